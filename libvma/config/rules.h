@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The rules of libvma.conf: which sockets the library serves and which it leaves to the kernel.
+//
+//   application-id <program> <id>                 begins a block; * and ? work in <program> as in file names
+//   use <transport> <role> <addr>:<ports>[:<addr>:<ports>]
+//   log { destination <stderr|syslog|file <name>> | min-level <number> }
+//
+//   transport   vma, os; * (see Rules::match); sdp and sa are read and ignored
+//   role        tcp_server, tcp_client, udp_sender, udp_receiver, udp_connect
+//   addr        a.b.c.d[/prefix] or *             ports   number[-number] or *
+//
+// A statement is a line; # begins a comment anywhere; blanks are free around every token. A line with a mistake is
+// reported and skipped, the others count. Rules before the first application-id belong to the block `* *`; naming a block again
+// continues it. The first block that fits the program decides alone. `log` is read for the sake of old files and
+// changes nothing (the log is set up by VMA_TRACELEVEL and VMA_LOG_FILE).
+#pragma once
+
+#include <netinet/in.h>
+
+#include <array>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "libvma/config/params.h"
+
+namespace vma::config {
+
+// Network byte order, as in sockaddr_in.
+struct Endpoint {
+    in_addr_t addr;
+    in_port_t port;
+};
+
+enum class Role { tcp_server, tcp_client, udp_sender, udp_receiver, udp_connect };
+enum class Transport { vma, os };
+
+class Rules {
+  public:
+    // The rules that apply to a program called `program` (no path) with application id `app_id`. Complaints name line
+    // and column, "line 3, column 14: ...". Any text may come in.
+    static Rules parse(std::string_view text, std::string_view program, std::string_view app_id,
+                       Complaints& complaints);
+
+    // The first rule for `role` that fits, else vma. `first` is the local endpoint of a server or receiver (or the
+    // group), the remote one of a client, sender or connected socket. `second`, the local endpoint of a client or
+    // connected socket, may be null; then second addresses of rules are not looked at.
+    // Transport * means os for tcp_client, udp_connect and unicast receivers, else vma: so VMA has always read it.
+    Transport match(Role role, Endpoint first, const Endpoint* second) const;
+
+    // Do the rules leave every endpoint to the kernel for `role`? Then a socket need not be looked at at all.
+    bool all_os(Role role) const;
+
+  private:
+    enum class Word { vma, os, any };
+    struct Addresses {
+        in_addr_t addr = 0, mask = 0;  // network order, addr already masked
+        std::uint16_t low = 0, high = 65535;
+        bool matches(Endpoint endpoint) const noexcept;
+        bool everything() const noexcept { return mask == 0 && low <= 1 && high == 65535; }
+    };
+    struct Rule {
+        Word transport;
+        Addresses first;
+        std::optional<Addresses> second;
+    };
+    using Lists = std::array<std::vector<Rule>, 5>;  // by role
+    class Parser;
+
+    Lists lists_;
+};
+
+// The process's rules, read on first use from VMA_CONFIG_FILE for this program and VMA_APPLICATION_ID. Complaints go
+// to the log. Without the file there are no rules, so everything may be offloaded.
+const Rules& rules() noexcept;
+
+}  // namespace vma::config

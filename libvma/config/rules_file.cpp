@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Finding and reading libvma.conf for this process.
+#include <fcntl.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "libvma/config/rules.h"
+#include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/log.h"
+#include "libvma/runtime/pid_name.h"
+
+namespace vma::config {
+namespace {
+
+constexpr std::size_t kMaxFile = 1 << 20;  // nobody writes so many rules; it is some other file then
+
+// Closed when the reader is done, or when memory runs out meanwhile.
+struct File {
+    long fd;
+    ~File() {
+        if (fd >= 0) os::raw_syscall(SYS_close, fd);
+    }
+};
+
+// The text of the file; empty, after a line in the log, when it cannot be had.
+std::string load(const char* name) {
+    // Not blocking, so that a FIFO under this name does not stop the program before it is recognised.
+    File file{os::raw_syscall(SYS_openat, AT_FDCWD, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)};
+    if (file.fd == -ENOENT || file.fd == -ENOTDIR) {
+        log::debug("{} does not exist: every socket may be offloaded", name);
+        return {};
+    }
+    if (file.fd < 0) {
+        log::warn("{} cannot be opened ({}): every socket may be offloaded", name,
+                  strerrordesc_np(static_cast<int>(-file.fd)));
+        return {};
+    }
+    struct stat info{};
+    if (os::raw_syscall(SYS_fstat, file.fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        log::warn("{} is not a regular file: every socket may be offloaded", name);
+        return {};
+    }
+    std::string text;
+    char block[4096];
+    for (;;) {
+        long size = os::raw_syscall(SYS_read, file.fd, static_cast<char*>(block), sizeof block);
+        if (size == -EINTR) continue;
+        if (size < 0) log::warn("{} cannot be read ({})", name, strerrordesc_np(static_cast<int>(-size)));
+        if (size <= 0) return text;
+        text.append(block, static_cast<std::size_t>(size));
+        if (text.size() > kMaxFile) {
+            log::warn("{} is too long: every socket may be offloaded", name);
+            return {};
+        }
+    }
+}
+
+// Name of the running program without its directory; for a script this is the interpreter.
+std::string program_name() {
+    char path[PATH_MAX];
+    long size = os::raw_syscall(SYS_readlinkat, AT_FDCWD, static_cast<const char*>("/proc/self/exe"),
+                                static_cast<char*>(path), sizeof path);
+    if (size <= 0) return program_invocation_short_name;
+    std::string_view name(path, static_cast<std::size_t>(size));
+    name.remove_prefix(name.rfind('/') + 1);
+    constexpr std::string_view kDeleted = " (deleted)";  // the kernel's mark on a file that was replaced meanwhile
+    if (name.ends_with(kDeleted)) name.remove_suffix(kDeleted.size());
+    return std::string(name);
+}
+
+Rules read_rules() {
+    const Params& params = get();
+    const long pid = os::raw_syscall(SYS_getpid);
+    char name[PATH_MAX], id[256];
+    if (!expand_pid(params.config_file, pid, name, sizeof name)) {
+        log::warn("VMA_CONFIG_FILE is too long: every socket may be offloaded");
+        return {};
+    }
+    if (!expand_pid(params.application_id, pid, id, sizeof id)) {
+        log::warn("VMA_APPLICATION_ID is too long and is not used");
+        strcpy(id, "VMA_DEFAULT_APPLICATION_ID");
+    }
+    Complaints complaints;
+    Rules rules = Rules::parse(load(name), program_name(), id, complaints);
+    for (const std::string& text : complaints) log::once(log::Level::warn, "{}: {}", name, text);
+    return rules;
+}
+
+}  // namespace
+
+const Rules& rules() noexcept {
+    // As config::get(): no lock, the first to finish wins, never freed.
+    static constinit std::atomic<const Rules*> known{nullptr};
+    if (const Rules* rules = known.load(std::memory_order_acquire)) return *rules;
+    alignas(Rules) static unsigned char storage[sizeof(Rules)];  // never destroyed
+    static const Rules& none = *new (storage) Rules();
+    std::unique_ptr<const Rules> mine;
+    try {
+        mine = std::make_unique<const Rules>(read_rules());
+    } catch (const std::exception&) {
+        log::error("no memory for the rules: every socket may be offloaded");
+        return none;
+    }
+    const Rules* expected = nullptr;
+    if (!known.compare_exchange_strong(expected, mine.get(), std::memory_order_acq_rel)) return *expected;
+    return *mine.release();
+}
+
+}  // namespace vma::config

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The epoll calls. What a set is and does: epoll_set.h.
+#include <atomic>
+#include <climits>
+#include <new>
+#include <utility>
+
+#include "libvma/iomux/epoll_set.h"
+#include "libvma/iomux/iomux.h"
+#include "libvma/iomux/kernel_set.h"
+#include "libvma/iomux/wait.h"
+#include "libvma/os/calls.h"
+#include "libvma/runtime/clock.h"
+
+namespace vma::iomux {
+namespace {
+
+using sockets::FdObject;
+using sockets::g_fds;
+using sockets::Ref;
+
+class EpollCall final : public Wait {
+  public:
+    EpollCall(Ref<EpollSet>&& set, int epfd, epoll_event* events, int maxevents)
+        : set_(*set), call_(set_, epfd), epfd_(epfd), events_(events), maxevents_(maxevents) {
+        // sources_ keeps the set, and goes after call_
+        FdObject* object = set.get();
+        if (object->try_ref()) sources_.add(Ref<FdObject>(object));
+    }
+
+  private:
+    bool ready() noexcept override { return sources_.anything_queued() && set_.ready(); }
+
+    int look(const sigset_t* mask, bool first) override {
+        int n = set_.collect(epfd_, events_, maxevents_);
+        // The first look is what a zero timeout gets: there epoll_wait does not care for signals.
+        if (n != 0 || mask == nullptr || first) return n;
+        pollfd self{call_.fd(), POLLIN, 0};
+        return os::ppoll(&self, 1, &kNow, mask) < 0 ? -errno : 0;
+    }
+
+    int sleep(std::span<const int> extra, const timespec* limit, const sigset_t* mask) override {
+        // Watched, not waited on: epoll_wait comes with the next look, joined with our side.
+        Scratch<pollfd, 32> all;
+        all.reserve(extra.size() + 1);
+        all.push_back({call_.fd(), POLLIN, 0});
+        for (int fd : extra) all.push_back({fd, POLLIN, 0});
+        return os::ppoll(all.data(), all.size(), limit, mask) < 0 ? -errno : 0;
+    }
+
+    EpollSet& set_;
+    EpollSet::Call call_;
+    int epfd_;
+    epoll_event* events_;
+    int maxevents_;
+};
+
+// Rounded up: a timeout never ends early.
+int milliseconds(const timespec* timeout) noexcept {
+    if (timeout == nullptr) return -1;
+    if (timeout->tv_sec >= INT_MAX / 1000) return INT_MAX;
+    return static_cast<int>(timeout->tv_sec * 1000 + (timeout->tv_nsec + 999'999) / 1'000'000);
+}
+
+}  // namespace
+
+int epoll_ctl(int epfd, int op, int fd, epoll_event* event) {
+    int saved = errno;
+    if (Ref<EpollSet> set = EpollSet::find(epfd)) return finish(set->control(epfd, op, fd, event), saved);
+    int rc = os::epoll_ctl(epfd, op, fd, event);
+    if (rc != 0 || op != EPOLL_CTL_ADD || g_fds.peek(fd) == nullptr) return rc;
+    bool done = false;
+    try {
+        if (Ref<EpollSet> set = EpollSet::find_or_make(epfd)) {
+            set->added(fd, *event);
+            done = true;
+        }
+    } catch (const std::bad_alloc&) {
+    }
+    if (!done) {
+        os::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, nullptr);
+        return finish(-ENOMEM, saved);
+    }
+    errno = saved;
+    return 0;
+}
+
+int epoll_wait(int epfd, epoll_event* events, int maxevents, const timespec* timeout, const sigset_t* mask) {
+    int saved = errno;
+    Ref<EpollSet> set = EpollSet::find(epfd);
+    if (!set || set->busy_in_this_thread()) {
+        Deadline deadline;
+        if (!deadline.set(timeout)) return finish(-EINVAL, saved);
+        auto kernel = [&] { return os::epoll_pwait(epfd, events, maxevents, milliseconds(timeout), mask); };
+        if (set) return kernel();
+        return kernel_epoll_wait(epfd, events, maxevents, timeout, mask, kernel);
+    }
+    EpollCall call(std::move(set), epfd, events, maxevents);
+    return finish(call.run(timeout, mask), saved);
+}
+
+// ---- threads that sleep in the kernel's epoll_wait ----
+
+KernelWait::KernelWait(int epfd, const timespec* timeout) noexcept
+    : epfd_(epfd), counted_(false), infinite_(timeout == nullptr) {
+    Deadline deadline;
+    if (!infinite_ && deadline.set(timeout)) {
+        if (deadline.infinite()) {
+            infinite_ = true;
+        } else if (!deadline.zero()) {
+            deadline_ns_ = deadline.at_ns();
+        }
+    }
+    // Who does not sleep need not be woken.
+    if (infinite_ || deadline_ns_ != 0) counted_ = sleepers::enter(epfd);
+}
+
+KernelWait::~KernelWait() {
+    if (!counted_) return;
+    int saved = errno;
+    sleepers::leave(epfd_, superseded());
+    errno = saved;
+}
+
+bool KernelWait::superseded() const noexcept {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    FdObject* object = g_fds.peek(epfd_);
+    return object != nullptr && object->kind() == sockets::Kind::epoll;
+}
+
+int KernelWait::filter(epoll_event* events, int n) const noexcept {
+    int kept = 0;
+    for (int i = 0; i < n; i++)
+        if (!sleepers::is_kick(events[i].data.u64)) events[kept++] = events[i];
+    return kept == 0 && n > 0 ? -1 : kept;
+}
+
+const timespec* KernelWait::remaining() noexcept {
+    if (infinite_) return nullptr;
+    std::uint64_t now = clock::monotonic_ns();
+    std::uint64_t ns = deadline_ns_ > now ? deadline_ns_ - now : 0;
+    left_ = {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+    return &left_;
+}
+
+}  // namespace vma::iomux

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// How an EpollSet comes into being and ends.
+//
+// It is made late, when a kernel set gets its first offloaded member, so that programs which wait only for kernel
+// descriptors pay nothing. What the set was before is read from the kernel: its members, its other numbers, the sets it
+// is a member of. Threads that sleep in it are woken, to come back through this library.
+#include <sys/stat.h>
+
+#include <atomic>
+#include <mutex>
+#include <new>
+
+#include "libvma/iomux/epoll_set.h"
+#include "libvma/iomux/kernel_set.h"
+#include "libvma/os/calls.h"
+#include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/runtime.h"
+
+namespace vma::iomux {
+
+using sockets::FdObject;
+using sockets::g_fds;
+using sockets::Kind;
+using sockets::Ref;
+
+namespace {
+
+constinit Lock g_make_lock;  // one set at a time, so that an epoll descriptor gets one object
+constinit Lock g_free_lock;
+constinit EpollSet* g_free = nullptr;  // objects are never given back to the allocator, see sockets/fd_object.h
+
+std::uint64_t inode_of(int fd) noexcept {
+    struct stat st{};
+    return os::raw_syscall(SYS_fstat, fd, &st) == 0 ? st.st_ino : 0;
+}
+
+void register_fork_hook() noexcept {
+    static constinit std::atomic<bool> done{false};
+    if (!done.exchange(true)) runtime::at_fork({nullptr, nullptr, EpollSet::reset_in_child});
+}
+
+}  // namespace
+
+void EpollSet::reset_in_child() noexcept {
+    // The sets themselves are forgotten with the descriptor table.
+    new (&g_make_lock) Lock();
+    new (&g_free_lock) Lock();
+    g_free = nullptr;
+    sleepers::reset_in_child();
+}
+
+Ref<EpollSet> EpollSet::find(int epfd) noexcept {
+    if (g_fds.peek(epfd) == nullptr) return {};
+    Ref<FdObject> object = g_fds.find(epfd);
+    if (!object || object->kind() != Kind::epoll || !object->try_ref()) return {};
+    return Ref<EpollSet>(static_cast<EpollSet*>(object.get()));
+}
+
+Ref<EpollSet> EpollSet::make(int epfd) {
+    register_fork_hook();
+    EpollSet* set = nullptr;
+    {
+        std::lock_guard guard(g_free_lock);
+        set = g_free;
+        if (set != nullptr) g_free = set->next_free_;
+    }
+    if (set == nullptr) {
+        set = new EpollSet;
+    } else {
+        set->next_free_ = nullptr;
+        set->refs_.store(1, std::memory_order_release);
+    }
+    Ref<EpollSet> ref(set);
+    set->own_fd_ = InternalFd(os::dup(epfd));
+    return ref;
+}
+
+Ref<EpollSet> EpollSet::find_or_make(int epfd) {
+    if (g_make_lock.owned_by_me()) return {};  // in a handler that interrupted this function
+    std::lock_guard guard(g_make_lock);
+    return find_or_make_locked(epfd);
+}
+
+Ref<EpollSet> EpollSet::find_or_make_locked(int epfd) {
+    if (Ref<EpollSet> known = find(epfd)) return known;
+    Ref<EpollSet> set = make(epfd);
+    set->adopt(epfd);
+    if (!g_fds.insert(epfd, set.get())) return {};
+    sleepers::kick(epfd);
+    for (int other : epoll_descriptors(epfd)) {
+        if (same_file(other, epfd)) {
+            if (g_fds.peek(other) == nullptr && g_fds.insert(other, set.get())) sleepers::kick(other);
+        } else if (is_member(other, epfd)) {
+            if (Ref<EpollSet> outer = find(other))
+                outer->adopt_member(other, epfd);
+            else
+                find_or_make_locked(other);
+        }
+    }
+    return set;
+}
+
+// Nobody else knows this set yet.
+void EpollSet::adopt(int epfd) {
+    for (const KernelMember& m : kernel_members(epfd)) {
+        Ref<FdObject> object = g_fds.find(m.fd);
+        if (object && inode_of(m.fd) == m.inode)
+            put(m.fd, std::move(object), m.events, m.data).fired = kernel_disarmed(m.events);
+        else
+            put_other(m.fd, m.data);
+    }
+}
+
+// `fd`, so far a member that only the kernel served, has become an EpollSet.
+void EpollSet::adopt_member(int epfd, int fd) {
+    Ref<FdObject> object = g_fds.find(fd);
+    if (!object || busy_in_this_thread()) return;
+    std::vector<KernelMember> members = kernel_members(epfd);
+    Dropped dropped;
+    std::lock_guard guard(lock_);
+    if (entry(fd, object.get()) != nullptr) return;
+    for (const KernelMember& m : members) {
+        if (m.fd != fd) continue;
+        drop_stale(fd, object.get(), dropped);
+        put(fd, std::move(object), m.events, m.data).fired = kernel_disarmed(m.events);
+        changed();
+        return;
+    }
+}
+
+EpollSet::Call::Call(EpollSet& set, int epfd) noexcept : set_(set), epfd_(epfd) {
+    std::lock_guard guard(set_.lock_);
+    set_.calls_++;
+}
+
+EpollSet::Call::~Call() {
+    Dropped dropped;
+    std::lock_guard guard(set_.lock_);
+    if (--set_.calls_ == 0 && set_.closed_) {
+        set_.clear(dropped);
+        set_.own_fd_.reset();
+    }
+}
+
+void EpollSet::last_fd_closed() noexcept {
+    Dropped dropped;
+    std::lock_guard guard(lock_);
+    closed_ = true;
+    if (calls_ != 0) return;
+    clear(dropped);
+    own_fd_.reset();
+}
+
+void EpollSet::recycle() noexcept {
+    {
+        Dropped dropped;
+        std::lock_guard guard(lock_);
+        clear(dropped);
+        own_fd_.reset();
+        closed_ = kernel_turn_ = false;
+        next_entry_ = 0;
+    }
+    std::lock_guard guard(g_free_lock);
+    next_free_ = g_free;
+    g_free = this;
+}
+
+}  // namespace vma::iomux

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/iomux/kernel_set.h"
+
+#include <fcntl.h>
+#include <linux/kcmp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <charconv>
+#include <string>
+#include <string_view>
+
+#include "libvma/os/calls.h"
+#include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/internal_fd.h"
+#include "libvma/runtime/lock.h"
+
+namespace vma::iomux {
+namespace {
+
+// A descriptor for the length of a function. Raw calls, so that nothing here is a cancellation point.
+class Opened {
+  public:
+    Opened(const char* path, int flags) noexcept
+        : fd_(static_cast<int>(os::raw_syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC, 0))) {}
+    ~Opened() {
+        if (fd_ >= 0) os::raw_syscall(SYS_close, fd_);
+    }
+    Opened(const Opened&) = delete;
+    Opened& operator=(const Opened&) = delete;
+    int get() const noexcept { return fd_; }
+
+  private:
+    int fd_;
+};
+
+// The number after `key` in `line`. False when it is not there.
+template <class T>
+bool field(std::string_view line, std::string_view key, int base, T& value) noexcept {
+    std::size_t at = line.find(key);
+    if (at == line.npos) return false;
+    at = line.find_first_not_of(' ', at + key.size());
+    if (at == line.npos) return false;
+    auto end = line.data() + line.size();
+    return std::from_chars(line.data() + at, end, value, base).ec == std::errc{};
+}
+
+}  // namespace
+
+// tfd:        5 events:       19 data: 1234  pos:0 ino:abc sdev:8   (proc(5), fs/eventpoll.c)
+std::vector<KernelMember> kernel_members(int epfd) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", epfd);
+    Opened file(path, O_RDONLY);
+    std::vector<KernelMember> members;
+    if (file.get() < 0) return members;
+    std::string text;
+    char block[4096];
+    for (;;) {
+        long n = os::raw_syscall(SYS_read, file.get(), block, sizeof block);
+        if (n <= 0) break;
+        text.append(block, static_cast<std::size_t>(n));
+    }
+    std::string_view rest = text;
+    while (!rest.empty()) {
+        std::size_t end = rest.find('\n');
+        std::string_view line = rest.substr(0, end);
+        rest = end == rest.npos ? std::string_view{} : rest.substr(end + 1);
+        KernelMember m{};
+        if (!line.starts_with("tfd:")) continue;
+        if (field(line, "tfd:", 10, m.fd) && field(line, "events:", 16, m.events) &&
+            field(line, "data:", 16, m.data) && !sleepers::is_kick(m.data)) {
+            field(line, "ino:", 16, m.inode);
+            members.push_back(m);
+        }
+    }
+    return members;
+}
+
+std::vector<int> epoll_descriptors(int except) {
+    std::vector<int> found;
+    Opened directory("/proc/self/fd", O_RDONLY | O_DIRECTORY);
+    if (directory.get() < 0) return found;
+    struct Entry {  // struct linux_dirent64, getdents64(2)
+        std::uint64_t inode;
+        std::int64_t offset;
+        unsigned short length;
+        unsigned char type;
+        char name[1];
+    };
+    alignas(Entry) char block[4096];
+    for (;;) {
+        long n = os::raw_syscall(SYS_getdents64, directory.get(), block, sizeof block);
+        if (n <= 0) break;
+        for (long at = 0; at < n;) {
+            auto* entry = reinterpret_cast<Entry*>(block + at);
+            at += entry->length;
+            const char* name = entry->name;
+            int fd = -1;
+            std::from_chars(name, name + strlen(name), fd);
+            if (fd < 0 || fd == except || fd == directory.get() || InternalFd::is_internal(fd)) continue;
+            char target[64];
+            long length = os::raw_syscall(SYS_readlinkat, directory.get(), name, target, sizeof target);
+            if (length > 0 && std::string_view(target, static_cast<std::size_t>(length)) == "anon_inode:[eventpoll]")
+                found.push_back(fd);
+        }
+    }
+    return found;
+}
+
+bool same_file(int a, int b) noexcept {
+    long self = os::raw_syscall(SYS_getpid);
+    return os::raw_syscall(SYS_kcmp, self, self, KCMP_FILE, a, b) == 0;
+}
+
+bool is_member(int epfd, int fd) noexcept {
+    epoll_event none{};
+    long rc = os::raw_syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_ADD, fd, &none);
+    if (rc == 0) os::raw_syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_DEL, fd, nullptr);
+    return rc == -EEXIST;
+}
+
+namespace sleepers {
+namespace {
+
+// A count for each descriptor, in leaves like those of sockets::FdTable and for the same reason.
+constexpr unsigned kLeafBits = 10, kLeaf = 1u << kLeafBits, kTop = 1u << 11;
+using Count = std::atomic<std::uint16_t>;
+struct Leaf {
+    Count counts[kLeaf];
+};
+constinit std::atomic<Leaf*> g_top[kTop]{};
+
+Count* count_of(int fd, bool make) noexcept {
+    auto index = static_cast<unsigned>(fd);
+    if ((index >> kLeafBits) >= kTop) return nullptr;
+    auto& slot = g_top[index >> kLeafBits];
+    Leaf* leaf = slot.load(std::memory_order_acquire);
+    if (leaf == nullptr) {
+        if (!make) return nullptr;
+        int saved = errno;
+        void* memory = mmap(nullptr, sizeof(Leaf), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        errno = saved;
+        if (memory == MAP_FAILED) return nullptr;
+        auto* fresh = new (memory) Leaf;
+        if (slot.compare_exchange_strong(leaf, fresh, std::memory_order_acq_rel, std::memory_order_acquire)) {
+            leaf = fresh;
+        } else {
+            munmap(memory, sizeof(Leaf));
+            errno = saved;
+        }
+    }
+    return &leaf->counts[index & (kLeaf - 1)];
+}
+
+constinit Lock g_kick_lock;
+constinit InternalFd g_kick_fd;  // an eventfd that is always readable; guarded by g_kick_lock for making
+
+// Its address is the event's data. No program has a reason to use an address inside this library as its own data.
+const char g_kick_token = 0;
+
+void end_kick(int epfd) noexcept {
+    int fd = g_kick_fd.get();
+    if (fd >= 0) os::raw_syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_DEL, fd, nullptr);
+}
+
+}  // namespace
+
+std::uint64_t kick_data() noexcept { return reinterpret_cast<std::uintptr_t>(&g_kick_token); }
+bool is_kick(std::uint64_t data) noexcept { return data == kick_data(); }
+
+bool enter(int epfd) noexcept {
+    Count* count = count_of(epfd, true);
+    if (count == nullptr) return false;
+    count->fetch_add(1, std::memory_order_seq_cst);
+    return true;
+}
+
+// The kick stays until nobody is left who could have missed it; the one who leaves last takes it away.
+void leave(int epfd, bool may_be_kicked) noexcept {
+    Count* count = count_of(epfd, false);
+    if (count == nullptr) return;
+    if (count->fetch_sub(1, std::memory_order_seq_cst) == 1 && may_be_kicked) {
+        g_kick_lock.lock();
+        if (count->load(std::memory_order_seq_cst) == 0) end_kick(epfd);
+        g_kick_lock.unlock();
+    }
+}
+
+void kick(int epfd) noexcept {
+    // The set was put under epfd before the count is read; a sleeper counts itself before it looks for a set.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    Count* count = count_of(epfd, false);
+    if (count == nullptr || count->load(std::memory_order_seq_cst) == 0) return;
+    int saved = errno;
+    g_kick_lock.lock();
+    if (!g_kick_fd) g_kick_fd = InternalFd(::eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC));
+    if (g_kick_fd && count->load(std::memory_order_seq_cst) != 0) {
+        epoll_event event{};
+        event.events = EPOLLIN;
+        event.data.u64 = kick_data();
+        os::raw_syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_ADD, g_kick_fd.get(), &event);
+        // Whoever left between the two looks at the count found no kick to take away.
+        if (count->load(std::memory_order_seq_cst) == 0) end_kick(epfd);
+    }
+    g_kick_lock.unlock();
+    errno = saved;
+}
+
+void reset_in_child() noexcept {
+    new (&g_kick_lock) Lock();
+    for (auto& slot : g_top) {
+        Leaf* leaf = slot.load(std::memory_order_relaxed);
+        if (leaf == nullptr) continue;
+        for (auto& count : leaf->counts)
+            if (count.load(std::memory_order_relaxed) != 0) count.store(0, std::memory_order_relaxed);
+    }
+}
+
+}  // namespace sleepers
+
+}  // namespace vma::iomux

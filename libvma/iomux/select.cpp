@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// select and pselect.
+//
+// The kernel's select is used for looking and for sleeping, since poll's events do not match select's sets exactly: a
+// hung-up descriptor that is only in the write set would wake poll at once, again and again. The library's descriptors
+// are beyond FD_SETSIZE, so the sets are bit maps of our own size; the kernel has no limit there.
+#include <string.h>
+
+#include <algorithm>
+#include <charconv>
+#include <climits>
+#include <string_view>
+
+#include "libvma/iomux/iomux.h"
+#include "libvma/iomux/wait.h"
+#include "libvma/os/calls.h"
+#include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/internal_fd.h"
+
+namespace vma::iomux {
+namespace {
+
+using sockets::FdObject;
+using sockets::g_fds;
+using sockets::Kind;
+using sockets::Ref;
+
+using Word = unsigned long;
+constexpr std::size_t kBits = sizeof(Word) * CHAR_BIT;
+constexpr std::size_t kInlineWords = FD_SETSIZE / kBits;
+
+constexpr std::size_t words_for(int nfds) noexcept { return (static_cast<std::size_t>(nfds) + kBits - 1) / kBits; }
+bool test(const Word* set, int fd) noexcept {
+    return (set[static_cast<std::size_t>(fd) / kBits] >> (static_cast<std::size_t>(fd) % kBits) & 1) != 0;
+}
+void add(Word* set, int fd) noexcept {
+    set[static_cast<std::size_t>(fd) / kBits] |= Word{1} << (static_cast<std::size_t>(fd) % kBits);
+}
+fd_set* as_set(Word* words) noexcept { return reinterpret_cast<fd_set*>(words); }
+
+class SelectCall final : public Wait {
+  public:
+    SelectCall(int nfds, fd_set* r, fd_set* w, fd_set* e) : nfds_(nfds), words_(words_for(nfds)), user_{r, w, e} {
+        in_.resize(3 * words_);
+        out_.resize(3 * words_);
+        for (int s = 0; s < 3; s++)
+            if (user_[s] != nullptr) memcpy(in(s), user_[s], words_ * sizeof(Word));
+        for (std::size_t i = 0; i < words_; i++) {
+            Word any = in(0)[i] | in(1)[i] | in(2)[i];
+            for (; any != 0; any &= any - 1) {
+                int fd = static_cast<int>(i * kBits) + __builtin_ctzl(any);
+                if (fd >= nfds) break;
+                Ref<FdObject> object = g_fds.find(fd);
+                if (!object) continue;
+                if (test(in(0), fd)) readers_.push_back({fd, object.get()});
+                sources_.add(std::move(object));
+            }
+        }
+    }
+
+    // The sets as the kernel leaves them; not called when the call fails.
+    void store() noexcept {
+        for (int s = 0; s < 3; s++)
+            if (user_[s] != nullptr) memcpy(user_[s], out(s), words_ * sizeof(Word));
+    }
+
+  private:
+    struct Member {
+        int fd;
+        FdObject* object;  // kept by sources_
+    };
+
+    Word* in(int s) noexcept { return in_.data() + static_cast<std::size_t>(s) * words_; }
+    Word* out(int s) noexcept { return out_.data() + static_cast<std::size_t>(s) * words_; }
+
+    static bool readable(const Member& m) noexcept {
+        if (g_fds.peek(m.fd) != m.object) return false;
+        if (m.object->kind() == Kind::socket)
+            return (static_cast<sockets::Socket*>(m.object)->ready_events() & (EPOLLIN | EPOLLRDNORM)) != 0;
+        return static_cast<EpollSet*>(m.object)->ready();
+    }
+
+    bool ready() noexcept override { return std::any_of(readers_.begin(), readers_.end(), readable); }
+
+    int look(const sigset_t* mask, bool) override {
+        std::copy(in_.begin(), in_.end(), out_.begin());
+        fd_set* sets[3];
+        for (int s = 0; s < 3; s++) sets[s] = user_[s] != nullptr ? as_set(out(s)) : nullptr;
+        int n = os::pselect(nfds_, sets[0], sets[1], sets[2], &kNow, mask);
+        if (n < 0) {
+            if (errno != EINTR || !ready()) return -errno;  // see poll.cpp
+            std::fill(out_.begin(), out_.end(), 0);
+            n = 0;
+        }
+        for (const Member& m : readers_)
+            if (!test(out(0), m.fd) && readable(m)) {
+                add(out(0), m.fd);
+                n++;
+            }
+        return n;
+    }
+
+    int sleep(std::span<const int> extra, const timespec* limit, const sigset_t* mask) override {
+        int top = nfds_;
+        for (int fd : extra) top = std::max(top, fd + 1);
+        std::size_t words = words_for(top);
+        Scratch<Word, 3 * 2 * kInlineWords> sets;
+        sets.resize(3 * words);
+        fd_set* set[3];
+        for (std::size_t s = 0; s < 3; s++) {
+            Word* target = sets.data() + s * words;
+            std::copy_n(in(static_cast<int>(s)), words_, target);
+            set[s] = user_[s] != nullptr || s == 0 ? as_set(target) : nullptr;
+        }
+        // The last word may have bits beyond nfds, which the kernel would not have looked at.
+        if (std::size_t tail = static_cast<std::size_t>(nfds_) % kBits; tail != 0)
+            for (std::size_t s = 0; s < 3; s++) sets[s * words + words_ - 1] &= (Word{1} << tail) - 1;
+        for (int fd : extra) add(sets.data(), fd);
+        if (os::pselect(top, set[0], set[1], set[2], limit, mask) >= 0) return 0;
+        return errno == EBADF ? 0 : -errno;  // the next look says EBADF, if it is about the program's descriptors
+    }
+
+    int nfds_;
+    std::size_t words_;
+    fd_set* user_[3];
+    Scratch<Word, 3 * kInlineWords> in_, out_;
+    Scratch<Member, 64> readers_;
+};
+
+// FDSize of /proc/self/status: what the kernel cuts nfds to. INT_MAX when unknown.
+int descriptor_table_size() noexcept {
+    int result = INT_MAX;
+    long fd = os::raw_syscall(SYS_openat, AT_FDCWD, "/proc/self/status", O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0) return result;
+    char text[2048];
+    long n = os::raw_syscall(SYS_read, fd, text, sizeof text);
+    os::raw_syscall(SYS_close, fd);
+    if (n <= 0) return result;
+    std::string_view status(text, static_cast<std::size_t>(n));
+    constexpr std::string_view kKey = "\nFDSize:\t";
+    if (std::size_t at = status.find(kKey); at != status.npos)
+        std::from_chars(text + at + kKey.size(), text + n, result);
+    return result;
+}
+
+// Is a descriptor of the program open in [first, end)?
+bool program_has_any(int first, int end) noexcept {
+    constexpr int kBatch = 256;
+    for (; first < end; first += kBatch) {
+        pollfd fds[kBatch];
+        int n = std::min(kBatch, end - first);
+        for (int i = 0; i < n; i++) fds[i] = {InternalFd::is_internal(first + i) ? -1 : first + i, 0, 0};
+        timespec now{0, 0};
+        os::raw_syscall(SYS_ppoll, fds, n, &now, nullptr, 8);
+        for (int i = 0; i < n; i++)
+            if (fds[i].fd >= 0 && (fds[i].revents & POLLNVAL) == 0) return true;
+    }
+    return false;
+}
+
+}  // namespace
+
+int select_limit(int nfds) noexcept {
+    if (nfds <= FD_SETSIZE) return nfds;
+    int table = std::min(nfds, descriptor_table_size());
+    // Our descriptors start above FD_SETSIZE. A table beyond some thousands is the program's own doing.
+    constexpr int kOurRange = 4096;
+    if (table > FD_SETSIZE && table <= kOurRange && !program_has_any(FD_SETSIZE, table)) return FD_SETSIZE;
+    return table;
+}
+
+int select(int nfds, fd_set* r, fd_set* w, fd_set* e, const timespec* timeout, const sigset_t* mask,
+           timespec* remaining) {
+    int saved = errno;
+    Deadline deadline;
+    if (!deadline.set(timeout)) return finish(-EINVAL, saved);
+    int n;
+    if (nfds < 0) {
+        n = -EINVAL;
+    } else {
+        SelectCall call(select_limit(nfds), r, w, e);
+        n = call.run(timeout, mask);
+        if (n >= 0) call.store();
+    }
+    if (timeout != nullptr && remaining != nullptr) {
+        if (deadline.infinite())
+            *remaining = *timeout;
+        else
+            *remaining = deadline.left();
+    }
+    return finish(n, saved);
+}
+
+}  // namespace vma::iomux

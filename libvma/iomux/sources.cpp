@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/iomux/sources.h"
+
+namespace vma::iomux {
+
+using sockets::Kind;
+using sockets::Ref;
+using sockets::Socket;
+
+void Sources::add(Ref<sockets::FdObject> object) {
+    auto* raw = object.get();
+    bool taken = raw->try_ref();  // a second count, so that the typed Ref below owns one of its own
+    if (!taken) return;
+    if (raw->kind() == Kind::socket) {
+        Ref<Socket> socket(static_cast<Socket*>(raw));
+        sockets_.push_back(std::move(socket));
+    } else {
+        Ref<EpollSet> set(static_cast<EpollSet*>(raw));
+        roots_.push_back(std::move(set));
+        look_into(roots_.back().get(), 0);
+    }
+}
+
+void Sources::look_into(EpollSet* set, unsigned depth) {
+    // A handler that interrupted the set's own code gets the kernel's answer alone.
+    if (depth > EpollSet::kMaxDepth || set->busy_in_this_thread()) return;
+    views_.push_back(View{set, set->members()});
+    // By index: views_ may move while inner sets are appended; the members themselves do not.
+    auto members = views_.back().members;
+    for (const auto& inner : members->sets) look_into(inner.get(), depth + 1);
+}
+
+bool Sources::stale() const noexcept {
+    for (const View& view : views_)
+        if (view.members->generation != view.set->generation()) return true;
+    return false;
+}
+
+void Sources::refresh() {
+    if (views_.empty() || !stale()) return;
+    views_.clear();
+    for (auto& root : roots_) look_into(root.get(), 0);
+}
+
+template <class F>
+void Sources::each_socket(F&& visit) const {
+    for (const auto& socket : sockets_)
+        if (!visit(*socket)) return;
+    for (const View& view : views_)
+        for (const auto& socket : view.members->sockets)
+            if (!visit(*socket)) return;
+}
+
+void Sources::flush() noexcept {
+    each_socket([](Socket& s) {
+        s.flush();
+        return true;
+    });
+}
+
+void Sources::progress() noexcept {
+    each_socket([](Socket& s) {
+        s.progress();
+        return true;
+    });
+}
+
+bool Sources::offloaded() const noexcept {
+    bool found = false;
+    each_socket([&](Socket& s) {
+        found = s.offloaded();
+        return !found;
+    });
+    return found;
+}
+
+bool Sources::anything_queued() const noexcept {
+    bool found = false;
+    each_socket([&](Socket& s) {
+        found = s.ready_events() != 0;
+        return !found;
+    });
+    return found;
+}
+
+void Arming::watch(int fd) {
+    // Many sockets share few rings, so the list stays short.
+    for (int known : fds_)
+        if (known == fd) return;
+    fds_.push_back(fd);
+}
+
+void Arming::arm() {
+    if (waiter_ != nullptr) {
+        for (const auto& view : sources_.views_) {
+            if (!view.set->add_waiter(waiter_)) complete_ = false;
+            sets_++;
+        }
+    }
+    // All sockets, also those that are not offloaded now: another thread may bind one meanwhile.
+    if (waiter_ != nullptr)
+        sources_.each_socket([&](Socket& s) {
+            s.add_waiter(waiter_);
+            waiting_++;
+            return true;
+        });
+    sources_.each_socket([&](Socket& s) {
+        constexpr unsigned kRoom = 16;  // a socket listens on a few rings at most: one for each port of a bond
+        int fds[kRoom];
+        armed_++;
+        unsigned n = s.arm(fds, kRoom);
+        for (unsigned i = 0; i < n; i++) watch(fds[i]);
+        return true;
+    });
+    if (waiter_ != nullptr) watch(waiter_->fd());
+}
+
+Arming::~Arming() {
+    sources_.each_socket([&](Socket& s) {
+        if (armed_ != 0) {
+            armed_--;
+            s.disarm();
+        }
+        if (waiting_ != 0) {
+            waiting_--;
+            s.remove_waiter(waiter_);
+        }
+        return armed_ != 0 || waiting_ != 0;
+    });
+    for (std::size_t i = 0; i < sets_; i++) sources_.views_.data()[i].set->remove_waiter(waiter_);
+}
+
+}  // namespace vma::iomux

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The offloaded part of one select, poll or epoll_wait: which sockets and sets it concerns, how their rings are polled,
+// and how the thread makes sure that it is woken for them.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "libvma/iomux/epoll_set.h"
+#include "libvma/iomux/scratch.h"
+#include "libvma/sockets/fd_table.h"
+#include "libvma/sockets/waiter.h"
+
+namespace vma::iomux {
+
+class Sources {
+  public:
+    // Keeps the object alive until the call ends.
+    void add(sockets::Ref<sockets::FdObject> object);
+
+    // Sets change while a call waits on them; refresh() takes over their present members.
+    bool stale() const noexcept;
+    void refresh();
+
+    void flush() noexcept;
+    void progress() noexcept;
+    // Does any socket take data past the kernel? If not, there is nothing to spin for.
+    bool offloaded() const noexcept;
+    // Has any socket something queued? A hint: a set may have reported it already.
+    bool anything_queued() const noexcept;
+
+  private:
+    friend class Arming;
+    struct View {
+        EpollSet* set;  // kept by roots_ or by the members of the set around it
+        std::shared_ptr<const EpollSet::Members> members;
+    };
+    void look_into(EpollSet* set, unsigned depth);
+    // Calls visit(Socket&) for each until it returns false.
+    template <class F>
+    void each_socket(F&& visit) const;
+
+    Scratch<sockets::Ref<sockets::Socket>, 64> sockets_;
+    Scratch<sockets::Ref<EpollSet>, 4> roots_;
+    Scratch<View, 4> views_;
+};
+
+// While it lives, the rings notify and the thread's waiter is on every socket and set. After arm() the caller must
+// look at its sources once more before it sleeps.
+class Arming {
+  public:
+    Arming(const Sources& sources, sockets::Waiter* waiter) noexcept : sources_(sources), waiter_(waiter) {}
+    ~Arming();
+    Arming(const Arming&) = delete;
+    Arming& operator=(const Arming&) = delete;
+
+    void arm();
+    // False: some change may go unnoticed, so the caller sleeps in short slices.
+    bool complete() const noexcept { return waiter_ != nullptr && complete_; }
+    // What to watch for reading: the rings' channels, each once, and the waiter.
+    std::span<const int> fds() const noexcept { return {fds_.data(), fds_.size()}; }
+
+  private:
+    void watch(int fd);
+
+    const Sources& sources_;
+    sockets::Waiter* waiter_;
+    bool complete_ = true;
+    std::size_t sets_ = 0, waiting_ = 0, armed_ = 0;  // how far arm() came
+    Scratch<int, 32> fds_;
+};
+
+}  // namespace vma::iomux

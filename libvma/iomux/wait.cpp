@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/iomux/wait.h"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+
+#include "libvma/config/params.h"
+#include "libvma/os/calls.h"
+#include "libvma/runtime/clock.h"
+#include "libvma/runtime/lock.h"
+#include "libvma/runtime/runtime.h"
+
+namespace vma::iomux {
+namespace {
+
+constexpr std::uint64_t kSecond = 1'000'000'000;
+// When nothing can wake us for sure (no eventfd left, too many sleepers on one set), sleep no longer than this.
+constexpr std::uint64_t kSliceNs = 1'000'000;
+// With a signal mask the kernel is asked at least this often while spinning: only it knows what the mask lets through.
+constexpr std::int64_t kSignalRatio = 100;
+// How often a spinning call checks that there still is an offloaded socket to spin for.
+constexpr std::uint64_t kOffloadCheck = 256;
+
+constexpr std::int64_t kUnset = std::numeric_limits<std::int64_t>::min();
+std::atomic<std::int64_t> g_spin_usec{kUnset}, g_spin_ratio{0};
+
+timespec to_timespec(std::uint64_t ns) noexcept {
+    return {static_cast<time_t>(ns / kSecond), static_cast<long>(ns % kSecond)};
+}
+
+}  // namespace
+
+SpinPolicy spin_policy() noexcept {
+    std::int64_t usec = g_spin_usec.load(std::memory_order_acquire);
+    if (__builtin_expect(usec == kUnset, 0)) {
+        const auto& params = config::get();
+        set_spin_policy({params.select_poll, params.select_poll_os_ratio});
+        usec = params.select_poll;
+    }
+    return {usec, g_spin_ratio.load(std::memory_order_relaxed)};
+}
+
+void set_spin_policy(SpinPolicy policy) noexcept {
+    g_spin_ratio.store(policy.os_ratio, std::memory_order_relaxed);
+    g_spin_usec.store(policy.usec, std::memory_order_release);
+}
+
+bool Deadline::set(const timespec* timeout) noexcept {
+    if (timeout == nullptr) return true;
+    if (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= static_cast<long>(kSecond)) return false;
+    if (timeout->tv_sec == 0 && timeout->tv_nsec == 0) {
+        kind_ = zero_;
+        return true;
+    }
+    // Three centuries are for ever.
+    if (static_cast<std::uint64_t>(timeout->tv_sec) > 9'000'000'000u) return true;
+    kind_ = timed_;
+    at_ns_ = clock::monotonic_ns() + static_cast<std::uint64_t>(timeout->tv_sec) * kSecond +
+             static_cast<std::uint64_t>(timeout->tv_nsec);
+    return true;
+}
+
+std::uint64_t Deadline::left_ns() const noexcept {
+    if (kind_ == infinite_) return std::numeric_limits<std::uint64_t>::max();
+    if (kind_ == zero_) return 0;
+    std::uint64_t now = clock::monotonic_ns();
+    return at_ns_ > now ? at_ns_ - now : 0;
+}
+
+timespec Deadline::left() const noexcept { return to_timespec(left_ns()); }
+
+// A call of the kernel's ends with EINTR when a handler has run while it waited. Ours has three ways to notice one.
+// Spinning: the running counts of handlers. Between the last look at them and the sleep: all signals are held, and the
+// sleeping call lets them through. With a mask: what the mask blocks is blocked while we spin, and what only the mask
+// lets through stays pending for the kernel's zero-timeout call with that mask.
+class Wait::Signals {
+  public:
+    explicit Signals(const sigset_t* mask) noexcept : mask_(mask) {
+        if (mask_ != nullptr) {
+            pthread_sigmask(SIG_BLOCK, mask_, &original_);
+            changed_ = true;
+            pthread_sigmask(SIG_SETMASK, nullptr, &spinning_);
+        }
+        begin_count();
+    }
+    ~Signals() {
+        if (changed_) pthread_sigmask(SIG_SETMASK, &original_, nullptr);
+    }
+    Signals(const Signals&) = delete;
+    Signals& operator=(const Signals&) = delete;
+
+    void count_from(std::uint32_t interruptions, std::uint32_t restarts) noexcept {
+        interruptions_ = interruptions;
+        restarts_ = restarts;
+    }
+    bool handler_ran() const noexcept {
+        return runtime::interruptions() != interruptions_ || runtime::restarts() != restarts_;
+    }
+
+    // Holds every signal but those a fault of this thread raises.
+    void hold() noexcept {
+        sigset_t all;
+        sigfillset(&all);
+        for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT}) sigdelset(&all, fault);
+        pthread_sigmask(SIG_BLOCK, &all, changed_ ? nullptr : &original_);
+        changed_ = true;
+    }
+    void release() noexcept { pthread_sigmask(SIG_SETMASK, mask_ != nullptr ? &spinning_ : &original_, nullptr); }
+    // The mask to sleep with, while hold() is in force.
+    const sigset_t* sleeping() const noexcept { return mask_ != nullptr ? mask_ : &original_; }
+
+  private:
+    void begin_count() noexcept { count_from(runtime::interruptions(), runtime::restarts()); }
+
+    const sigset_t* mask_;
+    bool changed_ = false;
+    sigset_t original_, spinning_;
+    std::uint32_t interruptions_, restarts_;
+};
+
+bool Wait::poll_rings() {
+    sources_.refresh();
+    sources_.progress();
+    return ready();
+}
+
+int Wait::look_once(const sigset_t* mask) {
+    bool ours = poll_rings();
+    return look(ours ? nullptr : mask, false);
+}
+
+int Wait::run(const timespec* timeout, const sigset_t* mask) {
+    Deadline deadline;
+    if (!deadline.set(timeout)) return -EINVAL;
+    std::uint32_t interruptions = runtime::interruptions(), restarts = runtime::restarts();
+    sources_.flush();
+    bool ours = poll_rings();
+    int n = look(ours ? nullptr : mask, true);
+    if (n != 0 || deadline.zero()) return n;
+
+    Signals signals(mask);
+    // With a mask, handlers that ran before it was in force are none of this call's business.
+    if (mask == nullptr) signals.count_from(interruptions, restarts);
+    bool over = false;
+    n = spin(deadline, signals, mask, over);
+    if (over) return n;
+    for (;;) {
+        n = sleep_once(deadline, signals);
+        if (n < 0) return n;
+        bool last = deadline.left_ns() == 0;
+        n = look_once(mask);
+        if (n != 0 || last) return n;
+    }
+}
+
+// over: the call ends with what is returned. Otherwise it goes to sleep.
+int Wait::spin(const Deadline& deadline, const Signals& signals, const sigset_t* mask, bool& over) {
+    SpinPolicy policy = spin_policy();
+    if (policy.usec == 0 || !sources_.offloaded()) return 0;
+    if (mask != nullptr && (policy.os_ratio == 0 || policy.os_ratio > kSignalRatio)) policy.os_ratio = kSignalRatio;
+    constexpr std::uint64_t kEver = std::numeric_limits<std::uint64_t>::max();
+    std::uint64_t per_usec = clock::ticks_per_usec();
+    std::uint64_t spin_ticks = policy.usec < 0 ? kEver : static_cast<std::uint64_t>(policy.usec) * per_usec;
+    // The counter's rate is known to some parts in a thousand: it says when to ask the clock, which decides.
+    auto ticks_left = [&] {
+        std::uint64_t usec = deadline.infinite() ? kEver : deadline.left_ns() / 1000;
+        return usec > kEver / per_usec / 2 ? kEver / 2 : usec * per_usec;
+    };
+    std::uint64_t start = clock::ticks(), clock_at = ticks_left();
+    over = true;
+    for (std::uint64_t round = 1;; round++) {
+        bool ours = poll_rings();
+        // Before the results: a handler that wakes its own thread through a pipe ends the kernel's calls with EINTR.
+        if (signals.handler_ran()) return -EINTR;
+        bool ask = policy.os_ratio != 0 && round % static_cast<std::uint64_t>(policy.os_ratio) == 0;
+        if (ask || round % kOffloadCheck == 0) pthread_testcancel();
+        if (ours || ask) {
+            int n = look(ours ? nullptr : mask, false);
+            if (n != 0) return n;
+        }
+        std::uint64_t spent = clock::ticks() - start;
+        if (spent >= clock_at) {
+            if (deadline.left_ns() == 0) return look_once(mask);
+            clock_at = spent + ticks_left();
+        }
+        if (spent >= spin_ticks) break;
+        if (round % kOffloadCheck == 0 && !sources_.offloaded()) break;
+        cpu_relax();
+    }
+    over = false;
+    return 0;
+}
+
+int Wait::sleep_once(const Deadline& deadline, Signals& signals) {
+    // Declared first, so released last: until then nothing of ours is on any list when a handler runs.
+    struct Hold {
+        Signals& signals;
+        explicit Hold(Signals& s) noexcept : signals(s) { signals.hold(); }
+        ~Hold() { signals.release(); }
+    } hold(signals);
+    if (signals.handler_ran()) return -EINTR;
+
+    sockets::Waiter* waiter = sockets::Waiter::mine();
+    if (waiter != nullptr) waiter->clear();
+    sources_.refresh();
+    Arming arming(sources_, waiter);
+    arming.arm();
+    if (sources_.stale()) return 0;
+    sources_.progress();
+    if (ready()) return 0;
+
+    timespec left;
+    const timespec* limit = nullptr;
+    std::uint64_t ns = deadline.left_ns();
+    if (!arming.complete()) ns = std::min(ns, kSliceNs);
+    if (!deadline.infinite() || !arming.complete()) {
+        left = to_timespec(ns);
+        limit = &left;
+    }
+    return sleep(arming.fds(), limit, signals.sleeping());
+}
+
+}  // namespace vma::iomux

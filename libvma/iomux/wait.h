@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The waiting that select, poll and epoll_wait have in common: look, spin, sleep; timeouts; signals.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "libvma/iomux/sources.h"
+#include "libvma/os/libc_types.h"
+
+namespace vma::iomux {
+
+// VMA_SELECT_POLL and VMA_SELECT_POLL_OS_RATIO. Set at run time only by tests.
+struct SpinPolicy {
+    std::int64_t usec;      // how long to poll the rings before sleeping; -1 for ever
+    std::int64_t os_ratio;  // look at the kernel once in this many rounds; 0: not while spinning
+};
+SpinPolicy spin_policy() noexcept;
+void set_spin_policy(SpinPolicy policy) noexcept;
+
+// When a call must end. Absolute, so that a call which sleeps several times is not prolonged.
+class Deadline {
+  public:
+    // null: never. False: not a time (the kernel's EINVAL).
+    bool set(const timespec* timeout) noexcept;
+    bool infinite() const noexcept { return kind_ == infinite_; }
+    bool zero() const noexcept { return kind_ == zero_; }
+    // Nanoseconds left, 0 when it has passed.
+    std::uint64_t left_ns() const noexcept;
+    timespec left() const noexcept;
+    std::uint64_t at_ns() const noexcept { return at_ns_; }  // CLOCK_MONOTONIC; only if neither infinite nor zero
+
+  private:
+    enum { infinite_, zero_, timed_ } kind_ = infinite_;
+    std::uint64_t at_ns_ = 0;
+};
+
+// One select, poll or epoll_wait. What returns int here returns a count, or -errno.
+class Wait {
+  public:
+    int run(const timespec* timeout, const sigset_t* mask);
+
+  protected:
+    ~Wait() = default;
+    // Has our side something to report? No system call, nothing is marked as reported.
+    virtual bool ready() noexcept = 0;
+    // Asks the kernel with a zero timeout, adds our side, and fills in the results if there are any. With `mask`, a
+    // signal it lets through ends the call with -EINTR if the kernel has nothing; null when our side is ready, since
+    // readiness goes before signals.
+    virtual int look(const sigset_t* mask, bool first) = 0;
+    // Sleeps until the kernel has something on the program's descriptors or on `extra`, or a handler has run (-EINTR).
+    virtual int sleep(std::span<const int> extra, const timespec* limit, const sigset_t* mask) = 0;
+
+    Sources sources_;
+
+  private:
+    class Signals;
+    int look_once(const sigset_t* mask);
+    int spin(const Deadline& deadline, const Signals& signals, const sigset_t* mask, bool& over);
+    int sleep_once(const Deadline& deadline, Signals& signals);
+    bool poll_rings();
+};
+
+// A result in libc's form; `saved` is errno at entry, which a call that succeeds leaves alone.
+inline int finish(int result, int saved) noexcept {
+    if (result < 0) {
+        errno = -result;
+        return -1;
+    }
+    errno = saved;
+    return result;
+}
+
+inline constexpr timespec kNow{0, 0};
+
+}  // namespace vma::iomux

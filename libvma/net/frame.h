@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Ethernet II + IPv4 + UDP/TCP: the wire formats, and the one place that parses a received frame.
+#pragma once
+
+#include <netinet/in.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace vma::net {
+
+using MacAddress = std::array<std::uint8_t, 6>;
+
+struct [[gnu::packed]] EthernetHeader {
+    std::uint8_t dst[6];
+    std::uint8_t src[6];
+    std::uint16_t type;  // network order
+};
+struct [[gnu::packed]] Ipv4Header {
+    std::uint8_t version_ihl;
+    std::uint8_t tos;
+    std::uint16_t total_length;
+    std::uint16_t id;
+    std::uint16_t fragment;  // flags and offset
+    std::uint8_t ttl;
+    std::uint8_t protocol;
+    std::uint16_t checksum;
+    std::uint32_t src;
+    std::uint32_t dst;
+};
+struct [[gnu::packed]] UdpHeader {
+    std::uint16_t src_port;
+    std::uint16_t dst_port;
+    std::uint16_t length;
+    std::uint16_t checksum;
+};
+static_assert(sizeof(EthernetHeader) == 14 && sizeof(Ipv4Header) == 20 && sizeof(UdpHeader) == 8);
+
+inline constexpr std::uint16_t kEthertypeIpv4 = 0x0800;
+inline constexpr std::uint16_t kDontFragment = 0x4000, kMoreFragments = 0x2000, kFragmentOffset = 0x1fff;
+inline constexpr std::size_t kUdpHeaders = sizeof(EthernetHeader) + sizeof(Ipv4Header) + sizeof(UdpHeader);
+
+// Why a frame was not accepted. One counter each (the names are what statistics print).
+enum class Drop : std::uint8_t {
+    none,
+    short_frame,       // less than the headers, or than IP's total length says
+    bad_ethertype,     // not IPv4
+    bad_ip_header,     // version, IHL, total length
+    bad_ip_checksum,
+    fragment,          // a fragment reached us: steering should have left it to the kernel
+    bad_protocol,      // neither UDP nor TCP
+    bad_l4_length,     // UDP length or TCP data offset does not fit
+    bad_l4_checksum,
+    count_
+};
+const char* drop_name(Drop drop) noexcept;
+
+// A frame as pieces in memory order: the first piece holds at least all headers that parse() accepts.
+using FramePieces = std::span<const std::span<const std::uint8_t>>;
+
+struct ParsedFrame {
+    const Ipv4Header* ip = nullptr;
+    in_addr_t src_addr = 0, dst_addr = 0;  // network order
+    in_port_t src_port = 0, dst_port = 0;  // network order
+    std::uint8_t protocol = 0, tos = 0, ttl = 0;
+    std::uint32_t l4_offset = 0;        // bytes from the start of the frame to the UDP or TCP header
+    std::uint32_t payload_offset = 0;   // bytes from the start of the frame
+    std::uint32_t payload_length = 0;   // UDP: the UDP length less 8; TCP: what IP's total length leaves
+};
+
+// Parses and validates one received frame. Never reads outside the pieces, whatever they contain. Trailing bytes
+// after IP's total length (Ethernet padding) are ignored. `checksum_good` skips the IP and L4 sums (the device
+// checked them). Otherwise the L4 sum must be right, or be absent (UDP 0, RFC 768), or be exactly the pseudo-header
+// sum: a frame that never left this host carries the kernel's partial checksum. Returns Drop::none when `out` is valid.
+Drop parse(FramePieces frame, bool checksum_good, ParsedFrame& out) noexcept;
+
+// Convenience for a frame in one piece.
+inline Drop parse(std::span<const std::uint8_t> frame, bool checksum_good, ParsedFrame& out) noexcept {
+    return parse(FramePieces(&frame, 1), checksum_good, out);
+}
+
+// Writes Ethernet, IPv4 and UDP headers at `out` (kUdpHeaders bytes) for a datagram of `payload` bytes. The IP sum is
+// complete, the UDP checksum field is 0. The result is the template a destination caches.
+struct UdpTemplate {
+    MacAddress src_mac{}, dst_mac{};
+    in_addr_t src_addr = 0, dst_addr = 0;
+    in_port_t src_port = 0, dst_port = 0;
+    std::uint8_t tos = 0, ttl = 64;
+    bool dont_fragment = true;
+};
+void build_udp_headers(const UdpTemplate& from, std::uint16_t payload, std::uint8_t* out) noexcept;
+
+// Completes the template `headers` for `payload` bytes: lengths and the IP checksum (incrementally), and a fresh
+// identification where fragmentation is allowed (RFC 6864). UDP checksum is 0.
+void finish_udp_headers(std::uint8_t* headers, std::uint16_t payload) noexcept;
+
+}  // namespace vma::net

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The kernel answers a route or table request inside the system call that brings it, so an answer is there when
+// send() returns, and nothing here ever waits.
+#include "libvma/net/netlink.h"
+
+#include <netlink/msg.h>
+#include <string.h>
+
+#include <memory>
+#include <vector>
+
+#include "libvma/os/calls.h"
+
+namespace vma::net {
+namespace {
+
+// The kernel fills dumps with datagrams of up to 32 KiB, if it has seen that the reader's buffer is that big.
+constexpr std::size_t kDumpBuffer = 64 * 1024;
+constexpr int kDumpAttempts = 8;
+
+// One pass of a dump: 0, an errno value, or EINTR when the kernel says the table changed under it.
+int read_dump(NetlinkSocket& socket, std::span<std::uint8_t> buffer, std::uint32_t sequence,
+              const std::function<void(nlmsghdr*)>& each) {
+    bool interrupted = false;
+    for (;;) {
+        ssize_t got = socket.receive(buffer);
+        if (got < 0) return static_cast<int>(-got);
+        int left = static_cast<int>(got);
+        for (auto* message = reinterpret_cast<nlmsghdr*>(buffer.data()); nlmsg_ok(message, left);
+             message = nlmsg_next(message, &left)) {
+            if (message->nlmsg_seq != sequence) continue;  // the rest of a dump that was given up
+            if (message->nlmsg_flags & NLM_F_DUMP_INTR) interrupted = true;
+            if (message->nlmsg_type == NLMSG_DONE) {
+                int result = 0;  // a dump that failed on the way says so here
+                if (nlmsg_datalen(message) >= static_cast<int>(sizeof result))
+                    memcpy(&result, nlmsg_data(message), sizeof result);
+                if (result < 0) return -result;
+                return interrupted ? EINTR : 0;
+            }
+            if (message->nlmsg_type == NLMSG_ERROR) {
+                if (nlmsg_datalen(message) < static_cast<int>(sizeof(nlmsgerr))) return EBADMSG;
+                return -static_cast<const nlmsgerr*>(nlmsg_data(message))->error;
+            }
+            each(message);
+        }
+    }
+}
+
+}  // namespace
+
+Result<NetlinkSocket> NetlinkSocket::open() {
+    NetlinkSocket socket;
+    int fd = os::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
+    if (fd < 0) return fail(errno, "netlink socket");
+    socket.fd_ = InternalFd(fd);
+    if (!socket.fd_) return fail(EMFILE, "netlink socket: no descriptor left");
+    sockaddr_nl self{};
+    self.nl_family = AF_NETLINK;
+    if (os::bind(socket.fd(), reinterpret_cast<const sockaddr*>(&self), sizeof self) != 0)
+        return fail(errno, "netlink bind");
+    return socket;
+}
+
+bool NetlinkSocket::join(unsigned group) noexcept {
+    return os::setsockopt(fd(), SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, &group, sizeof group) == 0;
+}
+
+void NetlinkSocket::enlarge_receive_buffer(int bytes) noexcept {
+    int saved = errno;
+    if (os::setsockopt(fd(), SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof bytes) != 0)
+        os::setsockopt(fd(), SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+    errno = saved;
+}
+
+bool NetlinkSocket::send(const nlmsghdr* message) noexcept {
+    sockaddr_nl kernel{};
+    kernel.nl_family = AF_NETLINK;
+    ssize_t sent = os::sendto(fd(), message, message->nlmsg_len, MSG_DONTWAIT | MSG_NOSIGNAL,
+                              reinterpret_cast<const sockaddr*>(&kernel), sizeof kernel);
+    return sent == static_cast<ssize_t>(message->nlmsg_len);
+}
+
+ssize_t NetlinkSocket::receive(std::span<std::uint8_t> buffer) noexcept {
+    int saved = errno;
+    for (;;) {
+        sockaddr_nl from{};
+        iovec part{buffer.data(), buffer.size()};
+        msghdr message{};
+        message.msg_name = &from;
+        message.msg_namelen = sizeof from;
+        message.msg_iov = &part;
+        message.msg_iovlen = 1;
+        ssize_t got = os::recvmsg(fd(), &message, MSG_DONTWAIT);
+        if (got < 0) {
+            if (errno == EINTR) continue;
+            got = -errno;
+        } else if (message.msg_namelen != sizeof from || from.nl_pid != 0) {
+            continue;  // from another process, not from the kernel
+        } else if (message.msg_flags & MSG_TRUNC) {
+            got = -EMSGSIZE;
+        }
+        errno = saved;
+        return got;
+    }
+}
+
+int NetlinkSocket::dump(int type, const void* header, std::size_t header_length,
+                        const std::function<void()>& restart, const std::function<void(nlmsghdr*)>& each) {
+    std::vector<std::uint8_t> buffer(kDumpBuffer);
+    std::unique_ptr<nl_msg, void (*)(nl_msg*)> request(nlmsg_alloc_simple(type, NLM_F_REQUEST | NLM_F_DUMP), nlmsg_free);
+    if (!request || nlmsg_append(request.get(), const_cast<void*>(header), header_length, NLMSG_ALIGNTO) != 0)
+        return ENOMEM;
+    int error = 0;
+    for (int attempt = 0; attempt < kDumpAttempts; attempt++) {
+        restart();
+        nlmsghdr* message = nlmsg_hdr(request.get());
+        message->nlmsg_seq = next_sequence();
+        if (!send(message)) return errno;
+        error = read_dump(*this, buffer, message->nlmsg_seq, each);
+        if (error == EBUSY) {
+            // A dump that was given up half-way is still running: read it to its end, then ask again.
+            while (receive(buffer) > 0) {
+            }
+        } else if (error != EINTR) {
+            return error;
+        }
+    }
+    // A table that changes faster than it can be read; what was read last is as good as any, and the announcements
+    // that follow correct it.
+    return error == EINTR ? 0 : error;
+}
+
+}  // namespace vma::net

@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Three sockets, so that none waits for another: announcements, table dumps (both used by the internal thread only) and
+// route queries from any thread. Tables are small and changed rarely, so each is a map under a lock that readers hold
+// while they copy one value out.
+//
+// Order matters twice. The groups are joined before the tables are read, so a change in between is announced; and after
+// a loss the queue of old announcements is emptied before the tables are read again, so none of them overwrites newer
+// state. Announcements that arrive during the dump may repeat what it said, and end at the same state.
+#include "libvma/net/view.h"
+
+#include <linux/neighbour.h>
+#include <linux/rtnetlink.h>
+#include <netlink/msg.h>
+#include <string.h>
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+#include "libvma/net/decode.h"
+#include "libvma/net/netlink.h"
+#include "libvma/runtime/lock.h"
+#include "libvma/runtime/log.h"
+
+namespace vma::net {
+namespace {
+
+// Some thousand announcements (the kernel accounts about 1 KiB for a small one). It is memory only when used.
+constexpr int kAnnouncementBuffer = 4 << 20;
+// Datagrams taken in one process(), so that the internal thread gets to its other work in a storm.
+constexpr int kBatch = 512;
+
+bool same(const Link& a, const Link& b) {
+    return a.ifindex == b.ifindex && a.name == b.name && a.kind == b.kind && a.mac == b.mac && a.mtu == b.mtu &&
+           a.rx_queues == b.rx_queues && a.master == b.master && a.up == b.up && a.loopback == b.loopback &&
+           a.ethernet == b.ethernet;
+}
+
+bool usable(const Neighbour& n) { return n.state == Neighbour::State::usable; }
+
+using Links = std::map<int, LinkEntry>;
+using Addresses = std::vector<AddressEntry>;
+using Neighbours = std::unordered_map<std::uint64_t, Neighbour>;
+
+std::uint64_t neighbour_key(int ifindex, in_addr_t address) {
+    return static_cast<std::uint64_t>(static_cast<std::uint32_t>(ifindex)) << 32 | address;
+}
+
+// Holds one of the view's locks. A signal handler may interrupt the holder anywhere, also half-way through taking the
+// lock, and ask again; so the thread notes that it is inside before it touches the lock. Where entered() is false the
+// handler must do without. The view's locks are never nested, so one note for all of them will do.
+class Section {
+  public:
+    explicit Section(Lock& lock) noexcept : lock_(t_inside ? nullptr : &lock) {
+        if (lock_ == nullptr) return;
+        t_inside = true;
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+        lock_->lock();
+    }
+    ~Section() {
+        if (lock_ == nullptr) return;
+        lock_->unlock();
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+        t_inside = false;
+    }
+    Section(const Section&) = delete;
+    Section& operator=(const Section&) = delete;
+    bool entered() const noexcept { return lock_ != nullptr; }
+    static bool in_handler() noexcept { return t_inside; }
+
+  private:
+    static thread_local volatile bool t_inside;
+    Lock* lock_;
+};
+thread_local volatile bool Section::t_inside = false;
+
+// What one process() found out; told to the listener when all tables are consistent again.
+struct Changes {
+    bool any = false;  // moves the generation
+    bool addresses = false;
+    bool reread_addresses = false;
+    std::map<int, Link> links;
+};
+
+// RTM_GETROUTE, made on the stack: a send from a signal handler may come here, and must not enter malloc.
+class RouteRequest {
+  public:
+    RouteRequest(const RouteQuery& query, std::uint32_t sequence) noexcept {
+        header_.nlmsg_type = RTM_GETROUTE;
+        header_.nlmsg_flags = NLM_F_REQUEST;
+        header_.nlmsg_seq = sequence;
+        route_.rtm_family = AF_INET;
+        route_.rtm_dst_len = 32;
+        route_.rtm_tos = query.tos & 0xfc;  // the two ECN bits never choose a route
+        route_.rtm_flags = RTM_F_LOOKUP_TABLE;
+        put(RTA_DST, query.dst);
+        if (query.src != 0) {
+            route_.rtm_src_len = 32;
+            put(RTA_SRC, query.src);
+        }
+        if (query.oif != 0) put(RTA_OIF, query.oif);
+        if (query.mark != 0) put(RTA_MARK, query.mark);
+        if (query.protocol == IPPROTO_UDP || query.protocol == IPPROTO_TCP) {
+            put(RTA_IP_PROTO, query.protocol);
+            if (query.src_port != 0) put(RTA_SPORT, query.src_port);
+            if (query.dst_port != 0) put(RTA_DPORT, query.dst_port);
+        }
+        header_.nlmsg_len = static_cast<std::uint32_t>(sizeof header_ + sizeof route_ + used_);
+    }
+    const nlmsghdr* message() const noexcept { return &header_; }
+
+  private:
+    template <class T>
+    void put(unsigned short type, T value) noexcept {
+        rtattr attribute{static_cast<unsigned short>(RTA_LENGTH(sizeof value)), type};
+        memcpy(attributes_ + used_, &attribute, sizeof attribute);
+        memcpy(attributes_ + used_ + sizeof attribute, &value, sizeof value);
+        used_ += RTA_SPACE(sizeof value);
+    }
+    nlmsghdr header_{};
+    rtmsg route_{};
+    std::uint8_t attributes_[8 * RTA_SPACE(4)]{};  // one for each put() above
+    std::size_t used_ = 0;
+};
+
+class KernelView final : public View {
+  public:
+    Result<void> start();
+
+    int fd() const noexcept override { return announcements_.fd(); }
+    void process() override;
+    Result<Route> route(const RouteQuery& query) override;
+    Neighbour neighbour(int ifindex, in_addr_t address) const override;
+    bool link(int ifindex, Link& out) const override;
+    std::vector<Link> links() const override;
+    std::vector<LocalAddress> addresses() const override;
+    bool is_local(in_addr_t address, int* ifindex) const override;
+
+  private:
+    int read_links(Links& out);
+    int read_addresses(Addresses& out);
+    int read_neighbours(Neighbours& out);
+
+    // Empties the queue of announcements. False when some were lost.
+    bool take_announcements(Changes& changes);
+    void apply(nlmsghdr* message, Changes& changes);
+    void apply_link(nlmsghdr* message, Changes& changes);
+    void apply_neighbour(nlmsghdr* message, Changes& changes);
+    void replace_addresses(Changes& changes);
+    void reload(Changes& changes);
+    std::uint32_t link_mtu(int ifindex) const noexcept;
+
+    NetlinkSocket announcements_, dumps_, queries_;
+    std::vector<std::uint8_t> buffer_;
+    bool reload_again_ = false;  // the last reload failed
+
+    Lock query_lock_;
+    mutable Lock table_lock_;  // links and addresses
+    Links links_;
+    Addresses addresses_;
+    mutable Lock neighbour_lock_;
+    Neighbours neighbours_;
+};
+
+Result<void> KernelView::start() {
+    for (NetlinkSocket* socket : {&announcements_, &dumps_, &queries_}) {
+        auto opened = NetlinkSocket::open();
+        if (!opened) return std::unexpected(opened.error());
+        *socket = std::move(*opened);
+    }
+    announcements_.enlarge_receive_buffer(kAnnouncementBuffer);
+    for (unsigned group : {RTNLGRP_LINK, RTNLGRP_NEIGH, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV4_RULE})
+        if (!announcements_.join(group)) return fail(errno, fmt::format("netlink group {}", group));
+    int saved = errno;
+    announcements_.join(RTNLGRP_NEXTHOP);  // since Linux 5.3; before, routes had no shared next hops
+    errno = saved;
+    buffer_.resize(64 * 1024);
+    if (int error = read_links(links_)) return fail(error, "netlink links");
+    if (int error = read_addresses(addresses_)) return fail(error, "netlink addresses");
+    if (int error = read_neighbours(neighbours_)) return fail(error, "netlink neighbours");
+    return {};
+}
+
+int KernelView::read_links(Links& out) {
+    ifinfomsg header{};
+    return dumps_.dump(RTM_GETLINK, &header, sizeof header, [&] { out.clear(); }, [&](nlmsghdr* message) {
+        LinkEntry entry;
+        if (message->nlmsg_type == RTM_NEWLINK && decode_link(message, entry)) out[entry.link.ifindex] = entry;
+    });
+}
+
+int KernelView::read_addresses(Addresses& out) {
+    ifaddrmsg header{};
+    header.ifa_family = AF_INET;
+    return dumps_.dump(RTM_GETADDR, &header, sizeof header, [&] { out.clear(); }, [&](nlmsghdr* message) {
+        AddressEntry entry;
+        if (message->nlmsg_type == RTM_NEWADDR && decode_address(message, entry)) out.push_back(entry);
+    });
+}
+
+int KernelView::read_neighbours(Neighbours& out) {
+    ndmsg header{};
+    header.ndm_family = AF_INET;
+    return dumps_.dump(RTM_GETNEIGH, &header, sizeof header, [&] { out.clear(); }, [&](nlmsghdr* message) {
+        NeighbourEntry entry;
+        if (message->nlmsg_type == RTM_NEWNEIGH && decode_neighbour(message, entry))
+            out[neighbour_key(entry.ifindex, entry.address)] = entry.neighbour;
+    });
+}
+
+void KernelView::process() {
+    if (Section::in_handler()) return;
+    Changes changes;
+    bool complete = take_announcements(changes);
+    if (!complete || reload_again_)
+        reload(changes);
+    else if (changes.reread_addresses)
+        replace_addresses(changes);
+    if (!changes.any) return;
+    generation_.fetch_add(1, std::memory_order_acq_rel);
+    if (listener_.link_changed)
+        for (const auto& [ifindex, link] : changes.links) listener_.link_changed(link);
+    if (changes.addresses && listener_.addresses_changed) listener_.addresses_changed();
+}
+
+bool KernelView::take_announcements(Changes& changes) {
+    bool complete = true;
+    // After a loss the kernel adds nothing until the queue is empty, so emptying it ends by itself.
+    for (int taken = 0; taken < kBatch || !complete; taken++) {
+        ssize_t got = announcements_.receive(buffer_);
+        if (got == -ENOBUFS || got == -EMSGSIZE) {
+            complete = false;
+            continue;
+        }
+        if (got <= 0) break;
+        if (!complete) continue;
+        int left = static_cast<int>(got);
+        for (auto* message = reinterpret_cast<nlmsghdr*>(buffer_.data()); nlmsg_ok(message, left);
+             message = nlmsg_next(message, &left))
+            apply(message, changes);
+    }
+    return complete;
+}
+
+void KernelView::apply(nlmsghdr* message, Changes& changes) {
+    switch (message->nlmsg_type) {
+        case RTM_NEWLINK:
+        case RTM_DELLINK: apply_link(message, changes); break;
+        case RTM_NEWNEIGH:
+        case RTM_DELNEIGH: apply_neighbour(message, changes); break;
+        case RTM_NEWADDR:
+        case RTM_DELADDR:
+            // Where the kernel puts a new address among the others depends on scopes and prefixes: ask for the list.
+            changes.reread_addresses = true;
+            break;
+        case RTM_NEWROUTE:
+        case RTM_DELROUTE: changes.any |= is_ipv4_route(message); break;
+        case RTM_NEWRULE:
+        case RTM_DELRULE:
+        case RTM_NEWNEXTHOP:
+        case RTM_DELNEXTHOP: changes.any = true; break;
+        default: break;
+    }
+}
+
+void KernelView::apply_link(nlmsghdr* message, Changes& changes) {
+    LinkEntry entry;
+    if (!decode_link(message, entry)) return;
+    const int ifindex = entry.link.ifindex;
+    if (message->nlmsg_type == RTM_DELLINK) {
+        entry.link.up = false;
+        {
+            Section section(table_lock_);
+            links_.erase(ifindex);
+        }
+        Section section(neighbour_lock_);
+        std::erase_if(neighbours_, [&](const auto& item) { return static_cast<int>(item.first >> 32) == ifindex; });
+        changes.any = true;
+        changes.links[ifindex] = entry.link;
+        return;
+    }
+    Section section(table_lock_);
+    LinkEntry& known = links_[ifindex];
+    // Flags count on their own: taking a link without carrier down removes routes, and the kernel announces only this.
+    if (known.flags == entry.flags && same(known.link, entry.link)) return;
+    changes.any = true;
+    if (!same(known.link, entry.link)) changes.links[ifindex] = entry.link;
+    known = std::move(entry);
+}
+
+void KernelView::apply_neighbour(nlmsghdr* message, Changes& changes) {
+    NeighbourEntry entry;
+    if (!decode_neighbour(message, entry)) return;
+    const auto key = neighbour_key(entry.ifindex, entry.address);
+    Section section(neighbour_lock_);
+    if (message->nlmsg_type == RTM_DELNEIGH) {
+        auto known = neighbours_.find(key);
+        if (known == neighbours_.end()) return;
+        changes.any |= usable(known->second);
+        neighbours_.erase(known);
+        return;
+    }
+    Neighbour& known = neighbours_[key];
+    changes.any |= usable(known) != usable(entry.neighbour) ||
+                   (usable(known) && known.mac != entry.neighbour.mac);
+    known = entry.neighbour;
+}
+
+void KernelView::replace_addresses(Changes& changes) {
+    Addresses fresh;
+    if (int error = read_addresses(fresh)) {
+        log::warn("reading the addresses failed: {}", strerror(error));
+        reload_again_ = true;
+        return;
+    }
+    Section section(table_lock_);
+    if (fresh == addresses_) return;
+    addresses_.swap(fresh);
+    changes.any = changes.addresses = true;
+}
+
+void KernelView::reload(Changes& changes) {
+    Links links;
+    Addresses addresses;
+    Neighbours neighbours;
+    changes.any = true;  // routes and rules are not mirrored, so they may have changed
+    int error = read_links(links);
+    if (error == 0) error = read_addresses(addresses);
+    if (error == 0) error = read_neighbours(neighbours);
+    reload_again_ = error != 0;
+    if (error != 0) {
+        log::warn("reading the network tables again failed: {}", strerror(error));
+        return;
+    }
+    {
+        Section section(table_lock_);
+        for (const auto& [ifindex, known] : links_)
+            if (!links.contains(ifindex)) {
+                changes.links[ifindex] = known.link;
+                changes.links[ifindex].up = false;
+            }
+        for (const auto& [ifindex, entry] : links) {
+            auto known = links_.find(ifindex);
+            if (known == links_.end() || !same(known->second.link, entry.link)) changes.links[ifindex] = entry.link;
+        }
+        changes.addresses |= addresses != addresses_;
+        links_.swap(links);
+        addresses_.swap(addresses);
+    }
+    Section section(neighbour_lock_);
+    neighbours_.swap(neighbours);
+}
+
+Result<Route> KernelView::route(const RouteQuery& query) {
+    Route answer;
+    alignas(nlmsghdr) std::uint8_t buffer[4096];  // an answer is some hundred bytes
+    nlmsghdr* message = nullptr;
+    {
+        Section section(query_lock_);
+        if (!section.entered()) return answer;
+        const std::uint32_t sequence = queries_.next_sequence();
+        RouteRequest request(query, sequence);
+        int saved = errno;
+        if (!queries_.send(request.message())) {
+            errno = saved;
+            return answer;
+        }
+        // What stands before our answer belongs to a query whose answer could not be read then.
+        while (message == nullptr) {
+            ssize_t got = queries_.receive(buffer);
+            if (got == -ENOBUFS || got == -EMSGSIZE) continue;
+            if (got <= 0) return answer;
+            auto* candidate = reinterpret_cast<nlmsghdr*>(buffer);
+            if (nlmsg_ok(candidate, static_cast<int>(got)) && candidate->nlmsg_seq == sequence) message = candidate;
+        }
+    }
+    if (message->nlmsg_type == NLMSG_ERROR) {
+        int error = 0;
+        if (nlmsg_datalen(message) >= static_cast<int>(sizeof(nlmsgerr)))
+            error = -static_cast<const nlmsgerr*>(nlmsg_data(message))->error;
+        if (error > 0) return fail(error, "route lookup");  // short enough for std::string not to allocate
+        return answer;
+    }
+    if (!decode_route(message, answer)) return Route{};
+    if (answer.src == 0) answer.src = query.src;  // the kernel does not repeat a source it was given
+    const std::uint32_t limit = link_mtu(answer.ifindex);
+    if (answer.mtu == 0 || (limit != 0 && limit < answer.mtu)) answer.mtu = limit;
+    return answer;
+}
+
+std::uint32_t KernelView::link_mtu(int ifindex) const noexcept {
+    Section section(table_lock_);
+    if (!section.entered()) return 0;
+    auto found = links_.find(ifindex);
+    return found == links_.end() ? 0 : found->second.link.mtu;
+}
+
+Neighbour KernelView::neighbour(int ifindex, in_addr_t address) const {
+    Section section(neighbour_lock_);
+    if (!section.entered()) return {};
+    auto found = neighbours_.find(neighbour_key(ifindex, address));
+    return found == neighbours_.end() ? Neighbour{} : found->second;
+}
+
+bool KernelView::link(int ifindex, Link& out) const {
+    Section section(table_lock_);
+    if (!section.entered()) return false;
+    auto found = links_.find(ifindex);
+    if (found == links_.end()) return false;
+    out = found->second.link;
+    return true;
+}
+
+std::vector<Link> KernelView::links() const {
+    std::vector<Link> result;
+    Section section(table_lock_);
+    if (!section.entered()) return result;
+    result.reserve(links_.size());
+    for (const auto& [ifindex, entry] : links_) result.push_back(entry.link);
+    return result;
+}
+
+std::vector<LocalAddress> KernelView::addresses() const {
+    std::vector<LocalAddress> result;
+    Section section(table_lock_);
+    if (!section.entered()) return result;
+    result.reserve(addresses_.size());
+    for (const auto& entry : addresses_) result.push_back(entry.local);
+    return result;
+}
+
+bool KernelView::is_local(in_addr_t address, int* ifindex) const {
+    Section section(table_lock_);
+    if (!section.entered()) return false;
+    const AddressEntry* found = nullptr;
+    for (const auto& entry : addresses_) {
+        if (entry.local.address == address) {
+            found = &entry;
+            break;
+        }
+        const in_addr_t mask = entry.prefix_length == 0 ? 0 : htonl(~std::uint32_t{0} << (32 - entry.prefix_length));
+        if (found == nullptr && ((entry.local.address ^ address) & mask) == 0) {
+            auto link = links_.find(entry.local.ifindex);
+            if (link != links_.end() && link->second.link.loopback) found = &entry;
+        }
+    }
+    if (found != nullptr && ifindex != nullptr) *ifindex = found->local.ifindex;
+    return found != nullptr;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<View>> View::open() {
+    auto view = std::make_unique<KernelView>();
+    if (auto started = view->start(); !started) return std::unexpected(started.error());
+    return view;
+}
+
+}  // namespace vma::net

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The kernel's view of the network, over netlink (libnl): links, addresses, routes, neighbours.
+//
+// The kernel keeps owning all of it; this class asks and listens. Links, IPv4 addresses and neighbours are mirrored in
+// tables kept current by notifications, so looking one up costs no system call. A route is asked for each time
+// (RTM_GETROUTE), because only the kernel knows its policy rules, marks and multipath; callers cache the answer in
+// their destination entry and throw it away when generation() has moved.
+#pragma once
+
+#include <netinet/in.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "libvma/net/frame.h"
+#include "libvma/runtime/error.h"
+
+namespace vma::net {
+
+struct Link {
+    int ifindex = 0;
+    std::string name;
+    std::string kind;         // IFLA_INFO_KIND: "veth", "bridge", ...; empty for a physical device
+    MacAddress mac{};
+    std::uint32_t mtu = 0;
+    unsigned rx_queues = 1;   // IFLA_NUM_RX_QUEUES
+    int master = 0;           // ifindex of the bridge or bond it belongs to, or 0
+    bool up = false;          // IFF_UP and IFF_LOWER_UP (carrier)
+    bool loopback = false;
+    bool ethernet = false;    // ARPHRD_ETHER
+};
+
+struct LocalAddress {
+    int ifindex = 0;
+    in_addr_t address = 0;
+    friend bool operator==(const LocalAddress&, const LocalAddress&) = default;
+};
+
+struct RouteQuery {
+    in_addr_t dst = 0;
+    in_addr_t src = 0;        // 0: let the kernel choose
+    int oif = 0;              // SO_BINDTODEVICE, 0: any
+    std::uint32_t mark = 0;   // SO_MARK
+    std::uint8_t tos = 0;
+    std::uint8_t protocol = 0;           // for policy rules on ipproto and ports
+    in_port_t src_port = 0, dst_port = 0;
+};
+
+struct Route {
+    enum class Kind { unicast, local, broadcast, multicast, other };
+    Kind kind = Kind::other;  // other: anything we leave to the kernel (encapsulation, prohibit, IPv6 gateway, ...)
+    int ifindex = 0;          // outgoing interface
+    in_addr_t gateway = 0;    // 0: on link
+    in_addr_t src = 0;        // source address the kernel would use
+    std::uint32_t mtu = 0;    // path MTU: the route's metric or learned exception, never above the link's
+};
+
+struct Neighbour {
+    // The kernel announces success and failure, not that it began to ask: incomplete is seen only by luck.
+    enum class State { none, incomplete, usable, failed };
+    State state = State::none;
+    bool stale = false;       // NUD_STALE/DELAY/PROBE: usable, but the kernel wants to see traffic to confirm it
+    MacAddress mac{};
+};
+
+class View {
+  public:
+    // Opens the sockets in the calling thread's network namespace and loads the tables. Errors name what failed.
+    static Result<std::unique_ptr<View>> open();
+    virtual ~View() = default;
+
+    // Readable when the kernel announced a change; the internal thread then calls process().
+    virtual int fd() const noexcept = 0;
+    // Reads announcements, updates the tables and the generation, runs the listener. A lost announcement (ENOBUFS)
+    // reloads everything. One thread at a time.
+    virtual void process() = 0;
+
+    // Counts every change of links, addresses, routes or rules, and of a neighbour's address or usability. Relaxed read.
+    std::uint32_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
+
+    // What the kernel would do with a packet. Error: the errno a send would get (ENETUNREACH, EHOSTUNREACH, EACCES,
+    // EINVAL...). One system call pair; any thread. Never allocates; where the question cannot be asked (a signal
+    // handler interrupted another query of this thread, the socket is gone) the answer is Kind::other.
+    virtual Result<Route> route(const RouteQuery& query) = 0;
+
+    // From the tables; any thread. neighbour(), link() and is_local() do not allocate; in a signal handler that
+    // interrupted one of them they find nothing.
+    virtual Neighbour neighbour(int ifindex, in_addr_t address) const = 0;
+    virtual bool link(int ifindex, Link& out) const = 0;
+    virtual std::vector<Link> links() const = 0;
+    virtual std::vector<LocalAddress> addresses() const = 0;      // all IPv4 addresses, in the kernel's order
+    // Is it an address of this host? On a loopback link the whole prefix is. `ifindex` may be null.
+    virtual bool is_local(in_addr_t address, int* ifindex) const = 0;
+
+    // Called from process() after the tables changed, without any lock held. Set before process() is first called.
+    struct Listener {
+        std::function<void()> addresses_changed;
+        std::function<void(const Link&)> link_changed;   // MAC, MTU, up/down; gone links have up == false
+    };
+    void listen(Listener listener) { listener_ = std::move(listener); }
+
+  protected:
+    std::atomic<std::uint32_t> generation_{1};
+    Listener listener_;
+};
+
+}  // namespace vma::net

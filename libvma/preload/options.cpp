@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Socket options, fcntl and ioctl.
+#include <stdarg.h>
+
+#include "libvma/preload/guard.h"
+
+using namespace vma;
+using namespace vma::preload;
+
+VMA_EXPORT int setsockopt(int fd, int level, int name, const void* value, socklen_t len) noexcept {
+    if (auto s = ours(fd)) return guarded_nocancel([&] { return s->setsockopt(fd, level, name, value, len); });
+    return os::setsockopt(fd, level, name, value, len);
+}
+
+VMA_EXPORT int getsockopt(int fd, int level, int name, void* value, socklen_t* len) noexcept {
+    if (auto s = ours(fd)) return guarded_nocancel([&] { return s->getsockopt(fd, level, name, value, len); });
+    return os::getsockopt(fd, level, name, value, len);
+}
+
+// The variadic argument is read as a register's content, whatever its type is: both calling conventions pass int, long
+// and pointer in the same place, and a call without it only hands on a value that the command ignores.
+VMA_EXPORT int fcntl(int fd, int cmd, ...) {
+    va_list more;
+    va_start(more, cmd);
+    unsigned long arg = va_arg(more, unsigned long);
+    va_end(more);
+    if (__builtin_expect(InternalFd::is_internal(fd), 0)) {
+        errno = EBADF;
+        return -1;
+    }
+    if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC)
+        return duplicate(fd, [&] { return os::fcntl(fd, cmd, arg); });
+    if (auto s = ours(fd)) return guarded_nocancel([&] { return s->fcntl(fd, cmd, arg); });
+    return os::fcntl(fd, cmd, arg);
+}
+VMA_ALIAS(__fcntl, fcntl);
+
+VMA_EXPORT int fcntl64(int fd, int cmd, ...) __attribute__((alias("fcntl")));
+
+VMA_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
+    va_list more;
+    va_start(more, request);
+    void* arg = va_arg(more, void*);
+    va_end(more);
+    if (auto s = ours(fd)) return guarded_nocancel([&] { return s->ioctl(fd, request, arg); });
+    return os::ioctl(fd, request, arg);
+}

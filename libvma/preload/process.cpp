@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Processes: fork and its relatives, exec, _exit.
+//
+// fork() runs the runtime's hooks through pthread_atfork. _Fork() and clone() skip those handlers by design, so here they
+// get the library's hooks by hand. A child that shares our memory (vfork, CLONE_VM) gets none: it only must not touch the
+// library's state, which the flags of runtime/runtime.h tell. popen, system and posix_spawn make such a child inside
+// libc, call nothing of ours there, and our own descriptors are close-on-exec: they need no wrapper.
+#include <limits.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include "libvma/preload/guard.h"
+
+using namespace vma;
+using namespace vma::preload;
+
+namespace vma::preload {
+
+void flush_all() noexcept {
+    if (!g_fds.any() || table_is_foreign()) return;
+    int saved = errno;
+    NoCancel hold;
+    g_fds.for_each(0, INT_MAX, [](int fd, sockets::FdObject*) {
+        if (auto s = g_fds.socket(fd)) s->flush();
+    });
+    errno = saved;
+}
+
+}  // namespace vma::preload
+
+// Called by the vfork trampoline, before and after, in the parent.
+extern "C" __attribute__((visibility("hidden"))) void vma_vfork_begin() noexcept {
+    g_vforks.fetch_add(1, std::memory_order_relaxed);
+    runtime::enter_vfork();
+}
+extern "C" __attribute__((visibility("hidden"))) long vma_vfork_end(long result) noexcept {
+    runtime::leave_vfork();
+    g_vforks.fetch_sub(1, std::memory_order_relaxed);
+    if (result >= 0) return result;
+    errno = static_cast<int>(-result);
+    return -1;
+}
+
+// Nothing to do beside pthread_atfork; exported because programs that open this library by hand look the name up here.
+VMA_EXPORT pid_t fork() noexcept { return os::fork(); }
+VMA_ALIAS(__fork, fork);
+
+VMA_EXPORT pid_t _Fork() noexcept {
+    runtime::run_fork_prepare();
+    pid_t pid = os::_Fork();
+    if (pid == 0)
+        runtime::run_fork_child();
+    else
+        runtime::run_fork_parent();
+    return pid;
+}
+
+namespace {
+
+struct CloneStart {
+    int (*entry)(void*);
+    void* arg;
+};
+
+// First thing in a cloned child: it has its own copy of the parent's memory, `start` included.
+int clone_child(void* start) {
+    CloneStart program = *static_cast<CloneStart*>(start);
+    runtime::run_fork_child();
+    return program.entry(program.arg);
+}
+
+}  // namespace
+
+VMA_EXPORT int clone(int (*entry)(void*), void* stack, int flags, void* arg, ...) noexcept {
+    va_list more;
+    va_start(more, arg);
+    void* parent_tid = va_arg(more, void*);
+    void* tls = va_arg(more, void*);
+    void* child_tid = va_arg(more, void*);
+    va_end(more);
+
+    // A copy of the process. With a shared descriptor table the child must not close what belongs to us both, so it is
+    // left alone, and recognised later as a foreign process.
+    if ((flags & (CLONE_VM | CLONE_FILES)) == 0 && entry != nullptr && stack != nullptr) {
+        CloneStart start{entry, arg};
+        runtime::run_fork_prepare();
+        int pid = os::clone(clone_child, stack, flags, &start, parent_tid, tls, child_tid);
+        int saved = errno;
+        runtime::run_fork_parent();
+        errno = saved;
+        return pid;
+    }
+    // vfork with a stack of its own: the child runs on this thread's TLS while this thread waits.
+    if ((flags & (CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_THREAD | CLONE_SETTLS)) == (CLONE_VM | CLONE_VFORK)) {
+        vma_vfork_begin();
+        int pid = os::clone(entry, stack, flags, arg, parent_tid, tls, child_tid);
+        vma_vfork_end(0);
+        return pid;
+    }
+    return os::clone(entry, stack, flags, arg, parent_tid, tls, child_tid);
+}
+VMA_ALIAS(__clone, clone);
+
+// libc's daemon() replaces descriptors 0 to 2 without passing us.
+VMA_EXPORT int daemon(int nochdir, int noclose) noexcept {
+    int rc = os::daemon(nochdir, noclose);
+    if (rc == 0 && noclose == 0)
+        for (int fd = 0; fd <= 2; fd++) fresh(fd);
+    return rc;
+}
+
+// ---- exec ----
+// A socket that survives exec is a plain kernel socket again: with the old program our descriptors go, and with them the
+// steering. Only what we have promised to send must go out before.
+
+VMA_EXPORT int execve(const char* path, char* const argv[], char* const env[]) noexcept {
+    flush_all();
+    return os::execve(path, argv, env);
+}
+VMA_EXPORT int execv(const char* path, char* const argv[]) noexcept {
+    flush_all();
+    return os::execv(path, argv);
+}
+VMA_EXPORT int execvp(const char* file, char* const argv[]) noexcept {
+    flush_all();
+    return os::execvp(file, argv);
+}
+VMA_EXPORT int execvpe(const char* file, char* const argv[], char* const env[]) noexcept {
+    flush_all();
+    return os::execvpe(file, argv, env);
+}
+VMA_EXPORT int fexecve(int fd, char* const argv[], char* const env[]) noexcept {
+    flush_all();
+    return os::fexecve(fd, argv, env);
+}
+VMA_EXPORT int execveat(int dirfd, const char* path, char* const argv[], char* const env[], int flags) noexcept {
+    flush_all();
+    return os::execveat(dirfd, path, argv, env, flags);
+}
+
+namespace {
+
+// Collects the arguments of execl and its kin on the stack (a vforked child must not allocate) and calls `run`, which
+// also gets what follows the terminating null.
+template <class F>
+[[gnu::always_inline]] inline int with_arguments(const char* first, va_list counting, va_list more, F&& run) noexcept {
+    size_t count = 1;
+    for (const char* arg = first; arg != nullptr; count++) arg = va_arg(counting, const char*);
+    auto** argv = static_cast<char**>(__builtin_alloca((count + 1) * sizeof(char*)));
+    size_t i = 0;
+    for (const char* arg = first;; arg = va_arg(more, const char*)) {
+        argv[i++] = const_cast<char*>(arg);
+        if (arg == nullptr) break;
+    }
+    return run(argv, more);
+}
+
+#define VMA_EXECL(call)                                                                       \
+    va_list counting, more;                                                                   \
+    va_start(counting, arg);                                                                  \
+    va_start(more, arg);                                                                      \
+    int rc = with_arguments(arg, counting, more, [&](char** argv, va_list rest) noexcept {    \
+        (void)rest;                                                                           \
+        return call;                                                                          \
+    });                                                                                       \
+    va_end(more);                                                                             \
+    va_end(counting);                                                                         \
+    return rc;
+
+}  // namespace
+
+VMA_EXPORT int execl(const char* path, const char* arg, ...) noexcept { VMA_EXECL(execv(path, argv)) }
+VMA_EXPORT int execlp(const char* file, const char* arg, ...) noexcept { VMA_EXECL(execvp(file, argv)) }
+VMA_EXPORT int execle(const char* path, const char* arg, ...) noexcept {
+    VMA_EXECL(execve(path, argv, va_arg(rest, char* const*)))
+}
+
+VMA_EXPORT void _exit(int status) {
+    flush_all();
+    for (;;) os::_exit(status);
+}
+VMA_EXPORT void _Exit(int status) noexcept __attribute__((alias("_exit")));

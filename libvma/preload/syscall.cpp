@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Where syscall() arrives with a number that may concern the library (see syscalls.def and trampolines_x86_64.S).
+//
+// A call that turns out not to be ours is made exactly as libc's syscall() would make it: no cancellation point, and the
+// kernel's own form of the arguments (poll and select write the remaining time back, signal sets have their size given).
+#if defined(__x86_64__)
+
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+
+#include <cstddef>
+
+#include "libvma/iomux/iomux.h"
+#include "libvma/os/raw_syscall.h"
+#include "libvma/preload/guard.h"
+#include "libvma/runtime/clock.h"
+
+using namespace vma;
+using namespace vma::preload;
+
+namespace {
+
+constexpr std::size_t kBits = 64;
+struct Bitmap {
+    unsigned long words[8];
+    constexpr void set(unsigned n) { words[n / kBits] |= 1ul << (n % kBits); }
+};
+
+constexpr Bitmap decoded() {
+    Bitmap map{};
+#define VMA_SYSCALL(number, when, instead) map.set(number);
+#include "libvma/preload/syscalls.def"
+#undef VMA_SYSCALL
+    map.set(SYS_vfork);
+    return map;
+}
+
+int fd(long v) noexcept { return static_cast<int>(v); }
+unsigned number(long v) noexcept { return static_cast<unsigned>(v); }
+size_t size(long v) noexcept { return static_cast<size_t>(v); }
+void* ptr(long v) noexcept { return reinterpret_cast<void*>(v); }
+template <class T>
+T* as(long v) noexcept {
+    return reinterpret_cast<T*>(v);
+}
+
+bool is_ours(long v) noexcept { return maybe_ours(fd(v)) && !in_vfork_child(); }
+long fresh_fd(long v) noexcept { return fresh(static_cast<int>(v)); }
+
+long finish(long result) noexcept {
+    if (result >= 0 || result < -4095) return result;
+    errno = static_cast<int>(-result);
+    return -1;
+}
+long kernel(long nr, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0) noexcept {
+    return finish(os::raw_syscall(nr, a, b, c, d, e, f));
+}
+
+// A signal set in the kernel's size, as libc's type.
+class Mask {
+  public:
+    explicit Mask(long address) noexcept : given_(address != 0) {
+        sigemptyset(&set_);
+        if (given_) memcpy(&set_, as<const void>(address), kKernelBytes);
+    }
+    const sigset_t* get() const noexcept { return given_ ? &set_ : nullptr; }
+    static constexpr size_t kKernelBytes = 8;
+
+  private:
+    bool given_;
+    sigset_t set_;
+};
+
+// Runs `wait` with a copy of the timeout and writes back what remains of it.
+template <class F>
+long with_remaining_time(timespec* timeout, F&& wait) {
+    if (timeout == nullptr) return wait(nullptr);
+    timespec limit = *timeout;
+    std::uint64_t begin = clock::monotonic_ns();
+    long rc = wait(&limit);
+    int saved = errno;
+    if (rc >= 0 || saved == EINTR) {
+        std::uint64_t spent = clock::monotonic_ns() - begin;
+        long sec = limit.tv_sec - static_cast<long>(spent / 1'000'000'000);
+        long nsec = limit.tv_nsec - static_cast<long>(spent % 1'000'000'000);
+        if (nsec < 0) sec--, nsec += 1'000'000'000;
+        *timeout = sec < 0 ? timespec{} : timespec{sec, nsec};
+    }
+    errno = saved;
+    return rc;
+}
+
+bool any_ours(pollfd* fds, size_t count) noexcept {
+    for (size_t i = 0; i < count; i++)
+        if (is_ours(fds[i].fd)) return true;
+    return false;
+}
+
+long raw_ppoll(pollfd* fds, size_t count, timespec* timeout, const unsigned long* mask, size_t bytes) {
+    if (!any_ours(fds, count) || (mask != nullptr && bytes != Mask::kKernelBytes))
+        return kernel(SYS_ppoll, (long)fds, (long)count, (long)timeout, (long)mask, (long)bytes);
+    Mask copy((long)mask);
+    return with_remaining_time(timeout, [&](const timespec* limit) { return ppoll(fds, count, limit, copy.get()); });
+}
+
+struct SignalArgument {
+    const unsigned long* mask;
+    size_t bytes;
+};
+
+bool any_ours(int nfds, const fd_set* set) noexcept {
+    if (set == nullptr) return false;
+    for (int i = 0; i < nfds; i++)
+        if ((static_cast<unsigned long>(set->fds_bits[i / NFDBITS]) >> (i % NFDBITS) & 1) != 0 && is_ours(i)) return true;
+    return false;
+}
+
+long raw_pselect(int nfds, fd_set* r, fd_set* w, fd_set* e, timespec* timeout, const SignalArgument* signals) {
+    if (nfds > FD_SETSIZE) nfds = iomux::select_limit(nfds);
+    bool odd_mask = signals != nullptr && signals->mask != nullptr && signals->bytes != Mask::kKernelBytes;
+    if (odd_mask || !(any_ours(nfds, r) || any_ours(nfds, w) || any_ours(nfds, e)))
+        return kernel(SYS_pselect6, nfds, (long)r, (long)w, (long)e, (long)timeout, (long)signals);
+    Mask copy(signals == nullptr ? 0 : (long)signals->mask);
+    return with_remaining_time(timeout,
+                               [&](const timespec* limit) { return pselect(nfds, r, w, e, limit, copy.get()); });
+}
+
+long with_fork_hooks(long nr, long a, long b, long c, long d, long e) noexcept {
+    runtime::run_fork_prepare();
+    long pid = os::raw_syscall(nr, a, b, c, d, e);
+    if (pid == 0)
+        runtime::run_fork_child();
+    else
+        runtime::run_fork_parent();
+    return finish(pid);
+}
+long copy_process(long flags, long stack, long parent_tid, long child_tid, long tls) noexcept {
+    return with_fork_hooks(SYS_clone, flags, stack, parent_tid, child_tid, tls);
+}
+long copy_process3(long args, long bytes) noexcept { return with_fork_hooks(SYS_clone3, args, bytes, 0, 0, 0); }
+
+}  // namespace
+
+// One bit for each number below 512 that must come to vma_syscall_decode.
+extern "C" {
+extern const Bitmap vma_syscall_decoded __attribute__((visibility("hidden")));
+constinit const Bitmap vma_syscall_decoded = decoded();
+}
+
+extern "C" __attribute__((visibility("hidden"))) long vma_syscall_decode(long nr, long a, long b, long c, long d, long e,
+                                                                          long f) noexcept {
+    NoCancel hold;
+    switch (nr) {
+#define VMA_SYSCALL(number, when, instead) \
+    case number:                           \
+        if (when) return instead;          \
+        break;
+#include "libvma/preload/syscalls.def"
+#undef VMA_SYSCALL
+        default: break;
+    }
+    return kernel(nr, a, b, c, d, e, f);
+}
+
+#endif

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What the kernel does with an iovec before the socket sees it, for readv, writev, preadv2 and pwritev2.
+#pragma once
+
+#include <limits.h>
+#include <sys/uio.h>
+
+#include "libvma/preload/guard.h"
+
+namespace vma::preload {
+
+// The file layer answers such calls itself: a bad count, a length that overflows, or no byte at all (readv and writev of
+// nothing return 0 and touch no datagram, unlike recvmsg and sendmsg). They go to the kernel, which knows the answer.
+inline bool file_layer_answers(const iovec* iov, int count) noexcept {
+    if (count <= 0 || count > IOV_MAX) return true;
+    size_t total = 0;
+    for (int i = 0; i < count; i++) {
+        if (iov[i].iov_len > static_cast<size_t>(SSIZE_MAX) - total) return true;
+        total += iov[i].iov_len;
+    }
+    return total == 0;
+}
+
+inline msghdr as_message(const iovec* iov, int count) noexcept {
+    msghdr msg{};
+    msg.msg_iov = const_cast<iovec*>(iov);
+    msg.msg_iovlen = static_cast<size_t>(count);
+    return msg;
+}
+
+// preadv2 and pwritev2 work on a socket when the offset is -1. Of their flags one means something there.
+inline bool positioned_call_is_plain(off_t offset, int flags) noexcept {
+    return offset == -1 && (flags & ~(RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT | RWF_APPEND)) == 0;
+}
+inline int message_flags(int flags) noexcept { return (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0; }
+
+}  // namespace vma::preload

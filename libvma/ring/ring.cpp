@@ -1,0 +1,532 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/ring/ring.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "libvma/net/checksum.h"
+#include "libvma/ring/buffer_memory.h"
+#include "libvma/ring/tx_flusher.h"
+
+namespace vma::ring {
+namespace {
+
+constexpr std::uint32_t kSignalEvery = 16;        // send completions asked for
+constexpr std::uint32_t kOffloadChecksumFrom = 256;  // below, summing while copying is cheaper than the metadata
+constexpr unsigned kMaxPieces = 17;
+
+}  // namespace
+
+std::size_t RxBuffer::copy_to(const iovec* iov, std::size_t count, std::size_t from) const noexcept {
+    std::size_t left = payload_length > from ? payload_length - from : 0, copied = 0;
+    const RxBuffer* piece = this;
+    std::size_t at = payload_offset + from;  // from the start of the frame
+    while (piece != nullptr && at >= piece->length) {
+        at -= piece->length;
+        piece = piece->more;
+    }
+    for (std::size_t i = 0; i < count && left != 0; i++) {
+        std::size_t room = iov[i].iov_len, put = 0;
+        while (put < room && left != 0 && piece != nullptr) {
+            std::size_t n = std::min({room - put, left, static_cast<std::size_t>(piece->length) - at});
+            std::memcpy(static_cast<std::uint8_t*>(iov[i].iov_base) + put, piece->frame + at, n);
+            put += n;
+            left -= n;
+            at += n;
+            if (at == piece->length) {
+                piece = piece->more;
+                at = 0;
+            }
+        }
+        copied += put;
+    }
+    return copied;
+}
+
+void RxBuffer::release() noexcept {
+    // A chain becomes a list of single buffers; the whole list is pushed at once.
+    RxBuffer* last = this;
+    for (RxBuffer* b = this; b != nullptr; b = b->more) {
+        b->next = b->more;
+        last = b;
+    }
+    std::atomic<RxBuffer*>& list = ring->returned_;
+    RxBuffer* head = list.load(std::memory_order_relaxed);
+    do {
+        last->next = head;
+    } while (!list.compare_exchange_weak(head, this, std::memory_order_release, std::memory_order_relaxed));
+}
+
+Result<std::unique_ptr<Ring>> Ring::create(std::unique_ptr<verbs::Device> device, const RingConfig& config) {
+    auto ring = std::unique_ptr<Ring>(new Ring(std::move(device), config));
+    if (auto started = ring->start(); !started) return std::unexpected(started.error());
+    return ring;
+}
+
+Ring::Ring(std::unique_ptr<verbs::Device> device, const RingConfig& config)
+    : device_(std::move(device)), config_(config) {}
+
+Result<void> Ring::start() {
+    const verbs::DeviceAttr& attr = device_->attr();
+    const std::uint32_t depth = attr.max_recv_wr;
+    // As many buffers again as are posted: what sockets may hold before arriving frames are dropped.
+    const std::uint32_t rx_count = std::max(depth, std::min(2 * depth, config_.max_rx_buffers));
+    const std::uint32_t tx_count = attr.max_send_wr;
+    const std::size_t rx_bytes = std::size_t{rx_count} * attr.chunk_size;
+    memory_length_ = rx_bytes + std::size_t{tx_count} * attr.chunk_size;
+    auto memory = map_buffer_memory(memory_length_, config_.huge_pages);
+    if (!memory) return std::unexpected(memory.error());
+    memory_ = *memory;
+
+    auto mr = device_->reg_mr(memory_, memory_length_);
+    if (!mr) return std::unexpected(mr.error());
+    mr_ = *mr;
+    auto channel = device_->create_comp_channel();
+    if (!channel) return std::unexpected(channel.error());
+    channel_ = *channel;
+    auto recv_cq = device_->create_cq(static_cast<int>(depth), channel_);
+    if (!recv_cq) return std::unexpected(recv_cq.error());
+    recv_cq_ = *recv_cq;
+    auto send_cq = device_->create_cq(static_cast<int>(tx_count), nullptr);
+    if (!send_cq) return std::unexpected(send_cq.error());
+    send_cq_ = *send_cq;
+    ibv_qp_init_attr init{};
+    init.recv_cq = recv_cq_;
+    init.send_cq = send_cq_;
+    init.qp_type = IBV_QPT_RAW_PACKET;
+    init.cap.max_recv_wr = depth;
+    init.cap.max_send_wr = tx_count;
+    init.cap.max_send_sge = attr.max_send_sge;
+    init.cap.max_recv_sge = 1;
+    auto qp = device_->create_qp(init);
+    if (!qp) return std::unexpected(qp.error());
+    qp_ = *qp;
+
+    wc_.resize(config_.batch);
+    recv_wr_.resize(config_.post_batch);
+    recv_sge_.resize(config_.post_batch);
+    rx_buffers_.resize(rx_count);
+    for (std::uint32_t i = rx_count; i-- > 0;) {
+        RxBuffer& b = rx_buffers_[i];
+        b.ring = this;
+        b.frame = memory_ + std::size_t{i} * attr.chunk_size + attr.rx_offset;
+        b.next = free_;
+        free_ = &b;
+    }
+    free_count_ = rx_count;
+    post_free(true);
+
+    tx_base_ = memory_ + rx_bytes;
+    tx_free_.reserve(tx_count);
+    for (std::uint32_t i = tx_count; i-- > 0;) tx_free_.push_back(i);
+    tx_outstanding_.resize(tx_count);
+    if (attr.lazy_tx) TxFlusher::instance().add(this);
+    return {};
+}
+
+Ring::~Ring() {
+    if (device_->attr().lazy_tx) TxFlusher::instance().remove(this);
+    if (qp_ != nullptr) device_->flush(qp_);
+    for (auto& [key, entry] : flows_)
+        if (entry->flow != nullptr) device_->destroy_flow(entry->flow);
+    device_.reset();  // before the memory it uses
+    if (memory_ != nullptr) munmap(memory_, memory_length_);
+}
+
+// ---- receive ----
+
+void Ring::recycle(RxBuffer* chain) noexcept {
+    while (chain != nullptr) {
+        RxBuffer* more = chain->more;
+        chain->more = nullptr;
+        chain->next = free_;
+        free_ = chain;
+        free_count_++;
+        chain = more;
+    }
+}
+
+void Ring::take_returned() noexcept {
+    if (returned_.load(std::memory_order_relaxed) == nullptr) return;
+    RxBuffer* list = returned_.exchange(nullptr, std::memory_order_acquire);
+    while (list != nullptr) {
+        RxBuffer* next = list->next;
+        list->more = nullptr;
+        list->next = free_;
+        free_ = list;
+        free_count_++;
+        list = next;
+    }
+}
+
+void Ring::post_free(bool all) noexcept {
+    const verbs::DeviceAttr& attr = device_->attr();
+    while (free_ != nullptr && posted_ < attr.max_recv_wr) {
+        std::uint32_t wanted = std::min({config_.post_batch, attr.max_recv_wr - posted_, free_count_});
+        if (!all && wanted < config_.post_batch) break;
+        for (std::uint32_t i = 0; i < wanted; i++) {
+            RxBuffer* b = free_;
+            free_ = b->next;
+            recv_sge_[i] = {reinterpret_cast<std::uintptr_t>(b->frame) - attr.rx_offset, attr.chunk_size, mr_->lkey};
+            recv_wr_[i].wr_id = static_cast<std::uint64_t>(b - rx_buffers_.data());
+            recv_wr_[i].sg_list = &recv_sge_[i];
+            recv_wr_[i].num_sge = 1;
+            recv_wr_[i].next = i + 1 < wanted ? &recv_wr_[i + 1] : nullptr;
+        }
+        free_count_ -= wanted;
+        posted_ += wanted;
+        ibv_recv_wr* bad = nullptr;
+        if (ibv_post_recv(qp_, recv_wr_.data(), &bad) != 0) {
+            for (; bad != nullptr; bad = bad->next) {  // the queue is full: keep the rest
+                RxBuffer* b = &rx_buffers_[bad->wr_id];
+                b->next = free_;
+                free_ = b;
+                free_count_++;
+                posted_--;
+            }
+            break;
+        }
+    }
+}
+
+unsigned Ring::poll() noexcept {
+    if (!rx_lock_.try_lock()) return 0;
+    unsigned n = poll_locked();
+    rx_lock_.unlock();
+    return n;
+}
+
+unsigned Ring::poll_locked() noexcept {
+    int n = ibv_poll_cq(recv_cq_, static_cast<int>(wc_.size()), wc_.data());
+    if (n <= 0) return 0;
+    posted_ -= static_cast<std::uint32_t>(n);
+    for (int i = 0; i < n; i++) {
+        const ibv_wc& wc = wc_[i];
+        RxBuffer* b = &rx_buffers_[wc.wr_id];
+        b->more = nullptr;
+        if (__builtin_expect(wc.status != IBV_WC_SUCCESS, 0)) {
+            rx_counters_.rx_error++;
+            recycle(b);
+            continue;
+        }
+        b->length = wc.byte_len;
+        if (__builtin_expect((wc.wc_flags & verbs::kWcMore) != 0 || partial_first_ != nullptr, 0)) {
+            if (partial_first_ == nullptr)
+                partial_first_ = b;
+            else
+                partial_last_->more = b;
+            partial_last_ = b;
+            if (wc.wc_flags & verbs::kWcMore) continue;
+            b = partial_first_;
+            partial_first_ = partial_last_ = nullptr;
+        }
+        handle_frame(b);
+    }
+    if (free_count_ < config_.post_batch) take_returned();
+    if (free_count_ >= config_.post_batch) post_free(false);
+    return static_cast<unsigned>(n);
+}
+
+void Ring::drain() noexcept {
+    if (rx_lock_.owned_by_me()) return;
+    rx_lock_.lock();
+    for (int i = 0; i < 4096 && poll_locked() != 0; i++) {
+    }
+    rx_lock_.unlock();
+}
+
+Ring::FlowEntry* Ring::find_flow(const net::ParsedFrame& f) noexcept {
+    verbs::FlowSpec five{f.protocol, f.dst_addr, f.dst_port, f.src_addr, f.src_port};
+    FlowKey key = key_of(five);
+    if (last_flow_ != nullptr && key == last_key_) return last_flow_;
+    auto it = flows_.find(key);
+    if (it == flows_.end()) it = flows_.find(key_of({f.protocol, f.dst_addr, f.dst_port, 0, 0}));
+    if (it == flows_.end()) return nullptr;
+    last_key_ = key;
+    last_flow_ = it->second.get();
+    return last_flow_;
+}
+
+FrameSink* Ring::pick_sink(const FlowEntry& entry, const net::ParsedFrame& f) noexcept {
+    if (entry.sinks.size() == 1 || entry.sinks.back().second == Share::latest) return entry.sinks.back().first;
+    // A SO_REUSEPORT group: every datagram of a peer goes to the same member.
+    std::uint64_t h = (std::uint64_t{f.src_addr} << 16 | f.src_port) * 0x9e3779b97f4a7c15u;
+    std::size_t members = 0;
+    for (auto& s : entry.sinks) members += s.second == Share::spread;
+    std::size_t pick = static_cast<std::size_t>((h >> 32) % members);
+    for (auto& s : entry.sinks)
+        if (s.second == Share::spread && pick-- == 0) return s.first;
+    return entry.sinks.back().first;
+}
+
+void Ring::handle_frame(RxBuffer* first) noexcept {
+    net::ParsedFrame f;
+    net::Drop drop;
+    if (__builtin_expect(first->more == nullptr, 1)) {
+        rx_counters_.rx_bytes += first->length;
+        drop = net::parse(std::span<const std::uint8_t>(first->frame, first->length), false, f);
+    } else {
+        std::span<const std::uint8_t> pieces[64];
+        std::size_t n = 0;
+        for (RxBuffer* b = first; b != nullptr && n < 64; b = b->more) {
+            pieces[n++] = {b->frame, b->length};
+            rx_counters_.rx_bytes += b->length;
+        }
+        drop = net::parse(net::FramePieces(pieces, n), false, f);
+    }
+    rx_counters_.rx_frames++;
+    if (__builtin_expect(drop != net::Drop::none, 0)) {
+        rx_counters_.rx_bad[static_cast<std::size_t>(drop)]++;
+        recycle(first);
+        return;
+    }
+    FlowEntry* flow = find_flow(f);
+    if (__builtin_expect(flow == nullptr, 0)) {
+        rx_counters_.rx_no_socket++;
+        recycle(first);
+        return;
+    }
+    // Sockets may hold at most what leaves a quarter of the queue filled; beyond that arriving frames are dropped, or
+    // the device would have no buffer for anybody.
+    if (__builtin_expect(posted_ < device_->attr().max_recv_wr / 4 && free_ == nullptr, 0)) {
+        take_returned();
+        if (free_ == nullptr) {
+            rx_counters_.rx_no_buffer++;
+            recycle(first);
+            return;
+        }
+    }
+    first->payload_offset = f.payload_offset;
+    first->payload_length = f.payload_length;
+    first->src_addr = f.src_addr;
+    first->dst_addr = f.dst_addr;
+    first->src_port = f.src_port;
+    first->dst_port = f.dst_port;
+    first->tos = f.tos;
+    first->ttl = f.ttl;
+    if (timestamps_.load(std::memory_order_relaxed) > 0) {
+        timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        first->timestamp_ns = now.tv_sec * 1'000'000'000ll + now.tv_nsec;
+    } else {
+        first->timestamp_ns = 0;
+    }
+    if (!pick_sink(*flow, f)->deliver(first)) {
+        rx_counters_.rx_refused++;
+        recycle(first);
+    }
+}
+
+Result<void> Ring::attach(const verbs::FlowSpec& spec, FrameSink* sink, Share share) {
+    rx_lock_.lock();
+    struct Unlock {
+        Lock& lock;
+        ~Unlock() { lock.unlock(); }
+    } unlock{rx_lock_};
+    last_flow_ = nullptr;
+    auto& entry = flows_[key_of(spec)];
+    if (entry == nullptr) {
+        entry = std::make_unique<FlowEntry>();
+        entry->spec = spec;
+        auto flow = device_->create_flow(qp_, spec);
+        if (!flow) {
+            flows_.erase(key_of(spec));
+            return std::unexpected(flow.error());
+        }
+        entry->flow = *flow;
+    }
+    entry->sinks.emplace_back(sink, share);
+    return {};
+}
+
+void Ring::detach(const verbs::FlowSpec& spec, FrameSink* sink) noexcept {
+    rx_lock_.lock();
+    last_flow_ = nullptr;
+    auto it = flows_.find(key_of(spec));
+    if (it != flows_.end()) {
+        FlowEntry& entry = *it->second;
+        if (entry.sinks.size() == 1) {
+            // First the rule, so that new frames go to the kernel; then what is already in the ring is delivered.
+            if (entry.flow != nullptr) device_->destroy_flow(entry.flow);
+            entry.flow = nullptr;
+            for (int i = 0; i < 4096 && poll_locked() != 0; i++) {
+            }
+            last_flow_ = nullptr;
+            flows_.erase(it);
+        } else {
+            std::erase_if(entry.sinks, [&](auto& s) { return s.first == sink; });
+        }
+    }
+    rx_lock_.unlock();
+}
+
+void Ring::arm() noexcept { ibv_req_notify_cq(recv_cq_, 0); }
+
+// ---- send ----
+
+std::uint32_t Ring::max_udp_payload() const noexcept {
+    const verbs::DeviceAttr& attr = device_->attr();
+    std::uint32_t room = (attr.chunk_size - attr.tx_headroom) * std::min(kMaxPieces, attr.max_send_sge);
+    return std::min(attr.mtu, room - 14) - 28;
+}
+
+bool Ring::reap_tx() noexcept {
+    ibv_wc wc[16];
+    bool any = false;
+    for (;;) {
+        int n = ibv_poll_cq(send_cq_, 16, wc);
+        if (n <= 0) break;
+        any = true;
+        // wr_id is the running number of the request's last chunk: everything before it is done as well.
+        std::uint64_t upto = wc[n - 1].wr_id;
+        while (tx_reaped_ < upto) tx_free_.push_back(tx_outstanding_[tx_reaped_++ % tx_outstanding_.size()]);
+        if (n < 16) break;
+    }
+    return any;
+}
+
+int Ring::send_udp(const std::uint8_t* headers, const iovec* iov, std::size_t count, std::size_t length) noexcept {
+    const verbs::DeviceAttr& attr = device_->attr();
+    const std::uint32_t room = attr.chunk_size - attr.tx_headroom;
+    const std::size_t frame_length = net::kUdpHeaders + length;
+    const std::uint32_t pieces = frame_length <= room ? 1 : static_cast<std::uint32_t>((frame_length + room - 1) / room);
+
+    if (!tx_lock_.try_lock()) {
+        if (tx_lock_.owned_by_me()) return EBUSY;
+        tx_lock_.lock();
+    }
+    struct Unlock {
+        Lock& lock;
+        ~Unlock() { lock.unlock(); }
+    } unlock{tx_lock_};
+
+    if (__builtin_expect(tx_free_.size() < pieces, 0)) {
+        // Completions exist only for what the kernel has seen, so what is held back goes first.
+        for (int i = 0; tx_free_.size() < pieces && i < 16; i++)
+            if (!reap_tx()) device_->flush(qp_);
+        if (tx_free_.size() < pieces) {
+            tx_counters_.tx_no_buffer++;
+            return ENOBUFS;
+        }
+    }
+
+    ibv_sge sge[kMaxPieces];
+    std::size_t left = length, at = 0, which = 0;  // position in the iovecs
+    const bool offload = attr.tx_checksum && length >= kOffloadChecksumFrom;
+    std::uint64_t sum = 0;
+    std::uint8_t* first = nullptr;
+    bool odd = false;
+    for (std::uint32_t p = 0; p < pieces; p++) {
+        std::uint32_t chunk = tx_free_.back();
+        tx_free_.pop_back();
+        tx_outstanding_[tx_posted_++ % tx_outstanding_.size()] = chunk;
+        std::uint8_t* frame = tx_base_ + std::size_t{chunk} * attr.chunk_size + attr.tx_headroom;
+        std::uint8_t* out = frame;
+        std::size_t space = room;
+        if (p == 0) {
+            first = frame;
+            std::memcpy(out, headers, net::kUdpHeaders);
+            out += net::kUdpHeaders;
+            space -= net::kUdpHeaders;
+        }
+        std::uint8_t* piece_start = out;
+        while (space != 0 && left != 0 && which < count) {
+            std::size_t n = std::min({space, left, iov[which].iov_len - at});
+            std::memcpy(out, static_cast<const std::uint8_t*>(iov[which].iov_base) + at, n);
+            out += n;
+            space -= n;
+            left -= n;
+            at += n;
+            if (at == iov[which].iov_len) {
+                which++;
+                at = 0;
+            }
+        }
+        if (!offload) {
+            // A piece that starts at an odd position contributes byte-swapped (RFC 1071, section 2B).
+            std::size_t n = static_cast<std::size_t>(out - piece_start);
+            std::uint16_t part = net::checksum_fold(net::checksum_add(piece_start, n, 0));
+            sum += odd ? static_cast<std::uint16_t>(part << 8 | part >> 8) : part;
+            odd ^= (n & 1) != 0;
+        }
+        sge[p] = {reinterpret_cast<std::uintptr_t>(frame), static_cast<std::uint32_t>(out - frame), mr_->lkey};
+    }
+    net::finish_udp_headers(first, static_cast<std::uint16_t>(length));
+    auto* ip = reinterpret_cast<const net::Ipv4Header*>(first + sizeof(net::EthernetHeader));
+    auto* udp = reinterpret_cast<net::UdpHeader*>(first + sizeof(net::EthernetHeader) + sizeof(net::Ipv4Header));
+    const std::uint32_t udp_length = static_cast<std::uint32_t>(length) + sizeof(net::UdpHeader);
+    std::uint64_t pseudo = net::pseudo_header_sum(ip->src, ip->dst, IPPROTO_UDP, udp_length);
+    if (offload) {
+        udp->checksum = net::checksum_fold(pseudo);
+    } else {
+        sum = net::checksum_add(udp, sizeof *udp, sum + pseudo);
+        std::uint16_t folded = static_cast<std::uint16_t>(~net::checksum_fold(sum));
+        udp->checksum = folded == 0 ? 0xffff : folded;  // 0 would mean "none" (RFC 768)
+    }
+
+    ibv_send_wr wr{};
+    wr.wr_id = tx_posted_;
+    wr.sg_list = sge;
+    wr.num_sge = static_cast<int>(pieces);
+    wr.opcode = IBV_WR_SEND;
+    wr.send_flags = offload ? static_cast<unsigned>(IBV_SEND_IP_CSUM) : 0u;
+    unsignalled_ += pieces;
+    if (unsignalled_ >= kSignalEvery) {
+        wr.send_flags |= IBV_SEND_SIGNALED;
+        unsignalled_ = 0;
+    }
+    ibv_send_wr* bad = nullptr;
+    int error = ibv_post_send(qp_, &wr, &bad);
+    for (int i = 0; error == ENOMEM && i < 16; i++) {
+        reap_tx();
+        device_->flush(qp_);
+        error = ibv_post_send(qp_, &wr, &bad);
+    }
+    if (error != 0) {
+        for (std::uint32_t p = 0; p < pieces; p++) tx_free_.push_back(tx_outstanding_[--tx_posted_ % tx_outstanding_.size()]);
+        tx_counters_.tx_no_buffer++;
+        return ENOBUFS;
+    }
+    tx_counters_.tx_frames++;
+    tx_counters_.tx_bytes += frame_length;
+    if (attr.lazy_tx) {
+        in_burst_.store(true, std::memory_order_relaxed);
+        if (device_->tx_held(qp_) == 1) TxFlusher::instance().held();
+    }
+    if (tx_free_.size() < tx_outstanding_.size() / 2) reap_tx();
+    return 0;
+}
+
+void Ring::flush_slow() noexcept {
+    if (tx_lock_.owned_by_me()) return;  // a signal handler inside send_udp()
+    tx_lock_.lock();
+    in_burst_.store(false, std::memory_order_relaxed);
+    device_->flush(qp_);
+    tx_lock_.unlock();
+}
+
+std::uint64_t Ring::flush_older(std::uint64_t now, std::uint64_t age) noexcept {
+    if (device_->tx_held(qp_) == 0) return 0;
+    std::uint64_t since = device_->tx_held_since(qp_);
+    if (now < since + age) return since + age;
+    if (tx_lock_.try_lock()) {  // a sender holds it otherwise, and decides itself
+        device_->flush(qp_);
+        tx_lock_.unlock();
+        return now + age;  // a burst is going on: look again
+    }
+    return now + age / 8;
+}
+
+RingCounters Ring::counters() noexcept {
+    RingCounters c = rx_counters_;
+    c.tx_frames = tx_counters_.tx_frames;
+    c.tx_bytes = tx_counters_.tx_bytes;
+    c.tx_no_buffer = tx_counters_.tx_no_buffer;
+    return c;
+}
+
+}  // namespace vma::ring

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// A ring: one QP with its completion queues and registered buffers, and the table that tells which socket a frame is for.
+//
+// Receive: poll() takes completions in batches, parses each frame once, finds the socket in the flow table and hands it
+// the buffer. Buffers come back from any thread (RxBuffer::release) over a lock-free list and are posted again in
+// batches. Send: send_udp() fills a registered buffer and posts it; the device may hold it back within a burst, and the
+// receive calls, or the flusher thread, send it on.
+//
+// Locks: rx_lock_ serialises poll() and the flow table, tx_lock_ everything posted for sending. Neither is held while
+// calling into a program. The socket's queue lock is taken inside rx_lock_.
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/uio.h>
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "libvma/net/frame.h"
+#include "libvma/runtime/lock.h"
+#include "libvma/verbs/device.h"
+
+namespace vma::ring {
+
+class Ring;
+
+// One receive buffer's descriptor. A frame in several buffers is a chain over `more`, the first one describes it.
+struct RxBuffer {
+    RxBuffer* next = nullptr;        // list the buffer is on
+    RxBuffer* more = nullptr;        // continuation of the frame
+    Ring* ring = nullptr;
+    std::uint8_t* frame = nullptr;   // first byte of the frame (or of its continuation)
+    std::uint32_t length = 0;        // bytes in this buffer
+    std::uint32_t payload_offset = 0;
+    std::uint32_t payload_length = 0;
+    in_addr_t src_addr = 0, dst_addr = 0;
+    in_port_t src_port = 0, dst_port = 0;
+    std::uint8_t tos = 0, ttl = 0;
+    std::uint32_t drops_before = 0;  // the socket's drop count when this was queued (SO_RXQ_OVFL)
+    std::int64_t timestamp_ns = 0;   // CLOCK_REALTIME on arrival, 0 unless somebody asked (Ring::want_timestamps)
+
+    // Copies up to the iovecs' room from payload byte `from` on. Returns bytes copied.
+    std::size_t copy_to(const iovec* iov, std::size_t count, std::size_t from = 0) const noexcept;
+    // Gives the whole chain back to its ring. Any thread.
+    void release() noexcept;
+};
+
+// Who receives the frames of a flow. deliver() is called with the ring's rx_lock_ held: it queues and returns.
+class FrameSink {
+  public:
+    virtual ~FrameSink() = default;
+    // True: the sink owns the buffer now and will release() it. False: dropped by the sink (it counted why).
+    virtual bool deliver(RxBuffer* buffer) noexcept = 0;
+};
+
+// How a flow is shared by several sinks with the same rule (SO_REUSEADDR, SO_REUSEPORT), as the kernel does it.
+enum class Share { latest, spread };
+
+struct RingCounters {
+    std::uint64_t rx_frames = 0, rx_bytes = 0, tx_frames = 0, tx_bytes = 0;
+    std::uint64_t rx_no_socket = 0;     // a rule matched, but its socket has just gone
+    std::uint64_t rx_no_buffer = 0;     // dropped to keep the queue filled
+    std::uint64_t rx_refused = 0;       // the socket's queue was full
+    std::uint64_t rx_error = 0;         // completion with an error status
+    std::array<std::uint64_t, static_cast<std::size_t>(net::Drop::count_)> rx_bad{};  // by net::Drop
+    std::uint64_t tx_no_buffer = 0;     // a send found no free buffer even after a kick
+};
+
+struct RingConfig {
+    std::uint32_t batch = 16;        // completions in one poll
+    std::uint32_t post_batch = 64;   // receives posted at a time
+    std::uint32_t max_rx_buffers = 200000;
+    bool huge_pages = true;
+};
+
+class Ring {
+  public:
+    // Registers memory, makes the QP and posts the receives. Takes over the device.
+    static Result<std::unique_ptr<Ring>> create(std::unique_ptr<verbs::Device> device, const RingConfig& config);
+    ~Ring();
+
+    const verbs::DeviceAttr& attr() const noexcept { return device_->attr(); }
+    verbs::Device& device() noexcept { return *device_; }
+
+    // ---- receive ----
+    // Takes up to one batch of completions and delivers the frames. Returns frames handled; 0 also when another thread
+    // is polling. Cheap when there is nothing.
+    unsigned poll() noexcept;
+    // Polls until nothing is left (bounded), waiting for the lock: before rules change.
+    void drain() noexcept;
+    // Steers `spec` to `sink`. The rule is installed with the first sink of a spec and goes with the last.
+    Result<void> attach(const verbs::FlowSpec& spec, FrameSink* sink, Share share);
+    // After this no deliver() to `sink` for `spec` is running or will come.
+    void detach(const verbs::FlowSpec& spec, FrameSink* sink) noexcept;
+    // One socket more, one fewer of the process wants arrival times; while there are any, all rings take them.
+    static void want_timestamps(bool on) noexcept { timestamps_.fetch_add(on ? 1 : -1, std::memory_order_relaxed); }
+    // Sleep: arm(), poll() once more, then wait for channel_fd() to be readable.
+    void arm() noexcept;
+    int channel_fd() const noexcept { return channel_->fd; }
+    bool rx_owned_by_me() const noexcept { return rx_lock_.owned_by_me(); }
+
+    // ---- send ----
+    // Sends one UDP datagram: `headers` is a template of net::kUdpHeaders bytes (see net::finish_udp_headers), the
+    // payload (`length` bytes) follows from the iovecs. 0, or ENOBUFS when no buffer came free, or EBUSY when this
+    // thread already holds the send lock (a signal handler): then nothing was sent.
+    int send_udp(const std::uint8_t* headers, const iovec* iov, std::size_t count, std::size_t length) noexcept;
+    std::uint32_t max_udp_payload() const noexcept;
+    // The program turned to receiving: sends what the device holds back, and the next frame is not part of a burst.
+    // Costs a load when nothing was sent since the last time.
+    void flush() noexcept {
+        if (in_burst_.load(std::memory_order_relaxed)) flush_slow();
+    }
+    // For the flusher: flushes if frames are held for at least `age` ticks at `now`. Returns the tick when the oldest
+    // held frame will be that old, or 0 when none is held.
+    std::uint64_t flush_older(std::uint64_t now, std::uint64_t age) noexcept;
+    bool tx_owned_by_me() const noexcept { return tx_lock_.owned_by_me(); }
+
+    RingCounters counters() noexcept;
+
+  private:
+    struct FlowEntry {
+        verbs::FlowSpec spec;
+        verbs::Flow* flow = nullptr;
+        std::vector<std::pair<FrameSink*, Share>> sinks;  // in order of attachment
+    };
+    struct FlowKey {
+        std::uint64_t a, b;
+        friend bool operator==(const FlowKey&, const FlowKey&) = default;
+    };
+    struct FlowHash {
+        std::size_t operator()(const FlowKey& k) const noexcept {
+            std::uint64_t h = (k.a ^ (k.b * 0x9e3779b97f4a7c15u)) * 0xff51afd7ed558ccdu;
+            return static_cast<std::size_t>(h ^ (h >> 32));
+        }
+    };
+    static FlowKey key_of(const verbs::FlowSpec& s) noexcept {
+        return {(std::uint64_t{s.dst_addr} << 32) | s.src_addr,
+                (std::uint64_t{s.dst_port} << 32) | (std::uint64_t{s.src_port} << 16) | s.protocol};
+    }
+
+    explicit Ring(std::unique_ptr<verbs::Device> device, const RingConfig& config);
+    Result<void> start();
+    unsigned poll_locked() noexcept;
+    void handle_frame(RxBuffer* first) noexcept;
+    FlowEntry* find_flow(const net::ParsedFrame& f) noexcept;
+    static FrameSink* pick_sink(const FlowEntry& entry, const net::ParsedFrame& f) noexcept;
+    void recycle(RxBuffer* chain) noexcept;
+    void take_returned() noexcept;
+    void post_free(bool all) noexcept;
+    void flush_slow() noexcept;
+    bool reap_tx() noexcept;
+    friend struct RxBuffer;
+
+    std::unique_ptr<verbs::Device> device_;
+    RingConfig config_;
+    ibv_comp_channel* channel_ = nullptr;
+    ibv_cq* recv_cq_ = nullptr;
+    ibv_cq* send_cq_ = nullptr;
+    ibv_qp* qp_ = nullptr;
+    ibv_mr* mr_ = nullptr;
+    std::uint8_t* memory_ = nullptr;
+    std::size_t memory_length_ = 0;
+
+    // receive side
+    alignas(64) Lock rx_lock_;
+    std::vector<RxBuffer> rx_buffers_;
+    RxBuffer* free_ = nullptr;          // buffers to post
+    std::uint32_t free_count_ = 0;
+    std::uint32_t posted_ = 0;
+    RxBuffer* partial_first_ = nullptr; // frame whose last piece has not arrived
+    RxBuffer* partial_last_ = nullptr;
+    std::vector<ibv_wc> wc_;
+    std::vector<ibv_recv_wr> recv_wr_;
+    std::vector<ibv_sge> recv_sge_;
+    std::unordered_map<FlowKey, std::unique_ptr<FlowEntry>, FlowHash> flows_;
+    FlowKey last_key_{};                // the flow of the frame before: usually this frame's, too
+    FlowEntry* last_flow_ = nullptr;
+    static inline std::atomic<int> timestamps_{0};
+    RingCounters rx_counters_;
+    alignas(64) std::atomic<RxBuffer*> returned_{nullptr};  // released by other threads, not yet taken
+
+    // send side
+    alignas(64) Lock tx_lock_;
+    std::vector<std::uint32_t> tx_free_;        // chunk indices
+    std::vector<std::uint32_t> tx_outstanding_; // ring of chunk indices in post order
+    std::uint64_t tx_posted_ = 0, tx_reaped_ = 0;  // chunks, running
+    std::uint32_t unsignalled_ = 0;
+    std::atomic<bool> in_burst_{false};  // sent since the last flush()
+    std::uint8_t* tx_base_ = nullptr;
+    RingCounters tx_counters_;
+};
+
+}  // namespace vma::ring

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/ring/rings.h"
+
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <string_view>
+
+#include "libvma/config/params.h"
+#include "libvma/runtime/clock.h"
+#include "libvma/runtime/log.h"
+#include "libvma/verbs/xdp/xdp_device.h"
+
+namespace vma::ring {
+namespace {
+
+constexpr std::uint64_t kRetryNs = 1'000'000'000;  // a process that held the netdev may have ended
+
+bool name_allowed(const std::string& name) {
+    std::string_view list = config::get().xdp_interfaces;
+    while (!list.empty()) {
+        std::size_t comma = list.find(',');
+        std::string pattern(list.substr(0, comma));
+        std::size_t from = pattern.find_first_not_of(' '), to = pattern.find_last_not_of(' ');
+        if (from != std::string::npos && fnmatch(pattern.substr(from, to - from + 1).c_str(), name.c_str(), 0) == 0)
+            return true;
+        list = comma == std::string_view::npos ? std::string_view{} : list.substr(comma + 1);
+    }
+    return false;
+}
+
+// Generic mode is faster on veth and spares everyone else on it: a native program there makes the peer stop sending
+// super-frames. A NIC's native mode avoids an skb per frame, and only it has zero copy.
+std::vector<verbs::xdp::Mode> modes_for(const net::Link& link) {
+    using verbs::xdp::Mode;
+    const std::string& mode = config::get().xdp_mode;
+    if (mode == "drv") return {Mode::drv};
+    if (mode == "skb") return {Mode::skb};
+    if (mode != "auto")
+        log::once(log::Level::warn, "VMA_XDP_MODE=\"{}\" is not auto, drv or skb: auto is used", mode);
+    if (link.kind == "veth") return {Mode::skb};
+    return {Mode::drv, Mode::skb};
+}
+
+}  // namespace
+
+bool Rings::eligible(const net::Link& link, std::string& why) {
+    if (link.loopback)
+        why = "it is the loopback interface";
+    else if (!link.ethernet)
+        why = "it is not an Ethernet interface";
+    else if (link.master != 0)
+        why = "it is a port of another interface";
+    else if (!link.up)
+        why = "it is down";
+    else if (!name_allowed(link.name))
+        why = "VMA_XDP_INTERFACES does not name it";
+    else
+        return true;
+    return false;
+}
+
+Ring* Rings::find(int ifindex) noexcept {
+    auto it = slots_.find(ifindex);
+    return it == slots_.end() ? nullptr : it->second.ring.get();
+}
+
+Ring* Rings::get(int ifindex) {
+    if (Ring* ring = find(ifindex)) return ring;
+    net::Link link;
+    if (!view_.link(ifindex, link)) return nullptr;
+    std::string why;
+    if (!eligible(link, why)) {
+        if (!link.loopback)
+            log::once(log::Level::info, "UDP on {} is served by the kernel: {}", link.name, why);
+        return nullptr;
+    }
+    Slot& slot = slots_[ifindex];
+    std::uint64_t now = clock::monotonic_ns();
+    if (slot.retry_at_ns > now) return nullptr;
+    auto ring = open(link);
+    if (!ring) {
+        slot.retry_at_ns = clock::monotonic_ns() + kRetryNs;
+        log::once(log::Level::info, "UDP on {} is served by the kernel: {}", link.name, ring.error().what);
+        return nullptr;
+    }
+    slot.ring = std::move(*ring);
+    log::info("UDP on {} is offloaded by {}", link.name, slot.ring->attr().name);
+    return slot.ring.get();
+}
+
+Result<std::unique_ptr<Ring>> Rings::open(const net::Link& link) {
+    const config::Params& p = config::get();
+    verbs::xdp::XdpConfig config;
+    config.name = link.name;
+    config.ifindex = link.ifindex;
+    config.mac = link.mac;
+    config.mtu = link.mtu;
+    config.queues = link.rx_queues;
+    config.modes = modes_for(link);
+    config.rx_entries = static_cast<std::uint32_t>(p.rx_wre);
+    config.tx_entries = static_cast<std::uint32_t>(p.tx_wre);
+    auto device = verbs::xdp::XdpDevice::open(std::move(config));
+    if (!device) return std::unexpected(device.error());
+    RingConfig ring;
+    ring.batch = static_cast<std::uint32_t>(p.cq_poll_batch_max);
+    ring.post_batch = static_cast<std::uint32_t>(p.rx_wre_batching);
+    ring.max_rx_buffers = static_cast<std::uint32_t>(p.rx_bufs);
+    ring.huge_pages = p.mem_alloc_type != 0;
+    return Ring::create(std::move(*device), ring);
+}
+
+void Rings::link_changed(const net::Link& link) noexcept {
+    if (Ring* ring = find(link.ifindex)) ring->device().link_changed(link.mac, link.mtu);
+}
+
+}  // namespace vma::ring

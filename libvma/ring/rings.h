@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Which interface gets which ring: one for each netdev, made when the first flow needs it.
+//
+// An interface that cannot be offloaded is remembered with its reason for a while, so that a program with many sockets
+// neither tries nor logs again and again.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "libvma/net/view.h"
+#include "libvma/ring/ring.h"
+
+namespace vma::ring {
+
+class Rings {
+  public:
+    explicit Rings(net::View& view) noexcept : view_(view) {}
+
+    // The ring of an interface, or null; then the reason has been logged once. Callers serialise.
+    Ring* get(int ifindex);
+    // The ring if there is one already.
+    Ring* find(int ifindex) noexcept;
+    // Would get() try at all? (Ethernet, up, no loopback, not a port of a bridge or bond, allowed by VMA_XDP_INTERFACES.)
+    // `why` says what is wrong.
+    static bool eligible(const net::Link& link, std::string& why);
+    void link_changed(const net::Link& link) noexcept;
+
+  private:
+    Result<std::unique_ptr<Ring>> open(const net::Link& link);
+
+    struct Slot {
+        std::unique_ptr<Ring> ring;
+        std::uint64_t retry_at_ns = 0;
+    };
+    net::View& view_;
+    std::map<int, Slot> slots_;
+};
+
+}  // namespace vma::ring

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/runtime/internal_fd.h"
+
+#include <errno.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "libvma/os/calls.h"
+
+namespace vma {
+namespace {
+
+// One slot for each descriptor; -1 is a free slot. Rings, netlink sockets, event descriptors: some dozen for each
+// offloaded netdev, so the bound is generous, and a linear scan of it happens only in the close family.
+constexpr int kSlots = 512;
+constexpr int kFree = -1;
+std::atomic<int> g_slots[kSlots];
+std::atomic<int> g_used{0};  // high-water mark of slots
+std::atomic<bool> g_ready{false};
+
+void prepare() noexcept {
+    bool expected = false;
+    static std::atomic<bool> busy{false};
+    if (g_ready.load(std::memory_order_acquire)) return;
+    if (busy.compare_exchange_strong(expected, true)) {
+        for (auto& slot : g_slots) slot.store(kFree, std::memory_order_relaxed);
+        g_ready.store(true, std::memory_order_release);
+    }
+    while (!g_ready.load(std::memory_order_acquire)) {
+    }
+}
+
+// Numbers from here on are out of the way of programs (select() ends at 1024, shells use 255), and low enough for
+// small RLIMIT_NOFILE. The kernel's descriptor table grows with the highest number, so it is not placed at the top.
+int base_number() noexcept {
+    rlimit limit{};
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 3;
+    auto cur = std::min<rlim_t>(limit.rlim_cur, 1 << 20);
+    if (cur > 1536) return 1100;
+    return static_cast<int>(cur / 2);
+}
+
+int move_high(int fd) noexcept {
+    int saved = errno;
+    int high = os::fcntl(fd, F_DUPFD_CLOEXEC, static_cast<unsigned long>(base_number()));
+    if (high >= 0) {
+        os::close(fd);
+        fd = high;
+    } else {
+        os::fcntl(fd, F_SETFD, FD_CLOEXEC);
+    }
+    errno = saved;
+    return fd;
+}
+
+}  // namespace
+
+std::atomic<unsigned> InternalFd::current_epoch_{0};
+
+int InternalFd::number(int slot) noexcept { return g_slots[slot].load(std::memory_order_relaxed); }
+
+InternalFd::InternalFd(int fd) noexcept {
+    if (fd < 0) return;
+    prepare();
+    fd = move_high(fd);
+    for (int i = 0; i < kSlots; i++) {
+        int expected = kFree;
+        if (g_slots[i].compare_exchange_strong(expected, fd)) {
+            slot_ = i;
+            epoch_ = current_epoch_.load(std::memory_order_relaxed);
+            int used = g_used.load();
+            while (used < i + 1 && !g_used.compare_exchange_weak(used, i + 1)) {
+            }
+            return;
+        }
+    }
+    os::close(fd);  // registry full: behave as if the call that made the descriptor had failed
+    errno = EMFILE;
+}
+
+InternalFd::InternalFd(InternalFd&& other) noexcept : slot_(other.slot_), epoch_(other.epoch_) {
+    other.slot_ = -1;
+}
+
+InternalFd& InternalFd::operator=(InternalFd&& other) noexcept {
+    if (this != &other) {
+        reset();
+        slot_ = other.slot_;
+        epoch_ = other.epoch_;
+        other.slot_ = -1;
+    }
+    return *this;
+}
+
+void InternalFd::reset() noexcept {
+    if (live()) {
+        int saved = errno;
+        int fd = g_slots[slot_].exchange(kFree);
+        if (fd >= 0) os::close(fd);
+        errno = saved;
+    }
+    slot_ = -1;
+}
+
+bool InternalFd::is_internal(int fd) noexcept {
+    if (fd < 0 || !g_ready.load(std::memory_order_acquire)) return false;
+    int used = g_used.load(std::memory_order_acquire);
+    for (int i = 0; i < used; i++)
+        if (g_slots[i].load(std::memory_order_relaxed) == fd) return true;
+    return false;
+}
+
+bool InternalFd::relocate(int fd) noexcept {
+    int used = g_used.load(std::memory_order_acquire);
+    for (int i = 0; i < used; i++) {
+        if (g_slots[i].load(std::memory_order_relaxed) != fd) continue;
+        int moved = os::fcntl(fd, F_DUPFD_CLOEXEC, static_cast<unsigned long>(std::max(fd + 1, base_number())));
+        if (moved < 0) return false;
+        g_slots[i].store(moved, std::memory_order_release);
+        return true;
+    }
+    return true;
+}
+
+std::size_t InternalFd::list(int* out, std::size_t max) noexcept {
+    if (!g_ready.load(std::memory_order_acquire)) return 0;
+    std::size_t n = 0;
+    int used = g_used.load(std::memory_order_acquire);
+    for (int i = 0; i < used && n < max; i++) {
+        int fd = g_slots[i].load(std::memory_order_relaxed);
+        if (fd >= 0) out[n++] = fd;
+    }
+    std::sort(out, out + n);
+    return n;
+}
+
+void InternalFd::close_all_in_child() noexcept {
+    if (!g_ready.load(std::memory_order_acquire)) return;
+    int used = g_used.load(std::memory_order_acquire);
+    for (int i = 0; i < used; i++) {
+        int fd = g_slots[i].exchange(kFree);
+        if (fd >= 0) os::close(fd);
+    }
+    g_used.store(0);
+    current_epoch_.fetch_add(1);
+}
+
+}  // namespace vma

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The internal thread: one epoll loop for netlink sockets, device events, periodic work and errors of the program's
+// sockets.
+//
+// The program must not notice it: it takes no signals, belongs to nobody who waits for threads, has a small stack, and
+// calls the kernel directly, so that none of this library's own wrappers is entered. Its state is never destroyed,
+// since it runs on while exit() takes the process apart around it.
+//
+// The program's descriptors sit in a set of their own that is nested in the thread's. So their tokens cannot be taken
+// for ours, and since that set only holds EPOLLET without EPOLLIN, a datagram does not wake the thread.
+#include "libvma/runtime/internal_thread.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/clock.h"
+#include "libvma/runtime/internal_fd.h"
+#include "libvma/runtime/leader.h"
+#include "libvma/runtime/lock.h"
+#include "libvma/runtime/log.h"
+#include "libvma/runtime/runtime.h"
+
+namespace vma::runtime {
+namespace {
+
+using Id = std::uint32_t;  // of a watch or a tick; also what `running` holds, hence the size of a futex
+constexpr Id kNobody = 0, kWake = 1, kErrors = 2, kLeader = 3, kFirst = 16;
+
+constexpr int kLeaderGoneMsec = 50;    // how often to look whether we are alone, once the main thread has exited
+constexpr int kNoPidfdMsec = 1000;     // and where its exit cannot be waited for
+constexpr std::size_t kStack = 256 * 1024;  // callbacks parse netlink and format log lines; only touched pages count
+
+struct Watch {
+    Id id;
+    int fd;
+    std::shared_ptr<std::function<void()>> ready;
+};
+
+struct Tick {
+    Id id;
+    std::uint64_t period_ns, due_ns;
+    std::shared_ptr<std::function<bool()>> call;
+};
+
+struct State {
+    Lock lock;
+    bool started = false;
+    bool failed = false;  // said once that the thread cannot be started
+    InternalFd events, errors, wake, leader;
+    std::vector<Watch> watches;
+    std::vector<Tick> ticks;
+    Id next_id = kFirst;
+    std::atomic<Id> running{kNobody};
+};
+
+alignas(State) unsigned char g_storage[sizeof(State)];
+std::atomic<State*> g_state{nullptr};
+std::atomic<void (*)(std::uint64_t)> g_on_error{nullptr};
+constinit thread_local bool t_internal = false;
+
+State& state() noexcept {
+    State* known = g_state.load(std::memory_order_acquire);
+    if (known != nullptr) return *known;
+    static constinit std::atomic_flag claimed = ATOMIC_FLAG_INIT;
+    if (!claimed.test_and_set()) {
+        known = new (g_storage) State();
+        g_state.store(known, std::memory_order_release);
+        return *known;
+    }
+    while ((known = g_state.load(std::memory_order_acquire)) == nullptr) cpu_relax();
+    return *known;
+}
+
+long control(int set, int op, int fd, std::uint32_t events, std::uint64_t data) noexcept {
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = data;
+    return os::raw_syscall(SYS_epoll_ctl, set, op, fd, &event);
+}
+
+long wait(int set, epoll_event* events, int count, int msec) noexcept {
+    return os::raw_syscall(SYS_epoll_pwait, set, events, count, msec, nullptr, std::size_t{8});
+}
+
+int open_epoll() noexcept {
+    long fd = os::raw_syscall(SYS_epoll_create1, EPOLL_CLOEXEC);
+    return fd < 0 ? -1 : static_cast<int>(fd);
+}
+
+void wake_up(State& s) noexcept {
+    std::uint64_t one = 1;
+    os::raw_syscall(SYS_write, s.wake.get(), &one, sizeof one);
+}
+
+template <class F>
+void guarded(F&& call) noexcept {
+    try {
+        call();
+    } catch (const std::exception& e) {
+        log::error("internal thread: {}", e.what());
+    } catch (...) {
+        log::error("internal thread: an unknown exception");
+    }
+}
+
+// Runs `call` marked as running, so that unwatch() can wait for its end.
+template <class F>
+void run_marked(State& s, F&& call) noexcept {
+    guarded(call);
+    s.running.store(kNobody, std::memory_order_release);
+    os::raw_syscall(SYS_futex, &s.running, FUTEX_WAKE_PRIVATE, INT_MAX);
+}
+
+void run_watch(State& s, Id id) noexcept {
+    std::shared_ptr<std::function<void()>> ready;
+    s.lock.lock();
+    for (const Watch& w : s.watches)
+        if (w.id == id) ready = w.ready;
+    if (ready != nullptr) s.running.store(id, std::memory_order_relaxed);
+    s.lock.unlock();
+    if (ready != nullptr) run_marked(s, [&] { (*ready)(); });
+}
+
+void run_errors(State& s) noexcept {
+    epoll_event events[16];
+    for (;;) {
+        long n = wait(s.errors.get(), events, 16, 0);
+        auto handler = g_on_error.load(std::memory_order_acquire);
+        for (long i = 0; i < n; i++)
+            if ((events[i].events & EPOLLERR) != 0 && handler != nullptr)
+                guarded([&] { handler(events[i].data.u64); });
+        if (n < 16) return;
+    }
+}
+
+// Calls what is due; returns milliseconds to the next one, -1 for none.
+int run_ticks(State& s) noexcept {
+    for (;;) {
+        std::uint64_t now = clock::monotonic_ns(), next = UINT64_MAX;
+        Id id = kNobody;
+        std::shared_ptr<std::function<bool()>> call;
+        s.lock.lock();
+        for (Tick& tick : s.ticks) {
+            if (tick.due_ns <= now) {
+                id = tick.id;
+                call = tick.call;
+                tick.due_ns = std::max(tick.due_ns + tick.period_ns, now + 1);  // late ones are not made up for
+                break;
+            }
+            next = std::min(next, tick.due_ns);
+        }
+        s.lock.unlock();
+        if (call == nullptr) {
+            if (next == UINT64_MAX) return -1;
+            return static_cast<int>(std::min<std::uint64_t>((next - now + 999'999) / 1'000'000, INT_MAX));
+        }
+        bool again = true;
+        guarded([&] { again = (*call)(); });
+        if (again) continue;
+        s.lock.lock();
+        std::erase_if(s.ticks, [&](const Tick& tick) { return tick.id == id; });
+        s.lock.unlock();
+    }
+}
+
+void* loop(void*) noexcept {
+    t_internal = true;
+    pthread_setname_np(pthread_self(), "vma");
+    State& s = state();
+    bool leader_gone = false;
+    const bool leader_watched = static_cast<bool>(s.leader);
+    for (;;) {
+        int msec = run_ticks(s);
+        int limit = leader_gone ? kLeaderGoneMsec : leader_watched ? -1 : kNoPidfdMsec;
+        if (limit >= 0 && (msec < 0 || msec > limit)) msec = limit;
+        epoll_event events[16];
+        long n = wait(s.events.get(), events, 16, msec);
+        if (n < 0 && n != -EINTR) {
+            // Somebody closed our set with a call we do not see. Ticks still work.
+            log::once(log::Level::error, "internal thread: its descriptors are gone ({})",
+                      strerrordesc_np(static_cast<int>(-n)));
+            timespec pause{0, 10'000'000};
+            os::raw_syscall(SYS_nanosleep, &pause, nullptr);
+        }
+        for (long i = 0; i < n; i++) {
+            auto id = static_cast<Id>(events[i].data.u64);
+            if (id == kWake) {
+                std::uint64_t count;
+                os::raw_syscall(SYS_read, s.wake.get(), &count, sizeof count);
+            } else if (id == kErrors) {
+                run_errors(s);
+            } else if (id == kLeader) {
+                leader_gone = true;
+                s.leader.reset();
+            } else {
+                run_watch(s, id);
+            }
+        }
+        if ((leader_gone || !leader_watched) && leader::only_caller_left()) exit(0);
+    }
+    return nullptr;
+}
+
+bool start_thread() noexcept {
+    // Signals are blocked before the thread exists, or one could arrive in it. Not by a direct system call: libc keeps
+    // the signals it needs itself (setuid() in all threads) out of the set.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attributes, kStack);
+    pthread_t thread;
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&thread, &attributes, loop, nullptr);
+    if (error == EINVAL) {  // thread-local data of the program does not fit into our stack: take the default size
+        pthread_attr_destroy(&attributes);
+        pthread_attr_init(&attributes);
+        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+        error = pthread_create(&thread, &attributes, loop, nullptr);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    pthread_attr_destroy(&attributes);
+    return error == 0;
+}
+
+// With the lock held. False when there is no thread.
+bool ensure_started(State& s) noexcept {
+    if (s.started) return true;
+    int saved = errno;
+    install_fork_hooks();
+    s.events = InternalFd(open_epoll());
+    s.errors = InternalFd(open_epoll());
+    long wake = os::raw_syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK);
+    s.wake = InternalFd(wake < 0 ? -1 : static_cast<int>(wake));
+    s.leader = InternalFd(leader::exit_fd());
+    if (s.leader && control(s.events.get(), EPOLL_CTL_ADD, s.leader.get(), EPOLLIN, kLeader) != 0) s.leader.reset();
+    s.started = s.events && s.errors && s.wake &&
+                control(s.events.get(), EPOLL_CTL_ADD, s.errors.get(), EPOLLIN, kErrors) == 0 &&
+                control(s.events.get(), EPOLL_CTL_ADD, s.wake.get(), EPOLLIN, kWake) == 0 && start_thread();
+    if (!s.started) {
+        s.leader.reset();
+        s.wake.reset();
+        s.errors.reset();
+        s.events.reset();
+        if (!s.failed) log::error("the internal thread could not be started");
+        s.failed = true;
+    }
+    errno = saved;
+    return s.started;
+}
+
+Id new_id(State& s) noexcept {
+    Id id = s.next_id++;
+    if (s.next_id < kFirst) s.next_id = kFirst;
+    return id;
+}
+
+void await_end(State& s, Id id) noexcept {
+    if (t_internal) return;
+    while (s.running.load(std::memory_order_acquire) == id)
+        os::raw_syscall(SYS_futex, &s.running, FUTEX_WAIT_PRIVATE, id, nullptr);
+}
+
+// Takes the watch of `fd` out of the table, with the lock held.
+Watch take(State& s, int fd) noexcept {
+    Watch found{kNobody, fd, nullptr};
+    auto at = std::find_if(s.watches.begin(), s.watches.end(), [&](const Watch& w) { return w.fd == fd; });
+    if (at != s.watches.end()) {
+        found = std::move(*at);
+        s.watches.erase(at);
+    }
+    return found;
+}
+
+}  // namespace
+
+void watch(int fd, std::function<void()> ready) {
+    State& s = state();
+    auto shared = std::make_shared<std::function<void()>>(std::move(ready));
+    s.lock.lock();
+    if (!ensure_started(s)) {
+        s.lock.unlock();
+        return;
+    }
+    Watch replaced = take(s, fd);
+    Id id = new_id(s);
+    s.watches.push_back({id, fd, std::move(shared)});
+    long error = control(s.events.get(), EPOLL_CTL_ADD, fd, EPOLLIN, id);
+    if (error == -EEXIST) error = control(s.events.get(), EPOLL_CTL_MOD, fd, EPOLLIN, id);
+    Watch refused = error != 0 ? take(s, fd) : Watch{};
+    s.lock.unlock();
+    if (error != 0)
+        log::error("internal thread: cannot watch descriptor {} ({})", fd, strerrordesc_np(static_cast<int>(-error)));
+    if (replaced.id != kNobody) await_end(s, replaced.id);
+}
+
+void unwatch(int fd) noexcept {
+    State& s = state();
+    s.lock.lock();
+    Watch removed = take(s, fd);
+    if (removed.id != kNobody) control(s.events.get(), EPOLL_CTL_DEL, fd, 0, 0);
+    s.lock.unlock();
+    if (removed.id != kNobody) await_end(s, removed.id);
+}
+
+void watch_errors(int fd, std::uint64_t token) noexcept {
+    State& s = state();
+    s.lock.lock();
+    long error = 0;
+    if (ensure_started(s)) {
+        error = control(s.errors.get(), EPOLL_CTL_ADD, fd, EPOLLET, token);
+        if (error == -EEXIST) error = control(s.errors.get(), EPOLL_CTL_MOD, fd, EPOLLET, token);
+    }
+    s.lock.unlock();
+    if (error != 0)
+        log::debug("internal thread: cannot watch descriptor {} for errors ({})", fd,
+                   strerrordesc_np(static_cast<int>(-error)));
+}
+
+void on_error(void (*handler)(std::uint64_t token)) noexcept { g_on_error.store(handler, std::memory_order_release); }
+
+void every(unsigned msec, std::function<bool()> tick) {
+    State& s = state();
+    std::uint64_t period = std::max(1u, msec) * std::uint64_t{1'000'000};
+    auto shared = std::make_shared<std::function<bool()>>(std::move(tick));
+    s.lock.lock();
+    if (ensure_started(s)) {
+        s.ticks.push_back({new_id(s), period, clock::monotonic_ns() + period, std::move(shared)});
+        if (!t_internal) wake_up(s);
+    }
+    s.lock.unlock();
+}
+
+namespace internal_thread {
+
+void forget_in_child() noexcept {
+    t_internal = false;
+    State* known = g_state.load(std::memory_order_acquire);
+    // A new object over the old one: the old one's lock may be held by a thread that does not exist here.
+    if (known != nullptr) new (g_storage) State();
+}
+
+bool is_current() noexcept { return t_internal; }
+
+}  // namespace internal_thread
+}  // namespace vma::runtime

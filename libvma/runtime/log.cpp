@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Writing a log line must be possible anywhere: in a signal handler, in a vforked or forked child, on a thread that
+// the program cancels. So no lock is taken here at all; what needs agreement between threads (opening the file again
+// after fork, remembering texts) is done with single compare-and-swap steps, and the kernel is called without libc.
+#include "libvma/runtime/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+
+#include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/clock.h"
+#include "libvma/runtime/internal_fd.h"
+#include "libvma/runtime/pid_name.h"
+#include "libvma/runtime/runtime.h"
+
+namespace vma::log {
+
+constinit std::atomic<int> g_level{static_cast<int>(Level::none)};
+
+namespace {
+
+constexpr std::size_t kMaxText = 1024;
+constexpr std::size_t kMaxPrefix = 128;  // colour, level, time and ids
+
+struct Stderr {
+    bool known = false;
+    bool open = false;
+    dev_t device = 0;
+    ino_t inode = 0;
+};
+Stderr g_stderr;
+std::uint64_t g_start_ns = 0;
+
+std::atomic<int> g_details{0};
+std::atomic<bool> g_colors{false};
+
+// The log file. `reopen` is set in a forked child; the thread that turns it into `opening` does the work, lines that
+// other threads write in that moment are lost.
+enum class FileState : int { none, ready, reopen, opening };
+std::atomic<FileState> g_file_state{FileState::none};
+char g_file_name[PATH_MAX];  // with %d
+
+// Never destroyed: lines are written until the process is gone.
+InternalFd& file() noexcept {
+    alignas(InternalFd) static unsigned char storage[sizeof(InternalFd)];
+    static InternalFd* object = new (storage) InternalFd();
+    return *object;
+}
+
+bool stderr_usable() noexcept {
+    if (!g_stderr.open) return false;
+    struct stat now{};
+    if (os::raw_syscall(SYS_fstat, STDERR_FILENO, &now) != 0) return false;
+    return now.st_dev == g_stderr.device && now.st_ino == g_stderr.inode;
+}
+
+// 0 or an errno value.
+int open_file() noexcept {
+    char name[PATH_MAX];
+    if (!expand_pid(g_file_name, os::raw_syscall(SYS_getpid), name, sizeof name)) return ENAMETOOLONG;
+    // Not blocking, or a FIFO without a reader would stop the program.
+    long fd = os::raw_syscall(SYS_openat, AT_FDCWD, static_cast<const char*>(name),
+                              O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
+    if (fd < 0) return static_cast<int>(-fd);
+    int saved = errno;
+    file() = InternalFd(static_cast<int>(fd));
+    int error = file() ? 0 : EMFILE;
+    errno = saved;
+    return error;
+}
+
+// The descriptor a line goes to, -1 for none.
+int target() noexcept {
+    switch (g_file_state.load(std::memory_order_acquire)) {
+        case FileState::none:
+            break;
+        case FileState::ready:
+            return file().get();
+        case FileState::opening:
+            return -1;
+        case FileState::reopen: {
+            FileState expected = FileState::reopen;
+            if (!g_file_state.compare_exchange_strong(expected, FileState::opening)) return -1;
+            bool opened = open_file() == 0;
+            g_file_state.store(opened ? FileState::ready : FileState::none, std::memory_order_release);
+            if (opened) return file().get();
+            break;
+        }
+    }
+    return stderr_usable() ? STDERR_FILENO : -1;
+}
+
+// write(2) once. A pipe without a reader must not kill the program because of our line: SIGPIPE is held back, and taken
+// away again if it was this write that raised it. Same for SIGXFSZ on a file that reached its limit.
+void put(int fd, const char* data, std::size_t size) noexcept {
+    constexpr std::size_t kSetSize = 8;  // the kernel's sigset_t
+    std::uint64_t block = (1ull << (SIGPIPE - 1)) | (1ull << (SIGXFSZ - 1)), before = 0, pending = 0;
+    os::raw_syscall(SYS_rt_sigprocmask, SIG_BLOCK, &block, &before, kSetSize);
+    os::raw_syscall(SYS_rt_sigpending, &pending, kSetSize);
+    long written = 0;
+    do written = os::raw_syscall(SYS_write, fd, data, size);
+    while (written == -EINTR);
+    std::uint64_t ours = 0;
+    if (written == -EPIPE) ours = 1ull << (SIGPIPE - 1);
+    if (written == -EFBIG) ours = 1ull << (SIGXFSZ - 1);
+    ours &= ~pending;
+    if (ours != 0) {
+        timespec at_once{};
+        os::raw_syscall(SYS_rt_sigtimedwait, &ours, nullptr, &at_once, kSetSize);
+    }
+    os::raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, kSetSize);
+}
+
+const char* name(Level level) noexcept {
+    switch (level) {
+        case Level::panic: return "PANIC";
+        case Level::error: return "ERROR";
+        case Level::warn: return "WARNING";
+        case Level::info: return "INFO";
+        case Level::debug: return "DEBUG";
+        case Level::fine: return "FINE";
+        case Level::finer: return "FINER";
+        case Level::none: break;
+    }
+    return "";
+}
+
+void emit(int fd, Level level, std::string_view text) noexcept {
+    char line[kMaxPrefix + kMaxText + 8];
+    char* out = line;
+    const bool color = g_colors.load(std::memory_order_relaxed);
+    const char* paint = level <= Level::warn ? "\033[31m" : level >= Level::fine ? "\033[2m" : "";
+    if (!color) paint = "";
+    out = fmt::format_to(out, "{}VMA {}: ", paint, name(level));
+    const int details = g_details.load(std::memory_order_relaxed);
+    if (details >= 1) {
+        *out++ = '[';
+        if (details >= 3) {
+            std::uint64_t usec = (clock::monotonic_ns() - g_start_ns) / 1000;
+            out = fmt::format_to(out, "time {}.{:03} ", usec / 1000, usec % 1000);
+        }
+        if (details >= 2) out = fmt::format_to(out, "pid {} ", os::raw_syscall(SYS_getpid));
+        out = fmt::format_to(out, "tid {}] ", os::raw_syscall(SYS_gettid));
+    }
+    // One line is one line, whatever a variable or a file name contains.
+    for (char c : text.substr(0, kMaxText)) {
+        auto byte = static_cast<unsigned char>(c);
+        *out++ = byte < 0x20 || byte == 0x7f ? '?' : c;
+    }
+    if (*paint != '\0') out = fmt::format_to(out, "\033[0m");
+    *out++ = '\n';
+    put(fd, line, static_cast<std::size_t>(out - line));
+}
+
+// Texts that write_once() has seen. A slot is taken by one compare-and-swap and never given back.
+std::array<std::atomic<std::uint64_t>, 256> g_seen{};
+
+bool first_time(std::string_view text) noexcept {
+    std::uint64_t hash = 14695981039346656037ull;  // FNV-1a
+    for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+    if (hash == 0) hash = 1;
+    for (std::size_t i = 0; i < g_seen.size(); i++) {
+        std::uint64_t there = 0;
+        if (g_seen[(hash + i) % g_seen.size()].compare_exchange_strong(there, hash, std::memory_order_relaxed))
+            return true;
+        if (there == hash) return false;
+    }
+    return false;
+}
+
+}  // namespace
+
+std::optional<Level> parse_level(std::string_view text) noexcept {
+    struct Name {
+        std::string_view name;
+        Level level;
+    };
+    static constexpr Name kNames[] = {
+        {"none", Level::none},   {"panic", Level::panic},   {"error", Level::error}, {"warn", Level::warn},
+        {"warning", Level::warn}, {"info", Level::info},    {"details", Level::info}, {"debug", Level::debug},
+        {"fine", Level::fine},   {"func", Level::fine},     {"finer", Level::finer}, {"func_all", Level::finer},
+        {"all", Level::finer},
+    };
+    if (text.size() == 1 && text[0] >= '0' && text[0] <= '6') return static_cast<Level>(text[0] - '0');
+    auto lower = [](char c) noexcept { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c; };
+    for (const Name& row : kNames) {
+        bool same = row.name.size() == text.size();
+        for (std::size_t i = 0; same && i < text.size(); i++) same = lower(text[i]) == row.name[i];
+        if (same) return row.level;
+    }
+    return std::nullopt;
+}
+
+void write(Level level, std::string_view text) noexcept {
+    if (level == Level::none || !enabled(level)) return;
+    int fd = target();
+    if (fd >= 0) emit(fd, level, text);
+}
+
+void write_once(Level level, std::string_view text) noexcept {
+    if (level == Level::none || !enabled(level) || !first_time(text)) return;
+    write(level, text);
+}
+
+void remember_stderr() noexcept {
+    struct stat now{};
+    g_stderr.open = os::raw_syscall(SYS_fstat, STDERR_FILENO, &now) == 0;
+    g_stderr.device = now.st_dev;
+    g_stderr.inode = now.st_ino;
+    g_stderr.known = true;
+    g_start_ns = clock::monotonic_ns();
+}
+
+void configure(const Settings& settings) noexcept {
+    if (runtime::inert()) return;
+    if (!g_stderr.known) remember_stderr();
+    runtime::install_fork_hooks();
+
+    int saved = errno;
+    g_file_state.store(FileState::none);
+    file().reset();
+    int error = 0;
+    if (!settings.file.empty()) {
+        // The name is needed again after fork, when the program may have changed its directory.
+        std::size_t n = 0;
+        if (settings.file[0] != '/' && getcwd(g_file_name, sizeof g_file_name - 1) != nullptr) {
+            n = strlen(g_file_name);
+            g_file_name[n++] = '/';
+        }
+        if (n + settings.file.size() >= sizeof g_file_name) {
+            error = ENAMETOOLONG;
+        } else {
+            memcpy(g_file_name + n, settings.file.data(), settings.file.size());
+            g_file_name[n + settings.file.size()] = '\0';
+            error = open_file();
+        }
+        if (error == 0) g_file_state.store(FileState::ready, std::memory_order_release);
+    }
+    int fd = target();
+    g_colors.store(settings.colors && fd >= 0 && isatty(fd) == 1);
+    bool verbose = settings.level >= Level::debug;  // several threads and processes are in the picture then
+    g_details.store(verbose && settings.details < 2 ? 2 : settings.details);
+    g_level.store(static_cast<int>(settings.level));
+    if (error != 0)
+        warn("VMA_LOG_FILE=\"{}\" cannot be opened ({}): the log goes to stderr", settings.file,
+             strerrordesc_np(error));
+    errno = saved;
+}
+
+void after_fork_in_child() noexcept {
+    if (g_file_state.load() != FileState::none) g_file_state.store(FileState::reopen);
+}
+
+}  // namespace vma::log

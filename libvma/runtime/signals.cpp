@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/runtime/signals.h"
+
+#include <errno.h>
+
+#include <atomic>
+#include <cstdint>
+#include <new>
+#include <optional>
+
+#include "libvma/os/calls.h"
+#include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/lock.h"
+#include "libvma/runtime/runtime.h"
+
+namespace vma::runtime {
+namespace {
+
+// Lock-free and in the thread's static TLS block, hence usable in a handler. Atomic, because a handler can interrupt
+// the increment of another one.
+constinit thread_local std::atomic<std::uint32_t> t_interruptions{0};
+constinit thread_local std::atomic<std::uint32_t> t_restarts{0};
+
+}  // namespace
+
+std::uint32_t interruptions() noexcept { return t_interruptions.load(std::memory_order_relaxed); }
+std::uint32_t restarts() noexcept { return t_restarts.load(std::memory_order_relaxed); }
+
+namespace signals {
+namespace {
+
+using Handler = void (*)(int, siginfo_t*, void*);
+
+constexpr int kSignals = 65;  // 1..64
+
+struct Row {
+    std::atomic<Handler> slot[2];
+};
+Row g_table[kSignals];
+
+std::atomic<bool> g_started{false};
+Lock g_lock;  // writers; taken with all signals blocked, so that a handler cannot meet its own thread's lock
+
+// What the kernel calls. All three arguments are passed on whether the program asked for SA_SIGINFO or not: that is
+// what the kernel does too. Not noexcept: a handler may throw (-fnon-call-exceptions) or jump out, and nothing is left
+// to do here after it.
+template <int slot, bool restart>
+void trampoline(int sig, siginfo_t* info, void* context) {
+    (restart ? t_restarts : t_interruptions).fetch_add(1, std::memory_order_relaxed);
+    g_table[sig].slot[slot].load(std::memory_order_relaxed)(sig, info, context);
+}
+
+constexpr Handler kTrampolines[2][2] = {{trampoline<0, false>, trampoline<0, true>},
+                                        {trampoline<1, false>, trampoline<1, true>}};
+
+// Reads and writes the one pointer of a struct sigaction that SA_SIGINFO gives two names.
+Handler handler_of(const struct sigaction& action) noexcept {
+    return reinterpret_cast<Handler>(action.sa_sigaction);
+}
+void set_handler(struct sigaction& action, Handler handler) noexcept { action.sa_sigaction = handler; }
+
+bool is_function(const struct sigaction& action) noexcept {
+    return action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN;
+}
+
+std::optional<int> slot_of(Handler handler) noexcept {
+    for (int slot = 0; slot < 2; slot++)
+        if (handler == kTrampolines[slot][0] || handler == kTrampolines[slot][1]) return slot;
+    return std::nullopt;
+}
+
+// Puts the program's handler in the place of our function.
+void translate(int sig, struct sigaction& action) noexcept {
+    if (auto slot = slot_of(handler_of(action)))
+        set_handler(action, g_table[sig].slot[*slot].load(std::memory_order_relaxed));
+}
+
+// The table for one thread at a time, no signals meanwhile.
+class Exclusive {
+  public:
+    Exclusive() noexcept {
+        std::uint64_t all = ~0ull;  // with libc's own signals, which is right for such a short time
+        os::raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before_, sizeof all);
+        g_lock.lock();
+    }
+    ~Exclusive() {
+        g_lock.unlock();
+        os::raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before_, nullptr, sizeof before_);
+    }
+
+  private:
+    std::uint64_t before_ = 0;
+};
+
+// Installs `action`, a function of the program, behind ours; `old` becomes what was there, not yet translated. Exclusive.
+int install(int sig, struct sigaction action, struct sigaction& old) noexcept {
+    struct sigaction now{};
+    if (int error = os::sigaction(sig, nullptr, &now); error != 0) return error;
+    int slot = 1 - slot_of(handler_of(now)).value_or(1);
+    g_table[sig].slot[slot].store(handler_of(action), std::memory_order_relaxed);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    set_handler(action, kTrampolines[slot][(action.sa_flags & SA_RESTART) != 0]);
+    return os::sigaction(sig, &action, &old);
+}
+
+// rt_sigaction(2) without libc, which would put its own restorer in place of one that the program brought along.
+struct KernelAction {
+    Handler handler;
+    unsigned long flags;
+    void* restorer;
+    std::uint64_t mask;
+};
+bool exchange(int sig, const KernelAction* act, KernelAction* old) noexcept {
+    return os::raw_syscall(SYS_rt_sigaction, sig, act, old, sizeof(std::uint64_t)) == 0;
+}
+bool is_foreign_function(const KernelAction& action) noexcept {
+    auto value = reinterpret_cast<std::uintptr_t>(action.handler);
+    return value != reinterpret_cast<std::uintptr_t>(SIG_DFL) && value != reinterpret_cast<std::uintptr_t>(SIG_IGN) &&
+           !slot_of(action.handler);
+}
+
+// Puts what is installed now behind ours. Exclusive.
+void adopt(int sig) noexcept {
+    KernelAction now{}, replaced{};
+    if (!exchange(sig, nullptr, &now)) return;
+    int slot = 0;
+    // A thread to which start() was not yet visible can install a handler between our two calls; it is seen in
+    // `replaced` and takes its turn.
+    while (is_foreign_function(now)) {
+        g_table[sig].slot[slot].store(now.handler, std::memory_order_relaxed);
+        KernelAction ours = now;
+        ours.handler = kTrampolines[slot][(now.flags & SA_RESTART) != 0];
+        if (!exchange(sig, &ours, &replaced) || replaced.handler == now.handler || slot_of(replaced.handler)) return;
+        if (!is_foreign_function(replaced)) {
+            exchange(sig, &replaced, nullptr);
+            return;
+        }
+        now = replaced;
+        slot = 1 - slot;
+    }
+}
+
+// The signals for which siginterrupt() asked, which signal() looks at.
+std::atomic<std::uint64_t> g_interrupting{0};
+
+bool valid(int sig) noexcept { return sig > 0 && sig < kSignals; }
+
+sighandler_t install_simple(int sig, sighandler_t handler, int flags, bool block_itself) noexcept {
+    if (handler == SIG_ERR || !valid(sig)) {
+        errno = EINVAL;
+        return SIG_ERR;
+    }
+    struct sigaction action{}, old{};
+    action.sa_handler = handler;
+    action.sa_flags = flags;
+    if (block_itself) sigaddset(&action.sa_mask, sig);
+    if (signals::sigaction(sig, &action, &old) != 0) return SIG_ERR;
+    return old.sa_handler;
+}
+
+}  // namespace
+
+void start() noexcept {
+    if (inert() || in_vfork_child() || g_started.exchange(true)) return;
+    install_fork_hooks();
+    for (int sig = 1; sig < kSignals; sig++) {
+        if (sig == 32 || sig == 33) continue;  // libc's own: cancellation and setuid()
+        Exclusive exclusive;
+        adopt(sig);
+    }
+}
+
+int sigaction(int sig, const struct sigaction* act, struct sigaction* old) noexcept {
+    if (!valid(sig)) return os::sigaction(sig, act, old);
+    // The program's memory is touched outside the lock: a bad pointer is the program's SIGSEGV, as in libc.
+    struct sigaction wanted{}, was{};
+    if (act != nullptr) {
+        wanted = *act;
+        translate(sig, wanted);  // ours, learned by a direct system call: do not put it behind itself
+    }
+    int result;
+    if (act == nullptr) {
+        result = os::sigaction(sig, nullptr, &was);
+        if (result == 0) translate(sig, was);
+    } else if (!g_started.load(std::memory_order_acquire) || in_vfork_child()) {
+        result = os::sigaction(sig, &wanted, &was);
+        if (result == 0) translate(sig, was);
+        if (result == 0 && is_function(wanted) && !in_vfork_child() && g_started.load(std::memory_order_acquire)) {
+            Exclusive exclusive;
+            adopt(sig);  // start() came meanwhile
+        }
+    } else {
+        Exclusive exclusive;
+        result = is_function(wanted) ? install(sig, wanted, was) : os::sigaction(sig, &wanted, &was);
+        if (result == 0) translate(sig, was);
+    }
+    if (result == 0 && old != nullptr) *old = was;
+    return result;
+}
+
+sighandler_t signal(int sig, sighandler_t handler) noexcept {
+    bool interrupt = valid(sig) && (g_interrupting.load(std::memory_order_relaxed) >> (sig - 1) & 1) != 0;
+    return install_simple(sig, handler, interrupt ? 0 : SA_RESTART, true);
+}
+
+sighandler_t sysv_signal(int sig, sighandler_t handler) noexcept {
+    return install_simple(sig, handler, static_cast<int>(SA_RESETHAND | SA_NODEFER | SA_INTERRUPT), false);
+}
+
+int siginterrupt(int sig, int interrupt) noexcept {
+    struct sigaction action{};
+    if (signals::sigaction(sig, nullptr, &action) != 0) return -1;
+    std::uint64_t bit = 1ull << (sig - 1);
+    if (interrupt != 0) {
+        g_interrupting.fetch_or(bit);
+        action.sa_flags &= ~SA_RESTART;
+    } else {
+        g_interrupting.fetch_and(~bit);
+        action.sa_flags |= SA_RESTART;
+    }
+    return signals::sigaction(sig, &action, nullptr);
+}
+
+void after_fork_in_child() noexcept { new (&g_lock) Lock(); }
+
+}  // namespace signals
+}  // namespace vma::runtime

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/sockets/destination.h"
+
+#include <algorithm>
+
+#include "libvma/config/rules.h"
+#include "libvma/runtime/clock.h"
+#include "libvma/sockets/stack.h"
+
+namespace vma::sockets {
+namespace {
+
+// A neighbour the kernel holds for stale is confirmed by its own traffic, which we bypass. One datagram through the
+// kernel now and then starts its reachability probe (RFC 4861's NUD, as Linux does it for ARP).
+constexpr std::uint64_t kConfirmUsec = 10'000'000;
+
+}  // namespace
+
+void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept {
+    d.ring = nullptr;
+    d.stale = false;
+    // Read before asking: a change while we ask makes the answer outdated at once.
+    d.generation = stack.view().generation();
+    if (from.pmtu_discover == IP_PMTUDISC_DONT) return;  // such packets need identifications the kernel hands out
+    try {
+        if (config::rules().match(config::Role::udp_sender, {d.addr, d.port}, nullptr) == config::Transport::os) return;
+        net::RouteQuery query;
+        query.dst = d.addr;
+        query.src = from.src_addr;
+        query.oif = from.oif;
+        query.mark = from.mark;
+        query.tos = from.tos;
+        query.protocol = IPPROTO_UDP;
+        query.src_port = from.src_port;
+        query.dst_port = d.port;
+        auto route = stack.view().route(query);
+        if (!route || route->kind != net::Route::Kind::unicast) return;
+        if (from.src_addr != 0 && from.src_addr != route->src) {
+            int ifindex;
+            if (!stack.view().is_local(from.src_addr, &ifindex)) return;  // non-local source: the kernel's business
+        }
+        ring::Ring* ring = stack.rings().find(route->ifindex);
+        if (ring == nullptr) {
+            // Control operations take the send lock, which our caller holds, so there is no waiting here: if one is
+            // running, the kernel sends this datagram and the next one asks again.
+            if (!stack.control().try_lock()) {
+                d.generation = 0;
+                return;
+            }
+            ring = stack.open_ring(route->ifindex);
+            stack.control().unlock();
+        }
+        if (ring == nullptr) return;
+        net::Neighbour next = stack.view().neighbour(route->ifindex, route->gateway != 0 ? route->gateway : d.addr);
+        if (next.state != net::Neighbour::State::usable) return;
+
+        net::Link link;
+        if (!stack.view().link(route->ifindex, link) || !link.up) return;
+        net::UdpTemplate t;
+        t.src_mac = link.mac;
+        t.dst_mac = next.mac;
+        t.src_addr = from.src_addr != 0 ? from.src_addr : route->src;
+        t.dst_addr = d.addr;
+        t.src_port = from.src_port;
+        t.dst_port = d.port;
+        t.tos = from.tos;
+        t.ttl = from.ttl;
+        t.dont_fragment = true;
+        net::build_udp_headers(t, 0, d.headers);
+        d.src_addr = t.src_addr;
+        std::uint32_t mtu = from.pmtu_discover == IP_PMTUDISC_PROBE || from.pmtu_discover == IP_PMTUDISC_INTERFACE
+                                ? link.mtu
+                                : std::min(route->mtu != 0 ? route->mtu : link.mtu, link.mtu);
+        d.max_payload = std::min(mtu - 28, ring->max_udp_payload());
+        if (next.stale) {
+            d.stale = true;
+            d.confirm_at = clock::ticks() + kConfirmUsec * clock::ticks_per_usec();
+        }
+        d.ring = ring;
+    } catch (...) {
+        d.ring = nullptr;  // no memory: the kernel sends
+    }
+}
+
+}  // namespace vma::sockets

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Where a datagram goes: route, neighbour and ready-made headers for one peer, resolved once and kept until the network
+// view's generation moves.
+#pragma once
+
+#include <netinet/in.h>
+
+#include <cstdint>
+
+#include "libvma/net/frame.h"
+#include "libvma/ring/ring.h"
+
+namespace vma::sockets {
+
+class Stack;
+
+// What of a socket's state decides where and how its datagrams leave.
+struct SendAttributes {
+    in_addr_t src_addr = 0;    // bound address, 0: the route's
+    in_port_t src_port = 0;    // network order
+    int oif = 0;               // SO_BINDTODEVICE
+    std::uint32_t mark = 0;
+    std::uint8_t tos = 0;
+    std::uint8_t ttl = 64;
+    int pmtu_discover = 1;     // IP_PMTUDISC_*
+};
+
+struct Destination {
+    in_addr_t addr = 0;
+    in_port_t port = 0;
+    std::uint32_t generation = 0;      // of the view when this was resolved; 0: never
+    std::uint32_t options = 0;         // of the socket's attributes
+    ring::Ring* ring = nullptr;        // null: the kernel sends (no route, not offloaded, neighbour unknown, ...)
+    bool stale = false;                // the kernel wants to see traffic to confirm the neighbour
+    std::uint32_t max_payload = 0;     // longer datagrams are fragmented by the kernel
+    in_addr_t src_addr = 0;
+    std::uint64_t confirm_at = 0;      // ticks: next datagram through the kernel while `stale`
+    alignas(8) std::uint8_t headers[net::kUdpHeaders]{};
+};
+
+// Fills `d` (addr and port are set) from the view; opens the interface's ring if there is none yet.
+void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept;
+
+}  // namespace vma::sockets

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What a socket does where its class has nothing better: it asks the kernel, on the shadow socket.
+#include "libvma/sockets/fd_object.h"
+
+#include "libvma/os/calls.h"
+
+namespace vma::sockets {
+
+int Socket::bind(int fd, const sockaddr* addr, socklen_t len) { return os::bind(fd, addr, len); }
+int Socket::connect(int fd, const sockaddr* addr, socklen_t len) { return os::connect(fd, addr, len); }
+int Socket::listen(int fd, int backlog) { return os::listen(fd, backlog); }
+int Socket::accept4(int fd, sockaddr* addr, socklen_t* len, int flags) { return os::accept4(fd, addr, len, flags); }
+int Socket::shutdown(int fd, int how) { return os::shutdown(fd, how); }
+
+int Socket::setsockopt(int fd, int level, int name, const void* value, socklen_t len) {
+    return os::setsockopt(fd, level, name, value, len);
+}
+int Socket::getsockopt(int fd, int level, int name, void* value, socklen_t* len) {
+    return os::getsockopt(fd, level, name, value, len);
+}
+int Socket::getsockname(int fd, sockaddr* addr, socklen_t* len) { return os::getsockname(fd, addr, len); }
+int Socket::getpeername(int fd, sockaddr* addr, socklen_t* len) { return os::getpeername(fd, addr, len); }
+int Socket::fcntl(int fd, int cmd, unsigned long arg) { return os::fcntl(fd, cmd, arg); }
+int Socket::ioctl(int fd, unsigned long request, void* arg) { return os::ioctl(fd, request, arg); }
+
+ssize_t Socket::recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) {
+    return os::recvfrom(fd, buf, len, flags, addr, alen);
+}
+ssize_t Socket::recvmsg(int fd, msghdr* msg, int flags) { return os::recvmsg(fd, msg, flags); }
+int Socket::recvmmsg(int fd, mmsghdr* msgs, unsigned count, int flags, timespec* timeout) {
+    return os::recvmmsg(fd, msgs, count, flags, timeout);
+}
+ssize_t Socket::sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr, socklen_t alen) {
+    return os::sendto(fd, buf, len, flags, addr, alen);
+}
+ssize_t Socket::sendmsg(int fd, const msghdr* msg, int flags) { return os::sendmsg(fd, msg, flags); }
+int Socket::sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) {
+    return os::sendmmsg(fd, msgs, count, flags);
+}
+
+void Socket::leave_to_kernel(int, const char*) noexcept {}
+
+}  // namespace vma::sockets

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What the descriptor table points to: a socket or an epoll set.
+//
+// Lifetime. Calls on other threads may hold an object while close() removes it from the table, so objects are counted:
+// the table holds one reference for each descriptor number, each running call one more. The count is taken without a
+// lock: an object's memory is never given back to the allocator while the process lives (each class keeps its own free
+// list), so a reader that lost the race finds a count of zero there and no object.
+#pragma once
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#include <atomic>
+#include <cstdint>
+
+namespace vma::sockets {
+
+enum class Kind : std::uint8_t { socket, epoll };
+
+class FdObject {
+  public:
+    explicit FdObject(Kind kind) noexcept : kind_(kind) {}
+    virtual ~FdObject() = default;
+    FdObject(const FdObject&) = delete;
+    FdObject& operator=(const FdObject&) = delete;
+
+    Kind kind() const noexcept { return kind_; }
+
+    // Takes a reference unless the object is already dead.
+    bool try_ref() noexcept {
+        std::uint32_t n = refs_.load(std::memory_order_relaxed);
+        while (n != 0)
+            if (refs_.compare_exchange_weak(n, n + 1, std::memory_order_acquire, std::memory_order_relaxed)) return true;
+        return false;
+    }
+    void unref() noexcept {
+        if (refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) recycle();
+    }
+
+    // One more, one fewer descriptor number refers to this object (socket(), dup(), close()). When the last one goes,
+    // last_fd_closed() runs: steering ends, sleepers wake up. Calls still running keep the object itself.
+    void fd_added() noexcept { fds_.fetch_add(1, std::memory_order_relaxed); }
+    void fd_removed() noexcept {
+        if (fds_.fetch_sub(1, std::memory_order_acq_rel) == 1) last_fd_closed();
+    }
+    // Does any descriptor number still refer to it? An epoll set drops members for which none does, as the kernel does.
+    bool has_fds() const noexcept { return fds_.load(std::memory_order_acquire) != 0; }
+
+  protected:
+    virtual void last_fd_closed() noexcept = 0;
+    // The count reached zero: destroy the object and put its memory on the class's free list.
+    virtual void recycle() noexcept = 0;
+
+    std::atomic<std::uint32_t> refs_{1};
+
+  private:
+    std::atomic<std::uint32_t> fds_{0};
+    const Kind kind_;
+};
+
+// A socket that the library may serve. Every call gets the descriptor number the program used, because the object can
+// be known under several (dup), and the kernel's side (the shadow socket) is reached through it. Return values and
+// errno are the system call's. What a socket does not handle itself it passes to os::, so the defaults here do that.
+class Socket : public FdObject {
+  public:
+    Socket() noexcept : FdObject(Kind::socket) {}
+
+    virtual int bind(int fd, const sockaddr* addr, socklen_t len);
+    virtual int connect(int fd, const sockaddr* addr, socklen_t len);
+    virtual int listen(int fd, int backlog);
+    virtual int accept4(int fd, sockaddr* addr, socklen_t* len, int flags);
+    virtual int shutdown(int fd, int how);
+    virtual int setsockopt(int fd, int level, int name, const void* value, socklen_t len);
+    virtual int getsockopt(int fd, int level, int name, void* value, socklen_t* len);
+    virtual int getsockname(int fd, sockaddr* addr, socklen_t* len);
+    virtual int getpeername(int fd, sockaddr* addr, socklen_t* len);
+    // F_DUPFD and F_DUPFD_CLOEXEC are the preload layer's business and do not arrive here.
+    virtual int fcntl(int fd, int cmd, unsigned long arg);
+    virtual int ioctl(int fd, unsigned long request, void* arg);
+
+    // recv, recvfrom, read come as recvfrom; readv, recvmsg as recvmsg. Same for sending.
+    virtual ssize_t recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen);
+    virtual ssize_t recvmsg(int fd, msghdr* msg, int flags);
+    virtual int recvmmsg(int fd, mmsghdr* msgs, unsigned count, int flags, timespec* timeout);
+    virtual ssize_t sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr, socklen_t alen);
+    virtual ssize_t sendmsg(int fd, const msghdr* msg, int flags);
+    virtual int sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags);
+
+    // Gives the socket to the kernel for good, before something we cannot follow (SCM_RIGHTS, sendfile's caller...).
+    // What is already queued is still delivered by the receive calls. `why` goes to the log.
+    virtual void leave_to_kernel(int fd, const char* why) noexcept;
+
+    // ---- readiness, for iomux ----
+    // Does the object queue data the kernel does not know of? False: the kernel's answer for the fd is complete.
+    virtual bool offloaded() const noexcept { return false; }
+    // EPOLL* bits that are true now on our side (EPOLLIN | EPOLLRDNORM when a datagram is queued). No polling.
+    virtual std::uint32_t ready_events() const noexcept { return 0; }
+    // Counts arrivals; edge-triggered epoll reports EPOLLIN again when it moved.
+    virtual std::uint32_t arrivals() const noexcept { return 0; }
+    // Takes completions from the socket's rings and delivers them (to any socket). Returns frames handled.
+    virtual unsigned progress() noexcept { return 0; }
+    // Sends what lazy transmission holds back on the socket's rings.
+    virtual void flush() noexcept {}
+    // Before sleeping: asks the rings for a notification, then appends to `fds` what poll() must watch beside the
+    // kernel's own fd. Returns the number appended (at most `room`). The caller must call progress() once more and look
+    // at ready_events() after add_waiter and arm, before it sleeps.
+    virtual unsigned arm(int* fds, unsigned room) noexcept {
+        (void)fds;
+        (void)room;
+        return 0;
+    }
+    virtual void disarm() noexcept {}
+    // A sleeping thread's eventfd, written when something is queued on this socket by any thread (see runtime/waiter.h).
+    virtual void add_waiter(class Waiter* waiter) noexcept { (void)waiter; }
+    virtual void remove_waiter(class Waiter* waiter) noexcept { (void)waiter; }
+
+  protected:
+    void last_fd_closed() noexcept override {}
+};
+
+}  // namespace vma::sockets

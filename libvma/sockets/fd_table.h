@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// fd -> object. Grows with the descriptors in use, never with RLIMIT_NOFILE: leaves of 1024 entries are mapped when the
+// first number in their range is used. Reading takes no lock.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <new>
+#include <utility>
+
+#include "libvma/sockets/fd_object.h"
+
+namespace vma::sockets {
+
+// A counted pointer to what an fd means; empty when the kernel alone serves it.
+template <class T>
+class Ref {
+  public:
+    Ref() = default;
+    explicit Ref(T* owned) noexcept : p_(owned) {}
+    Ref(Ref&& o) noexcept : p_(std::exchange(o.p_, nullptr)) {}
+    Ref& operator=(Ref&& o) noexcept {
+        if (this != &o) {
+            if (p_) p_->unref();
+            p_ = std::exchange(o.p_, nullptr);
+        }
+        return *this;
+    }
+    ~Ref() {
+        if (p_) p_->unref();
+    }
+    T* operator->() const noexcept { return p_; }
+    T* get() const noexcept { return p_; }
+    T& operator*() const noexcept { return *p_; }
+    explicit operator bool() const noexcept { return p_ != nullptr; }
+
+  private:
+    T* p_ = nullptr;
+};
+
+class FdTable {
+  public:
+    static constexpr unsigned kLeafBits = 10, kTopBits = 11;  // 2 Mi descriptors; the kernel's default fs.nr_open is 1 Mi
+    static constexpr unsigned kLeaf = 1u << kLeafBits, kTop = 1u << kTopBits;
+
+    // What `fd` means, with a reference; any int is allowed.
+    Ref<FdObject> find(int fd) const noexcept {
+        FdObject* object = peek(fd);
+        while (__builtin_expect(object != nullptr, 0)) {
+            if (object->try_ref()) {
+                FdObject* again = peek(fd);
+                if (again == object) return Ref<FdObject>(object);
+                object->unref();
+                object = again;
+            } else {
+                FdObject* again = peek(fd);
+                if (again == object) return {};  // dying: close() is about to clear the entry
+                object = again;
+            }
+        }
+        return {};
+    }
+    Ref<Socket> socket(int fd) const noexcept {
+        if (__builtin_expect(peek(fd) == nullptr, 1)) return {};
+        Ref<FdObject> object = find(fd);
+        if (!object || object->kind() != Kind::socket) return {};
+        return Ref<Socket>(static_cast<Socket*>(release(object)));
+    }
+
+    // Is there any object for this number? No reference is taken.
+    FdObject* peek(int fd) const noexcept {
+        unsigned index = static_cast<unsigned>(fd);
+        if ((index >> kLeafBits) >= kTop) return nullptr;
+        Leaf* leaf = top_[index >> kLeafBits].load(std::memory_order_acquire);
+        return leaf == nullptr ? nullptr : leaf->entries[index & (kLeaf - 1)].load(std::memory_order_acquire);
+    }
+
+    // Is any descriptor ours? While false, the preload layer need not look at the arguments of calls that take many.
+    bool any() const noexcept { return used_.load(std::memory_order_relaxed) != 0; }
+
+    // Puts `object` under `fd` (the caller keeps its own reference); a stale object there is dropped first. False when
+    // the number is out of range or there is no memory: the fd then stays with the kernel.
+    bool insert(int fd, FdObject* object) noexcept;
+    // Forgets what `fd` meant: before close(), or because the kernel handed out the number again.
+    void remove(int fd) noexcept;
+    // The kernel has just returned `fd` from some call: whatever we had under it was closed behind our back.
+    void drop_stale(int fd) noexcept {
+        if (__builtin_expect(peek(fd) != nullptr, 0)) remove(fd);
+    }
+    // Calls `visit(fd, object)` for each entry in [first, last]; no reference is held.
+    template <class F>
+    void for_each(unsigned first, unsigned last, F&& visit) const {
+        for (unsigned t = first >> kLeafBits; t < kTop && t <= (last >> kLeafBits); t++) {
+            Leaf* leaf = top_[t].load(std::memory_order_acquire);
+            if (leaf == nullptr) continue;
+            for (unsigned i = 0; i < kLeaf; i++) {
+                unsigned fd = (t << kLeafBits) | i;
+                if (fd < first || fd > last) continue;
+                if (FdObject* o = leaf->entries[i].load(std::memory_order_acquire)) visit(static_cast<int>(fd), o);
+            }
+        }
+    }
+    // In a forked child: forget everything without touching the objects. Async-signal-safe.
+    void clear_in_child() noexcept;
+
+  private:
+    struct Leaf {
+        std::atomic<FdObject*> entries[kLeaf];
+    };
+    Leaf* leaf_for(unsigned index) noexcept;
+    static FdObject* release(Ref<FdObject>& ref) noexcept {
+        FdObject* p = ref.get();
+        new (&ref) Ref<FdObject>();
+        return p;
+    }
+    std::atomic<Leaf*> top_[kTop]{};
+    std::atomic<int> used_{0};
+};
+
+// The process's table. Constant-initialised, usable before constructors run.
+extern FdTable g_fds;
+
+// After socket() returned `fd` for (domain, type, protocol): makes an object where the rules allow, else logs once why
+// this kind of socket stays with the kernel. Starts the library on first need. errno is preserved.
+void on_socket_created(int fd, int domain, int type, int protocol) noexcept;
+
+// newfd now refers to what oldfd refers to (dup, dup2, dup3, F_DUPFD). `newfd` had been closed before.
+void on_dup(int oldfd, int newfd) noexcept;
+
+}  // namespace vma::sockets

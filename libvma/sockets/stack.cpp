@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/sockets/stack.h"
+
+#include <atomic>
+#include <mutex>
+
+#include "libvma/config/params.h"
+#include "libvma/os/calls.h"
+#include "libvma/ring/tx_flusher.h"
+#include "libvma/runtime/log.h"
+#include "libvma/runtime/runtime.h"
+#include "libvma/runtime/signals.h"
+#include "libvma/sockets/fd_table.h"
+#include "libvma/sockets/udp_socket.h"
+#include "libvma/sockets/waiter.h"
+
+#ifndef SO_NETNS_COOKIE
+#define SO_NETNS_COOKIE 71
+#endif
+
+namespace vma::sockets {
+namespace {
+
+enum State : int { idle, starting, up, off };
+std::atomic<int> g_state{idle};
+std::atomic<Stack*> g_stack{nullptr};
+Lock g_start_lock;
+
+// In a forked child everything the parent had stays the parent's: the table is emptied, so inherited sockets are plain
+// kernel sockets, and the stack is forgotten, so that the child's first own socket starts a new one.
+void child_after_fork() {
+    g_fds.clear_in_child();
+    Waiter::reset_in_child();
+    ring::TxFlusher::instance().reset_in_child();
+    new (&g_start_lock) Lock;
+    g_stack.store(nullptr, std::memory_order_relaxed);
+    if (g_state.load(std::memory_order_relaxed) != off) g_state.store(idle, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+std::uint64_t netns_of(int fd) noexcept {
+    std::uint64_t cookie = 0;
+    socklen_t len = sizeof cookie;
+    int saved = errno;
+    if (os::getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, &cookie, &len) != 0) cookie = 0;
+    errno = saved;
+    return cookie;
+}
+
+Stack* Stack::running() noexcept { return g_stack.load(std::memory_order_acquire); }
+
+Stack* Stack::get(int fd) noexcept {
+    int state = g_state.load(std::memory_order_acquire);
+    if (state == up) return g_stack.load(std::memory_order_acquire);
+    if (state == off || g_start_lock.owned_by_me()) return nullptr;  // owned: a signal handler's socket during start
+    g_start_lock.lock();
+    struct Unlock {
+        ~Unlock() { g_start_lock.unlock(); }
+    } unlock;
+    if (g_state.load() == up) return g_stack.load();
+    if (g_state.load() == off) return nullptr;
+    try {
+        if (runtime::inert()) {
+            g_state = off;
+            return nullptr;
+        }
+        log::start();
+        if (config::get().offloaded_sockets == 0) {
+            log::once(log::Level::info, "sockets are served by the kernel: VMA_OFFLOADED_SOCKETS is 0");
+            g_state = off;
+            return nullptr;
+        }
+        auto view = net::View::open();
+        if (!view) {
+            log::once(log::Level::warn, "sockets are served by the kernel: {}", view.error().what);
+            g_state = off;
+            return nullptr;
+        }
+        static std::once_flag hooks;
+        std::call_once(hooks, [] {
+            runtime::at_fork({nullptr, nullptr, &child_after_fork});
+            runtime::on_error(&UdpSocket::on_shadow_error);
+        });
+        auto* stack = new Stack(std::move(*view));
+        stack->netns_ = netns_of(fd);
+        stack->listen();
+        runtime::signals::start();
+        g_stack.store(stack, std::memory_order_release);
+        g_state.store(up, std::memory_order_release);
+        return stack;
+    } catch (const std::exception& e) {
+        log::once(log::Level::error, "sockets are served by the kernel: start failed: {}", e.what());
+        g_state = off;
+        return nullptr;
+    }
+}
+
+ring::Ring* Stack::open_ring(int ifindex) noexcept {
+    if (ring::Ring* ring = rings_.find(ifindex)) return ring;
+    try {
+        ring::Ring* ring = rings_.get(ifindex);
+        if (ring != nullptr)
+            for (UdpSocket* socket : wildcards_) socket->refresh_wildcard();
+        return ring;
+    } catch (...) {
+        return nullptr;
+    }
+}
+
+void Stack::listen() {
+    view_->listen({.addresses_changed =
+                       [this] {
+                           control_.lock();
+                           for (UdpSocket* socket : wildcards_) socket->refresh_wildcard();
+                           control_.unlock();
+                       },
+                   .link_changed =
+                       [this](const net::Link& link) {
+                           control_.lock();
+                           rings_.link_changed(link);
+                           if (link.up)
+                               for (UdpSocket* socket : wildcards_) socket->refresh_wildcard();
+                           control_.unlock();
+                       }});
+    runtime::watch(view_->fd(), [this] { view_->process(); });
+}
+
+}  // namespace vma::sockets

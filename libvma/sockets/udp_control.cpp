@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// A UDP socket's life and names: creation, bind, connect, close, and which flow rules follow from them.
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "libvma/config/params.h"
+#include "libvma/config/rules.h"
+#include "libvma/os/calls.h"
+#include "libvma/runtime/log.h"
+#include "libvma/runtime/runtime.h"
+#include "libvma/sockets/fd_table.h"
+#include "libvma/sockets/stack.h"
+#include "libvma/sockets/udp_socket.h"
+
+#ifndef SO_COOKIE
+#define SO_COOKIE 57
+#endif
+
+namespace vma::sockets {
+namespace {
+
+// Memory of sockets, never given back: see fd_object.h for why.
+struct FreeSocket {
+    FreeSocket* next;
+};
+Lock g_pool_lock;
+FreeSocket* g_pool = nullptr;
+// The link lies behind the reference count, which readers may still look at.
+constexpr std::size_t kLinkOffset = (sizeof(FdObject) + 15) & ~std::size_t{15};
+
+void* take_memory() noexcept {
+    g_pool_lock.lock();
+    FreeSocket* f = g_pool;
+    if (f != nullptr) g_pool = f->next;
+    g_pool_lock.unlock();
+    if (f != nullptr) return reinterpret_cast<char*>(f) - kLinkOffset;
+    void* memory = ::operator new(sizeof(UdpSocket), std::align_val_t{alignof(UdpSocket)}, std::nothrow);
+    if (memory != nullptr) std::memset(memory, 0, sizeof(UdpSocket));
+    return memory;
+}
+
+struct ControlLock {
+    explicit ControlLock(Stack& stack) noexcept : lock(stack.control()), mine(!lock.owned_by_me()) {
+        if (mine) lock.lock();
+    }
+    ~ControlLock() {
+        if (mine) lock.unlock();
+    }
+    ControlLock(const ControlLock&) = delete;
+    ControlLock& operator=(const ControlLock&) = delete;
+    Lock& lock;
+    const bool mine;  // false: a signal handler inside a control operation; it may read, but must not change rules
+};
+
+bool is_unicast(in_addr_t a) noexcept {
+    std::uint32_t h = ntohl(a);
+    return h != 0 && h != 0xffffffff && (h >> 28) != 0xe && (h >> 24) != 127;
+}
+
+int int_option(int fd, int level, int name, int otherwise) noexcept {
+    int value = otherwise;
+    socklen_t len = sizeof value;
+    return os::getsockopt(fd, level, name, &value, &len) == 0 ? value : otherwise;
+}
+
+const char* kind_name(int domain, int type) noexcept {
+    switch (domain) {
+        case AF_INET:
+            return type == SOCK_STREAM ? "TCP" : type == SOCK_RAW ? "raw IPv4" : "other IPv4";
+        case AF_INET6:
+            return type == SOCK_STREAM ? "TCP/IPv6" : type == SOCK_DGRAM ? "UDP/IPv6" : "raw IPv6";
+        case AF_UNIX:
+            return "unix";
+        case AF_NETLINK:
+            return "netlink";
+        case AF_PACKET:
+            return "packet";
+        default:
+            return "other";
+    }
+}
+
+const char* kind_reason(int domain, int type) noexcept {
+    if (domain == AF_INET && type == SOCK_STREAM) return "TCP offload is not implemented yet";
+    if (domain == AF_INET6) return "IPv6 offload is not implemented";
+    return "this kind is never offloaded";
+}
+
+}  // namespace
+
+void on_socket_created(int fd, int domain, int type, int protocol) noexcept {
+    int saved = errno;
+    const int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (runtime::inert() || runtime::in_vfork_child()) return;
+    if (domain != AF_INET || kind != SOCK_DGRAM || (protocol != 0 && protocol != IPPROTO_UDP)) {
+        // The log must not start for programs that use no network at all, so local kinds are a matter of debugging.
+        if (domain == AF_INET || domain == AF_INET6) {
+            log::start();
+            log::once(log::Level::info, "{} sockets are served by the kernel: {}", kind_name(domain, kind),
+                      kind_reason(domain, kind));
+        }
+        errno = saved;
+        return;
+    }
+    try {
+        if (Stack* stack = Stack::get(fd)) {
+            if (stack->netns() != netns_of(fd)) {
+                log::once(log::Level::info,
+                          "a UDP socket is served by the kernel: the process has changed its network namespace");
+            } else if (config::rules().all_os(config::Role::udp_receiver) &&
+                       config::rules().all_os(config::Role::udp_sender)) {
+                log::once(log::Level::info, "UDP sockets are served by the kernel: libvma.conf says so");
+            } else if (UdpSocket* socket = UdpSocket::create(*stack, fd, type)) {
+                (void)g_fds.insert(fd, socket);
+                socket->unref();
+            }
+        }
+    } catch (...) {
+        // no memory: a kernel socket is a good socket
+    }
+    errno = saved;
+}
+
+UdpSocket* UdpSocket::create(Stack& stack, int fd, int type) noexcept {
+    void* memory = take_memory();
+    return memory == nullptr ? nullptr : new (memory) UdpSocket(stack, fd, type);
+}
+
+UdpSocket::UdpSocket(Stack& stack, int fd, int type) noexcept : stack_(stack) {
+    socklen_t len = sizeof cookie_;
+    if (os::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie_, &len) != 0) cookie_ = 0;
+    nonblock_.store((type & SOCK_NONBLOCK) != 0, std::memory_order_relaxed);
+    token_ = reinterpret_cast<std::uintptr_t>(this);
+    os_polls_left_ = static_cast<std::uint32_t>(config::get().rx_udp_poll_os_ratio);
+}
+
+UdpSocket::~UdpSocket() {
+    while (ring::RxBuffer* b = pop()) b->release();
+}
+
+void UdpSocket::recycle() noexcept {
+    this->~UdpSocket();
+    auto* f = reinterpret_cast<FreeSocket*>(reinterpret_cast<char*>(this) + kLinkOffset);
+    g_pool_lock.lock();
+    f->next = g_pool;
+    g_pool = f;
+    g_pool_lock.unlock();
+}
+
+void UdpSocket::last_fd_closed() noexcept {
+    closed_.store(true, std::memory_order_release);
+    {
+        ControlLock control(stack_);
+        if (control.mine) drop_rules();
+    }
+    queue_lock_.lock();
+    waiters_.signal_all();
+    queue_lock_.unlock();
+}
+
+void UdpSocket::on_shadow_error(std::uint64_t token) noexcept {
+    auto* socket = reinterpret_cast<UdpSocket*>(static_cast<std::uintptr_t>(token));
+    if (!socket->try_ref()) return;  // its memory is always a socket's: see take_memory()
+    socket->shadow_event_.store(true, std::memory_order_release);
+    socket->unref();
+}
+
+// ---- names and rules ----
+
+void UdpSocket::read_names(int fd) noexcept {
+    sockaddr_in a{};
+    socklen_t len = sizeof a;
+    local_addr_ = 0;
+    local_port_ = 0;
+    if (os::getsockname(fd, reinterpret_cast<sockaddr*>(&a), &len) == 0 && a.sin_family == AF_INET) {
+        local_addr_ = a.sin_addr.s_addr;
+        local_port_ = a.sin_port;
+    }
+    len = sizeof a;
+    peer_addr_ = 0;
+    peer_port_ = 0;
+    int saved = errno;
+    if (os::getpeername(fd, reinterpret_cast<sockaddr*>(&a), &len) == 0 && a.sin_family == AF_INET) {
+        peer_addr_ = a.sin_addr.s_addr;
+        peer_port_ = a.sin_port;
+    }
+    errno = saved;
+}
+
+void UdpSocket::read_attributes(int fd) noexcept {
+    SendAttributes a;
+    // A connected or bound socket has a source; one bound to INADDR_ANY takes the route's.
+    a.src_addr = local_addr_;
+    a.src_port = local_port_;
+    a.tos = static_cast<std::uint8_t>(int_option(fd, IPPROTO_IP, IP_TOS, 0));
+    a.ttl = static_cast<std::uint8_t>(int_option(fd, IPPROTO_IP, IP_TTL, 64));
+    a.pmtu_discover = int_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT);
+    a.mark = static_cast<std::uint32_t>(int_option(fd, SOL_SOCKET, SO_MARK, 0));
+    char device[16] = "";
+    socklen_t len = sizeof device;
+    if (os::getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, device, &len) == 0 && device[0] != 0)
+        for (const net::Link& link : stack_.view().links())
+            if (link.name == device) a.oif = link.ifindex;
+    std::uint64_t limit = static_cast<std::uint64_t>(int_option(fd, SOL_SOCKET, SO_RCVBUF, 212992));
+    queue_limit_.store(std::max(limit, static_cast<std::uint64_t>(config::get().rx_bytes_min)));
+    reuseport_ = int_option(fd, SOL_SOCKET, SO_REUSEPORT, 0) != 0;
+
+    send_lock_.lock();
+    attributes_ = a;
+    attributes_version_.fetch_add(1, std::memory_order_release);
+    send_lock_.unlock();
+}
+
+std::vector<UdpSocket::Rule> UdpSocket::wanted_rules(bool only_route) noexcept {
+    std::vector<Rule> wanted;
+    if (left_ || closed_ || local_port_ == 0) return wanted;
+    const config::Rules& conf = config::rules();
+    auto allowed = [&](in_addr_t addr) {
+        return conf.match(config::Role::udp_receiver, {addr, local_port_}, nullptr) == config::Transport::vma;
+    };
+    verbs::FlowSpec spec{IPPROTO_UDP, 0, local_port_, peer_addr_, peer_port_};
+
+    if (peer_addr_ != 0) {
+        // Connected: one peer, one local address, the interface of the route there.
+        config::Endpoint local{local_addr_, local_port_}, peer{peer_addr_, peer_port_};
+        if (!is_unicast(local_addr_) || !is_unicast(peer_addr_)) return wanted;
+        if (conf.match(config::Role::udp_connect, peer, &local) == config::Transport::os) {
+            log::once(log::Level::info, "a connected UDP socket is served by the kernel: libvma.conf says so");
+            left_ = true;
+            return wanted;
+        }
+        if (!allowed(local_addr_)) return wanted;
+        net::RouteQuery query{peer_addr_, local_addr_, attributes_.oif, attributes_.mark, attributes_.tos,
+                              IPPROTO_UDP, local_port_, peer_port_};
+        auto route = stack_.view().route(query);
+        if (!route || route->kind != net::Route::Kind::unicast) return wanted;
+        spec.dst_addr = local_addr_;
+        if (ring::Ring* ring = stack_.rings().get(route->ifindex)) wanted.push_back({ring, spec});
+        // Answers may come in through the interface that owns the address, when that is another one.
+        int owner = 0;
+        if (stack_.view().is_local(local_addr_, &owner) && owner != route->ifindex)
+            if (ring::Ring* ring = stack_.rings().get(owner)) wanted.push_back({ring, spec});
+        return wanted;
+    }
+    for (const net::LocalAddress& a : stack_.view().addresses()) {
+        if (local_addr_ != 0 && a.address != local_addr_) continue;
+        if (!is_unicast(a.address)) continue;
+        if (attributes_.oif != 0 && a.ifindex != attributes_.oif) continue;
+        net::Link link;
+        std::string why;
+        if (!stack_.view().link(a.ifindex, link) || !ring::Rings::eligible(link, why)) continue;
+        if (!allowed(a.address)) continue;
+        ring::Ring* ring = only_route ? stack_.rings().find(a.ifindex) : stack_.rings().get(a.ifindex);
+        if (ring == nullptr) continue;
+        spec.dst_addr = a.address;
+        wanted.push_back({ring, spec});
+    }
+    return wanted;
+}
+
+void UdpSocket::set_rules(std::vector<Rule> wanted) noexcept {
+    auto same = [](const Rule& a, const Rule& b) { return a.ring == b.ring && a.spec == b.spec; };
+    auto has = [&](const std::vector<Rule>& list, const Rule& r) {
+        return std::any_of(list.begin(), list.end(), [&](const Rule& x) { return same(x, r); });
+    };
+    // New rules first, so that no datagram of a kept peer takes the way through the kernel in between.
+    std::vector<Rule> now;
+    for (Rule& r : wanted) {
+        if (has(rules_, r)) {
+            now.push_back(r);
+            continue;
+        }
+        if (auto added = r.ring->attach(r.spec, this, share()); added) {
+            now.push_back(r);
+        } else {
+            log::once(log::Level::warn, "a UDP flow on {} is served by the kernel: {}", r.ring->attr().name,
+                      added.error().what);
+        }
+    }
+    for (Rule& r : rules_)
+        if (!has(now, r)) r.ring->detach(r.spec, this);
+    rules_ = std::move(now);
+
+    unsigned n = 0;
+    for (Rule& r : rules_) {
+        bool known = false;
+        for (unsigned i = 0; i < n; i++) known |= rings_[i].load(std::memory_order_relaxed) == r.ring;
+        if (known || n == kMaxRings) continue;
+        rings_[n++].store(r.ring, std::memory_order_relaxed);
+    }
+    const bool first = ring_count_.exchange(n, std::memory_order_acq_rel) == 0 && n != 0;
+    update_control_wanted();
+    if (first) {  // threads that wait on the kernel's side alone must wait on the rings as well
+        queue_lock_.lock();
+        waiters_.signal_all();
+        queue_lock_.unlock();
+    }
+}
+
+void UdpSocket::drop_rules() noexcept {
+    if (wildcard_listed_) stack_.remove_wildcard(this);
+    wildcard_listed_ = false;
+    set_rules({});
+}
+
+void UdpSocket::update_rules(bool only_route) noexcept {
+    try {
+        set_rules(wanted_rules(only_route));
+        bool wildcard = !closed_ && !left_ && local_port_ != 0 && local_addr_ == 0 && peer_addr_ == 0;
+        if (wildcard && !wildcard_listed_) {
+            stack_.add_wildcard(this);
+            wildcard_listed_ = true;
+        } else if (!wildcard && wildcard_listed_) {
+            stack_.remove_wildcard(this);
+            wildcard_listed_ = false;
+        }
+    } catch (...) {
+        log::once(log::Level::warn, "a UDP socket is served by the kernel: out of memory");
+    }
+}
+
+void UdpSocket::refresh_wildcard() noexcept { update_rules(!bound_explicitly_); }
+
+// ---- calls ----
+
+int UdpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
+    int r = os::bind(fd, addr, len);
+    if (r != 0 || left_) return r;
+    int saved = errno;
+    ControlLock control(stack_);
+    if (control.mine) {
+        bound_explicitly_ = true;
+        read_names(fd);
+        read_attributes(fd);
+        update_rules(false);
+    }
+    errno = saved;
+    return r;
+}
+
+int UdpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
+    flush();
+    int r = os::connect(fd, addr, len);
+    if (left_) return r;
+    int saved = errno;
+    ControlLock control(stack_);
+    if (control.mine) {
+        read_names(fd);
+        read_attributes(fd);
+        update_rules(false);
+        if (ring_count_ != 0 && !errors_watched_) {
+            errors_watched_ = true;
+            runtime::watch_errors(fd, token_);
+        }
+    }
+    errno = saved;
+    return r;
+}
+
+void UdpSocket::after_autobind(int fd) noexcept {
+    ControlLock control(stack_);
+    if (!control.mine || local_port_ != 0) return;
+    read_names(fd);
+    read_attributes(fd);
+    // Only rings that exist, and the one of this route, which resolve() opens: a client need not attach everywhere.
+    update_rules(true);
+}
+
+int UdpSocket::shutdown(int fd, int how) {
+    flush();
+    int r = os::shutdown(fd, how);
+    int saved = errno;
+    // Linux marks an unconnected UDP socket as shut down as well, while it answers ENOTCONN.
+    if (r == 0 || saved == ENOTCONN) {
+        if (how == SHUT_WR || how == SHUT_RDWR) set_kernel_tx(shut, true);
+        if (how == SHUT_RD || how == SHUT_RDWR) {
+            rx_shut_.store(true, std::memory_order_release);
+            queue_lock_.lock();
+            waiters_.signal_all();
+            queue_lock_.unlock();
+        }
+    }
+    errno = saved;
+    return r;
+}
+
+void UdpSocket::leave_to_kernel(int, const char* why) noexcept {
+    if (left_.exchange(true)) return;
+    int saved = errno;
+    log::once(log::Level::info, "a UDP socket is left to the kernel: {}", why);
+    flush();
+    ControlLock control(stack_);
+    if (control.mine) drop_rules();
+    errno = saved;
+}
+
+}  // namespace vma::sockets

@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Receiving on a UDP socket: the queue, the kernel's side, spinning, sleeping, control messages.
+//
+// A datagram may come from the ring or from the shadow (fragments, loopback, foreign interfaces, everything before the
+// rules were in place). The queue is asked first; the kernel's side is asked in the proportion VMA_RX_UDP_POLL_OS_RATIO
+// while spinning, at once after anything in this process was sent through the kernel, and always before sleeping. Its
+// answer then is the call's answer, so errors, shutdown and everything unusual are the kernel's own.
+#include <limits.h>
+#include <time.h>
+
+#include <linux/errqueue.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "libvma/config/params.h"
+#include "libvma/os/calls.h"
+#include "libvma/runtime/clock.h"
+#include "libvma/runtime/runtime.h"
+#include "libvma/runtime/signal_hold.h"
+#include "libvma/sockets/cmsg.h"
+#include "libvma/sockets/stack.h"
+#include "libvma/sockets/udp_socket.h"
+
+namespace vma::sockets {
+
+std::atomic<std::uint32_t> g_kernel_sends{0};
+
+namespace {
+
+// What one queued datagram costs beside its payload. The kernel charges its buffers (768 bytes and more for a small
+// datagram); ours are larger still, but a program's SO_RCVBUF is meant in the kernel's currency.
+constexpr std::uint64_t kDatagramCost = 256;
+constexpr std::uint64_t kKernelLookUsec = 10;  // a call that finds nothing looks at the kernel's side if the last look is older
+constexpr unsigned kHandled = MSG_DONTWAIT | MSG_PEEK | MSG_TRUNC | MSG_WAITALL | MSG_NOSIGNAL | MSG_CMSG_CLOEXEC | MSG_WAITFORONE;
+
+}  // namespace
+
+// ---- arrival ----
+
+bool UdpSocket::deliver(ring::RxBuffer* b) noexcept {
+    const std::uint64_t cost = b->payload_length + kDatagramCost;
+    queue_lock_.lock();
+    if (queued_bytes_ + cost > queue_limit_.load(std::memory_order_relaxed) && head_ != nullptr) {
+        drops_++;
+        queue_lock_.unlock();
+        return false;
+    }
+    b->drops_before = drops_;
+    b->next = nullptr;
+    if (tail_ != nullptr)
+        tail_->next = b;
+    else
+        head_ = b;
+    tail_ = b;
+    queued_bytes_ += cost;
+    queued_.store(queued_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    arrivals_.store(arrivals_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    if (!waiters_.empty()) waiters_.signal_all();
+    queue_lock_.unlock();
+    return true;
+}
+
+ring::RxBuffer* UdpSocket::pop() noexcept {
+    queue_lock_.lock();
+    ring::RxBuffer* b = head_;
+    if (b != nullptr) {
+        head_ = b->next;
+        if (head_ == nullptr) tail_ = nullptr;
+        b->next = nullptr;
+        queued_bytes_ -= b->payload_length + kDatagramCost;
+        queued_.store(queued_.load(std::memory_order_relaxed) - 1, std::memory_order_release);
+    }
+    queue_lock_.unlock();
+    return b;
+}
+
+unsigned UdpSocket::progress() noexcept {
+    unsigned n = 0;
+    const unsigned count = ring_count_.load(std::memory_order_acquire);
+    for (unsigned i = 0; i < count; i++) n += rings_[i].load(std::memory_order_relaxed)->poll();
+    return n;
+}
+
+void UdpSocket::flush() noexcept {
+    const unsigned count = ring_count_.load(std::memory_order_acquire);
+    for (unsigned i = 0; i < count; i++) rings_[i].load(std::memory_order_relaxed)->flush();
+}
+
+unsigned UdpSocket::arm(int* fds, unsigned room) noexcept {
+    const unsigned count = ring_count_.load(std::memory_order_acquire);
+    unsigned n = 0;
+    for (unsigned i = 0; i < count && n < room; i++) {
+        ring::Ring* ring = rings_[i].load(std::memory_order_relaxed);
+        ring->arm();
+        fds[n++] = ring->channel_fd();
+    }
+    return n;
+}
+
+void UdpSocket::add_waiter(Waiter* waiter) noexcept {
+    queue_lock_.lock();
+    waiters_.add(waiter);
+    queue_lock_.unlock();
+}
+
+void UdpSocket::remove_waiter(Waiter* waiter) noexcept {
+    queue_lock_.lock();
+    waiters_.remove(waiter);
+    queue_lock_.unlock();
+}
+
+// ---- one datagram to the caller ----
+
+void UdpSocket::put_control(const ring::RxBuffer& b, msghdr& msg) noexcept {
+    const unsigned wanted = control_wanted_.load(std::memory_order_relaxed);
+    CmsgWriter out(msg);
+    if (wanted == 0) return;
+    const timespec when{b.timestamp_ns / 1'000'000'000, b.timestamp_ns % 1'000'000'000};
+    // The kernel's order: socket level first, then the IP level by option.
+    if (b.timestamp_ns != 0) {
+        if (wanted & timestampns) {
+            out.put(SOL_SOCKET, SO_TIMESTAMPNS, &when, sizeof when);
+        } else if (wanted & timestamp) {
+            timeval tv{when.tv_sec, when.tv_nsec / 1000};
+            out.put(SOL_SOCKET, SO_TIMESTAMP, &tv, sizeof tv);
+        }
+        if (wanted & timestamping) {
+            scm_timestamping stamps{};
+            std::memcpy(&stamps.ts[0], &when, sizeof when);
+            out.put(SOL_SOCKET, SO_TIMESTAMPING, &stamps, sizeof stamps);
+        }
+    }
+    if ((wanted & rxq_ovfl) && b.drops_before != 0)
+        out.put(SOL_SOCKET, SO_RXQ_OVFL, &b.drops_before, sizeof b.drops_before);
+    if (wanted & pktinfo) {
+        in_pktinfo info{};
+        info.ipi_ifindex = b.ring->attr().ifindex;
+        info.ipi_spec_dst.s_addr = b.dst_addr;
+        info.ipi_addr.s_addr = b.dst_addr;
+        out.put(IPPROTO_IP, IP_PKTINFO, &info, sizeof info);
+    }
+    if (wanted & recvttl) {
+        int ttl = b.ttl;
+        out.put(IPPROTO_IP, IP_TTL, &ttl, sizeof ttl);
+    }
+    if (wanted & recvtos) out.put(IPPROTO_IP, IP_TOS, &b.tos, sizeof b.tos);
+    if (wanted & origdst) {
+        sockaddr_in to{};
+        to.sin_family = AF_INET;
+        to.sin_addr.s_addr = b.dst_addr;
+        to.sin_port = b.dst_port;
+        out.put(IPPROTO_IP, IP_ORIGDSTADDR, &to, sizeof to);
+    }
+}
+
+ssize_t UdpSocket::finish(ring::RxBuffer* b, Receive& r) noexcept {
+    msghdr& msg = *r.msg;
+    std::size_t room = 0;
+    for (std::size_t i = 0; i < r.count; i++) {
+        if (r.iov[i].iov_base == nullptr && r.iov[i].iov_len != 0 && b->payload_length > room) {
+            errno = EFAULT;  // the datagram is lost then, in the kernel as well
+            return -1;
+        }
+        room += r.iov[i].iov_len;
+    }
+    std::size_t copied = b->copy_to(r.iov, r.count);
+    msg.msg_flags = 0;
+    if (copied < b->payload_length) msg.msg_flags |= MSG_TRUNC;
+    if (r.flags & MSG_CMSG_CLOEXEC) msg.msg_flags |= MSG_CMSG_CLOEXEC;
+    if (msg.msg_name != nullptr) {
+        sockaddr_in from{};
+        from.sin_family = AF_INET;
+        from.sin_addr.s_addr = b->src_addr;
+        from.sin_port = b->src_port;
+        std::memcpy(msg.msg_name, &from, std::min<std::size_t>(msg.msg_namelen, sizeof from));
+        msg.msg_namelen = sizeof from;
+    } else {
+        msg.msg_namelen = 0;
+    }
+    if (msg.msg_control != nullptr || msg.msg_controllen != 0) put_control(*b, msg);
+    msg.msg_flags &= ~MSG_CMSG_CLOEXEC;
+    return static_cast<ssize_t>(r.flags & MSG_TRUNC ? b->payload_length : copied);
+}
+
+bool UdpSocket::kernel_receives(int flags) const noexcept {
+    if (offloaded()) return false;
+    return left_.load(std::memory_order_relaxed) || (flags & MSG_DONTWAIT) || nonblock_.load(std::memory_order_relaxed);
+}
+
+bool UdpSocket::kernel_side_due() noexcept {
+    if (shadow_event_.load(std::memory_order_acquire)) return true;
+    std::uint32_t left = os_polls_left_.load(std::memory_order_relaxed);
+    if (left == 0) return false;  // VMA_RX_UDP_POLL_OS_RATIO is 0
+    os_polls_left_.store(left - 1, std::memory_order_relaxed);
+    return left == 1;
+}
+
+ssize_t UdpSocket::receive(int fd, Receive& r) {
+    const config::Params& params = config::get();
+    const bool nonblock = (r.flags & MSG_DONTWAIT) || nonblock_.load(std::memory_order_relaxed);
+    if ((r.flags & ~kHandled) != 0) {  // MSG_ERRQUEUE, MSG_OOB and whatever else there is
+        flush();
+        return os::recvmsg(fd, r.msg, r.flags);
+    }
+    const bool peek = r.flags & MSG_PEEK;
+    std::uint64_t deadline = 0, spins = 0;
+    std::uint32_t interruptions = 0, restarts = 0;
+    bool first = true, woken = false;
+    for (;;) {
+        // Without rings the kernel's side is all there is. It is still waited for here and not in a blocking recv(),
+        // because another thread's bind, connect or send may put rules in place meanwhile.
+        const bool rings = ring_count_.load(std::memory_order_acquire) != 0;
+        bool look = kernel_side_due();
+        if (!look) {
+            if (queued() == 0) {
+                flush();
+                progress();
+            }
+            if (queued() != 0) {
+                if (peek) {
+                    queue_lock_.lock();
+                    ssize_t n = -1;
+                    bool have = head_ != nullptr;
+                    if (have) n = finish(head_, r);
+                    queue_lock_.unlock();
+                    if (have) return n;
+                } else if (ring::RxBuffer* b = pop()) {
+                    ssize_t n = finish(b, r);
+                    b->release();
+                    return n;
+                }
+            }
+        }
+        look |= !rings || woken;
+        woken = false;
+        if (first) {
+            first = false;
+            interruptions = runtime::interruptions();
+            restarts = runtime::restarts();
+            if (std::uint64_t timeout = rcvtimeo_ns_.load(std::memory_order_relaxed); timeout != 0 && !nonblock)
+                deadline = clock::monotonic_ns() + timeout;
+            static const std::uint64_t kLookTicks = kKernelLookUsec * clock::ticks_per_usec();
+            look |= g_kernel_sends.load(std::memory_order_relaxed) != kernel_sends_seen_ ||
+                    clock::ticks() - os_polled_at_.load(std::memory_order_relaxed) > kLookTicks;
+        }
+        if (closed_.load(std::memory_order_acquire)) {
+            errno = EBADF;
+            return -1;
+        }
+        if (look) {
+            shadow_event_.store(false, std::memory_order_relaxed);
+            kernel_sends_seen_ = g_kernel_sends.load(std::memory_order_relaxed);
+            os_polls_left_.store(static_cast<std::uint32_t>(params.rx_udp_poll_os_ratio), std::memory_order_relaxed);
+            int saved = errno;
+            ssize_t n = os::recvmsg(fd, r.msg, r.flags | MSG_DONTWAIT);
+            if (n >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) return n;
+            errno = saved;
+            os_polled_at_.store(clock::ticks(), std::memory_order_relaxed);
+            if (queued() != 0) continue;
+        }
+        if (nonblock) {
+            if (queued() != 0) continue;
+            errno = EAGAIN;
+            return -1;
+        }
+        if (rx_shut_.load(std::memory_order_acquire)) return 0;
+        if (runtime::interruptions() != interruptions || (deadline != 0 && runtime::restarts() != restarts)) {
+            errno = EINTR;
+            return -1;
+        }
+        spins++;
+        if (deadline != 0 && (spins & 63) == 0 && clock::monotonic_ns() >= deadline) {
+            errno = EAGAIN;
+            return -1;
+        }
+        if (rings && (params.rx_poll < 0 || spins < static_cast<std::uint64_t>(params.rx_poll))) {
+            cpu_relax();
+            continue;
+        }
+        {
+            runtime::SignalHold hold;  // released last, so that a handler finds no lock or list of ours in use
+            if (runtime::interruptions() == interruptions && (deadline == 0 || runtime::restarts() == restarts) &&
+                !sleep(fd, deadline, hold.original()))
+                return -1;
+        }
+        spins = 0;
+        woken = true;  // perhaps by the kernel's side
+    }
+}
+
+bool UdpSocket::sleep(int fd, std::uint64_t deadline, const sigset_t* mask) {
+    pollfd fds[2 + kMaxRings];
+    nfds_t n = 0;
+    fds[n++] = {fd, POLLIN, 0};
+    Waiter* waiter = Waiter::mine();
+    struct Waiting {
+        UdpSocket* socket;
+        Waiter* waiter;
+        ~Waiting() {
+            if (waiter != nullptr) socket->remove_waiter(waiter);
+        }
+    } waiting{this, waiter};
+    if (waiter != nullptr) {
+        waiter->clear();
+        add_waiter(waiter);
+        fds[n++] = {waiter->fd(), POLLIN, 0};
+    }
+    int channels[kMaxRings];
+    unsigned count = arm(channels, kMaxRings);
+    for (unsigned i = 0; i < count; i++) fds[n++] = {channels[i], POLLIN, 0};
+    // A datagram that came before the waiter was in place must not be slept through.
+    flush();
+    progress();
+    if (queued() != 0 || closed_.load(std::memory_order_acquire) || rx_shut_.load(std::memory_order_acquire)) return true;
+    timespec limit{}, *timeout = nullptr;
+    if (deadline != 0 || waiter == nullptr) {
+        std::uint64_t now = clock::monotonic_ns();
+        std::uint64_t left = deadline == 0 ? ~std::uint64_t{0} : deadline > now ? deadline - now : 0;
+        if (waiter == nullptr) left = std::min<std::uint64_t>(left, 1'000'000);
+        limit = {static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
+        timeout = &limit;
+    }
+    int saved = errno;
+    int r = os::ppoll(fds, n, timeout, mask);
+    if (r < 0 && errno != EINTR) return false;
+    errno = saved;
+    if (r == 0 && deadline != 0 && clock::monotonic_ns() >= deadline) {
+        progress();
+        if (queued() != 0) return true;
+        errno = EAGAIN;
+        return false;
+    }
+    return true;
+}
+
+// ---- calls ----
+
+ssize_t UdpSocket::recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) {
+    if (kernel_receives(flags)) return os::recvfrom(fd, buf, len, flags, addr, alen);
+    if (addr != nullptr && (alen == nullptr || static_cast<int>(*alen) < 0))
+        return os::recvfrom(fd, buf, len, flags, addr, alen);  // the kernel knows the error
+    iovec iov{buf, len};
+    msghdr msg{};
+    msg.msg_name = addr;
+    msg.msg_namelen = addr != nullptr ? *alen : 0;
+    msg.msg_iov = &iov;
+    msg.msg_iovlen = 1;
+    Receive r{&iov, 1, flags, &msg};
+    ssize_t n = receive(fd, r);
+    if (n >= 0 && addr != nullptr) *alen = msg.msg_namelen;
+    return n;
+}
+
+ssize_t UdpSocket::recvmsg(int fd, msghdr* msg, int flags) {
+    if (kernel_receives(flags) || msg == nullptr || msg->msg_iovlen > IOV_MAX || (msg->msg_iov == nullptr && msg->msg_iovlen != 0) ||
+        static_cast<int>(msg->msg_namelen) < 0)
+        return os::recvmsg(fd, msg, flags);
+    for (std::size_t i = 0; i < msg->msg_iovlen; i++)
+        if (static_cast<ssize_t>(msg->msg_iov[i].iov_len) < 0) return os::recvmsg(fd, msg, flags);
+    Receive r{msg->msg_iov, msg->msg_iovlen, flags, msg};
+    return receive(fd, r);
+}
+
+int UdpSocket::recvmmsg(int fd, mmsghdr* msgs, unsigned count, int flags, timespec* timeout) {
+    if (kernel_receives(flags) || msgs == nullptr) return os::recvmmsg(fd, msgs, count, flags, timeout);
+    std::uint64_t end = 0;
+    if (timeout != nullptr) {
+        if (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1'000'000'000) {
+            errno = EINVAL;
+            return -1;
+        }
+        end = clock::monotonic_ns() + static_cast<std::uint64_t>(timeout->tv_sec) * 1'000'000'000u +
+              static_cast<std::uint64_t>(timeout->tv_nsec);
+    }
+    count = std::min<unsigned>(count, IOV_MAX);
+    unsigned got = 0;
+    int saved = errno;
+    while (got < count) {
+        ssize_t n = recvmsg(fd, &msgs[got].msg_hdr, flags & ~MSG_WAITFORONE);
+        if (n < 0) {
+            if (got == 0) return -1;
+            break;
+        }
+        msgs[got++].msg_len = static_cast<unsigned>(n);
+        if (flags & MSG_WAITFORONE) flags |= MSG_DONTWAIT;
+        if (timeout != nullptr) {
+            // As in the kernel: looked at after each datagram only (see BUGS in recvmmsg(2)).
+            std::uint64_t now = clock::monotonic_ns();
+            std::uint64_t left = now < end ? end - now : 0;
+            timeout->tv_sec = static_cast<time_t>(left / 1'000'000'000);
+            timeout->tv_nsec = static_cast<long>(left % 1'000'000'000);
+            if (left == 0) break;
+        }
+        if (msgs[got - 1].msg_hdr.msg_flags & MSG_OOB) break;
+    }
+    errno = saved;
+    return static_cast<int>(got);
+}
+
+}  // namespace vma::sockets

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Sending on a UDP socket: over a ring when everything is ordinary, else through the shadow.
+//
+// Ordinary means: a destination whose route leads through an offloaded interface to a resolved neighbour, a datagram
+// that fits the path MTU, no flag or option that asks for more. All other cases the kernel does, on the same local port,
+// so the peer sees no difference and every errno is the kernel's own.
+#include <limits.h>
+
+#include <cstring>
+
+#include "libvma/os/calls.h"
+#include "libvma/runtime/clock.h"
+#include "libvma/sockets/stack.h"
+#include "libvma/sockets/udp_socket.h"
+
+#ifndef SO_COOKIE
+#define SO_COOKIE 57
+#endif
+
+namespace vma::sockets {
+namespace {
+
+constexpr int kPlainFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
+constexpr std::uint64_t kVerifyUsec = 1000;
+
+}  // namespace
+
+bool UdpSocket::still_mine(int fd) noexcept {
+    static const std::uint64_t kVerifyTicks = kVerifyUsec * clock::ticks_per_usec();
+    std::uint64_t now = clock::ticks();
+    if (now - verified_at_.load(std::memory_order_relaxed) < kVerifyTicks) return true;
+    verified_at_.store(now, std::memory_order_relaxed);
+    std::uint64_t cookie = 0;
+    socklen_t len = sizeof cookie;
+    int saved = errno;
+    bool same = os::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) == 0 && cookie == cookie_;
+    errno = saved;
+    return same;
+}
+
+Destination* UdpSocket::destination(in_addr_t addr, in_port_t port) noexcept {
+    const std::uint32_t options = attributes_version_.load(std::memory_order_acquire);
+    Destination* d = last_destination_;
+    if (d == nullptr || d->addr != addr || d->port != port) {
+        const std::uint64_t key = std::uint64_t{addr} << 16 | port;
+        auto it = destinations_.find(key);
+        if (it == destinations_.end()) {
+            try {
+                if (destinations_.size() >= kMaxDestinations) {
+                    last_destination_ = nullptr;
+                    destinations_.clear();
+                }
+                auto fresh = std::make_unique<Destination>();
+                fresh->addr = addr;
+                fresh->port = port;
+                it = destinations_.emplace(key, std::move(fresh)).first;
+            } catch (...) {
+                return nullptr;
+            }
+        }
+        d = last_destination_ = it->second.get();
+    }
+    if (__builtin_expect(d->generation != stack_.view().generation() || d->options != options, 0)) {
+        resolve(stack_, attributes_, *d);
+        d->options = options;
+    }
+    return d;
+}
+
+bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size_t length, int flags,
+                          const sockaddr* name, socklen_t name_length, ssize_t& result) {
+    if ((flags & ~kPlainFlags) != 0 || kernel_tx_.load(std::memory_order_relaxed) != 0 ||
+        shadow_event_.load(std::memory_order_relaxed) || left_.load(std::memory_order_relaxed))
+        return false;
+    in_addr_t addr = peer_addr_;
+    in_port_t port = peer_port_;
+    if (name != nullptr) {
+        sockaddr_in to;
+        if (name_length < sizeof to) return false;
+        std::memcpy(&to, name, sizeof to);
+        if (to.sin_family != AF_INET || to.sin_port == 0 || to.sin_addr.s_addr == 0) return false;
+        addr = to.sin_addr.s_addr;
+        port = to.sin_port;
+    } else if (addr == 0) {
+        return false;
+    }
+    if (local_port_ == 0 || !still_mine(fd)) return false;
+    if (send_lock_.owned_by_me()) return false;  // a signal handler inside a send on this socket
+    send_lock_.lock();
+    struct Unlock {
+        Lock& lock;
+        ~Unlock() { lock.unlock(); }
+    } unlock{send_lock_};
+    Destination* d = destination(addr, port);
+    if (d == nullptr || d->ring == nullptr || length > d->max_payload) return false;
+    if (__builtin_expect(d->stale, 0)) {
+        std::uint64_t now = clock::ticks();
+        if (now > d->confirm_at) {
+            d->generation = 0;  // resolved again next time: the kernel may have confirmed the neighbour by then
+            return false;
+        }
+    }
+    int error = d->ring->send_udp(d->headers, iov, count, length);
+    if (error == EBUSY) return false;
+    if (error != 0) {
+        // The kernel's UDP says EAGAIN for a full send buffer; a blocking sender waits there, and so does the shadow's.
+        if (!(flags & MSG_DONTWAIT) && !nonblock_.load(std::memory_order_relaxed)) return false;
+        errno = EAGAIN;
+        result = -1;
+        return true;
+    }
+    result = static_cast<ssize_t>(length);
+    return true;
+}
+
+void UdpSocket::note_kernel_send(int fd, int flags, bool sent) noexcept {
+    g_kernel_sends.fetch_add(1, std::memory_order_relaxed);
+    if (!sent) return;
+    if (flags & MSG_MORE)
+        set_kernel_tx(more, true);  // the kernel collects until a send without it
+    else if (kernel_tx_.load(std::memory_order_relaxed) & more)
+        set_kernel_tx(more, false);
+    if (local_port_ == 0 && !left_) after_autobind(fd);
+}
+
+ssize_t UdpSocket::sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr, socklen_t alen) {
+    ssize_t result = -1;
+    iovec iov{const_cast<void*>(buf), len};
+    if ((buf != nullptr || len == 0) && send_fast(fd, &iov, 1, len, flags, addr, alen, result)) return result;
+    flush();
+    shadow_event_.store(false, std::memory_order_relaxed);
+    result = os::sendto(fd, buf, len, flags, addr, alen);
+    note_kernel_send(fd, flags, result >= 0);
+    return result;
+}
+
+ssize_t UdpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
+    ssize_t result = -1;
+    if (msg != nullptr && msg->msg_controllen == 0 && msg->msg_iovlen <= IOV_MAX &&
+        (msg->msg_iov != nullptr || msg->msg_iovlen == 0)) {
+        std::size_t length = 0;
+        bool plain = true;
+        for (std::size_t i = 0; i < msg->msg_iovlen; i++) {
+            plain &= msg->msg_iov[i].iov_base != nullptr || msg->msg_iov[i].iov_len == 0;
+            plain &= msg->msg_iov[i].iov_len <= 65535;
+            length += msg->msg_iov[i].iov_len;
+        }
+        const auto* name = static_cast<const sockaddr*>(msg->msg_name);
+        if (plain && length <= 65535 &&
+            send_fast(fd, msg->msg_iov, msg->msg_iovlen, length, flags, name, msg->msg_namelen, result))
+            return result;
+    }
+    flush();
+    shadow_event_.store(false, std::memory_order_relaxed);
+    result = os::sendmsg(fd, msg, flags);
+    note_kernel_send(fd, flags, result >= 0);
+    return result;
+}
+
+int UdpSocket::sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) {
+    if (msgs == nullptr && count != 0) return os::sendmmsg(fd, msgs, count, flags);
+    count = std::min<unsigned>(count, IOV_MAX);
+    unsigned sent = 0;
+    int saved = errno;
+    for (; sent < count; sent++) {
+        ssize_t n = sendmsg(fd, &msgs[sent].msg_hdr, flags);
+        if (n < 0) break;
+        msgs[sent].msg_len = static_cast<unsigned>(n);
+    }
+    if (sent == 0 && count != 0) return -1;
+    errno = saved;
+    return static_cast<int>(sent);
+}
+
+}  // namespace vma::sockets

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// When to hand posted frames to the kernel: the policy of lazy transmission, without clock or device.
+//
+// A kick costs more than everything else a sender does, so frames of a burst share one. A burst is recognised by its
+// gap: a frame posted within kBurstGap of the one before it, with no receive in between (a program that turns to
+// receiving waits for an answer, so nothing may be held back from then on). The first frame therefore leaves at once,
+// also the only frame of a request, and later ones wait for: kMaxHeld frames, a receive call (the ring flushes), or
+// the flusher thread, which looks at frames held for longer than kHoldLimit.
+#pragma once
+
+#include <cstdint>
+
+namespace vma::verbs {
+
+class LazyKick {
+  public:
+    static constexpr unsigned kMaxHeld = 32;          // what the kernel transmits in one sendto() (max_tx_budget)
+    static constexpr std::uint64_t kBurstGapNs = 2000;  // half a round trip on the fastest wire; a kick is about 600 ns
+    static constexpr std::uint64_t kHoldLimitNs = 35000;  // the promise is 50 us; the rest is for waking the flusher
+
+    explicit LazyKick(std::uint64_t burst_gap_ticks) noexcept : gap_(burst_gap_ticks) {}
+
+    // A frame was posted at `now` (ticks). True: kick now. False: it is held.
+    bool posted(std::uint64_t now) noexcept {
+        held_++;
+        bool burst = in_burst_ && now - last_ < gap_;
+        in_burst_ = true;
+        last_ = now;
+        if (burst && held_ < kMaxHeld) {
+            if (held_ == 1) held_since_ = now;
+            return false;
+        }
+        return true;
+    }
+    // The kick was done at `now`; the time it took does not count as a gap.
+    void kicked(std::uint64_t now) noexcept {
+        held_ = 0;
+        last_ = now;
+    }
+    // The program turned to receiving: the next frame is a lone one.
+    void end_burst() noexcept { in_burst_ = false; }
+
+    unsigned held() const noexcept { return held_; }
+    std::uint64_t held_since() const noexcept { return held_since_; }
+
+  private:
+    std::uint64_t gap_;
+    std::uint64_t last_ = 0, held_since_ = 0;
+    unsigned held_ = 0;
+    bool in_burst_ = false;
+};
+
+}  // namespace vma::verbs

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The XDP program: IPv4 UDP and TCP frames that match a flow rule go to the rule's AF_XDP socket, everything else
+// passes to the kernel. It is the software counterpart of a bifurcated NIC's flow steering, so it must never drop.
+//
+// Left to the kernel on purpose: fragments (they have no ports; the kernel reassembles, the shadow socket receives),
+// IP options, frames for another station, and UDP super-frames, whose datagram boundaries only the kernel knows.
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "steer.h"
+
+struct {
+    __uint(type, BPF_MAP_TYPE_XSKMAP);
+    __uint(max_entries, STEER_MAX_XSKS);
+    __type(key, __u32);
+    __type(value, __u32);
+} xsks SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, STEER_MAX_FLOWS);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, struct steer_five_tuple);
+    __type(value, __u32);
+} flows5 SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, STEER_MAX_FLOWS);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, struct steer_three_tuple);
+    __type(value, __u32);
+} flows3 SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, struct steer_config);
+} config SEC(".maps");
+
+struct ports {
+    __be16 src;
+    __be16 dst;
+};
+
+SEC("xdp.frags")
+int vma_steer(struct xdp_md* ctx) {
+    void* data = (void*)(long)ctx->data;
+    void* end = (void*)(long)ctx->data_end;
+    struct ethhdr* eth = data;
+    struct iphdr* ip = (void*)(eth + 1);
+    struct ports* ports = (void*)(ip + 1);
+    if ((void*)(ports + 1) > end) return XDP_PASS;
+    if (eth->h_proto != bpf_htons(ETH_P_IP) || ip->version != 4 || ip->ihl != 5) return XDP_PASS;
+    if (ip->protocol != IPPROTO_UDP && ip->protocol != IPPROTO_TCP) return XDP_PASS;
+    if (ip->frag_off & bpf_htons(0x3fff)) return XDP_PASS;  // MF or an offset
+
+    struct steer_five_tuple five = {
+        .src_addr = ip->saddr,
+        .dst_addr = ip->daddr,
+        .src_port = ports->src,
+        .dst_port = ports->dst,
+        .protocol = ip->protocol,
+    };
+    __u32* slot = bpf_map_lookup_elem(&flows5, &five);
+    if (!slot) {
+        struct steer_three_tuple three = {
+            .dst_addr = ip->daddr,
+            .dst_port = ports->dst,
+            .protocol = ip->protocol,
+        };
+        slot = bpf_map_lookup_elem(&flows3, &three);
+        if (!slot) return XDP_PASS;
+    }
+
+    __u32 zero = 0;
+    struct steer_config* cfg = bpf_map_lookup_elem(&config, &zero);
+    if (!cfg) return XDP_PASS;
+    __u16* to = (__u16*)eth->h_dest;
+    if (to[0] != cfg->mac[0] || to[1] != cfg->mac[1] || to[2] != cfg->mac[2]) return XDP_PASS;
+    if (ip->protocol == IPPROTO_UDP && bpf_xdp_get_buff_len(ctx) > cfg->max_udp_frame) return XDP_PASS;
+    // No socket at this index (its process has just gone): the kernel gets the frame.
+    return bpf_redirect_map(&xsks, *slot + ctx->rx_queue_index, XDP_PASS);
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/verbs/xdp/xsk.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include "libvma/os/calls.h"
+#include "libvma/os/raw_syscall.h"
+
+namespace vma::verbs::xdp {
+namespace {
+
+// struct xdp_umem_reg as of Linux 6.8; older kernels take its first four members.
+struct UmemReg {
+    std::uint64_t addr, len;
+    std::uint32_t chunk_size, headroom, flags, tx_metadata_len;
+};
+
+Result<int> new_socket() {
+    int fd = os::socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);
+    if (fd < 0) return fail(errno, fmt::format("socket(AF_XDP): {}", strerror(errno)));
+    return fd;
+}
+
+Result<xdp_mmap_offsets> offsets(int fd) {
+    xdp_mmap_offsets off{};
+    socklen_t len = sizeof off;
+    if (os::getsockopt(fd, SOL_XDP, XDP_MMAP_OFFSETS, &off, &len) != 0)
+        return fail(errno, fmt::format("XDP_MMAP_OFFSETS: {}", strerror(errno)));
+    return off;
+}
+
+}  // namespace
+
+template <class Entry>
+Result<void> XskRing<Entry>::create(int fd, int option, std::uint64_t page_offset, const xdp_ring_offset& where,
+                                    std::uint32_t size) {
+    if (os::setsockopt(fd, SOL_XDP, option, &size, sizeof size) != 0)
+        return fail(errno, fmt::format("XDP ring {} of {} entries: {}", option, size, strerror(errno)));
+    map_length_ = where.desc + size * sizeof(Entry);
+    map_ = mmap(nullptr, map_length_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd,
+                static_cast<off_t>(page_offset));
+    if (map_ == MAP_FAILED) {
+        map_ = nullptr;
+        return fail(errno, fmt::format("mmap of an XDP ring: {}", strerror(errno)));
+    }
+    madvise(map_, map_length_, MADV_DONTFORK);  // a child must not touch the parent's rings
+    auto* base = static_cast<std::uint8_t*>(map_);
+    producer_ = reinterpret_cast<std::uint32_t*>(base + where.producer);
+    consumer_ = reinterpret_cast<std::uint32_t*>(base + where.consumer);
+    flags_ = reinterpret_cast<std::uint32_t*>(base + where.flags);
+    entries_ = reinterpret_cast<Entry*>(base + where.desc);
+    size_ = size;
+    mask_ = size - 1;
+    cached_producer_ = load(producer_);
+    cached_consumer_ = load(consumer_);
+    return {};
+}
+
+template <class Entry>
+XskRing<Entry>::~XskRing() {
+    if (map_ != nullptr) munmap(map_, map_length_);
+}
+
+template class XskRing<std::uint64_t>;
+template class XskRing<xdp_desc>;
+
+Result<void> Xsk::open() {
+    auto fd = new_socket();
+    if (!fd) return std::unexpected(fd.error());
+    fd_ = InternalFd(*fd);
+    if (!fd_) return fail(EMFILE, "too many descriptors");
+    return {};
+}
+
+Result<void> Xsk::open_with_umem(void* memory, std::size_t length, std::uint32_t chunk, bool& metadata) {
+    if (auto opened = open(); !opened) return opened;
+    UmemReg reg{};
+    reg.addr = reinterpret_cast<std::uintptr_t>(memory);
+    reg.len = length;
+    reg.chunk_size = chunk;
+    // Newest interface first: flag and length, length alone (6.8 to 6.10), neither.
+    struct Attempt {
+        std::uint32_t flags, metadata;
+        socklen_t size;
+    };
+    const Attempt attempts[] = {{XDP_UMEM_TX_METADATA_LEN, sizeof(TxMetadata), sizeof reg},
+                                {0, sizeof(TxMetadata), sizeof reg},
+                                {0, 0, offsetof(UmemReg, tx_metadata_len)}};
+    int error = 0;
+    for (const Attempt& a : attempts) {
+        reg.flags = a.flags;
+        reg.tx_metadata_len = a.metadata;
+        if (os::setsockopt(fd(), SOL_XDP, XDP_UMEM_REG, &reg, a.size) == 0) {
+            metadata = a.metadata != 0;
+            return {};
+        }
+        error = errno;
+        if (error != EINVAL) break;
+    }
+    return fail(error, fmt::format("XDP_UMEM_REG of {} KiB: {}", length / 1024, strerror(error)));
+}
+
+Result<void> Xsk::make_rings(const XskConfig& config) {
+    auto off = offsets(fd());
+    if (!off) return std::unexpected(off.error());
+    // A queue has its own fill and completion ring even when the umem is shared.
+    std::uint32_t completion_size = config.tx_size != 0 ? config.tx_size : 64;
+    if (auto r = fill.create(fd(), XDP_UMEM_FILL_RING, XDP_UMEM_PGOFF_FILL_RING, off->fr, config.rx_size); !r) return r;
+    if (auto r = completion.create(fd(), XDP_UMEM_COMPLETION_RING, XDP_UMEM_PGOFF_COMPLETION_RING, off->cr,
+                                   completion_size);
+        !r)
+        return r;
+    if (auto r = rx.create(fd(), XDP_RX_RING, XDP_PGOFF_RX_RING, off->rx, config.rx_size); !r) return r;
+    if (config.tx_size != 0)
+        if (auto r = tx.create(fd(), XDP_TX_RING, XDP_PGOFF_TX_RING, off->tx, config.tx_size); !r) return r;
+    return {};
+}
+
+int Xsk::bind(const XskConfig& config, const Xsk* owner) noexcept {
+    sockaddr_xdp address{};
+    address.sxdp_family = AF_XDP;
+    address.sxdp_ifindex = static_cast<std::uint32_t>(config.ifindex);
+    address.sxdp_queue_id = config.queue;
+    if (owner != nullptr) {
+        address.sxdp_flags = XDP_SHARED_UMEM;
+        address.sxdp_shared_umem_fd = static_cast<std::uint32_t>(owner->fd());
+    } else {
+        address.sxdp_flags = config.bind_flags;
+    }
+    return os::bind(fd(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ? 0 : errno;
+}
+
+int Xsk::kick_tx() noexcept {
+    long r = os::raw_syscall(SYS_sendto, fd(), 0, 0, MSG_DONTWAIT, 0, 0);
+    return r < 0 ? static_cast<int>(-r) : 0;
+}
+
+void Xsk::kick_rx() noexcept { os::raw_syscall(SYS_recvfrom, fd(), 0, 0, MSG_DONTWAIT, 0, 0); }
+
+std::uint64_t Xsk::rx_drops() const noexcept {
+    xdp_statistics s{};
+    socklen_t len = sizeof s;
+    if (os::getsockopt(fd(), SOL_XDP, XDP_STATISTICS, &s, &len) != 0) return 0;
+    return s.rx_dropped + s.rx_ring_full + s.rx_invalid_descs;
+}
+
+bool Xsk::zero_copy() const noexcept {
+    xdp_options options{};
+    socklen_t len = sizeof options;
+    return os::getsockopt(fd(), SOL_XDP, XDP_OPTIONS, &options, &len) == 0 && (options.flags & XDP_OPTIONS_ZEROCOPY);
+}
+
+}  // namespace vma::verbs::xdp

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// UDP on the library over wires of different kinds: that traffic is offloaded at all, several receive queues, jumbo
+// frames, both XDP modes, and that lazily sent datagrams leave without a further call.
+#include "support/plain_test.h"
+
+namespace {
+
+using namespace testing_support;
+
+class Udp : public testing::Test {
+  protected:
+    // Both agents with their sockets: a on port 5000, b on 6000.
+    void start(const Wire& wire, RunOptions a, RunOptions b) {
+        hosts = std::make_unique<TwoHosts>(wire);
+        this->a = std::make_unique<Agent>(*hosts, Host::a, std::move(a));
+        this->b = std::make_unique<Agent>(*hosts, Host::b, std::move(b));
+        open_socket(*this->a, Host::a, 5000);
+        open_socket(*this->b, Host::b, 6000);
+    }
+    // A conversation that must not pass through a's kernel.
+    void expect_offloaded_conversation(int length) {
+        expect_conversation(*a, *b, "198.18.1.2", 3, length);  // neighbours are known now
+        long before = kernel_datagrams(*a);
+        expect_conversation(*a, *b, "198.18.1.2", 100, length);
+        EXPECT_LE(kernel_datagrams(*a) - before, 2) << a->process().err();
+        EXPECT_TRUE(hosts->has_xdp(Host::a)) << a->process().err();
+    }
+    void TearDown() override {
+        if (HasFailure() && a) std::cout << "log of a:\n" << a->process().err() << "log of b:\n" << b->process().err();
+    }
+    std::unique_ptr<TwoHosts> hosts;
+    std::unique_ptr<Agent> a, b;
+};
+
+TEST_F(Udp, LibraryToKernelPeer) {
+    start({}, with_library(), {});
+    expect_offloaded_conversation(100);
+    EXPECT_FALSE(hosts->has_xdp(Host::b));
+}
+
+TEST_F(Udp, LibraryOnBothSides) {
+    start({}, with_library(), with_library());
+    expect_offloaded_conversation(100);
+    EXPECT_TRUE(hosts->has_xdp(Host::b));
+}
+
+TEST_F(Udp, GenericXdp) {
+    start({}, with_library({"VMA_XDP_MODE=skb"}), {});
+    expect_offloaded_conversation(1400);
+    EXPECT_NE(hosts->ip(Host::a, {"link", "show", "dev", "veth1"}).find("xdpgeneric"), std::string::npos);
+}
+
+TEST_F(Udp, NativeXdp) {
+    start({}, with_library({"VMA_XDP_MODE=drv"}), {});
+    expect_offloaded_conversation(1400);
+    std::string link = hosts->ip(Host::a, {"link", "show", "dev", "veth1"});
+    EXPECT_EQ(link.find("xdpgeneric"), std::string::npos) << link;
+}
+
+TEST_F(Udp, JumboFrames) {
+    for (const char* mode : {"skb", "drv"}) {
+        SCOPED_TRACE(mode);
+        start({.mtu = 9000}, with_library({std::string("VMA_XDP_MODE=") + mode}), with_library({std::string("VMA_XDP_MODE=") + mode}));
+        expect_offloaded_conversation(100);
+        expect_conversation(*a, *b, "198.18.1.2", 50, 3500);
+        expect_conversation(*a, *b, "198.18.1.2", 50, 4000);
+        expect_conversation(*a, *b, "198.18.1.2", 50, 8972);
+        expect_conversation(*a, *b, "198.18.1.2", 20, 30000);
+        a.reset();
+        b.reset();
+    }
+}
+
+// Flows spread over the queues; whichever one they take, they arrive.
+TEST_F(Udp, FourReceiveQueues) {
+    for (const char* mode : {"skb", "drv"}) {
+        SCOPED_TRACE(mode);
+        start({.queues = 4}, with_library({std::string("VMA_XDP_MODE=") + mode}), {});
+        expect_conversation(*a, *b, "198.18.1.2", 3);
+        a->ask("set s rcvbuf 2000000");
+        long before = kernel_datagrams(*a);
+        EXPECT_EQ(b->ask("fan 20000 64 10 198.18.1.1 5000 200"), "sent 640");
+        std::string got = a->ask("drain s 500");
+        EXPECT_EQ(Agent::value(got, "count"), 640) << got;
+        EXPECT_EQ(Agent::value(got, "distinct"), 640) << got;
+        EXPECT_EQ(Agent::value(got, "bad"), 0) << got;
+        EXPECT_LE(kernel_datagrams(*a) - before, 2);
+        a.reset();
+        b.reset();
+    }
+}
+
+// After a burst nobody calls the library any more; what it held back to share a doorbell must leave all the same.
+TEST_F(Udp, BurstThenSilence) {
+    start({}, with_library(), {});
+    expect_conversation(*a, *b, "198.18.1.2", 3);
+    for (int burst : {1, 2, 3, 7, 31, 33}) {
+        EXPECT_EQ(a->ask("send s 198.18.1.2 6000 100 " + std::to_string(burst)), "sent " + std::to_string(burst));
+        a->post("sleep 300");
+        std::string got = b->ask("drain s 250 " + std::to_string(burst));
+        EXPECT_EQ(Agent::value(got, "count"), burst) << got;
+        EXPECT_EQ(a->answer(), "ok");
+    }
+}
+
+// What was sent before exit() or close() leaves as it would from the kernel.
+TEST_F(Udp, SentBeforeCloseAndExit) {
+    start({}, with_library(), {});
+    expect_conversation(*a, *b, "198.18.1.2", 3);
+    a->post("send s 198.18.1.2 6000 100 5");
+    a->post("close s");
+    a->answer(), a->answer();
+    EXPECT_EQ(Agent::value(b->ask("drain s 300 5"), "count"), 5);
+    open_socket(*a, Host::a, 5000);
+    a->post("send s 198.18.1.2 6000 100 5");
+    EXPECT_TRUE(a->finish().ok());
+    EXPECT_EQ(Agent::value(b->ask("drain s 300 5"), "count"), 5);
+}
+
+// The very first datagram has neither route nor neighbour.
+TEST_F(Udp, FirstDatagramArrives) {
+    start({}, with_library(), {});
+    EXPECT_EQ(a->ask("send s 198.18.1.2 6000 100 20"), "sent 20");
+    std::string got = b->ask("drain s 500 20");
+    EXPECT_EQ(Agent::value(got, "count"), 20) << got;
+    EXPECT_EQ(Agent::value(got, "distinct"), 20) << got;
+}
+
+TEST_F(Udp, BulkBothWays) {
+    start({}, with_library(), with_library());
+    expect_conversation(*a, *b, "198.18.1.2", 3);
+    a->ask("set s rcvbuf 4000000");
+    b->ask("set s rcvbuf 4000000");
+    for (int length : {64, 1400}) {
+        a->post("send s 198.18.1.2 6000 " + std::to_string(length) + " 2000 0 20");
+        b->post("send s 198.18.1.1 5000 " + std::to_string(length) + " 2000 0 20");
+        EXPECT_EQ(a->answer(), "sent 2000");
+        EXPECT_EQ(b->answer(), "sent 2000");
+        for (Agent* agent : {a.get(), b.get()}) {
+            std::string got = agent->ask("drain s 500 2000");
+            EXPECT_EQ(got, "count=2000 distinct=2000 disordered=0 bad=0");
+        }
+    }
+}
+
+TEST_F(Udp, TurnedOff) {
+    start({}, with_library({"VMA_OFFLOADED_SOCKETS=0"}), {});
+    expect_conversation(*a, *b, "198.18.1.2");
+    EXPECT_FALSE(hosts->has_xdp(Host::a));
+}
+
+TEST_F(Udp, InterfaceNotAllowed) {
+    start({.links = 2}, with_library({"VMA_XDP_INTERFACES=veth2"}), {});
+    expect_conversation(*a, *b, "198.18.1.2");
+    EXPECT_FALSE(hosts->has_xdp(Host::a, 1));
+    open_socket(*a, Host::a, 5001, 2, "t");
+    open_socket(*b, Host::b, 6001, 2, "t");
+    b->post("echo t 10 2000");
+    EXPECT_EQ(a->ask("ping t 198.18.2.2 6001 100 10 2000"), "answered 10");
+    b->answer();
+    EXPECT_TRUE(hosts->has_xdp(Host::a, 2)) << a->process().err();
+    EXPECT_FALSE(hosts->has_xdp(Host::a, 1));
+}
+
+}  // namespace
