@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A misspelt variable has no effect and says nothing, which is the worst of answers. So every VMA_ variable in the
-// environment that is not a parameter gets a line; the table of names that exist elsewhere keeps that line quiet for
-// variables that are right for another release.
+// A misspelt variable has no effect and says nothing, which is the worst of answers. So every VMA_ variable
+// in the environment that is not a parameter gets a line; the table of names that exist elsewhere keeps that
+// line quiet for variables that are right for another release.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,8 +25,8 @@ constexpr std::string_view kParameters[] = {
 // Names that read() takes beside those of the table.
 constexpr std::string_view kOldNames[] = {"VMA_RX_POLL_OS_RATIO", "VMA_RX_SKIP_OS", "VMA_SELECT_POLL_RATIO"};
 
-// Documented or read by some release of VMA. A name that becomes a parameter may stay here: parameters are looked up
-// first.
+// Documented or read by some release of VMA. A name that becomes a parameter may stay here: parameters are
+// looked up first.
 constexpr std::string_view known_elsewhere[] = {
     "VMA_ALLOW_PRIVILEGED_SOCK_OPT",
     "VMA_AVOID_SYS_CALLS_ON_TCP_FD",
@@ -126,7 +126,8 @@ constexpr std::string_view known_elsewhere[] = {
     "VMA_WINDOW_SCALING",
 };
 
-constexpr std::size_t kFarthest = 2;  // a slip of the finger: one letter wrong, left out, doubled, or two exchanged
+constexpr std::size_t kFarthest =
+    2;  // a slip of the finger: one letter wrong, left out, doubled, or two exchanged
 constexpr std::size_t kLongest = 64;
 
 // Levenshtein distance; anything above kFarthest may come out as any number above it.
@@ -165,7 +166,8 @@ void check_names(const char* const* environment, Complaints& complaints, Complai
         }
         std::string_view nearest;
         std::size_t best = kFarthest + 1;
-        for (auto names : {std::span<const std::string_view>(kParameters), std::span<const std::string_view>(known_elsewhere)}) {
+        for (auto names : {std::span<const std::string_view>(kParameters),
+                           std::span<const std::string_view>(known_elsewhere)}) {
             for (std::string_view candidate : names) {
                 std::size_t d = distance(name, candidate);
                 if (d < best) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Reading the environment. A value is taken whole or not at all: "10k", "" or " 5" is no number, and a number outside
-// the range is not bent into it, because a silently different value is what users of such variables lose days over.
+// Reading the environment. A value is taken whole or not at all: "10k", "" or " 5" is no number, and a number
+// outside the range is not bent into it, because a silently different value is what users of such variables
+// lose days over.
 #include "libvma/config/params.h"
 
 #include <stdlib.h>
@@ -34,7 +35,8 @@ Reading read_number(std::string_view text, std::int64_t min, std::int64_t max, s
     if (text.starts_with('-')) return Reading::not_a_number;
     std::int64_t number = 0;
     auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, base);
-    if (end != text.data() + text.size() || error == std::errc::invalid_argument) return Reading::not_a_number;
+    if (end != text.data() + text.size() || error == std::errc::invalid_argument)
+        return Reading::not_a_number;
     if (error == std::errc::result_out_of_range) return Reading::out_of_range;
     if (negative) number = -number;
     if (number < min || number > max) return Reading::out_of_range;
@@ -55,8 +57,8 @@ void read_int(GetEnv env, const char* name, std::int64_t min, std::int64_t max, 
                 fmt::format("{}=\"{}\" is not a number: the default {} is used", name, text, fallback));
             break;
         case Reading::out_of_range:
-            complaints.push_back(fmt::format("{}=\"{}\" is not between {} and {}: the default {} is used", name, text,
-                                             min, max, fallback));
+            complaints.push_back(fmt::format("{}=\"{}\" is not between {} and {}: the default {} is used",
+                                             name, text, min, max, fallback));
             break;
     }
 }
@@ -91,8 +93,9 @@ void check_words(Params& params, Complaints& complaints) {
         params.tracelevel = defaults.tracelevel;
     }
     if (params.xdp_mode != "auto" && params.xdp_mode != "drv" && params.xdp_mode != "skb") {
-        complaints.push_back(fmt::format("VMA_XDP_MODE=\"{}\" is none of auto, drv, skb: the default {} is used",
-                                         params.xdp_mode, defaults.xdp_mode));
+        complaints.push_back(
+            fmt::format("VMA_XDP_MODE=\"{}\" is none of auto, drv, skb: the default {} is used",
+                        params.xdp_mode, defaults.xdp_mode));
         params.xdp_mode = defaults.xdp_mode;
     }
 }
@@ -102,7 +105,8 @@ void check_words(Params& params, Complaints& complaints) {
 Params read(GetEnv env, Complaints& complaints) {
     Params params;
     read_old_names(env, params, complaints);
-#define VMA_PARAM_INT(member, name, def, min, max, doc) read_int(env, name, min, max, params.member, complaints);
+#define VMA_PARAM_INT(member, name, def, min, max, doc) \
+    read_int(env, name, min, max, params.member, complaints);
 #define VMA_PARAM_STR(member, name, def, doc) read_str(env, name, params.member);
 #include "libvma/config/params.def"
 #undef VMA_PARAM_INT
@@ -113,8 +117,9 @@ Params read(GetEnv env, Complaints& complaints) {
 }
 
 const Params& get() noexcept {
-    // No lock, so that neither fork nor a signal handler can meet one held: threads that come at the same time each
-    // read the environment, and the first to finish wins. Never freed, since other threads outlive exit().
+    // No lock, so that neither fork nor a signal handler can meet one held: threads that come at the same
+    // time each read the environment, and the first to finish wins. Never freed, since other threads outlive
+    // exit().
     static constinit std::atomic<const Params*> known{nullptr};
     if (const Params* params = known.load(std::memory_order_acquire)) return *params;
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The parameters: VMA_* environment variables, read once at start.
 //
-// One row of params.def is one parameter: parsing, the range check, the default, its documentation and its test come
-// from that row. A value that cannot be read or is out of range is reported with the variable's name and replaced by
-// the default.
+// One row of params.def is one parameter: parsing, the range check, the default, its documentation and its
+// test come from that row. A value that cannot be read or is out of range is reported with the variable's
+// name and replaced by the default.
 #pragma once
 
 #include <cstdint>
@@ -23,17 +23,18 @@ struct Params {
 // A line for the log about one variable: which, its text, and what is used instead.
 using Complaints = std::vector<std::string>;
 
-// Reads all parameters through `getenv_fn` (tests pass their own). Never throws on bad values. Old and misspelt names
-// that the manual or earlier releases document count where the present name is not set: VMA_RX_POLL_OS_RATIO and
-// VMA_RX_SKIP_OS (with a complaint), VMA_SELECT_POLL_RATIO, LOG_COLORS.
+// Reads all parameters through `getenv_fn` (tests pass their own). Never throws on bad values. Old and
+// misspelt names that the manual or earlier releases document count where the present name is not set:
+// VMA_RX_POLL_OS_RATIO and VMA_RX_SKIP_OS (with a complaint), VMA_SELECT_POLL_RATIO, LOG_COLORS.
 Params read(const char* (*getenv_fn)(const char*), Complaints& complaints);
 
-// The process's parameters; read from the environment on first use. That also starts the log, and complaints go there
-// as warnings.
+// The process's parameters; read from the environment on first use. That also starts the log, and complaints
+// go there as warnings.
 const Params& get() noexcept;
 
-// Variables of `environment` (as environ(7), ends with a null pointer) that begin with VMA_ and are no parameter. Such as
-// the manual or another release of VMA knows go to `notes`, all others, most likely spelling mistakes, to `complaints`.
+// Variables of `environment` (as environ(7), ends with a null pointer) that begin with VMA_ and are no
+// parameter. Such as the manual or another release of VMA knows go to `notes`, all others, most likely
+// spelling mistakes, to `complaints`.
 void check_names(const char* const* environment, Complaints& complaints, Complaints& notes);
 
 // name, default, range and text of every parameter, as docs/parameters.md prints them (tools/vma_params).

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Parser and matcher of libvma.conf; the file itself is read in rules_file.cpp.
 //
-// Statements are lines, so the parser is one cursor over a line and a function for each part of the grammar. A part
-// that does not fit throws Mistake, which ends the line and nothing else.
+// Statements are lines, so the parser is one cursor over a line and a function for each part of the grammar.
+// A part that does not fit throws Mistake, which ends the line and nothing else.
 #include "libvma/config/rules.h"
 
 #include <arpa/inet.h>
@@ -87,7 +87,9 @@ class Cursor {
         return fmt::format("\"{}\"", line_.substr(at_, size));
     }
 
-    [[noreturn]] static void fail(std::size_t column, std::string text) { throw Mistake{column, std::move(text)}; }
+    [[noreturn]] static void fail(std::size_t column, std::string text) {
+        throw Mistake{column, std::move(text)};
+    }
 
   private:
     void skip_blanks() noexcept {
@@ -106,7 +108,8 @@ class Cursor {
     std::size_t at_ = 0;
 };
 
-// Does an IPv6 address stand here? Either in brackets, or with more colons than an IPv4 endpoint can begin with.
+// Does an IPv6 address stand here? Either in brackets, or with more colons than an IPv4 endpoint can begin
+// with.
 bool looks_like_ipv6(std::string_view text) noexcept {
     if (text.starts_with('[') || text.starts_with("::")) return true;
     int colons = 0;
@@ -201,8 +204,10 @@ class Rules::Parser {
         }
         for (const Block& earlier : blocks_) {
             if (earlier.program != "*" || earlier.id != "*") continue;
-            complain(column, fmt::format("this block has no effect: `* *` of line {} comes first and fits every program",
-                                         earlier.line));
+            complain(
+                column,
+                fmt::format("this block has no effect: `* *` of line {} comes first and fits every program",
+                            earlier.line));
             break;
         }
         open(program, id);
@@ -268,8 +273,11 @@ class Rules::Parser {
         for (const Name& candidate : kRoles)
             if (candidate.name == keyword) role = &candidate;
         if (role == nullptr)
-            Cursor::fail(column, fmt::format("tcp_server, tcp_client, udp_sender, udp_receiver or udp_connect expected, not {}",
-                                             role_text));
+            Cursor::fail(
+                column,
+                fmt::format(
+                    "tcp_server, tcp_client, udp_sender, udp_receiver or udp_connect expected, not {}",
+                    role_text));
         rule.first = addresses(line);
         std::size_t second_column = line.column();
         if (line.accept(':')) rule.second = addresses(line);
@@ -280,7 +288,8 @@ class Rules::Parser {
             return;
         }
         if (rule.second && role->role != Role::tcp_client && role->role != Role::udp_connect) {
-            complain(second_column, fmt::format("{} knows one address only, the second one is ignored", keyword));
+            complain(second_column,
+                     fmt::format("{} knows one address only, the second one is ignored", keyword));
             rule.second.reset();
         }
         if (blocks_.empty()) open("*", "*");  // rules before the first application-id
@@ -293,7 +302,8 @@ class Rules::Parser {
             std::size_t column = line.column();
             if (looks_like_ipv6(line.rest())) Cursor::fail(column, "IPv6 addresses are not supported yet");
             if (!is_digit(line.peek()))
-                Cursor::fail(column, fmt::format("an address a.b.c.d[/prefix] or * expected, not {}", line.here()));
+                Cursor::fail(column,
+                             fmt::format("an address a.b.c.d[/prefix] or * expected, not {}", line.here()));
             std::uint32_t host = 0;
             for (int i = 0; i < 4; i++) {
                 if (i > 0 && !line.accept_inside('.'))
@@ -306,7 +316,8 @@ class Rules::Parser {
             result.mask = htonl(mask);
             result.addr = htonl(host & mask);
         }
-        if (!line.accept(':')) Cursor::fail(line.column(), fmt::format("a colon and ports expected, not {}", line.here()));
+        if (!line.accept(':'))
+            Cursor::fail(line.column(), fmt::format("a colon and ports expected, not {}", line.here()));
         if (line.accept('*')) return result;
         std::size_t column = line.column();
         unsigned low = line.number(65535, "a port"), high = low;
@@ -329,7 +340,8 @@ class Rules::Parser {
     bool id_seen_ = false;
 };
 
-Rules Rules::parse(std::string_view text, std::string_view program, std::string_view app_id, Complaints& complaints) {
+Rules Rules::parse(std::string_view text, std::string_view program, std::string_view app_id,
+                   Complaints& complaints) {
     return Parser(program, app_id, complaints).run(text);
 }
 

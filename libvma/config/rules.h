@@ -9,10 +9,11 @@
 //   role        tcp_server, tcp_client, udp_sender, udp_receiver, udp_connect
 //   addr        a.b.c.d[/prefix] or *             ports   number[-number] or *
 //
-// A statement is a line; # begins a comment anywhere; blanks are free around every token. A line with a mistake is
-// reported and skipped, the others count. Rules before the first application-id belong to the block `* *`; naming a block again
-// continues it. The first block that fits the program decides alone. `log` is read for the sake of old files and
-// changes nothing (the log is set up by VMA_TRACELEVEL and VMA_LOG_FILE).
+// A statement is a line; # begins a comment anywhere; blanks are free around every token. A line with a
+// mistake is reported and skipped, the others count. Rules before the first application-id belong to the
+// block `* *`; naming a block again continues it. The first block that fits the program decides alone. `log`
+// is read for the sake of old files and changes nothing (the log is set up by VMA_TRACELEVEL and
+// VMA_LOG_FILE).
 #pragma once
 
 #include <netinet/in.h>
@@ -37,15 +38,15 @@ enum class Transport { vma, os };
 
 class Rules {
   public:
-    // The rules that apply to a program called `program` (no path) with application id `app_id`. Complaints name line
-    // and column, "line 3, column 14: ...". Any text may come in.
+    // The rules that apply to a program called `program` (no path) with application id `app_id`. Complaints
+    // name line and column, "line 3, column 14: ...". Any text may come in.
     static Rules parse(std::string_view text, std::string_view program, std::string_view app_id,
                        Complaints& complaints);
 
-    // The first rule for `role` that fits, else vma. `first` is the local endpoint of a server or receiver (or the
-    // group), the remote one of a client, sender or connected socket. `second`, the local endpoint of a client or
-    // connected socket, may be null; then second addresses of rules are not looked at.
-    // Transport * means os for tcp_client, udp_connect and unicast receivers, else vma: so VMA has always read it.
+    // The first rule for `role` that fits, else vma. `first` is the local endpoint of a server or receiver
+    // (or the group), the remote one of a client, sender or connected socket. `second`, the local endpoint of
+    // a client or connected socket, may be null; then second addresses of rules are not looked at. Transport
+    // * means os for tcp_client, udp_connect and unicast receivers, else vma: so VMA has always read it.
     Transport match(Role role, Endpoint first, const Endpoint* second) const;
 
     // Do the rules leave every endpoint to the kernel for `role`? Then a socket need not be looked at at all.
@@ -70,8 +71,8 @@ class Rules {
     Lists lists_;
 };
 
-// The process's rules, read on first use from VMA_CONFIG_FILE for this program and VMA_APPLICATION_ID. Complaints go
-// to the log. Without the file there are no rules, so everything may be offloaded.
+// The process's rules, read on first use from VMA_CONFIG_FILE for this program and VMA_APPLICATION_ID.
+// Complaints go to the log. Without the file there are no rules, so everything may be offloaded.
 const Rules& rules() noexcept;
 
 }  // namespace vma::config

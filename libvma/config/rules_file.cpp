@@ -40,7 +40,7 @@ std::string load(const char* name) {
                   strerrordesc_np(static_cast<int>(-file.fd)));
         return {};
     }
-    struct stat info{};
+    struct stat info {};
     if (os::raw_syscall(SYS_fstat, file.fd, &info) != 0 || !S_ISREG(info.st_mode)) {
         log::warn("{} is not a regular file: every socket may be offloaded", name);
         return {};
@@ -68,7 +68,8 @@ std::string program_name() {
     if (size <= 0) return program_invocation_short_name;
     std::string_view name(path, static_cast<std::size_t>(size));
     name.remove_prefix(name.rfind('/') + 1);
-    constexpr std::string_view kDeleted = " (deleted)";  // the kernel's mark on a file that was replaced meanwhile
+    constexpr std::string_view kDeleted =
+        " (deleted)";  // the kernel's mark on a file that was replaced meanwhile
     if (name.ends_with(kDeleted)) name.remove_suffix(kDeleted.size());
     return std::string(name);
 }

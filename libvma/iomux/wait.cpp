@@ -10,6 +10,7 @@
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/runtime.h"
+#include "libvma/runtime/spin.h"
 
 namespace vma::iomux {
 namespace {
@@ -186,7 +187,7 @@ int Wait::spin(const Deadline& deadline, const Signals& signals, const sigset_t*
         }
         if (spent >= spin_ticks) break;
         if (round % kOffloadCheck == 0 && !sources_.offloaded()) break;
-        cpu_relax();
+        spin_wait(round);
     }
     over = false;
     return 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The sum is one's complement, so any wider word may be added as long as every carry comes back in: 2^64 = 1 modulo
-// 2^16 - 1. Short data, which is most of it, is added 64 bits at a time with the carry chain of the processor. From
-// kWide bytes on, a processor with AVX2 adds eight 32-bit words at a time into 64-bit lanes, which cannot overflow
-// before 2^32 steps. The choice is made by a plain branch on a remembered CPUID answer and not by an ifunc, because
-// ifunc resolvers of a preloaded library run before libc is relocated.
+// The sum is one's complement, so any wider word may be added as long as every carry comes back in: 2^64 = 1
+// modulo 2^16 - 1. Short data, which is most of it, is added 64 bits at a time with the carry chain of the
+// processor. From kWide bytes on, a processor with AVX2 adds eight 32-bit words at a time into 64-bit lanes,
+// which cannot overflow before 2^32 steps. The choice is made by a plain branch on a remembered CPUID answer
+// and not by an ifunc, because ifunc resolvers of a preloaded library run before libc is relocated.
 #include "libvma/net/checksum.h"
 
 #include <string.h>
@@ -63,7 +63,8 @@ std::uint64_t tail(const std::uint8_t* p, std::size_t length) noexcept {
 
 std::uint64_t add_words(const std::uint8_t* p, std::size_t length, std::uint64_t sum) noexcept {
 #if defined(__x86_64__)
-    // The compiler breaks a chain of carries into compare and add; the processor does it in one instruction a word.
+    // The compiler breaks a chain of carries into compare and add; the processor does it in one instruction a
+    // word.
     for (; length >= 64; p += 64, length -= 64) {
         asm("addq 0(%1), %0\n\t"
             "adcq 8(%1), %0\n\t"
@@ -97,7 +98,8 @@ std::uint64_t add_words(const std::uint8_t* p, std::size_t length, std::uint64_t
 
 #if defined(__x86_64__)
 
-// Below this the set-up and the final addition across lanes cost more than they save (measured: equal near 128).
+// Below this the set-up and the final addition across lanes cost more than they save (measured: equal near
+// 128).
 constexpr std::size_t kWide = 256;
 
 bool have_avx2() noexcept {
@@ -113,8 +115,8 @@ bool have_avx2() noexcept {
 
 // Sums 64-byte blocks, copying them to `to` on the way when Copy. `length` is a multiple of 64.
 template <bool Copy>
-[[gnu::target("avx2")]] std::uint64_t add_blocks_avx2(std::uint8_t* to, const std::uint8_t* p, std::size_t length,
-                                                      std::uint64_t sum) noexcept {
+[[gnu::target("avx2")]] std::uint64_t add_blocks_avx2(std::uint8_t* to, const std::uint8_t* p,
+                                                      std::size_t length, std::uint64_t sum) noexcept {
     const __m256i low_half = _mm256_set1_epi64x(0xffffffff);
     __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
     for (std::size_t i = 0; i < length; i += 64) {
@@ -166,8 +168,8 @@ std::uint64_t checksum_copy(void* to, const void* from, std::size_t length, std:
         length -= blocks;
     }
 #endif
-    // Each word is read once, so the sum is that of the copy even if another thread changes the source meanwhile; and
-    // summing the copy afterwards would wait for its stores.
+    // Each word is read once, so the sum is that of the copy even if another thread changes the source
+    // meanwhile; and summing the copy afterwards would wait for its stores.
     std::uint64_t second = 0;
     for (; length >= 16; p += 16, q += 16, length -= 16) {
         auto x = copy_word<std::uint64_t>(q, p), y = copy_word<std::uint64_t>(q + 8, p + 8);

@@ -38,7 +38,8 @@ std::string text(const nlattr* attribute) {
 }
 
 void copy_mac(const nlattr* attribute, MacAddress& out) {
-    if (attribute && nla_len(attribute) == static_cast<int>(out.size())) memcpy(out.data(), nla_data(attribute), out.size());
+    if (attribute && nla_len(attribute) == static_cast<int>(out.size()))
+        memcpy(out.data(), nla_data(attribute), out.size());
 }
 
 constexpr auto kLinkPolicy = [] {
@@ -86,7 +87,8 @@ bool decode_link(nlmsghdr* message, LinkEntry& out) {
     std::array<nlattr*, IFLA_MAX + 1> attributes;
     if (!parse_attributes(message, sizeof(ifinfomsg), attributes, kLinkPolicy)) return false;
     const auto* info = static_cast<const ifinfomsg*>(nlmsg_data(message));
-    // A bridge announces its ports under AF_BRIDGE, and a port that leaves it as RTM_DELLINK: the device is still there.
+    // A bridge announces its ports under AF_BRIDGE, and a port that leaves it as RTM_DELLINK: the device is
+    // still there.
     if (info->ifi_family != AF_UNSPEC || attributes[IFLA_WIRELESS] != nullptr) return false;
     out = {};
     out.flags = info->ifi_flags & ~kFlagsWithoutMeaning;
@@ -98,7 +100,8 @@ bool decode_link(nlmsghdr* message, LinkEntry& out) {
     if (attributes[IFLA_IFNAME]) link.name = text(attributes[IFLA_IFNAME]);
     if (attributes[IFLA_MTU]) link.mtu = nla_get_u32(attributes[IFLA_MTU]);
     if (attributes[IFLA_MASTER]) link.master = static_cast<int>(nla_get_u32(attributes[IFLA_MASTER]));
-    if (attributes[IFLA_NUM_RX_QUEUES]) link.rx_queues = std::max(1u, nla_get_u32(attributes[IFLA_NUM_RX_QUEUES]));
+    if (attributes[IFLA_NUM_RX_QUEUES])
+        link.rx_queues = std::max(1u, nla_get_u32(attributes[IFLA_NUM_RX_QUEUES]));
     copy_mac(attributes[IFLA_ADDRESS], link.mac);
     if (attributes[IFLA_LINKINFO]) {
         std::array<nlattr*, IFLA_INFO_MAX + 1> nested;
@@ -114,7 +117,8 @@ bool decode_address(nlmsghdr* message, AddressEntry& out) {
     std::array<nlattr*, IFA_MAX + 1> attributes;
     if (nlmsg_datalen(message) < static_cast<int>(sizeof(ifaddrmsg))) return false;
     const auto* info = static_cast<const ifaddrmsg*>(nlmsg_data(message));
-    if (info->ifa_family != AF_INET || !parse_attributes(message, sizeof(ifaddrmsg), attributes, kAddressPolicy))
+    if (info->ifa_family != AF_INET ||
+        !parse_attributes(message, sizeof(ifaddrmsg), attributes, kAddressPolicy))
         return false;
     // On a point-to-point link IFA_ADDRESS is the peer.
     const nlattr* local = attributes[IFA_LOCAL] ? attributes[IFA_LOCAL] : attributes[IFA_ADDRESS];
@@ -129,7 +133,8 @@ bool decode_neighbour(nlmsghdr* message, NeighbourEntry& out) {
     if (nlmsg_datalen(message) < static_cast<int>(sizeof(ndmsg))) return false;
     const auto* info = static_cast<const ndmsg*>(nlmsg_data(message));
     if (info->ndm_family != AF_INET || (info->ndm_flags & NTF_PROXY)) return false;
-    if (!parse_attributes(message, sizeof(ndmsg), attributes, kNeighbourPolicy) || !attributes[NDA_DST]) return false;
+    if (!parse_attributes(message, sizeof(ndmsg), attributes, kNeighbourPolicy) || !attributes[NDA_DST])
+        return false;
     out = {};
     out.ifindex = info->ndm_ifindex;
     out.address = ipv4(attributes[NDA_DST]);
@@ -155,11 +160,20 @@ bool decode_route(nlmsghdr* message, Route& out) {
     if (info->rtm_family != AF_INET) return false;
     out = {};
     switch (info->rtm_type) {
-        case RTN_UNICAST: out.kind = Route::Kind::unicast; break;
-        case RTN_LOCAL: out.kind = Route::Kind::local; break;
-        case RTN_BROADCAST: out.kind = Route::Kind::broadcast; break;
-        case RTN_MULTICAST: out.kind = Route::Kind::multicast; break;
-        default: break;
+        case RTN_UNICAST:
+            out.kind = Route::Kind::unicast;
+            break;
+        case RTN_LOCAL:
+            out.kind = Route::Kind::local;
+            break;
+        case RTN_BROADCAST:
+            out.kind = Route::Kind::broadcast;
+            break;
+        case RTN_MULTICAST:
+            out.kind = Route::Kind::multicast;
+            break;
+        default:
+            break;
     }
     // A gateway of another family, or a tunnel made by the route: the kernel's business.
     if (attributes[RTA_VIA] || attributes[RTA_ENCAP]) out.kind = Route::Kind::other;

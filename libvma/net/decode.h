@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// rtnetlink(7) messages as values of view.h. Pure functions; a message that is not what it should be gives false.
+// rtnetlink(7) messages as values of view.h. Pure functions; a message that is not what it should be gives
+// false.
 #pragma once
 
 #include <linux/netlink.h>
@@ -23,7 +24,8 @@ struct NeighbourEntry {
     Neighbour neighbour;
 };
 
-// RTM_NEWLINK, RTM_DELLINK. False also for those about something else than the device: bridge ports, wireless events.
+// RTM_NEWLINK, RTM_DELLINK. False also for those about something else than the device: bridge ports, wireless
+// events.
 bool decode_link(nlmsghdr* message, LinkEntry& out);
 // RTM_NEWADDR, RTM_DELADDR of IPv4.
 bool decode_address(nlmsghdr* message, AddressEntry& out);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Parsing is the first thing done to bytes from the network, so every length is checked against what is really there
-// before it is used, in the order the kernel checks (ip_rcv, udp_rcv, tcp_v4_rcv), and the drop reasons follow that
-// order. The common frame, one piece and a partial or absent checksum, costs the 20-byte IP sum and some compares.
+// Parsing is the first thing done to bytes from the network, so every length is checked against what is
+// really there before it is used, in the order the kernel checks (ip_rcv, udp_rcv, tcp_v4_rcv), and the drop
+// reasons follow that order. The common frame, one piece and a partial or absent checksum, costs the 20-byte
+// IP sum and some compares.
 #include "libvma/net/frame.h"
 
 #include <string.h>
@@ -39,9 +40,11 @@ std::uint64_t ip_header_sum(const std::uint8_t* header) noexcept {
     return sum;
 }
 
-// Sum of `length` bytes from `offset` of the frame, which must hold them. A piece that starts at an odd place in the
-// data has its bytes in the other halves of the 16-bit words, so its sum is swapped (RFC 1071, section 2(B)).
-std::uint64_t sum_pieces(FramePieces frame, std::size_t offset, std::size_t length, std::uint64_t sum) noexcept {
+// Sum of `length` bytes from `offset` of the frame, which must hold them. A piece that starts at an odd place
+// in the data has its bytes in the other halves of the 16-bit words, so its sum is swapped (RFC 1071, section
+// 2(B)).
+std::uint64_t sum_pieces(FramePieces frame, std::size_t offset, std::size_t length,
+                         std::uint64_t sum) noexcept {
     bool odd = false;
     for (auto piece : frame) {
         if (length == 0) break;
@@ -89,16 +92,26 @@ std::uint64_t replace(std::uint64_t sum, std::uint16_t before, std::uint16_t aft
 
 const char* drop_name(Drop drop) noexcept {
     switch (drop) {
-        case Drop::none: return "none";
-        case Drop::short_frame: return "short_frame";
-        case Drop::bad_ethertype: return "bad_ethertype";
-        case Drop::bad_ip_header: return "bad_ip_header";
-        case Drop::bad_ip_checksum: return "bad_ip_checksum";
-        case Drop::fragment: return "fragment";
-        case Drop::bad_protocol: return "bad_protocol";
-        case Drop::bad_l4_length: return "bad_l4_length";
-        case Drop::bad_l4_checksum: return "bad_l4_checksum";
-        case Drop::count_: break;
+        case Drop::none:
+            return "none";
+        case Drop::short_frame:
+            return "short_frame";
+        case Drop::bad_ethertype:
+            return "bad_ethertype";
+        case Drop::bad_ip_header:
+            return "bad_ip_header";
+        case Drop::bad_ip_checksum:
+            return "bad_ip_checksum";
+        case Drop::fragment:
+            return "fragment";
+        case Drop::bad_protocol:
+            return "bad_protocol";
+        case Drop::bad_l4_length:
+            return "bad_l4_length";
+        case Drop::bad_l4_checksum:
+            return "bad_l4_checksum";
+        case Drop::count_:
+            break;
     }
     return "unknown";
 }
@@ -194,7 +207,8 @@ void build_udp_headers(const UdpTemplate& from, std::uint16_t payload, std::uint
 void finish_udp_headers(std::uint8_t* headers, std::uint16_t payload) noexcept {
     auto* ip = reinterpret_cast<Ipv4Header*>(headers + kIpOffset);
     auto* udp = reinterpret_cast<UdpHeader*>(headers + kL4Offset);
-    const std::uint16_t total = htons(static_cast<std::uint16_t>(sizeof(Ipv4Header) + sizeof(UdpHeader) + payload));
+    const std::uint16_t total =
+        htons(static_cast<std::uint16_t>(sizeof(Ipv4Header) + sizeof(UdpHeader) + payload));
     std::uint64_t sum = replace(static_cast<std::uint16_t>(~ip->checksum), ip->total_length, total);
     ip->total_length = total;
     if ((ip->fragment & htons(kDontFragment)) == 0) [[unlikely]] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The kernel answers a route or table request inside the system call that brings it, so an answer is there when
-// send() returns, and nothing here ever waits.
+// The kernel answers a route or table request inside the system call that brings it, so an answer is there
+// when send() returns, and nothing here ever waits.
 #include "libvma/net/netlink.h"
 
 #include <netlink/msg.h>
@@ -107,7 +107,8 @@ ssize_t NetlinkSocket::receive(std::span<std::uint8_t> buffer) noexcept {
 int NetlinkSocket::dump(int type, const void* header, std::size_t header_length,
                         const std::function<void()>& restart, const std::function<void(nlmsghdr*)>& each) {
     std::vector<std::uint8_t> buffer(kDumpBuffer);
-    std::unique_ptr<nl_msg, void (*)(nl_msg*)> request(nlmsg_alloc_simple(type, NLM_F_REQUEST | NLM_F_DUMP), nlmsg_free);
+    std::unique_ptr<nl_msg, void (*)(nl_msg*)> request(nlmsg_alloc_simple(type, NLM_F_REQUEST | NLM_F_DUMP),
+                                                       nlmsg_free);
     if (!request || nlmsg_append(request.get(), const_cast<void*>(header), header_length, NLMSG_ALIGNTO) != 0)
         return ENOMEM;
     int error = 0;
@@ -125,8 +126,8 @@ int NetlinkSocket::dump(int type, const void* header, std::size_t header_length,
             return error;
         }
     }
-    // A table that changes faster than it can be read; what was read last is as good as any, and the announcements
-    // that follow correct it.
+    // A table that changes faster than it can be read; what was read last is as good as any, and the
+    // announcements that follow correct it.
     return error == EINTR ? 0 : error;
 }
 

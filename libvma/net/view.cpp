@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Three sockets, so that none waits for another: announcements, table dumps (both used by the internal thread only) and
-// route queries from any thread. Tables are small and changed rarely, so each is a map under a lock that readers hold
-// while they copy one value out.
+// Three sockets, so that none waits for another: announcements, table dumps (both used by the internal thread
+// only) and route queries from any thread. Tables are small and changed rarely, so each is a map under a lock
+// that readers hold while they copy one value out.
 //
-// Order matters twice. The groups are joined before the tables are read, so a change in between is announced; and after
-// a loss the queue of old announcements is emptied before the tables are read again, so none of them overwrites newer
-// state. Announcements that arrive during the dump may repeat what it said, and end at the same state.
+// Order matters twice. The groups are joined before the tables are read, so a change in between is announced;
+// and after a loss the queue of old announcements is emptied before the tables are read again, so none of
+// them overwrites newer state. Announcements that arrive during the dump may repeat what it said, and end at
+// the same state.
 #include "libvma/net/view.h"
 
 #include <linux/neighbour.h>
@@ -31,9 +32,9 @@ constexpr int kAnnouncementBuffer = 4 << 20;
 constexpr int kBatch = 512;
 
 bool same(const Link& a, const Link& b) {
-    return a.ifindex == b.ifindex && a.name == b.name && a.kind == b.kind && a.mac == b.mac && a.mtu == b.mtu &&
-           a.rx_queues == b.rx_queues && a.master == b.master && a.up == b.up && a.loopback == b.loopback &&
-           a.ethernet == b.ethernet;
+    return a.ifindex == b.ifindex && a.name == b.name && a.kind == b.kind && a.mac == b.mac &&
+           a.mtu == b.mtu && a.rx_queues == b.rx_queues && a.master == b.master && a.up == b.up &&
+           a.loopback == b.loopback && a.ethernet == b.ethernet;
 }
 
 bool usable(const Neighbour& n) { return n.state == Neighbour::State::usable; }
@@ -46,9 +47,10 @@ std::uint64_t neighbour_key(int ifindex, in_addr_t address) {
     return static_cast<std::uint64_t>(static_cast<std::uint32_t>(ifindex)) << 32 | address;
 }
 
-// Holds one of the view's locks. A signal handler may interrupt the holder anywhere, also half-way through taking the
-// lock, and ask again; so the thread notes that it is inside before it touches the lock. Where entered() is false the
-// handler must do without. The view's locks are never nested, so one note for all of them will do.
+// Holds one of the view's locks. A signal handler may interrupt the holder anywhere, also half-way through
+// taking the lock, and ask again; so the thread notes that it is inside before it touches the lock. Where
+// entered() is false the handler must do without. The view's locks are never nested, so one note for all of
+// them will do.
 class Section {
   public:
     explicit Section(Lock& lock) noexcept : lock_(t_inside ? nullptr : &lock) {
@@ -169,7 +171,8 @@ Result<void> KernelView::start() {
         *socket = std::move(*opened);
     }
     announcements_.enlarge_receive_buffer(kAnnouncementBuffer);
-    for (unsigned group : {RTNLGRP_LINK, RTNLGRP_NEIGH, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV4_RULE})
+    for (unsigned group :
+         {RTNLGRP_LINK, RTNLGRP_NEIGH, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV4_RULE})
         if (!announcements_.join(group)) return fail(errno, fmt::format("netlink group {}", group));
     int saved = errno;
     announcements_.join(RTNLGRP_NEXTHOP);  // since Linux 5.3; before, routes had no shared next hops
@@ -183,29 +186,36 @@ Result<void> KernelView::start() {
 
 int KernelView::read_links(Links& out) {
     ifinfomsg header{};
-    return dumps_.dump(RTM_GETLINK, &header, sizeof header, [&] { out.clear(); }, [&](nlmsghdr* message) {
-        LinkEntry entry;
-        if (message->nlmsg_type == RTM_NEWLINK && decode_link(message, entry)) out[entry.link.ifindex] = entry;
-    });
+    return dumps_.dump(
+        RTM_GETLINK, &header, sizeof header, [&] { out.clear(); },
+        [&](nlmsghdr* message) {
+            LinkEntry entry;
+            if (message->nlmsg_type == RTM_NEWLINK && decode_link(message, entry))
+                out[entry.link.ifindex] = entry;
+        });
 }
 
 int KernelView::read_addresses(Addresses& out) {
     ifaddrmsg header{};
     header.ifa_family = AF_INET;
-    return dumps_.dump(RTM_GETADDR, &header, sizeof header, [&] { out.clear(); }, [&](nlmsghdr* message) {
-        AddressEntry entry;
-        if (message->nlmsg_type == RTM_NEWADDR && decode_address(message, entry)) out.push_back(entry);
-    });
+    return dumps_.dump(
+        RTM_GETADDR, &header, sizeof header, [&] { out.clear(); },
+        [&](nlmsghdr* message) {
+            AddressEntry entry;
+            if (message->nlmsg_type == RTM_NEWADDR && decode_address(message, entry)) out.push_back(entry);
+        });
 }
 
 int KernelView::read_neighbours(Neighbours& out) {
     ndmsg header{};
     header.ndm_family = AF_INET;
-    return dumps_.dump(RTM_GETNEIGH, &header, sizeof header, [&] { out.clear(); }, [&](nlmsghdr* message) {
-        NeighbourEntry entry;
-        if (message->nlmsg_type == RTM_NEWNEIGH && decode_neighbour(message, entry))
-            out[neighbour_key(entry.ifindex, entry.address)] = entry.neighbour;
-    });
+    return dumps_.dump(
+        RTM_GETNEIGH, &header, sizeof header, [&] { out.clear(); },
+        [&](nlmsghdr* message) {
+            NeighbourEntry entry;
+            if (message->nlmsg_type == RTM_NEWNEIGH && decode_neighbour(message, entry))
+                out[neighbour_key(entry.ifindex, entry.address)] = entry.neighbour;
+        });
 }
 
 void KernelView::process() {
@@ -245,21 +255,31 @@ bool KernelView::take_announcements(Changes& changes) {
 void KernelView::apply(nlmsghdr* message, Changes& changes) {
     switch (message->nlmsg_type) {
         case RTM_NEWLINK:
-        case RTM_DELLINK: apply_link(message, changes); break;
+        case RTM_DELLINK:
+            apply_link(message, changes);
+            break;
         case RTM_NEWNEIGH:
-        case RTM_DELNEIGH: apply_neighbour(message, changes); break;
+        case RTM_DELNEIGH:
+            apply_neighbour(message, changes);
+            break;
         case RTM_NEWADDR:
         case RTM_DELADDR:
-            // Where the kernel puts a new address among the others depends on scopes and prefixes: ask for the list.
+            // Where the kernel puts a new address among the others depends on scopes and prefixes: ask for
+            // the list.
             changes.reread_addresses = true;
             break;
         case RTM_NEWROUTE:
-        case RTM_DELROUTE: changes.any |= is_ipv4_route(message); break;
+        case RTM_DELROUTE:
+            changes.any |= is_ipv4_route(message);
+            break;
         case RTM_NEWRULE:
         case RTM_DELRULE:
         case RTM_NEWNEXTHOP:
-        case RTM_DELNEXTHOP: changes.any = true; break;
-        default: break;
+        case RTM_DELNEXTHOP:
+            changes.any = true;
+            break;
+        default:
+            break;
     }
 }
 
@@ -274,14 +294,16 @@ void KernelView::apply_link(nlmsghdr* message, Changes& changes) {
             links_.erase(ifindex);
         }
         Section section(neighbour_lock_);
-        std::erase_if(neighbours_, [&](const auto& item) { return static_cast<int>(item.first >> 32) == ifindex; });
+        std::erase_if(neighbours_,
+                      [&](const auto& item) { return static_cast<int>(item.first >> 32) == ifindex; });
         changes.any = true;
         changes.links[ifindex] = entry.link;
         return;
     }
     Section section(table_lock_);
     LinkEntry& known = links_[ifindex];
-    // Flags count on their own: taking a link without carrier down removes routes, and the kernel announces only this.
+    // Flags count on their own: taking a link without carrier down removes routes, and the kernel announces
+    // only this.
     if (known.flags == entry.flags && same(known.link, entry.link)) return;
     changes.any = true;
     if (!same(known.link, entry.link)) changes.links[ifindex] = entry.link;
@@ -301,8 +323,8 @@ void KernelView::apply_neighbour(nlmsghdr* message, Changes& changes) {
         return;
     }
     Neighbour& known = neighbours_[key];
-    changes.any |= usable(known) != usable(entry.neighbour) ||
-                   (usable(known) && known.mac != entry.neighbour.mac);
+    changes.any |=
+        usable(known) != usable(entry.neighbour) || (usable(known) && known.mac != entry.neighbour.mac);
     known = entry.neighbour;
 }
 
@@ -341,7 +363,8 @@ void KernelView::reload(Changes& changes) {
             }
         for (const auto& [ifindex, entry] : links) {
             auto known = links_.find(ifindex);
-            if (known == links_.end() || !same(known->second.link, entry.link)) changes.links[ifindex] = entry.link;
+            if (known == links_.end() || !same(known->second.link, entry.link))
+                changes.links[ifindex] = entry.link;
         }
         changes.addresses |= addresses != addresses_;
         links_.swap(links);
@@ -371,7 +394,8 @@ Result<Route> KernelView::route(const RouteQuery& query) {
             if (got == -ENOBUFS || got == -EMSGSIZE) continue;
             if (got <= 0) return answer;
             auto* candidate = reinterpret_cast<nlmsghdr*>(buffer);
-            if (nlmsg_ok(candidate, static_cast<int>(got)) && candidate->nlmsg_seq == sequence) message = candidate;
+            if (nlmsg_ok(candidate, static_cast<int>(got)) && candidate->nlmsg_seq == sequence)
+                message = candidate;
         }
     }
     if (message->nlmsg_type == NLMSG_ERROR) {
@@ -438,7 +462,8 @@ bool KernelView::is_local(in_addr_t address, int* ifindex) const {
             found = &entry;
             break;
         }
-        const in_addr_t mask = entry.prefix_length == 0 ? 0 : htonl(~std::uint32_t{0} << (32 - entry.prefix_length));
+        const in_addr_t mask =
+            entry.prefix_length == 0 ? 0 : htonl(~std::uint32_t{0} << (32 - entry.prefix_length));
         if (found == nullptr && ((entry.local.address ^ address) & mask) == 0) {
             auto link = links_.find(entry.local.ifindex);
             if (link != links_.end() && link->second.link.loopback) found = &entry;

@@ -9,11 +9,11 @@
 // the library works, because the library's own system calls are cancellation points.
 #pragma once
 
-#include <cxxabi.h>
 #include <errno.h>
 #include <pthread.h>
 
 #include <atomic>
+#include <exception>
 #include <utility>
 
 #include "libvma/os/calls.h"
@@ -55,14 +55,13 @@ inline int fresh(int fd) noexcept {
     return fd;
 }
 
-// Runs library code: std::bad_alloc and whatever else ends here, as ENOMEM; the unwinding of pthread_cancel goes on.
+// Runs library code: std::bad_alloc ends here, as ENOMEM. Everything the library throws is a std::exception; what is not
+// passes through, above all the unwinding of pthread_cancel.
 template <class F>
 inline auto guarded(F&& call) -> decltype(call()) {
     try {
         return call();
-    } catch (abi::__forced_unwind&) {
-        throw;
-    } catch (...) {
+    } catch (const std::exception&) {
         errno = ENOMEM;
         return -1;
     }

@@ -106,6 +106,9 @@ Result<void> Ring::start() {
     if (!qp) return std::unexpected(qp.error());
     qp_ = *qp;
 
+    // A batch may not exceed what can be missing from the queue before that counts as a shortage.
+    config_.batch = std::max(config_.batch, 1u);
+    config_.post_batch = std::clamp(config_.post_batch, 1u, std::max(low_water(), 1u));
     wc_.resize(config_.batch);
     recv_wr_.resize(config_.post_batch);
     recv_sge_.resize(config_.post_batch);
@@ -202,7 +205,14 @@ unsigned Ring::poll() noexcept {
 
 unsigned Ring::poll_locked() noexcept {
     int n = ibv_poll_cq(recv_cq_, static_cast<int>(wc_.size()), wc_.data());
-    if (n <= 0) return 0;
+    if (n <= 0) {
+        // After a shortage the queue may be all but empty, and then nothing arrives that would fill it again.
+        if (__builtin_expect(posted_ < low_water(), 0)) {
+            take_returned();
+            post_free(true);
+        }
+        return 0;
+    }
     posted_ -= static_cast<std::uint32_t>(n);
     for (int i = 0; i < n; i++) {
         const ibv_wc& wc = wc_[i];
@@ -227,7 +237,8 @@ unsigned Ring::poll_locked() noexcept {
         handle_frame(b);
     }
     if (free_count_ < config_.post_batch) take_returned();
-    if (free_count_ >= config_.post_batch) post_free(false);
+    const bool shortage = posted_ < low_water();
+    if (free_count_ >= config_.post_batch || shortage) post_free(shortage);
     return static_cast<unsigned>(n);
 }
 
@@ -292,9 +303,9 @@ void Ring::handle_frame(RxBuffer* first) noexcept {
     }
     // Sockets may hold at most what leaves a quarter of the queue filled; beyond that arriving frames are dropped, or
     // the device would have no buffer for anybody.
-    if (__builtin_expect(posted_ < device_->attr().max_recv_wr / 4 && free_ == nullptr, 0)) {
+    if (__builtin_expect(posted_ + free_count_ < low_water(), 0)) {
         take_returned();
-        if (free_ == nullptr) {
+        if (posted_ + free_count_ < low_water()) {
             rx_counters_.rx_no_buffer++;
             recycle(first);
             return;
@@ -347,7 +358,8 @@ void Ring::detach(const verbs::FlowSpec& spec, FrameSink* sink) noexcept {
     rx_lock_.lock();
     last_flow_ = nullptr;
     auto it = flows_.find(key_of(spec));
-    if (it != flows_.end()) {
+    auto is_sink = [&](auto& s) { return s.first == sink; };
+    if (it != flows_.end() && std::ranges::any_of(it->second->sinks, is_sink)) {
         FlowEntry& entry = *it->second;
         if (entry.sinks.size() == 1) {
             // First the rule, so that new frames go to the kernel; then what is already in the ring is delivered.
@@ -358,7 +370,7 @@ void Ring::detach(const verbs::FlowSpec& spec, FrameSink* sink) noexcept {
             last_flow_ = nullptr;
             flows_.erase(it);
         } else {
-            std::erase_if(entry.sinks, [&](auto& s) { return s.first == sink; });
+            std::erase_if(entry.sinks, is_sink);
         }
     }
     rx_lock_.unlock();
@@ -435,16 +447,17 @@ int Ring::send_udp(const std::uint8_t* headers, const iovec* iov, std::size_t co
         }
         std::uint8_t* piece_start = out;
         while (space != 0 && left != 0 && which < count) {
+            if (at == iov[which].iov_len) {
+                which++;
+                at = 0;
+                continue;
+            }
             std::size_t n = std::min({space, left, iov[which].iov_len - at});
             std::memcpy(out, static_cast<const std::uint8_t*>(iov[which].iov_base) + at, n);
             out += n;
             space -= n;
             left -= n;
             at += n;
-            if (at == iov[which].iov_len) {
-                which++;
-                at = 0;
-            }
         }
         if (!offload) {
             // A piece that starts at an odd position contributes byte-swapped (RFC 1071, section 2B).
@@ -474,11 +487,8 @@ int Ring::send_udp(const std::uint8_t* headers, const iovec* iov, std::size_t co
     wr.num_sge = static_cast<int>(pieces);
     wr.opcode = IBV_WR_SEND;
     wr.send_flags = offload ? static_cast<unsigned>(IBV_SEND_IP_CSUM) : 0u;
-    unsignalled_ += pieces;
-    if (unsignalled_ >= kSignalEvery) {
-        wr.send_flags |= IBV_SEND_SIGNALED;
-        unsignalled_ = 0;
-    }
+    const bool signalled = unsignalled_ + pieces >= kSignalEvery;
+    if (signalled) wr.send_flags |= IBV_SEND_SIGNALED;
     ibv_send_wr* bad = nullptr;
     int error = ibv_post_send(qp_, &wr, &bad);
     for (int i = 0; error == ENOMEM && i < 16; i++) {
@@ -491,6 +501,7 @@ int Ring::send_udp(const std::uint8_t* headers, const iovec* iov, std::size_t co
         tx_counters_.tx_no_buffer++;
         return ENOBUFS;
     }
+    unsignalled_ = signalled ? 0 : unsignalled_ + pieces;  // a refused request will not complete
     tx_counters_.tx_frames++;
     tx_counters_.tx_bytes += frame_length;
     if (attr.lazy_tx) {
@@ -519,6 +530,22 @@ std::uint64_t Ring::flush_older(std::uint64_t now, std::uint64_t age) noexcept {
         return now + age;  // a burst is going on: look again
     }
     return now + age / 8;
+}
+
+BufferCounts Ring::buffer_counts() noexcept {
+    BufferCounts counts;
+    rx_lock_.lock();
+    take_returned();
+    counts.rx_total = static_cast<std::uint32_t>(rx_buffers_.size());
+    counts.rx_posted = posted_;
+    counts.rx_free = free_count_;
+    rx_lock_.unlock();
+    tx_lock_.lock();
+    reap_tx();
+    counts.tx_total = static_cast<std::uint32_t>(tx_outstanding_.size());
+    counts.tx_free = static_cast<std::uint32_t>(tx_free_.size());
+    tx_lock_.unlock();
+    return counts;
 }
 
 RingCounters Ring::counters() noexcept {

@@ -70,6 +70,12 @@ struct RingCounters {
     std::uint64_t tx_no_buffer = 0;     // a send found no free buffer even after a kick
 };
 
+// Where a ring's buffers are. What is in none of these places is held by sinks, or waits in the device's CQ.
+struct BufferCounts {
+    std::uint32_t rx_total = 0, rx_posted = 0, rx_free = 0;
+    std::uint32_t tx_total = 0, tx_free = 0;
+};
+
 struct RingConfig {
     std::uint32_t batch = 16;        // completions in one poll
     std::uint32_t post_batch = 64;   // receives posted at a time
@@ -120,6 +126,8 @@ class Ring {
     bool tx_owned_by_me() const noexcept { return tx_lock_.owned_by_me(); }
 
     RingCounters counters() noexcept;
+    // Takes back what was released so far, polls send completions, and counts. Waits for the ring's locks.
+    BufferCounts buffer_counts() noexcept;
 
   private:
     struct FlowEntry {
@@ -151,6 +159,8 @@ class Ring {
     void recycle(RxBuffer* chain) noexcept;
     void take_returned() noexcept;
     void post_free(bool all) noexcept;
+    // Fewer receives in the device than this is a shortage: sockets get no more, and partial batches are posted.
+    std::uint32_t low_water() const noexcept { return device_->attr().max_recv_wr / 4; }
     void flush_slow() noexcept;
     bool reap_tx() noexcept;
     friend struct RxBuffer;

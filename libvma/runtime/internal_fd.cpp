@@ -11,8 +11,8 @@
 namespace vma {
 namespace {
 
-// One slot for each descriptor; -1 is a free slot. Rings, netlink sockets, event descriptors: some dozen for each
-// offloaded netdev, so the bound is generous, and a linear scan of it happens only in the close family.
+// One slot for each descriptor; -1 is a free slot. Rings, netlink sockets, event descriptors: some dozen for
+// each offloaded netdev, so the bound is generous, and a linear scan of it happens only in the close family.
 constexpr int kSlots = 512;
 constexpr int kFree = -1;
 std::atomic<int> g_slots[kSlots];
@@ -31,8 +31,9 @@ void prepare() noexcept {
     }
 }
 
-// Numbers from here on are out of the way of programs (select() ends at 1024, shells use 255), and low enough for
-// small RLIMIT_NOFILE. The kernel's descriptor table grows with the highest number, so it is not placed at the top.
+// Numbers from here on are out of the way of programs (select() ends at 1024, shells use 255), and low enough
+// for small RLIMIT_NOFILE. The kernel's descriptor table grows with the highest number, so it is not placed
+// at the top.
 int base_number() noexcept {
     rlimit limit{};
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 3;
@@ -115,7 +116,8 @@ bool InternalFd::relocate(int fd) noexcept {
     int used = g_used.load(std::memory_order_acquire);
     for (int i = 0; i < used; i++) {
         if (g_slots[i].load(std::memory_order_relaxed) != fd) continue;
-        int moved = os::fcntl(fd, F_DUPFD_CLOEXEC, static_cast<unsigned long>(std::max(fd + 1, base_number())));
+        int moved =
+            os::fcntl(fd, F_DUPFD_CLOEXEC, static_cast<unsigned long>(std::max(fd + 1, base_number())));
         if (moved < 0) return false;
         g_slots[i].store(moved, std::memory_order_release);
         return true;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A descriptor that belongs to the library and that the program must neither see nor be able to close.
 //
-// Programs close descriptors they do not know (daemons close 3..1023) and expect the lowest free number from the next
-// open(). So ours live at high numbers, are close-on-exec, and are kept in a registry that the close family of the
-// preload layer consults: closing one answers EBADF as if it were not open, and dup2() onto one moves it away first.
+// Programs close descriptors they do not know (daemons close 3..1023) and expect the lowest free number from
+// the next open(). So ours live at high numbers, are close-on-exec, and are kept in a registry that the close
+// family of the preload layer consults: closing one answers EBADF as if it were not open, and dup2() onto one
+// moves it away first.
 #pragma once
 
 #include <atomic>
@@ -28,15 +29,18 @@ class InternalFd {
     static bool is_internal(int fd) noexcept;
     // Moves our descriptor away from number `fd` so that the program can have it. False if it could not.
     static bool relocate(int fd) noexcept;
-    // Lowest and highest numbers in use by us (for close_range splitting); returns how many were written, sorted.
+    // Lowest and highest numbers in use by us (for close_range splitting); returns how many were written,
+    // sorted.
     static std::size_t list(int* out, std::size_t max) noexcept;
-    // In a forked child: closes every one of them without running destructors' protocol. Objects that held one are
-    // empty afterwards, even when their slot is given to another descriptor. Async-signal-safe.
+    // In a forked child: closes every one of them without running destructors' protocol. Objects that held
+    // one are empty afterwards, even when their slot is given to another descriptor. Async-signal-safe.
     static void close_all_in_child() noexcept;
 
   private:
     static int number(int slot) noexcept;
-    bool live() const noexcept { return slot_ >= 0 && epoch_ == current_epoch_.load(std::memory_order_relaxed); }
+    bool live() const noexcept {
+        return slot_ >= 0 && epoch_ == current_epoch_.load(std::memory_order_relaxed);
+    }
     static std::atomic<unsigned> current_epoch_;  // how often close_all_in_child() ran
     int slot_ = -1;                               // index into the registry
     unsigned epoch_ = 0;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The internal thread: one epoll loop for netlink sockets, device events, periodic work and errors of the program's
-// sockets.
+// The internal thread: one epoll loop for netlink sockets, device events, periodic work and errors of the
+// program's sockets.
 //
-// The program must not notice it: it takes no signals, belongs to nobody who waits for threads, has a small stack, and
-// calls the kernel directly, so that none of this library's own wrappers is entered. Its state is never destroyed,
-// since it runs on while exit() takes the process apart around it.
+// The program must not notice it: it takes no signals, belongs to nobody who waits for threads, has a small
+// stack, and calls the kernel directly, so that none of this library's own wrappers is entered. Its state is
+// never destroyed, since it runs on while exit() takes the process apart around it.
 //
-// The program's descriptors sit in a set of their own that is nested in the thread's. So their tokens cannot be taken
-// for ours, and since that set only holds EPOLLET without EPOLLIN, a datagram does not wake the thread.
+// The program's descriptors sit in a set of their own that is nested in the thread's. So their tokens cannot
+// be taken for ours, and since that set only holds EPOLLET without EPOLLIN, a datagram does not wake the
+// thread.
 #include "libvma/runtime/internal_thread.h"
 
 #include <errno.h>
@@ -37,11 +38,13 @@ namespace vma::runtime {
 namespace {
 
 using Id = std::uint32_t;  // of a watch or a tick; also what `running` holds, hence the size of a futex
-constexpr Id kNobody = 0, kWake = 1, kErrors = 2, kLeader = 3, kFirst = 16;
+constexpr Id kNobody = 0, kWake = 1, kErrors = 2, kFirst = 16;
 
-constexpr int kLeaderGoneMsec = 50;    // how often to look whether we are alone, once the main thread has exited
-constexpr int kNoPidfdMsec = 1000;     // and where its exit cannot be waited for
-constexpr std::size_t kStack = 256 * 1024;  // callbacks parse netlink and format log lines; only touched pages count
+// How often to look whether the main thread has exited, and then, whether we are alone. A look costs some
+// microseconds.
+constexpr int kLookMsec = 1000, kLookSoonMsec = 50;
+constexpr std::size_t kStack =
+    256 * 1024;  // callbacks parse netlink and format log lines; only touched pages count
 
 struct Watch {
     Id id;
@@ -59,28 +62,26 @@ struct State {
     Lock lock;
     bool started = false;
     bool failed = false;  // said once that the thread cannot be started
-    InternalFd events, errors, wake, leader;
+    InternalFd events, errors, wake, stat;
     std::vector<Watch> watches;
     std::vector<Tick> ticks;
     Id next_id = kFirst;
     std::atomic<Id> running{kNobody};
+    State* forgotten = nullptr;  // an older one, in a child of a child
 };
 
-alignas(State) unsigned char g_storage[sizeof(State)];
 std::atomic<State*> g_state{nullptr};
+State* g_forgotten = nullptr;  // of the process this one was forked from
 std::atomic<void (*)(std::uint64_t)> g_on_error{nullptr};
 constinit thread_local bool t_internal = false;
 
+// Never destroyed. Made without a lock, which fork() could find held.
 State& state() noexcept {
     State* known = g_state.load(std::memory_order_acquire);
     if (known != nullptr) return *known;
-    static constinit std::atomic_flag claimed = ATOMIC_FLAG_INIT;
-    if (!claimed.test_and_set()) {
-        known = new (g_storage) State();
-        g_state.store(known, std::memory_order_release);
-        return *known;
-    }
-    while ((known = g_state.load(std::memory_order_acquire)) == nullptr) cpu_relax();
+    State* fresh = new State();
+    if (g_state.compare_exchange_strong(known, fresh, std::memory_order_acq_rel)) return *fresh;
+    delete fresh;
     return *known;
 }
 
@@ -157,7 +158,8 @@ int run_ticks(State& s) noexcept {
             if (tick.due_ns <= now) {
                 id = tick.id;
                 call = tick.call;
-                tick.due_ns = std::max(tick.due_ns + tick.period_ns, now + 1);  // late ones are not made up for
+                tick.due_ns =
+                    std::max(tick.due_ns + tick.period_ns, now + 1);  // late ones are not made up for
                 break;
             }
             next = std::min(next, tick.due_ns);
@@ -180,12 +182,11 @@ void* loop(void*) noexcept {
     t_internal = true;
     pthread_setname_np(pthread_self(), "vma");
     State& s = state();
-    bool leader_gone = false;
-    const bool leader_watched = static_cast<bool>(s.leader);
+    int look_msec = kLookMsec;
+    std::uint64_t look_ns = 0;
     for (;;) {
         int msec = run_ticks(s);
-        int limit = leader_gone ? kLeaderGoneMsec : leader_watched ? -1 : kNoPidfdMsec;
-        if (limit >= 0 && (msec < 0 || msec > limit)) msec = limit;
+        if (msec < 0 || msec > look_msec) msec = look_msec;
         epoll_event events[16];
         long n = wait(s.events.get(), events, 16, msec);
         if (n < 0 && n != -EINTR) {
@@ -202,21 +203,23 @@ void* loop(void*) noexcept {
                 os::raw_syscall(SYS_read, s.wake.get(), &count, sizeof count);
             } else if (id == kErrors) {
                 run_errors(s);
-            } else if (id == kLeader) {
-                leader_gone = true;
-                s.leader.reset();
             } else {
                 run_watch(s, id);
             }
         }
-        if ((leader_gone || !leader_watched) && leader::only_caller_left()) exit(0);
+        if (std::uint64_t now = clock::monotonic_ns(); now >= look_ns) {
+            leader::Threads threads = leader::look(s.stat);
+            if (threads == leader::Threads::only_caller) exit(0);
+            look_msec = threads == leader::Threads::many ? kLookMsec : kLookSoonMsec;
+            look_ns = now + static_cast<std::uint64_t>(look_msec) * 1'000'000;
+        }
     }
     return nullptr;
 }
 
 bool start_thread() noexcept {
-    // Signals are blocked before the thread exists, or one could arrive in it. Not by a direct system call: libc keeps
-    // the signals it needs itself (setuid() in all threads) out of the set.
+    // Signals are blocked before the thread exists, or one could arrive in it. Not by a direct system call:
+    // libc keeps the signals it needs itself (setuid() in all threads) out of the set.
     sigset_t all, before;
     sigfillset(&all);
     pthread_attr_t attributes;
@@ -226,7 +229,8 @@ bool start_thread() noexcept {
     pthread_t thread;
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&thread, &attributes, loop, nullptr);
-    if (error == EINVAL) {  // thread-local data of the program does not fit into our stack: take the default size
+    if (error ==
+        EINVAL) {  // thread-local data of the program does not fit into our stack: take the default size
         pthread_attr_destroy(&attributes);
         pthread_attr_init(&attributes);
         pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
@@ -246,13 +250,12 @@ bool ensure_started(State& s) noexcept {
     s.errors = InternalFd(open_epoll());
     long wake = os::raw_syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK);
     s.wake = InternalFd(wake < 0 ? -1 : static_cast<int>(wake));
-    s.leader = InternalFd(leader::exit_fd());
-    if (s.leader && control(s.events.get(), EPOLL_CTL_ADD, s.leader.get(), EPOLLIN, kLeader) != 0) s.leader.reset();
+    s.stat = leader::open_stat();
     s.started = s.events && s.errors && s.wake &&
                 control(s.events.get(), EPOLL_CTL_ADD, s.errors.get(), EPOLLIN, kErrors) == 0 &&
                 control(s.events.get(), EPOLL_CTL_ADD, s.wake.get(), EPOLLIN, kWake) == 0 && start_thread();
     if (!s.started) {
-        s.leader.reset();
+        s.stat.reset();
         s.wake.reset();
         s.errors.reset();
         s.events.reset();
@@ -304,7 +307,8 @@ void watch(int fd, std::function<void()> ready) {
     Watch refused = error != 0 ? take(s, fd) : Watch{};
     s.lock.unlock();
     if (error != 0)
-        log::error("internal thread: cannot watch descriptor {} ({})", fd, strerrordesc_np(static_cast<int>(-error)));
+        log::error("internal thread: cannot watch descriptor {} ({})", fd,
+                   strerrordesc_np(static_cast<int>(-error)));
     if (replaced.id != kNobody) await_end(s, replaced.id);
 }
 
@@ -331,7 +335,9 @@ void watch_errors(int fd, std::uint64_t token) noexcept {
                    strerrordesc_np(static_cast<int>(-error)));
 }
 
-void on_error(void (*handler)(std::uint64_t token)) noexcept { g_on_error.store(handler, std::memory_order_release); }
+void on_error(void (*handler)(std::uint64_t token)) noexcept {
+    g_on_error.store(handler, std::memory_order_release);
+}
 
 void every(unsigned msec, std::function<bool()> tick) {
     State& s = state();
@@ -349,9 +355,12 @@ namespace internal_thread {
 
 void forget_in_child() noexcept {
     t_internal = false;
-    State* known = g_state.load(std::memory_order_acquire);
-    // A new object over the old one: the old one's lock may be held by a thread that does not exist here.
-    if (known != nullptr) new (g_storage) State();
+    // Not reused: its lock may be held by a thread that does not exist here. Not freed, see the header; but
+    // kept within reach of leak checkers.
+    State* known = g_state.exchange(nullptr);
+    if (known == nullptr) return;
+    known->forgotten = g_forgotten;
+    g_forgotten = known;
 }
 
 bool is_current() noexcept { return t_internal; }

@@ -8,17 +8,27 @@
 namespace vma {
 
 void Lock::lock_slow() noexcept {
+    const std::uint32_t me = thread_number();
     for (int i = 0; i < kSpins; i++) {
         cpu_relax();
-        if (state_.load(std::memory_order_relaxed) == kFree && try_lock()) return;
+        if (word_.load(std::memory_order_relaxed) == 0 && try_lock()) return;
     }
-    while (state_.exchange(kContended, std::memory_order_acquire) != kFree)
-        os::raw_syscall(SYS_futex, &state_, FUTEX_WAIT_PRIVATE, kContended, 0, 0, 0);
-    owner_.store(thread_token(), std::memory_order_relaxed);
+    for (;;) {
+        std::uint32_t word = word_.load(std::memory_order_relaxed);
+        if (word == 0) {
+            // Whether others still sleep is not known, so the next unlock wakes one.
+            if (word_.compare_exchange_weak(word, me | kWaiters, std::memory_order_acquire, std::memory_order_relaxed))
+                return;
+            continue;
+        }
+        if (!(word & kWaiters)) {
+            if (!word_.compare_exchange_weak(word, word | kWaiters, std::memory_order_relaxed)) continue;
+            word |= kWaiters;
+        }
+        os::raw_syscall(SYS_futex, &word_, FUTEX_WAIT_PRIVATE, word, 0, 0, 0);
+    }
 }
 
-void Lock::wake() noexcept {
-    os::raw_syscall(SYS_futex, &state_, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0);
-}
+void Lock::wake() noexcept { os::raw_syscall(SYS_futex, &word_, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0); }
 
 }  // namespace vma

@@ -12,10 +12,12 @@
 
 namespace vma {
 
-// A value unique to the calling thread while it lives; never 0. Cheaper than gettid().
-inline std::uintptr_t thread_token() noexcept {
-    static thread_local char anchor;
-    return reinterpret_cast<std::uintptr_t>(&anchor);
+// A number of the calling thread, unique in the process while it lives; never 0, below 2^31.
+inline std::uint32_t thread_number() noexcept {
+    static std::atomic<std::uint32_t> next{1};
+    static thread_local std::uint32_t mine = 0;
+    if (__builtin_expect(mine == 0, 0)) mine = next.fetch_add(1, std::memory_order_relaxed) & 0x7fffffffu;
+    return mine;
 }
 
 inline void cpu_relax() noexcept {
@@ -33,29 +35,29 @@ class Lock {
     Lock& operator=(const Lock&) = delete;
 
     bool try_lock() noexcept {
-        std::uint32_t expected = kFree;
-        if (!state_.compare_exchange_strong(expected, kHeld, std::memory_order_acquire, std::memory_order_relaxed))
-            return false;
-        owner_.store(thread_token(), std::memory_order_relaxed);
-        return true;
+        std::uint32_t expected = 0;
+        return word_.compare_exchange_strong(expected, thread_number(), std::memory_order_acquire,
+                                             std::memory_order_relaxed);
     }
     void lock() noexcept {
         if (!try_lock()) lock_slow();
     }
     void unlock() noexcept {
-        owner_.store(0, std::memory_order_relaxed);
-        if (state_.exchange(kFree, std::memory_order_release) == kContended) wake();
+        if (word_.exchange(0, std::memory_order_release) & kWaiters) wake();
     }
-    bool owned_by_me() const noexcept { return owner_.load(std::memory_order_relaxed) == thread_token(); }
+    // One load, and the owner is part of the word that the lock is: so the answer is right at any instruction a signal
+    // handler may interrupt.
+    bool owned_by_me() const noexcept {
+        return (word_.load(std::memory_order_relaxed) & ~kWaiters) == thread_number();
+    }
 
   private:
-    static constexpr std::uint32_t kFree = 0, kHeld = 1, kContended = 2;
+    static constexpr std::uint32_t kWaiters = 0x80000000u;
     static constexpr int kSpins = 200;
     void lock_slow() noexcept;
     void wake() noexcept;
 
-    std::atomic<std::uint32_t> state_{kFree};
-    std::atomic<std::uintptr_t> owner_{0};
+    std::atomic<std::uint32_t> word_{0};  // the owner's thread_number(), with kWaiters when somebody sleeps; 0: free
 };
 
 }  // namespace vma

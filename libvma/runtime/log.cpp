@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Writing a log line must be possible anywhere: in a signal handler, in a vforked or forked child, on a thread that
-// the program cancels. So no lock is taken here at all; what needs agreement between threads (opening the file again
-// after fork, remembering texts) is done with single compare-and-swap steps, and the kernel is called without libc.
+// Writing a log line must be possible anywhere: in a signal handler, in a vforked or forked child, on a
+// thread that the program cancels. So no lock is taken here at all; what needs agreement between threads
+// (opening the file again after fork, remembering texts) is done with single compare-and-swap steps, and the
+// kernel is called without libc.
 #include "libvma/runtime/log.h"
 
 #include <errno.h>
@@ -41,8 +42,8 @@ std::uint64_t g_start_ns = 0;
 std::atomic<int> g_details{0};
 std::atomic<bool> g_colors{false};
 
-// The log file. `reopen` is set in a forked child; the thread that turns it into `opening` does the work, lines that
-// other threads write in that moment are lost.
+// The log file. `reopen` is set in a forked child; the thread that turns it into `opening` does the work,
+// lines that other threads write in that moment are lost.
 enum class FileState : int { none, ready, reopen, opening };
 std::atomic<FileState> g_file_state{FileState::none};
 char g_file_name[PATH_MAX];  // with %d
@@ -56,7 +57,7 @@ InternalFd& file() noexcept {
 
 bool stderr_usable() noexcept {
     if (!g_stderr.open) return false;
-    struct stat now{};
+    struct stat now {};
     if (os::raw_syscall(SYS_fstat, STDERR_FILENO, &now) != 0) return false;
     return now.st_dev == g_stderr.device && now.st_ino == g_stderr.inode;
 }
@@ -97,8 +98,9 @@ int target() noexcept {
     return stderr_usable() ? STDERR_FILENO : -1;
 }
 
-// write(2) once. A pipe without a reader must not kill the program because of our line: SIGPIPE is held back, and taken
-// away again if it was this write that raised it. Same for SIGXFSZ on a file that reached its limit.
+// write(2) once. A pipe without a reader must not kill the program because of our line: SIGPIPE is held back,
+// and taken away again if it was this write that raised it. Same for SIGXFSZ on a file that reached its
+// limit.
 void put(int fd, const char* data, std::size_t size) noexcept {
     constexpr std::size_t kSetSize = 8;  // the kernel's sigset_t
     std::uint64_t block = (1ull << (SIGPIPE - 1)) | (1ull << (SIGXFSZ - 1)), before = 0, pending = 0;
@@ -120,14 +122,22 @@ void put(int fd, const char* data, std::size_t size) noexcept {
 
 const char* name(Level level) noexcept {
     switch (level) {
-        case Level::panic: return "PANIC";
-        case Level::error: return "ERROR";
-        case Level::warn: return "WARNING";
-        case Level::info: return "INFO";
-        case Level::debug: return "DEBUG";
-        case Level::fine: return "FINE";
-        case Level::finer: return "FINER";
-        case Level::none: break;
+        case Level::panic:
+            return "PANIC";
+        case Level::error:
+            return "ERROR";
+        case Level::warn:
+            return "WARNING";
+        case Level::info:
+            return "INFO";
+        case Level::debug:
+            return "DEBUG";
+        case Level::fine:
+            return "FINE";
+        case Level::finer:
+            return "FINER";
+        case Level::none:
+            break;
     }
     return "";
 }
@@ -168,7 +178,8 @@ bool first_time(std::string_view text) noexcept {
     if (hash == 0) hash = 1;
     for (std::size_t i = 0; i < g_seen.size(); i++) {
         std::uint64_t there = 0;
-        if (g_seen[(hash + i) % g_seen.size()].compare_exchange_strong(there, hash, std::memory_order_relaxed))
+        if (g_seen[(hash + i) % g_seen.size()].compare_exchange_strong(there, hash,
+                                                                       std::memory_order_relaxed))
             return true;
         if (there == hash) return false;
     }
@@ -183,13 +194,16 @@ std::optional<Level> parse_level(std::string_view text) noexcept {
         Level level;
     };
     static constexpr Name kNames[] = {
-        {"none", Level::none},   {"panic", Level::panic},   {"error", Level::error}, {"warn", Level::warn},
-        {"warning", Level::warn}, {"info", Level::info},    {"details", Level::info}, {"debug", Level::debug},
-        {"fine", Level::fine},   {"func", Level::fine},     {"finer", Level::finer}, {"func_all", Level::finer},
+        {"none", Level::none},    {"panic", Level::panic},  {"error", Level::error},
+        {"warn", Level::warn},    {"warning", Level::warn}, {"info", Level::info},
+        {"details", Level::info}, {"debug", Level::debug},  {"fine", Level::fine},
+        {"func", Level::fine},    {"finer", Level::finer},  {"func_all", Level::finer},
         {"all", Level::finer},
     };
     if (text.size() == 1 && text[0] >= '0' && text[0] <= '6') return static_cast<Level>(text[0] - '0');
-    auto lower = [](char c) noexcept { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c; };
+    auto lower = [](char c) noexcept {
+        return c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c;
+    };
     for (const Name& row : kNames) {
         bool same = row.name.size() == text.size();
         for (std::size_t i = 0; same && i < text.size(); i++) same = lower(text[i]) == row.name[i];
@@ -210,7 +224,7 @@ void write_once(Level level, std::string_view text) noexcept {
 }
 
 void remember_stderr() noexcept {
-    struct stat now{};
+    struct stat now {};
     g_stderr.open = os::raw_syscall(SYS_fstat, STDERR_FILENO, &now) == 0;
     g_stderr.device = now.st_dev;
     g_stderr.inode = now.st_ino;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Log lines: "VMA <LEVEL>: text", one write(2) each, to stderr or VMA_LOG_FILE.
 //
-// Nothing is written before start() has run, nothing in a set-uid program, and nothing to descriptor 2 once it is no
-// longer the file it was when the process started (daemons close it and open their own files under that number).
+// Nothing is written before start() has run, nothing in a set-uid program, and nothing to descriptor 2 once
+// it is no longer the file it was when the process started (daemons close it and open their own files under
+// that number).
 #pragma once
 
 #include <fmt/format.h>
@@ -14,20 +15,29 @@
 namespace vma::log {
 
 // VMA_TRACELEVEL. Numbers are the manual's (section 4.2.1): 0 panic .. 6 finer; -1 is "none".
-enum class Level : int { none = -1, panic = 0, error = 1, warn = 2, info = 3, debug = 4, fine = 5, finer = 6 };
+enum class Level : int {
+    none = -1,
+    panic = 0,
+    error = 1,
+    warn = 2,
+    info = 3,
+    debug = 4,
+    fine = 5,
+    finer = 6
+};
 
 extern std::atomic<int> g_level;
 
-// The level a text names: none, panic, error, warn(ing), info, details, debug, fine, finer, all, the manual's func and
-// func_all, or 0 to 6; case does not matter. "details" has no number of its own and is info.
+// The level a text names: none, panic, error, warn(ing), info, details, debug, fine, finer, all, the manual's
+// func and func_all, or 0 to 6; case does not matter. "details" has no number of its own and is info.
 std::optional<Level> parse_level(std::string_view text) noexcept;
 
 inline bool enabled(Level level) noexcept {
     return static_cast<int>(level) <= g_level.load(std::memory_order_relaxed);
 }
 
-// Writes one line; errno is preserved; never throws, never allocates after the text is formatted (at most 1 KiB,
-// longer text is cut).
+// Writes one line; errno is preserved; never throws, never allocates after the text is formatted (at most 1
+// KiB, longer text is cut).
 void write(Level level, std::string_view text) noexcept;
 
 template <class... Args>
@@ -38,10 +48,10 @@ void print(Level level, fmt::format_string<Args...> format, Args&&... args) noex
     write(level, std::string_view(line, out.size < sizeof line ? out.size : sizeof line));
 }
 
-#define VMA_LOG_FN(name)                                                         \
-    template <class... Args>                                                     \
-    void name(fmt::format_string<Args...> format, Args&&... args) noexcept {     \
-        print(Level::name, format, std::forward<Args>(args)...);                 \
+#define VMA_LOG_FN(name)                                                     \
+    template <class... Args>                                                 \
+    void name(fmt::format_string<Args...> format, Args&&... args) noexcept { \
+        print(Level::name, format, std::forward<Args>(args)...);             \
     }
 VMA_LOG_FN(error)
 VMA_LOG_FN(warn)
@@ -50,8 +60,8 @@ VMA_LOG_FN(debug)
 VMA_LOG_FN(fine)
 #undef VMA_LOG_FN
 
-// Like print, but each distinct text appears once in the life of the process. After 256 different texts there is no
-// memory for more, and later ones are dropped: what would come more often than that is a flood.
+// Like print, but each distinct text appears once in the life of the process. After 256 different texts there
+// is no memory for more, and later ones are dropped: what would come more often than that is a flood.
 void write_once(Level level, std::string_view text) noexcept;
 template <class... Args>
 void once(Level level, fmt::format_string<Args...> format, Args&&... args) noexcept {
@@ -72,16 +82,16 @@ struct Settings {
     std::string_view file;
 };
 
-// Opens the log. In a set-uid program it stays closed. A file that cannot be opened is reported on stderr, which then
-// serves instead. The second call replaces the settings of the first.
+// Opens the log. In a set-uid program it stays closed. A file that cannot be opened is reported on stderr,
+// which then serves instead. The second call replaces the settings of the first.
 void configure(const Settings& settings) noexcept;
 
-// Configures the log from VMA_TRACELEVEL, VMA_LOG_DETAILS, VMA_LOG_FILE, VMA_LOG_COLORS. Idempotent. Defined in
-// config/start_log.cpp, because parameters are a layer above the log.
+// Configures the log from VMA_TRACELEVEL, VMA_LOG_DETAILS, VMA_LOG_FILE, VMA_LOG_COLORS. Idempotent. Defined
+// in config/start_log.cpp, because parameters are a layer above the log.
 void start() noexcept;
 
-// In a forked child, after the library's descriptors were closed: the log file is opened anew, with the child's pid in
-// its name, when the child has something to write. Async-signal-safe.
+// In a forked child, after the library's descriptors were closed: the log file is opened anew, with the
+// child's pid in its name, when the child has something to write. Async-signal-safe.
 void after_fork_in_child() noexcept;
 
 }  // namespace vma::log

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// File names from the environment may hold one %d that stands for the process id (VMA_LOG_FILE, VMA_CONFIG_FILE, ...).
+// File names from the environment may hold one %d that stands for the process id (VMA_LOG_FILE,
+// VMA_CONFIG_FILE, ...).
 #pragma once
 
 #include <cstddef>
@@ -7,8 +8,8 @@
 
 namespace vma {
 
-// Writes `text` to `out` (`room` bytes, NUL included) with its first %d replaced by `pid`. False when it does not fit.
-// Async-signal-safe, so a forked child can use it.
+// Writes `text` to `out` (`room` bytes, NUL included) with its first %d replaced by `pid`. False when it does
+// not fit. Async-signal-safe, so a forked child can use it.
 inline bool expand_pid(std::string_view text, long pid, char* out, std::size_t room) noexcept {
     std::size_t n = 0;
     auto put = [&](char c) noexcept {

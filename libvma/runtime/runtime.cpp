@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Which process this is: a set-uid program, a forked child, a vforked child, or the one the library works for.
+// Which process this is: a set-uid program, a forked child, a vforked child, or the one the library works
+// for.
 #include "libvma/runtime/runtime.h"
 
 #include <pthread.h>
@@ -24,8 +25,8 @@ std::atomic<pid_t> g_owner{0};
 // A vforked child must not be the first to ask, so the owner is recorded when the library is loaded.
 __attribute__((constructor(101))) void record_owner() noexcept { g_owner.store(current_pid()); }
 
-// Parent and vforked child share this variable, as they share all memory; the parent is suspended meanwhile. A count,
-// because a vforked child may call vfork() itself.
+// Parent and vforked child share this variable, as they share all memory; the parent is suspended meanwhile.
+// A count, because a vforked child may call vfork() itself.
 constinit thread_local volatile unsigned t_vfork_depth = 0;
 
 constexpr int kMaxHooks = 16;

@@ -11,19 +11,19 @@ namespace vma::runtime {
 bool inert() noexcept;
 
 // The pid that owns the library's state. A vforked child runs in its parent's memory and has another pid.
-bool in_foreign_process() noexcept;   // one getpid(); true in a vforked child
+bool in_foreign_process() noexcept;  // one getpid(); true in a vforked child
 
-// vfork bookkeeping of the calling thread (set by the vfork trampoline): while true, calls that would change the
-// library's state (close, dup2, sigaction) go straight to the kernel.
+// vfork bookkeeping of the calling thread (set by the vfork trampoline): while true, calls that would change
+// the library's state (close, dup2, sigaction) go straight to the kernel.
 bool in_vfork_child() noexcept;
 void enter_vfork() noexcept;
 void leave_vfork() noexcept;
 
-// Registers functions run around fork(), in the order given (prepare: reverse order). Held locks: take them in
-// prepare, release them in parent; in the child make them new. At most 16 registrations, before the first fork.
-// Before the first child function runs, the library's descriptors are closed in the child (InternalFd objects are
-// empty), the log is usable, and the internal thread with all its watches and ticks is forgotten: the next watch(),
-// watch_errors() or every() starts a new one.
+// Registers functions run around fork(), in the order given (prepare: reverse order). Held locks: take them
+// in prepare, release them in parent; in the child make them new. At most 16 registrations, before the first
+// fork. Before the first child function runs, the library's descriptors are closed in the child (InternalFd
+// objects are empty), the log is usable, and the internal thread with all its watches and ticks is forgotten:
+// the next watch(), watch_errors() or every() starts a new one.
 struct ForkHooks {
     void (*prepare)() = nullptr;
     void (*parent)() = nullptr;
@@ -37,22 +37,22 @@ void run_fork_parent() noexcept;
 void run_fork_child() noexcept;
 
 // The internal thread: one for the process, started on first use, all signals blocked, named "vma".
-// Watches `fd` for EPOLLIN and calls `ready` there, again and again while it is readable. The fd must stay open until
-// unwatch(). A second watch of the same fd replaces the first.
+// Watches `fd` for EPOLLIN and calls `ready` there, again and again while it is readable. The fd must stay
+// open until unwatch(). A second watch of the same fd replaces the first.
 void watch(int fd, std::function<void()> ready);
-// When it returns, `ready` does not run and will not; so hold no lock that `ready` takes. Called from the internal
-// thread it returns at once.
+// When it returns, `ready` does not run and will not; so hold no lock that `ready` takes. Called from the
+// internal thread it returns at once.
 void unwatch(int fd) noexcept;
-// Error events only (EPOLLERR, edge triggered) of a descriptor the program owns; `token` comes back to the handler of
-// on_error(). The watch ends when the program closes the descriptor; an event may still be on its way then, so the
-// handler must recognise a token that is no longer valid. Watching again replaces the token.
+// Error events only (EPOLLERR, edge triggered) of a descriptor the program owns; `token` comes back to the
+// handler of on_error(). The watch ends when the program closes the descriptor; an event may still be on its
+// way then, so the handler must recognise a token that is no longer valid. Watching again replaces the token.
 void watch_errors(int fd, std::uint64_t token) noexcept;
 void on_error(void (*handler)(std::uint64_t token)) noexcept;
 // Calls `tick` about every `msec` milliseconds until it returns false.
 void every(unsigned msec, std::function<bool()> tick);
 
-// Signals that interrupted this thread inside a handler without SA_RESTART, a running count. A blocking call that spins compares
-// it with the value at entry: different means EINTR. (Maintained by runtime/signals.)
+// Signals that interrupted this thread inside a handler without SA_RESTART, a running count. A blocking call
+// that spins compares it with the value at entry: different means EINTR. (Maintained by runtime/signals.)
 std::uint32_t interruptions() noexcept;
 // Same for handlers with SA_RESTART: a call that slept and got EINTR restarts if only this one moved.
 std::uint32_t restarts() noexcept;

@@ -16,8 +16,8 @@
 namespace vma::runtime {
 namespace {
 
-// Lock-free and in the thread's static TLS block, hence usable in a handler. Atomic, because a handler can interrupt
-// the increment of another one.
+// Lock-free and in the thread's static TLS block, hence usable in a handler. Atomic, because a handler can
+// interrupt the increment of another one.
 constinit thread_local std::atomic<std::uint32_t> t_interruptions{0};
 constinit thread_local std::atomic<std::uint32_t> t_restarts{0};
 
@@ -41,9 +41,9 @@ Row g_table[kSignals];
 std::atomic<bool> g_started{false};
 Lock g_lock;  // writers; taken with all signals blocked, so that a handler cannot meet its own thread's lock
 
-// What the kernel calls. All three arguments are passed on whether the program asked for SA_SIGINFO or not: that is
-// what the kernel does too. Not noexcept: a handler may throw (-fnon-call-exceptions) or jump out, and nothing is left
-// to do here after it.
+// What the kernel calls. All three arguments are passed on whether the program asked for SA_SIGINFO or not:
+// that is what the kernel does too. Not noexcept: a handler may throw (-fnon-call-exceptions) or jump out,
+// and nothing is left to do here after it.
 template <int slot, bool restart>
 void trampoline(int sig, siginfo_t* info, void* context) {
     (restart ? t_restarts : t_interruptions).fetch_add(1, std::memory_order_relaxed);
@@ -92,9 +92,10 @@ class Exclusive {
     std::uint64_t before_ = 0;
 };
 
-// Installs `action`, a function of the program, behind ours; `old` becomes what was there, not yet translated. Exclusive.
+// Installs `action`, a function of the program, behind ours; `old` becomes what was there, not yet
+// translated. Exclusive.
 int install(int sig, struct sigaction action, struct sigaction& old) noexcept {
-    struct sigaction now{};
+    struct sigaction now {};
     if (int error = os::sigaction(sig, nullptr, &now); error != 0) return error;
     int slot = 1 - slot_of(handler_of(now)).value_or(1);
     g_table[sig].slot[slot].store(handler_of(action), std::memory_order_relaxed);
@@ -103,7 +104,8 @@ int install(int sig, struct sigaction action, struct sigaction& old) noexcept {
     return os::sigaction(sig, &action, &old);
 }
 
-// rt_sigaction(2) without libc, which would put its own restorer in place of one that the program brought along.
+// rt_sigaction(2) without libc, which would put its own restorer in place of one that the program brought
+// along.
 struct KernelAction {
     Handler handler;
     unsigned long flags;
@@ -115,8 +117,8 @@ bool exchange(int sig, const KernelAction* act, KernelAction* old) noexcept {
 }
 bool is_foreign_function(const KernelAction& action) noexcept {
     auto value = reinterpret_cast<std::uintptr_t>(action.handler);
-    return value != reinterpret_cast<std::uintptr_t>(SIG_DFL) && value != reinterpret_cast<std::uintptr_t>(SIG_IGN) &&
-           !slot_of(action.handler);
+    return value != reinterpret_cast<std::uintptr_t>(SIG_DFL) &&
+           value != reinterpret_cast<std::uintptr_t>(SIG_IGN) && !slot_of(action.handler);
 }
 
 // Puts what is installed now behind ours. Exclusive.
@@ -124,13 +126,14 @@ void adopt(int sig) noexcept {
     KernelAction now{}, replaced{};
     if (!exchange(sig, nullptr, &now)) return;
     int slot = 0;
-    // A thread to which start() was not yet visible can install a handler between our two calls; it is seen in
-    // `replaced` and takes its turn.
+    // A thread to which start() was not yet visible can install a handler between our two calls; it is seen
+    // in `replaced` and takes its turn.
     while (is_foreign_function(now)) {
         g_table[sig].slot[slot].store(now.handler, std::memory_order_relaxed);
         KernelAction ours = now;
         ours.handler = kTrampolines[slot][(now.flags & SA_RESTART) != 0];
-        if (!exchange(sig, &ours, &replaced) || replaced.handler == now.handler || slot_of(replaced.handler)) return;
+        if (!exchange(sig, &ours, &replaced) || replaced.handler == now.handler || slot_of(replaced.handler))
+            return;
         if (!is_foreign_function(replaced)) {
             exchange(sig, &replaced, nullptr);
             return;
@@ -150,7 +153,8 @@ sighandler_t install_simple(int sig, sighandler_t handler, int flags, bool block
         errno = EINVAL;
         return SIG_ERR;
     }
-    struct sigaction action{}, old{};
+    struct sigaction action {
+    }, old{};
     action.sa_handler = handler;
     action.sa_flags = flags;
     if (block_itself) sigaddset(&action.sa_mask, sig);
@@ -173,7 +177,8 @@ void start() noexcept {
 int sigaction(int sig, const struct sigaction* act, struct sigaction* old) noexcept {
     if (!valid(sig)) return os::sigaction(sig, act, old);
     // The program's memory is touched outside the lock: a bad pointer is the program's SIGSEGV, as in libc.
-    struct sigaction wanted{}, was{};
+    struct sigaction wanted {
+    }, was{};
     if (act != nullptr) {
         wanted = *act;
         translate(sig, wanted);  // ours, learned by a direct system call: do not put it behind itself
@@ -185,7 +190,8 @@ int sigaction(int sig, const struct sigaction* act, struct sigaction* old) noexc
     } else if (!g_started.load(std::memory_order_acquire) || in_vfork_child()) {
         result = os::sigaction(sig, &wanted, &was);
         if (result == 0) translate(sig, was);
-        if (result == 0 && is_function(wanted) && !in_vfork_child() && g_started.load(std::memory_order_acquire)) {
+        if (result == 0 && is_function(wanted) && !in_vfork_child() &&
+            g_started.load(std::memory_order_acquire)) {
             Exclusive exclusive;
             adopt(sig);  // start() came meanwhile
         }
@@ -208,7 +214,7 @@ sighandler_t sysv_signal(int sig, sighandler_t handler) noexcept {
 }
 
 int siginterrupt(int sig, int interrupt) noexcept {
-    struct sigaction action{};
+    struct sigaction action {};
     if (signals::sigaction(sig, nullptr, &action) != 0) return -1;
     std::uint64_t bit = 1ull << (sig - 1);
     if (interrupt != 0) {

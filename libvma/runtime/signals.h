@@ -1,33 +1,37 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Counting the signals that reach a thread.
 //
-// A blocking call that spins in user space is not in the kernel when a signal comes, so nothing tells it to return
-// EINTR. Therefore each handler of the program sits behind a function of ours that increments a counter of the thread,
-// interruptions() or restarts() of runtime.h, and goes on to the program's handler. The program sees no difference:
-// flags and mask are installed as it gave them, and a question for the current handler gets the program's own.
+// A blocking call that spins in user space is not in the kernel when a signal comes, so nothing tells it to
+// return EINTR. Therefore each handler of the program sits behind a function of ours that increments a
+// counter of the thread, interruptions() or restarts() of runtime.h, and goes on to the program's handler.
+// The program sees no difference: flags and mask are installed as it gave them, and a question for the
+// current handler gets the program's own.
 //
-// The answer to "what is installed" always comes from the kernel (SA_RESETHAND changes it without us). The table only
-// translates our functions back. A changed handler goes to the other of two slots of its signal, with a function of
-// its own for each slot, so a delivery that has begun still finds the handler it was meant for.
+// The answer to "what is installed" always comes from the kernel (SA_RESETHAND changes it without us). The
+// table only translates our functions back. A changed handler goes to the other of two slots of its signal,
+// with a function of its own for each slot, so a delivery that has begun still finds the handler it was meant
+// for.
 #pragma once
 
 #include <signal.h>
 
 namespace vma::runtime::signals {
 
-// Puts the handlers that are installed now behind ours; from here on sigaction() does so with new ones. Idempotent.
+// Puts the handlers that are installed now behind ours; from here on sigaction() does so with new ones.
+// Idempotent.
 void start() noexcept;
 
-// sigaction(2), signal(3), sysv_signal(3), siginterrupt(3) for the preload layer. Same results, errno included. libc's
-// own signal() family would install handlers without passing sigaction() above, so it is not called. In a vforked child
-// the call goes to the kernel, which keeps the child's dispositions apart; nothing of the library's state changes.
+// sigaction(2), signal(3), sysv_signal(3), siginterrupt(3) for the preload layer. Same results, errno
+// included. libc's own signal() family would install handlers without passing sigaction() above, so it is not
+// called. In a vforked child the call goes to the kernel, which keeps the child's dispositions apart; nothing
+// of the library's state changes.
 int sigaction(int sig, const struct sigaction* act, struct sigaction* old) noexcept;
 sighandler_t signal(int sig, sighandler_t handler) noexcept;
 sighandler_t sysv_signal(int sig, sighandler_t handler) noexcept;
 int siginterrupt(int sig, int interrupt) noexcept;
 
-// In a forked child, which inherits dispositions and table as they are: another thread of the parent may have been in
-// the middle of a change, and its lock is made new. Async-signal-safe.
+// In a forked child, which inherits dispositions and table as they are: another thread of the parent may have
+// been in the middle of a change, and its lock is made new. Async-signal-safe.
 void after_fork_in_child() noexcept;
 
 }  // namespace vma::runtime::signals

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The buffers belong to the program: they may be unaligned, and their lengths may say anything. So headers are copied
-// in and out, and libc's CMSG_ macros, which read through pointers and differ from the kernel at the end of the buffer
-// (CMSG_NXTHDR stops where the next message does not fit, the kernel calls it invalid), are used for sizes only.
+// The buffers belong to the program: they may be unaligned, and their lengths may say anything. So headers
+// are copied in and out, and libc's CMSG_ macros, which read through pointers and differ from the kernel at
+// the end of the buffer (CMSG_NXTHDR stops where the next message does not fit, the kernel calls it invalid),
+// are used for sizes only.
 #include "libvma/sockets/cmsg.h"
 
 #include <string.h>

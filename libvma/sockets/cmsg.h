@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Control messages (cmsg(3)) as the kernel writes and checks them, for sockets whose messages the kernel does not see.
+// Control messages (cmsg(3)) as the kernel writes and checks them, for sockets whose messages the kernel does
+// not see.
 #pragma once
 
 #include <sys/socket.h>
@@ -9,12 +10,13 @@
 
 namespace vma::sockets {
 
-// Writes control messages into the buffer of a receive call. Like the kernel's put_cmsg(): a message that does not fit is cut,
-// with its length saying so, and MSG_CTRUNC is added to msg_flags; without room for a header there is only the flag.
+// Writes control messages into the buffer of a receive call. Like the kernel's put_cmsg(): a message that
+// does not fit is cut, with its length saying so, and MSG_CTRUNC is added to msg_flags; without room for a
+// header there is only the flag.
 class CmsgWriter {
   public:
-    // `message` is the caller's: msg_control and msg_controllen say where there is room. msg_controllen becomes 0 and
-    // grows with each put(), so it is right at any time. Set msg_flags before.
+    // `message` is the caller's: msg_control and msg_controllen say where there is room. msg_controllen
+    // becomes 0 and grows with each put(), so it is right at any time. Set msg_flags before.
     explicit CmsgWriter(msghdr& message) noexcept
         : message_(message),
           next_(static_cast<std::uint8_t*>(message.msg_control)),

@@ -18,6 +18,7 @@
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/runtime/signal_hold.h"
+#include "libvma/runtime/spin.h"
 #include "libvma/sockets/cmsg.h"
 #include "libvma/sockets/stack.h"
 #include "libvma/sockets/udp_socket.h"
@@ -275,7 +276,7 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
             return -1;
         }
         if (rings && (params.rx_poll < 0 || spins < static_cast<std::uint64_t>(params.rx_poll))) {
-            cpu_relax();
+            spin_wait(spins);
             continue;
         }
         {

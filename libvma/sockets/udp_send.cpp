@@ -22,6 +22,7 @@ namespace {
 
 constexpr int kPlainFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
 constexpr std::uint64_t kVerifyUsec = 1000;
+constexpr std::uint64_t kRefreshUsec = 5'000'000;
 
 }  // namespace
 
@@ -33,6 +34,11 @@ bool UdpSocket::still_mine(int fd) noexcept {
     std::uint64_t cookie = 0;
     socklen_t len = sizeof cookie;
     int saved = errno;
+    // A path MTU that the kernel learned is not announced, so destinations are looked up again now and then.
+    if (now - refreshed_at_ > kRefreshUsec * clock::ticks_per_usec()) {
+        refreshed_at_ = now;
+        attributes_version_.fetch_add(1, std::memory_order_release);
+    }
     bool same = os::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) == 0 && cookie == cookie_;
     errno = saved;
     return same;

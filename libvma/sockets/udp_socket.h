@@ -133,6 +133,7 @@ class UdpSocket final : public Socket, public ring::FrameSink {
     Stack& stack_;
     std::uint64_t cookie_ = 0;                 // SO_COOKIE of the shadow: identity beyond the fd number
     std::atomic<std::uint64_t> verified_at_{0};  // ticks
+    std::atomic<std::uint64_t> refreshed_at_{0};  // ticks: destinations were looked up again
     std::uint64_t token_ = 0;                  // for error events
 
     // control state

@@ -197,17 +197,20 @@ int main(int argc, char** argv_given) {
     show("recv from exec", readable(g_pair[1]) ? recv(g_pair[1], buf, sizeof buf - 1, 0) : 0);
     printf("  %s\n", buf);
 
+    int report[2];
+    (void)!pipe(report);
+    fflush(stdout);
     pid = fork();
     if (pid == 0) {
-        signal(SIGCHLD, SIG_IGN);
-        int back = dup(1);
         if (daemon(1, 0) != 0) _exit(1);
-        dprintf(back, "daemon: session leader %d, input %zd\n", getsid(0) == getpid(), read(0, buf, 1));
+        dprintf(report[1], "daemon: session leader %d, input %zd\n", getsid(0) == getpid(), read(0, buf, 1));
         int fd = open("/dev/null", O_RDONLY);
-        dprintf(back, "daemon: next number %s\n", fd > 2 ? "above 2" : "low");
+        dprintf(report[1], "daemon: next number %s\n", fd > 2 ? "above 2" : "low");
         _exit(0);
     }
+    close(report[1]);
     reap("daemon", pid);
-    usleep(300000);  // its lines belong before ours
+    char text[128];
+    for (ssize_t n; (n = read(report[0], text, sizeof text)) > 0;) printf("%.*s", static_cast<int>(n), text);
     echo("last");
 }

@@ -109,14 +109,21 @@ std::vector<std::uint8_t> make_frame(const Side& from, const Side& to, unsigned 
     ip.protocol = IPPROTO_UDP;
     ip.saddr = from.address;
     ip.daddr = to.address;
-    ip.check = folded(sum(&ip, sizeof ip));
     udphdr udp{};
     udp.uh_sport = udp.uh_dport = htons(kPort);
     udp.uh_ulen = htons(static_cast<std::uint16_t>(sizeof udp + payload));
-    udp.uh_sum = folded(sum(&udp, sizeof udp, sum(&ip.saddr, 8, IPPROTO_UDP + ntohs(udp.uh_ulen))));
+    std::uint8_t* const network = frame.data() + sizeof ethernet;
+    std::uint8_t* const transport = network + sizeof ip;
     memcpy(frame.data(), &ethernet, sizeof ethernet);
-    memcpy(frame.data() + sizeof ethernet, &ip, sizeof ip);
-    memcpy(frame.data() + sizeof ethernet + sizeof ip, &udp, sizeof udp);
+    memcpy(network, &ip, sizeof ip);
+    memcpy(transport, &udp, sizeof udp);
+    const std::uint16_t ip_sum = folded(sum(network, sizeof ip));
+    memcpy(network + offsetof(iphdr, check), &ip_sum, sizeof ip_sum);
+    // The payload is zero so far, and set_number() adds all ones, which is zero too in this arithmetic.
+    const std::uint32_t addresses = sum(network + offsetof(iphdr, saddr), 2 * sizeof(in_addr_t));
+    const std::uint16_t udp_sum =
+        folded(sum(transport, sizeof udp, addresses + IPPROTO_UDP + ntohs(udp.uh_ulen)));
+    memcpy(transport + offsetof(udphdr, uh_sum), &udp_sum, sizeof udp_sum);
     return frame;
 }
 

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The mirrored tables and the route answers, beside what the kernel itself says: getifaddrs and ioctl for links and
-// addresses, connect(), getsockname(), IP_MTU and a real send for routes. Every test has a network namespace of its own,
-// which vanishes with it.
-#include "libvma/net/view.h"
-
+// The mirrored tables and the route answers, beside what the kernel itself says: getifaddrs and ioctl for
+// links and addresses, connect(), getsockname(), IP_MTU and a real send for routes. Every test has a network
+// namespace of its own, which vanishes with it.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -27,6 +25,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "libvma/net/view.h"
 
 namespace vma::net {
 namespace {
@@ -100,13 +100,15 @@ class NetView : public testing::Test {
         view = std::move(*opened);
     }
 
-    // Reads announcements until `reached`; the kernel sends some of them (carrier, neighbour timers) a little later.
+    // Reads announcements until `reached`; the kernel sends some of them (carrier, neighbour timers) a little
+    // later.
     testing::AssertionResult settle(const std::function<bool()>& reached) {
         auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
         for (;;) {
             view->process();
             if (reached()) return testing::AssertionSuccess();
-            if (std::chrono::steady_clock::now() > end) return testing::AssertionFailure() << "never announced";
+            if (std::chrono::steady_clock::now() > end)
+                return testing::AssertionFailure() << "never announced";
             pollfd watch{view->fd(), POLLIN, 0};
             poll(&watch, 1, 100);
         }
@@ -128,7 +130,8 @@ class NetView : public testing::Test {
             ASSERT_EQ(setns(mine.get(), CLONE_NEWNET), 0);
         }
         run("ip link add " + name + " type veth peer name " + name + "p");
-        run("ip link set " + name + "p netns /proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(peer.get()));
+        run("ip link set " + name + "p netns /proc/" + std::to_string(getpid()) + "/fd/" +
+            std::to_string(peer.get()));
         run("ip addr add " + ours + " dev " + name);
         run("ip link set " + name + " up");
         at_peer("ip addr add " + theirs + " dev " + name + "p");
@@ -153,7 +156,8 @@ class NetView : public testing::Test {
         return false;
     }
 
-    // What connect(2) finds, step by step: a route without a source, then, with the source it gave, once more.
+    // What connect(2) finds, step by step: a route without a source, then, with the source it gave, once
+    // more.
     Result<Route> as_connect_does(RouteQuery query) {
         auto first = view->route(query);
         if (!first || query.src != 0) return first;
@@ -174,7 +178,8 @@ class NetView : public testing::Test {
         auto route = as_connect_does(query);
         if (kernel != 0) {
             ASSERT_FALSE(route) << "kernel: " << strerror(kernel);
-            EXPECT_EQ(route.error().code, kernel) << strerror(route.error().code) << " / " << strerror(kernel);
+            EXPECT_EQ(route.error().code, kernel)
+                << strerror(route.error().code) << " / " << strerror(kernel);
             return;
         }
         ASSERT_TRUE(route) << strerror(route.error().code);
@@ -196,7 +201,8 @@ class NetView : public testing::Test {
         if (!probe.device.empty()) query.oif = index(probe.device.c_str());
         query.protocol = IPPROTO_UDP;
         sockaddr_in to = Probe::address(query.dst, htons(9));
-        int kernel = sendto(fd.get(), "x", 1, 0, reinterpret_cast<sockaddr*>(&to), sizeof to) == 1 ? 0 : errno;
+        int kernel =
+            sendto(fd.get(), "x", 1, 0, reinterpret_cast<sockaddr*>(&to), sizeof to) == 1 ? 0 : errno;
         auto route = view->route(query);
         EXPECT_EQ(route ? 0 : route.error().code, kernel)
             << strerror(route ? 0 : route.error().code) << " / " << strerror(kernel);
@@ -303,7 +309,8 @@ TEST_F(NetView, LinkChangesAreAnnounced) {
 }
 
 TEST_F(NetView, BridgePortThatLeavesIsStillThere) {
-    run("ip link add bridge0 type bridge && ip link add left type veth peer name right && ip link set left up");
+    run("ip link add bridge0 type bridge && ip link add left type veth peer name right && ip link set left "
+        "up");
     open();
     Link link;
     run("ip link set left master bridge0");
@@ -334,9 +341,10 @@ TEST_F(NetView, AddressesInTheKernelsOrder) {
     listener.addresses_changed = [&] { calls++; };
     view->listen(listener);
     for (const char* change :
-         {"add 198.18.1.1/24 dev right", "add 198.18.1.2/24 dev right", "add 198.18.0.1/24 dev left", "add 198.18.9.1/32 dev lo",
-          "add 198.18.3.7/24 scope link dev left", "add 198.18.7.1/16 dev left", "add 198.18.4.1 peer 198.18.4.2 dev left",
-          "del 198.18.1.1/24 dev right", "del 198.18.0.1/24 dev left", "add 198.18.1.9/25 dev right", "flush dev left"}) {
+         {"add 198.18.1.1/24 dev right", "add 198.18.1.2/24 dev right", "add 198.18.0.1/24 dev left",
+          "add 198.18.9.1/32 dev lo", "add 198.18.3.7/24 scope link dev left", "add 198.18.7.1/16 dev left",
+          "add 198.18.4.1 peer 198.18.4.2 dev left", "del 198.18.1.1/24 dev right",
+          "del 198.18.0.1/24 dev left", "add 198.18.1.9/25 dev right", "flush dev left"}) {
         auto generation = view->generation();
         int before = calls;
         run(std::string("ip addr ") + change);
@@ -347,11 +355,12 @@ TEST_F(NetView, AddressesInTheKernelsOrder) {
 }
 
 TEST_F(NetView, AddressesOfThisHost) {
-    run("ip link add left type veth peer name right && ip link set left up && ip addr add 198.18.0.1/24 dev left");
+    run("ip link add left type veth peer name right && ip link set left up && ip addr add 198.18.0.1/24 dev "
+        "left");
     run("ip addr add 198.18.9.0/28 dev lo");
     open();
-    for (const char* address : {"127.0.0.1", "127.5.4.3", "198.18.0.1", "198.18.0.2", "198.18.9.0", "198.18.9.4",
-                                "198.18.9.31", "0.0.0.0", "224.0.0.1"}) {
+    for (const char* address : {"127.0.0.1", "127.5.4.3", "198.18.0.1", "198.18.0.2", "198.18.9.0",
+                                "198.18.9.4", "198.18.9.31", "0.0.0.0", "224.0.0.1"}) {
         int ifindex = 0;
         bool local = view->is_local(ip4(address), &ifindex);
         auto route = route_to(address);
@@ -413,8 +422,11 @@ TEST_F(NetView, ErrorsAreThoseOfASend) {
     run("ip route add blackhole 198.18.34.0/24");
     run("ip route add throw 198.18.35.0/24");
     open();
-    std::map<std::string, int> expected{{"198.18.32.1", EHOSTUNREACH}, {"198.18.33.1", EACCES}, {"198.18.34.1", EINVAL},
-                                        {"198.18.35.1", ENETUNREACH},  {"203.0.113.1", ENETUNREACH}};
+    std::map<std::string, int> expected{{"198.18.32.1", EHOSTUNREACH},
+                                        {"198.18.33.1", EACCES},
+                                        {"198.18.34.1", EINVAL},
+                                        {"198.18.35.1", ENETUNREACH},
+                                        {"203.0.113.1", ENETUNREACH}};
     for (const auto& [address, code] : expected) {
         auto route = route_to(address.c_str());
         ASSERT_FALSE(route) << address;
@@ -422,8 +434,8 @@ TEST_F(NetView, ErrorsAreThoseOfASend) {
         same_errno_as_sendto(to(address.c_str()));
         same_as_connect(to(address.c_str()));
     }
-    for (const char* address : {"198.18.0.2", "198.18.0.1", "127.0.0.1", "198.18.0.255", "255.255.255.255", "239.1.1.1",
-                                "240.0.0.1", "0.0.0.1"}) {
+    for (const char* address : {"198.18.0.2", "198.18.0.1", "127.0.0.1", "198.18.0.255", "255.255.255.255",
+                                "239.1.1.1", "240.0.0.1", "0.0.0.1"}) {
         same_errno_as_sendto(to(address));
         same_as_connect(to(address));
     }
@@ -442,9 +454,11 @@ TEST_F(NetView, ErrorsAreThoseOfASend) {
     Probe moved = to("198.18.0.2");
     moved.query.src = ip4("198.18.0.1");
     Fd fd = moved.socket();
-    run("ip addr add 198.18.0.3/24 dev v && ip addr del 198.18.0.1/24 dev v && ip addr add 198.18.0.4/24 dev v");
+    run("ip addr add 198.18.0.3/24 dev v && ip addr del 198.18.0.1/24 dev v && ip addr add 198.18.0.4/24 dev "
+        "v");
     sockaddr_in peer_address = Probe::address(ip4("198.18.0.2"), htons(9));
-    ASSERT_EQ(sendto(fd.get(), "x", 1, 0, reinterpret_cast<sockaddr*>(&peer_address), sizeof peer_address), -1);
+    ASSERT_EQ(sendto(fd.get(), "x", 1, 0, reinterpret_cast<sockaddr*>(&peer_address), sizeof peer_address),
+              -1);
     int kernel = errno;
     route = view->route(moved.query);
     ASSERT_FALSE(route);
@@ -464,9 +478,10 @@ TEST_F(NetView, SourceAddressSelection) {
     run("ip route add default via 198.18.0.2 mtu 1300");
     open();
     for (const char* dst :
-         {"198.18.0.2", "198.18.0.3", "198.18.5.2", "198.18.16.9", "198.18.31.254", "198.18.40.1", "198.18.41.1",
-          "198.18.42.1", "198.18.42.2", "198.18.42.3", "198.18.43.1", "198.18.100.1", "203.0.113.9", "127.0.0.1",
-          "127.9.9.9", "198.18.0.255", "198.18.31.255", "255.255.255.255", "224.0.0.251", "239.255.0.1"}) {
+         {"198.18.0.2",   "198.18.0.3",    "198.18.5.2",      "198.18.16.9", "198.18.31.254",
+          "198.18.40.1",  "198.18.41.1",   "198.18.42.1",     "198.18.42.2", "198.18.42.3",
+          "198.18.43.1",  "198.18.100.1",  "203.0.113.9",     "127.0.0.1",   "127.9.9.9",
+          "198.18.0.255", "198.18.31.255", "255.255.255.255", "224.0.0.251", "239.255.0.1"}) {
         same_as_connect(to(dst));
         for (const char* device : {"v", "w"}) {
             Probe probe = to(dst);
@@ -517,7 +532,9 @@ TEST_F(NetView, PolicyRules) {
         {"to", {.dst = ip4("203.0.113.200")}, w},
         {"port", {.dst = dst, .protocol = IPPROTO_UDP, .dst_port = htons(5001)}, w},
         {"other port", {.dst = dst, .protocol = IPPROTO_UDP, .dst_port = htons(5002)}, v},
-        {"source port", {.dst = dst, .protocol = IPPROTO_UDP, .src_port = htons(6001), .dst_port = htons(1)}, 0},
+        {"source port",
+         {.dst = dst, .protocol = IPPROTO_UDP, .src_port = htons(6001), .dst_port = htons(1)},
+         0},
         {"tcp port", {.dst = dst, .protocol = IPPROTO_TCP, .dst_port = htons(5002)}, w},
         {"tos", {.dst = dst, .tos = 0x10}, w},
         {"tos with ECN", {.dst = dst, .tos = 0x12}, w},
@@ -580,7 +597,8 @@ TEST_F(NetView, RouteThatMoves) {
 }
 
 TEST_F(NetView, TakingADeviceWithoutCarrierDownMovesTheGeneration) {
-    run("ip link add left type veth peer name right && ip link set left up && ip addr add 198.18.0.1/24 dev left");
+    run("ip link add left type veth peer name right && ip link set left up && ip addr add 198.18.0.1/24 dev "
+        "left");
     run("ip route add 198.18.64.0/24 via 198.18.0.2");
     open();
     quiet();
@@ -620,7 +638,8 @@ TEST_F(NetView, Mtu) {
 TEST_F(NetView, LearnedPathMtu) {
     // A router two links away with a narrow second link answers "fragmentation needed".
     connect_pair("v", "198.18.0.1/24", "198.18.0.2/24");
-    at_peer("ip link add narrow type veth peer name far && ip link set far up && ip link set narrow up mtu 1200");
+    at_peer(
+        "ip link add narrow type veth peer name far && ip link set far up && ip link set narrow up mtu 1200");
     at_peer("ip addr add 198.18.64.1/24 dev narrow");
     at_peer("sysctl -qw net.ipv4.ip_forward=1");
     run("ip route add 198.18.64.0/24 via 198.18.0.2");
@@ -669,7 +688,8 @@ TEST_F(NetView, Neighbours) {
     EXPECT_EQ(view->generation(), generation) << "an unconfirmed neighbour is still the same";
 
     run("ip neigh replace 198.18.0.2 lladdr 02:00:00:00:00:33 dev v nud permanent");
-    ASSERT_TRUE(settle([&] { return view->neighbour(v, peer_address).mac == MacAddress{2, 0, 0, 0, 0, 0x33}; }));
+    ASSERT_TRUE(
+        settle([&] { return view->neighbour(v, peer_address).mac == MacAddress{2, 0, 0, 0, 0, 0x33}; }));
     EXPECT_NE(view->generation(), generation);
     EXPECT_FALSE(view->neighbour(v, peer_address).stale);
 
@@ -682,13 +702,16 @@ TEST_F(NetView, Neighbours) {
     quiet();
     generation = view->generation();
     send(ip4("198.18.0.77"));
-    ASSERT_TRUE(settle([&] { return view->neighbour(v, ip4("198.18.0.77")).state == Neighbour::State::failed; }));
+    ASSERT_TRUE(
+        settle([&] { return view->neighbour(v, ip4("198.18.0.77")).state == Neighbour::State::failed; }));
     EXPECT_EQ(view->generation(), generation) << "it was not usable before either";
 
     run("ip neigh add 198.18.0.88 lladdr 02:00:00:00:00:88 dev v nud permanent");
-    ASSERT_TRUE(settle([&] { return view->neighbour(v, ip4("198.18.0.88")).state == Neighbour::State::usable; }));
+    ASSERT_TRUE(
+        settle([&] { return view->neighbour(v, ip4("198.18.0.88")).state == Neighbour::State::usable; }));
     run("ip link del v");
-    ASSERT_TRUE(settle([&] { return view->neighbour(v, ip4("198.18.0.88")).state == Neighbour::State::none; }));
+    ASSERT_TRUE(
+        settle([&] { return view->neighbour(v, ip4("198.18.0.88")).state == Neighbour::State::none; }));
 }
 
 TEST_F(NetView, NeighboursThatWereThereBefore) {
@@ -705,7 +728,8 @@ TEST_F(NetView, NeighboursThatWereThereBefore) {
 }
 
 TEST_F(NetView, LostAnnouncementsReloadEverything) {
-    run("ip link add left type veth peer name right && ip link add gone type bridge && ip link set left up && ip link set right up");
+    run("ip link add left type veth peer name right && ip link add gone type bridge && ip link set left up "
+        "&& ip link set right up");
     open();
     quiet();
     // More changes than the socket's buffer holds, without reading one.
@@ -726,7 +750,8 @@ TEST_F(NetView, LostAnnouncementsReloadEverything) {
     socklen_t length = sizeof received;
     ASSERT_EQ(getsockopt(view->fd(), SOL_SOCKET, SO_ERROR, &received, &length), 0);
     ASSERT_EQ(received, ENOBUFS) << "the test did not provoke a loss";
-    // Reading the error cleared it; the next loss sets it again only after the queue was read, so make one more.
+    // Reading the error cleared it; the next loss sets it again only after the queue was read, so make one
+    // more.
     {
         while (recv(view->fd(), &byte, 1, MSG_DONTWAIT | MSG_TRUNC) >= 0) {
         }
@@ -740,7 +765,9 @@ TEST_F(NetView, LostAnnouncementsReloadEverything) {
     std::vector<std::string> changed;
     int addresses = 0;
     View::Listener listener;
-    listener.link_changed = [&](const Link& link) { changed.push_back(link.name + (link.up ? " up" : " down")); };
+    listener.link_changed = [&](const Link& link) {
+        changed.push_back(link.name + (link.up ? " up" : " down"));
+    };
     listener.addresses_changed = [&] { addresses++; };
     view->listen(listener);
     auto generation = view->generation();
@@ -787,7 +814,8 @@ TEST_F(NetView, QueriesFromManyThreadsWhileTablesChange) {
             }
         });
     for (int i = 0; i < 50; i++) {
-        run("ip neigh replace 198.18.0.2 lladdr 02:00:00:00:00:" + std::to_string(10 + i) + " dev v nud permanent");
+        run("ip neigh replace 198.18.0.2 lladdr 02:00:00:00:00:" + std::to_string(10 + i) +
+            " dev v nud permanent");
         run(std::string("ip addr ") + (i % 2 ? "del" : "add") + " 198.18.0.9/24 dev v");
         view->process();
     }

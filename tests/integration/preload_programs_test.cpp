@@ -20,6 +20,8 @@ struct Program {
     const char* name;
     const char* script;
     const char* needs = "";  // programs without which the case has no meaning
+    // Some programs hang or fail with the sanitizer's run time alone, preloaded without the library.
+    bool under_sanitizers = true;
 };
 
 void PrintTo(const Program& p, std::ostream* out) { *out << p.name; }
@@ -36,7 +38,7 @@ exec 200>lock; ls -l /proc/self/fd/200 >/dev/null; echo $?)"},
     {"bash_traps_and_jobs", R"(trap 'echo caught USR1' USR1; trap 'echo leaving' EXIT
 kill -USR1 $$
 set -m
-sleep 30 & kill %1; wait %1; echo "job $?"; sleep 0.1 & jobs; wait; jobs
+sleep 30 & until grep -q sleep /proc/$!/comm; do :; done; kill %1; wait %1; echo "job $?"; sleep 0.1 & jobs; wait; jobs
 (trap '' TERM; kill -TERM $BASHPID; echo survived)
 { (kill -KILL $BASHPID); } 2>/dev/null; echo "killed $?"
 timeout 0.2 sleep 5; echo "timeout $?"
@@ -129,9 +131,9 @@ port=$(sed 's/.*port \([0-9]*\).*/\1/' port)
 curl -sS "http://127.0.0.1:$port/file" | md5sum
 curl -sS -o /dev/null -w '%{http_code}\n' "http://127.0.0.1:$port/nothing"
 curl -sS "http://127.0.0.1:$port/file" "http://localhost:$port/file" | wc -c
-curl -sS http://127.0.0.1:1/ ; echo "refused $?"
+curl -sS http://127.0.0.1:1/ 2>/dev/null; echo "refused $?"
 kill $server; wait $server; echo "server $?")",
-     "python3 curl"},
+     "python3 curl", false},
     {"tar_gzip_xz", "mkdir d; for i in $(seq 50); do seq $i 300 >d/$i; done; tar --sort=name --mtime=@0 -czf t.gz d; "
                     "gzip -dc t.gz | md5sum; tar xzf t.gz -C /dev/null; echo $?; tar tzf t.gz | tail -1; "
                     "xz -9k t.gz && xz -t t.gz.xz; echo $?; bzip2 -k d/7; bunzip2 -c d/7.bz2 | md5sum"},
@@ -230,6 +232,7 @@ class PreloadPrograms : public ::testing::TestWithParam<Program> {
 };
 
 TEST_P(PreloadPrograms, BehaveTheSame) {
+    if (*VMA_SANITIZERS != '\0' && !GetParam().under_sanitizers) GTEST_SKIP() << "not with a preloaded sanitizer";
     std::istringstream needs(GetParam().needs);
     for (std::string program; needs >> program;) {
         bool found = false;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The fast sums against RFC 1071 written the slow way, for every alignment and every length around the block sizes.
+// The fast sums against RFC 1071 written the slow way, for every alignment and every length around the block
+// sizes.
 #include "libvma/net/checksum.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +50,8 @@ TEST(Checksum, EveryAlignmentAndLength) {
 TEST(Checksum, LongData) {
     auto bytes = random_bytes(70000, 2);
     for (std::size_t length : {1472u, 1473u, 4095u, 8972u, 65507u, 65535u, 70000u})
-        EXPECT_EQ(checksum_fold(checksum_add(bytes.data(), length, 0)), reference(bytes.data(), length)) << length;
+        EXPECT_EQ(checksum_fold(checksum_add(bytes.data(), length, 0)), reference(bytes.data(), length))
+            << length;
 }
 
 TEST(Checksum, CarriesComeBackWhereverTheyArise) {
@@ -59,7 +61,8 @@ TEST(Checksum, CarriesComeBackWhereverTheyArise) {
         ASSERT_EQ(checksum_fold(checksum_add(ones.data(), length, 0)), 0xffff) << length;
         ASSERT_EQ(checksum_fold(checksum_add(zeros.data(), length, 0)), 0) << length;
     }
-    for (std::uint64_t start : {std::uint64_t{1}, ~std::uint64_t{0}, ~std::uint64_t{0} - 1, std::uint64_t{1} << 63})
+    for (std::uint64_t start :
+         {std::uint64_t{1}, ~std::uint64_t{0}, ~std::uint64_t{0} - 1, std::uint64_t{1} << 63})
         for (std::size_t length : {0u, 1u, 8u, 20u, 32u, 64u, 65u, 256u, 300u, 600u})
             ASSERT_EQ(checksum_fold(checksum_add(ones.data(), length, start)) % 0xffff,
                       (reference(ones.data(), length) + checksum_fold(start)) % 0xffff)
@@ -82,12 +85,14 @@ TEST(Checksum, CopyCopiesAndSums) {
     for (std::size_t align = 0; align < 16; align++)
         for (std::size_t length = 0; length <= 600; length++) {
             std::fill(to.begin(), to.end(), 0xa5);
-            std::uint64_t sum = checksum_copy(to.data() + 16 + (align * 7) % 16, from.data() + align, length, 12345);
+            std::uint64_t sum =
+                checksum_copy(to.data() + 16 + (align * 7) % 16, from.data() + align, length, 12345);
             const std::uint8_t* start = to.data() + 16 + (align * 7) % 16;
             ASSERT_EQ(memcmp(start, from.data() + align, length), 0);
             ASSERT_EQ(start[-1], 0xa5);
             ASSERT_EQ(start[length], 0xa5) << "wrote past the end, length " << length;
-            ASSERT_EQ(checksum_fold(sum), reference(from.data() + align, length, 12345)) << align << " " << length;
+            ASSERT_EQ(checksum_fold(sum), reference(from.data() + align, length, 12345))
+                << align << " " << length;
         }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Runs a part of a test in a forked child: log, signal dispositions and the internal thread are things of a whole
-// process, and a test must find them untouched.
+// Runs a part of a test in a forked child: log, signal dispositions and the internal thread are things of a
+// whole process, and a test must find them untouched.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,6 +11,11 @@
 
 #include <string>
 
+#ifdef __SANITIZE_THREAD__
+// The sanitizer refuses threads in a child of a program with threads, which is just what some tests are about.
+extern "C" inline __attribute__((used)) const char* __tsan_default_options() { return "die_after_fork=0"; }
+#endif
+
 namespace vma::test {
 
 struct Outcome {
@@ -19,7 +24,8 @@ struct Outcome {
     bool passed() const { return WIFEXITED(status) && WEXITSTATUS(status) == 0; }
 };
 
-// `body` runs with descriptor 2 a pipe; failed expectations in it make the child exit with 1 and print to stdout.
+// `body` runs with descriptor 2 a pipe; failed expectations in it make the child exit with 1 and print to
+// stdout.
 template <class F>
 Outcome in_child(F&& body) {
     Outcome outcome;
@@ -40,7 +46,8 @@ Outcome in_child(F&& body) {
     }
     close(ends[1]);
     char block[4096];
-    for (ssize_t n; (n = read(ends[0], block, sizeof block)) > 0;) outcome.output.append(block, static_cast<size_t>(n));
+    for (ssize_t n; (n = read(ends[0], block, sizeof block)) > 0;)
+        outcome.output.append(block, static_cast<size_t>(n));
     close(ends[0]);
     waitpid(pid, &outcome.status, 0);
     return outcome;

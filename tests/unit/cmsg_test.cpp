@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Control messages beside the kernel's own: a loopback socket shows what the kernel writes for every size of buffer, and
-// what it answers to every kind of malformed control data.
+// Control messages beside the kernel's own: a loopback socket shows what the kernel writes for every size of
+// buffer, and what it answers to every kind of malformed control data.
 #include "libvma/sockets/cmsg.h"
 
 #include <arpa/inet.h>
@@ -42,7 +42,8 @@ class Cmsg : public testing::Test {
         int flags;
         friend bool operator==(const Seen&, const Seen&) = default;
     };
-    static Seen prepare(msghdr& message, std::vector<std::uint8_t>& buffer, std::size_t room, std::size_t shift) {
+    static Seen prepare(msghdr& message, std::vector<std::uint8_t>& buffer, std::size_t room,
+                        std::size_t shift) {
         buffer.assign(shift + room + 32, 0xab);
         message.msg_control = buffer.data() + shift;
         message.msg_controllen = room;
@@ -163,7 +164,7 @@ TEST_F(Cmsg, ClassifiesAsTheKernelAnswers) {
         counts[static_cast<int>(ours)]++;
         int kernel = sendmsg(fd, &message, 0) == 1 ? 0 : errno;
         ASSERT_EQ(kernel, ours == SendControl::invalid ? EINVAL : 0) << "round " << round;
-        if (control.size() < sizeof(cmsghdr)) ASSERT_TRUE(ours == SendControl::none);
+        ASSERT_EQ(ours == SendControl::none, control.size() < sizeof(cmsghdr));
         char byte;
         recv(fd, &byte, 1, MSG_DONTWAIT);
     }

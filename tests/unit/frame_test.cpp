@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The frame parser: one test for each reason to drop, then everything that must be accepted, in one piece and in many.
+// The frame parser: one test for each reason to drop, then everything that must be accepted, in one piece and
+// in many.
 #include "libvma/net/frame.h"
 
 #include <arpa/inet.h>
@@ -275,7 +276,7 @@ TEST(Frame, BadL4ChecksumOneBitAnywhere) {
         const Bytes good = is_tcp ? tcp(21, 4) : udp(21);
         for (std::size_t at = kL4; at < good.size(); at++) {
             if (!is_tcp && (at == kL4 + 4 || at == kL4 + 5)) continue;  // the length has its own test
-            if (is_tcp && at == kL4 + 12) continue;                    // so has the data offset
+            if (is_tcp && at == kL4 + 12) continue;                     // so has the data offset
             for (unsigned bit = 0; bit < 8; bit++) {
                 Bytes frame = good;
                 frame[at] ^= static_cast<std::uint8_t>(1u << bit);

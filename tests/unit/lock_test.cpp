@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "libvma/runtime/lock.h"
 
+#include <errno.h>
 #include <gtest/gtest.h>
 
-#include <errno.h>
 #include <thread>
 #include <vector>
 
@@ -38,7 +38,8 @@ TEST(Lock, OwnedAfterWaiting) {
         EXPECT_EQ(errno, 55);
         lock.unlock();
     });
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // lets it reach the futex; either way is right
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(20));  // lets it reach the futex; either way is right
     lock.unlock();
     waiter.join();
     EXPECT_TRUE(lock.try_lock());
@@ -66,12 +67,12 @@ TEST(Lock, ExcludesUnderContention) {
     EXPECT_EQ(counter, long{kThreads} * kRounds);
 }
 
-TEST(Lock, TokensDiffer) {
-    auto mine = vma::thread_token();
+TEST(Lock, ThreadNumbersDiffer) {
+    auto mine = vma::thread_number();
     EXPECT_NE(mine, 0u);
-    EXPECT_EQ(mine, vma::thread_token());
-    std::uintptr_t other = 0;
-    std::thread([&] { other = vma::thread_token(); }).join();
+    EXPECT_EQ(mine, vma::thread_number());
+    std::uint32_t other = 0;
+    std::thread([&] { other = vma::thread_number(); }).join();
     EXPECT_NE(other, 0u);
     EXPECT_NE(other, mine);
 }

@@ -48,7 +48,8 @@ TEST(Log, LevelsByNameAndNumber) {
     EXPECT_EQ(log::parse_level("all"), Level::finer);
     EXPECT_EQ(log::parse_level("func"), Level::fine);
     for (int n = 0; n <= 6; n++) EXPECT_EQ(log::parse_level(std::to_string(n)), static_cast<Level>(n));
-    for (const char* wrong : {"", "7", "-1", "03", "infos", "inf", "3 "}) EXPECT_FALSE(log::parse_level(wrong)) << wrong;
+    for (const char* wrong : {"", "7", "-1", "03", "infos", "inf", "3 "})
+        EXPECT_FALSE(log::parse_level(wrong)) << wrong;
 }
 
 TEST(Log, SilentBeforeStart) {
@@ -100,11 +101,12 @@ TEST(Log, Details) {
                     log::info("x");
                 }).output,
                 testing::MatchesRegex("VMA INFO: \\[tid [0-9]+\\] x\n"));
-    EXPECT_THAT(in_child([] {
-                    log::configure({.details = 3});
-                    log::info("x");
-                }).output,
-                testing::MatchesRegex("VMA INFO: \\[time [0-9]+\\.[0-9][0-9][0-9] pid [0-9]+ tid [0-9]+\\] x\n"));
+    EXPECT_THAT(
+        in_child([] {
+            log::configure({.details = 3});
+            log::info("x");
+        }).output,
+        testing::MatchesRegex("VMA INFO: \\[time [0-9]+\\.[0-9][0-9][0-9] pid [0-9]+ tid [0-9]+\\] x\n"));
     EXPECT_THAT(in_child([] {
                     log::configure({.level = Level::debug});
                     log::debug("x");
@@ -197,7 +199,8 @@ TEST(Log, FileOfAForkedChild) {
         waitpid(child, nullptr, 0);
         log::info("parent again");
         EXPECT_EQ(content(dir.file("log." + std::to_string(child))), "VMA INFO: child\nVMA INFO: again\n");
-        EXPECT_EQ(content(dir.file("log." + std::to_string(getpid()))), "VMA INFO: parent\nVMA INFO: parent again\n");
+        EXPECT_EQ(content(dir.file("log." + std::to_string(getpid()))),
+                  "VMA INFO: parent\nVMA INFO: parent again\n");
     });
     EXPECT_TRUE(outcome.passed());
     EXPECT_EQ(outcome.output, "");
@@ -209,7 +212,8 @@ TEST(Log, BadFileFallsBackToStderr) {
         log::info("here");
     });
     EXPECT_EQ(outcome.output,
-              "VMA WARNING: VMA_LOG_FILE=\"/no/such/directory/log\" cannot be opened (No such file or directory): the "
+              "VMA WARNING: VMA_LOG_FILE=\"/no/such/directory/log\" cannot be opened (No such file or "
+              "directory): the "
               "log goes to stderr\nVMA INFO: here\n");
 }
 
@@ -246,7 +250,9 @@ TEST(Log, OnceForEachText) {
         log::once(Level::debug, "not now");
         for (int text = 0; text < 1000; text++) log::once(Level::warn, "flood {}", text);
     });
-    EXPECT_THAT(outcome.output, testing::StartsWith("VMA INFO: text 0\nVMA INFO: text 1\nVMA INFO: text 2\nVMA WARNING: flood 0\n"));
+    EXPECT_THAT(
+        outcome.output,
+        testing::StartsWith("VMA INFO: text 0\nVMA INFO: text 1\nVMA INFO: text 2\nVMA WARNING: flood 0\n"));
     EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 256);
 }
 

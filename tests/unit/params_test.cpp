@@ -37,9 +37,9 @@ Reading read_with(std::map<std::string, std::string> environment) {
 TEST(Params, DefaultsWithoutEnvironment) {
     Reading reading = read_with({});
     EXPECT_THAT(reading.complaints, IsEmpty());
-#define VMA_PARAM_INT(member, env, def, min, max, doc)           \
-    EXPECT_EQ(reading.params.member, std::int64_t{def}) << env;  \
-    EXPECT_GE(std::int64_t{def}, std::int64_t{min}) << env;      \
+#define VMA_PARAM_INT(member, env, def, min, max, doc)          \
+    EXPECT_EQ(reading.params.member, std::int64_t{def}) << env; \
+    EXPECT_GE(std::int64_t{def}, std::int64_t{min}) << env;     \
     EXPECT_LE(std::int64_t{def}, std::int64_t{max}) << env;
 #define VMA_PARAM_STR(member, env, def, doc) EXPECT_EQ(reading.params.member, def) << env;
 #include "libvma/config/params.def"
@@ -48,7 +48,7 @@ TEST(Params, DefaultsWithoutEnvironment) {
 }
 
 // Every number takes its bounds, and nothing beyond them or beside numbers.
-void check_int(const char* env, std::int64_t Params::* member, std::int64_t fallback, std::int64_t min,
+void check_int(const char* env, std::int64_t Params::*member, std::int64_t fallback, std::int64_t min,
                std::int64_t max) {
     SCOPED_TRACE(env);
     auto taken = [](std::int64_t value) { return value; };
@@ -63,8 +63,9 @@ void check_int(const char* env, std::int64_t Params::* member, std::int64_t fall
         Reading reading = read_with({{env, text}});
         EXPECT_EQ(reading.params.*member, fallback);
         EXPECT_THAT(reading.complaints,
-                    ElementsAre(std::string(env) + "=\"" + text + "\" is not between " + std::to_string(min) + " and " +
-                                std::to_string(max) + ": the default " + std::to_string(fallback) + " is used"));
+                    ElementsAre(std::string(env) + "=\"" + text + "\" is not between " + std::to_string(min) +
+                                " and " + std::to_string(max) + ": the default " + std::to_string(fallback) +
+                                " is used"));
     }
     Reading reading = read_with({{env, "abc"}});
     EXPECT_EQ(reading.params.*member, fallback);
@@ -82,9 +83,9 @@ TEST(Params, EveryNumberHasItsRange) {
 
 TEST(Params, EveryTextIsTaken) {
 #define VMA_PARAM_INT(member, env, def, min, max, doc)
-#define VMA_PARAM_STR(member, env, def, doc)                                                             \
-    if (std::string(env) != "VMA_TRACELEVEL" && std::string(env) != "VMA_XDP_MODE") {                    \
-        EXPECT_EQ(read_with({{env, "some text"}}).params.member, "some text") << env;                    \
+#define VMA_PARAM_STR(member, env, def, doc)                                          \
+    if (std::string(env) != "VMA_TRACELEVEL" && std::string(env) != "VMA_XDP_MODE") { \
+        EXPECT_EQ(read_with({{env, "some text"}}).params.member, "some text") << env; \
     }
 #include "libvma/config/params.def"
 #undef VMA_PARAM_INT
@@ -92,7 +93,8 @@ TEST(Params, EveryTextIsTaken) {
 }
 
 TEST(Params, NumbersAreTakenWhole) {
-    for (const char* wrong : {"", " 5", "5 ", "5k", "+5", "0x", "--5", "5.0", "0x5g", "1e3", "-", "0x-5", "-0x-5", "x5"}) {
+    for (const char* wrong :
+         {"", " 5", "5 ", "5k", "+5", "0x", "--5", "5.0", "0x5g", "1e3", "-", "0x-5", "-0x-5", "x5"}) {
         Reading reading = read_with({{"VMA_RX_POLL", wrong}});
         EXPECT_EQ(reading.params.rx_poll, 100000) << wrong;
         EXPECT_THAT(reading.complaints, ElementsAre(testing::HasSubstr("is not a number"))) << wrong;
@@ -109,7 +111,8 @@ TEST(Params, ZeroPollsAreOne) { EXPECT_EQ(read_with({{"VMA_RX_POLL", "0"}}).para
 TEST(Params, OldNames) {
     Reading reading = read_with({{"VMA_RX_POLL_OS_RATIO", "7"}});
     EXPECT_EQ(reading.params.rx_udp_poll_os_ratio, 7);
-    EXPECT_THAT(reading.complaints, ElementsAre("VMA_RX_POLL_OS_RATIO is an old name: use VMA_RX_UDP_POLL_OS_RATIO"));
+    EXPECT_THAT(reading.complaints,
+                ElementsAre("VMA_RX_POLL_OS_RATIO is an old name: use VMA_RX_UDP_POLL_OS_RATIO"));
     EXPECT_EQ(read_with({{"VMA_RX_SKIP_OS", "8"}}).params.rx_udp_poll_os_ratio, 8);
 
     reading = read_with({{"VMA_RX_SKIP_OS", "8"}, {"VMA_RX_UDP_POLL_OS_RATIO", "9"}});
@@ -126,7 +129,8 @@ TEST(Params, OldNames) {
 TEST(Params, WordsAreChecked) {
     Reading reading = read_with({{"VMA_TRACELEVEL", "loud"}});
     EXPECT_EQ(reading.params.tracelevel, "info");
-    EXPECT_THAT(reading.complaints, ElementsAre("VMA_TRACELEVEL=\"loud\" is not a log level: the default info is used"));
+    EXPECT_THAT(reading.complaints,
+                ElementsAre("VMA_TRACELEVEL=\"loud\" is not a log level: the default info is used"));
     EXPECT_EQ(read_with({{"VMA_TRACELEVEL", "6"}}).params.tracelevel, "6");
     reading = read_with({{"VMA_XDP_MODE", "native"}});
     EXPECT_EQ(reading.params.xdp_mode, "auto");
@@ -134,17 +138,19 @@ TEST(Params, WordsAreChecked) {
 }
 
 TEST(Params, UnknownNames) {
-    const char* environment[] = {"PATH=/bin",         "VMA_RX_POLL=1", "VMA_RX_POOL=1", "VMA_TRACE_LEVEL=3",
-                                 "VMA_SOMETHING=1",   "VMA_MTU=1500",  "VMA_RX_SKIP_OS=1", "LOG_COLORS=1",
-                                 "VMA_HANDLE_SIGIN=1", "VMA_",         nullptr};
+    const char* environment[] = {
+        "PATH=/bin",    "VMA_RX_POLL=1",    "VMA_RX_POOL=1", "VMA_TRACE_LEVEL=3",  "VMA_SOMETHING=1",
+        "VMA_MTU=1500", "VMA_RX_SKIP_OS=1", "LOG_COLORS=1",  "VMA_HANDLE_SIGIN=1", "VMA_",
+        nullptr};
     Complaints complaints, notes;
     check_names(environment, complaints, notes);
-    EXPECT_THAT(complaints,
-                ElementsAre("VMA_RX_POOL is not a parameter and has no effect: is VMA_RX_POLL meant?",
-                            "VMA_TRACE_LEVEL is not a parameter and has no effect: is VMA_TRACELEVEL meant?",
-                            "VMA_SOMETHING is not a parameter and has no effect",
-                            "VMA_HANDLE_SIGIN is not a parameter and has no effect: is VMA_HANDLE_SIGINTR meant?",
-                            testing::StartsWith("VMA_ is not a parameter and has no effect")));
+    EXPECT_THAT(
+        complaints,
+        ElementsAre("VMA_RX_POOL is not a parameter and has no effect: is VMA_RX_POLL meant?",
+                    "VMA_TRACE_LEVEL is not a parameter and has no effect: is VMA_TRACELEVEL meant?",
+                    "VMA_SOMETHING is not a parameter and has no effect",
+                    "VMA_HANDLE_SIGIN is not a parameter and has no effect: is VMA_HANDLE_SIGINTR meant?",
+                    testing::StartsWith("VMA_ is not a parameter and has no effect")));
     EXPECT_THAT(notes, ElementsAre("VMA_MTU is not implemented yet and has no effect"));
 }
 
@@ -160,12 +166,14 @@ TEST(Params, DescriptionsAreComplete) {
 }
 
 TEST(Params, DocumentIsCurrent) {
-    auto file = std::filesystem::path(__FILE__).parent_path().parent_path().parent_path() / "docs" / "parameters.md";
+    auto file =
+        std::filesystem::path(__FILE__).parent_path().parent_path().parent_path() / "docs" / "parameters.md";
     std::ifstream in(file);
     ASSERT_TRUE(in) << file;
     std::ostringstream text;
     text << in.rdbuf();
-    EXPECT_TRUE(text.str() == parameters_markdown()) << "run the build target docs and commit docs/parameters.md";
+    EXPECT_TRUE(text.str() == parameters_markdown())
+        << "run the build target docs and commit docs/parameters.md";
 }
 
 }  // namespace

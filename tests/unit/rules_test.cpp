@@ -25,13 +25,17 @@ using testing::IsEmpty;
 constexpr Transport kVma = Transport::vma, kOs = Transport::os;
 constexpr const char* kNoId = "VMA_DEFAULT_APPLICATION_ID";
 
-Endpoint at(const char* addr, unsigned port) { return {inet_addr(addr), htons(static_cast<std::uint16_t>(port))}; }
+Endpoint at(const char* addr, unsigned port) {
+    return {inet_addr(addr), htons(static_cast<std::uint16_t>(port))};
+}
 
 struct Parsed {
     Rules rules;
     Complaints complaints;
     Transport operator()(Role role, Endpoint first) const { return rules.match(role, first, nullptr); }
-    Transport operator()(Role role, Endpoint first, Endpoint second) const { return rules.match(role, first, &second); }
+    Transport operator()(Role role, Endpoint first, Endpoint second) const {
+        return rules.match(role, first, &second);
+    }
 };
 
 Parsed parse(std::string_view text, std::string_view program = "prog", std::string_view id = kNoId) {
@@ -83,7 +87,8 @@ TEST(Rules, ProgramPatternsOfTheManual) {
 }
 
 TEST(Rules, InstalledFile) {
-    auto file = std::filesystem::path(__FILE__).parent_path().parent_path().parent_path() / "config" / "libvma.conf";
+    auto file =
+        std::filesystem::path(__FILE__).parent_path().parent_path().parent_path() / "config" / "libvma.conf";
     std::ifstream in(file);
     ASSERT_TRUE(in) << file;
     std::ostringstream text;
@@ -93,7 +98,8 @@ TEST(Rules, InstalledFile) {
     EXPECT_EQ(p(Role::udp_connect, at("198.18.0.1", 53), at("198.18.0.2", 4000)), kOs);
     EXPECT_EQ(p(Role::udp_connect, at("198.18.0.1", 54), at("198.18.0.2", 4000)), kVma);
     EXPECT_EQ(p(Role::udp_sender, at("198.18.0.1", 53)), kVma);
-    for (Role role : {Role::tcp_server, Role::tcp_client, Role::udp_sender, Role::udp_receiver, Role::udp_connect})
+    for (Role role :
+         {Role::tcp_server, Role::tcp_client, Role::udp_sender, Role::udp_receiver, Role::udp_connect})
         EXPECT_FALSE(p.rules.all_os(role));
     // The examples in its comments must be right as well.
     std::string examples;
@@ -144,16 +150,20 @@ TEST(Rules, FirstBlockDecidesAlone) {
 }
 
 TEST(Rules, RulesBeforeTheFirstBlockAreForAll) {
-    Parsed p = parse("use os tcp_server *:1\napplication-id * *\nuse os tcp_server *:2\napplication-id prog x\nuse os tcp_server *:3\n");
+    Parsed p = parse(
+        "use os tcp_server *:1\napplication-id * *\nuse os tcp_server *:2\napplication-id prog x\nuse os "
+        "tcp_server *:3\n");
     EXPECT_EQ(p(Role::tcp_server, at("198.18.0.1", 1)), kOs);
     EXPECT_EQ(p(Role::tcp_server, at("198.18.0.1", 2)), kOs);
     EXPECT_EQ(p(Role::tcp_server, at("198.18.0.1", 3)), kVma);
-    EXPECT_THAT(p.complaints, ElementsAre("line 4, column 16: this block has no effect: `* *` of line 1 comes first and "
-                                          "fits every program"));
+    EXPECT_THAT(p.complaints,
+                ElementsAre("line 4, column 16: this block has no effect: `* *` of line 1 comes first and "
+                            "fits every program"));
 }
 
 TEST(Rules, IdThatNoBlockHas) {
-    EXPECT_THAT(parse("application-id * a\n", "prog", "b").complaints, ElementsAre("no application-id has the id \"b\""));
+    EXPECT_THAT(parse("application-id * a\n", "prog", "b").complaints,
+                ElementsAre("no application-id has the id \"b\""));
     EXPECT_THAT(parse("application-id x b\n", "prog", "b").complaints, IsEmpty());
     EXPECT_THAT(parse("", "prog", "*").complaints, IsEmpty());
 }
@@ -166,7 +176,8 @@ TEST(Rules, MaskAppliesToBothSides) {
 }
 
 TEST(Rules, SecondEndpoint) {
-    Parsed p = parse("use os tcp_client 198.18.0.1:80:198.18.0.2:1000-2000\nuse os udp_connect *:*:198.18.0.2:*\n");
+    Parsed p =
+        parse("use os tcp_client 198.18.0.1:80:198.18.0.2:1000-2000\nuse os udp_connect *:*:198.18.0.2:*\n");
     EXPECT_THAT(p.complaints, IsEmpty());
     EXPECT_EQ(p(Role::tcp_client, at("198.18.0.1", 80), at("198.18.0.2", 1500)), kOs);
     EXPECT_EQ(p(Role::tcp_client, at("198.18.0.1", 80), at("198.18.0.2", 2500)), kVma);
@@ -180,8 +191,9 @@ TEST(Rules, SecondEndpoint) {
 TEST(Rules, SecondEndpointWhereThereIsNone) {
     Parsed p = parse("use os udp_receiver *:5:198.18.0.9:7\n");
     EXPECT_EQ(p(Role::udp_receiver, at("198.18.0.1", 5), at("198.18.0.1", 1)), kOs);
-    EXPECT_THAT(p.complaints,
-                ElementsAre("line 1, column 24: udp_receiver knows one address only, the second one is ignored"));
+    EXPECT_THAT(
+        p.complaints,
+        ElementsAre("line 1, column 24: udp_receiver knows one address only, the second one is ignored"));
 }
 
 TEST(Rules, BlanksCommentsAndLineEnds) {
@@ -208,10 +220,13 @@ TEST(Rules, LogStatements) {
         "log destination yfile libvma.log min-level 2\n"
         "log\n");
     EXPECT_THAT(p.complaints, IsEmpty());
-    EXPECT_THAT(parse("log destination\n").complaints, ElementsAre("line 1, column 16: stderr, syslog or file expected"));
+    EXPECT_THAT(parse("log destination\n").complaints,
+                ElementsAre("line 1, column 16: stderr, syslog or file expected"));
     EXPECT_THAT(parse("log destination file\n").complaints, ElementsAre(HasSubstr("a file name expected")));
-    EXPECT_THAT(parse("log min-level x\n").complaints, ElementsAre("line 1, column 15: a level expected, not \"x\""));
-    EXPECT_THAT(parse("log level 3\n").complaints, ElementsAre(HasSubstr("destination or min-level expected")));
+    EXPECT_THAT(parse("log min-level x\n").complaints,
+                ElementsAre("line 1, column 15: a level expected, not \"x\""));
+    EXPECT_THAT(parse("log level 3\n").complaints,
+                ElementsAre(HasSubstr("destination or min-level expected")));
 }
 
 TEST(Rules, AMistakeCostsItsLineOnly) {
@@ -219,7 +234,8 @@ TEST(Rules, AMistakeCostsItsLineOnly) {
         "use os tcp_server *:80\n"
         "use os tcp_server 198.18.0.1\n"
         "use os tcp_client *:80\n");
-    EXPECT_THAT(p.complaints, ElementsAre("line 2, column 29: a colon and ports expected, not the end of the line"));
+    EXPECT_THAT(p.complaints,
+                ElementsAre("line 2, column 29: a colon and ports expected, not the end of the line"));
     EXPECT_EQ(p(Role::tcp_server, at("198.18.0.1", 80)), kOs);
     EXPECT_EQ(p(Role::tcp_server, at("198.18.0.1", 81)), kVma);
     EXPECT_EQ(p(Role::tcp_client, at("198.18.0.1", 80)), kOs);
@@ -237,8 +253,11 @@ TEST(Rules, Mistakes) {
              {"use", "column 4: vma or os expected, not the end of the line"},
              {"use OS tcp_server *:80", "column 5: vma or os expected, not \"OS\""},
              {"use os", "column 7: tcp_server, tcp_client"},
-             {"use os server *:80", "column 8: tcp_server, tcp_client, udp_sender, udp_receiver or udp_connect expected, not \"server\""},
-             {"use os tcp_server", "column 18: an address a.b.c.d[/prefix] or * expected, not the end of the line"},
+             {"use os server *:80",
+              "column 8: tcp_server, tcp_client, udp_sender, udp_receiver or udp_connect expected, not "
+              "\"server\""},
+             {"use os tcp_server",
+              "column 18: an address a.b.c.d[/prefix] or * expected, not the end of the line"},
              {"use os tcp_server host:80", "column 19: an address"},
              {"use os tcp_server 256.1.1.1:80", "column 19: a number of an address above 255"},
              {"use os tcp_server 1.1.1.999999999999999999:80", "column 25: a number of an address above 255"},
@@ -286,7 +305,8 @@ TEST(Rules, ZeroMayBeginARange) {
 
 TEST(Rules, AnyTransport) {
     Parsed p = parse(
-        "use * tcp_server *:*\nuse * tcp_client *:*\nuse * udp_sender *:*\nuse * udp_receiver *:*\nuse * udp_connect *:*\n");
+        "use * tcp_server *:*\nuse * tcp_client *:*\nuse * udp_sender *:*\nuse * udp_receiver *:*\nuse * "
+        "udp_connect *:*\n");
     EXPECT_THAT(p.complaints, IsEmpty());
     EXPECT_EQ(p(Role::tcp_server, at("198.18.0.1", 1)), kVma);
     EXPECT_EQ(p(Role::udp_sender, at("198.18.0.1", 1)), kVma);
@@ -319,8 +339,13 @@ TEST(Rules, ManyMistakesAreCounted) {
 
 TEST(Rules, AnyTextIsSurvived) {
     std::minstd_rand random(1);
-    const std::string_view pieces[] = {"use", " ", "os", "vma", "*", ":", "-", "/", ".", "1", "0", "65536", "tcp_server", "udp_connect",
-                                       "application-id", "log", "destination", "file", "\n", "\r\n", "#", "[", "::", "a", std::string_view("\0", 1), "\xff"};
+    const std::string_view pieces[] = {
+        "use", " ",           "os",         "vma",         "*",
+        ":",   "-",           "/",          ".",           "1",
+        "0",   "65536",       "tcp_server", "udp_connect", "application-id",
+        "log", "destination", "file",       "\n",          "\r\n",
+        "#",   "[",           "::",         "a",           std::string_view("\0", 1),
+        "\xff"};
     for (int round = 0; round < 20000; round++) {
         std::string text;
         for (unsigned n = random() % 24; n > 0; n--) text += pieces[random() % std::size(pieces)];
@@ -337,14 +362,17 @@ TEST(Rules, FileOfTheProcess) {
     auto outcome = vma::test::in_child([&] {
         std::string file = dir + "/conf." + std::to_string(getpid());
         std::string self = std::filesystem::read_symlink("/proc/self/exe").filename();
-        std::ofstream(file) << "application-id " << self << " id" << getpid() << "\nuse os tcp_server *:80\nuse os x\n";
+        std::ofstream(file) << "application-id " << self << " id" << getpid()
+                            << "\nuse os tcp_server *:80\nuse os x\n";
         setenv("VMA_CONFIG_FILE", (dir + "/conf.%d").c_str(), 1);
         setenv("VMA_APPLICATION_ID", "id%d", 1);
         EXPECT_EQ(rules().match(Role::tcp_server, at("198.18.0.1", 80), nullptr), kOs);
         EXPECT_EQ(&rules(), &rules());
     });
     EXPECT_TRUE(outcome.passed());
-    EXPECT_THAT(outcome.output, testing::MatchesRegex("VMA WARNING: [^\n]*/conf\\.[0-9]+: line 3, column 8: tcp_server[^\n]*\n"));
+    EXPECT_THAT(
+        outcome.output,
+        testing::MatchesRegex("VMA WARNING: [^\n]*/conf\\.[0-9]+: line 3, column 8: tcp_server[^\n]*\n"));
     std::filesystem::remove_all(dir);
 }
 
@@ -360,7 +388,8 @@ TEST(Rules, MissingFileIsNoFault) {
         setenv("VMA_TRACELEVEL", "debug", 1);
         rules();
     });
-    EXPECT_THAT(outcome.output, HasSubstr("/no/such/libvma.conf does not exist: every socket may be offloaded"));
+    EXPECT_THAT(outcome.output,
+                HasSubstr("/no/such/libvma.conf does not exist: every socket may be offloaded"));
 }
 
 TEST(Rules, NotARegularFile) {

@@ -94,7 +94,9 @@ std::string g_order;
 
 TEST(Runtime, ForkHooksRunInOrder) {
     auto outcome = in_child([] {
-        runtime::at_fork({.prepare = [] { g_order += "p1 "; }, .parent = [] { g_order += "a1 "; }, .child = [] { g_order += "c1 "; }});
+        runtime::at_fork({.prepare = [] { g_order += "p1 "; },
+                          .parent = [] { g_order += "a1 "; },
+                          .child = [] { g_order += "c1 "; }});
         runtime::at_fork({.child = [] { g_order += "c2 "; }});
         runtime::at_fork({.prepare = [] { g_order += "p3 "; }, .parent = [] { g_order += "a3 "; }});
         int status = 0;
@@ -224,7 +226,8 @@ TEST(InternalThread, BadDescriptorIsReported) {
         log::configure({});
         runtime::watch(900, [] {});
     });
-    EXPECT_EQ(outcome.output, "VMA ERROR: internal thread: cannot watch descriptor 900 (Bad file descriptor)\n");
+    EXPECT_EQ(outcome.output,
+              "VMA ERROR: internal thread: cannot watch descriptor 900 (Bad file descriptor)\n");
 }
 
 TEST(InternalThread, ExceptionOfACallbackIsReported) {
@@ -283,7 +286,8 @@ void on_error(std::uint64_t token) {
     g_error_count->add();
 }
 
-// Two UDP sockets on loopback; nobody listens on the port that `fd` is connected to, so a send gives an ICMP error.
+// Two UDP sockets on loopback; nobody listens on the port that `fd` is connected to, so a send gives an ICMP
+// error.
 struct Refused {
     Refused() {
         int closed = socket(AF_INET, SOCK_DGRAM, 0);
@@ -420,19 +424,23 @@ TEST(InternalThread, ForkWhileEveryThreadIsBusy) {
 TEST(InternalThread, ExitDoesNotHang) {
     for (int round = 0; round < 20; round++) {
         auto outcome = in_child([] {
-            InternalFd* event = new InternalFd(eventfd(1, EFD_NONBLOCK));
-            runtime::watch(event->get(), [] {});  // busy for ever
+            static InternalFd event(eventfd(1, EFD_NONBLOCK));
+            runtime::watch(event.get(), [] {});  // busy for ever, even when exit() has closed the descriptor
             runtime::every(1, [] { return true; });
-            // Not _exit(): destructors and atexit functions run beside the thread. gtest's own results do not matter.
+            // Not _exit(): destructors and atexit functions run beside the thread. gtest's own results do not
+            // matter.
             fflush(nullptr);
             exit(5);
         });
         ASSERT_TRUE(WIFEXITED(outcome.status));
-        ASSERT_EQ(WEXITSTATUS(outcome.status), 5);
+        ASSERT_EQ(WEXITSTATUS(outcome.status), 5) << outcome.output;
     }
 }
 
 TEST(InternalThread, PthreadExitOfTheLastThreadEndsTheProcess) {
+#ifdef __SANITIZE_ADDRESS__
+    GTEST_SKIP() << "what the vanished main thread's stack refers to counts as leaked";
+#endif
     auto outcome = in_child([] {
         Count started;
         runtime::every(1000000, [] { return true; });
@@ -447,7 +455,7 @@ TEST(InternalThread, PthreadExitOfTheLastThreadEndsTheProcess) {
         syscall(SYS_exit, 0);  // as pthread_exit() in main, without unwinding gtest's frames
     });
     EXPECT_TRUE(WIFEXITED(outcome.status));
-    EXPECT_EQ(WEXITSTATUS(outcome.status), 0);
+    EXPECT_EQ(WEXITSTATUS(outcome.status), 0) << outcome.output;
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The signal layer against the kernel: each scenario writes down everything the program can see, once with libc's
-// functions and once with ours, and both texts must be the same.
+// The signal layer against the kernel: each scenario writes down everything the program can see, once with
+// libc's functions and once with ours, and both texts must be the same.
 #include "libvma/runtime/signals.h"
 
 #include <fmt/format.h>
@@ -22,6 +22,16 @@ namespace {
 using vma::test::in_child;
 namespace signals = vma::runtime::signals;
 
+class Signals : public testing::Test {
+  protected:
+    void SetUp() override {
+#ifdef __SANITIZE_THREAD__
+        GTEST_SKIP()
+            << "the thread sanitizer has a sigaction() of its own and delivers signals later than the kernel";
+#endif
+    }
+};
+
 struct Functions {
     int (*sigaction)(int, const struct sigaction*, struct sigaction*);
     sighandler_t (*signal)(int, sighandler_t);
@@ -38,7 +48,8 @@ int siginterrupt_of_libc(int sig, int flag) {
 }
 
 const Functions kLibc = {::sigaction, ::signal, ::sysv_signal, siginterrupt_of_libc, [] {}};
-const Functions kOurs = {signals::sigaction, signals::signal, signals::sysv_signal, signals::siginterrupt, [] { signals::start(); }};
+const Functions kOurs = {signals::sigaction, signals::signal, signals::sysv_signal, signals::siginterrupt,
+                         [] { signals::start(); }};
 
 std::string* g_seen = nullptr;  // what a scenario has seen so far
 
@@ -82,11 +93,12 @@ std::string name_of(const void* handler) {
         const void* address;
         const char* name;
     };
-    const Name names[] = {{reinterpret_cast<void*>(SIG_DFL), "SIG_DFL"},   {reinterpret_cast<void*>(SIG_IGN), "SIG_IGN"},
-                          {reinterpret_cast<void*>(SIG_ERR), "SIG_ERR"},   {reinterpret_cast<void*>(simple), "simple"},
-                          {reinterpret_cast<void*>(another), "another"},   {reinterpret_cast<void*>(with_info), "with_info"},
-                          {reinterpret_cast<void*>(masks), "masks"},       {reinterpret_cast<void*>(stack), "stack"},
-                          {reinterpret_cast<void*>(depth), "depth"},       {reinterpret_cast<void*>(jumps), "jumps"}};
+    const Name names[] = {
+        {reinterpret_cast<void*>(SIG_DFL), "SIG_DFL"}, {reinterpret_cast<void*>(SIG_IGN), "SIG_IGN"},
+        {reinterpret_cast<void*>(SIG_ERR), "SIG_ERR"}, {reinterpret_cast<void*>(simple), "simple"},
+        {reinterpret_cast<void*>(another), "another"}, {reinterpret_cast<void*>(with_info), "with_info"},
+        {reinterpret_cast<void*>(masks), "masks"},     {reinterpret_cast<void*>(stack), "stack"},
+        {reinterpret_cast<void*>(depth), "depth"},     {reinterpret_cast<void*>(jumps), "jumps"}};
     for (const Name& row : names)
         if (row.address == handler) return row.name;
     return "something else";
@@ -96,8 +108,9 @@ std::string text_of(const struct sigaction& action) {
     std::string mask;
     for (int i = 1; i < 65; i++)
         if (sigismember(&action.sa_mask, i) == 1) mask += fmt::format(" {}", i);
-    return fmt::format("{} flags {:#x} restorer {} mask{}", name_of(reinterpret_cast<void*>(action.sa_handler)),
-                       static_cast<unsigned>(action.sa_flags), reinterpret_cast<void*>(action.sa_restorer), mask);
+    return fmt::format(
+        "{} flags {:#x} restorer {} mask{}", name_of(reinterpret_cast<void*>(action.sa_handler)),
+        static_cast<unsigned>(action.sa_flags), reinterpret_cast<void*>(action.sa_restorer), mask);
 }
 
 struct sigaction make(sighandler_t handler, int flags = 0, std::initializer_list<int> mask = {}) {
@@ -107,7 +120,8 @@ struct sigaction make(sighandler_t handler, int flags = 0, std::initializer_list
     for (int sig : mask) sigaddset(&action.sa_mask, sig);
     return action;
 }
-struct sigaction make(void (*handler)(int, siginfo_t*, void*), int flags, std::initializer_list<int> mask = {}) {
+struct sigaction make(void (*handler)(int, siginfo_t*, void*), int flags,
+                      std::initializer_list<int> mask = {}) {
     struct sigaction action = make(SIG_DFL, flags | SA_SIGINFO, mask);
     action.sa_sigaction = handler;
     return action;
@@ -154,7 +168,7 @@ void same_as_kernel(Scenario scenario) {
     EXPECT_EQ(see(kOurs, When::middle, scenario), expected);
 }
 
-TEST(Signals, QueriesGiveBackWhatWasInstalled) {
+TEST_F(Signals, QueriesGiveBackWhatWasInstalled) {
     same_as_kernel([](const Functions& f, auto middle) {
         query(f, SIGUSR1);
         set(f, SIGUSR1, make(simple), "first");
@@ -173,7 +187,7 @@ TEST(Signals, QueriesGiveBackWhatWasInstalled) {
     });
 }
 
-TEST(Signals, ErrorsAreTheKernels) {
+TEST_F(Signals, ErrorsAreTheKernels) {
     same_as_kernel([](const Functions& f, auto middle) {
         middle();
         for (int sig : {-1, 0, 32, 33, 65, 1000, SIGKILL, SIGSTOP}) {
@@ -196,7 +210,7 @@ TEST(Signals, ErrorsAreTheKernels) {
     });
 }
 
-TEST(Signals, SuccessLeavesErrnoAlone) {
+TEST_F(Signals, SuccessLeavesErrnoAlone) {
     auto outcome = in_child([] {
         struct sigaction action = make(simple);
         errno = 44;
@@ -210,7 +224,7 @@ TEST(Signals, SuccessLeavesErrnoAlone) {
     EXPECT_TRUE(outcome.passed());
 }
 
-TEST(Signals, HandlersGetTheirArguments) {
+TEST_F(Signals, HandlersGetTheirArguments) {
     same_as_kernel([](const Functions& f, auto middle) {
         set(f, SIGUSR1, make(simple), "simple");
         set(f, SIGRTMIN, make(with_info, 0), "info");
@@ -228,7 +242,7 @@ TEST(Signals, HandlersGetTheirArguments) {
     });
 }
 
-TEST(Signals, ResetHand) {
+TEST_F(Signals, ResetHand) {
     same_as_kernel([](const Functions& f, auto middle) {
         set(f, SIGURG, make(simple, static_cast<int>(SA_RESETHAND)), "reset");
         middle();
@@ -243,7 +257,7 @@ TEST(Signals, ResetHand) {
     });
 }
 
-TEST(Signals, MasksInsideTheHandler) {
+TEST_F(Signals, MasksInsideTheHandler) {
     same_as_kernel([](const Functions& f, auto middle) {
         set(f, SIGUSR1, make(masks, 0, {SIGTERM, SIGHUP}), "mask");
         set(f, SIGUSR2, make(masks, SA_NODEFER), "nodefer");
@@ -256,7 +270,7 @@ TEST(Signals, MasksInsideTheHandler) {
     });
 }
 
-TEST(Signals, NestedHandlers) {
+TEST_F(Signals, NestedHandlers) {
     same_as_kernel([](const Functions& f, auto middle) {
         set(f, SIGUSR1, make(depth, SA_NODEFER), "nodefer");
         middle();
@@ -264,7 +278,7 @@ TEST(Signals, NestedHandlers) {
     });
 }
 
-TEST(Signals, AlternateStack) {
+TEST_F(Signals, AlternateStack) {
     same_as_kernel([](const Functions& f, auto middle) {
         static char memory[64 * 1024];
         stack_t alternate{};
@@ -279,11 +293,12 @@ TEST(Signals, AlternateStack) {
     });
 }
 
-TEST(Signals, JumpingOut) {
+TEST_F(Signals, JumpingOut) {
     same_as_kernel([](const Functions& f, auto middle) {
         set(f, SIGUSR1, make(jumps), "jumps");
         middle();
-        for (volatile int i = 0; i < 3; i = i + 1) {
+        static int round;
+        for (round = 0; round < 3; round++) {
             if (int sig = sigsetjmp(g_jump, 1); sig != 0)
                 note(fmt::format("came back with {}", sig));
             else
@@ -293,20 +308,21 @@ TEST(Signals, JumpingOut) {
     });
 }
 
-TEST(Signals, ThrowingOut) {
+TEST_F(Signals, ThrowingOut) {
     same_as_kernel([](const Functions& f, auto middle) {
-        set(f, SIGSEGV, make(throws, SA_NODEFER), "throws");
+        set(f, SIGUSR1, make(throws, SA_NODEFER), "throws");
         middle();
+        int (*volatile send)(int) = raise;  // not known to the compiler as a function that does not throw
         try {
-            *static_cast<volatile int*>(nullptr) = 1;
-            note("no fault");
+            send(SIGUSR1);
+            note("nothing thrown");
         } catch (const std::exception& e) {
             note(e.what());
         }
     });
 }
 
-TEST(Signals, SignalFamily) {
+TEST_F(Signals, SignalFamily) {
     same_as_kernel([](const Functions& f, auto middle) {
         auto result = [](sighandler_t old) { note(name_of(reinterpret_cast<void*>(old))); };
         result(f.signal(SIGUSR1, simple));
@@ -333,7 +349,7 @@ TEST(Signals, SignalFamily) {
     });
 }
 
-TEST(Signals, ChildInheritsAndGoesItsOwnWay) {
+TEST_F(Signals, ChildInheritsAndGoesItsOwnWay) {
     same_as_kernel([](const Functions& f, auto middle) {
         set(f, SIGUSR1, make(simple, SA_RESTART), "simple");
         middle();
@@ -358,7 +374,7 @@ TEST(Signals, ChildInheritsAndGoesItsOwnWay) {
     });
 }
 
-TEST(Signals, VforkedChildLeavesTheTableAlone) {
+TEST_F(Signals, VforkedChildLeavesTheTableAlone) {
     auto outcome = in_child([] {
         std::string seen;
         g_seen = &seen;
@@ -395,7 +411,7 @@ TEST(Signals, VforkedChildLeavesTheTableAlone) {
 
 void nothing(int) {}
 
-TEST(Signals, CountersTellRestartFromInterruption) {
+TEST_F(Signals, CountersTellRestartFromInterruption) {
     auto outcome = in_child([] {
         using vma::runtime::interruptions;
         using vma::runtime::restarts;
@@ -431,11 +447,11 @@ TEST(Signals, CountersTellRestartFromInterruption) {
     EXPECT_TRUE(outcome.passed());
 }
 
-TEST(Signals, OurFunctionHandedBackIsNotPutBehindItself) {
+TEST_F(Signals, OurFunctionHandedBackIsNotPutBehindItself) {
     auto outcome = in_child([] {
         std::string seen;
         g_seen = &seen;
-        struct sigaction action = make(simple), raw {};
+        struct sigaction action = make(simple), raw{};
         signals::start();
         signals::sigaction(SIGUSR1, &action, nullptr);
         ASSERT_EQ(::sigaction(SIGUSR1, nullptr, &raw), 0);  // past us: sees our function
@@ -454,7 +470,7 @@ std::atomic<long> g_calls[2];
 void first(int) { g_calls[0]++; }
 void second(int) { g_calls[1]++; }
 
-TEST(Signals, ChangingWhileSignalsArrive) {
+TEST_F(Signals, ChangingWhileSignalsArrive) {
     auto outcome = in_child([] {
         struct sigaction a = make(first), b = make(second, SA_RESTART);
         signals::sigaction(SIGUSR1, &a, nullptr);
@@ -492,7 +508,7 @@ void calls_us(int) {
     g_calls[0]++;
 }
 
-TEST(Signals, HandlerThatInstallsItself) {
+TEST_F(Signals, HandlerThatInstallsItself) {
     auto outcome = in_child([] {
         signals::start();
         struct sigaction action = make(calls_us, SA_NODEFER);

@@ -154,8 +154,9 @@ PARITY_CASE(poll, select_basics, Traffic::offloaded) {
     show_select("nfds leaves the socket out", p[0] + 1, &r, nullptr, nullptr, &t, {fd, p[0]});
     clear(), add(fd, r);
     show_select("nfds excludes it", fd, &r, nullptr, nullptr, &(t = {0, 1000}), {fd});
-    clear(), add(fd, r), add(900, r);
-    show_select("closed number", 901, &r, nullptr, nullptr, &t, {fd});
+    // The number is small because the kernel ignores those beyond the size its table happens to have.
+    clear(), add(fd, r), add(40, r);
+    show_select("closed number", 41, &r, nullptr, nullptr, &t, {fd});
     SHOW("negative nfds", select(-1, nullptr, nullptr, nullptr, &t));
     t = {0, 1000};
     SHOW("no sets", select(0, nullptr, nullptr, nullptr, &t));

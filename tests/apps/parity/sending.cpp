@@ -76,8 +76,12 @@ PARITY_CASE(send, unbound, Traffic::offloaded) {
     sockaddr_in name{};
     socklen_t length = sizeof name;
     ok(getsockname(fd, raw(name), &length));
-    peer_sends(60, 1, 1, kHere, ntohs(name.sin_port));
-    if (wait_in(fd)) show_recv("answer", fd);
+    for (int i = 0; i < 5; i++) {
+        peer_sends(60, 1, 1, kHere, ntohs(name.sin_port));
+        if (wait_in(fd)) show_recv("answer", fd);
+        SHOW("sendto", sendto(fd, "abc", 3, 0, raw(p), sizeof p));
+        arrives();
+    }
 }
 
 PARITY_CASE(send, flags, Traffic::offloaded) {

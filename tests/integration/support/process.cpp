@@ -83,9 +83,14 @@ std::string preload_value() {
         std::string before;
         if (sanitizers.find("address") != sanitizers.npos) before = gcc_file("libasan.so") + " ";
         if (sanitizers.find("thread") != sanitizers.npos) before = gcc_file("libtsan.so") + " ";
-        return before + VMA_LIBRARY;
+        return before + library();
     }();
     return value;
+}
+
+std::string library() {
+    const char* other = getenv("VMA_TEST_LIBRARY");
+    return other != nullptr ? other : VMA_LIBRARY;
 }
 
 std::string app(const std::string& name) { return std::string(VMA_APPS_DIR) + "/app_" + name; }

@@ -84,6 +84,8 @@ class Process {
 // Runs a tool to its end in the test's namespace; its output, and success in *ok (else a failure throws with the text).
 std::string tool(std::vector<std::string> argv, bool* ok = nullptr);
 
+// Path of the library under test: the one just built, or VMA_TEST_LIBRARY (an installed one, an older one).
+std::string library();
 // What LD_PRELOAD must be for the library under test.
 std::string preload_value();
 // Path of a test program from tests/apps.
