@@ -15,9 +15,11 @@
 namespace vma::ring {
 namespace {
 
-constexpr std::uint32_t kSignalEvery = 16;        // send completions asked for
+constexpr std::uint32_t kSignalEvery = 32;        // send completions asked for
 constexpr std::uint32_t kOffloadChecksumFrom = 256;  // below, summing while copying is cheaper than the metadata
 constexpr unsigned kMaxPieces = 17;
+constexpr std::uint32_t kIdlePost = 8;            // receives worth posting while there is nothing else to do
+constexpr std::size_t kReapFrom = 64;             // send buffers out before completions are looked for: few stay warm
 
 }  // namespace
 
@@ -108,6 +110,7 @@ Result<void> Ring::start() {
 
     // A batch may not exceed what can be missing from the queue before that counts as a shortage.
     config_.batch = std::max(config_.batch, 1u);
+    depth_ = attr.recv_wr_hint != 0 ? std::min(attr.recv_wr_hint, attr.max_recv_wr) : attr.max_recv_wr;
     config_.post_batch = std::clamp(config_.post_batch, 1u, std::max(low_water(), 1u));
     wc_.resize(config_.batch);
     recv_wr_.resize(config_.post_batch);
@@ -168,8 +171,8 @@ void Ring::take_returned() noexcept {
 
 void Ring::post_free(bool all) noexcept {
     const verbs::DeviceAttr& attr = device_->attr();
-    while (free_ != nullptr && posted_ < attr.max_recv_wr) {
-        std::uint32_t wanted = std::min({config_.post_batch, attr.max_recv_wr - posted_, free_count_});
+    while (free_ != nullptr && posted_ < depth_) {
+        std::uint32_t wanted = std::min({config_.post_batch, depth_ - posted_, free_count_});
         if (!all && wanted < config_.post_batch) break;
         for (std::uint32_t i = 0; i < wanted; i++) {
             RxBuffer* b = free_;
@@ -197,7 +200,8 @@ void Ring::post_free(bool all) noexcept {
 }
 
 unsigned Ring::poll() noexcept {
-    if (!rx_lock_.try_lock()) return 0;
+    // A loop that polls takes the lock again before a waiter can wake up, so it steps back where one waits.
+    if (rx_waiters_.load(std::memory_order_relaxed) != 0 || !rx_lock_.try_lock()) return 0;
     unsigned n = poll_locked();
     rx_lock_.unlock();
     return n;
@@ -206,14 +210,20 @@ unsigned Ring::poll() noexcept {
 unsigned Ring::poll_locked() noexcept {
     int n = ibv_poll_cq(recv_cq_, static_cast<int>(wc_.size()), wc_.data());
     if (n <= 0) {
-        // After a shortage the queue may be all but empty, and then nothing arrives that would fill it again.
-        if (__builtin_expect(posted_ < low_water(), 0)) {
+        // Nothing to do: the time to post what was taken. After a shortage there is no other: the queue may be all but
+        // empty, and then nothing arrives that would fill it again.
+        if (depth_ - posted_ >= kIdlePost) {
             take_returned();
             post_free(true);
         }
+        full_batches_ = 0;
         return 0;
     }
     posted_ -= static_cast<std::uint32_t>(n);
+    if (static_cast<std::size_t>(n) == wc_.size())
+        grow_if_behind();
+    else
+        full_batches_ = 0;
     for (int i = 0; i < n; i++) {
         const ibv_wc& wc = wc_[i];
         RxBuffer* b = &rx_buffers_[wc.wr_id];
@@ -236,18 +246,31 @@ unsigned Ring::poll_locked() noexcept {
         }
         handle_frame(b);
     }
-    if (free_count_ < config_.post_batch) take_returned();
     const bool shortage = posted_ < low_water();
-    if (free_count_ >= config_.post_batch || shortage) post_free(shortage);
+    if (depth_ - posted_ >= config_.post_batch || shortage) {
+        take_returned();
+        post_free(shortage);
+    }
     return static_cast<unsigned>(n);
+}
+
+// Receives are posted for what arrives, not for what the queue could hold: the device uses them in turn, so each posted
+// buffer is one more that has left the caches when its turn comes. When polls keep finding full batches, this thread has
+// fallen behind by a good part of the queue, and the queue gets deeper for good.
+void Ring::grow_if_behind() noexcept {
+    full_batches_++;
+    if (full_batches_ * wc_.size() < depth_ / 4 || depth_ >= device_->attr().max_recv_wr) return;
+    full_batches_ = 0;
+    depth_ = std::min(depth_ * 4, device_->attr().max_recv_wr);
+    take_returned();
+    post_free(true);
 }
 
 void Ring::drain() noexcept {
     if (rx_lock_.owned_by_me()) return;
-    rx_lock_.lock();
+    RxHold hold(*this);
     for (int i = 0; i < 4096 && poll_locked() != 0; i++) {
     }
-    rx_lock_.unlock();
 }
 
 Ring::FlowEntry* Ring::find_flow(const net::ParsedFrame& f) noexcept {
@@ -333,29 +356,27 @@ void Ring::handle_frame(RxBuffer* first) noexcept {
 }
 
 Result<void> Ring::attach(const verbs::FlowSpec& spec, FrameSink* sink, Share share) {
-    rx_lock_.lock();
-    struct Unlock {
-        Lock& lock;
-        ~Unlock() { lock.unlock(); }
-    } unlock{rx_lock_};
+    RxHold hold(*this);
     last_flow_ = nullptr;
-    auto& entry = flows_[key_of(spec)];
-    if (entry == nullptr) {
-        entry = std::make_unique<FlowEntry>();
-        entry->spec = spec;
-        auto flow = device_->create_flow(qp_, spec);
-        if (!flow) {
-            flows_.erase(key_of(spec));
-            return std::unexpected(flow.error());
-        }
-        entry->flow = *flow;
+    if (auto it = flows_.find(key_of(spec)); it != flows_.end()) {
+        it->second->sinks.emplace_back(sink, share);
+        return {};
     }
+    auto entry = std::make_unique<FlowEntry>();
+    entry->spec = spec;
     entry->sinks.emplace_back(sink, share);
+    FlowEntry& placed = *flows_.emplace(key_of(spec), std::move(entry)).first->second;
+    auto flow = device_->create_flow(qp_, spec);
+    if (!flow) {
+        flows_.erase(key_of(spec));
+        return std::unexpected(flow.error());
+    }
+    placed.flow = *flow;
     return {};
 }
 
 void Ring::detach(const verbs::FlowSpec& spec, FrameSink* sink) noexcept {
-    rx_lock_.lock();
+    RxHold hold(*this);
     last_flow_ = nullptr;
     auto it = flows_.find(key_of(spec));
     auto is_sink = [&](auto& s) { return s.first == sink; };
@@ -373,7 +394,6 @@ void Ring::detach(const verbs::FlowSpec& spec, FrameSink* sink) noexcept {
             std::erase_if(entry.sinks, is_sink);
         }
     }
-    rx_lock_.unlock();
 }
 
 void Ring::arm() noexcept { ibv_req_notify_cq(recv_cq_, 0); }
@@ -508,7 +528,7 @@ int Ring::send_udp(const std::uint8_t* headers, const iovec* iov, std::size_t co
         in_burst_.store(true, std::memory_order_relaxed);
         if (device_->tx_held(qp_) == 1) TxFlusher::instance().held();
     }
-    if (tx_free_.size() < tx_outstanding_.size() / 2) reap_tx();
+    if (tx_posted_ - tx_reaped_ >= kReapFrom) reap_tx();
     return 0;
 }
 
@@ -549,7 +569,11 @@ BufferCounts Ring::buffer_counts() noexcept {
 }
 
 RingCounters Ring::counters() noexcept {
-    RingCounters c = rx_counters_;
+    RingCounters c;
+    {
+        RxHold hold(*this);
+        c = rx_counters_;
+    }
     c.tx_frames = tx_counters_.tx_frames;
     c.tx_bytes = tx_counters_.tx_bytes;
     c.tx_no_buffer = tx_counters_.tx_no_buffer;

@@ -29,7 +29,8 @@ namespace vma::ring {
 class Ring;
 
 // One receive buffer's descriptor. A frame in several buffers is a chain over `more`, the first one describes it.
-struct RxBuffer {
+// Everything but the time stamp lies in one cache line.
+struct alignas(64) RxBuffer {
     RxBuffer* next = nullptr;        // list the buffer is on
     RxBuffer* more = nullptr;        // continuation of the frame
     Ring* ring = nullptr;
@@ -160,10 +161,24 @@ class Ring {
     void take_returned() noexcept;
     void post_free(bool all) noexcept;
     // Fewer receives in the device than this is a shortage: sockets get no more, and partial batches are posted.
-    std::uint32_t low_water() const noexcept { return device_->attr().max_recv_wr / 4; }
+    std::uint32_t low_water() const noexcept { return depth_ / 4; }
+    void grow_if_behind() noexcept;
     void flush_slow() noexcept;
     bool reap_tx() noexcept;
     friend struct RxBuffer;
+
+    // Holds rx_lock_ against a thread that polls without pause.
+    struct RxHold {
+        explicit RxHold(Ring& r) noexcept : ring(r) {
+            ring.rx_waiters_.fetch_add(1, std::memory_order_relaxed);
+            ring.rx_lock_.lock();
+            ring.rx_waiters_.fetch_sub(1, std::memory_order_relaxed);
+        }
+        ~RxHold() { ring.rx_lock_.unlock(); }
+        RxHold(const RxHold&) = delete;
+        RxHold& operator=(const RxHold&) = delete;
+        Ring& ring;
+    };
 
     std::unique_ptr<verbs::Device> device_;
     RingConfig config_;
@@ -177,10 +192,13 @@ class Ring {
 
     // receive side
     alignas(64) Lock rx_lock_;
+    std::atomic<unsigned> rx_waiters_{0};
     std::vector<RxBuffer> rx_buffers_;
     RxBuffer* free_ = nullptr;          // buffers to post
     std::uint32_t free_count_ = 0;
     std::uint32_t posted_ = 0;
+    std::uint32_t depth_ = 0;           // receives to keep posted; grows with demand up to the device's queue
+    std::uint32_t full_batches_ = 0;    // polls in a row that found as much as they could take
     RxBuffer* partial_first_ = nullptr; // frame whose last piece has not arrived
     RxBuffer* partial_last_ = nullptr;
     std::vector<ibv_wc> wc_;

@@ -45,7 +45,9 @@ struct ControlLock {
         if (mine) lock.lock();
     }
     ~ControlLock() {
-        if (mine) lock.unlock();
+        if (!mine) return;
+        UdpSocket::bury_dead();
+        lock.unlock();
     }
     ControlLock(const ControlLock&) = delete;
     ControlLock& operator=(const ControlLock&) = delete;
@@ -148,12 +150,42 @@ void UdpSocket::recycle() noexcept {
     g_pool_lock.unlock();
 }
 
+namespace {
+std::atomic<UdpSocket*> g_dead{nullptr};
+}
+
+void UdpSocket::bury_dead() noexcept {
+    if (g_dead.load(std::memory_order_relaxed) == nullptr) return;
+    UdpSocket* dead = g_dead.exchange(nullptr, std::memory_order_acquire);
+    while (dead != nullptr) {
+        UdpSocket* next = dead->next_dead_;
+        dead->drop_rules();
+        dead->unref();
+        dead = next;
+    }
+}
+
 void UdpSocket::last_fd_closed() noexcept {
     closed_.store(true, std::memory_order_release);
+    // A handler that interrupted the stack's own code must not wait for the locks its thread holds: the rules go with the
+    // next control operation, and meanwhile what they match is dropped.
+    if (stack_.control().owned_by_me() || interrupted_library_code()) {
+        if (try_ref()) {
+            next_dead_ = g_dead.load(std::memory_order_relaxed);
+            while (!g_dead.compare_exchange_weak(next_dead_, this, std::memory_order_release)) {
+            }
+        }
+        return;
+    }
     {
         ControlLock control(stack_);
-        if (control.mine) drop_rules();
+        drop_rules();
     }
+    wake_waiters();
+}
+
+void UdpSocket::wake_waiters() noexcept {
+    if (queue_lock_.owned_by_me()) return;
     queue_lock_.lock();
     waiters_.signal_all();
     queue_lock_.unlock();
@@ -291,11 +323,7 @@ void UdpSocket::set_rules(std::vector<Rule> wanted) noexcept {
     }
     const bool first = ring_count_.exchange(n, std::memory_order_acq_rel) == 0 && n != 0;
     update_control_wanted();
-    if (first) {  // threads that wait on the kernel's side alone must wait on the rings as well
-        queue_lock_.lock();
-        waiters_.signal_all();
-        queue_lock_.unlock();
-    }
+    if (first) wake_waiters();  // threads that wait on the kernel's side alone must wait on the rings as well
 }
 
 void UdpSocket::drop_rules() noexcept {
@@ -376,9 +404,7 @@ int UdpSocket::shutdown(int fd, int how) {
         if (how == SHUT_WR || how == SHUT_RDWR) set_kernel_tx(shut, true);
         if (how == SHUT_RD || how == SHUT_RDWR) {
             rx_shut_.store(true, std::memory_order_release);
-            queue_lock_.lock();
-            waiters_.signal_all();
-            queue_lock_.unlock();
+            wake_waiters();
         }
     }
     errno = saved;

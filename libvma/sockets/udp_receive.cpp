@@ -40,6 +40,7 @@ constexpr unsigned kHandled = MSG_DONTWAIT | MSG_PEEK | MSG_TRUNC | MSG_WAITALL 
 // ---- arrival ----
 
 bool UdpSocket::deliver(ring::RxBuffer* b) noexcept {
+    if (closed_.load(std::memory_order_acquire)) return false;
     const std::uint64_t cost = b->payload_length + kDatagramCost;
     queue_lock_.lock();
     if (queued_bytes_ + cost > queue_limit_.load(std::memory_order_relaxed) && head_ != nullptr) {
@@ -184,6 +185,15 @@ ssize_t UdpSocket::finish(ring::RxBuffer* b, Receive& r) noexcept {
     return static_cast<ssize_t>(r.flags & MSG_TRUNC ? b->payload_length : copied);
 }
 
+// A signal handler that interrupted this thread while it held a lock we need: only the kernel's side can be served.
+bool UdpSocket::interrupted_library_code() const noexcept {
+    if (queue_lock_.owned_by_me()) return true;
+    const unsigned count = ring_count_.load(std::memory_order_acquire);
+    for (unsigned i = 0; i < count; i++)
+        if (rings_[i].load(std::memory_order_relaxed)->rx_owned_by_me()) return true;
+    return false;
+}
+
 bool UdpSocket::kernel_receives(int flags) const noexcept {
     if (offloaded()) return false;
     return left_.load(std::memory_order_relaxed) || (flags & MSG_DONTWAIT) || nonblock_.load(std::memory_order_relaxed);
@@ -204,6 +214,7 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
         flush();
         return os::recvmsg(fd, r.msg, r.flags);
     }
+    if (interrupted_library_code()) return os::recvmsg(fd, r.msg, r.flags);
     const bool peek = r.flags & MSG_PEEK;
     std::uint64_t deadline = 0, spins = 0;
     std::uint32_t interruptions = 0, restarts = 0;

@@ -59,6 +59,8 @@ class UdpSocket final : public Socket, public ring::FrameSink {
     // ring::FrameSink, with the ring's lock held
     bool deliver(ring::RxBuffer* buffer) noexcept override;
 
+    // Withdraws the rules of sockets that a signal handler closed while this was not possible. Under control().
+    static void bury_dead() noexcept;
     // Rules for the addresses there are now; for wildcard sockets when addresses change. Under control().
     void refresh_wildcard() noexcept;
     // An error event of the shadow (internal thread): the next call must ask the kernel.
@@ -94,6 +96,8 @@ class UdpSocket final : public Socket, public ring::FrameSink {
     void drop_rules() noexcept;
     std::vector<Rule> wanted_rules(bool only_route) noexcept;
     void after_autobind(int fd) noexcept;
+    void wake_waiters() noexcept;
+    UdpSocket* next_dead_ = nullptr;
     ring::Share share() const noexcept { return reuseport_ ? ring::Share::spread : ring::Share::latest; }
 
     // ---- receive (udp_receive.cpp) ----
@@ -110,6 +114,7 @@ class UdpSocket final : public Socket, public ring::FrameSink {
     // Sleeps with signal mask `mask` until something may have come. True: look again; false: errno is set.
     bool sleep(int fd, std::uint64_t deadline_ns, const sigset_t* mask);
     bool kernel_side_due() noexcept;
+    bool interrupted_library_code() const noexcept;
     bool kernel_receives(int flags) const noexcept;  // the call can go to the kernel as it is
     std::uint32_t queued() const noexcept { return queued_.load(std::memory_order_acquire); }
     void update_control_wanted() noexcept;

@@ -53,6 +53,7 @@ struct DeviceAttr {
     std::uint32_t max_send_sge = 1;
     std::uint32_t max_send_wr = 0;
     std::uint32_t max_recv_wr = 0;
+    std::uint32_t recv_wr_hint = 0;   // receives worth posting as long as little arrives; 0: max_recv_wr
     bool tx_checksum = false;     // IBV_SEND_IP_CSUM: the device completes UDP and TCP sums (the field holds the pseudo-header sum)
     bool lazy_tx = false;         // flush() matters
 };

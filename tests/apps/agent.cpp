@@ -252,10 +252,18 @@ std::string ping(Words& in) {
     in >> length >> count >> msec;
     for (long i = 0; i < count; i++) {
         auto data = payload::make(static_cast<size_t>(length), static_cast<uint32_t>(i));
-        auto back = data;
-        if (sendto(fd, data.data(), data.size(), 0, raw(to), sizeof to) != length || !readable(fd, msec)) continue;
-        back.assign(back.size(), 0);
-        if (recv(fd, back.data(), back.size(), MSG_DONTWAIT) == length && back == data) answered++;
+        if (sendto(fd, data.data(), data.size(), 0, raw(to), sizeof to) != length) continue;
+        // An answer to an earlier datagram, late because the network was changing, is passed over.
+        while (readable(fd, msec)) {
+            std::vector<uint8_t> back(data.size() + 1);
+            ssize_t n = recv(fd, back.data(), back.size(), MSG_DONTWAIT);
+            if (n != length) continue;
+            back.pop_back();
+            if (back == data) {
+                answered++;
+                break;
+            }
+        }
     }
     return "answered " + std::to_string(answered);
 }

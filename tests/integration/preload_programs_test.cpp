@@ -155,7 +155,8 @@ $SIG{ALRM} = sub { print "alarm\n" }; alarm 1; $s->recv($b, 1); print `echo back
 seq 10 | sed -n '/3/,/5/p;$='; seq 100000 | sort -R --random-source=/dev/zero | sort -n -S 1M --parallel=2 | md5sum
 echo x | sed 's/x/[&]/w out'; cat out; awk 'BEGIN { while (("echo a b" | getline l) > 0) print l; exit 6 }')"},
     {"dd_and_tools", "dd if=/dev/zero of=z bs=4k count=100 2>/dev/null; md5sum z; dd if=z bs=1 count=3 2>&1 >/dev/null | head -2; split -b 100k z; "
-                     "ls; diff z xaa; echo $?; cp -r . /dev/null/x; echo $?; od -An -tx1 -N4 z; tail -c 5 z | wc -c"},
+                     "ls; diff z xaa; echo $?; cp -r . /dev/null/x; echo $?; od -An -tx1 -N4 z; tail -c 5 z | wc -c",
+     "", false},
     {"openssl", "openssl version; printf abc | openssl dgst -sha256; openssl enc -aes-128-cbc -K 00 -iv 00 -in /etc/hostname 2>/dev/null | "
                 "openssl enc -d -aes-128-cbc -K 00 -iv 00 2>/dev/null | cmp - /etc/hostname; echo $?; openssl rand 16 | wc -c",
      "openssl"},
@@ -176,7 +177,7 @@ process.on("exit", () => { console.log(cp.execSync("echo sub") + ""); process.ex
                      "echo '{\"a\":[1,2]}' | jq -c '.a|add'",
      "sqlite3 bc jq"},
     {"vim", "printf 'b\\na\\n' > f; vim -u NONE -es -c '%sort' -c 'wq' f; cat f", "vim"},
-    {"gdb_strace", "strace -f -o log -e trace=none true; echo $?; gdb -q -batch -nx -ex 'print 6*7' | tail -1", "strace gdb"},
+    {"gdb_strace", "strace -f -o log -e trace=none true; echo $?; gdb -q -batch -nx -ex 'print 6*7' | tail -1", "strace gdb", false},
     {"wget", R"(touch port; python3 -u -m http.server --bind 127.0.0.1 0 >port 2>/dev/null & server=$!
 until grep -q port port; do sleep 0.05; done
 port=$(sed 's/.*port \([0-9]*\).*/\1/' port); echo content >file

@@ -18,7 +18,9 @@ namespace {
 constexpr std::uint32_t kHeadroom = 256;    // XDP_PACKET_HEADROOM: the kernel keeps it in front of each received frame
 constexpr std::uint32_t kTxHeadroom = 64;   // metadata needs 24 bytes; a cache line keeps headers aligned
 constexpr std::uint32_t kSmallChunk = 2048, kLargeChunk = 4096;
+constexpr std::uint32_t kSmallDepth = 384;  // for each queue: more than a kernel socket's default buffer holds
 constexpr std::uint32_t kMaxSendSge = 17;   // MAX_SKB_FRAGS
+constexpr int kKickTries = 8;               // of 32 frames each; more than that is a queue the kernel holds up
 constexpr int kBindTriesMsec = 500;         // a queue is released 1-11 ms after a close, once 300 ms were seen
 
 }  // namespace
@@ -58,6 +60,7 @@ XdpDevice::XdpDevice(XdpConfig config, Steering steering)
     attr_.max_send_wr = std::bit_floor(std::max(64u, config_.tx_entries));
     rx_per_queue_ = std::bit_floor(std::max(256u, config_.rx_entries / config_.queues));
     attr_.max_recv_wr = rx_per_queue_ * config_.queues;
+    attr_.recv_wr_hint = kSmallDepth * config_.queues;
     attr_.lazy_tx = true;
     chunk_shift_ = static_cast<unsigned>(std::countr_zero(attr_.chunk_size));
 
@@ -286,13 +289,18 @@ void XdpDevice::submit_and_kick() noexcept {
     }
     // In copy mode the kernel takes at most 32 descriptors a call and says EAGAIN when more remain, or when its
     // completion ring or the socket's send buffer is full; then completions are taken and it is asked again.
-    for (int i = 0; i < 64; i++) {
-        int error = queue.kick_tx();
+    int error = 0;
+    for (int i = 0; i < kKickTries; i++) {
+        error = queue.kick_tx();
         if (error != EAGAIN && error != EBUSY && error != ENOBUFS) break;
         reap();
     }
-    lazy_.kicked(clock::ticks());
-    held_.store(0, std::memory_order_relaxed);
+    const std::uint64_t now = clock::ticks();
+    lazy_.kicked(now);
+    // The kernel would not take them all: they count as held, so that the flusher asks again.
+    backlog_ = error == EAGAIN || error == EBUSY || error == ENOBUFS;
+    held_since_.store(now, std::memory_order_relaxed);
+    held_.store(backlog_ ? 1 : 0, std::memory_order_relaxed);
 }
 
 int XdpDevice::post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
@@ -310,7 +318,7 @@ int XdpDevice::post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
     }
     if (kick) {
         d.submit_and_kick();
-    } else if (d.lazy_.held() != 0) {
+    } else if (d.lazy_.held() != 0 && !d.backlog_) {
         d.held_since_.store(d.lazy_.held_since(), std::memory_order_relaxed);
         d.held_.store(d.lazy_.held(), std::memory_order_relaxed);
     }
@@ -318,7 +326,7 @@ int XdpDevice::post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
 }
 
 void XdpDevice::flush(ibv_qp*) noexcept {
-    if (unsubmitted_ != 0) submit_and_kick();
+    if (unsubmitted_ != 0 || backlog_) submit_and_kick();
     lazy_.end_burst();
 }
 

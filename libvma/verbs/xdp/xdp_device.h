@@ -87,6 +87,7 @@ class XdpDevice final : public SoftwareDevice {
 
     SendSlots slots_;
     std::vector<std::uint32_t> slot_of_chunk_;
+    bool backlog_ = false;                    // the kernel left submitted descriptors in the TX ring
     std::uint32_t unsubmitted_ = 0;           // TX descriptors written and not yet visible to the kernel
     LazyKick lazy_;
     std::atomic<unsigned> held_{0};
