@@ -33,6 +33,11 @@ class EpollCall final : public Wait {
 
     int look(const sigset_t* mask, bool first) override {
         int n = set_.collect(epfd_, events_, maxevents_);
+        for (int i = 0; i < n; i++)
+            if (events_[i].events & EPOLLERR) {
+                sources_.kernel_error_seen();  // whose it is only the program knows
+                break;
+            }
         // The first look is what a zero timeout gets: there epoll_wait does not care for signals.
         if (n != 0 || mask == nullptr || first) return n;
         pollfd self{call_.fd(), POLLIN, 0};

@@ -69,6 +69,8 @@ class PollCall final : public Wait {
         for (const Member& m : members_) {
             short& revents = fds_[m.index].revents;
             if ((revents & POLLNVAL) != 0) continue;
+            if ((revents & POLLERR) != 0 && m.object->kind() == Kind::socket)
+                static_cast<sockets::Socket*>(m.object)->kernel_error_seen();
             short ours = events_of(m);
             if (ours == 0) continue;
             if (revents == 0) n++;

@@ -65,6 +65,13 @@ void Sources::progress() noexcept {
     });
 }
 
+void Sources::kernel_error_seen() noexcept {
+    each_socket([](Socket& s) {
+        s.kernel_error_seen();
+        return true;
+    });
+}
+
 bool Sources::offloaded() const noexcept {
     bool found = false;
     each_socket([&](Socket& s) {
@@ -100,7 +107,7 @@ void Arming::arm() {
     // All sockets, also those that are not offloaded now: another thread may bind one meanwhile.
     if (waiter_ != nullptr)
         sources_.each_socket([&](Socket& s) {
-            s.add_waiter(waiter_);
+            if (!s.add_waiter(waiter_)) complete_ = false;
             waiting_++;
             return true;
         });

@@ -26,6 +26,7 @@ class Sources {
     void progress() noexcept;
     // Does any socket take data past the kernel? If not, there is nothing to spin for.
     bool offloaded() const noexcept;
+    void kernel_error_seen() noexcept;
     // Has any socket something queued? A hint: a set may have reported it already.
     bool anything_queued() const noexcept;
 

@@ -6,6 +6,7 @@
 
 #include "libvma/iomux/iomux.h"
 #include "libvma/preload/guard.h"
+#include "libvma/sockets/user_memory.h"
 
 using namespace vma;
 using namespace vma::preload;
@@ -14,13 +15,16 @@ namespace {
 
 bool any_ours(pollfd* fds, nfds_t count) noexcept {
     if (!g_fds.any() || in_vfork_child()) return false;
+    // What cannot be an array of that size goes to the kernel, to be refused.
+    if (count > (1u << 21) || !sockets::UserMemory::writable(fds, count * sizeof *fds)) return false;
     for (nfds_t i = 0; i < count; i++)
         if (g_fds.peek(fds[i].fd) != nullptr) return true;
     return false;
 }
 
 bool any_ours(const fd_set* set, int nfds) noexcept {
-    if (set == nullptr) return false;
+    if (set == nullptr || nfds <= 0) return false;
+    if (!sockets::UserMemory::writable(const_cast<fd_set*>(set), static_cast<std::size_t>(nfds + 7) / 8)) return false;
     constexpr int kBits = NFDBITS;
     for (int base = 0; base < nfds; base += kBits) {
         auto word = static_cast<unsigned long>(set->fds_bits[base / kBits]);

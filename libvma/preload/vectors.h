@@ -6,6 +6,7 @@
 #include <sys/uio.h>
 
 #include "libvma/preload/guard.h"
+#include "libvma/sockets/user_memory.h"
 
 namespace vma::preload {
 
@@ -13,6 +14,7 @@ namespace vma::preload {
 // nothing return 0 and touch no datagram, unlike recvmsg and sendmsg). They go to the kernel, which knows the answer.
 inline bool file_layer_answers(const iovec* iov, int count) noexcept {
     if (count <= 0 || count > IOV_MAX) return true;
+    if (!sockets::UserMemory::readable(iov, static_cast<size_t>(count) * sizeof *iov)) return true;
     size_t total = 0;
     for (int i = 0; i < count; i++) {
         if (iov[i].iov_len > static_cast<size_t>(SSIZE_MAX) - total) return true;

@@ -15,11 +15,11 @@
 namespace vma::ring {
 namespace {
 
-constexpr std::uint32_t kSignalEvery = 32;        // send completions asked for
+constexpr std::uint32_t kSignalEvery = 32;        // at most; twice as many send buffers are in use, and stay warm
 constexpr std::uint32_t kOffloadChecksumFrom = 256;  // below, summing while copying is cheaper than the metadata
 constexpr unsigned kMaxPieces = 17;
+constexpr std::uint32_t kSlack = 64;              // receives beyond what the sockets expect
 constexpr std::uint32_t kIdlePost = 8;            // receives worth posting while there is nothing else to do
-constexpr std::size_t kReapFrom = 64;             // send buffers out before completions are looked for: few stay warm
 
 }  // namespace
 
@@ -130,6 +130,7 @@ Result<void> Ring::start() {
     tx_free_.reserve(tx_count);
     for (std::uint32_t i = tx_count; i-- > 0;) tx_free_.push_back(i);
     tx_outstanding_.resize(tx_count);
+    signal_every_ = std::clamp(tx_count / 4, 1u, kSignalEvery);
     if (attr.lazy_tx) TxFlusher::instance().add(this);
     return {};
 }
@@ -262,6 +263,17 @@ void Ring::grow_if_behind() noexcept {
     if (full_batches_ * wc_.size() < depth_ / 4 || depth_ >= device_->attr().max_recv_wr) return;
     full_batches_ = 0;
     depth_ = std::min(depth_ * 4, device_->attr().max_recv_wr);
+    take_returned();
+    post_free(true);
+}
+
+void Ring::expect(std::int64_t delta) noexcept {
+    RxHold hold(*this);
+    const std::uint32_t max = device_->attr().max_recv_wr;
+    expected_ = std::max<std::int64_t>(0, expected_ + delta);
+    const auto wanted = static_cast<std::uint32_t>(std::min<std::int64_t>(max, expected_ + kSlack));
+    if (wanted <= depth_) return;
+    depth_ = wanted;
     take_returned();
     post_free(true);
 }
@@ -507,7 +519,7 @@ int Ring::send_udp(const std::uint8_t* headers, const iovec* iov, std::size_t co
     wr.num_sge = static_cast<int>(pieces);
     wr.opcode = IBV_WR_SEND;
     wr.send_flags = offload ? static_cast<unsigned>(IBV_SEND_IP_CSUM) : 0u;
-    const bool signalled = unsignalled_ + pieces >= kSignalEvery;
+    const bool signalled = unsignalled_ + pieces >= signal_every_;
     if (signalled) wr.send_flags |= IBV_SEND_SIGNALED;
     ibv_send_wr* bad = nullptr;
     int error = ibv_post_send(qp_, &wr, &bad);
@@ -528,7 +540,7 @@ int Ring::send_udp(const std::uint8_t* headers, const iovec* iov, std::size_t co
         in_burst_.store(true, std::memory_order_relaxed);
         if (device_->tx_held(qp_) == 1) TxFlusher::instance().held();
     }
-    if (tx_posted_ - tx_reaped_ >= kReapFrom) reap_tx();
+    if (tx_posted_ - tx_reaped_ >= 2 * signal_every_) reap_tx();
     return 0;
 }
 

@@ -101,6 +101,9 @@ class Ring {
     void drain() noexcept;
     // Steers `spec` to `sink`. The rule is installed with the first sink of a spec and goes with the last.
     Result<void> attach(const verbs::FlowSpec& spec, FrameSink* sink, Share share);
+    // The sockets on this ring may hold `delta` datagrams more (fewer): receives are posted for that many, so that a burst
+    // which the kernel would queue while the program is busy finds buffers.
+    void expect(std::int64_t delta) noexcept;
     // After this no deliver() to `sink` for `spec` is running or will come.
     void detach(const verbs::FlowSpec& spec, FrameSink* sink) noexcept;
     // One socket more, one fewer of the process wants arrival times; while there are any, all rings take them.
@@ -198,6 +201,7 @@ class Ring {
     std::uint32_t free_count_ = 0;
     std::uint32_t posted_ = 0;
     std::uint32_t depth_ = 0;           // receives to keep posted; grows with demand up to the device's queue
+    std::int64_t expected_ = 0;
     std::uint32_t full_batches_ = 0;    // polls in a row that found as much as they could take
     RxBuffer* partial_first_ = nullptr; // frame whose last piece has not arrived
     RxBuffer* partial_last_ = nullptr;
@@ -217,6 +221,7 @@ class Ring {
     std::vector<std::uint32_t> tx_outstanding_; // ring of chunk indices in post order
     std::uint64_t tx_posted_ = 0, tx_reaped_ = 0;  // chunks, running
     std::uint32_t unsignalled_ = 0;
+    std::uint32_t signal_every_ = 1;               // send requests, one of which asks for a completion
     std::atomic<bool> in_burst_{false};  // sent since the last flush()
     std::uint8_t* tx_base_ = nullptr;
     RingCounters tx_counters_;

@@ -174,6 +174,20 @@ void start() noexcept {
     }
 }
 
+bool adopt_new() noexcept {
+    if (!g_started.load(std::memory_order_acquire) || in_vfork_child()) return false;
+    bool interrupts = false;
+    for (int sig = 1; sig < kSignals; sig++) {
+        if (sig == 32 || sig == 33) continue;
+        KernelAction now{};
+        if (!exchange(sig, nullptr, &now) || !is_foreign_function(now)) continue;
+        interrupts |= (now.flags & SA_RESTART) == 0;
+        Exclusive exclusive;
+        adopt(sig);
+    }
+    return interrupts;
+}
+
 int sigaction(int sig, const struct sigaction* act, struct sigaction* old) noexcept {
     if (!valid(sig)) return os::sigaction(sig, act, old);
     // The program's memory is touched outside the lock: a bad pointer is the program's SIGSEGV, as in libc.

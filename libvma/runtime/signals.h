@@ -21,6 +21,11 @@ namespace vma::runtime::signals {
 // Idempotent.
 void start() noexcept;
 
+// Puts handlers that were installed without sigaction() below behind ours (a program that loaded the library with dlopen(),
+// or made the system call itself). True if one of them interrupts system calls, so that the EINTR of a call that found
+// no handler counted is to be reported.
+bool adopt_new() noexcept;
+
 // sigaction(2), signal(3), sysv_signal(3), siginterrupt(3) for the preload layer. Same results, errno
 // included. libc's own signal() family would install handlers without passing sigaction() above, so it is not
 // called. In a vforked child the call goes to the kernel, which keeps the child's dispositions apart; nothing

@@ -113,8 +113,14 @@ class Socket : public FdObject {
         return 0;
     }
     virtual void disarm() noexcept {}
+    // The program was told of an error on the kernel's side (POLLERR): the next call has to report it.
+    virtual void kernel_error_seen() noexcept {}
     // A sleeping thread's eventfd, written when something is queued on this socket by any thread (see runtime/waiter.h).
-    virtual void add_waiter(class Waiter* waiter) noexcept { (void)waiter; }
+    // False: no room on the list, so the thread may sleep only for a moment.
+    virtual bool add_waiter(class Waiter* waiter) noexcept {
+        (void)waiter;
+        return true;
+    }
     virtual void remove_waiter(class Waiter* waiter) noexcept { (void)waiter; }
 
   protected:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "libvma/config/params.h"
 #include "libvma/config/rules.h"
@@ -296,6 +297,10 @@ void UdpSocket::set_rules(std::vector<Rule> wanted) noexcept {
     auto has = [&](const std::vector<Rule>& list, const Rule& r) {
         return std::any_of(list.begin(), list.end(), [&](const Rule& x) { return same(x, r); });
     };
+    // What was announced to the old rings is announced anew below.
+    const std::int64_t announced = std::exchange(announced_, 0);
+    if (announced != 0)
+        for (unsigned i = 0; i < ring_count_; i++) rings_[i].load(std::memory_order_relaxed)->expect(-announced);
     // New rules first, so that no datagram of a kept peer takes the way through the kernel in between.
     std::vector<Rule> now;
     for (Rule& r : wanted) {
@@ -323,7 +328,17 @@ void UdpSocket::set_rules(std::vector<Rule> wanted) noexcept {
     }
     const bool first = ring_count_.exchange(n, std::memory_order_acq_rel) == 0 && n != 0;
     update_control_wanted();
+    announce_queue();
     if (first) wake_waiters();  // threads that wait on the kernel's side alone must wait on the rings as well
+}
+
+void UdpSocket::announce_queue() noexcept {
+    // The kernel charges a small datagram about this much of SO_RCVBUF.
+    constexpr std::uint64_t kKernelCost = 768;
+    const auto now = static_cast<std::int64_t>(ring_count_ == 0 ? 0 : queue_limit_.load() / kKernelCost);
+    if (now == announced_) return;
+    for (unsigned i = 0; i < ring_count_; i++) rings_[i].load(std::memory_order_relaxed)->expect(now - announced_);
+    announced_ = now;
 }
 
 void UdpSocket::drop_rules() noexcept {

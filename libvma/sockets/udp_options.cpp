@@ -147,6 +147,7 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
             if (!stack_.control().owned_by_me()) {
                 stack_.control().lock();
                 read_attributes(fd);
+                announce_queue();
                 if (effect == Effect::route) update_rules(!bound_explicitly_);
                 stack_.control().unlock();
             }

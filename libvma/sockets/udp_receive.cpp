@@ -18,9 +18,11 @@
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/runtime/signal_hold.h"
+#include "libvma/runtime/signals.h"
 #include "libvma/runtime/spin.h"
 #include "libvma/sockets/cmsg.h"
 #include "libvma/sockets/stack.h"
+#include "libvma/sockets/user_memory.h"
 #include "libvma/sockets/udp_socket.h"
 
 namespace vma::sockets {
@@ -33,7 +35,6 @@ namespace {
 // datagram); ours are larger still, but a program's SO_RCVBUF is meant in the kernel's currency.
 constexpr std::uint64_t kDatagramCost = 256;
 constexpr std::uint64_t kKernelLookUsec = 10;  // a call that finds nothing looks at the kernel's side if the last look is older
-constexpr unsigned kHandled = MSG_DONTWAIT | MSG_PEEK | MSG_TRUNC | MSG_WAITALL | MSG_NOSIGNAL | MSG_CMSG_CLOEXEC | MSG_WAITFORONE;
 
 }  // namespace
 
@@ -78,9 +79,15 @@ ring::RxBuffer* UdpSocket::pop() noexcept {
 }
 
 unsigned UdpSocket::progress() noexcept {
-    unsigned n = 0;
+    // One poll takes one batch, and all of it may be other sockets'. "Nothing there" may be said only of an empty ring.
+    constexpr unsigned kMaxRounds = 1024;
+    unsigned n = 0, round = 0, taken;
     const unsigned count = ring_count_.load(std::memory_order_acquire);
-    for (unsigned i = 0; i < count; i++) n += rings_[i].load(std::memory_order_relaxed)->poll();
+    do {
+        taken = 0;
+        for (unsigned i = 0; i < count; i++) taken += rings_[i].load(std::memory_order_relaxed)->poll();
+        n += taken;
+    } while (taken != 0 && queued() == 0 && ++round < kMaxRounds);
     return n;
 }
 
@@ -100,10 +107,11 @@ unsigned UdpSocket::arm(int* fds, unsigned room) noexcept {
     return n;
 }
 
-void UdpSocket::add_waiter(Waiter* waiter) noexcept {
+bool UdpSocket::add_waiter(Waiter* waiter) noexcept {
     queue_lock_.lock();
-    waiters_.add(waiter);
+    bool added = waiters_.add(waiter);
     queue_lock_.unlock();
+    return added;
 }
 
 void UdpSocket::remove_waiter(Waiter* waiter) noexcept {
@@ -118,9 +126,11 @@ void UdpSocket::put_control(const ring::RxBuffer& b, msghdr& msg) noexcept {
     const unsigned wanted = control_wanted_.load(std::memory_order_relaxed);
     CmsgWriter out(msg);
     if (wanted == 0) return;
-    const timespec when{b.timestamp_ns / 1'000'000'000, b.timestamp_ns % 1'000'000'000};
     // The kernel's order: socket level first, then the IP level by option.
-    if (b.timestamp_ns != 0) {
+    if (wanted & (timestamp | timestampns | timestamping)) {
+        timespec when{b.timestamp_ns / 1'000'000'000, b.timestamp_ns % 1'000'000'000};
+        // It came before anybody asked for time stamps; like the kernel, take the time of asking.
+        if (b.timestamp_ns == 0) clock_gettime(CLOCK_REALTIME, &when);
         if (wanted & timestampns) {
             out.put(SOL_SOCKET, SO_TIMESTAMPNS, &when, sizeof when);
         } else if (wanted & timestamp) {
@@ -158,13 +168,14 @@ void UdpSocket::put_control(const ring::RxBuffer& b, msghdr& msg) noexcept {
 
 ssize_t UdpSocket::finish(ring::RxBuffer* b, Receive& r) noexcept {
     msghdr& msg = *r.msg;
-    std::size_t room = 0;
-    for (std::size_t i = 0; i < r.count; i++) {
-        if (r.iov[i].iov_base == nullptr && r.iov[i].iov_len != 0 && b->payload_length > room) {
+    std::size_t left = b->payload_length;
+    for (std::size_t i = 0; i < r.count && left != 0; i++) {
+        std::size_t n = std::min(left, r.iov[i].iov_len);
+        if (!UserMemory::writable(r.iov[i].iov_base, n)) {
             errno = EFAULT;  // the datagram is lost then, in the kernel as well
             return -1;
         }
-        room += r.iov[i].iov_len;
+        left -= n;
     }
     std::size_t copied = b->copy_to(r.iov, r.count);
     msg.msg_flags = 0;
@@ -175,13 +186,16 @@ ssize_t UdpSocket::finish(ring::RxBuffer* b, Receive& r) noexcept {
         from.sin_family = AF_INET;
         from.sin_addr.s_addr = b->src_addr;
         from.sin_port = b->src_port;
+        if (!UserMemory::writable(msg.msg_name, std::min<std::size_t>(msg.msg_namelen, sizeof from))) {
+            errno = EFAULT;
+            return -1;
+        }
         std::memcpy(msg.msg_name, &from, std::min<std::size_t>(msg.msg_namelen, sizeof from));
         msg.msg_namelen = sizeof from;
     } else {
         msg.msg_namelen = 0;
     }
-    if (msg.msg_control != nullptr || msg.msg_controllen != 0) put_control(*b, msg);
-    msg.msg_flags &= ~MSG_CMSG_CLOEXEC;
+    put_control(*b, msg);
     return static_cast<ssize_t>(r.flags & MSG_TRUNC ? b->payload_length : copied);
 }
 
@@ -210,11 +224,13 @@ bool UdpSocket::kernel_side_due() noexcept {
 ssize_t UdpSocket::receive(int fd, Receive& r) {
     const config::Params& params = config::get();
     const bool nonblock = (r.flags & MSG_DONTWAIT) || nonblock_.load(std::memory_order_relaxed);
-    if ((r.flags & ~kHandled) != 0) {  // MSG_ERRQUEUE, MSG_OOB and whatever else there is
-        flush();
-        return os::recvmsg(fd, r.msg, r.flags);
-    }
-    if (interrupted_library_code()) return os::recvmsg(fd, r.msg, r.flags);
+    // Other flags mean nothing to a UDP receive, in the kernel neither (MSG_OOB for one).
+    if ((r.flags & MSG_ERRQUEUE) || interrupted_library_code()) return os::recvmsg(fd, r.msg, r.flags);
+    if (pending_error_.load(std::memory_order_relaxed) != 0)
+        if (int error = pending_error_.exchange(0); error != 0) {
+            errno = error;
+            return -1;
+        }
     const bool peek = r.flags & MSG_PEEK;
     std::uint64_t deadline = 0, spins = 0;
     std::uint32_t interruptions = 0, restarts = 0;
@@ -272,6 +288,7 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
             if (queued() != 0) continue;
         }
         if (nonblock) {
+            if (queued() == 0) progress();  // the ring may not have been asked yet
             if (queued() != 0) continue;
             errno = EAGAIN;
             return -1;
@@ -306,6 +323,7 @@ bool UdpSocket::sleep(int fd, std::uint64_t deadline, const sigset_t* mask) {
     nfds_t n = 0;
     fds[n++] = {fd, POLLIN, 0};
     Waiter* waiter = Waiter::mine();
+    bool sure_to_wake = false;
     struct Waiting {
         UdpSocket* socket;
         Waiter* waiter;
@@ -315,7 +333,7 @@ bool UdpSocket::sleep(int fd, std::uint64_t deadline, const sigset_t* mask) {
     } waiting{this, waiter};
     if (waiter != nullptr) {
         waiter->clear();
-        add_waiter(waiter);
+        sure_to_wake = add_waiter(waiter);
         fds[n++] = {waiter->fd(), POLLIN, 0};
     }
     int channels[kMaxRings];
@@ -326,16 +344,21 @@ bool UdpSocket::sleep(int fd, std::uint64_t deadline, const sigset_t* mask) {
     progress();
     if (queued() != 0 || closed_.load(std::memory_order_acquire) || rx_shut_.load(std::memory_order_acquire)) return true;
     timespec limit{}, *timeout = nullptr;
-    if (deadline != 0 || waiter == nullptr) {
+    if (deadline != 0 || !sure_to_wake) {
         std::uint64_t now = clock::monotonic_ns();
         std::uint64_t left = deadline == 0 ? ~std::uint64_t{0} : deadline > now ? deadline - now : 0;
-        if (waiter == nullptr) left = std::min<std::uint64_t>(left, 1'000'000);
+        if (!sure_to_wake) left = std::min<std::uint64_t>(left, 1'000'000);
         limit = {static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
         timeout = &limit;
     }
     int saved = errno;
     int r = os::ppoll(fds, n, timeout, mask);
     if (r < 0 && errno != EINTR) return false;
+    // Handlers that were installed past our sigaction() are not counted; the first signal brings them behind ours.
+    if (r < 0 && runtime::signals::adopt_new()) {
+        errno = EINTR;
+        return false;
+    }
     errno = saved;
     if (r == 0 && deadline != 0 && clock::monotonic_ns() >= deadline) {
         progress();
@@ -350,23 +373,32 @@ bool UdpSocket::sleep(int fd, std::uint64_t deadline, const sigset_t* mask) {
 
 ssize_t UdpSocket::recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) {
     if (kernel_receives(flags)) return os::recvfrom(fd, buf, len, flags, addr, alen);
-    if (addr != nullptr && (alen == nullptr || static_cast<int>(*alen) < 0))
-        return os::recvfrom(fd, buf, len, flags, addr, alen);  // the kernel knows the error
     iovec iov{buf, len};
     msghdr msg{};
-    msg.msg_name = addr;
-    msg.msg_namelen = addr != nullptr ? *alen : 0;
+    // A missing or negative length is noticed after the datagram was taken, as in the kernel.
+    const int name_error = addr == nullptr ? 0
+                           : !UserMemory::writable(alen, sizeof *alen) ? EFAULT
+                           : static_cast<int>(*alen) < 0 ? EINVAL
+                                                         : 0;
+    if (addr != nullptr && name_error == 0) {
+        msg.msg_name = addr;
+        msg.msg_namelen = *alen;
+    }
     msg.msg_iov = &iov;
     msg.msg_iovlen = 1;
     Receive r{&iov, 1, flags, &msg};
     ssize_t n = receive(fd, r);
+    if (n >= 0 && name_error != 0) {
+        errno = name_error;
+        return -1;
+    }
     if (n >= 0 && addr != nullptr) *alen = msg.msg_namelen;
     return n;
 }
 
 ssize_t UdpSocket::recvmsg(int fd, msghdr* msg, int flags) {
-    if (kernel_receives(flags) || msg == nullptr || msg->msg_iovlen > IOV_MAX || (msg->msg_iov == nullptr && msg->msg_iovlen != 0) ||
-        static_cast<int>(msg->msg_namelen) < 0)
+    if (kernel_receives(flags) || !UserMemory::writable(msg, sizeof *msg) || msg->msg_iovlen > IOV_MAX ||
+        !UserMemory::readable(msg->msg_iov, msg->msg_iovlen * sizeof(iovec)) || static_cast<int>(msg->msg_namelen) < 0)
         return os::recvmsg(fd, msg, flags);
     for (std::size_t i = 0; i < msg->msg_iovlen; i++)
         if (static_cast<ssize_t>(msg->msg_iov[i].iov_len) < 0) return os::recvmsg(fd, msg, flags);
@@ -375,7 +407,7 @@ ssize_t UdpSocket::recvmsg(int fd, msghdr* msg, int flags) {
 }
 
 int UdpSocket::recvmmsg(int fd, mmsghdr* msgs, unsigned count, int flags, timespec* timeout) {
-    if (kernel_receives(flags) || msgs == nullptr) return os::recvmmsg(fd, msgs, count, flags, timeout);
+    if (kernel_receives(flags)) return os::recvmmsg(fd, msgs, count, flags, timeout);
     std::uint64_t end = 0;
     if (timeout != nullptr) {
         if (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1'000'000'000) {
@@ -389,9 +421,18 @@ int UdpSocket::recvmmsg(int fd, mmsghdr* msgs, unsigned count, int flags, timesp
     unsigned got = 0;
     int saved = errno;
     while (got < count) {
+        if (!UserMemory::writable(&msgs[got], sizeof *msgs)) {
+            if (got == 0) {
+                errno = EFAULT;
+                return -1;
+            }
+            pending_error_.store(EFAULT);
+            break;
+        }
         ssize_t n = recvmsg(fd, &msgs[got].msg_hdr, flags & ~MSG_WAITFORONE);
         if (n < 0) {
             if (got == 0) return -1;
+            if (errno != EAGAIN) pending_error_.store(errno);  // reported by the next call, as in the kernel
             break;
         }
         msgs[got++].msg_len = static_cast<unsigned>(n);

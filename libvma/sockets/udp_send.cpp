@@ -11,6 +11,7 @@
 #include "libvma/os/calls.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/sockets/stack.h"
+#include "libvma/sockets/user_memory.h"
 #include "libvma/sockets/udp_socket.h"
 
 #ifndef SO_COOKIE
@@ -67,7 +68,9 @@ Destination* UdpSocket::destination(in_addr_t addr, in_port_t port) noexcept {
         d = last_destination_ = it->second.get();
     }
     if (__builtin_expect(d->generation != stack_.view().generation() || d->options != options, 0)) {
+        int saved = errno;
         resolve(stack_, attributes_, *d);
+        errno = saved;
         d->options = options;
     }
     return d;
@@ -82,7 +85,8 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
     in_port_t port = peer_port_;
     if (name != nullptr) {
         sockaddr_in to;
-        if (name_length < sizeof to) return false;
+        if (name_length < sizeof to || name_length > sizeof(sockaddr_storage) || !UserMemory::readable(name, sizeof to))
+            return false;
         std::memcpy(&to, name, sizeof to);
         if (to.sin_family != AF_INET || to.sin_port == 0 || to.sin_addr.s_addr == 0) return false;
         addr = to.sin_addr.s_addr;
@@ -91,6 +95,8 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
         return false;
     }
     if (local_port_ == 0 || !still_mine(fd)) return false;
+    for (std::size_t i = 0; i < count; i++)
+        if (!UserMemory::readable(iov[i].iov_base, iov[i].iov_len)) return false;  // the kernel says EFAULT
     if (send_lock_.owned_by_me()) return false;  // a signal handler inside a send on this socket
     send_lock_.lock();
     struct Unlock {
@@ -126,13 +132,17 @@ void UdpSocket::note_kernel_send(int fd, int flags, bool sent) noexcept {
         set_kernel_tx(more, true);  // the kernel collects until a send without it
     else if (kernel_tx_.load(std::memory_order_relaxed) & more)
         set_kernel_tx(more, false);
-    if (local_port_ == 0 && !left_) after_autobind(fd);
+    if (local_port_ == 0 && !left_) {
+        int saved = errno;
+        after_autobind(fd);
+        errno = saved;
+    }
 }
 
 ssize_t UdpSocket::sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr, socklen_t alen) {
     ssize_t result = -1;
     iovec iov{const_cast<void*>(buf), len};
-    if ((buf != nullptr || len == 0) && send_fast(fd, &iov, 1, len, flags, addr, alen, result)) return result;
+    if (len <= 65535 && send_fast(fd, &iov, 1, len, flags, addr, alen, result)) return result;
     flush();
     shadow_event_.store(false, std::memory_order_relaxed);
     result = os::sendto(fd, buf, len, flags, addr, alen);
@@ -142,12 +152,11 @@ ssize_t UdpSocket::sendto(int fd, const void* buf, size_t len, int flags, const 
 
 ssize_t UdpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
     ssize_t result = -1;
-    if (msg != nullptr && msg->msg_controllen == 0 && msg->msg_iovlen <= IOV_MAX &&
-        (msg->msg_iov != nullptr || msg->msg_iovlen == 0)) {
+    if (UserMemory::readable(msg, sizeof *msg) && msg->msg_controllen == 0 && msg->msg_iovlen <= IOV_MAX &&
+        UserMemory::readable(msg->msg_iov, msg->msg_iovlen * sizeof(iovec))) {
         std::size_t length = 0;
         bool plain = true;
         for (std::size_t i = 0; i < msg->msg_iovlen; i++) {
-            plain &= msg->msg_iov[i].iov_base != nullptr || msg->msg_iov[i].iov_len == 0;
             plain &= msg->msg_iov[i].iov_len <= 65535;
             length += msg->msg_iov[i].iov_len;
         }
@@ -164,11 +173,14 @@ ssize_t UdpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
 }
 
 int UdpSocket::sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) {
-    if (msgs == nullptr && count != 0) return os::sendmmsg(fd, msgs, count, flags);
     count = std::min<unsigned>(count, IOV_MAX);
     unsigned sent = 0;
     int saved = errno;
     for (; sent < count; sent++) {
+        if (!UserMemory::writable(&msgs[sent], sizeof *msgs)) {
+            errno = EFAULT;
+            break;
+        }
         ssize_t n = sendmsg(fd, &msgs[sent].msg_hdr, flags);
         if (n < 0) break;
         msgs[sent].msg_len = static_cast<unsigned>(n);

@@ -53,7 +53,8 @@ class UdpSocket final : public Socket, public ring::FrameSink {
     unsigned progress() noexcept override;
     void flush() noexcept override;
     unsigned arm(int* fds, unsigned room) noexcept override;
-    void add_waiter(Waiter* waiter) noexcept override;
+    void kernel_error_seen() noexcept override { shadow_event_.store(true, std::memory_order_release); }
+    bool add_waiter(Waiter* waiter) noexcept override;
     void remove_waiter(Waiter* waiter) noexcept override;
 
     // ring::FrameSink, with the ring's lock held
@@ -97,6 +98,8 @@ class UdpSocket final : public Socket, public ring::FrameSink {
     std::vector<Rule> wanted_rules(bool only_route) noexcept;
     void after_autobind(int fd) noexcept;
     void wake_waiters() noexcept;
+    void announce_queue() noexcept;            // tells the rings how much this socket may hold
+    std::int64_t announced_ = 0;
     UdpSocket* next_dead_ = nullptr;
     ring::Share share() const noexcept { return reuseport_ ? ring::Share::spread : ring::Share::latest; }
 
@@ -154,6 +157,7 @@ class UdpSocket final : public Socket, public ring::FrameSink {
     std::atomic<bool> nonblock_{false};
     std::atomic<bool> shadow_event_{false};    // the shadow has an error or is shut down: ask it first
     std::atomic<bool> rx_shut_{false};
+    std::atomic<int> pending_error_{0};        // of a receive call that had something to return first
 
     // receive state
     Lock queue_lock_;

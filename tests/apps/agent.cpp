@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A host's hands: a program that opens UDP sockets and sends and receives as it is told over a control socket, one text
-// command in, one text answer out. The tests use it as the far side, and as a long-living program on the library.
-// It uses only plain calls, so that it behaves the same with and without the library.
+// A host's hands: a program that opens UDP sockets and sends and receives as it is told over a control
+// socket, one text command in, one text answer out. The tests use it as the far side, and as a long-living
+// program on the library. It uses only plain calls, so that it behaves the same with and without the library.
 //
 //   open ID ADDR PORT [reuseport|reuseaddr|broadcast|gro]...   -> ok PORT
 //   connect ID ADDR PORT | close ID | reset                     -> ok
@@ -10,14 +10,11 @@
 //   send ID ADDR PORT LENGTH [COUNT [SEED [GAP_USEC]]]          -> sent N [error NAME]
 //   fan FIRST_PORT SOURCES PER_SOURCE ADDR PORT LENGTH          -> sent N          (seeds 0, 1, 2...)
 //   gso ID ADDR PORT LENGTH SEGMENT                             -> sent BYTES
-//   recv ID MSEC                                                -> len= hash= from= ttl= tos= | timeout | error NAME
-//   drain ID IDLE_MSEC [MAX]                                    -> count= distinct= disordered= bad=
-//   echo ID COUNT MSEC                                          -> echoed N
-//   ping ID ADDR PORT LENGTH COUNT MSEC                         -> answered N
-//   cycles COUNT PORT                                           -> ok
-//   usage                                                       -> fds= rss_kb=
-//   udp                                                         -> in= out=        (the kernel's UDP counters)
-//   sleep MSEC                                                  -> ok
+//   recv ID MSEC                                                -> len= hash= from= ttl= tos= | timeout |
+//   error NAME drain ID IDLE_MSEC [MAX]                                    -> count= distinct= disordered=
+//   bad= echo ID COUNT MSEC                                          -> echoed N ping ID ADDR PORT LENGTH
+//   COUNT MSEC                         -> answered N cycles COUNT PORT -> ok usage -> fds= rss_kb= udp -> in=
+//   out=        (the kernel's UDP counters) sleep MSEC                                                  -> ok
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
@@ -34,6 +31,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "payload.h"
 
@@ -85,7 +83,8 @@ std::string open_socket(Words& in) {
         if (option == "gro") setsockopt(fd, IPPROTO_UDP, 104 /* UDP_GRO */, &on, sizeof on);
     }
     socklen_t length = sizeof sa;
-    if (fd < 0 || bind(fd, raw(sa), sizeof sa) != 0 || getsockname(fd, reinterpret_cast<sockaddr*>(&sa), &length) != 0) {
+    if (fd < 0 || bind(fd, raw(sa), sizeof sa) != 0 ||
+        getsockname(fd, reinterpret_cast<sockaddr*>(&sa), &length) != 0) {
         std::string text = error();
         close(fd);
         return text;
@@ -203,8 +202,9 @@ std::string receive(Words& in) {
     inet_ntop(AF_INET, &from.sin_addr, text, sizeof text);
     snprintf(hash, sizeof hash, "%08x", payload::hash(buffer, static_cast<size_t>(n)));
     int port = ntohs(from.sin_port);
-    return number("len", n) + " hash=" + hash + " from=" + text + ":" + (port < 32768 ? std::to_string(port) : "ephemeral") +
-           " " + number("ttl", ttl) + " " + number("tos", tos);
+    return number("len", n) + " hash=" + hash + " from=" + text + ":" +
+           (port < 32768 ? std::to_string(port) : "ephemeral") + " " + number("ttl", ttl) + " " +
+           number("tos", tos);
 }
 
 std::string drain(Words& in) {
@@ -238,7 +238,8 @@ std::string echo(Words& in) {
     while (done < count && readable(fd, msec)) {
         sockaddr_in from{};
         socklen_t length = sizeof from;
-        ssize_t n = recvfrom(fd, buffer, sizeof buffer, MSG_DONTWAIT, reinterpret_cast<sockaddr*>(&from), &length);
+        ssize_t n =
+            recvfrom(fd, buffer, sizeof buffer, MSG_DONTWAIT, reinterpret_cast<sockaddr*>(&from), &length);
         if (n >= 0 && sendto(fd, buffer, static_cast<size_t>(n), 0, raw(from), length) == n) done++;
     }
     return "echoed " + std::to_string(done);
@@ -294,7 +295,8 @@ std::string usage() {
     return number("fds", fds - 3) + " " + number("rss_kb", rss * 4);
 }
 
-// "Udp:" appears twice in /proc/net/snmp: names, then values. Datagrams that the library carries are not counted there.
+// "Udp:" appears twice in /proc/net/snmp: names, then values. Datagrams that the library carries are not
+// counted there.
 std::string udp_counters() {
     FILE* f = fopen("/proc/net/snmp", "r");
     if (f == nullptr) return error();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The content of test datagrams. Each is a function of its length and a seed, so a receiver can tell from a datagram
-// alone which one it is and whether every byte is right, and two transcripts can be compared by a short hash.
+// The content of test datagrams. Each is a function of its length and a seed, so a receiver can tell from a
+// datagram alone which one it is and whether every byte is right, and two transcripts can be compared by a
+// short hash.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Coming and going: what a program on the library leaves behind however it ends, and what it does when it cannot have
-// the interface. "Cannot" always means: one line in the log, and the program works through the kernel.
+// Coming and going: what a program on the library leaves behind however it ends, and what it does when it
+// cannot have the interface. "Cannot" always means: one line in the log, and the program works through the
+// kernel.
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -16,9 +17,7 @@ using namespace testing_support;
 
 class Lifecycle : public testing::Test {
   protected:
-    void SetUp() override {
-        ASSERT_NO_THROW(make());
-    }
+    void SetUp() override { ASSERT_NO_THROW(make()); }
     void make() {
         try {
             hosts = std::make_unique<TwoHosts>();
@@ -29,7 +28,8 @@ class Lifecycle : public testing::Test {
         }
     }
     // A new program on host a, with its socket on port 5000.
-    std::unique_ptr<Agent> program(bool library = true, std::vector<std::string> launcher = {}, int port = 5000) {
+    std::unique_ptr<Agent> program(bool library = true, std::vector<std::string> launcher = {},
+                                   int port = 5000) {
         RunOptions options = library ? with_library() : RunOptions{};
         auto agent = std::make_unique<Agent>(*hosts, Host::a, options, std::move(launcher));
         open_socket(*agent, Host::a, port);
@@ -113,8 +113,8 @@ TEST_F(Lifecycle, ForeignXdpProgramStays) {
         Fd source(memfd_create("pass.c", 0));
         const char text[] = "__attribute__((section(\"xdp\"), used)) int pass(void *c) { return 2; }\n";
         ASSERT_EQ(write(source.get(), text, sizeof text - 1), static_cast<ssize_t>(sizeof text - 1));
-        tool({"clang", "-O2", "-target", "bpf", "-x", "c", "-c", "/proc/" + std::to_string(getpid()) + "/fd/" +
-              std::to_string(source.get()), "-o", object});
+        tool({"clang", "-O2", "-target", "bpf", "-x", "c", "-c",
+              "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(source.get()), "-o", object});
     }
     for (const char* mode : {"xdpgeneric", "xdpdrv"}) {
         SCOPED_TRACE(mode);
@@ -134,7 +134,8 @@ TEST_F(Lifecycle, ForeignXdpProgramStays) {
 
 TEST_F(Lifecycle, WithoutPermission) {
     for (std::vector<std::string> launcher :
-         {std::vector<std::string>{"setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"},
+         {std::vector<std::string>{"setpriv", "--bounding-set=-all", "--inh-caps=-all",
+                                   "--ambient-caps=-all"},
           std::vector<std::string>{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"},
           std::vector<std::string>{"setpriv", "--bounding-set=-net_raw"},
           std::vector<std::string>{"setpriv", "--bounding-set=-bpf,-sys_admin"}}) {
@@ -167,7 +168,8 @@ TEST_F(Lifecycle, TenThousandSockets) {
     EXPECT_EQ(agent->ask("cycles 9000 5001", milliseconds(60000)), "ok");
     std::string after = agent->ask("usage");
     EXPECT_EQ(Agent::value(before, "fds"), Agent::value(after, "fds"));
-    EXPECT_LE(Agent::value(after, "rss_kb"), Agent::value(before, "rss_kb") + 1024) << before << " then " << after;
+    EXPECT_LE(Agent::value(after, "rss_kb"), Agent::value(before, "rss_kb") + 1024)
+        << before << " then " << after;
     talks_offloaded(*agent);
 }
 

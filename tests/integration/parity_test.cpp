@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The kernel is the reference: each case of tests/apps/parity runs without the library and with it, and the transcripts
-// must be equal. Cases marked as offloaded must moreover have sent or received past the kernel, seen in the kernel's UDP
-// counters; otherwise falling back for everything would pass.
+// The kernel is the reference: each case of tests/apps/parity runs without the library and with it, and the
+// transcripts must be equal. Cases marked as offloaded must moreover have sent or received past the kernel,
+// seen in the kernel's UDP counters; otherwise falling back for everything would pass.
 #include <gtest/gtest.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,21 +53,25 @@ class Parity : public testing::TestWithParam<CaseName> {
     }
     void SetUp() override { ASSERT_TRUE(hosts_ && kernel_agent_) << why_; }
 
-    // Made when first needed, because its host must be free of XDP for the kernel's own runs no longer than necessary.
+    // Made when first needed, because its host must be free of XDP for the kernel's own runs no longer than
+    // necessary.
     static Agent& agent(bool library) {
         if (!library) return *kernel_agent_;
-        if (!library_agent_) library_agent_ = std::make_unique<Agent>(*hosts_, Host::b, RunOptions{.preload = true});
+        if (!library_agent_)
+            library_agent_ = std::make_unique<Agent>(*hosts_, Host::b, RunOptions{.preload = true});
         return *library_agent_;
     }
 
     static Outcome run(bool library, Agent& agent, std::vector<std::string> env = {}) {
         Fd report(memfd_create("report", MFD_CLOEXEC));
-        RunOptions options{.preload = library, .env = std::move(env), .fds = {{agent.control(), 100}, {report.get(), 101}}};
+        RunOptions options{
+            .preload = library, .env = std::move(env), .fds = {{agent.control(), 100}, {report.get(), 101}}};
         Process p = hosts_->run(Host::a, {app("parity"), GetParam().theme + "." + GetParam().name}, options);
         Outcome r{p.wait(milliseconds(20000))};
         char text[100] = {};
         agent.ask("reset");  // both agents live on one host: leave no port taken
-        if (pread(report.get(), text, sizeof text - 1, 0) > 0) sscanf(text, "kernel-datagrams %ld", &r.kernel_datagrams);
+        if (pread(report.get(), text, sizeof text - 1, 0) > 0)
+            sscanf(text, "kernel-datagrams %ld", &r.kernel_datagrams);
         return r;
     }
 
@@ -75,7 +79,8 @@ class Parity : public testing::TestWithParam<CaseName> {
         SCOPED_TRACE(what);
         EXPECT_FALSE(library.exit.timed_out) << "the program hangs";
         EXPECT_EQ(kernel.exit.code, library.exit.code);
-        if (kernel.exit.out != library.exit.out) ADD_FAILURE() << difference(kernel.exit.out, library.exit.out);
+        if (kernel.exit.out != library.exit.out)
+            ADD_FAILURE() << difference(kernel.exit.out, library.exit.out);
         if (GetParam().offloaded && kernel.kernel_datagrams > 0) {
             EXPECT_LT(library.kernel_datagrams, kernel.kernel_datagrams) << "nothing was offloaded";
         }
@@ -92,7 +97,8 @@ class Parity : public testing::TestWithParam<CaseName> {
         std::string text, a, b;
         int shown = 0;
         for (int line = 1; shown < 12; line++) {
-            bool more_k = static_cast<bool>(std::getline(k, a)), more_l = static_cast<bool>(std::getline(l, b));
+            bool more_k = static_cast<bool>(std::getline(k, a)),
+                 more_l = static_cast<bool>(std::getline(l, b));
             if (!more_k && !more_l) break;
             if (!more_k) a = "(nothing)";
             if (!more_l) b = "(nothing)";
@@ -108,12 +114,14 @@ class Parity : public testing::TestWithParam<CaseName> {
     static inline std::string why_;
 };
 
-// The library's waiting calls have two phases. By default a case meets both; these themes are worth a run that spins only.
+// The library's waiting calls have two phases. By default a case meets both; these themes are worth a run
+// that spins only.
 bool worth_spinning(const std::string& theme) { return theme == "signal" || theme == "thread"; }
 
 TEST_P(Parity, SameAsKernel) {
     Outcome kernel = run(false, agent(false));
-    ASSERT_FALSE(kernel.exit.timed_out) << "the case hangs on the kernel:\n" << kernel.exit.out << kernel.exit.err;
+    ASSERT_FALSE(kernel.exit.timed_out) << "the case hangs on the kernel:\n"
+                                        << kernel.exit.out << kernel.exit.err;
     ASSERT_EQ(kernel.exit.code, 0) << kernel.exit.out << kernel.exit.err;
     if (getenv("PARITY_KERNEL_ONLY") != nullptr) {  // for checking that a new case is deterministic
         Outcome again = run(false, agent(false));
@@ -124,7 +132,8 @@ TEST_P(Parity, SameAsKernel) {
     compare("library here, kernel there", kernel, run(true, agent(false)));
     compare("library on both sides", kernel, run(true, agent(true)));
     if (worth_spinning(GetParam().theme))
-        compare("spinning for ever", kernel, run(true, agent(false), {"VMA_RX_POLL=-1", "VMA_SELECT_POLL=-1"}));
+        compare("spinning for ever", kernel,
+                run(true, agent(false), {"VMA_RX_POLL=-1", "VMA_SELECT_POLL=-1"}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Udp, Parity, testing::ValuesIn(list_cases()),

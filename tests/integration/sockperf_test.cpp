@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// sockperf as an unmodified program that uses UDP in many ways: ping-pong, throughput and under-load, over select, poll,
-// epoll and plain receive, blocking and not, small to fragmented messages, preloaded and loaded by --load-vma.
-// Numbers are not judged, delivery is: where the kernel's run loses nothing, ours may lose nothing.
+// sockperf as an unmodified program that uses UDP in many ways: ping-pong, throughput and under-load, over
+// select, poll, epoll and plain receive, blocking and not, small to fragmented messages, preloaded and loaded
+// by --load-vma. Numbers are not judged, delivery is: where the kernel's run loses nothing, ours may lose
+// nothing.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -17,11 +18,11 @@ namespace {
 using namespace testing_support;
 
 struct Session {
-    std::string mode = "pp";             // pp, tp, ul
+    std::string mode = "pp";               // pp, tp, ul
     std::vector<std::string> both = {};    // options for server and client
     std::vector<std::string> client = {};  // options for the client
     std::vector<std::string> server = {};
-    bool feed = false;                     // several ports from a file
+    bool feed = false;  // several ports from a file
     bool preload = true;
 };
 
@@ -38,7 +39,9 @@ long number_after(const std::string& text, const std::string& label) {
     return at == std::string::npos ? -1 : atol(text.c_str() + at + label.size());
 }
 
-void append(std::vector<std::string>& to, const std::vector<std::string>& what) { to.insert(to.end(), what.begin(), what.end()); }
+void append(std::vector<std::string>& to, const std::vector<std::string>& what) {
+    to.insert(to.end(), what.begin(), what.end());
+}
 
 class Sockperf : public testing::Test {
   protected:
@@ -118,7 +121,8 @@ TEST_F(Sockperf, PingPongSizes) {
 }
 
 TEST_F(Sockperf, PingPongNonblocking) {
-    for (const char* size : {"14", "4000"}) expect_lossless({.both = {"--nonblocked"}, .client = {"-m", size}});
+    for (const char* size : {"14", "4000"})
+        expect_lossless({.both = {"--nonblocked"}, .client = {"-m", size}});
 }
 
 TEST_F(Sockperf, Multiplexers) {
@@ -160,9 +164,12 @@ TEST_F(Sockperf, LoadedBySockperfItself) {
 TEST_F(Sockperf, BothPeersMixed) {
     // Server on the kernel, client on the library, and the other way round.
     for (bool client_has_it : {true, false}) {
-        Process server = hosts->run(Host::b, {"sockperf", "server", "-i", "198.18.1.2"}, {.preload = !client_has_it});
+        Process server =
+            hosts->run(Host::b, {"sockperf", "server", "-i", "198.18.1.2"}, {.preload = !client_has_it});
         ASSERT_TRUE(server.wait_for_out("[SERVER] listen on:"));
-        Exit client = hosts->run(Host::a, {"sockperf", "pp", "-i", "198.18.1.2", "-t", "1"}, {.preload = client_has_it}).wait();
+        Exit client =
+            hosts->run(Host::a, {"sockperf", "pp", "-i", "198.18.1.2", "-t", "1"}, {.preload = client_has_it})
+                .wait();
         EXPECT_TRUE(client.ok()) << client.out << client.err;
         EXPECT_EQ(number_after(client.out, "# dropped messages = "), 0) << client.out;
         EXPECT_GT(number_after(client.out, "ReceivedMessages="), 0) << client.out;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// UDP on the library over wires of different kinds: that traffic is offloaded at all, several receive queues, jumbo
-// frames, both XDP modes, and that lazily sent datagrams leave without a further call.
+// UDP on the library over wires of different kinds: that traffic is offloaded at all, several receive queues,
+// jumbo frames, both XDP modes, and that lazily sent datagrams leave without a further call.
 #include "support/plain_test.h"
 
 namespace {
@@ -26,7 +26,8 @@ class Udp : public testing::Test {
         EXPECT_TRUE(hosts->has_xdp(Host::a)) << a->process().err();
     }
     void TearDown() override {
-        if (HasFailure() && a) std::cout << "log of a:\n" << a->process().err() << "log of b:\n" << b->process().err();
+        if (HasFailure() && a)
+            std::cout << "log of a:\n" << a->process().err() << "log of b:\n" << b->process().err();
     }
     std::unique_ptr<TwoHosts> hosts;
     std::unique_ptr<Agent> a, b;
@@ -60,7 +61,8 @@ TEST_F(Udp, NativeXdp) {
 TEST_F(Udp, JumboFrames) {
     for (const char* mode : {"skb", "drv"}) {
         SCOPED_TRACE(mode);
-        start({.mtu = 9000}, with_library({std::string("VMA_XDP_MODE=") + mode}), with_library({std::string("VMA_XDP_MODE=") + mode}));
+        start({.mtu = 9000}, with_library({std::string("VMA_XDP_MODE=") + mode}),
+              with_library({std::string("VMA_XDP_MODE=") + mode}));
         expect_offloaded_conversation(100);
         expect_conversation(*a, *b, "198.18.1.2", 50, 3500);
         expect_conversation(*a, *b, "198.18.1.2", 50, 4000);
@@ -90,12 +92,14 @@ TEST_F(Udp, FourReceiveQueues) {
     }
 }
 
-// After a burst nobody calls the library any more; what it held back to share a doorbell must leave all the same.
+// After a burst nobody calls the library any more; what it held back to share a doorbell must leave all the
+// same.
 TEST_F(Udp, BurstThenSilence) {
     start({}, with_library(), {});
     expect_conversation(*a, *b, "198.18.1.2", 3);
     for (int burst : {1, 2, 3, 7, 31, 33}) {
-        EXPECT_EQ(a->ask("send s 198.18.1.2 6000 100 " + std::to_string(burst)), "sent " + std::to_string(burst));
+        EXPECT_EQ(a->ask("send s 198.18.1.2 6000 100 " + std::to_string(burst)),
+                  "sent " + std::to_string(burst));
         a->post("sleep 300");
         std::string got = b->ask("drain s 250 " + std::to_string(burst));
         EXPECT_EQ(Agent::value(got, "count"), burst) << got;

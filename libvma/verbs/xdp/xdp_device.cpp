@@ -18,7 +18,7 @@ namespace {
 constexpr std::uint32_t kHeadroom = 256;    // XDP_PACKET_HEADROOM: the kernel keeps it in front of each received frame
 constexpr std::uint32_t kTxHeadroom = 64;   // metadata needs 24 bytes; a cache line keeps headers aligned
 constexpr std::uint32_t kSmallChunk = 2048, kLargeChunk = 4096;
-constexpr std::uint32_t kSmallDepth = 384;  // for each queue: more than a kernel socket's default buffer holds
+constexpr std::uint32_t kSmallDepth = 128;  // for each queue, to begin with: the ring asks for more as sockets come
 constexpr std::uint32_t kMaxSendSge = 17;   // MAX_SKB_FRAGS
 constexpr int kKickTries = 8;               // of 32 frames each; more than that is a queue the kernel holds up
 constexpr int kBindTriesMsec = 500;         // a queue is released 1-11 ms after a close, once 300 ms were seen

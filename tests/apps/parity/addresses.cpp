@@ -127,7 +127,8 @@ PARITY_CASE(address, loopback_only, Traffic::kernel) {
 
 PARITY_CASE(address, broadcast_receive, Traffic::kernel) {
     peer_opens("broadcast");
-    int any = bound("0.0.0.0", kPort), specific = bound(kHere, kPort + 1), exact = bound("198.18.1.255", kPort + 2);
+    int any = bound("0.0.0.0", kPort), specific = bound(kHere, kPort + 1),
+        exact = bound("198.18.1.255", kPort + 2);
     set(any, IPPROTO_IP, IP_PKTINFO, 1);
     for (const char* to : {"198.18.1.255", "255.255.255.255"}) {
         peer_sends(30, 1, 1, to, kPort);
@@ -162,7 +163,8 @@ PARITY_CASE(address, multicast, Traffic::kernel) {
     settle();
     show_recv("left", fd, MSG_DONTWAIT);
     // Sending, with and without the local loop.
-    SHOW("interface", setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &request.imr_interface, sizeof request.imr_interface));
+    SHOW("interface",
+         setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &request.imr_interface, sizeof request.imr_interface));
     ask("open g 0.0.0.0 6002");
     say("join: %s", ask(std::string("join g 239.1.2.3 ") + kThere).c_str());
     group.sin_port = htons(6002);

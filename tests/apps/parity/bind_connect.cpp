@@ -152,11 +152,13 @@ PARITY_CASE(name, name_buffers, Traffic::kernel) {
         memset(buffer, 0x77, sizeof buffer);
         socklen_t length = static_cast<socklen_t>(room);
         int r = getsockname(fd, reinterpret_cast<sockaddr*>(buffer), &length);
-        say("name room %d: %d %s length %d, byte 7 %02x, byte 16 %02x", room, r, r < 0 ? strerrorname_np(errno) : "",
-            static_cast<int>(length), static_cast<unsigned char>(buffer[7]), static_cast<unsigned char>(buffer[16]));
+        say("name room %d: %d %s length %d, byte 7 %02x, byte 16 %02x", room, r,
+            r < 0 ? strerrorname_np(errno) : "", static_cast<int>(length),
+            static_cast<unsigned char>(buffer[7]), static_cast<unsigned char>(buffer[16]));
         length = static_cast<socklen_t>(room);
         r = getpeername(fd, reinterpret_cast<sockaddr*>(buffer), &length);
-        say("peer room %d: %d %s length %d", room, r, r < 0 ? strerrorname_np(errno) : "", static_cast<int>(length));
+        say("peer room %d: %d %s length %d", room, r, r < 0 ? strerrorname_np(errno) : "",
+            static_cast<int>(length));
     }
     socklen_t length = 16;
     sockaddr_in a;

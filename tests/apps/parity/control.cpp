@@ -56,14 +56,18 @@ PARITY_CASE(control, ttl_and_tos, Traffic::kernel) {
 PARITY_CASE(control, timestamps, Traffic::kernel) {
     int fd = listening(kHere);
     SHOW("timestamp", set(fd, SOL_SOCKET, SO_TIMESTAMP, 1));
+    settle();
     one(fd, "timestamp");
     one(fd, "fragmented", 3000);
     SHOW("timestampns", set(fd, SOL_SOCKET, SO_TIMESTAMPNS, 1));
     one(fd, "timestampns");
-    say("timestamp=%d timestampns=%d", get(fd, SOL_SOCKET, SO_TIMESTAMP), get(fd, SOL_SOCKET, SO_TIMESTAMPNS));
+    say("timestamp=%d timestampns=%d", get(fd, SOL_SOCKET, SO_TIMESTAMP),
+        get(fd, SOL_SOCKET, SO_TIMESTAMPNS));
     SHOW("off", set(fd, SOL_SOCKET, SO_TIMESTAMPNS, 0));
     one(fd, "off");
-    SHOW("timestamping", set(fd, SOL_SOCKET, SO_TIMESTAMPING, SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE));
+    SHOW("timestamping",
+         set(fd, SOL_SOCKET, SO_TIMESTAMPING, SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE));
+    settle();  // the kernel turns stamping on in the background
     one(fd, "timestamping");
     set(fd, IPPROTO_IP, IP_PKTINFO, 1);
     one(fd, "with pktinfo");
@@ -89,7 +93,8 @@ PARITY_CASE(control, overflow_counter, Traffic::kernel) {
 PARITY_CASE(control, small_buffers, Traffic::offloaded) {
     int fd = listening();
     set(fd, IPPROTO_IP, IP_PKTINFO, 1);
-    for (size_t room : {size_t{0}, size_t{1}, size_t{8}, size_t{16}, size_t{20}, size_t{27}, size_t{28}, size_t{32}, size_t{40}})
+    for (size_t room : {size_t{0}, size_t{1}, size_t{8}, size_t{16}, size_t{20}, size_t{27}, size_t{28},
+                        size_t{32}, size_t{40}})
         one(fd, ("room " + std::to_string(room)).c_str(), 25, room);
     set(fd, IPPROTO_IP, IP_RECVTTL, 1);
     for (size_t room : {size_t{28}, size_t{32}, size_t{40}, size_t{52}, size_t{56}})
@@ -116,7 +121,8 @@ PARITY_CASE(control, several_messages, Traffic::offloaded) {
     for (auto& one : m) say("%u:%s", one.msg_len, control_text(one.msg_hdr).c_str());
 }
 
-// Options that come after the datagram: the kernel answers by the state at receive time for some, at arrival for others.
+// Options that come after the datagram: the kernel answers by the state at receive time for some, at arrival
+// for others.
 PARITY_CASE(control, option_after_arrival, Traffic::kernel) {
     int fd = listening();
     peer_sends(25, 3);

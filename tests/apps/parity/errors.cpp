@@ -112,7 +112,8 @@ PARITY_CASE(error, error_queue, Traffic::kernel) {
         int fd = with_connect ? connected(kThere, kPeerPort, kPort) : bound(kHere, kPort);
         SHOW("IP_RECVERR", set(fd, IPPROTO_IP, IP_RECVERR, 1));
         sockaddr_in a = at(kThere, kPeerPort);
-        SHOW("sendto", with_connect ? send(fd, "queue me", 8, 0) : sendto(fd, "queue me", 8, 0, raw(a), sizeof a));
+        SHOW("sendto",
+             with_connect ? send(fd, "queue me", 8, 0) : sendto(fd, "queue me", 8, 0, raw(a), sizeof a));
         pollfd p{fd, POLLIN, 0};
         SHOW("poll", poll(&p, 1, 2000));
         say("events %x", static_cast<unsigned>(p.revents));

@@ -168,7 +168,9 @@ std::string digest(const void* data, long length) {
 namespace {
 
 // Is the stamp within a minute of now?
-const char* age(long seconds) { return seconds == 0 ? "zero" : labs(time(nullptr) - seconds) < 60 ? "recent" : "wrong"; }
+const char* age(long seconds) {
+    return seconds == 0 ? "zero" : labs(time(nullptr) - seconds) < 60 ? "recent" : "wrong";
+}
 
 std::string address_text(in_addr a) {
     char s[INET_ADDRSTRLEN];
@@ -191,7 +193,8 @@ std::string one_control(const cmsghdr* c) {
     if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SO_TIMESTAMPING) {
         timespec t[3];
         data(t);
-        return std::string("TIMESTAMPING ") + age(t[0].tv_sec) + " " + age(t[1].tv_sec) + " " + age(t[2].tv_sec);
+        return std::string("TIMESTAMPING ") + age(t[0].tv_sec) + " " + age(t[1].tv_sec) + " " +
+               age(t[2].tv_sec);
     }
     if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SO_RXQ_OVFL) {
         uint32_t n;
@@ -220,16 +223,17 @@ std::string one_control(const cmsghdr* c) {
         data(e);
         sockaddr_in offender;
         memcpy(&offender, CMSG_DATA(c) + sizeof e, sizeof offender);
-        return std::string("RECVERR ") + strerrorname_np(static_cast<int>(e.ee_errno)) + " origin=" +
-               std::to_string(e.ee_origin) + " type=" + std::to_string(e.ee_type) + " code=" + std::to_string(e.ee_code) +
-               " from=" + address_text(offender.sin_addr);
+        return std::string("RECVERR ") + strerrorname_np(static_cast<int>(e.ee_errno)) +
+               " origin=" + std::to_string(e.ee_origin) + " type=" + std::to_string(e.ee_type) +
+               " code=" + std::to_string(e.ee_code) + " from=" + address_text(offender.sin_addr);
     }
     if (c->cmsg_level == IPPROTO_UDP && c->cmsg_type == 104 /* UDP_GRO */) {
         int v;
         data(v);
         return "GRO " + std::to_string(v);
     }
-    return std::to_string(c->cmsg_level) + "/" + std::to_string(c->cmsg_type) + " length " + std::to_string(length);
+    return std::to_string(c->cmsg_level) + "/" + std::to_string(c->cmsg_type) + " length " +
+           std::to_string(length);
 }
 
 }  // namespace
@@ -238,7 +242,8 @@ std::string control_text(const msghdr& m) {
     std::string s;
     for (cmsghdr* c = CMSG_FIRSTHDR(&m); c != nullptr; c = CMSG_NXTHDR(const_cast<msghdr*>(&m), c)) {
         s += " [" + one_control(c);
-        size_t room = m.msg_controllen - static_cast<size_t>(reinterpret_cast<char*>(c) - static_cast<char*>(m.msg_control));
+        size_t room = m.msg_controllen -
+                      static_cast<size_t>(reinterpret_cast<char*>(c) - static_cast<char*>(m.msg_control));
         s += c->cmsg_len > room ? " cut]" : "]";
     }
     return s;
@@ -246,7 +251,8 @@ std::string control_text(const msghdr& m) {
 
 long show_recv(const char* what, int fd, int flags, size_t room, size_t control_room) {
     std::vector<uint8_t> buffer(room + 1, 0xaa);
-    std::vector<char> control(control_room + 64);  // a message that is cut short reads as zeros beyond the end
+    std::vector<char> control(control_room +
+                              64);  // a message that is cut short reads as zeros beyond the end
     sockaddr_in from;
     memset(&from, 0xee, sizeof from);
     iovec iov{buffer.data(), room};
@@ -267,8 +273,9 @@ long show_recv(const char* what, int fd, int flags, size_t room, size_t control_
     }
     long stored = n < static_cast<long>(room) ? n : static_cast<long>(room);
     say("%s = %ld %s from=%s flags=%s controllen=%zu%s%s", what, n, digest(buffer.data(), stored).c_str(),
-        text(&from, m.msg_namelen).c_str(), flags_text(m.msg_flags).c_str(), static_cast<size_t>(m.msg_controllen),
-        control_text(m).c_str(), buffer[room] == 0xaa ? "" : " OVERRUN");
+        text(&from, m.msg_namelen).c_str(), flags_text(m.msg_flags).c_str(),
+        static_cast<size_t>(m.msg_controllen), control_text(m).c_str(),
+        buffer[room] == 0xaa ? "" : " OVERRUN");
     return n;
 }
 
@@ -299,13 +306,15 @@ std::string ask(const std::string& command) {
 void tell(const std::string& command) { say("peer: %s", ask(command).c_str()); }
 
 void peer_opens(const char* options) {
-    std::string reply = ask(std::string("open p ") + kThere + " " + std::to_string(kPeerPort) + " " + options);
+    std::string reply =
+        ask(std::string("open p ") + kThere + " " + std::to_string(kPeerPort) + " " + options);
     if (reply != "ok " + std::to_string(kPeerPort)) say("peer cannot open: %s", reply.c_str());
 }
 
 void peer_sends(int length, int count, int seed, const char* to, int port) {
-    std::string reply = ask(std::string("send p ") + to + " " + std::to_string(port) + " " + std::to_string(length) + " " +
-                            std::to_string(count) + " " + std::to_string(seed));
+    std::string reply =
+        ask(std::string("send p ") + to + " " + std::to_string(port) + " " + std::to_string(length) + " " +
+            std::to_string(count) + " " + std::to_string(seed));
     if (reply != "sent " + std::to_string(count)) say("peer cannot send: %s", reply.c_str());
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What a parity case is written with. A case makes socket calls on host a, has the agent on host b answer, and prints
-// what happened: return values, errno names, flags, contents. The transcript must not depend on anything but the
-// behaviour of the calls, so that a run on the kernel and a run on the library can be compared line by line.
+// What a parity case is written with. A case makes socket calls on host a, has the agent on host b answer,
+// and prints what happened: return values, errno names, flags, contents. The transcript must not depend on
+// anything but the behaviour of the calls, so that a run on the kernel and a run on the library can be
+// compared line by line.
 #pragma once
 
 #include <arpa/inet.h>
@@ -23,7 +24,8 @@
 
 namespace parity {
 
-// Addresses of the two hosts, as tests/integration/support/two_hosts.h gives them out. Link 2 is a second wire.
+// Addresses of the two hosts, as tests/integration/support/two_hosts.h gives them out. Link 2 is a second
+// wire.
 inline constexpr const char* kHere = "198.18.1.1";
 inline constexpr const char* kHereSecond = "198.18.1.101";
 inline constexpr const char* kThere = "198.18.1.2";
@@ -50,23 +52,23 @@ struct Registration {
     explicit Registration(const Case& c) { cases().push_back(c); }
 };
 
-#define PARITY_CASE(theme, name, traffic)                                                               \
-    static void theme##_##name();                                                                       \
+#define PARITY_CASE(theme, name, traffic)                                                                    \
+    static void theme##_##name();                                                                            \
     static const ::parity::Registration register_##theme##_##name({#theme, #name, traffic, theme##_##name}); \
     static void theme##_##name()
 
 // ---- the transcript ----
 // One line, written at once (forked children and signal handlers print too).
 [[gnu::format(printf, 1, 2)]] void say(const char* format, ...);
-// "what = 5" or "what = -1 EAGAIN"; returns the value. A successful call must leave errno alone: set it to a mark first
-// with SHOW(), which reports when it moved.
+// "what = 5" or "what = -1 EAGAIN"; returns the value. A successful call must leave errno alone: set it to a
+// mark first with SHOW(), which reports when it moved.
 long show(const char* what, long result, int error, int error_before);
-#define SHOW(what, call)                                          \
-    ({                                                            \
-        errno = ERANGE;                                           \
-        long result_ = static_cast<long>(call);                   \
-        int error_ = errno;                                       \
-        ::parity::show(what, result_, error_, ERANGE);            \
+#define SHOW(what, call)                               \
+    ({                                                 \
+        errno = ERANGE;                                \
+        long result_ = static_cast<long>(call);        \
+        int error_ = errno;                            \
+        ::parity::show(what, result_, error_, ERANGE); \
     })
 // "198.18.1.1:5000"; ephemeral ports are printed as such.
 std::string text(const sockaddr_in& address);
@@ -79,10 +81,10 @@ sockaddr_in at(const char* address, int port);
 inline const sockaddr* raw(const sockaddr_in& a) { return reinterpret_cast<const sockaddr*>(&a); }
 inline sockaddr* raw(sockaddr_in& a) { return reinterpret_cast<sockaddr*>(&a); }
 int udp(int flags = 0);
-int bound(const char* address, int port, int flags = 0);        // ends the case when it cannot
+int bound(const char* address, int port, int flags = 0);  // ends the case when it cannot
 int connected(const char* address, int port, int local_port = 0);
-int set(int fd, int level, int name, int value);                // setsockopt of an int
-int get(int fd, int level, int name);                           // its value, -1 when it cannot
+int set(int fd, int level, int name, int value);  // setsockopt of an int
+int get(int fd, int level, int name);             // its value, -1 when it cannot
 
 // ---- receiving ----
 // Waits until `fd` is readable (by poll); prints and returns false after `msec`.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The program whose behaviour must not depend on the library: `parity --list`, or `parity THEME.NAME` with the agent's
-// control socket as descriptor 100. The transcript goes to stdout; a line with the kernel's UDP counters, by which the
-// test sees whether datagrams bypassed the kernel, goes to descriptor 101.
+// The program whose behaviour must not depend on the library: `parity --list`, or `parity THEME.NAME` with
+// the agent's control socket as descriptor 100. The transcript goes to stdout; a line with the kernel's UDP
+// counters, by which the test sees whether datagrams bypassed the kernel, goes to descriptor 101.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

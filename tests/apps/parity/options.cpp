@@ -259,7 +259,9 @@ PARITY_CASE(option, broadcast, Traffic::kernel) {
 PARITY_CASE(option, bind_to_device, Traffic::kernel) {
     peer_opens();
     int fd = udp();
-    auto device = [&](const char* name) { return setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, static_cast<socklen_t>(strlen(name))); };
+    auto device = [&](const char* name) {
+        return setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, static_cast<socklen_t>(strlen(name)));
+    };
     SHOW("missing", device("nosuch0"));
     SHOW("veth1", device("veth1"));
     char name[IF_NAMESIZE] = {};
@@ -327,13 +329,16 @@ PARITY_CASE(option, reuse_port, Traffic::offloaded) {
     }
     int split = 0;
     for (auto& o : owner) split += o.size() > 1;
-    say("total %d, distinct %zu, split flows %d, several sockets used %d", total, seen.size(), split, users > 1);
+    say("total %d, distinct %zu, split flows %d, several sockets used %d", total, seen.size(), split,
+        users > 1);
 }
 
 PARITY_CASE(option, filter, Traffic::kernel) {
     int fd = listening();
-    // Accepts datagrams whose last payload byte of a 20-byte datagram's seed is odd; the filter sees the UDP header first.
-    sock_filter code[] = {BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 11), BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, 1, 0, 1),
+    // Accepts datagrams whose last payload byte of a 20-byte datagram's seed is odd; the filter sees the UDP
+    // header first.
+    sock_filter code[] = {BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 11),
+                          BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, 1, 0, 1),
                           BPF_STMT(BPF_RET | BPF_K, 0xffffffff), BPF_STMT(BPF_RET | BPF_K, 0)};
     sock_fprog program{4, code};
     SHOW("attach", setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Descriptors that multiply or move: dup, fork, exec, passing over a unix socket, closing behind the library's back.
+// Descriptors that multiply or move: dup, fork, exec, passing over a unix socket, closing behind the
+// library's back.
 #include "process.h"
 
 #include <linux/close_range.h>
@@ -55,7 +56,8 @@ std::string self() {
 
 PARITY_CASE(process, duplicates, Traffic::offloaded) {
     int fd = listening();
-    int copies[] = {dup(fd), dup2(fd, 50), dup3(fd, 51, O_CLOEXEC), fcntl(fd, F_DUPFD, 60), fcntl(fd, F_DUPFD_CLOEXEC, 61)};
+    int copies[] = {dup(fd), dup2(fd, 50), dup3(fd, 51, O_CLOEXEC), fcntl(fd, F_DUPFD, 60),
+                    fcntl(fd, F_DUPFD_CLOEXEC, 61)};
     for (int copy : copies) {
         say("copy %d cloexec %d", copy, fcntl(copy, F_GETFD));
         sends("copy", copy);
@@ -111,7 +113,8 @@ PARITY_CASE(process, closed_behind_the_back, Traffic::offloaded) {
     SHOW("recv", recv(fd, g_buffer, 10, MSG_DONTWAIT));
     fd = listening();
     receives("and again", fd);
-    SHOW("close_range cloexec", close_range(static_cast<unsigned>(fd), static_cast<unsigned>(fd), CLOSE_RANGE_CLOEXEC));
+    SHOW("close_range cloexec",
+         close_range(static_cast<unsigned>(fd), static_cast<unsigned>(fd), CLOSE_RANGE_CLOEXEC));
     say("cloexec %d", fcntl(fd, F_GETFD));
     receives("still open", fd);
 }
@@ -204,7 +207,8 @@ PARITY_CASE(process, fork_under_traffic, Traffic::offloaded) {
         auto data = payload::make(64, i);
         uint8_t back[100];
         ok(sendto(fd, data.data(), data.size(), 0, raw(a), sizeof a));
-        if (wait_in(fd, 1000) && recv(fd, back, sizeof back, 0) == 64 && memcmp(back, data.data(), 64) == 0) answered++;
+        if (wait_in(fd, 1000) && recv(fd, back, sizeof back, 0) == 64 && memcmp(back, data.data(), 64) == 0)
+            answered++;
         if (pid > 0) waitpid(pid, nullptr, 0);
     }
     say("answered %d, %s", answered, answer().c_str());
@@ -249,8 +253,8 @@ PARITY_CASE(process, spawned_programs, Traffic::offloaded) {
     std::string path = self(), number = std::to_string(fd);
     receives("before", fd);
     auto spawn = [&](const char* what) {
-        std::vector<char*> argv = {const_cast<char*>("parity"), const_cast<char*>("--exec"), const_cast<char*>(what),
-                                   number.data(), nullptr};
+        std::vector<char*> argv = {const_cast<char*>("parity"), const_cast<char*>("--exec"),
+                                   const_cast<char*>(what), number.data(), nullptr};
         pid_t pid = -1;
         int status = -1;
         int error = posix_spawn(&pid, path.c_str(), nullptr, nullptr, argv.data(), environ);
@@ -282,8 +286,8 @@ PARITY_CASE(process, spawned_programs, Traffic::offloaded) {
     sends("after vfork", fd);
 }
 
-// The child executes a program while the parent keeps the socket: both can send; the child's receive takes from the
-// shared kernel queue, which an offloading parent does not feed. So only sending is asked of it.
+// The child executes a program while the parent keeps the socket: both can send; the child's receive takes
+// from the shared kernel queue, which an offloading parent does not feed. So only sending is asked of it.
 PARITY_CASE(process, fork_and_exec, Traffic::offloaded) {
     int fd = listening();
     receives("before", fd);

@@ -24,7 +24,8 @@ void show_poll(const char* what, std::vector<pollfd> fds, int timeout) {
         snprintf(s, sizeof s, " %x", static_cast<unsigned>(p.revents));
         events += s;
     }
-    say("%s: %d%s%s, events%s", what, r, r < 0 ? " " : "", r < 0 ? strerrorname_np(error) : "", events.c_str());
+    say("%s: %d%s%s, events%s", what, r, r < 0 ? " " : "", r < 0 ? strerrorname_np(error) : "",
+        events.c_str());
 }
 
 void later(int msec, int length = 31) {
@@ -33,7 +34,8 @@ void later(int msec, int length = 31) {
 }
 void later_done() { answer(), answer(); }
 
-void show_select(const char* what, int nfds, fd_set* r, fd_set* w, fd_set* e, timeval* t, std::initializer_list<int> fds) {
+void show_select(const char* what, int nfds, fd_set* r, fd_set* w, fd_set* e, timeval* t,
+                 std::initializer_list<int> fds) {
     int n = select(nfds, r, w, e, t), error = errno;
     std::string bits;
     for (int fd : fds) {

@@ -134,14 +134,17 @@ PARITY_CASE(recv, sender_names, Traffic::offloaded) {
         char name[101];
         memset(name, 0x55, sizeof name);
         socklen_t length = static_cast<socklen_t>(room);
-        long n = SHOW("recvfrom", recvfrom(fd, g_buffer, 100, MSG_DONTWAIT, reinterpret_cast<sockaddr*>(name), &length));
+        long n = SHOW("recvfrom",
+                      recvfrom(fd, g_buffer, 100, MSG_DONTWAIT, reinterpret_cast<sockaddr*>(name), &length));
         int kept = 0;
         while (kept < 101 && name[100 - kept] == 0x55) kept++;
         say("room %d: %ld, length %d, untouched tail %d", room, n, static_cast<int>(length), kept);
     }
-    SHOW("no length", recvfrom(fd, g_buffer, 100, MSG_DONTWAIT, reinterpret_cast<sockaddr*>(g_buffer), nullptr));
+    SHOW("no length",
+         recvfrom(fd, g_buffer, 100, MSG_DONTWAIT, reinterpret_cast<sockaddr*>(g_buffer), nullptr));
     socklen_t length = static_cast<socklen_t>(-1);
-    SHOW("length -1", recvfrom(fd, g_buffer, 100, MSG_DONTWAIT, reinterpret_cast<sockaddr*>(g_buffer), &length));
+    SHOW("length -1",
+         recvfrom(fd, g_buffer, 100, MSG_DONTWAIT, reinterpret_cast<sockaddr*>(g_buffer), &length));
     length = 77;
     SHOW("no name", recvfrom(fd, g_buffer, 100, MSG_DONTWAIT, nullptr, &length));
     say("length stays %u", length);

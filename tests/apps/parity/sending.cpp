@@ -53,7 +53,10 @@ PARITY_CASE(send, unconnected_calls, Traffic::offloaded) {
     SHOW("sendto", sendto(fd, text, 5, 0, raw(p), sizeof p));
     msghdr m = message(iov, 2, &p);
     SHOW("sendmsg", sendmsg(fd, &m, 0));
-    mmsghdr many[4] = {{message(iov, 1, &p), 0}, {message(iov, 1, &q), 0}, {message(iov, 2, &p), 0}, {message(iov, 2, &q), 0}};
+    mmsghdr many[4] = {{message(iov, 1, &p), 0},
+                       {message(iov, 1, &q), 0},
+                       {message(iov, 2, &p), 0},
+                       {message(iov, 2, &q), 0}};
     SHOW("sendmmsg", sendmmsg(fd, many, 4, 0));
     arrives(4);
     tell("recv q 1500");
@@ -90,9 +93,10 @@ PARITY_CASE(send, flags, Traffic::offloaded) {
     struct {
         const char* name;
         int flag;
-    } flags[] = {{"DONTWAIT", MSG_DONTWAIT}, {"NOSIGNAL", MSG_NOSIGNAL}, {"CONFIRM", MSG_CONFIRM},
-                 {"DONTROUTE", MSG_DONTROUTE}, {"EOR", MSG_EOR}, {"OOB", MSG_OOB}, {"PEEK", MSG_PEEK},
-                 {"TRUNC", MSG_TRUNC}, {"ERRQUEUE", MSG_ERRQUEUE}, {"WAITALL", MSG_WAITALL}};
+    } flags[] = {{"DONTWAIT", MSG_DONTWAIT},   {"NOSIGNAL", MSG_NOSIGNAL}, {"CONFIRM", MSG_CONFIRM},
+                 {"DONTROUTE", MSG_DONTROUTE}, {"EOR", MSG_EOR},           {"OOB", MSG_OOB},
+                 {"PEEK", MSG_PEEK},           {"TRUNC", MSG_TRUNC},       {"ERRQUEUE", MSG_ERRQUEUE},
+                 {"WAITALL", MSG_WAITALL}};
     for (auto& f : flags) {
         SHOW(f.name, send(fd, f.name, 5, f.flag));
         arrives();
@@ -251,7 +255,8 @@ PARITY_CASE(send, burst_in_order, Traffic::offloaded) {
     int fd = connected(kThere, kPeerPort, kPort);
     for (uint32_t i = 0; i < 1000; i++) {
         auto data = payload::make(40 + i, i);
-        if (send(fd, data.data(), data.size(), 0) != static_cast<ssize_t>(data.size())) say("send %u failed", i);
+        if (send(fd, data.data(), data.size(), 0) != static_cast<ssize_t>(data.size()))
+            say("send %u failed", i);
     }
     tell("drain p 300");
 }

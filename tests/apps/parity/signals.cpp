@@ -131,7 +131,7 @@ PARITY_CASE(signal, masks, Traffic::kernel) {
     say("handled %d", static_cast<int>(g_handled));
     raise(SIGALRM);
     FD_ZERO(&r);
-            FD_SET(fd, &r);
+    FD_SET(fd, &r);
     SHOW("pselect open", pselect(fd + 1, &r, nullptr, nullptr, &t, &open));
     raise(SIGALRM);
     SHOW("epoll_pwait open", epoll_pwait(ep, &got, 1, 1000, &open));

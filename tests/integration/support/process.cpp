@@ -47,7 +47,8 @@ std::vector<std::string> environment(const RunOptions& options) {
     std::vector<std::string> env;
     for (char** e = environ; *e != nullptr; e++) {
         std::string_view entry(*e);
-        if (!entry.starts_with("LD_PRELOAD=") && !entry.starts_with("VMA_") && !entry.starts_with("ASAN_OPTIONS="))
+        if (!entry.starts_with("LD_PRELOAD=") && !entry.starts_with("VMA_") &&
+            !entry.starts_with("ASAN_OPTIONS="))
             env.emplace_back(entry);
     }
     if (options.preload) env.push_back("LD_PRELOAD=" + preload_value());
@@ -160,7 +161,12 @@ Process Process::run(std::vector<std::string> argv, const RunOptions& options) {
     auto env = environment(options);
     auto argp = pointers(argv);
     auto envp = pointers(env);
-    return start([&] { execvpe(argp[0], argp.data(), envp.data()); dprintf(2, "cannot run %s\n", argp[0]); }, options);
+    return start(
+        [&] {
+            execvpe(argp[0], argp.data(), envp.data());
+            dprintf(2, "cannot run %s\n", argp[0]);
+        },
+        options);
 }
 
 Process Process::run(std::function<int()> body, const RunOptions& options) {

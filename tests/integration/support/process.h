@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Running a program inside a network namespace, with and without the library, and seeing what it did.
 //
-// Output goes to memory files instead of pipes: a chatty program can never block on us, and a test can look at what has
-// been written so far at any time. A child dies with the test (PR_SET_PDEATHSIG), so an aborted test leaves nothing.
+// Output goes to memory files instead of pipes: a chatty program can never block on us, and a test can look
+// at what has been written so far at any time. A child dies with the test (PR_SET_PDEATHSIG), so an aborted
+// test leaves nothing.
 #pragma once
 
 #include <sys/types.h>
@@ -43,10 +44,10 @@ struct Exit {
 };
 
 struct RunOptions {
-    bool preload = false;                       // with libvma.so (and the sanitizer's run time, where built with one)
-    std::vector<std::string> env;               // further "NAME=value"
-    std::vector<std::pair<int, int>> fds;       // {ours, number in the child}
-    std::string netns;                          // empty: the test's own
+    bool preload = false;          // with libvma.so (and the sanitizer's run time, where built with one)
+    std::vector<std::string> env;  // further "NAME=value"
+    std::vector<std::pair<int, int>> fds;  // {ours, number in the child}
+    std::string netns;                     // empty: the test's own
 };
 
 class Process {
@@ -81,7 +82,8 @@ class Process {
     Fd out_, err_;
 };
 
-// Runs a tool to its end in the test's namespace; its output, and success in *ok (else a failure throws with the text).
+// Runs a tool to its end in the test's namespace; its output, and success in *ok (else a failure throws with
+// the text).
 std::string tool(std::vector<std::string> argv, bool* ok = nullptr);
 
 // Path of the library under test: the one just built, or VMA_TEST_LIBRARY (an installed one, an older one).

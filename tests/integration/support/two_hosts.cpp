@@ -40,7 +40,8 @@ std::string TwoHosts::second_address(Host host, int link) {
 std::string TwoHosts::interface(int link) { return "veth" + std::to_string(link); }
 
 TwoHosts::TwoHosts(const Wire& wire) {
-    if (geteuid() != 0) throw std::runtime_error("needs root: the test makes network namespaces and XDP programs");
+    if (geteuid() != 0)
+        throw std::runtime_error("needs root: the test makes network namespaces and XDP programs");
     static int serial = 0;
     remove_leftovers();
     std::string base = kPrefix + std::to_string(getpid()) + "-" + std::to_string(serial++);
@@ -53,17 +54,22 @@ TwoHosts::TwoHosts(const Wire& wire) {
         tool({"ip", "netns", "exec", netns(host), "sysctl", "-qw", "net.ipv4.icmp_ratelimit=0"});
         // Neighbour discovery and multicast listener reports would only be noise on the wire.
         if (!wire.ipv6)
-            tool({"ip", "netns", "exec", netns(host), "sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1"});
+            tool({"ip", "netns", "exec", netns(host), "sysctl", "-qw",
+                  "net.ipv6.conf.default.disable_ipv6=1"});
     }
     for (int link = 1; link <= wire.links; link++) {
-        std::string queues = std::to_string(wire.queues), dev = interface(link), mtu = std::to_string(wire.mtu);
-        ip(Host::a, {"link", "add", dev, "numrxqueues", queues, "numtxqueues", queues, "type", "veth", "peer", "name",
-                     dev, "numrxqueues", queues, "numtxqueues", queues, "netns", b_});
+        std::string queues = std::to_string(wire.queues), dev = interface(link),
+                    mtu = std::to_string(wire.mtu);
+        ip(Host::a, {"link", "add", dev, "numrxqueues", queues, "numtxqueues", queues, "type", "veth", "peer",
+                     "name", dev, "numrxqueues", queues, "numtxqueues", queues, "netns", b_});
         for (Host host : {Host::a, Host::b}) {
             ip(host, {"address", "add", address(host, link) + "/24", "broadcast", "+", "dev", dev});
-            if (wire.second_address) ip(host, {"address", "add", second_address(host, link) + "/24", "broadcast", "+", "dev", dev});
+            if (wire.second_address)
+                ip(host,
+                   {"address", "add", second_address(host, link) + "/24", "broadcast", "+", "dev", dev});
             if (wire.ipv6)
-                ip(host, {"address", "add", "2001:2:0:" + std::to_string(link) + (host == Host::a ? "::1/64" : "::2/64"),
+                ip(host, {"address", "add",
+                          "2001:2:0:" + std::to_string(link) + (host == Host::a ? "::1/64" : "::2/64"),
                           "nodad", "dev", dev});
             ip(host, {"link", "set", dev, "mtu", mtu, "up"});
         }

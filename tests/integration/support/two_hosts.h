@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Two hosts on one wire: two network namespaces joined by veth pairs, the ground all integration tests stand on.
+// Two hosts on one wire: two network namespaces joined by veth pairs, the ground all integration tests stand
+// on.
 //
-// Addresses are the same in every test, because namespaces keep them apart: link n (from 1) has 198.18.n.1/24 on host a
-// and 198.18.n.2/24 on host b, second addresses end in .101 and .102. The interfaces are called veth<n> on both sides.
-// Names of namespaces contain the test's pid; leftovers of tests that were killed are removed at the next start.
+// Addresses are the same in every test, because namespaces keep them apart: link n (from 1) has 198.18.n.1/24
+// on host a and 198.18.n.2/24 on host b, second addresses end in .101 and .102. The interfaces are called
+// veth<n> on both sides. Names of namespaces contain the test's pid; leftovers of tests that were killed are
+// removed at the next start.
 #pragma once
 
 #include <string>
