@@ -162,6 +162,8 @@ class XdpDeviceTest : public testing::TestWithParam<Mode> {
         ring = std::move(*opened);
     }
     void attach(const FlowSpec& spec, Sink& to) {
+        ring->expect(2048);  // what a socket with a large receive buffer announces
+        ring->expect(2048);  // what a socket with a large receive buffer announces
         auto attached = ring->attach(spec, &to, ring::Share::latest);
         ASSERT_TRUE(attached) << attached.error().what;
     }
@@ -358,7 +360,8 @@ TEST_P(XdpDeviceTest, BurstsArriveWholeAndInOrder) {
         ASSERT_EQ(send(pattern(300, 7)), 0) << i;
         for (int k = 0; i % 100 == 99 && k < 100; k++) ASSERT_TRUE(receive(peer) == pattern(300, 7)) << i << " " << k;
     }
-    EXPECT_GE(ring->buffer_counts().tx_free + 15, ring->buffer_counts().tx_total);
+    // Completions are asked for once in 32 requests and looked for when 64 buffers are out.
+    EXPECT_GE(ring->buffer_counts().tx_free + 64, ring->buffer_counts().tx_total);
 }
 
 TEST_P(XdpDeviceTest, FramesWithoutABufferAreCountedAndItGoesOn) {
