@@ -10,6 +10,7 @@
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/runtime.h"
+#include "libvma/runtime/signal_hold.h"
 #include "libvma/runtime/spin.h"
 
 namespace vma::iomux {
@@ -101,10 +102,8 @@ class Wait::Signals {
 
     // Holds every signal but those a fault of this thread raises.
     void hold() noexcept {
-        sigset_t all;
-        sigfillset(&all);
-        for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT}) sigdelset(&all, fault);
-        pthread_sigmask(SIG_BLOCK, &all, changed_ ? nullptr : &original_);
+        const sigset_t held = runtime::signals_to_hold();
+        pthread_sigmask(SIG_BLOCK, &held, changed_ ? nullptr : &original_);
         changed_ = true;
     }
     void release() noexcept { pthread_sigmask(SIG_SETMASK, mask_ != nullptr ? &spinning_ : &original_, nullptr); }

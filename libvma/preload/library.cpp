@@ -5,6 +5,7 @@
 
 #include "libvma/preload/guard.h"
 #include "libvma/runtime/log.h"
+#include "libvma/sockets/stack.h"
 
 using namespace vma;
 using namespace vma::preload;
@@ -20,7 +21,10 @@ __attribute__((constructor)) void loaded() noexcept {
     runtime::at_fork({.child = [] { g_vforks.store(0, std::memory_order_relaxed); }});
 }
 
-__attribute__((destructor)) void unloading() noexcept { flush_all(); }
+__attribute__((destructor)) void unloading() noexcept {
+    flush_all();
+    sockets::log_counters();
+}
 
 }  // namespace
 

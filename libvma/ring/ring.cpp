@@ -582,7 +582,9 @@ BufferCounts Ring::buffer_counts() noexcept {
 
 RingCounters Ring::counters() noexcept {
     RingCounters c;
-    {
+    if (rx_lock_.owned_by_me()) {  // exit() in a signal handler that interrupted poll()
+        c = rx_counters_;
+    } else {
         RxHold hold(*this);
         c = rx_counters_;
     }

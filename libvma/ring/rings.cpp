@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fnmatch.h>
 
+#include <iterator>
 #include <string_view>
 
 #include "libvma/config/params.h"
@@ -108,6 +109,31 @@ Result<std::unique_ptr<Ring>> Rings::open(const net::Link& link) {
     ring.max_rx_buffers = static_cast<std::uint32_t>(p.rx_bufs);
     ring.huge_pages = p.mem_alloc_type != 0;
     return Ring::create(std::move(*device), ring);
+}
+
+void Rings::log_counters() {
+    if (!log::enabled(log::Level::debug)) return;
+    for (auto& [ifindex, slot] : slots_) {
+        if (slot.ring == nullptr) continue;
+        const RingCounters c = slot.ring->counters();
+        fmt::memory_buffer text;
+        auto add = [&](std::string_view name, std::uint64_t value) {
+            if (value != 0) fmt::format_to(std::back_inserter(text), " {} {}", name, value);
+        };
+        add("rx_frames", c.rx_frames);
+        add("rx_bytes", c.rx_bytes);
+        add("tx_frames", c.tx_frames);
+        add("tx_bytes", c.tx_bytes);
+        add("rx_no_socket", c.rx_no_socket);
+        add("rx_no_buffer", c.rx_no_buffer);
+        add("rx_socket_full", c.rx_refused);
+        add("rx_error", c.rx_error);
+        add("tx_no_buffer", c.tx_no_buffer);
+        add("rx_device", slot.ring->device().rx_device_drops());
+        for (std::size_t i = 0; i < c.rx_bad.size(); i++)
+            add(net::drop_name(static_cast<net::Drop>(i)), c.rx_bad[i]);
+        log::debug("counters of {}:{}", slot.ring->attr().name, std::string_view(text.data(), text.size()));
+    }
 }
 
 void Rings::link_changed(const net::Link& link) noexcept {

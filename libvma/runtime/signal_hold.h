@@ -8,14 +8,19 @@
 
 namespace vma::runtime {
 
+// Every signal but those a fault of the thread raises.
+inline sigset_t signals_to_hold() noexcept {
+    sigset_t all;
+    sigfillset(&all);
+    for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT}) sigdelset(&all, fault);
+    return all;
+}
+
 class SignalHold {
   public:
-    // Holds every signal but those a fault of this thread raises.
     SignalHold() noexcept {
-        sigset_t all;
-        sigfillset(&all);
-        for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT}) sigdelset(&all, fault);
-        pthread_sigmask(SIG_BLOCK, &all, &original_);
+        const sigset_t held = signals_to_hold();
+        pthread_sigmask(SIG_BLOCK, &held, &original_);
     }
     ~SignalHold() { pthread_sigmask(SIG_SETMASK, &original_, nullptr); }
     SignalHold(const SignalHold&) = delete;

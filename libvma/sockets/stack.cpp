@@ -48,6 +48,17 @@ std::uint64_t netns_of(int fd) noexcept {
     return cookie;
 }
 
+void log_counters() noexcept {
+    Stack* stack = Stack::running();
+    if (stack == nullptr || !stack->control().try_lock()) return;
+    try {
+        stack->rings().log_counters();
+    } catch (...) {
+        // no memory for a line of the log
+    }
+    stack->control().unlock();
+}
+
 Stack* Stack::running() noexcept { return g_stack.load(std::memory_order_acquire); }
 
 Stack* Stack::get(int fd) noexcept {

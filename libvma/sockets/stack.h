@@ -46,6 +46,9 @@ class Stack {
     std::uint64_t netns_ = 0;
 };
 
+// At process exit: what the rings have counted goes to the log, at level debug.
+void log_counters() noexcept;
+
 // A socket's network namespace (SO_NETNS_COOKIE), 0 where the kernel does not tell.
 std::uint64_t netns_of(int fd) noexcept;
 

@@ -52,6 +52,8 @@ std::vector<std::string> environment(const RunOptions& options) {
             env.emplace_back(entry);
     }
     if (options.preload) env.push_back("LD_PRELOAD=" + preload_value());
+    // Outside the test's own namespaces the library must not attach to the machine's interfaces.
+    if (options.preload && options.netns.empty()) env.emplace_back("VMA_XDP_INTERFACES=");
     if (*VMA_SANITIZERS != '\0') env.emplace_back("ASAN_OPTIONS=detect_leaks=0");
     env.insert(env.end(), options.env.begin(), options.env.end());
     return env;
