@@ -98,7 +98,9 @@ PARITY_CASE(send, flags, Traffic::offloaded) {
                  {"PEEK", MSG_PEEK},           {"TRUNC", MSG_TRUNC},       {"ERRQUEUE", MSG_ERRQUEUE},
                  {"WAITALL", MSG_WAITALL}};
     for (auto& f : flags) {
-        SHOW(f.name, send(fd, f.name, 5, f.flag));
+        char text[16] = {};
+        snprintf(text, sizeof text, "%s", f.name);
+        SHOW(f.name, send(fd, text, 5, f.flag));
         arrives();
     }
 }
