@@ -170,6 +170,11 @@ void Ring::take_returned() noexcept {
     }
 }
 
+void Ring::refill(bool all) noexcept {
+    take_returned();
+    post_free(all);
+}
+
 void Ring::post_free(bool all) noexcept {
     const verbs::DeviceAttr& attr = device_->attr();
     while (free_ != nullptr && posted_ < depth_) {
@@ -214,8 +219,7 @@ unsigned Ring::poll_locked() noexcept {
         // Nothing to do: the time to post what was taken. After a shortage there is no other: the queue may be all but
         // empty, and then nothing arrives that would fill it again.
         if (depth_ - posted_ >= kIdlePost) {
-            take_returned();
-            post_free(true);
+            refill(true);
         }
         full_batches_ = 0;
         return 0;
@@ -249,8 +253,7 @@ unsigned Ring::poll_locked() noexcept {
     }
     const bool shortage = posted_ < low_water();
     if (depth_ - posted_ >= config_.post_batch || shortage) {
-        take_returned();
-        post_free(shortage);
+        refill(shortage);
     }
     return static_cast<unsigned>(n);
 }
@@ -263,8 +266,7 @@ void Ring::grow_if_behind() noexcept {
     if (full_batches_ * wc_.size() < depth_ / 4 || depth_ >= device_->attr().max_recv_wr) return;
     full_batches_ = 0;
     depth_ = std::min(depth_ * 4, device_->attr().max_recv_wr);
-    take_returned();
-    post_free(true);
+    refill(true);
 }
 
 void Ring::expect(std::int64_t delta) noexcept {
@@ -274,15 +276,7 @@ void Ring::expect(std::int64_t delta) noexcept {
     const auto wanted = static_cast<std::uint32_t>(std::min<std::int64_t>(max, expected_ + kSlack));
     if (wanted <= depth_) return;
     depth_ = wanted;
-    take_returned();
-    post_free(true);
-}
-
-void Ring::drain() noexcept {
-    if (rx_lock_.owned_by_me()) return;
-    RxHold hold(*this);
-    for (int i = 0; i < 4096 && poll_locked() != 0; i++) {
-    }
+    refill(true);
 }
 
 Ring::FlowEntry* Ring::find_flow(const net::ParsedFrame& f) noexcept {
@@ -566,12 +560,13 @@ std::uint64_t Ring::flush_older(std::uint64_t now, std::uint64_t age) noexcept {
 
 BufferCounts Ring::buffer_counts() noexcept {
     BufferCounts counts;
-    rx_lock_.lock();
-    take_returned();
-    counts.rx_total = static_cast<std::uint32_t>(rx_buffers_.size());
-    counts.rx_posted = posted_;
-    counts.rx_free = free_count_;
-    rx_lock_.unlock();
+    {
+        RxHold hold(*this);
+        take_returned();
+        counts.rx_total = static_cast<std::uint32_t>(rx_buffers_.size());
+        counts.rx_posted = posted_;
+        counts.rx_free = free_count_;
+    }
     tx_lock_.lock();
     reap_tx();
     counts.tx_total = static_cast<std::uint32_t>(tx_outstanding_.size());

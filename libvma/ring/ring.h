@@ -97,8 +97,6 @@ class Ring {
     // Takes up to one batch of completions and delivers the frames. Returns frames handled; 0 also when another thread
     // is polling. Cheap when there is nothing.
     unsigned poll() noexcept;
-    // Polls until nothing is left (bounded), waiting for the lock: before rules change.
-    void drain() noexcept;
     // Steers `spec` to `sink`. The rule is installed with the first sink of a spec and goes with the last.
     Result<void> attach(const verbs::FlowSpec& spec, FrameSink* sink, Share share);
     // The sockets on this ring may hold `delta` datagrams more (fewer): receives are posted for that many, so that a burst
@@ -163,6 +161,8 @@ class Ring {
     void recycle(RxBuffer* chain) noexcept;
     void take_returned() noexcept;
     void post_free(bool all) noexcept;
+    // Both: takes back what was released, and posts it; `all`: also less than a batch.
+    void refill(bool all) noexcept;
     // Fewer receives in the device than this is a shortage: sockets get no more, and partial batches are posted.
     std::uint32_t low_water() const noexcept { return depth_ / 4; }
     void grow_if_behind() noexcept;

@@ -128,8 +128,7 @@ class UdpSocket final : public Socket, public ring::FrameSink {
                    socklen_t name_length, ssize_t& result);
     Destination* destination(in_addr_t addr, in_port_t port) noexcept;
     bool still_mine(int fd) noexcept;          // checks now and then that libc has not closed the fd behind our back
-    SendAttributes attributes() const noexcept;
-    void note_kernel_send(int fd, int flags, bool corked_now) noexcept;
+    void note_kernel_send(int fd, int flags, bool sent) noexcept;
 
     void set_kernel_tx(unsigned bit, bool on) noexcept {
         if (on)
