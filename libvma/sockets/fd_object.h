@@ -20,6 +20,13 @@ namespace vma::sockets {
 
 enum class Kind : std::uint8_t { socket, epoll };
 
+// Who knows when a descriptor is ready.
+enum class Readiness : std::uint8_t {
+    kernel,  // the kernel's answer is complete
+    both,    // the kernel's answer, and what Socket::ready_events() adds (UDP, a listening TCP socket)
+    ours,    // ready_events() alone, complete with OUT, HUP, RDHUP and ERR (a TCP connection: its shadow is unconnected)
+};
+
 class FdObject {
   public:
     explicit FdObject(Kind kind) noexcept : kind_(kind) {}
@@ -96,10 +103,18 @@ class Socket : public FdObject {
     // ---- readiness, for iomux ----
     // Does the object queue data the kernel does not know of? False: the kernel's answer for the fd is complete.
     virtual bool offloaded() const noexcept { return false; }
+    // May change at any time (connect(), a fall back to the kernel); the socket's waiters are signalled when it does.
+    virtual Readiness readiness() const noexcept { return offloaded() ? Readiness::both : Readiness::kernel; }
     // EPOLL* bits that are true now on our side (EPOLLIN | EPOLLRDNORM when a datagram is queued). No polling.
     virtual std::uint32_t ready_events() const noexcept { return 0; }
     // Counts arrivals; edge-triggered epoll reports EPOLLIN again when it moved.
     virtual std::uint32_t arrivals() const noexcept { return 0; }
+    // Counts what would wake a waiter for `events` (EPOLLIN side, EPOLLOUT side; errors and hang-ups count for all): an
+    // edge-triggered member whose count moved reports all its true events again, as the kernel's wake-ups do.
+    virtual std::uint32_t edges(std::uint32_t events) const noexcept {
+        (void)events;
+        return arrivals();
+    }
     // Takes completions from the socket's rings and delivers them (to any socket). Returns frames handled.
     virtual unsigned progress() noexcept { return 0; }
     // Sends what lazy transmission holds back on the socket's rings.
