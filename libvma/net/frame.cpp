@@ -15,18 +15,6 @@
 namespace vma::net {
 namespace {
 
-struct [[gnu::packed]] TcpHeader {
-    std::uint16_t src_port;
-    std::uint16_t dst_port;
-    std::uint32_t sequence;
-    std::uint32_t acknowledgement;
-    std::uint8_t data_offset;  // upper four bits, in 32-bit words
-    std::uint8_t flags;
-    std::uint16_t window;
-    std::uint16_t checksum;
-    std::uint16_t urgent;
-};
-static_assert(sizeof(TcpHeader) == 20);
 
 constexpr std::size_t kIpOffset = sizeof(EthernetHeader);
 constexpr std::size_t kL4Offset = kIpOffset + sizeof(Ipv4Header);
@@ -178,7 +166,7 @@ Drop parse(FramePieces frame, bool checksum_good, ParsedFrame& out) noexcept {
     return Drop::none;
 }
 
-void build_udp_headers(const UdpTemplate& from, std::uint16_t payload, std::uint8_t* out) noexcept {
+void build_ip_headers(const UdpTemplate& from, std::uint8_t protocol, std::uint8_t* out) noexcept {
     EthernetHeader eth{};
     memcpy(eth.dst, from.dst_mac.data(), sizeof eth.dst);
     memcpy(eth.src, from.src_mac.data(), sizeof eth.src);
@@ -186,21 +174,25 @@ void build_udp_headers(const UdpTemplate& from, std::uint16_t payload, std::uint
     Ipv4Header ip{};
     ip.version_ihl = kVersion4Ihl5;
     ip.tos = from.tos;
-    ip.total_length = htons(static_cast<std::uint16_t>(sizeof(Ipv4Header) + sizeof(UdpHeader) + payload));
     ip.fragment = from.dont_fragment ? htons(kDontFragment) : 0;
     ip.id = from.dont_fragment ? 0 : htons(next_id());
     ip.ttl = from.ttl;
-    ip.protocol = IPPROTO_UDP;
+    ip.protocol = protocol;
     ip.src = from.src_addr;
     ip.dst = from.dst_addr;
+    memcpy(out, &eth, sizeof eth);
     memcpy(out + kIpOffset, &ip, sizeof ip);
-    ip.checksum = static_cast<std::uint16_t>(~checksum_fold(ip_header_sum(out + kIpOffset)));
+}
+
+void build_udp_headers(const UdpTemplate& from, std::uint16_t payload, std::uint8_t* out) noexcept {
+    build_ip_headers(from, IPPROTO_UDP, out);
+    auto* ip = reinterpret_cast<Ipv4Header*>(out + kIpOffset);
+    ip->total_length = htons(static_cast<std::uint16_t>(sizeof(Ipv4Header) + sizeof(UdpHeader) + payload));
+    ip->checksum = static_cast<std::uint16_t>(~checksum_fold(ip_header_sum(out + kIpOffset)));
     UdpHeader udp{};
     udp.src_port = from.src_port;
     udp.dst_port = from.dst_port;
     udp.length = htons(static_cast<std::uint16_t>(sizeof(UdpHeader) + payload));
-    memcpy(out, &eth, sizeof eth);
-    memcpy(out + kIpOffset, &ip, sizeof ip);
     memcpy(out + kL4Offset, &udp, sizeof udp);
 }
 

@@ -35,7 +35,19 @@ struct [[gnu::packed]] UdpHeader {
     std::uint16_t length;
     std::uint16_t checksum;
 };
-static_assert(sizeof(EthernetHeader) == 14 && sizeof(Ipv4Header) == 20 && sizeof(UdpHeader) == 8);
+struct [[gnu::packed]] TcpHeader {
+    std::uint16_t src_port;
+    std::uint16_t dst_port;
+    std::uint32_t seq;
+    std::uint32_t ack;
+    std::uint8_t data_offset;  // in its upper half, in words of 4 bytes
+    std::uint8_t flags;
+    std::uint16_t window;
+    std::uint16_t checksum;
+    std::uint16_t urgent;
+};
+static_assert(sizeof(EthernetHeader) == 14 && sizeof(Ipv4Header) == 20 && sizeof(UdpHeader) == 8 &&
+              sizeof(TcpHeader) == 20);
 
 inline constexpr std::uint16_t kEthertypeIpv4 = 0x0800;
 inline constexpr std::uint16_t kDontFragment = 0x4000, kMoreFragments = 0x2000, kFragmentOffset = 0x1fff;
@@ -90,6 +102,8 @@ struct UdpTemplate {
     bool dont_fragment = true;
 };
 void build_udp_headers(const UdpTemplate& from, std::uint16_t payload, std::uint8_t* out) noexcept;
+// The Ethernet and IPv4 headers of a flow (34 bytes) for IP protocol `protocol`; IP's length and checksum are left 0.
+void build_ip_headers(const UdpTemplate& from, std::uint8_t protocol, std::uint8_t* out) noexcept;
 
 // Completes the template `headers` for `payload` bytes: lengths and the IP checksum (incrementally), and a fresh
 // identification where fragmentation is allowed (RFC 6864). UDP checksum is 0.

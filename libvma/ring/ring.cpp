@@ -11,6 +11,7 @@
 #include "libvma/net/checksum.h"
 #include "libvma/ring/buffer_memory.h"
 #include "libvma/ring/tx_flusher.h"
+#include "libvma/runtime/clock.h"
 
 namespace vma::ring {
 namespace {
@@ -208,9 +209,20 @@ void Ring::post_free(bool all) noexcept {
 unsigned Ring::poll() noexcept {
     // A loop that polls takes the lock again before a waiter can wake up, so it steps back where one waits.
     if (rx_waiters_.load(std::memory_order_relaxed) != 0 || !rx_lock_.try_lock()) return 0;
+    polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     unsigned n = poll_locked();
-    rx_lock_.unlock();
+    rx_unlock();
     return n;
+}
+
+void Ring::rx_unlock() noexcept {
+    if (__builtin_expect(any_doomed_.load(std::memory_order_relaxed), 0)) detach_doomed();
+    rx_lock_.unlock();
+    // What was added while the lock was still held would wait for the next poll.
+    while (__builtin_expect(any_doomed_.load(std::memory_order_seq_cst), 0) && rx_lock_.try_lock()) {
+        detach_doomed();
+        rx_lock_.unlock();
+    }
 }
 
 unsigned Ring::poll_locked() noexcept {
@@ -251,11 +263,18 @@ unsigned Ring::poll_locked() noexcept {
         }
         handle_frame(b);
     }
+    if (!batch_.empty()) end_batch();
     const bool shortage = posted_ < low_water();
     if (depth_ - posted_ >= config_.post_batch || shortage) {
         refill(shortage);
     }
     return static_cast<unsigned>(n);
+}
+
+void Ring::end_batch() noexcept {
+    // A sink may ask again while it is served (it handed a frame to another one).
+    for (std::size_t i = 0; i < batch_.size(); i++) batch_[i]->batch_end(*this);
+    batch_.clear();
 }
 
 // Receives are posted for what arrives, not for what the queue could hold: the device uses them in turn, so each posted
@@ -340,6 +359,7 @@ void Ring::handle_frame(RxBuffer* first) noexcept {
             return;
         }
     }
+    first->l4_offset = static_cast<std::uint16_t>(f.l4_offset);
     first->payload_offset = f.payload_offset;
     first->payload_length = f.payload_length;
     first->src_addr = f.src_addr;
@@ -383,6 +403,39 @@ Result<void> Ring::attach(const verbs::FlowSpec& spec, FrameSink* sink, Share sh
 
 void Ring::detach(const verbs::FlowSpec& spec, FrameSink* sink) noexcept {
     RxHold hold(*this);
+    detach_locked(spec, sink);
+}
+
+void Ring::detach_soon(const verbs::FlowSpec& spec, FrameSink* sink) noexcept {
+    doomed_lock_.lock();
+    try {
+        doomed_.emplace_back(spec, sink);
+    } catch (...) {
+        // No memory: the rule stays, its frames are dropped by the sink, which lives on.
+    }
+    any_doomed_.store(true, std::memory_order_seq_cst);
+    doomed_lock_.unlock();
+    if (rx_lock_.owned_by_me() || !rx_lock_.try_lock()) return;  // its owner sees the mark
+    rx_unlock();
+}
+
+void Ring::detach_doomed() noexcept {
+    for (;;) {
+        doomed_lock_.lock();
+        if (doomed_.empty()) {
+            any_doomed_.store(false, std::memory_order_relaxed);
+            doomed_lock_.unlock();
+            return;
+        }
+        auto [spec, sink] = doomed_.back();
+        doomed_.pop_back();
+        doomed_lock_.unlock();
+        detach_locked(spec, sink);
+        sink->detached(*this);
+    }
+}
+
+void Ring::detach_locked(const verbs::FlowSpec& spec, FrameSink* sink) noexcept {
     last_flow_ = nullptr;
     auto it = flows_.find(key_of(spec));
     auto is_sink = [&](auto& s) { return s.first == sink; };
@@ -392,7 +445,8 @@ void Ring::detach(const verbs::FlowSpec& spec, FrameSink* sink) noexcept {
             // First the rule, so that new frames go to the kernel; then what is already in the ring is delivered.
             if (entry.flow != nullptr) device_->destroy_flow(entry.flow);
             entry.flow = nullptr;
-            for (int i = 0; i < 4096 && poll_locked() != 0; i++) {
+            // Not from within a batch: the completions it took are being handed out.
+            for (int i = 0; batch_.empty() && i < 4096 && poll_locked() != 0; i++) {
             }
             last_flow_ = nullptr;
             flows_.erase(it);
@@ -427,10 +481,12 @@ bool Ring::reap_tx() noexcept {
     return any;
 }
 
-int Ring::send_udp(const std::uint8_t* headers, const iovec* iov, std::size_t count, std::size_t length) noexcept {
+template <class Finish>
+int Ring::send_frame(const std::uint8_t* headers, std::size_t header_length, const iovec* iov, std::size_t count,
+                     std::size_t length, Finish&& finish) noexcept {
     const verbs::DeviceAttr& attr = device_->attr();
     const std::uint32_t room = attr.chunk_size - attr.tx_headroom;
-    const std::size_t frame_length = net::kUdpHeaders + length;
+    const std::size_t frame_length = header_length + length;
     const std::uint32_t pieces = frame_length <= room ? 1 : static_cast<std::uint32_t>((frame_length + room - 1) / room);
 
     if (!tx_lock_.try_lock()) {
@@ -467,9 +523,9 @@ int Ring::send_udp(const std::uint8_t* headers, const iovec* iov, std::size_t co
         std::size_t space = room;
         if (p == 0) {
             first = frame;
-            std::memcpy(out, headers, net::kUdpHeaders);
-            out += net::kUdpHeaders;
-            space -= net::kUdpHeaders;
+            std::memcpy(out, headers, header_length);
+            out += header_length;
+            space -= header_length;
         }
         std::uint8_t* piece_start = out;
         while (space != 0 && left != 0 && which < count) {
@@ -494,18 +550,7 @@ int Ring::send_udp(const std::uint8_t* headers, const iovec* iov, std::size_t co
         }
         sge[p] = {reinterpret_cast<std::uintptr_t>(frame), static_cast<std::uint32_t>(out - frame), mr_->lkey};
     }
-    net::finish_udp_headers(first, static_cast<std::uint16_t>(length));
-    auto* ip = reinterpret_cast<const net::Ipv4Header*>(first + sizeof(net::EthernetHeader));
-    auto* udp = reinterpret_cast<net::UdpHeader*>(first + sizeof(net::EthernetHeader) + sizeof(net::Ipv4Header));
-    const std::uint32_t udp_length = static_cast<std::uint32_t>(length) + sizeof(net::UdpHeader);
-    std::uint64_t pseudo = net::pseudo_header_sum(ip->src, ip->dst, IPPROTO_UDP, udp_length);
-    if (offload) {
-        udp->checksum = net::checksum_fold(pseudo);
-    } else {
-        sum = net::checksum_add(udp, sizeof *udp, sum + pseudo);
-        std::uint16_t folded = static_cast<std::uint16_t>(~net::checksum_fold(sum));
-        udp->checksum = folded == 0 ? 0xffff : folded;  // 0 would mean "none" (RFC 768)
-    }
+    finish(first, sum, offload);
 
     ibv_send_wr wr{};
     wr.wr_id = tx_posted_;
@@ -538,8 +583,65 @@ int Ring::send_udp(const std::uint8_t* headers, const iovec* iov, std::size_t co
     return 0;
 }
 
+int Ring::send_udp(const std::uint8_t* headers, const iovec* iov, std::size_t count, std::size_t length) noexcept {
+    return send_frame(headers, net::kUdpHeaders, iov, count, length, [&](std::uint8_t* frame, std::uint64_t sum, bool offload) {
+        net::finish_udp_headers(frame, static_cast<std::uint16_t>(length));
+        auto* ip = reinterpret_cast<const net::Ipv4Header*>(frame + sizeof(net::EthernetHeader));
+        auto* udp = reinterpret_cast<net::UdpHeader*>(frame + sizeof(net::EthernetHeader) + sizeof(net::Ipv4Header));
+        const std::uint32_t udp_length = static_cast<std::uint32_t>(length) + sizeof(net::UdpHeader);
+        std::uint64_t pseudo = net::pseudo_header_sum(ip->src, ip->dst, IPPROTO_UDP, udp_length);
+        if (offload) {
+            udp->checksum = net::checksum_fold(pseudo);
+            return;
+        }
+        sum = net::checksum_add(udp, sizeof *udp, sum + pseudo);
+        std::uint16_t folded = static_cast<std::uint16_t>(~net::checksum_fold(sum));
+        udp->checksum = folded == 0 ? 0xffff : folded;  // 0 would mean "none" (RFC 768)
+    });
+}
+
+int Ring::send_tcp(const std::uint8_t* headers, std::size_t header_length, const iovec* iov, std::size_t count,
+                   std::size_t length) noexcept {
+    return send_frame(headers, header_length, iov, count, length, [&](std::uint8_t* frame, std::uint64_t sum, bool offload) {
+        constexpr std::size_t kTcpAt = sizeof(net::EthernetHeader) + sizeof(net::Ipv4Header);
+        auto* ip = reinterpret_cast<net::Ipv4Header*>(frame + sizeof(net::EthernetHeader));
+        ip->total_length = htons(static_cast<std::uint16_t>(header_length - sizeof(net::EthernetHeader) + length));
+        ip->checksum = 0;
+        ip->checksum = static_cast<std::uint16_t>(~net::checksum_fold(net::checksum_add(ip, sizeof *ip, 0)));
+        auto* tcp = reinterpret_cast<net::TcpHeader*>(frame + kTcpAt);
+        const std::size_t tcp_header = header_length - kTcpAt;
+        const std::uint64_t pseudo =
+            net::pseudo_header_sum(ip->src, ip->dst, IPPROTO_TCP, static_cast<std::uint32_t>(tcp_header + length));
+        tcp->checksum = 0;
+        if (offload)
+            tcp->checksum = net::checksum_fold(pseudo);
+        else
+            tcp->checksum = static_cast<std::uint16_t>(~net::checksum_fold(net::checksum_add(tcp, tcp_header, sum + pseudo)));
+    });
+}
+
+void Ring::hold(HeldSender* sender) noexcept {
+    HeldSender* head = held_.load(std::memory_order_relaxed);
+    do {
+        if (head == nullptr) held_since_.store(clock::ticks(), std::memory_order_relaxed);
+        sender->next_held_ = head;
+    } while (!held_.compare_exchange_weak(head, sender, std::memory_order_release, std::memory_order_relaxed));
+    in_burst_.store(true, std::memory_order_relaxed);
+    if (head == nullptr) TxFlusher::instance().held();
+}
+
+void Ring::send_all_held() noexcept {
+    HeldSender* list = held_.exchange(nullptr, std::memory_order_acquire);
+    while (list != nullptr) {
+        HeldSender* next = list->next_held_;
+        list->send_held();
+        list = next;
+    }
+}
+
 void Ring::flush_slow() noexcept {
     if (tx_lock_.owned_by_me()) return;  // a signal handler inside send_udp()
+    if (held_.load(std::memory_order_relaxed) != nullptr) send_all_held();
     tx_lock_.lock();
     in_burst_.store(false, std::memory_order_relaxed);
     device_->flush(qp_);
@@ -547,6 +649,13 @@ void Ring::flush_slow() noexcept {
 }
 
 std::uint64_t Ring::flush_older(std::uint64_t now, std::uint64_t age) noexcept {
+    if (held_.load(std::memory_order_relaxed) != nullptr) {
+        const std::uint64_t oldest = held_since_.load(std::memory_order_relaxed);
+        if (now < oldest + age) return oldest + age;
+        send_all_held();
+        flush_slow();
+        return now + age;
+    }
     if (device_->tx_held(qp_) == 0) return 0;
     std::uint64_t since = device_->tx_held_since(qp_);
     if (now < since + age) return since + age;

@@ -29,7 +29,7 @@ namespace vma::ring {
 class Ring;
 
 // One receive buffer's descriptor. A frame in several buffers is a chain over `more`, the first one describes it.
-// Everything but the time stamp lies in one cache line.
+// Everything but the time stamp lies in one cache line; the second line is the owner's, as long as it has the buffer.
 struct alignas(64) RxBuffer {
     RxBuffer* next = nullptr;        // list the buffer is on
     RxBuffer* more = nullptr;        // continuation of the frame
@@ -43,6 +43,8 @@ struct alignas(64) RxBuffer {
     std::uint8_t tos = 0, ttl = 0;
     std::uint32_t drops_before = 0;  // the socket's drop count when this was queued (SO_RXQ_OVFL)
     std::int64_t timestamp_ns = 0;   // CLOCK_REALTIME on arrival, 0 unless somebody asked (Ring::want_timestamps)
+    std::uint16_t l4_offset = 0;     // of the UDP or TCP header, from the start of the frame
+    alignas(8) std::byte user[48]{}; // whatever the sink that holds the buffer needs with it
 
     // Copies up to the iovecs' room from payload byte `from` on. Returns bytes copied.
     std::size_t copy_to(const iovec* iov, std::size_t count, std::size_t from = 0) const noexcept;
@@ -56,6 +58,22 @@ class FrameSink {
     virtual ~FrameSink() = default;
     // True: the sink owns the buffer now and will release() it. False: dropped by the sink (it counted why).
     virtual bool deliver(RxBuffer* buffer) noexcept = 0;
+    // The batch is over in which deliver() called Ring::at_batch_end(this). With rx_lock_ held; it may send.
+    virtual void batch_end(Ring& ring) noexcept { (void)ring; }
+    // After Ring::detach_soon(): no deliver() will come for that flow. With rx_lock_ held.
+    virtual void detached(Ring& ring) noexcept { (void)ring; }
+};
+
+// A sender that keeps back the last, short piece of a burst, to fill it up (see Ring::hold).
+class HeldSender {
+  public:
+    virtual ~HeldSender() = default;
+    // Send it now. Any thread, no lock of the ring held.
+    virtual void send_held() noexcept = 0;
+
+  private:
+    friend class Ring;
+    HeldSender* next_held_ = nullptr;
 };
 
 // How a flow is shared by several sinks with the same rule (SO_REUSEADDR, SO_REUSEPORT), as the kernel does it.
@@ -104,6 +122,15 @@ class Ring {
     void expect(std::int64_t delta) noexcept;
     // After this no deliver() to `sink` for `spec` is running or will come.
     void detach(const verbs::FlowSpec& spec, FrameSink* sink) noexcept;
+    // The same for callers that may hold locks of sinks, or are inside deliver() or batch_end(): now or, where the ring is
+    // in use, when its user lets go. sink->detached() tells when.
+    void detach_soon(const verbs::FlowSpec& spec, FrameSink* sink) noexcept;
+    // For deliver(): calls sink->batch_end() when the frames of this poll have been handed out. Once a batch and sink.
+    void at_batch_end(FrameSink* sink) noexcept { batch_.push_back(sink); }
+    // With rx_lock_ held: are buffers getting scarce? Sinks then copy what they keep, and release.
+    bool scarce() const noexcept { return posted_ + free_count_ < depth_ / 2; }
+    // How many times this ring was polled: a thread that helps out sees whether somebody else does.
+    std::uint32_t polls() const noexcept { return polls_.load(std::memory_order_relaxed); }
     // One socket more, one fewer of the process wants arrival times; while there are any, all rings take them.
     static void want_timestamps(bool on) noexcept { timestamps_.fetch_add(on ? 1 : -1, std::memory_order_relaxed); }
     // Sleep: arm(), poll() once more, then wait for channel_fd() to be readable.
@@ -117,6 +144,13 @@ class Ring {
     // thread already holds the send lock (a signal handler): then nothing was sent.
     int send_udp(const std::uint8_t* headers, const iovec* iov, std::size_t count, std::size_t length) noexcept;
     std::uint32_t max_udp_payload() const noexcept;
+    // Sends one TCP segment: `headers` are Ethernet, IPv4 (without options) and TCP with its options, complete but for IP's
+    // length, IP's checksum and TCP's checksum, which are filled in here. Otherwise as send_udp.
+    int send_tcp(const std::uint8_t* headers, std::size_t header_length, const iovec* iov, std::size_t count,
+                 std::size_t length) noexcept;
+    // Has `sender` called when the burst ends: with the next flush(), or when the flusher finds it 50 us old. Only where
+    // the device is lazy anyway (attr().lazy_tx). Each hold() brings one send_held().
+    void hold(HeldSender* sender) noexcept;
     // The program turned to receiving: sends what the device holds back, and the next frame is not part of a burst.
     // Costs a load when nothing was sent since the last time.
     void flush() noexcept {
@@ -168,20 +202,32 @@ class Ring {
     void grow_if_behind() noexcept;
     void flush_slow() noexcept;
     bool reap_tx() noexcept;
+    void end_batch() noexcept;
+    void detach_locked(const verbs::FlowSpec& spec, FrameSink* sink) noexcept;
+    void detach_doomed() noexcept;
+    void send_all_held() noexcept;
+    template <class Finish>
+    int send_frame(const std::uint8_t* headers, std::size_t header_length, const iovec* iov, std::size_t count,
+                   std::size_t length, Finish&& finish) noexcept;
     friend struct RxBuffer;
 
-    // Holds rx_lock_ against a thread that polls without pause.
+    // Holds rx_lock_ against a thread that polls without pause. Inside deliver() and batch_end() it is held already.
     struct RxHold {
-        explicit RxHold(Ring& r) noexcept : ring(r) {
+        explicit RxHold(Ring& r) noexcept : ring(r), mine(!r.rx_lock_.owned_by_me()) {
+            if (!mine) return;
             ring.rx_waiters_.fetch_add(1, std::memory_order_relaxed);
             ring.rx_lock_.lock();
             ring.rx_waiters_.fetch_sub(1, std::memory_order_relaxed);
         }
-        ~RxHold() { ring.rx_lock_.unlock(); }
+        ~RxHold() {
+            if (mine) ring.rx_unlock();
+        }
         RxHold(const RxHold&) = delete;
         RxHold& operator=(const RxHold&) = delete;
         Ring& ring;
+        const bool mine;
     };
+    void rx_unlock() noexcept;
 
     std::unique_ptr<verbs::Device> device_;
     RingConfig config_;
@@ -213,6 +259,11 @@ class Ring {
     FlowEntry* last_flow_ = nullptr;
     static inline std::atomic<int> timestamps_{0};
     RingCounters rx_counters_;
+    std::vector<FrameSink*> batch_;     // who wants batch_end()
+    std::atomic<std::uint32_t> polls_{0};
+    Lock doomed_lock_;                  // a leaf
+    std::vector<std::pair<verbs::FlowSpec, FrameSink*>> doomed_;  // detach_soon(), not done yet
+    std::atomic<bool> any_doomed_{false};
     alignas(64) std::atomic<RxBuffer*> returned_{nullptr};  // released by other threads, not yet taken
 
     // send side
@@ -223,6 +274,8 @@ class Ring {
     std::uint32_t unsignalled_ = 0;
     std::uint32_t signal_every_ = 1;               // send requests, one of which asks for a completion
     std::atomic<bool> in_burst_{false};  // sent since the last flush()
+    std::atomic<HeldSender*> held_{nullptr};
+    std::atomic<std::uint64_t> held_since_{0};  // ticks of the oldest hold()
     std::uint8_t* tx_base_ = nullptr;
     RingCounters tx_counters_;
 };
