@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// A listening port: answers SYNs, keeps the half-open connections and the established ones nobody has accepted yet.
+//
+// It is the sink of 3-tuple rules, which the layer above puts on the rings. A connection gets its own 5-tuple rule when the
+// handshake is complete. Half-open connections are few and bounded: under a flood of SYNs the oldest goes when a new one
+// comes, so a peer that answers within the time the table takes to turn over still gets through.
+//
+// As in the kernel, a queue that is full of connections to accept drops the handshake's last ACK; the peer's
+// retransmission, or ours of the SYN-ACK, tries again.
+#pragma once
+
+#include "libvma/tcp/connection.h"
+
+namespace vma::tcp {
+
+class Listener final : public ring::FrameSink {
+  public:
+    struct Counters {
+        std::uint64_t syns = 0, accepted = 0;      // SYNs seen, connections completed
+        std::uint64_t evicted = 0;                 // half-open ones that made room
+        std::uint64_t overflows = 0;               // handshakes held up by a full accept queue
+        std::uint64_t resets_sent = 0, bad = 0;    // segments that belonged to nothing; malformed ones
+    };
+
+    // One reference, the caller's. `port` in network order. `backlog` as listen(2)'s, already clamped to somaxconn.
+    static Listener* create(PathSource& paths, in_port_t port, const Options& options, unsigned backlog) noexcept;
+    void ref() noexcept { refs_.fetch_add(1, std::memory_order_relaxed); }
+    void unref() noexcept;
+
+    void set_backlog(unsigned backlog) noexcept;   // listen() again
+    void set_owner(Owner* owner) noexcept;         // changed(): something to accept
+    // The oldest established connection, with a reference for the caller, or null. It has no owner yet.
+    Connection* accept() noexcept;
+    unsigned pending() const noexcept { return pending_.load(std::memory_order_acquire); }
+    std::uint32_t arrivals() const noexcept { return arrivals_.load(std::memory_order_acquire); }
+    // What new connections inherit.
+    template <class F>
+    void change(F&& edit) noexcept {
+        lock_.lock();
+        edit(options_);
+        lock_.unlock();
+    }
+    // No more: pending and half-open connections are reset. The rules must be withdrawn by the caller.
+    void close() noexcept;
+    Counters counters() noexcept;
+
+    bool deliver(ring::RxBuffer* buffer) noexcept override;
+    void batch_end(ring::Ring& ring) noexcept override;
