@@ -93,6 +93,8 @@ function(transform_lwip from to)
   if (optidx >= tcphdr_optlen) {
     return 0;
   }")
+    elseif(file STREQUAL "core/ipv4/ip4_addr.c")
+      _lwip_replace(${file} "static char str[IP4ADDR_STRLEN_MAX];" "static __thread char str[IP4ADDR_STRLEN_MAX];")
     elseif(file STREQUAL "core/tcp_out.c")
       _lwip_replace(${file} "err_t\ntcp_output(struct tcp_pcb *pcb)\n{" "err_t\nvma_lwip_original_output(struct tcp_pcb *pcb)\n{")
     endif()
