@@ -30,6 +30,7 @@ if(NOT _lwip_from)
   endif()
 endif()
 
+set(LWIP_ORIGINAL "${_lwip_from}" CACHE INTERNAL "Where the sources of lwIP were found")
 set(LWIP_COPY ${CMAKE_CURRENT_BINARY_DIR}/lwip)
 include(${CMAKE_SOURCE_DIR}/cmake/transform_lwip.cmake)
 transform_lwip("${_lwip_from}" "${LWIP_COPY}")

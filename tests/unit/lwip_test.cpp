@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// lwIP as we build and enter it: two PCBs connected back to back through the hooks, on one thread and on several at once;
-// what differs per connection; nesting; the memory below.
+// lwIP as we build and enter it: two PCBs connected back to back through the hooks, on one thread and on
+// several at once; what differs per connection; nesting; the memory below.
 #include <elf.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -50,7 +50,8 @@ struct Segment {
                 continue;
             }
             if (bytes[at] == kind)
-                return {bytes.begin() + static_cast<long>(at) + 2, bytes.begin() + static_cast<long>(at) + bytes[at + 1]};
+                return {bytes.begin() + static_cast<long>(at) + 2,
+                        bytes.begin() + static_cast<long>(at) + bytes[at + 1]};
             at += bytes[at + 1];
         }
         return {};
@@ -135,7 +136,8 @@ struct End {
         std::size_t done = 0;
         while (done < size) {
             const std::size_t part = std::min<std::size_t>({size - done, 1000, pcb->snd_buf});
-            if (part == 0 || tcp_write(pcb, data + done, static_cast<std::uint16_t>(part), TCP_WRITE_FLAG_COPY) != ERR_OK)
+            if (part == 0 ||
+                tcp_write(pcb, data + done, static_cast<std::uint16_t>(part), TCP_WRITE_FLAG_COPY) != ERR_OK)
                 break;
             done += part;
         }
@@ -322,6 +324,7 @@ TEST_F(Lwip, OutOfOrderSegmentsAreKeptAndTold) {
     ASSERT_NO_FATAL_FAILURE(establish(client, server));
     const auto data = pattern(5 * 1000, 3);
     client.pcb->cwnd = 1u << 20;
+    tcp_nagle_disable(client.pcb);
     ASSERT_EQ(client.write(data.data(), data.size()), data.size());
     ASSERT_GE(client.sent.size(), 3u);
     const Segment lost = client.sent.front();
@@ -353,6 +356,7 @@ TEST_F(Lwip, OutOfOrderBytesAreBounded) {
     ASSERT_NO_FATAL_FAILURE(establish(client, server));
     const auto data = pattern(10 * 1000, 4);
     client.pcb->cwnd = 1u << 20;
+    tcp_nagle_disable(client.pcb);
     ASSERT_EQ(client.write(data.data(), data.size()), data.size());
     client.sent.pop_front();
     while (!client.sent.empty()) {
@@ -436,16 +440,16 @@ TEST_F(Lwip, ResetBesideTheExactNumberIsChallenged) {
     server.sent.clear();
 }
 
-Segment bare_syn(const End& from, const End& to, std::vector<std::uint8_t> options) {
-    options.resize((options.size() + 3) / 4 * 4);
-    Segment syn{from.ip, to.ip, std::vector<std::uint8_t>(TCP_HLEN)};
+Segment bare_syn(const End& from, const End& to, const std::vector<std::uint8_t>& options) {
+    const std::size_t words = (options.size() + 3) / 4;
+    Segment syn{from.ip, to.ip, std::vector<std::uint8_t>(TCP_HLEN + 4 * words)};
     auto* header = reinterpret_cast<tcp_hdr*>(syn.bytes.data());
     header->src = lwip_htons(5000);
     header->dest = lwip_htons(80);
     header->seqno = lwip_htonl(1000);
     header->wnd = lwip_htons(1000);
-    TCPH_HDRLEN_FLAGS_SET(header, 5 + options.size() / 4, TCP_SYN);
-    syn.bytes.insert(syn.bytes.end(), options.begin(), options.end());
+    TCPH_HDRLEN_FLAGS_SET(header, 5 + words, TCP_SYN);
+    std::ranges::copy(options, syn.bytes.begin() + TCP_HLEN);
     return syn;
 }
 
@@ -513,8 +517,8 @@ TEST_F(Lwip, ShortSegmentsAreDropped) {
 TEST_F(Lwip, PacketHookSeesAndDropsSegments) {
     End client(1), server(2);
     ASSERT_NO_FATAL_FAILURE(establish(client, server));
-    server.hooks.inpacket = [](void* self, tcp_pcb* pcb, tcp_hdr* header, std::uint16_t, std::uint16_t, std::uint8_t*,
-                               pbuf* p) -> err_t {
+    server.hooks.inpacket = [](void* self, tcp_pcb* pcb, tcp_hdr* header, std::uint16_t, std::uint16_t,
+                               std::uint8_t*, pbuf* p) -> err_t {
         EXPECT_EQ(pcb, static_cast<End*>(self)->pcb);
         EXPECT_EQ(header->src, 5000) << "host byte order";
         EXPECT_EQ(p->tot_len, 100);
@@ -581,7 +585,8 @@ TEST_F(Lwip, SegmentsOfOurOwn) {
         Entry entry(client.pcb, client.hooks, &client, client.parameters);
         pbuf* p = vma_lwip_alloc_header(client.pcb, LWIP_TCP_OPT_LEN_TS_OUT, 0, client.pcb->snd_nxt - 1);
         ASSERT_NE(p, nullptr);
-        vma_lwip_fill_options(client.pcb, p, TF_SEG_OPTS_TS, vma_lwip_num_sacks(client.pcb, LWIP_TCP_OPT_LEN_TS_OUT));
+        vma_lwip_fill_options(client.pcb, p, TF_SEG_OPTS_TS,
+                              vma_lwip_num_sacks(client.pcb, LWIP_TCP_OPT_LEN_TS_OUT));
         EXPECT_EQ(vma_lwip_output_control_segment(client.pcb, p), ERR_OK);
     }
     ASSERT_EQ(client.sent.size(), 1u);
@@ -723,7 +728,8 @@ TEST_F(Lwip, MemoryIsAlignedAndItsOwners) {
         blocks.emplace_back(block, size);
     }
     for (const auto& [block, size] : blocks) {
-        EXPECT_TRUE(std::all_of(block, block + size, [size = size](std::uint8_t b) { return b == (size & 255); }));
+        EXPECT_TRUE(
+            std::all_of(block, block + size, [size = size](std::uint8_t b) { return b == (size & 255); }));
         lwip::deallocate(block, size);
     }
 }
@@ -759,7 +765,8 @@ TEST_F(Lwip, SignalHandlersMayAllocate) {
     static std::atomic<int> handled;
     static std::atomic<void*> kept;
     handled = 0;
-    struct sigaction action {}, before {};
+    struct sigaction action {
+    }, before{};
     action.sa_handler = [](int) {
         void* block = lwip::allocate(40);
         if (block != nullptr) std::memset(block, 0xaa, 40);
@@ -810,8 +817,10 @@ TEST(LwipObjects, HaveNoSharedState) {
                 ASSERT_NE(symbol.st_shndx, SHN_COMMON) << path << ": " << names + symbol.st_name;
                 if (symbol.st_shndx >= elf->e_shnum) continue;
                 const Elf64_Shdr& section = sections[symbol.st_shndx];
-                const bool constant = std::string(section_names + section.sh_name).starts_with(".data.rel.ro");
-                EXPECT_TRUE(constant || !(section.sh_flags & SHF_WRITE)) << path << ": " << names + symbol.st_name;
+                const bool constant =
+                    std::string(section_names + section.sh_name).starts_with(".data.rel.ro");
+                EXPECT_TRUE(constant || !(section.sh_flags & SHF_WRITE))
+                    << path << ": " << names + symbol.st_name;
             }
         }
     }

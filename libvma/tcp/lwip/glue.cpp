@@ -30,7 +30,8 @@ constinit __thread Entry* t_entry = nullptr;
 constinit std::atomic<std::uint64_t> g_failed_assertions{0};
 constinit std::atomic<bool> g_abort{false};
 
-// lwIP asks for a network interface here and there and looks whether its address is a broadcast address; we know before.
+// lwIP asks for a network interface here and there and looks whether its address is a broadcast address; we
+// know before.
 constinit netif g_netif{};
 
 }  // namespace
@@ -42,8 +43,8 @@ struct Access {
     static Entry* outer(const Entry& entry) noexcept { return entry.outer_; }
 };
 
-// A signal handler may enter at any instruction of this. It finds t_entry set before anything of the thread's state is
-// changed and until all of it is as before, so it always saves and restores what is there.
+// A signal handler may enter at any instruction of this. It finds t_entry set before anything of the thread's
+// state is changed and until all of it is as before, so it always saves and restores what is there.
 Entry::Entry(tcp_pcb* pcb, const Hooks& hooks, void* connection, const Parameters& parameters) noexcept
     : outer_(t_entry), pcb_(pcb), hooks_(&hooks), connection_(connection), now_ns_(tcp::now_ns()) {
     t_entry = this;
@@ -153,7 +154,8 @@ err_t vma_lwip_output(tcp_pcb* pcb) {
     const Entry* entry = vma::tcp::lwip::t_entry;
     if (entry == nullptr) return ERR_RTE;
     if (tcp_input_pcb == pcb) return ERR_OK;
-    if (const auto transmit = Access::hooks(*entry).transmit) return transmit(Access::connection(*entry), pcb);
+    if (const auto transmit = Access::hooks(*entry).transmit)
+        return transmit(Access::connection(*entry), pcb);
     return vma_lwip_original_output(pcb);
 }
 
@@ -166,7 +168,8 @@ err_t ip4_output_if(pbuf* p, const ip4_addr_t* from, const ip4_addr_t* to, u8_t 
 std::uint32_t vma_lwip_isn(const ip4_addr_t* local, std::uint16_t local_port, const ip4_addr_t* remote,
                            std::uint16_t remote_port) {
     if (const Entry* entry = vma::tcp::lwip::t_entry)
-        return Access::hooks(*entry).isn(Access::connection(*entry), *local, local_port, *remote, remote_port);
+        return Access::hooks(*entry).isn(Access::connection(*entry), *local, local_port, *remote,
+                                         remote_port);
     std::uint32_t random = 0;
     if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random)
         random = static_cast<std::uint32_t>(vma::tcp::now_ns());

@@ -27,7 +27,7 @@ constexpr bool kPooled = true;
 #endif
 
 // A segment is 40 bytes, a control segment with its pbuf 100 to 160, a PCB about 300.
-constexpr std::array<std::uint16_t, 13> kSizes = {32,  48,  64,   96,   128,  192, 256,
+constexpr std::array<std::uint16_t, 13> kSizes = {32,  48,  64,   96,   128,  192,          256,
                                                   320, 512, 1024, 2048, 3072, kLargestBlock};
 constexpr std::size_t kClasses = kSizes.size();
 constexpr std::size_t kStep = 16;
@@ -64,8 +64,8 @@ constinit Shared g_shared;
 constinit std::atomic<std::int64_t> g_used{0};
 constinit std::atomic<std::size_t> g_mapped{0};
 
-// The calling thread's. A signal handler may interrupt it anywhere and come here itself: it then finds `busy`, leaves the
-// lists alone and uses the shared ones, or `returned`.
+// The calling thread's. A signal handler may interrupt it anywhere and come here itself: it then finds
+// `busy`, leaves the lists alone and uses the shared ones, or `returned`.
 struct Cache {
     std::array<Block*, kClasses> free{};
     std::array<std::uint32_t, kClasses> count{};
@@ -115,7 +115,8 @@ Block* take_locked(std::size_t index, Block** list, std::uint32_t more, std::uin
             if (static_cast<std::size_t>(g_shared.end - g_shared.cursor) < size) {
                 if (i != 0) break;  // a new mapping for a spare block would be too much
                 const int before = errno;
-                void* map = mmap(nullptr, kMapping, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                void* map =
+                    mmap(nullptr, kMapping, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
                 if (map == MAP_FAILED) {
                     errno = before;
                     return nullptr;
@@ -138,7 +139,8 @@ Block* take_locked(std::size_t index, Block** list, std::uint32_t more, std::uin
     return first;
 }
 
-// The child's only thread is the one that forked; another may have held the lock, with the lists half changed.
+// The child's only thread is the one that forked; another may have held the lock, with the lists half
+// changed.
 void forget_in_child() noexcept { new (&g_shared) Shared(); }
 
 void flush_at_exit(void*) noexcept {
@@ -146,8 +148,8 @@ void flush_at_exit(void*) noexcept {
     flush_thread_cache();
 }
 
-// Sees to it that this thread's blocks come back when it ends. A key, not a thread_local with a destructor: registering
-// that one calls malloc().
+// Sees to it that this thread's blocks come back when it ends. A key, not a thread_local with a destructor:
+// registering that one calls malloc().
 void register_thread() noexcept {
     static std::atomic<int> state{0};  // 1: being made, 2: there
     static pthread_key_t key;
@@ -266,7 +268,8 @@ void deallocate(void* memory, std::size_t size) noexcept {
 
 MemoryUse memory_use() noexcept {
     const std::int64_t used = g_used.load(std::memory_order_relaxed) + t_cache.used;
-    return {static_cast<std::size_t>(std::max<std::int64_t>(used, 0)), g_mapped.load(std::memory_order_relaxed)};
+    return {static_cast<std::size_t>(std::max<std::int64_t>(used, 0)),
+            g_mapped.load(std::memory_order_relaxed)};
 }
 
 void flush_thread_cache() noexcept {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* lwIP's configuration: TCP over IPv4 and nothing else. Buffers, windows and segment sizes are numbers of the connection
-   that is being worked on, so the macros that lwIP expects to be constants read the parameters of the current Entry
-   (glue.h). Everything that lwIP would do by polling or by scanning is off or not called. */
+/* lwIP's configuration: TCP over IPv4 and nothing else. Buffers, windows and segment sizes are numbers of the
+   connection that is being worked on, so the macros that lwIP expects to be constants read the parameters of
+   the current Entry (glue.h). Everything that lwIP would do by polling or by scanning is off or not called.
+ */
 #ifndef VMA_LWIP_LWIPOPTS_H
 #define VMA_LWIP_LWIPOPTS_H
 
@@ -9,24 +10,31 @@
 
 /* What differs between connections. Set for each Entry; outside of one, the defaults of glue.cpp hold. */
 struct vma_lwip_parameters {
-  uint16_t mss;                   /* the largest segment we take, in bytes of data: announced, and bound of what the peer's
-                                     option may raise pcb->mss to */
-  uint8_t rcv_scale;              /* announced shift of our window, 0 to 14 (RFC 7323) */
-  uint32_t wnd;                   /* the full receive window in bytes; at most 65535 << rcv_scale */
-  uint32_t snd_buf;               /* initial pcb->snd_buf and pcb->ssthresh, bytes */
-  uint32_t wnd_update_threshold;  /* tcp_recved() sends an update when the window grew by this much, bytes */
-  uint32_t ooseq_bytes;           /* bytes kept out of order; what would exceed it is dropped from the right */
-  uint32_t timestamp_offset;      /* added to the milliseconds in our timestamps: they shall not tell the uptime */
+    /* The largest segment we take, in bytes of data: announced, and the most that the peer's option may raise
+       pcb->mss to. */
+    uint16_t mss;
+    /* Announced shift of our window, 0 to 14 (RFC 7323). */
+    uint8_t rcv_scale;
+    /* The full receive window in bytes; at most 65535 << rcv_scale. */
+    uint32_t wnd;
+    /* The initial pcb->snd_buf and pcb->ssthresh, bytes. */
+    uint32_t snd_buf;
+    /* tcp_recved() sends an update when the window grew by this much, bytes. */
+    uint32_t wnd_update_threshold;
+    /* Bytes kept out of order; what would exceed it is dropped from the right. */
+    uint32_t ooseq_bytes;
+    /* Added to the milliseconds in our timestamps: they shall not tell the uptime. */
+    uint32_t timestamp_offset;
 };
 #ifdef __cplusplus
 extern "C" {
 #endif
-extern __thread const struct vma_lwip_parameters *vma_lwip_parameters;
+extern __thread const struct vma_lwip_parameters* vma_lwip_parameters;
 #ifdef __cplusplus
 }
 #endif
 
-/* <netinet/tcp.h> has one too. */
+/* <netinet/tcp.h> has one, too, with another meaning. */
 #undef TCP_MSS
 #define TCP_MSS (vma_lwip_parameters->mss)
 #define TCP_WND (vma_lwip_parameters->wnd)
@@ -63,11 +71,11 @@ extern __thread const struct vma_lwip_parameters *vma_lwip_parameters;
 #define LWIP_TCP_TIMESTAMPS 1
 #define LWIP_WND_SCALE 1
 #define LWIP_TCP_KEEPALIVE 1
-#define TCP_LISTEN_BACKLOG 0          /* its counter has 8 bits; our Listener bounds what is half open */
-#define TCP_CALCULATE_EFF_SEND_MSS 0  /* the route's MTU is in `mss` */
-#define TCP_OVERSIZE 0                /* only tcp_write() would use it, and we do not */
+#define TCP_LISTEN_BACKLOG 0         /* its counter has 8 bits; our Listener bounds what is half open */
+#define TCP_CALCULATE_EFF_SEND_MSS 0 /* the route's MTU is in `mss` */
+#define TCP_OVERSIZE 0               /* only tcp_write() would use it, and we do not */
 #define TCP_SND_QUEUELEN 0xffff
-#define TCP_SLOW_INTERVAL 1           /* tcp_ticks are milliseconds */
+#define TCP_SLOW_INTERVAL 1 /* tcp_ticks are milliseconds */
 #define TCP_TTL 64
 #define LWIP_HAVE_LOOPIF 0
 #define LWIP_SINGLE_NETIF 1
@@ -88,8 +96,8 @@ extern __thread const struct vma_lwip_parameters *vma_lwip_parameters;
 #define LWIP_SUPPORT_CUSTOM_PBUF 1
 #define PBUF_POOL_FREE_OOSEQ 0
 #define PBUF_POOL_BUFSIZE 2048
-/* Room for Ethernet with a VLAN tag in front of the IP header. lwIP aligns payloads to 8 at this offset, so with 20 (and
-   20 for IP) the TCP header is aligned. */
+/* Room for Ethernet with a VLAN tag in front of the IP header. lwIP aligns payloads to 8 at this offset, so
+   with 20 (and 20 for IP) the TCP header is aligned. */
 #define PBUF_LINK_HLEN 20
 
 #ifdef __cplusplus
@@ -99,10 +107,10 @@ struct ip4_addr;
 struct tcp_pcb;
 struct tcp_hdr;
 struct pbuf;
-uint32_t vma_lwip_isn(const struct ip4_addr *local_ip, uint16_t local_port, const struct ip4_addr *remote_ip,
+uint32_t vma_lwip_isn(const struct ip4_addr* local_ip, uint16_t local_port, const struct ip4_addr* remote_ip,
                       uint16_t remote_port);
-int8_t vma_lwip_inpacket(struct tcp_pcb *pcb, struct tcp_hdr *header, uint16_t optlen, uint16_t opt1len, uint8_t *opt2,
-                         struct pbuf *p);
+int8_t vma_lwip_inpacket(struct tcp_pcb* pcb, struct tcp_hdr* header, uint16_t optlen, uint16_t opt1len,
+                         uint8_t* opt2, struct pbuf* p);
 #ifdef __cplusplus
 }
 #endif
