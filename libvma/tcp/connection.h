@@ -26,7 +26,6 @@
 #include "libvma/tcp/congestion.h"
 #include "libvma/tcp/path.h"
 #include "libvma/tcp/rtt.h"
-#include "libvma/tcp/sack.h"
 #include "libvma/tcp/timer_wheel.h"
 
 struct tcp_pcb;
@@ -37,6 +36,9 @@ struct tcp_hdr;
 namespace vma::tcp {
 
 class Listener;
+struct SackBlock {
+    std::uint32_t left, right;
+};
 
 // What the program may set (socket options), in the units of the options. A listener's are copied to what it accepts.
 struct Options {
@@ -56,7 +58,7 @@ struct Options {
     std::uint32_t receive_lowat = 1;        // SO_RCVLOWAT
     unsigned defer_accept_s = 0;
     std::uint32_t delayed_ack_ms = 40;
-    Algorithm congestion = Algorithm::cubic;
+    CongestionAlgorithm congestion = CongestionAlgorithm::cubic;
 };
 
 // What a connection is good for at the moment; for statistics and tests.
@@ -133,7 +135,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     Counters counters() noexcept;
     const Endpoints& endpoints() const noexcept { return ends_; }
     std::uint32_t mss() const noexcept { return mss_.load(std::memory_order_relaxed); }
-    Algorithm algorithm() noexcept;
+    CongestionAlgorithm algorithm() noexcept;
     ring::Ring* ring() const noexcept { return ring_.load(std::memory_order_acquire); }
     std::uint32_t send_space() const noexcept;    // bytes that send() would take now
     std::uint32_t send_buffer() const noexcept;   // its limit now
@@ -172,3 +174,219 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     static std::size_t count() noexcept;
     // In a forked child: connections are the parent's. Forget all.
     static void reset_in_child() noexcept;
+
+  private:
+    friend class Listener;
+    friend struct Callbacks;  // what lwIP calls
+
+    Connection(PathSource& paths, const Endpoints& ends, const Options& options) noexcept;
+    ~Connection() override;
+    // For a PCB that lwIP made of a SYN (state SYN_RCVD).
+    static Connection* adopt(PathSource& paths, tcp_pcb* pcb, const Endpoints& ends, const Options& options,
+                             Listener* origin) noexcept;
+
+    // ---- lock (connection.cpp) ----
+    bool enter() noexcept;      // false: this thread has it already
+    void leave() noexcept;      // works off the backlog, publishes what changed, unlocks, and does what must wait for that
+    void settle() noexcept;     // state, events, timers, owner
+    template <class F>
+    void in_lwip(F&& call) noexcept;  // enters lwIP with this PCB; notices when lwIP freed it
+    void publish() noexcept;
+    std::uint32_t compute_events() const noexcept;
+    void fail(int error) noexcept;    // the connection is over, with this error for the program
+    void gone() noexcept;             // lwIP has freed the PCB
+    void free_queues() noexcept;
+    bool attach() noexcept;
+    verbs::FlowSpec flow() const noexcept {
+        return {IPPROTO_TCP, ends_.local_addr, ends_.local_port, ends_.remote_addr, ends_.remote_port};
+    }
+    void options_changed() noexcept;
+    void set_pcb_options() noexcept;
+
+    // ---- path ----
+    int find_path() noexcept;   // 0, or an errno of PathSource
+    void use_path(const Path& path) noexcept;
+    std::uint32_t wanted_mss() const noexcept;
+    std::uint32_t send_mss() const noexcept;
+
+    // ---- receive (input.cpp) ----
+    void input_list(ring::RxBuffer* list) noexcept;
+    void input(pbuf* p) noexcept;
+    bool check(tcp_hdr& header, unsigned option_bytes, const pbuf& p) noexcept;  // the hook in front of lwIP
+    void challenge() noexcept;
+    void received(pbuf* p) noexcept;
+    void peer_finished() noexcept;
+    void established() noexcept;
+    void simultaneous_open(const tcp_hdr& header, unsigned option_bytes) noexcept;
+    bool time_wait_reopens(const ring::RxBuffer& buffer) const noexcept;
+    void reopen(ring::RxBuffer* buffer) noexcept;
+    void compact_receive_queue() noexcept;
+    void open_window(std::size_t bytes) noexcept;
+    // For Listener: sends the SYN-ACK of an adopted connection.
+    void answer_syn(const Path& path, bool resolved) noexcept;
+    // Ends without a word to the peer. Any thread; if the lock is taken its owner does it.
+    void abandon_quietly() noexcept;
+    void unref_later() noexcept { later_unrefs_++; }  // with the lock held: leave() does it
+
+    // ---- loss (recovery.cpp) ----
+    struct AckInfo {
+        std::uint32_t ack = 0, window = 0;
+        bool data = false;
+        const SackBlock* blocks = nullptr;
+        unsigned block_count = 0;
+        std::uint32_t echo = 0;      // time stamp that came back, 0: none
+    };
+    void before_ack(const AckInfo& info) noexcept;
+    std::uint32_t pipe() const noexcept;         // bytes that are in the network, as far as we know
+    void retransmit_lost() noexcept;
+    void segment_sent(tcp_seg* seg) noexcept;    // for the first time
+    void all_lost() noexcept;
+    void on_timeout(std::uint64_t now) noexcept;
+    void tail_loss_probe() noexcept;
+    void restart_after_idle(std::uint64_t now) noexcept;
+    void scoreboard_reset() noexcept;
+
+    // ---- send (output.cpp) ----
+    void output() noexcept;     // whatever may be sent now: retransmissions, data, an ACK
+    void acknowledge(std::uint64_t now) noexcept;
+    bool only_delayed() const noexcept { return delayed_only_; }
+    void resegment() noexcept;
+    std::uint32_t timestamp() const noexcept;
+    bool send_segment(tcp_seg* seg, bool again) noexcept;
+    void send_ack() noexcept;
+    void send_control(pbuf* p) noexcept;
+    int transmit(const std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov, std::size_t count,
+                 std::size_t length) noexcept;
+    std::size_t put_options(std::uint8_t* at, const tcp_seg* seg) noexcept;
+    bool keep_back(const tcp_seg* seg) noexcept;
+    bool split(tcp_seg* seg, std::uint32_t length) noexcept;
+    tcp_seg* new_segment(std::uint32_t room) noexcept;
+    std::size_t append(const iovec* iov, std::size_t count, std::size_t length) noexcept;
+    void ack_sent() noexcept;
+    std::uint32_t queued() const noexcept;
+    std::uint32_t send_limit() const noexcept;
+
+    // ---- time (timers.cpp) ----
+    static void timer_fired(Timer& timer) noexcept;
+    void on_timer() noexcept;
+    void run_timers(std::uint64_t now) noexcept;
+    void retransmission_timeout(std::uint64_t now) noexcept;
+    void probe(std::uint64_t now) noexcept;
+    void keep_alive(std::uint64_t now) noexcept;
+    void arm_timers() noexcept;
+    bool retried_too_long(std::uint64_t now) const noexcept;
+    void enter_time_wait() noexcept;
+    void start_fin_wait2() noexcept;
+    void give_up(int error) noexcept;
+    void wait_for_path(int error, std::uint64_t now) noexcept;
+    void close_locked(bool reset) noexcept;
+
+    // The segment list of lwIP as sack.h sees it.
+    struct SegmentAccess;
+    struct OwnTimer : Timer {
+        explicit OwnTimer(Connection* c) noexcept : Timer(&Connection::timer_fired), connection(c) {}
+        Connection* connection;
+    };
+    friend class Engine;
+
+    PathSource& paths_;
+    const Endpoints ends_;
+    std::atomic<std::uint32_t> refs_{1};
+    Listener* origin_ = nullptr;            // of an accepted connection; a reference
+    Owner* owner_ = nullptr;
+
+    mutable Lock lock_;
+    Lock backlog_lock_;                     // a leaf
+    ring::RxBuffer* backlog_first_ = nullptr;
+    ring::RxBuffer* backlog_last_ = nullptr;
+    std::atomic<bool> backlog_any_{false};
+    // Frames of the running batch; under the ring's rx_lock.
+    ring::RxBuffer* staged_first_ = nullptr;
+    ring::RxBuffer* staged_last_ = nullptr;
+
+    // What others read without the lock.
+    std::atomic<State> state_{State::close};
+    std::atomic<std::uint32_t> events_{0};
+    std::atomic<std::uint32_t> in_edges_{0}, out_edges_{0};
+    std::atomic<std::size_t> readable_{0};
+    std::atomic<std::uint32_t> mss_{536};
+    std::atomic<int> error_{0};
+    std::atomic<ring::Ring*> ring_{nullptr};
+    std::atomic<bool> urgent_seen_{false};
+    std::atomic<bool> wants_output_{false}; // for the lock's owner: send what is held back, or see abandon_, close_requested_
+    std::atomic<bool> abandon_{false};
+    std::atomic<int> close_requested_{0};   // 1: close(), 2: close(reset)
+    std::atomic<bool> held_{false};         // on the ring's list of held senders
+    std::atomic<bool> ring_scarce_{false};
+    std::atomic<std::uint32_t> shown_queued_{0}, shown_unsent_{0};
+
+    // All below: under lock_.
+    tcp_pcb* pcb_ = nullptr;
+    Options options_;
+    bool orphan_ = false, attached_ = false, detaching_ = false, frozen_ = false;
+    bool connecting_ = false, was_established_ = false, changed_ = false;
+    bool read_shut_ = false, write_shut_ = false, peer_closed_ = false;
+    mutable bool no_space_ = false;         // somebody was told that there is no room
+    bool more_ = false;                     // the last write said that more follows
+    bool simultaneous_ = false, syn_repeated_ = false, deferred_ = false;
+    std::uint32_t later_unrefs_ = 0;
+    std::uint32_t in_wake_ = 0, out_wake_ = 0;  // wake-ups to publish
+
+    // path
+    Path path_;
+    bool has_path_ = false;
+    std::uint32_t learnt_mtu_ = 0;          // by ICMP, 0: none
+    alignas(8) std::uint8_t ip_headers_[34]{};
+
+    // receive
+    pbuf* rx_first_ = nullptr;
+    pbuf* rx_last_ = nullptr;
+    std::uint32_t rx_pieces_ = 0;
+    std::uint32_t ack_due_bytes_ = 0;       // received since the last ACK left
+    std::uint32_t acked_upto_ = 0;          // rcv_nxt in the last segment sent
+    std::uint32_t quick_acks_ = 16;         // ACKs to send without delay, as Linux does when a connection begins
+    std::uint64_t challenge_window_start_ = 0;
+    unsigned challenges_ = 0;
+    std::uint64_t last_rx_ns_ = 0;
+    std::uint64_t last_data_rx_ns_ = 0, last_data_tx_ns_ = 0;
+    std::uint64_t ts_recent_ns_ = 0;
+    std::uint32_t largest_in_ = 0;          // the peer's segments, as seen
+    bool pingpong_ = false;                 // requests and answers alternate: an ACK can wait for the answer
+    bool delayed_only_ = false;
+
+    // send
+    tcp_seg* tail_ = nullptr;               // last of pcb_->unsent if data may be appended to it
+    std::uint32_t tail_room_ = 0;
+    tcp_seg* unacked_last_ = nullptr;
+    std::uint32_t data_end_ = 0;            // sequence number behind the last byte queued
+    std::uint32_t small_end_ = 0;           // end of the last short segment sent (Nagle, Minshall's variant)
+    std::uint32_t burst_ = 0;               // writes since the program last turned to something else
+    std::uint64_t last_write_ns_ = 0;
+    Congestion cc_;
+    RttEstimator rtt_;
+    std::uint64_t syn_sent_ns_ = 0;
+    int soft_error_ = 0;
+    std::uint32_t rtt_seq_ = 0;             // segment being timed ends here
+    std::uint64_t rtt_start_ns_ = 0;        // 0: none
+    bool app_limited_ = false;
+    std::uint32_t recovery_end_ = 0;        // SND.NXT when the recovery began
+    bool in_recovery_ = false, in_rto_ = false;
+    std::uint32_t retries_ = 0;             // timeouts in a row
+    std::uint64_t first_retry_ns_ = 0;
+    std::uint32_t ts_offset_ = 0;
+
+    // time
+    OwnTimer timer_{this};
+    std::uint64_t armed_for_ = 0;
+    std::uint64_t tlp_at_ = 0, user_at_ = 0, path_since_ns_ = 0;
+    std::uint64_t rto_at_ = 0, ack_at_ = 0, probe_at_ = 0, keepalive_at_ = 0, end_at_ = 0, path_at_ = 0, cork_at_ = 0;
+    unsigned probes_ = 0, keepalives_ = 0, path_tries_ = 0;
+    Connection* tw_next_ = nullptr;
+    Connection* tw_prev_ = nullptr;
+    bool in_time_wait_ = false;
+    bool tw_listed_ = false;                // under Engine's lock, as tw_next_ and tw_prev_
+
+    Counters counters_;
+};
+
+}  // namespace vma::tcp

@@ -9,6 +9,10 @@
 // retransmission, or ours of the SYN-ACK, tries again.
 #pragma once
 
+#include <deque>
+#include <map>
+#include <unordered_map>
+
 #include "libvma/tcp/connection.h"
 
 namespace vma::tcp {
@@ -46,3 +50,57 @@ class Listener final : public ring::FrameSink {
 
     bool deliver(ring::RxBuffer* buffer) noexcept override;
     void batch_end(ring::Ring& ring) noexcept override;
+
+  private:
+    friend class Connection;
+    friend struct ListenerCallbacks;
+    struct Key {
+        in_addr_t remote_addr, local_addr;
+        in_port_t remote_port;
+        friend bool operator==(const Key&, const Key&) = default;
+    };
+    struct KeyHash {
+        std::size_t operator()(const Key& k) const noexcept {
+            std::uint64_t h = (std::uint64_t{k.remote_addr} << 32 | k.local_addr) * 0x9e3779b97f4a7c15u;
+            h = (h ^ h >> 29 ^ k.remote_port) * 0xff51afd7ed558ccdu;
+            return static_cast<std::size_t>(h ^ h >> 32);
+        }
+    };
+    struct HalfOpen {
+        Connection* connection;       // a reference
+        std::uint64_t serial;         // in order of arrival
+    };
+
+    Listener(PathSource& paths, in_port_t port, const Options& options, unsigned backlog) noexcept;
+    ~Listener() override = default;
+    bool full() const noexcept { return pending_.load(std::memory_order_relaxed) > backlog_; }
+    void on_syn(ring::RxBuffer* buffer) noexcept;
+    void answer_stray(ring::RxBuffer* buffer) noexcept;
+    void make_room() noexcept;
+    // From connections: the handshake is done and the rule is in place; or the half-open one has ended.
+    bool completed(Connection& connection) noexcept;
+    void lost(Connection& connection) noexcept;
+    void reply(pbuf* p, in_addr_t from, in_addr_t to, in_port_t peer_port) noexcept;
+    static Key key_of(const Connection& c) noexcept {
+        return {c.endpoints().remote_addr, c.endpoints().local_addr, c.endpoints().remote_port};
+    }
+
+    PathSource& paths_;
+    const in_port_t port_;
+    std::atomic<std::uint32_t> refs_{1};
+    std::atomic<unsigned> pending_{0};
+    std::atomic<std::uint32_t> arrivals_{0};
+
+    Lock lock_;                       // taken inside connections' locks; inside it nothing but the owner's
+    Options options_;
+    unsigned backlog_;
+    bool closed_ = false;
+    Owner* owner_ = nullptr;
+    std::unordered_map<Key, HalfOpen, KeyHash> half_open_;
+    std::map<std::uint64_t, Connection*> by_age_;
+    std::uint64_t serial_ = 0;
+    std::deque<Connection*> ready_;   // references
+    Counters counters_;
+};
+
+}  // namespace vma::tcp

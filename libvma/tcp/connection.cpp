@@ -1,0 +1,611 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// A connection's life: beginning, lock, what it shows to the outside, end.
+#include "libvma/tcp/connection.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "libvma/tcp/engine.h"
+#include "libvma/tcp/isn.h"
+#include "libvma/tcp/listener.h"
+#include "libvma/tcp/lwip_entry.h"
+#include "libvma/tcp/sequence.h"
+#include "libvma/tcp/time.h"
+
+namespace vma::tcp {
+namespace {
+
+std::atomic<std::size_t> g_count{0};
+
+constexpr std::uint32_t kInEvents = EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLPRI | EPOLLHUP | EPOLLERR;
+
+State state_of(const tcp_pcb& pcb) noexcept {
+    switch (pcb.state) {
+        case SYN_SENT: return State::syn_sent;
+        case SYN_RCVD: return State::syn_recv;
+        case ESTABLISHED: return State::established;
+        case FIN_WAIT_1: return State::fin_wait1;
+        case FIN_WAIT_2: return State::fin_wait2;
+        case CLOSE_WAIT: return State::close_wait;
+        case CLOSING: return State::closing;
+        case LAST_ACK: return State::last_ack;
+        case TIME_WAIT: return State::time_wait;
+        case LISTEN: return State::listen;
+        default: return State::close;
+    }
+}
+
+}  // namespace
+
+// ---- beginning ----
+
+Connection* Connection::create(PathSource& paths, const Endpoints& ends, const Options& options) noexcept {
+    return new (std::nothrow) Connection(paths, ends, options);
+}
+
+Connection::Connection(PathSource& paths, const Endpoints& ends, const Options& options) noexcept
+    : paths_(paths), ends_(ends), options_(options) {
+    g_count.fetch_add(1, std::memory_order_relaxed);
+    ts_offset_ = timestamp_offset(ends_);
+    last_rx_ns_ = now_ns();
+    quick_acks_ = options.quickack ? 16 : 0;
+}
+
+Connection::~Connection() {
+    Engine::instance().wheel().cancel(timer_);
+    later_unrefs_ = 0;
+    if (pcb_ != nullptr) in_lwip([&](lwip::Entry&) { tcp_abandon(pcb_, 0); });
+    free_queues();
+    while (backlog_first_ != nullptr) {
+        ring::RxBuffer* next = backlog_first_->next;
+        backlog_first_->release();
+        backlog_first_ = next;
+    }
+    if (origin_ != nullptr) origin_->unref();
+    g_count.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Connection::unref() noexcept {
+    if (refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+}
+
+std::size_t Connection::count() noexcept { return g_count.load(std::memory_order_relaxed); }
+
+bool Connection::attach() noexcept {
+    if (attached_) return true;
+    ring::Ring* ring = path_.ring;
+    auto added = ring->attach(flow(), this, ring::Share::latest);
+    if (!added) return false;
+    attached_ = true;
+    ref();  // the rule's; detached() gives it back
+    ring_.store(ring, std::memory_order_release);
+    Engine::instance().started(*ring);
+    return true;
+}
+
+int Connection::connect() noexcept {
+    if (!enter()) return -EALREADY;
+    int error = find_path();
+    // The neighbour's address may be unknown yet: the SYN then waits for it, as a packet in the kernel does.
+    if (error == EAGAIN && path_.ring != nullptr) error = 0;
+    if (error == 0) {
+        connecting_ = true;
+        // Before the SYN leaves, and without the lock: rings call us with their locks held.
+        lock_.unlock();
+        const bool attached = attach();
+        lock_.lock();
+        if (!attached) error = EOPNOTSUPP;
+    }
+    if (error == 0) {
+        const lwip::Parameters parameters = parameters_of(options_, wanted_mss(), ts_offset_);
+        {
+            lwip::Entry entry(static_cast<tcp_pcb*>(nullptr), Callbacks::kHooks, this, parameters);
+            pcb_ = tcp_new();
+        }
+        if (pcb_ != nullptr) Callbacks::install(pcb_, this);
+        if (pcb_ == nullptr) {
+            error = ENOBUFS;
+        } else {
+            err_t result = ERR_OK;
+            set_pcb_options();
+            in_lwip([&](lwip::Entry&) {
+                pcb_->local_ip.addr = ends_.local_addr;
+                pcb_->local_port = ntohs(ends_.local_port);
+                ip_addr_t to{ends_.remote_addr};
+                result = tcp_connect(pcb_, &to, ntohs(ends_.remote_port), &Callbacks::connected);
+            });
+            if (result != ERR_OK) error = ENOBUFS;
+        }
+    }
+    if (error != 0) {
+        connecting_ = false;
+        if (pcb_ != nullptr) in_lwip([&](lwip::Entry&) { tcp_abandon(pcb_, 0); });
+    }
+    leave();
+    return -error;
+}
+
+Connection* Connection::adopt(PathSource& paths, tcp_pcb* pcb, const Endpoints& ends, const Options& options,
+                              Listener* origin) noexcept {
+    auto* c = new (std::nothrow) Connection(paths, ends, options);
+    if (c == nullptr) return nullptr;
+    c->pcb_ = pcb;
+    origin->ref();
+    c->origin_ = origin;
+    c->state_.store(State::syn_recv, std::memory_order_release);
+    Callbacks::install(pcb, c);
+    c->set_pcb_options();
+    return c;
+}
+
+void Connection::established() noexcept {
+    connecting_ = false;
+    was_established_ = true;
+    mss_.store(send_mss(), std::memory_order_relaxed);
+    cc_.init(options_.congestion, send_mss());
+    if (rtt_.backoffs() != 0 && !rtt_.measured()) rtt_.handshake_without_sample();
+    retries_ = 0;
+    acked_upto_ = pcb_->rcv_nxt;
+    data_end_ = small_end_ = pcb_->snd_lbb;
+    out_wake_++;
+    if (origin_ == nullptr) return;
+    // A passive open: a rule of its own, then the listener may hand it out.
+    if (!attach() || !origin_->completed(*this)) abandon_.store(true), wants_output_.store(true);
+}
+
+void Connection::set_owner(Owner* owner) noexcept {
+    const bool mine = enter();
+    owner_ = owner;
+    if (mine) leave();
+}
+
+// ---- lock ----
+
+bool Connection::enter() noexcept {
+    if (lock_.try_lock()) return true;
+    if (lock_.owned_by_me()) return false;
+    lock_.lock();
+    return true;
+}
+
+void Connection::leave() noexcept {
+    for (;;) {
+        while (backlog_any_.load(std::memory_order_acquire)) {
+            backlog_lock_.lock();
+            ring::RxBuffer* list = backlog_first_;
+            backlog_first_ = backlog_last_ = nullptr;
+            backlog_any_.store(false, std::memory_order_relaxed);
+            backlog_lock_.unlock();
+            input_list(list);
+        }
+        if (wants_output_.load(std::memory_order_relaxed) && wants_output_.exchange(false)) {
+            if (abandon_.exchange(false) && pcb_ != nullptr) in_lwip([&](lwip::Entry&) { tcp_abandon(pcb_, 0); });
+            if (const int how = close_requested_.exchange(0); how != 0) close_locked(how == 2);
+            burst_ = 0;
+            output();
+        }
+        settle();
+        const std::uint32_t unrefs = std::exchange(later_unrefs_, 0);
+        // The rule goes when nothing is to come any more.
+        const bool ended = pcb_ == nullptr && attached_ && !detaching_ && !frozen_ && !connecting_;
+        if (ended) detaching_ = true;
+        lock_.unlock();
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        for (std::uint32_t i = 0; i < unrefs; i++) unref();  // never the last: the caller has one
+        if (ended) {
+            ring::Ring* ring = ring_.load(std::memory_order_relaxed);
+            ring->detach_soon(flow(), this);  // may be the end of this object, unless the caller has a reference
+            return;
+        }
+        if (!backlog_any_.load(std::memory_order_relaxed) && !wants_output_.load(std::memory_order_relaxed)) return;
+        if (!lock_.try_lock()) return;  // the new owner does it
+    }
+}
+
+void Connection::abandon_quietly() noexcept {
+    abandon_.store(true, std::memory_order_relaxed);
+    wants_output_.store(true, std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (lock_.try_lock()) leave();
+}
+
+void Connection::answer_syn(const Path& path, bool resolved) noexcept {
+    if (!enter()) return;
+    path_ = path;
+    has_path_ = resolved;
+    if (resolved) use_path(path);
+    acked_upto_ = pcb_ != nullptr ? pcb_->rcv_nxt : 0;
+    output();
+    leave();
+}
+
+void Connection::settle() noexcept {
+    shown_queued_.store(queued(), std::memory_order_release);
+    std::uint32_t unsent = 0;
+    if (pcb_ != nullptr && pcb_->unsent != nullptr && was_established_) {
+        const auto n = static_cast<std::int32_t>(data_end_ - ntohl(pcb_->unsent->tcphdr->seqno));
+        unsent = n > 0 ? static_cast<std::uint32_t>(n) : 0;
+    }
+    shown_unsent_.store(unsent, std::memory_order_release);
+    if (pcb_ != nullptr) {
+        const State now = state_of(*pcb_);
+        if (now == State::time_wait && !in_time_wait_) enter_time_wait();
+        state_.store(now, std::memory_order_release);
+    } else {
+        state_.store(State::close, std::memory_order_release);
+    }
+    publish();
+    arm_timers();
+}
+
+void Connection::publish() noexcept {
+    const std::uint32_t before = events_.load(std::memory_order_relaxed), now = compute_events();
+    if ((now & ~before) & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) in_wake_++, out_wake_++;
+    if ((now & ~before) & EPOLLOUT) out_wake_ += no_space_ || !was_established_, no_space_ = false;
+    if (before == now && (in_wake_ | out_wake_) == 0) return;
+    events_.store(now, std::memory_order_release);
+    in_edges_.fetch_add(in_wake_, std::memory_order_release);
+    out_edges_.fetch_add(out_wake_, std::memory_order_release);
+    in_wake_ = out_wake_ = 0;
+    if (owner_ != nullptr) owner_->changed();
+}
+
+// The kernel's tcp_poll() in other words.
+std::uint32_t Connection::compute_events() const noexcept {
+    std::uint32_t mask = 0;
+    const State state = pcb_ != nullptr ? state_of(*pcb_) : State::close;
+    const bool receive_shut = read_shut_ || peer_closed_;
+    if ((receive_shut && write_shut_) || state == State::close) mask |= EPOLLHUP;
+    if (receive_shut) mask |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
+    if (state != State::syn_sent && state != State::syn_recv) {
+        const std::size_t enough = std::max<std::size_t>(1, std::min(options_.receive_lowat, send_limit()));
+        if (readable_.load(std::memory_order_relaxed) >= enough) mask |= EPOLLIN | EPOLLRDNORM;
+        if (write_shut_) {
+            mask |= EPOLLOUT | EPOLLWRNORM;
+        } else {
+            const std::uint32_t used = queued(), limit = send_limit();
+            const bool room = used <= limit && limit - used >= used / 2;
+            const bool few_unsent =
+                options_.notsent_lowat == 0xffffffff || unsent_bytes() < options_.notsent_lowat || unsent_bytes() == 0;
+            if (room && few_unsent) mask |= EPOLLOUT | EPOLLWRNORM;
+        }
+    }
+    if (error_.load(std::memory_order_relaxed) != 0) mask |= EPOLLERR;
+    return mask;
+}
+
+std::uint32_t Connection::edges(std::uint32_t interest) const noexcept {
+    std::uint32_t n = 0;
+    if (interest & kInEvents) n += in_edges_.load(std::memory_order_acquire);
+    if (interest & (EPOLLOUT | EPOLLWRNORM)) n += out_edges_.load(std::memory_order_acquire);
+    return n;
+}
+
+int Connection::take_error() noexcept {
+    const int error = error_.exchange(0, std::memory_order_acq_rel);
+    if (error != 0 && enter()) leave();  // EPOLLERR goes
+    return error;
+}
+
+void Connection::fail(int error) noexcept {
+    error_.store(error, std::memory_order_release);
+}
+
+// lwIP has freed the PCB: the connection is over, for whatever reason.
+void Connection::gone() noexcept {
+    pcb_ = nullptr;
+    tail_ = nullptr;
+    unacked_last_ = nullptr;
+    tail_room_ = 0;
+    connecting_ = false;
+    if (origin_ != nullptr && !was_established_) origin_->lost(*this);
+    scoreboard_reset();
+    Engine::instance().time_wait_left(*this);
+    // Both directions, as the kernel's tcp_done().
+    peer_closed_ = true;
+    write_shut_ = true;
+    in_wake_++;
+    out_wake_++;
+    if (orphan_) free_queues();
+}
+
+void Connection::free_queues() noexcept {
+    while (rx_first_ != nullptr) {
+        pbuf* next = rx_first_->next;
+        rx_first_->next = nullptr;
+        rx_first_->tot_len = rx_first_->len;
+        pbuf_free(rx_first_);
+        rx_first_ = next;
+    }
+    rx_last_ = nullptr;
+    rx_pieces_ = 0;
+    readable_.store(0, std::memory_order_release);
+}
+
+void Connection::detached(ring::Ring& ring) noexcept {
+    Engine::instance().stopped(ring);
+    // Frames that this batch has staged find no PCB any more.
+    while (staged_first_ != nullptr) {
+        ring::RxBuffer* next = staged_first_->next;
+        staged_first_->next = nullptr;
+        staged_first_->release();
+        staged_first_ = next;
+    }
+    staged_last_ = nullptr;
+    unref();
+}
+
+// ---- path ----
+
+std::uint32_t Connection::wanted_mss() const noexcept {
+    std::uint32_t mtu = path_.mtu != 0 ? path_.mtu : 1500;
+    if (learnt_mtu_ != 0) mtu = std::min(mtu, learnt_mtu_);
+    std::uint32_t mss = mtu > 40 + 88 ? mtu - 40 : 88;
+    if (options_.maxseg != 0) mss = std::min(mss, options_.maxseg);
+    return std::min<std::uint32_t>(mss, 0xffff - 40);
+}
+
+std::uint32_t Connection::send_mss() const noexcept {
+    std::uint32_t mss = wanted_mss();
+    if (pcb_ != nullptr) {
+        mss = std::min<std::uint32_t>(mss, pcb_->mss);
+        if (pcb_->flags & TF_TIMESTAMP) mss -= 12;
+    }
+    return std::max<std::uint32_t>(mss, 32);
+}
+
+int Connection::find_path() noexcept {
+    Path path;
+    const int error = paths_.find(ends_, options_.path, path);
+    if (error != 0 && error != EAGAIN) {
+        has_path_ = false;
+        return error;
+    }
+    if (path.ring == nullptr) return error != 0 ? error : EOPNOTSUPP;
+    // The rule stays on the ring where it is: a route over another interface is used for sending only.
+    const std::uint32_t mss_before = wanted_mss();
+    path_ = path;
+    has_path_ = error == 0;
+    if (has_path_) use_path(path);
+    if (wanted_mss() != mss_before && was_established_) {
+        cc_.set_mss(send_mss());
+        mss_.store(send_mss(), std::memory_order_relaxed);
+    }
+    return error;
+}
+
+void Connection::use_path(const Path& path) noexcept {
+    net::UdpTemplate t;
+    t.src_mac = path.src_mac;
+    t.dst_mac = path.dst_mac;
+    t.src_addr = ends_.local_addr;
+    t.dst_addr = ends_.remote_addr;
+    t.tos = options_.path.tos;
+    t.ttl = options_.path.ttl;
+    t.dont_fragment = options_.path.dont_fragment;
+    net::build_ip_headers(t, IPPROTO_TCP, ip_headers_);
+}
+
+void Connection::path_mtu(std::uint32_t mtu) noexcept {
+    if (mtu < 68 || !enter()) return;
+    mtu = std::max<std::uint32_t>(mtu, 552);  // the kernel's net.ipv4.route.min_pmtu
+    if (learnt_mtu_ == 0 || mtu < learnt_mtu_) {
+        learnt_mtu_ = mtu;
+        if (pcb_ != nullptr && was_established_) {
+            cc_.set_mss(send_mss());
+            mss_.store(send_mss(), std::memory_order_relaxed);
+            resegment();
+            output();
+        }
+    }
+    leave();
+}
+
+// ---- options ----
+
+Options Connection::options() noexcept {
+    if (!enter()) return options_;
+    Options o = options_;
+    leave();
+    return o;
+}
+
+void Connection::set_pcb_options() noexcept {
+    pcb_->ttl = options_.path.ttl;
+    pcb_->tos = options_.path.tos;
+    tcp_set_flags(pcb_, TF_NODELAY);  // when to wait is decided in output.cpp
+}
+
+void Connection::options_changed() noexcept {
+    if (pcb_ != nullptr) {
+        set_pcb_options();
+        if (was_established_) {
+            if (cc_.algorithm() != options_.congestion) cc_.change(options_.congestion);
+            mss_.store(send_mss(), std::memory_order_relaxed);
+        }
+        if (has_path_) use_path(path_);
+        burst_ = 0;
+        output();  // a cork may have gone
+    }
+    if (!options_.keepalive) keepalive_at_ = 0;
+}
+
+void Connection::quick_ack(bool on) noexcept {
+    if (!enter()) return;
+    options_.quickack = on;
+    quick_acks_ = on ? 16 : 0;
+    if (on && pcb_ != nullptr && ack_due_bytes_ != 0) {
+        tcp_ack_now(pcb_);
+        output();
+    }
+    leave();
+}
+
+CongestionAlgorithm Connection::algorithm() noexcept { return options().congestion; }
+
+// ---- data, the receiving half ----
+
+ssize_t Connection::receive(const iovec* iov, std::size_t count, std::size_t length, unsigned flags,
+                            std::size_t skip) noexcept {
+    if (!enter()) return -EWOULDBLOCK;
+    ssize_t result;
+    if (readable_.load(std::memory_order_relaxed) <= skip) {
+        if (skip != 0)
+            result = -EAGAIN;
+        else if (int error = error_.load(std::memory_order_relaxed); error != 0 && !(peer_closed_ && pcb_ != nullptr)) {
+            error_.store(0, std::memory_order_relaxed);
+            result = -error;
+        } else if (peer_closed_ || read_shut_)
+            result = 0;
+        else if (pcb_ == nullptr && !connecting_)
+            result = -ENOTCONN;
+        else
+            result = -EAGAIN;
+        leave();
+        return result;
+    }
+    std::size_t done = 0, at = 0, which = 0;
+    pbuf* p = rx_first_;
+    std::size_t from = 0;
+    while (skip != 0 && p != nullptr) {  // peeking only
+        const std::size_t n = std::min<std::size_t>(skip, p->len);
+        skip -= n;
+        if (n == p->len)
+            p = p->next;
+        else
+            from = n;
+    }
+    while (p != nullptr && done < length) {
+        std::size_t piece = std::min<std::size_t>(p->len - from, length - done);
+        const auto* data = static_cast<const std::uint8_t*>(p->payload) + from;
+        if (flags & kDiscard) {
+            done += piece;
+            from += piece;
+        } else {
+            while (which < count && at == iov[which].iov_len) which++, at = 0;
+            if (which == count) break;
+            piece = std::min(piece, iov[which].iov_len - at);
+            std::memcpy(static_cast<std::uint8_t*>(iov[which].iov_base) + at, data, piece);
+            done += piece;
+            at += piece;
+            from += piece;
+        }
+        if (from < p->len) {
+            if (!(flags & kPeek)) {
+                p->payload = static_cast<std::uint8_t*>(p->payload) + from;
+                p->len = static_cast<u16_t>(p->len - from);
+                p->tot_len = p->len;
+                from = 0;
+            }
+            continue;
+        }
+        pbuf* next = p->next;
+        if (!(flags & kPeek)) {
+            p->next = nullptr;
+            p->tot_len = p->len;
+            pbuf_free(p);
+            rx_first_ = next;
+            if (next == nullptr) rx_last_ = nullptr;
+            rx_pieces_--;
+        }
+        p = next;
+        from = 0;
+    }
+    result = static_cast<ssize_t>(done);
+    burst_ = 0;
+    if (!(flags & kPeek) && done != 0) {
+        readable_.store(readable_.load(std::memory_order_relaxed) - done, std::memory_order_release);
+        if (pcb_ != nullptr && pcb_->state != TIME_WAIT) open_window(done);
+    }
+    leave();
+    return result;
+}
+
+// ---- end ----
+
+int Connection::shutdown(int how) noexcept {
+    if (!enter()) return -ENOTCONN;
+    int result = 0;
+    if (pcb_ == nullptr) {
+        result = -ENOTCONN;
+    } else if (pcb_->state == SYN_SENT) {
+        // The kernel gives the connection up, without an error to read.
+        in_lwip([&](lwip::Entry&) { tcp_abandon(pcb_, 0); });
+        peer_closed_ = false;
+    } else {
+        if (how != SHUT_WR) {
+            read_shut_ = true;
+            in_wake_++;
+        }
+        if (how != SHUT_RD && !write_shut_) {
+            write_shut_ = true;
+            in_lwip([&](lwip::Entry&) { tcp_shutdown(pcb_, 0, 1); });
+            output();
+        }
+    }
+    leave();
+    return result;
+}
+
+void Connection::close(bool reset) noexcept {
+    const bool mine = enter();
+    owner_ = nullptr;
+    if (!mine) {  // a handler interrupted a call of this thread on this connection: that call ends it
+        close_requested_ = reset ? 2 : 1;
+        wants_output_ = true;
+        return;
+    }
+    close_locked(reset);
+    leave();
+}
+
+void Connection::close_locked(bool reset) noexcept {
+    orphan_ = true;
+    const bool unread = readable_.load(std::memory_order_relaxed) != 0;
+    free_queues();
+    if (pcb_ == nullptr) return;
+    read_shut_ = true;
+    if (pcb_->state == SYN_SENT) {
+        in_lwip([&](lwip::Entry&) { tcp_abandon(pcb_, 0); });
+    } else if (pcb_->state == TIME_WAIT) {
+        // nothing more to do
+    } else if (reset || unread) {
+        in_lwip([&](lwip::Entry&) { tcp_abandon(pcb_, 1); });
+    } else {
+        tcp_set_flags(pcb_, TF_RXCLOSED);  // data that still comes is answered with a RST
+        if (!write_shut_) {
+            write_shut_ = true;
+            in_lwip([&](lwip::Entry&) { tcp_shutdown(pcb_, 0, 1); });
+        }
+        if (pcb_ != nullptr) {
+            burst_ = 0;
+            output();
+        }
+        if (pcb_ != nullptr && pcb_->state == FIN_WAIT_2) start_fin_wait2();
+    }
+}
+
+bool Connection::drained() const noexcept {
+    switch (state()) {
+        case State::fin_wait1:
+        case State::closing:
+        case State::last_ack:
+        case State::established:
+        case State::close_wait:
+            return false;
+        default:
+            return true;
+    }
+}
+
+void Connection::reset_in_child() noexcept {
+    g_count = 0;
+    rekey_in_child();
+}
+
+}  // namespace vma::tcp

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// lwIP's memory: PCBs, segments, pbufs and the buffers of control segments.
+//
+// Blocks of a few sizes, each with a free list per thread and one for all, carved out of larger mappings. In
+// steady state a block costs a few instructions, no lock and no malloc(): the program may call us from a
+// signal handler that interrupted its own malloc(), and an ACK must not wait for a heap. The price: what was
+// once taken stays with the process for later connections. A thread's free blocks go back to all when it
+// ends. Under AddressSanitizer every block is a malloc() of its own, so that it sees wrong accesses.
+#pragma once
+
+#include <cstddef>
+
+namespace vma::tcp::lwip {
+
+// A block of at least `size` bytes, aligned to 16; null when there is none (then errno is as it was). Blocks
+// above kLargestBlock come from malloc().
+inline constexpr std::size_t kLargestBlock = 4096;
+void* allocate(std::size_t size) noexcept;
+// Gives back a block of allocate(size); `size` is the same number. Any thread may do so.
+void deallocate(void* block, std::size_t size) noexcept;
+
+struct MemoryUse {
+    std::size_t used;  // bytes in blocks that are handed out; a thread's last 4 KiB of changes may be missing
+    std::size_t mapped;  // bytes taken from the system for blocks of any kind, used or free
+};
+MemoryUse memory_use() noexcept;
+
+// Gives the calling thread's free blocks to all, and its count to memory_use().
+void flush_thread_cache() noexcept;
+
+}  // namespace vma::tcp::lwip
