@@ -7,16 +7,18 @@
 #include "libvma/tcp/handover.h"
 
 #include <errno.h>
-#include <linux/netlink.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <netinet/ip.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <time.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <utility>
 
 #include "libvma/net/checksum.h"
 #include "libvma/net/frame.h"
@@ -140,9 +142,10 @@ int tcp_state(int fd) noexcept {
 
 class Handover {
   public:
-    Handover(int fd, const KernelState& state) noexcept
+    Handover(int fd, const KernelState& state, const std::function<void()>& unsteer) noexcept
         : fd_(fd),
           s_(state),
+          unsteer_(unsteer),
           sent_(state.snd_nxt - state.snd_una),
           total_(bytes(state.send_queue)),
           received_(bytes(state.receive_queue)),
@@ -150,8 +153,18 @@ class Handover {
 
     Result<void> run() {
         if (auto ok = check(); !ok) return ok;
-        for (auto step : {&Handover::begin, &Handover::connect, &Handover::options, &Handover::queues,
-                          &Handover::unsent, &Handover::fins, &Handover::go}) {
+        measuring_ = s_.timestamps && s_.srtt_us != 0 &&
+                     (total_ != 0 || s_.own_fin == OwnFin::wanted || s_.own_fin == OwnFin::sent);
+        auto done = install();
+        // Where our own segments do not get through (loopback is down, a packet filter), without a measured time.
+        if (!done && std::exchange(measuring_, false)) done = install();
+        return done;
+    }
+
+  private:
+    Result<void> install() {
+        for (auto step : {&Handover::begin, &Handover::connect, &Handover::options, &Handover::received,
+                          &Handover::measure, &Handover::sent, &Handover::unsent, &Handover::fins, &Handover::go}) {
             if (auto ok = (this->*step)(); !ok) {
                 undo();
                 return ok;
@@ -160,7 +173,6 @@ class Handover {
         return {};
     }
 
-  private:
     Result<void> check() const {
         if (sent_ > total_) return refused(-EINVAL, "more was sent than is queued");
         if ((s_.own_fin == OwnFin::sent || s_.own_fin == OwnFin::acknowledged) && sent_ != total_)
@@ -184,7 +196,8 @@ class Handover {
     // After it the socket is ESTABLISHED, with empty queues that begin where ours do.
     Result<void> connect() {
         if (long r = queue(TCP_SEND_QUEUE); r < 0) return refused(r, "TCP_REPAIR_QUEUE");
-        if (long r = set(fd_, IPPROTO_TCP, TCP_QUEUE_SEQ, s_.snd_una); r < 0) return refused(r, "TCP_QUEUE_SEQ");
+        const std::uint32_t begin = s_.snd_una - (measuring_ ? 1 : 0);
+        if (long r = set(fd_, IPPROTO_TCP, TCP_QUEUE_SEQ, begin); r < 0) return refused(r, "TCP_QUEUE_SEQ");
         if (long r = queue(TCP_RECV_QUEUE); r < 0) return refused(r, "TCP_REPAIR_QUEUE");
         const auto first = static_cast<std::uint32_t>(s_.rcv_nxt - received_);
         if (long r = set(fd_, IPPROTO_TCP, TCP_QUEUE_SEQ, first); r < 0) return refused(r, "TCP_QUEUE_SEQ");
@@ -224,9 +237,8 @@ class Handover {
         long r = os::raw_syscall(SYS_setsockopt, fd_, IPPROTO_TCP, TCP_REPAIR_OPTIONS, list.data(),
                                  count * sizeof list[0]);
         if (r < 0) return refused(r, "TCP_REPAIR_OPTIONS");
-        // Even: an odd value asks the kernel to count in microseconds. Ahead by one at most, and never behind.
         if (s_.timestamps)
-            if (r = set(fd_, IPPROTO_TCP, TCP_TIMESTAMP, (s_.ts_value + 1) & ~1u); r < 0)
+            if (r = set(fd_, IPPROTO_TCP, TCP_TIMESTAMP, own_time()); r < 0)
                 return refused(r, "TCP_TIMESTAMP");
         // The segment size follows the MSS only when something makes the kernel compute it again: setting the IP options
         // to what they are does.
@@ -237,13 +249,34 @@ class Handover {
         return {};
     }
 
-    Result<void> queues() {
-        Cursor received(s_.receive_queue);
-        if (auto ok = push(received, received_, receive_, "the receive queue"); !ok) return ok;
+    Result<void> received() {
+        Cursor from(s_.receive_queue);
+        if (auto ok = push(from, received_, receive_, "the receive queue"); !ok) return ok;
+        if (auto ok = window(s_.snd_wnd); !ok) return ok;
         if (long r = queue(TCP_SEND_QUEUE); r < 0) return refused(r, "TCP_REPAIR_QUEUE");
-        // In this mode everything counts as sent.
+        return {};
+    }
+
+    // The peer has long acknowledged the byte before the send queue, so what it is does not matter.
+    Result<void> measure() {
+        if (!measuring_) return {};
+        char byte = 0;
+        const iovec one{&byte, 1};
+        Cursor from({&one, 1});
+        if (auto ok = push(from, 1, send_, "the send queue"); !ok) return ok;
+        const std::uint32_t trip_ms = std::max(s_.srtt_us / 1000, 1u);
+        const bool played = play(s_.rcv_nxt, s_.snd_una, kAck, own_time() - trip_ms) && delivered([this] {
+                                int waiting = 1;
+                                os::raw_syscall(SYS_ioctl, fd_, SIOCOUTQ, &waiting);
+                                return waiting == 0;
+                            });
+        return played ? Result<void>{} : refused(-EIO, "loopback");
+    }
+
+    // In this mode everything counts as sent.
+    Result<void> sent() {
         if (auto ok = push(to_send_, sent_, send_, "the send queue"); !ok) return ok;
-        return window(sent_ == total_ ? s_.snd_wnd : 0);
+        return sent_ == total_ ? Result<void>{} : window(0);
     }
 
     // Queued while the window is closed, so that nothing leaves yet.
@@ -272,8 +305,10 @@ class Handover {
 
     // Everything is in place: the kernel takes over.
     Result<void> go() {
-        // With a window probe: the peer answers it, and both know what the other has.
-        if (long r = repair(TCP_REPAIR_OFF); r < 0) return refused(r, "TCP_REPAIR");
+        if (long r = repair(TCP_REPAIR_OFF_NO_WP); r < 0) return refused(r, "TCP_REPAIR");
+        unsteer_();
+        // Leaving repair mode once more sends the window probe, now that its answer can reach the kernel.
+        if (repair(TCP_REPAIR_ON) >= 0) repair(TCP_REPAIR_OFF);
         receive_.restore(true);
         send_.restore(false);
         restore_reuse();
@@ -295,7 +330,8 @@ class Handover {
 
     // Disconnecting in repair mode sends nothing.
     void undo() noexcept {
-        if (connected_) {
+        to_send_ = Cursor(s_.send_queue);
+        if (std::exchange(connected_, false)) {
             repair(TCP_REPAIR_ON);
             sockaddr nobody{};
             nobody.sa_family = AF_UNSPEC;
@@ -309,6 +345,8 @@ class Handover {
         send_.restore(false);
     }
 
+    // Even: an odd value asks the kernel to count in microseconds. Ahead by one at most, and never behind.
+    std::uint32_t own_time() const noexcept { return (s_.ts_value + 1) & ~1u; }
     long repair(int mode) const noexcept { return set(fd_, IPPROTO_TCP, TCP_REPAIR, mode); }
     long queue(int which) const noexcept { return set(fd_, IPPROTO_TCP, TCP_REPAIR_QUEUE, which); }
     // Repair mode uses the flag for itself and leaves it cleared.
@@ -348,22 +386,27 @@ class Handover {
 
     void play_peer_fin(std::uint32_t ack) noexcept {
         const int before = tcp_state(fd_);
-        if (play(s_.rcv_nxt, ack, kFin | kAck)) {
-            // Delivered before the send call returns, unless the kernel's packet thread is busy with others.
-            for (int i = 0; i < 50; i++) {
-                if (tcp_state(fd_) != before) return;
-                timespec pause{0, 1'000'000};
-                os::raw_syscall(SYS_nanosleep, &pause, nullptr);
-            }
-        }
+        if (play(s_.rcv_nxt, ack, kFin | kAck) && delivered([&] { return tcp_state(fd_) != before; })) return;
         // At least the program sees the end of the stream. The peer has sent its last byte already.
         log::debug("the kernel did not take a FIN received earlier; its connection stays half open");
         os::raw_syscall(SYS_shutdown, fd_, SHUT_RD);
     }
 
+    // A segment on loopback is delivered before the send call returns, unless the kernel's packet thread is busy.
+    template <class Condition>
+    static bool delivered(Condition reached) noexcept {
+        for (int i = 0; i < 50; i++) {
+            if (reached()) return true;
+            timespec pause{0, 1'000'000};
+            os::raw_syscall(SYS_nanosleep, &pause, nullptr);
+        }
+        return false;
+    }
+
     // Gives the kernel's socket a segment from the peer, over loopback. It finds the socket by its four numbers; were it
-    // bound to a device, it would not, and the kernel would send a reset. False when nothing was sent.
-    bool play(std::uint32_t seq, std::uint32_t ack, std::uint8_t flags) noexcept {
+    // bound to a device, it would not, and the kernel would send a reset. No `echo`: no round trip time is taken. False when
+    // nothing was sent.
+    bool play(std::uint32_t seq, std::uint32_t ack, std::uint8_t flags, std::uint32_t echo = 0) noexcept {
         long raw = os::raw_syscall(SYS_socket, AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
         if (raw < 0) return false;
         const int out = static_cast<int>(raw);
@@ -376,7 +419,7 @@ class Handover {
             os::raw_syscall(SYS_getsockopt, fd_, SOL_SOCKET, SO_BINDTODEVICE, device.data(), &length);
             const bool bound = device[0] != '\0';
             if (!bound || set(fd_, SOL_SOCKET, SO_BINDTODEVICE, none) >= 0) {
-                const Segment segment = make(seq, ack, flags);
+                const Segment segment = make(seq, ack, flags, echo);
                 sockaddr_in to{};
                 to.sin_family = AF_INET;
                 to.sin_addr = s_.local.sin_addr;
@@ -393,7 +436,7 @@ class Handover {
         std::array<std::uint8_t, sizeof(net::Ipv4Header) + 20 + 12> data{};
         std::size_t length = 0;
     };
-    Segment make(std::uint32_t seq, std::uint32_t ack, std::uint8_t flags) const noexcept {
+    Segment make(std::uint32_t seq, std::uint32_t ack, std::uint8_t flags, std::uint32_t echo) const noexcept {
         Segment segment;
         tcphdr tcp{};
         std::size_t tcp_length = sizeof tcp + (s_.timestamps ? 12 : 0);
@@ -409,8 +452,7 @@ class Handover {
         std::uint8_t* at = segment.data.data() + sizeof(net::Ipv4Header);
         std::memcpy(at, &tcp, sizeof tcp);
         if (s_.timestamps) {
-            // Nothing is echoed, so that the kernel takes no round trip time from this.
-            const std::array<std::uint32_t, 3> option{htonl(TCPOPT_TSTAMP_HDR), htonl(s_.ts_recent), 0};
+            const std::array<std::uint32_t, 3> option{htonl(TCPOPT_TSTAMP_HDR), htonl(s_.ts_recent), htonl(echo)};
             std::memcpy(at + sizeof tcp, option.data(), sizeof option);
         }
         std::uint64_t sum = net::pseudo_header_sum(s_.remote.sin_addr.s_addr, s_.local.sin_addr.s_addr, IPPROTO_TCP,
@@ -436,17 +478,20 @@ class Handover {
 
     const int fd_;
     const KernelState& s_;
+    const std::function<void()>& unsteer_;
     const std::size_t sent_, total_, received_;
     Cursor to_send_;
     Buffer send_{fd_, SO_SNDBUF, SO_SNDBUFFORCE};
     Buffer receive_{fd_, SO_RCVBUF, SO_RCVBUFFORCE};
     int reuse_ = 0;
-    bool connected_ = false;
+    bool measuring_ = false, connected_ = false;
 };
 
 }  // namespace
 
-Result<void> hand_over(int fd, const KernelState& state) { return Handover(fd, state).run(); }
+Result<void> hand_over(int fd, const KernelState& state, const std::function<void()>& unsteer) {
+    return Handover(fd, state, unsteer).run();
+}
 
 bool handover_possible() noexcept {
     static constinit std::atomic<int> known{-1};
