@@ -103,6 +103,7 @@ class ActiveEntries {
   public:
     // May be asked without the lock, as a hint.
     bool empty() const noexcept { return size_.load(std::memory_order_acquire) == 0; }
+    std::size_t size() const noexcept { return size_.load(std::memory_order_relaxed); }
     EpollEntry* first() const noexcept { return first_; }
     static EpollEntry* after(const EpollEntry& e) noexcept { return e.active_next; }
     void add(EpollEntry& e) noexcept {

@@ -24,6 +24,7 @@ constexpr std::uint32_t kSetEvents = EPOLLIN | EPOLLRDNORM;
 // A set of members that are all ours needs no kernel. But the kernel's set is shared with children and with calls that
 // we do not see, so it is asked once in so many looks.
 constexpr unsigned kMaxNotAsked = 64;
+constexpr std::size_t kMaxTurns = 16;
 
 // Events for the library's own wake-up call (see kernel_set.h) are left out.
 int ask_kernel(int kernel, epoll_event* events, int max) noexcept {
@@ -184,8 +185,8 @@ int EpollSet::collect(int epfd, epoll_event* events, int maxevents, bool kernel_
         found_.push_back(e);
     const int ours = static_cast<int>(found_.size());
 
-    // Neither side may starve the other: ours gets half of the room if it needs it, and every second turn if there is
-    // room for one event only.
+    // Neither side may starve the other: ours gets half of the room if it needs it. If there is room for one event only,
+    // each of our members has its turn, then the kernel, of which we do not know how many it has.
     int room = maxevents;
     if (ours != 0 && maxevents > 1) room = maxevents - std::min(ours, maxevents / 2);
     bool ask = true, told_all = true;
@@ -194,7 +195,8 @@ int EpollSet::collect(int epfd, epoll_event* events, int maxevents, bool kernel_
         not_asked_++;
         ask = false;
     } else if (ours != 0 && maxevents == 1) {
-        ask = told_all = kernel_turn_ = !kernel_turn_;
+        ask = told_all = turns_ >= std::min(active_.size(), kMaxTurns);
+        turns_ = ask ? 0 : turns_ + 1;
     }
     int kernel = kernel_fd(epfd), got = 0;
     if (ask) {

@@ -208,7 +208,7 @@ class EpollSet final : public sockets::FdObject {
     int last_epfd_ = -1;  // a number of this set, if own_fd_ could not be made
     unsigned calls_ = 0;
     bool closed_ = false;
-    bool kernel_turn_ = false;  // whose event goes first when there is room for one
+    std::size_t turns_ = 0;  // of our side in a row, when there is room for one event
     EpollSet* next_free_ = nullptr;
 };
 

@@ -159,7 +159,8 @@ void EpollSet::recycle() noexcept {
         std::lock_guard guard(lock_);
         clear(dropped);
         own_fd_.reset();
-        closed_ = kernel_turn_ = false;
+        closed_ = false;
+        turns_ = 0;
         last_epfd_ = -1;
     }
     std::lock_guard guard(g_free_lock);
