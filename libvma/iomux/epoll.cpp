@@ -29,15 +29,10 @@ class EpollCall final : public Wait {
     }
 
   private:
-    bool ready() noexcept override { return sources_.anything_queued() && set_.ready(); }
+    bool ready() noexcept override { return set_.ready(); }
 
     int look(const sigset_t* mask, bool first) override {
-        int n = set_.collect(epfd_, events_, maxevents_);
-        for (int i = 0; i < n; i++)
-            if (events_[i].events & EPOLLERR) {
-                sources_.kernel_error_seen();  // whose it is only the program knows
-                break;
-            }
+        int n = set_.collect(epfd_, events_, maxevents_, std::exchange(kernel_ready_, false));
         // The first look is what a zero timeout gets: there epoll_wait does not care for signals.
         if (n != 0 || mask == nullptr || first) return n;
         pollfd self{call_.fd(), POLLIN, 0};
@@ -50,7 +45,9 @@ class EpollCall final : public Wait {
         all.reserve(extra.size() + 1);
         all.push_back({call_.fd(), POLLIN, 0});
         for (int fd : extra) all.push_back({fd, POLLIN, 0});
-        return os::ppoll(all.data(), all.size(), limit, mask) < 0 ? -errno : 0;
+        if (os::ppoll(all.data(), all.size(), limit, mask) < 0) return -errno;
+        kernel_ready_ = all[0].revents != 0;
+        return 0;
     }
 
     EpollSet& set_;
@@ -58,6 +55,7 @@ class EpollCall final : public Wait {
     int epfd_;
     epoll_event* events_;
     int maxevents_;
+    bool kernel_ready_ = false;
 };
 
 // Rounded up: a timeout never ends early.

@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // An epoll set with offloaded members.
 //
-// The kernel's set stays complete: every member is in it with the program's own events and data, so the kernel's part
-// (writability, errors, what arrived on the shadow sockets, a forked child that inherits the set) works by itself.
-// This object adds what the kernel cannot see, EPOLLIN and EPOLLRDNORM of offloaded members, with the kernel's rules
-// for level, edge and one-shot triggering.
+// The kernel's set stays complete as far as the kernel knows anything: every member is in it with the program's own
+// events and data, so the kernel's part (writability, errors, what arrived on the shadow sockets, a forked child that
+// inherits the set) works by itself. This object adds what the kernel cannot see, with the kernel's rules for level,
+// edge and one-shot triggering.
+//
+// Members whose readiness is `ours` (a TCP connection: its shadow is an unconnected socket, for which the kernel would
+// report EPOLLHUP) are taken out of the kernel's set while they are, and ADD, MOD and DEL of them answer as if they were
+// there. They go back when the kernel gets the connection.
+//
+// Members report changes (sockets/ready_hook.h, epoll_entry.h), so a look costs what is active, and a thread that sleeps
+// here is on this set's list of waiters and on none of the members'. Members that cannot report, and sets in the set, are
+// asked in each look.
 //
 // One event for each member. When both sides report the same member, the two are joined. The kernel returns only the
 // program's data, so the member is recognised by it; the set keeps the data of all its members, ours or not, to know
@@ -18,12 +26,14 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "libvma/iomux/epoll_entry.h"
 #include "libvma/os/libc_types.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/lock.h"
@@ -37,10 +47,11 @@ class EpollSet final : public sockets::FdObject {
     // The kernel allows a set in a set in a set ... four times (EP_MAX_NESTS).
     static constexpr unsigned kMaxDepth = 4;
 
-    // What a waiting call works on: it changes as a whole.
+    // What a waiting call has to look after itself: it changes as a whole.
     struct Members {
-        std::vector<sockets::Ref<sockets::Socket>> sockets;
+        std::vector<sockets::Ref<sockets::Socket>> sockets;  // that do not report changes, or not their rings
         std::vector<sockets::Ref<EpollSet>> sets;
+        std::vector<ring::Ring*> rings;  // of all others; perhaps of some that have left
         std::uint64_t generation = 0;
     };
 
@@ -55,12 +66,17 @@ class EpollSet final : public sockets::FdObject {
     // Records a member that the kernel has accepted already.
     void added(int fd, const epoll_event& event);
 
-    // epoll_wait(2) with a zero timeout: count or -errno.
-    int collect(int epfd, epoll_event* events, int maxevents);
-    // Would our side report something? Marks nothing as reported.
+    // epoll_wait(2) with a zero timeout: count or -errno. kernel_ready: the kernel is known to have
+    // something, so it is asked even if all members are ours.
+    int collect(int epfd, epoll_event* events, int maxevents, bool kernel_ready = true);
+    // Would our side report something? Marks nothing as reported. Takes no lock while nothing is active.
     bool ready(unsigned depth = 0) noexcept;
-    // Arrivals on all members; for a set that is an edge-triggered member of another.
+    // Counts what may have made the set ready; for a set that is an edge-triggered member of another.
     std::uint32_t arrivals(unsigned depth = 0) noexcept;
+    // Has any member a side that the kernel does not see?
+    bool offloaded() const noexcept { return offloaded_.load(std::memory_order_relaxed) != 0; }
+    // Of a member's hook.
+    void woken(EpollEntry& e) noexcept;
 
     std::shared_ptr<const Members> members();
     std::uint64_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
@@ -92,22 +108,13 @@ class EpollSet final : public sockets::FdObject {
     void recycle() noexcept override;
 
   private:
-    struct Entry {
-        int fd = -1;  // the number it was added under, which with the file is its identity
-        sockets::Ref<sockets::FdObject> object;
-        std::uint32_t events = 0;
-        std::uint64_t data = 0;
-        bool fired = false;    // one-shot and reported: silent until MOD
-        bool removed = false;  // fired by us, so not in the kernel's set
-        bool fresh = true;     // added or modified: an edge even without an arrival
-        std::uint32_t reported_arrivals = 0;
-        std::uint32_t seen_arrivals = 0, pending = 0;  // within one collect()
-        std::unique_ptr<Entry> next;                   // in a Dropped list
-    };
+    using Entry = EpollEntry;
     struct DataUse {
         unsigned count = 0;     // members with this data, ours or not
         Entry* ours = nullptr;  // one of them that is ours
     };
+    // In which order members were added does not matter; a number can stand for several files.
+    using Entries = std::unordered_multimap<int, std::unique_ptr<Entry>>;
     // Entries on their way out. They go when lock_ is free again, since a socket may end with its last reference.
     class Dropped {
       public:
@@ -131,42 +138,77 @@ class EpollSet final : public sockets::FdObject {
     int kernel_fd(int epfd) const noexcept { return own_fd_ ? own_fd_.get() : epfd; }
 
     // All below: with lock_ held.
+
+    // Membership.
     int control_locked(int epfd, int op, int fd, epoll_event* event, sockets::Ref<sockets::FdObject>&& object,
                        Dropped& dropped);
-    Entry* entry(int fd, const sockets::FdObject* object) noexcept;
-    Entry& put(int fd, sockets::Ref<sockets::FdObject>&& object, std::uint32_t events, std::uint64_t data);
-    void drop_stale(int fd, const sockets::FdObject* object, Dropped& dropped) noexcept;
     int control_removed(int epfd, int op, int fd, epoll_event* event, Entry& e, Dropped& dropped);
+    Entry* entry(int fd, const sockets::FdObject* object) noexcept;
+    Entry& put(int fd, sockets::Ref<sockets::FdObject>&& object, std::uint32_t events, std::uint64_t data,
+               bool in_kernel = true);
     void modify(Entry& e, const epoll_event& event);
+    void drop_stale(int fd, const sockets::FdObject* object, Dropped& dropped) noexcept;
+    void drop(Entry& e, Dropped& dropped) noexcept;
+    void detach(Entry& e) noexcept;
+    void discard(Entry& e, Dropped& dropped) noexcept;
+    void bury_dead(Dropped& dropped) noexcept;
+    void clear(Dropped& dropped) noexcept;
     void put_other(int fd, std::uint64_t data);
     void forget_other(int fd) noexcept;
     void use_data(std::uint64_t data, Entry* ours);
     void unuse_data(std::uint64_t data, Entry* ours) noexcept;
-    void drop(const Entry& e, Dropped& dropped) noexcept;
-    void purge(Dropped& dropped) noexcept;
-    void changed() noexcept;        // other members
-    void wake_waiters() noexcept;   // other events
+    void changed() noexcept;       // there are other things for waiting calls to look after
+    void wake_waiters() noexcept;  // also without lock_
+    void announce(Entry& e) noexcept;
+
+    // What members are to the kernel's set, and which rings they have.
+    void resync(Entry& e) noexcept;
+    void set_mode(Entry& e, sockets::Readiness mode) noexcept;
+    void set_fired(Entry& e) noexcept;
+    void set_removed(Entry& e, bool removed) noexcept;
+    void leave_kernel(Entry& e) noexcept;
+    void enter_kernel(Entry& e) noexcept;
+    void find_rings(Entry& e) noexcept;
+    int any_kernel_fd() const noexcept;
+
+    // Events.
+    void settle() noexcept;
+    Entry* find_ready(Entry* from, unsigned depth, Dropped& dropped) noexcept;
     std::uint32_t level(const Entry& e, unsigned depth = 0) noexcept;
     std::uint32_t edge(Entry& e, unsigned depth = 0) noexcept;
-    std::uint32_t arrivals_of(const Entry& e, unsigned depth) noexcept;
+    std::uint32_t edges_of(const Entry& e, unsigned depth) noexcept;
     void reported(Entry& e) noexcept;
-    int join(int kernel, epoll_event* events, int n);
+    int join(int kernel, epoll_event* events, int n) noexcept;
     int fill(int kernel, epoll_event* events, int n, int max, bool kernel_told_all) noexcept;
     void find_fired(int kernel, std::uint64_t data) noexcept;
-    void clear(Dropped& dropped) noexcept;
+    void kernel_error(std::uint64_t data) noexcept;
 
     mutable Lock lock_;
-    std::vector<std::unique_ptr<Entry>> entries_;
+    Entries entries_;
     std::unordered_map<int, std::uint64_t> others_;  // members only the kernel serves: fd -> data
     std::unordered_map<std::uint64_t, DataUse> data_;
+    IncomingEntries incoming_;  // without lock_
+    ActiveEntries active_;
+    std::vector<Entry*> found_;             // what one collect() works on
+    std::unique_ptr<Entry> dead_;           // a list over `next`
+    std::vector<ring::Ring*> rings_;        // grows with the members, made anew when many have left
+    std::size_t left_ = 0;                  // since then
+    std::size_t in_kernel_ = 0;             // of entries_
+    std::size_t walked_ = 0;                // of entries_
+    unsigned not_asked_ = 0;                // looks in a row that left out the kernel
+    std::atomic<unsigned> offloaded_{0};    // of entries_
+    std::atomic<std::uint32_t> edges_{0};   // wake-ups of members, additions
     std::shared_ptr<const Members> members_;  // null: to be made again
     std::atomic<std::uint64_t> generation_{1};
+    // The waiters have a lock of their own, a leaf: members signal them while their own locks are held.
+    Lock waiters_lock_;
     sockets::WaiterList waiters_;
+    std::atomic<unsigned> waiting_{0};
     InternalFd own_fd_;
+    int last_epfd_ = -1;  // a number of this set, if own_fd_ could not be made
     unsigned calls_ = 0;
     bool closed_ = false;
-    bool kernel_turn_ = false;    // whose event goes first when there is room for one
-    std::size_t next_entry_ = 0;  // where our side starts, so that each member gets its turn
+    std::size_t turns_ = 0;  // of our side in a row, when there is room for one event
     EpollSet* next_free_ = nullptr;
 };
 

@@ -104,10 +104,12 @@ Ref<EpollSet> EpollSet::find_or_make_locked(int epfd) {
 void EpollSet::adopt(int epfd) {
     for (const KernelMember& m : kernel_members(epfd)) {
         Ref<FdObject> object = g_fds.find(m.fd);
-        if (object && inode_of(m.fd) == m.inode)
-            put(m.fd, std::move(object), m.events, m.data).fired = kernel_disarmed(m.events);
-        else
+        if (object && inode_of(m.fd) == m.inode) {
+            Entry& e = put(m.fd, std::move(object), m.events, m.data);
+            if (kernel_disarmed(m.events)) set_fired(e);
+        } else {
             put_other(m.fd, m.data);
+        }
     }
 }
 
@@ -157,8 +159,9 @@ void EpollSet::recycle() noexcept {
         std::lock_guard guard(lock_);
         clear(dropped);
         own_fd_.reset();
-        closed_ = kernel_turn_ = false;
-        next_entry_ = 0;
+        closed_ = false;
+        turns_ = 0;
+        last_epfd_ = -1;
     }
     std::lock_guard guard(g_free_lock);
     next_free_ = g_free;

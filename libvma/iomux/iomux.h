@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // select, poll and epoll over descriptors of which some are offloaded.
 //
-// An offloaded socket's descriptor is a real kernel socket, so the kernel answers for everything but one thing: data
-// that waits in the library. Each call therefore asks the kernel about the program's own descriptors, unchanged, and
-// adds "readable" for what our sockets hold. Results, errno, signal and timeout semantics are the kernel's: select,
-// poll and epoll_wait are never restarted after a handler, whatever SA_RESTART says; ppoll's mask holds for the whole
-// call; a timeout never ends early.
+// An offloaded socket's descriptor is a real kernel socket. Who knows whether it is ready depends on the socket
+// (sockets::Readiness). For most, the kernel answers for everything but data that waits in the library: so each call asks
+// the kernel about the program's own descriptors, unchanged, and adds "readable" for what our sockets hold. For a TCP
+// connection the kernel's socket is only a shadow, so the kernel is not asked about it, and all events are ours. Results,
+// errno, signal and timeout semantics are the kernel's: select, poll and epoll_wait are never restarted after a handler,
+// whatever SA_RESTART says; ppoll's mask holds for the whole call; a timeout never ends early.
 //
 // How a call waits: it looks once; it polls the rings for VMA_SELECT_POLL microseconds, looking at the kernel once in
 // VMA_SELECT_POLL_OS_RATIO rounds; then it sleeps in one kernel call on the program's descriptors, the rings' event
 // channels and the thread's Waiter.
 //
 // Out of reach: an offloaded member of an epoll set that is waited on through a path the library does not see (io_uring,
-// a raw system call) shows only what the kernel knows; so does a set in a process that received it over a unix socket.
+// a raw system call) shows only what the kernel knows, a TCP connection of ours nothing; so does a set in a process that
+// received it over a unix socket.
 //
 // pthread_cancel unwinds through all of these, so none is noexcept. std::bad_alloc may leave them.
 #pragma once

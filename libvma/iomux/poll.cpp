@@ -2,7 +2,9 @@
 // poll and ppoll.
 //
 // The kernel's look works on the program's own array, so it also decides about EFAULT, EINVAL and POLLNVAL, and fills in
-// every revents; ours are added to it afterwards.
+// every revents; ours are added to it afterwards. Members of which the kernel knows nothing (Readiness::ours) are hidden
+// from it in a copy of the array; when there is nothing else, it is not asked.
+#include <pthread.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -20,19 +22,23 @@ using sockets::g_fds;
 using sockets::Kind;
 using sockets::Ref;
 
-constexpr short kOurs = POLLIN | POLLRDNORM;
+constexpr short kSetEvents = POLLIN | POLLRDNORM;
+constexpr short kImplied = POLLERR | POLLHUP;
 // Above this many descriptors the limit is checked before the array is read: the count may be garbage, which the kernel
 // answers with EINVAL.
 constexpr nfds_t kPlausible = 1024;
+// Up to this many, RLIMIT_NOFILE is taken to be large enough without asking the kernel.
+constexpr nfds_t kSurelyAllowed = 16;
 
 class PollCall final : public Wait {
   public:
     PollCall(pollfd* fds, nfds_t count) : fds_(fds), count_(count) {
         for (nfds_t i = 0; i < count; i++) {
             if (fds[i].fd < 0) continue;
+            asked_++;
             Ref<FdObject> object = g_fds.find(fds[i].fd);
             if (!object) continue;
-            members_.push_back({i, fds[i].fd, fds[i].events, object.get()});
+            members_.push_back({i, fds[i].fd, fds[i].events, object.get(), false});
             sources_.add(std::move(object));
         }
     }
@@ -43,23 +49,57 @@ class PollCall final : public Wait {
         int fd;
         short events;
         FdObject* object;  // kept by sources_
+        bool hidden;       // from the kernel, in the present look
     };
 
-    // What our side has for the member. Nothing once its number was closed, or given to another file, meanwhile.
+    // Its number was closed, or given to another file, meanwhile: the kernel's business.
+    static bool gone(const Member& m) noexcept { return g_fds.peek(m.fd) != m.object; }
+    static bool hidden(const Member& m) noexcept {
+        return m.object->kind() == Kind::socket && !gone(m) &&
+               static_cast<sockets::Socket*>(m.object)->readiness() == sockets::Readiness::ours;
+    }
+    // What our side has for the member.
     static short events_of(const Member& m) noexcept {
-        short wanted = m.events & kOurs;
-        if (wanted == 0 || g_fds.peek(m.fd) != m.object) return 0;
-        if (m.object->kind() == Kind::socket)
-            return static_cast<short>(static_cast<sockets::Socket*>(m.object)->ready_events()) & wanted;
-        return static_cast<EpollSet*>(m.object)->ready() ? wanted : 0;
+        if (gone(m)) return 0;
+        if (m.object->kind() == Kind::epoll) {
+            short wanted = m.events & kSetEvents;
+            return wanted != 0 && static_cast<EpollSet*>(m.object)->ready() ? wanted : 0;
+        }
+        auto* socket = static_cast<sockets::Socket*>(m.object);
+        if (socket->readiness() == sockets::Readiness::kernel) return 0;
+        return static_cast<short>(socket->ready_events() & static_cast<std::uint16_t>(m.events | kImplied));
+    }
+
+    // Asks the kernel about what it knows of. The hidden are in members_, in order of index.
+    int ask_kernel(const sigset_t* mask, bool first) {
+        nfds_t hiding = 0;
+        for (Member& m : members_) {
+            m.hidden = hidden(m);
+            if (m.hidden) hiding++;
+        }
+        if (hiding == 0) return os::ppoll(fds_, count_, &kNow, mask);
+        if (hiding == asked_ && mask == nullptr && count_ <= kSurelyAllowed) {
+            if (first) pthread_testcancel();  // poll() is a cancellation point
+            for (nfds_t i = 0; i < count_; i++) fds_[i].revents = 0;
+            return 0;
+        }
+        copy_.clear();
+        copy_.reserve(count_);
+        for (nfds_t i = 0; i < count_; i++) copy_.push_back(fds_[i]);
+        for (const Member& m : members_)
+            if (m.hidden) copy_[m.index].fd = -1;
+        int n = os::ppoll(copy_.data(), count_, &kNow, mask);
+        if (n >= 0 || errno == EINTR)
+            for (nfds_t i = 0; i < count_; i++) fds_[i].revents = copy_[i].revents;
+        return n;
     }
 
     bool ready() noexcept override {
         return std::any_of(members_.begin(), members_.end(), [](const Member& m) { return events_of(m) != 0; });
     }
 
-    int look(const sigset_t* mask, bool) override {
-        int n = os::ppoll(fds_, count_, &kNow, mask);
+    int look(const sigset_t* mask, bool first) override {
+        int n = ask_kernel(mask, first);
         if (n < 0) {
             // Without a mask EINTR only says that a handler has just run; what we have is still to be reported. The
             // kernel has cleared every revents.
@@ -69,7 +109,7 @@ class PollCall final : public Wait {
         for (const Member& m : members_) {
             short& revents = fds_[m.index].revents;
             if ((revents & POLLNVAL) != 0) continue;
-            if ((revents & POLLERR) != 0 && m.object->kind() == Kind::socket)
+            if (!m.hidden && (revents & POLLERR) != 0 && m.object->kind() == Kind::socket)
                 static_cast<sockets::Socket*>(m.object)->kernel_error_seen();
             short ours = events_of(m);
             if (ours == 0) continue;
@@ -83,8 +123,11 @@ class PollCall final : public Wait {
         Scratch<pollfd, 96> all;
         all.reserve(count_ + extra.size());
         for (int fd : extra) all.push_back({fd, POLLIN, 0});
-        for (nfds_t i = 0; i < count_; i++)
-            if (fds_[i].fd >= 0) all.push_back({fds_[i].fd, fds_[i].events, 0});
+        const Member* m = members_.begin();
+        for (nfds_t i = 0; i < count_; i++) {
+            bool ours = m != members_.end() && m->index == i && hidden(*m++);
+            if (fds_[i].fd >= 0 && !ours) all.push_back({fds_[i].fd, fds_[i].events, 0});
+        }
         if (os::ppoll(all.data(), all.size(), limit, mask) >= 0) return 0;
         if (errno != EINVAL) return -errno;
         // With ours there are more than RLIMIT_NOFILE allows: sleep on ours in slices, between which the program's
@@ -97,7 +140,9 @@ class PollCall final : public Wait {
 
     pollfd* fds_;
     nfds_t count_;
+    nfds_t asked_ = 0;  // how many numbers are not negative
     Scratch<Member, 64> members_;
+    Scratch<pollfd, 64> copy_;
 };
 
 }  // namespace

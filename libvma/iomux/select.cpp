@@ -3,7 +3,10 @@
 //
 // The kernel's select is used for looking and for sleeping, since poll's events do not match select's sets exactly: a
 // hung-up descriptor that is only in the write set would wake poll at once, again and again. The library's descriptors
-// are beyond FD_SETSIZE, so the sets are bit maps of our own size; the kernel has no limit there.
+// are beyond FD_SETSIZE, so the sets are bit maps of our own size; the kernel has no limit there. Members of which the
+// kernel knows nothing (Readiness::ours) are not in the sets it gets; their events are sorted into the three sets as it
+// does it.
+#include <pthread.h>
 #include <string.h>
 
 #include <algorithm>
@@ -36,6 +39,12 @@ bool test(const Word* set, int fd) noexcept {
 void add(Word* set, int fd) noexcept {
     set[static_cast<std::size_t>(fd) / kBits] |= Word{1} << (static_cast<std::size_t>(fd) % kBits);
 }
+void take_out(Word* set, int fd) noexcept {
+    set[static_cast<std::size_t>(fd) / kBits] &= ~(Word{1} << (static_cast<std::size_t>(fd) % kBits));
+}
+// What makes a descriptor a member of each set (POLLIN_SET, POLLOUT_SET and POLLEX_SET in the kernel).
+constexpr std::uint32_t kSetEvents[3] = {EPOLLIN | EPOLLRDNORM | EPOLLRDBAND | EPOLLHUP | EPOLLERR,
+                                         EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND | EPOLLERR, EPOLLPRI};
 fd_set* as_set(Word* words) noexcept { return reinterpret_cast<fd_set*>(words); }
 
 class SelectCall final : public Wait {
@@ -52,7 +61,7 @@ class SelectCall final : public Wait {
                 if (fd >= nfds) break;
                 Ref<FdObject> object = g_fds.find(fd);
                 if (!object) continue;
-                if (test(in(0), fd)) readers_.push_back({fd, object.get()});
+                members_.push_back({fd, object.get()});
                 sources_.add(std::move(object));
             }
         }
@@ -73,30 +82,76 @@ class SelectCall final : public Wait {
     Word* in(int s) noexcept { return in_.data() + static_cast<std::size_t>(s) * words_; }
     Word* out(int s) noexcept { return out_.data() + static_cast<std::size_t>(s) * words_; }
 
-    static bool readable(const Member& m) noexcept {
-        if (g_fds.peek(m.fd) != m.object) return false;
-        if (m.object->kind() == Kind::socket)
-            return (static_cast<sockets::Socket*>(m.object)->ready_events() & (EPOLLIN | EPOLLRDNORM)) != 0;
-        return static_cast<EpollSet*>(m.object)->ready();
+    // Its number was closed, or given to another file, meanwhile: the kernel's business.
+    static bool gone(const Member& m) noexcept { return g_fds.peek(m.fd) != m.object; }
+    static bool hidden(const Member& m) noexcept {
+        return m.object->kind() == Kind::socket && !gone(m) &&
+               static_cast<sockets::Socket*>(m.object)->readiness() == sockets::Readiness::ours;
+    }
+    // What our side has for the member.
+    static std::uint32_t events_of(const Member& m) noexcept {
+        if (gone(m)) return 0;
+        if (m.object->kind() == Kind::epoll) return static_cast<EpollSet*>(m.object)->ready() ? EPOLLIN : 0u;
+        auto* socket = static_cast<sockets::Socket*>(m.object);
+        return socket->readiness() == sockets::Readiness::kernel ? 0 : socket->ready_events();
+    }
+    // Is the member in set `s` of the program, and do these events make it one of the result?
+    bool belongs(const Member& m, int s, std::uint32_t events) noexcept {
+        return test(in(s), m.fd) && (events & kSetEvents[s]) != 0;
     }
 
-    bool ready() noexcept override { return std::any_of(readers_.begin(), readers_.end(), readable); }
+    bool ready() noexcept override {
+        return std::any_of(members_.begin(), members_.end(), [&](const Member& m) {
+            std::uint32_t events = events_of(m);
+            return belongs(m, 0, events) || belongs(m, 1, events) || belongs(m, 2, events);
+        });
+    }
 
-    int look(const sigset_t* mask, bool) override {
+    // Asks the kernel about what it knows of; not at all when that is nothing.
+    int ask_kernel(const sigset_t* mask, bool first) {
         std::copy(in_.begin(), in_.end(), out_.begin());
+        bool any_hidden = false;
+        for (const Member& m : members_) {
+            if (!hidden(m)) continue;
+            any_hidden = true;
+            for (int s = 0; s < 3; s++) take_out(out(s), m.fd);
+        }
+        if (any_hidden && mask == nullptr && nothing_asked()) {
+            if (first) pthread_testcancel();  // select() is a cancellation point
+            std::fill(out_.begin(), out_.end(), 0);
+            return 0;
+        }
         fd_set* sets[3];
         for (int s = 0; s < 3; s++) sets[s] = user_[s] != nullptr ? as_set(out(s)) : nullptr;
-        int n = os::pselect(nfds_, sets[0], sets[1], sets[2], &kNow, mask);
+        return os::pselect(nfds_, sets[0], sets[1], sets[2], &kNow, mask);
+    }
+    // Is no bit below nfds set in out_?
+    bool nothing_asked() noexcept {
+        Word any = 0;
+        std::size_t tail = static_cast<std::size_t>(nfds_) % kBits;
+        for (std::size_t s = 0; s < 3; s++)
+            for (std::size_t i = 0; i < words_; i++) {
+                Word word = out_[s * words_ + i];
+                any |= tail != 0 && i + 1 == words_ ? word & ((Word{1} << tail) - 1) : word;
+            }
+        return any == 0;
+    }
+
+    int look(const sigset_t* mask, bool first) override {
+        int n = ask_kernel(mask, first);
         if (n < 0) {
             if (errno != EINTR || !ready()) return -errno;  // see poll.cpp
             std::fill(out_.begin(), out_.end(), 0);
             n = 0;
         }
-        for (const Member& m : readers_)
-            if (!test(out(0), m.fd) && readable(m)) {
-                add(out(0), m.fd);
-                n++;
-            }
+        for (const Member& m : members_) {
+            std::uint32_t events = events_of(m);
+            for (int s = 0; events != 0 && s < 3; s++)
+                if (belongs(m, s, events) && !test(out(s), m.fd)) {
+                    add(out(s), m.fd);
+                    n++;
+                }
+        }
         return n;
     }
 
@@ -115,6 +170,9 @@ class SelectCall final : public Wait {
         // The last word may have bits beyond nfds, which the kernel would not have looked at.
         if (std::size_t tail = static_cast<std::size_t>(nfds_) % kBits; tail != 0)
             for (std::size_t s = 0; s < 3; s++) sets[s * words + words_ - 1] &= (Word{1} << tail) - 1;
+        for (const Member& m : members_)
+            if (hidden(m))
+                for (std::size_t i = 0; i < 3; i++) take_out(sets.data() + i * words, m.fd);
         for (int fd : extra) add(sets.data(), fd);
         if (os::pselect(top, set[0], set[1], set[2], limit, mask) >= 0) return 0;
         return errno == EBADF ? 0 : -errno;  // the next look says EBADF, if it is about the program's descriptors
@@ -124,7 +182,7 @@ class SelectCall final : public Wait {
     std::size_t words_;
     fd_set* user_[3];
     Scratch<Word, 3 * kInlineWords> in_, out_;
-    Scratch<Member, 64> readers_;
+    Scratch<Member, 64> members_;
 };
 
 // FDSize of /proc/self/status: what the kernel cuts nfds to. INT_MAX when unknown.

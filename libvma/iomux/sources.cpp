@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "libvma/iomux/sources.h"
 
+#include "libvma/ring/ring.h"
+
 namespace vma::iomux {
 
 using sockets::Kind;
@@ -36,10 +38,43 @@ bool Sources::stale() const noexcept {
     return false;
 }
 
-void Sources::refresh() {
-    if (views_.empty() || !stale()) return;
-    views_.clear();
-    for (auto& root : roots_) look_into(root.get(), 0);
+void Sources::refresh(bool rings) {
+    constexpr unsigned kRingRounds = 64;
+    if (!views_.empty() && stale()) {
+        views_.clear();
+        for (auto& root : roots_) look_into(root.get(), 0);
+        rings = true;
+    }
+    if (rings || rounds_ == 0 || rounds_ == kRingRounds) find_rings();
+    rounds_++;
+}
+
+void Sources::find_rings() {
+    rounds_ = 0;
+    rings_.clear();
+    own_rings_.clear();
+    for (const View& view : views_)
+        for (ring::Ring* ring : view.members->rings) take_ring(ring);
+    each_socket([&](Socket& s) {
+        take_rings(s);
+        return true;
+    });
+}
+
+void Sources::take_rings(Socket& socket) {
+    constexpr unsigned kRoom = 16;
+    ring::Ring* rings[kRoom];
+    unsigned n = socket.rings(rings, kRoom);
+    if (n > kRoom)  // or kRingsUnknown
+        own_rings_.push_back(&socket);
+    else
+        for (unsigned i = 0; i < n; i++) take_ring(rings[i]);
+}
+
+void Sources::take_ring(ring::Ring* ring) {
+    for (ring::Ring* known : rings_)
+        if (known == ring) return;
+    rings_.push_back(ring);
 }
 
 template <class F>
@@ -52,42 +87,23 @@ void Sources::each_socket(F&& visit) const {
 }
 
 void Sources::flush() noexcept {
-    each_socket([](Socket& s) {
-        s.flush();
-        return true;
-    });
+    for (ring::Ring* ring : rings_) ring->flush();
+    for (Socket* socket : own_rings_) socket->flush();
 }
 
-void Sources::progress() noexcept {
-    each_socket([](Socket& s) {
-        s.progress();
-        return true;
-    });
-}
-
-void Sources::kernel_error_seen() noexcept {
-    each_socket([](Socket& s) {
-        s.kernel_error_seen();
-        return true;
-    });
+unsigned Sources::progress() noexcept {
+    unsigned taken = 0;
+    for (ring::Ring* ring : rings_) taken += ring->poll();
+    for (Socket* socket : own_rings_) taken += socket->progress();
+    return taken;
 }
 
 bool Sources::offloaded() const noexcept {
-    bool found = false;
-    each_socket([&](Socket& s) {
-        found = s.offloaded();
-        return !found;
-    });
-    return found;
-}
-
-bool Sources::anything_queued() const noexcept {
-    bool found = false;
-    each_socket([&](Socket& s) {
-        found = s.ready_events() != 0;
-        return !found;
-    });
-    return found;
+    for (const View& view : views_)
+        if (view.set->offloaded()) return true;
+    for (const auto& socket : sockets_)
+        if (socket->readiness() != sockets::Readiness::kernel) return true;
+    return false;
 }
 
 void Arming::watch(int fd) {
@@ -111,28 +127,27 @@ void Arming::arm() {
             waiting_++;
             return true;
         });
-    sources_.each_socket([&](Socket& s) {
+    for (ring::Ring* ring : sources_.rings_) {
+        ring->arm();
+        watch(ring->channel_fd());
+    }
+    for (Socket* s : sources_.own_rings_) {
         constexpr unsigned kRoom = 16;  // a socket listens on a few rings at most: one for each port of a bond
         int fds[kRoom];
         armed_++;
-        unsigned n = s.arm(fds, kRoom);
+        unsigned n = s->arm(fds, kRoom);
         for (unsigned i = 0; i < n; i++) watch(fds[i]);
-        return true;
-    });
+    }
     if (waiter_ != nullptr) watch(waiter_->fd());
 }
 
 Arming::~Arming() {
+    for (std::size_t i = 0; i < armed_; i++) sources_.own_rings_.data()[i]->disarm();
     sources_.each_socket([&](Socket& s) {
-        if (armed_ != 0) {
-            armed_--;
-            s.disarm();
-        }
-        if (waiting_ != 0) {
-            waiting_--;
-            s.remove_waiter(waiter_);
-        }
-        return armed_ != 0 || waiting_ != 0;
+        if (waiting_ == 0) return false;
+        waiting_--;
+        s.remove_waiter(waiter_);
+        return waiting_ != 0;
     });
     for (std::size_t i = 0; i < sets_; i++) sources_.views_.data()[i].set->remove_waiter(waiter_);
 }

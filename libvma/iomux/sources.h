@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The offloaded part of one select, poll or epoll_wait: which sockets and sets it concerns, how their rings are polled,
 // and how the thread makes sure that it is woken for them.
+//
+// Many sockets share few rings, so rings are polled, flushed and armed once each, for all sockets. A socket that does not
+// tell its rings is polled by itself. An epoll set knows the rings of its members and wakes the threads that wait on it, so
+// its members are not visited at all.
 #pragma once
 
 #include <memory>
@@ -18,17 +22,16 @@ class Sources {
     // Keeps the object alive until the call ends.
     void add(sockets::Ref<sockets::FdObject> object);
 
-    // Sets change while a call waits on them; refresh() takes over their present members.
+    // Sets change while a call waits on them, and sockets get other rings. refresh() takes over the sets' present members,
+    // and the rings: when a set changed, when `rings`, and now and then (a socket that is not in a set does not tell).
     bool stale() const noexcept;
-    void refresh();
+    void refresh(bool rings = false);
 
     void flush() noexcept;
-    void progress() noexcept;
+    // Takes one batch from each ring. Returns the frames handled; what there is has been taken when that is 0.
+    unsigned progress() noexcept;
     // Does any socket take data past the kernel? If not, there is nothing to spin for.
     bool offloaded() const noexcept;
-    void kernel_error_seen() noexcept;
-    // Has any socket something queued? A hint: a set may have reported it already.
-    bool anything_queued() const noexcept;
 
   private:
     friend class Arming;
@@ -37,16 +40,22 @@ class Sources {
         std::shared_ptr<const EpollSet::Members> members;
     };
     void look_into(EpollSet* set, unsigned depth);
-    // Calls visit(Socket&) for each until it returns false.
+    void find_rings();
+    void take_rings(sockets::Socket& socket);
+    void take_ring(ring::Ring* ring);
+    // Calls visit(Socket&) for each socket the call has to visit, until it returns false.
     template <class F>
     void each_socket(F&& visit) const;
 
     Scratch<sockets::Ref<sockets::Socket>, 64> sockets_;
     Scratch<sockets::Ref<EpollSet>, 4> roots_;
     Scratch<View, 4> views_;
+    Scratch<ring::Ring*, 8> rings_;
+    Scratch<sockets::Socket*, 64> own_rings_;  // sockets that are polled by themselves
+    unsigned rounds_ = 0;                      // since the rings were looked up; 0: not yet
 };
 
-// While it lives, the rings notify and the thread's waiter is on every socket and set. After arm() the caller must
+// While it lives, the rings notify and the thread's waiter is on every set, and on every socket outside of sets. After arm() the caller must
 // look at its sources once more before it sleeps.
 class Arming {
   public:

@@ -121,8 +121,17 @@ class Wait::Signals {
 
 bool Wait::poll_rings() {
     sources_.refresh();
-    sources_.progress();
-    return ready();
+    return empty_rings();
+}
+
+// One poll takes one batch, and all of it may be other sockets': "nothing there" may be said only of empty rings.
+bool Wait::empty_rings() {
+    constexpr unsigned kMaxRounds = 1024;
+    for (unsigned round = 0;; round++) {
+        unsigned taken = sources_.progress();
+        if (ready()) return true;
+        if (taken == 0 || round == kMaxRounds) return false;
+    }
 }
 
 int Wait::look_once(const sigset_t* mask) {
@@ -134,6 +143,7 @@ int Wait::run(const timespec* timeout, const sigset_t* mask) {
     Deadline deadline;
     if (!deadline.set(timeout)) return -EINVAL;
     std::uint32_t interruptions = runtime::interruptions(), restarts = runtime::restarts();
+    sources_.refresh();
     sources_.flush();
     bool ours = poll_rings();
     int n = look(ours ? nullptr : mask, true);
@@ -203,12 +213,11 @@ int Wait::sleep_once(const Deadline& deadline, Signals& signals) {
 
     sockets::Waiter* waiter = sockets::Waiter::mine();
     if (waiter != nullptr) waiter->clear();
-    sources_.refresh();
+    sources_.refresh(true);
     Arming arming(sources_, waiter);
     arming.arm();
     if (sources_.stale()) return 0;
-    sources_.progress();
-    if (ready()) return 0;
+    if (empty_rings()) return 0;
 
     timespec left;
     const timespec* limit = nullptr;

@@ -58,7 +58,9 @@ class Wait {
     int look_once(const sigset_t* mask);
     int spin(const Deadline& deadline, const Signals& signals, const sigset_t* mask, bool& over);
     int sleep_once(const Deadline& deadline, Signals& signals);
+    // Both: takes what the rings have, until our side is ready.
     bool poll_rings();
+    bool empty_rings();
 };
 
 // A result in libc's form; `saved` is errno at entry, which a call that succeeds leaves alone.

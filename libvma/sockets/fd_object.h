@@ -16,7 +16,13 @@
 #include <atomic>
 #include <cstdint>
 
+namespace vma::ring {
+class Ring;
+}
+
 namespace vma::sockets {
+
+class ReadyHook;
 
 enum class Kind : std::uint8_t { socket, epoll };
 
@@ -101,6 +107,7 @@ class Socket : public FdObject {
     virtual void leave_to_kernel(int fd, const char* why) noexcept;
 
     // ---- readiness, for iomux ----
+    // These are asked while an epoll set's lock is held, in any thread: they neither wait nor poll.
     // Does the object queue data the kernel does not know of? False: the kernel's answer for the fd is complete.
     virtual bool offloaded() const noexcept { return false; }
     // May change at any time (connect(), a fall back to the kernel); the socket's waiters are signalled when it does.
@@ -137,6 +144,27 @@ class Socket : public FdObject {
         return true;
     }
     virtual void remove_waiter(class Waiter* waiter) noexcept { (void)waiter; }
+    // From now on `hook` is called after each change (see ready_hook.h), in addition to the waiters being signalled.
+    // False: this socket cannot tell, so it is asked in each look. The hook lives until unsubscribe().
+    virtual bool subscribe(ReadyHook* hook) noexcept {
+        (void)hook;
+        return false;
+    }
+    // After this no call of `hook` is running or will come. False: not now (a signal handler interrupted the socket's own
+    // code): the hook is still there, and this is to be tried again.
+    virtual bool unsubscribe(ReadyHook* hook) noexcept {
+        (void)hook;
+        return true;
+    }
+    // The rings whose polling makes this socket progress: iomux polls, flushes and arms each ring once for all sockets,
+    // and calls none of progress(), flush(), arm(), disarm() on a socket that knows its rings. Puts at most `room` of them
+    // at `out`; returns how many there are. After a change: wake(0). kRingsUnknown: use the socket's own functions.
+    static constexpr unsigned kRingsUnknown = ~0u;
+    virtual unsigned rings(ring::Ring** out, unsigned room) const noexcept {
+        (void)out;
+        (void)room;
+        return kRingsUnknown;
+    }
 
   protected:
     void last_fd_closed() noexcept override {}

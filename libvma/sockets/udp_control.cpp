@@ -161,6 +161,7 @@ void UdpSocket::bury_dead() noexcept {
     while (dead != nullptr) {
         UdpSocket* next = dead->next_dead_;
         dead->drop_rules();
+        dead->wake_waiters();
         dead->unref();
         dead = next;
     }
@@ -189,6 +190,7 @@ void UdpSocket::wake_waiters() noexcept {
     if (queue_lock_.owned_by_me()) return;
     queue_lock_.lock();
     waiters_.signal_all();
+    hooks_.wake_all(0);
     queue_lock_.unlock();
 }
 
@@ -320,16 +322,17 @@ void UdpSocket::set_rules(std::vector<Rule> wanted) noexcept {
     rules_ = std::move(now);
 
     unsigned n = 0;
+    bool moved = false;
     for (Rule& r : rules_) {
         bool known = false;
         for (unsigned i = 0; i < n; i++) known |= rings_[i].load(std::memory_order_relaxed) == r.ring;
         if (known || n == kMaxRings) continue;
-        rings_[n++].store(r.ring, std::memory_order_relaxed);
+        moved |= rings_[n++].exchange(r.ring, std::memory_order_relaxed) != r.ring;
     }
-    const bool first = ring_count_.exchange(n, std::memory_order_acq_rel) == 0 && n != 0;
+    moved |= ring_count_.exchange(n, std::memory_order_acq_rel) != n;
     update_control_wanted();
     announce_queue();
-    if (first) wake_waiters();  // threads that wait on the kernel's side alone must wait on the rings as well
+    if (moved) wake_waiters();  // threads that wait must wait on these rings, and no longer on the kernel's side alone
 }
 
 void UdpSocket::announce_queue() noexcept {

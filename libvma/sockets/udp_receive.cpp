@@ -60,6 +60,7 @@ bool UdpSocket::deliver(ring::RxBuffer* b) noexcept {
     queued_.store(queued_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     arrivals_.store(arrivals_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     if (!waiters_.empty()) waiters_.signal_all();
+    hooks_.wake_all(EPOLLIN | EPOLLRDNORM);
     queue_lock_.unlock();
     return true;
 }
@@ -73,6 +74,8 @@ ring::RxBuffer* UdpSocket::pop() noexcept {
         b->next = nullptr;
         queued_bytes_ -= b->payload_length + kDatagramCost;
         queued_.store(queued_.load(std::memory_order_relaxed) - 1, std::memory_order_release);
+        // The last one of a socket left to the kernel: from here on its readiness is the kernel's.
+        if (head_ == nullptr && ring_count_.load(std::memory_order_relaxed) == 0) hooks_.wake_all(0);
     }
     queue_lock_.unlock();
     return b;
@@ -118,6 +121,28 @@ void UdpSocket::remove_waiter(Waiter* waiter) noexcept {
     queue_lock_.lock();
     waiters_.remove(waiter);
     queue_lock_.unlock();
+}
+
+bool UdpSocket::subscribe(ReadyHook* hook) noexcept {
+    if (queue_lock_.owned_by_me()) return false;
+    queue_lock_.lock();
+    hooks_.add(hook);
+    queue_lock_.unlock();
+    return true;
+}
+
+bool UdpSocket::unsubscribe(ReadyHook* hook) noexcept {
+    if (queue_lock_.owned_by_me()) return false;
+    queue_lock_.lock();
+    hooks_.remove(hook);
+    queue_lock_.unlock();
+    return true;
+}
+
+unsigned UdpSocket::rings(ring::Ring** out, unsigned room) const noexcept {
+    const unsigned count = ring_count_.load(std::memory_order_acquire);
+    for (unsigned i = 0; i < count && i < room; i++) out[i] = rings_[i].load(std::memory_order_relaxed);
+    return count;
 }
 
 // ---- one datagram to the caller ----

@@ -21,6 +21,7 @@
 #include "libvma/runtime/lock.h"
 #include "libvma/sockets/destination.h"
 #include "libvma/sockets/fd_object.h"
+#include "libvma/sockets/ready_hook.h"
 #include "libvma/sockets/waiter.h"
 
 namespace vma::sockets {
@@ -56,6 +57,9 @@ class UdpSocket final : public Socket, public ring::FrameSink {
     void kernel_error_seen() noexcept override { shadow_event_.store(true, std::memory_order_release); }
     bool add_waiter(Waiter* waiter) noexcept override;
     void remove_waiter(Waiter* waiter) noexcept override;
+    bool subscribe(ReadyHook* hook) noexcept override;
+    bool unsubscribe(ReadyHook* hook) noexcept override;
+    unsigned rings(ring::Ring** out, unsigned room) const noexcept override;
 
     // ring::FrameSink, with the ring's lock held
     bool deliver(ring::RxBuffer* buffer) noexcept override;
@@ -168,6 +172,7 @@ class UdpSocket final : public Socket, public ring::FrameSink {
     std::atomic<std::uint32_t> arrivals_{0};
     std::uint32_t drops_ = 0;
     WaiterList waiters_;
+    ReadyHooks hooks_;
     std::atomic<std::uint64_t> rcvtimeo_ns_{0};
     std::atomic<unsigned> control_wanted_{0};  // Control
     bool counts_timestamps_ = false;

@@ -37,6 +37,7 @@ class WaiterList {
   public:
     static constexpr unsigned kMax = 8;
     bool empty() const noexcept { return count_ == 0; }
+    unsigned size() const noexcept { return count_; }
     bool add(Waiter* w) noexcept {
         if (count_ == kMax) return false;
         list_[count_++] = w;

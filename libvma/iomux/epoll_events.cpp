@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Events of an EpollSet: what its members have to report, and how that is joined with the kernel's report.
+#include <algorithm>
+#include <climits>
+#include <mutex>
+#include <new>
+
+#include "libvma/iomux/epoll_set.h"
+#include "libvma/iomux/kernel_set.h"
+#include "libvma/os/raw_syscall.h"
+
+namespace vma::iomux {
+
+using sockets::FdObject;
+using sockets::g_fds;
+using sockets::Kind;
+using sockets::Readiness;
+using sockets::Socket;
+
+namespace {
+
+// What a set in a set can have.
+constexpr std::uint32_t kSetEvents = EPOLLIN | EPOLLRDNORM;
+// A set of members that are all ours needs no kernel. But the kernel's set is shared with children and with calls that
+// we do not see, so it is asked once in so many looks.
+constexpr unsigned kMaxNotAsked = 64;
+constexpr std::size_t kMaxTurns = 16;
+
+// Events for the library's own wake-up call (see kernel_set.h) are left out.
+int ask_kernel(int kernel, epoll_event* events, int max) noexcept {
+    for (int attempt = 0;; attempt++) {
+        // Not a cancellation point: edges and one-shots taken here would be lost.
+        auto got = static_cast<int>(os::raw_syscall(SYS_epoll_pwait, kernel, events, max, 0, nullptr, 8));
+        if (got <= 0) return got;
+        int n = 0;
+        for (int i = 0; i < got; i++)
+            if (!sleepers::is_kick(events[i].data.u64)) events[n++] = events[i];
+        if (n > 0 || got < max || attempt == 1) return n;
+    }
+}
+
+}  // namespace
+
+// ---- wake-ups ----
+
+void EpollEntry::wake(std::uint32_t what) noexcept {
+    if (what == 0) {
+        moved.store(true, std::memory_order_release);
+    } else if ((what & interest.load(std::memory_order_relaxed)) == 0) {
+        // Either we see what EPOLL_CTL_MOD has just asked for, or it sees what has just changed.
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        if ((what & interest.load(std::memory_order_relaxed)) == 0) return;
+    }
+    set.woken(*this);
+}
+
+void EpollSet::woken(Entry& e) noexcept {
+    edges_.fetch_add(1, std::memory_order_relaxed);
+    incoming_.push(e);
+    wake_waiters();
+}
+
+// A thread that goes to sleep puts its waiter here and then looks at the lists; we have put the member on a list and look
+// for waiters then. In a handler that interrupted this very lock's holder nothing is lost: a waiter that is coming has
+// signals held, and one that is being signalled looks at the lists after that.
+void EpollSet::wake_waiters() noexcept {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (waiting_.load(std::memory_order_seq_cst) == 0 || waiters_lock_.owned_by_me()) return;
+    std::lock_guard guard(waiters_lock_);
+    waiters_.signal_all();
+}
+
+bool EpollSet::add_waiter(sockets::Waiter* waiter) noexcept {
+    if (waiters_lock_.owned_by_me()) return false;
+    std::lock_guard guard(waiters_lock_);
+    bool added = waiters_.add(waiter);
+    waiting_.store(waiters_.size(), std::memory_order_seq_cst);
+    return added;
+}
+
+void EpollSet::remove_waiter(sockets::Waiter* waiter) noexcept {
+    if (waiters_lock_.owned_by_me()) return;
+    std::lock_guard guard(waiters_lock_);
+    waiters_.remove(waiter);
+    waiting_.store(waiters_.size(), std::memory_order_seq_cst);
+}
+
+// ---- events ----
+
+// Takes over who has reported a change.
+void EpollSet::settle() noexcept {
+    incoming_.take([this](Entry& e) {
+        if (e.dead) return;
+        if (e.moved.load(std::memory_order_acquire)) resync(e);
+        active_.add(e);
+    });
+}
+
+// The first from `from` on that has something to report. Those that have not leave the active list, those whose last
+// descriptor is closed leave the set.
+EpollSet::Entry* EpollSet::find_ready(Entry* from, unsigned depth, Dropped& dropped) noexcept {
+    for (Entry* e = from; e != nullptr;) {
+        bool open = e->object->has_fds();
+        if (!open) {
+            detach(*e);
+        } else {
+            if (e->walked) resync(*e);
+            e->pending = edge(*e, depth);
+            if (e->pending != 0) return e;
+        }
+        Entry* next = ActiveEntries::after(*e);
+        if (!open)
+            discard(*e, dropped);
+        else if (!e->walked)
+            active_.remove(*e);
+        e = next;
+    }
+    return nullptr;
+}
+
+std::uint32_t EpollSet::edges_of(const Entry& e, unsigned depth) noexcept {
+    FdObject* object = e.object.get();
+    if (object->kind() == Kind::socket) return static_cast<Socket*>(object)->edges(wanted_events(e.events));
+    return static_cast<EpollSet*>(object)->arrivals(depth + 1);
+}
+
+// What our side of the member has, whether reported before or not.
+std::uint32_t EpollSet::level(const Entry& e, unsigned depth) noexcept {
+    if (e.fired || !e.object->has_fds()) return 0;
+    std::uint32_t wanted = wanted_events(e.events);
+    FdObject* object = e.object.get();
+    if (object->kind() == Kind::socket) {
+        auto* socket = static_cast<Socket*>(object);
+        return socket->readiness() == Readiness::kernel ? 0 : socket->ready_events() & wanted;
+    }
+    wanted &= kSetEvents;
+    return wanted != 0 && depth < kMaxDepth && static_cast<EpollSet*>(object)->ready(depth + 1) ? wanted : 0;
+}
+
+// What our side has to report now. The edges are counted before the readiness is read: what comes between the two is at
+// worst reported once more.
+std::uint32_t EpollSet::edge(Entry& e, unsigned depth) noexcept {
+    if (e.fired) return 0;
+    if ((e.events & EPOLLET) == 0) return level(e, depth);
+    e.seen_edges = edges_of(e, depth);
+    if (!e.fresh && e.seen_edges == e.reported_edges) return 0;
+    return level(e, depth);
+}
+
+void EpollSet::reported(Entry& e) noexcept {
+    e.pending = 0;
+    e.fresh = false;
+    e.reported_edges = e.seen_edges;
+    active_.rotate(e);
+}
+
+bool EpollSet::ready(unsigned depth) noexcept {
+    if ((incoming_.empty() && active_.empty()) || busy_in_this_thread()) return false;
+    Dropped dropped;
+    std::lock_guard guard(lock_);
+    settle();
+    return find_ready(active_.first(), depth, dropped) != nullptr;
+}
+
+std::uint32_t EpollSet::arrivals(unsigned depth) noexcept {
+    if (depth > kMaxDepth || busy_in_this_thread()) return 0;
+    std::lock_guard guard(lock_);
+    std::uint32_t sum = edges_.load(std::memory_order_relaxed);
+    if (walked_ == 0) return sum;
+    for (Entry* e = active_.first(); e != nullptr; e = ActiveEntries::after(*e))
+        if (e->walked) sum += edges_of(*e, depth);
+    return sum;
+}
+
+int EpollSet::collect(int epfd, epoll_event* events, int maxevents, bool kernel_ready) {
+    Dropped dropped;
+    std::lock_guard guard(lock_);
+    last_epfd_ = epfd;
+    if (dead_) bury_dead(dropped);
+    settle();
+    found_.clear();
+    const std::size_t limit = static_cast<std::size_t>(std::max(maxevents, 1));
+    for (Entry* e = find_ready(active_.first(), 0, dropped); e != nullptr;
+         e = found_.size() < limit ? find_ready(ActiveEntries::after(*e), 0, dropped) : nullptr)
+        found_.push_back(e);
+    const int ours = static_cast<int>(found_.size());
+
+    // Neither side may starve the other: ours gets half of the room if it needs it. If there is room for one event only,
+    // each of our members has its turn, then the kernel, of which we do not know how many it has.
+    int room = maxevents;
+    if (ours != 0 && maxevents > 1) room = maxevents - std::min(ours, maxevents / 2);
+    bool ask = true, told_all = true;
+    bool plausible = maxevents > 0 && maxevents <= INT_MAX / static_cast<int>(sizeof(epoll_event));
+    if (!kernel_ready && plausible && in_kernel_ == 0 && others_.empty() && not_asked_ < kMaxNotAsked) {
+        not_asked_++;
+        ask = false;
+    } else if (ours != 0 && maxevents == 1) {
+        ask = told_all = turns_ >= std::min(active_.size(), kMaxTurns);
+        turns_ = ask ? 0 : turns_ + 1;
+    }
+    int kernel = kernel_fd(epfd), got = 0;
+    if (ask) {
+        not_asked_ = 0;
+        got = ask_kernel(kernel, events, room);
+        if (got < 0) return got;
+        told_all = got < room;
+    }
+    int n = got > 0 ? join(kernel, events, got) : 0;
+    if (ours == 0) return n;
+    if (events == nullptr) return -EFAULT;
+    return fill(kernel, events, n, maxevents, told_all);
+}
+
+// Adds our side to events of the kernel, where the member is recognised.
+int EpollSet::join(int kernel, epoll_event* events, int n) noexcept {
+    int kept = 0;
+    for (int i = 0; i < n; i++) {
+        epoll_event event = events[i];
+        auto it = data_.find(event.data.u64);
+        if (it != data_.end() && it->second.ours != nullptr) {
+            if ((event.events & EPOLLERR) != 0) kernel_error(event.data.u64);
+            if (it->second.count == 1) {
+                Entry& e = *it->second.ours;
+                if (e.removed) continue;
+                // It has become ours since settle(), or the kernel could not be made to forget it.
+                auto* socket = e.object->kind() == Kind::socket ? static_cast<Socket*>(e.object.get()) : nullptr;
+                if (socket != nullptr && socket->readiness() == Readiness::ours) {
+                    resync(e);
+                    active_.add(e);
+                    continue;
+                }
+                if ((e.events & EPOLLET) != 0) e.seen_edges = edges_of(e, 0);
+                // An edge of the kernel's shows the whole state, as the kernel does it, whatever was reported before.
+                if (std::uint32_t more = level(e); more != 0) {
+                    event.events |= more;
+                    reported(e);
+                }
+                if ((e.events & EPOLLONESHOT) != 0) set_fired(e);
+            } else {
+                find_fired(kernel, event.data.u64);
+            }
+        }
+        events[kept++] = event;
+    }
+    return kept;
+}
+
+// The kernel reported one of several members with the same data. If one-shot members of ours are among them, the kernel
+// has to be asked which ones have fired.
+void EpollSet::find_fired(int kernel, std::uint64_t data) noexcept {
+    bool concerned = false;
+    for (auto& [fd, e] : entries_) concerned |= e->data == data && (e->events & EPOLLONESHOT) != 0 && !e->fired;
+    if (!concerned) return;
+    try {
+        for (const KernelMember& m : kernel_members(kernel)) {
+            if (m.data != data || !kernel_disarmed(m.events)) continue;
+            for (auto [it, end] = entries_.equal_range(m.fd); it != end; ++it)
+                if (Entry& e = *it->second; e.data == data && (e.events & EPOLLONESHOT) != 0 && !e.removed) set_fired(e);
+        }
+    } catch (const std::bad_alloc&) {
+        // Then one of them may be reported once too often.
+    }
+}
+
+// The program was told of an error on the kernel's side: the socket's next call has to report it.
+void EpollSet::kernel_error(std::uint64_t data) noexcept {
+    const DataUse& use = data_.find(data)->second;
+    auto tell = [](Entry& e) {
+        if (e.object->kind() == Kind::socket) static_cast<Socket*>(e.object.get())->kernel_error_seen();
+    };
+    if (use.count == 1) return tell(*use.ours);
+    for (auto& [fd, e] : entries_)
+        if (e->data == data) tell(*e);
+}
+
+// Appends events that only our side has. An edge-triggered event shows all that is true of the member at that moment,
+// so the kernel is asked for its part (all such members in one call); for a level-triggered one the kernel has
+// reported it already, unless it was not asked for everything.
+int EpollSet::fill(int kernel, epoll_event* events, int n, int max, bool kernel_told_all) noexcept {
+    constexpr int kBatch = 64;
+    pollfd asked[kBatch];
+    int at[kBatch], count = 0;
+    auto complete = [&] {
+        timespec now{0, 0};
+        if (count > 0 && os::raw_syscall(SYS_ppoll, asked, count, &now, nullptr, 8) > 0)
+            for (int i = 0; i < count; i++)
+                if ((asked[i].revents & POLLNVAL) == 0) {
+                    events[at[i]].events |= static_cast<std::uint16_t>(asked[i].revents);
+                    if ((asked[i].revents & POLLERR) != 0) kernel_error(events[at[i]].data.u64);
+                }
+        count = 0;
+    };
+    for (Entry* found : found_) {
+        Entry& e = *found;
+        if (e.pending == 0) continue;
+        if (n == max) break;
+        epoll_event event{};
+        event.events = e.pending;
+        event.data.u64 = e.data;
+        events[n] = event;
+        bool modes = (e.events & EPOLLET) != 0 || !kernel_told_all;
+        if (modes && !e.removed && (wanted_events(e.events) & ~e.pending & ~kImpliedEvents) != 0 &&
+            g_fds.peek(e.fd) == e.object.get()) {
+            asked[count] = {e.fd, static_cast<short>(wanted_events(e.events)), 0};
+            at[count] = n;
+            if (++count == kBatch) complete();
+        }
+        n++;
+        reported(e);
+        if ((e.events & EPOLLONESHOT) != 0) {
+            if (!e.removed) os::raw_syscall(SYS_epoll_ctl, kernel, EPOLL_CTL_DEL, e.fd, nullptr);
+            set_removed(e, true);
+            set_fired(e);
+        }
+        // The next edge brings it back.
+        if ((e.events & (EPOLLET | EPOLLONESHOT)) != 0 && !e.walked) active_.remove(e);
+    }
+    complete();
+    return n;
+}
+
+}  // namespace vma::iomux

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// How a socket tells epoll sets that its events may have changed.
+//
+// A set with 10,000 members of which few are active must not ask all of them in each epoll_wait. So a member is asked
+// only after it has called its hooks, the way the kernel's sockets call their wait queues. A hook lies in its owner's
+// memory (an epoll set's entry), so that hanging it up needs no memory and cannot fail.
+//
+// Order of locks: the owner's lock, then the socket's, then whatever leaf lock a hook takes.
+#pragma once
+
+#include <cstdint>
+
+namespace vma::sockets {
+
+class ReadyHook {
+  public:
+    ReadyHook() = default;
+    ReadyHook(const ReadyHook&) = delete;
+    ReadyHook& operator=(const ReadyHook&) = delete;
+
+    // The socket's events may have changed, and the change is visible already. `events`: what this wake-up is for, as
+    // EPOLL* bits, like the key of the kernel's wake-ups (EPOLLIN | EPOLLRDNORM for data, EPOLLOUT | EPOLLWRNORM for
+    // room; with EPOLLERR, EPOLLHUP, EPOLLRDHUP where these became true); 0: something else: readiness(), rings(),
+    // the last descriptor was closed. Called with the socket's lock held, in any thread, also in signal handlers: takes
+    // leaf locks at most, never calls the socket.
+    virtual void wake(std::uint32_t events) noexcept = 0;
+
+  protected:
+    ~ReadyHook() = default;
+
+  private:
+    friend class ReadyHooks;
+    ReadyHook* next_ = nullptr;
+    ReadyHook** link_ = nullptr;  // what points to this one; null: on no list
+};
+
+// The hooks of one socket; guarded by the socket's lock.
+class ReadyHooks {
+  public:
+    bool empty() const noexcept { return first_ == nullptr; }
+    void add(ReadyHook* hook) noexcept {
+        hook->next_ = first_;
+        hook->link_ = &first_;
+        if (first_ != nullptr) first_->link_ = &hook->next_;
+        first_ = hook;
+    }
+    void remove(ReadyHook* hook) noexcept {
+        if (hook->link_ == nullptr) return;
+        *hook->link_ = hook->next_;
+        if (hook->next_ != nullptr) hook->next_->link_ = hook->link_;
+        hook->next_ = nullptr;
+        hook->link_ = nullptr;
+    }
+    void wake_all(std::uint32_t events) noexcept {
+        for (ReadyHook* hook = first_; hook != nullptr; hook = hook->next_) hook->wake(events);
+    }
+
+  private:
+    ReadyHook* first_ = nullptr;
+};
+
+}  // namespace vma::sockets
