@@ -46,8 +46,8 @@ class FdTable {
     static constexpr unsigned kLeafBits = 10, kTopBits = 11;  // 2 Mi descriptors; the kernel's default fs.nr_open is 1 Mi
     static constexpr unsigned kLeaf = 1u << kLeafBits, kTop = 1u << kTopBits;
 
-    // What `fd` means, with a reference; any int is allowed. Whoever asks means to use it: so a socket of another process
-    // becomes the kernel's here, and the answer is empty.
+    // What `fd` means, with a reference; any int is allowed. Whoever asks means to use it: so a socket of another
+    // process becomes the kernel's here, and the answer is empty.
     Ref<FdObject> find(int fd) const noexcept {
         FdObject* object = peek(fd);
         while (__builtin_expect(object != nullptr, 0)) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // See handing.h.
 //
-// What runs in the child before it returns from fork() uses neither malloc nor a lock of the parent: _Fork() and clone()
-// promise nothing, and any thread of the parent may have held anything. Foreign sockets therefore lie in pages mapped for
-// them, and the channels of a process in an array.
+// What runs in the child before it returns from fork() uses neither malloc nor a lock of the parent: _Fork() and
+// clone() promise nothing, and any thread of the parent may have held anything. Foreign sockets therefore lie in pages
+// mapped for them, and the channels of a process in an array.
 #include "libvma/sockets/handing.h"
 
 #include <errno.h>
@@ -34,12 +34,12 @@ namespace vma::sockets::handing {
 namespace {
 
 // Each direction has a bound: descriptors are not plenty.
-constexpr std::size_t kMaxChildren = 64;   // channels to children; more share the last one, whose end is then not seen
-constexpr std::size_t kMaxAncestors = 8;   // channels to processes whose sockets we inherited
-constexpr int kAnswerMsec = 10'000;        // the parent's internal thread answers in microseconds, unless it is stopped
+constexpr std::size_t kMaxChildren = 64;  // channels to children; more share the last one, whose end is then not seen
+constexpr std::size_t kMaxAncestors = 8;  // channels to processes whose sockets we inherited
+constexpr int kAnswerMsec = 10'000;       // the parent's internal thread answers in microseconds, unless it is stopped
 
-// What a child asks: "put this socket into the kernel". The object's address and the number are the owner's at the time of
-// the fork; the cookie (the kernel's own number of the socket) says whether they still mean the same.
+// What a child asks: "put this socket into the kernel". The object's address and the number are the owner's at the time
+// of the fork; the cookie (the kernel's own number of the socket) says whether they still mean the same.
 struct Request {
     std::uint64_t cookie;
     const FdObject* object;
@@ -86,8 +86,8 @@ std::atomic<std::uint32_t> g_newest_alive{0};
 std::array<InternalFd, kMaxAncestors> g_ancestors;
 std::size_t g_ancestor_count = 0;
 
-// Descriptors on their way over a fork(). They are outside the registry of internal descriptors, because that closes all
-// its own in the child.
+// Descriptors on their way over a fork(). They are outside the registry of internal descriptors, because that closes
+// all its own in the child.
 struct Crossing {
     bool held = false;      // from before_fork() to in_parent()
     int nested = 0;         // fork() in a signal handler meanwhile
@@ -119,8 +119,8 @@ bool carries_state(const FdObject* object) noexcept {
     return object->kind() == Kind::socket && static_cast<const Socket*>(object)->carries_state();
 }
 
-// The socket under `fd`, if it carries state; nothing for a foreign one. While other threads run, an object may be looked
-// into only with a reference.
+// The socket under `fd`, if it carries state; nothing for a foreign one. While other threads run, an object may be
+// looked into only with a reference.
 Ref<Socket> with_state(int fd, const FdObject* object) noexcept {
     if (object->kind() != Kind::socket) return {};
     Ref<Socket> socket = g_fds.socket(fd);
@@ -180,8 +180,7 @@ bool serve(int fd) noexcept {
             std::memcpy(&answer, CMSG_DATA(c), sizeof answer);
     if (n == sizeof request) {
         if (int number = number_of(request); number >= 0)
-            if (Ref<Socket> socket = g_fds.socket(number))
-                socket->leave_to_kernel(number, "used by a forked child");
+            if (Ref<Socket> socket = g_fds.socket(number)) socket->leave_to_kernel(number, "used by a forked child");
     }
     close_raw(answer);  // the end of the channel is the answer
     return n > 0 || n == -EAGAIN || n == -EINTR;
@@ -200,7 +199,8 @@ void watch(std::size_t place, int fd) {
 
 // Without a channel the child could not ask: everything goes to the kernel before the fork.
 void give_up_sharing() noexcept {
-    log::once(log::Level::warn, "no channel to a forked child: its TCP connections are served by the kernel from now on");
+    log::once(log::Level::warn,
+              "no channel to a forked child: its TCP connections are served by the kernel from now on");
     g_fds.for_each(0, INT_MAX, [](int fd, const FdObject* object) {
         if (auto socket = with_state(fd, object)) socket->leave_to_kernel(fd, "inherited by a forked child");
     });
@@ -316,7 +316,8 @@ struct Pages {
 
 void in_child() noexcept {
     Crossing c = g_crossing;
-    const bool mine = g_fork_lock.owned_by_me() && c.held && c.nested == 0;  // another thread's fork may be under way as well
+    const bool mine =
+        g_fork_lock.owned_by_me() && c.held && c.nested == 0;  // another thread's fork may be under way as well
     new (&g_fork_lock) Lock;
     g_crossing = {};
     g_owner = new (g_owner_memory) Owner;

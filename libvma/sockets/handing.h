@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Sockets that two processes hold, one of which keeps their state in its own memory.
 //
-// fork() gives the child descriptors of the parent's kernel sockets. Of an offloaded TCP connection the kernel's socket is
-// an empty shell, and the parent goes on serving the connection. So in the child such a number means a ForeignSocket.
-// Its first use asks the parent, over a channel made at fork(), to put the connection into the kernel's socket (which both
-// have); then the number is the kernel's, in both processes. A child that never touches the connection costs nothing:
-// most only close everything, or save a snapshot and exit.
+// fork() gives the child descriptors of the parent's kernel sockets. Of an offloaded TCP connection the kernel's socket
+// is an empty shell, and the parent goes on serving the connection. So in the child such a number means a
+// ForeignSocket. Its first use asks the parent, over a channel made at fork(), to put the connection into the kernel's
+// socket (which both have); then the number is the kernel's, in both processes. A child that never touches the
+// connection costs nothing: most only close everything, or save a snapshot and exit.
 //
-// The channel is a socket pair for each child; the parent's internal thread serves it. It is inherited by the child's own
-// children, who may hold the same connections, so each request brings a socket of its own for the answer. When the
-// parent's end reports the end of the channel, the child and all its descendants are gone, and what was shared with them
-// alone is shared no more. A child whose parent is gone reads the end of the channel instead of an answer: the parent has
-// put everything into the kernel when it went, or it was killed and the connections died with it.
+// The channel is a socket pair for each child; the parent's internal thread serves it. It is inherited by the child's
+// own children, who may hold the same connections, so each request brings a socket of its own for the answer. When the
+// parent's end reports the end of the channel, the child and all its descendants are gone, and what was shared with
+// them alone is shared no more. A child whose parent is gone reads the end of the channel instead of an answer: the
+// parent has put everything into the kernel when it went, or it was killed and the connections died with it.
 //
 // The same questions arise when the process hands its descriptors to another program (exec) or ends (exit): then the
 // connections must be the kernel's before.

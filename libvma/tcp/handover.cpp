@@ -397,7 +397,7 @@ class Handover {
     // A segment on loopback is delivered before the send call returns, unless the kernel's packet thread is busy.
     template <class Condition>
     static bool delivered(Condition reached) noexcept {
-        for (int i = 0; i < 50; i++) {
+        for (int i = 0; i < 20; i++) {
             if (reached()) return true;
             timespec pause{0, 1'000'000};
             os::raw_syscall(SYS_nanosleep, &pause, nullptr);

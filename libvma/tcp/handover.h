@@ -73,8 +73,9 @@ struct KernelState {
 
 // Makes `fd` the connection that `state` describes. `fd` is a TCP/IPv4 socket in state CLOSE of the connection's
 // network namespace, not bound, or bound to the local port; options the program set stay (a buffer size it did not set
-// may grow to hold the queues). Copies the queues. Nothing is sent before everything else has succeeded; `unsteer` is
-// then called once and must not throw. Error: the reason. The socket is in state CLOSE again without a pending error,
+// may grow to hold the queues). Copies the queues. Nothing is sent before everything that is likely to fail has
+// succeeded; `unsteer` is called once, when nothing can fail any more, and must not throw.
+// Error: the reason. The socket is in state CLOSE again without a pending error,
 // at most bound to the local address, and the caller may go on with the connection or try again. Codes: EPERM
 // (CAP_NET_ADMIN is missing), EISCONN (not in state CLOSE), EINVAL (a state that contradicts itself), EADDRNOTAVAIL
 // (the address is gone, or this connection exists), and what bind(2), connect(2) and send(2) say. Uses system calls
