@@ -109,5 +109,7 @@ inline int duplicate(int fd, F&& make) noexcept {
 
 // Sends what lazy transmission holds back on any socket: what follows ends this program without coming back.
 void flush_all() noexcept;
+// Before the process ends: the same, and connections go to the kernel, which closes them in its own time.
+void before_end() noexcept;
 
 }  // namespace vma::preload

@@ -16,13 +16,13 @@ __attribute__((constructor)) void loaded() noexcept {
     if (runtime::inert()) return;
     log::remember_stderr();
     // Registered before the program's own, so that it runs after them.
-    at_quick_exit(flush_all);
+    at_quick_exit(before_end);
     // A vfork of another thread does not go on in the child.
     runtime::at_fork({.child = [] { g_vforks.store(0, std::memory_order_relaxed); }});
 }
 
 __attribute__((destructor)) void unloading() noexcept {
-    flush_all();
+    before_end();
     sockets::log_counters();
 }
 

@@ -47,7 +47,8 @@ namespace {
 [[gnu::noinline]] void forget(int fd) {
     if (table_is_foreign()) return;
     pthread_testcancel();
-    g_fds.remove(fd);
+    NoCancel hold;
+    g_fds.close(fd);
 }
 
 bool not_open(int fd) noexcept {
@@ -93,7 +94,8 @@ bool prepare_target(int source, int target) noexcept {
     }
     if (maybe_ours(target) && !runtime::in_foreign_process()) {
         if (os::fcntl(source, F_GETFD, 0) < 0) return false;
-        g_fds.remove(target);
+        NoCancel hold;
+        g_fds.close(target);
     }
     return true;
 }
@@ -117,7 +119,8 @@ namespace {
 
 void forget_range(unsigned first, unsigned last) noexcept {
     if (!g_fds.any()) return;
-    g_fds.for_each(first, std::min<unsigned>(last, INT_MAX), [](int fd, sockets::FdObject*) { g_fds.remove(fd); });
+    NoCancel hold;
+    g_fds.for_each(first, std::min<unsigned>(last, INT_MAX), [](int fd, sockets::FdObject*) { g_fds.close(fd); });
 }
 
 // Calls `close(first, last)` for the parts of the range between the library's own descriptors, while it returns 0.

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "libvma/preload/guard.h"
+#include "libvma/sockets/handing.h"
 
 using namespace vma;
 using namespace vma::preload;
@@ -21,10 +22,18 @@ void flush_all() noexcept {
     if (!g_fds.any() || table_is_foreign()) return;
     int saved = errno;
     NoCancel hold;
-    g_fds.for_each(0, INT_MAX, [](int fd, sockets::FdObject*) {
+    g_fds.for_each(0, INT_MAX, [](int fd, sockets::FdObject* object) {
+        if (object->kind() != sockets::Kind::socket) return;
         if (auto s = g_fds.socket(fd)) s->flush();
     });
     errno = saved;
+}
+
+void before_end() noexcept {
+    if (!g_fds.any() || table_is_foreign()) return;
+    flush_all();
+    NoCancel hold;
+    sockets::handing::hand_all(sockets::handing::Before::exit);
 }
 
 }  // namespace vma::preload
@@ -57,6 +66,13 @@ VMA_EXPORT pid_t _Fork() noexcept {
 }
 
 namespace {
+
+void before_exec() noexcept {
+    if (!g_fds.any() || table_is_foreign()) return;
+    flush_all();
+    NoCancel hold;
+    sockets::handing::hand_all(sockets::handing::Before::exec);
+}
 
 struct CloneStart {
     int (*entry)(void*);
@@ -102,8 +118,9 @@ VMA_EXPORT int clone(int (*entry)(void*), void* stack, int flags, void* arg, ...
 }
 VMA_ALIAS(__clone, clone);
 
-// libc's daemon() replaces descriptors 0 to 2 without passing us.
+// libc's daemon() replaces descriptors 0 to 2 without passing us, and its parent exits without passing us.
 VMA_EXPORT int daemon(int nochdir, int noclose) noexcept {
+    before_end();
     int rc = os::daemon(nochdir, noclose);
     if (rc == 0 && noclose == 0)
         for (int fd = 0; fd <= 2; fd++) fresh(fd);
@@ -111,31 +128,31 @@ VMA_EXPORT int daemon(int nochdir, int noclose) noexcept {
 }
 
 // ---- exec ----
-// A socket that survives exec is a plain kernel socket again: with the old program our descriptors go, and with them the
-// steering. Only what we have promised to send must go out before.
+// With the old program our descriptors go, and with them the steering. A UDP socket that survives exec is a plain kernel
+// socket again, only what we have promised to send must go out before; TCP connections go to the kernel.
 
 VMA_EXPORT int execve(const char* path, char* const argv[], char* const env[]) noexcept {
-    flush_all();
+    before_exec();
     return os::execve(path, argv, env);
 }
 VMA_EXPORT int execv(const char* path, char* const argv[]) noexcept {
-    flush_all();
+    before_exec();
     return os::execv(path, argv);
 }
 VMA_EXPORT int execvp(const char* file, char* const argv[]) noexcept {
-    flush_all();
+    before_exec();
     return os::execvp(file, argv);
 }
 VMA_EXPORT int execvpe(const char* file, char* const argv[], char* const env[]) noexcept {
-    flush_all();
+    before_exec();
     return os::execvpe(file, argv, env);
 }
 VMA_EXPORT int fexecve(int fd, char* const argv[], char* const env[]) noexcept {
-    flush_all();
+    before_exec();
     return os::fexecve(fd, argv, env);
 }
 VMA_EXPORT int execveat(int dirfd, const char* path, char* const argv[], char* const env[], int flags) noexcept {
-    flush_all();
+    before_exec();
     return os::execveat(dirfd, path, argv, env, flags);
 }
 
@@ -177,7 +194,7 @@ VMA_EXPORT int execle(const char* path, const char* arg, ...) noexcept {
 }
 
 VMA_EXPORT void _exit(int status) {
-    flush_all();
+    before_end();
     for (;;) os::_exit(status);
 }
 VMA_EXPORT void _Exit(int status) noexcept __attribute__((alias("_exit")));

@@ -24,7 +24,11 @@ namespace vma::sockets {
 
 class ReadyHook;
 
-enum class Kind : std::uint8_t { socket, epoll };
+enum class Kind : std::uint8_t {
+    socket,
+    epoll,
+    foreign,  // a socket whose state is in the memory of the process that forked us; see handing.h
+};
 
 // Who knows when a descriptor is ready.
 enum class Readiness : std::uint8_t {
@@ -62,6 +66,7 @@ class FdObject {
     }
     // Does any descriptor number still refer to it? An epoll set drops members for which none does, as the kernel does.
     bool has_fds() const noexcept { return fds_.load(std::memory_order_acquire) != 0; }
+    bool has_one_fd() const noexcept { return fds_.load(std::memory_order_acquire) == 1; }
 
   protected:
     virtual void last_fd_closed() noexcept = 0;
@@ -115,6 +120,14 @@ class Socket : public FdObject {
     // Gives the socket to the kernel for good, before something we cannot follow (SCM_RIGHTS, sendfile's caller...).
     // What is already queued is still delivered by the receive calls. `why` goes to the log.
     virtual void leave_to_kernel(int fd, const char* why) noexcept;
+
+    // ---- other processes (see handing.h) ----
+    // Is there state here that the kernel's socket lacks, so that another process which holds it could do nothing with it:
+    // a connection or a listener of ours? Asked in a forked child, too, so an atomic read and no more.
+    virtual bool carries_state() const noexcept { return false; }
+    // The program closes `fd`, the last number of this socket; the kernel's socket is still open. What is shared with
+    // another process (handing::shared_since) has to leave to the kernel now.
+    virtual void before_last_close(int fd) noexcept { (void)fd; }
 
     // ---- readiness, for iomux ----
     // These are asked while an epoll set's lock is held, in any thread: they neither wait nor poll.

@@ -63,6 +63,29 @@ void FdTable::remove(int fd) noexcept {
     errno = saved;
 }
 
+void FdTable::remove_if(int fd, FdObject* object) noexcept {
+    unsigned index = static_cast<unsigned>(fd);
+    if ((index >> kLeafBits) >= kTop) return;
+    Leaf* leaf = top_[index >> kLeafBits].load(std::memory_order_acquire);
+    if (leaf == nullptr) return;
+    if (!leaf->entries[index & (kLeaf - 1)].compare_exchange_strong(object, nullptr, std::memory_order_acq_rel)) return;
+    used_.fetch_sub(1, std::memory_order_relaxed);
+    int saved = errno;
+    drop(fd, object);
+    errno = saved;
+}
+
+void FdTable::close(int fd) noexcept {
+    FdObject* object = peek(fd);
+    if (object == nullptr) return;
+    if (object->kind() == Kind::socket) {
+        int saved = errno;
+        if (Ref<Socket> s = socket(fd); s && s->has_one_fd()) s->before_last_close(fd);
+        errno = saved;
+    }
+    remove(fd);
+}
+
 void FdTable::clear_in_child() noexcept {
     for (auto& slot : top_) {
         Leaf* leaf = slot.load(std::memory_order_relaxed);

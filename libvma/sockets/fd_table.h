@@ -12,6 +12,9 @@
 
 namespace vma::sockets {
 
+// Asks the process that has the state of `foreign` to put it into the kernel, and forgets what `fd` meant (handing.h).
+void settle_foreign(int fd, FdObject* foreign) noexcept;
+
 // A counted pointer to what an fd means; empty when the kernel alone serves it.
 template <class T>
 class Ref {
@@ -43,13 +46,19 @@ class FdTable {
     static constexpr unsigned kLeafBits = 10, kTopBits = 11;  // 2 Mi descriptors; the kernel's default fs.nr_open is 1 Mi
     static constexpr unsigned kLeaf = 1u << kLeafBits, kTop = 1u << kTopBits;
 
-    // What `fd` means, with a reference; any int is allowed.
+    // What `fd` means, with a reference; any int is allowed. Whoever asks means to use it: so a socket of another
+    // process becomes the kernel's here, and the answer is empty.
     Ref<FdObject> find(int fd) const noexcept {
         FdObject* object = peek(fd);
         while (__builtin_expect(object != nullptr, 0)) {
             if (object->try_ref()) {
                 FdObject* again = peek(fd);
-                if (again == object) return Ref<FdObject>(object);
+                if (again == object) {
+                    Ref<FdObject> found(object);
+                    if (__builtin_expect(object->kind() != Kind::foreign, 1)) return found;
+                    settle_foreign(fd, object);
+                    return {};
+                }
                 object->unref();
                 object = again;
             } else {
@@ -83,6 +92,10 @@ class FdTable {
     bool insert(int fd, FdObject* object) noexcept;
     // Forgets what `fd` meant: before close(), or because the kernel handed out the number again.
     void remove(int fd) noexcept;
+    // Same, unless it means something else by now.
+    void remove_if(int fd, FdObject* object) noexcept;
+    // The program closes `fd`, which is still open in the kernel: before_last_close() where it applies, then remove().
+    void close(int fd) noexcept;
     // The kernel has just returned `fd` from some call: whatever we had under it was closed behind our back.
     void drop_stale(int fd) noexcept {
         if (__builtin_expect(peek(fd) != nullptr, 0)) remove(fd);
@@ -102,6 +115,23 @@ class FdTable {
     }
     // In a forked child: forget everything without touching the objects. Async-signal-safe.
     void clear_in_child() noexcept;
+    // The same, but puts `other(fd, object)` in the place of each entry (null: nothing), which has the table's reference.
+    template <class F>
+    void replace_in_child(F&& other) {
+        int used = 0;
+        for (unsigned t = 0; t < kTop; t++) {
+            Leaf* leaf = top_[t].load(std::memory_order_relaxed);
+            if (leaf == nullptr) continue;
+            for (unsigned i = 0; i < kLeaf; i++) {
+                FdObject* object = leaf->entries[i].load(std::memory_order_relaxed);
+                if (object == nullptr) continue;
+                object = other(static_cast<int>((t << kLeafBits) | i), object);
+                leaf->entries[i].store(object, std::memory_order_relaxed);
+                used += object != nullptr;
+            }
+        }
+        used_.store(used, std::memory_order_relaxed);
+    }
 
   private:
     struct Leaf {

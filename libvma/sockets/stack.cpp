@@ -11,6 +11,7 @@
 #include "libvma/runtime/runtime.h"
 #include "libvma/runtime/signals.h"
 #include "libvma/sockets/fd_table.h"
+#include "libvma/sockets/handing.h"
 #include "libvma/sockets/tcp_socket.h"
 #include "libvma/sockets/udp_socket.h"
 #include "libvma/sockets/waiter.h"
@@ -27,10 +28,9 @@ std::atomic<int> g_state{idle};
 std::atomic<Stack*> g_stack{nullptr};
 Lock g_start_lock;
 
-// In a forked child everything the parent had stays the parent's: the table is emptied, so inherited sockets are plain
-// kernel sockets, and the stack is forgotten, so that the child's first own socket starts a new one.
+// In a forked child everything the parent had stays the parent's: the table is emptied (handing.h), so inherited sockets
+// are plain kernel sockets, and the stack is forgotten, so that the child's first own socket starts a new one.
 void child_after_fork() {
-    g_fds.clear_in_child();
     Waiter::reset_in_child();
     ring::TxFlusher::instance().reset_in_child();
     TcpSocket::reset_in_child();
@@ -92,6 +92,7 @@ Stack* Stack::get(int fd) noexcept {
         }
         static std::once_flag hooks;
         std::call_once(hooks, [] {
+            handing::start();
             runtime::at_fork({nullptr, nullptr, &child_after_fork});
             runtime::on_error(&UdpSocket::on_shadow_error);
         });

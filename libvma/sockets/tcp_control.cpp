@@ -9,6 +9,7 @@
 #include "libvma/config/rules.h"
 #include "libvma/os/calls.h"
 #include "libvma/runtime/log.h"
+#include "libvma/sockets/handing.h"
 #include "libvma/sockets/names.h"
 #include "libvma/sockets/object_pool.h"
 #include "libvma/sockets/tcp_defaults.h"
@@ -71,7 +72,7 @@ TcpSocket* TcpSocket::create(Stack& stack, int fd, int type) noexcept {
     return socket;
 }
 
-TcpSocket::TcpSocket(Stack& stack, int type) noexcept : stack_(stack) {
+TcpSocket::TcpSocket(Stack& stack, int type) noexcept : stack_(stack), born_(handing::generation()) {
     nonblock_.store((type & SOCK_NONBLOCK) != 0, std::memory_order_relaxed);
 }
 
@@ -439,6 +440,10 @@ bool TcpSocket::interrupted_own_code() const noexcept {
     for (unsigned i = 0; i < count; i++)
         if (rings_[i].load(std::memory_order_relaxed)->rx_owned_by_me()) return true;
     return false;
+}
+
+void TcpSocket::before_last_close(int fd) noexcept {
+    if (carries_state() && handing::shared_since(born_)) leave_to_kernel(fd, "closed here, open in another process");
 }
 
 void TcpSocket::last_number_closed(int fd) noexcept {

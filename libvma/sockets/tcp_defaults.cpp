@@ -69,7 +69,7 @@ tcp::Options read_defaults(int fd) noexcept {
     o.timestamps = params.tcp_timestamp_option == 2 ? sysctl("ipv4/tcp_timestamps", 1) != 0
                                                     : params.tcp_timestamp_option == 1;
     o.nodelay = params.tcp_nodelay != 0;
-    o.quickack = params.tcp_quickack != 0 || o.quickack;
+    o.delayed_ack_ms = params.tcp_quickack != 0 ? 0 : static_cast<std::uint32_t>(params.tcp_delayed_ack_msec);
     long memory[3];
     const long largest = read_sysctl("ipv4/tcp_rmem", memory) == 3 ? memory[2] : 6 << 20;
     o.receive_window = static_cast<std::uint32_t>(std::clamp<long>(largest / 2, kMinWindow, kMaxDefaultWindow));

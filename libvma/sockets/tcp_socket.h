@@ -60,6 +60,11 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     ssize_t splice_in(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len, unsigned flags) override;
     ssize_t splice_out(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len, unsigned flags) override;
     void leave_to_kernel(int fd, const char* why) noexcept override;
+    bool carries_state() const noexcept override {
+        const Phase p = phase();
+        return p != Phase::fresh && p != Phase::kernel;
+    }
+    void before_last_close(int fd) noexcept override;
 
     bool offloaded() const noexcept override { return readiness() != Readiness::kernel; }
     Readiness readiness() const noexcept override;
@@ -202,6 +207,7 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     Stack& stack_;
     std::atomic<Phase> phase_{Phase::fresh};
     std::atomic<bool> closed_{false}, nonblock_{false};
+    const std::uint32_t born_;                       // handing::generation()
     bool bound_ = false, autobound_ = false, accepted_ = false, listed_ = false, reuseport_ = false;
     std::atomic<bool> stuck_{false};                 // a handover failed: not tried again and again
     std::atomic<tcp::Connection*> connection_{nullptr};

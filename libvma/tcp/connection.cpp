@@ -120,6 +120,7 @@ int Connection::connect() noexcept {
                 result = tcp_connect(pcb_, &to, ntohs(ends_.remote_port), &Callbacks::connected);
             });
             if (result != ERR_OK) error = ENOBUFS;
+            else output();
         }
     }
     if (error != 0) {
@@ -442,6 +443,56 @@ void Connection::quick_ack(bool on) noexcept {
     if (on && pcb_ != nullptr && ack_due_bytes_ != 0) {
         tcp_ack_now(pcb_);
         output();
+    }
+    leave();
+}
+
+// ---- figures ----
+
+Counters Connection::counters() noexcept {
+    if (!enter()) return counters_;
+    Counters c = counters_;
+    leave();
+    return c;
+}
+
+// As the kernel's tcp_get_info(), in its units: microseconds, milliseconds, segments.
+void Connection::info(tcp_info& out) noexcept {
+    out = {};
+    if (!enter()) return;
+    const std::uint64_t now = now_ns();
+    auto ms_since = [&](std::uint64_t at) { return at == 0 ? 0u : static_cast<std::uint32_t>((now - at) / 1'000'000); };
+    const std::uint32_t mss = std::max(mss_.load(std::memory_order_relaxed), 1u);
+    out.tcpi_state = static_cast<std::uint8_t>(state());
+    out.tcpi_ca_state = in_rto_ ? TCP_CA_Loss : in_recovery_ ? TCP_CA_Recovery : TCP_CA_Open;
+    out.tcpi_retransmits = static_cast<std::uint8_t>(std::min(retries_, 255u));
+    out.tcpi_probes = static_cast<std::uint8_t>(std::min(probes_, 255u));
+    out.tcpi_backoff = static_cast<std::uint8_t>(std::min(rtt_.backoffs(), 255u));
+    out.tcpi_rto = rtt_.rto_us();
+    out.tcpi_ato = options_.delayed_ack_ms * 1000;
+    out.tcpi_snd_mss = mss;
+    out.tcpi_rcv_mss = std::max(largest_in_, 536u);
+    out.tcpi_advmss = wanted_mss() - (options_.timestamps ? 12 : 0);
+    out.tcpi_pmtu = path_.mtu;
+    out.tcpi_rtt = rtt_.srtt_us();
+    out.tcpi_rttvar = rtt_.rttvar_us();
+    out.tcpi_snd_ssthresh = cc_.ssthresh() >= Congestion::kNoThreshold ? 0x7fffffff : cc_.ssthresh() / mss;
+    out.tcpi_snd_cwnd = std::max(cc_.cwnd() / mss, 1u);
+    out.tcpi_reordering = 3;
+    out.tcpi_last_data_sent = ms_since(last_data_tx_ns_);
+    out.tcpi_last_data_recv = ms_since(last_data_rx_ns_);
+    out.tcpi_last_ack_recv = ms_since(last_rx_ns_);
+    out.tcpi_rcv_space = options_.receive_window;
+    out.tcpi_total_retrans = static_cast<std::uint32_t>(counters_.retransmits);
+    if (pcb_ != nullptr) {
+        if (pcb_->flags & TF_TIMESTAMP) out.tcpi_options |= TCPI_OPT_TIMESTAMPS;
+        if (pcb_->flags & TF_SACK) out.tcpi_options |= TCPI_OPT_SACK;
+        if (pcb_->flags & TF_WND_SCALE) {
+            out.tcpi_options |= TCPI_OPT_WSCALE;
+            out.tcpi_snd_wscale = pcb_->snd_scale & 15u;
+            out.tcpi_rcv_wscale = pcb_->rcv_scale & 15u;
+        }
+        for (const tcp_seg* s = pcb_->unacked; s != nullptr; s = s->next) out.tcpi_unacked++;
     }
     leave();
 }

@@ -18,6 +18,8 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "libvma/net/checksum.h"
@@ -215,7 +217,8 @@ class Handover {
         } else if (bound.sin_port != s_.local.sin_port) {
             return refused(-EINVAL, "the socket is bound to another port");
         }
-        if (long r = os::raw_syscall(SYS_connect, fd_, &s_.remote, sizeof s_.remote); r < 0) return refused(r, "connect");
+        if (long r = os::raw_syscall(SYS_connect, fd_, &s_.remote, sizeof s_.remote); r < 0)
+            return refused(r, "connect");
         connected_ = true;
         // Bound to INADDR_ANY, the routes have chosen the address.
         length = sizeof bound;
@@ -234,14 +237,13 @@ class Handover {
         list[count++] = {TCPOPT_WINDOW, snd | rcv << 16};
         if (s_.sack) list[count++] = {TCPOPT_SACK_PERMITTED, 0};
         if (s_.timestamps) list[count++] = {TCPOPT_TIMESTAMP, 0};
-        long r = os::raw_syscall(SYS_setsockopt, fd_, IPPROTO_TCP, TCP_REPAIR_OPTIONS, list.data(),
-                                 count * sizeof list[0]);
+        long r =
+            os::raw_syscall(SYS_setsockopt, fd_, IPPROTO_TCP, TCP_REPAIR_OPTIONS, list.data(), count * sizeof list[0]);
         if (r < 0) return refused(r, "TCP_REPAIR_OPTIONS");
         if (s_.timestamps)
-            if (r = set(fd_, IPPROTO_TCP, TCP_TIMESTAMP, own_time()); r < 0)
-                return refused(r, "TCP_TIMESTAMP");
-        // The segment size follows the MSS only when something makes the kernel compute it again: setting the IP options
-        // to what they are does.
+            if (r = set(fd_, IPPROTO_TCP, TCP_TIMESTAMP, own_time()); r < 0) return refused(r, "TCP_TIMESTAMP");
+        // The segment size follows the MSS only when something makes the kernel compute it again: setting the IP
+        // options to what they are does.
         std::array<std::uint8_t, 40> ip{};
         socklen_t length = ip.size();
         if (os::raw_syscall(SYS_getsockopt, fd_, IPPROTO_IP, IP_OPTIONS, ip.data(), &length) >= 0)
@@ -395,7 +397,7 @@ class Handover {
     // A segment on loopback is delivered before the send call returns, unless the kernel's packet thread is busy.
     template <class Condition>
     static bool delivered(Condition reached) noexcept {
-        for (int i = 0; i < 50; i++) {
+        for (int i = 0; i < 20; i++) {
             if (reached()) return true;
             timespec pause{0, 1'000'000};
             os::raw_syscall(SYS_nanosleep, &pause, nullptr);
@@ -403,9 +405,9 @@ class Handover {
         return false;
     }
 
-    // Gives the kernel's socket a segment from the peer, over loopback. It finds the socket by its four numbers; were it
-    // bound to a device, it would not, and the kernel would send a reset. No `echo`: no round trip time is taken. False when
-    // nothing was sent.
+    // Gives the kernel's socket a segment from the peer, over loopback. It finds the socket by its four numbers; were
+    // it bound to a device, it would not, and the kernel would send a reset. No `echo`: no round trip time is taken.
+    // False when nothing was sent.
     bool play(std::uint32_t seq, std::uint32_t ack, std::uint8_t flags, std::uint32_t echo = 0) noexcept {
         long raw = os::raw_syscall(SYS_socket, AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
         if (raw < 0) return false;

@@ -2,8 +2,6 @@
 // A live connection between two kernels is torn out of one of them (its state read in repair mode, its socket closed
 // without a packet) and put into a fresh socket by hand_over(), in every state a connection can be in. The peer must
 // notice nothing: every byte once and in order, no reset, and the end of the connection as if nothing had happened.
-#include "libvma/tcp/handover.h"
-
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -30,6 +28,7 @@
 #include <vector>
 
 #include "libvma/ring/ring.h"
+#include "libvma/tcp/handover.h"
 #include "libvma/verbs/xdp/xdp_device.h"
 #include "support/two_hosts.h"
 
@@ -221,7 +220,8 @@ Saved tear_out(int fd, int peer) {
     if (fin_state == TCP_FIN_WAIT2) s.own_fin = OwnFin::acknowledged;
 
     // The kernel counts a FIN as a byte of the queue.
-    auto not_acked = static_cast<std::size_t>(queued(fd, SIOCOUTQ)), not_sent = static_cast<std::size_t>(queued(fd, SIOCOUTQNSD));
+    auto not_acked = static_cast<std::size_t>(queued(fd, SIOCOUTQ)),
+         not_sent = static_cast<std::size_t>(queued(fd, SIOCOUTQNSD));
     set_option(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, TCP_SEND_QUEUE);
     auto end = static_cast<std::uint32_t>(option(fd, IPPROTO_TCP, TCP_QUEUE_SEQ));
     if (fin_queued) {
@@ -330,7 +330,8 @@ class TcpHandover : public testing::Test {
         On there(*hosts, other(host));
         const verbs::MacAddress mac = mac_of(TwoHosts::interface());
         char text[18];
-        std::snprintf(text, sizeof text, "%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5]);
+        std::snprintf(text, sizeof text, "%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4],
+                      mac[5]);
         peer_is_at(host, text);
     }
     void peer_is_at(Host host, const std::string& mac) {
@@ -899,8 +900,8 @@ TEST_F(TcpHandoverRefused, StatesThatContradictThemselves) {
         [](KernelState& s) { s.snd_nxt += 1; },
         [](KernelState& s) { s.snd_nxt -= 1; },
         [](KernelState& s) { s.snd_wscale = 15, s.window_scaling = true; },
-        [&](KernelState& s) { s.send_queue = {&one, 1}, s.own_fin = OwnFin::sent; },
-        [&](KernelState& s) { s.send_queue = {&one, 1}, s.snd_nxt += 1, s.own_fin = OwnFin::acknowledged; },
+        [&](KernelState& s) { s.send_queue = {one}, s.own_fin = OwnFin::sent; },
+        [&](KernelState& s) { s.send_queue = {one}, s.snd_nxt += 1, s.own_fin = OwnFin::acknowledged; },
         [](KernelState& s) { s.snd_wl1 = s.rcv_nxt + s.rcv_wnd + 100000; },
     };
     for (const auto& mistake : mistakes) {
@@ -938,7 +939,8 @@ TEST_F(TcpHandoverRefused, WithoutCapability) {
         EXPECT_FALSE(moved);
         EXPECT_EQ(moved.error().code, EPERM);
         ASSERT_EQ(syscall(SYS_capset, &header, all), 0);  // to come home
-    }).join();
+    })
+        .join();
     expect_untouched(a.get());
     install();
     converse();
@@ -976,7 +978,8 @@ TEST_F(TcpHandover, TheRuleGoesLast) {
     sockaddr_in remote{};
     socklen_t length = sizeof remote;
     ASSERT_EQ(getsockname(b.get(), any(remote), &length), 0);
-    const verbs::FlowSpec flow{IPPROTO_TCP, local.sin_addr.s_addr, local.sin_port, remote.sin_addr.s_addr, remote.sin_port};
+    const verbs::FlowSpec flow{IPPROTO_TCP, local.sin_addr.s_addr, local.sin_port, remote.sin_addr.s_addr,
+                               remote.sin_port};
     auto attached = ring->attach(flow, &sink, ring::Share::latest);
     ASSERT_TRUE(attached) << attached.error().what;
 

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Two hosts with TCP on the test wire, a fake clock, and nobody else: what happens depends on the seed alone.
+#pragma once
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "libvma/ring/ring.h"
+#include "libvma/tcp/connection.h"
+#include "libvma/tcp/engine.h"
+#include "libvma/tcp/listener.h"
+#include "libvma/tcp/lwip/glue.h"
+#include "libvma/tcp/time.h"
+#include "libvma/verbs/wire/wire.h"
+#include "libvma/verbs/wire/wire_device.h"
+
+namespace vma::tcp::test {
+
+// The clock of all hosts of a test. Starts late enough that no deadline is 0.
+inline verbs::wire::Wire* g_wire = nullptr;
+inline std::uint64_t wire_clock() { return 1'000'000'000 + (g_wire != nullptr ? g_wire->now() : 0); }
+
+class Host final : public PathSource {
+  public:
+    Host(verbs::wire::Wire& wire, const char* address, verbs::wire::WireConfig config = {})
+        : address(inet_addr(address)) {
+        auto made = wire.connect(config);
+        device = made.get();
+        auto created = ring::Ring::create(std::move(made), {.huge_pages = false});
+        if (!created) throw std::runtime_error(created.error().what);
+        ring = std::move(*created);
+        mtu = config.mtu;
+    }
+    int find(const Endpoints&, const PathOptions&, Path& out) noexcept override {
+        out.ring = ring.get();
+        out.src_mac = device->attr().mac;
+        out.dst_mac = peer->device->attr().mac;
+        out.mtu = mtu;
+        out.generation = generation_;
+        return error;
+    }
+    std::uint32_t generation() const noexcept override { return generation_; }
+    void changed() { generation_++; }
+
+    const in_addr_t address;
+    verbs::wire::WireDevice* device;
+    std::unique_ptr<ring::Ring> ring;
+    Host* peer = nullptr;
+    std::uint32_t mtu = 1500;
+    int error = 0;
+
+  private:
+    std::uint32_t generation_ = 1;
+};
+
+// Hosts a (client) and b (server), and the time.
+class World {
+  public:
+    static constexpr in_port_t kPort = 80;
+
+    explicit World(std::uint64_t seed = 1, verbs::wire::WireConfig config = {}) : wire(seed) {
+        g_wire = &wire;
+        set_clock(&wire_clock);
+        lwip::abort_on_assertion(true);
+        Engine::instance().drive_by_hand();
+        a = std::make_unique<Host>(wire, "198.18.0.1", config);
+        b = std::make_unique<Host>(wire, "198.18.0.2", config);
+        a->peer = b.get();
+        b->peer = a.get();
+        options.receive_window = 1 << 20;
+        options.nodelay = true;
+    }
+    ~World() {
+        close_all();
+        // Whatever is still open ends by its timers.
+        for (int i = 0; i < 400 && Connection::count() != 0; i++) pass(1'000'000'000);
+        EXPECT_EQ(Connection::count(), 0u);
+        EXPECT_EQ(a->device->violations(), 0u);
+        EXPECT_EQ(b->device->violations(), 0u);
+        a.reset();
+        b.reset();
+        set_clock(nullptr);
+        g_wire = nullptr;
+    }
+
+    void listen(unsigned backlog = 16) {
+        listener = Listener::create(*b, htons(kPort), options, backlog);
+        ASSERT_TRUE(b->ring->attach({IPPROTO_TCP, b->address, htons(kPort), 0, 0}, listener, ring::Share::latest));
+    }
+    Connection* connect(in_port_t port = 1000) {
+        Connection* c = Connection::create(*a, {a->address, b->address, htons(port), htons(kPort)}, options);
+        EXPECT_EQ(c->connect(), 0);
+        opened.push_back(c);
+        return c;
+    }
+    Connection* accept() {
+        Connection* c = listener->accept();
+        if (c != nullptr) opened.push_back(c);
+        return c;
+    }
+    // Both rings, until there is nothing at this moment.
+    void poll() {
+        for (int idle = 0; idle < 2;) {
+            const unsigned n = a->ring->poll() + b->ring->poll();
+            a->ring->flush();
+            b->ring->flush();
+            idle = n == 0 ? idle + 1 : 0;
+        }
+    }
+    // Time passes: frames arrive and timers fire at their moments.
+    void pass(std::uint64_t ns) {
+        const std::uint64_t end = wire.now() + ns;
+        for (;;) {
+            poll();
+            const std::uint64_t timer = Engine::instance().wheel().next_deadline();
+            std::uint64_t next = end;
+            if (timer != TimerWheel::kNever && timer > 1'000'000'000) next = std::min(next, timer - 1'000'000'000);
+            if (auto due = wire.next_due()) next = std::min(next, *due);
+            if (next > wire.now()) wire.advance(next - wire.now());
+            Engine::instance().wheel().expire(wire_clock());
+            poll();
+            if (wire.now() >= end) return;
+        }
+    }
+    // Passes time until `done()` or for `limit` ns. Returns done().
+    template <class F>
+    bool until(F&& done, std::uint64_t limit = 300'000'000'000) {
+        const std::uint64_t end = wire.now() + limit;
+        poll();
+        while (!done()) {
+            if (wire.now() >= end) return false;
+            const std::uint64_t timer = Engine::instance().wheel().next_deadline();
+            std::uint64_t next = end;
+            if (timer != TimerWheel::kNever && timer > 1'000'000'000) next = std::min(next, timer - 1'000'000'000);
+            if (auto due = wire.next_due()) next = std::min(next, *due);
+            pass(next > wire.now() ? next - wire.now() : 1'000'000);
+        }
+        return true;
+    }
+    void pair(Connection*& client, Connection*& server) {
+        if (listener == nullptr) listen();
+        client = connect(next_port++);
+        server = nullptr;
+        ASSERT_TRUE(until([&] { return (server = accept()) != nullptr; }));
+        ASSERT_TRUE(until([&] { return client->state() == State::established; }));
+    }
+    void close(Connection* c, bool reset = false) {
+        std::erase(opened, c);
+        c->close(reset);
+        c->unref();
+    }
+    void close_all() {
+        while (!opened.empty()) close(opened.back(), true);
+        if (listener != nullptr) {
+            b->ring->detach({IPPROTO_TCP, b->address, htons(kPort), 0, 0}, listener);
+            listener->close();
+            listener->unref();
+            listener = nullptr;
+        }
+    }
+
+    verbs::wire::Wire wire;
+    std::unique_ptr<Host> a, b;
+    Options options;
+    Listener* listener = nullptr;
+    std::vector<Connection*> opened;
+    in_port_t next_port = 1000;
+};
+
+inline ssize_t send(Connection* c, const std::string& text, unsigned flags = 0) {
+    iovec iov{const_cast<char*>(text.data()), text.size()};
+    return c->send(&iov, 1, text.size(), flags);
+}
+inline std::string receive(Connection* c, std::size_t most = 1 << 20) {
+    std::string text(most, '\0');
+    iovec iov{text.data(), most};
+    const ssize_t n = c->receive(&iov, 1, most, 0);
+    text.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
+    return text;
+}
+inline ssize_t receive_result(Connection* c) {
+    char byte;
+    iovec iov{&byte, 1};
+    return c->receive(&iov, 1, 1, 0);
+}
+
+}  // namespace vma::tcp::test
