@@ -183,7 +183,7 @@ bool TcpSocket::plan_connect(int fd, const sockaddr_in& to, Plan& plan) noexcept
     if (to.sin_port == 0 || !is_unicast(to.sin_addr.s_addr)) return false;
     try {
         sockaddr_in local{};
-        if (bound_) local = name_of(fd);
+        if (bound_ || autobound_) local = name_of(fd);
         net::RouteQuery query;
         query.dst = to.sin_addr.s_addr;
         query.src = local.sin_addr.s_addr;
@@ -234,14 +234,19 @@ int TcpSocket::bind_shadow(int fd, Plan& plan) noexcept {
     return plan.ends.local_port != 0 ? 0 : EADDRNOTAVAIL;
 }
 
-// The port we took for connect() goes, as the kernel gives it back when a connection failed. An address given to bind()
-// by us stays with the socket unless it is overwritten.
+// The port we took for connect() goes, as the kernel gives it back when a connection failed. A socket in state CLOSE keeps
+// its port, but one that stops listening does not; and an address that was given by bind() stays, unless another is given
+// without a port.
 void TcpSocket::unbind_shadow(int fd) noexcept {
     if (!autobound_) return;
-    autobound_ = false;
+    if (os::listen(fd, 0) != 0) return;  // the port stays, and serves the next connect()
     dissolve(fd);
+    autobound_ = false;
     if (bound_) return;  // the program chose the address, only the port was left to us
-    if (bind_to(fd, INADDR_ANY, 0) == 0) dissolve(fd);
+    int off = 0, on = 1;
+    os::setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
+    bind_to(fd, INADDR_ANY, 0);
+    if (!bind_no_port_) os::setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &off, sizeof off);
 }
 
 // 0: under way, or errno. ours == false: nothing was done, the kernel shall connect.
