@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Echo server and client on Boost.Asio, the way many C++ programs use TCP: blocking calls with a thread for each
-// connection, or one io_context (an epoll reactor, non-blocking sockets, an eventfd to wake it) run by several threads.
-// The client knows every byte that must come back; both ends close in turn, and a byte or an end out of place is an
-// error. The server ends by SIGTERM or SIGINT.
+// Echo server and client on Boost.Asio, the way many C++ programs use TCP: blocking calls with a thread for
+// each connection, or one io_context (an epoll reactor, non-blocking sockets, an eventfd to wake it) run by
+// several threads. The client knows every byte that must come back; both ends close in turn, and a byte or an
+// end out of place is an error. The server ends by SIGTERM or SIGINT.
 //
 //   app_asio_echo server sync|async ADDRESS PORT THREADS
 //   app_asio_echo client sync|async ADDRESS PORT THREADS CONNECTIONS MESSAGES
@@ -151,7 +151,8 @@ void converse_blocking(const tcp::endpoint& server, std::uint32_t connection, st
     }
 }
 
-// Sends all messages without waiting for their echoes, which arrive meanwhile. Both chains touch different members.
+// Sends all messages without waiting for their echoes, which arrive meanwhile. Both chains touch different
+// members.
 class Conversation : public std::enable_shared_from_this<Conversation> {
   public:
     Conversation(asio::io_context& context, std::uint32_t connection, std::uint32_t messages)
@@ -174,30 +175,33 @@ class Conversation : public std::enable_shared_from_this<Conversation> {
             return;
         }
         out_ = message(connection_, sent_++);
-        asio::async_write(socket_, asio::buffer(out_), [self = shared_from_this()](error_code error, std::size_t) {
-            if (error) return complain(self->connection_, "write: " + error.message());
-            self->send();
-        });
+        asio::async_write(socket_, asio::buffer(out_),
+                          [self = shared_from_this()](error_code error, std::size_t) {
+                              if (error) return complain(self->connection_, "write: " + error.message());
+                              self->send();
+                          });
     }
 
     void receive() {
         if (received_ == messages_) {
             in_.resize(1);
-            socket_.async_read_some(asio::buffer(in_), [self = shared_from_this()](error_code error, std::size_t) {
-                if (error != asio::error::eof)
-                    return complain(self->connection_, "no end of stream: " + error.message());
-                g_good++;
-            });
+            socket_.async_read_some(
+                asio::buffer(in_), [self = shared_from_this()](error_code error, std::size_t) {
+                    if (error != asio::error::eof)
+                        return complain(self->connection_, "no end of stream: " + error.message());
+                    g_good++;
+                });
             return;
         }
         expected_ = message(connection_, received_++);
         in_.resize(expected_.size());
-        asio::async_read(socket_, asio::buffer(in_), [self = shared_from_this()](error_code error, std::size_t) {
-            if (error) return complain(self->connection_, "read: " + error.message());
-            if (self->in_ != self->expected_)
-                return complain(self->connection_, "a message came back changed");
-            self->receive();
-        });
+        asio::async_read(socket_, asio::buffer(in_),
+                         [self = shared_from_this()](error_code error, std::size_t) {
+                             if (error) return complain(self->connection_, "read: " + error.message());
+                             if (self->in_ != self->expected_)
+                                 return complain(self->connection_, "a message came back changed");
+                             self->receive();
+                         });
     }
 
     tcp::socket socket_;
@@ -210,7 +214,8 @@ int converse(bool sync, const tcp::endpoint& server, unsigned threads, std::uint
              std::uint32_t messages) {
     if (sync) {
         std::vector<std::jthread> all;
-        for (std::uint32_t i = 0; i < connections; i++) all.emplace_back(converse_blocking, server, i, messages);
+        for (std::uint32_t i = 0; i < connections; i++)
+            all.emplace_back(converse_blocking, server, i, messages);
     } else {
         asio::io_context context;
         for (std::uint32_t i = 0; i < connections; i++)
@@ -228,14 +233,16 @@ int main(int argc, char** argv) {
     const bool server = argc == 6 && words[1] == "server";
     const bool client = argc == 8 && words[1] == "client";
     if ((!server && !client) || (words[2] != "sync" && words[2] != "async")) {
-        fputs("usage: app_asio_echo server sync|async ADDRESS PORT THREADS\n"
-              "       app_asio_echo client sync|async ADDRESS PORT THREADS CONNECTIONS MESSAGES\n",
-              stderr);
+        fputs(
+            "usage: app_asio_echo server sync|async ADDRESS PORT THREADS\n"
+            "       app_asio_echo client sync|async ADDRESS PORT THREADS CONNECTIONS MESSAGES\n",
+            stderr);
         return 2;
     }
     try {
         const bool sync = words[2] == "sync";
-        const tcp::endpoint endpoint(asio::ip::make_address(argv[3]), static_cast<std::uint16_t>(atoi(argv[4])));
+        const tcp::endpoint endpoint(asio::ip::make_address(argv[3]),
+                                     static_cast<std::uint16_t>(atoi(argv[4])));
         const auto threads = static_cast<unsigned>(atoi(argv[5]));
         if (server) return serve(sync, endpoint, threads);
         return converse(sync, endpoint, threads, static_cast<std::uint32_t>(atoi(argv[6])),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What tests of whole programs share: which side has the library, files in memory, servers that are several processes,
-// and the question whether the library really carried a program's TCP.
+// What tests of whole programs share: which side has the library, files in memory, servers that are several
+// processes, and the question whether the library really carried a program's TCP.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,8 +35,8 @@ class Scratch {
     std::string read(const std::string& name) const;
     // A file of `bytes` pseudo-random bytes that depend on `seed`; they do not compress.
     void fill(const std::string& name, std::size_t bytes, std::uint64_t seed = 1) const;
-    // Empty when there is no such file.
-    std::string sha256(const std::string& name) const;
+    // Both exist and have the same bytes.
+    bool same(const std::string& name, const std::string& other) const;
     Fd open_to_read(const std::string& name) const;
     Fd open_to_write(const std::string& name) const;
     // Everything in files whose names begin so.
@@ -63,8 +63,8 @@ class Server {
     Process process_;
 };
 
-// Did the library carry TCP in a process that wrote this log? Its counters, which stand in the log at level debug when the
-// process ends, tell: the programs here use no UDP, so frames both ways can only be TCP.
+// Did the library carry TCP in a process that wrote this log? Its counters, which stand in the log at level
+// debug when the process ends, tell: the programs here use no UDP, so frames both ways can only be TCP.
 bool tcp_was_offloaded(const std::string& log);
 
 // Two hosts, a scratch directory, a server and clients on the sides that GetParam() tells.
