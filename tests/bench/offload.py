@@ -28,5 +28,5 @@ class OffloadCheck:
 
     def verify(self, count):
         if not self.offloaded(count):
-            raise Failure(f"not offloaded: of {count} packets {self.used()} went through the kernel's {self.protocol} on "
-                          "the side that has the library (VMA_TRACELEVEL=debug tells why)")
+            raise Failure(f"not offloaded: of {count} packets {self.used()} went through the kernel's {self.protocol} "
+                          "on the side that has the library (VMA_TRACELEVEL=debug tells why)")

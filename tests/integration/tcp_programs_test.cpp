@@ -65,13 +65,14 @@ class Redis : public ProgramTest {
     }
     // Commands for redis-cli --pipe, in the protocol's own form.
     static std::string setting_all() {
-        std::string text;
+        std::ostringstream text;
         for (int i = 0; i < kKeys; i++) {
             const std::string key = "known:" + std::to_string(i), content = value(i);
-            text += "*3\r\n$3\r\nSET\r\n$" + std::to_string(key.size()) + "\r\n" + key + "\r\n$" +
-                    std::to_string(content.size()) + "\r\n" + content + "\r\n";
+            text << "*3\r\n$3\r\nSET\r\n$" << key.size() << "\r\n"
+                 << key << "\r\n$" << content.size() << "\r\n"
+                 << content << "\r\n";
         }
-        return text;
+        return text.str();
     }
     void make_scripts() const {
         scratch->write("set-all", setting_all());
