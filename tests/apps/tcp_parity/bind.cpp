@@ -51,7 +51,7 @@ TCP_KERNEL_CASE(bind, wrong_addresses) {
     at_server([&] {
         int fd = stream();
         SHOW("not ours", bind_to(fd, kThere, port()));
-        SHOW("multicast", bind_to(fd, "224.1.1.1", port()));
+        SHOW("multicast", bind_to(stream(), "224.1.1.1", port()));
         SHOW("broadcast", bind_to(fd, "198.18.1.255", port()));
         SHOW("limited broadcast", bind_to(fd, "255.255.255.255", port()));
         sockaddr_in a = at(here(), port());
@@ -333,7 +333,7 @@ TCP_CASE(bind, port_range_of_a_socket) {
         constexpr int kLocalPortRange = 51;  // IP_LOCAL_PORT_RANGE
         for (int i = 0; i < 2; i++) {
             int fd = stream();
-            unsigned low = static_cast<unsigned>(port(7));
+            unsigned low = 33000 + static_cast<unsigned>(port(7)) / 2;
             unsigned range = low << 16 | low;
             SHOW("range", setsockopt(fd, SOL_IP, kLocalPortRange, &range, sizeof range));
             sockaddr_in a = at(there(), port());
