@@ -2,6 +2,8 @@
 // connect: blocking and not, what it says meanwhile, how it fails, and using a socket again afterwards.
 #include <sys/epoll.h>
 
+#include <thread>
+
 #include "tcp_harness.h"
 
 namespace parity::tcp {
@@ -216,16 +218,24 @@ TCP_CASE(connect, unreachable) {
     int listener = -1;
     at_server([&] { listener = listening(); });
     at_client([&] {
-        for (const char* address : {kNoNeighbour, far_unreachable(), far_prohibited()}) {
-            int fd = stream();
-            SHOW("blocking", connect_to(fd, address, port()));
-            close(fd);
-            fd = stream(SOCK_NONBLOCK);
-            SHOW("nonblocking", connect_to(fd, address, port()));
-            await_events(fd, POLLERR);
-            show_error("failed", fd);
-            show_peer("failed", fd);
-            close(fd);
+        const char* addresses[] = {kNoNeighbour, far_unreachable(), far_prohibited()};
+        int blocking_error[3] = {}, fds[3];
+        std::vector<std::thread> threads;
+        for (int i = 0; i < 3; i++) {
+            threads.emplace_back([&, i] {
+                int fd = stream();
+                if (connect_to(fd, addresses[i], port()) != 0) blocking_error[i] = errno;
+                close(fd);
+            });
+            fds[i] = stream(SOCK_NONBLOCK);
+            SHOW("nonblocking", connect_to(fds[i], addresses[i], port()));
+        }
+        for (int i = 0; i < 3; i++) {
+            threads[static_cast<size_t>(i)].join();
+            say("blocking %s", strerrorname_np(blocking_error[i]));
+            await_events(fds[i], POLLERR);
+            show_error("nonblocking", fds[i]);
+            show_peer("nonblocking", fds[i]);
         }
         put(connecting(there(), port()), "reachable");
     });
