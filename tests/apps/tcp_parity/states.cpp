@@ -183,7 +183,8 @@ void matrix(State s) {
         if (left()) operation.run(fd, operation.name);
         sync();
         // Without a trace for the next one.
-        if (fd >= 0) {
+        bool already_closed = !left() && (s == State::reset || s == State::reset_taken);
+        if (fd >= 0 && !already_closed) {
             set_linger(fd, true, 0);
             close(fd);
         }
