@@ -72,10 +72,11 @@ class TcpParity : public testing::TestWithParam<CaseName> {
             hosts_->ip(host, what);
         };
         // A neighbour that does not answer is given up in 50 ms, not in 3 s.
-        sysctl("net.ipv4.neigh.veth1.mcast_solicit=1");
-        sysctl("net.ipv4.neigh.veth1.retrans_time_ms=50");
-        // Programs on both hosts may have the kernel's default of open files, but never its rate limit on
-        // challenge ACKs, by which one case could change the next.
+        for (const char* link : {"veth1", "veth2"}) {
+            sysctl(std::string("net.ipv4.neigh.") + link + ".mcast_solicit=1");
+            sysctl(std::string("net.ipv4.neigh.") + link + ".retrans_time_ms=50");
+        }
+        // Limits on the rate of ACKs would let one case change the next.
         sysctl("net.ipv4.tcp_challenge_ack_limit=2147483647");
         sysctl("net.ipv4.tcp_invalid_ratelimit=0");
         sysctl("net.ipv4.tcp_fastopen=3");
@@ -85,14 +86,14 @@ class TcpParity : public testing::TestWithParam<CaseName> {
         int mine = a ? 0 : 10, theirs = a ? 10 : 0;
         auto network = [](int n) { return "198.19." + std::to_string(n) + ".0/24"; };
         for (int n = 1; n <= 3; n++) route({network(mine + n), "via", gateway});
-        const char* types[] = {"unreachable", "prohibit", "blackhole"};
-        for (int n = 1; n <= 3; n++) {
-            route({types[n - 1], network(theirs + n)});
-            route({types[n - 1], network(20 + n)});
-        }
+        route({network(theirs + 1), "via", "198.18.2.99"});  // where nobody is
+        route({"prohibit", network(theirs + 2)});
+        route({"blackhole", network(theirs + 3)});
+        route({"unreachable", network(21)});
+        route({"prohibit", network(22)});
+        route({"blackhole", network(23)});
     }
 
-    // PARITY_VERBOSE shows both transcripts; PARITY_PORTS=N starts at another port, for running several.
     static Outcome run(bool library_at_server, bool library_at_client) {
         static int serial = 0;
         int port = kFirstPort + serial++ * kPortsPerCase % (kLastPort - kFirstPort);
@@ -104,7 +105,8 @@ class TcpParity : public testing::TestWithParam<CaseName> {
         auto start = [&](int i, Host host, bool library, const char* role) {
             RunOptions options{.preload = library, .fds = {{ends[i].get(), 100}, {reports[i].get(), 101}}};
             return hosts_->run(
-                host, {app("tcp_parity"), GetParam().theme + "." + GetParam().name, role, std::to_string(port)},
+                host,
+                {app("tcp_parity"), GetParam().theme + "." + GetParam().name, role, std::to_string(port)},
                 options);
         };
         Process server = start(0, Host::a, library_at_server, "server");
@@ -176,11 +178,12 @@ TEST_P(TcpParity, SameAsKernel) {
     std::string both = "server:\n" + kernel.server.exit.out + kernel.server.exit.err + "client:\n" +
                        kernel.client.exit.out + kernel.client.exit.err;
     ASSERT_FALSE(kernel.server.exit.timed_out || kernel.client.exit.timed_out)
-        << "the case hangs on the kernel\n" << both;
+        << "the case hangs on the kernel\n"
+        << both;
     ASSERT_EQ(kernel.server.exit.code, 0) << both;
     ASSERT_EQ(kernel.client.exit.code, 0) << both;
-    if (getenv("PARITY_VERBOSE") != nullptr) std::cout << both;
-    if (const char* times = getenv("PARITY_KERNEL_ONLY")) {  // for checking that a case is deterministic
+    if (getenv("PARITY_VERBOSE") != nullptr) std::cout << both;  // to see what a case does
+    if (const char* times = getenv("PARITY_KERNEL_ONLY")) {      // for checking that a case is deterministic
         for (int i = 0; i < std::max(1, atoi(times)); i++)
             compare("the kernel again", kernel, run(false, false), false, false);
         return;

@@ -252,8 +252,8 @@ TCP_CASE(bind, then_connect) {
         const char* local;
         int number;
         const char* remote;
-    } const attempts[] = {{kThere, 1, kHere},       {"0.0.0.0", 2, kHere},     {kThereSecond, 3, kHere},
-                          {kThere, 4, kHereLink2},  {kThereLink2, 5, kHere},   {"0.0.0.0", 6, kHereLink2},
+    } const attempts[] = {{kThere, 1, kHere},       {"0.0.0.0", 2, kHere},      {kThereSecond, 3, kHere},
+                          {kThere, 4, kHereLink2},  {kThereLink2, 5, kHere},    {"0.0.0.0", 6, kHereLink2},
                           {kThereSecond, 0, kHere}, {"0.0.0.0", 0, kHereSecond}};
     for (const auto& x : attempts) {
         at_client([&] {

@@ -536,7 +536,8 @@ TCP_CASE(close, many_short_connections) {
             snprintf(text, sizeof text, "request %08d", i);
             good += send(fd, text, 16, 0) == 16;
             char reply[64] = {};
-            good += recv(fd, reply, 16, MSG_WAITALL) == 16 && strcmp(text, reply) == 0 && recv(fd, reply, 1, 0) == 0;
+            good += recv(fd, reply, 16, MSG_WAITALL) == 16 && strcmp(text, reply) == 0 &&
+                    recv(fd, reply, 1, 0) == 0;
             close(fd);
         }
     }

@@ -35,7 +35,8 @@ TCP_PAIR_CASE(file, sendfile) {
         SHOW("at the end", sendfile(fd, file, nullptr, 10'000));
         off_t offset = 100;
         SHOW("from an offset", sendfile(fd, file, &offset, 50));
-        say("offset %ld position %ld", static_cast<long>(offset), static_cast<long>(lseek(file, 0, SEEK_CUR)));
+        say("offset %ld position %ld", static_cast<long>(offset),
+            static_cast<long>(lseek(file, 0, SEEK_CUR)));
         offset = 9990;
         SHOW("beyond the end", sendfile(fd, file, &offset, 100));
         say("offset %ld", static_cast<long>(offset));
@@ -150,7 +151,8 @@ TCP_PAIR_CASE(file, splice_large) {
         ok(pipe(p));
         long total = 0;
         for (long n; (n = splice(fd, nullptr, p[1], nullptr, 65536, SPLICE_F_MOVE)) > 0; total += n)
-            for (long done = 0; done < n;) done += splice(p[0], nullptr, out, nullptr, static_cast<size_t>(n - done), 0);
+            for (long done = 0; done < n;)
+                done += splice(p[0], nullptr, out, nullptr, static_cast<size_t>(n - done), 0);
         std::vector<uint8_t> data(static_cast<size_t>(total));
         ok(pread(out, data.data(), data.size(), 0));
         say("%s", digest(data.data(), total).c_str());
@@ -183,7 +185,8 @@ TCP_PAIR_CASE(file, copy_file_range) {
         struct stat s;
         SHOW("fstat", fstat(fd, &s));
         say("socket %d", S_ISSOCK(s.st_mode));
-        say("mmap %d", mmap(nullptr, 4096, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED ? errno == ENODEV : -1);
+        say("mmap %d",
+            mmap(nullptr, 4096, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED ? errno == ENODEV : -1);
     });
 }
 
@@ -254,7 +257,8 @@ TCP_PAIR_CASE(file, stdio) {
         fprintf(f, "line %d\nline %d\n", 1, 2);
         fflush(f);
         char line[100];
-        while (fgets(line, sizeof line, f) != nullptr) say("answer %.*s", static_cast<int>(strcspn(line, "\n")), line);
+        while (fgets(line, sizeof line, f) != nullptr)
+            say("answer %.*s", static_cast<int>(strcspn(line, "\n")), line);
         SHOW("fclose", fclose(f));
     } else {
         FILE* f = fdopen(fd, "r+");

@@ -17,9 +17,10 @@ TCP_CASE(listen, accepted_descriptor_flags) {
         at_client([&] { close(connecting(there(), port())); });
         at_server([&] {
             await_readable(listener);
-            int fd = flags < 0 ? accept(listener, nullptr, nullptr) : accept4(listener, nullptr, nullptr, flags);
-            say("nonblock %d cloexec %d access %d", (fcntl(fd, F_GETFL) & O_NONBLOCK) != 0, fcntl(fd, F_GETFD),
-                fcntl(fd, F_GETFL) & O_ACCMODE);
+            int fd =
+                flags < 0 ? accept(listener, nullptr, nullptr) : accept4(listener, nullptr, nullptr, flags);
+            say("nonblock %d cloexec %d access %d", (fcntl(fd, F_GETFL) & O_NONBLOCK) != 0,
+                fcntl(fd, F_GETFD), fcntl(fd, F_GETFL) & O_ACCMODE);
             close(fd);
         });
     }
@@ -51,8 +52,8 @@ TCP_CASE(listen, accept_address_lengths) {
             fd = accept(listener, reinterpret_cast<sockaddr*>(address), &length);
             size_t touched = sizeof address;
             while (touched > 0 && address[touched - 1] == 0xee) touched--;
-            say("room %d: fd %s, length %u, touched %zu", room, fd >= 0 ? "good" : strerrorname_np(errno), length,
-                touched);
+            say("room %d: fd %s, length %u, touched %zu", room, fd >= 0 ? "good" : strerrorname_np(errno),
+                length, touched);
         });
         close(fd);
     }
@@ -566,7 +567,8 @@ TCP_CASE(listen, accept_waits) {
         timeval t{9, 9};
         socklen_t length = sizeof t;
         getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, &length);
-        say("time limit of the accepted one %ld.%06ld", static_cast<long>(t.tv_sec), static_cast<long>(t.tv_usec));
+        say("time limit of the accepted one %ld.%06ld", static_cast<long>(t.tv_sec),
+            static_cast<long>(t.tv_usec));
         show_read("recv", fd, 100);
     } else {
         usleep(5000);

@@ -11,38 +11,68 @@ struct Option {
     const char* name;
     int level, number;
 };
-#define OPTION(level, number) {#number, level, number}
+#define OPTION(level, number) \
+    { #number, level, number }
 
 const Option kOptions[] = {
-    OPTION(SOL_SOCKET, SO_DEBUG),           OPTION(SOL_SOCKET, SO_REUSEADDR),
-    OPTION(SOL_SOCKET, SO_REUSEPORT),       OPTION(SOL_SOCKET, SO_TYPE),
-    OPTION(SOL_SOCKET, SO_PROTOCOL),        OPTION(SOL_SOCKET, SO_DOMAIN),
-    OPTION(SOL_SOCKET, SO_ERROR),           OPTION(SOL_SOCKET, SO_DONTROUTE),
-    OPTION(SOL_SOCKET, SO_BROADCAST),       OPTION(SOL_SOCKET, SO_SNDBUF),
-    OPTION(SOL_SOCKET, SO_RCVBUF),          OPTION(SOL_SOCKET, SO_KEEPALIVE),
-    OPTION(SOL_SOCKET, SO_OOBINLINE),       OPTION(SOL_SOCKET, SO_PRIORITY),
-    OPTION(SOL_SOCKET, SO_RCVLOWAT),        OPTION(SOL_SOCKET, SO_SNDLOWAT),
-    OPTION(SOL_SOCKET, SO_TIMESTAMP),       OPTION(SOL_SOCKET, SO_ACCEPTCONN),
-    OPTION(SOL_SOCKET, SO_MARK),            OPTION(SOL_SOCKET, SO_BUSY_POLL),
-    OPTION(SOL_SOCKET, SO_ZEROCOPY),        OPTION(SOL_SOCKET, SO_PEEK_OFF),
-    OPTION(SOL_SOCKET, SO_MAX_PACING_RATE), OPTION(SOL_IP, IP_TOS),
-    OPTION(SOL_IP, IP_TTL),                 OPTION(SOL_IP, IP_MTU_DISCOVER),
-    OPTION(SOL_IP, IP_RECVERR),             OPTION(SOL_IP, IP_PKTINFO),
-    OPTION(SOL_IP, IP_RECVTTL),             OPTION(SOL_IP, IP_RECVTOS),
-    OPTION(SOL_IP, IP_FREEBIND),            OPTION(SOL_IP, IP_TRANSPARENT),
-    OPTION(SOL_IP, IP_MINTTL),              OPTION(SOL_IP, IP_BIND_ADDRESS_NO_PORT),
-    OPTION(IPPROTO_TCP, TCP_NODELAY),       OPTION(IPPROTO_TCP, TCP_MAXSEG),
-    OPTION(IPPROTO_TCP, TCP_CORK),          OPTION(IPPROTO_TCP, TCP_KEEPIDLE),
-    OPTION(IPPROTO_TCP, TCP_KEEPINTVL),     OPTION(IPPROTO_TCP, TCP_KEEPCNT),
-    OPTION(IPPROTO_TCP, TCP_SYNCNT),        OPTION(IPPROTO_TCP, TCP_LINGER2),
-    OPTION(IPPROTO_TCP, TCP_DEFER_ACCEPT),  OPTION(IPPROTO_TCP, TCP_WINDOW_CLAMP),
-    OPTION(IPPROTO_TCP, TCP_QUICKACK),      OPTION(IPPROTO_TCP, TCP_USER_TIMEOUT),
-    OPTION(IPPROTO_TCP, TCP_FASTOPEN),      OPTION(IPPROTO_TCP, TCP_FASTOPEN_CONNECT),
-    OPTION(IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE), OPTION(IPPROTO_TCP, TCP_NOTSENT_LOWAT),
-    OPTION(IPPROTO_TCP, TCP_SAVE_SYN),      OPTION(IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS),
-    OPTION(IPPROTO_TCP, TCP_REPAIR),        OPTION(IPPROTO_TCP, TCP_INQ),
-    OPTION(IPPROTO_TCP, TCP_TX_DELAY),      {"9999", IPPROTO_TCP, 9999},
-    {"9998", SOL_SOCKET, 9998},             {"udp level", IPPROTO_UDP, 1},
+    OPTION(SOL_SOCKET, SO_DEBUG),
+    OPTION(SOL_SOCKET, SO_REUSEADDR),
+    OPTION(SOL_SOCKET, SO_REUSEPORT),
+    OPTION(SOL_SOCKET, SO_TYPE),
+    OPTION(SOL_SOCKET, SO_PROTOCOL),
+    OPTION(SOL_SOCKET, SO_DOMAIN),
+    OPTION(SOL_SOCKET, SO_ERROR),
+    OPTION(SOL_SOCKET, SO_DONTROUTE),
+    OPTION(SOL_SOCKET, SO_BROADCAST),
+    OPTION(SOL_SOCKET, SO_SNDBUF),
+    OPTION(SOL_SOCKET, SO_RCVBUF),
+    OPTION(SOL_SOCKET, SO_KEEPALIVE),
+    OPTION(SOL_SOCKET, SO_OOBINLINE),
+    OPTION(SOL_SOCKET, SO_PRIORITY),
+    OPTION(SOL_SOCKET, SO_RCVLOWAT),
+    OPTION(SOL_SOCKET, SO_SNDLOWAT),
+    OPTION(SOL_SOCKET, SO_TIMESTAMP),
+    OPTION(SOL_SOCKET, SO_ACCEPTCONN),
+    OPTION(SOL_SOCKET, SO_MARK),
+    OPTION(SOL_SOCKET, SO_BUSY_POLL),
+    OPTION(SOL_SOCKET, SO_ZEROCOPY),
+    OPTION(SOL_SOCKET, SO_PEEK_OFF),
+    OPTION(SOL_SOCKET, SO_MAX_PACING_RATE),
+    OPTION(SOL_IP, IP_TOS),
+    OPTION(SOL_IP, IP_TTL),
+    OPTION(SOL_IP, IP_MTU_DISCOVER),
+    OPTION(SOL_IP, IP_RECVERR),
+    OPTION(SOL_IP, IP_PKTINFO),
+    OPTION(SOL_IP, IP_RECVTTL),
+    OPTION(SOL_IP, IP_RECVTOS),
+    OPTION(SOL_IP, IP_FREEBIND),
+    OPTION(SOL_IP, IP_TRANSPARENT),
+    OPTION(SOL_IP, IP_MINTTL),
+    OPTION(SOL_IP, IP_BIND_ADDRESS_NO_PORT),
+    OPTION(IPPROTO_TCP, TCP_NODELAY),
+    OPTION(IPPROTO_TCP, TCP_MAXSEG),
+    OPTION(IPPROTO_TCP, TCP_CORK),
+    OPTION(IPPROTO_TCP, TCP_KEEPIDLE),
+    OPTION(IPPROTO_TCP, TCP_KEEPINTVL),
+    OPTION(IPPROTO_TCP, TCP_KEEPCNT),
+    OPTION(IPPROTO_TCP, TCP_SYNCNT),
+    OPTION(IPPROTO_TCP, TCP_LINGER2),
+    OPTION(IPPROTO_TCP, TCP_DEFER_ACCEPT),
+    OPTION(IPPROTO_TCP, TCP_WINDOW_CLAMP),
+    OPTION(IPPROTO_TCP, TCP_QUICKACK),
+    OPTION(IPPROTO_TCP, TCP_USER_TIMEOUT),
+    OPTION(IPPROTO_TCP, TCP_FASTOPEN),
+    OPTION(IPPROTO_TCP, TCP_FASTOPEN_CONNECT),
+    OPTION(IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE),
+    OPTION(IPPROTO_TCP, TCP_NOTSENT_LOWAT),
+    OPTION(IPPROTO_TCP, TCP_SAVE_SYN),
+    OPTION(IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS),
+    OPTION(IPPROTO_TCP, TCP_REPAIR),
+    OPTION(IPPROTO_TCP, TCP_INQ),
+    OPTION(IPPROTO_TCP, TCP_TX_DELAY),
+    {"9999", IPPROTO_TCP, 9999},
+    {"9998", SOL_SOCKET, 9998},
+    {"udp level", IPPROTO_UDP, 1},
     {"unknown level", 12345, 1},
 };
 
@@ -68,7 +98,8 @@ void show_all(int fd, bool connected) {
 void try_values(int fd, const Option& o, std::initializer_list<int> values) {
     for (int v : values) {
         long r = set(fd, o.level, o.number, v);
-        say("%s := %d %s, reads %s", o.name, v, r == 0 ? "ok" : strerrorname_np(errno), value_text(fd, o).c_str());
+        say("%s := %d %s, reads %s", o.name, v, r == 0 ? "ok" : strerrorname_np(errno),
+            value_text(fd, o).c_str());
     }
 }
 
@@ -76,7 +107,8 @@ void try_limits(int fd) {
     for (const Option& o : {Option OPTION(IPPROTO_TCP, TCP_NODELAY), Option OPTION(IPPROTO_TCP, TCP_CORK),
                             Option OPTION(SOL_SOCKET, SO_KEEPALIVE), Option OPTION(SOL_SOCKET, SO_OOBINLINE)})
         try_values(fd, o, {1, 2, -1, 0});
-    for (const Option& o : {Option OPTION(IPPROTO_TCP, TCP_KEEPIDLE), Option OPTION(IPPROTO_TCP, TCP_KEEPINTVL)})
+    for (const Option& o :
+         {Option OPTION(IPPROTO_TCP, TCP_KEEPIDLE), Option OPTION(IPPROTO_TCP, TCP_KEEPINTVL)})
         try_values(fd, o, {1, 0, -1, 32767, 32768, 100000, 60});
     try_values(fd, OPTION(IPPROTO_TCP, TCP_KEEPCNT), {1, 0, -1, 127, 128, 5});
     try_values(fd, OPTION(IPPROTO_TCP, TCP_SYNCNT), {1, 0, -1, 127, 128, 3});
@@ -111,7 +143,8 @@ void set_algorithm(int fd, const char* name) {
 tcp_info info_of(int fd) {
     tcp_info i{};
     socklen_t length = sizeof i;
-    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &i, &length) != 0) say("no TCP_INFO: %s", strerrorname_np(errno));
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &i, &length) != 0)
+        say("no TCP_INFO: %s", strerrorname_np(errno));
     return i;
 }
 
@@ -139,8 +172,9 @@ TCP_PAIR_CASE(option, limits_connected) {
 
 TCP_PAIR_CASE(option, lengths_and_pointers) {
     int fd = connection();
-    for (const Option& o : {Option OPTION(IPPROTO_TCP, TCP_NODELAY), Option OPTION(IPPROTO_TCP, TCP_KEEPIDLE),
-                            Option OPTION(SOL_SOCKET, SO_KEEPALIVE), Option OPTION(IPPROTO_TCP, TCP_USER_TIMEOUT)}) {
+    for (const Option& o :
+         {Option OPTION(IPPROTO_TCP, TCP_NODELAY), Option OPTION(IPPROTO_TCP, TCP_KEEPIDLE),
+          Option OPTION(SOL_SOCKET, SO_KEEPALIVE), Option OPTION(IPPROTO_TCP, TCP_USER_TIMEOUT)}) {
         long value = 1;
         say("%s", o.name);
         for (int length : {0, 1, 3, 4, 5, 8, -1})
@@ -249,7 +283,8 @@ TCP_CASE(option, connector_keeps_its_own) {
 TCP_KERNEL_CASE(option, linger) {
     at_server([&] {
         int fd = stream();
-        for (linger l : {linger{0, 0}, linger{1, 0}, linger{1, 10}, linger{0, 5}, linger{-3, -1}, linger{1, 1'000'000'000}}) {
+        for (linger l : {linger{0, 0}, linger{1, 0}, linger{1, 10}, linger{0, 5}, linger{-3, -1},
+                         linger{1, 1'000'000'000}}) {
             SHOW("set", setsockopt(fd, SOL_SOCKET, SO_LINGER, &l, sizeof l));
             linger back{7, 7};
             socklen_t length = sizeof back;
@@ -267,13 +302,14 @@ TCP_KERNEL_CASE(option, time_limits) {
     at_server([&] {
         int fd = stream();
         for (int name : {SO_RCVTIMEO, SO_SNDTIMEO})
-            for (timeval t : {timeval{0, 0}, timeval{1, 500'000}, timeval{0, 1}, timeval{0, 1'000'000}, timeval{0, -1},
-                              timeval{-1, 0}, timeval{1'000'000'000'000, 0}}) {
+            for (timeval t : {timeval{0, 0}, timeval{1, 500'000}, timeval{0, 1}, timeval{0, 1'000'000},
+                              timeval{0, -1}, timeval{-1, 0}, timeval{1'000'000'000'000, 0}}) {
                 SHOW("set", setsockopt(fd, SOL_SOCKET, name, &t, sizeof t));
                 timeval back{7, 7};
                 socklen_t length = sizeof back;
                 SHOW("get", getsockopt(fd, SOL_SOCKET, name, &back, &length));
-                say("%ld.%06ld length %u", static_cast<long>(back.tv_sec), static_cast<long>(back.tv_usec), length);
+                say("%ld.%06ld length %u", static_cast<long>(back.tv_sec), static_cast<long>(back.tv_usec),
+                    length);
             }
         timeval t{1, 0};
         SHOW("short", setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, 8));
@@ -283,7 +319,8 @@ TCP_KERNEL_CASE(option, time_limits) {
 TCP_KERNEL_CASE(option, max_segment) {
     at_server([&] {
         int fd = stream();
-        try_values(fd, OPTION(IPPROTO_TCP, TCP_MAXSEG), {0, 1, 87, 88, 500, 1460, 32767, 32768, 65535, 65536, -1});
+        try_values(fd, OPTION(IPPROTO_TCP, TCP_MAXSEG),
+                   {0, 1, 87, 88, 500, 1460, 32767, 32768, 65535, 65536, -1});
     });
 }
 
@@ -525,7 +562,8 @@ TCP_CASE(option, bound_to_device_before) {
         at_server([&] {
             listener = stream();
             set(listener, SOL_SOCKET, SO_REUSEADDR, 1);
-            SHOW(device, setsockopt(listener, SOL_SOCKET, SO_BINDTODEVICE, device, static_cast<socklen_t>(strlen(device))));
+            SHOW(device, setsockopt(listener, SOL_SOCKET, SO_BINDTODEVICE, device,
+                                    static_cast<socklen_t>(strlen(device))));
             sockaddr_in a = at("0.0.0.0", port());
             SHOW("bind", bind(listener, raw(a), sizeof a));
             SHOW("listen", listen(listener, 5));
@@ -542,40 +580,35 @@ TCP_CASE(option, bound_to_device_before) {
     }
 }
 
+// One second idle, one probe, one more second: the connection whose peer answers lasts, the other one dies.
 TCP_CASE(option, keepalive_probes) {
-    int fd = connection();
-    // Dead without an answer: one second idle, one probe, one more second.
+    int silent = connection(), listener = -1, answered = -1;
+    at_server([&] { listener = listening(1, kHereLink2); });
+    at_client([&] { answered = connecting(kHereLink2, port(1)); });
     at_server([&] {
-        set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-        set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
-        set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
-        set(fd, IPPROTO_TCP, TCP_KEEPCNT, 1);
+        answered = accepted(listener);
+        for (int fd : {silent, answered}) {
+            set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+            set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
+            set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
+            set(fd, IPPROTO_TCP, TCP_KEEPCNT, 1);
+        }
     });
     at_client([&] { ok(system("ip route add blackhole 198.18.1.1/32")); });
     at_server([&] {
-        pollfd p{fd, POLLIN, 0};
+        pollfd p{silent, POLLIN, 0};
         SHOW("poll", poll(&p, 1, 6000));
         say("%s", events_text(p.revents).c_str());
-        show_read("recv", fd, 10);
-        show_read("recv", fd, 10);
-        show_state("dead", fd);
+        show_read("recv", silent, 10);
+        show_read("recv", silent, 10);
+        show_state("dead", silent);
+        show_events("alive", answered);
+        put(answered, "alive");
     });
-    at_client([&] { ok(system("ip route del blackhole 198.18.1.1/32")); });
-}
-
-// A live peer answers, and the connection lasts.
-TCP_CASE(option, keepalive_answered) {
-    int fd = connection();
-    at_server([&] {
-        set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-        set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
-        set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
-        set(fd, IPPROTO_TCP, TCP_KEEPCNT, 1);
-        pollfd p{fd, POLLIN, 0};
-        SHOW("poll", poll(&p, 1, 1300));
-        put(fd, "alive");
+    at_client([&] {
+        ok(system("ip route del blackhole 198.18.1.1/32"));
+        show_read("recv", answered, 10);
     });
-    at_client([&] { show_read("recv", fd, 10); });
 }
 
 TCP_PAIR_CASE(option, notsent_low_water) {

@@ -13,18 +13,18 @@ enum class State {
     bound,
     listening,
     connecting,
-    refused,         // with its error not yet taken
+    refused,  // with its error not yet taken
     established,
-    with_data,       // received data waits
-    close_wait,      // the peer has ended
-    end_with_data,   // ... with data waiting
-    fin_wait2,       // we have ended
+    with_data,      // received data waits
+    close_wait,     // the peer has ended
+    end_with_data,  // ... with data waiting
+    fin_wait2,      // we have ended
     shut_read,
     shut_both,
-    closed,          // both have ended
-    reset,           // with its error not yet taken
+    closed,  // both have ended
+    reset,   // with its error not yet taken
     reset_taken,
-    disconnected,    // connect(AF_UNSPEC)
+    disconnected,  // connect(AF_UNSPEC)
 };
 
 // Called by both; the left side's socket in that state (nonblocking), and the right side's.
@@ -54,7 +54,8 @@ int reach(State s) {
     });
     at_left([&] {
         if (s == State::with_data || s == State::end_with_data) await_bytes(fd, 12);
-        if (s == State::close_wait || s == State::end_with_data || s == State::closed) await_events(fd, POLLRDHUP);
+        if (s == State::close_wait || s == State::end_with_data || s == State::closed)
+            await_events(fd, POLLRDHUP);
         if (s == State::fin_wait2 || s == State::closed) shutdown(fd, SHUT_WR);
         if (s == State::shut_read) shutdown(fd, SHUT_RD);
         if (s == State::shut_both) shutdown(fd, SHUT_RDWR);
@@ -105,7 +106,8 @@ const Operation kOperations[] = {
          sockaddr_in a = at(there(), port(7));
          SHOW(n, sendto(fd, "x", 1, MSG_NOSIGNAL, raw(a), sizeof a));
      }},
-    {"send bad pointer", [](int fd, const char* n) { SHOW(n, send(fd, reinterpret_cast<void*>(8), 1, MSG_NOSIGNAL)); }},
+    {"send bad pointer",
+     [](int fd, const char* n) { SHOW(n, send(fd, reinterpret_cast<void*>(8), 1, MSG_NOSIGNAL)); }},
     {"sendfile",
      [](int fd, const char* n) {
          count_sigpipe();
@@ -194,8 +196,8 @@ void matrix(State s) {
 
 }  // namespace
 
-#define STATE_CASE(name)                                 \
-    TCP_PAIR_CASE(state, name) { matrix(State::name); }  \
+#define STATE_CASE(name)                                \
+    TCP_PAIR_CASE(state, name) { matrix(State::name); } \
     static_assert(true)
 
 TCP_KERNEL_CASE(state, fresh) { matrix(State::fresh); }

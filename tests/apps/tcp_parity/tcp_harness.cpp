@@ -204,7 +204,8 @@ bool eventually(const char* what, const std::function<bool()>& condition) {
 }
 
 int events(int fd) {
-    pollfd p{fd, POLLIN | POLLOUT | POLLPRI | POLLRDHUP | POLLRDNORM | POLLRDBAND | POLLWRNORM | POLLWRBAND, 0};
+    pollfd p{fd, POLLIN | POLLOUT | POLLPRI | POLLRDHUP | POLLRDNORM | POLLRDBAND | POLLWRNORM | POLLWRBAND,
+             0};
     int r;
     do r = poll(&p, 1, 0);
     while (r < 0 && errno == EINTR);
@@ -236,9 +237,9 @@ int state(int fd) {
 }
 
 const char* state_name(int s) {
-    static const char* const names[] = {"?",         "ESTABLISHED", "SYN_SENT", "SYN_RECV",   "FIN_WAIT1",
-                                        "FIN_WAIT2", "TIME_WAIT",   "CLOSE",    "CLOSE_WAIT", "LAST_ACK",
-                                        "LISTEN",    "CLOSING"};
+    static const char* const names[] = {"?",          "ESTABLISHED", "SYN_SENT",  "SYN_RECV",
+                                        "FIN_WAIT1",  "FIN_WAIT2",   "TIME_WAIT", "CLOSE",
+                                        "CLOSE_WAIT", "LAST_ACK",    "LISTEN",    "CLOSING"};
     return s > 0 && s <= 11 ? names[s] : "?";
 }
 
@@ -250,9 +251,9 @@ std::string events_text(int bits) {
     static const struct {
         int bit;
         const char* name;
-    } names[] = {{POLLIN, "IN"},         {POLLRDNORM, "RDNORM"}, {POLLPRI, "PRI"},      {POLLRDBAND, "RDBAND"},
-                 {POLLOUT, "OUT"},       {POLLWRNORM, "WRNORM"}, {POLLWRBAND, "WRBAND"}, {POLLRDHUP, "RDHUP"},
-                 {POLLHUP, "HUP"},       {POLLERR, "ERR"},       {POLLNVAL, "NVAL"}};
+    } names[] = {{POLLIN, "IN"},   {POLLRDNORM, "RDNORM"}, {POLLPRI, "PRI"},       {POLLRDBAND, "RDBAND"},
+                 {POLLOUT, "OUT"}, {POLLWRNORM, "WRNORM"}, {POLLWRBAND, "WRBAND"}, {POLLRDHUP, "RDHUP"},
+                 {POLLHUP, "HUP"}, {POLLERR, "ERR"},       {POLLNVAL, "NVAL"}};
     std::string s;
     for (auto [bit, name] : names)
         if (bits & bit) s += s.empty() ? name : std::string("|") + name;
@@ -309,7 +310,8 @@ void show_error(const char* what, int fd) {
 void show_rest(const char* what, int fd) {
     std::vector<uint8_t> all, block(65536);
     long n;
-    while ((n = recv(fd, block.data(), block.size(), 0)) > 0) all.insert(all.end(), block.data(), block.data() + n);
+    while ((n = recv(fd, block.data(), block.size(), 0)) > 0)
+        all.insert(all.end(), block.data(), block.data() + n);
     say("%s: %s then %s", what, digest(all.data(), static_cast<long>(all.size())).c_str(),
         n == 0 ? "end" : strerrorname_np(errno));
 }
@@ -337,18 +339,22 @@ void put_bytes(int fd, size_t length, uint32_t seed) {
 size_t fill(int fd) {
     size_t total = 0;
     std::vector<uint8_t> block(16384);
-    // The socket takes more while the peer's acknowledgements are under way; full means full for a while.
-    for (int idle = 0; idle < 5;) {
+    // The socket takes more while acknowledgements are under way: it is full when it stays full with nothing
+    // in flight.
+    for (int idle = 0, tries = 0; idle < 5 && tries < 100; tries++) {
         for (size_t i = 0; i < block.size(); i++) block[i] = fill_byte(total + i);
         long n = send(fd, block.data(), block.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n > 0) {
             total += static_cast<size_t>(n);
-            idle = 0;
-        } else {
-            if (errno != EAGAIN) say("filling: %s", strerrorname_np(errno));
-            idle++;
-            usleep(5000);
+            idle = tries = 0;
+            continue;
         }
+        if (errno != EAGAIN) say("filling: %s", strerrorname_np(errno));
+        int queued = 0, unsent = 0;
+        ioctl(fd, SIOCOUTQ, &queued);
+        ioctl(fd, SIOCOUTQNSD, &unsent);
+        if (queued == unsent) idle++;
+        usleep(5000);
     }
     return total;
 }
@@ -362,7 +368,8 @@ void drain(int fd, size_t length) {
             say("draining ends early: %s", n == 0 ? "end" : strerrorname_np(errno));
             return;
         }
-        for (long i = 0; i < n; i++) wrong += block[static_cast<size_t>(i)] != fill_byte(total + static_cast<size_t>(i));
+        for (long i = 0; i < n; i++)
+            wrong += block[static_cast<size_t>(i)] != fill_byte(total + static_cast<size_t>(i));
         total += static_cast<size_t>(n);
     }
     say("drained%s", wrong == 0 ? "" : ", wrong bytes");

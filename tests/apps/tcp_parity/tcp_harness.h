@@ -56,16 +56,16 @@ void at_right(F&& f) {
 // One that has no traffic worth counting between the hosts.
 #define TCP_KERNEL_CASE(theme, name) PARITY_CASE(theme, name, ::parity::Traffic::kernel)
 // One that runs twice: the server is left, then the client is.
-#define TCP_PAIR_CASE(theme, name)                                           \
-    static void pair_##theme##_##name();                                     \
-    PARITY_CASE(theme, name, ::parity::Traffic::offloaded) {                 \
-        ::parity::say(::parity::tcp::left() ? "-- acting" : "-- facing");    \
-        pair_##theme##_##name();                                             \
-        ::parity::tcp::sync();                                               \
-        ::parity::tcp::swap_sides();                                         \
-        ::parity::say(::parity::tcp::left() ? "-- acting" : "-- facing");    \
-        pair_##theme##_##name();                                             \
-    }                                                                        \
+#define TCP_PAIR_CASE(theme, name)                                        \
+    static void pair_##theme##_##name();                                  \
+    PARITY_CASE(theme, name, ::parity::Traffic::offloaded) {              \
+        ::parity::say(::parity::tcp::left() ? "-- acting" : "-- facing"); \
+        pair_##theme##_##name();                                          \
+        ::parity::tcp::sync();                                            \
+        ::parity::tcp::swap_sides();                                      \
+        ::parity::say(::parity::tcp::left() ? "-- acting" : "-- facing"); \
+        pair_##theme##_##name();                                          \
+    }                                                                     \
     static void pair_##theme##_##name()
 
 // ---- addresses ----
@@ -73,8 +73,8 @@ void at_right(F&& f) {
 inline constexpr int kPortsPerCase = 20;
 inline constexpr int kConnectionPort = 19;  // of connection()'s listener
 int port(int offset = 0);
-const char* here();         // this side's address on link 1
-const char* there();        // the other side's
+const char* here();   // this side's address on link 1
+const char* there();  // the other side's
 inline const char* server_address() { return kHere; }
 inline const char* client_address() { return kThere; }
 // Destinations the test has prepared, see tcp_parity_test.cpp. "far_" ones are behind the other host.
@@ -139,7 +139,7 @@ std::string events_text(int events);
 int events(int fd);
 void show_events(const char* what, int fd);                   // of poll(), now
 void show_events_with(const char* what, int fd, int wanted);  // all of them, once `wanted` are there
-void show_select(const char* what, int fd);  // the three sets, now
+void show_select(const char* what, int fd);                   // the three sets, now
 long show_read(const char* what, int fd, size_t room, int flags = 0);
 void show_state(const char* what, int fd);
 void show_error(const char* what, int fd);  // SO_ERROR

@@ -40,8 +40,9 @@ TCP_PAIR_CASE(thread, shutdown_wakes_reader) {
     at_left([&] {
         std::thread reader([&] { show_read("woken", fd, 10); });
         give_it_time();
-        SHOW("shutdown", shutdown(fd, SHUT_RD));
+        long r = shutdown(fd, SHUT_RD);
         reader.join();
+        say("shutdown %ld", r);
         show_read("after", fd, 10);
     });
     at_left([&] {
@@ -66,8 +67,9 @@ TCP_PAIR_CASE(thread, shutdown_wakes_writer) {
             say("woken %d", n == -1 ? errno == EPIPE : n < 1'000'000);
         });
         give_it_time();
-        SHOW("shutdown", shutdown(fd, SHUT_WR));
+        long r = shutdown(fd, SHUT_WR);
         writer.join();
+        say("shutdown %ld", r);
     });
     at_right([&] { set_linger(fd, true, 0); });
 }
@@ -85,7 +87,7 @@ TCP_PAIR_CASE(thread, close_while_reading) {
         while (!started) usleep(100);
         give_it_time();
         give_it_time();
-        SHOW("close", close(fd));
+        SHOW("close", close(fd));  // long before the reader has anything to say
     });
     at_right([&] { put(fd, "data"); });
     at_left([&] { reader.join(); });
@@ -173,7 +175,7 @@ TCP_CASE(thread, many_acceptors) {
                 refused += errno == EINVAL;
             });
         eventually("all are served", [&] { return served == kConnections; });
-        SHOW("shutdown", shutdown(listener, SHUT_RD));
+        shutdown(listener, SHUT_RD);
         for (auto& t : threads) t.join();
         say("served %d woken %d", served.load(), refused.load());
     } else {
@@ -210,7 +212,8 @@ TCP_CASE(thread, connection_each) {
                     auto back = data;
                     std::fill(back.begin(), back.end(), 0);
                     if (send(fd, data.data(), data.size(), 0) == static_cast<long>(data.size()) &&
-                        recv(fd, back.data(), back.size(), MSG_WAITALL) == static_cast<long>(data.size()) && back == data)
+                        recv(fd, back.data(), back.size(), MSG_WAITALL) == static_cast<long>(data.size()) &&
+                        back == data)
                         good++;
                 }
                 close(fd);
@@ -314,8 +317,10 @@ TCP_PAIR_CASE(signal, interrupts_send) {
         long n;
         while ((n = send(fd, data.data(), data.size(), 0)) > 0) {
         }
-        SHOW("send", n);
-        SHOW("write", write(fd, data.data(), data.size()));
+        say("send %ld %s", n, strerrorname_np(errno));
+        while ((n = write(fd, data.data(), data.size())) > 0) {
+        }
+        say("write %ld %s", n, strerrorname_np(errno));
         alarm_every(0);
     });
 }
