@@ -616,7 +616,7 @@ TCP_CASE(listen, epoll_of_listener) {
 }
 
 // The second family of programs: one IPv6 socket for both protocols.
-TCP_CASE(listen, dual_stack) {
+TCP_KERNEL_CASE(listen, dual_stack) {
     int listener = -1, fd = -1;
     at_server([&] {
         listener = socket(AF_INET6, SOCK_STREAM, 0);

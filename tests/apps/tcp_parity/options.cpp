@@ -423,7 +423,7 @@ TCP_KERNEL_CASE(option, fast_open) {
 }
 
 // A server and a client that ask for fast open get a connection, with or without.
-TCP_CASE(option, fast_open_used) {
+TCP_KERNEL_CASE(option, fast_open_used) {
     int listener = -1;
     at_server([&] {
         listener = listening();

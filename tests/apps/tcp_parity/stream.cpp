@@ -444,12 +444,9 @@ TCP_PAIR_CASE(stream, bad_pointers) {
         sockaddr_in from;
         char c;
         SHOW("bad address", recvfrom(fd, &c, 0, 0, raw(from), static_cast<socklen_t*>(kBad)));
-        show_rest("nothing is lost", (sync(), fd));
     });
-    if (left()) {
-        shutdown(fd, SHUT_WR);
-        sync();
-    }
+    at_left([&] { shutdown(fd, SHUT_WR); });
+    at_right([&] { show_rest("nothing is lost", fd); });
 }
 
 TCP_PAIR_CASE(stream, message_fields) {
