@@ -76,6 +76,31 @@ class Section {
 };
 thread_local volatile bool Section::t_inside = false;
 
+// RTM_NEWNEIGH with NTF_USE: what a packet to the neighbour would set off. Made on the stack as well.
+class UseNeighbour {
+  public:
+    UseNeighbour(int ifindex, in_addr_t address, std::uint32_t sequence) noexcept {
+        header_.nlmsg_type = RTM_NEWNEIGH;
+        header_.nlmsg_flags = NLM_F_REQUEST | NLM_F_CREATE;
+        header_.nlmsg_seq = sequence;
+        neighbour_.ndm_family = AF_INET;
+        neighbour_.ndm_ifindex = ifindex;
+        neighbour_.ndm_flags = NTF_USE;
+        destination_.rta_type = NDA_DST;
+        destination_.rta_len = RTA_LENGTH(sizeof address);
+        address_ = address;
+        header_.nlmsg_len = sizeof *this;
+    }
+    const nlmsghdr* message() const noexcept { return &header_; }
+
+  private:
+    nlmsghdr header_{};
+    ndmsg neighbour_{};
+    rtattr destination_{};
+    in_addr_t address_ = 0;
+};
+static_assert(sizeof(UseNeighbour) == NLMSG_LENGTH(sizeof(ndmsg)) + RTA_LENGTH(sizeof(in_addr_t)));
+
 // What one process() found out; told to the listener when all tables are consistent again.
 struct Changes {
     bool any = false;  // moves the generation
@@ -134,6 +159,7 @@ class KernelView final : public View {
     Result<Route> route(const RouteQuery& query) override;
     Neighbour neighbour(int ifindex, in_addr_t address) const override;
     bool link(int ifindex, Link& out) const override;
+    void solicit(int ifindex, in_addr_t address) noexcept override;
     std::vector<Link> links() const override;
     std::vector<LocalAddress> addresses() const override;
     bool is_local(in_addr_t address, int* ifindex) const override;
@@ -424,6 +450,26 @@ Neighbour KernelView::neighbour(int ifindex, in_addr_t address) const {
     if (!section.entered()) return {};
     auto found = neighbours_.find(neighbour_key(ifindex, address));
     return found == neighbours_.end() ? Neighbour{} : found->second;
+}
+
+void KernelView::solicit(int ifindex, in_addr_t address) noexcept {
+    {
+        Section section(neighbour_lock_);
+        if (!section.entered()) return;
+        auto known = neighbours_.find(neighbour_key(ifindex, address));
+        if (known != neighbours_.end()) {
+            // The kernel would make a permanent entry an ordinary one.
+            if (usable(known->second) && !known->second.stale) return;
+            // It does not announce that it asks again, only the outcome.
+            if (known->second.state == Neighbour::State::failed) known->second.state = Neighbour::State::incomplete;
+        }
+    }
+    Section section(query_lock_);
+    if (!section.entered()) return;
+    int saved = errno;
+    // No answer is asked for; what may come (EPERM) is taken for an old one by the next query.
+    queries_.send(UseNeighbour(ifindex, address, queries_.next_sequence()).message());
+    errno = saved;
 }
 
 bool KernelView::link(int ifindex, Link& out) const {

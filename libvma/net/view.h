@@ -91,6 +91,10 @@ class View {
     // interrupted one of them they find nothing.
     virtual Neighbour neighbour(int ifindex, in_addr_t address) const = 0;
     virtual bool link(int ifindex, Link& out) const = 0;
+    // Has the kernel find out, or confirm, a neighbour's link address, as if it had a packet to send there. Until it says
+    // what came out, neighbour() reports an entry that was not usable as incomplete. Needs CAP_NET_ADMIN (else nothing
+    // happens). Any thread; not where a signal handler interrupted another query of this thread.
+    virtual void solicit(int ifindex, in_addr_t address) noexcept = 0;
     virtual std::vector<Link> links() const = 0;
     virtual std::vector<LocalAddress> addresses() const = 0;      // all IPv4 addresses, in the kernel's order
     // Is it an address of this host? On a loopback link the whole prefix is. `ifindex` may be null.

@@ -9,7 +9,8 @@
 using namespace vma;
 using namespace vma::preload;
 
-// write() of nothing to a datagram socket sends an empty datagram; only writev() of nothing does not.
+// write() of nothing reaches the socket: a datagram socket sends an empty datagram, a stream that is shut down says EPIPE.
+// writev() of nothing does not.
 VMA_EXPORT ssize_t write(int fd, const void* buf, size_t len) {
     if (auto s = ours(fd)) return cancellation_point([&] { return s->sendto(fd, buf, len, 0, nullptr, 0); });
     return os::write(fd, buf, len);
@@ -58,28 +59,19 @@ VMA_EXPORT int sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) {
 }
 VMA_ALIAS(__sendmmsg, sendmmsg);
 
-// ---- the kernel moves the bytes ----
-// Into a socket of ours they go through the shadow socket, which has the same addresses; what the library still holds
-// back goes out first, so the order stays. Out of one they can only come from the shadow socket.
+// ---- bytes that do not pass through the program ----
 
 VMA_EXPORT ssize_t sendfile(int out, int in, off_t* offset, size_t count) noexcept {
-    if (auto s = ours(out)) {
-        NoCancel hold;
-        s->flush();
-    }
+    if (auto s = ours(out)) return guarded_nocancel([&] { return s->sendfile(out, in, offset, count); });
     return os::sendfile(out, in, offset, count);
 }
 VMA_EXPORT ssize_t sendfile64(int out, int in, off64_t* offset, size_t count) noexcept
     __attribute__((alias("sendfile")));
 
 VMA_EXPORT ssize_t splice(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len, unsigned flags) {
-    if (auto s = ours(in)) {
-        NoCancel hold;
-        s->leave_to_kernel(in, "source of splice()");
-    }
-    if (auto s = ours(out)) {
-        NoCancel hold;
-        s->flush();
-    }
+    if (auto s = ours(in))
+        return cancellation_point([&] { return s->splice_out(in, in_offset, out, out_offset, len, flags); });
+    if (auto s = ours(out))
+        return cancellation_point([&] { return s->splice_in(in, in_offset, out, out_offset, len, flags); });
     return os::splice(in, in_offset, out, out_offset, len, flags);
 }

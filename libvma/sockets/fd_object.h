@@ -60,8 +60,9 @@ class FdObject {
     // One more, one fewer descriptor number refers to this object (socket(), dup(), close()). When the last one goes,
     // last_fd_closed() runs: steering ends, sleepers wake up. Calls still running keep the object itself.
     void fd_added() noexcept { fds_.fetch_add(1, std::memory_order_relaxed); }
-    void fd_removed() noexcept {
-        if (fds_.fetch_sub(1, std::memory_order_acq_rel) == 1) last_fd_closed();
+    // `fd` is the number that goes; it may mean something else already (see FdTable::remove).
+    void fd_removed(int fd) noexcept {
+        if (fds_.fetch_sub(1, std::memory_order_acq_rel) == 1) last_number_closed(fd);
     }
     // Does any descriptor number still refer to it? An epoll set drops members for which none does, as the kernel does.
     bool has_fds() const noexcept { return fds_.load(std::memory_order_acquire) != 0; }
@@ -69,6 +70,10 @@ class FdObject {
 
   protected:
     virtual void last_fd_closed() noexcept = 0;
+    virtual void last_number_closed(int fd) noexcept {
+        (void)fd;
+        last_fd_closed();
+    }
     // The count reached zero: destroy the object and put its memory on the class's free list.
     virtual void recycle() noexcept = 0;
 
@@ -106,6 +111,11 @@ class Socket : public FdObject {
     virtual ssize_t sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr, socklen_t alen);
     virtual ssize_t sendmsg(int fd, const msghdr* msg, int flags);
     virtual int sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags);
+
+    // sendfile(2) into this socket, and splice(2) from a pipe into it and from it into a pipe. `in` and `out` as there.
+    virtual ssize_t sendfile(int out, int in, off_t* offset, size_t count);
+    virtual ssize_t splice_in(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len, unsigned flags);
+    virtual ssize_t splice_out(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len, unsigned flags);
 
     // Gives the socket to the kernel for good, before something we cannot follow (SCM_RIGHTS, sendfile's caller...).
     // What is already queued is still delivered by the receive calls. `why` goes to the log.

@@ -12,8 +12,8 @@ constinit FdTable g_fds;
 
 namespace {
 
-void drop(FdObject* object) noexcept {
-    object->fd_removed();
+void drop(int fd, FdObject* object) noexcept {
+    object->fd_removed(fd);
     object->unref();
 }
 
@@ -44,7 +44,7 @@ bool FdTable::insert(int fd, FdObject* object) noexcept {
     auto& entry = leaf->entries[static_cast<unsigned>(fd) & (kLeaf - 1)];
     FdObject* stale = entry.exchange(object, std::memory_order_acq_rel);
     if (stale != nullptr)
-        drop(stale);
+        drop(fd, stale);
     else
         used_.fetch_add(1, std::memory_order_relaxed);
     return true;
@@ -59,7 +59,7 @@ void FdTable::remove(int fd) noexcept {
     if (object == nullptr) return;
     used_.fetch_sub(1, std::memory_order_relaxed);
     int saved = errno;
-    drop(object);
+    drop(fd, object);
     errno = saved;
 }
 
@@ -71,7 +71,7 @@ void FdTable::remove_if(int fd, FdObject* object) noexcept {
     if (!leaf->entries[index & (kLeaf - 1)].compare_exchange_strong(object, nullptr, std::memory_order_acq_rel)) return;
     used_.fetch_sub(1, std::memory_order_relaxed);
     int saved = errno;
-    drop(object);
+    drop(fd, object);
     errno = saved;
 }
 

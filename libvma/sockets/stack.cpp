@@ -12,6 +12,7 @@
 #include "libvma/runtime/signals.h"
 #include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/handing.h"
+#include "libvma/sockets/tcp_socket.h"
 #include "libvma/sockets/udp_socket.h"
 #include "libvma/sockets/waiter.h"
 
@@ -32,6 +33,7 @@ Lock g_start_lock;
 void child_after_fork() {
     Waiter::reset_in_child();
     ring::TxFlusher::instance().reset_in_child();
+    TcpSocket::reset_in_child();
     new (&g_start_lock) Lock;
     g_stack.store(nullptr, std::memory_order_relaxed);
     if (g_state.load(std::memory_order_relaxed) != off) g_state.store(idle, std::memory_order_relaxed);
@@ -108,12 +110,53 @@ Stack* Stack::get(int fd) noexcept {
     }
 }
 
+ring::Ring* Stack::ring(int ifindex) const noexcept {
+    for (const OpenRing& entry : open_rings_) {
+        const int known = entry.ifindex.load(std::memory_order_acquire);
+        if (known == ifindex) return entry.ring.load(std::memory_order_relaxed);
+        if (known == 0) break;
+    }
+    return nullptr;
+}
+
+void Stack::note_ring(int ifindex, ring::Ring* ring) noexcept {
+    for (OpenRing& entry : open_rings_) {
+        const int known = entry.ifindex.load(std::memory_order_relaxed);
+        if (known == ifindex) return;
+        if (known != 0) continue;
+        entry.ring.store(ring, std::memory_order_relaxed);
+        entry.ifindex.store(ifindex, std::memory_order_release);
+        return;
+    }
+}
+
+void Stack::add_dead(Steered* socket) noexcept {
+    socket->next_dead_ = dead_.load(std::memory_order_relaxed);
+    while (!dead_.compare_exchange_weak(socket->next_dead_, socket, std::memory_order_release)) {
+    }
+}
+
+void Stack::bury_dead() noexcept {
+    if (dead_.load(std::memory_order_relaxed) == nullptr) return;
+    Steered* dead = dead_.exchange(nullptr, std::memory_order_acquire);
+    while (dead != nullptr) {
+        Steered* next = dead->next_dead_;
+        dead->bury();
+        dead = next;
+    }
+}
+
 ring::Ring* Stack::open_ring(int ifindex) noexcept {
-    if (ring::Ring* ring = rings_.find(ifindex)) return ring;
+    if (ring::Ring* ring = rings_.find(ifindex)) {
+        note_ring(ifindex, ring);
+        return ring;
+    }
     try {
         ring::Ring* ring = rings_.get(ifindex);
-        if (ring != nullptr)
-            for (UdpSocket* socket : wildcards_) socket->refresh_wildcard();
+        if (ring != nullptr) {
+            note_ring(ifindex, ring);
+            for (Steered* socket : wildcards_) socket->refresh_rules();
+        }
         return ring;
     } catch (...) {
         return nullptr;
@@ -124,7 +167,7 @@ void Stack::listen() {
     view_->listen({.addresses_changed =
                        [this] {
                            control_.lock();
-                           for (UdpSocket* socket : wildcards_) socket->refresh_wildcard();
+                           for (Steered* socket : wildcards_) socket->refresh_rules();
                            control_.unlock();
                        },
                    .link_changed =
@@ -132,7 +175,7 @@ void Stack::listen() {
                            control_.lock();
                            rings_.link_changed(link);
                            if (link.up)
-                               for (UdpSocket* socket : wildcards_) socket->refresh_wildcard();
+                               for (Steered* socket : wildcards_) socket->refresh_rules();
                            control_.unlock();
                        }});
     runtime::watch(view_->fd(), [this] { view_->process(); });

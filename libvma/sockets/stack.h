@@ -3,16 +3,34 @@
 // that may be offloaded, never destroyed (threads and atexit handlers may still send), forgotten in a forked child.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
 #include "libvma/net/view.h"
 #include "libvma/ring/rings.h"
 #include "libvma/runtime/lock.h"
+#include "libvma/sockets/tcp_paths.h"
 
 namespace vma::sockets {
 
-class UdpSocket;
+// What has flow rules that follow the interfaces: sockets.
+class Steered {
+  public:
+    // Rules for the addresses there are now. Under Stack::control().
+    virtual void refresh_rules() noexcept = 0;
+    // It was closed in a signal handler which could not withdraw the rules; now is the time. Gives back a reference. Under
+    // Stack::control().
+    virtual void bury() noexcept = 0;
+
+  protected:
+    ~Steered() = default;
+
+  private:
+    friend class Stack;
+    Steered* next_dead_ = nullptr;
+};
 
 class Stack {
   public:
@@ -26,23 +44,52 @@ class Stack {
     ring::Rings& rings() noexcept { return rings_; }
     // Serialises everything that changes steering: bind, connect, close, address changes.
     Lock& control() noexcept { return control_; }
+    // Holds control(), and afterwards does what signal handlers had to leave.
+    struct Control {
+        explicit Control(Stack& s) noexcept : stack(s), mine(!s.control().owned_by_me()) {
+            if (mine) stack.control().lock();
+        }
+        ~Control() {
+            if (!mine) return;
+            stack.bury_dead();
+            stack.control().unlock();
+        }
+        Control(const Control&) = delete;
+        Control& operator=(const Control&) = delete;
+        Stack& stack;
+        const bool mine;  // false: a signal handler inside a control operation; it may read, but must not change rules
+    };
     std::uint64_t netns() const noexcept { return netns_; }
+    tcp::PathSource& paths() noexcept { return paths_; }
 
     // The interface's ring, opened now if need be; then sockets bound to INADDR_ANY get their rules there. Under control().
     ring::Ring* open_ring(int ifindex) noexcept;
+    // The interface's ring if open_ring() was called for it. Any thread, no lock.
+    ring::Ring* ring(int ifindex) const noexcept;
 
-    // Sockets whose rules follow the interfaces' addresses (bound to INADDR_ANY). Under control().
-    void add_wildcard(UdpSocket* socket) { wildcards_.push_back(socket); }
-    void remove_wildcard(UdpSocket* socket) noexcept { std::erase(wildcards_, socket); }
+    // Sockets whose rules follow the interfaces' addresses (bound to INADDR_ANY, listening). Under control().
+    void add_wildcard(Steered* socket) { wildcards_.push_back(socket); }
+    void remove_wildcard(Steered* socket) noexcept { std::erase(wildcards_, socket); }
+    // Takes over a reference to a socket closed in a signal handler; see Steered::bury().
+    void add_dead(Steered* socket) noexcept;
+    void bury_dead() noexcept;
 
   private:
-    explicit Stack(std::unique_ptr<net::View> view) : view_(std::move(view)), rings_(*view_) {}
+    explicit Stack(std::unique_ptr<net::View> view) : view_(std::move(view)), rings_(*view_), paths_(*this) {}
     void listen();
+    void note_ring(int ifindex, ring::Ring* ring) noexcept;
 
     std::unique_ptr<net::View> view_;
     ring::Rings rings_;
     Lock control_;
-    std::vector<UdpSocket*> wildcards_;
+    TcpPaths paths_;
+    std::vector<Steered*> wildcards_;
+    std::atomic<Steered*> dead_{nullptr};
+    struct OpenRing {
+        std::atomic<int> ifindex{0};
+        std::atomic<ring::Ring*> ring{nullptr};
+    };
+    std::array<OpenRing, 64> open_rings_{};  // further interfaces are found by connections that find a free control lock
     std::uint64_t netns_ = 0;
 };
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A UDP socket's life and names: creation, bind, connect, close, and which flow rules follow from them.
 #include <algorithm>
-#include <cstring>
-#include <new>
 #include <utility>
 
 #include "libvma/config/params.h"
@@ -10,7 +8,7 @@
 #include "libvma/os/calls.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/runtime.h"
-#include "libvma/sockets/fd_table.h"
+#include "libvma/sockets/object_pool.h"
 #include "libvma/sockets/stack.h"
 #include "libvma/sockets/udp_socket.h"
 
@@ -21,40 +19,7 @@
 namespace vma::sockets {
 namespace {
 
-// Memory of sockets, never given back: see fd_object.h for why.
-struct FreeSocket {
-    FreeSocket* next;
-};
-Lock g_pool_lock;
-FreeSocket* g_pool = nullptr;
-// The link lies behind the reference count, which readers may still look at.
-constexpr std::size_t kLinkOffset = (sizeof(FdObject) + 15) & ~std::size_t{15};
-
-void* take_memory() noexcept {
-    g_pool_lock.lock();
-    FreeSocket* f = g_pool;
-    if (f != nullptr) g_pool = f->next;
-    g_pool_lock.unlock();
-    if (f != nullptr) return reinterpret_cast<char*>(f) - kLinkOffset;
-    void* memory = ::operator new(sizeof(UdpSocket), std::align_val_t{alignof(UdpSocket)}, std::nothrow);
-    if (memory != nullptr) std::memset(memory, 0, sizeof(UdpSocket));
-    return memory;
-}
-
-struct ControlLock {
-    explicit ControlLock(Stack& stack) noexcept : lock(stack.control()), mine(!lock.owned_by_me()) {
-        if (mine) lock.lock();
-    }
-    ~ControlLock() {
-        if (!mine) return;
-        UdpSocket::bury_dead();
-        lock.unlock();
-    }
-    ControlLock(const ControlLock&) = delete;
-    ControlLock& operator=(const ControlLock&) = delete;
-    Lock& lock;
-    const bool mine;  // false: a signal handler inside a control operation; it may read, but must not change rules
-};
+constinit ObjectPool<UdpSocket> g_pool;
 
 bool is_unicast(in_addr_t a) noexcept {
     std::uint32_t h = ntohl(a);
@@ -67,66 +32,10 @@ int int_option(int fd, int level, int name, int otherwise) noexcept {
     return os::getsockopt(fd, level, name, &value, &len) == 0 ? value : otherwise;
 }
 
-const char* kind_name(int domain, int type) noexcept {
-    switch (domain) {
-        case AF_INET:
-            return type == SOCK_STREAM ? "TCP" : type == SOCK_RAW ? "raw IPv4" : "other IPv4";
-        case AF_INET6:
-            return type == SOCK_STREAM ? "TCP/IPv6" : type == SOCK_DGRAM ? "UDP/IPv6" : "raw IPv6";
-        case AF_UNIX:
-            return "unix";
-        case AF_NETLINK:
-            return "netlink";
-        case AF_PACKET:
-            return "packet";
-        default:
-            return "other";
-    }
-}
-
-const char* kind_reason(int domain, int type) noexcept {
-    if (domain == AF_INET && type == SOCK_STREAM) return "TCP offload is not implemented yet";
-    if (domain == AF_INET6) return "IPv6 offload is not implemented";
-    return "this kind is never offloaded";
-}
-
 }  // namespace
 
-void on_socket_created(int fd, int domain, int type, int protocol) noexcept {
-    int saved = errno;
-    const int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (runtime::inert() || runtime::in_vfork_child()) return;
-    if (domain != AF_INET || kind != SOCK_DGRAM || (protocol != 0 && protocol != IPPROTO_UDP)) {
-        // The log must not start for programs that use no network at all, so local kinds are a matter of debugging.
-        if (domain == AF_INET || domain == AF_INET6) {
-            log::start();
-            log::once(log::Level::info, "{} sockets are served by the kernel: {}", kind_name(domain, kind),
-                      kind_reason(domain, kind));
-        }
-        errno = saved;
-        return;
-    }
-    try {
-        if (Stack* stack = Stack::get(fd)) {
-            if (stack->netns() != netns_of(fd)) {
-                log::once(log::Level::info,
-                          "a UDP socket is served by the kernel: the process has changed its network namespace");
-            } else if (config::rules().all_os(config::Role::udp_receiver) &&
-                       config::rules().all_os(config::Role::udp_sender)) {
-                log::once(log::Level::info, "UDP sockets are served by the kernel: libvma.conf says so");
-            } else if (UdpSocket* socket = UdpSocket::create(*stack, fd, type)) {
-                (void)g_fds.insert(fd, socket);
-                socket->unref();
-            }
-        }
-    } catch (...) {
-        // no memory: a kernel socket is a good socket
-    }
-    errno = saved;
-}
-
 UdpSocket* UdpSocket::create(Stack& stack, int fd, int type) noexcept {
-    void* memory = take_memory();
+    void* memory = g_pool.take();
     return memory == nullptr ? nullptr : new (memory) UdpSocket(stack, fd, type);
 }
 
@@ -144,27 +53,13 @@ UdpSocket::~UdpSocket() {
 
 void UdpSocket::recycle() noexcept {
     this->~UdpSocket();
-    auto* f = reinterpret_cast<FreeSocket*>(reinterpret_cast<char*>(this) + kLinkOffset);
-    g_pool_lock.lock();
-    f->next = g_pool;
-    g_pool = f;
-    g_pool_lock.unlock();
+    g_pool.give(this);
 }
 
-namespace {
-std::atomic<UdpSocket*> g_dead{nullptr};
-}
-
-void UdpSocket::bury_dead() noexcept {
-    if (g_dead.load(std::memory_order_relaxed) == nullptr) return;
-    UdpSocket* dead = g_dead.exchange(nullptr, std::memory_order_acquire);
-    while (dead != nullptr) {
-        UdpSocket* next = dead->next_dead_;
-        dead->drop_rules();
-        dead->wake_waiters();
-        dead->unref();
-        dead = next;
-    }
+void UdpSocket::bury() noexcept {
+    drop_rules();
+    wake_waiters();
+    unref();
 }
 
 void UdpSocket::last_fd_closed() noexcept {
@@ -172,15 +67,11 @@ void UdpSocket::last_fd_closed() noexcept {
     // A handler that interrupted the stack's own code must not wait for the locks its thread holds: the rules go with the
     // next control operation, and meanwhile what they match is dropped.
     if (stack_.control().owned_by_me() || interrupted_library_code()) {
-        if (try_ref()) {
-            next_dead_ = g_dead.load(std::memory_order_relaxed);
-            while (!g_dead.compare_exchange_weak(next_dead_, this, std::memory_order_release)) {
-            }
-        }
+        if (try_ref()) stack_.add_dead(this);
         return;
     }
     {
-        ControlLock control(stack_);
+        Stack::Control control(stack_);
         drop_rules();
     }
     wake_waiters();
@@ -196,7 +87,7 @@ void UdpSocket::wake_waiters() noexcept {
 
 void UdpSocket::on_shadow_error(std::uint64_t token) noexcept {
     auto* socket = reinterpret_cast<UdpSocket*>(static_cast<std::uintptr_t>(token));
-    if (!socket->try_ref()) return;  // its memory is always a socket's: see take_memory()
+    if (!socket->try_ref()) return;  // its memory is always a socket's: see object_pool.h
     socket->shadow_event_.store(true, std::memory_order_release);
     socket->unref();
 }
@@ -366,7 +257,7 @@ void UdpSocket::update_rules(bool only_route) noexcept {
     }
 }
 
-void UdpSocket::refresh_wildcard() noexcept { update_rules(!bound_explicitly_); }
+void UdpSocket::refresh_rules() noexcept { update_rules(!bound_explicitly_); }
 
 // ---- calls ----
 
@@ -374,7 +265,7 @@ int UdpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
     int r = os::bind(fd, addr, len);
     if (r != 0 || left_) return r;
     int saved = errno;
-    ControlLock control(stack_);
+    Stack::Control control(stack_);
     if (control.mine) {
         bound_explicitly_ = true;
         read_names(fd);
@@ -390,7 +281,7 @@ int UdpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
     int r = os::connect(fd, addr, len);
     if (left_) return r;
     int saved = errno;
-    ControlLock control(stack_);
+    Stack::Control control(stack_);
     if (control.mine) {
         read_names(fd);
         read_attributes(fd);
@@ -405,7 +296,7 @@ int UdpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
 }
 
 void UdpSocket::after_autobind(int fd) noexcept {
-    ControlLock control(stack_);
+    Stack::Control control(stack_);
     if (!control.mine || local_port_ != 0) return;
     read_names(fd);
     read_attributes(fd);
@@ -434,7 +325,7 @@ void UdpSocket::leave_to_kernel(int, const char* why) noexcept {
     int saved = errno;
     log::once(log::Level::info, "a UDP socket is left to the kernel: {}", why);
     flush();
-    ControlLock control(stack_);
+    Stack::Control control(stack_);
     if (control.mine) drop_rules();
     errno = saved;
 }

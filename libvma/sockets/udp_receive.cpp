@@ -21,6 +21,7 @@
 #include "libvma/runtime/signals.h"
 #include "libvma/runtime/spin.h"
 #include "libvma/sockets/cmsg.h"
+#include "libvma/sockets/many_messages.h"
 #include "libvma/sockets/stack.h"
 #include "libvma/sockets/user_memory.h"
 #include "libvma/sockets/udp_socket.h"
@@ -433,47 +434,9 @@ ssize_t UdpSocket::recvmsg(int fd, msghdr* msg, int flags) {
 
 int UdpSocket::recvmmsg(int fd, mmsghdr* msgs, unsigned count, int flags, timespec* timeout) {
     if (kernel_receives(flags)) return os::recvmmsg(fd, msgs, count, flags, timeout);
-    std::uint64_t end = 0;
-    if (timeout != nullptr) {
-        if (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1'000'000'000) {
-            errno = EINVAL;
-            return -1;
-        }
-        end = clock::monotonic_ns() + static_cast<std::uint64_t>(timeout->tv_sec) * 1'000'000'000u +
-              static_cast<std::uint64_t>(timeout->tv_nsec);
-    }
-    count = std::min<unsigned>(count, IOV_MAX);
-    unsigned got = 0;
-    int saved = errno;
-    while (got < count) {
-        if (!UserMemory::writable(&msgs[got], sizeof *msgs)) {
-            if (got == 0) {
-                errno = EFAULT;
-                return -1;
-            }
-            pending_error_.store(EFAULT);
-            break;
-        }
-        ssize_t n = recvmsg(fd, &msgs[got].msg_hdr, flags & ~MSG_WAITFORONE);
-        if (n < 0) {
-            if (got == 0) return -1;
-            if (errno != EAGAIN) pending_error_.store(errno);  // reported by the next call, as in the kernel
-            break;
-        }
-        msgs[got++].msg_len = static_cast<unsigned>(n);
-        if (flags & MSG_WAITFORONE) flags |= MSG_DONTWAIT;
-        if (timeout != nullptr) {
-            // As in the kernel: looked at after each datagram only (see BUGS in recvmmsg(2)).
-            std::uint64_t now = clock::monotonic_ns();
-            std::uint64_t left = now < end ? end - now : 0;
-            timeout->tv_sec = static_cast<time_t>(left / 1'000'000'000);
-            timeout->tv_nsec = static_cast<long>(left % 1'000'000'000);
-            if (left == 0) break;
-        }
-        if (msgs[got - 1].msg_hdr.msg_flags & MSG_OOB) break;
-    }
-    errno = saved;
-    return static_cast<int>(got);
+    return receive_many(
+        msgs, count, flags, timeout, [&](msghdr* msg, int how) { return recvmsg(fd, msg, how); },
+        [&](int error) { pending_error_.store(error); });
 }
 
 }  // namespace vma::sockets

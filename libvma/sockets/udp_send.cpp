@@ -10,6 +10,7 @@
 
 #include "libvma/os/calls.h"
 #include "libvma/runtime/clock.h"
+#include "libvma/sockets/many_messages.h"
 #include "libvma/sockets/stack.h"
 #include "libvma/sockets/user_memory.h"
 #include "libvma/sockets/udp_socket.h"
@@ -173,21 +174,9 @@ ssize_t UdpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
 }
 
 int UdpSocket::sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) {
-    count = std::min<unsigned>(count, IOV_MAX);
-    unsigned sent = 0;
-    int saved = errno;
-    for (; sent < count; sent++) {
-        if (!UserMemory::writable(&msgs[sent], sizeof *msgs)) {
-            errno = EFAULT;
-            break;
-        }
-        ssize_t n = sendmsg(fd, &msgs[sent].msg_hdr, flags);
-        if (n < 0) break;
-        msgs[sent].msg_len = static_cast<unsigned>(n);
-    }
-    if (sent == 0 && count != 0) return -1;
-    errno = saved;
-    return static_cast<int>(sent);
+    return send_many(
+        msgs, count, [&](const msghdr* msg) { return sendmsg(fd, msg, flags); },
+        [](const msghdr&, std::size_t) { return true; });
 }
 
 }  // namespace vma::sockets

@@ -22,13 +22,12 @@
 #include "libvma/sockets/destination.h"
 #include "libvma/sockets/fd_object.h"
 #include "libvma/sockets/ready_hook.h"
+#include "libvma/sockets/stack.h"
 #include "libvma/sockets/waiter.h"
 
 namespace vma::sockets {
 
-class Stack;
-
-class UdpSocket final : public Socket, public ring::FrameSink {
+class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
   public:
     // For the kernel socket `fd` just created with these type flags. Null when there is no memory.
     static UdpSocket* create(Stack& stack, int fd, int type) noexcept;
@@ -64,10 +63,9 @@ class UdpSocket final : public Socket, public ring::FrameSink {
     // ring::FrameSink, with the ring's lock held
     bool deliver(ring::RxBuffer* buffer) noexcept override;
 
-    // Withdraws the rules of sockets that a signal handler closed while this was not possible. Under control().
-    static void bury_dead() noexcept;
-    // Rules for the addresses there are now; for wildcard sockets when addresses change. Under control().
-    void refresh_wildcard() noexcept;
+    // Steered
+    void refresh_rules() noexcept override;
+    void bury() noexcept override;
     // An error event of the shadow (internal thread): the next call must ask the kernel.
     static void on_shadow_error(std::uint64_t token) noexcept;
 
@@ -104,7 +102,6 @@ class UdpSocket final : public Socket, public ring::FrameSink {
     void wake_waiters() noexcept;
     void announce_queue() noexcept;            // tells the rings how much this socket may hold
     std::int64_t announced_ = 0;
-    UdpSocket* next_dead_ = nullptr;
     ring::Share share() const noexcept { return reuseport_ ? ring::Share::spread : ring::Share::latest; }
 
     // ---- receive (udp_receive.cpp) ----

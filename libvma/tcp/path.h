@@ -34,6 +34,7 @@ struct Path {
     std::uint32_t mtu = 0;          // of the route, at most the link's
     std::uint32_t generation = 0;   // of PathSource when this was found
     bool stale = false;             // the neighbour entry wants to be confirmed
+    in_addr_t next_hop = 0;         // whose link address dst_mac is
 };
 
 class PathSource {

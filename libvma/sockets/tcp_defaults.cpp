@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/sockets/tcp_defaults.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "libvma/config/params.h"
+#include "libvma/os/calls.h"
+#include "libvma/tcp/congestion.h"
+
+namespace vma::sockets {
+namespace {
+
+// A window that large keeps 10 Gbit/s busy over 1.6 ms; more memory than that for one slow reader is not worth having.
+constexpr std::uint32_t kMaxDefaultWindow = 2u << 20, kMinWindow = 4096;
+
+// Reads up to three numbers of a file below /proc/sys/net. Returns how many there were.
+int read_sysctl(const char* name, long (&values)[3]) noexcept {
+    char path[96] = "/proc/sys/net/", text[128];
+    strncat(path, name, sizeof path - strlen(path) - 1);
+    int fd = os::open(path, O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0) return 0;
+    ssize_t n = os::read(fd, text, sizeof text - 1);
+    os::close(fd);
+    if (n <= 0) return 0;
+    text[n] = 0;
+    int count = 0;
+    for (char* p = text; count < 3; count++) {
+        char* end;
+        values[count] = strtol(p, &end, 10);
+        if (end == p) break;
+        p = end;
+    }
+    return count;
+}
+
+long sysctl(const char* name, long otherwise) noexcept {
+    long values[3];
+    return read_sysctl(name, values) > 0 ? values[0] : otherwise;
+}
+
+int option(int fd, int level, int name, int otherwise) noexcept {
+    int value = otherwise;
+    socklen_t len = sizeof value;
+    return os::getsockopt(fd, level, name, &value, &len) == 0 ? value : otherwise;
+}
+
+tcp::Options read_defaults(int fd) noexcept {
+    tcp::Options o;
+    const config::Params& params = config::get();
+    o.path.tos = static_cast<std::uint8_t>(option(fd, IPPROTO_IP, IP_TOS, 0));
+    o.path.ttl = static_cast<std::uint8_t>(option(fd, IPPROTO_IP, IP_TTL, 64));
+    o.path.dont_fragment = option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT) != IP_PMTUDISC_DONT;
+    o.keep_idle_s = static_cast<unsigned>(option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 7200));
+    o.keep_interval_s = static_cast<unsigned>(option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 75));
+    o.keep_count = static_cast<unsigned>(option(fd, IPPROTO_TCP, TCP_KEEPCNT, 9));
+    o.syn_retries = static_cast<unsigned>(option(fd, IPPROTO_TCP, TCP_SYNCNT, 6));
+    o.linger2_s = option(fd, IPPROTO_TCP, TCP_LINGER2, 60);
+    o.retries2 = static_cast<unsigned>(sysctl("ipv4/tcp_retries2", 15));
+    o.sack = sysctl("ipv4/tcp_sack", 1) != 0;
+    o.window_scaling = sysctl("ipv4/tcp_window_scaling", 1) != 0;
+    o.timestamps = params.tcp_timestamp_option == 2 ? sysctl("ipv4/tcp_timestamps", 1) != 0
+                                                    : params.tcp_timestamp_option == 1;
+    o.nodelay = params.tcp_nodelay != 0;
+    o.delayed_ack_ms = params.tcp_quickack != 0 ? 0 : static_cast<std::uint32_t>(params.tcp_delayed_ack_msec);
+    long memory[3];
+    const long largest = read_sysctl("ipv4/tcp_rmem", memory) == 3 ? memory[2] : 6 << 20;
+    o.receive_window = static_cast<std::uint32_t>(std::clamp<long>(largest / 2, kMinWindow, kMaxDefaultWindow));
+    char name[16] = "";
+    socklen_t len = sizeof name;
+    using tcp::CongestionAlgorithm;
+    o.congestion = CongestionAlgorithm::cubic;
+    if (os::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &len) == 0 && strncmp(name, "reno", sizeof name) == 0)
+        o.congestion = CongestionAlgorithm::newreno;
+    switch (params.tcp_cc_algo) {
+        case 0: o.congestion = CongestionAlgorithm::newreno; break;
+        case 1: o.congestion = CongestionAlgorithm::cubic; break;
+        case 2: o.congestion = CongestionAlgorithm::none; break;
+        default: break;  // the kernel's
+    }
+    return o;
+}
+
+}  // namespace
+
+const tcp::Options& default_tcp_options(int fd) noexcept {
+    static const tcp::Options options = [&] {
+        int saved = errno;
+        tcp::Options o = read_defaults(fd);
+        errno = saved;
+        return o;
+    }();
+    return options;
+}
+
+void set_tcp_defaults_on(int fd) noexcept {
+    const config::Params& params = config::get();
+    int saved = errno, on = 1;
+    if (params.tcp_nodelay != 0) os::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (params.tcp_quickack != 0) os::setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
+    if (params.tcp_cc_algo == 0) os::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
+    if (params.tcp_cc_algo == 1) os::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5);
+    errno = saved;
+}
+
+unsigned somaxconn() noexcept {
+    static const unsigned value = [] {
+        int saved = errno;
+        const long limit = sysctl("core/somaxconn", 4096);
+        errno = saved;
+        return static_cast<unsigned>(std::clamp<long>(limit, 0, 1 << 20));
+    }();
+    return value;
+}
+
+// The kernel doubles what the program asks for, and gives half of the buffer to the window (net.ipv4.tcp_adv_win_scale 1).
+std::uint32_t window_of_receive_buffer(int value) noexcept {
+    return std::max(static_cast<std::uint32_t>(std::max(value, 0)) / 2, kMinWindow);
+}
+
+}  // namespace vma::sockets

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What a new TCP socket is like: the system's settings (sysctl, read once) and the VMA_TCP_* parameters.
+#pragma once
+
+#include "libvma/tcp/connection.h"
+
+namespace vma::sockets {
+
+// `fd`: a TCP socket nobody has set options on, which the kernel is asked about the first time.
+const tcp::Options& default_tcp_options(int fd) noexcept;
+// Sets on a new socket's shadow what the parameters want otherwise than the kernel; no call when they want nothing.
+void set_tcp_defaults_on(int fd) noexcept;
+// net.core.somaxconn, which listen(2) cuts the backlog to.
+unsigned somaxconn() noexcept;
+// SO_RCVBUF and SO_SNDBUF as the kernel reports them, as bytes of data.
+std::uint32_t window_of_receive_buffer(int value) noexcept;
+
+}  // namespace vma::sockets

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// A listening TCP socket: its rules, and accept() from two queues.
+//
+// The shadow listens as well, for loopback and all interfaces that are not ours. Rules are in place before it does: a SYN
+// that the kernel had answered in between would be a connection of the kernel's whose packets are steered to us.
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "libvma/config/rules.h"
+#include "libvma/os/calls.h"
+#include "libvma/runtime/log.h"
+#include "libvma/sockets/fd_table.h"
+#include "libvma/sockets/names.h"
+#include "libvma/sockets/tcp_defaults.h"
+#include "libvma/sockets/tcp_wait.h"
+
+namespace vma::sockets {
+namespace {
+
+// An accept() in so many looks at the kernel's queue first, so that neither queue waits for the other to run dry.
+constexpr unsigned kKernelTurn = 16;
+
+unsigned clamped(int backlog) noexcept { return std::min(static_cast<unsigned>(backlog), somaxconn()); }
+
+}  // namespace
+
+// ---- rules ----
+
+std::vector<TcpSocket::Rule> TcpSocket::wanted_rules() noexcept {
+    std::vector<Rule> wanted;
+    if (closed_.load(std::memory_order_acquire) || listener_.load(std::memory_order_acquire) == nullptr) return wanted;
+    for (const net::LocalAddress& a : stack_.view().addresses()) {
+        if (listen_addr_ != 0 && a.address != listen_addr_) continue;
+        if (!is_unicast(a.address)) continue;
+        if (options_.path.oif != 0 && a.ifindex != options_.path.oif) continue;
+        net::Link link;
+        std::string why;
+        if (!stack_.view().link(a.ifindex, link) || !ring::Rings::eligible(link, why)) continue;
+        if (config::rules().match(config::Role::tcp_server, {a.address, listen_port_}, nullptr) == config::Transport::os)
+            continue;
+        ring::Ring* ring = stack_.open_ring(a.ifindex);
+        if (ring == nullptr) continue;
+        wanted.push_back({ring, {IPPROTO_TCP, a.address, listen_port_, 0, 0}});
+    }
+    return wanted;
+}
+
+void TcpSocket::set_rules(std::vector<Rule> wanted) noexcept {
+    tcp::Listener* listener = listener_.load(std::memory_order_acquire);
+    auto has = [](const std::vector<Rule>& list, const Rule& r) {
+        return std::any_of(list.begin(), list.end(), [&](const Rule& x) { return x.ring == r.ring && x.spec == r.spec; });
+    };
+    const ring::Share share = reuseport_ ? ring::Share::spread : ring::Share::latest;
+    std::vector<Rule> now;
+    try {
+        for (const Rule& r : wanted) {
+            if (has(rules_, r)) {
+                now.push_back(r);
+            } else if (auto added = r.ring->attach(r.spec, listener, share); added) {
+                now.push_back(r);
+            } else {
+                log::once(log::Level::warn, "a TCP listener on {} is served by the kernel: {}", r.ring->attr().name,
+                          added.error().what);
+            }
+        }
+    } catch (...) {
+        log::once(log::Level::warn, "a TCP listener is served by the kernel: out of memory");
+    }
+    for (const Rule& r : rules_)
+        if (!has(now, r)) r.ring->detach(r.spec, listener);
+    rules_ = std::move(now);
+
+    unsigned n = 0;
+    for (const Rule& r : rules_) {
+        bool known = false;
+        for (unsigned i = 0; i < n; i++) known |= rings_[i].load(std::memory_order_relaxed) == r.ring;
+        if (!known && n < kMaxRings) rings_[n++].store(r.ring, std::memory_order_relaxed);
+    }
+    if (ring_count_.exchange(n, std::memory_order_acq_rel) != n) tell_waiters();
+}
+
+void TcpSocket::drop_rules() noexcept {
+    if (listed_) stack_.remove_wildcard(this);
+    listed_ = false;
+    set_rules({});
+}
+
+void TcpSocket::end_listener() noexcept {
+    drop_rules();
+    tcp::Listener* listener = listener_.load(std::memory_order_acquire);
+    listener->set_owner(nullptr);
+    listener->close();
+}
+
+void TcpSocket::refresh_rules() noexcept {
+    try {
+        set_rules(wanted_rules());
+    } catch (...) {
+        log::once(log::Level::warn, "a TCP listener is served by the kernel: out of memory");
+    }
+}
+
+// ---- listen ----
+
+int TcpSocket::listen(int fd, int backlog) {
+    if (phase() == Phase::kernel) return os::listen(fd, backlog);
+    if (state_lock_.owned_by_me() || stack_.control().owned_by_me()) return failed(EINVAL);  // in a signal handler
+    state_lock_.lock();
+    struct Unlock {
+        Lock& lock;
+        ~Unlock() { lock.unlock(); }
+    } unlock{state_lock_};
+    if (has_connection()) return failed(EINVAL);
+    if (phase() == Phase::listening) {
+        const int r = os::listen(fd, backlog);
+        if (r == 0) listener_.load(std::memory_order_relaxed)->set_backlog(clamped(backlog));
+        return r;
+    }
+    if (config::rules().all_os(config::Role::tcp_server)) {
+        log::once(log::Level::info, "TCP listeners are served by the kernel: libvma.conf says so");
+        const int r = os::listen(fd, backlog);
+        if (r == 0) set_phase(Phase::kernel);
+        return r;
+    }
+    int saved = errno;
+    sockaddr_in name{};
+    socklen_t len = sizeof name;
+    auto* raw = reinterpret_cast<sockaddr*>(&name);
+    if (os::getsockname(fd, raw, &len) != 0 || name.sin_family != AF_INET) return os::listen(fd, backlog);
+    if (name.sin_port == 0) {
+        // listen() of an unbound socket takes a port of its own choice; the rules have to know it before.
+        name.sin_family = AF_INET;
+        if (os::bind(fd, raw, sizeof name) != 0 || os::getsockname(fd, raw, &len) != 0 || name.sin_port == 0)
+            return os::listen(fd, backlog);
+    }
+    if (name.sin_addr.s_addr != 0 && !is_unicast(name.sin_addr.s_addr)) return os::listen(fd, backlog);  // loopback
+    tcp::Listener* listener = tcp::Listener::create(stack_.paths(), name.sin_port, options_, clamped(backlog));
+    if (listener == nullptr) return os::listen(fd, backlog);
+
+    release_retired(0);
+    learn_cookie(fd);
+    listen_addr_ = name.sin_addr.s_addr;
+    listen_port_ = name.sin_port;
+    {
+        Stack::Control control(stack_);
+        listener_.store(listener, std::memory_order_seq_cst);
+        refresh_rules();
+        try {
+            stack_.add_wildcard(this);
+            listed_ = true;
+        } catch (...) {
+            // it will not follow changes of addresses
+        }
+    }
+    const int r = os::listen(fd, backlog);
+    if (r != 0) {
+        const int error = errno;
+        stop_listening();
+        return failed(error);
+    }
+    phase_.store(Phase::listening, std::memory_order_release);
+    listener->set_owner(this);
+    set_phase(Phase::listening);
+    errno = saved;
+    return 0;
+}
+
+void TcpSocket::stop_listening() noexcept {
+    int saved = errno;
+    tcp::Listener* listener = listener_.load(std::memory_order_relaxed);
+    if (listener != nullptr) {
+        {
+            Stack::Control control(stack_);
+            end_listener();
+        }
+        listener_.store(nullptr, std::memory_order_seq_cst);
+        retire(nullptr, listener);
+        release_retired(0);
+    }
+    set_phase(Phase::fresh);
+    errno = saved;
+}
+
+// ---- accept ----
+
+bool TcpSocket::kernel_has_connection(int fd) noexcept {
+    pollfd p{fd, POLLIN, 0};
+    int saved = errno;
+    const int r = os::poll(&p, 1, 0);
+    errno = saved;
+    return r > 0;
+}
+
+// Never waits. O_NONBLOCK of the shadow is the program's, so a blocking listener is asked first; one thread at a time,
+// for two could see the same connection and one would wait for the next.
+int TcpSocket::accept_from_kernel(int fd, sockaddr* addr, socklen_t* len, int flags) {
+    int accepted = -1;
+    if (nonblock_.load(std::memory_order_relaxed)) {
+        accepted = os::accept4(fd, addr, len, flags);
+    } else {
+        if (!kernel_accept_lock_.try_lock()) return failed(EAGAIN);
+        struct Unlock {
+            Lock& lock;
+            ~Unlock() { lock.unlock(); }
+        } unlock{kernel_accept_lock_};
+        if (!kernel_has_connection(fd)) return failed(EAGAIN);
+        accepted = os::accept4(fd, addr, len, flags);
+    }
+    if (accepted >= 0) g_fds.drop_stale(accepted);
+    return accepted;
+}
+
+// EAGAIN: another thread was faster.
+int TcpSocket::accept_ours(tcp::Listener& listener, sockaddr* addr, socklen_t* len, int flags) {
+    // Descriptor and memory first: where they are lacking, the connection stays in the queue.
+    const int fd = os::socket(AF_INET, SOCK_STREAM | flags, 0);
+    if (fd < 0) return -1;
+    g_fds.drop_stale(fd);
+    void* memory = take_memory();
+    tcp::Connection* c = memory == nullptr ? nullptr : listener.accept();
+    if (c == nullptr) {
+        if (memory != nullptr) give_memory(memory);
+        os::close(fd);
+        return failed(memory == nullptr ? ENOMEM : EAGAIN);
+    }
+    auto* socket = new (memory) TcpSocket(stack_, flags);
+    socket->accepted_ = true;
+    socket->verified_at_.store(clock::ticks(), std::memory_order_relaxed);
+    socket->connection_.store(c, std::memory_order_relaxed);
+    socket->phase_.store(Phase::connected, std::memory_order_release);
+    socket->rcvtimeo_ns_.store(rcvtimeo_ns_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    socket->sndtimeo_ns_.store(sndtimeo_ns_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    socket->receive_lowat_.store(receive_lowat_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    socket->linger_s_.store(linger_s_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    socket->report_inq_.store(report_inq_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    if (!state_lock_.owned_by_me()) {
+        state_lock_.lock();
+        socket->inherited_ = set_options_;
+        state_lock_.unlock();
+        socket->has_inherited_.store(socket->inherited_ != nullptr, std::memory_order_relaxed);
+    }
+    c->set_owner(socket);
+    const bool inserted = g_fds.insert(fd, socket);
+    socket->unref();
+    if (!inserted) {
+        c->close(true);
+        os::close(fd);
+        return failed(ENFILE);
+    }
+    if (addr != nullptr) {
+        const tcp::Endpoints& ends = c->endpoints();
+        if (copy_name(ends.remote_addr, ends.remote_port, addr, len) != 0) {
+            const int error = errno;  // the kernel closes the connection, too
+            g_fds.remove(fd);
+            os::close(fd);
+            return failed(error);
+        }
+    }
+    return fd;
+}
+
+int TcpSocket::accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
+    if (phase() != Phase::listening || (flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != 0) {
+        const int accepted = os::accept4(fd, addr, len, flags);
+        if (accepted >= 0) g_fds.drop_stale(accepted);
+        return accepted;
+    }
+    Waiting w(rcvtimeo_ns_.load(std::memory_order_relaxed));
+    const unsigned ratio = static_cast<unsigned>(config::get().rx_udp_poll_os_ratio);
+    int saved = errno;
+    for (;;) {
+        if (phase() != Phase::listening) return os::accept4(fd, addr, len, flags);  // EINVAL
+        {
+            Use use(*this);
+            if (use.listener == nullptr) continue;
+            if (use.listener->pending() == 0) {
+                flush();
+                progress();
+            }
+            const bool kernel_first = accepts_.fetch_add(1, std::memory_order_relaxed) % kKernelTurn == kKernelTurn - 1;
+            if (use.listener->pending() != 0 && !kernel_first) {
+                const int accepted = accept_ours(*use.listener, addr, len, flags);
+                if (accepted >= 0) errno = saved;
+                if (accepted >= 0 || errno != EAGAIN) return accepted;
+            }
+            const int accepted = accept_from_kernel(fd, addr, len, flags);
+            if (accepted >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) return accepted;
+            if (use.listener->pending() != 0) continue;
+            if (nonblock_.load(std::memory_order_relaxed) || interrupted_own_code()) return failed(EAGAIN);
+        }
+        const int error = wait(fd, w, [&] {
+            if (phase() != Phase::listening) return true;
+            Use use(*this);
+            if (use.listener == nullptr || use.listener->pending() != 0) return true;
+            return (ratio == 0 ? w.spins == 0 : w.spins % ratio == 0) && kernel_has_connection(fd);
+        });
+        if (error == EAGAIN) return failed(EAGAIN);
+        if (error != 0) return failed(error);
+        errno = saved;
+    }
+}
+
+}  // namespace vma::sockets

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/sockets/tcp_paths.h"
+
+#include <errno.h>
+
+#include <algorithm>
+
+#include "libvma/runtime/clock.h"
+#include "libvma/sockets/stack.h"
+
+namespace vma::sockets {
+namespace {
+
+// The kernel repeats its own question after a second (net.ipv4.neigh.*.retrans_time_ms), so asking it more often is idle.
+constexpr std::uint64_t kAskAgainNs = 1'000'000'000;
+
+}  // namespace
+
+std::uint32_t TcpPaths::generation() const noexcept { return stack_.view().generation(); }
+
+void TcpPaths::ask(int ifindex, in_addr_t next_hop) noexcept {
+    const std::uint64_t key = std::uint64_t{static_cast<std::uint32_t>(ifindex)} << 32 | next_hop;
+    Asked& slot = asked_[(key * 0x9e3779b97f4a7c15u) >> 56];
+    const std::uint64_t now = clock::monotonic_ns();
+    if (slot.key.exchange(key, std::memory_order_relaxed) == key &&
+        now - slot.at_ns.load(std::memory_order_relaxed) < kAskAgainNs)
+        return;
+    slot.at_ns.store(now, std::memory_order_relaxed);
+    stack_.view().solicit(ifindex, next_hop);
+}
+
+int TcpPaths::find(const tcp::Endpoints& ends, const tcp::PathOptions& options, tcp::Path& out) noexcept {
+    out = tcp::Path{};
+    // Read before asking: a change while we ask makes the answer outdated at once.
+    out.generation = stack_.view().generation();
+    net::RouteQuery query;
+    query.dst = ends.remote_addr;
+    query.src = ends.local_addr;
+    query.oif = options.oif;
+    query.mark = options.mark;
+    query.tos = options.tos;
+    query.protocol = IPPROTO_TCP;
+    query.src_port = ends.local_port;
+    query.dst_port = ends.remote_port;
+    auto route = stack_.view().route(query);
+    if (!route) return route.error().code;
+    if (route->kind != net::Route::Kind::unicast) return EOPNOTSUPP;
+    net::Link link;
+    if (!stack_.view().link(route->ifindex, link) || !link.up) return ENETUNREACH;
+    out.ring = stack_.ring(route->ifindex);
+    if (out.ring == nullptr) {
+        // Our caller may hold a ring's lock, and control operations take those: no waiting here.
+        if (!stack_.control().try_lock()) return EAGAIN;
+        out.ring = stack_.open_ring(route->ifindex);
+        stack_.control().unlock();
+    }
+    if (out.ring == nullptr) return EOPNOTSUPP;
+    out.src_mac = link.mac;
+    out.mtu = std::min(route->mtu != 0 ? route->mtu : link.mtu, link.mtu);
+    out.next_hop = route->gateway != 0 ? route->gateway : ends.remote_addr;
+    const net::Neighbour next = stack_.view().neighbour(route->ifindex, out.next_hop);
+    switch (next.state) {
+        case net::Neighbour::State::usable:
+            out.dst_mac = next.mac;
+            out.stale = next.stale;
+            return 0;
+        case net::Neighbour::State::failed:
+            // A failure of long ago says nothing about now. solicit() makes the entry incomplete until the kernel knows.
+            ask(route->ifindex, out.next_hop);
+            return stack_.view().neighbour(route->ifindex, out.next_hop).state == net::Neighbour::State::failed
+                       ? EHOSTUNREACH
+                       : EAGAIN;
+        default:
+            ask(route->ifindex, out.next_hop);
+            return EAGAIN;
+    }
+}
+
+// A neighbour that the kernel holds for stale is probed by the kernel as soon as it is used; our traffic it does not see.
+void TcpPaths::confirm(const tcp::Path& path, in_addr_t remote) noexcept {
+    if (path.ring == nullptr || !path.stale) return;
+    const int ifindex = path.ring->attr().ifindex;
+    const in_addr_t next_hop = path.next_hop != 0 ? path.next_hop : remote;
+    const net::Neighbour next = stack_.view().neighbour(ifindex, next_hop);
+    if (next.stale) ask(ifindex, next_hop);
+}
+
+void TcpPaths::doubt(const tcp::Path& path, in_addr_t remote) noexcept {
+    if (path.ring == nullptr) return;
+    const int ifindex = path.ring->attr().ifindex;
+    const in_addr_t next_hop = path.next_hop != 0 ? path.next_hop : remote;
+    const net::Neighbour next = stack_.view().neighbour(ifindex, next_hop);
+    if (next.state != net::Neighbour::State::usable || next.stale) ask(ifindex, next_hop);
+}
+
+}  // namespace vma::sockets

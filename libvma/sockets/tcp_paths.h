@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The ways of TCP connections, from the network view: route, interface, its ring, next hop's link address.
+//
+// The kernel keeps the neighbour table. It is asked to resolve and to confirm (net::View::solicit), at most once a second
+// for one address, because a connection that waits asks often and many connections share a gateway.
+#pragma once
+
+#include <array>
+#include <atomic>
+
+#include "libvma/tcp/path.h"
+
+namespace vma::sockets {
+
+class Stack;
+
+class TcpPaths final : public tcp::PathSource {
+  public:
+    explicit TcpPaths(Stack& stack) noexcept : stack_(stack) {}
+
+    int find(const tcp::Endpoints& ends, const tcp::PathOptions& options, tcp::Path& out) noexcept override;
+    std::uint32_t generation() const noexcept override;
+    void confirm(const tcp::Path& path, in_addr_t remote) noexcept override;
+    void doubt(const tcp::Path& path, in_addr_t remote) noexcept override;
+
+  private:
+    void ask(int ifindex, in_addr_t next_hop) noexcept;
+
+    Stack& stack_;
+    // When an address was asked for last, by a hash of it: two that share a slot only ask more often.
+    struct Asked {
+        std::atomic<std::uint64_t> key{0}, at_ns{0};
+    };
+    std::array<Asked, 256> asked_{};
+};
+
+}  // namespace vma::sockets

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Sending on a TCP socket.
+#include <limits.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "libvma/os/calls.h"
+#include "libvma/os/raw_syscall.h"
+#include "libvma/sockets/cmsg.h"
+#include "libvma/sockets/many_messages.h"
+#include "libvma/sockets/names.h"
+#include "libvma/sockets/tcp_wait.h"
+
+namespace vma::sockets {
+namespace {
+
+constexpr std::size_t kMaxTransfer = 0x7ffff000;  // the kernel's MAX_RW_COUNT
+
+// As much of the pieces as can be read: bytes. All of it, as a rule.
+std::size_t readable_bytes(const iovec* pieces, std::size_t count) noexcept {
+    std::size_t good = 0;
+    for (std::size_t i = 0; i < count; i++) {
+        const iovec& p = pieces[i];
+        if (__builtin_expect(UserMemory::readable(p.iov_base, p.iov_len), 1)) {
+            good += p.iov_len;
+            continue;
+        }
+        std::size_t step = 4096 - (reinterpret_cast<std::uintptr_t>(p.iov_base) & 4095), n = 0;
+        for (; step < p.iov_len && UserMemory::readable(p.iov_base, step); step += 4096) n = step;
+        return good + n;
+    }
+    return good;
+}
+
+// The control messages that a TCP send understands are few; the kernel ignores those of other protocols.
+enum class Control { nothing, kernel, invalid };
+Control control_of(const msghdr& msg) noexcept {
+    if (msg.msg_controllen == 0) return Control::nothing;
+    if (!UserMemory::readable(msg.msg_control, msg.msg_controllen)) return Control::kernel;
+    switch (classify(msg)) {
+        case SendControl::none: return Control::nothing;
+        case SendControl::invalid: return Control::invalid;
+        case SendControl::os_needed: break;
+    }
+    for (const cmsghdr* c = CMSG_FIRSTHDR(&msg); c != nullptr; c = CMSG_NXTHDR(const_cast<msghdr*>(&msg), const_cast<cmsghdr*>(c)))
+        if (c->cmsg_level == SOL_SOCKET && c->cmsg_type != SCM_RIGHTS && c->cmsg_type != SCM_CREDENTIALS)
+            return Control::kernel;
+    return Control::nothing;
+}
+
+}  // namespace
+
+ssize_t TcpSocket::transmit(int fd, IovCursor& at, int flags) {
+    Use use(*this);
+    tcp::Connection* const c = use.connection;
+    if (c == nullptr) return -EREMOTE;
+    const bool waits = blocks(flags);
+    const unsigned how = (flags & MSG_MORE) ? tcp::Connection::kMore : 0u;
+    const std::size_t length = at.left();
+    std::size_t sent = 0;
+    alignas(Waiting) std::byte waiting_memory[sizeof(Waiting)];
+    Waiting* w = nullptr;
+    bool polled = false;
+    (void)fd;
+    for (;;) {
+        if (sent != 0 && c->peek_error() != 0) break;  // it waits for the next call
+        iovec pieces[IovCursor::kWindow];
+        std::size_t bytes;
+        const std::size_t count = at.window(pieces, at.left(), bytes);
+        const std::size_t good = readable_bytes(pieces, count);
+        if (__builtin_expect(good == 0 && bytes != 0, 0)) {
+            if (sent != 0) break;
+            return -EFAULT;
+        }
+        ssize_t n;
+        {
+            Inside here(*c);
+            // More of this call follows what the window holds.
+            n = c->send(pieces, count, good, good < at.left() ? how | tcp::Connection::kMore : how);
+        }
+        if (n >= 0) {
+            sent += static_cast<std::size_t>(n);
+            at.advance(static_cast<std::size_t>(n));
+            if (sent == length) break;
+            if (good < bytes && static_cast<std::size_t>(n) == good) break;  // the next byte cannot be read
+            polled = false;
+            if (n != 0) continue;
+        } else if (n != -EAGAIN) {
+            if (sent != 0) break;
+            return n == -ENOTCONN ? -EPIPE : n;
+        }
+        if (!polled) {
+            // Perhaps acknowledgements have come.
+            polled = true;
+            flush();
+            if (progress() != 0) continue;
+        }
+        if (!waits || inside(*c)) {
+            if (sent != 0) break;
+            return -EAGAIN;
+        }
+        if (w == nullptr) w = new (waiting_memory) Waiting(sndtimeo_ns_.load(std::memory_order_relaxed));
+        const int error = wait(-1, *w, [&] {
+            return (c->events() & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0 || connection_.load(std::memory_order_relaxed) != c;
+        });
+        polled = false;
+        if (error != 0) {
+            if (sent != 0) break;
+            return -error;
+        }
+        if (connection_.load(std::memory_order_acquire) != c) {
+            if (sent != 0) break;
+            return -EREMOTE;
+        }
+    }
+    return static_cast<ssize_t>(sent);
+}
+
+// To the thread that made the call, as the kernel sends it.
+ssize_t TcpSocket::finish_send(ssize_t result, int flags) noexcept {
+    if (result == -EPIPE && !(flags & MSG_NOSIGNAL)) {
+        const long pid = os::raw_syscall(SYS_getpid), tid = os::raw_syscall(SYS_gettid);
+        os::raw_syscall(SYS_tgkill, pid, tid, static_cast<long>(SIGPIPE));
+    }
+    return finish(result, flags);
+}
+
+ssize_t TcpSocket::sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr, socklen_t alen) {
+    if (__builtin_expect(!has_connection() || !still_mine(fd), 0)) {
+        if ((flags & MSG_FASTOPEN) && phase() == Phase::fresh) leave_to_kernel(fd, "TCP fast open");
+        return os::sendto(fd, buf, len, flags, addr, alen);
+    }
+    if (__builtin_expect(addr != nullptr, 0)) {
+        // Looked at, but not used: the peer is known.
+        if (static_cast<int>(alen) < 0 || alen > sizeof(sockaddr_storage)) return failed(EINVAL);
+        if (!UserMemory::readable(addr, alen)) return failed(EFAULT);
+    }
+    if (flags & MSG_FASTOPEN) return failed(phase() == Phase::connecting ? EALREADY : EISCONN);
+    if (flags & MSG_OOB) {
+        if (!handover(fd, "urgent data")) return failed(EOPNOTSUPP);
+        return os::sendto(fd, buf, len, flags, addr, alen);
+    }
+    iovec iov{const_cast<void*>(buf), std::min(len, kMaxTransfer)};
+    IovCursor at(&iov, 1, iov.iov_len);
+    const ssize_t n = transmit(fd, at, flags);
+    if (n == -EREMOTE) return os::sendto(fd, buf, len, flags, addr, alen);
+    return finish_send(n, flags);
+}
+
+ssize_t TcpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
+    if (!UserMemory::readable(msg, sizeof *msg)) return failed(EFAULT);
+    if (__builtin_expect(!has_connection() || !still_mine(fd), 0)) {
+        if ((flags & MSG_FASTOPEN) && phase() == Phase::fresh) leave_to_kernel(fd, "TCP fast open");
+        return os::sendmsg(fd, msg, flags);
+    }
+    // What the kernel finds wrong before it looks at the socket, in its order.
+    if (msg->msg_name != nullptr && static_cast<int>(msg->msg_namelen) < 0) return failed(EINVAL);
+    if (msg->msg_name != nullptr &&
+        !UserMemory::readable(msg->msg_name, std::min<std::size_t>(msg->msg_namelen, sizeof(sockaddr_storage))))
+        return failed(EFAULT);
+    if (msg->msg_iovlen > IOV_MAX) return failed(EMSGSIZE);
+    if (!UserMemory::readable(msg->msg_iov, msg->msg_iovlen * sizeof(iovec))) return failed(EFAULT);
+    std::size_t length = 0;
+    for (std::size_t i = 0; i < msg->msg_iovlen; i++) {
+        if (static_cast<ssize_t>(msg->msg_iov[i].iov_len) < 0) return failed(EINVAL);
+        length += std::min(msg->msg_iov[i].iov_len, kMaxTransfer - length);
+    }
+    const Control control = control_of(*msg);
+    if (control == Control::invalid) return failed(EINVAL);
+    if (flags & MSG_FASTOPEN) return failed(phase() == Phase::connecting ? EALREADY : EISCONN);
+    if ((flags & MSG_OOB) || control == Control::kernel) {
+        if (!handover(fd, flags & MSG_OOB ? "urgent data" : "control messages when sending")) return failed(EOPNOTSUPP);
+        return os::sendmsg(fd, msg, flags);
+    }
+    IovCursor at(msg->msg_iov, msg->msg_iovlen, length);
+    const ssize_t n = transmit(fd, at, flags);
+    if (n == -EREMOTE) return os::sendmsg(fd, msg, flags);
+    return finish_send(n, flags);
+}
+
+int TcpSocket::sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) {
+    if (!has_connection()) return os::sendmmsg(fd, msgs, count, flags);
+    return send_many(
+        msgs, count, [&](const msghdr* msg) { return sendmsg(fd, msg, flags); },
+        [](const msghdr& msg, std::size_t sent) {
+            std::size_t length = 0;
+            for (std::size_t i = 0; i < msg.msg_iovlen; i++) length += msg.msg_iov[i].iov_len;
+            return sent >= length;
+        });
+}
+
+}  // namespace vma::sockets

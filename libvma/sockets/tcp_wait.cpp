@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// A TCP socket's readiness: what it is now, who is told when it changes, and how a thread sleeps until it does.
+#include "libvma/sockets/tcp_wait.h"
+
+#include <algorithm>
+
+#include "libvma/os/calls.h"
+#include "libvma/runtime/runtime.h"
+#include "libvma/runtime/signals.h"
+
+namespace vma::sockets {
+namespace {
+
+constexpr std::uint32_t kIn = EPOLLIN | EPOLLRDNORM, kOut = EPOLLOUT | EPOLLWRNORM;
+constexpr std::uint64_t kSliceNs = 1'000'000;  // sleep of a thread that nobody may wake
+
+constinit thread_local const tcp::Connection* t_inside = nullptr;
+
+}  // namespace
+
+// ---- readiness ----
+
+Readiness TcpSocket::readiness() const noexcept {
+    switch (phase()) {
+        case Phase::listening: return Readiness::both;
+        case Phase::connecting:
+        case Phase::connected: return Readiness::ours;
+        default: return Readiness::kernel;
+    }
+}
+
+std::uint32_t TcpSocket::ready_events() const noexcept {
+    Use use(*this);
+    if (use.connection != nullptr) return use.connection->events();
+    if (use.listener != nullptr) return use.listener->pending() != 0 ? kIn : 0u;
+    return 0;
+}
+
+std::uint32_t TcpSocket::edges(std::uint32_t interest) const noexcept {
+    Use use(*this);
+    if (use.connection != nullptr) return use.connection->edges(interest);
+    return use.listener != nullptr ? use.listener->arrivals() : 0;
+}
+
+void TcpSocket::changed() noexcept {
+    std::uint32_t events = 0;
+    tcp::Connection* c = connection_.load(std::memory_order_acquire);
+    if (waiters_lock_.owned_by_me()) return;  // this thread changes the list, and looks at the events afterwards
+    waiters_lock_.lock();
+    if (c != nullptr) {
+        const std::uint32_t in = c->edges(EPOLLIN), out = c->edges(EPOLLOUT), now = c->events();
+        if (in != in_edges_told_) events |= kIn;
+        if (out != out_edges_told_) events |= kOut;
+        in_edges_told_ = in;
+        out_edges_told_ = out;
+        events |= now & (EPOLLERR | EPOLLHUP | EPOLLRDHUP | EPOLLPRI);
+    } else {
+        events = kIn;  // a listener has somebody to accept
+    }
+    waiters_.signal_all();
+    if (events != 0) hooks_.wake_all(events);
+    waiters_lock_.unlock();
+}
+
+void TcpSocket::set_phase(Phase phase) noexcept {
+    phase_.store(phase, std::memory_order_release);
+    tell_waiters();
+}
+
+void TcpSocket::tell_waiters() noexcept {
+    if (waiters_lock_.owned_by_me()) return;
+    waiters_lock_.lock();
+    waiters_.signal_all();
+    hooks_.wake_all(0);
+    waiters_lock_.unlock();
+}
+
+bool TcpSocket::add_waiter(Waiter* waiter) noexcept {
+    if (waiters_lock_.owned_by_me()) return false;
+    waiters_lock_.lock();
+    const bool added = waiters_.add(waiter);
+    waiters_lock_.unlock();
+    return added;
+}
+
+void TcpSocket::remove_waiter(Waiter* waiter) noexcept {
+    if (waiters_lock_.owned_by_me()) return;
+    waiters_lock_.lock();
+    waiters_.remove(waiter);
+    waiters_lock_.unlock();
+}
+
+bool TcpSocket::subscribe(ReadyHook* hook) noexcept {
+    if (waiters_lock_.owned_by_me()) return false;
+    waiters_lock_.lock();
+    hooks_.add(hook);
+    waiters_lock_.unlock();
+    return true;
+}
+
+bool TcpSocket::unsubscribe(ReadyHook* hook) noexcept {
+    if (waiters_lock_.owned_by_me()) return false;
+    waiters_lock_.lock();
+    hooks_.remove(hook);
+    waiters_lock_.unlock();
+    return true;
+}
+
+// ---- rings ----
+
+unsigned TcpSocket::rings(ring::Ring** out, unsigned room) const noexcept {
+    Use use(*this);
+    if (use.connection != nullptr) {
+        ring::Ring* ring = use.connection->ring();
+        if (ring == nullptr) return 0;
+        if (room != 0) out[0] = ring;
+        return 1;
+    }
+    const unsigned count = ring_count_.load(std::memory_order_acquire);
+    for (unsigned i = 0; i < count && i < room; i++) out[i] = rings_[i].load(std::memory_order_relaxed);
+    return count;
+}
+
+unsigned TcpSocket::progress() noexcept {
+    // One poll takes one batch, and all of it may be other sockets'. "Nothing there" may be said only of an empty ring.
+    constexpr unsigned kMaxRounds = 1024;
+    unsigned total = 0, round = 0, taken;
+    Use use(*this);
+    if (const tcp::Connection* c = use.connection) {
+        ring::Ring* ring = c->ring();
+        if (ring == nullptr) return 0;
+        do {
+            taken = ring->poll();
+            total += taken;
+        } while (taken != 0 && (c->events() & EPOLLIN) == 0 && ++round < kMaxRounds);
+        return total;
+    }
+    const unsigned count = ring_count_.load(std::memory_order_acquire);
+    do {
+        taken = 0;
+        for (unsigned i = 0; i < count; i++) taken += rings_[i].load(std::memory_order_relaxed)->poll();
+        total += taken;
+    } while (taken != 0 && (use.listener == nullptr || use.listener->pending() == 0) && ++round < kMaxRounds);
+    return total;
+}
+
+void TcpSocket::flush() noexcept {
+    ring::Ring* list[kMaxRings];
+    const unsigned count = std::min(rings(list, kMaxRings), kMaxRings);
+    for (unsigned i = 0; i < count; i++) list[i]->flush();
+}
+
+unsigned TcpSocket::arm(int* fds, unsigned room) noexcept {
+    ring::Ring* list[kMaxRings];
+    const unsigned count = std::min({rings(list, kMaxRings), kMaxRings, room});
+    for (unsigned i = 0; i < count; i++) {
+        list[i]->arm();
+        fds[i] = list[i]->channel_fd();
+    }
+    return count;
+}
+
+// ---- waiting ----
+
+TcpSocket::Waiting::Waiting(std::uint64_t timeout_ns) noexcept
+    : deadline(timeout_ns == 0 ? 0 : clock::monotonic_ns() + timeout_ns),
+      interruptions(runtime::interruptions()),
+      restarts(runtime::restarts()) {}
+
+bool TcpSocket::Waiting::interrupted() const noexcept {
+    return runtime::interruptions() != interruptions || (deadline != 0 && runtime::restarts() != restarts);
+}
+
+TcpSocket::Inside::Inside(const tcp::Connection& c) noexcept : before(t_inside) { t_inside = &c; }
+TcpSocket::Inside::~Inside() { t_inside = before; }
+
+bool TcpSocket::inside(const tcp::Connection& c) noexcept {
+    if (t_inside == &c) return true;
+    const ring::Ring* ring = c.ring();
+    return ring != nullptr && ring->rx_owned_by_me();
+}
+
+TcpSocket::Sleep::Sleep(TcpSocket& socket, int fd) noexcept : socket_(socket), waiter_(Waiter::mine()) {
+    if (fd >= 0) fds_[count_++] = {fd, POLLIN, 0};
+    if (waiter_ != nullptr) {
+        waiter_->clear();
+        sure_to_wake_ = socket_.add_waiter(waiter_);
+        fds_[count_++] = {waiter_->fd(), POLLIN, 0};
+    }
+    socket_.flush();
+    int channels[kMaxRings];
+    const unsigned n = socket_.arm(channels, kMaxRings);
+    for (unsigned i = 0; i < n; i++) fds_[count_++] = {channels[i], POLLIN, 0};
+}
+
+TcpSocket::Sleep::~Sleep() {
+    if (waiter_ != nullptr) socket_.remove_waiter(waiter_);
+}
+
+int TcpSocket::Sleep::run(std::uint64_t deadline, const sigset_t* mask) {
+    timespec limit{}, *timeout = nullptr;
+    if (deadline != 0 || !sure_to_wake_) {
+        const std::uint64_t now = clock::monotonic_ns();
+        std::uint64_t left = deadline == 0 ? ~std::uint64_t{0} : deadline > now ? deadline - now : 0;
+        if (!sure_to_wake_) left = std::min(left, kSliceNs);
+        limit = {static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
+        timeout = &limit;
+    }
+    int saved = errno;
+    const int r = os::ppoll(fds_, count_, timeout, mask);
+    const int error = errno;
+    errno = saved;
+    if (r < 0 && error != EINTR) return error;
+    // Handlers that were installed past our sigaction() are not counted; the first signal brings them behind ours.
+    if (r < 0 && runtime::signals::adopt_new()) return EINTR;
+    if (r == 0 && deadline != 0 && clock::monotonic_ns() >= deadline) {
+        socket_.progress();
+        return EAGAIN;
+    }
+    return 0;
+}
+
+}  // namespace vma::sockets
