@@ -14,6 +14,7 @@
 #include "libvma/tcp/isn.h"
 #include "libvma/tcp/listener.h"
 #include "libvma/tcp/lwip_entry.h"
+#include "libvma/tcp/segments.h"
 #include "libvma/tcp/sequence.h"
 #include "libvma/tcp/time.h"
 
@@ -45,12 +46,17 @@ State state_of(const tcp_pcb& pcb) noexcept {
 // ---- beginning ----
 
 Connection* Connection::create(PathSource& paths, const Endpoints& ends, const Options& options) noexcept {
-    return new (std::nothrow) Connection(paths, ends, options);
+    try {
+        return new Connection(paths, ends, options);
+    } catch (...) {
+        return nullptr;
+    }
 }
 
-Connection::Connection(PathSource& paths, const Endpoints& ends, const Options& options) noexcept
+Connection::Connection(PathSource& paths, const Endpoints& ends, const Options& options)
     : paths_(paths), ends_(ends), options_(options) {
     g_count.fetch_add(1, std::memory_order_relaxed);
+    scoreboard_ = std::make_unique<SegmentBoard>();
     ts_offset_ = timestamp_offset(ends_);
     last_rx_ns_ = now_ns();
     quick_acks_ = options.quickack ? 16 : 0;
@@ -133,7 +139,7 @@ int Connection::connect() noexcept {
 
 Connection* Connection::adopt(PathSource& paths, tcp_pcb* pcb, const Endpoints& ends, const Options& options,
                               Listener* origin) noexcept {
-    auto* c = new (std::nothrow) Connection(paths, ends, options);
+    Connection* c = create(paths, ends, options);
     if (c == nullptr) return nullptr;
     c->pcb_ = pcb;
     origin->ref();
@@ -152,6 +158,7 @@ void Connection::established() noexcept {
     if (rtt_.backoffs() != 0 && !rtt_.measured()) rtt_.handshake_without_sample();
     retries_ = 0;
     acked_upto_ = pcb_->rcv_nxt;
+    start_recovery();
     data_end_ = small_end_ = pcb_->snd_lbb;
     out_wake_++;
     if (origin_ == nullptr) return;
@@ -464,7 +471,7 @@ void Connection::info(tcp_info& out) noexcept {
     auto ms_since = [&](std::uint64_t at) { return at == 0 ? 0u : static_cast<std::uint32_t>((now - at) / 1'000'000); };
     const std::uint32_t mss = std::max(mss_.load(std::memory_order_relaxed), 1u);
     out.tcpi_state = static_cast<std::uint8_t>(state());
-    out.tcpi_ca_state = in_rto_ ? TCP_CA_Loss : in_recovery_ ? TCP_CA_Recovery : TCP_CA_Open;
+    out.tcpi_ca_state = after_timeout() ? TCP_CA_Loss : recovering() ? TCP_CA_Recovery : TCP_CA_Open;
     out.tcpi_retransmits = static_cast<std::uint8_t>(std::min(retries_, 255u));
     out.tcpi_probes = static_cast<std::uint8_t>(std::min(probes_, 255u));
     out.tcpi_backoff = static_cast<std::uint8_t>(std::min(rtt_.backoffs(), 255u));

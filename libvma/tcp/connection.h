@@ -20,12 +20,14 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 
 #include "libvma/ring/ring.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/tcp/congestion.h"
 #include "libvma/tcp/path.h"
 #include "libvma/tcp/rtt.h"
+#include "libvma/tcp/sack.h"
 #include "libvma/tcp/timer_wheel.h"
 
 struct tcp_pcb;
@@ -36,9 +38,7 @@ struct tcp_hdr;
 namespace vma::tcp {
 
 class Listener;
-struct SackBlock {
-    std::uint32_t left, right;
-};
+struct SegmentBoard;
 
 // What the program may set (socket options), in the units of the options. A listener's are copied to what it accepts.
 struct Options {
@@ -64,7 +64,7 @@ struct Options {
 // What a connection is good for at the moment; for statistics and tests.
 struct Counters {
     std::uint64_t segments_in = 0, segments_out = 0, bytes_in = 0, bytes_out = 0;
-    std::uint64_t retransmits = 0, fast_recoveries = 0, timeouts = 0, dup_acks_in = 0, out_of_order = 0;
+    std::uint64_t retransmits = 0, fast_recoveries = 0, timeouts = 0, tail_probes = 0, dup_acks_in = 0, out_of_order = 0;
     std::uint64_t challenge_acks = 0, unacceptable = 0, paws = 0, bad_options = 0, probes = 0, keepalives = 0, dsacks = 0;
     std::uint64_t merged = 0;               // received frames that shared a pass through the state machine
 };
@@ -179,7 +179,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     friend class Listener;
     friend struct Callbacks;  // what lwIP calls
 
-    Connection(PathSource& paths, const Endpoints& ends, const Options& options) noexcept;
+    Connection(PathSource& paths, const Endpoints& ends, const Options& options);
     ~Connection() override;
     // For a PCB that lwIP made of a SYN (state SYN_RCVD).
     static Connection* adopt(PathSource& paths, tcp_pcb* pcb, const Endpoints& ends, const Options& options,
@@ -239,7 +239,11 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     void before_ack(const AckInfo& info) noexcept;
     std::uint32_t pipe() const noexcept;         // bytes that are in the network, as far as we know
     void retransmit_lost() noexcept;
-    void segment_sent(tcp_seg* seg) noexcept;    // for the first time
+    void start_recovery() noexcept;              // the handshake is done: what was negotiated is known
+    void split_sent(tcp_seg* first, tcp_seg* second) noexcept;
+    bool recovering() const noexcept;
+    bool after_timeout() const noexcept;
+    void schedule_tail_probe(std::uint64_t now) noexcept;
     void all_lost() noexcept;
     void on_timeout(std::uint64_t now) noexcept;
     void tail_loss_probe() noexcept;
@@ -281,8 +285,6 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     void wait_for_path(int error, std::uint64_t now) noexcept;
     void close_locked(bool reset) noexcept;
 
-    // The segment list of lwIP as sack.h sees it.
-    struct SegmentAccess;
     struct OwnTimer : Timer {
         explicit OwnTimer(Connection* c) noexcept : Timer(&Connection::timer_fired), connection(c) {}
         Connection* connection;
@@ -369,8 +371,8 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     std::uint32_t rtt_seq_ = 0;             // segment being timed ends here
     std::uint64_t rtt_start_ns_ = 0;        // 0: none
     bool app_limited_ = false;
-    std::uint32_t recovery_end_ = 0;        // SND.NXT when the recovery began
-    bool in_recovery_ = false, in_rto_ = false;
+    std::unique_ptr<SegmentBoard> scoreboard_;
+    bool tail_probed_ = false;              // since the last ACK
     std::uint32_t retries_ = 0;             // timeouts in a row
     std::uint64_t first_retry_ns_ = 0;
     std::uint32_t ts_offset_ = 0;

@@ -18,6 +18,7 @@
 #include "libvma/tcp/engine.h"
 #include "libvma/tcp/isn.h"
 #include "libvma/tcp/lwip_entry.h"
+#include "libvma/tcp/segments.h"
 #include "libvma/tcp/sequence.h"
 #include "libvma/tcp/time.h"
 
@@ -222,6 +223,7 @@ void Connection::push() noexcept {
 }
 
 bool Connection::split(tcp_seg* seg, std::uint32_t length) noexcept {
+    const bool sent = seq_before(seq_of(seg), pcb_->snd_nxt);
     tcp_seg* rest = new_segment(seg->len - length);
     if (rest == nullptr) return false;
     rest->len = static_cast<u16_t>(seg->len - length);
@@ -243,12 +245,14 @@ bool Connection::split(tcp_seg* seg, std::uint32_t length) noexcept {
         tail_room_ = 0;
     }
     if (unacked_last_ == seg) unacked_last_ = rest;
+    if (sent) split_sent(seg, rest);
     return true;
 }
 
 // Segments became too long for the path: the ones under way are lost for certain.
 void Connection::resegment() noexcept {
     const std::uint32_t mss = send_mss();
+    scoreboard_->set_mss(mss);
     for (tcp_seg* list : {pcb_->unacked, pcb_->unsent})
         for (tcp_seg* seg = list; seg != nullptr; seg = seg->next)
             if (seg->len > mss && !split(seg, mss)) return;
@@ -340,6 +344,7 @@ void Connection::output() noexcept {
         unacked_last_ = seg;
     }
     if (pcb_->unsent == nullptr) cork_at_ = 0;
+    if (was_established_) schedule_tail_probe(now);
     // A closed window, and nothing under way whose ACK could open it: probes.
     if (pcb_->unacked == nullptr && pcb_->unsent != nullptr && was_established_ &&
         seq_before(pcb_->lastack + pcb_->snd_wnd, seq_of(pcb_->unsent) + pcb_->unsent->len)) {
@@ -405,12 +410,12 @@ bool Connection::send_segment(tcp_seg* seg, bool again) noexcept {
         if (rtt_start_ns_ != 0 && !seq_before(rtt_seq_, end)) rtt_start_ns_ = 0;
     } else {
         if (seq_before(pcb_->snd_nxt, end)) pcb_->snd_nxt = end;
+        tlp_at_ = 0;
         if (rtt_start_ns_ == 0 && seg->len != 0) {
             rtt_start_ns_ = now;
             rtt_seq_ = end;
         }
         if (seg->len != 0 && seg->len < mss_.load(std::memory_order_relaxed)) small_end_ = end;
-        segment_sent(seg);
     }
     if (syn && syn_sent_ns_ == 0) syn_sent_ns_ = now;
     if (seg->len != 0) {

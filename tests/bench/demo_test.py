@@ -8,7 +8,12 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import demo  # noqa: E402
+import offload  # noqa: E402
+import readings  # noqa: E402
+import suite_tcp  # noqa: E402
+import suite_udp  # noqa: E402
+import table  # noqa: E402
+import wire as ground  # noqa: E402
 
 PING_PONG = """sockperf: \x1b[2;35m== version #3.7-no.git == \x1b[0m
 sockperf: Test ended
@@ -26,17 +31,28 @@ SNMP = """Ip: Forwarding DefaultTTL
 Ip: 2 64
 Udp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors
 Udp: 204 1 2 33 4
+Tcp: RtoAlgorithm InSegs OutSegs InErrs
+Tcp: 1 20 30 0
 UdpLite: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors
 UdpLite: 9 9 9 9 9
 """
 
 
 def round_of(kernel, vma):
+    """A round of the UDP suite."""
     latency = {"p50": kernel, "p99": 2 * kernel}
     fast = {"p50": vma, "p99": 2 * vma}
     return {"kernel": latency, "kernel spin": latency, "vma both": fast, "vma client": fast, "vma server": fast, "raw": fast,
             "kernel rate": {"received": 1.0}, "vma rate": {"received": 4.0}, "raw rate": {"received": 5.0},
             "tcp alone": {"rate": 20.0}, "tcp beside": {"rate": 15.0}}
+
+
+def tcp_round(offloaded):
+    """A round of the TCP suite in which every number of the kernel is 2 and every other 1."""
+    names = suite_tcp.measurements(None, 1, {"xsk_raw": "", "conn_rate": "", "many_connections": ""})
+    fields = {row.field for row in suite_tcp.rows()}
+    return {name: {**{field: 2.0 if "kernel" in name and "bulk" not in name else 1.0 for field in fields},
+                   **({"offloaded": offloaded} if "vma" in name else {})} for name in names}
 
 
 def is_running(pid):
@@ -49,56 +65,84 @@ def is_running(pid):
 
 class Readings(unittest.TestCase):
     def test_ping_pong(self):
-        self.assertEqual(demo.parse_ping_pong(PING_PONG), {"p50": 38.627, "p99": 66.255, "messages": 16082})
+        self.assertEqual(readings.parse_ping_pong(PING_PONG), {"p50": 38.627, "p99": 66.255, "messages": 16082})
 
     def test_ping_pong_without_answers_is_a_failure(self):
-        with self.assertRaises(demo.Failure):
-            demo.parse_ping_pong("sockperf: No messages were received from the server. Is the server down?\n")
+        with self.assertRaises(ground.Failure):
+            readings.parse_ping_pong("sockperf: No messages were received from the server. Is the server down?\n")
 
     def test_throughput(self):
-        self.assertEqual(demo.parse_throughput_client("sockperf: Total of 204069 messages sent in 1.000 sec\n"), (204069, 1.0))
-        self.assertEqual(demo.parse_server("sockperf: Total 199196 messages received and handled\n"), 199196)
-        with self.assertRaises(demo.Failure):
-            demo.parse_server("")
+        self.assertEqual(readings.parse_throughput_client("sockperf: Total of 204069 messages sent in 1.000 sec\n"), (204069, 1.0))
+        self.assertEqual(readings.parse_server("sockperf: Total 199196 messages received and handled\n"), 199196)
+        with self.assertRaises(ground.Failure):
+            readings.parse_server("")
 
     def test_iperf3(self):
-        self.assertEqual(demo.parse_iperf3('{"end": {"sum_received": {"bits_per_second": 2.5e9}}}'), 2.5)
-        with self.assertRaises(demo.Failure):
-            demo.parse_iperf3('{"error": "unable to connect"}')
+        self.assertEqual(readings.parse_iperf3('{"end": {"sum_received": {"bits_per_second": 2.5e9}}}'), 2.5)
+        for text in ('{"error": "unable to connect"}', '{"error": "reset", "end": {"sum_received": {"bits_per_second": 1}}}', ""):
+            with self.assertRaises(ground.Failure):
+                readings.parse_iperf3(text)
+
+    def test_line_of_json(self):
+        self.assertEqual(readings.parse_json('VMA WARNING: a line of the log\n{"connections": 3}\n', "x"), {"connections": 3})
+        with self.assertRaises(ground.Failure):
+            readings.parse_json("", "x")
 
     def test_kernel_counters(self):
-        self.assertEqual(demo.parse_udp_counters(SNMP), (204, 33))
+        self.assertEqual(readings.parse_counters(SNMP, "Udp", offload.COUNTERS["Udp"]), (204, 33))
+        self.assertEqual(readings.parse_counters(SNMP, "Tcp", offload.COUNTERS["Tcp"]), (20, 30))
 
 
 class Table(unittest.TestCase):
     def test_ratio_is_taken_inside_a_round(self):
         # The machine was three times slower in the second round: the ratio of medians would not show 2, 2, 4.
-        rows = {row["key"]: row for row in demo.evaluate([round_of(8.0, 4.0), round_of(24.0, 12.0), round_of(8.0, 2.0)])}
+        rows = {row["key"]: row for row in table.evaluate(suite_udp.rows(), [round_of(8.0, 4.0), round_of(24.0, 12.0), round_of(8.0, 2.0)])}
         self.assertEqual(rows["both p50"]["ratio"], {"median": 2.0, "min": 2.0, "max": 4.0})
         self.assertEqual(rows["rate"]["ratio"]["median"], 4.0)      # more is better
         self.assertEqual(rows["beside"]["ratio"]["median"], 0.75)
 
     def test_a_row_for_each_target(self):
-        self.assertEqual({row[0] for row in demo.rows()}, set(demo.TARGETS))
+        self.assertEqual({row.key for row in suite_udp.rows()}, set(suite_udp.TARGETS))
+        self.assertEqual({row.key for row in suite_tcp.rows()}, set(suite_tcp.TARGETS) | set(suite_tcp.LIMITS))
+        for suite in (suite_udp, suite_tcp):
+            self.assertLessEqual(set(suite.RAW_TARGETS), {row.key for row in suite.rows() if row.raw})
+
+    def test_rows_compare_what_is_measured(self):
+        for suite in (suite_udp, suite_tcp):
+            names = set(suite.measurements(None, 1, {"xsk_raw": "", "conn_rate": "", "many_connections": ""}))
+            used = {name for row in suite.rows() for name in (row.kernel, row.vma, row.raw) if name}
+            self.assertEqual(used, names)
+
+    def test_limits_are_libvmas_own(self):
+        rows = {row["key"]: row for row in table.evaluate(suite_tcp.rows(), [tcp_round(True)])}
+        self.assertIsNone(rows["crowd"]["ratio"])
+        self.assertEqual(table.target(rows["crowd"]), "<= 1.50")
+        rows["crowd"]["libvma"] = table.spread([1.6])
+        self.assertEqual(table.target(rows["crowd"]), "<= 1.50 missed")
+
+    def test_what_went_through_the_kernel_is_marked(self):
+        self.assertNotIn("not offloaded", table.table(table.evaluate(suite_tcp.rows(), [tcp_round(True)])))
+        rows = table.evaluate(suite_tcp.rows(), [tcp_round(True), tcp_round(False)])
+        self.assertFalse({row["key"]: row for row in rows}["both p50"]["offloaded"])
 
     def test_spread(self):
-        self.assertEqual(demo.cell({"median": 2.0, "min": 1.5, "max": 12.34}), "2.00 (1.50-12.3)")
-        self.assertEqual(demo.cell(None), "-")
+        self.assertEqual(table.cell({"median": 2.0, "min": 1.5, "max": 12.34}), "2.00 (1.50-12.3)")
+        self.assertEqual(table.cell(None), "-")
 
     def test_missed_targets_are_marked(self):
-        text = demo.table(demo.evaluate([round_of(8.0, 4.0)]))
+        text = table.table(table.evaluate(suite_udp.rows(), [round_of(8.0, 4.0)]))
         line = next(line for line in text.splitlines() if "both sides, p50" in line)
         self.assertRegex(line, r"8\.00 +4\.00 +2\.00 ")
-        self.assertEqual("missed" in line, demo.TARGETS["both p50"] > 2)
+        self.assertEqual("missed" in line, suite_udp.TARGETS["both p50"] > 2)
 
 
 @unittest.skipUnless(os.geteuid() == 0, "network namespaces need root")
 class Cleaning(unittest.TestCase):
     def namespaces(self):
-        return {line.split()[0] for line in demo.run("ip", "netns", "list").splitlines()}
+        return {line.split()[0] for line in ground.run("ip", "netns", "list").splitlines()}
 
     def test_wire_is_removed_with_its_processes(self):
-        with demo.Wire("") as wire:
+        with ground.Wire("") as wire:
             names = set(wire.name.values())
             self.assertLessEqual(names, self.namespaces())
             sleeper = wire.start("a", "sleep", "1000")
@@ -106,22 +150,22 @@ class Cleaning(unittest.TestCase):
         self.assertIsNotNone(sleeper.poll())
 
     def test_wire_is_removed_after_an_error(self):
-        with self.assertRaises(ZeroDivisionError), demo.Wire("") as wire:
+        with self.assertRaises(ZeroDivisionError), ground.Wire("") as wire:
             names = set(wire.name.values())
             raise ZeroDivisionError
         self.assertFalse(names & self.namespaces())
 
     def test_what_a_killed_demo_left_is_removed(self):
-        script = ("import demo, time\nwith demo.Wire('') as w:\n"
+        script = ("import wire, time\nwith wire.Wire('') as w:\n"
                   " p = w.start('a', 'sleep', '1000')\n print(p.pid, *w.name.values(), flush=True)\n time.sleep(1000)")
         killed = subprocess.Popen([sys.executable, "-B", "-c", script], stdout=subprocess.PIPE, text=True,
-                                  cwd=os.path.dirname(os.path.abspath(demo.__file__)))
+                                  cwd=os.path.dirname(os.path.abspath(ground.__file__)))
         child, *names = killed.stdout.readline().split()
         killed.send_signal(signal.SIGKILL)
         killed.wait()
         killed.stdout.close()
         self.assertLessEqual(set(names), self.namespaces())
-        demo.remove_stale()
+        ground.remove_stale()
         self.assertFalse(set(names) & self.namespaces())
         for _ in range(100):   # the signal of the parent's death needs a moment
             if not is_running(child):
@@ -130,12 +174,12 @@ class Cleaning(unittest.TestCase):
         self.assertFalse(is_running(child))
 
     def test_kernel_datagrams_are_not_taken_for_offloaded_ones(self):
-        with demo.Wire("") as wire:
-            check = demo.OffloadCheck(wire, ["a", "b"])
+        with ground.Wire("") as wire:
+            check = offload.OffloadCheck(wire, ["a", "b"])
             check.verify(100)
             wire.inside("a", sys.executable, "-c", "import socket; s = socket.socket(type=socket.SOCK_DGRAM)\n"
                         "for _ in range(100): s.sendto(b'x', ('198.18.7.2', 9))")
-            with self.assertRaises(demo.Failure):
+            with self.assertRaises(ground.Failure):
                 check.verify(100)
 
 

@@ -2,12 +2,12 @@
 """The raw limit must be measured on frames that really arrived, and those must be valid UDP."""
 import json
 import os
-import subprocess
 import sys
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import demo  # noqa: E402
+import wire as ground  # noqa: E402
+from offload import OffloadCheck  # noqa: E402
 
 PROGRAM = sys.argv.pop(1)
 # A packet socket on the way checks the frames as a receiver would.
@@ -42,12 +42,12 @@ class XskRaw(unittest.TestCase):
     def setUp(self):
         if os.geteuid() != 0:
             self.fail("network namespaces and XDP need root")
-        self.wire = demo.Wire("").__enter__()
+        self.wire = ground.Wire("").__enter__()
         self.addCleanup(self.wire.__exit__)
-        self.places = [f"{self.wire.name[side]}:{demo.DEVICE[side]}" for side in "ab"]
+        self.places = [f"{self.wire.name[side]}:{ground.DEVICE[side]}" for side in "ab"]
 
     def measure(self, *arguments):
-        return json.loads(demo.run(PROGRAM, arguments[0], *self.places, "--seconds", "0.3", *arguments[1:]))
+        return json.loads(ground.run(PROGRAM, arguments[0], *self.places, "--seconds", "0.3", *arguments[1:]))
 
     def test_ping_pong(self):
         for mode in ("skb", "drv"):
@@ -57,7 +57,7 @@ class XskRaw(unittest.TestCase):
                 self.assertLessEqual(result["half_rtt_us"]["p50"], result["half_rtt_us"]["p99"])
 
     def test_kernel_udp_sees_nothing(self):
-        check = demo.OffloadCheck(self.wire, ["a", "b"])
+        check = OffloadCheck(self.wire, ["a", "b"])
         check.verify(self.measure("latency")["round_trips"])
 
     def test_rate_counts_what_the_receiver_got(self):
@@ -70,25 +70,25 @@ class XskRaw(unittest.TestCase):
     def test_frames_are_valid(self):
         # An XSK's frames pass no packet socket on their own device, so they take a way with a bridge in the middle.
         bridge, ends = self.wire.name["b"], self.wire.name["a"]
-        demo.run("ip", "-n", bridge, "link", "add", "bridge0", "type", "bridge")
+        ground.run("ip", "-n", bridge, "link", "add", "bridge0", "type", "bridge")
         for i in "01":
-            demo.run("ip", "-n", ends, "link", "add", "end" + i, "type", "veth", "peer", "name", "port" + i, "netns", bridge)
-            demo.run("ip", "-n", ends, "addr", "add", f"198.18.8.{int(i) + 1}/24", "dev", "end" + i)
-            demo.run("ip", "-n", ends, "link", "set", "end" + i, "up")
-            demo.run("ip", "-n", bridge, "link", "set", "port" + i, "master", "bridge0", "up")
-        demo.run("ip", "-n", bridge, "link", "set", "bridge0", "up")
-        self.wire.wait_until(lambda: demo.run("bridge", "-n", bridge, "link").count("state forwarding") == 2, "ports forward")
+            ground.run("ip", "-n", ends, "link", "add", "end" + i, "type", "veth", "peer", "name", "port" + i, "netns", bridge)
+            ground.run("ip", "-n", ends, "addr", "add", f"198.18.8.{int(i) + 1}/24", "dev", "end" + i)
+            ground.run("ip", "-n", ends, "link", "set", "end" + i, "up")
+            ground.run("ip", "-n", bridge, "link", "set", "port" + i, "master", "bridge0", "up")
+        ground.run("ip", "-n", bridge, "link", "set", "bridge0", "up")
+        self.wire.wait_until(lambda: ground.run("bridge", "-n", bridge, "link").count("state forwarding") == 2, "ports forward")
         watchers = [self.wire.start("b", sys.executable, "-c", CHECK_FRAMES, "port" + i) for i in "01"]
         for watcher in watchers:
             self.assertEqual(watcher.stdout.readline(), "ready\n")
-        demo.run(PROGRAM, "latency", f"{ends}:end0", f"{ends}:end1", "--seconds", "0.3", "--payload", "67")
+        ground.run(PROGRAM, "latency", f"{ends}:end0", f"{ends}:end1", "--seconds", "0.3", "--payload", "67")
         for watcher in watchers:
             self.wire.finish(watcher)
 
     def test_errors_are_told(self):
         for places in (["nosuchnamespace:veth0", self.places[1]], [self.places[0], f"{self.wire.name['b']}:nosuchdevice"]):
-            with self.subTest(places), self.assertRaises(demo.Failure) as caught:
-                demo.run(PROGRAM, "latency", *places)
+            with self.subTest(places), self.assertRaises(ground.Failure) as caught:
+                ground.run(PROGRAM, "latency", *places)
             self.assertIn("nosuch", str(caught.exception))
 
     def test_nothing_stays_attached(self):

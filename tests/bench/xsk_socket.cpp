@@ -23,8 +23,6 @@
 
 namespace bench {
 
-void fail(const std::string& what) { throw std::system_error(errno, std::generic_category(), what); }
-
 namespace {
 
 using Clock = std::chrono::steady_clock;

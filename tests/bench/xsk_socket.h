@@ -13,6 +13,8 @@
 #include <string>
 #include <utility>
 
+#include "fd.h"
+
 namespace bench {
 
 inline constexpr std::uint16_t kPort = 7;         // UDP over IPv4 to this port is steered to the socket
@@ -22,28 +24,6 @@ inline constexpr std::uint32_t kRingSize = 2048;  // descriptors of each ring, a
 // cache.
 inline constexpr std::uint32_t kReceiveChunks = kRingSize;
 inline constexpr std::uint32_t kSendChunks = 256;
-
-// Throws std::system_error with errno and what was tried.
-[[noreturn]] void fail(const std::string& what);
-
-// An owned file descriptor.
-class Fd {
-  public:
-    Fd() = default;
-    explicit Fd(int fd) noexcept : fd_(fd) {}
-    Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-    Fd& operator=(Fd&& other) noexcept {
-        std::swap(fd_, other.fd_);
-        return *this;
-    }
-    ~Fd() {
-        if (fd_ >= 0) close(fd_);
-    }
-    int get() const noexcept { return fd_; }
-
-  private:
-    int fd_ = -1;
-};
 
 // An owned mapping.
 class Mapping {

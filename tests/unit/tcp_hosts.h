@@ -14,6 +14,7 @@
 #include "libvma/ring/ring.h"
 #include "libvma/tcp/connection.h"
 #include "libvma/tcp/engine.h"
+#include "libvma/tcp/isn.h"
 #include "libvma/tcp/listener.h"
 #include "libvma/tcp/lwip/glue.h"
 #include "libvma/tcp/time.h"
@@ -22,9 +23,11 @@
 
 namespace vma::tcp::test {
 
-// The clock of all hosts of a test. Starts late enough that no deadline is 0.
+// The clock of all hosts of a test. Starts late enough that no deadline is 0, and goes on from one World to the next:
+// the process has one timer wheel, for which time never goes back.
 inline verbs::wire::Wire* g_wire = nullptr;
-inline std::uint64_t wire_clock() { return 1'000'000'000 + (g_wire != nullptr ? g_wire->now() : 0); }
+inline std::uint64_t g_epoch = 1'000'000'000;
+inline std::uint64_t wire_clock() { return g_epoch + (g_wire != nullptr ? g_wire->now() : 0); }
 
 class Host final : public PathSource {
   public:
@@ -67,6 +70,7 @@ class World {
     explicit World(std::uint64_t seed = 1, verbs::wire::WireConfig config = {}) : wire(seed) {
         g_wire = &wire;
         set_clock(&wire_clock);
+        set_sources(&sequence, &offset);
         lwip::abort_on_assertion(true);
         Engine::instance().drive_by_hand();
         a = std::make_unique<Host>(wire, "198.18.0.1", config);
@@ -86,6 +90,8 @@ class World {
         a.reset();
         b.reset();
         set_clock(nullptr);
+        set_sources(nullptr, nullptr);
+        g_epoch += wire.now() + 1'000'000'000;
         g_wire = nullptr;
     }
 
@@ -120,7 +126,7 @@ class World {
             poll();
             const std::uint64_t timer = Engine::instance().wheel().next_deadline();
             std::uint64_t next = end;
-            if (timer != TimerWheel::kNever && timer > 1'000'000'000) next = std::min(next, timer - 1'000'000'000);
+            if (timer != TimerWheel::kNever && timer > g_epoch) next = std::min(next, timer - g_epoch);
             if (auto due = wire.next_due()) next = std::min(next, *due);
             if (next > wire.now()) wire.advance(next - wire.now());
             Engine::instance().wheel().expire(wire_clock());
@@ -137,7 +143,7 @@ class World {
             if (wire.now() >= end) return false;
             const std::uint64_t timer = Engine::instance().wheel().next_deadline();
             std::uint64_t next = end;
-            if (timer != TimerWheel::kNever && timer > 1'000'000'000) next = std::min(next, timer - 1'000'000'000);
+            if (timer != TimerWheel::kNever && timer > g_epoch) next = std::min(next, timer - g_epoch);
             if (auto due = wire.next_due()) next = std::min(next, *due);
             pass(next > wire.now() ? next - wire.now() : 1'000'000);
         }
@@ -164,6 +170,13 @@ class World {
             listener = nullptr;
         }
     }
+
+    // Initial sequence numbers and timestamps of all: what they begin with.
+    static std::uint32_t sequence(const Endpoints& ends, std::uint64_t now) {
+        return first_sequence + (ntohs(ends.local_port) == kPort ? 0x40000000u : 0) + static_cast<std::uint32_t>(now / 4000);
+    }
+    static std::uint32_t offset(const Endpoints&) { return first_timestamp; }
+    static inline std::uint32_t first_sequence = 1000, first_timestamp = 0;
 
     verbs::wire::Wire wire;
     std::unique_ptr<Host> a, b;

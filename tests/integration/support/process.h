@@ -53,7 +53,7 @@ struct RunOptions {
 class Process {
   public:
     Process() = default;
-    Process(Process&&) noexcept = default;
+    Process(Process&& other) noexcept { *this = std::move(other); }
     Process& operator=(Process&& other) noexcept;
     ~Process();  // kills and reaps
 

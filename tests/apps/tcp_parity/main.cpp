@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The program whose TCP behaviour must not depend on the library: `tcp_parity --list`, or
+// `tcp_parity THEME.NAME server|client BASE_PORT` with a socket to its other half as descriptor 100. The
+// transcript goes to stdout; a line with the kernel's TCP counters, by which the test sees whether segments
+// bypassed the kernel, goes to descriptor 101.
+#include <stdlib.h>
+
+#include "after_exec.h"
+#include "tcp_harness.h"
+
+namespace {
+
+constexpr int kReport = 101;
+
+// Segments the kernel's TCP has received and sent in this namespace. "Tcp:" appears twice: names, values.
+long kernel_segments() {
+    FILE* f = fopen("/proc/net/snmp", "r");
+    if (f == nullptr) return 0;
+    char line[1024];
+    long in = 0, out = 0;
+    while (fgets(line, sizeof line, f) != nullptr)
+        if (sscanf(line, "Tcp: %*d %*d %*d %*d %*d %*d %*d %*d %*d %ld %ld", &in, &out) == 2) break;
+    fclose(f);
+    return in + out;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    using namespace parity;
+    if (argc == 2 && strcmp(argv[1], "--list") == 0) {
+        for (const Case& c : cases())
+            printf("%s %s %s\n", c.theme, c.name, c.traffic == Traffic::offloaded ? "offloaded" : "kernel");
+        return 0;
+    }
+    if (argc >= 3 && strcmp(argv[1], "--exec") == 0) return tcp::after_exec(argc - 2, argv + 2);
+    for (const Case& c : cases()) {
+        if (argc != 4 || std::string(c.theme) + "." + c.name != argv[1]) continue;
+        tcp::begin(strcmp(argv[2], "server") == 0, atoi(argv[3]));
+        tcp::sync();
+        long before = kernel_segments();
+        tcp::sync();
+        c.run();
+        tcp::sync();
+        dprintf(kReport, "kernel-segments %ld\n", kernel_segments() - before);
+        tcp::sync();  // what the other one's exit sends is not counted
+        say("end");
+        return 0;
+    }
+    fprintf(stderr, "usage: %s --list | THEME.NAME server|client BASE_PORT\n", argv[0]);
+    return 2;
+}

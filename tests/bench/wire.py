@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The ground of the measurements: two network namespaces joined by a veth pair, and the programs that run in them."""
+import ctypes
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+
+PREFIX = "vmademo"                           # of the namespaces' names; the process id follows
+ADDRESS = {"a": "198.18.7.1", "b": "198.18.7.2"}
+DEVICE = {"a": "veth0", "b": "veth1"}        # in their namespaces
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PATIENCE = 10.0                              # seconds a program may take longer than it was asked to
+
+
+class Failure(Exception):
+    """A measurement that could not be made; the text says why."""
+
+
+def die_with_parent():
+    """Runs in the child: a killed demo leaves nothing running."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def run(*command, timeout=PATIENCE):
+    """Runs a command to its end and returns what it printed."""
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout,
+                          preexec_fn=die_with_parent)
+    if done.returncode != 0:
+        raise Failure(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()}")
+    return done.stdout
+
+
+class Wire:
+    """Two namespaces joined by a veth pair, and the processes in them. Leaving the context removes all of it."""
+
+    def __init__(self, library):
+        self.library = library
+        self.name = {side: f"{PREFIX}{os.getpid()}{side}" for side in "ab"}
+        self.running = []
+
+    def __enter__(self):
+        remove_stale()
+        try:
+            for side in "ab":
+                run("ip", "netns", "add", self.name[side])
+                # Neighbour discovery and router solicitations would only be noise.
+                self.inside(side, "sh", "-c", "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6 || true")
+                # Many short connections: the usual 28,000 ports run out, and the kernel searches long before they do.
+                self.inside(side, "sh", "-c", "echo 1024 65535 > /proc/sys/net/ipv4/ip_local_port_range")
+            run("ip", "link", "add", DEVICE["a"], "netns", self.name["a"], "type", "veth",
+                "peer", "name", DEVICE["b"], "netns", self.name["b"])
+            for side in "ab":
+                run("ip", "-n", self.name[side], "addr", "add", ADDRESS[side] + "/24", "dev", DEVICE[side])
+                run("ip", "-n", self.name[side], "link", "set", "lo", "up")
+                run("ip", "-n", self.name[side], "link", "set", DEVICE[side], "up")
+            self.wait_until(lambda: all(self.link(side)["operstate"] == "UP" for side in "ab"), "the veth pair is up")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        # A second Ctrl-C must not leave the rest in place.
+        handlers = {number: signal.signal(number, signal.SIG_IGN) for number in STOPPING}
+        for process in self.running:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            process.stdout.close()
+        for side in "ab":
+            subprocess.run(["ip", "netns", "del", self.name[side]], stderr=subprocess.DEVNULL, check=False)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+    def inside(self, side, *command, timeout=PATIENCE):
+        return run("ip", "netns", "exec", self.name[side], *command, timeout=timeout)
+
+    def start(self, side, *command, vma=False, environment=()):
+        """Starts a program in a namespace, with the library if asked. The process id is the program's own."""
+        prefix = ["ip", "netns", "exec", self.name[side]]
+        if vma:
+            prefix += ["env", "LD_PRELOAD=" + self.library, "VMA_TRACELEVEL=warn", *environment]
+        process = subprocess.Popen([*prefix, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True, preexec_fn=die_with_parent)
+        process.what = ("libvma " if vma else "kernel ") + " ".join(command)
+        self.running.append(process)
+        return process
+
+    def finish(self, process, seconds=0.0, may_fail=False):
+        """Waits for a program's end and returns its output."""
+        try:
+            output, _ = process.communicate(timeout=seconds + PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, _ = process.communicate()
+            raise Failure(f"{process.what}: did not end in time; it printed:\n{output[-2000:]}") from None
+        self.running.remove(process)
+        if process.returncode != 0 and not may_fail:
+            raise Failure(f"{process.what}: exit status {process.returncode}; it printed:\n{output[-2000:]}")
+        return output
+
+    def interrupt(self, process):
+        """Ends a server with SIGINT, as a user would, and returns its output."""
+        process.send_signal(signal.SIGINT)
+        return self.finish(process)
+
+    def wait_until(self, condition, what, process=None):
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            if process is not None and process.poll() is not None:
+                raise Failure(f"{process.what}: ended early; it printed:\n{self.finish(process, may_fail=True)}")
+            if time.monotonic() > deadline:
+                raise Failure("waited in vain until " + what)
+            time.sleep(0.02)
+
+    def wait_bound(self, process, protocol, port):
+        """Waits until the kernel knows a socket on the port in the process's namespace."""
+        def bound():
+            try:
+                with open(f"/proc/{process.pid}/net/{protocol}", encoding="ascii") as file:
+                    return any(line.split()[1].endswith(f":{port:04X}") for line in file.readlines()[1:])
+            except OSError:
+                return False
+        self.wait_until(bound, f"{process.what} has bound its port", process)
+
+    def link(self, side):
+        return json.loads(run("ip", "-n", self.name[side], "-j", "link", "show", "dev", DEVICE[side]))[0]
+
+    def has_program(self, side):
+        return "xdp" in self.link(side)
+
+    def snmp(self, side):
+        """The kernel's own protocol counters in the namespace."""
+        return self.inside(side, "cat", "/proc/net/snmp")
+
+
+def remove_stale():
+    """Namespaces of demos that were killed."""
+    for line in run("ip", "netns", "list").splitlines():
+        found = re.match(PREFIX + r"(\d+)[ab]\b", line)
+        if found and not os.path.exists("/proc/" + found[1]):
+            subprocess.run(["ip", "netns", "del", found[0]], stderr=subprocess.DEVNULL, check=False)
