@@ -167,8 +167,7 @@ int TcpSocket::getpeername(int fd, sockaddr* addr, socklen_t* len) {
     {
         Use use(*this);
         if (use.connection != nullptr) {
-            const tcp::State state = use.connection->state();
-            if (state == tcp::State::close || state == tcp::State::syn_sent) return failed(ENOTCONN);
+            if (over(*use.connection) || use.connection->state() == tcp::State::syn_sent) return failed(ENOTCONN);
             const tcp::Endpoints& ends = use.connection->endpoints();
             return copy_name(ends.remote_addr, ends.remote_port, addr, len);
         }
@@ -424,6 +423,7 @@ int TcpSocket::shutdown(int fd, int how) {
     {
         Use use(*this);
         if (use.connection == nullptr) return failed(ENOTCONN);
+        if (over(*use.connection)) return failed(ENOTCONN);
         if (use.connection->state() != tcp::State::syn_sent) {
             Inside here(*use.connection);
             const int error = -use.connection->shutdown(how);
