@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Numbers that nobody on the network may guess: initial sequence numbers, timestamp offsets, ports.
+//
+// All come from one keyed hash (SipHash-2-4) under a key that the kernel's random generator gave this process. A
+// sequence number must also not repeat what an old connection between the same endpoints used; so RFC 6528 adds a
+// clock to the hash of the endpoints, and the number of a reused pair of endpoints only ever grows.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace vma::tcp {
+
+// Both ends of a connection. In which byte order does not matter, as long as it is always the same.
+struct Endpoints {
+    std::uint32_t local_address = 0;
+    std::uint32_t remote_address = 0;
+    std::uint16_t local_port = 0;
+    std::uint16_t remote_port = 0;
+};
+
+using SecretKey = std::array<std::uint64_t, 2>;
+
+// SipHash-2-4 (Aumasson and Bernstein, 2012) of `bytes`.
+std::uint64_t siphash(const SecretKey& key, std::span<const std::byte> bytes) noexcept;
+
+// The same functions as below, with a key of the caller's.
+std::uint32_t initial_sequence(const SecretKey& key, const Endpoints& ends, std::uint64_t now_ns) noexcept;
+std::uint32_t timestamp_offset(const SecretKey& key, const Endpoints& ends) noexcept;
+
+// RFC 6528: the hash of the endpoints plus a clock of 4 microseconds. May be called from any thread.
+std::uint32_t initial_sequence(const Endpoints& ends, std::uint64_t now_ns) noexcept;
+
+// What to add to the clock for the timestamps of a connection (RFC 7323 section 5.4), so that they do not tell how
+// long the machine has been up. It depends on the addresses only, as in the kernel, so that timestamps also grow from
+// one connection to the next between two hosts, which is what lets a peer accept a SYN in TIME_WAIT (RFC 6191).
+std::uint32_t timestamp_offset(const Endpoints& ends) noexcept;
+
+// A number nobody can predict; for jitter and the like, and where a port search begins.
+std::uint64_t random_number() noexcept;
+
+// Where in [first, last] to begin looking for a free port (RFC 6056 section 3.3.1). `first` when the range is empty.
+std::uint16_t ephemeral_port_start(std::uint16_t first, std::uint16_t last) noexcept;
+
+// In a forked child, before it makes connections: a key of its own, so that it does not draw the parent's numbers.
+// No other thread may be inside these functions.
+void rekey_in_child() noexcept;
+
+}  // namespace vma::tcp
