@@ -216,9 +216,9 @@ void Congestion::save() noexcept {
 void Congestion::reduce(std::uint32_t flight) noexcept {
     // Limited transmit may have put more in flight than the window, and that must not count (RFC 5681 section 3.2).
     const std::uint32_t used = std::min(flight, cwnd_);
-    double kept = used * 0.5;
+    std::uint64_t kept = used / 2;
     if (algorithm_ == CongestionAlgorithm::cubic) {
-        kept = used * kBeta;
+        kept = std::uint64_t{used} * 7 / 10;  // kBeta, without its rounding
         const double cwnd = static_cast<double>(cwnd_) / mss_;
         // Section 4.7, fast convergence: lower than last time means somebody else needs room.
         cubic_.w_max = cwnd < cubic_.w_max ? cwnd * (1 + kBeta) / 2 : cwnd;
