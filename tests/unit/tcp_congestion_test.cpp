@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Congestion control, fed with ACKs by hand and by a small model of a path.
-#include "libvma/tcp/congestion.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <string>
 #include <type_traits>
+
+#include "libvma/tcp/congestion.h"
 
 namespace {
 
@@ -240,7 +240,8 @@ TEST(TcpCongestion, AWindowGrowsToTheLargestAndNoFurther) {
         EXPECT_EQ(c.cwnd(), Congestion::kUnlimited);
         c.on_loss_event(UINT32_MAX, 0);
         c.on_recovery_exit();
-        for (std::uint64_t i = 0; i < 20000; i++) c.on_ack(UINT32_MAX, c.cwnd(), false, UINT32_MAX, (20000 + i) * 1000 * kMs);
+        for (std::uint64_t i = 0; i < 20000; i++)
+            c.on_ack(UINT32_MAX, c.cwnd(), false, UINT32_MAX, (20000 + i) * 1000 * kMs);
         EXPECT_LE(c.cwnd(), Congestion::kUnlimited);
     }
 }

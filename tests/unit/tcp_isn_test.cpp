@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "libvma/tcp/isn.h"
-
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "libvma/tcp/isn.h"
+
 namespace {
 
 using namespace vma::tcp;
@@ -17,7 +17,8 @@ using namespace vma::tcp;
 constexpr SecretKey kKey{0x0706050403020100, 0x0f0e0d0c0b0a0908};
 constexpr Endpoints kEnds{0x0100120a, 0x0200120a, 40000, 80};
 
-// The vectors of the SipHash paper's appendix and of its reference implementation: bytes 0, 1, 2, ... of each length.
+// The vectors of the SipHash paper's appendix and of its reference implementation: bytes 0, 1, 2, ... of each
+// length.
 TEST(TcpIsn, SipHashVectors) {
     std::vector<std::byte> input;
     for (int i = 0; i < 15; i++) input.push_back(static_cast<std::byte>(i));
@@ -49,7 +50,8 @@ TEST(TcpIsn, EveryEndAndTheKeyMatter) {
         EXPECT_TRUE(seen.insert(initial_sequence(kKey, d, 0)).second);
     }
     for (int bit = 0; bit < 64; bit++)
-        EXPECT_TRUE(seen.insert(initial_sequence(SecretKey{kKey[0] ^ 1ull << bit, kKey[1]}, kEnds, 0)).second);
+        EXPECT_TRUE(
+            seen.insert(initial_sequence(SecretKey{kKey[0] ^ 1ull << bit, kKey[1]}, kEnds, 0)).second);
 }
 
 TEST(TcpIsn, TimestampOffsetIsTheHostsNotTheConnections) {
@@ -59,7 +61,8 @@ TEST(TcpIsn, TimestampOffsetIsTheHostsNotTheConnections) {
     EXPECT_EQ(timestamp_offset(kKey, kEnds), timestamp_offset(kKey, other));
     other.remote_address++;
     EXPECT_NE(timestamp_offset(kKey, kEnds), timestamp_offset(kKey, other));
-    EXPECT_NE(timestamp_offset(kKey, kEnds), initial_sequence(kKey, {kEnds.local_address, kEnds.remote_address}, 0));
+    EXPECT_NE(timestamp_offset(kKey, kEnds),
+              initial_sequence(kKey, {kEnds.local_address, kEnds.remote_address}, 0));
 }
 
 TEST(TcpIsn, ProcessKeyIsStableAcrossThreads) {

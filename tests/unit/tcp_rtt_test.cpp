@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "libvma/tcp/rtt.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <deque>
 #include <random>
+
+#include "libvma/tcp/rtt.h"
 
 namespace {
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The scoreboard: cases by hand, then thousands of random steps against a model that computes everything anew from
-// the definitions, and the number of segments looked at for a large window with loss.
-#include "libvma/tcp/sack.h"
-
+// The scoreboard: cases by hand, then thousands of random steps against a model that computes everything anew
+// from the definitions, and the number of segments looked at for a large window with loss.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -10,6 +8,8 @@
 #include <memory>
 #include <random>
 #include <vector>
+
+#include "libvma/tcp/sack.h"
 
 namespace {
 
@@ -45,7 +45,8 @@ struct ListAccess {
     }
 };
 using Board = vma::tcp::Scoreboard<ListAccess>;
-constexpr std::uint8_t kSacked = ListAccess::kSacked, kLost = ListAccess::kLost, kRetransmitted = ListAccess::kRetransmitted;
+constexpr std::uint8_t kSacked = ListAccess::kSacked, kLost = ListAccess::kLost,
+                       kRetransmitted = ListAccess::kRetransmitted;
 constexpr std::uint32_t kMss = 1000;
 
 // A sender's list of unacknowledged segments.
@@ -74,7 +75,8 @@ struct Flight {
         const AckOutcome out = board.on_cumulative_ack(head(), to, nxt);
         una = to;
         while (!segments.empty() && seq_at_or_before(segments.front()->seq + segments.front()->len, una)) {
-            std::memset(static_cast<void*>(segments.front()), 0xee, sizeof(Seg));  // nobody may look at it again
+            std::memset(static_cast<void*>(segments.front()), 0xee,
+                        sizeof(Seg));  // nobody may look at it again
             delete segments.front();
             segments.pop_front();
         }
@@ -447,15 +449,18 @@ TEST(TcpSack, AgreesWithTheDefinitionsOverRandomTransfers) {
                 if (!e.sacked && e.retrans) retrans += e.len;
                 if (is_lost && !e.retrans && first_to_send == SIZE_MAX) first_to_send = i;
                 const std::uint8_t flags = f.segments[i]->flags;
-                ASSERT_EQ((flags & kSacked) != 0, e.sacked) << "seed " << seed << " step " << step << " segment " << i;
-                ASSERT_EQ((flags & kLost) != 0, is_lost) << "seed " << seed << " step " << step << " segment " << i;
+                ASSERT_EQ((flags & kSacked) != 0, e.sacked)
+                    << "seed " << seed << " step " << step << " segment " << i;
+                ASSERT_EQ((flags & kLost) != 0, is_lost)
+                    << "seed " << seed << " step " << step << " segment " << i;
             }
             ASSERT_EQ(f.board.sacked_bytes(), sacked) << "seed " << seed << " step " << step;
             ASSERT_EQ(f.board.lost_bytes(), lost) << "seed " << seed << " step " << step;
             ASSERT_EQ(f.board.retrans_bytes(), retrans) << "seed " << seed << " step " << step;
             ASSERT_EQ(f.board.highest_sacked(f.una), model.highest(f.una));
             Seg* again = f.board.next_to_retransmit(f.head());
-            ASSERT_EQ(again, first_to_send == SIZE_MAX ? nullptr : f.segments[first_to_send]) << seed << " " << step;
+            ASSERT_EQ(again, first_to_send == SIZE_MAX ? nullptr : f.segments[first_to_send])
+                << seed << " " << step;
         };
         const auto resend = [&](std::size_t i) {
             Seg* s = f.segments[i];
@@ -487,7 +492,8 @@ TEST(TcpSack, AgreesWithTheDefinitionsOverRandomTransfers) {
                     for (unsigned n = random() % 8; n > 0 && !network.empty(); n--) {
                         const std::size_t i = random() % 5 == 0 ? random() % network.size() : 0;
                         const Packet p = network[i];
-                        if (random() % 20 != 0) network.erase(network.begin() + static_cast<long>(i));  // else twice
+                        if (random() % 20 != 0)
+                            network.erase(network.begin() + static_cast<long>(i));  // else twice
                         if (random() % 100 < loss) continue;
                         auto report = receiver.arrive(p.seq, p.len);
                         acks.push_back({receiver.next, report});
@@ -515,7 +521,8 @@ TEST(TcpSack, AgreesWithTheDefinitionsOverRandomTransfers) {
                             const AckOutcome out = f.ack(a.ack);
                             ASSERT_EQ(out.delivered, delivered);
                             ASSERT_EQ(out.segments, gone);
-                            ASSERT_EQ(out.recovered, before != RecoveryPhase::open && !seq_before(a.ack, point));
+                            ASSERT_EQ(out.recovered,
+                                      before != RecoveryPhase::open && !seq_before(a.ack, point));
                             if (gone != 0) {
                                 model.head_again = !model.entries.empty() && model.entries[0].retrans;
                                 model.head_again_nxt = f.nxt;
@@ -588,8 +595,8 @@ TEST(TcpSack, AgreesWithTheDefinitionsOverRandomTransfers) {
     }
 }
 
-// 2,000 segments in flight, one in twenty lost, an ACK for each that arrives, then the retransmissions: how many
-// segments are walked to grows with their number, not with its square.
+// 2,000 segments in flight, one in twenty lost, an ACK for each that arrives, then the retransmissions: how
+// many segments are walked to grows with their number, not with its square.
 TEST(TcpSack, ALargeWindowWithLossCostsAFewStepsForEachAck) {
     for (const bool lose_again : {false, true}) {
         Flight f;

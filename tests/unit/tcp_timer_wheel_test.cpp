@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The timing wheel against a clock made of numbers, against a naive model, and with threads. No test measures time.
-#include "libvma/tcp/timer_wheel.h"
-
+// The timing wheel against a clock made of numbers, against a naive model, and with threads. No test measures
+// time.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +11,8 @@
 #include <random>
 #include <thread>
 #include <vector>
+
+#include "libvma/tcp/timer_wheel.h"
 
 namespace {
 
@@ -231,8 +232,8 @@ TEST(TcpTimerWheel, FiresInOrderOfMilliseconds) {
     EXPECT_TRUE(std::ranges::is_sorted(order));
 }
 
-// Random arming, moving, disarming and cancelling: after each expire() exactly those have fired that a list of
-// deadlines says.
+// Random arming, moving, disarming and cancelling: after each expire() exactly those have fired that a list
+// of deadlines says.
 TEST(TcpTimerWheel, AgreesWithAListOfDeadlines) {
     for (unsigned seed = 0; seed < 20; seed++) {
         std::mt19937_64 random(seed);
@@ -269,7 +270,8 @@ TEST(TcpTimerWheel, AgreesWithAListOfDeadlines) {
                             ASSERT_LE(next, when * kMs) << "would be slept through";
                         }
                     }
-                    if (next != TimerWheel::kNever && next / kMs - now < 100'000) now = std::max(now, next / kMs);
+                    if (next != TimerWheel::kNever && next / kMs - now < 100'000)
+                        now = std::max(now, next / kMs);
                     break;
                 }
                 default:
@@ -302,8 +304,8 @@ TEST(TcpTimerWheel, ForkedChildStartsEmpty) {
     EXPECT_EQ(wheel.expire(kStart + 2 * kHour), 1u);
 }
 
-// Threads arm, move, disarm, cancel and free while one expires. What is freed must not fire afterwards: the sanitizers
-// see it, and so does the counter that lies beside the timer.
+// Threads arm, move, disarm, cancel and free while one expires. What is freed must not fire afterwards: the
+// sanitizers see it, and so does the counter that lies beside the timer.
 TEST(TcpTimerWheel, ThreadsArmCancelAndFree) {
     struct Connection {
         Timer timer{[](Timer& timer) {
@@ -348,7 +350,8 @@ TEST(TcpTimerWheel, ThreadsArmCancelAndFree) {
     Connection shared;
     for (unsigned u = 0; u < 2; u++)
         users.emplace_back([&] {
-            for (int i = 0; i < 3000; i++) wheel.arm(shared.timer, now.load() + static_cast<std::uint64_t>(i % 5) * kMs);
+            for (int i = 0; i < 3000; i++)
+                wheel.arm(shared.timer, now.load() + static_cast<std::uint64_t>(i % 5) * kMs);
         });
     for (auto& user : users) user.join();
     const int before = shared.fires.load();
