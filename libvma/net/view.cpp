@@ -20,6 +20,7 @@
 
 #include "libvma/net/decode.h"
 #include "libvma/net/netlink.h"
+#include "libvma/runtime/clock.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/log.h"
 
@@ -352,6 +353,7 @@ void KernelView::apply_neighbour(nlmsghdr* message, Changes& changes) {
     changes.any |=
         usable(known) != usable(entry.neighbour) || (usable(known) && known.mac != entry.neighbour.mac);
     known = entry.neighbour;
+    if (known.state == Neighbour::State::failed) known.failed_at_ns = clock::monotonic_ns();
 }
 
 void KernelView::replace_addresses(Changes& changes) {

@@ -65,6 +65,7 @@ struct Neighbour {
     State state = State::none;
     bool stale = false;       // NUD_STALE/DELAY/PROBE: usable, but the kernel wants to see traffic to confirm it
     MacAddress mac{};
+    std::uint64_t failed_at_ns = 0;  // CLOCK_MONOTONIC when the failure was announced; 0: before we listened
 };
 
 class View {

@@ -167,8 +167,7 @@ int TcpSocket::getpeername(int fd, sockaddr* addr, socklen_t* len) {
     {
         Use use(*this);
         if (use.connection != nullptr) {
-            const tcp::State state = use.connection->state();
-            if (state == tcp::State::close || state == tcp::State::syn_sent) return failed(ENOTCONN);
+            if (over(*use.connection) || use.connection->state() == tcp::State::syn_sent) return failed(ENOTCONN);
             const tcp::Endpoints& ends = use.connection->endpoints();
             return copy_name(ends.remote_addr, ends.remote_port, addr, len);
         }
@@ -183,7 +182,7 @@ bool TcpSocket::plan_connect(int fd, const sockaddr_in& to, Plan& plan) noexcept
     if (to.sin_port == 0 || !is_unicast(to.sin_addr.s_addr)) return false;
     try {
         sockaddr_in local{};
-        if (bound_) local = name_of(fd);
+        if (bound_ || autobound_) local = name_of(fd);
         net::RouteQuery query;
         query.dst = to.sin_addr.s_addr;
         query.src = local.sin_addr.s_addr;
@@ -234,14 +233,19 @@ int TcpSocket::bind_shadow(int fd, Plan& plan) noexcept {
     return plan.ends.local_port != 0 ? 0 : EADDRNOTAVAIL;
 }
 
-// The port we took for connect() goes, as the kernel gives it back when a connection failed. An address given to bind()
-// by us stays with the socket unless it is overwritten.
+// The port we took for connect() goes, as the kernel gives it back when a connection failed. A socket in state CLOSE keeps
+// its port, but one that stops listening does not; and an address that was given by bind() stays, unless another is given
+// without a port.
 void TcpSocket::unbind_shadow(int fd) noexcept {
     if (!autobound_) return;
-    autobound_ = false;
+    if (os::listen(fd, 0) != 0) return;  // the port stays, and serves the next connect()
     dissolve(fd);
+    autobound_ = false;
     if (bound_) return;  // the program chose the address, only the port was left to us
-    if (bind_to(fd, INADDR_ANY, 0) == 0) dissolve(fd);
+    int off = 0, on = 1;
+    os::setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
+    bind_to(fd, INADDR_ANY, 0);
+    if (!bind_no_port_) os::setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &off, sizeof off);
 }
 
 // 0: under way, or errno. ours == false: nothing was done, the kernel shall connect.
@@ -419,6 +423,7 @@ int TcpSocket::shutdown(int fd, int how) {
     {
         Use use(*this);
         if (use.connection == nullptr) return failed(ENOTCONN);
+        if (over(*use.connection)) return failed(ENOTCONN);
         if (use.connection->state() != tcp::State::syn_sent) {
             Inside here(*use.connection);
             const int error = -use.connection->shutdown(how);

@@ -271,8 +271,7 @@ int TcpSocket::get_from_connection(int fd, int level, int name, void* value, soc
         peer.sin_family = AF_INET;
         peer.sin_addr.s_addr = c->endpoints().remote_addr;
         peer.sin_port = c->endpoints().remote_port;
-        const tcp::State state = c->state();
-        if (state == tcp::State::close || state == tcp::State::syn_sent) return failed(ENOTCONN);
+        if (over(*c) || c->state() == tcp::State::syn_sent) return failed(ENOTCONN);
         if (!UserMemory::writable(len, sizeof *len)) return failed(EFAULT);
         if (*len > sizeof peer) return failed(EINVAL);
         return put(&peer, sizeof peer, value, len);
@@ -286,9 +285,10 @@ int TcpSocket::get_from_connection(int fd, int level, int name, void* value, soc
     if (level == IPPROTO_TCP && name == TCP_INFO) {
         ::tcp_info info{};
         c->info(info);
+        if (over(*c)) info.tcpi_state = static_cast<std::uint8_t>(tcp::State::close);
         return put(&info, sizeof info, value, len);
     }
-    if (level == IPPROTO_TCP && name == TCP_MAXSEG && c->state() != tcp::State::close) {
+    if (level == IPPROTO_TCP && name == TCP_MAXSEG && !over(*c)) {
         const int mss = static_cast<int>(c->mss());
         return put(&mss, sizeof mss, value, len);
     }

@@ -13,6 +13,8 @@ namespace {
 
 // The kernel repeats its own question after a second (net.ipv4.neigh.*.retrans_time_ms), so asking it more often is idle.
 constexpr std::uint64_t kAskAgainNs = 1'000'000'000;
+// Long enough for every waiting connection to look once.
+constexpr std::uint64_t kFailureHoldsNs = 1'500'000'000;
 
 }  // namespace
 
@@ -65,11 +67,10 @@ int TcpPaths::find(const tcp::Endpoints& ends, const tcp::PathOptions& options, 
             out.stale = next.stale;
             return 0;
         case net::Neighbour::State::failed:
-            // A failure of long ago says nothing about now. solicit() makes the entry incomplete until the kernel knows.
+            // That is the answer for who was waiting for it. To later ones an old failure says nothing: they ask again.
+            if (clock::monotonic_ns() - next.failed_at_ns < kFailureHoldsNs) return EHOSTUNREACH;
             ask(route->ifindex, out.next_hop);
-            return stack_.view().neighbour(route->ifindex, out.next_hop).state == net::Neighbour::State::failed
-                       ? EHOSTUNREACH
-                       : EAGAIN;
+            return EAGAIN;
         default:
             ask(route->ifindex, out.next_hop);
             return EAGAIN;

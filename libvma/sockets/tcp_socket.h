@@ -131,6 +131,10 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     static bool still_connecting(const tcp::Connection& c) noexcept {
         return c.state() == tcp::State::syn_sent || c.state() == tcp::State::syn_recv;
     }
+    // As the program sees it: in TIME_WAIT the kernel's socket is detached from the connection, and closed.
+    static bool over(const tcp::Connection& c) noexcept {
+        return c.state() == tcp::State::close || c.state() == tcp::State::time_wait;
+    }
 
     // ---- tcp_control.cpp ----
     struct Plan {

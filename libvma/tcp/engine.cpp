@@ -31,6 +31,7 @@ Engine& Engine::instance() noexcept {
     Engine* engine = g_engine.load(std::memory_order_relaxed);
     if (engine == nullptr) {
         engine = new (g_memory) Engine;  // never destroyed: threads outlive static destructors
+        engine->wheel_.next_deadline();  // from here on it says when somebody has to wake for a timer
         g_engine.store(engine, std::memory_order_release);
     }
     g_make_lock.unlock();
