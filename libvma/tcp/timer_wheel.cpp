@@ -168,6 +168,12 @@ std::size_t TimerWheel::expire(std::uint64_t now_ns) noexcept {
     Next next;
     while (first_slot(next) && next.tick <= now) {
         tick_ = std::max(tick_, next.tick);
+        if (next.slot >= kSlots) {
+            // All of the slot at once: what stayed in it would come after those that have gone to lower levels, whatever
+            // their order in time.
+            while (slots_[next.slot] != nullptr) run_slot_member(*slots_[next.slot]);
+            continue;
+        }
         Timer& timer = *slots_[next.slot];
         if (!run_slot_member(timer)) continue;
         const Timer::Fire fire = timer.fire_;
