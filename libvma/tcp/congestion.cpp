@@ -13,8 +13,8 @@ constexpr double kC = 0.4;     // section 5.1, in segments per second cubed
 // Section 4.3: with this slope a sender that reduces by kBeta gets what Reno gets that reduces by half.
 constexpr double kRenoSlope = 3 * (1 - kBeta) / (1 + kBeta);
 
-// How many segments one ACK may add in slow start: RFC 3465 section 2.3, and for HyStart++ without pacing RFC 9406
-// section 4.3.
+// How many segments one ACK may add in slow start: RFC 3465 section 2.3, and for HyStart++ without pacing RFC
+// 9406 section 4.3.
 constexpr std::uint32_t kSlowStartLimit = 2;
 constexpr std::uint32_t kHyStartLimit = 8;
 // RFC 9406 section 4.3.
@@ -48,7 +48,8 @@ std::uint32_t Congestion::initial_window() const noexcept {
     return initial_ != 0 ? initial_ : kInitialSegments * mss_;
 }
 
-void Congestion::init(CongestionAlgorithm algorithm, std::uint32_t mss, std::uint32_t initial_window_bytes) noexcept {
+void Congestion::init(CongestionAlgorithm algorithm, std::uint32_t mss,
+                      std::uint32_t initial_window_bytes) noexcept {
     *this = Congestion{};
     algorithm_ = algorithm;
     mss_ = std::clamp(mss, 1u, 65535u);
@@ -99,11 +100,12 @@ void Congestion::on_rtt_sample(std::uint32_t rtt_us) noexcept {
 void Congestion::on_ack(std::uint32_t acked, std::uint32_t flight, bool app_limited, std::uint32_t srtt_us,
                         std::uint64_t now_ns) noexcept {
     untouched_ = false;
-    const std::uint64_t since_last = cubic_.last_ack_ns == 0 || now_ns < cubic_.last_ack_ns ? 0 : now_ns - cubic_.last_ack_ns;
+    const std::uint64_t since_last =
+        cubic_.last_ack_ns == 0 || now_ns < cubic_.last_ack_ns ? 0 : now_ns - cubic_.last_ack_ns;
     cubic_.last_ack_ns = now_ns;
     if (acked == 0 || algorithm_ == CongestionAlgorithm::none || phase_ == Phase::recovery) return;
-    // A window that is not filled says nothing about the network. In slow start half filled is enough, because
-    // the flight that was half of it has by now grown with it (the kernel's rule).
+    // A window that is not filled says nothing about the network. In slow start half filled is enough,
+    // because the flight that was half of it has by now grown with it (the kernel's rule).
     const bool growing = in_slow_start() ? !app_limited || flight > cwnd_ / 2 : !app_limited;
     if (!growing) {
         // Section 5.8: the curve must not run on while nobody follows it.
@@ -125,7 +127,8 @@ void Congestion::slow_start(std::uint32_t acked, std::uint32_t flight) noexcept 
     const bool hystart = hystart_on();
     if (hystart) hystart_round(acked, flight);
     if (!in_slow_start()) return;
-    // After a timeout one ACK may cover much that arrived before it, hence one segment (RFC 3465 section 2.3).
+    // After a timeout one ACK may cover much that arrived before it, hence one segment (RFC 3465 section
+    // 2.3).
     const std::uint32_t limit = phase_ == Phase::timeout ? 1 : hystart ? kHyStartLimit : kSlowStartLimit;
     std::uint32_t step = std::min(acked, limit * mss_);
     if (hystart_.in_css) step /= kCssGrowthDivisor;
@@ -137,7 +140,8 @@ void Congestion::hystart_round(std::uint32_t acked, std::uint32_t flight) noexce
     HyStart& h = hystart_;
     if (h.samples >= kRttSamples && h.this_round_min_us != UINT32_MAX) {
         if (!h.in_css && h.last_round_min_us != UINT32_MAX) {
-            const std::uint32_t thresh = std::clamp(h.last_round_min_us / kMinRttDivisor, kMinRttThreshUs, kMaxRttThreshUs);
+            const std::uint32_t thresh =
+                std::clamp(h.last_round_min_us / kMinRttDivisor, kMinRttThreshUs, kMaxRttThreshUs);
             if (h.this_round_min_us >= h.last_round_min_us + thresh) {
                 h.css_baseline_us = h.this_round_min_us;
                 h.in_css = true;
@@ -214,11 +218,12 @@ void Congestion::save() noexcept {
 
 // The new threshold, for a loss and for a timeout.
 void Congestion::reduce(std::uint32_t flight) noexcept {
-    // Limited transmit may have put more in flight than the window, and that must not count (RFC 5681 section 3.2).
+    // Limited transmit may have put more in flight than the window, and that must not count (RFC 5681 section
+    // 3.2).
     const std::uint32_t used = std::min(flight, cwnd_);
-    double kept = used * 0.5;
+    std::uint64_t kept = used / 2;
     if (algorithm_ == CongestionAlgorithm::cubic) {
-        kept = used * kBeta;
+        kept = std::uint64_t{used} * 7 / 10;  // kBeta, without its rounding
         const double cwnd = static_cast<double>(cwnd_) / mss_;
         // Section 4.7, fast convergence: lower than last time means somebody else needs room.
         cubic_.w_max = cwnd < cubic_.w_max ? cwnd * (1 + kBeta) / 2 : cwnd;
@@ -248,8 +253,8 @@ void Congestion::on_recovery_exit() noexcept {
 
 void Congestion::on_rto(std::uint32_t flight, bool first_time, std::uint64_t) noexcept {
     untouched_ = false;
-    // In a recovery the window of data was paid for when it began (the kernel's rule; RFC 5681 would reduce once more),
-    // and the way back leads to before it.
+    // In a recovery the window of data was paid for when it began (the kernel's rule; RFC 5681 would reduce
+    // once more), and the way back leads to before it.
     if (phase_ == Phase::open) save();
     if (first_time && phase_ != Phase::recovery) reduce(flight);
     phase_ = Phase::timeout;
@@ -266,7 +271,8 @@ void Congestion::on_spurious() noexcept {
     ssthresh_ = std::max(ssthresh_, undo_.ssthresh);
     // Section 4.9. The time on the curve starts anew: what passed in the recovery was not spent growing.
     const std::uint64_t last_ack_ns = cubic_.last_ack_ns;
-    const std::uint64_t stood_still = last_ack_ns > undo_.cubic.last_ack_ns ? last_ack_ns - undo_.cubic.last_ack_ns : 0;
+    const std::uint64_t stood_still =
+        last_ack_ns > undo_.cubic.last_ack_ns ? last_ack_ns - undo_.cubic.last_ack_ns : 0;
     cubic_ = undo_.cubic;
     cubic_.last_ack_ns = last_ack_ns;
     if (cubic_.epoch_start_ns != 0) cubic_.epoch_start_ns += stood_still;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // How much may be in flight: congestion control as a value, without clock, heap or knowledge of segments.
 //
-// One type holds all algorithms, because a program changes the algorithm of a live connection (TCP_CONGESTION) and
-// because a switch over an enum costs less per ACK than a virtual call. Loss recovery is not here: the scoreboard
-// (sack.h) tells what is lost and how much is on its way (pipe); a connection sends while pipe is below cwnd. So the
-// window itself never has to be inflated by duplicate ACKs and deflated by partial ones, as RFC 6582 describes it for
-// senders that compare cwnd with everything unacknowledged: it is ssthresh from the first moment of a recovery to
-// its end, with and without SACK.
+// One type holds all algorithms, because a program changes the algorithm of a live connection
+// (TCP_CONGESTION) and because a switch over an enum costs less per ACK than a virtual call. Loss recovery is
+// not here: the scoreboard (sack.h) tells what is lost and how much is on its way (pipe); a connection sends
+// while pipe is below cwnd. So the window itself never has to be inflated by duplicate ACKs and deflated by
+// partial ones, as RFC 6582 describes it for senders that compare cwnd with everything unacknowledged: it is
+// ssthresh from the first moment of a recovery to its end, with and without SACK.
 //
 // Units: windows in bytes, times in nanoseconds or microseconds as the name says.
 #pragma once
@@ -23,8 +23,8 @@ enum class CongestionAlgorithm : std::uint8_t {
     none,     // no congestion window: the peer's window alone limits, for networks that do not lose
 };
 
-// The algorithm a program names by TCP_CONGESTION: the kernel's "reno" and "cubic", and "none". Other names, for which
-// the kernel may have a module, give nothing.
+// The algorithm a program names by TCP_CONGESTION: the kernel's "reno" and "cubic", and "none". Other names,
+// for which the kernel may have a module, give nothing.
 std::optional<CongestionAlgorithm> congestion_algorithm(std::string_view name) noexcept;
 // The name for TCP_CONGESTION, less than TCP_CA_NAME_MAX characters.
 const char* congestion_name(CongestionAlgorithm algorithm) noexcept;
@@ -37,12 +37,13 @@ class Congestion {
     static constexpr std::uint32_t kNoThreshold = 0x7fffffff;
     static constexpr std::uint32_t kInitialSegments = 10;  // RFC 6928, and the kernel's TCP_INIT_CWND
 
-    // Starts a connection. `mss`: bytes of data in a full segment. `initial_window` in bytes; 0 means ten segments.
+    // Starts a connection. `mss`: bytes of data in a full segment. `initial_window` in bytes; 0 means ten
+    // segments.
     void init(CongestionAlgorithm algorithm, std::uint32_t mss, std::uint32_t initial_window = 0) noexcept;
 
-    // The segment size changed. Before the first ACK the initial window is that many segments of the new size; later a
-    // smaller size shrinks the window in proportion, so that it does not become a burst of many small segments
-    // (RFC 5681 section 3.1), and a larger one leaves it.
+    // The segment size changed. Before the first ACK the initial window is that many segments of the new
+    // size; later a smaller size shrinks the window in proportion, so that it does not become a burst of many
+    // small segments (RFC 5681 section 3.1), and a larger one leaves it.
     void set_mss(std::uint32_t mss) noexcept;
 
     // Another algorithm for a live connection. Window and threshold stay, what the old one had learnt goes.
@@ -50,38 +51,43 @@ class Congestion {
 
     CongestionAlgorithm algorithm() const noexcept { return algorithm_; }
     const char* name() const noexcept { return congestion_name(algorithm_); }
-    std::uint32_t cwnd() const noexcept { return algorithm_ == CongestionAlgorithm::none ? kUnlimited : cwnd_; }
+    std::uint32_t cwnd() const noexcept {
+        return algorithm_ == CongestionAlgorithm::none ? kUnlimited : cwnd_;
+    }
     std::uint32_t ssthresh() const noexcept { return ssthresh_; }
     bool in_slow_start() const noexcept { return cwnd_ < ssthresh_; }
     bool in_recovery() const noexcept { return phase_ == Phase::recovery; }
 
-    // A round trip was measured (RTT of one segment, not smoothed). Before on_ack() of the same ACK. Only HyStart++
-    // needs it; without samples slow start ends by loss.
+    // A round trip was measured (RTT of one segment, not smoothed). Before on_ack() of the same ACK. Only
+    // HyStart++ needs it; without samples slow start ends by loss.
     void on_rtt_sample(std::uint32_t rtt_us) noexcept;
 
-    // An ACK advanced SND.UNA. `acked`: by how many bytes. `flight`: bytes outstanding (SND.NXT - SND.UNA) before it.
-    // `app_limited`: the window was not what held the sender back. `srtt_us`: smoothed round trip, 0 when unknown.
-    // During a fast recovery the window does not grow.
+    // An ACK advanced SND.UNA. `acked`: by how many bytes. `flight`: bytes outstanding (SND.NXT - SND.UNA)
+    // before it. `app_limited`: the window was not what held the sender back. `srtt_us`: smoothed round trip,
+    // 0 when unknown. During a fast recovery the window does not grow.
     void on_ack(std::uint32_t acked, std::uint32_t flight, bool app_limited, std::uint32_t srtt_us,
                 std::uint64_t now_ns) noexcept;
 
-    // Loss was found by SACK or duplicate ACKs: fast recovery begins and the window shrinks. `flight` as in on_ack().
-    // Does nothing in a recovery or after a timeout until on_recovery_exit(), so a window of data costs one reduction.
+    // Loss was found by SACK or duplicate ACKs: fast recovery begins and the window shrinks. `flight` as in
+    // on_ack(). Does nothing in a recovery or after a timeout until on_recovery_exit(), so a window of data
+    // costs one reduction.
     void on_loss_event(std::uint32_t flight, std::uint64_t now_ns) noexcept;
 
     // Everything that was outstanding when the recovery began, or the timer expired, is acknowledged.
     void on_recovery_exit() noexcept;
 
-    // The retransmission timer expired: one segment, and slow start to the new threshold (RFC 5681 section 3.1).
-    // `first_time`: false when it expires again for the same segment, which must not halve the threshold again.
+    // The retransmission timer expired: one segment, and slow start to the new threshold (RFC 5681 section
+    // 3.1). `first_time`: false when it expires again for the same segment, which must not halve the
+    // threshold again.
     void on_rto(std::uint32_t flight, bool first_time, std::uint64_t now_ns) noexcept;
 
-    // The last recovery or timeout was not caused by loss (Eifel, D-SACK, F-RTO): back to the state before. Does
-    // nothing when there is nothing to undo.
+    // The last recovery or timeout was not caused by loss (Eifel, D-SACK, F-RTO): back to the state before.
+    // Does nothing when there is nothing to undo.
     void on_spurious() noexcept;
 
-    // To be called before sending when nothing was in flight for `idle_us`: the window decays by half for each
-    // retransmission timeout, down to the restart window (RFC 5681 section 4.1, RFC 2861 as the kernel has it).
+    // To be called before sending when nothing was in flight for `idle_us`: the window decays by half for
+    // each retransmission timeout, down to the restart window (RFC 5681 section 4.1, RFC 2861 as the kernel
+    // has it).
     void after_idle(std::uint64_t idle_us, std::uint64_t rto_us) noexcept;
 
   private:
@@ -89,10 +95,10 @@ class Congestion {
 
     // RFC 9438's variables; windows in segments.
     struct Cubic {
-        double w_max = 0;       // where the window was at the last reduction
-        double w_est = 0;       // what Reno would have by now
-        double cwnd_prior = 0;  // the window before the last reduction
-        double k = 0;           // seconds until the curve reaches w_max
+        double w_max = 0;                  // where the window was at the last reduction
+        double w_est = 0;                  // what Reno would have by now
+        double cwnd_prior = 0;             // the window before the last reduction
+        double k = 0;                      // seconds until the curve reaches w_max
         std::uint64_t epoch_start_ns = 0;  // 0: the epoch begins with the next ACK in congestion avoidance
         std::uint64_t last_ack_ns = 0;
         bool fresh_curve = true;  // no reduction by loss before this epoch: K is 0 (sections 4.8 and 4.10)
@@ -122,12 +128,14 @@ class Congestion {
     void avoid_cubic(std::uint32_t acked, std::uint32_t srtt_us, std::uint64_t now_ns) noexcept;
     void grow(double bytes) noexcept;
     std::uint32_t initial_window() const noexcept;
-    bool hystart_on() const noexcept { return algorithm_ == CongestionAlgorithm::cubic && ssthresh_ == kNoThreshold; }
+    bool hystart_on() const noexcept {
+        return algorithm_ == CongestionAlgorithm::cubic && ssthresh_ == kNoThreshold;
+    }
 
     CongestionAlgorithm algorithm_ = CongestionAlgorithm::newreno;
     Phase phase_ = Phase::open;
-    bool untouched_ = true;  // no ACK, no loss yet
-    std::uint32_t mss_ = 536;  // what a host must assume (RFC 9293 section 3.7.1)
+    bool untouched_ = true;      // no ACK, no loss yet
+    std::uint32_t mss_ = 536;    // what a host must assume (RFC 9293 section 3.7.1)
     std::uint32_t initial_ = 0;  // as given to init(); 0: ten segments
     std::uint32_t cwnd_ = 10 * 536;
     std::uint32_t ssthresh_ = kNoThreshold;

@@ -28,7 +28,8 @@ void WindowedMin::add(std::uint32_t value, std::uint64_t now_ns) noexcept {
             best_[1] = best_[2];
         }
     } else if (best_[1].at_ns == best_[0].at_ns && age > window_ns_ / 4) {
-        // A quarter passed without a second best: take one from here, so that there is one when the best goes.
+        // A quarter passed without a second best: take one from here, so that there is one when the best
+        // goes.
         best_[1] = best_[2] = sample;
     } else if (best_[2].at_ns == best_[1].at_ns && age > window_ns_ / 2) {
         best_[2] = sample;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The round trip time and the retransmission timeout: RFC 6298 in microseconds, with the kernel's limits.
 //
-// Where the RFC says "at least one second" the kernel has 200 ms, and adds them to the smoothed round trip instead of
-// cutting the sum off: a peer that delays its ACKs does so by up to 200 ms whatever the distance is. TCP_INFO shows
-// these values, so a program sees what it would see there.
+// Where the RFC says "at least one second" the kernel has 200 ms, and adds them to the smoothed round trip
+// instead of cutting the sum off: a peer that delays its ACKs does so by up to 200 ms whatever the distance
+// is. TCP_INFO shows these values, so a program sees what it would see there.
 #pragma once
 
 #include <cstdint>
 
 namespace vma::tcp {
 
-// The smallest value of a sliding window of time, with three candidates instead of all samples (as in BBR and the
-// kernel's win_minmax: the best of the whole window, of what came after it, and of what came after that).
+// The smallest value of a sliding window of time, with three candidates instead of all samples (as in BBR and
+// the kernel's win_minmax: the best of the whole window, of what came after it, and of what came after that).
 class WindowedMin {
   public:
     explicit constexpr WindowedMin(std::uint64_t window_ns) noexcept : window_ns_(window_ns) {}
@@ -36,7 +36,8 @@ class RttEstimator {
     static constexpr std::uint32_t kFallbackRtoUs = 3'000'000;
     static constexpr std::uint64_t kMinRttWindowNs = 300'000'000'000;  // the kernel's tcp_min_rtt_wlen
 
-    // A round trip was measured: on a segment sent once (Karn), or by timestamp. Ends the backoff. 0 counts as 1.
+    // A round trip was measured: on a segment sent once (Karn), or by timestamp. Ends the backoff. 0 counts
+    // as 1.
     void sample(std::uint32_t rtt_us, std::uint64_t now_ns) noexcept;
 
     // The retransmission timer expired: the next timeout is twice as long, up to the maximum.
@@ -49,7 +50,7 @@ class RttEstimator {
     // The handshake is done but its SYN or SYN-ACK was repeated, so there is no sample: see kFallbackRtoUs.
     void handshake_without_sample() noexcept;
 
-    std::uint32_t rto_us() const noexcept;  // with backoff; tcpi_rto
+    std::uint32_t rto_us() const noexcept;                              // with backoff; tcpi_rto
     std::uint32_t srtt_us() const noexcept { return srtt8_ >> 3; }      // 0 before the first sample; tcpi_rtt
     std::uint32_t rttvar_us() const noexcept { return rttvar4_ >> 2; }  // tcpi_rttvar
     std::uint32_t latest_us() const noexcept { return latest_us_; }     // the last sample, 0 before
@@ -58,8 +59,8 @@ class RttEstimator {
     bool measured() const noexcept { return measured_; }
 
   private:
-    // Eight and four times the value, so that the gains 1/8 and 1/4 lose nothing to rounding. A sample is cut off at
-    // the longest timeout, so both fit.
+    // Eight and four times the value, so that the gains 1/8 and 1/4 lose nothing to rounding. A sample is cut
+    // off at the longest timeout, so both fit.
     std::uint32_t srtt8_ = 0;
     std::uint32_t rttvar4_ = 0;
     std::uint32_t base_rto_us_ = kInitialRtoUs;

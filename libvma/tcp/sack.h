@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What of the data in flight has arrived, what is lost, and what to send again: the scoreboard of RFC 6675, and for a
-// peer without SACK what NewReno (RFC 6582) makes of duplicate ACKs.
+// What of the data in flight has arrived, what is lost, and what to send again: the scoreboard of RFC 6675,
+// and for a peer without SACK what NewReno (RFC 6582) makes of duplicate ACKs.
 //
-// The marks live in the segments, which belong to somebody else (lwIP's list of unacknowledged segments): a list in
-// the order of sequence numbers that one can only walk forwards. Walking all of it for every ACK would be quadratic in the
-// window, so sums are kept as marks change and four pointers into the list say where work left off:
+// The marks live in the segments, which belong to somebody else (lwIP's list of unacknowledged segments): a
+// list in the order of sequence numbers that one can only walk forwards. Walking all of it for every ACK
+// would be quadratic in the window, so sums are kept as marks change and four pointers into the list say
+// where work left off:
 //   highest_   the last segment reported by SACK; new reports usually begin there
 //   cursor_    the last one found elsewhere, where retransmissions fill holes one after the other
 //   edge_      everything before it is sacked or lost; with the count of what is sacked from it on
 //   resend_    nothing before it needs to be sent again
-// A block that the previous ACK carried already is not looked at again. So a segment is passed about once by each
-// pointer; only a peer whose reports jump about makes one ACK cost a walk through the list.
+// A block that the previous ACK carried already is not looked at again. So a segment is passed about once by
+// each pointer; only a peer whose reports jump about makes one ACK cost a walk through the list.
 //
-// The counts treat a segment as one: sacked when all of it is, acknowledged when all of it is. Whoever changes the list
-// must tell: on_cumulative_ack() before segments go from its front, on_split() after one has become two, forget()
-// when all go. Segments may be appended at any time. Not locked: it belongs to its connection.
+// The counts treat a segment as one: sacked when all of it is, acknowledged when all of it is. Whoever
+// changes the list must tell: on_cumulative_ack() before segments go from its front, on_split() after one has
+// become two, forget() when all go. Segments may be appended at any time. Not locked: it belongs to its
+// connection.
 #pragma once
 
 #include <algorithm>
@@ -56,11 +58,11 @@ enum class RecoveryPhase : std::uint8_t { open, recovery, timeout };
 
 // `Access` says how to reach a segment:
 //   using Segment = ...;
-//   static Segment* next(const Segment*);            // nullptr after the last
-//   static std::uint32_t seq(const Segment*);        // first sequence number
-//   static std::uint32_t len(const Segment*);        // sequence numbers it takes, SYN and FIN included; not 0
+//   static Segment* next(const Segment*);           // nullptr after the last
+//   static std::uint32_t seq(const Segment*);       // first sequence number, host byte order
+//   static std::uint32_t len(const Segment*);       // sequence numbers it takes, with SYN and FIN; not 0
 //   static std::uint8_t flags(const Segment*);
-//   static void set_flags(Segment*, std::uint8_t);   // only the three bits below are changed
+//   static void set_flags(Segment*, std::uint8_t);  // only the three bits below are changed
 //   static constexpr std::uint8_t kSacked, kLost, kRetransmitted;
 // `head` is always the first unacknowledged segment, nullptr when there is none.
 template <class Access>
@@ -69,7 +71,8 @@ class Scoreboard {
     using Segment = typename Access::Segment;
     static constexpr unsigned kDupThresh = 3;  // RFC 5681, RFC 6675
 
-    // `sack`: whether both sides offered SACK. `mss`: bytes of a full segment. `first`: the initial sequence number.
+    // `sack`: whether both sides offered SACK. `mss`: bytes of a full segment. `first`: the initial sequence
+    // number.
     void init(bool sack, std::uint32_t mss, std::uint32_t first) noexcept {
         *this = Scoreboard{};
         sack_ = sack;
@@ -90,9 +93,9 @@ class Scoreboard {
     std::uint64_t invalid_blocks() const noexcept { return invalid_; }
     unsigned dupacks() const noexcept { return dupacks_; }
 
-    // Bytes believed to be on their way (RFC 6675 section 4). `outstanding`: SND.NXT minus the first segment's sequence
-    // number. A connection sends while pipe() is less than cwnd by a segment; that is also limited transmit (RFC
-    // 3042), as the first duplicate ACKs lower pipe and leave cwnd.
+    // Bytes believed to be on their way (RFC 6675 section 4). `outstanding`: SND.NXT minus the first
+    // segment's sequence number. A connection sends while pipe() is less than cwnd by a segment; that is also
+    // limited transmit (RFC 3042), as the first duplicate ACKs lower pipe and leave cwnd.
     std::uint32_t pipe(std::uint32_t outstanding) const noexcept {
         const std::uint64_t gone = std::uint64_t{sacked_bytes()} + lost_bytes_;
         const std::uint64_t sent = std::uint64_t{outstanding} + retrans_bytes_;
@@ -100,7 +103,9 @@ class Scoreboard {
     }
 
     // The end of the highest sequence reported by SACK, or `una` when there is none above it.
-    std::uint32_t highest_sacked(std::uint32_t una) const noexcept { return highest_ == nullptr ? una : end(highest_); }
+    std::uint32_t highest_sacked(std::uint32_t una) const noexcept {
+        return highest_ == nullptr ? una : end(highest_);
+    }
 
     RecoveryPhase phase() const noexcept { return phase_; }
     // What SND.UNA must reach for the recovery to end.
@@ -116,11 +121,11 @@ class Scoreboard {
         begin_undo(una);
     }
 
-    // Takes an acceptable ACK's SACK blocks, in their order, after on_cumulative_ack() and the freeing that follows. `ack`:
-    // the ACK's own acknowledgement number, before SND.UNA when it was overtaken; `una`, `nxt`: SND.UNA and SND.NXT.
-    // Blocks that no receiver may send are ignored and counted.
-    SackOutcome on_sack(Segment* head, std::span<const SackBlock> blocks, std::uint32_t ack, std::uint32_t una,
-                        std::uint32_t nxt) noexcept {
+    // Takes an acceptable ACK's SACK blocks, in their order, after on_cumulative_ack() and the freeing that
+    // follows. `ack`: the ACK's own acknowledgement number, before SND.UNA when it was overtaken; `una`,
+    // `nxt`: SND.UNA and SND.NXT. Blocks that no receiver may send are ignored and counted.
+    SackOutcome on_sack(Segment* head, std::span<const SackBlock> blocks, std::uint32_t ack,
+                        std::uint32_t una, std::uint32_t nxt) noexcept {
         SackOutcome out;
         if (!sack_) return out;
         blocks = blocks.first(std::min(blocks.size(), kMaxBlocks));
@@ -134,9 +139,10 @@ class Scoreboard {
                 continue;
             }
             // A block that begins at SND.UNA would have been acknowledged.
-            if (!seq_before(block.left, block.right) || !seq_before(una, block.left) || seq_before(nxt, block.right)) {
+            if (!seq_before(block.left, block.right) || !seq_before(una, block.left) ||
+                seq_before(nxt, block.right)) {
                 const bool late = seq_before(ack, block.left) && seq_before(block.left, block.right) &&
-                                  seq_at_or_before(block.right, una);
+                                  seq_at_or_before(block.right, una) && una - block.left <= kMaxWindow;
                 if (!late) out.invalid++;  // late: of an ACK that was overtaken, and acknowledged since
                 continue;
             }
@@ -153,13 +159,14 @@ class Scoreboard {
         return out;
     }
 
-    // A duplicate ACK (RFC 5681 section 2) of a peer without SACK. True when it is the one that shows a loss: the first
-    // segment is now marked lost.
+    // A duplicate ACK (RFC 5681 section 2) of a peer without SACK. True when it is the one that shows a loss:
+    // the first segment is now marked lost.
     bool on_duplicate_ack(Segment* head, std::uint32_t una, std::uint32_t outstanding) noexcept {
         if (sack_ || head == nullptr) return false;
-        // After a timeout, and at the very end of a recovery, duplicates are echoes of what was sent needlessly
-        // (RFC 6582 section 3.2 step 1).
-        if (phase_ == RecoveryPhase::timeout || (phase_ == RecoveryPhase::open && guarded_ && una == recovery_point_))
+        // After a timeout, and at the very end of a recovery, duplicates are echoes of what was sent
+        // needlessly (RFC 6582 section 3.2 step 1).
+        if (phase_ == RecoveryPhase::timeout ||
+            (phase_ == RecoveryPhase::open && guarded_ && una == recovery_point_))
             return false;
         dupacks_++;
         // All but the first segment may have arrived, not more.
@@ -169,7 +176,8 @@ class Scoreboard {
         return mark_lost(head) != 0;
     }
 
-    // SND.UNA moves to `una`. Called before the segments that this acknowledges are freed; their counts go. `nxt`: SND.NXT.
+    // SND.UNA moves to `una`. Called before the segments that this acknowledges are freed; their counts go.
+    // `nxt`: SND.NXT.
     AckOutcome on_cumulative_ack(Segment* head, std::uint32_t una, std::uint32_t nxt) noexcept {
         AckOutcome out;
         Segment* segment = head;
@@ -232,19 +240,21 @@ class Scoreboard {
         return out;
     }
 
-    // The segment to send again now: the first one that is lost and was not sent again since. nullptr: none, send new data.
-    // Call on_retransmitted() when it has been sent.
+    // The segment to send again now: the first one that is lost and was not sent again since. nullptr: none,
+    // send new data. Call on_retransmitted() when it has been sent.
     Segment* next_to_retransmit(Segment* head) noexcept {
         if (lost_segments_ == lost_retrans_segments_) return nullptr;
         Segment* segment = resend_ == nullptr ? head : resend_;
         constexpr std::uint8_t mask = Access::kLost | Access::kRetransmitted | Access::kSacked;
-        while (segment != nullptr && (Access::flags(segment) & mask) != Access::kLost) segment = Access::next(segment);
+        while (segment != nullptr && (Access::flags(segment) & mask) != Access::kLost)
+            segment = Access::next(segment);
         resend_ = segment;
         return segment;
     }
 
-    // When nothing is known to be lost and there is no new data to send: a segment below the highest reported one
-    // that is neither reported nor sent again (RFC 6675 section 4, NextSeg rule 3). For use in a recovery only.
+    // When nothing is known to be lost and there is no new data to send: a segment below the highest reported
+    // one that is neither reported nor sent again (RFC 6675 section 4, NextSeg rule 3). For use in a recovery
+    // only.
     Segment* next_to_rescue(Segment* head) noexcept {
         if (phase_ != RecoveryPhase::recovery || highest_ == nullptr) return nullptr;
         constexpr std::uint8_t mask = Access::kRetransmitted | Access::kSacked;
@@ -258,8 +268,8 @@ class Scoreboard {
         return segment;
     }
 
-    // `segment` was sent again, for whatever reason, when SND.NXT was `nxt`. (Sent more than once: it is enough to call
-    // this each time.)
+    // `segment` was sent again, for whatever reason, when SND.NXT was `nxt`. (Sent more than once: it is
+    // enough to call this each time.)
     void on_retransmitted(Segment* head, Segment* segment, std::uint32_t nxt) noexcept {
         const std::uint8_t flags = Access::flags(segment);
         const std::uint32_t len = Access::len(segment);
@@ -277,8 +287,9 @@ class Scoreboard {
         }
     }
 
-    // The retransmission timer expired: everything not reported by SACK is lost, and what was sent again is lost as
-    // well. `drop_sacked`: forget the reports too, as the peer may have thrown that data away (RFC 2018 section 8).
+    // The retransmission timer expired: everything not reported by SACK is lost, and what was sent again is
+    // lost as well. `drop_sacked`: forget the reports too, as the peer may have thrown that data away (RFC
+    // 2018 section 8).
     void on_rto(Segment* head, std::uint32_t una, std::uint32_t nxt, bool drop_sacked = true) noexcept {
         const bool first = phase_ == RecoveryPhase::open;
         forget_sums(drop_sacked);
@@ -298,20 +309,22 @@ class Scoreboard {
         if (drop_sacked) cached_ = 0;
         phase_ = RecoveryPhase::timeout;
         recovery_point_ = nxt;
-        // From within a recovery the way back leads to before it, so all that was sent again since then counts.
+        // From within a recovery the way back leads to before it, so all that was sent again since then
+        // counts.
         if (first) begin_undo(una);
     }
 
-    // True when the peer has reported (RFC 2883) every byte sent again since the recovery or timeout began as a
-    // duplicate: nothing was lost, and Congestion::on_spurious() is due. Says so once.
+    // True when the peer has reported (RFC 2883) every byte sent again since the recovery or timeout began as
+    // a duplicate: nothing was lost, and Congestion::on_spurious() is due. Says so once.
     bool all_retransmissions_needless() noexcept {
         if (!undo_possible_ || undo_bytes_ != 0) return false;
         undo_possible_ = false;
         return true;
     }
 
-    // The recovery or timeout was spurious: nothing is lost any more and the phase is open again. What is below the edge
-    // will not be found lost by SACK again, as it is just that which was found wrongly; a timeout remains.
+    // The recovery or timeout was spurious: nothing is lost any more and the phase is open again. What is
+    // below the edge will not be found lost by SACK again, as it is just that which was found wrongly; a
+    // timeout remains.
     void undo(Segment* head) noexcept {
         for (Segment* segment = head; segment != nullptr; segment = Access::next(segment)) {
             const std::uint8_t flags = Access::flags(segment);
@@ -334,7 +347,8 @@ class Scoreboard {
         Access::set_flags(second, (Access::flags(second) & ~mask) | (flags & mask));
         if (flags & Access::kSacked) {
             sacked_segments_++;
-            if (edge_ == nullptr || seq_at_or_before(Access::seq(edge_), Access::seq(first))) edge_segments_++;
+            if (edge_ == nullptr || seq_at_or_before(Access::seq(edge_), Access::seq(first)))
+                edge_segments_++;
         }
         if (flags & Access::kLost) lost_segments_++;
         if (!(flags & Access::kSacked) && (flags & Access::kRetransmitted)) {
@@ -355,20 +369,24 @@ class Scoreboard {
     }
 
   private:
-    static constexpr std::size_t kMaxBlocks = 4;  // what fits into 40 bytes of options
+    static constexpr std::uint32_t kMaxWindow = 1u << 30;  // RFC 7323 section 2.3
+    static constexpr std::size_t kMaxBlocks = 4;           // what fits into 40 bytes of options
 
-    static std::uint32_t end(const Segment* segment) noexcept { return Access::seq(segment) + Access::len(segment); }
+    static std::uint32_t end(const Segment* segment) noexcept {
+        return Access::seq(segment) + Access::len(segment);
+    }
 
-    // RFC 2883: only the first block, below the ACK's own number (an overtaken ACK's ordinary blocks lie below
-    // SND.UNA as well) or within the second block.
+    // RFC 2883: only the first block, below the ACK's own number (an overtaken ACK's ordinary blocks lie
+    // below SND.UNA as well) or within the second block.
     static bool is_dsack(std::span<const SackBlock> blocks, std::uint32_t ack, std::uint32_t nxt) noexcept {
         const SackBlock a = blocks[0];
         if (!seq_before(a.left, a.right)) return false;
-        if (seq_at_or_before(a.right, ack)) return true;
+        // No window reaches back further than the largest one.
+        if (seq_at_or_before(a.right, ack)) return ack - a.left <= kMaxWindow;
         if (blocks.size() < 2) return false;
         const SackBlock b = blocks[1];
-        return seq_at_or_before(b.left, a.left) && seq_at_or_before(a.right, b.right) && seq_at_or_before(a.right, nxt) &&
-               seq_before(ack, b.left);
+        return seq_at_or_before(b.left, a.left) && seq_at_or_before(a.right, b.right) &&
+               seq_at_or_before(a.right, nxt) && seq_before(ack, b.left);
     }
 
     void note_dsack(const SackBlock& block) noexcept {
@@ -384,7 +402,8 @@ class Scoreboard {
         undo_possible_ = false;
     }
 
-    // The part of `block` that the last ACK did not carry. What it did carry is marked: all its segments existed then.
+    // The part of `block` that the last ACK did not carry. What it did carry is marked: all its segments
+    // existed then.
     std::uint32_t mark_new_parts(Segment* head, const SackBlock& block) noexcept {
         std::uint32_t marked = 0;
         std::uint32_t from = block.left;
@@ -409,9 +428,10 @@ class Scoreboard {
         return marked;
     }
 
-    // Marks the segments that touch [from, to) and lie in `block` as a whole: one may lie across the border of what
-    // the last ACK reported.
-    std::uint32_t mark_range(Segment* head, std::uint32_t from, std::uint32_t to, const SackBlock& block) noexcept {
+    // Marks the segments that touch [from, to) and lie in `block` as a whole: one may lie across the border
+    // of what the last ACK reported.
+    std::uint32_t mark_range(Segment* head, std::uint32_t from, std::uint32_t to,
+                             const SackBlock& block) noexcept {
         Segment* start = head;
         bool at_highest = false;
         if (cursor_ != nullptr && seq_at_or_before(Access::seq(cursor_), from)) start = cursor_;
@@ -425,7 +445,8 @@ class Scoreboard {
         for (Segment* segment = start; segment != nullptr && seq_before(Access::seq(segment), to);
              segment = Access::next(segment)) {
             last = segment;
-            if (seq_before(Access::seq(segment), block.left) || seq_before(block.right, end(segment))) continue;
+            if (seq_before(Access::seq(segment), block.left) || seq_before(block.right, end(segment)))
+                continue;
             marked += mark_sacked(segment);
         }
         if (!at_highest && last != nullptr) cursor_ = last;
@@ -445,7 +466,8 @@ class Scoreboard {
             edge_bytes_ += len;
             edge_segments_++;
         }
-        if (highest_ == nullptr || seq_before(Access::seq(highest_), Access::seq(segment))) highest_ = segment;
+        if (highest_ == nullptr || seq_before(Access::seq(highest_), Access::seq(segment)))
+            highest_ = segment;
         return len;
     }
 
@@ -483,8 +505,8 @@ class Scoreboard {
         edge_segments_--;
     }
 
-    // IsLost of RFC 6675 for all segments at once: enough is reported above it. What counts as enough is reported above
-    // every earlier segment as well, so there is one edge, and it only moves up.
+    // IsLost of RFC 6675 for all segments at once: enough is reported above it. What counts as enough is
+    // reported above every earlier segment as well, so there is one edge, and it only moves up.
     std::uint32_t advance_edge(Segment* head) noexcept {
         std::uint32_t marked = 0;
         Segment* segment = edge_ == nullptr ? head : edge_;
@@ -504,15 +526,16 @@ class Scoreboard {
         return marked;
     }
 
-    // The first segment has been sent again, and data that was sent only after that has arrived, by enough to rule
-    // out reordering: then that retransmission is lost as well. Only a timeout would find out otherwise.
+    // The first segment has been sent again, and data that was sent only after that has arrived, by enough to
+    // rule out reordering: then that retransmission is lost as well. Only a timeout would find out otherwise.
     std::uint32_t find_lost_retransmission(Segment* head) noexcept {
         if (!head_again_ || head == nullptr || highest_ == nullptr) return 0;
         constexpr std::uint8_t both = Access::kLost | Access::kRetransmitted;
         const std::uint8_t flags = Access::flags(head);
         if ((flags & (both | Access::kSacked)) != both) return 0;
         const std::uint32_t reached = end(highest_);
-        if (!seq_before(head_again_nxt_, reached) || reached - head_again_nxt_ <= (kDupThresh - 1) * mss_) return 0;
+        if (!seq_before(head_again_nxt_, reached) || reached - head_again_nxt_ <= (kDupThresh - 1) * mss_)
+            return 0;
         Access::set_flags(head, flags & ~Access::kRetransmitted);
         retrans_bytes_ -= Access::len(head);
         retrans_segments_--;
@@ -522,8 +545,8 @@ class Scoreboard {
         return Access::len(head);
     }
 
-    // When a segment became the first one after it had been sent again, it is not known when exactly that was; at the
-    // latest now.
+    // When a segment became the first one after it had been sent again, it is not known when exactly that
+    // was; at the latest now.
     void head_sent_again(Segment* head, std::uint32_t nxt) noexcept {
         head_again_ = head != nullptr && (Access::flags(head) & Access::kRetransmitted) != 0;
         head_again_nxt_ = nxt;
@@ -555,7 +578,7 @@ class Scoreboard {
     std::uint32_t mss_ = 536;
     std::uint32_t sacked_bytes_ = 0, lost_bytes_ = 0, retrans_bytes_ = 0, reno_bytes_ = 0;
     std::uint32_t sacked_segments_ = 0, lost_segments_ = 0, retrans_segments_ = 0;
-    std::uint32_t lost_retrans_segments_ = 0;  // lost and sent again
+    std::uint32_t lost_retrans_segments_ = 0;           // lost and sent again
     std::uint32_t edge_bytes_ = 0, edge_segments_ = 0;  // sacked at or after the edge
     std::uint32_t dupacks_ = 0;
     std::uint32_t recovery_point_ = 0;

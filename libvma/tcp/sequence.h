@@ -7,8 +7,12 @@
 namespace vma::tcp {
 
 // True when `a` comes before `b`. Right for numbers less than 2^31 apart, which RFC 7323's largest window is.
-constexpr bool seq_before(std::uint32_t a, std::uint32_t b) noexcept { return static_cast<std::int32_t>(a - b) < 0; }
+constexpr bool seq_before(std::uint32_t a, std::uint32_t b) noexcept {
+    return static_cast<std::int32_t>(a - b) < 0;
+}
 constexpr bool seq_at_or_before(std::uint32_t a, std::uint32_t b) noexcept { return !seq_before(b, a); }
-constexpr std::uint32_t seq_max(std::uint32_t a, std::uint32_t b) noexcept { return seq_before(a, b) ? b : a; }
+constexpr std::uint32_t seq_max(std::uint32_t a, std::uint32_t b) noexcept {
+    return seq_before(a, b) ? b : a;
+}
 
 }  // namespace vma::tcp

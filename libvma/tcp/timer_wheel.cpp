@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The wheel. What must hold at every moment outside of the lock: a linked timer's look is the tick of the slot it is
-// in, and its deadline is not before its look. Threads without the lock change the deadline only, and only by a
-// compare-and-swap that shows that the look has not moved.
+// The wheel. What must hold at every moment outside of the lock: a linked timer's look is the tick of the
+// slot it is in, and its deadline is not before its look. Threads without the lock change the deadline only,
+// and only by a compare-and-swap that shows that the look has not moved.
 #include "libvma/tcp/timer_wheel.h"
 
 #include <algorithm>
@@ -18,9 +18,9 @@ std::uint64_t tick_at_or_after(std::uint64_t ns) noexcept {
     return ns / TimerWheel::kTickNs + (ns % TimerWheel::kTickNs != 0);
 }
 
-// Connections have their own locks, so a signal handler that interrupts a holder of the wheel's lock may get as far as
-// the wheel on behalf of another connection. Holding signals back costs two short system calls, on paths that an
-// active connection takes a few times a second.
+// Connections have their own locks, so a signal handler that interrupts a holder of the wheel's lock may get
+// as far as the wheel on behalf of another connection. Holding signals back costs two short system calls, on
+// paths that an active connection takes a few times a second.
 class Guard {
   public:
     explicit Guard(Lock& lock) noexcept : lock_(lock) { lock_.lock(); }
@@ -66,7 +66,8 @@ void TimerWheel::unlink(Timer& timer) noexcept {
     timer.next_ = timer.prev_ = nullptr;
 }
 
-// The slot that comes first in time and when it begins: all of a lower level comes before any of a higher one.
+// The slot that comes first in time and when it begins: all of a lower level comes before any of a higher
+// one.
 bool TimerWheel::first_slot(Next& next) const noexcept {
     for (unsigned level = 0; level < kLevels; level++) {
         if (used_[level] == 0) continue;
@@ -129,14 +130,17 @@ void TimerWheel::cancel(Timer& timer) noexcept {
                 unlink(timer);
                 timer.word_.store(0, std::memory_order_release);
             }
-            if (firing_.load(std::memory_order_acquire) != &timer || firing_thread_ == thread_number()) return;
+            if (firing_.load(std::memory_order_acquire) != &timer || firing_thread_ == thread_number())
+                return;
         }
-        for (std::uint64_t round = 1; firing_.load(std::memory_order_acquire) == &timer; round++) spin_wait(round);
+        for (std::uint64_t round = 1; firing_.load(std::memory_order_acquire) == &timer; round++)
+            spin_wait(round);
         // The callback may have armed it again.
     }
 }
 
 // Deals with a timer of the slot that has been reached; the lock is held. True: it is due, and unlinked.
+// Those of a higher level's slot go to a lower level, where their tick is exact.
 bool TimerWheel::run_slot_member(Timer& timer) noexcept {
     unlink(timer);
     std::uint64_t word = timer.word_.load(std::memory_order_acquire);
@@ -144,8 +148,10 @@ bool TimerWheel::run_slot_member(Timer& timer) noexcept {
         const bool armed = (word & Timer::kArmed) != 0;
         const std::uint64_t deadline = Timer::deadline_of(word);
         const bool later = armed && (deadline > tick_ || timer.slot_ >= kSlots);
-        const std::uint64_t next = later ? Timer::pack(deadline, deadline, word & (Timer::kLinked | Timer::kArmed)) : 0;
-        if (!timer.word_.compare_exchange_weak(word, next, std::memory_order_acq_rel, std::memory_order_acquire))
+        const std::uint64_t next =
+            later ? Timer::pack(deadline, deadline, word & (Timer::kLinked | Timer::kArmed)) : 0;
+        if (!timer.word_.compare_exchange_weak(word, next, std::memory_order_acq_rel,
+                                               std::memory_order_acquire))
             continue;
         if (later) link(timer, deadline);
         return armed && !later;
@@ -168,6 +174,11 @@ std::size_t TimerWheel::expire(std::uint64_t now_ns) noexcept {
     Next next;
     while (first_slot(next) && next.tick <= now) {
         tick_ = std::max(tick_, next.tick);
+        if (next.slot >= kSlots) {
+            // All of it before anything fires: time must not pass what is still in there.
+            while (slots_[next.slot] != nullptr) run_slot_member(*slots_[next.slot]);
+            continue;
+        }
         Timer& timer = *slots_[next.slot];
         if (!run_slot_member(timer)) continue;
         const Timer::Fire fire = timer.fire_;

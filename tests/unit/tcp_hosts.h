@@ -110,42 +110,52 @@ class World {
         if (c != nullptr) opened.push_back(c);
         return c;
     }
-    // Both rings, until there is nothing at this moment.
-    void poll() {
+    // Both rings, until there is nothing at this moment. Returns frames handled.
+    unsigned poll() {
+        unsigned all = 0;
         for (int idle = 0; idle < 2;) {
             const unsigned n = a->ring->poll() + b->ring->poll();
             a->ring->flush();
             b->ring->flush();
             idle = n == 0 ? idle + 1 : 0;
+            all += n;
         }
+        return all;
+    }
+    // What is due now: frames and timers. Returns how many there were.
+    std::size_t settle() {
+        std::size_t all = 0, n;
+        do {
+            n = poll() + Engine::instance().wheel().expire(wire_clock());
+            all += n;
+        } while (n != 0);
+        return all;
+    }
+    // Time goes on to when something happens by itself, at most to `end`.
+    void go_on(std::uint64_t end) {
+        std::uint64_t next = end;
+        const std::uint64_t timer = Engine::instance().wheel().next_deadline();
+        if (timer != TimerWheel::kNever) next = std::min(next, timer > g_epoch ? timer - g_epoch : 0);
+        if (auto due = wire.next_due()) next = std::min(next, *due);
+        if (next > wire.now()) wire.advance(next - wire.now());
     }
     // Time passes: frames arrive and timers fire at their moments.
     void pass(std::uint64_t ns) {
         const std::uint64_t end = wire.now() + ns;
-        for (;;) {
-            poll();
-            const std::uint64_t timer = Engine::instance().wheel().next_deadline();
-            std::uint64_t next = end;
-            if (timer != TimerWheel::kNever && timer > g_epoch) next = std::min(next, timer - g_epoch);
-            if (auto due = wire.next_due()) next = std::min(next, *due);
-            if (next > wire.now()) wire.advance(next - wire.now());
-            Engine::instance().wheel().expire(wire_clock());
-            poll();
-            if (wire.now() >= end) return;
+        settle();
+        while (wire.now() < end) {
+            go_on(end);
+            settle();
         }
     }
-    // Passes time until `done()` or for `limit` ns. Returns done().
+    // Passes time until `done()` or for `limit` ns. Returns done(), which is asked whenever something has happened.
     template <class F>
     bool until(F&& done, std::uint64_t limit = 300'000'000'000) {
         const std::uint64_t end = wire.now() + limit;
-        poll();
         while (!done()) {
+            if (settle() != 0) continue;
             if (wire.now() >= end) return false;
-            const std::uint64_t timer = Engine::instance().wheel().next_deadline();
-            std::uint64_t next = end;
-            if (timer != TimerWheel::kNever && timer > g_epoch) next = std::min(next, timer - g_epoch);
-            if (auto due = wire.next_due()) next = std::min(next, *due);
-            pass(next > wire.now() ? next - wire.now() : 1'000'000);
+            go_on(end);
         }
         return true;
     }

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdio>
+#include <cstring>
 #include <functional>
 #include <optional>
 
@@ -183,6 +185,19 @@ class Tap {
     Tap& operator=(const Tap&) = delete;
 
     std::vector<Seen> take() { return std::exchange(seen, {}); }
+    // What was recorded, for a reader.
+    std::string text() const {
+        std::string out;
+        for (const Seen& s : seen) {
+            char line[160];
+            snprintf(line, sizeof line, "%12.6f %s%-3u %c%c%c%c%c seq %u +%zu ack %u win %u%s\n", static_cast<double>(s.at) / 1e9,
+                     s.from_a ? "a" : "                        b", s.number, s.flags & kSyn ? 'S' : '.', s.flags & kFin ? 'F' : '.',
+                     s.flags & kRst ? 'R' : '.', s.flags & kPsh ? 'P' : '.', s.flags & kAck ? 'A' : '.', s.seq, s.payload.size(),
+                     s.ack, s.window, s.dropped ? " LOST" : "");
+            out += line;
+        }
+        return out;
+    }
 
     std::function<bool(const Seen&)> drop;  // true: the segment is lost
     bool record = true, keep = false;

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <bit>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "libvma/tcp/isn.h"
+
+namespace {
+
+using namespace vma::tcp;
+
+constexpr SecretKey kKey{0x0706050403020100, 0x0f0e0d0c0b0a0908};
+constexpr Endpoints kEnds{0x0100120a, 0x0200120a, 40000, 80};
+
+// The vectors of the SipHash paper's appendix and of its reference implementation: bytes 0, 1, 2, ... of each
+// length.
+TEST(TcpIsn, SipHashVectors) {
+    std::vector<std::byte> input;
+    for (int i = 0; i < 15; i++) input.push_back(static_cast<std::byte>(i));
+    const std::span all(input);
+    EXPECT_EQ(siphash(kKey, all), 0xa129ca6149be45e5u);
+    EXPECT_EQ(siphash(kKey, all.first(0)), 0x726fdb47dd0e0e31u);
+    EXPECT_EQ(siphash(kKey, all.first(8)), 0x93f5f5799a932462u);
+}
+
+TEST(TcpIsn, ClockTicksEveryFourMicroseconds) {
+    const std::uint32_t base = initial_sequence(kKey, kEnds, 0);
+    EXPECT_EQ(initial_sequence(kKey, kEnds, 3'999), base);
+    EXPECT_EQ(initial_sequence(kKey, kEnds, 4'000), base + 1);
+    EXPECT_EQ(initial_sequence(kKey, kEnds, 1'000'000'000), base + 250'000);
+}
+
+TEST(TcpIsn, EveryEndAndTheKeyMatter) {
+    std::set<std::uint32_t> seen{initial_sequence(kKey, kEnds, 0)};
+    for (int bit = 0; bit < 32; bit++) {
+        Endpoints a = kEnds, b = kEnds, c = kEnds, d = kEnds;
+        a.local_addr ^= 1u << bit;
+        b.remote_addr ^= 1u << bit;
+        EXPECT_TRUE(seen.insert(initial_sequence(kKey, a, 0)).second);
+        EXPECT_TRUE(seen.insert(initial_sequence(kKey, b, 0)).second);
+        if (bit >= 16) continue;
+        c.local_port ^= static_cast<std::uint16_t>(1u << bit);
+        d.remote_port ^= static_cast<std::uint16_t>(1u << bit);
+        EXPECT_TRUE(seen.insert(initial_sequence(kKey, c, 0)).second);
+        EXPECT_TRUE(seen.insert(initial_sequence(kKey, d, 0)).second);
+    }
+    for (int bit = 0; bit < 64; bit++)
+        EXPECT_TRUE(
+            seen.insert(initial_sequence(SecretKey{kKey[0] ^ 1ull << bit, kKey[1]}, kEnds, 0)).second);
+}
+
+TEST(TcpIsn, TimestampOffsetIsTheHostsNotTheConnections) {
+    Endpoints other = kEnds;
+    other.local_port = 40001;
+    other.remote_port = 443;
+    EXPECT_EQ(timestamp_offset(kKey, kEnds), timestamp_offset(kKey, other));
+    other.remote_addr++;
+    EXPECT_NE(timestamp_offset(kKey, kEnds), timestamp_offset(kKey, other));
+    EXPECT_NE(timestamp_offset(kKey, kEnds),
+              initial_sequence(kKey, {kEnds.local_addr, kEnds.remote_addr}, 0));
+}
+
+TEST(TcpIsn, ProcessKeyIsStableAcrossThreads) {
+    const std::uint32_t sequence = initial_sequence(kEnds, 0), offset = timestamp_offset(kEnds);
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; i++)
+        threads.emplace_back([&] {
+            EXPECT_EQ(initial_sequence(kEnds, 0), sequence);
+            EXPECT_EQ(timestamp_offset(kEnds), offset);
+        });
+    for (auto& thread : threads) thread.join();
+    EXPECT_NE(sequence, initial_sequence(kKey, kEnds, 0));
+}
+
+TEST(TcpIsn, ForkedChildHasOtherNumbers) {
+    const std::uint32_t sequence = initial_sequence(kEnds, 0);
+    const std::uint64_t number = random_number();
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+        const bool inherited = initial_sequence(kEnds, 0) == sequence;
+        rekey_in_child();
+        const bool other = initial_sequence(kEnds, 0) != sequence && random_number() != number;
+        _exit(inherited && other ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    EXPECT_EQ(initial_sequence(kEnds, 0), sequence);
+}
+
+TEST(TcpIsn, RandomNumbersDoNotRepeat) {
+    std::set<std::uint64_t> seen;
+    int bits = 0;
+    for (int i = 0; i < 10000; i++) {
+        const std::uint64_t n = random_number();
+        EXPECT_TRUE(seen.insert(n).second);
+        bits += std::popcount(n);
+    }
+    EXPECT_NEAR(bits, 320000, 4000) << "ten standard deviations";
+}
+
+TEST(TcpIsn, PortsCoverTheRange) {
+    std::set<std::uint16_t> seen;
+    for (int i = 0; i < 2000; i++) {
+        const std::uint16_t port = ephemeral_port_start(50000, 50007);
+        EXPECT_GE(port, 50000);
+        EXPECT_LE(port, 50007);
+        seen.insert(port);
+    }
+    EXPECT_EQ(seen.size(), 8u);
+    EXPECT_EQ(ephemeral_port_start(7, 7), 7);
+    EXPECT_EQ(ephemeral_port_start(9, 7), 9);
+    for (int i = 0; i < 100; i++) EXPECT_GE(ephemeral_port_start(1, 65535), 1);
+}
+
+}  // namespace

@@ -1,0 +1,636 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The scoreboard: cases by hand, then thousands of random steps against a model that computes everything anew
+// from the definitions, and the number of segments looked at for a large window with loss.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "libvma/tcp/sack.h"
+
+namespace {
+
+using vma::tcp::AckOutcome;
+using vma::tcp::RecoveryPhase;
+using vma::tcp::SackBlock;
+using vma::tcp::SackOutcome;
+using vma::tcp::seq_at_or_before;
+using vma::tcp::seq_before;
+
+struct Seg {
+    Seg* next = nullptr;
+    std::uint32_t seq = 0;
+    std::uint32_t len = 0;
+    std::uint8_t flags = 0x07;  // bits of somebody else's, which must stay
+};
+
+long g_steps = 0;  // segments walked to
+
+struct ListAccess {
+    using Segment = Seg;
+    static constexpr std::uint8_t kSacked = 0x20, kLost = 0x40, kRetransmitted = 0x80;
+    static Seg* next(const Seg* s) {
+        g_steps++;
+        return s->next;
+    }
+    static std::uint32_t seq(const Seg* s) { return s->seq; }
+    static std::uint32_t len(const Seg* s) { return s->len; }
+    static std::uint8_t flags(const Seg* s) { return s->flags; }
+    static void set_flags(Seg* s, std::uint8_t flags) {
+        EXPECT_EQ(flags & 0x1f, s->flags & 0x1f);
+        s->flags = flags;
+    }
+};
+using Board = vma::tcp::Scoreboard<ListAccess>;
+constexpr std::uint8_t kSacked = ListAccess::kSacked, kLost = ListAccess::kLost,
+                       kRetransmitted = ListAccess::kRetransmitted;
+constexpr std::uint32_t kMss = 1000;
+
+// A sender's list of unacknowledged segments.
+struct Flight {
+    explicit Flight(std::uint32_t first = 0xffffe000u, bool sack = true) : una(first), nxt(first) {
+        board.init(sack, kMss, first);
+    }
+    ~Flight() {
+        for (Seg* s : segments) delete s;
+    }
+    void send(int count, std::uint32_t len = kMss) {
+        for (int i = 0; i < count; i++) {
+            auto* s = new Seg{nullptr, nxt, len};
+            if (!segments.empty()) segments.back()->next = s;
+            segments.push_back(s);
+            nxt += len;
+        }
+    }
+    Seg* head() { return segments.empty() ? nullptr : segments.front(); }
+    std::uint32_t outstanding() { return segments.empty() ? 0 : nxt - head()->seq; }
+    std::uint32_t pipe() { return board.pipe(outstanding()); }
+    // The n-th segment's first sequence number, counted from the beginning of everything in flight.
+    std::uint32_t at(int n) { return n < static_cast<int>(segments.size()) ? segments[n]->seq : nxt; }
+    SackBlock block(int from, int to) { return {at(from), at(to)}; }
+    AckOutcome ack(std::uint32_t to) {
+        const AckOutcome out = board.on_cumulative_ack(head(), to, nxt);
+        una = to;
+        while (!segments.empty() && seq_at_or_before(segments.front()->seq + segments.front()->len, una)) {
+            std::memset(static_cast<void*>(segments.front()), 0xee,
+                        sizeof(Seg));  // nobody may look at it again
+            delete segments.front();
+            segments.pop_front();
+        }
+        return out;
+    }
+    SackOutcome sack(std::vector<SackBlock> blocks) { return board.on_sack(head(), blocks, una, una, nxt); }
+    void resend(Seg* s) { board.on_retransmitted(head(), s, nxt); }
+    void rto(bool drop = true) { board.on_rto(head(), una, nxt, drop); }
+
+    Board board;
+    std::deque<Seg*> segments;
+    std::uint32_t una, nxt;
+};
+
+TEST(TcpSack, ThreeReportedSegmentsShowALoss) {
+    Flight f;
+    f.send(10);
+    EXPECT_EQ(f.pipe(), 10 * kMss);
+    EXPECT_EQ(f.sack({f.block(1, 2)}).newly_sacked, kMss);
+    EXPECT_EQ(f.sack({f.block(1, 3)}).newly_sacked, kMss);
+    EXPECT_FALSE(f.board.loss_found());
+    EXPECT_EQ(f.pipe(), 8 * kMss) << "room for limited transmit";
+    const SackOutcome out = f.sack({f.block(1, 4)});
+    EXPECT_EQ(out.newly_lost, kMss);
+    EXPECT_TRUE(f.board.loss_found());
+    EXPECT_EQ(f.pipe(), 6 * kMss);
+    EXPECT_EQ(f.board.highest_sacked(f.una), f.at(4));
+    f.board.enter_recovery(f.una, f.nxt);
+    EXPECT_FALSE(f.board.loss_found());
+    Seg* again = f.board.next_to_retransmit(f.head());
+    ASSERT_EQ(again, f.head());
+    f.resend(again);
+    EXPECT_EQ(f.pipe(), 7 * kMss);
+    EXPECT_EQ(f.board.retrans_bytes(), kMss);
+    EXPECT_EQ(f.board.next_to_retransmit(f.head()), nullptr);
+    const AckOutcome partial = f.ack(f.at(4));
+    EXPECT_TRUE(partial.partial);
+    EXPECT_TRUE(partial.retransmitted);
+    EXPECT_EQ(partial.bytes, 4 * kMss);
+    EXPECT_EQ(partial.delivered, kMss);
+    EXPECT_EQ(f.pipe(), 6 * kMss);
+    const AckOutcome last = f.ack(f.nxt);
+    EXPECT_TRUE(last.recovered);
+    EXPECT_EQ(f.board.phase(), RecoveryPhase::open);
+    EXPECT_EQ(f.board.sacked_bytes() + f.board.lost_bytes() + f.board.retrans_bytes(), 0u);
+}
+
+TEST(TcpSack, BytesCountToo) {
+    Flight f;
+    f.send(2, 100);
+    f.send(2, 1500);  // larger than the MSS has become
+    f.sack({f.block(2, 3)});
+    EXPECT_EQ(f.board.lost_bytes(), 0u);
+    f.sack({f.block(2, 4)});
+    EXPECT_EQ(f.board.lost_bytes(), 200u) << "more than two segments' bytes are above";
+}
+
+TEST(TcpSack, OnlyWholeSegmentsAreSacked) {
+    Flight f;
+    f.send(5);
+    EXPECT_EQ(f.sack({{f.at(1) + 1, f.at(3) - 1}}).newly_sacked, 0u);
+    EXPECT_EQ(f.sack({{f.at(1) + 1, f.at(4) - 1}}).newly_sacked, kMss);
+    EXPECT_EQ(f.sack({{f.at(1) + 1, f.at(4)}}).newly_sacked, kMss) << "grown by what completes a segment";
+    EXPECT_EQ(f.sack({{f.at(1), f.at(4)}}).newly_sacked, kMss) << "to the left as well";
+}
+
+TEST(TcpSack, BlocksNoReceiverMaySendAreIgnored) {
+    Flight f;
+    f.send(6);
+    f.ack(f.at(2));
+    EXPECT_EQ(f.sack({{f.una + 5, f.nxt + 1}}).invalid, 1u) << "beyond what was sent";
+    EXPECT_EQ(f.sack({{f.at(2), f.at(1)}}).invalid, 1u) << "turned around";
+    EXPECT_EQ(f.sack({{f.at(2), f.at(2)}}).invalid, 1u) << "empty";
+    EXPECT_EQ(f.sack({{f.una - 500, f.at(1)}}).invalid, 1u) << "across SND.UNA";
+    EXPECT_EQ(f.sack({{f.una, f.at(1)}}).invalid, 1u) << "at SND.UNA";
+    EXPECT_EQ(f.sack({{f.una + 0x80000000u, f.una + 0x80000001u}}).invalid, 1u);
+    EXPECT_EQ(f.board.invalid_blocks(), 6u);
+    EXPECT_EQ(f.board.sacked_bytes(), 0u);
+    const std::vector<SackBlock> many(20, f.block(1, 2));
+    EXPECT_EQ(f.sack(many).newly_sacked, kMss) << "more than fit into an option";
+}
+
+TEST(TcpSack, WithoutSackBlocksAreNothing) {
+    Flight f(1, false);
+    f.send(6);
+    EXPECT_EQ(f.sack({f.block(1, 5)}).newly_sacked, 0u);
+    EXPECT_EQ(f.board.sacked_bytes(), 0u);
+}
+
+TEST(TcpSack, DuplicatesAreRecognisedAndNotTakenForReports) {
+    Flight f;
+    f.send(10);
+    f.ack(f.at(3));
+    SackOutcome out = f.sack({{f.una - 2 * kMss, f.una - kMss}, f.block(2, 3)});
+    EXPECT_EQ(out.dsacks, 1u);
+    EXPECT_EQ(out.newly_sacked, kMss);
+    out = f.sack({f.block(2, 3), f.block(2, 5)});
+    EXPECT_EQ(out.dsacks, 1u) << "within the second block";
+    EXPECT_EQ(out.newly_sacked, 2 * kMss);
+    out = f.sack({f.block(2, 5), {f.una - 2 * kMss, f.una - kMss}});
+    EXPECT_EQ(out.dsacks, 0u) << "only the first block reports duplicates";
+    EXPECT_EQ(out.invalid, 1u);
+    EXPECT_EQ(f.board.dsacks(), 2u);
+}
+
+TEST(TcpSack, AnOvertakenAckReportsNoDuplicates) {
+    Flight f;
+    f.send(10);
+    const std::uint32_t old_ack = f.una;
+    const SackBlock old_block = f.block(2, 4);
+    f.ack(f.at(5));
+    const std::vector<SackBlock> blocks{old_block};
+    const SackOutcome out = f.board.on_sack(f.head(), blocks, old_ack, f.una, f.nxt);
+    EXPECT_EQ(out.dsacks, 0u);
+    EXPECT_EQ(out.invalid, 0u) << "late, not wrong";
+    EXPECT_EQ(out.newly_sacked, 0u);
+}
+
+TEST(TcpSack, DuplicatesOfAllRetransmissionsMeanItWasSpurious) {
+    Flight f;
+    f.send(10);
+    f.sack({f.block(2, 5)});
+    f.board.enter_recovery(f.una, f.nxt);
+    for (int i = 0; i < 2; i++) f.resend(f.board.next_to_retransmit(f.head()));
+    EXPECT_EQ(f.board.next_to_retransmit(f.head()), nullptr);
+    EXPECT_FALSE(f.board.all_retransmissions_needless());
+    const std::uint32_t start = f.una;
+    f.ack(f.at(6));
+    f.sack({{start, start + kMss}});
+    EXPECT_FALSE(f.board.all_retransmissions_needless());
+    f.sack({{start + kMss, start + 2 * kMss}});
+    EXPECT_TRUE(f.board.all_retransmissions_needless());
+    EXPECT_FALSE(f.board.all_retransmissions_needless()) << "says so once";
+    f.board.undo(f.head());
+    EXPECT_EQ(f.board.phase(), RecoveryPhase::open);
+    EXPECT_EQ(f.pipe(), 4 * kMss);
+}
+
+TEST(TcpSack, ALostRetransmissionIsFound) {
+    Flight f;
+    f.send(10);
+    f.sack({f.block(1, 4)});
+    f.board.enter_recovery(f.una, f.nxt);
+    f.resend(f.board.next_to_retransmit(f.head()));
+    f.sack({f.block(1, 10)});
+    EXPECT_EQ(f.board.next_to_retransmit(f.head()), nullptr) << "all of that had been sent before it";
+    f.send(3);
+    f.sack({f.block(1, 12)});
+    EXPECT_EQ(f.board.next_to_retransmit(f.head()), nullptr);
+    EXPECT_EQ(f.sack({f.block(1, 13)}).newly_lost, kMss);
+    EXPECT_EQ(f.board.next_to_retransmit(f.head()), f.head());
+    EXPECT_EQ(f.pipe(), 0u);
+}
+
+TEST(TcpSack, RescuesWhatIsBelowTheHighestReportWhenIdle) {
+    Flight f;
+    f.send(8);
+    f.sack({f.block(1, 4), f.block(6, 7)});
+    EXPECT_EQ(f.board.next_to_rescue(f.head()), nullptr) << "not in a recovery";
+    f.board.enter_recovery(f.una, f.nxt);
+    f.resend(f.board.next_to_retransmit(f.head()));
+    EXPECT_EQ(f.board.next_to_retransmit(f.head()), nullptr);
+    for (int n : {4, 5}) {
+        Seg* s = f.board.next_to_rescue(f.head());
+        ASSERT_NE(s, nullptr);
+        EXPECT_EQ(s->seq, f.at(n));
+        f.resend(s);
+    }
+    EXPECT_EQ(f.board.next_to_rescue(f.head()), nullptr);
+    EXPECT_EQ(f.pipe(), 8 * kMss - 4 * kMss - kMss + 3 * kMss);
+}
+
+TEST(TcpSack, TimeoutMarksEverythingAndForgetsReports) {
+    Flight f;
+    f.send(6);
+    f.sack({f.block(2, 3), f.block(4, 5)});
+    f.resend(f.head());
+    f.rto();
+    EXPECT_EQ(f.board.phase(), RecoveryPhase::timeout);
+    EXPECT_EQ(f.pipe(), 0u);
+    EXPECT_EQ(f.board.lost_segments(), 6u);
+    EXPECT_EQ(f.board.sacked_bytes(), 0u);
+    for (int i = 0; i < 3; i++) {
+        Seg* s = f.board.next_to_retransmit(f.head());
+        ASSERT_EQ(s, f.segments[static_cast<std::size_t>(i)]);
+        f.resend(s);
+    }
+    EXPECT_EQ(f.sack({f.block(4, 5)}).newly_sacked, kMss) << "the same report again counts again";
+    EXPECT_TRUE(f.ack(f.at(3)).retransmitted);
+    EXPECT_EQ(f.board.phase(), RecoveryPhase::timeout);
+    EXPECT_TRUE(f.ack(f.nxt).recovered);
+}
+
+TEST(TcpSack, TimeoutMayKeepReports) {
+    Flight f;
+    f.send(6);
+    f.sack({f.block(2, 3), f.block(4, 5)});
+    f.rto(false);
+    EXPECT_EQ(f.board.sacked_bytes(), 2 * kMss);
+    EXPECT_EQ(f.board.lost_bytes(), 4 * kMss);
+    EXPECT_EQ(f.pipe(), 0u);
+    f.ack(f.nxt);
+    EXPECT_EQ(f.board.sacked_bytes(), 0u);
+}
+
+TEST(TcpSack, RenegingIsSeen) {
+    Flight f;
+    f.send(6);
+    f.sack({f.block(1, 3)});
+    EXPECT_TRUE(f.ack(f.at(1)).reneged);
+    f.rto();
+    EXPECT_EQ(f.board.next_to_retransmit(f.head()), f.head());
+}
+
+TEST(TcpSack, SplitSegmentsKeepTheirMarks) {
+    Flight f;
+    f.send(6);
+    f.sack({f.block(2, 5)});
+    Seg* first = f.segments[0];
+    auto* second = new Seg{first->next, first->seq + 400, 600};
+    first->len = 400;
+    first->next = second;
+    f.segments.insert(f.segments.begin() + 1, second);
+    f.board.on_split(first, second);
+    EXPECT_EQ(f.board.lost_segments(), 3u);
+    EXPECT_EQ(f.board.lost_bytes(), 2 * kMss);
+    f.board.enter_recovery(f.una, f.nxt);
+    f.resend(f.board.next_to_retransmit(f.head()));
+    EXPECT_EQ(f.board.next_to_retransmit(f.head()), second);
+    f.ack(f.nxt);
+    EXPECT_EQ(f.board.lost_segments() + f.board.retrans_segments() + f.board.sacked_segments(), 0u);
+}
+
+TEST(TcpReno, ThirdDuplicateStartsARecoveryAndPartialAcksContinueIt) {
+    Flight f(0xfffff000u, false);
+    f.send(10);
+    EXPECT_FALSE(f.board.on_duplicate_ack(f.head(), f.una, f.outstanding()));
+    EXPECT_FALSE(f.board.on_duplicate_ack(f.head(), f.una, f.outstanding()));
+    EXPECT_EQ(f.pipe(), 8 * kMss) << "limited transmit: one segment for each";
+    f.send(2);
+    EXPECT_TRUE(f.board.on_duplicate_ack(f.head(), f.una, f.outstanding()));
+    EXPECT_TRUE(f.board.loss_found());
+    f.board.enter_recovery(f.una, f.nxt);
+    ASSERT_EQ(f.board.next_to_retransmit(f.head()), f.head());
+    f.resend(f.head());
+    EXPECT_EQ(f.pipe(), 12 * kMss - 3 * kMss - kMss + kMss);
+    for (int i = 0; i < 20; i++) EXPECT_FALSE(f.board.on_duplicate_ack(f.head(), f.una, f.outstanding()));
+    EXPECT_EQ(f.pipe(), kMss) << "no more can have arrived than was sent";
+    const AckOutcome out = f.ack(f.at(4));  // the fifth is missing too
+    EXPECT_TRUE(out.partial);
+    ASSERT_EQ(f.board.next_to_retransmit(f.head()), f.head());
+    f.resend(f.head());
+    EXPECT_EQ(f.board.next_to_retransmit(f.head()), nullptr);
+    EXPECT_TRUE(f.ack(f.nxt).recovered);
+    EXPECT_EQ(f.board.sacked_bytes(), 0u);
+}
+
+TEST(TcpReno, EchoesAfterARecoveryStartNoOther) {
+    Flight f(1, false);
+    f.send(10);
+    f.rto();
+    f.resend(f.head());
+    for (int i = 0; i < 5; i++) EXPECT_FALSE(f.board.on_duplicate_ack(f.head(), f.una, f.outstanding()));
+    EXPECT_TRUE(f.ack(f.nxt).recovered);
+    f.send(10);
+    for (int i = 0; i < 5; i++) EXPECT_FALSE(f.board.on_duplicate_ack(f.head(), f.una, f.outstanding()));
+    f.ack(f.at(1));
+    f.board.on_duplicate_ack(f.head(), f.una, f.outstanding());
+    f.board.on_duplicate_ack(f.head(), f.una, f.outstanding());
+    EXPECT_TRUE(f.board.on_duplicate_ack(f.head(), f.una, f.outstanding()));
+}
+
+// The definitions, computed anew over all segments each time.
+struct Model {
+    struct Entry {
+        std::uint32_t seq, len;
+        bool sacked = false, timed_out = false, retrans = false;
+    };
+    std::deque<Entry> entries;
+    bool head_again = false;
+    std::uint32_t head_again_nxt = 0;
+
+    // For each segment, whether it is lost.
+    std::vector<bool> lost() const {
+        std::vector<bool> result(entries.size());
+        unsigned segments = 0;
+        std::uint64_t bytes = 0;
+        for (std::size_t i = entries.size(); i-- > 0;) {
+            const Entry& e = entries[i];
+            result[i] = !e.sacked && (e.timed_out || segments >= 3 || bytes > 2 * kMss);
+            if (e.sacked) {
+                segments++;
+                bytes += e.len;
+            }
+        }
+        return result;
+    }
+    std::uint32_t highest(std::uint32_t una) const {
+        for (std::size_t i = entries.size(); i-- > 0;)
+            if (entries[i].sacked) return entries[i].seq + entries[i].len;
+        return una;
+    }
+};
+
+// A receiver that stores what arrives and reports it as a kernel does, most recent block first.
+struct Receiver {
+    std::uint32_t next;
+    std::vector<SackBlock> blocks;  // most recent first
+
+    // Returns the D-SACK block if all of it was there already.
+    std::vector<SackBlock> arrive(std::uint32_t seq, std::uint32_t len) {
+        SackBlock fresh{seq, seq + len};
+        std::vector<SackBlock> report;
+        bool known = seq_at_or_before(fresh.right, next);
+        for (const SackBlock& b : blocks)
+            known |= seq_at_or_before(b.left, fresh.left) && seq_at_or_before(fresh.right, b.right);
+        if (known) report.push_back(fresh);
+        if (!known || seq_before(next, fresh.left)) {
+            std::vector<SackBlock> kept;
+            for (const SackBlock& b : blocks) {
+                if (seq_before(b.right, fresh.left) || seq_before(fresh.right, b.left)) {
+                    kept.push_back(b);
+                } else {
+                    if (seq_before(b.left, fresh.left)) fresh.left = b.left;
+                    if (seq_before(fresh.right, b.right)) fresh.right = b.right;
+                }
+            }
+            kept.insert(kept.begin(), fresh);
+            blocks = kept;
+        }
+        std::erase_if(blocks, [&](const SackBlock& b) {
+            if (!seq_at_or_before(b.left, next)) return false;
+            if (seq_before(next, b.right)) next = b.right;
+            return true;
+        });
+        for (const SackBlock& b : blocks)
+            if (report.size() < 4) report.push_back(b);
+        return report;
+    }
+};
+
+TEST(TcpSack, AgreesWithTheDefinitionsOverRandomTransfers) {
+    for (unsigned seed = 0; seed < 24; seed++) {
+        std::mt19937 random(seed);
+        Flight f(seed % 2 == 0 ? 0xfffffff0u - seed * 7000 : random());
+        Model model;
+        Receiver receiver{f.una, {}};
+        struct Packet {
+            std::uint32_t seq, len;
+        };
+        std::vector<Packet> network;
+        struct Ack {
+            std::uint32_t ack;
+            std::vector<SackBlock> blocks;
+        };
+        std::vector<Ack> acks;
+        const unsigned loss = random() % 30;
+        const bool reorder_acks = seed % 3 == 0;
+        std::uint64_t dsacks = 0;
+        const auto check = [&](int step) {
+            std::uint64_t sacked = 0, lost = 0, retrans = 0;
+            std::size_t first_to_send = SIZE_MAX;
+            ASSERT_EQ(model.entries.size(), f.segments.size());
+            const std::vector<bool> all_lost = model.lost();
+            for (std::size_t i = 0; i < model.entries.size(); i++) {
+                const Model::Entry& e = model.entries[i];
+                const bool is_lost = all_lost[i];
+                if (e.sacked) sacked += e.len;
+                if (is_lost) lost += e.len;
+                if (!e.sacked && e.retrans) retrans += e.len;
+                if (is_lost && !e.retrans && first_to_send == SIZE_MAX) first_to_send = i;
+                const std::uint8_t flags = f.segments[i]->flags;
+                ASSERT_EQ((flags & kSacked) != 0, e.sacked)
+                    << "seed " << seed << " step " << step << " segment " << i;
+                ASSERT_EQ((flags & kLost) != 0, is_lost)
+                    << "seed " << seed << " step " << step << " segment " << i;
+            }
+            ASSERT_EQ(f.board.sacked_bytes(), sacked) << "seed " << seed << " step " << step;
+            ASSERT_EQ(f.board.lost_bytes(), lost) << "seed " << seed << " step " << step;
+            ASSERT_EQ(f.board.retrans_bytes(), retrans) << "seed " << seed << " step " << step;
+            ASSERT_EQ(f.board.highest_sacked(f.una), model.highest(f.una));
+            Seg* again = f.board.next_to_retransmit(f.head());
+            ASSERT_EQ(again, first_to_send == SIZE_MAX ? nullptr : f.segments[first_to_send])
+                << seed << " " << step;
+        };
+        const auto resend = [&](std::size_t i) {
+            Seg* s = f.segments[i];
+            f.resend(s);
+            Model::Entry& e = model.entries[i];
+            if (!e.sacked) e.retrans = true;
+            if (i == 0) {
+                model.head_again = true;
+                model.head_again_nxt = f.nxt;
+            }
+            network.push_back({s->seq, s->len});
+        };
+        for (int step = 0; step < 2000; step++) {
+            switch (random() % 8) {
+                case 0:
+                case 1: {
+                    if (f.segments.size() > 150) break;
+                    for (unsigned n = random() % 12; n > 0; n--) {
+                        const std::uint32_t len = random() % 4 == 0 ? 1 + random() % kMss : kMss;
+                        network.push_back({f.nxt, len});
+                        model.entries.push_back({f.nxt, len});
+                        f.send(1, len);
+                    }
+                    break;
+                }
+                case 2:
+                case 3:
+                case 4: {  // packets arrive, or not
+                    for (unsigned n = random() % 8; n > 0 && !network.empty(); n--) {
+                        const std::size_t i = random() % 5 == 0 ? random() % network.size() : 0;
+                        const Packet p = network[i];
+                        if (random() % 20 != 0)
+                            network.erase(network.begin() + static_cast<long>(i));  // else twice
+                        if (random() % 100 < loss) continue;
+                        auto report = receiver.arrive(p.seq, p.len);
+                        acks.push_back({receiver.next, report});
+                    }
+                    break;
+                }
+                case 5:
+                case 6: {
+                    for (unsigned n = random() % 8; n > 0 && !acks.empty(); n--) {
+                        const std::size_t i = reorder_acks && random() % 4 == 0 ? random() % acks.size() : 0;
+                        Ack a = acks[i];
+                        acks.erase(acks.begin() + static_cast<long>(i));
+                        if (random() % 100 < loss) continue;
+                        if (seq_before(f.una, a.ack)) {
+                            std::uint64_t delivered = 0;
+                            unsigned gone = 0;
+                            while (!model.entries.empty() &&
+                                   seq_at_or_before(model.entries[0].seq + model.entries[0].len, a.ack)) {
+                                if (!model.entries[0].sacked) delivered += model.entries[0].len;
+                                model.entries.pop_front();
+                                gone++;
+                            }
+                            const RecoveryPhase before = f.board.phase();
+                            const std::uint32_t point = f.board.recovery_point();
+                            const AckOutcome out = f.ack(a.ack);
+                            ASSERT_EQ(out.delivered, delivered);
+                            ASSERT_EQ(out.segments, gone);
+                            ASSERT_EQ(out.recovered,
+                                      before != RecoveryPhase::open && !seq_before(a.ack, point));
+                            if (gone != 0) {
+                                model.head_again = !model.entries.empty() && model.entries[0].retrans;
+                                model.head_again_nxt = f.nxt;
+                            }
+                        }
+                        // What the blocks say, by the definitions.
+                        std::uint64_t newly = 0;
+                        std::vector<SackBlock> b = a.blocks;
+                        if (!b.empty() && (seq_at_or_before(b[0].right, a.ack) ||
+                                           (b.size() > 1 && seq_at_or_before(b[1].left, b[0].left) &&
+                                            seq_at_or_before(b[0].right, b[1].right)))) {
+                            dsacks++;
+                            b.erase(b.begin());
+                        }
+                        for (const SackBlock& block : b) {
+                            if (!seq_before(f.una, block.left)) continue;
+                            for (Model::Entry& e : model.entries)
+                                if (!e.sacked && seq_at_or_before(block.left, e.seq) &&
+                                    seq_at_or_before(e.seq + e.len, block.right)) {
+                                    e.sacked = true;
+                                    newly += e.len;
+                                }
+                        }
+                        if (newly != 0 && model.head_again && !model.entries.empty()) {
+                            Model::Entry& h = model.entries[0];
+                            const std::uint32_t high = model.highest(f.una);
+                            if (h.retrans && model.lost()[0] && seq_before(model.head_again_nxt, high) &&
+                                high - model.head_again_nxt > 2 * kMss) {
+                                h.retrans = false;
+                                model.head_again = false;
+                            }
+                        }
+                        const SackOutcome out = f.board.on_sack(f.head(), a.blocks, a.ack, f.una, f.nxt);
+                        ASSERT_EQ(out.newly_sacked, newly) << "seed " << seed << " step " << step;
+                        ASSERT_EQ(out.invalid, 0u);
+                        ASSERT_EQ(f.board.dsacks(), dsacks);
+                        check(step);
+                    }
+                    break;
+                }
+                default:
+                    if (random() % 60 == 0 && !f.segments.empty()) {
+                        const bool drop = random() % 2 == 0;
+                        f.rto(drop);
+                        for (Model::Entry& e : model.entries) {
+                            if (drop) e.sacked = false;
+                            if (!e.sacked) {
+                                e.timed_out = true;
+                                e.retrans = false;
+                            }
+                        }
+                        model.head_again = false;
+                    }
+            }
+            if (f.board.loss_found() && random() % 2 == 0) f.board.enter_recovery(f.una, f.nxt);
+            for (unsigned n = random() % 3; n > 0; n--) {
+                Seg* s = f.board.next_to_retransmit(f.head());
+                if (s == nullptr && random() % 4 == 0) s = f.board.next_to_rescue(f.head());
+                if (s == nullptr) break;
+                for (std::size_t i = 0; i < f.segments.size(); i++)
+                    if (f.segments[i] == s) {
+                        ASSERT_FALSE(model.entries[i].sacked || model.entries[i].retrans);
+                        resend(i);
+                    }
+            }
+            if (random() % 4 == 0) network.resize(std::min<std::size_t>(network.size(), 400));
+            check(step);
+            if (HasFatalFailure()) return;
+        }
+    }
+}
+
+// 2,000 segments in flight, one in twenty lost, an ACK for each that arrives, then the retransmissions: how
+// many segments are walked to grows with their number, not with its square.
+TEST(TcpSack, ALargeWindowWithLossCostsAFewStepsForEachAck) {
+    for (const bool lose_again : {false, true}) {
+        Flight f;
+        constexpr int kCount = 2000;
+        Receiver receiver{f.una, {}};
+        std::mt19937 random(3);
+        f.send(kCount);
+        std::vector<SackBlock> arriving;
+        for (Seg* s : f.segments)
+            if (s != f.head() && random() % 20 != 0) arriving.push_back({s->seq, s->seq + s->len});
+        g_steps = 0;
+        long acks = 0;
+        const auto arrive = [&](const SackBlock& packet) {
+            auto blocks = receiver.arrive(packet.left, packet.right - packet.left);
+            if (blocks.size() > 3) blocks.resize(3);  // beside timestamps
+            if (receiver.next != f.una) f.ack(receiver.next);
+            f.board.on_sack(f.head(), blocks, receiver.next, f.una, f.nxt);
+            acks++;
+        };
+        for (const SackBlock& packet : arriving) {
+            arrive(packet);
+            if (f.board.loss_found()) f.board.enter_recovery(f.una, f.nxt);
+        }
+        // The first retransmission is lost again, so the others fill holes far behind SND.UNA.
+        bool first = true;
+        while (Seg* s = f.board.next_to_retransmit(f.head())) {
+            const SackBlock packet{s->seq, s->seq + s->len};
+            f.resend(s);
+            if (!(first && lose_again)) arrive(packet);
+            first = false;
+        }
+        EXPECT_GT(f.board.retrans_segments() + (f.segments.empty() ? 1u : 0u), 0u);
+        EXPECT_LE(g_steps, 12 * (acks + kCount)) << "acks " << acks;
+    }
+}
+
+}  // namespace
