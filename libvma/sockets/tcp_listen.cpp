@@ -16,6 +16,7 @@
 #include "libvma/sockets/names.h"
 #include "libvma/sockets/tcp_defaults.h"
 #include "libvma/sockets/tcp_wait.h"
+#include "libvma/tcp/engine.h"
 
 namespace vma::sockets {
 namespace {
@@ -61,6 +62,8 @@ void TcpSocket::set_rules(std::vector<Rule> wanted) noexcept {
                 now.push_back(r);
             } else if (auto added = r.ring->attach(r.spec, listener, share); added) {
                 now.push_back(r);
+                // SYNs are answered although the program does something else.
+                tcp::Engine::instance().started(*r.ring);
             } else {
                 log::once(log::Level::warn, "a TCP listener on {} is served by the kernel: {}", r.ring->attr().name,
                           added.error().what);
@@ -70,7 +73,10 @@ void TcpSocket::set_rules(std::vector<Rule> wanted) noexcept {
         log::once(log::Level::warn, "a TCP listener is served by the kernel: out of memory");
     }
     for (const Rule& r : rules_)
-        if (!has(now, r)) r.ring->detach(r.spec, listener);
+        if (!has(now, r)) {
+            r.ring->detach(r.spec, listener);
+            tcp::Engine::instance().stopped(*r.ring);
+        }
     rules_ = std::move(now);
 
     unsigned n = 0;
