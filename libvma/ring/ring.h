@@ -60,6 +60,8 @@ class FrameSink {
     virtual bool deliver(RxBuffer* buffer) noexcept = 0;
     // The batch is over in which deliver() called Ring::at_batch_end(this). With rx_lock_ held; it may send.
     virtual void batch_end(Ring& ring) noexcept { (void)ring; }
+    // The time of Ring::when_idle() has come. With rx_lock_ held; it may send.
+    virtual void idle(Ring& ring) noexcept { (void)ring; }
     // After Ring::detach_soon(): no deliver() will come for that flow. With rx_lock_ held.
     virtual void detached(Ring& ring) noexcept { (void)ring; }
 };
@@ -127,6 +129,9 @@ class Ring {
     void detach_soon(const verbs::FlowSpec& spec, FrameSink* sink) noexcept;
     // For deliver(): calls sink->batch_end() when the frames of this poll have been handed out. Once a batch and sink.
     void at_batch_end(FrameSink* sink) noexcept { batch_.push_back(sink); }
+    // With rx_lock_ held: calls sink->idle() in a poll() that finds nothing and comes `ticks` or more from now. Not called
+    // while nobody polls. The sink must not be detached meanwhile, or it is forgotten.
+    void when_idle(FrameSink* sink, std::uint64_t ticks) noexcept;
     // With rx_lock_ held: are buffers getting scarce? Sinks then copy what they keep, and release.
     bool scarce() const noexcept { return posted_ + free_count_ < depth_ / 2; }
     // How many times this ring was polled: a thread that helps out sees whether somebody else does.
@@ -203,6 +208,7 @@ class Ring {
     void flush_slow() noexcept;
     bool reap_tx() noexcept;
     void end_batch() noexcept;
+    void serve_idle() noexcept;
     void detach_locked(const verbs::FlowSpec& spec, FrameSink* sink) noexcept;
     void detach_doomed() noexcept;
     void send_all_held() noexcept;
@@ -260,6 +266,8 @@ class Ring {
     static inline std::atomic<int> timestamps_{0};
     RingCounters rx_counters_;
     std::vector<FrameSink*> batch_;     // who wants batch_end()
+    std::vector<FrameSink*> idle_;      // who wants idle()
+    std::uint64_t idle_due_ = 0;        // ticks
     std::atomic<std::uint32_t> polls_{0};
     Lock doomed_lock_;                  // a leaf
     std::vector<std::pair<verbs::FlowSpec, FrameSink*>> doomed_;  // detach_soon(), not done yet

@@ -23,6 +23,7 @@ namespace {
 
 std::atomic<std::size_t> g_count{0};
 
+constexpr std::int64_t kExpectedBurst = 512;  // frames of a peer that find a buffer while nobody polls
 constexpr std::uint32_t kInEvents = EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLPRI | EPOLLHUP | EPOLLERR;
 
 State state_of(const tcp_pcb& pcb) noexcept {
@@ -90,6 +91,7 @@ bool Connection::attach() noexcept {
     attached_ = true;
     ref();  // the rule's; detached() gives it back
     ring_.store(ring, std::memory_order_release);
+    ring->expect(kExpectedBurst);
     Engine::instance().started(*ring);
     return true;
 }
@@ -337,6 +339,7 @@ void Connection::free_queues() noexcept {
 
 void Connection::detached(ring::Ring& ring) noexcept {
     Engine::instance().stopped(ring);
+    ring.expect(-kExpectedBurst);
     // Frames that this batch has staged find no PCB any more.
     while (staged_first_ != nullptr) {
         ring::RxBuffer* next = staged_first_->next;

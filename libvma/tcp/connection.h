@@ -166,6 +166,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     // ring::FrameSink
     bool deliver(ring::RxBuffer* buffer) noexcept override;
     void batch_end(ring::Ring& ring) noexcept override;
+    void idle(ring::Ring& ring) noexcept override;
     void detached(ring::Ring& ring) noexcept override;
     // ring::HeldSender
     void send_held() noexcept override;
@@ -253,7 +254,6 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     // ---- send (output.cpp) ----
     void output() noexcept;     // whatever may be sent now: retransmissions, data, an ACK
     void acknowledge(std::uint64_t now) noexcept;
-    bool only_delayed() const noexcept { return delayed_only_; }
     void resegment() noexcept;
     std::uint32_t timestamp() const noexcept;
     bool send_segment(tcp_seg* seg, bool again) noexcept;
@@ -353,8 +353,10 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     std::uint64_t last_data_rx_ns_ = 0, last_data_tx_ns_ = 0;
     std::uint64_t ts_recent_ns_ = 0;
     std::uint32_t largest_in_ = 0;          // the peer's segments, as seen
+    std::uint32_t bulk_bytes_ = 0;          // received without a pause in which we sent data
+    bool ack_when_idle_ = false;            // the ring is to remind us of an ACK that is due soon
+    bool idle_asked_ = false;               // and has been told so; under its rx_lock
     bool pingpong_ = false;                 // requests and answers alternate: an ACK can wait for the answer
-    bool delayed_only_ = false;
 
     // send
     tcp_seg* tail_ = nullptr;               // last of pcb_->unsent if data may be appended to it

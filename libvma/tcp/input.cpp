@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "libvma/config/params.h"
+#include "libvma/runtime/clock.h"
 #include "libvma/tcp/connection.h"
 #include "libvma/tcp/engine.h"
 #include "libvma/tcp/isn.h"
@@ -21,6 +22,7 @@ namespace {
 constexpr std::uint32_t kMaxMerged = 60000;           // lwIP counts a segment's bytes in 16 bits
 constexpr std::uint32_t kMaxPieces = 256;             // short pieces in a receive queue before they are copied together
 constexpr std::size_t kCompactBlock = 4096;
+constexpr std::uint64_t kAckAgeUsec = 20;
 constexpr unsigned kChallengesPerSecond = 100;        // RFC 5961 section 7; a connection's own share
 constexpr std::uint64_t kPawsIdleNs = 24ull * 86400 * 1'000'000'000;
 
@@ -164,6 +166,11 @@ void Connection::batch_end(ring::Ring& ring) noexcept {
         ref();
         if (!backlog_any_.load(std::memory_order_acquire)) {
             input_list(list);
+            if (ack_when_idle_ && !idle_asked_ && attached_) {
+                idle_asked_ = true;
+                static const std::uint64_t kTicks = kAckAgeUsec * clock::ticks_per_usec();
+                ring.when_idle(this, kTicks);
+            }
             leave();
             unref();
             return;
@@ -181,6 +188,15 @@ void Connection::batch_end(ring::Ring& ring) noexcept {
     backlog_lock_.unlock();
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (lock_.try_lock()) leave();  // its owner let go meanwhile
+}
+
+void Connection::idle(ring::Ring&) noexcept {
+    idle_asked_ = false;
+    if (!lock_.try_lock()) return;  // its owner, or the timer
+    ref();
+    if (pcb_ != nullptr && ack_when_idle_) send_ack();
+    leave();
+    unref();
 }
 
 void Connection::input_list(ring::RxBuffer* list) noexcept {
@@ -260,6 +276,7 @@ void Connection::input(pbuf* p) noexcept {
     pcb_->cwnd = 0x7fffffff;
     pcb_->bytes_acked = 0;
     pcb_->rttest = 0;
+    tcp_clear_flags(pcb_, TF_ACK_DELAY);  // else lwIP wants an ACK for every second call of it
     const std::uint32_t una = pcb_->lastack, window = pcb_->snd_wnd;
     const bool handshake = pcb_->state == SYN_SENT || pcb_->state == SYN_RCVD;
     in_lwip([&](lwip::Entry& entry) { entry.input(p, {ends_.remote_addr}, {ends_.local_addr}); });
@@ -423,6 +440,7 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
         ack_due_bytes_ += length;
         counters_.bytes_in += length;
         pingpong_ = last_data_tx_ns_ > last_data_rx_ns_;
+        bulk_bytes_ = pingpong_ ? 0 : bulk_bytes_ + std::min(length, 0x7fffffffu - bulk_bytes_);
         last_data_rx_ns_ = last_rx_ns_;
         largest_in_ = std::max(largest_in_, std::min(length, std::uint32_t{wanted_mss()}));
     }
