@@ -301,6 +301,7 @@ int TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
     sa_family_t family = AF_INET;
     const bool readable = len >= sizeof family && UserMemory::readable(addr, sizeof family);
     if (readable) std::memcpy(&family, addr, sizeof family);
+    int saved = errno;  // opening a ring, for one, leaves its traces
     flush();
 
     state_lock_.lock();
@@ -317,7 +318,9 @@ int TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
         if (family == AF_UNSPEC) return disconnect(fd);
         if (phase() == Phase::connected) return failed(EISCONN);
         held.now();
-        return await_connect(fd, EALREADY);
+        const int r = await_connect(fd, EALREADY);
+        if (r == 0) errno = saved;
+        return r;
     }
     if (family == AF_UNSPEC && readable) {
         const int r = os::connect(fd, addr, len);
@@ -330,12 +333,15 @@ int TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
     if (const int error = start_connect(fd, addr, len, ours); ours) {
         held.now();
         if (error != 0) return failed(error);
-        return await_connect(fd, EINPROGRESS);
+        const int r = await_connect(fd, EINPROGRESS);
+        if (r == 0) errno = saved;
+        return r;
     }
     // Any thread's call from now on is the kernel's. A connect() that fails at once leaves a socket that may try elsewhere.
     settle_options(fd);
     set_phase(Phase::kernel);
     held.now();
+    errno = saved;
     const int r = os::connect(fd, addr, len);
     const bool over = r != 0 && errno != EINPROGRESS && errno != EINTR && errno != EALREADY && errno != EISCONN;
     if (over && phase() == Phase::kernel) set_phase(Phase::fresh);

@@ -173,8 +173,8 @@ ssize_t TcpSocket::splice_out(int in, off64_t* in_offset, int out, off64_t* out_
         }
         iovec iov{buffer, std::min(len - moved, sizeof buffer)};
         IovCursor at(&iov, 1, iov.iov_len);
-        const bool now = moved != 0 || (flags & SPLICE_F_NONBLOCK) != 0;
-        const ssize_t n = receive(in, at, now ? MSG_DONTWAIT : 0);
+        // SPLICE_F_NONBLOCK is about the pipe; the socket has its own flag.
+        const ssize_t n = receive(in, at, moved != 0 ? MSG_DONTWAIT : 0);
         if (n == -EREMOTE && moved == 0) {
             handover(in, "urgent data");
             return has_connection() ? failed(EOPNOTSUPP) : os::splice(in, nullptr, out, nullptr, len, flags);

@@ -14,6 +14,7 @@ constexpr std::size_t kEntries = 32;  // pages remembered for each kind; static 
 
 struct Known {
     std::uintptr_t page[2][kEntries];  // page number + 1
+    std::uintptr_t first[2], end[2];   // pages of the last long buffer, which would not fit above
 };
 thread_local Known t_known;
 
@@ -34,12 +35,18 @@ bool UserMemory::check(const void* start, std::size_t length, unsigned kind) noe
     if (length == 0) return true;
     const auto first = reinterpret_cast<std::uintptr_t>(start);
     if (first + length < first) return false;
-    for (std::uintptr_t page = first >> kPageBits; page <= (first + length - 1) >> kPageBits; page++) {
+    const std::uintptr_t from = first >> kPageBits, end = ((first + length - 1) >> kPageBits) + 1;
+    if (from >= t_known.first[kind] && end <= t_known.end[kind]) return true;
+    for (std::uintptr_t page = from; page < end; page++) {
         std::uintptr_t& known = t_known.page[kind][page % kEntries];
         if (known == page + 1) continue;
         std::uintptr_t address = page << kPageBits;
         if (!ask(address < first ? first : address, kind)) return false;
         known = page + 1;
+    }
+    if (end - from > kEntries / 2) {
+        t_known.first[kind] = from;
+        t_known.end[kind] = end;
     }
     return true;
 }
