@@ -255,10 +255,13 @@ int TcpSocket::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& 
     if (len < sizeof to || !UserMemory::readable(addr, sizeof to)) return 0;
     std::memcpy(&to, addr, sizeof to);
     Plan plan;
-    if (to.sin_family != AF_INET || !plan_connect(fd, to, plan)) return 0;
+    int saved = errno;
+    if (to.sin_family != AF_INET || !plan_connect(fd, to, plan)) {
+        errno = saved;
+        return 0;
+    }
     learn_cookie(fd);
     settle_options(fd);
-    int saved = errno;
     if (plan.autobind)
         if (int error = bind_shadow(fd, plan)) {
             ours = true;

@@ -16,6 +16,7 @@
 #include "libvma/sockets/names.h"
 #include "libvma/sockets/tcp_defaults.h"
 #include "libvma/sockets/tcp_wait.h"
+#include "libvma/tcp/engine.h"
 
 namespace vma::sockets {
 namespace {
@@ -60,6 +61,8 @@ void TcpSocket::set_rules(std::vector<Rule> wanted) noexcept {
             if (has(rules_, r)) {
                 now.push_back(r);
             } else if (auto added = r.ring->attach(r.spec, listener, share); added) {
+                // The kernel completes handshakes while the program does something else; here the engine has to.
+                tcp::Engine::instance().started(*r.ring);
                 now.push_back(r);
             } else {
                 log::once(log::Level::warn, "a TCP listener on {} is served by the kernel: {}", r.ring->attr().name,
@@ -69,8 +72,11 @@ void TcpSocket::set_rules(std::vector<Rule> wanted) noexcept {
     } catch (...) {
         log::once(log::Level::warn, "a TCP listener is served by the kernel: out of memory");
     }
-    for (const Rule& r : rules_)
-        if (!has(now, r)) r.ring->detach(r.spec, listener);
+    for (const Rule& r : rules_) {
+        if (has(now, r)) continue;
+        r.ring->detach(r.spec, listener);
+        tcp::Engine::instance().stopped(*r.ring);
+    }
     rules_ = std::move(now);
 
     unsigned n = 0;
