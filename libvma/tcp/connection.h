@@ -212,6 +212,8 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     // ---- receive (input.cpp) ----
     void input_list(ring::RxBuffer* list) noexcept;
     void input(pbuf* p) noexcept;
+    void trim_to_window(pbuf* p) noexcept;
+    void choose_window(std::uint32_t seq, std::uint32_t ack, std::uint32_t window) noexcept;
     bool check(tcp_hdr& header, unsigned option_bytes, const pbuf& p) noexcept;  // the hook in front of lwIP
     void challenge() noexcept;
     void received(pbuf* p) noexcept;
@@ -353,6 +355,8 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     std::uint64_t last_data_rx_ns_ = 0, last_data_tx_ns_ = 0;
     std::uint64_t ts_recent_ns_ = 0;
     std::uint32_t largest_in_ = 0;          // the peer's segments, as seen
+    std::uint32_t window_seq_ = 0;          // SND.WL1: the segment that the peer's window was last taken from
+    bool fin_room_ = false;                 // our window was made one larger for the peer's FIN
     bool pingpong_ = false;                 // requests and answers alternate: an ACK can wait for the answer
     bool delayed_only_ = false;
 
