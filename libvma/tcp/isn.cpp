@@ -66,6 +66,9 @@ struct ProcessKey {
 };
 constinit ProcessKey process_key{};
 
+constinit std::atomic<SequenceSource> sequence_source{nullptr};
+constinit std::atomic<OffsetSource> offset_source{nullptr};
+
 SecretKey draw_key() noexcept {
     SecretKey key;
     std::size_t have = 0;
@@ -132,10 +135,19 @@ std::uint32_t timestamp_offset(const SecretKey& key, const Endpoints& ends) noex
 }
 
 std::uint32_t initial_sequence(const Endpoints& ends, std::uint64_t now_ns) noexcept {
+    if (const auto source = sequence_source.load(std::memory_order_relaxed)) return source(ends, now_ns);
     return initial_sequence(own_key(), ends, now_ns);
 }
 
-std::uint32_t timestamp_offset(const Endpoints& ends) noexcept { return timestamp_offset(own_key(), ends); }
+std::uint32_t timestamp_offset(const Endpoints& ends) noexcept {
+    if (const auto source = offset_source.load(std::memory_order_relaxed)) return source(ends);
+    return timestamp_offset(own_key(), ends);
+}
+
+void set_sources(SequenceSource sequence, OffsetSource offset) noexcept {
+    sequence_source.store(sequence, std::memory_order_relaxed);
+    offset_source.store(offset, std::memory_order_relaxed);
+}
 
 std::uint64_t random_number() noexcept {
     const SecretKey& key = own_key();

@@ -41,6 +41,12 @@ std::uint64_t random_number() noexcept;
 // empty.
 std::uint16_t ephemeral_port_start(std::uint16_t first, std::uint16_t last) noexcept;
 
+// For tests, which want the same numbers each time, or numbers about to wrap: what initial_sequence() and
+// timestamp_offset() without a key shall return from now on. Null: the regular ones again.
+using SequenceSource = std::uint32_t (*)(const Endpoints& ends, std::uint64_t now_ns);
+using OffsetSource = std::uint32_t (*)(const Endpoints& ends);
+void set_sources(SequenceSource sequence, OffsetSource offset) noexcept;
+
 // In a forked child, before it makes connections: a key of its own, so that it does not draw the parent's
 // numbers. No other thread may be inside these functions.
 void rekey_in_child() noexcept;
