@@ -474,6 +474,13 @@ void Ring::detach_locked(const verbs::FlowSpec& spec, FrameSink* sink) noexcept 
     }
 }
 
+void Ring::icmp_error(const verbs::FlowSpec& spec, const IcmpError& error) noexcept {
+    RxHold hold(*this);
+    auto it = flows_.find(key_of(spec));
+    if (it == flows_.end()) return;
+    for (auto& sink : it->second->sinks) sink.first->icmp_error(*this, error);
+}
+
 void Ring::arm() noexcept { ibv_req_notify_cq(recv_cq_, 0); }
 
 // ---- send ----

@@ -52,6 +52,14 @@ struct alignas(64) RxBuffer {
     void release() noexcept;
 };
 
+// What ICMP said about a segment that was sent (RFC 792): the errno it means to a socket, the next hop's MTU (0: not the
+// matter, or not told), and the quoted sequence number.
+struct IcmpError {
+    int error = 0;
+    std::uint32_t mtu = 0;
+    std::uint32_t seq = 0;
+};
+
 // Who receives the frames of a flow. deliver() is called with the ring's rx_lock_ held: it queues and returns.
 class FrameSink {
   public:
@@ -62,6 +70,8 @@ class FrameSink {
     virtual void batch_end(Ring& ring) noexcept { (void)ring; }
     // The time of Ring::when_idle() has come. With rx_lock_ held; it may send.
     virtual void idle(Ring& ring) noexcept { (void)ring; }
+    // See Ring::icmp_error(). With rx_lock_ held.
+    virtual void icmp_error(Ring& ring, const IcmpError& error) noexcept { (void)ring, (void)error; }
     // After Ring::detach_soon(): no deliver() will come for that flow. With rx_lock_ held.
     virtual void detached(Ring& ring) noexcept { (void)ring; }
 };
@@ -134,6 +144,8 @@ class Ring {
     void when_idle(FrameSink* sink, std::uint64_t ticks) noexcept;
     // With rx_lock_ held: are buffers getting scarce? Sinks then copy what they keep, and release.
     bool scarce() const noexcept { return posted_ + free_count_ < depth_ / 2; }
+    // Tells the sinks of `spec`, if there are any.
+    void icmp_error(const verbs::FlowSpec& spec, const IcmpError& error) noexcept;
     // How many times this ring was polled: a thread that helps out sees whether somebody else does.
     std::uint32_t polls() const noexcept { return polls_.load(std::memory_order_relaxed); }
     // One socket more, one fewer of the process wants arrival times; while there are any, all rings take them.

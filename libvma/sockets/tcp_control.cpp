@@ -9,6 +9,7 @@
 #include "libvma/config/rules.h"
 #include "libvma/os/calls.h"
 #include "libvma/runtime/log.h"
+#include "libvma/sockets/icmp.h"
 #include "libvma/sockets/handing.h"
 #include "libvma/sockets/names.h"
 #include "libvma/sockets/object_pool.h"
@@ -267,6 +268,7 @@ int TcpSocket::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& 
             ours = true;
             return error;
         }
+    icmp::start(stack_);
     tcp::Connection* c = tcp::Connection::create(stack_.paths(), plan.ends, options_);
     if (c == nullptr) {
         unbind_shadow(fd);

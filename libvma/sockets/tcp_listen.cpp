@@ -12,6 +12,7 @@
 #include "libvma/config/rules.h"
 #include "libvma/os/calls.h"
 #include "libvma/runtime/log.h"
+#include "libvma/sockets/icmp.h"
 #include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/names.h"
 #include "libvma/sockets/tcp_defaults.h"
@@ -143,6 +144,7 @@ int TcpSocket::listen(int fd, int backlog) {
             return os::listen(fd, backlog);
     }
     if (name.sin_addr.s_addr != 0 && !is_unicast(name.sin_addr.s_addr)) return os::listen(fd, backlog);  // loopback
+    icmp::start(stack_);
     tcp::Listener* listener = tcp::Listener::create(stack_.paths(), name.sin_port, options_, clamped(backlog));
     if (listener == nullptr) return os::listen(fd, backlog);
 

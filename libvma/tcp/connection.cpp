@@ -195,6 +195,13 @@ void Connection::leave() noexcept {
         }
         if (wants_output_.load(std::memory_order_relaxed) && wants_output_.exchange(false)) {
             if (abandon_.exchange(false) && pcb_ != nullptr) in_lwip([&](lwip::Entry&) { tcp_abandon(pcb_, 0); });
+            if (icmp_any_.load(std::memory_order_relaxed)) {
+                backlog_lock_.lock();
+                const ring::IcmpError error = icmp_;
+                icmp_any_.store(false, std::memory_order_relaxed);
+                backlog_lock_.unlock();
+                icmp_error_locked(error);
+            }
             if (const int how = close_requested_.exchange(0); how != 0) close_locked(how == 2);
             burst_ = 0;
             output();
@@ -403,7 +410,36 @@ void Connection::use_path(const Path& path) noexcept {
 }
 
 void Connection::path_mtu(std::uint32_t mtu) noexcept {
-    if (mtu < 68 || !enter()) return;
+    if (!enter()) return;
+    learn_mtu(mtu);
+    leave();
+}
+
+void Connection::icmp_error(ring::Ring&, const ring::IcmpError& error) noexcept {
+    backlog_lock_.lock();
+    icmp_ = error;
+    icmp_any_.store(true, std::memory_order_relaxed);
+    backlog_lock_.unlock();
+    wants_output_.store(true, std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (lock_.try_lock()) leave();
+}
+
+// As the kernel's tcp_v4_err(): only what quotes a segment under way counts. Fatal while connecting, else a hint why
+// retransmissions may fail; a smaller MTU is obeyed.
+void Connection::icmp_error_locked(const ring::IcmpError& error) noexcept {
+    if (pcb_ == nullptr || frozen_ || in_time_wait_) return;
+    if (seq_before(error.seq, pcb_->lastack) || seq_before(pcb_->snd_nxt, error.seq)) return;
+    if (error.error == EMSGSIZE) {
+        learn_mtu(error.mtu != 0 ? error.mtu : 576);
+    } else if (pcb_->state == SYN_SENT || pcb_->state == SYN_RCVD) {
+        give_up(error.error);
+    } else {
+        soft_error_ = error.error;
+    }
+}
+
+void Connection::learn_mtu(std::uint32_t mtu) noexcept {
     mtu = std::max<std::uint32_t>(mtu, 552);  // the kernel's net.ipv4.route.min_pmtu
     if (learnt_mtu_ == 0 || mtu < learnt_mtu_) {
         learnt_mtu_ = mtu;
@@ -414,7 +450,6 @@ void Connection::path_mtu(std::uint32_t mtu) noexcept {
             output();
         }
     }
-    leave();
 }
 
 // ---- options ----

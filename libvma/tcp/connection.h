@@ -151,7 +151,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     Options options() noexcept;
     void quick_ack(bool on) noexcept;             // TCP_QUICKACK
 
-    // ICMP said that packets of the flow may have `mtu` bytes at most (checked by the kernel's socket error queue's owner).
+    // Packets of the flow may have `mtu` bytes at most.
     void path_mtu(std::uint32_t mtu) noexcept;
 
     // ---- moving to the kernel ----
@@ -167,6 +167,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     bool deliver(ring::RxBuffer* buffer) noexcept override;
     void batch_end(ring::Ring& ring) noexcept override;
     void idle(ring::Ring& ring) noexcept override;
+    void icmp_error(ring::Ring& ring, const ring::IcmpError& error) noexcept override;
     void detached(ring::Ring& ring) noexcept override;
     // ring::HeldSender
     void send_held() noexcept override;
@@ -219,6 +220,8 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     void choose_window(std::uint32_t seq, std::uint32_t ack, std::uint32_t window) noexcept;
     bool check(tcp_hdr& header, unsigned option_bytes, const pbuf& p) noexcept;  // the hook in front of lwIP
     void challenge() noexcept;
+    void learn_mtu(std::uint32_t mtu) noexcept;
+    void icmp_error_locked(const ring::IcmpError& error) noexcept;
     void received(pbuf* p) noexcept;
     void peer_finished() noexcept;
     void established() noexcept;
@@ -321,6 +324,8 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     std::atomic<bool> urgent_seen_{false};
     std::atomic<bool> wants_output_{false}; // for the lock's owner: send what is held back, or see abandon_, close_requested_
     std::atomic<bool> abandon_{false};
+    std::atomic<bool> icmp_any_{false};
+    ring::IcmpError icmp_;                  // the last one; under backlog_lock_
     std::atomic<int> close_requested_{0};   // 1: close(), 2: close(reset)
     std::atomic<bool> held_{false};         // on the ring's list of held senders
     std::atomic<bool> ring_scarce_{false};

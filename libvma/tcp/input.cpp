@@ -292,6 +292,7 @@ void Connection::input(pbuf* p) noexcept {
         probes_ = 0;
         first_retry_ns_ = 0;
         rtt_.end_backoff();
+        soft_error_ = 0;
         rto_at_ = pcb_->unacked != nullptr ? last_rx_ns_ + std::uint64_t{rtt_.rto_us()} * 1000 : 0;
         if (handshake) {
             if (!syn_repeated_) rtt_.sample(static_cast<std::uint32_t>((last_rx_ns_ - syn_sent_ns_) / 1000), last_rx_ns_);
