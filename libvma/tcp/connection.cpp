@@ -159,7 +159,7 @@ void Connection::established() noexcept {
     cc_.init(options_.congestion, send_mss());
     if (rtt_.backoffs() != 0 && !rtt_.measured()) rtt_.handshake_without_sample();
     retries_ = 0;
-    acked_upto_ = pcb_->rcv_nxt;
+    acked_upto_ = window_seq_ = pcb_->rcv_nxt;
     start_recovery();
     data_end_ = small_end_ = pcb_->snd_lbb;
     out_wake_++;

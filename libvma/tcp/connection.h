@@ -213,6 +213,8 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     // ---- receive (input.cpp) ----
     void input_list(ring::RxBuffer* list) noexcept;
     void input(pbuf* p) noexcept;
+    void trim_to_window(pbuf* p) noexcept;
+    void choose_window(std::uint32_t seq, std::uint32_t ack, std::uint32_t window) noexcept;
     bool check(tcp_hdr& header, unsigned option_bytes, const pbuf& p) noexcept;  // the hook in front of lwIP
     void challenge() noexcept;
     void received(pbuf* p) noexcept;
@@ -356,6 +358,8 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     std::uint32_t bulk_bytes_ = 0;          // received without a pause in which we sent data
     bool ack_when_idle_ = false;            // the ring is to remind us of an ACK that is due soon
     bool idle_asked_ = false;               // and has been told so; under its rx_lock
+    std::uint32_t window_seq_ = 0;          // SND.WL1: the segment that the peer's window was last taken from
+    bool fin_room_ = false;                 // our window was made one larger for the peer's FIN
     bool pingpong_ = false;                 // requests and answers alternate: an ACK can wait for the answer
 
     // send

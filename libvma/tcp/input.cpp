@@ -279,6 +279,7 @@ void Connection::input(pbuf* p) noexcept {
     tcp_clear_flags(pcb_, TF_ACK_DELAY);  // else lwIP wants an ACK for every second call of it
     const std::uint32_t una = pcb_->lastack, window = pcb_->snd_wnd;
     const bool handshake = pcb_->state == SYN_SENT || pcb_->state == SYN_RCVD;
+    if (was_established_) trim_to_window(p);
     in_lwip([&](lwip::Entry& entry) { entry.input(p, {ends_.remote_addr}, {ends_.local_addr}); });
     if (pcb_ == nullptr) return;
     if (seq_before(una, pcb_->lastack)) {
@@ -297,6 +298,42 @@ void Connection::input(pbuf* p) noexcept {
 }
 
 // ---- in front of lwIP ----
+
+// Cuts off what lies beyond our window. lwIP does so only for some segments; others would make its window negative. A FIN
+// needs no room, as in the kernel: else the end of a stream that just fills the window would wait for a retransmission.
+void Connection::trim_to_window(pbuf* p) noexcept {
+    if (p->len < sizeof(net::TcpHeader) || pcb_->state == TIME_WAIT) return;
+    auto& h = *static_cast<net::TcpHeader*>(p->payload);
+    const std::uint32_t header = std::uint32_t{h.data_offset} >> 4 << 2;
+    if (header < sizeof h || header > p->len || (h.flags & (TCP_SYN | TCP_RST))) return;
+    const std::uint32_t seq = ntohl(h.seq), length = p->tot_len - header, right = pcb_->rcv_nxt + pcb_->rcv_wnd;
+    if ((h.flags & TCP_FIN) && seq + length == right && !fin_room_) {
+        fin_room_ = true;
+        pcb_->rcv_wnd++;
+        return;
+    }
+    // A probe of a closed window, or something far off: answered elsewhere.
+    if (!seq_before(seq, right) || !seq_before(right, seq + length)) return;
+    h.flags &= static_cast<std::uint8_t>(~TCP_FIN);
+    pbuf_realloc(p, static_cast<u16_t>(header + (right - seq)));
+}
+
+// Whether this segment's window is news. As in the kernel, and unlike RFC 9293, any segment that acknowledges something new
+// is: a retransmission has an old sequence number, and with the window of before, what may be sent would end beyond what the
+// peer has said. One that acknowledges less than is known never is. lwIP compares its snd_wl1 and snd_wl2; they are set so
+// that it comes to the same result.
+void Connection::choose_window(std::uint32_t seq, std::uint32_t ack, std::uint32_t window) noexcept {
+    const bool news = !seq_before(ack, pcb_->lastack) &&
+                      (seq_before(pcb_->lastack, ack) || seq_before(window_seq_, seq) ||
+                       (seq == window_seq_ && window > pcb_->snd_wnd));
+    if (news) {
+        window_seq_ = seq;
+        pcb_->snd_wl1 = seq - 1;
+    } else {
+        pcb_->snd_wl1 = seq;
+        pcb_->snd_wl2 = ack + 1;
+    }
+}
 
 err_t Callbacks::inpacket(void* connection, tcp_pcb* pcb, tcp_hdr* header, std::uint16_t optlen, std::uint16_t opt1len,
                           std::uint8_t*, pbuf* p) {
@@ -435,6 +472,7 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
     info.blocks = blocks;
     info.block_count = pcb_->flags & TF_SACK ? block_count : 0;
     info.echo = has_ts && (pcb_->flags & TF_TIMESTAMP) ? ts_echo : 0;
+    choose_window(seq, ack, info.window);
     before_ack(info);
     if (length != 0) {
         ack_due_bytes_ += length;
