@@ -143,7 +143,9 @@ std::size_t Connection::append(const iovec* iov, std::size_t count, std::size_t 
         if (room == 0) {
             if (pcb_->snd_queuelen >= kMaxSegments) break;
             const std::size_t left = length - done;
-            const std::uint32_t size = burst_ != 0 || left > kSmallBlock ? mss : std::min(kSmallBlock, mss);
+            // Pieces of a burst will fill a whole segment, where they are kept back for it.
+            const bool whole = left > kSmallBlock || (burst_ != 0 && path_.ring->attr().lazy_tx);
+            const std::uint32_t size = whole ? mss : std::min(kSmallBlock, mss);
             tcp_seg* seg = new_segment(size);
             if (seg == nullptr) break;
             seg->tcphdr->seqno = htonl(pcb_->snd_lbb);
