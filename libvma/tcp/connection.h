@@ -214,6 +214,8 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     void input_list(ring::RxBuffer* list) noexcept;
     void input(pbuf* p) noexcept;
     void trim_to_window(pbuf* p) noexcept;
+    pbuf* copy_if_small(pbuf* p) noexcept;
+    bool room_out_of_order() const noexcept;
     void choose_window(std::uint32_t seq, std::uint32_t ack, std::uint32_t window) noexcept;
     bool check(tcp_hdr& header, unsigned option_bytes, const pbuf& p) noexcept;  // the hook in front of lwIP
     void challenge() noexcept;

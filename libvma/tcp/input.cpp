@@ -23,6 +23,7 @@ constexpr std::uint32_t kMaxMerged = 60000;           // lwIP counts a segment's
 constexpr std::uint32_t kMaxPieces = 256;             // short pieces in a receive queue before they are copied together
 constexpr std::size_t kCompactBlock = 4096;
 constexpr std::uint64_t kAckAgeUsec = 20;
+constexpr std::uint32_t kSmallOutOfOrder = 512;       // bytes with the header: shorter ones are copied out of the ring's buffer
 constexpr unsigned kChallengesPerSecond = 100;        // RFC 5961 section 7; a connection's own share
 constexpr std::uint64_t kPawsIdleNs = 24ull * 86400 * 1'000'000'000;
 
@@ -279,7 +280,11 @@ void Connection::input(pbuf* p) noexcept {
     tcp_clear_flags(pcb_, TF_ACK_DELAY);  // else lwIP wants an ACK for every second call of it
     const std::uint32_t una = pcb_->lastack, window = pcb_->snd_wnd;
     const bool handshake = pcb_->state == SYN_SENT || pcb_->state == SYN_RCVD;
-    if (was_established_) trim_to_window(p);
+    if (was_established_) {
+        trim_to_window(p);
+        p = copy_if_small(p);
+        if (p == nullptr) return;
+    }
     in_lwip([&](lwip::Entry& entry) { entry.input(p, {ends_.remote_addr}, {ends_.local_addr}); });
     if (pcb_ == nullptr) return;
     if (seq_before(una, pcb_->lastack)) {
@@ -316,6 +321,27 @@ void Connection::trim_to_window(pbuf* p) noexcept {
     if (!seq_before(seq, right) || !seq_before(right, seq + length)) return;
     h.flags &= static_cast<std::uint8_t>(~TCP_FIN);
     pbuf_realloc(p, static_cast<u16_t>(header + (right - seq)));
+}
+
+// What is out of order stays for as long as the peer likes. Short segments would keep a buffer of the ring each, so they are
+// copied; all are when buffers get scarce. Takes `p`; null without memory.
+pbuf* Connection::copy_if_small(pbuf* p) noexcept {
+    if (p->len < sizeof(net::TcpHeader)) return p;
+    const auto& h = *static_cast<const net::TcpHeader*>(p->payload);
+    if (ntohl(h.seq) == pcb_->rcv_nxt || p->tot_len <= std::uint32_t{h.data_offset} >> 4 << 2) return p;
+    if (p->tot_len > kSmallOutOfOrder && !ring_scarce_.load(std::memory_order_relaxed)) return p;
+    pbuf* copy = pbuf_clone(PBUF_RAW, PBUF_RAM, p);
+    pbuf_free(p);
+    return copy;
+}
+
+// How many pieces may wait out of order: as many as halves of kilobytes fit into the window. Each costs a descriptor, and
+// lwIP goes through their list; a peer that leaves holes between single bytes shall not get a million of them.
+bool Connection::room_out_of_order() const noexcept {
+    std::uint32_t left = 64 + pcb_->rcv_wnd / 512;
+    for (const tcp_seg* s = pcb_->ooseq; s != nullptr; s = s->next)
+        if (left-- == 0) return false;
+    return true;
 }
 
 // Whether this segment's window is news. As in the kernel, and unlike RFC 9293, any segment that acknowledges something new
@@ -405,7 +431,12 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
         if (!(flags & TCP_ACK) && (flags & TCP_SYN)) return simultaneous_open(h, option_bytes), false;
         return true;
     }
-    if (state == TIME_WAIT) return true;
+    if (state == TIME_WAIT) {
+        if (!(flags & TCP_RST)) return true;
+        // As in the kernel (net.ipv4.tcp_rfc1337 of 0) it ends the wait; leave() sees to it, lwIP would ignore it.
+        if (seq == pcb_->rcv_nxt) abandon_.store(true), wants_output_.store(true);
+        return false;
+    }
     if (state == SYN_RCVD) {
         if ((flags & TCP_SYN) && seq == pcb_->rcv_nxt - 1 && !(flags & TCP_ACK)) {
             // A SYN again: our SYN-ACK got lost.
@@ -463,7 +494,13 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
         return false;
     }
     if ((flags & TCP_URG) != 0) urgent_seen_.store(true, std::memory_order_relaxed);
-    if (length != 0 && seq != pcb_->rcv_nxt) counters_.out_of_order++;
+    if (length != 0 && seq != pcb_->rcv_nxt) {
+        counters_.out_of_order++;
+        if (!room_out_of_order()) {
+            tcp_ack_now(pcb_);
+            return false;
+        }
+    }
 
     AckInfo info;
     info.ack = ack;
