@@ -553,7 +553,9 @@ ssize_t Connection::receive(const iovec* iov, std::size_t count, std::size_t len
     if (readable_.load(std::memory_order_relaxed) <= skip) {
         if (skip != 0)
             result = -EAGAIN;
-        else if (int error = error_.load(std::memory_order_relaxed); error != 0 && !(peer_closed_ && pcb_ != nullptr)) {
+        else if (fin_seen_)
+            result = 0;  // the kernel's SOCK_DONE: an error that came later is for SO_ERROR and for writers
+        else if (int error = error_.load(std::memory_order_relaxed); error != 0) {
             error_.store(0, std::memory_order_relaxed);
             result = -error;
         } else if (peer_closed_ || read_shut_)
@@ -641,8 +643,10 @@ int Connection::shutdown(int how) noexcept {
         if (how != SHUT_RD && !write_shut_) {
             write_shut_ = true;
             in_lwip([&](lwip::Entry&) { tcp_shutdown(pcb_, 0, 1); });
-            output();
+            if (pcb_ != nullptr) output();
         }
+        // As the kernel: data that still comes can reach nobody, and is answered with a RST.
+        if (pcb_ != nullptr && read_shut_ && write_shut_) tcp_set_flags(pcb_, TF_RXCLOSED);
     }
     leave();
     return result;

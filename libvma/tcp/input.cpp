@@ -285,7 +285,9 @@ void Connection::input(pbuf* p) noexcept {
         p = copy_if_small(p);
         if (p == nullptr) return;
     }
+    processing_ = true;
     in_lwip([&](lwip::Entry& entry) { entry.input(p, {ends_.remote_addr}, {ends_.local_addr}); });
+    processing_ = false;
     if (pcb_ == nullptr) return;
     if (seq_before(una, pcb_->lastack)) {
         retries_ = 0;
@@ -546,6 +548,8 @@ err_t Callbacks::received(void* connection, tcp_pcb*, pbuf* p, err_t) {
 
 void Callbacks::failed(void* connection, err_t error) {
     auto* c = static_cast<Connection*>(connection);
+    // Data for a connection that is shut on both sides: the peer gets a RST, and the program the kernel's error.
+    if (error == ERR_ABRT && c->processing_) c->fail(ECONNRESET);
     if (error != ERR_RST) return;  // by ourselves, or the regular end
     // The kernel's tcp_reset().
     switch (c->pcb_->state) {
@@ -649,6 +653,7 @@ void Connection::compact_receive_queue() noexcept {
 
 void Connection::peer_finished() noexcept {
     peer_closed_ = true;
+    fin_seen_ = true;
     in_wake_++;
     tcp_ack_now(pcb_);
 }
