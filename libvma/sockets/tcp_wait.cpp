@@ -31,7 +31,7 @@ Readiness TcpSocket::readiness() const noexcept {
 
 std::uint32_t TcpSocket::ready_events() const noexcept {
     Use use(*this);
-    if (use.connection != nullptr) return use.connection->events();
+    if (use.connection != nullptr) return use.connection->events_asked();
     if (use.listener != nullptr) return use.listener->pending() != 0 ? kIn : 0u;
     return 0;
 }

@@ -263,9 +263,15 @@ void Connection::settle() noexcept {
 void Connection::publish() noexcept {
     const std::uint32_t before = events_.load(std::memory_order_relaxed), now = compute_events();
     if ((now & ~before) & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) in_wake_++, out_wake_++;
-    if ((now & ~before) & EPOLLOUT) out_wake_ += no_space_ || !was_established_, no_space_ = false;
+    // Visible before the look at who asked meanwhile, see events_asked().
+    if (before != now) events_.store(now, std::memory_order_seq_cst);
+    if (now & EPOLLOUT) {
+        const bool asked = room_wanted_.load(std::memory_order_seq_cst);
+        if (no_space_ || asked || (!(before & EPOLLOUT) && !was_established_)) out_wake_++;
+        if (asked) room_wanted_.store(false, std::memory_order_relaxed);
+        no_space_ = false;
+    }
     if (before == now && (in_wake_ | out_wake_) == 0) return;
-    events_.store(now, std::memory_order_release);
     in_edges_.fetch_add(in_wake_, std::memory_order_release);
     out_edges_.fetch_add(out_wake_, std::memory_order_release);
     in_wake_ = out_wake_ = 0;
@@ -705,6 +711,7 @@ bool Connection::drained() const noexcept {
 
 void Connection::reset_in_child() noexcept {
     g_count = 0;
+    Engine::reset_in_child();
     rekey_in_child();
 }
 

@@ -123,6 +123,14 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     State state() const noexcept { return state_.load(std::memory_order_acquire); }
     // EPOLL* bits that are true now.
     std::uint32_t events() const noexcept { return events_.load(std::memory_order_acquire); }
+    // The same for somebody who will be woken by a hook: as with the kernel's poll, who was told that there is no room for
+    // data hears when there is (and who was not, does not).
+    std::uint32_t events_asked() const noexcept {
+        std::uint32_t now = events();
+        if ((now & EPOLLOUT) != 0) return now;
+        if (!room_wanted_.load(std::memory_order_relaxed)) room_wanted_.store(true, std::memory_order_seq_cst);
+        return events_.load(std::memory_order_seq_cst);
+    }
     // Counts wake-ups as Socket::edges() does.
     std::uint32_t edges(std::uint32_t interest) const noexcept;
     // Takes the pending error (SO_ERROR); 0: none.
@@ -317,6 +325,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     std::atomic<State> state_{State::close};
     std::atomic<std::uint32_t> events_{0};
     std::atomic<std::uint32_t> in_edges_{0}, out_edges_{0};
+    mutable std::atomic<bool> room_wanted_{false};  // events_asked() said that there is no room
     std::atomic<std::size_t> readable_{0};
     std::atomic<std::uint32_t> mss_{536};
     std::atomic<int> error_{0};
@@ -340,6 +349,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     bool fin_seen_ = false;                 // the stream has an end, which comes before any error
     bool processing_ = false;               // a received segment is in lwIP
     mutable bool no_space_ = false;         // somebody was told that there is no room
+    bool no_space_ = false;                 // a send() was told that there is no room
     bool more_ = false;                     // the last write said that more follows
     bool simultaneous_ = false, syn_repeated_ = false, deferred_ = false;
     std::uint32_t later_unrefs_ = 0;
