@@ -234,6 +234,7 @@ unsigned Ring::poll_locked() noexcept {
             refill(true);
         }
         full_batches_ = 0;
+        if (__builtin_expect(!idle_.empty(), 0)) serve_idle();
         return 0;
     }
     posted_ -= static_cast<std::uint32_t>(n);
@@ -269,6 +270,22 @@ unsigned Ring::poll_locked() noexcept {
         refill(shortage);
     }
     return static_cast<unsigned>(n);
+}
+
+void Ring::when_idle(FrameSink* sink, std::uint64_t ticks) noexcept {
+    const std::uint64_t due = clock::ticks() + ticks;
+    if (idle_.empty() || due < idle_due_) idle_due_ = due;
+    try {
+        idle_.push_back(sink);
+    } catch (...) {
+        // No memory: its timer does it.
+    }
+}
+
+void Ring::serve_idle() noexcept {
+    if (clock::ticks() < idle_due_) return;
+    for (std::size_t i = 0; i < idle_.size(); i++) idle_[i]->idle(*this);
+    idle_.clear();
 }
 
 void Ring::end_batch() noexcept {
@@ -437,6 +454,7 @@ void Ring::detach_doomed() noexcept {
 
 void Ring::detach_locked(const verbs::FlowSpec& spec, FrameSink* sink) noexcept {
     last_flow_ = nullptr;
+    std::erase(idle_, sink);
     auto it = flows_.find(key_of(spec));
     auto is_sink = [&](auto& s) { return s.first == sink; };
     if (it != flows_.end() && std::ranges::any_of(it->second->sinks, is_sink)) {
@@ -454,6 +472,13 @@ void Ring::detach_locked(const verbs::FlowSpec& spec, FrameSink* sink) noexcept 
             std::erase_if(entry.sinks, is_sink);
         }
     }
+}
+
+void Ring::icmp_error(const verbs::FlowSpec& spec, const IcmpError& error) noexcept {
+    RxHold hold(*this);
+    auto it = flows_.find(key_of(spec));
+    if (it == flows_.end()) return;
+    for (auto& sink : it->second->sinks) sink.first->icmp_error(*this, error);
 }
 
 void Ring::arm() noexcept { ibv_req_notify_cq(recv_cq_, 0); }

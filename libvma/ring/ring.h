@@ -52,6 +52,14 @@ struct alignas(64) RxBuffer {
     void release() noexcept;
 };
 
+// What ICMP said about a segment that was sent (RFC 792): the errno it means to a socket, the next hop's MTU (0: not the
+// matter, or not told), and the quoted sequence number.
+struct IcmpError {
+    int error = 0;
+    std::uint32_t mtu = 0;
+    std::uint32_t seq = 0;
+};
+
 // Who receives the frames of a flow. deliver() is called with the ring's rx_lock_ held: it queues and returns.
 class FrameSink {
   public:
@@ -60,6 +68,10 @@ class FrameSink {
     virtual bool deliver(RxBuffer* buffer) noexcept = 0;
     // The batch is over in which deliver() called Ring::at_batch_end(this). With rx_lock_ held; it may send.
     virtual void batch_end(Ring& ring) noexcept { (void)ring; }
+    // The time of Ring::when_idle() has come. With rx_lock_ held; it may send.
+    virtual void idle(Ring& ring) noexcept { (void)ring; }
+    // See Ring::icmp_error(). With rx_lock_ held.
+    virtual void icmp_error(Ring& ring, const IcmpError& error) noexcept { (void)ring, (void)error; }
     // After Ring::detach_soon(): no deliver() will come for that flow. With rx_lock_ held.
     virtual void detached(Ring& ring) noexcept { (void)ring; }
 };
@@ -127,8 +139,13 @@ class Ring {
     void detach_soon(const verbs::FlowSpec& spec, FrameSink* sink) noexcept;
     // For deliver(): calls sink->batch_end() when the frames of this poll have been handed out. Once a batch and sink.
     void at_batch_end(FrameSink* sink) noexcept { batch_.push_back(sink); }
+    // With rx_lock_ held: calls sink->idle() in a poll() that finds nothing and comes `ticks` or more from now. Not called
+    // while nobody polls. The sink must not be detached meanwhile, or it is forgotten.
+    void when_idle(FrameSink* sink, std::uint64_t ticks) noexcept;
     // With rx_lock_ held: are buffers getting scarce? Sinks then copy what they keep, and release.
     bool scarce() const noexcept { return posted_ + free_count_ < depth_ / 2; }
+    // Tells the sinks of `spec`, if there are any.
+    void icmp_error(const verbs::FlowSpec& spec, const IcmpError& error) noexcept;
     // How many times this ring was polled: a thread that helps out sees whether somebody else does.
     std::uint32_t polls() const noexcept { return polls_.load(std::memory_order_relaxed); }
     // One socket more, one fewer of the process wants arrival times; while there are any, all rings take them.
@@ -203,6 +220,7 @@ class Ring {
     void flush_slow() noexcept;
     bool reap_tx() noexcept;
     void end_batch() noexcept;
+    void serve_idle() noexcept;
     void detach_locked(const verbs::FlowSpec& spec, FrameSink* sink) noexcept;
     void detach_doomed() noexcept;
     void send_all_held() noexcept;
@@ -260,6 +278,8 @@ class Ring {
     static inline std::atomic<int> timestamps_{0};
     RingCounters rx_counters_;
     std::vector<FrameSink*> batch_;     // who wants batch_end()
+    std::vector<FrameSink*> idle_;      // who wants idle()
+    std::uint64_t idle_due_ = 0;        // ticks
     std::atomic<std::uint32_t> polls_{0};
     Lock doomed_lock_;                  // a leaf
     std::vector<std::pair<verbs::FlowSpec, FrameSink*>> doomed_;  // detach_soon(), not done yet

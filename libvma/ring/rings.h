@@ -25,6 +25,11 @@ class Rings {
     // Would get() try at all? (Ethernet, up, no loopback, not a port of a bridge or bond, allowed by VMA_XDP_INTERFACES.)
     // `why` says what is wrong.
     static bool eligible(const net::Link& link, std::string& why);
+    template <class F>
+    void for_each(F&& visit) {
+        for (auto& [ifindex, slot] : slots_)
+            if (slot.ring != nullptr) visit(*slot.ring);
+    }
     // What the rings have counted, a line for each interface with what is not 0, at level debug.
     void log_counters();
     void link_changed(const net::Link& link) noexcept;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/sockets/icmp.h"
 #include "libvma/sockets/stack.h"
 
 #include <atomic>
@@ -34,6 +35,7 @@ void child_after_fork() {
     Waiter::reset_in_child();
     ring::TxFlusher::instance().reset_in_child();
     TcpSocket::reset_in_child();
+    icmp::reset_in_child();
     new (&g_start_lock) Lock;
     g_stack.store(nullptr, std::memory_order_relaxed);
     if (g_state.load(std::memory_order_relaxed) != off) g_state.store(idle, std::memory_order_relaxed);

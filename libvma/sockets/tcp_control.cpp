@@ -10,7 +10,11 @@
 #include "libvma/config/rules.h"
 #include "libvma/os/calls.h"
 #include "libvma/runtime/log.h"
+<<<<<<< HEAD
 #include "libvma/sockets/fd_table.h"
+=======
+#include "libvma/sockets/icmp.h"
+>>>>>>> main
 #include "libvma/sockets/handing.h"
 #include "libvma/sockets/names.h"
 #include "libvma/sockets/object_pool.h"
@@ -279,19 +283,26 @@ int TcpSocket::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& 
     if (len < sizeof to || len > sizeof(sockaddr_storage) || !UserMemory::readable(addr, sizeof to)) return 0;
     std::memcpy(&to, addr, sizeof to);
     Plan plan;
-    if (to.sin_family != AF_INET || !plan_connect(fd, to, plan)) return 0;
+    int saved = errno;
+    if (to.sin_family != AF_INET || !plan_connect(fd, to, plan)) {
+        errno = saved;
+        return 0;
+    }
     learn_cookie(fd);
     settle_options(fd);
-    int saved = errno;
     if (plan.autobind)
         if (int error = bind_shadow(fd, plan)) {
             ours = true;
             return error;
         }
+<<<<<<< HEAD
     if (!plan.autobind && in_use(plan.ends)) {
         ours = true;
         return EADDRNOTAVAIL;
     }
+=======
+    icmp::start(stack_);
+>>>>>>> main
     tcp::Connection* c = tcp::Connection::create(stack_.paths(), plan.ends, options_);
     if (c == nullptr) {
         unbind_shadow(fd);

@@ -12,6 +12,7 @@
 #include "libvma/config/rules.h"
 #include "libvma/os/calls.h"
 #include "libvma/runtime/log.h"
+#include "libvma/sockets/icmp.h"
 #include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/names.h"
 #include "libvma/sockets/tcp_defaults.h"
@@ -61,9 +62,9 @@ void TcpSocket::set_rules(std::vector<Rule> wanted) noexcept {
             if (has(rules_, r)) {
                 now.push_back(r);
             } else if (auto added = r.ring->attach(r.spec, listener, share); added) {
-                now.push_back(r);
-                // SYNs are answered although the program does something else.
+                // The kernel completes handshakes while the program does something else; here the engine has to.
                 tcp::Engine::instance().started(*r.ring);
+                now.push_back(r);
             } else {
                 log::once(log::Level::warn, "a TCP listener on {} is served by the kernel: {}", r.ring->attr().name,
                           added.error().what);
@@ -72,11 +73,11 @@ void TcpSocket::set_rules(std::vector<Rule> wanted) noexcept {
     } catch (...) {
         log::once(log::Level::warn, "a TCP listener is served by the kernel: out of memory");
     }
-    for (const Rule& r : rules_)
-        if (!has(now, r)) {
-            r.ring->detach(r.spec, listener);
-            tcp::Engine::instance().stopped(*r.ring);
-        }
+    for (const Rule& r : rules_) {
+        if (has(now, r)) continue;
+        r.ring->detach(r.spec, listener);
+        tcp::Engine::instance().stopped(*r.ring);
+    }
     rules_ = std::move(now);
 
     unsigned n = 0;
@@ -143,6 +144,7 @@ int TcpSocket::listen(int fd, int backlog) {
             return os::listen(fd, backlog);
     }
     if (name.sin_addr.s_addr != 0 && !is_unicast(name.sin_addr.s_addr)) return os::listen(fd, backlog);  // loopback
+    icmp::start(stack_);
     tcp::Listener* listener = tcp::Listener::create(stack_.paths(), name.sin_port, options_, clamped(backlog));
     if (listener == nullptr) return os::listen(fd, backlog);
 

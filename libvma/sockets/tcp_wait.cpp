@@ -33,7 +33,7 @@ Readiness TcpSocket::readiness() const noexcept {
 
 std::uint32_t TcpSocket::ready_events() const noexcept {
     Use use(*this);
-    if (use.connection != nullptr) return use.connection->events();
+    if (use.connection != nullptr) return use.connection->events_asked();
     if (use.listener != nullptr) return use.listener->pending() != 0 ? kIn : 0u;
     return pending_error_.load(std::memory_order_relaxed) != 0 ? static_cast<std::uint32_t>(EPOLLERR) : 0u;
 }

@@ -23,6 +23,7 @@ namespace {
 
 std::atomic<std::size_t> g_count{0};
 
+constexpr std::int64_t kExpectedBurst = 512;  // frames of a peer that find a buffer while nobody polls
 constexpr std::uint32_t kInEvents = EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLPRI | EPOLLHUP | EPOLLERR;
 
 State state_of(const tcp_pcb& pcb) noexcept {
@@ -90,6 +91,7 @@ bool Connection::attach() noexcept {
     attached_ = true;
     ref();  // the rule's; detached() gives it back
     ring_.store(ring, std::memory_order_release);
+    ring->expect(kExpectedBurst);
     Engine::instance().started(*ring);
     return true;
 }
@@ -157,7 +159,7 @@ void Connection::established() noexcept {
     cc_.init(options_.congestion, send_mss());
     if (rtt_.backoffs() != 0 && !rtt_.measured()) rtt_.handshake_without_sample();
     retries_ = 0;
-    acked_upto_ = pcb_->rcv_nxt;
+    acked_upto_ = window_seq_ = pcb_->rcv_nxt;
     start_recovery();
     data_end_ = small_end_ = pcb_->snd_lbb;
     out_wake_++;
@@ -193,6 +195,13 @@ void Connection::leave() noexcept {
         }
         if (wants_output_.load(std::memory_order_relaxed) && wants_output_.exchange(false)) {
             if (abandon_.exchange(false) && pcb_ != nullptr) in_lwip([&](lwip::Entry&) { tcp_abandon(pcb_, 0); });
+            if (icmp_any_.load(std::memory_order_relaxed)) {
+                backlog_lock_.lock();
+                const ring::IcmpError error = icmp_;
+                icmp_any_.store(false, std::memory_order_relaxed);
+                backlog_lock_.unlock();
+                icmp_error_locked(error);
+            }
             if (const int how = close_requested_.exchange(0); how != 0) close_locked(how == 2);
             burst_ = 0;
             output();
@@ -254,9 +263,15 @@ void Connection::settle() noexcept {
 void Connection::publish() noexcept {
     const std::uint32_t before = events_.load(std::memory_order_relaxed), now = compute_events();
     if ((now & ~before) & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) in_wake_++, out_wake_++;
-    if ((now & ~before) & EPOLLOUT) out_wake_ += no_space_ || !was_established_, no_space_ = false;
+    // Visible before the look at who asked meanwhile, see events_asked().
+    if (before != now) events_.store(now, std::memory_order_seq_cst);
+    if (now & EPOLLOUT) {
+        const bool asked = room_wanted_.load(std::memory_order_seq_cst);
+        if (no_space_ || asked || (!(before & EPOLLOUT) && !was_established_)) out_wake_++;
+        if (asked) room_wanted_.store(false, std::memory_order_relaxed);
+        no_space_ = false;
+    }
     if (before == now && (in_wake_ | out_wake_) == 0) return;
-    events_.store(now, std::memory_order_release);
     in_edges_.fetch_add(in_wake_, std::memory_order_release);
     out_edges_.fetch_add(out_wake_, std::memory_order_release);
     in_wake_ = out_wake_ = 0;
@@ -337,6 +352,7 @@ void Connection::free_queues() noexcept {
 
 void Connection::detached(ring::Ring& ring) noexcept {
     Engine::instance().stopped(ring);
+    ring.expect(-kExpectedBurst);
     // Frames that this batch has staged find no PCB any more.
     while (staged_first_ != nullptr) {
         ring::RxBuffer* next = staged_first_->next;
@@ -400,7 +416,36 @@ void Connection::use_path(const Path& path) noexcept {
 }
 
 void Connection::path_mtu(std::uint32_t mtu) noexcept {
-    if (mtu < 68 || !enter()) return;
+    if (!enter()) return;
+    learn_mtu(mtu);
+    leave();
+}
+
+void Connection::icmp_error(ring::Ring&, const ring::IcmpError& error) noexcept {
+    backlog_lock_.lock();
+    icmp_ = error;
+    icmp_any_.store(true, std::memory_order_relaxed);
+    backlog_lock_.unlock();
+    wants_output_.store(true, std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (lock_.try_lock()) leave();
+}
+
+// As the kernel's tcp_v4_err(): only what quotes a segment under way counts. Fatal while connecting, else a hint why
+// retransmissions may fail; a smaller MTU is obeyed.
+void Connection::icmp_error_locked(const ring::IcmpError& error) noexcept {
+    if (pcb_ == nullptr || frozen_ || in_time_wait_) return;
+    if (seq_before(error.seq, pcb_->lastack) || seq_before(pcb_->snd_nxt, error.seq)) return;
+    if (error.error == EMSGSIZE) {
+        learn_mtu(error.mtu != 0 ? error.mtu : 576);
+    } else if (pcb_->state == SYN_SENT || pcb_->state == SYN_RCVD) {
+        give_up(error.error);
+    } else {
+        soft_error_ = error.error;
+    }
+}
+
+void Connection::learn_mtu(std::uint32_t mtu) noexcept {
     mtu = std::max<std::uint32_t>(mtu, 552);  // the kernel's net.ipv4.route.min_pmtu
     if (learnt_mtu_ == 0 || mtu < learnt_mtu_) {
         learnt_mtu_ = mtu;
@@ -411,7 +456,6 @@ void Connection::path_mtu(std::uint32_t mtu) noexcept {
             output();
         }
     }
-    leave();
 }
 
 // ---- options ----
@@ -515,7 +559,9 @@ ssize_t Connection::receive(const iovec* iov, std::size_t count, std::size_t len
     if (readable_.load(std::memory_order_relaxed) <= skip) {
         if (skip != 0)
             result = -EAGAIN;
-        else if (int error = error_.load(std::memory_order_relaxed); error != 0 && !(peer_closed_ && pcb_ != nullptr)) {
+        else if (fin_seen_)
+            result = 0;  // the kernel's SOCK_DONE: an error that came later is for SO_ERROR and for writers
+        else if (int error = error_.load(std::memory_order_relaxed); error != 0) {
             error_.store(0, std::memory_order_relaxed);
             result = -error;
         } else if (peer_closed_ || read_shut_)
@@ -603,8 +649,10 @@ int Connection::shutdown(int how) noexcept {
         if (how != SHUT_RD && !write_shut_) {
             write_shut_ = true;
             in_lwip([&](lwip::Entry&) { tcp_shutdown(pcb_, 0, 1); });
-            output();
+            if (pcb_ != nullptr) output();
         }
+        // As the kernel: data that still comes can reach nobody, and is answered with a RST.
+        if (pcb_ != nullptr && read_shut_ && write_shut_) tcp_set_flags(pcb_, TF_RXCLOSED);
     }
     leave();
     return result;
@@ -663,6 +711,7 @@ bool Connection::drained() const noexcept {
 
 void Connection::reset_in_child() noexcept {
     g_count = 0;
+    Engine::reset_in_child();
     rekey_in_child();
 }
 

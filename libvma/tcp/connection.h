@@ -123,6 +123,14 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     State state() const noexcept { return state_.load(std::memory_order_acquire); }
     // EPOLL* bits that are true now.
     std::uint32_t events() const noexcept { return events_.load(std::memory_order_acquire); }
+    // The same for somebody who will be woken by a hook: as with the kernel's poll, who was told that there is no room for
+    // data hears when there is (and who was not, does not).
+    std::uint32_t events_asked() const noexcept {
+        std::uint32_t now = events();
+        if ((now & EPOLLOUT) != 0) return now;
+        if (!room_wanted_.load(std::memory_order_relaxed)) room_wanted_.store(true, std::memory_order_seq_cst);
+        return events_.load(std::memory_order_seq_cst);
+    }
     // Counts wake-ups as Socket::edges() does.
     std::uint32_t edges(std::uint32_t interest) const noexcept;
     // Takes the pending error (SO_ERROR); 0: none.
@@ -151,7 +159,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     Options options() noexcept;
     void quick_ack(bool on) noexcept;             // TCP_QUICKACK
 
-    // ICMP said that packets of the flow may have `mtu` bytes at most (checked by the kernel's socket error queue's owner).
+    // Packets of the flow may have `mtu` bytes at most.
     void path_mtu(std::uint32_t mtu) noexcept;
 
     // ---- moving to the kernel ----
@@ -166,6 +174,8 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     // ring::FrameSink
     bool deliver(ring::RxBuffer* buffer) noexcept override;
     void batch_end(ring::Ring& ring) noexcept override;
+    void idle(ring::Ring& ring) noexcept override;
+    void icmp_error(ring::Ring& ring, const ring::IcmpError& error) noexcept override;
     void detached(ring::Ring& ring) noexcept override;
     // ring::HeldSender
     void send_held() noexcept override;
@@ -212,8 +222,14 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     // ---- receive (input.cpp) ----
     void input_list(ring::RxBuffer* list) noexcept;
     void input(pbuf* p) noexcept;
+    void trim_to_window(pbuf* p) noexcept;
+    pbuf* copy_if_small(pbuf* p) noexcept;
+    bool room_out_of_order() const noexcept;
+    void choose_window(std::uint32_t seq, std::uint32_t ack, std::uint32_t window) noexcept;
     bool check(tcp_hdr& header, unsigned option_bytes, const pbuf& p) noexcept;  // the hook in front of lwIP
     void challenge() noexcept;
+    void learn_mtu(std::uint32_t mtu) noexcept;
+    void icmp_error_locked(const ring::IcmpError& error) noexcept;
     void received(pbuf* p) noexcept;
     void peer_finished() noexcept;
     void established() noexcept;
@@ -253,7 +269,6 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     // ---- send (output.cpp) ----
     void output() noexcept;     // whatever may be sent now: retransmissions, data, an ACK
     void acknowledge(std::uint64_t now) noexcept;
-    bool only_delayed() const noexcept { return delayed_only_; }
     void resegment() noexcept;
     std::uint32_t timestamp() const noexcept;
     bool send_segment(tcp_seg* seg, bool again) noexcept;
@@ -310,6 +325,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     std::atomic<State> state_{State::close};
     std::atomic<std::uint32_t> events_{0};
     std::atomic<std::uint32_t> in_edges_{0}, out_edges_{0};
+    mutable std::atomic<bool> room_wanted_{false};  // events_asked() said that there is no room
     std::atomic<std::size_t> readable_{0};
     std::atomic<std::uint32_t> mss_{536};
     std::atomic<int> error_{0};
@@ -317,6 +333,8 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     std::atomic<bool> urgent_seen_{false};
     std::atomic<bool> wants_output_{false}; // for the lock's owner: send what is held back, or see abandon_, close_requested_
     std::atomic<bool> abandon_{false};
+    std::atomic<bool> icmp_any_{false};
+    ring::IcmpError icmp_;                  // the last one; under backlog_lock_
     std::atomic<int> close_requested_{0};   // 1: close(), 2: close(reset)
     std::atomic<bool> held_{false};         // on the ring's list of held senders
     std::atomic<bool> ring_scarce_{false};
@@ -328,7 +346,10 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     bool orphan_ = false, attached_ = false, detaching_ = false, frozen_ = false;
     bool connecting_ = false, was_established_ = false, changed_ = false;
     bool read_shut_ = false, write_shut_ = false, peer_closed_ = false;
+    bool fin_seen_ = false;                 // the stream has an end, which comes before any error
+    bool processing_ = false;               // a received segment is in lwIP
     mutable bool no_space_ = false;         // somebody was told that there is no room
+    bool no_space_ = false;                 // a send() was told that there is no room
     bool more_ = false;                     // the last write said that more follows
     bool simultaneous_ = false, syn_repeated_ = false, deferred_ = false;
     std::uint32_t later_unrefs_ = 0;
@@ -353,8 +374,12 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     std::uint64_t last_data_rx_ns_ = 0, last_data_tx_ns_ = 0;
     std::uint64_t ts_recent_ns_ = 0;
     std::uint32_t largest_in_ = 0;          // the peer's segments, as seen
+    std::uint32_t bulk_bytes_ = 0;          // received without a pause in which we sent data
+    bool ack_when_idle_ = false;            // the ring is to remind us of an ACK that is due soon
+    bool idle_asked_ = false;               // and has been told so; under its rx_lock
+    std::uint32_t window_seq_ = 0;          // SND.WL1: the segment that the peer's window was last taken from
+    bool fin_room_ = false;                 // our window was made one larger for the peer's FIN
     bool pingpong_ = false;                 // requests and answers alternate: an ACK can wait for the answer
-    bool delayed_only_ = false;
 
     // send
     tcp_seg* tail_ = nullptr;               // last of pcb_->unsent if data may be appended to it

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "libvma/config/params.h"
+#include "libvma/runtime/clock.h"
 #include "libvma/tcp/connection.h"
 #include "libvma/tcp/engine.h"
 #include "libvma/tcp/isn.h"
@@ -21,6 +22,8 @@ namespace {
 constexpr std::uint32_t kMaxMerged = 60000;           // lwIP counts a segment's bytes in 16 bits
 constexpr std::uint32_t kMaxPieces = 256;             // short pieces in a receive queue before they are copied together
 constexpr std::size_t kCompactBlock = 4096;
+constexpr std::uint64_t kAckAgeUsec = 20;
+constexpr std::uint32_t kSmallOutOfOrder = 512;       // bytes with the header: shorter ones are copied out of the ring's buffer
 constexpr unsigned kChallengesPerSecond = 100;        // RFC 5961 section 7; a connection's own share
 constexpr std::uint64_t kPawsIdleNs = 24ull * 86400 * 1'000'000'000;
 
@@ -164,6 +167,11 @@ void Connection::batch_end(ring::Ring& ring) noexcept {
         ref();
         if (!backlog_any_.load(std::memory_order_acquire)) {
             input_list(list);
+            if (ack_when_idle_ && !idle_asked_ && attached_) {
+                idle_asked_ = true;
+                static const std::uint64_t kTicks = kAckAgeUsec * clock::ticks_per_usec();
+                ring.when_idle(this, kTicks);
+            }
             leave();
             unref();
             return;
@@ -181,6 +189,15 @@ void Connection::batch_end(ring::Ring& ring) noexcept {
     backlog_lock_.unlock();
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (lock_.try_lock()) leave();  // its owner let go meanwhile
+}
+
+void Connection::idle(ring::Ring&) noexcept {
+    idle_asked_ = false;
+    if (!lock_.try_lock()) return;  // its owner, or the timer
+    ref();
+    if (pcb_ != nullptr && ack_when_idle_) send_ack();
+    leave();
+    unref();
 }
 
 void Connection::input_list(ring::RxBuffer* list) noexcept {
@@ -260,15 +277,24 @@ void Connection::input(pbuf* p) noexcept {
     pcb_->cwnd = 0x7fffffff;
     pcb_->bytes_acked = 0;
     pcb_->rttest = 0;
+    tcp_clear_flags(pcb_, TF_ACK_DELAY);  // else lwIP wants an ACK for every second call of it
     const std::uint32_t una = pcb_->lastack, window = pcb_->snd_wnd;
     const bool handshake = pcb_->state == SYN_SENT || pcb_->state == SYN_RCVD;
+    if (was_established_) {
+        trim_to_window(p);
+        p = copy_if_small(p);
+        if (p == nullptr) return;
+    }
+    processing_ = true;
     in_lwip([&](lwip::Entry& entry) { entry.input(p, {ends_.remote_addr}, {ends_.local_addr}); });
+    processing_ = false;
     if (pcb_ == nullptr) return;
     if (seq_before(una, pcb_->lastack)) {
         retries_ = 0;
         probes_ = 0;
         first_retry_ns_ = 0;
         rtt_.end_backoff();
+        soft_error_ = 0;
         rto_at_ = pcb_->unacked != nullptr ? last_rx_ns_ + std::uint64_t{rtt_.rto_us()} * 1000 : 0;
         if (handshake) {
             if (!syn_repeated_) rtt_.sample(static_cast<std::uint32_t>((last_rx_ns_ - syn_sent_ns_) / 1000), last_rx_ns_);
@@ -280,6 +306,63 @@ void Connection::input(pbuf* p) noexcept {
 }
 
 // ---- in front of lwIP ----
+
+// Cuts off what lies beyond our window. lwIP does so only for some segments; others would make its window negative. A FIN
+// needs no room, as in the kernel: else the end of a stream that just fills the window would wait for a retransmission.
+void Connection::trim_to_window(pbuf* p) noexcept {
+    if (p->len < sizeof(net::TcpHeader) || pcb_->state == TIME_WAIT) return;
+    auto& h = *static_cast<net::TcpHeader*>(p->payload);
+    const std::uint32_t header = std::uint32_t{h.data_offset} >> 4 << 2;
+    if (header < sizeof h || header > p->len || (h.flags & (TCP_SYN | TCP_RST))) return;
+    const std::uint32_t seq = ntohl(h.seq), length = p->tot_len - header, right = pcb_->rcv_nxt + pcb_->rcv_wnd;
+    if ((h.flags & TCP_FIN) && seq + length == right && !fin_room_) {
+        fin_room_ = true;
+        pcb_->rcv_wnd++;
+        return;
+    }
+    // A probe of a closed window, or something far off: answered elsewhere.
+    if (!seq_before(seq, right) || !seq_before(right, seq + length)) return;
+    h.flags &= static_cast<std::uint8_t>(~TCP_FIN);
+    pbuf_realloc(p, static_cast<u16_t>(header + (right - seq)));
+}
+
+// What is out of order stays for as long as the peer likes. Short segments would keep a buffer of the ring each, so they are
+// copied; all are when buffers get scarce. Takes `p`; null without memory.
+pbuf* Connection::copy_if_small(pbuf* p) noexcept {
+    if (p->len < sizeof(net::TcpHeader)) return p;
+    const auto& h = *static_cast<const net::TcpHeader*>(p->payload);
+    if (ntohl(h.seq) == pcb_->rcv_nxt || p->tot_len <= std::uint32_t{h.data_offset} >> 4 << 2) return p;
+    if (p->tot_len > kSmallOutOfOrder && !ring_scarce_.load(std::memory_order_relaxed)) return p;
+    pbuf* copy = pbuf_clone(PBUF_RAW, PBUF_RAM, p);
+    pbuf_free(p);
+    return copy;
+}
+
+// How many pieces may wait out of order: as many as halves of kilobytes fit into the window. Each costs a descriptor, and
+// lwIP goes through their list; a peer that leaves holes between single bytes shall not get a million of them.
+bool Connection::room_out_of_order() const noexcept {
+    std::uint32_t left = 64 + pcb_->rcv_wnd / 512;
+    for (const tcp_seg* s = pcb_->ooseq; s != nullptr; s = s->next)
+        if (left-- == 0) return false;
+    return true;
+}
+
+// Whether this segment's window is news. As in the kernel, and unlike RFC 9293, any segment that acknowledges something new
+// is: a retransmission has an old sequence number, and with the window of before, what may be sent would end beyond what the
+// peer has said. One that acknowledges less than is known never is. lwIP compares its snd_wl1 and snd_wl2; they are set so
+// that it comes to the same result.
+void Connection::choose_window(std::uint32_t seq, std::uint32_t ack, std::uint32_t window) noexcept {
+    const bool news = !seq_before(ack, pcb_->lastack) &&
+                      (seq_before(pcb_->lastack, ack) || seq_before(window_seq_, seq) ||
+                       (seq == window_seq_ && window > pcb_->snd_wnd));
+    if (news) {
+        window_seq_ = seq;
+        pcb_->snd_wl1 = seq - 1;
+    } else {
+        pcb_->snd_wl1 = seq;
+        pcb_->snd_wl2 = ack + 1;
+    }
+}
 
 err_t Callbacks::inpacket(void* connection, tcp_pcb* pcb, tcp_hdr* header, std::uint16_t optlen, std::uint16_t opt1len,
                           std::uint8_t*, pbuf* p) {
@@ -351,7 +434,12 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
         if (!(flags & TCP_ACK) && (flags & TCP_SYN)) return simultaneous_open(h, option_bytes), false;
         return true;
     }
-    if (state == TIME_WAIT) return true;
+    if (state == TIME_WAIT) {
+        if (!(flags & TCP_RST)) return true;
+        // As in the kernel (net.ipv4.tcp_rfc1337 of 0) it ends the wait; leave() sees to it, lwIP would ignore it.
+        if (seq == pcb_->rcv_nxt) abandon_.store(true), wants_output_.store(true);
+        return false;
+    }
     if (state == SYN_RCVD) {
         if ((flags & TCP_SYN) && seq == pcb_->rcv_nxt - 1 && !(flags & TCP_ACK)) {
             // A SYN again: our SYN-ACK got lost.
@@ -409,7 +497,13 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
         return false;
     }
     if ((flags & TCP_URG) != 0) urgent_seen_.store(true, std::memory_order_relaxed);
-    if (length != 0 && seq != pcb_->rcv_nxt) counters_.out_of_order++;
+    if (length != 0 && seq != pcb_->rcv_nxt) {
+        counters_.out_of_order++;
+        if (!room_out_of_order()) {
+            tcp_ack_now(pcb_);
+            return false;
+        }
+    }
 
     AckInfo info;
     info.ack = ack;
@@ -418,11 +512,13 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
     info.blocks = blocks;
     info.block_count = pcb_->flags & TF_SACK ? block_count : 0;
     info.echo = has_ts && (pcb_->flags & TF_TIMESTAMP) ? ts_echo : 0;
+    choose_window(seq, ack, info.window);
     before_ack(info);
     if (length != 0) {
         ack_due_bytes_ += length;
         counters_.bytes_in += length;
         pingpong_ = last_data_tx_ns_ > last_data_rx_ns_;
+        bulk_bytes_ = pingpong_ ? 0 : bulk_bytes_ + std::min(length, 0x7fffffffu - bulk_bytes_);
         last_data_rx_ns_ = last_rx_ns_;
         largest_in_ = std::max(largest_in_, std::min(length, std::uint32_t{wanted_mss()}));
     }
@@ -452,6 +548,8 @@ err_t Callbacks::received(void* connection, tcp_pcb*, pbuf* p, err_t) {
 
 void Callbacks::failed(void* connection, err_t error) {
     auto* c = static_cast<Connection*>(connection);
+    // Data for a connection that is shut on both sides: the peer gets a RST, and the program the kernel's error.
+    if (error == ERR_ABRT && c->processing_) c->fail(ECONNRESET);
     if (error != ERR_RST) return;  // by ourselves, or the regular end
     // The kernel's tcp_reset().
     switch (c->pcb_->state) {
@@ -555,6 +653,7 @@ void Connection::compact_receive_queue() noexcept {
 
 void Connection::peer_finished() noexcept {
     peer_closed_ = true;
+    fin_seen_ = true;
     in_wake_++;
     tcp_ack_now(pcb_);
 }

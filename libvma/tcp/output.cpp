@@ -27,6 +27,9 @@ namespace {
 
 constexpr std::uint64_t kBurstNs = 10'000;             // writes closer than this are a burst
 constexpr std::uint64_t kCorkNs = 200'000'000;         // the kernel's limit for TCP_CORK
+constexpr std::uint32_t kBulkSegments = 64;            // a stream, from here on
+constexpr std::uint32_t kStretch = 16;                 // segments for one ACK in a stream
+constexpr std::uint32_t kSoonMs = 4;                   // such an ACK when nobody polls the ring
 constexpr std::uint64_t kRetryNs = 1'000'000;          // after a full device queue
 constexpr std::uint32_t kMaxSegments = 60'000;         // lwIP counts pbufs in 16 bits
 constexpr std::uint32_t kSmallBlock = 448;             // room of a segment for a lone short write
@@ -140,7 +143,9 @@ std::size_t Connection::append(const iovec* iov, std::size_t count, std::size_t 
         if (room == 0) {
             if (pcb_->snd_queuelen >= kMaxSegments) break;
             const std::size_t left = length - done;
-            const std::uint32_t size = burst_ != 0 || left > kSmallBlock ? mss : std::min(kSmallBlock, mss);
+            // Pieces of a burst will fill a whole segment, where they are kept back for it.
+            const bool whole = left > kSmallBlock || (burst_ != 0 && path_.ring->attr().lazy_tx);
+            const std::uint32_t size = whole ? mss : std::min(kSmallBlock, mss);
             tcp_seg* seg = new_segment(size);
             if (seg == nullptr) break;
             seg->tcphdr->seqno = htonl(pcb_->snd_lbb);
@@ -359,7 +364,7 @@ void Connection::output() noexcept {
 // Is an ACK due, and not gone with data?
 void Connection::acknowledge(std::uint64_t now) noexcept {
     if (pcb_->state == SYN_SENT || pcb_->state == SYN_RCVD) return;
-    if (pcb_->flags & TF_ACK_NOW && !(ack_due_bytes_ != 0 && only_delayed())) {
+    if (pcb_->flags & TF_ACK_NOW) {
         send_ack();
         return;
     }
@@ -368,14 +373,22 @@ void Connection::acknowledge(std::uint64_t now) noexcept {
         ack_at_ = 0;
         return;
     }
+    // RFC 9293 section 3.8.6.3: an ACK for every second segment, at once. In the midst of a stream that costs more frames
+    // than it helps anybody, so there it is one for sixteen, or for those of 20 us; receivers that merge segments in
+    // hardware have made every sender live with that.
     const std::uint32_t segment = std::max(largest_in_, 1u);
     const bool quick = options_.delayed_ack_ms == 0 || (quick_acks_ != 0 && !pingpong_);
-    if (ack_due_bytes_ >= 2 * segment || (quick && ack_due_bytes_ != 0)) {
+    const bool bulk = bulk_bytes_ > kBulkSegments * segment && options_.delayed_ack_ms != 0;
+    const std::uint32_t enough = bulk ? std::min(kStretch * segment, pcb_->rcv_ann_wnd / 4) : 2 * segment;
+    if (ack_due_bytes_ >= enough || (quick && !bulk)) {
         if (quick_acks_ != 0) quick_acks_--;
         send_ack();
-    } else if (ack_at_ == 0) {
-        ack_at_ = now + std::uint64_t{options_.delayed_ack_ms} * 1'000'000;
+        return;
     }
+    const bool soon = ack_due_bytes_ >= 2 * segment;
+    ack_when_idle_ = soon;
+    const std::uint64_t at = now + (soon ? std::min(kSoonMs, options_.delayed_ack_ms) : options_.delayed_ack_ms) * std::uint64_t{1'000'000};
+    if (ack_at_ == 0 || at < ack_at_) ack_at_ = at;
 }
 
 bool Connection::send_segment(tcp_seg* seg, bool again) noexcept {
@@ -478,6 +491,7 @@ void Connection::ack_sent() noexcept {
     acked_upto_ = pcb_->rcv_nxt;
     ack_due_bytes_ = 0;
     ack_at_ = 0;
+    ack_when_idle_ = false;
 }
 
 void Connection::send_ack() noexcept {

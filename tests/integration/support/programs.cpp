@@ -21,9 +21,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// TCP is still left to the kernel everywhere. From the day it is not, every program of these tests must show
-// it.
-constexpr bool kTcpMustBeOffloaded = false;
+// Every program of these tests must show that its connections were the library's.
+constexpr bool kTcpMustBeOffloaded = true;
 
 constexpr const char* kServerLog = "log-server-";
 constexpr const char* kClientLog = "log-client-";
