@@ -10,12 +10,9 @@
 #include "libvma/config/rules.h"
 #include "libvma/os/calls.h"
 #include "libvma/runtime/log.h"
-<<<<<<< HEAD
 #include "libvma/sockets/fd_table.h"
-=======
-#include "libvma/sockets/icmp.h"
->>>>>>> main
 #include "libvma/sockets/handing.h"
+#include "libvma/sockets/icmp.h"
 #include "libvma/sockets/names.h"
 #include "libvma/sockets/object_pool.h"
 #include "libvma/sockets/tcp_defaults.h"
@@ -295,14 +292,11 @@ int TcpSocket::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& 
             ours = true;
             return error;
         }
-<<<<<<< HEAD
     if (!plan.autobind && in_use(plan.ends)) {
         ours = true;
         return EADDRNOTAVAIL;
     }
-=======
     icmp::start(stack_);
->>>>>>> main
     tcp::Connection* c = tcp::Connection::create(stack_.paths(), plan.ends, options_);
     if (c == nullptr) {
         unbind_shadow(fd);
