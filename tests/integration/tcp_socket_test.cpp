@@ -11,6 +11,8 @@ class TcpSockets : public testing::Test {
   protected:
     // The client's transcript; server on host b.
     std::string talk(RunOptions client, RunOptions server) {
+        // An address that nobody has is asked for anew: the failure of an earlier question would come too early.
+        hosts.ip(Host::a, {"neigh", "flush", "dev", TwoHosts::interface(), "nud", "all"});
         Process listening = hosts.run(Host::b, {app("tcp_socket"), "server"}, std::move(server));
         EXPECT_TRUE(listening.wait_for_out("ready")) << listening.err();
         Exit done = hosts.run(Host::a, {app("tcp_socket"), "client", "198.18.1.2", "198.18.1.1"}, client)
