@@ -348,7 +348,6 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     bool read_shut_ = false, write_shut_ = false, peer_closed_ = false;
     bool fin_seen_ = false;                 // the stream has an end, which comes before any error
     bool processing_ = false;               // a received segment is in lwIP
-    mutable bool no_space_ = false;         // somebody was told that there is no room
     bool no_space_ = false;                 // a send() was told that there is no room
     bool more_ = false;                     // the last write said that more follows
     bool simultaneous_ = false, syn_repeated_ = false, deferred_ = false;
