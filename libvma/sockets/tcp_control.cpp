@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A TCP socket's life: creation, bind, connect, shutdown, close, and how it becomes the kernel's.
+#include <limits.h>
 #include <netinet/in.h>
 
 #include <algorithm>
@@ -9,8 +10,9 @@
 #include "libvma/config/rules.h"
 #include "libvma/os/calls.h"
 #include "libvma/runtime/log.h"
-#include "libvma/sockets/icmp.h"
+#include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/handing.h"
+#include "libvma/sockets/icmp.h"
 #include "libvma/sockets/names.h"
 #include "libvma/sockets/object_pool.h"
 #include "libvma/sockets/tcp_defaults.h"
@@ -148,6 +150,7 @@ int TcpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
         state_lock_.lock();
         bound_ = true;
         autobound_ = false;
+        last_port_.store(0, std::memory_order_relaxed);
         state_lock_.unlock();
     }
     return r;
@@ -160,6 +163,10 @@ int TcpSocket::getsockname(int fd, sockaddr* addr, socklen_t* len) {
             const tcp::Endpoints& ends = use.connection->endpoints();
             return copy_name(ends.local_addr, ends.local_port, addr, len);
         }
+    }
+    if (const in_port_t port = last_port_.load(std::memory_order_relaxed); port != 0 && phase() == Phase::fresh) {
+        const sockaddr_in name = name_of(fd);
+        if (name.sin_port == 0) return copy_name(last_addr_.load(std::memory_order_relaxed), port, addr, len);
     }
     return os::getsockname(fd, addr, len);
 }
@@ -249,11 +256,28 @@ void TcpSocket::unbind_shadow(int fd) noexcept {
     if (!bind_no_port_) os::setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &off, sizeof off);
 }
 
+// Sockets with SO_REUSEADDR may share a local port, but not a peer as well. Only asked where the program chose the port.
+bool TcpSocket::in_use(const tcp::Endpoints& ends) const noexcept {
+    bool found = false;
+    g_fds.for_each(0, INT_MAX, [&](int fd, FdObject*) {
+        if (found) return;
+        auto socket = g_fds.socket(fd);
+        auto* other = socket ? dynamic_cast<TcpSocket*>(socket.get()) : nullptr;
+        if (other == nullptr || other == this) return;
+        Use use(*other);
+        if (use.connection == nullptr || over(*use.connection)) return;
+        const tcp::Endpoints& e = use.connection->endpoints();
+        found = e.local_addr == ends.local_addr && e.remote_addr == ends.remote_addr &&
+                e.local_port == ends.local_port && e.remote_port == ends.remote_port;
+    });
+    return found;
+}
+
 // 0: under way, or errno. ours == false: nothing was done, the kernel shall connect.
 int TcpSocket::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& ours) {
     ours = false;
     sockaddr_in to{};
-    if (len < sizeof to || !UserMemory::readable(addr, sizeof to)) return 0;
+    if (len < sizeof to || len > sizeof(sockaddr_storage) || !UserMemory::readable(addr, sizeof to)) return 0;
     std::memcpy(&to, addr, sizeof to);
     Plan plan;
     int saved = errno;
@@ -268,6 +292,10 @@ int TcpSocket::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& 
             ours = true;
             return error;
         }
+    if (!plan.autobind && in_use(plan.ends)) {
+        ours = true;
+        return EADDRNOTAVAIL;
+    }
     icmp::start(stack_);
     tcp::Connection* c = tcp::Connection::create(stack_.paths(), plan.ends, options_);
     if (c == nullptr) {
@@ -403,6 +431,7 @@ int TcpSocket::disconnect(int fd) noexcept {
 void TcpSocket::let_go(int fd, bool reset) noexcept {
     tcp::Connection* c = connection_.exchange(nullptr, std::memory_order_seq_cst);
     if (c == nullptr) return;
+    const tcp::Endpoints c_ends = c->endpoints();
     {
         Inside here(*c);
         c->close(reset);
@@ -411,6 +440,8 @@ void TcpSocket::let_go(int fd, bool reset) noexcept {
     release_retired(0);
     int saved = errno;
     unbind_shadow(fd);
+    last_addr_.store(accepted_ ? c_ends.local_addr : bound_ ? name_of(fd).sin_addr.s_addr : 0, std::memory_order_relaxed);
+    last_port_.store(c_ends.local_port, std::memory_order_relaxed);
     errno = saved;
     accepted_ = false;
     set_phase(Phase::fresh);
@@ -462,20 +493,31 @@ void TcpSocket::before_last_close(int fd) noexcept {
     if (carries_state() && handing::shared_since(born_)) leave_to_kernel(fd, "closed here, open in another process");
 }
 
+// Calls of other threads that are under way go on, as in the kernel: the last of them closes the connection.
+void TcpSocket::finish_close() const noexcept {
+    if (!close_pending_.exchange(false, std::memory_order_seq_cst)) return;
+    tcp::Connection* c = connection_.load(std::memory_order_acquire);
+    if (c == nullptr) return;
+    Inside here(*c);
+    c->close(linger_s_.load(std::memory_order_relaxed) == 0);
+}
+
 void TcpSocket::last_number_closed(int fd) noexcept {
-    closed_.store(true, std::memory_order_release);
     if (tcp::Connection* c = connection_.load(std::memory_order_acquire)) {
         const int linger_s = linger_s_.load(std::memory_order_relaxed);
         const bool handler = inside(*c);
         // Something of ours may have been found under a number that means another file by now.
         const bool shadow = (linger_s > 0 || !accepted_) && is_shadow(fd);
-        {
-            Inside here(*c);
-            c->close(linger_s == 0);
+        close_pending_.store(true, std::memory_order_seq_cst);
+        if (handler || users_.load(std::memory_order_seq_cst) == 0) {
+            finish_close();
+            closed_.store(true, std::memory_order_release);
+            if (shadow && linger_s > 0 && !handler)
+                linger(*c, static_cast<std::uint64_t>(linger_s) * 1'000'000'000u);
         }
-        if (shadow && linger_s > 0 && !handler)
-            linger(*c, static_cast<std::uint64_t>(linger_s) * 1'000'000'000u);
         if (shadow && !accepted_ && c->state() != tcp::State::close) keep_port(fd, c);
+    } else {
+        closed_.store(true, std::memory_order_release);
     }
     if (listener_.load(std::memory_order_acquire) != nullptr) {
         // A handler that interrupted the stack's own code must not wait for the locks its thread holds: the rules go with

@@ -253,16 +253,14 @@ int TcpSocket::get_from_connection(int fd, int level, int name, void* value, soc
     known = true;
     tcp::Connection* c = use.connection;
     if (c == nullptr) {
-        if (level == SOL_SOCKET && name == SO_ERROR && pending_error_.load(std::memory_order_relaxed) != 0) {
-            const int error = pending_error_.exchange(0);
-            return put(&error, sizeof error, value, len);
-        }
+        if (level == SOL_SOCKET && name == SO_ERROR)
+            if (const int error = take_pending_error(); error != 0) return put(&error, sizeof error, value, len);
         known = false;
         return 0;
     }
     Inside here(*c);
     if (level == SOL_SOCKET && name == SO_ERROR) {
-        int error = pending_error_.load(std::memory_order_relaxed) != 0 ? pending_error_.exchange(0) : 0;
+        int error = take_pending_error();
         if (error == 0) error = c->take_error();
         return put(&error, sizeof error, value, len);
     }

@@ -13,8 +13,12 @@ namespace {
 
 // The kernel repeats its own question after a second (net.ipv4.neigh.*.retrans_time_ms), so asking it more often is idle.
 constexpr std::uint64_t kAskAgainNs = 1'000'000'000;
-// Long enough for every waiting connection to look once.
-constexpr std::uint64_t kFailureHoldsNs = 1'500'000'000;
+
+std::uint64_t key_of(const tcp::Endpoints& ends) noexcept {
+    return (std::uint64_t{ends.remote_addr} << 32 | std::uint64_t{ends.remote_port} << 16 | ends.local_port) ^
+           std::uint64_t{ends.local_addr} << 16;
+}
+std::size_t slot_of(std::uint64_t key) noexcept { return (key * 0x9e3779b97f4a7c15u) >> 56; }
 
 }  // namespace
 
@@ -22,13 +26,27 @@ std::uint32_t TcpPaths::generation() const noexcept { return stack_.view().gener
 
 void TcpPaths::ask(int ifindex, in_addr_t next_hop) noexcept {
     const std::uint64_t key = std::uint64_t{static_cast<std::uint32_t>(ifindex)} << 32 | next_hop;
-    Asked& slot = asked_[(key * 0x9e3779b97f4a7c15u) >> 56];
+    Asked& slot = asked_[slot_of(key)];
     const std::uint64_t now = clock::monotonic_ns();
     if (slot.key.exchange(key, std::memory_order_relaxed) == key &&
         now - slot.at_ns.load(std::memory_order_relaxed) < kAskAgainNs)
         return;
     slot.at_ns.store(now, std::memory_order_relaxed);
     stack_.view().solicit(ifindex, next_hop);
+}
+
+std::uint64_t TcpPaths::waits_since(const tcp::Endpoints& ends) noexcept {
+    const std::uint64_t key = key_of(ends);
+    Asked& slot = waiting_[slot_of(key)];
+    if (slot.key.load(std::memory_order_acquire) == key) return slot.at_ns.load(std::memory_order_relaxed);
+    slot.at_ns.store(clock::monotonic_ns(), std::memory_order_relaxed);
+    slot.key.store(key, std::memory_order_release);
+    return 0;
+}
+
+void TcpPaths::waits_no_more(const tcp::Endpoints& ends) noexcept {
+    std::uint64_t key = key_of(ends);
+    waiting_[slot_of(key)].key.compare_exchange_strong(key, 0, std::memory_order_relaxed);
 }
 
 int TcpPaths::find(const tcp::Endpoints& ends, const tcp::PathOptions& options, tcp::Path& out) noexcept {
@@ -65,13 +83,17 @@ int TcpPaths::find(const tcp::Endpoints& ends, const tcp::PathOptions& options, 
         case net::Neighbour::State::usable:
             out.dst_mac = next.mac;
             out.stale = next.stale;
+            waits_no_more(ends);
             return 0;
         case net::Neighbour::State::failed:
-            // That is the answer for who was waiting for it. To later ones an old failure says nothing: they ask again.
-            if (clock::monotonic_ns() - next.failed_at_ns < kFailureHoldsNs) return EHOSTUNREACH;
+            if (const std::uint64_t since = waits_since(ends); since != 0 && next.failed_at_ns > since) {
+                waits_no_more(ends);
+                return EHOSTUNREACH;
+            }
             ask(route->ifindex, out.next_hop);
             return EAGAIN;
         default:
+            waits_since(ends);
             ask(route->ifindex, out.next_hop);
             return EAGAIN;
     }

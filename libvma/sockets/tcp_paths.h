@@ -25,6 +25,9 @@ class TcpPaths final : public tcp::PathSource {
 
   private:
     void ask(int ifindex, in_addr_t next_hop) noexcept;
+    // Since when the connection waits for its neighbour, 0: it did not yet; from now on it does.
+    std::uint64_t waits_since(const tcp::Endpoints& ends) noexcept;
+    void waits_no_more(const tcp::Endpoints& ends) noexcept;
 
     Stack& stack_;
     // When an address was asked for last, by a hash of it: two that share a slot only ask more often.
@@ -32,6 +35,9 @@ class TcpPaths final : public tcp::PathSource {
         std::atomic<std::uint64_t> key{0}, at_ns{0};
     };
     std::array<Asked, 256> asked_{};
+    // Who waits for an answer. A failure is the answer for who was waiting, and says nothing to who comes later. Those that
+    // share a slot may wait for a second failure.
+    std::array<Asked, 256> waiting_{};
 };
 
 }  // namespace vma::sockets

@@ -2,6 +2,7 @@
 #include "libvma/sockets/tcp_ports.h"
 
 #include <errno.h>
+#include <sys/socket.h>
 
 #include <array>
 #include <new>
@@ -53,6 +54,9 @@ void keep_port(int fd, tcp::Connection* connection) noexcept {
     int saved = errno;
     InternalFd copy(os::fcntl(fd, F_DUPFD_CLOEXEC, 3));
     if (copy) {
+        // A new socket with SO_REUSEADDR may bind to the port of a connection that is over; both sides have to agree.
+        int on = 1;
+        os::setsockopt(copy.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
         connection->ref();
         g_lock.lock();
         Kept& place = g_kept[g_next];

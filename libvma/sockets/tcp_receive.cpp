@@ -156,9 +156,9 @@ ssize_t TcpSocket::finish(ssize_t result, int) noexcept {
 // ---- calls ----
 
 ssize_t TcpSocket::recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) {
+    if (const int error = (flags & MSG_ERRQUEUE) ? 0 : take_pending_error(); __builtin_expect(error != 0, 0))
+        return failed(error);
     if (!has_connection() || (flags & MSG_ERRQUEUE)) return os::recvfrom(fd, buf, len, flags, addr, alen);
-    if (int error = pending_error_.load(std::memory_order_relaxed); __builtin_expect(error != 0, 0))
-        if (error = pending_error_.exchange(0); error != 0) return failed(error);
     if (flags & MSG_OOB) return receive_urgent(fd, buf, len, flags, addr, alen);
     iovec iov{buf, std::min(len, kMaxTransfer)};
     IovCursor at(&iov, 1, iov.iov_len);
@@ -192,6 +192,8 @@ ssize_t TcpSocket::receive_urgent(int fd, void* buf, size_t len, int flags, sock
 }
 
 ssize_t TcpSocket::recvmsg(int fd, msghdr* msg, int flags) {
+    if (const int error = (flags & MSG_ERRQUEUE) ? 0 : take_pending_error(); __builtin_expect(error != 0, 0))
+        return failed(error);
     if (!has_connection() || (flags & MSG_ERRQUEUE) || !UserMemory::writable(msg, sizeof *msg) ||
         msg->msg_iovlen > IOV_MAX || !UserMemory::readable(msg->msg_iov, msg->msg_iovlen * sizeof(iovec)) ||
         (msg->msg_name != nullptr && static_cast<int>(msg->msg_namelen) < 0))
@@ -201,8 +203,6 @@ ssize_t TcpSocket::recvmsg(int fd, msghdr* msg, int flags) {
         if (static_cast<ssize_t>(msg->msg_iov[i].iov_len) < 0) return os::recvmsg(fd, msg, flags);
         length += std::min(msg->msg_iov[i].iov_len, kMaxTransfer - length);
     }
-    if (int error = pending_error_.load(std::memory_order_relaxed); __builtin_expect(error != 0, 0))
-        if (error = pending_error_.exchange(0); error != 0) return failed(error);
     ssize_t n;
     if (flags & MSG_OOB) {
         char* buf = msg->msg_iovlen != 0 ? static_cast<char*>(msg->msg_iov[0].iov_base) : nullptr;

@@ -130,6 +130,8 @@ ssize_t TcpSocket::finish_send(ssize_t result, int flags) noexcept {
 ssize_t TcpSocket::sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr, socklen_t alen) {
     if (__builtin_expect(!has_connection() || !still_mine(fd), 0)) {
         if ((flags & MSG_FASTOPEN) && phase() == Phase::fresh) leave_to_kernel(fd, "TCP fast open");
+        if (phase() == Phase::fresh)
+            if (const int error = take_pending_error(); error != 0) return failed(error);
         return os::sendto(fd, buf, len, flags, addr, alen);
     }
     if (__builtin_expect(addr != nullptr, 0)) {
@@ -153,6 +155,8 @@ ssize_t TcpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
     if (!UserMemory::readable(msg, sizeof *msg)) return failed(EFAULT);
     if (__builtin_expect(!has_connection() || !still_mine(fd), 0)) {
         if ((flags & MSG_FASTOPEN) && phase() == Phase::fresh) leave_to_kernel(fd, "TCP fast open");
+        if (phase() == Phase::fresh)
+            if (const int error = take_pending_error(); error != 0) return failed(error);
         return os::sendmsg(fd, msg, flags);
     }
     // What the kernel finds wrong before it looks at the socket, in its order.

@@ -116,7 +116,11 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
             connection = socket.connection_.load(std::memory_order_seq_cst);
             listener = socket.listener_.load(std::memory_order_seq_cst);
         }
-        ~Use() { socket.users_.fetch_sub(1, std::memory_order_release); }
+        ~Use() {
+            if (socket.users_.fetch_sub(1, std::memory_order_seq_cst) == 1 &&
+                __builtin_expect(socket.close_pending_.load(std::memory_order_seq_cst), false))
+                socket.finish_close();
+        }
         Use(const Use&) = delete;
         Use& operator=(const Use&) = delete;
         const TcpSocket& socket;
@@ -126,6 +130,7 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
 
     Phase phase() const noexcept { return phase_.load(std::memory_order_acquire); }
     void set_phase(Phase phase) noexcept;  // and tells waiters
+    int take_pending_error() noexcept;
     void tell_waiters() noexcept;
     bool has_connection() const noexcept { return phase() == Phase::connecting || phase() == Phase::connected; }
     static bool still_connecting(const tcp::Connection& c) noexcept {
@@ -154,6 +159,8 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     bool is_shadow(int fd) const noexcept;             // does the number still mean our socket? A system call
     bool still_mine(int fd) noexcept;                  // the same, asked now and then
     void linger(tcp::Connection& c, std::uint64_t ns) noexcept;
+    void finish_close() const noexcept;                // what close() left to the last call that was under way
+    bool in_use(const tcp::Endpoints& ends) const noexcept;  // by another connection of ours
     bool interrupted_own_code() const noexcept;
 
     // ---- tcp_listen.cpp ----
@@ -217,10 +224,14 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     std::atomic<tcp::Connection*> connection_{nullptr};
     std::atomic<tcp::Listener*> listener_{nullptr};
     mutable std::atomic<unsigned> users_{0};
+    mutable std::atomic<bool> close_pending_{false};
     mutable Lock state_lock_;
     std::atomic<std::uint64_t> cookie_{0};           // SO_COOKIE of the shadow; 0: not asked yet
     std::atomic<std::uint64_t> verified_at_{0};      // ticks
     std::atomic<int> pending_error_{0};              // SO_ERROR after a disconnect; EFAULT of a recvmmsg
+    // What getsockname() still tells after a connection: the kernel gives the port back, but does not forget its number.
+    std::atomic<in_addr_t> last_addr_{0};
+    std::atomic<in_port_t> last_port_{0};
 
     struct Retired {
         tcp::Connection* connection;

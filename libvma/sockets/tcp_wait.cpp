@@ -25,6 +25,8 @@ Readiness TcpSocket::readiness() const noexcept {
         case Phase::listening: return Readiness::both;
         case Phase::connecting:
         case Phase::connected: return Readiness::ours;
+        case Phase::fresh:  // after a disconnect there is an error which the shadow does not know
+            return pending_error_.load(std::memory_order_relaxed) != 0 ? Readiness::both : Readiness::kernel;
         default: return Readiness::kernel;
     }
 }
@@ -33,7 +35,7 @@ std::uint32_t TcpSocket::ready_events() const noexcept {
     Use use(*this);
     if (use.connection != nullptr) return use.connection->events_asked();
     if (use.listener != nullptr) return use.listener->pending() != 0 ? kIn : 0u;
-    return 0;
+    return pending_error_.load(std::memory_order_relaxed) != 0 ? static_cast<std::uint32_t>(EPOLLERR) : 0u;
 }
 
 std::uint32_t TcpSocket::edges(std::uint32_t interest) const noexcept {
@@ -65,6 +67,13 @@ void TcpSocket::changed() noexcept {
 void TcpSocket::set_phase(Phase phase) noexcept {
     phase_.store(phase, std::memory_order_release);
     tell_waiters();
+}
+
+int TcpSocket::take_pending_error() noexcept {
+    if (__builtin_expect(pending_error_.load(std::memory_order_relaxed) == 0, 1)) return 0;
+    const int error = pending_error_.exchange(0);
+    if (error != 0) tell_waiters();
+    return error;
 }
 
 void TcpSocket::tell_waiters() noexcept {
