@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "libvma/net/checksum.h"
@@ -130,7 +131,7 @@ Result<void> Ring::start() {
     tx_base_ = memory_ + rx_bytes;
     tx_free_.reserve(tx_count);
     for (std::uint32_t i = tx_count; i-- > 0;) tx_free_.push_back(i);
-    tx_outstanding_.resize(tx_count);
+    tx_outstanding_.resize(std::bit_ceil(tx_count));  // a power of two, so that an index is a mask away
     signal_every_ = std::clamp(tx_count / 4, 1u, kSignalEvery);
     if (attr.lazy_tx) TxFlusher::instance().add(this);
     return {};
@@ -500,7 +501,7 @@ bool Ring::reap_tx() noexcept {
         any = true;
         // wr_id is the running number of the request's last chunk: everything before it is done as well.
         std::uint64_t upto = wc[n - 1].wr_id;
-        while (tx_reaped_ < upto) tx_free_.push_back(tx_outstanding_[tx_reaped_++ % tx_outstanding_.size()]);
+        while (tx_reaped_ < upto) tx_free_.push_back(tx_outstanding_[tx_reaped_++ & (tx_outstanding_.size() - 1)]);
         if (n < 16) break;
     }
     return any;
@@ -542,7 +543,7 @@ int Ring::send_frame(const std::uint8_t* headers, std::size_t header_length, con
     for (std::uint32_t p = 0; p < pieces; p++) {
         std::uint32_t chunk = tx_free_.back();
         tx_free_.pop_back();
-        tx_outstanding_[tx_posted_++ % tx_outstanding_.size()] = chunk;
+        tx_outstanding_[tx_posted_++ & (tx_outstanding_.size() - 1)] = chunk;
         std::uint8_t* frame = tx_base_ + std::size_t{chunk} * attr.chunk_size + attr.tx_headroom;
         std::uint8_t* out = frame;
         std::size_t space = room;
@@ -593,7 +594,7 @@ int Ring::send_frame(const std::uint8_t* headers, std::size_t header_length, con
         error = ibv_post_send(qp_, &wr, &bad);
     }
     if (error != 0) {
-        for (std::uint32_t p = 0; p < pieces; p++) tx_free_.push_back(tx_outstanding_[--tx_posted_ % tx_outstanding_.size()]);
+        for (std::uint32_t p = 0; p < pieces; p++) tx_free_.push_back(tx_outstanding_[--tx_posted_ & (tx_outstanding_.size() - 1)]);
         tx_counters_.tx_no_buffer++;
         return ENOBUFS;
     }
@@ -703,7 +704,7 @@ BufferCounts Ring::buffer_counts() noexcept {
     }
     tx_lock_.lock();
     reap_tx();
-    counts.tx_total = static_cast<std::uint32_t>(tx_outstanding_.size());
+    counts.tx_total = device_->attr().max_send_wr;
     counts.tx_free = static_cast<std::uint32_t>(tx_free_.size());
     tx_lock_.unlock();
     return counts;
