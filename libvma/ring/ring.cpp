@@ -68,7 +68,7 @@ void RxBuffer::release() noexcept {
 Result<std::unique_ptr<Ring>> Ring::create(std::unique_ptr<verbs::Device> device, const RingConfig& config) {
     auto ring = std::unique_ptr<Ring>(new Ring(std::move(device), config));
     if (auto started = ring->start(); !started) return std::unexpected(started.error());
-    return ring;
+    return {std::move(ring)};
 }
 
 Ring::Ring(std::unique_ptr<verbs::Device> device, const RingConfig& config)

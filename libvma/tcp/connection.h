@@ -272,7 +272,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     void resegment() noexcept;
     std::uint32_t timestamp() const noexcept;
     bool send_segment(tcp_seg* seg, bool again) noexcept;
-    void send_ack() noexcept;
+    void send_ack(std::uint32_t back = 0) noexcept;
     void send_control(pbuf* p) noexcept;
     int transmit(const std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov, std::size_t count,
                  std::size_t length) noexcept;
@@ -407,6 +407,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     std::uint64_t tlp_at_ = 0, user_at_ = 0, path_since_ns_ = 0;
     std::uint64_t rto_at_ = 0, ack_at_ = 0, probe_at_ = 0, keepalive_at_ = 0, end_at_ = 0, path_at_ = 0, cork_at_ = 0;
     unsigned probes_ = 0, keepalives_ = 0, path_tries_ = 0;
+    unsigned unanswered_probes_ = 0;        // of a closed window
     Connection* tw_next_ = nullptr;
     Connection* tw_prev_ = nullptr;
     bool in_time_wait_ = false;

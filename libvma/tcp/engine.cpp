@@ -159,9 +159,11 @@ void Engine::time_wait_entered(Connection& c) noexcept {
         if (n == 0) oldest = nullptr;
     }
     lock_.unlock();
-    if (oldest != nullptr) {
-        if (oldest != &c) oldest->abandon_quietly();
-        oldest->unref_later();
+    if (oldest == &c) {
+        c.unref_later();
+    } else if (oldest != nullptr) {
+        oldest->abandon_quietly();
+        oldest->unref();  // its own lock is not ours: what is to be done later it would learn only by chance
     }
 }
 

@@ -488,6 +488,8 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
     }
     if (!(flags & TCP_ACK)) return counters_.unacceptable++, false;
     if (state == SYN_RCVD) {
+        // Others of this batch may have filled the queue since the listener looked.
+        if (origin_ != nullptr && origin_->hold_up()) return false;
         return true;  // lwIP checks the ACK, and answers a wrong one with a RST
     }
     // RFC 5961 section 5: an ACK of what was never sent, or older than any window the peer could have seen.
@@ -512,6 +514,7 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
     info.blocks = blocks;
     info.block_count = pcb_->flags & TF_SACK ? block_count : 0;
     info.echo = has_ts && (pcb_->flags & TF_TIMESTAMP) ? ts_echo : 0;
+    unanswered_probes_ = 0;
     choose_window(seq, ack, info.window);
     before_ack(info);
     if (length != 0) {

@@ -253,6 +253,14 @@ bool Listener::completed(Connection& connection) noexcept {
     return true;
 }
 
+bool Listener::hold_up() noexcept {
+    lock_.lock();
+    const bool full_now = full();
+    if (full_now) counters_.overflows++;
+    lock_.unlock();
+    return full_now;
+}
+
 void Listener::lost(Connection& connection) noexcept {
     lock_.lock();
     auto it = half_open_.find(key_of(connection));

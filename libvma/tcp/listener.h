@@ -80,6 +80,8 @@ class Listener final : public ring::FrameSink {
     // From connections: the handshake is done and the rule is in place; or the half-open one has ended.
     bool completed(Connection& connection) noexcept;
     void lost(Connection& connection) noexcept;
+    // Is there no room for one more established connection? Then its last ACK does not count yet.
+    bool hold_up() noexcept;
     void reply(pbuf* p, in_addr_t from, in_addr_t to, in_port_t peer_port) noexcept;
     static Key key_of(const Connection& c) noexcept {
         return {c.endpoints().remote_addr, c.endpoints().local_addr, c.endpoints().remote_port};

@@ -494,12 +494,13 @@ void Connection::ack_sent() noexcept {
     ack_when_idle_ = false;
 }
 
-void Connection::send_ack() noexcept {
+// `back`: how far before SND.NXT it is; 1 makes it a probe, which the peer must answer because it is old.
+void Connection::send_ack(std::uint32_t back) noexcept {
     std::uint8_t head[60];
     auto* h = reinterpret_cast<net::TcpHeader*>(head);
     h->src_port = ends_.local_port;
     h->dst_port = ends_.remote_port;
-    h->seq = htonl(pcb_->snd_nxt);
+    h->seq = htonl(pcb_->snd_nxt - back);
     h->ack = htonl(pcb_->rcv_nxt);
     h->flags = TCP_ACK;
     h->window = htons(static_cast<std::uint16_t>(std::min<std::uint32_t>(RCV_WND_SCALE(pcb_, pcb_->rcv_ann_wnd), 0xffff)));
@@ -522,7 +523,7 @@ void Connection::send_control(pbuf* p) noexcept {
     pbuf_copy_partial(p, head, length, 0);
     auto* h = reinterpret_cast<net::TcpHeader*>(head);
     if (h->flags == TCP_ACK && pcb_ != nullptr && pcb_->state >= ESTABLISHED) {
-        send_ack();  // the same with our options
+        send_ack(pcb_->snd_nxt - ntohl(h->seq));  // the same with our options
         return;
     }
     const std::size_t header = std::size_t{h->data_offset} >> 4 << 2;

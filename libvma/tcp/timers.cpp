@@ -169,11 +169,12 @@ void Connection::probe(std::uint64_t now) noexcept {
     }
     if (probes_ == 0) first_retry_ns_ = now;
     if (options_.user_timeout_ms != 0 ? now - first_retry_ns_ >= options_.user_timeout_ms * kMilli
-                                      : orphan_ && probes_ >= kOrphanRetries) {
+                                      : unanswered_probes_ >= options_.retries2 || (orphan_ && probes_ >= kOrphanRetries)) {
         give_up(ETIMEDOUT);
         return;
     }
     probes_++;
+    unanswered_probes_++;
     counters_.probes++;
     std::uint64_t wait = std::uint64_t{rtt_.rto_us()} * 1000 << std::min(probes_, 16u);
     wait = std::min(wait, kMaxProbeNs);
