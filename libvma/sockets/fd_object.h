@@ -121,6 +121,10 @@ class Socket : public FdObject {
     // What is already queued is still delivered by the receive calls. `why` goes to the log.
     virtual void leave_to_kernel(int fd, const char* why) noexcept;
 
+    // Has something come that only the kernel can serve? Why, or null. Then leave_to_kernel() is due, as soon as somebody
+    // calls who knows the number (see urgent.h).
+    virtual const char* leaving() const noexcept { return nullptr; }
+
     // ---- other processes (see handing.h) ----
     // Is there state here that the kernel's socket lacks, so that another process which holds it could do nothing with it:
     // a connection or a listener of ours? Asked in a forked child, too, so an atomic read and no more.

@@ -18,6 +18,7 @@
 #include "libvma/sockets/tcp_defaults.h"
 #include "libvma/sockets/tcp_ports.h"
 #include "libvma/sockets/tcp_wait.h"
+#include "libvma/sockets/urgent.h"
 #include "libvma/tcp/handover.h"
 
 #ifndef SO_COOKIE
@@ -97,6 +98,7 @@ void TcpSocket::reset_in_child() noexcept {
     g_pool.reset_in_child();
     forget_ports_in_child();
     tcp::Connection::reset_in_child();
+    urgent::reset_in_child();
 }
 
 tcp::Connection* TcpSocket::connection() noexcept {
@@ -285,6 +287,7 @@ int TcpSocket::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& 
         errno = saved;
         return 0;
     }
+    urgent::prepare();
     learn_cookie(fd);
     settle_options(fd);
     if (plan.autobind)
@@ -401,7 +404,7 @@ int TcpSocket::await_connect(int fd, int under_way) {
     int error = 0;
     // Another thread may have been told meanwhile, or have let go of the connection.
     if (connection_.load(std::memory_order_relaxed) != c) {
-        error = ECONNABORTED;
+        error = phase() == Phase::kernel ? 0 : ECONNABORTED;  // established, and handed over meanwhile
     } else if (phase() == Phase::connecting) {
         if (c->state() == tcp::State::close) {
             error = c->take_error();
@@ -462,6 +465,7 @@ int TcpSocket::shutdown(int fd, int how) {
         }
         return r;
     }
+    bool remote = false;
     {
         Use use(*this);
         if (use.connection == nullptr) return failed(ENOTCONN);
@@ -469,9 +473,13 @@ int TcpSocket::shutdown(int fd, int how) {
         if (use.connection->state() != tcp::State::syn_sent) {
             Inside here(*use.connection);
             const int error = -use.connection->shutdown(how);
-            return error == 0 ? 0 : failed(error);
+            if (error != EREMOTE) return error == 0 ? 0 : failed(error);
+            int busy = 0;
+            remote = true;
+            if (!moved_away(fd, busy) && busy != 0) return failed(busy);
         }
     }
+    if (remote) return shutdown(fd, how);
     if (state_lock_.owned_by_me()) return failed(ENOTCONN);
     state_lock_.lock();
     const int r = has_connection() ? disconnect(fd) : 0;
@@ -491,6 +499,24 @@ bool TcpSocket::interrupted_own_code() const noexcept {
 
 void TcpSocket::before_last_close(int fd) noexcept {
     if (carries_state() && handing::shared_since(born_)) leave_to_kernel(fd, "closed here, open in another process");
+    // The internal thread may be handing it over right now, under this number.
+    if (state_lock_.owned_by_me()) return;
+    state_lock_.lock();
+    closing_ = true;
+    state_lock_.unlock();
+}
+
+const char* TcpSocket::leaving() const noexcept {
+    Use use(*this);
+    const bool due = use.connection != nullptr && use.connection->urgent_seen() && !stuck_.load(std::memory_order_relaxed);
+    return due ? "urgent data" : nullptr;
+}
+
+bool TcpSocket::moved_away(int fd, int& error) noexcept {
+    error = state_lock_.owned_by_me() ? EAGAIN : 0;
+    if (error != 0) return false;
+    if (has_connection()) handover(fd, "urgent data");
+    return !has_connection();
 }
 
 // Calls of other threads that are under way go on, as in the kernel: the last of them closes the connection.
@@ -564,8 +590,8 @@ bool TcpSocket::handover(int fd, const char* why) noexcept {
     flush();
     state_lock_.lock();
     tcp::Connection* c = connection_.load(std::memory_order_acquire);
-    bool moved = false;
-    if (c != nullptr && !inside(*c)) {
+    bool moved = phase() == Phase::kernel;  // another thread was faster
+    if (c != nullptr && !inside(*c) && !closing_ && !stuck_.load(std::memory_order_relaxed)) {
         int saved = errno;
         settle_options(fd);
         tcp::KernelState state;
@@ -595,6 +621,7 @@ bool TcpSocket::handover(int fd, const char* why) noexcept {
             set_phase(Phase::kernel);
         } else {
             stuck_.store(true, std::memory_order_relaxed);
+            c->keep_urgent();
         }
         errno = saved;
     }

@@ -17,6 +17,7 @@
 #include "libvma/sockets/names.h"
 #include "libvma/sockets/tcp_defaults.h"
 #include "libvma/sockets/tcp_wait.h"
+#include "libvma/sockets/urgent.h"
 #include "libvma/tcp/engine.h"
 
 namespace vma::sockets {
@@ -148,6 +149,7 @@ int TcpSocket::listen(int fd, int backlog) {
     tcp::Listener* listener = tcp::Listener::create(stack_.paths(), name.sin_port, options_, clamped(backlog));
     if (listener == nullptr) return os::listen(fd, backlog);
 
+    urgent::prepare();
     release_retired(0);
     learn_cookie(fd);
     listen_addr_ = name.sin_addr.s_addr;
@@ -252,6 +254,7 @@ int TcpSocket::accept_ours(tcp::Listener& listener, sockaddr* addr, socklen_t* l
     }
     c->set_owner(socket);
     const bool inserted = g_fds.insert(fd, socket);
+    if (inserted && c->urgent_seen()) urgent::ring_bell();
     socket->unref();
     if (!inserted) {
         c->close(true);

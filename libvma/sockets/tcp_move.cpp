@@ -40,17 +40,18 @@ bool pipe_ready(int fd, short events) noexcept {
 
 ssize_t TcpSocket::sendfile(int out, int in, off_t* offset, size_t count) {
     if (!has_connection()) return Socket::sendfile(out, in, offset, count);
-    struct stat s;
-    if (fstat(in, &s) != 0) return -1;
-    if (!S_ISREG(s.st_mode) && !S_ISBLK(s.st_mode)) return failed(EINVAL);
     const int mode = os::fcntl(in, F_GETFL, 0);
     if (mode < 0) return -1;
     if ((mode & O_ACCMODE) == O_WRONLY) return failed(EBADF);
+    struct stat s;
+    if (fstat(in, &s) != 0) return -1;
+    if (!S_ISREG(s.st_mode) && !S_ISBLK(s.st_mode)) return failed(EINVAL);
     if (offset != nullptr && !UserMemory::writable(offset, sizeof *offset)) return failed(EFAULT);
     off_t position = offset != nullptr ? *offset : lseek(in, 0, SEEK_CUR);
     if (position < 0) return failed(EINVAL);
     count = std::min(count, kMaxTransfer);
     const off_t start = position;
+    const std::size_t wanted = count;
     std::unique_ptr<char[]> buffer(new (std::nothrow) char[std::min(count, kChunk) + 1]);
     if (buffer == nullptr) return failed(ENOMEM);
     int error = 0;
@@ -67,7 +68,11 @@ ssize_t TcpSocket::sendfile(int out, int in, off_t* offset, size_t count) {
         if (sent > 0) position += sent;
         if (sent < n) break;
     }
-    if (position == start && error == EREMOTE) return Socket::sendfile(out, in, offset, count);
+    if (position == start && error == EREMOTE) {
+        int busy;
+        if (moved_away(out, busy)) return Socket::sendfile(out, in, offset, wanted);
+        return busy != 0 ? failed(busy) : sendfile(out, in, offset, wanted);
+    }
     if (offset != nullptr)
         *offset = position;
     else if (position != start)
@@ -101,7 +106,10 @@ ssize_t TcpSocket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
         {
             Use use(*this);
             tcp::Connection* c = use.connection;
-            if (c == nullptr) break;
+            if (c == nullptr) {
+                error = -EREMOTE;
+                break;
+            }
             auto settled = [&] {
                 return (!still_connecting(*c) && c->send_space() != 0) || (c->events() & (EPOLLHUP | EPOLLERR)) != 0 ||
                        connection_.load(std::memory_order_relaxed) != c;
@@ -145,7 +153,10 @@ ssize_t TcpSocket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
                 if (use.connection == nullptr || inside(*use.connection)) break;
                 Waiting w(0);
                 wait(-1, w, [&] { return (use.connection->events() & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0; });
-            } else if (sent < 0) {
+            } else if (int busy = 0; sent == -EREMOTE && moved_away(out, busy)) {
+                if (rest_to_kernel(out, at, more) == 0) error = -EPIPE;
+                break;
+            } else if (sent < 0 && (sent != -EREMOTE || busy != 0)) {
                 error = sent;
                 break;
             }
@@ -154,6 +165,11 @@ ssize_t TcpSocket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
         moved += static_cast<std::size_t>(n);
     }
     if (moved != 0) return static_cast<ssize_t>(moved);
+    if (error == -EREMOTE) {
+        int busy;
+        if (moved_away(out, busy)) return os::splice(in, in_offset, out, out_offset, len, flags);
+        return busy != 0 ? failed(busy) : splice_in(in, in_offset, out, out_offset, len, flags);
+    }
     return error == 0 ? 0 : finish_send(error, 0);
 }
 
@@ -176,8 +192,9 @@ ssize_t TcpSocket::splice_out(int in, off64_t* in_offset, int out, off64_t* out_
         // SPLICE_F_NONBLOCK is about the pipe; the socket has its own flag.
         const ssize_t n = receive(in, at, moved != 0 ? MSG_DONTWAIT : 0);
         if (n == -EREMOTE && moved == 0) {
-            handover(in, "urgent data");
-            return has_connection() ? failed(EOPNOTSUPP) : os::splice(in, nullptr, out, nullptr, len, flags);
+            int busy;
+            if (moved_away(in, busy)) return os::splice(in, nullptr, out, nullptr, len, flags);
+            return busy != 0 ? failed(busy) : splice_out(in, nullptr, out, nullptr, len, flags);
         }
         if (n < 0 && moved == 0) return finish(n, 0);
         if (n <= 0) break;

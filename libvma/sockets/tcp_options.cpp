@@ -164,7 +164,15 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
         return;
     }
     switch (name) {
-        case TCP_NODELAY: edit([&](tcp::Options& o) { o.nodelay = value != 0; }); break;
+        case TCP_NODELAY: {
+            edit([&](tcp::Options& o) { o.nodelay = value != 0; });
+            Use use(*this);
+            if (use.connection != nullptr) {
+                Inside here(*use.connection);
+                use.connection->nodelay(value != 0);
+            }
+            break;
+        }
         case TCP_CORK: edit([&](tcp::Options& o) { o.cork = value != 0; }); break;
         case TCP_MAXSEG: edit([&](tcp::Options& o) { o.maxseg = number; }); break;
         case TCP_KEEPIDLE: edit([&](tcp::Options& o) { o.keep_idle_s = number; }); break;
@@ -201,6 +209,14 @@ int TcpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
     // Such an option may want a connected socket: first the connection moves, then the kernel answers.
     const bool wanted = row != nullptr && readable && wants_kernel(*row, value, len);
     if (wanted && has_connection() && !handover(fd, why)) return failed(EOPNOTSUPP);
+
+    // No clamp exists for a closed socket only, and to the kernel the shadow is one.
+    if (level == IPPROTO_TCP && name == TCP_WINDOW_CLAMP && readable && len >= sizeof(int) && has_connection()) {
+        int clamp;
+        std::memcpy(&clamp, value, sizeof clamp);
+        Use use(*this);
+        if (clamp == 0 && use.connection != nullptr && !over(*use.connection)) return failed(EINVAL);
+    }
 
     // Stays with the connection, which knows more than its three values (tcp(7)).
     if (level == IPPROTO_TCP && name == TCP_QUICKACK) {
@@ -281,10 +297,17 @@ int TcpSocket::get_from_connection(int fd, int level, int name, void* value, soc
         return put(&mtu, sizeof mtu, value, len);
     }
     if (level == IPPROTO_TCP && name == TCP_INFO) {
-        ::tcp_info info{};
+        // As long as the running kernel has it, and what is newer than us as in a new socket.
+        alignas(tcp::Info) std::byte all[512]{};
+        socklen_t size = sizeof all;
+        int saved = errno;
+        if (os::getsockopt(fd, level, name, all, &size) != 0) size = sizeof(::tcp_info);
+        errno = saved;
+        tcp::Info info;
         c->info(info);
-        if (over(*c)) info.tcpi_state = static_cast<std::uint8_t>(tcp::State::close);
-        return put(&info, sizeof info, value, len);
+        if (over(*c)) info.basic.tcpi_state = static_cast<std::uint8_t>(tcp::State::close);
+        std::memcpy(all, &info, sizeof info);
+        return put(all, size, value, len);
     }
     if (level == IPPROTO_TCP && name == TCP_MAXSEG && !over(*c)) {
         const int mss = static_cast<int>(c->mss());
@@ -299,7 +322,6 @@ int TcpSocket::get_from_connection(int fd, int level, int name, void* value, soc
         strncpy(text, tcp::congestion_name(c->algorithm()), sizeof text - 1);
         return put(text, sizeof text, value, len);
     }
-    (void)fd;
     known = false;
     return 0;
 }
@@ -316,10 +338,8 @@ int TcpSocket::getsockopt(int fd, int level, int name, void* value, socklen_t* l
 
 int TcpSocket::fcntl(int fd, int cmd, unsigned long arg) {
     if (phase() != Phase::kernel) {
-        const char* why = cmd == F_SETFL && (arg & O_ASYNC) != 0        ? "it uses signal-driven I/O (O_ASYNC)"
-                          : (cmd == F_SETOWN || cmd == F_SETOWN_EX) && arg != 0 ? "it asks for SIGIO and SIGURG (F_SETOWN)"
-                                                                                : nullptr;
-        if (why != nullptr) handover(fd, why);
+        // F_SETOWN alone asks for SIGURG, which comes from the kernel: urgent data makes the connection its own.
+        if (cmd == F_SETFL && (arg & O_ASYNC) != 0) handover(fd, "it uses signal-driven I/O (O_ASYNC)");
     }
     int r = os::fcntl(fd, cmd, arg);
     if (cmd == F_SETFL && r == 0) nonblock_.store((arg & O_NONBLOCK) != 0, std::memory_order_release);
@@ -356,7 +376,7 @@ int TcpSocket::ioctl(int fd, unsigned long request, void* arg) {
             }
         }
     }
-    if (request == SIOCATMARK && has_connection()) handover(fd, "urgent data");
+    if (request == SIOCATMARK && has_connection()) handover(fd, "urgent data");  // else the mark is nowhere
     int r = os::ioctl(fd, request, arg);
     if (request == FIONBIO && r == 0) nonblock_.store(*static_cast<int*>(arg) != 0, std::memory_order_release);
     return r;

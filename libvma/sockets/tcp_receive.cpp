@@ -101,6 +101,16 @@ ssize_t TcpSocket::receive(int fd, IovCursor& at, int flags) {
 
     std::size_t got = 0;
     bool polled = false;
+    // The connection is not ours any more, or is about to go.
+    enum class Then { stop, again, leave };
+    auto remote = [&]() -> Then {
+        int busy = 0;
+        if (got == 0) return Then::leave;
+        if (!waits || got >= target || how != 0) return Then::stop;
+        if (!moved_away(fd, busy)) return busy == 0 ? Then::again : Then::stop;
+        got += rest_from_kernel(fd, at, flags);
+        return Then::stop;
+    };
     alignas(Waiting) std::byte waiting_memory[sizeof(Waiting)];
     Waiting* w = nullptr;
     for (;;) {
@@ -115,6 +125,12 @@ ssize_t TcpSocket::receive(int fd, IovCursor& at, int flags) {
             continue;
         }
         if (n == 0) break;
+        if (n == -EREMOTE) {
+            const Then then = remote();
+            if (then == Then::leave) return n;
+            if (then == Then::stop) break;
+            continue;
+        }
         if (n != -EAGAIN) {
             if (got != 0) break;
             return n;
@@ -139,12 +155,32 @@ ssize_t TcpSocket::receive(int fd, IovCursor& at, int flags) {
             if (got != 0) break;
             return -error;
         }
+        // Another thread disconnected it, or gave it to the kernel, which knows the answer.
         if (connection_.load(std::memory_order_acquire) != c) {
-            if (got != 0) break;
-            return -EREMOTE;  // another thread disconnected it, or gave it to the kernel, which knows the answer
+            if (remote() == Then::leave) return -EREMOTE;
+            break;
         }
     }
     return static_cast<ssize_t>(got);
+}
+
+std::size_t TcpSocket::rest_from_kernel(int fd, IovCursor& at, int flags) {
+    std::size_t total = 0;
+    int saved = errno;
+    while (at.left() != 0) {
+        iovec pieces[IovCursor::kWindow];
+        std::size_t bytes;
+        msghdr m{};
+        m.msg_iov = pieces;
+        m.msg_iovlen = at.window(pieces, at.left(), bytes);
+        const ssize_t n = os::recvmsg(fd, &m, flags);
+        if (n <= 0) break;
+        total += static_cast<std::size_t>(n);
+        at.advance(static_cast<std::size_t>(n));
+        if (static_cast<std::size_t>(n) < bytes) break;
+    }
+    errno = saved;
+    return total;
 }
 
 ssize_t TcpSocket::finish(ssize_t result, int) noexcept {
@@ -164,9 +200,9 @@ ssize_t TcpSocket::recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* 
     IovCursor at(&iov, 1, iov.iov_len);
     const ssize_t n = receive(fd, at, flags);
     if (n == -EREMOTE) {
-        handover(fd, "urgent data");
-        return has_connection() ? recvfrom(fd, buf, len, flags, addr, alen)
-                                : os::recvfrom(fd, buf, len, flags, addr, alen);
+        int busy;
+        if (moved_away(fd, busy)) return os::recvfrom(fd, buf, len, flags, addr, alen);
+        return busy != 0 ? failed(busy) : recvfrom(fd, buf, len, flags, addr, alen);
     }
     if (n >= 0 && addr != nullptr) {
         // A stream's data carries no name (recv(2)); the length says so.
@@ -213,8 +249,9 @@ ssize_t TcpSocket::recvmsg(int fd, msghdr* msg, int flags) {
     IovCursor at(msg->msg_iov, msg->msg_iovlen, length);
     n = receive(fd, at, flags);
     if (n == -EREMOTE) {
-        handover(fd, "urgent data");
-        return has_connection() ? recvmsg(fd, msg, flags) : os::recvmsg(fd, msg, flags);
+        int busy;
+        if (moved_away(fd, busy)) return os::recvmsg(fd, msg, flags);
+        return busy != 0 ? failed(busy) : recvmsg(fd, msg, flags);
     }
     if (n < 0) return finish(n, flags);
     msg->msg_flags = flags & MSG_CMSG_CLOEXEC;

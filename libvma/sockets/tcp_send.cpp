@@ -17,6 +17,7 @@ namespace vma::sockets {
 namespace {
 
 constexpr std::size_t kMaxTransfer = 0x7ffff000;  // the kernel's MAX_RW_COUNT
+constexpr std::size_t kCopyStep = 32768;          // its SKB_FRAG_PAGE_ORDER
 
 // As much of the pieces as can be read: bytes. All of it, as a rule.
 std::size_t readable_bytes(const iovec* pieces, std::size_t count) noexcept {
@@ -63,13 +64,21 @@ ssize_t TcpSocket::transmit(int fd, IovCursor& at, int flags) {
     alignas(Waiting) std::byte waiting_memory[sizeof(Waiting)];
     Waiting* w = nullptr;
     bool polled = false;
-    (void)fd;
+    // The connection is not ours any more, or is about to go. False: the caller asks the kernel, for all of it.
+    auto remote = [&] {
+        int busy = 0;
+        if (sent == 0) return false;
+        if (waits && moved_away(fd, busy)) sent += rest_to_kernel(fd, at, flags);
+        return true;
+    };
     for (;;) {
         if (sent != 0 && c->peek_error() != 0) break;  // it waits for the next call
         iovec pieces[IovCursor::kWindow];
         std::size_t bytes;
         const std::size_t count = at.window(pieces, at.left(), bytes);
-        const std::size_t good = readable_bytes(pieces, count);
+        std::size_t good = readable_bytes(pieces, count);
+        // The kernel copies in steps of up to a page fragment, and takes nothing of a step that fails.
+        if (__builtin_expect(good < bytes, 0)) good -= std::min(good, (sent + good) % kCopyStep);
         if (__builtin_expect(good == 0 && bytes != 0, 0)) {
             if (sent != 0) break;
             return -EFAULT;
@@ -87,6 +96,9 @@ ssize_t TcpSocket::transmit(int fd, IovCursor& at, int flags) {
             if (good < bytes && static_cast<std::size_t>(n) == good) break;  // the next byte cannot be read
             polled = false;
             if (n != 0) continue;
+        } else if (n == -EREMOTE) {
+            if (!remote()) return n;
+            break;
         } else if (n != -EAGAIN) {
             if (sent != 0) break;
             return n == -ENOTCONN ? -EPIPE : n;
@@ -111,11 +123,30 @@ ssize_t TcpSocket::transmit(int fd, IovCursor& at, int flags) {
             return -error;
         }
         if (connection_.load(std::memory_order_acquire) != c) {
-            if (sent != 0) break;
-            return -EREMOTE;
+            if (!remote()) return -EREMOTE;
+            break;
         }
     }
     return static_cast<ssize_t>(sent);
+}
+
+std::size_t TcpSocket::rest_to_kernel(int fd, IovCursor& at, int flags) {
+    std::size_t total = 0;
+    int saved = errno;
+    while (at.left() != 0) {
+        iovec pieces[IovCursor::kWindow];
+        std::size_t bytes;
+        msghdr m{};
+        m.msg_iov = pieces;
+        m.msg_iovlen = at.window(pieces, at.left(), bytes);
+        const ssize_t n = os::sendmsg(fd, &m, (bytes < at.left() ? flags | MSG_MORE : flags) | MSG_NOSIGNAL);
+        if (n <= 0) break;
+        total += static_cast<std::size_t>(n);
+        at.advance(static_cast<std::size_t>(n));
+        if (static_cast<std::size_t>(n) < bytes) break;
+    }
+    errno = saved;
+    return total;
 }
 
 // To the thread that made the call, as the kernel sends it.
@@ -147,7 +178,11 @@ ssize_t TcpSocket::sendto(int fd, const void* buf, size_t len, int flags, const 
     iovec iov{const_cast<void*>(buf), std::min(len, kMaxTransfer)};
     IovCursor at(&iov, 1, iov.iov_len);
     const ssize_t n = transmit(fd, at, flags);
-    if (n == -EREMOTE) return os::sendto(fd, buf, len, flags, addr, alen);
+    if (n == -EREMOTE) {
+        int busy;
+        if (moved_away(fd, busy)) return os::sendto(fd, buf, len, flags, addr, alen);
+        return busy != 0 ? failed(busy) : sendto(fd, buf, len, flags, addr, alen);
+    }
     return finish_send(n, flags);
 }
 
@@ -180,7 +215,11 @@ ssize_t TcpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
     }
     IovCursor at(msg->msg_iov, msg->msg_iovlen, length);
     const ssize_t n = transmit(fd, at, flags);
-    if (n == -EREMOTE) return os::sendmsg(fd, msg, flags);
+    if (n == -EREMOTE) {
+        int busy;
+        if (moved_away(fd, busy)) return os::sendmsg(fd, msg, flags);
+        return busy != 0 ? failed(busy) : sendmsg(fd, msg, flags);
+    }
     return finish_send(n, flags);
 }
 

@@ -64,6 +64,7 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
         const Phase p = phase();
         return p != Phase::fresh && p != Phase::kernel;
     }
+    const char* leaving() const noexcept override;
     void before_last_close(int fd) noexcept override;
 
     bool offloaded() const noexcept override { return readiness() != Readiness::kernel; }
@@ -150,6 +151,9 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     int start_connect(int fd, const sockaddr* addr, socklen_t len, bool& ours);
     int bind_shadow(int fd, Plan& plan) noexcept;      // 0 or errno
     void unbind_shadow(int fd) noexcept;
+    // After -EREMOTE of the connection: waits for the handover that is under way, or does it. True: the kernel answers now;
+    // false: it is ours still, so try again. `error`: neither, in a signal handler that interrupted the handover.
+    bool moved_away(int fd, int& error) noexcept;
     int await_connect(int fd, int under_way);
     int disconnect(int fd) noexcept;
     void let_go(int fd, bool reset) noexcept;          // of the connection; the phase becomes fresh. state_lock_ held
@@ -189,6 +193,9 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     ssize_t receive_urgent(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen);
     ssize_t take(tcp::Connection& c, IovCursor& at, std::size_t left, unsigned flags, std::size_t skip) noexcept;
     ssize_t transmit(int fd, IovCursor& at, int flags);
+    // What is left of a call that waits, when the connection was handed over in the middle of it: bytes.
+    static std::size_t rest_from_kernel(int fd, IovCursor& at, int flags);
+    static std::size_t rest_to_kernel(int fd, IovCursor& at, int flags);
     // For the program: -1 with errno, and SIGPIPE where the kernel raises it.
     static ssize_t finish(ssize_t result, int flags) noexcept;
     static ssize_t finish_send(ssize_t result, int flags) noexcept;
@@ -221,6 +228,7 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     const std::uint32_t born_;                       // handing::generation()
     bool bound_ = false, autobound_ = false, accepted_ = false, listed_ = false, reuseport_ = false;
     std::atomic<bool> stuck_{false};                 // a handover failed: not tried again and again
+    bool closing_ = false;                           // the number is about to go: no handover any more. state_lock_
     std::atomic<tcp::Connection*> connection_{nullptr};
     std::atomic<tcp::Listener*> listener_{nullptr};
     mutable std::atomic<unsigned> users_{0};

@@ -7,6 +7,7 @@
 #include "libvma/os/calls.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/runtime/signals.h"
+#include "libvma/sockets/urgent.h"
 
 namespace vma::sockets {
 namespace {
@@ -47,6 +48,7 @@ std::uint32_t TcpSocket::edges(std::uint32_t interest) const noexcept {
 void TcpSocket::changed() noexcept {
     std::uint32_t events = 0;
     tcp::Connection* c = connection_.load(std::memory_order_acquire);
+    if (c != nullptr && c->urgent_seen()) urgent::ring_bell();
     if (waiters_lock_.owned_by_me()) return;  // this thread changes the list, and looks at the events afterwards
     waiters_lock_.lock();
     if (c != nullptr) {

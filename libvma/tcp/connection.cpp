@@ -242,6 +242,10 @@ void Connection::answer_syn(const Path& path, bool resolved) noexcept {
 }
 
 void Connection::settle() noexcept {
+    if (moved_) {  // what was shown last stays true until the owner shows the kernel's socket
+        arm_timers();
+        return;
+    }
     shown_queued_.store(queued(), std::memory_order_release);
     std::uint32_t unsent = 0;
     if (pcb_ != nullptr && pcb_->unsent != nullptr && was_established_) {
@@ -508,8 +512,9 @@ Counters Connection::counters() noexcept {
 }
 
 // As the kernel's tcp_get_info(), in its units: microseconds, milliseconds, segments.
-void Connection::info(tcp_info& out) noexcept {
-    out = {};
+void Connection::info(Info& all) noexcept {
+    all = {};
+    ::tcp_info& out = all.basic;
     if (!enter()) return;
     const std::uint64_t now = now_ns();
     auto ms_since = [&](std::uint64_t at) { return at == 0 ? 0u : static_cast<std::uint32_t>((now - at) / 1'000'000); };
@@ -544,7 +549,31 @@ void Connection::info(tcp_info& out) noexcept {
             out.tcpi_rcv_wscale = pcb_->rcv_scale & 15u;
         }
         for (const tcp_seg* s = pcb_->unacked; s != nullptr; s = s->next) out.tcpi_unacked++;
+        all.snd_wnd = pcb_->snd_wnd;
     }
+    all.pacing_rate = all.max_pacing_rate = ~std::uint64_t{0};  // not paced
+    all.bytes_acked = counters_.acked;
+    all.bytes_received = counters_.received;
+    all.segs_out = static_cast<std::uint32_t>(counters_.segments_out);
+    all.segs_in = static_cast<std::uint32_t>(counters_.segments_in);
+    all.notsent_bytes = static_cast<std::uint32_t>(unsent_bytes());
+    all.min_rtt = rtt_.min_rtt_us();
+    all.data_segs_in = static_cast<std::uint32_t>(counters_.data_segments_in);
+    all.data_segs_out = static_cast<std::uint32_t>(counters_.data_segments_out);
+    all.delivered = all.data_segs_out > out.tcpi_unacked ? all.data_segs_out - out.tcpi_unacked : 0;
+    all.bytes_sent = counters_.bytes_out;
+    all.bytes_retrans = counters_.bytes_again;
+    all.dsack_dups = static_cast<std::uint32_t>(counters_.dsacks);
+    all.rcv_ooopack = static_cast<std::uint32_t>(counters_.out_of_order);
+    leave();
+}
+
+void Connection::nodelay(bool on) noexcept {
+    if (!enter()) return;
+    options_.nodelay = on;
+    burst_ = 0;
+    if (on) push_ = true;
+    if (pcb_ != nullptr) output();
     leave();
 }
 
@@ -556,6 +585,10 @@ ssize_t Connection::receive(const iovec* iov, std::size_t count, std::size_t len
                             std::size_t skip) noexcept {
     if (!enter()) return -EWOULDBLOCK;
     ssize_t result;
+    if (__builtin_expect(frozen_ || moved_, 0)) {
+        leave();
+        return -EREMOTE;
+    }
     if (readable_.load(std::memory_order_relaxed) <= skip) {
         if (skip != 0)
             result = -EAGAIN;
@@ -635,7 +668,9 @@ ssize_t Connection::receive(const iovec* iov, std::size_t count, std::size_t len
 int Connection::shutdown(int how) noexcept {
     if (!enter()) return -ENOTCONN;
     int result = 0;
-    if (pcb_ == nullptr) {
+    if (frozen_ || moved_) {
+        result = -EREMOTE;
+    } else if (pcb_ == nullptr) {
         result = -ENOTCONN;
     } else if (pcb_->state == SYN_SENT) {
         // The kernel gives the connection up, without an error to read.

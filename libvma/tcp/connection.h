@@ -19,6 +19,7 @@
 #include <sys/uio.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -67,12 +68,27 @@ struct Counters {
     std::uint64_t retransmits = 0, fast_recoveries = 0, timeouts = 0, tail_probes = 0, dup_acks_in = 0, out_of_order = 0;
     std::uint64_t challenge_acks = 0, unacceptable = 0, paws = 0, bad_options = 0, probes = 0, keepalives = 0, dsacks = 0;
     std::uint64_t merged = 0;               // received frames that shared a pass through the state machine
+    // As TCP_INFO counts: sequence numbers, each once, and what was sent again.
+    std::uint64_t acked = 0, received = 0, bytes_again = 0, data_segments_in = 0, data_segments_out = 0;
 };
 
 // States as TCP_INFO numbers them.
 enum class State : std::uint8_t {
     established = 1, syn_sent, syn_recv, fin_wait1, fin_wait2, time_wait, close, close_wait, last_ack, listen, closing
 };
+
+// What getsockopt(TCP_INFO) tells: the kernel's struct tcp_info (linux/tcp.h), of which the C library's header has the
+// beginning only. Fields up to snd_wnd; what follows is newer than the features here.
+struct Info {
+    ::tcp_info basic;
+    std::uint64_t pacing_rate, max_pacing_rate, bytes_acked, bytes_received;
+    std::uint32_t segs_out, segs_in, notsent_bytes, min_rtt, data_segs_in, data_segs_out;
+    std::uint64_t delivery_rate, busy_time, rwnd_limited, sndbuf_limited;
+    std::uint32_t delivered, delivered_ce;
+    std::uint64_t bytes_sent, bytes_retrans;
+    std::uint32_t dsack_dups, reord_seen, rcv_ooopack, snd_wnd;
+};
+static_assert(offsetof(Info, bytes_acked) == 120 && offsetof(Info, snd_wnd) == 228);
 
 // Whoever shows a connection to a program. Called with the connection's lock held: note it, wake sleepers, and return.
 class Owner {
@@ -139,7 +155,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     std::size_t readable() const noexcept { return readable_.load(std::memory_order_acquire); }  // FIONREAD
     std::size_t unacked_bytes() const noexcept;   // SIOCOUTQ: not yet acknowledged, sent or not
     std::size_t unsent_bytes() const noexcept;    // SIOCOUTQNSD
-    void info(tcp_info& out) noexcept;
+    void info(Info& out) noexcept;
     Counters counters() noexcept;
     const Endpoints& endpoints() const noexcept { return ends_; }
     std::uint32_t mss() const noexcept { return mss_.load(std::memory_order_relaxed); }
@@ -158,6 +174,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     }
     Options options() noexcept;
     void quick_ack(bool on) noexcept;             // TCP_QUICKACK
+    void nodelay(bool on) noexcept;               // TCP_NODELAY; setting it sends what waits, even what is corked (tcp(7))
 
     // Packets of the flow may have `mtu` bytes at most.
     void path_mtu(std::uint32_t mtu) noexcept;
@@ -165,11 +182,15 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     // ---- moving to the kernel ----
     // Stops the connection: frames are dropped, timers rest. Fills `out`, whose queues point into this connection.
     // 0; -EOPNOTSUPP in a state that cannot be moved. Then finish_freeze(moved): true ends it silently (no FIN, no RST,
-    // flow rule withdrawn), false lets it go on.
+    // flow rule withdrawn), false lets it go on. From freeze() on send(), receive() and shutdown() say -EREMOTE, and events
+    // and state stay as they were: the owner knows who answers now.
     int freeze(KernelState& out) noexcept;
     void finish_freeze(bool moved) noexcept;
-    // Urgent data was sent by the peer: only the kernel serves that.
+    // Urgent data was sent by the peer: only the kernel serves that. The segments with it are dropped, so that the peer
+    // repeats them to whoever serves the connection then; the owner is told. keep_urgent(): it cannot be moved, so
+    // urgent data is a part of the stream from now on.
     bool urgent_seen() const noexcept { return urgent_seen_.load(std::memory_order_relaxed); }
+    void keep_urgent() noexcept { urgent_kept_.store(true, std::memory_order_relaxed); }
 
     // ring::FrameSink
     bool deliver(ring::RxBuffer* buffer) noexcept override;
@@ -227,6 +248,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     bool room_out_of_order() const noexcept;
     void choose_window(std::uint32_t seq, std::uint32_t ack, std::uint32_t window) noexcept;
     bool check(tcp_hdr& header, unsigned option_bytes, const pbuf& p) noexcept;  // the hook in front of lwIP
+    bool urgent_wanted(const tcp_hdr& header) noexcept;
     void challenge() noexcept;
     void learn_mtu(std::uint32_t mtu) noexcept;
     void icmp_error_locked(const ring::IcmpError& error) noexcept;
@@ -330,7 +352,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     std::atomic<std::uint32_t> mss_{536};
     std::atomic<int> error_{0};
     std::atomic<ring::Ring*> ring_{nullptr};
-    std::atomic<bool> urgent_seen_{false};
+    std::atomic<bool> urgent_seen_{false}, urgent_kept_{false};
     std::atomic<bool> wants_output_{false}; // for the lock's owner: send what is held back, or see abandon_, close_requested_
     std::atomic<bool> abandon_{false};
     std::atomic<bool> icmp_any_{false};
@@ -344,12 +366,14 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     tcp_pcb* pcb_ = nullptr;
     Options options_;
     bool orphan_ = false, attached_ = false, detaching_ = false, frozen_ = false;
+    bool moved_ = false;                    // into the kernel
     bool connecting_ = false, was_established_ = false, changed_ = false;
     bool read_shut_ = false, write_shut_ = false, peer_closed_ = false;
     bool fin_seen_ = false;                 // the stream has an end, which comes before any error
     bool processing_ = false;               // a received segment is in lwIP
     bool no_space_ = false;                 // a send() was told that there is no room
     bool more_ = false;                     // the last write said that more follows
+    bool push_ = false;                     // what is queued goes now, though it be corked
     bool simultaneous_ = false, syn_repeated_ = false, deferred_ = false;
     std::uint32_t later_unrefs_ = 0;
     std::uint32_t in_wake_ = 0, out_wake_ = 0;  // wake-ups to publish

@@ -84,9 +84,12 @@ void Connection::finish_freeze(bool moved) noexcept {
     if (!enter()) return;
     frozen_ = false;
     if (moved) {
+        moved_ = true;
         owner_ = nullptr;
         orphan_ = true;
+        const std::size_t shown = readable_.load(std::memory_order_relaxed);
         free_queues();
+        readable_.store(shown, std::memory_order_release);
         if (pcb_ != nullptr) in_lwip([&](lwip::Entry&) { tcp_abandon(pcb_, 0); });
     } else if (pcb_ != nullptr) {
         output();

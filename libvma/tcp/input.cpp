@@ -278,7 +278,7 @@ void Connection::input(pbuf* p) noexcept {
     pcb_->bytes_acked = 0;
     pcb_->rttest = 0;
     tcp_clear_flags(pcb_, TF_ACK_DELAY);  // else lwIP wants an ACK for every second call of it
-    const std::uint32_t una = pcb_->lastack, window = pcb_->snd_wnd;
+    const std::uint32_t una = pcb_->lastack, window = pcb_->snd_wnd, expected = pcb_->rcv_nxt;
     const bool handshake = pcb_->state == SYN_SENT || pcb_->state == SYN_RCVD;
     if (was_established_) {
         trim_to_window(p);
@@ -289,7 +289,9 @@ void Connection::input(pbuf* p) noexcept {
     in_lwip([&](lwip::Entry& entry) { entry.input(p, {ends_.remote_addr}, {ends_.local_addr}); });
     processing_ = false;
     if (pcb_ == nullptr) return;
+    if (!handshake) counters_.received += pcb_->rcv_nxt - expected;
     if (seq_before(una, pcb_->lastack)) {
+        if (!handshake || origin_ == nullptr) counters_.acked += pcb_->lastack - una;
         retries_ = 0;
         probes_ = 0;
         first_retry_ns_ = 0;
@@ -369,6 +371,17 @@ err_t Callbacks::inpacket(void* connection, tcp_pcb* pcb, tcp_hdr* header, std::
     if (pcb->state == LISTEN) return ERR_OK;
     (void)opt1len;
     return static_cast<Connection*>(connection)->check(*header, optlen, *p) ? ERR_OK : ERR_ABRT;
+}
+
+// Does the segment announce urgent data that somebody may want to know of? Then it is not for us.
+bool Connection::urgent_wanted(const tcp_hdr& h) noexcept {
+    const std::uint32_t offset = ntohs(h.urgp);
+    const std::uint32_t urgent = h.seqno + (offset != 0 ? offset - 1 : 0);  // RFC 6093: the kernel takes the byte before
+    if (seq_before(urgent, pcb_->rcv_nxt)) return false;  // of the past
+    if (orphan_ || urgent_kept_.load(std::memory_order_relaxed)) return false;
+    urgent_seen_.store(true, std::memory_order_release);
+    if (owner_ != nullptr) owner_->changed();
+    return true;
 }
 
 void Connection::challenge() noexcept {
@@ -498,7 +511,7 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
         challenge();
         return false;
     }
-    if ((flags & TCP_URG) != 0) urgent_seen_.store(true, std::memory_order_relaxed);
+    if (__builtin_expect((flags & TCP_URG) != 0, 0) && urgent_wanted(h)) return false;
     if (length != 0 && seq != pcb_->rcv_nxt) {
         counters_.out_of_order++;
         if (!room_out_of_order()) {
@@ -520,6 +533,7 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
     if (length != 0) {
         ack_due_bytes_ += length;
         counters_.bytes_in += length;
+        counters_.data_segments_in++;
         pingpong_ = last_data_tx_ns_ > last_data_rx_ns_;
         bulk_bytes_ = pingpong_ ? 0 : bulk_bytes_ + std::min(length, 0x7fffffffu - bulk_bytes_);
         last_data_rx_ns_ = last_rx_ns_;

@@ -185,14 +185,16 @@ std::size_t Connection::append(const iovec* iov, std::size_t count, std::size_t 
 ssize_t Connection::send(const iovec* iov, std::size_t count, std::size_t length, unsigned flags) noexcept {
     if (!enter()) return -EWOULDBLOCK;
     ssize_t result;
-    if (int error = error_.load(std::memory_order_relaxed); error != 0) {
+    if (__builtin_expect(frozen_ || moved_, 0)) {
+        result = -EREMOTE;
+    } else if (int error = error_.load(std::memory_order_relaxed); error != 0) {
         error_.store(0, std::memory_order_relaxed);
         result = -error;
     } else if (write_shut_) {
         result = -EPIPE;
     } else if (pcb_ == nullptr) {
         result = connecting_ ? -EAGAIN : -EPIPE;
-    } else if (!was_established_ || frozen_) {
+    } else if (!was_established_) {
         result = -EAGAIN;
     } else {
         const std::uint32_t used = queued(), limit = send_limit();
@@ -211,6 +213,7 @@ ssize_t Connection::send(const iovec* iov, std::size_t count, std::size_t length
             last_write_ns_ = now;
             if (pcb_->unsent == nullptr && pcb_->unacked == nullptr) restart_after_idle(now);
             more_ = (flags & kMore) != 0;
+            push_ = false;
             const std::size_t done = append(iov, count, std::min(length, room));
             if (done < length) no_space_ = true;
             result = done != 0 ? static_cast<ssize_t>(done) : -EAGAIN;
@@ -269,6 +272,7 @@ void Connection::resegment() noexcept {
 bool Connection::keep_back(const tcp_seg* seg) noexcept {
     if (seg->next != nullptr || seg->len >= mss_.load(std::memory_order_relaxed) || seg->len == 0) return false;
     if (TCPH_FLAGS(seg->tcphdr) & TCP_FIN) return false;
+    if (push_) return false;
     if (options_.cork || more_) {
         const std::uint64_t now = now_ns();
         if (cork_at_ == 0) cork_at_ = now + kCorkNs;
@@ -419,6 +423,7 @@ bool Connection::send_segment(tcp_seg* seg, bool again) noexcept {
     const std::uint64_t now = now_ns();
     if (again) {
         counters_.retransmits++;
+        counters_.bytes_again += seg->len;
         // Karn: what is sent twice is not timed.
         if (rtt_start_ns_ != 0 && !seq_before(rtt_seq_, end)) rtt_start_ns_ = 0;
     } else {
@@ -434,6 +439,7 @@ bool Connection::send_segment(tcp_seg* seg, bool again) noexcept {
     if (seg->len != 0) {
         last_data_tx_ns_ = now;
         counters_.bytes_out += seg->len;
+        counters_.data_segments_out++;
     }
     if (rto_at_ == 0) rto_at_ = now + std::uint64_t{rtt_.rto_us()} * 1000;
     return true;
