@@ -12,29 +12,36 @@
 
 #include "libvma/preload/guard.h"
 #include "libvma/sockets/handing.h"
+#include "libvma/sockets/stack.h"
 
 using namespace vma;
 using namespace vma::preload;
 
 namespace vma::preload {
 
+// What is held back may be a closed socket's.
 void flush_all() noexcept {
-    if (!g_fds.any() || table_is_foreign()) return;
+    sockets::Stack* stack = sockets::Stack::running();
+    if (stack == nullptr || table_is_foreign()) return;
     int saved = errno;
     NoCancel hold;
-    g_fds.for_each(0, INT_MAX, [](int fd, sockets::FdObject* object) {
-        if (object->kind() != sockets::Kind::socket) return;
-        if (auto s = g_fds.socket(fd)) s->flush();
-    });
+    stack->flush();
     errno = saved;
 }
 
-void before_end() noexcept {
-    if (!g_fds.any() || table_is_foreign()) return;
+namespace {
+
+void prepare(sockets::handing::Before what) noexcept {
+    if ((!g_fds.any() && sockets::Stack::running() == nullptr) || table_is_foreign()) return;
     flush_all();
     NoCancel hold;
-    sockets::handing::hand_all(sockets::handing::Before::exit);
+    sockets::handing::hand_all(what);
+    flush_all();
 }
+
+}  // namespace
+
+void before_end() noexcept { prepare(sockets::handing::Before::exit); }
 
 }  // namespace vma::preload
 
@@ -67,12 +74,7 @@ VMA_EXPORT pid_t _Fork() noexcept {
 
 namespace {
 
-void before_exec() noexcept {
-    if (!g_fds.any() || table_is_foreign()) return;
-    flush_all();
-    NoCancel hold;
-    sockets::handing::hand_all(sockets::handing::Before::exec);
-}
+void before_exec() noexcept { prepare(sockets::handing::Before::exec); }
 
 struct CloneStart {
     int (*entry)(void*);
@@ -120,7 +122,7 @@ VMA_ALIAS(__clone, clone);
 
 // libc's daemon() replaces descriptors 0 to 2 without passing us, and its parent exits without passing us.
 VMA_EXPORT int daemon(int nochdir, int noclose) noexcept {
-    before_end();
+    prepare(sockets::handing::Before::daemon);
     int rc = os::daemon(nochdir, noclose);
     if (rc == 0 && noclose == 0)
         for (int fd = 0; fd <= 2; fd++) fresh(fd);

@@ -416,6 +416,7 @@ Result<void> Ring::attach(const verbs::FlowSpec& spec, FrameSink* sink, Share sh
         return std::unexpected(flow.error());
     }
     placed.flow = *flow;
+    if (spec.protocol == IPPROTO_TCP && spec.src_addr != 0) rx_counters_.tcp_connections++;
     return {};
 }
 

@@ -98,6 +98,7 @@ struct RingCounters {
     std::uint64_t rx_refused = 0;       // the socket's queue was full
     std::uint64_t rx_error = 0;         // completion with an error status
     std::array<std::uint64_t, static_cast<std::size_t>(net::Drop::count_)> rx_bad{};  // by net::Drop
+    std::uint64_t tcp_connections = 0;  // had a rule of their own here
     std::uint64_t tx_no_buffer = 0;     // a send found no free buffer even after a kick
 };
 

@@ -73,7 +73,7 @@ Ring* Rings::get(int ifindex) {
     std::string why;
     if (!eligible(link, why)) {
         if (!link.loopback)
-            log::once(log::Level::info, "UDP on {} is served by the kernel: {}", link.name, why);
+            log::once(log::Level::info, "sockets on {} are served by the kernel: {}", link.name, why);
         return nullptr;
     }
     Slot& slot = slots_[ifindex];
@@ -82,11 +82,11 @@ Ring* Rings::get(int ifindex) {
     auto ring = open(link);
     if (!ring) {
         slot.retry_at_ns = clock::monotonic_ns() + kRetryNs;
-        log::once(log::Level::info, "UDP on {} is served by the kernel: {}", link.name, ring.error().what);
+        log::once(log::Level::info, "sockets on {} are served by the kernel: {}", link.name, ring.error().what);
         return nullptr;
     }
     slot.ring = std::move(*ring);
-    log::info("UDP on {} is offloaded by {}", link.name, slot.ring->attr().name);
+    log::info("sockets on {} are offloaded by {}", link.name, slot.ring->attr().name);
     return slot.ring.get();
 }
 
@@ -124,6 +124,7 @@ void Rings::log_counters() {
         add("rx_bytes", c.rx_bytes);
         add("tx_frames", c.tx_frames);
         add("tx_bytes", c.tx_bytes);
+        add("tcp_connections", c.tcp_connections);
         add("rx_no_socket", c.rx_no_socket);
         add("rx_no_buffer", c.rx_no_buffer);
         add("rx_socket_full", c.rx_refused);

@@ -132,6 +132,11 @@ class Socket : public FdObject {
     // The program closes `fd`, the last number of this socket; the kernel's socket is still open. What is shared with
     // another process (handing::shared_since) has to leave to the kernel now.
     virtual void before_last_close(int fd) noexcept { (void)fd; }
+    // The process is about to fork, and this socket carries state.
+    virtual void before_fork(int fd) noexcept { (void)fd; }
+    // The process ends, and with it what is in its memory; the descriptor is still open. Nobody in this process uses the
+    // socket any more.
+    virtual void before_process_end(int fd) noexcept { leave_to_kernel(fd, "the program ends"); }
 
     // ---- readiness, for iomux ----
     // These are asked while an epoll set's lock is held, in any thread: they neither wait nor poll.

@@ -25,6 +25,7 @@
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/sockets/fd_table.h"
+#include "libvma/sockets/tcp_socket.h"
 
 #ifndef SO_COOKIE
 #define SO_COOKIE 57
@@ -216,6 +217,9 @@ void before_fork() noexcept {
     }
     if (runtime::in_foreign_process() || !g_fds.any()) return;
     int saved = errno;
+    g_fds.for_each(0, INT_MAX, [](int fd, const FdObject* object) {
+        if (auto socket = with_state(fd, object)) socket->before_fork(fd);
+    });
     g_fork_lock.lock();
     if (!anything_to_share()) {
         g_fork_lock.unlock();
@@ -397,7 +401,7 @@ std::uint32_t generation() noexcept { return g_generation.load(std::memory_order
 bool shared_since(std::uint32_t born) noexcept { return g_newest_alive.load(std::memory_order_acquire) > born; }
 
 void hand_all(Before what) noexcept {
-    if (!g_fds.any() || runtime::in_vfork_child() || runtime::in_foreign_process()) return;
+    if (runtime::in_vfork_child() || runtime::in_foreign_process()) return;
     int saved = errno;
     g_fds.for_each(0, INT_MAX, [&](int fd, const FdObject* object) {
         if (object->kind() == Kind::epoll) return;
@@ -405,9 +409,14 @@ void hand_all(Before what) noexcept {
         if (object->kind() == Kind::foreign) {
             if (what == Before::exec) g_fds.find(fd);
         } else if (auto socket = with_state(fd, object)) {
-            socket->leave_to_kernel(fd, what == Before::exec ? "the program calls exec" : "the program ends");
+            switch (what) {
+                case Before::exec: socket->leave_to_kernel(fd, "the program calls exec"); break;
+                case Before::exit: socket->before_process_end(fd); break;
+                case Before::daemon: socket->leave_to_kernel(fd, "the program becomes a daemon"); break;
+            }
         }
     });
+    TcpSocket::hand_over_orphans();
     errno = saved;
 }
 

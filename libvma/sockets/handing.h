@@ -34,11 +34,13 @@ std::uint32_t generation() noexcept;
 bool shared_since(std::uint32_t born) noexcept;
 
 enum class Before : std::uint8_t {
-    exec,  // descriptors that stay open over it
-    exit,  // all
+    exec,    // descriptors that stay open over it
+    exit,    // all, and nobody uses them any more: as the kernel closes them at the end of a process
+    daemon,  // all, and a forked child goes on
 };
-// Puts what another program (or the kernel, after our end) needs into the kernel: sockets of ours that carry state, and
-// foreign ones before exec. Nothing in a process that shares its parent's memory. errno preserved.
+// Puts what another program (or the kernel, after our end) needs into the kernel: sockets of ours that carry state,
+// closed connections that are not done yet, and foreign sockets before exec. Nothing in a process that shares its
+// parent's memory. errno preserved.
 void hand_all(Before what) noexcept;
 
 }  // namespace vma::sockets::handing

@@ -121,6 +121,13 @@ ring::Ring* Stack::ring(int ifindex) const noexcept {
     return nullptr;
 }
 
+void Stack::flush() noexcept {
+    for (OpenRing& entry : open_rings_) {
+        if (entry.ifindex.load(std::memory_order_acquire) == 0) break;
+        entry.ring.load(std::memory_order_relaxed)->flush();
+    }
+}
+
 void Stack::note_ring(int ifindex, ring::Ring* ring) noexcept {
     for (OpenRing& entry : open_rings_) {
         const int known = entry.ifindex.load(std::memory_order_relaxed);

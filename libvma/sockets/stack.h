@@ -67,6 +67,9 @@ class Stack {
     // The interface's ring if open_ring() was called for it. Any thread, no lock.
     ring::Ring* ring(int ifindex) const noexcept;
 
+    // Sends what lazy transmission holds back on all rings.
+    void flush() noexcept;
+
     // Sockets whose rules follow the interfaces' addresses (bound to INADDR_ANY, listening). Under control().
     void add_wildcard(Steered* socket) { wildcards_.push_back(socket); }
     void remove_wildcard(Steered* socket) noexcept { std::erase(wildcards_, socket); }

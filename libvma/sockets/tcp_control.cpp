@@ -647,6 +647,7 @@ void TcpSocket::leave_to_kernel(int fd, const char* why) noexcept {
         case Phase::listening: {
             // Who is in our queue already can still be accepted; new connections come to the shadow.
             log::once(log::Level::info, "a listening TCP socket is left to the kernel: {}", why);
+            suspended_.store(false, std::memory_order_relaxed);
             Stack::Control control(stack_);
             if (control.mine) drop_rules();
             break;

@@ -96,6 +96,17 @@ void TcpSocket::drop_rules() noexcept {
     set_rules({});
 }
 
+void TcpSocket::add_rules() noexcept {
+    refresh_rules();
+    if (listed_) return;
+    try {
+        stack_.add_wildcard(this);
+        listed_ = true;
+    } catch (...) {
+        // it will not follow changes of addresses
+    }
+}
+
 void TcpSocket::end_listener() noexcept {
     drop_rules();
     tcp::Listener* listener = listener_.load(std::memory_order_acquire);
@@ -157,14 +168,10 @@ int TcpSocket::listen(int fd, int backlog) {
     {
         Stack::Control control(stack_);
         listener_.store(listener, std::memory_order_seq_cst);
-        refresh_rules();
-        try {
-            stack_.add_wildcard(this);
-            listed_ = true;
-        } catch (...) {
-            // it will not follow changes of addresses
-        }
+        add_rules();
     }
+    used_.store(false, std::memory_order_relaxed);
+    suspended_.store(false, std::memory_order_relaxed);
     const int r = os::listen(fd, backlog);
     if (r != 0) {
         const int error = errno;
@@ -279,6 +286,8 @@ int TcpSocket::accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
         if (accepted >= 0) g_fds.drop_stale(accepted);
         return accepted;
     }
+    if (!used_.load(std::memory_order_relaxed)) used_.store(true, std::memory_order_relaxed);
+    if (suspended_.load(std::memory_order_relaxed)) resume();
     Waiting w(rcvtimeo_ns_.load(std::memory_order_relaxed));
     const unsigned ratio = static_cast<unsigned>(config::get().rx_udp_poll_os_ratio);
     int saved = errno;

@@ -13,7 +13,7 @@
 // take no lock here: they announce themselves (Use), and a Connection that has been replaced is released when no
 // announced call can know it any more. waiters_lock_ is a leaf, taken inside the connection's lock.
 //
-// Split over files: tcp_control (life, connect, close), tcp_listen, tcp_options, tcp_receive, tcp_send, tcp_move
+// Split over files: tcp_control (life, connect, close), tcp_process (fork, exit), tcp_listen, tcp_options, tcp_receive, tcp_send, tcp_move
 // (sendfile, splice), tcp_wait (readiness and blocking).
 #pragma once
 
@@ -66,6 +66,8 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     }
     const char* leaving() const noexcept override;
     void before_last_close(int fd) noexcept override;
+    void before_fork(int fd) noexcept override;
+    void before_process_end(int fd) noexcept override;
 
     bool offloaded() const noexcept override { return readiness() != Readiness::kernel; }
     Readiness readiness() const noexcept override;
@@ -90,6 +92,8 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     // Moves the live connection into the shadow: from here on the kernel serves it. False: it could not be moved (the log
     // says why), and goes on as it was. A socket that has no connection is left to the kernel.
     bool handover(int fd, const char* why) noexcept;
+    // The same for all connections that the program has closed and that are not done yet.
+    static void hand_over_orphans() noexcept;
     // The connection behind `fd` now, with a reference for the caller; null without one.
     tcp::Connection* connection() noexcept;
 
@@ -173,6 +177,7 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
         verbs::FlowSpec spec;
     };
     std::vector<Rule> wanted_rules() noexcept;
+    void add_rules() noexcept;                          // and follow the interfaces' addresses. Control lock
     void set_rules(std::vector<Rule> wanted) noexcept;  // under the stack's control lock
     void drop_rules() noexcept;
     void end_listener() noexcept;
@@ -180,6 +185,7 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     int accept_ours(tcp::Listener& listener, sockaddr* addr, socklen_t* len, int flags);
     int accept_from_kernel(int fd, sockaddr* addr, socklen_t* len, int flags);
     bool kernel_has_connection(int fd) noexcept;
+    void resume() noexcept;                             // a suspended listener
 
     // ---- tcp_options.cpp ----
     void apply(int fd, int level, int name) noexcept;   // takes over what the shadow now has
@@ -272,6 +278,8 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     std::array<std::atomic<ring::Ring*>, kMaxRings> rings_{};
     Lock kernel_accept_lock_;
     std::atomic<unsigned> accepts_{0};
+    mutable std::atomic<bool> used_{false};          // this process has called accept() or asked for readiness
+    std::atomic<bool> suspended_{false};             // the rules are gone until this process uses the listener
 };
 
 }  // namespace vma::sockets

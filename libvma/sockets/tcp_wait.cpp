@@ -35,7 +35,10 @@ Readiness TcpSocket::readiness() const noexcept {
 std::uint32_t TcpSocket::ready_events() const noexcept {
     Use use(*this);
     if (use.connection != nullptr) return use.connection->events_asked();
-    if (use.listener != nullptr) return use.listener->pending() != 0 ? kIn : 0u;
+    if (use.listener != nullptr) {
+        if (!used_.load(std::memory_order_relaxed)) used_.store(true, std::memory_order_relaxed);
+        return use.listener->pending() != 0 ? kIn : 0u;
+    }
     return pending_error_.load(std::memory_order_relaxed) != 0 ? static_cast<std::uint32_t>(EPOLLERR) : 0u;
 }
 

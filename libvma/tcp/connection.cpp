@@ -67,6 +67,7 @@ Connection::~Connection() {
     Engine::instance().wheel().cancel(timer_);
     later_unrefs_ = 0;
     if (pcb_ != nullptr) in_lwip([&](lwip::Entry&) { tcp_abandon(pcb_, 0); });
+    if (orphan_) Engine::instance().orphan_left(*this);
     free_queues();
     while (backlog_first_ != nullptr) {
         ring::RxBuffer* next = backlog_first_->next;
@@ -333,6 +334,7 @@ void Connection::gone() noexcept {
     if (origin_ != nullptr && !was_established_) origin_->lost(*this);
     scoreboard_reset();
     Engine::instance().time_wait_left(*this);
+    if (orphan_) Engine::instance().orphan_left(*this);
     // Both directions, as the kernel's tcp_done().
     peer_closed_ = true;
     write_shut_ = true;
@@ -728,6 +730,7 @@ void Connection::close_locked(bool reset) noexcept {
             output();
         }
         if (pcb_ != nullptr && pcb_->state == FIN_WAIT_2) start_fin_wait2();
+        if (pcb_ != nullptr) Engine::instance().orphaned(*this);
     }
 }
 

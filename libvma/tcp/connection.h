@@ -436,6 +436,9 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     Connection* tw_prev_ = nullptr;
     bool in_time_wait_ = false;
     bool tw_listed_ = false;                // under Engine's lock, as tw_next_ and tw_prev_
+    bool orphan_listed_ = false;            // the same
+    Connection* orphan_next_ = nullptr;
+    Connection* orphan_prev_ = nullptr;
 
     Counters counters_;
 };

@@ -178,4 +178,47 @@ void Engine::time_wait_left(Connection& c) noexcept {
     lock_.unlock();
 }
 
+// ---- orphans ----
+
+void Engine::orphaned(Connection& c) noexcept {
+    lock_.lock();
+    if (!c.orphan_listed_) {
+        c.orphan_next_ = orphans_;
+        c.orphan_prev_ = nullptr;
+        if (orphans_ != nullptr) orphans_->orphan_prev_ = &c;
+        orphans_ = &c;
+        c.orphan_listed_ = true;
+    }
+    lock_.unlock();
+}
+
+void Engine::unlist_orphan(Connection& c) noexcept {
+    if (!c.orphan_listed_) return;
+    (c.orphan_prev_ != nullptr ? c.orphan_prev_->orphan_next_ : orphans_) = c.orphan_next_;
+    if (c.orphan_next_ != nullptr) c.orphan_next_->orphan_prev_ = c.orphan_prev_;
+    c.orphan_listed_ = false;
+}
+
+void Engine::orphan_left(Connection& c) noexcept {
+    lock_.lock();
+    unlist_orphan(c);
+    lock_.unlock();
+}
+
+Connection* Engine::take_orphan() noexcept {
+    if (lock_.owned_by_me()) return nullptr;
+    lock_.lock();
+    Connection* taken = nullptr;
+    while (taken == nullptr && orphans_ != nullptr) {
+        Connection* c = orphans_;
+        unlist_orphan(*c);
+        std::uint32_t n = c->refs_.load(std::memory_order_relaxed);
+        while (n != 0 && !c->refs_.compare_exchange_weak(n, n + 1, std::memory_order_acquire)) {
+        }
+        if (n != 0) taken = c;
+    }
+    lock_.unlock();
+    return taken;
+}
+
 }  // namespace vma::tcp

@@ -35,6 +35,13 @@ class Engine {
     void time_wait_entered(Connection& connection) noexcept;
     void time_wait_left(Connection& connection) noexcept;
 
+    // Connections that the program has closed and that have not said all yet (TIME_WAIT does not count). Called with the
+    // connection's lock held.
+    void orphaned(Connection& connection) noexcept;
+    void orphan_left(Connection& connection) noexcept;
+    // Takes one off the list, with a reference for the caller; null: none is left, or this is a signal handler inside here.
+    Connection* take_orphan() noexcept;
+
     // Without the internal thread (tests): nobody else drives the timers.
     void drive_by_hand() noexcept { by_hand_.store(true); }
 
@@ -46,6 +53,7 @@ class Engine {
     void set_timer() noexcept;
     void timer_readable() noexcept;
     bool tick() noexcept;
+    void unlist_orphan(Connection& connection) noexcept;  // with lock_ held
 
     struct Used {
         ring::Ring* ring;
@@ -65,6 +73,7 @@ class Engine {
     Connection* tw_first_ = nullptr;   // oldest
     Connection* tw_last_ = nullptr;
     std::size_t tw_count_ = 0;
+    Connection* orphans_ = nullptr;
 };
 
 }  // namespace vma::tcp

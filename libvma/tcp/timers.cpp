@@ -222,6 +222,7 @@ void Connection::enter_time_wait() noexcept {
     tail_ = unacked_last_ = nullptr;
     scoreboard_reset();
     end_at_ = now_ns() + kTimeWaitNs;
+    if (orphan_) Engine::instance().orphan_left(*this);
     Engine::instance().time_wait_entered(*this);
 }
 

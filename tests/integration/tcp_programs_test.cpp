@@ -248,6 +248,7 @@ TEST_P(Nginx, OneProcess) {
 }
 
 TEST_P(Nginx, MasterAndWorkers) {
+    server_may_use_kernel_ = true;
     auto nginx = start(2);
     ASSERT_TRUE(nginx.wait_listening(8080)) << nginx.process().err();
     expect_files();

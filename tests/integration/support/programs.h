@@ -64,7 +64,7 @@ class Server {
 };
 
 // Did the library carry TCP in a process that wrote this log? Its counters, which stand in the log at level
-// debug when the process ends, tell: the programs here use no UDP, so frames both ways can only be TCP.
+// debug when the process ends, tell: connections with a flow rule of their own, and frames both ways.
 bool tcp_was_offloaded(const std::string& log);
 
 // Two hosts, a scratch directory, a server and clients on the sides that GetParam() tells.
@@ -81,6 +81,9 @@ class ProgramTest : public ::testing::TestWithParam<Sides> {
     // Runs a client to its end and expects success; its standard output.
     std::string expect_client(std::vector<std::string> argv, milliseconds limit = milliseconds(30000),
                               RunOptions options = {});
+
+    // The server's connections are accepted by children of the process that listens: those are the kernel's.
+    bool server_may_use_kernel_ = false;
 
     const std::string address = TwoHosts::address(Host::b);  // the server's
     std::unique_ptr<TwoHosts> hosts;
