@@ -140,7 +140,7 @@ TEST(TcpThreads, OpenAndClose) {
 #if defined(__SANITIZE_THREAD__)
     constexpr unsigned kRounds = 60;
 #else
-    constexpr unsigned kRounds = 200;
+    constexpr unsigned kRounds = 100;
 #endif
     std::vector<std::thread> helpers, clients;
     helpers.emplace_back([&] {
