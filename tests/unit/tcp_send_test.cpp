@@ -114,10 +114,10 @@ TEST_F(TcpSend, SmallerPathMtuCutsWhatIsUnderWay) {
     EXPECT_TRUE(w.until([&] { return up.send_some(), up.receive_some(), up.done() || up.failed(); }, 60 * kSec));
     EXPECT_FALSE(up.failed());
     tap->seen.clear();
-    c->path_mtu(20);  // nobody's MTU: not believed
-    EXPECT_GT(c->mss(), 500u);
+    c->path_mtu(20);  // nobody's MTU: taken for the least, as the kernel does
+    EXPECT_GE(c->mss(), 500u);
     c->path_mtu(300);  // nor less than the kernel would
-    EXPECT_GT(c->mss(), 480u);
+    EXPECT_GE(c->mss(), 500u);
     ASSERT_EQ(send(c, std::string(3000, 'm')), 3000);
     w.pass(kSec);
     for (std::size_t n : sizes(*tap)) EXPECT_LE(n, 552u - 40);

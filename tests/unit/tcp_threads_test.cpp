@@ -24,7 +24,7 @@ std::uint64_t real_clock() {
 #if defined(__SANITIZE_THREAD__)
 constexpr std::size_t kBytes = 300'000;
 #else
-constexpr std::size_t kBytes = 2'000'000;
+constexpr std::size_t kBytes = 500'000;
 #endif
 
 TEST(TcpThreads, EveryByteOnce) {
@@ -140,7 +140,7 @@ TEST(TcpThreads, OpenAndClose) {
 #if defined(__SANITIZE_THREAD__)
     constexpr unsigned kRounds = 60;
 #else
-    constexpr unsigned kRounds = 500;
+    constexpr unsigned kRounds = 100;
 #endif
     std::vector<std::thread> helpers, clients;
     helpers.emplace_back([&] {
