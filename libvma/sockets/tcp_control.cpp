@@ -391,6 +391,8 @@ int TcpSocket::await_connect(int fd, int under_way) {
         Use use(*this);
         c = use.connection;
         if (c == nullptr) return failed(ECONNABORTED);
+        // The kernel's first answer is this one, however quick the peer's.
+        if (under_way == EINPROGRESS && nonblock_.load(std::memory_order_relaxed)) return failed(under_way);
         if (still_connecting(*c)) {
             if (nonblock_.load(std::memory_order_relaxed)) return failed(under_way);
             if (inside(*c)) return failed(under_way);

@@ -191,6 +191,7 @@ void Listener::on_syn(ring::RxBuffer* buffer) noexcept {
     pcb.prio = TCP_PRIO_NORMAL;
     pcb.local_port = ntohs(port_);
     pcb.accept = &Callbacks::accepted;
+    ring::Ring* ring = buffer->ring;
     pbuf* p = tcp_part(buffer);
     if (p == nullptr) return;
     Connection* c = nullptr;
@@ -222,7 +223,7 @@ void Listener::on_syn(ring::RxBuffer* buffer) noexcept {
     lock_.unlock();
     if (placed) {
         c->ref();
-        c->answer_syn(path, error == 0);
+        c->answer_syn(path, error == 0, *ring);
         c->unref();
     } else {
         c->abandon_quietly();
