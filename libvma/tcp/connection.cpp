@@ -151,6 +151,8 @@ Connection* Connection::adopt(PathSource& paths, tcp_pcb* pcb, const Endpoints& 
     c->pcb_ = pcb;
     origin->ref();
     c->origin_ = origin;
+    c->counted_reuse_ = options.reuse_address;
+    origin->joined(options.reuse_address);
     c->state_.store(State::syn_recv, std::memory_order_release);
     Callbacks::install(pcb, c);
     c->set_pcb_options();
@@ -349,7 +351,10 @@ void Connection::gone() noexcept {
     unacked_last_ = nullptr;
     tail_room_ = 0;
     connecting_ = false;
-    if (origin_ != nullptr && (!was_established_ || deferred_)) origin_->lost(*this);
+    if (origin_ != nullptr) {
+        if (!was_established_ || deferred_) origin_->lost(*this);
+        origin_->left(counted_reuse_);
+    }
     deferred_ = false;
     scoreboard_reset();
     Engine::instance().time_wait_left(*this);
@@ -510,6 +515,11 @@ void Connection::options_changed() noexcept {
         output();  // a cork may have gone
     }
     if (!options_.keepalive) keepalive_at_ = 0;
+    if (origin_ != nullptr && pcb_ != nullptr && counted_reuse_ != options_.reuse_address) {
+        origin_->left(counted_reuse_);
+        counted_reuse_ = options_.reuse_address;
+        origin_->joined(counted_reuse_);
+    }
 }
 
 void Connection::quick_ack(bool on) noexcept {

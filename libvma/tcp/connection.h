@@ -58,6 +58,7 @@ struct Options {
     std::uint32_t notsent_lowat = 0xffffffff;
     std::uint32_t receive_lowat = 1;        // SO_RCVLOWAT
     unsigned defer_accept_s = 0;
+    bool reuse_address = false;             // SO_REUSEADDR: others may bind the port while the connection lives
     std::uint32_t delayed_ack_ms = 40;
     CongestionAlgorithm congestion = CongestionAlgorithm::cubic;
 };
@@ -333,6 +334,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     const Endpoints ends_;
     std::atomic<std::uint32_t> refs_{1};
     Listener* origin_ = nullptr;            // of an accepted connection; a reference
+    bool counted_reuse_ = false;            // options_.reuse_address as origin_ knows it
     Owner* owner_ = nullptr;
 
     mutable Lock lock_;
