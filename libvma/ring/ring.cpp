@@ -402,7 +402,10 @@ void Ring::handle_frame(RxBuffer* first) noexcept {
 Result<void> Ring::attach(const verbs::FlowSpec& spec, FrameSink* sink, Share share) {
     RxHold hold(*this);
     last_flow_ = nullptr;
+    // One that is to go any moment is none any more.
+    if (share == Share::only && hold.mine && any_doomed_.load(std::memory_order_acquire)) detach_doomed();
     if (auto it = flows_.find(key_of(spec)); it != flows_.end()) {
+        if (share == Share::only) return std::unexpected(Error{EEXIST, "the flow is another socket's"});
         it->second->sinks.emplace_back(sink, share);
         return {};
     }

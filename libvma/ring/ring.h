@@ -88,8 +88,9 @@ class HeldSender {
     HeldSender* next_held_ = nullptr;
 };
 
-// How a flow is shared by several sinks with the same rule (SO_REUSEADDR, SO_REUSEPORT), as the kernel does it.
-enum class Share { latest, spread };
+// How a flow is shared by several sinks with the same rule (SO_REUSEADDR, SO_REUSEPORT), as the kernel does it; `only`
+// does not share: EEXIST if there is a sink.
+enum class Share { latest, spread, only };
 
 struct RingCounters {
     std::uint64_t rx_frames = 0, rx_bytes = 0, tx_frames = 0, tx_bytes = 0;

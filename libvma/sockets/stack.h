@@ -66,6 +66,8 @@ class Stack {
     ring::Ring* open_ring(int ifindex) noexcept;
     // The interface's ring if open_ring() was called for it. Any thread, no lock.
     ring::Ring* ring(int ifindex) const noexcept;
+    // Takes in what has arrived on any of them: for answers that depend on connections nobody is looking at.
+    void progress() noexcept;
 
     // Sends what lazy transmission holds back on all rings.
     void flush() noexcept;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A TCP socket's life: creation, bind, connect, shutdown, close, and how it becomes the kernel's.
-#include <limits.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 #include "libvma/config/rules.h"
 #include "libvma/os/calls.h"
+#include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/log.h"
-#include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/handing.h"
 #include "libvma/sockets/icmp.h"
 #include "libvma/sockets/names.h"
@@ -147,7 +147,14 @@ bool TcpSocket::still_mine(int fd) noexcept {
 
 int TcpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
     if (has_connection()) return failed(EINVAL);  // inet_bind(7): the socket has an address already
-    const int r = os::bind(fd, addr, len);
+    int saved = errno;
+    int r = os::bind(fd, addr, len);
+    if (r != 0 && errno == EADDRINUSE) {
+        // Perhaps of a connection whose last segment has come, but nobody has looked.
+        stack_.progress();
+        r = os::bind(fd, addr, len);
+        if (r == 0) errno = saved;
+    }
     if (r == 0) {
         state_lock_.lock();
         bound_ = true;
@@ -258,23 +265,6 @@ void TcpSocket::unbind_shadow(int fd) noexcept {
     if (!bind_no_port_) os::setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &off, sizeof off);
 }
 
-// Sockets with SO_REUSEADDR may share a local port, but not a peer as well. Only asked where the program chose the port.
-bool TcpSocket::in_use(const tcp::Endpoints& ends) const noexcept {
-    bool found = false;
-    g_fds.for_each(0, INT_MAX, [&](int fd, FdObject*) {
-        if (found) return;
-        auto socket = g_fds.socket(fd);
-        auto* other = socket ? dynamic_cast<TcpSocket*>(socket.get()) : nullptr;
-        if (other == nullptr || other == this) return;
-        Use use(*other);
-        if (use.connection == nullptr || over(*use.connection)) return;
-        const tcp::Endpoints& e = use.connection->endpoints();
-        found = e.local_addr == ends.local_addr && e.remote_addr == ends.remote_addr &&
-                e.local_port == ends.local_port && e.remote_port == ends.remote_port;
-    });
-    return found;
-}
-
 // 0: under way, or errno. ours == false: nothing was done, the kernel shall connect.
 int TcpSocket::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& ours) {
     ours = false;
@@ -295,10 +285,6 @@ int TcpSocket::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& 
             ours = true;
             return error;
         }
-    if (!plan.autobind && in_use(plan.ends)) {
-        ours = true;
-        return EADDRNOTAVAIL;
-    }
     icmp::start(stack_);
     tcp::Connection* c = tcp::Connection::create(stack_.paths(), plan.ends, options_);
     if (c == nullptr) {
@@ -309,6 +295,7 @@ int TcpSocket::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& 
     release_retired(0);
     in_edges_told_ = out_edges_told_ = 0;
     pending_error_.store(0, std::memory_order_relaxed);
+    past_mss_.store(0, std::memory_order_relaxed);
     // Everything is in place before the first packet: the outcome may come while connect() still runs.
     connection_.store(c, std::memory_order_seq_cst);
     phase_.store(Phase::connecting, std::memory_order_release);
@@ -391,6 +378,8 @@ int TcpSocket::await_connect(int fd, int under_way) {
         Use use(*this);
         c = use.connection;
         if (c == nullptr) return failed(ECONNABORTED);
+        // The kernel's first answer is this one, however quick the peer's.
+        if (under_way == EINPROGRESS && nonblock_.load(std::memory_order_relaxed)) return failed(under_way);
         if (still_connecting(*c)) {
             if (nonblock_.load(std::memory_order_relaxed)) return failed(under_way);
             if (inside(*c)) return failed(under_way);
@@ -439,6 +428,7 @@ void TcpSocket::let_go(int fd, bool reset) noexcept {
         Inside here(*c);
         c->close(reset);
     }
+    past_mss_.store(c->mss(), std::memory_order_relaxed);
     retire(c, nullptr);
     release_retired(0);
     int saved = errno;
@@ -552,10 +542,28 @@ void TcpSocket::last_number_closed(int fd) noexcept {
             if (try_ref()) stack_.add_dead(this);
             return;
         }
-        Stack::Control control(stack_);
-        end_listener();
+        {
+            Stack::Control control(stack_);
+            end_listener();
+        }
+        // Another process that has the listener keeps its port, too, and needs it listening.
+        if (is_shadow(fd) && !handing::shared_since(born_)) keep_listening_port(fd);
     }
     tell_waiters();
+}
+
+// The port stays taken while connections live that came in there. A socket that stops listening keeps a port that
+// bind() chose; another has to be bound again.
+void TcpSocket::keep_listening_port(int fd) noexcept {
+    tcp::Listener* listener = listener_.load(std::memory_order_acquire);
+    if (!listener->has_connections()) return;
+    int saved = errno;
+    const in_port_t port = name_of(fd).sin_port;
+    if (port != 0 && os::shutdown(fd, SHUT_RDWR) == 0) {
+        if (name_of(fd).sin_port != 0 || bind_to(fd, listen_addr_, port) == 0)
+            listener->hold_port(InternalFd(os::fcntl(fd, F_DUPFD_CLOEXEC, 3)));
+    }
+    errno = saved;
 }
 
 void TcpSocket::bury() noexcept {

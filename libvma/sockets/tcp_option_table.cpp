@@ -26,7 +26,7 @@ constexpr TcpOptionRow kTable[] = {
     {SOL_SOCKET, SO_BINDTODEVICE, connection},
     {SOL_SOCKET, kBindToIfindex, connection},
     {SOL_SOCKET, SO_MARK, connection},
-    {SOL_SOCKET, SO_REUSEADDR, none},
+    {SOL_SOCKET, SO_REUSEADDR, connection},
     {SOL_SOCKET, SO_DEBUG, none},
     {SOL_SOCKET, SO_BROADCAST, none},
     {SOL_SOCKET, SO_OOBINLINE, none},  // a connection that meets urgent data moves to the kernel

@@ -111,6 +111,7 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
             case kReceiveTimeoutNew: rcvtimeo_ns_.store(timeout_option(fd, SO_RCVTIMEO)); break;
             case SO_SNDTIMEO:
             case kSendTimeoutNew: sndtimeo_ns_.store(timeout_option(fd, SO_SNDTIMEO)); break;
+            case SO_REUSEADDR: edit([&](tcp::Options& o) { o.reuse_address = value != 0; }); break;
             case SO_REUSEPORT: reuseport_ = value != 0; break;
             case SO_LINGER: {
                 struct linger l {};
@@ -271,6 +272,9 @@ int TcpSocket::get_from_connection(int fd, int level, int name, void* value, soc
     if (c == nullptr) {
         if (level == SOL_SOCKET && name == SO_ERROR)
             if (const int error = take_pending_error(); error != 0) return put(&error, sizeof error, value, len);
+        if (const int mss = static_cast<int>(past_mss_.load(std::memory_order_relaxed));
+            level == IPPROTO_TCP && name == TCP_MAXSEG && mss != 0 && phase() == Phase::fresh && options_.maxseg == 0)
+            return put(&mss, sizeof mss, value, len);
         known = false;
         return 0;
     }

@@ -15,9 +15,12 @@
 namespace vma::sockets {
 namespace {
 
-struct Kept {
+// The shadow goes as soon as the connection has ended, the rest of the entry when look() comes by: the last reference must
+// not go while the connection's lock is held.
+struct Kept final : tcp::Owner {
     InternalFd shadow;
     tcp::Connection* connection = nullptr;
+    void changed() noexcept override;
 };
 constexpr std::size_t kMax = 256;
 constexpr unsigned kLookMsec = 1000;
@@ -33,6 +36,13 @@ void release(Kept& kept) noexcept {
     kept.shadow.reset();
     std::exchange(kept.connection, nullptr)->unref();
     g_count--;
+}
+
+void Kept::changed() noexcept {
+    if (g_lock.owned_by_me()) return;  // look() will see it
+    g_lock.lock();
+    if (connection != nullptr && connection->state() == tcp::State::close) shadow.reset();
+    g_lock.unlock();
 }
 
 // False: nothing is left to look at.
@@ -56,13 +66,18 @@ void keep_port(int fd, tcp::Connection* connection) noexcept {
         connection->ref();
         g_lock.lock();
         Kept& place = g_kept[g_next];
-        release(place);
+        tcp::Connection* oldest = std::exchange(place.connection, connection);
         place.shadow = std::move(copy);
-        place.connection = connection;
         g_next = (g_next + 1) % kMax;
-        g_count++;
+        if (oldest == nullptr) g_count++;
         const bool start = !std::exchange(g_ticking, true);
         g_lock.unlock();
+        if (oldest != nullptr) {
+            oldest->set_owner(nullptr);
+            oldest->unref();
+        }
+        connection->set_owner(&place);
+        place.changed();  // it may have ended meanwhile
         if (start) {
             try {
                 runtime::every(kLookMsec, look);

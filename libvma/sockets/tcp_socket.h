@@ -168,7 +168,6 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     bool still_mine(int fd) noexcept;                  // the same, asked now and then
     void linger(tcp::Connection& c, std::uint64_t ns) noexcept;
     void finish_close() const noexcept;                // what close() left to the last call that was under way
-    bool in_use(const tcp::Endpoints& ends) const noexcept;  // by another connection of ours
     bool interrupted_own_code() const noexcept;
 
     // ---- tcp_listen.cpp ----
@@ -181,6 +180,7 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     void set_rules(std::vector<Rule> wanted) noexcept;  // under the stack's control lock
     void drop_rules() noexcept;
     void end_listener() noexcept;
+    void keep_listening_port(int fd) noexcept;
     void stop_listening() noexcept;                     // state_lock_ held
     int accept_ours(tcp::Listener& listener, sockaddr* addr, socklen_t* len, int flags);
     int accept_from_kernel(int fd, sockaddr* addr, socklen_t* len, int flags);
@@ -246,6 +246,7 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     // What getsockname() still tells after a connection: the kernel gives the port back, but does not forget its number.
     std::atomic<in_addr_t> last_addr_{0};
     std::atomic<in_port_t> last_port_{0};
+    std::atomic<std::uint32_t> past_mss_{0};         // the same for TCP_MAXSEG
 
     struct Retired {
         tcp::Connection* connection;

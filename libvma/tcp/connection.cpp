@@ -84,17 +84,22 @@ void Connection::unref() noexcept {
 
 std::size_t Connection::count() noexcept { return g_count.load(std::memory_order_relaxed); }
 
-bool Connection::attach() noexcept {
-    if (attached_) return true;
-    ring::Ring* ring = path_.ring;
-    auto added = ring->attach(flow(), this, ring::Share::latest);
-    if (!added) return false;
+int Connection::attach() noexcept {
+    if (attached_) return 0;
+    ring::Ring* ring = rule_ring_ != nullptr ? rule_ring_ : path_.ring;
+    try {
+        // Two connections cannot have the same four numbers; a peer may begin anew while we remember the old one.
+        auto added = ring->attach(flow(), this, origin_ == nullptr ? ring::Share::only : ring::Share::latest);
+        if (!added) return added.error().code == EEXIST ? EADDRNOTAVAIL : EOPNOTSUPP;
+    } catch (...) {
+        return ENOBUFS;
+    }
     attached_ = true;
     ref();  // the rule's; detached() gives it back
     ring_.store(ring, std::memory_order_release);
     ring->expect(kExpectedBurst);
     Engine::instance().started(*ring);
-    return true;
+    return 0;
 }
 
 int Connection::connect() noexcept {
@@ -106,9 +111,8 @@ int Connection::connect() noexcept {
         connecting_ = true;
         // Before the SYN leaves, and without the lock: rings call us with their locks held.
         lock_.unlock();
-        const bool attached = attach();
+        error = attach();
         lock_.lock();
-        if (!attached) error = EOPNOTSUPP;
     }
     if (error == 0) {
         const lwip::Parameters parameters = parameters_of(options_, wanted_mss(), ts_offset_);
@@ -147,6 +151,8 @@ Connection* Connection::adopt(PathSource& paths, tcp_pcb* pcb, const Endpoints& 
     c->pcb_ = pcb;
     origin->ref();
     c->origin_ = origin;
+    c->counted_reuse_ = options.reuse_address;
+    origin->joined(options.reuse_address);
     c->state_.store(State::syn_recv, std::memory_order_release);
     Callbacks::install(pcb, c);
     c->set_pcb_options();
@@ -166,7 +172,20 @@ void Connection::established() noexcept {
     out_wake_++;
     if (origin_ == nullptr) return;
     // A passive open: a rule of its own, then the listener may hand it out.
-    if (!attach() || !origin_->completed(*this)) abandon_.store(true), wants_output_.store(true);
+    if (attach() != 0) {
+        abandon_.store(true), wants_output_.store(true);
+    } else if (options_.defer_accept_s != 0) {
+        deferred_ = true;  // until data comes, or for that long
+        accept_at_ = now_ns() + std::uint64_t{options_.defer_accept_s} * 1'000'000'000;
+    } else {
+        hand_out();
+    }
+}
+
+void Connection::hand_out() noexcept {
+    deferred_ = false;
+    accept_at_ = 0;
+    if (!origin_->completed(*this)) abandon_.store(true), wants_output_.store(true);
 }
 
 void Connection::set_owner(Owner* owner) noexcept {
@@ -232,9 +251,10 @@ void Connection::abandon_quietly() noexcept {
     if (lock_.try_lock()) leave();
 }
 
-void Connection::answer_syn(const Path& path, bool resolved) noexcept {
+void Connection::answer_syn(const Path& path, bool resolved, ring::Ring& from) noexcept {
     if (!enter()) return;
     path_ = path;
+    rule_ring_ = &from;
     has_path_ = resolved;
     if (resolved) use_path(path);
     acked_upto_ = pcb_ != nullptr ? pcb_->rcv_nxt : 0;
@@ -331,7 +351,11 @@ void Connection::gone() noexcept {
     unacked_last_ = nullptr;
     tail_room_ = 0;
     connecting_ = false;
-    if (origin_ != nullptr && !was_established_) origin_->lost(*this);
+    if (origin_ != nullptr) {
+        if (!was_established_ || deferred_) origin_->lost(*this);
+        origin_->left(counted_reuse_);
+    }
+    deferred_ = false;
     scoreboard_reset();
     Engine::instance().time_wait_left(*this);
     if (orphan_) Engine::instance().orphan_left(*this);
@@ -491,6 +515,11 @@ void Connection::options_changed() noexcept {
         output();  // a cork may have gone
     }
     if (!options_.keepalive) keepalive_at_ = 0;
+    if (origin_ != nullptr && pcb_ != nullptr && counted_reuse_ != options_.reuse_address) {
+        origin_->left(counted_reuse_);
+        counted_reuse_ = options_.reuse_address;
+        origin_->joined(counted_reuse_);
+    }
 }
 
 void Connection::quick_ack(bool on) noexcept {

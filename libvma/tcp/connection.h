@@ -58,6 +58,7 @@ struct Options {
     std::uint32_t notsent_lowat = 0xffffffff;
     std::uint32_t receive_lowat = 1;        // SO_RCVLOWAT
     unsigned defer_accept_s = 0;
+    bool reuse_address = false;             // SO_REUSEADDR: others may bind the port while the connection lives
     std::uint32_t delayed_ack_ms = 40;
     CongestionAlgorithm congestion = CongestionAlgorithm::cubic;
 };
@@ -227,7 +228,8 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     void fail(int error) noexcept;    // the connection is over, with this error for the program
     void gone() noexcept;             // lwIP has freed the PCB
     void free_queues() noexcept;
-    bool attach() noexcept;
+    int attach() noexcept;      // 0 or errno; EADDRNOTAVAIL: the four numbers are in use
+    void hand_out() noexcept;   // an accepted connection, to its listener's queue
     verbs::FlowSpec flow() const noexcept {
         return {IPPROTO_TCP, ends_.local_addr, ends_.local_port, ends_.remote_addr, ends_.remote_port};
     }
@@ -261,7 +263,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     void compact_receive_queue() noexcept;
     void open_window(std::size_t bytes) noexcept;
     // For Listener: sends the SYN-ACK of an adopted connection.
-    void answer_syn(const Path& path, bool resolved) noexcept;
+    void answer_syn(const Path& path, bool resolved, ring::Ring& from) noexcept;
     // Ends without a word to the peer. Any thread; if the lock is taken its owner does it.
     void abandon_quietly() noexcept;
     void unref_later() noexcept { later_unrefs_++; }  // with the lock held: leave() does it
@@ -332,6 +334,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     const Endpoints ends_;
     std::atomic<std::uint32_t> refs_{1};
     Listener* origin_ = nullptr;            // of an accepted connection; a reference
+    bool counted_reuse_ = false;            // options_.reuse_address as origin_ knows it
     Owner* owner_ = nullptr;
 
     mutable Lock lock_;
@@ -380,6 +383,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
 
     // path
     Path path_;
+    ring::Ring* rule_ring_ = nullptr;       // where the peer's SYN came in; answers may go another way
     bool has_path_ = false;
     std::uint32_t learnt_mtu_ = 0;          // by ICMP, 0: none
     alignas(8) std::uint8_t ip_headers_[34]{};
@@ -428,7 +432,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     // time
     OwnTimer timer_{this};
     std::uint64_t armed_for_ = 0;
-    std::uint64_t tlp_at_ = 0, user_at_ = 0, path_since_ns_ = 0;
+    std::uint64_t tlp_at_ = 0, user_at_ = 0, path_since_ns_ = 0, accept_at_ = 0;
     std::uint64_t rto_at_ = 0, ack_at_ = 0, probe_at_ = 0, keepalive_at_ = 0, end_at_ = 0, path_at_ = 0, cork_at_ = 0;
     unsigned probes_ = 0, keepalives_ = 0, path_tries_ = 0;
     unsigned unanswered_probes_ = 0;        // of a closed window

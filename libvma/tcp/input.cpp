@@ -605,6 +605,7 @@ void Connection::received(pbuf* p) noexcept {
     in_wake_++;
     // Many short pieces would keep a buffer each, and the ring has only so many.
     if (rx_pieces_ > kMaxPieces || ring_scarce_.load(std::memory_order_relaxed)) compact_receive_queue();
+    if (deferred_) hand_out();
 }
 
 void Connection::compact_receive_queue() noexcept {
@@ -671,6 +672,7 @@ void Connection::compact_receive_queue() noexcept {
 void Connection::peer_finished() noexcept {
     peer_closed_ = true;
     fin_seen_ = true;
+    if (deferred_) hand_out();
     in_wake_++;
     tcp_ack_now(pcb_);
 }

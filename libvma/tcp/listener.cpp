@@ -2,11 +2,14 @@
 #include "libvma/tcp/listener.h"
 
 #include <errno.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
 
+#include "libvma/os/calls.h"
 #include "libvma/tcp/isn.h"
 #include "libvma/tcp/lwip_entry.h"
 #include "libvma/tcp/time.h"
@@ -109,6 +112,48 @@ void Listener::close() noexcept {
     }
 }
 
+// ---- the port ----
+
+bool Listener::has_connections() noexcept {
+    lock_.lock();
+    const bool any = alive_ != 0;
+    lock_.unlock();
+    return any;
+}
+
+void Listener::hold_port(InternalFd socket) noexcept {
+    lock_.lock();
+    if (alive_ != 0) {
+        held_port_ = std::move(socket);
+        set_reuse();
+    }
+    lock_.unlock();
+}
+
+void Listener::set_reuse() noexcept {
+    if (!held_port_) return;
+    const int on = alive_strict_ == 0;
+    int saved = errno;
+    os::setsockopt(held_port_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    errno = saved;
+}
+
+void Listener::joined(bool reuse) noexcept {
+    lock_.lock();
+    alive_++;
+    if (!reuse && alive_strict_++ == 0) set_reuse();
+    lock_.unlock();
+}
+
+void Listener::left(bool reuse) noexcept {
+    lock_.lock();
+    alive_--;
+    if (!reuse && --alive_strict_ == 0) set_reuse();
+    InternalFd done;
+    if (alive_ == 0) done = std::move(held_port_);
+    lock_.unlock();
+}
+
 Listener::Counters Listener::counters() noexcept {
     lock_.lock();
     Counters c = counters_;
@@ -191,6 +236,7 @@ void Listener::on_syn(ring::RxBuffer* buffer) noexcept {
     pcb.prio = TCP_PRIO_NORMAL;
     pcb.local_port = ntohs(port_);
     pcb.accept = &Callbacks::accepted;
+    ring::Ring* ring = buffer->ring;
     pbuf* p = tcp_part(buffer);
     if (p == nullptr) return;
     Connection* c = nullptr;
@@ -222,7 +268,7 @@ void Listener::on_syn(ring::RxBuffer* buffer) noexcept {
     lock_.unlock();
     if (placed) {
         c->ref();
-        c->answer_syn(path, error == 0);
+        c->answer_syn(path, error == 0, *ring);
         c->unref();
     } else {
         c->abandon_quietly();

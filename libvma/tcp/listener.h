@@ -13,6 +13,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "libvma/runtime/internal_fd.h"
 #include "libvma/tcp/connection.h"
 
 namespace vma::tcp {
@@ -46,6 +47,10 @@ class Listener final : public ring::FrameSink {
     }
     // No more: pending and half-open connections are reset. The rules must be withdrawn by the caller.
     void close() noexcept;
+    // A connection keeps its port busy also when the listener has gone. `socket`, a socket of the kernel's with the port,
+    // is held until the last connection that came from here has ended; while all of these have SO_REUSEADDR, so has it.
+    void hold_port(InternalFd socket) noexcept;
+    bool has_connections() noexcept;
     Counters counters() noexcept;
 
     bool deliver(ring::RxBuffer* buffer) noexcept override;
@@ -82,6 +87,10 @@ class Listener final : public ring::FrameSink {
     void lost(Connection& connection) noexcept;
     // Is there no room for one more established connection? Then its last ACK does not count yet.
     bool hold_up() noexcept;
+    // A connection has begun, or ended; `reuse`: with SO_REUSEADDR.
+    void joined(bool reuse) noexcept;
+    void left(bool reuse) noexcept;
+    void set_reuse() noexcept;
     void reply(pbuf* p, in_addr_t from, in_addr_t to, in_port_t peer_port) noexcept;
     static Key key_of(const Connection& c) noexcept {
         return {c.endpoints().remote_addr, c.endpoints().local_addr, c.endpoints().remote_port};
@@ -102,6 +111,8 @@ class Listener final : public ring::FrameSink {
     std::map<std::uint64_t, Connection*> by_age_;
     std::uint64_t serial_ = 0;
     std::deque<Connection*> ready_;   // references
+    std::size_t alive_ = 0, alive_strict_ = 0;  // connections from here; those without SO_REUSEADDR
+    InternalFd held_port_;
     Counters counters_;
 };
 

@@ -57,6 +57,7 @@ void Connection::arm_timers() noexcept {
         consider(cork_at_);
         consider(tlp_at_);
         consider(user_at_);
+        consider(accept_at_);
     }
     if (next == 0) {
         if (armed_for_ != 0) Engine::instance().wheel().disarm(timer_);
@@ -89,6 +90,7 @@ void Connection::run_timers(std::uint64_t now) noexcept {
     }
     if (cork_at_ != 0 && cork_at_ <= now) send = true;  // output() looks at it
     if (due(path_at_)) send = true;
+    if (due(accept_at_) && deferred_) hand_out();
     if (due(user_at_)) {
         give_up(ETIMEDOUT);
         return;

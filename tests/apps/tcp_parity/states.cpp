@@ -181,6 +181,8 @@ const Operation kOperations[] = {
 
 void matrix(State s) {
     for (const Operation& operation : kOperations) {
+        // What the kernel counts there is left over from the peer's window, and grows with it.
+        if (s == State::disconnected && strncmp(operation.name, "SIOCOUTQ", 8) == 0) continue;
         int fd = reach(s);
         if (left()) operation.run(fd, operation.name);
         sync();

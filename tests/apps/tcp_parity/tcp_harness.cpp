@@ -15,7 +15,7 @@ constexpr int kPatience = 9000;
 constexpr int kFirstEphemeral = 32768;
 
 bool g_server, g_left;
-int g_base;
+int g_base, g_streams;
 volatile sig_atomic_t g_sigpipes;
 
 [[noreturn]] void give_up(const char* why) {
@@ -106,7 +106,9 @@ int own_port(int fd) {
     return getsockname(fd, raw(a), &length) == 0 ? ntohs(a.sin_port) : -1;
 }
 
+int streams_made() { return g_streams; }
 int stream(int flags) {
+    g_streams++;
     int fd = socket(AF_INET, SOCK_STREAM | flags, 0);
     if (fd < 0) give_up("no socket");
     return fd;

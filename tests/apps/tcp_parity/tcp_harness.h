@@ -94,6 +94,7 @@ int own_port(int fd);  // getsockname's
 
 // ---- sockets ----
 int stream(int flags = 0);
+int streams_made();  // by stream()
 // A listening socket with SO_REUSEADDR; ends the program when it cannot.
 int listening(int offset = 0, const char* address = nullptr, int backlog = 16);
 int accepted(int listener, int flags = 0);
