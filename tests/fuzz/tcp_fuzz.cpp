@@ -93,6 +93,8 @@ struct Run {
         const std::uint32_t seqs[] = {peer->snd, acked, kFirst + 1, acked + window};
         s.seq = seqs[how & 3];
         if (how & 4) s.seq += static_cast<std::uint32_t>(in.take<std::int16_t>());
+        // Where its stream begins is what the peer says in its SYN, and the content is numbered from there.
+        if ((flags & kSyn) && c != nullptr && c->state() == State::syn_sent) s.seq = kFirst;
         const std::uint32_t acks[] = {peer->rcv, peer->syn.seq + 1, peer->rcv, peer->rcv};
         s.ack = acks[how >> 3 & 3];
         if (how & 32) s.ack += static_cast<std::uint32_t>(in.take<std::int16_t>());

@@ -60,7 +60,7 @@ TEST(TcpThreads, EveryByteOnce) {
         while (!stop) {
             for (auto* side : {&client, &server})
                 for (Connection* c : *side) {
-                    tcp_info info;
+                    Info info;
                     c->info(info);
                     (void)c->counters();
                     (void)c->events();
