@@ -134,7 +134,8 @@ struct Run {
                 }
                 break;
             case 10:
-                world.pass((1 + in.take<std::uint8_t>()) * (op & 16 ? 100 * kMs : kMs));
+                // With a full device each millisecond is a new attempt, and minutes of that take their time.
+                world.pass((1 + in.take<std::uint8_t>()) * (op & 16 && !refusing ? 100 * kMs : kMs));
                 break;
             case 11:
                 listen_to(peer->take());
@@ -164,7 +165,7 @@ struct Run {
                 }
                 break;
             case 15:
-                if (op & 128) world.a->device->refuse_sends(op & 16);
+                if (op & 128) world.a->device->refuse_sends(refusing = op & 16);
                 else if (op & 64) world.a->error = op & 16 ? EHOSTUNREACH : 0, world.a->changed();
                 else if (c != nullptr) c->path_mtu(in.take<std::uint16_t>());
                 break;
@@ -238,6 +239,7 @@ struct Run {
     Listener* listener = nullptr;
     Connection* c = nullptr;
     std::uint64_t delivered = 0;
+    bool refusing = false;
     std::uint32_t highest = 0, acked = 0, window = 0;
 };
 
