@@ -126,7 +126,7 @@ class Ring {
     verbs::Device& device() noexcept { return *device_; }
 
     // ---- receive ----
-    // Takes up to one batch of completions and delivers the frames. Returns frames handled; 0 also when another thread
+    // Takes completions, a few batches at most, and delivers the frames. Returns frames handled; 0 also when another thread
     // is polling. Cheap when there is nothing.
     unsigned poll() noexcept;
     // Steers `spec` to `sink`. The rule is installed with the first sink of a spec and goes with the last.
