@@ -61,6 +61,7 @@ Connection::Connection(PathSource& paths, const Endpoints& ends, const Options& 
     ts_offset_ = timestamp_offset(ends_);
     last_rx_ns_ = now_ns();
     quick_acks_ = options.quickack ? 16 : 0;
+    shown_limit_.store(send_limit(), std::memory_order_relaxed);
 }
 
 Connection::~Connection() {
@@ -274,6 +275,7 @@ void Connection::settle() noexcept {
         unsent = n > 0 ? static_cast<std::uint32_t>(n) : 0;
     }
     shown_unsent_.store(unsent, std::memory_order_release);
+    shown_limit_.store(send_limit(), std::memory_order_release);
     if (pcb_ != nullptr) {
         const State now = state_of(*pcb_);
         if (now == State::time_wait && !in_time_wait_) enter_time_wait();

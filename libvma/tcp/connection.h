@@ -363,7 +363,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     std::atomic<int> close_requested_{0};   // 1: close(), 2: close(reset)
     std::atomic<bool> held_{false};         // on the ring's list of held senders
     std::atomic<bool> ring_scarce_{false};
-    std::atomic<std::uint32_t> shown_queued_{0}, shown_unsent_{0};
+    std::atomic<std::uint32_t> shown_queued_{0}, shown_unsent_{0}, shown_limit_{0};
 
     // All below: under lock_.
     tcp_pcb* pcb_ = nullptr;

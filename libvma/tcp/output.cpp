@@ -107,9 +107,9 @@ std::uint32_t Connection::send_limit() const noexcept {
 
 std::size_t Connection::unacked_bytes() const noexcept { return shown_queued_.load(std::memory_order_acquire); }
 std::size_t Connection::unsent_bytes() const noexcept { return shown_unsent_.load(std::memory_order_acquire); }
-std::uint32_t Connection::send_buffer() const noexcept { return send_limit(); }
+std::uint32_t Connection::send_buffer() const noexcept { return shown_limit_.load(std::memory_order_acquire); }
 std::uint32_t Connection::send_space() const noexcept {
-    const std::uint32_t used = static_cast<std::uint32_t>(unacked_bytes()), limit = send_limit();
+    const std::uint32_t used = static_cast<std::uint32_t>(unacked_bytes()), limit = send_buffer();
     return used < limit ? limit - used : 0;
 }
 
