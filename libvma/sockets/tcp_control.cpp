@@ -57,6 +57,15 @@ int bind_to(int fd, in_addr_t addr, in_port_t port) noexcept {
     return os::bind(fd, reinterpret_cast<const sockaddr*>(&a), sizeof a);
 }
 
+// The address alone. `kept`: the option is the program's, and stays.
+bool bind_address(int fd, in_addr_t addr, bool kept) noexcept {
+    const int off = 0, on = 1;
+    os::setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
+    const bool bound = bind_to(fd, addr, 0) == 0;
+    if (!kept) os::setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &off, sizeof off);
+    return bound;
+}
+
 int dissolve(int fd) noexcept {
     sockaddr none{};
     none.sa_family = AF_UNSPEC;
@@ -146,7 +155,7 @@ bool TcpSocket::still_mine(int fd) noexcept {
 // ---- names ----
 
 int TcpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
-    if (has_connection()) return failed(EINVAL);  // inet_bind(7): the socket has an address already
+    if (has_connection()) return bind_again(fd, addr, len);
     int saved = errno;
     int r = os::bind(fd, addr, len);
     if (r != 0 && errno == EADDRINUSE) {
@@ -165,10 +174,31 @@ int TcpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
     return r;
 }
 
+// bind() of a connected socket: EINVAL, for it has an address already (ip(7)). When the connection is over, its port has
+// gone with it, unless bind() had chosen it.
+int TcpSocket::bind_again(int fd, const sockaddr* addr, socklen_t len) noexcept {
+    if (state_lock_.owned_by_me()) return failed(EINVAL);
+    state_lock_.lock();
+    struct Unlock {
+        Lock& lock;
+        ~Unlock() { lock.unlock(); }
+    } unlock{state_lock_};
+    const tcp::Connection* c = connection_.load(std::memory_order_relaxed);
+    if (c == nullptr || !over(*c) || (bound_ && !autobound_)) return failed(EINVAL);
+    unbind_shadow(fd);
+    const int r = os::bind(fd, addr, len);
+    if (r == 0) {
+        bound_ = true;
+        autobound_ = false;
+        rebound_.store(true, std::memory_order_release);
+    }
+    return r;
+}
+
 int TcpSocket::getsockname(int fd, sockaddr* addr, socklen_t* len) {
     {
         Use use(*this);
-        if (use.connection != nullptr) {
+        if (use.connection != nullptr && !rebound_.load(std::memory_order_acquire)) {
             const tcp::Endpoints& ends = use.connection->endpoints();
             return copy_name(ends.local_addr, ends.local_port, addr, len);
         }
@@ -259,10 +289,7 @@ void TcpSocket::unbind_shadow(int fd) noexcept {
     dissolve(fd);
     autobound_ = false;
     if (bound_) return;  // the program chose the address, only the port was left to us
-    int off = 0, on = 1;
-    os::setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
-    bind_to(fd, INADDR_ANY, 0);
-    if (!bind_no_port_) os::setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &off, sizeof off);
+    bind_address(fd, INADDR_ANY, bind_no_port_);
 }
 
 // 0: under way, or errno. ours == false: nothing was done, the kernel shall connect.
@@ -410,12 +437,17 @@ int TcpSocket::await_connect(int fd, int under_way) {
 // connect(AF_UNSPEC), and shutdown() of a connection that is not there yet.
 int TcpSocket::disconnect(int fd) noexcept {
     const tcp::Connection* c = connection_.load(std::memory_order_relaxed);
+    int error = c->peek_error();
     switch (c->state()) {
         case tcp::State::close:
-        case tcp::State::time_wait:
-        case tcp::State::fin_wait2: break;
-        default: pending_error_.store(ECONNRESET, std::memory_order_relaxed);
+        case tcp::State::time_wait: break;
+        case tcp::State::closing:
+        case tcp::State::last_ack:
+            if (c->unsent_bytes() != 0) error = ECONNRESET;
+            break;
+        default: error = ECONNRESET;
     }
+    if (error != 0) pending_error_.store(error, std::memory_order_relaxed);
     let_go(fd, true);
     return 0;
 }
@@ -433,8 +465,12 @@ void TcpSocket::let_go(int fd, bool reset) noexcept {
     release_retired(0);
     int saved = errno;
     unbind_shadow(fd);
-    last_addr_.store(accepted_ ? c_ends.local_addr : bound_ ? name_of(fd).sin_addr.s_addr : 0, std::memory_order_relaxed);
+    // The address that the listener was bound to is the accepted socket's own.
+    if (accepted_ && listen_addr_ != 0 && !rebound_.load(std::memory_order_relaxed))
+        bound_ = bind_address(fd, listen_addr_, bind_no_port_);
+    last_addr_.store(bound_ ? name_of(fd).sin_addr.s_addr : 0, std::memory_order_relaxed);
     last_port_.store(c_ends.local_port, std::memory_order_relaxed);
+    rebound_.store(false, std::memory_order_relaxed);
     errno = saved;
     accepted_ = false;
     set_phase(Phase::fresh);

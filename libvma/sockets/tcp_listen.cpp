@@ -245,6 +245,7 @@ int TcpSocket::accept_ours(tcp::Listener& listener, sockaddr* addr, socklen_t* l
     }
     auto* socket = new (memory) TcpSocket(stack_, flags);
     socket->accepted_ = true;
+    socket->listen_addr_ = listen_addr_;
     socket->verified_at_.store(clock::ticks(), std::memory_order_relaxed);
     socket->connection_.store(c, std::memory_order_relaxed);
     socket->phase_.store(Phase::connected, std::memory_order_release);

@@ -39,7 +39,10 @@ bool pipe_ready(int fd, short events) noexcept {
 }  // namespace
 
 ssize_t TcpSocket::sendfile(int out, int in, off_t* offset, size_t count) {
-    if (!has_connection()) return Socket::sendfile(out, in, offset, count);
+    if (!has_connection()) {
+        if (const int error = phase() == Phase::fresh ? take_pending_error() : 0; error != 0) return failed(error);
+        return Socket::sendfile(out, in, offset, count);
+    }
     const int mode = os::fcntl(in, F_GETFL, 0);
     if (mode < 0) return -1;
     if ((mode & O_ACCMODE) == O_WRONLY) return failed(EBADF);

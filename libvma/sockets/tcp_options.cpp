@@ -313,7 +313,7 @@ int TcpSocket::get_from_connection(int fd, int level, int name, void* value, soc
         std::memcpy(all, &info, sizeof info);
         return put(all, size, value, len);
     }
-    if (level == IPPROTO_TCP && name == TCP_MAXSEG && !over(*c)) {
+    if (level == IPPROTO_TCP && name == TCP_MAXSEG && (!over(*c) || c->options().maxseg == 0)) {
         const int mss = static_cast<int>(c->mss());
         return put(&mss, sizeof mss, value, len);
     }

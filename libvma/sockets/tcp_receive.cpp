@@ -192,7 +192,7 @@ ssize_t TcpSocket::finish(ssize_t result, int) noexcept {
 // ---- calls ----
 
 ssize_t TcpSocket::recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) {
-    if (const int error = (flags & MSG_ERRQUEUE) ? 0 : take_pending_error(); __builtin_expect(error != 0, 0))
+    if (const int error = (flags & (MSG_ERRQUEUE | MSG_OOB)) ? 0 : take_pending_error(); __builtin_expect(error != 0, 0))
         return failed(error);
     if (!has_connection() || (flags & MSG_ERRQUEUE)) return os::recvfrom(fd, buf, len, flags, addr, alen);
     if (flags & MSG_OOB) return receive_urgent(fd, buf, len, flags, addr, alen);
@@ -228,7 +228,7 @@ ssize_t TcpSocket::receive_urgent(int fd, void* buf, size_t len, int flags, sock
 }
 
 ssize_t TcpSocket::recvmsg(int fd, msghdr* msg, int flags) {
-    if (const int error = (flags & MSG_ERRQUEUE) ? 0 : take_pending_error(); __builtin_expect(error != 0, 0))
+    if (const int error = (flags & (MSG_ERRQUEUE | MSG_OOB)) ? 0 : take_pending_error(); __builtin_expect(error != 0, 0))
         return failed(error);
     if (!has_connection() || (flags & MSG_ERRQUEUE) || !UserMemory::writable(msg, sizeof *msg) ||
         msg->msg_iovlen > IOV_MAX || !UserMemory::readable(msg->msg_iov, msg->msg_iovlen * sizeof(iovec)) ||

@@ -79,16 +79,15 @@ ssize_t TcpSocket::transmit(int fd, IovCursor& at, int flags) {
         std::size_t good = readable_bytes(pieces, count);
         // The kernel copies in steps of up to a page fragment, and takes nothing of a step that fails.
         if (__builtin_expect(good < bytes, 0)) good -= std::min(good, (sent + good) % kCopyStep);
-        if (__builtin_expect(good == 0 && bytes != 0, 0)) {
-            if (sent != 0) break;
-            return -EFAULT;
-        }
+        if (good == 0 && bytes != 0 && sent != 0) break;
         ssize_t n;
         {
             Inside here(*c);
             // More of this call follows what the window holds.
             n = c->send(pieces, count, good, good < at.left() ? how | tcp::Connection::kMore : how);
         }
+        // The state of the connection goes before that of the memory.
+        if (__builtin_expect(n >= 0 && good == 0 && bytes != 0, 0)) return -EFAULT;
         if (n >= 0) {
             sent += static_cast<std::size_t>(n);
             at.advance(static_cast<std::size_t>(n));
@@ -149,6 +148,14 @@ std::size_t TcpSocket::rest_to_kernel(int fd, IovCursor& at, int flags) {
     return total;
 }
 
+// For what only the kernel can send: is there a connection to send on? Waits for it as transmit() does. 0 or -errno.
+ssize_t TcpSocket::may_send(int fd, int flags) {
+    iovec none{};
+    IovCursor at(&none, 1, 0);
+    const ssize_t n = transmit(fd, at, flags & ~MSG_OOB);
+    return n == -EREMOTE ? 0 : n;
+}
+
 // To the thread that made the call, as the kernel sends it.
 ssize_t TcpSocket::finish_send(ssize_t result, int flags) noexcept {
     if (result == -EPIPE && !(flags & MSG_NOSIGNAL)) {
@@ -172,6 +179,7 @@ ssize_t TcpSocket::sendto(int fd, const void* buf, size_t len, int flags, const 
     }
     if (flags & MSG_FASTOPEN) return failed(phase() == Phase::connecting ? EALREADY : EISCONN);
     if (flags & MSG_OOB) {
+        if (const ssize_t n = may_send(fd, flags); n < 0) return finish_send(n, flags);
         if (!handover(fd, "urgent data")) return failed(EOPNOTSUPP);
         return os::sendto(fd, buf, len, flags, addr, alen);
     }
@@ -210,6 +218,7 @@ ssize_t TcpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
     if (control == Control::invalid) return failed(EINVAL);
     if (flags & MSG_FASTOPEN) return failed(phase() == Phase::connecting ? EALREADY : EISCONN);
     if ((flags & MSG_OOB) || control == Control::kernel) {
+        if (const ssize_t n = may_send(fd, flags); n < 0) return finish_send(n, flags);
         if (!handover(fd, flags & MSG_OOB ? "urgent data" : "control messages when sending")) return failed(EOPNOTSUPP);
         return os::sendmsg(fd, msg, flags);
     }

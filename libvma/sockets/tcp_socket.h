@@ -161,6 +161,7 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     int await_connect(int fd, int under_way);
     int disconnect(int fd) noexcept;
     void let_go(int fd, bool reset) noexcept;          // of the connection; the phase becomes fresh. state_lock_ held
+    int bind_again(int fd, const sockaddr* addr, socklen_t len) noexcept;
     void retire(tcp::Connection* connection, tcp::Listener* listener) noexcept;
     void release_retired(unsigned own_uses) noexcept;
     void learn_cookie(int fd) noexcept;
@@ -199,6 +200,7 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     ssize_t receive_urgent(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen);
     ssize_t take(tcp::Connection& c, IovCursor& at, std::size_t left, unsigned flags, std::size_t skip) noexcept;
     ssize_t transmit(int fd, IovCursor& at, int flags);
+    ssize_t may_send(int fd, int flags);
     // What is left of a call that waits, when the connection was handed over in the middle of it: bytes.
     static std::size_t rest_from_kernel(int fd, IovCursor& at, int flags);
     static std::size_t rest_to_kernel(int fd, IovCursor& at, int flags);
@@ -247,6 +249,7 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     std::atomic<in_addr_t> last_addr_{0};
     std::atomic<in_port_t> last_port_{0};
     std::atomic<std::uint32_t> past_mss_{0};         // the same for TCP_MAXSEG
+    std::atomic<bool> rebound_{false};               // bind() after the connection's end: the name is the shadow's
 
     struct Retired {
         tcp::Connection* connection;
@@ -271,7 +274,7 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     ReadyHooks hooks_;
     std::uint32_t in_edges_told_ = 0, out_edges_told_ = 0;  // waiters_lock_
 
-    // listener
+    // listener; of an accepted socket: what its listener was bound to
     in_addr_t listen_addr_ = 0;
     in_port_t listen_port_ = 0;
     std::vector<Rule> rules_;                        // the stack's control lock

@@ -135,6 +135,8 @@ int Connection::connect() noexcept {
             });
             if (result != ERR_OK) error = ENOBUFS;
             else output();
+            // What may be sent before the peer has said anything (RFC 9293 section 3.7.1).
+            mss_.store(std::min(wanted_mss(), 536u) - (options_.timestamps ? 12 : 0), std::memory_order_relaxed);
         }
     }
     if (error != 0) {
@@ -268,7 +270,8 @@ void Connection::settle() noexcept {
         arm_timers();
         return;
     }
-    shown_queued_.store(queued(), std::memory_order_release);
+    // Of a connection that has failed the last count stands, as in the kernel; the SYN counts until it is answered.
+    if (pcb_ != nullptr) shown_queued_.store(was_established_ ? queued() : origin_ == nullptr, std::memory_order_release);
     std::uint32_t unsent = 0;
     if (pcb_ != nullptr && pcb_->unsent != nullptr && was_established_) {
         const auto n = static_cast<std::int32_t>(data_end_ - ntohl(pcb_->unsent->tcphdr->seqno));
