@@ -4,7 +4,8 @@
 // fork() runs the runtime's hooks through pthread_atfork. _Fork() and clone() skip those handlers by design, so here they
 // get the library's hooks by hand. A child that shares our memory (vfork, CLONE_VM) gets none: it only must not touch the
 // library's state, which the flags of runtime/runtime.h tell. popen, system and posix_spawn make such a child inside
-// libc, call nothing of ours there, and our own descriptors are close-on-exec: they need no wrapper.
+// libc, call nothing of ours there, and our own descriptors are close-on-exec. What a program started by posix_spawn inherits
+// has to be the kernel's before, as with exec.
 #include <limits.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -193,6 +194,25 @@ VMA_EXPORT int execl(const char* path, const char* arg, ...) noexcept { VMA_EXEC
 VMA_EXPORT int execlp(const char* file, const char* arg, ...) noexcept { VMA_EXECL(execvp(file, argv)) }
 VMA_EXPORT int execle(const char* path, const char* arg, ...) noexcept {
     VMA_EXECL(execve(path, argv, va_arg(rest, char* const*)))
+}
+
+VMA_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
+                           const posix_spawnattr_t* attributes, char* const argv[], char* const env[]) noexcept {
+    before_exec();
+    return os::posix_spawn(pid, path, actions, attributes, argv, env);
+}
+VMA_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
+                            const posix_spawnattr_t* attributes, char* const argv[], char* const env[]) noexcept {
+    before_exec();
+    return os::posix_spawnp(pid, file, actions, attributes, argv, env);
+}
+// A descriptor that is closed on exec passes under another number; `actions` cannot be asked for it later.
+VMA_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd, int number) noexcept {
+    if (g_fds.any() && !table_is_foreign()) {
+        NoCancel hold;
+        sockets::handing::hand_one(fd, "given to another program");
+    }
+    return os::posix_spawn_file_actions_adddup2(actions, fd, number);
 }
 
 VMA_EXPORT void _exit(int status) {

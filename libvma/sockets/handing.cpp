@@ -420,6 +420,13 @@ void hand_all(Before what) noexcept {
     errno = saved;
 }
 
+void hand_one(int fd, const char* why) noexcept {
+    if (runtime::in_vfork_child() || runtime::in_foreign_process()) return;
+    int saved = errno;
+    if (auto socket = g_fds.socket(fd); socket && socket->carries_state()) socket->leave_to_kernel(fd, why);
+    errno = saved;
+}
+
 }  // namespace vma::sockets::handing
 
 namespace vma::sockets {

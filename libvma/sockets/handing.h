@@ -42,5 +42,7 @@ enum class Before : std::uint8_t {
 // closed connections that are not done yet, and foreign sockets before exec. Nothing in a process that shares its
 // parent's memory. errno preserved.
 void hand_all(Before what) noexcept;
+// The same for one descriptor. `why` goes to the log.
+void hand_one(int fd, const char* why) noexcept;
 
 }  // namespace vma::sockets::handing

@@ -83,6 +83,8 @@ void TcpSocket::settle_options(int fd) noexcept {
     int saved = errno;
     for (const OptionLog::Entry& e : inherited_->entries())
         os::setsockopt(fd, e.level, e.name, e.value.data(), static_cast<socklen_t>(e.value.size()));
+    const int none = 0;  // the priority is not inherited, but IP_TOS sets it as well
+    os::setsockopt(fd, SOL_SOCKET, SO_PRIORITY, &none, sizeof none);
     errno = saved;
 }
 
@@ -365,8 +367,14 @@ int TcpSocket::ioctl(int fd, unsigned long request, void* arg) {
                     if (c->readable() == 0) progress();
                     answer = young ? 0 : c->readable();
                     break;
-                case SIOCOUTQ: answer = young ? 0 : c->unacked_bytes(); break;
-                case SIOCOUTQNSD: answer = young ? 0 : c->unsent_bytes(); break;
+                case SIOCOUTQ:
+                    if (c->unacked_bytes() != 0) progress();
+                    answer = young ? 0 : c->unacked_bytes();
+                    break;
+                case SIOCOUTQNSD:
+                    if (c->unsent_bytes() != 0) progress();
+                    answer = young ? 0 : c->unsent_bytes();
+                    break;
                 case SIOCATMARK:
                     answer = 0;
                     known = !c->urgent_seen();

@@ -21,7 +21,10 @@
 namespace vma::tcp {
 namespace {
 
-constexpr std::uint32_t kMinProbeUs = 10'000, kMaxAckDelayUs = 40'000;  // a lone segment's ACK may be delayed
+constexpr std::uint32_t kMinProbeUs = 10'000;
+// A lone segment's ACK may be delayed (RFC 8985 section 7.2: WCDelAckT). Linux delays by 40 ms and more as a rule, so with
+// less, each last segment would be sent twice.
+constexpr std::uint32_t kMaxAckDelayUs = 200'000;
 
 }  // namespace
 

@@ -21,6 +21,7 @@ constexpr std::uint64_t kTimeWaitNs = 60 * kSecond;     // the kernel's TCP_TIME
 constexpr std::uint64_t kMaxProbeNs = 120 * kSecond;
 constexpr unsigned kOrphanRetries = 8;                  // net.ipv4.tcp_orphan_retries, 0 there means this
 constexpr unsigned kSynAckRetries = 5;                  // net.ipv4.tcp_synack_retries
+constexpr unsigned kBatchesFirst = 16;                  // of received frames, before a timer acts
 constexpr std::uint64_t kNeighbourPatienceNs = 3 * kSecond;
 
 }  // namespace
@@ -32,6 +33,10 @@ void Connection::timer_fired(Timer& timer) noexcept {
     do {
         if (n == 0) return;
     } while (!c->refs_.compare_exchange_weak(n, n + 1, std::memory_order_acquire, std::memory_order_relaxed));
+    // What has arrived but was not looked at yet must not be taken for lost: nobody polls while the program computes.
+    if (ring::Ring* ring = c->ring(); ring != nullptr && c->unacked_bytes() != 0)
+        for (unsigned i = 0; i < kBatchesFirst && ring->poll() != 0; i++) {
+        }
     if (c->enter()) {
         c->armed_for_ = 0;
         c->run_timers(now_ns());

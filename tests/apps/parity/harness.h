@@ -39,6 +39,7 @@ inline constexpr int kPeerPort = 6000;  // the agent's
 enum class Traffic {
     offloaded,  // fewer datagrams through the kernel's UDP than in the kernel's own run
     kernel,     // the case is about the kernel's side, or has no traffic worth counting
+    killed,     // the server is killed, so only the client is tried with the library
 };
 
 struct Case {

@@ -250,7 +250,7 @@ TCP_PAIR_CASE(file, fionbio) {
     say("cloexec %d", fcntl(fd, F_GETFD));
 }
 
-TCP_PAIR_CASE(file, stdio) {
+TCP_KERNEL_PAIR_CASE(file, stdio) {
     int fd = connection();
     if (left()) {
         FILE* f = fdopen(fd, "r+");

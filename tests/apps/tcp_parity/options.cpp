@@ -398,7 +398,7 @@ TCP_PAIR_CASE(option, congestion_connected) {
     at_right([&] { show_read("recv", fd, 100'000, MSG_WAITALL); });
 }
 
-TCP_PAIR_CASE(option, upper_layer_protocol) {
+TCP_KERNEL_PAIR_CASE(option, upper_layer_protocol) {
     int fd = connection();
     char name[32] = {};
     socklen_t length = sizeof name;
@@ -455,7 +455,7 @@ TCP_KERNEL_CASE(option, fast_open_used) {
     at_server([&] { show_read("recv", accepted(listener), 10); });
 }
 
-TCP_PAIR_CASE(option, signatures) {
+TCP_KERNEL_PAIR_CASE(option, signatures) {
     int fd = connection();
     tcp_md5sig key{};
     SHOW("no key", setsockopt(fd, IPPROTO_TCP, TCP_MD5SIG, &key, sizeof key));

@@ -233,7 +233,7 @@ TCP_CASE(process, forking_server_with_data) {
     sync();
 }
 
-TCP_CASE(process, pre_forked_servers) {
+TCP_KERNEL_CASE(process, pre_forked_servers) {
     int listener = -1;
     if (server()) {
         listener = listening();
@@ -384,7 +384,7 @@ TCP_PAIR_CASE(process, close_on_exec) {
 }
 
 // As inetd does: a program that knows nothing of sockets.
-TCP_CASE(process, cat_on_a_connection) {
+TCP_KERNEL_CASE(process, cat_on_a_connection) {
     int fd = connection();
     if (server()) {
         pid_t pid = fork();
@@ -407,7 +407,7 @@ TCP_CASE(process, cat_on_a_connection) {
     sync();
 }
 
-TCP_CASE(process, posix_spawn_on_a_connection) {
+TCP_KERNEL_CASE(process, posix_spawn_on_a_connection) {
     int fd = connection();
     if (server()) {
         posix_spawn_file_actions_t actions;
@@ -485,7 +485,7 @@ TCP_PAIR_CASE(process, passed_to_itself) {
     });
 }
 
-TCP_CASE(process, listener_passed) {
+TCP_KERNEL_CASE(process, listener_passed) {
     if (server()) {
         int listener = listening(), pair[2];
         ok(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
@@ -508,7 +508,7 @@ TCP_CASE(process, listener_passed) {
 }
 
 // exit() with the send queue full: all of it arrives, and the end.
-TCP_PAIR_CASE(process, exit_with_unsent_data) {
+TCP_KERNEL_PAIR_CASE(process, exit_with_unsent_data) {
     int report[2];
     ok(pipe(report));
     long total = 0;
@@ -535,11 +535,11 @@ TCP_PAIR_CASE(process, exit_with_unsent_data) {
 }
 
 // The same without any farewell. What was acknowledged before has arrived in any case; an end follows.
-TCP_PAIR_CASE(process, killed) {
+TCP_KILLED_CASE(process, killed) {
     int listener = -1, report[2];
     ok(pipe(report));
-    at_right([&] { listener = listening(6); });
-    if (left()) {
+    at_client([&] { listener = listening(6); });
+    if (server()) {
         pid_t pid = child([&] {
             int c = connecting(there(), port(6));
             put(c, "delivered");
@@ -559,11 +559,11 @@ TCP_PAIR_CASE(process, killed) {
     sync();
 }
 
-TCP_PAIR_CASE(process, killed_with_unread_data) {
+TCP_KILLED_CASE(process, killed_with_unread_data) {
     int listener = -1, report[2];
     ok(pipe(report));
-    at_right([&] { listener = listening(7); });
-    if (left()) {
+    at_client([&] { listener = listening(7); });
+    if (server()) {
         pid_t pid = child([&] {
             int c = connecting(there(), port(7));
             await_bytes(c, 6);

@@ -15,12 +15,13 @@ int at_mark(int fd) {
 
 }  // namespace
 
-TCP_PAIR_CASE(urgent, out_of_band) {
+TCP_KERNEL_PAIR_CASE(urgent, out_of_band) {
     int fd = connection();
     at_left([&] {
         put(fd, "before");
         SHOW("oob", send(fd, "!", 1, MSG_OOB));
         put(fd, "after");
+        await_acked(fd);
     });
     at_right([&] {
         await_bytes(fd, 6);
@@ -42,7 +43,7 @@ TCP_PAIR_CASE(urgent, out_of_band) {
     });
 }
 
-TCP_PAIR_CASE(urgent, longer_than_a_byte) {
+TCP_KERNEL_PAIR_CASE(urgent, longer_than_a_byte) {
     int fd = connection();
     at_left([&] { SHOW("oob", send(fd, "abc", 3, MSG_OOB)); });
     at_right([&] {
@@ -54,7 +55,7 @@ TCP_PAIR_CASE(urgent, longer_than_a_byte) {
     });
 }
 
-TCP_PAIR_CASE(urgent, inline_) {
+TCP_KERNEL_PAIR_CASE(urgent, inline_) {
     int fd = connection();
     at_right([&] {
         SHOW("inline", set(fd, SOL_SOCKET, SO_OOBINLINE, 1));
@@ -64,6 +65,7 @@ TCP_PAIR_CASE(urgent, inline_) {
         put(fd, "before");
         SHOW("oob", send(fd, "!", 1, MSG_OOB));
         put(fd, "after");
+        await_acked(fd);
     });
     at_right([&] {
         await_events(fd, POLLPRI);
@@ -78,7 +80,7 @@ TCP_PAIR_CASE(urgent, inline_) {
     });
 }
 
-TCP_PAIR_CASE(urgent, two_in_a_row) {
+TCP_KERNEL_PAIR_CASE(urgent, two_in_a_row) {
     int fd = connection();
     at_left([&] {
         SHOW("first", send(fd, "1", 1, MSG_OOB));
@@ -108,7 +110,7 @@ TCP_PAIR_CASE(urgent, none) {
     });
 }
 
-TCP_PAIR_CASE(urgent, signal) {
+TCP_KERNEL_PAIR_CASE(urgent, signal) {
     int fd = connection();
     static volatile sig_atomic_t urgent;
     urgent = 0;
@@ -127,7 +129,7 @@ TCP_PAIR_CASE(urgent, signal) {
     });
 }
 
-TCP_PAIR_CASE(urgent, epoll) {
+TCP_KERNEL_PAIR_CASE(urgent, epoll) {
     int fd = connection();
     int ep = epoll_create1(0);
     epoll_event e{EPOLLPRI, {.fd = fd}};
