@@ -5,7 +5,6 @@
 
 #include "libvma/preload/guard.h"
 #include "libvma/runtime/log.h"
-#include "libvma/sockets/stack.h"
 
 using namespace vma;
 using namespace vma::preload;
@@ -21,10 +20,7 @@ __attribute__((constructor)) void loaded() noexcept {
     runtime::at_fork({.child = [] { g_vforks.store(0, std::memory_order_relaxed); }});
 }
 
-__attribute__((destructor)) void unloading() noexcept {
-    before_end();
-    sockets::log_counters();
-}
+__attribute__((destructor)) void unloading() noexcept { before_end(); }
 
 }  // namespace
 

@@ -11,6 +11,8 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
+#include <atomic>
+
 #include "libvma/preload/guard.h"
 #include "libvma/sockets/handing.h"
 #include "libvma/sockets/stack.h"
@@ -42,7 +44,12 @@ void prepare(sockets::handing::Before what) noexcept {
 
 }  // namespace
 
-void before_end() noexcept { prepare(sockets::handing::Before::exit); }
+void before_end() noexcept {
+    prepare(sockets::handing::Before::exit);
+    // exit() may lead here more than once.
+    static std::atomic<bool> counted{false};
+    if (!table_is_foreign() && !counted.exchange(true)) sockets::log_counters();
+}
 
 }  // namespace vma::preload
 
