@@ -49,6 +49,21 @@ struct ports {
     __be16 dst;
 };
 
+// A listener's rule stands for connections yet to be made. One that the library has handed over to the kernel, behind the
+// same port, is the kernel's to find.
+static __always_inline int kernel_has_connection(struct xdp_md* ctx, const struct steer_five_tuple* five) {
+    struct bpf_sock_tuple tuple = {};
+    tuple.ipv4.saddr = five->src_addr;
+    tuple.ipv4.daddr = five->dst_addr;
+    tuple.ipv4.sport = five->src_port;
+    tuple.ipv4.dport = five->dst_port;
+    struct bpf_sock* socket = bpf_skc_lookup_tcp(ctx, &tuple, sizeof tuple.ipv4, BPF_F_CURRENT_NETNS, 0);
+    if (!socket) return 0;
+    int connected = socket->state != BPF_TCP_LISTEN;
+    bpf_sk_release(socket);
+    return connected;
+}
+
 SEC("xdp.frags")
 int vma_steer(struct xdp_md* ctx) {
     void* data = (void*)(long)ctx->data;
@@ -77,6 +92,7 @@ int vma_steer(struct xdp_md* ctx) {
         };
         slot = bpf_map_lookup_elem(&flows3, &three);
         if (!slot) return XDP_PASS;
+        if (ip->protocol == IPPROTO_TCP && kernel_has_connection(ctx, &five)) return XDP_PASS;
     }
 
     __u32 zero = 0;
