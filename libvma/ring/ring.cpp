@@ -335,14 +335,19 @@ Ring::FlowEntry* Ring::find_flow(const net::ParsedFrame& f) noexcept {
 }
 
 FrameSink* Ring::pick_sink(const FlowEntry& entry, const net::ParsedFrame& f) noexcept {
-    if (entry.sinks.size() == 1 || entry.sinks.back().second == Share::latest) return entry.sinks.back().first;
+    if (entry.sinks.size() == 1) return entry.sinks.back().first;
+    Share group = Share::spread_any;
+    for (auto s = entry.sinks.rbegin(); s != entry.sinks.rend() && group == Share::spread_any; ++s) {
+        if (s->second == Share::latest || s->second == Share::only) return s->first;
+        group = s->second;
+    }
     // A SO_REUSEPORT group: every datagram of a peer goes to the same member.
     std::uint64_t h = (std::uint64_t{f.src_addr} << 16 | f.src_port) * 0x9e3779b97f4a7c15u;
     std::size_t members = 0;
-    for (auto& s : entry.sinks) members += s.second == Share::spread;
+    for (auto& s : entry.sinks) members += s.second == group;
     std::size_t pick = static_cast<std::size_t>((h >> 32) % members);
     for (auto& s : entry.sinks)
-        if (s.second == Share::spread && pick-- == 0) return s.first;
+        if (s.second == group && pick-- == 0) return s.first;
     return entry.sinks.back().first;
 }
 

@@ -88,9 +88,10 @@ class HeldSender {
     HeldSender* next_held_ = nullptr;
 };
 
-// How a flow is shared by several sinks with the same rule (SO_REUSEADDR, SO_REUSEPORT), as the kernel does it; `only`
-// does not share: EEXIST if there is a sink.
-enum class Share { latest, spread, only };
+// How a flow is shared by several sinks with the same rule (SO_REUSEADDR, SO_REUSEPORT), as the kernel does it: the latest
+// gets all, or the peers are spread. `spread_any` is for sockets bound to INADDR_ANY, which get what no socket is there for
+// that is bound to the address. `only` does not share: EEXIST if there is a sink.
+enum class Share { latest, spread, spread_any, only };
 
 struct RingCounters {
     std::uint64_t rx_frames = 0, rx_bytes = 0, tx_frames = 0, tx_bytes = 0;

@@ -56,7 +56,9 @@ void TcpSocket::set_rules(std::vector<Rule> wanted) noexcept {
     auto has = [](const std::vector<Rule>& list, const Rule& r) {
         return std::any_of(list.begin(), list.end(), [&](const Rule& x) { return x.ring == r.ring && x.spec == r.spec; });
     };
-    const ring::Share share = reuseport_ ? ring::Share::spread : ring::Share::latest;
+    const ring::Share share = !reuseport_         ? ring::Share::latest
+                              : listen_addr_ == 0 ? ring::Share::spread_any
+                                                  : ring::Share::spread;
     std::vector<Rule> now;
     try {
         for (const Rule& r : wanted) {

@@ -21,20 +21,22 @@
 namespace vma::sockets {
 namespace {
 
-// What routes the packets of a connection, on the kernel socket that is to send them.
-void set_path_options(int fd, const tcp::PathOptions& path) noexcept {
+// What routes the packets of a connection, and who else may bind its port, on the kernel socket that is to end it.
+void set_socket_options(int fd, const tcp::Options& options) noexcept {
+    const tcp::PathOptions& path = options.path;
     auto set = [&](int level, int name, int value) {
         if (value != 0) os::setsockopt(fd, level, name, &value, sizeof value);
     };
     set(SOL_SOCKET, SO_BINDTOIFINDEX, path.oif);
     set(SOL_SOCKET, SO_MARK, static_cast<int>(path.mark));
     set(IPPROTO_IP, IP_TOS, path.tos);
+    set(SOL_SOCKET, SO_REUSEADDR, options.reuse_address);
 }
 
 void move_orphan(tcp::Connection& c) noexcept {
     const int fd = os::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return;
-    set_path_options(fd, c.options().path);
+    set_socket_options(fd, c.options());
     tcp::KernelState state;
     if (c.freeze(state) == 0) {
         bool moved = false;

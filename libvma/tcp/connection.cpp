@@ -24,6 +24,7 @@ namespace {
 std::atomic<std::size_t> g_count{0};
 
 constexpr std::int64_t kExpectedBurst = 512;  // frames of a peer that find a buffer while nobody polls
+constexpr int kMaxLooks = 64;  // at a ring that may never be empty
 constexpr std::uint32_t kInEvents = EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLPRI | EPOLLHUP | EPOLLERR;
 
 State state_of(const tcp_pcb& pcb) noexcept {
@@ -90,7 +91,14 @@ int Connection::attach() noexcept {
     ring::Ring* ring = rule_ring_ != nullptr ? rule_ring_ : path_.ring;
     try {
         // Two connections cannot have the same four numbers; a peer may begin anew while we remember the old one.
-        auto added = ring->attach(flow(), this, origin_ == nullptr ? ring::Share::only : ring::Share::latest);
+        const ring::Share share = origin_ == nullptr ? ring::Share::only : ring::Share::latest;
+        auto added = ring->attach(flow(), this, share);
+        if (!added && added.error().code == EEXIST && !ring->rx_owned_by_me()) {
+            // Perhaps the last segment of the old one has come, but nobody has looked.
+            for (int i = 0; i < kMaxLooks && ring->poll() != 0; i++) {
+            }
+            added = ring->attach(flow(), this, share);
+        }
         if (!added) return added.error().code == EEXIST ? EADDRNOTAVAIL : EOPNOTSUPP;
     } catch (...) {
         return ENOBUFS;
@@ -519,7 +527,8 @@ void Connection::options_changed() noexcept {
         burst_ = 0;
         output();  // a cork may have gone
     }
-    if (!options_.keepalive) keepalive_at_ = 0;
+    // Counted anew from the last segment that came, as the kernel does for TCP_KEEPIDLE.
+    if (!options_.keepalive || std::exchange(timed_keep_idle_s_, options_.keep_idle_s) != options_.keep_idle_s) keepalive_at_ = 0;
     if (origin_ != nullptr && pcb_ != nullptr && counted_reuse_ != options_.reuse_address) {
         origin_->left(counted_reuse_);
         counted_reuse_ = options_.reuse_address;

@@ -433,6 +433,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     OwnTimer timer_{this};
     std::uint64_t armed_for_ = 0;
     std::uint64_t tlp_at_ = 0, user_at_ = 0, path_since_ns_ = 0, accept_at_ = 0;
+    unsigned timed_keep_idle_s_ = 0;  // what keepalive_at_ was computed with
     std::uint64_t rto_at_ = 0, ack_at_ = 0, probe_at_ = 0, keepalive_at_ = 0, end_at_ = 0, path_at_ = 0, cork_at_ = 0;
     unsigned probes_ = 0, keepalives_ = 0, path_tries_ = 0;
     unsigned unanswered_probes_ = 0;        // of a closed window

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What happens to TCP connections when a process forks, executes another program, passes descriptors, or ends:
-// `serve CASE ADDRESS PORT` is the program under test, `peer CASE ADDRESS
-// PORT` the other side, which tells what it saw. Both print the same with and without the library.
+// What happens to TCP connections when a process forks, executes another program, passes descriptors, or ends.
+// `serve CASE ADDRESS PORT` is the program under test, `peer CASE ADDRESS PORT` the other side, which tells what it saw.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -57,8 +56,8 @@ bool write_all(int fd, const char* data, size_t size) {
     return true;
 }
 
-bool write_much(int fd) {
-    std::string data(kMuch, ' ');
+bool write_much(int fd, size_t size = kMuch) {
+    std::string data(size, ' ');
     for (size_t i = 0; i < data.size(); i++) data[i] = pattern(i);
     return write_all(fd, data.data(), data.size());
 }
@@ -291,6 +290,19 @@ void serve(const std::string& what) {
         write_much(fd);
         shutdown(fd, SHUT_WR);
         exit(0);
+    } else if (what == "restart") {
+        // A new program listens on the port while the kernel still sends for the old one.
+        int room = 500'000;
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+        write_much(fd, 100'000);
+        close(fd);
+        close(from);
+        const std::string port = std::to_string(ntohs(g_address.sin_port));
+        char address[INET_ADDRSTRLEN];
+        inet_ntop(AF_INET, &g_address.sin_addr, address, sizeof address);
+        execl("/proc/self/exe", "tcp_processes", "serve", "echo", address, port.c_str(), nullptr);
+    } else if (what == "echo") {
+        echo(fd);
     } else if (what == "exit-unread") {
         pollfd p{fd, POLLIN, 0};
         poll(&p, 1, -1);
@@ -308,8 +320,9 @@ void serve(const std::string& what) {
 
 // ---- the other side ----
 
-int connect_one() {
+int connect_one(int receive_buffer = 0) {
     int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (receive_buffer != 0) setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
     if (connect(fd, reinterpret_cast<sockaddr*>(&g_address), sizeof g_address) != 0) fail("connect");
     return fd;
 }
@@ -364,7 +377,7 @@ void peer(const std::string& what) {
         printf("%d of %d ended in order\n", ended, kMany);
         return;
     }
-    int fd = connect_one();
+    int fd = connect_one(what == "restart" ? 8192 : 0);
     if (what == "child-reads-rest") {
         write_all(fd, "0123456789", 10);
         printf("%s\n", read_exactly(fd, 11).c_str());
@@ -372,6 +385,13 @@ void peer(const std::string& what) {
     } else if (what == "exit-unsent" || what == "_exit-unsent" || what == "close-exit" || what == "shutdown-exit") {
         usleep(300'000);
         tell_end(fd);
+    } else if (what == "restart") {
+        usleep(300'000);
+        int other = connect_one();
+        talk(other, 3);
+        tell_end(fd);
+        talk_and_end(other, 3);
+        return;
     } else if (what == "exit-unread") {
         write_all(fd, "never read", 10);
         tell_end(fd);

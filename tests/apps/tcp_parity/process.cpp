@@ -354,7 +354,8 @@ TCP_PAIR_CASE(process, inherited_by_exec) {
     sync();
 }
 
-TCP_CASE(process, listener_inherited_by_exec) {
+// While another process has the listener, too, the kernel accepts.
+TCP_KERNEL_CASE(process, listener_inherited_by_exec) {
     if (server()) {
         int listener = listening();
         sync();
