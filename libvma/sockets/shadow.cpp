@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/sockets/shadow.h"
+
+#include <errno.h>
+
+#include "libvma/os/calls.h"
+
+namespace vma::sockets::shadow {
+
+sockaddr_in name_of(int fd) noexcept {
+    sockaddr_in a{};
+    socklen_t len = sizeof a;
+    int saved = errno;
+    if (os::getsockname(fd, reinterpret_cast<sockaddr*>(&a), &len) != 0 || a.sin_family != AF_INET) a = {};
+    errno = saved;
+    return a;
+}
+
+int bind_to(int fd, in_addr_t addr, in_port_t port) noexcept {
+    sockaddr_in a{};
+    a.sin_family = AF_INET;
+    a.sin_addr.s_addr = addr;
+    a.sin_port = port;
+    return os::bind(fd, reinterpret_cast<const sockaddr*>(&a), sizeof a);
+}
+
+bool bind_address(int fd, in_addr_t addr, bool kept) noexcept {
+    const int off = 0, on = 1;
+    os::setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
+    const bool bound = bind_to(fd, addr, 0) == 0;
+    if (!kept) os::setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &off, sizeof off);
+    return bound;
+}
+
+int dissolve(int fd) noexcept {
+    sockaddr none{};
+    none.sa_family = AF_UNSPEC;
+    return os::connect(fd, &none, sizeof none);
+}
+
+}  // namespace vma::sockets::shadow

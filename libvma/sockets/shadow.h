@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The kernel socket under a TCP socket of ours: it holds the port, and its name. errno stays where it is not the answer.
+#pragma once
+
+#include <netinet/in.h>
+
+namespace vma::sockets::shadow {
+
+// getsockname(); all zero if it has no IPv4 name.
+sockaddr_in name_of(int fd) noexcept;
+
+// bind(); both in network order.
+int bind_to(int fd, in_addr_t addr, in_port_t port) noexcept;
+
+// Binds the address alone. `kept`: IP_BIND_ADDRESS_NO_PORT is the program's choice, and stays.
+bool bind_address(int fd, in_addr_t addr, bool kept) noexcept;
+
+// connect(AF_UNSPEC).
+int dissolve(int fd) noexcept;
+
+}  // namespace vma::sockets::shadow
