@@ -17,6 +17,7 @@
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/lock.h"
+#include "libvma/runtime/never_destroyed.h"
 
 namespace vma::iomux {
 namespace {
@@ -157,13 +158,13 @@ Count* count_of(int fd, bool make) noexcept {
 }
 
 constinit Lock g_kick_lock;
-constinit InternalFd g_kick_fd;  // an eventfd that is always readable; guarded by g_kick_lock for making
+constinit NeverDestroyed<InternalFd> g_kick_fd;  // an eventfd that is always readable; guarded by g_kick_lock for making
 
 // Its address is the event's data. No program has a reason to use an address inside this library as its own data.
 const char g_kick_token = 0;
 
 void end_kick(int epfd) noexcept {
-    int fd = g_kick_fd.get();
+    int fd = g_kick_fd->get();
     if (fd >= 0) os::raw_syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_DEL, fd, nullptr);
 }
 
@@ -197,12 +198,12 @@ void kick(int epfd) noexcept {
     if (count == nullptr || count->load(std::memory_order_seq_cst) == 0) return;
     int saved = errno;
     g_kick_lock.lock();
-    if (!g_kick_fd) g_kick_fd = InternalFd(::eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC));
-    if (g_kick_fd && count->load(std::memory_order_seq_cst) != 0) {
+    if (!*g_kick_fd) *g_kick_fd = InternalFd(::eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC));
+    if (*g_kick_fd && count->load(std::memory_order_seq_cst) != 0) {
         epoll_event event{};
         event.events = EPOLLIN;
         event.data.u64 = kick_data();
-        os::raw_syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_ADD, g_kick_fd.get(), &event);
+        os::raw_syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_ADD, g_kick_fd->get(), &event);
         // Whoever left between the two looks at the count found no kick to take away.
         if (count->load(std::memory_order_seq_cst) == 0) end_kick(epfd);
     }

@@ -22,6 +22,7 @@
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/lock.h"
+#include "libvma/runtime/never_destroyed.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/sockets/fd_table.h"
@@ -84,7 +85,7 @@ std::atomic<std::uint32_t> g_newest_alive{0};
 
 // ---- the child's side ----
 
-std::array<InternalFd, kMaxAncestors> g_ancestors;
+constinit NeverDestroyed<std::array<InternalFd, kMaxAncestors>> g_ancestors;
 std::size_t g_ancestor_count = 0;
 
 // Descriptors on their way over a fork(). They are outside the registry of internal descriptors, because that closes
@@ -140,7 +141,7 @@ bool anything_to_share() noexcept {
             found = found || with_state(fd, object);
     });
     for (std::size_t i = 0; i < g_ancestor_count; i++)
-        if (!needed[i]) g_ancestors[i].reset();
+        if (!needed[i]) (*g_ancestors)[i].reset();
     return found;
 }
 
@@ -230,7 +231,7 @@ void before_fork() noexcept {
     c.held = true;
     c.ancestors.fill(-1);
     for (std::size_t i = 0; i < g_ancestor_count; i++)
-        if (g_ancestors[i]) c.ancestors[i] = duplicate_high(g_ancestors[i].get());
+        if ((*g_ancestors)[i]) c.ancestors[i] = duplicate_high((*g_ancestors)[i].get());
 
     Owner& owner = *g_owner;
     owner.lock.lock();
@@ -333,14 +334,14 @@ void in_child() noexcept {
     }
     close_raw(c.ours);
     // What we inherited before keeps its place, since foreign sockets know it.
-    for (std::size_t i = 0; i < g_ancestor_count; i++) g_ancestors[i] = InternalFd(c.ancestors[i]);
+    for (std::size_t i = 0; i < g_ancestor_count; i++) (*g_ancestors)[i] = InternalFd(c.ancestors[i]);
     std::size_t parent = kMaxAncestors;
     if (c.theirs >= 0) {
         for (std::size_t i = 0; i < g_ancestor_count && parent == kMaxAncestors; i++)
-            if (!g_ancestors[i]) parent = i;  // nobody asks there any more, or in vain
+            if (!(*g_ancestors)[i]) parent = i;  // nobody asks there any more, or in vain
         if (parent == kMaxAncestors && g_ancestor_count < kMaxAncestors) parent = g_ancestor_count++;
         if (parent < kMaxAncestors)
-            g_ancestors[parent] = InternalFd(c.theirs);
+            (*g_ancestors)[parent] = InternalFd(c.theirs);
         else
             close_raw(c.theirs);
     }
@@ -435,7 +436,7 @@ namespace vma::sockets {
 void settle_foreign(int fd, FdObject* object) noexcept {
     using namespace handing;
     auto* foreign = static_cast<ForeignSocket*>(object);
-    if (InternalFd& channel = g_ancestors[foreign->ancestor()])
+    if (InternalFd& channel = (*g_ancestors)[foreign->ancestor()])
         ask(channel.get(), {cookie_of(fd), foreign->object(), foreign->owners_fd()});
     g_fds.remove_if(fd, object);
 }

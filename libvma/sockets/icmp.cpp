@@ -13,6 +13,7 @@
 #include "libvma/os/calls.h"
 #include "libvma/ring/ring.h"
 #include "libvma/runtime/internal_fd.h"
+#include "libvma/runtime/never_destroyed.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/sockets/stack.h"
@@ -21,7 +22,7 @@ namespace vma::sockets::icmp {
 namespace {
 
 std::atomic<bool> g_started{false};
-InternalFd g_socket;
+constinit NeverDestroyed<InternalFd> g_socket;
 
 // The kernel's table of what an "unreachable" means to a socket (net/ipv4/icmp.c has the same in RFC 1122 section 3.2.2.1).
 int errno_of(unsigned code) noexcept {
@@ -80,7 +81,7 @@ void handle(Stack& stack, const std::uint8_t* packet, std::size_t length) noexce
 void readable(Stack& stack) noexcept {
     alignas(8) std::uint8_t packet[1500];
     for (int i = 0; i < 64; i++) {
-        const ssize_t n = os::recv(g_socket.get(), packet, sizeof packet, MSG_DONTWAIT);
+        const ssize_t n = os::recv(g_socket->get(), packet, sizeof packet, MSG_DONTWAIT);
         if (n <= 0) return;
         handle(stack, packet, static_cast<std::size_t>(n));
     }
@@ -101,8 +102,8 @@ void start(Stack& stack) noexcept {
     icmp_filter filter{~(1u << ICMP_DEST_UNREACH | 1u << ICMP_TIME_EXCEEDED)};
     (void)os::setsockopt(fd, SOL_RAW, ICMP_FILTER, &filter, sizeof filter);
     try {
-        g_socket = InternalFd(fd);
-        runtime::watch(g_socket.get(), [&stack] { readable(stack); });
+        *g_socket = InternalFd(fd);
+        runtime::watch(g_socket->get(), [&stack] { readable(stack); });
     } catch (...) {
         log::once(log::Level::warn, "ICMP errors do not reach offloaded TCP connections: out of memory");
     }

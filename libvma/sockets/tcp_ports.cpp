@@ -10,6 +10,7 @@
 #include "libvma/os/calls.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/lock.h"
+#include "libvma/runtime/never_destroyed.h"
 #include "libvma/runtime/runtime.h"
 
 namespace vma::sockets {
@@ -26,7 +27,7 @@ constexpr std::size_t kMax = 256;
 constexpr unsigned kLookMsec = 1000;
 
 constinit Lock g_lock;
-constinit std::array<Kept, kMax> g_kept{};
+constinit NeverDestroyed<std::array<Kept, kMax>> g_kept;
 constinit std::size_t g_next = 0;      // where the next one goes: the oldest stands there
 constinit std::size_t g_count = 0;
 constinit bool g_ticking = false;
@@ -48,7 +49,7 @@ void Kept::changed() noexcept {
 // False: nothing is left to look at.
 bool look() noexcept {
     g_lock.lock();
-    for (Kept& kept : g_kept)
+    for (Kept& kept : *g_kept)
         if (kept.connection != nullptr && kept.connection->state() == tcp::State::close) release(kept);
     g_ticking = g_count != 0;
     const bool more = g_ticking;
@@ -65,7 +66,7 @@ void keep_port(int fd, tcp::Connection* connection) noexcept {
     if (copy) {
         connection->ref();
         g_lock.lock();
-        Kept& place = g_kept[g_next];
+        Kept& place = (*g_kept)[g_next];
         tcp::Connection* oldest = std::exchange(place.connection, connection);
         place.shadow = std::move(copy);
         g_next = (g_next + 1) % kMax;
@@ -93,7 +94,7 @@ void keep_port(int fd, tcp::Connection* connection) noexcept {
 
 void forget_ports_in_child() noexcept {
     new (&g_lock) Lock;
-    for (Kept& kept : g_kept) kept.connection = nullptr;  // the descriptors have been closed already
+    for (Kept& kept : *g_kept) kept.connection = nullptr;  // the descriptors have been closed already
     g_next = g_count = 0;
     g_ticking = false;
 }

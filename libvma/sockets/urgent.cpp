@@ -12,6 +12,7 @@
 
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/internal_fd.h"
+#include "libvma/runtime/never_destroyed.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/sockets/fd_table.h"
@@ -21,7 +22,7 @@ namespace {
 
 std::atomic<bool> g_prepared{false};
 std::atomic<int> g_bell{-1};
-InternalFd g_bell_fd;
+constinit NeverDestroyed<InternalFd> g_bell_fd;
 
 void look() {
     std::uint64_t count;
@@ -40,9 +41,9 @@ void prepare() noexcept {
     int saved = errno;
     if (const int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); fd >= 0) {
         try {
-            g_bell_fd = InternalFd(fd);
-            runtime::watch(g_bell_fd.get(), look);
-            g_bell.store(g_bell_fd.get(), std::memory_order_release);
+            *g_bell_fd = InternalFd(fd);
+            runtime::watch(g_bell_fd->get(), look);
+            g_bell.store(g_bell_fd->get(), std::memory_order_release);
         } catch (const std::exception&) {
             log::once(log::Level::warn, "TCP: urgent data is not noticed between calls: out of memory");
         }
