@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// select, poll and epoll as the kernel does them: the groups of scenarios of tests/apps/mux_parity, with the
+// library on both sides (support/pair_parity.h).
+#include "support/pair_parity.h"
+
+namespace {
+
+using namespace testing_support;
+
+class MuxParity : public PairParity {
+  protected:
+    MuxParity() { limit_ = milliseconds(30000); }  // some hundred scenarios
+};
+
+TEST_P(MuxParity, SameAsKernel) { expect_same_as_kernel(false); }
+
+INSTANTIATE_TEST_SUITE_P(Mux, MuxParity, testing::ValuesIn(pair_cases("mux_parity")), pair_case_name);
+
+}  // namespace
