@@ -21,8 +21,8 @@ namespace {
 
 // What a set in a set can have.
 constexpr std::uint32_t kSetEvents = EPOLLIN | EPOLLRDNORM;
-// A set of members that are all ours needs no kernel. But the kernel's set is shared with children and with calls that
-// we do not see, so it is asked once in so many looks.
+// A set of members that are all ours needs no kernel. But the kernel's set is shared with children and with
+// calls that we do not see, so it is asked once in so many looks.
 constexpr unsigned kMaxNotAsked = 64;
 constexpr std::size_t kMaxTurns = 16;
 
@@ -60,9 +60,9 @@ void EpollSet::woken(Entry& e) noexcept {
     wake_waiters();
 }
 
-// A thread that goes to sleep puts its waiter here and then looks at the lists; we have put the member on a list and look
-// for waiters then. In a handler that interrupted this very lock's holder nothing is lost: a waiter that is coming has
-// signals held, and one that is being signalled looks at the lists after that.
+// A thread that goes to sleep puts its waiter here and then looks at the lists; we have put the member on a
+// list and look for waiters then. In a handler that interrupted this very lock's holder nothing is lost: a
+// waiter that is coming has signals held, and one that is being signalled looks at the lists after that.
 void EpollSet::wake_waiters() noexcept {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (waiting_.load(std::memory_order_seq_cst) == 0 || waiters_lock_.owned_by_me()) return;
@@ -96,8 +96,8 @@ void EpollSet::settle() noexcept {
     });
 }
 
-// The first from `from` on that has something to report. Those that have not leave the active list, those whose last
-// descriptor is closed leave the set.
+// The first from `from` on that has something to report. Those that have not leave the active list, those
+// whose last descriptor is closed leave the set.
 EpollSet::Entry* EpollSet::find_ready(Entry* from, unsigned depth, Dropped& dropped) noexcept {
     for (Entry* e = from; e != nullptr;) {
         bool open = e->object->has_fds();
@@ -137,8 +137,8 @@ std::uint32_t EpollSet::level(const Entry& e, unsigned depth) noexcept {
     return wanted != 0 && depth < kMaxDepth && static_cast<EpollSet*>(object)->ready(depth + 1) ? wanted : 0;
 }
 
-// What our side has to report now. The edges are counted before the readiness is read: what comes between the two is at
-// worst reported once more.
+// What our side has to report now. The edges are counted before the readiness is read: what comes between the
+// two is at worst reported once more.
 std::uint32_t EpollSet::edge(Entry& e, unsigned depth) noexcept {
     if (e.fired) return 0;
     if ((e.events & EPOLLET) == 0) return level(e, depth);
@@ -185,8 +185,8 @@ int EpollSet::collect(int epfd, epoll_event* events, int maxevents, bool kernel_
         found_.push_back(e);
     const int ours = static_cast<int>(found_.size());
 
-    // Neither side may starve the other: ours gets half of the room if it needs it. If there is room for one event only,
-    // each of our members has its turn, then the kernel, of which we do not know how many it has.
+    // Neither side may starve the other: ours gets half of the room if it needs it. If there is room for one
+    // event only, each of our members has its turn, then the kernel's.
     int room = maxevents;
     if (ours != 0 && maxevents > 1) room = maxevents - std::min(ours, maxevents / 2);
     bool ask = true, told_all = true;
@@ -196,7 +196,7 @@ int EpollSet::collect(int epfd, epoll_event* events, int maxevents, bool kernel_
         ask = false;
     } else if (ours != 0 && maxevents == 1) {
         ask = told_all = turns_ >= std::min(active_.size(), kMaxTurns);
-        turns_ = ask ? 0 : turns_ + 1;
+        turns_++;
     }
     int kernel = kernel_fd(epfd), got = 0;
     if (ask) {
@@ -204,11 +204,21 @@ int EpollSet::collect(int epfd, epoll_event* events, int maxevents, bool kernel_
         got = ask_kernel(kernel, events, room);
         if (got < 0) return got;
         told_all = got < room;
+        if (ours != 0 && maxevents == 1) kernel_had_turn(got == 1, got == 1 ? events[0].data.u64 : 0);
     }
     int n = got > 0 ? join(kernel, events, got) : 0;
     if (ours == 0) return n;
     if (events == nullptr) return -EFAULT;
     return fill(kernel, events, n, maxevents, told_all);
+}
+
+// With room for one event the kernel goes on having its turn until it has nothing more or reports a member
+// again: its level-triggered members take turns, so that is when all have been reported.
+void EpollSet::kernel_had_turn(bool reported, std::uint64_t data) noexcept {
+    bool first = kernel_turns_++ == 0;
+    if (first) kernel_first_ = data;
+    if (!reported || (!first && data == kernel_first_) || kernel_turns_ >= kMaxTurns)
+        turns_ = kernel_turns_ = 0;
 }
 
 // Adds our side to events of the kernel, where the member is recognised.
@@ -223,14 +233,16 @@ int EpollSet::join(int kernel, epoll_event* events, int n) noexcept {
                 Entry& e = *it->second.ours;
                 if (e.removed) continue;
                 // It has become ours since settle(), or the kernel could not be made to forget it.
-                auto* socket = e.object->kind() == Kind::socket ? static_cast<Socket*>(e.object.get()) : nullptr;
+                auto* socket =
+                    e.object->kind() == Kind::socket ? static_cast<Socket*>(e.object.get()) : nullptr;
                 if (socket != nullptr && socket->readiness() == Readiness::ours) {
                     resync(e);
                     active_.add(e);
                     continue;
                 }
                 if ((e.events & EPOLLET) != 0) e.seen_edges = edges_of(e, 0);
-                // An edge of the kernel's shows the whole state, as the kernel does it, whatever was reported before.
+                // An edge of the kernel's shows the whole state, as the kernel does it, whatever was reported
+                // before.
                 if (std::uint32_t more = level(e); more != 0) {
                     event.events |= more;
                     reported(e);
@@ -245,17 +257,19 @@ int EpollSet::join(int kernel, epoll_event* events, int n) noexcept {
     return kept;
 }
 
-// The kernel reported one of several members with the same data. If one-shot members of ours are among them, the kernel
-// has to be asked which ones have fired.
+// The kernel reported one of several members with the same data. If one-shot members of ours are among them,
+// the kernel has to be asked which ones have fired.
 void EpollSet::find_fired(int kernel, std::uint64_t data) noexcept {
     bool concerned = false;
-    for (auto& [fd, e] : entries_) concerned |= e->data == data && (e->events & EPOLLONESHOT) != 0 && !e->fired;
+    for (auto& [fd, e] : entries_)
+        concerned |= e->data == data && (e->events & EPOLLONESHOT) != 0 && !e->fired;
     if (!concerned) return;
     try {
         for (const KernelMember& m : kernel_members(kernel)) {
             if (m.data != data || !kernel_disarmed(m.events)) continue;
             for (auto [it, end] = entries_.equal_range(m.fd); it != end; ++it)
-                if (Entry& e = *it->second; e.data == data && (e.events & EPOLLONESHOT) != 0 && !e.removed) set_fired(e);
+                if (Entry& e = *it->second; e.data == data && (e.events & EPOLLONESHOT) != 0 && !e.removed)
+                    set_fired(e);
         }
     } catch (const std::bad_alloc&) {
         // Then one of them may be reported once too often.
@@ -273,9 +287,9 @@ void EpollSet::kernel_error(std::uint64_t data) noexcept {
         if (e->data == data) tell(*e);
 }
 
-// Appends events that only our side has. An edge-triggered event shows all that is true of the member at that moment,
-// so the kernel is asked for its part (all such members in one call); for a level-triggered one the kernel has
-// reported it already, unless it was not asked for everything.
+// Appends events that only our side has. An edge-triggered event shows all that is true of the member at that
+// moment, so the kernel is asked for its part (all such members in one call); for a level-triggered one the
+// kernel has reported it already, unless it was not asked for everything.
 int EpollSet::fill(int kernel, epoll_event* events, int n, int max, bool kernel_told_all) noexcept {
     constexpr int kBatch = 64;
     pollfd asked[kBatch];

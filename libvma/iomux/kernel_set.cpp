@@ -49,7 +49,20 @@ bool field(std::string_view line, std::string_view key, int base, T& value) noex
     return std::from_chars(line.data() + at, end, value, base).ec == std::errc{};
 }
 
+bool links_to_epoll(int directory, const char* name) noexcept {
+    char target[64];
+    long length = os::raw_syscall(SYS_readlinkat, directory, name, target, sizeof target);
+    return length > 0 &&
+           std::string_view(target, static_cast<std::size_t>(length)) == "anon_inode:[eventpoll]";
+}
+
 }  // namespace
+
+bool is_epoll(int fd) noexcept {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return links_to_epoll(AT_FDCWD, path);
+}
 
 // tfd:        5 events:       19 data: 1234  pos:0 ino:abc sdev:8   (proc(5), fs/eventpoll.c)
 std::vector<KernelMember> kernel_members(int epfd) {
@@ -103,10 +116,7 @@ std::vector<int> epoll_descriptors(int except) {
             int fd = -1;
             std::from_chars(name, name + strlen(name), fd);
             if (fd < 0 || fd == except || fd == directory.get() || InternalFd::is_internal(fd)) continue;
-            char target[64];
-            long length = os::raw_syscall(SYS_readlinkat, directory.get(), name, target, sizeof target);
-            if (length > 0 && std::string_view(target, static_cast<std::size_t>(length)) == "anon_inode:[eventpoll]")
-                found.push_back(fd);
+            if (links_to_epoll(directory.get(), name)) found.push_back(fd);
         }
     }
     return found;
@@ -143,7 +153,8 @@ Count* count_of(int fd, bool make) noexcept {
     if (leaf == nullptr) {
         if (!make) return nullptr;
         int saved = errno;
-        void* memory = mmap(nullptr, sizeof(Leaf), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        void* memory =
+            mmap(nullptr, sizeof(Leaf), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         errno = saved;
         if (memory == MAP_FAILED) return nullptr;
         auto* fresh = new (memory) Leaf;
@@ -158,9 +169,11 @@ Count* count_of(int fd, bool make) noexcept {
 }
 
 constinit Lock g_kick_lock;
-constinit NeverDestroyed<InternalFd> g_kick_fd;  // an eventfd that is always readable; guarded by g_kick_lock for making
+constinit NeverDestroyed<InternalFd>
+    g_kick_fd;  // an eventfd that is always readable; guarded by g_kick_lock for making
 
-// Its address is the event's data. No program has a reason to use an address inside this library as its own data.
+// Its address is the event's data. No program has a reason to use an address inside this library as its own
+// data.
 const char g_kick_token = 0;
 
 void end_kick(int epfd) noexcept {

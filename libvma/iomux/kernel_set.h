@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What the kernel knows about an epoll set, and the way to wake threads that sleep in it.
 //
-// An EpollSet comes into being late, when a kernel set gets its first offloaded member. By then the set may have
-// members, other descriptor numbers (dup), sets around it, and threads asleep in it. /proc tells about the first
-// three; for the last, threads that are about to sleep in the kernel are counted, and an event of the library's own,
-// always ready, is put into the kernel's set until they have all woken up and left.
+// An EpollSet comes into being late, when a kernel set gets its first offloaded member. By then the set may
+// have members, other descriptor numbers (dup), sets around it, and threads asleep in it. /proc tells about
+// the first three; for the last, threads that are about to sleep in the kernel are counted, and an event of
+// the library's own, always ready, is put into the kernel's set until they have all woken up and left.
 #pragma once
 
 #include <sys/epoll.h>
@@ -27,6 +27,9 @@ std::vector<KernelMember> kernel_members(int epfd);
 
 // Every epoll descriptor of the process but `except` and the library's own.
 std::vector<int> epoll_descriptors(int except);
+
+// Is it an epoll descriptor? False also where /proc is not mounted.
+bool is_epoll(int fd) noexcept;
 
 // Do both numbers refer to the same open file? False also when the kernel will not say.
 bool same_file(int a, int b) noexcept;

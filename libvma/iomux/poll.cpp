@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // poll and ppoll.
 //
-// The kernel's look works on the program's own array, so it also decides about EFAULT, EINVAL and POLLNVAL, and fills in
-// every revents; ours are added to it afterwards. Members of which the kernel knows nothing (Readiness::ours) are hidden
-// from it in a copy of the array; when there is nothing else, it is not asked.
+// The kernel's look works on the program's own array, so it also decides about EFAULT, EINVAL and POLLNVAL,
+// and fills in every revents; ours are added to it afterwards. Members of which the kernel knows nothing
+// (Readiness::ours) are hidden from it in a copy of the array; when there is nothing else, it is not asked.
 #include <pthread.h>
 #include <sys/resource.h>
 
@@ -24,8 +24,8 @@ using sockets::Ref;
 
 constexpr short kSetEvents = POLLIN | POLLRDNORM;
 constexpr short kImplied = POLLERR | POLLHUP;
-// Above this many descriptors the limit is checked before the array is read: the count may be garbage, which the kernel
-// answers with EINVAL.
+// Above this many descriptors the limit is checked before the array is read: the count may be garbage, which
+// the kernel answers with EINVAL.
 constexpr nfds_t kPlausible = 1024;
 // Up to this many, RLIMIT_NOFILE is taken to be large enough without asking the kernel.
 constexpr nfds_t kSurelyAllowed = 16;
@@ -38,7 +38,7 @@ class PollCall final : public Wait {
             asked_++;
             Ref<FdObject> object = g_fds.find(fds[i].fd);
             if (!object) continue;
-            members_.push_back({i, fds[i].fd, fds[i].events, object.get(), false});
+            members_.push_back({i, fds[i].fd, fds[i].events, object.get(), is_ours(*object), false});
             sources_.add(std::move(object));
         }
     }
@@ -49,18 +49,21 @@ class PollCall final : public Wait {
         int fd;
         short events;
         FdObject* object;  // kept by sources_
+        bool was_ours;     // when the call began
         bool hidden;       // from the kernel, in the present look
     };
 
+    static bool is_ours(FdObject& object) noexcept {
+        return object.kind() == Kind::socket &&
+               static_cast<sockets::Socket&>(object).readiness() == sockets::Readiness::ours;
+    }
+
     // Its number was closed, or given to another file, meanwhile: the kernel's business.
     static bool gone(const Member& m) noexcept { return g_fds.peek(m.fd) != m.object; }
-    static bool hidden(const Member& m) noexcept {
-        return m.object->kind() == Kind::socket && !gone(m) &&
-               static_cast<sockets::Socket*>(m.object)->readiness() == sockets::Readiness::ours;
-    }
+    static bool hidden(const Member& m) noexcept { return gone(m) ? m.was_ours : is_ours(*m.object); }
     // What our side has for the member.
     static short events_of(const Member& m) noexcept {
-        if (gone(m)) return 0;
+        if (gone(m)) return m.was_ours ? events_of_former(m.fd, m.events) : short{0};
         if (m.object->kind() == Kind::epoll) {
             short wanted = m.events & kSetEvents;
             return wanted != 0 && static_cast<EpollSet*>(m.object)->ready() ? wanted : 0;
@@ -95,14 +98,15 @@ class PollCall final : public Wait {
     }
 
     bool ready() noexcept override {
-        return std::any_of(members_.begin(), members_.end(), [](const Member& m) { return events_of(m) != 0; });
+        return std::any_of(members_.begin(), members_.end(),
+                           [](const Member& m) { return events_of(m) != 0; });
     }
 
     int look(const sigset_t* mask, bool first) override {
         int n = ask_kernel(mask, first);
         if (n < 0) {
-            // Without a mask EINTR only says that a handler has just run; what we have is still to be reported. The
-            // kernel has cleared every revents.
+            // Without a mask EINTR only says that a handler has just run; what we have is still to be
+            // reported. The kernel has cleared every revents.
             if (errno != EINTR || !ready()) return -errno;
             n = 0;
         }
@@ -130,8 +134,8 @@ class PollCall final : public Wait {
         }
         if (os::ppoll(all.data(), all.size(), limit, mask) >= 0) return 0;
         if (errno != EINVAL) return -errno;
-        // With ours there are more than RLIMIT_NOFILE allows: sleep on ours in slices, between which the program's
-        // descriptors are looked at.
+        // With ours there are more than RLIMIT_NOFILE allows: sleep on ours in slices, between which the
+        // program's descriptors are looked at.
         timespec slice{0, 1'000'000};
         if (limit != nullptr && limit->tv_sec == 0) slice.tv_nsec = std::min(slice.tv_nsec, limit->tv_nsec);
         all.resize(std::min(all.size(), extra.size()));

@@ -12,6 +12,7 @@
 #include <sys/eventfd.h>
 #include <sys/select.h>
 #include <sys/signalfd.h>
+#include <sys/time.h>
 #include <sys/timerfd.h>
 
 #include <memory>

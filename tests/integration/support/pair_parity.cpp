@@ -112,7 +112,8 @@ void PairParity::SetUpTestSuite() {
 }
 void PairParity::TearDownTestSuite() { hosts_.reset(); }
 
-PairOutcome PairParity::run(bool library_at_server, bool library_at_client) const {
+PairOutcome PairParity::run(bool library_at_server, bool library_at_client,
+                            const std::vector<std::string>& environment) const {
     static int serial = 0;
     int port = kFirstPort + serial++ * kPortsPerCase % (kLastPort - kFirstPort);
     int pair[2];
@@ -122,7 +123,7 @@ PairOutcome PairParity::run(bool library_at_server, bool library_at_client) cons
     Fd reports[2] = {Fd(memfd_create("report", MFD_CLOEXEC)), Fd(memfd_create("report", MFD_CLOEXEC))};
     auto start = [&](int i, Host host, bool library, const char* role) {
         RunOptions options{.preload = library,
-                           .env = library ? env_ : std::vector<std::string>{},
+                           .env = library ? environment : std::vector<std::string>{},
                            .fds = {{ends[i].get(), 100}, {reports[i].get(), 101}}};
         return hosts_->run(
             host,
@@ -145,7 +146,7 @@ PairOutcome PairParity::run(bool library_at_server, bool library_at_client) cons
     return o;
 }
 
-void PairParity::compare(const char* what, const PairOutcome& kernel, const PairOutcome& library,
+void PairParity::compare(const std::string& what, const PairOutcome& kernel, const PairOutcome& library,
                          bool at_server, bool at_client) {
     SCOPED_TRACE(what);
     compare_side("server", kernel.server, library.server, at_server, GetParam().offloaded);
@@ -176,7 +177,12 @@ void PairParity::expect_same_as_kernel(bool each_side) {
         compare("library at the server", kernel, run(true, false), true, false);
     if (each_side || GetParam().server_is_killed)
         compare("library at the client", kernel, run(false, true), false, true);
-    if (!GetParam().server_is_killed) compare("library on both sides", kernel, run(true, true), true, true);
+    if (GetParam().server_is_killed) return;
+    for (const auto& environment : environments_) {
+        std::string what = "library on both sides";
+        for (const auto& setting : environment) what += " " + setting;
+        compare(what, kernel, run(true, true, environment), true, true);
+    }
 }
 
 }  // namespace testing_support

@@ -45,12 +45,14 @@ class PairParity : public testing::TestWithParam<PairCase> {
     // Runs the kernel's own pair and those with the library; each_side: also with the library on one side
     // only.
     void expect_same_as_kernel(bool each_side);
-    milliseconds limit_{15000};     // of one run
-    std::vector<std::string> env_;  // of the runs with the library
+    milliseconds limit_{15000};  // of one run
+    // Of the runs with the library on both sides; each is tried.
+    std::vector<std::vector<std::string>> environments_{{}};
 
   private:
-    PairOutcome run(bool library_at_server, bool library_at_client) const;
-    static void compare(const char* what, const PairOutcome& kernel, const PairOutcome& library,
+    PairOutcome run(bool library_at_server, bool library_at_client,
+                    const std::vector<std::string>& environment = {}) const;
+    static void compare(const std::string& what, const PairOutcome& kernel, const PairOutcome& library,
                         bool at_server, bool at_client);
 
     static inline std::unique_ptr<TwoHosts> hosts_;
