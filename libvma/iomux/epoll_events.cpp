@@ -21,8 +21,8 @@ namespace {
 
 // What a set in a set can have.
 constexpr std::uint32_t kSetEvents = EPOLLIN | EPOLLRDNORM;
-// A set of members that are all ours needs no kernel. But the kernel's set is shared with children and with
-// calls that we do not see, so it is asked once in so many looks.
+// A set of members that are all ours needs no kernel. But the kernel's set is shared with children and with calls that
+// we do not see, so it is asked once in so many looks.
 constexpr unsigned kMaxNotAsked = 64;
 constexpr std::size_t kMaxTurns = 16;
 
@@ -60,9 +60,9 @@ void EpollSet::woken(Entry& e) noexcept {
     wake_waiters();
 }
 
-// A thread that goes to sleep puts its waiter here and then looks at the lists; we have put the member on a
-// list and look for waiters then. In a handler that interrupted this very lock's holder nothing is lost: a
-// waiter that is coming has signals held, and one that is being signalled looks at the lists after that.
+// A thread that goes to sleep puts its waiter here and then looks at the lists; we have put the member on a list and look
+// for waiters then. In a handler that interrupted this very lock's holder nothing is lost: a waiter that is coming has
+// signals held, and one that is being signalled looks at the lists after that.
 void EpollSet::wake_waiters() noexcept {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (waiting_.load(std::memory_order_seq_cst) == 0 || waiters_lock_.owned_by_me()) return;
@@ -96,8 +96,8 @@ void EpollSet::settle() noexcept {
     });
 }
 
-// The first from `from` on that has something to report. Those that have not leave the active list, those
-// whose last descriptor is closed leave the set.
+// The first from `from` on that has something to report. Those that have not leave the active list, those whose last
+// descriptor is closed leave the set.
 EpollSet::Entry* EpollSet::find_ready(Entry* from, unsigned depth, Dropped& dropped) noexcept {
     for (Entry* e = from; e != nullptr;) {
         bool open = e->object->has_fds();
@@ -107,6 +107,7 @@ EpollSet::Entry* EpollSet::find_ready(Entry* from, unsigned depth, Dropped& drop
             if (e->walked) resync(*e);
             e->pending = edge(*e, depth);
             if (e->pending != 0) return e;
+            if ((e->events & EPOLLET) != 0) looked_at(*e);
         }
         Entry* next = ActiveEntries::after(*e);
         if (!open)
@@ -137,20 +138,42 @@ std::uint32_t EpollSet::level(const Entry& e, unsigned depth) noexcept {
     return wanted != 0 && depth < kMaxDepth && static_cast<EpollSet*>(object)->ready(depth + 1) ? wanted : 0;
 }
 
+// The kernel's part of the events of a member that it serves, too.
+std::uint32_t EpollSet::kernel_level(const Entry& e) noexcept {
+    const int number = e.removed ? -1 : number_of(e);
+    if (number < 0) return 0;
+    std::uint32_t wanted = wanted_events(e.events);
+    pollfd asked{number, static_cast<short>(wanted), 0};
+    timespec now{0, 0};
+    if (os::raw_syscall(SYS_ppoll, &asked, 1, &now, nullptr, 8) <= 0 || (asked.revents & POLLNVAL) != 0)
+        return 0;
+    return static_cast<std::uint16_t>(asked.revents) & wanted;
+}
+
 // What our side has to report now. The edges are counted before the readiness is read: what comes between the
-// two is at worst reported once more.
+// two is at worst reported once more. An edge shows all that is true when it is looked at, even if that is
+// not what made it: data that came and was read still makes a member report that it is writable, or an inner
+// set what else is ready in it.
 std::uint32_t EpollSet::edge(Entry& e, unsigned depth) noexcept {
     if (e.fired) return 0;
     if ((e.events & EPOLLET) == 0) return level(e, depth);
     e.seen_edges = edges_of(e, depth);
     if (!e.fresh && e.seen_edges == e.reported_edges) return 0;
-    return level(e, depth);
+    std::uint32_t now = level(e, depth);
+    if (now != 0 || e.fresh || e.mode != Readiness::both) return now;
+    bool set = e.object->kind() == Kind::epoll;
+    return set || (e.events & (EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND)) != 0 ? kernel_level(e) : 0;
+}
+
+// What made it active is over, whether it had something to report or not.
+void EpollSet::looked_at(Entry& e) noexcept {
+    e.fresh = false;
+    e.reported_edges = e.seen_edges;
 }
 
 void EpollSet::reported(Entry& e) noexcept {
     e.pending = 0;
-    e.fresh = false;
-    e.reported_edges = e.seen_edges;
+    looked_at(e);
     active_.rotate(e);
 }
 
@@ -233,8 +256,7 @@ int EpollSet::join(int kernel, epoll_event* events, int n) noexcept {
                 Entry& e = *it->second.ours;
                 if (e.removed) continue;
                 // It has become ours since settle(), or the kernel could not be made to forget it.
-                auto* socket =
-                    e.object->kind() == Kind::socket ? static_cast<Socket*>(e.object.get()) : nullptr;
+                auto* socket = e.object->kind() == Kind::socket ? static_cast<Socket*>(e.object.get()) : nullptr;
                 if (socket != nullptr && socket->readiness() == Readiness::ours) {
                     resync(e);
                     active_.add(e);
@@ -243,10 +265,9 @@ int EpollSet::join(int kernel, epoll_event* events, int n) noexcept {
                 if ((e.events & EPOLLET) != 0) e.seen_edges = edges_of(e, 0);
                 // An edge of the kernel's shows the whole state, as the kernel does it, whatever was reported
                 // before.
-                if (std::uint32_t more = level(e); more != 0) {
-                    event.events |= more;
-                    reported(e);
-                }
+                std::uint32_t more = level(e);
+                event.events |= more;
+                if (more != 0 || e.pending != 0 || (e.events & EPOLLET) != 0) reported(e);
                 if ((e.events & EPOLLONESHOT) != 0) set_fired(e);
             } else {
                 find_fired(kernel, event.data.u64);
@@ -257,19 +278,17 @@ int EpollSet::join(int kernel, epoll_event* events, int n) noexcept {
     return kept;
 }
 
-// The kernel reported one of several members with the same data. If one-shot members of ours are among them,
-// the kernel has to be asked which ones have fired.
+// The kernel reported one of several members with the same data. If one-shot members of ours are among them, the kernel
+// has to be asked which ones have fired.
 void EpollSet::find_fired(int kernel, std::uint64_t data) noexcept {
     bool concerned = false;
-    for (auto& [fd, e] : entries_)
-        concerned |= e->data == data && (e->events & EPOLLONESHOT) != 0 && !e->fired;
+    for (auto& [fd, e] : entries_) concerned |= e->data == data && (e->events & EPOLLONESHOT) != 0 && !e->fired;
     if (!concerned) return;
     try {
         for (const KernelMember& m : kernel_members(kernel)) {
             if (m.data != data || !kernel_disarmed(m.events)) continue;
             for (auto [it, end] = entries_.equal_range(m.fd); it != end; ++it)
-                if (Entry& e = *it->second; e.data == data && (e.events & EPOLLONESHOT) != 0 && !e.removed)
-                    set_fired(e);
+                if (Entry& e = *it->second; e.data == data && (e.events & EPOLLONESHOT) != 0 && !e.removed) set_fired(e);
         }
     } catch (const std::bad_alloc&) {
         // Then one of them may be reported once too often.
@@ -287,9 +306,9 @@ void EpollSet::kernel_error(std::uint64_t data) noexcept {
         if (e->data == data) tell(*e);
 }
 
-// Appends events that only our side has. An edge-triggered event shows all that is true of the member at that
-// moment, so the kernel is asked for its part (all such members in one call); for a level-triggered one the
-// kernel has reported it already, unless it was not asked for everything.
+// Appends events that only our side has. An edge-triggered event shows all that is true of the member at that moment,
+// so the kernel is asked for its part (all such members in one call); for a level-triggered one the kernel has
+// reported it already, unless it was not asked for everything.
 int EpollSet::fill(int kernel, epoll_event* events, int n, int max, bool kernel_told_all) noexcept {
     constexpr int kBatch = 64;
     pollfd asked[kBatch];
@@ -313,9 +332,10 @@ int EpollSet::fill(int kernel, epoll_event* events, int n, int max, bool kernel_
         event.data.u64 = e.data;
         events[n] = event;
         bool modes = (e.events & EPOLLET) != 0 || !kernel_told_all;
-        if (modes && !e.removed && (wanted_events(e.events) & ~e.pending & ~kImpliedEvents) != 0 &&
-            g_fds.peek(e.fd) == e.object.get()) {
-            asked[count] = {e.fd, static_cast<short>(wanted_events(e.events)), 0};
+        const bool incomplete =
+            modes && !e.removed && (wanted_events(e.events) & ~e.pending & ~kImpliedEvents) != 0;
+        if (const int number = incomplete ? number_of(e) : -1; number >= 0) {
+            asked[count] = {number, static_cast<short>(wanted_events(e.events)), 0};
             at[count] = n;
             if (++count == kBatch) complete();
         }

@@ -153,8 +153,7 @@ Count* count_of(int fd, bool make) noexcept {
     if (leaf == nullptr) {
         if (!make) return nullptr;
         int saved = errno;
-        void* memory =
-            mmap(nullptr, sizeof(Leaf), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        void* memory = mmap(nullptr, sizeof(Leaf), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         errno = saved;
         if (memory == MAP_FAILED) return nullptr;
         auto* fresh = new (memory) Leaf;
@@ -169,11 +168,9 @@ Count* count_of(int fd, bool make) noexcept {
 }
 
 constinit Lock g_kick_lock;
-constinit NeverDestroyed<InternalFd>
-    g_kick_fd;  // an eventfd that is always readable; guarded by g_kick_lock for making
+constinit NeverDestroyed<InternalFd> g_kick_fd;  // an eventfd that is always readable; guarded by g_kick_lock for making
 
-// Its address is the event's data. No program has a reason to use an address inside this library as its own
-// data.
+// Its address is the event's data. No program has a reason to use an address inside this library as its own data.
 const char g_kick_token = 0;
 
 void end_kick(int epfd) noexcept {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What the kernel knows about an epoll set, and the way to wake threads that sleep in it.
 //
-// An EpollSet comes into being late, when a kernel set gets its first offloaded member. By then the set may
-// have members, other descriptor numbers (dup), sets around it, and threads asleep in it. /proc tells about
-// the first three; for the last, threads that are about to sleep in the kernel are counted, and an event of
-// the library's own, always ready, is put into the kernel's set until they have all woken up and left.
+// An EpollSet comes into being late, when a kernel set gets its first offloaded member. By then the set may have
+// members, other descriptor numbers (dup), sets around it, and threads asleep in it. /proc tells about the first
+// three; for the last, threads that are about to sleep in the kernel are counted, and an event of the library's own,
+// always ready, is put into the kernel's set until they have all woken up and left.
 #pragma once
 
 #include <sys/epoll.h>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // poll and ppoll.
 //
-// The kernel's look works on the program's own array, so it also decides about EFAULT, EINVAL and POLLNVAL,
-// and fills in every revents; ours are added to it afterwards. Members of which the kernel knows nothing
-// (Readiness::ours) are hidden from it in a copy of the array; when there is nothing else, it is not asked.
+// The kernel's look works on the program's own array, so it also decides about EFAULT, EINVAL and POLLNVAL, and fills in
+// every revents; ours are added to it afterwards. Members of which the kernel knows nothing (Readiness::ours) are hidden
+// from it in a copy of the array; when there is nothing else, it is not asked.
 #include <pthread.h>
 #include <sys/resource.h>
 
@@ -24,8 +24,8 @@ using sockets::Ref;
 
 constexpr short kSetEvents = POLLIN | POLLRDNORM;
 constexpr short kImplied = POLLERR | POLLHUP;
-// Above this many descriptors the limit is checked before the array is read: the count may be garbage, which
-// the kernel answers with EINVAL.
+// Above this many descriptors the limit is checked before the array is read: the count may be garbage, which the kernel
+// answers with EINVAL.
 constexpr nfds_t kPlausible = 1024;
 // Up to this many, RLIMIT_NOFILE is taken to be large enough without asking the kernel.
 constexpr nfds_t kSurelyAllowed = 16;
@@ -98,15 +98,14 @@ class PollCall final : public Wait {
     }
 
     bool ready() noexcept override {
-        return std::any_of(members_.begin(), members_.end(),
-                           [](const Member& m) { return events_of(m) != 0; });
+        return std::any_of(members_.begin(), members_.end(), [](const Member& m) { return events_of(m) != 0; });
     }
 
     int look(const sigset_t* mask, bool first) override {
         int n = ask_kernel(mask, first);
         if (n < 0) {
-            // Without a mask EINTR only says that a handler has just run; what we have is still to be
-            // reported. The kernel has cleared every revents.
+            // Without a mask EINTR only says that a handler has just run; what we have is still to be reported. The
+            // kernel has cleared every revents.
             if (errno != EINTR || !ready()) return -errno;
             n = 0;
         }
@@ -134,8 +133,8 @@ class PollCall final : public Wait {
         }
         if (os::ppoll(all.data(), all.size(), limit, mask) >= 0) return 0;
         if (errno != EINVAL) return -errno;
-        // With ours there are more than RLIMIT_NOFILE allows: sleep on ours in slices, between which the
-        // program's descriptors are looked at.
+        // With ours there are more than RLIMIT_NOFILE allows: sleep on ours in slices, between which the program's
+        // descriptors are looked at.
         timespec slice{0, 1'000'000};
         if (limit != nullptr && limit->tv_sec == 0) slice.tv_nsec = std::min(slice.tv_nsec, limit->tv_nsec);
         all.resize(std::min(all.size(), extra.size()));

@@ -18,11 +18,9 @@ namespace vma::iomux {
 namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
-// When nothing can wake us for sure (no eventfd left, too many sleepers on one set), sleep no longer than
-// this.
+// When nothing can wake us for sure (no eventfd left, too many sleepers on one set), sleep no longer than this.
 constexpr std::uint64_t kSliceNs = 1'000'000;
-// With a signal mask the kernel is asked at least this often while spinning: only it knows what the mask lets
-// through.
+// With a signal mask the kernel is asked at least this often while spinning: only it knows what the mask lets through.
 constexpr std::int64_t kSignalRatio = 100;
 // How often a spinning call checks that there still is an offloaded socket to spin for.
 constexpr std::uint64_t kOffloadCheck = 256;
@@ -63,8 +61,7 @@ short events_of_former(int fd, short events) noexcept {
 
 bool Deadline::set(const timespec* timeout) noexcept {
     if (timeout == nullptr) return true;
-    if (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= static_cast<long>(kSecond))
-        return false;
+    if (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= static_cast<long>(kSecond)) return false;
     if (timeout->tv_sec == 0 && timeout->tv_nsec == 0) {
         kind_ = zero_;
         return true;
@@ -86,11 +83,10 @@ std::uint64_t Deadline::left_ns() const noexcept {
 
 timespec Deadline::left() const noexcept { return to_timespec(left_ns()); }
 
-// A call of the kernel's ends with EINTR when a handler has run while it waited. Ours has three ways to
-// notice one. Spinning: the running counts of handlers. Between the last look at them and the sleep: all
-// signals are held, and the sleeping call lets them through. With a mask: what the mask blocks is blocked
-// while we spin, and what only the mask lets through stays pending for the kernel's zero-timeout call with
-// that mask.
+// A call of the kernel's ends with EINTR when a handler has run while it waited. Ours has three ways to notice one.
+// Spinning: the running counts of handlers. Between the last look at them and the sleep: all signals are held, and the
+// sleeping call lets them through. With a mask: what the mask blocks is blocked while we spin, and what only the mask
+// lets through stays pending for the kernel's zero-timeout call with that mask.
 class Wait::Signals {
   public:
     explicit Signals(const sigset_t* mask) noexcept : mask_(mask) {
@@ -121,9 +117,7 @@ class Wait::Signals {
         pthread_sigmask(SIG_BLOCK, &held, changed_ ? nullptr : &original_);
         changed_ = true;
     }
-    void release() noexcept {
-        pthread_sigmask(SIG_SETMASK, mask_ != nullptr ? &spinning_ : &original_, nullptr);
-    }
+    void release() noexcept { pthread_sigmask(SIG_SETMASK, mask_ != nullptr ? &spinning_ : &original_, nullptr); }
     // The mask to sleep with, while hold() is in force.
     const sigset_t* sleeping() const noexcept { return mask_ != nullptr ? mask_ : &original_; }
 
@@ -141,8 +135,7 @@ bool Wait::poll_rings() {
     return empty_rings();
 }
 
-// One poll takes one batch, and all of it may be other sockets': "nothing there" may be said only of empty
-// rings.
+// One poll takes one batch, and all of it may be other sockets': "nothing there" may be said only of empty rings.
 bool Wait::empty_rings() {
     constexpr unsigned kMaxRounds = 1024;
     for (unsigned round = 0;; round++) {
@@ -186,8 +179,7 @@ int Wait::run(const timespec* timeout, const sigset_t* mask) {
 int Wait::spin(const Deadline& deadline, const Signals& signals, const sigset_t* mask, bool& over) {
     SpinPolicy policy = spin_policy();
     if (policy.usec == 0 || !sources_.offloaded()) return 0;
-    if (mask != nullptr && (policy.os_ratio == 0 || policy.os_ratio > kSignalRatio))
-        policy.os_ratio = kSignalRatio;
+    if (mask != nullptr && (policy.os_ratio == 0 || policy.os_ratio > kSignalRatio)) policy.os_ratio = kSignalRatio;
     constexpr std::uint64_t kEver = std::numeric_limits<std::uint64_t>::max();
     std::uint64_t per_usec = clock::ticks_per_usec();
     std::uint64_t spin_ticks = policy.usec < 0 ? kEver : static_cast<std::uint64_t>(policy.usec) * per_usec;
@@ -200,8 +192,7 @@ int Wait::spin(const Deadline& deadline, const Signals& signals, const sigset_t*
     over = true;
     for (std::uint64_t round = 1;; round++) {
         bool ours = poll_rings();
-        // Before the results: a handler that wakes its own thread through a pipe ends the kernel's calls with
-        // EINTR.
+        // Before the results: a handler that wakes its own thread through a pipe ends the kernel's calls with EINTR.
         if (signals.handler_ran()) return -EINTR;
         bool ask = policy.os_ratio != 0 && round % static_cast<std::uint64_t>(policy.os_ratio) == 0;
         if (ask || round % kOffloadCheck == 0) pthread_testcancel();

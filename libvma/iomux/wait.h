@@ -28,9 +28,7 @@ class Deadline {
     // Nanoseconds left, 0 when it has passed.
     std::uint64_t left_ns() const noexcept;
     timespec left() const noexcept;
-    std::uint64_t at_ns() const noexcept {
-        return at_ns_;
-    }  // CLOCK_MONOTONIC; only if neither infinite nor zero
+    std::uint64_t at_ns() const noexcept { return at_ns_; }  // CLOCK_MONOTONIC; only if neither infinite nor zero
 
   private:
     enum { infinite_, zero_, timed_ } kind_ = infinite_;
@@ -46,12 +44,11 @@ class Wait {
     ~Wait() = default;
     // Has our side something to report? No system call, nothing is marked as reported.
     virtual bool ready() noexcept = 0;
-    // Asks the kernel with a zero timeout, adds our side, and fills in the results if there are any. With
-    // `mask`, a signal it lets through ends the call with -EINTR if the kernel has nothing; null when our
-    // side is ready, since readiness goes before signals.
+    // Asks the kernel with a zero timeout, adds our side, and fills in the results if there are any. With `mask`, a
+    // signal it lets through ends the call with -EINTR if the kernel has nothing; null when our side is ready, since
+    // readiness goes before signals.
     virtual int look(const sigset_t* mask, bool first) = 0;
-    // Sleeps until the kernel has something on the program's descriptors or on `extra`, or a handler has run
-    // (-EINTR).
+    // Sleeps until the kernel has something on the program's descriptors or on `extra`, or a handler has run (-EINTR).
     virtual int sleep(std::span<const int> extra, const timespec* limit, const sigset_t* mask) = 0;
 
     Sources sources_;

@@ -61,7 +61,7 @@ bool UdpSocket::deliver(ring::RxBuffer* b) noexcept {
     queued_.store(queued_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     arrivals_.store(arrivals_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     if (!waiters_.empty()) waiters_.signal_all();
-    hooks_.wake_all(EPOLLIN | EPOLLRDNORM);
+    hooks_.wake_all(kWakeIn);
     queue_lock_.unlock();
     return true;
 }

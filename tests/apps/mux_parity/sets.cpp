@@ -292,6 +292,33 @@ void modify(Kind kind) {
     close(set);
 }
 
+// An edge shows what is true when it is looked at, even if that is not what made it.
+void read_before_the_wait(Kind kind) {
+    Member m(kind);
+    int set = epoll_create1(0), narrow = epoll_create1(0), outer = epoll_create1(0);
+    at_left([&] {
+        epoll_add(set, m.fd, EPOLLIN | EPOLLOUT | EPOLLET, 1);
+        epoll_add(narrow, m.fd, EPOLLIN | EPOLLET, 2);
+        epoll_add(outer, narrow, EPOLLIN | EPOLLET, 3);
+        show_set("fresh", set);
+        show_set("fresh, narrow", narrow);
+        show_set("fresh, outer", outer);
+    });
+    for (int round = 0; round < 2; round++) {
+        m.give();
+        at_left([&] {
+            m.take();
+            pollfd p[2] = {{set, POLLIN, 0}, {narrow, POLLIN, 0}};
+            if (round == 1) SHOW("poll", poll(p, 2, 0));
+            show_set("read", set);
+            show_set("read, again", set);
+            show_set("read, narrow", narrow);
+            show_set("read, outer", outer);
+        });
+    }
+    for (int s : {set, narrow, outer}) close(s);
+}
+
 void closed_while_watched(Kind kind) {
     for (bool ready : {false, true}) {
         Member m(kind), n(kind);
@@ -545,6 +572,7 @@ TCP_CASE(sets, duplicates) { for_each_kind("two numbers of one socket", duplicat
 TCP_CASE(sets, two_sets) { for_each_kind("a member of several sets", two_sets); }
 TCP_CASE(sets, nested) { for_each_kind("sets in sets", nested); }
 TCP_CASE(sets, modify) { for_each_kind("modify", modify); }
+TCP_CASE(sets, read_before_the_wait) { for_each_kind("read before the wait", read_before_the_wait); }
 TCP_CASE(sets, closed_while_watched) { for_each_kind("closed while watched", closed_while_watched); }
 TCP_CASE(sets, closed_by_another) { for_each_kind("closed by another thread", closed_by_another); }
 TCP_CASE(sets, threads_in_one_wait) { for_each_kind("several threads wait", threads_in_one_wait); }

@@ -34,9 +34,7 @@ int main(int argc, char** argv) {
     if (argc == 2 && strcmp(argv[1], "--list") == 0) {
         for (const Case& c : cases())
             printf("%s %s %s\n", c.theme, c.name,
-                   c.traffic == Traffic::offloaded ? "offloaded"
-                   : c.traffic == Traffic::killed  ? "killed"
-                                                   : "kernel");
+                   c.traffic == Traffic::offloaded ? "offloaded" : c.traffic == Traffic::killed ? "killed" : "kernel");
         return 0;
     }
     if (argc >= 3 && strcmp(argv[1], "--exec") == 0) return tcp::after_exec(argc - 2, argv + 2);

@@ -181,7 +181,10 @@ void PairParity::expect_same_as_kernel(bool each_side) {
     for (const auto& environment : environments_) {
         std::string what = "library on both sides";
         for (const auto& setting : environment) what += " " + setting;
-        compare(what, kernel, run(true, true, environment), true, true);
+        PairOutcome library = run(true, true, environment);
+        if (getenv("PARITY_VERBOSE") != nullptr)
+            std::cout << "with the library, server:\n" << library.server.exit.out;
+        compare(what, kernel, library, true, true);
     }
 }
 
