@@ -7,6 +7,7 @@
 
 #include "libvma/iomux/epoll_set.h"
 #include "libvma/iomux/kernel_set.h"
+#include "libvma/iomux/wait.h"
 #include "libvma/os/raw_syscall.h"
 
 namespace vma::iomux {
@@ -216,6 +217,8 @@ int EpollSet::collect(int epfd, epoll_event* events, int maxevents, bool kernel_
     bool plausible = maxevents > 0 && maxevents <= INT_MAX / static_cast<int>(sizeof(epoll_event));
     if (!kernel_ready && plausible && in_kernel_ == 0 && others_.empty() && not_asked_ < kMaxNotAsked) {
         not_asked_++;
+        ask = false;
+    } else if (ours != 0 && plausible && others_.empty() && asking_ == 0 && skip_kernel(skipped_)) {
         ask = false;
     } else if (ours != 0 && maxevents == 1) {
         ask = told_all = turns_ >= std::min(active_.size(), kMaxTurns);

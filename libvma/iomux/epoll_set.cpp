@@ -7,6 +7,7 @@
 #include <mutex>
 #include <new>
 
+#include "libvma/iomux/wait.h"
 #include "libvma/os/calls.h"
 #include "libvma/os/raw_syscall.h"
 
@@ -88,10 +89,18 @@ EpollSet::Entry& EpollSet::put(int fd, Ref<FdObject>&& object, std::uint32_t eve
     Socket* socket = as_socket(e.object.get());
     e.walked = socket == nullptr || !socket->subscribe(&e);
     if (e.walked) walked_++;
+    count_asking(e, true);
     active_.add(e);
     resync(e);
     if (e.walked || e.own_rings) changed();
     return e;
+}
+
+void EpollSet::count_asking(Entry& e, bool member) noexcept {
+    const bool asking =
+        member && (!only_reads(e.events) || e.object->kind() != Kind::socket || e.mode == Readiness::kernel);
+    if (asking != e.asking) asking ? asking_++ : asking_--;
+    e.asking = asking;
 }
 
 void EpollSet::put_other(int fd, std::uint64_t data) {
@@ -130,6 +139,7 @@ void EpollSet::discard(Entry& e, Dropped& dropped) noexcept {
     if (!gone->removed) in_kernel_--;
     set_mode(*gone, Readiness::kernel);
     if (gone->walked) walked_--;
+    count_asking(*gone, false);
     if (gone->walked || gone->own_rings) changed();
     if (gone->dead) {
         gone->next = std::move(dead_);
@@ -227,6 +237,7 @@ void EpollSet::set_mode(Entry& e, Readiness mode) noexcept {
     if ((e.mode == Readiness::kernel) != (mode == Readiness::kernel))
         offloaded_.fetch_add(mode == Readiness::kernel ? ~0u : 1u, std::memory_order_relaxed);
     e.mode = mode;
+    count_asking(e, true);
 }
 
 void EpollSet::set_fired(Entry& e) noexcept {
@@ -361,6 +372,7 @@ void EpollSet::modify(Entry& e, const epoll_event& event) {
         unuse_data(old, &e);
     }
     e.events = event.events;
+    count_asking(e, true);
     e.fired = false;
     e.fresh = true;
     // Before the look at its state that follows, see EpollEntry::wake.

@@ -155,6 +155,7 @@ class EpollSet final : public sockets::FdObject {
     void discard(Entry& e, Dropped& dropped) noexcept;
     void bury_dead(Dropped& dropped) noexcept;
     void clear(Dropped& dropped) noexcept;
+    void count_asking(Entry& e, bool member) noexcept;
     void put_other(int fd, std::uint64_t data);
     void forget_other(int fd) noexcept;
     void use_data(std::uint64_t data, Entry* ours);
@@ -201,7 +202,9 @@ class EpollSet final : public sockets::FdObject {
     std::size_t left_ = 0;                  // since then
     std::size_t in_kernel_ = 0;             // of entries_
     std::size_t walked_ = 0;                // of entries_
+    std::size_t asking_ = 0;                // of entries_: what they ask of the kernel is more than to read
     unsigned not_asked_ = 0;                // looks in a row that left out the kernel
+    unsigned skipped_ = 0;                  // the same, of those that found something on our side
     std::atomic<unsigned> offloaded_{0};    // of entries_
     std::atomic<std::uint32_t> edges_{0};   // wake-ups of members, additions
     std::shared_ptr<const Members> members_;  // null: to be made again

@@ -224,6 +224,11 @@ int TcpSocket::Sleep::run(std::uint64_t deadline, const sigset_t* mask) {
     const int r = os::ppoll(fds_, count_, timeout, mask);
     const int error = errno;
     errno = saved;
+    if (r > 0) {
+        ring::Ring* list[kMaxRings];
+        const unsigned count = std::min(socket_.rings(list, kMaxRings), kMaxRings);
+        for (unsigned i = 0; i < count; i++) list[i]->woken();
+    }
     if (r < 0 && error != EINTR) return error;
     // Handlers that were installed past our sigaction() are not counted; the first signal brings them behind ours.
     if (r < 0 && runtime::signals::adopt_new()) return EINTR;
