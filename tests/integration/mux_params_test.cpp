@@ -148,8 +148,9 @@ TEST_F(MuxParams, DrainRate) {
         env.insert(env.end(), {"VMA_CQ_POLL_BATCH_MAX=1", "VMA_RX_WRE=64", "VMA_RX_WRE_BATCHING=1"});
         return atol(run(program, env, [&] { send(60); }, "", [&] { send(1000); }).exit.out.c_str() + strlen("ready\nmore\n"));
     };
-    EXPECT_LT(received({}), 120);
-    EXPECT_EQ(received({"VMA_RX_CQ_DRAIN_RATE_NSEC=1"}), 120);
+    const long lazy = received({}), eager = received({"VMA_RX_CQ_DRAIN_RATE_NSEC=1"});
+    EXPECT_LT(lazy, 1060);
+    EXPECT_GE(eager, lazy + 20);  // each of three more receives took a batch of eight
 }
 
 TEST_F(MuxParams, SkipOs) {

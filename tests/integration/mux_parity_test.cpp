@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // select, poll and epoll as the kernel does them: the groups of scenarios of tests/apps/mux_parity, with the
 // library on both sides (support/pair_parity.h).
+#include <map>
+
 #include "support/pair_parity.h"
 
 namespace {

@@ -346,9 +346,5 @@ TCP_CASE(random, seed1) { random_walk(1); }
 TCP_CASE(random, seed2) { random_walk(2); }
 TCP_CASE(random, seed3) { random_walk(3); }
 TCP_CASE(random, seed4) { random_walk(4); }
-TCP_CASE(random, seed5) { random_walk(5); }
-TCP_CASE(random, seed6) { random_walk(6); }
-TCP_CASE(random, seed7) { random_walk(7); }
-TCP_CASE(random, seed8) { random_walk(8); }
 
 }  // namespace parity::mux
