@@ -23,7 +23,6 @@ namespace {
 
 std::atomic<std::size_t> g_count{0};
 
-constexpr std::int64_t kExpectedBurst = 512;  // frames of a peer that find a buffer while nobody polls
 constexpr int kMaxLooks = 64;  // at a ring that may never be empty
 constexpr std::uint32_t kInEvents = EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLPRI | EPOLLHUP | EPOLLERR;
 
@@ -106,7 +105,7 @@ int Connection::attach() noexcept {
     attached_ = true;
     ref();  // the rule's; detached() gives it back
     ring_.store(ring, std::memory_order_release);
-    ring->expect(kExpectedBurst);
+    ring->expect_stream(true);
     Engine::instance().started(*ring);
     return 0;
 }
@@ -395,7 +394,7 @@ void Connection::free_queues() noexcept {
 
 void Connection::detached(ring::Ring& ring) noexcept {
     Engine::instance().stopped(ring);
-    ring.expect(-kExpectedBurst);
+    ring.expect_stream(false);
     // Frames that this batch has staged find no PCB any more.
     while (staged_first_ != nullptr) {
         ring::RxBuffer* next = staged_first_->next;

@@ -171,6 +171,8 @@ class TcpParity : public testing::TestWithParam<CaseName> {
 };
 
 TEST_P(TcpParity, SameAsKernel) {
+    if (*VMA_SANITIZERS != '\0' && GetParam().theme == "listen" && GetParam().name == "accept_bad_addresses")
+        GTEST_SKIP() << "AddressSanitizer's accept() reads what the case says is not to be read";
     Outcome kernel = run(false, false);
     std::string both = "server:\n" + kernel.server.exit.out + kernel.server.exit.err + "client:\n" +
                        kernel.client.exit.out + kernel.client.exit.err;
