@@ -441,7 +441,7 @@ Result<void> Ring::attach(const verbs::FlowSpec& spec, FrameSink* sink, Share sh
 
 void Ring::detach(const verbs::FlowSpec& spec, FrameSink* sink) noexcept {
     RxHold hold(*this);
-    detach_locked(spec, sink);
+    detach_locked(spec, sink, true);
 }
 
 void Ring::detach_soon(const verbs::FlowSpec& spec, FrameSink* sink) noexcept {
@@ -468,12 +468,14 @@ void Ring::detach_doomed() noexcept {
         auto [spec, sink] = doomed_.back();
         doomed_.pop_back();
         doomed_lock_.unlock();
-        detach_locked(spec, sink);
+        // What is in the ring already may be of the next connection with these numbers, whose peer was quick.
+        detach_locked(spec, sink, false);
         sink->detached(*this);
     }
 }
 
-void Ring::detach_locked(const verbs::FlowSpec& spec, FrameSink* sink) noexcept {
+// `drain`: the sink still gets what is in the ring already.
+void Ring::detach_locked(const verbs::FlowSpec& spec, FrameSink* sink, bool drain) noexcept {
     last_flow_ = nullptr;
     std::erase(idle_, sink);
     auto it = flows_.find(key_of(spec));
@@ -485,7 +487,7 @@ void Ring::detach_locked(const verbs::FlowSpec& spec, FrameSink* sink) noexcept 
             if (entry.flow != nullptr) device_->destroy_flow(entry.flow);
             entry.flow = nullptr;
             // Not from within a batch: the completions it took are being handed out.
-            for (int i = 0; batch_.empty() && i < 4096 && poll_locked() != 0; i++) {
+            for (int i = 0; drain && batch_.empty() && i < 4096 && poll_locked() != 0; i++) {
             }
             last_flow_ = nullptr;
             flows_.erase(it);

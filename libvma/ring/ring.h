@@ -229,7 +229,7 @@ class Ring {
     void deepen() noexcept;
     void end_batch() noexcept;
     void serve_idle() noexcept;
-    void detach_locked(const verbs::FlowSpec& spec, FrameSink* sink) noexcept;
+    void detach_locked(const verbs::FlowSpec& spec, FrameSink* sink, bool drain) noexcept;
     void detach_doomed() noexcept;
     void send_all_held() noexcept;
     template <class Finish>
