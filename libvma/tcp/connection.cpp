@@ -22,6 +22,7 @@ namespace vma::tcp {
 namespace {
 
 std::atomic<std::size_t> g_count{0};
+std::atomic<bool> g_moved{false};
 
 constexpr int kMaxLooks = 64;  // at a ring that may never be empty
 constexpr std::uint32_t kInEvents = EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLPRI | EPOLLHUP | EPOLLERR;
@@ -82,6 +83,9 @@ Connection::~Connection() {
 void Connection::unref() noexcept {
     if (refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
 }
+
+void Connection::note_moved() noexcept { g_moved.store(true, std::memory_order_relaxed); }
+bool Connection::any_moved() noexcept { return g_moved.load(std::memory_order_relaxed); }
 
 std::size_t Connection::count() noexcept { return g_count.load(std::memory_order_relaxed); }
 
