@@ -23,6 +23,7 @@ constexpr std::uint32_t kSignalEvery = 32;        // at most; twice as many send
 constexpr std::uint32_t kOffloadChecksumFrom = 256;  // below, summing while copying is cheaper than the metadata
 constexpr unsigned kMaxPieces = 17;
 constexpr std::uint32_t kSlack = 64;              // receives beyond what the sockets expect
+constexpr std::uint32_t kBusyStreams = 16, kStreamBurst = 64;  // connections that count; frames of each
 constexpr unsigned kMaxBatches = 8;               // in one poll()
 constexpr std::uint32_t kIdlePost = 8;            // receives worth posting while there is nothing else to do
 
@@ -125,10 +126,9 @@ Result<void> Ring::start() {
         RxBuffer& b = rx_buffers_[i];
         b.ring = this;
         b.frame = memory_ + std::size_t{i} * attr.chunk_size + attr.rx_offset;
-        b.next = free_;
-        free_ = &b;
     }
-    free_count_ = rx_count;
+    rx_free_.reserve(rx_count);
+    for (std::uint32_t i = rx_count; i-- > 0;) rx_free_.push_back(i);
     post_free(true);
 
     tx_base_ = memory_ + rx_bytes;
@@ -155,9 +155,7 @@ void Ring::recycle(RxBuffer* chain) noexcept {
     while (chain != nullptr) {
         RxBuffer* more = chain->more;
         chain->more = nullptr;
-        chain->next = free_;
-        free_ = chain;
-        free_count_++;
+        rx_free_.push_back(index_of(chain));
         chain = more;
     }
 }
@@ -168,9 +166,7 @@ void Ring::take_returned() noexcept {
     while (list != nullptr) {
         RxBuffer* next = list->next;
         list->more = nullptr;
-        list->next = free_;
-        free_ = list;
-        free_count_++;
+        rx_free_.push_back(index_of(list));
         list = next;
     }
 }
@@ -180,29 +176,28 @@ void Ring::refill(bool all) noexcept {
     post_free(all);
 }
 
+// Looks at the numbers of the buffers only: their descriptors left the caches long ago.
 void Ring::post_free(bool all) noexcept {
     const verbs::DeviceAttr& attr = device_->attr();
-    while (free_ != nullptr && posted_ < depth_) {
-        std::uint32_t wanted = std::min({config_.post_batch, depth_ - posted_, free_count_});
+    while (!rx_free_.empty() && posted_ < depth_) {
+        const auto left = static_cast<std::uint32_t>(rx_free_.size());
+        std::uint32_t wanted = std::min({config_.post_batch, depth_ - posted_, left});
         if (!all && wanted < config_.post_batch) break;
         for (std::uint32_t i = 0; i < wanted; i++) {
-            RxBuffer* b = free_;
-            free_ = b->next;
-            recv_sge_[i] = {reinterpret_cast<std::uintptr_t>(b->frame) - attr.rx_offset, attr.chunk_size, mr_->lkey};
-            recv_wr_[i].wr_id = static_cast<std::uint64_t>(b - rx_buffers_.data());
+            const std::uint32_t index = rx_free_[left - 1 - i];
+            recv_sge_[i] = {reinterpret_cast<std::uintptr_t>(memory_) + std::uintptr_t{index} * attr.chunk_size, attr.chunk_size,
+                            mr_->lkey};
+            recv_wr_[i].wr_id = index;
             recv_wr_[i].sg_list = &recv_sge_[i];
             recv_wr_[i].num_sge = 1;
             recv_wr_[i].next = i + 1 < wanted ? &recv_wr_[i + 1] : nullptr;
         }
-        free_count_ -= wanted;
+        rx_free_.resize(left - wanted);
         posted_ += wanted;
         ibv_recv_wr* bad = nullptr;
         if (ibv_post_recv(qp_, recv_wr_.data(), &bad) != 0) {
             for (; bad != nullptr; bad = bad->next) {  // the queue is full: keep the rest
-                RxBuffer* b = &rx_buffers_[bad->wr_id];
-                b->next = free_;
-                free_ = b;
-                free_count_++;
+                rx_free_.push_back(static_cast<std::uint32_t>(bad->wr_id));
                 posted_--;
             }
             break;
@@ -343,9 +338,19 @@ void Ring::grow_if_behind() noexcept {
 
 void Ring::expect(std::int64_t delta) noexcept {
     RxHold hold(*this);
-    const std::uint32_t max = device_->attr().max_recv_wr;
     expected_ = std::max<std::int64_t>(0, expected_ + delta);
-    const auto wanted = static_cast<std::uint32_t>(std::min<std::int64_t>(max, expected_ + kSlack));
+    deepen();
+}
+
+void Ring::expect_stream(bool more) noexcept {
+    RxHold hold(*this);
+    streams_ += more ? 1 : -1u;
+    if (more && streams_ <= kBusyStreams) deepen();
+}
+
+void Ring::deepen() noexcept {
+    const std::int64_t all = expected_ + std::min(streams_, kBusyStreams) * kStreamBurst + kSlack;
+    const auto wanted = static_cast<std::uint32_t>(std::min<std::int64_t>(device_->attr().max_recv_wr, all));
     if (wanted <= depth_) return;
     depth_ = wanted;
     refill(true);
@@ -409,9 +414,9 @@ void Ring::handle_frame(RxBuffer* first) noexcept {
     }
     // Sockets may hold at most what leaves a quarter of the queue filled; beyond that arriving frames are dropped, or
     // the device would have no buffer for anybody.
-    if (__builtin_expect(posted_ + free_count_ < low_water(), 0)) {
+    if (__builtin_expect(posted_ + rx_free_.size() < low_water(), 0)) {
         take_returned();
-        if (posted_ + free_count_ < low_water()) {
+        if (posted_ + rx_free_.size() < low_water()) {
             rx_counters_.rx_no_buffer++;
             recycle(first);
             return;
@@ -465,7 +470,7 @@ Result<void> Ring::attach(const verbs::FlowSpec& spec, FrameSink* sink, Share sh
 
 void Ring::detach(const verbs::FlowSpec& spec, FrameSink* sink) noexcept {
     RxHold hold(*this);
-    detach_locked(spec, sink);
+    detach_locked(spec, sink, true);
 }
 
 void Ring::detach_soon(const verbs::FlowSpec& spec, FrameSink* sink) noexcept {
@@ -492,12 +497,14 @@ void Ring::detach_doomed() noexcept {
         auto [spec, sink] = doomed_.back();
         doomed_.pop_back();
         doomed_lock_.unlock();
-        detach_locked(spec, sink);
+        // What is in the ring already may be of the next connection with these numbers, whose peer was quick.
+        detach_locked(spec, sink, false);
         sink->detached(*this);
     }
 }
 
-void Ring::detach_locked(const verbs::FlowSpec& spec, FrameSink* sink) noexcept {
+// `drain`: the sink still gets what is in the ring already.
+void Ring::detach_locked(const verbs::FlowSpec& spec, FrameSink* sink, bool drain) noexcept {
     last_flow_ = nullptr;
     std::erase(idle_, sink);
     auto it = flows_.find(key_of(spec));
@@ -509,7 +516,7 @@ void Ring::detach_locked(const verbs::FlowSpec& spec, FrameSink* sink) noexcept 
             if (entry.flow != nullptr) device_->destroy_flow(entry.flow);
             entry.flow = nullptr;
             // Not from within a batch: the completions it took are being handed out.
-            for (int i = 0; batch_.empty() && i < 4096 && poll_locked() != 0; i++) {
+            for (int i = 0; drain && batch_.empty() && i < 4096 && poll_locked() != 0; i++) {
             }
             last_flow_ = nullptr;
             flows_.erase(it);
@@ -747,7 +754,7 @@ BufferCounts Ring::buffer_counts() noexcept {
         take_returned();
         counts.rx_total = static_cast<std::uint32_t>(rx_buffers_.size());
         counts.rx_posted = posted_;
-        counts.rx_free = free_count_;
+        counts.rx_free = static_cast<std::uint32_t>(rx_free_.size());
     }
     tx_lock_.lock();
     reap_tx();

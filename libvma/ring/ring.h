@@ -137,6 +137,9 @@ class Ring {
     // The sockets on this ring may hold `delta` datagrams more (fewer): receives are posted for that many, so that a burst
     // which the kernel would queue while the program is busy finds buffers.
     void expect(std::int64_t delta) noexcept;
+    // A TCP connection more, one fewer. A peer's window does not count whole: few send at the same time, loss is repaired,
+    // and each posted buffer is one more that has left the caches when its turn comes.
+    void expect_stream(bool more) noexcept;
     // After this no deliver() to `sink` for `spec` is running or will come.
     void detach(const verbs::FlowSpec& spec, FrameSink* sink) noexcept;
     // The same for callers that may hold locks of sinks, or are inside deliver() or batch_end(): now or, where the ring is
@@ -148,7 +151,7 @@ class Ring {
     // while nobody polls. The sink must not be detached meanwhile, or it is forgotten.
     void when_idle(FrameSink* sink, std::uint64_t ticks) noexcept;
     // With rx_lock_ held: are buffers getting scarce? Sinks then copy what they keep, and release.
-    bool scarce() const noexcept { return posted_ + free_count_ < depth_ / 2; }
+    bool scarce() const noexcept { return posted_ + rx_free_.size() < depth_ / 2; }
     // Tells the sinks of `spec`, if there are any.
     void icmp_error(const verbs::FlowSpec& spec, const IcmpError& error) noexcept;
     // How many times this ring was polled: a thread that helps out sees whether somebody else does.
@@ -218,6 +221,7 @@ class Ring {
     void handle_frame(RxBuffer* first) noexcept;
     FlowEntry* find_flow(const net::ParsedFrame& f) noexcept;
     static FrameSink* pick_sink(const FlowEntry& entry, const net::ParsedFrame& f) noexcept;
+    std::uint32_t index_of(const RxBuffer* b) const noexcept { return static_cast<std::uint32_t>(b - rx_buffers_.data()); }
     void recycle(RxBuffer* chain) noexcept;
     void take_returned() noexcept;
     void post_free(bool all) noexcept;
@@ -228,9 +232,10 @@ class Ring {
     void grow_if_behind() noexcept;
     void flush_slow() noexcept;
     bool reap_tx() noexcept;
+    void deepen() noexcept;
     void end_batch() noexcept;
     void serve_idle() noexcept;
-    void detach_locked(const verbs::FlowSpec& spec, FrameSink* sink) noexcept;
+    void detach_locked(const verbs::FlowSpec& spec, FrameSink* sink, bool drain) noexcept;
     void detach_doomed() noexcept;
     void send_all_held() noexcept;
     template <class Finish>
@@ -270,11 +275,11 @@ class Ring {
     alignas(64) Lock rx_lock_;
     std::atomic<unsigned> rx_waiters_{0};
     std::vector<RxBuffer> rx_buffers_;
-    RxBuffer* free_ = nullptr;          // buffers to post
-    std::uint32_t free_count_ = 0;
+    std::vector<std::uint32_t> rx_free_;  // numbers of buffers to post; the last one was in use last
     std::uint32_t posted_ = 0;
     std::uint32_t depth_ = 0;           // receives to keep posted; grows with demand up to the device's queue
-    std::int64_t expected_ = 0;
+    std::int64_t expected_ = 0;  // datagrams
+    std::uint32_t streams_ = 0;
     std::uint32_t full_batches_ = 0;    // polls in a row that found as much as they could take
     RxBuffer* partial_first_ = nullptr; // frame whose last piece has not arrived
     RxBuffer* partial_last_ = nullptr;

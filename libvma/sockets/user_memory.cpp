@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <sys/uio.h>
 
+#include <algorithm>
+
 #include "libvma/os/raw_syscall.h"
 
 namespace vma::sockets {
@@ -12,21 +14,54 @@ namespace {
 constexpr unsigned kPageBits = 12;
 constexpr std::size_t kEntries = 32;  // pages remembered for each kind; static thread storage is scarce in a preloaded library
 
+constexpr std::size_t kRanges = 8;    // long buffers, which would not fit there
+
+struct Range {
+    std::uintptr_t first, end;  // pages
+};
 struct Known {
     std::uintptr_t page[2][kEntries];  // page number + 1
-    std::uintptr_t first[2], end[2];   // pages of the last long buffer, which would not fit above
+    Range range[2][kRanges];
+    std::uint8_t oldest[2];  // the next range to be forgotten
 };
 thread_local Known t_known;
 
-// Copies one byte of the page onto itself (written), or into a byte of ours (read), with the kernel's checks.
-bool ask(std::uintptr_t address, unsigned kind) noexcept {
+constexpr std::size_t kAtOnce = 64;  // pages a system call asks about
+
+// Copies a byte of each page onto itself (written), or into a byte of ours (read), with the kernel's checks. The bytes are
+// the first ones of the pages [page, end) that are not before `start`.
+bool ask(std::uintptr_t page, std::uintptr_t end, std::uintptr_t start, unsigned kind) noexcept {
     char byte;
-    iovec from{reinterpret_cast<void*>(address), 1};
-    iovec to{kind == 1 ? reinterpret_cast<void*>(address) : &byte, 1};
-    long pid = os::raw_syscall(SYS_getpid);
-    long n = os::raw_syscall(SYS_process_vm_readv, pid, &to, 1L, &from, 1L, 0L);
-    // Where the call itself is forbidden (seccomp), nothing can be said against the page.
-    return n == 1 || (n != 0 && n != -EFAULT);
+    iovec from[kAtOnce], to[kAtOnce];
+    const long pid = os::raw_syscall(SYS_getpid);
+    while (page < end) {
+        std::size_t n = 0;
+        for (; n < kAtOnce && page < end; n++, page++) {
+            const std::uintptr_t address = std::max(page << kPageBits, start);
+            from[n] = {reinterpret_cast<void*>(address), 1};
+            to[n] = kind == 1 ? from[n] : iovec{&byte, 1};
+        }
+        const long done = os::raw_syscall(SYS_process_vm_readv, pid, to, n, from, n, 0L);
+        // Where the call itself is forbidden (seccomp), nothing can be said against the pages.
+        if (done >= 0 ? done != static_cast<long>(n) : done == -EFAULT) return false;
+    }
+    return true;
+}
+
+bool in_known_range(const Known& known, unsigned kind, std::uintptr_t from, std::uintptr_t end) noexcept {
+    for (const Range& r : known.range[kind])
+        if (from >= r.first && end <= r.end) return true;
+    return false;
+}
+
+// Buffers that lie side by side are one range, so that a pool of them needs no more.
+void remember_range(Known& known, unsigned kind, std::uintptr_t from, std::uintptr_t end) noexcept {
+    for (Range& r : known.range[kind]) {
+        if (end < r.first || from > r.end) continue;
+        r = {std::min(from, r.first), std::max(end, r.end)};
+        return;
+    }
+    known.range[kind][known.oldest[kind]++ % kRanges] = {from, end};
 }
 
 }  // namespace
@@ -36,17 +71,18 @@ bool UserMemory::check(const void* start, std::size_t length, unsigned kind) noe
     const auto first = reinterpret_cast<std::uintptr_t>(start);
     if (first + length < first) return false;
     const std::uintptr_t from = first >> kPageBits, end = ((first + length - 1) >> kPageBits) + 1;
-    if (from >= t_known.first[kind] && end <= t_known.end[kind]) return true;
-    for (std::uintptr_t page = from; page < end; page++) {
-        std::uintptr_t& known = t_known.page[kind][page % kEntries];
-        if (known == page + 1) continue;
-        std::uintptr_t address = page << kPageBits;
-        if (!ask(address < first ? first : address, kind)) return false;
-        known = page + 1;
+    Known& known = t_known;
+    if (end - from > kEntries / 4) {
+        if (in_known_range(known, kind, from, end)) return true;
+        if (!ask(from, end, first, kind)) return false;
+        remember_range(known, kind, from, end);
+        return true;
     }
-    if (end - from > kEntries / 2) {
-        t_known.first[kind] = from;
-        t_known.end[kind] = end;
+    for (std::uintptr_t page = from; page < end; page++) {
+        std::uintptr_t& entry = known.page[kind][page % kEntries];
+        if (entry == page + 1) continue;
+        if (!in_known_range(known, kind, page, page + 1) && !ask(page, page + 1, first, kind)) return false;
+        entry = page + 1;
     }
     return true;
 }

@@ -13,7 +13,7 @@ namespace vma::sockets {
 
 class UserMemory {
   public:
-    // Can all `length` bytes be read (written)? Some loads when the pages are known, else one system call a page.
+    // Can all `length` bytes be read (written)? Some loads when the pages are known, else a system call.
     static bool readable(const void* start, std::size_t length) noexcept { return check(start, length, 0); }
     static bool writable(void* start, std::size_t length) noexcept { return check(start, length, 1); }
 

@@ -22,8 +22,8 @@ namespace vma::tcp {
 namespace {
 
 std::atomic<std::size_t> g_count{0};
+std::atomic<bool> g_moved{false};
 
-constexpr std::int64_t kExpectedBurst = 512;  // frames of a peer that find a buffer while nobody polls
 constexpr int kMaxLooks = 64;  // at a ring that may never be empty
 constexpr std::uint32_t kInEvents = EPOLLIN | EPOLLRDNORM | EPOLLRDBAND | EPOLLRDHUP | EPOLLPRI | EPOLLHUP | EPOLLERR;
 
@@ -84,6 +84,9 @@ void Connection::unref() noexcept {
     if (refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
 }
 
+void Connection::note_moved() noexcept { g_moved.store(true, std::memory_order_relaxed); }
+bool Connection::any_moved() noexcept { return g_moved.load(std::memory_order_relaxed); }
+
 std::size_t Connection::count() noexcept { return g_count.load(std::memory_order_relaxed); }
 
 int Connection::attach() noexcept {
@@ -106,7 +109,7 @@ int Connection::attach() noexcept {
     attached_ = true;
     ref();  // the rule's; detached() gives it back
     ring_.store(ring, std::memory_order_release);
-    ring->expect(kExpectedBurst);
+    ring->expect_stream(true);
     Engine::instance().started(*ring);
     return 0;
 }
@@ -398,7 +401,7 @@ void Connection::free_queues() noexcept {
 
 void Connection::detached(ring::Ring& ring) noexcept {
     Engine::instance().stopped(ring);
-    ring.expect(-kExpectedBurst);
+    ring.expect_stream(false);
     // Frames that this batch has staged find no PCB any more.
     while (staged_first_ != nullptr) {
         ring::RxBuffer* next = staged_first_->next;

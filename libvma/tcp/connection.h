@@ -204,6 +204,9 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
 
     // Bytes of memory of all connections of the process, without queued data; and how many there are.
     static std::size_t count() noexcept;
+    // Has any been moved to the kernel, in this process? Then a segment of no connection of ours may be one of the kernel's.
+    static bool any_moved() noexcept;
+    static void note_moved() noexcept;
     // In a forked child: connections are the parent's. Forget all.
     static void reset_in_child() noexcept;
 

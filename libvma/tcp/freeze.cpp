@@ -81,6 +81,7 @@ int Connection::freeze(KernelState& out) noexcept {
 }
 
 void Connection::finish_freeze(bool moved) noexcept {
+    if (moved) note_moved();
     if (!enter()) return;
     frozen_ = false;
     if (moved) {

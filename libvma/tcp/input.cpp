@@ -207,14 +207,18 @@ void Connection::input_list(ring::RxBuffer* list) noexcept {
         list = first->next;
         first->next = nullptr;
         if (pcb_ == nullptr || frozen_) {
-            first->release();
+            // The rule outlives the connection by some microseconds, and the peer may have begun the next one by then.
+            const bool next = origin_ != nullptr && !frozen_ && !moved_ && first->ring->rx_owned_by_me();
+            if (!next || !origin_->deliver(first)) first->release();
             continue;
         }
         if (in_time_wait_ && time_wait_reopens(*first)) {
             reopen(first);
             continue;
         }
-        if (merge && list != nullptr && first->payload_length != 0) {
+        // Without SACK a sender counts the duplicate ACKs, one for each segment behind a gap.
+        const bool counted = (pcb_->flags & TF_SACK) == 0 && ntohl(header_of(*first).seq) != pcb_->rcv_nxt;
+        if (merge && !counted && list != nullptr && first->payload_length != 0) {
             std::uint32_t total = first->payload_length;
             std::uint32_t next_seq = ntohl(header_of(*first).seq) + first->payload_length;
             ring::RxBuffer* last = first;

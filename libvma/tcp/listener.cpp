@@ -9,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "libvma/net/kernel_tcp.h"
 #include "libvma/os/calls.h"
 #include "libvma/tcp/isn.h"
 #include "libvma/tcp/lwip_entry.h"
@@ -191,10 +192,15 @@ bool Listener::deliver(ring::RxBuffer* buffer) noexcept {
     if (!syn && !(h.flags & TCP_ACK)) counters_.bad++;
     lock_.unlock();
     if (overflow || (h.flags & TCP_RST) || (!syn && !(h.flags & TCP_ACK))) return false;
-    if (syn)
+    if (syn) {
         on_syn(buffer);
-    else
-        answer_stray(buffer);
+        return true;
+    }
+    // The device leaves the kernel its connections, but this segment may have been in the queue when one was moved.
+    if (Connection::any_moved() &&
+        net::kernel_has_tcp(buffer->dst_addr, buffer->dst_port, buffer->src_addr, buffer->src_port, buffer->ring->attr().ifindex))
+        return false;
+    answer_stray(buffer);
     return true;
 }
 

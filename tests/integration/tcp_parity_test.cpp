@@ -9,7 +9,11 @@ using namespace testing_support;
 
 class TcpParity : public PairParity {};
 
-TEST_P(TcpParity, SameAsKernel) { expect_same_as_kernel(true); }
+TEST_P(TcpParity, SameAsKernel) {
+    if (*VMA_SANITIZERS != '\0' && GetParam().theme == "listen" && GetParam().name == "accept_bad_addresses")
+        GTEST_SKIP() << "AddressSanitizer's accept() reads what the case says is not to be read";
+    expect_same_as_kernel(true);
+}
 
 INSTANTIATE_TEST_SUITE_P(Tcp, TcpParity, testing::ValuesIn(pair_cases("tcp_parity")), pair_case_name);
 

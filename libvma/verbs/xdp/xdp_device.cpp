@@ -18,6 +18,7 @@ namespace {
 constexpr std::uint32_t kHeadroom = 256;    // XDP_PACKET_HEADROOM: the kernel keeps it in front of each received frame
 constexpr std::uint32_t kTxHeadroom = 64;   // metadata needs 24 bytes; a cache line keeps headers aligned
 constexpr std::uint32_t kSmallChunk = 2048, kLargeChunk = 4096;
+constexpr std::uint32_t kFillBatch = 32;    // to one queue before the others are looked at
 constexpr std::uint32_t kSmallDepth = 128;  // for each queue, to begin with: the ring asks for more as sockets come
 constexpr std::uint32_t kMaxSendSge = 17;   // MAX_SKB_FRAGS
 constexpr int kKickTries = 8;               // of 32 frames each; more than that is a queue the kernel holds up
@@ -166,34 +167,32 @@ std::uint64_t XdpDevice::rx_device_drops() noexcept {
 
 // ---- receive side ----
 
+// Each queue gets back what it has used. In turn, the buffers would gather in the queues where nothing arrives.
+Xsk* XdpDevice::emptiest_queue() noexcept {
+    Xsk* emptiest = nullptr;
+    for (const auto& queue : queues_)
+        if ((emptiest == nullptr || queue->posted < emptiest->posted) && queue->fill.room(1) != 0) emptiest = queue.get();
+    return emptiest;
+}
+
 int XdpDevice::post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad) {
     auto& d = device_of<XdpDevice>(qp->context);
     while (wr != nullptr) {
-        // The fullest ring may refuse; then the next one takes the buffer.
-        unsigned tried = 0;
-        for (; tried < d.queues_.size(); tried++) {
-            Xsk& queue = *d.queues_[d.next_fill_];
-            std::uint32_t room = queue.fill.room(1);
-            if (room == 0) {
-                d.next_fill_ = (d.next_fill_ + 1) % d.queues_.size();
-                continue;
-            }
-            // All that fit go to one ring in one go; the next batch goes to the next ring.
-            std::uint32_t n = 0;
-            for (; wr != nullptr && n < room && n < 64; wr = wr->next) {
-                std::uint64_t offset = wr->sg_list->addr - reinterpret_cast<std::uintptr_t>(d.memory_);
-                d.recv_wr_id_[d.chunk_of(offset)] = wr->wr_id;
-                queue.fill.back(n++) = offset;
-            }
-            queue.fill.submit(n);
-            if (queue.fill.needs_wakeup()) queue.kick_rx();
-            d.next_fill_ = (d.next_fill_ + 1) % d.queues_.size();
-            break;
-        }
-        if (tried == d.queues_.size()) {
+        Xsk* queue = d.emptiest_queue();
+        if (queue == nullptr) {
             *bad = wr;
             return ENOMEM;
         }
+        const std::uint32_t room = std::min(queue->fill.room(kFillBatch), kFillBatch);
+        std::uint32_t n = 0;
+        for (; wr != nullptr && n < room; wr = wr->next) {
+            std::uint64_t offset = wr->sg_list->addr - reinterpret_cast<std::uintptr_t>(d.memory_);
+            d.recv_wr_id_[d.chunk_of(offset)] = wr->wr_id;
+            queue->fill.back(n++) = offset;
+        }
+        queue->fill.submit(n);
+        queue->posted += n;
+        if (queue->fill.needs_wakeup()) queue->kick_rx();
     }
     return 0;
 }
@@ -223,6 +222,7 @@ int XdpDevice::poll_recv(int count, ibv_wc* wc) noexcept {
             out.wc_flags = (desc.options & XDP_PKT_CONTD) ? kWcMore : 0;
         }
         queue.rx.release(ready);
+        queue.posted -= ready;
         // Stay on this queue while a frame is unfinished: its pieces must come out together.
         if (!(wc[n - 1].wc_flags & kWcMore) && ++next_poll_ == queues_.size()) next_poll_ = 0;
         if (wc[n - 1].wc_flags & kWcMore) break;

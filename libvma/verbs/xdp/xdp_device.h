@@ -67,6 +67,7 @@ class XdpDevice final : public SoftwareDevice {
     int send_one(const ibv_send_wr& wr) noexcept;
     void submit_and_kick() noexcept;
     void reap() noexcept;
+    Xsk* emptiest_queue() noexcept;
     int poll_recv(int count, ibv_wc* wc) noexcept;
     int poll_send(int count, ibv_wc* wc) noexcept;
     std::uint32_t chunk_of(std::uint64_t offset) const noexcept {
@@ -82,7 +83,7 @@ class XdpDevice final : public SoftwareDevice {
     unsigned chunk_shift_ = 0;
     std::uint32_t rx_per_queue_ = 0;
     std::vector<std::unique_ptr<Xsk>> queues_;
-    unsigned next_poll_ = 0, next_fill_ = 0;
+    unsigned next_poll_ = 0;
     std::vector<std::uint64_t> recv_wr_id_;   // for each chunk
 
     SendSlots slots_;

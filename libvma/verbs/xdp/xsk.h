@@ -129,6 +129,7 @@ class Xsk {
 
     XskRing<std::uint64_t> fill, completion;
     XskRing<xdp_desc> rx, tx;
+    std::uint32_t posted = 0;  // to the fill ring, and not yet come back in the RX ring
 
   private:
     InternalFd fd_;

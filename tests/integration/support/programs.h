@@ -82,6 +82,9 @@ class ProgramTest : public ::testing::TestWithParam<Sides> {
     std::string expect_client(std::vector<std::string> argv, milliseconds limit = milliseconds(30000),
                               RunOptions options = {});
 
+    // Is this a case with the library preloaded to curl, under sanitizers?
+    static bool curl_hangs() { return *VMA_SANITIZERS != '\0' && GetParam().client; }
+
     // The server's connections are accepted by children of the process that listens: those are the kernel's.
     bool server_may_use_kernel_ = false;
 
