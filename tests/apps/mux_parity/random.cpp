@@ -161,7 +161,10 @@ void World::give(Subject& s) {
         case kTcp:
             if (!left()) put(s.fd, data.c_str());
             s.queued += length;
-            if (left()) await_bytes(s.fd, static_cast<int>(s.queued));
+            if (left()) {
+                await_bytes(s.fd, static_cast<int>(s.queued));
+                await_readable(s.fd);  // where another thread polls, a moment after the bytes are counted
+            }
             break;
         case kUdp:
             if (s.queued != 0) return;  // whether a second one has come cannot be seen

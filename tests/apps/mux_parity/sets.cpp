@@ -580,6 +580,40 @@ TCP_CASE(sets, changes_wake) { for_each_kind("changes wake", changes_wake); }
 TCP_CASE(sets, other_numbers_of_the_set) {
     for_each_kind("other numbers of the set", other_numbers_of_the_set);
 }
+// An epoll set from before the library (mux_parity_test.cpp gives it), with a member already.
+TCP_CASE(sets, inherited) {
+    constexpr int kSet = 102, kPipeEnd = 103;
+    auto friends = company();
+    for (Kind kind : {kTcp, kUdp}) {
+        scenario("an inherited set: %s", kNames[kind]);
+        Member m(kind);
+        at_left([&] {
+            show_set("idle", kSet);
+            ok(write(kPipeEnd, "x", 1));
+            show_set("its own member", kSet);
+            SHOW("add", epoll_add(kSet, m.fd, EPOLLIN, 1));
+            show_set("again", kSet);
+        });
+        m.give();
+        at_left([&] {
+            show_set("both", kSet);
+            SHOW("mod", epoll_mod(kSet, m.fd, EPOLLIN | EPOLLET, 2));
+            show_set("edge", kSet);
+            show_set("no edge", kSet);
+            int other = dup(kSet);
+            m.take();
+            epoll_mod(kSet, m.fd, EPOLLIN, 3);
+            show_set("drained", other);
+            close(other);
+        });
+        m.give();
+        at_left([&] {
+            show_set("more", kSet);
+            SHOW("del", epoll_del(kSet, m.fd));
+            show_set("gone", kSet);
+        });
+    }
+}
 TCP_CASE(sets, fallback) {
     auto friends = company();
     for (Kind kind : {kTcp, kUdp})

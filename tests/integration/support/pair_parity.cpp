@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "support/pair_parity.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -125,6 +127,18 @@ PairOutcome PairParity::run(bool library_at_server, bool library_at_client,
         RunOptions options{.preload = library,
                            .env = library ? environment : std::vector<std::string>{},
                            .fds = {{ends[i].get(), 100}, {reports[i].get(), 101}}};
+        Fd set, ends_of_pipe[2];
+        if (inherited_set_) {
+            int two[2];
+            if (pipe2(two, O_CLOEXEC) != 0) throw std::runtime_error("pipe failed");
+            ends_of_pipe[0] = Fd(two[0]);
+            ends_of_pipe[1] = Fd(two[1]);
+            set = Fd(epoll_create1(EPOLL_CLOEXEC));
+            epoll_event event{EPOLLIN, {.u64 = 77}};
+            epoll_ctl(set.get(), EPOLL_CTL_ADD, two[0], &event);
+            // The set refers to the pipe's end as long as the child has it.
+            options.fds.insert(options.fds.end(), {{set.get(), 102}, {two[1], 103}, {two[0], 104}});
+        }
         return hosts_->run(
             host,
             {app(GetParam().program), GetParam().theme + "." + GetParam().name, role, std::to_string(port)},

@@ -49,6 +49,9 @@ class PairParity : public testing::TestWithParam<PairCase> {
     // Of the runs with the library on both sides; each is tried.
     std::vector<std::vector<std::string>> environments_{{}};
 
+    // Each program inherits an epoll set as descriptor 102; the end of a pipe is in it, 103 is the other.
+    bool inherited_set_ = false;
+
   private:
     PairOutcome run(bool library_at_server, bool library_at_client,
                     const std::vector<std::string>& environment = {}) const;
