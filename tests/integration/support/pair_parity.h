@@ -55,6 +55,8 @@ class PairParity : public testing::TestWithParam<PairCase> {
   private:
     PairOutcome run(bool library_at_server, bool library_at_client,
                     const std::vector<std::string>& environment = {}) const;
+    PairOutcome run_once(bool library_at_server, bool library_at_client,
+                         const std::vector<std::string>& environment) const;
     static void compare(const std::string& what, const PairOutcome& kernel, const PairOutcome& library,
                         bool at_server, bool at_client);
 
