@@ -23,7 +23,8 @@ constexpr std::string_view kParameters[] = {
 };
 
 // Names that read() takes beside those of the table.
-constexpr std::string_view kOldNames[] = {"VMA_RX_POLL_OS_RATIO", "VMA_RX_SKIP_OS", "VMA_SELECT_POLL_RATIO"};
+constexpr std::string_view kOldNames[] = {"VMA_RX_POLL_OS_RATIO", "VMA_RX_SKIP_OS", "VMA_SELECT_POLL_RATIO",
+                                            "VMA_CQ_AIM_MAX_PERIOD_US", "VMA_INTERNAL_THREAD_CPUSSET"};
 
 // Documented or read by some release of VMA. A name that becomes a parameter may stay here: parameters are
 // looked up first.

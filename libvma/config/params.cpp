@@ -14,7 +14,11 @@
 #include <optional>
 #include <string_view>
 
+#include "libvma/runtime/cpus.h"
+#include "libvma/runtime/lock.h"
 #include "libvma/runtime/log.h"
+#include "libvma/runtime/runtime.h"
+#include "libvma/runtime/spin.h"
 
 namespace vma::config {
 namespace {
@@ -78,6 +82,10 @@ void read_old_names(GetEnv env, Params& params, Complaints& complaints) {
     }
     if (env("VMA_SELECT_POLL_OS_RATIO") == nullptr)
         read_int(env, "VMA_SELECT_POLL_RATIO", 0, 1000000, params.select_poll_os_ratio, complaints);
+    if (env("VMA_CQ_AIM_MAX_PERIOD_USEC") == nullptr)
+        read_int(env, "VMA_CQ_AIM_MAX_PERIOD_US", 0, 100000, params.cq_aim_max_period_usec, complaints);
+    if (env("VMA_INTERNAL_THREAD_CPUSET") == nullptr)
+        read_str(env, "VMA_INTERNAL_THREAD_CPUSSET", params.internal_thread_cpuset);
     if (env("VMA_LOG_COLORS") == nullptr) {
         // The name is not ours alone, so a text that is none of our values is not wrong.
         Complaints ignored;
@@ -91,6 +99,11 @@ void check_words(Params& params, Complaints& complaints) {
         complaints.push_back(fmt::format("VMA_TRACELEVEL=\"{}\" is not a log level: the default {} is used",
                                          params.tracelevel, defaults.tracelevel));
         params.tracelevel = defaults.tracelevel;
+    }
+    if (cpu_set_t cpus; params.internal_thread_affinity != "-1" && !parse_cpus(params.internal_thread_affinity, cpus)) {
+        complaints.push_back(fmt::format("VMA_INTERNAL_THREAD_AFFINITY=\"{}\" is no set of processors: the default {} is used",
+                                         params.internal_thread_affinity, defaults.internal_thread_affinity));
+        params.internal_thread_affinity = defaults.internal_thread_affinity;
     }
     if (params.xdp_mode != "auto" && params.xdp_mode != "drv" && params.xdp_mode != "skb") {
         complaints.push_back(
@@ -112,6 +125,11 @@ Params read(GetEnv env, Complaints& complaints) {
 #undef VMA_PARAM_INT
 #undef VMA_PARAM_STR
     if (params.rx_poll == 0) params.rx_poll = 1;
+    if (params.select_poll_os_force != 0) {
+        if (env("VMA_SELECT_POLL_OS_RATIO") == nullptr) params.select_poll_os_ratio = 1;
+        if (env("VMA_SELECT_SKIP_OS") == nullptr) params.select_skip_os = 1;
+    }
+    if (params.rx_poll < 0 || params.select_poll < 0) params.cq_moderation_enable = 0;
     check_words(params, complaints);
     return params;
 }
@@ -136,6 +154,13 @@ const Params& get() noexcept {
     const Params* expected = nullptr;
     if (!known.compare_exchange_strong(expected, mine.get(), std::memory_order_acq_rel)) return *expected;
     const Params& params = *mine.release();
+    Lock::set_mode(static_cast<LockMode>(params.thread_mode));
+    if (params.cpu_usage_stats != 0) PollTime::enable();
+    try {
+        runtime::set_internal_thread({params.internal_thread_affinity, params.internal_thread_cpuset,
+                                      static_cast<unsigned>(params.timer_resolution_msec)});
+    } catch (const std::exception&) {  // no memory for some text
+    }
     log::start();  // asks get() again, which answers from here on
     for (const std::string& text : complaints) log::warn("{}", text);
     for (const std::string& text : notes) log::debug("{}", text);

@@ -70,6 +70,15 @@ int milliseconds(const timespec* timeout) noexcept {
 int epoll_ctl(int epfd, int op, int fd, epoll_event* event) {
     int saved = errno;
     if (Ref<EpollSet> set = EpollSet::find(epfd)) return finish(set->control(epfd, op, fd, event), saved);
+    // The set first, then the member: a thread that sleeps in the kernel's set would see the shadow's events.
+    if (op == EPOLL_CTL_ADD && g_fds.peek(fd) != nullptr && is_epoll(epfd)) {
+        try {
+            if (Ref<EpollSet> set = EpollSet::find_or_make(epfd))
+                return finish(set->control(epfd, op, fd, event), saved);
+        } catch (const std::bad_alloc&) {
+            return finish(-ENOMEM, saved);
+        }
+    }
     int rc = os::epoll_ctl(epfd, op, fd, event);
     if (rc != 0 || op != EPOLL_CTL_ADD || g_fds.peek(fd) == nullptr) return rc;
     bool done = false;
@@ -100,6 +109,18 @@ int epoll_wait(int epfd, epoll_event* events, int maxevents, const timespec* tim
     }
     EpollCall call(std::move(set), epfd, events, maxevents);
     return finish(call.run(timeout, mask), saved);
+}
+
+void received(int fd) noexcept {
+    if (!EpollSet::any() || g_fds.peek(fd) != nullptr || !is_epoll(fd)) return;
+    EpollSet* same = nullptr;
+    g_fds.for_each(0, INT_MAX, [&](int number, FdObject* object) {
+        if (same == nullptr && object->kind() == sockets::Kind::epoll && same_file(number, fd))
+            same = static_cast<EpollSet*>(object);
+    });
+    if (same == nullptr || !same->try_ref()) return;
+    Ref<EpollSet> set(same);
+    g_fds.insert(fd, set.get());
 }
 
 // ---- threads that sleep in the kernel's epoll_wait ----

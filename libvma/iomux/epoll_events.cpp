@@ -7,6 +7,7 @@
 
 #include "libvma/iomux/epoll_set.h"
 #include "libvma/iomux/kernel_set.h"
+#include "libvma/iomux/wait.h"
 #include "libvma/os/raw_syscall.h"
 
 namespace vma::iomux {
@@ -107,6 +108,7 @@ EpollSet::Entry* EpollSet::find_ready(Entry* from, unsigned depth, Dropped& drop
             if (e->walked) resync(*e);
             e->pending = edge(*e, depth);
             if (e->pending != 0) return e;
+            if ((e->events & EPOLLET) != 0) looked_at(*e);
         }
         Entry* next = ActiveEntries::after(*e);
         if (!open)
@@ -137,20 +139,42 @@ std::uint32_t EpollSet::level(const Entry& e, unsigned depth) noexcept {
     return wanted != 0 && depth < kMaxDepth && static_cast<EpollSet*>(object)->ready(depth + 1) ? wanted : 0;
 }
 
-// What our side has to report now. The edges are counted before the readiness is read: what comes between the two is at
-// worst reported once more.
+// The kernel's part of the events of a member that it serves, too.
+std::uint32_t EpollSet::kernel_level(const Entry& e) noexcept {
+    const int number = e.removed ? -1 : number_of(e);
+    if (number < 0) return 0;
+    std::uint32_t wanted = wanted_events(e.events);
+    pollfd asked{number, static_cast<short>(wanted), 0};
+    timespec now{0, 0};
+    if (os::raw_syscall(SYS_ppoll, &asked, 1, &now, nullptr, 8) <= 0 || (asked.revents & POLLNVAL) != 0)
+        return 0;
+    return static_cast<std::uint16_t>(asked.revents) & wanted;
+}
+
+// What our side has to report now. The edges are counted before the readiness is read: what comes between the
+// two is at worst reported once more. An edge shows all that is true when it is looked at, even if that is
+// not what made it: data that came and was read still makes a member report that it is writable, or an inner
+// set what else is ready in it.
 std::uint32_t EpollSet::edge(Entry& e, unsigned depth) noexcept {
     if (e.fired) return 0;
     if ((e.events & EPOLLET) == 0) return level(e, depth);
     e.seen_edges = edges_of(e, depth);
     if (!e.fresh && e.seen_edges == e.reported_edges) return 0;
-    return level(e, depth);
+    std::uint32_t now = level(e, depth);
+    if (now != 0 || e.fresh || e.mode != Readiness::both) return now;
+    bool set = e.object->kind() == Kind::epoll;
+    return set || (e.events & (EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND)) != 0 ? kernel_level(e) : 0;
+}
+
+// What made it active is over, whether it had something to report or not.
+void EpollSet::looked_at(Entry& e) noexcept {
+    e.fresh = false;
+    e.reported_edges = e.seen_edges;
 }
 
 void EpollSet::reported(Entry& e) noexcept {
     e.pending = 0;
-    e.fresh = false;
-    e.reported_edges = e.seen_edges;
+    looked_at(e);
     active_.rotate(e);
 }
 
@@ -185,8 +209,8 @@ int EpollSet::collect(int epfd, epoll_event* events, int maxevents, bool kernel_
         found_.push_back(e);
     const int ours = static_cast<int>(found_.size());
 
-    // Neither side may starve the other: ours gets half of the room if it needs it. If there is room for one event only,
-    // each of our members has its turn, then the kernel, of which we do not know how many it has.
+    // Neither side may starve the other: ours gets half of the room if it needs it. If there is room for one
+    // event only, each of our members has its turn, then the kernel's.
     int room = maxevents;
     if (ours != 0 && maxevents > 1) room = maxevents - std::min(ours, maxevents / 2);
     bool ask = true, told_all = true;
@@ -194,9 +218,11 @@ int EpollSet::collect(int epfd, epoll_event* events, int maxevents, bool kernel_
     if (!kernel_ready && plausible && in_kernel_ == 0 && others_.empty() && not_asked_ < kMaxNotAsked) {
         not_asked_++;
         ask = false;
+    } else if (ours != 0 && plausible && others_.empty() && asking_ == 0 && skip_kernel(skipped_)) {
+        ask = false;
     } else if (ours != 0 && maxevents == 1) {
         ask = told_all = turns_ >= std::min(active_.size(), kMaxTurns);
-        turns_ = ask ? 0 : turns_ + 1;
+        turns_++;
     }
     int kernel = kernel_fd(epfd), got = 0;
     if (ask) {
@@ -204,11 +230,21 @@ int EpollSet::collect(int epfd, epoll_event* events, int maxevents, bool kernel_
         got = ask_kernel(kernel, events, room);
         if (got < 0) return got;
         told_all = got < room;
+        if (ours != 0 && maxevents == 1) kernel_had_turn(got == 1, got == 1 ? events[0].data.u64 : 0);
     }
     int n = got > 0 ? join(kernel, events, got) : 0;
     if (ours == 0) return n;
     if (events == nullptr) return -EFAULT;
     return fill(kernel, events, n, maxevents, told_all);
+}
+
+// With room for one event the kernel goes on having its turn until it has nothing more or reports a member
+// again: its level-triggered members take turns, so that is when all have been reported.
+void EpollSet::kernel_had_turn(bool reported, std::uint64_t data) noexcept {
+    bool first = kernel_turns_++ == 0;
+    if (first) kernel_first_ = data;
+    if (!reported || (!first && data == kernel_first_) || kernel_turns_ >= kMaxTurns)
+        turns_ = kernel_turns_ = 0;
 }
 
 // Adds our side to events of the kernel, where the member is recognised.
@@ -230,11 +266,11 @@ int EpollSet::join(int kernel, epoll_event* events, int n) noexcept {
                     continue;
                 }
                 if ((e.events & EPOLLET) != 0) e.seen_edges = edges_of(e, 0);
-                // An edge of the kernel's shows the whole state, as the kernel does it, whatever was reported before.
-                if (std::uint32_t more = level(e); more != 0) {
-                    event.events |= more;
-                    reported(e);
-                }
+                // An edge of the kernel's shows the whole state, as the kernel does it, whatever was reported
+                // before.
+                std::uint32_t more = level(e);
+                event.events |= more;
+                if (more != 0 || e.pending != 0 || (e.events & EPOLLET) != 0) reported(e);
                 if ((e.events & EPOLLONESHOT) != 0) set_fired(e);
             } else {
                 find_fired(kernel, event.data.u64);
@@ -299,9 +335,10 @@ int EpollSet::fill(int kernel, epoll_event* events, int n, int max, bool kernel_
         event.data.u64 = e.data;
         events[n] = event;
         bool modes = (e.events & EPOLLET) != 0 || !kernel_told_all;
-        if (modes && !e.removed && (wanted_events(e.events) & ~e.pending & ~kImpliedEvents) != 0 &&
-            g_fds.peek(e.fd) == e.object.get()) {
-            asked[count] = {e.fd, static_cast<short>(wanted_events(e.events)), 0};
+        const bool incomplete =
+            modes && !e.removed && (wanted_events(e.events) & ~e.pending & ~kImpliedEvents) != 0;
+        if (const int number = incomplete ? number_of(e) : -1; number >= 0) {
+            asked[count] = {number, static_cast<short>(wanted_events(e.events)), 0};
             at[count] = n;
             if (++count == kBatch) complete();
         }

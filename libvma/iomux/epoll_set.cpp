@@ -7,6 +7,7 @@
 #include <mutex>
 #include <new>
 
+#include "libvma/iomux/wait.h"
 #include "libvma/os/calls.h"
 #include "libvma/os/raw_syscall.h"
 
@@ -88,10 +89,18 @@ EpollSet::Entry& EpollSet::put(int fd, Ref<FdObject>&& object, std::uint32_t eve
     Socket* socket = as_socket(e.object.get());
     e.walked = socket == nullptr || !socket->subscribe(&e);
     if (e.walked) walked_++;
+    count_asking(e, true);
     active_.add(e);
     resync(e);
     if (e.walked || e.own_rings) changed();
     return e;
+}
+
+void EpollSet::count_asking(Entry& e, bool member) noexcept {
+    const bool asking =
+        member && (!only_reads(e.events) || e.object->kind() != Kind::socket || e.mode == Readiness::kernel);
+    if (asking != e.asking) asking ? asking_++ : asking_--;
+    e.asking = asking;
 }
 
 void EpollSet::put_other(int fd, std::uint64_t data) {
@@ -130,6 +139,7 @@ void EpollSet::discard(Entry& e, Dropped& dropped) noexcept {
     if (!gone->removed) in_kernel_--;
     set_mode(*gone, Readiness::kernel);
     if (gone->walked) walked_--;
+    count_asking(*gone, false);
     if (gone->walked || gone->own_rings) changed();
     if (gone->dead) {
         gone->next = std::move(dead_);
@@ -227,6 +237,7 @@ void EpollSet::set_mode(Entry& e, Readiness mode) noexcept {
     if ((e.mode == Readiness::kernel) != (mode == Readiness::kernel))
         offloaded_.fetch_add(mode == Readiness::kernel ? ~0u : 1u, std::memory_order_relaxed);
     e.mode = mode;
+    count_asking(e, true);
 }
 
 void EpollSet::set_fired(Entry& e) noexcept {
@@ -261,17 +272,20 @@ void EpollSet::leave_kernel(Entry& e) noexcept {
     if (rc == 0 || rc == -ENOENT) set_removed(e, true);
 }
 
-// Under whatever number the socket has now.
+// A number the member's object has now; -1: none.
+int EpollSet::number_of(const Entry& e) noexcept {
+    if (g_fds.peek(e.fd) == e.object.get()) return e.fd;
+    int number = -1;
+    constexpr unsigned kLast = sockets::FdTable::kTop * sockets::FdTable::kLeaf - 1;
+    g_fds.for_each(0, kLast, [&](int fd, FdObject* object) {
+        if (object == e.object.get()) number = fd;
+    });
+    return number;
+}
+
 void EpollSet::enter_kernel(Entry& e) noexcept {
-    int number = e.fd;
-    if (g_fds.peek(number) != e.object.get()) {
-        number = -1;
-        constexpr unsigned kLast = sockets::FdTable::kTop * sockets::FdTable::kLeaf - 1;
-        g_fds.for_each(0, kLast, [&](int fd, FdObject* object) {
-            if (object == e.object.get()) number = fd;
-        });
-        if (number < 0) return;
-    }
+    const int number = number_of(e);
+    if (number < 0) return;
     epoll_event event = event_of(e);
     long rc = os::raw_syscall(SYS_epoll_ctl, any_kernel_fd(), EPOLL_CTL_ADD, number, &event);
     if (rc == 0 || rc == -EEXIST) set_removed(e, false);
@@ -325,7 +339,7 @@ int EpollSet::control_locked(int epfd, int op, int fd, epoll_event* event, Ref<F
             try {
                 drop_stale(fd, object.get(), dropped);
                 if (object)
-                    announce(put(fd, std::move(object), event->events, event->data.u64, in_kernel));
+                    announce(put(fd, std::move(object), event->events, event->data.u64, in_kernel), false);
                 else
                     put_other(fd, event->data.u64);
             } catch (const std::bad_alloc&) {
@@ -358,18 +372,21 @@ void EpollSet::modify(Entry& e, const epoll_event& event) {
         unuse_data(old, &e);
     }
     e.events = event.events;
+    count_asking(e, true);
     e.fired = false;
     e.fresh = true;
     // Before the look at its state that follows, see EpollEntry::wake.
     e.interest.store(wanted_events(e.events), std::memory_order_seq_cst);
+    bool listed = e.active;
     active_.add(e);
-    announce(e);
+    announce(e, listed);
 }
 
-// A member has come or was changed: who waits must look if it is ready. The kernel wakes them in the same cases.
-void EpollSet::announce(Entry& e) noexcept {
+// A member has come or was changed: who waits must look if it is ready. The kernel wakes them in the same
+// cases. For a set around this one it is an edge, unless the member was on the list of active ones already.
+void EpollSet::announce(Entry& e, bool listed) noexcept {
     if (level(e) == 0) return;
-    edges_.fetch_add(1, std::memory_order_relaxed);
+    if (!listed) edges_.fetch_add(1, std::memory_order_relaxed);
     wake_waiters();
 }
 
@@ -406,7 +423,7 @@ void EpollSet::added(int fd, const epoll_event& event) {
     std::lock_guard guard(lock_);
     if (entry(fd, object.get()) != nullptr) return;  // adopt() has found it in the kernel's set
     drop_stale(fd, object.get(), dropped);
-    announce(put(fd, std::move(object), event.events, event.data.u64));
+    announce(put(fd, std::move(object), event.events, event.data.u64), false);
 }
 
 }  // namespace vma::iomux

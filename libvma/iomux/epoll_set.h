@@ -100,6 +100,8 @@ class EpollSet final : public sockets::FdObject {
     };
 
     static void reset_in_child() noexcept;
+    // Has this process ever had a set?
+    static bool any() noexcept;
 
     EpollSet() noexcept : FdObject(sockets::Kind::epoll) {}
 
@@ -153,13 +155,14 @@ class EpollSet final : public sockets::FdObject {
     void discard(Entry& e, Dropped& dropped) noexcept;
     void bury_dead(Dropped& dropped) noexcept;
     void clear(Dropped& dropped) noexcept;
+    void count_asking(Entry& e, bool member) noexcept;
     void put_other(int fd, std::uint64_t data);
     void forget_other(int fd) noexcept;
     void use_data(std::uint64_t data, Entry* ours);
     void unuse_data(std::uint64_t data, Entry* ours) noexcept;
     void changed() noexcept;       // there are other things for waiting calls to look after
     void wake_waiters() noexcept;  // also without lock_
-    void announce(Entry& e) noexcept;
+    void announce(Entry& e, bool listed) noexcept;
 
     // What members are to the kernel's set, and which rings they have.
     void resync(Entry& e) noexcept;
@@ -168,6 +171,7 @@ class EpollSet final : public sockets::FdObject {
     void set_removed(Entry& e, bool removed) noexcept;
     void leave_kernel(Entry& e) noexcept;
     void enter_kernel(Entry& e) noexcept;
+    static int number_of(const Entry& e) noexcept;
     void find_rings(Entry& e) noexcept;
     int any_kernel_fd() const noexcept;
 
@@ -175,9 +179,12 @@ class EpollSet final : public sockets::FdObject {
     void settle() noexcept;
     Entry* find_ready(Entry* from, unsigned depth, Dropped& dropped) noexcept;
     std::uint32_t level(const Entry& e, unsigned depth = 0) noexcept;
+    static std::uint32_t kernel_level(const Entry& e) noexcept;
     std::uint32_t edge(Entry& e, unsigned depth = 0) noexcept;
     std::uint32_t edges_of(const Entry& e, unsigned depth) noexcept;
+    static void looked_at(Entry& e) noexcept;
     void reported(Entry& e) noexcept;
+    void kernel_had_turn(bool reported, std::uint64_t data) noexcept;
     int join(int kernel, epoll_event* events, int n) noexcept;
     int fill(int kernel, epoll_event* events, int n, int max, bool kernel_told_all) noexcept;
     void find_fired(int kernel, std::uint64_t data) noexcept;
@@ -195,7 +202,9 @@ class EpollSet final : public sockets::FdObject {
     std::size_t left_ = 0;                  // since then
     std::size_t in_kernel_ = 0;             // of entries_
     std::size_t walked_ = 0;                // of entries_
+    std::size_t asking_ = 0;                // of entries_: what they ask of the kernel is more than to read
     unsigned not_asked_ = 0;                // looks in a row that left out the kernel
+    unsigned skipped_ = 0;                  // the same, of those that found something on our side
     std::atomic<unsigned> offloaded_{0};    // of entries_
     std::atomic<std::uint32_t> edges_{0};   // wake-ups of members, additions
     std::shared_ptr<const Members> members_;  // null: to be made again
@@ -208,7 +217,10 @@ class EpollSet final : public sockets::FdObject {
     int last_epfd_ = -1;  // a number of this set, if own_fd_ could not be made
     unsigned calls_ = 0;
     bool closed_ = false;
-    std::size_t turns_ = 0;  // of our side in a row, when there is room for one event
+    // With room for one event: turns of our side in a row, then of the kernel's, and what that reported
+    // first.
+    std::size_t turns_ = 0, kernel_turns_ = 0;
+    std::uint64_t kernel_first_ = 0;
     EpollSet* next_free_ = nullptr;
 };
 

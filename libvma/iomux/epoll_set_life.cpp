@@ -34,9 +34,10 @@ std::uint64_t inode_of(int fd) noexcept {
     return os::raw_syscall(SYS_fstat, fd, &st) == 0 ? st.st_ino : 0;
 }
 
+constinit std::atomic<bool> g_any{false};
+
 void register_fork_hook() noexcept {
-    static constinit std::atomic<bool> done{false};
-    if (!done.exchange(true)) runtime::at_fork({nullptr, nullptr, EpollSet::reset_in_child});
+    if (!g_any.exchange(true)) runtime::at_fork({nullptr, nullptr, EpollSet::reset_in_child});
 }
 
 }  // namespace
@@ -48,6 +49,8 @@ void EpollSet::reset_in_child() noexcept {
     g_free = nullptr;
     sleepers::reset_in_child();
 }
+
+bool EpollSet::any() noexcept { return g_any.load(std::memory_order_acquire); }
 
 Ref<EpollSet> EpollSet::find(int epfd) noexcept {
     if (g_fds.peek(epfd) == nullptr) return {};
@@ -160,7 +163,7 @@ void EpollSet::recycle() noexcept {
         clear(dropped);
         own_fd_.reset();
         closed_ = false;
-        turns_ = 0;
+        turns_ = kernel_turns_ = 0;
         last_epfd_ = -1;
     }
     std::lock_guard guard(g_free_lock);

@@ -44,6 +44,9 @@ int epoll_ctl(int epfd, int op, int fd, epoll_event* event);
 // epoll_wait(2), epoll_pwait(2), epoll_pwait2(2). timeout: null waits for ever.
 int epoll_wait(int epfd, epoll_event* events, int maxevents, const timespec* timeout, const sigset_t* mask);
 
+// The program has received `fd` over a unix socket. It may be one more number of an EpollSet.
+void received(int fd) noexcept;
+
 // epoll_wait on a descriptor that is no EpollSet. A thread may sleep there when another thread adds the first offloaded
 // socket; it must then wake up and wait as above, or it would never see that socket's data. So it is counted while it
 // sleeps, and the library wakes it through an event of its own, which this class keeps from the program.

@@ -49,7 +49,20 @@ bool field(std::string_view line, std::string_view key, int base, T& value) noex
     return std::from_chars(line.data() + at, end, value, base).ec == std::errc{};
 }
 
+bool links_to_epoll(int directory, const char* name) noexcept {
+    char target[64];
+    long length = os::raw_syscall(SYS_readlinkat, directory, name, target, sizeof target);
+    return length > 0 &&
+           std::string_view(target, static_cast<std::size_t>(length)) == "anon_inode:[eventpoll]";
+}
+
 }  // namespace
+
+bool is_epoll(int fd) noexcept {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return links_to_epoll(AT_FDCWD, path);
+}
 
 // tfd:        5 events:       19 data: 1234  pos:0 ino:abc sdev:8   (proc(5), fs/eventpoll.c)
 std::vector<KernelMember> kernel_members(int epfd) {
@@ -103,10 +116,7 @@ std::vector<int> epoll_descriptors(int except) {
             int fd = -1;
             std::from_chars(name, name + strlen(name), fd);
             if (fd < 0 || fd == except || fd == directory.get() || InternalFd::is_internal(fd)) continue;
-            char target[64];
-            long length = os::raw_syscall(SYS_readlinkat, directory.get(), name, target, sizeof target);
-            if (length > 0 && std::string_view(target, static_cast<std::size_t>(length)) == "anon_inode:[eventpoll]")
-                found.push_back(fd);
+            if (links_to_epoll(directory.get(), name)) found.push_back(fd);
         }
     }
     return found;

@@ -28,6 +28,9 @@ std::vector<KernelMember> kernel_members(int epfd);
 // Every epoll descriptor of the process but `except` and the library's own.
 std::vector<int> epoll_descriptors(int except);
 
+// Is it an epoll descriptor? False also where /proc is not mounted.
+bool is_epoll(int fd) noexcept;
+
 // Do both numbers refer to the same open file? False also when the kernel will not say.
 bool same_file(int a, int b) noexcept;
 

@@ -30,6 +30,8 @@ constexpr nfds_t kPlausible = 1024;
 // Up to this many, RLIMIT_NOFILE is taken to be large enough without asking the kernel.
 constexpr nfds_t kSurelyAllowed = 16;
 
+constinit thread_local unsigned t_skipped = 0;
+
 class PollCall final : public Wait {
   public:
     PollCall(pollfd* fds, nfds_t count) : fds_(fds), count_(count) {
@@ -38,7 +40,8 @@ class PollCall final : public Wait {
             asked_++;
             Ref<FdObject> object = g_fds.find(fds[i].fd);
             if (!object) continue;
-            members_.push_back({i, fds[i].fd, fds[i].events, object.get(), false});
+            members_.push_back({i, fds[i].fd, fds[i].events, object.get(), is_ours(*object), false});
+            readers_ &= object->kind() == Kind::socket && only_reads(static_cast<std::uint16_t>(fds[i].events));
             sources_.add(std::move(object));
         }
     }
@@ -49,18 +52,21 @@ class PollCall final : public Wait {
         int fd;
         short events;
         FdObject* object;  // kept by sources_
+        bool was_ours;     // when the call began
         bool hidden;       // from the kernel, in the present look
     };
 
+    static bool is_ours(FdObject& object) noexcept {
+        return object.kind() == Kind::socket &&
+               static_cast<sockets::Socket&>(object).readiness() == sockets::Readiness::ours;
+    }
+
     // Its number was closed, or given to another file, meanwhile: the kernel's business.
     static bool gone(const Member& m) noexcept { return g_fds.peek(m.fd) != m.object; }
-    static bool hidden(const Member& m) noexcept {
-        return m.object->kind() == Kind::socket && !gone(m) &&
-               static_cast<sockets::Socket*>(m.object)->readiness() == sockets::Readiness::ours;
-    }
+    static bool hidden(const Member& m) noexcept { return gone(m) ? m.was_ours : is_ours(*m.object); }
     // What our side has for the member.
     static short events_of(const Member& m) noexcept {
-        if (gone(m)) return 0;
+        if (gone(m)) return m.was_ours ? events_of_former(m.fd, m.events) : short{0};
         if (m.object->kind() == Kind::epoll) {
             short wanted = m.events & kSetEvents;
             return wanted != 0 && static_cast<EpollSet*>(m.object)->ready() ? wanted : 0;
@@ -70,11 +76,19 @@ class PollCall final : public Wait {
         return static_cast<short>(socket->ready_events() & static_cast<std::uint16_t>(m.events | kImplied));
     }
 
+    bool offloaded() const noexcept {
+        return std::all_of(members_.begin(), members_.end(), [](const Member& m) {
+            return static_cast<sockets::Socket*>(m.object)->readiness() != sockets::Readiness::kernel;
+        });
+    }
+
     // Asks the kernel about what it knows of. The hidden are in members_, in order of index.
     int ask_kernel(const sigset_t* mask, bool first) {
         nfds_t hiding = 0;
+        const bool skip =
+            readers_ && members_.size() == asked_ && mask == nullptr && offloaded() && ready() && skip_kernel(t_skipped);
         for (Member& m : members_) {
-            m.hidden = hidden(m);
+            m.hidden = (skip && !gone(m)) || hidden(m);
             if (m.hidden) hiding++;
         }
         if (hiding == 0) return os::ppoll(fds_, count_, &kNow, mask);
@@ -140,6 +154,7 @@ class PollCall final : public Wait {
 
     pollfd* fds_;
     nfds_t count_;
+    bool readers_ = true;  // members_ are sockets, watched for reading
     nfds_t asked_ = 0;  // how many numbers are not negative
     Scratch<Member, 64> members_;
     Scratch<pollfd, 64> copy_;

@@ -6,6 +6,7 @@
 // are beyond FD_SETSIZE, so the sets are bit maps of our own size; the kernel has no limit there. Members of which the
 // kernel knows nothing (Readiness::ours) are not in the sets it gets; their events are sorted into the three sets as it
 // does it.
+#include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -43,9 +44,12 @@ void take_out(Word* set, int fd) noexcept {
     set[static_cast<std::size_t>(fd) / kBits] &= ~(Word{1} << (static_cast<std::size_t>(fd) % kBits));
 }
 // What makes a descriptor a member of each set (POLLIN_SET, POLLOUT_SET and POLLEX_SET in the kernel).
-constexpr std::uint32_t kSetEvents[3] = {EPOLLIN | EPOLLRDNORM | EPOLLRDBAND | EPOLLHUP | EPOLLERR,
-                                         EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND | EPOLLERR, EPOLLPRI};
+constexpr std::uint32_t kSetEvents[3] = {EPOLLIN | EPOLLRDNORM | EPOLLRDBAND | EPOLLHUP | EPOLLERR | POLLNVAL,
+                                         EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND | EPOLLERR | POLLNVAL,
+                                         EPOLLPRI | POLLNVAL};
 fd_set* as_set(Word* words) noexcept { return reinterpret_cast<fd_set*>(words); }
+
+constinit thread_local unsigned t_skipped = 0;
 
 class SelectCall final : public Wait {
   public:
@@ -61,7 +65,8 @@ class SelectCall final : public Wait {
                 if (fd >= nfds) break;
                 Ref<FdObject> object = g_fds.find(fd);
                 if (!object) continue;
-                members_.push_back({fd, object.get()});
+                members_.push_back({fd, object.get(), is_ours(*object)});
+                readers_ &= object->kind() == Kind::socket && !test(in(1), fd);
                 sources_.add(std::move(object));
             }
         }
@@ -77,20 +82,27 @@ class SelectCall final : public Wait {
     struct Member {
         int fd;
         FdObject* object;  // kept by sources_
+        bool was_ours;     // when the call began
     };
+
+    static bool is_ours(FdObject& object) noexcept {
+        return object.kind() == Kind::socket &&
+               static_cast<sockets::Socket&>(object).readiness() == sockets::Readiness::ours;
+    }
 
     Word* in(int s) noexcept { return in_.data() + static_cast<std::size_t>(s) * words_; }
     Word* out(int s) noexcept { return out_.data() + static_cast<std::size_t>(s) * words_; }
 
     // Its number was closed, or given to another file, meanwhile: the kernel's business.
     static bool gone(const Member& m) noexcept { return g_fds.peek(m.fd) != m.object; }
-    static bool hidden(const Member& m) noexcept {
-        return m.object->kind() == Kind::socket && !gone(m) &&
-               static_cast<sockets::Socket*>(m.object)->readiness() == sockets::Readiness::ours;
-    }
+    static bool hidden(const Member& m) noexcept { return gone(m) ? m.was_ours : is_ours(*m.object); }
     // What our side has for the member.
     static std::uint32_t events_of(const Member& m) noexcept {
-        if (gone(m)) return 0;
+        if (gone(m)) {
+            constexpr short kAsked =
+                POLLIN | POLLPRI | POLLOUT | POLLRDNORM | POLLRDBAND | POLLWRNORM | POLLWRBAND;
+            return m.was_ours ? static_cast<std::uint16_t>(events_of_former(m.fd, kAsked)) : 0u;
+        }
         if (m.object->kind() == Kind::epoll) return static_cast<EpollSet*>(m.object)->ready() ? EPOLLIN : 0u;
         auto* socket = static_cast<sockets::Socket*>(m.object);
         return socket->readiness() == sockets::Readiness::kernel ? 0 : socket->ready_events();
@@ -107,12 +119,19 @@ class SelectCall final : public Wait {
         });
     }
 
+    bool offloaded() const noexcept {
+        return std::all_of(members_.begin(), members_.end(), [](const Member& m) {
+            return static_cast<sockets::Socket*>(m.object)->readiness() != sockets::Readiness::kernel;
+        });
+    }
+
     // Asks the kernel about what it knows of; not at all when that is nothing.
     int ask_kernel(const sigset_t* mask, bool first) {
         std::copy(in_.begin(), in_.end(), out_.begin());
         bool any_hidden = false;
+        const bool skip = readers_ && mask == nullptr && offloaded() && ready() && skip_kernel(t_skipped);
         for (const Member& m : members_) {
-            if (!hidden(m)) continue;
+            if (!(skip && !gone(m)) && !hidden(m)) continue;
             any_hidden = true;
             for (int s = 0; s < 3; s++) take_out(out(s), m.fd);
         }
@@ -123,7 +142,33 @@ class SelectCall final : public Wait {
         }
         fd_set* sets[3];
         for (int s = 0; s < 3; s++) sets[s] = user_[s] != nullptr ? as_set(out(s)) : nullptr;
-        return os::pselect(nfds_, sets[0], sets[1], sets[2], &kNow, mask);
+        int n = os::pselect(nfds_, sets[0], sets[1], sets[2], &kNow, mask);
+        if (n < 0 && errno == EBADF && began_) {
+            n = report_closed();
+            if (n == 0) errno = EBADF, n = -1;
+        }
+        began_ = true;
+        return n;
+    }
+    // A number is not open that was open when the call began: for the kernel, which would have noticed that
+    // when the call wakes up, it is ready in each set.
+    int report_closed() noexcept {
+        std::fill(out_.begin(), out_.end(), 0);
+        int n = 0;
+        for (std::size_t i = 0; i < words_; i++) {
+            Word any = in(0)[i] | in(1)[i] | in(2)[i];
+            for (; any != 0; any &= any - 1) {
+                int fd = static_cast<int>(i * kBits) + __builtin_ctzl(any);
+                if (fd >= nfds_) break;
+                if (os::raw_syscall(SYS_fcntl, fd, F_GETFD) != -EBADF) continue;
+                for (int s = 0; s < 3; s++)
+                    if (test(in(s), fd)) {
+                        add(out(s), fd);
+                        n++;
+                    }
+            }
+        }
+        return n;
     }
     // Is no bit below nfds set in out_?
     bool nothing_asked() noexcept {
@@ -183,6 +228,8 @@ class SelectCall final : public Wait {
     fd_set* user_[3];
     Scratch<Word, 3 * kInlineWords> in_, out_;
     Scratch<Member, 64> members_;
+    bool readers_ = true;  // members_ are sockets, watched for reading
+    bool began_ = false;
 };
 
 // FDSize of /proc/self/status: what the kernel cuts nfds to. INT_MAX when unknown.

@@ -98,6 +98,10 @@ unsigned Sources::progress() noexcept {
     return taken;
 }
 
+void Sources::woken() noexcept {
+    for (ring::Ring* ring : rings_) ring->woken();
+}
+
 bool Sources::offloaded() const noexcept {
     for (const View& view : views_)
         if (view.set->offloaded()) return true;
@@ -128,10 +132,12 @@ void Arming::arm() {
             return true;
         });
     for (ring::Ring* ring : sources_.rings_) {
+        if (!interrupts_) break;
         ring->arm();
         watch(ring->channel_fd());
     }
     for (Socket* s : sources_.own_rings_) {
+        if (!interrupts_) break;
         constexpr unsigned kRoom = 16;  // a socket listens on a few rings at most: one for each port of a bond
         int fds[kRoom];
         armed_++;

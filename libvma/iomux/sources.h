@@ -30,6 +30,8 @@ class Sources {
     void flush() noexcept;
     // Takes one batch from each ring. Returns the frames handled; what there is has been taken when that is 0.
     unsigned progress() noexcept;
+    // After a sleep: as progress(), with the rings' moderation of wake-ups.
+    void woken() noexcept;
     // Does any socket take data past the kernel? If not, there is nothing to spin for.
     bool offloaded() const noexcept;
 
@@ -59,7 +61,9 @@ class Sources {
 // look at its sources once more before it sleeps.
 class Arming {
   public:
-    Arming(const Sources& sources, sockets::Waiter* waiter) noexcept : sources_(sources), waiter_(waiter) {}
+    // interrupts: the rings are to notify; else complete() is false.
+    Arming(const Sources& sources, sockets::Waiter* waiter, bool interrupts = true) noexcept
+        : sources_(sources), waiter_(waiter), interrupts_(interrupts), complete_(interrupts) {}
     ~Arming();
     Arming(const Arming&) = delete;
     Arming& operator=(const Arming&) = delete;
@@ -75,7 +79,8 @@ class Arming {
 
     const Sources& sources_;
     sockets::Waiter* waiter_;
-    bool complete_ = true;
+    const bool interrupts_;
+    bool complete_;
     std::size_t sets_ = 0, waiting_ = 0, armed_ = 0;  // how far arm() came
     Scratch<int, 32> fds_;
 };

@@ -7,6 +7,7 @@
 
 #include "libvma/config/params.h"
 #include "libvma/os/calls.h"
+#include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/runtime.h"
@@ -25,7 +26,8 @@ constexpr std::int64_t kSignalRatio = 100;
 constexpr std::uint64_t kOffloadCheck = 256;
 
 constexpr std::int64_t kUnset = std::numeric_limits<std::int64_t>::min();
-std::atomic<std::int64_t> g_spin_usec{kUnset}, g_spin_ratio{0};
+std::atomic<std::int64_t> g_spin_usec{kUnset}, g_spin_ratio{0}, g_skip_os{1};
+std::atomic<bool> g_yield{false}, g_interrupts{true};
 
 timespec to_timespec(std::uint64_t ns) noexcept {
     return {static_cast<time_t>(ns / kSecond), static_cast<long>(ns % kSecond)};
@@ -37,15 +39,39 @@ SpinPolicy spin_policy() noexcept {
     std::int64_t usec = g_spin_usec.load(std::memory_order_acquire);
     if (__builtin_expect(usec == kUnset, 0)) {
         const auto& params = config::get();
-        set_spin_policy({params.select_poll, params.select_poll_os_ratio});
+        set_spin_policy({params.select_poll, params.select_poll_os_ratio, params.select_skip_os, params.select_poll_yield != 0,
+                         params.select_cq_irq != 0});
         usec = params.select_poll;
     }
-    return {usec, g_spin_ratio.load(std::memory_order_relaxed)};
+    return {usec, g_spin_ratio.load(std::memory_order_relaxed), g_skip_os.load(std::memory_order_relaxed),
+            g_yield.load(std::memory_order_relaxed), g_interrupts.load(std::memory_order_relaxed)};
 }
 
 void set_spin_policy(SpinPolicy policy) noexcept {
     g_spin_ratio.store(policy.os_ratio, std::memory_order_relaxed);
+    g_skip_os.store(policy.skip_os, std::memory_order_relaxed);
+    g_yield.store(policy.yield, std::memory_order_relaxed);
+    g_interrupts.store(policy.interrupts, std::memory_order_relaxed);
     g_spin_usec.store(policy.usec, std::memory_order_release);
+}
+
+short events_of_former(int fd, short events) noexcept {
+    pollfd asked{fd, static_cast<short>(events | POLLOUT), 0};
+    timespec now = kNow;
+    if (os::raw_syscall(SYS_ppoll, &asked, 1, &now, nullptr, 8) <= 0) return 0;
+    if ((asked.revents & (POLLNVAL | POLLERR)) == 0 &&
+        (asked.revents & (POLLHUP | POLLOUT)) == (POLLHUP | POLLOUT))
+        return 0;
+    return static_cast<short>(asked.revents & (events | POLLERR | POLLHUP | POLLNVAL));
+}
+
+bool skip_kernel(unsigned& skipped) noexcept {
+    const std::int64_t every = spin_policy().skip_os;
+    if (every <= 1 || ++skipped >= every) {
+        skipped = 0;
+        return false;
+    }
+    return true;
 }
 
 bool Deadline::set(const timespec* timeout) noexcept {
@@ -178,6 +204,7 @@ int Wait::spin(const Deadline& deadline, const Signals& signals, const sigset_t*
         return usec > kEver / per_usec / 2 ? kEver / 2 : usec * per_usec;
     };
     std::uint64_t start = clock::ticks(), clock_at = ticks_left();
+    PollTime time;
     over = true;
     for (std::uint64_t round = 1;; round++) {
         bool ours = poll_rings();
@@ -196,7 +223,8 @@ int Wait::spin(const Deadline& deadline, const Signals& signals, const sigset_t*
         }
         if (spent >= spin_ticks) break;
         if (round % kOffloadCheck == 0 && !sources_.offloaded()) break;
-        spin_wait(round);
+        time.round();
+        policy.yield ? yield_core() : spin_wait(round);
     }
     over = false;
     return 0;
@@ -214,7 +242,7 @@ int Wait::sleep_once(const Deadline& deadline, Signals& signals) {
     sockets::Waiter* waiter = sockets::Waiter::mine();
     if (waiter != nullptr) waiter->clear();
     sources_.refresh(true);
-    Arming arming(sources_, waiter);
+    Arming arming(sources_, waiter, spin_policy().interrupts);
     arming.arm();
     if (sources_.stale()) return 0;
     if (empty_rings()) return 0;
@@ -227,7 +255,9 @@ int Wait::sleep_once(const Deadline& deadline, Signals& signals) {
         left = to_timespec(ns);
         limit = &left;
     }
-    return sleep(arming.fds(), limit, signals.sleeping());
+    int error = sleep(arming.fds(), limit, signals.sleeping());
+    if (error == 0) sources_.woken();
+    return error;
 }
 
 }  // namespace vma::iomux

@@ -10,10 +10,13 @@
 
 namespace vma::iomux {
 
-// VMA_SELECT_POLL and VMA_SELECT_POLL_OS_RATIO. Set at run time only by tests.
+// VMA_SELECT_*. Set at run time only by tests.
 struct SpinPolicy {
     std::int64_t usec;      // how long to poll the rings before sleeping; -1 for ever
     std::int64_t os_ratio;  // look at the kernel once in this many rounds; 0: not while spinning
+    std::int64_t skip_os = 1;  // see skip_kernel()
+    bool yield = false;        // offer the core in each round
+    bool interrupts = true;    // sleep until the rings notify; false: in slices
 };
 SpinPolicy spin_policy() noexcept;
 void set_spin_policy(SpinPolicy policy) noexcept;
@@ -74,5 +77,19 @@ inline int finish(int result, int saved) noexcept {
 }
 
 inline constexpr timespec kNow{0, 0};
+
+// For a call that has found something on our side and watches nothing but our sockets, for reading: may it leave out the
+// kernel's side of them this time (VMA_SELECT_SKIP_OS)? `skipped` counts such calls in a row.
+bool skip_kernel(unsigned& skipped) noexcept;
+// What the kernel's side of such a socket is asked for.
+constexpr bool only_reads(std::uint32_t events) noexcept {
+    return (events & 0xffff & ~static_cast<std::uint32_t>(EPOLLIN | EPOLLRDNORM | EPOLLRDBAND | EPOLLPRI | EPOLLRDHUP | EPOLLERR |
+                                                          EPOLLHUP)) == 0;
+}
+
+// Of a number that was a socket of ours when the call began and is not any more: what the kernel says of it,
+// as POLL* bits, POLLNVAL when it is closed. Between our forgetting it and the kernel's close the number is
+// still the shadow, an unconnected TCP socket, of which nothing is said.
+short events_of_former(int fd, short events) noexcept;
 
 }  // namespace vma::iomux

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "libvma/iomux/iomux.h"
 #include "libvma/preload/guard.h"
 
 namespace vma::preload {
@@ -37,7 +38,10 @@ inline void release_passed_fds(const msghdr& msg) noexcept {
 }
 
 inline void check_received_fds(const msghdr& msg) noexcept {
-    for_each_passed_fd(msg, [](int fd) { fresh(fd); });
+    for_each_passed_fd(msg, [](int fd) {
+        fresh(fd);
+        iomux::received(fd);
+    });
 }
 
 }  // namespace vma::preload

@@ -2,6 +2,7 @@
 #include "libvma/ring/ring.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -10,6 +11,7 @@
 #include <cstring>
 
 #include "libvma/net/checksum.h"
+#include "libvma/os/raw_syscall.h"
 #include "libvma/ring/buffer_memory.h"
 #include "libvma/ring/tx_flusher.h"
 #include "libvma/runtime/clock.h"
@@ -74,7 +76,7 @@ Result<std::unique_ptr<Ring>> Ring::create(std::unique_ptr<verbs::Device> device
 }
 
 Ring::Ring(std::unique_ptr<verbs::Device> device, const RingConfig& config)
-    : device_(std::move(device)), config_(config) {}
+    : device_(std::move(device)), config_(config), moderation_(config.moderation) {}
 
 Result<void> Ring::start() {
     const verbs::DeviceAttr& attr = device_->attr();
@@ -213,8 +215,35 @@ unsigned Ring::poll() noexcept {
         taken = poll_locked();
         n += taken;
     } while (taken == wc_.size() && n < kMaxBatches * wc_.size());
+    if (n != 0) frames_.store(frames_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
     rx_unlock();
     return n;
+}
+
+unsigned Ring::woken() noexcept {
+    moderation_lock_.lock();
+    const std::uint64_t hold = moderation_.hold_ns();
+    moderation_lock_.unlock();
+    if (hold != 0) {
+        pollfd channel{channel_->fd, POLLIN, 0};
+        timespec now{0, 0}, pause{0, static_cast<long>(hold)};
+        if (os::raw_syscall(SYS_ppoll, &channel, 1, &now, nullptr, 8) == 1) os::raw_syscall(SYS_nanosleep, &pause, nullptr);
+    }
+    const unsigned n = poll();
+    if (n == 0) return 0;
+    const std::uint64_t now = clock::monotonic_ns();
+    moderation_lock_.lock();
+    moderation_.interrupt(frames_.load(std::memory_order_relaxed), now);
+    moderation_lock_.unlock();
+    return n;
+}
+
+ModerationCounters Ring::moderation_counters() noexcept {
+    moderation_lock_.lock();
+    ModerationCounters c{arms_.load(std::memory_order_relaxed), moderation_.received(), frames_.load(std::memory_order_relaxed),
+                         moderation_.count(), moderation_.period_usec()};
+    moderation_lock_.unlock();
+    return c;
 }
 
 void Ring::rx_unlock() noexcept {
@@ -504,7 +533,10 @@ void Ring::icmp_error(const verbs::FlowSpec& spec, const IcmpError& error) noexc
     for (auto& sink : it->second->sinks) sink.first->icmp_error(*this, error);
 }
 
-void Ring::arm() noexcept { ibv_req_notify_cq(recv_cq_, 0); }
+void Ring::arm() noexcept {
+    arms_.fetch_add(1, std::memory_order_relaxed);
+    ibv_req_notify_cq(recv_cq_, 0);
+}
 
 // ---- send ----
 

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "libvma/net/frame.h"
+#include "libvma/ring/moderation.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/verbs/device.h"
 
@@ -115,6 +116,7 @@ struct RingConfig {
     std::uint32_t post_batch = 64;   // receives posted at a time
     std::uint32_t max_rx_buffers = 200000;
     bool huge_pages = true;
+    ModerationConfig moderation = {};
 };
 
 class Ring {
@@ -158,6 +160,10 @@ class Ring {
     static void want_timestamps(bool on) noexcept { timestamps_.fetch_add(on ? 1 : -1, std::memory_order_relaxed); }
     // Sleep: arm(), poll() once more, then wait for channel_fd() to be readable.
     void arm() noexcept;
+    // After such a sleep, in place of the first poll(): counts, waits for more frames if wake-ups are to be moderated, and
+    // polls. Takes up to VMA_CQ_AIM_MAX_PERIOD_USEC.
+    unsigned woken() noexcept;
+    ModerationCounters moderation_counters() noexcept;
     int channel_fd() const noexcept { return channel_->fd; }
     bool rx_owned_by_me() const noexcept { return rx_lock_.owned_by_me(); }
 
@@ -289,6 +295,9 @@ class Ring {
     std::vector<FrameSink*> idle_;      // who wants idle()
     std::uint64_t idle_due_ = 0;        // ticks
     std::atomic<std::uint32_t> polls_{0};
+    std::atomic<std::uint64_t> frames_{0}, arms_{0};
+    Lock moderation_lock_;              // a leaf
+    Moderation moderation_;
     Lock doomed_lock_;                  // a leaf
     std::vector<std::pair<verbs::FlowSpec, FrameSink*>> doomed_;  // detach_soon(), not done yet
     std::atomic<bool> any_doomed_{false};

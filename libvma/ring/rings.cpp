@@ -4,12 +4,15 @@
 #include <fmt/format.h>
 #include <fnmatch.h>
 
+#include <algorithm>
 #include <iterator>
 #include <string_view>
 
 #include "libvma/config/params.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/log.h"
+#include "libvma/runtime/runtime.h"
+#include "libvma/runtime/spin.h"
 #include "libvma/verbs/xdp/xdp_device.h"
 
 namespace vma::ring {
@@ -108,10 +111,22 @@ Result<std::unique_ptr<Ring>> Rings::open(const net::Link& link) {
     ring.post_batch = static_cast<std::uint32_t>(p.rx_wre_batching);
     ring.max_rx_buffers = static_cast<std::uint32_t>(p.rx_bufs);
     ring.huge_pages = p.mem_alloc_type != 0;
-    return Ring::create(std::move(*device), ring);
+    ring.moderation = {p.cq_moderation_enable != 0,
+                       static_cast<std::uint32_t>(std::min(p.cq_moderation_count, p.rx_wre / 2)),
+                       static_cast<std::uint32_t>(p.cq_moderation_period_usec),
+                       static_cast<std::uint32_t>(std::min(p.cq_aim_max_count, p.rx_wre / 2)),
+                       static_cast<std::uint32_t>(p.cq_aim_max_period_usec),
+                       static_cast<std::uint32_t>(p.cq_aim_interval_msec),
+                       static_cast<std::uint32_t>(p.cq_aim_interrupts_rate)};
+    auto made = Ring::create(std::move(*device), ring);
+    // Rings are never destroyed while the process lives.
+    if (made && p.internal_thread_arm_cq != 0)
+        runtime::watch((*made)->channel_fd(), [r = made->get()] { r->poll(); });
+    return made;
 }
 
 void Rings::log_counters() {
+    if (PollTime::enabled()) log::info("polling took {} % of the process's time", PollTime::per_cent());
     if (!log::enabled(log::Level::debug)) return;
     for (auto& [ifindex, slot] : slots_) {
         if (slot.ring == nullptr) continue;
@@ -131,6 +146,11 @@ void Rings::log_counters() {
         add("rx_error", c.rx_error);
         add("tx_no_buffer", c.tx_no_buffer);
         add("rx_device", slot.ring->device().rx_device_drops());
+        const ModerationCounters m = slot.ring->moderation_counters();
+        add("interrupts_requested", m.requested);
+        add("interrupts_received", m.received);
+        add("moderation_count", m.count);
+        add("moderation_period_usec", m.period_usec);
         for (std::size_t i = 0; i < c.rx_bad.size(); i++)
             add(net::drop_name(static_cast<net::Drop>(i)), c.rx_bad[i]);
         log::debug("counters of {}:{}", slot.ring->attr().name, std::string_view(text.data(), text.size()));

@@ -12,6 +12,7 @@
 #include "libvma/runtime/internal_thread.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -28,6 +29,7 @@
 
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
+#include "libvma/runtime/cpus.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/leader.h"
 #include "libvma/runtime/lock.h"
@@ -70,6 +72,7 @@ struct State {
     State* forgotten = nullptr;  // an older one, in a child of a child
 };
 
+std::atomic<const InternalThreadSettings*> g_settings{nullptr};  // never freed: the thread outlives exit()
 std::atomic<State*> g_state{nullptr};
 State* g_forgotten = nullptr;  // of the process this one was forked from
 std::atomic<void (*)(std::uint64_t)> g_on_error{nullptr};
@@ -147,6 +150,36 @@ void run_errors(State& s) noexcept {
     }
 }
 
+// To the next multiple of the resolution.
+std::uint64_t round_up(std::uint64_t ns) noexcept {
+    const InternalThreadSettings* settings = g_settings.load(std::memory_order_acquire);
+    const std::uint64_t step = (settings != nullptr ? settings->resolution_msec : 1) * std::uint64_t{1'000'000};
+    return (ns + step - 1) / step * step;
+}
+
+void move_to_cpuset(const std::string& directory) noexcept {
+    // Threads move alone in version 1's "tasks" and in a threaded cgroup of version 2.
+    for (const char* file : {"/tasks", "/cgroup.threads"}) {
+        long fd = os::raw_syscall(SYS_openat, AT_FDCWD, (directory + file).c_str(), O_WRONLY | O_CLOEXEC, 0);
+        if (fd < 0) continue;
+        const std::string id = std::to_string(os::raw_syscall(SYS_gettid));
+        const long written = os::raw_syscall(SYS_write, fd, id.data(), id.size());
+        os::raw_syscall(SYS_close, fd);
+        if (written == static_cast<long>(id.size())) return;
+    }
+    log::warn("the internal thread cannot move into the cpuset {} (VMA_INTERNAL_THREAD_CPUSET)", directory);
+}
+
+void settle_down() noexcept {
+    const InternalThreadSettings* settings = g_settings.load(std::memory_order_acquire);
+    if (settings == nullptr) return;
+    if (!settings->cpuset.empty()) guarded([&] { move_to_cpuset(settings->cpuset); });
+    cpu_set_t cpus;
+    if (settings->affinity != "-1" && parse_cpus(settings->affinity, cpus) &&
+        os::raw_syscall(SYS_sched_setaffinity, 0, sizeof cpus, &cpus) < 0)
+        log::warn("the internal thread cannot run on processors {} (VMA_INTERNAL_THREAD_AFFINITY)", settings->affinity);
+}
+
 // Calls what is due; returns milliseconds to the next one, -1 for none.
 int run_ticks(State& s) noexcept {
     for (;;) {
@@ -162,7 +195,7 @@ int run_ticks(State& s) noexcept {
                     std::max(tick.due_ns + tick.period_ns, now + 1);  // late ones are not made up for
                 break;
             }
-            next = std::min(next, tick.due_ns);
+            next = std::min(next, round_up(tick.due_ns));
         }
         s.lock.unlock();
         if (call == nullptr) {
@@ -181,6 +214,7 @@ int run_ticks(State& s) noexcept {
 void* loop(void*) noexcept {
     t_internal = true;
     pthread_setname_np(pthread_self(), "vma");
+    settle_down();
     State& s = state();
     int look_msec = kLookMsec;
     std::uint64_t look_ns = 0;
@@ -333,6 +367,10 @@ void watch_errors(int fd, std::uint64_t token) noexcept {
     if (error != 0)
         log::debug("internal thread: cannot watch descriptor {} for errors ({})", fd,
                    strerrordesc_np(static_cast<int>(-error)));
+}
+
+void set_internal_thread(InternalThreadSettings settings) {
+    g_settings.store(new InternalThreadSettings(std::move(settings)), std::memory_order_release);
 }
 
 void on_error(void (*handler)(std::uint64_t token)) noexcept {

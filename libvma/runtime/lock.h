@@ -5,6 +5,11 @@
 // as many busy threads as cores an unbounded spin would stall for a scheduler tick. So a waiter sleeps after
 // kSpins tries. The owner is known because a signal handler may interrupt a holder and call into the library again:
 // try_lock and owned_by_me let that call go to the kernel instead of waiting for itself.
+//
+// VMA_THREAD_MODE chooses how a waiter waits (LockMode). In mode `single` the lock costs the program's one thread no atomic
+// operation: that thread stores its number and looks whether somebody else is there. All others, of which there should be
+// only the library's own, claim the lock in a second word and then have the kernel order the two accesses (membarrier(2)),
+// which costs them some microseconds. So the lock is right with any number of threads; it is only fast for one.
 #pragma once
 
 #include <atomic>
@@ -28,13 +33,27 @@ inline void cpu_relax() noexcept {
 #endif
 }
 
+enum class LockMode : int {
+    single = 0,  // for one thread
+    spin = 1,    // spins briefly, then sleeps
+    mutex = 2,   // sleeps
+    yield = 3,   // spins, and offers the core in between
+};
+
 class Lock {
   public:
     Lock() = default;
     Lock(const Lock&) = delete;
     Lock& operator=(const Lock&) = delete;
 
+    // For all locks of the process. Called once, before there is a second thread; for `single` by the thread that is it.
+    // Without membarrier(2) `single` is taken as `spin`.
+    static void set_mode(LockMode mode) noexcept;
+    // In a forked child: its one thread takes the place of the parent's.
+    static void reset_in_child() noexcept;
+
     bool try_lock() noexcept {
+        if (__builtin_expect(favourite_ != 0, 0)) return single_try_lock();
         std::uint32_t expected = 0;
         return word_.compare_exchange_strong(expected, thread_number(), std::memory_order_acquire,
                                              std::memory_order_relaxed);
@@ -43,12 +62,14 @@ class Lock {
         if (!try_lock()) lock_slow();
     }
     void unlock() noexcept {
+        if (__builtin_expect(favourite_ != 0, 0)) return single_unlock();
         if (word_.exchange(0, std::memory_order_release) & kWaiters) wake();
     }
     // One load, and the owner is part of the word that the lock is: so the answer is right at any instruction a signal
     // handler may interrupt.
     bool owned_by_me() const noexcept {
-        return (word_.load(std::memory_order_relaxed) & ~kWaiters) == thread_number();
+        return (word_.load(std::memory_order_relaxed) & ~kWaiters) == thread_number() ||
+               (__builtin_expect(favourite_ != 0, 0) && other_.load(std::memory_order_relaxed) == thread_number());
     }
 
   private:
@@ -57,7 +78,28 @@ class Lock {
     void lock_slow() noexcept;
     void wake() noexcept;
 
+    // Mode `single`. word_ is the favourite thread's, other_ everybody else's.
+    bool single_try_lock() noexcept {
+        const std::uint32_t me = thread_number();
+        if (me != favourite_) return others_try_lock(me);
+        if (word_.load(std::memory_order_relaxed) == me) return false;  // in a handler that interrupted the holder
+        word_.store(me, std::memory_order_relaxed);
+        // Against a thread that claims other_: its membarrier is a full barrier in this thread, too, here or elsewhere.
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+        if (__builtin_expect(other_.load(std::memory_order_acquire) == 0, 1)) return true;
+        word_.store(0, std::memory_order_release);
+        return false;
+    }
+    void single_unlock() noexcept {
+        (thread_number() == favourite_ ? word_ : other_).store(0, std::memory_order_release);
+    }
+    bool others_try_lock(std::uint32_t me) noexcept;
+
+    static inline std::uint32_t favourite_ = 0;  // thread_number() of the one thread; 0: another mode
+    static inline LockMode mode_ = LockMode::spin;
+
     std::atomic<std::uint32_t> word_{0};  // the owner's thread_number(), with kWaiters when somebody sleeps; 0: free
+    std::atomic<std::uint32_t> other_{0};
 };
 
 }  // namespace vma

@@ -95,6 +95,7 @@ void run_fork_child() noexcept {
     t_vfork_depth = 0;
     new (&g_hook_lock) Lock();  // another thread of the parent may have held it
     // Hooks may open descriptors of their own, so the parent's go first.
+    Lock::reset_in_child();
     InternalFd::close_all_in_child();
     internal_thread::forget_in_child();
     log::after_fork_in_child();

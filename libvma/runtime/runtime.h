@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 namespace vma::runtime {
 
@@ -18,6 +19,14 @@ bool in_foreign_process() noexcept;  // one getpid(); true in a vforked child
 bool in_vfork_child() noexcept;
 void enter_vfork() noexcept;
 void leave_vfork() noexcept;
+
+// Of the internal thread, before it starts. affinity: see cpus.h, "-1" for none; cpuset: a directory, or empty; periodic work
+// shares wake-ups within resolution_msec.
+struct InternalThreadSettings {
+    std::string affinity = "-1", cpuset;
+    unsigned resolution_msec = 1;
+};
+void set_internal_thread(InternalThreadSettings settings);
 
 // Registers functions run around fork(), in the order given (prepare: reverse order). Held locks: take them
 // in prepare, release them in parent; in the child make them new. At most 16 registrations, before the first

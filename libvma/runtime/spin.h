@@ -7,20 +7,57 @@
 // nothing when nobody wants it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/clock.h"
 #include "libvma/runtime/lock.h"
 
 namespace vma {
+
+inline void yield_core() noexcept { os::raw_syscall(SYS_sched_yield); }
 
 // `round` counts the loop's polls in vain, from 1.
 inline void spin_wait(std::uint64_t round) noexcept {
     constexpr std::uint64_t kIdleAfter = 2048, kYieldEvery = 512;  // about 60 us and 15 us
     if (round >= kIdleAfter && round % kYieldEvery == 0)
-        os::raw_syscall(SYS_sched_yield);
+        yield_core();
     else
         cpu_relax();
 }
+
+// VMA_CPU_USAGE_STATS: how long threads polled, in loops that had found nothing yet. One of these in each loop.
+class PollTime {
+  public:
+    static void enable() noexcept {
+        began_ = clock::ticks();
+        enabled_ = true;
+    }
+    static bool enabled() noexcept { return enabled_; }
+    // Of the time since enable(), of one thread; more than 100 where several poll.
+    static unsigned per_cent() noexcept {
+        const std::uint64_t all = clock::ticks() - began_;
+        return all == 0 ? 0 : static_cast<unsigned>(total_.load(std::memory_order_relaxed) * 100 / all);
+    }
+
+    ~PollTime() { stop(); }
+    // A poll in vain.
+    void round() noexcept {
+        if (__builtin_expect(enabled_, 0) && since_ == 0) since_ = clock::ticks();
+    }
+    // Before sleeping.
+    void stop() noexcept {
+        if (__builtin_expect(since_ == 0, 1)) return;
+        total_.fetch_add(clock::ticks() - since_, std::memory_order_relaxed);
+        since_ = 0;
+    }
+
+  private:
+    static inline bool enabled_ = false;
+    static inline std::uint64_t began_ = 0;
+    static inline std::atomic<std::uint64_t> total_{0};
+    std::uint64_t since_ = 0;
+};
 
 }  // namespace vma

@@ -8,9 +8,17 @@
 // Order of locks: the owner's lock, then the socket's, then whatever leaf lock a hook takes.
 #pragma once
 
+#include <sys/epoll.h>
+
 #include <cstdint>
 
 namespace vma::sockets {
+
+// What the kernel's sockets say when data or room has come (sock_def_readable, sk_stream_write_space).
+// Whoever asked for one of these bits is woken, and an edge then shows all that is true: so data makes an
+// edge for who asked for EPOLLPRI.
+inline constexpr std::uint32_t kWakeIn = EPOLLIN | EPOLLPRI | EPOLLRDNORM | EPOLLRDBAND;
+inline constexpr std::uint32_t kWakeOut = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
 
 class ReadyHook {
   public:
@@ -19,10 +27,9 @@ class ReadyHook {
     ReadyHook& operator=(const ReadyHook&) = delete;
 
     // The socket's events may have changed, and the change is visible already. `events`: what this wake-up is for, as
-    // EPOLL* bits, like the key of the kernel's wake-ups (EPOLLIN | EPOLLRDNORM for data, EPOLLOUT | EPOLLWRNORM for
-    // room; with EPOLLERR, EPOLLHUP, EPOLLRDHUP where these became true); 0: something else: readiness(), rings(),
-    // the last descriptor was closed. Called with the socket's lock held, in any thread, also in signal handlers: takes
-    // leaf locks at most, never calls the socket.
+    // EPOLL* bits, like the key of the kernel's wake-ups (kWakeIn for data, kWakeOut for room; with EPOLLERR, EPOLLHUP,
+    // EPOLLRDHUP where these became true); 0: something else: readiness(), rings(), the last descriptor was closed. Called
+    // with the socket's lock held, in any thread, also in signal handlers: takes leaf locks at most, never calls the socket.
     virtual void wake(std::uint32_t events) noexcept = 0;
 
   protected:

@@ -12,7 +12,7 @@
 namespace vma::sockets {
 namespace {
 
-constexpr std::uint32_t kIn = EPOLLIN | EPOLLRDNORM, kOut = EPOLLOUT | EPOLLWRNORM;
+constexpr std::uint32_t kIn = EPOLLIN | EPOLLRDNORM;
 constexpr std::uint64_t kSliceNs = 1'000'000;  // sleep of a thread that nobody may wake
 
 constinit thread_local const tcp::Connection* t_inside = nullptr;
@@ -56,13 +56,13 @@ void TcpSocket::changed() noexcept {
     waiters_lock_.lock();
     if (c != nullptr) {
         const std::uint32_t in = c->edges(EPOLLIN), out = c->edges(EPOLLOUT), now = c->events();
-        if (in != in_edges_told_) events |= kIn;
-        if (out != out_edges_told_) events |= kOut;
+        if (in != in_edges_told_) events |= kWakeIn;
+        if (out != out_edges_told_) events |= kWakeOut;
         in_edges_told_ = in;
         out_edges_told_ = out;
         events |= now & (EPOLLERR | EPOLLHUP | EPOLLRDHUP | EPOLLPRI);
     } else {
-        events = kIn;  // a listener has somebody to accept
+        events = kWakeIn;  // a listener has somebody to accept
     }
     waiters_.signal_all();
     if (events != 0) hooks_.wake_all(events);
@@ -224,6 +224,11 @@ int TcpSocket::Sleep::run(std::uint64_t deadline, const sigset_t* mask) {
     const int r = os::ppoll(fds_, count_, timeout, mask);
     const int error = errno;
     errno = saved;
+    if (r > 0) {
+        ring::Ring* list[kMaxRings];
+        const unsigned count = std::min(socket_.rings(list, kMaxRings), kMaxRings);
+        for (unsigned i = 0; i < count; i++) list[i]->woken();
+    }
     if (r < 0 && error != EINTR) return error;
     // Handlers that were installed past our sigaction() are not counted; the first signal brings them behind ours.
     if (r < 0 && runtime::signals::adopt_new()) return EINTR;

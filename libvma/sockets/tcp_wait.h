@@ -39,6 +39,7 @@ class TcpSocket::Sleep {
 template <class F>
 int TcpSocket::wait(int fd, Waiting& w, F&& ready) {
     const std::int64_t limit = config::get().rx_poll;
+    PollTime time;
     for (;;) {
         progress();
         if (ready()) return 0;
@@ -48,9 +49,11 @@ int TcpSocket::wait(int fd, Waiting& w, F&& ready) {
         if (w.deadline != 0 && (w.spins & 63) == 0 && clock::monotonic_ns() >= w.deadline) return EAGAIN;
         if (limit < 0 || w.spins < static_cast<std::uint64_t>(limit)) {
             if ((w.spins & 1023) == 0) pthread_testcancel();
-            spin_wait(w.spins);
+            time.round();
+            config::get().rx_poll_yield != 0 ? yield_core() : spin_wait(w.spins);
             continue;
         }
+        time.stop();
         runtime::SignalHold hold;  // released last, so that a handler finds no lock or list of ours in use
         if (w.interrupted()) return EINTR;
         Sleep sleep(*this, fd);

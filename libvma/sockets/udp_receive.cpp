@@ -61,7 +61,7 @@ bool UdpSocket::deliver(ring::RxBuffer* b) noexcept {
     queued_.store(queued_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     arrivals_.store(arrivals_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     if (!waiters_.empty()) waiters_.signal_all();
-    hooks_.wake_all(EPOLLIN | EPOLLRDNORM);
+    hooks_.wake_all(kWakeIn);
     queue_lock_.unlock();
     return true;
 }
@@ -93,6 +93,17 @@ unsigned UdpSocket::progress() noexcept {
         n += taken;
     } while (taken != 0 && queued() == 0 && ++round < kMaxRounds);
     return n;
+}
+
+// VMA_RX_CQ_DRAIN_RATE_NSEC: one batch, although there is something queued.
+void UdpSocket::drain() noexcept {
+    static const std::uint64_t kTicks =
+        static_cast<std::uint64_t>(config::get().rx_cq_drain_rate_nsec) * clock::ticks_per_usec() / 1000;
+    const std::uint64_t now = clock::ticks();
+    if (now - drained_at_.load(std::memory_order_relaxed) < kTicks) return;
+    drained_at_.store(now, std::memory_order_relaxed);
+    const unsigned count = ring_count_.load(std::memory_order_acquire);
+    for (unsigned i = 0; i < count; i++) rings_[i].load(std::memory_order_relaxed)->poll();
 }
 
 void UdpSocket::flush() noexcept {
@@ -261,6 +272,7 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
     std::uint64_t deadline = 0, spins = 0;
     std::uint32_t interruptions = 0, restarts = 0;
     bool first = true, woken = false;
+    PollTime time;
     for (;;) {
         // Without rings the kernel's side is all there is. It is still waited for here and not in a blocking recv(),
         // because another thread's bind, connect or send may put rules in place meanwhile.
@@ -270,6 +282,8 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
             if (queued() == 0) {
                 flush();
                 progress();
+            } else if (params.rx_cq_drain_rate_nsec != 0) {
+                drain();
             }
             if (queued() != 0) {
                 if (peek) {
@@ -329,11 +343,14 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
             errno = EAGAIN;
             return -1;
         }
-        if (rings && (params.rx_poll < 0 || spins < static_cast<std::uint64_t>(params.rx_poll))) {
-            spin_wait(spins);
+        if (const std::int64_t limit = rings ? params.rx_poll : params.rx_poll_init;
+            limit < 0 || spins < static_cast<std::uint64_t>(limit)) {
+            time.round();
+            params.rx_poll_yield != 0 ? yield_core() : spin_wait(spins);
             continue;
         }
         {
+            time.stop();
             runtime::SignalHold hold;  // released last, so that a handler finds no lock or list of ours in use
             if (runtime::interruptions() == interruptions && (deadline == 0 || runtime::restarts() == restarts) &&
                 !sleep(fd, deadline, hold.original()))
@@ -379,6 +396,9 @@ bool UdpSocket::sleep(int fd, std::uint64_t deadline, const sigset_t* mask) {
     }
     int saved = errno;
     int r = os::ppoll(fds, n, timeout, mask);
+    if (r > 0)
+        for (unsigned i = 0; i < ring_count_.load(std::memory_order_acquire); i++)
+            rings_[i].load(std::memory_order_relaxed)->woken();
     if (r < 0 && errno != EINTR) return false;
     // Handlers that were installed past our sigaction() are not counted; the first signal brings them behind ours.
     if (r < 0 && runtime::signals::adopt_new()) {

@@ -118,6 +118,7 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     // Sleeps with signal mask `mask` until something may have come. True: look again; false: errno is set.
     bool sleep(int fd, std::uint64_t deadline_ns, const sigset_t* mask);
     bool kernel_side_due() noexcept;
+    void drain() noexcept;
     bool interrupted_library_code() const noexcept;
     bool kernel_receives(int flags) const noexcept;  // the call can go to the kernel as it is
     std::uint32_t queued() const noexcept { return queued_.load(std::memory_order_acquire); }
@@ -176,6 +177,7 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     std::atomic<std::uint32_t> os_polls_left_{0};
     std::atomic<std::uint32_t> kernel_sends_seen_{0};
     std::atomic<std::uint64_t> os_polled_at_{0};  // ticks of the last look at the kernel side
+    std::atomic<std::uint64_t> drained_at_{0};  // ticks, see drain()
 
     // send state
     Lock send_lock_;

@@ -25,7 +25,7 @@ std::atomic<std::size_t> g_count{0};
 std::atomic<bool> g_moved{false};
 
 constexpr int kMaxLooks = 64;  // at a ring that may never be empty
-constexpr std::uint32_t kInEvents = EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLPRI | EPOLLHUP | EPOLLERR;
+constexpr std::uint32_t kInEvents = EPOLLIN | EPOLLRDNORM | EPOLLRDBAND | EPOLLRDHUP | EPOLLPRI | EPOLLHUP | EPOLLERR;
 
 State state_of(const tcp_pcb& pcb) noexcept {
     switch (pcb.state) {
@@ -293,6 +293,9 @@ void Connection::settle() noexcept {
     if (pcb_ != nullptr) {
         const State now = state_of(*pcb_);
         if (now == State::time_wait && !in_time_wait_) enter_time_wait();
+        // "Wake up lingering close()" (tcp_rcv_state_process): another edge.
+        if (now == State::fin_wait2 && state_.load(std::memory_order_relaxed) == State::fin_wait1)
+            in_wake_++, out_wake_++;
         state_.store(now, std::memory_order_release);
     } else {
         state_.store(State::close, std::memory_order_release);
@@ -346,7 +349,7 @@ std::uint32_t Connection::compute_events() const noexcept {
 std::uint32_t Connection::edges(std::uint32_t interest) const noexcept {
     std::uint32_t n = 0;
     if (interest & kInEvents) n += in_edges_.load(std::memory_order_acquire);
-    if (interest & (EPOLLOUT | EPOLLWRNORM)) n += out_edges_.load(std::memory_order_acquire);
+    if (interest & (EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND)) n += out_edges_.load(std::memory_order_acquire);
     return n;
 }
 
@@ -725,10 +728,10 @@ int Connection::shutdown(int how) noexcept {
         in_lwip([&](lwip::Entry&) { tcp_abandon(pcb_, 0); });
         peer_closed_ = false;
     } else {
-        if (how != SHUT_WR) {
-            read_shut_ = true;
-            in_wake_++;
-        }
+        // The kernel's state_change: whoever waits is woken, whatever for.
+        in_wake_++;
+        out_wake_++;
+        if (how != SHUT_WR) read_shut_ = true;
         if (how != SHUT_RD && !write_shut_) {
             write_shut_ = true;
             in_lwip([&](lwip::Entry&) { tcp_shutdown(pcb_, 0, 1); });

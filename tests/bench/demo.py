@@ -7,7 +7,7 @@ So everything is measured in rounds, each round measures everything once, every 
 counts is the ratio inside a round. Beside the library stands what AF_XDP gives with nothing on top of it (xsk_raw), so
 it shows how much there was to gain.
 
-What is measured and what is aimed at stands in suite_udp.py and suite_tcp.py; both run in two network namespaces made
+What is measured and what is aimed at stands in suite_udp.py, suite_tcp.py and suite_mux.py; all run in two network namespaces made
 for this and joined by a veth pair (wire.py). A reading with libvma counts only if the kernel's own protocol counters
 stood still meanwhile (offload.py): a library that silently left the work to the kernel is an error here.
 """
@@ -21,15 +21,16 @@ import signal
 import subprocess
 import sys
 
+import suite_mux
 import suite_tcp
 import suite_udp
 from table import evaluate, table
 from wire import Failure, STOPPING, Wire
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SUITES = {"udp": suite_udp, "tcp": suite_tcp}
-ROUNDS = {"udp": 5, "tcp": 3}          # TCP has three times as many readings
-QUICK_ROUNDS = {"udp": 2, "tcp": 1}
+SUITES = {"udp": suite_udp, "tcp": suite_tcp, "mux": suite_mux}
+ROUNDS = {"udp": 5, "tcp": 3, "mux": 3}          # TCP has three times as many readings
+QUICK_ROUNDS = {"udp": 2, "tcp": 1, "mux": 1}
 
 
 def check_machine():
@@ -49,7 +50,7 @@ def find_programs(build):
     """(library, programs of tests/bench by name)."""
     library = os.path.join(build, "libvma", "libvma.so")
     programs = {name: os.path.join(build, "tests", "bench", name)
-                for name in ("xsk_raw", "conn_rate", "many_connections")}
+                for name in ("xsk_raw", "conn_rate", "many_connections", "watch_many")}
     for path in (library, *programs.values()):
         if not os.path.exists(path):
             raise Failure(f"{path} is missing: build first, or start this as ./demo")
@@ -84,10 +85,10 @@ def progress(text):
 def main():
     parser = argparse.ArgumentParser(prog="demo", description="Kernel and libvma side by side, on a veth pair.")
     parser.add_argument("--rounds", type=int,
-                        help="rounds, each measures everything once (default: 5 for UDP, 3 for TCP)")
+                        help="rounds, each measures everything once (default: 5 for UDP, else 3)")
     parser.add_argument("--seconds", type=int, help="length of one reading (default 2)")
     parser.add_argument("--quick", action="store_true",
-                        help="readings of 1 second, 2 rounds for UDP and 1 for TCP, unless told otherwise")
+                        help="readings of 1 second, 2 rounds for UDP, else 1, unless told otherwise")
     parser.add_argument("--only", choices=SUITES, help="measure only this")
     parser.add_argument("--json", metavar="FILE", help="write all readings and the table there")
     parser.add_argument("--build", default=os.path.join(REPOSITORY, "build-release"), help="build directory")

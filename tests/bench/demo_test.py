@@ -10,6 +10,7 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import offload  # noqa: E402
 import readings  # noqa: E402
+import suite_mux  # noqa: E402
 import suite_tcp  # noqa: E402
 import suite_udp  # noqa: E402
 import table  # noqa: E402
@@ -108,8 +109,8 @@ class Table(unittest.TestCase):
             self.assertLessEqual(set(suite.RAW_TARGETS), {row.key for row in suite.rows() if row.raw})
 
     def test_rows_compare_what_is_measured(self):
-        for suite in (suite_udp, suite_tcp):
-            names = set(suite.measurements(None, 1, {"xsk_raw": "", "conn_rate": "", "many_connections": ""}))
+        for suite in (suite_udp, suite_tcp, suite_mux):
+            names = set(suite.measurements(None, 1, dict.fromkeys(("xsk_raw", "conn_rate", "many_connections", "watch_many"), "")))
             used = {name for row in suite.rows() for name in (row.kernel, row.vma, row.raw) if name}
             self.assertEqual(used, names)
 

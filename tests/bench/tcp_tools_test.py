@@ -9,7 +9,7 @@ import wire as ground  # noqa: E402
 from offload import OffloadCheck  # noqa: E402
 from readings import parse_json  # noqa: E402
 
-CONN_RATE, MANY_CONNECTIONS = sys.argv.pop(1), sys.argv.pop(1)
+CONN_RATE, MANY_CONNECTIONS, WATCH_MANY = sys.argv.pop(1), sys.argv.pop(1), sys.argv.pop(1)
 PORT = "12000"
 
 
@@ -46,8 +46,14 @@ class TcpTools(unittest.TestCase):
         with self.assertRaises(ground.Failure):   # the kernel's segments are not taken for offloaded ones
             check.verify(700)
 
+    def test_watch_many(self):
+        result, served = self.converse(WATCH_MANY, "--connections", "300", "--calls", "200")
+        self.assertEqual((result["connections"], served), (300, 300))
+        for name in ("one_ready_ns", "many_ready_ns", "one_empty_ns", "many_empty_ns"):
+            self.assertGreater(result[name], 0)
+
     def test_errors_are_told(self):
-        for program in (CONN_RATE, MANY_CONNECTIONS):
+        for program in (CONN_RATE, MANY_CONNECTIONS, WATCH_MANY):
             with self.subTest(program), self.assertRaises(ground.Failure) as caught:
                 self.wire.inside("a", program, "client", ground.ADDRESS["b"], PORT)
             self.assertIn("Connection refused", str(caught.exception))

@@ -3,7 +3,10 @@
 
 #include <errno.h>
 #include <gtest/gtest.h>
+#include <time.h>
 
+#include <atomic>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -11,7 +14,24 @@ namespace {
 
 using vma::Lock;
 
-TEST(Lock, KnowsItsOwner) {
+using vma::LockMode;
+
+std::string mode_name(LockMode mode) {
+    constexpr const char* kNames[] = {"single", "spin", "mutex", "yield"};
+    return kNames[static_cast<int>(mode)];
+}
+
+// Each way of waiting (VMA_THREAD_MODE); the default afterwards.
+class LockModes : public ::testing::TestWithParam<LockMode> {
+  protected:
+    void SetUp() override { Lock::set_mode(GetParam()); }
+    void TearDown() override { Lock::set_mode(LockMode::spin); }
+};
+INSTANTIATE_TEST_SUITE_P(All, LockModes,
+                         ::testing::Values(LockMode::single, LockMode::spin, LockMode::mutex, LockMode::yield),
+                         [](const auto& info) { return mode_name(info.param); });
+
+TEST_P(LockModes, KnowsItsOwner) {
     Lock lock;
     EXPECT_FALSE(lock.owned_by_me());
     lock.lock();
@@ -28,7 +48,7 @@ TEST(Lock, KnowsItsOwner) {
     lock.unlock();
 }
 
-TEST(Lock, OwnedAfterWaiting) {
+TEST_P(LockModes, OwnedAfterWaiting) {
     Lock lock;
     lock.lock();
     std::thread waiter([&] {
@@ -46,7 +66,7 @@ TEST(Lock, OwnedAfterWaiting) {
     lock.unlock();
 }
 
-TEST(Lock, ExcludesUnderContention) {
+TEST_P(LockModes, ExcludesUnderContention) {
     Lock lock;
     long counter = 0;
     constexpr int kThreads = 8, kRounds = 20000;
@@ -65,6 +85,60 @@ TEST(Lock, ExcludesUnderContention) {
         });
     for (auto& thread : threads) thread.join();
     EXPECT_EQ(counter, long{kThreads} * kRounds);
+}
+
+// The favourite thread of mode `single` against others, in the order that would let both in without a barrier.
+TEST_P(LockModes, TheFirstThreadAndOthersExcludeEachOther) {
+    Lock lock;
+    std::atomic<bool> end{false};
+    std::atomic<int> inside{0};
+    bool together = false;
+    std::atomic<long> others{0};
+    std::thread other([&] {
+        while (!end) {
+            lock.lock();
+            if (inside.fetch_add(1) != 0) together = true;
+            others++;
+            inside.fetch_sub(1);
+            lock.unlock();
+        }
+    });
+    for (int i = 0; i < 300'000 || others < 100; i++) {
+        lock.lock();
+        if (inside.fetch_add(1, std::memory_order_relaxed) != 0) together = true;
+        inside.fetch_sub(1, std::memory_order_relaxed);
+        lock.unlock();
+    }
+    end = true;
+    other.join();
+    EXPECT_FALSE(together);
+}
+
+// What a waiter does meanwhile: it uses its core in one mode, and sleeps in others.
+TEST(LockWaiting, SleepsOrSpins) {
+    auto cpu_of_waiter = [](LockMode mode) {
+        Lock::set_mode(mode);
+        Lock lock;
+        lock.lock();
+        long used = 0;
+        std::thread waiter([&] {
+            lock.lock();
+            timespec t;
+            clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+            used = t.tv_sec * 1'000'000'000 + t.tv_nsec;
+            lock.unlock();
+        });
+        std::this_thread::sleep_for(std::chrono::milliseconds(60));
+        lock.unlock();
+        waiter.join();
+        Lock::set_mode(LockMode::spin);
+        return used;
+    };
+    const long spin = cpu_of_waiter(LockMode::spin), mutex = cpu_of_waiter(LockMode::mutex),
+               yield = cpu_of_waiter(LockMode::yield), single = cpu_of_waiter(LockMode::single);
+    EXPECT_GT(yield, 3 * spin);
+    EXPECT_GT(yield, 3 * mutex);
+    EXPECT_GT(single, 3 * mutex);
 }
 
 TEST(Lock, ThreadNumbersDiffer) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The parameters: each row of the table is read, checked and documented.
 #include "libvma/config/params.h"
+#include "libvma/runtime/cpus.h"
 
 #include <gmock/gmock.h>
 
@@ -84,7 +85,8 @@ TEST(Params, EveryNumberHasItsRange) {
 TEST(Params, EveryTextIsTaken) {
 #define VMA_PARAM_INT(member, env, def, min, max, doc)
 #define VMA_PARAM_STR(member, env, def, doc)                                          \
-    if (std::string(env) != "VMA_TRACELEVEL" && std::string(env) != "VMA_XDP_MODE") { \
+    if (std::string(env) != "VMA_TRACELEVEL" && std::string(env) != "VMA_XDP_MODE" && \
+        std::string(env) != "VMA_INTERNAL_THREAD_AFFINITY") {                         \
         EXPECT_EQ(read_with({{env, "some text"}}).params.member, "some text") << env; \
     }
 #include "libvma/config/params.def"
@@ -107,6 +109,37 @@ TEST(Params, NumbersAreTakenWhole) {
 }
 
 TEST(Params, ZeroPollsAreOne) { EXPECT_EQ(read_with({{"VMA_RX_POLL", "0"}}).params.rx_poll, 1); }
+
+TEST(Params, SomeFollowFromOthers) {
+    Params force = read_with({{"VMA_SELECT_POLL_OS_FORCE", "1"}}).params;
+    EXPECT_EQ(force.select_poll_os_ratio, 1);
+    EXPECT_EQ(force.select_skip_os, 1);
+    Params explicit_ratio = read_with({{"VMA_SELECT_POLL_OS_FORCE", "1"}, {"VMA_SELECT_POLL_OS_RATIO", "7"}}).params;
+    EXPECT_EQ(explicit_ratio.select_poll_os_ratio, 7);
+    EXPECT_EQ(explicit_ratio.select_skip_os, 1);
+    EXPECT_EQ(read_with({}).params.cq_moderation_enable, 1);
+    EXPECT_EQ(read_with({{"VMA_RX_POLL", "-1"}}).params.cq_moderation_enable, 0);
+    EXPECT_EQ(read_with({{"VMA_SELECT_POLL", "-1"}}).params.cq_moderation_enable, 0);
+    EXPECT_EQ(read_with({{"VMA_CQ_AIM_MAX_PERIOD_US", "77"}}).params.cq_aim_max_period_usec, 77);
+    EXPECT_EQ(read_with({{"VMA_INTERNAL_THREAD_CPUSSET", "/x"}}).params.internal_thread_cpuset, "/x");
+}
+
+TEST(Params, Processors) {
+    for (const char* good : {"-1", "0", "0x1", "0xff", "0,2-3", "1-1"})
+        EXPECT_EQ(read_with({{"VMA_INTERNAL_THREAD_AFFINITY", good}}).params.internal_thread_affinity, good);
+    for (const char* wrong : {"", "x", "0x", "0x0", "-2", "1,", "3-1", "99999", "0 1", "1-"}) {
+        Reading reading = read_with({{"VMA_INTERNAL_THREAD_AFFINITY", wrong}});
+        EXPECT_EQ(reading.params.internal_thread_affinity, "-1") << wrong;
+        EXPECT_EQ(reading.complaints.size(), 1u) << wrong;
+    }
+    cpu_set_t cpus;
+    ASSERT_TRUE(vma::parse_cpus("0,2-4", cpus));
+    EXPECT_EQ(CPU_COUNT(&cpus), 4);
+    EXPECT_TRUE(CPU_ISSET(3, &cpus) && !CPU_ISSET(1, &cpus));
+    ASSERT_TRUE(vma::parse_cpus("0x1A", cpus));
+    EXPECT_EQ(CPU_COUNT(&cpus), 3);
+    EXPECT_TRUE(CPU_ISSET(1, &cpus) && CPU_ISSET(3, &cpus) && CPU_ISSET(4, &cpus));
+}
 
 TEST(Params, OldNames) {
     Reading reading = read_with({{"VMA_RX_POLL_OS_RATIO", "7"}});

@@ -12,16 +12,19 @@ namespace {
 
 constexpr int kReport = 101;
 
-// Segments the kernel's TCP has received and sent in this namespace. "Tcp:" appears twice: names, values.
+// Segments and datagrams the kernel's TCP and UDP have received and sent in this namespace. Each name appears
+// twice: before the names of the values, and before the values.
 long kernel_segments() {
     FILE* f = fopen("/proc/net/snmp", "r");
     if (f == nullptr) return 0;
     char line[1024];
-    long in = 0, out = 0;
+    long sum = 0, in = 0, out = 0;
     while (fgets(line, sizeof line, f) != nullptr)
-        if (sscanf(line, "Tcp: %*d %*d %*d %*d %*d %*d %*d %*d %*d %ld %ld", &in, &out) == 2) break;
+        if (sscanf(line, "Tcp: %*d %*d %*d %*d %*d %*d %*d %*d %*d %ld %ld", &in, &out) == 2 ||
+            sscanf(line, "Udp: %ld %*d %*d %ld", &in, &out) == 2)
+            sum += in + out;
     fclose(f);
-    return in + out;
+    return sum;
 }
 
 }  // namespace

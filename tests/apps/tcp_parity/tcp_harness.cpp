@@ -221,7 +221,8 @@ void await_readable(int fd) { await_events(fd, POLLIN); }
 
 void await_bytes(int fd, int count) {
     int queued = -1;
-    if (!eventually("bytes", [&] { return ioctl(fd, FIONREAD, &queued) == 0 && queued >= count; }))
+    if (!eventually("bytes",
+                    [&] { return events(fd) >= 0 && ioctl(fd, FIONREAD, &queued) == 0 && queued >= count; }))
         say("only %d of %d", queued, count);
 }
 

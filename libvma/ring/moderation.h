@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Interrupt moderation: how long a thread that arriving frames have woken waits for more of them, so that a busy receiver
+// is woken some thousand times a second and not for every frame.
+//
+// A NIC holds back the notification of a CQ until there are `count` frames or the first is `period` old. AF_XDP has no such
+// thing: its socket is readable with the first frame, and what the kernel offers (napi_defer_hard_irqs, gro_flush_timeout)
+// belongs to the whole netdev, so it is done by the woken thread, in software, the same on every device.
+//
+// Adaptive: once an interval the rate of wake-ups is compared with the one aimed at. Below it nothing is held back, so
+// a wake-up costs no latency; above it, count and period are what would have led to the rate aimed at, within limits.
+#pragma once
+
+#include <cstdint>
+
+namespace vma::ring {
+
+struct ModerationConfig {
+    bool enabled = false;
+    std::uint32_t count = 0, period_usec = 0;          // fixed, where interval_msec is 0
+    std::uint32_t max_count = 0, max_period_usec = 0;  // of what is chosen
+    std::uint32_t interval_msec = 0;
+    std::uint32_t rate = 1;  // wake-ups a second to aim at
+};
+
+struct ModerationCounters {
+    std::uint64_t requested = 0, received = 0;  // times somebody armed the ring before sleeping, and was woken by frames
+    std::uint64_t frames = 0;                   // taken by the ring
+    std::uint32_t count = 0, period_usec = 0;   // at present
+};
+
+// Not thread-safe; time and frames come from outside.
+class Moderation {
+  public:
+    explicit Moderation(const ModerationConfig& config) noexcept : config_(config) {
+        if (!config.enabled || config.interval_msec != 0) return;
+        count_ = config.count;
+        period_usec_ = config.period_usec;
+    }
+
+    // A thread was woken at `now_ns`, when the ring had taken `frames` in all.
+    void interrupt(std::uint64_t frames, std::uint64_t now_ns) noexcept;
+    // How long a thread that is woken now is to wait.
+    std::uint64_t hold_ns() const noexcept;
+
+    std::uint32_t count() const noexcept { return count_; }
+    std::uint32_t period_usec() const noexcept { return period_usec_; }
+    std::uint64_t received() const noexcept { return received_; }
+
+  private:
+    void adapt(std::uint64_t frames_per_second, std::uint64_t interrupts_per_second) noexcept;
+
+    const ModerationConfig config_;
+    std::uint32_t count_ = 0, period_usec_ = 0;
+    std::uint64_t received_ = 0;
+    std::uint64_t frame_rate_ = 0;  // of the last interval
+    std::uint64_t since_ns_ = 0, frames_then_ = 0, received_then_ = 0;
+};
+
+}  // namespace vma::ring

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Sets of processors as users write them: a mask ("0x3") or a list ("0,2-4"), as taskset(1) takes them.
+#pragma once
+
+#include <sched.h>
+
+#include <string_view>
+
+namespace vma {
+
+// False: not such a text, or no processor in it.
+bool parse_cpus(std::string_view text, cpu_set_t& cpus) noexcept;
+
+}  // namespace vma

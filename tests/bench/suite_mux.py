@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Waiting: what epoll_wait costs among many sockets, select and epoll beside recv, sleeping and being woken."""
+import os
+import tempfile
+import time
+
+from offload import OffloadCheck
+from readings import parse_json, parse_ping_pong
+from suite_tcp import Pair
+from suite_udp import UDP_PORT
+from table import Row
+from wire import ADDRESS
+
+CONNECTIONS = 10_000
+CALLS = {"epoll": "e", "select": "s", "poll": "p"}   # sockperf -F; beside recvfrom: r
+ASLEEP = ["VMA_RX_POLL=0", "VMA_SELECT_POLL=0"]
+
+# What is aimed at: epoll_wait among 10,000 at most 1.3 times what it costs with one; latency by epoll and select at most 1.15 times
+# that by recvfrom; woken from sleep at most 1.1 times the kernel's time; less than one per cent of a processor when idle.
+AMONG_MANY = 1.3
+BESIDE_RECEIVE = 1 / 1.15
+WOKEN = 1 / 1.1
+IDLE = 1.0
+
+
+def watch_many(wire, program, vma=False):
+    pair = Pair(wire, vma, vma)
+    server = pair.serve(program, "server", ADDRESS["b"], pair.port)
+    result = parse_json(pair.ask(30, program, "client", ADDRESS["b"], pair.port, "--connections", str(CONNECTIONS)), "watch_many")
+    wire.interrupt(server)
+    return {"ready one": result["one_ready_ns"], "ready many": result["many_ready_ns"],
+            "ready": result["many_ready_ns"] / result["one_ready_ns"],
+            "empty": result["many_empty_ns"] / result["one_empty_ns"],
+            "trip": result["many_trip_us"]["p50"] / result["one_trip_us"]["p50"],
+            "offloaded": pair.check.offloaded(result["connections"])}
+
+
+def by_call(wire, seconds, call, client_vma=False, server_vma=False, environment=()):
+    """sockperf's ping-pong over UDP, 64 bytes; both sides wait with `call` (sockperf -F)."""
+    check = OffloadCheck(wire, ["a"] * client_vma + ["b"] * server_vma)
+    with tempfile.NamedTemporaryFile("w", suffix=".feed", encoding="ascii") as feed:
+        feed.write(f"U:{ADDRESS['b']}:{UDP_PORT}\n")
+        feed.flush()
+        options = ["-f", feed.name, "-F", call]
+        server = wire.start("b", "sockperf", "sr", *options, vma=server_vma, environment=environment)
+        wire.wait_bound(server, "udp", UDP_PORT)
+        client = wire.start("a", "sockperf", "pp", *options, "-t", str(seconds), "-m", "64", vma=client_vma,
+                            environment=environment)
+        result = parse_ping_pong(wire.finish(client, seconds))
+        wire.interrupt(server)
+    check.verify(result["messages"])
+    return {"p50": result["p50"], "p99": result["p99"]}
+
+
+def idle(wire, seconds, call):
+    """Per cent of a processor that a server uses which nobody asks."""
+    with tempfile.NamedTemporaryFile("w", suffix=".feed", encoding="ascii") as feed:
+        feed.write(f"U:{ADDRESS['b']}:{UDP_PORT}\n")
+        feed.flush()
+        server = wire.start("b", "sockperf", "sr", "-f", feed.name, "-F", call, vma=True, environment=ASLEEP)
+        wire.wait_until(lambda: wire.has_program("b"), "the library has attached its XDP program", server)
+        time.sleep(0.2)
+
+        def used():
+            with open(f"/proc/{server.pid}/stat", encoding="ascii") as file:
+                fields = file.read().rsplit(")", 1)[1].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        before, began = used(), time.monotonic()
+        time.sleep(seconds)
+        result = (used() - before) / (time.monotonic() - began) * 100
+        wire.interrupt(server)
+    return {"cpu": result}
+
+
+def measurements(wire, seconds, programs):
+    """Name -> function that measures it once."""
+    both = {"client_vma": True, "server_vma": True}
+    result = {"watch kernel": lambda: watch_many(wire, programs["watch_many"]),
+              "watch vma": lambda: watch_many(wire, programs["watch_many"], vma=True),
+              "vma receive": lambda: by_call(wire, seconds, "r", **both)}
+    for name, call in CALLS.items():
+        result["vma " + name] = lambda call=call: by_call(wire, seconds, call, **both)
+    for name, call in (("receive", "r"), ("epoll", "e")):
+        result["sleeping kernel " + name] = lambda call=call: by_call(wire, seconds, call)
+        result["sleeping vma " + name] = lambda call=call: by_call(wire, seconds, call, server_vma=True, environment=ASLEEP)
+        result["idle " + name] = lambda call=call: idle(wire, seconds, call)
+    return result
+
+
+def rows():
+    section = f"epoll_wait: {CONNECTIONS:,} TCP connections watched, one active, beside one watched"
+    for key, title in (("ready", "call that finds it / the same with one"), ("empty", "call that finds nothing / the same with one"),
+                       ("trip", "round trip / the same with one")):
+        yield Row("watch " + key, title, "watch kernel", "watch vma", key, less=True, limit=AMONG_MANY, section=section)
+        section = None
+    section = "UDP ping-pong under libvma, by recvfrom and by others, half of the round trip in us"
+    for name in CALLS:
+        yield Row("call " + name, f"recvfrom, {name}; p50", "vma receive", "vma " + name, "p50", less=True, target=BESIDE_RECEIVE,
+                  section=section)
+        section = None
+    section = "Woken from sleep, kernel peer, half of the round trip in us"
+    for name in ("receive", "epoll"):
+        yield Row("woken " + name, name + "; p50", "sleeping kernel " + name, "sleeping vma " + name, "p50", less=True, target=WOKEN,
+                  section=section)
+        section = None
+    section = "Idle, told not to poll: per cent of a processor"
+    for name in ("receive", "epoll"):
+        yield Row("idle " + name, name, "idle " + name, "idle " + name, "cpu", less=True, limit=IDLE, section=section)
+        section = None

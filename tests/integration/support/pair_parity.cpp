@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "support/pair_parity.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+#include <sstream>
+#include <stdexcept>
+#include <tuple>
+#include <utility>
+
+namespace testing_support {
+namespace {
+
+constexpr int kFirstPort = 10000, kLastPort = 32000, kPortsPerCase = 20;
+
+// The destinations that cannot be reached, see tests/apps/tcp_parity/tcp_harness.h.
+void prepare(const TwoHosts& hosts, Host host) {
+    auto sysctl = [&](const std::string& setting) {
+        tool({"ip", "netns", "exec", hosts.netns(host), "sysctl", "-qw", setting});
+    };
+    auto route = [&](std::vector<std::string> what) {
+        what.insert(what.begin(), {"route", "add"});
+        hosts.ip(host, what);
+    };
+    // A neighbour that does not answer is given up in 50 ms, not in 3 s.
+    for (const char* link : {"veth1", "veth2"}) {
+        sysctl(std::string("net.ipv4.neigh.") + link + ".mcast_solicit=1");
+        sysctl(std::string("net.ipv4.neigh.") + link + ".retrans_time_ms=50");
+    }
+    // Limits on the rate of ACKs would let one case change the next.
+    sysctl("net.ipv4.tcp_challenge_ack_limit=2147483647");
+    sysctl("net.ipv4.tcp_invalid_ratelimit=0");
+    sysctl("net.ipv4.tcp_fastopen=3");
+    sysctl("net.ipv4.ip_forward=1");
+    bool a = host == Host::a;
+    std::string gateway = TwoHosts::address(a ? Host::b : Host::a);
+    int mine = a ? 0 : 10, theirs = a ? 10 : 0;
+    auto network = [](int n) { return "198.19." + std::to_string(n) + ".0/24"; };
+    for (int n = 1; n <= 3; n++) route({network(mine + n), "via", gateway});
+    route({network(theirs + 1), "via", "198.18.2.99"});  // where nobody is
+    route({"prohibit", network(theirs + 2)});
+    route({"blackhole", network(theirs + 3)});
+    route({"unreachable", network(21)});
+    route({"prohibit", network(22)});
+    route({"blackhole", network(23)});
+}
+
+std::string difference(const std::string& kernel, const std::string& library) {
+    std::istringstream k(kernel), l(library);
+    std::string text, a, b, scenario;
+    int shown = 0;
+    for (int line = 1; shown < 12; line++) {
+        bool more_k = static_cast<bool>(std::getline(k, a)), more_l = static_cast<bool>(std::getline(l, b));
+        if (!more_k && !more_l) break;
+        if (!more_k) a = "(nothing)";
+        if (!more_l) b = "(nothing)";
+        if (a == b) {
+            if (a.starts_with("## ")) scenario = a + "\n";
+            continue;
+        }
+        text += std::exchange(scenario, "") + "line " + std::to_string(line) + "\n  kernel:  " + a +
+                "\n  library: " + b + "\n";
+        shown++;
+    }
+    return "transcripts differ\n" + text;
+}
+
+void compare_side(const char* role, const PairSide& kernel, const PairSide& library, bool has_library,
+                  bool offloaded) {
+    SCOPED_TRACE(role);
+    EXPECT_FALSE(library.exit.timed_out) << "the program hangs";
+    EXPECT_EQ(kernel.exit.code, library.exit.code);
+    if (kernel.exit.out != library.exit.out) ADD_FAILURE() << difference(kernel.exit.out, library.exit.out);
+    if (has_library && offloaded && kernel.kernel_segments > 0) {
+        EXPECT_LT(library.kernel_segments, kernel.kernel_segments) << "nothing was offloaded";
+    }
+    if (has_library && testing::Test::HasFailure()) {
+        std::string log = library.exit.err;
+        if (log.size() > 3000) log = log.substr(log.size() - 3000);
+        if (!log.empty()) std::cout << "log of the library:\n" << log << "\n";
+    }
+}
+
+}  // namespace
+
+std::vector<PairCase> pair_cases(const std::string& program) {
+    std::istringstream list(tool({app(program), "--list"}));
+    std::vector<PairCase> cases;
+    std::string theme, name, traffic;
+    while (list >> theme >> name >> traffic)
+        cases.push_back({program, theme, name, traffic != "kernel", traffic == "killed"});
+    std::sort(cases.begin(), cases.end(), [](const PairCase& a, const PairCase& b) {
+        return std::tie(a.theme, a.name) < std::tie(b.theme, b.name);
+    });
+    return cases;
+}
+
+void PairParity::SetUpTestSuite() {
+    try {
+        hosts_ = std::make_unique<TwoHosts>(Wire{.links = 2, .second_address = true});
+        for (Host host : {Host::a, Host::b}) prepare(*hosts_, host);
+    } catch (const std::exception& e) {
+        why_ = e.what();
+        hosts_.reset();
+    }
+}
+void PairParity::TearDownTestSuite() { hosts_.reset(); }
+
+PairOutcome PairParity::run(bool library_at_server, bool library_at_client,
+                            const std::vector<std::string>& environment) const {
+    static int serial = 0;
+    int port = kFirstPort + serial++ * kPortsPerCase % (kLastPort - kFirstPort);
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+        throw std::runtime_error("socketpair failed");
+    Fd ends[2] = {Fd(pair[0]), Fd(pair[1])};
+    Fd reports[2] = {Fd(memfd_create("report", MFD_CLOEXEC)), Fd(memfd_create("report", MFD_CLOEXEC))};
+    auto start = [&](int i, Host host, bool library, const char* role) {
+        RunOptions options{.preload = library,
+                           .env = library ? environment : std::vector<std::string>{},
+                           .fds = {{ends[i].get(), 100}, {reports[i].get(), 101}}};
+        return hosts_->run(
+            host,
+            {app(GetParam().program), GetParam().theme + "." + GetParam().name, role, std::to_string(port)},
+            options);
+    };
+    Process server = start(0, Host::a, library_at_server, "server");
+    Process client = start(1, Host::b, library_at_client, "client");
+    ends[0].reset();
+    ends[1].reset();
+    PairOutcome o;
+    o.server.exit = server.wait(limit_);
+    o.client.exit = client.wait(milliseconds(2000));
+    PairSide* sides[2] = {&o.server, &o.client};
+    for (int i = 0; i < 2; i++) {
+        char text[100] = {};
+        if (pread(reports[i].get(), text, sizeof text - 1, 0) > 0)
+            sscanf(text, "kernel-segments %ld", &sides[i]->kernel_segments);
+    }
+    return o;
+}
+
+void PairParity::compare(const std::string& what, const PairOutcome& kernel, const PairOutcome& library,
+                         bool at_server, bool at_client) {
+    SCOPED_TRACE(what);
+    compare_side("server", kernel.server, library.server, at_server, GetParam().offloaded);
+    compare_side("client", kernel.client, library.client, at_client, GetParam().offloaded);
+}
+
+void PairParity::expect_same_as_kernel(bool each_side) {
+    PairOutcome kernel = run(false, false);
+    std::string both = "server:\n" + kernel.server.exit.out + kernel.server.exit.err + "client:\n" +
+                       kernel.client.exit.out + kernel.client.exit.err;
+    ASSERT_FALSE(kernel.server.exit.timed_out || kernel.client.exit.timed_out)
+        << "the case hangs on the kernel\n"
+        << both;
+    ASSERT_EQ(kernel.server.exit.code, 0) << both;
+    ASSERT_EQ(kernel.client.exit.code, 0) << both;
+    if (getenv("PARITY_VERBOSE") != nullptr) std::cout << both;  // to see what a case does
+    if (const char* times = getenv("PARITY_KERNEL_ONLY")) {      // for checking that a case is deterministic
+        for (int i = 0; i < std::max(1, atoi(times)); i++)
+            compare("the kernel again", kernel, run(false, false), false, false);
+        return;
+    }
+    // A case that complains about its own ground would compare nothing.
+    EXPECT_EQ(both.find("never: "), std::string::npos) << both;
+    EXPECT_EQ(both.find("cannot "), std::string::npos) << both;
+    // Sanitizers look for errors in the library, and they are slow: each side once is enough for them.
+    each_side = each_side && *VMA_SANITIZERS == '\0';
+    if (each_side && !GetParam().server_is_killed)
+        compare("library at the server", kernel, run(true, false), true, false);
+    if (each_side || GetParam().server_is_killed)
+        compare("library at the client", kernel, run(false, true), false, true);
+    if (GetParam().server_is_killed) return;
+    for (const auto& environment : environments_) {
+        std::string what = "library on both sides";
+        for (const auto& setting : environment) what += " " + setting;
+        PairOutcome library = run(true, true, environment);
+        if (getenv("PARITY_VERBOSE") != nullptr)
+            std::cout << "with the library, server:\n" << library.server.exit.out;
+        compare(what, kernel, library, true, true);
+    }
+}
+
+}  // namespace testing_support
