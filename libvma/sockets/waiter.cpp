@@ -109,6 +109,7 @@ Waiter* Waiter::mine() noexcept {
 // Raw system calls: signal() and clear() may run in any thread and in a handler, must not touch errno, and must not be
 // places where a thread is cancelled.
 void Waiter::signal() noexcept {
+    if (this == t_mine) return;  // it is awake, and looks at its sockets after whatever it does here
     if (signalled_.exchange(true, std::memory_order_acq_rel)) return;
     std::uint64_t one = 1;
     os::raw_syscall(SYS_write, event_.get(), &one, sizeof one);

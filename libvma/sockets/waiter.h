@@ -18,7 +18,8 @@ class Waiter {
     static Waiter* mine() noexcept;
 
     int fd() const noexcept { return event_.get(); }
-    // Any thread. One system call for the first signal since clear(), none for further ones.
+    // Any thread; nothing happens in the waiter's own. One system call for the first signal since clear(), none for further
+    // ones.
     void signal() noexcept;
     // The owner, before it looks at its sockets for the last time.
     void clear() noexcept;

@@ -1165,15 +1165,23 @@ TEST(Waiter, SignalMakesItReadableOnce) {
     w->clear();
     EXPECT_FALSE(readable());
     errno = 4711;
-    w->signal();
-    w->signal();
+    auto by_another = [&](int times) {
+        std::thread([&] {
+            errno = 4712;
+            for (int i = 0; i < times; i++) w->signal();
+            EXPECT_EQ(errno, 4712);
+        }).join();
+    };
+    by_another(2);
     EXPECT_TRUE(readable());
     w->clear();
     EXPECT_EQ(errno, 4711);
     EXPECT_FALSE(readable());
-    w->signal();
+    by_another(1);
     EXPECT_TRUE(readable());
     w->clear();
+    w->signal();  // a thread that can do this is awake
+    EXPECT_FALSE(readable());
 }
 
 TEST(Waiter, ChildMakesItsOwn) {
