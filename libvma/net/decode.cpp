@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "libvma/net/decode.h"
 
+#include <linux/fib_rules.h>
 #include <linux/if.h>
 #include <linux/if_arp.h>
 #include <linux/if_link.h>
@@ -194,6 +195,12 @@ bool is_ipv4_route(nlmsghdr* message) {
     if (nlmsg_datalen(message) < static_cast<int>(sizeof(rtmsg))) return false;
     const auto* info = static_cast<const rtmsg*>(nlmsg_data(message));
     return info->rtm_family == AF_INET && !(info->rtm_flags & RTM_F_CLONED);
+}
+
+bool rule_looks_at_ports(nlmsghdr* message) {
+    nlattr* attributes[FRA_MAX + 1] = {};
+    if (nlmsg_parse(message, sizeof(fib_rule_hdr), attributes, FRA_MAX, nullptr) < 0) return true;
+    return attributes[FRA_IP_PROTO] != nullptr || attributes[FRA_SPORT_RANGE] != nullptr || attributes[FRA_DPORT_RANGE] != nullptr;
 }
 
 }  // namespace vma::net

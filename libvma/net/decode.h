@@ -35,5 +35,7 @@ bool decode_neighbour(nlmsghdr* message, NeighbourEntry& out);
 bool decode_route(nlmsghdr* message, Route& out);
 // Is this announcement (RTM_NEWROUTE, RTM_DELROUTE) about an IPv4 route?
 bool is_ipv4_route(nlmsghdr* message);
+// RTM_NEWRULE: does the policy rule select by protocol or port? True also for what cannot be read.
+bool rule_looks_at_ports(nlmsghdr* message);
 
 }  // namespace vma::net

@@ -9,17 +9,23 @@
 // the same state.
 #include "libvma/net/view.h"
 
+#include <linux/fib_rules.h>
 #include <linux/neighbour.h>
 #include <linux/rtnetlink.h>
 #include <netlink/msg.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <map>
 #include <unordered_map>
 
 #include "libvma/net/decode.h"
 #include "libvma/net/netlink.h"
+#include "libvma/os/calls.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/log.h"
@@ -102,11 +108,15 @@ class UseNeighbour {
 };
 static_assert(sizeof(UseNeighbour) == NLMSG_LENGTH(sizeof(ndmsg)) + RTA_LENGTH(sizeof(in_addr_t)));
 
+// An announcement says what changed, but not that the kernel has learned a path MTU.
+constexpr std::uint64_t kKnownForNs = 1'000'000'000;
+
 // What one process() found out; told to the listener when all tables are consistent again.
 struct Changes {
     bool any = false;  // moves the generation
     bool addresses = false;
     bool reread_addresses = false;
+    bool reread_rules = false;
     std::map<int, Link> links;
 };
 
@@ -169,6 +179,9 @@ class KernelView final : public View {
     int read_links(Links& out);
     int read_addresses(Addresses& out);
     int read_neighbours(Neighbours& out);
+    void read_rules();
+    Result<Route> ask_route(const RouteQuery& query);
+    bool nothing_announced() const noexcept;
 
     // Empties the queue of announcements. False when some were lost.
     bool take_announcements(Changes& changes);
@@ -184,6 +197,19 @@ class KernelView final : public View {
     bool reload_again_ = false;  // the last reload failed
 
     Lock query_lock_;
+    // Answers by everything of the question but ports, as long as these do not matter. A program that connects again and
+    // again asks the same.
+    struct KnownRoute {
+        RouteQuery query;
+        Route route;
+        std::uint32_t generation = 0;  // 0: empty
+        std::uint64_t asked_ns = 0;
+    };
+    KnownRoute* known_route(const RouteQuery& query) noexcept;
+    Lock route_lock_;
+    std::array<KnownRoute, 16> known_routes_;
+    std::atomic<bool> ports_matter_{true};  // a policy rule or multipath looks at them
+    std::atomic<bool> processing_{false};   // announcements were taken, the generation has not moved yet
     mutable Lock table_lock_;  // links and addresses
     Links links_;
     Addresses addresses_;
@@ -208,6 +234,7 @@ Result<void> KernelView::start() {
     if (int error = read_links(links_)) return fail(error, "netlink links");
     if (int error = read_addresses(addresses_)) return fail(error, "netlink addresses");
     if (int error = read_neighbours(neighbours_)) return fail(error, "netlink neighbours");
+    read_rules();
     return {};
 }
 
@@ -245,14 +272,38 @@ int KernelView::read_neighbours(Neighbours& out) {
         });
 }
 
+// Rules that are not understood, or cannot be read, may look at anything.
+void KernelView::read_rules() {
+    bool matter = false;
+    fib_rule_hdr header{};
+    header.family = AF_INET;
+    const int error = dumps_.dump(
+        RTM_GETRULE, &header, sizeof header, [&] { matter = false; },
+        [&](nlmsghdr* message) { matter |= message->nlmsg_type != RTM_NEWRULE || rule_looks_at_ports(message); });
+    int policy = 1;
+    int saved = errno;
+    if (FILE* file = fopen("/proc/sys/net/ipv4/fib_multipath_hash_policy", "re")) {
+        if (fscanf(file, "%d", &policy) != 1) policy = 1;
+        fclose(file);
+    }
+    errno = saved;
+    ports_matter_.store(matter || error != 0 || policy != 0, std::memory_order_release);
+}
+
 void KernelView::process() {
     if (Section::in_handler()) return;
+    processing_.store(true, std::memory_order_seq_cst);
+    struct Done {
+        std::atomic<bool>& flag;
+        ~Done() { flag.store(false, std::memory_order_release); }
+    } done{processing_};
     Changes changes;
     bool complete = take_announcements(changes);
     if (!complete || reload_again_)
         reload(changes);
     else if (changes.reread_addresses)
         replace_addresses(changes);
+    if (!complete || changes.reread_rules) read_rules();
     if (!changes.any) return;
     generation_.fetch_add(1, std::memory_order_acq_rel);
     if (listener_.link_changed)
@@ -301,6 +352,8 @@ void KernelView::apply(nlmsghdr* message, Changes& changes) {
             break;
         case RTM_NEWRULE:
         case RTM_DELRULE:
+            changes.any = changes.reread_rules = true;
+            break;
         case RTM_NEWNEXTHOP:
         case RTM_DELNEXTHOP:
             changes.any = true;
@@ -402,7 +455,45 @@ void KernelView::reload(Changes& changes) {
     neighbours_.swap(neighbours);
 }
 
+// Is what the tables and the generation say the state of the network now? The kernel queues an announcement before the
+// call that made the change returns.
+bool KernelView::nothing_announced() const noexcept {
+    if (processing_.load(std::memory_order_seq_cst)) return false;
+    char byte;
+    int saved = errno;
+    const bool nothing = os::recv(announcements_.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
+    errno = saved;
+    return nothing && !processing_.load(std::memory_order_seq_cst);
+}
+
+// Called with route_lock_ held.
+KernelView::KnownRoute* KernelView::known_route(const RouteQuery& q) noexcept {
+    std::uint64_t hash = (std::uint64_t{q.dst} << 32 | q.src) * 0x9e3779b97f4a7c15u;
+    return &known_routes_[hash >> 60];
+}
+
 Result<Route> KernelView::route(const RouteQuery& query) {
+    if (ports_matter_.load(std::memory_order_acquire)) return ask_route(query);
+    const std::uint32_t now = generation();
+    const std::uint64_t ns = clock::monotonic_ns();
+    RouteQuery question = query;
+    question.src_port = question.dst_port = 0;
+    {
+        Section section(route_lock_);
+        if (section.entered()) {
+            const KnownRoute* known = known_route(question);
+            if (known->generation == now && ns - known->asked_ns < kKnownForNs && known->query == question && nothing_announced())
+                return known->route;
+        }
+    }
+    auto answer = ask_route(query);
+    if (!answer) return answer;
+    Section section(route_lock_);
+    if (section.entered()) *known_route(question) = {question, *answer, now, ns};
+    return answer;
+}
+
+Result<Route> KernelView::ask_route(const RouteQuery& query) {
     Route answer;
     alignas(nlmsghdr) std::uint8_t buffer[4096];  // an answer is some hundred bytes
     nlmsghdr* message = nullptr;

@@ -2,9 +2,10 @@
 // The kernel's view of the network, over netlink (libnl): links, addresses, routes, neighbours.
 //
 // The kernel keeps owning all of it; this class asks and listens. Links, IPv4 addresses and neighbours are mirrored in
-// tables kept current by notifications, so looking one up costs no system call. A route is asked for each time
+// tables kept current by notifications, so looking one up costs no system call. A route is asked for
 // (RTM_GETROUTE), because only the kernel knows its policy rules, marks and multipath; callers cache the answer in
-// their destination entry and throw it away when generation() has moved.
+// their destination entry and throw it away when generation() has moved. The last answers are remembered for up to a
+// second, while nothing is announced and no rule and no multipath looks at ports.
 #pragma once
 
 #include <netinet/in.h>
@@ -48,6 +49,7 @@ struct RouteQuery {
     std::uint8_t tos = 0;
     std::uint8_t protocol = 0;           // for policy rules on ipproto and ports
     in_port_t src_port = 0, dst_port = 0;
+    friend bool operator==(const RouteQuery&, const RouteQuery&) = default;
 };
 
 struct Route {
@@ -84,7 +86,7 @@ class View {
     std::uint32_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
 
     // What the kernel would do with a packet. Error: the errno a send would get (ENETUNREACH, EHOSTUNREACH, EACCES,
-    // EINVAL...). One system call pair; any thread. Never allocates; where the question cannot be asked (a signal
+    // EINVAL...). One to three system calls; any thread. Never allocates; where the question cannot be asked (a signal
     // handler interrupted another query of this thread, the socket is gone) the answer is Kind::other.
     virtual Result<Route> route(const RouteQuery& query) = 0;
 

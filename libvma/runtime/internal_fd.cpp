@@ -64,7 +64,18 @@ int InternalFd::number(int slot) noexcept { return g_slots[slot].load(std::memor
 InternalFd::InternalFd(int fd) noexcept {
     if (fd < 0) return;
     prepare();
-    fd = move_high(fd);
+    enter(move_high(fd));
+}
+
+InternalFd InternalFd::copy_of(int fd) noexcept {
+    prepare();
+    InternalFd copy;
+    const int high = os::fcntl(fd, F_DUPFD_CLOEXEC, static_cast<unsigned long>(base_number()));
+    if (high >= 0) copy.enter(high);
+    return copy;
+}
+
+void InternalFd::enter(int fd) noexcept {
     for (int i = 0; i < kSlots; i++) {
         int expected = kFree;
         if (g_slots[i].compare_exchange_strong(expected, fd)) {

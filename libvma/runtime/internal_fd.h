@@ -17,6 +17,8 @@ class InternalFd {
     InternalFd() = default;
     // Takes over `fd` (may be -1): moves it to a high number, sets FD_CLOEXEC, registers it.
     explicit InternalFd(int fd) noexcept;
+    // A second descriptor of what `fd`, which stays the program's, refers to. Empty on failure; errno says why.
+    static InternalFd copy_of(int fd) noexcept;
     InternalFd(InternalFd&& other) noexcept;
     InternalFd& operator=(InternalFd&& other) noexcept;
     ~InternalFd() { reset(); }
@@ -37,6 +39,7 @@ class InternalFd {
     static void close_all_in_child() noexcept;
 
   private:
+    void enter(int fd) noexcept;
     static int number(int slot) noexcept;
     bool live() const noexcept {
         return slot_ >= 0 && epoch_ == current_epoch_.load(std::memory_order_relaxed);

@@ -3,6 +3,7 @@
 // and is not changed.
 #pragma once
 
+#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -43,6 +44,25 @@ class IovCursor {
             bytes += piece;
         }
         return n;
+    }
+
+    // Uses up what is left with `call(message, bytes)`, a sendmsg() or recvmsg() of the next `bytes` bytes, until there is
+    // nothing left or one moves less. Returns the bytes moved.
+    template <class Call>
+    std::size_t use_up(Call&& call) noexcept {
+        const std::size_t before = left_;
+        while (left_ != 0) {
+            iovec pieces[kWindow];
+            std::size_t bytes;
+            msghdr message{};
+            message.msg_iov = pieces;
+            message.msg_iovlen = window(pieces, left_, bytes);
+            const ssize_t n = call(message, bytes);
+            if (n <= 0) break;
+            advance(static_cast<std::size_t>(n));
+            if (static_cast<std::size_t>(n) < bytes) break;
+        }
+        return before - left_;
     }
 
   private:

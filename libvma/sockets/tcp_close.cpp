@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // close() of a TCP socket: the last number goes, the connection ends in order, its port stays taken until then.
-#include <fcntl.h>
 #include <netinet/in.h>
 
 
@@ -98,7 +97,7 @@ void TcpSocket::keep_listening_port(int fd) noexcept {
     const in_port_t port = shadow::name_of(fd).sin_port;
     if (port != 0 && os::shutdown(fd, SHUT_RDWR) == 0) {
         if (shadow::name_of(fd).sin_port != 0 || shadow::bind_to(fd, listen_addr_, port) == 0)
-            listener->hold_port(InternalFd(os::fcntl(fd, F_DUPFD_CLOEXEC, 3)));
+            listener->hold_port(InternalFd::copy_of(fd));
     }
     errno = saved;
 }

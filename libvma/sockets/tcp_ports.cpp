@@ -62,7 +62,7 @@ bool look() noexcept {
 void keep_port(int fd, tcp::Connection* connection) noexcept {
     if (g_lock.owned_by_me()) return;
     int saved = errno;
-    InternalFd copy(os::fcntl(fd, F_DUPFD_CLOEXEC, 3));
+    InternalFd copy = InternalFd::copy_of(fd);
     if (copy) {
         connection->ref();
         g_lock.lock();

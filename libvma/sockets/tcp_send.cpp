@@ -130,20 +130,10 @@ ssize_t TcpSocket::transmit(int fd, IovCursor& at, int flags) {
 }
 
 std::size_t TcpSocket::rest_to_kernel(int fd, IovCursor& at, int flags) {
-    std::size_t total = 0;
     int saved = errno;
-    while (at.left() != 0) {
-        iovec pieces[IovCursor::kWindow];
-        std::size_t bytes;
-        msghdr m{};
-        m.msg_iov = pieces;
-        m.msg_iovlen = at.window(pieces, at.left(), bytes);
-        const ssize_t n = os::sendmsg(fd, &m, (bytes < at.left() ? flags | MSG_MORE : flags) | MSG_NOSIGNAL);
-        if (n <= 0) break;
-        total += static_cast<std::size_t>(n);
-        at.advance(static_cast<std::size_t>(n));
-        if (static_cast<std::size_t>(n) < bytes) break;
-    }
+    const std::size_t total = at.use_up([&](msghdr& m, std::size_t bytes) {
+        return os::sendmsg(fd, &m, (bytes < at.left() ? flags | MSG_MORE : flags) | MSG_NOSIGNAL);
+    });
     errno = saved;
     return total;
 }

@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "pass_descriptor.h"
+
 namespace {
 
 constexpr size_t kMuch = 1'000'000;
@@ -89,35 +91,7 @@ void reap(pid_t pid) {
 }
 
 void send_fd(int channel, int fd) {
-    char byte = 'f';
-    iovec data{&byte, 1};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* c = CMSG_FIRSTHDR(&message);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(c), &fd, sizeof fd);
-    if (sendmsg(channel, &message, 0) != 1) fail("sendmsg");
-}
-
-int receive_fd(int channel) {
-    char byte;
-    iovec data{&byte, 1};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    if (recvmsg(channel, &message, 0) != 1) return -1;
-    int fd = -1;
-    if (const cmsghdr* c = CMSG_FIRSTHDR(&message)) memcpy(&fd, CMSG_DATA(c), sizeof fd);
-    return fd;
+    if (pass_descriptor(channel, fd) != 1) fail("sendmsg");
 }
 
 // ---- the program under test ----
@@ -171,7 +145,7 @@ void serve(const std::string& what) {
         if (pid == 0) {
             close(channel[0]);
             close(from);
-            for (int fd; (fd = receive_fd(channel[1])) >= 0;) {
+            for (int fd; (fd = take_descriptor(channel[1])) >= 0;) {
                 echo(fd);
                 close(fd);
             }

@@ -565,6 +565,42 @@ TEST_F(NetView, PolicyRules) {
     EXPECT_EQ(route->ifindex, v);
 }
 
+// What is remembered must not outlive a change, also where nobody has read the announcement yet.
+TEST_F(NetView, RememberedRouteIsNotOutdated) {
+    connect_pair("v", "198.18.0.1/24", "198.18.0.2/24");
+    connect_pair("w", "198.18.16.1/24", "198.18.16.2/24");
+    run("ip route add 198.18.64.0/24 via 198.18.0.2");
+    open();
+    quiet();
+    for (int i = 0; i < 3; i++) ASSERT_EQ(route_to("198.18.64.1")->ifindex, index("v"));
+    run("ip route replace 198.18.64.0/24 via 198.18.16.2");
+    EXPECT_EQ(route_to("198.18.64.1")->ifindex, index("w")) << "the announcement waits";
+    quiet();
+    for (int i = 0; i < 3; i++) EXPECT_EQ(route_to("198.18.64.1")->ifindex, index("w"));
+    run("ip route del 198.18.64.0/24");
+    EXPECT_FALSE(route_to("198.18.64.1"));
+}
+
+TEST_F(NetView, RulesOnPortsAreObeyed) {
+    connect_pair("v", "198.18.0.1/24", "198.18.0.2/24");
+    connect_pair("w", "198.18.16.1/24", "198.18.16.2/24");
+    run("ip route add 198.18.64.0/24 via 198.18.0.2");
+    run("ip route add 198.18.64.0/24 via 198.18.16.2 table 7");
+    open();
+    quiet();
+    net::RouteQuery to{.dst = inet_addr("198.18.64.1"), .protocol = IPPROTO_TCP, .dst_port = htons(80)};
+    for (int i = 0; i < 2; i++) ASSERT_EQ(view->route(to)->ifindex, index("v"));
+    run("ip rule add ipproto tcp dport 80 table 7");
+    EXPECT_EQ(view->route(to)->ifindex, index("w")) << "the announcement waits";
+    quiet();
+    for (int i = 0; i < 2; i++) {
+        to.dst_port = htons(80);
+        EXPECT_EQ(view->route(to)->ifindex, index("w"));
+        to.dst_port = htons(81);
+        EXPECT_EQ(view->route(to)->ifindex, index("v"));
+    }
+}
+
 TEST_F(NetView, RouteThatMoves) {
     connect_pair("v", "198.18.0.1/24", "198.18.0.2/24");
     connect_pair("w", "198.18.16.1/24", "198.18.16.2/24");

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <utility>
 
+#include "../pass_descriptor.h"
 #include "mux.h"
 
 namespace parity::mux {
@@ -424,23 +425,9 @@ void other_numbers_of_the_set(Kind kind) {
     // And one that came over a unix socket.
     int two[2];
     ok(socketpair(AF_UNIX, SOCK_STREAM, 0, two));
-    char byte = 0;
-    iovec iov{&byte, 1};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &iov;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* c = CMSG_FIRSTHDR(&message);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(c), &set, sizeof set);
-    SHOW("send the set", sendmsg(two[0], &message, 0));
-    SHOW("receive it", recvmsg(two[1], &message, 0));
+    SHOW("send the set", pass_descriptor(two[0], set));
     int received = -1;
-    memcpy(&received, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof received);
+    SHOW("receive it", DescriptorMessage().receive(two[1], received));
     m.give();
     at_left([&] {
         for (int number : {set, early, late, received}) show_set("by each number", number);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <sys/wait.h>
 
+#include "../pass_descriptor.h"
 #include "harness.h"
 
 extern char** environ;
@@ -304,24 +305,9 @@ PARITY_CASE(process, passed_over_unix, Traffic::kernel) {
     int fd = listening(), pair[2];
     receives("before", fd);
     ok(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    char byte = 'x';
-    iovec iov{&byte, 1};
-    msghdr m{};
-    m.msg_iov = &iov;
-    m.msg_iovlen = 1;
-    m.msg_control = control;
-    m.msg_controllen = sizeof control;
-    cmsghdr* c = CMSG_FIRSTHDR(&m);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(c), &fd, sizeof fd);
-    SHOW("pass", sendmsg(pair[0], &m, 0));
-    m.msg_controllen = sizeof control;
-    SHOW("take", recvmsg(pair[1], &m, 0));
+    SHOW("pass", pass_descriptor(pair[0], fd));
     int twin = -1;
-    if ((c = CMSG_FIRSTHDR(&m)) != nullptr) memcpy(&twin, CMSG_DATA(c), sizeof twin);
+    SHOW("take", DescriptorMessage().receive(pair[1], twin));
     say("number differs %d", twin != fd);
     sends("twin", twin);
     receives("twin", twin);
