@@ -16,6 +16,7 @@
 #include <netinet/in.h>
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -39,7 +40,7 @@ struct FlowSpec {
     in_port_t src_port = 0;
 
     bool is_five_tuple() const noexcept { return src_addr != 0 || src_port != 0; }
-    friend bool operator==(const FlowSpec&, const FlowSpec&) = default;
+    friend auto operator<=>(const FlowSpec&, const FlowSpec&) = default;
 };
 
 struct DeviceAttr {

@@ -27,7 +27,11 @@ class MuxParity : public PairParity {
     }
 };
 
-TEST_P(MuxParity, SameAsKernel) { expect_same_as_kernel(false); }
+TEST_P(MuxParity, SameAsKernel) {
+    if (*VMA_SANITIZERS != '\0' && GetParam().theme == "limits" && GetParam().name == "arguments")
+        GTEST_SKIP() << "AddressSanitizer's poll() reads what the case says is not to be read";
+    expect_same_as_kernel(false);
+}
 
 INSTANTIATE_TEST_SUITE_P(Mux, MuxParity, testing::ValuesIn(pair_cases("mux_parity")), pair_case_name);
 

@@ -4,7 +4,6 @@
 
 #include <sys/eventfd.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "libvma/os/calls.h"
@@ -76,15 +75,15 @@ Result<ibv_qp*> WireDevice::create_qp(const ibv_qp_init_attr& init) {
 
 Result<Flow*> WireDevice::create_flow(ibv_qp*, const FlowSpec& spec) {
     std::lock_guard guard(wire_.mutex_);
-    for (auto& flow : flows_)
-        if (flow->spec == spec) return fail(EEXIST, "the flow rule exists");
-    flows_.push_back(std::make_unique<Flow>(Flow{spec}));
-    return flows_.back().get();
+    auto [place, added] = flows_.try_emplace(spec);
+    if (!added) return fail(EEXIST, "the flow rule exists");
+    place->second = std::make_unique<Flow>(Flow{spec});
+    return place->second.get();
 }
 
 void WireDevice::destroy_flow(Flow* flow) noexcept {
     std::lock_guard guard(wire_.mutex_);
-    std::erase_if(flows_, [&](auto& f) { return f.get() == flow; });
+    flows_.erase(FlowSpec(flow->spec));
 }
 
 void WireDevice::link_changed(const MacAddress& mac, std::uint32_t mtu) noexcept {
@@ -147,7 +146,7 @@ bool WireDevice::steered(const Frame& frame) const {
                         .src_addr = read32(frame, kEthernet + 12),
                         .src_port = read16(frame, kL4)};
     const FlowSpec three{.protocol = protocol, .dst_addr = five.dst_addr, .dst_port = five.dst_port};
-    return std::ranges::any_of(flows_, [&](auto& flow) { return flow->spec == five || flow->spec == three; });
+    return flows_.contains(five) || flows_.contains(three);
 }
 
 // Spreads the frame over as many buffers as it needs, or drops all of it.

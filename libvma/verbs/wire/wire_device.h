@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -137,7 +138,7 @@ class WireDevice final : public SoftwareDevice {
     WireConfig config_;
     InternalFd event_;               // holds 1 exactly while completions wait
     std::vector<Owner> owner_;       // of each chunk
-    std::vector<std::unique_ptr<Flow>> flows_;
+    std::map<FlowSpec, std::unique_ptr<Flow>> flows_;
 
     std::deque<PostedReceive> receives_;
     std::deque<Completion> received_;
