@@ -224,6 +224,7 @@ int Wait::spin(const Deadline& deadline, const Signals& signals, const sigset_t*
         if (spent >= spin_ticks) break;
         if (round % kOffloadCheck == 0 && !sources_.offloaded()) break;
         time.round();
+        sources_.flush();  // what polling has answered must not wait for the flusher
         policy.yield ? yield_core() : spin_wait(round);
     }
     over = false;

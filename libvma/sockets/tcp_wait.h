@@ -50,6 +50,7 @@ int TcpSocket::wait(int fd, Waiting& w, F&& ready) {
         if (limit < 0 || w.spins < static_cast<std::uint64_t>(limit)) {
             if ((w.spins & 1023) == 0) pthread_testcancel();
             time.round();
+            flush();  // what polling has answered must not wait for the flusher
             config::get().rx_poll_yield != 0 ? yield_core() : spin_wait(w.spins);
             continue;
         }

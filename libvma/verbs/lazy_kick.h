@@ -3,7 +3,7 @@
 //
 // A kick costs more than everything else a sender does, so frames of a burst share one. A burst is recognised by its
 // gap: a frame posted within kBurstGap of the one before it, with no receive in between (a program that turns to
-// receiving waits for an answer, so nothing may be held back from then on). The first frame therefore leaves at once,
+// receiving waits for an answer, so nothing may be held back from then on). The first kLoneFrames therefore leave at once,
 // also the only frame of a request, and later ones wait for: kMaxHeld frames, a receive call (the ring flushes), or
 // the flusher thread, which looks at frames held for longer than kHoldLimit.
 #pragma once
@@ -15,18 +15,22 @@ namespace vma::verbs {
 class LazyKick {
   public:
     static constexpr unsigned kMaxHeld = 32;          // what the kernel transmits in one sendto() (max_tx_budget)
+    // Frames of a burst that still leave at once: an event loop that answers some connections is no bulk sender, and what it
+    // holds back keeps the flusher awake, whose timer costs more than the kicks.
+    static constexpr unsigned kLoneFrames = 16;
     static constexpr std::uint64_t kBurstGapNs = 2000;  // half a round trip on the fastest wire; a kick is about 600 ns
     static constexpr std::uint64_t kHoldLimitNs = 35000;  // the promise is 50 us; the rest is for waking the flusher
 
-    explicit LazyKick(std::uint64_t burst_gap_ticks) noexcept : gap_(burst_gap_ticks) {}
+    explicit LazyKick(std::uint64_t burst_gap_ticks, unsigned lone_frames = kLoneFrames) noexcept
+        : gap_(burst_gap_ticks), lone_frames_(lone_frames) {}
 
     // A frame was posted at `now` (ticks). True: kick now. False: it is held.
     bool posted(std::uint64_t now) noexcept {
         held_++;
-        bool burst = in_burst_ && now - last_ < gap_;
+        run_ = in_burst_ && now - last_ < gap_ ? run_ + 1 : 1;
         in_burst_ = true;
         last_ = now;
-        if (burst && held_ < kMaxHeld) {
+        if (run_ > lone_frames_ && held_ < kMaxHeld) {
             if (held_ == 1) held_since_ = now;
             return false;
         }
@@ -45,8 +49,9 @@ class LazyKick {
 
   private:
     std::uint64_t gap_;
+    unsigned lone_frames_;
     std::uint64_t last_ = 0, held_since_ = 0;
-    unsigned held_ = 0;
+    unsigned held_ = 0, run_ = 0;  // run_: frames of this burst
     bool in_burst_ = false;
 };
 

@@ -17,7 +17,7 @@ bool post(LazyKick& lazy, std::uint64_t now) {
 }
 
 TEST(LazyKick, LoneFrameLeavesAtOnce) {
-    LazyKick lazy(kGap);
+    LazyKick lazy(kGap, 1);
     EXPECT_TRUE(post(lazy, 1000));
     EXPECT_EQ(lazy.held(), 0u);
     EXPECT_TRUE(post(lazy, 1000 + kGap)) << "a gap as long as the limit is no burst";
@@ -25,12 +25,12 @@ TEST(LazyKick, LoneFrameLeavesAtOnce) {
 }
 
 TEST(LazyKick, FirstFrameLeavesEvenWhenTheClockStartsAtZero) {
-    LazyKick lazy(kGap);
+    LazyKick lazy(kGap, 1);
     EXPECT_TRUE(post(lazy, 0));
 }
 
 TEST(LazyKick, SecondFrameWithinTheGapIsHeld) {
-    LazyKick lazy(kGap);
+    LazyKick lazy(kGap, 1);
     EXPECT_TRUE(post(lazy, 1000));
     EXPECT_FALSE(post(lazy, 1000 + kGap - 1));
     EXPECT_EQ(lazy.held(), 1u);
@@ -39,7 +39,7 @@ TEST(LazyKick, SecondFrameWithinTheGapIsHeld) {
 }
 
 TEST(LazyKick, HeldSinceIsTheOldestHeldFrame) {
-    LazyKick lazy(kGap);
+    LazyKick lazy(kGap, 1);
     post(lazy, 1000);
     post(lazy, 1010);
     post(lazy, 1020);
@@ -51,7 +51,7 @@ TEST(LazyKick, HeldSinceIsTheOldestHeldFrame) {
 }
 
 TEST(LazyKick, FullBatchIsKicked) {
-    LazyKick lazy(kGap);
+    LazyKick lazy(kGap, 1);
     std::uint64_t now = 1000;
     EXPECT_TRUE(post(lazy, now));
     for (int round = 0; round < 3; round++) {
@@ -65,7 +65,7 @@ TEST(LazyKick, FullBatchIsKicked) {
 }
 
 TEST(LazyKick, LateFrameTakesTheHeldOnesAlong) {
-    LazyKick lazy(kGap);
+    LazyKick lazy(kGap, 1);
     post(lazy, 1000);
     post(lazy, 1010);
     EXPECT_TRUE(lazy.posted(1010 + kGap));
@@ -75,14 +75,14 @@ TEST(LazyKick, LateFrameTakesTheHeldOnesAlong) {
 }
 
 TEST(LazyKick, TimeOfTheKickIsNoGap) {
-    LazyKick lazy(kGap);
+    LazyKick lazy(kGap, 1);
     EXPECT_TRUE(lazy.posted(1000));
     lazy.kicked(1000 + 5 * kGap);
     EXPECT_FALSE(lazy.posted(1000 + 5 * kGap + 1)) << "the sender was busy kicking, it did not pause";
 }
 
 TEST(LazyKick, ReceivingEndsTheBurst) {
-    LazyKick lazy(kGap);
+    LazyKick lazy(kGap, 1);
     EXPECT_TRUE(post(lazy, 1000));
     lazy.end_burst();
     EXPECT_TRUE(post(lazy, 1001)) << "a request after a receive waits for nobody";
@@ -92,8 +92,18 @@ TEST(LazyKick, ReceivingEndsTheBurst) {
     EXPECT_TRUE(post(lazy, 1004));
 }
 
-TEST(LazyKick, PingPongIsNeverHeld) {
+TEST(LazyKick, ABurstBeginsAfterSomeFrames) {
     LazyKick lazy(kGap);
+    for (int round = 0; round < 2; round++) {
+        for (unsigned i = 0; i < LazyKick::kLoneFrames; i++) ASSERT_TRUE(post(lazy, 1000 + i)) << i;
+        EXPECT_FALSE(post(lazy, 1000 + LazyKick::kLoneFrames));
+        lazy.kicked(1000 + LazyKick::kLoneFrames);
+        lazy.end_burst();
+    }
+}
+
+TEST(LazyKick, PingPongIsNeverHeld) {
+    LazyKick lazy(kGap, 1);
     for (std::uint64_t now = 0; now < 1000; now += 3) {
         ASSERT_TRUE(post(lazy, now));
         lazy.end_burst();

@@ -34,7 +34,8 @@ WireDevice::WireDevice(Wire& wire, const WireConfig& config)
     : wire_(wire),
       config_(config),
       lazy_(config.lazy_tx == LazyTx::real_clock ? config.burst_gap_ns * clock::ticks_per_usec() / 1000
-                                                 : config.burst_gap_ns) {
+                                                 : config.burst_gap_ns,
+            1) {
     attr_.name = "wire:" + config.name;
     attr_.mac = config.mac;
     attr_.mtu = config.mtu;
