@@ -284,6 +284,7 @@ void serve(const std::string& what) {
     } else if (what == "exit-linger0") {
         linger l{1, 0};
         setsockopt(fd, SOL_SOCKET, SO_LINGER, &l, sizeof l);
+        usleep(50'000);  // else the peer's connect() may be told of the reset
         exit(0);
     } else if (what == "exit-idle") {
         exit(0);
