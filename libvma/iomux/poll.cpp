@@ -56,11 +56,6 @@ class PollCall final : public Wait {
         bool hidden;       // from the kernel, in the present look
     };
 
-    static bool is_ours(FdObject& object) noexcept {
-        return object.kind() == Kind::socket &&
-               static_cast<sockets::Socket&>(object).readiness() == sockets::Readiness::ours;
-    }
-
     // Its number was closed, or given to another file, meanwhile: the kernel's business.
     static bool gone(const Member& m) noexcept { return g_fds.peek(m.fd) != m.object; }
     static bool hidden(const Member& m) noexcept { return gone(m) ? m.was_ours : is_ours(*m.object); }
@@ -76,17 +71,11 @@ class PollCall final : public Wait {
         return static_cast<short>(socket->ready_events() & static_cast<std::uint16_t>(m.events | kImplied));
     }
 
-    bool offloaded() const noexcept {
-        return std::all_of(members_.begin(), members_.end(), [](const Member& m) {
-            return static_cast<sockets::Socket*>(m.object)->readiness() != sockets::Readiness::kernel;
-        });
-    }
-
     // Asks the kernel about what it knows of. The hidden are in members_, in order of index.
     int ask_kernel(const sigset_t* mask, bool first) {
         nfds_t hiding = 0;
         const bool skip =
-            readers_ && members_.size() == asked_ && mask == nullptr && offloaded() && ready() && skip_kernel(t_skipped);
+            readers_ && members_.size() == asked_ && mask == nullptr && all_offloaded(members_) && ready() && skip_kernel(t_skipped);
         for (Member& m : members_) {
             m.hidden = (skip && !gone(m)) || hidden(m);
             if (m.hidden) hiding++;

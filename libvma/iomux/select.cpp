@@ -85,11 +85,6 @@ class SelectCall final : public Wait {
         bool was_ours;     // when the call began
     };
 
-    static bool is_ours(FdObject& object) noexcept {
-        return object.kind() == Kind::socket &&
-               static_cast<sockets::Socket&>(object).readiness() == sockets::Readiness::ours;
-    }
-
     Word* in(int s) noexcept { return in_.data() + static_cast<std::size_t>(s) * words_; }
     Word* out(int s) noexcept { return out_.data() + static_cast<std::size_t>(s) * words_; }
 
@@ -119,17 +114,11 @@ class SelectCall final : public Wait {
         });
     }
 
-    bool offloaded() const noexcept {
-        return std::all_of(members_.begin(), members_.end(), [](const Member& m) {
-            return static_cast<sockets::Socket*>(m.object)->readiness() != sockets::Readiness::kernel;
-        });
-    }
-
     // Asks the kernel about what it knows of; not at all when that is nothing.
     int ask_kernel(const sigset_t* mask, bool first) {
         std::copy(in_.begin(), in_.end(), out_.begin());
         bool any_hidden = false;
-        const bool skip = readers_ && mask == nullptr && offloaded() && ready() && skip_kernel(t_skipped);
+        const bool skip = readers_ && mask == nullptr && all_offloaded(members_) && ready() && skip_kernel(t_skipped);
         for (const Member& m : members_) {
             if (!(skip && !gone(m)) && !hidden(m)) continue;
             any_hidden = true;

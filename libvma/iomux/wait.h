@@ -2,6 +2,7 @@
 // The waiting that select, poll and epoll_wait have in common: look, spin, sleep; timeouts; signals.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -74,6 +75,20 @@ inline int finish(int result, int saved) noexcept {
     }
     errno = saved;
     return result;
+}
+
+// Is it a socket of which the kernel knows nothing?
+inline bool is_ours(sockets::FdObject& object) noexcept {
+    return object.kind() == sockets::Kind::socket &&
+           static_cast<sockets::Socket&>(object).readiness() == sockets::Readiness::ours;
+}
+
+// Is every member of a call a socket with a side of ours? All are sockets.
+template <class Members>
+bool all_offloaded(const Members& members) noexcept {
+    return std::all_of(members.begin(), members.end(), [](const auto& m) {
+        return static_cast<sockets::Socket*>(m.object)->readiness() != sockets::Readiness::kernel;
+    });
 }
 
 inline constexpr timespec kNow{0, 0};

@@ -13,7 +13,6 @@
 #include <linux/neighbour.h>
 #include <linux/rtnetlink.h>
 #include <netlink/msg.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -26,6 +25,7 @@
 #include "libvma/net/decode.h"
 #include "libvma/net/netlink.h"
 #include "libvma/os/calls.h"
+#include "libvma/os/sysctl.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/log.h"
@@ -280,14 +280,10 @@ void KernelView::read_rules() {
     const int error = dumps_.dump(
         RTM_GETRULE, &header, sizeof header, [&] { matter = false; },
         [&](nlmsghdr* message) { matter |= message->nlmsg_type != RTM_NEWRULE || rule_looks_at_ports(message); });
-    int policy = 1;
     int saved = errno;
-    if (FILE* file = fopen("/proc/sys/net/ipv4/fib_multipath_hash_policy", "re")) {
-        if (fscanf(file, "%d", &policy) != 1) policy = 1;
-        fclose(file);
-    }
+    const bool policy = os::sysctl("ipv4/fib_multipath_hash_policy", 1) != 0;
     errno = saved;
-    ports_matter_.store(matter || error != 0 || policy != 0, std::memory_order_release);
+    ports_matter_.store(matter || error != 0 || policy, std::memory_order_release);
 }
 
 void KernelView::process() {

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A TCP socket's life: creation, names, shutdown, and how it becomes the kernel's.
-#include <fcntl.h>
 #include <netinet/in.h>
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 

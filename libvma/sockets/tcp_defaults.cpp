@@ -13,6 +13,7 @@
 
 #include "libvma/config/params.h"
 #include "libvma/os/calls.h"
+#include "libvma/os/sysctl.h"
 #include "libvma/tcp/congestion.h"
 
 namespace vma::sockets {
@@ -20,31 +21,6 @@ namespace {
 
 // A window that large keeps 10 Gbit/s busy over 1.6 ms; more memory than that for one slow reader is not worth having.
 constexpr std::uint32_t kMaxDefaultWindow = 2u << 20, kMinWindow = 4096;
-
-// Reads up to three numbers of a file below /proc/sys/net. Returns how many there were.
-int read_sysctl(const char* name, long (&values)[3]) noexcept {
-    char path[96] = "/proc/sys/net/", text[128];
-    strncat(path, name, sizeof path - strlen(path) - 1);
-    int fd = os::open(path, O_RDONLY | O_CLOEXEC, 0);
-    if (fd < 0) return 0;
-    ssize_t n = os::read(fd, text, sizeof text - 1);
-    os::close(fd);
-    if (n <= 0) return 0;
-    text[n] = 0;
-    int count = 0;
-    for (char* p = text; count < 3; count++) {
-        char* end;
-        values[count] = strtol(p, &end, 10);
-        if (end == p) break;
-        p = end;
-    }
-    return count;
-}
-
-long sysctl(const char* name, long otherwise) noexcept {
-    long values[3];
-    return read_sysctl(name, values) > 0 ? values[0] : otherwise;
-}
 
 int option(int fd, int level, int name, int otherwise) noexcept {
     int value = otherwise;
@@ -63,15 +39,15 @@ tcp::Options read_defaults(int fd) noexcept {
     o.keep_count = static_cast<unsigned>(option(fd, IPPROTO_TCP, TCP_KEEPCNT, 9));
     o.syn_retries = static_cast<unsigned>(option(fd, IPPROTO_TCP, TCP_SYNCNT, 6));
     o.linger2_s = option(fd, IPPROTO_TCP, TCP_LINGER2, 60);
-    o.retries2 = static_cast<unsigned>(sysctl("ipv4/tcp_retries2", 15));
-    o.sack = sysctl("ipv4/tcp_sack", 1) != 0;
-    o.window_scaling = sysctl("ipv4/tcp_window_scaling", 1) != 0;
-    o.timestamps = params.tcp_timestamp_option == 2 ? sysctl("ipv4/tcp_timestamps", 1) != 0
+    o.retries2 = static_cast<unsigned>(os::sysctl("ipv4/tcp_retries2", 15));
+    o.sack = os::sysctl("ipv4/tcp_sack", 1) != 0;
+    o.window_scaling = os::sysctl("ipv4/tcp_window_scaling", 1) != 0;
+    o.timestamps = params.tcp_timestamp_option == 2 ? os::sysctl("ipv4/tcp_timestamps", 1) != 0
                                                     : params.tcp_timestamp_option == 1;
     o.nodelay = params.tcp_nodelay != 0;
     o.delayed_ack_ms = params.tcp_quickack != 0 ? 0 : static_cast<std::uint32_t>(params.tcp_delayed_ack_msec);
     long memory[3];
-    const long largest = read_sysctl("ipv4/tcp_rmem", memory) == 3 ? memory[2] : 6 << 20;
+    const long largest = os::read_sysctl("ipv4/tcp_rmem", memory) == 3 ? memory[2] : 6 << 20;
     o.receive_window = static_cast<std::uint32_t>(std::clamp<long>(largest / 2, kMinWindow, kMaxDefaultWindow));
     char name[16] = "";
     socklen_t len = sizeof name;
@@ -113,7 +89,7 @@ void set_tcp_defaults_on(int fd) noexcept {
 unsigned somaxconn() noexcept {
     static const unsigned value = [] {
         int saved = errno;
-        const long limit = sysctl("core/somaxconn", 4096);
+        const long limit = os::sysctl("core/somaxconn", 4096);
         errno = saved;
         return static_cast<unsigned>(std::clamp<long>(limit, 0, 1 << 20));
     }();

@@ -94,6 +94,22 @@ void send_fd(int channel, int fd) {
     if (pass_descriptor(channel, fd) != 1) fail("sendmsg");
 }
 
+// A child that echoes on `fd` once the parent has closed `gone`, or ended.
+pid_t fork_patient(int fd, int& gone) {
+    int ends[2];
+    if (pipe(ends) != 0) fail("pipe");
+    pid_t pid = fork();
+    if (pid == 0) {
+        char c;
+        close(ends[1]);
+        (void)!read(ends[0], &c, 1);
+        echo(fd);
+        _exit(0);
+    }
+    gone = ends[1];
+    return pid;
+}
+
 // ---- the program under test ----
 
 void serve(const std::string& what) {
@@ -206,31 +222,14 @@ void serve(const std::string& what) {
         close(fd);
         reap(pid);
     } else if (what == "parent-closes") {
-        // The child uses it only after the parent has let go.
-        int gone[2];
-        if (pipe(gone) != 0) fail("pipe");
-        pid_t pid = fork();
-        if (pid == 0) {
-            char c;
-            close(gone[1]);
-            (void)!read(gone[0], &c, 1);
-            echo(fd);
-            _exit(0);
-        }
+        int gone;
+        pid_t pid = fork_patient(fd, gone);
         close(fd);
-        close(gone[1]);
+        close(gone);
         reap(pid);
     } else if (what == "parent-exits") {
-        int gone[2];
-        if (pipe(gone) != 0) fail("pipe");
-        pid_t pid = fork();
-        if (pid == 0) {
-            char c;
-            close(gone[1]);
-            (void)!read(gone[0], &c, 1);
-            echo(fd);
-            _exit(0);
-        }
+        int gone;
+        fork_patient(fd, gone);
         exit(0);
     } else if (what == "exec") {
         dup2(fd, 0);

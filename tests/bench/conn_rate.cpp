@@ -139,11 +139,4 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-    try {
-        return run(argc, argv);
-    } catch (const std::exception& error) {
-        fprintf(stderr, "conn_rate: %s\n", error.what());
-        return 1;
-    }
-}
+int main(int argc, char** argv) { return bench::run_tool("conn_rate", run, argc, argv); }

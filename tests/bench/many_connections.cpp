@@ -142,11 +142,4 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-    try {
-        return run(argc, argv);
-    } catch (const std::exception& error) {
-        fprintf(stderr, "many_connections: %s\n", error.what());
-        return 1;
-    }
-}
+int main(int argc, char** argv) { return bench::run_tool("many_connections", run, argc, argv); }

@@ -170,4 +170,14 @@ inline double option(int argc, char** argv, int first, std::string_view name, do
     return fallback;
 }
 
+// main(): what `run` throws goes to stderr.
+inline int run_tool(const char* name, int (*run)(int, char**), int argc, char** argv) {
+    try {
+        return run(argc, argv);
+    } catch (const std::exception& error) {
+        fprintf(stderr, "%s: %s\n", name, error.what());
+        return 1;
+    }
+}
+
 }  // namespace bench

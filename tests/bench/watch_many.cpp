@@ -99,11 +99,4 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-    try {
-        return run(argc, argv);
-    } catch (const std::exception& error) {
-        fprintf(stderr, "watch_many: %s\n", error.what());
-        return 1;
-    }
-}
+int main(int argc, char** argv) { return bench::run_tool("watch_many", run, argc, argv); }

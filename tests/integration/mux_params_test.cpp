@@ -43,11 +43,7 @@ class MuxParams : public ::testing::Test {
         } catch (const std::exception& e) {
             FAIL() << e.what();
         }
-        for (const char* program : {"python3", "strace"}) {
-            bool found = false;
-            tool({"which", program}, &found);
-            ASSERT_TRUE(found) << program << " is not installed (tools/setup installs what the tests need)";
-        }
+        need({"python3", "strace"});
     }
 
     struct Result {

@@ -170,7 +170,7 @@ void ProgramTest::TearDown() {
     }
 }
 
-void ProgramTest::need(const std::vector<std::string>& programs) {
+void need(const std::vector<std::string>& programs) {
     for (const auto& program : programs) {
         bool found = false;
         tool({"which", program}, &found);

@@ -67,14 +67,14 @@ class Server {
 // debug when the process ends, tell: connections with a flow rule of their own, and frames both ways.
 bool tcp_was_offloaded(const std::string& log);
 
+// Fails the test when a program is not installed.
+void need(const std::vector<std::string>& programs);
+
 // Two hosts, a scratch directory, a server and clients on the sides that GetParam() tells.
 class ProgramTest : public ::testing::TestWithParam<Sides> {
   protected:
     void SetUp() override;
     void TearDown() override;
-
-    // Fails the test when a program is not installed.
-    void need(const std::vector<std::string>& programs);
 
     Server server(std::vector<std::string> argv, RunOptions options = {});
     Process client(std::vector<std::string> argv, RunOptions options = {});
