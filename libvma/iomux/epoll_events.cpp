@@ -218,7 +218,7 @@ int EpollSet::collect(int epfd, epoll_event* events, int maxevents, bool kernel_
     if (!kernel_ready && plausible && in_kernel_ == 0 && others_.empty() && not_asked_ < kMaxNotAsked) {
         not_asked_++;
         ask = false;
-    } else if (ours != 0 && plausible && others_.empty() && asking_ == 0 && skip_kernel(skipped_)) {
+    } else if (ours != 0 && plausible && others_.empty() && asking_ == 0 && skip_kernel(skipped_, false)) {
         ask = false;
     } else if (ours != 0 && maxevents == 1) {
         ask = told_all = turns_ >= std::min(active_.size(), kMaxTurns);
@@ -227,6 +227,7 @@ int EpollSet::collect(int epfd, epoll_event* events, int maxevents, bool kernel_
     int kernel = kernel_fd(epfd), got = 0;
     if (ask) {
         not_asked_ = 0;
+        skipped_ = 0;
         got = ask_kernel(kernel, events, room);
         if (got < 0) return got;
         told_all = got < room;

@@ -74,13 +74,16 @@ class PollCall final : public Wait {
     // Asks the kernel about what it knows of. The hidden are in members_, in order of index.
     int ask_kernel(const sigset_t* mask, bool first) {
         nfds_t hiding = 0;
-        const bool skip =
-            readers_ && members_.size() == asked_ && mask == nullptr && all_offloaded(members_) && ready() && skip_kernel(t_skipped);
+        const bool skip = readers_ && members_.size() == asked_ && mask == nullptr && all_offloaded(members_) && ready() &&
+                          skip_kernel(t_skipped, began_);
         for (Member& m : members_) {
             m.hidden = (skip && !gone(m)) || hidden(m);
             if (m.hidden) hiding++;
         }
-        if (hiding == 0) return os::ppoll(fds_, count_, &kNow, mask);
+        if (hiding == 0) {
+            began_ = true;
+            return os::ppoll(fds_, count_, &kNow, mask);
+        }
         if (hiding == asked_ && mask == nullptr && count_ <= kSurelyAllowed) {
             if (first) pthread_testcancel();  // poll() is a cancellation point
             for (nfds_t i = 0; i < count_; i++) fds_[i].revents = 0;
@@ -144,6 +147,7 @@ class PollCall final : public Wait {
     pollfd* fds_;
     nfds_t count_;
     bool readers_ = true;  // members_ are sockets, watched for reading
+    bool began_ = false;   // the kernel has been asked about all
     nfds_t asked_ = 0;  // how many numbers are not negative
     Scratch<Member, 64> members_;
     Scratch<pollfd, 64> copy_;

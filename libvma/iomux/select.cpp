@@ -118,7 +118,7 @@ class SelectCall final : public Wait {
     int ask_kernel(const sigset_t* mask, bool first) {
         std::copy(in_.begin(), in_.end(), out_.begin());
         bool any_hidden = false;
-        const bool skip = readers_ && mask == nullptr && all_offloaded(members_) && ready() && skip_kernel(t_skipped);
+        const bool skip = readers_ && mask == nullptr && all_offloaded(members_) && ready() && skip_kernel(t_skipped, began_);
         for (const Member& m : members_) {
             if (!(skip && !gone(m)) && !hidden(m)) continue;
             any_hidden = true;
@@ -218,7 +218,7 @@ class SelectCall final : public Wait {
     Scratch<Word, 3 * kInlineWords> in_, out_;
     Scratch<Member, 64> members_;
     bool readers_ = true;  // members_ are sockets, watched for reading
-    bool began_ = false;
+    bool began_ = false;   // the kernel has been asked
 };
 
 // FDSize of /proc/self/status: what the kernel cuts nfds to. INT_MAX when unknown.

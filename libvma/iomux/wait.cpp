@@ -65,8 +65,9 @@ short events_of_former(int fd, short events) noexcept {
     return static_cast<short>(asked.revents & (events | POLLERR | POLLHUP | POLLNVAL));
 }
 
-bool skip_kernel(unsigned& skipped) noexcept {
+bool skip_kernel(unsigned& skipped, bool asked) noexcept {
     const std::int64_t every = spin_policy().skip_os;
+    if (asked) skipped = 0;
     if (every <= 1 || ++skipped >= every) {
         skipped = 0;
         return false;

@@ -94,8 +94,9 @@ bool all_offloaded(const Members& members) noexcept {
 inline constexpr timespec kNow{0, 0};
 
 // For a call that has found something on our side and watches nothing but our sockets, for reading: may it leave out the
-// kernel's side of them this time (VMA_SELECT_SKIP_OS)? `skipped` counts such calls in a row.
-bool skip_kernel(unsigned& skipped) noexcept;
+// kernel's side of them this time (VMA_SELECT_SKIP_OS)? `asked`: this call has asked the kernel before, in vain. `skipped`
+// counts calls in a row that did not.
+bool skip_kernel(unsigned& skipped, bool asked) noexcept;
 // What the kernel's side of such a socket is asked for.
 constexpr bool only_reads(std::uint32_t events) noexcept {
     return (events & 0xffff & ~static_cast<std::uint32_t>(EPOLLIN | EPOLLRDNORM | EPOLLRDBAND | EPOLLPRI | EPOLLRDHUP | EPOLLERR |
