@@ -99,6 +99,9 @@ ssize_t TcpSocket::receive(int fd, IovCursor& at, int flags) {
         return std::min<ssize_t>(n, 0);
     }
 
+    if (c->readable() != 0 && drain_rate_.due())
+        if (ring::Ring* ring = c->ring()) ring->poll();
+
     std::size_t got = 0;
     bool polled = false;
     // The connection is not ours any more, or is about to go.

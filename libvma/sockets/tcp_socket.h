@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "libvma/runtime/lock.h"
+#include "libvma/sockets/drain_rate.h"
 #include "libvma/sockets/fd_object.h"
 #include "libvma/sockets/iov_cursor.h"
 #include "libvma/sockets/ready_hook.h"
@@ -264,6 +265,7 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     std::atomic<bool> has_inherited_{false};
     std::atomic<std::uint64_t> rcvtimeo_ns_{0}, sndtimeo_ns_{0};
     std::atomic<std::uint32_t> receive_lowat_{1};
+    DrainRate drain_rate_;
     std::atomic<int> linger_s_{-1};                  // SO_LINGER; -1: off
     std::atomic<bool> report_inq_{false};            // TCP_INQ
     bool bind_no_port_ = false;                      // IP_BIND_ADDRESS_NO_PORT

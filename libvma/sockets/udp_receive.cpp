@@ -95,13 +95,8 @@ unsigned UdpSocket::progress() noexcept {
     return n;
 }
 
-// VMA_RX_CQ_DRAIN_RATE_NSEC: one batch, although there is something queued.
+// One batch, although there is something queued.
 void UdpSocket::drain() noexcept {
-    static const std::uint64_t kTicks =
-        static_cast<std::uint64_t>(config::get().rx_cq_drain_rate_nsec) * clock::ticks_per_usec() / 1000;
-    const std::uint64_t now = clock::ticks();
-    if (now - drained_at_.load(std::memory_order_relaxed) < kTicks) return;
-    drained_at_.store(now, std::memory_order_relaxed);
     const unsigned count = ring_count_.load(std::memory_order_acquire);
     for (unsigned i = 0; i < count; i++) rings_[i].load(std::memory_order_relaxed)->poll();
 }
@@ -282,7 +277,7 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
             if (queued() == 0) {
                 flush();
                 progress();
-            } else if (params.rx_cq_drain_rate_nsec != 0) {
+            } else if (drain_rate_.due()) {
                 drain();
             }
             if (queued() != 0) {

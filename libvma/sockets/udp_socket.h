@@ -20,6 +20,7 @@
 #include "libvma/ring/ring.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/sockets/destination.h"
+#include "libvma/sockets/drain_rate.h"
 #include "libvma/sockets/fd_object.h"
 #include "libvma/sockets/ready_hook.h"
 #include "libvma/sockets/stack.h"
@@ -177,7 +178,7 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     std::atomic<std::uint32_t> os_polls_left_{0};
     std::atomic<std::uint32_t> kernel_sends_seen_{0};
     std::atomic<std::uint64_t> os_polled_at_{0};  // ticks of the last look at the kernel side
-    std::atomic<std::uint64_t> drained_at_{0};  // ticks, see drain()
+    DrainRate drain_rate_;
 
     // send state
     Lock send_lock_;

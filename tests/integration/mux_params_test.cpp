@@ -149,6 +149,26 @@ TEST_F(MuxParams, DrainRate) {
     EXPECT_GE(eager, lazy + 20);  // each of three more receives took a batch of eight
 }
 
+// The same of a TCP connection: its receives take what the UDP socket beside it gets.
+TEST_F(MuxParams, DrainRateOfTcp) {
+    const std::string program = "s = udp()\nc = socket.create_connection((THERE, 5001))\ntime.sleep(0.2)\nc.recv(1)\ntold()\n"
+                                "for i in range(4): c.recv(1)\nprint('more', flush=True)\ntime.sleep(0.4)\n"
+                                "limit(s, 100)\nn = 0\nwhile receive(s): n += 1\nprint(n)\n";
+    auto received = [&](std::vector<std::string> env) {
+        Process server = hosts_->run(Host::b, {"python3", "-c",
+                                               "import socket, time\nl = socket.create_server(('198.18.1.2', 5001))\nprint('up', flush=True)\n"
+                                               "c = l.accept()[0]\nc.send(b'y' * 100)\nc.settimeout(20)\nc.recv(1)"});
+        EXPECT_TRUE(server.wait_for_out("up")) << server.err();
+        // The internal thread would poll, too.
+        env.insert(env.end(), {"VMA_CQ_POLL_BATCH_MAX=1", "VMA_RX_WRE=64", "VMA_RX_WRE_BATCHING=1", "VMA_PROGRESS_ENGINE_INTERVAL=0"});
+        const Result result = run(program, env, [&] { send(60); }, "", [&] { send(1000); });
+        return atol(result.exit.out.c_str() + strlen("ready\nmore\n"));
+    };
+    const long lazy = received({}), eager = received({"VMA_RX_CQ_DRAIN_RATE_NSEC=1"});
+    EXPECT_LT(lazy, 1060);
+    EXPECT_GE(eager, lazy + 20);
+}
+
 TEST_F(MuxParams, SkipOs) {
     const std::string program =
         "s = udp()\np = select.poll()\np.register(s, select.POLLIN)\ntold()\np.poll(1000)\nfor i in range(200): p.poll(1)\n";

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// VMA_RX_CQ_DRAIN_RATE_NSEC: a receive call that has data queued polls the ring all the same, once in so many nanoseconds, so
+// that the device's queue does not overflow while the program is behind.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "libvma/config/params.h"
+#include "libvma/runtime/clock.h"
+
+namespace vma::sockets {
+
+class DrainRate {
+  public:
+    // Is a poll due? Then it counts as done. Never, unless the parameter is set.
+    bool due() noexcept {
+        static const std::uint64_t kTicks =
+            static_cast<std::uint64_t>(config::get().rx_cq_drain_rate_nsec) * clock::ticks_per_usec() / 1000;
+        if (config::get().rx_cq_drain_rate_nsec == 0) return false;
+        const std::uint64_t now = clock::ticks();
+        if (now - polled_at_.load(std::memory_order_relaxed) < kTicks) return false;
+        polled_at_.store(now, std::memory_order_relaxed);
+        return true;
+    }
+
+  private:
+    std::atomic<std::uint64_t> polled_at_{0};  // ticks
+};
+
+}  // namespace vma::sockets
