@@ -9,6 +9,7 @@
 #include <chrono>
 #include <thread>
 
+#include "libvma/runtime/lock.h"
 #include "tcp_wiretap.h"
 
 namespace vma::tcp::test {
@@ -27,7 +28,21 @@ constexpr std::size_t kBytes = 300'000;
 constexpr std::size_t kBytes = 500'000;
 #endif
 
-TEST(TcpThreads, EveryByteOnce) {
+// With each way of locking (VMA_THREAD_MODE). In mode `single` the thread that runs the test is the favoured one, and all the
+// others come by the slow way.
+class TcpThreads : public ::testing::TestWithParam<LockMode> {
+  protected:
+    void SetUp() override { Lock::set_mode(GetParam()); }
+    void TearDown() override { Lock::set_mode(LockMode::spin); }
+};
+std::string mode_name(const ::testing::TestParamInfo<LockMode>& info) {
+    constexpr const char* kNames[] = {"single", "spin", "mutex", "yield"};
+    return kNames[static_cast<int>(info.param)];
+}
+INSTANTIATE_TEST_SUITE_P(Modes, TcpThreads, ::testing::Values(LockMode::single, LockMode::spin, LockMode::mutex, LockMode::yield),
+                         mode_name);
+
+TEST_P(TcpThreads, EveryByteOnce) {
     World w(9);
     w.options.receive_window = 128 << 10;
     constexpr std::size_t kConnections = 2, kWriters = 2;
@@ -128,7 +143,7 @@ TEST(TcpThreads, EveryByteOnce) {
 }
 
 // Connections come and go on all threads at once.
-TEST(TcpThreads, OpenAndClose) {
+TEST_P(TcpThreads, OpenAndClose) {
     World w(11);
     w.options.linger2_s = 1;
     w.listen(64);
