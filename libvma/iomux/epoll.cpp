@@ -30,6 +30,7 @@ class EpollCall final : public Wait {
 
   private:
     bool ready() noexcept override { return set_.ready(); }
+    bool only_shadows() noexcept override { return set_.only_shadows(); }
 
     int look(const sigset_t* mask, bool first) override {
         int n = set_.collect(epfd_, events_, maxevents_, std::exchange(kernel_ready_, false));

@@ -186,6 +186,12 @@ bool EpollSet::ready(unsigned depth) noexcept {
     return find_ready(active_.first(), depth, dropped) != nullptr;
 }
 
+bool EpollSet::only_shadows() noexcept {
+    if (busy_in_this_thread()) return false;
+    std::lock_guard guard(lock_);
+    return others_.empty() && asking_ == 0 && walked_ == 0;
+}
+
 std::uint32_t EpollSet::arrivals(unsigned depth) noexcept {
     if (depth > kMaxDepth || busy_in_this_thread()) return 0;
     std::lock_guard guard(lock_);

@@ -69,6 +69,8 @@ class EpollSet final : public sockets::FdObject {
     // epoll_wait(2) with a zero timeout: count or -errno. kernel_ready: the kernel is known to have
     // something, so it is asked even if all members are ours.
     int collect(int epfd, epoll_event* events, int maxevents, bool kernel_ready = true);
+    // Are all members sockets of ours, of which only reading is asked?
+    bool only_shadows() noexcept;
     // Would our side report something? Marks nothing as reported. Takes no lock while nothing is active.
     bool ready(unsigned depth = 0) noexcept;
     // Counts what may have made the set ready; for a set that is an edge-triggered member of another.

@@ -74,8 +74,7 @@ class PollCall final : public Wait {
     // Asks the kernel about what it knows of. The hidden are in members_, in order of index.
     int ask_kernel(const sigset_t* mask, bool first) {
         nfds_t hiding = 0;
-        const bool skip = readers_ && members_.size() == asked_ && mask == nullptr && all_offloaded(members_) && ready() &&
-                          skip_kernel(t_skipped, began_);
+        const bool skip = mask == nullptr && only_shadows() && ready() && skip_kernel(t_skipped, began_);
         for (Member& m : members_) {
             m.hidden = (skip && !gone(m)) || hidden(m);
             if (m.hidden) hiding++;
@@ -99,6 +98,8 @@ class PollCall final : public Wait {
             for (nfds_t i = 0; i < count_; i++) fds_[i].revents = copy_[i].revents;
         return n;
     }
+
+    bool only_shadows() noexcept override { return readers_ && members_.size() == asked_ && all_offloaded(members_); }
 
     bool ready() noexcept override {
         return std::any_of(members_.begin(), members_.end(), [](const Member& m) { return events_of(m) != 0; });

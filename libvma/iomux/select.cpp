@@ -64,7 +64,10 @@ class SelectCall final : public Wait {
                 int fd = static_cast<int>(i * kBits) + __builtin_ctzl(any);
                 if (fd >= nfds) break;
                 Ref<FdObject> object = g_fds.find(fd);
-                if (!object) continue;
+                if (!object) {
+                    others_ = true;
+                    continue;
+                }
                 members_.push_back({fd, object.get(), is_ours(*object)});
                 readers_ &= object->kind() == Kind::socket && !test(in(1), fd);
                 sources_.add(std::move(object));
@@ -106,6 +109,8 @@ class SelectCall final : public Wait {
     bool belongs(const Member& m, int s, std::uint32_t events) noexcept {
         return test(in(s), m.fd) && (events & kSetEvents[s]) != 0;
     }
+
+    bool only_shadows() noexcept override { return readers_ && !others_ && all_offloaded(members_); }
 
     bool ready() noexcept override {
         return std::any_of(members_.begin(), members_.end(), [&](const Member& m) {
@@ -218,6 +223,7 @@ class SelectCall final : public Wait {
     Scratch<Word, 3 * kInlineWords> in_, out_;
     Scratch<Member, 64> members_;
     bool readers_ = true;  // members_ are sockets, watched for reading
+    bool others_ = false;  // there are others
     bool began_ = false;   // the kernel has been asked
 };
 

@@ -195,6 +195,8 @@ int Wait::run(const timespec* timeout, const sigset_t* mask) {
 int Wait::spin(const Deadline& deadline, const Signals& signals, const sigset_t* mask, bool& over) {
     SpinPolicy policy = spin_policy();
     if (policy.usec == 0 || !sources_.offloaded()) return 0;
+    // What seldom comes there need not be looked for as often as the program's other descriptors.
+    if (policy.skip_os > 1 && policy.os_ratio > 1 && only_shadows()) policy.os_ratio *= policy.skip_os;
     if (mask != nullptr && (policy.os_ratio == 0 || policy.os_ratio > kSignalRatio)) policy.os_ratio = kSignalRatio;
     constexpr std::uint64_t kEver = std::numeric_limits<std::uint64_t>::max();
     std::uint64_t per_usec = clock::ticks_per_usec();

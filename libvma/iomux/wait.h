@@ -54,6 +54,9 @@ class Wait {
     virtual int look(const sigset_t* mask, bool first) = 0;
     // Sleeps until the kernel has something on the program's descriptors or on `extra`, or a handler has run (-EINTR).
     virtual int sleep(std::span<const int> extra, const timespec* limit, const sigset_t* mask) = 0;
+    // Is all that the kernel could answer for the kernel's side of our own sockets, and only for reading? Then it is asked less often
+    // while polling.
+    virtual bool only_shadows() noexcept = 0;
 
     Sources sources_;
 
