@@ -141,9 +141,8 @@ void UdpSocket::read_attributes(int fd) noexcept {
 std::vector<UdpSocket::Rule> UdpSocket::wanted_rules(bool only_route) noexcept {
     std::vector<Rule> wanted;
     if (left_ || closed_ || local_port_ == 0) return wanted;
-    const config::Rules& conf = config::rules();
     auto allowed = [&](in_addr_t addr) {
-        return conf.match(config::Role::udp_receiver, {addr, local_port_}, nullptr) == config::Transport::vma;
+        return !config::decide(config::Role::udp_receiver, {addr, local_port_}, nullptr).os();
     };
     verbs::FlowSpec spec{IPPROTO_UDP, 0, local_port_, peer_addr_, peer_port_};
 
@@ -151,8 +150,8 @@ std::vector<UdpSocket::Rule> UdpSocket::wanted_rules(bool only_route) noexcept {
         // Connected: one peer, one local address, the interface of the route there.
         config::Endpoint local{local_addr_, local_port_}, peer{peer_addr_, peer_port_};
         if (!is_unicast(local_addr_) || !is_unicast(peer_addr_)) return wanted;
-        if (conf.match(config::Role::udp_connect, peer, &local) == config::Transport::os) {
-            log::once(log::Level::info, "a connected UDP socket is served by the kernel: libvma.conf says so");
+        if (auto decision = config::decide(config::Role::udp_connect, peer, &local); decision.os()) {
+            log::once(log::Level::info, "a connected UDP socket is served by the kernel: {}", decision.text());
             left_ = true;
             return wanted;
         }
