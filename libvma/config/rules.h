@@ -5,15 +5,18 @@
 //   use <transport> <role> <addr>:<ports>[:<addr>:<ports>]
 //   log { destination <stderr|syslog|file <name>> | min-level <number> }
 //
-//   transport   vma, os; * (see Rules::match); sdp and sa are read and ignored
+//   transport   vma, os; * (see Rules::match); sdp and sa are reported and ignored
 //   role        tcp_server, tcp_client, udp_sender, udp_receiver, udp_connect
-//   addr        a.b.c.d[/prefix] or *             ports   number[-number] or *
+//   addr        a.b.c.d[/prefix], [IPv6 address][/prefix] or *             ports   number[-number] or *
 //
 // A statement is a line; # begins a comment anywhere; blanks are free around every token. A line with a
-// mistake is reported and skipped, the others count. Rules before the first application-id belong to the
-// block `* *`; naming a block again continues it. The first block that fits the program decides alone. `log`
-// is read for the sake of old files and changes nothing (the log is set up by VMA_TRACELEVEL and
-// VMA_LOG_FILE).
+// mistake is reported and skipped, the others count; below a wrong application-id there are rules for a program that is not
+// known, so they are skipped, too. Rules before the first application-id belong to the block `* *`; naming a block
+// again continues it. The first block that fits the program decides alone. Blocks and rules that come too late to decide
+// anything are reported. IPv6 addresses fit no socket, as IPv6 is not offloaded. `log` is read for the sake of old files
+// and changes nothing (the log is set up by VMA_TRACELEVEL and VMA_LOG_FILE).
+//
+// docs/configuration.md is the same for users.
 #pragma once
 
 #include <netinet/in.h>
@@ -69,16 +72,21 @@ class Rules {
   private:
     enum class Word { vma, os, any };
     struct Addresses {
-        in_addr_t addr = 0, mask = 0;  // network order, addr already masked
-        std::uint16_t low = 0, high = 65535;
+        sa_family_t family = AF_UNSPEC;          // AF_UNSPEC: *
+        std::uint8_t prefix = 0;                 // bits that count
+        std::array<std::uint8_t, 16> bytes{};    // network order; IPv4: the first four
+        std::uint16_t low = 0, high = 65535;     // ports, in the machine's order
         bool matches(Endpoint endpoint) const noexcept;
-        bool everything() const noexcept { return mask == 0 && low <= 1 && high == 65535; }
+        // Does all that fits `other` fit here?
+        bool covers(const Addresses& other) const noexcept;
+        bool everything() const noexcept { return family != AF_INET6 && prefix == 0 && low == 0 && high == 65535; }
     };
     struct Rule {
         Word transport;
         Addresses first;
         std::optional<Addresses> second;
         std::string text;  // Decision::rule
+        bool covers(const Rule& other) const noexcept;
     };
     using Lists = std::array<std::vector<Rule>, 5>;  // by role
     class Parser;
@@ -90,7 +98,8 @@ class Rules {
 // Complaints go to the log. Without the file there are no rules, so everything may be offloaded.
 const Rules& rules() noexcept;
 
-// rules().match(), with a line in the log at level debug.
+// rules().match(), with a line in the log: at level info the first time that a rule leaves something to the kernel, at
+// level debug always.
 Decision decide(Role role, Endpoint first, const Endpoint* second) noexcept;
 
 }  // namespace vma::config

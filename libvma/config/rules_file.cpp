@@ -18,7 +18,7 @@
 namespace vma::config {
 namespace {
 
-constexpr std::size_t kMaxFile = 1 << 20;  // nobody writes so many rules; it is some other file then
+constexpr std::size_t kMaxFile = 1 << 20;  // 1 MiB: nobody writes so many rules; it is some other file then
 
 // Closed when the reader is done, or when memory runs out meanwhile.
 struct File {
@@ -51,11 +51,11 @@ std::string load(const char* name) {
     for (;;) {
         long size = os::raw_syscall(SYS_read, file.fd, static_cast<char*>(block), sizeof block);
         if (size == -EINTR) continue;
-        if (size < 0) log::warn("{} cannot be read ({})", name, strerrordesc_np(static_cast<int>(-size)));
+        if (size < 0) log::warn("{} cannot be read to its end ({})", name, strerrordesc_np(static_cast<int>(-size)));
         if (size <= 0) return text;
         text.append(block, static_cast<std::size_t>(size));
         if (text.size() > kMaxFile) {
-            log::warn("{} is too long: every socket may be offloaded", name);
+            log::warn("{} is longer than 1 MiB and is not used: every socket may be offloaded", name);
             return {};
         }
     }
@@ -117,6 +117,7 @@ const Rules& rules() noexcept {
 
 Decision decide(Role role, Endpoint first, const Endpoint* second) noexcept {
     const Decision decision = rules().match(role, first, second);
+    if (decision.os()) log::once(log::Level::info, "left to the kernel: {}", decision.text());
     if (log::enabled(log::Level::debug)) {
         static constexpr const char* kRoles[] = {"tcp_server", "tcp_client", "udp_sender", "udp_receiver", "udp_connect"};
         char here[INET_ADDRSTRLEN], other[INET_ADDRSTRLEN + 8] = "", text[INET_ADDRSTRLEN];

@@ -149,13 +149,11 @@ std::vector<UdpSocket::Rule> UdpSocket::wanted_rules(bool only_route) noexcept {
     if (peer_addr_ != 0) {
         // Connected: one peer, one local address, the interface of the route there.
         config::Endpoint local{local_addr_, local_port_}, peer{peer_addr_, peer_port_};
-        if (!is_unicast(local_addr_) || !is_unicast(peer_addr_)) return wanted;
-        if (auto decision = config::decide(config::Role::udp_connect, peer, &local); decision.os()) {
-            log::once(log::Level::info, "a connected UDP socket is served by the kernel: {}", decision.text());
+        if (config::decide(config::Role::udp_connect, peer, &local).os()) {
             left_ = true;
             return wanted;
         }
-        if (!allowed(local_addr_)) return wanted;
+        if (!is_unicast(local_addr_) || !is_unicast(peer_addr_) || !allowed(local_addr_)) return wanted;
         net::RouteQuery query{peer_addr_, local_addr_, attributes_.oif, attributes_.mark, attributes_.tos,
                               IPPROTO_UDP, local_port_, peer_port_};
         auto route = stack_.view().route(query);
