@@ -55,9 +55,9 @@ class Rules {
   public:
     // The rules that apply to a program called `program` (no path) with application id `app_id`. Complaints
     // name line and column, "line 3, column 14: ...". Any text may come in. `file` is the name for
-    // Decision::rule.
-    static Rules parse(std::string_view text, std::string_view program, std::string_view app_id,
-                       Complaints& complaints, std::string_view file = "libvma.conf");
+    // Decision::rule. `called` is the name the program was started by, where that is another one (a link to it).
+    static Rules parse(std::string_view text, std::string_view program, std::string_view app_id, Complaints& complaints,
+                       std::string_view file = "libvma.conf", std::string_view called = {});
 
     // The first rule for `role` that fits, else vma. `first` is the local endpoint of a server or receiver
     // (or the group), the remote one of a client, sender or connected socket. `second`, the local endpoint of

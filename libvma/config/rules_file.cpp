@@ -90,7 +90,7 @@ Rules read_rules() {
     Complaints complaints;
     std::string_view base = name;
     base.remove_prefix(base.rfind('/') + 1);
-    Rules rules = Rules::parse(load(name), program_name(), id, complaints, base);
+    Rules rules = Rules::parse(load(name), program_name(), id, complaints, base, program_invocation_short_name);
     for (const std::string& text : complaints) log::once(log::Level::warn, "{}: {}", name, text);
     return rules;
 }

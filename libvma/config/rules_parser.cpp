@@ -97,8 +97,13 @@ std::size_t ipv6_length(std::string_view text, std::uint8_t* bytes) {
 
 class Rules::Parser {
   public:
-    Parser(std::string_view program, std::string_view app_id, Complaints& complaints, std::string_view file)
-        : program_(program), app_id_(app_id), complaints_(complaints), file_(file) {}
+    Parser(std::string_view program, std::string_view called, std::string_view app_id, Complaints& complaints,
+           std::string_view file)
+        : program_(program),
+          called_(called.empty() ? program : called),
+          app_id_(app_id),
+          complaints_(complaints),
+          file_(file) {}
 
     Rules run(std::string_view text) {
         if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // byte order mark of some editors
@@ -151,7 +156,9 @@ class Rules::Parser {
 
     bool fits(const Block& block) const {
         const bool id = block.id == "*" || app_id_ == "*" || block.id == app_id_;
-        return id && !block.dead() && fnmatch(block.program.c_str(), program_.c_str(), 0) == 0;
+        if (!id || block.dead()) return false;
+        auto fits_name = [&](const std::string& name) { return fnmatch(block.program.c_str(), name.c_str(), 0) == 0; };
+        return fits_name(program_) || fits_name(called_);
     }
 
     void statement(Cursor line) {
@@ -337,7 +344,7 @@ class Rules::Parser {
         }
         if (high == 0) Cursor::fail(column, fmt::format("{} expected, not \"0\"", kPort));
         if (low <= 1 && high == 65535) return result;  // all ports there are
-        result.low = static_cast<std::uint16_t>(low);
+        result.low = static_cast<std::uint16_t>(std::max(low, 1u));
         result.high = static_cast<std::uint16_t>(high);
         return result;
     }
@@ -380,7 +387,7 @@ class Rules::Parser {
         if (line.accept('/')) result.prefix = static_cast<std::uint8_t>(line.number(128, "a prefix length (0 to 128)"));
     }
 
-    const std::string program_, app_id_;
+    const std::string program_, called_, app_id_;
     Complaints& complaints_;
     const std::string file_;
     std::string_view statement_;  // the line without its comment
@@ -392,8 +399,8 @@ class Rules::Parser {
 };
 
 Rules Rules::parse(std::string_view text, std::string_view program, std::string_view app_id, Complaints& complaints,
-                   std::string_view file) {
-    return Parser(program, app_id, complaints, file).run(text);
+                   std::string_view file, std::string_view called) {
+    return Parser(program, called, app_id, complaints, file).run(text);
 }
 
 }  // namespace vma::config

@@ -510,6 +510,11 @@ TEST(Rules, ZeroMayBeginARange) {
     EXPECT_THAT(p.complaints, IsEmpty());
     EXPECT_EQ(p(Role::tcp_server, at("198.18.0.1", 80)), kOs);
     EXPECT_TRUE(p.rules.all_os(Role::tcp_server));
+    // A port that is not known yet fits only what fits every port.
+    p = parse("use os tcp_client *:*:*:0-100\nuse os udp_connect *:*:*:1-65535");
+    EXPECT_EQ(p(Role::tcp_client, at("198.18.0.1", 80), at("198.18.0.2", 0)), kVma);
+    EXPECT_EQ(p(Role::tcp_client, at("198.18.0.1", 80), at("198.18.0.2", 100)), kOs);
+    EXPECT_EQ(p(Role::udp_connect, at("198.18.0.1", 80), at("198.18.0.2", 0)), kOs);
 }
 
 TEST(Rules, AnyTransport) {
@@ -576,6 +581,46 @@ TEST(Rules, AnyTextIsSurvived) {
         Parsed p = parse(text);
         p(Role::tcp_server, at("198.18.0.1", 80));
     }
+}
+
+// docs/configuration.md: its examples are right, and what it says of wrong lines is what the parser says.
+TEST(Rules, DocumentedExamples) {
+    auto file = std::filesystem::path(__FILE__).parent_path().parent_path().parent_path() / "docs" / "configuration.md";
+    std::ifstream in(file);
+    ASSERT_TRUE(in) << file;
+    int examples = 0, mistakes = 0;
+    std::string text;
+    for (std::string line; std::getline(in, line);) {
+        if (line == "```conf") {
+            for (text.clear(); std::getline(in, line) && line != "```";) text += line + "\n";
+            EXPECT_THAT(parse(text).complaints, IsEmpty()) << text;
+            examples++;
+        } else if (line.starts_with("| `use ") || line.starts_with("| `application-id ")) {
+            const auto end = line.find("` | ");
+            ASSERT_NE(end, line.npos) << line;
+            const std::string message = line.substr(end + 4, line.size() - end - 6);
+            EXPECT_THAT(parse(line.substr(3, end - 3)).complaints, ElementsAre(HasSubstr(message)));
+            mistakes++;
+        }
+    }
+    EXPECT_EQ(examples, 3);
+    EXPECT_EQ(mistakes, 12);
+}
+
+// The file's own name and the one the program was called by both count.
+TEST(Rules, TwoNamesOfAProgram) {
+    auto at_port = [](const char* text, unsigned port) {
+        Complaints complaints;
+        const Rules rules = Rules::parse(text, "python3.11", kNoId, complaints, "libvma.conf", "python3");
+        return rules.match(Role::tcp_server, at("198.18.0.1", port), nullptr).transport;
+    };
+    EXPECT_EQ(at_port("application-id python3 *\nuse os tcp_server *:80\n", 80), kOs);
+    EXPECT_EQ(at_port("application-id python3.11 *\nuse os tcp_server *:80\n", 80), kOs);
+    EXPECT_EQ(at_port("application-id python *\nuse os tcp_server *:80\n", 80), kVma);
+    const char* both =
+        "application-id *.11 *\nuse os tcp_server *:80\napplication-id python3 *\nuse os tcp_server *:81\n";
+    EXPECT_EQ(at_port(both, 80), kOs);
+    EXPECT_EQ(at_port(both, 81), kVma) << "the first block that fits";
 }
 
 // The process's own file.
