@@ -28,12 +28,13 @@ struct File {
     }
 };
 
-// The text of the file; empty, after a line in the log, when it cannot be had.
-std::string load(const char* name) {
+// The text of the file; empty, after a line in the log, when it cannot be had. `chosen`: the user named it, so it is
+// missed when it does not exist.
+std::string load(const char* name, bool chosen) {
     // Not blocking, so that a FIFO under this name does not stop the program before it is recognised.
     File file{os::raw_syscall(SYS_openat, AT_FDCWD, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)};
     if (file.fd == -ENOENT || file.fd == -ENOTDIR) {
-        log::debug("{} does not exist: every socket may be offloaded", name);
+        log::print(chosen ? log::Level::warn : log::Level::debug, "{} does not exist: every socket may be offloaded", name);
         return {};
     }
     if (file.fd < 0) {
@@ -90,7 +91,7 @@ Rules read_rules() {
     Complaints complaints;
     std::string_view base = name;
     base.remove_prefix(base.rfind('/') + 1);
-    Rules rules = Rules::parse(load(name), program_name(), id, complaints, base, program_invocation_short_name);
+    Rules rules = Rules::parse(load(name, params.config_file != Params{}.config_file), program_name(), id, complaints, base, program_invocation_short_name);
     for (const std::string& text : complaints) log::once(log::Level::warn, "{}: {}", name, text);
     return rules;
 }
