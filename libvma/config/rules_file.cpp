@@ -31,6 +31,10 @@ struct File {
 // The text of the file; empty, after a line in the log, when it cannot be had. `chosen`: the user named it, so it is
 // missed when it does not exist.
 std::string load(const char* name, bool chosen) {
+    if (*name == '\0') {
+        log::warn("VMA_CONFIG_FILE is empty: every socket may be offloaded");
+        return {};
+    }
     // Not blocking, so that a FIFO under this name does not stop the program before it is recognised.
     File file{os::raw_syscall(SYS_openat, AT_FDCWD, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)};
     if (file.fd == -ENOENT || file.fd == -ENOTDIR) {

@@ -680,6 +680,11 @@ TEST(Rules, MissingFile) {
     EXPECT_TRUE(outcome.passed());
     EXPECT_EQ(outcome.output, "VMA WARNING: /no/such/libvma.conf does not exist: every socket may be offloaded\n");
     outcome = vma::test::in_child([] {
+        setenv("VMA_CONFIG_FILE", "", 1);
+        rules();
+    });
+    EXPECT_EQ(outcome.output, "VMA WARNING: VMA_CONFIG_FILE is empty: every socket may be offloaded\n");
+    outcome = vma::test::in_child([] {
         unsetenv("VMA_CONFIG_FILE");
         rules();
     });
