@@ -5,21 +5,25 @@
 //   use <transport> <role> <addr>:<ports>[:<addr>:<ports>]
 //   log { destination <stderr|syslog|file <name>> | min-level <number> }
 //
-//   transport   vma, os; * (see Rules::match); sdp and sa are read and ignored
+//   transport   vma, os; * (see Rules::match); sdp and sa are reported and ignored
 //   role        tcp_server, tcp_client, udp_sender, udp_receiver, udp_connect
-//   addr        a.b.c.d[/prefix] or *             ports   number[-number] or *
+//   addr        a.b.c.d[/prefix], [IPv6 address][/prefix] or *             ports   number[-number] or *
 //
 // A statement is a line; # begins a comment anywhere; blanks are free around every token. A line with a
-// mistake is reported and skipped, the others count. Rules before the first application-id belong to the
-// block `* *`; naming a block again continues it. The first block that fits the program decides alone. `log`
-// is read for the sake of old files and changes nothing (the log is set up by VMA_TRACELEVEL and
-// VMA_LOG_FILE).
+// mistake is reported and skipped, the others count; below a wrong application-id there are rules for a program that is not
+// known, so they are skipped, too. Rules before the first application-id belong to the block `* *`; naming a block
+// again continues it. The first block that fits the program decides alone. Blocks and rules that come too late to decide
+// anything are reported. IPv6 addresses fit no socket, as IPv6 is not offloaded. `log` is read for the sake of old files
+// and changes nothing (the log is set up by VMA_TRACELEVEL and VMA_LOG_FILE).
+//
+// docs/configuration.md is the same for users.
 #pragma once
 
 #include <netinet/in.h>
 
 #include <array>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -36,34 +40,53 @@ struct Endpoint {
 enum class Role { tcp_server, tcp_client, udp_sender, udp_receiver, udp_connect };
 enum class Transport { vma, os };
 
+// What the rules say, and which of them.
+struct Decision {
+    Transport transport = Transport::vma;
+    // "libvma.conf:12: use os udp_sender *:53", or null when no rule fits. The Rules own the text: for the process's
+    // own (rules()) it stays for good.
+    const std::string* rule = nullptr;
+
+    bool os() const noexcept { return transport == Transport::os; }
+    const char* text() const noexcept { return rule != nullptr ? rule->c_str() : "no rule"; }
+};
+
 class Rules {
   public:
     // The rules that apply to a program called `program` (no path) with application id `app_id`. Complaints
-    // name line and column, "line 3, column 14: ...". Any text may come in.
-    static Rules parse(std::string_view text, std::string_view program, std::string_view app_id,
-                       Complaints& complaints);
+    // name line and column, "line 3, column 14: ...". Any text may come in. `file` is the name for
+    // Decision::rule. `called` is the name the program was started by, where that is another one (a link to it).
+    static Rules parse(std::string_view text, std::string_view program, std::string_view app_id, Complaints& complaints,
+                       std::string_view file = "libvma.conf", std::string_view called = {});
 
     // The first rule for `role` that fits, else vma. `first` is the local endpoint of a server or receiver
     // (or the group), the remote one of a client, sender or connected socket. `second`, the local endpoint of
     // a client or connected socket, may be null; then second addresses of rules are not looked at. Transport
     // * means os for tcp_client, udp_connect and unicast receivers, else vma: so VMA has always read it.
-    Transport match(Role role, Endpoint first, const Endpoint* second) const;
+    Decision match(Role role, Endpoint first, const Endpoint* second) const;
 
-    // Do the rules leave every endpoint to the kernel for `role`? Then a socket need not be looked at at all.
-    bool all_os(Role role) const;
+    // The rule that leaves every endpoint to the kernel for `role`, or null. Then a socket need not be looked at at
+    // all. As Decision::rule.
+    const std::string* all_os(Role role) const;
 
   private:
     enum class Word { vma, os, any };
     struct Addresses {
-        in_addr_t addr = 0, mask = 0;  // network order, addr already masked
-        std::uint16_t low = 0, high = 65535;
+        sa_family_t family = AF_UNSPEC;          // AF_UNSPEC: *
+        std::uint8_t prefix = 0;                 // bits that count
+        std::array<std::uint8_t, 16> bytes{};    // network order; IPv4: the first four
+        std::uint16_t low = 0, high = 65535;     // ports, in the machine's order
         bool matches(Endpoint endpoint) const noexcept;
-        bool everything() const noexcept { return mask == 0 && low <= 1 && high == 65535; }
+        // Does all that fits `other` fit here?
+        bool covers(const Addresses& other) const noexcept;
+        bool everything() const noexcept { return family != AF_INET6 && prefix == 0 && low == 0 && high == 65535; }
     };
     struct Rule {
         Word transport;
         Addresses first;
         std::optional<Addresses> second;
+        std::string text;  // Decision::rule
+        bool covers(const Rule& other) const noexcept;
     };
     using Lists = std::array<std::vector<Rule>, 5>;  // by role
     class Parser;
@@ -74,5 +97,9 @@ class Rules {
 // The process's rules, read on first use from VMA_CONFIG_FILE for this program and VMA_APPLICATION_ID.
 // Complaints go to the log. Without the file there are no rules, so everything may be offloaded.
 const Rules& rules() noexcept;
+
+// rules().match(), with a line in the log: at level info the first time that a rule leaves something to the kernel, at
+// level debug always.
+Decision decide(Role role, Endpoint first, const Endpoint* second) noexcept;
 
 }  // namespace vma::config

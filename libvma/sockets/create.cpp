@@ -32,9 +32,8 @@ const char* kind_name(int domain, int kind) noexcept {
 const char* left_by_rules(Protocol protocol) noexcept {
     const config::Rules& rules = config::rules();
     const bool udp = protocol == Protocol::udp;
-    const bool all = rules.all_os(udp ? config::Role::udp_receiver : config::Role::tcp_server) &&
-                     rules.all_os(udp ? config::Role::udp_sender : config::Role::tcp_client);
-    return all ? "libvma.conf says so" : nullptr;
+    const std::string* rule = rules.all_os(udp ? config::Role::udp_receiver : config::Role::tcp_server);
+    return rule != nullptr && rules.all_os(udp ? config::Role::udp_sender : config::Role::tcp_client) ? rule->c_str() : nullptr;
 }
 
 }  // namespace

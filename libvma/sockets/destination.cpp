@@ -23,7 +23,7 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
     d.generation = stack.view().generation();
     if (from.pmtu_discover == IP_PMTUDISC_DONT) return;  // such packets need identifications the kernel hands out
     try {
-        if (config::rules().match(config::Role::udp_sender, {d.addr, d.port}, nullptr) == config::Transport::os) return;
+        if (config::decide(config::Role::udp_sender, {d.addr, d.port}, nullptr).os()) return;
         net::RouteQuery query;
         query.dst = d.addr;
         query.src = from.src_addr;

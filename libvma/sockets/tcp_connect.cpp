@@ -50,10 +50,7 @@ bool TcpSocket::plan_connect(int fd, const sockaddr_in& to, Plan& plan) noexcept
             return false;
         }
         const config::Endpoint here{source, local.sin_port}, there{to.sin_addr.s_addr, to.sin_port};
-        if (config::rules().match(config::Role::tcp_client, there, &here) == config::Transport::os) {
-            log::once(log::Level::info, "a TCP connection is left to the kernel: libvma.conf says so");
-            return false;
-        }
+        if (config::decide(config::Role::tcp_client, there, &here).os()) return false;
         if (stack_.ring(route->ifindex) == nullptr) {
             Stack::Control control(stack_);
             if (!control.mine || stack_.open_ring(route->ifindex) == nullptr) return false;

@@ -42,8 +42,7 @@ std::vector<TcpSocket::Rule> TcpSocket::wanted_rules() noexcept {
         net::Link link;
         std::string why;
         if (!stack_.view().link(a.ifindex, link) || !ring::Rings::eligible(link, why)) continue;
-        if (config::rules().match(config::Role::tcp_server, {a.address, listen_port_}, nullptr) == config::Transport::os)
-            continue;
+        if (config::decide(config::Role::tcp_server, {a.address, listen_port_}, nullptr).os()) continue;
         ring::Ring* ring = stack_.open_ring(a.ifindex);
         if (ring == nullptr) continue;
         wanted.push_back({ring, {IPPROTO_TCP, a.address, listen_port_, 0, 0}});
@@ -140,8 +139,8 @@ int TcpSocket::listen(int fd, int backlog) {
         if (r == 0) listener_.load(std::memory_order_relaxed)->set_backlog(clamped(backlog));
         return r;
     }
-    if (config::rules().all_os(config::Role::tcp_server)) {
-        log::once(log::Level::info, "TCP listeners are served by the kernel: libvma.conf says so");
+    if (const std::string* rule = config::rules().all_os(config::Role::tcp_server)) {
+        log::once(log::Level::info, "TCP listeners are served by the kernel: {}", *rule);
         const int r = os::listen(fd, backlog);
         if (r == 0) set_phase(Phase::kernel);
         return r;

@@ -141,22 +141,19 @@ void UdpSocket::read_attributes(int fd) noexcept {
 std::vector<UdpSocket::Rule> UdpSocket::wanted_rules(bool only_route) noexcept {
     std::vector<Rule> wanted;
     if (left_ || closed_ || local_port_ == 0) return wanted;
-    const config::Rules& conf = config::rules();
     auto allowed = [&](in_addr_t addr) {
-        return conf.match(config::Role::udp_receiver, {addr, local_port_}, nullptr) == config::Transport::vma;
+        return !config::decide(config::Role::udp_receiver, {addr, local_port_}, nullptr).os();
     };
     verbs::FlowSpec spec{IPPROTO_UDP, 0, local_port_, peer_addr_, peer_port_};
 
     if (peer_addr_ != 0) {
         // Connected: one peer, one local address, the interface of the route there.
         config::Endpoint local{local_addr_, local_port_}, peer{peer_addr_, peer_port_};
-        if (!is_unicast(local_addr_) || !is_unicast(peer_addr_)) return wanted;
-        if (conf.match(config::Role::udp_connect, peer, &local) == config::Transport::os) {
-            log::once(log::Level::info, "a connected UDP socket is served by the kernel: libvma.conf says so");
+        if (config::decide(config::Role::udp_connect, peer, &local).os()) {
             left_ = true;
             return wanted;
         }
-        if (!allowed(local_addr_)) return wanted;
+        if (!is_unicast(local_addr_) || !is_unicast(peer_addr_) || !allowed(local_addr_)) return wanted;
         net::RouteQuery query{peer_addr_, local_addr_, attributes_.oif, attributes_.mark, attributes_.tos,
                               IPPROTO_UDP, local_port_, peer_port_};
         auto route = stack_.view().route(query);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A host's hands: a program that opens UDP sockets and sends and receives as it is told over a control
+// A host's hands: a program that opens UDP sockets (and some of TCP) and sends and receives as it is told over a control
 // socket, one text command in, one text answer out. The tests use it as the far side, and as a long-living
 // program on the library. It uses only plain calls, so that it behaves the same with and without the library.
 //
 //   open ID ADDR PORT [reuseport|reuseaddr|broadcast|gro]...   -> ok PORT
+//   unbound ID                                                  -> ok
 //   connect ID ADDR PORT | close ID | reset                     -> ok
 //   set ID (ttl|tos|rcvbuf|pmtu|multicast_if) VALUE             -> ok
 //   join ID GROUP INTERFACE_ADDRESS                             -> ok
@@ -15,6 +16,11 @@
 //   bad= echo ID COUNT MSEC                                          -> echoed N ping ID ADDR PORT LENGTH
 //   COUNT MSEC                         -> answered N cycles COUNT PORT -> ok usage -> fds= rss_kb= udp -> in=
 //   out=        (the kernel's UDP counters) sleep MSEC                                                  -> ok
+//   listen ID ADDR PORT                                         -> ok PORT
+//   accept ID NEW_ID MSEC                                       -> ok | timeout
+//   dial ID ADDR PORT [OWN_ADDR OWN_PORT]                       -> ok              (a TCP connection)
+//   talk ID LENGTH COUNT | answer ID LENGTH COUNT               -> talked N | answered N
+//   tcp                                                         -> in= out=        (the kernel's TCP segments)
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
@@ -31,6 +37,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "payload.h"
@@ -295,17 +302,94 @@ std::string usage() {
     return number("fds", fds - 3) + " " + number("rss_kb", rss * 4);
 }
 
-// "Udp:" appears twice in /proc/net/snmp: names, then values. Datagrams that the library carries are not
-// counted there.
-std::string udp_counters() {
+// Opens and binds a TCP socket; -1 with errno.
+int tcp_socket(const sockaddr_in& own) {
+    int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(fd, raw(own), sizeof own) == 0) return fd;
+    close(fd);
+    return -1;
+}
+
+std::string keep(const std::string& id, int fd) {
+    if (fd < 0) return error();
+    if (auto it = sockets.find(id); it != sockets.end()) close(it->second);
+    sockets[id] = fd;
+    return "ok";
+}
+
+std::string listen_socket(Words& in) {
+    std::string id;
+    in >> id;
+    sockaddr_in own = read_address(in);
+    int fd = tcp_socket(own);
+    if (fd >= 0 && listen(fd, 16) != 0) return error();
+    std::string answer = keep(id, fd);
+    return answer == "ok" ? answer + " " + std::to_string(ntohs(own.sin_port)) : answer;
+}
+
+std::string accept_connection(Words& in) {
+    int listener = socket_of(in), msec = 0;
+    std::string id;
+    in >> id >> msec;
+    return readable(listener, msec) ? keep(id, accept(listener, nullptr, nullptr)) : "timeout";
+}
+
+std::string dial(Words& in) {
+    std::string id, own;
+    in >> id;
+    const sockaddr_in to = read_address(in);
+    int port = 0;
+    const bool bound = static_cast<bool>(in >> own >> port);
+    int fd = bound ? tcp_socket(at(own, port)) : socket(AF_INET, SOCK_STREAM, 0);
+    if (fd < 0 || connect(fd, raw(to), sizeof to) != 0) return error();
+    return keep(id, fd);
+}
+
+// COUNT messages, each sent by the one side and sent back by the other.
+std::string stream(Words& in, bool first) {
+    int fd = socket_of(in);
+    long length = 0, count = 0, done = 0;
+    in >> length >> count;
+    for (; done < count; done++) {
+        auto data = payload::make(static_cast<size_t>(length), static_cast<uint32_t>(done));
+        if (first && send(fd, data.data(), data.size(), MSG_NOSIGNAL) != length) break;
+        std::vector<uint8_t> back(data.size());
+        size_t got = 0;
+        while (got < back.size() && readable(fd, 5000)) {
+            const ssize_t n = recv(fd, back.data() + got, back.size() - got, 0);
+            if (n <= 0) break;
+            got += static_cast<size_t>(n);
+        }
+        if (got < back.size() || back != data) break;
+        if (!first && send(fd, data.data(), data.size(), MSG_NOSIGNAL) != length) break;
+    }
+    return (first ? "talked " : "answered ") + std::to_string(done);
+}
+
+// The fields of the second line of /proc/net/snmp that begins with `name`: the first one has their names. What the
+// library carries is not counted there.
+std::vector<long> kernel_counters(const std::string& name) {
+    std::vector<long> values;
     FILE* f = fopen("/proc/net/snmp", "r");
-    if (f == nullptr) return error();
+    if (f == nullptr) return values;
     char line[1024];
-    long in = 0, no_port = 0, errors = 0, out = 0;
-    while (fgets(line, sizeof line, f) != nullptr)
-        if (sscanf(line, "Udp: %ld %ld %ld %ld", &in, &no_port, &errors, &out) == 4) break;
+    bool names = true;
+    while (fgets(line, sizeof line, f) != nullptr) {
+        if (strncmp(line, name.c_str(), name.size()) != 0) continue;
+        if (!std::exchange(names, false)) {
+            Words in(line + name.size());
+            for (long value; in >> value;) values.push_back(value);
+            break;
+        }
+    }
     fclose(f);
-    return number("in", in) + " " + number("out", out);
+    return values;
+}
+
+std::string counters(const std::string& name, size_t in, size_t out) {
+    const std::vector<long> values = kernel_counters(name);
+    return values.size() <= out || values.size() <= in ? "error" : number("in", values[in]) + " " + number("out", values[out]);
 }
 
 std::string run(const std::string& command) {
@@ -324,7 +408,18 @@ std::string run(const std::string& command) {
     if (verb == "ping") return ping(in);
     if (verb == "cycles") return cycles(in);
     if (verb == "usage") return usage();
-    if (verb == "udp") return udp_counters();
+    if (verb == "udp") return counters("Udp:", 0, 3);   // InDatagrams, OutDatagrams
+    if (verb == "tcp") return counters("Tcp:", 9, 10);  // InSegs, OutSegs
+    if (verb == "listen") return listen_socket(in);
+    if (verb == "accept") return accept_connection(in);
+    if (verb == "dial") return dial(in);
+    if (verb == "talk") return stream(in, true);
+    if (verb == "answer") return stream(in, false);
+    if (verb == "unbound") {
+        std::string id;
+        in >> id;
+        return keep(id, socket(AF_INET, SOCK_DGRAM, 0));
+    }
     if (verb == "connect") {
         int fd = socket_of(in);
         sockaddr_in to = read_address(in);
