@@ -706,6 +706,7 @@ ssize_t Connection::receive(const iovec* iov, std::size_t count, std::size_t len
     }
     result = static_cast<ssize_t>(done);
     burst_ = 0;
+    last_write_ns_ = 0;  // the next write begins a burst, however soon it comes: an answer on a fast wire
     if (!(flags & kPeek) && done != 0) {
         readable_.store(readable_.load(std::memory_order_relaxed) - done, std::memory_order_release);
         if (pcb_ != nullptr && pcb_->state != TIME_WAIT) open_window(done);

@@ -54,6 +54,25 @@ TEST_F(TcpSend, NagleHoldsASecondShortSegment) {
     EXPECT_EQ(sizes(*tap), (Sizes{1, 5}));
 }
 
+// A device that transmits lazily lets writes gather in a burst. A write after something was received begins a new one and leaves
+// at once, however soon it comes: on a fast wire an answer takes a few microseconds.
+TEST(TcpSendLazily, AnAnswerIsNoBurst) {
+    World w(1, {.lazy_tx = verbs::wire::LazyTx::fake_clock});
+    Connection *c = nullptr, *s = nullptr;
+    ASSERT_NO_FATAL_FAILURE(w.pair(c, s));
+    w.pass(1'000'000);
+    Tap tap(w);
+    for (int i = 0; i < 20; i++) {
+        ASSERT_EQ(send(c, "ping"), 4);
+        EXPECT_EQ(c->ring()->flush_older(0, std::uint64_t{1} << 60), 0u) << "something is held in round " << i;
+        w.poll();
+        ASSERT_EQ(receive(s, 10), "ping") << i;
+        ASSERT_EQ(send(s, "pong"), 4);
+        w.poll();
+        ASSERT_EQ(receive(c, 10), "pong") << i;
+    }
+}
+
 // As Linux has it (Minshall): a short segment waits for a short one only, not behind full ones.
 TEST_F(TcpSend, NagleDoesNotHoldTheEndOfALongWrite) {
     ASSERT_NO_FATAL_FAILURE(pair(false));
