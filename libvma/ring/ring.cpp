@@ -719,6 +719,16 @@ void Ring::send_all_held() noexcept {
     }
 }
 
+// False: there is nothing to gather.
+bool Ring::gather(int change) noexcept {
+    if (!device_->attr().lazy_tx || tx_lock_.owned_by_me()) return false;
+    tx_lock_.lock();
+    gathering_ += change;
+    if (gathering_ == (change > 0 ? 1 : 0)) device_->gather(qp_, change > 0);
+    tx_lock_.unlock();
+    return true;
+}
+
 void Ring::flush_slow() noexcept {
     if (tx_lock_.owned_by_me()) return;  // a signal handler inside send_udp()
     if (held_.load(std::memory_order_relaxed) != nullptr) send_all_held();

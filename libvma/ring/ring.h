@@ -180,6 +180,19 @@ class Ring {
     // Has `sender` called when the burst ends: with the next flush(), or when the flusher finds it 50 us old. Only where
     // the device is lazy anyway (attr().lazy_tx). Each hold() brings one send_held().
     void hold(HeldSender* sender) noexcept;
+    // While one of these lives, frames wait for one another where the device is lazy: the sender has more than one.
+    class Gather {
+      public:
+        explicit Gather(Ring* ring) noexcept : ring_(ring != nullptr && ring->gather(+1) ? ring : nullptr) {}
+        ~Gather() {
+            if (ring_ != nullptr) ring_->gather(-1);
+        }
+        Gather(const Gather&) = delete;
+        Gather& operator=(const Gather&) = delete;
+
+      private:
+        Ring* ring_;
+    };
     // The program turned to receiving: sends what the device holds back, and the next frame is not part of a burst.
     // Costs a load when nothing was sent since the last time.
     void flush() noexcept {
@@ -231,6 +244,7 @@ class Ring {
     std::uint32_t low_water() const noexcept { return depth_ / 4; }
     void grow_if_behind() noexcept;
     void flush_slow() noexcept;
+    bool gather(int change) noexcept;
     bool reap_tx() noexcept;
     void deepen() noexcept;
     void end_batch() noexcept;
@@ -313,6 +327,7 @@ class Ring {
     std::atomic<bool> in_burst_{false};  // sent since the last flush()
     std::atomic<HeldSender*> held_{nullptr};
     std::atomic<std::uint64_t> held_since_{0};  // ticks of the oldest hold()
+    int gathering_ = 0;                  // Gather objects
     std::uint8_t* tx_base_ = nullptr;
     RingCounters tx_counters_;
 };

@@ -26,6 +26,7 @@ namespace vma::tcp {
 namespace {
 
 constexpr std::uint64_t kBurstNs = 10'000;             // writes closer than this are a burst
+constexpr std::size_t kLongWrite = 8192;               // such a write shares kicks by itself; its end need not wait for more
 constexpr std::uint64_t kCorkNs = 200'000'000;         // the kernel's limit for TCP_CORK
 constexpr std::uint32_t kBulkSegments = 64;            // a stream, from here on
 constexpr std::uint32_t kStretch = 16;                 // segments for one ACK in a stream
@@ -206,7 +207,7 @@ ssize_t Connection::send(const iovec* iov, std::size_t count, std::size_t length
             result = -EAGAIN;
         } else {
             const std::uint64_t now = now_ns();
-            if (now - last_write_ns_ < kBurstNs)
+            if (now - last_write_ns_ < kBurstNs && length < kLongWrite)
                 burst_++;
             else
                 burst_ = 0;
@@ -312,6 +313,8 @@ void Connection::output() noexcept {
         path_tries_ = 0;
         path_at_ = 0;
     }
+    const tcp_seg* const first = pcb_->unsent;
+    ring::Ring::Gather gather(was_established_ && first != nullptr && first->next != nullptr ? path_.ring : nullptr);
     if (was_established_) retransmit_lost();
     app_limited_ = false;
     for (;;) {

@@ -86,6 +86,9 @@ class Device {
 
     // Sends everything posted and not yet handed over. Same locking as ibv_post_send (the caller serialises).
     virtual void flush(ibv_qp*) noexcept {}
+    // While `on`, posted frames wait for one another (at most LazyKick::kMaxHeld); switching it off sends them. For callers that know
+    // that more follows at once. Same locking as ibv_post_send.
+    virtual void gather(ibv_qp*, bool /*on*/) noexcept {}
     // Frames posted and held back; cheap, may be called without the lock.
     virtual unsigned tx_held(const ibv_qp*) const noexcept { return 0; }
     // clock::ticks() when the oldest held frame was posted; meaningful while tx_held() is not 0.

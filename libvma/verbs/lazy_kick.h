@@ -5,7 +5,7 @@
 // gap: a frame posted within kBurstGap of the one before it, with no receive in between (a program that turns to
 // receiving waits for an answer, so nothing may be held back from then on). The first kLoneFrames therefore leave at once,
 // also the only frame of a request, and later ones wait for: kMaxHeld frames, a receive call (the ring flushes), or
-// the flusher thread, which looks at frames held for longer than kHoldLimit.
+// the flusher thread, which looks at frames held for longer than kHoldLimit. A sender that knows that more follows says so (gather).
 #pragma once
 
 #include <cstdint>
@@ -30,6 +30,10 @@ class LazyKick {
         run_ = in_burst_ && now - last_ < gap_ ? run_ + 1 : 1;
         in_burst_ = true;
         last_ = now;
+        if (gathering_) {
+            if (held_ == 1) held_since_ = now;
+            return held_ >= kMaxHeld;
+        }
         if (run_ > lone_frames_ && held_ < kMaxHeld) {
             if (held_ == 1) held_since_ = now;
             return false;
@@ -44,6 +48,10 @@ class LazyKick {
     // The program turned to receiving: the next frame is a lone one.
     void end_burst() noexcept { in_burst_ = false; }
 
+    // More follows at once: all wait, even the first, until gather(false), when the caller kicks.
+    void gather(bool on) noexcept { gathering_ = on; }
+    bool gathering() const noexcept { return gathering_; }
+
     unsigned held() const noexcept { return held_; }
     std::uint64_t held_since() const noexcept { return held_since_; }
 
@@ -52,7 +60,7 @@ class LazyKick {
     unsigned lone_frames_;
     std::uint64_t last_ = 0, held_since_ = 0;
     unsigned held_ = 0, run_ = 0;  // run_: frames of this burst
-    bool in_burst_ = false;
+    bool in_burst_ = false, gathering_ = false;
 };
 
 }  // namespace vma::verbs

@@ -255,7 +255,7 @@ int WireDevice::post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
 void WireDevice::publish_held() noexcept {
     if (config_.lazy_tx != LazyTx::real_clock) return;
     held_since_.store(lazy_.held_since(), std::memory_order_relaxed);
-    visible_held_.store(lazy_.held(), std::memory_order_relaxed);
+    visible_held_.store(lazy_.gathering() ? 0 : lazy_.held(), std::memory_order_relaxed);
 }
 
 void WireDevice::kick() {
@@ -305,6 +305,13 @@ void WireDevice::complete_sums(Frame& frame) const {
 void WireDevice::flush_locked() {
     if (!unsent_.empty()) kick();
     lazy_.end_burst();
+    publish_held();
+}
+
+void WireDevice::gather(ibv_qp*, bool on) noexcept {
+    std::lock_guard guard(wire_.mutex_);
+    lazy_.gather(on);
+    if (!on && !unsent_.empty()) kick();
     publish_held();
 }
 

@@ -318,11 +318,16 @@ int XdpDevice::post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
     }
     if (kick) {
         d.submit_and_kick();
-    } else if (d.lazy_.held() != 0 && !d.backlog_) {
+    } else if (d.lazy_.held() != 0 && !d.backlog_ && !d.lazy_.gathering()) {
         d.held_since_.store(d.lazy_.held_since(), std::memory_order_relaxed);
         d.held_.store(d.lazy_.held(), std::memory_order_relaxed);
     }
     return error;
+}
+
+void XdpDevice::gather(ibv_qp*, bool on) noexcept {
+    lazy_.gather(on);
+    if (!on && unsubmitted_ != 0) submit_and_kick();
 }
 
 void XdpDevice::flush(ibv_qp*) noexcept {

@@ -49,6 +49,7 @@ class XdpDevice final : public SoftwareDevice {
     Result<Flow*> create_flow(ibv_qp* qp, const FlowSpec& spec) override;
     void destroy_flow(Flow* flow) noexcept override;
     void flush(ibv_qp* qp) noexcept override;
+    void gather(ibv_qp*, bool on) noexcept override;
     unsigned tx_held(const ibv_qp*) const noexcept override { return held_.load(std::memory_order_relaxed); }
     std::uint64_t tx_held_since(const ibv_qp*) const noexcept override {
         return held_since_.load(std::memory_order_relaxed);
