@@ -5,24 +5,15 @@
 #include "libvma/config/params.h"
 
 #include <limits.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <charconv>
-#include <exception>
-#include <memory>
-#include <optional>
 #include <string_view>
 
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/cpus.h"
-#include "libvma/runtime/lock.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/pid_name.h"
-#include "libvma/runtime/runtime.h"
-#include "libvma/runtime/spin.h"
 
 namespace vma::config {
 namespace {
@@ -181,6 +172,8 @@ Params read(GetEnv env, Complaints& complaints) {
         if (env("VMA_SELECT_POLL_OS_RATIO") == nullptr) derive(params, &Params::select_poll_os_ratio, 1);
         if (env("VMA_SELECT_SKIP_OS") == nullptr) derive(params, &Params::select_skip_os, 1);
     }
+    if (log::parse_level(params.tracelevel) >= log::Level::debug && params.log_details < 2)
+        derive(params, &Params::log_details, 2);
     if (params.rx_poll < 0 || params.select_poll < 0) derive(params, &Params::cq_moderation_enable, 0);
     return params;
 }
@@ -188,38 +181,6 @@ Params read(GetEnv env, Complaints& complaints) {
 std::string with_pid(std::string_view text) {
     char out[PATH_MAX];
     return expand_pid(text, os::raw_syscall(SYS_getpid), out, sizeof out) ? out : std::string(text);
-}
-
-const Params& get() noexcept {
-    // No lock, so that neither fork nor a signal handler can meet one held: threads that come at the same
-    // time each read the environment, and the first to finish wins. Never freed, since other threads outlive
-    // exit().
-    static constinit std::atomic<const Params*> known{nullptr};
-    if (const Params* params = known.load(std::memory_order_acquire)) return *params;
-
-    Complaints complaints;
-    std::unique_ptr<const Params> mine;
-    try {
-        mine = std::make_unique<const Params>(
-            read([](const char* name) -> const char* { return getenv(name); }, complaints));
-        if (environ != nullptr) check_names(environ, complaints);
-    } catch (const std::exception&) {  // no memory for some text: go on without it
-        if (mine == nullptr) mine.reset(new (std::nothrow) Params());
-        if (mine == nullptr) std::terminate();
-    }
-    const Params* expected = nullptr;
-    if (!known.compare_exchange_strong(expected, mine.get(), std::memory_order_acq_rel)) return *expected;
-    const Params& params = *mine.release();
-    Lock::set_mode(static_cast<LockMode>(params.thread_mode));
-    if (params.cpu_usage_stats != 0) PollTime::enable();
-    try {
-        runtime::set_internal_thread({params.internal_thread_affinity, params.internal_thread_cpuset,
-                                      static_cast<unsigned>(params.timer_resolution_msec)});
-    } catch (const std::exception&) {  // no memory for some text
-    }
-    log::start();  // asks get() again, which answers from here on
-    for (const std::string& text : complaints) log::warn("{}", text);
-    return params;
 }
 
 }  // namespace vma::config

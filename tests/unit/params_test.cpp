@@ -155,6 +155,9 @@ TEST(Params, SomeFollowFromOthers) {
     Params explicit_ratio = read_with({{"VMA_SELECT_POLL_OS_FORCE", "1"}, {"VMA_SELECT_POLL_OS_RATIO", "7"}}).params;
     EXPECT_EQ(explicit_ratio.select_poll_os_ratio, 7);
     EXPECT_EQ(explicit_ratio.select_skip_os, 1);
+    EXPECT_EQ(read_with({{"VMA_TRACELEVEL", "4"}}).params.log_details, 2);
+    EXPECT_EQ(read_with({{"VMA_TRACELEVEL", "4"}, {"VMA_LOG_DETAILS", "3"}}).params.log_details, 3);
+    EXPECT_EQ(read_with({{"VMA_LOG_DETAILS", "1"}}).params.log_details, 1);
     EXPECT_EQ(read_with({}).params.cq_moderation_enable, 1);
     EXPECT_EQ(read_with({{"VMA_RX_POLL", "-1"}}).params.cq_moderation_enable, 0);
     EXPECT_EQ(read_with({{"VMA_SELECT_POLL", "-1"}}).params.cq_moderation_enable, 0);
@@ -290,7 +293,7 @@ TEST(Params, StateIsTrue) {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(source_root() / "libvma"))
         if (entry.path().extension() == ".cpp" || entry.path().extension() == ".h")
             if (entry.path().parent_path().filename() != "config" || entry.path().filename() == "rules_file.cpp" ||
-                entry.path().filename() == "start.cpp")
+                entry.path().filename() == "start.cpp")  // these two put parameters to use
                 code += content(entry.path());
     std::map<std::string, std::string> members;
     std::istringstream table_text(content(source_root() / "libvma/config/params.def"));
