@@ -26,7 +26,7 @@ namespace {
 constexpr std::string_view kRule = "---------------------------------------------------------------------------";
 
 std::string command_line() {
-    std::string text = os::read_proc_file("/proc/self/cmdline", 800);
+    std::string text = os::read_proc_file("/proc/self/cmdline", 256);
     while (!text.empty() && text.back() == '\0') text.pop_back();
     for (char& c : text)
         if (c == '\0') c = ' ';

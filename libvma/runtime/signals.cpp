@@ -61,10 +61,9 @@ void guarded_default(int sig, siginfo_t* info, void* context) noexcept;
 
 bool is_default(const struct sigaction& action) noexcept { return action.sa_handler == SIG_DFL; }
 
-// What the kernel gets for SIG_DFL: that, or our function. System calls go on after it, since it changes nothing for them.
-struct sigaction default_action(int sig) noexcept {
+// What the kernel gets for SIG_DFL when there is a hook. System calls go on after it, since it changes nothing for them.
+struct sigaction default_action() noexcept {
     struct sigaction action {};
-    if (g_hooks[sig].load(std::memory_order_relaxed) == nullptr) return action;
     action.sa_sigaction = guarded_default;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
     return action;
@@ -226,7 +225,7 @@ void guard(int sig, Hook hook) noexcept {
     g_hooks[sig].store(hook, std::memory_order_relaxed);
     struct sigaction now {};
     if (os::sigaction(sig, nullptr, &now) != 0 || !is_default(now)) return;
-    now = default_action(sig);
+    now = default_action();
     os::sigaction(sig, &now, nullptr);
 }
 
@@ -259,7 +258,7 @@ int sigaction(int sig, const struct sigaction* act, struct sigaction* old) noexc
         }
     } else {
         Exclusive exclusive;
-        if (is_default(wanted)) wanted = default_action(sig);
+        if (is_default(wanted) && g_hooks[sig].load(std::memory_order_relaxed) != nullptr) wanted = default_action();
         const bool program = is_function(wanted) && handler_of(wanted) != guarded_default;
         result = program ? install(sig, wanted, was) : os::sigaction(sig, &wanted, &was);
         if (result == 0) translate(sig, was);
