@@ -11,7 +11,7 @@ import tempfile
 import unittest
 
 parser = argparse.ArgumentParser()
-for option in ("cmake", "build", "source", "prefix", "libdir", "bindir", "includedir", "sysconfdir", "sanitize", "cxx"):
+for option in ("cmake", "build", "source", "prefix", "libdir", "bindir", "includedir", "sysconfdir", "mandir", "sanitize", "cxx"):
     parser.add_argument("--" + option)
 GIVEN, rest = parser.parse_known_args()
 # Programs of tools/ that only the build uses.
@@ -73,6 +73,9 @@ class Install(unittest.TestCase):
         with open(self.path(GIVEN.sysconfdir, "libvma.conf"), encoding="utf-8") as installed:
             with open(os.path.join(GIVEN.source, "config", "libvma.conf"), encoding="utf-8") as source:
                 self.assertEqual(installed.read(), source.read())
+
+    def test_manual_page(self):
+        self.assertTrue(os.path.isfile(self.path(GIVEN.mandir, "man7", "libvma.7")))
 
     def test_nothing_lies_outside_the_prefix_and_the_configuration(self):
         for folder, _, files in os.walk(self.folder.name):

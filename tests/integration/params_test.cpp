@@ -173,6 +173,31 @@ print(kernel() - before)
     EXPECT_EQ(run(program, {"VMA_MTU=1228"}).number(), 0);
 }
 
+// Soon no kick reaches the device (its sendto() fails), so that the ring fills up; the program itself uses sendmsg().
+TEST_F(Parameters, FullSendQueue) {
+    const std::string program = R"(
+s = udp()
+s.sendmsg([b'x'], [], 0, (THERE, 6000)) # finds the neighbour
+time.sleep(0.1)
+s.setblocking(False)
+full = 0
+for i in range(400):
+    try: s.sendmsg([b'x' * 100], [], 0, (THERE, 6000))
+    except BlockingIOError: full += 1
+print(full, flush=True)
+os._exit(0)
+)";
+    auto full = [&](const std::string& variable) {
+        std::vector<std::string> line = {"strace", "-f", "-qq", "-e", "trace=sendto", "-e", "inject=sendto:error=EAGAIN:when=40+", "-o", "/dev/null",
+                                         "-E", "LD_PRELOAD=" + preload_value(), "python3", "-c", kPrelude + program};
+        Exit exit = hosts_->run(Host::a, line, RunOptions{.env = {variable, "VMA_TX_WRE=64"}}).wait();
+        EXPECT_TRUE(exit.ok()) << exit.err;
+        return atol(exit.out.c_str());
+    };
+    EXPECT_EQ(full("VMA_TX_NONBLOCKED_EAGAINS=0"), 0);
+    EXPECT_GT(full("VMA_TX_NONBLOCKED_EAGAINS=1"), 50);
+}
+
 // The program sleeps: the internal thread takes the data, and TCP acknowledges it later, or not at all.
 TEST_F(Parameters, Acknowledgements) {
     auto time = [&](std::vector<std::string> env) {
