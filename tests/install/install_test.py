@@ -74,9 +74,6 @@ class Install(unittest.TestCase):
             with open(os.path.join(GIVEN.source, "config", "libvma.conf"), encoding="utf-8") as source:
                 self.assertEqual(installed.read(), source.read())
 
-    def test_manual_page(self):
-        self.assertTrue(os.path.isfile(self.path(GIVEN.mandir, "man7", "libvma.7")))
-
     def test_nothing_lies_outside_the_prefix_and_the_configuration(self):
         for folder, _, files in os.walk(self.folder.name):
             for file in files:

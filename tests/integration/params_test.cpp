@@ -71,6 +71,9 @@ class Parameters : public ::testing::Test {
         need({"python3", "strace"});
     }
 
+    // The kernel takes the program before from the interface.
+    void released() const { EXPECT_TRUE(hosts_->wait_xdp(Host::a, false)); }
+
     struct Result {
         std::string out, peer, err;
         int status = 0;
@@ -86,6 +89,7 @@ class Parameters : public ::testing::Test {
         std::vector<std::string> line = std::move(launcher);
         line.insert(line.end(), {"python3", "-c", kPrelude + program});
         RunOptions options{.preload = true, .env = std::move(env), .fds = {{from.get(), 0}}};
+        released();
         Process process = hosts_->run(Host::a, line, options);
         Result result;
         if (!peer.empty()) {
@@ -107,6 +111,7 @@ class Parameters : public ::testing::Test {
         std::vector<std::string> line = {"strace", "-f", "-qq", "-e", "trace=" + traced, "-e", "signal=none", "-o",
                                          scratch_->path("trace"), "-E", "LD_PRELOAD=" + preload_value(), "python3", "-c",
                                          kPrelude + program};
+        released();
         Exit exit = hosts_->run(Host::a, line, RunOptions{.env = std::move(env)}).wait();
         EXPECT_TRUE(exit.ok()) << exit.err;
         const std::string trace = scratch_->read("trace");
@@ -190,12 +195,13 @@ os._exit(0)
     auto full = [&](const std::string& variable) {
         std::vector<std::string> line = {"strace", "-f", "-qq", "-e", "trace=sendto", "-e", "inject=sendto:error=EAGAIN:when=40+", "-o", "/dev/null",
                                          "-E", "LD_PRELOAD=" + preload_value(), "python3", "-c", kPrelude + program};
+        released();
         Exit exit = hosts_->run(Host::a, line, RunOptions{.env = {variable, "VMA_TX_WRE=64"}}).wait();
         EXPECT_TRUE(exit.ok()) << exit.err;
         return atol(exit.out.c_str());
     };
     EXPECT_EQ(full("VMA_TX_NONBLOCKED_EAGAINS=0"), 0);
-    EXPECT_GT(full("VMA_TX_NONBLOCKED_EAGAINS=1"), 50);
+    EXPECT_GT(full("VMA_TX_NONBLOCKED_EAGAINS=1"), 0);
 }
 
 // The program sleeps: the internal thread takes the data, and TCP acknowledges it later, or not at all.
@@ -214,6 +220,29 @@ TEST_F(Parameters, Acknowledgements) {
     const std::string once = "c = connect()\nprint(ack_time(c, 1))";
     for (const char* variable : {"VMA_PROGRESS_ENGINE_INTERVAL=0", "VMA_PROGRESS_ENGINE_WCE_MAX=0"})
         EXPECT_GT(run("c = accept()\nready()\n", {variable}, once).peer_number(), 1000) << variable;
+}
+
+TEST_F(Parameters, SegmentsAreMerged) {
+    const std::string program = R"(
+c = accept()
+n = 0
+while n < 800000:
+    time.sleep(0.003)
+    n += len(c.recv(1000000))
+print(struct.unpack_from('I', c.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 240), 152)[0]) # tcpi_data_segs_in
+ready()
+)";
+    // A few frames at a time, which the sender's kernel does not put together.
+    const std::string peer = R"(
+c = connect()
+c.setsockopt(6, socket.TCP_NODELAY, 1)
+for i in range(100):
+    for j in range(8): c.send(b'x' * 1000)
+    time.sleep(0.006)
+)";
+    const long each = run(program, {"VMA_GRO_STREAMS_MAX=0"}, peer).number();
+    EXPECT_GT(each, 300);
+    EXPECT_LT(run(program, {}, peer).number(), each / 2);
 }
 
 TEST_F(Parameters, PollsOnSend) {
@@ -348,6 +377,7 @@ TEST_F(Parameters, Warnings) {
     const std::string huge = "not enough huge pages for ";
     EXPECT_NE(run(socket, {"VMA_MEM_ALLOC_TYPE=2", "VMA_RX_WRE=65536"}).err.find(huge), std::string::npos);
     EXPECT_EQ(run(socket, {"VMA_MEM_ALLOC_TYPE=1"}).err.find(huge), std::string::npos);
+    EXPECT_NE(run(socket, {"VMA_LOG_CB_FUNC_PTR=0x401000"}).err.find("is not used: the process was started with it"), std::string::npos);
     Result r = run(socket, {}, "", {"setpriv", "--bounding-set=-ipc_lock", "prlimit", "--memlock=65536:65536"});
     EXPECT_NE(r.err.find("VMA WARNING: locked memory is limited to 64 KiB"), r.err.npos) << r.err;
     r = run(socket, {}, "", {"setpriv", "--bounding-set=-bpf,-sys_admin"});
