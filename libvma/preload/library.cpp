@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "libvma/preload/guard.h"
+#include "libvma/runtime/fatal_signals.h"
 #include "libvma/runtime/log.h"
 
 using namespace vma;
@@ -16,6 +17,7 @@ __attribute__((constructor)) void loaded() noexcept {
     log::remember_stderr();
     // Registered before the program's own, so that it runs after them.
     at_quick_exit(before_end);
+    runtime::fatal_signals::set_end(before_end);
     // A vfork of another thread does not go on in the child.
     runtime::at_fork({.child = [] { g_vforks.store(0, std::memory_order_relaxed); }});
 }

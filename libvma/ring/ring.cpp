@@ -19,7 +19,6 @@
 namespace vma::ring {
 namespace {
 
-constexpr std::uint32_t kSignalEvery = 32;        // at most; twice as many send buffers are in use, and stay warm
 constexpr std::uint32_t kOffloadChecksumFrom = 256;  // below, summing while copying is cheaper than the metadata
 constexpr unsigned kMaxPieces = 17;
 constexpr std::uint32_t kSlack = 64;              // receives beyond what the sockets expect
@@ -83,10 +82,12 @@ Result<void> Ring::start() {
     const std::uint32_t depth = attr.max_recv_wr;
     // As many buffers again as are posted: what sockets may hold before arriving frames are dropped.
     const std::uint32_t rx_count = std::max(depth, std::min(2 * depth, config_.max_rx_buffers));
-    const std::uint32_t tx_count = attr.max_send_wr;
+    // One datagram takes up to kMaxPieces of them.
+    const std::uint32_t tx_count = std::min(attr.max_send_wr, std::max(config_.max_tx_buffers, 4 * kMaxPieces));
+    tx_count_ = tx_count;
     const std::size_t rx_bytes = std::size_t{rx_count} * attr.chunk_size;
     memory_length_ = rx_bytes + std::size_t{tx_count} * attr.chunk_size;
-    auto memory = map_buffer_memory(memory_length_, config_.huge_pages);
+    auto memory = map_buffer_memory(memory_length_, config_.huge_pages, config_.warn_ordinary);
     if (!memory) return std::unexpected(memory.error());
     memory_ = *memory;
 
@@ -135,7 +136,7 @@ Result<void> Ring::start() {
     tx_free_.reserve(tx_count);
     for (std::uint32_t i = tx_count; i-- > 0;) tx_free_.push_back(i);
     tx_outstanding_.resize(std::bit_ceil(tx_count));  // a power of two, so that an index is a mask away
-    signal_every_ = std::clamp(tx_count / 4, 1u, kSignalEvery);
+    signal_every_ = std::clamp(tx_count / 4, 1u, std::max(config_.signal_every, 1u));
     if (attr.lazy_tx) TxFlusher::instance().add(this);
     return {};
 }
@@ -768,7 +769,7 @@ BufferCounts Ring::buffer_counts() noexcept {
     }
     tx_lock_.lock();
     reap_tx();
-    counts.tx_total = device_->attr().max_send_wr;
+    counts.tx_total = tx_count_;
     counts.tx_free = static_cast<std::uint32_t>(tx_free_.size());
     tx_lock_.unlock();
     return counts;

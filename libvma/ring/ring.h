@@ -115,7 +115,10 @@ struct RingConfig {
     std::uint32_t batch = 16;        // completions in one poll
     std::uint32_t post_batch = 64;   // receives posted at a time
     std::uint32_t max_rx_buffers = 200000;
+    std::uint32_t max_tx_buffers = 200000;
+    std::uint32_t signal_every = 32;  // send requests that share a completion, at most; twice as many send buffers stay warm
     bool huge_pages = true;
+    bool warn_ordinary = false;  // say so when there are not enough of them
     ModerationConfig moderation = {};
 };
 
@@ -319,6 +322,7 @@ class Ring {
 
     // send side
     alignas(64) Lock tx_lock_;
+    std::uint32_t tx_count_ = 0;                // send buffers
     std::vector<std::uint32_t> tx_free_;        // chunk indices
     std::vector<std::uint32_t> tx_outstanding_; // ring of chunk indices in post order
     std::uint64_t tx_posted_ = 0, tx_reaped_ = 0;  // chunks, running

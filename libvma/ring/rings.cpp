@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <fnmatch.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <iterator>
@@ -85,7 +86,16 @@ Ring* Rings::get(int ifindex) {
     auto ring = open(link);
     if (!ring) {
         slot.retry_at_ns = clock::monotonic_ns() + kRetryNs;
-        log::once(log::Level::info, "sockets on {} are served by the kernel: {}", link.name, ring.error().what);
+        // What the operator can mend is a warning.
+        const int code = ring.error().code;
+        const bool mendable = code == EPERM || code == EACCES || code == ENOBUFS;
+        log::once(mendable ? log::Level::warn : log::Level::info, "sockets on {} are served by the kernel: {}", link.name,
+                  ring.error().what);
+        if (rlimit limit{}; code == ENOBUFS && getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+            log::once(log::Level::warn,
+                      "locked memory is limited to {} KiB, which is too little for the buffers of {}: raise it (ulimit -l unlimited, "
+                      "LimitMEMLOCK=infinity in a systemd unit) or reduce VMA_RX_WRE and VMA_TX_WRE",
+                      limit.rlim_cur / 1024, link.name);
         return nullptr;
     }
     slot.ring = std::move(*ring);
@@ -103,14 +113,17 @@ Result<std::unique_ptr<Ring>> Rings::open(const net::Link& link) {
     config.queues = link.rx_queues;
     config.modes = modes_for(link);
     config.rx_entries = static_cast<std::uint32_t>(p.rx_wre);
-    config.tx_entries = static_cast<std::uint32_t>(p.tx_wre);
+    config.tx_entries = static_cast<std::uint32_t>(std::max(p.tx_wre, 2 * p.tx_wre_batching));
     auto device = verbs::xdp::XdpDevice::open(std::move(config));
     if (!device) return std::unexpected(device.error());
     RingConfig ring;
     ring.batch = static_cast<std::uint32_t>(p.cq_poll_batch_max);
     ring.post_batch = static_cast<std::uint32_t>(p.rx_wre_batching);
     ring.max_rx_buffers = static_cast<std::uint32_t>(p.rx_bufs);
+    ring.max_tx_buffers = static_cast<std::uint32_t>(p.tx_bufs);
+    ring.signal_every = std::min(static_cast<std::uint32_t>(p.tx_wre_batching), ring.signal_every);
     ring.huge_pages = p.mem_alloc_type != 0;
+    ring.warn_ordinary = p.mem_alloc_type == 2;
     ring.moderation = {p.cq_moderation_enable != 0,
                        static_cast<std::uint32_t>(std::min(p.cq_moderation_count, p.rx_wre / 2)),
                        static_cast<std::uint32_t>(p.cq_moderation_period_usec),

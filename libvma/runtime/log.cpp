@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 
 #include "libvma/os/raw_syscall.h"
@@ -41,6 +42,8 @@ std::uint64_t g_start_ns = 0;
 
 std::atomic<int> g_details{0};
 std::atomic<bool> g_colors{false};
+std::atomic<Callback> g_callback{nullptr};
+constinit thread_local bool t_in_callback = false;
 
 // The log file. `reopen` is set in a forked child; the thread that turns it into `opening` does the work,
 // lines that other threads write in that moment are lost.
@@ -142,10 +145,10 @@ const char* name(Level level) noexcept {
     return "";
 }
 
-void emit(int fd, Level level, std::string_view text) noexcept {
+void emit(int fd, Callback callback, Level level, std::string_view text) noexcept {
     char line[kMaxPrefix + kMaxText + 8];
     char* out = line;
-    const bool color = g_colors.load(std::memory_order_relaxed);
+    const bool color = callback == nullptr && g_colors.load(std::memory_order_relaxed);
     const char* paint = level <= Level::warn ? "\033[31m" : level >= Level::fine ? "\033[2m" : "";
     if (!color) paint = "";
     out = fmt::format_to(out, "{}VMA {}: ", paint, name(level));
@@ -166,7 +169,13 @@ void emit(int fd, Level level, std::string_view text) noexcept {
     }
     if (*paint != '\0') out = fmt::format_to(out, "\033[0m");
     *out++ = '\n';
-    put(fd, line, static_cast<std::size_t>(out - line));
+    if (callback == nullptr) return put(fd, line, static_cast<std::size_t>(out - line));
+    *out = '\0';
+    const int saved = errno;
+    t_in_callback = true;
+    callback(static_cast<int>(level), line);
+    t_in_callback = false;
+    errno = saved;
 }
 
 // Texts that write_once() has seen. A slot is taken by one compare-and-swap and never given back.
@@ -213,9 +222,16 @@ std::optional<Level> parse_level(std::string_view text) noexcept {
 }
 
 void write(Level level, std::string_view text) noexcept {
+    const Callback callback = g_callback.load(std::memory_order_relaxed);
+    if (callback == nullptr) return write_direct(level, text);
+    if (level == Level::none || !enabled(level) || t_in_callback || runtime::in_vfork_child()) return;
+    emit(-1, callback, level, text);
+}
+
+void write_direct(Level level, std::string_view text) noexcept {
     if (level == Level::none || !enabled(level)) return;
     int fd = target();
-    if (fd >= 0) emit(fd, level, text);
+    if (fd >= 0) emit(fd, nullptr, level, text);
 }
 
 void write_once(Level level, std::string_view text) noexcept {
@@ -259,14 +275,26 @@ void configure(const Settings& settings) noexcept {
     }
     int fd = target();
     g_colors.store(settings.colors && fd >= 0 && isatty(fd) == 1);
-    bool verbose = settings.level >= Level::debug;  // several threads and processes are in the picture then
-    g_details.store(verbose && settings.details < 2 ? 2 : settings.details);
-    g_level.store(static_cast<int>(settings.level));
+    g_callback.store(settings.callback, std::memory_order_relaxed);
+    set_details(settings.details);
+    set_level(settings.level);
     if (error != 0)
         warn("VMA_LOG_FILE=\"{}\" cannot be opened ({}): the log goes to stderr", settings.file,
              strerrordesc_np(error));
     errno = saved;
 }
+
+void set_level(Level level) noexcept {
+    if (runtime::inert()) return;
+    // Several threads and processes are in the picture then.
+    if (level >= Level::debug && details() < 2) set_details(2);
+    g_level.store(static_cast<int>(level));
+}
+
+void set_details(int details) noexcept { g_details.store(std::clamp(details, 0, 3)); }
+
+Level level() noexcept { return static_cast<Level>(g_level.load(std::memory_order_relaxed)); }
+int details() noexcept { return g_details.load(std::memory_order_relaxed); }
 
 void after_fork_in_child() noexcept {
     if (g_file_state.load() != FileState::none) g_file_state.store(FileState::reopen);

@@ -40,6 +40,9 @@ inline bool enabled(Level level) noexcept {
 // KiB, longer text is cut).
 void write(Level level, std::string_view text) noexcept;
 
+// The same, but never through the program's callback: for handlers of fatal signals.
+void write_direct(Level level, std::string_view text) noexcept;
+
 template <class... Args>
 void print(Level level, fmt::format_string<Args...> format, Args&&... args) noexcept {
     if (!enabled(level)) return;
@@ -74,12 +77,19 @@ void once(Level level, fmt::format_string<Args...> format, Args&&... args) noexc
 // Remembers what stderr is, reads no configuration. Called from the library's constructor; cheap.
 void remember_stderr() noexcept;
 
-// How the log shall be. `file` may hold one %d for the process id; empty means stderr.
+// A function of the program that gets each line, with its newline, and the level's number. Called on whatever thread has
+// something to say, perhaps with locks of the library held: so it must not use sockets. Lines that come up while it runs on the
+// same thread are lost.
+using Callback = void (*)(int level, const char* line);
+
+// How the log shall be. `file` may hold one %d for the process id; empty means stderr. With a callback neither is used, except by
+// write_direct().
 struct Settings {
     Level level = Level::info;
     int details = 0;
     bool colors = true;
     std::string_view file;
+    Callback callback = nullptr;
 };
 
 // Opens the log. In a set-uid program it stays closed. A file that cannot be opened is reported on stderr,
@@ -87,8 +97,16 @@ struct Settings {
 void configure(const Settings& settings) noexcept;
 
 // Configures the log from VMA_TRACELEVEL, VMA_LOG_DETAILS, VMA_LOG_FILE, VMA_LOG_COLORS. Idempotent. Defined
-// in config/start_log.cpp, because parameters are a layer above the log.
+// in config/start.cpp, because parameters are a layer above the log.
 void start() noexcept;
+
+// While the program runs: the level, and what a line begins with (VMA_LOG_DETAILS, 0 to 3; other numbers are bent into the
+// range). As at start, level debug and beyond come with details of at least 2; set_details() afterwards may lower them.
+// Nothing changes in a set-uid program. Async-signal-safe.
+void set_level(Level level) noexcept;
+void set_details(int details) noexcept;
+Level level() noexcept;
+int details() noexcept;
 
 // In a forked child, after the library's descriptors were closed: the log file is opened anew, with the
 // child's pid in its name, when the child has something to write. Async-signal-safe.

@@ -38,6 +38,8 @@ struct Row {
 };
 Row g_table[kSignals];
 
+std::atomic<Hook> g_hooks[kSignals];
+
 std::atomic<bool> g_started{false};
 Lock g_lock;  // writers; taken with all signals blocked, so that a handler cannot meet its own thread's lock
 
@@ -47,11 +49,25 @@ Lock g_lock;  // writers; taken with all signals blocked, so that a handler cann
 template <int slot, bool restart>
 void trampoline(int sig, siginfo_t* info, void* context) {
     (restart ? t_restarts : t_interruptions).fetch_add(1, std::memory_order_relaxed);
+    if (Hook hook = g_hooks[sig].load(std::memory_order_relaxed)) hook(sig, info, context, true);
     g_table[sig].slot[slot].load(std::memory_order_relaxed)(sig, info, context);
 }
 
 constexpr Handler kTrampolines[2][2] = {{trampoline<0, false>, trampoline<0, true>},
                                         {trampoline<1, false>, trampoline<1, true>}};
+
+// In the place of SIG_DFL for a signal that has a hook.
+void guarded_default(int sig, siginfo_t* info, void* context) noexcept;
+
+bool is_default(const struct sigaction& action) noexcept { return action.sa_handler == SIG_DFL; }
+
+// What the kernel gets for SIG_DFL when there is a hook. System calls go on after it, since it changes nothing for them.
+struct sigaction default_action() noexcept {
+    struct sigaction action {};
+    action.sa_sigaction = guarded_default;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+    return action;
+}
 
 // Reads and writes the one pointer of a struct sigaction that SA_SIGINFO gives two names.
 Handler handler_of(const struct sigaction& action) noexcept {
@@ -71,6 +87,7 @@ std::optional<int> slot_of(Handler handler) noexcept {
 
 // Puts the program's handler in the place of our function.
 void translate(int sig, struct sigaction& action) noexcept {
+    if (handler_of(action) == guarded_default) action = {};
     if (auto slot = slot_of(handler_of(action)))
         set_handler(action, g_table[sig].slot[*slot].load(std::memory_order_relaxed));
 }
@@ -118,7 +135,7 @@ bool exchange(int sig, const KernelAction* act, KernelAction* old) noexcept {
 bool is_foreign_function(const KernelAction& action) noexcept {
     auto value = reinterpret_cast<std::uintptr_t>(action.handler);
     return value != reinterpret_cast<std::uintptr_t>(SIG_DFL) &&
-           value != reinterpret_cast<std::uintptr_t>(SIG_IGN) && !slot_of(action.handler);
+           value != reinterpret_cast<std::uintptr_t>(SIG_IGN) && !slot_of(action.handler) && action.handler != guarded_default;
 }
 
 // Puts what is installed now behind ours. Exclusive.
@@ -141,6 +158,21 @@ void adopt(int sig) noexcept {
         now = replaced;
         slot = 1 - slot;
     }
+}
+
+void guarded_default(int sig, siginfo_t* info, void* context) noexcept {
+    const int saved = errno;
+    Hook hook = g_hooks[sig].load(std::memory_order_relaxed);
+    if (hook == nullptr || hook(sig, info, context, false)) {
+        // A fault happens again when we return, now without a handler; so the core shows where. What was sent is sent again.
+        if (info->si_code > 0 && sig != SIGINT) {
+            KernelAction standard{};
+            exchange(sig, &standard, nullptr);
+        } else {
+            die_of(sig);
+        }
+    }
+    errno = saved;
 }
 
 // The signals for which siginterrupt() asked, which signal() looks at.
@@ -188,6 +220,21 @@ bool adopt_new() noexcept {
     return interrupts;
 }
 
+void guard(int sig, Hook hook) noexcept {
+    Exclusive exclusive;
+    g_hooks[sig].store(hook, std::memory_order_relaxed);
+    struct sigaction now {};
+    if (os::sigaction(sig, nullptr, &now) != 0 || !is_default(now)) return;
+    now = default_action();
+    os::sigaction(sig, &now, nullptr);
+}
+
+void die_of(int sig) noexcept {
+    KernelAction standard{};
+    exchange(sig, &standard, nullptr);
+    os::raw_syscall(SYS_kill, os::raw_syscall(SYS_getpid), sig);
+}
+
 int sigaction(int sig, const struct sigaction* act, struct sigaction* old) noexcept {
     if (!valid(sig)) return os::sigaction(sig, act, old);
     // The program's memory is touched outside the lock: a bad pointer is the program's SIGSEGV, as in libc.
@@ -211,7 +258,9 @@ int sigaction(int sig, const struct sigaction* act, struct sigaction* old) noexc
         }
     } else {
         Exclusive exclusive;
-        result = is_function(wanted) ? install(sig, wanted, was) : os::sigaction(sig, &wanted, &was);
+        if (is_default(wanted) && g_hooks[sig].load(std::memory_order_relaxed) != nullptr) wanted = default_action();
+        const bool program = is_function(wanted) && handler_of(wanted) != guarded_default;
+        result = program ? install(sig, wanted, was) : os::sigaction(sig, &wanted, &was);
         if (result == 0) translate(sig, was);
     }
     if (result == 0 && old != nullptr) *old = was;

@@ -35,6 +35,16 @@ sighandler_t signal(int sig, sighandler_t handler) noexcept;
 sighandler_t sysv_signal(int sig, sighandler_t handler) noexcept;
 int siginterrupt(int sig, int interrupt) noexcept;
 
+// Puts `hook` before what the program does about `sig`, from here on. It runs in the handler, before the program's own one
+// (program_handles), or in one of ours where the disposition is SIG_DFL, which the program goes on to see; a signal that is
+// ignored stays so. The answer counts only for SIG_DFL: true, and what the signal does by default happens now; false: the
+// hook sees to it later, with die_of(). After start().
+using Hook = bool (*)(int sig, siginfo_t* info, void* context, bool program_handles);
+void guard(int sig, Hook hook) noexcept;
+
+// The default disposition, and the signal for this process. It takes effect at once if `sig` is not blocked.
+void die_of(int sig) noexcept;
+
 // In a forked child, which inherits dispositions and table as they are: another thread of the parent may have
 // been in the middle of a change, and its lock is made new. Async-signal-safe.
 void after_fork_in_child() noexcept;

@@ -14,7 +14,14 @@ namespace {
 // kernel now and then starts its reachability probe (RFC 4861's NUD, as Linux does it for ARP).
 constexpr std::uint64_t kConfirmUsec = 10'000'000;
 
+constexpr std::uint32_t kLeastMtu = 68;  // RFC 791
+
 }  // namespace
+
+std::uint32_t limit_mtu(std::uint32_t mtu) noexcept {
+    const auto wanted = static_cast<std::uint32_t>(config::get().mtu);
+    return wanted == 0 ? mtu : std::min(mtu, std::max(wanted, kLeastMtu));
+}
 
 void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept {
     d.ring = nullptr;
@@ -71,7 +78,7 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
         std::uint32_t mtu = from.pmtu_discover == IP_PMTUDISC_PROBE || from.pmtu_discover == IP_PMTUDISC_INTERFACE
                                 ? link.mtu
                                 : std::min(route->mtu != 0 ? route->mtu : link.mtu, link.mtu);
-        d.max_payload = std::min(mtu - 28, ring->max_udp_payload());
+        d.max_payload = std::min(limit_mtu(mtu) - 28, ring->max_udp_payload());
         if (next.stale) {
             d.stale = true;
             d.confirm_at = clock::ticks() + kConfirmUsec * clock::ticks_per_usec();

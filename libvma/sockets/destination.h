@@ -38,6 +38,9 @@ struct Destination {
     alignas(8) std::uint8_t headers[net::kUdpHeaders]{};
 };
 
+// `mtu` of a link or route, or VMA_MTU where that is less.
+std::uint32_t limit_mtu(std::uint32_t mtu) noexcept;
+
 // Fills `d` (addr and port are set) from the view; opens the interface's ring if there is none yet.
 void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept;
 

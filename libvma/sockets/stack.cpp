@@ -8,6 +8,7 @@
 #include "libvma/config/params.h"
 #include "libvma/os/calls.h"
 #include "libvma/ring/tx_flusher.h"
+#include "libvma/runtime/fatal_signals.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/runtime/signals.h"
@@ -102,6 +103,7 @@ Stack* Stack::get(int fd) noexcept {
         stack->netns_ = netns_of(fd);
         stack->listen();
         runtime::signals::start();
+        runtime::fatal_signals::start(config::get().handle_sigintr != 0, config::get().handle_sigsegv != 0);
         g_stack.store(stack, std::memory_order_release);
         g_state.store(up, std::memory_order_release);
         return stack;

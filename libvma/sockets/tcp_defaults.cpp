@@ -21,6 +21,7 @@ namespace {
 
 // A window that large keeps 10 Gbit/s busy over 1.6 ms; more memory than that for one slow reader is not worth having.
 constexpr std::uint32_t kMaxDefaultWindow = 2u << 20, kMinWindow = 4096;
+constexpr std::int64_t kMinMss = 88, kMaxKernelMss = 32767;  // what TCP_MAXSEG takes
 
 int option(int fd, int level, int name, int otherwise) noexcept {
     int value = otherwise;
@@ -41,7 +42,7 @@ tcp::Options read_defaults(int fd) noexcept {
     o.linger2_s = option(fd, IPPROTO_TCP, TCP_LINGER2, 60);
     o.retries2 = static_cast<unsigned>(os::sysctl("ipv4/tcp_retries2", 15));
     o.sack = os::sysctl("ipv4/tcp_sack", 1) != 0;
-    o.window_scaling = os::sysctl("ipv4/tcp_window_scaling", 1) != 0;
+    o.window_scaling = params.window_scaling == -2 ? os::sysctl("ipv4/tcp_window_scaling", 1) != 0 : params.window_scaling >= 0;
     o.timestamps = params.tcp_timestamp_option == 2 ? os::sysctl("ipv4/tcp_timestamps", 1) != 0
                                                     : params.tcp_timestamp_option == 1;
     o.nodelay = params.tcp_nodelay != 0;
@@ -49,6 +50,9 @@ tcp::Options read_defaults(int fd) noexcept {
     long memory[3];
     const long largest = os::read_sysctl("ipv4/tcp_rmem", memory) == 3 ? memory[2] : 6 << 20;
     o.receive_window = static_cast<std::uint32_t>(std::clamp<long>(largest / 2, kMinWindow, kMaxDefaultWindow));
+    // The largest window that the factor can announce. What scale is announced follows from the window.
+    if (params.window_scaling >= 0) o.receive_window = std::min(o.receive_window, 0xffffu << params.window_scaling);
+    if (params.mss != 0) o.maxseg = static_cast<std::uint32_t>(std::max(params.mss, kMinMss));
     char name[16] = "";
     socklen_t len = sizeof name;
     using tcp::CongestionAlgorithm;
@@ -81,6 +85,10 @@ void set_tcp_defaults_on(int fd) noexcept {
     int saved = errno, on = 1;
     if (params.tcp_nodelay != 0) os::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (params.tcp_quickack != 0) os::setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
+    if (params.mss != 0) {
+        const int mss = static_cast<int>(std::clamp(params.mss, kMinMss, kMaxKernelMss));
+        os::setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &mss, sizeof mss);
+    }
     if (params.tcp_cc_algo == 0) os::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
     if (params.tcp_cc_algo == 1) os::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5);
     errno = saved;

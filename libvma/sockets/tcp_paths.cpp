@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "libvma/runtime/clock.h"
+#include "libvma/sockets/destination.h"
 #include "libvma/sockets/stack.h"
 
 namespace vma::sockets {
@@ -76,7 +77,7 @@ int TcpPaths::find(const tcp::Endpoints& ends, const tcp::PathOptions& options, 
     }
     if (out.ring == nullptr) return EOPNOTSUPP;
     out.src_mac = link.mac;
-    out.mtu = std::min(route->mtu != 0 ? route->mtu : link.mtu, link.mtu);
+    out.mtu = limit_mtu(std::min(route->mtu != 0 ? route->mtu : link.mtu, link.mtu));
     out.next_hop = route->gateway != 0 ? route->gateway : ends.remote_addr;
     const net::Neighbour next = stack_.view().neighbour(route->ifindex, out.next_hop);
     switch (next.state) {

@@ -64,6 +64,7 @@ ssize_t TcpSocket::transmit(int fd, IovCursor& at, int flags) {
     alignas(Waiting) std::byte waiting_memory[sizeof(Waiting)];
     Waiting* w = nullptr;
     bool polled = false;
+    if (config::get().rx_poll_on_tx_tcp != 0) progress();
     // The connection is not ours any more, or is about to go. False: the caller asks the kernel, for all of it.
     auto remote = [&] {
         int busy = 0;

@@ -8,6 +8,7 @@
 
 #include <cstring>
 
+#include "libvma/config/params.h"
 #include "libvma/os/calls.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/sockets/many_messages.h"
@@ -116,7 +117,8 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
     int error = d->ring->send_udp(d->headers, iov, count, length);
     if (error == EBUSY) return false;
     if (error != 0) {
-        // The kernel's UDP says EAGAIN for a full send buffer; a blocking sender waits there, and so does the shadow's.
+        // The kernel has a queue of its own for what exceeds ours, and decides there whether the caller waits or gets EAGAIN.
+        if (config::get().tx_nonblocked_eagains == 0) return false;
         if (!(flags & MSG_DONTWAIT) && !nonblock_.load(std::memory_order_relaxed)) return false;
         errno = EAGAIN;
         result = -1;

@@ -65,7 +65,11 @@ void Engine::set_timer() noexcept {
     if (timer_state_.load(std::memory_order_acquire) != 2) return;
     // Two threads may both come here; the one that is late sets what it read late.
     lock_.lock();
-    const std::uint64_t next = wheel_.next_deadline();
+    std::uint64_t next = wheel_.next_deadline();
+    // Never more often than the internal thread's other work.
+    const config::Params& params = config::get();
+    const auto grain = static_cast<std::uint64_t>(std::max(params.tcp_timer_resolution_msec, params.timer_resolution_msec)) * 1'000'000;
+    if (next != TimerWheel::kNever && grain > 1'000'000) next = (next + grain - 1) / grain * grain;
     itimerspec spec{};
     if (next != TimerWheel::kNever) {
         const std::uint64_t now = now_ns();
@@ -93,7 +97,7 @@ void Engine::started(ring::Ring& ring) noexcept {
     try {
         if (it == rings_.end()) it = rings_.insert(rings_.end(), Used{&ring});
         it->connections++;
-        start = !ticking_ && config::get().progress_engine_interval != 0;
+        start = !ticking_ && config::get().progress_engine_interval != 0 && config::get().progress_engine_wce_max != 0;
         if (start) ticking_ = true;
     } catch (...) {
     }
@@ -125,7 +129,7 @@ bool Engine::tick() noexcept {
     if (!any) ticking_ = false;
     lock_.unlock();
     if (!any) return false;
-    const auto most = static_cast<unsigned>(std::max<long>(1, config::get().progress_engine_wce_max));
+    const auto most = static_cast<unsigned>(config::get().progress_engine_wce_max);
     for (std::size_t i = 0; i < count; i++) {
         for (unsigned done = 0; done < most;) {
             const unsigned n = poll[i]->poll();

@@ -9,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "libvma/config/params.h"
 #include "libvma/net/kernel_tcp.h"
 #include "libvma/os/calls.h"
 #include "libvma/tcp/isn.h"
@@ -189,9 +190,11 @@ bool Listener::deliver(ring::RxBuffer* buffer) noexcept {
     const bool overflow = syn && full();
     if (syn) counters_.syns++;
     if (overflow) counters_.overflows++;
+    const bool limited = syn && !overflow && !within_syn_rate();
+    if (limited) counters_.limited++;
     if (!syn && !(h.flags & TCP_ACK)) counters_.bad++;
     lock_.unlock();
-    if (overflow || (h.flags & TCP_RST) || (!syn && !(h.flags & TCP_ACK))) return false;
+    if (overflow || limited || (h.flags & TCP_RST) || (!syn && !(h.flags & TCP_ACK))) return false;
     if (syn) {
         on_syn(buffer);
         return true;
@@ -202,6 +205,18 @@ bool Listener::deliver(ring::RxBuffer* buffer) noexcept {
         return false;
     answer_stray(buffer);
     return true;
+}
+
+// One more SYN in this second, unless that is too many. With the lock held.
+bool Listener::within_syn_rate() noexcept {
+    const std::int64_t limit = config::get().tcp_max_syn_rate;
+    if (limit == 0) return true;
+    const std::uint64_t now = now_ns();
+    if (now - syn_second_ >= 1'000'000'000) {
+        syn_second_ = now;
+        syns_this_second_ = 0;
+    }
+    return ++syns_this_second_ <= limit;
 }
 
 void Listener::batch_end(ring::Ring&) noexcept {}

@@ -24,6 +24,7 @@ class Listener final : public ring::FrameSink {
         std::uint64_t syns = 0, accepted = 0;      // SYNs seen, connections completed
         std::uint64_t evicted = 0;                 // half-open ones that made room
         std::uint64_t overflows = 0;               // handshakes held up by a full accept queue
+        std::uint64_t limited = 0;                 // SYNs beyond VMA_TCP_MAX_SYN_RATE
         std::uint64_t resets_sent = 0, bad = 0;    // segments that belonged to nothing; malformed ones
     };
 
@@ -82,6 +83,7 @@ class Listener final : public ring::FrameSink {
     void on_syn(ring::RxBuffer* buffer) noexcept;
     void answer_stray(ring::RxBuffer* buffer) noexcept;
     void make_room() noexcept;
+    bool within_syn_rate() noexcept;
     // From connections: the handshake is done and the rule is in place; or the half-open one has ended.
     bool completed(Connection& connection) noexcept;
     void lost(Connection& connection) noexcept;
@@ -113,6 +115,8 @@ class Listener final : public ring::FrameSink {
     std::deque<Connection*> ready_;   // references
     std::size_t alive_ = 0, alive_strict_ = 0;  // connections from here; those without SO_REUSEADDR
     InternalFd held_port_;
+    std::uint64_t syn_second_ = 0;    // when the second began in which syns_this_second_ were answered
+    std::int64_t syns_this_second_ = 0;
     Counters counters_;
 };
 

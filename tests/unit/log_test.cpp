@@ -12,6 +12,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "libvma/config/log_callback.h"
 #include "libvma/config/params.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/pid_name.h"
@@ -274,11 +275,120 @@ TEST(Log, StartReadsTheEnvironmentAndComplainsAfterwards) {
 TEST(Log, FirstUseOfAParameterStartsTheLog) {
     auto outcome = in_child([] {
         setenv("VMA_TRACELEVEL", "4", 1);
-        setenv("VMA_MSS", "1400", 1);
         EXPECT_EQ(config::get().rx_poll, 100000);
     });
     EXPECT_TRUE(outcome.passed());
-    EXPECT_THAT(outcome.output, testing::HasSubstr("VMA_MSS is not implemented yet and has no effect\n"));
+    EXPECT_THAT(outcome.output, testing::HasSubstr("] VMA_VERSION: "));
+    EXPECT_THAT(outcome.output, testing::HasSubstr("] Pid: "));
+    // All parameters, and that this level is not for every day.
+    EXPECT_THAT(outcome.output, testing::HasSubstr("[VMA_RX_POLL]\n"));
+    EXPECT_THAT(outcome.output, testing::HasSubstr("VMA WARNING: "));
+    EXPECT_THAT(outcome.output, testing::HasSubstr("log level 4 makes the program slow"));
+}
+
+TEST(Log, StartUpPrint) {
+    auto outcome = in_child([] {
+        setenv("VMA_RX_POLL", "-1", 1);
+        setenv("VMA_TX_MAX_INLINE", "0", 1);
+        config::get();
+        config::get();
+    });
+    const std::string rule = "VMA INFO: " + std::string(75, '-') + "\n";
+    EXPECT_THAT(outcome.output, testing::StartsWith(rule + "VMA INFO: VMA_VERSION: " VMA_VERSION "\nVMA INFO: Cmd Line: "));
+    const std::string lines = outcome.output.substr(outcome.output.find(rule, 1) + rule.size());
+    EXPECT_EQ(lines,
+              "VMA INFO: Log Level                      info                       [VMA_TRACELEVEL]\n"
+              "VMA INFO: Log File                                                  [VMA_LOG_FILE]\n"
+              "VMA INFO: Tx Max QP INLINE               0                          [VMA_TX_MAX_INLINE] no effect: the xdp device sends "
+              "from its buffers only\n"
+              "VMA INFO: Rx Poll Loops                  -1                         [VMA_RX_POLL]\n"
+              "VMA INFO: CQ Interrupts Moderation       Disabled                   [VMA_CQ_MODERATION_ENABLE]\n" +
+                  rule);
+}
+
+TEST(Log, LevelAndDetailsAtRunTime) {
+    auto outcome = in_child([] {
+        log::configure({.level = Level::warn});
+        log::info("1");
+        log::set_level(Level::info);
+        EXPECT_EQ(log::level(), Level::info);
+        log::info("2");
+        log::set_level(Level::debug);
+        EXPECT_EQ(log::details(), 2);
+        log::set_details(-5);
+        log::debug("3");
+        log::set_details(99);
+        EXPECT_EQ(log::details(), 3);
+        log::set_details(0);
+        log::set_level(Level::none);
+        log::error("4");
+    });
+    EXPECT_TRUE(outcome.passed());
+    EXPECT_EQ(outcome.output, "VMA INFO: 2\nVMA DEBUG: 3\n");
+}
+
+std::string g_heard;
+void hear(int level, const char* line) {
+    g_heard += std::to_string(level) + " " + line;
+    log::info("about a line");  // lost
+    errno = EBADF;
+}
+
+TEST(Log, Callback) {
+    auto outcome = in_child([] {
+        log::configure({.level = Level::debug, .callback = hear});
+        log::set_details(0);
+        errno = 5;
+        log::warn("one");
+        EXPECT_EQ(errno, 5);
+        log::debug("two");
+        log::fine("three");
+        log::write_direct(Level::error, "past it");
+        EXPECT_EQ(g_heard, "2 VMA WARNING: one\n4 VMA DEBUG: two\n");
+    });
+    EXPECT_TRUE(outcome.passed());
+    EXPECT_EQ(outcome.output, "VMA ERROR: past it\n");
+}
+
+std::string address_of(const void* p) {
+    char text[32];
+    snprintf(text, sizeof text, "%p", p);
+    return text;
+}
+
+TEST(Log, CallbackAddresses) {
+    std::string refused;
+    EXPECT_EQ(config::log_callback(address_of(reinterpret_cast<void*>(hear)), refused), hear);
+    EXPECT_EQ(refused, "");
+    static int data;
+    for (std::string text : {std::string("(nil)"), std::string(), std::string("0x"), std::string("0x0"), std::string("hear"),
+                             address_of(reinterpret_cast<void*>(hear)) + " ", std::string("0x12345678901234567890"),
+                             address_of(reinterpret_cast<void*>(hear)).substr(2)}) {
+        refused.clear();
+        EXPECT_EQ(config::log_callback(text, refused), nullptr) << text;
+        EXPECT_EQ(refused, "it is not an address as %p writes it") << text;
+    }
+    for (std::string text : {address_of(&data), address_of(&refused), std::string("0x1"), std::string("0xffffffffffffffff")}) {
+        refused.clear();
+        EXPECT_EQ(config::log_callback(text, refused), nullptr) << text;
+        EXPECT_EQ(refused, "there is no code at that address") << text;
+    }
+}
+
+TEST(Log, CallbackFromTheEnvironment) {
+    auto outcome = in_child([] {
+        setenv("VMA_LOG_CB_FUNC_PTR", address_of(reinterpret_cast<void*>(hear)).c_str(), 1);
+        config::get();
+        EXPECT_THAT(g_heard, testing::StartsWith("3 VMA INFO: ---"));
+    });
+    EXPECT_TRUE(outcome.passed());
+    EXPECT_EQ(outcome.output, "");
+    outcome = in_child([] {
+        setenv("VMA_TRACELEVEL", "warn", 1);
+        setenv("VMA_LOG_CB_FUNC_PTR", "0x10", 1);
+        config::get();
+    });
+    EXPECT_EQ(outcome.output, "VMA WARNING: VMA_LOG_CB_FUNC_PTR=0x10 is not used: there is no code at that address\n");
 }
 
 TEST(PidName, ReplacesOnePlaceholder) {

@@ -641,6 +641,33 @@ TEST_F(RingTest, SocketThatNeverReads) {
     starve(wire, {.max_recv_wr = 256}, {.max_rx_buffers = 1, .huge_pages = false});
 }
 
+TEST_F(RingTest, FewSendBuffers) {
+    Host a(wire, kA, {.max_send_wr = 1024}, {.max_tx_buffers = 100, .huge_pages = false}), b(wire, kB);
+    EXPECT_EQ(a.ring->buffer_counts().tx_total, 100u);
+    Sink sink;
+    b.attach(2000, sink);
+    for (int i = 0; i < 500; i++) {
+        EXPECT_EQ(a.send(b, 2000, "x"), 0);
+        b.poll();
+    }
+    EXPECT_EQ(sink.payloads.size(), 500u);
+    // One datagram in many pieces must fit, whatever the bound.
+    Host least(wire, "198.18.0.3", {.max_send_wr = 1024}, {.max_tx_buffers = 1, .huge_pages = false});
+    EXPECT_GE(least.ring->buffer_counts().tx_total, 17u);
+}
+
+TEST_F(RingTest, CompletionsAreShared) {
+    for (std::uint32_t every : {1u, 4u, 32u}) {
+        Host a(wire, kA, {}, {.signal_every = every, .huge_pages = false}), b(wire, kB);
+        Sink sink;
+        b.attach(2000, sink);
+        for (int i = 0; i < 7; i++) a.send(b, 2000, "x");
+        b.poll();
+        const BufferCounts c = a.ring->buffer_counts();
+        EXPECT_EQ(c.tx_total - c.tx_free, 7 % every) << every;
+    }
+}
+
 TEST_F(RingTest, OthersReceiveWhileOneNeverReads) {
     Host a(wire, kA), b(wire, kB, {.max_recv_wr = 256});
     struct Bounded final : FrameSink {  // a socket with a receive buffer limit, as all have

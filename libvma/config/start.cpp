@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The process's parameters, and what begins with them: the log and its first lines.
+//
+// Opening the log needs parameters, and reading parameters needs the log for its complaints. So the log takes plain settings
+// (runtime/log.h), and the parameters, a layer above, hand them down here.
+#include <stdlib.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <exception>
+#include <memory>
+
+#include "libvma/config/log_callback.h"
+#include "libvma/config/params.h"
+#include "libvma/os/proc_file.h"
+#include "libvma/runtime/lock.h"
+#include "libvma/runtime/log.h"
+#include "libvma/runtime/runtime.h"
+#include "libvma/runtime/spin.h"
+
+namespace vma::config {
+namespace {
+
+constexpr std::string_view kRule = "---------------------------------------------------------------------------";
+
+std::string command_line() {
+    std::string text = os::read_proc_file("/proc/self/cmdline", 256);
+    while (!text.empty() && text.back() == '\0') text.pop_back();
+    for (char& c : text)
+        if (c == '\0') c = ' ';
+    return text;
+}
+
+// The start-up print. At level debug more of the surroundings, and every parameter.
+void print_start(const Params& params) {
+    if (!log::enabled(log::Level::info)) return;
+    const bool all = log::enabled(log::Level::debug);
+    log::info("{}", kRule);
+    log::info("VMA_VERSION: {}", VMA_VERSION);
+    log::info("Cmd Line: {}", command_line());
+    if (all) {
+        char now[64] = "";
+        const time_t seconds = time(nullptr);
+        tm parts;
+        if (localtime_r(&seconds, &parts) != nullptr) strftime(now, sizeof now, "%a %b %e %H:%M:%S %Y", &parts);
+        log::debug("Current Time: {}", std::string_view(now));
+        log::debug("Pid: {}", getpid());
+        utsname system;
+        if (uname(&system) == 0) {
+            log::debug("System: {}", std::string_view(system.release));
+            log::debug("Architecture: {}", std::string_view(system.machine));
+            log::debug("Node: {}", std::string_view(system.nodename));
+        }
+    }
+    log::info("{}", kRule);
+    for (const std::string& line : parameter_lines(params, all)) log::info("{}", line);
+    log::info("{}", kRule);
+    if (all)
+        log::warn("log level {} makes the program slow: VMA_TRACELEVEL=info is for production and measurements",
+                  params.tracelevel);
+}
+
+}  // namespace
+
+const Params& get() noexcept {
+    // No lock, so that neither fork nor a signal handler can meet one held: threads that come at the same
+    // time each read the environment, and the first to finish wins. Never freed, since other threads outlive
+    // exit().
+    static constinit std::atomic<const Params*> known{nullptr};
+    if (const Params* params = known.load(std::memory_order_acquire)) return *params;
+
+    Complaints complaints;
+    std::unique_ptr<const Params> mine;
+    try {
+        mine = std::make_unique<const Params>(
+            read([](const char* name) -> const char* { return getenv(name); }, complaints));
+        if (environ != nullptr) check_names(environ, complaints);
+    } catch (const std::exception&) {  // no memory for some text: go on without it
+        if (mine == nullptr) mine.reset(new (std::nothrow) Params());
+        if (mine == nullptr) std::terminate();
+    }
+    const Params* expected = nullptr;
+    if (!known.compare_exchange_strong(expected, mine.get(), std::memory_order_acq_rel)) return *expected;
+    const Params& params = *mine.release();
+    Lock::set_mode(static_cast<LockMode>(params.thread_mode));
+    if (params.cpu_usage_stats != 0) PollTime::enable();
+    try {
+        runtime::set_internal_thread({params.internal_thread_affinity, params.internal_thread_cpuset,
+                                      static_cast<unsigned>(params.timer_resolution_msec)});
+    } catch (const std::exception&) {  // no memory for some text
+    }
+    log::start();  // asks get() again, which answers from here on
+    try {
+        print_start(params);
+    } catch (const std::exception&) {
+    }
+    for (const std::string& text : complaints) log::warn("{}", text);
+    return params;
+}
+
+}  // namespace vma::config
+
+namespace vma::log {
+
+void start() noexcept {
+    static constinit std::atomic<bool> done{false};
+    const config::Params& params =
+        config::get();  // the first get() of the process comes back here, and is then done
+    if (done.exchange(true)) return;
+    std::string refused;
+    Callback callback = nullptr;
+    try {
+        if (!params.log_cb_func_ptr.empty()) callback = config::log_callback(params.log_cb_func_ptr, refused);
+    } catch (const std::exception&) {  // no memory to find out
+    }
+    configure({.level = parse_level(params.tracelevel).value_or(Level::info),
+               .details = static_cast<int>(params.log_details),
+               .colors = params.log_colors != 0,
+               .file = params.log_file,
+               .callback = callback});
+    if (!refused.empty()) warn("VMA_LOG_CB_FUNC_PTR={} is not used: {}", params.log_cb_func_ptr, refused);
+}
+
+}  // namespace vma::log
