@@ -32,9 +32,8 @@ const char* kind_name(int domain, int kind) noexcept {
 const char* left_by_rules(Protocol protocol) noexcept {
     const config::Rules& rules = config::rules();
     const bool udp = protocol == Protocol::udp;
-    const bool all = rules.all_os(udp ? config::Role::udp_receiver : config::Role::tcp_server) &&
-                     rules.all_os(udp ? config::Role::udp_sender : config::Role::tcp_client);
-    return all ? "libvma.conf says so" : nullptr;
+    const std::string* rule = rules.all_os(udp ? config::Role::udp_receiver : config::Role::tcp_server);
+    return rule != nullptr && rules.all_os(udp ? config::Role::udp_sender : config::Role::tcp_client) ? rule->c_str() : nullptr;
 }
 
 }  // namespace
@@ -65,7 +64,7 @@ void on_socket_created(int fd, int domain, int type, int protocol) noexcept {
                 stats::note_kernel_socket(fd, domain, kind, stats::Reason::namespace_changed, {});
             } else if (const char* why = left_by_rules(wanted)) {
                 log::once(log::Level::info, "{} sockets are served by the kernel: {}", name, why);
-                stats::note_kernel_socket(fd, domain, kind, stats::Reason::rule, "all endpoints are left to the kernel");
+                stats::note_kernel_socket(fd, domain, kind, stats::Reason::rule, {}, why);
             } else {
                 Socket* socket = wanted == Protocol::udp ? static_cast<Socket*>(UdpSocket::create(*stack, fd, type))
                                                          : TcpSocket::create(*stack, fd, type);

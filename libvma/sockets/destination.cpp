@@ -29,8 +29,9 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
         d.why = {};
         // Such packets need identifications the kernel hands out.
         if (from.pmtu_discover == IP_PMTUDISC_DONT) return leave(stats::Reason::option, "IP_MTU_DISCOVER is IP_PMTUDISC_DONT");
-        if (config::rules().match(config::Role::udp_sender, {d.addr, d.port}, nullptr) == config::Transport::os)
-            return leave(stats::Reason::rule, "as a udp_sender");
+        const config::Decision decision = config::decide(config::Role::udp_sender, {d.addr, d.port}, nullptr);
+        d.why.rule = decision.text();
+        if (decision.os()) return leave(stats::Reason::rule);
         net::RouteQuery query;
         query.dst = d.addr;
         query.src = from.src_addr;

@@ -216,7 +216,8 @@ void refresh() noexcept {
     stats::forget_closed_kernel_sockets();
     stats::collect_totals();
     for_each_ring([](unsigned number, RingSlot& slot) { publish_ring(number, slot); });
-    stats::store(segment->header().log_level, log::g_level.load(std::memory_order_relaxed));
+    stats::store(segment->header().log_level, static_cast<std::int32_t>(log::level()));
+    stats::store(segment->header().log_details, log::details());
 }
 
 void zero() noexcept {

@@ -57,9 +57,11 @@ bool TcpSocket::plan_connect(int fd, const sockaddr_in& to, Plan& plan) noexcept
             return left(stats::Reason::foreign_address, "its route and its source are on different interfaces");
         }
         const config::Endpoint here{source, local.sin_port}, there{to.sin_addr.s_addr, to.sin_port};
-        if (config::rules().match(config::Role::tcp_client, there, &here) == config::Transport::os) {
-            log::once(log::Level::info, "a TCP connection is left to the kernel: libvma.conf says so");
-            return left(stats::Reason::rule, "as a tcp_client");
+        const config::Decision decision = config::decide(config::Role::tcp_client, there, &here);
+        plan.why.rule = decision.text();
+        if (decision.os()) {
+            log::once(log::Level::info, "a TCP connection is left to the kernel: {}", decision.text());
+            return left(stats::Reason::rule);
         }
         if (stack_.ring(route->ifindex) == nullptr) {
             Stack::Control control(stack_);
@@ -144,7 +146,7 @@ int TcpSocket::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& 
         }
         if (error == 0) {
             set_phase(Phase::connecting);
-            decided({stats::Path::offloaded, stats::Reason::none});
+            decided({stats::Path::offloaded, stats::Reason::none, {}, plan.why.rule});
             describe();
             break;
         }

@@ -48,10 +48,12 @@ std::vector<TcpSocket::Rule> TcpSocket::wanted_rules(Why& why) noexcept {
                 why = {stats::Reason::no_device, link.name + ": " + objection, {}};
             continue;
         }
-        if (config::rules().match(config::Role::tcp_server, {a.address, listen_port_}, nullptr) == config::Transport::os) {
-            why = {stats::Reason::rule, "as a tcp_server", {}};
+        const config::Decision decision = config::decide(config::Role::tcp_server, {a.address, listen_port_}, nullptr);
+        if (decision.os()) {
+            why = {stats::Reason::rule, {}, decision.text()};
             continue;
         }
+        why.rule = decision.text();
         ring::Ring* ring = stack_.open_ring(a.ifindex, &why.detail);
         if (ring == nullptr) {
             why.reason = stats::Reason::no_device;
@@ -135,7 +137,7 @@ void TcpSocket::refresh_rules() noexcept {
         std::vector<Rule> wanted = wanted_rules(why);
         set_rules(std::move(wanted), why);
         if (ring_count_.load(std::memory_order_relaxed) != 0)
-            decided({stats::Path::offloaded, stats::Reason::none});
+            decided({stats::Path::offloaded, stats::Reason::none, {}, why.rule});
         else
             decided(why.decision(stats::Path::kernel));
     } catch (...) {
@@ -159,11 +161,11 @@ int TcpSocket::listen(int fd, int backlog) {
         if (r == 0) listener_.load(std::memory_order_relaxed)->set_backlog(clamped(backlog));
         return r;
     }
-    if (config::rules().all_os(config::Role::tcp_server)) {
-        log::once(log::Level::info, "TCP listeners are served by the kernel: libvma.conf says so");
+    if (const std::string* rule = config::rules().all_os(config::Role::tcp_server)) {
+        log::once(log::Level::info, "TCP listeners are served by the kernel: {}", *rule);
         const int r = os::listen(fd, backlog);
         if (r == 0) set_phase(Phase::kernel);
-        if (r == 0) decided({stats::Path::kernel, stats::Reason::rule, "as a tcp_server"});
+        if (r == 0) decided({stats::Path::kernel, stats::Reason::rule, {}, *rule});
         return r;
     }
     int saved = errno;
@@ -288,7 +290,7 @@ int TcpSocket::accept_ours(tcp::Listener& listener, sockaddr* addr, socklen_t* l
         socket->has_inherited_.store(socket->inherited_ != nullptr, std::memory_order_relaxed);
     }
     socket->tally_.open(stats::Protocol::tcp, fd, SOCK_STREAM, (flags & SOCK_NONBLOCK) == 0);
-    socket->decided({stats::Path::offloaded, stats::Reason::none});
+    socket->decided({stats::Path::offloaded, stats::Reason::none, {}, "of its listener"});
     socket->describe();
     statistics::joined(*socket);
     c->set_owner(socket);

@@ -148,11 +148,11 @@ std::vector<UdpSocket::Rule> UdpSocket::wanted_rules(bool only_route, Why& why) 
     std::vector<Rule> wanted;
     why.reason = stats::Reason::not_bound;
     if (left_ || closed_ || local_port_ == 0) return wanted;
-    const config::Rules& conf = config::rules();
     auto allowed = [&](in_addr_t addr) {
-        if (conf.match(config::Role::udp_receiver, {addr, local_port_}, nullptr) == config::Transport::vma) return true;
-        why = {stats::Reason::rule, "as a udp_receiver", {}};
-        return false;
+        const config::Decision decision = config::decide(config::Role::udp_receiver, {addr, local_port_}, nullptr);
+        if (decision.os()) why = {stats::Reason::rule, {}, {}};
+        why.rule = decision.text();
+        return !decision.os();
     };
     auto ring_of = [&](int ifindex) {
         ring::Ring* ring = stack_.rings().get(ifindex, &why.detail);
@@ -166,9 +166,9 @@ std::vector<UdpSocket::Rule> UdpSocket::wanted_rules(bool only_route, Why& why) 
         config::Endpoint local{local_addr_, local_port_}, peer{peer_addr_, peer_port_};
         why.reason = statistics::reason_of_address(is_unicast(local_addr_) ? peer_addr_ : local_addr_);
         if (!is_unicast(local_addr_) || !is_unicast(peer_addr_)) return wanted;
-        if (conf.match(config::Role::udp_connect, peer, &local) == config::Transport::os) {
-            log::once(log::Level::info, "a connected UDP socket is served by the kernel: libvma.conf says so");
-            why = {stats::Reason::rule, "as a udp_connect", {}};
+        if (auto decision = config::decide(config::Role::udp_connect, peer, &local); decision.os()) {
+            log::once(log::Level::info, "a connected UDP socket is served by the kernel: {}", decision.text());
+            why = {stats::Reason::rule, {}, decision.text()};
             decide_receive(why);
             left_ = true;
             tally_.decided(stats::Direction::tx, why.decision(stats::Path::kernel));
@@ -292,7 +292,7 @@ void UdpSocket::update_rules(bool only_route) noexcept {
 void UdpSocket::decide_receive(const Why& why) noexcept {
     if (left_ || closed_) return;
     if (ring_count_ != 0)
-        tally_.decided(stats::Direction::rx, {stats::Path::offloaded, stats::Reason::none});
+        tally_.decided(stats::Direction::rx, {stats::Path::offloaded, stats::Reason::none, {}, why.rule});
     else
         tally_.decided(stats::Direction::rx,
                        why.decision(why.reason == stats::Reason::not_bound ? stats::Path::undecided : stats::Path::kernel));

@@ -66,11 +66,11 @@ void child_after_fork() {
 
 std::vector<ParameterBlock> parameters() {
     std::vector<ParameterBlock> blocks;
-    for (const config::ParamInfo& info : config::describe()) {
+    for (const config::ParamValue& value : config::values()) {
         ParameterBlock& block = blocks.emplace_back();
-        put_text(block.name, info.env);
-        put_text(block.value, info.default_value);
-        put_text(block.origin, "default");
+        put_text(block.name, value.name);
+        put_text(block.value, value.value);
+        put_text(block.origin, value.origin);
     }
     return blocks;
 }
@@ -111,8 +111,8 @@ void Segment::fill(void* at, const Settings& settings) noexcept {
     clock_gettime(CLOCK_REALTIME, &now);
     header.started_ns = static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(now.tv_nsec);
     header.life = static_cast<std::uint32_t>(Life::running);
-    header.log_level = log::g_level.load(std::memory_order_relaxed);
-    header.log_details = static_cast<std::int32_t>(config::get().log_details);
+    header.log_level = static_cast<std::int32_t>(log::level());
+    header.log_details = log::details();
     try {
         header.start_ticks = start_ticks();
         put_text(header.program, program_name());

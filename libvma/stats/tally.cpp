@@ -125,7 +125,8 @@ bool active(const SocketBlock& block) noexcept {
 
 // ---- sockets of the kernel's ----
 
-void note_kernel_socket(int fd, int family, int type, Reason reason, std::string_view detail) noexcept {
+void note_kernel_socket(int fd, int family, int type, Reason reason, std::string_view detail,
+                        std::string_view rule) noexcept {
     Segment* segment = current();
     if (segment == nullptr) return;
     // The number may be that of one before, which was closed.
@@ -146,6 +147,7 @@ void note_kernel_socket(int fd, int family, int type, Reason reason, std::string
         block->rx_reason = block->tx_reason = static_cast<std::uint16_t>(reason);
         block->ring = -1;
         put_text(block->detail, detail);
+        put_text(block->rule, rule);
         store(block->state, 1);
     }
     const unsigned i = segment->index_of(block);

@@ -131,7 +131,8 @@ class Tally {
 bool active(const SocketBlock& block) noexcept;
 
 // A socket the library has nothing to do with beyond telling why: takes a block as long as many are free.
-void note_kernel_socket(int fd, int family, int type, Reason reason, std::string_view detail) noexcept;
+void note_kernel_socket(int fd, int family, int type, Reason reason, std::string_view detail,
+                        std::string_view rule = {}) noexcept;
 // Gives back the blocks of those that the program has closed. From refresh().
 void forget_closed_kernel_sockets() noexcept;
 
