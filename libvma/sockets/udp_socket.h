@@ -127,6 +127,7 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     bool sleep(int fd, std::uint64_t deadline_ns, const sigset_t* mask);
     bool kernel_side_due() noexcept;
     void drain() noexcept;
+    std::uint64_t queued_payload() const noexcept;
     bool interrupted_library_code() const noexcept;
     bool kernel_receives(int flags) const noexcept;  // the call can go to the kernel as it is
     std::uint32_t queued() const noexcept { return queued_.load(std::memory_order_acquire); }

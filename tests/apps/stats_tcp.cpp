@@ -72,7 +72,7 @@ int main(int argc, char** argv) {
     }
     if (fd < 0) return 5;
     char byte;
-    if (recv(fd, &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN) eagain++;
+    if (recv(fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK) < 0 && errno == EAGAIN) eagain++;
     bool good = true;
     for (int i = 0; good && i < rounds; i++) {
         if (move && i == rounds / 2) {
