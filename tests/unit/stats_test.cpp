@@ -83,7 +83,9 @@ TEST_F(StatsSegment, LayoutTellsTheTruth) {
             EXPECT_EQ(e.block_size % 8, 0u);
             end = e.offset + std::uint64_t{e.block_size} * e.blocks;
             EXPECT_LE(end, h.file_size);
-            if (e.kind == static_cast<std::uint32_t>(Section::sockets)) EXPECT_EQ(e.blocks, std::min(sockets, 1024u));
+            if (e.kind == static_cast<std::uint32_t>(Section::sockets)) {
+                EXPECT_EQ(e.blocks, std::min(sockets, 1024u));
+            }
         }
         EXPECT_EQ(kinds.size(), 7u);
         EXPECT_EQ(text_of(segment->parameter(0).name), "VMA_RX_POLL");
