@@ -25,6 +25,9 @@ class EpollCall final : public Wait {
         : set_(*set), call_(set_, epfd), epfd_(epfd), events_(events), maxevents_(maxevents) {
         // sources_ keeps the set, and goes after call_
         counters_ = set_.counters();
+        if (const unsigned members = set_.offloaded_members();
+            counters_ != nullptr && stats::load(counters_->members) != members)
+            stats::store(counters_->members, members);
         FdObject* object = set.get();
         if (object->try_ref()) sources_.add(Ref<FdObject>(object));
     }

@@ -78,7 +78,8 @@ class EpollSet final : public sockets::FdObject {
     // Counts what may have made the set ready; for a set that is an edge-triggered member of another.
     std::uint32_t arrivals(unsigned depth = 0) noexcept;
     // Has any member a side that the kernel does not see?
-    bool offloaded() const noexcept { return offloaded_.load(std::memory_order_relaxed) != 0; }
+    bool offloaded() const noexcept { return offloaded_members() != 0; }
+    unsigned offloaded_members() const noexcept { return offloaded_.load(std::memory_order_relaxed); }
     // Of a member's hook.
     void woken(EpollEntry& e) noexcept;
 

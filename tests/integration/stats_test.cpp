@@ -264,6 +264,63 @@ TEST_F(Stats, FileLivesAsLongAsTheProcess) {
     EXPECT_FALSE(file->exists());
 }
 
+TEST_F(Stats, EpollCountsWhatItReported) {
+    hosts = std::make_unique<TwoHosts>();
+    b = std::make_unique<Agent>(*hosts, Host::b);
+    open_socket(*b, Host::b, 6000);
+    const std::string program =
+        "import select, socket, os, sys\n"
+        "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+        "s.bind(('198.18.1.1', 5000))\n"
+        "r, w = os.pipe()\n"
+        "e = select.epoll()\n"
+        "e.register(s, select.EPOLLIN)\n"
+        "e.register(r, select.EPOLLIN)\n"
+        "os.write(w, b'x')\n"
+        "print('ready', flush=True)\n"
+        "sockets = pipes = calls = timeouts = packets = 0\n"
+        "while packets < 100:\n"
+        "    events = e.poll(0.05)\n"
+        "    calls += 1\n"
+        "    timeouts += not events\n"
+        "    for fd, _ in events:\n"
+        "        if fd == r:\n"
+        "            pipes += 1\n"
+        "            os.read(r, 1)\n"
+        "        else:\n"
+        "            sockets += 1\n"
+        "            s.recv(2000)\n"
+        "            packets += 1\n"
+        "print('counted', sockets, pipes, calls, timeouts, 'end', flush=True)\n"
+        "import time; time.sleep(20)\n";
+    Process process = hosts->run(Host::a, {"python3", "-c", program}, with_library());
+    ASSERT_TRUE(process.wait_for_out("ready")) << process.err();
+    send(*b, "198.18.1.1", 5000, 100, 100);
+    ASSERT_TRUE(process.wait_for_out(" end")) << process.out() << process.err();
+    unsigned long sockets = 0, pipes = 0, calls = 0, timeouts = 0;
+    const std::string out = process.out();
+    ASSERT_EQ(sscanf(out.c_str() + out.find("counted"), "counted %lu %lu %lu %lu", &sockets, &pipes, &calls, &timeouts), 4);
+    StatsFile stats(process.pid());
+    ASSERT_TRUE(refresh(*hosts, Host::a, stats));
+    bool found = false;
+    for (const MuxBlock& m : stats.muxes()) {
+        if (m.kind != static_cast<std::uint32_t>(Mux::epoll)) continue;
+        found = true;
+        EXPECT_EQ(m.calls, calls);
+        EXPECT_EQ(m.timeouts, timeouts);
+        EXPECT_EQ(m.rx_ready_offload + m.rx_ready_os, sockets + pipes);
+        EXPECT_GE(m.rx_ready_os, pipes);
+        EXPECT_GE(m.rx_ready_offload, sockets - 2) << "the first may come through the kernel";
+        EXPECT_EQ(m.errors, 0u);
+        EXPECT_EQ(m.members, 1u);
+        EXPECT_LE(m.poll_hit + m.poll_miss, calls - timeouts);
+    }
+    EXPECT_TRUE(found);
+    const auto s = stats.socket(SOCK_DGRAM, 5000);
+    ASSERT_TRUE(s);
+    EXPECT_EQ(s->rx_offload.packets + s->rx_os.packets, 100u);
+}
+
 // fork, a failed exec, and exec of another program, as /dev/shm shows them.
 TEST_F(Stats, FileOverForkAndExec) {
     hosts = std::make_unique<TwoHosts>();
