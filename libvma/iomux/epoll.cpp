@@ -24,6 +24,10 @@ class EpollCall final : public Wait {
     EpollCall(Ref<EpollSet>&& set, int epfd, epoll_event* events, int maxevents)
         : set_(*set), call_(set_, epfd), epfd_(epfd), events_(events), maxevents_(maxevents) {
         // sources_ keeps the set, and goes after call_
+        counters_ = set_.counters();
+        if (const unsigned members = set_.offloaded_members();
+            counters_ != nullptr && stats::load(counters_->members) != members)
+            stats::store(counters_->members, members);
         FdObject* object = set.get();
         if (object->try_ref()) sources_.add(Ref<FdObject>(object));
     }
@@ -33,7 +37,7 @@ class EpollCall final : public Wait {
     bool only_shadows() noexcept override { return set_.only_shadows(); }
 
     int look(const sigset_t* mask, bool first) override {
-        int n = set_.collect(epfd_, events_, maxevents_, std::exchange(kernel_ready_, false));
+        int n = set_.collect(epfd_, events_, maxevents_, std::exchange(kernel_ready_, false), &offloaded_ready_);
         // The first look is what a zero timeout gets: there epoll_wait does not care for signals.
         if (n != 0 || mask == nullptr || first) return n;
         pollfd self{call_.fd(), POLLIN, 0};

@@ -14,6 +14,7 @@
 #include "libvma/runtime/signals.h"
 #include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/handing.h"
+#include "libvma/sockets/statistics.h"
 #include "libvma/sockets/tcp_socket.h"
 #include "libvma/sockets/udp_socket.h"
 #include "libvma/sockets/waiter.h"
@@ -105,6 +106,7 @@ Stack* Stack::get(int fd) noexcept {
         runtime::signals::start();
         runtime::fatal_signals::start(config::get().handle_sigintr != 0, config::get().handle_sigsegv != 0);
         g_stack.store(stack, std::memory_order_release);
+        statistics::start();
         g_state.store(up, std::memory_order_release);
         return stack;
     } catch (const std::exception& e) {
@@ -167,13 +169,13 @@ void Stack::bury_dead() noexcept {
     }
 }
 
-ring::Ring* Stack::open_ring(int ifindex) noexcept {
+ring::Ring* Stack::open_ring(int ifindex, std::string* why) noexcept {
     if (ring::Ring* ring = rings_.find(ifindex)) {
         note_ring(ifindex, ring);
         return ring;
     }
     try {
-        ring::Ring* ring = rings_.get(ifindex);
+        ring::Ring* ring = rings_.get(ifindex, why);
         if (ring != nullptr) {
             note_ring(ifindex, ring);
             for (Steered* socket : wildcards_) socket->refresh_rules();
