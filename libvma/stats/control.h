@@ -10,7 +10,9 @@
 
 namespace vma::stats {
 
-enum class Command : std::uint32_t { log_level = 1, log_details = 2, zero = 3, dump_socket = 4 };
+// refresh: brings up to date what is otherwise copied into the file once a second: gauges, and the counters of TCP, rings, pools and
+// muxes. A reader that may, sends it before it reads.
+enum class Command : std::uint32_t { log_level = 1, log_details = 2, zero = 3, dump_socket = 4, refresh = 5 };
 
 inline constexpr std::uint32_t kControlMagic = 0x63616d76;  // "vmac"
 
