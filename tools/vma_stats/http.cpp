@@ -136,7 +136,7 @@ void HttpServer::run(const std::function<std::string()>& metrics, const std::fun
             waits.push_back({client.socket.get(), static_cast<short>(client.answer.empty() ? POLLIN : POLLOUT), 0});
         // With all places taken, others wait in the kernel's queue.
         if (clients.size() < kMaxClients) waits.push_back({socket_.get(), POLLIN, 0});
-        poll(waits.data(), waits.size(), kTick);
+        poll(waits.data(), waits.size(), kTick);  // signals are looked at with `stop`
         const auto now = Clock::now();
         for (std::size_t i = 0; i < clients.size(); i++) {
             if (waits[i].revents != 0) clients[i].serve(metrics);

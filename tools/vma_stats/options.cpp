@@ -75,13 +75,18 @@ Parsed parse_options(int argc, const char* const* argv) {
     app.set_help_flag("-h,--help", "Prints this help and exits");
     app.set_version_flag("-V,--version", "vma_stats " VMA_VERSION, "Prints the version and exits");
 
+    // Flags are asked for with count(); what they set is nobody's.
+    bool given = false;
+    const auto flag = [&](const std::string& name, const std::string& description) {
+        return app.add_flag(name, given, description);
+    };
     const auto choose = [&](CLI::Option* option) { return option->group("Process"); };
     pid_t pid = 0;
     auto* const by_pid = choose(app.add_option("-p,--pid", pid, "Process to show; by default the only one that runs with libvma"))
                              ->check(CLI::Range(1, 1 << 30));
     auto* const by_name =
         choose(app.add_option("-n,--name", o.name, "Process to show, by the name of its program"))->excludes(by_pid);
-    choose(app.add_flag("-f,--find_pid,--find-pid", "Finds the process that runs with libvma (the default)"))->excludes(by_pid);
+    choose(flag("-f,--find_pid,--find-pid", "Finds the process that runs with libvma (the default)"))->excludes(by_pid);
     choose(app.add_option("-k,--directory", o.directory, "Where the files are: VMA_STATS_SHMEM_DIR of the process"))
         ->capture_default_str();
     choose(app.add_flag("!-F,!--forbid_clean,!--forbid-clean", o.clean, "Keeps files that dead processes left behind"));
@@ -108,7 +113,7 @@ Parsed parse_options(int argc, const char* const* argv) {
         });
 
     const auto output = [&](CLI::Option* option) { return option->group("Other outputs"); };
-    auto* const json = output(app.add_flag("--json", "A JSON object for each report and process, one on each line"));
+    auto* const json = output(flag("--json", "A JSON object for each report and process, one on each line"));
     std::string where;
     auto* const prometheus = output(app.add_option("--prometheus", where,
                                                    "Prometheus' text format, once; with a value serves it under /metrics"))
@@ -116,9 +121,9 @@ Parsed parse_options(int argc, const char* const* argv) {
                                  ->type_name("[[ADDRESS:]PORT]");
     auto* const listen = output(app.add_option("--listen", o.listen, "Serves Prometheus' format under /metrics (127.0.0.1)"))
                              ->type_name("[ADDRESS:]PORT");
-    auto* const top = output(app.add_flag("--top", "Live on the whole screen, sorted by rate"));
-    auto* const explain = output(app.add_flag("--explain", "Says of each socket which way its data goes, and why"));
-    auto* const parameters = output(app.add_flag("--parameters", "The process's VMA_ parameters and where they come from"));
+    auto* const top = output(flag("--top", "Live on the whole screen, sorted by rate"));
+    auto* const explain = output(flag("--explain", "Says of each socket which way its data goes, and why"));
+    auto* const parameters = output(flag("--parameters", "The process's VMA_ parameters and where they come from"));
     CLI::Option* const outputs[] = {view, json, prometheus, listen, top, explain, parameters};
     for (auto* a : outputs)
         for (auto* b : outputs)
@@ -128,7 +133,7 @@ Parsed parse_options(int argc, const char* const* argv) {
     std::string level;
     int details_level = 0;
     std::vector<std::string> dump;
-    auto* const zero = act(app.add_flag("-z,--zero", "Zeroes its counters"));
+    auto* const zero = act(flag("-z,--zero", "Zeroes its counters"));
     auto* const set_level = act(app.add_option("-l,--log_level,--log-level", level,
                                                "Sets its log level: none, panic, error, warn, info, details, debug, fine, finer, "
                                                "all, or a number"))

@@ -66,9 +66,8 @@ class Exposition {
                label("program", vma_stats::text(snapshot.header.program));
     }
 
-    template <class Rows, class Labels>
-    auto series(Rows rows, Labels labels) {
-        using Block = std::remove_cvref_t<decltype((processes_.front()->*rows).front().block)>;
+    template <class Block, class Labels>
+    std::vector<Series<Block>> series(std::vector<Row<Block>> Snapshot::*rows, Labels labels) {
         std::vector<Series<Block>> out;
         for (const Snapshot* snapshot : processes_)
             for (const auto& row : snapshot->*rows) out.push_back({of_process(*snapshot) + "," + labels(row), &row.block});
