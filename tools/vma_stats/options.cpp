@@ -37,13 +37,27 @@ std::vector<std::string> arguments(int argc, const char* const* argv) {
     return words;  // from the last to the first, as CLI11 takes them
 }
 
+// At most one of them may be given: what they ask for contradicts.
+void only_one_of(std::initializer_list<const CLI::Option*> options) {
+    const CLI::Option* first = nullptr;
+    for (const CLI::Option* option : options) {
+        if (option->count() == 0) continue;
+        if (first != nullptr)
+            throw CLI::ValidationError(first->get_name(false, false), "does not go together with " + option->get_name(false, false));
+        first = option;
+    }
+}
+
+// The help says in words what a range is.
+CLI::Validator quiet(CLI::Validator validator) { return validator.description(""); }
+
 CLI::Validator level_name() {
     return CLI::Validator(
         [](std::string& text) {
             const auto level = log_level(text);
-            return level ? std::string() : "none, panic, error, warn, info, details, debug, fine, finer, all, or 0 to 7";
+            return level ? std::string() : text + " is none of none, panic, error, warn, info, details, debug, fine, finer, all, or 0 to 7";
         },
-        "LEVEL");
+        "");
 }
 
 }  // namespace
@@ -72,6 +86,7 @@ Parsed parse_options(int argc, const char* const* argv) {
     CLI::App app("Shows what libvma does in a running process: which sockets it serves, how much they carry, and why others are "
                  "left to the kernel.\n",
                  "vma_stats");
+    app.get_formatter()->column_width(38);
     app.set_help_flag("-h,--help", "Prints this help and exits");
     app.set_version_flag("-V,--version", "vma_stats " VMA_VERSION, "Prints the version and exits");
 
@@ -80,16 +95,18 @@ Parsed parse_options(int argc, const char* const* argv) {
     const auto flag = [&](const std::string& name, const std::string& description) {
         return app.add_flag(name, given, description);
     };
+    bool keep = false;
     const auto choose = [&](CLI::Option* option) { return option->group("Process"); };
     pid_t pid = 0;
     auto* const by_pid = choose(app.add_option("-p,--pid", pid, "Process to show; by default the only one that runs with libvma"))
-                             ->check(CLI::Range(1, 1 << 30));
+                             ->check(quiet(CLI::Range(1, 1 << 30)))->type_name("PID");
     auto* const by_name =
-        choose(app.add_option("-n,--name", o.name, "Process to show, by the name of its program"))->excludes(by_pid);
-    choose(flag("-f,--find_pid,--find-pid", "Finds the process that runs with libvma (the default)"))->excludes(by_pid);
+        choose(app.add_option("-n,--name", o.name, "Process to show, by the name of its program"))->type_name("PROGRAM");
+    auto* const by_finding = choose(flag("-f,--find_pid,--find-pid", "Finds the process that runs with libvma (the default)"));
     choose(app.add_option("-k,--directory", o.directory, "Where the files are: VMA_STATS_SHMEM_DIR of the process"))
+        ->type_name("DIRECTORY")
         ->capture_default_str();
-    choose(app.add_flag("!-F,!--forbid_clean,!--forbid-clean", o.clean, "Keeps files that dead processes left behind"));
+    choose(app.add_flag("-F,--forbid_clean,--forbid-clean", keep, "Keeps files that dead processes left behind"));
     choose(app.add_flag("--wait", o.wait, "Waits until there is such a process, and for the next one when it ends"));
 
     const auto show = [&](CLI::Option* option) { return option->group("What to show"); };
@@ -98,19 +115,20 @@ Parsed parse_options(int argc, const char* const* argv) {
     auto* const view = show(app.add_option("-v,--view", o.view,
                                            "1: counters (default), 2: with receive queues, 3: everything, 4: multicast groups, "
                                            "5: sockets of all processes as netstat lists them"))
-                           ->check(CLI::Range(1, 5));
+                           ->check(quiet(CLI::Range(1, 5)))->type_name("1-5");
     auto* const detail = show(app.add_option("-d,--details", details, "1: totals (default), 2: what happened in a second"))
-                             ->check(CLI::Range(1, 2));
+                             ->check(quiet(CLI::Range(1, 2)))->type_name("1|2");
     auto* const interval =
         show(app.add_option("-i,--interval", o.interval, "Seconds between reports; fractions are allowed"))
-            ->check(CLI::Range(0.01, 1e6))
+            ->check(quiet(CLI::Range(0.01, 1e6)))
+            ->type_name("SECONDS")
             ->capture_default_str();
     auto* const cycles = show(app.add_option("-c,--cycles", o.cycles, "Number of reports, 0: no end"))
-                             ->check(CLI::Range(0L, 1'000'000'000L));
+                             ->check(quiet(CLI::Range(0L, 1'000'000'000L)))->type_name("NUMBER");
     auto* const list =
         show(app.add_option("-s,--sockets", sockets, "Only sockets with these descriptors: 4-16,9"))->check([&o](const std::string& text) {
             return o.shape.sockets.parse(text) ? std::string() : text + " is no list of descriptors and ranges, as 4-16,9";
-        });
+        })->type_name("LIST");
 
     const auto output = [&](CLI::Option* option) { return option->group("Other outputs"); };
     auto* const json = output(flag("--json", "A JSON object for each report and process, one on each line"));
@@ -124,10 +142,6 @@ Parsed parse_options(int argc, const char* const* argv) {
     auto* const top = output(flag("--top", "Live on the whole screen, sorted by rate"));
     auto* const explain = output(flag("--explain", "Says of each socket which way its data goes, and why"));
     auto* const parameters = output(flag("--parameters", "The process's VMA_ parameters and where they come from"));
-    CLI::Option* const outputs[] = {view, json, prometheus, listen, top, explain, parameters};
-    for (auto* a : outputs)
-        for (auto* b : outputs)
-            if (a < b) a->excludes(b);
 
     const auto act = [&](CLI::Option* option) { return option->group("Commands to the process"); };
     std::string level;
@@ -137,9 +151,9 @@ Parsed parse_options(int argc, const char* const* argv) {
     auto* const set_level = act(app.add_option("-l,--log_level,--log-level", level,
                                                "Sets its log level: none, panic, error, warn, info, details, debug, fine, finer, "
                                                "all, or a number"))
-                                ->check(level_name());
+                                ->check(level_name())->type_name("LEVEL");
     auto* const set_details = act(app.add_option("-D,--details_level,--details-level", details_level, "Sets its log details"))
-                                  ->check(CLI::Range(0, 3));
+                                  ->check(quiet(CLI::Range(0, 3)))->type_name("0-3");
     auto* const dump_socket =
         act(app.add_option("-S,--dump", dump, "Has it write what it knows of a socket (0: of all) to its log, at this level"))
             ->expected(1, 2)
@@ -149,6 +163,9 @@ Parsed parse_options(int argc, const char* const* argv) {
     Parsed result;
     try {
         app.parse(arguments(argc, argv));
+        only_one_of({by_pid, by_name});
+        only_one_of({by_pid, by_finding});
+        only_one_of({view, json, prometheus, listen, top, explain, parameters});
         if (set_level->count() != 0) o.instructions.push_back({vma::stats::Command::log_level, *log_level(level)});
         if (set_details->count() != 0) o.instructions.push_back({vma::stats::Command::log_details, details_level});
         if (dump_socket->count() != 0) {
@@ -162,7 +179,7 @@ Parsed parse_options(int argc, const char* const* argv) {
         if (zero->count() != 0) o.instructions.push_back({vma::stats::Command::zero});
         if (prometheus->count() != 0 && !where.empty()) o.listen = where;
         if (!o.listen.empty() && !HttpServer::valid(o.listen))
-            throw CLI::ValidationError("--listen", o.listen + ": expected PORT, ADDRESS:PORT or [IPv6 ADDRESS]:PORT");
+            throw CLI::ValidationError(listen->count() != 0 ? "--listen" : "--prometheus", o.listen + ": expected PORT, ADDRESS:PORT or [IPv6 ADDRESS]:PORT");
         if (by_name->count() != 0 && o.name.empty()) throw CLI::ValidationError("--name", "an empty name");
     } catch (const CLI::CallForHelp&) {
         result.out = app.help();
@@ -177,6 +194,7 @@ Parsed parse_options(int argc, const char* const* argv) {
     }
 
     if (by_pid->count() != 0) o.pid = pid;
+    o.clean = !keep;
     o.shape.deltas = details == 2;
     if (json->count() != 0) o.output = Output::json;
     if (prometheus->count() != 0) o.output = Output::prometheus;
