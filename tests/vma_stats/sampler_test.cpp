@@ -4,22 +4,14 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/vma_stats/memory_source.h"
-#include "tests/vma_stats/stats_image.h"
+#include <set>
+
+#include "tests/vma_stats/snapshots.h"
 #include "tools/vma_stats/fields.h"
 
 namespace {
 
 using namespace vma_stats;
-
-Snapshot snapshot_of(const stats_image::Image& image, double seconds) {
-    MemorySource source(image.bytes());
-    Snapshot s;
-    const auto error = read_snapshot(source, s);
-    EXPECT_FALSE(error);
-    s.taken_ns = static_cast<std::int64_t>(seconds * 1e9);
-    return s;
-}
 
 class StatsSampler : public testing::Test {
   protected:

@@ -14,6 +14,7 @@ using vma::stats::SocketBlock;
 using vma::stats::TotalsBlock;
 constexpr Kind counter = Kind::counter;
 constexpr Kind gauge = Kind::gauge;
+constexpr double kMicro = 1e-6, kNano = 1e-9;
 
 // The four numbers of a Traffic member, for a metric's prefix and a label.
 #define TRAFFIC(block, member, prefix, label, verb)                                                           \
@@ -32,6 +33,8 @@ constexpr Kind gauge = Kind::gauge;
         TRAFFIC(block, tx_os, prefix "_transmit", "path=\"os\"", "sent")
 #define ONE(block, member, metric, kind, help) \
     { #member, metric, "", offsetof(block, member), kind, help }
+#define TIME(block, member, metric, kind, scale, help) \
+    { #member, metric, "", offsetof(block, member), kind, help, scale }
 
 constexpr Field kSocket[] = {
     ONE(SocketBlock, rx_queue_packets, "socket_receive_queue_packets", gauge, "Datagrams in the receive queue"),
@@ -61,9 +64,9 @@ constexpr Field kSocket[] = {
     ONE(SocketBlock, tcp_out_of_order, "socket_tcp_out_of_order_segments", counter, "Segments received out of order"),
     ONE(SocketBlock, tcp_segments_in, "socket_tcp_received_segments", counter, "Segments received"),
     ONE(SocketBlock, tcp_segments_out, "socket_tcp_sent_segments", counter, "Segments sent"),
-    ONE(SocketBlock, tcp_rtt_us, "socket_tcp_rtt_microseconds", gauge, "Smoothed round-trip time"),
-    ONE(SocketBlock, tcp_rttvar_us, "socket_tcp_rtt_variation_microseconds", gauge, "Variation of the round-trip time"),
-    ONE(SocketBlock, tcp_rto_us, "socket_tcp_rto_microseconds", gauge, "Retransmission timeout"),
+    TIME(SocketBlock, tcp_rtt_us, "socket_tcp_rtt_seconds", gauge, kMicro, "Smoothed round-trip time"),
+    TIME(SocketBlock, tcp_rttvar_us, "socket_tcp_rtt_variation_seconds", gauge, kMicro, "Variation of the round-trip time"),
+    TIME(SocketBlock, tcp_rto_us, "socket_tcp_rto_seconds", gauge, kMicro, "Retransmission timeout"),
     ONE(SocketBlock, tcp_cwnd_bytes, "socket_tcp_cwnd_bytes", gauge, "Congestion window"),
     ONE(SocketBlock, tcp_ssthresh_bytes, "socket_tcp_ssthresh_bytes", gauge, "Slow start threshold"),
     ONE(SocketBlock, tcp_mss, "socket_tcp_mss_bytes", gauge, "Maximum segment size"),
@@ -84,7 +87,7 @@ constexpr Field kSocket[] = {
 constexpr Field kRing[] = {
     ONE(RingBlock, rules, "ring_rules", gauge, "Flow rules"),
     ONE(RingBlock, moderation_count, "ring_moderation_frames", gauge, "Frames that end a wait of the interrupt moderation"),
-    ONE(RingBlock, moderation_period_us, "ring_moderation_period_microseconds", gauge,
+    TIME(RingBlock, moderation_period_us, "ring_moderation_period_seconds", gauge, kMicro,
         "Time after which a wait of the interrupt moderation ends"),
     ONE(RingBlock, tx_free, "ring_transmit_free_entries", gauge, "Free entries of the send queue"),
     ONE(RingBlock, rx_packets, "ring_receive_packets", counter, "Frames received"),
@@ -130,8 +133,8 @@ constexpr Field kMux[] = {
     ONE(MuxBlock, errors, "mux_errors", counter, "Calls that failed"),
     ONE(MuxBlock, poll_hit, "mux_poll_hits", counter, "Waits that polling satisfied"),
     ONE(MuxBlock, poll_miss, "mux_poll_misses", counter, "Waits that slept"),
-    ONE(MuxBlock, polling_ns, "mux_polling_nanoseconds", counter, "Time spent polling (VMA_CPU_USAGE_STATS)"),
-    ONE(MuxBlock, waiting_ns, "mux_waiting_nanoseconds", counter, "Time spent in calls (VMA_CPU_USAGE_STATS)"),
+    TIME(MuxBlock, polling_ns, "mux_polling_seconds", counter, kNano, "Time spent polling (VMA_CPU_USAGE_STATS)"),
+    TIME(MuxBlock, waiting_ns, "mux_waiting_seconds", counter, kNano, "Time spent in calls (VMA_CPU_USAGE_STATS)"),
     ONE(MuxBlock, members, "mux_members", gauge, "Offloaded sockets that an epoll set watches"),
 };
 

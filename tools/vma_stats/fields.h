@@ -20,6 +20,7 @@ struct Field {
     std::size_t offset;    // in the block
     Kind kind;
     const char* help;
+    double scale = 1;      // a metric in seconds is the value times this
 };
 
 template <class Block>

@@ -99,7 +99,11 @@ class Exposition {
                 for (const Field& field : fields) {
                     if (std::string_view(field.metric) != first.metric) continue;
                     const std::string labels = *field.label == '\0' ? one.labels : one.labels + "," + field.label;
-                    sample(name, labels, get(*one.block, field));
+                    const std::uint64_t value = get(*one.block, field);
+                    if (field.scale == 1)
+                        sample(name, labels, value);
+                    else
+                        sample(name, labels, fmt::format("{:.9g}", static_cast<double>(value) * field.scale));
                 }
             given_.clear();
         }

@@ -32,7 +32,8 @@ std::string sparkline(const std::deque<double>& values, bool utf8) {
     static constexpr const char* kBlocks[] = {" ", "\u2581", "\u2582", "\u2583", "\u2584", "\u2585", "\u2586", "\u2587", "\u2588"};
     static constexpr const char* kAscii[] = {" ", ".", ".", ":", "-", "=", "+", "*", "#"};
     const std::size_t count = std::min(values.size(), kSparkline);
-    const double top = values.empty() ? 0 : *std::max_element(values.end() - static_cast<long>(count), values.end());
+    double top = 0;
+    for (std::size_t i = values.size() - count; i < values.size(); i++) top = std::max(top, values[i]);
     std::string out(kSparkline - count, ' ');
     for (std::size_t i = values.size() - count; i < values.size(); i++) {
         // Anything is more than nothing.

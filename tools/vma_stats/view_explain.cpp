@@ -58,13 +58,15 @@ std::string rule_sentence(const layout::SocketBlock& s) {
     return fmt::format("The rule that decided is: {}.", rule);
 }
 
-// Of several that belong together: one that says what the kernel did meanwhile.
+// How much of the traffic the kernel carried after all. A stream has no packets, so bytes are counted.
 std::string traffic_sentence(const layout::SocketBlock& s) {
-    const auto part = [](const layout::Traffic& offload, const layout::Traffic& os) {
-        return fmt::format("{} of {}", offload.packets, offload.packets + os.packets);
+    const bool stream = (s.type & 0xf) == SOCK_STREAM;
+    const auto part = [&](const layout::Traffic& offload, const layout::Traffic& os) {
+        const std::uint64_t ours = stream ? offload.bytes : offload.packets, kernels = stream ? os.bytes : os.packets;
+        return fmt::format("{} of {}", ours, ours + kernels);
     };
-    return fmt::format("So far libvma carried {} received and {} sent packets.", part(s.rx_offload, s.rx_os),
-                       part(s.tx_offload, s.tx_os));
+    return fmt::format("So far libvma carried {} received and {} sent {}.", part(s.rx_offload, s.rx_os),
+                       part(s.tx_offload, s.tx_os), stream ? "bytes" : "packets");
 }
 
 bool interesting(const layout::SocketBlock& s) {

@@ -107,8 +107,8 @@ class FullView {
              s.tcp_mss);
     }
 
-    void count(const char* name, std::uint64_t value) { line("{:<26}{} {}", name, number(value), s_); }
-    void level(const char* name, std::uint64_t value) { line("{:<26}{}", name, value); }
+    void count(const char* name, std::uint64_t value) { line("{:<25} {}{}{}", name, number(value), *s_ != '\0' ? " " : "", s_); }
+    void level(const char* name, std::uint64_t value) { line("{:<25} {}", name, value); }
     void count_some(const char* name, std::uint64_t value) {
         if (value != 0) count(name, value);
     }
@@ -141,7 +141,7 @@ class FullView {
         level("Flow rules:", r.rules);
         level("Tx free:", r.tx_free);
         for (unsigned i = 0; i < layout::kRingDrops; i++)
-            if (r.drops[i] != 0) line("Dropped, {}: {} {}", drop_name(i), number(r.drops[i]), s_);
+            if (r.drops[i] != 0) count(fmt::format("Dropped, {}:", drop_name(i)).c_str(), r.drops[i]);
     }
 
     void pool(const Row<layout::PoolBlock>& row) {
