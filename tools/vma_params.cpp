@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Prints the parameter table as Markdown, the text of docs/parameters.md. The file is committed so that it
-// can be read without a build; a unit test fails when it no longer agrees with the table.
+// Prints the parameter table: as Markdown, the text of docs/parameters.md, or with --man as docs/man/libvma.7. The files are
+// committed so that they can be read without a build; a unit test fails when they no longer agree with the table.
 #include <cstdio>
+#include <string_view>
 
 #include "libvma/config/params.h"
 
-int main() {
-    std::string text = vma::config::parameters_markdown();
+int main(int argc, char** argv) {
+    const bool man = argc == 2 && std::string_view(argv[1]) == "--man";
+    if (argc > 1 && !man) {
+        std::fputs("usage: vma_params [--man]\n", stderr);
+        return 2;
+    }
+    const std::string text = man ? vma::config::parameters_man() : vma::config::parameters_markdown();
     bool written =
         std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
     if (!written) std::perror("vma_params");

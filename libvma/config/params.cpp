@@ -4,9 +4,11 @@
 // lose days over.
 #include "libvma/config/params.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <exception>
@@ -14,9 +16,11 @@
 #include <optional>
 #include <string_view>
 
+#include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/cpus.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/log.h"
+#include "libvma/runtime/pid_name.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/runtime/spin.h"
 
@@ -48,68 +52,112 @@ Reading read_number(std::string_view text, std::int64_t min, std::int64_t max, s
     return Reading::good;
 }
 
-void read_int(GetEnv env, const char* name, std::int64_t min, std::int64_t max, std::int64_t& value,
-              Complaints& complaints) {
-    const char* text = env(name);
-    if (text == nullptr) return;
-    const std::int64_t fallback = value;
-    switch (read_number(text, min, max, value)) {
-        case Reading::good:
-            break;
-        case Reading::not_a_number:
-            complaints.push_back(
-                fmt::format("{}=\"{}\" is not a number: the default {} is used", name, text, fallback));
-            break;
-        case Reading::out_of_range:
-            complaints.push_back(fmt::format("{}=\"{}\" is not between {} and {}: the default {} is used",
-                                             name, text, min, max, fallback));
-            break;
+// The same, with an optional k, m or g at the end.
+Reading read_bytes(std::string_view text, std::int64_t min, std::int64_t max, std::int64_t& value) noexcept {
+    int shift = 0;
+    switch (text.empty() ? '\0' : text.back() | 0x20) {
+        case 'k': shift = 10; break;
+        case 'm': shift = 20; break;
+        case 'g': shift = 30; break;
+        default: break;
     }
+    if (shift == 0) return read_number(text, min, max, value);
+    text.remove_suffix(1);
+    std::int64_t number = 0;
+    constexpr std::int64_t kMost = INT64_MAX >> 30;
+    if (Reading reading = read_number(text, -kMost, kMost, number); reading != Reading::good) return reading;
+    number *= std::int64_t{1} << shift;
+    if (number < min || number > max) return Reading::out_of_range;
+    value = number;
+    return Reading::good;
 }
 
-void read_str(GetEnv env, const char* name, std::string& value) {
-    if (const char* text = env(name)) value = text;
+bool same_word(std::string_view a, std::string_view b) noexcept {
+    return std::ranges::equal(a, b, [](char x, char y) {
+        auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c; };
+        return lower(x) == lower(y);
+    });
 }
 
-// Names of old releases and slips of the manual.
-void read_old_names(GetEnv env, Params& params, Complaints& complaints) {
-    if (env("VMA_RX_UDP_POLL_OS_RATIO") == nullptr) {
-        for (const char* old : {"VMA_RX_POLL_OS_RATIO", "VMA_RX_SKIP_OS"}) {
-            if (env(old) == nullptr) continue;
-            complaints.push_back(fmt::format("{} is an old name: use VMA_RX_UDP_POLL_OS_RATIO", old));
-            read_int(env, old, 0, 1000000, params.rx_udp_poll_os_ratio, complaints);
+// One of "0=Name|1=Other", by number or name.
+bool read_choice(std::string_view text, std::string_view choices, std::int64_t& value) noexcept {
+    std::int64_t number = 0;
+    const bool numeric = read_number(text, INT32_MIN, INT32_MAX, number) == Reading::good;
+    while (!choices.empty()) {
+        std::string_view one = choices.substr(0, choices.find('|'));
+        choices.remove_prefix(std::min(one.size() + 1, choices.size()));
+        const std::size_t equals = std::min(one.find('='), one.size());
+        std::int64_t here = 0;
+        read_number(one.substr(0, equals), INT32_MIN, INT32_MAX, here);
+        const std::string_view name = one.substr(std::min(equals + 1, one.size()));
+        if (numeric ? number == here : !name.empty() && same_word(text, name)) {
+            value = here;
+            return true;
         }
     }
-    if (env("VMA_SELECT_POLL_OS_RATIO") == nullptr)
-        read_int(env, "VMA_SELECT_POLL_RATIO", 0, 1000000, params.select_poll_os_ratio, complaints);
-    if (env("VMA_CQ_AIM_MAX_PERIOD_USEC") == nullptr)
-        read_int(env, "VMA_CQ_AIM_MAX_PERIOD_US", 0, 100000, params.cq_aim_max_period_usec, complaints);
-    if (env("VMA_INTERNAL_THREAD_CPUSET") == nullptr)
-        read_str(env, "VMA_INTERNAL_THREAD_CPUSSET", params.internal_thread_cpuset);
-    if (env("VMA_LOG_COLORS") == nullptr) {
-        // The name is not ours alone, so a text that is none of our values is not wrong.
-        Complaints ignored;
-        read_int(env, "LOG_COLORS", 0, 1, params.log_colors, ignored);
+    return false;
+}
+
+// What is wrong with a text that is not free; empty if nothing. Texts that other layers read are checked here, so that a
+// mistake is found when the program starts and not when the value is first needed.
+std::string_view fault_of(const Parameter& row, std::string_view text) noexcept {
+    if (row.text == &Params::tracelevel && !log::parse_level(text)) return "is not a log level";
+    if (row.text == &Params::internal_thread_affinity && text != "-1")
+        if (cpu_set_t cpus; !parse_cpus(text, cpus)) return "is no set of processors";
+    if (row.text == &Params::xdp_mode && text != "auto" && text != "drv" && text != "skb") return "is none of auto, drv, skb";
+    if (row.text == &Params::spec && find_preset(text) == nullptr) return "is not a preset";
+    return {};
+}
+
+// Takes `text`, which the variable `name` holds, for the value of the row. False, with a complaint, if it cannot be one.
+bool take(const Parameter& row, const char* name, std::string_view text, Params& params, Complaints& complaints) {
+    std::string wrong;
+    if (row.text != nullptr) {
+        wrong = fault_of(row, text);
+        if (wrong.empty()) params.*row.text = text;
+    } else if (row.type == Type::choice) {
+        if (!read_choice(text, row.choices, params.*row.number)) wrong = fmt::format("is none of {}", row.choices);
+    } else {
+        auto read = row.type == Type::bytes ? read_bytes : read_number;
+        switch (read(text, row.min, row.max, params.*row.number)) {
+            case Reading::good: break;
+            case Reading::not_a_number: wrong = "is not a number"; break;
+            case Reading::out_of_range: wrong = fmt::format("is not between {} and {}", row.min, row.max); break;
+        }
+    }
+    if (wrong.empty()) return true;
+    complaints.push_back(fmt::format("{}=\"{}\" {}: the default {} is used", name, text, wrong, value_text(row, params)));
+    return false;
+}
+
+std::size_t index_of(const Parameter& row) noexcept { return static_cast<std::size_t>(&row - table().data()); }
+
+void apply_preset(Params& params, Complaints& complaints) {
+    for (const auto& [env, value] : find_preset(params.spec)->values) {
+        const Parameter& row = *find(env);
+        if (take(row, env, value, params, complaints)) params.origin[index_of(row)] = Origin::preset;
     }
 }
 
-void check_words(Params& params, Complaints& complaints) {
-    const Params defaults;
-    if (!log::parse_level(params.tracelevel)) {
-        complaints.push_back(fmt::format("VMA_TRACELEVEL=\"{}\" is not a log level: the default {} is used",
-                                         params.tracelevel, defaults.tracelevel));
-        params.tracelevel = defaults.tracelevel;
+void read_old_names(GetEnv env, Params& params, Complaints& complaints) {
+    for (const OldName& name : old_names()) {
+        const char* text = env(name.old);
+        if (text == nullptr || env(name.now) != nullptr) continue;
+        if (name.complain) complaints.push_back(fmt::format("{} is an old name: use {}", name.old, name.now));
+        const Parameter& row = *find(name.now);
+        // A name that is not ours alone may hold a text that is none of our values, and is then not wrong.
+        Complaints ignored;
+        const bool ours = std::string_view(name.old).starts_with("VMA_");
+        if (take(row, name.old, text, params, ours ? complaints : ignored)) params.origin[index_of(row)] = Origin::environment;
     }
-    if (cpu_set_t cpus; params.internal_thread_affinity != "-1" && !parse_cpus(params.internal_thread_affinity, cpus)) {
-        complaints.push_back(fmt::format("VMA_INTERNAL_THREAD_AFFINITY=\"{}\" is no set of processors: the default {} is used",
-                                         params.internal_thread_affinity, defaults.internal_thread_affinity));
-        params.internal_thread_affinity = defaults.internal_thread_affinity;
-    }
-    if (params.xdp_mode != "auto" && params.xdp_mode != "drv" && params.xdp_mode != "skb") {
-        complaints.push_back(
-            fmt::format("VMA_XDP_MODE=\"{}\" is none of auto, drv, skb: the default {} is used",
-                        params.xdp_mode, defaults.xdp_mode));
-        params.xdp_mode = defaults.xdp_mode;
+}
+
+// Sets what follows from other parameters, unless the environment has set it.
+void derive(Params& params, std::int64_t Params::*member, std::int64_t value) {
+    for (std::size_t i = 0; i < kParameters; i++) {
+        if (table()[i].number != member || params.*member == value) continue;
+        params.*member = value;
+        params.origin[i] = Origin::derived;
     }
 }
 
@@ -117,21 +165,29 @@ void check_words(Params& params, Complaints& complaints) {
 
 Params read(GetEnv env, Complaints& complaints) {
     Params params;
+    const Parameter& spec = *find("VMA_SPEC");
+    if (const char* text = env(spec.env); text != nullptr && take(spec, spec.env, text, params, complaints)) {
+        params.origin[index_of(spec)] = Origin::environment;
+        apply_preset(params, complaints);
+    }
     read_old_names(env, params, complaints);
-#define VMA_PARAM_INT(member, name, def, min, max, doc) \
-    read_int(env, name, min, max, params.member, complaints);
-#define VMA_PARAM_STR(member, name, def, doc) read_str(env, name, params.member);
-#include "libvma/config/params.def"
-#undef VMA_PARAM_INT
-#undef VMA_PARAM_STR
+    for (const Parameter& row : table()) {
+        const char* text = &row == &spec ? nullptr : env(row.env);
+        if (text != nullptr && take(row, row.env, text, params, complaints))
+            params.origin[index_of(row)] = Origin::environment;
+    }
     if (params.rx_poll == 0) params.rx_poll = 1;
     if (params.select_poll_os_force != 0) {
-        if (env("VMA_SELECT_POLL_OS_RATIO") == nullptr) params.select_poll_os_ratio = 1;
-        if (env("VMA_SELECT_SKIP_OS") == nullptr) params.select_skip_os = 1;
+        if (env("VMA_SELECT_POLL_OS_RATIO") == nullptr) derive(params, &Params::select_poll_os_ratio, 1);
+        if (env("VMA_SELECT_SKIP_OS") == nullptr) derive(params, &Params::select_skip_os, 1);
     }
-    if (params.rx_poll < 0 || params.select_poll < 0) params.cq_moderation_enable = 0;
-    check_words(params, complaints);
+    if (params.rx_poll < 0 || params.select_poll < 0) derive(params, &Params::cq_moderation_enable, 0);
     return params;
+}
+
+std::string with_pid(std::string_view text) {
+    char out[PATH_MAX];
+    return expand_pid(text, os::raw_syscall(SYS_getpid), out, sizeof out) ? out : std::string(text);
 }
 
 const Params& get() noexcept {
@@ -141,12 +197,12 @@ const Params& get() noexcept {
     static constinit std::atomic<const Params*> known{nullptr};
     if (const Params* params = known.load(std::memory_order_acquire)) return *params;
 
-    Complaints complaints, notes;
+    Complaints complaints;
     std::unique_ptr<const Params> mine;
     try {
         mine = std::make_unique<const Params>(
             read([](const char* name) -> const char* { return getenv(name); }, complaints));
-        if (environ != nullptr) check_names(environ, complaints, notes);
+        if (environ != nullptr) check_names(environ, complaints);
     } catch (const std::exception&) {  // no memory for some text: go on without it
         if (mine == nullptr) mine.reset(new (std::nothrow) Params());
         if (mine == nullptr) std::terminate();
@@ -163,7 +219,6 @@ const Params& get() noexcept {
     }
     log::start();  // asks get() again, which answers from here on
     for (const std::string& text : complaints) log::warn("{}", text);
-    for (const std::string& text : notes) log::debug("{}", text);
     return params;
 }
 

@@ -108,6 +108,23 @@ class Cursor {
     std::size_t at_ = 0;
 };
 
+// A "use" statement with one blank between each two words and none elsewhere.
+std::string plain(std::string_view text) {
+    auto joins = [](char c) { return c == ':' || c == '/' || c == '-'; };
+    std::string result;
+    bool blank = false;
+    for (char c : text) {
+        if (is_blank(c)) {
+            blank = true;
+            continue;
+        }
+        if (blank && !result.empty() && !joins(c) && !joins(result.back())) result += ' ';
+        blank = false;
+        result += c;
+    }
+    return result;
+}
+
 // Does an IPv6 address stand here? Either in brackets, or with more colons than an IPv4 endpoint can begin
 // with.
 bool looks_like_ipv6(std::string_view text) noexcept {
@@ -129,8 +146,8 @@ bool looks_like_ipv6(std::string_view text) noexcept {
 
 class Rules::Parser {
   public:
-    Parser(std::string_view program, std::string_view app_id, Complaints& complaints)
-        : program_(program), app_id_(app_id), complaints_(complaints) {}
+    Parser(std::string_view program, std::string_view app_id, Complaints& complaints, std::string_view file)
+        : program_(program), app_id_(app_id), complaints_(complaints), file_(file) {}
 
     Rules run(std::string_view text) {
         if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // byte order mark of some editors
@@ -139,8 +156,9 @@ class Rules::Parser {
             std::size_t end = text.find('\n');
             std::string_view line = text.substr(0, end);
             text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+            statement_ = line.substr(0, line.find('#'));
             try {
-                statement(Cursor(line.substr(0, line.find('#'))));
+                statement(Cursor(statement_));
             } catch (const Mistake& mistake) {
                 complain(mistake.column, mistake.text);
             }
@@ -292,8 +310,9 @@ class Rules::Parser {
                      fmt::format("{} knows one address only, the second one is ignored", keyword));
             rule.second.reset();
         }
+        rule.text = fmt::format("{}:{}: {}", file_, line_, plain(statement_));
         if (blocks_.empty()) open("*", "*");  // rules before the first application-id
-        blocks_[current_].lists[static_cast<std::size_t>(role->role)].push_back(rule);
+        blocks_[current_].lists[static_cast<std::size_t>(role->role)].push_back(std::move(rule));
     }
 
     static Addresses addresses(Cursor& line) {
@@ -333,6 +352,8 @@ class Rules::Parser {
 
     const std::string program_, app_id_;
     Complaints& complaints_;
+    const std::string file_;
+    std::string_view statement_;  // the line without its comment
     std::size_t count_ = 0;
     unsigned line_ = 0;
     std::vector<Block> blocks_;
@@ -341,8 +362,8 @@ class Rules::Parser {
 };
 
 Rules Rules::parse(std::string_view text, std::string_view program, std::string_view app_id,
-                   Complaints& complaints) {
-    return Parser(program, app_id, complaints).run(text);
+                   Complaints& complaints, std::string_view file) {
+    return Parser(program, app_id, complaints, file).run(text);
 }
 
 bool Rules::Addresses::matches(Endpoint endpoint) const noexcept {
@@ -350,31 +371,31 @@ bool Rules::Addresses::matches(Endpoint endpoint) const noexcept {
     return (endpoint.addr & mask) == addr && port >= low && port <= high;
 }
 
-Transport Rules::match(Role role, Endpoint first, const Endpoint* second) const {
+Decision Rules::match(Role role, Endpoint first, const Endpoint* second) const {
     for (const Rule& rule : lists_[static_cast<std::size_t>(role)]) {
         if (!rule.first.matches(first)) continue;
         if (rule.second && second != nullptr && !rule.second->matches(*second)) continue;
         switch (rule.transport) {
             case Word::vma:
-                return Transport::vma;
+                return {Transport::vma, &rule.text};
             case Word::os:
-                return Transport::os;
+                return {Transport::os, &rule.text};
             case Word::any: {
                 bool unicast_receiver = role == Role::udp_receiver && !IN_MULTICAST(ntohl(first.addr));
                 bool os = role == Role::tcp_client || role == Role::udp_connect || unicast_receiver;
-                return os ? Transport::os : Transport::vma;
+                return {os ? Transport::os : Transport::vma, &rule.text};
             }
         }
     }
-    return Transport::vma;
+    return {};
 }
 
-bool Rules::all_os(Role role) const {
+const std::string* Rules::all_os(Role role) const {
     for (const Rule& rule : lists_[static_cast<std::size_t>(role)]) {
-        if (rule.transport != Word::os) return false;
-        if (rule.first.everything() && (!rule.second || rule.second->everything())) return true;
+        if (rule.transport != Word::os) return nullptr;
+        if (rule.first.everything() && (!rule.second || rule.second->everything())) return &rule.text;
     }
-    return false;
+    return nullptr;
 }
 
 }  // namespace vma::config

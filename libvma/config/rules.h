@@ -20,6 +20,7 @@
 
 #include <array>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -36,21 +37,34 @@ struct Endpoint {
 enum class Role { tcp_server, tcp_client, udp_sender, udp_receiver, udp_connect };
 enum class Transport { vma, os };
 
+// What the rules say, and which of them.
+struct Decision {
+    Transport transport = Transport::vma;
+    // "libvma.conf:12: use os udp_sender *:53", or null when no rule fits. The Rules own the text: for the process's
+    // own (rules()) it stays for good.
+    const std::string* rule = nullptr;
+
+    bool os() const noexcept { return transport == Transport::os; }
+    const char* text() const noexcept { return rule != nullptr ? rule->c_str() : "no rule"; }
+};
+
 class Rules {
   public:
     // The rules that apply to a program called `program` (no path) with application id `app_id`. Complaints
-    // name line and column, "line 3, column 14: ...". Any text may come in.
+    // name line and column, "line 3, column 14: ...". Any text may come in. `file` is the name for
+    // Decision::rule.
     static Rules parse(std::string_view text, std::string_view program, std::string_view app_id,
-                       Complaints& complaints);
+                       Complaints& complaints, std::string_view file = "libvma.conf");
 
     // The first rule for `role` that fits, else vma. `first` is the local endpoint of a server or receiver
     // (or the group), the remote one of a client, sender or connected socket. `second`, the local endpoint of
     // a client or connected socket, may be null; then second addresses of rules are not looked at. Transport
     // * means os for tcp_client, udp_connect and unicast receivers, else vma: so VMA has always read it.
-    Transport match(Role role, Endpoint first, const Endpoint* second) const;
+    Decision match(Role role, Endpoint first, const Endpoint* second) const;
 
-    // Do the rules leave every endpoint to the kernel for `role`? Then a socket need not be looked at at all.
-    bool all_os(Role role) const;
+    // The rule that leaves every endpoint to the kernel for `role`, or null. Then a socket need not be looked at at
+    // all. As Decision::rule.
+    const std::string* all_os(Role role) const;
 
   private:
     enum class Word { vma, os, any };
@@ -64,6 +78,7 @@ class Rules {
         Word transport;
         Addresses first;
         std::optional<Addresses> second;
+        std::string text;  // Decision::rule
     };
     using Lists = std::array<std::vector<Rule>, 5>;  // by role
     class Parser;
@@ -74,5 +89,8 @@ class Rules {
 // The process's rules, read on first use from VMA_CONFIG_FILE for this program and VMA_APPLICATION_ID.
 // Complaints go to the log. Without the file there are no rules, so everything may be offloaded.
 const Rules& rules() noexcept;
+
+// rules().match(), with a line in the log at level debug.
+Decision decide(Role role, Endpoint first, const Endpoint* second) noexcept;
 
 }  // namespace vma::config

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Finding and reading libvma.conf for this process.
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <string.h>
@@ -87,7 +88,9 @@ Rules read_rules() {
         strcpy(id, "VMA_DEFAULT_APPLICATION_ID");
     }
     Complaints complaints;
-    Rules rules = Rules::parse(load(name), program_name(), id, complaints);
+    std::string_view base = name;
+    base.remove_prefix(base.rfind('/') + 1);
+    Rules rules = Rules::parse(load(name), program_name(), id, complaints, base);
     for (const std::string& text : complaints) log::once(log::Level::warn, "{}: {}", name, text);
     return rules;
 }
@@ -110,6 +113,22 @@ const Rules& rules() noexcept {
     const Rules* expected = nullptr;
     if (!known.compare_exchange_strong(expected, mine.get(), std::memory_order_acq_rel)) return *expected;
     return *mine.release();
+}
+
+Decision decide(Role role, Endpoint first, const Endpoint* second) noexcept {
+    const Decision decision = rules().match(role, first, second);
+    if (log::enabled(log::Level::debug)) {
+        static constexpr const char* kRoles[] = {"tcp_server", "tcp_client", "udp_sender", "udp_receiver", "udp_connect"};
+        char here[INET_ADDRSTRLEN], other[INET_ADDRSTRLEN + 8] = "", text[INET_ADDRSTRLEN];
+        inet_ntop(AF_INET, &first.addr, here, sizeof here);
+        if (second != nullptr) {
+            inet_ntop(AF_INET, &second->addr, text, sizeof text);
+            *fmt::format_to_n(other, sizeof other - 1, ":{}:{}", text, ntohs(second->port)).out = '\0';
+        }
+        log::debug("{} {}:{}{}: {} ({})", kRoles[static_cast<std::size_t>(role)], here, ntohs(first.port), other,
+                   decision.os() ? "os" : "vma", decision.text());
+    }
+    return decision;
 }
 
 }  // namespace vma::config

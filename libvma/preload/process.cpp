@@ -16,6 +16,8 @@
 #include "libvma/preload/guard.h"
 #include "libvma/sockets/handing.h"
 #include "libvma/sockets/stack.h"
+#include "libvma/sockets/statistics.h"
+#include "libvma/stats/segment.h"
 
 using namespace vma;
 using namespace vma::preload;
@@ -48,7 +50,10 @@ void before_end() noexcept {
     prepare(sockets::handing::Before::exit);
     // exit() may lead here more than once.
     static std::atomic<bool> counted{false};
-    if (!table_is_foreign() && !counted.exchange(true)) sockets::log_counters();
+    if (table_is_foreign() || counted.exchange(true)) return;
+    sockets::log_counters();
+    sockets::statistics::report_all();
+    stats::end();
 }
 
 }  // namespace vma::preload

@@ -216,6 +216,7 @@ unsigned Ring::poll() noexcept {
         n += taken;
     } while (taken == wc_.size() && n < kMaxBatches * wc_.size());
     if (n != 0) frames_.store(frames_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+    if (__builtin_expect(n > rx_counters_.rx_drained_max, 0)) rx_counters_.rx_drained_max = n;
     rx_unlock();
     return n;
 }
@@ -771,11 +772,18 @@ RingCounters Ring::counters() noexcept {
     } else {
         RxHold hold(*this);
         c = rx_counters_;
+        c.rules = flows_.size();
     }
     c.tx_frames = tx_counters_.tx_frames;
     c.tx_bytes = tx_counters_.tx_bytes;
     c.tx_no_buffer = tx_counters_.tx_no_buffer;
+    c.tx_retransmits = tx_retransmits_.load(std::memory_order_relaxed);
     return c;
+}
+
+void Ring::reset_drained_max() noexcept {
+    RxHold hold(*this);
+    rx_counters_.rx_drained_max = 0;
 }
 
 }  // namespace vma::ring

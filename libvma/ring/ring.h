@@ -103,6 +103,9 @@ struct RingCounters {
     std::array<std::uint64_t, static_cast<std::size_t>(net::Drop::count_)> rx_bad{};  // by net::Drop
     std::uint64_t tcp_connections = 0;  // had a rule of their own here
     std::uint64_t tx_no_buffer = 0;     // a send found no free buffer even after a kick
+    std::uint64_t tx_retransmits = 0;   // TCP segments sent again
+    std::uint64_t rx_drained_max = 0;   // most frames taken by one poll, since reset_drained_max()
+    std::uint64_t rules = 0;            // flow rules now
 };
 
 // Where a ring's buffers are. What is in none of these places is held by sinks, or waits in the device's CQ.
@@ -190,7 +193,11 @@ class Ring {
     std::uint64_t flush_older(std::uint64_t now, std::uint64_t age) noexcept;
     bool tx_owned_by_me() const noexcept { return tx_lock_.owned_by_me(); }
 
+    // Of TCP, for the counters: a segment was sent again.
+    void note_retransmit() noexcept { tx_retransmits_.fetch_add(1, std::memory_order_relaxed); }
+
     RingCounters counters() noexcept;
+    void reset_drained_max() noexcept;
     // Takes back what was released so far, polls send completions, and counts. Waits for the ring's locks.
     BufferCounts buffer_counts() noexcept;
 
@@ -315,6 +322,7 @@ class Ring {
     std::atomic<std::uint64_t> held_since_{0};  // ticks of the oldest hold()
     std::uint8_t* tx_base_ = nullptr;
     RingCounters tx_counters_;
+    std::atomic<std::uint64_t> tx_retransmits_{0};
 };
 
 }  // namespace vma::ring

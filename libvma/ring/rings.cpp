@@ -69,24 +69,29 @@ Ring* Rings::find(int ifindex) noexcept {
     return it == slots_.end() ? nullptr : it->second.ring.get();
 }
 
-Ring* Rings::get(int ifindex) {
+Ring* Rings::get(int ifindex, std::string* why) {
     if (Ring* ring = find(ifindex)) return ring;
     net::Link link;
     if (!view_.link(ifindex, link)) return nullptr;
-    std::string why;
-    if (!eligible(link, why)) {
-        if (!link.loopback)
-            log::once(log::Level::info, "sockets on {} are served by the kernel: {}", link.name, why);
+    std::string objection;
+    auto tell = [&](const std::string& text) {
+        if (why != nullptr) *why = link.name + ": " + text;
         return nullptr;
+    };
+    if (!eligible(link, objection)) {
+        if (!link.loopback)
+            log::once(log::Level::info, "sockets on {} are served by the kernel: {}", link.name, objection);
+        return tell(objection);
     }
     Slot& slot = slots_[ifindex];
     std::uint64_t now = clock::monotonic_ns();
-    if (slot.retry_at_ns > now) return nullptr;
+    if (slot.retry_at_ns > now) return tell(slot.why);
     auto ring = open(link);
     if (!ring) {
         slot.retry_at_ns = clock::monotonic_ns() + kRetryNs;
         log::once(log::Level::info, "sockets on {} are served by the kernel: {}", link.name, ring.error().what);
-        return nullptr;
+        slot.why = ring.error().what;
+        return tell(slot.why);
     }
     slot.ring = std::move(*ring);
     log::info("sockets on {} are offloaded by {}", link.name, slot.ring->attr().name);

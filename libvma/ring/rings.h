@@ -18,8 +18,8 @@ class Rings {
   public:
     explicit Rings(net::View& view) noexcept : view_(view) {}
 
-    // The ring of an interface, or null; then the reason has been logged once. Callers serialise.
-    Ring* get(int ifindex);
+    // The ring of an interface, or null; then the reason has been logged once, and is put into `why`. Callers serialise.
+    Ring* get(int ifindex, std::string* why = nullptr);
     // The ring if there is one already.
     Ring* find(int ifindex) noexcept;
     // Would get() try at all? (Ethernet, up, no loopback, not a port of a bridge or bond, allowed by VMA_XDP_INTERFACES.)
@@ -40,6 +40,7 @@ class Rings {
     struct Slot {
         std::unique_ptr<Ring> ring;
         std::uint64_t retry_at_ns = 0;
+        std::string why;  // there is no ring
     };
     net::View& view_;
     std::map<int, Slot> slots_;

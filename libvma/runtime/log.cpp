@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 
 #include "libvma/os/raw_syscall.h"
@@ -259,14 +260,25 @@ void configure(const Settings& settings) noexcept {
     }
     int fd = target();
     g_colors.store(settings.colors && fd >= 0 && isatty(fd) == 1);
-    bool verbose = settings.level >= Level::debug;  // several threads and processes are in the picture then
-    g_details.store(verbose && settings.details < 2 ? 2 : settings.details);
-    g_level.store(static_cast<int>(settings.level));
+    set_details(settings.details);
+    set_level(settings.level);
     if (error != 0)
         warn("VMA_LOG_FILE=\"{}\" cannot be opened ({}): the log goes to stderr", settings.file,
              strerrordesc_np(error));
     errno = saved;
 }
+
+void set_level(Level level) noexcept {
+    if (runtime::inert()) return;
+    // Several threads and processes are in the picture then.
+    if (level >= Level::debug && details() < 2) set_details(2);
+    g_level.store(static_cast<int>(level));
+}
+
+void set_details(int details) noexcept { g_details.store(std::clamp(details, 0, 3)); }
+
+Level level() noexcept { return static_cast<Level>(g_level.load(std::memory_order_relaxed)); }
+int details() noexcept { return g_details.load(std::memory_order_relaxed); }
 
 void after_fork_in_child() noexcept {
     if (g_file_state.load() != FileState::none) g_file_state.store(FileState::reopen);

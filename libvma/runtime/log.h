@@ -90,6 +90,14 @@ void configure(const Settings& settings) noexcept;
 // in config/start_log.cpp, because parameters are a layer above the log.
 void start() noexcept;
 
+// While the program runs: the level, and what a line begins with (VMA_LOG_DETAILS, 0 to 3; other numbers are bent into the
+// range). As at start, level debug and beyond come with details of at least 2; set_details() afterwards may lower them.
+// Nothing changes in a set-uid program. Async-signal-safe.
+void set_level(Level level) noexcept;
+void set_details(int details) noexcept;
+Level level() noexcept;
+int details() noexcept;
+
 // In a forked child, after the library's descriptors were closed: the log file is opened anew, with the
 // child's pid in its name, when the child has something to write. Async-signal-safe.
 void after_fork_in_child() noexcept;

@@ -32,9 +32,8 @@ const char* kind_name(int domain, int kind) noexcept {
 const char* left_by_rules(Protocol protocol) noexcept {
     const config::Rules& rules = config::rules();
     const bool udp = protocol == Protocol::udp;
-    const bool all = rules.all_os(udp ? config::Role::udp_receiver : config::Role::tcp_server) &&
-                     rules.all_os(udp ? config::Role::udp_sender : config::Role::tcp_client);
-    return all ? "libvma.conf says so" : nullptr;
+    const std::string* rule = rules.all_os(udp ? config::Role::udp_receiver : config::Role::tcp_server);
+    return rule != nullptr && rules.all_os(udp ? config::Role::udp_sender : config::Role::tcp_client) ? rule->c_str() : nullptr;
 }
 
 }  // namespace
@@ -50,6 +49,8 @@ void on_socket_created(int fd, int domain, int type, int protocol) noexcept {
             log::start();
             log::once(log::Level::info, "{} sockets are served by the kernel: {}", kind_name(domain, kind),
                       domain == AF_INET6 ? "IPv6 offload is not implemented" : "this kind is never offloaded");
+            stats::note_kernel_socket(fd, domain, kind, domain == AF_INET6 ? stats::Reason::not_inet : stats::Reason::raw_socket,
+                                      domain == AF_INET6 ? "IPv6" : kind_name(domain, kind));
         }
         errno = saved;
         return;
@@ -60,8 +61,10 @@ void on_socket_created(int fd, int domain, int type, int protocol) noexcept {
             if (stack->netns() != netns_of(fd)) {
                 log::once(log::Level::info,
                           "a {} socket is served by the kernel: the process has changed its network namespace", name);
+                stats::note_kernel_socket(fd, domain, kind, stats::Reason::namespace_changed, {});
             } else if (const char* why = left_by_rules(wanted)) {
                 log::once(log::Level::info, "{} sockets are served by the kernel: {}", name, why);
+                stats::note_kernel_socket(fd, domain, kind, stats::Reason::rule, {}, why);
             } else {
                 Socket* socket = wanted == Protocol::udp ? static_cast<Socket*>(UdpSocket::create(*stack, fd, type))
                                                          : TcpSocket::create(*stack, fd, type);

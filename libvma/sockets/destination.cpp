@@ -21,9 +21,17 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
     d.stale = false;
     // Read before asking: a change while we ask makes the answer outdated at once.
     d.generation = stack.view().generation();
-    if (from.pmtu_discover == IP_PMTUDISC_DONT) return;  // such packets need identifications the kernel hands out
+    auto leave = [&](stats::Reason reason, std::string_view detail = {}) {
+        d.why.reason = reason;
+        d.why.detail = detail;
+    };
     try {
-        if (config::rules().match(config::Role::udp_sender, {d.addr, d.port}, nullptr) == config::Transport::os) return;
+        d.why = {};
+        // Such packets need identifications the kernel hands out.
+        if (from.pmtu_discover == IP_PMTUDISC_DONT) return leave(stats::Reason::option, "IP_MTU_DISCOVER is IP_PMTUDISC_DONT");
+        const config::Decision decision = config::decide(config::Role::udp_sender, {d.addr, d.port}, nullptr);
+        d.why.rule = decision.text();
+        if (decision.os()) return leave(stats::Reason::rule);
         net::RouteQuery query;
         query.dst = d.addr;
         query.src = from.src_addr;
@@ -34,10 +42,11 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
         query.src_port = from.src_port;
         query.dst_port = d.port;
         auto route = stack.view().route(query);
-        if (!route || route->kind != net::Route::Kind::unicast) return;
+        if (!route) return leave(stats::Reason::no_route);
+        if (const stats::Reason reason = statistics::reason_of_route(*route); reason != stats::Reason::none) return leave(reason);
         if (from.src_addr != 0 && from.src_addr != route->src) {
             int ifindex;
-            if (!stack.view().is_local(from.src_addr, &ifindex)) return;  // non-local source: the kernel's business
+            if (!stack.view().is_local(from.src_addr, &ifindex)) return leave(stats::Reason::foreign_address);
         }
         ring::Ring* ring = stack.rings().find(route->ifindex);
         if (ring == nullptr) {
@@ -45,17 +54,20 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
             // running, the kernel sends this datagram and the next one asks again.
             if (!stack.control().try_lock()) {
                 d.generation = 0;
-                return;
+                return leave(stats::Reason::other, "the rings are being changed at the moment");
             }
-            ring = stack.open_ring(route->ifindex);
+            ring = stack.open_ring(route->ifindex, &d.why.detail);
             stack.control().unlock();
         }
-        if (ring == nullptr) return;
+        if (ring == nullptr) {
+            d.why.reason = stats::Reason::no_device;
+            return;
+        }
         net::Neighbour next = stack.view().neighbour(route->ifindex, route->gateway != 0 ? route->gateway : d.addr);
-        if (next.state != net::Neighbour::State::usable) return;
+        if (next.state != net::Neighbour::State::usable) return leave(stats::Reason::neighbour);
 
         net::Link link;
-        if (!stack.view().link(route->ifindex, link) || !link.up) return;
+        if (!stack.view().link(route->ifindex, link) || !link.up) return leave(stats::Reason::no_device, "the interface is down");
         net::UdpTemplate t;
         t.src_mac = link.mac;
         t.dst_mac = next.mac;
@@ -79,6 +91,7 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
         d.ring = ring;
     } catch (...) {
         d.ring = nullptr;  // no memory: the kernel sends
+        d.why.reason = stats::Reason::no_memory;
     }
 }
 

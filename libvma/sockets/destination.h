@@ -9,6 +9,7 @@
 
 #include "libvma/net/frame.h"
 #include "libvma/ring/ring.h"
+#include "libvma/sockets/statistics.h"
 
 namespace vma::sockets {
 
@@ -30,7 +31,8 @@ struct Destination {
     in_port_t port = 0;
     std::uint32_t generation = 0;      // of the view when this was resolved; 0: never
     std::uint32_t options = 0;         // of the socket's attributes
-    ring::Ring* ring = nullptr;        // null: the kernel sends (no route, not offloaded, neighbour unknown, ...)
+    ring::Ring* ring = nullptr;        // null: the kernel sends, and `why` says why
+    Why why;
     bool stale = false;                // the kernel wants to see traffic to confirm the neighbour
     std::uint32_t max_payload = 0;     // longer datagrams are fragmented by the kernel
     in_addr_t src_addr = 0;

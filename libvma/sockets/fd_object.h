@@ -16,6 +16,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "libvma/stats/tally.h"
+
 namespace vma::ring {
 class Ring;
 }
@@ -198,8 +200,17 @@ class Socket : public FdObject {
         return kRingsUnknown;
     }
 
+    // ---- statistics ----
+    stats::Tally& tally() noexcept { return tally_; }
+    // Copies gauges and names into the block. Not in a signal handler.
+    virtual void publish() noexcept {}
+    // Counters in the block that are written under a lock of the socket's begin at 0 again. The same.
+    virtual void zero_counters() noexcept {}
+
   protected:
     void last_fd_closed() noexcept override {}
+
+    stats::Tally tally_;
 };
 
 }  // namespace vma::sockets

@@ -13,6 +13,7 @@
 #include "libvma/runtime/signals.h"
 #include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/handing.h"
+#include "libvma/sockets/statistics.h"
 #include "libvma/sockets/tcp_socket.h"
 #include "libvma/sockets/udp_socket.h"
 #include "libvma/sockets/waiter.h"
@@ -103,6 +104,7 @@ Stack* Stack::get(int fd) noexcept {
         stack->listen();
         runtime::signals::start();
         g_stack.store(stack, std::memory_order_release);
+        statistics::start();
         g_state.store(up, std::memory_order_release);
         return stack;
     } catch (const std::exception& e) {
@@ -165,13 +167,13 @@ void Stack::bury_dead() noexcept {
     }
 }
 
-ring::Ring* Stack::open_ring(int ifindex) noexcept {
+ring::Ring* Stack::open_ring(int ifindex, std::string* why) noexcept {
     if (ring::Ring* ring = rings_.find(ifindex)) {
         note_ring(ifindex, ring);
         return ring;
     }
     try {
-        ring::Ring* ring = rings_.get(ifindex);
+        ring::Ring* ring = rings_.get(ifindex, why);
         if (ring != nullptr) {
             note_ring(ifindex, ring);
             for (Steered* socket : wildcards_) socket->refresh_rules();

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "libvma/net/view.h"
@@ -63,7 +64,8 @@ class Stack {
     tcp::PathSource& paths() noexcept { return paths_; }
 
     // The interface's ring, opened now if need be; then sockets bound to INADDR_ANY get their rules there. Under control().
-    ring::Ring* open_ring(int ifindex) noexcept;
+    // `why`: gets the reason where there is none.
+    ring::Ring* open_ring(int ifindex, std::string* why = nullptr) noexcept;
     // The interface's ring if open_ring() was called for it. Any thread, no lock.
     ring::Ring* ring(int ifindex) const noexcept;
     // Takes in what has arrived on any of them: for answers that depend on connections nobody is looking at.

@@ -25,7 +25,13 @@ constexpr int kPortTries = 32;
 
 // Can the connection to `to` be ours? Finds its addresses and opens the interface's ring.
 bool TcpSocket::plan_connect(int fd, const sockaddr_in& to, Plan& plan) noexcept {
-    if (to.sin_port == 0 || !is_unicast(to.sin_addr.s_addr)) return false;
+    auto left = [&](stats::Reason reason, std::string_view detail = {}) {
+        plan.why.reason = reason;
+        plan.why.detail = detail;
+        return false;
+    };
+    if (to.sin_port == 0) return left(stats::Reason::other, "there is no port 0");
+    if (!is_unicast(to.sin_addr.s_addr)) return left(statistics::reason_of_address(to.sin_addr.s_addr));
     try {
         sockaddr_in local{};
         if (bound_ || autobound_) local = shadow::name_of(fd);
@@ -39,30 +45,35 @@ bool TcpSocket::plan_connect(int fd, const sockaddr_in& to, Plan& plan) noexcept
         query.src_port = local.sin_port;
         query.dst_port = to.sin_port;
         auto route = stack_.view().route(query);
-        if (!route || route->kind != net::Route::Kind::unicast) return false;
+        if (!route) return left(stats::Reason::no_route);
+        if (const stats::Reason reason = statistics::reason_of_route(*route); reason != stats::Reason::none) return left(reason);
         const in_addr_t source = local.sin_addr.s_addr != 0 ? local.sin_addr.s_addr : route->src;
         int owner = 0;
-        if (!is_unicast(source) || !stack_.view().is_local(source, &owner)) return false;
+        if (!is_unicast(source) || !stack_.view().is_local(source, &owner)) return left(stats::Reason::foreign_address);
         // Answers come in through the interface that owns the address; only one interface has the connection's rule.
         if (owner != route->ifindex) {
             log::once(log::Level::info,
                       "a TCP connection is left to the kernel: its route and its source are on different interfaces");
-            return false;
+            return left(stats::Reason::foreign_address, "its route and its source are on different interfaces");
         }
         const config::Endpoint here{source, local.sin_port}, there{to.sin_addr.s_addr, to.sin_port};
-        if (config::rules().match(config::Role::tcp_client, there, &here) == config::Transport::os) {
-            log::once(log::Level::info, "a TCP connection is left to the kernel: libvma.conf says so");
-            return false;
+        const config::Decision decision = config::decide(config::Role::tcp_client, there, &here);
+        plan.why.rule = decision.text();
+        if (decision.os()) {
+            log::once(log::Level::info, "a TCP connection is left to the kernel: {}", decision.text());
+            return left(stats::Reason::rule);
         }
         if (stack_.ring(route->ifindex) == nullptr) {
             Stack::Control control(stack_);
-            if (!control.mine || stack_.open_ring(route->ifindex) == nullptr) return false;
+            plan.why.reason = stats::Reason::no_device;
+            if (!control.mine || stack_.open_ring(route->ifindex, &plan.why.detail) == nullptr) return false;
         }
         plan.ends = {source, to.sin_addr.s_addr, local.sin_port, to.sin_port};
         plan.autobind = local.sin_port == 0;
         return true;
     } catch (...) {
-        return false;  // no memory: a kernel connection is a good connection
+        plan.why.reason = stats::Reason::no_memory;
+        return false;  // a kernel connection is a good connection
     }
 }
 
@@ -92,14 +103,17 @@ void TcpSocket::unbind_shadow(int fd) noexcept {
 }
 
 // 0: under way, or errno. ours == false: nothing was done, the kernel shall connect.
-int TcpSocket::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& ours) {
+int TcpSocket::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& ours, Why& why) {
     ours = false;
+    why = {stats::Reason::other, "not an IPv4 address", {}};
     sockaddr_in to{};
     if (len < sizeof to || len > sizeof(sockaddr_storage) || !UserMemory::readable(addr, sizeof to)) return 0;
     std::memcpy(&to, addr, sizeof to);
     Plan plan;
     int saved = errno;
-    if (to.sin_family != AF_INET || !plan_connect(fd, to, plan)) {
+    if (to.sin_family != AF_INET) return 0;
+    if (!plan_connect(fd, to, plan)) {
+        why = std::move(plan.why);
         errno = saved;
         return 0;
     }
@@ -115,6 +129,7 @@ int TcpSocket::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& 
         tcp::Connection* c = tcp::Connection::create(stack_.paths(), plan.ends, options_);
         if (c == nullptr) {
             unbind_shadow(fd);
+            why = {stats::Reason::no_memory, {}, {}};
             errno = saved;
             return 0;
         }
@@ -131,10 +146,13 @@ int TcpSocket::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& 
         }
         if (error == 0) {
             set_phase(Phase::connecting);
+            decided({stats::Path::offloaded, stats::Reason::none, {}, plan.why.rule});
+            describe();
             break;
         }
         let_go(fd, false);
         if (error == EOPNOTSUPP) {
+            why = {stats::Reason::no_device, "no way over an offloaded interface", {}};
             errno = saved;
             return 0;
         }
@@ -180,7 +198,8 @@ int TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
     if (phase() == Phase::listening) return os::connect(fd, addr, len);  // EISCONN
 
     bool ours = false;
-    if (const int error = start_connect(fd, addr, len, ours); ours) {
+    Why why;
+    if (const int error = start_connect(fd, addr, len, ours, why); ours) {
         held.now();
         if (error != 0) return failed(error);
         const int r = await_connect(fd, EINPROGRESS);
@@ -190,6 +209,7 @@ int TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
     // Any thread's call from now on is the kernel's. A connect() that fails at once leaves a socket that may try elsewhere.
     settle_options(fd);
     set_phase(Phase::kernel);
+    decided(why.decision(stats::Path::kernel));
     held.now();
     errno = saved;
     const int r = os::connect(fd, addr, len);
@@ -274,6 +294,7 @@ void TcpSocket::let_go(int fd, bool reset) noexcept {
     errno = saved;
     accepted_ = false;
     set_phase(Phase::fresh);
+    decided({});
 }
 
 }  // namespace vma::sockets

@@ -44,6 +44,8 @@ TcpSocket* TcpSocket::create(Stack& stack, int fd, int type) noexcept {
     void* memory = take_memory();
     if (memory == nullptr) return nullptr;
     auto* socket = new (memory) TcpSocket(stack, type);
+    socket->tally_.open(stats::Protocol::tcp, fd, SOCK_STREAM, (type & SOCK_NONBLOCK) == 0);
+    statistics::joined(*socket);
     socket->options_ = default_tcp_options(fd);
     set_tcp_defaults_on(fd);
     return socket;
@@ -54,6 +56,7 @@ TcpSocket::TcpSocket(Stack& stack, int type) noexcept : stack_(stack), born_(han
 }
 
 TcpSocket::~TcpSocket() {
+    statistics::left(*this);
     if (tcp::Connection* c = connection_.load(std::memory_order_relaxed)) c->unref();
     if (tcp::Listener* l = listener_.load(std::memory_order_relaxed)) l->unref();
     release_retired(0);
@@ -134,6 +137,7 @@ int TcpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
         autobound_ = false;
         last_port_.store(0, std::memory_order_relaxed);
         state_lock_.unlock();
+        describe();
     }
     return r;
 }
@@ -261,9 +265,11 @@ bool TcpSocket::handover(int fd, const char* why) noexcept {
             log::once(log::Level::info, "a TCP connection is moved to the kernel: {}", why);
             c->set_owner(nullptr);
             connection_.store(nullptr, std::memory_order_seq_cst);
+            publish();  // the connection's last numbers
             retire(c, nullptr);
             release_retired(0);
             set_phase(Phase::kernel);
+            decided({stats::Path::kernel, statistics::reason_of(why), why});
         } else {
             stuck_.store(true, std::memory_order_relaxed);
             c->keep_urgent();
@@ -288,6 +294,7 @@ void TcpSocket::leave_to_kernel(int fd, const char* why) noexcept {
             log::once(log::Level::info, "a TCP socket is left to the kernel: {}", why);
             settle_options(fd);
             set_phase(Phase::kernel);
+            decided({stats::Path::kernel, statistics::reason_of(why), why});
             break;
         case Phase::listening: {
             // Who is in our queue already can still be accepted; new connections come to the shadow.
@@ -295,6 +302,7 @@ void TcpSocket::leave_to_kernel(int fd, const char* why) noexcept {
             suspended_.store(false, std::memory_order_relaxed);
             Stack::Control control(stack_);
             if (control.mine) drop_rules();
+            decided({stats::Path::kernel, statistics::reason_of(why), why});
             break;
         }
         default: break;

@@ -32,26 +32,39 @@ unsigned clamped(int backlog) noexcept { return std::min(static_cast<unsigned>(b
 
 // ---- rules ----
 
-std::vector<TcpSocket::Rule> TcpSocket::wanted_rules() noexcept {
+std::vector<TcpSocket::Rule> TcpSocket::wanted_rules(Why& why) noexcept {
     std::vector<Rule> wanted;
+    why.reason = stats::Reason::foreign_address;
     if (closed_.load(std::memory_order_acquire) || listener_.load(std::memory_order_acquire) == nullptr) return wanted;
     for (const net::LocalAddress& a : stack_.view().addresses()) {
         if (listen_addr_ != 0 && a.address != listen_addr_) continue;
         if (!is_unicast(a.address)) continue;
         if (options_.path.oif != 0 && a.ifindex != options_.path.oif) continue;
         net::Link link;
-        std::string why;
-        if (!stack_.view().link(a.ifindex, link) || !ring::Rings::eligible(link, why)) continue;
-        if (config::rules().match(config::Role::tcp_server, {a.address, listen_port_}, nullptr) == config::Transport::os)
+        std::string objection;
+        if (!stack_.view().link(a.ifindex, link)) continue;
+        if (!ring::Rings::eligible(link, objection)) {
+            if (why.reason == stats::Reason::foreign_address && !link.loopback)
+                why = {stats::Reason::no_device, link.name + ": " + objection, {}};
             continue;
-        ring::Ring* ring = stack_.open_ring(a.ifindex);
-        if (ring == nullptr) continue;
+        }
+        const config::Decision decision = config::decide(config::Role::tcp_server, {a.address, listen_port_}, nullptr);
+        if (decision.os()) {
+            why = {stats::Reason::rule, {}, decision.text()};
+            continue;
+        }
+        why.rule = decision.text();
+        ring::Ring* ring = stack_.open_ring(a.ifindex, &why.detail);
+        if (ring == nullptr) {
+            why.reason = stats::Reason::no_device;
+            continue;
+        }
         wanted.push_back({ring, {IPPROTO_TCP, a.address, listen_port_, 0, 0}});
     }
     return wanted;
 }
 
-void TcpSocket::set_rules(std::vector<Rule> wanted) noexcept {
+void TcpSocket::set_rules(std::vector<Rule> wanted, Why& why) noexcept {
     tcp::Listener* listener = listener_.load(std::memory_order_acquire);
     auto has = [](const std::vector<Rule>& list, const Rule& r) {
         return std::any_of(list.begin(), list.end(), [&](const Rule& x) { return x.ring == r.ring && x.spec == r.spec; });
@@ -69,6 +82,7 @@ void TcpSocket::set_rules(std::vector<Rule> wanted) noexcept {
                 tcp::Engine::instance().started(*r.ring);
                 now.push_back(r);
             } else {
+                why = {stats::Reason::no_room, added.error().what, {}};
                 log::once(log::Level::warn, "a TCP listener on {} is served by the kernel: {}", r.ring->attr().name,
                           added.error().what);
             }
@@ -95,7 +109,8 @@ void TcpSocket::set_rules(std::vector<Rule> wanted) noexcept {
 void TcpSocket::drop_rules() noexcept {
     if (listed_) stack_.remove_wildcard(this);
     listed_ = false;
-    set_rules({});
+    Why why;
+    set_rules({}, why);
 }
 
 void TcpSocket::add_rules() noexcept {
@@ -118,7 +133,13 @@ void TcpSocket::end_listener() noexcept {
 
 void TcpSocket::refresh_rules() noexcept {
     try {
-        set_rules(wanted_rules());
+        Why why;
+        std::vector<Rule> wanted = wanted_rules(why);
+        set_rules(std::move(wanted), why);
+        if (ring_count_.load(std::memory_order_relaxed) != 0)
+            decided({stats::Path::offloaded, stats::Reason::none, {}, why.rule});
+        else
+            decided(why.decision(stats::Path::kernel));
     } catch (...) {
         log::once(log::Level::warn, "a TCP listener is served by the kernel: out of memory");
     }
@@ -140,10 +161,11 @@ int TcpSocket::listen(int fd, int backlog) {
         if (r == 0) listener_.load(std::memory_order_relaxed)->set_backlog(clamped(backlog));
         return r;
     }
-    if (config::rules().all_os(config::Role::tcp_server)) {
-        log::once(log::Level::info, "TCP listeners are served by the kernel: libvma.conf says so");
+    if (const std::string* rule = config::rules().all_os(config::Role::tcp_server)) {
+        log::once(log::Level::info, "TCP listeners are served by the kernel: {}", *rule);
         const int r = os::listen(fd, backlog);
         if (r == 0) set_phase(Phase::kernel);
+        if (r == 0) decided({stats::Path::kernel, stats::Reason::rule, {}, *rule});
         return r;
     }
     int saved = errno;
@@ -157,7 +179,10 @@ int TcpSocket::listen(int fd, int backlog) {
         if (os::bind(fd, raw, sizeof name) != 0 || os::getsockname(fd, raw, &len) != 0 || name.sin_port == 0)
             return os::listen(fd, backlog);
     }
-    if (name.sin_addr.s_addr != 0 && !is_unicast(name.sin_addr.s_addr)) return os::listen(fd, backlog);  // loopback
+    if (name.sin_addr.s_addr != 0 && !is_unicast(name.sin_addr.s_addr)) {
+        decided({stats::Path::kernel, statistics::reason_of_address(name.sin_addr.s_addr)});
+        return os::listen(fd, backlog);
+    }
     icmp::start(stack_);
     tcp::Listener* listener = tcp::Listener::create(stack_.paths(), name.sin_port, options_, clamped(backlog));
     if (listener == nullptr) return os::listen(fd, backlog);
@@ -183,6 +208,7 @@ int TcpSocket::listen(int fd, int backlog) {
     phase_.store(Phase::listening, std::memory_order_release);
     listener->set_owner(this);
     set_phase(Phase::listening);
+    describe();
     errno = saved;
     return 0;
 }
@@ -200,6 +226,7 @@ void TcpSocket::stop_listening() noexcept {
         release_retired(0);
     }
     set_phase(Phase::fresh);
+    decided({});
     errno = saved;
 }
 
@@ -262,6 +289,10 @@ int TcpSocket::accept_ours(tcp::Listener& listener, sockaddr* addr, socklen_t* l
         state_lock_.unlock();
         socket->has_inherited_.store(socket->inherited_ != nullptr, std::memory_order_relaxed);
     }
+    socket->tally_.open(stats::Protocol::tcp, fd, SOCK_STREAM, (flags & SOCK_NONBLOCK) == 0);
+    socket->decided({stats::Path::offloaded, stats::Reason::none, {}, "of its listener"});
+    socket->describe();
+    statistics::joined(*socket);
     c->set_owner(socket);
     const bool inserted = g_fds.insert(fd, socket);
     if (inserted && c->urgent_seen()) urgent::ring_bell();

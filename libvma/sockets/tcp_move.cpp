@@ -38,10 +38,10 @@ bool pipe_ready(int fd, short events) noexcept {
 
 }  // namespace
 
-ssize_t TcpSocket::sendfile(int out, int in, off_t* offset, size_t count) {
+ssize_t TcpSocket::sendfile(int out, int in, off_t* offset, size_t length) {
     if (!has_connection()) {
         if (const int error = phase() == Phase::fresh ? take_pending_error() : 0; error != 0) return failed(error);
-        return Socket::sendfile(out, in, offset, count);
+        return count_kernel(stats::Way::tx_os, Socket::sendfile(out, in, offset, length));
     }
     const int mode = os::fcntl(in, F_GETFL, 0);
     if (mode < 0) return -1;
@@ -52,7 +52,7 @@ ssize_t TcpSocket::sendfile(int out, int in, off_t* offset, size_t count) {
     if (offset != nullptr && !UserMemory::writable(offset, sizeof *offset)) return failed(EFAULT);
     off_t position = offset != nullptr ? *offset : lseek(in, 0, SEEK_CUR);
     if (position < 0) return failed(EINVAL);
-    count = std::min(count, kMaxTransfer);
+    std::size_t count = std::min(length, kMaxTransfer);
     const off_t start = position;
     const std::size_t wanted = count;
     std::unique_ptr<char[]> buffer(new (std::nothrow) char[std::min(count, kChunk) + 1]);
@@ -88,7 +88,7 @@ ssize_t TcpSocket::sendfile(int out, int in, off_t* offset, size_t count) {
 // socket does not wait.
 ssize_t TcpSocket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len, unsigned flags) {
     if (!has_connection() || in_offset != nullptr || out_offset != nullptr || len == 0 || !is_pipe(in))
-        return os::splice(in, in_offset, out, out_offset, len, flags);
+        return count_kernel(stats::Way::tx_os, os::splice(in, in_offset, out, out_offset, len, flags));
     std::unique_ptr<char[]> buffer(new (std::nothrow) char[std::min(len, kChunk)]);
     if (buffer == nullptr) return failed(ENOMEM);
     len = std::min(len, kMaxTransfer);
@@ -170,7 +170,7 @@ ssize_t TcpSocket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
     if (moved != 0) return static_cast<ssize_t>(moved);
     if (error == -EREMOTE) {
         int busy;
-        if (moved_away(out, busy)) return os::splice(in, in_offset, out, out_offset, len, flags);
+        if (moved_away(out, busy)) return count_kernel(stats::Way::tx_os, os::splice(in, in_offset, out, out_offset, len, flags));
         return busy != 0 ? failed(busy) : splice_in(in, in_offset, out, out_offset, len, flags);
     }
     return error == 0 ? 0 : finish_send(error, 0);
@@ -179,7 +179,7 @@ ssize_t TcpSocket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
 // A pipe that poll() calls writable has a free page, which takes PIPE_BUF bytes without waiting (pipe(7)).
 ssize_t TcpSocket::splice_out(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len, unsigned flags) {
     if (!has_connection() || in_offset != nullptr || out_offset != nullptr || len == 0 || !is_pipe(out))
-        return os::splice(in, in_offset, out, out_offset, len, flags);
+        return count_kernel(stats::Way::rx_os, os::splice(in, in_offset, out, out_offset, len, flags));
     char buffer[PIPE_BUF];
     std::size_t moved = 0;
     len = std::min(len, kMaxTransfer);
@@ -196,7 +196,7 @@ ssize_t TcpSocket::splice_out(int in, off64_t* in_offset, int out, off64_t* out_
         const ssize_t n = receive(in, at, moved != 0 ? MSG_DONTWAIT : 0);
         if (n == -EREMOTE && moved == 0) {
             int busy;
-            if (moved_away(in, busy)) return os::splice(in, nullptr, out, nullptr, len, flags);
+            if (moved_away(in, busy)) return count_kernel(stats::Way::rx_os, os::splice(in, nullptr, out, nullptr, len, flags));
             return busy != 0 ? failed(busy) : splice_out(in, nullptr, out, nullptr, len, flags);
         }
         if (n < 0 && moved == 0) return finish(n, 0);

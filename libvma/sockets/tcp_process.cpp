@@ -75,6 +75,7 @@ void TcpSocket::before_fork(int) noexcept {
     if (!control.mine || !listed_) return;
     suspended_.store(true, std::memory_order_relaxed);
     drop_rules();
+    decided({stats::Path::kernel, stats::Reason::process, "a forked child may accept; this process has not yet"});
 }
 
 // This process accepts itself after all.

@@ -77,6 +77,11 @@ ssize_t TcpSocket::take(tcp::Connection& c, IovCursor& at, std::size_t left, uns
 }
 
 ssize_t TcpSocket::receive(int fd, IovCursor& at, int flags) {
+    const ssize_t n = receive_ours(fd, at, flags);
+    return (flags & MSG_PEEK) != 0 && n > 0 ? n : count(stats::Way::rx_offload, n);
+}
+
+ssize_t TcpSocket::receive_ours(int fd, IovCursor& at, int flags) {
     Use use(*this);
     tcp::Connection* const c = use.connection;
     if (c == nullptr) return -ENOTCONN;
@@ -95,7 +100,7 @@ ssize_t TcpSocket::receive(int fd, IovCursor& at, int flags) {
         char byte;
         iovec one{&byte, 1};
         IovCursor probe(&one, 1, 1);
-        const ssize_t n = receive(fd, probe, (flags & ~(MSG_WAITALL | MSG_TRUNC)) | MSG_PEEK);
+        const ssize_t n = receive_ours(fd, probe, (flags & ~(MSG_WAITALL | MSG_TRUNC)) | MSG_PEEK);
         return std::min<ssize_t>(n, 0);
     }
 
@@ -161,6 +166,10 @@ ssize_t TcpSocket::receive(int fd, IovCursor& at, int flags) {
             break;
         }
     }
+    if (got != 0 && !peek)
+        tally_.came(w != nullptr ? (w->slept ? stats::Came::slept : stats::Came::polled)
+                    : polled     ? stats::Came::polled
+                                 : stats::Came::there);
     return static_cast<ssize_t>(got);
 }
 
@@ -182,14 +191,15 @@ ssize_t TcpSocket::finish(ssize_t result, int) noexcept {
 ssize_t TcpSocket::recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) {
     if (const int error = (flags & (MSG_ERRQUEUE | MSG_OOB)) ? 0 : take_pending_error(); __builtin_expect(error != 0, 0))
         return failed(error);
-    if (!has_connection() || (flags & MSG_ERRQUEUE)) return os::recvfrom(fd, buf, len, flags, addr, alen);
+    auto kernel = [&] { return count_kernel(stats::Way::rx_os, os::recvfrom(fd, buf, len, flags, addr, alen), flags); };
+    if (!has_connection() || (flags & MSG_ERRQUEUE)) return kernel();
     if (flags & MSG_OOB) return receive_urgent(fd, buf, len, flags, addr, alen);
     iovec iov{buf, std::min(len, kMaxTransfer)};
     IovCursor at(&iov, 1, iov.iov_len);
     const ssize_t n = receive(fd, at, flags);
     if (n == -EREMOTE) {
         int busy;
-        if (moved_away(fd, busy)) return os::recvfrom(fd, buf, len, flags, addr, alen);
+        if (moved_away(fd, busy)) return kernel();
         return busy != 0 ? failed(busy) : recvfrom(fd, buf, len, flags, addr, alen);
     }
     if (n >= 0 && addr != nullptr) {
@@ -212,19 +222,21 @@ ssize_t TcpSocket::receive_urgent(int fd, void* buf, size_t len, int flags, sock
         if (c != nullptr && !c->urgent_seen()) return failed(EINVAL);  // recv(2): there is none
     }
     if (!handover(fd, "urgent data")) return failed(EOPNOTSUPP);
-    return os::recvfrom(fd, buf, len, flags, addr, alen);
+    return count_kernel(stats::Way::rx_os, os::recvfrom(fd, buf, len, flags, addr, alen), flags);
 }
 
 ssize_t TcpSocket::recvmsg(int fd, msghdr* msg, int flags) {
     if (const int error = (flags & (MSG_ERRQUEUE | MSG_OOB)) ? 0 : take_pending_error(); __builtin_expect(error != 0, 0))
         return failed(error);
+    // The kernel says what is wrong with it; its socket has nothing to give, unless it has the connection.
+    auto kernel = [&] { return count_kernel(stats::Way::rx_os, os::recvmsg(fd, msg, flags), flags); };
     if (!has_connection() || (flags & MSG_ERRQUEUE) || !UserMemory::writable(msg, sizeof *msg) ||
         msg->msg_iovlen > IOV_MAX || !UserMemory::readable(msg->msg_iov, msg->msg_iovlen * sizeof(iovec)) ||
         (msg->msg_name != nullptr && static_cast<int>(msg->msg_namelen) < 0))
-        return os::recvmsg(fd, msg, flags);  // the kernel says what is wrong with it; its socket has nothing to give
+        return kernel();
     std::size_t length = 0;
     for (std::size_t i = 0; i < msg->msg_iovlen; i++) {
-        if (static_cast<ssize_t>(msg->msg_iov[i].iov_len) < 0) return os::recvmsg(fd, msg, flags);
+        if (static_cast<ssize_t>(msg->msg_iov[i].iov_len) < 0) return kernel();
         length += std::min(msg->msg_iov[i].iov_len, kMaxTransfer - length);
     }
     ssize_t n;
@@ -238,7 +250,7 @@ ssize_t TcpSocket::recvmsg(int fd, msghdr* msg, int flags) {
     n = receive(fd, at, flags);
     if (n == -EREMOTE) {
         int busy;
-        if (moved_away(fd, busy)) return os::recvmsg(fd, msg, flags);
+        if (moved_away(fd, busy)) return kernel();
         return busy != 0 ? failed(busy) : recvmsg(fd, msg, flags);
     }
     if (n < 0) return finish(n, flags);
@@ -254,10 +266,11 @@ ssize_t TcpSocket::recvmsg(int fd, msghdr* msg, int flags) {
     return n;
 }
 
-int TcpSocket::recvmmsg(int fd, mmsghdr* msgs, unsigned count, int flags, timespec* timeout) {
-    if (!has_connection() || (flags & MSG_ERRQUEUE)) return os::recvmmsg(fd, msgs, count, flags, timeout);
+int TcpSocket::recvmmsg(int fd, mmsghdr* msgs, unsigned room, int flags, timespec* timeout) {
+    if (!has_connection() || (flags & MSG_ERRQUEUE))
+        return count_kernel(stats::Way::rx_os, os::recvmmsg(fd, msgs, room, flags, timeout), msgs, flags);
     return receive_many(
-        msgs, count, flags, timeout, [&](msghdr* msg, int how) { return recvmsg(fd, msg, how); },
+        msgs, room, flags, timeout, [&](msghdr* msg, int how) { return recvmsg(fd, msg, how); },
         [&](int error) { pending_error_.store(error); });
 }
 

@@ -54,6 +54,10 @@ Control control_of(const msghdr& msg) noexcept {
 }  // namespace
 
 ssize_t TcpSocket::transmit(int fd, IovCursor& at, int flags) {
+    return count(stats::Way::tx_offload, transmit_ours(fd, at, flags));
+}
+
+ssize_t TcpSocket::transmit_ours(int fd, IovCursor& at, int flags) {
     Use use(*this);
     tcp::Connection* const c = use.connection;
     if (c == nullptr) return -EREMOTE;
@@ -156,11 +160,12 @@ ssize_t TcpSocket::finish_send(ssize_t result, int flags) noexcept {
 }
 
 ssize_t TcpSocket::sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr, socklen_t alen) {
+    auto kernel = [&] { return count_kernel(stats::Way::tx_os, os::sendto(fd, buf, len, flags, addr, alen)); };
     if (__builtin_expect(!has_connection() || !still_mine(fd), 0)) {
         if ((flags & MSG_FASTOPEN) && phase() == Phase::fresh) leave_to_kernel(fd, "TCP fast open");
         if (phase() == Phase::fresh)
             if (const int error = take_pending_error(); error != 0) return failed(error);
-        return os::sendto(fd, buf, len, flags, addr, alen);
+        return kernel();
     }
     if (__builtin_expect(addr != nullptr, 0)) {
         // Looked at, but not used: the peer is known.
@@ -171,14 +176,14 @@ ssize_t TcpSocket::sendto(int fd, const void* buf, size_t len, int flags, const 
     if (flags & MSG_OOB) {
         if (const ssize_t n = may_send(fd, flags); n < 0) return finish_send(n, flags);
         if (!handover(fd, "urgent data")) return failed(EOPNOTSUPP);
-        return os::sendto(fd, buf, len, flags, addr, alen);
+        return kernel();
     }
     iovec iov{const_cast<void*>(buf), std::min(len, kMaxTransfer)};
     IovCursor at(&iov, 1, iov.iov_len);
     const ssize_t n = transmit(fd, at, flags);
     if (n == -EREMOTE) {
         int busy;
-        if (moved_away(fd, busy)) return os::sendto(fd, buf, len, flags, addr, alen);
+        if (moved_away(fd, busy)) return kernel();
         return busy != 0 ? failed(busy) : sendto(fd, buf, len, flags, addr, alen);
     }
     return finish_send(n, flags);
@@ -186,11 +191,12 @@ ssize_t TcpSocket::sendto(int fd, const void* buf, size_t len, int flags, const 
 
 ssize_t TcpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
     if (!UserMemory::readable(msg, sizeof *msg)) return failed(EFAULT);
+    auto kernel = [&] { return count_kernel(stats::Way::tx_os, os::sendmsg(fd, msg, flags)); };
     if (__builtin_expect(!has_connection() || !still_mine(fd), 0)) {
         if ((flags & MSG_FASTOPEN) && phase() == Phase::fresh) leave_to_kernel(fd, "TCP fast open");
         if (phase() == Phase::fresh)
             if (const int error = take_pending_error(); error != 0) return failed(error);
-        return os::sendmsg(fd, msg, flags);
+        return kernel();
     }
     // What the kernel finds wrong before it looks at the socket, in its order.
     if (msg->msg_name != nullptr && static_cast<int>(msg->msg_namelen) < 0) return failed(EINVAL);
@@ -210,22 +216,22 @@ ssize_t TcpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
     if ((flags & MSG_OOB) || control == Control::kernel) {
         if (const ssize_t n = may_send(fd, flags); n < 0) return finish_send(n, flags);
         if (!handover(fd, flags & MSG_OOB ? "urgent data" : "control messages when sending")) return failed(EOPNOTSUPP);
-        return os::sendmsg(fd, msg, flags);
+        return kernel();
     }
     IovCursor at(msg->msg_iov, msg->msg_iovlen, length);
     const ssize_t n = transmit(fd, at, flags);
     if (n == -EREMOTE) {
         int busy;
-        if (moved_away(fd, busy)) return os::sendmsg(fd, msg, flags);
+        if (moved_away(fd, busy)) return kernel();
         return busy != 0 ? failed(busy) : sendmsg(fd, msg, flags);
     }
     return finish_send(n, flags);
 }
 
-int TcpSocket::sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) {
-    if (!has_connection()) return os::sendmmsg(fd, msgs, count, flags);
+int TcpSocket::sendmmsg(int fd, mmsghdr* msgs, unsigned total, int flags) {
+    if (!has_connection()) return count_kernel(stats::Way::tx_os, os::sendmmsg(fd, msgs, total, flags), msgs, 0);
     return send_many(
-        msgs, count, [&](const msghdr* msg) { return sendmsg(fd, msg, flags); },
+        msgs, total, [&](const msghdr* msg) { return sendmsg(fd, msg, flags); },
         [](const msghdr& msg, std::size_t sent) {
             std::size_t length = 0;
             for (std::size_t i = 0; i < msg.msg_iovlen; i++) length += msg.msg_iov[i].iov_len;

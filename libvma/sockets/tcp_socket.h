@@ -27,6 +27,7 @@
 #include "libvma/sockets/iov_cursor.h"
 #include "libvma/sockets/ready_hook.h"
 #include "libvma/sockets/stack.h"
+#include "libvma/sockets/statistics.h"
 #include "libvma/sockets/tcp_inherit.h"
 #include "libvma/sockets/waiter.h"
 #include "libvma/tcp/connection.h"
@@ -85,6 +86,8 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
 
     // tcp::Owner, with the connection's or the listener's lock held
     void changed() noexcept override;
+    void publish() noexcept override;
+    void zero_counters() noexcept override;
     // Steered
     void refresh_rules() noexcept override;
     void bury() noexcept override;
@@ -150,9 +153,10 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     struct Plan {
         tcp::Endpoints ends;
         bool autobind = false;  // ends.local_port is to be found yet
+        Why why;                // where it is not to be ours
     };
     bool plan_connect(int fd, const sockaddr_in& to, Plan& plan) noexcept;
-    int start_connect(int fd, const sockaddr* addr, socklen_t len, bool& ours);
+    int start_connect(int fd, const sockaddr* addr, socklen_t len, bool& ours, Why& why);
     int bind_shadow(int fd, Plan& plan) noexcept;      // 0 or errno
     void unbind_shadow(int fd) noexcept;
     // After -EREMOTE of the connection: waits for the handover that is under way, or does it. True: the kernel answers now;
@@ -176,9 +180,9 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
         ring::Ring* ring;
         verbs::FlowSpec spec;
     };
-    std::vector<Rule> wanted_rules() noexcept;
+    std::vector<Rule> wanted_rules(Why& why) noexcept;  // why: if there are none
     void add_rules() noexcept;                          // and follow the interfaces' addresses. Control lock
-    void set_rules(std::vector<Rule> wanted) noexcept;  // under the stack's control lock
+    void set_rules(std::vector<Rule> wanted, Why& why) noexcept;  // under the stack's control lock
     void drop_rules() noexcept;
     void end_listener() noexcept;
     void keep_listening_port(int fd) noexcept;
@@ -204,6 +208,14 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     // What is left of a call that waits, when the connection was handed over in the middle of it: bytes.
     static std::size_t rest_from_kernel(int fd, IovCursor& at, int flags);
     static std::size_t rest_to_kernel(int fd, IovCursor& at, int flags);
+    ssize_t receive_ours(int fd, IovCursor& at, int flags);
+    ssize_t transmit_ours(int fd, IovCursor& at, int flags);
+    // Statistics: of a call's result, ours (bytes or -errno) or the kernel's (bytes, or -1 with errno), which is returned.
+    ssize_t count(stats::Way way, ssize_t result) noexcept;
+    ssize_t count_kernel(stats::Way way, ssize_t result, int flags = 0) noexcept;
+    int count_kernel(stats::Way way, int result, const mmsghdr* msgs, int flags) noexcept;
+    void decided(const stats::Decision& decision) noexcept;  // both directions
+    void describe() noexcept;                                // names and ring, without asking the kernel
     // For the program: -1 with errno, and SIGPIPE where the kernel raises it.
     static ssize_t finish(ssize_t result, int flags) noexcept;
     static ssize_t finish_send(ssize_t result, int flags) noexcept;
@@ -216,6 +228,7 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
         std::uint64_t deadline = 0;  // CLOCK_MONOTONIC, ns
         std::uint32_t interruptions, restarts;
         std::uint64_t spins = 0;
+        bool slept = false;
     };
     class Sleep;
     // Polls, then sleeps, until ready() (0), or an errno: EAGAIN at the deadline, EINTR, EBADF when closed meanwhile.

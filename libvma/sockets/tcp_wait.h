@@ -57,6 +57,7 @@ int TcpSocket::wait(int fd, Waiting& w, F&& ready) {
         time.stop();
         runtime::SignalHold hold;  // released last, so that a handler finds no lock or list of ours in use
         if (w.interrupted()) return EINTR;
+        w.slept = true;
         Sleep sleep(*this, fd);
         // What came before the waiter was in place must not be slept through.
         progress();

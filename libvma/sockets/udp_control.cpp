@@ -36,7 +36,11 @@ int int_option(int fd, int level, int name, int otherwise) noexcept {
 
 UdpSocket* UdpSocket::create(Stack& stack, int fd, int type) noexcept {
     void* memory = g_pool.take();
-    return memory == nullptr ? nullptr : new (memory) UdpSocket(stack, fd, type);
+    if (memory == nullptr) return nullptr;
+    auto* socket = new (memory) UdpSocket(stack, fd, type);
+    socket->tally_.open(stats::Protocol::udp, fd, SOCK_DGRAM, (type & SOCK_NONBLOCK) == 0);
+    statistics::joined(*socket);
+    return socket;
 }
 
 UdpSocket::UdpSocket(Stack& stack, int fd, int type) noexcept : stack_(stack) {
@@ -48,7 +52,9 @@ UdpSocket::UdpSocket(Stack& stack, int fd, int type) noexcept : stack_(stack) {
 }
 
 UdpSocket::~UdpSocket() {
-    while (ring::RxBuffer* b = pop()) b->release();
+    while (ring::RxBuffer* b = pop(false)) b->release();
+    if (member_.load(std::memory_order_relaxed)) statistics::forget_memberships(*this);
+    statistics::left(*this);
 }
 
 void UdpSocket::recycle() noexcept {
@@ -138,46 +144,66 @@ void UdpSocket::read_attributes(int fd) noexcept {
     send_lock_.unlock();
 }
 
-std::vector<UdpSocket::Rule> UdpSocket::wanted_rules(bool only_route) noexcept {
+std::vector<UdpSocket::Rule> UdpSocket::wanted_rules(bool only_route, Why& why) noexcept {
     std::vector<Rule> wanted;
+    why.reason = stats::Reason::not_bound;
     if (left_ || closed_ || local_port_ == 0) return wanted;
-    const config::Rules& conf = config::rules();
     auto allowed = [&](in_addr_t addr) {
-        return conf.match(config::Role::udp_receiver, {addr, local_port_}, nullptr) == config::Transport::vma;
+        const config::Decision decision = config::decide(config::Role::udp_receiver, {addr, local_port_}, nullptr);
+        if (decision.os()) why = {stats::Reason::rule, {}, {}};
+        why.rule = decision.text();
+        return !decision.os();
+    };
+    auto ring_of = [&](int ifindex) {
+        ring::Ring* ring = stack_.rings().get(ifindex, &why.detail);
+        if (ring == nullptr) why.reason = stats::Reason::no_device;
+        return ring;
     };
     verbs::FlowSpec spec{IPPROTO_UDP, 0, local_port_, peer_addr_, peer_port_};
 
     if (peer_addr_ != 0) {
         // Connected: one peer, one local address, the interface of the route there.
         config::Endpoint local{local_addr_, local_port_}, peer{peer_addr_, peer_port_};
+        why.reason = statistics::reason_of_address(is_unicast(local_addr_) ? peer_addr_ : local_addr_);
         if (!is_unicast(local_addr_) || !is_unicast(peer_addr_)) return wanted;
-        if (conf.match(config::Role::udp_connect, peer, &local) == config::Transport::os) {
-            log::once(log::Level::info, "a connected UDP socket is served by the kernel: libvma.conf says so");
+        if (auto decision = config::decide(config::Role::udp_connect, peer, &local); decision.os()) {
+            log::once(log::Level::info, "a connected UDP socket is served by the kernel: {}", decision.text());
+            why = {stats::Reason::rule, {}, decision.text()};
+            decide_receive(why);
             left_ = true;
+            tally_.decided(stats::Direction::tx, why.decision(stats::Path::kernel));
             return wanted;
         }
         if (!allowed(local_addr_)) return wanted;
         net::RouteQuery query{peer_addr_, local_addr_, attributes_.oif, attributes_.mark, attributes_.tos,
                               IPPROTO_UDP, local_port_, peer_port_};
         auto route = stack_.view().route(query);
-        if (!route || route->kind != net::Route::Kind::unicast) return wanted;
+        why.reason = route ? statistics::reason_of_route(*route) : stats::Reason::no_route;
+        if (why.reason != stats::Reason::none) return wanted;
         spec.dst_addr = local_addr_;
-        if (ring::Ring* ring = stack_.rings().get(route->ifindex)) wanted.push_back({ring, spec});
+        if (ring::Ring* ring = ring_of(route->ifindex)) wanted.push_back({ring, spec});
         // Answers may come in through the interface that owns the address, when that is another one.
         int owner = 0;
         if (stack_.view().is_local(local_addr_, &owner) && owner != route->ifindex)
-            if (ring::Ring* ring = stack_.rings().get(owner)) wanted.push_back({ring, spec});
+            if (ring::Ring* ring = ring_of(owner)) wanted.push_back({ring, spec});
         return wanted;
     }
+    why.reason = statistics::reason_of_address(local_addr_);
+    if (why.reason == stats::Reason::none || local_addr_ == 0) why.reason = stats::Reason::foreign_address;
     for (const net::LocalAddress& a : stack_.view().addresses()) {
         if (local_addr_ != 0 && a.address != local_addr_) continue;
         if (!is_unicast(a.address)) continue;
         if (attributes_.oif != 0 && a.ifindex != attributes_.oif) continue;
         net::Link link;
-        std::string why;
-        if (!stack_.view().link(a.ifindex, link) || !ring::Rings::eligible(link, why)) continue;
+        std::string objection;
+        if (!stack_.view().link(a.ifindex, link)) continue;
+        if (!ring::Rings::eligible(link, objection)) {
+            if (why.reason == stats::Reason::foreign_address && !link.loopback)
+                why = {stats::Reason::no_device, link.name + ": " + objection, {}};
+            continue;
+        }
         if (!allowed(a.address)) continue;
-        ring::Ring* ring = only_route ? stack_.rings().find(a.ifindex) : stack_.rings().get(a.ifindex);
+        ring::Ring* ring = only_route ? stack_.rings().find(a.ifindex) : ring_of(a.ifindex);
         if (ring == nullptr) continue;
         spec.dst_addr = a.address;
         wanted.push_back({ring, spec});
@@ -185,7 +211,7 @@ std::vector<UdpSocket::Rule> UdpSocket::wanted_rules(bool only_route) noexcept {
     return wanted;
 }
 
-void UdpSocket::set_rules(std::vector<Rule> wanted) noexcept {
+void UdpSocket::set_rules(std::vector<Rule> wanted, Why& why) noexcept {
     auto same = [](const Rule& a, const Rule& b) { return a.ring == b.ring && a.spec == b.spec; };
     auto has = [&](const std::vector<Rule>& list, const Rule& r) {
         return std::any_of(list.begin(), list.end(), [&](const Rule& x) { return same(x, r); });
@@ -204,6 +230,7 @@ void UdpSocket::set_rules(std::vector<Rule> wanted) noexcept {
         if (auto added = r.ring->attach(r.spec, this, share()); added) {
             now.push_back(r);
         } else {
+            why = {stats::Reason::no_room, added.error().what, {}};
             log::once(log::Level::warn, "a UDP flow on {} is served by the kernel: {}", r.ring->attr().name,
                       added.error().what);
         }
@@ -238,12 +265,16 @@ void UdpSocket::announce_queue() noexcept {
 void UdpSocket::drop_rules() noexcept {
     if (wildcard_listed_) stack_.remove_wildcard(this);
     wildcard_listed_ = false;
-    set_rules({});
+    Why why;
+    set_rules({}, why);
 }
 
 void UdpSocket::update_rules(bool only_route) noexcept {
     try {
-        set_rules(wanted_rules(only_route));
+        Why why;
+        std::vector<Rule> wanted = wanted_rules(only_route, why);
+        set_rules(std::move(wanted), why);
+        decide_receive(why);
         bool wildcard = !closed_ && !left_ && local_port_ != 0 && local_addr_ == 0 && peer_addr_ == 0;
         if (wildcard && !wildcard_listed_) {
             stack_.add_wildcard(this);
@@ -255,6 +286,16 @@ void UdpSocket::update_rules(bool only_route) noexcept {
     } catch (...) {
         log::once(log::Level::warn, "a UDP socket is served by the kernel: out of memory");
     }
+}
+
+// A socket that is left to the kernel knows why already.
+void UdpSocket::decide_receive(const Why& why) noexcept {
+    if (left_ || closed_) return;
+    if (ring_count_ != 0)
+        tally_.decided(stats::Direction::rx, {stats::Path::offloaded, stats::Reason::none, {}, why.rule});
+    else
+        tally_.decided(stats::Direction::rx,
+                       why.decision(why.reason == stats::Reason::not_bound ? stats::Path::undecided : stats::Path::kernel));
 }
 
 void UdpSocket::refresh_rules() noexcept { update_rules(!bound_explicitly_); }
@@ -272,6 +313,7 @@ int UdpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
         read_attributes(fd);
         update_rules(false);
     }
+    publish();
     errno = saved;
     return r;
 }
@@ -291,6 +333,7 @@ int UdpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
             runtime::watch_errors(fd, token_);
         }
     }
+    publish();
     errno = saved;
     return r;
 }
@@ -302,6 +345,7 @@ void UdpSocket::after_autobind(int fd) noexcept {
     read_attributes(fd);
     // Only rings that exist, and the one of this route, which resolve() opens: a client need not attach everywhere.
     update_rules(true);
+    publish();
 }
 
 int UdpSocket::shutdown(int fd, int how) {
@@ -324,10 +368,54 @@ void UdpSocket::leave_to_kernel(int, const char* why) noexcept {
     if (left_.exchange(true)) return;
     int saved = errno;
     log::once(log::Level::info, "a UDP socket is left to the kernel: {}", why);
+    const stats::Decision decision{stats::Path::kernel, statistics::reason_of(why), why};
+    tally_.decided(stats::Direction::rx, decision);
+    tally_.decided(stats::Direction::tx, decision);
     flush();
     Stack::Control control(stack_);
     if (control.mine) drop_rules();
     errno = saved;
+}
+
+// ---- statistics ----
+
+void UdpSocket::publish() noexcept {
+    stats::SocketBlock* block = tally_.block();
+    if (block == nullptr || queue_lock_.owned_by_me()) return;
+    queue_lock_.lock();
+    stats::store(block->rx_queue_packets, queued_.load(std::memory_order_relaxed));
+    stats::store(block->rx_queue_bytes, queued_bytes_);
+    queue_lock_.unlock();
+    stats::store(block->rx_queue_limit, queue_limit_.load(std::memory_order_relaxed));
+    const int fd = statistics::number_of(*this, block->fd);
+    stats::Describe guard(block->sequence);
+    if (!guard) return;
+    if (fd < 0) stats::store(block->state, 2);
+    if (fd >= 0) block->fd = fd;
+    if (fd >= 0) statistics::put_inode(*block, fd);
+    block->blocking = !nonblock_.load(std::memory_order_relaxed);
+    statistics::put_address(block->local, local_addr_, local_port_);
+    statistics::put_address(block->peer, peer_addr_, peer_port_);
+    if (closed_.load(std::memory_order_relaxed)) return;  // its rules are gone; the report tells where it was
+    const bool any = ring_count_.load(std::memory_order_acquire) != 0;
+    statistics::put_ring(*block, any ? rings_[0].load(std::memory_order_relaxed) : nullptr, stack_.view());
+}
+
+void UdpSocket::zero_counters() noexcept {
+    stats::SocketBlock* block = tally_.block();
+    if (block == nullptr) return;
+    queue_lock_.lock();
+    stats::store(block->rx_offload.packets, 0);
+    stats::store(block->rx_offload.bytes, 0);
+    stats::store(block->rx_drop_packets, 0);
+    stats::store(block->rx_drop_bytes, 0);
+    stats::store(block->rx_queue_max_packets, queued_.load(std::memory_order_relaxed));
+    stats::store(block->rx_queue_max_bytes, queued_bytes_);
+    queue_lock_.unlock();
+    send_lock_.lock();
+    stats::store(block->tx_offload.packets, 0);
+    stats::store(block->tx_offload.bytes, 0);
+    send_lock_.unlock();
 }
 
 }  // namespace vma::sockets

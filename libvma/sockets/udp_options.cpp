@@ -130,6 +130,7 @@ bool any_byte(const void* value, socklen_t len) noexcept {
 
 int UdpSocket::setsockopt(int fd, int level, int name, const void* value, socklen_t len) {
     int r = os::setsockopt(fd, level, name, value, len);
+    if (r == 0 && level == IPPROTO_IP && statistics::membership(*this, fd, name, value, len)) member_.store(true);
     if (r != 0 || left_) return r;
     int saved = errno;
     const OptionRow* row = nullptr;

@@ -47,6 +47,7 @@ bool UdpSocket::deliver(ring::RxBuffer* b) noexcept {
     queue_lock_.lock();
     if (queued_bytes_ + cost > queue_limit_.load(std::memory_order_relaxed) && head_ != nullptr) {
         drops_++;
+        tally_.dropped(b->payload_length);
         queue_lock_.unlock();
         return false;
     }
@@ -60,13 +61,14 @@ bool UdpSocket::deliver(ring::RxBuffer* b) noexcept {
     queued_bytes_ += cost;
     queued_.store(queued_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     arrivals_.store(arrivals_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    tally_.queued(queued_.load(std::memory_order_relaxed), queued_bytes_);
     if (!waiters_.empty()) waiters_.signal_all();
     hooks_.wake_all(kWakeIn);
     queue_lock_.unlock();
     return true;
 }
 
-ring::RxBuffer* UdpSocket::pop() noexcept {
+ring::RxBuffer* UdpSocket::pop(bool count) noexcept {
     queue_lock_.lock();
     ring::RxBuffer* b = head_;
     if (b != nullptr) {
@@ -74,6 +76,7 @@ ring::RxBuffer* UdpSocket::pop() noexcept {
         if (head_ == nullptr) tail_ = nullptr;
         b->next = nullptr;
         queued_bytes_ -= b->payload_length + kDatagramCost;
+        if (count) tally_.moved(stats::Way::rx_offload, b->payload_length, true);
         queued_.store(queued_.load(std::memory_order_relaxed) - 1, std::memory_order_release);
         // The last one of a socket left to the kernel: from here on its readiness is the kernel's.
         if (head_ == nullptr && ring_count_.load(std::memory_order_relaxed) == 0) hooks_.wake_all(0);
@@ -262,7 +265,8 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
     const config::Params& params = config::get();
     const bool nonblock = (r.flags & MSG_DONTWAIT) || nonblock_.load(std::memory_order_relaxed);
     // Other flags mean nothing to a UDP receive, in the kernel neither (MSG_OOB for one).
-    if ((r.flags & MSG_ERRQUEUE) || interrupted_library_code()) return os::recvmsg(fd, r.msg, r.flags);
+    if ((r.flags & MSG_ERRQUEUE) || interrupted_library_code())
+        return count_kernel_receive(os::recvmsg(fd, r.msg, r.flags), r.flags);
     if (pending_error_.load(std::memory_order_relaxed) != 0)
         if (int error = pending_error_.exchange(0); error != 0) {
             errno = error;
@@ -272,6 +276,7 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
     std::uint64_t deadline = 0, spins = 0;
     std::uint32_t interruptions = 0, restarts = 0;
     bool first = true, woken = false;
+    stats::Came came = stats::Came::there;
     PollTime time;
     for (;;) {
         // Without rings the kernel's side is all there is. It is still waited for here and not in a blocking recv(),
@@ -280,6 +285,7 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
         bool look = kernel_side_due();
         if (!look) {
             if (queued() == 0) {
+                if (came == stats::Came::there) came = stats::Came::polled;
                 flush();
                 progress();
             } else if (params.rx_cq_drain_rate_nsec != 0) {
@@ -294,6 +300,7 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
                     queue_lock_.unlock();
                     if (have) return n;
                 } else if (ring::RxBuffer* b = pop()) {
+                    tally_.came(came);
                     ssize_t n = finish(b, r);
                     b->release();
                     return n;
@@ -324,7 +331,10 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
             os_polls_left_.store(static_cast<std::uint32_t>(params.rx_udp_poll_os_ratio), std::memory_order_relaxed);
             int saved = errno;
             ssize_t n = os::recvmsg(fd, r.msg, r.flags | MSG_DONTWAIT);
-            if (n >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) return n;
+            if (n >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) {
+                if (n >= 0 && !peek) tally_.came(came);
+                return count_kernel_receive(n, r.flags);
+            }
             errno = saved;
             os_polled_at_.store(clock::ticks(), std::memory_order_relaxed);
             if (queued() != 0) continue;
@@ -332,6 +342,7 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
         if (nonblock) {
             if (queued() == 0) progress();  // the ring may not have been asked yet
             if (queued() != 0) continue;
+            tally_.eagain(rings ? stats::Way::rx_offload : stats::Way::rx_os);
             errno = EAGAIN;
             return -1;
         }
@@ -342,6 +353,7 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
         }
         spins++;
         if (deadline != 0 && (spins & 63) == 0 && clock::monotonic_ns() >= deadline) {
+            tally_.eagain(rings ? stats::Way::rx_offload : stats::Way::rx_os);
             errno = EAGAIN;
             return -1;
         }
@@ -359,6 +371,7 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
                 return -1;
         }
         spins = 0;
+        came = stats::Came::slept;
         woken = true;  // perhaps by the kernel's side
     }
 }
@@ -411,16 +424,29 @@ bool UdpSocket::sleep(int fd, std::uint64_t deadline, const sigset_t* mask) {
     if (r == 0 && deadline != 0 && clock::monotonic_ns() >= deadline) {
         progress();
         if (queued() != 0) return true;
+        tally_.eagain(ring_count_.load(std::memory_order_relaxed) != 0 ? stats::Way::rx_offload : stats::Way::rx_os);
         errno = EAGAIN;
         return false;
     }
     return true;
 }
 
+ssize_t UdpSocket::count_kernel_receive(ssize_t result, int flags) noexcept {
+    if (result >= 0 && (flags & (MSG_PEEK | MSG_ERRQUEUE)) != 0) return result;
+    tally_.result(stats::Way::rx_os, result >= 0 ? result : -errno);
+    return result;
+}
+
+int UdpSocket::count_kernel_receive(int result, const mmsghdr* msgs, int flags) noexcept {
+    if (result < 0) return static_cast<int>(count_kernel_receive(static_cast<ssize_t>(result), flags));
+    for (int i = 0; i < result; i++) count_kernel_receive(static_cast<ssize_t>(msgs[i].msg_len), flags);
+    return result;
+}
+
 // ---- calls ----
 
 ssize_t UdpSocket::recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) {
-    if (kernel_receives(flags)) return os::recvfrom(fd, buf, len, flags, addr, alen);
+    if (kernel_receives(flags)) return count_kernel_receive(os::recvfrom(fd, buf, len, flags, addr, alen), flags);
     iovec iov{buf, len};
     msghdr msg{};
     // A missing or negative length is noticed after the datagram was taken, as in the kernel.
@@ -447,7 +473,7 @@ ssize_t UdpSocket::recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* 
 ssize_t UdpSocket::recvmsg(int fd, msghdr* msg, int flags) {
     if (kernel_receives(flags) || !UserMemory::writable(msg, sizeof *msg) || msg->msg_iovlen > IOV_MAX ||
         !UserMemory::readable(msg->msg_iov, msg->msg_iovlen * sizeof(iovec)) || static_cast<int>(msg->msg_namelen) < 0)
-        return os::recvmsg(fd, msg, flags);
+        return count_kernel_receive(os::recvmsg(fd, msg, flags), flags);
     for (std::size_t i = 0; i < msg->msg_iovlen; i++)
         if (static_cast<ssize_t>(msg->msg_iov[i].iov_len) < 0) return os::recvmsg(fd, msg, flags);
     Receive r{msg->msg_iov, msg->msg_iovlen, flags, msg};
@@ -455,7 +481,7 @@ ssize_t UdpSocket::recvmsg(int fd, msghdr* msg, int flags) {
 }
 
 int UdpSocket::recvmmsg(int fd, mmsghdr* msgs, unsigned count, int flags, timespec* timeout) {
-    if (kernel_receives(flags)) return os::recvmmsg(fd, msgs, count, flags, timeout);
+    if (kernel_receives(flags)) return count_kernel_receive(os::recvmmsg(fd, msgs, count, flags, timeout), msgs, flags);
     return receive_many(
         msgs, count, flags, timeout, [&](msghdr* msg, int how) { return recvmsg(fd, msg, how); },
         [&](int error) { pending_error_.store(error); });

@@ -7,6 +7,7 @@
 #include <limits.h>
 
 #include <cstring>
+#include <iterator>
 
 #include "libvma/os/calls.h"
 #include "libvma/runtime/clock.h"
@@ -25,6 +26,16 @@ namespace {
 constexpr int kPlainFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
 constexpr std::uint64_t kVerifyUsec = 1000;
 constexpr std::uint64_t kRefreshUsec = 5'000'000;
+
+// The names of UdpSocket::KernelTx, for people.
+constexpr const char* kKernelTxNames[] = {
+    "UDP_CORK is set", "UDP_SEGMENT is set", "SO_MAX_PACING_RATE is set", "SO_TXTIME is set", "IP_OPTIONS is set",
+    "IP_FREEBIND or IP_TRANSPARENT is set", "SO_NO_CHECK is set", "it is shut down", "SO_DONTROUTE is set",
+    "transmit time stamps are wanted", "MSG_MORE", "IP_UNICAST_IF is set"};
+std::string_view name_of(unsigned kernel_tx) noexcept {
+    const auto first = static_cast<std::size_t>(__builtin_ctz(kernel_tx));
+    return first < std::size(kKernelTxNames) ? kKernelTxNames[first] : "";
+}
 
 }  // namespace
 
@@ -79,9 +90,10 @@ Destination* UdpSocket::destination(in_addr_t addr, in_port_t port) noexcept {
 
 bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size_t length, int flags,
                           const sockaddr* name, socklen_t name_length, ssize_t& result) {
-    if ((flags & ~kPlainFlags) != 0 || kernel_tx_.load(std::memory_order_relaxed) != 0 ||
-        shadow_event_.load(std::memory_order_relaxed) || left_.load(std::memory_order_relaxed))
-        return false;
+    if (left_.load(std::memory_order_relaxed) || shadow_event_.load(std::memory_order_relaxed)) return false;
+    if (const unsigned bits = kernel_tx_.load(std::memory_order_relaxed); bits != 0)
+        return kernel_sends(stats::Reason::option, name_of(bits));
+    if ((flags & ~kPlainFlags) != 0) return kernel_sends(stats::Reason::flags, "flags of the send call");
     in_addr_t addr = peer_addr_;
     in_port_t port = peer_port_;
     if (name != nullptr) {
@@ -95,7 +107,8 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
     } else if (addr == 0) {
         return false;
     }
-    if (local_port_ == 0 || !still_mine(fd)) return false;
+    if (local_port_ == 0) return kernel_sends(stats::Reason::not_bound, "the first datagram binds the socket");
+    if (!still_mine(fd)) return false;
     for (std::size_t i = 0; i < count; i++)
         if (!UserMemory::readable(iov[i].iov_base, iov[i].iov_len)) return false;  // the kernel says EFAULT
     if (send_lock_.owned_by_me()) return false;  // a signal handler inside a send on this socket
@@ -105,12 +118,14 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
         ~Unlock() { lock.unlock(); }
     } unlock{send_lock_};
     Destination* d = destination(addr, port);
-    if (d == nullptr || d->ring == nullptr || length > d->max_payload) return false;
+    if (d == nullptr) return kernel_sends(stats::Reason::no_memory, {});
+    if (d->ring == nullptr) return kernel_sends(d->why.reason, d->why.detail, d->why.rule);
+    if (length > d->max_payload) return kernel_sends(stats::Reason::too_long, {});
     if (__builtin_expect(d->stale, 0)) {
         std::uint64_t now = clock::ticks();
         if (now > d->confirm_at) {
             d->generation = 0;  // resolved again next time: the kernel may have confirmed the neighbour by then
-            return false;
+            return kernel_sends(stats::Reason::neighbour, "a datagram through the kernel confirms it");
         }
     }
     int error = d->ring->send_udp(d->headers, iov, count, length);
@@ -118,17 +133,22 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
     if (error != 0) {
         // The kernel's UDP says EAGAIN for a full send buffer; a blocking sender waits there, and so does the shadow's.
         if (!(flags & MSG_DONTWAIT) && !nonblock_.load(std::memory_order_relaxed)) return false;
+        tally_.eagain(stats::Way::tx_offload);
         errno = EAGAIN;
         result = -1;
         return true;
     }
+    tally_.moved(stats::Way::tx_offload, length, true);
+    if (__builtin_expect(!tally_.is(stats::Direction::tx, stats::Path::offloaded, stats::Reason::none), 0))
+        tally_.decided(stats::Direction::tx, {stats::Path::offloaded, stats::Reason::none, {}, d->why.rule});
     result = static_cast<ssize_t>(length);
     return true;
 }
 
-void UdpSocket::note_kernel_send(int fd, int flags, bool sent) noexcept {
+void UdpSocket::note_kernel_send(int fd, int flags, ssize_t result) noexcept {
+    tally_.result(stats::Way::tx_os, result >= 0 ? result : -errno);
     g_kernel_sends.fetch_add(1, std::memory_order_relaxed);
-    if (!sent) return;
+    if (result < 0) return;
     if (flags & MSG_MORE)
         set_kernel_tx(more, true);  // the kernel collects until a send without it
     else if (kernel_tx_.load(std::memory_order_relaxed) & more)
@@ -147,7 +167,7 @@ ssize_t UdpSocket::sendto(int fd, const void* buf, size_t len, int flags, const 
     flush();
     shadow_event_.store(false, std::memory_order_relaxed);
     result = os::sendto(fd, buf, len, flags, addr, alen);
-    note_kernel_send(fd, flags, result >= 0);
+    note_kernel_send(fd, flags, result);
     return result;
 }
 
@@ -165,11 +185,13 @@ ssize_t UdpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
         if (plain && length <= 65535 &&
             send_fast(fd, msg->msg_iov, msg->msg_iovlen, length, flags, name, msg->msg_namelen, result))
             return result;
+    } else if (!left_.load(std::memory_order_relaxed)) {
+        kernel_sends(stats::Reason::flags, "control messages when sending");
     }
     flush();
     shadow_event_.store(false, std::memory_order_relaxed);
     result = os::sendmsg(fd, msg, flags);
-    note_kernel_send(fd, flags, result >= 0);
+    note_kernel_send(fd, flags, result);
     return result;
 }
 

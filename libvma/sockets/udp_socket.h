@@ -23,6 +23,7 @@
 #include "libvma/sockets/fd_object.h"
 #include "libvma/sockets/ready_hook.h"
 #include "libvma/sockets/stack.h"
+#include "libvma/sockets/statistics.h"
 #include "libvma/sockets/waiter.h"
 
 namespace vma::sockets {
@@ -69,6 +70,9 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     // An error event of the shadow (internal thread): the next call must ask the kernel.
     static void on_shadow_error(std::uint64_t token) noexcept;
 
+    void publish() noexcept override;
+    void zero_counters() noexcept override;
+
     // What to report with a received datagram.
     enum Control : unsigned { pktinfo = 1, recvttl = 2, recvtos = 4, timestamp = 8, timestampns = 16, timestamping = 32,
                               rxq_ovfl = 64, origdst = 128 };
@@ -95,9 +99,10 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     void read_names(int fd) noexcept;          // local and peer address from the shadow
     void read_attributes(int fd) noexcept;     // options that matter to us, from the shadow
     void update_rules(bool only_route) noexcept;
-    void set_rules(std::vector<Rule> wanted) noexcept;
+    void set_rules(std::vector<Rule> wanted, Why& why) noexcept;
     void drop_rules() noexcept;
-    std::vector<Rule> wanted_rules(bool only_route) noexcept;
+    std::vector<Rule> wanted_rules(bool only_route, Why& why) noexcept;  // why: if there are none
+    void decide_receive(const Why& why) noexcept;
     void after_autobind(int fd) noexcept;
     void wake_waiters() noexcept;
     void announce_queue() noexcept;            // tells the rings how much this socket may hold
@@ -112,7 +117,10 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
         msghdr* msg;  // name, control and flags of the result go here
     };
     ssize_t receive(int fd, Receive& r);
-    ring::RxBuffer* pop() noexcept;
+    ring::RxBuffer* pop(bool count = true) noexcept;
+    // The kernel's answer to a receive call, as it is, counted.
+    ssize_t count_kernel_receive(ssize_t result, int flags) noexcept;
+    int count_kernel_receive(int result, const mmsghdr* msgs, int flags) noexcept;
     ssize_t finish(ring::RxBuffer* b, Receive& r) noexcept;
     void put_control(const ring::RxBuffer& b, msghdr& msg) noexcept;
     // Sleeps with signal mask `mask` until something may have come. True: look again; false: errno is set.
@@ -130,7 +138,11 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
                    socklen_t name_length, ssize_t& result);
     Destination* destination(in_addr_t addr, in_port_t port) noexcept;
     bool still_mine(int fd) noexcept;          // checks now and then that libc has not closed the fd behind our back
-    void note_kernel_send(int fd, int flags, bool sent) noexcept;
+    void note_kernel_send(int fd, int flags, ssize_t result) noexcept;
+    bool kernel_sends(stats::Reason reason, std::string_view detail, std::string_view rule = {}) noexcept {
+        tally_.decided(stats::Direction::tx, {stats::Path::kernel, reason, detail, rule});
+        return false;
+    }
 
     void set_kernel_tx(unsigned bit, bool on) noexcept {
         if (on)
@@ -150,6 +162,7 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     std::atomic<bool> closed_{false};
     bool wildcard_listed_ = false, errors_watched_ = false;
     bool reuseport_ = false, bound_explicitly_ = false;
+    std::atomic<bool> member_{false};          // has joined a multicast group at some time
     std::vector<Rule> rules_;
     std::atomic<unsigned> ring_count_{0};
     std::array<std::atomic<ring::Ring*>, kMaxRings> rings_{};

@@ -562,6 +562,22 @@ Counters Connection::counters() noexcept {
     return c;
 }
 
+bool Connection::sample(Sample& out) noexcept {
+    if (!enter()) return false;
+    out.counters = counters_;
+    out.rtt_us = rtt_.srtt_us();
+    out.rttvar_us = rtt_.rttvar_us();
+    out.rto_us = rtt_.rto_us();
+    out.cwnd = cc_.cwnd();
+    out.ssthresh = cc_.ssthresh() >= Congestion::kNoThreshold ? 0 : cc_.ssthresh();
+    out.mss = mss_.load(std::memory_order_relaxed);
+    out.send_window = pcb_ != nullptr ? pcb_->snd_wnd : 0;
+    out.receive_window = options_.receive_window;
+    out.send_limit = send_limit();
+    leave();
+    return true;
+}
+
 // As the kernel's tcp_get_info(), in its units: microseconds, milliseconds, segments.
 void Connection::info(Info& all) noexcept {
     all = {};

@@ -158,6 +158,14 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     std::size_t unsent_bytes() const noexcept;    // SIOCOUTQNSD
     void info(Info& out) noexcept;
     Counters counters() noexcept;
+    // Counters and gauges, in bytes and microseconds; false in a signal handler that interrupted the connection's own code.
+    struct Sample {
+        Counters counters;
+        std::uint32_t rtt_us = 0, rttvar_us = 0, rto_us = 0;
+        std::uint32_t cwnd = 0, ssthresh = 0, mss = 0, send_window = 0;  // ssthresh 0: none yet
+        std::uint32_t receive_window = 0, send_limit = 0;                // what the queues may hold
+    };
+    bool sample(Sample& out) noexcept;
     const Endpoints& endpoints() const noexcept { return ends_; }
     std::uint32_t mss() const noexcept { return mss_.load(std::memory_order_relaxed); }
     CongestionAlgorithm algorithm() noexcept;

@@ -423,6 +423,7 @@ bool Connection::send_segment(tcp_seg* seg, bool again) noexcept {
     const std::uint64_t now = now_ns();
     if (again) {
         counters_.retransmits++;
+        if (path_.ring != nullptr) path_.ring->note_retransmit();
         counters_.bytes_again += seg->len;
         // Karn: what is sent twice is not timed.
         if (rtt_start_ns_ != 0 && !seq_before(rtt_seq_, end)) rtt_start_ns_ = 0;

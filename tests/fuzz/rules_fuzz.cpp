@@ -19,9 +19,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                                   {htonl(0xffffffff), htons(1)}};
     for (Role role :
          {Role::tcp_server, Role::tcp_client, Role::udp_sender, Role::udp_receiver, Role::udp_connect}) {
-        const bool all_os = rules.all_os(role);
+        const bool all_os = rules.all_os(role) != nullptr;
         for (const Endpoint& first : endpoints) {
-            const Transport alone = rules.match(role, first, nullptr);
+            const Transport alone = rules.match(role, first, nullptr).transport;
             FUZZ_CHECK(alone == Transport::vma || alone == Transport::os);
             if (all_os) FUZZ_CHECK(alone == Transport::os);
             for (const Endpoint& second : endpoints) rules.match(role, first, &second);

@@ -32,9 +32,9 @@ Endpoint at(const char* addr, unsigned port) {
 struct Parsed {
     Rules rules;
     Complaints complaints;
-    Transport operator()(Role role, Endpoint first) const { return rules.match(role, first, nullptr); }
+    Transport operator()(Role role, Endpoint first) const { return rules.match(role, first, nullptr).transport; }
     Transport operator()(Role role, Endpoint first, Endpoint second) const {
-        return rules.match(role, first, &second);
+        return rules.match(role, first, &second).transport;
     }
 };
 
@@ -317,8 +317,24 @@ TEST(Rules, AnyTransport) {
     EXPECT_FALSE(p.rules.all_os(Role::tcp_client));
 }
 
+TEST(Rules, WhichRuleDecided) {
+    Parsed p;
+    p.rules = Rules::parse(
+        "# first\n\n  use  vma\tudp_sender 198.18.0.0/16:*   # why\r\nuse os udp_sender * : 53\nuse os tcp_client *:*", "prog",
+        kNoId, p.complaints, "my.conf");
+    auto rule = [&](Endpoint to) { return p.rules.match(Role::udp_sender, to, nullptr); };
+    ASSERT_NE(rule(at("198.18.0.1", 53)).rule, nullptr);
+    EXPECT_EQ(*rule(at("198.18.0.1", 53)).rule, "my.conf:3: use vma udp_sender 198.18.0.0/16:*");
+    EXPECT_FALSE(rule(at("198.18.0.1", 53)).os());
+    EXPECT_STREQ(rule(at("203.0.113.1", 53)).text(), "my.conf:4: use os udp_sender *:53");
+    EXPECT_TRUE(rule(at("203.0.113.1", 53)).os());
+    EXPECT_EQ(rule(at("203.0.113.1", 54)).rule, nullptr);
+    EXPECT_STREQ(rule(at("203.0.113.1", 54)).text(), "no rule");
+    EXPECT_EQ(*p.rules.all_os(Role::tcp_client), "my.conf:5: use os tcp_client *:*");
+}
+
 TEST(Rules, AllOs) {
-    auto all = [](const char* text) { return parse(text).rules.all_os(Role::udp_sender); };
+    auto all = [](const char* text) { return parse(text).rules.all_os(Role::udp_sender) != nullptr; };
     EXPECT_TRUE(all("use os udp_sender *:*\n"));
     EXPECT_TRUE(all("use os udp_sender 198.18.0.1:5\nuse os udp_sender *:*\nuse vma udp_sender *:*\n"));
     EXPECT_TRUE(all("use os udp_sender 0.0.0.0/0:1-65535\n"));
@@ -366,7 +382,7 @@ TEST(Rules, FileOfTheProcess) {
                             << "\nuse os tcp_server *:80\nuse os x\n";
         setenv("VMA_CONFIG_FILE", (dir + "/conf.%d").c_str(), 1);
         setenv("VMA_APPLICATION_ID", "id%d", 1);
-        EXPECT_EQ(rules().match(Role::tcp_server, at("198.18.0.1", 80), nullptr), kOs);
+        EXPECT_EQ(rules().match(Role::tcp_server, at("198.18.0.1", 80), nullptr).transport, kOs);
         EXPECT_EQ(&rules(), &rules());
     });
     EXPECT_TRUE(outcome.passed());
@@ -379,7 +395,7 @@ TEST(Rules, FileOfTheProcess) {
 TEST(Rules, MissingFileIsNoFault) {
     auto outcome = vma::test::in_child([] {
         setenv("VMA_CONFIG_FILE", "/no/such/libvma.conf", 1);
-        EXPECT_EQ(rules().match(Role::tcp_server, at("198.18.0.1", 80), nullptr), kVma);
+        EXPECT_EQ(rules().match(Role::tcp_server, at("198.18.0.1", 80), nullptr).transport, kVma);
     });
     EXPECT_TRUE(outcome.passed());
     EXPECT_EQ(outcome.output, "");

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Access to words that other processes read while this one writes (layout.h): relaxed, whole, without a lock.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+#include <type_traits>
+
+namespace vma::stats {
+
+template <class T>
+inline T load(const T& word) noexcept {
+    return std::atomic_ref<T>(const_cast<T&>(word)).load(std::memory_order_relaxed);
+}
+template <class T>
+inline void store(T& word, std::type_identity_t<T> value) noexcept {
+    std::atomic_ref<T>(word).store(value, std::memory_order_relaxed);
+}
+// For callers that hold a lock which all writers of the word take.
+inline void add(std::uint64_t& word, std::uint64_t n) noexcept { store(word, load(word) + n); }
+inline void raise(std::uint64_t& word, std::uint64_t value) noexcept {
+    if (value > load(word)) store(word, value);
+}
+// For all others.
+inline void add_shared(std::uint64_t& word, std::uint64_t n) noexcept {
+    std::atomic_ref<std::uint64_t>(word).fetch_add(n, std::memory_order_relaxed);
+}
+inline std::uint64_t take(std::uint64_t& word) noexcept {
+    return std::atomic_ref<std::uint64_t>(word).exchange(0, std::memory_order_relaxed);
+}
+
+// A text, cut where there is no room, always with its terminating zero. Inside Describe, or before anybody reads.
+template <std::size_t N>
+inline void put_text(char (&out)[N], std::string_view text) noexcept {
+    const std::size_t n = std::min(text.size(), N - 1);
+    std::memcpy(out, text.data(), n);
+    std::memset(out + n, 0, N - n);
+}
+template <std::size_t N>
+inline std::string_view text_of(const char (&text)[N]) noexcept {
+    return {text, strnlen(text, N)};
+}
+
+// While it lives, this thread alone writes the description of the block that `sequence` guards. Writers are rare and quick, so
+// another one is waited for, but not for ever: it may be this thread, interrupted by a signal handler. False: nothing may be
+// written; the description is brought up to date with the next refresh.
+class Describe {
+  public:
+    explicit Describe(std::uint32_t& sequence) noexcept : sequence_(sequence) {
+        for (int tries = 0; tries < kTries; tries++) {
+            std::uint32_t even = sequence_.load(std::memory_order_relaxed) & ~1u;
+            if (sequence_.compare_exchange_weak(even, even + 1, std::memory_order_acquire, std::memory_order_relaxed)) {
+                mine_ = true;
+                // What follows must not be seen before the odd number.
+                std::atomic_thread_fence(std::memory_order_release);
+                return;
+            }
+        }
+    }
+    ~Describe() {
+        if (mine_) sequence_.fetch_add(1, std::memory_order_release);
+    }
+    Describe(const Describe&) = delete;
+    Describe& operator=(const Describe&) = delete;
+    explicit operator bool() const noexcept { return mine_; }
+
+  private:
+    static constexpr int kTries = 2000;
+    std::atomic_ref<std::uint32_t> sequence_;
+    bool mine_ = false;
+};
+
+}  // namespace vma::stats

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The memory that statistics live in: the file of layout.h, mapped, or private memory where there can be none. Who counts does not
+// see the difference.
+//
+// Life: start() when the first socket that may be offloaded is made; the file goes at exit and before exec, marked as ended first.
+// A forked child must not write into its parent's file: in the child hook private pages take its place, under the same addresses,
+// so that what is left of the parent's objects stays harmless; the child's own stack starts a segment of its own.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "libvma/stats/layout.h"
+
+namespace vma::stats {
+
+inline constexpr unsigned kMaxSockets = 1024, kRingBlocks = 16, kPoolBlocks = 2 * kRingBlocks;
+
+struct Settings {
+    unsigned sockets = 100;   // blocks, at most kMaxSockets
+    std::string directory;    // one %d is the process id; empty: no file
+    std::vector<ParameterBlock> parameters;
+};
+
+class Segment {
+  public:
+    // Null without memory. What kept it from having a file is put into `why`, empty if nothing did or none was wanted.
+    static std::unique_ptr<Segment> create(const Settings& settings, std::string& why) noexcept;
+    ~Segment();
+    Segment(const Segment&) = delete;
+    Segment& operator=(const Segment&) = delete;
+
+    Header& header() noexcept { return *reinterpret_cast<Header*>(base_); }
+    SocketBlock& socket(unsigned i) noexcept { return block<SocketBlock>(Section::sockets, i); }
+    RingBlock& ring(unsigned i) noexcept { return block<RingBlock>(Section::rings, i); }
+    PoolBlock& pool(unsigned i) noexcept { return block<PoolBlock>(Section::pools, i); }
+    MuxBlock& mux(unsigned i) noexcept { return block<MuxBlock>(Section::muxes, i); }
+    GroupBlock& group(unsigned i) noexcept { return block<GroupBlock>(Section::groups, i); }
+    ParameterBlock& parameter(unsigned i) noexcept { return block<ParameterBlock>(Section::parameters, i); }
+    TotalsBlock& totals(unsigned i) noexcept { return block<TotalsBlock>(Section::totals, i); }
+    unsigned sockets() const noexcept { return sockets_; }
+
+    // A socket block that is free, zeroed but for `state` and `sequence`, with an id of its own; null: none is free, or fewer
+    // than `spare` would be left. Lock-free. The caller fills in the description and sets the state.
+    SocketBlock* take_socket(unsigned spare = 0) noexcept;
+    void give_socket(SocketBlock* block) noexcept;
+    unsigned index_of(const SocketBlock* block) noexcept;
+
+    bool is_file() const noexcept { return !name_.empty(); }
+    std::string path() const { return directory_ + "/" + name_; }
+    // The file is marked as ended and goes; the memory stays. Idempotent.
+    void end() noexcept;
+    // It comes back, after an exec that failed.
+    void resume() noexcept;
+    // In a forked child: the memory is private from now on, and empty. Async-signal-safe.
+    void forget_in_child() noexcept;
+
+  private:
+    Segment() = default;
+    template <class Block>
+    Block& block(Section section, unsigned i) noexcept {
+        const auto s = static_cast<unsigned>(section);
+        return *reinterpret_cast<Block*>(base_ + offsets_[s] + std::size_t{i} * strides_[s]);
+    }
+    void lay_out(const Settings& settings);
+    void fill(void* at, const Settings& settings) noexcept;
+
+    std::byte* base_ = nullptr;
+    std::size_t size_ = 0;
+    unsigned sockets_ = 0;
+    std::array<std::size_t, kMaxSections> offsets_{}, strides_{};
+    std::array<unsigned, kMaxSections> counts_{};
+    std::string directory_, name_;
+    bool ended_ = false;
+    std::array<std::atomic<std::uint64_t>, kMaxSockets / 64> used_{};  // a bit for each socket block
+    std::atomic<unsigned> next_{0};                                    // where the search begins: blocks are reused late
+    std::atomic<std::uint64_t> id_{0};
+};
+
+// The process's segment, null before start().
+Segment* current() noexcept;
+// Makes it as VMA_STATS_* say. Once; callers serialise. Never fails as far as the program is concerned.
+void start() noexcept;
+// Marked as ended, and the file removed: the process ends, or becomes another program. resume(): it did not.
+void end() noexcept;
+void resume() noexcept;
+
+}  // namespace vma::stats
