@@ -166,6 +166,7 @@ Parsed parse_options(int argc, const char* const* argv) {
         only_one_of({by_pid, by_name});
         only_one_of({by_pid, by_finding});
         only_one_of({view, json, prometheus, listen, top, explain, parameters});
+        if (!std::isfinite(o.interval)) throw CLI::ValidationError("--interval", "not a number");
         if (set_level->count() != 0) o.instructions.push_back({vma::stats::Command::log_level, *log_level(level)});
         if (set_details->count() != 0) o.instructions.push_back({vma::stats::Command::log_details, details_level});
         if (dump_socket->count() != 0) {

@@ -34,11 +34,12 @@ std::string sparkline(const std::deque<double>& values, bool utf8) {
     const std::size_t count = std::min(values.size(), kSparkline);
     double top = 0;
     for (std::size_t i = values.size() - count; i < values.size(); i++) top = std::max(top, values[i]);
+    const char* const* const steps = utf8 ? kBlocks : kAscii;
     std::string out(kSparkline - count, ' ');
     for (std::size_t i = values.size() - count; i < values.size(); i++) {
         // Anything is more than nothing.
         const int height = top > 0 && values[i] > 0 ? std::max(1, static_cast<int>(values[i] / top * 8 + 0.5)) : 0;
-        out += (utf8 ? kBlocks : kAscii)[std::min(height, 8)];
+        out += steps[std::min(height, 8)];
     }
     return out;
 }
