@@ -67,7 +67,7 @@ TEST_F(StatsTop, HistoriesFollowSocketsAndEndWithThem) {
         report();
     }
     const std::string line = model.lines()[0];
-    EXPECT_THAT(line, HasSubstr("====+++++****###"));
+    EXPECT_THAT(line, HasSubstr("--====++++****## "));
     image.sockets[0].id = 999;  // another socket in the same block
     report();
     for (const std::string& other : model.lines()) EXPECT_THAT(other, testing::Not(HasSubstr("***#")));
