@@ -24,6 +24,7 @@ class EpollCall final : public Wait {
     EpollCall(Ref<EpollSet>&& set, int epfd, epoll_event* events, int maxevents)
         : set_(*set), call_(set_, epfd), epfd_(epfd), events_(events), maxevents_(maxevents) {
         // sources_ keeps the set, and goes after call_
+        counters_ = set_.counters();
         FdObject* object = set.get();
         if (object->try_ref()) sources_.add(Ref<FdObject>(object));
     }
@@ -32,7 +33,7 @@ class EpollCall final : public Wait {
     bool ready() noexcept override { return set_.ready(); }
 
     int look(const sigset_t* mask, bool first) override {
-        int n = set_.collect(epfd_, events_, maxevents_, std::exchange(kernel_ready_, false));
+        int n = set_.collect(epfd_, events_, maxevents_, std::exchange(kernel_ready_, false), &offloaded_ready_);
         // The first look is what a zero timeout gets: there epoll_wait does not care for signals.
         if (n != 0 || mask == nullptr || first) return n;
         pollfd self{call_.fd(), POLLIN, 0};

@@ -196,7 +196,8 @@ std::uint32_t EpollSet::arrivals(unsigned depth) noexcept {
     return sum;
 }
 
-int EpollSet::collect(int epfd, epoll_event* events, int maxevents, bool kernel_ready) {
+int EpollSet::collect(int epfd, epoll_event* events, int maxevents, bool kernel_ready, unsigned* offloaded) {
+    if (offloaded != nullptr) *offloaded = 0;
     Dropped dropped;
     std::lock_guard guard(lock_);
     last_epfd_ = epfd;
@@ -235,7 +236,11 @@ int EpollSet::collect(int epfd, epoll_event* events, int maxevents, bool kernel_
     int n = got > 0 ? join(kernel, events, got) : 0;
     if (ours == 0) return n;
     if (events == nullptr) return -EFAULT;
-    return fill(kernel, events, n, maxevents, told_all);
+    // What the kernel reported as well has been taken off by join().
+    const auto joined = std::count_if(found_.begin(), found_.end(), [](const Entry* e) { return e->pending == 0; });
+    const int total = fill(kernel, events, n, maxevents, told_all);
+    if (offloaded != nullptr && total > 0) *offloaded = static_cast<unsigned>(total - n + static_cast<int>(joined));
+    return total;
 }
 
 // With room for one event the kernel goes on having its turn until it has nothing more or reports a member

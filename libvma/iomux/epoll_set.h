@@ -39,6 +39,7 @@
 #include "libvma/runtime/lock.h"
 #include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/waiter.h"
+#include "libvma/stats/mux.h"
 
 namespace vma::iomux {
 
@@ -68,7 +69,10 @@ class EpollSet final : public sockets::FdObject {
 
     // epoll_wait(2) with a zero timeout: count or -errno. kernel_ready: the kernel is known to have
     // something, so it is asked even if all members are ours.
-    int collect(int epfd, epoll_event* events, int maxevents, bool kernel_ready = true);
+    // `offloaded`: of them, how many are ready on our side.
+    int collect(int epfd, epoll_event* events, int maxevents, bool kernel_ready = true, unsigned* offloaded = nullptr);
+    // Where waiting calls count; null: nowhere.
+    stats::MuxBlock* counters() const noexcept { return counters_; }
     // Would our side report something? Marks nothing as reported. Takes no lock while nothing is active.
     bool ready(unsigned depth = 0) noexcept;
     // Counts what may have made the set ready; for a set that is an edge-triggered member of another.
@@ -214,6 +218,7 @@ class EpollSet final : public sockets::FdObject {
     sockets::WaiterList waiters_;
     std::atomic<unsigned> waiting_{0};
     InternalFd own_fd_;
+    stats::MuxBlock* counters_ = nullptr;
     int last_epfd_ = -1;  // a number of this set, if own_fd_ could not be made
     unsigned calls_ = 0;
     bool closed_ = false;

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include "libvma/iomux/epoll_set.h"
 #include "libvma/iomux/kernel_set.h"
@@ -75,6 +76,7 @@ Ref<EpollSet> EpollSet::make(int epfd) {
     }
     Ref<EpollSet> ref(set);
     set->own_fd_ = InternalFd(os::dup(epfd));
+    set->counters_ = stats::open_epoll(epfd);
     return ref;
 }
 
@@ -165,6 +167,7 @@ void EpollSet::recycle() noexcept {
         closed_ = false;
         turns_ = kernel_turns_ = 0;
         last_epfd_ = -1;
+        stats::close_epoll(std::exchange(counters_, nullptr));
     }
     std::lock_guard guard(g_free_lock);
     next_free_ = g_free;

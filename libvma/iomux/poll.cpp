@@ -44,6 +44,7 @@ class PollCall final : public Wait {
             readers_ &= object->kind() == Kind::socket && only_reads(static_cast<std::uint16_t>(fds[i].events));
             sources_.add(std::move(object));
         }
+        counters_ = &stats::calls_of(stats::Mux::poll);
     }
 
   private:
@@ -109,6 +110,7 @@ class PollCall final : public Wait {
             if (errno != EINTR || !ready()) return -errno;
             n = 0;
         }
+        offloaded_ready_ = 0;
         for (const Member& m : members_) {
             short& revents = fds_[m.index].revents;
             if ((revents & POLLNVAL) != 0) continue;
@@ -116,6 +118,7 @@ class PollCall final : public Wait {
                 static_cast<sockets::Socket*>(m.object)->kernel_error_seen();
             short ours = events_of(m);
             if (ours == 0) continue;
+            offloaded_ready_++;
             if (revents == 0) n++;
             revents |= ours;
         }

@@ -178,13 +178,16 @@ class SelectCall final : public Wait {
             std::fill(out_.begin(), out_.end(), 0);
             n = 0;
         }
+        offloaded_ready_ = 0;
         for (const Member& m : members_) {
             std::uint32_t events = events_of(m);
-            for (int s = 0; events != 0 && s < 3; s++)
-                if (belongs(m, s, events) && !test(out(s), m.fd)) {
-                    add(out(s), m.fd);
-                    n++;
-                }
+            for (int s = 0; events != 0 && s < 3; s++) {
+                if (!belongs(m, s, events)) continue;
+                offloaded_ready_++;
+                if (test(out(s), m.fd)) continue;
+                add(out(s), m.fd);
+                n++;
+            }
         }
         return n;
     }

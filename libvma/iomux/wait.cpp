@@ -166,6 +166,20 @@ int Wait::look_once(const sigset_t* mask) {
 }
 
 int Wait::run(const timespec* timeout, const sigset_t* mask) {
+    const bool timed = PollTime::enabled();
+    const std::uint64_t start = timed ? clock::ticks() : 0;
+    const int n = run_uncounted(timeout, mask);
+    if (counters_ == nullptr) return n;
+    stats::count_call(*counters_, n, offloaded_ready_, came_);
+    if (timed) {
+        const std::uint64_t per_usec = clock::ticks_per_usec();
+        stats::add_shared(counters_->waiting_ns, (clock::ticks() - start) * 1000 / per_usec);
+        stats::add_shared(counters_->polling_ns, polling_ticks_ * 1000 / per_usec);
+    }
+    return n;
+}
+
+int Wait::run_uncounted(const timespec* timeout, const sigset_t* mask) {
     Deadline deadline;
     if (!deadline.set(timeout)) return -EINVAL;
     std::uint32_t interruptions = runtime::interruptions(), restarts = runtime::restarts();
@@ -175,12 +189,14 @@ int Wait::run(const timespec* timeout, const sigset_t* mask) {
     int n = look(ours ? nullptr : mask, true);
     if (n != 0 || deadline.zero()) return n;
 
+    came_ = stats::Came::polled;
     Signals signals(mask);
     // With a mask, handlers that ran before it was in force are none of this call's business.
     if (mask == nullptr) signals.count_from(interruptions, restarts);
     bool over = false;
     n = spin(deadline, signals, mask, over);
     if (over) return n;
+    came_ = stats::Came::slept;
     for (;;) {
         n = sleep_once(deadline, signals);
         if (n < 0) return n;
@@ -204,6 +220,13 @@ int Wait::spin(const Deadline& deadline, const Signals& signals, const sigset_t*
         return usec > kEver / per_usec / 2 ? kEver / 2 : usec * per_usec;
     };
     std::uint64_t start = clock::ticks(), clock_at = ticks_left();
+    struct Spent {
+        std::uint64_t& sum;
+        const std::uint64_t start;
+        ~Spent() {
+            if (PollTime::enabled()) sum += clock::ticks() - start;
+        }
+    } spent_here{polling_ticks_, start};
     PollTime time;
     over = true;
     for (std::uint64_t round = 1;; round++) {

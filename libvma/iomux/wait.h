@@ -8,6 +8,7 @@
 
 #include "libvma/iomux/sources.h"
 #include "libvma/os/libc_types.h"
+#include "libvma/stats/mux.h"
 
 namespace vma::iomux {
 
@@ -56,15 +57,22 @@ class Wait {
     virtual int sleep(std::span<const int> extra, const timespec* limit, const sigset_t* mask) = 0;
 
     Sources sources_;
+    // Statistics: where the call counts (null: nowhere), and how many descriptors of look()'s result our side has made ready.
+    stats::MuxBlock* counters_ = nullptr;
+    unsigned offloaded_ready_ = 0;
 
   private:
     class Signals;
+    int run_uncounted(const timespec* timeout, const sigset_t* mask);
     int look_once(const sigset_t* mask);
     int spin(const Deadline& deadline, const Signals& signals, const sigset_t* mask, bool& over);
     int sleep_once(const Deadline& deadline, Signals& signals);
     // Both: takes what the rings have, until our side is ready.
     bool poll_rings();
     bool empty_rings();
+
+    stats::Came came_ = stats::Came::there;
+    std::uint64_t polling_ticks_ = 0;  // only where VMA_CPU_USAGE_STATS wants it
 };
 
 // A result in libc's form; `saved` is errno at entry, which a call that succeeds leaves alone.

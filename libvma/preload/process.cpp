@@ -89,6 +89,19 @@ namespace {
 
 void before_exec() noexcept { prepare(sockets::handing::Before::exec); }
 
+// The statistics file is the old program's. `call` comes back only where there is no new one.
+template <class F>
+int exec(F&& call) noexcept {
+    before_exec();
+    if (table_is_foreign() || stats::current() == nullptr) return call();
+    stats::end();
+    const int rc = call();
+    int saved = errno;
+    stats::resume();
+    errno = saved;
+    return rc;
+}
+
 struct CloneStart {
     int (*entry)(void*);
     void* arg;
@@ -136,7 +149,14 @@ VMA_ALIAS(__clone, clone);
 // libc's daemon() replaces descriptors 0 to 2 without passing us, and its parent exits without passing us.
 VMA_EXPORT int daemon(int nochdir, int noclose) noexcept {
     prepare(sockets::handing::Before::daemon);
+    const bool ends = !table_is_foreign() && stats::current() != nullptr;
+    if (ends) stats::end();
     int rc = os::daemon(nochdir, noclose);
+    if (rc != 0 && ends) {
+        int saved = errno;
+        stats::resume();
+        errno = saved;
+    }
     if (rc == 0 && noclose == 0)
         for (int fd = 0; fd <= 2; fd++) fresh(fd);
     return rc;
@@ -147,28 +167,22 @@ VMA_EXPORT int daemon(int nochdir, int noclose) noexcept {
 // socket again, only what we have promised to send must go out before; TCP connections go to the kernel.
 
 VMA_EXPORT int execve(const char* path, char* const argv[], char* const env[]) noexcept {
-    before_exec();
-    return os::execve(path, argv, env);
+    return exec([&] { return os::execve(path, argv, env); });
 }
 VMA_EXPORT int execv(const char* path, char* const argv[]) noexcept {
-    before_exec();
-    return os::execv(path, argv);
+    return exec([&] { return os::execv(path, argv); });
 }
 VMA_EXPORT int execvp(const char* file, char* const argv[]) noexcept {
-    before_exec();
-    return os::execvp(file, argv);
+    return exec([&] { return os::execvp(file, argv); });
 }
 VMA_EXPORT int execvpe(const char* file, char* const argv[], char* const env[]) noexcept {
-    before_exec();
-    return os::execvpe(file, argv, env);
+    return exec([&] { return os::execvpe(file, argv, env); });
 }
 VMA_EXPORT int fexecve(int fd, char* const argv[], char* const env[]) noexcept {
-    before_exec();
-    return os::fexecve(fd, argv, env);
+    return exec([&] { return os::fexecve(fd, argv, env); });
 }
 VMA_EXPORT int execveat(int dirfd, const char* path, char* const argv[], char* const env[], int flags) noexcept {
-    before_exec();
-    return os::execveat(dirfd, path, argv, env, flags);
+    return exec([&] { return os::execveat(dirfd, path, argv, env, flags); });
 }
 
 namespace {

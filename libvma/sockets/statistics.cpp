@@ -14,6 +14,8 @@
 #include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/names.h"
 #include "libvma/sockets/stack.h"
+#include "libvma/stats/control_server.h"
+#include "libvma/stats/mux.h"
 #include "libvma/stats/report.h"
 #include "libvma/stats/segment.h"
 
@@ -156,6 +158,8 @@ void forget_in_child() {
     }
     if (g_bases != nullptr) g_bases->fill({});
     forget_memberships_in_child();
+    stats::forget_control_in_child();
+    stats::forget_muxes_in_child();
 }
 
 }  // namespace
@@ -166,6 +170,7 @@ void start() noexcept {
     static std::atomic<bool> hooked{false};
     if (!hooked.exchange(true)) runtime::at_fork({nullptr, nullptr, &forget_in_child});
     stats::start();
+    stats::start_control({&refresh, &zero, &dump});
     try {
         runtime::every(kTickMsec, [] {
             refresh();
@@ -215,6 +220,7 @@ void refresh() noexcept {
     for_each_socket([](Socket& socket, stats::SocketBlock&) { socket.publish(); });
     stats::forget_closed_kernel_sockets();
     stats::collect_totals();
+    stats::collect_muxes();
     for_each_ring([](unsigned number, RingSlot& slot) { publish_ring(number, slot); });
     stats::store(segment->header().log_level, static_cast<std::int32_t>(log::level()));
     stats::store(segment->header().log_details, log::details());
@@ -243,6 +249,7 @@ void zero() noexcept {
         auto* words = reinterpret_cast<std::uint64_t*>(&segment->totals(p));
         for (std::size_t i = 0; i < sizeof(stats::TotalsBlock) / 8; i++) stats::store(words[i], 0);
     }
+    stats::zero_muxes();
     stats::store(segment->header().sockets_unseen, 0);
     for_each_ring([](unsigned, RingSlot& slot) {
         ring::Ring& ring = *slot.ring.load(std::memory_order_relaxed);

@@ -290,7 +290,9 @@ int TcpSocket::accept_ours(tcp::Listener& listener, sockaddr* addr, socklen_t* l
         socket->has_inherited_.store(socket->inherited_ != nullptr, std::memory_order_relaxed);
     }
     socket->tally_.open(stats::Protocol::tcp, fd, SOCK_STREAM, (flags & SOCK_NONBLOCK) == 0);
-    socket->decided({stats::Path::offloaded, stats::Reason::none, {}, "of its listener"});
+    const stats::SocketBlock* listeners = tally_.block();
+    socket->decided({stats::Path::offloaded, stats::Reason::none, {},
+                     listeners != nullptr ? stats::text_of(listeners->rule) : std::string_view{}});
     socket->describe();
     statistics::joined(*socket);
     c->set_owner(socket);

@@ -384,7 +384,7 @@ void UdpSocket::publish() noexcept {
     if (block == nullptr || queue_lock_.owned_by_me()) return;
     queue_lock_.lock();
     stats::store(block->rx_queue_packets, queued_.load(std::memory_order_relaxed));
-    stats::store(block->rx_queue_bytes, queued_bytes_);
+    stats::store(block->rx_queue_bytes, queued_payload());
     queue_lock_.unlock();
     stats::store(block->rx_queue_limit, queue_limit_.load(std::memory_order_relaxed));
     const int fd = statistics::number_of(*this, block->fd);
@@ -410,7 +410,7 @@ void UdpSocket::zero_counters() noexcept {
     stats::store(block->rx_drop_packets, 0);
     stats::store(block->rx_drop_bytes, 0);
     stats::store(block->rx_queue_max_packets, queued_.load(std::memory_order_relaxed));
-    stats::store(block->rx_queue_max_bytes, queued_bytes_);
+    stats::store(block->rx_queue_max_bytes, queued_payload());
     queue_lock_.unlock();
     send_lock_.lock();
     stats::store(block->tx_offload.packets, 0);

@@ -8,6 +8,8 @@
 #include <linux/net_tstamp.h>
 #include <netinet/udp.h>
 
+#include <cstring>
+
 #include "libvma/os/calls.h"
 #include "libvma/runtime/log.h"
 #include "libvma/sockets/stack.h"
@@ -141,6 +143,7 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
     switch (effect) {
         case Effect::none:
             if (level == SOL_SOCKET && name == SO_REUSEPORT) reuseport_ = any_byte(value, len);
+            if (level == IPPROTO_IP && (name == IP_MULTICAST_IF || name == IP_MULTICAST_LOOP)) show_multicast(fd);
             break;
         case Effect::send:
         case Effect::queue:
@@ -210,6 +213,20 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
     }
     errno = saved;
     return r;
+}
+
+void UdpSocket::show_multicast(int fd) noexcept {
+    stats::SocketBlock* block = tally_.block();
+    if (block == nullptr) return;
+    in_addr interface{};
+    int loop = 1;
+    socklen_t size = sizeof interface;
+    if (os::getsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &interface, &size) != 0) interface = {};
+    size = sizeof loop;
+    if (os::getsockopt(fd, IPPROTO_IP, IP_MULTICAST_LOOP, &loop, &size) != 0) loop = 1;
+    stats::Describe guard(block->sequence);
+    std::memcpy(block->multicast_interface, &interface, sizeof block->multicast_interface);
+    block->multicast_loop = loop != 0;
 }
 
 int UdpSocket::getsockopt(int fd, int level, int name, void* value, socklen_t* len) {

@@ -41,6 +41,11 @@ constexpr std::uint64_t kKernelLookUsec = 10;  // a call that finds nothing look
 
 // ---- arrival ----
 
+// Without what is charged for each datagram. With queue_lock_ held.
+std::uint64_t UdpSocket::queued_payload() const noexcept {
+    return queued_bytes_ - std::uint64_t{queued_.load(std::memory_order_relaxed)} * kDatagramCost;
+}
+
 bool UdpSocket::deliver(ring::RxBuffer* b) noexcept {
     if (closed_.load(std::memory_order_acquire)) return false;
     const std::uint64_t cost = b->payload_length + kDatagramCost;
@@ -61,7 +66,7 @@ bool UdpSocket::deliver(ring::RxBuffer* b) noexcept {
     queued_bytes_ += cost;
     queued_.store(queued_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     arrivals_.store(arrivals_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-    tally_.queued(queued_.load(std::memory_order_relaxed), queued_bytes_);
+    tally_.queued(queued_.load(std::memory_order_relaxed), queued_payload());
     if (!waiters_.empty()) waiters_.signal_all();
     hooks_.wake_all(kWakeIn);
     queue_lock_.unlock();

@@ -127,10 +127,12 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     bool sleep(int fd, std::uint64_t deadline_ns, const sigset_t* mask);
     bool kernel_side_due() noexcept;
     void drain() noexcept;
+    std::uint64_t queued_payload() const noexcept;
     bool interrupted_library_code() const noexcept;
     bool kernel_receives(int flags) const noexcept;  // the call can go to the kernel as it is
     std::uint32_t queued() const noexcept { return queued_.load(std::memory_order_acquire); }
     void update_control_wanted() noexcept;
+    void show_multicast(int fd) noexcept;  // in the statistics
 
     // ---- send (udp_send.cpp) ----
     // Sends over a ring if all is well. False: the kernel has to send (nothing was done).

@@ -57,12 +57,9 @@ std::string program_name() {
     return std::string(whole.substr(whole.rfind('/') + 1));
 }
 
-std::atomic<Segment*> g_current{nullptr};
+constinit std::atomic<Segment*> g_current{nullptr};
 
-void child_after_fork() {
-    forget_totals();
-    if (Segment* inherited = g_current.exchange(nullptr)) inherited->forget_in_child();
-}
+Segment* g_inherited = nullptr;  // kept within reach of leak checkers
 
 std::vector<ParameterBlock> parameters() {
     std::vector<ParameterBlock> blocks;
@@ -76,6 +73,15 @@ std::vector<ParameterBlock> parameters() {
 }
 
 }  // namespace
+
+void forget_segment_in_child() noexcept {
+    forget_totals();
+    Segment* inherited = g_current.exchange(nullptr);
+    if (inherited == nullptr) return;
+    inherited->forget_in_child();
+    inherited->older_ = g_inherited;
+    g_inherited = inherited;
+}
 
 // ---- one segment ----
 
@@ -241,7 +247,7 @@ Segment* current() noexcept { return g_current.load(std::memory_order_acquire); 
 void start() noexcept {
     if (current() != nullptr) return;
     static std::atomic<bool> hooked{false};
-    if (!hooked.exchange(true)) runtime::at_fork({nullptr, nullptr, &child_after_fork});
+    if (!hooked.exchange(true)) runtime::at_fork({nullptr, nullptr, &forget_segment_in_child});
     try {
         const config::Params& p = config::get();
         Settings settings{static_cast<unsigned>(p.stats_fd_num), p.stats_shmem_dir, parameters()};

@@ -76,10 +76,15 @@ class Segment {
     std::array<unsigned, kMaxSections> counts_{};
     std::string directory_, name_;
     bool ended_ = false;
+    Segment* older_ = nullptr;  // in a forked child: the parent's, out of use
+    friend void forget_segment_in_child() noexcept;
     std::array<std::atomic<std::uint64_t>, kMaxSockets / 64> used_{};  // a bit for each socket block
     std::atomic<unsigned> next_{0};                                    // where the search begins: blocks are reused late
     std::atomic<std::uint64_t> id_{0};
 };
+
+// In a forked child, through a hook of start().
+void forget_segment_in_child() noexcept;
 
 // The process's segment, null before start().
 Segment* current() noexcept;

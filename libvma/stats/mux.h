@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What calls of select, poll and epoll_wait count. An epoll set with offloaded members counts in a block of its own (the last
+// block is for all sets beyond); poll and select have one block each, which threads share in stripes.
+#pragma once
+
+#include <cstdint>
+
+#include "libvma/stats/counter.h"
+#include "libvma/stats/layout.h"
+#include "libvma/stats/tally.h"
+
+namespace vma::stats {
+
+// Null when there are no statistics.
+MuxBlock* open_epoll(int fd) noexcept;
+void close_epoll(MuxBlock* block) noexcept;
+// Of the calling thread; collect_muxes() adds it to the block.
+MuxBlock& calls_of(Mux kind) noexcept;
+
+void collect_muxes() noexcept;
+void zero_muxes() noexcept;
+void forget_muxes_in_child() noexcept;
+
+// One call has ended. `result`: descriptors, or -errno; `offloaded` of them are ready on our side.
+inline void count_call(MuxBlock& block, int result, unsigned offloaded, Came came) noexcept {
+    add_shared(block.calls, 1);
+    if (const std::int32_t me = thread_id(); load(block.thread) != me) store(block.thread, me);
+    if (result < 0) return add_shared(block.errors, 1);
+    if (result == 0) return add_shared(block.timeouts, 1);
+    const auto ready = static_cast<unsigned>(result);
+    if (offloaded != 0) add_shared(block.rx_ready_offload, offloaded);
+    if (ready > offloaded) add_shared(block.rx_ready_os, ready - offloaded);
+    if (came != Came::there) add_shared(came == Came::polled ? block.poll_hit : block.poll_miss, 1);
+}
+
+}  // namespace vma::stats
