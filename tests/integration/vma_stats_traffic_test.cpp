@@ -126,12 +126,14 @@ TEST_F(VmaStatsTraffic, Example4) {
 // Drops are those that the peer sent and we did not read.
 TEST_F(VmaStatsTraffic, DropsAreExact) {
     EXPECT_EQ(a->ask("set s rcvbuf 4096"), "ok");
-    EXPECT_EQ(b->ask("send s 198.18.1.1 5000 1000 2000"), "sent 2000");
+    // Few enough for the device's queue, and more than the socket's, which VMA_RX_BYTES_MIN makes at least 64 KB.
+    EXPECT_EQ(b->ask("send s 198.18.1.1 5000 1000 250 1 20"), "sent 250");
     const std::string got = a->ask("drain s 500");
     const std::string text = stats({"-v", "2", "-c", "1"});
     const auto rx = numbers(text, "Rx");
     ASSERT_EQ(rx.size(), 11u) << text;
-    EXPECT_EQ(rx[7] + static_cast<double>(Agent::value(got, "count")), 2000) << text << got;
+    EXPECT_EQ(rx[7] + static_cast<double>(Agent::value(got, "count")), 250) << text << got;
+    EXPECT_GT(rx[7], 100);
 }
 
 TEST_F(VmaStatsTraffic, ExplainsWhatIsOffloaded) {
