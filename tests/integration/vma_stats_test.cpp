@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// vma_stats as its users run it: messages and exit statuses when there is no process, several, a dead one, somebody else's, or a
-// file that is not what it seems; processes that start and end while it watches; wrong options; the live view in a terminal. The
-// files are made by hand (tests/vma_stats), for processes that only sleep.
+// vma_stats as its users run it: messages and exit statuses when there is no process, several, a dead one,
+// somebody else's, or a file that is not what it seems; processes that start and end while it watches; wrong
+// options; the live view in a terminal. The files are made by hand (tests/vma_stats), for processes that only
+// sleep.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -22,7 +23,9 @@ namespace fs = std::filesystem;
 
 class VmaStats : public testing::Test {
   protected:
-    void SetUp() override { directory = scratch.path("shm"), fs::create_directory(directory), chmod(directory.c_str(), 0777); }
+    void SetUp() override {
+        directory = scratch.path("shm"), fs::create_directory(directory), chmod(directory.c_str(), 0777);
+    }
 
     Process sleeper() const { return Process::run({"sleep", "1000"}, {}); }
     static stats_image::Image image_of(const Process& process) {
@@ -32,8 +35,12 @@ class VmaStats : public testing::Test {
     Process seeming() const {
         Process process = sleeper();
         // Until it has called exec, it is a copy of this test.
-        for (int i = 0; i < 200 && !fs::read_symlink("/proc/" + std::to_string(process.pid()) + "/exe").string().ends_with("sleep") &&
-                        fs::read_symlink("/proc/" + std::to_string(process.pid()) + "/exe").filename() != "coreutils";
+        for (int i = 0;
+             i < 200 &&
+             !fs::read_symlink("/proc/" + std::to_string(process.pid()) + "/exe")
+                  .string()
+                  .ends_with("sleep") &&
+             fs::read_symlink("/proc/" + std::to_string(process.pid()) + "/exe").filename() != "coreutils";
              i++)
             usleep(5000);
         stats_image::write(directory, image_of(process));
@@ -54,15 +61,17 @@ class VmaStats : public testing::Test {
         EXPECT_THAT(exit.err, testing::StartsWith("vmastat: "));
         EXPECT_THAT(exit.err, HasSubstr(words));
     }
-    std::string file(const Process& process) const { return directory + "/vmastat." + std::to_string(process.pid()); }
+    std::string file(const Process& process) const {
+        return directory + "/vmastat." + std::to_string(process.pid());
+    }
 
     Scratch scratch;
     std::string directory;
 };
 
 TEST_F(VmaStats, NoProcess) {
-    for (const std::vector<std::string>& options :
-         std::vector<std::vector<std::string>>{{}, {"-v", "5"}, {"--json"}, {"--explain"}, {"--prometheus"}, {"-z"}, {"-n", "x"}})
+    for (const std::vector<std::string>& options : std::vector<std::vector<std::string>>{
+             {}, {"-v", "5"}, {"--json"}, {"--explain"}, {"--prometheus"}, {"-z"}, {"-n", "x"}})
         expect_refused(options, "Failed to identify process...");
     expect_refused({"-p", "999999999"}, "there is no process 999999999");
     expect_refused({"-p", std::to_string(getpid())}, "has no statistics");
@@ -72,8 +81,14 @@ TEST_F(VmaStats, NoProcess) {
 }
 
 TEST_F(VmaStats, WrongOptions) {
-    for (const std::vector<std::string>& options : std::vector<std::vector<std::string>>{
-             {"-v", "6"}, {"--nothing"}, {"-p", "x"}, {"-i", "-1"}, {"-s", "a"}, {"--json", "--top"}, {"-l"}, {"surplus"}}) {
+    for (const std::vector<std::string>& options : std::vector<std::vector<std::string>>{{"-v", "6"},
+                                                                                         {"--nothing"},
+                                                                                         {"-p", "x"},
+                                                                                         {"-i", "-1"},
+                                                                                         {"-s", "a"},
+                                                                                         {"--json", "--top"},
+                                                                                         {"-l"},
+                                                                                         {"surplus"}}) {
         const Exit exit = stats(options);
         EXPECT_EQ(exit.code, 2);
         EXPECT_EQ(exit.out, "");
@@ -95,7 +110,8 @@ TEST_F(VmaStats, Several) {
     const Process one = seeming(), two = seeming();
     expect_refused({"-c", "1"}, "2 processes run with libvma; choose one with -p");
     const Exit exit = stats({"-c", "1"});
-    for (const Process* process : {&one, &two}) EXPECT_THAT(exit.err, HasSubstr(std::to_string(process->pid()) + "  sample"));
+    for (const Process* process : {&one, &two})
+        EXPECT_THAT(exit.err, HasSubstr(std::to_string(process->pid()) + "  sample"));
     EXPECT_EQ(stats({"-c", "1", "-p", std::to_string(two.pid())}).code, 0);
     // These show all of them.
     const std::string second = std::to_string(two.pid());
@@ -128,7 +144,8 @@ TEST_F(VmaStats, DeadProcess) {
 
 TEST_F(VmaStats, AnotherUsersFile) {
     const Process process = seeming();
-    const Exit denied = stats({"-p", std::to_string(process.pid())}, {"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"});
+    const Exit denied = stats({"-p", std::to_string(process.pid())},
+                              {"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"});
     EXPECT_EQ(denied.code, 1);
     EXPECT_THAT(denied.err, HasSubstr("no permission to read"));
     EXPECT_THAT(denied.err, HasSubstr("a file of user 0"));
@@ -270,7 +287,8 @@ TEST_F(VmaStats, ServesPrometheus) {
     ASSERT_TRUE(server.wait_for_err("/metrics\n"));
     std::smatch match;
     const std::string said = server.err();
-    ASSERT_TRUE(std::regex_search(said, match, std::regex("serving (http://127.0.0.1:[0-9]+/metrics)"))) << said;
+    ASSERT_TRUE(std::regex_search(said, match, std::regex("serving (http://127.0.0.1:[0-9]+/metrics)")))
+        << said;
     const std::string url = match[1];
     const std::string text = tool({"curl", "-s", "-f", "--max-time", "10", url});
     EXPECT_THAT(text, HasSubstr("vma_processes 1\n"));
@@ -289,7 +307,9 @@ TEST_F(VmaStats, CommandsNeedAProcessThatTakesThem) {
 
 TEST_F(VmaStats, FullDiskIsReported) {
     const Process process = seeming();
-    const Exit exit = Process::run({"sh", "-c", std::string(VMA_STATS_TOOL) + " -k " + directory + " -c 1 >/dev/full"}, {}).wait();
+    const Exit exit =
+        Process::run({"sh", "-c", std::string(VMA_STATS_TOOL) + " -k " + directory + " -c 1 >/dev/full"}, {})
+            .wait();
     EXPECT_EQ(exit.code, 1);
     EXPECT_THAT(exit.err, HasSubstr("cannot write: No space left"));
 }
@@ -303,7 +323,8 @@ TEST_F(VmaStats, LiveViewNeedsATerminal) {
 class Terminal {
   public:
     Terminal(const std::string& socket, const std::string& command, int width, int height) : socket_(socket) {
-        tmux({"-u", "-f", "/dev/null", "new-session", "-d", "-x", std::to_string(width), "-y", std::to_string(height), command});
+        tmux({"-u", "-f", "/dev/null", "new-session", "-d", "-x", std::to_string(width), "-y",
+              std::to_string(height), command});
     }
     ~Terminal() {
         bool ok = false;
@@ -334,8 +355,10 @@ TEST_F(VmaStats, LiveView) {
     Process process = seeming();
     stats_image::Image image = image_of(process);
     const std::string log = scratch.path("status");
-    const Terminal terminal(scratch.path("tmux"),
-                            std::string(VMA_STATS_TOOL) + " -k " + directory + " --top -i 0.2; echo \"status $?\"; sleep 1000", 160, 20);
+    const Terminal terminal(
+        scratch.path("tmux"),
+        std::string(VMA_STATS_TOOL) + " -k " + directory + " --top -i 0.2; echo \"status $?\"; sleep 1000",
+        160, 20);
     ASSERT_TRUE(terminal.wait_for("HISTORY")) << terminal.screen();
     // A socket that carries much rises to the top, and its line gets a picture.
     bool risen = false;
@@ -366,7 +389,8 @@ TEST_F(VmaStats, LiveView) {
     terminal.key("p");
     // Smaller than the lines are long and many.
     terminal.resize(60, 8);
-    EXPECT_TRUE(terminal.wait_for("HISTORY", false) && terminal.wait_for("1 sockets  2 rings")) << terminal.screen();
+    EXPECT_TRUE(terminal.wait_for("HISTORY", false) && terminal.wait_for("1 sockets  2 rings"))
+        << terminal.screen();
     terminal.resize(20, 3);
     terminal.resize(160, 20);
     EXPECT_TRUE(terminal.wait_for("HISTORY")) << terminal.screen();
@@ -376,8 +400,10 @@ TEST_F(VmaStats, LiveView) {
 
 TEST_F(VmaStats, LiveViewEndsWithTheProcess) {
     Process process = seeming();
-    const Terminal terminal(scratch.path("tmux"),
-                            std::string(VMA_STATS_TOOL) + " -k " + directory + " --top -i 0.2; echo \"status $?\"; sleep 1000", 100, 20);
+    const Terminal terminal(
+        scratch.path("tmux"),
+        std::string(VMA_STATS_TOOL) + " -k " + directory + " --top -i 0.2; echo \"status $?\"; sleep 1000",
+        100, 20);
     ASSERT_TRUE(terminal.wait_for("HISTORY")) << terminal.screen();
     process.kill(SIGKILL);
     process.wait();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The manual's examples 1 to 4 (section 8.1.1) with real traffic: what vma_stats prints is what the peer counted.
+// The manual's examples 1 to 4 (section 8.1.1) with real traffic: what vma_stats prints is what the peer
+// counted.
 #include <gmock/gmock.h>
 
 #include <regex>
@@ -16,7 +17,8 @@ class VmaStatsTraffic : public testing::Test {
   protected:
     void SetUp() override {
         hosts = std::make_unique<TwoHosts>();
-        a = std::make_unique<Agent>(*hosts, Host::a, with_library({"VMA_STATS_SHMEM_DIR=" + scratch.path("")}));
+        a = std::make_unique<Agent>(*hosts, Host::a,
+                                    with_library({"VMA_STATS_SHMEM_DIR=" + scratch.path("")}));
         b = std::make_unique<Agent>(*hosts, Host::b);
         open_socket(*a, Host::a, 5000);
         open_socket(*b, Host::b, 6000);
@@ -26,7 +28,8 @@ class VmaStatsTraffic : public testing::Test {
         if (HasFailure() && a) std::cout << "log of a:\n" << a->process().err();
     }
     Process start(std::vector<std::string> options) {
-        options.insert(options.begin(), {VMA_STATS_TOOL, "-k", scratch.path(""), "-p", std::to_string(a->process().pid())});
+        options.insert(options.begin(),
+                       {VMA_STATS_TOOL, "-k", scratch.path(""), "-p", std::to_string(a->process().pid())});
         return Process::run(options, {});
     }
     std::string stats(std::vector<std::string> options) {
@@ -38,7 +41,8 @@ class VmaStatsTraffic : public testing::Test {
     static std::vector<double> numbers(const std::string& text, const std::string& direction) {
         std::smatch match;
         std::vector<double> out;
-        if (!std::regex_search(text, match, std::regex("(?:^|\\n)[0-9 ]+" + direction + ":([0-9. ]+)\\n"))) return out;
+        if (!std::regex_search(text, match, std::regex("(?:^|\\n)[0-9 ]+" + direction + ":([0-9. ]+)\\n")))
+            return out;
         std::istringstream in(match[1]);
         for (double number; in >> number;) out.push_back(number);
         return out;
@@ -63,7 +67,8 @@ TEST_F(VmaStatsTraffic, Example1) {
     const std::string before = run();
     expect_conversation(*a, *b, "198.18.1.2", 400, 1024);
     const std::string after_it = run();
-    const auto rx0 = numbers(before, "Rx"), tx0 = numbers(before, "Tx"), rx = numbers(after_it, "Rx"), tx = numbers(after_it, "Tx");
+    const auto rx0 = numbers(before, "Rx"), tx0 = numbers(before, "Tx"), rx = numbers(after_it, "Rx"),
+               tx = numbers(after_it, "Tx");
     ASSERT_EQ(rx0.size(), 8u) << before;
     ASSERT_EQ(tx0.size(), 7u) << before;
     ASSERT_EQ(rx.size(), 8u) << after_it;
@@ -119,14 +124,16 @@ TEST_F(VmaStatsTraffic, Example3) {
 TEST_F(VmaStatsTraffic, Example4) {
     EXPECT_EQ(a->ask("join s 224.7.7.7 198.18.1.1"), "ok");
     const std::string text = stats({"-v", "4"});
-    EXPECT_THAT(text, HasSubstr("VMA Group Membership Information\nGroup                                fd number"));
+    EXPECT_THAT(
+        text, HasSubstr("VMA Group Membership Information\nGroup                                fd number"));
     EXPECT_THAT(text, testing::ContainsRegex("\\[224\\.7\\.7\\.7\\] +[0-9]+ "));
 }
 
 // Drops are those that the peer sent and we did not read.
 TEST_F(VmaStatsTraffic, DropsAreExact) {
     EXPECT_EQ(a->ask("set s rcvbuf 4096"), "ok");
-    // Few enough for the device's queue, and more than the socket's, which VMA_RX_BYTES_MIN makes at least 64 KB.
+    // Few enough for the device's queue, and more than the socket's, which VMA_RX_BYTES_MIN makes at least 64
+    // KB.
     EXPECT_EQ(b->ask("send s 198.18.1.1 5000 1000 250 1 20"), "sent 250");
     const std::string got = a->ask("drain s 500");
     const std::string text = stats({"-v", "2", "-c", "1"});

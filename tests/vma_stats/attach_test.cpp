@@ -199,7 +199,8 @@ TEST_F(StatsAttach, DiscoversAllAndSaysWhyNot) {
     stats_image::write(directory, image_of(other.pid()));
     stats_image::write(directory, image_of(dead.pid()));
     stats_image::write_bytes(directory + "/vmastat.1", {});
-    for (const char* name : {"/vmastat.", "/vmastat.x", "/vmastat.0", "/vmastat.12.new", "/vmastat.007", "/vmastat.99999999999"})
+    for (const char* name :
+         {"/vmastat.", "/vmastat.x", "/vmastat.0", "/vmastat.12.new", "/vmastat.007", "/vmastat.99999999999"})
         stats_image::write_bytes(directory + name, {});
     dead.end();
     const Found found = discover(directory, true);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// JSON and Prometheus' format. The latter also goes through promtool, where that is installed, and through our own reading of the
-// grammar, so that it is checked without it, too.
+// JSON and Prometheus' format. The latter also goes through promtool, where that is installed, and through
+// our own reading of the grammar, so that it is checked without it, too.
 #include "tools/vma_stats/formats.h"
 
 #include <gmock/gmock.h>
@@ -86,8 +86,8 @@ TEST_F(StatsFormats, JsonOfTheSocketsAskedFor) {
     EXPECT_EQ(json::parse(json_line(frame(), shape))["sockets"].size(), 1u);
 }
 
-// The exposition format: every line is a comment of the two kinds or a sample; a metric is declared once, before its samples, which
-// stand together; no series comes twice.
+// The exposition format: every line is a comment of the two kinds or a sample; a metric is declared once,
+// before its samples, which stand together; no series comes twice.
 void expect_grammar(const std::string& text) {
     static const std::regex help("# HELP ([a-zA-Z_:][a-zA-Z0-9_:]*) .+");
     static const std::regex type("# TYPE ([a-zA-Z_:][a-zA-Z0-9_:]*) (counter|gauge)");
@@ -130,13 +130,19 @@ bool promtool_accepts(const std::string& text) {
 TEST_F(StatsFormats, PrometheusSamples) {
     const std::string text = prometheus();
     EXPECT_THAT(text, HasSubstr("# TYPE vma_socket_receive_packets_total counter\n"));
-    EXPECT_THAT(text, HasSubstr("vma_socket_receive_packets_total{pid=\"4711\",program=\"sample\",socket=\"100\",fd=\"14\","
-                                "protocol=\"UDP\",path=\"offload\"} 140479898\n"));
+    EXPECT_THAT(
+        text,
+        HasSubstr("vma_socket_receive_packets_total{pid=\"4711\",program=\"sample\",socket=\"100\",fd=\"14\","
+                  "protocol=\"UDP\",path=\"offload\"} 140479898\n"));
     EXPECT_THAT(text, HasSubstr("path=\"os\"} 7\n"));
-    EXPECT_THAT(text, HasSubstr("vma_ring_dropped_packets_total{pid=\"4711\",program=\"sample\",ring=\"0\",interface=\"veth1\","
-                                "device=\"xdp (generic, copy)\",reason=\"bad_udp_checksum\"} 6\n"));
-    EXPECT_THAT(text, HasSubstr("vma_socket_tcp_rtt_seconds{pid=\"4711\",program=\"sample\",socket=\"103\",fd=\"16\","
-                                "protocol=\"TCP\"} 5.7e-05\n"));
+    EXPECT_THAT(
+        text,
+        HasSubstr(
+            "vma_ring_dropped_packets_total{pid=\"4711\",program=\"sample\",ring=\"0\",interface=\"veth1\","
+            "device=\"xdp (generic, copy)\",reason=\"bad_udp_checksum\"} 6\n"));
+    EXPECT_THAT(
+        text, HasSubstr("vma_socket_tcp_rtt_seconds{pid=\"4711\",program=\"sample\",socket=\"103\",fd=\"16\","
+                        "protocol=\"TCP\"} 5.7e-05\n"));
     EXPECT_THAT(text, HasSubstr("vma_processes 1\n"));
     expect_grammar(text);
     EXPECT_TRUE(promtool_accepts(text));

@@ -23,23 +23,25 @@ std::string answer(const std::string& request) { return http_answer(request, met
 
 TEST(StatsHttp, Answers) {
     const std::string got = answer("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
-    EXPECT_THAT(got, StartsWith("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
-                                "Content-Length: 16\r\n"));
+    EXPECT_THAT(got,
+                StartsWith("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+                           "Content-Length: 16\r\n"));
     EXPECT_THAT(got, EndsWith("\r\n\r\nvma_processes 1\n"));
     EXPECT_THAT(answer("GET /metrics?x=1 HTTP/1.0\n\n"), StartsWith("HTTP/1.1 200"));
     EXPECT_THAT(answer("HEAD /metrics HTTP/1.1\r\n\r\n"), EndsWith("\r\n\r\n"));
     EXPECT_THAT(answer("GET / HTTP/1.1\r\n\r\n"), HasSubstr("/metrics"));
     EXPECT_THAT(answer("GET /etc/passwd HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 404"));
     EXPECT_THAT(answer("POST /metrics HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 405"));
-    for (const char* bad : {"", "GET", "GET /metrics", "GET  HTTP", "\r\n\r\n", "GET /metrics SPDY/3\r\n\r\n"})
+    for (const char* bad :
+         {"", "GET", "GET /metrics", "GET  HTTP", "\r\n\r\n", "GET /metrics SPDY/3\r\n\r\n"})
         EXPECT_THAT(answer(bad), StartsWith("HTTP/1.1 400")) << bad;
 }
 
 TEST(StatsHttp, Addresses) {
     for (const char* good : {"9100", ":9100", "0.0.0.0:1", "127.0.0.1:65535", "[::1]:9100", "0"})
         EXPECT_TRUE(HttpServer::valid(good)) << good;
-    for (const char* bad : {"", "x", "127.0.0.1", "127.0.0.1:", "::1:80", "[::1]", "1.2.3:4", "localhost:80", "127.0.0.1:65536",
-                            "127.0.0.1:-1", "[]:80", "1:2:3"})
+    for (const char* bad : {"", "x", "127.0.0.1", "127.0.0.1:", "::1:80", "[::1]", "1.2.3:4", "localhost:80",
+                            "127.0.0.1:65536", "127.0.0.1:-1", "[]:80", "1:2:3"})
         EXPECT_FALSE(HttpServer::valid(bad)) << bad;
     const auto other = HttpServer::listen("192.0.2.77:0");
     ASSERT_FALSE(other);
@@ -75,10 +77,13 @@ class StatsHttpServer : public testing::Test {
     static std::string all(const Fd& fd) {
         std::string out;
         char block[4096];
-        for (ssize_t n; (n = recv(fd.get(), block, sizeof block, 0)) > 0;) out.append(block, static_cast<std::size_t>(n));
+        for (ssize_t n; (n = recv(fd.get(), block, sizeof block, 0)) > 0;)
+            out.append(block, static_cast<std::size_t>(n));
         return out;
     }
-    static void put(const Fd& fd, const std::string& text) { send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL); }
+    static void put(const Fd& fd, const std::string& text) {
+        send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL);
+    }
 
     std::atomic<bool> stop = false;
     std::uint16_t port = 0;
@@ -89,7 +94,8 @@ TEST_F(StatsHttpServer, ServesInPiecesAndBesideSilentClients) {
     std::vector<Fd> silent;
     for (int i = 0; i < 5; i++) silent.push_back(connected());
     const Fd client = connected();
-    for (const char c : std::string("GET /metrics HTTP/1.1\r\nHost: localhost\r\n")) put(client, std::string(1, c));
+    for (const char c : std::string("GET /metrics HTTP/1.1\r\nHost: localhost\r\n"))
+        put(client, std::string(1, c));
     put(client, "\r\n");
     EXPECT_THAT(all(client), EndsWith("vma_processes 1\n"));
 }

@@ -49,10 +49,10 @@ TEST(StatsOptions, Defaults) {
 TEST(StatsOptions, ShortAndLong) {
     for (const auto& words : std::vector<std::vector<std::string>>{
              {"-p", "12", "-v", "3", "-d", "2", "-i", "0.5", "-c", "4", "-F", "-s", "4-6,9", "-k", "/x"},
-             {"--pid", "12", "--view", "3", "--details", "2", "--interval", "0.5", "--cycles", "4", "--forbid_clean",
-              "--sockets", "4-6,9", "--directory", "/x"},
-             {"--pid=12", "--view=3", "--details=2", "--interval=0.5", "--cycles=4", "--forbid-clean", "--sockets=4-6,9",
-              "--directory=/x"},
+             {"--pid", "12", "--view", "3", "--details", "2", "--interval", "0.5", "--cycles", "4",
+              "--forbid_clean", "--sockets", "4-6,9", "--directory", "/x"},
+             {"--pid=12", "--view=3", "--details=2", "--interval=0.5", "--cycles=4", "--forbid-clean",
+              "--sockets=4-6,9", "--directory=/x"},
              {"-p12", "-v3", "-d2", "-i=0.5", "-c=4", "-F", "-s=4-6,9", "-k/x"}}) {
         const Options o = good(words);
         EXPECT_EQ(o.pid, 12);
@@ -90,10 +90,10 @@ TEST(StatsOptions, Commands) {
 }
 
 TEST(StatsOptions, LogLevels) {
-    const std::pair<const char*, int> kLevels[] = {{"none", -1}, {"panic", 0}, {"error", 1}, {"WARN", 2},    {"warning", 2},
-                                                   {"info", 3},  {"details", 3}, {"Debug", 4}, {"func", 5},  {"fine", 5},
-                                                   {"finer", 6}, {"func_all", 6}, {"all", 6}, {"0", 0},      {"6", 6},
-                                                   {"7", 6}};
+    const std::pair<const char*, int> kLevels[] = {
+        {"none", -1},   {"panic", 0}, {"error", 1}, {"WARN", 2}, {"warning", 2}, {"info", 3},
+        {"details", 3}, {"Debug", 4}, {"func", 5},  {"fine", 5}, {"finer", 6},   {"func_all", 6},
+        {"all", 6},     {"0", 0},     {"6", 6},     {"7", 6}};
     for (const auto& [text, level] : kLevels) EXPECT_EQ(log_level(text), level) << text;
     for (const char* bad : {"", "8", "-2", "loud", "3 ", "10"}) EXPECT_FALSE(log_level(bad)) << bad;
     EXPECT_STREQ(log_level_name(4), "debug");
@@ -122,9 +122,10 @@ TEST(StatsOptions, HelpAndVersion) {
         const Parsed parsed = parse({word});
         EXPECT_EQ(parsed.status, 0);
         EXPECT_EQ(parsed.err, "");
-        for (const char* option : {"-p,--pid", "-v,--view", "-d,--details", "-i,--interval", "-c,--cycles", "-n,--name",
-                                   "-f,--find_pid", "-F,--forbid_clean", "-z,--zero", "-l,--log_level", "-D,--details_level",
-                                   "-s,--sockets", "-V,--version", "-h,--help", "-k,--directory", "-S,--dump"})
+        for (const char* option :
+             {"-p,--pid", "-v,--view", "-d,--details", "-i,--interval", "-c,--cycles", "-n,--name",
+              "-f,--find_pid", "-F,--forbid_clean", "-z,--zero", "-l,--log_level", "-D,--details_level",
+              "-s,--sockets", "-V,--version", "-h,--help", "-k,--directory", "-S,--dump"})
             EXPECT_THAT(parsed.out, HasSubstr(option));
     }
     EXPECT_EQ(parse({"-V"}).out, "vma_stats " VMA_VERSION "\n");
@@ -141,6 +142,7 @@ TEST(StatsOptions, WrongOnes) {
     expect_wrong({"-p"}, "--pid");
     expect_wrong({"-i", "0"}, "--interval");
     expect_wrong({"-i", "nan"}, "--interval");
+    expect_wrong({"-i", "inf"}, "--interval");
     expect_wrong({"-c", "-1"}, "--cycles");
     expect_wrong({"-s", "9-4"}, "9-4 is no list");
     expect_wrong({"-l", "loud"}, "loud is none of none, panic");

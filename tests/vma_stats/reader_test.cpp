@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The reader against files as they should be, as later and earlier libraries would write them, and as nobody should.
+// The reader against files as they should be, as later and earlier libraries would write them, and as nobody
+// should.
 #include "tools/vma_stats/reader.h"
 
 #include <gtest/gtest.h>
@@ -77,8 +78,8 @@ TEST(StatsReader, FieldsThatShorterBlocksLackAreZero) {
 }
 
 TEST(StatsReader, RefusesForeignFiles) {
-    for (const std::string& text : {std::string(), std::string("x"), std::string(10000, '\0'), std::string("vmastat"),
-                                    std::string("#!/bin/sh\nexit 1\n")}) {
+    for (const std::string& text : {std::string(), std::string("x"), std::string(10000, '\0'),
+                                    std::string("vmastat"), std::string("#!/bin/sh\nexit 1\n")}) {
         std::vector<std::byte> bytes(text.size());
         memcpy(bytes.data(), text.data(), text.size());
         MemorySource source(bytes);
@@ -132,26 +133,30 @@ TEST(StatsReader, RefusesImpossibleSizes) {
     expect_fault(Fault::malformed, offsetof(layout::Header, file_size), UINT64_MAX, "bytes");
     expect_fault(Fault::truncated, offsetof(layout::Header, file_size), std::uint64_t{1} << 20, "truncated");
     for (const std::uint32_t size : {0u, 7u, 0x10001u, 0xffffffffu})
-        expect_fault(Fault::malformed, entry(0, offsetof(layout::SectionEntry, block_size)), size, "section 1");
+        expect_fault(Fault::malformed, entry(0, offsetof(layout::SectionEntry, block_size)), size,
+                     "section 1");
     for (const std::uint32_t count : {9u, 16384u, 16385u, 0xffffffffu})
         expect_fault(Fault::malformed, entry(6, offsetof(layout::SectionEntry, blocks)), count, "section 7");
     // Offsets whose end wraps, lies behind the file, or begins there.
-    for (const std::uint64_t offset : {UINT64_MAX, UINT64_MAX - 100, std::uint64_t{1} << 63, std::uint64_t{1} << 30})
+    for (const std::uint64_t offset :
+         {UINT64_MAX, UINT64_MAX - 100, std::uint64_t{1} << 63, std::uint64_t{1} << 30})
         expect_fault(Fault::malformed, entry(3, offsetof(layout::SectionEntry, offset)), offset, "outside");
 }
 
 TEST(StatsReader, SectionsMayOverlapEachOtherAndTheHeader) {
     MemorySource source(image().bytes());
-    for (std::size_t n = 0; n < 7; n++) source.poke(entry(n, offsetof(layout::SectionEntry, offset)), std::uint64_t{0});
+    for (std::size_t n = 0; n < 7; n++)
+        source.poke(entry(n, offsetof(layout::SectionEntry, offset)), std::uint64_t{0});
     Snapshot s;
     read_snapshot(source, s);  // what it finds does not matter, only that it ends well
 }
 
 TEST(StatsReader, UnknownAndRepeatedSectionsAreSkipped) {
     MemorySource source(image().bytes());
-    source.poke(entry(5, offsetof(layout::SectionEntry, kind)), 77u);                 // was parameters
-    source.poke(entry(5, offsetof(layout::SectionEntry, offset)), UINT64_MAX);        // and nobody looks at its place
-    source.poke(entry(7, offsetof(layout::SectionEntry, kind)), 1u);                  // sockets again
+    source.poke(entry(5, offsetof(layout::SectionEntry, kind)), 77u);  // was parameters
+    source.poke(entry(5, offsetof(layout::SectionEntry, offset)),
+                UINT64_MAX);                                          // and nobody looks at its place
+    source.poke(entry(7, offsetof(layout::SectionEntry, kind)), 1u);  // sockets again
     source.poke(entry(7, offsetof(layout::SectionEntry, offset)), UINT64_MAX);
     Snapshot s;
     const auto error = read_snapshot(source, s);
@@ -185,7 +190,8 @@ TEST(StatsReader, TakesADescriptionThatNeverSettles) {
 
     MemorySource busy(image().bytes());
     busy.on_read = [](MemorySource& b) {
-        b.poke(sizeof(layout::Header) + offsetof(layout::SocketBlock, sequence), static_cast<std::uint32_t>(b.reads) * 2);
+        b.poke(sizeof(layout::Header) + offsetof(layout::SocketBlock, sequence),
+               static_cast<std::uint32_t>(b.reads) * 2);
     };
     EXPECT_TRUE(good(busy).sockets[0].torn);
 }

@@ -46,7 +46,8 @@ TEST_F(StatsSampler, CountersAreDifferencesAndGaugesStay) {
     EXPECT_EQ(s.rx_queue_packets, 12u);
     EXPECT_EQ(s.rx_queue_max_packets, 17u);
     EXPECT_EQ(frame.change.rings[0].block.rx_packets, 3u);
-    EXPECT_EQ(frame.change.rings[0].block.drops[static_cast<unsigned>(layout::RingDrop::bad_udp_checksum)], 4u);
+    EXPECT_EQ(frame.change.rings[0].block.drops[static_cast<unsigned>(layout::RingDrop::bad_udp_checksum)],
+              4u);
     EXPECT_EQ(frame.change.muxes[0].block.calls, 5u);
     EXPECT_EQ(frame.change.totals[0].block.rx_offload.bytes, 6u);
     EXPECT_EQ(frame.change.pools[1].block.no_buffer, 7u);
@@ -112,7 +113,8 @@ TEST(StatsFields, Complete) {
     constexpr std::size_t kSocket = offsetof(layout::SocketBlock, rx_queue_packets);
     expect_complete<layout::SocketBlock>(kSocket, from(sizeof(layout::SocketBlock), kSocket));
     constexpr std::size_t kRing = offsetof(layout::RingBlock, rules);
-    constexpr std::size_t kSpareDrops = layout::kRingDrops - static_cast<std::size_t>(layout::RingDrop::count_);
+    constexpr std::size_t kSpareDrops =
+        layout::kRingDrops - static_cast<std::size_t>(layout::RingDrop::count_);
     expect_complete<layout::RingBlock>(kRing, from(sizeof(layout::RingBlock), kRing) - kSpareDrops);
     constexpr std::size_t kPool = offsetof(layout::PoolBlock, buffers);
     expect_complete<layout::PoolBlock>(kPool, from(sizeof(layout::PoolBlock), kPool));

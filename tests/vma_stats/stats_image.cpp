@@ -22,8 +22,8 @@ namespace {
 constexpr std::byte kBeyond{0xa5};
 
 template <class Block>
-void append(std::vector<std::byte>& bytes, layout::SectionEntry& entry, layout::Section kind, const std::vector<Block>& blocks,
-            int longer) {
+void append(std::vector<std::byte>& bytes, layout::SectionEntry& entry, layout::Section kind,
+            const std::vector<Block>& blocks, int longer) {
     const std::size_t size = sizeof(Block) + static_cast<std::size_t>(longer);
     entry = {.kind = static_cast<std::uint32_t>(kind),
              .block_size = static_cast<std::uint32_t>(size),
@@ -55,7 +55,9 @@ std::vector<std::byte> Image::bytes() const {
     layout::Header head = header;
     std::vector<std::byte> out(sizeof head);
     unsigned n = 0;
-    const auto add = [&](layout::Section kind, const auto& blocks) { append(out, head.sections[n++], kind, blocks, longer); };
+    const auto add = [&](layout::Section kind, const auto& blocks) {
+        append(out, head.sections[n++], kind, blocks, longer);
+    };
     add(layout::Section::sockets, sockets);
     add(layout::Section::rings, rings);
     add(layout::Section::pools, pools);
@@ -79,7 +81,8 @@ Image empty(pid_t pid, std::uint64_t start_ticks, const std::string& program) {
     h.start_ticks = start_ticks;
     timespec now{};
     clock_gettime(CLOCK_REALTIME, &now);
-    h.started_ns = static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
+    h.started_ns =
+        static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
     h.life = static_cast<std::uint32_t>(layout::Life::running);
     h.log_level = 3;
     set_text(h.program, program);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Statistics files made by hand, after libvma/stats/layout.h alone: what a library would write, and what it never would.
+// Statistics files made by hand, after libvma/stats/layout.h alone: what a library would write, and what it
+// never would.
 #pragma once
 
 #include <sys/types.h>
@@ -34,8 +35,9 @@ struct Image {
 // An empty image of a process that runs.
 Image empty(pid_t pid, std::uint64_t start_ticks, const std::string& program = "program");
 
-// One with traffic of all kinds, with numbers that differ from each other: sockets 14 (UDP, offloaded), 15 (TCP listener),
-// 16 (TCP, established), 17 (UDP, sends through the kernel by a rule), a ring, its pools, select() and an epoll set, two groups.
+// One with traffic of all kinds, with numbers that differ from each other: sockets 14 (UDP, offloaded), 15
+// (TCP listener), 16 (TCP, established), 17 (UDP, sends through the kernel by a rule), a ring, its pools,
+// select() and an epoll set, two groups.
 Image sample(pid_t pid, std::uint64_t start_ticks);
 
 // Of a running process, as /proc has it.

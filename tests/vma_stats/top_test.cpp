@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What the full-screen view shows: order, rates, sparklines, pages.
-#include "tools/vma_stats/top_model.h"
-
 #include <gmock/gmock.h>
 
 #include "tests/vma_stats/snapshots.h"
+#include "tools/vma_stats/top_model.h"
 
 namespace {
 
@@ -17,7 +16,8 @@ class StatsTop : public testing::Test {
     void report() {
         seconds += 2;
         std::vector<Sample> samples;
-        samples.push_back({.pid = 4711, .program = "sample", .frame = sampler.next(snapshot_of(image, seconds))});
+        samples.push_back(
+            {.pid = 4711, .program = "sample", .frame = sampler.next(snapshot_of(image, seconds))});
         model.take(std::move(samples), shape);
     }
     // The descriptors in the order of the lines.
@@ -46,7 +46,8 @@ TEST_F(StatsTop, SortsByRates) {
     EXPECT_THAT(model.lines()[0], HasSubstr("    2000    2000B"));
     EXPECT_THAT(model.lines()[1], HasSubstr(" Lk "));
     EXPECT_THAT(model.lines()[1], HasSubstr("     100    1.0MB"));
-    EXPECT_THAT(model.title(), HasSubstr("sample (4711), 4 sockets   Rx 2000/s 2000B/s   Tx 100/s 1.0MB/s   drops 0.5/s"));
+    EXPECT_THAT(model.title(),
+                HasSubstr("sample (4711), 4 sockets   Rx 2000/s 2000B/s   Tx 100/s 1.0MB/s   drops 0.5/s"));
     model.next_sort();
     EXPECT_STREQ(model.sort_name(), "received bytes");
     EXPECT_EQ(order()[0], 16);
@@ -85,8 +86,8 @@ TEST_F(StatsTop, Pages) {
     EXPECT_THAT(model.lines()[0], HasSubstr("select             5.0"));
     EXPECT_THAT(model.lines()[1], HasSubstr("epoll[9]"));
     model.page = TopPage::reasons;
-    EXPECT_THAT(model.lines()[3],
-                HasSubstr("offloaded  kernel     libvma.conf leaves it to the kernel; libvma.conf:12: use os udp_sender *:53"));
+    EXPECT_THAT(model.lines()[3], HasSubstr("offloaded  kernel     libvma.conf leaves it to the kernel; "
+                                            "libvma.conf:12: use os udp_sender *:53"));
 }
 
 TEST_F(StatsTop, OnlyTheSocketsAskedFor) {

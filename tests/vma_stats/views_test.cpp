@@ -39,38 +39,41 @@ class StatsViews : public testing::Test {
 TEST_F(StatsViews, Basic) {
     image.sockets[1].state = image.sockets[3].state = 0;
     image.muxes[2].state = 0;
-    EXPECT_EQ(BasicView(shape, false).report(frame()),
-              "fd        ----------------- total offloaded -----------------   ---------- total os ----------\n"
-              "                   pkt      Kbyte     eagain    error   poll%          pkt      Kbyte    error\n"
-              "14    Rx:    140479898     274374          3        4   100.0            7          8        9\n"
-              "      Tx:    140479902     274502          5        6                   10         11       12\n"
-              "17    Rx:            0          0          0        0     0.0            0          0        0\n"
-              "      Tx:            0          0          0        0                    0          0        0\n"
-              "select() Rx Ready:15185/30372 [os/offload]\n"
-              "Timeouts:0 Errors:0 Poll:100.00% Polling CPU:0%\n"
-              "----------------------------------------------------------------------------------------------\n");
+    EXPECT_EQ(
+        BasicView(shape, false).report(frame()),
+        "fd        ----------------- total offloaded -----------------   ---------- total os ----------\n"
+        "                   pkt      Kbyte     eagain    error   poll%          pkt      Kbyte    error\n"
+        "14    Rx:    140479898     274374          3        4   100.0            7          8        9\n"
+        "      Tx:    140479902     274502          5        6                   10         11       12\n"
+        "17    Rx:            0          0          0        0     0.0            0          0        0\n"
+        "      Tx:            0          0          0        0                    0          0        0\n"
+        "select() Rx Ready:15185/30372 [os/offload]\n"
+        "Timeouts:0 Errors:0 Poll:100.00% Polling CPU:0%\n"
+        "----------------------------------------------------------------------------------------------\n");
 }
 
 TEST_F(StatsViews, BasicDeltasAreOfOneSecond) {
     shape.deltas = true;
     ASSERT_TRUE(shape.sockets.parse("14,16"));
-    EXPECT_EQ(BasicView(shape, false).report(two_seconds()),
-              "fd        -------------------- offloaded --------------------   ------------- os -------------\n"
-              "                 pkt/s    Kbyte/s   eagain/s  error/s   poll%        pkt/s    Kbyte/s  error/s\n"
-              "14    Rx:        15186         29          0        0     0.0            0          0        0\n"
-              "      Tx:            0          0          0        0                    0          0        0\n"
-              "16    Rx:            0          0          0        0     0.0            0          0        0\n"
-              "      Tx:            0          0          0        0                15185         22        0\n"
-              "select() Rx Ready:15185/30372 [os/offload]\n"
-              "Timeouts:0 Errors:0 Poll:100.00% Polling CPU:70%\n"
-              "----------------------------------------------------------------------------------------------\n");
+    EXPECT_EQ(
+        BasicView(shape, false).report(two_seconds()),
+        "fd        -------------------- offloaded --------------------   ------------- os -------------\n"
+        "                 pkt/s    Kbyte/s   eagain/s  error/s   poll%        pkt/s    Kbyte/s  error/s\n"
+        "14    Rx:        15186         29          0        0     0.0            0          0        0\n"
+        "      Tx:            0          0          0        0                    0          0        0\n"
+        "16    Rx:            0          0          0        0     0.0            0          0        0\n"
+        "      Tx:            0          0          0        0                15185         22        0\n"
+        "select() Rx Ready:15185/30372 [os/offload]\n"
+        "Timeouts:0 Errors:0 Poll:100.00% Polling CPU:70%\n"
+        "----------------------------------------------------------------------------------------------\n");
 }
 
 TEST_F(StatsViews, MediumAddsTheQueue) {
     const std::string text = BasicView(shape, true).report(frame());
     EXPECT_THAT(text, HasSubstr("---------- queue pkt -----------   ---------- total os"));
     EXPECT_THAT(text, HasSubstr("   poll%        cur        max       drop          pkt"));
-    EXPECT_THAT(text, HasSubstr("   100.0          1         16         13            7          8        9\n"));
+    EXPECT_THAT(text,
+                HasSubstr("   100.0          1         16         13            7          8        9\n"));
 }
 
 TEST_F(StatsViews, HeadingAgainEvery24Lines) {
@@ -154,12 +157,21 @@ TEST_F(StatsViews, NetstatOfAllProcesses) {
     image.sockets[0].family = 10;
     const Frame other = Sampler().next(snapshot_of(image));
     const std::string text = netstat_view({&one.now, &other.now}, shape);
-    EXPECT_THAT(text, HasSubstr("Proto Offloaded   Recv-Q   Send-Q Local Address           Foreign Address         State        "
-                                "Inode      PID/Program name\n"));
-    EXPECT_THAT(text, HasSubstr("udp   Yes           1470        0 0.0.0.0:11111           *:*                                  "
-                                "5000       4711/sample\n"));
-    EXPECT_THAT(text, HasSubstr("tcp   Yes              0       77 198.18.1.1:80           198.18.1.2:40000        ESTABLISHED  "
-                                "5003       4711/sample\n"));
+    EXPECT_THAT(
+        text,
+        HasSubstr(
+            "Proto Offloaded   Recv-Q   Send-Q Local Address           Foreign Address         State        "
+            "Inode      PID/Program name\n"));
+    EXPECT_THAT(
+        text,
+        HasSubstr(
+            "udp   Yes           1470        0 0.0.0.0:11111           *:*                                  "
+            "5000       4711/sample\n"));
+    EXPECT_THAT(
+        text,
+        HasSubstr(
+            "tcp   Yes              0       77 198.18.1.1:80           198.18.1.2:40000        ESTABLISHED  "
+            "5003       4711/sample\n"));
     EXPECT_THAT(text, HasSubstr("udp   Rx               0        0 198.18.1.1:5000"));
     EXPECT_THAT(text, HasSubstr("udp6  Yes           1470        0 2001:2::1:53 "));
     EXPECT_THAT(text, HasSubstr("4712/sample\n"));
@@ -175,28 +187,36 @@ TEST_F(StatsViews, Parameters) {
 TEST_F(StatsViews, Explain) {
     image.header.sockets_unseen = 3;
     image.sockets[1].rx_path = image.sockets[1].tx_path = static_cast<std::uint8_t>(layout::Path::kernel);
-    image.sockets[1].rx_reason = image.sockets[1].tx_reason = static_cast<std::uint16_t>(layout::Reason::no_device);
+    image.sockets[1].rx_reason = image.sockets[1].tx_reason =
+        static_cast<std::uint16_t>(layout::Reason::no_device);
     stats_image::set_text(image.sockets[1].detail, "veth2: a foreign XDP program is attached");
     image.sockets[1].ring = -1;
     const std::string text = explain_view(frame().now, shape);
     EXPECT_THAT(text, HasSubstr("Process 4711 (sample), libvma 0.1.0:\n"));
-    EXPECT_THAT(text, HasSubstr("Socket 14 is a UDP socket, bound to 0.0.0.0:11111.\n"
-                                "  It sends and receives through libvma.\n"
-                                "  No rule of libvma.conf matched.\n"
-                                "  Its ring is number 0, on veth1, served by xdp (generic, copy).\n"
-                                "  So far libvma carried 140479898 of 140479905 received and 140479902 of 140479912 sent "
-                                "packets.\n"));
-    EXPECT_THAT(text, HasSubstr("Socket 15 is a TCP socket, listening on 198.18.1.1:80.\n"
-                                "  It sends and receives through the kernel: the interface cannot be offloaded (veth2: a foreign "
-                                "XDP program is attached).\n"
-                                "  No rule of libvma.conf matched.\n"
-                                "  So far"));
+    EXPECT_THAT(
+        text,
+        HasSubstr("Socket 14 is a UDP socket, bound to 0.0.0.0:11111.\n"
+                  "  It sends and receives through libvma.\n"
+                  "  No rule of libvma.conf matched.\n"
+                  "  Its ring is number 0, on veth1, served by xdp (generic, copy).\n"
+                  "  So far libvma carried 140479898 of 140479905 received and 140479902 of 140479912 sent "
+                  "packets.\n"));
+    EXPECT_THAT(
+        text,
+        HasSubstr(
+            "Socket 15 is a TCP socket, listening on 198.18.1.1:80.\n"
+            "  It sends and receives through the kernel: the interface cannot be offloaded (veth2: a foreign "
+            "XDP program is attached).\n"
+            "  No rule of libvma.conf matched.\n"
+            "  So far"));
     EXPECT_THAT(text, HasSubstr("carried 22528 of 22528 received and 24576 of 24576 sent bytes."));
     EXPECT_THAT(text, HasSubstr("  It receives through libvma.\n"
                                 "  It sends through the kernel: libvma.conf leaves it to the kernel.\n"
                                 "  The rule that decided is: libvma.conf:12: use os udp_sender *:53.\n"));
-    EXPECT_THAT(text, HasSubstr("4 sockets, 2 not or not wholly offloaded. 3 more have no statistics of their own: raise "
-                                "VMA_STATS_FD_NUM.\n"));
+    EXPECT_THAT(
+        text,
+        HasSubstr("4 sockets, 2 not or not wholly offloaded. 3 more have no statistics of their own: raise "
+                  "VMA_STATS_FD_NUM.\n"));
 }
 
 // Whatever the file says, what reaches the terminal is plain text.
@@ -214,8 +234,9 @@ TEST_F(StatsViews, HostileValuesGiveWordsAndPlainText) {
     for (layout::RingBlock& r : image.rings) memset(&r, 0xff, sizeof r);
     const Frame first = frame();
     const Frame second = two_seconds();
-    std::string all = BasicView(shape, true).report(first) + full_view(first, shape) + groups_view(first.now, shape) +
-                      netstat_view({&first.now}, shape) + explain_view(first.now, shape);
+    std::string all = BasicView(shape, true).report(first) + full_view(first, shape) +
+                      groups_view(first.now, shape) + netstat_view({&first.now}, shape) +
+                      explain_view(first.now, shape);
     shape.deltas = true;
     all += BasicView(shape, true).report(second) + full_view(second, shape);
     for (const char c : all) ASSERT_TRUE(c == '\n' || (c >= ' ' && c <= '~')) << static_cast<int>(c);
@@ -228,7 +249,8 @@ TEST(StatsFdFilter, ListsAndRanges) {
     ASSERT_TRUE(filter.parse("4-16,19"));
     for (const int fd : {4, 10, 16, 19}) EXPECT_TRUE(filter.contains(fd)) << fd;
     for (const int fd : {3, 17, 18, 20, -1}) EXPECT_FALSE(filter.contains(fd)) << fd;
-    for (const char* bad : {"", "a", "4-", "-4", "4-3", "4,", ",4", "4 5", "4--5", "99999999999", "4-16;9", "+4", "1-2-3"}) {
+    for (const char* bad :
+         {"", "a", "4-", "-4", "4-3", "4,", ",4", "4 5", "4--5", "99999999999", "4-16;9", "+4", "1-2-3"}) {
         FdFilter other;
         EXPECT_FALSE(other.parse(bad)) << bad;
     }

@@ -28,13 +28,14 @@ class FileSource : public Source {
   public:
     explicit FileSource(int fd) : fd_(fd) {}
     std::uint64_t size() const override {
-        struct stat st{};
+        struct stat st {};
         return fstat(fd_, &st) == 0 && st.st_size > 0 ? static_cast<std::uint64_t>(st.st_size) : 0;
     }
     std::int64_t read(std::uint64_t offset, std::span<std::byte> to) override {
         std::size_t done = 0;
         while (done < to.size()) {
-            const ssize_t n = pread(fd_, to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
+            const ssize_t n =
+                pread(fd_, to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
             if (n < 0 && errno == EINTR) continue;
             if (n < 0) return -1;
             if (n == 0) break;
@@ -59,7 +60,7 @@ std::unexpected<Problem> refuse(pid_t pid, std::string text, bool gone = false) 
 
 // Removes what a process left behind, if it is still the file that was looked at, and ours.
 void remove_stale(const std::string& path, const struct stat& seen) {
-    struct stat now{};
+    struct stat now {};
     if (seen.st_uid != geteuid() || lstat(path.c_str(), &now) != 0) return;
     if (now.st_dev == seen.st_dev && now.st_ino == seen.st_ino) unlink(path.c_str());
 }
@@ -70,11 +71,13 @@ std::expected<Fd, Problem> open_checked(const std::string& path, pid_t pid, stru
         if (errno != ENOENT) return refuse(pid, fmt::format("{}: {}", path, strerrordesc_np(errno)));
         const bool runs = kill(pid, 0) == 0 || errno == EPERM;
         if (!runs) return refuse(pid, fmt::format("there is no process {}", pid), true);
-        return refuse(pid,
-                      fmt::format("process {} has no statistics: there is no {} (it runs without libvma, has not opened a "
-                                  "socket yet, or has another VMA_STATS_SHMEM_DIR: see -k)",
-                                  pid, path),
-                      true);
+        return refuse(
+            pid,
+            fmt::format(
+                "process {} has no statistics: there is no {} (it runs without libvma, has not opened a "
+                "socket yet, or has another VMA_STATS_SHMEM_DIR: see -k)",
+                pid, path),
+            true);
     }
     const char* const kind = S_ISLNK(st.st_mode)   ? "a symbolic link"
                              : S_ISDIR(st.st_mode) ? "a directory"
@@ -85,13 +88,16 @@ std::expected<Fd, Problem> open_checked(const std::string& path, pid_t pid, stru
     if (!file) {
         const int error = errno;
         if (error == EACCES || error == EPERM)
-            return refuse(pid, fmt::format("no permission to read {}, a file of user {}: become that user or root", path,
-                                           st.st_uid));
+            return refuse(pid,
+                          fmt::format("no permission to read {}, a file of user {}: become that user or root",
+                                      path, st.st_uid));
         return refuse(pid, fmt::format("cannot open {}: {}", path, strerrordesc_np(error)), error == ENOENT);
     }
-    if (fstat(file.get(), &st) != 0 || !S_ISREG(st.st_mode)) return refuse(pid, fmt::format("{} is no regular file", path));
+    if (fstat(file.get(), &st) != 0 || !S_ISREG(st.st_mode))
+        return refuse(pid, fmt::format("{} is no regular file", path));
     if (static_cast<std::uint64_t>(st.st_size) > kMaxFileSize)
-        return refuse(pid, fmt::format("{} is no statistics file of libvma: it has {} bytes", path, st.st_size));
+        return refuse(pid,
+                      fmt::format("{} is no statistics file of libvma: it has {} bytes", path, st.st_size));
     return file;
 }
 
@@ -101,7 +107,7 @@ std::expected<Attachment, Problem> attach(const std::string& directory, pid_t pi
     Attachment a;
     a.pid_ = pid;
     a.path_ = fmt::format("{}/{}{}", directory, layout::kFilePrefix, pid);
-    struct stat st{};
+    struct stat st {};
     auto file = open_checked(a.path_, pid, st);
     if (!file) return std::unexpected(std::move(file.error()));
     a.file_ = std::move(*file);
@@ -115,18 +121,21 @@ std::expected<Attachment, Problem> attach(const std::string& directory, pid_t pi
     const ProcessFacts facts = facts_of(pid);
     const bool ours = !fault || fault->fault != Fault::foreign;
     if (facts.alive && st.st_uid != 0 && st.st_uid != facts.owner && st.st_uid != facts.effective)
-        return refuse(pid, fmt::format("{} belongs to user {}, and process {} to user {}; it is not trusted", a.path_, st.st_uid,
-                                       pid, facts.effective));
+        return refuse(pid, fmt::format("{} belongs to user {}, and process {} to user {}; it is not trusted",
+                                       a.path_, st.st_uid, pid, facts.effective));
     if (!facts.alive) {
         if (clean && ours) remove_stale(a.path_, st);
-        if (ours) return refuse(pid, fmt::format("process {} has ended, and left {} behind", pid, a.path_), true);
+        if (ours)
+            return refuse(pid, fmt::format("process {} has ended, and left {} behind", pid, a.path_), true);
     }
     if (fault) return refuse(pid, a.path_ + " " + fault->text);
     if (a.header_.pid != static_cast<std::uint32_t>(pid))
         return refuse(pid, fmt::format("{} is of another process: it says {}", a.path_, a.header_.pid));
     if (facts.start_ticks != 0 && a.header_.start_ticks != facts.start_ticks) {
         if (clean) remove_stale(a.path_, st);
-        return refuse(pid, fmt::format("{} is of an earlier process with the number {}, which has ended", a.path_, pid), true);
+        return refuse(
+            pid, fmt::format("{} is of an earlier process with the number {}, which has ended", a.path_, pid),
+            true);
     }
     if (static_cast<layout::Life>(a.header_.life) == layout::Life::ended)
         return refuse(pid, fmt::format("libvma in process {} has ended its work", pid), true);
@@ -146,7 +155,7 @@ std::expected<Snapshot, Problem> Attachment::read() {
 }
 
 bool Attachment::replaced() const {
-    struct stat st{};
+    struct stat st {};
     return lstat(path_.c_str(), &st) == 0 && (st.st_dev != device_ || st.st_ino != inode_);
 }
 
@@ -175,7 +184,8 @@ Found discover(const std::string& directory, bool clean) {
         pid_t pid = 0;
         const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
         // A file with a longer name is one that is just being made, or somebody else's.
-        if (error == std::errc() && end == name.data() + name.size() && pid > 0 && name[0] != '0') pids.push_back(pid);
+        if (error == std::errc() && end == name.data() + name.size() && pid > 0 && name[0] != '0')
+            pids.push_back(pid);
     }
     std::sort(pids.begin(), pids.end());
     for (const pid_t pid : pids) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Finding the statistics files of running processes, and opening them only when they are what they seem to be.
+// Finding the statistics files of running processes, and opening them only when they are what they seem to
+// be.
 //
-// The directory may be one that everybody can write to. So a file counts only when it is a regular file, belongs to root or to
-// the user whose process it is named after, says itself that it is of that process, and that process is the one that runs under
-// the number now. It is read with pread(2) from then on, by the descriptor that was checked.
+// The directory may be one that everybody can write to. So a file counts only when it is a regular file,
+// belongs to root or to the user whose process it is named after, says itself that it is of that process, and
+// that process is the one that runs under the number now. It is read with pread(2) from then on, by the
+// descriptor that was checked.
 #pragma once
 
 #include <sys/types.h>
@@ -52,10 +54,12 @@ class Attachment {
     layout::Header header_{};
 };
 
-// Opens the statistics of a process. A file that a process left behind is removed when it is ours and `clean` is set.
+// Opens the statistics of a process. A file that a process left behind is removed when it is ours and `clean`
+// is set.
 std::expected<Attachment, Problem> attach(const std::string& directory, pid_t pid, bool clean);
 
-// All processes that have statistics in the directory, by number; those that cannot be watched with the reason.
+// All processes that have statistics in the directory, by number; those that cannot be watched with the
+// reason.
 struct Found {
     std::vector<Attachment> processes;
     std::vector<Problem> problems;

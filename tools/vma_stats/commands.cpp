@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// See commands.h. The process's socket has an abstract name, which belongs to its network namespace; so ours is made there.
+// See commands.h. The process's socket has an abstract name, which belongs to its network namespace; so ours
+// is made there.
 #include "tools/vma_stats/commands.h"
 
 #include <errno.h>
@@ -23,24 +24,28 @@ namespace {
 namespace control = vma::stats;
 
 bool same_file(const char* a, const char* b) {
-    struct stat first{}, second{};
-    return stat(a, &first) == 0 && stat(b, &second) == 0 && first.st_ino == second.st_ino && first.st_dev == second.st_dev;
+    struct stat first {
+    }, second{};
+    return stat(a, &first) == 0 && stat(b, &second) == 0 && first.st_ino == second.st_ino &&
+           first.st_dev == second.st_dev;
 }
 
 // A unix socket in the network namespace of the process.
 std::expected<Fd, std::string> socket_near(pid_t pid) {
     const auto make = [] { return Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)); };
     const std::string theirs = fmt::format("/proc/{}/ns/net", pid);
-    struct stat st{};
+    struct stat st {};
     // Whoever may not look cannot enter either; then it may still be the same one.
     if (stat(theirs.c_str(), &st) != 0 || same_file(theirs.c_str(), "/proc/self/ns/net")) return make();
-    const Fd home(open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)), there(open(theirs.c_str(), O_RDONLY | O_CLOEXEC));
+    const Fd home(open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)),
+        there(open(theirs.c_str(), O_RDONLY | O_CLOEXEC));
     if (!home || !there || setns(there.get(), CLONE_NEWNET) != 0)
-        return std::unexpected(
-            fmt::format("it runs in another network namespace, which cannot be entered: {}", strerrordesc_np(errno)));
+        return std::unexpected(fmt::format(
+            "it runs in another network namespace, which cannot be entered: {}", strerrordesc_np(errno)));
     Fd made = make();
     if (setns(home.get(), CLONE_NEWNET) != 0)
-        return std::unexpected(fmt::format("cannot return to the network namespace: {}", strerrordesc_np(errno)));
+        return std::unexpected(
+            fmt::format("cannot return to the network namespace: {}", strerrordesc_np(errno)));
     return made;
 }
 
@@ -61,7 +66,8 @@ std::expected<Fd, std::string> connect_to(const Attachment& process, std::chrono
     setsockopt(socket->get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     if (connect(socket->get(), reinterpret_cast<const sockaddr*>(&address),
                 static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length)) != 0)
-        return std::unexpected(fmt::format("its command socket cannot be reached: {}", strerrordesc_np(errno)));
+        return std::unexpected(
+            fmt::format("its command socket cannot be reached: {}", strerrordesc_np(errno)));
     ucred peer{};
     socklen_t size = sizeof peer;
     if (getsockopt(socket->get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid != process.pid())
@@ -88,7 +94,8 @@ std::expected<std::string, std::string> command(const Attachment& process, const
     control::Answer answer{};
     const ssize_t got = recv(socket->get(), &answer, sizeof answer, 0);
     if (got < 0 && errno == EAGAIN) return failed("no answer in time");
-    if (got == 0) return failed("it closed the connection: commands are for the user of the process and root");
+    if (got == 0)
+        return failed("it closed the connection: commands are for the user of the process and root");
     if (got < static_cast<ssize_t>(offsetof(control::Answer, text)) || answer.magic != control::kControlMagic)
         return failed("its answer makes no sense");
     const std::string said = text(answer.text);

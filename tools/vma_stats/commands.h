@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Commands to a watched process (libvma/stats/control.h): log level, details, zeroed counters, a dump of sockets to its log.
+// Commands to a watched process (libvma/stats/control.h): log level, details, zeroed counters, a dump of
+// sockets to its log.
 #pragma once
 
 #include <chrono>

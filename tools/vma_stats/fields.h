@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The numbers of each kind of block, in one table for each: differences, JSON and Prometheus come from the same rows. All are
-// 64 bits wide.
+// The numbers of each kind of block, in one table for each: differences, JSON and Prometheus come from the
+// same rows. All are 64 bits wide.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@ namespace vma_stats {
 enum class Kind { counter, gauge };
 
 struct Field {
-    const char* name;      // in JSON; dots make objects in objects
-    const char* metric;    // in Prometheus, without "vma_" and "_total"; several fields may be one metric
-    const char* label;     // what tells them apart there: path="offload"; may be empty
-    std::size_t offset;    // in the block
+    const char* name;    // in JSON; dots make objects in objects
+    const char* metric;  // in Prometheus, without "vma_" and "_total"; several fields may be one metric
+    const char* label;   // what tells them apart there: path="offload"; may be empty
+    std::size_t offset;  // in the block
     Kind kind;
     const char* help;
-    double scale = 1;      // a metric in seconds is the value times this
+    double scale = 1;  // a metric in seconds is the value times this
 };
 
 template <class Block>

@@ -16,7 +16,9 @@ constexpr const char* kNobody = "Failed to identify process...";
 // A refresh is worth a moment: the process answers in less than a millisecond unless it is stopped.
 constexpr std::chrono::milliseconds kRefreshPatience{200};
 
-bool ended(const Snapshot& snapshot) { return static_cast<layout::Life>(snapshot.header.life) == layout::Life::ended; }
+bool ended(const Snapshot& snapshot) {
+    return static_cast<layout::Life>(snapshot.header.life) == layout::Life::ended;
+}
 
 Refusal refusal_for(const Problem& problem) {
     Refusal refusal{.may_come = problem.gone};
@@ -40,24 +42,28 @@ std::expected<void, Refusal> Fleet::find_all() {
     Found found = discover(options_.directory, options_.clean);
     if (!found.directory_problem.empty()) return std::unexpected(Refusal{.lines = {found.directory_problem}});
     const auto other = [&](pid_t pid) { return !options_.name.empty() && !runs_program(pid, options_.name); };
-    std::erase_if(found.processes, [&](const Attachment& a) { return other(a.pid()) && a.program() != options_.name; });
+    std::erase_if(found.processes,
+                  [&](const Attachment& a) { return other(a.pid()) && a.program() != options_.name; });
     std::erase_if(found.problems, [&](const Problem& p) { return other(p.pid); });
     if (found.processes.empty()) {
-        Refusal refusal{.may_come = std::all_of(found.problems.begin(), found.problems.end(), [](auto& p) { return p.gone; })};
+        Refusal refusal{.may_come = std::all_of(found.problems.begin(), found.problems.end(),
+                                                [](auto& p) { return p.gone; })};
         refusal.lines.emplace_back(kNobody);
         for (const Problem& problem : found.problems) refusal.lines.push_back(problem.text);
         if (refusal.may_come)
-            refusal.lines.push_back(fmt::format("no running process{} has statistics of libvma in {} (for another "
-                                                "VMA_STATS_SHMEM_DIR see -k)",
-                                                options_.name.empty() ? "" : " of the program " + options_.name,
-                                                options_.directory));
+            refusal.lines.push_back(fmt::format(
+                "no running process{} has statistics of libvma in {} (for another "
+                "VMA_STATS_SHMEM_DIR see -k)",
+                options_.name.empty() ? "" : " of the program " + options_.name, options_.directory));
         return std::unexpected(std::move(refusal));
     }
     if (!all_ && found.processes.size() > 1) {
         Refusal refusal;
         refusal.lines.push_back(
-            fmt::format("{} processes run with libvma; choose one with -p, or with -n by its program:", found.processes.size()));
-        for (const Attachment& a : found.processes) refusal.lines.push_back(fmt::format("  {:>7}  {}", a.pid(), a.program()));
+            fmt::format("{} processes run with libvma; choose one with -p, or with -n by its program:",
+                        found.processes.size()));
+        for (const Attachment& a : found.processes)
+            refusal.lines.push_back(fmt::format("  {:>7}  {}", a.pid(), a.program()));
         return std::unexpected(std::move(refusal));
     }
     for (const Problem& problem : found.problems) complain(problem);
@@ -76,11 +82,15 @@ void Fleet::join() {
     if (!all_ || options_.pid) return;
     Found found = discover(options_.directory, options_.clean);
     for (Attachment& a : found.processes) {
-        const bool known = std::any_of(members_.begin(), members_.end(), [&](auto& m) { return m.process.pid() == a.pid(); });
-        if (known || (!options_.name.empty() && !runs_program(a.pid(), options_.name) && a.program() != options_.name)) continue;
+        const bool known = std::any_of(members_.begin(), members_.end(),
+                                       [&](auto& m) { return m.process.pid() == a.pid(); });
+        if (known ||
+            (!options_.name.empty() && !runs_program(a.pid(), options_.name) && a.program() != options_.name))
+            continue;
         members_.push_back({.process = std::move(a)});
     }
-    std::sort(members_.begin(), members_.end(), [](auto& a, auto& b) { return a.process.pid() < b.process.pid(); });
+    std::sort(members_.begin(), members_.end(),
+              [](auto& a, auto& b) { return a.process.pid() < b.process.pid(); });
     for (const Problem& problem : found.problems)
         if (options_.name.empty() || runs_program(problem.pid, options_.name)) complain(problem);
 }
@@ -100,7 +110,8 @@ std::vector<Sample> Fleet::sample() {
         // Asked first: a process that ends between the two is then found out by the next report.
         const bool alive = member.process.alive();
         if (member.refreshes && alive)
-            member.refreshes = command(member.process, {vma::stats::Command::refresh}, kRefreshPatience).has_value();
+            member.refreshes =
+                command(member.process, {vma::stats::Command::refresh}, kRefreshPatience).has_value();
         auto snapshot = member.process.read();
         if (!snapshot) {
             complain(snapshot.error());

@@ -9,7 +9,8 @@
 
 namespace vma_stats {
 
-// One object on one line, with all blocks. In delta mode counters are rates a second, with fractions; gauges stay.
+// One object on one line, with all blocks. In delta mode counters are rates a second, with fractions; gauges
+// stay.
 std::string json_line(const Frame& frame, const Shape& shape);
 
 // A scrape: text exposition format 0.0.4, of all processes given.

@@ -41,11 +41,13 @@ bool split(const std::string& text, Where& where) {
         else if (where.address.find(':') != where.address.npos)
             return false;  // an IPv6 address wants brackets
     }
-    if (where.port.empty() || where.port.size() > 5 || where.port.find_first_not_of("0123456789") != where.port.npos)
+    if (where.port.empty() || where.port.size() > 5 ||
+        where.port.find_first_not_of("0123456789") != where.port.npos)
         return false;
     if (std::stoi(where.port) > 65535) return false;
     in6_addr parsed{};
-    return inet_pton(AF_INET, where.address.c_str(), &parsed) == 1 || inet_pton(AF_INET6, where.address.c_str(), &parsed) == 1;
+    return inet_pton(AF_INET, where.address.c_str(), &parsed) == 1 ||
+           inet_pton(AF_INET6, where.address.c_str(), &parsed) == 1;
 }
 
 std::string bound_address(int fd) {
@@ -55,7 +57,8 @@ std::string bound_address(int fd) {
     if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0)
         getnameinfo(reinterpret_cast<sockaddr*>(&address), length, host, sizeof host, port, sizeof port,
                     NI_NUMERICHOST | NI_NUMERICSERV);
-    return address.ss_family == AF_INET6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
+    return address.ss_family == AF_INET6 ? fmt::format("[{}]:{}", host, port)
+                                         : fmt::format("{}:{}", host, port);
 }
 
 struct Client {
@@ -83,10 +86,13 @@ struct Client {
         if (request.find("\r\n\r\n") != request.npos || request.find("\n\n") != request.npos)
             answer = http_answer(request, metrics);
         else if (request.size() > kMaxRequest)
-            answer = "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+            answer =
+                "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: "
+                "close\r\n\r\n";
     }
     void transmit() {
-        const ssize_t n = send(socket.get(), answer.data() + sent, answer.size() - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+        const ssize_t n =
+            send(socket.get(), answer.data() + sent, answer.size() - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
         if (n > 0) sent += static_cast<std::size_t>(n);
         done = n < 0 || sent == answer.size();
@@ -95,8 +101,9 @@ struct Client {
 
 std::string reply(std::string_view status, std::string_view type, const std::string& body, bool with_body,
                   std::string_view more = "") {
-    return fmt::format("HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n{}\r\n{}", status, type,
-                       body.size(), more, with_body ? body : "");
+    return fmt::format(
+        "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n{}\r\n{}", status,
+        type, body.size(), more, with_body ? body : "");
 }
 
 }  // namespace
@@ -133,7 +140,8 @@ void HttpServer::run(const std::function<std::string()>& metrics, const std::fun
     while (!stop()) {
         waits.clear();
         for (const Client& client : clients)
-            waits.push_back({client.socket.get(), static_cast<short>(client.answer.empty() ? POLLIN : POLLOUT), 0});
+            waits.push_back(
+                {client.socket.get(), static_cast<short>(client.answer.empty() ? POLLIN : POLLOUT), 0});
         // With all places taken, others wait in the kernel's queue.
         if (clients.size() < kMaxClients) waits.push_back({socket_.get(), POLLIN, 0});
         poll(waits.data(), waits.size(), kTick);  // signals are looked at with `stop`

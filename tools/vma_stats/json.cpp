@@ -155,7 +155,9 @@ class Writer {
     }
 
     static Json parameter(const Row<layout::ParameterBlock>& row) {
-        return {{"name", text(row.block.name)}, {"value", text(row.block.value)}, {"origin", text(row.block.origin)}};
+        return {{"name", text(row.block.name)},
+                {"value", text(row.block.value)},
+                {"origin", text(row.block.origin)}};
     }
 
     const Snapshot& shown_;
@@ -165,6 +167,8 @@ class Writer {
 
 }  // namespace
 
-std::string json_line(const Frame& frame, const Shape& shape) { return Writer(frame, shape).whole().dump() + "\n"; }
+std::string json_line(const Frame& frame, const Shape& shape) {
+    return Writer(frame, shape).whole().dump() + "\n";
+}
 
 }  // namespace vma_stats

@@ -16,22 +16,23 @@ namespace vma_stats {
 enum class Output { view, json, prometheus, serve, top, explain, parameters };
 
 struct Options {
-    std::string directory;      // where the files are
+    std::string directory;  // where the files are
     std::optional<pid_t> pid;
-    std::string name;           // of the program; empty: any
-    bool clean = true;          // remove files that processes left behind
-    bool wait = false;          // until there is a process to watch
+    std::string name;   // of the program; empty: any
+    bool clean = true;  // remove files that processes left behind
+    bool wait = false;  // until there is a process to watch
     Output output = Output::view;
     int view = 1;
     Shape shape;
-    double interval = 1;        // seconds
-    long cycles = 0;            // 0: for ever
+    double interval = 1;  // seconds
+    long cycles = 0;      // 0: for ever
     std::vector<Instruction> instructions;
     bool only_instructions = false;  // nothing was said about watching
-    std::string listen;         // where to serve /metrics
+    std::string listen;              // where to serve /metrics
 };
 
-// What is to be done, or, when parsing has said all there is to say (help, version, an error), the exit status.
+// What is to be done, or, when parsing has said all there is to say (help, version, an error), the exit
+// status.
 struct Parsed {
     std::optional<Options> options;
     int status = 0;

@@ -26,7 +26,7 @@ std::string contents(const std::string& path) {
 ProcessFacts facts_of(pid_t pid) {
     ProcessFacts facts;
     const std::string folder = fmt::format("/proc/{}", pid);
-    struct stat st{};
+    struct stat st {};
     if (stat(folder.c_str(), &st) != 0) {
         // /proc may hide processes of others.
         facts.alive = kill(pid, 0) == 0 || errno == EPERM;
@@ -34,7 +34,8 @@ ProcessFacts facts_of(pid_t pid) {
     }
     facts.alive = true;
     facts.owner = facts.effective = st.st_uid;
-    // The name in parentheses may hold anything, so fields are counted from the last parenthesis: state is the third.
+    // The name in parentheses may hold anything, so fields are counted from the last parenthesis: state is
+    // the third.
     const std::string line = contents(folder + "/stat");
     if (const std::size_t close = line.rfind(')'); close != line.npos) {
         std::istringstream fields(line.substr(close + 1));

@@ -14,8 +14,8 @@
 namespace vma_stats {
 namespace {
 
-// How often a description is read again before it is taken as it is. A writer needs less than a microsecond for one, so that
-// this is reached only by a writer that stopped, or one that does it on purpose.
+// How often a description is read again before it is taken as it is. A writer needs less than a microsecond
+// for one, so that this is reached only by a writer that stopped, or one that does it on purpose.
 constexpr int kAttempts = 50;
 constexpr std::size_t kChunk = 256u << 10;
 constexpr std::size_t kSectionsAt = offsetof(layout::Header, sections);
@@ -26,7 +26,8 @@ ReadError truncated(std::uint64_t size, std::uint64_t wanted) {
 
 std::optional<ReadError> read_exactly(Source& source, std::uint64_t offset, std::span<std::byte> to) {
     const std::int64_t got = source.read(offset, to);
-    if (got < 0) return ReadError{Fault::unreadable, fmt::format("cannot be read: {}", strerrordesc_np(errno))};
+    if (got < 0)
+        return ReadError{Fault::unreadable, fmt::format("cannot be read: {}", strerrordesc_np(errno))};
     if (static_cast<std::uint64_t>(got) != to.size())
         return truncated(offset + static_cast<std::uint64_t>(got), offset + to.size());
     return std::nullopt;
@@ -34,7 +35,8 @@ std::optional<ReadError> read_exactly(Source& source, std::uint64_t offset, std:
 
 // Totals and parameters are written once or hold counters only: no sequence, no state.
 template <class Block>
-constexpr bool kGuarded = !std::is_same_v<Block, layout::TotalsBlock> && !std::is_same_v<Block, layout::ParameterBlock>;
+constexpr bool kGuarded =
+    !std::is_same_v<Block, layout::TotalsBlock> && !std::is_same_v<Block, layout::ParameterBlock>;
 
 template <class Block>
 bool in_use(const Block& block) {
@@ -84,8 +86,8 @@ class SectionReader {
             const std::span<std::byte> bytes{reinterpret_cast<std::byte*>(&row.block), known_};
             if (auto error = read_exactly(source_, offset_of(row.number), bytes)) return error;
             std::uint32_t after = 0;
-            if (auto error =
-                    read_exactly(source_, offset_of(row.number), std::as_writable_bytes(std::span{&after, 1})))
+            if (auto error = read_exactly(source_, offset_of(row.number),
+                                          std::as_writable_bytes(std::span{&after, 1})))
                 return error;
             if (before == after && before % 2 == 0) return std::nullopt;
             before = after;
@@ -125,19 +127,22 @@ std::optional<ReadError> read_header(Source& source, layout::Header& header) {
         return ReadError{Fault::foreign, size == 0 ? "is empty" : "is no statistics file of libvma"};
     if (have < offsetof(layout::Header, header_size)) return truncated(size, sizeof header);
     if (header.version != layout::kVersion)
-        return ReadError{Fault::version,
-                         fmt::format("has version {} of the layout, and this vma_stats reads version {}: use the "
-                                     "vma_stats that came with the process's libvma",
-                                     header.version, layout::kVersion)};
+        return ReadError{
+            Fault::version,
+            fmt::format("has version {} of the layout, and this vma_stats reads version {}: use the "
+                        "vma_stats that came with the process's libvma",
+                        header.version, layout::kVersion)};
     if (have < kSectionsAt) return truncated(size, sizeof header);
     if (header.header_size < kSectionsAt || header.header_size > kMaxFileSize)
-        return ReadError{Fault::malformed, fmt::format("is damaged: a header of {} bytes", header.header_size)};
+        return ReadError{Fault::malformed,
+                         fmt::format("is damaged: a header of {} bytes", header.header_size)};
     if (header.file_size > kMaxFileSize || header.file_size < header.header_size)
         return ReadError{Fault::malformed, fmt::format("is damaged: it claims {} bytes", header.file_size)};
     if (size < header.file_size) return truncated(size, header.file_size);
     // What a shorter header does not have is not part of it.
     if (header.header_size < sizeof header)
-        memset(reinterpret_cast<std::byte*>(&header) + header.header_size, 0, sizeof header - header.header_size);
+        memset(reinterpret_cast<std::byte*>(&header) + header.header_size, 0,
+               sizeof header - header.header_size);
     return std::nullopt;
 }
 
@@ -155,13 +160,27 @@ std::optional<ReadError> read_snapshot(Source& source, Snapshot& into) {
         };
         std::optional<ReadError> error;
         switch (static_cast<layout::Section>(entry.kind)) {
-            case layout::Section::sockets: error = read(into.sockets); break;
-            case layout::Section::rings: error = read(into.rings); break;
-            case layout::Section::pools: error = read(into.pools); break;
-            case layout::Section::muxes: error = read(into.muxes); break;
-            case layout::Section::groups: error = read(into.groups); break;
-            case layout::Section::parameters: error = read(into.parameters); break;
-            case layout::Section::totals: error = read(into.totals); break;
+            case layout::Section::sockets:
+                error = read(into.sockets);
+                break;
+            case layout::Section::rings:
+                error = read(into.rings);
+                break;
+            case layout::Section::pools:
+                error = read(into.pools);
+                break;
+            case layout::Section::muxes:
+                error = read(into.muxes);
+                break;
+            case layout::Section::groups:
+                error = read(into.groups);
+                break;
+            case layout::Section::parameters:
+                error = read(into.parameters);
+                break;
+            case layout::Section::totals:
+                error = read(into.totals);
+                break;
         }
         if (error) return error;
     }

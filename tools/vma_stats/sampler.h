@@ -6,8 +6,9 @@
 
 namespace vma_stats {
 
-// `now` with each counter replaced by what it counted since `before`; gauges and descriptions are those of `now`. A block that
-// `before` did not have (another id) counted from zero, and so did a counter that is lower than it was: it was zeroed in between.
+// `now` with each counter replaced by what it counted since `before`; gauges and descriptions are those of
+// `now`. A block that `before` did not have (another id) counted from zero, and so did a counter that is
+// lower than it was: it was zeroed in between.
 Snapshot difference(const Snapshot& before, const Snapshot& now);
 
 // What one report shows. `change` and `seconds` are about the time since the report before it.

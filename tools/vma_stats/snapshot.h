@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What a statistics file said at one moment, copied out of it. The numbers may be anything the writer wrote; texts inside
-// the blocks are raw and go to people and programs only through text.h.
+// What a statistics file said at one moment, copied out of it. The numbers may be anything the writer wrote;
+// texts inside the blocks are raw and go to people and programs only through text.h.
 #pragma once
 
 #include <array>

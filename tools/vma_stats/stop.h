@@ -9,7 +9,8 @@ namespace vma_stats {
 void catch_signals();
 bool stopped();
 
-// Sleeps until the monotonic clock shows `until_ns`, a signal asks to end, or one of `descriptors` is readable.
+// Sleeps until the monotonic clock shows `until_ns`, a signal asks to end, or one of `descriptors` is
+// readable.
 void wait_until(long long until_ns, const std::vector<int>& descriptors);
 long long monotonic_ns();
 

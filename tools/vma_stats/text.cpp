@@ -40,7 +40,6 @@ std::string endpoint(const layout::Address& address) {
     return fmt::format("{}:{}", host(address), address.port);
 }
 
-
 std::string protocol(const layout::SocketBlock& socket) {
     // SOCK_NONBLOCK and SOCK_CLOEXEC are no part of the kind.
     const int type = socket.type & 0xf;
@@ -54,28 +53,37 @@ std::string protocol(const layout::SocketBlock& socket) {
 
 std::string_view tcp_state(std::uint32_t state) {
     static constexpr std::array<std::string_view, 13> kNames = {
-        "",      "ESTABLISHED", "SYN_SENT",  "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT",
-        "CLOSE", "CLOSE_WAIT",  "LAST_ACK",  "LISTEN",   "CLOSING",   "NEW_SYN_RECV"};
+        "",      "ESTABLISHED", "SYN_SENT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2",   "TIME_WAIT",
+        "CLOSE", "CLOSE_WAIT",  "LAST_ACK", "LISTEN",   "CLOSING",   "NEW_SYN_RECV"};
     return state < kNames.size() ? kNames[state] : "UNKNOWN";
 }
 
 std::string_view path(std::uint8_t value) {
     switch (static_cast<layout::Path>(value)) {
-        case layout::Path::undecided: return "undecided";
-        case layout::Path::offloaded: return "offloaded";
-        case layout::Path::kernel: return "kernel";
-        case layout::Path::closed: return "closed";
+        case layout::Path::undecided:
+            return "undecided";
+        case layout::Path::offloaded:
+            return "offloaded";
+        case layout::Path::kernel:
+            return "kernel";
+        case layout::Path::closed:
+            return "closed";
     }
     return "unknown";
 }
 
-std::string_view reason(std::uint16_t value) { return layout::reason_text(static_cast<layout::Reason>(value)); }
+std::string_view reason(std::uint16_t value) {
+    return layout::reason_text(static_cast<layout::Reason>(value));
+}
 
 std::string_view mux_name(std::uint32_t kind) {
     switch (static_cast<layout::Mux>(kind)) {
-        case layout::Mux::poll: return "poll";
-        case layout::Mux::select: return "select";
-        case layout::Mux::epoll: return "epoll";
+        case layout::Mux::poll:
+            return "poll";
+        case layout::Mux::select:
+            return "select";
+        case layout::Mux::epoll:
+            return "epoll";
     }
     return "wait";
 }

@@ -16,10 +16,13 @@ namespace {
 // "receives/sends" in two letters: L libvma, k kernel, - neither yet.
 char letter(std::uint8_t path_value) {
     switch (static_cast<layout::Path>(path_value)) {
-        case layout::Path::offloaded: return 'L';
-        case layout::Path::kernel: return 'k';
+        case layout::Path::offloaded:
+            return 'L';
+        case layout::Path::kernel:
+            return 'k';
         case layout::Path::undecided:
-        case layout::Path::closed: break;
+        case layout::Path::closed:
+            break;
     }
     return '-';
 }
@@ -29,7 +32,8 @@ std::string bytes(double value) { return short_number(value) + "B"; }
 }  // namespace
 
 std::string sparkline(const std::deque<double>& values, bool utf8) {
-    static constexpr const char* kBlocks[] = {" ", "\u2581", "\u2582", "\u2583", "\u2584", "\u2585", "\u2586", "\u2587", "\u2588"};
+    static constexpr const char* kBlocks[] = {" ",      "\u2581", "\u2582", "\u2583", "\u2584",
+                                              "\u2585", "\u2586", "\u2587", "\u2588"};
     static constexpr const char* kAscii[] = {" ", ".", ".", ":", "-", "=", "+", "*", "#"};
     const std::size_t count = std::min(values.size(), kSparkline);
     double top = 0;
@@ -38,7 +42,8 @@ std::string sparkline(const std::deque<double>& values, bool utf8) {
     std::string out(kSparkline - count, ' ');
     for (std::size_t i = values.size() - count; i < values.size(); i++) {
         // Anything is more than nothing.
-        const int height = top > 0 && values[i] > 0 ? std::max(1, static_cast<int>(values[i] / top * 8 + 0.5)) : 0;
+        const int height =
+            top > 0 && values[i] > 0 ? std::max(1, static_cast<int>(values[i] / top * 8 + 0.5)) : 0;
         out += steps[std::min(height, 8)];
     }
     return out;
@@ -66,9 +71,11 @@ void TopModel::take(std::vector<Sample> samples, const Shape& shape) {
             const layout::SocketBlock& block = frame.now.sockets[i].block;
             if (!shape.sockets.contains(block.fd)) continue;
             // The change has the same rows as the snapshot, once there is one.
-            const Rates rates = frame.seconds > 0 ? rates_of(frame.change.sockets[i].block, frame.seconds) : Rates{};
+            const Rates rates =
+                frame.seconds > 0 ? rates_of(frame.change.sockets[i].block, frame.seconds) : Rates{};
             const Key key{sample.pid, block.id};
-            std::deque<double>& history = histories.try_emplace(key, std::move(histories_[key])).first->second;
+            std::deque<double>& history =
+                histories.try_emplace(key, std::move(histories_[key])).first->second;
             if (frame.seconds > 0) history.push_back(rates.packets());
             if (history.size() > kSparkline) history.pop_front();
             sockets_.push_back({sample.pid, sample.program, block, rates, &history});
@@ -78,7 +85,8 @@ void TopModel::take(std::vector<Sample> samples, const Shape& shape) {
 }
 
 const char* TopModel::sort_name() const {
-    static constexpr const char* kNames[] = {"packets", "received bytes", "sent bytes", "drops", "descriptor"};
+    static constexpr const char* kNames[] = {"packets", "received bytes", "sent bytes", "drops",
+                                             "descriptor"};
     static_assert(std::size(kNames) == kTopSorts);
     return kNames[static_cast<int>(sort)];
 }
@@ -87,11 +95,20 @@ bool TopModel::before(const SocketLine& a, const SocketLine& b) const {
     const auto order = [](auto x, auto y) { return x < y ? -1 : x > y ? 1 : 0; };
     int compared = 0;
     switch (sort) {
-        case TopSort::rate: compared = order(b.rates.packets(), a.rates.packets()); break;
-        case TopSort::receive: compared = order(b.rates.rx_bytes, a.rates.rx_bytes); break;
-        case TopSort::send: compared = order(b.rates.tx_bytes, a.rates.tx_bytes); break;
-        case TopSort::drops: compared = order(b.rates.drops, a.rates.drops); break;
-        case TopSort::fd: break;
+        case TopSort::rate:
+            compared = order(b.rates.packets(), a.rates.packets());
+            break;
+        case TopSort::receive:
+            compared = order(b.rates.rx_bytes, a.rates.rx_bytes);
+            break;
+        case TopSort::send:
+            compared = order(b.rates.tx_bytes, a.rates.tx_bytes);
+            break;
+        case TopSort::drops:
+            compared = order(b.rates.drops, a.rates.drops);
+            break;
+        case TopSort::fd:
+            break;
     }
     if (compared == 0) compared = order(std::pair(a.pid, a.block.fd), std::pair(b.pid, b.block.fd));
     return reversed ? compared > 0 : compared < 0;
@@ -106,37 +123,46 @@ std::string TopModel::title() const {
         all.tx_bytes += line.rates.tx_bytes;
         all.drops += line.rates.drops;
     }
-    const std::string who = samples_.size() == 1 ? fmt::format("{} ({})", samples_[0].program, samples_[0].pid)
-                                                 : fmt::format("{} processes", samples_.size());
-    return fmt::format("{}, {} sockets   Rx {}/s {}/s   Tx {}/s {}/s   drops {}/s", who, sockets_.size(),
-                       short_number(all.rx_packets), bytes(all.rx_bytes), short_number(all.tx_packets), bytes(all.tx_bytes),
-                       short_number(all.drops));
+    const std::string who = samples_.size() == 1
+                                ? fmt::format("{} ({})", samples_[0].program, samples_[0].pid)
+                                : fmt::format("{} processes", samples_.size());
+    return fmt::format("{}, {} socket{}   Rx {}/s {}/s   Tx {}/s {}/s   drops {}/s", who, sockets_.size(),
+                       sockets_.size() == 1 ? "" : "s", short_number(all.rx_packets), bytes(all.rx_bytes),
+                       short_number(all.tx_packets), bytes(all.tx_bytes), short_number(all.drops));
 }
 
 std::string TopModel::heading() const {
     switch (page) {
         case TopPage::sockets:
-            return fmt::format("{:>7} {:>4} {:<5} {:<2} {:>7} {:>8} {:>7} {:>8} {:>7} {:<{}} {:<21} {:<21} {}", "PID", "FD",
-                               "PROTO", "RT", "RX/s", "RXB/s", "TX/s", "TXB/s", "DROP/s", "HISTORY", kSparkline, "LOCAL",
-                               "PEER", "PROGRAM");
+            return fmt::format(
+                "{:>7} {:>4} {:<5} {:<2} {:>7} {:>8} {:>7} {:>8} {:>7} {:<{}} {:<21} {:<21} {}", "PID", "FD",
+                "PROTO", "RT", "RX/s", "RXB/s", "TX/s", "TXB/s", "DROP/s", "HISTORY", kSparkline, "LOCAL",
+                "PEER", "PROGRAM");
         case TopPage::rings:
-            return fmt::format("{:>7} {:>4} {:<15} {:>8} {:>9} {:>8} {:>9} {:>8} {:>8} {:>7} {}", "PID", "RING", "INTERFACE",
-                               "RX/s", "RXB/s", "TX/s", "TXB/s", "DROP/s", "IRQ/s", "QUEUE", "DEVICE");
+            return fmt::format("{:>7} {:>4} {:<15} {:>8} {:>9} {:>8} {:>9} {:>8} {:>8} {:>7} {}", "PID",
+                               "RING", "INTERFACE", "RX/s", "RXB/s", "TX/s", "TXB/s", "DROP/s", "IRQ/s",
+                               "QUEUE", "DEVICE");
         case TopPage::waiting:
-            return fmt::format("{:>7} {:<12} {:>9} {:>9} {:>9} {:>9} {:>8} {:>7} {:>8} {}", "PID", "CALL", "CALLS/s", "VMA/s",
-                               "OS/s", "TIMEOUT/s", "ERROR/s", "POLL%", "MEMBERS", "PROGRAM");
+            return fmt::format("{:>7} {:<12} {:>9} {:>9} {:>9} {:>9} {:>8} {:>7} {:>8} {}", "PID", "CALL",
+                               "CALLS/s", "VMA/s", "OS/s", "TIMEOUT/s", "ERROR/s", "POLL%", "MEMBERS",
+                               "PROGRAM");
         case TopPage::reasons:
-            return fmt::format("{:>7} {:>4} {:<5} {:<10} {:<10} {}", "PID", "FD", "PROTO", "RECEIVES", "SENDS", "WHY");
+            return fmt::format("{:>7} {:>4} {:<5} {:<10} {:<10} {}", "PID", "FD", "PROTO", "RECEIVES",
+                               "SENDS", "WHY");
     }
     return "";
 }
 
 std::vector<std::string> TopModel::lines() const {
     switch (page) {
-        case TopPage::sockets: return socket_lines();
-        case TopPage::rings: return ring_lines();
-        case TopPage::waiting: return waiting_lines();
-        case TopPage::reasons: return reason_lines();
+        case TopPage::sockets:
+            return socket_lines();
+        case TopPage::rings:
+            return ring_lines();
+        case TopPage::waiting:
+            return waiting_lines();
+        case TopPage::reasons:
+            return reason_lines();
     }
     return {};
 }
@@ -146,11 +172,12 @@ std::vector<std::string> TopModel::socket_lines() const {
     std::stable_sort(sorted.begin(), sorted.end(), [&](auto& a, auto& b) { return before(a, b); });
     std::vector<std::string> out;
     for (const SocketLine& s : sorted)
-        out.push_back(fmt::format("{:>7} {:>4} {:<5} {}{} {:>7} {:>8} {:>7} {:>8} {:>7} {} {:<21} {:<21} {}", s.pid, s.block.fd,
-                                  protocol(s.block), letter(s.block.rx_path), letter(s.block.tx_path),
-                                  short_number(s.rates.rx_packets), bytes(s.rates.rx_bytes), short_number(s.rates.tx_packets),
-                                  bytes(s.rates.tx_bytes), short_number(s.rates.drops), sparkline(*s.history, utf8_),
-                                  endpoint(s.block.local), endpoint(s.block.peer), s.program));
+        out.push_back(fmt::format(
+            "{:>7} {:>4} {:<5} {}{} {:>7} {:>8} {:>7} {:>8} {:>7} {} {:<21} {:<21} {}", s.pid, s.block.fd,
+            protocol(s.block), letter(s.block.rx_path), letter(s.block.tx_path),
+            short_number(s.rates.rx_packets), bytes(s.rates.rx_bytes), short_number(s.rates.tx_packets),
+            bytes(s.rates.tx_bytes), short_number(s.rates.drops), sparkline(*s.history, utf8_),
+            endpoint(s.block.local), endpoint(s.block.peer), s.program));
     return out;
 }
 
@@ -165,10 +192,11 @@ std::vector<std::string> TopModel::ring_lines() const {
             const auto rate = [&](std::uint64_t value) {
                 return seconds > 0 ? static_cast<double>(value) / seconds : 0;
             };
-            out.push_back(fmt::format("{:>7} {:>4} {:<15} {:>8} {:>9} {:>8} {:>9} {:>8} {:>8} {:>7} {}", sample.pid, row.number,
-                                      text(r.interface), short_number(rate(r.rx_packets)), bytes(rate(r.rx_bytes)),
-                                      short_number(rate(r.tx_packets)), bytes(rate(r.tx_bytes)), short_number(rate(drops)),
-                                      short_number(rate(r.interrupts_received)), r.cq_queue_length, text(r.device)));
+            out.push_back(fmt::format(
+                "{:>7} {:>4} {:<15} {:>8} {:>9} {:>8} {:>9} {:>8} {:>8} {:>7} {}", sample.pid, row.number,
+                text(r.interface), short_number(rate(r.rx_packets)), bytes(rate(r.rx_bytes)),
+                short_number(rate(r.tx_packets)), bytes(rate(r.tx_bytes)), short_number(rate(drops)),
+                short_number(rate(r.interrupts_received)), r.cq_queue_length, text(r.device)));
         }
     }
     return out;
@@ -186,9 +214,10 @@ std::vector<std::string> TopModel::waiting_lines() const {
             std::string name(mux_name(m.kind));
             if (static_cast<layout::Mux>(m.kind) == layout::Mux::epoll)
                 name += m.fd >= 0 ? fmt::format("[{}]", m.fd) : "[others]";
-            out.push_back(fmt::format("{:>7} {:<12} {:>9} {:>9} {:>9} {:>9} {:>8} {:>7.1f} {:>8} {}", sample.pid, name,
-                                      rate(m.calls), rate(m.rx_ready_offload), rate(m.rx_ready_os), rate(m.timeouts),
-                                      rate(m.errors), percent(m.poll_hit, m.poll_miss), m.members, sample.program));
+            out.push_back(fmt::format("{:>7} {:<12} {:>9} {:>9} {:>9} {:>9} {:>8} {:>7.1f} {:>8} {}",
+                                      sample.pid, name, rate(m.calls), rate(m.rx_ready_offload),
+                                      rate(m.rx_ready_os), rate(m.timeouts), rate(m.errors),
+                                      percent(m.poll_hit, m.poll_miss), m.members, sample.program));
         }
     }
     return out;
@@ -197,7 +226,9 @@ std::vector<std::string> TopModel::waiting_lines() const {
 std::vector<std::string> TopModel::reason_lines() const {
     std::vector<std::string> out;
     for (const SocketLine& s : sockets_) {
-        const auto offloaded = [](std::uint8_t way) { return static_cast<layout::Path>(way) == layout::Path::offloaded; };
+        const auto offloaded = [](std::uint8_t way) {
+            return static_cast<layout::Path>(way) == layout::Path::offloaded;
+        };
         std::string why;
         const auto add = [&](const std::string& part) {
             if (!part.empty() && why.find(part) == why.npos) why += (why.empty() ? "" : "; ") + part;

@@ -35,9 +35,9 @@ class TopModel {
     void next_sort() { sort = static_cast<TopSort>((static_cast<int>(sort) + 1) % kTopSorts); }
     const char* sort_name() const;
 
-    std::string title() const;                    // how many processes and sockets, rates of all together
-    std::string heading() const;                  // of the page
-    std::vector<std::string> lines() const;       // of the page
+    std::string title() const;               // how many processes and sockets, rates of all together
+    std::string heading() const;             // of the page
+    std::vector<std::string> lines() const;  // of the page
 
   private:
     struct Rates {

@@ -60,7 +60,10 @@ class Screen {
 class Top {
   public:
     Top(const Options& options, Fleet& fleet)
-        : options_(options), fleet_(fleet), model_(strcmp(nl_langinfo(CODESET), "UTF-8") == 0), interval_(options.interval) {}
+        : options_(options),
+          fleet_(fleet),
+          model_(strcmp(nl_langinfo(CODESET), "UTF-8") == 0),
+          interval_(options.interval) {}
 
     int run() {
         long long next = monotonic_ns();
@@ -90,7 +93,8 @@ class Top {
         std::vector<Sample> samples = fleet_.sample();
         for (std::string& line : fleet_.complaints()) farewell_.push_back(std::move(line));
         for (const Sample& sample : samples)
-            if (sample.ended) farewell_.push_back(fmt::format("process {} ({}) has ended", sample.pid, sample.program));
+            if (sample.ended)
+                farewell_.push_back(fmt::format("process {} ({}) has ended", sample.pid, sample.program));
         std::erase_if(samples, [](const Sample& sample) { return sample.ended; });
         model_.take(std::move(samples), options_.shape);
         return !fleet_.empty() || options_.wait;
@@ -100,7 +104,9 @@ class Top {
         switch (key) {
             case 'q':
             case 'Q':
-            case 27: quit_ = true; break;
+            case 27:
+                quit_ = true;
+                break;
             case '1':
             case '2':
             case '3':
@@ -112,20 +118,43 @@ class Top {
                 model_.page = static_cast<TopPage>(static_cast<int>(model_.page) % 4 + 1);
                 first_ = 0;
                 break;
-            case 's': model_.next_sort(); break;
-            case 'r': model_.reversed = !model_.reversed; break;
+            case 's':
+                model_.next_sort();
+                break;
+            case 'r':
+                model_.reversed = !model_.reversed;
+                break;
             case ' ':
-            case 'p': paused_ = !paused_; break;
-            case '+': interval_ = std::min(interval_ * 2, kSlowest); break;
-            case '-': interval_ = std::max(interval_ / 2, kFastest); break;
+            case 'p':
+                paused_ = !paused_;
+                break;
+            case '+':
+                interval_ = std::min(interval_ * 2, kSlowest);
+                break;
+            case '-':
+                interval_ = std::max(interval_ / 2, kFastest);
+                break;
             case 'h':
-            case '?': help_ = !help_; break;
-            case KEY_UP: first_--; break;
-            case KEY_DOWN: first_++; break;
-            case KEY_PPAGE: first_ -= room(); break;
-            case KEY_NPAGE: first_ += room(); break;
-            case KEY_HOME: first_ = 0; break;
-            default: break;  // KEY_RESIZE: drawing anew is all it takes
+            case '?':
+                help_ = !help_;
+                break;
+            case KEY_UP:
+                first_--;
+                break;
+            case KEY_DOWN:
+                first_++;
+                break;
+            case KEY_PPAGE:
+                first_ -= room();
+                break;
+            case KEY_NPAGE:
+                first_ += room();
+                break;
+            case KEY_HOME:
+                first_ = 0;
+                break;
+            default:
+                break;  // KEY_RESIZE: drawing anew is all it takes
         }
     }
 
@@ -154,13 +183,16 @@ class Top {
         const auto lines = help_ ? help() : model_.lines();
         first_ = std::clamp(first_, 0, std::max(0, static_cast<int>(lines.size()) - room()));
         put(0, "vma_stats  " + model_.title(), A_BOLD);
-        put(1, fmt::format("every {:g} s, sorted by {}{}{}", interval_, model_.sort_name(), model_.reversed ? ", reversed" : "",
-                           paused_ ? "   PAUSED" : ""));
+        put(1, fmt::format("every {:g} s, sorted by {}{}{}", interval_, model_.sort_name(),
+                           model_.reversed ? ", reversed" : "", paused_ ? "   PAUSED" : ""));
         put(2, help_ ? "KEYS" : model_.heading(), A_REVERSE);
         for (int i = 0; i < room() && first_ + i < static_cast<int>(lines.size()); i++)
             put(kFirstLine + i, lines[static_cast<std::size_t>(first_ + i)]);
         if (lines.empty()) put(kFirstLine, "nothing here");
-        put(LINES - 1, "1 sockets  2 rings  3 waiting  4 reasons  s sort  r reverse  p pause  +/- interval  h keys  q quit", A_DIM);
+        put(LINES - 1,
+            "1 sockets  2 rings  3 waiting  4 reasons  s sort  r reverse  p pause  +/- interval  h keys  q "
+            "quit",
+            A_DIM);
         refresh();
     }
 

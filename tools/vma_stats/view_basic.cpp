@@ -18,7 +18,9 @@ constexpr std::size_t kQueueWidth = 33;
 class Numbers {
   public:
     Numbers(bool deltas, double seconds) : deltas_(deltas), seconds_(seconds) {}
-    std::uint64_t operator()(std::uint64_t value) const { return deltas_ ? per_second(value, seconds_) : value; }
+    std::uint64_t operator()(std::uint64_t value) const {
+        return deltas_ ? per_second(value, seconds_) : value;
+    }
     std::uint64_t kilobytes(std::uint64_t bytes) const { return (*this)(bytes) / 1024; }
 
   private:
@@ -34,7 +36,8 @@ std::string centred(const std::string& title, std::size_t width) {
 std::string heading(const Shape& shape, bool medium) {
     const std::string s = shape.deltas ? "/s" : "", total = shape.deltas ? "" : "total ";
     std::string top = fmt::format("{:<10}{}", "fd", centred(total + "offloaded", 51));
-    std::string names = fmt::format(OFFLOADED, "", "", "pkt" + s, "Kbyte" + s, "eagain" + s, "error" + s, "poll%");
+    std::string names =
+        fmt::format(OFFLOADED, "", "", "pkt" + s, "Kbyte" + s, "eagain" + s, "error" + s, "poll%");
     if (medium) {
         top += " " + centred("queue pkt", kQueueWidth - 1);
         names += fmt::format(QUEUE, "cur", "max", "drop" + s);
@@ -44,8 +47,9 @@ std::string heading(const Shape& shape, bool medium) {
 }
 
 // `queue` and `poll` are blank for what is sent.
-std::string line(const std::string& fd, const char* direction, const layout::Traffic& offload, const layout::Traffic& os,
-                 const std::string& poll, const std::string& queue, const Numbers& number) {
+std::string line(const std::string& fd, const char* direction, const layout::Traffic& offload,
+                 const layout::Traffic& os, const std::string& poll, const std::string& queue,
+                 const Numbers& number) {
     return fmt::format(OFFLOADED, fd, direction, number(offload.packets), number.kilobytes(offload.bytes),
                        number(offload.eagain), number(offload.errors), poll) +
            queue + fmt::format(KERNEL, number(os.packets), number.kilobytes(os.bytes), number(os.errors));
@@ -90,20 +94,23 @@ std::vector<std::string> mux_lines(const Frame& frame, bool deltas) {
     std::vector<std::string> lines;
     for (const auto& row : shown.muxes) {
         const layout::MuxBlock& m = row.block;
-        if (m.calls == 0 && m.rx_ready_offload == 0 && m.rx_ready_os == 0 && m.timeouts == 0 && m.errors == 0) continue;
+        if (m.calls == 0 && m.rx_ready_offload == 0 && m.rx_ready_os == 0 && m.timeouts == 0 && m.errors == 0)
+            continue;
         std::string name(mux_name(m.kind));
         if (static_cast<layout::Mux>(m.kind) == layout::Mux::epoll)
             name += m.fd >= 0 ? fmt::format("[{}]", m.fd) : "[others]";
         else
             name += "()";
-        // The processor's share is one of time that has passed: since the last report, or else since the process began, when
-        // the counter has run for as long.
+        // The processor's share is one of time that has passed: since the last report, or else since the
+        // process began, when the counter has run for as long.
         double share = -1;
         if (frame.seconds > 0) {
             for (const auto& change : frame.change.muxes)
-                if (change.number == row.number) share = static_cast<double>(change.block.polling_ns) / (frame.seconds * 1e7);
+                if (change.number == row.number)
+                    share = static_cast<double>(change.block.polling_ns) / (frame.seconds * 1e7);
         } else if (shown.header.zeroed == 0) {
-            const auto age = static_cast<double>(shown.realtime_ns) - static_cast<double>(shown.header.started_ns);
+            const auto age =
+                static_cast<double>(shown.realtime_ns) - static_cast<double>(shown.header.started_ns);
             if (age > 0) share = static_cast<double>(m.polling_ns) / age * 100;
         }
         lines.push_back(fmt::format("{} Rx Ready:{}/{} [os/offload]\n", name, number(m.rx_ready_os),

@@ -24,20 +24,26 @@ std::string addresses(const layout::SocketBlock& s) {
 std::string because(const layout::SocketBlock& s, std::uint16_t reason_value) {
     const std::string detail = text(s.detail);
     const auto kind = static_cast<layout::Reason>(reason_value);
-    if (kind == layout::Reason::other) return detail.empty() ? "for a reason the library does not name" : detail;
+    if (kind == layout::Reason::other)
+        return detail.empty() ? "for a reason the library does not name" : detail;
     std::string out(reason(reason_value));
     // The rule has its own sentence.
-    if (!detail.empty() && kind != layout::Reason::rule && kind != layout::Reason::not_bound) out += " (" + detail + ")";
+    if (!detail.empty() && kind != layout::Reason::rule && kind != layout::Reason::not_bound)
+        out += " (" + detail + ")";
     return out;
 }
 
-std::string direction(const layout::SocketBlock& s, const char* verb, std::uint8_t path_value, std::uint16_t reason_value) {
+std::string direction(const layout::SocketBlock& s, const char* verb, std::uint8_t path_value,
+                      std::uint16_t reason_value) {
     switch (static_cast<layout::Path>(path_value)) {
-        case layout::Path::offloaded: return fmt::format("It {} through libvma.", verb);
-        case layout::Path::kernel: return fmt::format("It {} through the kernel: {}.", verb, because(s, reason_value));
+        case layout::Path::offloaded:
+            return fmt::format("It {} through libvma.", verb);
+        case layout::Path::kernel:
+            return fmt::format("It {} through the kernel: {}.", verb, because(s, reason_value));
         case layout::Path::undecided:
             return fmt::format("How it {} is not decided yet: {}.", verb, because(s, reason_value));
-        case layout::Path::closed: return fmt::format("It {} no more: that direction is closed.", verb);
+        case layout::Path::closed:
+            return fmt::format("It {} no more: that direction is closed.", verb);
     }
     return fmt::format("How it {} is unknown: the file holds no such value ({}).", verb, path_value);
 }
@@ -47,8 +53,8 @@ std::string ring_sentence(const Snapshot& now, const layout::SocketBlock& s) {
     const std::string device = text(s.device);
     for (const auto& row : now.rings)
         if (row.number == static_cast<unsigned>(s.ring))
-            return fmt::format("Its ring is number {}, on {}, served by {}.", s.ring, text(row.block.interface),
-                               text(row.block.device));
+            return fmt::format("Its ring is number {}, on {}, served by {}.", s.ring,
+                               text(row.block.interface), text(row.block.device));
     return fmt::format("Its ring is number {}{}.", s.ring, device.empty() ? "" : ", on " + device);
 }
 
@@ -62,7 +68,8 @@ std::string rule_sentence(const layout::SocketBlock& s) {
 std::string traffic_sentence(const layout::SocketBlock& s) {
     const bool stream = (s.type & 0xf) == SOCK_STREAM;
     const auto part = [&](const layout::Traffic& offload, const layout::Traffic& os) {
-        const std::uint64_t ours = stream ? offload.bytes : offload.packets, kernels = stream ? os.bytes : os.packets;
+        const std::uint64_t ours = stream ? offload.bytes : offload.packets,
+                            kernels = stream ? os.bytes : os.packets;
         return fmt::format("{} of {}", ours, ours + kernels);
     };
     return fmt::format("So far libvma carried {} received and {} sent {}.", part(s.rx_offload, s.rx_os),
@@ -85,8 +92,8 @@ std::string explain_view(const Snapshot& now, const Shape& shape) {
         if (!shape.sockets.contains(s.fd)) continue;
         count++;
         if (interesting(s)) partly++;
-        out += fmt::format("\nSocket {} is a {} socket, {}{}.\n", s.fd,
-                           protocol(s), addresses(s), s.state == 2 ? "; the program has closed it" : "");
+        out += fmt::format("\nSocket {} is a {} socket, {}{}.\n", s.fd, protocol(s), addresses(s),
+                           s.state == 2 ? "; the program has closed it" : "");
         if (s.rx_path == s.tx_path && s.rx_reason == s.tx_reason)
             out += "  " + direction(s, "sends and receives", s.rx_path, s.rx_reason) + "\n";
         else
@@ -97,9 +104,11 @@ std::string explain_view(const Snapshot& now, const Shape& shape) {
         out += "  " + traffic_sentence(s) + "\n";
         if (row.torn) out += "  (This changed while it was read; ask again.)\n";
     }
-    out += fmt::format("\n{} socket{}, {} not or not wholly offloaded.", count, count == 1 ? "" : "s", partly);
+    out +=
+        fmt::format("\n{} socket{}, {} not or not wholly offloaded.", count, count == 1 ? "" : "s", partly);
     if (now.header.sockets_unseen != 0)
-        out += fmt::format(" {} more have no statistics of their own: raise VMA_STATS_FD_NUM.", now.header.sockets_unseen);
+        out += fmt::format(" {} more have no statistics of their own: raise VMA_STATS_FD_NUM.",
+                           now.header.sockets_unseen);
     return out + "\n";
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// View 3: everything. See views.h. Lines of the manual's example 3 keep its words; traffic lines that would hold only zeros are
-// left out, as there.
+// View 3: everything. See views.h. Lines of the manual's example 3 keep its words; traffic lines that would
+// hold only zeros are left out, as there.
 #include <fmt/format.h>
 #include <sys/socket.h>
 
@@ -41,8 +41,8 @@ class FullView {
 
     void traffic(const char* name, const layout::Traffic& t) {
         if (t.packets == 0 && t.bytes == 0 && t.eagain == 0 && t.errors == 0) return;
-        line("{}: {} KB / {} / {} / {} [bytes/packets/eagains/errors]{}", name, number(t.bytes) / 1024, number(t.packets),
-             number(t.eagain), number(t.errors), s_);
+        line("{}: {} KB / {} / {} / {} [bytes/packets/eagains/errors]{}", name, number(t.bytes) / 1024,
+             number(t.packets), number(t.eagain), number(t.errors), s_);
     }
 
     void way(const char* direction, std::uint8_t path_value, std::uint16_t reason_value) {
@@ -57,7 +57,9 @@ class FullView {
         out_ += kRule;
         line("Fd=[{}]", s.fd);
         line("- {}{}{}", s.blocking == 1 ? "Blocked" : "Non-blocked",
-             (s.type & 0xf) == SOCK_DGRAM ? (s.multicast_loop != 0 ? ", MC Loop Enabled" : ", MC Loop Disabled") : "",
+             (s.type & 0xf) == SOCK_DGRAM
+                 ? (s.multicast_loop != 0 ? ", MC Loop Enabled" : ", MC Loop Disabled")
+                 : "",
              s.state == 2 ? ", closed by the program" : "");
         line("- {}{}{}", protocol(s), tcp_state(s.tcp_state).empty() ? "" : ", ", tcp_state(s.tcp_state));
         line("- Bound IF = [{}]", s.local.family == 0 ? "0.0.0.0:0" : endpoint(s.local));
@@ -65,11 +67,13 @@ class FullView {
         if (const auto& m = s.multicast_interface; m[0] != 0 || m[1] != 0 || m[2] != 0 || m[3] != 0)
             line("- MC IF = [{}.{}.{}.{}]", m[0], m[1], m[2], m[3]);
         for (const auto& group : shown_.groups)
-            if (group.block.socket_id == s.id && s.id != 0) line("- Member of = [{}]", host(group.block.group));
+            if (group.block.socket_id == s.id && s.id != 0)
+                line("- Member of = [{}]", host(group.block.group));
         way("Receives", s.rx_path, s.rx_reason);
         way("Sends", s.tx_path, s.tx_reason);
         if (const std::string rule = vma_stats::text(s.rule); !rule.empty()) line("- Rule = [{}]", rule);
-        if (const std::string detail = vma_stats::text(s.detail); !detail.empty()) line("- Detail = [{}]", detail);
+        if (const std::string detail = vma_stats::text(s.detail); !detail.empty())
+            line("- Detail = [{}]", detail);
         if (s.ring >= 0) line("- Ring = [{}] on {}", s.ring, vma_stats::text(s.device));
         if (s.rx_thread != 0) line("- Rx thread id = {}", s.rx_thread);
         if (s.tx_thread != 0) line("- Tx thread id = {}", s.tx_thread);
@@ -93,21 +97,24 @@ class FullView {
     void tcp(const layout::SocketBlock& s) {
         constexpr std::uint32_t kListen = 10;
         if (s.tcp_state == kListen) {
-            line("Listen: accepted {} / waiting {} / overflows {} / dropped SYNs {}{}", number(s.tcp_accepted),
-                 s.tcp_accept_queue, number(s.tcp_accept_overflows), number(s.tcp_syn_dropped), s_);
+            line("Listen: accepted {} / waiting {} / overflows {} / dropped SYNs {}{}",
+                 number(s.tcp_accepted), s.tcp_accept_queue, number(s.tcp_accept_overflows),
+                 number(s.tcp_syn_dropped), s_);
             return;
         }
         line("Segments: {} / {} [in/out]{}", number(s.tcp_segments_in), number(s.tcp_segments_out), s_);
         line("Retransmissions: {}{}", number(s.tcp_retransmits), s_);
         line("Timeouts: {} / fast recoveries {} / tail probes {} / duplicate ACKs {} / out of order {}{}",
-             number(s.tcp_timeouts), number(s.tcp_fast_recoveries), number(s.tcp_tail_probes), number(s.tcp_dup_acks_in),
-             number(s.tcp_out_of_order), s_);
+             number(s.tcp_timeouts), number(s.tcp_fast_recoveries), number(s.tcp_tail_probes),
+             number(s.tcp_dup_acks_in), number(s.tcp_out_of_order), s_);
         line("RTT: {} +- {} us / RTO {} us", s.tcp_rtt_us, s.tcp_rttvar_us, s.tcp_rto_us);
-        line("Window: cwnd {} / ssthresh {} / peer's {} / MSS {}", s.tcp_cwnd_bytes, s.tcp_ssthresh_bytes, s.tcp_send_window,
-             s.tcp_mss);
+        line("Window: cwnd {} / ssthresh {} / peer's {} / MSS {}", s.tcp_cwnd_bytes, s.tcp_ssthresh_bytes,
+             s.tcp_send_window, s.tcp_mss);
     }
 
-    void count(const char* name, std::uint64_t value) { line("{:<25} {}{}{}", name, number(value), *s_ != '\0' ? " " : "", s_); }
+    void count(const char* name, std::uint64_t value) {
+        line("{:<25} {}{}{}", name, number(value), *s_ != '\0' ? " " : "", s_);
+    }
     void level(const char* name, std::uint64_t value) { line("{:<25} {}", name, value); }
     void count_some(const char* name, std::uint64_t value) {
         if (value != 0) count(name, value);
@@ -159,7 +166,8 @@ class FullView {
         const layout::Header& h = shown_.header;
         line("Process {} {}, libvma {}, log level {}, details {}", h.pid, vma_stats::text(h.program),
              vma_stats::text(h.library), h.log_level, h.log_details);
-        if (h.sockets_unseen != 0) line("Sockets without statistics of their own (VMA_STATS_FD_NUM): {}", h.sockets_unseen);
+        if (h.sockets_unseen != 0)
+            line("Sockets without statistics of their own (VMA_STATS_FD_NUM): {}", h.sockets_unseen);
         out_ += kRule;
     }
 

@@ -18,7 +18,8 @@ std::string groups_view(const Snapshot& now, const Shape& shape) {
         std::string group = "[" + host(g.group) + "]";
         if (g.source.family != 0) group += " from " + host(g.source);
         const auto way = static_cast<layout::Path>(g.path & 0xff);
-        out += fmt::format("{:<36} {:<12} {}\n", group, g.fd, way == layout::Path::offloaded ? "libvma" : path(g.path & 0xff));
+        out += fmt::format("{:<36} {:<12} {}\n", group, g.fd,
+                           way == layout::Path::offloaded ? "libvma" : path(g.path & 0xff));
     }
     return out;
 }
@@ -49,14 +50,15 @@ std::string lower(std::string text) {
 
 std::string netstat_view(const std::vector<const Snapshot*>& processes, const Shape& shape) {
     constexpr const char* kRow = "{:<5} {:<9} {:>8} {:>8} {:<23} {:<23} {:<12} {:<10} {}\n";
-    std::string out = fmt::format(fmt::runtime(kRow), "Proto", "Offloaded", "Recv-Q", "Send-Q", "Local Address",
-                                  "Foreign Address", "State", "Inode", "PID/Program name");
+    std::string out = fmt::format(fmt::runtime(kRow), "Proto", "Offloaded", "Recv-Q", "Send-Q",
+                                  "Local Address", "Foreign Address", "State", "Inode", "PID/Program name");
     for (const Snapshot* now : processes)
         for (const auto& row : now->sockets) {
             const layout::SocketBlock& s = row.block;
             if (!shape.sockets.contains(s.fd)) continue;
-            out += fmt::format(fmt::runtime(kRow), lower(protocol(s)), offloaded(s), s.rx_queue_bytes, s.tx_queue_bytes,
-                               netstat_address(s.local), netstat_address(s.peer), tcp_state(s.tcp_state), s.inode,
+            out += fmt::format(fmt::runtime(kRow), lower(protocol(s)), offloaded(s), s.rx_queue_bytes,
+                               s.tx_queue_bytes, netstat_address(s.local), netstat_address(s.peer),
+                               tcp_state(s.tcp_state), s.inode,
                                fmt::format("{}/{}", now->header.pid, text(now->header.program)));
         }
     return out;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The manual's views (section 8.1) as text. What the manual does not have stands to the right of its columns or in lines of its
-// own, so that a script which reads the manual's layout finds what it expects.
+// The manual's views (section 8.1) as text. What the manual does not have stands to the right of its columns
+// or in lines of its own, so that a script which reads the manual's layout finds what it expects.
 #pragma once
 
 #include <string>

@@ -55,17 +55,25 @@ int instruct(const Attachment& process, const std::vector<Instruction>& instruct
         }
         std::string done;
         switch (what.command) {
-            case Command::log_level: done = fmt::format("log level {} ({})", log_level_name(what.value), what.value); break;
-            case Command::log_details: done = fmt::format("log details {}", what.value); break;
-            case Command::zero: done = "counters zeroed"; break;
+            case Command::log_level:
+                done = fmt::format("log level {} ({})", log_level_name(what.value), what.value);
+                break;
+            case Command::log_details:
+                done = fmt::format("log details {}", what.value);
+                break;
+            case Command::zero:
+                done = "counters zeroed";
+                break;
             case Command::dump_socket:
                 done = fmt::format("{} written to its log at level {}",
                                    what.value == 0 ? "all sockets" : fmt::format("socket {}", what.value),
                                    log_level_name(what.level));
                 break;
-            case Command::refresh: break;
+            case Command::refresh:
+                break;
         }
-        say(fmt::format("process {} ({}): {}{}", process.pid(), process.program(), done, said->empty() ? "" : ": " + *said));
+        say(fmt::format("process {} ({}): {}{}", process.pid(), process.program(), done,
+                        said->empty() ? "" : " (" + *said + ")"));
     }
     return kOk;
 }
@@ -78,7 +86,8 @@ class Reports {
         std::vector<const Snapshot*> all;
         for (const Sample& sample : samples) all.push_back(&sample.frame.now);
         if (o_.output == Output::prometheus) return prometheus_text(all, o_.shape);
-        if (o_.output == Output::view && o_.view == 5) return samples.empty() ? "" : netstat_view(all, o_.shape);
+        if (o_.output == Output::view && o_.view == 5)
+            return samples.empty() ? "" : netstat_view(all, o_.shape);
         std::string out;
         for (const Sample& sample : samples) {
             // Differences need a report before.
@@ -93,7 +102,8 @@ class Reports {
     bool counts() const { return o_.output == Output::json || (o_.output == Output::view && o_.view <= 3); }
 
   private:
-    // Of a process that has ended: the sockets it closed are gone, and an empty report tells nothing. Totals in JSON do.
+    // Of a process that has ended: the sockets it closed are gone, and an empty report tells nothing. Totals
+    // in JSON do.
     bool worth_showing(const Sample& sample) const {
         return o_.output == Output::json || !sample.frame.now.sockets.empty();
     }
@@ -101,10 +111,14 @@ class Reports {
     std::string of_process(const Sample& sample) {
         const Frame& frame = sample.frame;
         switch (o_.output) {
-            case Output::json: return json_line(frame, o_.shape);
-            case Output::explain: return explain_view(frame.now, o_.shape);
-            case Output::parameters: return parameters_view(frame.now);
-            default: break;
+            case Output::json:
+                return json_line(frame, o_.shape);
+            case Output::explain:
+                return explain_view(frame.now, o_.shape);
+            case Output::parameters:
+                return parameters_view(frame.now);
+            default:
+                break;
         }
         if (o_.view == 3) {
             // A screen is cleared; a file is not.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Watching: reports at intervals until it is enough or there is nobody left. The exit statuses of vma_stats come from here.
+// Watching: reports at intervals until it is enough or there is nobody left. The exit statuses of vma_stats
+// come from here.
 #pragma once
 
 #include "tools/vma_stats/fleet.h"
