@@ -47,9 +47,10 @@ class VmaStatsTraffic : public testing::Test {
         for (double number; in >> number;) out.push_back(number);
         return out;
     }
+    // 0 when it is not there: lines that would hold only zeros are left out.
     static long after(const std::string& text, const std::string& pattern) {
         std::smatch match;
-        return std::regex_search(text, match, std::regex(pattern)) ? std::stol(match[1]) : -1;
+        return std::regex_search(text, match, std::regex(pattern)) ? std::stol(match[1]) : 0;
     }
 
     Scratch scratch;
@@ -100,10 +101,8 @@ TEST_F(VmaStatsTraffic, Example2) {
 
 // The most detailed view, of a socket and of the ring that carried it.
 TEST_F(VmaStatsTraffic, Example3) {
-    usleep(1'200'000);  // what the ring counts is copied once a second
     const std::string before = stats({"-v", "3", "-c", "1"});
     expect_conversation(*a, *b, "198.18.1.2", 300, 1000);
-    usleep(1'200'000);
     const std::string text = stats({"-v", "3", "-c", "1"});
     EXPECT_THAT(text, HasSubstr("- Bound IF = [198.18.1.1:5000]"));
     const char* kRx = "Rx Offload: [0-9]+ KB / ([0-9]+) /";
