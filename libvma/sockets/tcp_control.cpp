@@ -264,8 +264,8 @@ bool TcpSocket::handover(int fd, const char* why) noexcept {
         if (moved) {
             log::once(log::Level::info, "a TCP connection is moved to the kernel: {}", why);
             c->set_owner(nullptr);
-            connection_.store(nullptr, std::memory_order_seq_cst);
             publish();  // the connection's last numbers
+            connection_.store(nullptr, std::memory_order_seq_cst);
             retire(c, nullptr);
             release_retired(0);
             set_phase(Phase::kernel);

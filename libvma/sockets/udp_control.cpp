@@ -354,7 +354,7 @@ int UdpSocket::shutdown(int fd, int how) {
     int saved = errno;
     // Linux marks an unconnected UDP socket as shut down as well, while it answers ENOTCONN.
     if (r == 0 || saved == ENOTCONN) {
-        if (how == SHUT_WR || how == SHUT_RDWR) set_kernel_tx(shut, true);
+        if (how == SHUT_WR || how == SHUT_RDWR) set_kernel_tx(shut, true), show_kernel_tx();
         if (how == SHUT_RD || how == SHUT_RDWR) {
             rx_shut_.store(true, std::memory_order_release);
             wake_waiters();

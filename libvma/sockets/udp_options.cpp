@@ -200,6 +200,7 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
             }
             flush();
             set_kernel_tx(row->bit, on);
+            show_kernel_tx();
             if (on) log::once(log::Level::info, "a UDP socket sends through the kernel: option {}/{} is set", level, name);
             break;
         }

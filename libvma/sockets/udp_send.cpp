@@ -88,6 +88,11 @@ Destination* UdpSocket::destination(in_addr_t addr, in_port_t port) noexcept {
     return d;
 }
 
+void UdpSocket::show_kernel_tx() noexcept {
+    if (const unsigned bits = kernel_tx_.load(std::memory_order_relaxed); bits != 0 && !left_.load(std::memory_order_relaxed))
+        kernel_sends(stats::Reason::option, name_of(bits));
+}
+
 bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size_t length, int flags,
                           const sockaddr* name, socklen_t name_length, ssize_t& result) {
     if (left_.load(std::memory_order_relaxed) || shadow_event_.load(std::memory_order_relaxed)) return false;

@@ -132,7 +132,9 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     bool kernel_receives(int flags) const noexcept;  // the call can go to the kernel as it is
     std::uint32_t queued() const noexcept { return queued_.load(std::memory_order_acquire); }
     void update_control_wanted() noexcept;
-    void show_multicast(int fd) noexcept;  // in the statistics
+    // In the statistics:
+    void show_multicast(int fd) noexcept;
+    void show_kernel_tx() noexcept;
 
     // ---- send (udp_send.cpp) ----
     // Sends over a ring if all is well. False: the kernel has to send (nothing was done).

@@ -202,11 +202,9 @@ void Segment::forget_in_child() noexcept {
 // ---- socket blocks ----
 
 SocketBlock* Segment::take_socket(unsigned spare) noexcept {
-    if (sockets_ == 0) return nullptr;
-    if (spare != 0) {
-        unsigned used = 0;
-        for (const auto& word : used_) used += static_cast<unsigned>(__builtin_popcountll(word.load(std::memory_order_relaxed)));
-        if (used + spare >= sockets_) return nullptr;
+    if (in_use_.fetch_add(1, std::memory_order_relaxed) + spare >= sockets_) {
+        in_use_.fetch_sub(1, std::memory_order_relaxed);
+        return nullptr;
     }
     const unsigned start = next_.fetch_add(1, std::memory_order_relaxed) % sockets_;
     for (unsigned n = 0; n < sockets_; n++) {
@@ -222,6 +220,8 @@ SocketBlock* Segment::take_socket(unsigned spare) noexcept {
         next_.store(i + 1, std::memory_order_relaxed);
         return &block;
     }
+    // Others took and gave blocks meanwhile, always where the search was not.
+    in_use_.fetch_sub(1, std::memory_order_relaxed);
     return nullptr;
 }
 
@@ -232,6 +232,7 @@ void Segment::give_socket(SocketBlock* block) noexcept {
         store(block->state, 0);
     }
     used_[i / 64].fetch_and(~(std::uint64_t{1} << (i % 64)), std::memory_order_release);
+    in_use_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 unsigned Segment::index_of(const SocketBlock* block) noexcept {

@@ -79,7 +79,8 @@ class Segment {
     Segment* older_ = nullptr;  // in a forked child: the parent's, out of use
     friend void forget_segment_in_child() noexcept;
     std::array<std::atomic<std::uint64_t>, kMaxSockets / 64> used_{};  // a bit for each socket block
-    std::atomic<unsigned> next_{0};                                    // where the search begins: blocks are reused late
+    std::atomic<unsigned> in_use_{0};
+    std::atomic<unsigned> next_{0};  // where the search begins: blocks are reused late
     std::atomic<std::uint64_t> id_{0};
 };
 

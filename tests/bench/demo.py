@@ -7,7 +7,7 @@ So everything is measured in rounds, each round measures everything once, every 
 counts is the ratio inside a round. Beside the library stands what AF_XDP gives with nothing on top of it (xsk_raw), so
 it shows how much there was to gain.
 
-What is measured and what is aimed at stands in suite_udp.py, suite_tcp.py and suite_mux.py; all run in two network namespaces made
+What is measured and what is aimed at stands in the files suite_*.py; all run in two network namespaces made
 for this and joined by a veth pair (wire.py). A reading with libvma counts only if the kernel's own protocol counters
 stood still meanwhile (offload.py): a library that silently left the work to the kernel is an error here.
 """
@@ -22,15 +22,16 @@ import subprocess
 import sys
 
 import suite_mux
+import suite_stats
 import suite_tcp
 import suite_udp
 from table import evaluate, table
 from wire import Failure, STOPPING, Wire
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SUITES = {"udp": suite_udp, "tcp": suite_tcp, "mux": suite_mux}
-ROUNDS = {"udp": 5, "tcp": 3, "mux": 3}          # TCP has three times as many readings
-QUICK_ROUNDS = {"udp": 2, "tcp": 1, "mux": 1}
+SUITES = {"udp": suite_udp, "tcp": suite_tcp, "mux": suite_mux, "stats": suite_stats}
+ROUNDS = {"udp": 5, "tcp": 3, "mux": 3, "stats": 5}   # TCP has three times as many readings
+QUICK_ROUNDS = {"udp": 2, "tcp": 1, "mux": 1, "stats": 3}
 
 
 def check_machine():

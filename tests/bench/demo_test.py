@@ -11,6 +11,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import offload  # noqa: E402
 import readings  # noqa: E402
 import suite_mux  # noqa: E402
+import suite_stats  # noqa: E402
 import suite_tcp  # noqa: E402
 import suite_udp  # noqa: E402
 import table  # noqa: E402
@@ -109,7 +110,7 @@ class Table(unittest.TestCase):
             self.assertLessEqual(set(suite.RAW_TARGETS), {row.key for row in suite.rows() if row.raw})
 
     def test_rows_compare_what_is_measured(self):
-        for suite in (suite_udp, suite_tcp, suite_mux):
+        for suite in (suite_udp, suite_tcp, suite_mux, suite_stats):
             names = set(suite.measurements(None, 1, dict.fromkeys(("xsk_raw", "conn_rate", "many_connections", "watch_many"), "")))
             used = {name for row in suite.rows() for name in (row.kernel, row.vma, row.raw) if name}
             self.assertEqual(used, names)

@@ -56,24 +56,25 @@ def measured(check, count, reading):
 class Pair:
     """A server on b and the check around both programs."""
 
-    def __init__(self, wire, client_vma, server_vma):
-        self.wire, self.client_vma, self.server_vma = wire, client_vma, server_vma
+    def __init__(self, wire, client_vma, server_vma, environment=()):
+        self.wire, self.client_vma, self.server_vma, self.environment = wire, client_vma, server_vma, environment
         self.port = str(next(_ports))
         self.check = OffloadCheck(wire, ["a"] * client_vma + ["b"] * server_vma, "Tcp")
 
     def serve(self, *command):
-        server = self.wire.start("b", *command, vma=self.server_vma)
+        server = self.wire.start("b", *command, vma=self.server_vma, environment=self.environment)
         self.wire.wait_bound(server, "tcp", int(self.port))
         return server
 
     def ask(self, seconds, *command):
         """Runs the client to its end; its output."""
-        return self.wire.finish(self.wire.start("a", *command, vma=self.client_vma), seconds)
+        return self.wire.finish(self.wire.start("a", *command, vma=self.client_vma, environment=self.environment),
+                                seconds)
 
 
-def ping_pong(wire, seconds, client_vma=False, server_vma=False):
+def ping_pong(wire, seconds, client_vma=False, server_vma=False, environment=()):
     """sockperf's ping-pong from a to b, 64 bytes."""
-    pair = Pair(wire, client_vma, server_vma)
+    pair = Pair(wire, client_vma, server_vma, environment)
     where = ["--tcp", "-i", ADDRESS["b"], "-p", pair.port]
     server = pair.serve("sockperf", "sr", *where)
     result = parse_ping_pong(pair.ask(seconds, "sockperf", "pp", *where, "-t", str(seconds), "-m", "64"))
@@ -81,9 +82,9 @@ def ping_pong(wire, seconds, client_vma=False, server_vma=False):
     return measured(pair.check, result["messages"], {"p50": result["p50"], "p99": result["p99"]})
 
 
-def throughput(wire, seconds, size, vma=False):
+def throughput(wire, seconds, size, vma=False, environment=()):
     """sockperf's throughput test: thousands of messages per second that the server's program received."""
-    pair = Pair(wire, vma, vma)
+    pair = Pair(wire, vma, vma, environment)
     where = ["--tcp", "-i", ADDRESS["b"], "-p", pair.port]
     server = pair.serve("sockperf", "sr", *where)
     sent, duration = parse_throughput_client(

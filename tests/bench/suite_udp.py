@@ -23,27 +23,28 @@ TARGETS = {   # how many times better than the kernel; the limits as fractions o
 RAW_TARGETS = {"both p50": 1.35, "rate": 0.7}
 
 
-def ping_pong(wire, seconds, client_vma=False, server_vma=False, spin=False):
+def ping_pong(wire, seconds, client_vma=False, server_vma=False, spin=False, environment=()):
     """sockperf's ping-pong from a to b, 64 bytes."""
     options = ["--nonblocked"] if spin else []
     check = OffloadCheck(wire, ["a"] * client_vma + ["b"] * server_vma)
-    server = wire.start("b", "sockperf", "sr", "-i", ADDRESS["b"], "-p", str(UDP_PORT), *options, vma=server_vma)
+    server = wire.start("b", "sockperf", "sr", "-i", ADDRESS["b"], "-p", str(UDP_PORT), *options, vma=server_vma,
+                        environment=environment)
     wire.wait_bound(server, "udp", UDP_PORT)
     client = wire.start("a", "sockperf", "pp", "-i", ADDRESS["b"], "-p", str(UDP_PORT), "-t", str(seconds), "-m", "64",
-                        *options, vma=client_vma)
+                        *options, vma=client_vma, environment=environment)
     result = parse_ping_pong(wire.finish(client, seconds))
     wire.interrupt(server)
     check.verify(result["messages"])
     return {"p50": result["p50"], "p99": result["p99"]}
 
 
-def throughput(wire, seconds, vma=False):
+def throughput(wire, seconds, vma=False, environment=()):
     """sockperf's throughput test, 100 bytes: thousands of messages per second that the server's program received."""
     check = OffloadCheck(wire, ["a", "b"] if vma else [])
-    server = wire.start("b", "sockperf", "sr", "-i", ADDRESS["b"], "-p", str(UDP_PORT), vma=vma)
+    server = wire.start("b", "sockperf", "sr", "-i", ADDRESS["b"], "-p", str(UDP_PORT), vma=vma, environment=environment)
     wire.wait_bound(server, "udp", UDP_PORT)
     client = wire.start("a", "sockperf", "tp", "-i", ADDRESS["b"], "-p", str(UDP_PORT), "-t", str(seconds), "-m", "100",
-                        vma=vma)
+                        vma=vma, environment=environment)
     sent, duration = parse_throughput_client(wire.finish(client, seconds))
     time.sleep(0.1)   # what is queued still counts: it was sent in time
     received = parse_server(wire.interrupt(server))

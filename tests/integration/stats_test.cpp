@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The statistics of real traffic: what the file says of a socket is what its peer, the program itself and the kernel counted.
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -231,6 +232,22 @@ TEST_F(Stats, LoopbackAndGroupsAreTheKernels) {
     EXPECT_TRUE(file->groups().empty());
 }
 
+TEST_F(Stats, WhatOnlyTheKernelCanSend) {
+    start();
+    warm_up();
+    a_sends(100, 3);
+    EXPECT_EQ(block().tx_path, static_cast<std::uint8_t>(Path::offloaded));
+    a_sends(3000, 2);
+    SocketBlock s = block();
+    EXPECT_EQ(s.tx_reason, static_cast<std::uint16_t>(Reason::too_long));
+    expect_traffic(s.tx_os, 2, 6000, "tx os");
+    a_sends(100, 4);
+    s = block();
+    EXPECT_EQ(s.tx_path, static_cast<std::uint8_t>(Path::offloaded)) << "the last datagram's";
+    EXPECT_EQ(TEXT(s.detail), "");
+    expect_traffic(s.tx_offload, 7, 700, "tx offload");
+}
+
 TEST_F(Stats, DeviceThatMayNotBeUsed) {
     start({"VMA_XDP_INTERFACES="});
     const SocketBlock s = block();
@@ -245,6 +262,53 @@ TEST_F(Stats, FileLivesAsLongAsTheProcess) {
     EXPECT_EQ(file->header().pid, static_cast<std::uint32_t>(a->process().pid()));
     a->finish();
     EXPECT_FALSE(file->exists());
+}
+
+// fork, a failed exec, and exec of another program, as /dev/shm shows them.
+TEST_F(Stats, FileOverForkAndExec) {
+    hosts = std::make_unique<TwoHosts>();
+    const std::string program =
+        "import os, socket, time\n"
+        "def bound(port):\n"
+        "    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+        "    s.bind(('198.18.1.1', port))\n"
+        "    return s\n"
+        "def file(pid): return os.path.exists('/dev/shm/vmastat.%d' % pid)\n"
+        "print('none', file(os.getpid()))\n"
+        "s = bound(5000)\n"
+        "print('own', file(os.getpid()))\n"
+        "r, w = os.pipe()\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    before = file(os.getpid())\n"
+        "    t = bound(5001)\n"
+        "    os.write(w, b'child %s %s %s' % (str(before).encode(), str(file(os.getpid())).encode(), str(file(os.getppid())).encode()))\n"
+        "    os._exit(0)\n"
+        "os.waitpid(child, 0)\n"
+        "print(os.read(r, 100).decode(), 'after', file(child), file(os.getpid()))\n"
+        "try:\n"
+        "    os.execv('/nowhere', ['nowhere'])\n"
+        "except OSError:\n"
+        "    print('failed exec', file(os.getpid()), flush=True)\n"
+        "os.execv('/bin/sleep', ['sleep', '30'])\n";
+    Process process = hosts->run(Host::a, {"python3", "-c", program}, with_library());
+    ASSERT_TRUE(process.wait_for_out("failed exec")) << process.out() << process.err();
+    EXPECT_EQ(process.out(), "none False\nown True\nchild False True True after False True\nfailed exec True\n") << process.err();
+    const StatsFile stats(process.pid());
+    for (int i = 0; i < 100 && stats.exists(); i++) usleep(20000);
+    EXPECT_FALSE(stats.exists()) << "the file of a program that is no more";
+    EXPECT_TRUE(process.running());
+}
+
+TEST_F(Stats, KilledProcessLeavesAFileThatTellsItself) {
+    start();
+    ASSERT_TRUE(file->read());
+    a->process().kill(SIGKILL);
+    a->process().wait();
+    ASSERT_TRUE(file->read());
+    EXPECT_EQ(file->header().life, static_cast<std::uint32_t>(Life::running));
+    EXPECT_NE(access(("/proc/" + std::to_string(file->header().pid)).c_str(), F_OK), 0);
+    unlink(file->path().c_str());
 }
 
 TEST_F(Stats, CommandsReachTheProcess) {

@@ -150,7 +150,9 @@ TEST(StatsControl, SilentPeersHoldUpNobody) {
         for (int i = 0; i < 30; i++) {
             silent.push_back(open_connection());
             EXPECT_GE(silent.back(), 0);
-            if (i % 5 == 0) EXPECT_EQ(ask(request(Command::refresh)), 0);
+            if (i % 5 == 0) {
+                EXPECT_EQ(ask(request(Command::refresh)), 0);
+            }
         }
         EXPECT_EQ(ask(request(Command::refresh)), 0);
         char byte;

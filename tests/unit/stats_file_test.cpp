@@ -121,7 +121,9 @@ TEST_F(StatsFile, LeavesWhatIsAnothersOrNoFile) {
         ASSERT_FALSE(made) << "even as root";
         EXPECT_EQ(made.error().code, EEXIST);
         EXPECT_NE(made.error().what.find("another user"), std::string::npos) << made.error().what;
-        if (!link) EXPECT_EQ(contents(path()), "theirs");
+        if (!link) {
+            EXPECT_EQ(contents(path()), "theirs");
+        }
         remove_file(directory_, "file");
         EXPECT_EQ(status(path()).st_uid, kOther);
         ASSERT_EQ(unlink(path().c_str()), 0);
