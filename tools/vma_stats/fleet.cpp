@@ -66,7 +66,9 @@ std::expected<void, Refusal> Fleet::find_all() {
             refusal.lines.push_back(fmt::format("  {:>7}  {}", a.pid(), a.program()));
         return std::unexpected(std::move(refusal));
     }
-    for (const Problem& problem : found.problems) complain(problem);
+    // Who watches one process does not ask about others.
+    if (all_)
+        for (const Problem& problem : found.problems) complain(problem);
     for (Attachment& a : found.processes) members_.push_back({.process = std::move(a)});
     return {};
 }

@@ -97,7 +97,7 @@ class Top {
                 farewell_.push_back(fmt::format("process {} ({}) has ended", sample.pid, sample.program));
         std::erase_if(samples, [](const Sample& sample) { return sample.ended; });
         model_.take(std::move(samples), options_.shape);
-        return !fleet_.empty() || options_.wait;
+        return !fleet_.empty() || (options_.wait && !options_.pid);
     }
 
     void press(int key) {
