@@ -16,9 +16,7 @@ namespace {
 // interface, others their place.
 template <class Block>
 std::uint64_t identity(const Row<Block>& row) {
-    if constexpr (std::is_same_v<Block, layout::SocketBlock>)
-        return row.block.id;
-    else if constexpr (std::is_same_v<Block, layout::MuxBlock>)
+    if constexpr (std::is_same_v<Block, layout::SocketBlock> || std::is_same_v<Block, layout::MuxBlock>)
         return row.block.id;
     else if constexpr (std::is_same_v<Block, layout::RingBlock>)
         return static_cast<std::uint32_t>(row.block.ifindex);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 
 #include "tools/vma_stats/fields.h"
@@ -43,7 +44,7 @@ std::string sparkline(const std::deque<double>& values, bool utf8) {
     for (std::size_t i = values.size() - count; i < values.size(); i++) {
         // Anything is more than nothing.
         const int height =
-            top > 0 && values[i] > 0 ? std::max(1, static_cast<int>(values[i] / top * 8 + 0.5)) : 0;
+            top > 0 && values[i] > 0 ? std::max(1, static_cast<int>(std::lround(values[i] / top * 8))) : 0;
         out += steps[std::min(height, 8)];
     }
     return out;
@@ -171,6 +172,7 @@ std::vector<std::string> TopModel::socket_lines() const {
     std::vector<SocketLine> sorted = sockets_;
     std::stable_sort(sorted.begin(), sorted.end(), [&](auto& a, auto& b) { return before(a, b); });
     std::vector<std::string> out;
+    out.reserve(sorted.size());
     for (const SocketLine& s : sorted)
         out.push_back(fmt::format(
             "{:>7} {:>4} {:<5} {}{} {:>7} {:>8} {:>7} {:>8} {:>7} {} {:<21} {:<21} {}", s.pid, s.block.fd,

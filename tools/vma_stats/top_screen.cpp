@@ -170,12 +170,12 @@ class Top {
             while (bytes < line.size() && (static_cast<unsigned char>(line[bytes]) & 0xc0) == 0x80) bytes++;
             columns++;
         }
-        attrset(attributes);
+        attr_set(attributes, 0, nullptr);
         mvaddnstr(y, 0, line.c_str(), static_cast<int>(bytes));
         // A heading goes over the whole width.
         if ((attributes & A_REVERSE) != 0)
             for (; columns < COLS; columns++) addch(' ');
-        attrset(A_NORMAL);
+        attr_set(A_NORMAL, 0, nullptr);
     }
 
     void draw() {
@@ -187,7 +187,7 @@ class Top {
                            model_.reversed ? ", reversed" : "", paused_ ? "   PAUSED" : ""));
         put(2, help_ ? "KEYS" : model_.heading(), A_REVERSE);
         for (int i = 0; i < room() && first_ + i < static_cast<int>(lines.size()); i++)
-            put(kFirstLine + i, lines[static_cast<std::size_t>(first_ + i)]);
+            put(kFirstLine + i, lines[static_cast<std::size_t>(first_) + static_cast<std::size_t>(i)]);
         if (lines.empty()) put(kFirstLine, "nothing here");
         put(LINES - 1,
             "1 sockets  2 rings  3 waiting  4 reasons  s sort  r reverse  p pause  +/- interval  h keys  q "

@@ -84,6 +84,7 @@ class Reports {
 
     std::string text(const std::vector<Sample>& samples) {
         std::vector<const Snapshot*> all;
+        all.reserve(samples.size());
         for (const Sample& sample : samples) all.push_back(&sample.frame.now);
         if (o_.output == Output::prometheus) return prometheus_text(all, o_.shape);
         if (o_.output == Output::view && o_.view == 5)
