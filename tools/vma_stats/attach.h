@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Finding the statistics files of running processes, and opening them only when they are what they seem to
+// be.
+//
+// The directory may be one that everybody can write to. So a file counts only when it is a regular file,
+// belongs to root or to the user whose process it is named after, says itself that it is of that process, and
+// that process is the one that runs under the number now. It is read with pread(2) from then on, by the
+// descriptor that was checked.
+#pragma once
+
+#include <sys/types.h>
+
+#include <expected>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/vma_stats/fd.h"
+#include "tools/vma_stats/reader.h"
+
+namespace vma_stats {
+
+// Why a process cannot be watched.
+struct Problem {
+    pid_t pid = 0;
+    bool gone = false;  // the process has ended, or never used libvma: waiting for one may help
+    std::string text;   // a sentence for people
+};
+
+// The statistics of a process, open.
+class Attachment {
+  public:
+    pid_t pid() const { return pid_; }
+    const layout::Header& header() const { return header_; }
+    std::string program() const;
+    // Bytes as they are now, with the times filled in.
+    std::expected<Snapshot, Problem> read();
+    // Has the process put another file in place (it has called exec), or none?
+    bool replaced() const;
+    // Does the process still run?
+    bool alive() const;
+    // Readable when the process ends; -1 where that is not to be had.
+    int pidfd() const { return pidfd_.get(); }
+
+  private:
+    friend std::expected<Attachment, Problem> attach(const std::string&, pid_t, bool);
+    Attachment() = default;
+
+    pid_t pid_ = 0;
+    std::string path_;
+    Fd file_, pidfd_;
+    dev_t device_ = 0;
+    ino_t inode_ = 0;
+    layout::Header header_{};
+};
+
+// Opens the statistics of a process. A file that a process left behind is removed when it is ours and `clean`
+// is set.
+std::expected<Attachment, Problem> attach(const std::string& directory, pid_t pid, bool clean);
+
+// All processes that have statistics in the directory, by number; those that cannot be watched with the
+// reason.
+struct Found {
+    std::vector<Attachment> processes;
+    std::vector<Problem> problems;
+    std::string directory_problem;  // the directory itself cannot be read
+};
+Found discover(const std::string& directory, bool clean);
+
+}  // namespace vma_stats

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// See process.h.
+#include "tools/vma_stats/process.h"
+
+#include <errno.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <climits>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+namespace vma_stats {
+namespace {
+
+std::string contents(const std::string& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+ProcessFacts facts_of(pid_t pid) {
+    ProcessFacts facts;
+    const std::string folder = fmt::format("/proc/{}", pid);
+    struct stat st {};
+    if (stat(folder.c_str(), &st) != 0) {
+        // /proc may hide processes of others.
+        facts.alive = kill(pid, 0) == 0 || errno == EPERM;
+        return facts;
+    }
+    facts.alive = true;
+    facts.owner = facts.effective = st.st_uid;
+    // The name in parentheses may hold anything, so fields are counted from the last parenthesis: state is
+    // the third.
+    const std::string line = contents(folder + "/stat");
+    if (const std::size_t close = line.rfind(')'); close != line.npos) {
+        std::istringstream fields(line.substr(close + 1));
+        std::string field;
+        for (int number = 3; fields >> field; number++) {
+            if (number == 3) facts.zombie = field == "Z" || field == "X";
+            if (number == 22) {
+                facts.start_ticks = strtoull(field.c_str(), nullptr, 10);
+                break;
+            }
+        }
+    }
+    std::istringstream status(contents(folder + "/status"));
+    for (std::string row; std::getline(status, row);) {
+        unsigned real = 0, effective = 0;
+        if (sscanf(row.c_str(), "Uid: %u %u", &real, &effective) == 2) facts.effective = effective;
+    }
+    // A zombie has ended, only nobody has asked how.
+    if (facts.zombie) facts.alive = false;
+    return facts;
+}
+
+bool runs_program(pid_t pid, const std::string& name) {
+    const std::string folder = fmt::format("/proc/{}", pid);
+    char target[PATH_MAX];
+    const ssize_t length = readlink((folder + "/exe").c_str(), target, sizeof target);
+    if (length > 0) {
+        std::string path(target, static_cast<std::size_t>(length));
+        constexpr std::string_view kDeleted = " (deleted)";
+        if (path.ends_with(kDeleted)) path.resize(path.size() - kDeleted.size());
+        if (path == name || path.substr(path.rfind('/') + 1) == name) return true;
+    }
+    // Fifteen characters are all that the kernel keeps.
+    std::string comm = contents(folder + "/comm");
+    if (!comm.empty() && comm.back() == '\n') comm.pop_back();
+    return !comm.empty() && comm == name.substr(0, 15);
+}
+
+}  // namespace vma_stats
