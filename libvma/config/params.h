@@ -30,14 +30,9 @@ const char* origin_name(Origin origin) noexcept;  // "default", "environment", "
 inline constexpr std::size_t kParameters = 0
 #include "libvma/config/params.def"
     ;
-#undef VMA_NUMBER
-#undef VMA_BYTES
-#undef VMA_SWITCH
-#undef VMA_CHOICE
-#undef VMA_TEXT
-#undef VMA_FILE
 
 struct Params {
+#define VMA_SECTION(title)
 #define VMA_NUMBER(member, env, label, def, ...) std::int64_t member = def;
 #define VMA_BYTES VMA_NUMBER
 #define VMA_SWITCH VMA_NUMBER
@@ -45,13 +40,6 @@ struct Params {
 #define VMA_TEXT(member, env, label, def, ...) std::string member = def;
 #define VMA_FILE VMA_TEXT
 #include "libvma/config/params.def"
-#undef VMA_NUMBER
-#undef VMA_BYTES
-#undef VMA_SWITCH
-#undef VMA_CHOICE
-#undef VMA_TEXT
-#undef VMA_FILE
-#undef VMA_SECTION
     std::array<Origin, kParameters> origin{};  // in the table's order
 };
 
@@ -115,6 +103,9 @@ Params read(const char* (*getenv_fn)(const char*), Complaints& complaints);
 // The process's parameters; read from the environment on first use. That also starts the log, and complaints
 // go there as warnings.
 const Params& get() noexcept;
+
+// The start-up print (manual section 4.2), once for a process and its children: when the first socket that may be offloaded is made.
+void print_start() noexcept;
 
 // A parameter of the process as text: the value as one would set it, and where it comes from.
 struct ParamValue {

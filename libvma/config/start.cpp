@@ -33,8 +33,8 @@ std::string command_line() {
     return text;
 }
 
-// The start-up print. At level debug more of the surroundings, and every parameter.
-void print_start(const Params& params) {
+// At level debug more of the surroundings, and every parameter.
+void print(const Params& params) {
     if (!log::enabled(log::Level::info)) return;
     const bool all = log::enabled(log::Level::debug);
     log::info("{}", kRule);
@@ -64,6 +64,15 @@ void print_start(const Params& params) {
 
 }  // namespace
 
+void print_start() noexcept {
+    static constinit std::atomic<bool> done{false};
+    if (done.exchange(true)) return;
+    try {
+        print(get());
+    } catch (const std::exception&) {  // no memory for some text
+    }
+}
+
 const Params& get() noexcept {
     // No lock, so that neither fork nor a signal handler can meet one held: threads that come at the same
     // time each read the environment, and the first to finish wins. Never freed, since other threads outlive
@@ -92,10 +101,6 @@ const Params& get() noexcept {
     } catch (const std::exception&) {  // no memory for some text
     }
     log::start();  // asks get() again, which answers from here on
-    try {
-        print_start(params);
-    } catch (const std::exception&) {
-    }
     for (const std::string& text : complaints) log::warn("{}", text);
     return params;
 }

@@ -28,13 +28,6 @@ consteval std::array<Parameter, kParameters> rows() {
 #define VMA_FILE(member, env, label, def, standing, help) \
     Parameter{"", env, label, Type::file, nullptr, &Params::member, 0, 0, 0, def, "", "", standing, help},
 #include "libvma/config/params.def"
-#undef VMA_SECTION
-#undef VMA_NUMBER
-#undef VMA_BYTES
-#undef VMA_SWITCH
-#undef VMA_CHOICE
-#undef VMA_TEXT
-#undef VMA_FILE
     };
     std::array<Parameter, kParameters> result{};
     const char* section = "";

@@ -14,6 +14,7 @@
 #include "libvma/runtime/signals.h"
 #include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/handing.h"
+#include "libvma/sockets/names.h"
 #include "libvma/sockets/statistics.h"
 #include "libvma/sockets/tcp_socket.h"
 #include "libvma/sockets/udp_socket.h"
@@ -83,6 +84,7 @@ Stack* Stack::get(int fd) noexcept {
             return nullptr;
         }
         log::start();
+        config::print_start();
         if (config::get().offloaded_sockets == 0) {
             log::once(log::Level::info, "sockets are served by the kernel: VMA_OFFLOADED_SOCKETS is 0");
             g_state = off;
@@ -167,6 +169,17 @@ void Stack::bury_dead() noexcept {
         dead->bury();
         dead = next;
     }
+}
+
+bool Stack::may_serve(const net::LocalAddress& a, in_addr_t wanted, int oif, Why& why) {
+    if ((wanted != 0 && a.address != wanted) || !is_unicast(a.address) || (oif != 0 && a.ifindex != oif)) return false;
+    net::Link link;
+    std::string objection;
+    if (!view().link(a.ifindex, link)) return false;
+    if (ring::Rings::eligible(link, objection)) return true;
+    if (why.reason == stats::Reason::foreign_address && !link.loopback)
+        why = {stats::Reason::no_device, link.name + ": " + objection, {}};
+    return false;
 }
 
 ring::Ring* Stack::open_ring(int ifindex, std::string* why) noexcept {

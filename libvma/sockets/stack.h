@@ -16,6 +16,8 @@
 
 namespace vma::sockets {
 
+struct Why;
+
 // What has flow rules that follow the interfaces: sockets.
 class Steered {
   public:
@@ -66,6 +68,9 @@ class Stack {
     // The interface's ring, opened now if need be; then sockets bound to INADDR_ANY get their rules there. Under control().
     // `why`: gets the reason where there is none.
     ring::Ring* open_ring(int ifindex, std::string* why = nullptr) noexcept;
+    // Can frames to the host's address `a` be ours, for a socket bound to `wanted` (INADDR_ANY: 0) and to the interface `oif` (0: any)?
+    // If the interface stands against it, and nothing else did before (`why` says foreign_address), `why` tells.
+    bool may_serve(const net::LocalAddress& a, in_addr_t wanted, int oif, Why& why);
     // The interface's ring if open_ring() was called for it. Any thread, no lock.
     ring::Ring* ring(int ifindex) const noexcept;
     // Takes in what has arrived on any of them: for answers that depend on connections nobody is looking at.

@@ -205,7 +205,7 @@ void report_if_active(const stats::SocketBlock& block) noexcept {
 }
 
 void report_all() noexcept {
-    if (!stats::reports_wanted()) return;
+    if (stats::current() == nullptr || !stats::reports_wanted()) return;
     for_each_socket([](Socket& socket, stats::SocketBlock& block) {
         socket.publish();
         report_if_active(block);

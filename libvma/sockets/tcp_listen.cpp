@@ -37,17 +37,7 @@ std::vector<TcpSocket::Rule> TcpSocket::wanted_rules(Why& why) noexcept {
     why.reason = stats::Reason::foreign_address;
     if (closed_.load(std::memory_order_acquire) || listener_.load(std::memory_order_acquire) == nullptr) return wanted;
     for (const net::LocalAddress& a : stack_.view().addresses()) {
-        if (listen_addr_ != 0 && a.address != listen_addr_) continue;
-        if (!is_unicast(a.address)) continue;
-        if (options_.path.oif != 0 && a.ifindex != options_.path.oif) continue;
-        net::Link link;
-        std::string objection;
-        if (!stack_.view().link(a.ifindex, link)) continue;
-        if (!ring::Rings::eligible(link, objection)) {
-            if (why.reason == stats::Reason::foreign_address && !link.loopback)
-                why = {stats::Reason::no_device, link.name + ": " + objection, {}};
-            continue;
-        }
+        if (!stack_.may_serve(a, listen_addr_, options_.path.oif, why)) continue;
         const config::Decision decision = config::decide(config::Role::tcp_server, {a.address, listen_port_}, nullptr);
         if (decision.os()) {
             why = {stats::Reason::rule, {}, decision.text()};

@@ -189,17 +189,7 @@ std::vector<UdpSocket::Rule> UdpSocket::wanted_rules(bool only_route, Why& why) 
     why.reason = statistics::reason_of_address(local_addr_);
     if (why.reason == stats::Reason::none || local_addr_ == 0) why.reason = stats::Reason::foreign_address;
     for (const net::LocalAddress& a : stack_.view().addresses()) {
-        if (local_addr_ != 0 && a.address != local_addr_) continue;
-        if (!is_unicast(a.address)) continue;
-        if (attributes_.oif != 0 && a.ifindex != attributes_.oif) continue;
-        net::Link link;
-        std::string objection;
-        if (!stack_.view().link(a.ifindex, link)) continue;
-        if (!ring::Rings::eligible(link, objection)) {
-            if (why.reason == stats::Reason::foreign_address && !link.loopback)
-                why = {stats::Reason::no_device, link.name + ": " + objection, {}};
-            continue;
-        }
+        if (!stack_.may_serve(a, local_addr_, attributes_.oif, why)) continue;
         if (!allowed(a.address)) continue;
         ring::Ring* ring = only_route ? stack_.rings().find(a.ifindex) : ring_of(a.ifindex);
         if (ring == nullptr) continue;

@@ -199,7 +199,10 @@ ssize_t Connection::send(const iovec* iov, std::size_t count, std::size_t length
         result = -EAGAIN;
     } else {
         const std::uint32_t used = queued(), limit = send_limit();
-        const std::size_t room = used < limit ? limit - used : 0;
+        // As the kernel does, the last write that begins within the limit may go beyond it by a segment: so short writes of several
+        // threads are not torn apart.
+        const std::size_t segment = std::min<std::size_t>(length, mss_.load(std::memory_order_relaxed));
+        const std::size_t room = used < limit ? std::max<std::size_t>(limit - used, segment) : 0;
         if (length == 0) {
             result = 0;
         } else if (room == 0) {

@@ -34,15 +34,10 @@ def told():  # waits for a line of the test's
     sys.stdin.readline()
 )";
 
-class MuxParams : public ::testing::Test {
+class MuxParams : public HostsTest {
   protected:
     void SetUp() override {
-        try {
-            hosts_ = std::make_unique<TwoHosts>();
-            scratch_ = std::make_unique<Scratch>();
-        } catch (const std::exception& e) {
-            FAIL() << e.what();
-        }
+        HostsTest::SetUp();
         need({"python3", "strace"});
     }
 
@@ -110,8 +105,6 @@ class MuxParams : public ::testing::Test {
         return sum;
     }
 
-    std::unique_ptr<TwoHosts> hosts_;
-    std::unique_ptr<Scratch> scratch_;
 };
 
 TEST_F(MuxParams, YieldWhilePolling) {

@@ -59,15 +59,10 @@ def vm_size():
     return int([l for l in open('/proc/self/status') if l.startswith('VmSize')][0].split()[1]) // 1024
 )";
 
-class Parameters : public ::testing::Test {
+class Parameters : public HostsTest {
   protected:
     void SetUp() override {
-        try {
-            hosts_ = std::make_unique<TwoHosts>();
-            scratch_ = std::make_unique<Scratch>();
-        } catch (const std::exception& e) {
-            FAIL() << e.what();
-        }
+        HostsTest::SetUp();
         need({"python3", "strace"});
     }
 
@@ -118,8 +113,6 @@ class Parameters : public ::testing::Test {
         return std::count(trace.begin(), trace.end(), '\n');
     }
 
-    std::unique_ptr<TwoHosts> hosts_;
-    std::unique_ptr<Scratch> scratch_;
 };
 
 TEST_F(Parameters, TcpOptionsOfNewSockets) {

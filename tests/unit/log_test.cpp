@@ -276,9 +276,11 @@ TEST(Log, FirstUseOfAParameterStartsTheLog) {
     auto outcome = in_child([] {
         setenv("VMA_TRACELEVEL", "4", 1);
         EXPECT_EQ(config::get().rx_poll, 100000);
+        log::debug("it has begun");
+        config::print_start();
     });
     EXPECT_TRUE(outcome.passed());
-    EXPECT_THAT(outcome.output, testing::HasSubstr("] VMA_VERSION: "));
+    EXPECT_LT(outcome.output.find("it has begun"), outcome.output.find("] VMA_VERSION: "));
     EXPECT_THAT(outcome.output, testing::HasSubstr("] Pid: "));
     // All parameters, and that this level is not for every day.
     EXPECT_THAT(outcome.output, testing::HasSubstr("[VMA_RX_POLL]\n"));
@@ -291,7 +293,8 @@ TEST(Log, StartUpPrint) {
         setenv("VMA_RX_POLL", "-1", 1);
         setenv("VMA_TX_MAX_INLINE", "0", 1);
         config::get();
-        config::get();
+        config::print_start();
+        config::print_start();
     });
     const std::string rule = "VMA INFO: " + std::string(75, '-') + "\n";
     EXPECT_THAT(outcome.output, testing::StartsWith(rule + "VMA INFO: VMA_VERSION: " VMA_VERSION "\nVMA INFO: Cmd Line: "));
@@ -378,7 +381,7 @@ TEST(Log, CallbackAddresses) {
 TEST(Log, CallbackFromTheEnvironment) {
     auto outcome = in_child([] {
         setenv("VMA_LOG_CB_FUNC_PTR", address_of(reinterpret_cast<void*>(hear)).c_str(), 1);
-        config::get();
+        config::print_start();
         EXPECT_THAT(g_heard, testing::StartsWith("3 VMA INFO: ---"));
     });
     EXPECT_TRUE(outcome.passed());

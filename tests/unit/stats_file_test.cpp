@@ -16,6 +16,7 @@
 
 #include "libvma/stats/segment.h"
 #include "tests/unit/child.h"
+#include "tests/unit/stats_directory.h"
 
 namespace {
 
@@ -25,16 +26,8 @@ using vma::stats::remove_file;
 constexpr std::size_t kSize = 8192;
 constexpr uid_t kOther = 12345;
 
-class StatsFile : public testing::Test {
+class StatsFile : public vma::test::StatsDirectory {
   protected:
-    void SetUp() override {
-        char name[] = "/tmp/vma-stats-test-XXXXXX";
-        ASSERT_NE(mkdtemp(name), nullptr);
-        directory_ = name;
-    }
-    void TearDown() override {
-        if (!directory_.empty()) (void)!system(("rm -rf " + directory_).c_str());
-    }
     auto make(void* at = nullptr) {
         return make_file(directory_, "file", kSize, at, [](void* memory) { std::strcpy(static_cast<char*>(memory), "filled"); });
     }
@@ -58,7 +51,6 @@ class StatsFile : public testing::Test {
         pclose(pipe);
         return n;
     }
-    std::string directory_;
 };
 
 TEST_F(StatsFile, IsMadeWholeAndPrivate) {

@@ -21,22 +21,15 @@
 #include "libvma/stats/segment.h"
 #include "libvma/stats/tally.h"
 #include "tests/unit/child.h"
+#include "tests/unit/stats_directory.h"
 
 namespace {
 
 using namespace vma::stats;
 using vma::test::in_child;
 
-class StatsSegment : public testing::Test {
+class StatsSegment : public vma::test::StatsDirectory {
   protected:
-    void SetUp() override {
-        char name[] = "/tmp/vma-stats-test-XXXXXX";
-        ASSERT_NE(mkdtemp(name), nullptr);
-        directory_ = name;
-    }
-    void TearDown() override {
-        if (!directory_.empty()) (void)!system(("rm -rf " + directory_).c_str());
-    }
     std::unique_ptr<Segment> make(unsigned sockets, std::vector<ParameterBlock> parameters = {}) {
         std::string why;
         auto segment = Segment::create({sockets, directory_, std::move(parameters)}, why);
@@ -53,7 +46,6 @@ class StatsSegment : public testing::Test {
         vma::stats::start();
         ASSERT_NE(current(), nullptr);
     }
-    std::string directory_;
 };
 
 TEST_F(StatsSegment, LayoutTellsTheTruth) {

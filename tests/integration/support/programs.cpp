@@ -141,6 +141,15 @@ bool tcp_was_offloaded(const std::string& log) {
     return false;
 }
 
+void HostsTest::SetUp() {
+    try {
+        hosts_ = std::make_unique<TwoHosts>();
+        scratch_ = std::make_unique<Scratch>();
+    } catch (const std::exception& e) {
+        FAIL() << e.what();
+    }
+}
+
 void ProgramTest::SetUp() {
     try {
         hosts = std::make_unique<TwoHosts>();

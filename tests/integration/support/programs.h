@@ -70,6 +70,15 @@ bool tcp_was_offloaded(const std::string& log);
 // Fails the test when a program is not installed.
 void need(const std::vector<std::string>& programs);
 
+// Two hosts and a scratch directory.
+class HostsTest : public ::testing::Test {
+  protected:
+    void SetUp() override;
+
+    std::unique_ptr<TwoHosts> hosts_;
+    std::unique_ptr<Scratch> scratch_;
+};
+
 // Two hosts, a scratch directory, a server and clients on the sides that GetParam() tells.
 class ProgramTest : public ::testing::TestWithParam<Sides> {
   protected:
