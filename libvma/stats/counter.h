@@ -36,8 +36,7 @@ inline std::uint64_t take(std::uint64_t& word) noexcept {
 // A text, cut where there is no room, always with its terminating zero. Inside Describe, or before anybody reads.
 template <std::size_t N>
 inline void put_text(char (&out)[N], std::string_view text) noexcept {
-    const std::size_t n = std::min(text.size(), N - 1);
-    std::memcpy(out, text.data(), n);
+    const std::size_t n = text.copy(out, N - 1);
     std::memset(out + n, 0, N - n);
 }
 template <std::size_t N>
