@@ -6,13 +6,12 @@ import time
 
 from offload import OffloadCheck
 from readings import parse_json, parse_ping_pong
-from suite_tcp import Pair
+from suite_tcp import Pair, SEGMENTS
 from suite_udp import UDP_PORT
 from table import Row
 from wire import ADDRESS
 
 CONNECTIONS = 10_000
-SEGMENTS = 6              # of a connection that is opened and closed: what the kernel would at least have counted
 CALLS = {"epoll": "e", "select": "s", "poll": "p"}   # sockperf -F; beside recvfrom: r
 ASLEEP = ["VMA_RX_POLL=0", "VMA_SELECT_POLL=0"]
 
