@@ -113,11 +113,11 @@ TEST_F(MuxParams, YieldWhilePolling) {
     long without = calls(run(receives, {}, {}, "sched_yield").trace);
     long with = calls(run(receives, {"VMA_RX_POLL_YIELD=1"}, {}, "sched_yield").trace);
     EXPECT_GT(with, 20);
-    EXPECT_GT(with, 5 * without);
+    EXPECT_GT(with, 2 * without);  // strace slows each of them
     without = calls(run(polls, {}, {}, "sched_yield").trace);
     with = calls(run(polls, {"VMA_SELECT_POLL_YIELD=1"}, {}, "sched_yield").trace);
     EXPECT_GT(with, 20);
-    EXPECT_GT(with, 5 * without);
+    EXPECT_GT(with, 2 * without);  // strace slows each of them
 }
 
 TEST_F(MuxParams, RxPollInit) {
