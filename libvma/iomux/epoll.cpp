@@ -37,7 +37,7 @@ class EpollCall final : public Wait {
     bool only_shadows() noexcept override { return set_.only_shadows(); }
 
     int look(const sigset_t* mask, bool first) override {
-        int n = set_.collect(epfd_, events_, maxevents_, std::exchange(kernel_ready_, false), &offloaded_ready_);
+        int n = set_.collect(epfd_, events_, maxevents_, std::exchange(kernel_ready_, false), offloaded_ready_);
         // The first look is what a zero timeout gets: there epoll_wait does not care for signals.
         if (n != 0 || mask == nullptr || first) return n;
         pollfd self{call_.fd(), POLLIN, 0};

@@ -202,8 +202,8 @@ std::uint32_t EpollSet::arrivals(unsigned depth) noexcept {
     return sum;
 }
 
-int EpollSet::collect(int epfd, epoll_event* events, int maxevents, bool kernel_ready, unsigned* offloaded) {
-    if (offloaded != nullptr) *offloaded = 0;
+int EpollSet::collect(int epfd, epoll_event* events, int maxevents, bool kernel_ready, unsigned& offloaded) {
+    offloaded = 0;
     Dropped dropped;
     std::lock_guard guard(lock_);
     last_epfd_ = epfd;
@@ -246,7 +246,7 @@ int EpollSet::collect(int epfd, epoll_event* events, int maxevents, bool kernel_
     // What the kernel reported as well has been taken off by join().
     const auto joined = std::count_if(found_.begin(), found_.end(), [](const Entry* e) { return e->pending == 0; });
     const int total = fill(kernel, events, n, maxevents, told_all);
-    if (offloaded != nullptr && total > 0) *offloaded = static_cast<unsigned>(total - n + static_cast<int>(joined));
+    if (total > 0) offloaded = static_cast<unsigned>(total - n + static_cast<int>(joined));
     return total;
 }
 

@@ -70,7 +70,7 @@ class EpollSet final : public sockets::FdObject {
     // epoll_wait(2) with a zero timeout: count or -errno. kernel_ready: the kernel is known to have
     // something, so it is asked even if all members are ours.
     // `offloaded`: of them, how many are ready on our side.
-    int collect(int epfd, epoll_event* events, int maxevents, bool kernel_ready = true, unsigned* offloaded = nullptr);
+    int collect(int epfd, epoll_event* events, int maxevents, bool kernel_ready, unsigned& offloaded);
     // Where waiting calls count; null: nowhere.
     stats::MuxBlock* counters() const noexcept { return counters_; }
     // Are all members sockets of ours, of which only reading is asked?

@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "libvma/os/calls.h"
+#include "libvma/os/proc_file.h"
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/lock.h"
@@ -68,16 +69,8 @@ bool is_epoll(int fd) noexcept {
 std::vector<KernelMember> kernel_members(int epfd) {
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fdinfo/%d", epfd);
-    Opened file(path, O_RDONLY);
     std::vector<KernelMember> members;
-    if (file.get() < 0) return members;
-    std::string text;
-    char block[4096];
-    for (;;) {
-        long n = os::raw_syscall(SYS_read, file.get(), block, sizeof block);
-        if (n <= 0) break;
-        text.append(block, static_cast<std::size_t>(n));
-    }
+    const std::string text = os::read_proc_file(path, std::string::npos);
     std::string_view rest = text;
     while (!rest.empty()) {
         std::size_t end = rest.find('\n');

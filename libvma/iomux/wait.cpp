@@ -223,14 +223,7 @@ int Wait::spin(const Deadline& deadline, const Signals& signals, const sigset_t*
         return usec > kEver / per_usec / 2 ? kEver / 2 : usec * per_usec;
     };
     std::uint64_t start = clock::ticks(), clock_at = ticks_left();
-    struct Spent {
-        std::uint64_t& sum;
-        const std::uint64_t start;
-        ~Spent() {
-            if (PollTime::enabled()) sum += clock::ticks() - start;
-        }
-    } spent_here{polling_ticks_, start};
-    PollTime time;
+    PollTime time(polling_ticks_);
     over = true;
     for (std::uint64_t round = 1;; round++) {
         bool ours = poll_rings();

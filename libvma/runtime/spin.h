@@ -41,6 +41,9 @@ class PollTime {
         return all == 0 ? 0 : static_cast<unsigned>(total_.load(std::memory_order_relaxed) * 100 / all);
     }
 
+    PollTime() noexcept = default;
+    // Adds the ticks it measures to `also`.
+    explicit PollTime(std::uint64_t& also) noexcept : also_(&also) {}
     ~PollTime() { stop(); }
     // A poll in vain.
     void round() noexcept {
@@ -49,7 +52,9 @@ class PollTime {
     // Before sleeping.
     void stop() noexcept {
         if (__builtin_expect(since_ == 0, 1)) return;
-        total_.fetch_add(clock::ticks() - since_, std::memory_order_relaxed);
+        const std::uint64_t spent = clock::ticks() - since_;
+        total_.fetch_add(spent, std::memory_order_relaxed);
+        if (also_ != nullptr) *also_ += spent;
         since_ = 0;
     }
 
@@ -57,6 +62,7 @@ class PollTime {
     static inline bool enabled_ = false;
     static inline std::uint64_t began_ = 0;
     static inline std::atomic<std::uint64_t> total_{0};
+    std::uint64_t* also_ = nullptr;
     std::uint64_t since_ = 0;
 };
 

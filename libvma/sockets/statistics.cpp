@@ -332,7 +332,9 @@ void put_ring(stats::SocketBlock& block, ring::Ring* ring, net::View& view) noex
     stats::put_text(block.device, stats::text_of(known.interface));
 }
 
-void put_inode(stats::SocketBlock& block, int fd) noexcept {
+void put_number(stats::SocketBlock& block, int fd) noexcept {
+    if (fd < 0) return stats::store(block.state, 2);
+    block.fd = fd;
     struct stat s {};
     if (block.inode == 0 && os::raw_syscall(SYS_fstat, fd, &s) == 0) block.inode = s.st_ino;
 }

@@ -58,7 +58,8 @@ int number_of(const Socket& socket, int fd) noexcept;
 // Fields of a description. Inside stats::Describe.
 void put_address(stats::Address& out, in_addr_t address, in_port_t port) noexcept;
 void put_ring(stats::SocketBlock& block, ring::Ring* ring, net::View& view) noexcept;
-void put_inode(stats::SocketBlock& block, int fd) noexcept;
+// `fd`: a number of the socket, -1: the program has closed it.
+void put_number(stats::SocketBlock& block, int fd) noexcept;
 
 // What is behind a text that leave_to_kernel() was given.
 stats::Reason reason_of(std::string_view why) noexcept;

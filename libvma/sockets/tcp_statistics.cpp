@@ -123,9 +123,7 @@ void TcpSocket::publish() noexcept {
     const KernelSide side = kernels ? ask_kernel(fd) : KernelSide{};
     stats::Describe guard(block->sequence);
     if (!guard) return;
-    if (fd < 0) stats::store(block->state, 2);
-    if (fd >= 0) block->fd = fd;
-    if (fd >= 0) statistics::put_inode(*block, fd);
+    statistics::put_number(*block, fd);
     block->blocking = !nonblock_.load(std::memory_order_relaxed);
     if (kernels) {
         block->tcp_state = side.state;

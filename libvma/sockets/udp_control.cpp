@@ -378,9 +378,7 @@ void UdpSocket::publish() noexcept {
     const int fd = statistics::number_of(*this, block->fd);
     stats::Describe guard(block->sequence);
     if (!guard) return;
-    if (fd < 0) stats::store(block->state, 2);
-    if (fd >= 0) block->fd = fd;
-    if (fd >= 0) statistics::put_inode(*block, fd);
+    statistics::put_number(*block, fd);
     block->blocking = !nonblock_.load(std::memory_order_relaxed);
     statistics::put_address(block->local, local_addr_, local_port_);
     statistics::put_address(block->peer, peer_addr_, peer_port_);

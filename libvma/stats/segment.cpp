@@ -13,6 +13,7 @@
 #include <new>
 
 #include "libvma/config/params.h"
+#include "libvma/os/proc_file.h"
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/pid_name.h"
@@ -27,19 +28,9 @@ namespace {
 constexpr std::size_t kLine = 64;  // blocks of different sockets share no cache line
 constexpr std::size_t round_up(std::size_t n, std::size_t to) noexcept { return (n + to - 1) / to * to; }
 
-std::string contents_of(const char* path) {
-    std::string text(4096, '\0');
-    const long fd = os::raw_syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
-    if (fd < 0) return {};
-    const long n = os::raw_syscall(SYS_read, fd, text.data(), text.size());
-    os::raw_syscall(SYS_close, fd);
-    text.resize(static_cast<std::size_t>(std::max(n, 0L)));
-    return text;
-}
-
 // Field 22 of /proc/self/stat. The name in field 2 may hold anything, so counting begins behind its last parenthesis.
 std::uint64_t start_ticks() {
-    const std::string text = contents_of("/proc/self/stat");
+    const std::string text = os::read_proc_file("/proc/self/stat", 4096);
     std::size_t at = text.rfind(')');
     for (int field = 2; field < 22 && at != std::string::npos; field++) at = text.find(' ', at + 1);
     std::uint64_t ticks = 0;
@@ -48,7 +39,7 @@ std::uint64_t start_ticks() {
 }
 
 std::string program_name() {
-    std::string name = contents_of("/proc/self/comm");
+    std::string name = os::read_proc_file("/proc/self/comm", 64);
     if (!name.empty() && name.back() == '\n') name.pop_back();
     char path[4096];
     const long n = os::raw_syscall(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", path, sizeof path);

@@ -51,12 +51,12 @@ class MuxParams : public HostsTest {
         static int serial = 0;
         const std::string name = std::to_string(serial++);
         env.push_back("VMA_TRACELEVEL=debug");
-        env.push_back("VMA_LOG_FILE=" + scratch_->path("log" + name));
+        env.push_back("VMA_LOG_FILE=" + scratch->path("log" + name));
         std::vector<std::string> line = {"python3", "-c", kPrelude + program};
         RunOptions options{.preload = traced.empty(), .env = env};
         if (!traced.empty()) {
             // The library only in the program, not in strace.
-            std::vector<std::string> strace = {"strace", "-f", "-c", "-e", "trace=" + traced, "-o", scratch_->path("trace" + name),
+            std::vector<std::string> strace = {"strace", "-f", "-c", "-e", "trace=" + traced, "-o", scratch->path("trace" + name),
                                                "-E",     "LD_PRELOAD=" + preload_value()};
             line.insert(line.begin(), strace.begin(), strace.end());
         }
@@ -64,7 +64,7 @@ class MuxParams : public HostsTest {
         if (pipe2(in, O_CLOEXEC) != 0) ADD_FAILURE() << "no pipe";
         Fd from(in[0]), to(in[1]);
         options.fds = {{from.get(), 0}};
-        Process process = hosts_->run(Host::a, line, options);
+        Process process = hosts->run(Host::a, line, options);
         if (meanwhile) {
             EXPECT_TRUE(process.wait_for_out("ready")) << process.err();
             meanwhile();
@@ -77,8 +77,8 @@ class MuxParams : public HostsTest {
         }
         Result result{process.wait(), "", ""};
         EXPECT_TRUE(result.exit.ok()) << result.exit.code << result.exit.out << result.exit.err;
-        result.log = scratch_->read_all("log" + name);
-        if (!traced.empty()) result.trace = scratch_->read("trace" + name);
+        result.log = scratch->read_all("log" + name);
+        if (!traced.empty()) result.trace = scratch->read("trace" + name);
         return result;
     }
     // Datagrams from host b, with a pause in ms between them.
@@ -86,7 +86,7 @@ class MuxParams : public HostsTest {
         const std::string program = "import socket, time\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nfor i in range(" +
                                     std::to_string(count) + "):\n s.sendto(b'x', ('198.18.1.1', 5000))\n time.sleep(" +
                                     std::to_string(pause) + " / 1000)";
-        EXPECT_TRUE(hosts_->run(Host::b, {"python3", "-c", program}).wait().ok());
+        EXPECT_TRUE(hosts->run(Host::b, {"python3", "-c", program}).wait().ok());
     }
     static long counter(const std::string& log, const std::string& name) {
         auto at = log.find(" " + name + " ");
@@ -104,7 +104,6 @@ class MuxParams : public HostsTest {
         }
         return sum;
     }
-
 };
 
 TEST_F(MuxParams, YieldWhilePolling) {
@@ -113,11 +112,11 @@ TEST_F(MuxParams, YieldWhilePolling) {
     long without = calls(run(receives, {}, {}, "sched_yield").trace);
     long with = calls(run(receives, {"VMA_RX_POLL_YIELD=1"}, {}, "sched_yield").trace);
     EXPECT_GT(with, 20);
-    EXPECT_GT(with, 2 * without);  // strace slows each of them
+    EXPECT_GT(with, 5 * without);
     without = calls(run(polls, {}, {}, "sched_yield").trace);
     with = calls(run(polls, {"VMA_SELECT_POLL_YIELD=1"}, {}, "sched_yield").trace);
     EXPECT_GT(with, 20);
-    EXPECT_GT(with, 2 * without);  // strace slows each of them
+    EXPECT_GT(with, 5 * without);
 }
 
 TEST_F(MuxParams, RxPollInit) {
@@ -148,7 +147,7 @@ TEST_F(MuxParams, DrainRateOfTcp) {
                                 "for i in range(4): c.recv(1)\nprint('more', flush=True)\ntime.sleep(0.4)\n"
                                 "limit(s, 100)\nn = 0\nwhile receive(s): n += 1\nprint(n)\n";
     auto received = [&](std::vector<std::string> env) {
-        Process server = hosts_->run(Host::b, {"python3", "-c",
+        Process server = hosts->run(Host::b, {"python3", "-c",
                                                "import socket, time\nl = socket.create_server(('198.18.1.2', 5001))\nprint('up', flush=True)\n"
                                                "c = l.accept()[0]\nc.send(b'y' * 100)\nc.settimeout(20)\nc.recv(1)"});
         EXPECT_TRUE(server.wait_for_out("up")) << server.err();
@@ -236,11 +235,11 @@ TEST_F(MuxParams, InternalThreadTakesNoSignals) {
 
 TEST_F(MuxParams, InternalThreadCpuset) {
     // What a cgroup's directory has: a file that takes the thread's number.
-    const std::string set = scratch_->path("set");
+    const std::string set = scratch->path("set");
     ASSERT_EQ(system(("mkdir " + set + " && : > " + set + "/tasks").c_str()), 0);
     Result r = run(std::string(kInternalThread) + "print(found[0])\n", {"VMA_INTERNAL_THREAD_CPUSET=" + set});
-    EXPECT_EQ(scratch_->read("set/tasks") + "\n", r.exit.out);
-    r = run(kInternalThread, {"VMA_INTERNAL_THREAD_CPUSET=" + scratch_->path("none")});
+    EXPECT_EQ(scratch->read("set/tasks") + "\n", r.exit.out);
+    r = run(kInternalThread, {"VMA_INTERNAL_THREAD_CPUSET=" + scratch->path("none")});
     EXPECT_NE(r.log.find("VMA_INTERNAL_THREAD_CPUSET"), std::string::npos) << r.log;
 }
 
@@ -268,7 +267,7 @@ print(switches() - before)
     auto wake_ups = [&](const char* resolution) {
         Process peer;
         Result r = run(program, {"VMA_PROGRESS_ENGINE_INTERVAL=2", std::string("VMA_TIMER_RESOLUTION_MSEC=") + resolution}, [&] {
-            peer = hosts_->run(Host::b, {"python3", "-c", "import socket, time\ns = socket.create_connection(('198.18.1.1', 5001))\n"
+            peer = hosts->run(Host::b, {"python3", "-c", "import socket, time\ns = socket.create_connection(('198.18.1.1', 5001))\n"
                                                           "s.recv(1)\n"});
         });
         peer.wait();
@@ -313,7 +312,7 @@ print('receive', idle(lambda: receive(udp(5005)) if limit(udp(5006), 1) else e.p
 )";
     Process peer;
     Result r = run(program, {"VMA_RX_POLL=0", "VMA_SELECT_POLL=0"}, [&] {
-        peer = hosts_->run(Host::b, {"python3", "-c", "import socket\ns = socket.create_connection(('198.18.1.1', 5001))\n"});
+        peer = hosts->run(Host::b, {"python3", "-c", "import socket\ns = socket.create_connection(('198.18.1.1', 5001))\n"});
     });
     peer.wait();
     EXPECT_NE(r.exit.out.find("connected to nobody True\nclosed True\nreceive True\n"), std::string::npos) << r.exit.out;

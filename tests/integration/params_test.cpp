@@ -67,7 +67,7 @@ class Parameters : public HostsTest {
     }
 
     // The kernel takes the program before from the interface.
-    void released() const { EXPECT_TRUE(hosts_->wait_xdp(Host::a, false)); }
+    void released() const { EXPECT_TRUE(hosts->wait_xdp(Host::a, false)); }
 
     struct Result {
         std::string out, peer, err;
@@ -85,11 +85,11 @@ class Parameters : public HostsTest {
         line.insert(line.end(), {"python3", "-c", kPrelude + program});
         RunOptions options{.preload = true, .env = std::move(env), .fds = {{from.get(), 0}}};
         released();
-        Process process = hosts_->run(Host::a, line, options);
+        Process process = hosts->run(Host::a, line, options);
         Result result;
         if (!peer.empty()) {
             EXPECT_TRUE(process.wait_for_err("ready")) << process.err();
-            Exit other = hosts_->run(Host::b, {"python3", "-c", kPrelude + peer}).wait();
+            Exit other = hosts->run(Host::b, {"python3", "-c", kPrelude + peer}).wait();
             EXPECT_TRUE(other.ok()) << other.err;
             result.peer = other.out;
         }
@@ -104,15 +104,14 @@ class Parameters : public HostsTest {
     // How many of these system calls the program makes.
     long calls(const std::string& program, std::vector<std::string> env, const std::string& traced) {
         std::vector<std::string> line = {"strace", "-f", "-qq", "-e", "trace=" + traced, "-e", "signal=none", "-o",
-                                         scratch_->path("trace"), "-E", "LD_PRELOAD=" + preload_value(), "python3", "-c",
+                                         scratch->path("trace"), "-E", "LD_PRELOAD=" + preload_value(), "python3", "-c",
                                          kPrelude + program};
         released();
-        Exit exit = hosts_->run(Host::a, line, RunOptions{.env = std::move(env)}).wait();
+        Exit exit = hosts->run(Host::a, line, RunOptions{.env = std::move(env)}).wait();
         EXPECT_TRUE(exit.ok()) << exit.err;
-        const std::string trace = scratch_->read("trace");
+        const std::string trace = scratch->read("trace");
         return std::count(trace.begin(), trace.end(), '\n');
     }
-
 };
 
 TEST_F(Parameters, TcpOptionsOfNewSockets) {
@@ -189,7 +188,7 @@ os._exit(0)
         std::vector<std::string> line = {"strace", "-f", "-qq", "-e", "trace=sendto", "-e", "inject=sendto:error=EAGAIN:when=40+", "-o", "/dev/null",
                                          "-E", "LD_PRELOAD=" + preload_value(), "python3", "-c", kPrelude + program};
         released();
-        Exit exit = hosts_->run(Host::a, line, RunOptions{.env = {variable, "VMA_TX_WRE=64"}}).wait();
+        Exit exit = hosts->run(Host::a, line, RunOptions{.env = {variable, "VMA_TX_WRE=64"}}).wait();
         EXPECT_TRUE(exit.ok()) << exit.err;
         return atol(exit.out.c_str());
     };
@@ -360,9 +359,9 @@ TEST_F(Parameters, StartUpPrint) {
 
     EXPECT_EQ(run(socket, {"VMA_TRACELEVEL=warn", "VMA_RX_POLL=7"}).err, "");
     EXPECT_EQ(run("print(1)", {"VMA_TRACELEVEL=debug", "VMA_RX_POL=1"}).err, "");  // no socket, no word
-    const std::string log = scratch_->path("log%d");
+    const std::string log = scratch->path("log%d");
     EXPECT_EQ(run(socket, {"VMA_LOG_FILE=" + log}).err, "");
-    EXPECT_NE(scratch_->read_all("log").find("VMA_VERSION"), std::string::npos);
+    EXPECT_NE(scratch->read_all("log").find("VMA_VERSION"), std::string::npos);
 }
 
 TEST_F(Parameters, Warnings) {
@@ -382,7 +381,7 @@ int signal_of(Process& process) { return process.wait().signal; }
 // The program's end by a signal, with a TCP connection that has unsent data.
 TEST_F(Parameters, FatalSignals) {
     auto fatal = [&](const std::string& what, std::vector<std::string> env) {
-        return hosts_->run(Host::a, {app("preload_fatal"), TwoHosts::address(Host::a), what}, RunOptions{.preload = true, .env = std::move(env)});
+        return hosts->run(Host::a, {app("preload_fatal"), TwoHosts::address(Host::a), what}, RunOptions{.preload = true, .env = std::move(env)});
     };
     Process process = fatal("fault", {"VMA_HANDLE_SIGSEGV=1"});
     EXPECT_EQ(signal_of(process), SIGSEGV);
@@ -430,9 +429,9 @@ time.sleep(20)
     for (bool handled : {true, false}) {
         RunOptions options{.preload = true};
         if (handled) options.env = {"VMA_HANDLE_SIGINTR=1"};
-        Process server = hosts_->run(Host::a, {"python3", "-c", kPrelude + program}, options);
+        Process server = hosts->run(Host::a, {"python3", "-c", kPrelude + program}, options);
         ASSERT_TRUE(server.wait_for_err("ready"));
-        Process peer = hosts_->run(Host::b, {"python3", "-c", std::string(kPrelude) + R"(
+        Process peer = hosts->run(Host::b, {"python3", "-c", std::string(kPrelude) + R"(
 s = socket.socket(socket.AF_INET, TCP)
 s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 20000)
 s.connect((HERE, 5000))

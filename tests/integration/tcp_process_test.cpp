@@ -34,26 +34,25 @@ class TcpProcess : public HostsTest, public ::testing::WithParamInterface<Case> 
         EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
         Fd input(ends[0]), end(ends[1]);
         RunOptions options{.preload = preload, .fds = {{input.get(), 0}}};
-        if (preload) options.env = {"VMA_TRACELEVEL=debug", "VMA_LOG_FILE=" + scratch_->path("log-%d")};
-        Server server(hosts_->run(Host::b, {app("tcp_processes"), "serve", name, address, "7000"}, options));
+        if (preload) options.env = {"VMA_TRACELEVEL=debug", "VMA_LOG_FILE=" + scratch->path("log-%d")};
+        Server server(hosts->run(Host::b, {app("tcp_processes"), "serve", name, address, "7000"}, options));
         EXPECT_TRUE(server.wait_listening(7000)) << server.process().out();
-        Process peer = hosts_->run(Host::a, {app("tcp_processes"), "peer", name, address, "7000"});
+        Process peer = hosts->run(Host::a, {app("tcp_processes"), "peer", name, address, "7000"});
         if (name == "many-exit") {
             EXPECT_TRUE(peer.wait_for_out("connected\n"));
             end.reset();
         }
         Seen seen;
         Exit peer_end = peer.wait();
-        EXPECT_FALSE(peer_end.timed_out) << peer_end.out << server.process().out() << scratch_->read_all("log-");
+        EXPECT_FALSE(peer_end.timed_out) << peer_end.out << server.process().out() << scratch->read_all("log-");
         end.reset();
         Exit server_end = server.process().wait();
-        EXPECT_FALSE(server_end.timed_out) << server_end.out << scratch_->read_all("log-");
+        EXPECT_FALSE(server_end.timed_out) << server_end.out << scratch->read_all("log-");
         seen.peer = peer_end.out;
         seen.server = server_end.out;
         seen.server_code = server_end.code;
         return seen;
     }
-
 };
 
 TEST_P(TcpProcess, IsAsOnTheKernel) {
@@ -63,7 +62,7 @@ TEST_P(TcpProcess, IsAsOnTheKernel) {
     EXPECT_EQ(library, kernel);
     if (GetParam().offloads) {
         // A program that is replaced, or ends inside of libc, logs no counters.
-        const std::string log = scratch_->read_all("log-");
+        const std::string log = scratch->read_all("log-");
         EXPECT_TRUE(tcp_was_offloaded(log) || log.find("a TCP connection is moved to the kernel") != log.npos) << log;
     }
 }

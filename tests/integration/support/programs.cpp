@@ -143,15 +143,6 @@ bool tcp_was_offloaded(const std::string& log) {
 
 void HostsTest::SetUp() {
     try {
-        hosts_ = std::make_unique<TwoHosts>();
-        scratch_ = std::make_unique<Scratch>();
-    } catch (const std::exception& e) {
-        FAIL() << e.what();
-    }
-}
-
-void ProgramTest::SetUp() {
-    try {
         hosts = std::make_unique<TwoHosts>();
         scratch = std::make_unique<Scratch>();
     } catch (const std::exception& e) {

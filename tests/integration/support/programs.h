@@ -75,14 +75,13 @@ class HostsTest : public ::testing::Test {
   protected:
     void SetUp() override;
 
-    std::unique_ptr<TwoHosts> hosts_;
-    std::unique_ptr<Scratch> scratch_;
+    std::unique_ptr<TwoHosts> hosts;
+    std::unique_ptr<Scratch> scratch;
 };
 
 // Two hosts, a scratch directory, a server and clients on the sides that GetParam() tells.
-class ProgramTest : public ::testing::TestWithParam<Sides> {
+class ProgramTest : public HostsTest, public ::testing::WithParamInterface<Sides> {
   protected:
-    void SetUp() override;
     void TearDown() override;
 
     Server server(std::vector<std::string> argv, RunOptions options = {});
@@ -98,8 +97,6 @@ class ProgramTest : public ::testing::TestWithParam<Sides> {
     bool server_may_use_kernel_ = false;
 
     const std::string address = TwoHosts::address(Host::b);  // the server's
-    std::unique_ptr<TwoHosts> hosts;
-    std::unique_ptr<Scratch> scratch;
 
   private:
     RunOptions with_log(RunOptions options, bool preload, const std::string& name) const;
