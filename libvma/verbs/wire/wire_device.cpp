@@ -74,7 +74,7 @@ Result<ibv_qp*> WireDevice::create_qp(const ibv_qp_init_attr& init) {
     return fill_qp(init);
 }
 
-Result<Flow*> WireDevice::create_flow(ibv_qp*, const FlowSpec& spec) {
+Result<Flow*> WireDevice::create_flow(ibv_qp*, const FlowSpec& spec, std::uint32_t) {
     std::lock_guard guard(wire_.mutex_);
     auto [place, added] = flows_.try_emplace(spec);
     if (!added) return fail(EEXIST, "the flow rule exists");

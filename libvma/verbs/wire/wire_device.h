@@ -59,7 +59,7 @@ class WireDevice final : public SoftwareDevice {
     Result<ibv_comp_channel*> create_comp_channel() override;
     Result<ibv_qp*> create_qp(const ibv_qp_init_attr& init) override;
     // EEXIST when there is the same rule already, as hardware says.
-    Result<Flow*> create_flow(ibv_qp* qp, const FlowSpec& spec) override;
+    Result<Flow*> create_flow(ibv_qp* qp, const FlowSpec& spec, std::uint32_t tag = 0) override;
     void destroy_flow(Flow* flow) noexcept override;
     void flush(ibv_qp* qp) noexcept override;
     void gather(ibv_qp*, bool on) noexcept override;

@@ -143,7 +143,7 @@ Result<ibv_qp*> XdpDevice::create_qp(const ibv_qp_init_attr& init) {
     return fill_qp(init);
 }
 
-Result<Flow*> XdpDevice::create_flow(ibv_qp*, const FlowSpec& spec) {
+Result<Flow*> XdpDevice::create_flow(ibv_qp*, const FlowSpec& spec, std::uint32_t) {
     if (auto added = steering_.add(spec, 0); !added) return std::unexpected(added.error());
     return new Flow{spec};
 }

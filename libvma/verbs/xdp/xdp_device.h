@@ -46,7 +46,7 @@ class XdpDevice final : public SoftwareDevice {
     Result<ibv_mr*> reg_mr(void* addr, std::size_t length) override;
     Result<ibv_comp_channel*> create_comp_channel() override;
     Result<ibv_qp*> create_qp(const ibv_qp_init_attr& init) override;
-    Result<Flow*> create_flow(ibv_qp* qp, const FlowSpec& spec) override;
+    Result<Flow*> create_flow(ibv_qp* qp, const FlowSpec& spec, std::uint32_t tag = 0) override;
     void destroy_flow(Flow* flow) noexcept override;
     void flush(ibv_qp* qp) noexcept override;
     void gather(ibv_qp*, bool on) noexcept override;
