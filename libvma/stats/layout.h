@@ -57,7 +57,7 @@ struct Header {
     char program[64];
     char library[32];              // version
     char command_socket[108];      // abstract unix socket for commands, without the leading zero byte; empty: none (control.h)
-    std::uint32_t reserved;
+    std::uint32_t pid_namespace;   // inode number of /proc/<pid>/ns/pid: where `pid` is a pid; 0: unknown
     SectionEntry sections[kMaxSections];
 };
 

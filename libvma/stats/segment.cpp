@@ -20,6 +20,7 @@
 #include "libvma/runtime/runtime.h"
 #include "libvma/stats/counter.h"
 #include "libvma/stats/file.h"
+#include "libvma/stats/stale_files.h"
 #include "libvma/stats/tally.h"
 
 namespace vma::stats {
@@ -27,16 +28,6 @@ namespace {
 
 constexpr std::size_t kLine = 64;  // blocks of different sockets share no cache line
 constexpr std::size_t round_up(std::size_t n, std::size_t to) noexcept { return (n + to - 1) / to * to; }
-
-// Field 22 of /proc/self/stat. The name in field 2 may hold anything, so counting begins behind its last parenthesis.
-std::uint64_t start_ticks() {
-    const std::string text = os::read_proc_file("/proc/self/stat", 4096);
-    std::size_t at = text.rfind(')');
-    for (int field = 2; field < 22 && at != std::string::npos; field++) at = text.find(' ', at + 1);
-    std::uint64_t ticks = 0;
-    if (at != std::string::npos) std::from_chars(text.data() + at + 1, text.data() + text.size(), ticks);
-    return ticks;
-}
 
 std::string program_name() {
     std::string name = os::read_proc_file("/proc/self/comm", 64);
@@ -64,6 +55,16 @@ std::vector<ParameterBlock> parameters() {
 }
 
 }  // namespace
+
+// The name in field 2 may hold anything, so counting begins behind its last parenthesis.
+std::uint64_t start_ticks_of(long pid) {
+    const std::string text = os::read_proc_file(fmt::format("/proc/{}/stat", pid).c_str(), 4096);
+    std::size_t at = text.rfind(')');
+    for (int field = 2; field < 22 && at != std::string::npos; field++) at = text.find(' ', at + 1);
+    std::uint64_t ticks = 0;
+    if (at != std::string::npos) std::from_chars(text.data() + at + 1, text.data() + text.size(), ticks);
+    return ticks;
+}
 
 void forget_segment_in_child() noexcept {
     forget_totals();
@@ -111,12 +112,13 @@ void Segment::fill(void* at, const Settings& settings) noexcept {
     header.log_level = static_cast<std::int32_t>(log::level());
     header.log_details = log::details();
     try {
-        header.start_ticks = start_ticks();
+        header.start_ticks = start_ticks_of(static_cast<long>(header.pid));
         put_text(header.program, program_name());
     } catch (...) {
         // the file is as good without them
     }
     put_text(header.library, VMA_VERSION);
+    header.pid_namespace = pid_namespace();
     unsigned entries = 0;
     for (unsigned s = 0; s < kMaxSections; s++) {
         if (strides_[s] == 0) continue;
@@ -143,6 +145,7 @@ std::unique_ptr<Segment> Segment::create(const Settings& settings, std::string& 
                     segment->base_ = static_cast<std::byte*>(*made);
                     segment->directory_ = directory;
                     segment->name_ = std::move(name);
+                    remove_stale_files(segment->directory_);
                     return segment;
                 }
                 why = made.error().what;

@@ -84,6 +84,9 @@ class Segment {
     std::atomic<std::uint64_t> id_{0};
 };
 
+// When a process started: field 22 of /proc/<pid>/stat, 0 if it cannot be told.
+std::uint64_t start_ticks_of(long pid);
+
 // In a forked child, through a hook of start().
 void forget_segment_in_child() noexcept;
 

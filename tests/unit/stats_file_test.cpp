@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -15,6 +16,7 @@
 #include <sstream>
 
 #include "libvma/stats/segment.h"
+#include "libvma/stats/stale_files.h"
 #include "tests/unit/child.h"
 #include "tests/unit/stats_directory.h"
 
@@ -76,6 +78,72 @@ TEST_F(StatsFile, ReplacesAStaleOne) {
     ASSERT_TRUE(made) << made.error().what;
     EXPECT_EQ(contents(path()).substr(0, 6), "filled");
     munmap(*made, kSize);
+}
+
+// Files such as a killed process leaves, by the one thing in which each differs.
+TEST_F(StatsFile, RemovesThoseOfTheDead) {
+    using namespace vma::stats;
+    const pid_t ended = fork();
+    if (ended == 0) _exit(0);
+    ASSERT_EQ(waitpid(ended, nullptr, 0), ended);
+    Header dead{};
+    std::memcpy(dead.magic, kMagic, sizeof kMagic);
+    dead.version = kVersion;
+    dead.pid = static_cast<std::uint32_t>(ended);
+    dead.start_ticks = 1;
+    dead.pid_namespace = pid_namespace();
+    ASSERT_NE(dead.pid_namespace, 0u);
+    auto put = [&](const std::string& name, const Header& header, std::size_t size = sizeof(Header)) {
+        std::ofstream(path(name.c_str()), std::ios::binary).write(reinterpret_cast<const char*>(&header), static_cast<long>(size));
+    };
+    auto name_of = [](std::uint32_t pid) { return kFilePrefix + std::to_string(pid); };
+    auto there = [&](const std::string& name) { return access(path(name.c_str()).c_str(), F_OK) == 0; };
+    auto stays = [&](const char* what, const std::string& name, const Header& header, std::size_t size = sizeof(Header)) {
+        put(name, header, size);
+        remove_stale_files(directory_);
+        EXPECT_TRUE(there(name)) << what;
+        unlink(path(name.c_str()).c_str());
+    };
+    const std::string name = name_of(dead.pid);
+
+    put(name, dead);
+    Header reused = dead;  // its number is another process's now
+    reused.pid = static_cast<std::uint32_t>(getpid());
+    put(name_of(reused.pid), reused);
+    remove_stale_files(directory_);
+    EXPECT_FALSE(there(name));
+    EXPECT_FALSE(there(name_of(reused.pid)));
+
+    Header living = reused;
+    living.start_ticks = start_ticks_of(getpid());
+    ASSERT_NE(living.start_ticks, 0u);
+    stays("of a living process", name_of(living.pid), living);
+    Header elsewhere = dead;
+    elsewhere.pid_namespace++;
+    stays("of another pid namespace", name, elsewhere);
+    stays("its name is not the one of its pid", name_of(dead.pid + 1), dead);
+    stays("no number", std::string(kFilePrefix) + "x", dead);
+    stays("more than a number", name + ".old", dead);
+    stays("too short", name, dead, sizeof(Header) - 1);
+    Header strange = dead;
+    strange.magic[0] = 'V';
+    stays("not a statistics file", name, strange);
+    Header newer = dead;
+    newer.version++;
+    stays("another version", name, newer);
+    put("target", dead);
+    ASSERT_EQ(symlink("target", path(name.c_str()).c_str()), 0);
+    remove_stale_files(directory_);
+    EXPECT_TRUE(there("target"));
+    EXPECT_EQ(status(path(name.c_str())).st_mode & S_IFMT, mode_t{S_IFLNK});
+    unlink(path(name.c_str()).c_str());
+    if (geteuid() == 0) {
+        put(name, dead);
+        ASSERT_EQ(chown(path(name.c_str()).c_str(), kOther, kOther), 0);
+        remove_stale_files(directory_);
+        EXPECT_TRUE(there(name)) << "another user's";
+    }
+    remove_stale_files(directory_ + "/nowhere");
 }
 
 TEST_F(StatsFile, NeverFollowsASymlink) {

@@ -43,7 +43,7 @@ TEST(StatsLayout, DocumentIsCurrent) {
     expect(paragraph("Header", sizeof(Header),
                      {F(magic), F(version), F(header_size), F(file_size), F(pid), F(uid), F(start_ticks), F(started_ns),
                       F(life), F(log_level), F(log_details), F(zeroed), F(sockets_unseen), F(program), F(library),
-                      F(command_socket), F(sections)}));
+                      F(command_socket), F(pid_namespace), F(sections)}));
 #undef F
 #define F(name) {#name, offsetof(SectionEntry, name)}
     expect(paragraph("SectionEntry", sizeof(SectionEntry),
