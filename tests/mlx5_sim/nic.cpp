@@ -68,10 +68,13 @@ std::uint8_t* Nic::State::page_of(const Qp& qp) const {
 // ---- doorbells ----
 
 void Nic::State::take_doorbells() {
-    std::vector<std::uint8_t*> pages;
+    for (std::uint8_t* page : pages) take_page(page);
+}
+
+void Nic::State::list_pages() {
+    pages.clear();
     for (const auto& [index, page] : uars)
         if (std::ranges::find(pages, page) == pages.end()) pages.push_back(page);
-    for (std::uint8_t* page : pages) take_page(page);
 }
 
 void Nic::State::take_page(std::uint8_t* page) {
@@ -189,6 +192,7 @@ void Nic::remove_region(std::uint32_t lkey) {
 void Nic::add_uar(std::uint32_t index, void* page) {
     const std::lock_guard lock(state_->mutex);
     state_->uars[index] = static_cast<std::uint8_t*>(page);
+    state_->list_pages();
 }
 void Nic::remove_uar(std::uint32_t index) {
     const std::lock_guard lock(state_->mutex);
@@ -196,6 +200,7 @@ void Nic::remove_uar(std::uint32_t index) {
     if (found == state_->uars.end()) return;
     state_->take_page(found->second);
     state_->uars.erase(found);
+    state_->list_pages();
 }
 
 void Nic::create_cq(const CqAttr& attr) {

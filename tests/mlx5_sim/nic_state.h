@@ -84,6 +84,7 @@ struct Nic::State {
     std::uint32_t uar_page_bytes = 4096;
     std::map<std::uint32_t, Region> regions;
     std::map<std::uint32_t, std::uint8_t*> uars;
+    std::vector<std::uint8_t*> pages;  // of `uars`, each once
     std::map<std::uint32_t, Cq> cqs;
     std::map<std::uint32_t, Qp> qps;
     std::vector<NumberedRule> rules;  // the order in which they are tried
@@ -107,6 +108,7 @@ struct Nic::State {
 
     // nic.cpp
     void take_doorbells();
+    void list_pages();
     void take_page(std::uint8_t* page);
     void ring_send(std::uint8_t* page, std::uint64_t doorbell, const std::uint8_t* reg, bool blue_flame);
     void check_blue_flame(const Qp& qp, std::uint64_t doorbell, const std::uint8_t* reg);
