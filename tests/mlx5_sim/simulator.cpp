@@ -193,8 +193,8 @@ int Simulator::connect(Device& device) {
         }
     });
     if (error.empty()) return 0;
-    std::fprintf(stderr, "mlx5_sim: %s cannot use %s: %s\n", device.identity.ibdev.c_str(), device.identity.netdev.c_str(),
-                 error.c_str());
+    std::fprintf(stderr, "mlx5_sim: %s cannot use %s: %s\n", device.identity.ibdev.c_str(),
+                 device.identity.netdev.c_str(), error.c_str());
     return ENODEV;
 }
 
