@@ -69,14 +69,15 @@ class Direct {
     // real CQ must outlive its use. Its `channel`, `cqe` and `cq_context` are those of the real CQ.
     Result<ibv_cq*> wrap_cq(ibv_cq* real);
     // A facade of a RAW_PACKET QP in state RTS on which nothing was posted yet. `send` and `recv` are facades of the CQs it was
-    // created with (they may be the same). A CQ serves one QP for sending and one for receiving, so a second one is EBUSY.
+    // created with (they may be the same). A CQ serves one QP only: EBUSY. EINVAL: a CQ is smaller than what the QP may have
+    // outstanding.
     Result<ibv_qp*> wrap_qp(ibv_qp* real, ibv_cq* send, ibv_cq* recv, const QpLimits& limits);
 
     // After the real QP went through RESET and is in RTS again, before anything is posted: forgets everything that was posted, and
-    // all completions of it that are still in the CQs. Both sides of the facade must be at rest.
+    // all completions of it that are still in the CQs. Nobody uses the facades meanwhile.
     void reset(ibv_qp* facade) noexcept;
-    // Counts a completion event that ibv_get_cq_event() returned for the real CQ: the adapter wants their number with each arming and
-    // refuses to be armed again without. Any thread. Not for other CQs than the wrapped ones: those are ignored.
+    // Counts a completion event that ibv_get_cq_event() returned for the real CQ: the adapter wants their number with each arming
+    // and ignores an arming with one that it has answered. Any thread. CQs that were not wrapped are ignored.
     void event(const ibv_cq* real) noexcept;
 
     // The object behind a facade, for every verb beyond the four.
