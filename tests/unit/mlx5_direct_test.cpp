@@ -150,6 +150,7 @@ TEST(Mlx5Direct, ChecksumTagAndTimeStamp) {
     };
     const std::uint8_t both = MLX5_CQE_L3_OK | MLX5_CQE_L4_OK;
     for (bool on : {false, true}) {
+        Device::want_arrival_times(true);
         Options setup;
         setup.config.rx_checksum = setup.config.flow_tags = on;
         setup.config.clock = on ? &clock : nullptr;
@@ -174,6 +175,9 @@ TEST(Mlx5Direct, ChecksumTagAndTimeStamp) {
                 EXPECT_EQ(arrival_ns(wc[i]), 2 * 0x123456789abcdef0u);
             }
         }
+        Device::want_arrival_times(false);  // nobody looks: left out
+        b.recv_cq.complete(MLX5_CQE_RESP_SEND, fill(both, MLX5_CQE_L3_HDR_TYPE_IPV4, 0));
+        EXPECT_EQ(b.poll(b.rcq).at(0).wc_flags & kWcTimestamp, 0u);
     }
 }
 

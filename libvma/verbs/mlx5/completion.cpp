@@ -115,7 +115,7 @@ inline void take_receive(const CompletionQueue& cq, ReceiveQueue& q, const mlx5_
     wc->qp_num = qp_num;
     wc->vendor_err = tag;
     wc->wc_flags = flags | (tag != 0 ? kWcFlowTag : 0u);
-    if (cq.clock != nullptr) set_arrival_ns(*wc, cq.clock->to_ns(__builtin_bswap64(cqe->timestamp)));
+    if (cq.clock != nullptr && Device::arrival_times_wanted()) set_arrival_ns(*wc, cq.clock->to_ns(__builtin_bswap64(cqe->timestamp)));
     if (cq.prefetch_lines != 0) {
         const std::uint32_t lines = static_cast<std::uint32_t>((length + kCacheLine - 1) / kCacheLine);
         fetch(frame_of(q, index), lines < cq.prefetch_lines ? lines : cq.prefetch_lines);

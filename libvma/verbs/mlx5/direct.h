@@ -39,7 +39,7 @@ struct Config {
     bool blue_flame = true;             // VMA_BF: a single short request is written into the doorbell page as well
     bool rx_checksum = false;           // IBV_WC_IP_CSUM_OK, where the adapter found IP's and UDP's or TCP's sum right
     bool flow_tags = false;             // kWcFlowTag and flow_tag(), where a rule has a tag
-    Clock* clock = nullptr;             // kWcTimestamp and arrival_ns(); must outlive Direct. Null: no time stamps
+    Clock* clock = nullptr;             // kWcTimestamp and arrival_ns(), while Device::arrival_times_wanted(); must outlive Direct
     std::uint32_t rx_prefetch = 0;      // VMA_RX_PREFETCH_BYTES: bytes of a received frame to fetch into the cache
     std::uint32_t rx_prefetch_before_poll = 0;  // VMA_RX_PREFETCH_BYTES_BEFORE_POLL: of the next buffer, when a poll finds nothing
 };
