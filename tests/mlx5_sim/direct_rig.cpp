@@ -93,8 +93,8 @@ Side::~Side() {
 }
 
 int Side::send(std::uint64_t id, std::span<const std::uint8_t> frame, unsigned flags) {
-    std::memcpy(slot(id), frame.data(), frame.size());
-    ibv_sge piece = sge(id, 0, static_cast<std::uint32_t>(frame.size()));
+    std::memcpy(tx_slot(id), frame.data(), frame.size());
+    ibv_sge piece = sge(kHalf + id % kHalf, 0, static_cast<std::uint32_t>(frame.size()));
     ibv_send_wr wr{}, *bad = nullptr;
     wr.wr_id = id;
     wr.sg_list = &piece;
@@ -105,7 +105,7 @@ int Side::send(std::uint64_t id, std::span<const std::uint8_t> frame, unsigned f
 }
 
 int Side::receive(std::uint64_t id) {
-    ibv_sge piece = sge(id, 0, kSlot);
+    ibv_sge piece = sge(id % kHalf, 0, kSlot);
     ibv_recv_wr wr{id, nullptr, &piece, 1}, *bad = nullptr;
     return ibv_post_recv(qp, &wr, &bad);
 }

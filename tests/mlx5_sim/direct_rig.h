@@ -41,9 +41,13 @@ class Side {
     ibv_sge sge(std::uint64_t index, std::uint32_t from, std::uint32_t length) {
         return {reinterpret_cast<std::uintptr_t>(slot(index)) + from, length, mr_->lkey};
     }
-    // Copies the frame to that slot and sends it from there. The answer of ibv_post_send().
+    // The slots that send() and receive() use for a request of that number.
+    static constexpr std::uint32_t kHalf = kSlots / 2;
+    std::uint8_t* tx_slot(std::uint64_t id) { return slot(kHalf + id % kHalf); }
+    std::uint8_t* rx_slot(std::uint64_t id) { return slot(id % kHalf); }
+    // Copies the frame to its slot and sends it from there. The answer of ibv_post_send().
     int send(std::uint64_t id, std::span<const std::uint8_t> frame, unsigned flags = IBV_SEND_SIGNALED);
-    // A receive into that slot.
+    // A receive into its slot.
     int receive(std::uint64_t id);
     std::vector<ibv_wc> poll(ibv_cq* cq, int count = 16);
     // A rule that takes every frame.
