@@ -18,8 +18,8 @@ struct Request {
     unsigned flags = 0;
 };
 
-// libmlx5 44 loses its place where the header of a large send goes on at the queue's beginning. So the test knows where libmlx5 is: the
-// simulated adapter wants no inline header, so libmlx5 writes none.
+// libmlx5 44 loses its place where the header of a large send goes on at the queue's beginning. So the test knows where libmlx5 is:
+// the simulated adapter wants no inline header, so libmlx5 writes none.
 struct PlainPosition {
     std::uint32_t entries, at = 0;
     static std::uint32_t units(const Request& r) {
@@ -28,7 +28,9 @@ struct PlainPosition {
         for (std::uint32_t length : r.pieces) n += length != 0;
         return n;
     }
-    bool header_wraps(const Request& r) const { return !r.header.empty() && at % entries * 64 + 30 + r.header.size() > entries * 64; }
+    bool header_wraps(const Request& r) const {
+        return !r.header.empty() && at % entries * 64 + 30 + r.header.size() > entries * 64;
+    }
     void post(const Request& r) { at += (units(r) + 3) / 4; }
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// One RAW_PACKET QP on a simulated adapter through the real libibverbs and libmlx5, with its data path either libmlx5's or ours. What
-// stands here is needed by tests and by the benchmark, so it knows nothing of GoogleTest: what fails ends the process.
+// One RAW_PACKET QP on a simulated adapter through the real libibverbs and libmlx5, with libmlx5's data path or ours. Tests and a
+// benchmark need it, so it knows nothing of GoogleTest: what fails ends the process.
 #pragma once
 
 #include <infiniband/mlx5dv.h>

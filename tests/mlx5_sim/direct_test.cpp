@@ -26,7 +26,7 @@ class DirectPath : public Joined {
 
 std::uint32_t length_of(std::uint32_t number) { return 60 + number * 37 % 400; }
 
-// Two sides send to one another; each frame carries its number. Lengths and bursts are odd, so that the positions of all queues drift.
+// Two sides send to one another; each frame carries its number. Lengths and bursts are odd, so the positions of all queues drift.
 void exchange(Side& a, Side& b, std::uint32_t frames, std::uint32_t seed) {
     std::mt19937 random(seed);
     struct Way {
@@ -385,7 +385,8 @@ TEST_F(DirectPath, TwoQpsOnOneRegister) {
     ASSERT_NE(other, nullptr);
     const auto before = nic(kFirst).counters();
     for (std::uint64_t i = 0; i < 1000; i++) {
-        for (Side* side : {one, other}) ASSERT_EQ(side->send(i, udp_frame(64 + i % 100, 1), IBV_SEND_SIGNALED | IBV_SEND_INLINE), 0);
+        for (Side* side : {one, other})
+            ASSERT_EQ(side->send(i, udp_frame(64 + i % 100, 1), IBV_SEND_SIGNALED | IBV_SEND_INLINE), 0);
         if (i % 8 != 7) continue;
         ASSERT_TRUE(settle());
         for (Side* side : {one, other}) ASSERT_EQ(side->poll(side->send_cq).size(), 8u);

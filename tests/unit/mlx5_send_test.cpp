@@ -140,7 +140,7 @@ TEST(Mlx5Direct, WrongRequestsChangeNothing) {
     EXPECT_EQ(b.large_send({}, 66, 100), EINVAL);
     EXPECT_EQ(b.large_send({b.sge(0, 65536), b.sge(0, 1)}, 66, 100), EINVAL);
     EXPECT_EQ(b.large_send({b.sge(0, 1000)}, 66, 100, IBV_SEND_INLINE), EINVAL);
-    for (ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_READ, static_cast<ibv_wr_opcode>(77)}) {
+    for (ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_READ, IBV_WR_DRIVER1}) {
         ibv_sge sge = b.sge(0, 100);
         ibv_send_wr wr{};
         wr.sg_list = &sge;

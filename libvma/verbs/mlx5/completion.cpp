@@ -108,8 +108,8 @@ class Walk {
 
     const mlx5_cqe64* entry() const noexcept { return reinterpret_cast<const mlx5_cqe64*>(at_); }
     std::uint32_t index() const noexcept { return index_; }
-    // Its opcode, or MLX5_CQE_INVALID if it is not written yet. In entries that the adapter wrote in this lap the owner bit tells the
-    // lap; those that it never wrote have the first lap's bit, but that opcode.
+    // Its opcode, or MLX5_CQE_INVALID if it is not written yet. The owner bit of what the adapter wrote changes with each lap; what
+    // it never wrote has the first lap's bit, but that opcode.
     std::uint8_t opcode() const noexcept {
         const std::uint8_t op_own = *static_cast<const volatile std::uint8_t*>(&entry()->op_own);
         if (((op_own ^ owner_) & MLX5_CQE_OWNER_MASK) != 0) return MLX5_CQE_INVALID;

@@ -114,8 +114,8 @@ class Cursor {
     std::uint8_t *at_, *begin_, *end_;
 };
 
-// A request of any kind, at its place in the queue. Returns 0 with its length and first word, EINVAL if it is wrong, ENOMEM if there
-// is no room for it now. Writes nothing but what belongs to it.
+// A request of any kind, at its place in the queue. Returns 0 with its length and first word, EINVAL if it is wrong, ENOMEM if
+// there is no room for it now. Writes nothing but what belongs to it.
 [[gnu::noinline]] int write_any(const SendQueue& q, const ibv_send_wr& wr, std::uint32_t* blocks,
                                 std::uint64_t* control) noexcept {
     const bool large = wr.opcode == IBV_WR_TSO, copied = (wr.send_flags & IBV_SEND_INLINE) != 0;
@@ -201,8 +201,8 @@ inline std::uint64_t write_pointer(const SendQueue& q, std::uint8_t* at, const i
     return control;
 }
 
-// A short frame in one buffer, copied into the request. How many blocks it takes; 0: not this way (not to be copied, wrong, no room,
-// beyond the queue's end).
+// A short frame in one buffer, copied into the request. How many blocks it takes; 0: not this way (not to be copied, wrong, no
+// room, beyond the queue's end).
 inline std::uint32_t write_inline(const SendQueue& q, std::uint8_t* at, std::uint32_t position, const ibv_send_wr& wr,
                                   std::uint64_t* control) noexcept {
     const ibv_sge& sge = *wr.sg_list;
@@ -299,7 +299,8 @@ inline void ring_doorbell(SendQueue& q, std::uint64_t control, const std::uint8_
 int post_send(ibv_qp* facade, ibv_send_wr* wr, ibv_send_wr** bad) noexcept {
     SendQueue& q = static_cast<QueuePair&>(*facade).send;
     const bool simple = wr != nullptr && wr->next == nullptr && wr->num_sge == 1 && wr->opcode == IBV_WR_SEND;
-    if (__builtin_expect(!simple || q.posted == q.request_limit || q.posted_blocks == q.block_limit, 0)) return post_list(q, wr, bad);
+    const bool full = q.posted == q.request_limit || q.posted_blocks == q.block_limit;
+    if (__builtin_expect(!simple || full, 0)) return post_list(q, wr, bad);
     const std::uint32_t position = q.posted_blocks & q.mask;
     std::uint8_t* at = q.buffer + std::size_t{position} * kBlock;
     std::uint64_t control;
