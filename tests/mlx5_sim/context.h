@@ -21,6 +21,7 @@
 #include "tests/mlx5_sim/clock.h"
 #include "tests/mlx5_sim/engine.h"
 #include "tests/mlx5_sim/event_pipe.h"
+#include "tests/mlx5_sim/netdev_wire.h"
 #include "tests/mlx5_sim/nic.h"
 #include "tests/mlx5_sim/sysfs.h"
 
@@ -44,21 +45,23 @@ struct Device {
     };
     std::vector<Installed> rules;  // of all contexts
     std::vector<Context*> contexts;
+    std::unique_ptr<NetdevWire> wire;  // while there is a context, if frames go over the netdev; the thread's
 };
 
-struct Pd {
+// Objects of a context, by handle. (The adapter has its own, by number.)
+struct PdObject {
     std::uint32_t users = 0;
 };
-struct Mr {
+struct MrObject {
     std::uint32_t pd = 0, lkey = 0;
 };
-struct Cq {
+struct CqObject {
     std::uint32_t cqn = 0;
     std::uint64_t user_handle = 0;
     std::shared_ptr<EventPipe> channel;
     std::uint32_t users = 0;
 };
-struct Qp {
+struct QpObject {
     std::uint32_t qpn = 0;
     std::uint64_t user_handle = 0;
     std::uint32_t pd = 0, send_cq = 0, recv_cq = 0;  // handles
@@ -68,7 +71,7 @@ struct Qp {
     std::uint32_t bfreg = 0;
     std::uint32_t users = 0;  // flow rules
 };
-struct Flow {
+struct FlowObject {
     std::uint32_t qp = 0;
     std::uint64_t nic_handle = 0;
 };
@@ -130,11 +133,11 @@ struct Context {
 
     std::shared_ptr<EventPipe> async;
     std::vector<std::shared_ptr<EventPipe>> channels;
-    Table<Pd> pds;
-    Table<Mr> mrs;
-    Table<Cq> cqs;
-    Table<Qp> qps;
-    Table<Flow> flows;
+    Table<PdObject> pds;
+    Table<MrObject> mrs;
+    Table<CqObject> cqs;
+    Table<QpObject> qps;
+    Table<FlowObject> flows;
 };
 
 inline constexpr std::size_t kPageBytes = 4096;
@@ -171,6 +174,7 @@ class Simulator {
 
   private:
     void rest(unsigned microseconds);
+    int connect(Device& device);
     Device* add_device(Identity identity);
 
     std::array<std::atomic<Device*>, kMaxDevices> devices_{};  // filled from the front

@@ -53,8 +53,8 @@ std::uint8_t* Nic::State::memory(std::uint32_t lkey, std::uint64_t address, std:
     }
     const Region& region = found->second;
     if (address < region.address || length > region.length || address - region.address > region.length - length) {
-        violation(fmt::format("{}: {} bytes at {:#x} are outside the region {:#x} of {} bytes at {:#x}", who, length, address, lkey,
-                              region.length, region.address));
+        violation(fmt::format("{}: {} bytes at {:#x} are outside the region {:#x} of {} bytes at {:#x}", who, length, address,
+                              lkey, region.length, region.address));
         return nullptr;
     }
     return reinterpret_cast<std::uint8_t*>(address);
@@ -68,16 +68,20 @@ std::uint8_t* Nic::State::page_of(const Qp& qp) const {
 // ---- doorbells ----
 
 void Nic::State::take_doorbells() {
-    std::vector<std::uint8_t*> pages;
+    for (std::uint8_t* page : pages) take_page(page);
+}
+
+void Nic::State::list_pages() {
+    pages.clear();
     for (const auto& [index, page] : uars)
         if (std::ranges::find(pages, page) == pages.end()) pages.push_back(page);
-    for (std::uint8_t* page : pages) take_page(page);
 }
 
 void Nic::State::take_page(std::uint8_t* page) {
     bool send_rang = false, cq_rang = false;
     for (std::size_t base = 0; base < uar_page_bytes; base += kAdapterPage) {
-        if (const std::uint64_t doorbell = word_at(page + base + MLX5_CQ_DOORBELL, 0).exchange(0, std::memory_order_acq_rel); doorbell != 0) {
+        if (const std::uint64_t doorbell = word_at(page + base + MLX5_CQ_DOORBELL, 0).exchange(0, std::memory_order_acq_rel);
+            doorbell != 0) {
             cq_rang = true;
             take_cq_doorbell(be64toh(doorbell));
         }
@@ -98,7 +102,7 @@ void Nic::State::take_page(std::uint8_t* page) {
     if (send_rang) {
         worked = true;
         for (auto& [qpn, qp] : qps)
-            if (page_of(qp) == page && qp.state != QpState::reset) run_send_queue(qp);
+            if (page_of(qp) == page && (qp.sends() || qp.flushes_sends())) run_send_queue(qp);
     }
     // libmlx5 rings all completion queues of a context in its first page, which the model does not know.
     if (cq_rang)
@@ -144,7 +148,8 @@ void Nic::State::check_blue_flame(const Qp& qp, std::uint64_t doorbell, const st
     const std::size_t start = std::size_t{index} * MLX5_SEND_WQE_BB;
     const std::uint64_t first = htobe64(doorbell);
     bool same = std::memcmp(queue + (start & (queue_bytes - 1)), &first, 8) == 0;
-    for (std::size_t at = 8; at < bytes; at += 8) same &= std::memcmp(queue + ((start + at) & (queue_bytes - 1)), reg + at, 8) == 0;
+    for (std::size_t at = 8; at < bytes; at += 8)
+        same &= std::memcmp(queue + ((start + at) & (queue_bytes - 1)), reg + at, 8) == 0;
     if (!same) violation(fmt::format("QP {:#x}: the BlueFlame copy of the request {:#x} differs from it", qp.attr.qpn, index));
 }
 
@@ -161,8 +166,8 @@ void Nic::State::look_at_silent(Qp& qp) {
         qp.silent_since = now;
     } else if (usec(now - *qp.silent_since) >= kSilenceUsec) {
         ++counters.doorbell_records;
-        violation(fmt::format("QP {:#x}: the send counter in the record is {:#x}, requests from {:#x} on got no doorbell", qp.attr.qpn, posted,
-                              qp.send_next));
+        violation(fmt::format("QP {:#x}: the send counter in the record is {:#x}, requests from {:#x} on got no doorbell",
+                              qp.attr.qpn, posted, qp.send_next));
         qp.silent_posted = posted;
     }
 }
@@ -187,6 +192,7 @@ void Nic::remove_region(std::uint32_t lkey) {
 void Nic::add_uar(std::uint32_t index, void* page) {
     const std::lock_guard lock(state_->mutex);
     state_->uars[index] = static_cast<std::uint8_t*>(page);
+    state_->list_pages();
 }
 void Nic::remove_uar(std::uint32_t index) {
     const std::lock_guard lock(state_->mutex);
@@ -194,6 +200,7 @@ void Nic::remove_uar(std::uint32_t index) {
     if (found == state_->uars.end()) return;
     state_->take_page(found->second);
     state_->uars.erase(found);
+    state_->list_pages();
 }
 
 void Nic::create_cq(const CqAttr& attr) {
@@ -201,13 +208,17 @@ void Nic::create_cq(const CqAttr& attr) {
     Cq cq;
     cq.attr = attr;
     cq.owners.resize(attr.entries);
+    cq.producer = cq.consumer = attr.first;
     bool invalid = true;
     for (std::uint32_t i = 0; i < attr.entries; ++i) {
         cq.owners[i] = static_cast<const std::uint8_t*>(attr.buffer)[std::size_t{i + 1} * attr.cqe_size - 1];
         invalid &= cq.owners[i] >> 4 == MLX5_CQE_INVALID;
     }
     if (!invalid) state_->violation(fmt::format("CQ {:#x}: its entries are not marked invalid", attr.cqn));
-    cq.arm_record = load_be32(attr.doorbell_record, 1);
+    // Software never reads this word. Without the mark a first arming (0) whose doorbell is overwritten could not be seen.
+    cq.arm_record = kArmUnwritten;
+    std::atomic_ref(static_cast<std::uint32_t*>(attr.doorbell_record)[1])
+        .store(htobe32(kArmUnwritten), std::memory_order_release);
     state_->cqs[attr.cqn] = std::move(cq);
 }
 void Nic::destroy_cq(std::uint32_t cqn) {
