@@ -197,8 +197,9 @@ int main(int argc, char** argv) {
     const unsigned long packets = std::strtoul(argv[4], nullptr, 10);
     if ((path != "direct" && path != "plain") || bytes < 60 || bytes > 1514 || packets == 0) die("bad arguments");
 
-    char directory[] = "/tmp/mlx5_instructions_XXXXXX";
+    static char directory[] = "/tmp/mlx5_instructions_XXXXXX";
     if (mkdtemp(directory) == nullptr) die("no temporary directory");
+    std::atexit([] { std::filesystem::remove_all(directory); });  // die() ends that way, too
     const mlx5_sim::SysfsDevice devices[] = {{"sim0", {2, 0, 0, 0, 0, 1}}};
     if (!mlx5_sim::write_sysfs(directory, devices)) die("cannot write the sysfs tree");
     setenv("SYSFS_PATH", directory, 1);
@@ -207,7 +208,6 @@ int main(int argc, char** argv) {
     const unsigned long counted =
         ring ? over_ring(direct, what == "ring-send", bytes, packets) : over_verbs(direct, what, bytes, packets);
     for (const std::string& violation : mlx5_sim::nic("mlx5_0").take_violations()) die(violation.c_str());
-    std::filesystem::remove_all(directory);
     std::printf("%lu\n", counted);
     return 0;
 }
