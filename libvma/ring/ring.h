@@ -132,7 +132,6 @@ struct RingConfig {
     std::uint32_t signal_every = 32;  // send requests that share a completion, at most; twice as many send buffers stay warm
     bool huge_pages = true;
     bool warn_ordinary = false;  // say so when there are not enough of them
-    bool device_clock = false;   // arrival times of the device are CLOCK_REALTIME's, and so RxBuffer::timestamp_ns
     // Is it an address of this host? Asked before a frame is given to the kernel, which would forward it otherwise.
     std::function<bool(in_addr_t)> is_local;
     // The device works no more. Once, from the internal thread, no lock held.

@@ -294,7 +294,7 @@ void Ring::handle_frame(RxBuffer* first, const ibv_wc& wc) noexcept {
 
 void Ring::stamp(RxBuffer& frame, const ibv_wc& wc) const noexcept {
     frame.device_ns = (wc.wc_flags & verbs::kWcTimestamp) != 0 ? verbs::arrival_ns(wc) : 0;
-    if (frame.device_ns != 0 && config_.device_clock) {
+    if (frame.device_ns != 0 && device_->attr().arrival_realtime) {
         frame.timestamp_ns = static_cast<std::int64_t>(frame.device_ns);
         return;
     }

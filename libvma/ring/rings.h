@@ -27,7 +27,8 @@ class Rings {
     void on_failure(std::function<void(Ring&)> tell) { on_failure_ = std::move(tell); }
     // Ring::check() of all. Once a second or so; callers serialise.
     void check() noexcept;
-    // Would get() try at all? (Ethernet, up, no loopback, not a port of a bridge or bond, allowed by VMA_XDP_INTERFACES.)
+    // Would get() try at all? (Ethernet, up, no loopback, not a port of a bridge or bond, named by VMA_XDP_INTERFACES unless there
+    // are RDMA devices.)
     // `why` says what is wrong.
     static bool eligible(const net::Link& link, std::string& why);
     template <class F>

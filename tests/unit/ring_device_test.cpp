@@ -123,8 +123,7 @@ TEST_F(RingDevice, AConnectionsFramesWithTheListenersTagAreTheConnections) {
 TEST_F(RingDevice, ArrivalTimesAreTheDevices) {
     for (const bool system : {true, false}) {
         Wire line(5);
-        RingConfig config{.huge_pages = false, .device_clock = system};
-        Host a(line, kA), b(line, kB, {.arrival_times = true, .arrival_base_ns = 5'000}, config);
+        Host a(line, kA), b(line, kB, {.arrival_times = true, .arrival_realtime = system, .arrival_base_ns = 5'000});
         Sink sink;
         b.attach(2000, sink);
         line.advance(7);
@@ -145,7 +144,7 @@ TEST_F(RingDevice, ArrivalTimesAreTheDevices) {
 }
 
 TEST_F(RingDevice, WithoutTheDevicesTimeThereIsTheSystems) {
-    Host a(wire, kA), b(wire, kB, {}, {.huge_pages = false, .device_clock = true});
+    Host a(wire, kA), b(wire, kB, {.arrival_realtime = true});
     Sink sink;
     b.attach(2000, sink);
     Ring::want_timestamps(true);

@@ -52,6 +52,7 @@ WireDevice::WireDevice(Wire& wire, const WireConfig& config)
     attr_.rx_checksum = config.rx_checksum;
     attr_.flow_tags = config.flow_tags;
     attr_.arrival_times = config.arrival_times;
+    attr_.arrival_realtime = config.arrival_realtime;
     attr_.max_inline = config.max_inline;
     attr_.max_tso = config.max_tso;
     attr_.moderation = config.moderation;

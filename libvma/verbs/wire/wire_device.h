@@ -55,6 +55,7 @@ struct WireConfig {
     bool rx_checksum = false;
     std::uint32_t flow_tags = 0;
     bool arrival_times = false;        // the wire's clock, from arrival_base_ns on
+    bool arrival_realtime = false;     // only says so
     std::uint64_t arrival_base_ns = 1'000'000'000'000;
     std::uint32_t max_inline = 0;
     std::uint32_t max_tso = 0;
