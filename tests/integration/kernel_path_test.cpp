@@ -102,11 +102,11 @@ class KernelPathTest : public testing::TestWithParam<int> {
     void SetUp() override {
         if (unshare(CLONE_NEWNET) != 0) FAIL() << "needs root (CAP_SYS_ADMIN): " << strerror(errno);
         run("ip link set lo up");
-        run("ip link add a type veth peer name wire");
-        run("ip link set a address 02:00:00:00:00:01 && ip link set wire address 02:00:00:00:00:02");
-        run("ip addr add 198.18.0.1/24 dev a && ip link set a up && ip link set wire up");
-        run("ip neigh add 198.18.0.2 lladdr 02:00:00:00:00:02 dev a nud permanent");
-        for (const char* where : {"all", "default", "a", "lo"})
+        run("ip link add near type veth peer name far");
+        run("ip link set near address 02:00:00:00:00:01 && ip link set far address 02:00:00:00:00:02");
+        run("ip addr add 198.18.0.1/24 dev near && ip link set near up && ip link set far up");
+        run("ip neigh add 198.18.0.2 lladdr 02:00:00:00:00:02 dev near nud permanent");
+        for (const char* where : {"all", "default", "near", "lo"})
             run("sysctl -qw net.ipv4.conf." + std::string(where) + ".rp_filter=" + std::to_string(GetParam()));
         path.open("test", [](in_addr_t a) { return a == inet_addr(kOwn); });
         ASSERT_TRUE(static_cast<bool>(path));
@@ -137,7 +137,8 @@ class KernelPathTest : public testing::TestWithParam<int> {
     }
     static int udp_socket(std::uint16_t port, const char* device = nullptr, const char* ip = kOwn) {
         const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-        if (device != nullptr) EXPECT_EQ(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, device, static_cast<socklen_t>(strlen(device))), 0);
+        const std::string name = device != nullptr ? device : "";  // empty: not bound
+        EXPECT_EQ(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name.data(), static_cast<socklen_t>(name.size())), 0);
         const sockaddr_in a = address(ip, port);
         EXPECT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&a), sizeof a), 0);
         return fd;
@@ -163,7 +164,7 @@ TEST_P(KernelPathTest, AConnectedSocketOfThePeerGetsIt) {
 }
 
 TEST_P(KernelPathTest, ASocketOfTheDeviceGetsItAndSeesTheInterface) {
-    Fd fd(udp_socket(2000, "a"));
+    Fd fd(udp_socket(2000, "near"));
     const int on = 1;
     ASSERT_EQ(setsockopt(fd.fd, IPPROTO_IP, IP_PKTINFO, &on, sizeof on), 0);
     EXPECT_TRUE(give(frame(IPPROTO_UDP, datagram(1000, 2000, "by the device"))));
@@ -176,7 +177,7 @@ TEST_P(KernelPathTest, ASocketOfTheDeviceGetsItAndSeesTheInterface) {
     ASSERT_NE(c, nullptr);
     in_pktinfo info;
     std::memcpy(&info, CMSG_DATA(c), sizeof info);
-    EXPECT_EQ(info.ipi_ifindex, static_cast<int>(if_nametoindex("a")));
+    EXPECT_EQ(info.ipi_ifindex, static_cast<int>(if_nametoindex("near")));
     EXPECT_EQ(info.ipi_addr.s_addr, inet_addr(kOwn));
 }
 
@@ -251,7 +252,7 @@ TEST_P(KernelPathTest, ATcpConnectionLives) {
     sockaddr_ll where{};
     where.sll_family = AF_PACKET;
     where.sll_protocol = htons(ETH_P_IP);
-    where.sll_ifindex = static_cast<int>(if_nametoindex("wire"));
+    where.sll_ifindex = static_cast<int>(if_nametoindex("far"));
     ASSERT_EQ(bind(wire.fd, reinterpret_cast<const sockaddr*>(&where), sizeof where), 0);
 
     std::uint32_t seq = 5000, ack = 0;
