@@ -10,6 +10,7 @@
 #include "libvma/runtime/clock.h"
 
 namespace vma::ring {
+
 std::uint32_t Ring::max_udp_payload() const noexcept {
     const verbs::DeviceAttr& attr = device_->attr();
     std::uint32_t room = tx_room_ * std::min(kMaxPieces, attr.max_send_sge);
@@ -51,28 +52,21 @@ bool Ring::tx_room(std::uint32_t pieces) noexcept {
     return false;
 }
 
-// Posts `wr`, which has the last `pieces` places in the queue. 0, or ENOBUFS: then these are free again. With tx_lock_ held.
-int Ring::post_tx(ibv_send_wr& wr, std::uint32_t pieces) noexcept {
-    wr.wr_id = tx_posted_;
-    const bool signalled = unsignalled_ + pieces >= signal_every_;
-    if (signalled) wr.send_flags |= IBV_SEND_SIGNALED;
+// The queue was full, perhaps: what is done makes room. False: the request's places in the queue are free again.
+[[gnu::cold]] bool Ring::post_again(ibv_send_wr& wr, std::uint32_t pieces, int error) noexcept {
     ibv_send_wr* bad = nullptr;
-    int error = ibv_post_send(qp_, &wr, &bad);
     for (int i = 0; error == ENOMEM && i < 16; i++) {
         reap_tx();
         device_->flush(qp_);
         error = ibv_post_send(qp_, &wr, &bad);
     }
-    if (error != 0) {
-        for (std::uint32_t p = 0; p < pieces; p++) {
-            const std::uint32_t chunk = tx_outstanding_[--tx_posted_ & (tx_outstanding_.size() - 1)];
-            if (chunk != kNoChunk) tx_free_.push_back(chunk);
-        }
-        tx_counters_.tx_no_buffer++;
-        return ENOBUFS;
+    if (error == 0) return true;
+    for (std::uint32_t p = 0; p < pieces; p++) {
+        const std::uint32_t chunk = tx_outstanding_[--tx_posted_ & (tx_outstanding_.size() - 1)];
+        if (chunk != kNoChunk) tx_free_.push_back(chunk);
     }
-    unsignalled_ = signalled ? 0 : unsignalled_ + pieces;  // a refused request will not complete
-    return 0;
+    tx_counters_.tx_no_buffer++;
+    return false;
 }
 
 template <class Finish>
