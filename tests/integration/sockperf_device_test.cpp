@@ -8,6 +8,7 @@
 
 #include <sstream>
 
+#include "support/device.h"
 #include "support/two_hosts.h"
 
 namespace {
@@ -80,6 +81,8 @@ TEST_P(SockperfOnDevice, TalksToTheKernel) {
         EXPECT_EQ(number_after(client.out, "# duplicated messages = "), 0) << text;
         EXPECT_EQ(number_after(client.out, "# out-of-order messages = "), 0) << text;
     }
+    const std::string log = s.library_at_server ? end.err : client.err;
+    EXPECT_NE(log.find("offloaded by " + device_name() + ":"), log.npos) << text;
     // TCP's one way puts several messages in a segment.
     EXPECT_LT(kernel, (s.tcp && one_way ? sent / 100 : sent) / 5 + 20) << "not offloaded\n" << text;
 }

@@ -37,6 +37,11 @@ Device device() {
     return chosen;
 }
 
+std::string device_name() {
+    static const char* const kNames[] = {"xdp", "rdma", "mlx5"};
+    return kNames[static_cast<int>(device())];
+}
+
 bool simulated() { return device() != Device::xdp; }
 
 void make_adapters(const std::string& netns, const std::vector<std::pair<std::string, std::string>>& interfaces) {
@@ -53,7 +58,8 @@ void remove_adapters(const std::string& netns) {
 
 std::vector<std::string> adapter_environment(const std::string& netns) {
     if (!has_adapters(netns)) return {};
-    return {"SYSFS_PATH=" + sysfs_of(netns).string(), "MLX5_SIM_WIRE=netdev",
+    // Without the adapter there is nothing but the kernel: a suite must not pass over XDP in its place.
+    return {"SYSFS_PATH=" + sysfs_of(netns).string(), "MLX5_SIM_WIRE=netdev", "VMA_XDP_INTERFACES=",
             std::string("VMA_MLX5_DIRECT=") + (device() == Device::mlx5 ? "1" : "0")};
 }
 

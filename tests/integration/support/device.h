@@ -17,6 +17,8 @@ enum class Device { xdp, rdma, mlx5 };
 
 // Throws std::runtime_error when VMA_TEST_DEVICE is none of the above.
 Device device();
+// What the names of its rings begin with in the library's log, before a colon: "xdp", "rdma" or "mlx5".
+std::string device_name();
 // Is it the simulated adapter?
 bool simulated();
 
