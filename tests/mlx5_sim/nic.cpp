@@ -98,7 +98,7 @@ void Nic::State::take_page(std::uint8_t* page) {
     if (send_rang) {
         worked = true;
         for (auto& [qpn, qp] : qps)
-            if (page_of(qp) == page && qp.state != QpState::reset) run_send_queue(qp);
+            if (page_of(qp) == page && (qp.sends() || qp.flushes_sends())) run_send_queue(qp);
     }
     // libmlx5 rings all completion queues of a context in its first page, which the model does not know.
     if (cq_rang)
@@ -201,13 +201,16 @@ void Nic::create_cq(const CqAttr& attr) {
     Cq cq;
     cq.attr = attr;
     cq.owners.resize(attr.entries);
+    cq.producer = cq.consumer = attr.first;
     bool invalid = true;
     for (std::uint32_t i = 0; i < attr.entries; ++i) {
         cq.owners[i] = static_cast<const std::uint8_t*>(attr.buffer)[std::size_t{i + 1} * attr.cqe_size - 1];
         invalid &= cq.owners[i] >> 4 == MLX5_CQE_INVALID;
     }
     if (!invalid) state_->violation(fmt::format("CQ {:#x}: its entries are not marked invalid", attr.cqn));
-    cq.arm_record = load_be32(attr.doorbell_record, 1);
+    // Software never reads this word. Without the mark a first arming (0) whose doorbell is overwritten could not be seen.
+    cq.arm_record = kArmUnwritten;
+    std::atomic_ref(static_cast<std::uint32_t*>(attr.doorbell_record)[1]).store(htobe32(kArmUnwritten), std::memory_order_release);
     state_->cqs[attr.cqn] = std::move(cq);
 }
 void Nic::destroy_cq(std::uint32_t cqn) {

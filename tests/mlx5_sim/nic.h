@@ -38,10 +38,11 @@ struct CqAttr {
     void* buffer = nullptr;            // entries * cqe_size bytes
     std::uint32_t entries = 0;         // a power of two
     std::uint32_t cqe_size = 64;       // 64 or 128
-    void* doorbell_record = nullptr;   // two big-endian words: consumer index, arming
+    void* doorbell_record = nullptr;   // two big-endian words: consumer index, arming (which create_cq() marks as unwritten)
     // A completion event for the channel; empty: there is none. Called with the adapter's lock held, so that none comes after
     // destroy_cq() returned: it must not call the adapter, nor wait for somebody who does.
     std::function<void()> event;
+    std::uint32_t first = 0;           // position of the first completion, as after so many; for tests of wraps
     std::function<void()> failed;      // the queue overran and is dead (IBV_EVENT_CQ_ERR); called as `event` is
 };
 

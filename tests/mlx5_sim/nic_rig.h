@@ -61,7 +61,7 @@ class Wqe {
 
 struct Shape {
     std::uint32_t send_entries = 16, recv_entries = 8, recv_shift = 5, cqes = 32, cqe_size = 64;
-    std::uint16_t start = 0;  // both positions of the QP's queues, as after so many requests
+    std::uint32_t first_cqe = 0;  // position of the CQs' first completion
 };
 
 class Rig {
@@ -214,6 +214,8 @@ class Rig {
 
   private:
     void make_cq(Queue& cq, std::uint32_t cqn) {
+        cq.consumer = shape.first_cqe;
+        tell_consumer(cq);
         cq.memory.resize(std::size_t{shape.cqes} * shape.cqe_size);
         for (std::uint32_t i = 0; i < shape.cqes; ++i) entry(cq, i)->op_own = MLX5_CQE_INVALID << 4;
         CqAttr attr;
@@ -222,6 +224,7 @@ class Rig {
         attr.entries = shape.cqes;
         attr.cqe_size = shape.cqe_size;
         attr.doorbell_record = cq.record.data();
+        attr.first = shape.first_cqe;
         attr.event = [&cq] { ++cq.events; };
         attr.failed = [&cq] { ++cq.failures; };
         nic.create_cq(attr);

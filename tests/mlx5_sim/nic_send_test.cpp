@@ -20,6 +20,13 @@ Wqe pointed(Rig& rig, const Frame& frame, std::size_t at = 0, std::uint8_t flags
     return Wqe().eth(flags, 0, head(frame, 18)).data(&rig.arena[at], static_cast<std::uint32_t>(frame.size() - 18), Rig::kLkey);
 }
 
+TEST(NicFrames, TheTestsOwnFramesHaveRightSums) {
+    EXPECT_TRUE(sums_right(make_frame()));
+    EXPECT_TRUE(sums_right(make_frame({.tcp = true, .payload = 33})));
+    EXPECT_TRUE(sums_right(make_frame({.vlan = 5})));
+    EXPECT_FALSE(sums_right(make_frame({.sums = false})));
+}
+
 TEST(NicSend, HeaderInlineAndDataByAddress) {
     Rig rig;
     const Frame frame = make_frame();

@@ -23,6 +23,8 @@ namespace mlx5_sim {
 // Vendor syndromes say more than syndromes, to the vendor. Tests only see that they arrive.
 inline constexpr std::uint8_t kVendorFlush = 0xf9, kVendorRequest = 0x68, kVendorMemory = 0x51, kVendorLength = 0x32, kVendorFault = 0x77;
 
+inline constexpr std::uint32_t kArmUnwritten = 0xffffffff;
+
 struct Region {
     std::uint64_t address = 0, length = 0;
 };
