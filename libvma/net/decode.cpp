@@ -4,6 +4,7 @@
 #include <linux/fib_rules.h>
 #include <linux/if.h>
 #include <linux/if_arp.h>
+#include <linux/if_ether.h>
 #include <linux/if_link.h>
 #include <linux/neighbour.h>
 #include <linux/rtnetlink.h>
@@ -48,6 +49,7 @@ constexpr auto kLinkPolicy = [] {
     p[IFLA_IFNAME].type = NLA_STRING;
     p[IFLA_MTU].type = NLA_U32;
     p[IFLA_MASTER].type = NLA_U32;
+    p[IFLA_LINK].type = NLA_U32;
     p[IFLA_NUM_RX_QUEUES].type = NLA_U32;
     p[IFLA_LINKINFO].type = NLA_NESTED;
     return p;
@@ -55,6 +57,13 @@ constexpr auto kLinkPolicy = [] {
 constexpr auto kLinkInfoPolicy = [] {
     std::array<nla_policy, IFLA_INFO_MAX + 1> p{};
     p[IFLA_INFO_KIND].type = NLA_STRING;
+    p[IFLA_INFO_DATA].type = NLA_NESTED;
+    return p;
+}();
+constexpr auto kVlanPolicy = [] {
+    std::array<nla_policy, IFLA_VLAN_MAX + 1> p{};
+    p[IFLA_VLAN_ID].type = NLA_U16;
+    p[IFLA_VLAN_PROTOCOL].type = NLA_U16;
     return p;
 }();
 constexpr auto kAddressPolicy = [] {
@@ -81,6 +90,16 @@ constexpr auto kMetricsPolicy = [] {
     p[RTAX_MTU].type = NLA_U32;
     return p;
 }();
+
+// From IFLA_INFO_DATA of a link of kind "vlan". 0 for 802.1ad, whose tag is another one.
+std::uint16_t vlan_id(nlattr* data) {
+    std::array<nlattr*, IFLA_VLAN_MAX + 1> attributes;
+    if (nla_parse_nested(attributes.data(), IFLA_VLAN_MAX, data, const_cast<nla_policy*>(kVlanPolicy.data())) != 0 ||
+        attributes[IFLA_VLAN_ID] == nullptr)
+        return 0;
+    if (attributes[IFLA_VLAN_PROTOCOL] && nla_get_u16(attributes[IFLA_VLAN_PROTOCOL]) != htons(ETH_P_8021Q)) return 0;
+    return nla_get_u16(attributes[IFLA_VLAN_ID]);
+}
 
 }  // namespace
 
@@ -110,6 +129,10 @@ bool decode_link(nlmsghdr* message, LinkEntry& out) {
                              const_cast<nla_policy*>(kLinkInfoPolicy.data())) == 0 &&
             nested[IFLA_INFO_KIND])
             link.kind = text(nested[IFLA_INFO_KIND]);
+        if (link.kind == "vlan" && nested[IFLA_INFO_DATA]) link.vlan = vlan_id(nested[IFLA_INFO_DATA]);
+        // With IFLA_LINK_NETNSID the number means an interface of another network namespace.
+        if (link.vlan != 0 && attributes[IFLA_LINK] && !attributes[IFLA_LINK_NETNSID])
+            link.lower = static_cast<int>(nla_get_u32(attributes[IFLA_LINK]));
     }
     return true;
 }

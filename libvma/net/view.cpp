@@ -40,8 +40,8 @@ constexpr int kBatch = 512;
 
 bool same(const Link& a, const Link& b) {
     return a.ifindex == b.ifindex && a.name == b.name && a.kind == b.kind && a.mac == b.mac &&
-           a.mtu == b.mtu && a.rx_queues == b.rx_queues && a.master == b.master && a.up == b.up &&
-           a.loopback == b.loopback && a.ethernet == b.ethernet;
+           a.mtu == b.mtu && a.rx_queues == b.rx_queues && a.master == b.master && a.lower == b.lower && a.vlan == b.vlan &&
+           a.up == b.up && a.loopback == b.loopback && a.ethernet == b.ethernet;
 }
 
 bool usable(const Neighbour& n) { return n.state == Neighbour::State::usable; }

@@ -30,6 +30,8 @@ struct Link {
     std::uint32_t mtu = 0;
     unsigned rx_queues = 1;   // IFLA_NUM_RX_QUEUES
     int master = 0;           // ifindex of the bridge or bond it belongs to, or 0
+    std::uint16_t vlan = 0;   // 802.1Q VLAN id, for kind "vlan"; else 0
+    int lower = 0;            // of a VLAN: ifindex of the interface below it, 0 if that is in another network namespace
     bool up = false;          // IFF_UP and IFF_LOWER_UP (carrier)
     bool loopback = false;
     bool ethernet = false;    // ARPHRD_ETHER

@@ -163,7 +163,10 @@ class Ring {
     // How many times this ring was polled: a thread that helps out sees whether somebody else does.
     std::uint32_t polls() const noexcept { return polls_.load(std::memory_order_relaxed); }
     // One socket more, one fewer of the process wants arrival times; while there are any, all rings take them.
-    static void want_timestamps(bool on) noexcept { timestamps_.fetch_add(on ? 1 : -1, std::memory_order_relaxed); }
+    static void want_timestamps(bool on) noexcept {
+        timestamps_.fetch_add(on ? 1 : -1, std::memory_order_relaxed);
+        verbs::Device::want_arrival_times(on);
+    }
     // Sleep: arm(), poll() once more, then wait for channel_fd() to be readable.
     void arm() noexcept;
     // After such a sleep, in place of the first poll(): counts, waits for more frames if wake-ups are to be moderated, and

@@ -2,7 +2,6 @@
 #include "libvma/ring/rings.h"
 
 #include <fmt/format.h>
-#include <fnmatch.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -10,42 +9,39 @@
 #include <string_view>
 
 #include "libvma/config/params.h"
+#include "libvma/ring/devices.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/runtime/spin.h"
-#include "libvma/verbs/xdp/xdp_device.h"
 
 namespace vma::ring {
 namespace {
 
 constexpr std::uint64_t kRetryNs = 1'000'000'000;  // a process that held the netdev may have ended
 
-bool name_allowed(const std::string& name) {
-    std::string_view list = config::get().xdp_interfaces;
-    while (!list.empty()) {
-        std::size_t comma = list.find(',');
-        std::string pattern(list.substr(0, comma));
-        std::size_t from = pattern.find_first_not_of(' '), to = pattern.find_last_not_of(' ');
-        if (from != std::string::npos && fnmatch(pattern.substr(from, to - from + 1).c_str(), name.c_str(), 0) == 0)
-            return true;
-        list = comma == std::string_view::npos ? std::string_view{} : list.substr(comma + 1);
-    }
-    return false;
+RingConfig ring_config() {
+    const config::Params& p = config::get();
+    RingConfig ring;
+    ring.batch = static_cast<std::uint32_t>(p.cq_poll_batch_max);
+    ring.post_batch = static_cast<std::uint32_t>(p.rx_wre_batching);
+    ring.max_rx_buffers = static_cast<std::uint32_t>(p.rx_bufs);
+    ring.max_tx_buffers = static_cast<std::uint32_t>(p.tx_bufs);
+    ring.signal_every = std::min(static_cast<std::uint32_t>(p.tx_wre_batching), ring.signal_every);
+    ring.huge_pages = p.mem_alloc_type != 0;
+    ring.warn_ordinary = p.mem_alloc_type == 2;
+    ring.moderation = {p.cq_moderation_enable != 0,
+                       static_cast<std::uint32_t>(std::min(p.cq_moderation_count, p.rx_wre / 2)),
+                       static_cast<std::uint32_t>(p.cq_moderation_period_usec),
+                       static_cast<std::uint32_t>(std::min(p.cq_aim_max_count, p.rx_wre / 2)),
+                       static_cast<std::uint32_t>(p.cq_aim_max_period_usec),
+                       static_cast<std::uint32_t>(p.cq_aim_interval_msec),
+                       static_cast<std::uint32_t>(p.cq_aim_interrupts_rate)};
+    return ring;
 }
 
-// Generic mode is faster on veth and spares everyone else on it: a native program there makes the peer stop sending
-// super-frames. A NIC's native mode avoids an skb per frame, and only it has zero copy.
-std::vector<verbs::xdp::Mode> modes_for(const net::Link& link) {
-    using verbs::xdp::Mode;
-    const std::string& mode = config::get().xdp_mode;
-    if (mode == "drv") return {Mode::drv};
-    if (mode == "skb") return {Mode::skb};
-    if (mode != "auto")
-        log::once(log::Level::warn, "VMA_XDP_MODE=\"{}\" is not auto, drv or skb: auto is used", mode);
-    if (link.kind == "veth") return {Mode::skb};
-    return {Mode::drv, Mode::skb};
-}
+// What the operator can mend.
+bool mendable(int code) { return code == EPERM || code == EACCES || code == ENOBUFS; }
 
 }  // namespace
 
@@ -58,10 +54,8 @@ bool Rings::eligible(const net::Link& link, std::string& why) {
         why = "it is a port of another interface";
     else if (!link.up)
         why = "it is down";
-    else if (!name_allowed(link.name))
-        why = "VMA_XDP_INTERFACES does not name it";
     else
-        return true;
+        return has_device(link, why);
     return false;
 }
 
@@ -90,10 +84,8 @@ Ring* Rings::get(int ifindex, std::string* why) {
     auto ring = open(link);
     if (!ring) {
         slot.retry_at_ns = clock::monotonic_ns() + kRetryNs;
-        // What the operator can mend is a warning.
         const int code = ring.error().code;
-        const bool mendable = code == EPERM || code == EACCES || code == ENOBUFS;
-        log::once(mendable ? log::Level::warn : log::Level::info, "sockets on {} are served by the kernel: {}", link.name,
+        log::once(mendable(code) ? log::Level::warn : log::Level::info, "sockets on {} are served by the kernel: {}", link.name,
                   ring.error().what);
         if (rlimit limit{}; code == ENOBUFS && getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
             log::once(log::Level::warn,
@@ -109,38 +101,28 @@ Ring* Rings::get(int ifindex, std::string* why) {
 }
 
 Result<std::unique_ptr<Ring>> Rings::open(const net::Link& link) {
-    const config::Params& p = config::get();
-    verbs::xdp::XdpConfig config;
-    config.name = link.name;
-    config.ifindex = link.ifindex;
-    config.mac = link.mac;
-    config.mtu = link.mtu;
-    config.queues = link.rx_queues;
-    config.modes = modes_for(link);
-    config.rx_entries = static_cast<std::uint32_t>(p.rx_wre);
-    config.tx_entries = static_cast<std::uint32_t>(std::max(p.tx_wre, 2 * p.tx_wre_batching));
-    auto device = verbs::xdp::XdpDevice::open(std::move(config));
-    if (!device) return std::unexpected(device.error());
-    RingConfig ring;
-    ring.batch = static_cast<std::uint32_t>(p.cq_poll_batch_max);
-    ring.post_batch = static_cast<std::uint32_t>(p.rx_wre_batching);
-    ring.max_rx_buffers = static_cast<std::uint32_t>(p.rx_bufs);
-    ring.max_tx_buffers = static_cast<std::uint32_t>(p.tx_bufs);
-    ring.signal_every = std::min(static_cast<std::uint32_t>(p.tx_wre_batching), ring.signal_every);
-    ring.huge_pages = p.mem_alloc_type != 0;
-    ring.warn_ordinary = p.mem_alloc_type == 2;
-    ring.moderation = {p.cq_moderation_enable != 0,
-                       static_cast<std::uint32_t>(std::min(p.cq_moderation_count, p.rx_wre / 2)),
-                       static_cast<std::uint32_t>(p.cq_moderation_period_usec),
-                       static_cast<std::uint32_t>(std::min(p.cq_aim_max_count, p.rx_wre / 2)),
-                       static_cast<std::uint32_t>(p.cq_aim_max_period_usec),
-                       static_cast<std::uint32_t>(p.cq_aim_interval_msec),
-                       static_cast<std::uint32_t>(p.cq_aim_interrupts_rate)};
-    auto made = Ring::create(std::move(*device), ring);
-    // Rings are never destroyed while the process lives.
-    if (made && p.internal_thread_arm_cq != 0)
-        runtime::watch((*made)->channel_fd(), [r = made->get()] { r->poll(); });
-    return made;
+    Error last;
+    for (const Candidate& candidate : devices_for(view_, link)) {
+        if (candidate.only_after != 0 && candidate.only_after != last.code) continue;
+        if (last.code != 0)
+            log::once(mendable(last.code) ? log::Level::warn : log::Level::info, "{}: {}; {} is tried", link.name, last.what,
+                      candidate.name);
+        auto device = candidate.open();
+        if (!device) {
+            last = device.error();
+            continue;
+        }
+        auto made = Ring::create(std::move(*device), ring_config());
+        if (!made) {
+            last = made.error();
+            continue;
+        }
+        // Rings are never destroyed while the process lives.
+        if (config::get().internal_thread_arm_cq != 0)
+            runtime::watch((*made)->channel_fd(), [r = made->get()] { r->poll(); });
+        return made;
+    }
+    return std::unexpected(last);
 }
 
 void Rings::log_counters() {

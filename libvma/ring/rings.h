@@ -22,7 +22,8 @@ class Rings {
     Ring* get(int ifindex, std::string* why = nullptr);
     // The ring if there is one already.
     Ring* find(int ifindex) noexcept;
-    // Would get() try at all? (Ethernet, up, no loopback, not a port of a bridge or bond, allowed by VMA_XDP_INTERFACES.)
+    // Would get() try at all? (Ethernet, up, no loopback, not a port of a bridge or bond, named by VMA_XDP_INTERFACES unless there
+    // are RDMA devices.)
     // `why` says what is wrong.
     static bool eligible(const net::Link& link, std::string& why);
     template <class F>

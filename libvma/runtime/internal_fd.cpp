@@ -115,6 +115,12 @@ void InternalFd::reset() noexcept {
     slot_ = -1;
 }
 
+int InternalFd::release() noexcept {
+    const int fd = live() ? g_slots[slot_].exchange(kFree) : -1;
+    slot_ = -1;
+    return fd;
+}
+
 bool InternalFd::is_internal(int fd) noexcept {
     if (fd < 0 || !g_ready.load(std::memory_order_acquire)) return false;
     int used = g_used.load(std::memory_order_acquire);

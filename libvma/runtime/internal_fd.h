@@ -26,6 +26,8 @@ class InternalFd {
     int get() const noexcept { return live() ? number(slot_) : -1; }
     explicit operator bool() const noexcept { return get() >= 0; }
     void reset() noexcept;
+    // Gives the descriptor up, still open: whoever closes it by its number (a library) finds that it may. Returns the number, or -1.
+    int release() noexcept;
 
     // Is `fd` one of ours? Lock-free; used by close(), dup2() and close_range().
     static bool is_internal(int fd) noexcept;

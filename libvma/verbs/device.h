@@ -19,6 +19,7 @@
 #include <netinet/in.h>
 
 #include <array>
+#include <atomic>
 #include <compare>
 #include <cstdint>
 #include <functional>
@@ -127,9 +128,11 @@ class Device {
     virtual void consume_events(ibv_comp_channel*) noexcept {}
     // Holds back notifications of `cq` until there are `count` completions or the first is `period_usec` old; 0, 0: at once.
     virtual void moderate(ibv_cq*, std::uint16_t /*count*/, std::uint16_t /*period_usec*/) noexcept {}
-    // After a completion with an error status: brings the QP back to work. Requests that were posted and not yet completed come
-    // back as flushed (IBV_WC_WR_FLUSH_ERR) first, so poll both CQs until they are empty, call this, and post receives anew. The
-    // caller holds the locks of both sides. False: the device is lost, see failed().
+    // After a completion with an error status, which may have stopped one side of the QP only: puts all of it into the error state,
+    // so that requests that were posted and not yet completed come back as flushed (IBV_WC_WR_FLUSH_ERR).
+    virtual void stop(ibv_qp*) noexcept {}
+    // Brings a stopped QP back to work. Poll both CQs until they are empty before; what did not come back by then never will. Post
+    // receives anew afterwards. The caller holds the locks of both sides. False: the device is lost, see failed().
     virtual bool recover(ibv_qp*) noexcept { return true; }
     // The device died or was taken away (asynchronous event); nothing works any more. Any thread. on_failure() is called once,
     // from the internal thread.
@@ -137,6 +140,9 @@ class Device {
     virtual void on_failure(std::function<void()>) {}
     // The link changed: MTU or MAC. Called from the internal thread.
     virtual void link_changed(const MacAddress&, std::uint32_t /*mtu*/) noexcept {}
+    // One more, one fewer who looks at arrival_ns(). While nobody does, a device may leave it out of completions.
+    static void want_arrival_times(bool on) noexcept { arrival_times_wanted_.fetch_add(on ? 1 : -1, std::memory_order_relaxed); }
+    static bool arrival_times_wanted() noexcept { return arrival_times_wanted_.load(std::memory_order_relaxed) > 0; }
     // Frames the device itself dropped on receive since it was opened (no buffer posted, ring full, invalid).
     virtual std::uint64_t rx_device_drops() noexcept { return 0; }
 
@@ -144,6 +150,9 @@ class Device {
     Device() = default;
     DeviceAttr attr_;
     ibv_context context_{};
+
+  private:
+    static inline std::atomic<int> arrival_times_wanted_{0};
 };
 
 }  // namespace vma::verbs

@@ -36,6 +36,16 @@ TEST(InternalFd, TakesOverAndMovesAway) {
     EXPECT_FALSE(InternalFd::is_internal(low));
 }
 
+TEST(InternalFd, GivenUpOpen) {
+    InternalFd fd(eventfd(0, 0));
+    const int number = fd.release();
+    EXPECT_FALSE(fd);
+    EXPECT_TRUE(is_open(number));
+    EXPECT_FALSE(InternalFd::is_internal(number));
+    EXPECT_EQ(fd.release(), -1);
+    close(number);
+}
+
 TEST(InternalFd, EmptyOnes) {
     InternalFd none, failed(-1);
     EXPECT_FALSE(none);

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/ring/devices.h"
+
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "libvma/config/params.h"
+#include "libvma/runtime/log.h"
+#include "libvma/verbs/rdma/discovery.h"
+#include "libvma/verbs/rdma/rdma_device.h"
+#include "libvma/verbs/xdp/xdp_device.h"
+
+namespace vma::ring {
+namespace {
+
+namespace rdma = verbs::rdma;
+constexpr const char* kNotNamed = "VMA_XDP_INTERFACES does not name it";
+
+bool name_allowed(const std::string& name) {
+    std::string_view list = config::get().xdp_interfaces;
+    while (!list.empty()) {
+        std::size_t comma = list.find(',');
+        std::string pattern(list.substr(0, comma));
+        std::size_t from = pattern.find_first_not_of(' '), to = pattern.find_last_not_of(' ');
+        if (from != std::string::npos && fnmatch(pattern.substr(from, to - from + 1).c_str(), name.c_str(), 0) == 0)
+            return true;
+        list = comma == std::string_view::npos ? std::string_view{} : list.substr(comma + 1);
+    }
+    return false;
+}
+
+// Generic mode is faster on veth and spares everyone else on it: a native program there makes the peer stop sending
+// super-frames. A NIC's native mode avoids an skb per frame, and only it has zero copy.
+std::vector<verbs::xdp::Mode> modes_for(const net::Link& link) {
+    using verbs::xdp::Mode;
+    const std::string& mode = config::get().xdp_mode;
+    if (mode == "drv") return {Mode::drv};
+    if (mode == "skb") return {Mode::skb};
+    if (mode != "auto")
+        log::once(log::Level::warn, "VMA_XDP_MODE=\"{}\" is not auto, drv or skb: auto is used", mode);
+    if (link.kind == "veth") return {Mode::skb};
+    return {Mode::drv, Mode::skb};
+}
+
+std::uint32_t send_entries() {
+    const config::Params& p = config::get();
+    return static_cast<std::uint32_t>(std::max(p.tx_wre, 2 * p.tx_wre_batching));
+}
+
+Result<std::unique_ptr<verbs::Device>> open_xdp(const net::Link& link) {
+    if (!name_allowed(link.name)) return fail(ENODEV, kNotNamed);
+    verbs::xdp::XdpConfig config;
+    config.name = link.name;
+    config.ifindex = link.ifindex;
+    config.mac = link.mac;
+    config.mtu = link.mtu;
+    config.queues = link.rx_queues;
+    config.modes = modes_for(link);
+    config.rx_entries = static_cast<std::uint32_t>(config::get().rx_wre);
+    config.tx_entries = send_entries();
+    auto device = verbs::xdp::XdpDevice::open(std::move(config));
+    if (!device) return std::unexpected(device.error());
+    return std::move(*device);
+}
+
+// The port that is the interface's hardware. For a VLAN, that of the interface below it.
+Result<rdma::Port> port_of(const net::View& view, const net::Link& link) {
+    const std::string root = rdma::sysfs_root();
+    // The GID table also names VLANs, so one must not be looked for there.
+    net::Link below = link;
+    if (link.kind == "vlan" && (link.lower == 0 || !view.link(link.lower, below) || below.kind == "vlan"))
+        return fail(ENODEV, "it is a VLAN on something else than an interface of this network namespace");
+    auto port = rdma::find_port(root, {below.name, below.mac});
+    if (!port && !port.error().what.empty() && below.kind == "bond")
+        return fail(ENODEV, fmt::format("no RDMA device stands for the bond {} (RoCE LAG)", below.name));
+    return port;
+}
+
+rdma::RdmaConfig rdma_config(const rdma::Port& port, const net::Link& link) {
+    const config::Params& p = config::get();
+    rdma::RdmaConfig config;
+    config.port = port;
+    config.netdev = link.name;
+    config.ifindex = link.ifindex;
+    config.mac = link.mac;
+    config.mtu = link.mtu;
+    config.vlan = link.vlan;
+    config.rx_entries = static_cast<std::uint32_t>(p.rx_wre);
+    config.tx_entries = send_entries();
+    config.max_inline = static_cast<std::uint32_t>(p.tx_max_inline);
+    config.rules.tcp_3t = p.tcp_3t_rules != 0;
+    config.rules.udp_3t = p.udp_3t_rules != 0;
+    config.rules.mc_l2_only = p.eth_mc_l2_only_rules != 0;
+    config.hw_ts = static_cast<rdma::Conversion>(p.hw_ts_conversion);
+    config.fork = p.fork != 0;
+    config.direct.blue_flame = p.bf != 0;
+    config.direct.rx_prefetch = static_cast<std::uint32_t>(p.rx_prefetch_bytes);
+    config.direct.rx_prefetch_before_poll = static_cast<std::uint32_t>(p.rx_prefetch_bytes_before_poll);
+    return config;
+}
+
+}  // namespace
+
+std::vector<Candidate> devices_for(const net::View& view, const net::Link& link) {
+    std::vector<Candidate> candidates;
+    if (auto port = port_of(view, link)) {
+        auto add = [&](bool direct, int only_after) {
+            rdma::RdmaConfig config = rdma_config(*port, link);
+            config.mlx5_direct = direct;
+            candidates.push_back({port->device, only_after, [config]() -> Result<std::unique_ptr<verbs::Device>> {
+                                      auto device = rdma::RdmaDevice::open(config);
+                                      if (!device) return std::unexpected(device.error());
+                                      return std::move(*device);
+                                  }});
+        };
+        const bool direct = config::get().mlx5_direct != 0;
+        add(direct, 0);
+        if (direct) add(false, EOPNOTSUPP);  // its queues may be of a form that only libmlx5 knows
+    } else if (!port.error().what.empty()) {
+        log::debug("no RDMA device for {}: {}", link.name, port.error().what);
+    }
+    candidates.push_back({"xdp", 0, [link] { return open_xdp(link); }});
+    return candidates;
+}
+
+bool has_device(const net::Link& link, std::string& why) {
+    if (name_allowed(link.name) || !rdma::devices(rdma::sysfs_root()).empty()) return true;
+    why = kNotNamed;
+    return false;
+}
+
+}  // namespace vma::ring

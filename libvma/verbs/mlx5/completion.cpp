@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Completions: whose turn it is stands in the owner bit of each, which changes its meaning with each lap of the queue.
+#include <atomic>
+#include <cstring>
+
+#include "libvma/runtime/log.h"
+#include "libvma/verbs/device.h"
+#include "libvma/verbs/mlx5/barriers.h"
+#include "libvma/verbs/mlx5/queues.h"
+
+namespace vma::verbs::mlx5 {
+namespace {
+
+constexpr std::size_t kCacheLine = 64;
+
+const mlx5_cqe64* entry(const CompletionQueue& cq, std::uint32_t index) noexcept {
+    return reinterpret_cast<const mlx5_cqe64*>(cq.last64 + (std::size_t{index & (cq.entries - 1)} << cq.shift));
+}
+
+// Before the first lap wrap_cq() has set all owner bits, so that of each lap tells the adapter's entries from old ones.
+inline std::uint8_t owner_bit(const CompletionQueue& cq, std::uint32_t index) noexcept { return (index & cq.entries) != 0; }
+
+inline std::uint8_t read_op_own(const mlx5_cqe64* cqe) noexcept {
+    return *static_cast<const volatile std::uint8_t*>(&cqe->op_own);
+}
+
+void give_back(CompletionQueue& cq, std::uint32_t index) noexcept {
+    cq.consumer_index.store(index, std::memory_order_relaxed);
+    before_consumer_index();
+    *const_cast<volatile __be32*>(cq.doorbell_record) = __builtin_bswap32(index & 0xffffff);
+}
+
+// A send completion stands for everything posted before it as well.
+inline const SendSlot& finish_sends(SendQueue& q, std::uint16_t position) noexcept {
+    const SendSlot& slot = q.slots[position & q.mask];
+    q.done_blocks = slot.end_block;
+    q.done = slot.end_request;
+    return slot;
+}
+
+ibv_wc_status status_of(std::uint8_t syndrome) noexcept {
+    switch (syndrome) {
+        case MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR: return IBV_WC_LOC_LEN_ERR;
+        case MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR: return IBV_WC_LOC_QP_OP_ERR;
+        case MLX5_CQE_SYNDROME_LOCAL_PROT_ERR: return IBV_WC_LOC_PROT_ERR;
+        case MLX5_CQE_SYNDROME_WR_FLUSH_ERR: return IBV_WC_WR_FLUSH_ERR;
+        case MLX5_CQE_SYNDROME_MW_BIND_ERR: return IBV_WC_MW_BIND_ERR;
+        case MLX5_CQE_SYNDROME_BAD_RESP_ERR: return IBV_WC_BAD_RESP_ERR;
+        case MLX5_CQE_SYNDROME_LOCAL_ACCESS_ERR: return IBV_WC_LOC_ACCESS_ERR;
+        case MLX5_CQE_SYNDROME_REMOTE_INVAL_REQ_ERR: return IBV_WC_REM_INV_REQ_ERR;
+        case MLX5_CQE_SYNDROME_REMOTE_ACCESS_ERR: return IBV_WC_REM_ACCESS_ERR;
+        case MLX5_CQE_SYNDROME_REMOTE_OP_ERR: return IBV_WC_REM_OP_ERR;
+        case MLX5_CQE_SYNDROME_TRANSPORT_RETRY_EXC_ERR: return IBV_WC_RETRY_EXC_ERR;
+        case MLX5_CQE_SYNDROME_RNR_RETRY_EXC_ERR: return IBV_WC_RNR_RETRY_EXC_ERR;
+        case MLX5_CQE_SYNDROME_REMOTE_ABORTED_ERR: return IBV_WC_REM_ABORT_ERR;
+        default: return IBV_WC_GENERAL_ERR;
+    }
+}
+
+// Everything but a send or a receive that went well. False: nobody's, and left out.
+[[gnu::noinline, gnu::cold]] bool other_completion(CompletionQueue& cq, const mlx5_cqe64* cqe, std::uint8_t opcode,
+                                                   ibv_wc* wc) noexcept {
+    QueuePair* qp = opcode == MLX5_CQE_REQ_ERR ? cq.sender : opcode == MLX5_CQE_RESP_ERR ? cq.receiver : nullptr;
+    if (qp == nullptr) {
+        log::once(log::Level::warn, "mlx5: CQ {} has a completion with opcode {}, which is nobody's", cq.number, opcode);
+        return false;
+    }
+    const auto& error = *reinterpret_cast<const mlx5_err_cqe*>(cqe);
+    *wc = {};
+    wc->status = status_of(error.syndrome);
+    wc->vendor_err = error.vendor_err_synd;
+    wc->qp_num = qp->qp_num;
+    if (opcode == MLX5_CQE_REQ_ERR) {
+        wc->opcode = IBV_WC_SEND;
+        wc->wr_id = finish_sends(qp->send, __builtin_bswap16(error.wqe_counter)).wr_id;
+    } else {
+        wc->opcode = IBV_WC_RECV;
+        wc->wr_id = qp->receive.wr_ids[qp->receive.done++ & qp->receive.mask];
+    }
+    if (wc->status != IBV_WC_WR_FLUSH_ERR)
+        log::once(log::Level::warn, "mlx5: a {} request of QP {} failed: syndrome {:#x}, vendor's {:#x}",
+                  opcode == MLX5_CQE_REQ_ERR ? "send" : "receive", qp->qp_num, error.syndrome, error.vendor_err_synd);
+    return true;
+}
+
+inline void fetch(const std::uint8_t* from, std::uint32_t lines) noexcept {
+    for (; lines != 0; lines--, from += kCacheLine) __builtin_prefetch(from);
+}
+
+// Where a posted receive puts its frame.
+inline const std::uint8_t* frame_of(const ReceiveQueue& q, std::uint32_t index) noexcept {
+    const auto* segment = reinterpret_cast<const mlx5_wqe_data_seg*>(q.buffer + (std::size_t{index & q.mask} << q.shift));
+    return reinterpret_cast<const std::uint8_t*>(__builtin_bswap64(segment->addr));
+}
+
+// Status and opcode as one word: neighbours in ibv_wc.
+inline void set_success(ibv_wc* wc, ibv_wc_opcode opcode) noexcept {
+    static_assert(offsetof(ibv_wc, opcode) == offsetof(ibv_wc, status) + 4 && IBV_WC_SUCCESS == 0);
+    const std::uint64_t both = std::uint64_t{opcode} << 32;
+    std::memcpy(&wc->status, &both, sizeof both);
+}
+
+inline void take_receive(const CompletionQueue& cq, ReceiveQueue& q, const mlx5_cqe64* cqe, ibv_wc* wc,
+                         std::uint32_t qp_num) noexcept {
+    const std::uint32_t index = q.done++;
+    const std::uint32_t length = __builtin_bswap32(cqe->byte_cnt), tag = __builtin_bswap32(cqe->sop_drop_qpn) & cq.tag_mask;
+    // Sums found right, and an IPv4 header: two bits in each of two neighbouring bytes.
+    static_assert(offsetof(mlx5_cqe64, l4_hdr_type_etc) == offsetof(mlx5_cqe64, hds_ip_ext) + 1);
+    std::uint16_t found;
+    std::memcpy(&found, &cqe->hds_ip_ext, sizeof found);
+    unsigned flags = (found & kChecksumMask) == cq.checksum_good ? static_cast<unsigned>(IBV_WC_IP_CSUM_OK) : 0u;
+    wc->wr_id = q.wr_ids[index & q.mask];
+    set_success(wc, IBV_WC_RECV);
+    wc->byte_len = length;
+    wc->qp_num = qp_num;
+    wc->vendor_err = tag;
+    wc->wc_flags = flags | (tag != 0 ? kWcFlowTag : 0u);
+    if (cq.clock != nullptr && Device::arrival_times_wanted()) set_arrival_ns(*wc, cq.clock->to_ns(__builtin_bswap64(cqe->timestamp)));
+    if (cq.prefetch_lines != 0) {
+        const std::uint32_t lines = static_cast<std::uint32_t>((length + kCacheLine - 1) / kCacheLine);
+        fetch(frame_of(q, index), lines < cq.prefetch_lines ? lines : cq.prefetch_lines);
+    }
+}
+
+inline void take_send(SendQueue& q, const mlx5_cqe64* cqe, ibv_wc* wc, std::uint32_t qp_num) noexcept {
+    wc->wr_id = finish_sends(q, __builtin_bswap16(cqe->wqe_counter)).wr_id;
+    const bool large = __builtin_bswap32(cqe->sop_drop_qpn) >> 24 == MLX5_OPCODE_TSO;
+    set_success(wc, large ? IBV_WC_TSO : IBV_WC_SEND);
+    wc->qp_num = qp_num;
+    wc->wc_flags = 0;
+}
+
+}  // namespace
+
+int poll_cq(ibv_cq* facade, int count, ibv_wc* wc) noexcept {
+    CompletionQueue& cq = static_cast<CompletionQueue&>(*facade);
+    const std::uint32_t before = cq.consumer_index.load(std::memory_order_relaxed);
+    std::uint32_t index = before;
+    ibv_wc* out = wc;
+    ibv_wc* const end = wc + count;
+    while (out < end) {
+        const mlx5_cqe64* cqe = entry(cq, index);
+        const std::uint8_t op_own = read_op_own(cqe);
+        if (((op_own ^ owner_bit(cq, index)) & MLX5_CQE_OWNER_MASK) != 0) break;
+        after_owner_bit();
+        index++;
+        const std::uint8_t opcode = op_own >> 4;
+        if (__builtin_expect(opcode == MLX5_CQE_RESP_SEND && cq.receiver != nullptr, 1))
+            take_receive(cq, cq.receiver->receive, cqe, out, cq.receiver->qp_num);
+        else if (opcode == MLX5_CQE_REQ && cq.sender != nullptr)
+            take_send(cq.sender->send, cqe, out, cq.sender->qp_num);
+        else if (!other_completion(cq, cqe, opcode, out))
+            continue;
+        out++;
+    }
+    if (index != before)
+        give_back(cq, index);
+    else if (__builtin_expect(cq.prefetch_lines_before_poll != 0, 0) && cq.receiver != nullptr)
+        fetch(frame_of(cq.receiver->receive, cq.receiver->receive.done), cq.prefetch_lines_before_poll);
+    return static_cast<int>(out - wc);
+}
+
+int req_notify_cq(ibv_cq* facade, int solicited_only) noexcept {
+    CompletionQueue& cq = static_cast<CompletionQueue&>(*facade);
+    // The number of events so far tells the adapter whether this arming is new or one that it has answered already.
+    const std::uint32_t number = cq.armings.load(std::memory_order_relaxed) & 3;
+    const std::uint32_t index = cq.consumer_index.load(std::memory_order_relaxed) & 0xffffff;
+    const std::uint32_t what = solicited_only != 0 ? MLX5_CQ_DB_REQ_NOT_SOL : MLX5_CQ_DB_REQ_NOT;
+    const std::uint32_t word = __builtin_bswap32(number << 28 | what | index);
+    before_doorbell_record();
+    const_cast<volatile __be32*>(cq.doorbell_record)[1] = word;
+    before_register();
+    write_register(cq.uar + MLX5_CQ_DOORBELL, std::uint64_t{__builtin_bswap32(cq.number)} << 32 | word);
+    after_register();
+    return 0;
+}
+
+void discard_completions(CompletionQueue& cq) noexcept {
+    const std::uint32_t before = cq.consumer_index.load(std::memory_order_relaxed);
+    std::uint32_t index = before;
+    while (((read_op_own(entry(cq, index)) ^ owner_bit(cq, index)) & MLX5_CQE_OWNER_MASK) == 0) index++;
+    if (index != before) give_back(cq, index);
+}
+
+}  // namespace vma::verbs::mlx5

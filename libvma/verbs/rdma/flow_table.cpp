@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/verbs/rdma/flow_table.h"
+
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "libvma/runtime/log.h"
+
+namespace vma::verbs::rdma {
+
+FlowTable::FlowTable(Calls calls, RuleOptions options, std::uint8_t port, std::string device)
+    : calls_(std::move(calls)), options_(options), port_(port), device_(std::move(device)) {}
+
+FlowTable::~FlowTable() { withdraw(); }
+
+// The rule as the adapter gets it: for the MAC that the netdev has now.
+HwRule FlowTable::for_adapter(const HwRule& key) const noexcept {
+    HwRule rule = key;
+    if (rule.dst_mac == MacAddress{}) rule.dst_mac = options_.mac;
+    return rule;
+}
+
+// Null with errno. Without the tag where the device does not take it.
+ibv_flow* FlowTable::make(const HwRule& key, std::uint32_t tag) {
+    const HwRule rule = for_adapter(key);
+    if (tag != 0 && !tags_refused_) {
+        FlowAttr with_tag(rule, port_, tag);
+        if (ibv_flow* made = calls_.create(with_tag.get())) return made;
+        if (errno != EINVAL && errno != EOPNOTSUPP) return nullptr;
+    }
+    FlowAttr attr(rule, port_, 0);
+    ibv_flow* made = calls_.create(attr.get());
+    if (made != nullptr && tag != 0) tags_refused_ = true;
+    return made;
+}
+
+void FlowTable::drop(ibv_flow* made) noexcept {
+    if (made != nullptr) calls_.destroy(made);
+}
+
+Result<Flow*> FlowTable::add(const FlowSpec& spec, std::uint32_t tag) {
+    std::lock_guard hold(lock_);
+    if (withdrawn_) return fail(ENODEV, device_ + " failed");
+    auto handle = std::make_unique<Handle>();
+    handle->spec = spec;
+    handle->key = hw_rule(spec, options_);
+    if (!is_multicast(spec.dst_addr)) handle->key.dst_mac = {};
+    auto [at, fresh] = rules_.try_emplace(handle->key);
+    const HwRule& key = at->first;
+    Rule& rule = at->second;
+    if (fresh) {
+        rule.tag = key.is_exactly(spec) ? tag : 0;
+        rule.made = make(key, rule.tag);
+        if (tags_refused_) rule.tag = 0;
+    } else if (rule.tag != 0) {
+        // The adapter does not take a rule twice with two tags.
+        drop(std::exchange(rule.made, nullptr));
+        rule.tag = 0;
+        rule.made = make(key, 0);
+    }
+    if (rule.made == nullptr) {
+        const int error = errno;
+        if (fresh) rules_.erase(at);
+        return std::unexpected(flow_error(error, for_adapter(handle->key), device_));
+    }
+    rule.users++;
+    return handle.release();
+}
+
+void FlowTable::remove(Flow* flow) noexcept {
+    std::unique_ptr<Handle> handle(static_cast<Handle*>(flow));
+    std::lock_guard hold(lock_);
+    auto at = rules_.find(handle->key);
+    if (at == rules_.end() || --at->second.users != 0) return;
+    drop(at->second.made);
+    rules_.erase(at);
+}
+
+void FlowTable::set_mac(const MacAddress& mac) noexcept {
+    std::lock_guard hold(lock_);
+    if (mac == options_.mac) return;
+    options_.mac = mac;
+    for (auto& [key, rule] : rules_) {
+        if (key.dst_mac != MacAddress{} || rule.made == nullptr) continue;
+        ibv_flow* made = make(key, rule.tag);
+        if (made == nullptr) {
+            log::warn("{}", flow_error(errno, for_adapter(key), device_).what);
+            continue;
+        }
+        drop(std::exchange(rule.made, made));
+    }
+}
+
+void FlowTable::withdraw() noexcept {
+    std::lock_guard hold(lock_);
+    withdrawn_ = true;
+    for (auto& [key, rule] : rules_) drop(std::exchange(rule.made, nullptr));
+}
+
+void FlowTable::forget() noexcept {
+    for (auto& [key, rule] : rules_) rule.made = nullptr;
+}
+
+std::size_t FlowTable::rules() const noexcept {
+    std::lock_guard hold(lock_);
+    return rules_.size();
+}
+
+}  // namespace vma::verbs::rdma

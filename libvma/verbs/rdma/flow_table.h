@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The flow rules of a QP: which FlowSpecs share which rule of the adapter, counted.
+//
+// Rules name the netdev's MAC, so when that changes all of them are made anew.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "libvma/runtime/lock.h"
+#include "libvma/verbs/rdma/rules.h"
+
+namespace vma::verbs::rdma {
+
+class FlowTable {
+  public:
+    // The calls that make rules: as ibv_create_flow() for one QP (null and errno on failure) and ibv_destroy_flow().
+    struct Calls {
+        std::function<ibv_flow*(ibv_flow_attr*)> create;
+        std::function<void(ibv_flow*)> destroy;
+    };
+    // `device`: for messages.
+    FlowTable(Calls calls, RuleOptions options, std::uint8_t port, std::string device);
+    ~FlowTable();
+    FlowTable(const FlowTable&) = delete;
+    FlowTable& operator=(const FlowTable&) = delete;
+
+    // The handle goes back to remove(). A tag is given to the rule while it has one user and matches no more than the spec, and where
+    // the device takes tags. A rule that loses its tag is absent for a moment, in which its frames go to the kernel.
+    Result<Flow*> add(const FlowSpec& spec, std::uint32_t tag);
+    void remove(Flow* flow) noexcept;
+
+    // Unicast rules for another MAC, each new one before the old one goes. A rule that cannot be made stays as it is.
+    void set_mac(const MacAddress& mac) noexcept;
+    // Takes all rules out of the adapter: frames go to the kernel from now on. Handles stay valid; add() answers ENODEV.
+    void withdraw() noexcept;
+    // Forgets all rules without calling anybody, in a forked child: they are the parent's.
+    void forget() noexcept;
+    std::size_t rules() const noexcept;
+
+  private:
+    struct Rule {
+        ibv_flow* made = nullptr;  // null once withdrawn
+        unsigned users = 0;
+        std::uint32_t tag = 0;
+    };
+    struct Handle : Flow {
+        HwRule key;
+    };
+    HwRule for_adapter(const HwRule& key) const noexcept;
+    ibv_flow* make(const HwRule& key, std::uint32_t tag);
+    void drop(ibv_flow* made) noexcept;
+
+    const Calls calls_;
+    RuleOptions options_;
+    const std::uint8_t port_;
+    const std::string device_;
+    mutable Lock lock_;  // a leaf; add() and remove() run on any thread, the others on the internal thread
+    std::map<HwRule, Rule> rules_;  // unicast without the MAC, which changes
+    bool withdrawn_ = false;
+    bool tags_refused_ = false;
+};
+
+}  // namespace vma::verbs::rdma

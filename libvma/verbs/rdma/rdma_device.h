@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// An RDMA device of the kernel with Ethernet ports: a RAW_PACKET QP of it, through libibverbs.
+//
+// Any provider that has raw packet QPs will do. Facades, which the ring gets in place of the real objects, stack on them where there
+// is more to do than the provider does:
+//   mlx5::Direct   ConnectX: own access to the queues, the provider is out of the data path
+//   StampedCq      time stamps and flow tags of completions, for other providers and without Direct
+//   VlanLayer      the netdev is a VLAN on the device's port
+// The adapter steers like a switch: what a rule matches is ours, all the rest is the kernel's.
+//
+// The device's descriptors (device, asynchronous events, completion channel) are internal ones (runtime/internal_fd.h). After fork()
+// they are closed in the child, where nothing of this class calls verbs any more.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "libvma/runtime/internal_fd.h"
+#include "libvma/verbs/device.h"
+#include "libvma/verbs/mlx5/direct.h"
+#include "libvma/verbs/rdma/device_clock.h"
+#include "libvma/verbs/rdma/discovery.h"
+#include "libvma/verbs/rdma/flow_table.h"
+#include "libvma/verbs/rdma/library.h"
+#include "libvma/verbs/rdma/stamped_cq.h"
+#include "libvma/verbs/rdma/vlan.h"
+
+namespace vma::verbs::rdma {
+
+struct RdmaConfig {
+    Port port;                    // see discovery.h
+    std::string netdev;           // the one that sockets use: a VLAN's name if it is one
+    int ifindex = 0;
+    MacAddress mac{};
+    std::uint32_t mtu = 1500;
+    std::uint16_t vlan = 0;       // its VLAN id, or 0
+    std::uint32_t rx_entries = 16000, tx_entries = 2048;  // VMA_RX_WRE, VMA_TX_WRE
+    std::uint32_t max_inline = 204;                       // VMA_TX_MAX_INLINE
+    RuleOptions rules;                                    // its MAC and VLAN are filled in from those above
+    Conversion hw_ts = Conversion::system;                // VMA_HW_TS_CONVERSION
+    bool fork = true;                                     // VMA_FORK
+    bool mlx5_direct = true;                              // VMA_MLX5_DIRECT
+    mlx5::Config direct;          // of that: what parameters say; the rest is filled in
+};
+
+class RdmaDevice final : public Device {
+  public:
+    // Opens the device. Errors say what to do. EBUSY in a vforked child.
+    static Result<std::unique_ptr<RdmaDevice>> open(RdmaConfig config);
+    // In a forked child nothing happens: all is the parent's.
+    ~RdmaDevice() override;
+
+    Result<ibv_mr*> reg_mr(void* addr, std::size_t length) override;
+    Result<ibv_comp_channel*> create_comp_channel() override;
+    // The first CQ with a channel is the one for receiving.
+    Result<ibv_cq*> create_cq(int entries, ibv_comp_channel* channel) override;
+    // EOPNOTSUPP where the device's queues are of a form that mlx5::Direct does not read; without it they will do.
+    Result<ibv_qp*> create_qp(const ibv_qp_init_attr& init) override;
+    Result<Flow*> create_flow(ibv_qp* qp, const FlowSpec& spec, std::uint32_t tag = 0) override;
+    void destroy_flow(Flow* flow) noexcept override;
+    void consume_events(ibv_comp_channel* channel) noexcept override;
+    void moderate(ibv_cq* cq, std::uint16_t count, std::uint16_t period_usec) noexcept override;
+    void stop(ibv_qp* qp) noexcept override;
+    bool recover(ibv_qp* qp) noexcept override;
+    bool failed() const noexcept override { return failed_.load(std::memory_order_acquire); }
+    void on_failure(std::function<void()> call) override;
+    void link_changed(const MacAddress& mac, std::uint32_t mtu) noexcept override;
+    // Of the whole RDMA device: frames of all QPs and processes for which nothing was posted. 0 where sysfs does not tell.
+    std::uint64_t rx_device_drops() noexcept override;
+
+    bool is_direct() const noexcept { return direct_ != nullptr; }
+
+  private:
+    struct Failure;
+    RdmaDevice(RdmaConfig config, const Verbs& verbs, ibv_context* context);
+    Result<void> start();
+    Result<void> query();
+    void open_direct();
+    void watch_async_events();
+    void async_event() noexcept;
+    void fail_device(const std::string& why) noexcept;
+    static void tell_failure(const std::shared_ptr<Failure>& failure);
+    std::uint32_t buffer_for(std::uint32_t mtu) const noexcept;
+    ibv_qp* make_qp(ibv_qp_init_attr_ex& init) noexcept;
+    bool to_state(ibv_qp_state state) noexcept;
+    int bring_up() noexcept;
+    ibv_cq_ex* make_extended_cq(int entries, ibv_comp_channel* channel) noexcept;
+    void hide(int& fd, InternalFd& hidden) noexcept;
+    void refresh_numbers() noexcept;
+    void destroy() noexcept;
+    std::uint64_t drops_in_sysfs() const;
+
+    RdmaConfig config_;
+    const Verbs& verbs_;
+    const int owner_;  // process that opened the device
+    InternalFd cmd_fd_, async_fd_, channel_fd_;
+
+    // Real objects, libibverbs' own.
+    ibv_context* real_;
+    ibv_pd* pd_ = nullptr;
+    ibv_mr* mr_ = nullptr;
+    ibv_comp_channel* channel_ = nullptr;
+    ibv_cq *recv_cq_ = nullptr, *send_cq_ = nullptr;
+    ibv_qp* qp_ = nullptr;
+
+    std::unique_ptr<DeviceClock> clock_;
+    std::unique_ptr<mlx5::Direct> direct_;
+    std::unique_ptr<StampedCq> stamped_;
+    std::unique_ptr<VlanLayer> vlan_;
+    ibv_cq *recv_facade_ = nullptr, *send_facade_ = nullptr;  // below the VLAN
+    ibv_qp* qp_facade_ = nullptr;
+
+    std::unique_ptr<FlowTable> flows_;
+    std::uint64_t largest_tso_ = 0;  // what the device says, before the QP is made
+    std::uint64_t drops_before_ = 0;
+    bool watching_ = false;
+    std::atomic<bool> failed_{false};
+    struct Failure {
+        Lock lock;  // a leaf
+        std::function<void()> call;
+        bool failed = false, told = false;
+    };
+    std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();  // with the internal thread
+};
+
+}  // namespace vma::verbs::rdma

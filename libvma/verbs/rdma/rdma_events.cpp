@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What happens to an open RdmaDevice: completion events, asynchronous events, errors and recovery, changes of the link.
+#include <fmt/format.h>
+
+#include <mutex>
+#include <utility>
+
+#include "libvma/os/calls.h"
+#include "libvma/runtime/log.h"
+#include "libvma/runtime/runtime.h"
+#include "libvma/verbs/rdma/rdma_device.h"
+
+namespace vma::verbs::rdma {
+
+// ---- completion events ----
+
+void RdmaDevice::consume_events(ibv_comp_channel*) noexcept {
+    Calm calm;
+    refresh_numbers();
+    ibv_cq* cq = nullptr;
+    void* context = nullptr;
+    unsigned events = 0;
+    while (verbs_.get_cq_event(channel_, &cq, &context) == 0) {
+        if (direct_) direct_->event(cq);
+        events++;
+    }
+    if (events != 0) verbs_.ack_cq_events(recv_cq_, events);  // the only one with a channel
+}
+
+void RdmaDevice::moderate(ibv_cq* cq, std::uint16_t count, std::uint16_t period_usec) noexcept {
+    if (!attr_.moderation || failed()) return;
+    Calm calm;
+    refresh_numbers();
+    ibv_modify_cq_attr attr{};
+    attr.attr_mask = IBV_CQ_ATTR_MODERATE;
+    attr.moderate = {count, period_usec};
+    ibv_cq* real = cq == send_facade_ ? send_cq_ : recv_cq_;
+    if (const int error = ibv_modify_cq(real, &attr))
+        log::once(log::Level::debug, "{} does not moderate: {}", attr_.name, strerror(error));
+}
+
+// ---- errors of the queue pair ----
+
+bool RdmaDevice::to_state(ibv_qp_state state) noexcept {
+    ibv_qp_attr attr{};
+    attr.qp_state = state;
+    int mask = IBV_QP_STATE;
+    if (state == IBV_QPS_INIT) {
+        attr.port_num = config_.port.port;
+        mask |= IBV_QP_PORT;
+    }
+    const int error = verbs_.modify_qp(qp_, &attr, mask);
+    if (error != 0) errno = error;
+    return error == 0;
+}
+
+// From RESET to RTS. 0 or an errno value.
+int RdmaDevice::bring_up() noexcept {
+    return to_state(IBV_QPS_INIT) && to_state(IBV_QPS_RTR) && to_state(IBV_QPS_RTS) ? 0 : errno;
+}
+
+void RdmaDevice::stop(ibv_qp*) noexcept {
+    Calm calm;
+    refresh_numbers();
+    if (!failed() && !to_state(IBV_QPS_ERR)) log::debug("{}: the queue pair cannot be stopped: {}", attr_.name, strerror(errno));
+}
+
+bool RdmaDevice::recover(ibv_qp*) noexcept {
+    Calm calm;
+    if (failed()) return false;
+    refresh_numbers();
+    if (!to_state(IBV_QPS_RESET) || bring_up() != 0) {
+        fail_device(fmt::format("its queue pair cannot be brought back: {}", strerror(errno)));
+        return false;
+    }
+    if (direct_) direct_->reset(qp_facade_);
+    if (vlan_) vlan_->reset();
+    return true;
+}
+
+// ---- asynchronous events ----
+
+void RdmaDevice::watch_async_events() {
+    const int flags = os::fcntl(real_->async_fd, F_GETFL, 0);
+    os::fcntl(real_->async_fd, F_SETFL, static_cast<unsigned long>(flags | O_NONBLOCK));
+    watching_ = true;
+    runtime::watch(real_->async_fd, [this] { async_event(); });
+}
+
+// One event, on the internal thread; it is called again while there are more.
+void RdmaDevice::async_event() noexcept {
+    Calm calm;
+    ibv_async_event event{};
+    if (verbs_.get_async_event(real_, &event) != 0) {
+        if (errno == EAGAIN || errno == EINTR) return;
+        runtime::unwatch(real_->async_fd);
+        fail_device(fmt::format("its events cannot be read: {}", strerror(errno)));
+        return;
+    }
+    const char* name = verbs_.event_type_str(event.event_type);
+    switch (event.event_type) {
+        case IBV_EVENT_DEVICE_FATAL:
+            fail_device("the adapter reports a fatal error");
+            break;
+        case IBV_EVENT_CQ_ERR:
+            // Of an overrun. Nothing brings such a queue back but a new one.
+            fail_device(fmt::format("a completion queue failed ({})", name));
+            break;
+        case IBV_EVENT_QP_FATAL:
+        case IBV_EVENT_QP_REQ_ERR:
+        case IBV_EVENT_QP_ACCESS_ERR:
+            // Completions with an error, which tell the ring, come as well.
+            log::once(log::Level::warn, "{}: {}", attr_.name, name);
+            break;
+        case IBV_EVENT_PORT_ERR:
+        case IBV_EVENT_PORT_ACTIVE:
+            // The netdev's carrier follows, and what the library does about that.
+            if (event.element.port_num == config_.port.port) log::debug("{}: {}", attr_.name, name);
+            break;
+        default:
+            break;
+    }
+    verbs_.ack_async_event(&event);
+}
+
+void RdmaDevice::fail_device(const std::string& why) noexcept {
+    if (failed_.exchange(true)) return;
+    log::error("{} is not used any more, its sockets go to the kernel: {}", attr_.name, why);
+    if (flows_) flows_->withdraw();
+    std::lock_guard hold(failure_->lock);
+    failure_->failed = true;
+    tell_failure(failure_);
+}
+
+void RdmaDevice::on_failure(std::function<void()> call) {
+    std::lock_guard hold(failure_->lock);
+    failure_->call = std::move(call);
+    tell_failure(failure_);
+}
+
+// With the lock. The call comes from the internal thread, whoever noticed.
+void RdmaDevice::tell_failure(const std::shared_ptr<Failure>& failure) {
+    if (!failure->failed || failure->told || !failure->call) return;
+    failure->told = true;
+    runtime::every(1, [failure] {
+        std::function<void()> call;
+        {
+            std::lock_guard hold(failure->lock);
+            call = failure->call;
+        }
+        if (call) call();
+        return false;
+    });
+}
+
+// ---- the link ----
+
+void RdmaDevice::link_changed(const MacAddress& mac, std::uint32_t mtu) noexcept {
+    Calm calm;
+    if (failed()) return;
+    attr_.mac = mac;
+    attr_.mtu = mtu;
+    if (flows_) flows_->set_mac(mac);
+    // A frame that does not fit its buffer would stop the queue pair, again and again.
+    if (buffer_for(mtu) > attr_.chunk_size)
+        fail_device(fmt::format("packets of {} bytes (the new MTU) do not fit its buffers", mtu));
+}
+
+}  // namespace vma::verbs::rdma

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// From what a socket wants to what an adapter matches: flow rules as ibv_create_flow() takes them.
+//
+// A FlowSpec becomes a HwRule, which may match more than the spec says: VMA_TCP_3T_RULES and VMA_UDP_3T_RULES leave the peer out, and
+// VMA_ETH_MC_L2_ONLY_RULES all but the group's Ethernet address. Several specs may then share a rule. Pure functions.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <compare>
+#include <cstdint>
+
+#include "libvma/verbs/device.h"
+
+namespace vma::verbs::rdma {
+
+struct RuleOptions {
+    MacAddress mac{};         // of the netdev
+    std::uint16_t vlan = 0;   // VLAN id of the frames, 0: untagged
+    bool tcp_3t = false;      // VMA_TCP_3T_RULES
+    bool udp_3t = false;      // VMA_UDP_3T_RULES
+    bool mc_l2_only = false;  // VMA_ETH_MC_L2_ONLY_RULES
+};
+
+// Lower wins. A frame that matches a rule of each kind goes where the narrowest says.
+enum class Priority : std::uint16_t { five_tuple = 0, three_tuple = 1, layer_2 = 2 };
+
+struct HwRule {
+    MacAddress dst_mac{};
+    std::uint16_t vlan = 0;
+    Priority priority = Priority::three_tuple;
+    FlowSpec match;  // nothing of it counts with Priority::layer_2
+    friend auto operator<=>(const HwRule&, const HwRule&) = default;
+
+    // Does it match what the spec says, and no more?
+    bool is_exactly(const FlowSpec& spec) const noexcept { return priority != Priority::layer_2 && match == spec; }
+};
+
+HwRule hw_rule(const FlowSpec& spec, const RuleOptions& options) noexcept;
+
+// The Ethernet address of an IPv4 group (RFC 1112, section 6.4); `group` in network byte order.
+MacAddress multicast_mac(in_addr_t group) noexcept;
+inline bool is_multicast(in_addr_t address) noexcept { return (ntohl(address) & 0xf0000000u) == 0xe0000000u; }
+
+// ibv_flow_attr and the specs behind it, in one piece.
+class FlowAttr {
+  public:
+    // `tag` 0: none.
+    FlowAttr(const HwRule& rule, std::uint8_t port, std::uint32_t tag) noexcept;
+    ibv_flow_attr* get() noexcept { return reinterpret_cast<ibv_flow_attr*>(bytes_.data()); }
+    std::size_t size() const noexcept { return used_; }
+
+  private:
+    template <class Spec>
+    Spec& append(ibv_flow_spec_type type) noexcept;
+
+    static constexpr std::size_t kLargest = sizeof(ibv_flow_attr) + sizeof(ibv_flow_spec_eth) + sizeof(ibv_flow_spec_ipv4) +
+                                            sizeof(ibv_flow_spec_tcp_udp) + sizeof(ibv_flow_spec_action_tag);
+    alignas(8) std::array<std::uint8_t, kLargest> bytes_{};
+    std::size_t used_ = sizeof(ibv_flow_attr);
+};
+
+// What refused ibv_create_flow() with `error`, and what to do about it.
+Error flow_error(int error, const HwRule& rule, const std::string& device);
+
+}  // namespace vma::verbs::rdma

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// A VLAN on a device: its users see untagged frames, the wire tagged ones.
+//
+// A layer of facades over a QP and its receive CQ, which may be facades themselves: the functions in its ibv_context insert the 802.1Q
+// tag (priority 0) into frames on their way down, where they lie in their buffer, and take it out on the way up. Twelve bytes of
+// Ethernet addresses are moved for it.
+//
+// Sending uses kTag bytes in front of a frame. A received frame begins kTag bytes into its buffer, which has to have room for as many
+// bytes more than the frame.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace vma::verbs::rdma {
+
+class VlanLayer {
+  public:
+    static constexpr std::uint32_t kTag = 4;              // bytes of a tag
+    static constexpr std::uint32_t kLongestHeader = 128;  // bytes of wr.tso.hdr, untagged
+
+    // `id`: 1 to 4094.
+    explicit VlanLayer(std::uint16_t id) noexcept;
+    VlanLayer(const VlanLayer&) = delete;
+    VlanLayer& operator=(const VlanLayer&) = delete;
+
+    // The facades, one of each; they live as long as this object, and what is below them longer. Calls on them are serialised by the
+    // caller, sending and receiving apart.
+    ibv_cq* wrap_recv_cq(ibv_cq* below) noexcept;
+    ibv_qp* wrap_qp(ibv_qp* below, std::uint32_t max_recv_wr);
+    // The QP was reset: nothing is posted.
+    void reset() noexcept { head_ = tail_ = 0; }
+
+  private:
+    static VlanLayer& layer_of(ibv_context* context) noexcept { return *static_cast<VlanLayer*>(context->abi_compat); }
+    static int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad);
+    static int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad);
+    static int poll_recv(ibv_cq* cq, int count, ibv_wc* wc);
+    static int arm(ibv_cq* cq, int solicited_only);
+
+    void insert(ibv_send_wr& wr, std::uint8_t* tso_header) noexcept;
+    void undo(ibv_send_wr& wr, void* tso_header, bool sent) noexcept;
+    void remove(std::uint8_t* buffer, std::uint32_t room, ibv_wc& wc) const noexcept;
+
+    struct Buffer {
+        std::uint64_t address;
+        std::uint32_t length;
+    };
+    std::uint8_t tag_[kTag];
+    ibv_context context_{};
+    ibv_cq recv_cq_{};
+    ibv_qp qp_{};
+    ibv_cq* cq_below_ = nullptr;
+    ibv_qp* qp_below_ = nullptr;
+    std::vector<Buffer> posted_;              // receives complete in the order in which they were posted
+    std::uint32_t head_ = 0, tail_ = 0;       // running; a power of two wraps them
+};
+
+}  // namespace vma::verbs::rdma

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What a FlowSpec becomes for an adapter, byte by byte, and how specs share rules.
+#include "libvma/verbs/rdma/rules.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "libvma/verbs/rdma/flow_table.h"
+
+namespace {
+
+using namespace vma::verbs;
+using namespace vma::verbs::rdma;
+
+constexpr MacAddress kMac = {0x02, 0x11, 0x22, 0x33, 0x44, 0x55};
+in_addr_t ip(const char* text) { return inet_addr(text); }
+
+const FlowSpec kUdp3{IPPROTO_UDP, ip("198.18.0.1"), htons(7000), 0, 0};
+const FlowSpec kUdp5{IPPROTO_UDP, ip("198.18.0.1"), htons(7000), ip("198.18.0.2"), htons(8000)};
+const FlowSpec kTcp3{IPPROTO_TCP, ip("198.18.0.1"), htons(80), 0, 0};
+const FlowSpec kTcp5{IPPROTO_TCP, ip("198.18.0.1"), htons(80), ip("198.18.0.2"), htons(40000)};
+const FlowSpec kGroup{IPPROTO_UDP, ip("239.129.2.3"), htons(7000), 0, 0};
+
+// The specs behind an ibv_flow_attr.
+struct Parts {
+    ibv_flow_attr attr{};
+    ibv_flow_spec_eth eth{};
+    ibv_flow_spec_ipv4 ip{};
+    ibv_flow_spec_tcp_udp l4{};
+    ibv_flow_spec_action_tag tag{};
+
+    explicit Parts(const ibv_flow_attr* from) {
+        std::memcpy(&attr, from, sizeof attr);
+        const auto* bytes = reinterpret_cast<const std::uint8_t*>(from);
+        std::size_t at = sizeof attr;
+        for (unsigned i = 0; i < attr.num_of_specs; i++) {
+            ibv_flow_spec spec;
+            std::memcpy(&spec.hdr, bytes + at, sizeof spec.hdr);
+            switch (spec.hdr.type) {
+                case IBV_FLOW_SPEC_ETH:
+                    std::memcpy(&eth, bytes + at, sizeof eth);
+                    break;
+                case IBV_FLOW_SPEC_IPV4:
+                    std::memcpy(&ip, bytes + at, sizeof ip);
+                    break;
+                case IBV_FLOW_SPEC_TCP:
+                case IBV_FLOW_SPEC_UDP:
+                    std::memcpy(&l4, bytes + at, sizeof l4);
+                    break;
+                case IBV_FLOW_SPEC_ACTION_TAG:
+                    std::memcpy(&tag, bytes + at, sizeof tag);
+                    break;
+                default:
+                    ADD_FAILURE() << "spec " << spec.hdr.type;
+            }
+            at += spec.hdr.size;
+        }
+        EXPECT_EQ(at, attr.size);
+    }
+};
+Parts parts(const FlowSpec& spec, RuleOptions options, std::uint32_t tag = 0) {
+    options.mac = kMac;
+    FlowAttr attr(hw_rule(spec, options), 1, tag);
+    EXPECT_EQ(attr.size(), attr.get()->size);
+    return Parts(attr.get());
+}
+
+TEST(RdmaRules, FiveTuple) {
+    const Parts p = parts(kTcp5, {});
+    EXPECT_EQ(p.attr.type, IBV_FLOW_ATTR_NORMAL);
+    EXPECT_EQ(p.attr.priority, 0);
+    EXPECT_EQ(p.attr.port, 1);
+    EXPECT_EQ(p.attr.num_of_specs, 3);
+    EXPECT_EQ(std::memcmp(p.eth.val.dst_mac, kMac.data(), 6), 0);
+    EXPECT_EQ(std::memcmp(p.eth.mask.dst_mac, "\xff\xff\xff\xff\xff\xff", 6), 0);
+    EXPECT_EQ(p.eth.mask.vlan_tag, 0);
+    EXPECT_EQ(p.eth.mask.ether_type, 0);
+    EXPECT_EQ(p.ip.val.dst_ip, kTcp5.dst_addr);
+    EXPECT_EQ(p.ip.val.src_ip, kTcp5.src_addr);
+    EXPECT_EQ(p.ip.mask.dst_ip, 0xffffffffu);
+    EXPECT_EQ(p.ip.mask.src_ip, 0xffffffffu);
+    EXPECT_EQ(p.l4.type, IBV_FLOW_SPEC_TCP);
+    EXPECT_EQ(p.l4.val.dst_port, kTcp5.dst_port);
+    EXPECT_EQ(p.l4.val.src_port, kTcp5.src_port);
+    EXPECT_EQ(p.l4.mask.src_port, 0xffff);
+}
+
+TEST(RdmaRules, ThreeTupleComesAfterFiveTuples) {
+    const Parts p = parts(kUdp3, {});
+    EXPECT_EQ(p.attr.priority, 1);
+    EXPECT_EQ(p.l4.type, IBV_FLOW_SPEC_UDP);
+    EXPECT_EQ(p.ip.mask.src_ip, 0u);
+    EXPECT_EQ(p.l4.mask.src_port, 0);
+    EXPECT_EQ(p.l4.mask.dst_port, 0xffff);
+}
+
+TEST(RdmaRules, TagAndVlan) {
+    const Parts p = parts(kUdp5, {.vlan = 100}, 77);
+    EXPECT_EQ(p.attr.num_of_specs, 4);
+    EXPECT_EQ(p.tag.tag_id, 77u);
+    EXPECT_EQ(p.tag.size, sizeof p.tag);
+    EXPECT_EQ(p.eth.val.vlan_tag, htons(100));
+    EXPECT_EQ(p.eth.mask.vlan_tag, htons(0x0fff));
+}
+
+TEST(RdmaRules, Multicast) {
+    const Parts p = parts(kGroup, {});
+    const MacAddress mac = {0x01, 0x00, 0x5e, 0x01, 0x02, 0x03};  // 23 bits of the group
+    EXPECT_EQ(std::memcmp(p.eth.val.dst_mac, mac.data(), 6), 0);
+    EXPECT_EQ(p.ip.val.dst_ip, kGroup.dst_addr);
+    const Parts l2 = parts(kGroup, {.mc_l2_only = true});
+    EXPECT_EQ(l2.attr.num_of_specs, 1);
+    EXPECT_EQ(l2.attr.priority, 2);
+    EXPECT_EQ(std::memcmp(l2.eth.val.dst_mac, mac.data(), 6), 0);
+    EXPECT_EQ(parts(kUdp3, {.mc_l2_only = true}).attr.num_of_specs, 3) << "unicast is not meant";
+}
+
+TEST(RdmaRules, ThreeTupleParameters) {
+    EXPECT_EQ(hw_rule(kTcp5, {.tcp_3t = true}), hw_rule(kTcp3, {.tcp_3t = true}));
+    EXPECT_NE(hw_rule(kTcp5, {.udp_3t = true}), hw_rule(kTcp3, {.udp_3t = true}));
+    EXPECT_EQ(hw_rule(kUdp5, {.udp_3t = true}), hw_rule(kUdp3, {.udp_3t = true}));
+    EXPECT_FALSE(hw_rule(kUdp5, {.udp_3t = true}).is_exactly(kUdp5));
+    EXPECT_TRUE(hw_rule(kUdp3, {.udp_3t = true}).is_exactly(kUdp3));
+}
+
+TEST(RdmaRules, ErrorsSayWhatToDo) {
+    const HwRule rule = hw_rule(kTcp5, {.mac = kMac});
+    EXPECT_NE(flow_error(EPERM, rule, "mlx5_0").what.find("CAP_NET_RAW"), std::string::npos);
+    EXPECT_NE(flow_error(ENOMEM, rule, "mlx5_0").what.find("VMA_TCP_3T_RULES"), std::string::npos);
+    EXPECT_NE(flow_error(EOPNOTSUPP, rule, "mlx4_0").what.find("flow steering"), std::string::npos);
+    EXPECT_EQ(flow_error(EBUSY, rule, "x").code, EBUSY);
+    EXPECT_NE(flow_error(EBUSY, rule, "x").what.find("tcp to 198.18.0.1:80 from 198.18.0.2:40000"), std::string::npos);
+}
+
+// An adapter's table of rules.
+struct Adapter {
+    std::vector<std::pair<ibv_flow*, Parts>> rules;
+    int refuse = 0;        // errno of the next call
+    bool takes_tags = true;
+
+    FlowTable::Calls calls() {
+        return {[this](ibv_flow_attr* attr) -> ibv_flow* {
+                    Parts parts(attr);
+                    if (refuse != 0 || (parts.tag.size != 0 && !takes_tags)) {
+                        errno = refuse != 0 ? std::exchange(refuse, 0) : EOPNOTSUPP;
+                        return nullptr;
+                    }
+                    rules.emplace_back(new ibv_flow{}, parts);
+                    return rules.back().first;
+                },
+                [this](ibv_flow* flow) {
+                    EXPECT_EQ(std::erase_if(rules, [&](auto& r) { return r.first == flow; }), 1u);
+                    delete flow;
+                }};
+    }
+};
+
+TEST(FlowTable, SharedRulesAreCounted) {
+    Adapter adapter;
+    FlowTable table(adapter.calls(), {.mac = kMac, .tcp_3t = true}, 1, "mlx5_0");
+    Flow* listener = *table.add(kTcp3, 5);
+    EXPECT_EQ(adapter.rules[0].second.tag.tag_id, 5u);
+    Flow* accepted = *table.add(kTcp5, 6);
+    ASSERT_EQ(adapter.rules.size(), 1u);
+    EXPECT_EQ(adapter.rules[0].second.tag.tag_id, 0u) << "it says no longer whose frame it is";
+    EXPECT_EQ(accepted->spec, kTcp5);
+    table.remove(listener);
+    EXPECT_EQ(adapter.rules.size(), 1u);
+    table.remove(accepted);
+    EXPECT_TRUE(adapter.rules.empty());
+    EXPECT_EQ(table.rules(), 0u);
+}
+
+TEST(FlowTable, TagsOnlyWhereTaken) {
+    Adapter adapter;
+    adapter.takes_tags = false;
+    FlowTable table(adapter.calls(), {.mac = kMac}, 1, "mlx4_0");
+    Flow* flow = *table.add(kUdp5, 9);
+    ASSERT_EQ(adapter.rules.size(), 1u);
+    EXPECT_EQ(adapter.rules[0].second.tag.tag_id, 0u);
+    table.remove(flow);
+}
+
+TEST(FlowTable, Refusal) {
+    Adapter adapter;
+    FlowTable table(adapter.calls(), {.mac = kMac}, 1, "mlx5_0");
+    adapter.refuse = ENOMEM;
+    auto refused = table.add(kUdp3, 0);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ENOMEM);
+    EXPECT_EQ(table.rules(), 0u);
+    table.remove(*table.add(kUdp3, 0));
+}
+
+TEST(FlowTable, NewMac) {
+    Adapter adapter;
+    FlowTable table(adapter.calls(), {.mac = kMac}, 1, "mlx5_0");
+    Flow* unicast = *table.add(kUdp5, 0);
+    Flow* group = *table.add(kGroup, 0);
+    const MacAddress next = {2, 0, 0, 0, 0, 9};
+    adapter.refuse = ENOMEM;
+    table.set_mac(next);
+    ASSERT_EQ(adapter.rules.size(), 2u) << "what cannot be made anew stays";
+    table.set_mac(kMac);
+    table.set_mac(next);
+    ASSERT_EQ(adapter.rules.size(), 2u);
+    EXPECT_EQ(std::memcmp(adapter.rules[1].second.eth.val.dst_mac, next.data(), 6), 0);
+    EXPECT_EQ(adapter.rules[0].second.eth.val.dst_mac[0], 1) << "the group's is its own";
+    Flow* same = *table.add(kUdp5, 0);
+    EXPECT_EQ(adapter.rules.size(), 2u) << "the rule is known by what it was made for";
+    for (Flow* flow : {unicast, group, same}) table.remove(flow);
+    EXPECT_TRUE(adapter.rules.empty());
+}
+
+TEST(FlowTable, Withdrawn) {
+    Adapter adapter;
+    FlowTable table(adapter.calls(), {.mac = kMac}, 1, "mlx5_0");
+    Flow* flow = *table.add(kUdp5, 0);
+    table.withdraw();
+    EXPECT_TRUE(adapter.rules.empty());
+    EXPECT_FALSE(table.add(kUdp3, 0));
+    table.set_mac({2, 0, 0, 0, 0, 9});
+    EXPECT_TRUE(adapter.rules.empty());
+    table.remove(flow);
+}
+
+}  // namespace
