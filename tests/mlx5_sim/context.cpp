@@ -33,6 +33,7 @@ Context::~Context() {
     while (!cqs.empty()) destroy_cq(*this, cqs.first());
     while (!mrs.empty()) destroy_mr(*this, mrs.first());
     std::erase(device.contexts, this);
+    if (device.contexts.empty()) engine.run([this] { device.wire.reset(); });
     if (pages == nullptr) return;
     for (std::uint32_t i = 0; i < uars; ++i) device.nic.remove_uar(first_uar + i);
     device.clock.detach(pages + uars * kPageBytes);

@@ -21,6 +21,7 @@
 #include "tests/mlx5_sim/clock.h"
 #include "tests/mlx5_sim/engine.h"
 #include "tests/mlx5_sim/event_pipe.h"
+#include "tests/mlx5_sim/netdev_wire.h"
 #include "tests/mlx5_sim/nic.h"
 #include "tests/mlx5_sim/sysfs.h"
 
@@ -44,6 +45,7 @@ struct Device {
     };
     std::vector<Installed> rules;  // of all contexts
     std::vector<Context*> contexts;
+    std::unique_ptr<NetdevWire> wire;  // while there is a context, if frames go over the netdev; the thread's
 };
 
 struct Pd {
@@ -171,6 +173,7 @@ class Simulator {
 
   private:
     void rest(unsigned microseconds);
+    int connect(Device& device);
     Device* add_device(Identity identity);
 
     std::array<std::atomic<Device*>, kMaxDevices> devices_{};  // filled from the front

@@ -41,6 +41,8 @@ class Engine {
     void later(std::function<void()> task);
     // Is this where the private descriptors are?
     bool here() const;
+    // Has the thread descriptors of its own? After a first run().
+    bool private_table() const { return private_table_; }
     // Inside run(): opens the pipe behind `fd`, a descriptor of the program, for reading and writing without
     // blocking, as a private descriptor. -1 and errno when that fails.
     int adopt(int fd) const;

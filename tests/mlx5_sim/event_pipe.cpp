@@ -97,6 +97,7 @@ std::uint32_t EventPipe::forget(std::uint64_t object) {
 }
 
 bool EventPipe::is(int fd) const {
+    if (fd == fd_ && !engine_.private_table()) return false;  // our own end
     struct stat status {};
     return ::fstat(fd, &status) == 0 && status.st_dev == dev_ && status.st_ino == inode_;
 }

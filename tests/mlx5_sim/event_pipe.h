@@ -39,7 +39,7 @@ class EventPipe : public std::enable_shared_from_this<EventPipe> {
     void post(std::uint64_t object, std::uint64_t rest = 0);
     // The object is no more: drops its unread events. How many were read.
     std::uint32_t forget(std::uint64_t object);
-    // Is `fd`, a descriptor of the program, this pipe?
+    // Is `fd` the program's end of this pipe?
     bool is(int fd) const;
 
   private:

@@ -48,6 +48,8 @@ struct PortOptions {
     std::uint32_t max_sge = 4, max_inline = 0, max_tso_header = 0;
     bool with_channel = false;  // for the receive CQ
     bool all_signalled = true;
+    bool extended = false;            // the receive CQ tells time stamps and flow tags
+    int cqes = 0;                     // of each CQ, 0: as many as entries
 };
 
 // One RAW_PACKET QP on an adapter, ready to send and receive, over one piece of registered memory.
@@ -67,7 +69,12 @@ class Port {
     ibv_flow* try_steer_udp(std::uint16_t dst_port, std::uint32_t tag, std::uint16_t priority);
     std::uint8_t* slot(unsigned index) { return memory.data() + std::size_t{index} * kSlot; }
     void fill(unsigned index, const std::vector<std::uint8_t>& frame);
+    // To the error state and back into service through reset.
+    void stop();
+    void restart();
     void to_rts();
+    ibv_qp_state state();  // as the adapter has it
+    ibv_cq_ex* recv_cq_ex() { return reinterpret_cast<ibv_cq_ex*>(recv_cq.get()); }  // as ibv_cq_ex_to_cq(), backwards
 
     static constexpr std::size_t kSlot = 2048, kSlots = 256;
     ContextPtr context;
@@ -79,6 +86,8 @@ class Port {
     QpPtr qp;
 };
 
+// The violations of both adapters since the last call, each with the adapter's name.
+std::vector<std::string> violations();
 // No violations: the programs here are right, and libmlx5 is.
 void expect_no_violations();
 

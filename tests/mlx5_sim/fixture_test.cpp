@@ -3,12 +3,20 @@
 #include "tests/mlx5_sim/fixture.h"
 
 #include <arpa/inet.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
 #include "tests/mlx5_sim/sysfs.h"
+
+// sim_thread_tests is made of this file too, and runs with the simulator's thread.
+#ifdef SIM_THREADED
+constexpr bool kThreaded = true;
+#else
+constexpr bool kThreaded = false;
+#endif
 
 namespace mlx5_sim::test {
 namespace {
@@ -74,8 +82,23 @@ Port::Port(const std::string& device, const PortOptions& options) : memory(kSlot
     pd.reset(ibv_alloc_pd(context.get()));
     mr.reset(ibv_reg_mr(pd.get(), memory.data(), memory.size(), IBV_ACCESS_LOCAL_WRITE));
     if (options.with_channel) channel.reset(ibv_create_comp_channel(context.get()));
-    send_cq.reset(ibv_create_cq(context.get(), options.entries, nullptr, nullptr, 0));
-    recv_cq.reset(ibv_create_cq(context.get(), options.entries, this, channel.get(), 0));
+    const int cqes = options.cqes != 0 ? options.cqes : options.entries;
+    send_cq.reset(ibv_create_cq(context.get(), cqes, nullptr, nullptr, 0));
+    if (options.extended) {
+        ibv_cq_init_attr_ex attr{};
+        attr.cqe = static_cast<std::uint32_t>(cqes);
+        attr.cq_context = this;
+        attr.channel = channel.get();
+        attr.wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_FLOW_TAG;
+        ibv_cq_ex* const made = ibv_create_cq_ex(context.get(), &attr);
+        recv_cq.reset(made != nullptr ? ibv_cq_ex_to_cq(made) : nullptr);
+    } else {
+        recv_cq.reset(ibv_create_cq(context.get(), cqes, this, channel.get(), 0));
+    }
+    if (send_cq == nullptr || recv_cq == nullptr) {
+        ADD_FAILURE() << "no CQ: " << std::strerror(errno);
+        return;
+    }
     ibv_qp_init_attr_ex init{};
     init.send_cq = send_cq.get();
     init.recv_cq = recv_cq.get();
@@ -92,6 +115,26 @@ Port::Port(const std::string& device, const PortOptions& options) : memory(kSlot
     qp.reset(ibv_create_qp_ex(context.get(), &init));
     EXPECT_NE(qp, nullptr) << std::strerror(errno);
     if (qp != nullptr) to_rts();
+}
+
+void Port::stop() {
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_ERR;
+    EXPECT_EQ(ibv_modify_qp(qp.get(), &attr, IBV_QP_STATE), 0);
+}
+
+void Port::restart() {
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_RESET;
+    EXPECT_EQ(ibv_modify_qp(qp.get(), &attr, IBV_QP_STATE), 0);
+    to_rts();
+}
+
+ibv_qp_state Port::state() {
+    ibv_qp_attr attr{};
+    ibv_qp_init_attr init{};
+    EXPECT_EQ(ibv_query_qp(qp.get(), &attr, IBV_QP_STATE, &init), 0);
+    return attr.qp_state;
 }
 
 void Port::to_rts() {
@@ -133,9 +176,12 @@ void Port::send(unsigned index, std::size_t bytes, unsigned flags) {
 
 ibv_wc Port::next(ibv_cq* cq) {
     ibv_wc wc{};
-    for (int i = 0; i < 100; ++i) {
+    // With a thread of the simulator it may take a while.
+    for (int i = 0; i < 20000; ++i) {
         if (ibv_poll_cq(cq, 1, &wc) == 1) return wc;
-        step();
+        if (step()) continue;
+        if (!kThreaded && i > 100) break;
+        if (kThreaded) usleep(500);
     }
     ADD_FAILURE() << "no completion";
     wc.status = IBV_WC_GENERAL_ERR;
@@ -177,11 +223,16 @@ FlowPtr Port::steer_udp(std::uint16_t dst_port, std::uint32_t tag, std::uint16_t
     return flow;
 }
 
-void expect_no_violations() {
+std::vector<std::string> violations() {
+    std::vector<std::string> all;
     for (const char* name : {kFirst, kSecond}) {
-        for (const std::string& violation : nic(name).take_violations())
-            ADD_FAILURE() << name << ": " << violation;
+        for (const std::string& violation : nic(name).take_violations()) all.push_back(name + (": " + violation));
     }
+    return all;
+}
+
+void expect_no_violations() {
+    for (const std::string& violation : violations()) ADD_FAILURE() << violation;
 }
 
 }  // namespace mlx5_sim::test
@@ -197,6 +248,7 @@ int main(int argc, char** argv) {
         return 2;
     }
     setenv("SYSFS_PATH", directory, 1);
+    if (kThreaded) setenv("MLX5_SIM_THREAD", "1", 1);
     const int result = RUN_ALL_TESTS();
     std::filesystem::remove_all(directory);
     return result;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <dirent.h>
-#include <fcntl.h>
-#include <pthread.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -10,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -24,6 +24,10 @@ std::atomic<dev_t> memfd_dev{0};
 bool is_set(const char* name) {
     const char* const value = std::getenv(name);
     return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
+}
+bool wants_netdev() {
+    const char* const wire = std::getenv("MLX5_SIM_WIRE");
+    return wire != nullptr && std::strcmp(wire, "netdev") == 0;
 }
 bool wants_thread() { return is_set("MLX5_SIM_WIRE") || is_set("MLX5_SIM_THREAD"); }
 
@@ -110,6 +114,7 @@ int Simulator::open(const std::string& uverbs, bool close_on_exec) {
     const auto slot = std::find(contexts_.begin(), contexts_.end(), nullptr) - contexts_.begin();
     if (owner == nullptr || slot == static_cast<std::ptrdiff_t>(kMaxContexts)) return errno = ENODEV, -1;
     if (const int error = engine.start()) return errno = error, -1;
+    if (const int error = connect(*owner)) return errno = error, -1;
     const int fd = ::memfd_create(uverbs.c_str(), close_on_exec ? MFD_CLOEXEC : 0);
     if (fd < 0) return -1;
     contexts_[slot] = std::make_unique<Context>(*owner, engine, fd);
@@ -168,11 +173,29 @@ Device* Simulator::add_device(Identity identity) {
     if (slot == devices_.end()) return nullptr;
     auto* const made = new Device(std::move(identity));
     *slot = made;
-    if (!engine.threaded()) return made;
+    if (!engine.threaded() || wants_netdev()) return made;
     // Without another wire the thread's adapters are joined in pairs, and one that is left over with itself.
     Device* const partner = device("mlx5_" + std::to_string(number_of(made->identity.ibdev) ^ 1));
     join(*made, partner != nullptr ? *partner : *made);
     return made;
+}
+
+// Gives the adapter its wire, if that is the netdev. An errno, or 0.
+int Simulator::connect(Device& device) {
+    if (!wants_netdev() || device.wire != nullptr) return 0;
+    std::string error;
+    engine.run([&] {
+        auto wire = NetdevWire::create(device.nic, device.identity.netdev);
+        if (wire) {
+            device.wire = std::move(*wire);
+        } else {
+            error = wire.error();
+        }
+    });
+    if (error.empty()) return 0;
+    std::fprintf(stderr, "mlx5_sim: %s cannot use %s: %s\n", device.identity.ibdev.c_str(), device.identity.netdev.c_str(),
+                 error.c_str());
+    return ENODEV;
 }
 
 bool Simulator::turn() {
@@ -183,10 +206,22 @@ bool Simulator::turn() {
         if (device->dead) continue;
         device->clock.ticks();
         busy = device->nic.step() || busy;
+        if (device->wire != nullptr) busy = device->wire->turn() || busy;
     }
     return busy;
 }
 
-void Simulator::rest(unsigned microseconds) { ::usleep(microseconds); }
+// Until then, or until frames come over a netdev.
+void Simulator::rest(unsigned microseconds) {
+    std::array<pollfd, kMaxDevices> fds{};
+    nfds_t count = 0;
+    for (const auto& slot : devices_) {
+        const Device* const device = slot;
+        if (device == nullptr) break;
+        if (device->wire != nullptr) fds[count++] = {device->wire->poll_fd(), POLLIN, 0};
+    }
+    const timespec longest{0, static_cast<long>(microseconds) * 1000};
+    ::syscall(SYS_ppoll, fds.data(), count, &longest, nullptr, 0);
+}
 
 }  // namespace mlx5_sim

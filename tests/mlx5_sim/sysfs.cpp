@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tests/mlx5_sim/sysfs.h"
 
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -17,16 +18,16 @@ std::string format(const char* pattern, Args... args) {
     return text;
 }
 
-std::optional<MacAddress> parse_mac(const std::string& text) {
+// Six pairs of hexadecimal digits with colons between them, nothing else.
+std::optional<MacAddress> parse_mac(std::string_view text) {
     MacAddress mac{};
-    unsigned part[6];
-    int used = 0;
-    if (std::sscanf(text.c_str(), "%2x:%2x:%2x:%2x:%2x:%2x%n", &part[0], &part[1], &part[2], &part[3],
-                    &part[4], &part[5], &used) != 6 ||
-        text.find_first_not_of(" \n", static_cast<std::size_t>(used)) != std::string::npos) {
-        return {};
+    if (text.size() != mac.size() * 3 - 1) return {};
+    for (std::size_t i = 0; i < mac.size(); ++i) {
+        const char* const pair = text.data() + i * 3;
+        const auto parsed = std::from_chars(pair, pair + 2, mac[i], 16);
+        if (parsed.ec != std::errc{} || parsed.ptr != pair + 2) return {};
+        if (i != 0 && pair[-1] != ':') return {};
     }
-    for (unsigned i = 0; i < 6; ++i) mac[i] = static_cast<std::uint8_t>(part[i]);
     return mac;
 }
 
@@ -161,7 +162,7 @@ std::optional<SysfsDevice> parse_device(std::string_view text) {
         return {};  // IFNAMSIZ with its final zero is 16
     const std::string_view name = text.substr(0, equals);
     if (name.find('/') != std::string_view::npos || name == "." || name == "..") return {};
-    const auto mac = parse_mac(std::string(text.substr(equals + 1)));
+    const auto mac = parse_mac(text.substr(equals + 1));
     if (!mac) return {};
     return SysfsDevice{std::string(name), *mac};
 }
