@@ -2,7 +2,7 @@
 // An RdmaDevice on a simulated adapter with what a ring would make of it: memory, queues, posted receives.
 #pragma once
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 #include <sys/mman.h>
 
 #include <memory>
@@ -25,6 +25,13 @@ using vma::verbs::rdma::RdmaDevice;
 inline constexpr char kA[] = "mlx5_0", kB[] = "mlx5_1";
 inline constexpr MacAddress kMacA = {2, 0, 0, 0, 0, 1}, kMacB = {2, 0, 0, 0, 0, 2};
 inline constexpr char kIpA[] = "198.18.0.1", kIpB[] = "198.18.0.2";
+
+// Without what a wire puts behind short frames.
+inline Bytes without_padding(Bytes frame) {
+    const std::size_t tag = udp_frames::get16(frame, 12) == 0x8100 ? 4 : 0;
+    frame.resize(std::min(frame.size(), tag + 14 + udp_frames::get16(frame, tag + 16)));
+    return frame;
+}
 
 // From A to B.
 inline Bytes udp(const std::string& payload, std::uint16_t dst_port = 2000, std::uint16_t src_port = 1000) {
@@ -136,7 +143,7 @@ class Rig {
             last = wc;
             if (wc.status == IBV_WC_SUCCESS) {
                 const std::uint8_t* at = buffer(static_cast<unsigned>(wc.wr_id)) + device->attr().rx_offset;
-                frames.emplace_back(at, at + wc.byte_len);
+                frames.push_back(without_padding({at, at + wc.byte_len}));
                 post_receive(static_cast<unsigned>(wc.wr_id));
             }
         }
@@ -162,7 +169,7 @@ class RdmaPaths : public testing::TestWithParam<bool> {
     void SetUp() override { mlx5_sim::join(kA, kB); }
     void TearDown() override {
         for (const char* device : {kA, kB}) {
-            for (const auto& text : mlx5_sim::nic(device).take_violations()) ADD_FAILURE() << device << ": " << text;
+            EXPECT_THAT(mlx5_sim::nic(device).take_violations(), testing::IsEmpty()) << device;
             mlx5_sim::nic(device).set_faults({});
             mlx5_sim::set_clock(device, {});
         }

@@ -36,14 +36,12 @@ class Discovery : public testing::Test {
         write(folder + "/gid_attrs/ndevs/" + std::to_string(index), netdev + "\n");
         write(folder + "/gids/" + std::to_string(index), gid + "\n");
     }
-    Result<Port> find(const std::string& netdev, const MacAddress& mac = kMac) { return find_port(root_, {netdev, mac}); }
+    vma::Result<Port> find(const std::string& netdev, const MacAddress& mac = kMac) { return find_port(root_, {netdev, mac}); }
     std::string refusal(const std::string& netdev) {
         auto found = find(netdev);
         EXPECT_FALSE(found);
         return found ? "" : found.error().what;
     }
-    template <class T>
-    using Result = vma::Result<T>;
 
     std::string root_;
 };

@@ -64,10 +64,11 @@ inline void write_block(void* reg, const void* block) noexcept {
 #if defined(__SSE2__)
     auto* to = static_cast<__m128i*>(reg);
     auto* from = static_cast<const __m128i*>(block);
-    for (int i = 0; i < 4; i++) {
-        const __m128i quarter = _mm_load_si128(from + i);
-        asm volatile("movaps %1, %0" : "=m"(to[i]) : "x"(quarter));
-    }
+    const __m128i a = _mm_load_si128(from), b = _mm_load_si128(from + 1), c = _mm_load_si128(from + 2), d = _mm_load_si128(from + 3);
+    asm volatile("movaps %1, %0" : "=m"(to[0]) : "x"(a));
+    asm volatile("movaps %1, %0" : "=m"(to[1]) : "x"(b));
+    asm volatile("movaps %1, %0" : "=m"(to[2]) : "x"(c));
+    asm volatile("movaps %1, %0" : "=m"(to[3]) : "x"(d));
 #else
     auto* to = static_cast<volatile std::uint64_t*>(reg);
     auto* from = static_cast<const std::uint64_t*>(block);

@@ -13,17 +13,6 @@ namespace {
 
 constexpr std::size_t kCacheLine = 64;
 
-const mlx5_cqe64* entry(const CompletionQueue& cq, std::uint32_t index) noexcept {
-    return reinterpret_cast<const mlx5_cqe64*>(cq.last64 + (std::size_t{index & (cq.entries - 1)} << cq.shift));
-}
-
-// Before the first lap wrap_cq() has set all owner bits, so that of each lap tells the adapter's entries from old ones.
-inline std::uint8_t owner_bit(const CompletionQueue& cq, std::uint32_t index) noexcept { return (index & cq.entries) != 0; }
-
-inline std::uint8_t read_op_own(const mlx5_cqe64* cqe) noexcept {
-    return *static_cast<const volatile std::uint8_t*>(&cqe->op_own);
-}
-
 void give_back(CompletionQueue& cq, std::uint32_t index) noexcept {
     cq.consumer_index.store(index, std::memory_order_relaxed);
     before_consumer_index();
@@ -33,8 +22,7 @@ void give_back(CompletionQueue& cq, std::uint32_t index) noexcept {
 // A send completion stands for everything posted before it as well.
 inline const SendSlot& finish_sends(SendQueue& q, std::uint16_t position) noexcept {
     const SendSlot& slot = q.slots[position & q.mask];
-    q.done_blocks = slot.end_block;
-    q.done = slot.end_request;
+    q.set_done(slot.end_block, slot.end_request);
     return slot;
 }
 
@@ -100,63 +88,120 @@ inline void set_success(ibv_wc* wc, ibv_wc_opcode opcode) noexcept {
     std::memcpy(&wc->status, &both, sizeof both);
 }
 
-inline void take_receive(const CompletionQueue& cq, ReceiveQueue& q, const mlx5_cqe64* cqe, ibv_wc* wc,
-                         std::uint32_t qp_num) noexcept {
-    const std::uint32_t index = q.done++;
-    const std::uint32_t length = __builtin_bswap32(cqe->byte_cnt), tag = __builtin_bswap32(cqe->sop_drop_qpn) & cq.tag_mask;
-    // Sums found right, and an IPv4 header: two bits in each of two neighbouring bytes.
-    static_assert(offsetof(mlx5_cqe64, l4_hdr_type_etc) == offsetof(mlx5_cqe64, hds_ip_ext) + 1);
-    std::uint16_t found;
-    std::memcpy(&found, &cqe->hds_ip_ext, sizeof found);
-    unsigned flags = (found & kChecksumMask) == cq.checksum_good ? static_cast<unsigned>(IBV_WC_IP_CSUM_OK) : 0u;
-    wc->wr_id = q.wr_ids[index & q.mask];
-    set_success(wc, IBV_WC_RECV);
-    wc->byte_len = length;
-    wc->qp_num = qp_num;
-    wc->vendor_err = tag;
-    wc->wc_flags = flags | (tag != 0 ? kWcFlowTag : 0u);
-    if (cq.clock != nullptr && Device::arrival_times_wanted()) set_arrival_ns(*wc, cq.clock->to_ns(__builtin_bswap64(cqe->timestamp)));
-    if (cq.prefetch_lines != 0) {
-        const std::uint32_t lines = static_cast<std::uint32_t>((length + kCacheLine - 1) / kCacheLine);
-        fetch(frame_of(q, index), lines < cq.prefetch_lines ? lines : cq.prefetch_lines);
-    }
+inline void take_send(QueuePair& qp, const mlx5_cqe64* cqe, ibv_wc* wc) noexcept {
+    wc->wr_id = finish_sends(qp.send, __builtin_bswap16(cqe->wqe_counter)).wr_id;
+    set_success(wc, __builtin_bswap32(cqe->sop_drop_qpn) >> 24 == MLX5_OPCODE_TSO ? IBV_WC_TSO : IBV_WC_SEND);
+    wc->qp_num = qp.qp_num;
+    wc->wc_flags = 0;
 }
 
-inline void take_send(SendQueue& q, const mlx5_cqe64* cqe, ibv_wc* wc, std::uint32_t qp_num) noexcept {
-    wc->wr_id = finish_sends(q, __builtin_bswap16(cqe->wqe_counter)).wr_id;
-    const bool large = __builtin_bswap32(cqe->sop_drop_qpn) >> 24 == MLX5_OPCODE_TSO;
-    set_success(wc, large ? IBV_WC_TSO : IBV_WC_SEND);
-    wc->qp_num = qp_num;
-    wc->wc_flags = 0;
+// Walks through the entries that the adapter has written.
+class Walk {
+  public:
+    explicit Walk(const CompletionQueue& cq) noexcept
+        : size_(std::size_t{1} << cq.shift),
+          first_(cq.last64),
+          end_(cq.last64 + (std::size_t{cq.entries} << cq.shift)),
+          index_(cq.consumer_index.load(std::memory_order_relaxed)),
+          owner_((index_ & cq.entries) != 0),
+          at_(cq.last64 + (std::size_t{index_ & (cq.entries - 1)} << cq.shift)) {}
+
+    const mlx5_cqe64* entry() const noexcept { return reinterpret_cast<const mlx5_cqe64*>(at_); }
+    std::uint32_t index() const noexcept { return index_; }
+    // Its opcode, or MLX5_CQE_INVALID if it is not written yet. In entries that the adapter wrote in this lap the owner bit tells the
+    // lap; those that it never wrote have the first lap's bit, but that opcode.
+    std::uint8_t opcode() const noexcept {
+        const std::uint8_t op_own = *static_cast<const volatile std::uint8_t*>(&entry()->op_own);
+        if (((op_own ^ owner_) & MLX5_CQE_OWNER_MASK) != 0) return MLX5_CQE_INVALID;
+        after_owner_bit();
+        return op_own >> 4;
+    }
+    void next() noexcept {
+        index_++;
+        at_ += size_;
+        if (__builtin_expect(at_ == end_, 0)) {
+            at_ = first_;
+            owner_ ^= 1;
+        }
+    }
+
+  private:
+    const std::size_t size_;
+    const std::uint8_t *const first_, *const end_;
+    std::uint32_t index_;
+    std::uint8_t owner_;
+    const std::uint8_t* at_;
+};
+
+// One completion of any kind. False: nobody's, and left out.
+bool take_any(CompletionQueue& cq, const mlx5_cqe64* cqe, std::uint8_t opcode, ibv_wc* wc) noexcept {
+    if (__builtin_expect(opcode != MLX5_CQE_REQ || cq.sender == nullptr, 0)) return other_completion(cq, cqe, opcode, wc);
+    take_send(*cq.sender, cqe, wc);
+    return true;
+}
+
+// The receive CQ: what is the same for all frames of a batch is fetched once.
+int poll_receives(CompletionQueue& cq, int count, ibv_wc* wc) noexcept {
+    Walk walk(cq);
+    ReceiveQueue& q = cq.receiver->receive;
+    const std::uint32_t mask = q.mask, tag_mask = cq.tag_mask, qp_num = cq.receiver->qp_num;
+    const std::uint64_t* const wr_ids = q.wr_ids;
+    const std::uint16_t checksum_good = cq.checksum_good;
+    const std::uint32_t prefetch_lines = cq.prefetch_lines, before = walk.index();
+    Clock* const clock = cq.clock != nullptr && Device::arrival_times_wanted() ? cq.clock : nullptr;
+    std::uint32_t done = q.done;
+    ibv_wc *out = wc, *const end = wc + count;
+    for (; out < end; walk.next()) {
+        const mlx5_cqe64* cqe = walk.entry();
+        const std::uint8_t opcode = walk.opcode();
+        if (__builtin_expect(opcode != MLX5_CQE_RESP_SEND, 0)) {
+            if (opcode == MLX5_CQE_INVALID) break;
+            q.done = done;
+            if (take_any(cq, cqe, opcode, out)) out++;
+            done = q.done;
+            continue;
+        }
+        const std::uint32_t length = __builtin_bswap32(cqe->byte_cnt), tag = __builtin_bswap32(cqe->sop_drop_qpn) & tag_mask;
+        static_assert(offsetof(mlx5_cqe64, l4_hdr_type_etc) == offsetof(mlx5_cqe64, hds_ip_ext) + 1);
+        std::uint16_t sums;
+        std::memcpy(&sums, &cqe->hds_ip_ext, sizeof sums);
+        const bool good = (sums & kChecksumMask) == checksum_good;
+        out->wr_id = wr_ids[done & mask];
+        set_success(out, IBV_WC_RECV);
+        out->vendor_err = tag;
+        out->byte_len = length;
+        out->qp_num = qp_num;
+        out->wc_flags = (good ? static_cast<unsigned>(IBV_WC_IP_CSUM_OK) : 0u) | (tag != 0 ? kWcFlowTag : 0u);
+        if (clock != nullptr) set_arrival_ns(*out, clock->to_ns(__builtin_bswap64(cqe->timestamp)));
+        if (prefetch_lines != 0) {
+            const std::uint32_t lines = static_cast<std::uint32_t>((length + kCacheLine - 1) / kCacheLine);
+            fetch(frame_of(q, done), lines < prefetch_lines ? lines : prefetch_lines);
+        }
+        done++;
+        out++;
+    }
+    q.done = done;
+    if (walk.index() != before)
+        give_back(cq, walk.index());
+    else if (__builtin_expect(cq.prefetch_lines_before_poll != 0, 0))
+        fetch(frame_of(q, done), cq.prefetch_lines_before_poll);
+    return static_cast<int>(out - wc);
 }
 
 }  // namespace
 
 int poll_cq(ibv_cq* facade, int count, ibv_wc* wc) noexcept {
     CompletionQueue& cq = static_cast<CompletionQueue&>(*facade);
-    const std::uint32_t before = cq.consumer_index.load(std::memory_order_relaxed);
-    std::uint32_t index = before;
-    ibv_wc* out = wc;
-    ibv_wc* const end = wc + count;
-    while (out < end) {
-        const mlx5_cqe64* cqe = entry(cq, index);
-        const std::uint8_t op_own = read_op_own(cqe);
-        if (((op_own ^ owner_bit(cq, index)) & MLX5_CQE_OWNER_MASK) != 0) break;
-        after_owner_bit();
-        index++;
-        const std::uint8_t opcode = op_own >> 4;
-        if (__builtin_expect(opcode == MLX5_CQE_RESP_SEND && cq.receiver != nullptr, 1))
-            take_receive(cq, cq.receiver->receive, cqe, out, cq.receiver->qp_num);
-        else if (opcode == MLX5_CQE_REQ && cq.sender != nullptr)
-            take_send(cq.sender->send, cqe, out, cq.sender->qp_num);
-        else if (!other_completion(cq, cqe, opcode, out))
-            continue;
-        out++;
+    if (cq.receiver != nullptr) return poll_receives(cq, count, wc);
+    Walk walk(cq);
+    const std::uint32_t before = walk.index();
+    ibv_wc *out = wc, *const end = wc + count;
+    for (; out < end; walk.next()) {
+        const std::uint8_t opcode = walk.opcode();
+        if (opcode == MLX5_CQE_INVALID) break;
+        if (take_any(cq, walk.entry(), opcode, out)) out++;
     }
-    if (index != before)
-        give_back(cq, index);
-    else if (__builtin_expect(cq.prefetch_lines_before_poll != 0, 0) && cq.receiver != nullptr)
-        fetch(frame_of(cq.receiver->receive, cq.receiver->receive.done), cq.prefetch_lines_before_poll);
+    if (walk.index() != before) give_back(cq, walk.index());
     return static_cast<int>(out - wc);
 }
 
@@ -176,10 +221,10 @@ int req_notify_cq(ibv_cq* facade, int solicited_only) noexcept {
 }
 
 void discard_completions(CompletionQueue& cq) noexcept {
-    const std::uint32_t before = cq.consumer_index.load(std::memory_order_relaxed);
-    std::uint32_t index = before;
-    while (((read_op_own(entry(cq, index)) ^ owner_bit(cq, index)) & MLX5_CQE_OWNER_MASK) == 0) index++;
-    if (index != before) give_back(cq, index);
+    Walk walk(cq);
+    const std::uint32_t before = walk.index();
+    while (walk.opcode() != MLX5_CQE_INVALID) walk.next();
+    if (walk.index() != before) give_back(cq, walk.index());
 }
 
 }  // namespace vma::verbs::mlx5

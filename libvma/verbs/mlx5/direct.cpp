@@ -71,11 +71,6 @@ Result<ibv_cq*> Direct::wrap_cq(ibv_cq* real) {
     cq->number = queue.cqn;
     cq->uar = static_cast<std::uint8_t*>(queue.cq_uar);
     cq->real = real;
-    // The first lap's completions have the bit cleared, so with all bits set the bit alone tells what the adapter wrote.
-    for (std::uint32_t i = 0; i < cq->entries; i++) {
-        auto* cqe = reinterpret_cast<mlx5_cqe64*>(cq->last64 + (std::size_t{i} << cq->shift));
-        cqe->op_own = MLX5_CQE_INVALID << 4 | MLX5_CQE_OWNER_MASK;
-    }
     cqs_.push_back(std::move(cq));
     return static_cast<ibv_cq*>(cqs_.back().get());
 }
@@ -136,6 +131,7 @@ Result<ibv_qp*> Direct::wrap_qp(ibv_qp* real, ibv_cq* send_facade, ibv_cq* recv_
     send.mask = sq.wqe_cnt - 1;
     send.qpn_shifted = real->qp_num << 8;
     send.max_requests = std::min(sq.wqe_cnt, room);
+    send.set_done(0, 0);
     send.max_sge = std::min(limits.max_send_sge, kMaxSendSge);
     send.max_inline = std::min(limits.max_inline, kMaxInline);
     send.max_tso = limits.max_tso;
@@ -158,7 +154,8 @@ void Direct::reset(ibv_qp* facade) noexcept {
     auto& qp = static_cast<QueuePair&>(*facade);
     discard_completions(static_cast<CompletionQueue&>(*qp.send_cq));
     discard_completions(static_cast<CompletionQueue&>(*qp.recv_cq));
-    qp.send.posted_blocks = qp.send.done_blocks = qp.send.posted = qp.send.done = 0;
+    qp.send.posted_blocks = qp.send.posted = 0;
+    qp.send.set_done(0, 0);
     qp.receive.posted = qp.receive.done = 0;
     // As libmlx5 left them in state RESET.
     *qp.send.doorbell_record = *qp.receive.doorbell_record = 0;

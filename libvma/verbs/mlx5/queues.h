@@ -40,13 +40,19 @@ struct alignas(64) SendQueue {
     std::uint8_t* doorbell = nullptr;   // the QP's first BlueFlame buffer
     std::uint32_t mask = 0;             // blocks - 1
     std::uint32_t qpn_shifted = 0;      // as in a control segment, without the length
-    std::uint32_t posted_blocks = 0, posted = 0;
-    std::uint32_t done_blocks = 0, done = 0;  // by completions
+    std::uint32_t posted_blocks = 0, posted = 0;            // posted: requests
+    std::uint32_t block_limit = 0, request_limit = 0;       // what `posted` may become until more completions are seen
     std::uint32_t max_requests = 0;     // outstanding ones: as many as may complete without overrunning the CQ
     std::uint16_t flame_bytes = 0;      // longest request for BlueFlame; 0: doorbells of 8 bytes only
     std::uint16_t flame_toggle = 0;     // 0 or flame_bytes: the adapter has two buffers, used in turn
     // ---- second line: for other than the simplest requests
     std::uint32_t max_sge = 0, max_inline = 0, max_tso = 0, max_tso_header = 0;
+
+    // Everything up to these numbers is done.
+    void set_done(std::uint32_t blocks, std::uint32_t requests) noexcept {
+        block_limit = blocks + mask + 1;
+        request_limit = requests + max_requests;
+    }
 };
 static_assert(offsetof(SendQueue, max_sge) == 64);
 

@@ -30,19 +30,24 @@ inline T load(const void* from) noexcept {
     return value;
 }
 
-// n bytes, at least 8. Overlapping pieces instead of a call and its decisions.
+// The first and the last Bytes of n, which may overlap.
+template <std::size_t Bytes>
+inline void copy_ends(std::uint8_t* to, const std::uint8_t* from, std::size_t n) noexcept {
+    std::memcpy(to, from, Bytes);
+    std::memcpy(to + n - Bytes, from + n - Bytes, Bytes);
+}
+// n bytes, at least 8, without a call and with few decisions.
 inline void copy_short(std::uint8_t* to, const std::uint8_t* from, std::size_t n) noexcept {
-    struct Sixteen {
-        std::uint64_t a, b;
-    };
-    if (n < 16) {
-        const auto last = load<std::uint64_t>(from + n - 8);
-        store64(to, load<std::uint64_t>(from));
-        store64(to + n - 8, last);
-        return;
+    if (n >= 64) {
+        for (std::size_t i = 0; i + 64 < n; i += 64) std::memcpy(to + i, from + i, 64);
+        std::memcpy(to + n - 64, from + n - 64, 64);
+    } else if (n >= 32) {
+        copy_ends<32>(to, from, n);
+    } else if (n >= 16) {
+        copy_ends<16>(to, from, n);
+    } else {
+        copy_ends<8>(to, from, n);
     }
-    for (std::size_t i = 0; i + 16 < n; i += 16) std::memcpy(to + i, from + i, 16);
-    std::memcpy(to + n - 16, from + n - 16, 16);
 }
 
 // The first 8 bytes of the control segment, as they lie in memory: position, opcode, QP, length. They are the doorbell as well.
@@ -154,7 +159,7 @@ class Cursor {
     }
     *blocks = blocks_of(total);
     if (total > kMaxUnits || *blocks > q.mask + 1) return EINVAL;
-    if (q.posted_blocks - q.done_blocks + *blocks > q.mask + 1) return ENOMEM;
+    if (q.block_limit - q.posted_blocks < *blocks) return ENOMEM;
 
     std::uint8_t* at = q.buffer + std::size_t{q.posted_blocks & q.mask} * kBlock;
     *control = control_word(q, large ? MLX5_OPCODE_TSO : MLX5_OPCODE_SEND, total);
@@ -183,74 +188,131 @@ class Cursor {
     return 0;
 }
 
-// Tells the adapter of everything up to posted_blocks. `blocks`: of the only request, to be written into its register, if that is
-// allowed; 0: the doorbell alone. `control` is the first word of the last request.
-inline void ring_doorbell(SendQueue& q, std::uint32_t blocks, std::uint64_t control) noexcept {
+// A frame in one buffer, longer than its inline header, and no longer than a segment can say (one comparison for both).
+inline bool is_pointer(const ibv_send_wr& wr) noexcept {
+    return (wr.send_flags & IBV_SEND_INLINE) == 0 && wr.sg_list->length - (kInlineHeader + 1) < kMaxLength - kInlineHeader;
+}
+inline std::uint64_t write_pointer(const SendQueue& q, std::uint8_t* at, const ibv_send_wr& wr) noexcept {
+    const ibv_sge& sge = *wr.sg_list;
+    const std::uint64_t control =
+        write_head(q, at, wr.send_flags, kBlock / kUnit, reinterpret_cast<const std::uint8_t*>(sge.addr));
+    store64(at + kDataAt, length_and_key(sge.length - kInlineHeader, sge.lkey));
+    store64(at + kDataAt + 8, __builtin_bswap64(sge.addr + kInlineHeader));
+    return control;
+}
+
+// A short frame in one buffer, copied into the request. How many blocks it takes; 0: not this way (not to be copied, wrong, no room,
+// beyond the queue's end).
+inline std::uint32_t write_inline(const SendQueue& q, std::uint8_t* at, std::uint32_t position, const ibv_send_wr& wr,
+                                  std::uint64_t* control) noexcept {
+    const ibv_sge& sge = *wr.sg_list;
+    if ((wr.send_flags & IBV_SEND_INLINE) == 0 || sge.length < kInlineHeader + 8 || sge.length > q.max_inline) return 0;
+    const std::uint32_t rest = sge.length - kInlineHeader;
+    const std::uint32_t units = kDataAt / kUnit + units_of(sizeof(mlx5_wqe_inl_data_seg) + rest);
+    const std::uint32_t blocks = blocks_of(units);
+    if (position + blocks > q.mask + 1 || q.block_limit - q.posted_blocks < blocks) return 0;
+    const auto* frame = reinterpret_cast<const std::uint8_t*>(sge.addr);
+    *control = write_head(q, at, wr.send_flags, units, frame);
+    store32(at + kDataAt, __builtin_bswap32(MLX5_INLINE_SEG | rest));
+    copy_short(at + kDataAt + sizeof(mlx5_wqe_inl_data_seg), frame + kInlineHeader, rest);
+    return blocks;
+}
+
+// The request is in the queue now.
+inline void advance(SendQueue& q, std::uint32_t position, std::uint32_t blocks, std::uint64_t wr_id) noexcept {
+    const std::uint32_t end_block = q.posted_blocks + blocks, end_request = q.posted + 1;
+    q.posted_blocks = end_block;
+    q.posted = end_request;
+    SendSlot& slot = q.slots[position];
+    slot.wr_id = wr_id;
+    store64(&slot.end_block, std::uint64_t{end_request} << 32 | end_block);
+}
+
+inline void write_record(SendQueue& q) noexcept {
     before_doorbell_record();
     *q.doorbell_record = __builtin_bswap32(static_cast<std::uint16_t>(q.posted_blocks));
     before_register();
+}
+
+// Tells the adapter of everything posted by the first word of the last request.
+inline void ring_doorbell(SendQueue& q, std::uint64_t control) noexcept {
+    write_record(q);
+    write_register(q.doorbell + q.flame_toggle, control);
+    after_register();
+    q.flame_toggle ^= q.flame_bytes;
+}
+
+// The same for one request, which is at `at`: written into the register as a whole where that is allowed.
+inline void ring_doorbell(SendQueue& q, std::uint64_t control, const std::uint8_t* at, std::uint32_t blocks) noexcept {
+    if (__builtin_expect(blocks * kBlock > q.flame_bytes, 0)) {
+        ring_doorbell(q, control);
+        return;
+    }
+    write_record(q);
     std::uint8_t* reg = q.doorbell + q.flame_toggle;
-    if (blocks * kBlock <= q.flame_bytes && blocks != 0) {
-        std::uint32_t from = q.posted_blocks - blocks;
-        for (; blocks != 0; blocks--, from++, reg += kBlock) write_block(reg, q.buffer + std::size_t{from & q.mask} * kBlock);
-    } else {
-        write_register(reg, control);
+    const std::uint8_t* const end = q.buffer + (std::size_t{q.mask} + 1) * kBlock;
+    for (;;) {
+        write_block(reg, at);
+        if (--blocks == 0) break;
+        reg += kBlock;
+        at += kBlock;
+        if (__builtin_expect(at == end, 0)) at = q.buffer;
     }
     after_register();
     q.flame_toggle ^= q.flame_bytes;
 }
 
-// A short frame in one buffer, copied into the request. False: not this way (wrong, no room, beyond the queue's end).
-inline bool write_inline(const SendQueue& q, std::uint8_t* at, std::uint32_t position, const ibv_send_wr& wr, std::uint32_t* blocks,
-                         std::uint64_t* control) noexcept {
-    const ibv_sge& sge = *wr.sg_list;
-    if (sge.length < kInlineHeader + 8 || sge.length > q.max_inline) return false;
-    const std::uint32_t rest = sge.length - kInlineHeader;
-    const std::uint32_t units = kDataAt / kUnit + units_of(sizeof(mlx5_wqe_inl_data_seg) + rest);
-    const std::uint32_t n = blocks_of(units);
-    if (position + n > q.mask + 1 || q.posted_blocks - q.done_blocks + n > q.mask + 1) return false;
-    const auto* frame = reinterpret_cast<const std::uint8_t*>(sge.addr);
-    *control = write_head(q, at, wr.send_flags, units, frame);
-    store32(at + kDataAt, __builtin_bswap32(MLX5_INLINE_SEG | rest));
-    copy_short(at + kDataAt + sizeof(mlx5_wqe_inl_data_seg), frame + kInlineHeader, rest);
-    *blocks = n;
-    return true;
+// Several requests, or one that is not of the usual kinds.
+[[gnu::noinline]] int post_list(SendQueue& q, ibv_send_wr* wr, ibv_send_wr** bad) noexcept {
+    const std::uint32_t before = q.posted;
+    std::uint64_t control = 0;
+    std::uint32_t blocks = 0;
+    std::uint8_t* at = nullptr;
+    int error = 0;
+    for (; wr != nullptr; wr = wr->next) {
+        if (__builtin_expect(q.posted == q.request_limit || q.posted_blocks == q.block_limit, 0)) {
+            error = ENOMEM;
+            break;
+        }
+        const std::uint32_t position = q.posted_blocks & q.mask;
+        at = q.buffer + std::size_t{position} * kBlock;
+        const bool simple = wr->num_sge == 1 && wr->opcode == IBV_WR_SEND;
+        if (simple && is_pointer(*wr)) {
+            control = write_pointer(q, at, *wr);
+            blocks = 1;
+        } else if (!simple || (blocks = write_inline(q, at, position, *wr, &control)) == 0) {
+            error = write_any(q, *wr, &blocks, &control);
+            if (error != 0) break;
+        }
+        advance(q, position, blocks, wr->wr_id);
+    }
+    if (error != 0) *bad = wr;
+    if (q.posted - before == 1 && error == 0)
+        ring_doorbell(q, control, at, blocks);
+    else if (q.posted != before)
+        ring_doorbell(q, control);
+    return error;
 }
 
 }  // namespace
 
 int post_send(ibv_qp* facade, ibv_send_wr* wr, ibv_send_wr** bad) noexcept {
     SendQueue& q = static_cast<QueuePair&>(*facade).send;
-    const std::uint32_t before = q.posted;
-    std::uint64_t control = 0;
-    std::uint32_t blocks = 0;
-    int error = 0;
-    for (; wr != nullptr; wr = wr->next) {
-        if (__builtin_expect(q.posted - q.done >= q.max_requests || q.posted_blocks - q.done_blocks > q.mask, 0)) {
-            error = ENOMEM;
-            break;
-        }
-        const std::uint32_t position = q.posted_blocks & q.mask;
-        std::uint8_t* at = q.buffer + std::size_t{position} * kBlock;
-        const bool simple = wr->num_sge == 1 && wr->opcode == IBV_WR_SEND, copied = (wr->send_flags & IBV_SEND_INLINE) != 0;
-        // More than the inline header, and no more than a segment can say, in one comparison.
-        if (simple && !copied && wr->sg_list->length - (kInlineHeader + 1) < kMaxLength - kInlineHeader) {
-            const ibv_sge& sge = *wr->sg_list;
-            control = write_head(q, at, wr->send_flags, kBlock / kUnit, reinterpret_cast<const std::uint8_t*>(sge.addr));
-            store64(at + kDataAt, length_and_key(sge.length - kInlineHeader, sge.lkey));
-            store64(at + kDataAt + 8, __builtin_bswap64(sge.addr + kInlineHeader));
-            blocks = 1;
-        } else if (!(simple && copied && write_inline(q, at, position, *wr, &blocks, &control))) {
-            error = write_any(q, *wr, &blocks, &control);
-            if (error != 0) break;
-        }
-        q.posted_blocks += blocks;
-        q.slots[position] = {wr->wr_id, q.posted_blocks, ++q.posted};
+    const bool simple = wr != nullptr && wr->next == nullptr && wr->num_sge == 1 && wr->opcode == IBV_WR_SEND;
+    if (__builtin_expect(!simple || q.posted == q.request_limit || q.posted_blocks == q.block_limit, 0)) return post_list(q, wr, bad);
+    const std::uint32_t position = q.posted_blocks & q.mask;
+    std::uint8_t* at = q.buffer + std::size_t{position} * kBlock;
+    std::uint64_t control;
+    std::uint32_t blocks;
+    if (is_pointer(*wr)) {
+        control = write_pointer(q, at, *wr);
+        blocks = 1;
+    } else if ((blocks = write_inline(q, at, position, *wr, &control)) == 0) {
+        return post_list(q, wr, bad);
     }
-    if (__builtin_expect(error != 0, 0)) *bad = wr;
-    const std::uint32_t requests = q.posted - before;
-    if (__builtin_expect(requests != 0, 1)) ring_doorbell(q, requests == 1 ? blocks : 0, control);
-    return error;
+    advance(q, position, blocks, wr->wr_id);
+    ring_doorbell(q, control, at, blocks);
+    return 0;
 }
 
 }  // namespace vma::verbs::mlx5

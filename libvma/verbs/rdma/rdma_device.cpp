@@ -180,13 +180,14 @@ Result<void> RdmaDevice::query() {
     if (ibv_is_qpt_supported(device.tso_caps.supported_qpts, IBV_QPT_RAW_PACKET)) largest_tso_ = device.tso_caps.max_tso;
     attr_.max_send_sge = limit(largest_tso_ != 0 ? kTsoPieces : 2, most.max_sge, most.max_sge);
     attr_.recv_wr_hint = kSmallDepth;
-    attr_.moderation = device.cq_mod_caps.max_cq_count != 0 && device.cq_mod_caps.max_cq_period != 0;
+    moderation_ = device.cq_mod_caps;
+    attr_.moderation = moderation_.max_cq_count != 0 && moderation_.max_cq_period != 0;
     attr_.coarse_steering = true;
 
     const HwClock::Attr clock{.conversion = config_.hw_ts, .khz = device.hca_core_clock, .mask = device.completion_timestamp_mask};
     if (clock.conversion != Conversion::none && clock.mask != 0) {
-        const bool is_mlx5 = rdma::mlx5() && (*rdma::mlx5())->is_supported(real_->device);
-        clock_ = std::make_unique<DeviceClock>(real_, clock, is_mlx5 ? *rdma::mlx5() : nullptr);
+        const bool page = clock.conversion == Conversion::ptp && rdma::mlx5() && (*rdma::mlx5())->is_supported(real_->device);
+        clock_ = std::make_unique<DeviceClock>(real_, clock, page ? *rdma::mlx5() : nullptr);
         if (clock.conversion == Conversion::ptp && clock_->clock().conversion() == Conversion::system)
             log::once(log::Level::info, "{} tells nothing of a PTP clock: VMA_HW_TS_CONVERSION is 3", config_.port.device);
         if (!clock_->usable()) clock_.reset();

@@ -113,6 +113,7 @@ class RdmaDevice final : public Device {
 
     std::unique_ptr<FlowTable> flows_;
     std::uint64_t largest_tso_ = 0;  // what the device says, before the QP is made
+    ibv_cq_moderation_caps moderation_{};
     std::uint64_t drops_before_ = 0;
     bool watching_ = false;
     std::atomic<bool> failed_{false};

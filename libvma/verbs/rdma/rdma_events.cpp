@@ -2,6 +2,7 @@
 // What happens to an open RdmaDevice: completion events, asynchronous events, errors and recovery, changes of the link.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -33,7 +34,7 @@ void RdmaDevice::moderate(ibv_cq* cq, std::uint16_t count, std::uint16_t period_
     refresh_numbers();
     ibv_modify_cq_attr attr{};
     attr.attr_mask = IBV_CQ_ATTR_MODERATE;
-    attr.moderate = {count, period_usec};
+    attr.moderate = {std::min(count, moderation_.max_cq_count), std::min(period_usec, moderation_.max_cq_period)};
     ibv_cq* real = cq == send_facade_ ? send_cq_ : recv_cq_;
     if (const int error = ibv_modify_cq(real, &attr))
         log::once(log::Level::debug, "{} does not moderate: {}", attr_.name, strerror(error));

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What tests/bench/instructions counts: frames sent and received over the simulated adapter, by libmlx5 or by our own data path, in the
+// pattern in which a ring does it. Counted are the measured_ functions below and what they call; the adapter, which runs in the same
+// process, is stepped between them.
+//
+//   mlx5_instructions direct|plain send|copy|receive BYTES PACKETS      prints the number of packets that were counted
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string>
+
+#include "tests/mlx5_sim/direct_rig.h"
+#include "tests/mlx5_sim/sim.h"
+#include "tests/mlx5_sim/sysfs.h"
+
+namespace {
+
+using mlx5_sim::test::Side;
+
+constexpr unsigned kSignalEvery = 32;  // a ring asks for a completion once in so many sends
+constexpr unsigned kPollBatch = 16;    // VMA_CQ_POLL_BATCH_MAX
+constexpr unsigned kPostBatch = 64;    // VMA_RX_WRE_BATCHING
+
+[[noreturn]] void die(const char* what) {
+    std::fprintf(stderr, "mlx5_instructions: %s\n", what);
+    std::exit(1);
+}
+
+}  // namespace
+
+// Names for --toggle-collect.
+extern "C" {
+[[gnu::noinline]] int measured_send(ibv_qp* qp, ibv_send_wr* wr) {
+    int error = 0;
+    ibv_send_wr* bad;
+    for (unsigned i = 0; i < kSignalEvery; i++) error |= ibv_post_send(qp, wr + i, &bad);
+    return error;
+}
+[[gnu::noinline]] int measured_reap(ibv_cq* cq, ibv_wc* wc) { return ibv_poll_cq(cq, kPollBatch, wc); }
+// Until nothing is left, as Ring::poll() does.
+[[gnu::noinline]] int measured_receive(ibv_cq* cq, ibv_wc* wc) {
+    int n = 0, taken;
+    do {
+        taken = ibv_poll_cq(cq, kPollBatch, wc);
+        n += taken;
+    } while (taken == kPollBatch);
+    return n;
+}
+[[gnu::noinline]] int measured_post(ibv_qp* qp, ibv_recv_wr* wr) {
+    ibv_recv_wr* bad;
+    return ibv_post_recv(qp, wr, &bad);
+}
+}
+
+namespace {
+
+unsigned long send(Side& side, bool copy, std::uint32_t bytes, unsigned long packets) {
+    ibv_sge sge[kSignalEvery];
+    ibv_send_wr wr[kSignalEvery] = {};
+    for (unsigned i = 0; i < kSignalEvery; i++) {
+        sge[i] = side.sge(i, 0, bytes);
+        wr[i].wr_id = i;
+        wr[i].sg_list = &sge[i];
+        wr[i].num_sge = 1;
+        wr[i].opcode = IBV_WR_SEND;
+        wr[i].send_flags = copy ? IBV_SEND_INLINE : IBV_SEND_IP_CSUM;
+    }
+    wr[kSignalEvery - 1].send_flags |= IBV_SEND_SIGNALED;
+    ibv_wc wc[kPollBatch];
+    unsigned long counted = 0;
+    for (; counted < packets; counted += kSignalEvery) {
+        if (measured_send(side.qp, wr) != 0) die("a send was refused");
+        mlx5_sim::settle();
+        if (measured_reap(side.send_cq, wc) != 1 || wc[0].status != IBV_WC_SUCCESS) die("no completion of a send");
+    }
+    return counted;
+}
+
+unsigned long receive(Side& side, std::uint32_t bytes, unsigned long packets) {
+    ibv_sge sge[kPostBatch];
+    ibv_recv_wr wr[kPostBatch];
+    for (unsigned i = 0; i < kPostBatch; i++) {
+        sge[i] = side.sge(i, 0, Side::kSlot);
+        wr[i] = {i, i + 1 < kPostBatch ? &wr[i + 1] : nullptr, &sge[i], 1};
+    }
+    std::vector<std::uint8_t> frame(side.slot(0), side.slot(0) + bytes);
+    side.take_all();
+    ibv_wc wc[kPollBatch];
+    unsigned long counted = 0;
+    for (; counted < packets; counted += kPostBatch) {
+        if (measured_post(side.qp, wr) != 0) die("a receive was refused");
+        for (unsigned i = 0; i < kPostBatch; i++)
+            if (!mlx5_sim::nic("mlx5_0").receive(frame)) die("a frame was not steered");
+        mlx5_sim::settle();
+        if (measured_receive(side.recv_cq, wc) != kPostBatch || wc[0].byte_len != bytes) die("frames are missing");
+    }
+    return counted;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (argc != 5) die("usage: mlx5_instructions direct|plain send|copy|receive BYTES PACKETS");
+    const std::string path = argv[1], what = argv[2];
+    const auto bytes = static_cast<std::uint32_t>(std::strtoul(argv[3], nullptr, 10));
+    const unsigned long packets = std::strtoul(argv[4], nullptr, 10);
+    if ((path != "direct" && path != "plain") || bytes < 60 || bytes > 1514 || packets == 0) die("bad arguments");
+
+    char directory[] = "/tmp/mlx5_instructions_XXXXXX";
+    if (mkdtemp(directory) == nullptr) die("no temporary directory");
+    const mlx5_sim::SysfsDevice devices[] = {{"sim0", {2, 0, 0, 0, 0, 1}}};
+    if (!mlx5_sim::write_sysfs(directory, devices)) die("cannot write the sysfs tree");
+    setenv("SYSFS_PATH", directory, 1);
+    unsigned long counted = 0;
+    {
+        mlx5_sim::test::SideOptions options;
+        options.direct = path == "direct";
+        options.sends = options.receives = 256;
+        options.config = {.rx_checksum = true, .flow_tags = true, .rx_prefetch = 256};
+        Side side("mlx5_0", options);
+        mlx5_sim::nic("mlx5_0").on_transmit([](mlx5_sim::Frame) {});
+        // A UDP frame: the adapter looks at its headers.
+        const std::uint8_t head[] = {2,    0, 0, 0, 0,  1,  2, 0,  0, 0,   0,  2, 8, 0,   0x45, 0, 0, 0, 0, 0, 0,
+                                     0, 64, 17, 0, 0, 198, 18, 0, 2, 198, 18, 0, 1, 0x30, 0x39, 0, 7, 0, 0, 0, 0};
+        for (unsigned i = 0; i < kPostBatch; i++) {
+            std::uint8_t* frame = side.slot(i);
+            std::memcpy(frame, head, sizeof head);
+            frame[16] = static_cast<std::uint8_t>((bytes - 14) >> 8);
+            frame[17] = static_cast<std::uint8_t>(bytes - 14);
+            frame[38] = static_cast<std::uint8_t>((bytes - 34) >> 8);
+            frame[39] = static_cast<std::uint8_t>(bytes - 34);
+        }
+        if (what == "receive")
+            counted = receive(side, bytes, packets);
+        else if (what == "send" || what == "copy")
+            counted = send(side, what == "copy", bytes, packets);
+        else
+            die("bad arguments");
+    }
+    for (const std::string& violation : mlx5_sim::nic("mlx5_0").take_violations()) die(violation.c_str());
+    std::filesystem::remove_all(directory);
+    std::printf("%lu\n", counted);
+    return 0;
+}
