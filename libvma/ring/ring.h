@@ -6,8 +6,11 @@
 // batches. Send: send_udp() fills a registered buffer and posts it; the device may hold it back within a burst, and the
 // receive calls, or the flusher thread, send it on.
 //
-// Locks: rx_lock_ serialises poll() and the flow table, tx_lock_ everything posted for sending. Neither is held while
-// calling into a program. The socket's queue lock is taken inside rx_lock_.
+// Locks: rx_lock_ serialises poll() and the flow table, tx_lock_ everything posted for sending; it is taken inside rx_lock_. Neither
+// is held while calling into a program. The socket's queue lock is taken inside rx_lock_.
+//
+// Errors: a completion with an error status stops the QP. Who holds rx_lock_ then recovers it: what was posted is lost (TCP repairs
+// it), receives are posted anew. A device that needs this again and again, or dies, has failed: config.on_failure is called.
 #pragma once
 
 #include <netinet/in.h>
@@ -15,12 +18,14 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "libvma/net/frame.h"
+#include "libvma/net/kernel_path.h"
 #include "libvma/ring/moderation.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/verbs/device.h"
@@ -36,7 +41,7 @@ struct alignas(64) RxBuffer {
     RxBuffer* more = nullptr;        // continuation of the frame
     Ring* ring = nullptr;
     std::uint8_t* frame = nullptr;   // first byte of the frame (or of its continuation)
-    std::uint32_t length = 0;        // bytes in this buffer
+    std::uint32_t length = 0;        // bytes in this buffer; 0: posted, or free to be posted
     std::uint32_t payload_offset = 0;
     std::uint32_t payload_length = 0;
     in_addr_t src_addr = 0, dst_addr = 0;
@@ -44,8 +49,9 @@ struct alignas(64) RxBuffer {
     std::uint8_t tos = 0, ttl = 0;
     std::uint32_t drops_before = 0;  // the socket's drop count when this was queued (SO_RXQ_OVFL)
     std::int64_t timestamp_ns = 0;   // CLOCK_REALTIME on arrival, 0 unless somebody asked (Ring::want_timestamps)
+    std::uint64_t device_ns = 0;     // the device's own time of arrival, 0: it has none; only where timestamp_ns is not 0
     std::uint16_t l4_offset = 0;     // of the UDP or TCP header, from the start of the frame
-    alignas(8) std::byte user[48]{}; // whatever the sink that holds the buffer needs with it
+    alignas(8) std::byte user[40]{}; // whatever the sink that holds the buffer needs with it
 
     // Copies up to the iovecs' room from payload byte `from` on. Returns bytes copied.
     std::size_t copy_to(const iovec* iov, std::size_t count, std::size_t from = 0) const noexcept;
@@ -99,7 +105,11 @@ struct RingCounters {
     std::uint64_t rx_no_socket = 0;     // a rule matched, but its socket has just gone
     std::uint64_t rx_no_buffer = 0;     // dropped to keep the queue filled
     std::uint64_t rx_refused = 0;       // the socket's queue was full
-    std::uint64_t rx_error = 0;         // completion with an error status
+    std::uint64_t rx_to_kernel = 0;     // nobody's here, given to the kernel (DeviceAttr::coarse_steering)
+    std::uint64_t rx_error = 0;         // completions with an error status, without those of flushed requests
+    std::uint64_t tx_error = 0;
+    std::uint64_t tx_lost = 0;          // requests that such an error took with it
+    std::uint64_t recoveries = 0;       // the QP was brought back to work
     std::array<std::uint64_t, static_cast<std::size_t>(net::Drop::count_)> rx_bad{};  // by net::Drop
     std::uint64_t tcp_connections = 0;  // had a rule of their own here
     std::uint64_t tx_no_buffer = 0;     // a send found no free buffer even after a kick
@@ -122,6 +132,10 @@ struct RingConfig {
     std::uint32_t signal_every = 32;  // send requests that share a completion, at most; twice as many send buffers stay warm
     bool huge_pages = true;
     bool warn_ordinary = false;  // say so when there are not enough of them
+    // Is it an address of this host? Asked before a frame is given to the kernel, which would forward it otherwise.
+    std::function<bool(in_addr_t)> is_local;
+    // The device works no more. Once, from the internal thread, no lock held.
+    std::function<void(Ring&)> on_failure;
     ModerationConfig moderation = {};
 };
 
@@ -156,6 +170,9 @@ class Ring {
     // With rx_lock_ held: calls sink->idle() in a poll() that finds nothing and comes `ticks` or more from now. Not called
     // while nobody polls. The sink must not be detached meanwhile, or it is forgotten.
     void when_idle(FrameSink* sink, std::uint64_t ticks) noexcept;
+    // With rx_lock_ held, in deliver(): the frame is nobody's here. Where the device leaves such frames to us, the kernel gets it; the
+    // buffer stays the caller's. False: it did not take it.
+    bool give_to_kernel(const RxBuffer& frame) noexcept;
     // With rx_lock_ held: are buffers getting scarce? Sinks then copy what they keep, and release.
     bool scarce() const noexcept { return posted_ + rx_free_.size() < depth_ / 2; }
     // Tells the sinks of `spec`, if there are any.
@@ -168,10 +185,16 @@ class Ring {
         verbs::Device::want_arrival_times(on);
     }
     // Sleep: arm(), poll() once more, then wait for channel_fd() to be readable.
+    // Where notifications are events (attr().level_events is false), arm() takes in what is there already, since only what comes
+    // afterwards notifies; so call it when the waiter is on the socket.
     void arm() noexcept;
     // After such a sleep, in place of the first poll(): counts, waits for more frames if wake-ups are to be moderated, and
-    // polls. Takes up to VMA_CQ_AIM_MAX_PERIOD_USEC.
+    // polls. Takes up to VMA_CQ_AIM_MAX_PERIOD_USEC. Events are consumed, and others who sleep on the channel go on being notified.
     unsigned woken() noexcept;
+    // The same for somebody who always watches the channel: nothing is counted or moderated.
+    void channel_ready() noexcept;
+    // Once a second or so, by the internal thread: makes good for an event that did not come, and for a recovery that had to wait.
+    void check() noexcept;
     ModerationCounters moderation_counters() noexcept;
     int channel_fd() const noexcept { return channel_->fd; }
     bool rx_owned_by_me() const noexcept { return rx_lock_.owned_by_me(); }
@@ -189,7 +212,8 @@ class Ring {
     // Has `sender` called when the burst ends: with the next flush(), or when the flusher finds it 50 us old. Only where
     // the device is lazy anyway (attr().lazy_tx). Each hold() brings one send_held().
     void hold(HeldSender* sender) noexcept;
-    // While one of these lives, frames wait for one another where the device is lazy: the sender has more than one.
+    // While one of these lives, frames wait for one another where the device is lazy: the sender has more than one. Where the device
+    // has TSO, TCP segments of a connection that follow one another become one request.
     class Gather {
       public:
         explicit Gather(Ring* ring) noexcept : ring_(ring != nullptr && ring->gather(+1) ? ring : nullptr) {}
@@ -212,6 +236,9 @@ class Ring {
     std::uint64_t flush_older(std::uint64_t now, std::uint64_t age) noexcept;
     bool tx_owned_by_me() const noexcept { return tx_lock_.owned_by_me(); }
 
+    // The device has failed: it will neither send nor receive. See RingConfig::on_failure.
+    bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
+
     // Of TCP, for the counters: a segment was sent again.
     void note_retransmit() noexcept { tx_retransmits_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -224,6 +251,8 @@ class Ring {
     struct FlowEntry {
         verbs::FlowSpec spec;
         verbs::Flow* flow = nullptr;
+        std::uint32_t tag = 0;
+        std::uint32_t place = 0;  // in five_tuples_
         std::vector<std::pair<FrameSink*, Share>> sinks;  // in order of attachment
     };
     struct FlowKey {
@@ -241,11 +270,17 @@ class Ring {
                 (std::uint64_t{s.dst_port} << 32) | (std::uint64_t{s.src_port} << 16) | s.protocol};
     }
 
+    static constexpr unsigned kMaxPieces = 17;  // of a frame to be sent
+
     explicit Ring(std::unique_ptr<verbs::Device> device, const RingConfig& config);
     Result<void> start();
     unsigned poll_locked() noexcept;
-    void handle_frame(RxBuffer* first) noexcept;
+    void handle_frame(RxBuffer* first, const ibv_wc& wc) noexcept;
+    void stamp(RxBuffer& frame, const ibv_wc& wc) const noexcept;
     FlowEntry* find_flow(const net::ParsedFrame& f) noexcept;
+    FlowEntry* flow_of_tag(std::uint32_t tag, const net::ParsedFrame& f) const noexcept;
+    std::uint32_t take_tag(FlowEntry& entry);
+    void drop_tag(FlowEntry& entry) noexcept;
     static FrameSink* pick_sink(const FlowEntry& entry, const net::ParsedFrame& f) noexcept;
     std::uint32_t index_of(const RxBuffer* b) const noexcept { return static_cast<std::uint32_t>(b - rx_buffers_.data()); }
     void recycle(RxBuffer* chain) noexcept;
@@ -268,6 +303,19 @@ class Ring {
     template <class Finish>
     int send_frame(const std::uint8_t* headers, std::size_t header_length, const iovec* iov, std::size_t count,
                    std::size_t length, Finish&& finish) noexcept;
+    int post_tx(ibv_send_wr& wr, std::uint32_t pieces) noexcept;
+    bool tx_room(std::uint32_t pieces) noexcept;
+    bool gather_segment(const std::uint8_t* headers, std::size_t header_length, const iovec* iov, std::size_t count,
+                        std::size_t length, int& error) noexcept;
+    bool continues_tso(const std::uint8_t* headers, std::size_t header_length, std::size_t length) const noexcept;
+    void add_to_tso(const iovec* iov, std::size_t count, std::size_t length) noexcept;
+    void end_tso() noexcept;
+    void look_after_arming() noexcept;
+    void moderate_device() noexcept;
+    void note_error() noexcept;
+    void recover() noexcept;
+    void reclaim_receives() noexcept;
+    void fail() noexcept;
     friend struct RxBuffer;
 
     // Holds rx_lock_ against a thread that polls without pause. Inside deliver() and batch_end() it is held already.
@@ -287,6 +335,27 @@ class Ring {
         const bool mine;
     };
     void rx_unlock() noexcept;
+    // Has tx_lock_, which the caller took, until it goes.
+    struct TxHold {
+        explicit TxHold(Ring& r) noexcept : ring(&r) {}
+        ~TxHold() {
+            if (ring != nullptr) ring->tx_lock_.unlock();
+        }
+        TxHold(const TxHold&) = delete;
+        TxHold& operator=(const TxHold&) = delete;
+        // Lets go of the lock here, if there is an error to recover from, and sees to it.
+        void attend() noexcept {
+            if (__builtin_expect(!ring->broken_.load(std::memory_order_relaxed), 1)) return;
+            Ring* r = ring;
+            ring = nullptr;
+            r->tx_lock_.unlock();
+            r->attend();
+        }
+        Ring* ring;
+    };
+    // Does what is marked for whoever lets go of rx_lock_, unless somebody has it, who will.
+    void attend() noexcept;
+    static constexpr std::uint32_t kNoChunk = ~0u;  // in tx_outstanding_: a request posted inline
 
     std::unique_ptr<verbs::Device> device_;
     RingConfig config_;
@@ -314,6 +383,10 @@ class Ring {
     std::vector<ibv_recv_wr> recv_wr_;
     std::vector<ibv_sge> recv_sge_;
     std::unordered_map<FlowKey, std::unique_ptr<FlowEntry>, FlowHash> flows_;
+    std::vector<FlowEntry*> tags_;      // by tag; null: not in use
+    std::vector<std::uint32_t> free_tags_;
+    std::vector<std::uint32_t> five_tuples_;  // rules with a peer, by a hash of their 3-tuple: there a 3-tuple's tag does not say it all
+    net::KernelPath kernel_path_;       // open where the device steers coarsely
     FlowKey last_key_{};                // the flow of the frame before: usually this frame's, too
     FlowEntry* last_flow_ = nullptr;
     static inline std::atomic<int> timestamps_{0};
@@ -327,7 +400,14 @@ class Ring {
     Moderation moderation_;
     Lock doomed_lock_;                  // a leaf
     std::vector<std::pair<verbs::FlowSpec, FrameSink*>> doomed_;  // detach_soon(), not done yet
-    std::atomic<bool> any_doomed_{false};
+    std::atomic<bool> any_doomed_{false};  // something is to be done when rx_lock_ is let go: doomed_, or broken_
+    std::atomic<bool> broken_{false};      // a completion told of an error: recover()
+    std::atomic<bool> failed_{false};
+    std::array<std::uint64_t, 4> recovered_at_{};  // ns; the last ones
+    std::atomic<bool> postponed_{false};   // recover() could not take the lock: check() does it
+    bool recovering_ = false;              // nothing is posted
+    std::uint32_t polls_seen_ = 0;         // by check()
+    std::atomic<bool> armed_{false};       // since the last check()
     alignas(64) std::atomic<RxBuffer*> returned_{nullptr};  // released by other threads, not yet taken
 
     // send side
@@ -336,13 +416,32 @@ class Ring {
     std::vector<std::uint32_t> tx_free_;        // chunk indices
     std::vector<std::uint32_t> tx_outstanding_; // ring of chunk indices in post order
     std::uint64_t tx_posted_ = 0, tx_reaped_ = 0;  // chunks, running
+    std::uint32_t tx_room_ = 0;                    // bytes of a frame in one buffer
+    std::uint32_t offload_from_ = 0;               // bytes of payload from which on the device sums
+    std::uint32_t max_inline_ = 0;
+    std::uint32_t max_tso_ = 0;
+    bool tx_extras_ = false;                       // one of the two is not 0
     std::uint32_t unsignalled_ = 0;
     std::uint32_t signal_every_ = 1;               // send requests, one of which asks for a completion
     std::atomic<bool> in_burst_{false};  // sent since the last flush()
     std::atomic<HeldSender*> held_{nullptr};
     std::atomic<std::uint64_t> held_since_{0};  // ticks of the oldest hold()
-    int gathering_ = 0;                  // Gather objects
+    std::atomic<int> gathering_{0};      // Gather objects; changed with the lock held
     std::uint8_t* tx_base_ = nullptr;
+    // Segments that wait to become one request: their payload lies in buffers already, behind the first one's headers.
+    struct Tso {
+        std::uint32_t segments = 0;      // 0: there is none
+        std::uint32_t mss = 0, payload = 0;
+        std::uint32_t header_length = 0;
+        std::uint32_t next_seq = 0;
+        std::uint32_t pieces = 0;        // buffers
+        std::uint32_t space = 0;         // bytes left in the last one
+        std::uint8_t last_flags = 0;     // TCP's, of the last segment
+        bool complete = false;           // nothing may follow: it was short, or had PSH or FIN
+        std::uint8_t* headers = nullptr;
+        std::vector<ibv_sge> sge;
+    };
+    Tso tso_;
     RingCounters tx_counters_;
     std::atomic<std::uint64_t> tx_retransmits_{0};
 };

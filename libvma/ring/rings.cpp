@@ -61,7 +61,7 @@ bool Rings::eligible(const net::Link& link, std::string& why) {
 
 Ring* Rings::find(int ifindex) noexcept {
     auto it = slots_.find(ifindex);
-    return it == slots_.end() ? nullptr : it->second.ring.get();
+    return it == slots_.end() || it->second.ring == nullptr || it->second.ring->failed() ? nullptr : it->second.ring.get();
 }
 
 Ring* Rings::get(int ifindex, std::string* why) {
@@ -79,6 +79,7 @@ Ring* Rings::get(int ifindex, std::string* why) {
         return tell(objection);
     }
     Slot& slot = slots_[ifindex];
+    if (slot.ring != nullptr) return tell("its device has failed");  // for good: the ring stays, whoever may still look at it
     std::uint64_t now = clock::monotonic_ns();
     if (slot.retry_at_ns > now) return tell(slot.why);
     auto ring = open(link);
@@ -112,14 +113,19 @@ Result<std::unique_ptr<Ring>> Rings::open(const net::Link& link) {
             last = device.error();
             continue;
         }
-        auto made = Ring::create(std::move(*device), ring_config());
+        RingConfig config = ring_config();
+        config.is_local = [this](in_addr_t address) { return view_.is_local(address, nullptr); };
+        config.on_failure = on_failure_;
+        auto made = Ring::create(std::move(*device), config);
         if (!made) {
             last = made.error();
             continue;
         }
         // Rings are never destroyed while the process lives.
-        if (config::get().internal_thread_arm_cq != 0)
-            runtime::watch((*made)->channel_fd(), [r = made->get()] { r->poll(); });
+        if (config::get().internal_thread_arm_cq != 0) {
+            runtime::watch((*made)->channel_fd(), [r = made->get()] { r->channel_ready(); });
+            (*made)->channel_ready();
+        }
         return made;
     }
     return std::unexpected(last);
@@ -143,7 +149,11 @@ void Rings::log_counters() {
         add("rx_no_socket", c.rx_no_socket);
         add("rx_no_buffer", c.rx_no_buffer);
         add("rx_socket_full", c.rx_refused);
+        add("rx_to_kernel", c.rx_to_kernel);
         add("rx_error", c.rx_error);
+        add("tx_error", c.tx_error);
+        add("tx_lost", c.tx_lost);
+        add("recoveries", c.recoveries);
         add("tx_no_buffer", c.tx_no_buffer);
         add("rx_device", slot.ring->device().rx_device_drops());
         const ModerationCounters m = slot.ring->moderation_counters();
@@ -155,6 +165,11 @@ void Rings::log_counters() {
             add(net::drop_name(static_cast<net::Drop>(i)), c.rx_bad[i]);
         log::debug("counters of {}:{}", slot.ring->attr().name, std::string_view(text.data(), text.size()));
     }
+}
+
+void Rings::check() noexcept {
+    for (auto& [ifindex, slot] : slots_)
+        if (slot.ring != nullptr && !slot.ring->failed()) slot.ring->check();
 }
 
 void Rings::link_changed(const net::Link& link) noexcept {

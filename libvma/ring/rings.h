@@ -5,6 +5,7 @@
 // neither tries nor logs again and again.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -20,8 +21,12 @@ class Rings {
 
     // The ring of an interface, or null; then the reason has been logged once, and is put into `why`. Callers serialise.
     Ring* get(int ifindex, std::string* why = nullptr);
-    // The ring if there is one already.
+    // The ring if there is one already, and its device works.
     Ring* find(int ifindex) noexcept;
+    // What to do when the device of a ring fails (RingConfig::on_failure). Before the first get().
+    void on_failure(std::function<void(Ring&)> tell) { on_failure_ = std::move(tell); }
+    // Ring::check() of all. Once a second or so; callers serialise.
+    void check() noexcept;
     // Would get() try at all? (Ethernet, up, no loopback, not a port of a bridge or bond, named by VMA_XDP_INTERFACES unless there
     // are RDMA devices.)
     // `why` says what is wrong.
@@ -44,6 +49,7 @@ class Rings {
         std::string why;  // there is no ring
     };
     net::View& view_;
+    std::function<void(Ring&)> on_failure_;
     std::map<int, Slot> slots_;
 };
 

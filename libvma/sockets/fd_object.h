@@ -200,6 +200,13 @@ class Socket : public FdObject {
         return kRingsUnknown;
     }
 
+    // The device of `ring` works no more (Stack::ring_failed): what this socket has there becomes the kernel's, or ends with an
+    // error. Internal thread, no lock held.
+    virtual void ring_failed(int fd, ring::Ring& ring) noexcept {
+        (void)fd;
+        (void)ring;
+    }
+
     // ---- statistics ----
     stats::Tally& tally() noexcept { return tally_; }
     // Copies gauges and names into the block. Not in a signal handler.

@@ -2,6 +2,8 @@
 #include "libvma/sockets/icmp.h"
 #include "libvma/sockets/stack.h"
 
+#include <limits.h>
+
 #include <atomic>
 #include <mutex>
 
@@ -104,6 +106,7 @@ Stack* Stack::get(int fd) noexcept {
         });
         auto* stack = new Stack(std::move(*view));
         stack->netns_ = netns_of(fd);
+        stack->rings_.on_failure([stack](ring::Ring& ring) { stack->ring_failed(ring); });
         stack->listen();
         runtime::signals::start();
         runtime::fatal_signals::start(config::get().handle_sigintr != 0, config::get().handle_sigsegv != 0);
@@ -130,8 +133,17 @@ ring::Ring* Stack::ring(int ifindex) const noexcept {
 void Stack::flush() noexcept {
     for (OpenRing& entry : open_rings_) {
         if (entry.ifindex.load(std::memory_order_acquire) == 0) break;
-        entry.ring.load(std::memory_order_relaxed)->flush();
+        if (ring::Ring* ring = entry.ring.load(std::memory_order_relaxed)) ring->flush();
     }
+}
+
+void Stack::ring_failed(ring::Ring& ring) noexcept {
+    for (OpenRing& entry : open_rings_)
+        if (entry.ring.load(std::memory_order_relaxed) == &ring) entry.ring.store(nullptr, std::memory_order_release);
+    g_fds.for_each(0, INT_MAX, [&](int fd, const FdObject*) {
+        if (Ref<Socket> socket = g_fds.socket(fd)) socket->ring_failed(fd, ring);
+    });
+    TcpSocket::hand_over_orphans();
 }
 
 void Stack::progress() noexcept {

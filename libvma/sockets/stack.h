@@ -73,6 +73,8 @@ class Stack {
     bool may_serve(const net::LocalAddress& a, in_addr_t wanted, int oif, Why& why);
     // The interface's ring if open_ring() was called for it. Any thread, no lock.
     ring::Ring* ring(int ifindex) const noexcept;
+    // The device of `ring` works no more: its sockets become the kernel's. Internal thread, no lock held.
+    void ring_failed(ring::Ring& ring) noexcept;
     // Takes in what has arrived on any of them: for answers that depend on connections nobody is looking at.
     void progress() noexcept;
 

@@ -174,6 +174,10 @@ void start() noexcept {
     try {
         runtime::every(kTickMsec, [] {
             refresh();
+            if (Stack* stack = Stack::running(); stack != nullptr && stack->control().try_lock()) {
+                stack->rings().check();
+                stack->control().unlock();
+            }
             return true;
         });
     } catch (...) {

@@ -311,4 +311,22 @@ void TcpSocket::leave_to_kernel(int fd, const char* why) noexcept {
     errno = saved;
 }
 
+// A connection that the kernel cannot take over (no CAP_NET_ADMIN, or the handshake is under way) has lost its path for good.
+void TcpSocket::ring_failed(int fd, ring::Ring& ring) noexcept {
+    if (phase() == Phase::listening) {
+        Stack::Control control(stack_);
+        if (control.mine) refresh_rules();
+        return;
+    }
+    {
+        Use use(*this);
+        if (use.connection == nullptr || use.connection->ring() != &ring || over(*use.connection)) return;
+    }
+    if (handover(fd, "its device has failed")) return;
+    Use use(*this);
+    if (use.connection == nullptr) return;
+    Inside here(*use.connection);
+    use.connection->lose_path(still_connecting(*use.connection) ? EHOSTUNREACH : ETIMEDOUT);
+}
+
 }  // namespace vma::sockets

@@ -62,6 +62,7 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     ssize_t splice_in(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len, unsigned flags) override;
     ssize_t splice_out(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len, unsigned flags) override;
     void leave_to_kernel(int fd, const char* why) noexcept override;
+    void ring_failed(int fd, ring::Ring& ring) noexcept override;
     bool carries_state() const noexcept override {
         const Phase p = phase();
         return p != Phase::fresh && p != Phase::kernel;

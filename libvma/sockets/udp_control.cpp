@@ -365,6 +365,18 @@ void UdpSocket::leave_to_kernel(int, const char* why) noexcept {
     errno = saved;
 }
 
+// The ring is not to be had any more, so its rules go, and destinations are looked up again.
+void UdpSocket::ring_failed(int fd, ring::Ring&) noexcept {
+    if (left_ || closed_) return;
+    int saved = errno;
+    Stack::Control control(stack_);
+    if (control.mine) {
+        read_attributes(fd);
+        update_rules(!bound_explicitly_);
+    }
+    errno = saved;
+}
+
 // ---- statistics ----
 
 void UdpSocket::publish() noexcept {

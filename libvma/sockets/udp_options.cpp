@@ -173,6 +173,10 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
                 set_kernel_tx(tx_timestamps, (flags & (SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_TX_HARDWARE |
                                                        SOF_TIMESTAMPING_TX_SCHED)) != 0);
                 on = (flags & SOF_TIMESTAMPING_RX_SOFTWARE) && (flags & SOF_TIMESTAMPING_SOFTWARE);
+                if ((flags & SOF_TIMESTAMPING_RX_HARDWARE) && (flags & SOF_TIMESTAMPING_RAW_HARDWARE))
+                    control_wanted_.fetch_or(timestamping_device);
+                else
+                    control_wanted_.fetch_and(~timestamping_device);
             }
             unsigned bits = row->bit;
             // The two plain time stamp formats exclude each other: the last one set wins (socket(7)).
@@ -235,7 +239,7 @@ int UdpSocket::getsockopt(int fd, int level, int name, void* value, socklen_t* l
 }
 
 void UdpSocket::update_control_wanted() noexcept {
-    bool wanted = (control_wanted_.load() & (timestamp | timestampns | timestamping)) != 0 && !rules_.empty();
+    bool wanted = (control_wanted_.load() & (timestamp | timestampns | timestamping | timestamping_device)) != 0 && !rules_.empty();
     if (wanted == counts_timestamps_) return;
     counts_timestamps_ = wanted;
     ring::Ring::want_timestamps(wanted);

@@ -167,7 +167,7 @@ void UdpSocket::put_control(const ring::RxBuffer& b, msghdr& msg) noexcept {
     CmsgWriter out(msg);
     if (wanted == 0) return;
     // The kernel's order: socket level first, then the IP level by option.
-    if (wanted & (timestamp | timestampns | timestamping)) {
+    if (wanted & (timestamp | timestampns | timestamping | timestamping_device)) {
         timespec when{b.timestamp_ns / 1'000'000'000, b.timestamp_ns % 1'000'000'000};
         // It came before anybody asked for time stamps; like the kernel, take the time of asking.
         if (b.timestamp_ns == 0) clock_gettime(CLOCK_REALTIME, &when);
@@ -177,9 +177,15 @@ void UdpSocket::put_control(const ring::RxBuffer& b, msghdr& msg) noexcept {
             timeval tv{when.tv_sec, when.tv_nsec / 1000};
             out.put(SOL_SOCKET, SO_TIMESTAMP, &tv, sizeof tv);
         }
-        if (wanted & timestamping) {
+        // As the kernel, it says what there is: where the device has no time, only the first is set, or there is no message at all.
+        const bool by_device = (wanted & timestamping_device) && b.timestamp_ns != 0 && b.device_ns != 0;
+        if ((wanted & timestamping) || by_device) {
             scm_timestamping stamps{};
-            std::memcpy(&stamps.ts[0], &when, sizeof when);
+            if (wanted & timestamping) std::memcpy(&stamps.ts[0], &when, sizeof when);
+            if (by_device) {
+                const timespec at{static_cast<time_t>(b.device_ns / 1'000'000'000), static_cast<long>(b.device_ns % 1'000'000'000)};
+                std::memcpy(&stamps.ts[2], &at, sizeof at);
+            }
             out.put(SOL_SOCKET, SO_TIMESTAMPING, &stamps, sizeof stamps);
         }
     }

@@ -61,6 +61,7 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     bool subscribe(ReadyHook* hook) noexcept override;
     bool unsubscribe(ReadyHook* hook) noexcept override;
     unsigned rings(ring::Ring** out, unsigned room) const noexcept override;
+    void ring_failed(int fd, ring::Ring& ring) noexcept override;
 
     // ring::FrameSink, with the ring's lock held
     bool deliver(ring::RxBuffer* buffer) noexcept override;
@@ -76,7 +77,7 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
 
     // What to report with a received datagram.
     enum Control : unsigned { pktinfo = 1, recvttl = 2, recvtos = 4, timestamp = 8, timestampns = 16, timestamping = 32,
-                              rxq_ovfl = 64, origdst = 128 };
+                              rxq_ovfl = 64, origdst = 128, timestamping_device = 256 };
     // Reasons for the kernel to do all sending.
     enum KernelTx : unsigned { cork = 1, segment = 2, pacing = 4, txtime = 8, ip_options = 16, source = 32, no_check = 64,
                                shut = 128, dontroute = 256, tx_timestamps = 512, more = 1024, unicast_if = 2048 };

@@ -494,6 +494,12 @@ void Connection::icmp_error_locked(const ring::IcmpError& error) noexcept {
     }
 }
 
+void Connection::lose_path(int error) noexcept {
+    if (!enter()) return;
+    if (pcb_ != nullptr && !frozen_ && !in_time_wait_) give_up(error);
+    leave();
+}
+
 void Connection::learn_mtu(std::uint32_t mtu) noexcept {
     mtu = std::max<std::uint32_t>(mtu, 552);  // the kernel's net.ipv4.route.min_pmtu
     if (learnt_mtu_ == 0 || mtu < learnt_mtu_) {

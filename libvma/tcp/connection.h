@@ -133,6 +133,8 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     // The program has let go of it. With unread data, or `reset` (SO_LINGER of 0 seconds): RST; else FIN after what is
     // queued. The connection then ends by itself; the caller's reference is not taken.
     void close(bool reset) noexcept;
+    // There will be no path any more: it ends with `error`, without a word to the peer.
+    void lose_path(int error) noexcept;
     // Is everything that was sent acknowledged, our FIN included, or the connection gone? (SO_LINGER waits for it.)
     bool drained() const noexcept;
 

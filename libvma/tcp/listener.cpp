@@ -19,6 +19,7 @@
 namespace vma::tcp {
 namespace {
 
+constexpr std::uint64_t kRememberNs = 1'000'000'000;
 constexpr std::size_t kMinHalfOpen = 256, kMaxHalfOpen = 4096;
 
 struct Syn {
@@ -194,6 +195,11 @@ bool Listener::deliver(ring::RxBuffer* buffer) noexcept {
     if (limited) counters_.limited++;
     if (!syn && !(h.flags & TCP_ACK)) counters_.bad++;
     lock_.unlock();
+    if (!syn && buffer->ring->attr().coarse_steering && kernels_.has(*buffer)) {
+        if (!buffer->ring->give_to_kernel(*buffer)) return false;
+        buffer->release();
+        return true;
+    }
     if (overflow || limited || (h.flags & TCP_RST) || (!syn && !(h.flags & TCP_ACK))) return false;
     if (syn) {
         on_syn(buffer);
@@ -204,6 +210,22 @@ bool Listener::deliver(ring::RxBuffer* buffer) noexcept {
         net::kernel_has_tcp(buffer->dst_addr, buffer->dst_port, buffer->src_addr, buffer->src_port, buffer->ring->attr().ifindex))
         return false;
     answer_stray(buffer);
+    return true;
+}
+
+bool Listener::KernelConnections::has(const ring::RxBuffer& segment) noexcept {
+    const Key key{segment.src_addr, segment.dst_addr, segment.src_port};
+    Entry& entry = known_[KeyHash()(key) % known_.size()];
+    const std::uint64_t now = now_ns();
+    lock_.lock();
+    const bool known = entry.key == key && now < entry.until_ns;
+    lock_.unlock();
+    if (known) return true;
+    if (!net::kernel_has_tcp(segment.dst_addr, segment.dst_port, segment.src_addr, segment.src_port, segment.ring->attr().ifindex))
+        return false;
+    lock_.lock();
+    entry = {key, now + kRememberNs};
+    lock_.unlock();
     return true;
 }
 

@@ -9,6 +9,7 @@
 // retransmission, or ours of the SYN-ACK, tries again.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <map>
 #include <unordered_map>
@@ -94,6 +95,21 @@ class Listener final : public ring::FrameSink {
     void left(bool reuse) noexcept;
     void set_reuse() noexcept;
     void reply(pbuf* p, in_addr_t from, in_addr_t to, in_port_t peer_port) noexcept;
+    // Connections that the kernel has behind our port, where the device leaves their segments to us (attr().coarse_steering). A yes is
+    // remembered for a second, so that a long-lived one does not cost a question for each segment; should the connection have ended
+    // meanwhile, the kernel knows what to answer. Has a lock of its own.
+    class KernelConnections {
+      public:
+        bool has(const ring::RxBuffer& segment) noexcept;
+
+      private:
+        struct Entry {
+            Key key{};
+            std::uint64_t until_ns = 0;
+        };
+        std::array<Entry, 256> known_{};
+        Lock lock_;  // several rings have the listener's port
+    };
     static Key key_of(const Connection& c) noexcept {
         return {c.endpoints().remote_addr, c.endpoints().local_addr, c.endpoints().remote_port};
     }
@@ -118,6 +134,7 @@ class Listener final : public ring::FrameSink {
     std::uint64_t syn_second_ = 0;    // when the second began in which syns_this_second_ were answered
     std::int64_t syns_this_second_ = 0;
     Counters counters_;
+    KernelConnections kernels_;
 };
 
 }  // namespace vma::tcp

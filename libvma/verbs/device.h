@@ -83,7 +83,11 @@ struct DeviceAttr {
     std::uint32_t max_tso = 0;    // payload bytes of one IBV_WR_TSO request, 0: no TSO. wr.tso.hdr is copied when posted
     std::uint32_t flow_tags = 0;  // largest tag that create_flow() takes, 0: none
     bool arrival_times = false;   // kWcTimestamp is set
+    bool arrival_realtime = false;// and the times are CLOCK_REALTIME's
     bool moderation = false;      // moderate() works
+    // The channel is readable while completions wait. False, as verbs have it: there is one event for each ibv_req_notify_cq(), for
+    // a completion after it, and the channel is readable until consume_events().
+    bool level_events = false;
     // Frames arrive that no rule of ours wants in all their parts (other peers of a port, fragments, IP options, connections that
     // moved to the kernel): whoever finds one gives it to the kernel. False: the device leaves all of these to the kernel.
     bool coarse_steering = false;

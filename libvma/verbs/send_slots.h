@@ -46,6 +46,15 @@ class SendSlots {
         return n;
     }
 
+    // The requests that are not done will never be: forgets them, and tells each one's wr_id, in order.
+    template <class F>
+    void abandon(F&& tell) {
+        std::uint32_t at = tail_;
+        while (at != head_ && slots_[at & mask_].pieces_left == 0) at++;
+        for (std::uint32_t i = at; i != head_; i++) tell(slots_[i & mask_].wr_id);
+        head_ = at;
+    }
+
   private:
     struct Slot {
         std::uint64_t wr_id;

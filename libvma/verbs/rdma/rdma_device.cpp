@@ -190,6 +190,7 @@ Result<void> RdmaDevice::query() {
         clock_ = std::make_unique<DeviceClock>(real_, clock, page ? *rdma::mlx5() : nullptr);
         if (clock.conversion == Conversion::ptp && clock_->clock().conversion() == Conversion::system)
             log::once(log::Level::info, "{} tells nothing of a PTP clock: VMA_HW_TS_CONVERSION is 3", config_.port.device);
+        attr_.arrival_realtime = clock_->clock().conversion() == Conversion::system || clock_->clock().conversion() == Conversion::ptp;
         if (!clock_->usable()) clock_.reset();
     }
     return {};

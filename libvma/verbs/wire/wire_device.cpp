@@ -5,10 +5,12 @@
 #include <sys/eventfd.h>
 
 #include <cstring>
+#include <utility>
 
 #include "libvma/os/calls.h"
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
+#include "libvma/verbs/wire/segments.h"
 
 namespace vma::verbs::wire {
 namespace {
@@ -46,6 +48,16 @@ WireDevice::WireDevice(Wire& wire, const WireConfig& config)
     attr_.max_send_wr = config.max_send_wr;
     attr_.max_recv_wr = config.max_recv_wr;
     attr_.tx_checksum = config.tx_checksum != TxChecksum::none;
+    attr_.level_events = !config.events;
+    attr_.rx_checksum = config.rx_checksum;
+    attr_.flow_tags = config.flow_tags;
+    attr_.arrival_times = config.arrival_times;
+    attr_.arrival_realtime = config.arrival_realtime;
+    attr_.max_inline = config.max_inline;
+    attr_.max_tso = config.max_tso;
+    attr_.moderation = config.moderation;
+    attr_.coarse_steering = config.coarse_steering;
+    attr_.ifindex = config.ifindex;
     attr_.lazy_tx = config.lazy_tx != LazyTx::off;
     set_calls({&WireDevice::post_send, &WireDevice::post_recv, &WireDevice::poll_cq, &WireDevice::req_notify_cq});
 }
@@ -74,16 +86,20 @@ Result<ibv_qp*> WireDevice::create_qp(const ibv_qp_init_attr& init) {
     return fill_qp(init);
 }
 
-Result<Flow*> WireDevice::create_flow(ibv_qp*, const FlowSpec& spec, std::uint32_t) {
+Result<Flow*> WireDevice::create_flow(ibv_qp*, const FlowSpec& spec, std::uint32_t tag) {
     std::lock_guard guard(wire_.mutex_);
+    if (dead_) return fail(EIO, "the device is gone");
+    if (tag > attr_.flow_tags) return fail(EINVAL, "the tag is too large");
     auto [place, added] = flows_.try_emplace(spec);
     if (!added) return fail(EEXIST, "the flow rule exists");
     place->second = std::make_unique<Flow>(Flow{spec});
+    tags_[spec] = tag;
     return place->second.get();
 }
 
 void WireDevice::destroy_flow(Flow* flow) noexcept {
     std::lock_guard guard(wire_.mutex_);
+    tags_.erase(flow->spec);
     flows_.erase(FlowSpec(flow->spec));
 }
 
@@ -94,10 +110,6 @@ void WireDevice::link_changed(const MacAddress& mac, std::uint32_t mtu) noexcept
 }
 
 // ---- receive side ----
-
-std::uint32_t WireDevice::chunk_of(std::uint64_t address) const noexcept {
-    return static_cast<std::uint32_t>((address - reinterpret_cast<std::uintptr_t>(mr_.addr)) / attr_.chunk_size);
-}
 
 // Within the region, and within one chunk.
 bool WireDevice::in_region(const ibv_sge& sge) const noexcept {
@@ -113,6 +125,7 @@ int WireDevice::post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad) {
         *bad = wr;
         if (d.receives_.size() + d.received_.size() >= d.attr_.max_recv_wr) return ENOMEM;
         const bool valid = wr->num_sge == 1 && wr->sg_list->length == d.attr_.chunk_size && d.in_region(*wr->sg_list);
+        if (d.dead_) return EIO;
         if (!valid || d.owner_[d.chunk_of(wr->sg_list->addr)] != Owner::caller) {
             d.violations_++;
             return EINVAL;
@@ -121,44 +134,48 @@ int WireDevice::post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad) {
         d.receives_.push_back({wr->wr_id, wr->sg_list->addr});
         std::memset(reinterpret_cast<void*>(wr->sg_list->addr), kPoison, wr->sg_list->length);
     }
+    if (d.stopped_) d.flush_receives();
     return 0;
 }
 
 // A frame from the wire. The rules are those of the XDP program: what it leaves to the kernel stays there here, too.
 void WireDevice::arrive(const Frame& frame) {
-    if (have_qp_ && steered(frame)) {
-        receive(frame);
+    if (dead_) return;
+    if (const auto tag = have_qp_ ? steered(frame) : std::nullopt) {
+        receive(frame, *tag);
         return;
     }
     kernel_frames_++;
     to_kernel_.push_back(frame);
 }
 
-bool WireDevice::steered(const Frame& frame) const {
-    if (frame.size() < kL4 + 4 || !std::equal(attr_.mac.begin(), attr_.mac.end(), frame.begin())) return false;
-    if (read16(frame, 12) != htons(0x0800) || frame[kEthernet] != 0x45) return false;
+std::optional<std::uint32_t> WireDevice::steered(const Frame& frame) const {
+    if (frame.size() < kL4 + 4 || !std::equal(attr_.mac.begin(), attr_.mac.end(), frame.begin())) return std::nullopt;
+    if (read16(frame, 12) != htons(0x0800) || frame[kEthernet] != 0x45) return std::nullopt;
     const std::uint8_t protocol = frame[kEthernet + 9];
-    if (protocol != IPPROTO_UDP && protocol != IPPROTO_TCP) return false;
-    if ((read16(frame, kEthernet + 6) & htons(0x3fff)) != 0) return false;  // a fragment
-    if (protocol == IPPROTO_UDP && frame.size() > kEthernet + attr_.mtu) return false;
+    if (protocol != IPPROTO_UDP && protocol != IPPROTO_TCP) return std::nullopt;
+    if ((read16(frame, kEthernet + 6) & htons(0x3fff)) != 0) return std::nullopt;  // a fragment
+    if (protocol == IPPROTO_UDP && frame.size() > kEthernet + attr_.mtu) return std::nullopt;
     const FlowSpec five{.protocol = protocol,
                         .dst_addr = read32(frame, kEthernet + 16),
                         .dst_port = read16(frame, kL4 + 2),
                         .src_addr = read32(frame, kEthernet + 12),
                         .src_port = read16(frame, kL4)};
     const FlowSpec three{.protocol = protocol, .dst_addr = five.dst_addr, .dst_port = five.dst_port};
-    return flows_.contains(five) || flows_.contains(three);
+    for (const FlowSpec& spec : {five, three})
+        if (auto tag = tags_.find(spec); tag != tags_.end()) return tag->second;
+    return std::nullopt;
 }
 
 // Spreads the frame over as many buffers as it needs, or drops all of it.
-void WireDevice::receive(const Frame& frame) {
+void WireDevice::receive(const Frame& frame, std::uint32_t tag) {
     const std::size_t room = attr_.chunk_size - attr_.rx_offset;
     const std::size_t pieces = std::max<std::size_t>(1, (frame.size() + room - 1) / room);
-    if (receives_.size() < pieces) {
+    if (stopped_ || receives_.size() < pieces) {
         rx_drops_++;
         return;
     }
-    const bool was_empty = received_.empty();
+    const bool broken = std::exchange(fail_receive_, false);
     std::size_t at = 0;
     for (std::size_t i = 0; i < pieces; i++) {
         const PostedReceive buffer = receives_.front();
@@ -174,12 +191,25 @@ void WireDevice::receive(const Frame& frame) {
         wc.byte_len = static_cast<std::uint32_t>(length);
         wc.qp_num = qp_.qp_num;
         wc.wc_flags = i + 1 < pieces ? kWcMore : 0;
+        if (broken) wc.status = IBV_WC_LOC_LEN_ERR;
+        if (attr_.rx_checksum && sums_right(frame)) wc.wc_flags |= IBV_WC_IP_CSUM_OK;
+        if (tag != 0) set_flow_tag(wc, tag);
+        if (attr_.arrival_times) set_arrival_ns(wc, config_.arrival_base_ns + wire_.now());
         received_.push_back({wc, chunk_of(buffer.address)});
     }
-    if (was_empty && event_) {
-        const std::uint64_t one = 1;
-        os::raw_syscall(SYS_write, event_.get(), &one, sizeof one);
+    notify();
+    if (broken) break_qp();
+}
+
+// There is a completion.
+void WireDevice::notify() {
+    if (!event_ || (config_.events && !std::exchange(armed_, false))) return;
+    if (events_to_lose_ != 0) {
+        events_to_lose_--;
+        return;
     }
+    const std::uint64_t one = 1;
+    os::raw_syscall(SYS_write, event_.get(), &one, sizeof one);
 }
 
 int WireDevice::poll_recv(int count, ibv_wc* wc) {
@@ -189,7 +219,7 @@ int WireDevice::poll_recv(int count, ibv_wc* wc) {
         owner_[received_.front().chunk] = Owner::caller;
         received_.pop_front();
     }
-    if (n != 0 && received_.empty() && event_) {
+    if (n != 0 && received_.empty() && event_ && !config_.events) {
         std::uint64_t value;
         os::raw_syscall(SYS_read, event_.get(), &value, sizeof value);
     }
@@ -199,11 +229,32 @@ int WireDevice::poll_recv(int count, ibv_wc* wc) {
 int WireDevice::poll_cq(ibv_cq* cq, int count, ibv_wc* wc) {
     auto& d = device_of<WireDevice>(cq->context);
     std::lock_guard guard(d.wire_.mutex_);
-    return cq == &d.recv_cq_ ? d.poll_recv(count, wc) : d.slots_.poll(count, wc);
+    if (cq == &d.recv_cq_) return d.poll_recv(count, wc);
+    int n = d.slots_.poll(count, wc);
+    for (; n < count && !d.send_errors_.empty(); n++) {
+        wc[n] = d.send_errors_.front();
+        d.send_errors_.pop_front();
+    }
+    return n;
 }
 
-// The channel is readable exactly while completions wait, so there is nothing to arm.
-int WireDevice::req_notify_cq(ibv_cq*, int) { return 0; }
+// Strict: a completion that is there already brings no event.
+int WireDevice::req_notify_cq(ibv_cq* cq, int) {
+    auto& d = device_of<WireDevice>(cq->context);
+    std::lock_guard guard(d.wire_.mutex_);
+    d.armed_ = true;
+    return 0;
+}
+
+void WireDevice::consume_events(ibv_comp_channel*) noexcept {
+    std::uint64_t count;
+    if (config_.events) os::raw_syscall(SYS_read, event_.get(), &count, sizeof count);
+}
+
+void WireDevice::moderate(ibv_cq*, std::uint16_t count, std::uint16_t period_usec) noexcept {
+    std::lock_guard guard(wire_.mutex_);
+    moderation_ = {count, period_usec};
+}
 
 // ---- send side ----
 
@@ -211,25 +262,64 @@ std::uint64_t WireDevice::lazy_now() const noexcept {
     return config_.lazy_tx == LazyTx::real_clock ? clock::ticks() : wire_.now();
 }
 
-int WireDevice::send_one(const ibv_send_wr& wr) {
-    if (refuse_sends_ || slots_.full()) return ENOMEM;
+// `length`: of what the request's pieces hold.
+bool WireDevice::valid_send(const ibv_send_wr& wr, std::size_t& length) const {
     bool valid = wr.num_sge > 0 && static_cast<std::uint32_t>(wr.num_sge) <= attr_.max_send_sge;
+    const bool tso = wr.opcode == IBV_WR_TSO;
+    length = 0;
     for (int i = 0; valid && i < wr.num_sge; i++) {
         const ibv_sge& sge = wr.sg_list[i];
         valid = in_region(sge) && owner_[chunk_of(sge.addr)] == Owner::caller &&
                 (i != 0 || (sge.addr - reinterpret_cast<std::uintptr_t>(mr_.addr)) % attr_.chunk_size >= attr_.tx_headroom);
         for (int j = 0; valid && j < i; j++) valid = chunk_of(wr.sg_list[j].addr) != chunk_of(sge.addr);
+        length += sge.length;
     }
-    if (!valid) {
+    if (tso)
+        return valid && length > wr.tso.mss && length <= attr_.max_tso && wr.tso.mss != 0 && wr.tso.hdr_sz >= kL4 + 20 &&
+               (wr.send_flags & IBV_SEND_IP_CSUM) != 0;
+    return valid && wr.opcode == IBV_WR_SEND && ((wr.send_flags & IBV_SEND_INLINE) == 0 || length <= attr_.max_inline);
+}
+
+int WireDevice::send_one(const ibv_send_wr& wr) {
+    if (dead_) return EIO;
+    if (refuse_sends_ || slots_.full()) return ENOMEM;
+    std::size_t length;
+    if (!valid_send(wr, length)) {
         violations_++;
         return EINVAL;
     }
     const bool checksum = (wr.send_flags & IBV_SEND_IP_CSUM) != 0 && attr_.tx_checksum;
-    PostedSend send{slots_.next(), checksum, {wr.sg_list, wr.sg_list + wr.num_sge}};
-    for (const ibv_sge& sge : send.pieces) owner_[chunk_of(sge.addr)] = Owner::send_queue;
+    PostedSend send{slots_.next(), checksum, {wr.sg_list, wr.sg_list + wr.num_sge}, {}, 0};
+    if (wr.opcode == IBV_WR_TSO) {
+        tso_requests_++;
+        const auto* header = static_cast<const std::uint8_t*>(wr.tso.hdr);
+        send.copied.assign(header, header + wr.tso.hdr_sz);
+        send.mss = wr.tso.mss;
+    }
     slots_.add(wr);
+    if ((wr.send_flags & IBV_SEND_INLINE) != 0) {
+        inline_requests_++;
+        send.copied = frames_of(send).front();
+        for (int i = 0; i < wr.num_sge; i++)  // free at once
+            std::memset(reinterpret_cast<void*>(wr.sg_list[i].addr), kPoison, wr.sg_list[i].length);
+        send.pieces.clear();
+        for (int i = 1; i < wr.num_sge; i++) slots_.piece_done(send.slot);  // the frame counts as one
+    }
+    for (const ibv_sge& sge : send.pieces) owner_[chunk_of(sge.addr)] = Owner::send_queue;
     unsent_.push_back(std::move(send));
+    if (std::exchange(fail_send_, false)) break_qp();
     return 0;
+}
+
+// What a request puts on the wire.
+std::vector<Frame> WireDevice::frames_of(const PostedSend& send) const {
+    Frame payload;
+    for (const ibv_sge& sge : send.pieces) {
+        auto* bytes = reinterpret_cast<const std::uint8_t*>(sge.addr);
+        payload.insert(payload.end(), bytes, bytes + sge.length);
+    }
+    if (send.mss == 0) return {send.pieces.empty() ? send.copied : payload};
+    return cut_segments(send.copied, payload, send.mss);
 }
 
 int WireDevice::post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
@@ -246,7 +336,10 @@ int WireDevice::post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
         }
         kick |= !d.attr_.lazy_tx || d.lazy_.posted(d.lazy_now());
     }
-    if (kick) d.kick();
+    if (d.stopped_)
+        d.break_qp();
+    else if (kick)
+        d.kick();
     d.publish_held();
     return error;
 }
@@ -260,16 +353,13 @@ void WireDevice::publish_held() noexcept {
 
 void WireDevice::kick() {
     for (PostedSend& send : unsent_) {
-        Frame frame;
-        for (const ibv_sge& sge : send.pieces) {
-            auto* bytes = reinterpret_cast<const std::uint8_t*>(sge.addr);
-            frame.insert(frame.end(), bytes, bytes + sge.length);
+        for (Frame& frame : frames_of(send)) {
+            if (send.checksum && config_.tx_checksum == TxChecksum::complete) complete_sums(frame);
+            if (frame.size() < kEthernet || frame.size() > kEthernet + attr_.mtu)
+                tx_invalid_++;
+            else
+                wire_.transmit(*this, std::move(frame));
         }
-        if (send.checksum && config_.tx_checksum == TxChecksum::complete) complete_sums(frame);
-        if (frame.size() < kEthernet || frame.size() > kEthernet + attr_.mtu)
-            tx_invalid_++;
-        else
-            wire_.transmit(*this, std::move(frame));
         sent_.push_back(std::move(send));
     }
     unsent_.clear();
@@ -278,28 +368,14 @@ void WireDevice::kick() {
 }
 
 void WireDevice::complete_sent() {
-    for (const PostedSend& send : sent_)
+    for (const PostedSend& send : sent_) {
         for (const ibv_sge& sge : send.pieces) {
             owner_[chunk_of(sge.addr)] = Owner::caller;
             slots_.piece_done(send.slot);
         }
+        if (send.pieces.empty()) slots_.piece_done(send.slot);
+    }
     sent_.clear();
-}
-
-// The field holds the pseudo-header's sum, so the sum over the segment as it is, complemented, is the checksum.
-void WireDevice::complete_sums(Frame& frame) const {
-    if (frame.size() < kL4) return;
-    const bool tcp = frame[kEthernet + 9] == IPPROTO_TCP;
-    const std::size_t field = kL4 + (tcp ? 16 : 6);
-    const std::size_t end = std::min<std::size_t>(frame.size(), kEthernet + ntohs(read16(frame, kEthernet + 2)));
-    if (field + 2 > end) return;
-    std::uint32_t sum = 0;
-    for (std::size_t i = kL4; i < end; i++) sum += (i - kL4) % 2 == 0 ? frame[i] << 8 : frame[i];
-    while (sum > 0xffff) sum = (sum & 0xffff) + (sum >> 16);
-    std::uint16_t checksum = static_cast<std::uint16_t>(~sum);
-    if (checksum == 0 && !tcp) checksum = 0xffff;  // 0 would mean "none" (RFC 768)
-    frame[field] = static_cast<std::uint8_t>(checksum >> 8);
-    frame[field + 1] = static_cast<std::uint8_t>(checksum);
 }
 
 void WireDevice::flush_locked() {
@@ -323,76 +399,6 @@ void WireDevice::flush(ibv_qp*) noexcept {
 std::optional<std::uint64_t> WireDevice::hold_ends() const {
     if (config_.lazy_tx != LazyTx::fake_clock || lazy_.held() == 0) return std::nullopt;
     return lazy_.held_since() + LazyKick::kHoldLimitNs;
-}
-
-// ---- the host's kernel, and controls ----
-
-void WireDevice::kernel_send(Frame frame) {
-    std::lock_guard guard(wire_.mutex_);
-    wire_.transmit(*this, std::move(frame));
-}
-
-std::vector<Frame> WireDevice::take_kernel_frames() {
-    std::lock_guard guard(wire_.mutex_);
-    std::vector<Frame> frames(std::make_move_iterator(to_kernel_.begin()), std::make_move_iterator(to_kernel_.end()));
-    to_kernel_.clear();
-    return frames;
-}
-
-std::uint64_t WireDevice::kernel_frames() const {
-    std::lock_guard guard(wire_.mutex_);
-    return kernel_frames_;
-}
-
-void WireDevice::receive_unsteered(Frame frame) {
-    std::lock_guard guard(wire_.mutex_);
-    receive(frame);
-}
-
-void WireDevice::refuse_sends(bool on) {
-    std::lock_guard guard(wire_.mutex_);
-    refuse_sends_ = on;
-}
-
-void WireDevice::hold_completions(bool on) {
-    std::lock_guard guard(wire_.mutex_);
-    hold_completions_ = on;
-    if (!on) complete_sent();
-}
-
-std::uint64_t WireDevice::rx_device_drops() noexcept {
-    std::lock_guard guard(wire_.mutex_);
-    return rx_drops_;
-}
-
-unsigned WireDevice::held() const {
-    std::lock_guard guard(wire_.mutex_);
-    return lazy_.held();
-}
-
-std::size_t WireDevice::rules() const {
-    std::lock_guard guard(wire_.mutex_);
-    return flows_.size();
-}
-
-std::uint32_t WireDevice::receives_posted() const {
-    std::lock_guard guard(wire_.mutex_);
-    return static_cast<std::uint32_t>(receives_.size());
-}
-
-std::uint32_t WireDevice::receives_filled() const {
-    std::lock_guard guard(wire_.mutex_);
-    return static_cast<std::uint32_t>(received_.size());
-}
-
-std::uint64_t WireDevice::tx_invalid() const {
-    std::lock_guard guard(wire_.mutex_);
-    return tx_invalid_;
-}
-
-std::uint64_t WireDevice::violations() const {
-    std::lock_guard guard(wire_.mutex_);
-    return violations_;
 }
 
 }  // namespace vma::verbs::wire

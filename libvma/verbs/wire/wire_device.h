@@ -49,6 +49,18 @@ struct WireConfig {
     TxChecksum tx_checksum = TxChecksum::none;
     LazyTx lazy_tx = LazyTx::off;
     std::uint64_t burst_gap_ns = LazyKick::kBurstGapNs;  // longer, and even a slow test's frames are a burst
+    // What hardware can do; see DeviceAttr.
+    int ifindex = 0;
+    bool events = false;               // one event for each ibv_req_notify_cq(), as verbs have it; else the channel tells the level
+    bool rx_checksum = false;
+    std::uint32_t flow_tags = 0;
+    bool arrival_times = false;        // the wire's clock, from arrival_base_ns on
+    bool arrival_realtime = false;     // only says so
+    std::uint64_t arrival_base_ns = 1'000'000'000'000;
+    std::uint32_t max_inline = 0;
+    std::uint32_t max_tso = 0;
+    bool moderation = false;
+    bool coarse_steering = false;
 };
 
 class WireDevice final : public SoftwareDevice {
@@ -69,6 +81,12 @@ class WireDevice final : public SoftwareDevice {
     }
     void link_changed(const MacAddress& mac, std::uint32_t mtu) noexcept override;
     std::uint64_t rx_device_drops() noexcept override;
+    void consume_events(ibv_comp_channel*) noexcept override;
+    void moderate(ibv_cq*, std::uint16_t count, std::uint16_t period_usec) noexcept override;
+    void stop(ibv_qp*) noexcept override;
+    bool recover(ibv_qp*) noexcept override;
+    bool failed() const noexcept override { return dead_.load(std::memory_order_relaxed); }
+    void on_failure(std::function<void()> tell) override;
 
     // ---- the host's kernel ----
     // A frame that the kernel of this host sends.
@@ -94,6 +112,22 @@ class WireDevice final : public SoftwareDevice {
     // request completes all the same.
     std::uint64_t tx_invalid() const;
     std::uint64_t violations() const;
+    // The next request completes with an error, and the QP stops: what is posted before recover() is flushed.
+    void fail_next_send();
+    // The next frame's receive completes with an error, and the QP stops.
+    void fail_next_receive();
+    void refuse_recovery(bool on);
+    std::uint64_t recoveries() const;
+    // An adapter that is pulled out. Calls what on_failure() was given.
+    void die();
+    // An event without a completion; and so many of the next events that do not come.
+    void spurious_event();
+    void lose_events(unsigned count);
+    // What moderate() was given last: count and microseconds.
+    std::pair<unsigned, unsigned> moderation() const;
+    // TSO requests and inline requests there were.
+    std::uint64_t tso_requests() const;
+    std::uint64_t inline_requests() const;
 
   private:
     friend class Wire;
@@ -112,13 +146,19 @@ class WireDevice final : public SoftwareDevice {
     std::optional<std::uint64_t> hold_ends() const;  // by the fake clock
     std::uint64_t lazy_now() const noexcept;
     void publish_held() noexcept;
-    void complete_sums(Frame& frame) const;
     void arrive(const Frame& frame);
-    bool steered(const Frame& frame) const;
-    void receive(const Frame& frame);
+    // The tag of the rule that takes the frame (0: it has none), or nothing if none does.
+    std::optional<std::uint32_t> steered(const Frame& frame) const;
+    void receive(const Frame& frame, std::uint32_t tag = 0);
+    void notify();
+    void break_qp();
+    void flush_receives();
+    bool valid_send(const ibv_send_wr& wr, std::size_t& length) const;
     int poll_recv(int count, ibv_wc* wc);
     bool in_region(const ibv_sge& sge) const noexcept;
-    std::uint32_t chunk_of(std::uint64_t address) const noexcept;
+    std::uint32_t chunk_of(std::uint64_t address) const noexcept {
+        return static_cast<std::uint32_t>((address - reinterpret_cast<std::uintptr_t>(mr_.addr)) / attr_.chunk_size);
+    }
 
     enum class Owner : std::uint8_t { caller, receive_queue, send_queue };
     struct PostedReceive {
@@ -132,14 +172,20 @@ class WireDevice final : public SoftwareDevice {
     struct PostedSend {
         std::uint32_t slot;
         bool checksum;
-        std::vector<ibv_sge> pieces;
+        std::vector<ibv_sge> pieces;  // in buffers that are the queue's; empty: posted inline
+        Frame copied;                 // the frame of an inline request, the headers of a TSO request
+        std::uint32_t mss;            // of a TSO request, else 0
     };
+    std::vector<Frame> frames_of(const PostedSend& send) const;
 
     Wire& wire_;
     WireConfig config_;
-    InternalFd event_;               // holds 1 exactly while completions wait
+    InternalFd event_;               // holds 1 exactly while completions wait; with config_.events: the events not yet consumed
+    bool armed_ = false;
+    unsigned events_to_lose_ = 0;
     std::vector<Owner> owner_;       // of each chunk
     std::map<FlowSpec, std::unique_ptr<Flow>> flows_;
+    std::map<FlowSpec, std::uint32_t> tags_;
 
     std::deque<PostedReceive> receives_;
     std::deque<Completion> received_;
@@ -155,6 +201,14 @@ class WireDevice final : public SoftwareDevice {
     std::atomic<std::uint64_t> held_since_{0};
     bool refuse_sends_ = false, hold_completions_ = false;
     std::uint64_t tx_invalid_ = 0, violations_ = 0;
+    std::uint64_t tso_requests_ = 0, inline_requests_ = 0, recoveries_ = 0;
+    std::pair<unsigned, unsigned> moderation_{0, 0};
+
+    bool stopped_ = false;           // the QP is in the error state
+    bool fail_send_ = false, fail_receive_ = false, refuse_recovery_ = false;
+    std::deque<ibv_wc> send_errors_; // completions of requests that failed or were flushed
+    std::atomic<bool> dead_{false};
+    std::function<void()> on_failure_;
 };
 
 }  // namespace vma::verbs::wire

@@ -62,6 +62,7 @@ XdpDevice::XdpDevice(XdpConfig config, Steering steering)
     rx_per_queue_ = std::bit_floor(std::max(256u, config_.rx_entries / config_.queues));
     attr_.max_recv_wr = rx_per_queue_ * config_.queues;
     attr_.recv_wr_hint = kSmallDepth * config_.queues;
+    attr_.level_events = true;
     attr_.lazy_tx = true;
     chunk_shift_ = static_cast<unsigned>(std::countr_zero(attr_.chunk_size));
 
