@@ -6,6 +6,7 @@
 #ifdef __cplusplus
 extern "C"
 #endif
-long mlx5_sim_raw_syscall(long number, long a, long b, long c, long d, long e, long f);
+    long
+    mlx5_sim_raw_syscall(long number, long a, long b, long c, long d, long e, long f);
 
 #endif

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What makes a netdev look like a port of an adapter with flow steering: frames that match a rule leave for the tap of the process
-// that made it, the rest stays with the kernel. Frames are sent to the tap, so the kernel completes their sums and cuts super-frames
-// up, as they would have left the peer's adapter. Three programs:
+// What makes a netdev look like a port of an adapter with flow steering: frames that match a rule leave for the tap of the
+// process that made it, the rest stays with the kernel. Frames are sent to the tap, so the kernel completes their sums and cuts
+// super-frames up, as they would have left the peer's adapter. Three programs:
 //   take    at the head of the netdev's ingress: frames that match a rule. Of a frame to a group each process gets a copy.
 //   drop    at the tail of it: frames to groups that were copied
 //   give    at the tap's ingress: frames that were taken for a rule that went meanwhile, back to the netdev
+#include "netdev_steer.h"
+
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
 #include <linux/ip.h>
-
-#include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
-
-#include "netdev_steer.h"
 
 #define TCX_NEXT (-1)
 #define TCX_DROP 2
@@ -97,9 +96,7 @@ int take(struct __sk_buff* skb) {
 }
 
 SEC("tc")
-int drop(struct __sk_buff* skb) {
-    return skb->mark == NETDEV_STEER_TAKEN ? TCX_DROP : TCX_NEXT;
-}
+int drop(struct __sk_buff* skb) { return skb->mark == NETDEV_STEER_TAKEN ? TCX_DROP : TCX_NEXT; }
 
 SEC("tc")
 int give(struct __sk_buff* skb) {

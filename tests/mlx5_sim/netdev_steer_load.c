@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Loads the programs through their light skeleton. The descriptors are those of a thread with a table of its own, so close() and
-// syscall() of a preloaded library, which keeps books of the process's descriptors, must not see them.
+// Loads the programs through their light skeleton. The descriptors are those of a thread with a table of its own, so close()
+// and syscall() of a preloaded library, which keeps books of the process's descriptors, must not see them.
 #include "tests/mlx5_sim/netdev_steer_load.h"
 
 #include <errno.h>
@@ -24,9 +24,7 @@ static long raw(long number, long a, long b, long c) {
 #pragma GCC diagnostic ignored "-Wunused-function"
 #pragma GCC diagnostic ignored "-Wsign-compare"
 #include <bpf/bpf.h>
-static inline int raw_close(int fd) {
-    return (int)raw(SYS_close, fd, 0, 0);
-}
+static inline int raw_close(int fd) { return (int)raw(SYS_close, fd, 0, 0); }
 #define close raw_close
 #define syscall(number, a, b, c) raw((number), (long)(a), (long)(b), (long)(c))
 #include <bpf/skel_internal.h>

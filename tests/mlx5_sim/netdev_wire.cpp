@@ -32,14 +32,17 @@ namespace {
 
 using vma::os::raw_syscall;
 
-constexpr std::uint32_t kTcxIngress = 46;                    // BPF_TCX_INGRESS of newer headers
-constexpr std::uint32_t kBefore = 1u << 3, kAfter = 1u << 4; // BPF_F_BEFORE, BPF_F_AFTER: without another program: at the head, the tail
-constexpr int kTapFrames = 16384;                            // between two turns
+constexpr std::uint32_t kTcxIngress = 46;  // BPF_TCX_INGRESS of newer headers
+constexpr std::uint32_t kBefore = 1u << 3,
+                        kAfter = 1u << 4;  // BPF_F_BEFORE, BPF_F_AFTER: without another program: at the head, the tail
+constexpr int kTapFrames = 16384;          // between two turns
 constexpr std::size_t kMaxFrame = 65536 + 64;
 constexpr int kFramesATurn = 64;
 constexpr std::size_t kMaxWaiting = 4096;
 
-std::string failed(const std::string& what, long error) { return fmt::format("{}: {}", what, strerror(static_cast<int>(-error))); }
+std::string failed(const std::string& what, long error) {
+    return fmt::format("{}: {}", what, strerror(static_cast<int>(-error)));
+}
 
 // A program on a hook of an interface, for as long as the descriptor is open.
 long attach(int program, std::uint32_t ifindex, std::uint32_t flags) {
@@ -93,7 +96,8 @@ std::array<std::uint64_t, 8> row_of(const Rule& rule) {
 
 std::expected<std::unique_ptr<NetdevWire>, std::string> NetdevWire::create(Nic& nic, const std::string& netdev) {
     std::unique_ptr<NetdevWire> wire(new NetdevWire(nic));
-    if (std::string error = wire->open(netdev); !error.empty()) return std::unexpected("netdev wire of " + netdev + ": " + error);
+    if (std::string error = wire->open(netdev); !error.empty())
+        return std::unexpected("netdev wire of " + netdev + ": " + error);
     return wire;
 }
 
@@ -134,7 +138,8 @@ std::string NetdevWire::open(const std::string& netdev) {
 
     netdev_steer_fds fds{};
     if (const int error = netdev_steer_load(&fds); error != 0) return failed("loading the BPF programs", error);
-    const long mapped = raw_syscall(SYS_mmap, nullptr, sizeof(netdev_steer_table), PROT_READ | PROT_WRITE, MAP_SHARED, fds.table, 0L);
+    const long mapped =
+        raw_syscall(SYS_mmap, nullptr, sizeof(netdev_steer_table), PROT_READ | PROT_WRITE, MAP_SHARED, fds.table, 0L);
     close_fd(fds.table);
     std::string error;
     if (mapped < 0 && mapped > -4096) {
@@ -146,7 +151,8 @@ std::string NetdevWire::open(const std::string& netdev) {
         table_->returned = NETDEV_STEER_RETURNED | (tap_index & 0x7fff);
     }
     // A device is ready when frames come: so the netdev's are last.
-    for (const auto& [program, where, flags] : {std::tuple{fds.give, tap_index, kAfter}, {fds.drop, ifindex, kAfter}, {fds.take, ifindex, kBefore}}) {
+    for (const auto& [program, where, flags] :
+         {std::tuple{fds.give, tap_index, kAfter}, {fds.drop, ifindex, kAfter}, {fds.take, ifindex, kBefore}}) {
         const long link = error.empty() ? attach(program, where, flags) : -ECANCELED;
         if (link >= 0) {
             held_.push_back(static_cast<int>(link));
@@ -185,8 +191,8 @@ NetdevWire::~NetdevWire() {
     if (table_ != nullptr) raw_syscall(SYS_munmap, table_, sizeof(netdev_steer_table));
 }
 
-// Calls come one after another, but from any thread. The programs read while this writes: a rule they see half written is either
-// one that comes or one that goes, and what they take too much comes back.
+// Calls come one after another, but from any thread. The programs read while this writes: a rule they see half written is
+// either one that comes or one that goes, and what they take too much comes back.
 void NetdevWire::set_rules(const std::vector<Rule>& rules) {
     std::set<Row> wanted;
     for (const Rule& rule : rules) wanted.insert(row_of(rule));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The netdev wire between two namespaces: the simulated adapter on host a, the kernel on both. What rules want arrives at the
-// adapter, whole and with right sums; what they do not want is the kernel's; nothing is lost while rules come and go; nothing stays.
+// adapter, whole and with right sums; what they do not want is the kernel's; nothing is lost while rules come and go; nothing
+// stays.
 #include "tests/mlx5_sim/netdev_wire.h"
 
 #include <fcntl.h>
@@ -63,11 +64,13 @@ Fd socket_on(const TwoHosts& hosts, Host host, int type, std::uint16_t port) {
     return fd;
 }
 
-void send_to(const Fd& fd, std::string_view data, std::uint16_t port, std::uint16_t segment = 0, const std::string& ip = TwoHosts::address(Host::a)) {
+void send_to(const Fd& fd, std::string_view data, std::uint16_t port, std::uint16_t segment = 0,
+             const std::string& ip = TwoHosts::address(Host::a)) {
     const int size = segment;
     setsockopt(fd.get(), SOL_UDP, UDP_SEGMENT, &size, sizeof size);
     const sockaddr_in to = address(ip, port);
-    ASSERT_EQ(sendto(fd.get(), data.data(), data.size(), 0, reinterpret_cast<const sockaddr*>(&to), sizeof to), static_cast<ssize_t>(data.size()));
+    ASSERT_EQ(sendto(fd.get(), data.data(), data.size(), 0, reinterpret_cast<const sockaddr*>(&to), sizeof to),
+              static_cast<ssize_t>(data.size()));
 }
 
 // What a kernel socket got; "" if nothing comes within `limit`.
@@ -130,7 +133,8 @@ struct Adapter : Rig {
     std::vector<Frame> frames(std::size_t wanted) {
         std::vector<Frame> all;
         const auto end = std::chrono::steady_clock::now() + kPatience;
-        while (all.size() < wanted && std::chrono::steady_clock::now() < end) std::ranges::move(frames(), std::back_inserter(all));
+        while (all.size() < wanted && std::chrono::steady_clock::now() < end)
+            std::ranges::move(frames(), std::back_inserter(all));
         return all;
     }
     std::unique_ptr<NetdevWire> wire;
@@ -197,10 +201,12 @@ TEST(NetdevWire, TcpGoesToAndFro) {
     ASSERT_GE(got.size(), 10u);
     std::map<std::uint32_t, std::string> segments;
     for (const Frame& frame : got) {
-        const std::uint32_t sequence = static_cast<std::uint32_t>(frame[38]) << 24 | frame[39] << 16 | frame[40] << 8 | frame[41];
+        const std::uint32_t sequence =
+            static_cast<std::uint32_t>(frame[38]) << 24 | frame[39] << 16 | frame[40] << 8 | frame[41];
         const std::size_t header = 34 + std::size_t{frame[46]} / 16 * 4, end = 14 + (std::size_t{frame[16]} << 8 | frame[17]);
         EXPECT_LE(end, 1514u);
-        segments[sequence] = std::string(frame.begin() + static_cast<std::ptrdiff_t>(header), frame.begin() + static_cast<std::ptrdiff_t>(end));
+        segments[sequence] =
+            std::string(frame.begin() + static_cast<std::ptrdiff_t>(header), frame.begin() + static_cast<std::ptrdiff_t>(end));
     }
     std::string all;
     for (const auto& [sequence, bytes] : segments) all += bytes;
@@ -261,11 +267,14 @@ TEST(NetdevWire, SentFramesReachThePeer) {
     const Fd peer = socket_on(hosts, Host::b, SOCK_DGRAM, 2000);
     Frame frame = make_frame({.payload = 200, .sums = false});
     std::fill_n(frame.begin(), 6, 0xff);  // to all stations: the address of the peer's does not matter here
-    const std::uint32_t from = inet_addr(TwoHosts::address(Host::a).c_str()), to = inet_addr(TwoHosts::address(Host::b).c_str());
+    const std::uint32_t from = inet_addr(TwoHosts::address(Host::a).c_str()),
+                        to = inet_addr(TwoHosts::address(Host::b).c_str());
     std::memcpy(&frame[26], &from, 4);
     std::memcpy(&frame[30], &to, 4);
     for (int i = 0; i < 300; ++i) {
-        adapter.post(Wqe().eth(MLX5_ETH_WQE_L3_CSUM | MLX5_ETH_WQE_L4_CSUM, 0, std::span(frame).first(18)).inlined(std::span(frame).subspan(18)));
+        adapter.post(Wqe()
+                         .eth(MLX5_ETH_WQE_L3_CSUM | MLX5_ETH_WQE_L4_CSUM, 0, std::span(frame).first(18))
+                         .inlined(std::span(frame).subspan(18)));
         adapter.nic.step();
         adapter.wire->turn();
         ASSERT_TRUE(adapter.poll(adapter.send_cq));
@@ -311,7 +320,8 @@ TEST(NetdevWire, MoreRulesThanFitAreStillRight) {
     // All made at once: each change alone costs time by the number of rules.
     adapter.nic.on_rules({});
     std::vector<std::uint64_t> rules;
-    for (unsigned i = 0; i <= NETDEV_STEER_MAX_RULES; ++i) rules.push_back(adapter.steer(IPPROTO_UDP, static_cast<std::uint16_t>(2000 + i)));
+    for (unsigned i = 0; i <= NETDEV_STEER_MAX_RULES; ++i)
+        rules.push_back(adapter.steer(IPPROTO_UDP, static_cast<std::uint16_t>(2000 + i)));
     adapter.wire->follow_rules();
     for (std::uint16_t port : {std::uint16_t{2000}, static_cast<std::uint16_t>(2000 + NETDEV_STEER_MAX_RULES)}) {
         send_to(peer, std::to_string(port), port);

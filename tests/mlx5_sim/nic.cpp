@@ -53,8 +53,8 @@ std::uint8_t* Nic::State::memory(std::uint32_t lkey, std::uint64_t address, std:
     }
     const Region& region = found->second;
     if (address < region.address || length > region.length || address - region.address > region.length - length) {
-        violation(fmt::format("{}: {} bytes at {:#x} are outside the region {:#x} of {} bytes at {:#x}", who, length, address, lkey,
-                              region.length, region.address));
+        violation(fmt::format("{}: {} bytes at {:#x} are outside the region {:#x} of {} bytes at {:#x}", who, length, address,
+                              lkey, region.length, region.address));
         return nullptr;
     }
     return reinterpret_cast<std::uint8_t*>(address);
@@ -77,7 +77,8 @@ void Nic::State::take_doorbells() {
 void Nic::State::take_page(std::uint8_t* page) {
     bool send_rang = false, cq_rang = false;
     for (std::size_t base = 0; base < uar_page_bytes; base += kAdapterPage) {
-        if (const std::uint64_t doorbell = word_at(page + base + MLX5_CQ_DOORBELL, 0).exchange(0, std::memory_order_acq_rel); doorbell != 0) {
+        if (const std::uint64_t doorbell = word_at(page + base + MLX5_CQ_DOORBELL, 0).exchange(0, std::memory_order_acq_rel);
+            doorbell != 0) {
             cq_rang = true;
             take_cq_doorbell(be64toh(doorbell));
         }
@@ -144,7 +145,8 @@ void Nic::State::check_blue_flame(const Qp& qp, std::uint64_t doorbell, const st
     const std::size_t start = std::size_t{index} * MLX5_SEND_WQE_BB;
     const std::uint64_t first = htobe64(doorbell);
     bool same = std::memcmp(queue + (start & (queue_bytes - 1)), &first, 8) == 0;
-    for (std::size_t at = 8; at < bytes; at += 8) same &= std::memcmp(queue + ((start + at) & (queue_bytes - 1)), reg + at, 8) == 0;
+    for (std::size_t at = 8; at < bytes; at += 8)
+        same &= std::memcmp(queue + ((start + at) & (queue_bytes - 1)), reg + at, 8) == 0;
     if (!same) violation(fmt::format("QP {:#x}: the BlueFlame copy of the request {:#x} differs from it", qp.attr.qpn, index));
 }
 
@@ -161,8 +163,8 @@ void Nic::State::look_at_silent(Qp& qp) {
         qp.silent_since = now;
     } else if (usec(now - *qp.silent_since) >= kSilenceUsec) {
         ++counters.doorbell_records;
-        violation(fmt::format("QP {:#x}: the send counter in the record is {:#x}, requests from {:#x} on got no doorbell", qp.attr.qpn, posted,
-                              qp.send_next));
+        violation(fmt::format("QP {:#x}: the send counter in the record is {:#x}, requests from {:#x} on got no doorbell",
+                              qp.attr.qpn, posted, qp.send_next));
         qp.silent_posted = posted;
     }
 }
@@ -210,7 +212,8 @@ void Nic::create_cq(const CqAttr& attr) {
     if (!invalid) state_->violation(fmt::format("CQ {:#x}: its entries are not marked invalid", attr.cqn));
     // Software never reads this word. Without the mark a first arming (0) whose doorbell is overwritten could not be seen.
     cq.arm_record = kArmUnwritten;
-    std::atomic_ref(static_cast<std::uint32_t*>(attr.doorbell_record)[1]).store(htobe32(kArmUnwritten), std::memory_order_release);
+    std::atomic_ref(static_cast<std::uint32_t*>(attr.doorbell_record)[1])
+        .store(htobe32(kArmUnwritten), std::memory_order_release);
     state_->cqs[attr.cqn] = std::move(cq);
 }
 void Nic::destroy_cq(std::uint32_t cqn) {

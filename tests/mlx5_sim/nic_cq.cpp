@@ -35,8 +35,8 @@ void Nic::State::read_consumer(Cq& cq) {
     if (advance > cq.producer - cq.consumer) {
         if (!cq.complained_consumer || cq.wrong_consumer != index)
             violation(fmt::format("{}: the consumer index in the record is {:#x}, {} {:#x}", name(cq), index,
-                             advance < 0x800000 ? "beyond the last completion at" : "behind the one before,",
-                             (advance < 0x800000 ? cq.producer : cq.consumer) & kIndexMask));
+                                  advance < 0x800000 ? "beyond the last completion at" : "behind the one before,",
+                                  (advance < 0x800000 ? cq.producer : cq.consumer) & kIndexMask));
         cq.complained_consumer = true;
         cq.wrong_consumer = index;
         return;
@@ -53,15 +53,15 @@ bool Nic::State::complete(std::uint32_t cqn, const Completion& c) {
     read_consumer(cq);
     if (cq.producer - cq.consumer == cq.attr.entries) {
         violation(fmt::format("{}: overrun: all {} entries are taken, the consumer index is {:#x}", name(cq), cq.attr.entries,
-                         cq.consumer & kIndexMask));
+                              cq.consumer & kIndexMask));
         cq.overrun = true;
         if (cq.attr.failed) cq.attr.failed();
         return false;
     }
     const std::uint32_t slot = cq.producer & (cq.attr.entries - 1);
     if (const std::uint8_t now = owner_now(cq, cq.producer); now != cq.owners[slot])
-        violation(fmt::format("{}: software wrote to entry {}, which is the adapter's: op_own {:#x}, was {:#x}", name(cq), slot, now,
-                         cq.owners[slot]));
+        violation(fmt::format("{}: software wrote to entry {}, which is the adapter's: op_own {:#x}, was {:#x}", name(cq), slot,
+                              now, cq.owners[slot]));
 
     const auto owner = static_cast<std::uint8_t>((cq.producer & cq.attr.entries) != 0 ? 1 : 0);
     const bool error = c.opcode == MLX5_CQE_REQ_ERR || c.opcode == MLX5_CQE_RESP_ERR;
@@ -99,8 +99,8 @@ void Nic::State::arm(Cq& cq, std::uint32_t word) {
     cq.silent_since.reset();
     const std::uint32_t sequence = word >> 28 & 3, index = word & kIndexMask;
     if (behind(cq.producer & kIndexMask, index)) {
-        violation(fmt::format("{}: armed with the consumer index {:#x}, but the last completion is before {:#x}", name(cq), index,
-                         cq.producer & kIndexMask));
+        violation(fmt::format("{}: armed with the consumer index {:#x}, but the last completion is before {:#x}", name(cq),
+                              index, cq.producer & kIndexMask));
         return;
     }
     if (sequence != cq.sequence) {
@@ -108,7 +108,8 @@ void Nic::State::arm(Cq& cq, std::uint32_t word) {
         ++counters.stale_arms;
         constexpr std::uint32_t kPatience = 16;
         if (sequence != ((cq.sequence + 3) & 3) || ++cq.stale_run == kPatience)
-            violation(fmt::format("{}: armed with the sequence number {}, the adapter expects {}", name(cq), sequence, cq.sequence));
+            violation(
+                fmt::format("{}: armed with the sequence number {}, the adapter expects {}", name(cq), sequence, cq.sequence));
         return;
     }
     cq.stale_run = 0;

@@ -186,7 +186,8 @@ TEST(NicCq, WrongArming) {
     rig.recv_cq.consumer = 5;
     rig.arm(rig.recv_cq);
     rig.nic.step();
-    EXPECT_THAT(rig.violations(), HasSubstr("CQ 0x11: armed with the consumer index 0x5, but the last completion is before 0x0"));
+    EXPECT_THAT(rig.violations(),
+                HasSubstr("CQ 0x11: armed with the consumer index 0x5, but the last completion is before 0x0"));
     rig.ring_cq(0, 0x50);
     rig.nic.step();
     EXPECT_THAT(rig.violations(), HasSubstr("CQ doorbell for CQ 0x50"));
@@ -251,7 +252,8 @@ TEST(NicCq, SoftwareWritesToTheAdaptersEntry) {
     rig.nic.step();
     rig.entry(rig.recv_cq, 3)->op_own ^= 1;
     rig.arrive(2);
-    EXPECT_THAT(rig.violations(), HasSubstr("CQ 0x11: software wrote to entry 3, which is the adapter's: op_own 0xf1, was 0xf0"));
+    EXPECT_THAT(rig.violations(),
+                HasSubstr("CQ 0x11: software wrote to entry 3, which is the adapter's: op_own 0xf1, was 0xf0"));
 }
 
 TEST(NicCq, EntriesMustStartInvalid) {

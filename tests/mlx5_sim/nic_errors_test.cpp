@@ -80,7 +80,8 @@ TEST(NicErrors, EthernetSegment) {
     Rig rig;
     const Frame frame = make_frame({.tcp = true, .payload = 2000});
     fails(rig, Wqe(), MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR, "no Ethernet segment");
-    fails(rig, Wqe().eth_raw(0, 0, 200, head(frame, 18)), MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR, "200 bytes of inline header do not fit");
+    fails(rig, Wqe().eth_raw(0, 0, 200, head(frame, 18)), MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR,
+          "200 bytes of inline header do not fit");
     fails(rig, Wqe(MLX5_OPCODE_TSO).eth(kSums, 0, head(frame, 54)).data(&rig.arena[0], 2000, Rig::kLkey),
           MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR, "a large send with an MSS of 0");
     fails(rig, Wqe(MLX5_OPCODE_TSO).eth(MLX5_ETH_WQE_L3_CSUM, 100, head(frame, 54)).data(&rig.arena[0], 2000, Rig::kLkey),
@@ -98,8 +99,10 @@ TEST(NicErrors, Lengths) {
     const Frame frame = make_frame({.tcp = true});
     fails(rig, Wqe().eth(0, 0, {}).data(&rig.arena[0], 1519, Rig::kLkey), MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR,
           "a frame of 1519 bytes, 1518 are allowed");
-    fails(rig, Wqe().eth(0, 0, {}).data(&rig.arena[0], 13, Rig::kLkey), MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR, "a frame of 13 bytes");
-    fails(rig, Wqe().eth(0, 0, {}).data(&rig.arena[0], 0, Rig::kLkey), MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR, "a data segment of length 0");
+    fails(rig, Wqe().eth(0, 0, {}).data(&rig.arena[0], 13, Rig::kLkey), MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR,
+          "a frame of 13 bytes");
+    fails(rig, Wqe().eth(0, 0, {}).data(&rig.arena[0], 0, Rig::kLkey), MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR,
+          "a data segment of length 0");
     fails(rig, Wqe(MLX5_OPCODE_TSO).eth(kSums, 1460, head(frame, 54)).data(&rig.arena[0], 4001, Rig::kLkey),
           MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR, "a large send of 4001 bytes, 4000 are allowed");
     fails(rig, Wqe(MLX5_OPCODE_TSO).eth(kSums, 1500, head(frame, 54)).data(&rig.arena[0], 3000, Rig::kLkey),
@@ -114,8 +117,10 @@ TEST(NicErrors, Memory) {
     Rig rig;
     fails(rig, Wqe().eth(0, 0, {}).data(&rig.arena[0], 100, 0x7777), MLX5_CQE_SYNDROME_LOCAL_PROT_ERR,
           "there is no memory region with the key 0x7777");
-    fails(rig, Wqe().eth(0, 0, {}).data(&rig.arena[Rig::kArena - 99], 100, Rig::kLkey), MLX5_CQE_SYNDROME_LOCAL_PROT_ERR, "outside the region 0x5500");
-    fails(rig, Wqe().eth(0, 0, {}).data(&rig.arena[0] - 1, 100, Rig::kLkey), MLX5_CQE_SYNDROME_LOCAL_PROT_ERR, "100 bytes at 0x");
+    fails(rig, Wqe().eth(0, 0, {}).data(&rig.arena[Rig::kArena - 99], 100, Rig::kLkey), MLX5_CQE_SYNDROME_LOCAL_PROT_ERR,
+          "outside the region 0x5500");
+    fails(rig, Wqe().eth(0, 0, {}).data(&rig.arena[0] - 1, 100, Rig::kLkey), MLX5_CQE_SYNDROME_LOCAL_PROT_ERR,
+          "100 bytes at 0x");
     const Wqe wqe = good(rig);
     rig.nic.remove_region(Rig::kLkey);
     fails(rig, wqe, MLX5_CQE_SYNDROME_LOCAL_PROT_ERR, "no memory region with the key 0x5500");

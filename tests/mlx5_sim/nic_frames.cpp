@@ -47,7 +47,8 @@ std::uint16_t folded(std::uint64_t total) {
 std::uint16_t l4_sum(std::span<const std::uint8_t> frame, const Headers& h) {
     const std::size_t addresses = h.ip_version == 4 ? h.l3 + 12 : h.l3 + 8;
     const std::size_t address_bytes = h.ip_version == 4 ? 8 : 32;
-    return folded(sum(frame.subspan(addresses, address_bytes)) + h.protocol + h.l4_bytes + sum(frame.subspan(h.l4, h.l4_bytes)));
+    return folded(sum(frame.subspan(addresses, address_bytes)) + h.protocol + h.l4_bytes +
+                  sum(frame.subspan(h.l4, h.l4_bytes)));
 }
 
 void parse_l4(std::span<const std::uint8_t> frame, std::size_t ip_bytes, Headers& h) {
@@ -174,7 +175,8 @@ std::vector<Frame> cut(std::span<const std::uint8_t> header, std::span<const std
     const std::size_t ip_bytes = version == 4 ? std::size_t{whole[l3]} % 16 * 4 : 40;
     if ((version != 4 && version != 6) || ip_bytes < 20 || whole.size() < l3 + ip_bytes + 20) return {};
     const std::size_t l4 = l3 + ip_bytes;
-    if (whole[l3 + (version == 4 ? 9 : 6)] != IPPROTO_TCP || std::size_t{whole[l4 + 12]} / 16 * 4 != whole.size() - l4) return {};
+    if (whole[l3 + (version == 4 ? 9 : 6)] != IPPROTO_TCP || std::size_t{whole[l4 + 12]} / 16 * 4 != whole.size() - l4)
+        return {};
 
     const std::uint32_t sequence = be32(&whole[l4 + 4]);
     const std::uint16_t id = version == 4 ? be16(&whole[l3 + 4]) : std::uint16_t{0};

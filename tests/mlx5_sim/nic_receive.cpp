@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The receive side of the simulated adapter: which QPs get a frame, and their receive requests: lists of data segments of 16 bytes,
-// ended by one with the invalid key where the list does not fill the request.
+// The receive side of the simulated adapter: which QPs get a frame, and their receive requests: lists of data segments of 16
+// bytes, ended by one with the invalid key where the list does not fill the request.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,9 @@ namespace {
 
 std::string name(const Qp& qp) { return fmt::format("QP {:#x} receive request {:#x}", qp.attr.qpn, qp.recv_next); }
 
-std::uint16_t posted_receives(const Qp& qp) { return static_cast<std::uint16_t>(load_be32(qp.attr.doorbell_record, MLX5_RCV_DBR)); }
+std::uint16_t posted_receives(const Qp& qp) {
+    return static_cast<std::uint16_t>(load_be32(qp.attr.doorbell_record, MLX5_RCV_DBR));
+}
 
 }  // namespace
 
@@ -36,8 +38,8 @@ void Nic::State::deliver(Qp& qp, const Rule& rule, std::span<const std::uint8_t>
     const auto posted = posted_receives(qp);
     const auto ready = static_cast<std::uint16_t>(posted - qp.recv_next);
     if (qp.receives() && ready > qp.attr.recv_entries) {
-        violation(fmt::format("QP {:#x}: the receive counter {:#x} is {} requests beyond what completed last; the queue has {}", qp.attr.qpn,
-                              posted, ready, qp.attr.recv_entries));
+        violation(fmt::format("QP {:#x}: the receive counter {:#x} is {} requests beyond what completed last; the queue has {}",
+                              qp.attr.qpn, posted, ready, qp.attr.recv_entries));
         qp.dead_recv = qp.recv_failed = true;
     }
     if (!qp.receives() || ready == 0) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The software's side of a simulated adapter, by hand: one QP, a CQ for each direction, a doorbell page, memory with one key. Writes
-// queue memory as the format says and nothing else, so a test can also write it wrongly.
+// The software's side of a simulated adapter, by hand: one QP, a CQ for each direction, a doorbell page, memory with one key.
+// Writes queue memory as the format says and nothing else, so a test can also write it wrongly.
 #pragma once
 
 #include <arpa/inet.h>
@@ -18,7 +18,9 @@ namespace mlx5_sim {
 // A send request, before it is put into a queue.
 class Wqe {
   public:
-    explicit Wqe(std::uint8_t opcode = MLX5_OPCODE_SEND, bool signalled = true) : opcode(opcode), signalled(signalled) { bytes.resize(16); }
+    explicit Wqe(std::uint8_t opcode = MLX5_OPCODE_SEND, bool signalled = true) : opcode(opcode), signalled(signalled) {
+        bytes.resize(16);
+    }
     Wqe& eth(std::uint8_t cs_flags, std::uint16_t mss, std::span<const std::uint8_t> header) {
         return eth_raw(cs_flags, mss, static_cast<std::uint16_t>(header.size()), header);
     }
@@ -128,7 +130,8 @@ class Rig {
         ctrl.fm_ce_se = wqe.signalled ? MLX5_WQE_CTRL_CQ_UPDATE : 0;
         std::memcpy(bytes.data(), &ctrl, sizeof ctrl);
         last = send_post;
-        for (std::size_t i = 0; i < bytes.size(); ++i) send_queue[(std::size_t{send_post} * 64 + i) % send_queue.size()] = bytes[i];
+        for (std::size_t i = 0; i < bytes.size(); ++i)
+            send_queue[(std::size_t{send_post} * 64 + i) % send_queue.size()] = bytes[i];
         send_post = static_cast<std::uint16_t>(send_post + (segments + 3) / 4);
     }
     void write_record() { record[MLX5_SND_DBR] = htobe32(send_post); }
@@ -171,7 +174,8 @@ class Rig {
     // The next one; nothing if there is none. The record is written, unless `tell` is false.
     std::optional<mlx5_cqe64> poll(Queue& cq, bool tell = true) {
         const mlx5_cqe64 cqe = *entry(cq, cq.consumer);
-        if (cqe.op_own >> 4 == MLX5_CQE_INVALID || (cqe.op_own & 1) != ((cq.consumer & shape.cqes) != 0 ? 1 : 0)) return std::nullopt;
+        if (cqe.op_own >> 4 == MLX5_CQE_INVALID || (cqe.op_own & 1) != ((cq.consumer & shape.cqes) != 0 ? 1 : 0))
+            return std::nullopt;
         ++cq.consumer;
         if (tell) tell_consumer(cq);
         return cqe;

@@ -23,16 +23,22 @@ struct Outcome {
     std::uint8_t syndrome = 0, vendor = 0;
     std::string complaint;  // empty: not the software's fault
 };
-Outcome refuse(std::uint8_t syndrome, std::uint8_t vendor, std::string complaint) { return {{}, syndrome, vendor, std::move(complaint)}; }
-Outcome bad_request(std::string complaint) { return refuse(MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR, kVendorRequest, std::move(complaint)); }
-Outcome bad_length(std::string complaint) { return refuse(MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR, kVendorLength, std::move(complaint)); }
+Outcome refuse(std::uint8_t syndrome, std::uint8_t vendor, std::string complaint) {
+    return {{}, syndrome, vendor, std::move(complaint)};
+}
+Outcome bad_request(std::string complaint) {
+    return refuse(MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR, kVendorRequest, std::move(complaint));
+}
+Outcome bad_length(std::string complaint) {
+    return refuse(MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR, kVendorLength, std::move(complaint));
+}
 
 struct Request {
-    std::uint16_t index = 0;               // of its first basic block
+    std::uint16_t index = 0;  // of its first basic block
     std::uint8_t opcode = 0;
     bool signalled = false;
     std::uint16_t blocks = 0;
-    std::vector<std::uint8_t> bytes;       // all segments, in one piece
+    std::vector<std::uint8_t> bytes;  // all segments, in one piece
 };
 
 std::uint32_t be32_at(const std::vector<std::uint8_t>& bytes, std::size_t at) {
@@ -67,11 +73,13 @@ std::string fetch(const Qp& qp, std::uint16_t posted, Request& request) {
                            request.blocks, left);
     request.bytes.resize(segments * kSegment);
     for (std::size_t at = 0; at < request.bytes.size(); at += kSegment)
-        std::memcpy(&request.bytes[at], queue + ((start - queue + at) & (std::size_t{qp.attr.send_entries} * MLX5_SEND_WQE_BB - 1)), kSegment);
+        std::memcpy(&request.bytes[at],
+                    queue + ((start - queue + at) & (std::size_t{qp.attr.send_entries} * MLX5_SEND_WQE_BB - 1)), kSegment);
 
     if ((what >> 8 & 0xffff) != qp.send_next)
         return fmt::format("{}: its control segment has the index {:#x}", name(qp, request.index), what >> 8 & 0xffff);
-    if (whose >> 8 != qp.attr.qpn) return fmt::format("{}: its control segment names QP {:#x}", name(qp, request.index), whose >> 8);
+    if (whose >> 8 != qp.attr.qpn)
+        return fmt::format("{}: its control segment names QP {:#x}", name(qp, request.index), whose >> 8);
     return {};
 }
 
@@ -82,7 +90,8 @@ Outcome gather(Nic::State& nic, const std::string& who, const Request& request, 
         const std::uint32_t count = be32_at(bytes, at);
         if ((count & MLX5_INLINE_SEG) != 0) {
             const std::size_t length = count & 0x3ff;
-            if (at + 4 + length > bytes.size()) return bad_request(fmt::format("{}: {} bytes inline do not fit into it", who, length));
+            if (at + 4 + length > bytes.size())
+                return bad_request(fmt::format("{}: {} bytes inline do not fit into it", who, length));
             out.insert(out.end(), bytes.begin() + static_cast<std::ptrdiff_t>(at + 4),
                        bytes.begin() + static_cast<std::ptrdiff_t>(at + 4 + length));
             at += (4 + length + kSegment - 1) / kSegment * kSegment;
@@ -106,12 +115,13 @@ Outcome large_send(const Nic::State& nic, const std::string& who, std::uint8_t f
         return bad_request(fmt::format("{}: a large send without both checksum flags ({:#x})", who, flags));
     const std::span bytes(all);
     if (bytes.size() - header_bytes > nic.limits.max_tso)
-        return bad_length(fmt::format("{}: a large send of {} bytes, {} are allowed", who, bytes.size() - header_bytes, nic.limits.max_tso));
+        return bad_length(
+            fmt::format("{}: a large send of {} bytes, {} are allowed", who, bytes.size() - header_bytes, nic.limits.max_tso));
     Outcome outcome;
     outcome.frames = cut(bytes.first(header_bytes), bytes.subspan(header_bytes), mss);
     if (outcome.frames.empty())
-        return bad_request(fmt::format("{}: the {} bytes of a large send's inline header are not the headers of a TCP segment", who,
-                                       header_bytes));
+        return bad_request(fmt::format("{}: the {} bytes of a large send's inline header are not the headers of a TCP segment",
+                                       who, header_bytes));
     return outcome;
 }
 
@@ -131,10 +141,14 @@ Outcome execute(Nic::State& nic, const Qp& qp, const Request& request) {
     if (kInlineStart + header_bytes > request.bytes.size())
         return bad_request(fmt::format("{}: {} bytes of inline header do not fit into it", who, header_bytes));
     if (header_bytes < nic.limits.min_inline)
-        return bad_request(fmt::format("{}: {} bytes of inline header, the adapter wants {}", who, header_bytes, nic.limits.min_inline));
+        return bad_request(
+            fmt::format("{}: {} bytes of inline header, the adapter wants {}", who, header_bytes, nic.limits.min_inline));
 
-    Frame all(request.bytes.begin() + kInlineStart, request.bytes.begin() + static_cast<std::ptrdiff_t>(kInlineStart + header_bytes));
-    const std::size_t data = kSegment + (offsetof(mlx5_wqe_eth_seg, inline_hdr_start) + std::max<std::size_t>(header_bytes, 2) + kSegment - 1) / kSegment * kSegment;
+    Frame all(request.bytes.begin() + kInlineStart,
+              request.bytes.begin() + static_cast<std::ptrdiff_t>(kInlineStart + header_bytes));
+    const std::size_t data =
+        kSegment + (offsetof(mlx5_wqe_eth_seg, inline_hdr_start) + std::max<std::size_t>(header_bytes, 2) + kSegment - 1) /
+                       kSegment * kSegment;
     if (Outcome outcome = gather(nic, who, request, data, all); outcome.syndrome != 0) return outcome;
 
     Outcome outcome;
@@ -171,8 +185,9 @@ void Nic::State::run_send_queue(Qp& qp) {
     }
     worked = true;
     if (const auto ahead = static_cast<std::uint16_t>(posted - qp.send_free); ahead > qp.attr.send_entries) {
-        violation(fmt::format("QP {:#x}: the send counter {:#x} is {} basic blocks beyond what completed last; the queue has {}", qp.attr.qpn,
-                              posted, ahead, qp.attr.send_entries));
+        violation(
+            fmt::format("QP {:#x}: the send counter {:#x} is {} basic blocks beyond what completed last; the queue has {}",
+                        qp.attr.qpn, posted, ahead, qp.attr.send_entries));
         qp.dead_send = qp.send_failed = true;
         return;
     }

@@ -51,7 +51,11 @@ TEST(NicSend, AllByAddressInSeveralSegments) {
     Rig rig;
     const Frame frame = make_frame({.payload = 1000});
     std::copy(frame.begin(), frame.end(), rig.arena.begin());
-    rig.post(Wqe().eth(0, 0, {}).data(&rig.arena[0], 42, Rig::kLkey).data(&rig.arena[42], 500, Rig::kLkey).data(&rig.arena[542], 500, Rig::kLkey));
+    rig.post(Wqe()
+                 .eth(0, 0, {})
+                 .data(&rig.arena[0], 42, Rig::kLkey)
+                 .data(&rig.arena[42], 500, Rig::kLkey)
+                 .data(&rig.arena[542], 500, Rig::kLkey));
     rig.nic.step();
     ASSERT_EQ(rig.sent.size(), 1u);
     EXPECT_EQ(rig.sent[0], frame);
@@ -149,7 +153,10 @@ TEST(NicSend, LargeSendsAreCut) {
     Rig rig;
     const Frame whole = make_frame({.tcp = true, .payload = 2500, .tcp_flags = 0x99 /* CWR ACK PSH FIN */, .sums = false});
     std::copy(whole.begin() + 54, whole.end(), rig.arena.begin());
-    rig.post(Wqe(MLX5_OPCODE_TSO).eth(kSums, 1000, head(whole, 54)).data(&rig.arena[0], 1500, Rig::kLkey).data(&rig.arena[1500], 1000, Rig::kLkey));
+    rig.post(Wqe(MLX5_OPCODE_TSO)
+                 .eth(kSums, 1000, head(whole, 54))
+                 .data(&rig.arena[0], 1500, Rig::kLkey)
+                 .data(&rig.arena[1500], 1000, Rig::kLkey));
     rig.nic.step();
     ASSERT_EQ(rig.sent.size(), 3u);
     std::size_t done = 0;
@@ -160,7 +167,8 @@ TEST(NicSend, LargeSendsAreCut) {
         EXPECT_TRUE(sums_right(frame));
         EXPECT_EQ(frame[16] << 8 | frame[17], static_cast<int>(40 + bytes));
         EXPECT_EQ(frame[18] << 8 | frame[19], static_cast<int>(0x4321 + i));
-        const std::uint32_t sequence = static_cast<std::uint32_t>(frame[38]) << 24 | frame[39] << 16 | frame[40] << 8 | frame[41];
+        const std::uint32_t sequence =
+            static_cast<std::uint32_t>(frame[38]) << 24 | frame[39] << 16 | frame[40] << 8 | frame[41];
         EXPECT_EQ(sequence, static_cast<std::uint32_t>(0xfffff000u + done));
         EXPECT_EQ(frame[47], i == 0 ? 0x90 : i == 1 ? 0x10 : 0x19);
         EXPECT_TRUE(std::ranges::equal(tail(frame, 54), std::span(whole).subspan(54 + done, bytes)));

@@ -4,8 +4,8 @@
 //   nic_send.cpp     send requests: reading, checking, executing
 //   nic_receive.cpp  rules, receive requests
 //   nic_cq.cpp       completions, arming, events
-// Queue positions run freely as the adapter's counters do: 16 bits of them stand in records and completions of work queues, 24 in
-// those of completion queues.
+// Queue positions run freely as the adapter's counters do: 16 bits of them stand in records and completions of work queues, 24
+// in those of completion queues.
 #pragma once
 
 #include <endian.h>
@@ -21,7 +21,8 @@
 namespace mlx5_sim {
 
 // Vendor syndromes say more than syndromes, to the vendor. Tests only see that they arrive.
-inline constexpr std::uint8_t kVendorFlush = 0xf9, kVendorRequest = 0x68, kVendorMemory = 0x51, kVendorLength = 0x32, kVendorFault = 0x77;
+inline constexpr std::uint8_t kVendorFlush = 0xf9, kVendorRequest = 0x68, kVendorMemory = 0x51, kVendorLength = 0x32,
+                              kVendorFault = 0x77;
 
 inline constexpr std::uint32_t kArmUnwritten = 0xffffffff;
 
@@ -33,19 +34,19 @@ struct Cq {
     CqAttr attr;
     std::uint32_t producer = 0, consumer = 0;
     bool overrun = false;
-    bool complained_consumer = false;      // one violation for each wrong value
+    bool complained_consumer = false;  // one violation for each wrong value
     std::uint32_t wrong_consumer = 0;
-    std::vector<std::uint8_t> owners;      // of each entry that is the adapter's, op_own as it was when it became so
+    std::vector<std::uint8_t> owners;  // of each entry that is the adapter's, op_own as it was when it became so
     // Arming. The sequence number counts events; a doorbell with another one is not for now.
     std::uint32_t sequence = 0;
     bool armed = false, solicited_only = false;
-    std::uint32_t arm_record = 0;          // as last acted upon
-    std::uint32_t stale_run = 0;           // stale arms since the last event
+    std::uint32_t arm_record = 0;               // as last acted upon
+    std::uint32_t stale_run = 0;                // stale arms since the last event
     std::optional<std::uint64_t> silent_since;  // the record moved, its page did not ring
     // Completions not yet reported, for moderation.
     std::uint32_t unreported = 0;
     bool unreported_solicited = false;
-    std::uint64_t first_unreported = 0;    // ticks
+    std::uint64_t first_unreported = 0;  // ticks
     std::uint16_t moderation_count = 0, moderation_usec = 0;
 };
 
@@ -54,9 +55,9 @@ struct Qp {
     QpState state = QpState::reset;
     bool send_failed = false, recv_failed = false;
     bool dead_send = false, dead_recv = false;  // not even to be flushed: its queue is nonsense, or its CQ is dead
-    std::uint16_t send_next = 0;           // basic block to execute next
-    std::uint16_t send_posted = 0;         // the record, as last acted upon
-    std::uint16_t send_free = 0;           // blocks before this one completed visibly: software may use them again
+    std::uint16_t send_next = 0;                // basic block to execute next
+    std::uint16_t send_posted = 0;              // the record, as last acted upon
+    std::uint16_t send_free = 0;                // blocks before this one completed visibly: software may use them again
     std::uint16_t recv_next = 0;
     std::optional<std::uint64_t> silent_since;
     std::optional<std::uint16_t> silent_posted;  // the record that was complained about
@@ -85,7 +86,7 @@ struct Nic::State {
     std::map<std::uint32_t, std::uint8_t*> uars;
     std::map<std::uint32_t, Cq> cqs;
     std::map<std::uint32_t, Qp> qps;
-    std::vector<NumberedRule> rules;       // the order in which they are tried
+    std::vector<NumberedRule> rules;  // the order in which they are tried
     std::uint64_t last_handle = 0;
     std::shared_ptr<const std::function<void(Frame)>> transmit;
     std::function<void(const std::vector<Rule>&)> rules_changed;
@@ -96,8 +97,8 @@ struct Nic::State {
     bool check_blue_flames = false;
     NicCounters counters;
     std::vector<std::string> violations;
-    std::vector<Frame> outbox;             // sent in this step
-    bool worked = false;                   // in this step
+    std::vector<Frame> outbox;  // sent in this step
+    bool worked = false;        // in this step
 
     void violation(std::string text);
     std::uint64_t usec(std::uint64_t ticks_passed) const { return ticks_passed / (mhz == 0 ? 1 : mhz); }
@@ -123,7 +124,7 @@ struct Nic::State {
 
     // nic_cq.cpp
     struct Completion {
-        std::uint8_t opcode = 0;           // MLX5_CQE_*
+        std::uint8_t opcode = 0;  // MLX5_CQE_*
         std::uint32_t user_index = 0;
         std::uint32_t sop_drop_qpn = 0;
         std::uint16_t wqe_counter = 0;
