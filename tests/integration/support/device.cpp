@@ -59,7 +59,8 @@ void remove_adapters(const std::string& netns) {
 std::vector<std::string> adapter_environment(const std::string& netns) {
     if (!has_adapters(netns)) return {};
     // Without the adapter there is nothing but the kernel: a suite must not pass over XDP in its place.
-    return {"SYSFS_PATH=" + sysfs_of(netns).string(), "MLX5_SIM_WIRE=netdev", "VMA_XDP_INTERFACES=",
+    // What an adapter would punish ends the program.
+    return {"SYSFS_PATH=" + sysfs_of(netns).string(), "MLX5_SIM_WIRE=netdev", "MLX5_SIM_STRICT=abort", "VMA_XDP_INTERFACES=",
             std::string("VMA_MLX5_DIRECT=") + (device() == Device::mlx5 ? "1" : "0")};
 }
 
