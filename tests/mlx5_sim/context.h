@@ -48,19 +48,20 @@ struct Device {
     std::unique_ptr<NetdevWire> wire;  // while there is a context, if frames go over the netdev; the thread's
 };
 
-struct Pd {
+// Objects of a context, by handle. (The adapter has its own, by number.)
+struct PdObject {
     std::uint32_t users = 0;
 };
-struct Mr {
+struct MrObject {
     std::uint32_t pd = 0, lkey = 0;
 };
-struct Cq {
+struct CqObject {
     std::uint32_t cqn = 0;
     std::uint64_t user_handle = 0;
     std::shared_ptr<EventPipe> channel;
     std::uint32_t users = 0;
 };
-struct Qp {
+struct QpObject {
     std::uint32_t qpn = 0;
     std::uint64_t user_handle = 0;
     std::uint32_t pd = 0, send_cq = 0, recv_cq = 0;  // handles
@@ -70,7 +71,7 @@ struct Qp {
     std::uint32_t bfreg = 0;
     std::uint32_t users = 0;  // flow rules
 };
-struct Flow {
+struct FlowObject {
     std::uint32_t qp = 0;
     std::uint64_t nic_handle = 0;
 };
@@ -132,11 +133,11 @@ struct Context {
 
     std::shared_ptr<EventPipe> async;
     std::vector<std::shared_ptr<EventPipe>> channels;
-    Table<Pd> pds;
-    Table<Mr> mrs;
-    Table<Cq> cqs;
-    Table<Qp> qps;
-    Table<Flow> flows;
+    Table<PdObject> pds;
+    Table<MrObject> mrs;
+    Table<CqObject> cqs;
+    Table<QpObject> qps;
+    Table<FlowObject> flows;
 };
 
 inline constexpr std::size_t kPageBytes = 4096;

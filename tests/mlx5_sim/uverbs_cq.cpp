@@ -55,7 +55,7 @@ int make_cq(Context& context, Request& request, const CqWish& wish, ib_uverbs_cr
 
 // Ends the queue; tells how many of its events were read.
 ib_uverbs_destroy_cq_resp remove_cq(Context& context, std::uint32_t handle) {
-    const Cq cq = *context.cqs.find(handle);
+    const CqObject cq = *context.cqs.find(handle);
     context.device.nic.destroy_cq(cq.cqn);
     context.cqs.erase(handle);
     ib_uverbs_destroy_cq_resp resp{};
@@ -94,7 +94,7 @@ int modify_cq_ex(Context& context, Request& request) {
     const auto wish = request.core<ib_uverbs_ex_modify_cq>();
     if (wish.attr_mask == 0 || wish.reserved != 0) return EINVAL;
     if ((wish.attr_mask & ~IBV_CQ_ATTR_MODERATE) != 0) return EOPNOTSUPP;
-    const Cq* const cq = context.cqs.find(wish.cq_handle);
+    const CqObject* const cq = context.cqs.find(wish.cq_handle);
     if (cq == nullptr) return EINVAL;
     if (wish.attr.cq_period > kMaxModerationUsec) return EINVAL;
     context.device.nic.moderate_cq(cq->cqn, wish.attr.cq_count, wish.attr.cq_period);
@@ -103,7 +103,7 @@ int modify_cq_ex(Context& context, Request& request) {
 
 int destroy_cq(Context& context, Request& request) {
     const auto handle = request.core<ib_uverbs_destroy_cq>().cq_handle;
-    const Cq* const cq = context.cqs.find(handle);
+    const CqObject* const cq = context.cqs.find(handle);
     if (cq == nullptr) return ENOENT;
     if (cq->users != 0) return EBUSY;
     request.answer(remove_cq(context, handle));

@@ -167,7 +167,7 @@ int create_flow(Context& context, Request& request) {
         return EINVAL;
     const auto specs = request.beyond(sizeof(wish));
     if (specs.size() < attr.size) return ENOSPC;
-    Qp* const qp = context.qps.find(wish.qp_handle);
+    QpObject* const qp = context.qps.find(wish.qp_handle);
     if (qp == nullptr) return EINVAL;
     if (attr.priority > kLastPriority) return ENOSPC;
     if (attr.flags != 0) return EOPNOTSUPP;  // neither "don't trap" nor rules for what is sent
@@ -202,7 +202,7 @@ int destroy_flow(Context& context, Request& request) {
 }
 
 void destroy_flow(Context& context, std::uint32_t handle) {
-    const Flow flow = *context.flows.find(handle);
+    const FlowObject flow = *context.flows.find(handle);
     context.engine.run([&] { context.device.nic.destroy_rule(flow.nic_handle); });
     std::erase_if(context.device.rules, [&](const auto& rule) { return rule.handle == flow.nic_handle; });
     --context.qps.find(flow.qp)->users;

@@ -35,7 +35,7 @@ int alloc_pd(Context& context, Request& request) {
 
 int dealloc_pd(Context& context, Request& request) {
     const auto handle = request.core<ib_uverbs_dealloc_pd>().pd_handle;
-    const Pd* const pd = context.pds.find(handle);
+    const PdObject* const pd = context.pds.find(handle);
     if (pd == nullptr) return ENOENT;
     if (pd->users != 0) return EBUSY;
     context.pds.erase(handle);
@@ -52,7 +52,7 @@ int reg_mr(Context& context, Request& request) {
     if ((wish.access_flags & ~kKnown) != 0) return EOPNOTSUPP;
     if ((wish.access_flags & kRemoteWrites) != 0 && (wish.access_flags & IBV_ACCESS_LOCAL_WRITE) == 0)
         return EINVAL;
-    Pd* const pd = context.pds.find(wish.pd_handle);
+    PdObject* const pd = context.pds.find(wish.pd_handle);
     if (pd == nullptr) return EINVAL;
     if (wish.length == 0 || wish.start + wish.length < wish.start) return EINVAL;
     if (!is_mapped(wish.start, wish.length)) return EFAULT;
@@ -79,7 +79,7 @@ int dereg_mr(Context& context, Request& request) {
 }
 
 void destroy_mr(Context& context, std::uint32_t handle) {
-    const Mr& mr = *context.mrs.find(handle);
+    const MrObject& mr = *context.mrs.find(handle);
     context.device.nic.remove_region(mr.lkey);
     --context.pds.find(mr.pd)->users;
     context.mrs.erase(handle);

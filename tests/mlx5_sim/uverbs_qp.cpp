@@ -52,9 +52,9 @@ int make_qp(Context& context, Request& request, const ib_uverbs_ex_create_qp& wi
             ib_uverbs_create_qp_resp& resp) {
     if (wish.qp_type != IBV_QPT_RAW_PACKET) return EOPNOTSUPP;
     if (!may_use_raw()) return EPERM;
-    Pd* const pd = context.pds.find(wish.pd_handle);
-    Cq* const send_cq = context.cqs.find(wish.send_cq_handle);
-    Cq* const recv_cq = context.cqs.find(wish.recv_cq_handle);
+    PdObject* const pd = context.pds.find(wish.pd_handle);
+    CqObject* const send_cq = context.cqs.find(wish.send_cq_handle);
+    CqObject* const recv_cq = context.cqs.find(wish.recv_cq_handle);
     if (pd == nullptr || send_cq == nullptr || recv_cq == nullptr || wish.is_srq != 0) return EINVAL;
     if (wish.max_send_wr > kMaxEntries || wish.max_recv_wr > kMaxEntries) return EINVAL;
     if (wish.max_send_sge > kMaxSge || wish.max_recv_sge > kMaxSge) return EINVAL;
@@ -62,7 +62,7 @@ int make_qp(Context& context, Request& request, const ib_uverbs_ex_create_qp& wi
     if (request.driver_bytes() < offsetof(mlx5_ib_create_qp, ece_options)) return EINVAL;
     if (const int error = check_buffers(mlx5, wish.max_send_wr, wish.max_recv_wr)) return error;
 
-    Qp qp;
+    QpObject qp;
     qp.qpn = context.device.next_qpn++;
     qp.user_handle = wish.user_handle;
     qp.pd = wish.pd_handle;
@@ -105,7 +105,7 @@ int make_qp(Context& context, Request& request, const ib_uverbs_ex_create_qp& wi
 }
 
 // The state as it is: the adapter puts a queue into error by itself.
-std::uint8_t current_state(const Context& context, const Qp& qp) {
+std::uint8_t current_state(const Context& context, const QpObject& qp) {
     switch (context.device.nic.qp_state(qp.qpn)) {
         case QpState::error:
             return IBV_QPS_ERR;
@@ -149,7 +149,7 @@ QpState model_state(std::uint8_t state) {
 }
 
 int change_qp(Context& context, const ib_uverbs_modify_qp& wish) {
-    Qp* const qp = context.qps.find(wish.qp_handle);
+    QpObject* const qp = context.qps.find(wish.qp_handle);
     if (qp == nullptr) return EINVAL;
     const std::uint8_t now = current_state(context, *qp);
     if ((wish.attr_mask & IBV_QP_CUR_STATE) != 0 && wish.cur_qp_state != now) return EINVAL;
@@ -170,7 +170,7 @@ int change_qp(Context& context, const ib_uverbs_modify_qp& wish) {
 
 // Ends it; tells how many of its asynchronous events were read.
 std::uint32_t remove_qp(Context& context, std::uint32_t handle) {
-    const Qp qp = *context.qps.find(handle);
+    const QpObject qp = *context.qps.find(handle);
     context.device.nic.destroy_qp(qp.qpn);
     context.qps.erase(handle);
     --context.bfreg_users[qp.bfreg];
@@ -229,7 +229,7 @@ int modify_qp_ex(Context& context, Request& request) {
 }
 
 int query_qp(Context& context, Request& request) {
-    const Qp* const qp = context.qps.find(request.core<ib_uverbs_query_qp>().qp_handle);
+    const QpObject* const qp = context.qps.find(request.core<ib_uverbs_query_qp>().qp_handle);
     if (qp == nullptr) return EINVAL;
     ib_uverbs_query_qp_resp resp{};
     resp.max_recv_wr = qp->max_recv_wr;
@@ -244,7 +244,7 @@ int query_qp(Context& context, Request& request) {
 
 int destroy_qp(Context& context, Request& request) {
     const auto handle = request.core<ib_uverbs_destroy_qp>().qp_handle;
-    const Qp* const qp = context.qps.find(handle);
+    const QpObject* const qp = context.qps.find(handle);
     if (qp == nullptr) return ENOENT;
     if (qp->users != 0) return EBUSY;
     request.answer(ib_uverbs_destroy_qp_resp{remove_qp(context, handle)});
