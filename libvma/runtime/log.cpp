@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <limits.h>
 #include <signal.h>
 #include <string.h>
@@ -237,6 +238,22 @@ void write_direct(Level level, std::string_view text) noexcept {
 void write_once(Level level, std::string_view text) noexcept {
     if (level == Level::none || !enabled(level) || !first_time(text)) return;
     write(level, text);
+}
+
+namespace {
+void format_to(void (*put)(Level, std::string_view), Level level, fmt::string_view format, fmt::format_args args) noexcept {
+    char line[kMaxText];
+    const auto out = fmt::vformat_to_n(line, sizeof line, format, args);
+    put(level, std::string_view(line, out.size < sizeof line ? out.size : sizeof line));
+}
+}  // namespace
+
+void format_and_write(Level level, fmt::string_view format, fmt::format_args args) noexcept {
+    format_to([](Level at, std::string_view text) { write(at, text); }, level, format, args);
+}
+
+void format_and_write_once(Level level, fmt::string_view format, fmt::format_args args) noexcept {
+    format_to([](Level at, std::string_view text) { write_once(at, text); }, level, format, args);
 }
 
 void remember_stderr() noexcept {

@@ -6,7 +6,7 @@
 // that number).
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <atomic>
 #include <optional>
@@ -43,12 +43,11 @@ void write(Level level, std::string_view text) noexcept;
 // The same, but never through the program's callback: for handlers of fatal signals.
 void write_direct(Level level, std::string_view text) noexcept;
 
+// Formatting is compiled once, in log.cpp, and not in every file that has something to say.
+void format_and_write(Level level, fmt::string_view format, fmt::format_args args) noexcept;
 template <class... Args>
 void print(Level level, fmt::format_string<Args...> format, Args&&... args) noexcept {
-    if (!enabled(level)) return;
-    char line[1024];
-    auto out = fmt::format_to_n(line, sizeof line, format, std::forward<Args>(args)...);
-    write(level, std::string_view(line, out.size < sizeof line ? out.size : sizeof line));
+    if (enabled(level)) format_and_write(level, format, fmt::make_format_args(args...));
 }
 
 #define VMA_LOG_FN(name)                                                     \
@@ -66,12 +65,10 @@ VMA_LOG_FN(fine)
 // Like print, but each distinct text appears once in the life of the process. After 256 different texts there
 // is no memory for more, and later ones are dropped: what would come more often than that is a flood.
 void write_once(Level level, std::string_view text) noexcept;
+void format_and_write_once(Level level, fmt::string_view format, fmt::format_args args) noexcept;
 template <class... Args>
 void once(Level level, fmt::format_string<Args...> format, Args&&... args) noexcept {
-    if (!enabled(level)) return;
-    char line[1024];
-    auto out = fmt::format_to_n(line, sizeof line, format, std::forward<Args>(args)...);
-    write_once(level, std::string_view(line, out.size < sizeof line ? out.size : sizeof line));
+    if (enabled(level)) format_and_write_once(level, format, fmt::make_format_args(args...));
 }
 
 // Remembers what stderr is, reads no configuration. Called from the library's constructor; cheap.

@@ -21,6 +21,7 @@ import signal
 import subprocess
 import sys
 
+import suite_hardware
 import suite_mux
 import suite_stats
 import suite_tcp
@@ -29,9 +30,10 @@ from table import evaluate, table
 from wire import Failure, STOPPING, Wire
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SUITES = {"udp": suite_udp, "tcp": suite_tcp, "mux": suite_mux, "stats": suite_stats}
-ROUNDS = {"udp": 5, "tcp": 3, "mux": 3, "stats": 5}   # TCP has three times as many readings
-QUICK_ROUNDS = {"udp": 2, "tcp": 1, "mux": 1, "stats": 3}
+SUITES = {"udp": suite_udp, "tcp": suite_tcp, "mux": suite_mux, "stats": suite_stats, "hardware": suite_hardware}
+ALL = [name for name, suite in SUITES.items() if getattr(suite, "BY_DEFAULT", True)]
+ROUNDS = {"udp": 5, "tcp": 3, "mux": 3, "stats": 5, "hardware": 3}   # TCP has three times as many readings
+QUICK_ROUNDS = {"udp": 2, "tcp": 1, "mux": 1, "stats": 3, "hardware": 1}
 
 
 def check_machine():
@@ -52,10 +54,11 @@ def find_programs(build):
     library = os.path.join(build, "libvma", "libvma.so")
     programs = {name: os.path.join(build, "tests", "bench", name)
                 for name in ("xsk_raw", "conn_rate", "many_connections", "watch_many")}
+    simulator = {name: os.path.join(build, "tests", "mlx5_sim", name) for name in ("libmlx5_sim.so", "mlx5_sim_sysfs")}
     for path in (library, *programs.values()):
         if not os.path.exists(path):
             raise Failure(f"{path} is missing: build first, or start this as ./demo")
-    return os.path.realpath(library), programs
+    return os.path.realpath(library), programs | simulator   # whoever needs the simulator looks for it
 
 
 def measure(wire, title, measurements, number_of_rounds):
@@ -90,12 +93,12 @@ def main():
     parser.add_argument("--seconds", type=int, help="length of one reading (default 2)")
     parser.add_argument("--quick", action="store_true",
                         help="readings of 1 second, 2 rounds for UDP, else 1, unless told otherwise")
-    parser.add_argument("--only", choices=SUITES, help="measure only this")
+    parser.add_argument("--only", choices=SUITES, help="measure only this (hardware: only if asked for)")
     parser.add_argument("--json", metavar="FILE", help="write all readings and the table there")
     parser.add_argument("--build", default=os.path.join(REPOSITORY, "build-release"), help="build directory")
     options = parser.parse_args()
     rounds_of = {name: options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)[name]
-                 for name in ([options.only] if options.only else SUITES)}
+                 for name in ([options.only] if options.only else ALL)}
     seconds = options.seconds or (1 if options.quick else 2)
     if min(rounds_of.values()) < 1 or seconds < 1:
         parser.error("rounds and seconds must be at least 1")

@@ -6,10 +6,12 @@ import subprocess
 import sys
 import time
 import unittest
+import unittest.mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import offload  # noqa: E402
 import readings  # noqa: E402
+import suite_hardware  # noqa: E402
 import suite_mux  # noqa: E402
 import suite_stats  # noqa: E402
 import suite_tcp  # noqa: E402
@@ -114,6 +116,11 @@ class Table(unittest.TestCase):
             names = set(suite.measurements(None, 1, dict.fromkeys(("xsk_raw", "conn_rate", "many_connections", "watch_many"), "")))
             used = {name for row in suite.rows() for name in (row.kernel, row.vma, row.raw) if name}
             self.assertEqual(used, names)
+
+    def test_hardware_compares_every_device(self):
+        with unittest.mock.patch.object(suite_hardware, "environments", lambda *_: dict.fromkeys(suite_hardware.DEVICES, ())):
+            names = set(suite_hardware.measurements(None, 1, {}))
+        self.assertEqual({name for row in suite_hardware.rows() for name in (row.kernel, row.vma)}, names)
 
     def test_limits_are_libvmas_own(self):
         rows = {row["key"]: row for row in table.evaluate(suite_tcp.rows(), [tcp_round(True)])}

@@ -38,10 +38,11 @@ def ping_pong(wire, seconds, client_vma=False, server_vma=False, spin=False, env
     return {"p50": result["p50"], "p99": result["p99"]}
 
 
-def throughput(wire, seconds, vma=False, environment=()):
+def throughput(wire, seconds, vma=False, server_vma=False, environment=()):
     """sockperf's throughput test, 100 bytes: thousands of messages per second that the server's program received."""
-    check = OffloadCheck(wire, ["a", "b"] if vma else [])
-    server = wire.start("b", "sockperf", "sr", "-i", ADDRESS["b"], "-p", str(UDP_PORT), vma=vma, environment=environment)
+    check = OffloadCheck(wire, ["a"] * vma + ["b"] * (vma or server_vma))
+    server = wire.start("b", "sockperf", "sr", "-i", ADDRESS["b"], "-p", str(UDP_PORT), vma=vma or server_vma,
+                        environment=environment)
     wire.wait_bound(server, "udp", UDP_PORT)
     client = wire.start("a", "sockperf", "tp", "-i", ADDRESS["b"], "-p", str(UDP_PORT), "-t", str(seconds), "-m", "100",
                         vma=vma, environment=environment)

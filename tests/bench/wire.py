@@ -40,6 +40,7 @@ class Wire:
         self.library = library
         self.name = {side: f"{PREFIX}{os.getpid()}{side}" for side in "ab"}
         self.running = []
+        self.kept = []    # directories of measurements (TemporaryDirectory), removed with the wire
 
     def __enter__(self):
         remove_stale()
@@ -70,6 +71,8 @@ class Wire:
                 process.kill()
             process.wait()
             process.stdout.close()
+        for directory in self.kept:
+            directory.cleanup()
         for side in "ab":
             subprocess.run(["ip", "netns", "del", self.name[side]], stderr=subprocess.DEVNULL, check=False)
         for number, handler in handlers.items():

@@ -54,9 +54,9 @@ class Lifecycle : public testing::Test {
 TEST_F(Lifecycle, CleanExitLeavesNothing) {
     auto agent = program();
     talks_offloaded(*agent);
-    EXPECT_TRUE(hosts->has_xdp(Host::a));
+    EXPECT_TRUE(hosts->offloaded(Host::a));
     EXPECT_TRUE(agent->finish().ok());
-    EXPECT_TRUE(hosts->wait_xdp(Host::a, false));
+    EXPECT_TRUE(hosts->wait_offloaded(Host::a, false));
     auto plain = program(false);
     talks(*plain);
 }
@@ -67,12 +67,12 @@ TEST_F(Lifecycle, KilledInTheMiddle) {
         talks_offloaded(*agent);
         peer->post("send s 198.18.1.1 5000 100 2000 0 100");
         agent->post("drain s 5000");
-        EXPECT_TRUE(hosts->wait_xdp(Host::a, true));
+        EXPECT_TRUE(hosts->wait_offloaded(Host::a, true));
         agent->process().kill(SIGKILL);
         EXPECT_EQ(agent->process().wait().signal, SIGKILL);
         peer->answer();
         if (round == 0) {  // the port is the kernel's again
-            EXPECT_TRUE(hosts->wait_xdp(Host::a, false));
+            EXPECT_TRUE(hosts->wait_offloaded(Host::a, false));
             auto plain = program(false);
             talks(*plain);
         }  // later rounds start again at once
@@ -90,7 +90,7 @@ TEST_F(Lifecycle, EndsBySignalsAndErrors) {
             EXPECT_TRUE(end.signal == signal || end.code != 0);
         else
             EXPECT_EQ(end.signal, signal);
-        EXPECT_TRUE(hosts->wait_xdp(Host::a, false));
+        EXPECT_TRUE(hosts->wait_offloaded(Host::a, false));
     }
 }
 
@@ -110,6 +110,7 @@ TEST_F(Lifecycle, SecondProgramOnTheSameInterface) {
 }
 
 TEST_F(Lifecycle, ForeignXdpProgramStays) {
+    FOR_XDP_ONLY();
     // A program that passes everything, as another tool would have attached it.
     auto dir = std::filesystem::temp_directory_path() / ("vmatest-" + std::to_string(getpid()));
     std::filesystem::create_directory(dir);
@@ -128,9 +129,9 @@ TEST_F(Lifecycle, ForeignXdpProgramStays) {
         talks(*agent);
         expect_reason(*agent);
         EXPECT_TRUE(agent->finish().ok());
-        EXPECT_TRUE(hosts->has_xdp(Host::a)) << "the foreign program is gone";
+        EXPECT_TRUE(hosts->offloaded(Host::a)) << "the foreign program is gone";
         hosts->ip(Host::a, {"link", "set", "dev", "veth1", mode, "off"});
-        EXPECT_TRUE(hosts->wait_xdp(Host::a, false));
+        EXPECT_TRUE(hosts->wait_offloaded(Host::a, false));
     }
     std::filesystem::remove_all(dir);
     auto agent = program();
@@ -147,9 +148,9 @@ TEST_F(Lifecycle, WithoutPermission) {
         SCOPED_TRACE(launcher[1]);
         auto agent = program(true, launcher);
         talks(*agent);
-        if (!hosts->has_xdp(Host::a)) expect_reason(*agent);
+        if (!hosts->offloaded(Host::a)) expect_reason(*agent);
         EXPECT_TRUE(agent->finish().ok());
-        EXPECT_TRUE(hosts->wait_xdp(Host::a, false));
+        EXPECT_TRUE(hosts->wait_offloaded(Host::a, false));
     }
 }
 
@@ -189,7 +190,7 @@ TEST_F(Lifecycle, ProgramWithoutSockets) {
     EXPECT_EQ(e.code, 3);
     EXPECT_EQ(e.out, "one\ntwo\n");
     EXPECT_EQ(e.err, "");
-    EXPECT_FALSE(hosts->has_xdp(Host::a));
+    EXPECT_FALSE(hosts->offloaded(Host::a));
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ TEST_F(Neighbours, PeerChangesItsMac) {
     expect_conversation(*a, *b, "198.18.1.2");
     expect_offloaded();
     // A peer that moves announces itself by a gratuitous ARP.
-    tool({"ip", "netns", "exec", hosts->netns(Host::b), "sysctl", "-qw", "net.ipv4.conf.veth1.arp_notify=1"});
+    hosts->sysctl(Host::b, {"net.ipv4.conf.veth1.arp_notify=1"});
     a->post("send s 198.18.1.2 6000 100 600 0 1000");
     b->post("drain s 600");
     a->process().wait_for_out("never", milliseconds(200));  // time for some traffic
@@ -97,8 +97,7 @@ TEST_F(Neighbours, RouteMoves) {
     start({.links = 2});
     for (Host host : {Host::a, Host::b})
         for (const char* dev : {"veth1", "veth2", "all"})
-            tool({"ip", "netns", "exec", hosts->netns(host), "sysctl", "-qw",
-                  std::string("net.ipv4.conf.") + dev + ".rp_filter=0"});
+            hosts->sysctl(host, {std::string("net.ipv4.conf.") + dev + ".rp_filter=0"});
     hosts->ip(Host::a, {"address", "add", "198.18.50.1/32", "dev", "lo"});
     hosts->ip(Host::b, {"address", "add", "198.18.60.1/32", "dev", "lo"});
     auto route = [&](int link) {
@@ -127,8 +126,7 @@ TEST_F(Neighbours, RouteMovesWhileSending) {
     EXPECT_EQ(a->ask("open s 0.0.0.0 5000"), "ok 5000");
     EXPECT_EQ(b->ask("open s 0.0.0.0 6000"), "ok 6000");
     for (const char* dev : {"veth1", "veth2", "all"})
-        tool({"ip", "netns", "exec", hosts->netns(Host::b), "sysctl", "-qw",
-              std::string("net.ipv4.conf.") + dev + ".rp_filter=0"});
+        hosts->sysctl(Host::b, {std::string("net.ipv4.conf.") + dev + ".rp_filter=0"});
     a->post("send s 198.18.60.1 6000 100 1000 0 1000");
     b->post("drain s 700");
     for (const char* via : {"198.18.2.2", "198.18.1.2", "198.18.2.2"}) {

@@ -67,7 +67,7 @@ class Parameters : public HostsTest {
     }
 
     // The kernel takes the program before from the interface.
-    void released() const { EXPECT_TRUE(hosts->wait_xdp(Host::a, false)); }
+    void released() const { EXPECT_TRUE(hosts->wait_offloaded(Host::a, false)); }
 
     struct Result {
         std::string out, peer, err;

@@ -23,7 +23,7 @@ class Udp : public testing::Test {
         long before = kernel_datagrams(*a);
         expect_conversation(*a, *b, "198.18.1.2", 100, length);
         EXPECT_LE(kernel_datagrams(*a) - before, 2) << a->process().err();
-        EXPECT_TRUE(hosts->has_xdp(Host::a)) << a->process().err();
+        EXPECT_TRUE(hosts->offloaded(Host::a)) << a->process().err();
     }
     void TearDown() override {
         if (HasFailure() && a)
@@ -36,22 +36,24 @@ class Udp : public testing::Test {
 TEST_F(Udp, LibraryToKernelPeer) {
     start({}, with_library(), {});
     expect_offloaded_conversation(100);
-    EXPECT_FALSE(hosts->has_xdp(Host::b));
+    EXPECT_FALSE(hosts->offloaded(Host::b));
 }
 
 TEST_F(Udp, LibraryOnBothSides) {
     start({}, with_library(), with_library());
     expect_offloaded_conversation(100);
-    EXPECT_TRUE(hosts->has_xdp(Host::b));
+    EXPECT_TRUE(hosts->offloaded(Host::b));
 }
 
 TEST_F(Udp, GenericXdp) {
+    FOR_XDP_ONLY();
     start({}, with_library({"VMA_XDP_MODE=skb"}), {});
     expect_offloaded_conversation(1400);
     EXPECT_NE(hosts->ip(Host::a, {"link", "show", "dev", "veth1"}).find("xdpgeneric"), std::string::npos);
 }
 
 TEST_F(Udp, NativeXdp) {
+    FOR_XDP_ONLY();
     start({}, with_library({"VMA_XDP_MODE=drv"}), {});
     expect_offloaded_conversation(1400);
     std::string link = hosts->ip(Host::a, {"link", "show", "dev", "veth1"});
@@ -150,20 +152,21 @@ TEST_F(Udp, BulkBothWays) {
 TEST_F(Udp, TurnedOff) {
     start({}, with_library({"VMA_OFFLOADED_SOCKETS=0"}), {});
     expect_conversation(*a, *b, "198.18.1.2");
-    EXPECT_FALSE(hosts->has_xdp(Host::a));
+    EXPECT_FALSE(hosts->offloaded(Host::a));
 }
 
 TEST_F(Udp, InterfaceNotAllowed) {
+    FOR_XDP_ONLY();
     start({.links = 2}, with_library({"VMA_XDP_INTERFACES=veth2"}), {});
     expect_conversation(*a, *b, "198.18.1.2");
-    EXPECT_FALSE(hosts->has_xdp(Host::a, 1));
+    EXPECT_FALSE(hosts->offloaded(Host::a, 1));
     open_socket(*a, Host::a, 5001, 2, "t");
     open_socket(*b, Host::b, 6001, 2, "t");
     b->post("echo t 10 2000");
     EXPECT_EQ(a->ask("ping t 198.18.2.2 6001 100 10 2000"), "answered 10");
     b->answer();
-    EXPECT_TRUE(hosts->has_xdp(Host::a, 2)) << a->process().err();
-    EXPECT_FALSE(hosts->has_xdp(Host::a, 1));
+    EXPECT_TRUE(hosts->offloaded(Host::a, 2)) << a->process().err();
+    EXPECT_FALSE(hosts->offloaded(Host::a, 1));
 }
 
 }  // namespace

@@ -209,7 +209,7 @@ TEST_P(XdpDeviceTest, BothWays) {
     EXPECT_EQ(ring->attr().name, GetParam() == Mode::drv ? "xdp:veth1 (drv)" : "xdp:veth1 (skb)");
     EXPECT_EQ(ring->attr().chunk_size, 2048u);
     EXPECT_EQ(ring->max_udp_payload(), 1472u);
-    EXPECT_TRUE(hosts->has_xdp(Host::a));
+    EXPECT_TRUE(hosts->offloaded(Host::a));
     attach(flow(kPort), sink);
     for (std::size_t size : {0u, 1u, 2u, 99u, 255u, 256u, 257u, 1000u, 1471u, 1472u}) {
         const std::string text = pattern(size, static_cast<unsigned>(size));
@@ -224,7 +224,7 @@ TEST_P(XdpDeviceTest, BothWays) {
     EXPECT_EQ(counters.rx_frames, 10u);
     for (std::uint64_t bad : counters.rx_bad) EXPECT_EQ(bad, 0u);
     ring.reset();
-    EXPECT_FALSE(hosts->has_xdp(Host::a));
+    EXPECT_FALSE(hosts->offloaded(Host::a));
 }
 
 TEST_P(XdpDeviceTest, RulesComeAndGo) {
@@ -410,7 +410,7 @@ TEST_P(XdpDeviceTest, KilledProcessLeavesNothingBehind) {
         if (write(STDOUT_FILENO, "received", 8) != 8) return 1;
         for (;;) pause();
     });
-    ASSERT_TRUE(hosts->wait_xdp(Host::a, true));
+    ASSERT_TRUE(hosts->wait_offloaded(Host::a, true));
     // The rule comes a little after the program; until then the kernel's socket takes the frames.
     while (holder.running() && holder.out().empty()) {
         peer_sends("x");
@@ -422,7 +422,7 @@ TEST_P(XdpDeviceTest, KilledProcessLeavesNothingBehind) {
     }
     holder.kill(SIGKILL);
     EXPECT_EQ(holder.wait().signal, SIGKILL);
-    ASSERT_TRUE(hosts->wait_xdp(Host::a, false));
+    ASSERT_TRUE(hosts->wait_offloaded(Host::a, false));
     peer_sends("for the kernel");
     EXPECT_EQ(receive(shadow), "for the kernel");
 

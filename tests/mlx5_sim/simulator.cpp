@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "tests/mlx5_sim/context.h"
+#include "tests/mlx5_sim/own_calls.h"
 
 namespace mlx5_sim {
 namespace {
@@ -221,7 +222,7 @@ void Simulator::rest(unsigned microseconds) {
         if (device->wire != nullptr) fds[count++] = {device->wire->poll_fd(), POLLIN, 0};
     }
     const timespec longest{0, static_cast<long>(microseconds) * 1000};
-    ::syscall(SYS_ppoll, fds.data(), count, &longest, nullptr, 0);
+    own_call(SYS_ppoll, fds.data(), count, &longest, nullptr, 0);
 }
 
 }  // namespace mlx5_sim

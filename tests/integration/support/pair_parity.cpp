@@ -23,34 +23,27 @@ constexpr int kFirstPort = 10000, kLastPort = 32000, kPortsPerCase = 20;
 
 // The destinations that cannot be reached, see tests/apps/tcp_parity/tcp_harness.h.
 void prepare(const TwoHosts& hosts, Host host) {
-    auto sysctl = [&](const std::string& setting) {
-        tool({"ip", "netns", "exec", hosts.netns(host), "sysctl", "-qw", setting});
-    };
-    auto route = [&](std::vector<std::string> what) {
-        what.insert(what.begin(), {"route", "add"});
-        hosts.ip(host, what);
-    };
+    std::vector<std::string> settings = {
+        // Limits on the rate of ACKs would let one case change the next.
+        "net.ipv4.tcp_challenge_ack_limit=2147483647", "net.ipv4.tcp_invalid_ratelimit=0", "net.ipv4.tcp_fastopen=3",
+        "net.ipv4.ip_forward=1"};
     // A neighbour that does not answer is given up in 50 ms, not in 3 s.
     for (const char* link : {"veth1", "veth2"}) {
-        sysctl(std::string("net.ipv4.neigh.") + link + ".mcast_solicit=1");
-        sysctl(std::string("net.ipv4.neigh.") + link + ".retrans_time_ms=50");
+        settings.push_back(std::string("net.ipv4.neigh.") + link + ".mcast_solicit=1");
+        settings.push_back(std::string("net.ipv4.neigh.") + link + ".retrans_time_ms=50");
     }
-    // Limits on the rate of ACKs would let one case change the next.
-    sysctl("net.ipv4.tcp_challenge_ack_limit=2147483647");
-    sysctl("net.ipv4.tcp_invalid_ratelimit=0");
-    sysctl("net.ipv4.tcp_fastopen=3");
-    sysctl("net.ipv4.ip_forward=1");
+    hosts.sysctl(host, settings);
     bool a = host == Host::a;
     std::string gateway = TwoHosts::address(a ? Host::b : Host::a);
     int mine = a ? 0 : 10, theirs = a ? 10 : 0;
     auto network = [](int n) { return "198.19." + std::to_string(n) + ".0/24"; };
-    for (int n = 1; n <= 3; n++) route({network(mine + n), "via", gateway});
-    route({network(theirs + 1), "via", "198.18.2.99"});  // where nobody is
-    route({"prohibit", network(theirs + 2)});
-    route({"blackhole", network(theirs + 3)});
-    route({"unreachable", network(21)});
-    route({"prohibit", network(22)});
-    route({"blackhole", network(23)});
+    std::vector<std::string> routes;
+    for (int n = 1; n <= 3; n++) routes.push_back(network(mine + n) + " via " + gateway);
+    routes.insert(routes.end(), {network(theirs + 1) + " via 198.18.2.99",  // where nobody is
+                                 "prohibit " + network(theirs + 2), "blackhole " + network(theirs + 3),
+                                 "unreachable " + network(21), "prohibit " + network(22), "blackhole " + network(23)});
+    for (auto& route : routes) route = "route add " + route;
+    hosts.ip_batch(host, routes);
 }
 
 std::string difference(const std::string& kernel, const std::string& library) {

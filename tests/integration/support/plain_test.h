@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "support/agent.h"
+#include "support/device.h"
 
 namespace testing_support {
 

@@ -21,6 +21,8 @@
 #include <string_view>
 #include <thread>
 
+#include "support/device.h"
+
 extern char** environ;
 
 namespace testing_support {
@@ -48,10 +50,14 @@ std::vector<std::string> environment(const RunOptions& options) {
     for (char** e = environ; *e != nullptr; e++) {
         std::string_view entry(*e);
         if (!entry.starts_with("LD_PRELOAD=") && !entry.starts_with("VMA_") &&
-            !entry.starts_with("ASAN_OPTIONS="))
+            !entry.starts_with("ASAN_OPTIONS=") && !entry.starts_with("GTEST_"))
             env.emplace_back(entry);
     }
-    if (options.preload) env.push_back("LD_PRELOAD=" + preload_value());
+    if (options.preload) {
+        env.push_back("LD_PRELOAD=" + preload_value() + adapter_preload(options.netns));
+        const auto adapters = adapter_environment(options.netns);
+        env.insert(env.end(), adapters.begin(), adapters.end());
+    }
     // Outside the test's own namespaces the library must not attach to the machine's interfaces.
     if (options.preload && options.netns.empty()) env.emplace_back("VMA_XDP_INTERFACES=");
     if (*VMA_SANITIZERS != '\0') env.emplace_back("ASAN_OPTIONS=detect_leaks=0");
@@ -98,7 +104,7 @@ std::string library() {
 
 std::string app(const std::string& name) { return std::string(VMA_APPS_DIR) + "/app_" + name; }
 
-int patience() { return *VMA_SANITIZERS == '\0' ? 1 : 4; }
+int patience() { return (*VMA_SANITIZERS == '\0' ? 1 : 4) * (simulated() ? 2 : 1); }
 
 Process& Process::operator=(Process&& other) noexcept {
     if (this != &other) {

@@ -92,7 +92,7 @@ std::string library();
 std::string preload_value();
 // Path of a test program from tests/apps.
 std::string app(const std::string& name);
-// Factor for time limits: sanitizer builds are slow.
+// Factor for time limits: sanitizer builds and the simulated adapter are slow.
 int patience();
 
 }  // namespace testing_support

@@ -3,18 +3,40 @@
 #include "support/two_hosts.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <stdexcept>
 #include <thread>
+
+#include "support/device.h"
 
 namespace testing_support {
 namespace {
 
 const std::string kPrefix = "vmatest-";
+
+// `ip` for each line, in one process; `options` come first. Throws on failure.
+void run_ip_batch(std::vector<std::string> options, const std::vector<std::string>& lines, bool go_on = false) {
+    Fd file(memfd_create("commands", MFD_CLOEXEC));
+    std::string text;
+    for (const auto& line : lines) text += line + "\n";
+    if (write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+        throw std::runtime_error("no memory for commands");
+    std::vector<std::string> argv = {"ip"};
+    if (go_on) argv.push_back("-force");
+    argv.insert(argv.end(), options.begin(), options.end());
+    argv.insert(argv.end(), {"-batch", "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file.get())});
+    bool ok;
+    tool(argv, go_on ? &ok : nullptr);
+}
 
 void remove_leftovers() {
     std::error_code error;
@@ -25,8 +47,14 @@ void remove_leftovers() {
         if (owner > 0 && kill(owner, 0) != 0 && errno == ESRCH) {
             bool ok;
             tool({"ip", "netns", "del", name}, &ok);
+            remove_adapters(name);
         }
     }
+}
+
+// Of the interface of a link; every test has namespaces of its own.
+std::string mac(Host host, int link) {
+    return std::string("02:00:5e:10:0") + std::to_string(link) + (host == Host::a ? ":01" : ":02");
 }
 
 }  // namespace
@@ -47,39 +75,43 @@ TwoHosts::TwoHosts(const Wire& wire) {
     std::string base = kPrefix + std::to_string(getpid()) + "-" + std::to_string(serial++);
     a_ = base + "a";
     b_ = base + "b";
+    run_ip_batch({}, {"netns add " + a_, "netns add " + b_});
     for (Host host : {Host::a, Host::b}) {
-        tool({"ip", "netns", "add", netns(host)});
-        ip(host, {"link", "set", "lo", "up"});
         // Port unreachable messages are otherwise limited to one a second for each destination.
-        tool({"ip", "netns", "exec", netns(host), "sysctl", "-qw", "net.ipv4.icmp_ratelimit=0"});
+        std::vector<std::string> settings = {"net.ipv4.icmp_ratelimit=0"};
         // Neighbour discovery and multicast listener reports would only be noise on the wire.
-        if (!wire.ipv6)
-            tool({"ip", "netns", "exec", netns(host), "sysctl", "-qw",
-                  "net.ipv6.conf.default.disable_ipv6=1"});
+        if (!wire.ipv6) settings.push_back("net.ipv6.conf.default.disable_ipv6=1");
+        sysctl(host, settings);
     }
+    std::vector<std::string> lines[2];
+    std::vector<std::pair<std::string, std::string>> interfaces[2];
     for (int link = 1; link <= wire.links; link++) {
-        std::string queues = std::to_string(wire.queues), dev = interface(link),
-                    mtu = std::to_string(wire.mtu);
-        ip(Host::a, {"link", "add", dev, "numrxqueues", queues, "numtxqueues", queues, "type", "veth", "peer",
-                     "name", dev, "numrxqueues", queues, "numtxqueues", queues, "netns", b_});
-        for (Host host : {Host::a, Host::b}) {
-            ip(host, {"address", "add", address(host, link) + "/24", "broadcast", "+", "dev", dev});
-            if (wire.second_address)
-                ip(host,
-                   {"address", "add", second_address(host, link) + "/24", "broadcast", "+", "dev", dev});
+        const std::string dev = interface(link), count = std::to_string(wire.queues),
+                          queues = " numrxqueues " + count + " numtxqueues " + count;
+        lines[0].push_back("link add " + dev + " address " + mac(Host::a, link) + queues + " type veth peer name " + dev + " address " +
+                           mac(Host::b, link) + queues + " netns " + b_);
+    }
+    for (Host host : {Host::a, Host::b}) {
+        auto& mine = lines[host == Host::b];
+        mine.push_back("link set lo up");
+        for (int link = 1; link <= wire.links; link++) {
+            const std::string dev = interface(link), add = "address add dev " + dev + " ";
+            mine.push_back(add + address(host, link) + "/24 broadcast +");
+            if (wire.second_address) mine.push_back(add + second_address(host, link) + "/24 broadcast +");
             if (wire.ipv6)
-                ip(host, {"address", "add",
-                          "2001:2:0:" + std::to_string(link) + (host == Host::a ? "::1/64" : "::2/64"),
-                          "nodad", "dev", dev});
-            ip(host, {"link", "set", dev, "mtu", mtu, "up"});
+                mine.push_back(add + "2001:2:0:" + std::to_string(link) + (host == Host::a ? "::1/64" : "::2/64") + " nodad");
+            mine.push_back("link set " + dev + " mtu " + std::to_string(wire.mtu) + " up");
+            interfaces[host == Host::b].emplace_back(dev, mac(host, link));
         }
+        ip_batch(host, mine);
+        make_adapters(netns(host), interfaces[host == Host::b]);
     }
 }
 
 TwoHosts::~TwoHosts() {
-    bool ok;
-    for (Host host : {Host::a, Host::b})
-        if (!netns(host).empty()) tool({"ip", "netns", "del", netns(host)}, &ok);
+    if (a_.empty()) return;
+    run_ip_batch({}, {"netns del " + a_, "netns del " + b_}, true);
+    for (Host host : {Host::a, Host::b}) remove_adapters(netns(host));
 }
 
 std::string TwoHosts::ip(Host host, std::vector<std::string> args) const {
@@ -87,13 +119,33 @@ std::string TwoHosts::ip(Host host, std::vector<std::string> args) const {
     return tool(std::move(args));
 }
 
-bool TwoHosts::has_xdp(Host host, int link) const {
-    return ip(host, {"-d", "link", "show", "dev", interface(link)}).find("prog/xdp") != std::string::npos;
+void TwoHosts::ip_batch(Host host, const std::vector<std::string>& lines) const { run_ip_batch({"-n", netns(host)}, lines); }
+
+void TwoHosts::sysctl(Host host, const std::vector<std::string>& settings) const {
+    // /proc/sys/net is that of the process's namespace.
+    Process writer = run(host, [&] {
+        for (const auto& setting : settings) {
+            const auto equals = setting.find('=');
+            std::string path = "/proc/sys/" + setting.substr(0, equals), value = setting.substr(equals + 1);
+            std::replace(path.begin(), path.end(), '.', '/');
+            Fd file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
+            if (!file || write(file.get(), value.data(), value.size()) < 0) {
+                dprintf(2, "%s: %s\n", setting.c_str(), strerror(errno));
+                return 1;
+            }
+        }
+        return 0;
+    });
+    if (const Exit end = writer.wait(); !end.ok()) throw std::runtime_error("cannot set " + end.err);
 }
 
-bool TwoHosts::wait_xdp(Host host, bool wanted, int link, milliseconds limit) const {
+bool TwoHosts::offloaded(Host host, int link) const {
+    return shows_offloading(ip(host, {"-d", "link", "show"}), interface(link));
+}
+
+bool TwoHosts::wait_offloaded(Host host, bool wanted, int link, milliseconds limit) const {
     auto end = std::chrono::steady_clock::now() + limit * patience();
-    while (has_xdp(host, link) != wanted) {
+    while (offloaded(host, link) != wanted) {
         if (std::chrono::steady_clock::now() > end) return false;
         std::this_thread::sleep_for(milliseconds(5));
     }

@@ -40,10 +40,14 @@ class TwoHosts {
 
     // `ip -n <namespace> ...`; throws on failure.
     std::string ip(Host host, std::vector<std::string> args) const;
-    // Is an XDP program attached to the host's interface now? That is how one sees offloading from outside.
-    bool has_xdp(Host host, int link = 1) const;
-    // Waits until has_xdp() is `wanted`.
-    bool wait_xdp(Host host, bool wanted, int link = 1, milliseconds limit = milliseconds(3000)) const;
+    // Many of them, a line each, by one process.
+    void ip_batch(Host host, const std::vector<std::string>& lines) const;
+    // Settings as sysctl -w has them: "net.ipv4.ip_forward=1". Throws on failure.
+    void sysctl(Host host, const std::vector<std::string>& settings) const;
+    // Does the library in some process use the host's interface now, seen from outside: an XDP program, or the simulator's tap?
+    bool offloaded(Host host, int link = 1) const;
+    // Waits until offloaded() is `wanted`.
+    bool wait_offloaded(Host host, bool wanted, int link = 1, milliseconds limit = milliseconds(3000)) const;
 
     Process run(Host host, std::vector<std::string> argv, RunOptions options = {}) const;
     Process run(Host host, std::function<int()> body, RunOptions options = {}) const;
