@@ -190,7 +190,8 @@ Result<void> RdmaDevice::query() {
         clock_ = std::make_unique<DeviceClock>(real_, clock, page ? *rdma::mlx5() : nullptr);
         if (clock.conversion == Conversion::ptp && clock_->clock().conversion() == Conversion::system)
             log::once(log::Level::info, "{} tells nothing of a PTP clock: VMA_HW_TS_CONVERSION is 3", config_.port.device);
-        attr_.arrival_realtime = clock_->clock().conversion() == Conversion::system || clock_->clock().conversion() == Conversion::ptp;
+        // A PTP clock may run by TAI.
+        attr_.arrival_realtime = clock_->clock().conversion() == Conversion::system;
         if (!clock_->usable()) clock_.reset();
     }
     return {};
@@ -311,7 +312,9 @@ Result<ibv_qp*> RdmaDevice::create_qp(const ibv_qp_init_attr& wanted) {
     } tries[] = {{true, inline_bytes}, {true, 0}, {false, inline_bytes}, {false, 0}};
     int error = EINVAL;
     for (const auto& attempt : tries) {
-        if (attempt.tso && largest_tso_ == 0) continue;
+        // libmlx5 (44, and there is no other provider with TSO) misplaces the data of a large send whose headers go round the queue's
+        // end, so only the direct queues do it.
+        if (attempt.tso && (largest_tso_ == 0 || !direct_)) continue;
         init.cap = wanted.cap;
         init.cap.max_inline_data = attempt.inline_bytes;
         init.comp_mask = IBV_QP_INIT_ATTR_PD | (attempt.tso ? IBV_QP_INIT_ATTR_MAX_TSO_HEADER : 0);
