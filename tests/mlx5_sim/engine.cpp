@@ -12,7 +12,7 @@
 #include <csignal>
 #include <string>
 
-#include "tests/mlx5_sim/raw.h"
+#include "tests/mlx5_sim/own_calls.h"
 
 namespace mlx5_sim {
 namespace {
@@ -83,21 +83,22 @@ int Engine::adopt(int fd) const {
     // own.
     const auto reopen = [](int own) {
         const std::string name = "/proc/thread-self/fd/" + std::to_string(own);
-        return static_cast<int>(raw(SYS_openat, AT_FDCWD, name.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+        return static_cast<int>(
+            own_call(SYS_openat, AT_FDCWD, name.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
     };
     if (!private_table_) {
         const int opened = reopen(fd);
         if (opened < 0) return -1;
-        const int high = static_cast<int>(raw(SYS_fcntl, opened, F_DUPFD_CLOEXEC, kFirstPrivate));
+        const int high = static_cast<int>(own_call(SYS_fcntl, opened, F_DUPFD_CLOEXEC, kFirstPrivate));
         if (high < 0) return opened;
-        raw(SYS_close, opened);
+        own_call(SYS_close, opened);
         return high;
     }
-    const int copy = static_cast<int>(raw(SYS_pidfd_getfd, process_, fd, 0));
+    const int copy = static_cast<int>(own_call(SYS_pidfd_getfd, process_, fd, 0));
     if (copy < 0) return -1;
     const int opened = reopen(copy);
     const int error = errno;
-    raw(SYS_close, copy);
+    own_call(SYS_close, copy);
     errno = error;
     return opened;
 }
@@ -111,9 +112,9 @@ void Engine::loop() {
     on_the_thread = true;
     prctl(PR_SET_NAME, "mlx5_sim");
     if (::unshare(CLONE_FILES) == 0) {
-        raw(SYS_close_range, 0, STDERR_FILENO - 1, 0);
-        raw(SYS_close_range, STDERR_FILENO + 1, ~0u, 0);
-        process_ = static_cast<int>(raw(SYS_pidfd_open, ::getpid(), 0));
+        own_call(SYS_close_range, 0, STDERR_FILENO - 1, 0);
+        own_call(SYS_close_range, STDERR_FILENO + 1, ~0u, 0);
+        process_ = static_cast<int>(own_call(SYS_pidfd_open, ::getpid(), 0));
         private_table_ = process_ >= 0;
     }
     unsigned idle = 0;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tests/mlx5_sim/event_pipe.h"
 
-#include "tests/mlx5_sim/raw.h"
-
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -11,6 +9,7 @@
 #include <cerrno>
 
 #include "tests/mlx5_sim/engine.h"
+#include "tests/mlx5_sim/own_calls.h"
 
 namespace mlx5_sim {
 
@@ -39,7 +38,7 @@ std::expected<EventPipe::Opened, int> EventPipe::open(Engine& engine, std::size_
 EventPipe::~EventPipe() {
     if (fd_ < 0) return;
     // Perhaps with the model's lock, so without waiting. Not by close(2) of libc, which is interposed.
-    const auto close = [fd = fd_] { raw(SYS_close, fd); };
+    const auto close = [fd = fd_] { own_call(SYS_close, fd); };
     if (engine_.here()) {
         close();
     } else {
@@ -64,7 +63,7 @@ void EventPipe::post(std::uint64_t object, std::uint64_t rest) {
 void EventPipe::flush() {
     while (!waiting_.empty()) {
         // Writes of this size are atomic: all or nothing.
-        if (raw(SYS_write, fd_, waiting_.front().data(), record_bytes_) < 0) {
+        if (own_call(SYS_write, fd_, waiting_.front().data(), record_bytes_) < 0) {
             if (errno == EINTR) continue;
             break;
         }
@@ -84,7 +83,7 @@ std::uint32_t EventPipe::forget(std::uint64_t object) {
         const std::lock_guard lock(mutex_);
         std::deque<Record> unread;
         Record record{};
-        while (raw(SYS_read, fd_, record.data(), record_bytes_) == static_cast<ssize_t>(record_bytes_))
+        while (own_call(SYS_read, fd_, record.data(), record_bytes_) == static_cast<long>(record_bytes_))
             unread.push_back(record);
         unread.insert(unread.end(), waiting_.begin(), waiting_.end());
         const auto dropped = std::erase_if(unread, [&](const Record& event) { return event[0] == object; });

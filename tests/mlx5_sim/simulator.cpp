@@ -14,7 +14,7 @@
 #include <cstring>
 
 #include "tests/mlx5_sim/context.h"
-#include "tests/mlx5_sim/raw.h"
+#include "tests/mlx5_sim/own_calls.h"
 
 namespace mlx5_sim {
 namespace {
@@ -194,8 +194,8 @@ int Simulator::connect(Device& device) {
         }
     });
     if (error.empty()) return 0;
-    std::fprintf(stderr, "mlx5_sim: %s cannot use %s: %s\n", device.identity.ibdev.c_str(), device.identity.netdev.c_str(),
-                 error.c_str());
+    std::fprintf(stderr, "mlx5_sim: %s cannot use %s: %s\n", device.identity.ibdev.c_str(),
+                 device.identity.netdev.c_str(), error.c_str());
     return ENODEV;
 }
 
@@ -222,7 +222,7 @@ void Simulator::rest(unsigned microseconds) {
         if (device->wire != nullptr) fds[count++] = {device->wire->poll_fd(), POLLIN, 0};
     }
     const timespec longest{0, static_cast<long>(microseconds) * 1000};
-    raw(SYS_ppoll, fds.data(), count, &longest, nullptr, 0);
+    own_call(SYS_ppoll, fds.data(), count, &longest, nullptr, 0);
 }
 
 }  // namespace mlx5_sim

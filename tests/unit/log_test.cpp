@@ -291,7 +291,7 @@ TEST(Log, FirstUseOfAParameterStartsTheLog) {
 TEST(Log, StartUpPrint) {
     auto outcome = in_child([] {
         setenv("VMA_RX_POLL", "-1", 1);
-        setenv("VMA_TX_MAX_INLINE", "0", 1);
+        setenv("VMA_TX_PREFETCH_BYTES", "0", 1);
         config::get();
         config::print_start();
         config::print_start();
@@ -302,8 +302,8 @@ TEST(Log, StartUpPrint) {
     EXPECT_EQ(lines,
               "VMA INFO: Log Level                      info                       [VMA_TRACELEVEL]\n"
               "VMA INFO: Log File                                                  [VMA_LOG_FILE]\n"
-              "VMA INFO: Tx Max QP INLINE               0                          [VMA_TX_MAX_INLINE] no effect: the xdp device sends "
-              "from its buffers only\n"
+              "VMA INFO: Tx Prefetch Bytes              0                          [VMA_TX_PREFETCH_BYTES] no effect: a datagram is "
+              "copied once, which fetches it\n"
               "VMA INFO: Rx Poll Loops                  -1                         [VMA_RX_POLL]\n"
               "VMA INFO: CQ Interrupts Moderation       Disabled                   [VMA_CQ_MODERATION_ENABLE]\n" +
                   rule);

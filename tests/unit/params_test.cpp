@@ -357,9 +357,9 @@ TEST(Params, StartUpLines) {
     auto lines = parameter_lines(read_with({}).params, false);
     EXPECT_THAT(lines, ElementsAre(testing::MatchesRegex("Log Level +info +\\[VMA_TRACELEVEL\\]"),
                                    testing::MatchesRegex("Log File +\\[VMA_LOG_FILE\\]")));
-    lines = parameter_lines(read_with({{"VMA_TX_MAX_INLINE", "64"}, {"VMA_RX_POLL", "100000"}, {"VMA_MEM_ALLOC_TYPE", "2"}}).params, false);
+    lines = parameter_lines(read_with({{"VMA_TX_PREFETCH_BYTES", "64"}, {"VMA_RX_POLL", "100000"}, {"VMA_MEM_ALLOC_TYPE", "2"}}).params, false);
     EXPECT_THAT(lines, ElementsAre(testing::_, testing::_,
-                                   testing::MatchesRegex("Tx Max QP INLINE +64 +\\[VMA_TX_MAX_INLINE\\] no effect: .*"),
+                                   testing::MatchesRegex("Tx Prefetch Bytes +64 +\\[VMA_TX_PREFETCH_BYTES\\] no effect: .*"),
                                    testing::MatchesRegex("Mem Allocate type +2 \\(HUGEPAGES\\) +\\[VMA_MEM_ALLOC_TYPE\\]")));
     EXPECT_EQ(parameter_lines(read_with({}).params, true).size(), kParameters);
 }

@@ -181,10 +181,10 @@ TEST_F(Vlan, QueueWrapsAndResets) {
     ibv_wc wc[8];
     for (int round = 0; round < 20; round++) {
         post({4, 5, 6});
-        for (int i = 0; i < 3; i++) below.arrived.emplace_back(kAddresses + kTag + std::to_string(round), IBV_WC_SUCCESS);
+        for (int i = 0; i < 3; i++) below.arrived.emplace_back(kAddresses + kTag + "round " + std::to_string(round), IBV_WC_SUCCESS);
         ASSERT_EQ(ibv_poll_cq(cq, 8, wc), 3);
         for (int i = 0; i < 3; i++)
-            EXPECT_EQ(std::string(buffers[wc[i].wr_id] + 4, wc[i].byte_len), kAddresses + std::to_string(round));
+            EXPECT_EQ(std::string(buffers[wc[i].wr_id] + 4, wc[i].byte_len), kAddresses + "round " + std::to_string(round));
     }
     post({1, 2});
     below.posted.clear();

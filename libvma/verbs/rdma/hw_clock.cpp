@@ -16,11 +16,16 @@ constexpr std::uint64_t kWidestPairNs = 100'000;
 // Over a shorter time the readings' own error spoils the frequency.
 constexpr std::uint64_t kShortestBaseNs = 100'000'000;
 
+// To the nearest one.
+std::uint64_t nanoseconds(std::uint64_t ticks, std::uint64_t mult) noexcept {
+    return static_cast<std::uint64_t>((Wide{ticks} * mult + (Wide{1} << 31)) >> 32);
+}
+
 }  // namespace
 
 HwClock::HwClock(const Attr& attr, Source source) : attr_(attr), source_(std::move(source)) {
     if (attr_.conversion == Conversion::none) return;
-    if (attr_.khz != 0) nominal_ = static_cast<std::uint64_t>((Wide{1'000'000} << 32) / attr_.khz);
+    if (attr_.khz != 0) nominal_ = static_cast<std::uint64_t>(((Wide{1'000'000} << 32) + attr_.khz / 2) / attr_.khz);
     const auto has_pair = [&] { return source_.pair && source_.pair().has_value(); };
     const auto has_ptp = [&] { return source_.ptp && source_.ptp().has_value(); };
     Conversion& mode = attr_.conversion;
@@ -39,9 +44,9 @@ std::uint64_t HwClock::to_ns(std::uint64_t ticks) const noexcept {
     const std::uint64_t after = (ticks - line.ticks) & mask;
     // Counters shorter than 64 bits wrap. Raw time begins anew then; with a point, half of the range lies before it.
     if (attr_.conversion == Conversion::raw || after <= mask / 2)
-        return line.ns + static_cast<std::uint64_t>(Wide{after} * line.mult >> 32);
+        return line.ns + nanoseconds(after, line.mult);
     const std::uint64_t before = (line.ticks - ticks) & mask;
-    return line.ns - static_cast<std::uint64_t>(Wide{before} * line.mult >> 32);
+    return line.ns - nanoseconds(before, line.mult);
 }
 
 void HwClock::synchronise() noexcept {
