@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // mlx5_sim_echo PORT
-// Plain verbs, and nothing of ours below: takes UDP to PORT from mlx5_0 and sends it back whence it came, until standard input
-// ends. Says "ready" when its rule is in force, and at the end how many frames it sent back.
+// Plain verbs, and nothing of ours below: takes UDP to PORT from mlx5_0 and sends it back whence it came,
+// until standard input ends. Says "ready" when its rule is in force, and at the end how many frames it sent
+// back.
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
 #include <poll.h>

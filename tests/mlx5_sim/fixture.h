@@ -48,8 +48,8 @@ struct PortOptions {
     std::uint32_t max_sge = 4, max_inline = 0, max_tso_header = 0;
     bool with_channel = false;  // for the receive CQ
     bool all_signalled = true;
-    bool extended = false;            // the receive CQ tells time stamps and flow tags
-    int cqes = 0;                     // of each CQ, 0: as many as entries
+    bool extended = false;  // the receive CQ tells time stamps and flow tags
+    int cqes = 0;           // of each CQ, 0: as many as entries
 };
 
 // One RAW_PACKET QP on an adapter, ready to send and receive, over one piece of registered memory.
@@ -74,7 +74,9 @@ class Port {
     void restart();
     void to_rts();
     ibv_qp_state state();  // as the adapter has it
-    ibv_cq_ex* recv_cq_ex() { return reinterpret_cast<ibv_cq_ex*>(recv_cq.get()); }  // as ibv_cq_ex_to_cq(), backwards
+    ibv_cq_ex* recv_cq_ex() {
+        return reinterpret_cast<ibv_cq_ex*>(recv_cq.get());
+    }  // as ibv_cq_ex_to_cq(), backwards
 
     static constexpr std::size_t kSlot = 2048, kSlots = 256;
     ContextPtr context;

@@ -89,7 +89,8 @@ Port::Port(const std::string& device, const PortOptions& options) : memory(kSlot
         attr.cqe = static_cast<std::uint32_t>(cqes);
         attr.cq_context = this;
         attr.channel = channel.get();
-        attr.wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_FLOW_TAG;
+        attr.wc_flags =
+            IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_FLOW_TAG;
         ibv_cq_ex* const made = ibv_create_cq_ex(context.get(), &attr);
         recv_cq.reset(made != nullptr ? ibv_cq_ex_to_cq(made) : nullptr);
     } else {
@@ -226,7 +227,8 @@ FlowPtr Port::steer_udp(std::uint16_t dst_port, std::uint32_t tag, std::uint16_t
 std::vector<std::string> violations() {
     std::vector<std::string> all;
     for (const char* name : {kFirst, kSecond}) {
-        for (const std::string& violation : nic(name).take_violations()) all.push_back(name + (": " + violation));
+        for (const std::string& violation : nic(name).take_violations())
+            all.push_back(name + (": " + violation));
     }
     return all;
 }

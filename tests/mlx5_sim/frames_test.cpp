@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Frames between two adapters, by plain verbs through the real libmlx5: this is what shows that the simulator behaves as the
-// code that is made for the hardware expects it.
+// Frames between two adapters, by plain verbs through the real libmlx5: this is what shows that the simulator
+// behaves as the code that is made for the hardware expects it.
 #include <cstring>
 #include <numeric>
 
@@ -95,7 +95,8 @@ TEST_F(Joined, ChecksumsOfBothSides) {
     auto frame = udp_frame(200, 5);
     const auto right = frame;
     frame[24] = frame[25] = 0;  // IPv4's
-    // UDP's: the adapter computes over what is there, as the kernel's partial sums want it; so the pseudo-header's sum goes in.
+    // UDP's: the adapter computes over what is there, as the kernel's partial sums want it; so the
+    // pseudo-header's sum goes in.
     const std::uint32_t pseudo = 0xc612 + 0x0001 + 0xc612 + 0x0002 + 17 + 166;
     const auto folded = static_cast<std::uint16_t>((pseudo & 0xffff) + (pseudo >> 16));
     frame[40] = static_cast<std::uint8_t>(folded >> 8);
@@ -131,10 +132,10 @@ TEST_F(Joined, LargeSendsAreCutUp) {
     std::vector<std::uint8_t> header(kHeader);
     const auto udp = udp_frame(60, 0);
     std::memcpy(header.data(), udp.data(), 34);
-    header[23] = 6;       // TCP
-    header[46] = 0x50;    // five words of header
-    header[47] = 0x18;    // PSH, ACK
-    header[41] = 1;       // sequence number 1
+    header[23] = 6;     // TCP
+    header[46] = 0x50;  // five words of header
+    header[47] = 0x18;  // PSH, ACK
+    header[41] = 1;     // sequence number 1
     std::uint8_t* const payload = a.slot(4);
     std::iota(payload, payload + kPayload, std::uint8_t{0});
     for (unsigned i = 0; i < 4; ++i) b.receive_into(i);
@@ -301,7 +302,8 @@ TEST_F(Joined, TwoHundredThousandRoundTrips) {
         from.send(0, 64, round % 3 == 0 ? IBV_SEND_INLINE : 0);
         const ibv_wc got = to.next(to.recv_cq.get());
         const bool whole = got.byte_len == 64 && std::memcmp(to.slot(1) + 50, &round, sizeof(round)) == 0;
-        return got.status == IBV_WC_SUCCESS && whole && from.next(from.send_cq.get()).status == IBV_WC_SUCCESS;
+        return got.status == IBV_WC_SUCCESS && whole &&
+               from.next(from.send_cq.get()).status == IBV_WC_SUCCESS;
     };
     for (unsigned round = 0; round < 200'000; ++round) {
         ASSERT_TRUE(cross(a, b, round)) << round;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A program of plain verbs with the simulator preloaded, on host a's netdev, and the kernel's sockets on host b: what whole programs
-// use when they run on the simulator.
+// A program of plain verbs with the simulator preloaded, on host a's netdev, and the kernel's sockets on host
+// b: what whole programs use when they run on the simulator.
 #include <arpa/inet.h>
-#include <gtest/gtest.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -46,24 +46,28 @@ class Netdev : public testing::Test {
     }
     // On host b: sends `count` datagrams to that port of host a and wants each back. 0 if all came.
     int ask(std::uint16_t port, unsigned count) const {
-        Process process = hosts_.run(Host::b, [port, count] {
-            const int fd = socket(AF_INET, SOCK_DGRAM, 0);
-            sockaddr_in to{};
-            to.sin_family = AF_INET;
-            to.sin_port = htons(port);
-            to.sin_addr.s_addr = inet_addr(TwoHosts::address(Host::a).c_str());
-            if (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) != 0) return 2;
-            for (unsigned i = 0; i < count; ++i) {
-                std::string sent(20 + i % 1400, static_cast<char>('a' + i % 26)), got(2000, '\0');
-                if (send(fd, sent.data(), sent.size(), 0) != static_cast<ssize_t>(sent.size())) return 3;
-                pollfd waiting{fd, POLLIN, 0};
-                if (poll(&waiting, 1, 2000) != 1) return 4;
-                const ssize_t bytes = recv(fd, got.data(), got.size(), 0);
-                if (bytes < 0 && errno == ECONNREFUSED) return kRefused;
-                if (bytes != static_cast<ssize_t>(sent.size()) || got.compare(0, sent.size(), sent) != 0) return 5;
-            }
-            return 0;
-        }, {});
+        Process process = hosts_.run(
+            Host::b,
+            [port, count] {
+                const int fd = socket(AF_INET, SOCK_DGRAM, 0);
+                sockaddr_in to{};
+                to.sin_family = AF_INET;
+                to.sin_port = htons(port);
+                to.sin_addr.s_addr = inet_addr(TwoHosts::address(Host::a).c_str());
+                if (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) != 0) return 2;
+                for (unsigned i = 0; i < count; ++i) {
+                    std::string sent(20 + i % 1400, static_cast<char>('a' + i % 26)), got(2000, '\0');
+                    if (send(fd, sent.data(), sent.size(), 0) != static_cast<ssize_t>(sent.size())) return 3;
+                    pollfd waiting{fd, POLLIN, 0};
+                    if (poll(&waiting, 1, 2000) != 1) return 4;
+                    const ssize_t bytes = recv(fd, got.data(), got.size(), 0);
+                    if (bytes < 0 && errno == ECONNREFUSED) return kRefused;
+                    if (bytes != static_cast<ssize_t>(sent.size()) || got.compare(0, sent.size(), sent) != 0)
+                        return 5;
+                }
+                return 0;
+            },
+            {});
         return process.wait().code;
     }
     static void expect_end(Process& process, Fd& input, const std::string& answered) {

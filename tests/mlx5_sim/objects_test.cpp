@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The life of verbs objects on the simulated kernel: states, errors of the adapter and of the kernel, events, and that nothing
-// stays behind.
+// The life of verbs objects on the simulated kernel: states, errors of the adapter and of the kernel, events,
+// and that nothing stays behind.
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -28,7 +28,8 @@ unsigned descriptors() {
 std::size_t mappings() {
     std::ifstream maps("/proc/self/maps");
     std::size_t lines = 0;
-    for (std::string line; std::getline(maps, line);) lines += line.find("uverbs") != std::string::npos ? 1 : 0;
+    for (std::string line; std::getline(maps, line);)
+        lines += line.find("uverbs") != std::string::npos ? 1 : 0;
     return lines;
 }
 bool readable(int fd) {
@@ -409,8 +410,9 @@ TEST_F(Joined, AContextThatIsClosedWithEverythingOpen) {
     EXPECT_EQ(open_contexts(), 0u);
     EXPECT_FALSE(nic(kFirst).steered(udp_frame(100, 1)));
     // libibverbs does not know it; its objects are given up, as after an error that nobody can handle.
-    for (void* lost : {static_cast<void*>(rule.release()), static_cast<void*>(a->qp.release()), static_cast<void*>(a->send_cq.release()),
-                       static_cast<void*>(a->recv_cq.release()), static_cast<void*>(a->mr.release()), static_cast<void*>(a->pd.release()),
+    for (void* lost : {static_cast<void*>(rule.release()), static_cast<void*>(a->qp.release()),
+                       static_cast<void*>(a->send_cq.release()), static_cast<void*>(a->recv_cq.release()),
+                       static_cast<void*>(a->mr.release()), static_cast<void*>(a->pd.release()),
                        static_cast<void*>(a->context.release())}) {
         EXPECT_NE(lost, nullptr);
     }
@@ -439,7 +441,8 @@ TEST_F(Joined, AChildHasNoneOfItsParentsObjects) {
 
 TEST_F(Joined, AnOpenDeviceLooksLikeOne) {
     const ContextPtr context = open_device(kSecond);
-    struct stat by_name {}, by_fd{};
+    struct stat by_name {
+    }, by_fd{};
     ASSERT_EQ(stat("/dev/infiniband/uverbs1", &by_name), 0);
     ASSERT_EQ(fstat(context->cmd_fd, &by_fd), 0);
     for (const auto& status : {by_name, by_fd}) {

@@ -79,7 +79,8 @@ void fail_qp(const std::string& ibdev, std::uint32_t qpn) {
     const std::lock_guard lock(Simulator::get().control);
     Device& device = device_of(ibdev);
     for (Context* const context : device.contexts) {
-        const QpObject* const qp = context->qps.find_if([&](const QpObject& candidate) { return candidate.qpn == qpn; });
+        const QpObject* const qp =
+            context->qps.find_if([&](const QpObject& candidate) { return candidate.qpn == qpn; });
         if (qp == nullptr) continue;
         device.nic.modify_qp(qpn, QpState::error);
         context->async->post(qp->user_handle, IBV_EVENT_QP_FATAL);
@@ -89,7 +90,8 @@ void fail_qp(const std::string& ibdev, std::uint32_t qpn) {
 void fail_cq(const std::string& ibdev, std::uint32_t cqn) {
     const std::lock_guard lock(Simulator::get().control);
     for (Context* const context : device_of(ibdev).contexts) {
-        const CqObject* const cq = context->cqs.find_if([&](const CqObject& candidate) { return candidate.cqn == cqn; });
+        const CqObject* const cq =
+            context->cqs.find_if([&](const CqObject& candidate) { return candidate.cqn == cqn; });
         if (cq != nullptr) context->async->post(cq->user_handle, IBV_EVENT_CQ_ERR);
     }
 }

@@ -101,6 +101,7 @@ int sort_attributes(std::span<const ib_uverbs_attr> attributes, Attributes& sort
 // What an attribute brings in; up to 8 bytes stand in the attribute itself.
 bool bring_in(const ib_uverbs_attr* attribute, std::vector<std::byte>& bytes) {
     if (attribute == nullptr) return true;
+    if (attribute->len == 0) return true;
     bytes.resize(attribute->len);
     if (attribute->len <= sizeof(attribute->data)) {
         std::memcpy(bytes.data(), &attribute->data, attribute->len);

@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "tests/mlx5_sim/context.h"
@@ -61,12 +62,12 @@ class Request {
     template <class T>
     static T read(const std::vector<std::byte>& from) {
         T value{};
-        std::memcpy(&value, from.data(), std::min(sizeof(T), from.size()));
+        if (!from.empty()) std::memcpy(&value, from.data(), std::min(sizeof(T), from.size()));
         return value;
     }
     template <class T>
     static void write(std::vector<std::byte>& to, const T& value) {
-        std::memcpy(to.data(), &value, std::min(sizeof(T), to.size()));
+        if (!to.empty()) std::memcpy(to.data(), &value, std::min(sizeof(T), to.size()));
     }
 
     int fd_;

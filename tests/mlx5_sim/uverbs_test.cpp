@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The ioctl itself: what the kernel answers to calls that libibverbs would never make, and that outputs are whole.
+// The ioctl itself: what the kernel answers to calls that libibverbs would never make, and that outputs are
+// whole.
 #include "tests/mlx5_sim/uverbs.h"
 
 #include <fcntl.h>
@@ -44,7 +45,8 @@ class Call {
         attribute.len = static_cast<__u16>(bytes);
         attribute.flags = UVERBS_ATTR_F_MANDATORY;
         attribute.data = data;
-        header().length = static_cast<__u16>(sizeof(ib_uverbs_ioctl_hdr) + header().num_attrs * sizeof(ib_uverbs_attr));
+        header().length =
+            static_cast<__u16>(sizeof(ib_uverbs_ioctl_hdr) + header().num_attrs * sizeof(ib_uverbs_attr));
         return *this;
     }
     ib_uverbs_ioctl_hdr& header() { return *reinterpret_cast<ib_uverbs_ioctl_hdr*>(bytes_); }
@@ -106,7 +108,9 @@ TEST_F(Uverbs, TheCallItself) {
     EXPECT_EQ(ioctl(fd_, RDMA_VERBS_IOCTL, nullptr), -1);
     EXPECT_EQ(errno, EFAULT);
     EXPECT_EQ(Call(IB_USER_VERBS_CMD_QUERY_PORT).add(UVERBS_ATTR_CORE_IN, 16, 8).out(answer).on(fd_), EFAULT);
-    EXPECT_EQ(Call(IB_USER_VERBS_CMD_QUERY_DEVICE).in(ask).add(UVERBS_ATTR_CORE_OUT, sizeof(answer), 8).on(fd_), EFAULT);
+    EXPECT_EQ(
+        Call(IB_USER_VERBS_CMD_QUERY_DEVICE).in(ask).add(UVERBS_ATTR_CORE_OUT, sizeof(answer), 8).on(fd_),
+        EFAULT);
     EXPECT_EQ(ioctl(fd_, FIONBIO, &answer), 0);  // of a memfd, as of a device: no matter of ours
 }
 
@@ -178,7 +182,8 @@ TEST_F(Uverbs, UnknownHandles) {
     EXPECT_EQ(Call(IB_USER_VERBS_CMD_DESTROY_CQ).in(no_cq).out(cq_resp).on(fd_), ENOENT);
     const ib_uverbs_destroy_qp no_qp{0, kNone, 0};
     EXPECT_EQ(Call(IB_USER_VERBS_CMD_DESTROY_QP).in(no_qp).out(qp_resp).on(fd_), ENOENT);
-    EXPECT_EQ(Call(extended(IB_USER_VERBS_EX_CMD_DESTROY_FLOW)).in(ib_uverbs_destroy_flow{0, kNone}).on(fd_), ENOENT);
+    EXPECT_EQ(Call(extended(IB_USER_VERBS_EX_CMD_DESTROY_FLOW)).in(ib_uverbs_destroy_flow{0, kNone}).on(fd_),
+              ENOENT);
     ib_uverbs_query_qp ask{};
     ask.qp_handle = kNone;
     EXPECT_EQ(Call(IB_USER_VERBS_CMD_QUERY_QP).in(ask).out(query).on(fd_), EINVAL);
