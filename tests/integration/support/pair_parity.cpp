@@ -155,7 +155,7 @@ PairOutcome PairParity::run_once(bool library_at_server, bool library_at_client,
     ends[1].reset();
     PairOutcome o;
     o.server.exit = server.wait(limit_);
-    o.client.exit = client.wait(milliseconds(2000));
+    o.client.exit = client.wait(milliseconds(5000));
     PairSide* sides[2] = {&o.server, &o.client};
     for (int i = 0; i < 2; i++) {
         char text[100] = {};
