@@ -40,8 +40,15 @@ void prepare(sockets::handing::Before what) noexcept {
     if ((!g_fds.any() && sockets::Stack::running() == nullptr) || table_is_foreign()) return;
     flush_all();
     NoCancel hold;
+    sockets::Stack* stack = sockets::Stack::running();
+    if (stack != nullptr) stack->ending(true);
     sockets::handing::hand_all(what);
     flush_all();
+    if (stack == nullptr) return;
+    const int saved = errno;
+    stack->drain();
+    stack->ending(false);
+    errno = saved;
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ Result<void> Ring::start() {
     tx_free_.reserve(tx_count);
     for (std::uint32_t i = tx_count; i-- > 0;) tx_free_.push_back(i);
     tx_outstanding_.resize(std::bit_ceil(tx_count));  // a power of two, so that an index is a mask away
-    signal_every_ = std::clamp(tx_count / 4, 1u, std::max(config_.signal_every, 1u));
+    signal_every_ = signal_every();
     if (attr.lazy_tx) TxFlusher::instance().add(this);
     moderate_device();
     device_->on_failure([this] { fail(); });

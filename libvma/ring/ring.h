@@ -16,6 +16,7 @@
 #include <netinet/in.h>
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <functional>
@@ -234,6 +235,10 @@ class Ring {
     // For the flusher: flushes if frames are held for at least `age` ticks at `now`. Returns the tick when the oldest
     // held frame will be that old, or 0 when none is held.
     std::uint64_t flush_older(std::uint64_t now, std::uint64_t age) noexcept;
+    // For the end of the process, with which an adapter forgets what it has not read yet. While `on`, each frame asks for a completion.
+    void ending(bool on) noexcept;
+    // Waits until the device has sent what was posted: some 20 ms at most.
+    void drain() noexcept;
     bool tx_owned_by_me() const noexcept { return tx_lock_.owned_by_me(); }
 
     // The device has failed: it will neither send nor receive. See RingConfig::on_failure.
@@ -365,6 +370,7 @@ class Ring {
         }
         Ring* ring;
     };
+    std::uint32_t signal_every() const noexcept { return std::clamp(tx_count_ / 4, 1u, std::max(config_.signal_every, 1u)); }
     // Does what is marked for whoever lets go of rx_lock_, unless somebody has it, who will.
     void attend() noexcept;
     static constexpr std::uint32_t kNoChunk = ~0u;  // in tx_outstanding_: a request posted inline

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "libvma/net/checksum.h"
+#include "libvma/os/raw_syscall.h"
 #include "libvma/ring/ring.h"
 #include "libvma/ring/tcp_headers.h"
 #include "libvma/ring/tx_flusher.h"
@@ -222,6 +223,31 @@ void Ring::flush_slow() noexcept {
     in_burst_.store(false, std::memory_order_relaxed);
     device_->flush(qp_);
     tx_lock_.unlock();
+}
+
+void Ring::ending(bool on) noexcept {
+    if (device_->attr().level_events || tx_lock_.owned_by_me()) return;  // software has it as soon as it is flushed
+    tx_lock_.lock();
+    signal_every_ = on ? 1 : signal_every();
+    tx_lock_.unlock();
+}
+
+void Ring::drain() noexcept {
+    if (device_->attr().level_events || failed() || tx_lock_.owned_by_me()) return;
+    constexpr std::uint64_t kLongestNs = 20'000'000, kUntoldNs = 2'000'000;
+    constexpr timespec kPause{0, 50'000};
+    tx_lock_.lock();
+    TxHold hold(*this);
+    // Frames that did not ask for a completion have one behind them, or as much time as an adapter needs many times over.
+    const bool told = unsignalled_ == 0 || device_->mark(qp_, tx_posted_);
+    if (told) unsignalled_ = 0;
+    const std::uint64_t from = clock::monotonic_ns();
+    for (;;) {
+        reap_tx();
+        const std::uint64_t left = tx_posted_ - tx_reaped_, waited = clock::monotonic_ns() - from;
+        if (left == 0 || waited >= kLongestNs || (left <= unsignalled_ && waited >= kUntoldNs)) break;
+        os::raw_syscall(SYS_nanosleep, &kPause, nullptr);
+    }
 }
 
 std::uint64_t Ring::flush_older(std::uint64_t now, std::uint64_t age) noexcept {

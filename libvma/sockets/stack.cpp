@@ -130,11 +130,24 @@ ring::Ring* Stack::ring(int ifindex) const noexcept {
     return nullptr;
 }
 
-void Stack::flush() noexcept {
+template <class F>
+void Stack::for_each_open(F&& visit) noexcept {
     for (OpenRing& entry : open_rings_) {
         if (entry.ifindex.load(std::memory_order_acquire) == 0) break;
-        if (ring::Ring* ring = entry.ring.load(std::memory_order_relaxed)) ring->flush();
+        if (ring::Ring* ring = entry.ring.load(std::memory_order_relaxed)) visit(*ring);
     }
+}
+
+void Stack::flush() noexcept {
+    for_each_open([](ring::Ring& ring) { ring.flush(); });
+}
+
+void Stack::ending(bool on) noexcept {
+    for_each_open([on](ring::Ring& ring) { ring.ending(on); });
+}
+
+void Stack::drain() noexcept {
+    for_each_open([](ring::Ring& ring) { ring.drain(); });
 }
 
 void Stack::ring_failed(ring::Ring& ring) noexcept {

@@ -73,6 +73,9 @@ class Stack {
     bool may_serve(const net::LocalAddress& a, in_addr_t wanted, int oif, Why& why);
     // The interface's ring if open_ring() was called for it. Any thread, no lock.
     ring::Ring* ring(int ifindex) const noexcept;
+    // Ring::ending() and Ring::drain() of each.
+    void ending(bool on) noexcept;
+    void drain() noexcept;
     // The device of `ring` works no more: its sockets become the kernel's. Internal thread, no lock held.
     void ring_failed(ring::Ring& ring) noexcept;
     // Takes in what has arrived on any of them: for answers that depend on connections nobody is looking at.
@@ -103,6 +106,8 @@ class Stack {
         std::atomic<int> ifindex{0};
         std::atomic<ring::Ring*> ring{nullptr};
     };
+    template <class F>
+    void for_each_open(F&& visit) noexcept;
     std::array<OpenRing, 64> open_rings_{};  // further interfaces are found by connections that find a free control lock
     std::uint64_t netns_ = 0;
 };

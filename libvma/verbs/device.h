@@ -124,6 +124,9 @@ class Device {
     // While `on`, posted frames wait for one another (at most LazyKick::kMaxHeld); switching it off sends them. For callers that know
     // that more follows at once. Same locking as ibv_post_send.
     virtual void gather(ibv_qp*, bool /*on*/) noexcept {}
+    // Posts a request that sends nothing: its completion (with `wr_id`) tells that everything posted before has left. False: there is
+    // no such request, or no room. Same locking as ibv_post_send.
+    virtual bool mark(ibv_qp*, std::uint64_t /*wr_id*/) noexcept { return false; }
     // Frames posted and held back; cheap, may be called without the lock.
     virtual unsigned tx_held(const ibv_qp*) const noexcept { return 0; }
     // clock::ticks() when the oldest held frame was posted; meaningful while tx_held() is not 0.

@@ -259,6 +259,7 @@ TEST_P(RdmaPaths, LargeSendsOnAVlan) {
     RdmaConfig sender = config(kA);
     sender.vlan = 7;
     Rig a(sender);
+    if (a.device->attr().max_tso == 0) return;  // see WhatItSays
     std::vector<Bytes> wire;
     mlx5_sim::nic(kA).on_transmit([&](mlx5_sim::Frame frame) { wire.push_back(std::move(frame)); });
     Bytes header = tcp_header();

@@ -7,6 +7,8 @@
 // carries the functions of this folder, so ibv_post_send(), ibv_post_recv(), ibv_poll_cq() and ibv_req_notify_cq() on a facade go
 // straight to the queues, and their caller cannot tell. Every other verb needs the real object.
 //
+// One opcode is more than verbs have for such a QP: IBV_WR_DRIVER1 sends nothing, and completes (Device::mark).
+//
 // Why it is faster than libmlx5 is what it leaves out: one QP type, one QP for each side of a CQ, no locks (the caller serialises
 // each side: sends and polls of the send CQ; receives and polls of the receive CQ), no lookup of the QP for a completion.
 #pragma once

@@ -118,6 +118,15 @@ class Cursor {
 // there is no room for it now. Writes nothing but what belongs to it.
 [[gnu::noinline]] int write_any(const SendQueue& q, const ibv_send_wr& wr, std::uint32_t* blocks,
                                 std::uint64_t* control) noexcept {
+    if (wr.opcode == IBV_WR_DRIVER1) {
+        *blocks = 1;
+        if (q.posted_blocks == q.block_limit) return ENOMEM;
+        std::uint8_t* at = q.buffer + std::size_t{q.posted_blocks & q.mask} * kBlock;
+        *control = control_word(q, MLX5_OPCODE_NOP, 1);
+        store64(at, *control);
+        store64(at + 8, completion_word(wr.send_flags));
+        return 0;
+    }
     const bool large = wr.opcode == IBV_WR_TSO, copied = (wr.send_flags & IBV_SEND_INLINE) != 0;
     if ((!large && wr.opcode != IBV_WR_SEND) || (large && copied)) return EINVAL;
     if (wr.num_sge < 0 || static_cast<std::uint32_t>(wr.num_sge) > q.max_sge) return EINVAL;

@@ -220,6 +220,15 @@ void RdmaDevice::open_direct() {
     attr_.arrival_times = clock_ != nullptr;
 }
 
+bool RdmaDevice::mark(ibv_qp* qp, std::uint64_t wr_id) noexcept {
+    if (!direct_ || failed()) return false;
+    ibv_send_wr wr{}, *bad = nullptr;
+    wr.wr_id = wr_id;
+    wr.opcode = IBV_WR_DRIVER1;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    return ibv_post_send(qp, &wr, &bad) == 0;
+}
+
 Result<ibv_mr*> RdmaDevice::reg_mr(void* addr, std::size_t length) {
     Calm calm;
     if (mr_ != nullptr) return fail(EBUSY, "the device has its memory region already");
