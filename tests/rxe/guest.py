@@ -183,10 +183,10 @@ class Guest:
 
     @staticmethod
     def shell(step):
-        words = [step.name, str(step.seconds), step.ready or "-", step.stop, shlex.join(step.command),
-                 shlex.join(step.server) if step.server else ""]
-        environment = "".join(f"export {key}={shlex.quote(value)}; " for key, value in step.env.items())
-        return f"({environment}step {shlex.join(words)})\n"
+        environment = ["env", *(f"{key}={value}" for key, value in step.env.items())] if step.env else []
+        return shlex.join(["step", step.name, str(step.seconds), step.ready or "-", step.stop,
+                           shlex.join(environment + step.command),
+                           shlex.join(environment + step.server) if step.server else ""]) + "\n"
 
     @staticmethod
     def output(path):
