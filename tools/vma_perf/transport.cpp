@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The table of transports. A row's functions are in the transport's own folder.
+#include "tools/vma_perf/transport.h"
+
+#include "tools/vma_perf/sockets/sessions.h"
+
+namespace vma_perf {
+namespace {
+
+const TransportType kTransports[] = {
+    {"udp", "UDP sockets of the kernel or, preloaded, of libvma", false, sockets::kMaxDatagram, nullptr,
+     sockets::check_udp, sockets::serve_udp, sockets::connect_udp},
+    {"tcp", "TCP sockets of the kernel or, preloaded, of libvma", true, sockets::kMaxStreamMessage, nullptr,
+     sockets::check_tcp, sockets::serve_tcp, sockets::connect_tcp},
+};
+
+}  // namespace
+
+std::span<const TransportType> transports() noexcept { return kTransports; }
+
+const TransportType& transport(const std::string& name) {
+    for (const TransportType& type : kTransports)
+        if (name == type.name) return type;
+    throw Failure(kUnsupported, "this vma_perf has no transport " + name);
+}
+
+}  // namespace vma_perf
