@@ -46,6 +46,18 @@ void visit(P& p, Visitor&& visitor) {
     visitor("extra_api", p.sockets.extra_api);
     visitor("raw_device", p.raw.device);
     visitor("raw_mode", p.raw.mode);
+    visitor("send_depth", p.rdma.send_depth);
+    visitor("receive_depth", p.rdma.receive_depth);
+    visitor("signal_every", p.rdma.signal_every);
+    visitor("max_inline", p.rdma.max_inline);
+    visitor("events", p.rdma.events);
+    visitor("builder", p.rdma.builder);
+    visitor("retry", p.rdma.retry);
+    visitor("rnr_retry", p.rdma.rnr_retry);
+    visitor("rdma_device", p.rdma.device);
+    visitor("server_device", p.rdma.server_device);
+    visitor("gid_index", p.rdma.gid_index);
+    visitor("server_gid_index", p.rdma.server_gid_index);
 }
 
 void expect(bool holds, const std::string& text) {

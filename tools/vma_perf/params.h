@@ -32,6 +32,20 @@ struct RawParams {
     friend bool operator==(const RawParams&, const RawParams&) = default;
 };
 
+// Of rc and ud.
+struct RdmaParams {
+    unsigned send_depth = 0;           // requests that a send queue holds; 0: 128, fewer of large messages
+    unsigned receive_depth = 0;        // receives kept posted; 0: 512, fewer of large messages
+    int signal_every = -1;             // every n-th send asks for a completion; 0: none, -1: 64 or half the send queue
+    int max_inline = -1;               // bytes; -1: what the device can
+    bool events = false;               // completion events in place of polling
+    bool builder = false;              // ibv_wr_start() and its like in place of ibv_post_send()
+    unsigned retry = 7, rnr_retry = 7; // rc
+    std::string device, server_device; // ud; empty: that with the address
+    int gid_index = -1, server_gid_index = -1;  // ud; -1: that with the address
+    friend bool operator==(const RdmaParams&, const RdmaParams&) = default;
+};
+
 struct Params {
     bool throughput = false;           // one way; else ping-pong
     std::string transport = "udp";
@@ -53,6 +67,7 @@ struct Params {
     double interval = 0;               // seconds between reports of the server; 0: none
     SocketParams sockets;
     RawParams raw;
+    RdmaParams rdma;
 
     bool is_client = true;             // set by each side for itself, not sent
     Wait own_wait() const noexcept { return is_client ? wait : server_wait; }
