@@ -38,14 +38,14 @@ class Step:
     """A command of the guest, with a second one running beside it if there is a server.
 
     `ready` says what the server must have opened before the client starts: "tcp:PORT", "udp:PORT", or "cm:PORT" for a
-    listener of RDMA-CM. `seconds` is how long the client may take. `env` goes to both. `stop` is the signal that ends a server
-    that is still there five seconds after its client.
+    listener of RDMA-CM. `seconds` is how long the client may take. `env` goes to both. Below /run/results
+    they may write files, see Guest.run(). `stop` is the signal that ends a server that is still there five seconds after its client.
     """
     name: str
     command: list
     server: list | None = None
     ready: str = ""
-    seconds: int = 20
+    seconds: int = 30
     env: dict = dataclasses.field(default_factory=dict)
     stop: str = "INT"
 
@@ -56,6 +56,7 @@ class Output:
     code: int | None
     out: str
     err: str
+    seconds: float = 0   # of the whole step
 
 
 def die_with_parent():
@@ -167,7 +168,10 @@ class Guest:
         self.initramfs.write_bytes(archive)
 
     def run(self, steps):
-        """Boots, runs the steps, and returns {name: (Output of the command, Output of the server)}."""
+        """Boots, runs the steps, and returns {name: (Output of the command, Output of the server)}.
+
+        Whatever else was written to /run/results is in self.files, by name.
+        """
         self.prepare()
         # One guest at a time in a build directory, and of each process its own results.
         results = self.cache / f"results.{os.getpid()}"
@@ -176,6 +180,7 @@ class Guest:
         try:
             (results / "steps.sh").write_text("".join(map(self.shell, steps)))
             self.boot(results, BOOT_SECONDS + sum(step.seconds + 15 for step in steps))
+            self.files = {path.name: path.read_text(errors="replace") for path in results.iterdir() if path.is_file()}
             return {step.name: (self.output(results / step.name), self.output(results / f"{step.name}.server"))
                     for step in steps}
         finally:
@@ -183,6 +188,7 @@ class Guest:
 
     @staticmethod
     def shell(step):
+        # Only the commands themselves get it: a library to preload is nothing for the shells around them.
         environment = ["env", *(f"{key}={value}" for key, value in step.env.items())] if step.env else []
         return shlex.join(["step", step.name, str(step.seconds), step.ready or "-", step.stop,
                            shlex.join(environment + step.command),
@@ -194,7 +200,7 @@ class Guest:
             file = path.with_name(f"{path.name}.{kind}")
             return file.read_text(errors="replace") if file.exists() else ""
         code = text("code").strip()
-        return Output(int(code) if code else None, text("out"), text("err"))
+        return Output(int(code) if code else None, text("out"), text("err"), float(text("seconds") or 0))
 
     def boot(self, results, seconds):
         console = results / "console"
@@ -216,10 +222,11 @@ class Guest:
         finally:
             qemu.kill()
             qemu.wait()
+            self.seconds = time.monotonic() - begin
         last = console.read_text(errors="replace")[-4000:] if console.exists() else ""
         trouble = [line for line in last.splitlines() if line.startswith("guest: ")]
         if trouble:
             raise Failure("\n".join(trouble))
         if not (results / "done").exists():
-            raise Failure(f"the guest did not come to its end within {time.monotonic() - begin:.0f} s\n"
+            raise Failure(f"the guest did not come to its end within {self.seconds:.0f} s\n"
                           f"{said.decode(errors='replace')}\nits console:\n{last}")

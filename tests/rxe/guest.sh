@@ -35,9 +35,9 @@ is_ready() {
     esac
 }
 
-# step NAME SECONDS READY STOP COMMAND SERVER: files NAME.out, .err, .code, and NAME.server.*
+# step NAME SECONDS READY STOP COMMAND SERVER: files NAME.out, .err, .code, .seconds, and NAME.server.*
 step() {
-    local name=$results/$1 seconds=$2 ready=$3 stop=$4 command=$5 server=$6 pid i
+    local name=$results/$1 seconds=$2 ready=$3 stop=$4 command=$5 server=$6 pid i begin=${EPOCHREALTIME/./}
     if [[ -n $server ]]; then
         { timeout -s "$stop" -k 3 $((seconds + 10)) bash -c "exec $server" >"$name.server.out" 2>"$name.server.err" </dev/null
           echo $? >"$name.server.code"; } &
@@ -55,6 +55,8 @@ step() {
         for child in $(pgrep -P $pid); do kill -s "$stop" "$child"; done
         wait $pid
     fi
+    i=$((${EPOCHREALTIME/./} - begin))
+    printf '%d.%06d\n' $((i / 1000000)) $((i % 1000000)) >"$name.seconds"
 }
 
 . "$results/steps.sh"

@@ -93,6 +93,29 @@ TEST_F(Hooks, QpsOfOneCqAreToldApart) {
     EXPECT_EQ(registry().strays(), strays + 1);
 }
 
+TEST_F(Hooks, ReceivesOfTheOnlyQpOfACqAreItsWhateverNumberTheyHave) {
+    FakeDevice& device = add_device();
+    ibv_cq *one = device.make_cq(), *two = device.make_cq();
+    ibv_qp* other = device.make_qp(one, one, 5);
+    ibv_qp* raw = device.make_qp(one, two, 25);
+    receive(other, 1);
+    receive(raw, 1);
+    receive(raw, 2);
+    // The number of nobody, and that of somebody else: they are flow tags.
+    device.complete(1, 0, IBV_WC_RECV, IBV_WC_SUCCESS, 60);
+    device.complete(2, 5, IBV_WC_RECV, IBV_WC_SUCCESS, 60);
+    ibv_wc wc[4];
+    EXPECT_EQ(ibv_poll_cq(two, 4, wc), 2);
+    EXPECT_EQ(received(raw).completed, 2u);
+    EXPECT_EQ(received(other).completed, 0u);
+    // With two of them it cannot be told.
+    receive(device.make_qp(one, two, 26), 3);
+    const std::uint64_t strays = registry().strays();
+    device.complete(3, 0, IBV_WC_RECV);
+    EXPECT_EQ(ibv_poll_cq(two, 4, wc), 1);
+    EXPECT_EQ(registry().strays(), strays + 1);
+}
+
 TEST_F(Hooks, FailedCompletionsFindTheirDirection) {
     FakeDevice& device = add_device();
     ibv_cq *one = device.make_cq(), *two = device.make_cq();

@@ -206,14 +206,17 @@ ibv_cq* create_cq(CreateCq create, ibv_context* context, int entries, void* cq_c
 }
 
 void take_completion(Cq& cq, std::uint32_t qp_number, ibv_wc_opcode opcode, const Completion& completion, std::uint64_t now) noexcept {
+    const bool received = completion.status == IBV_WC_SUCCESS && (opcode & IBV_WC_RECV) != 0;
     Qp* qp = cq.last;
-    if (qp == nullptr || qp->number != qp_number) {
-        qp = registry().find_qp(*cq.context, qp_number);
+    if (qp == nullptr || qp->number != qp_number) qp = registry().find_qp(*cq.context, qp_number);
+    if (qp == nullptr || (received && qp->recv_cq != cq.cq)) {
+        qp = cq.receiver;
         if (qp == nullptr) return registry().count_stray();
+    } else {
         cq.last = qp;
     }
     if (completion.status == IBV_WC_SUCCESS) {
-        ((opcode & IBV_WC_RECV) != 0 ? qp->receive : qp->send)->complete(completion, now);
+        (received ? qp->receive : qp->send)->complete(completion, now);
     } else if (qp->two_cqs) {
         (cq.cq == qp->send_cq ? qp->send : qp->receive)->complete(completion, now);
     } else if (!qp->send->complete(completion, now, false)) {

@@ -137,8 +137,9 @@ void Registry::retire(WorkQueue* queue) noexcept {
 }
 
 Qp* Registry::add_qp(ibv_qp* qp, const ibv_qp_cap* capacity, bool signal_all) noexcept {
-    // The shared queue first: adding it takes the lock as well.
+    // The shared queue and the CQ first: adding them takes the lock as well.
     Srq* shared = qp->srq != nullptr ? srq(qp->srq) : nullptr;
+    if (qp->recv_cq != nullptr) cq(qp->recv_cq);
     const std::lock_guard lock(mutex_);
     auto* known = static_cast<Qp*>(map_.find(key_of(qp)));
     if (known != nullptr && known->number == qp->qp_num && capacity == nullptr) return known;
@@ -162,7 +163,13 @@ Qp* Registry::add_qp(ibv_qp* qp, const ibv_qp_cap* capacity, bool signal_all) no
                              ? shared->receive
                              : add_queue(Side::receive, room(capacity != nullptr ? capacity->max_recv_wr : 0), *context, kind, qp->qp_num);
         if (added->send != nullptr && added->receive != nullptr && map_.insert(key_of(qp), added)) {
-            if (map_.insert(key_of(*context, qp->qp_num), added)) return added;
+            if (map_.insert(key_of(*context, qp->qp_num), added)) {
+                if (Cq* polled = known_cq(qp->recv_cq)) {
+                    const std::lock_guard polling(polled->lock);
+                    polled->receiver = polled->receivers++ == 0 ? added : nullptr;
+                }
+                return added;
+            }
             map_.erase(key_of(qp));
         }
         if (added->send != nullptr) retire(added->send);
@@ -178,10 +185,15 @@ void Registry::forget_qp(const ibv_qp* qp, Qp* known) noexcept {
     if (map_.find(key_of(*known->context, known->number)) == known) map_.erase(key_of(*known->context, known->number));
     // Whoever polls one of its CQs may have found it a moment ago; whoever has the CQ's lock after us has not.
     for (const ibv_cq* cq : {known->send_cq, known->recv_cq}) {
-        auto* polled = static_cast<Cq*>(map_.find(key_of(cq)));
-        if (cq == nullptr || polled == nullptr) continue;
+        Cq* polled = known_cq(cq);
+        if (polled == nullptr) continue;
         const std::lock_guard lock(polled->lock);
         if (polled->last == known) polled->last = nullptr;
+        if (polled->receiver == known) polled->receiver = nullptr;
+    }
+    if (Cq* polled = known_cq(known->recv_cq)) {
+        const std::lock_guard lock(polled->lock);
+        if (polled->receivers != 0) polled->receivers--;
     }
     retire(known->send);
     if (!known->shared_receives) retire(known->receive);

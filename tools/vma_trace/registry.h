@@ -80,6 +80,10 @@ struct Cq {
     bool extended = false;    // its poll functions are replaced
     ibv_cq_ex calls{};        // as they were
     Qp* last = nullptr;       // of the completion before
+    // Queue pairs that receive here. The completion of a received frame need not tell the number of its QP (libmlx5 puts the flow
+    // tag of raw packets there), so that one that has the CQ for itself is remembered: nullptr if there are several.
+    unsigned receivers = 0;
+    Qp* receiver = nullptr;
 };
 
 struct Srq {
@@ -148,6 +152,7 @@ class Registry {
         return std::uint64_t{1} << 63 | std::uint64_t{context.index} << 32 | number;
     }
     Srq* add_srq(ibv_srq* srq) noexcept;
+    Cq* known_cq(const ibv_cq* cq) const noexcept { return cq == nullptr ? nullptr : static_cast<Cq*>(map_.find(key_of(cq))); }
     // All with mutex_ held.
     WorkQueue* add_queue(Side side, std::size_t outstanding, const Context& context, const char* kind, std::uint32_t number) noexcept;
     void retire(WorkQueue* queue) noexcept;

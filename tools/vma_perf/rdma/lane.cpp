@@ -211,7 +211,8 @@ void VerbsLane::start_builder(Queue& queue) {
         const std::uint32_t length = queue.lengths[number % depths_.send];
         std::byte* place = send_place(queue, number);
         qp->wr_id = number;
-        qp->wr_flags = signals(number) ? unsigned{IBV_SEND_SIGNALED} : 0u;
+        // Soft-RoCE goes by the flag, others by the function that is called below.
+        qp->wr_flags = (signals(number) ? unsigned{IBV_SEND_SIGNALED} : 0u) | (length <= max_inline_ ? unsigned{IBV_SEND_INLINE} : 0u);
         ibv_wr_send(qp);
         if (datagrams_) ibv_wr_set_ud_addr(qp, queue.handle, queue.peer, queue.key);
         if (length <= max_inline_)
