@@ -6,6 +6,10 @@
 // connects it. Nothing happens by itself: step() looks at every doorbell once and does what is due, so a test decides when, and
 // a thread that calls step() makes it live. All functions may be called from any thread (one lock).
 //
+// A doorbell register is memory here, so of two doorbells between two steps only the later is seen. Therefore one that is seen makes
+// step() look at every queue of its page. A queue whose record moved while its page was silent is not executed, as on hardware; if
+// that lasts a second of the adapter's clock, or until the QP goes, it is a violation.
+//
 // It is strict: what real hardware would punish, silently or not, is a violation, which is counted and described, and, where the
 // adapter would do so, also completes with an error. See Nic::violations().
 #pragma once
@@ -25,15 +29,21 @@ namespace mlx5_sim {
 
 using Frame = std::vector<std::uint8_t>;
 
-enum class QpState { reset, init, rtr, rts, error };  // RAW_PACKET: init is enough for receiving, rts for sending
+// RAW_PACKET: init is enough for receiving, rts for sending. send_error cannot be asked for: a request failed, the send side flushes,
+// the receive side goes on (IBV_QPS_SQE). A failed receive is `error`, but what the send side has it still sends.
+enum class QpState { reset, init, rtr, rts, error, send_error };
 
 struct CqAttr {
     std::uint32_t cqn = 0;
     void* buffer = nullptr;            // entries * cqe_size bytes
     std::uint32_t entries = 0;         // a power of two
     std::uint32_t cqe_size = 64;       // 64 or 128
-    void* doorbell_record = nullptr;   // two big-endian words: consumer index, arming
-    std::function<void()> event;       // a completion event for the channel; empty: there is none
+    void* doorbell_record = nullptr;   // two big-endian words: consumer index, arming (which create_cq() marks as unwritten)
+    // A completion event for the channel; empty: there is none. Called with the adapter's lock held, so that none comes after
+    // destroy_cq() returned: it must not call the adapter, nor wait for somebody who does.
+    std::function<void()> event;
+    std::uint32_t first = 0;           // position of the first completion, as after so many; for tests of wraps
+    std::function<void()> failed;      // the queue overran and is dead (IBV_EVENT_CQ_ERR); called as `event` is
 };
 
 // A RAW_PACKET QP. Its two halves have a buffer each.
@@ -84,6 +94,14 @@ struct NicCounters {
     std::uint64_t doorbells = 0, blue_flames = 0;  // send doorbells of 8 bytes, and of more
     std::uint64_t doorbell_records = 0;        // send queues found by their record alone, without a doorbell (never on hardware)
     std::uint64_t events = 0, violations = 0;
+    std::uint64_t stale_arms = 0;              // armed again before the last event was read: the adapter ignores that
+};
+
+// What the adapter demands of send requests.
+struct Limits {
+    std::uint32_t min_inline = 0;        // header bytes that must be inline (what libmlx5 was told as eth_min_inline)
+    std::uint32_t max_frame = 9216;      // bytes from the destination address to the end of the payload
+    std::uint32_t max_tso = 262144;      // payload bytes of a large send
 };
 
 class Nic {
@@ -98,10 +116,12 @@ class Nic {
     void add_region(std::uint32_t lkey, std::uint64_t address, std::uint64_t length);
     void remove_region(std::uint32_t lkey);
     // A doorbell page, mapped for the model (the process may have it mapped elsewhere).
+    // One page may have several indices: the registers of all its adapter pages (4096 bytes) ring the QPs of all of them.
     void add_uar(std::uint32_t index, void* page);
     void remove_uar(std::uint32_t index);
     void create_cq(const CqAttr& attr);
     void destroy_cq(std::uint32_t cqn);
+    // Holds events back until `count` completions or the first is `period_usec` old. With either 0: at once.
     void moderate_cq(std::uint32_t cqn, std::uint16_t count, std::uint16_t period_usec);
     void create_qp(const QpAttr& attr);
     void modify_qp(std::uint32_t qpn, QpState state);  // to error: everything posted is flushed; to reset: queues are forgotten
@@ -115,25 +135,33 @@ class Nic {
     bool receive(std::span<const std::uint8_t> frame);
     // Would receive() answer true?
     bool steered(std::span<const std::uint8_t> frame) const;
-    // Gets each frame that is sent, checksums completed and large sends cut up. Called inside step(), without the lock.
+    // Gets each frame that is sent, checksums completed, large sends cut up, padded to 60 bytes. Called inside step(), without the
+    // lock.
     void on_transmit(std::function<void(Frame)> transmit);
-    // Calls after each change of the rules with all of them, for a wire that filters itself.
+    // Calls after each change of the rules with all of them, for a wire that filters itself; at once with those there are. The calls
+    // come in the order of the changes, in the thread that changes, before create_rule() or destroy_rule() returns.
     void on_rules(std::function<void(const std::vector<Rule>&)> changed);
 
     // ---- time ----
     // One look at every doorbell. True if there was anything to do.
     bool step();
     // The adapter's clock, in nanoseconds times `mhz` / 1000, as time stamps in completions have it. Default: CLOCK_MONOTONIC.
-    void set_clock(std::function<std::uint64_t()> ticks);
+    void set_clock(std::function<std::uint64_t()> ticks, std::uint32_t mhz = 1000);
 
     // ---- for tests ----
+    void set_limits(const Limits& limits);
+    // A BlueFlame copy that differs from the request in the queue is a violation. Off by default, since a thread that steps can catch
+    // a copy half-way; for tests that post and step in one thread.
+    void check_blue_flames(bool on);
     void set_faults(const Faults& faults);
     NicCounters counters() const;
-    // Descriptions of violations since the last call. With MLX5_SIM_STRICT=abort in the environment the first one ends the process.
+    // Descriptions of violations since the last call (the first thousand). With MLX5_SIM_STRICT=abort in the environment the first one
+    // ends the process, with MLX5_SIM_STRICT=print they go to the standard error output.
     std::vector<std::string> take_violations();
 
+    struct State;  // of nic_state.h, for the adapter's own parts
+
   private:
-    struct State;
     std::unique_ptr<State> state_;
 };
 
