@@ -45,7 +45,7 @@ class Step:
     command: list
     server: list | None = None
     ready: str = ""
-    seconds: int = 30
+    seconds: int = 60
     env: dict = dataclasses.field(default_factory=dict)
     stop: str = "INT"
 

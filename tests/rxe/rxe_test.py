@@ -19,8 +19,8 @@ OK, FAILED, USAGE, ENDED, UNSUPPORTED = 0, 1, 2, 4, 7   # exit statuses of vma_p
 
 
 def perftest(name, program, *options, env=None):
-    """perftest's program on both devices."""
-    common = [program, "-F", "-x", "1", *options]
+    """perftest's program on both devices; by events, since two programs that poll take each other's processor away."""
+    common = [program, "-F", "-e", "-x", "1", *options]
     return Step(name, [*common, "-d", "rxe0", ADDRESS[1]], server=[*common, "-d", "rxe1"], ready="tcp:18515", env=env or {})
 
 
@@ -164,11 +164,11 @@ class Trace(Case):
 
 
 STEPS += [
-    vma_perf("rc", "pingpong", "-t", "rc", "-n", "50", "--verify", env=traced("rc")),
+    vma_perf("rc", "pingpong", "-t", "rc", "-n", "30", "--verify", env=traced("rc")),
     vma_perf("rc_builder", "pingpong", "-t", "rc", "-n", "60", "-c", "2", "-w", "4", "--wr-api", "--cq-events", "--verify",
              env=traced("rc_builder")),
     vma_perf("rc_ring", "throughput", "-t", "rc", "-n", "100", "-s", "8192", "-b", "4", "--inline", "0", "--send-depth", "16",
-             "--signal-every", "4", "--receive-depth", "8", "--rnr-retry", "7", "--verify"),
+             "--signal-every", "4", "--receive-depth", "8", "--rnr-retry", "7", "--cq-events", "--verify"),
     vma_perf("rc_signal_all", "pingpong", "-t", "rc", "-n", "20", "--signal-every", "1", "--cq-events", warmup="0"),
     vma_perf("rc_starved", "throughput", "-t", "rc", "-n", "300", "--signal-every", "0", "--send-depth", "32"),
     vma_perf("rc_no_device", "pingpong", "-t", "rc", "-n", "5", address="127.0.0.1"),
@@ -178,7 +178,7 @@ STEPS += [
 
 class Rc(Case):
     def test_every_request_is_answered(self):
-        for name, count in (("rc", 50), ("rc_builder", 60), ("rc_signal_all", 20)):
+        for name, count in (("rc", 30), ("rc_builder", 60), ("rc_signal_all", 20)):
             with self.subTest(name):
                 result = self.measured(name)
                 self.assertEqual((result["sent"], result["received"], result["lost"], result["corrupt"]), (count, count, 0, 0))

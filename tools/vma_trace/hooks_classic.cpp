@@ -210,7 +210,7 @@ void take_completion(Cq& cq, std::uint32_t qp_number, ibv_wc_opcode opcode, cons
     Qp* qp = cq.last;
     if (qp == nullptr || qp->number != qp_number) qp = registry().find_qp(*cq.context, qp_number);
     if (qp == nullptr || (received && qp->recv_cq != cq.cq)) {
-        qp = cq.receiver;
+        qp = received ? cq.receiver : nullptr;
         if (qp == nullptr) return registry().count_stray();
     } else {
         cq.last = qp;
