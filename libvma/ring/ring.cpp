@@ -15,7 +15,6 @@
 #include "libvma/ring/buffer_memory.h"
 #include "libvma/ring/tx_flusher.h"
 #include "libvma/runtime/clock.h"
-#include "libvma/verbs/trace_hook.h"
 
 namespace vma::ring {
 namespace {
@@ -115,7 +114,6 @@ Result<void> Ring::start() {
     auto qp = device_->create_qp(init);
     if (!qp) return std::unexpected(qp.error());
     qp_ = *qp;
-    verbs::offer_to_tracer(qp_->context);
 
     // A batch may not exceed what can be missing from the queue before that counts as a shortage.
     config_.batch = std::max(config_.batch, 1u);
