@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The door for vma_trace (tools/vma_trace), which times work requests.
 //
-// It follows what libibverbs opens. A device that fills in an ibv_context itself offers it through this weak function, which
-// exists only while libvma_trace.so is preloaded as well. Afterwards post_send, post_recv and poll_cq in context->ops are the
-// tracer's, and lead to the device's own.
+// It follows what libibverbs opens. A device that fills in an ibv_context itself offers it through this weak
+// function, which exists only while libvma_trace.so is preloaded as well. Afterwards post_send, post_recv and
+// poll_cq in context->ops are the tracer's, and lead to the device's own.
 #pragma once
 
 #include <infiniband/verbs.h>

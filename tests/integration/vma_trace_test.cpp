@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// vma_trace beside libvma: the rings' own requests are traced as those of any other verbs program. And vma_trace in a program of plain
-// verbs on a simulated ConnectX adapter, under the real libibverbs and libmlx5.
+// vma_trace beside libvma: the rings' own requests are traced as those of any other verbs program. And
+// vma_trace in a program of plain verbs on a simulated ConnectX adapter, under the real libibverbs and
+// libmlx5.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -43,12 +44,14 @@ TEST(VmaTrace, FollowsTheRequestsOfLibvmasRings) {
     for (const auto& queue : parsed["queues"]) {
         EXPECT_EQ(queue["unmatched"], 0) << queue;
         EXPECT_EQ(queue["errors"], 0) << queue;
-        EXPECT_EQ(queue["posted"].get<long>(),
-                  queue["completed"].get<long>() + queue["outstanding"].get<long>() + queue["forgotten"].get<long>())
+        EXPECT_EQ(queue["posted"].get<long>(), queue["completed"].get<long>() +
+                                                   queue["outstanding"].get<long>() +
+                                                   queue["forgotten"].get<long>())
             << queue;
         // Payload, UDP, IP and Ethernet headers are at least what a datagram has.
         const bool send = queue["side"] == "send";
-        (send ? sent : received) += queue["posted"].get<long>() - (send ? 0 : queue["outstanding"].get<long>());
+        (send ? sent : received) +=
+            queue["posted"].get<long>() - (send ? 0 : queue["outstanding"].get<long>());
     }
     EXPECT_GE(sent, kDatagrams);
     EXPECT_GE(received, kDatagrams);
@@ -85,8 +88,8 @@ TEST(VmaTrace, GivesAPlainCqTheAdaptersTimeStamps) {
     const Fd theirs(ends[0]);
     Fd input(ends[1]);
     RunOptions options;
-    options.env = {"SYSFS_PATH=" + sysfs, "LD_PRELOAD=" VMA_TRACE_LIBRARY ":" SIM_LIBRARY, "MLX5_SIM_WIRE=netdev",
-                   "VMA_TRACE_JSON=" + report, "VMA_TRACE_QUIET=1"};
+    options.env = {"SYSFS_PATH=" + sysfs, "LD_PRELOAD=" VMA_TRACE_LIBRARY ":" SIM_LIBRARY,
+                   "MLX5_SIM_WIRE=netdev", "VMA_TRACE_JSON=" + report, "VMA_TRACE_QUIET=1"};
     options.fds = {{theirs.get(), STDIN_FILENO}};
     Process program = hosts.run(Host::a, {SIM_ECHO, "4711"}, options);
     ASSERT_TRUE(program.wait_for_out("ready")) << program.err();

@@ -22,9 +22,30 @@ Params run_of(std::vector<const char*> words) {
 }
 
 TEST(PerfVerbs, OptionsReachTheParameters) {
-    const Params p = run_of({"-t", "ud", "--send-depth", "32", "--receive-depth", "64", "--signal-every", "8", "--inline", "0", "--cq-events",
-                             "--wr-api", "--device", "mlx5_0", "--gid-index", "3", "--server-device", "mlx5_1", "--server-gid-index", "5",
-                             "--retry", "2", "--rnr-retry", "1"});
+    const Params p = run_of({"-t",
+                             "ud",
+                             "--send-depth",
+                             "32",
+                             "--receive-depth",
+                             "64",
+                             "--signal-every",
+                             "8",
+                             "--inline",
+                             "0",
+                             "--cq-events",
+                             "--wr-api",
+                             "--device",
+                             "mlx5_0",
+                             "--gid-index",
+                             "3",
+                             "--server-device",
+                             "mlx5_1",
+                             "--server-gid-index",
+                             "5",
+                             "--retry",
+                             "2",
+                             "--rnr-retry",
+                             "1"});
     EXPECT_EQ(p.rdma.send_depth, 32u);
     EXPECT_EQ(p.rdma.receive_depth, 64u);
     EXPECT_EQ(p.rdma.signal_every, 8);
@@ -47,8 +68,10 @@ TEST(PerfVerbs, WhatContradictsIsWrongUsage) {
         const char* text;
     } cases[] = {
         {{"-t", "rc", "--group", "239.1.1.7"}, "--group: rc has no multicast"},
-        {{"-t", "rc", "--send-depth", "16", "--signal-every", "17"}, "--signal-every: more than the send queue holds (16 requests"},
-        {{"-t", "ud", "--send-depth", "4", "--burst", "8", "--window", "8"}, "--burst: longer than the send queue (4 requests"},
+        {{"-t", "rc", "--send-depth", "16", "--signal-every", "17"},
+         "--signal-every: more than the send queue holds (16 requests"},
+        {{"-t", "ud", "--send-depth", "4", "--burst", "8", "--window", "8"},
+         "--burst: longer than the send queue (4 requests"},
         {{"-t", "ud", "--size", "5000"}, "--size: ud carries at most 4096 bytes"},
         {{"-t", "rc", "--retry", "8"}, "--retry"},
         {{"-t", "rc", "--signal-every", "-1"}, "--signal-every"},
@@ -105,7 +128,8 @@ TEST(PerfVerbs, GidsTravelAsText) {
     const ibv_gid gid = rdma::mapped_gid("198.18.9.1");
     EXPECT_EQ(rdma::gid_text(gid), "00000000000000000000ffffc6120901");
     EXPECT_EQ(rdma::gid_text(rdma::gid_from_text(rdma::gid_text(gid))), rdma::gid_text(gid));
-    for (const char* wrong : {"", "00", "00000000000000000000ffffc612090x", "00000000000000000000ffffc612090101"})
+    for (const char* wrong :
+         {"", "00", "00000000000000000000ffffc612090x", "00000000000000000000ffffc612090101"})
         EXPECT_THROW(rdma::gid_from_text(wrong), Failure) << wrong;
 }
 

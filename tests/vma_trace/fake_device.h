@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A verbs device without a kernel: requests are written down, completions are what a test says. With the extended functions:
-// ibv_create_cq_ex() with time stamps, ibv_create_qp_ex() with ibv_wr_ functions.
+// A verbs device without a kernel: requests are written down, completions are what a test says. With the
+// extended functions: ibv_create_cq_ex() with time stamps, ibv_create_qp_ex() with ibv_wr_ functions.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -40,7 +40,8 @@ class FakeDevice {
 
     ibv_context* context() { return &verbs_.context; }
     static FakeDevice& of(ibv_context* context) {
-        return *reinterpret_cast<FakeDevice*>(reinterpret_cast<char*>(context) - offsetof(verbs_context, context));
+        return *reinterpret_cast<FakeDevice*>(reinterpret_cast<char*>(context) -
+                                              offsetof(verbs_context, context));
     }
 
     ibv_cq* make_cq() {
@@ -61,8 +62,8 @@ class FakeDevice {
     }
 
     // What the next polls find, of any CQ.
-    void complete(std::uint64_t wr_id, std::uint32_t qp_number, ibv_wc_opcode opcode, ibv_wc_status status = IBV_WC_SUCCESS,
-                  std::uint32_t bytes = 0, std::uint64_t time = 0) {
+    void complete(std::uint64_t wr_id, std::uint32_t qp_number, ibv_wc_opcode opcode,
+                  ibv_wc_status status = IBV_WC_SUCCESS, std::uint32_t bytes = 0, std::uint64_t time = 0) {
         Entry entry;
         entry.wc.wr_id = wr_id;
         entry.wc.qp_num = qp_number;
@@ -74,7 +75,7 @@ class FakeDevice {
     }
 
     std::deque<Entry> entries;
-    std::vector<std::uint64_t> posted;    // wr_id of accepted requests
+    std::vector<std::uint64_t> posted;     // wr_id of accepted requests
     std::size_t accept = ~std::size_t{0};  // more than these in one call are refused
     int complete_error = 0;                // of ibv_wr_complete()
     std::uint64_t last_wc_flags = 0;       // that a CQ was created with
@@ -90,16 +91,23 @@ class FakeDevice {
         }
         return 0;
     }
-    static int post_send(ibv_qp* qp, ibv_send_wr* list, ibv_send_wr** bad) { return of(qp->context).take(list, bad); }
-    static int post_recv(ibv_qp* qp, ibv_recv_wr* list, ibv_recv_wr** bad) { return of(qp->context).take(list, bad); }
-    static int post_srq_recv(ibv_srq* srq, ibv_recv_wr* list, ibv_recv_wr** bad) { return of(srq->context).take(list, bad); }
+    static int post_send(ibv_qp* qp, ibv_send_wr* list, ibv_send_wr** bad) {
+        return of(qp->context).take(list, bad);
+    }
+    static int post_recv(ibv_qp* qp, ibv_recv_wr* list, ibv_recv_wr** bad) {
+        return of(qp->context).take(list, bad);
+    }
+    static int post_srq_recv(ibv_srq* srq, ibv_recv_wr* list, ibv_recv_wr** bad) {
+        return of(srq->context).take(list, bad);
+    }
     static int poll_cq(ibv_cq* cq, int wanted, ibv_wc* out) {
         auto& entries = of(cq->context).entries;
         int n = 0;
         for (; n < wanted && !entries.empty(); n++, entries.pop_front()) out[n] = entries.front().wc;
         return n;
     }
-    static int query_device_ex(ibv_context* context, const ibv_query_device_ex_input*, ibv_device_attr_ex* attr, std::size_t) {
+    static int query_device_ex(ibv_context* context, const ibv_query_device_ex_input*,
+                               ibv_device_attr_ex* attr, std::size_t) {
         if (of(context).time_stamps_) {
             attr->completion_timestamp_mask = ~std::uint64_t{0};
             attr->hca_core_clock = 500'000;  // kHz: two nanoseconds a tick
@@ -127,7 +135,8 @@ class FakeDevice {
     static void end_poll(ibv_cq_ex* cq) { of(cq->context).entries.pop_front(); }
     static ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attr) {
         FakeDevice& self = of(context);
-        if (self.refuse_cq_ex || (!self.time_stamps_ && (attr->wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP) != 0))
+        if (self.refuse_cq_ex ||
+            (!self.time_stamps_ && (attr->wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP) != 0))
             return errno = EOPNOTSUPP, nullptr;
         self.last_wc_flags = attr->wc_flags;
         auto* cq = reinterpret_cast<ibv_cq_ex*>(self.make_cq());
@@ -138,10 +147,14 @@ class FakeDevice {
         cq->read_opcode = [](ibv_cq_ex* c) { return now(c).wc.opcode; };
         cq->read_vendor_err = [](ibv_cq_ex* c) { return now(c).wc.vendor_err; };
         cq->read_wc_flags = [](ibv_cq_ex* c) { return now(c).wc.wc_flags; };
-        if (attr->wc_flags & IBV_WC_EX_WITH_BYTE_LEN) cq->read_byte_len = [](ibv_cq_ex* c) { return now(c).wc.byte_len; };
-        if (attr->wc_flags & IBV_WC_EX_WITH_QP_NUM) cq->read_qp_num = [](ibv_cq_ex* c) { return now(c).wc.qp_num; };
-        if (attr->wc_flags & IBV_WC_EX_WITH_IMM) cq->read_imm_data = [](ibv_cq_ex* c) { return now(c).wc.imm_data; };
-        if (attr->wc_flags & IBV_WC_EX_WITH_SRC_QP) cq->read_src_qp = [](ibv_cq_ex* c) { return now(c).wc.src_qp; };
+        if (attr->wc_flags & IBV_WC_EX_WITH_BYTE_LEN)
+            cq->read_byte_len = [](ibv_cq_ex* c) { return now(c).wc.byte_len; };
+        if (attr->wc_flags & IBV_WC_EX_WITH_QP_NUM)
+            cq->read_qp_num = [](ibv_cq_ex* c) { return now(c).wc.qp_num; };
+        if (attr->wc_flags & IBV_WC_EX_WITH_IMM)
+            cq->read_imm_data = [](ibv_cq_ex* c) { return now(c).wc.imm_data; };
+        if (attr->wc_flags & IBV_WC_EX_WITH_SRC_QP)
+            cq->read_src_qp = [](ibv_cq_ex* c) { return now(c).wc.src_qp; };
         if (attr->wc_flags & IBV_WC_EX_WITH_SLID)
             cq->read_slid = [](ibv_cq_ex* c) { return std::uint32_t{now(c).wc.slid}; };
         if (attr->wc_flags & IBV_WC_EX_WITH_SL) cq->read_sl = [](ibv_cq_ex* c) { return now(c).wc.sl; };

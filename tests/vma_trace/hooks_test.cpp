@@ -22,7 +22,8 @@ struct Hooks : testing::Test {
         registry().add_context(all.back()->context());
         return *all.back();
     }
-    static int send(ibv_qp* qp, std::vector<std::uint64_t> ids, unsigned flags, std::uint32_t bytes = 8, ibv_wr_opcode opcode = IBV_WR_SEND) {
+    static int send(ibv_qp* qp, std::vector<std::uint64_t> ids, unsigned flags, std::uint32_t bytes = 8,
+                    ibv_wr_opcode opcode = IBV_WR_SEND) {
         ibv_sge sge{0, bytes, 0};
         std::vector<ibv_send_wr> list(ids.size());
         for (std::size_t i = 0; i < ids.size(); i++) {
@@ -159,7 +160,9 @@ TEST_F(Hooks, SharedReceiveQueuesServeSeveralQps) {
 
 TEST_F(Hooks, APlainCqGetsTimeStampsWhereTheDeviceHasThem) {
     FakeDevice& device = add_device(true);
-    const CreateCq never = [](ibv_context*, int, void*, ibv_comp_channel*, int) -> ibv_cq* { return ADD_FAILURE(), nullptr; };
+    const CreateCq never = [](ibv_context*, int, void*, ibv_comp_channel*, int) -> ibv_cq* {
+        return ADD_FAILURE(), nullptr;
+    };
     int context_of_cq = 0;
     ibv_cq* cq = create_cq(never, device.context(), 16, &context_of_cq, nullptr, 0);
     ASSERT_NE(cq, nullptr);

@@ -13,13 +13,15 @@ namespace {
 
 struct TracePreload : testing::Test {
     void SetUp() override {
-        if (std::string_view(VMA_SANITIZERS) != "") GTEST_SKIP() << "a sanitizer's runtime must be the first library";
+        if (std::string_view(VMA_SANITIZERS) != "")
+            GTEST_SKIP() << "a sanitizer's runtime must be the first library";
         char name[] = "/tmp/vma_trace_test.XXXXXX";
         ASSERT_NE(mkdtemp(name), nullptr);
         directory = name;
     }
     void TearDown() override {
-        for (const char* file : {"/out", "/err", "/json", "/text", "/csv"}) unlink((directory + file).c_str());
+        for (const char* file : {"/out", "/err", "/json", "/text", "/csv"})
+            unlink((directory + file).c_str());
         if (!directory.empty()) rmdir(directory.c_str());
     }
     std::string file(const char* name) const {
@@ -28,8 +30,9 @@ struct TracePreload : testing::Test {
     }
     // Runs the program and returns its wait status.
     int run(const std::string& arguments, const std::string& environment = "") {
-        const std::string command = "exec env LD_PRELOAD=" VMA_TRACE_LIBRARY " VMA_TRACE_JSON=" + directory + "/json " + environment +
-                                    " " VMA_TRACE_PROGRAM " " + arguments + " >" + directory + "/out 2>" + directory + "/err";
+        const std::string command = "exec env LD_PRELOAD=" VMA_TRACE_LIBRARY " VMA_TRACE_JSON=" + directory +
+                                    "/json " + environment + " " VMA_TRACE_PROGRAM " " + arguments + " >" +
+                                    directory + "/out 2>" + directory + "/err";
         return std::system(command.c_str());
     }
     nlohmann::json only_queue() {
@@ -58,7 +61,8 @@ TEST_F(TracePreload, ReportsHoweverTheProgramEnds) {
         const char* how;
         bool signalled;
         int code;
-    } ends[] = {{"exit", false, 3}, {"quick_exit", false, 4}, {"abort", true, SIGABRT}, {"term", true, SIGTERM}};
+    } ends[] = {
+        {"exit", false, 3}, {"quick_exit", false, 4}, {"abort", true, SIGABRT}, {"term", true, SIGTERM}};
     for (const auto& end : ends) {
         SCOPED_TRACE(end.how);
         const int status = run(end.how);
@@ -100,7 +104,9 @@ TEST_F(TracePreload, ThreadsAreToldApart) {
 }
 
 TEST_F(TracePreload, WritesWhatIsAskedFor) {
-    EXPECT_EQ(run("return 10", "VMA_TRACE_FILE=" + directory + "/text VMA_TRACE_CSV=" + directory + "/csv VMA_TRACE_LINES=2"), 0);
+    EXPECT_EQ(run("return 10", "VMA_TRACE_FILE=" + directory + "/text VMA_TRACE_CSV=" + directory +
+                                   "/csv VMA_TRACE_LINES=2"),
+              0);
     EXPECT_EQ(file("err"), "");
     EXPECT_NE(file("text").find("wr_id=8 "), std::string::npos) << file("text");
     const std::string lines = file("csv");
@@ -110,7 +116,8 @@ TEST_F(TracePreload, WritesWhatIsAskedFor) {
 TEST_F(TracePreload, SaysWhatItCannotDo) {
     EXPECT_EQ(run("return", "VMA_TRACE_LINES=many VMA_TRACE_CSV=/nowhere/file"), 0);
     EXPECT_NE(file("err").find("VMA_TRACE_LINES=many: expected a number"), std::string::npos) << file("err");
-    EXPECT_NE(file("err").find("vma_trace: /nowhere/file: No such file or directory"), std::string::npos) << file("err");
+    EXPECT_NE(file("err").find("vma_trace: /nowhere/file: No such file or directory"), std::string::npos)
+        << file("err");
     EXPECT_EQ(run("return", "VMA_TRACE_QUIET=1"), 0);
     EXPECT_EQ(file("err"), "");
 }
@@ -118,9 +125,10 @@ TEST_F(TracePreload, SaysWhatItCannotDo) {
 TEST_F(TracePreload, ProgramsThatLoadLibibverbsThemselvesGetOurFunctions) {
     EXPECT_EQ(run("dlopen"), 0);
     const std::string found = file("out");
-    for (const char* line : {"dlsym:ibv_open_device libvma_trace.so\n", "dlvsym:ibv_open_device@1.1 libvma_trace.so\n",
-                             "dlvsym:ibv_open_device@1.0 libibverbs.so", "dlsym:ibv_get_device_list libibverbs.so",
-                             "dlsym:ibv_nonsense nowhere\n", "next:getpid libc.so.6\n", "devices asked\n"})
+    for (const char* line :
+         {"dlsym:ibv_open_device libvma_trace.so\n", "dlvsym:ibv_open_device@1.1 libvma_trace.so\n",
+          "dlvsym:ibv_open_device@1.0 libibverbs.so", "dlsym:ibv_get_device_list libibverbs.so",
+          "dlsym:ibv_nonsense nowhere\n", "next:getpid libc.so.6\n", "devices asked\n"})
         EXPECT_NE(found.find(line), std::string::npos) << line << found;
     // It opened nothing.
     EXPECT_EQ(file("json"), "");

@@ -6,8 +6,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "tests/vma_trace/fake_device.h"
 #include "tools/vma_trace/hooks.h"
@@ -29,6 +30,12 @@ std::string written(void (*write)(Registry&, const TimeScale&, Output&), Registr
     return text;
 }
 
+// Registries are never destroyed, as that of a process.
+Registry* new_registry() {
+    static auto& all = *new std::vector<Registry*>;
+    return all.emplace_back(new Registry);
+}
+
 // A registry of its own, with a queue of four requests.
 struct Reports : testing::Test {
     Reports() {
@@ -45,7 +52,7 @@ struct Reports : testing::Test {
         queue.complete({3, 0, IBV_WC_RETRY_EXC_ERR, false, 0}, 28'000);
     }
     FakeDevice device;
-    std::unique_ptr<Registry> registry = std::make_unique<Registry>();
+    Registry* registry = new_registry();
 };
 
 TEST_F(Reports, AnObjectForPrograms) {
@@ -66,9 +73,13 @@ TEST_F(Reports, AnObjectForPrograms) {
 
 TEST_F(Reports, ATextForPeople) {
     const std::string text = written(write_text, *registry);
-    EXPECT_NE(text.find("fake0 RC 17 send\n  4 posted, 4 completed (2 completions), 0 under way, 3000 bytes"), std::string::npos) << text;
+    EXPECT_NE(text.find("fake0 RC 17 send\n  4 posted, 4 completed (2 completions), 0 under way, 3000 bytes"),
+              std::string::npos)
+        << text;
     EXPECT_NE(text.find("1 completions with errors"), std::string::npos) << text;
-    EXPECT_NE(text.find("wr_id=2 send 1000 bytes, posted 3.000 us, completed 14.000 us, latency 11.000 us"), std::string::npos) << text;
+    EXPECT_NE(text.find("wr_id=2 send 1000 bytes, posted 3.000 us, completed 14.000 us, latency 11.000 us"),
+              std::string::npos)
+        << text;
     EXPECT_NE(text.find("unsignalled"), std::string::npos) << text;
     EXPECT_NE(text.find(", failed"), std::string::npos) << text;
     EXPECT_EQ(text.find("wr_id=1 "), std::string::npos) << text;
@@ -77,14 +88,15 @@ TEST_F(Reports, ATextForPeople) {
 TEST_F(Reports, ALineForEachRequest) {
     const std::string text = written(write_csv, *registry);
     EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 5);
-    EXPECT_NE(text.find("\nfake0,17,send,0,send,1000,1.000,12.000,11.000,0.727273,0.000,0,0,0\n"), std::string::npos) << text;
+    EXPECT_NE(text.find("\nfake0,17,send,0,send,1000,1.000,12.000,11.000,0.727273,0.000,0,0,0\n"),
+              std::string::npos)
+        << text;
 }
 
 TEST_F(Reports, WithoutRequestsTheySaySo) {
-    Registry& none = *std::make_unique<Registry>().release();
+    Registry& none = *new_registry();
     EXPECT_NE(written(write_text, none).find("no work request was posted"), std::string::npos);
     EXPECT_TRUE(nlohmann::json::parse(written(write_json, none))["queues"].empty());
-    delete &none;
 }
 
 TEST(TraceOptions, AreReadFromTheTable) {

@@ -82,7 +82,8 @@ void say_where(const char* name, void* function) {
     if (function == nullptr || dladdr(function, &info) == 0)
         printf("%s nowhere\n", name);
     else
-        printf("%s %s\n", name, strrchr(info.dli_fname, '/') != nullptr ? strrchr(info.dli_fname, '/') + 1 : info.dli_fname);
+        printf("%s %s\n", name,
+               strrchr(info.dli_fname, '/') != nullptr ? strrchr(info.dli_fname, '/') + 1 : info.dli_fname);
 }
 
 int look_up() {

@@ -10,11 +10,13 @@ namespace {
 
 using namespace vma_trace;
 
-constexpr Completion done(std::uint64_t wr_id, std::uint8_t status = IBV_WC_SUCCESS, std::uint32_t bytes = 0) {
+constexpr Completion done(std::uint64_t wr_id, std::uint8_t status = IBV_WC_SUCCESS,
+                          std::uint32_t bytes = 0) {
     return {wr_id, bytes, status, false, 0};
 }
 
-void post(WorkQueue& queue, std::uint64_t now, std::uint64_t wr_id, bool signalled = true, std::uint32_t bytes = 100) {
+void post(WorkQueue& queue, std::uint64_t now, std::uint64_t wr_id, bool signalled = true,
+          std::uint32_t bytes = 100) {
     queue.prepare(wr_id, bytes, IBV_WR_SEND, signalled);
     queue.publish(now);
 }
@@ -135,7 +137,8 @@ TEST(TraceWorkQueue, RefusedRequestsAreTakenBack) {
 TEST(TraceWorkQueue, ReceivesMayCompleteInAnyOrder) {
     const auto queue = WorkQueue::create(Side::receive, 8, 8);
     for (std::uint64_t i = 0; i < 4; i++) post(*queue, 100, i);
-    for (const std::uint64_t i : {2, 0, 3, 1}) EXPECT_TRUE(queue->complete(done(i, IBV_WC_SUCCESS, 50), 200 + i));
+    for (const std::uint64_t i : {2, 0, 3, 1})
+        EXPECT_TRUE(queue->complete(done(i, IBV_WC_SUCCESS, 50), 200 + i));
     EXPECT_EQ(queue->outstanding(), 0u);
     EXPECT_EQ(queue->totals().bytes, 200u);
     EXPECT_FALSE(queue->complete(done(2), 300));
@@ -187,7 +190,8 @@ TEST(TraceWorkQueue, KeepsTheLastRecords) {
 TEST(TraceWorkQueue, TellsTheDevicesTimeApart) {
     const auto queue = WorkQueue::create(Side::send, 8, 8);
     for (std::uint64_t i = 0; i < 3; i++) post(*queue, 1, i);
-    for (std::uint64_t i = 0; i < 3; i++) queue->complete({i, 0, IBV_WC_SUCCESS, true, 5000 + i * i * 10}, 10 + i);
+    for (std::uint64_t i = 0; i < 3; i++)
+        queue->complete({i, 0, IBV_WC_SUCCESS, true, 5000 + i * i * 10}, 10 + i);
     EXPECT_EQ(queue->totals().hardware_gap.count(), 2u);
     EXPECT_EQ(queue->totals().hardware_gap.min(), 10u);
     EXPECT_EQ(queue->totals().hardware_gap.max(), 30u);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the library exports: functions of libibverbs under their own names and versions (exports.map), which learn of objects as the
-// program makes them, and the entry for devices that are none of libibverbs'.
+// What the library exports: functions of libibverbs under their own names and versions (exports.map), which
+// learn of objects as the program makes them, and the entry for devices that are none of libibverbs'.
 #include "tools/vma_trace/exports.h"
 
 #include <dlfcn.h>
@@ -19,7 +19,18 @@
 namespace vma_trace {
 namespace {
 
-enum Index { kOpenDevice, kImportDevice, kCloseDevice, kCreateCq, kDestroyCq, kCreateQp, kModifyQp, kDestroyQp, kDestroySrq, kQpToQpEx };
+enum Index {
+    kOpenDevice,
+    kImportDevice,
+    kCloseDevice,
+    kCreateCq,
+    kDestroyCq,
+    kCreateQp,
+    kModifyQp,
+    kDestroyQp,
+    kDestroySrq,
+    kQpToQpEx
+};
 
 void* real_of(Export& row) noexcept {
     std::atomic_ref<void*> known(row.real);
@@ -27,7 +38,8 @@ void* real_of(Export& row) noexcept {
     void* found = real_dlvsym(RTLD_NEXT, row.name, row.version);
     if (found == nullptr) {
         // The program has loaded it for itself.
-        if (void* handle = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD)) found = real_dlvsym(handle, row.name, row.version);
+        if (void* handle = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD))
+            found = real_dlvsym(handle, row.name, row.version);
     }
     if (found != nullptr) known.store(found, std::memory_order_release);
     return found;
@@ -46,8 +58,8 @@ Function real(Index index) noexcept {
 
 using namespace vma_trace;
 
-// The device's functions in `context->ops` are traced from now on. For devices that fill in an ibv_context themselves; declare
-// it weak, and call it where it is not null, before the first request.
+// The device's functions in `context->ops` are traced from now on. For devices that fill in an ibv_context
+// themselves; declare it weak, and call it where it is not null, before the first request.
 EXPORT void vma_trace_context(ibv_context* context) {
     start();
     registry().add_context(context);
@@ -78,7 +90,8 @@ EXPORT int ibv_close_device(ibv_context* context) {
     return close(context);
 }
 
-EXPORT ibv_cq* ibv_create_cq(ibv_context* context, int entries, void* cq_context, ibv_comp_channel* channel, int vector) {
+EXPORT ibv_cq* ibv_create_cq(ibv_context* context, int entries, void* cq_context, ibv_comp_channel* channel,
+                             int vector) {
     auto* create = real<CreateCq>(kCreateCq);
     if (create == nullptr) return errno = ENOSYS, nullptr;
     return create_cq(create, context, entries, cq_context, channel, vector);
@@ -142,13 +155,15 @@ EXPORT ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {
 
 namespace vma_trace {
 
-#define ROW(function, version) {#function, version, reinterpret_cast<void*>(function), nullptr}
+#define ROW(function, version) \
+    { #function, version, reinterpret_cast < void*>(function), nullptr }
 // In the order of Index.
 constinit Export exports[] = {
-    ROW(ibv_open_device, "IBVERBS_1.1"), ROW(ibv_import_device, "IBVERBS_1.10"), ROW(ibv_close_device, "IBVERBS_1.1"),
-    ROW(ibv_create_cq, "IBVERBS_1.1"),   ROW(ibv_destroy_cq, "IBVERBS_1.1"),     ROW(ibv_create_qp, "IBVERBS_1.1"),
-    ROW(ibv_modify_qp, "IBVERBS_1.1"),   ROW(ibv_destroy_qp, "IBVERBS_1.1"),     ROW(ibv_destroy_srq, "IBVERBS_1.1"),
-    ROW(ibv_qp_to_qp_ex, "IBVERBS_1.6"),
+    ROW(ibv_open_device, "IBVERBS_1.1"),  ROW(ibv_import_device, "IBVERBS_1.10"),
+    ROW(ibv_close_device, "IBVERBS_1.1"), ROW(ibv_create_cq, "IBVERBS_1.1"),
+    ROW(ibv_destroy_cq, "IBVERBS_1.1"),   ROW(ibv_create_qp, "IBVERBS_1.1"),
+    ROW(ibv_modify_qp, "IBVERBS_1.1"),    ROW(ibv_destroy_qp, "IBVERBS_1.1"),
+    ROW(ibv_destroy_srq, "IBVERBS_1.1"),  ROW(ibv_qp_to_qp_ex, "IBVERBS_1.6"),
 };
 #undef ROW
 

@@ -8,7 +8,7 @@ struct Export {
     const char* name;
     const char* version;  // the symbol version that our function is; others are left alone
     void* ours;
-    void* real;           // found when first needed, or when the program looked it up itself
+    void* real;  // found when first needed, or when the program looked it up itself
 };
 
 // The row of this name, or nullptr. Cheap for names that do not begin with ibv_.

@@ -21,7 +21,8 @@ double Histogram::mean() const noexcept {
 std::uint64_t Histogram::percentile(double part) const noexcept {
     const std::uint64_t n = count();
     if (n == 0) return 0;
-    const auto wanted = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::ceil(part * static_cast<double>(n))));
+    const auto wanted =
+        std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::ceil(part * static_cast<double>(n))));
     std::uint64_t seen = 0;
     for (std::size_t i = 0; i < kBuckets; i++) {
         seen += load(buckets_[i]);

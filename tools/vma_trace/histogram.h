@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// How often each duration occurred: buckets that grow with the value, 32 to a power of two, so a percentile is off by 3 % at most.
+// How often each duration occurred: buckets that grow with the value, 32 to a power of two, so a percentile
+// is off by 3 % at most.
 //
-// One thread at a time adds, any thread may read meanwhile: words are read and written whole, and what is read may be one value
-// old. Zeroed memory is an empty histogram, and adding allocates nothing.
+// One thread at a time adds, any thread may read meanwhile: words are read and written whole, and what is
+// read may be one value old. Zeroed memory is an empty histogram, and adding allocates nothing.
 #pragma once
 
 #include <array>
@@ -30,10 +31,13 @@ class Histogram {
         raise(min_complement_, ~value);
     }
     std::uint64_t count() const noexcept;
-    std::uint64_t min() const noexcept { return load(max_) == 0 && load(min_complement_) == 0 ? 0 : ~load(min_complement_); }
+    std::uint64_t min() const noexcept {
+        return load(max_) == 0 && load(min_complement_) == 0 ? 0 : ~load(min_complement_);
+    }
     std::uint64_t max() const noexcept { return load(max_); }
     double mean() const noexcept;
-    // The smallest value that at least `part` (0 to 1) of all values do not exceed, within a bucket's width; 0 without values.
+    // The smallest value that at least `part` (0 to 1) of all values do not exceed, within a bucket's width;
+    // 0 without values.
     std::uint64_t percentile(double part) const noexcept;
     // Adds what `other` counted.
     void merge(const Histogram& other) noexcept;

@@ -17,12 +17,14 @@ void install(ibv_qp_ex& qp) noexcept;
 // And for the poll functions of an extended CQ, once.
 void install(ibv_cq_ex& cq) noexcept;
 
-// A CQ as ibv_create_cq() makes it, with time stamps where the device has them and the options want them. `create` is the real
-// ibv_create_cq(). What follows the arguments is as in ibv_create_cq(3).
+// A CQ as ibv_create_cq() makes it, with time stamps where the device has them and the options want them.
+// `create` is the real ibv_create_cq(). What follows the arguments is as in ibv_create_cq(3).
 using CreateCq = ibv_cq* (*)(ibv_context*, int, void*, ibv_comp_channel*, int);
-ibv_cq* create_cq(CreateCq create, ibv_context* context, int entries, void* cq_context, ibv_comp_channel* channel, int vector);
+ibv_cq* create_cq(CreateCq create, ibv_context* context, int entries, void* cq_context,
+                  ibv_comp_channel* channel, int vector);
 
 // Counts one completion. Call with the lock of `cq` held, in the order in which the device gave them.
-void take_completion(Cq& cq, std::uint32_t qp_number, ibv_wc_opcode opcode, const Completion& completion, std::uint64_t now) noexcept;
+void take_completion(Cq& cq, std::uint32_t qp_number, ibv_wc_opcode opcode, const Completion& completion,
+                     std::uint64_t now) noexcept;
 
 }  // namespace vma_trace

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The functions of a context: ibv_post_send(), ibv_post_recv(), ibv_post_srq_recv() and ibv_poll_cq(), and the functions
-// that create extended objects.
+// The functions of a context: ibv_post_send(), ibv_post_recv(), ibv_post_srq_recv() and ibv_poll_cq(), and
+// the functions that create extended objects.
 //
-// A request gets its time before the device has it, so that a completion can never be earlier. The lock of a queue is held while
-// the device takes the request: its order in our ring is the device's.
+// A request gets its time before the device has it, so that a completion can never be earlier. The lock of a
+// queue is held while the device takes the request: its order in our ring is the device's.
 #include <cerrno>
 
 #include "libvma/runtime/clock.h"
@@ -51,7 +51,8 @@ int post_send(ibv_qp* qp, ibv_send_wr* list, ibv_send_wr** bad) {
 
 int post_to(WorkQueue& queue, ibv_recv_wr* list, ibv_recv_wr** bad, auto&& post) {
     const std::lock_guard lock(queue.post_lock);
-    for (const ibv_recv_wr* wr = list; wr != nullptr; wr = wr->next) queue.prepare(wr->wr_id, 0, kReceived, true);
+    for (const ibv_recv_wr* wr = list; wr != nullptr; wr = wr->next)
+        queue.prepare(wr->wr_id, 0, kReceived, true);
     queue.publish(ticks());
     const int error = post();
     if (error != 0) queue.retract(bad != nullptr ? accepted(list, *bad) : 0);
@@ -74,7 +75,8 @@ int post_srq_recv(ibv_srq* srq, ibv_recv_wr* list, ibv_recv_wr** bad) {
     return post_to(*traced->receive, list, bad, [&] { return context->calls.post_srq_recv(srq, list, bad); });
 }
 
-// One completion of an extended CQ in the form of the others. Fields of a failed one are undefined, so they stay 0.
+// One completion of an extended CQ in the form of the others. Fields of a failed one are undefined, so they
+// stay 0.
 ibv_wc classic(ibv_cq_ex& cq) noexcept {
     ibv_wc wc{};
     wc.wr_id = cq.wr_id;
@@ -110,7 +112,8 @@ int poll_translated(Cq& traced, int wanted, ibv_wc* out) noexcept {
         const ibv_wc& wc = out[n++] = classic(cq);
         const bool good = wc.status == IBV_WC_SUCCESS;
         take_completion(traced, wc.qp_num, wc.opcode,
-                        {wc.wr_id, wc.byte_len, static_cast<std::uint8_t>(wc.status), good, good ? ibv_wc_read_completion_ts(&cq) : 0},
+                        {wc.wr_id, wc.byte_len, static_cast<std::uint8_t>(wc.status), good,
+                         good ? ibv_wc_read_completion_ts(&cq) : 0},
                         now);
     } while (n < wanted && (error = traced.calls.next_poll(&cq)) == 0);
     traced.calls.end_poll(&cq);
@@ -130,7 +133,8 @@ int poll_cq(ibv_cq* cq, int wanted, ibv_wc* out) {
     const std::uint64_t now = ticks();
     for (int i = 0; i < n; i++)
         take_completion(*traced, out[i].qp_num, out[i].opcode,
-                        {out[i].wr_id, out[i].byte_len, static_cast<std::uint8_t>(out[i].status), false, 0}, now);
+                        {out[i].wr_id, out[i].byte_len, static_cast<std::uint8_t>(out[i].status), false, 0},
+                        now);
     return n;
 }
 
@@ -180,12 +184,15 @@ void install(Context& context) noexcept {
     }
 }
 
-bool is_hooked(const ibv_context_ops& ops) noexcept { return ops.post_send == post_send || ops.poll_cq == poll_cq; }
+bool is_hooked(const ibv_context_ops& ops) noexcept {
+    return ops.post_send == post_send || ops.poll_cq == poll_cq;
+}
 
-ibv_cq* create_cq(CreateCq create, ibv_context* context, int entries, void* cq_context, ibv_comp_channel* channel, int vector) {
+ibv_cq* create_cq(CreateCq create, ibv_context* context, int entries, void* cq_context,
+                  ibv_comp_channel* channel, int vector) {
     Context* known = registry().context(context);
-    if (known != nullptr && known->time_stamps && known->create_cq_ex != nullptr && registry().options.hardware_time && entries > 0 &&
-        vector >= 0) {
+    if (known != nullptr && known->time_stamps && known->create_cq_ex != nullptr &&
+        registry().options.hardware_time && entries > 0 && vector >= 0) {
         ibv_cq_init_attr_ex attr{};
         attr.cqe = static_cast<std::uint32_t>(entries);
         attr.cq_context = cq_context;
@@ -205,7 +212,8 @@ ibv_cq* create_cq(CreateCq create, ibv_context* context, int entries, void* cq_c
     return cq;
 }
 
-void take_completion(Cq& cq, std::uint32_t qp_number, ibv_wc_opcode opcode, const Completion& completion, std::uint64_t now) noexcept {
+void take_completion(Cq& cq, std::uint32_t qp_number, ibv_wc_opcode opcode, const Completion& completion,
+                     std::uint64_t now) noexcept {
     const bool received = completion.status == IBV_WC_SUCCESS && (opcode & IBV_WC_RECV) != 0;
     Qp* qp = cq.last;
     if (qp == nullptr || qp->number != qp_number) qp = registry().find_qp(*cq.context, qp_number);

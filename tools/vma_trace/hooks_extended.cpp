@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The functions of extended objects: ibv_wr_start() to ibv_wr_complete() of a QP, ibv_start_poll() to ibv_end_poll() of a CQ.
+// The functions of extended objects: ibv_wr_start() to ibv_wr_complete() of a QP, ibv_start_poll() to
+// ibv_end_poll() of a CQ.
 //
-// They are pointers in the objects themselves. The requests between start and complete belong together: they get one time, and
-// nobody sees them before.
+// They are pointers in the objects themselves. The requests between start and complete belong together: they
+// get one time, and nobody sees them before.
 #include <cerrno>
 
 #include "libvma/runtime/clock.h"
@@ -22,7 +23,8 @@ void request(ibv_qp_ex* qp, Arguments... arguments) {
     Qp& traced = known(qp);
     traced.send->prepare(qp->wr_id, 0, Opcode, traced.signal_all || (qp->wr_flags & IBV_SEND_SIGNALED) != 0);
     if constexpr (Opcode == IBV_WR_TSO)
-        traced.send->add_bytes([](void*, std::uint16_t header, std::uint16_t) { return header; }(arguments...));
+        traced.send->add_bytes(
+            [](void*, std::uint16_t header, std::uint16_t) { return header; }(arguments...));
     (traced.calls.*Member)(qp, arguments...);
 }
 
@@ -56,7 +58,8 @@ void wr_set_inline_data(ibv_qp_ex* qp, void* addr, std::size_t length) {
 
 void wr_set_inline_data_list(ibv_qp_ex* qp, std::size_t count, const ibv_data_buf* list) {
     Qp& traced = known(qp);
-    for (std::size_t i = 0; i < count; i++) traced.send->add_bytes(static_cast<std::uint32_t>(list[i].length));
+    for (std::size_t i = 0; i < count; i++)
+        traced.send->add_bytes(static_cast<std::uint32_t>(list[i].length));
     traced.calls.wr_set_inline_data_list(qp, count, list);
 }
 
@@ -91,8 +94,8 @@ void take_current(Cq& traced, ibv_cq_ex* cq, std::uint64_t now) noexcept {
     const bool good = cq->status == IBV_WC_SUCCESS;
     const bool time = good && traced.time_stamps && cq->read_completion_ts != nullptr;
     take_completion(traced, ibv_wc_read_qp_num(cq), good ? ibv_wc_read_opcode(cq) : IBV_WC_SEND,
-                    {cq->wr_id, good ? ibv_wc_read_byte_len(cq) : 0, static_cast<std::uint8_t>(cq->status), time,
-                     time ? ibv_wc_read_completion_ts(cq) : 0},
+                    {cq->wr_id, good ? ibv_wc_read_byte_len(cq) : 0, static_cast<std::uint8_t>(cq->status),
+                     time, time ? ibv_wc_read_completion_ts(cq) : 0},
                     now);
 }
 

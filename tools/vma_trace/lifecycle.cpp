@@ -34,10 +34,12 @@ void complain(const char* what, const char* name) noexcept {
     out.print("vma_trace: {}: {}\n", name, what);
 }
 
-void write_file(const std::string& name, void (*write)(Registry&, const TimeScale&, Output&), const TimeScale& time) {
+void write_file(const std::string& name, void (*write)(Registry&, const TimeScale&, Output&),
+                const TimeScale& time) {
     if (name.empty()) return;
     char path[PATH_MAX];
-    if (!vma::expand_pid(name, getpid(), path, sizeof path)) return complain("the name is too long", name.c_str());
+    if (!vma::expand_pid(name, getpid(), path, sizeof path))
+        return complain("the name is too long", name.c_str());
     const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0644);
     if (fd < 0) return complain(strerrordesc_np(errno), path);
     {
@@ -56,7 +58,9 @@ void on_signal(int number) {
 void watch_signals() noexcept {
     for (const int number : kEnding) {
         struct sigaction now {};
-        if (sigaction(number, nullptr, &now) != 0 || (now.sa_flags & SA_SIGINFO) != 0 || now.sa_handler != SIG_DFL) continue;
+        if (sigaction(number, nullptr, &now) != 0 || (now.sa_flags & SA_SIGINFO) != 0 ||
+            now.sa_handler != SIG_DFL)
+            continue;
         struct sigaction ours {};
         ours.sa_handler = on_signal;
         sigfillset(&ours.sa_mask);
@@ -77,8 +81,10 @@ void start() noexcept {
         owner = getpid();
         try {
             std::vector<std::string> complaints;
-            registry().options = read_options([](const char* name) -> const char* { return secure_getenv(name); }, complaints);
-            for (const std::string& text : complaints) dprintf(STDERR_FILENO, "vma_trace: %s\n", text.c_str());
+            registry().options =
+                read_options([](const char* name) -> const char* { return secure_getenv(name); }, complaints);
+            for (const std::string& text : complaints)
+                dprintf(STDERR_FILENO, "vma_trace: %s\n", text.c_str());
         } catch (const std::exception&) {  // no memory for some text: the defaults
         }
         if (registry().options.signals) watch_signals();
@@ -92,8 +98,9 @@ void finish() noexcept {
     TimeScale time{begin_ticks, 1};
     const std::uint64_t passed = monotonic_ns() - begin_ns;
     // A short life is too short to tell the clock's rate.
-    time.ticks_per_ns = passed > 10'000'000 ? static_cast<double>(ticks() - begin_ticks) / static_cast<double>(passed)
-                                            : static_cast<double>(vma::clock::ticks_per_usec()) / 1000;
+    time.ticks_per_ns = passed > 10'000'000
+                            ? static_cast<double>(ticks() - begin_ticks) / static_cast<double>(passed)
+                            : static_cast<double>(vma::clock::ticks_per_usec()) / 1000;
     const Options& options = registry().options;
     try {
         if (!options.quiet) {

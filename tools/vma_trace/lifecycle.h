@@ -4,11 +4,12 @@
 
 namespace vma_trace {
 
-// Reads the options and prepares for the end: exit(), quick_exit(), and signals that would end the process and that the program
-// leaves alone. Any thread, any number of times; the first call counts.
+// Reads the options and prepares for the end: exit(), quick_exit(), and signals that would end the process
+// and that the program leaves alone. Any thread, any number of times; the first call counts.
 void start() noexcept;
 
-// Writes the reports, once, in the process that start() was called in (not in its forked children). Safe in a signal handler.
+// Writes the reports, once, in the process that start() was called in (not in its forked children). Safe in a
+// signal handler.
 void finish() noexcept;
 
 }  // namespace vma_trace

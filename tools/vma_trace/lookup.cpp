@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // See lookup.h.
 //
-// Our dlsym() and dlvsym() have glibc's newest version of these names. What we call ourselves is the older version of dlvsym(), so
-// it is libc's. dlsym(RTLD_NEXT) means the object after the caller's, which libc tells by the return address: so for all names that
-// are none of ours the stubs jump, and leave no trace on the stack.
+// Our dlsym() and dlvsym() have glibc's newest version of these names. What we call ourselves is the older
+// version of dlvsym(), so it is libc's. dlsym(RTLD_NEXT) means the object after the caller's, which libc
+// tells by the return address: so for all names that are none of ours the stubs jump, and leave no trace on
+// the stack.
 #include "tools/vma_trace/lookup.h"
 
 #include <string.h>
@@ -21,7 +22,8 @@ __attribute__((visibility("hidden"))) void* vma_trace_libc_lookups[2];
 
 __attribute__((visibility("hidden"))) bool vma_trace_wants(const char* name);
 __attribute__((visibility("hidden"))) void* vma_trace_dlsym(void* handle, const char* name);
-__attribute__((visibility("hidden"))) void* vma_trace_dlvsym(void* handle, const char* name, const char* version);
+__attribute__((visibility("hidden"))) void* vma_trace_dlvsym(void* handle, const char* name,
+                                                             const char* version);
 }
 
 asm(R"(
@@ -63,7 +65,9 @@ namespace {
 
 using namespace vma_trace;
 
-void* libc_lookup(int index) noexcept { return __atomic_load_n(&vma_trace_libc_lookups[index], __ATOMIC_ACQUIRE); }
+void* libc_lookup(int index) noexcept {
+    return __atomic_load_n(&vma_trace_libc_lookups[index], __ATOMIC_ACQUIRE);
+}
 
 // What the program gets for a name of ours, when the real function is there.
 void* exchange_for_ours(Export& row, void* real) noexcept {
@@ -80,11 +84,14 @@ void* vma_trace::real_dlvsym(void* handle, const char* name, const char* version
 }
 
 bool vma_trace_wants(const char* name) {
-    // Others may look up names before our constructors have run. Handle -1 is RTLD_NEXT: what comes after us is libc.
+    // Others may look up names before our constructors have run. Handle -1 is RTLD_NEXT: what comes after us
+    // is libc.
     if (libc_lookup(0) == nullptr) {
         void* const next = reinterpret_cast<void*>(-1);
-        __atomic_store_n(&vma_trace_libc_lookups[1], real_dlvsym(next, "dlvsym", "GLIBC_2.34"), __ATOMIC_RELEASE);
-        __atomic_store_n(&vma_trace_libc_lookups[0], real_dlvsym(next, "dlsym", "GLIBC_2.34"), __ATOMIC_RELEASE);
+        __atomic_store_n(&vma_trace_libc_lookups[1], real_dlvsym(next, "dlvsym", "GLIBC_2.34"),
+                         __ATOMIC_RELEASE);
+        __atomic_store_n(&vma_trace_libc_lookups[0], real_dlvsym(next, "dlsym", "GLIBC_2.34"),
+                         __ATOMIC_RELEASE);
     }
     return name != nullptr && find_export(name) != nullptr;
 }
@@ -95,7 +102,8 @@ void* vma_trace_dlsym(void* handle, const char* name) {
 }
 
 void* vma_trace_dlvsym(void* handle, const char* name, const char* version) {
-    void* real = reinterpret_cast<void* (*)(void*, const char*, const char*)>(libc_lookup(1))(handle, name, version);
+    void* real =
+        reinterpret_cast<void* (*)(void*, const char*, const char*)>(libc_lookup(1))(handle, name, version);
     Export& row = *find_export(name);
     return strcmp(version, row.version) == 0 ? exchange_for_ours(row, real) : real;
 }

@@ -30,7 +30,8 @@ struct OptionRow {
 };
 std::span<const OptionRow> option_table() noexcept;
 
-// Reads all options by `get` (getenv or its like). What cannot be understood keeps its default, and `complaints` says so.
+// Reads all options by `get` (getenv or its like). What cannot be understood keeps its default, and
+// `complaints` says so.
 Options read_options(const char* (*get)(const char*), std::vector<std::string>& complaints);
 
 }  // namespace vma_trace

@@ -13,13 +13,19 @@ namespace {
 
 const char* kind_of(ibv_qp_type type) noexcept {
     switch (type) {
-        case IBV_QPT_RC: return "RC";
-        case IBV_QPT_UC: return "UC";
-        case IBV_QPT_UD: return "UD";
-        case IBV_QPT_RAW_PACKET: return "RAW";
+        case IBV_QPT_RC:
+            return "RC";
+        case IBV_QPT_UC:
+            return "UC";
+        case IBV_QPT_UD:
+            return "UD";
+        case IBV_QPT_RAW_PACKET:
+            return "RAW";
         case IBV_QPT_XRC_SEND:
-        case IBV_QPT_XRC_RECV: return "XRC";
-        case IBV_QPT_DRIVER: return "driver";
+        case IBV_QPT_XRC_RECV:
+            return "XRC";
+        case IBV_QPT_DRIVER:
+            return "driver";
     }
     return "QP";
 }
@@ -149,7 +155,9 @@ Qp* Registry::add_qp(ibv_qp* qp, const ibv_qp_cap* capacity, bool signal_all) no
 
     auto* added = new (std::nothrow) Qp;
     if (added != nullptr) {
-        const auto room = [&](std::uint32_t entries) -> std::size_t { return capacity != nullptr ? entries : options.outstanding; };
+        const auto room = [&](std::uint32_t entries) -> std::size_t {
+            return capacity != nullptr ? entries : options.outstanding;
+        };
         const char* kind = kind_of(qp->qp_type);
         added->context = context;
         added->number = qp->qp_num;
@@ -157,11 +165,13 @@ Qp* Registry::add_qp(ibv_qp* qp, const ibv_qp_cap* capacity, bool signal_all) no
         added->send_cq = qp->send_cq;
         added->recv_cq = qp->recv_cq;
         added->two_cqs = qp->send_cq != qp->recv_cq;
-        added->send = add_queue(Side::send, room(capacity != nullptr ? capacity->max_send_wr : 0), *context, kind, qp->qp_num);
+        added->send = add_queue(Side::send, room(capacity != nullptr ? capacity->max_send_wr : 0), *context,
+                                kind, qp->qp_num);
         added->shared_receives = shared != nullptr;
         added->receive = shared != nullptr
                              ? shared->receive
-                             : add_queue(Side::receive, room(capacity != nullptr ? capacity->max_recv_wr : 0), *context, kind, qp->qp_num);
+                             : add_queue(Side::receive, room(capacity != nullptr ? capacity->max_recv_wr : 0),
+                                         *context, kind, qp->qp_num);
         if (added->send != nullptr && added->receive != nullptr && map_.insert(key_of(qp), added)) {
             if (map_.insert(key_of(*context, qp->qp_num), added)) {
                 if (Cq* polled = known_cq(qp->recv_cq)) {
@@ -182,8 +192,10 @@ Qp* Registry::add_qp(ibv_qp* qp, const ibv_qp_cap* capacity, bool signal_all) no
 
 void Registry::forget_qp(const ibv_qp* qp, Qp* known) noexcept {
     map_.erase(key_of(qp));
-    if (map_.find(key_of(*known->context, known->number)) == known) map_.erase(key_of(*known->context, known->number));
-    // Whoever polls one of its CQs may have found it a moment ago; whoever has the CQ's lock after us has not.
+    if (map_.find(key_of(*known->context, known->number)) == known)
+        map_.erase(key_of(*known->context, known->number));
+    // Whoever polls one of its CQs may have found it a moment ago; whoever has the CQ's lock after us has
+    // not.
     for (const ibv_cq* cq : {known->send_cq, known->recv_cq}) {
         Cq* polled = known_cq(cq);
         if (polled == nullptr) continue;
@@ -235,7 +247,8 @@ Srq* Registry::add_srq(ibv_srq* srq) noexcept {
     auto* context = static_cast<Context*>(map_.find(key_of(srq->context)));
     if (context == nullptr) return nullptr;
     auto* added = new (std::nothrow) Srq;
-    if (added != nullptr) added->receive = add_queue(Side::receive, options.outstanding, *context, "SRQ", srq->handle);
+    if (added != nullptr)
+        added->receive = add_queue(Side::receive, options.outstanding, *context, "SRQ", srq->handle);
     if (added == nullptr || added->receive == nullptr || !map_.insert(key_of(srq), added)) {
         if (added != nullptr) retire(added->receive);
         delete added;

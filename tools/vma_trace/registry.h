@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Which verbs objects are traced, and what their own functions were before.
 //
-// Contexts, QPs, CQs and shared receive queues are found by their address, and QPs by context and number too, since that is what
-// a completion tells. Looking up takes no lock. Objects appear when the program creates them; those whose creation was not seen
-// (a driver's own create function, a software device) appear with their first request.
+// Contexts, QPs, CQs and shared receive queues are found by their address, and QPs by context and number too,
+// since that is what a completion tells. Looking up takes no lock. Objects appear when the program creates
+// them; those whose creation was not seen (a driver's own create function, a software device) appear with
+// their first request.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -41,7 +42,9 @@ class ObjectMap {
         std::atomic<std::uint64_t> key{kFree};
         std::atomic<void*> object{nullptr};
     };
-    static std::size_t slot_of(std::uint64_t key) noexcept { return (key * 0x9E3779B97F4A7C15u) >> (64 - kBits); }
+    static std::size_t slot_of(std::uint64_t key) noexcept {
+        return (key * 0x9E3779B97F4A7C15u) >> (64 - kBits);
+    }
 
     std::array<Slot, kSlots> slots_;
     std::size_t used_ = 0;
@@ -61,7 +64,7 @@ struct Qp {
     Context* context = nullptr;
     std::uint32_t number = 0;
     bool signal_all = false;
-    bool extended = false;    // its ibv_wr_ functions are replaced
+    bool extended = false;  // its ibv_wr_ functions are replaced
     bool shared_receives = false;
     bool two_cqs = false;
     WorkQueue* send = nullptr;
@@ -74,14 +77,15 @@ struct Qp {
 struct Cq {
     Context* context = nullptr;
     ibv_cq* cq = nullptr;
-    SpinLock lock;            // from asking the device until the completions are counted, so that they stay in order
+    SpinLock lock;  // from asking the device until the completions are counted, so that they stay in order
     bool translated = false;  // created extended for the sake of time stamps; the program does not know
     bool time_stamps = false;
-    bool extended = false;    // its poll functions are replaced
-    ibv_cq_ex calls{};        // as they were
-    Qp* last = nullptr;       // of the completion before
-    // Queue pairs that receive here. The completion of a received frame need not tell the number of its QP (libmlx5 puts the flow
-    // tag of raw packets there), so that one that has the CQ for itself is remembered: nullptr if there are several.
+    bool extended = false;  // its poll functions are replaced
+    ibv_cq_ex calls{};      // as they were
+    Qp* last = nullptr;     // of the completion before
+    // Queue pairs that receive here. The completion of a received frame need not tell the number of its QP
+    // (libmlx5 puts the flow tag of raw packets there), so that one that has the CQ for itself is remembered:
+    // nullptr if there are several.
     unsigned receivers = 0;
     Qp* receiver = nullptr;
 };
@@ -97,12 +101,15 @@ class Registry {
     // Replaces the functions of a context; a second call changes nothing. nullptr: too many contexts.
     Context* add_context(ibv_context* context) noexcept;
     void remove_context(ibv_context* context) noexcept;
-    Context* context(const ibv_context* context) const noexcept { return static_cast<Context*>(map_.find(key_of(context))); }
+    Context* context(const ibv_context* context) const noexcept {
+        return static_cast<Context*>(map_.find(key_of(context)));
+    }
 
     // The QP, added if it is new. nullptr: its context is not traced, or there is no room.
     Qp* qp(ibv_qp* qp) noexcept {
         auto* known = static_cast<Qp*>(map_.find(key_of(qp)));
-        if (known != nullptr && known->number == qp->qp_num) [[likely]] return known;
+        if (known != nullptr && known->number == qp->qp_num) [[likely]]
+            return known;
         return add_qp(qp, nullptr, false);
     }
     // With what is known of it from its creation. `capacity` may be nullptr.
@@ -131,7 +138,8 @@ class Registry {
     // Objects that there was no room for.
     std::uint64_t untraced() const noexcept { return untraced_.load(std::memory_order_relaxed); }
 
-    // For reports: every queue that is kept, then the totals of those that are not. From the first call on queues are kept mapped.
+    // For reports: every queue that is kept, then the totals of those that are not. From the first call on
+    // queues are kept mapped.
     template <class Visit>
     void each_queue(Visit&& visit) noexcept {
         reporting_.store(true);
@@ -147,14 +155,19 @@ class Registry {
     static constexpr std::size_t kMaxQueues = 8192;
     static constexpr std::size_t kKeptRetired = 64;  // queues of destroyed QPs that are shown one by one
 
-    static std::uint64_t key_of(const void* object) noexcept { return reinterpret_cast<std::uintptr_t>(object); }
+    static std::uint64_t key_of(const void* object) noexcept {
+        return reinterpret_cast<std::uintptr_t>(object);
+    }
     static std::uint64_t key_of(const Context& context, std::uint32_t number) noexcept {
         return std::uint64_t{1} << 63 | std::uint64_t{context.index} << 32 | number;
     }
     Srq* add_srq(ibv_srq* srq) noexcept;
-    Cq* known_cq(const ibv_cq* cq) const noexcept { return cq == nullptr ? nullptr : static_cast<Cq*>(map_.find(key_of(cq))); }
+    Cq* known_cq(const ibv_cq* cq) const noexcept {
+        return cq == nullptr ? nullptr : static_cast<Cq*>(map_.find(key_of(cq)));
+    }
     // All with mutex_ held.
-    WorkQueue* add_queue(Side side, std::size_t outstanding, const Context& context, const char* kind, std::uint32_t number) noexcept;
+    WorkQueue* add_queue(Side side, std::size_t outstanding, const Context& context, const char* kind,
+                         std::uint32_t number) noexcept;
     void retire(WorkQueue* queue) noexcept;
     void forget_qp(const ibv_qp* qp, Qp* known) noexcept;
 

@@ -34,7 +34,8 @@ WorkQueue::Ptr WorkQueue::create(Side side, std::size_t outstanding, std::size_t
     const std::size_t second = first + requests * sizeof(Request);
     const std::size_t length = second + kept * sizeof(Record);
     // The pages that are never needed are never there.
-    void* memory = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* memory =
+        mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
     auto* queue = new (memory) WorkQueue;
     queue->side_ = side;
@@ -54,7 +55,8 @@ void WorkQueue::Deleter::operator()(WorkQueue* queue) const noexcept {
     munmap(queue, length);
 }
 
-void WorkQueue::prepare(std::uint64_t wr_id, std::uint32_t bytes, std::uint8_t opcode, bool signalled) noexcept {
+void WorkQueue::prepare(std::uint64_t wr_id, std::uint32_t bytes, std::uint8_t opcode,
+                        bool signalled) noexcept {
     prepared_++;
     const std::uint64_t at = tail_.load(std::memory_order_relaxed) + prepared_kept_;
     if (at - head_.load(std::memory_order_acquire) > request_mask_) make_room();
@@ -166,8 +168,9 @@ void WorkQueue::finish(const Request& request, const Completion& completion, std
     totals_.latency.put(now - request.posted);
     if (records_ == nullptr) return;
     const std::uint64_t number = load(recorded_);
-    records_[number & record_mask_] = {request.wr_id, request.posted, now,       gap, hardware_gap, good ? bytes : 0, request.opcode,
-                                       completion.status, own, 0};
+    records_[number & record_mask_] = {
+        request.wr_id,  request.posted,    now, gap, hardware_gap, good ? bytes : 0,
+        request.opcode, completion.status, own, 0};
     store(recorded_, number + 1);
 }
 

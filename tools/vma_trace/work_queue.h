@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The requests of one send or receive queue: which are under way, what became of the others.
 //
-// Whoever posts writes requests into a ring and publishes them with a time; whoever polls takes completions to them. The two
-// sides may be different threads. What is finished goes into counters, histograms and a second ring that keeps the last ones,
-// all of it in memory that was mapped when the queue was created. The functions take the time from outside, in any unit.
+// Whoever posts writes requests into a ring and publishes them with a time; whoever polls takes completions
+// to them. The two sides may be different threads. What is finished goes into counters, histograms and a
+// second ring that keeps the last ones, all of it in memory that was mapped when the queue was created. The
+// functions take the time from outside, in any unit.
 //
-// A send queue completes in order, and a completion of a signalled request completes the unsignalled ones before it. A shared
-// receive queue, and some software devices, complete in any order: a completion takes the oldest request with its number.
+// A send queue completes in order, and a completion of a signalled request completes the unsignalled ones
+// before it. A shared receive queue, and some software devices, complete in any order: a completion takes the
+// oldest request with its number.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -38,7 +40,8 @@ class SpinLock {
 // One finished request, as the ring keeps it. Times are the caller's.
 struct Record {
     std::uint64_t wr_id, posted, completed;
-    std::uint64_t gap;           // since the completion before, of the same queue; 0: there was none, or it came without one of its own
+    std::uint64_t gap;  // since the completion before, of the same queue; 0: there was none, or it came
+                        // without one of its own
     std::uint64_t hardware_gap;  // the same by the device's clock, in its ticks; 0: unknown
     std::uint32_t bytes;
     std::uint8_t opcode;  // ibv_wr_opcode, or kReceived
@@ -65,7 +68,8 @@ struct Totals {
     std::uint64_t bytes = 0;        // of completed requests
     std::uint64_t errors = 0;       // completions with an error status
     std::uint64_t unmatched = 0;    // completions that no request was found for
-    std::uint64_t forgotten = 0;    // requests not followed to their end: there was no room, or the queue was reset
+    std::uint64_t forgotten =
+        0;  // requests not followed to their end: there was no room, or the queue was reset
     std::uint64_t began = 0, ended = 0;  // time of the first post and of the last completion
     Histogram latency, gap, hardware_gap;
 
@@ -79,15 +83,16 @@ class WorkQueue {
     };
     using Ptr = std::unique_ptr<WorkQueue, Deleter>;
 
-    // Maps a queue that follows `outstanding` requests and keeps the last `records`, both rounded up to powers of two
+    // Maps a queue that follows `outstanding` requests and keeps the last `records`, both rounded up to
+    // powers of two
     // (`records` may be 0). nullptr: no memory.
     static Ptr create(Side side, std::size_t outstanding, std::size_t records) noexcept;
 
     Side side() const noexcept { return side_; }
     // Whose it is, for reports. Set before others see the queue.
     char device[IBV_SYSFS_NAME_MAX] = "";
-    char kind[8] = "";         // RC, UD, SRQ, ...
-    std::uint32_t number = 0;  // of the QP
+    char kind[8] = "";               // RC, UD, SRQ, ...
+    std::uint32_t number = 0;        // of the QP
     double device_ticks_per_ns = 0;  // of hardware times, 0: unknown
 
     // Posting; one thread at a time, which holds post_lock.
@@ -96,16 +101,19 @@ class WorkQueue {
     void prepare(std::uint64_t wr_id, std::uint32_t bytes, std::uint8_t opcode, bool signalled) noexcept;
     // Adds to the bytes of the request prepared last.
     void add_bytes(std::uint32_t bytes) noexcept {
-        if (prepared_ != 0 && last_kept_) slot(tail_.load(std::memory_order_relaxed) + prepared_kept_ - 1).bytes += bytes;
+        if (prepared_ != 0 && last_kept_)
+            slot(tail_.load(std::memory_order_relaxed) + prepared_kept_ - 1).bytes += bytes;
     }
-    // Makes the prepared requests visible, posted `now`. Call before the device gets them, so that no completion comes earlier.
+    // Makes the prepared requests visible, posted `now`. Call before the device gets them, so that no
+    // completion comes earlier.
     void publish(std::uint64_t now) noexcept;
     // Takes back all but the first `kept` of the requests published last: the device refused them.
     void retract(std::size_t kept) noexcept;
     // Forgets what was prepared and not published.
     void discard() noexcept { prepared_ = prepared_kept_ = 0; }
 
-    // Polling; any thread. False, and `unmatched` counted where `count_unmatched`, if no request goes with the completion.
+    // Polling; any thread. False, and `unmatched` counted where `count_unmatched`, if no request goes with
+    // the completion.
     bool complete(const Completion& completion, std::uint64_t now, bool count_unmatched = true) noexcept;
     // The queue was reset: what is under way will not complete.
     void forget_outstanding() noexcept;
@@ -116,7 +124,8 @@ class WorkQueue {
     template <class Visit>
     void each_record(Visit&& visit) const noexcept {
         const std::uint64_t end = load(recorded_);
-        for (std::uint64_t i = end > record_mask_ + 1 ? end - record_mask_ - 1 : 0; i < end && records_ != nullptr; i++)
+        for (std::uint64_t i = end > record_mask_ + 1 ? end - record_mask_ - 1 : 0;
+             i < end && records_ != nullptr; i++)
             visit(records_[i & record_mask_]);
     }
     std::uint64_t recorded() const noexcept { return load(recorded_); }
@@ -138,8 +147,8 @@ class WorkQueue {
     Request& slot(std::uint64_t i) noexcept { return requests_[i & request_mask_]; }
     // The request that a completion belongs to, between head and tail.
     std::uint64_t find(const Completion& completion, std::uint64_t head, std::uint64_t tail) noexcept;
-    void finish(const Request& request, const Completion& completion, std::uint64_t now, bool own, std::uint64_t gap,
-                std::uint64_t hardware_gap) noexcept;
+    void finish(const Request& request, const Completion& completion, std::uint64_t now, bool own,
+                std::uint64_t gap, std::uint64_t hardware_gap) noexcept;
     // Room for one more, by forgetting the older half of what is under way.
     void make_room() noexcept;
 

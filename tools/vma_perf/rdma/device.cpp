@@ -61,7 +61,8 @@ struct DeviceList {
 
 DevicePort open_port(const std::string& name, int gid_index, const std::string& address) {
     const DeviceList list;
-    if (list.devices == nullptr || list.count == 0) throw Failure(kUnsupported, "there is no RDMA device here");
+    if (list.devices == nullptr || list.count == 0)
+        throw Failure(kUnsupported, "there is no RDMA device here");
     const ibv_gid wanted = mapped_gid(address);
     std::string names;
     for (int i = 0; i < list.count; i++) {
@@ -73,13 +74,17 @@ DevicePort open_port(const std::string& name, int gid_index, const std::string& 
         if (!found.context) fail_errno("RDMA device " + found.name, kUnsupported);
         if (choose_port(found, gid_index, wanted)) return found;
         if (!name.empty())
-            throw Failure(kUnsupported,
-                          gid_index >= 0 ? fmt::format("RDMA device {} has no active port with GID index {}", name, gid_index)
-                                         : fmt::format("RDMA device {} has no active port with address {}", name, address));
+            throw Failure(
+                kUnsupported,
+                gid_index >= 0
+                    ? fmt::format("RDMA device {} has no active port with GID index {}", name, gid_index)
+                    : fmt::format("RDMA device {} has no active port with address {}", name, address));
     }
-    if (!name.empty()) throw Failure(kUnsupported, fmt::format("there is no RDMA device {}, only{}", name, names));
-    throw Failure(kUnsupported, gid_index >= 0 ? fmt::format("no active RDMA device has GID index {}:{}", gid_index, names)
-                                               : fmt::format("no active RDMA device has address {}:{}", address, names));
+    if (!name.empty())
+        throw Failure(kUnsupported, fmt::format("there is no RDMA device {}, only{}", name, names));
+    throw Failure(kUnsupported,
+                  gid_index >= 0 ? fmt::format("no active RDMA device has GID index {}:{}", gid_index, names)
+                                 : fmt::format("no active RDMA device has address {}:{}", address, names));
 }
 
 ibv_gid mapped_gid(const std::string& address) {
@@ -97,7 +102,9 @@ std::string gid_text(const ibv_gid& gid) {
 
 ibv_gid gid_from_text(const std::string& text) {
     ibv_gid gid{};
-    const auto digit = [](char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; };
+    const auto digit = [](char c) {
+        return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    };
     bool good = text.size() == 2 * sizeof gid.raw;
     for (std::size_t i = 0; good && i < sizeof gid.raw; i++) {
         const int high = digit(text[2 * i]), low = digit(text[2 * i + 1]);

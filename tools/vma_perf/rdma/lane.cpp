@@ -3,8 +3,8 @@
 #include "tools/vma_perf/rdma/lane.h"
 
 #include <errno.h>
-#include <fmt/format.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -16,10 +16,10 @@
 namespace vma_perf::rdma {
 namespace {
 
-constexpr std::size_t kLine = 64;                // places begin at cache lines
+constexpr std::size_t kLine = 64;                     // places begin at cache lines
 constexpr std::size_t kRing = std::size_t{32} << 20;  // bytes that a ring may take before it gets shorter
 constexpr unsigned kSendDepth = 128, kReceiveDepth = 512, kSignalEvery = 64, kLeastDepth = 4;
-constexpr unsigned kUsualInline = 220;           // of the adapters in use; smaller ones say so
+constexpr unsigned kUsualInline = 220;  // of the adapters in use; smaller ones say so
 
 constexpr std::size_t stride(std::size_t bytes) noexcept { return (bytes + kLine - 1) / kLine * kLine; }
 
@@ -31,15 +31,18 @@ unsigned shorter(unsigned usual, std::size_t bytes) noexcept {
 
 Depths depths_of(const Params& p, std::size_t head) noexcept {
     Depths d{};
-    d.send = p.rdma.send_depth != 0 ? p.rdma.send_depth : std::max(shorter(kSendDepth, stride(p.max_size)), std::min(p.burst, 32768u));
-    d.receive = p.rdma.receive_depth != 0 ? p.rdma.receive_depth : shorter(kReceiveDepth, stride(head + p.max_size));
+    d.send = p.rdma.send_depth != 0
+                 ? p.rdma.send_depth
+                 : std::max(shorter(kSendDepth, stride(p.max_size)), std::min(p.burst, 32768u));
+    d.receive =
+        p.rdma.receive_depth != 0 ? p.rdma.receive_depth : shorter(kReceiveDepth, stride(head + p.max_size));
     d.signal_every = p.rdma.signal_every >= 0 ? static_cast<unsigned>(p.rdma.signal_every)
                                               : std::max(1u, std::min(kSignalEvery, d.send / 2));
     return d;
 }
 
-VerbsLane::VerbsLane(ibv_context* context, ibv_pd* pd, ibv_qp_type type, const Params& params, unsigned number,
-                     const std::atomic<bool>& stop)
+VerbsLane::VerbsLane(ibv_context* context, ibv_pd* pd, ibv_qp_type type, const Params& params,
+                     unsigned number, const std::atomic<bool>& stop)
     : params_(params),
       datagrams_(type == IBV_QPT_UD),
       stop_(stop),
@@ -66,7 +69,8 @@ VerbsLane::VerbsLane(ibv_context* context, ibv_pd* pd, ibv_qp_type type, const P
     }
     const auto make_cq = [&](std::size_t depth, ibv_comp_channel* channel) {
         CqPtr cq(ibv_create_cq(context, static_cast<int>(depth * queues_.size()), nullptr, channel, 0));
-        if (!cq) fail_errno(fmt::format("a completion queue of {} entries", depth * queues_.size()), kUnsupported);
+        if (!cq)
+            fail_errno(fmt::format("a completion queue of {} entries", depth * queues_.size()), kUnsupported);
         return cq;
     };
     send_cq_ = make_cq(depths_.send, nullptr);
@@ -101,13 +105,14 @@ void VerbsLane::add_queue_pair(unsigned connection, Create create, void* context
         size = size > kLine ? kLine : 0;
     }
     if (queue.qp == nullptr)
-        fail_errno(fmt::format("a queue pair with {} sends, {} receives, {} bytes inline{}", depths_.send, depths_.receive, size,
-                               params_.rdma.builder ? ", ibv_wr_ functions" : ""),
+        fail_errno(fmt::format("a queue pair with {} sends, {} receives, {} bytes inline{}", depths_.send,
+                               depths_.receive, size, params_.rdma.builder ? ", ibv_wr_ functions" : ""),
                    kUnsupported);
     max_inline_ = size;
     if (params_.rdma.builder) {
         queue.builder = ibv_qp_to_qp_ex(queue.qp);
-        if (queue.builder == nullptr) throw Failure(kUnsupported, "--wr-api: the device's library does not have it");
+        if (queue.builder == nullptr)
+            throw Failure(kUnsupported, "--wr-api: the device's library does not have it");
     }
     by_number_.emplace_back(queue.qp->qp_num, connection);
     std::sort(by_number_.begin(), by_number_.end());
@@ -120,7 +125,8 @@ void VerbsLane::start_receiving(unsigned connection) {
         post_receives(queues_[connection], &places[i], std::min<std::size_t>(kBatch, places.size() - i));
 }
 
-void VerbsLane::set_destination(unsigned connection, ibv_ah* handle, std::uint32_t number, std::uint32_t key) noexcept {
+void VerbsLane::set_destination(unsigned connection, ibv_ah* handle, std::uint32_t number,
+                                std::uint32_t key) noexcept {
     Queue& queue = queues_[connection];
     queue.handle = handle;
     queue.peer = number;
@@ -131,7 +137,8 @@ void VerbsLane::post_receives(Queue& queue, const std::uint64_t* places, std::si
     std::array<ibv_recv_wr, kBatch> wr{};
     std::array<ibv_sge, kBatch> sge{};
     for (std::size_t i = 0; i < count; i++) {
-        sge[i] = {reinterpret_cast<std::uintptr_t>(receive_place(queue, places[i])), static_cast<std::uint32_t>(receive_stride_), mr_->lkey};
+        sge[i] = {reinterpret_cast<std::uintptr_t>(receive_place(queue, places[i])),
+                  static_cast<std::uint32_t>(receive_stride_), mr_->lkey};
         wr[i].wr_id = places[i];
         wr[i].sg_list = &sge[i];
         wr[i].num_sge = 1;
@@ -149,8 +156,12 @@ std::byte* VerbsLane::prepare(unsigned connection) {
     if (queue.sent - queue.completed == depths_.send) reap_sends();
     if (queue.sent - queue.completed < depths_.send) return send_place(queue, queue.sent);
     if (depths_.signal_every == 0)
-        throw Failure(kPeerEnded, fmt::format("stalled: the send queue is full after {} sends, and with --signal-every 0 no completion "
-                                              "will ever make room", queue.sent));
+        throw Failure(
+            kPeerEnded,
+            fmt::format(
+                "stalled: the send queue is full after {} sends, and with --signal-every 0 no completion "
+                "will ever make room",
+                queue.sent));
     return nullptr;
 }
 
@@ -189,7 +200,8 @@ void VerbsLane::start_classic(Queue& queue) {
         wr.sg_list = &send_sge_[i];
         wr.num_sge = 1;
         wr.opcode = IBV_WR_SEND;
-        wr.send_flags = (signals(number) ? unsigned{IBV_SEND_SIGNALED} : 0u) | (length <= max_inline_ ? unsigned{IBV_SEND_INLINE} : 0u);
+        wr.send_flags = (signals(number) ? unsigned{IBV_SEND_SIGNALED} : 0u) |
+                        (length <= max_inline_ ? unsigned{IBV_SEND_INLINE} : 0u);
         wr.next = i + 1 < count ? &send_wr_[i + 1] : nullptr;
         if (datagrams_) {
             wr.wr.ud.ah = queue.handle;
@@ -212,7 +224,8 @@ void VerbsLane::start_builder(Queue& queue) {
         std::byte* place = send_place(queue, number);
         qp->wr_id = number;
         // Soft-RoCE goes by the flag, others by the function that is called below.
-        qp->wr_flags = (signals(number) ? unsigned{IBV_SEND_SIGNALED} : 0u) | (length <= max_inline_ ? unsigned{IBV_SEND_INLINE} : 0u);
+        qp->wr_flags = (signals(number) ? unsigned{IBV_SEND_SIGNALED} : 0u) |
+                       (length <= max_inline_ ? unsigned{IBV_SEND_INLINE} : 0u);
         ibv_wr_send(qp);
         if (datagrams_) ibv_wr_set_ud_addr(qp, queue.handle, queue.peer, queue.key);
         if (length <= max_inline_)
@@ -266,13 +279,17 @@ void VerbsLane::fail(const ibv_wc& wc) const {
         case IBV_WC_RETRY_EXC_ERR:
             throw Failure(kPeerEnded, "the other side does not acknowledge any more (--retry)");
         case IBV_WC_RNR_RETRY_EXC_ERR:
-            throw Failure(kFailed, "the other side has no receive posted: more of them (--receive-depth) or a longer patience (--rnr-retry)");
+            throw Failure(kFailed,
+                          "the other side has no receive posted: more of them (--receive-depth) or a longer "
+                          "patience (--rnr-retry)");
         case IBV_WC_WR_FLUSH_ERR:
         case IBV_WC_REM_OP_ERR:
         case IBV_WC_REM_ABORT_ERR:
-            throw Failure(kPeerEnded, fmt::format("the connection is broken: {}", ibv_wc_status_str(wc.status)));
+            throw Failure(kPeerEnded,
+                          fmt::format("the connection is broken: {}", ibv_wc_status_str(wc.status)));
         default:
-            throw Failure(kFailed, fmt::format("a work request failed: {} (vendor error {})", ibv_wc_status_str(wc.status), wc.vendor_err));
+            throw Failure(kFailed, fmt::format("a work request failed: {} (vendor error {})",
+                                               ibv_wc_status_str(wc.status), wc.vendor_err));
     }
 }
 

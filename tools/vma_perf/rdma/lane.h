@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The queue pairs of one thread, two completion queues for all of them, and the memory they send from and receive to.
+// The queue pairs of one thread, two completion queues for all of them, and the memory they send from and
+// receive to.
 //
-// A queue pair has a ring of places to send from. A place is free again when a completion says so, its own or that of a later send:
-// only every n-th send asks for one. Receives stay posted; what has been taken is posted again, in chains.
+// A queue pair has a ring of places to send from. A place is free again when a completion says so, its own or
+// that of a later send: only every n-th send asks for one. Receives stay posted; what has been taken is
+// posted again, in chains.
 #pragma once
 
 #include <array>
@@ -16,7 +18,8 @@ namespace vma_perf::rdma {
 
 inline constexpr std::size_t kGrh = 40;  // bytes in front of a datagram that arrived
 
-// Lengths of the queues, from the parameters and what their messages need; `head`: bytes in front of a received message.
+// Lengths of the queues, from the parameters and what their messages need; `head`: bytes in front of a
+// received message.
 struct Depths {
     unsigned send, receive;
     unsigned signal_every;  // 0: never
@@ -26,20 +29,22 @@ Depths depths_of(const Params& params, std::size_t head) noexcept;
 class VerbsLane final : public Lane {
   public:
     // For lane `number` of the run. `type`: IBV_QPT_RC or IBV_QPT_UD. Throws Failure.
-    VerbsLane(ibv_context* context, ibv_pd* pd, ibv_qp_type type, const Params& params, unsigned number, const std::atomic<bool>& stop);
+    VerbsLane(ibv_context* context, ibv_pd* pd, ibv_qp_type type, const Params& params, unsigned number,
+              const std::atomic<bool>& stop);
     ~VerbsLane() override;
     VerbsLane(const VerbsLane&) = delete;
     VerbsLane& operator=(const VerbsLane&) = delete;
 
-    // Calls `create` with what a queue pair of this lane must be, with less and less inline data as long as it is refused and the
-    // parameters leave it open. `create` returns nullptr with errno. The queue pair stays the caller's. It must be able to take
-    // receives (RTS of ud, INIT of rc).
+    // Calls `create` with what a queue pair of this lane must be, with less and less inline data as long as
+    // it is refused and the parameters leave it open. `create` returns nullptr with errno. The queue pair
+    // stays the caller's. It must be able to take receives (RTS of ud, INIT of rc).
     using Create = ibv_qp* (*)(void* context, ibv_qp_init_attr_ex& attr);
     void add_queue_pair(unsigned connection, Create create, void* context);
     // Posts its receives.
     void start_receiving(unsigned connection);
     // ud: where the connection's messages go. The address handle must outlive the lane's use.
-    void set_destination(unsigned connection, ibv_ah* handle, std::uint32_t number, std::uint32_t key) noexcept;
+    void set_destination(unsigned connection, ibv_ah* handle, std::uint32_t number,
+                         std::uint32_t key) noexcept;
     ibv_qp* queue_pair(unsigned connection) const noexcept { return queues_[connection].qp; }
 
     unsigned connections() const noexcept override { return static_cast<unsigned>(queues_.size()); }
@@ -58,11 +63,11 @@ class VerbsLane final : public Lane {
     struct Queue {
         ibv_qp* qp = nullptr;
         ibv_qp_ex* builder = nullptr;
-        std::byte* memory = nullptr;      // places to send from, then places to receive to
-        std::uint64_t sent = 0;           // sends handed to send()
-        std::uint64_t started = 0;        // of those, posted
-        std::uint64_t completed = 0;      // of those, known to be done
-        ibv_ah* handle = nullptr;         // ud
+        std::byte* memory = nullptr;  // places to send from, then places to receive to
+        std::uint64_t sent = 0;       // sends handed to send()
+        std::uint64_t started = 0;    // of those, posted
+        std::uint64_t completed = 0;  // of those, known to be done
+        ibv_ah* handle = nullptr;     // ud
         std::uint32_t peer = 0, key = 0;
         std::vector<std::uint32_t> lengths;  // of the places to send from
     };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Reliable connections by RDMA-CM: the server listens on a port of the system's choice, the client connects once for each
-// connection and says in the private data which one it is.
+// Reliable connections by RDMA-CM: the server listens on a port of the system's choice, the client connects
+// once for each connection and says in the private data which one it is.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -34,8 +34,10 @@ sockaddr_in address_of(const std::string& ip, std::uint16_t port) {
 // What both sides have.
 class Side {
   public:
-    Side(const Params& params, const Place& place) : params_(params), place_(place), channel_(rdma_create_event_channel()) {
-        if (!channel_) fail_errno("an event channel of RDMA-CM (is the module rdma_ucm there?)", kUnsupported);
+    Side(const Params& params, const Place& place)
+        : params_(params), place_(place), channel_(rdma_create_event_channel()) {
+        if (!channel_)
+            fail_errno("an event channel of RDMA-CM (is the module rdma_ucm there?)", kUnsupported);
         if (fcntl(channel_->fd, F_SETFL, O_NONBLOCK) != 0) fail_errno("an event channel of RDMA-CM");
         ids_.resize(params.connections);
     }
@@ -58,7 +60,8 @@ class Side {
         pd_.reset(ibv_alloc_pd(context));
         if (!pd_) fail_errno("a protection domain");
         for (unsigned i = 0; i < params_.threads; i++)
-            lanes_.push_back(std::make_unique<VerbsLane>(context, pd_.get(), IBV_QPT_RC, params_, i, *place_.stop));
+            lanes_.push_back(
+                std::make_unique<VerbsLane>(context, pd_.get(), IBV_QPT_RC, params_, i, *place_.stop));
     }
     void make_queue_pair(unsigned c, rdma_cm_id* id) {
         auto& lane = static_cast<VerbsLane&>(*lanes_[c % params_.threads]);
@@ -86,7 +89,8 @@ class Side {
             rdma_cm_event* event = nullptr;
             if (rdma_get_cm_event(channel_.get(), &event) == 0) return CmEventPtr(event);
             if (errno != EAGAIN && errno != EINTR) fail_errno("rdma_get_cm_event");
-            if (place_.stop->load() || Clock::now() >= deadline) throw Failure(status, fmt::format("RDMA-CM: no {}", awaited));
+            if (place_.stop->load() || Clock::now() >= deadline)
+                throw Failure(status, fmt::format("RDMA-CM: no {}", awaited));
             pollfd ready{channel_->fd, POLLIN, 0};
             ::poll(&ready, 1, static_cast<int>(kTick.count()));
         }
@@ -102,9 +106,14 @@ class Side {
             sum.receives += c.receives, sum.events += c.events, sum.inlined += c.inlined;
             max_inline = lane.max_inline();
         }
-        return {{"device", ibv_get_device_name(pd_->context->device)}, {"max_inline", max_inline}, {"sends", sum.sends},
-                {"signalled", sum.signalled}, {"send_completions", sum.send_completions}, {"receives", sum.receives},
-                {"events", sum.events}, {"inline", sum.inlined}};
+        return {{"device", ibv_get_device_name(pd_->context->device)},
+                {"max_inline", max_inline},
+                {"sends", sum.sends},
+                {"signalled", sum.signalled},
+                {"send_completions", sum.send_completions},
+                {"receives", sum.receives},
+                {"events", sum.events},
+                {"inline", sum.inlined}};
     }
 
     const Params params_;
@@ -119,10 +128,13 @@ class RcServer final : public ServerSession {
   public:
     RcServer(const Params& params, const Place& place) : side_(params, place), listener_(side_.make_id()) {
         sockaddr_in address = address_of(place.bind, 0);
-        if (rdma_bind_addr(listener_.get(), reinterpret_cast<sockaddr*>(&address)) != 0 || listener_->verbs == nullptr)
-            throw Failure(kUnsupported, fmt::format("no RDMA device has the address {}: {}", place.bind, strerrordesc_np(errno)));
+        if (rdma_bind_addr(listener_.get(), reinterpret_cast<sockaddr*>(&address)) != 0 ||
+            listener_->verbs == nullptr)
+            throw Failure(kUnsupported, fmt::format("no RDMA device has the address {}: {}", place.bind,
+                                                    strerrordesc_np(errno)));
         side_.make_lanes(listener_->verbs);
-        if (rdma_listen(listener_.get(), static_cast<int>(std::min(params.connections, 1024u))) != 0) fail_errno("rdma_listen");
+        if (rdma_listen(listener_.get(), static_cast<int>(std::min(params.connections, 1024u))) != 0)
+            fail_errno("rdma_listen");
     }
     std::span<const std::unique_ptr<Lane>> lanes() const noexcept override { return side_.lanes_; }
     nlohmann::json offer() override { return {{"port", ntohs(rdma_get_src_port(listener_.get()))}}; }
@@ -130,10 +142,15 @@ class RcServer final : public ServerSession {
         for (unsigned established = 0; established < side_.params_.connections;) {
             const CmEventPtr event = side_.next_event(deadline, kPeerEnded, "connection from the client");
             switch (event->event) {
-                case RDMA_CM_EVENT_CONNECT_REQUEST: accept_one(*event); break;
-                case RDMA_CM_EVENT_ESTABLISHED: established++; break;
+                case RDMA_CM_EVENT_CONNECT_REQUEST:
+                    accept_one(*event);
+                    break;
+                case RDMA_CM_EVENT_ESTABLISHED:
+                    established++;
+                    break;
                 default:
-                    throw Failure(kPeerEnded, fmt::format("RDMA-CM: {} while connections were made", rdma_event_str(event->event)));
+                    throw Failure(kPeerEnded, fmt::format("RDMA-CM: {} while connections were made",
+                                                          rdma_event_str(event->event)));
             }
         }
     }
@@ -144,9 +161,11 @@ class RcServer final : public ServerSession {
         CmIdPtr id(event.id);
         PrivateData data;
         // Others may try, too; and the transport pads what the client sent.
-        if (event.param.conn.private_data_len >= sizeof data) memcpy(&data, event.param.conn.private_data, sizeof data);
+        if (event.param.conn.private_data_len >= sizeof data)
+            memcpy(&data, event.param.conn.private_data, sizeof data);
         const unsigned c = ntohl(data.connection);
-        if (event.param.conn.private_data_len < sizeof data || data.magic != PrivateData().magic || c >= side_.ids_.size() || side_.ids_[c]) {
+        if (event.param.conn.private_data_len < sizeof data || data.magic != PrivateData().magic ||
+            c >= side_.ids_.size() || side_.ids_[c]) {
             rdma_reject(id.get(), nullptr, 0);
             return;
         }
@@ -168,7 +187,8 @@ class RcClient final : public ClientSession {
         const auto port = offer.find("port");
         if (port == offer.end() || !port->is_number_unsigned() || *port > 65535)
             throw Failure(kVersion, "the server's offer has no port");
-        for (unsigned c = 0; c < side_.params_.connections; c++) connect_one(c, port->get<std::uint16_t>(), deadline);
+        for (unsigned c = 0; c < side_.params_.connections; c++)
+            connect_one(c, port->get<std::uint16_t>(), deadline);
         return nlohmann::json::object();
     }
     nlohmann::json report() override { return side_.report(); }
@@ -177,20 +197,23 @@ class RcClient final : public ClientSession {
     void expect(rdma_cm_event_type type, Clock::time_point deadline) {
         const CmEventPtr event = side_.next_event(deadline, kUnreachable, rdma_event_str(type));
         if (event->event == type) return;
-        const std::string reason = event->status < 0 ? std::string(": ") + strerrordesc_np(-event->status)
+        const std::string reason = event->status < 0   ? std::string(": ") + strerrordesc_np(-event->status)
                                    : event->status > 0 ? fmt::format(" (reason {})", event->status)
                                                        : "";
-        throw Failure(kUnreachable, fmt::format("RDMA-CM: {} in place of {}{}", rdma_event_str(event->event), rdma_event_str(type), reason));
+        throw Failure(kUnreachable, fmt::format("RDMA-CM: {} in place of {}{}", rdma_event_str(event->event),
+                                                rdma_event_str(type), reason));
     }
     void connect_one(unsigned c, std::uint16_t port, Clock::time_point deadline) {
         CmIdPtr& id = side_.ids_[c];
         id = side_.make_id();
         sockaddr_in from = address_of(side_.place_.local, 0), to = address_of(side_.place_.peer, port);
-        const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+        const auto left =
+            std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
         const int limit = static_cast<int>(std::clamp<long>(left, 1, 10'000));
-        if (rdma_resolve_addr(id.get(), reinterpret_cast<sockaddr*>(&from), reinterpret_cast<sockaddr*>(&to), limit) != 0)
-            throw Failure(kUnsupported, fmt::format("no RDMA device from {} to {}: {}", side_.place_.local, side_.place_.peer,
-                                                    strerrordesc_np(errno)));
+        if (rdma_resolve_addr(id.get(), reinterpret_cast<sockaddr*>(&from), reinterpret_cast<sockaddr*>(&to),
+                              limit) != 0)
+            throw Failure(kUnsupported, fmt::format("no RDMA device from {} to {}: {}", side_.place_.local,
+                                                    side_.place_.peer, strerrordesc_np(errno)));
         expect(RDMA_CM_EVENT_ADDR_RESOLVED, deadline);
         if (rdma_resolve_route(id.get(), limit) != 0) fail_errno("rdma_resolve_route");
         expect(RDMA_CM_EVENT_ROUTE_RESOLVED, deadline);
@@ -208,7 +231,11 @@ class RcClient final : public ClientSession {
 
 }  // namespace
 
-std::unique_ptr<ServerSession> serve_rc(const Params& params, const Place& place) { return std::make_unique<RcServer>(params, place); }
-std::unique_ptr<ClientSession> connect_rc(const Params& params, const Place& place) { return std::make_unique<RcClient>(params, place); }
+std::unique_ptr<ServerSession> serve_rc(const Params& params, const Place& place) {
+    return std::make_unique<RcServer>(params, place);
+}
+std::unique_ptr<ClientSession> connect_rc(const Params& params, const Place& place) {
+    return std::make_unique<RcClient>(params, place);
+}
 
 }  // namespace vma_perf::rdma

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Unreliable datagrams: what the sides must know of one another (QP numbers, GID, MTU) goes over the control connection.
+// Unreliable datagrams: what the sides must know of one another (QP numbers, GID, MTU) goes over the control
+// connection.
 //
-// A multicast group is a GID that the server's queue pairs are attached to. The kernel's IP layer must know the group as well,
-// since RoCE's packets are UDP datagrams to its address: a plain socket joins it for as long as the run takes.
+// A multicast group is a GID that the server's queue pairs are attached to. The kernel's IP layer must know
+// the group as well, since RoCE's packets are UDP datagrams to its address: a plain socket joins it for as
+// long as the run takes.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fmt/format.h>
@@ -44,7 +46,8 @@ class Side {
         if (!pd_) fail_errno("a protection domain");
         check_mtu(port_.mtu, port_.name);
         for (unsigned i = 0; i < params.threads; i++)
-            lanes_.push_back(std::make_unique<VerbsLane>(port_.context.get(), pd_.get(), IBV_QPT_UD, params, i, *place.stop));
+            lanes_.push_back(std::make_unique<VerbsLane>(port_.context.get(), pd_.get(), IBV_QPT_UD, params,
+                                                         i, *place.stop));
         for (unsigned c = 0; c < params.connections; c++) add_queue_pair(c);
     }
     ~Side() {
@@ -53,7 +56,8 @@ class Side {
 
     void check_mtu(unsigned mtu, const std::string& device) const {
         if (params_.max_size > mtu)
-            throw Failure(kUsage, fmt::format("--size: {} bytes do not fit: a datagram of ud is one packet, and the MTU of {} is {} bytes",
+            throw Failure(kUsage, fmt::format("--size: {} bytes do not fit: a datagram of ud is one packet, "
+                                              "and the MTU of {} is {} bytes",
                                               params_.max_size, device, mtu));
     }
     VerbsLane& lane_of(unsigned c) { return static_cast<VerbsLane&>(*lanes_[c % params_.threads]); }
@@ -63,23 +67,31 @@ class Side {
     nlohmann::json describe() {
         nlohmann::json numbers = nlohmann::json::array();
         for (const QpPtr& qp : qps_) numbers.push_back(qp->qp_num);
-        return {{"qps", numbers}, {"gid", gid_text(port_.gid)}, {"mtu", port_.mtu}, {"key", key_}, {"device", port_.name}};
+        return {{"qps", numbers},
+                {"gid", gid_text(port_.gid)},
+                {"mtu", port_.mtu},
+                {"key", key_},
+                {"device", port_.name}};
     }
     // Sends to what describe() of the other side gave, or to `groups`, in turn.
     void address(const nlohmann::json& other, const std::vector<std::string>& groups) {
         try {
             const auto numbers = other.at("qps").get<std::vector<std::uint32_t>>();
             const auto key = other.at("key").get<std::uint32_t>();
-            if (numbers.size() != params_.connections) throw Failure(kVersion, "the other side has another number of queue pairs");
-            check_mtu(other.at("mtu").get<unsigned>(), other.at("device").get<std::string>() + " on the other side");
+            if (numbers.size() != params_.connections)
+                throw Failure(kVersion, "the other side has another number of queue pairs");
+            check_mtu(other.at("mtu").get<unsigned>(),
+                      other.at("device").get<std::string>() + " on the other side");
             std::vector<ibv_gid> gids{gid_from_text(other.at("gid").get<std::string>())};
             if (!groups.empty()) gids.clear();
             for (const std::string& group : groups) gids.push_back(mapped_gid(group));
             for (const ibv_gid& gid : gids) handles_.push_back(make_handle(gid));
             for (unsigned c = 0; c < params_.connections; c++)
-                lane_of(c).set_destination(number_of(c), handles_[c % handles_.size()].get(), groups.empty() ? numbers[c] : kMulticastQp, key);
+                lane_of(c).set_destination(number_of(c), handles_[c % handles_.size()].get(),
+                                           groups.empty() ? numbers[c] : kMulticastQp, key);
         } catch (const nlohmann::json::exception& error) {
-            throw Failure(kVersion, fmt::format("the other side's description cannot be read: {}", error.what()));
+            throw Failure(kVersion,
+                          fmt::format("the other side's description cannot be read: {}", error.what()));
         }
     }
 
@@ -90,8 +102,14 @@ class Side {
             sum.sends += c.sends, sum.signalled += c.signalled, sum.send_completions += c.send_completions;
             sum.receives += c.receives, sum.events += c.events, sum.inlined += c.inlined;
         }
-        return {{"device", port_.name}, {"mtu", port_.mtu}, {"sends", sum.sends}, {"signalled", sum.signalled},
-                {"send_completions", sum.send_completions}, {"receives", sum.receives}, {"events", sum.events}, {"inline", sum.inlined}};
+        return {{"device", port_.name},
+                {"mtu", port_.mtu},
+                {"sends", sum.sends},
+                {"signalled", sum.signalled},
+                {"send_completions", sum.send_completions},
+                {"receives", sum.receives},
+                {"events", sum.events},
+                {"inline", sum.inlined}};
     }
 
     const Params params_;
@@ -107,14 +125,17 @@ class Side {
         VerbsLane& lane = lane_of(c);
         lane.add_queue_pair(
             number_of(c),
-            [](void* self, ibv_qp_init_attr_ex& attr) { return ibv_create_qp_ex(static_cast<Side*>(self)->port_.context.get(), &attr); },
+            [](void* self, ibv_qp_init_attr_ex& attr) {
+                return ibv_create_qp_ex(static_cast<Side*>(self)->port_.context.get(), &attr);
+            },
             this);
         QpPtr& qp = qps_.emplace_back(lane.queue_pair(number_of(c)));
         ibv_qp_attr attr{};
         attr.qp_state = IBV_QPS_INIT;
         attr.port_num = port_.port;
         attr.qkey = key_;
-        check(ibv_modify_qp(qp.get(), &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY), "a queue pair to INIT");
+        check(ibv_modify_qp(qp.get(), &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY),
+              "a queue pair to INIT");
         attr.qp_state = IBV_QPS_RTR;
         check(ibv_modify_qp(qp.get(), &attr, IBV_QP_STATE), "a queue pair to RTR");
         attr.qp_state = IBV_QPS_RTS;
@@ -128,9 +149,12 @@ class Side {
         attr.port_num = port_.port;
         attr.grh.dgid = gid;
         attr.grh.sgid_index = static_cast<std::uint8_t>(port_.gid_index);
-        attr.grh.hop_limit = is_group(gid) ? static_cast<std::uint8_t>(std::max(params_.sockets.group_ttl, 1)) : 64;
+        attr.grh.hop_limit =
+            is_group(gid) ? static_cast<std::uint8_t>(std::max(params_.sockets.group_ttl, 1)) : 64;
         AhPtr handle(ibv_create_ah(pd_.get(), &attr));
-        if (!handle) fail_errno(fmt::format("an address handle for GID {} from index {} of {}", gid_text(gid), port_.gid_index, port_.name));
+        if (!handle)
+            fail_errno(fmt::format("an address handle for GID {} from index {} of {}", gid_text(gid),
+                                   port_.gid_index, port_.name));
         return handle;
     }
 
@@ -142,7 +166,8 @@ class UdServer final : public ServerSession {
   public:
     UdServer(const Params& params, const Place& place) : side_(params, place) {
         const auto& groups = params.sockets.groups;
-        for (std::size_t c = 0; c < side_.qps_.size() && !groups.empty(); c++) attach(side_.qps_[c].get(), groups[c % groups.size()]);
+        for (std::size_t c = 0; c < side_.qps_.size() && !groups.empty(); c++)
+            attach(side_.qps_[c].get(), groups[c % groups.size()]);
     }
     ~UdServer() override {
         for (const auto& [qp, gid] : attached_) ibv_detach_mcast(qp, &gid, 0);
@@ -188,7 +213,11 @@ class UdClient final : public ClientSession {
 
 }  // namespace
 
-std::unique_ptr<ServerSession> serve_ud(const Params& params, const Place& place) { return std::make_unique<UdServer>(params, place); }
-std::unique_ptr<ClientSession> connect_ud(const Params& params, const Place& place) { return std::make_unique<UdClient>(params, place); }
+std::unique_ptr<ServerSession> serve_ud(const Params& params, const Place& place) {
+    return std::make_unique<UdServer>(params, place);
+}
+std::unique_ptr<ClientSession> connect_ud(const Params& params, const Place& place) {
+    return std::make_unique<UdClient>(params, place);
+}
 
 }  // namespace vma_perf::rdma
