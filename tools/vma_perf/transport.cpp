@@ -2,6 +2,7 @@
 // The table of transports. A row's functions are in the transport's own folder.
 #include "tools/vma_perf/transport.h"
 
+#include "tools/vma_perf/raw/sessions.h"
 #include "tools/vma_perf/sockets/sessions.h"
 
 namespace vma_perf {
@@ -12,6 +13,8 @@ const TransportType kTransports[] = {
      sockets::check_udp, sockets::serve_udp, sockets::connect_udp},
     {"tcp", "TCP sockets of the kernel or, preloaded, of libvma", true, sockets::kMaxStreamMessage, nullptr,
      sockets::check_tcp, sockets::serve_tcp, sockets::connect_tcp},
+    {"raw", "UDP datagrams over libvma's device layer, without sockets", false, raw::kMaxMessage, raw::add_options, raw::check,
+     raw::serve, raw::connect, Wait::nonblocking},
 };
 
 }  // namespace
