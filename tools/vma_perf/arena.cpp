@@ -13,7 +13,6 @@
 
 #include <chrono>
 #include <fstream>
-#include <map>
 #include <sstream>
 #include <thread>
 
@@ -66,12 +65,12 @@ Arena::Arena() {
             ip(side, {"route", "add", "224.0.0.0/4", "dev", kDevice[side]});
         }
     } catch (...) {
-        this->~Arena();
+        end_holders();
         throw;
     }
 }
 
-Arena::~Arena() {
+void Arena::end_holders() noexcept {
     for (Host& host : hosts_) {
         if (host.holder <= 0) continue;
         kill(host.holder, SIGKILL);

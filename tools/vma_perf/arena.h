@@ -18,7 +18,7 @@ class Arena {
   public:
     // Throws Failure: kUnsupported where namespaces cannot be made.
     Arena();
-    ~Arena();
+    ~Arena() { end_holders(); }
     Arena(const Arena&) = delete;
     Arena& operator=(const Arena&) = delete;
 
@@ -36,6 +36,7 @@ class Arena {
         Fd netns;
     };
     void make_host(Host& host) const;
+    void end_holders() noexcept;
     void ip(Side side, std::vector<std::string> arguments) const;
     std::string ip_output(Side side, std::vector<std::string> arguments) const;
 

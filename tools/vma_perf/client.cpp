@@ -132,7 +132,8 @@ class Client {
                 json["version"] = VMA_VERSION;
                 for (const Result& result : results_) json["results"].push_back(to_json(result));
             }
-            json_->write(json.dump(1) + "\n");
+            // A label may be any bytes.
+            json_->write(json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
             json_->close();
         }
         if (csv_) csv_->close();

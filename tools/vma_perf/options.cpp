@@ -74,8 +74,8 @@ void add_run_options(CLI::App& app, ClientWords& w, bool throughput) {
     w.connections = run(app.add_option("-c,--connections", p.connections, "Connections (or sockets) of all threads together "
                                                                           "(default: one for each thread)"))
                         ->type_name("NUMBER");
-    run(app.add_option("--wait", w.wait, "How the client waits: blocking, nonblocking, select, poll, epoll (default: blocking, with "
-                                         "several connections on a thread epoll)"))->type_name("HOW");
+    run(app.add_option("--wait", w.wait, "How the client waits: blocking, nonblocking, select, poll, epoll (default: blocking, epoll with "
+                                         "several connections on a thread; raw: nonblocking)"))->type_name("HOW");
     run(app.add_option("--server-wait", w.server_wait, "How the server waits (default: as the client)"))->type_name("HOW");
     run(app.add_option("--cpus", w.cpus, "Processors for the client's threads, in turn: 0,2-4"))->type_name("LIST");
     run(app.add_flag("--verify", p.verify, "Fills messages with a pattern that depends on their number, and checks it"));
@@ -141,7 +141,9 @@ ClientOptions finish_client(ClientWords& w) {
     if (w.iterations->count() != 0 && w.seconds->count() != 0)
         throw Failure(kUsage, "--iterations: does not go together with --time");
     if (w.connections->count() == 0) p.connections = p.threads;
-    const Wait usual = p.connections > p.threads ? Wait::epoll : Wait::blocking;
+    const TransportType& type = transport(p.transport);
+    const bool several = p.connections > p.threads && type.usual_wait == Wait::blocking;
+    const Wait usual = several ? Wait::epoll : type.usual_wait;
     p.wait = w.wait.empty() ? usual : wait_from_name(w.wait);
     p.server_wait = w.server_wait.empty() ? p.wait : wait_from_name(w.server_wait);
     p.sockets.delay = w.nagle.empty() ? p.throughput : w.nagle == "on";
@@ -153,7 +155,6 @@ ClientOptions finish_client(ClientWords& w) {
     if (!o.stages && w.percentile != nullptr && w.percentile->count() != 0)
         throw Failure(kUsage, "--percentile: nothing without --stages");
     if (!o.plot_with.empty() && o.plot.empty()) throw Failure(kUsage, "--plot-with: nothing without --plot");
-    const TransportType& type = transport(p.transport);
     for (const SizeRange& size : parse_sizes(w.sizes)) {
         p.min_size = size.min;
         p.max_size = size.max;

@@ -29,7 +29,7 @@ class PingPong final : public Load, private Receiver {
                   : params.rate > 0  ? std::max<std::uint64_t>(kMostInFlight / lane.connections(), params.burst)
                                      : params.burst;
         connections_.resize(lane.connections());
-        for (Connection& c : connections_) c.requests.resize(std::bit_ceil(window_));
+        for (Connection& c : connections_) c.requests.resize(std::bit_ceil(std::max<std::uint64_t>(2 * window_, 64)));
     }
 
     Span run(Recorder& recorder) override {
@@ -69,6 +69,7 @@ class PingPong final : public Load, private Receiver {
         in_flight_ = 0;
         left_ = iterations == 0 ? UINT64_MAX : iterations;
         now_ = heard_ = looked_ = work_.clock->now();
+        lost_since_ = false;
         Span span{now_, now_};
         if (recorder_ != nullptr) recorder_->begin(now_);
         const std::int64_t end = iterations == 0 ? now_ + length_ns : INT64_MAX;
@@ -84,7 +85,7 @@ class PingPong final : public Load, private Receiver {
         // What is under way may still come.
         while (in_flight_ > 0 && !work_.stop->load(std::memory_order_relaxed)) {
             listen(INT64_MAX);
-            span.end = std::max(span.end, heard_);
+            if (!lost_since_) span.end = std::max(span.end, heard_);
         }
         return span;
     }
@@ -93,8 +94,8 @@ class PingPong final : public Load, private Receiver {
     void listen(std::int64_t until) {
         const bool may_wait = in_flight_ > 0 && (!schedule_.active() || until - now_ > 2 * kTickNs);
         if (lane_.receive(*this, may_wait) == 0) now_ = work_.clock->now();
-        if (in_flight_ == 0) {
-            heard_ = std::max(heard_, now_);
+        if (in_flight_ == 0 && !lost_since_) {
+            heard_ = now_;
             return;
         }
         if (!work_.reliable && now_ - looked_ > lost_after_ns_ / 8) give_up_lost();
@@ -137,7 +138,7 @@ class PingPong final : public Load, private Receiver {
                 return stopped_in_burst(c, i);
             }
             now_ = now;
-            if (in_flight_ == 0) heard_ = now;
+            if (in_flight_ == 0 && !lost_since_) heard_ = now;
             ++c.next, ++c.in_flight, ++in_flight_;
             if (left_ != UINT64_MAX) --left_;
             if (recorder_ != nullptr) recorder_->sent(size);
@@ -162,6 +163,7 @@ class PingPong final : public Load, private Receiver {
             return;
         }
         heard_ = now_;
+        lost_since_ = false;
         if (request.state == Request::State::lost) {
             if (recorder_ != nullptr) recorder_->late();
             request.state = Request::State::answered;
@@ -187,6 +189,7 @@ class PingPong final : public Load, private Receiver {
                 if (request.sequence != c.oldest || request.state != Request::State::waiting) continue;
                 if (now_ - request.sent < lost_after_ns_) break;
                 request.state = Request::State::lost;
+                lost_since_ = true;
                 --c.in_flight, --in_flight_;
                 if (recorder_ != nullptr) recorder_->lost();
             }
@@ -206,7 +209,8 @@ class PingPong final : public Load, private Receiver {
     std::uint64_t left_ = 0;        // requests to send
     unsigned turn_ = 0;             // connection whose burst is due
     std::int64_t now_ = 0;          // the last time that was asked for
-    std::int64_t heard_ = 0;        // when an answer came, or nothing was awaited
+    std::int64_t heard_ = 0;        // when an answer came, or none was missing
+    bool lost_since_ = false;       // requests were lost since the last answer
     std::int64_t looked_ = 0;       // for lost ones
 };
 

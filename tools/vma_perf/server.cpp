@@ -143,7 +143,8 @@ class Client {
         Threads threads(*session, params, options_, clock, over);
         control_.send({{"ready", true}, {"stack", socket_stack()}});
         const std::uint64_t sent = watch(threads, params, clock);
-        drain(threads, sent);
+        // What a reliable transport has accepted does come, if only after retransmissions.
+        drain(threads, sent, type.reliable ? std::chrono::duration<double>(params.timeout) : kQuiet);
         threads.join();
         const Drained result = threads.result();
         control_.send({{"report", report(result, *session)}});
@@ -173,13 +174,13 @@ class Client {
     }
 
     // Until everything has arrived that will.
-    void drain(const Threads& threads, std::uint64_t sent) const {
+    void drain(const Threads& threads, std::uint64_t sent, std::chrono::duration<double> quiet) const {
         auto moved = Clock::now();
         for (std::uint64_t before = threads.received(); before < sent && !threads.failed() && !stop_.load();) {
             std::this_thread::sleep_for(kLook / 4);
             const std::uint64_t now = threads.received();
             if (now != before) moved = Clock::now();
-            if (Clock::now() - moved > kQuiet) return;
+            if (Clock::now() - moved > quiet) return;
             before = now;
         }
     }

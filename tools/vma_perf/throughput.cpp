@@ -63,6 +63,7 @@ class Throughput final : public Load, private Receiver {
                                  static_cast<double>(kLookAtMost));
             count = 0;
         }
+        lane_.receive(*this, false);  // starts what the transport has collected
         now_ = work_.clock->now();
         return {begin, now_};
     }

@@ -2,6 +2,7 @@
 // The table of transports. A row's functions are in the transport's own folder.
 #include "tools/vma_perf/transport.h"
 
+#include "tools/vma_perf/raw/sessions.h"
 #include "tools/vma_perf/rdma/sessions.h"
 #include "tools/vma_perf/sockets/sessions.h"
 
@@ -14,9 +15,11 @@ const TransportType kTransports[] = {
     {"tcp", "TCP sockets of the kernel or, preloaded, of libvma", true, sockets::kMaxStreamMessage, nullptr,
      sockets::check_tcp, sockets::serve_tcp, sockets::connect_tcp},
     {"rc", "reliable connections of RDMA devices, by RDMA-CM", true, rdma::kMaxRcMessage, rdma::add_options,
-     rdma::check_rc, rdma::serve_rc, rdma::connect_rc},
+     rdma::check_rc, rdma::serve_rc, rdma::connect_rc, Wait::nonblocking},
     {"ud", "unreliable datagrams of RDMA devices", false, rdma::kMaxUdMessage, nullptr,
-     rdma::check_ud, rdma::serve_ud, rdma::connect_ud},
+     rdma::check_ud, rdma::serve_ud, rdma::connect_ud, Wait::nonblocking},
+    {"raw", "UDP datagrams over libvma's device layer, without sockets", false, raw::kMaxMessage, raw::add_options, raw::check,
+     raw::serve, raw::connect, Wait::nonblocking},
 };
 
 }  // namespace

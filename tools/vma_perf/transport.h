@@ -126,6 +126,8 @@ struct TransportType {
     // Throw Failure with kUnsupported where the machine has no such thing.
     std::unique_ptr<ServerSession> (*serve)(const Params& params, const Place& place);
     std::unique_ptr<ClientSession> (*connect)(const Params& params, const Place& place);
+    // Where --wait says nothing and a thread has one connection.
+    Wait usual_wait = Wait::blocking;
 };
 
 // All of them; a new transport is a row there (transport.cpp).

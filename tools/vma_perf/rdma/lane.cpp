@@ -63,7 +63,7 @@ VerbsLane::VerbsLane(ibv_context* context, ibv_pd* pd, ibv_qp_type type, const P
     }
     mr_.reset(ibv_reg_mr(pd, memory_, mapped_, IBV_ACCESS_LOCAL_WRITE));
     if (!mr_) fail_errno(fmt::format("registering {} bytes (is RLIMIT_MEMLOCK too low?)", mapped_));
-    if (params.rdma.events) {
+    if (params.rdma.events || params.own_wait() != Wait::nonblocking) {
         channel_.reset(ibv_create_comp_channel(context));
         if (!channel_ || fcntl(channel_->fd, F_SETFL, O_NONBLOCK) != 0) fail_errno("a completion channel");
     }
