@@ -143,7 +143,7 @@ TEST(PerfOptions, HelpAndVersion) {
     EXPECT_EQ(parse({"-h"}).status, kOk);
     for (const char* word : {"server", "pingpong", "throughput", "compare", "race", "130 interrupted"})
         EXPECT_THAT(parse({"--help"}).out, HasSubstr(word));
-    for (const char* word : {"--window", "--transport", "--group", "--log", "--device", "udp, tcp, raw"})
+    for (const char* word : {"--window", "--transport", "--group", "--log", "--device", "udp, tcp, rc, ud, raw"})
         EXPECT_THAT(parse({"pingpong", "--help"}).out, HasSubstr(word));
 }
 

@@ -75,7 +75,7 @@ void add_run_options(CLI::App& app, ClientWords& w, bool throughput) {
                                                                           "(default: one for each thread)"))
                         ->type_name("NUMBER");
     run(app.add_option("--wait", w.wait, "How the client waits: blocking, nonblocking, select, poll, epoll (default: blocking, epoll with "
-                                         "several connections on a thread; raw: nonblocking)"))->type_name("HOW");
+                                         "several connections on a thread; rc, ud, raw: nonblocking)"))->type_name("HOW");
     run(app.add_option("--server-wait", w.server_wait, "How the server waits (default: as the client)"))->type_name("HOW");
     run(app.add_option("--cpus", w.cpus, "Processors for the client's threads, in turn: 0,2-4"))->type_name("LIST");
     run(app.add_flag("--verify", p.verify, "Fills messages with a pattern that depends on their number, and checks it"));
@@ -94,7 +94,7 @@ void add_socket_options(CLI::App& app, ClientWords& w) {
         ->check(CLI::IsMember({"on", "off"}).description(""))->type_name("on|off");
     socket(app.add_option("--send-buffer", s.send_buffer, "SO_SNDBUF on both sides"))->type_name("BYTES");
     socket(app.add_option("--receive-buffer", s.receive_buffer, "SO_RCVBUF on both sides"))->type_name("BYTES");
-    socket(app.add_option("--group", s.groups, "udp: sends to this multicast group, which the server joins; several: connections take "
+    socket(app.add_option("--group", s.groups, "udp, ud: sends to this multicast group, which the server joins; several: connections take "
                                                "them in turn"))
         ->type_name("ADDRESS")->delimiter(',')->allow_extra_args(false);
     socket(app.add_option("--group-interface", s.group_interface, "Address of the client's interface for them"))->type_name("ADDRESS");

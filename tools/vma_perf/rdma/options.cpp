@@ -67,14 +67,14 @@ void add_options(CLI::App& app, Params& params) {
         ->check(range(0u, 7u))
         ->type_name("0-7")
         ->capture_default_str();
-    rdma(app.add_option("--device", r.device,
+    rdma(app.add_option("--rdma-device", r.device,
                         "ud: RDMA device of the client (default: that with its address)"))
         ->type_name("NAME");
     rdma(app.add_option("--gid-index", r.gid_index,
                         "ud: entry of its GID table (default: that with the address)"))
         ->check(range(0, 65535))
         ->type_name("NUMBER");
-    rdma(app.add_option("--server-device", r.server_device, "ud: the same for the server"))
+    rdma(app.add_option("--server-rdma-device", r.server_device, "ud: the same for the server"))
         ->type_name("NAME");
     rdma(app.add_option("--server-gid-index", r.server_gid_index, "ud: the same for the server"))
         ->check(range(0, 65535))

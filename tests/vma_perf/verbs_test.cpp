@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+// The transports rc and ud, as far as they need no device. With devices they run in tests/rxe.
 #include <gtest/gtest.h>
 
 #include "tools/vma_perf/options.h"
@@ -34,11 +35,11 @@ TEST(PerfVerbs, OptionsReachTheParameters) {
                              "0",
                              "--cq-events",
                              "--wr-api",
-                             "--device",
+                             "--rdma-device",
                              "mlx5_0",
                              "--gid-index",
                              "3",
-                             "--server-device",
+                             "--server-rdma-device",
                              "mlx5_1",
                              "--server-gid-index",
                              "5",
