@@ -71,8 +71,10 @@ std::string objection(const fs::path& folder, std::string_view path) {
     const auto below = height(target);
     if (!below) return "libvma/" + target + " is not a known layer";
     if (own.empty()) {
-        const bool measured = folder == kMeasuring && std::ranges::find(kMeasured, std::string_view(target)) != kMeasured.end();
-        const bool shared = measured || (folder == kTracing && target == "runtime") || std::ranges::find(kShared, std::string_view(target)) != kShared.end();
+        const bool measured =
+            folder == kMeasuring && std::ranges::find(kMeasured, std::string_view(target)) != kMeasured.end();
+        const bool shared = measured || (folder == kTracing && target == "runtime") ||
+                            std::ranges::find(kShared, std::string_view(target)) != kShared.end();
         return shared ? "" : "a program outside the library must not include libvma/" + target;
     }
     if (!above) return "libvma/" + own + " is not a known layer";
