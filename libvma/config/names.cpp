@@ -42,7 +42,7 @@ void check_names(const char* const* environment, Complaints& complaints) {
     for (const OldName& name : old_names()) names.push_back(name.old);
     for (; *environment != nullptr; environment++) {
         std::string_view name = *environment;
-        if (!name.starts_with("VMA_")) continue;
+        if (!name.starts_with("VMA_") || name.starts_with("VMA_TRACE_")) continue;  // those are vma_trace's
         name = name.substr(0, name.find('='));
         std::string_view nearest;
         std::size_t best = kFarthest + 1;

@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "libvma/verbs/trace_hook.h"
+
 namespace vma::verbs {
 
 void SoftwareDevice::set_calls(const Calls& calls) noexcept {
@@ -17,6 +19,7 @@ void SoftwareDevice::set_calls(const Calls& calls) noexcept {
     context_.ops.poll_cq = calls.poll_cq;
     context_.ops.req_notify_cq = calls.req_notify_cq;
     pd_.context = &context_;
+    offer_to_tracer(&context_);
 }
 
 Result<ibv_cq*> SoftwareDevice::create_cq(int entries, ibv_comp_channel* channel) {

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""A real RDMA stack without hardware: Debian's kernel with rdma_rxe (Soft-RoCE), booted in QEMU.
+
+The kernel package is downloaded and unpacked below the build directory, nothing is installed. The guest sees the host's
+root file system read-only over 9p, so every program of the host and of the build directory runs there under the same
+path; what it writes goes to a directory of results, over 9p as well. It has two RDMA devices on the two ends of a veth
+pair: rxe0 (198.18.9.1) and rxe1 (198.18.9.2); traffic between the two addresses takes the wire.
+
+One boot runs a list of steps, one after the other. KVM is not used: everything is emulated, so only functions can be
+tested there, never speed.
+"""
+import ctypes
+import dataclasses
+import os
+import pathlib
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ADDRESS = ("198.18.9.1", "198.18.9.2")       # of rxe0 and rxe1; guest.sh sets them
+KERNEL_PACKAGE = "linux-image-amd64"         # depends on the current kernel's package
+MODULES = ("virtio_pci", "9pnet_virtio", "9p", "veth", "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm")
+# Program that must be there, the Debian package that has it.
+NEEDED = (("qemu-system-x86_64", "qemu-system-x86"), ("busybox", "busybox-static"), ("cpio", "cpio"), ("depmod", "kmod"),
+          ("rdma", "iproute2"), ("dpkg-deb", "dpkg"))
+BOOT_SECONDS = 60                            # from the start of QEMU to the first step: takes 5 to 15
+
+
+class Failure(Exception):
+    """The guest could not be prepared or did not run to its end; the text says why."""
+
+
+@dataclasses.dataclass
+class Step:
+    """A command of the guest, with a second one running beside it if there is a server.
+
+    `ready` says what the server must have opened before the client starts: "tcp:PORT", "udp:PORT", or "cm:PORT" for a
+    listener of RDMA-CM. `seconds` is how long the client may take. `env` goes to both. Below /run/results
+    they may write files, see Guest.run(). `stop` is the signal that ends a server that is still there five seconds after its client.
+    """
+    name: str
+    command: list
+    server: list | None = None
+    ready: str = ""
+    seconds: int = 60
+    env: dict = dataclasses.field(default_factory=dict)
+    stop: str = "INT"
+
+
+@dataclasses.dataclass
+class Output:
+    """What a command did. `code` is its exit status: 124 when it took too long, None when it was not started."""
+    code: int | None
+    out: str
+    err: str
+    seconds: float = 0   # of the whole step
+
+
+def die_with_parent():
+    """Runs in the child: a killed test leaves no QEMU behind."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def run(*command, cwd=None, stdin=None, timeout=120):
+    done = subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, timeout=timeout, preexec_fn=die_with_parent)
+    if done.returncode != 0:
+        raise Failure(f"{' '.join(map(str, command))}: {(done.stderr or done.stdout).decode(errors='replace').strip()}")
+    return done.stdout
+
+
+def find_programs():
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    found = {program: shutil.which(program, path=path) for program, _ in NEEDED}
+    missing = [f"{program} (Debian package {package})" for program, package in NEEDED if not found[program]]
+    if missing:
+        raise Failure("missing: " + ", ".join(missing) + "; tools/setup installs them")
+    return found
+
+
+def kernel_package():
+    """The name of the package with today's kernel."""
+    for line in run("apt-cache", "depends", KERNEL_PACKAGE).decode().splitlines():
+        words = line.split()
+        if words[:1] == ["Depends:"] and words[1].startswith("linux-image-"):
+            return words[1]
+    raise Failure(f"apt knows no package {KERNEL_PACKAGE}: apt-get update, or not Debian")
+
+
+class Guest:
+    def __init__(self, build_directory):
+        self.programs = find_programs()
+        self.cache = pathlib.Path(build_directory).resolve() / "rxe"
+        self.cache.mkdir(parents=True, exist_ok=True)
+
+    # The kernel and the initramfs are made once for a build directory and a version of guest.sh and this file.
+    def prepare(self):
+        kernels = sorted(self.cache.glob("kernel/boot/vmlinuz-*"))
+        if not kernels:
+            self.unpack_kernel()
+            kernels = sorted(self.cache.glob("kernel/boot/vmlinuz-*"))
+        self.kernel = kernels[-1]
+        self.initramfs = self.cache / "initramfs.cpio"
+        sources = (pathlib.Path(__file__), HERE / "init.sh", self.kernel)
+        if not self.initramfs.exists() or self.initramfs.stat().st_mtime < max(f.stat().st_mtime for f in sources):
+            self.make_initramfs(self.kernel.name.removeprefix("vmlinuz-"))
+
+    def unpack_kernel(self):
+        package = kernel_package()
+        try:
+            run("apt-get", "download", package, cwd=self.cache, timeout=300)
+        except Failure as failure:
+            raise Failure(f"the kernel's package cannot be downloaded: {failure}") from failure
+        archive = next(self.cache.glob(f"{package}_*.deb"))
+        partial = self.cache / "kernel.part"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        # Only what may be needed of 400 MB.
+        wanted = ("./boot/vmlinuz-*", "./lib/modules/*/modules.*", "./lib/modules/*/kernel/drivers/infiniband/core/*",
+                  "./lib/modules/*/kernel/drivers/infiniband/sw/*", "./lib/modules/*/kernel/drivers/virtio/*",
+                  "./lib/modules/*/kernel/drivers/net/veth.ko", "./lib/modules/*/kernel/fs/9p/*",
+                  "./lib/modules/*/kernel/fs/configfs/*",
+                  "./lib/modules/*/kernel/fs/fscache/*", "./lib/modules/*/kernel/fs/netfs/*",
+                  "./lib/modules/*/kernel/net/9p/*", "./lib/modules/*/kernel/net/ipv4/*",
+                  "./lib/modules/*/kernel/net/ipv6/*", "./lib/modules/*/kernel/lib/*",
+                  "./lib/modules/*/kernel/crypto/*", "./lib/modules/*/kernel/arch/x86/crypto/*")
+        run("sh", "-c", 'dpkg-deb --fsys-tarfile "$0" | tar -x --wildcards -f - "$@"', archive, *wanted, cwd=partial)
+        version = next(partial.glob("boot/vmlinuz-*")).name.removeprefix("vmlinuz-")
+        run(self.programs["depmod"], "-b", partial, version)
+        archive.unlink()
+        shutil.rmtree(self.cache / "kernel", ignore_errors=True)
+        partial.rename(self.cache / "kernel")
+
+    def make_initramfs(self, version):
+        modules = self.cache / "kernel/lib/modules" / version
+        needs = {}
+        for line in (modules / "modules.dep").read_text().splitlines():
+            path, others = line.split(":")
+            needs[path] = others.split()
+        builtin = {pathlib.Path(line).stem for line in (modules / "modules.builtin").read_text().split()}
+        ordered = []
+        for name in MODULES:
+            if name in builtin:
+                continue
+            path = next((p for p in needs if pathlib.Path(p).name.split(".")[0] == name), None)
+            if path is None:
+                raise Failure(f"kernel {version} has no module {name}")
+            # modules.dep lists the dependencies so that the last is to be loaded first.
+            for module in [*reversed(needs[path]), path]:
+                if module not in ordered:
+                    ordered.append(module)
+        tree = self.cache / "initramfs"
+        shutil.rmtree(tree, ignore_errors=True)
+        for directory in ("bin", "modules", "proc", "sys", "dev", "host"):
+            (tree / directory).mkdir(parents=True)
+        shutil.copy(self.programs["busybox"], tree / "bin/busybox")
+        if subprocess.run(["ldd", self.programs["busybox"]], capture_output=True).returncode == 0:
+            raise Failure(f"{self.programs['busybox']} needs libraries: install busybox-static")
+        shutil.copy(HERE / "init.sh", tree / "init")
+        (tree / "init").chmod(0o755)
+        for module in ordered:
+            shutil.copy(modules / module, tree / "modules")
+        (tree / "modules/order").write_text("".join(pathlib.Path(m).name + "\n" for m in ordered))
+        names = b"\0".join(str(p.relative_to(tree)).encode() for p in sorted(tree.rglob("*")))
+        archive = run(self.programs["cpio"], "--null", "-o", "-H", "newc", "--quiet", cwd=tree, stdin=names)
+        self.initramfs.write_bytes(archive)
+
+    def run(self, steps):
+        """Boots, runs the steps, and returns {name: (Output of the command, Output of the server)}.
+
+        Whatever else was written to /run/results is in self.files, by name.
+        """
+        self.prepare()
+        # One guest at a time in a build directory, and of each process its own results.
+        results = self.cache / f"results.{os.getpid()}"
+        shutil.rmtree(results, ignore_errors=True)
+        results.mkdir()
+        try:
+            (results / "steps.sh").write_text("".join(map(self.shell, steps)))
+            self.boot(results, BOOT_SECONDS + sum(step.seconds + 15 for step in steps))
+            self.files = {path.name: path.read_text(errors="replace") for path in results.iterdir() if path.is_file()}
+            return {step.name: (self.output(results / step.name), self.output(results / f"{step.name}.server"))
+                    for step in steps}
+        finally:
+            shutil.rmtree(results, ignore_errors=True)
+
+    @staticmethod
+    def shell(step):
+        # Only the commands themselves get it: a library to preload is nothing for the shells around them.
+        environment = ["env", *(f"{key}={value}" for key, value in step.env.items())] if step.env else []
+        return shlex.join(["step", step.name, str(step.seconds), step.ready or "-", step.stop,
+                           shlex.join(environment + step.command),
+                           shlex.join(environment + step.server) if step.server else ""]) + "\n"
+
+    @staticmethod
+    def output(path):
+        def text(kind):
+            file = path.with_name(f"{path.name}.{kind}")
+            return file.read_text(errors="replace") if file.exists() else ""
+        code = text("code").strip()
+        return Output(int(code) if code else None, text("out"), text("err"), float(text("seconds") or 0))
+
+    def boot(self, results, seconds):
+        console = results / "console"
+        share = "security_model=none,multidevs=remap"
+        command = [self.programs["qemu-system-x86_64"], "-accel", "tcg,thread=multi", "-machine", "q35", "-cpu", "max",
+                   "-smp", "2", "-m", "768", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+                   "-serial", f"file:{console}", "-kernel", str(self.kernel), "-initrd", str(self.initramfs),
+                   "-virtfs", f"local,path=/,mount_tag=host,readonly=on,{share}",
+                   "-virtfs", f"local,path={results},mount_tag=results,{share}",
+                   "-append", f"console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off random.trust_cpu=on "
+                              f"guest_script={HERE}/guest.sh"]
+        begin = time.monotonic()
+        qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                preexec_fn=die_with_parent)
+        try:
+            said, _ = qemu.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            said = b""
+        finally:
+            qemu.kill()
+            qemu.wait()
+            self.seconds = time.monotonic() - begin
+        last = console.read_text(errors="replace")[-4000:] if console.exists() else ""
+        trouble = [line for line in last.splitlines() if line.startswith("guest: ")]
+        if trouble:
+            raise Failure("\n".join(trouble))
+        if not (results / "done").exists():
+            raise Failure(f"the guest did not come to its end within {self.seconds:.0f} s\n"
+                          f"{said.decode(errors='replace')}\nits console:\n{last}")

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/vma_perf/cpus.h"
+
+#include <fmt/format.h>
+#include <link.h>
+#include <sched.h>
+#include <string.h>
+
+#include <charconv>
+
+#include "tools/vma_perf/status.h"
+
+namespace vma_perf {
+namespace {
+
+[[noreturn]] void bad_list(const std::string& text, const char* option) {
+    throw Failure(kUsage, fmt::format("{}: {} is no list of processors and ranges, as 0,2-4", option, text));
+}
+
+}  // namespace
+
+std::vector<unsigned> parse_cpus(const std::string& text, const char* option) {
+    std::vector<unsigned> cpus;
+    const char* at = text.data();
+    const char* const end = at + text.size();
+    const auto number = [&] {
+        unsigned value = 0;
+        const auto [next, error] = std::from_chars(at, end, value);
+        if (error != std::errc() || value >= CPU_SETSIZE) bad_list(text, option);
+        at = next;
+        return value;
+    };
+    while (true) {
+        const unsigned first = number();
+        unsigned last = first;
+        if (at != end && *at == '-') {
+            ++at;
+            last = number();
+        }
+        if (last < first) bad_list(text, option);
+        for (unsigned cpu = first; cpu <= last; ++cpu) cpus.push_back(cpu);
+        if (at == end) return cpus;
+        if (*at++ != ',') bad_list(text, option);
+    }
+}
+
+void pin_to(unsigned cpu) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    if (sched_setaffinity(0, sizeof set, &set) != 0)
+        throw Failure(kUnsupported, fmt::format("cannot run on processor {}: {}", cpu, strerror(errno)));
+}
+
+const char* socket_stack() {
+    bool found = false;
+    dl_iterate_phdr(
+        [](dl_phdr_info* info, std::size_t, void* result) {
+            const char* const name = strrchr(info->dlpi_name, '/');
+            if (strncmp(name != nullptr ? name + 1 : info->dlpi_name, "libvma.so", 9) == 0) *static_cast<bool*>(result) = true;
+            return 0;
+        },
+        &found);
+    return found ? "libvma" : "kernel";
+}
+
+}  // namespace vma_perf

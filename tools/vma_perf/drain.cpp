@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/vma_perf/drain.h"
+
+#include <algorithm>
+
+namespace vma_perf {
+
+Drained& Drained::operator+=(const Drained& other) noexcept {
+    received += other.received;
+    bytes += other.bytes;
+    duplicates += other.duplicates;
+    reordered += other.reordered;
+    corrupt += other.corrupt;
+    foreign += other.foreign;
+    unanswered += other.unanswered;
+    first_ns = std::min(first_ns, other.first_ns);
+    last_ns = std::max(last_ns, other.last_ns);
+    return *this;
+}
+
+Drain::Drain(Lane& lane, const Params& params, unsigned thread, const RunClock& clock)
+    : lane_(lane),
+      answers_(!params.throughput),
+      verify_(params.verify),
+      threads_(params.threads),
+      thread_(thread),
+      clock_(clock),
+      trackers_(lane.connections()) {}
+
+void Drain::run(const std::atomic<bool>& stop) {
+    while (!stop.load(std::memory_order_relaxed)) {
+        const std::uint64_t before = received();
+        lane_.receive(*this, true);
+        if (received() == before) continue;
+        const std::int64_t now = clock_.now();
+        if (before == 0) counted_.first_ns = now;
+        counted_.last_ns = now;
+    }
+}
+
+void Drain::take(const Arrival& arrival) {
+    const Header header = read_header(arrival.message.data());
+    if (header.length != arrival.message.size() || header.connection != arrival.connection * threads_ + thread_) {
+        ++counted_.foreign;
+        return;
+    }
+    if (answers_ && !lane_.answer(arrival)) ++counted_.unanswered;
+    if ((header.flags & Header::kWarmUp) != 0) return;
+    switch (trackers_[arrival.connection].note(header.sequence)) {
+        case Tracker::Kind::duplicate: ++counted_.duplicates; return;
+        case Tracker::Kind::reordered: ++counted_.reordered; break;
+        case Tracker::Kind::in_order: break;
+    }
+    if (verify_ && !has_pattern(arrival.message)) ++counted_.corrupt;
+    Histogram::bump(received_, 1);
+    Histogram::bump(bytes_, arrival.message.size());
+}
+
+Drained Drain::result() const noexcept {
+    Drained result = counted_;
+    result.received = received();
+    result.bytes = bytes();
+    return result;
+}
+
+}  // namespace vma_perf

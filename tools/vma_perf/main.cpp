@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// vma_perf: measures round trips and rates. docs/vma_perf.md tells how it is used.
+//
+//   options    what is wanted             transport  what carries messages: sockets/, raw/, ...
+//   client     pingpong, throughput       load       who sends when (pingpong, throughput)
+//   run        one measurement            drain      the server's side of it
+//   server     all clients                control    the connection on which both sides agree
+//   histogram, recorder, result, stages   what was found out, and its forms
+//   plot, compare, race                   pictures, ratios, kernel against libvma
+#include <signal.h>
+#include <stdio.h>
+
+#include <atomic>
+#include <exception>
+
+#include "tools/vma_perf/client.h"
+#include "tools/vma_perf/compare.h"
+#include "tools/vma_perf/options.h"
+#include "tools/vma_perf/race.h"
+#include "tools/vma_perf/server.h"
+
+namespace {
+
+std::atomic<bool> g_interrupted{false};
+
+// The first signal ends what is being done in order; the second one ends the program.
+void catch_signals() {
+    struct sigaction action {};
+    action.sa_handler = [](int) { g_interrupted = true; };
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+        struct sigaction old {};
+        sigaction(signal, nullptr, &old);
+        // nohup and background jobs of old shells ask us to ignore some.
+        if (old.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
+    }
+    signal(SIGPIPE, SIG_IGN);
+}
+
+int run(const vma_perf::Parsed& parsed) {
+    using namespace vma_perf;
+    if (const auto* const server = std::get_if<ServerOptions>(&parsed.command)) {
+        serve(*server, g_interrupted);
+        return kOk;
+    }
+    if (const auto* const client = std::get_if<ClientOptions>(&parsed.command)) return run_client(*client, g_interrupted);
+    if (const auto* const compare = std::get_if<CompareOptions>(&parsed.command)) return run_compare(*compare);
+    if (const auto* const race = std::get_if<RaceOptions>(&parsed.command)) return run_race(*race, g_interrupted);
+    return parsed.status;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    try {
+        const vma_perf::Parsed parsed = vma_perf::parse_options(argc, argv);
+        fputs(parsed.out.c_str(), stdout);
+        fputs(parsed.err.c_str(), stderr);
+        catch_signals();
+        return run(parsed);
+    } catch (const vma_perf::Failure& failure) {
+        fprintf(stderr, "vma_perf: %s\n", failure.what());
+        return failure.status();
+    } catch (const std::exception& error) {
+        // Memory is what may be missing.
+        fprintf(stderr, "vma_perf: %s\n", error.what());
+        return vma_perf::kFailed;
+    }
+}

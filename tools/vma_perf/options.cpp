@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// See options.h.
+#include "tools/vma_perf/options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "tools/vma_perf/control.h"
+#include "tools/vma_perf/cpus.h"
+#include "tools/vma_perf/sizes.h"
+#include "tools/vma_perf/transport.h"
+
+namespace vma_perf {
+namespace {
+
+// What the options of one client command write to, before it is put together.
+struct ClientWords {
+    ClientOptions options;
+    Params params;
+    std::string sizes, cpus, wait = "", server_wait = "", nagle;
+    CLI::Option* iterations = nullptr;
+    CLI::Option* seconds = nullptr;
+    CLI::Option* connections = nullptr;
+    CLI::Option* json = nullptr;
+    CLI::Option* csv = nullptr;
+    CLI::Option* interval = nullptr;
+    CLI::Option* percentile = nullptr;
+    std::string json_file, csv_file;
+};
+
+std::string transport_names() {
+    std::string names;
+    for (const TransportType& type : transports()) names += (names.empty() ? "" : ", ") + std::string(type.name);
+    return names;
+}
+
+CLI::Validator known_transport() {
+    return CLI::Validator(
+        [](std::string& name) {
+            for (const TransportType& type : transports())
+                if (name == type.name) return std::string();
+            return fmt::format("{} is none of {}", name, transport_names());
+        },
+        "");
+}
+
+void add_port(CLI::App& app, std::uint16_t& port) {
+    port = kDefaultPort;
+    app.add_option("-p,--port", port, "TCP port of the control connection")->type_name("PORT")->capture_default_str();
+}
+
+void add_run_options(CLI::App& app, ClientWords& w, bool throughput) {
+    Params& p = w.params;
+    const auto run = [](CLI::Option* option) { return option->group("Run"); };
+    run(app.add_option("-t,--transport", p.transport, "What messages travel by: " + transport_names()))
+        ->check(known_transport())->type_name("NAME")->capture_default_str();
+    run(app.add_option("-s,--size", w.sizes, "Bytes of a message: 64; one run each: 64,256 or 64:1024 (doubled) or 64:1024:+64; "
+                                             "drawn for each message: 64-1024"))
+        ->type_name("BYTES")->default_val(throughput ? "100" : "64");
+    w.seconds = run(app.add_option("-T,--time", p.seconds, "Seconds to measure"))->type_name("SECONDS")->capture_default_str();
+    w.iterations = run(app.add_option("-n,--iterations", p.iterations, "Messages to measure, in place of a time"))
+                       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 50).description(""))->type_name("NUMBER");
+    run(app.add_option("--warmup", p.warmup, "Seconds before that"))->type_name("SECONDS")->capture_default_str();
+    run(app.add_option("-r,--rate", p.rate, "Messages per second of all threads together, by a schedule; latencies count from when "
+                                            "each was due. 0: as fast as it goes"))
+        ->type_name("NUMBER")->capture_default_str();
+    run(app.add_option("-b,--burst", p.burst, "Messages sent at once"))->type_name("NUMBER")->capture_default_str();
+    if (!throughput)
+        run(app.add_option("-w,--window", p.window, "Requests in flight on each connection (default: a burst; with --rate no limit)"))
+            ->check(CLI::Range(1u, 65536u).description(""))->type_name("NUMBER");
+    run(app.add_option("--threads", p.threads, "Threads on each side"))->type_name("NUMBER")->capture_default_str();
+    w.connections = run(app.add_option("-c,--connections", p.connections, "Connections (or sockets) of all threads together "
+                                                                          "(default: one for each thread)"))
+                        ->type_name("NUMBER");
+    run(app.add_option("--wait", w.wait, "How the client waits: blocking, nonblocking, select, poll, epoll (default: blocking, epoll with "
+                                         "several connections on a thread; rc, ud, raw: nonblocking)"))->type_name("HOW");
+    run(app.add_option("--server-wait", w.server_wait, "How the server waits (default: as the client)"))->type_name("HOW");
+    run(app.add_option("--cpus", w.cpus, "Processors for the client's threads, in turn: 0,2-4"))->type_name("LIST");
+    run(app.add_flag("--verify", p.verify, "Fills messages with a pattern that depends on their number, and checks it"));
+    if (!throughput)
+        run(app.add_option("--lost-after", p.lost_after, "Seconds after which a request is lost (UDP, UD, raw)"))
+            ->type_name("SECONDS")->capture_default_str();
+    run(app.add_option("--timeout", p.timeout, "Seconds without an answer, or room to send, after which the run fails"))
+        ->type_name("SECONDS")->capture_default_str();
+}
+
+void add_socket_options(CLI::App& app, ClientWords& w) {
+    SocketParams& s = w.params.sockets;
+    const auto socket = [](CLI::Option* option) { return option->group("udp and tcp"); };
+    socket(app.add_flag("--connected", s.connected, "udp: connects the client's sockets"));
+    socket(app.add_option("--nagle", w.nagle, "tcp: on or off (default: off for ping-pong, on for throughput, as sockperf)"))
+        ->check(CLI::IsMember({"on", "off"}).description(""))->type_name("on|off");
+    socket(app.add_option("--send-buffer", s.send_buffer, "SO_SNDBUF on both sides"))->type_name("BYTES");
+    socket(app.add_option("--receive-buffer", s.receive_buffer, "SO_RCVBUF on both sides"))->type_name("BYTES");
+    socket(app.add_option("--group", s.groups, "udp, ud: sends to this multicast group, which the server joins; several: connections take "
+                                               "them in turn"))
+        ->type_name("ADDRESS")->delimiter(',')->allow_extra_args(false);
+    socket(app.add_option("--group-interface", s.group_interface, "Address of the client's interface for them"))->type_name("ADDRESS");
+    socket(app.add_option("--group-ttl", s.group_ttl, "Hops that they may take"))->type_name("0-255")->capture_default_str();
+    socket(app.add_flag("--extra-api", s.extra_api, "Receives without a copy, by libvma's extra API"));
+}
+
+void add_output_options(CLI::App& app, ClientWords& w, bool throughput) {
+    ClientOptions& o = w.options;
+    const auto output = [](CLI::Option* option) { return option->group("Output"); };
+    w.json = output(app.add_option("--json", w.json_file, "Writes the result there; without FILE, or -, to standard output"))
+                 ->expected(0, 1)->type_name("[FILE]");
+    w.csv = output(app.add_option("--csv", w.csv_file, "Likewise as comma-separated values, one line for each size"))
+                ->expected(0, 1)->type_name("[FILE]");
+    output(app.add_flag("--stages", o.stages, "A running table, one line for each interval"));
+    w.interval = output(app.add_option("-i,--interval", o.interval, "Seconds of a line of that table"))
+                     ->check(CLI::Range(0.01, 3600.0).description(""))->type_name("SECONDS")->capture_default_str();
+    if (!throughput) {
+        w.percentile = output(app.add_option("--percentile", o.percentile, "The percentile in that table"))
+                           ->check(CLI::Range(0.0, 100.0).description(""))->type_name("0-100")->capture_default_str();
+        output(app.add_flag("--rtt", o.whole_round_trip, "Whole round trips instead of halves"));
+        output(app.add_option("--log", o.log, "Writes every round trip there, as comma-separated values"))->type_name("FILE");
+        output(app.add_option("--plot", o.plot, "Draws the latencies' percentile curve"))->type_name("FILE.svg");
+        output(app.add_option("--plot-with", o.plot_with, "JSON results to draw in the same picture"))->type_name("FILE.json");
+    }
+    output(app.add_option("--label", o.label, "Name of this result in pictures and comparisons"))->type_name("TEXT");
+    output(app.add_flag("-q,--quiet", o.quiet, "No progress on the terminal"));
+}
+
+void add_client_options(CLI::App& app, ClientWords& w, bool throughput) {
+    w.params.throughput = throughput;
+    app.add_option("HOST", w.options.host, "Where vma_perf server runs")->required()->type_name("");
+    add_port(app, w.options.port);
+    add_run_options(app, w, throughput);
+    add_socket_options(app, w);
+    for (const TransportType& type : transports())
+        if (type.add_options != nullptr) type.add_options(app, w.params);
+    add_output_options(app, w, throughput);
+}
+
+ClientOptions finish_client(ClientWords& w) {
+    ClientOptions o = std::move(w.options);
+    Params p = w.params;
+    if (w.iterations->count() != 0 && w.seconds->count() != 0)
+        throw Failure(kUsage, "--iterations: does not go together with --time");
+    if (w.connections->count() == 0) p.connections = p.threads;
+    const TransportType& type = transport(p.transport);
+    const bool several = p.connections > p.threads && type.usual_wait == Wait::blocking;
+    const Wait usual = several ? Wait::epoll : type.usual_wait;
+    p.wait = w.wait.empty() ? usual : wait_from_name(w.wait);
+    p.server_wait = w.server_wait.empty() ? p.wait : wait_from_name(w.server_wait);
+    p.sockets.delay = w.nagle.empty() ? p.throughput : w.nagle == "on";
+    if (!w.cpus.empty()) o.cpus = parse_cpus(w.cpus, "--cpus");
+    if (w.json->count() != 0) o.json = w.json_file.empty() ? "-" : w.json_file;
+    if (w.csv->count() != 0) o.csv = w.csv_file.empty() ? "-" : w.csv_file;
+    if (o.json == "-" && o.csv == "-") throw Failure(kUsage, "--json: does not go together with --csv on standard output");
+    if (!o.stages && w.interval->count() != 0) throw Failure(kUsage, "--interval: nothing without --stages");
+    if (!o.stages && w.percentile != nullptr && w.percentile->count() != 0)
+        throw Failure(kUsage, "--percentile: nothing without --stages");
+    if (!o.plot_with.empty() && o.plot.empty()) throw Failure(kUsage, "--plot-with: nothing without --plot");
+    for (const SizeRange& size : parse_sizes(w.sizes)) {
+        p.min_size = size.min;
+        p.max_size = size.max;
+        // The server's reports make the running table and what comparisons are made of.
+        p.interval = p.throughput ? std::clamp(std::min(p.seconds / 40, o.stages ? o.interval / 2 : 1.0), 0.02, 0.25) : 0;
+        check_params(p);
+        if (p.max_size > type.max_size)
+            throw Failure(kUsage, fmt::format("--size: {} carries at most {} bytes", type.name, type.max_size));
+        if (type.check != nullptr) type.check(p);
+        o.runs.push_back(p);
+    }
+    if (o.runs.size() > 1 && !o.log.empty()) throw Failure(kUsage, "--log: for one size only");
+    return o;
+}
+
+void add_server_options(CLI::App& app, ServerOptions& o, std::string& cpus) {
+    add_port(app, o.port);
+    app.add_option("--bind", o.bind, "Address to listen on, and for the data (default: all, and where the client came in)")
+        ->check(CLI::ValidIPV4.description(""))->type_name("ADDRESS");
+    app.add_option("--clients", o.clients, "Ends after so many clients")->check(CLI::Range(1u, 1u << 30).description(""))->type_name("NUMBER");
+    app.add_option("--cpus", cpus, "Processors for the threads of a run, in turn: 0,2-4")->type_name("LIST");
+    app.add_flag("-q,--quiet", o.quiet, "Prints nothing about clients");
+}
+
+CLI::Option* add_compare_options(CLI::App& app, CompareOptions& o, std::string& json) {
+    app.add_option("FILES", o.files, "Results written by --json; the first is what the others are compared with")
+        ->required()->expected(2, 20)->type_name("");
+    app.add_option("--confidence", o.confidence, "Of the interval, per cent")->check(CLI::Range(50.0, 99.9).description(""))
+        ->type_name("PERCENT")->capture_default_str();
+    app.add_option("--resamples", o.resamples, "Of the bootstrap")->check(CLI::Range(100u, 1000000u).description(""))
+        ->type_name("NUMBER")->capture_default_str();
+    app.add_option("--seed", o.seed, "Of its random numbers")->type_name("NUMBER")->capture_default_str();
+    app.add_option("--plot", o.plot, "Draws the percentile curves in one picture")->type_name("FILE.svg");
+    return app.add_option("--json", json, "Writes the ratios there; without FILE, or -, to standard output")->expected(0, 1)->type_name("[FILE]");
+}
+
+void add_race_options(CLI::App& app, RaceOptions& o) {
+    app.add_option("ARGS", o.arguments, "pingpong or throughput with its options, without HOST, after --")->required()->type_name("");
+    app.add_option("--rounds", o.rounds, "Runs of each")->check(CLI::Range(1u, 1000u).description(""))->type_name("NUMBER")->capture_default_str();
+    app.add_option("--library", o.library, "libvma.so (default: beside this program, or where it is installed)")->type_name("FILE");
+    app.add_option("--sides", o.sides, "Where libvma is: both, client or server")
+        ->transform(CLI::CheckedTransformer(std::map<std::string, Sides>{{"both", Sides::both}, {"client", Sides::client},
+                                                                         {"server", Sides::server}}).description(""))
+        ->type_name("WHERE")->default_str("both");
+    app.add_option("--json", o.json, "Writes all results there")->type_name("FILE");
+    app.add_option("--plot", o.plot, "Draws the percentile curves of both, each of the round with the median")->type_name("FILE.svg");
+    app.add_flag("-q,--quiet", o.quiet, "No progress");
+}
+
+}  // namespace
+
+Parsed parse_options(int argc, const char* const* argv) {
+    CLI::App app("Measures round trips and rates between two machines, or two programs, over sockets or verbs.\n", "vma_perf");
+    app.get_formatter()->column_width(36);
+    app.set_help_flag("-h,--help", "Prints this help and exits");
+    app.set_help_all_flag("--help-all", "Prints the help of all commands and exits");
+    app.set_version_flag("-V,--version", "vma_perf " VMA_VERSION, "Prints the version and exits");
+    app.require_subcommand(1);
+    app.footer("\nExit status: 0 in order, 1 failed, 2 wrong usage, 3 no server there, 4 the other side ended, 5 versions do not match,\n"
+               "6 wrong data, 7 not supported here, 8 not offloaded (race), 130 interrupted. See vma_perf(1).");
+
+    ServerOptions server;
+    ClientWords pingpong, throughput;
+    CompareOptions compare;
+    RaceOptions race;
+    std::string server_cpus, compare_json;
+    CLI::App* const server_app = app.add_subcommand("server", "Answers clients until it is interrupted");
+    add_server_options(*server_app, server, server_cpus);
+    CLI::App* const pingpong_app = app.add_subcommand("pingpong", "Measures round trips to a server");
+    add_client_options(*pingpong_app, pingpong, false);
+    CLI::App* const throughput_app = app.add_subcommand("throughput", "Measures what a server receives, one way");
+    add_client_options(*throughput_app, throughput, true);
+    CLI::App* const compare_app = app.add_subcommand("compare", "Ratios of results, with confidence intervals");
+    const CLI::Option* const compare_to = add_compare_options(*compare_app, compare, compare_json);
+    CLI::App* const race_app = app.add_subcommand("race", "Kernel against libvma, in two network namespaces of its own");
+    add_race_options(*race_app, race);
+
+    Parsed result;
+    try {
+        app.parse(argc, argv);
+        if (server_app->parsed()) {
+            if (!server_cpus.empty()) server.cpus = parse_cpus(server_cpus, "--cpus");
+            result.command = std::move(server);
+        } else if (pingpong_app->parsed()) {
+            result.command = finish_client(pingpong);
+        } else if (throughput_app->parsed()) {
+            result.command = finish_client(throughput);
+        } else if (compare_app->parsed()) {
+            if (compare_to->count() != 0) compare.json = compare_json.empty() ? "-" : compare_json;
+            result.command = std::move(compare);
+        } else {
+            result.command = std::move(race);
+        }
+    } catch (const CLI::CallForAllHelp&) {
+        result.out = app.help("", CLI::AppFormatMode::All);
+    } catch (const CLI::CallForHelp&) {
+        result.out = app.help();
+    } catch (const CLI::CallForVersion&) {
+        result.out = "vma_perf " VMA_VERSION "\n";
+    } catch (const CLI::ParseError& error) {
+        result.status = kUsage;
+        result.err = fmt::format("vma_perf: {}\nTry vma_perf --help, or vma_perf COMMAND --help.\n", error.what());
+    } catch (const Failure& error) {
+        result.status = error.status();
+        result.err = fmt::format("vma_perf: {}\n", error.what());
+    }
+    return result;
+}
+
+}  // namespace vma_perf

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Reliable connections by RDMA-CM: the server listens on a port of the system's choice, the client connects
+// once for each connection and says in the private data which one it is.
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <string.h>
+
+#include <algorithm>
+
+#include "tools/vma_perf/rdma/lane.h"
+#include "tools/vma_perf/rdma/sessions.h"
+
+namespace vma_perf::rdma {
+namespace {
+
+// What the client sends along with its request; network byte order.
+struct PrivateData {
+    std::uint32_t magic = htonl(kMagic);
+    std::uint32_t connection = 0;
+    static constexpr std::uint32_t kMagic = 0x766d6170;
+};
+
+sockaddr_in address_of(const std::string& ip, std::uint16_t port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    inet_pton(AF_INET, ip.c_str(), &address.sin_addr);
+    return address;
+}
+
+// How long a sender waits when we had no buffer, as verbs count it (0.64 ms). RDMA-CM leaves it at 0, which stands for the longest
+// time, 655 ms.
+constexpr std::uint8_t kReceiverNotReady = 12;
+
+// What both sides have.
+class Side {
+  public:
+    Side(const Params& params, const Place& place)
+        : params_(params), place_(place), channel_(rdma_create_event_channel()) {
+        if (!channel_)
+            fail_errno("an event channel of RDMA-CM (is the module rdma_ucm there?)", kUnsupported);
+        if (fcntl(channel_->fd, F_SETFL, O_NONBLOCK) != 0) fail_errno("an event channel of RDMA-CM");
+        ids_.resize(params.connections);
+    }
+    ~Side() {
+        for (const CmIdPtr& id : ids_)
+            if (id && id->qp != nullptr) rdma_disconnect(id.get());
+        ids_.clear();  // with the queue pairs, before the lanes, whose completion queues they use
+        lanes_.clear();
+        pd_.reset();
+    }
+
+    CmIdPtr make_id() {
+        rdma_cm_id* id = nullptr;
+        if (rdma_create_id(channel_.get(), &id, nullptr, RDMA_PS_TCP) != 0) fail_errno("rdma_create_id");
+        return CmIdPtr(id);
+    }
+    // When the first id knows its device.
+    void make_lanes(ibv_context* context) {
+        if (!lanes_.empty()) return;
+        pd_.reset(ibv_alloc_pd(context));
+        if (!pd_) fail_errno("a protection domain");
+        for (unsigned i = 0; i < params_.threads; i++)
+            lanes_.push_back(
+                std::make_unique<VerbsLane>(context, pd_.get(), IBV_QPT_RC, params_, i, *place_.stop));
+    }
+    void make_queue_pair(unsigned c, rdma_cm_id* id) {
+        auto& lane = static_cast<VerbsLane&>(*lanes_[c % params_.threads]);
+        lane.add_queue_pair(
+            c / params_.threads,
+            [](void* context, ibv_qp_init_attr_ex& attr) -> ibv_qp* {
+                auto* of = static_cast<rdma_cm_id*>(context);
+                return rdma_create_qp_ex(of, &attr) == 0 ? of->qp : nullptr;
+            },
+            id);
+        lane.start_receiving(c / params_.threads);
+    }
+    rdma_conn_param parameters(const PrivateData* data) const {
+        rdma_conn_param param{};
+        param.private_data = data;
+        param.private_data_len = data != nullptr ? sizeof *data : 0;
+        param.retry_count = static_cast<std::uint8_t>(params_.rdma.retry);
+        param.rnr_retry_count = static_cast<std::uint8_t>(params_.rdma.rnr_retry);
+        return param;
+    }
+
+    // Of a connection that is established.
+    static void set_patience(rdma_cm_id* id) {
+        ibv_qp_attr attr{};
+        attr.min_rnr_timer = kReceiverNotReady;
+        if (const int error = ibv_modify_qp(id->qp, &attr, IBV_QP_MIN_RNR_TIMER); error != 0) {
+            errno = error;
+            fail_errno("the timer for a receiver that is not ready");
+        }
+    }
+
+    // The next event. Throws Failure with `status` when none comes.
+    CmEventPtr next_event(Clock::time_point deadline, Status status, const char* awaited) {
+        while (true) {
+            rdma_cm_event* event = nullptr;
+            if (rdma_get_cm_event(channel_.get(), &event) == 0) return CmEventPtr(event);
+            if (errno != EAGAIN && errno != EINTR) fail_errno("rdma_get_cm_event");
+            if (place_.stop->load() || Clock::now() >= deadline)
+                throw Failure(status, fmt::format("RDMA-CM: no {}", awaited));
+            pollfd ready{channel_->fd, POLLIN, 0};
+            ::poll(&ready, 1, static_cast<int>(kTick.count()));
+        }
+    }
+
+    nlohmann::json report() {
+        VerbsLane::Counts sum;
+        unsigned max_inline = 0;
+        for (const auto& each : lanes_) {
+            const auto& lane = static_cast<VerbsLane&>(*each);
+            const VerbsLane::Counts& c = lane.counts();
+            sum.sends += c.sends, sum.signalled += c.signalled, sum.send_completions += c.send_completions;
+            sum.receives += c.receives, sum.events += c.events, sum.inlined += c.inlined;
+            max_inline = lane.max_inline();
+        }
+        return {{"device", ibv_get_device_name(pd_->context->device)},
+                {"max_inline", max_inline},
+                {"sends", sum.sends},
+                {"signalled", sum.signalled},
+                {"send_completions", sum.send_completions},
+                {"receives", sum.receives},
+                {"events", sum.events},
+                {"inline", sum.inlined}};
+    }
+
+    const Params params_;
+    const Place place_;
+    EventChannelPtr channel_;
+    PdPtr pd_;
+    std::vector<std::unique_ptr<Lane>> lanes_;
+    std::vector<CmIdPtr> ids_;
+};
+
+class RcServer final : public ServerSession {
+  public:
+    RcServer(const Params& params, const Place& place) : side_(params, place), listener_(side_.make_id()) {
+        sockaddr_in address = address_of(place.bind, 0);
+        if (rdma_bind_addr(listener_.get(), reinterpret_cast<sockaddr*>(&address)) != 0 ||
+            listener_->verbs == nullptr)
+            throw Failure(kUnsupported, fmt::format("no RDMA device has the address {}: {}", place.bind,
+                                                    strerrordesc_np(errno)));
+        side_.make_lanes(listener_->verbs);
+        if (rdma_listen(listener_.get(), static_cast<int>(std::min(params.connections, 1024u))) != 0)
+            fail_errno("rdma_listen");
+    }
+    std::span<const std::unique_ptr<Lane>> lanes() const noexcept override { return side_.lanes_; }
+    nlohmann::json offer() override { return {{"port", ntohs(rdma_get_src_port(listener_.get()))}}; }
+    void accept(Clock::time_point deadline) override {
+        for (unsigned established = 0; established < side_.params_.connections;) {
+            const CmEventPtr event = side_.next_event(deadline, kPeerEnded, "connection from the client");
+            switch (event->event) {
+                case RDMA_CM_EVENT_CONNECT_REQUEST:
+                    accept_one(*event);
+                    break;
+                case RDMA_CM_EVENT_ESTABLISHED:
+                    Side::set_patience(event->id);
+                    established++;
+                    break;
+                default:
+                    throw Failure(kPeerEnded, fmt::format("RDMA-CM: {} while connections were made",
+                                                          rdma_event_str(event->event)));
+            }
+        }
+    }
+    nlohmann::json report() override { return side_.report(); }
+
+  private:
+    void accept_one(const rdma_cm_event& event) {
+        CmIdPtr id(event.id);
+        PrivateData data;
+        // Others may try, too; and the transport pads what the client sent.
+        if (event.param.conn.private_data_len >= sizeof data)
+            memcpy(&data, event.param.conn.private_data, sizeof data);
+        const unsigned c = ntohl(data.connection);
+        if (event.param.conn.private_data_len < sizeof data || data.magic != PrivateData().magic ||
+            c >= side_.ids_.size() || side_.ids_[c]) {
+            rdma_reject(id.get(), nullptr, 0);
+            return;
+        }
+        side_.make_queue_pair(c, id.get());
+        rdma_conn_param param = side_.parameters(nullptr);
+        if (rdma_accept(id.get(), &param) != 0) fail_errno("rdma_accept");
+        side_.ids_[c] = std::move(id);
+    }
+
+    Side side_;
+    CmIdPtr listener_;
+};
+
+class RcClient final : public ClientSession {
+  public:
+    RcClient(const Params& params, const Place& place) : side_(params, place) {}
+    std::span<const std::unique_ptr<Lane>> lanes() const noexcept override { return side_.lanes_; }
+    nlohmann::json connect(const nlohmann::json& offer, Clock::time_point deadline) override {
+        const auto port = offer.find("port");
+        if (port == offer.end() || !port->is_number_unsigned() || *port > 65535)
+            throw Failure(kVersion, "the server's offer has no port");
+        for (unsigned c = 0; c < side_.params_.connections; c++)
+            connect_one(c, port->get<std::uint16_t>(), deadline);
+        return nlohmann::json::object();
+    }
+    nlohmann::json report() override { return side_.report(); }
+
+  private:
+    void expect(rdma_cm_event_type type, Clock::time_point deadline) {
+        const CmEventPtr event = side_.next_event(deadline, kUnreachable, rdma_event_str(type));
+        if (event->event == type) return;
+        const std::string reason = event->status < 0   ? std::string(": ") + strerrordesc_np(-event->status)
+                                   : event->status > 0 ? fmt::format(" (reason {})", event->status)
+                                                       : "";
+        throw Failure(kUnreachable, fmt::format("RDMA-CM: {} in place of {}{}", rdma_event_str(event->event),
+                                                rdma_event_str(type), reason));
+    }
+    void connect_one(unsigned c, std::uint16_t port, Clock::time_point deadline) {
+        CmIdPtr& id = side_.ids_[c];
+        id = side_.make_id();
+        sockaddr_in from = address_of(side_.place_.local, 0), to = address_of(side_.place_.peer, port);
+        const auto left =
+            std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+        const int limit = static_cast<int>(std::clamp<long>(left, 1, 10'000));
+        if (rdma_resolve_addr(id.get(), reinterpret_cast<sockaddr*>(&from), reinterpret_cast<sockaddr*>(&to),
+                              limit) != 0)
+            throw Failure(kUnsupported, fmt::format("no RDMA device from {} to {}: {}", side_.place_.local,
+                                                    side_.place_.peer, strerrordesc_np(errno)));
+        expect(RDMA_CM_EVENT_ADDR_RESOLVED, deadline);
+        if (rdma_resolve_route(id.get(), limit) != 0) fail_errno("rdma_resolve_route");
+        expect(RDMA_CM_EVENT_ROUTE_RESOLVED, deadline);
+        side_.make_lanes(id->verbs);
+        side_.make_queue_pair(c, id.get());
+        PrivateData data;
+        data.connection = htonl(c);
+        rdma_conn_param param = side_.parameters(&data);
+        if (rdma_connect(id.get(), &param) != 0) fail_errno("rdma_connect");
+        expect(RDMA_CM_EVENT_ESTABLISHED, deadline);
+        Side::set_patience(id.get());
+    }
+
+    Side side_;
+};
+
+}  // namespace
+
+std::unique_ptr<ServerSession> serve_rc(const Params& params, const Place& place) {
+    return std::make_unique<RcServer>(params, place);
+}
+std::unique_ptr<ClientSession> connect_rc(const Params& params, const Place& place) {
+    return std::make_unique<RcClient>(params, place);
+}
+
+}  // namespace vma_perf::rdma

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What a thread of the client finds out while it runs, readable by others meanwhile.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "tools/vma_perf/histogram.h"
+
+namespace vma_perf {
+
+// Counters of one thread: it alone writes them. Sums of several are plain numbers.
+struct Counters {
+    std::uint64_t sent = 0, received = 0;
+    std::uint64_t bytes_sent = 0, bytes_received = 0;
+    std::uint64_t lost = 0;        // not answered in time
+    std::uint64_t late = 0;        // answered after it had been counted as lost
+    std::uint64_t duplicates = 0;  // answered twice
+    std::uint64_t reordered = 0;   // answered after a later one
+    std::uint64_t corrupt = 0;     // --verify: not what was sent
+
+    Counters& operator+=(const Counters& other) noexcept;
+    Counters& operator-=(const Counters& other) noexcept;
+};
+
+// One round trip, for --log.
+struct Sample {
+    std::uint64_t sequence;
+    std::uint32_t connection, size;
+    std::int64_t due_ns, sent_ns, received_ns;  // since the beginning of the run
+};
+
+// From the thread that measures to the one that writes the log: as many samples as one tick brings, and some.
+class SampleQueue {
+  public:
+    explicit SampleQueue(std::size_t capacity) : samples_(capacity) {}
+    // False: full; the sample is dropped and counted.
+    bool push(const Sample& sample) noexcept {
+        const std::uint64_t head = head_.load(std::memory_order_relaxed);
+        if (head - tail_.load(std::memory_order_acquire) == samples_.size()) {
+            Histogram::bump(dropped_, 1);
+            return false;
+        }
+        samples_[head % samples_.size()] = sample;
+        head_.store(head + 1, std::memory_order_release);
+        return true;
+    }
+    template <class Take>
+    void drain(Take&& take) {
+        std::uint64_t tail = tail_.load(std::memory_order_relaxed);
+        for (const std::uint64_t head = head_.load(std::memory_order_acquire); tail != head; ++tail)
+            take(samples_[tail % samples_.size()]);
+        tail_.store(tail, std::memory_order_release);
+    }
+    std::uint64_t dropped() const noexcept { return dropped_.load(std::memory_order_relaxed); }
+
+  private:
+    std::vector<Sample> samples_;
+    std::atomic<std::uint64_t> head_{0}, tail_{0}, dropped_{0};
+};
+
+class Recorder {
+  public:
+    explicit Recorder(bool scheduled, std::size_t log_capacity)
+        : sent_latency_(scheduled ? std::make_unique<Histogram>() : nullptr),
+          samples_(log_capacity > 0 ? std::make_unique<SampleQueue>(log_capacity) : nullptr) {}
+
+    // ---- the thread that measures ----
+    // The measured part begins; ns of the RunClock.
+    void begin(std::int64_t now_ns) noexcept { began_.store(now_ns, std::memory_order_relaxed); }
+    void sent(std::size_t bytes) noexcept {
+        Histogram::bump(sent_, 1);
+        Histogram::bump(bytes_sent_, bytes);
+    }
+    void received(std::size_t bytes) noexcept {
+        Histogram::bump(received_, 1);
+        Histogram::bump(bytes_received_, bytes);
+    }
+    void lost() noexcept { Histogram::bump(lost_, 1); }
+    void late() noexcept { Histogram::bump(late_, 1); }
+    void duplicate() noexcept { Histogram::bump(duplicates_, 1); }
+    void reordered() noexcept { Histogram::bump(reordered_, 1); }
+    void corrupt() noexcept { Histogram::bump(corrupt_, 1); }
+    // A round trip. The latency counts from when it was due, so that a stall counts for every message it delayed.
+    void round_trip(const Sample& sample) noexcept {
+        latency_.add(sample.received_ns - sample.due_ns);
+        if (sent_latency_) sent_latency_->add(sample.received_ns - sample.sent_ns);
+        if (samples_) samples_->push(sample);
+    }
+
+    // ---- any thread ----
+    Counters counters() const noexcept;
+    // -1: not yet.
+    std::int64_t began() const noexcept { return began_.load(std::memory_order_relaxed); }
+    void add_latency(Distribution& to) const noexcept { latency_.add_to(to); }
+    // From when it was really sent; only with a schedule.
+    void add_sent_latency(Distribution& to) const noexcept {
+        if (sent_latency_) sent_latency_->add_to(to);
+    }
+    SampleQueue* samples() const noexcept { return samples_.get(); }
+
+  private:
+    Histogram latency_;
+    std::unique_ptr<Histogram> sent_latency_;
+    std::unique_ptr<SampleQueue> samples_;
+    std::atomic<std::int64_t> began_{-1};
+    std::atomic<std::uint64_t> sent_{0}, received_{0}, bytes_sent_{0}, bytes_received_{0};
+    std::atomic<std::uint64_t> lost_{0}, late_{0}, duplicates_{0}, reordered_{0}, corrupt_{0};
+};
+
+}  // namespace vma_perf

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// A lane of UDP sockets, one for each connection.
+#pragma once
+
+#include <netinet/in.h>
+
+#include <vector>
+
+#include "tools/vma_perf/fd.h"
+#include "tools/vma_perf/sockets/waiter.h"
+#include "tools/vma_perf/transport.h"
+
+namespace vma_perf::sockets {
+
+struct DatagramConnection {
+    Fd fd;
+    sockaddr_in peer{};      // where prepare()d messages go; a server answers and needs none
+    bool connected = false;  // send() and recv() in place of sendto() and recvfrom()
+};
+
+class DatagramLane final : public Lane {
+  public:
+    DatagramLane(std::vector<DatagramConnection> connections, const Params& params, const std::atomic<bool>* stop);
+
+    unsigned connections() const noexcept override { return static_cast<unsigned>(connections_.size()); }
+    std::byte* prepare(unsigned /*connection*/) override { return out_.data(); }
+    bool send(unsigned connection, std::size_t length, bool more) override;
+    bool answer(const Arrival& arrival) override;
+    std::size_t receive(Receiver& receiver, bool may_wait) override;
+
+  private:
+    bool send_to(unsigned connection, const std::byte* data, std::size_t length, const sockaddr_in& to) const;
+
+    std::vector<DatagramConnection> connections_;
+    Waiter waiter_;
+    const std::atomic<bool>* stop_;
+    std::vector<std::byte> out_, in_;
+};
+
+}  // namespace vma_perf::sockets
