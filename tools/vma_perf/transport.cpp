@@ -14,7 +14,7 @@ const TransportType kTransports[] = {
     {"tcp", "TCP sockets of the kernel or, preloaded, of libvma", true, sockets::kMaxStreamMessage, nullptr,
      sockets::check_tcp, sockets::serve_tcp, sockets::connect_tcp},
     {"raw", "UDP datagrams over libvma's device layer, without sockets", false, raw::kMaxMessage, raw::add_options, raw::check,
-     raw::serve, raw::connect, Wait::nonblocking},
+     raw::serve, raw::connect, Wait::nonblocking, "device"},
 };
 
 }  // namespace
