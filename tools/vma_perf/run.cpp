@@ -244,7 +244,7 @@ Result run(Control& control, const Params& params, const Place& place, const Run
     result.params = params;
     const nlohmann::json ready = control.receive(deadline, &interrupted);
     result.server_stack = ready.value("stack", "?");
-    result.client_stack = socket_stack();
+    result.client_stack = type.stack != nullptr ? type.stack : socket_stack();
 
     Workers workers(*session, params, options, type.reliable, stop);
     // Whatever ends this function ends the threads, too.

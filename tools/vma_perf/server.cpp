@@ -125,7 +125,7 @@ class Client {
     }
 
     void run(const Params& params) {
-        log(options_, fmt::format("{}: {} {}, {} bytes, {} connections", control_.peer(), params.transport,
+        log(options_, fmt::format("{}: {} {}, {} bytes, connections: {}", control_.peer(), params.transport,
                                   params.throughput ? "throughput" : "ping-pong",
                                   params.min_size == params.max_size ? std::to_string(params.min_size)
                                                                      : fmt::format("{}-{}", params.min_size, params.max_size),
@@ -141,7 +141,7 @@ class Client {
         session->complete(control_.expect("answer", deadline, &stop_));
         const RunClock clock;
         Threads threads(*session, params, options_, clock, over);
-        control_.send({{"ready", true}, {"stack", socket_stack()}});
+        control_.send({{"ready", true}, {"stack", type.stack != nullptr ? type.stack : socket_stack()}});
         const std::uint64_t sent = watch(threads, params, clock);
         // What a reliable transport has accepted does come, if only after retransmissions.
         drain(threads, sent, type.reliable ? std::chrono::duration<double>(params.timeout) : kQuiet);

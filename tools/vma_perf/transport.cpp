@@ -19,7 +19,7 @@ const TransportType kTransports[] = {
     {"ud", "unreliable datagrams of RDMA devices", false, rdma::kMaxUdMessage, nullptr,
      rdma::check_ud, rdma::serve_ud, rdma::connect_ud, Wait::nonblocking},
     {"raw", "UDP datagrams over libvma's device layer, without sockets", false, raw::kMaxMessage, raw::add_options, raw::check,
-     raw::serve, raw::connect, Wait::nonblocking},
+     raw::serve, raw::connect, Wait::nonblocking, "device"},
 };
 
 }  // namespace

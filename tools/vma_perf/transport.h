@@ -128,6 +128,8 @@ struct TransportType {
     std::unique_ptr<ClientSession> (*connect)(const Params& params, const Place& place);
     // Where --wait says nothing and a thread has one connection.
     Wait usual_wait = Wait::blocking;
+    // What carries the messages, for the result; nullptr: sockets, and the result says whose.
+    const char* stack = nullptr;
 };
 
 // All of them; a new transport is a row there (transport.cpp).
