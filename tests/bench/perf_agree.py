@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """Do vma_perf and sockperf say the same? Both measure the same things on the same wire, on the kernel and on libvma, one
-after the other in each round, every other round backwards. What counts is the ratio inside a round: the machine's load
-moves both. Prints a table; the exit status is 0 when all medians agree within the tolerance.
+after the other in each round, every other round backwards, the two sides on a processor each. What counts is the ratio inside a
+round: the machine's load moves both. Prints a table; the exit status is 0 when all medians agree within the tolerance.
 
     sudo tests/bench/perf_agree.py [--rounds 5] [--seconds 1] [--only udp|tcp] [--json FILE]
 """
@@ -26,6 +26,7 @@ REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__f
 TOLERANCE = 0.10
 PING_SIZE, ONE_WAY_SIZE = 64, 100
 PORT = 11111
+SERVER_ON, CLIENT_ON = (["taskset", "-c", "1"], ["taskset", "-c", "0"]) if os.cpu_count() > 1 else ([], [])   # no luck with placement
 CONTROL_PORT = 18600
 
 
@@ -48,10 +49,11 @@ class Measurement:
         protocol = ["--tcp"] if self.transport == "tcp" else []
         where = [*protocol, "-i", ADDRESS["b"], "-p", str(PORT)]
         check = self.check(wire)
-        server = wire.start("b", "sockperf", "sr", *where, vma=self.vma)
+        server = wire.start("b", *SERVER_ON, "sockperf", "sr", *where, vma=self.vma)
         wire.wait_bound(server, self.transport, PORT)
         test, size = ("tp", ONE_WAY_SIZE) if self.one_way else ("pp", PING_SIZE)
-        text = wire.finish(wire.start("a", "sockperf", test, *where, "-t", str(seconds), "-m", str(size), vma=self.vma), seconds)
+        text = wire.finish(wire.start("a", *CLIENT_ON, "sockperf", test, *where, "-t", str(seconds), "-m", str(size), vma=self.vma),
+                           seconds)
         if self.one_way:
             sent, duration = parse_throughput_client(text)
             time.sleep(0.1)   # what is queued still counts: it was sent in time
@@ -66,10 +68,10 @@ class Measurement:
 
     def vma_perf(self, wire, seconds, program):
         check = self.check(wire)
-        server = wire.start("b", program, "server", "--clients", "1", vma=self.vma)
+        server = wire.start("b", *SERVER_ON, program, "server", "--clients", "1", vma=self.vma)
         wire.wait_bound(server, "tcp", CONTROL_PORT)
         test, size = ("throughput", ONE_WAY_SIZE) if self.one_way else ("pingpong", PING_SIZE)
-        text = wire.finish(wire.start("a", program, test, ADDRESS["b"], "-t", self.transport, "-T", str(seconds), "-s", str(size),
+        text = wire.finish(wire.start("a", *CLIENT_ON, program, test, ADDRESS["b"], "-t", self.transport, "-T", str(seconds), "-s", str(size),
                                       "--csv", vma=self.vma), seconds)
         wire.finish(server)
         result, = csv.DictReader(text.splitlines()[-2:])   # what comes before is the library's log
