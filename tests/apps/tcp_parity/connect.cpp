@@ -494,7 +494,10 @@ TCP_CASE(connect, many_at_once) {
         say("known %d", known);
     });
     at_client([&] {
-        for (int fd : fds) show_read("echo", fd, 20, MSG_WAITALL | MSG_DONTWAIT);
+        for (int fd : fds) {
+            await_events(fd, POLLIN);
+            show_read("echo", fd, 20, MSG_WAITALL | MSG_DONTWAIT);
+        }
     });
 }
 
