@@ -330,7 +330,7 @@ TEST_F(VmaPerf, TwoClientsAtOnce) {
         expect_all(json::parse(first.out), json::parse(first.out).value("sent", 0u), "first");
         expect_all(json::parse(second.out), json::parse(second.out).value("sent", 0u), "second");
         server = Process();
-        ASSERT_TRUE(hosts->wait_xdp(Host::b, false));
+        ASSERT_TRUE(hosts->wait_offloaded(Host::b, false));
     }
 }
 
