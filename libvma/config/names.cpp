@@ -15,6 +15,10 @@ namespace {
 constexpr std::size_t kFarthest =
     2;  // a slip of the finger: one letter wrong, left out, doubled, or two exchanged
 constexpr std::size_t kLongest = 64;
+// What vma_trace looks at, which may be preloaded as well (docs/vma_trace.md).
+constexpr std::string_view kTracers[] = {"VMA_TRACE_CSV",     "VMA_TRACE_FILE",  "VMA_TRACE_HARDWARE_TIME",
+                                         "VMA_TRACE_JSON",    "VMA_TRACE_LINES", "VMA_TRACE_OUTSTANDING",
+                                         "VMA_TRACE_RECORDS", "VMA_TRACE_QUIET", "VMA_TRACE_SIGNALS"};
 
 // Levenshtein distance; anything above kFarthest may come out as any number above it.
 std::size_t distance(std::string_view a, std::string_view b) noexcept {
@@ -42,8 +46,9 @@ void check_names(const char* const* environment, Complaints& complaints) {
     for (const OldName& name : old_names()) names.push_back(name.old);
     for (; *environment != nullptr; environment++) {
         std::string_view name = *environment;
-        if (!name.starts_with("VMA_") || name.starts_with("VMA_TRACE_")) continue;  // those are vma_trace's
+        if (!name.starts_with("VMA_")) continue;
         name = name.substr(0, name.find('='));
+        if (std::ranges::find(kTracers, name) != std::end(kTracers)) continue;
         std::string_view nearest;
         std::size_t best = kFarthest + 1;
         for (std::string_view candidate : names) {

@@ -16,6 +16,8 @@ for option in ("cmake", "build", "source", "prefix", "libdir", "bindir", "includ
 GIVEN, rest = parser.parse_known_args()
 # Programs of tools/ that only the build uses.
 NOT_INSTALLED = {"vma_params"}
+# Libraries to preload.
+PRELOADED = {"vma_trace"}
 # What every process has anyway. libgcc_s is only needed to unwind, and it is part of any Debian system.
 NEEDED = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2"}
 
@@ -67,7 +69,8 @@ class Install(unittest.TestCase):
         tools = os.listdir(os.path.join(GIVEN.source, "tools"))
         for name in {os.path.splitext(file)[0] for file in tools if file.startswith("vma_")} - NOT_INSTALLED:
             with self.subTest(name):
-                self.assertTrue(os.access(self.path(GIVEN.bindir, name), os.X_OK))
+                where = self.path(GIVEN.libdir, f"lib{name}.so") if name in PRELOADED else self.path(GIVEN.bindir, name)
+                self.assertTrue(os.access(where, os.R_OK | (0 if name in PRELOADED else os.X_OK)))
 
     def test_configuration(self):
         with open(self.path(GIVEN.sysconfdir, "libvma.conf"), encoding="utf-8") as installed:

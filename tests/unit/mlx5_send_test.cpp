@@ -119,6 +119,28 @@ TEST(Mlx5Direct, RequestsAcrossTheEndOfTheQueue) {
     }
 }
 
+TEST(Mlx5Direct, ARequestThatSendsNothingCompletes) {
+    Bench b;
+    ASSERT_EQ(b.send({b.sge(0, 100)}), 0);
+    ibv_send_wr wr{}, *bad = nullptr;
+    wr.wr_id = 77;
+    wr.opcode = IBV_WR_DRIVER1;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    ASSERT_EQ(ibv_post_send(b.facade, &wr, &bad), 0);
+    EXPECT_EQ(b.qp.sends_announced(), 2);
+    const auto bytes = b.bytes(1, 16);
+    EXPECT_EQ(bytes[2], 1) << "its position";
+    EXPECT_EQ(bytes[3], MLX5_OPCODE_NOP);
+    EXPECT_EQ(bytes[7], 1) << "its length";
+    EXPECT_EQ(bytes[11], MLX5_WQE_CTRL_CQ_UPDATE);
+    b.send_cq.send_done(1, MLX5_OPCODE_NOP);
+    const auto wc = b.poll(b.scq);
+    ASSERT_EQ(wc.size(), 1u);
+    EXPECT_EQ(wc[0].wr_id, 77u);
+    for (int i = 0; i < 64; i++) EXPECT_EQ(ibv_post_send(b.facade, &wr, &bad), 0) << "the one before it is done as well";
+    EXPECT_EQ(ibv_post_send(b.facade, &wr, &bad), ENOMEM);
+}
+
 TEST(Mlx5Direct, WrongRequestsChangeNothing) {
     Bench b;
     const auto before = b.bytes(0, 64 * 64);
@@ -140,7 +162,7 @@ TEST(Mlx5Direct, WrongRequestsChangeNothing) {
     EXPECT_EQ(b.large_send({}, 66, 100), EINVAL);
     EXPECT_EQ(b.large_send({b.sge(0, 65536), b.sge(0, 1)}, 66, 100), EINVAL);
     EXPECT_EQ(b.large_send({b.sge(0, 1000)}, 66, 100, IBV_SEND_INLINE), EINVAL);
-    for (ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_READ, IBV_WR_DRIVER1}) {
+    for (ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_READ, IBV_WR_LOCAL_INV}) {
         ibv_sge sge = b.sge(0, 100);
         ibv_send_wr wr{};
         wr.sg_list = &sge;

@@ -212,7 +212,7 @@ TEST(Params, WordsAreChecked) {
 
 TEST(Params, UnknownNames) {
     const char* environment[] = {
-        "PATH=/bin",    "VMA_RX_POLL=1",    "VMA_RX_POOL=1", "VMA_TRACE_LEVEL=3",  "VMA_SOMETHING=1",
+        "PATH=/bin",    "VMA_RX_POLL=1",    "VMA_RX_POOL=1", "VMA_TRACE_LEVEL=3",  "VMA_TRACE_FILE=x", "VMA_SOMETHING=1",
         "VMA_MTU=1500", "VMA_RX_SKIP_OS=1", "LOG_COLORS=1",  "VMA_HANDLE_SIGIN=1", "VMA_",
         nullptr};
     Complaints complaints;
