@@ -225,4 +225,16 @@ void Simulator::rest(unsigned microseconds) {
     own_call(SYS_ppoll, fds.data(), count, &longest, nullptr, 0);
 }
 
+namespace {
+
+// At the end of the process: an adapter has sent what it was told of before the process is gone, but on a busy machine the thread that
+// plays it may not even have run.
+__attribute__((destructor)) void finish() {
+    Simulator* const simulator = Simulator::existing();
+    if (simulator == nullptr || !simulator->engine.threaded() || simulator->contexts() == 0) return;
+    for (int i = 0; i < 2; i++) simulator->engine.run([] {});  // the second one runs after the turn that followed the first
+}
+
+}  // namespace
+
 }  // namespace mlx5_sim
