@@ -10,8 +10,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 
 #include "tests/mlx5_sim/fixture.h"
 
@@ -410,12 +412,11 @@ TEST_F(Joined, AContextThatIsClosedWithEverythingOpen) {
     EXPECT_EQ(open_contexts(), 0u);
     EXPECT_FALSE(nic(kFirst).steered(udp_frame(100, 1)));
     // libibverbs does not know it; its objects are given up, as after an error that nobody can handle.
-    for (void* lost : {static_cast<void*>(rule.release()), static_cast<void*>(a->qp.release()),
-                       static_cast<void*>(a->send_cq.release()), static_cast<void*>(a->recv_cq.release()),
-                       static_cast<void*>(a->mr.release()), static_cast<void*>(a->pd.release()),
-                       static_cast<void*>(a->context.release())}) {
-        EXPECT_NE(lost, nullptr);
-    }
+    static void* lost[7];  // within reach of leak checkers
+    void* const released[] = {rule.release(), a->qp.release(), a->send_cq.release(), a->recv_cq.release(),
+            a->mr.release(), a->pd.release(), a->context.release()};
+    std::copy(std::begin(released), std::end(released), lost);
+    for (void* object : lost) EXPECT_NE(object, nullptr);
 }
 
 TEST_F(Joined, AChildHasNoneOfItsParentsObjects) {

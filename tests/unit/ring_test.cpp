@@ -27,20 +27,11 @@ namespace vma::ring {
 namespace {
 
 using namespace ring_hosts;
-using net::Drop;
-using verbs::FlowSpec;
-using verbs::wire::Frame;
-using verbs::wire::LazyTx;
-using verbs::wire::TxChecksum;
-using verbs::wire::Wire;
-using verbs::wire::WireConfig;
-using verbs::wire::WireDevice;
 
 class RingTest : public testing::Test {
   protected:
     Wire wire{42};
 };
-
 
 Udp datagram(const Host& to, std::string payload) {
     Udp u;
