@@ -36,11 +36,12 @@ void flush_all() noexcept {
 
 namespace {
 
-void prepare(sockets::handing::Before what) noexcept {
+// `ends`: this process, or its image, goes, and its devices with it.
+void prepare(sockets::handing::Before what, bool ends = true) noexcept {
     if ((!g_fds.any() && sockets::Stack::running() == nullptr) || table_is_foreign()) return;
     flush_all();
     NoCancel hold;
-    sockets::Stack* stack = sockets::Stack::running();
+    sockets::Stack* stack = ends ? sockets::Stack::running() : nullptr;
     if (stack != nullptr) stack->ending(true);
     sockets::handing::hand_all(what);
     flush_all();
@@ -95,6 +96,7 @@ VMA_EXPORT pid_t _Fork() noexcept {
 namespace {
 
 void before_exec() noexcept { prepare(sockets::handing::Before::exec); }
+void before_spawn() noexcept { prepare(sockets::handing::Before::exec, false); }
 
 // The statistics file is the old program's. `call` comes back only where there is no new one.
 template <class F>
@@ -231,12 +233,12 @@ VMA_EXPORT int execle(const char* path, const char* arg, ...) noexcept {
 
 VMA_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
                            const posix_spawnattr_t* attributes, char* const argv[], char* const env[]) noexcept {
-    before_exec();
+    before_spawn();
     return os::posix_spawn(pid, path, actions, attributes, argv, env);
 }
 VMA_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
                             const posix_spawnattr_t* attributes, char* const argv[], char* const env[]) noexcept {
-    before_exec();
+    before_spawn();
     return os::posix_spawnp(pid, file, actions, attributes, argv, env);
 }
 // A descriptor that is closed on exec passes under another number; `actions` cannot be asked for it later.

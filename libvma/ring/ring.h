@@ -371,6 +371,13 @@ class Ring {
         Ring* ring;
     };
     std::uint32_t signal_every() const noexcept { return std::clamp(tx_count_ / 4, 1u, std::max(config_.signal_every, 1u)); }
+    // False: this thread has it already (a signal handler).
+    bool lock_tx() noexcept {
+        if (tx_lock_.try_lock()) return true;
+        if (tx_lock_.owned_by_me()) return false;
+        tx_lock_.lock();
+        return true;
+    }
     // Does what is marked for whoever lets go of rx_lock_, unless somebody has it, who will.
     void attend() noexcept;
     static constexpr std::uint32_t kNoChunk = ~0u;  // in tx_outstanding_: a request posted inline

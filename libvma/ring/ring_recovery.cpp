@@ -2,8 +2,8 @@
 // What a ring does about completions with an error status, and when it gives its device up.
 //
 // An error stops the QP, or one side of it. Who finds the error only marks it (note_error). Whoever lets go of rx_lock_ next recovers:
-// the QP is stopped, both CQs are emptied, the device brings the QP back, and the books are squared: no request of before is under way any more, whether its completion was seen or
-// not. Frames that were to be sent are lost, as on any network; receives are posted anew.
+// the QP is stopped, both CQs are emptied, the device brings the QP back, and the books are squared: no request of before is under way
+// any more, whether its completion was seen or not. Frames that were to be sent are lost, as on any network; receives are posted anew.
 #include <algorithm>
 #include <utility>
 

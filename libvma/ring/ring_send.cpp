@@ -77,10 +77,7 @@ int Ring::send_frame(const std::uint8_t* headers, std::size_t header_length, con
     const std::size_t frame_length = header_length + length;
     const std::uint32_t pieces = frame_length <= room ? 1 : static_cast<std::uint32_t>((frame_length + room - 1) / room);
 
-    if (!tx_lock_.try_lock()) {
-        if (tx_lock_.owned_by_me()) return EBUSY;
-        tx_lock_.lock();
-    }
+    if (!lock_tx()) return EBUSY;
     TxHold hold(*this);
 
     bool as_inline = false, full = false;

@@ -70,20 +70,16 @@ void Ring::add_to_tso(const iovec* iov, std::size_t count, std::size_t length) n
 bool Ring::gather_segment(const std::uint8_t* headers, std::size_t header_length, const iovec* iov, std::size_t count,
                           std::size_t length, int& error) noexcept {
     if (length == 0 || header_length + length > tx_room_ * std::min<std::size_t>(kMaxPieces, tso_.sge.size())) return false;
-    if (!tx_lock_.try_lock()) {
-        if (tx_lock_.owned_by_me()) {
-            error = EBUSY;
-            return true;
-        }
-        tx_lock_.lock();
+    if (!lock_tx()) {
+        error = EBUSY;
+        return true;
     }
     TxHold hold(*this);
     if (tso_.segments == 0 || !continues_tso(headers, header_length, length)) {
         if (tso_.segments != 0) end_tso();
         if (gathering_.load(std::memory_order_relaxed) == 0) return false;  // another thread's gathering ended
         const auto pieces = static_cast<std::uint32_t>((header_length + length + tx_room_ - 1) / tx_room_);
-        const bool full = tx_posted_ - tx_reaped_ + pieces > tx_outstanding_.size();
-        if ((tx_free_.size() < pieces || full) && !tx_room(pieces)) {
+        if (!tx_room(pieces)) {
             error = ENOBUFS;
             return true;
         }
@@ -116,7 +112,6 @@ void Ring::end_tso() noexcept {
     wr.sg_list = tso_.sge.data();
     wr.num_sge = static_cast<int>(tso_.pieces);
     wr.send_flags = IBV_SEND_IP_CSUM;
-    std::uint32_t places = tso_.pieces;
     const std::uint32_t frame_length = tso_.header_length + tso_.payload;
     if (segments > 1) {
         auto* h = reinterpret_cast<net::TcpHeader*>(tso_.headers + kTcpAt);
@@ -136,7 +131,7 @@ void Ring::end_tso() noexcept {
             wr.send_flags |= IBV_SEND_INLINE;
         }
     }
-    if (post_tx(wr, places) != 0) {
+    if (post_tx(wr, tso_.pieces) != 0) {
         tx_counters_.tx_lost += segments;
         return;
     }

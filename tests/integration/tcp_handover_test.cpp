@@ -30,7 +30,7 @@
 #include "libvma/ring/ring.h"
 #include "libvma/tcp/handover.h"
 #include "libvma/verbs/xdp/xdp_device.h"
-#include "support/two_hosts.h"
+#include "support/on_host.h"
 
 #ifndef SO_BUF_LOCK
 #define SO_BUF_LOCK 72
@@ -41,26 +41,12 @@ namespace {
 
 using testing_support::Fd;
 using testing_support::Host;
+using testing_support::On;
 using testing_support::patience;
 using testing_support::TwoHosts;
 using OwnFin = KernelState::OwnFin;
 
 constexpr std::uint16_t kPort = 7000;
-
-// This thread is on another host while the object lives. Sockets stay where they were made.
-class On {
-  public:
-    On(const TwoHosts& hosts, Host host) : before_(open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC)) {
-        Fd fd(open(("/run/netns/" + hosts.netns(host)).c_str(), O_RDONLY | O_CLOEXEC));
-        if (setns(fd.get(), CLONE_NEWNET) != 0) throw std::runtime_error("setns: " + std::string(strerror(errno)));
-    }
-    ~On() {
-        if (setns(before_.get(), CLONE_NEWNET) != 0) abort();
-    }
-
-  private:
-    Fd before_;
-};
 
 template <class Condition>
 bool eventually(Condition reached) {
@@ -72,13 +58,7 @@ bool eventually(Condition reached) {
     return true;
 }
 
-sockaddr_in address(Host host, std::uint16_t port) {
-    sockaddr_in a{};
-    a.sin_family = AF_INET;
-    a.sin_addr.s_addr = inet_addr(TwoHosts::address(host).c_str());
-    a.sin_port = htons(port);
-    return a;
-}
+sockaddr_in address(Host host, std::uint16_t port) { return testing_support::socket_address(TwoHosts::address(host), port); }
 sockaddr* any(sockaddr_in& a) { return reinterpret_cast<sockaddr*>(&a); }
 
 std::string text(const sockaddr_in& a) {

@@ -27,49 +27,25 @@
 #include <vector>
 
 #include "libvma/ring/ring.h"
-#include "support/two_hosts.h"
+#include "support/on_host.h"
 
 namespace vma::verbs::xdp {
 namespace {
 
 using testing_support::Fd;
 using testing_support::Host;
+using testing_support::On;
+using testing_support::socket_address;
 using testing_support::patience;
 using testing_support::TwoHosts;
 
 constexpr std::uint16_t kPort = 2000, kPeerPort = 1000;
 
-// This thread is on another host while the object lives. Sockets stay where they were made.
-class On {
-  public:
-    On(const TwoHosts& hosts, Host host) : before_(open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC)) {
-        enter(hosts.netns(host));
-    }
-    ~On() {
-        if (setns(before_.get(), CLONE_NEWNET) != 0) abort();
-    }
-    static void enter(const std::string& netns) {
-        Fd fd(open(("/run/netns/" + netns).c_str(), O_RDONLY | O_CLOEXEC));
-        if (setns(fd.get(), CLONE_NEWNET) != 0) throw std::runtime_error("setns: " + std::string(strerror(errno)));
-    }
-
-  private:
-    Fd before_;
-};
-
-sockaddr_in address(const std::string& ip, std::uint16_t port) {
-    sockaddr_in a{};
-    a.sin_family = AF_INET;
-    a.sin_addr.s_addr = inet_addr(ip.c_str());
-    a.sin_port = htons(port);
-    return a;
-}
-
 Fd udp_socket(const std::string& ip, std::uint16_t port) {
     Fd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     int room = 64 << 20;
     setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room);
-    const sockaddr_in own = address(ip, port);
+    const sockaddr_in own = socket_address(ip, port);
     if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&own), sizeof own) != 0)
         throw std::runtime_error("bind: " + std::string(strerror(errno)));
     return fd;
@@ -169,7 +145,7 @@ class XdpDeviceTest : public testing::TestWithParam<Mode> {
     }
     void peer_sends(const std::string& text, std::uint16_t port = kPort) const { peer_sends(peer, text, port); }
     static void peer_sends(const Fd& from, const std::string& text, std::uint16_t port = kPort) {
-        const sockaddr_in to = address(TwoHosts::address(Host::a), port);
+        const sockaddr_in to = socket_address(TwoHosts::address(Host::a), port);
         ASSERT_EQ(sendto(from.get(), text.data(), text.size(), 0, reinterpret_cast<const sockaddr*>(&to), sizeof to),
                   static_cast<ssize_t>(text.size()))
             << strerror(errno);

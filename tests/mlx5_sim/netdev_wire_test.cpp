@@ -19,7 +19,7 @@
 #include <map>
 #include <thread>
 
-#include "support/two_hosts.h"
+#include "support/on_host.h"
 #include "tests/mlx5_sim/nic_rig.h"
 
 namespace mlx5_sim {
@@ -27,39 +27,18 @@ namespace {
 
 using testing_support::Fd;
 using testing_support::Host;
+using testing_support::On;
+using testing_support::socket_address;
 using testing_support::TwoHosts;
 
 constexpr auto kPatience = std::chrono::seconds(10);
-
-// This thread is on another host while the object lives; sockets stay where they were made.
-class On {
-  public:
-    On(const TwoHosts& hosts, Host host) : before_(open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC)) {
-        const Fd there(open(("/run/netns/" + hosts.netns(host)).c_str(), O_RDONLY | O_CLOEXEC));
-        if (setns(there.get(), CLONE_NEWNET) != 0) throw std::runtime_error("setns");
-    }
-    ~On() {
-        if (setns(before_.get(), CLONE_NEWNET) != 0) abort();
-    }
-
-  private:
-    Fd before_;
-};
-
-sockaddr_in address(const std::string& ip, std::uint16_t port) {
-    sockaddr_in a{};
-    a.sin_family = AF_INET;
-    a.sin_addr.s_addr = inet_addr(ip.c_str());
-    a.sin_port = htons(port);
-    return a;
-}
 
 Fd socket_on(const TwoHosts& hosts, Host host, int type, std::uint16_t port) {
     const On on(hosts, host);
     Fd fd(socket(AF_INET, type | SOCK_CLOEXEC, 0));
     const int bytes = 8 << 20;
     setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof bytes);
-    const sockaddr_in at = address(TwoHosts::address(host), port);
+    const sockaddr_in at = socket_address(TwoHosts::address(host), port);
     if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0) throw std::runtime_error("bind");
     return fd;
 }
@@ -68,7 +47,7 @@ void send_to(const Fd& fd, std::string_view data, std::uint16_t port, std::uint1
              const std::string& ip = TwoHosts::address(Host::a)) {
     const int size = segment;
     setsockopt(fd.get(), SOL_UDP, UDP_SEGMENT, &size, sizeof size);
-    const sockaddr_in to = address(ip, port);
+    const sockaddr_in to = socket_address(ip, port);
     ASSERT_EQ(sendto(fd.get(), data.data(), data.size(), 0, reinterpret_cast<const sockaddr*>(&to), sizeof to),
               static_cast<ssize_t>(data.size()));
 }
@@ -190,7 +169,7 @@ TEST(NetdevWire, TcpGoesToAndFro) {
     Adapter adapter(hosts);
     const Fd server = socket_on(hosts, Host::a, SOCK_STREAM, 2000), client = socket_on(hosts, Host::b, SOCK_STREAM, 1000);
     ASSERT_EQ(listen(server.get(), 1), 0);
-    const sockaddr_in to = address(TwoHosts::address(Host::a), 2000);
+    const sockaddr_in to = socket_address(TwoHosts::address(Host::a), 2000);
     ASSERT_EQ(connect(client.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
     const Fd accepted(accept4(server.get(), nullptr, nullptr, SOCK_CLOEXEC));
     // The kernel's connection loses its segments to the adapter for a while: whole segments, cut from super-frames.
@@ -293,7 +272,7 @@ TEST(NetdevWire, GroupsGoToEveryAdapterThatWantsThem) {
     {
         const On on(hosts, Host::a);
         kernel = Fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-        const sockaddr_in at = address("0.0.0.0", 2000);
+        const sockaddr_in at = socket_address("0.0.0.0", 2000);
         ASSERT_EQ(bind(kernel.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
         const ip_mreq join{{inet_addr(group.c_str())}, {inet_addr(TwoHosts::address(Host::a).c_str())}};
         ASSERT_EQ(setsockopt(kernel.get(), IPPROTO_IP, IP_ADD_MEMBERSHIP, &join, sizeof join), 0);
