@@ -161,12 +161,10 @@ void Stack::ring_failed(ring::Ring& ring) noexcept {
 
 void Stack::progress() noexcept {
     constexpr int kMaxRounds = 64;  // under load there is always more
-    for (const OpenRing& entry : open_rings_) {
-        if (entry.ifindex.load(std::memory_order_acquire) == 0) break;
-        ring::Ring* ring = entry.ring.load(std::memory_order_relaxed);
-        for (int i = 0; ring != nullptr && !ring->rx_owned_by_me() && i < kMaxRounds && ring->poll() != 0; i++) {
+    for_each_open([](ring::Ring& ring) {
+        for (int i = 0; !ring.rx_owned_by_me() && i < kMaxRounds && ring.poll() != 0; i++) {
         }
-    }
+    });
 }
 
 void Stack::note_ring(int ifindex, ring::Ring* ring) noexcept {
