@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kFirstPrivate = 500;      // without a thread: out of the way of the program's own descriptors
 constexpr unsigned kBusyTurns = 20;     // turns without work before the thread sleeps
-constexpr unsigned kLongestRest = 250;  // microseconds
+constexpr unsigned kShortestRest = 20, kLongestRest = 250;  // microseconds
 thread_local bool on_the_thread = false;
 
 }  // namespace
@@ -131,7 +131,7 @@ void Engine::loop() {
         if (turn_() || ran) {
             idle = 0;
         } else if (++idle > kBusyTurns) {
-            rest_(std::min(idle - kBusyTurns, kLongestRest));
+            rest_(std::min(kShortestRest + idle - kBusyTurns, kLongestRest));
         } else {
             sched_yield();
         }
