@@ -26,6 +26,7 @@ MODULES = ("virtio_pci", "9pnet_virtio", "9p", "veth", "crc32_generic", "rdma_rx
 # Program that must be there, the Debian package that has it.
 NEEDED = (("qemu-system-x86_64", "qemu-system-x86"), ("busybox", "busybox-static"), ("cpio", "cpio"), ("depmod", "kmod"),
           ("rdma", "iproute2"), ("dpkg-deb", "dpkg"))
+PROVIDER = "/etc/libibverbs.d/rxe.driver"    # without it libibverbs sees no rxe device
 GUEST_SECONDS = 480                          # from the start of QEMU to its end, as long as a step or the whole run says nothing else
 
 
@@ -72,10 +73,12 @@ def run(*command, cwd=None, stdin=None, timeout=120):
     return done.stdout
 
 
-def find_programs():
+def find_programs(needed):
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-    found = {program: shutil.which(program, path=path) for program, _ in NEEDED}
-    missing = [f"{program} (Debian package {package})" for program, package in NEEDED if not found[program]]
+    found = {program: shutil.which(program, path=path) for program, _ in needed}
+    missing = [f"{program} (Debian package {package})" for program, package in needed if not found[program]]
+    if not pathlib.Path(PROVIDER).exists():
+        missing.append(f"{PROVIDER} (Debian package ibverbs-providers)")
     if missing:
         raise Failure("missing: " + ", ".join(missing) + "; tools/setup installs them")
     return found
@@ -91,8 +94,9 @@ def kernel_package():
 
 
 class Guest:
-    def __init__(self, build_directory):
-        self.programs = find_programs()
+    def __init__(self, build_directory, needed=()):
+        """`needed`: what the steps run, as NEEDED. Failure names what is missing."""
+        self.programs = find_programs((*NEEDED, *needed))
         self.cache = pathlib.Path(build_directory).resolve() / "rxe"
         self.cache.mkdir(parents=True, exist_ok=True)
 

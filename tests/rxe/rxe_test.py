@@ -19,6 +19,8 @@ PERF_PORT = "18600"
 STEPS, RESULTS, FILES = [], {}, {}
 OK, FAILED, USAGE, ENDED, VERSION, UNSUPPORTED = 0, 1, 2, 4, 5, 7   # exit statuses of vma_perf
 KILLED = 128 + 9
+NEEDED = (("ibv_devinfo", "ibverbs-utils"), ("rping", "rdmacm-utils"), ("ib_send_bw", "perftest"), ("nc", "netcat-openbsd"),
+          ("pgrep", "procps"))
 
 
 def perftest(name, program, *options, env=None):
@@ -77,7 +79,10 @@ def total(queues, what):
 
 
 def setUpModule():
-    machine = guest.Guest(BUILD)
+    for file in (VMA_PERF, VMA_TRACE):
+        if not os.path.exists(file):
+            raise guest.Failure(f"{file} is not there: build the targets vma_perf and vma_trace")
+    machine = guest.Guest(BUILD, NEEDED)
     RESULTS.update(machine.run(STEPS))
     FILES.update(machine.files)
     slowest = sorted(((output.seconds, name) for name, (output, _) in RESULTS.items()), reverse=True)[:5]
