@@ -66,9 +66,10 @@ bool l4_sum_acceptable(FramePieces frame, std::size_t l4_length, const ParsedFra
 }
 
 // Identification for datagrams that a router may fragment (RFC 6864); starts anywhere.
+std::atomic<std::uint32_t> g_next_id{static_cast<std::uint32_t>(clock::ticks() >> 4)};
+
 std::uint16_t next_id() noexcept {
-    static std::atomic<std::uint32_t> counter{static_cast<std::uint32_t>(clock::ticks() >> 4)};
-    return static_cast<std::uint16_t>(counter.fetch_add(1, std::memory_order_relaxed));
+    return static_cast<std::uint16_t>(g_next_id.fetch_add(1, std::memory_order_relaxed));
 }
 
 // RFC 1624, equation 3, with ~HC kept uncomplemented: the header's sum with one field changed.

@@ -15,11 +15,10 @@ class DrainRate {
   public:
     // Is a poll due? Then it counts as done. Never, unless the parameter is set.
     bool due() noexcept {
-        static const std::uint64_t kTicks =
-            static_cast<std::uint64_t>(config::get().rx_cq_drain_rate_nsec) * clock::ticks_per_usec() / 1000;
-        if (config::get().rx_cq_drain_rate_nsec == 0) return false;
+        const auto nsec = static_cast<std::uint64_t>(config::get().rx_cq_drain_rate_nsec);
+        if (nsec == 0) return false;
         const std::uint64_t now = clock::ticks();
-        if (now - polled_at_.load(std::memory_order_relaxed) < kTicks) return false;
+        if (now - polled_at_.load(std::memory_order_relaxed) < nsec * clock::ticks_per_usec() / 1000) return false;
         polled_at_.store(now, std::memory_order_relaxed);
         return true;
     }

@@ -111,9 +111,8 @@ bool TcpSocket::is_shadow(int fd) const noexcept {
 }
 
 bool TcpSocket::still_mine(int fd) noexcept {
-    static const std::uint64_t kVerifyTicks = kVerifyUsec * clock::ticks_per_usec();
     const std::uint64_t now = clock::ticks();
-    if (now - verified_at_.load(std::memory_order_relaxed) < kVerifyTicks) return true;
+    if (now - verified_at_.load(std::memory_order_relaxed) < kVerifyUsec * clock::ticks_per_usec()) return true;
     verified_at_.store(now, std::memory_order_relaxed);
     learn_cookie(fd);
     return is_shadow(fd);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 
 #include "libvma/config/params.h"
@@ -71,13 +72,17 @@ tcp::Options read_defaults(int fd) noexcept {
 }  // namespace
 
 const tcp::Options& default_tcp_options(int fd) noexcept {
-    static const tcp::Options options = [&] {
-        int saved = errno;
-        tcp::Options o = read_defaults(fd);
-        errno = saved;
-        return o;
-    }();
-    return options;
+    // Not a static variable with an initializer: a signal handler that makes a socket would wait for the thread that it has interrupted.
+    // Who comes second reads them once more.
+    static constinit std::atomic<const tcp::Options*> known{nullptr};
+    const tcp::Options* options = known.load(std::memory_order_acquire);
+    if (options != nullptr) return *options;
+    const int saved = errno;
+    const auto* const mine = new tcp::Options(read_defaults(fd));
+    errno = saved;
+    if (known.compare_exchange_strong(options, mine, std::memory_order_acq_rel)) return *mine;
+    delete mine;
+    return *options;
 }
 
 void set_tcp_defaults_on(int fd) noexcept {
@@ -95,12 +100,14 @@ void set_tcp_defaults_on(int fd) noexcept {
 }
 
 unsigned somaxconn() noexcept {
-    static const unsigned value = [] {
-        int saved = errno;
-        const long limit = os::sysctl("core/somaxconn", 4096);
-        errno = saved;
-        return static_cast<unsigned>(std::clamp<long>(limit, 0, 1 << 20));
-    }();
+    constexpr unsigned kUnknown = ~0u;
+    static constinit std::atomic<unsigned> known{kUnknown};
+    unsigned value = known.load(std::memory_order_relaxed);
+    if (value != kUnknown) return value;
+    const int saved = errno;
+    value = static_cast<unsigned>(std::clamp<long>(os::sysctl("core/somaxconn", 4096), 0, 1 << 20));
+    errno = saved;
+    known.store(value, std::memory_order_relaxed);
     return value;
 }
 

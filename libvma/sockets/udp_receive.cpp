@@ -321,11 +321,10 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
             restarts = runtime::restarts();
             if (std::uint64_t timeout = rcvtimeo_ns_.load(std::memory_order_relaxed); timeout != 0 && !nonblock)
                 deadline = clock::monotonic_ns() + timeout;
-            static const std::uint64_t kLookTicks = kKernelLookUsec * clock::ticks_per_usec();
             // A call that waits looks there while it polls, and its sleep ends when something is there.
             look |= g_kernel_sends.load(std::memory_order_relaxed) != kernel_sends_seen_ ||
                     ((nonblock || params.rx_udp_poll_os_ratio == 0) &&
-                     clock::ticks() - os_polled_at_.load(std::memory_order_relaxed) > kLookTicks);
+                     clock::ticks() - os_polled_at_.load(std::memory_order_relaxed) > kKernelLookUsec * clock::ticks_per_usec());
         }
         if (closed_.load(std::memory_order_acquire)) {
             errno = EBADF;

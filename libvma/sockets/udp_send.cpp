@@ -41,9 +41,8 @@ std::string_view name_of(unsigned kernel_tx) noexcept {
 }  // namespace
 
 bool UdpSocket::still_mine(int fd) noexcept {
-    static const std::uint64_t kVerifyTicks = kVerifyUsec * clock::ticks_per_usec();
     std::uint64_t now = clock::ticks();
-    if (now - verified_at_.load(std::memory_order_relaxed) < kVerifyTicks) return true;
+    if (now - verified_at_.load(std::memory_order_relaxed) < kVerifyUsec * clock::ticks_per_usec()) return true;
     verified_at_.store(now, std::memory_order_relaxed);
     std::uint64_t cookie = 0;
     socklen_t len = sizeof cookie;

@@ -169,8 +169,7 @@ void Connection::batch_end(ring::Ring& ring) noexcept {
             input_list(list);
             if (ack_when_idle_ && !idle_asked_ && attached_) {
                 idle_asked_ = true;
-                static const std::uint64_t kTicks = kAckAgeUsec * clock::ticks_per_usec();
-                ring.when_idle(this, kTicks);
+                ring.when_idle(this, kAckAgeUsec * clock::ticks_per_usec());
             }
             leave();
             unref();
