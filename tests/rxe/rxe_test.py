@@ -46,7 +46,8 @@ def broken(name, test, *options, by, after="", clients=1):
 
     `by` may use $client, its process, and $server. What the client printed is in FILES["NAME.client"].
     """
-    client = shlex.join([VMA_PERF, test, ADDRESS[1], "-q", "--time", "300", "--stages", "--interval", "0.2", *PATIENCE[test], *options])
+    client = shlex.join([VMA_PERF, test, ADDRESS[1], "-q", "--time", "300", "--stages", "--interval", "0.2", *PATIENCE[test],
+                         *options])
     # The client's running table tells that it measures.
     script = f"""
         {client} >/run/results/{name}.client & client=$!
@@ -282,7 +283,8 @@ class RcBreaks(Case):
         self.assertEqual(RESULTS["rc_retry"][1].code, OK, self.said("rc_retry"))
 
     def test_retries_for_want_of_receives_are_exhausted(self):
-        self.refused("rc_rnr_retry", FAILED, r"no receive posted: more of them \(--receive-depth\) or a longer patience \(--rnr-retry\)")
+        self.refused("rc_rnr_retry", FAILED,
+                     r"no receive posted: more of them \(--receive-depth\) or a longer patience \(--rnr-retry\)")
         self.assertEqual(RESULTS["rc_rnr_retry"][1].code, OK, self.said("rc_rnr_retry"))
 
 
@@ -294,7 +296,8 @@ STEPS += [
     # The stranger first, then a client of the server's version.
     Step("ud_other_client", ["bash", "-c", f"exec 3<>/dev/tcp/{ADDRESS[1]}/{PERF_PORT}; {GREET} >&3; cat <&3; exec 3>&-; "
                              f"exec {shlex.join(UD_CLIENT)}"], server=server(clients=2), ready=f"tcp:{PERF_PORT}"),
-    Step("ud_other_server", UD_CLIENT, server=["bash", "-c", f"{GREET} | nc -N -l {ADDRESS[1]} {PERF_PORT}"], ready=f"tcp:{PERF_PORT}"),
+    Step("ud_other_server", UD_CLIENT, server=["bash", "-c", f"{GREET} | nc -N -l {ADDRESS[1]} {PERF_PORT}"],
+         ready=f"tcp:{PERF_PORT}"),
 ]
 
 
