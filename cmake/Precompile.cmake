@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-# Precompiled headers, which halve the time of a build from nothing:
+# Precompiled headers, which save about a third of the time of compiling:
 #
 #   precompile_headers(TARGET HEADERS... | REUSE_FROM OTHER)
 #
