@@ -184,6 +184,18 @@ void install(Context& context) noexcept {
     }
 }
 
+void uninstall(Context& context) noexcept {
+    ibv_context_ops& ops = context.context->ops;
+    if (ops.post_send == post_send) ops.post_send = context.calls.post_send;
+    if (ops.post_recv == post_recv) ops.post_recv = context.calls.post_recv;
+    if (ops.post_srq_recv == post_srq_recv) ops.post_srq_recv = context.calls.post_srq_recv;
+    if (ops.poll_cq == poll_cq) ops.poll_cq = context.calls.poll_cq;
+    if (verbs_context* extended = verbs_get_ctx_op(context.context, create_cq_ex))
+        if (extended->create_cq_ex == create_cq_ex) extended->create_cq_ex = context.create_cq_ex;
+    if (verbs_context* extended = verbs_get_ctx_op(context.context, create_qp_ex))
+        if (extended->create_qp_ex == create_qp_ex) extended->create_qp_ex = context.create_qp_ex;
+}
+
 bool is_hooked(const ibv_context_ops& ops) noexcept {
     return ops.post_send == post_send || ops.poll_cq == poll_cq;
 }
