@@ -32,10 +32,11 @@ const char* kind_of(ibv_qp_type type) noexcept {
 
 }  // namespace
 
-Registry& registry() noexcept {
+Registry& make_registry() noexcept {
     // Other threads outlive exit().
     alignas(Registry) static std::byte memory[sizeof(Registry)];
     static Registry* const one = new (memory) Registry;
+    made_registry.store(one, std::memory_order_release);
     return *one;
 }
 

@@ -211,6 +211,11 @@ class Registry {
 };
 
 // The one of this process; never destroyed.
-Registry& registry() noexcept;
+Registry& make_registry() noexcept;
+inline constinit std::atomic<Registry*> made_registry{nullptr};
+inline Registry& registry() noexcept {
+    Registry* const made = made_registry.load(std::memory_order_acquire);
+    return made != nullptr ? *made : make_registry();
+}
 
 }  // namespace vma_trace
