@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// vma_trace beside libvma, over the device that VMA_TEST_DEVICE names: the rings' own requests are traced as those of any other
-// verbs program. And vma_trace in a program of plain verbs on a simulated ConnectX adapter, under the real libibverbs and libmlx5.
+// vma_trace beside libvma, over the device that VMA_TEST_DEVICE names: the rings' own requests are traced as
+// those of any other verbs program. And vma_trace in a program of plain verbs on a simulated ConnectX
+// adapter, under the real libibverbs and libmlx5.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -23,7 +24,8 @@ struct Report {
     nlohmann::json json;
     std::vector<std::vector<std::string>> records;  // lines of the CSV file, without the heading
 
-    explicit Report(const Scratch& scratch) : json(nlohmann::json::parse(scratch.read("report"), nullptr, false)) {
+    explicit Report(const Scratch& scratch)
+        : json(nlohmann::json::parse(scratch.read("report"), nullptr, false)) {
         std::istringstream lines(scratch.read("records"));
         std::string line;
         for (std::getline(lines, line); std::getline(lines, line);) {
@@ -47,8 +49,10 @@ struct Report {
     long count(const std::string& side, const std::string& opcode, long bytes = -1) const {
         long n = 0;
         for (const auto& r : records) {
-            if (r.at(2) != side || r.at(4) != opcode || (bytes >= 0 && r.at(5) != std::to_string(bytes))) continue;
-            const double posted = std::stod(r.at(6)), completed = std::stod(r.at(7)), latency = std::stod(r.at(8));
+            if (r.at(2) != side || r.at(4) != opcode || (bytes >= 0 && r.at(5) != std::to_string(bytes)))
+                continue;
+            const double posted = std::stod(r.at(6)), completed = std::stod(r.at(7)),
+                         latency = std::stod(r.at(8));
             EXPECT_GT(posted, 0);
             EXPECT_GE(completed, posted);
             EXPECT_NEAR(latency, completed - posted, .002);
@@ -86,8 +90,9 @@ void expect_each_request_once(const std::string& transport, const std::string& p
     for (std::string& entry : Report::environment(scratch)) options.env.push_back(std::move(entry));
     const Exit client = hosts
                             .run(Host::a,
-                                 {VMA_PERF_TOOL, "pingpong", TwoHosts::address(Host::b), "-t", transport, "-n",
-                                  std::to_string(kMessages), "-s", std::to_string(kBytes), "--warmup", "0", "--verify", "--json"},
+                                 {VMA_PERF_TOOL, "pingpong", TwoHosts::address(Host::b), "-t", transport,
+                                  "-n", std::to_string(kMessages), "-s", std::to_string(kBytes), "--warmup",
+                                  "0", "--verify", "--json"},
                                  options)
                             .wait(milliseconds(30000) * patience());
     ASSERT_EQ(client.code, 0) << client.err;
@@ -104,16 +109,20 @@ void expect_each_request_once(const std::string& transport, const std::string& p
     for (const auto& queue : report.json["queues"]) {
         EXPECT_EQ(queue["unmatched"], 0) << queue;
         EXPECT_EQ(queue["errors"], 0) << queue;
-        EXPECT_EQ(queue["posted"].get<long>(), queue["completed"].get<long>() + queue["outstanding"].get<long>() +
+        EXPECT_EQ(queue["posted"].get<long>(), queue["completed"].get<long>() +
+                                                   queue["outstanding"].get<long>() +
                                                    queue["forgotten"].get<long>())
             << queue;
-        EXPECT_EQ(queue["device"].get<std::string>().starts_with(simulated() ? "mlx5_0" : "xdp:veth1"), true) << queue;
+        EXPECT_EQ(queue["device"].get<std::string>().starts_with(simulated() ? "mlx5_0" : "xdp:veth1"), true)
+            << queue;
     }
     // As the library counts. Requests that send nothing (Device::mark) are no frames.
-    EXPECT_EQ(report.sum("send", "posted"), counted(client.err, "tx_frames") + report.count("send", "driver")) << client.err;
+    EXPECT_EQ(report.sum("send", "posted"), counted(client.err, "tx_frames") + report.count("send", "driver"))
+        << client.err;
     EXPECT_EQ(report.sum("receive", "completed"), counted(client.err, "rx_frames")) << client.err;
     EXPECT_EQ(report.sum("receive", "bytes"), counted(client.err, "rx_bytes")) << client.err;
-    // As the program counts. Sends are not signalled one by one: the last ones need not have completed. TCP may send again.
+    // As the program counts. Sends are not signalled one by one: the last ones need not have completed. TCP
+    // may send again.
     const long unfinished = report.sum("send", "outstanding") + report.sum("send", "forgotten");
     const long sent = report.count("send", "send", kBytes + headers);
     const long received = report.count("receive", "receive", kBytes + headers);
@@ -181,11 +190,13 @@ TEST(VmaTrace, GivesAPlainCqTheAdaptersTimeStamps) {
         EXPECT_EQ(queue["completed"], kDatagrams) << queue;
         EXPECT_EQ(queue["unmatched"], 0) << queue;
         EXPECT_EQ(queue["bytes"], kDatagrams * (200 + 8 + 20 + 14)) << queue;
-        // Of the adapter's clock: the gaps add up to the time from the first completion to the last, nearly all of the run.
+        // Of the adapter's clock: the gaps add up to the time from the first completion to the last, nearly
+        // all of the run.
         const auto& gap = queue["hardware_gap_us"];
         EXPECT_EQ(gap["count"], kDatagrams - 1) << queue;
         EXPECT_GT(gap["min"].get<double>(), 0) << queue;
-        EXPECT_LT(gap["mean"].get<double>() * (kDatagrams - 1), 1e6 * queue["seconds"].get<double>() * 1.5) << queue;
+        EXPECT_LT(gap["mean"].get<double>() * (kDatagrams - 1), 1e6 * queue["seconds"].get<double>() * 1.5)
+            << queue;
         EXPECT_GT(gap["max"].get<double>(), gap["min"].get<double>()) << queue;
     }
     // In the summary for people, too.

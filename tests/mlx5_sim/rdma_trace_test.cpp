@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// vma_trace on the rdma device: every request is counted once, whatever facades lie above the queues, and contexts that go
-// leave nothing behind.
+// vma_trace on the rdma device: every request is counted once, whatever facades lie above the queues, and
+// contexts that go leave nothing behind.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -23,7 +23,9 @@ extern "C" void vma_trace_context(ibv_context* context) {
     offers++;
     vma_trace::registry().add_context(context);
 }
-extern "C" void vma_trace_context_gone(ibv_context* context) { vma_trace::registry().remove_context(context); }
+extern "C" void vma_trace_context_gone(ibv_context* context) {
+    vma_trace::registry().remove_context(context);
+}
 
 namespace rdma_rig {
 namespace {
@@ -33,8 +35,8 @@ using vma::verbs::rdma::Verbs;
 struct Sums {
     std::uint64_t posted = 0, completed = 0, completions = 0, bytes = 0, hardware_gaps = 0;
     friend Sums operator-(Sums a, const Sums& b) {
-        return {a.posted - b.posted, a.completed - b.completed, a.completions - b.completions, a.bytes - b.bytes,
-                a.hardware_gaps - b.hardware_gaps};
+        return {a.posted - b.posted, a.completed - b.completed, a.completions - b.completions,
+                a.bytes - b.bytes, a.hardware_gaps - b.hardware_gaps};
     }
 };
 
@@ -54,7 +56,8 @@ class RdmaTrace : public RdmaPaths {
             vma_trace::registry().remove_context(context);
             return real_.close_device(context);
         };
-        table.create_cq = [](ibv_context* context, int entries, void* cq_context, ibv_comp_channel* channel, int vector) {
+        table.create_cq = [](ibv_context* context, int entries, void* cq_context, ibv_comp_channel* channel,
+                             int vector) {
             return vma_trace::create_cq(real_.create_cq, context, entries, cq_context, channel, vector);
         };
         table.destroy_cq = [](ibv_cq* cq) {
@@ -84,8 +87,8 @@ class RdmaTrace : public RdmaPaths {
             EXPECT_EQ(t.unmatched, 0u);
             EXPECT_TRUE(t.posted == 0 || std::string_view(queue.device).starts_with("mlx5_")) << queue.device;
             if (queue.side() == side)
-                all = {all.posted + t.posted, all.completed + t.completed, all.completions + t.completions, all.bytes + t.bytes,
-                       all.hardware_gaps + t.hardware_gap.count()};
+                all = {all.posted + t.posted, all.completed + t.completed, all.completions + t.completions,
+                       all.bytes + t.bytes, all.hardware_gaps + t.hardware_gap.count()};
         });
         return all;
     }
@@ -118,7 +121,8 @@ TEST_P(RdmaTrace, EachRequestIsCountedOnce) {
                 offers = 0;
             }
             if (times) vma::verbs::Device::want_arrival_times(false);
-            const Sums sent = sums(vma_trace::Side::send) - sends, received = sums(vma_trace::Side::receive) - receives;
+            const Sums sent = sums(vma_trace::Side::send) - sends,
+                       received = sums(vma_trace::Side::receive) - receives;
             EXPECT_EQ(sent.posted, kFrames);
             EXPECT_EQ(sent.completed, kFrames);
             EXPECT_EQ(sent.completions, kFrames / 4);
@@ -127,7 +131,8 @@ TEST_P(RdmaTrace, EachRequestIsCountedOnce) {
             EXPECT_EQ(received.completed, kFrames);
             // The simulated adapter fills short frames up.
             EXPECT_GE(received.bytes, kFrames * (frame.size() + (vlan != 0 ? 4 : 0)));
-            // By plain verbs: of the send CQ, which the tracer gives time stamps, and of a receive CQ whose times are read.
+            // By plain verbs: of the send CQ, which the tracer gives time stamps, and of a receive CQ whose
+            // times are read.
             EXPECT_EQ(sent.hardware_gaps, GetParam() ? 0u : kFrames / 4 - 1);
             EXPECT_EQ(received.hardware_gaps, !GetParam() && times ? kFrames - 1 : 0u);
         }
@@ -157,7 +162,8 @@ TEST_P(RdmaTrace, ARecoveredQueueIsFollowedAnew) {
 TEST_P(RdmaTrace, ContextsThatGoMakeRoomForOthers) {
     const std::uint64_t untraced = vma_trace::registry().untraced();
     std::deque<std::unique_ptr<vma::verbs::mlx5::Direct>> alive;
-    const vma::verbs::mlx5::Functions functions{.init_obj = [](mlx5dv_obj*, std::uint64_t) { return ENOSYS; }};
+    const vma::verbs::mlx5::Functions functions{
+        .init_obj = [](mlx5dv_obj*, std::uint64_t) { return ENOSYS; }};
     for (int i = 0; i < 1000; i++) {
         alive.push_back(std::move(*vma::verbs::mlx5::Direct::create(functions, {})));
         if (alive.size() > 100) alive.pop_front();

@@ -115,7 +115,9 @@ TEST_F(TracePreload, AForkedChildDoesNotReport) {
 }
 
 TEST_F(TracePreload, CountsMoreRequestsThanItKeeps) {
-    EXPECT_EQ(run("return 5000", "VMA_TRACE_RECORDS=16 VMA_TRACE_OUTSTANDING=4 VMA_TRACE_CSV=" + directory + "/csv"), 0);
+    EXPECT_EQ(run("return 5000",
+                  "VMA_TRACE_RECORDS=16 VMA_TRACE_OUTSTANDING=4 VMA_TRACE_CSV=" + directory + "/csv"),
+              0);
     const auto queue = only_queue();
     EXPECT_EQ(queue["completed"], 5000);
     EXPECT_EQ(queue["forgotten"], 0);

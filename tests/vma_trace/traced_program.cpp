@@ -5,10 +5,10 @@
 //   return, exit, quick_exit, abort, term, _exit, kill, segv   how it ends after posting and polling
 //   exec         becomes this program again, with 10 requests and the end "return"
 //   handled      has a handler for SIGTERM of its own and gets that signal
-//   fork         a child posts as well, to the same device and to one of its own, which nobody else gets hold of
-//   threads      four threads with a QP each
-//   dlopen       looks libibverbs' functions up and says in which object they were found
-//   cost         posts and polls inside measured(), for callgrind (tests/bench/trace_cost)
+//   fork         a child posts as well, to the same device and to one of its own, which nobody else gets hold
+//   of threads      four threads with a QP each dlopen       looks libibverbs' functions up and says in which
+//   object they were found cost         posts and polls inside measured(), for callgrind
+//   (tests/bench/trace_cost)
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
 #include <signal.h>

@@ -50,7 +50,8 @@ class Histogram {
     static constexpr std::size_t bucket_of(std::uint64_t value) noexcept {
         if (value >> (kTopBit + 1) != 0) [[unlikely]]
             return kBuckets - 1;
-        // Without a branch for values below kSub, which have a bucket each. Written as an exclusive or, this is one instruction.
+        // Without a branch for values below kSub, which have a bucket each. Written as an exclusive or, this
+        // is one instruction.
         const unsigned top = 63u ^ static_cast<unsigned>(std::countl_zero(value | kSub));
         const unsigned shift = top - kSubBits;
         return shift * kSub + (value >> shift);

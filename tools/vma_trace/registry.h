@@ -6,8 +6,8 @@
 // them; those whose creation was not seen (a driver's own create function, a software device) appear with
 // their first request. They go when the program destroys them, at the latest with their context.
 //
-// In a forked child nothing is added or removed: another thread of the parent may have been about to. What the child
-// opens itself is not traced.
+// In a forked child nothing is added or removed: another thread of the parent may have been about to. What
+// the child opens itself is not traced.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -168,15 +168,19 @@ class Registry {
     static constexpr std::size_t kMaxQueues = 8192;
     static constexpr std::size_t kKeptRetired = 64;  // queues of destroyed QPs that are shown one by one
 
-    // Addresses are multiples of 8. The low bits tell the kinds of object apart: memory that was a QP's may be a
-    // context's next.
+    // Addresses are multiples of 8. The low bits tell the kinds of object apart: memory that was a QP's may
+    // be a context's next.
     static constexpr std::uint64_t kContext = 2, kQp = 3, kCq = 4, kSrq = 5, kKind = 7;
     static constexpr std::uint64_t kNumber = std::uint64_t{1} << 63;
     static std::uint64_t key_of(const ibv_context* context) noexcept {
         return reinterpret_cast<std::uintptr_t>(context) | kContext;
     }
-    static std::uint64_t key_of(const ibv_qp* qp) noexcept { return reinterpret_cast<std::uintptr_t>(qp) | kQp; }
-    static std::uint64_t key_of(const ibv_cq* cq) noexcept { return reinterpret_cast<std::uintptr_t>(cq) | kCq; }
+    static std::uint64_t key_of(const ibv_qp* qp) noexcept {
+        return reinterpret_cast<std::uintptr_t>(qp) | kQp;
+    }
+    static std::uint64_t key_of(const ibv_cq* cq) noexcept {
+        return reinterpret_cast<std::uintptr_t>(cq) | kCq;
+    }
     static std::uint64_t key_of(const ibv_srq* srq) noexcept {
         return reinterpret_cast<std::uintptr_t>(srq) | kSrq;
     }

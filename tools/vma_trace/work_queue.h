@@ -127,8 +127,8 @@ class WorkQueue {
     // Forgets what was prepared and not published.
     void discard() noexcept { prepared_ = prepared_kept_ = 0; }
 
-    // The usual case of complete(), and a short way for it: the oldest request went well, has a completion of its own, and that has no
-    // hardware time. False: another case, and nothing was done.
+    // The usual case of complete(), and a short way for it: the oldest request went well, has a completion of
+    // its own, and that has no hardware time. False: another case, and nothing was done.
     bool complete_oldest(std::uint64_t wr_id, std::uint32_t bytes, std::uint64_t now) noexcept;
     // Polling; any thread. False, and `unmatched` counted where `count_unmatched`, if no request goes with
     // the completion.
@@ -167,8 +167,8 @@ class WorkQueue {
     // The request that a completion belongs to, between head and tail.
     std::uint64_t find(const Completion& completion, std::uint64_t head, std::uint64_t tail) noexcept;
     // The last step for a request, with what a Record says and the request does not.
-    void finish(const Request& request, std::uint64_t now, std::uint64_t gap, std::uint64_t hardware_gap, std::uint32_t bytes,
-                std::uint8_t status, bool own) noexcept;
+    void finish(const Request& request, std::uint64_t now, std::uint64_t gap, std::uint64_t hardware_gap,
+                std::uint32_t bytes, std::uint8_t status, bool own) noexcept;
     // Counts a completion; the time since the one before, 0 for the first.
     std::uint64_t gap_until(std::uint64_t now) noexcept;
     // The time since the completion before, by the device's clock; 0 for the first one.
@@ -198,15 +198,16 @@ class WorkQueue {
     Totals totals_;
 };
 
-inline __attribute__((always_inline)) void WorkQueue::finish(const Request& request, std::uint64_t now, std::uint64_t gap,
-                                                             std::uint64_t hardware_gap, std::uint32_t bytes,
-                                                             std::uint8_t status, bool own) noexcept {
+inline __attribute__((always_inline)) void WorkQueue::finish(const Request& request, std::uint64_t now,
+                                                             std::uint64_t gap, std::uint64_t hardware_gap,
+                                                             std::uint32_t bytes, std::uint8_t status,
+                                                             bool own) noexcept {
     totals_.latency.put(now - request.posted);
     add(totals_.bytes, bytes);
     const std::uint64_t number = load(totals_.completed);
     if (records_ != nullptr)
-        records_[number & record_mask_] = {request.wr_id, request.posted, now, gap, hardware_gap, bytes, request.opcode, status,
-                                           own, 0};
+        records_[number & record_mask_] = {request.wr_id, request.posted, now,    gap, hardware_gap,
+                                           bytes,         request.opcode, status, own, 0};
     store(totals_.completed, number + 1);
 }
 
@@ -219,16 +220,18 @@ inline __attribute__((always_inline)) std::uint64_t WorkQueue::gap_until(std::ui
     return now - before;
 }
 
-inline __attribute__((always_inline)) bool WorkQueue::complete_oldest(std::uint64_t wr_id, std::uint32_t bytes,
+inline __attribute__((always_inline)) bool WorkQueue::complete_oldest(std::uint64_t wr_id,
+                                                                      std::uint32_t bytes,
                                                                       std::uint64_t now) noexcept {
     complete_lock_.lock();
     const std::uint64_t head = head_.load(std::memory_order_relaxed);
     Request& request = slot(head);
-    const bool usual =
-        head != tail_.load(std::memory_order_acquire) && request.wr_id == wr_id && request.signalled && !request.done;
+    const bool usual = head != tail_.load(std::memory_order_acquire) && request.wr_id == wr_id &&
+                       request.signalled && !request.done;
     if (usual) [[likely]] {
         add(totals_.completions, 1);
-        finish(request, now, gap_until(now), 0, side_ == Side::send ? request.bytes : bytes, IBV_WC_SUCCESS, true);
+        finish(request, now, gap_until(now), 0, side_ == Side::send ? request.bytes : bytes, IBV_WC_SUCCESS,
+               true);
         std::uint64_t next = head + 1;
         if (side_ == Side::receive) next = after_done(next);
         head_.store(next, std::memory_order_release);
