@@ -135,7 +135,8 @@ inline void take(Cq& cq, const ibv_wc& wc, std::uint64_t now) noexcept {
         if (!received || qp->recv_cq == cq.cq) [[likely]]
             if ((received ? qp->receive : qp->send)->complete_oldest(wc.wr_id, wc.byte_len, now)) return;
     }
-    take_completion(cq, wc.qp_num, wc.opcode,
+    // The opcode of a failed one is undefined.
+    take_completion(cq, wc.qp_num, wc.status == IBV_WC_SUCCESS ? wc.opcode : IBV_WC_SEND,
                     {wc.wr_id, wc.byte_len, static_cast<std::uint8_t>(wc.status), false, 0}, now);
 }
 
