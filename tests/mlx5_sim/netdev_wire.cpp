@@ -6,8 +6,11 @@
 #include <fmt/format.h>
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
+#include <linux/if_link.h>
 #include <linux/if_packet.h>
 #include <linux/if_tun.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -16,6 +19,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <set>
 
@@ -53,6 +57,28 @@ long attach(int program, std::uint32_t ifindex, std::uint32_t flags) {
 
 void close_fd(int fd) {
     if (fd >= 0) raw_syscall(SYS_close, fd);
+}
+
+// The interface gets no IPv6 address when it goes up, so it sends nothing of its own. By rtnetlink, which waits its turn; a write to
+// the setting disable_ipv6 tries again and again while interfaces come and go in other namespaces.
+void no_ipv6_address(std::uint32_t ifindex) {
+    struct {
+        nlmsghdr header;
+        ifinfomsg link;
+        nlattr spec, family, mode;
+        std::uint32_t value;
+    } request{};
+    constexpr auto rest = [](std::size_t offset) { return static_cast<std::uint16_t>(offsetof(decltype(request), value) + 1 - offset); };
+    request.header = {sizeof request, RTM_SETLINK, NLM_F_REQUEST, 0, 0};
+    request.link.ifi_index = static_cast<int>(ifindex);
+    request.spec = {rest(offsetof(decltype(request), spec)), IFLA_AF_SPEC};
+    request.family = {rest(offsetof(decltype(request), family)), AF_INET6};
+    request.mode = {rest(offsetof(decltype(request), mode)), IFLA_INET6_ADDR_GEN_MODE};
+    request.value = IN6_ADDR_GEN_MODE_NONE;
+    const auto fd = static_cast<int>(raw_syscall(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
+    if (fd < 0) return;
+    raw_syscall(SYS_sendto, fd, &request, sizeof request, 0, nullptr, 0);  // done when it returns; else the tap only says more
+    close_fd(fd);
 }
 
 // What the table says of a rule.
@@ -123,16 +149,11 @@ std::string NetdevWire::open(const std::string& netdev) {
     std::strcpy(tap.ifr_name, "mlx5sim%d");
     tap.ifr_flags = IFF_TAP | IFF_NO_PI;
     if (const long error = raw_syscall(SYS_ioctl, tap_, TUNSETIFF, &tap); error < 0) return failed("a tap device", error);
-    // It carries no traffic of its own.
-    const std::string setting = fmt::format("/proc/sys/net/ipv6/conf/{}/disable_ipv6", tap.ifr_name);
-    if (const long fd = raw_syscall(SYS_openat, AT_FDCWD, setting.c_str(), O_WRONLY | O_CLOEXEC); fd >= 0) {
-        raw_syscall(SYS_write, fd, "1", 1);
-        close_fd(static_cast<int>(fd));
-    }
     tap.ifr_qlen = kTapFrames;
     if (const long error = configure(SIOCSIFTXQLEN, tap); error < 0) return failed("the tap's queue", error);
     if (const long error = configure(SIOCGIFINDEX, tap); error < 0) return failed("the tap's index", error);
     const auto tap_index = static_cast<std::uint32_t>(tap.ifr_ifindex);
+    no_ipv6_address(tap_index);
     tap.ifr_flags = IFF_UP | IFF_NOARP;
     if (const long error = configure(SIOCSIFFLAGS, tap); error < 0) return failed("the tap does not go up", error);
 

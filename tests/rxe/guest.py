@@ -26,7 +26,8 @@ MODULES = ("virtio_pci", "9pnet_virtio", "9p", "veth", "crc32_generic", "rdma_rx
 # Program that must be there, the Debian package that has it.
 NEEDED = (("qemu-system-x86_64", "qemu-system-x86"), ("busybox", "busybox-static"), ("cpio", "cpio"), ("depmod", "kmod"),
           ("rdma", "iproute2"), ("dpkg-deb", "dpkg"))
-BOOT_SECONDS = 60                            # from the start of QEMU to the first step: takes 5 to 15
+PROVIDER = "/etc/libibverbs.d/rxe.driver"    # without it libibverbs sees no rxe device
+GUEST_SECONDS = 480                          # from the start of QEMU to its end, as long as a step or the whole run says nothing else
 
 
 class Failure(Exception):
@@ -38,14 +39,15 @@ class Step:
     """A command of the guest, with a second one running beside it if there is a server.
 
     `ready` says what the server must have opened before the client starts: "tcp:PORT", "udp:PORT", or "cm:PORT" for a
-    listener of RDMA-CM. `seconds` is how long the client may take. `env` goes to both. Below /run/results
-    they may write files, see Guest.run(). `stop` is the signal that ends a server that is still there five seconds after its client.
+    listener of RDMA-CM. `seconds` is how long that may take, and how long the client may: what only a hung program reaches, since a
+    busy host makes the guest many times slower. `env` goes to both. Below /run/results they may write files, see Guest.run(). `stop`
+    is the signal that ends a server that is still there a quarter of `seconds` after its client.
     """
     name: str
     command: list
     server: list | None = None
     ready: str = ""
-    seconds: int = 60
+    seconds: int = 120
     env: dict = dataclasses.field(default_factory=dict)
     stop: str = "INT"
 
@@ -71,10 +73,12 @@ def run(*command, cwd=None, stdin=None, timeout=120):
     return done.stdout
 
 
-def find_programs():
+def find_programs(needed):
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-    found = {program: shutil.which(program, path=path) for program, _ in NEEDED}
-    missing = [f"{program} (Debian package {package})" for program, package in NEEDED if not found[program]]
+    found = {program: shutil.which(program, path=path) for program, _ in needed}
+    missing = [f"{program} (Debian package {package})" for program, package in needed if not found[program]]
+    if not pathlib.Path(PROVIDER).exists():
+        missing.append(f"{PROVIDER} (Debian package ibverbs-providers)")
     if missing:
         raise Failure("missing: " + ", ".join(missing) + "; tools/setup installs them")
     return found
@@ -90,8 +94,9 @@ def kernel_package():
 
 
 class Guest:
-    def __init__(self, build_directory):
-        self.programs = find_programs()
+    def __init__(self, build_directory, needed=()):
+        """`needed`: what the steps run, as NEEDED. Failure names what is missing."""
+        self.programs = find_programs((*NEEDED, *needed))
         self.cache = pathlib.Path(build_directory).resolve() / "rxe"
         self.cache.mkdir(parents=True, exist_ok=True)
 
@@ -167,8 +172,8 @@ class Guest:
         archive = run(self.programs["cpio"], "--null", "-o", "-H", "newc", "--quiet", cwd=tree, stdin=names)
         self.initramfs.write_bytes(archive)
 
-    def run(self, steps):
-        """Boots, runs the steps, and returns {name: (Output of the command, Output of the server)}.
+    def run(self, steps, seconds=GUEST_SECONDS):
+        """Boots, runs the steps, and returns {name: (Output of the command, Output of the server)}; Failure after `seconds`.
 
         Whatever else was written to /run/results is in self.files, by name.
         """
@@ -179,7 +184,7 @@ class Guest:
         results.mkdir()
         try:
             (results / "steps.sh").write_text("".join(map(self.shell, steps)))
-            self.boot(results, BOOT_SECONDS + sum(step.seconds + 15 for step in steps))
+            self.boot(results, seconds)
             self.files = {path.name: path.read_text(errors="replace") for path in results.iterdir() if path.is_file()}
             return {step.name: (self.output(results / step.name), self.output(results / f"{step.name}.server"))
                     for step in steps}
@@ -228,5 +233,7 @@ class Guest:
         if trouble:
             raise Failure("\n".join(trouble))
         if not (results / "done").exists():
-            raise Failure(f"the guest did not come to its end within {self.seconds:.0f} s\n"
+            begun = sorted(results.glob("*.begun"), key=lambda path: path.stat().st_mtime_ns)
+            where = f"in step {begun[-1].stem}, the {len(begun)}th" if begun else "before the first step"
+            raise Failure(f"the guest did not come to its end within {self.seconds:.0f} s: it was {where}\n"
                           f"{said.decode(errors='replace')}\nits console:\n{last}")

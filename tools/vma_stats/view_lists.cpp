@@ -11,7 +11,7 @@ namespace vma_stats {
 std::string groups_view(const Snapshot& now, const Shape& shape) {
     std::string out = "VMA Group Membership Information\n";
     out += fmt::format("{:<36} {:<12} {}\n", "Group", "fd number", "served by");
-    out += std::string(60, '-') + "\n";
+    out.append(60, '-') += '\n';
     for (const auto& row : now.groups) {
         const layout::GroupBlock& g = row.block;
         if (!shape.sockets.contains(g.fd)) continue;

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "support/device.h"
 #include "support/two_hosts.h"
 
 namespace testing_support {

@@ -60,8 +60,11 @@ std::vector<std::string> environment(const RunOptions& options) {
     }
     // Outside the test's own namespaces the library must not attach to the machine's interfaces.
     if (options.preload && options.netns.empty()) env.emplace_back("VMA_XDP_INTERFACES=");
-    // Also to programs without the library: see tests/apps/tcp_parity/tcp_harness.cpp.
-    if (simulated() && getenv("TEST_SETTLE_USEC") == nullptr) env.emplace_back("TEST_SETTLE_USEC=3000");
+    // Also to programs without the library: see tests/apps/tcp_parity/tcp_harness.cpp and mux_parity/random.cpp.
+    if (simulated()) {
+        if (getenv("TEST_SETTLE_USEC") == nullptr) env.emplace_back("TEST_SETTLE_USEC=700");
+        env.emplace_back("TEST_RANDOM_STEPS=1000");
+    }
     if (*VMA_SANITIZERS != '\0') env.emplace_back("ASAN_OPTIONS=detect_leaks=0");
     env.insert(env.end(), options.env.begin(), options.env.end());
     return env;

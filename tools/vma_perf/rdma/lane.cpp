@@ -332,6 +332,8 @@ std::size_t VerbsLane::receive(Receiver& receiver, bool may_wait) {
         std::size_t count = 0;
         for (; i < n && arrived[static_cast<std::size_t>(i)].qp_num == number; i++) {
             const ibv_wc& wc = arrived[static_cast<std::size_t>(i)];
+            // The send that broke the queue pair tells why.
+            if (wc.status == IBV_WC_WR_FLUSH_ERR) reap_sends();
             if (wc.status != IBV_WC_SUCCESS) fail(wc);
             places[count++] = wc.wr_id;
             counts_.receives++;
