@@ -8,6 +8,8 @@
 
 namespace vma::verbs {
 
+SoftwareDevice::~SoftwareDevice() { withdraw_from_tracer(&context_); }
+
 void SoftwareDevice::set_calls(const Calls& calls) noexcept {
     std::strncpy(verbs_device_.name, attr_.name.c_str(), sizeof verbs_device_.name - 1);
     verbs_device_.transport_type = IBV_TRANSPORT_UNKNOWN;

@@ -11,6 +11,7 @@ namespace vma::verbs {
 
 class SoftwareDevice : public Device {
   public:
+    ~SoftwareDevice() override;
     // The first CQ with a channel is the one for receiving.
     Result<ibv_cq*> create_cq(int entries, ibv_comp_channel* channel) override;
 

@@ -32,6 +32,8 @@ struct FakeCq {
     FakeCq(std::uint32_t entries, std::uint32_t cqe_size, std::uint32_t number)
         : memory(std::size_t{entries} * cqe_size, 0), entries(entries), cqe_size(cqe_size), number(number) {
         object.cqe = static_cast<int>(entries - 1);
+        static ibv_context adapter{};
+        object.context = &adapter;
         object.cq_context = this;
         for (std::uint32_t i = 0; i < entries; i++) at(i)->op_own = MLX5_CQE_INVALID << 4;
     }

@@ -303,6 +303,30 @@ TEST_F(Hooks, ADestroyedQpMakesRoomForAnotherAtItsAddress) {
     EXPECT_EQ(registry().strays(), strays + 1);
 }
 
+TEST_F(Hooks, AContextThatGoesTakesItsObjectsAlong) {
+    FakeDevice& device = add_device(true);
+    const CreateCq never = [](ibv_context*, int, void*, ibv_comp_channel*, int) -> ibv_cq* { return nullptr; };
+    ibv_cq* cq = create_cq(never, device.context(), 16, nullptr, nullptr, 0);
+    ibv_qp* qp = device.make_qp(cq, cq, 80);
+    send(qp, {1, 2}, IBV_SEND_SIGNALED);
+    registry().remove_context(device.context());
+    EXPECT_FALSE(is_hooked(device.context()->ops));
+    EXPECT_EQ(registry().context(device.context()), nullptr);
+    EXPECT_EQ(registry().qp(qp), nullptr);
+    EXPECT_EQ(registry().cq(cq), nullptr);
+    EXPECT_EQ(send(qp, {3}, IBV_SEND_SIGNALED), 0);
+    EXPECT_EQ(device.posted, (std::vector<std::uint64_t>{1, 2, 3}));
+
+    // Known again, it begins anew.
+    Context* again = registry().add_context(device.context());
+    ASSERT_NE(again, nullptr);
+    send(qp, {4}, IBV_SEND_SIGNALED);
+    EXPECT_EQ(sent(qp).posted, 1u);
+    // Memory of one kind of object is not taken for another's.
+    EXPECT_EQ(registry().context(reinterpret_cast<ibv_context*>(qp)), nullptr);
+    EXPECT_EQ(registry().context(reinterpret_cast<ibv_context*>(cq)), nullptr);
+}
+
 TEST_F(Hooks, ThousandsOfQpsComeAndGo) {
     FakeDevice& device = add_device();
     ibv_cq* cq = device.make_cq();

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 
 namespace {
@@ -73,6 +74,26 @@ TEST_F(TracePreload, ReportsHoweverTheProgramEnds) {
     }
 }
 
+// As docs/vma_trace.md says.
+TEST_F(TracePreload, WhatNobodyTellsUsOfIsLost) {
+    const struct {
+        const char* how;
+        bool signalled;
+        int code;
+    } ends[] = {{"_exit", false, 5}, {"kill", true, SIGKILL}, {"segv", true, SIGSEGV}};
+    for (const auto& end : ends) {
+        SCOPED_TRACE(end.how);
+        const int status = run(end.how);
+        EXPECT_EQ(WIFSIGNALED(status), end.signalled);
+        EXPECT_EQ(end.signalled ? WTERMSIG(status) : WEXITSTATUS(status), end.code);
+        EXPECT_EQ(file("json"), "");
+        EXPECT_EQ(file("err"), "");
+    }
+    // The second program is traced, the first one's 100 requests are not in its report.
+    EXPECT_EQ(run("exec"), 0);
+    EXPECT_EQ(only_queue()["posted"], 10);
+}
+
 TEST_F(TracePreload, LeavesTheProgramsOwnHandlersAlone) {
     const int status = run("handled");
     EXPECT_TRUE(WIFEXITED(status));
@@ -91,6 +112,27 @@ TEST_F(TracePreload, AForkedChildDoesNotReport) {
     const std::string text = file("err");
     EXPECT_EQ(text.find("vma_trace: process"), text.rfind("vma_trace: process"));
     EXPECT_EQ(only_queue()["posted"], 100);
+}
+
+TEST_F(TracePreload, CountsMoreRequestsThanItKeeps) {
+    EXPECT_EQ(run("return 5000",
+                  "VMA_TRACE_RECORDS=16 VMA_TRACE_OUTSTANDING=4 VMA_TRACE_CSV=" + directory + "/csv"),
+              0);
+    const auto queue = only_queue();
+    EXPECT_EQ(queue["completed"], 5000);
+    EXPECT_EQ(queue["forgotten"], 0);
+    EXPECT_EQ(queue["latency_us"]["count"], 5000);
+    EXPECT_EQ(queue["gap_us"]["count"], 4999);
+    // The last ones, in order.
+    std::istringstream lines(file("csv"));
+    std::string line;
+    std::getline(lines, line);
+    for (int i = 5000 - 16; i < 5000; i++) {
+        ASSERT_TRUE(std::getline(lines, line));
+        // The program numbers them from 0 again after the first.
+        EXPECT_TRUE(line.starts_with("own0,1,send," + std::to_string(i - 1) + ",")) << line;
+    }
+    EXPECT_FALSE(std::getline(lines, line));
 }
 
 TEST_F(TracePreload, ThreadsAreToldApart) {

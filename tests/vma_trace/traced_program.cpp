@@ -2,12 +2,13 @@
 // A program for the preloaded tracer: its device is its own, and every request completes at once.
 //
 // Usage: traced_program HOW [REQUESTS]
-//   return, exit, quick_exit, abort, term   how it ends after posting and polling
+//   return, exit, quick_exit, abort, term, _exit, kill, segv   how it ends after posting and polling
+//   exec         becomes this program again, with 10 requests and the end "return"
 //   handled      has a handler for SIGTERM of its own and gets that signal
-//   fork         a child ends as well
-//   threads      four threads with a QP each
-//   dlopen       looks libibverbs' functions up and says in which object they were found
-//   cost         posts and polls inside measured(), for callgrind (tests/bench/trace_cost)
+//   fork         a child posts as well, to the same device and to one of its own, which nobody else gets hold
+//   of threads      four threads with a QP each dlopen       looks libibverbs' functions up and says in which
+//   object they were found cost         posts and polls inside measured(), for callgrind
+//   (tests/bench/trace_cost)
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
 #include <signal.h>
@@ -131,9 +132,25 @@ int main(int argc, char** argv) {
     measured(queue, 1);  // what happens only with the first request is not measured
     measured(queue, requests - 1);
     if (is("fork")) {
-        if (fork() == 0) exit(0);
-        wait(nullptr);
+        const pid_t child = fork();
+        if (child == 0) {
+            measured(queue, 50);
+            Device own = device;
+            own.context.ops.post_send = post_send;
+            own.context.ops.poll_cq = poll_cq;
+            if (vma_trace_context != nullptr) vma_trace_context(&own.context);
+            Queue theirs(own, 2);
+            measured(theirs, 50);
+            exit(own.context.ops.post_send == post_send ? 0 : 1);
+        }
+        int status = 1;
+        waitpid(child, &status, 0);
+        return WEXITSTATUS(status);
     }
+    if (is("exec")) execl("/proc/self/exe", "traced_program", "return", "10", nullptr);
+    if (is("_exit")) _exit(5);
+    if (is("kill")) raise(SIGKILL);
+    if (is("segv")) raise(SIGSEGV);
     if (is("exit")) exit(3);
     if (is("quick_exit")) quick_exit(4);
     if (is("abort")) abort();

@@ -65,6 +65,10 @@ EXPORT void vma_trace_context(ibv_context* context) {
     registry().add_context(context);
 }
 
+// The opposite: the functions are the device's own again, and the context and its objects are forgotten. What
+// they did is still reported.
+EXPORT void vma_trace_context_gone(ibv_context* context) { registry().remove_context(context); }
+
 EXPORT ibv_context* ibv_open_device(ibv_device* device) {
     start();
     auto* open = real<decltype(&ibv_open_device)>(kOpenDevice);

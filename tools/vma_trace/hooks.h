@@ -10,6 +10,8 @@ namespace vma_trace {
 
 // Puts our functions in the place of those of a context, whose own are in `context.calls` already.
 void install(Context& context) noexcept;
+// Puts its own back.
+void uninstall(Context& context) noexcept;
 bool is_hooked(const ibv_context_ops& ops) noexcept;
 
 // The same for the ibv_wr_ functions of a QP (ibv_wr_start() to ibv_wr_complete()), once.

@@ -14,9 +14,8 @@ namespace {
 
 using vma::clock::ticks;
 
-template <class Wr>
-std::uint32_t bytes_of(const Wr& wr) noexcept {
-    std::uint32_t bytes = 0;
+std::uint32_t bytes_sent(const ibv_send_wr& wr) noexcept {
+    std::uint32_t bytes = wr.opcode == IBV_WR_TSO ? wr.tso.hdr_sz : 0;
     for (int i = 0; i < wr.num_sge; i++) bytes += wr.sg_list[i].length;
     return bytes;
 }
@@ -37,13 +36,17 @@ int post_send(ibv_qp* qp, ibv_send_wr* list, ibv_send_wr** bad) {
     }
     WorkQueue& queue = *traced->send;
     const std::lock_guard lock(queue.post_lock);
-    for (const ibv_send_wr* wr = list; wr != nullptr; wr = wr->next) {
-        std::uint32_t bytes = bytes_of(*wr);
-        if (wr->opcode == IBV_WR_TSO) bytes += wr->tso.hdr_sz;
-        queue.prepare(wr->wr_id, bytes, static_cast<std::uint8_t>(wr->opcode),
-                      traced->signal_all || (wr->send_flags & IBV_SEND_SIGNALED) != 0);
+    const auto signalled = [&](const ibv_send_wr& wr) {
+        return traced->signal_all || (wr.send_flags & IBV_SEND_SIGNALED) != 0;
+    };
+    if (list != nullptr && list->next == nullptr) [[likely]] {
+        queue.post(list->wr_id, bytes_sent(*list), static_cast<std::uint8_t>(list->opcode), signalled(*list),
+                   ticks());
+    } else {
+        for (const ibv_send_wr* wr = list; wr != nullptr; wr = wr->next)
+            queue.prepare(wr->wr_id, bytes_sent(*wr), static_cast<std::uint8_t>(wr->opcode), signalled(*wr));
+        queue.publish(ticks());
     }
-    queue.publish(ticks());
     const int error = traced->context->calls.post_send(qp, list, bad);
     if (error != 0) queue.retract(bad != nullptr ? accepted(list, *bad) : 0);
     return error;
@@ -51,9 +54,13 @@ int post_send(ibv_qp* qp, ibv_send_wr* list, ibv_send_wr** bad) {
 
 int post_to(WorkQueue& queue, ibv_recv_wr* list, ibv_recv_wr** bad, auto&& post) {
     const std::lock_guard lock(queue.post_lock);
-    for (const ibv_recv_wr* wr = list; wr != nullptr; wr = wr->next)
-        queue.prepare(wr->wr_id, 0, kReceived, true);
-    queue.publish(ticks());
+    if (list != nullptr && list->next == nullptr) {
+        queue.post(list->wr_id, 0, kReceived, true, ticks());
+    } else {
+        for (const ibv_recv_wr* wr = list; wr != nullptr; wr = wr->next)
+            queue.prepare(wr->wr_id, 0, kReceived, true);
+        queue.publish(ticks());
+    }
     const int error = post();
     if (error != 0) queue.retract(bad != nullptr ? accepted(list, *bad) : 0);
     return error;
@@ -99,7 +106,7 @@ ibv_wc classic(ibv_cq_ex& cq) noexcept {
 }
 
 // ibv_poll_cq() of a CQ that we made an extended one.
-int poll_translated(Cq& traced, int wanted, ibv_wc* out) noexcept {
+[[gnu::noinline]] int poll_translated(Cq& traced, int wanted, ibv_wc* out) noexcept {
     auto& cq = *reinterpret_cast<ibv_cq_ex*>(traced.cq);
     if (wanted <= 0) return 0;
     const std::lock_guard lock(traced.lock);
@@ -120,6 +127,19 @@ int poll_translated(Cq& traced, int wanted, ibv_wc* out) noexcept {
     return n;
 }
 
+// A completion without hardware time. Nearly always it is of the same QP as the one before.
+inline void take(Cq& cq, const ibv_wc& wc, std::uint64_t now) noexcept {
+    const Qp* const qp = cq.last;
+    if (qp != nullptr && qp->number == wc.qp_num && wc.status == IBV_WC_SUCCESS) [[likely]] {
+        const bool received = (wc.opcode & IBV_WC_RECV) != 0;
+        if (!received || qp->recv_cq == cq.cq) [[likely]]
+            if ((received ? qp->receive : qp->send)->complete_oldest(wc.wr_id, wc.byte_len, now)) return;
+    }
+    // The opcode of a failed one is undefined.
+    take_completion(cq, wc.qp_num, wc.status == IBV_WC_SUCCESS ? wc.opcode : IBV_WC_SEND,
+                    {wc.wr_id, wc.byte_len, static_cast<std::uint8_t>(wc.status), false, 0}, now);
+}
+
 int poll_cq(ibv_cq* cq, int wanted, ibv_wc* out) {
     Cq* traced = registry().cq(cq);
     if (traced == nullptr) {
@@ -131,10 +151,7 @@ int poll_cq(ibv_cq* cq, int wanted, ibv_wc* out) {
     const int n = traced->context->calls.poll_cq(cq, wanted, out);
     if (n <= 0) return n;
     const std::uint64_t now = ticks();
-    for (int i = 0; i < n; i++)
-        take_completion(*traced, out[i].qp_num, out[i].opcode,
-                        {out[i].wr_id, out[i].byte_len, static_cast<std::uint8_t>(out[i].status), false, 0},
-                        now);
+    for (int i = 0; i < n; i++) take(*traced, out[i], now);
     return n;
 }
 
@@ -182,6 +199,18 @@ void install(Context& context) noexcept {
         context.create_qp_ex = extended->create_qp_ex;
         extended->create_qp_ex = create_qp_ex;
     }
+}
+
+void uninstall(Context& context) noexcept {
+    ibv_context_ops& ops = context.context->ops;
+    if (ops.post_send == post_send) ops.post_send = context.calls.post_send;
+    if (ops.post_recv == post_recv) ops.post_recv = context.calls.post_recv;
+    if (ops.post_srq_recv == post_srq_recv) ops.post_srq_recv = context.calls.post_srq_recv;
+    if (ops.poll_cq == poll_cq) ops.poll_cq = context.calls.poll_cq;
+    if (verbs_context* extended = verbs_get_ctx_op(context.context, create_cq_ex))
+        if (extended->create_cq_ex == create_cq_ex) extended->create_cq_ex = context.create_cq_ex;
+    if (verbs_context* extended = verbs_get_ctx_op(context.context, create_qp_ex))
+        if (extended->create_qp_ex == create_qp_ex) extended->create_qp_ex = context.create_qp_ex;
 }
 
 bool is_hooked(const ibv_context_ops& ops) noexcept {

@@ -32,10 +32,11 @@ const char* kind_of(ibv_qp_type type) noexcept {
 
 }  // namespace
 
-Registry& registry() noexcept {
+Registry& make_registry() noexcept {
     // Other threads outlive exit().
     alignas(Registry) static std::byte memory[sizeof(Registry)];
     static Registry* const one = new (memory) Registry;
+    made_registry.store(one, std::memory_order_release);
     return *one;
 }
 
@@ -68,6 +69,7 @@ void ObjectMap::erase(std::uint64_t key) noexcept {
 }
 
 Context* Registry::add_context(ibv_context* context) noexcept {
+    if (!at_home()) return nullptr;
     const std::lock_guard lock(mutex_);
     auto* known = static_cast<Context*>(map_.find(key_of(context)));
     if (known != nullptr && is_hooked(context->ops)) return known;
@@ -79,6 +81,8 @@ Context* Registry::add_context(ibv_context* context) noexcept {
         }
         known = &*free;
         known->index = static_cast<std::uint32_t>(free - contexts_.begin()) + 1;
+    } else {
+        forget_objects(*known);  // closed without our knowledge
     }
     known->context = context;
     known->calls = context->ops;
@@ -98,11 +102,36 @@ Context* Registry::add_context(ibv_context* context) noexcept {
 }
 
 void Registry::remove_context(ibv_context* context) noexcept {
-    const std::lock_guard lock(mutex_);
-    auto* known = static_cast<Context*>(map_.find(key_of(context)));
+    auto* known = this->context(context);
     if (known == nullptr) return;
+    uninstall(*known);
+    if (!at_home()) return;
+    const std::lock_guard lock(mutex_);
+    forget_objects(*known);
     map_.erase(key_of(context));
     known->context = nullptr;
+}
+
+void Registry::forget_objects(const Context& context) noexcept {
+    map_.each([&](std::uint64_t key, void* object) {
+        if ((key & kNumber) != 0) return;  // goes with its QP
+        const std::uint64_t kind = key & kKind;
+        if (kind == kQp) {
+            auto* qp = static_cast<Qp*>(object);
+            if (qp->context == &context) forget_qp(reinterpret_cast<const ibv_qp*>(key & ~kKind), qp);
+        } else if (kind == kCq) {
+            auto* cq = static_cast<Cq*>(object);
+            if (cq->context != &context) return;
+            map_.erase(key);
+            delete cq;
+        } else if (kind == kSrq) {
+            auto* srq = static_cast<Srq*>(object);
+            if (srq->context != &context) return;
+            map_.erase(key);
+            retire(srq->receive);
+            delete srq;
+        }
+    });
 }
 
 WorkQueue* Registry::add_queue(Side side, std::size_t outstanding, const Context& context, const char* kind,
@@ -143,6 +172,7 @@ void Registry::retire(WorkQueue* queue) noexcept {
 }
 
 Qp* Registry::add_qp(ibv_qp* qp, const ibv_qp_cap* capacity, bool signal_all) noexcept {
+    if (!at_home()) return nullptr;
     // The shared queue and the CQ first: adding them takes the lock as well.
     Srq* shared = qp->srq != nullptr ? srq(qp->srq) : nullptr;
     if (qp->recv_cq != nullptr) cq(qp->recv_cq);
@@ -213,11 +243,13 @@ void Registry::forget_qp(const ibv_qp* qp, Qp* known) noexcept {
 }
 
 void Registry::remove_qp(const ibv_qp* qp) noexcept {
+    if (!at_home()) return;
     const std::lock_guard lock(mutex_);
     if (auto* known = static_cast<Qp*>(map_.find(key_of(qp)))) forget_qp(qp, known);
 }
 
 Cq* Registry::add_cq(ibv_cq* cq) noexcept {
+    if (!at_home()) return nullptr;
     const std::lock_guard lock(mutex_);
     if (auto* known = static_cast<Cq*>(map_.find(key_of(cq)))) return known;
     auto* context = static_cast<Context*>(map_.find(key_of(cq->context)));
@@ -234,6 +266,7 @@ Cq* Registry::add_cq(ibv_cq* cq) noexcept {
 }
 
 void Registry::remove_cq(const ibv_cq* cq) noexcept {
+    if (!at_home()) return;
     const std::lock_guard lock(mutex_);
     auto* known = static_cast<Cq*>(map_.find(key_of(cq)));
     if (known == nullptr) return;
@@ -242,13 +275,16 @@ void Registry::remove_cq(const ibv_cq* cq) noexcept {
 }
 
 Srq* Registry::add_srq(ibv_srq* srq) noexcept {
+    if (!at_home()) return nullptr;
     const std::lock_guard lock(mutex_);
     if (auto* known = static_cast<Srq*>(map_.find(key_of(srq)))) return known;
     auto* context = static_cast<Context*>(map_.find(key_of(srq->context)));
     if (context == nullptr) return nullptr;
     auto* added = new (std::nothrow) Srq;
-    if (added != nullptr)
+    if (added != nullptr) {
+        added->context = context;
         added->receive = add_queue(Side::receive, options.outstanding, *context, "SRQ", srq->handle);
+    }
     if (added == nullptr || added->receive == nullptr || !map_.insert(key_of(srq), added)) {
         if (added != nullptr) retire(added->receive);
         delete added;
@@ -259,6 +295,7 @@ Srq* Registry::add_srq(ibv_srq* srq) noexcept {
 }
 
 void Registry::remove_srq(const ibv_srq* srq) noexcept {
+    if (!at_home()) return;
     const std::lock_guard lock(mutex_);
     auto* known = static_cast<Srq*>(map_.find(key_of(srq)));
     if (known == nullptr) return;

@@ -4,10 +4,14 @@
 // Contexts, QPs, CQs and shared receive queues are found by their address, and QPs by context and number too,
 // since that is what a completion tells. Looking up takes no lock. Objects appear when the program creates
 // them; those whose creation was not seen (a driver's own create function, a software device) appear with
-// their first request.
+// their first request. They go when the program destroys them, at the latest with their context.
+//
+// In a forked child nothing is added or removed: another thread of the parent may have been about to. What
+// the child opens itself is not traced.
 #pragma once
 
 #include <infiniband/verbs.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -33,6 +37,13 @@ class ObjectMap {
     // False: full.
     bool insert(std::uint64_t key, void* object) noexcept;
     void erase(std::uint64_t key) noexcept;
+    // All of them; `visit(key, object)` may erase any.
+    template <class Visit>
+    void each(Visit&& visit) noexcept {
+        for (Slot& slot : slots_)
+            if (const std::uint64_t key = slot.key.load(std::memory_order_relaxed); key > kErased)
+                visit(key, slot.object.load(std::memory_order_relaxed));
+    }
 
   private:
     static constexpr unsigned kBits = 15;
@@ -91,6 +102,7 @@ struct Cq {
 };
 
 struct Srq {
+    Context* context = nullptr;
     WorkQueue* receive = nullptr;
 };
 
@@ -100,6 +112,7 @@ class Registry {
 
     // Replaces the functions of a context; a second call changes nothing. nullptr: too many contexts.
     Context* add_context(ibv_context* context) noexcept;
+    // Puts them back, and removes the context with its objects. Nobody uses them meanwhile.
     void remove_context(ibv_context* context) noexcept;
     Context* context(const ibv_context* context) const noexcept {
         return static_cast<Context*>(map_.find(key_of(context)));
@@ -155,22 +168,39 @@ class Registry {
     static constexpr std::size_t kMaxQueues = 8192;
     static constexpr std::size_t kKeptRetired = 64;  // queues of destroyed QPs that are shown one by one
 
-    static std::uint64_t key_of(const void* object) noexcept {
-        return reinterpret_cast<std::uintptr_t>(object);
+    // Addresses are multiples of 8. The low bits tell the kinds of object apart: memory that was a QP's may
+    // be a context's next.
+    static constexpr std::uint64_t kContext = 2, kQp = 3, kCq = 4, kSrq = 5, kKind = 7;
+    static constexpr std::uint64_t kNumber = std::uint64_t{1} << 63;
+    static std::uint64_t key_of(const ibv_context* context) noexcept {
+        return reinterpret_cast<std::uintptr_t>(context) | kContext;
+    }
+    static std::uint64_t key_of(const ibv_qp* qp) noexcept {
+        return reinterpret_cast<std::uintptr_t>(qp) | kQp;
+    }
+    static std::uint64_t key_of(const ibv_cq* cq) noexcept {
+        return reinterpret_cast<std::uintptr_t>(cq) | kCq;
+    }
+    static std::uint64_t key_of(const ibv_srq* srq) noexcept {
+        return reinterpret_cast<std::uintptr_t>(srq) | kSrq;
     }
     static std::uint64_t key_of(const Context& context, std::uint32_t number) noexcept {
-        return std::uint64_t{1} << 63 | std::uint64_t{context.index} << 32 | number;
+        return kNumber | std::uint64_t{context.index} << 32 | number;
     }
     Srq* add_srq(ibv_srq* srq) noexcept;
     Cq* known_cq(const ibv_cq* cq) const noexcept {
         return cq == nullptr ? nullptr : static_cast<Cq*>(map_.find(key_of(cq)));
     }
+    // Is this the process that made it? For all that takes mutex_.
+    bool at_home() const noexcept { return getpid() == home_; }
     // All with mutex_ held.
     WorkQueue* add_queue(Side side, std::size_t outstanding, const Context& context, const char* kind,
                          std::uint32_t number) noexcept;
     void retire(WorkQueue* queue) noexcept;
     void forget_qp(const ibv_qp* qp, Qp* known) noexcept;
+    void forget_objects(const Context& context) noexcept;
 
+    const pid_t home_ = getpid();
     std::mutex mutex_;
     ObjectMap map_;
     std::array<Context, kMaxContexts> contexts_;
@@ -185,6 +215,11 @@ class Registry {
 };
 
 // The one of this process; never destroyed.
-Registry& registry() noexcept;
+Registry& make_registry() noexcept;
+inline constinit std::atomic<Registry*> made_registry{nullptr};
+inline Registry& registry() noexcept {
+    Registry* const made = made_registry.load(std::memory_order_acquire);
+    return made != nullptr ? *made : make_registry();
+}
 
 }  // namespace vma_trace

@@ -38,6 +38,8 @@ const char* opcode_name(std::uint8_t opcode) noexcept {
             return "tso";
         case IBV_WR_ATOMIC_WRITE:
             return "atomic_write";
+        case IBV_WR_DRIVER1:
+            return "driver";
         case kReceived:
             return "receive";
         default:

@@ -124,20 +124,10 @@ bool WorkQueue::complete(const Completion& completion, std::uint64_t now, bool c
     const std::uint64_t at = find(completion, head, tail);
     if (at == kNone && !count_unmatched) return false;
 
-    const std::uint64_t gap = last_completed_ == 0 ? 0 : now - last_completed_;
-    if (last_completed_ != 0) totals_.gap.put(gap);
-    last_completed_ = now;
-    std::uint64_t hardware_gap = 0;
-    if (completion.has_hardware_time) {
-        if (have_hardware_time_) {
-            hardware_gap = completion.hardware_time - last_hardware_time_;
-            totals_.hardware_gap.put(hardware_gap);
-        }
-        last_hardware_time_ = completion.hardware_time;
-        have_hardware_time_ = true;
-    }
-    store(totals_.ended, now);
-    if (completion.status != IBV_WC_SUCCESS) add(totals_.errors, 1);
+    const bool good = completion.status == IBV_WC_SUCCESS;
+    const std::uint64_t gap = gap_until(now);
+    const std::uint64_t by_device = completion.has_hardware_time ? hardware_gap(completion.hardware_time) : 0;
+    if (!good) add(totals_.errors, 1);
     if (at == kNone) {
         add(totals_.unmatched, 1);
         return false;
@@ -145,33 +135,31 @@ bool WorkQueue::complete(const Completion& completion, std::uint64_t now, bool c
     add(totals_.completions, 1);
     if (side_ == Side::send) {
         // Those before it, without a completion of their own, are done as well, and well.
-        Completion silent = completion;
-        silent.status = IBV_WC_SUCCESS;
-        for (; head < at; head++) finish(slot(head), silent, now, false, 0, 0);
-        finish(slot(at), completion, now, true, gap, hardware_gap);
+        for (; head != at; head++) finish(slot(head), now, 0, 0, slot(head).bytes, IBV_WC_SUCCESS, false);
+        finish(slot(at), now, gap, by_device, good ? slot(at).bytes : 0, completion.status, true);
         head = at + 1;
     } else {
-        finish(slot(at), completion, now, true, gap, hardware_gap);
+        finish(slot(at), now, gap, by_device, good ? completion.bytes : 0, completion.status, true);
         slot(at).done = true;
-        while (head < tail && slot(head).done) head++;
+        head = after_done(head);
     }
     head_.store(head, std::memory_order_release);
     return true;
 }
 
-void WorkQueue::finish(const Request& request, const Completion& completion, std::uint64_t now, bool own,
-                       std::uint64_t gap, std::uint64_t hardware_gap) noexcept {
-    const bool good = completion.status == IBV_WC_SUCCESS;
-    const std::uint32_t bytes = side_ == Side::send ? request.bytes : completion.bytes;
-    add(totals_.completed, 1);
-    if (good) add(totals_.bytes, bytes);
-    totals_.latency.put(now - request.posted);
-    if (records_ == nullptr) return;
-    const std::uint64_t number = load(recorded_);
-    records_[number & record_mask_] = {
-        request.wr_id,  request.posted,    now, gap, hardware_gap, good ? bytes : 0,
-        request.opcode, completion.status, own, 0};
-    store(recorded_, number + 1);
+std::uint64_t WorkQueue::hardware_gap(std::uint64_t time) noexcept {
+    const std::uint64_t gap = time - last_hardware_time_;
+    const bool known = have_hardware_time_;
+    if (known) totals_.hardware_gap.put(gap);
+    last_hardware_time_ = time;
+    have_hardware_time_ = true;
+    return known ? gap : 0;
+}
+
+std::uint64_t WorkQueue::after_done(std::uint64_t head) noexcept {
+    const std::uint64_t tail = tail_.load(std::memory_order_acquire);
+    while (head != tail && slot(head).done) head++;
+    return head;
 }
 
 void WorkQueue::forget_outstanding() noexcept {

@@ -99,6 +99,21 @@ class WorkQueue {
     SpinLock post_lock;
     // Prepares a request; nobody sees it before publish().
     void prepare(std::uint64_t wr_id, std::uint32_t bytes, std::uint8_t opcode, bool signalled) noexcept;
+    // The same as prepare() and publish() for a single request, while none is prepared.
+    void post(std::uint64_t wr_id, std::uint32_t bytes, std::uint8_t opcode, bool signalled,
+              std::uint64_t now) noexcept {
+        const std::uint64_t tail = tail_.load(std::memory_order_relaxed);
+        if (tail - head_.load(std::memory_order_acquire) > request_mask_) [[unlikely]] {
+            prepare(wr_id, bytes, opcode, signalled);
+            return publish(now);
+        }
+        slot(tail) = {wr_id, now, bytes, opcode, signalled, false};
+        if (totals_.began == 0) [[unlikely]]
+            store(totals_.began, now);
+        add(totals_.posted, 1);
+        tail_.store(tail + 1, std::memory_order_release);
+        published_ = published_kept_ = 1;
+    }
     // Adds to the bytes of the request prepared last.
     void add_bytes(std::uint32_t bytes) noexcept {
         if (prepared_ != 0 && last_kept_)
@@ -112,6 +127,9 @@ class WorkQueue {
     // Forgets what was prepared and not published.
     void discard() noexcept { prepared_ = prepared_kept_ = 0; }
 
+    // The usual case of complete(), and a short way for it: the oldest request went well, has a completion of
+    // its own, and that has no hardware time. False: another case, and nothing was done.
+    bool complete_oldest(std::uint64_t wr_id, std::uint32_t bytes, std::uint64_t now) noexcept;
     // Polling; any thread. False, and `unmatched` counted where `count_unmatched`, if no request goes with
     // the completion.
     bool complete(const Completion& completion, std::uint64_t now, bool count_unmatched = true) noexcept;
@@ -123,12 +141,13 @@ class WorkQueue {
     // The kept records, oldest first; fewer while the queue is in use. `visit` gets each.
     template <class Visit>
     void each_record(Visit&& visit) const noexcept {
-        const std::uint64_t end = load(recorded_);
+        const std::uint64_t end = recorded();
         for (std::uint64_t i = end > record_mask_ + 1 ? end - record_mask_ - 1 : 0;
              i < end && records_ != nullptr; i++)
             visit(records_[i & record_mask_]);
     }
-    std::uint64_t recorded() const noexcept { return load(recorded_); }
+    // Each finished request has been one.
+    std::uint64_t recorded() const noexcept { return load(totals_.completed); }
     // Number `i` of all that were recorded; one of the last record_room().
     const Record& record(std::uint64_t i) const noexcept { return records_[i & record_mask_]; }
     std::size_t record_room() const noexcept { return records_ == nullptr ? 0 : record_mask_ + 1; }
@@ -147,8 +166,15 @@ class WorkQueue {
     Request& slot(std::uint64_t i) noexcept { return requests_[i & request_mask_]; }
     // The request that a completion belongs to, between head and tail.
     std::uint64_t find(const Completion& completion, std::uint64_t head, std::uint64_t tail) noexcept;
-    void finish(const Request& request, const Completion& completion, std::uint64_t now, bool own,
-                std::uint64_t gap, std::uint64_t hardware_gap) noexcept;
+    // The last step for a request, with what a Record says and the request does not.
+    void finish(const Request& request, std::uint64_t now, std::uint64_t gap, std::uint64_t hardware_gap,
+                std::uint32_t bytes, std::uint8_t status, bool own) noexcept;
+    // Counts a completion; the time since the one before, 0 for the first.
+    std::uint64_t gap_until(std::uint64_t now) noexcept;
+    // The time since the completion before, by the device's clock; 0 for the first one.
+    std::uint64_t hardware_gap(std::uint64_t time) noexcept;
+    // The first of the requests from `head` on that is not done.
+    std::uint64_t after_done(std::uint64_t head) noexcept;
     // Room for one more, by forgetting the older half of what is under way.
     void make_room() noexcept;
 
@@ -167,10 +193,51 @@ class WorkQueue {
     // Of the polling side, under complete_lock_.
     alignas(64) SpinLock complete_lock_;
     std::atomic<std::uint64_t> head_{0};
-    std::uint64_t recorded_ = 0;
     std::uint64_t last_completed_ = 0, last_hardware_time_ = 0;
     bool have_hardware_time_ = false;
     Totals totals_;
 };
+
+inline __attribute__((always_inline)) void WorkQueue::finish(const Request& request, std::uint64_t now,
+                                                             std::uint64_t gap, std::uint64_t hardware_gap,
+                                                             std::uint32_t bytes, std::uint8_t status,
+                                                             bool own) noexcept {
+    totals_.latency.put(now - request.posted);
+    add(totals_.bytes, bytes);
+    const std::uint64_t number = load(totals_.completed);
+    if (records_ != nullptr)
+        records_[number & record_mask_] = {request.wr_id, request.posted, now,    gap, hardware_gap,
+                                           bytes,         request.opcode, status, own, 0};
+    store(totals_.completed, number + 1);
+}
+
+inline __attribute__((always_inline)) std::uint64_t WorkQueue::gap_until(std::uint64_t now) noexcept {
+    const std::uint64_t before = last_completed_;
+    last_completed_ = now;
+    store(totals_.ended, now);
+    if (before == 0) return 0;
+    totals_.gap.put(now - before);
+    return now - before;
+}
+
+inline __attribute__((always_inline)) bool WorkQueue::complete_oldest(std::uint64_t wr_id,
+                                                                      std::uint32_t bytes,
+                                                                      std::uint64_t now) noexcept {
+    complete_lock_.lock();
+    const std::uint64_t head = head_.load(std::memory_order_relaxed);
+    Request& request = slot(head);
+    const bool usual = head != tail_.load(std::memory_order_acquire) && request.wr_id == wr_id &&
+                       request.signalled && !request.done;
+    if (usual) [[likely]] {
+        add(totals_.completions, 1);
+        finish(request, now, gap_until(now), 0, side_ == Side::send ? request.bytes : bytes, IBV_WC_SUCCESS,
+               true);
+        std::uint64_t next = head + 1;
+        if (side_ == Side::receive) next = after_done(next);
+        head_.store(next, std::memory_order_release);
+    }
+    complete_lock_.unlock();
+    return usual;
+}
 
 }  // namespace vma_trace

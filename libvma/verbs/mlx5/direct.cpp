@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "libvma/verbs/mlx5/queues.h"
+#include "libvma/verbs/trace_hook.h"
 
 namespace vma::verbs::mlx5 {
 namespace {
@@ -34,9 +35,10 @@ Direct::Direct(const Functions& functions, const Config& config) noexcept : func
     context_.ops.poll_cq = poll_cq;
     context_.ops.req_notify_cq = req_notify_cq;
     context_.cmd_fd = context_.async_fd = -1;
+    offer_to_tracer(&context_);
 }
 
-Direct::~Direct() = default;
+Direct::~Direct() { withdraw_from_tracer(&context_); }
 
 Result<std::unique_ptr<Direct>> Direct::create(const Functions& functions, const Config& config) {
     if (functions.init_obj == nullptr) return fail(EINVAL, "libmlx5 has no mlx5dv_init_obj");
@@ -52,6 +54,8 @@ Result<ibv_cq*> Direct::wrap_cq(ibv_cq* real) {
     if (!power_of_two(queue.cqe_cnt, kMaxCompletions) || (queue.cqe_size != 64 && queue.cqe_size != 128))
         return fail(EOPNOTSUPP, fmt::format("CQ with {} entries of {} bytes", queue.cqe_cnt, queue.cqe_size));
     if (queue.buf == nullptr || queue.dbrec == nullptr || queue.cq_uar == nullptr) return fail(EOPNOTSUPP, "CQ without a queue");
+
+    context_.device = real->context->device;  // its name, for whoever shows a facade to people
 
     auto cq = std::make_unique<CompletionQueue>();
     cq->context = &context_;
@@ -159,6 +163,9 @@ void Direct::reset(ibv_qp* facade) noexcept {
     qp.receive.posted = qp.receive.done = 0;
     // As libmlx5 left them in state RESET.
     *qp.send.doorbell_record = *qp.receive.doorbell_record = 0;
+    // What was posted before will not complete.
+    withdraw_from_tracer(&context_);
+    offer_to_tracer(&context_);
 }
 
 void Direct::event(const ibv_cq* real) noexcept {
