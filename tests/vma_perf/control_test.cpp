@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <nlohmann/json.hpp>
 #include <thread>
 
 namespace vma_perf {

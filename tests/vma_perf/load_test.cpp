@@ -78,7 +78,7 @@ struct Bench {
     }
     Span run(std::uint64_t iterations) {
         const Work work{0, &clock, &stop, reliable, iterations};
-        load = params.throughput ? make_throughput(lane, params, work) : make_pingpong(lane, params, work);
+        load = make_load(lane, params, work);
         return load->run(recorder);
     }
     MemoryLane lane;
@@ -270,7 +270,7 @@ TEST(PerfPingPong, LatencyCountsFromWhenAMessageWasDue) {
     b.params.lost_after = 1;
     b.params.timeout = 5;
     const Work work{0, &b.clock, &b.stop, false, 1000};
-    const auto load = make_pingpong(b.lane, b.params, work);
+    const auto load = make_load(b.lane, b.params, work);
     load->run(recorder);
     Distribution due, sent;
     recorder.add_latency(due);

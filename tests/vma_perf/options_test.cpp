@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tools/vma_perf/control.h"
 #include "tools/vma_perf/cpus.h"
 #include "tools/vma_perf/sizes.h"
@@ -57,7 +59,7 @@ TEST(PerfOptions, Defaults) {
 TEST(PerfOptions, EveryOptionOfARun) {
     const ClientOptions o = good({"pingpong", "h", "-p", "99", "-t", "udp", "-s", "64-1400", "-T", "3", "--warmup", "0.5", "-r", "1000",
                                   "-b", "4", "-w", "8", "--threads", "2", "-c", "4", "--wait", "poll", "--server-wait", "select",
-                                  "--cpus", "0,2-3", "--verify", "--lost-after", "0.1", "--timeout", "2", "--send-buffer", "10000",
+                                  "--cpus", "0,2-3", "--server-cpus", "1,4", "--verify", "--lost-after", "0.1", "--timeout", "2", "--send-buffer", "10000",
                                   "--receive-buffer", "20000", "--group", "239.1.1.1,239.1.1.2", "--group-interface", "198.18.0.1",
                                   "--group-ttl", "3", "--rtt", "--stages", "-i", "0.5", "--percentile", "99", "--json", "a.json",
                                   "--csv", "b.csv", "--log", "c.log", "--plot", "d.svg", "--plot-with", "e.json", "--label", "mine", "-q"});
@@ -75,6 +77,7 @@ TEST(PerfOptions, EveryOptionOfARun) {
     EXPECT_EQ(p.wait, Wait::poll);
     EXPECT_EQ(p.server_wait, Wait::select);
     EXPECT_EQ(o.cpus, (std::vector<unsigned>{0, 2, 3}));
+    EXPECT_EQ(p.server_cpus, (std::vector<unsigned>{1, 4}));
     EXPECT_TRUE(p.verify);
     EXPECT_EQ(p.lost_after, 0.1);
     EXPECT_EQ(p.timeout, 2);
@@ -130,17 +133,25 @@ TEST(PerfOptions, OtherCommands) {
     EXPECT_EQ(compare.resamples, 500u);
     EXPECT_EQ(compare.seed, 4u);
     EXPECT_EQ(compare.json, "-");
-    parsed = parse({"race", "--rounds", "3", "--library", "/x", "--sides", "server", "--json", "r", "--", "pingpong", "-t", "tcp", "-w", "4"});
+    EXPECT_EQ(compare.plot, "p.svg");
+    parsed = parse({"race", "--rounds", "3", "--library", "/x", "--sides", "server", "--json", "r", "--plot", "p.svg", "-q", "--", "pingpong", "-t",
+                    "tcp", "-w", "4"});
     const auto& race = std::get<RaceOptions>(parsed.command);
     EXPECT_EQ(race.rounds, 3u);
     EXPECT_EQ(race.library, "/x");
     EXPECT_EQ(race.sides, Sides::server);
+    EXPECT_EQ(race.json, "r");
+    EXPECT_EQ(race.plot, "p.svg");
+    EXPECT_TRUE(race.quiet);
     EXPECT_EQ(race.arguments, (std::vector<std::string>{"pingpong", "-t", "tcp", "-w", "4"}));
 }
 
 TEST(PerfOptions, HelpAndVersion) {
     EXPECT_EQ(parse({"--version"}).out, "vma_perf " VMA_VERSION "\n");
+    EXPECT_EQ(parse({"-V"}).out, "vma_perf " VMA_VERSION "\n");
     EXPECT_EQ(parse({"-h"}).status, kOk);
+    for (const char* word : {"--clients", "--server-cpus", "--lost-after", "--resamples", "--sides"})
+        EXPECT_THAT(parse({"--help-all"}).out, HasSubstr(word));
     for (const char* word : {"server", "pingpong", "throughput", "compare", "race", "130 interrupted"})
         EXPECT_THAT(parse({"--help"}).out, HasSubstr(word));
     for (const char* word : {"--window", "--transport", "--group", "--log", "--device", "udp, tcp, rc, ud, raw"})
@@ -168,6 +179,8 @@ TEST(PerfOptions, WrongOnes) {
     expect_wrong({"pingpong", "h", "-c", "2", "--wait", "blocking"}, "--wait blocking");
     expect_wrong({"pingpong", "h", "-c", "2", "--wait", "poll", "--server-wait", "blocking"}, "--server-wait blocking");
     expect_wrong({"pingpong", "h", "--cpus", "4-2"}, "--cpus: 4-2 is no list");
+    expect_wrong({"pingpong", "h", "--server-cpus", "0,,1"}, "--server-cpus: 0,,1 is no list");
+    expect_wrong({"throughput", "h", "--server-cpus", "1024"}, "--server-cpus: 1024 is no list");
     expect_wrong({"pingpong", "h", "--timeout", "0"}, "--timeout");
     expect_wrong({"pingpong", "h", "--lost-after", "0"}, "--lost-after");
     expect_wrong({"pingpong", "h", "--group", "198.18.0.1"}, "198.18.0.1 is no multicast group");
@@ -184,12 +197,32 @@ TEST(PerfOptions, WrongOnes) {
     expect_wrong({"pingpong", "h", "--plot-with", "a"}, "--plot-with: nothing without --plot");
     expect_wrong({"pingpong", "h", "--json", "--csv"}, "--json: does not go together with --csv");
     expect_wrong({"pingpong", "h", "--log", "f", "-s", "64:128"}, "--log: for one size only");
+    expect_wrong({"pingpong", "h", "-p", "70000"}, "--port");
+    expect_wrong({"pingpong", "h", "-c", "70000"}, "--connections: at most 65536");
+    expect_wrong({"pingpong", "h", "-w", "70000"}, "--window");
+    expect_wrong({"pingpong", "h", "--warmup", "-1"}, "--warmup: 0 to 3600");
+    expect_wrong({"pingpong", "h", "--server-wait", "never"}, "never is none of blocking");
+    expect_wrong({"pingpong", "h", "--send-buffer", "-1"}, "--send-buffer: at least 0");
+    expect_wrong({"pingpong", "h", "--receive-buffer", "-1"}, "--receive-buffer: at least 0");
+    expect_wrong({"pingpong", "h", "--group", "239.1.1.1", "--group-ttl", "256"}, "--group-ttl: 0 to 255");
+    expect_wrong({"pingpong", "h", "--group", "239.1.1.1", "--group-interface", "eth0"}, "eth0 is no IPv4 address");
+    expect_wrong({"pingpong", "h", "--stages", "-i", "0"}, "--interval");
+    expect_wrong({"pingpong", "h", "--stages", "--percentile", "101"}, "--percentile");
+    expect_wrong({"throughput", "h", "--stages", "--percentile", "50"}, "--percentile");
+    expect_wrong({"throughput", "h", "--plot", "p.svg"}, "--plot");
+    expect_wrong({"throughput", "h", "--lost-after", "1"}, "--lost-after");
+    expect_wrong({"pingpong", "h", "-t", "raw", "--send-buffer", "9"}, "raw has no sockets");
     expect_wrong({"pingpong", "h", "--nagle", "maybe"}, "--nagle");
     expect_wrong({"throughput", "h", "--window", "2"}, "--window");
     expect_wrong({"throughput", "h", "--rtt"}, "--rtt");
     expect_wrong({"throughput", "h", "--log", "f"}, "--log");
     expect_wrong({"server", "--bind", "nowhere"}, "--bind");
     expect_wrong({"server", "-p", "70000"}, "--port");
+    expect_wrong({"server", "--clients", "0"}, "--clients");
+    expect_wrong({"server", "--cpus", "one"}, "--cpus: one is no list");
+    expect_wrong({"compare", "a", "b", "--confidence", "10"}, "--confidence");
+    expect_wrong({"compare", "a", "b", "--resamples", "1"}, "--resamples");
+    expect_wrong({"compare", "a", "b", "--seed", "-1"}, "--seed");
     expect_wrong({"compare", "a"}, "FILES");
     expect_wrong({"race", "--rounds", "0", "--", "pingpong"}, "--rounds");
     expect_wrong({"race", "--sides", "none", "--", "pingpong"}, "--sides");
@@ -215,6 +248,14 @@ TEST(PerfCpus, Lists) {
     EXPECT_EQ(parse_cpus("1,3-5", "--cpus"), (std::vector<unsigned>{1, 3, 4, 5}));
     for (const char* bad : {"", "a", "1,", "3-1", "1-", "99999"}) EXPECT_THROW(parse_cpus(bad, "--cpus"), Failure) << bad;
     EXPECT_THROW(pin_to(1023), Failure);
+    check_cpus({}, "--cpus");
+    try {
+        check_cpus({1023}, "--server-cpus");
+        ADD_FAILURE();
+    } catch (const Failure& failure) {
+        EXPECT_EQ(failure.status(), kUnsupported);
+        EXPECT_THAT(failure.what(), HasSubstr("--server-cpus: cannot run on processor 1023: Invalid argument ("));
+    }
     EXPECT_STREQ(socket_stack(), "kernel");
 }
 
@@ -222,6 +263,7 @@ TEST(PerfParams, ArriveAsTheyWereSent) {
     Params p = good({"pingpong", "h", "-t", "tcp", "-s", "20-30", "-r", "12.5", "-c", "3", "--wait", "select", "--verify"}).runs[0];
     EXPECT_EQ(params_from_json(to_json(p)), p);
     p.sockets.groups = {"239.1.1.1"};
+    p.server_cpus = {0, 3};
     EXPECT_EQ(params_from_json(to_json(p)), p);
 }
 
@@ -248,6 +290,10 @@ TEST(PerfParams, WhatMakesNoSenseIsRefused) {
     refused("seconds", -1);
     refused("wait", "never");
     refused("groups", 3);
+    refused("server_cpus", 1);
+    refused("server_cpus", {0, -1});
+    refused("server_cpus", {1.5});
+    refused("server_cpus", {1024});
     refused("iterations", 1.5);
 }
 

@@ -217,6 +217,18 @@ TEST_F(PerfCompare, RatiosOfFiles) {
     EXPECT_EQ(ratios["p99.99"]["ratio"], 0.5);
     EXPECT_EQ(ratios["received_per_s"]["ratio"], 2);
     EXPECT_TRUE(std::filesystem::exists(o.plot));
+    // On standard output it is the JSON alone.
+    o.json = "-";
+    testing::internal::CaptureStdout();
+    EXPECT_EQ(run_compare(o), kOk);
+    EXPECT_EQ(nlohmann::json::parse(testing::internal::GetCapturedStdout())[0]["ratios"], ratios);
+    o.seed = 99;
+    o.confidence = 60;
+    testing::internal::CaptureStdout();
+    EXPECT_EQ(run_compare(o), kOk);
+    const auto narrow = nlohmann::json::parse(testing::internal::GetCapturedStdout())[0]["ratios"]["p50"];
+    EXPECT_EQ(narrow["ratio"], ratios["p50"]["ratio"]);
+    EXPECT_GE(narrow["low"], ratios["p50"]["low"]);
 }
 
 TEST_F(PerfCompare, WhatCannotBeCompared) {

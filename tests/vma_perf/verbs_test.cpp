@@ -2,6 +2,8 @@
 // The transports rc and ud, as far as they need no device. With devices they run in tests/rxe.
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tools/vma_perf/options.h"
 #include "tools/vma_perf/rdma/device.h"
 #include "tools/vma_perf/rdma/lane.h"
@@ -23,30 +25,9 @@ Params run_of(std::vector<const char*> words) {
 }
 
 TEST(PerfVerbs, OptionsReachTheParameters) {
-    const Params p = run_of({"-t",
-                             "ud",
-                             "--send-depth",
-                             "32",
-                             "--receive-depth",
-                             "64",
-                             "--signal-every",
-                             "8",
-                             "--inline",
-                             "0",
-                             "--cq-events",
-                             "--wr-api",
-                             "--rdma-device",
-                             "mlx5_0",
-                             "--gid-index",
-                             "3",
-                             "--server-rdma-device",
-                             "mlx5_1",
-                             "--server-gid-index",
-                             "5",
-                             "--retry",
-                             "2",
-                             "--rnr-retry",
-                             "1"});
+    const Params p = run_of({"-t", "ud", "--send-depth", "32", "--receive-depth", "64", "--signal-every", "8", "--inline", "0",
+                             "--cq-events", "--wr-api", "--rdma-device", "mlx5_0", "--gid-index", "3", "--server-rdma-device",
+                             "mlx5_1", "--server-gid-index", "5", "--retry", "2", "--rnr-retry", "1"});
     EXPECT_EQ(p.rdma.send_depth, 32u);
     EXPECT_EQ(p.rdma.receive_depth, 64u);
     EXPECT_EQ(p.rdma.signal_every, 8);
@@ -78,6 +59,10 @@ TEST(PerfVerbs, WhatContradictsIsWrongUsage) {
         {{"-t", "rc", "--signal-every", "-1"}, "--signal-every"},
         {{"-t", "ud", "--gid-index", "-1"}, "--gid-index"},
         {{"-t", "rc", "--send-depth", "0"}, "--send-depth"},
+        {{"-t", "rc", "--receive-depth", "32769"}, "--receive-depth"},
+        {{"-t", "rc", "--inline", "4097"}, "--inline"},
+        {{"-t", "rc", "--rnr-retry", "8"}, "--rnr-retry"},
+        {{"-t", "ud", "--server-gid-index", "65536"}, "--server-gid-index"},
     };
     for (const auto& wrong : cases) {
         const Parsed parsed = parse(wrong.words);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "tools/vma_perf/control.h"
+#include "tools/vma_perf/cpus.h"
 #include "tools/vma_perf/files.h"
 #include "tools/vma_perf/plot.h"
 #include "tools/vma_perf/progress.h"
@@ -38,6 +39,7 @@ class Client {
         : options_(options), interrupted_(interrupted), progress_(options.quiet) {}
 
     int run() {
+        check_cpus(options_.cpus, "--cpus");
         // What cannot be written is told before the measurement.
         open_outputs();
         connect();

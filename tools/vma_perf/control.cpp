@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #include <bit>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 namespace vma_perf {

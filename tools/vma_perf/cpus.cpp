@@ -5,13 +5,18 @@
 #include <link.h>
 #include <sched.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <charconv>
+#include <optional>
+#include <thread>
 
 #include "tools/vma_perf/status.h"
 
 namespace vma_perf {
 namespace {
+
+static_assert(kMaxCpus == CPU_SETSIZE);
 
 [[noreturn]] void bad_list(const std::string& text, const char* option) {
     throw Failure(kUsage, fmt::format("{}: {} is no list of processors and ranges, as 0,2-4", option, text));
@@ -26,7 +31,7 @@ std::vector<unsigned> parse_cpus(const std::string& text, const char* option) {
     const auto number = [&] {
         unsigned value = 0;
         const auto [next, error] = std::from_chars(at, end, value);
-        if (error != std::errc() || value >= CPU_SETSIZE) bad_list(text, option);
+        if (error != std::errc() || value >= kMaxCpus) bad_list(text, option);
         at = next;
         return value;
     };
@@ -49,7 +54,22 @@ void pin_to(unsigned cpu) {
     CPU_ZERO(&set);
     CPU_SET(cpu, &set);
     if (sched_setaffinity(0, sizeof set, &set) != 0)
-        throw Failure(kUnsupported, fmt::format("cannot run on processor {}: {}", cpu, strerror(errno)));
+        throw Failure(kUnsupported, fmt::format("cannot run on processor {}: {} ({} online)", cpu, strerror(errno),
+                                                sysconf(_SC_NPROCESSORS_ONLN)));
+}
+
+void check_cpus(const std::vector<unsigned>& cpus, const char* option) {
+    if (cpus.empty()) return;
+    std::optional<Failure> failure;
+    // In a thread of its own, since a thread stays where it was pinned to.
+    std::thread([&] {
+        try {
+            for (const unsigned cpu : cpus) pin_to(cpu);
+        } catch (const Failure& thrown) {
+            failure.emplace(thrown.status(), fmt::format("{}: {}", option, thrown.what()));
+        }
+    }).join();
+    if (failure) throw *failure;
 }
 
 const char* socket_stack() {

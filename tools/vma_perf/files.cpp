@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <string.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tools/vma_perf/status.h"
 
 namespace vma_perf {

@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 namespace vma_perf {

@@ -63,19 +63,7 @@ struct Span {
     std::int64_t begin = 0, end = 0;
 };
 
-class Load {
-  public:
-    virtual ~Load() = default;
-    // Warm-up, then what is measured, into the recorder. Returns when both are over or `stop` is set. Throws Failure.
-    virtual Span run(Recorder& recorder) = 0;
-    // Messages sent on each of the lane's connections in the measured part.
-    virtual std::vector<std::uint64_t> sent() const = 0;
-};
-
-std::unique_ptr<Load> make_pingpong(Lane& lane, const Params& params, const Work& work);
-std::unique_ptr<Load> make_throughput(Lane& lane, const Params& params, const Work& work);
-
-// Sizes and contents of messages, for both.
+// Sizes and contents of messages.
 class Writer {
   public:
     Writer(const Params& params, unsigned thread)
@@ -109,5 +97,45 @@ class Writer {
     const unsigned threads_, thread_;
     std::uint64_t random_;
 };
+
+// What both loads have: the two parts of a run, its clock, and what is left of it.
+class Load : protected Receiver {
+  public:
+    Load(Lane& lane, const Params& params, const Work& work);
+    // Warm-up, then what is measured, into the recorder. Returns when both are over or `stop` is set. Throws Failure.
+    Span run(Recorder& recorder);
+    // Messages sent on each of the lane's connections in the measured part.
+    virtual std::vector<std::uint64_t> sent() const = 0;
+
+  protected:
+    // One part, from now_ until end_ or until nothing is left_; without a recorder it is the warm-up. Connections begin anew.
+    virtual Span part() = 0;
+
+    bool stopped() const noexcept { return work_.stop->load(std::memory_order_relaxed); }
+    std::int64_t now() const noexcept { return work_.clock->now(); }
+    // So many messages were sent.
+    void count_down(std::uint64_t messages) noexcept {
+        if (left_ != kUnlimited) left_ -= messages;
+    }
+
+    static constexpr std::uint64_t kUnlimited = UINT64_MAX;
+    Lane& lane_;
+    const Params params_;
+    const Work work_;
+    Writer writer_;
+    Schedule schedule_;
+    Recorder* recorder_ = nullptr;  // none: warm-up
+    std::int64_t now_ = 0;          // the last time that was asked for; this and the next one: ns of the RunClock
+    std::int64_t end_ = 0;          // of this part
+    std::uint64_t left_ = 0;        // messages to send in this part
+
+  private:
+    Span start_part(double seconds, std::uint64_t iterations);
+};
+
+// Ping-pong or one way, as the parameters say.
+std::unique_ptr<Load> make_load(Lane& lane, const Params& params, const Work& work);
+std::unique_ptr<Load> make_pingpong(Lane& lane, const Params& params, const Work& work);
+std::unique_ptr<Load> make_throughput(Lane& lane, const Params& params, const Work& work);
 
 }  // namespace vma_perf

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // vma_perf: measures round trips and rates. docs/vma_perf.md tells how it is used.
 //
-//   options    what is wanted             transport  what carries messages: sockets/, raw/, ...
+//   options    what is wanted             transport  what carries messages: sockets/, raw/, rdma/
 //   client     pingpong, throughput       load       who sends when (pingpong, throughput)
 //   run        one measurement            drain      the server's side of it
 //   server     all clients                control    the connection on which both sides agree

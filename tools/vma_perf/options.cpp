@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// See options.h.
+// See options.h. Those of the transports are here as well: CLI11 takes ten seconds to compile, so one file includes it.
 #include "tools/vma_perf/options.h"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ namespace {
 struct ClientWords {
     ClientOptions options;
     Params params;
-    std::string sizes, cpus, wait = "", server_wait = "", nagle;
+    std::string sizes, cpus, server_cpus, wait, server_wait, nagle;
     CLI::Option* iterations = nullptr;
     CLI::Option* seconds = nullptr;
     CLI::Option* connections = nullptr;
@@ -32,15 +32,15 @@ struct ClientWords {
 
 std::string transport_names() {
     std::string names;
-    for (const TransportType& type : transports()) names += (names.empty() ? "" : ", ") + std::string(type.name);
+    for (const TransportType* type : transports()) names += (names.empty() ? "" : ", ") + std::string(type->name);
     return names;
 }
 
 CLI::Validator known_transport() {
     return CLI::Validator(
         [](std::string& name) {
-            for (const TransportType& type : transports())
-                if (name == type.name) return std::string();
+            for (const TransportType* type : transports())
+                if (name == type->name) return std::string();
             return fmt::format("{} is none of {}", name, transport_names());
         },
         "");
@@ -78,6 +78,8 @@ void add_run_options(CLI::App& app, ClientWords& w, bool throughput) {
                                          "several connections on a thread; rc, ud, raw: nonblocking)"))->type_name("HOW");
     run(app.add_option("--server-wait", w.server_wait, "How the server waits (default: as the client)"))->type_name("HOW");
     run(app.add_option("--cpus", w.cpus, "Processors for the client's threads, in turn: 0,2-4"))->type_name("LIST");
+    run(app.add_option("--server-cpus", w.server_cpus, "Processors for the server's threads, in place of the server's own --cpus"))
+        ->type_name("LIST");
     run(app.add_flag("--verify", p.verify, "Fills messages with a pattern that depends on their number, and checks it"));
     if (!throughput)
         run(app.add_option("--lost-after", p.lost_after, "Seconds after which a request is lost (UDP, UD, raw)"))
@@ -100,6 +102,41 @@ void add_socket_options(CLI::App& app, ClientWords& w) {
     socket(app.add_option("--group-interface", s.group_interface, "Address of the client's interface for them"))->type_name("ADDRESS");
     socket(app.add_option("--group-ttl", s.group_ttl, "Hops that they may take"))->type_name("0-255")->capture_default_str();
     socket(app.add_flag("--extra-api", s.extra_api, "Receives without a copy, by libvma's extra API"));
+}
+
+void add_verbs_options(CLI::App& app, RdmaParams& r) {
+    const auto verbs = [](CLI::Option* option) { return option->group("rc and ud"); };
+    const auto range = [](auto low, auto high) { return CLI::Range(low, high).description(""); };
+    verbs(app.add_option("--send-depth", r.send_depth, "Send requests that a queue pair holds (default: 128, fewer of large messages)"))
+        ->check(range(1u, 32768u))->type_name("NUMBER");
+    verbs(app.add_option("--receive-depth", r.receive_depth, "Receives kept posted on each (default: 512, fewer of large messages)"))
+        ->check(range(1u, 32768u))->type_name("NUMBER");
+    verbs(app.add_option("--signal-every", r.signal_every, "Every so many sends ask for a completion; 0: none does, and the send queue "
+                                                           "starves (default: 64, or half the queue)"))
+        ->check(range(0, 32768))->type_name("NUMBER");
+    verbs(app.add_option("--inline", r.max_inline, "Messages up to so many bytes are sent inline, others from registered memory "
+                                                   "(default: what the device can, up to 220)"))
+        ->check(range(0, 4096))->type_name("BYTES");
+    verbs(app.add_flag("--cq-events", r.events, "Waits for completion events in place of polling the completion queue"));
+    verbs(app.add_flag("--wr-api", r.builder, "Posts by ibv_wr_start() and its like in place of ibv_post_send()"));
+    verbs(app.add_option("--retry", r.retry, "rc: transmissions after a timeout before the connection breaks"))
+        ->check(range(0u, 7u))->type_name("0-7")->capture_default_str();
+    verbs(app.add_option("--rnr-retry", r.rnr_retry, "rc: the same when the receiver has no buffer; 7: for ever"))
+        ->check(range(0u, 7u))->type_name("0-7")->capture_default_str();
+    verbs(app.add_option("--rdma-device", r.device, "ud: RDMA device of the client (default: that with its address)"))->type_name("NAME");
+    verbs(app.add_option("--gid-index", r.gid_index, "ud: entry of its GID table (default: that with the address)"))
+        ->check(range(0, 65535))->type_name("NUMBER");
+    verbs(app.add_option("--server-rdma-device", r.server_device, "ud: the same for the server"))->type_name("NAME");
+    verbs(app.add_option("--server-gid-index", r.server_gid_index, "ud: the same for the server"))
+        ->check(range(0, 65535))->type_name("NUMBER");
+}
+
+void add_raw_options(CLI::App& app, RawParams& r) {
+    const auto raw = [](CLI::Option* option) { return option->group("raw"); };
+    raw(app.add_option("--device", r.device, "The client's device (default: the one with the address towards the server)"))
+        ->type_name("NAME");
+    raw(app.add_option("--xdp-mode", r.mode, "skb (generic XDP) or drv (native)"))
+        ->check(CLI::IsMember({"skb", "drv"}).description(""))->type_name("skb|drv")->capture_default_str();
 }
 
 void add_output_options(CLI::App& app, ClientWords& w, bool throughput) {
@@ -130,8 +167,8 @@ void add_client_options(CLI::App& app, ClientWords& w, bool throughput) {
     add_port(app, w.options.port);
     add_run_options(app, w, throughput);
     add_socket_options(app, w);
-    for (const TransportType& type : transports())
-        if (type.add_options != nullptr) type.add_options(app, w.params);
+    add_verbs_options(app, w.params.rdma);
+    add_raw_options(app, w.params.raw);
     add_output_options(app, w, throughput);
 }
 
@@ -148,6 +185,7 @@ ClientOptions finish_client(ClientWords& w) {
     p.server_wait = w.server_wait.empty() ? p.wait : wait_from_name(w.server_wait);
     p.sockets.delay = w.nagle.empty() ? p.throughput : w.nagle == "on";
     if (!w.cpus.empty()) o.cpus = parse_cpus(w.cpus, "--cpus");
+    if (!w.server_cpus.empty()) p.server_cpus = parse_cpus(w.server_cpus, "--server-cpus");
     if (w.json->count() != 0) o.json = w.json_file.empty() ? "-" : w.json_file;
     if (w.csv->count() != 0) o.csv = w.csv_file.empty() ? "-" : w.csv_file;
     if (o.json == "-" && o.csv == "-") throw Failure(kUsage, "--json: does not go together with --csv on standard output");
@@ -163,7 +201,7 @@ ClientOptions finish_client(ClientWords& w) {
         check_params(p);
         if (p.max_size > type.max_size)
             throw Failure(kUsage, fmt::format("--size: {} carries at most {} bytes", type.name, type.max_size));
-        if (type.check != nullptr) type.check(p);
+        type.check(p);
         o.runs.push_back(p);
     }
     if (o.runs.size() > 1 && !o.log.empty()) throw Failure(kUsage, "--log: for one size only");
@@ -186,7 +224,7 @@ CLI::Option* add_compare_options(CLI::App& app, CompareOptions& o, std::string& 
         ->type_name("PERCENT")->capture_default_str();
     app.add_option("--resamples", o.resamples, "Of the bootstrap")->check(CLI::Range(100u, 1000000u).description(""))
         ->type_name("NUMBER")->capture_default_str();
-    app.add_option("--seed", o.seed, "Of its random numbers")->type_name("NUMBER")->capture_default_str();
+    app.add_option("--seed", o.seed, "Of its random numbers")->check(CLI::NonNegativeNumber.description(""))->type_name("NUMBER")->capture_default_str();
     app.add_option("--plot", o.plot, "Draws the percentile curves in one picture")->type_name("FILE.svg");
     return app.add_option("--json", json, "Writes the ratios there; without FILE, or -, to standard output")->expected(0, 1)->type_name("[FILE]");
 }

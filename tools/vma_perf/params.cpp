@@ -6,7 +6,9 @@
 
 #include <array>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
+#include "tools/vma_perf/cpus.h"
 #include "tools/vma_perf/message.h"
 #include "tools/vma_perf/status.h"
 
@@ -34,6 +36,7 @@ void visit(P& p, Visitor&& visitor) {
     visitor("timeout", p.timeout);
     visitor("wait", p.wait);
     visitor("server_wait", p.server_wait);
+    visitor("server_cpus", p.server_cpus);
     visitor("verify", p.verify);
     visitor("interval", p.interval);
     visitor("connected", p.sockets.connected);
@@ -58,6 +61,15 @@ void visit(P& p, Visitor&& visitor) {
     visitor("server_device", p.rdma.server_device);
     visitor("gid_index", p.rdma.gid_index);
     visitor("server_gid_index", p.rdma.server_gid_index);
+}
+
+// The library would convert 1e12 or -1 to something.
+template <class Number>
+Number whole_number(const nlohmann::json& value, const char* name) {
+    const auto number = value.get<std::int64_t>();
+    if (!value.is_number_integer() || !std::in_range<Number>(number))
+        throw Failure(kVersion, fmt::format("{} = {} is out of range", name, value.dump()));
+    return static_cast<Number>(number);
 }
 
 void expect(bool holds, const std::string& text) {
@@ -94,11 +106,10 @@ Params params_from_json(const nlohmann::json& json) {
             if constexpr (std::is_same_v<Field, Wait>) {
                 field = wait_from_name(value.get<std::string>());
             } else if constexpr (std::is_integral_v<Field> && !std::is_same_v<Field, bool>) {
-                // The library would convert 1e12 or -1 to something.
-                const auto number = value.get<std::int64_t>();
-                if (!value.is_number_integer() || !std::in_range<Field>(number))
-                    throw Failure(kVersion, fmt::format("{} = {} is out of range", name, value.dump()));
-                field = static_cast<Field>(number);
+                field = whole_number<Field>(value, name);
+            } else if constexpr (std::is_same_v<Field, std::vector<unsigned>>) {
+                for (const auto& element : value.get<std::vector<nlohmann::json>>())
+                    field.push_back(whole_number<unsigned>(element, name));
             } else {
                 value.get_to(field);
             }
@@ -126,6 +137,7 @@ void check_params(const Params& p) {
     expect(std::isfinite(p.warmup) && p.warmup >= 0 && p.warmup <= 3600, "--warmup: 0 to 3600 seconds");
     expect(std::isfinite(p.lost_after) && p.lost_after >= 0.001 && p.lost_after <= 3600, "--lost-after: 0.001 to 3600 seconds");
     expect(std::isfinite(p.timeout) && p.timeout >= 0.1 && p.timeout <= 3600, "--timeout: 0.1 to 3600 seconds");
+    for (const unsigned cpu : p.server_cpus) expect(cpu < kMaxCpus, fmt::format("--server-cpus: 0 to {}", kMaxCpus - 1));
     expect(std::isfinite(p.interval) && p.interval >= 0 && p.interval <= 3600, "--interval: 0.01 to 3600 seconds");
     expect(p.sockets.send_buffer >= 0, "--send-buffer: at least 0 bytes");
     expect(p.sockets.receive_buffer >= 0, "--receive-buffer: at least 0 bytes");

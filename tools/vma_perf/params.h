@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -63,6 +63,7 @@ struct Params {
     double timeout = 5;                // seconds without any sign of the other side after which the run is given up
     Wait wait = Wait::blocking;        // client
     Wait server_wait = Wait::blocking;
+    std::vector<unsigned> server_cpus; // for the server's threads, in turn; empty: as the server was told
     bool verify = false;
     double interval = 0;               // seconds between reports of the server; 0: none
     SocketParams sockets;

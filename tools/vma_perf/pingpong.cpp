@@ -14,15 +14,10 @@ namespace {
 constexpr std::int64_t kTickNs = std::chrono::nanoseconds(kTick).count();
 constexpr std::uint64_t kMostInFlight = 65536;  // of a thread that has a schedule and no window
 
-class PingPong final : public Load, private Receiver {
+class PingPong final : public Load {
   public:
     PingPong(Lane& lane, const Params& params, const Work& work)
-        : lane_(lane),
-          params_(params),
-          work_(work),
-          writer_(params, work.thread),
-          schedule_(params.rate * params.lane_connections(work.thread) / params.connections, params.burst,
-                    static_cast<double>(work.thread) / params.threads),
+        : Load(lane, params, work),
           lost_after_ns_(static_cast<std::int64_t>(params.lost_after * 1e9)),
           timeout_ns_(static_cast<std::int64_t>(params.timeout * 1e9)) {
         window_ = params.window != 0 ? params.window
@@ -30,13 +25,6 @@ class PingPong final : public Load, private Receiver {
                                      : params.burst;
         connections_.resize(lane.connections());
         for (Connection& c : connections_) c.requests.resize(std::bit_ceil(std::max<std::uint64_t>(2 * window_, 64)));
-    }
-
-    Span run(Recorder& recorder) override {
-        recorder_ = nullptr;
-        if (params_.warmup > 0) part(static_cast<std::int64_t>(params_.warmup * 1e9), 0);
-        recorder_ = &recorder;
-        return part(static_cast<std::int64_t>(params_.seconds * 1e9), work_.iterations);
     }
 
     std::vector<std::uint64_t> sent() const override {
@@ -63,27 +51,22 @@ class PingPong final : public Load, private Receiver {
         Request& request(std::uint64_t sequence) noexcept { return requests[sequence & (requests.size() - 1)]; }
     };
 
-    // Warm-up (no recorder) or the measured part.
-    Span part(std::int64_t length_ns, std::uint64_t iterations) {
+    Span part() override {
         for (Connection& c : connections_) c.next = c.oldest = c.in_flight = c.answered = c.partial = 0;
         in_flight_ = 0;
-        left_ = iterations == 0 ? UINT64_MAX : iterations;
-        now_ = heard_ = looked_ = work_.clock->now();
+        heard_ = looked_ = now_;
         lost_since_ = false;
         Span span{now_, now_};
-        if (recorder_ != nullptr) recorder_->begin(now_);
-        const std::int64_t end = iterations == 0 ? now_ + length_ns : INT64_MAX;
-        schedule_.start(now_);
-        while (now_ < end && left_ > 0 && !work_.stop->load(std::memory_order_relaxed)) {
+        while (now_ < end_ && left_ > 0 && !stopped()) {
             if (schedule_.active())
                 send_due();
             else
                 fill_windows();
-            listen(schedule_.active() ? schedule_.due() : end);
+            listen(schedule_.active() ? schedule_.due() : end_);
         }
         span.end = now_;
         // What is under way may still come.
-        while (in_flight_ > 0 && !work_.stop->load(std::memory_order_relaxed)) {
+        while (in_flight_ > 0 && !stopped()) {
             listen(INT64_MAX);
             if (!lost_since_) span.end = std::max(span.end, heard_);
         }
@@ -93,7 +76,7 @@ class PingPong final : public Load, private Receiver {
     // Receives; waits when nothing else is to be done before `until`.
     void listen(std::int64_t until) {
         const bool may_wait = in_flight_ > 0 && (!schedule_.active() || until - now_ > 2 * kTickNs);
-        if (lane_.receive(*this, may_wait) == 0) now_ = work_.clock->now();
+        if (lane_.receive(*this, may_wait) == 0) now_ = now();
         if (in_flight_ == 0 && !lost_since_) {
             heard_ = now_;
             return;
@@ -131,16 +114,16 @@ class PingPong final : public Load, private Receiver {
             const std::uint32_t size = writer_.size();
             writer_.write(to, size, number, c.next, recorder_ == nullptr);
             // Before it is sent: the answer may come out of send() on a transport that polls there.
-            const std::int64_t now = work_.clock->now();
-            const Request before = std::exchange(request, {Request::State::waiting, size, c.next, due < 0 ? now : due, now});
+            const std::int64_t sent = now();
+            const Request before = std::exchange(request, {Request::State::waiting, size, c.next, due < 0 ? sent : due, sent});
             if (!lane_.send(number, size, i + 1 < count)) {
                 request = before;
                 return stopped_in_burst(c, i);
             }
-            now_ = now;
-            if (in_flight_ == 0 && !lost_since_) heard_ = now;
+            now_ = sent;
+            if (in_flight_ == 0 && !lost_since_) heard_ = sent;
             ++c.next, ++c.in_flight, ++in_flight_;
-            if (left_ != UINT64_MAX) --left_;
+            count_down(1);
             if (recorder_ != nullptr) recorder_->sent(size);
         }
         c.partial = 0;
@@ -153,7 +136,7 @@ class PingPong final : public Load, private Receiver {
     }
 
     void take(const Arrival& arrival) override {
-        now_ = work_.clock->now();
+        now_ = now();
         const Header header = read_header(arrival.message.data());
         if (!writer_.ours(header, arrival.message.size(), arrival.connection, recorder_ == nullptr)) return;
         Connection& c = connections_[arrival.connection];
@@ -196,19 +179,11 @@ class PingPong final : public Load, private Receiver {
         }
     }
 
-    Lane& lane_;
-    const Params params_;
-    const Work work_;
-    Writer writer_;
-    Schedule schedule_;
     const std::int64_t lost_after_ns_, timeout_ns_;
     std::uint64_t window_;
     std::vector<Connection> connections_;
-    Recorder* recorder_ = nullptr;  // none: warm-up
     std::uint64_t in_flight_ = 0;
-    std::uint64_t left_ = 0;        // requests to send
     unsigned turn_ = 0;             // connection whose burst is due
-    std::int64_t now_ = 0;          // the last time that was asked for
     std::int64_t heard_ = 0;        // when an answer came, or none was missing
     bool lost_since_ = false;       // requests were lost since the last answer
     std::int64_t looked_ = 0;       // for lost ones

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "tools/vma_perf/files.h"
 #include "tools/vma_perf/status.h"

@@ -3,7 +3,7 @@
 // and the latency upwards on a logarithmic scale, so that the kernel and libvma fit into one picture.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <utility>
 #include <vector>

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "tools/vma_perf/arena.h"
 #include "tools/vma_perf/bootstrap.h"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tools/vma_perf/run.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <exception>
@@ -31,7 +33,7 @@ class Workers {
         : lanes_(session.lanes()), params_(params) {
         for (unsigned i = 0; i < params.threads; ++i) {
             const Work work{i, &clock_, &stop, reliable, share(i)};
-            loads_.push_back(params.throughput ? make_throughput(*lanes_[i], params, work) : make_pingpong(*lanes_[i], params, work));
+            loads_.push_back(make_load(*lanes_[i], params, work));
             recorders_.push_back(std::make_unique<Recorder>(params.rate > 0, options.log ? kLogCapacity : 0));
         }
         spans_.resize(params.threads);
@@ -220,10 +222,8 @@ void take_progress(const nlohmann::json& message, Watcher& watcher) {
                         progress->value("seconds", 0.0));
 }
 
-}  // namespace
-
-Result run(Control& control, const Params& params, const Place& place, const RunOptions& options,
-           const std::atomic<bool>& interrupted) {
+Result run_as_agreed(Control& control, const Params& params, const Place& place, const RunOptions& options,
+                     const std::atomic<bool>& interrupted) {
     const TransportType& type = transport(params.transport);
     std::atomic<bool> stop{false};
     Place here = place;
@@ -233,13 +233,7 @@ Result run(Control& control, const Params& params, const Place& place, const Run
     auto deadline = Clock::now() + kSetUp;
     const nlohmann::json offer = control.expect("offer", deadline, &interrupted);
     const auto session = type.connect(params, here);
-    nlohmann::json answer;
-    try {
-        answer = session->connect(offer, deadline);
-    } catch (const nlohmann::json::exception& error) {
-        throw Failure(kVersion, std::string("the server's offer cannot be read: ") + error.what());
-    }
-    control.send({{"answer", answer}});
+    control.send({{"answer", session->connect(offer, deadline)}});
     Result result;
     result.params = params;
     const nlohmann::json ready = control.receive(deadline, &interrupted);
@@ -289,6 +283,17 @@ Result run(Control& control, const Params& params, const Place& place, const Run
     result.blocks = watcher.blocks();
     result.log_dropped = workers.log_dropped();
     return result;
+}
+
+}  // namespace
+
+Result run(Control& control, const Params& params, const Place& place, const RunOptions& options,
+           const std::atomic<bool>& interrupted) {
+    try {
+        return run_as_agreed(control, params, place, options, interrupted);
+    } catch (const nlohmann::json::exception& error) {
+        throw Failure(kVersion, fmt::format("what {} says cannot be read: {}", control.peer(), error.what()));
+    }
 }
 
 }  // namespace vma_perf

@@ -9,6 +9,7 @@
 #include <exception>
 #include <list>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "tools/vma_perf/control.h"
@@ -35,16 +36,17 @@ void log(const ServerOptions& options, const std::string& text) {
 // The threads of a run.
 class Threads {
   public:
-    Threads(const ServerSession& session, const Params& params, const ServerOptions& options, const RunClock& clock,
+    // `cpus`: for the threads, in turn; empty: wherever.
+    Threads(const ServerSession& session, const Params& params, const std::vector<unsigned>& cpus, const RunClock& clock,
             std::atomic<bool>& stop)
         : stop_(stop) {
         const auto lanes = session.lanes();
         for (unsigned i = 0; i < lanes.size(); ++i) drains_.push_back(std::make_unique<Drain>(*lanes[i], params, i, clock));
         errors_.resize(lanes.size());
         for (unsigned i = 0; i < lanes.size(); ++i)
-            threads_.emplace_back([this, i, &options] {
+            threads_.emplace_back([this, i, &cpus] {
                 try {
-                    if (!options.cpus.empty()) pin_to(options.cpus[i % options.cpus.size()]);
+                    if (!cpus.empty()) pin_to(cpus[i % cpus.size()]);
                     drains_[i]->run(stop_);
                 } catch (...) {
                     errors_[i] = std::current_exception();
@@ -132,7 +134,8 @@ class Client {
                                   params.connections));
         const TransportType& type = transport(params.transport);
         if (params.max_size > type.max_size) throw Failure(kUsage, "--size: too large for this transport");
-        if (type.check != nullptr) type.check(params);
+        type.check(params);
+        check_cpus(params.server_cpus, "--server-cpus");
         std::atomic<bool> over{false};
         const auto session = type.serve(params, {local_, peer_, options_.bind.empty() ? local_ : options_.bind, &over});
         const auto deadline = Clock::now() + kSetUp;
@@ -140,7 +143,7 @@ class Client {
         session->accept(deadline);
         session->complete(control_.expect("answer", deadline, &stop_));
         const RunClock clock;
-        Threads threads(*session, params, options_, clock, over);
+        Threads threads(*session, params, params.server_cpus.empty() ? options_.cpus : params.server_cpus, clock, over);
         control_.send({{"ready", true}, {"stack", type.stack != nullptr ? type.stack : socket_stack()}});
         const std::uint64_t sent = watch(threads, params, clock);
         // What a reliable transport has accepted does come, if only after retransmissions.
@@ -205,6 +208,7 @@ struct Serving {
 }  // namespace
 
 void serve(const ServerOptions& options, const std::atomic<bool>& stop) {
+    check_cpus(options.cpus, "--cpus");
     const Fd listener = listen_on(make_address(options.bind.empty() ? "0.0.0.0" : options.bind, options.port), 64);
     log(options, fmt::format("vma_perf {} listens on port {}, sockets by {}", VMA_VERSION,
                              port_of(local_address(listener.get())), socket_stack()));

@@ -15,56 +15,38 @@ constexpr double kLookNs = 20'000;
 constexpr unsigned kLookAtMost = 64;
 constexpr std::int64_t kSpinNs = 200'000;  // before something is due we do not sleep
 
-class Throughput final : public Load, private Receiver {
+class Throughput final : public Load {
   public:
-    Throughput(Lane& lane, const Params& params, const Work& work)
-        : lane_(lane),
-          params_(params),
-          work_(work),
-          writer_(params, work.thread),
-          schedule_(params.rate * params.lane_connections(work.thread) / params.connections, params.burst,
-                    static_cast<double>(work.thread) / params.threads),
-          next_(lane.connections()) {}
-
-    Span run(Recorder& recorder) override {
-        recorder_ = nullptr;
-        if (params_.warmup > 0) part(static_cast<std::int64_t>(params_.warmup * 1e9), 0);
-        recorder_ = &recorder;
-        return part(static_cast<std::int64_t>(params_.seconds * 1e9), work_.iterations);
-    }
+    Throughput(Lane& lane, const Params& params, const Work& work) : Load(lane, params, work), next_(lane.connections()) {}
     std::vector<std::uint64_t> sent() const override { return next_; }
 
   private:
-    Span part(std::int64_t length_ns, std::uint64_t iterations) {
+    Span part() override {
         std::fill(next_.begin(), next_.end(), 0);
-        now_ = moved_ = work_.clock->now();
-        const std::int64_t begin = now_, end = iterations == 0 ? begin + length_ns : INT64_MAX;
-        if (recorder_ != nullptr) recorder_->begin(now_);
-        std::uint64_t left = iterations == 0 ? UINT64_MAX : iterations;
-        schedule_.start(now_);
+        const std::int64_t begin = now_;
         unsigned turn = 0;
         double count = 0, look_at = 1;
-        while (left > 0 && !work_.stop->load(std::memory_order_relaxed)) {
+        while (left_ > 0 && !stopped()) {
             if (schedule_.active()) {
-                sleep_until(std::min(schedule_.due(), end));
+                sleep_until(std::min(schedule_.due(), end_));
                 schedule_.next();
             }
-            if (now_ >= end) break;
-            const auto burst = static_cast<unsigned>(std::min<std::uint64_t>(params_.burst, left));
+            if (now_ >= end_) break;
+            const auto burst = static_cast<unsigned>(std::min<std::uint64_t>(params_.burst, left_));
             for (unsigned i = 0; i < burst; ++i)
                 if (!send_one(turn, i + 1 < burst)) return {begin, now_};
-            left -= iterations == 0 ? 0 : burst;
+            count_down(burst);
             turn = turn + 1 == next_.size() ? 0 : turn + 1;
             count += burst;
             if (count < look_at && !schedule_.active()) continue;
             const std::int64_t before = now_;
-            now_ = work_.clock->now();
+            now_ = now();
             look_at = std::clamp(kLookNs * count / static_cast<double>(std::max<std::int64_t>(now_ - before, 1)), 1.0,
                                  static_cast<double>(kLookAtMost));
             count = 0;
         }
         lane_.receive(*this, false);  // starts what the transport has collected
-        now_ = work_.clock->now();
+        now_ = now();
         return {begin, now_};
     }
 
@@ -77,8 +59,8 @@ class Throughput final : public Load, private Receiver {
                 writer_.write(to, size, connection, next_[connection], recorder_ == nullptr);
                 if (lane_.send(connection, size, more)) break;
             }
-            now_ = work_.clock->now();
-            if (work_.stop->load(std::memory_order_relaxed)) return false;
+            now_ = now();
+            if (stopped()) return false;
             if (!tried) moved_ = now_;
             tried = true;
             if (now_ - moved_ > static_cast<std::int64_t>(params_.timeout * 1e9))
@@ -91,7 +73,7 @@ class Throughput final : public Load, private Receiver {
     }
 
     void sleep_until(std::int64_t due) {
-        for (now_ = work_.clock->now(); now_ < due && !work_.stop->load(std::memory_order_relaxed); now_ = work_.clock->now()) {
+        for (now_ = now(); now_ < due && !stopped(); now_ = now()) {
             const std::int64_t left = std::min(due - now_ - kSpinNs, std::chrono::nanoseconds(kTick).count());
             if (left <= 0) continue;
             const timespec pause{0, static_cast<long>(left)};
@@ -101,14 +83,7 @@ class Throughput final : public Load, private Receiver {
 
     void take(const Arrival&) override {}  // nothing is answered
 
-    Lane& lane_;
-    const Params params_;
-    const Work work_;
-    Writer writer_;
-    Schedule schedule_;
     std::vector<std::uint64_t> next_;  // number of the next message of each connection
-    Recorder* recorder_ = nullptr;     // none: warm-up
-    std::int64_t now_ = 0;
     std::int64_t moved_ = 0;           // when a send that did not work was tried first
 };
 

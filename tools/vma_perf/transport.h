@@ -21,17 +21,13 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "tools/vma_perf/params.h"
 #include "tools/vma_perf/status.h"
-
-namespace CLI {
-class App;
-}
 
 namespace vma_perf {
 
@@ -94,8 +90,8 @@ class Session {
     virtual ~Session() = default;
     // One for each thread, in order; valid once connections exist. They live as long as the session.
     virtual std::span<const std::unique_ptr<Lane>> lanes() const noexcept = 0;
-    // Counters of the transport's own for the result, after the run: {"retries": 3}. Empty: none.
-    virtual nlohmann::json report() { return nlohmann::json::object(); }
+    // Counters of the transport's own for the result, after the run: {"retries": 3}. An empty object: none.
+    virtual nlohmann::json report() = 0;
 };
 
 class ServerSession : public Session {
@@ -115,13 +111,10 @@ class ClientSession : public Session {
 // A row of the table of transports.
 struct TransportType {
     const char* name;
-    const char* summary;   // one line of the help
     // True: lost messages are an error of the run, not a number. No message is given up for lost while there is a connection.
     bool reliable;
     std::size_t max_size;  // bytes of a message
-    // Adds options of its own to the commands pingpong and throughput; nullptr: it has none. They write to `params`.
-    void (*add_options)(CLI::App& app, Params& params);
-    // Throws Failure with kUsage when the parameters do not go together for this transport; nullptr: nothing to check.
+    // Throws Failure with kUsage when the parameters do not go together for this transport.
     void (*check)(const Params& params);
     // Throw Failure with kUnsupported where the machine has no such thing.
     std::unique_ptr<ServerSession> (*serve)(const Params& params, const Place& place);
@@ -132,8 +125,8 @@ struct TransportType {
     const char* stack = nullptr;
 };
 
-// All of them; a new transport is a row there (transport.cpp).
-std::span<const TransportType> transports() noexcept;
+// All of them, in the order of the help.
+std::span<const TransportType* const> transports() noexcept;
 // Throws Failure with kUnsupported: a client may know transports that this build lacks.
 const TransportType& transport(const std::string& name);
 

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include <CLI/CLI.hpp>
 #include <array>
 #include <utility>
 
@@ -15,6 +14,7 @@
 #include "tools/vma_perf/fd.h"
 #include "tools/vma_perf/message.h"
 #include "tools/vma_perf/raw/raw_device.h"
+#include "tools/vma_perf/side.h"
 #include "tools/vma_perf/sockets/address.h"
 
 namespace vma_perf::raw {
@@ -85,9 +85,9 @@ class RawLane final : public Lane {
 };
 
 // What both sides have in common.
-class RawSide {
-  public:
-    RawSide(const Params& params, const Place& place) : params_(params), place_(place) {
+class RawSide : public Side {
+  protected:
+    RawSide(const Params& params, const Place& place) : Side(params, place) {
         if (std::string(socket_stack()) == "libvma")
             throw Failure(kUnsupported, "raw has the device for itself: run it without libvma");
     }
@@ -122,60 +122,36 @@ class RawSide {
                                          .src_port = connections_[c].port, .dst_port = htons(ports[c])},
                                         0, connections_[c].headers.data());
     }
-    std::span<const std::unique_ptr<Lane>> lanes() const noexcept { return lanes_; }
-
-  protected:
-    const Params params_;
 
   private:
-    const Place place_;
     Netdev netdev_;
     std::unique_ptr<RawDevice> device_;
     std::vector<Connection> connections_;
-    std::vector<std::unique_ptr<Lane>> lanes_;
 };
 
-class RawServer final : public ServerSession {
+class RawServer final : public SessionOf<ServerSession, RawSide> {
   public:
-    RawServer(const Params& params, const Place& place) : side_(params, place) {}
-    nlohmann::json offer() override { return side_.open({}); }
+    using SessionOf::SessionOf;
+    nlohmann::json offer() override { return open({}); }
     void accept(Clock::time_point) override {}
     void complete(const nlohmann::json& answer) override {
         try {
-            side_.meet(answer);
+            meet(answer);
         } catch (const nlohmann::json::exception& error) {
             throw Failure(kVersion, fmt::format("the client's answer cannot be read: {}", error.what()));
         }
     }
-    std::span<const std::unique_ptr<Lane>> lanes() const noexcept override { return side_.lanes(); }
-
-  private:
-    RawSide side_;
 };
 
-class RawClient final : public ClientSession {
+class RawClient final : public SessionOf<ClientSession, RawSide> {
   public:
-    RawClient(const Params& params, const Place& place) : device_(params.raw.device), side_(params, place) {}
+    using SessionOf::SessionOf;
     nlohmann::json connect(const nlohmann::json& offer, Clock::time_point) override {
-        nlohmann::json answer = side_.open(device_);
-        side_.meet(offer);
+        nlohmann::json answer = open(params_.raw.device);
+        meet(offer);
         return answer;
     }
-    std::span<const std::unique_ptr<Lane>> lanes() const noexcept override { return side_.lanes(); }
-
-  private:
-    const std::string device_;
-    RawSide side_;
 };
-
-}  // namespace
-
-void add_options(CLI::App& app, Params& params) {
-    app.add_option("--device", params.raw.device, "The client's device (default: the one with the address towards the server)")
-        ->type_name("NAME")->group("raw");
-    app.add_option("--xdp-mode", params.raw.mode, "skb (generic XDP) or drv (native)")
-        ->check(CLI::IsMember({"skb", "drv"}).description(""))->type_name("skb|drv")->capture_default_str()->group("raw");
-}
 
 void check(const Params& params) {
     if (params.threads != 1) throw Failure(kUsage, "--threads: raw has one queue pair, so one thread");
@@ -188,11 +164,11 @@ void check(const Params& params) {
                               "and tcp");
 }
 
-std::unique_ptr<ServerSession> serve(const Params& params, const Place& place) {
-    return std::make_unique<RawServer>(params, place);
-}
-std::unique_ptr<ClientSession> connect(const Params& params, const Place& place) {
-    return std::make_unique<RawClient>(params, place);
-}
+}  // namespace
+
+constinit const TransportType kRaw{
+    .name = "raw", .reliable = false, .max_size = kMaxMessage,
+    .check = check, .serve = make_session<ServerSession, RawServer>, .connect = make_session<ClientSession, RawClient>,
+    .usual_wait = Wait::nonblocking, .stack = "device"};
 
 }  // namespace vma_perf::raw

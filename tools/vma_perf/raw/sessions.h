@@ -3,17 +3,12 @@
 // on one link: they tell each other their hardware addresses over the control connection.
 #pragma once
 
-#include <memory>
-
 #include "tools/vma_perf/transport.h"
 
 namespace vma_perf::raw {
 
 inline constexpr std::size_t kMaxMessage = 8972;  // what fits into the largest usual MTU; a device's own says the rest
 
-void add_options(CLI::App& app, Params& params);
-void check(const Params& params);
-std::unique_ptr<ServerSession> serve(const Params& params, const Place& place);
-std::unique_ptr<ClientSession> connect(const Params& params, const Place& place);
+extern const TransportType kRaw;
 
 }  // namespace vma_perf::raw

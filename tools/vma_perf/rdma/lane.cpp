@@ -41,6 +41,12 @@ Depths depths_of(const Params& p, std::size_t head) noexcept {
     return d;
 }
 
+VerbsLane::Counts& VerbsLane::Counts::operator+=(const Counts& other) noexcept {
+    sends += other.sends, signalled += other.signalled, send_completions += other.send_completions;
+    receives += other.receives, events += other.events, inlined += other.inlined;
+    return *this;
+}
+
 VerbsLane::VerbsLane(ibv_context* context, ibv_pd* pd, ibv_qp_type type, const Params& params,
                      unsigned number, const std::atomic<bool>& stop)
     : params_(params),

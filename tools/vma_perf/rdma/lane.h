@@ -55,6 +55,7 @@ class VerbsLane final : public Lane {
 
     struct Counts {
         std::uint64_t sends = 0, signalled = 0, send_completions = 0, receives = 0, events = 0, inlined = 0;
+        Counts& operator+=(const Counts& other) noexcept;
     };
     const Counts& counts() const noexcept { return counts_; }
     unsigned max_inline() const noexcept { return max_inline_; }

@@ -10,8 +10,8 @@
 
 #include <algorithm>
 
-#include "tools/vma_perf/rdma/lane.h"
 #include "tools/vma_perf/rdma/sessions.h"
+#include "tools/vma_perf/rdma/side.h"
 
 namespace vma_perf::rdma {
 namespace {
@@ -36,21 +36,19 @@ sockaddr_in address_of(const std::string& ip, std::uint16_t port) {
 constexpr std::uint8_t kReceiverNotReady = 12;
 
 // What both sides have.
-class Side {
-  public:
-    Side(const Params& params, const Place& place)
-        : params_(params), place_(place), channel_(rdma_create_event_channel()) {
+class RcSide : public VerbsSide {
+  protected:
+    RcSide(const Params& params, const Place& place)
+        : VerbsSide(params, place, IBV_QPT_RC), channel_(rdma_create_event_channel()) {
         if (!channel_)
             fail_errno("an event channel of RDMA-CM (is the module rdma_ucm there?)", kUnsupported);
         if (fcntl(channel_->fd, F_SETFL, O_NONBLOCK) != 0) fail_errno("an event channel of RDMA-CM");
         ids_.resize(params.connections);
     }
-    ~Side() {
+    // The ids go with their queue pairs, before the lanes, whose completion queues they use.
+    ~RcSide() {
         for (const CmIdPtr& id : ids_)
             if (id && id->qp != nullptr) rdma_disconnect(id.get());
-        ids_.clear();  // with the queue pairs, before the lanes, whose completion queues they use
-        lanes_.clear();
-        pd_.reset();
     }
 
     CmIdPtr make_id() {
@@ -58,25 +56,16 @@ class Side {
         if (rdma_create_id(channel_.get(), &id, nullptr, RDMA_PS_TCP) != 0) fail_errno("rdma_create_id");
         return CmIdPtr(id);
     }
-    // When the first id knows its device.
-    void make_lanes(ibv_context* context) {
-        if (!lanes_.empty()) return;
-        pd_.reset(ibv_alloc_pd(context));
-        if (!pd_) fail_errno("a protection domain");
-        for (unsigned i = 0; i < params_.threads; i++)
-            lanes_.push_back(
-                std::make_unique<VerbsLane>(context, pd_.get(), IBV_QPT_RC, params_, i, *place_.stop));
-    }
     void make_queue_pair(unsigned c, rdma_cm_id* id) {
-        auto& lane = static_cast<VerbsLane&>(*lanes_[c % params_.threads]);
+        VerbsLane& lane = lane_of(c);
         lane.add_queue_pair(
-            c / params_.threads,
+            number_of(c),
             [](void* context, ibv_qp_init_attr_ex& attr) -> ibv_qp* {
                 auto* of = static_cast<rdma_cm_id*>(context);
                 return rdma_create_qp_ex(of, &attr) == 0 ? of->qp : nullptr;
             },
             id);
-        lane.start_receiving(c / params_.threads);
+        lane.start_receiving(number_of(c));
     }
     rdma_conn_param parameters(const PrivateData* data) const {
         rdma_conn_param param{};
@@ -110,57 +99,38 @@ class Side {
         }
     }
 
-    nlohmann::json report() {
-        VerbsLane::Counts sum;
-        unsigned max_inline = 0;
-        for (const auto& each : lanes_) {
-            const auto& lane = static_cast<VerbsLane&>(*each);
-            const VerbsLane::Counts& c = lane.counts();
-            sum.sends += c.sends, sum.signalled += c.signalled, sum.send_completions += c.send_completions;
-            sum.receives += c.receives, sum.events += c.events, sum.inlined += c.inlined;
-            max_inline = lane.max_inline();
-        }
-        return {{"device", ibv_get_device_name(pd_->context->device)},
-                {"max_inline", max_inline},
-                {"sends", sum.sends},
-                {"signalled", sum.signalled},
-                {"send_completions", sum.send_completions},
-                {"receives", sum.receives},
-                {"events", sum.events},
-                {"inline", sum.inlined}};
+    nlohmann::json report() const {
+        nlohmann::json json = VerbsSide::report();
+        json["max_inline"] = lane_of(0).max_inline();
+        return json;
     }
 
-    const Params params_;
-    const Place place_;
     EventChannelPtr channel_;
-    PdPtr pd_;
-    std::vector<std::unique_ptr<Lane>> lanes_;
     std::vector<CmIdPtr> ids_;
 };
 
-class RcServer final : public ServerSession {
+class RcServer final : public SessionOf<ServerSession, RcSide> {
   public:
-    RcServer(const Params& params, const Place& place) : side_(params, place), listener_(side_.make_id()) {
+    RcServer(const Params& params, const Place& place) : SessionOf(params, place), listener_(make_id()) {
         sockaddr_in address = address_of(place.bind, 0);
         if (rdma_bind_addr(listener_.get(), reinterpret_cast<sockaddr*>(&address)) != 0 ||
             listener_->verbs == nullptr)
             throw Failure(kUnsupported, fmt::format("no RDMA device has the address {}: {}", place.bind,
                                                     strerrordesc_np(errno)));
-        side_.make_lanes(listener_->verbs);
+        make_lanes(listener_->verbs);
         if (rdma_listen(listener_.get(), static_cast<int>(std::min(params.connections, 1024u))) != 0)
             fail_errno("rdma_listen");
     }
-    std::span<const std::unique_ptr<Lane>> lanes() const noexcept override { return side_.lanes_; }
     nlohmann::json offer() override { return {{"port", ntohs(rdma_get_src_port(listener_.get()))}}; }
     void accept(Clock::time_point deadline) override {
-        for (unsigned established = 0; established < side_.params_.connections;) {
-            const CmEventPtr event = side_.next_event(deadline, kPeerEnded, "connection from the client");
+        for (unsigned established = 0; established < params_.connections;) {
+            const CmEventPtr event = next_event(deadline, kPeerEnded, "connection from the client");
             switch (event->event) {
                 case RDMA_CM_EVENT_CONNECT_REQUEST:
                     accept_one(*event);
                     break;
                 case RDMA_CM_EVENT_ESTABLISHED:
-                    Side::set_patience(event->id);
+                    set_patience(event->id);
                     established++;
                     break;
                 default:
@@ -169,7 +139,6 @@ class RcServer final : public ServerSession {
             }
         }
     }
-    nlohmann::json report() override { return side_.report(); }
 
   private:
     void accept_one(const rdma_cm_event& event) {
@@ -180,37 +149,34 @@ class RcServer final : public ServerSession {
             memcpy(&data, event.param.conn.private_data, sizeof data);
         const unsigned c = ntohl(data.connection);
         if (event.param.conn.private_data_len < sizeof data || data.magic != PrivateData().magic ||
-            c >= side_.ids_.size() || side_.ids_[c]) {
+            c >= ids_.size() || ids_[c]) {
             rdma_reject(id.get(), nullptr, 0);
             return;
         }
-        side_.make_queue_pair(c, id.get());
-        rdma_conn_param param = side_.parameters(nullptr);
+        make_queue_pair(c, id.get());
+        rdma_conn_param param = parameters(nullptr);
         if (rdma_accept(id.get(), &param) != 0) fail_errno("rdma_accept");
-        side_.ids_[c] = std::move(id);
+        ids_[c] = std::move(id);
     }
 
-    Side side_;
     CmIdPtr listener_;
 };
 
-class RcClient final : public ClientSession {
+class RcClient final : public SessionOf<ClientSession, RcSide> {
   public:
-    RcClient(const Params& params, const Place& place) : side_(params, place) {}
-    std::span<const std::unique_ptr<Lane>> lanes() const noexcept override { return side_.lanes_; }
+    using SessionOf::SessionOf;
     nlohmann::json connect(const nlohmann::json& offer, Clock::time_point deadline) override {
         const auto port = offer.find("port");
         if (port == offer.end() || !port->is_number_unsigned() || *port > 65535)
             throw Failure(kVersion, "the server's offer has no port");
-        for (unsigned c = 0; c < side_.params_.connections; c++)
+        for (unsigned c = 0; c < params_.connections; c++)
             connect_one(c, port->get<std::uint16_t>(), deadline);
         return nlohmann::json::object();
     }
-    nlohmann::json report() override { return side_.report(); }
 
   private:
     void expect(rdma_cm_event_type type, Clock::time_point deadline) {
-        const CmEventPtr event = side_.next_event(deadline, kUnreachable, rdma_event_str(type));
+        const CmEventPtr event = next_event(deadline, kUnreachable, rdma_event_str(type));
         if (event->event == type) return;
         const std::string reason = event->status < 0   ? std::string(": ") + strerrordesc_np(-event->status)
                                    : event->status > 0 ? fmt::format(" (reason {})", event->status)
@@ -219,39 +185,35 @@ class RcClient final : public ClientSession {
                                                 rdma_event_str(type), reason));
     }
     void connect_one(unsigned c, std::uint16_t port, Clock::time_point deadline) {
-        CmIdPtr& id = side_.ids_[c];
-        id = side_.make_id();
-        sockaddr_in from = address_of(side_.place_.local, 0), to = address_of(side_.place_.peer, port);
+        CmIdPtr& id = ids_[c];
+        id = make_id();
+        sockaddr_in from = address_of(place_.local, 0), to = address_of(place_.peer, port);
         const auto left =
             std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
         const int limit = static_cast<int>(std::clamp<long>(left, 1, 10'000));
         if (rdma_resolve_addr(id.get(), reinterpret_cast<sockaddr*>(&from), reinterpret_cast<sockaddr*>(&to),
                               limit) != 0)
-            throw Failure(kUnsupported, fmt::format("no RDMA device from {} to {}: {}", side_.place_.local,
-                                                    side_.place_.peer, strerrordesc_np(errno)));
+            throw Failure(kUnsupported, fmt::format("no RDMA device from {} to {}: {}", place_.local,
+                                                    place_.peer, strerrordesc_np(errno)));
         expect(RDMA_CM_EVENT_ADDR_RESOLVED, deadline);
         if (rdma_resolve_route(id.get(), limit) != 0) fail_errno("rdma_resolve_route");
         expect(RDMA_CM_EVENT_ROUTE_RESOLVED, deadline);
-        side_.make_lanes(id->verbs);
-        side_.make_queue_pair(c, id.get());
+        if (lanes_.empty()) make_lanes(id->verbs);  // the first id knows its device
+        make_queue_pair(c, id.get());
         PrivateData data;
         data.connection = htonl(c);
-        rdma_conn_param param = side_.parameters(&data);
+        rdma_conn_param param = parameters(&data);
         if (rdma_connect(id.get(), &param) != 0) fail_errno("rdma_connect");
         expect(RDMA_CM_EVENT_ESTABLISHED, deadline);
-        Side::set_patience(id.get());
+        set_patience(id.get());
     }
-
-    Side side_;
 };
 
 }  // namespace
 
-std::unique_ptr<ServerSession> serve_rc(const Params& params, const Place& place) {
-    return std::make_unique<RcServer>(params, place);
-}
-std::unique_ptr<ClientSession> connect_rc(const Params& params, const Place& place) {
-    return std::make_unique<RcClient>(params, place);
-}
+constinit const TransportType kRc{
+    .name = "rc", .reliable = true, .max_size = kMaxRcMessage,
+    .check = check_rc, .serve = make_session<ServerSession, RcServer>, .connect = make_session<ClientSession, RcClient>,
+    .usual_wait = Wait::nonblocking};
 
 }  // namespace vma_perf::rdma

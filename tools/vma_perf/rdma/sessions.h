@@ -7,8 +7,6 @@
 // named, and its offer carries QP numbers and GID.
 #pragma once
 
-#include <memory>
-
 #include "tools/vma_perf/transport.h"
 
 namespace vma_perf::rdma {
@@ -17,13 +15,10 @@ inline constexpr std::size_t kMaxRcMessage = 1 << 20;
 inline constexpr std::size_t kMaxUdMessage =
     4096;  // the largest MTU; the device's own is checked when it is known
 
-// For both transports, once.
-void add_options(CLI::App& app, Params& params);
+extern const TransportType kRc, kUd;
+
+// Throw Failure with kUsage when the parameters do not go together.
 void check_rc(const Params& params);
 void check_ud(const Params& params);
-std::unique_ptr<ServerSession> serve_rc(const Params& params, const Place& place);
-std::unique_ptr<ServerSession> serve_ud(const Params& params, const Place& place);
-std::unique_ptr<ClientSession> connect_rc(const Params& params, const Place& place);
-std::unique_ptr<ClientSession> connect_ud(const Params& params, const Place& place);
 
 }  // namespace vma_perf::rdma

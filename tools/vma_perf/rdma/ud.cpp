@@ -16,8 +16,8 @@
 
 #include "tools/vma_perf/fd.h"
 #include "tools/vma_perf/rdma/device.h"
-#include "tools/vma_perf/rdma/lane.h"
 #include "tools/vma_perf/rdma/sessions.h"
+#include "tools/vma_perf/rdma/side.h"
 
 namespace vma_perf::rdma {
 namespace {
@@ -34,24 +34,17 @@ void check(int error, const char* what) {
 }
 
 // What both sides have.
-class Side {
-  public:
-    Side(const Params& params, const Place& place)
-        : params_(params),
-          place_(place),
+class UdSide : public VerbsSide {
+  protected:
+    UdSide(const Params& params, const Place& place)
+        : VerbsSide(params, place, IBV_QPT_UD),
           port_(open_port(params.is_client ? params.rdma.device : params.rdma.server_device,
                           params.is_client ? params.rdma.gid_index : params.rdma.server_gid_index,
-                          params.is_client || place.bind.empty() ? place.local : place.bind)),
-          pd_(ibv_alloc_pd(port_.context.get())) {
-        if (!pd_) fail_errno("a protection domain");
+                          params.is_client || place.bind.empty() ? place.local : place.bind)) {
+        context_ = std::move(port_.context);
         check_mtu(port_.mtu, port_.name);
-        for (unsigned i = 0; i < params.threads; i++)
-            lanes_.push_back(std::make_unique<VerbsLane>(port_.context.get(), pd_.get(), IBV_QPT_UD, params,
-                                                         i, *place.stop));
+        make_lanes(context_.get());
         for (unsigned c = 0; c < params.connections; c++) add_queue_pair(c);
-    }
-    ~Side() {
-        qps_.clear();  // before the lanes, whose completion queues they use
     }
 
     void check_mtu(unsigned mtu, const std::string& device) const {
@@ -60,8 +53,6 @@ class Side {
                                               "and the MTU of {} is {} bytes",
                                               params_.max_size, device, mtu));
     }
-    VerbsLane& lane_of(unsigned c) { return static_cast<VerbsLane&>(*lanes_[c % params_.threads]); }
-    unsigned number_of(unsigned c) const noexcept { return c / params_.threads; }
 
     // What the other side must know.
     nlohmann::json describe() {
@@ -95,29 +86,14 @@ class Side {
         }
     }
 
-    nlohmann::json report() {
-        VerbsLane::Counts sum;
-        for (unsigned i = 0; i < params_.threads; i++) {
-            const VerbsLane::Counts& c = static_cast<VerbsLane&>(*lanes_[i]).counts();
-            sum.sends += c.sends, sum.signalled += c.signalled, sum.send_completions += c.send_completions;
-            sum.receives += c.receives, sum.events += c.events, sum.inlined += c.inlined;
-        }
-        return {{"device", port_.name},
-                {"mtu", port_.mtu},
-                {"sends", sum.sends},
-                {"signalled", sum.signalled},
-                {"send_completions", sum.send_completions},
-                {"receives", sum.receives},
-                {"events", sum.events},
-                {"inline", sum.inlined}};
+    nlohmann::json report() const {
+        nlohmann::json json = VerbsSide::report();
+        json["mtu"] = port_.mtu;
+        return json;
     }
 
-    const Params params_;
-    const Place place_;
     DevicePort port_;
-    PdPtr pd_;
     std::vector<AhPtr> handles_;
-    std::vector<std::unique_ptr<Lane>> lanes_;
     std::vector<QpPtr> qps_;
 
   private:
@@ -126,7 +102,7 @@ class Side {
         lane.add_queue_pair(
             number_of(c),
             [](void* self, ibv_qp_init_attr_ex& attr) {
-                return ibv_create_qp_ex(static_cast<Side*>(self)->port_.context.get(), &attr);
+                return ibv_create_qp_ex(static_cast<UdSide*>(self)->context_.get(), &attr);
             },
             this);
         QpPtr& qp = qps_.emplace_back(lane.queue_pair(number_of(c)));
@@ -151,7 +127,7 @@ class Side {
         attr.grh.sgid_index = static_cast<std::uint8_t>(port_.gid_index);
         attr.grh.hop_limit =
             is_group(gid) ? static_cast<std::uint8_t>(std::max(params_.sockets.group_ttl, 1)) : 64;
-        AhPtr handle(ibv_create_ah(pd_.get(), &attr));
+        AhPtr handle(ibv_create_ah(pd(), &attr));
         if (!handle)
             fail_errno(fmt::format("an address handle for GID {} from index {} of {}", gid_text(gid),
                                    port_.gid_index, port_.name));
@@ -162,28 +138,26 @@ class Side {
     const std::uint32_t key_ = std::random_device()() & 0x7fffffff;
 };
 
-class UdServer final : public ServerSession {
+class UdServer final : public SessionOf<ServerSession, UdSide> {
   public:
-    UdServer(const Params& params, const Place& place) : side_(params, place) {
+    UdServer(const Params& params, const Place& place) : SessionOf(params, place) {
         const auto& groups = params.sockets.groups;
-        for (std::size_t c = 0; c < side_.qps_.size() && !groups.empty(); c++)
-            attach(side_.qps_[c].get(), groups[c % groups.size()]);
+        for (std::size_t c = 0; c < qps_.size() && !groups.empty(); c++)
+            attach(qps_[c].get(), groups[c % groups.size()]);
     }
     ~UdServer() override {
         for (const auto& [qp, gid] : attached_) ibv_detach_mcast(qp, &gid, 0);
     }
-    std::span<const std::unique_ptr<Lane>> lanes() const noexcept override { return side_.lanes_; }
-    nlohmann::json offer() override { return side_.describe(); }
+    nlohmann::json offer() override { return describe(); }
     void accept(Clock::time_point) override {}
-    void complete(const nlohmann::json& answer) override { side_.address(answer, {}); }
-    nlohmann::json report() override { return side_.report(); }
+    void complete(const nlohmann::json& answer) override { address(answer, {}); }
 
   private:
     void attach(ibv_qp* qp, const std::string& group) {
         Fd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
         ip_mreqn request{};
         inet_pton(AF_INET, group.c_str(), &request.imr_multiaddr);
-        inet_pton(AF_INET, side_.place_.bind.c_str(), &request.imr_address);
+        inet_pton(AF_INET, place_.bind.c_str(), &request.imr_address);
         if (!socket || setsockopt(socket.get(), IPPROTO_IP, IP_ADD_MEMBERSHIP, &request, sizeof request) != 0)
             fail_errno("joining the group " + group);
         members_.push_back(std::move(socket));
@@ -192,32 +166,24 @@ class UdServer final : public ServerSession {
         attached_.emplace_back(qp, gid);
     }
 
-    Side side_;
     std::vector<Fd> members_;
     std::vector<std::pair<ibv_qp*, ibv_gid>> attached_;
 };
 
-class UdClient final : public ClientSession {
+class UdClient final : public SessionOf<ClientSession, UdSide> {
   public:
-    UdClient(const Params& params, const Place& place) : side_(params, place) {}
-    std::span<const std::unique_ptr<Lane>> lanes() const noexcept override { return side_.lanes_; }
+    using SessionOf::SessionOf;
     nlohmann::json connect(const nlohmann::json& offer, Clock::time_point) override {
-        side_.address(offer, side_.params_.sockets.groups);
-        return side_.describe();
+        address(offer, params_.sockets.groups);
+        return describe();
     }
-    nlohmann::json report() override { return side_.report(); }
-
-  private:
-    Side side_;
 };
 
 }  // namespace
 
-std::unique_ptr<ServerSession> serve_ud(const Params& params, const Place& place) {
-    return std::make_unique<UdServer>(params, place);
-}
-std::unique_ptr<ClientSession> connect_ud(const Params& params, const Place& place) {
-    return std::make_unique<UdClient>(params, place);
-}
+constinit const TransportType kUd{
+    .name = "ud", .reliable = false, .max_size = kMaxUdMessage,
+    .check = check_ud, .serve = make_session<ServerSession, UdServer>, .connect = make_session<ClientSession, UdClient>,
+    .usual_wait = Wait::nonblocking};
 
 }  // namespace vma_perf::rdma

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "tools/vma_perf/message.h"
+#include "tools/vma_perf/side.h"
 #include "tools/vma_perf/sockets/address.h"
 #include "tools/vma_perf/sockets/connect.h"
 #include "tools/vma_perf/sockets/datagram_lane.h"
@@ -68,9 +69,9 @@ Fd udp_socket(const Params& params, Wait wait) {
     return fd;
 }
 
-class UdpServer final : public ServerSession {
+class UdpServer final : public SessionOf<ServerSession> {
   public:
-    UdpServer(const Params& params, const Place& place) : params_(params), place_(place) {}
+    using SessionOf::SessionOf;
 
     nlohmann::json offer() override {
         std::vector<DatagramConnection> all;
@@ -88,7 +89,6 @@ class UdpServer final : public ServerSession {
         return {{"ports", ports}};
     }
     void accept(Clock::time_point) override {}
-    std::span<const std::unique_ptr<Lane>> lanes() const noexcept override { return lanes_; }
 
   private:
     std::string group_of(unsigned c) const {
@@ -102,15 +102,11 @@ class UdpServer final : public ServerSession {
         if (setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &request, sizeof request) != 0)
             fail_errno(fmt::format("joining group {} at {}", group, place_.local));
     }
-
-    const Params params_;
-    const Place place_;
-    std::vector<std::unique_ptr<Lane>> lanes_;
 };
 
-class UdpClient final : public ClientSession {
+class UdpClient final : public SessionOf<ClientSession> {
   public:
-    UdpClient(const Params& params, const Place& place) : params_(params), place_(place) {}
+    using SessionOf::SessionOf;
 
     nlohmann::json connect(const nlohmann::json& offer, Clock::time_point) override {
         const auto ports = offer.at("ports").get<std::vector<std::uint16_t>>();
@@ -133,7 +129,6 @@ class UdpClient final : public ClientSession {
         lanes_ = make_lanes<DatagramLane>(std::move(all), params_, place_);
         return nlohmann::json::object();
     }
-    std::span<const std::unique_ptr<Lane>> lanes() const noexcept override { return lanes_; }
 
   private:
     void send_to_group(int fd) const {
@@ -143,10 +138,6 @@ class UdpClient final : public ClientSession {
         if (setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &request, sizeof request) != 0) fail_errno("--group-interface");
         set_option(fd, IPPROTO_IP, IP_MULTICAST_TTL, params_.sockets.group_ttl, "--group-ttl");
     }
-
-    const Params params_;
-    const Place place_;
-    std::vector<std::unique_ptr<Lane>> lanes_;
 };
 
 // ---- TCP ----
@@ -158,9 +149,9 @@ void prepare_stream(int fd, const Params& params) {
     set_option(fd, IPPROTO_TCP, TCP_NODELAY, params.sockets.delay ? 0 : 1, "TCP_NODELAY");
 }
 
-class TcpServer final : public ServerSession {
+class TcpServer final : public SessionOf<ServerSession> {
   public:
-    TcpServer(const Params& params, const Place& place) : params_(params), place_(place) {
+    TcpServer(const Params& params, const Place& place) : SessionOf(params, place) {
         if (getrandom(&token_, sizeof token_, 0) != sizeof token_) fail_errno("getrandom");
     }
 
@@ -189,7 +180,6 @@ class TcpServer final : public ServerSession {
         listener_ = Fd();
         lanes_ = make_lanes<StreamLane>(std::move(all), params_, place_);
     }
-    std::span<const std::unique_ptr<Lane>> lanes() const noexcept override { return lanes_; }
 
   private:
     std::optional<unsigned> introduction(int fd, Clock::time_point deadline) const {
@@ -206,16 +196,13 @@ class TcpServer final : public ServerSession {
         return header.connection;
     }
 
-    const Params params_;
-    const Place place_;
     std::uint64_t token_ = 0;
     Fd listener_;
-    std::vector<std::unique_ptr<Lane>> lanes_;
 };
 
-class TcpClient final : public ClientSession {
+class TcpClient final : public SessionOf<ClientSession> {
   public:
-    TcpClient(const Params& params, const Place& place) : params_(params), place_(place) {}
+    using SessionOf::SessionOf;
 
     nlohmann::json connect(const nlohmann::json& offer, Clock::time_point deadline) override {
         const sockaddr_in server = make_address(place_.peer, offer.at("port").get<std::uint16_t>());
@@ -234,15 +221,7 @@ class TcpClient final : public ClientSession {
         lanes_ = make_lanes<StreamLane>(std::move(all), params_, place_);
         return nlohmann::json::object();
     }
-    std::span<const std::unique_ptr<Lane>> lanes() const noexcept override { return lanes_; }
-
-  private:
-    const Params params_;
-    const Place place_;
-    std::vector<std::unique_ptr<Lane>> lanes_;
 };
-
-}  // namespace
 
 void check_udp(const Params& params) {
     check(params);
@@ -260,17 +239,13 @@ void check_tcp(const Params& params) {
     if (params.sockets.connected) throw Failure(kUsage, "--connected: for UDP; TCP always is");
 }
 
-std::unique_ptr<ServerSession> serve_udp(const Params& params, const Place& place) {
-    return std::make_unique<UdpServer>(params, place);
-}
-std::unique_ptr<ServerSession> serve_tcp(const Params& params, const Place& place) {
-    return std::make_unique<TcpServer>(params, place);
-}
-std::unique_ptr<ClientSession> connect_udp(const Params& params, const Place& place) {
-    return std::make_unique<UdpClient>(params, place);
-}
-std::unique_ptr<ClientSession> connect_tcp(const Params& params, const Place& place) {
-    return std::make_unique<TcpClient>(params, place);
-}
+}  // namespace
+
+constinit const TransportType kUdp{
+    .name = "udp", .reliable = false, .max_size = kMaxDatagram,
+    .check = check_udp, .serve = make_session<ServerSession, UdpServer>, .connect = make_session<ClientSession, UdpClient>};
+constinit const TransportType kTcp{
+    .name = "tcp", .reliable = true, .max_size = kMaxStreamMessage,
+    .check = check_tcp, .serve = make_session<ServerSession, TcpServer>, .connect = make_session<ClientSession, TcpClient>};
 
 }  // namespace vma_perf::sockets

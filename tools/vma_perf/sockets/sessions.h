@@ -5,8 +5,6 @@
 // control connection, on ports the system chooses; the offer carries them.
 #pragma once
 
-#include <memory>
-
 #include "tools/vma_perf/transport.h"
 
 namespace vma_perf::sockets {
@@ -14,11 +12,6 @@ namespace vma_perf::sockets {
 inline constexpr std::size_t kMaxDatagram = 65507;        // what UDP over IPv4 can carry
 inline constexpr std::size_t kMaxStreamMessage = 1 << 20; // each connection has a buffer of twice this size
 
-void check_udp(const Params& params);
-void check_tcp(const Params& params);
-std::unique_ptr<ServerSession> serve_udp(const Params& params, const Place& place);
-std::unique_ptr<ServerSession> serve_tcp(const Params& params, const Place& place);
-std::unique_ptr<ClientSession> connect_udp(const Params& params, const Place& place);
-std::unique_ptr<ClientSession> connect_tcp(const Params& params, const Place& place);
+extern const TransportType kUdp, kTcp;
 
 }  // namespace vma_perf::sockets
