@@ -5,5 +5,4 @@ add_executable(rdma_device_tests ${RDMA_DEVICE_TESTS})
 target_link_libraries(rdma_device_tests PRIVATE -Wl,--no-as-needed mlx5_sim -Wl,--as-needed vma_core nl_core Threads::Threads
   GTest::gtest GTest::gmock)
 target_sources(rdma_device_tests PRIVATE $<TARGET_OBJECTS:vma_core>)
-precompile_headers(rdma_device_tests REUSE_FROM direct_tests)
 gtest_discover_tests(rdma_device_tests PROPERTIES LABELS unit DISCOVERY_TIMEOUT 60)
