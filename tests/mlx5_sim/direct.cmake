@@ -6,5 +6,4 @@ target_compile_definitions(direct_tests PRIVATE _GNU_SOURCE SIM_LIBRARY="$<TARGE
   SIM_SYSFS_TOOL="$<TARGET_FILE:mlx5_sim_sysfs>")
 target_link_libraries(direct_tests PRIVATE -Wl,--no-as-needed mlx5_sim -Wl,--as-needed vma_core nl_core ibverbs mlx5 GTest::gtest
   Threads::Threads)
-precompile_headers(direct_tests ${PCH_TESTS} <gmock/gmock.h> <fmt/format.h>)
 gtest_discover_tests(direct_tests PROPERTIES LABELS unit DISCOVERY_TIMEOUT 60)

@@ -6,5 +6,4 @@ target_link_libraries(rdma_device_tests PRIVATE -Wl,--no-as-needed mlx5_sim -Wl,
   GTest::gtest GTest::gmock)
 # The tracer's own parts, too, but for what is among the library's.
 target_sources(rdma_device_tests PRIVATE $<TARGET_OBJECTS:vma_core> $<FILTER:$<TARGET_OBJECTS:vma_trace_objects>,EXCLUDE,clock>)
-precompile_headers(rdma_device_tests REUSE_FROM direct_tests)
 gtest_discover_tests(rdma_device_tests PROPERTIES LABELS unit DISCOVERY_TIMEOUT 60)
