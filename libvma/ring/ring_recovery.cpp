@@ -94,10 +94,11 @@ void Ring::reclaim_receives() noexcept {
 void Ring::fail() noexcept {
     if (failed_.exchange(true, std::memory_order_acq_rel)) return;
     log::error("{}: the device has failed; the kernel serves its sockets from now on", device_->attr().name);
-    if (!config_.on_failure) return;
+    if (!config_.on_failure) return device_->give_up_flows();
     try {
         runtime::every(1, [this] {
             config_.on_failure(*this);
+            device_->give_up_flows();
             return false;
         });
     } catch (...) {

@@ -145,6 +145,9 @@ class Device {
     // from the internal thread.
     virtual bool failed() const noexcept { return false; }
     virtual void on_failure(std::function<void()>) {}
+    // Of a failed device: its flow rules go, so that what still arrives is the kernel's. To be called when the kernel knows the sockets
+    // that were here: it would reset connections it does not know.
+    virtual void give_up_flows() noexcept {}
     // The link changed: MTU or MAC. Called from the internal thread.
     virtual void link_changed(const MacAddress&, std::uint32_t /*mtu*/) noexcept {}
     // One more, one fewer who looks at arrival_ns(). While nobody does, a device may leave it out of completions.

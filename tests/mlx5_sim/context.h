@@ -5,11 +5,13 @@
 // end. The thread that steps the adapters never takes it.
 #pragma once
 
+#include <infiniband/verbs.h>
 #include <rdma/ib_user_verbs.h>
 #include <sys/types.h>
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -45,6 +47,7 @@ struct Device {
     };
     std::vector<Installed> rules;  // of all contexts
     std::vector<Context*> contexts;
+    std::optional<std::chrono::steady_clock::time_point> failed_at;  // by MLX5_SIM_FAIL_AFTER; the thread's
     std::unique_ptr<NetdevWire> wire;  // while there is a context, if frames go over the netdev; the thread's
 };
 
@@ -164,6 +167,9 @@ class Simulator {
     // The adapter of that name (mlx5_0), made if need be; null if the tree has none. Under `control`.
     Device* device(const std::string& ibdev);
 
+    // From now on the adapter is dead. Under `control`.
+    static void fail(Device& device);
+
     // One turn of all adapters. True if there was anything to do.
     bool turn();
     std::size_t contexts() const { return open_count_.load(std::memory_order_relaxed); }
@@ -175,8 +181,10 @@ class Simulator {
   private:
     void rest(unsigned microseconds);
     int connect(Device& device);
+    bool fails_now(Device& device);
     Device* add_device(Identity identity);
 
+    std::uint64_t fail_after_ = 0;  // MLX5_SIM_FAIL_AFTER
     std::array<std::atomic<Device*>, kMaxDevices> devices_{};  // filled from the front
     std::array<std::unique_ptr<Context>, kMaxContexts> contexts_;
     std::array<std::atomic<ino_t>, kMaxContexts> inodes_{};  // of contexts_, 0: free
@@ -188,6 +196,8 @@ class Simulator {
 std::string sysfs_path();
 // The device of memfds, where open devices live; 0 before the first was opened by this process or a parent.
 dev_t memfd_device();
+// An asynchronous event for each context of the adapter. Under `control`.
+void tell_all(Device& device, ibv_event_type event, std::uint64_t element);
 // Joins two adapters by a cable; one with itself by a loop.
 void join(Device& a, Device& b);
 

@@ -19,12 +19,6 @@ Device& device_of(const std::string& ibdev) {
     std::abort();
 }
 
-void tell_all(Device& device, ibv_event_type event, std::uint64_t element) {
-    for (Context* const context : device.contexts) {
-        if (context->async != nullptr) context->async->post(element, event);
-    }
-}
-
 }  // namespace
 
 Nic& nic(const std::string& ibdev) {
@@ -66,8 +60,7 @@ void set_port(const std::string& ibdev, bool active) {
 void fail_device(const std::string& ibdev) {
     const std::lock_guard lock(Simulator::get().control);
     Device& device = device_of(ibdev);
-    device.dead = true;
-    tell_all(device, IBV_EVENT_DEVICE_FATAL, 1);
+    Simulator::fail(device);
 }
 
 void repair_device(const std::string& ibdev) {

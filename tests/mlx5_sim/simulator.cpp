@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -19,6 +20,7 @@
 namespace mlx5_sim {
 namespace {
 
+constexpr std::chrono::milliseconds kRecovery{200};
 std::atomic<Simulator*> the_simulator{nullptr};
 std::atomic<dev_t> memfd_dev{0};
 
@@ -44,6 +46,11 @@ void each_descriptor(Seen seen) {
         if (fd >= 0 && ::syscall(SYS_fstat, fd, &status) == 0) seen(status.st_dev, status.st_ino, fd);
     }
     ::closedir(directory);
+}
+
+std::uint64_t number_in(const char* name) {
+    const char* const value = std::getenv(name);
+    return value == nullptr ? 0 : std::strtoull(value, nullptr, 10);
 }
 
 unsigned number_of(const std::string& name) {
@@ -104,7 +111,8 @@ Simulator* Simulator::existing() {
 Simulator::Simulator()
     : process(::getpid()),
       engine(
-          wants_thread(), [this] { return turn(); }, [this](unsigned usec) { rest(usec); }) {}
+          wants_thread(), [this] { return turn(); }, [this](unsigned usec) { rest(usec); }),
+      fail_after_(number_in("MLX5_SIM_FAIL_AFTER")) {}
 
 int Simulator::open(const std::string& uverbs, bool close_on_exec) {
     const std::lock_guard lock(control);
@@ -183,6 +191,7 @@ Device* Simulator::add_device(Identity identity) {
 
 // Gives the adapter its wire, if that is the netdev. An errno, or 0.
 int Simulator::connect(Device& device) {
+    if (device.dead) return EIO;
     if (!wants_netdev() || device.wire != nullptr) return 0;
     std::string error;
     engine.run([&] {
@@ -204,12 +213,37 @@ bool Simulator::turn() {
     for (const auto& slot : devices_) {
         Device* const device = slot;
         if (device == nullptr) break;
-        if (device->dead) continue;
+        if (device->dead) {
+            if (device->wire != nullptr && device->failed_at && std::chrono::steady_clock::now() - *device->failed_at > kRecovery)
+                device->wire.reset();
+            continue;
+        }
         device->clock.ticks();
         busy = device->nic.step() || busy;
         if (device->wire != nullptr) busy = device->wire->turn() || busy;
+        if (fail_after_ != 0 && device->nic.counters().sent >= fail_after_) busy = fails_now(*device) || busy;
     }
     return busy;
+}
+
+void tell_all(Device& device, ibv_event_type event, std::uint64_t element) {
+    for (Context* const context : device.contexts) {
+        if (context->async != nullptr) context->async->post(element, event);
+    }
+}
+
+void Simulator::fail(Device& device) {
+    device.dead = true;
+    tell_all(device, IBV_EVENT_DEVICE_FATAL, 1);
+}
+
+// On the thread. Who has `control` may be waiting for it: then it is for the next turn.
+bool Simulator::fails_now(Device& device) {
+    const std::unique_lock lock(control, std::try_to_lock);
+    if (!lock) return false;
+    fail(device);
+    device.failed_at = std::chrono::steady_clock::now();
+    return true;
 }
 
 // Until then, or until frames come over a netdev.
@@ -219,7 +253,7 @@ void Simulator::rest(unsigned microseconds) {
     for (const auto& slot : devices_) {
         const Device* const device = slot;
         if (device == nullptr) break;
-        if (device->wire != nullptr) fds[count++] = {device->wire->poll_fd(), POLLIN, 0};
+        if (device->wire != nullptr && !device->dead) fds[count++] = {device->wire->poll_fd(), POLLIN, 0};
     }
     const timespec longest{0, static_cast<long>(microseconds) * 1000};
     own_call(SYS_ppoll, fds.data(), count, &longest, nullptr, 0);

@@ -41,7 +41,7 @@ void FlowTable::drop(ibv_flow* made) noexcept {
 
 Result<Flow*> FlowTable::add(const FlowSpec& spec, std::uint32_t tag) {
     std::lock_guard hold(lock_);
-    if (withdrawn_) return fail(ENODEV, device_ + " failed");
+    if (closed_) return fail(ENODEV, device_ + " failed");
     auto handle = std::make_unique<Handle>();
     handle->spec = spec;
     handle->key = hw_rule(spec, options_);
@@ -92,9 +92,14 @@ void FlowTable::set_mac(const MacAddress& mac) noexcept {
     }
 }
 
+void FlowTable::close() noexcept {
+    std::lock_guard hold(lock_);
+    closed_ = true;
+}
+
 void FlowTable::withdraw() noexcept {
     std::lock_guard hold(lock_);
-    withdrawn_ = true;
+    closed_ = true;
     for (auto& [key, rule] : rules_) drop(std::exchange(rule.made, nullptr));
 }
 

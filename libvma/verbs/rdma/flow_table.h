@@ -34,7 +34,9 @@ class FlowTable {
 
     // Unicast rules for another MAC, each new one before the old one goes. A rule that cannot be made stays as it is.
     void set_mac(const MacAddress& mac) noexcept;
-    // Takes all rules out of the adapter: frames go to the kernel from now on. Handles stay valid; add() answers ENODEV.
+    // add() answers ENODEV from now on.
+    void close() noexcept;
+    // Takes all rules out of the adapter, too: frames go to the kernel from now on. Handles stay valid.
     void withdraw() noexcept;
     // Forgets all rules without calling anybody, in a forked child: they are the parent's.
     void forget() noexcept;
@@ -59,7 +61,7 @@ class FlowTable {
     const std::string device_;
     mutable Lock lock_;  // a leaf; add() and remove() run on any thread, the others on the internal thread
     std::map<HwRule, Rule> rules_;  // unicast without the MAC, which changes
-    bool withdrawn_ = false;
+    bool closed_ = false;
     bool tags_refused_ = false;
 };
 

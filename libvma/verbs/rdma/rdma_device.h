@@ -66,6 +66,7 @@ class RdmaDevice final : public Device {
     bool recover(ibv_qp* qp) noexcept override;
     bool failed() const noexcept override { return failed_.load(std::memory_order_acquire); }
     void on_failure(std::function<void()> call) override;
+    void give_up_flows() noexcept override;
     void link_changed(const MacAddress& mac, std::uint32_t mtu) noexcept override;
     // Of the whole RDMA device: frames of all QPs and processes for which nothing was posted. 0 where sysfs does not tell.
     std::uint64_t rx_device_drops() noexcept override;

@@ -127,10 +127,14 @@ void RdmaDevice::async_event() noexcept {
 void RdmaDevice::fail_device(const std::string& why) noexcept {
     if (failed_.exchange(true)) return;
     log::error("{} is not used any more, its sockets go to the kernel: {}", attr_.name, why);
-    if (flows_) flows_->withdraw();
+    if (flows_) flows_->close();
     std::lock_guard hold(failure_->lock);
     failure_->failed = true;
     tell_failure(failure_);
+}
+
+void RdmaDevice::give_up_flows() noexcept {
+    if (flows_) flows_->withdraw();
 }
 
 void RdmaDevice::on_failure(std::function<void()> call) {
