@@ -88,6 +88,10 @@ void publish_ring(unsigned number, RingSlot& slot) noexcept {
     put(block.tx_bytes, now.tx_bytes - base.tx_bytes);
     put(block.tx_retransmits, now.tx_retransmits - base.tx_retransmits);
     put(block.tx_no_buffer, now.tx_no_buffer - base.tx_no_buffer);
+    put(block.tx_error, now.tx_error - base.tx_error);
+    put(block.tx_lost, now.tx_lost - base.tx_lost);
+    put(block.recoveries, now.recoveries - base.recoveries);
+    put(block.rx_to_kernel, now.rx_to_kernel - base.rx_to_kernel);
     put(block.interrupts_requested, moderation.requested - slot.moderation_base.requested);
     put(block.interrupts_received, moderation.received - slot.moderation_base.received);
 

@@ -220,6 +220,10 @@ struct RingBlock {
     std::uint64_t cq_queue_length;       // gauge: frames taken from the CQ that wait for a socket to read them
     std::uint64_t cq_drained_max;        // most completions taken by one poll since the last zero
     std::uint64_t cq_posted;             // gauge: receives in the device
+    // of an RDMA adapter
+    std::uint64_t tx_error, tx_lost;     // counters: sends that failed; those, and what was posted behind them
+    std::uint64_t recoveries;            // counter: times its queues were brought back to work after that
+    std::uint64_t rx_to_kernel;          // counter: frames given to the kernel, which a coarse rule had brought
 };
 
 struct PoolBlock {

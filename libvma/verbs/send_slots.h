@@ -29,8 +29,9 @@ class SendSlots {
     }
     void piece_done(std::uint32_t slot) noexcept { slots_[slot].pieces_left--; }
 
-    // Takes done requests, in order, and reports the signalled ones. Returns completions written.
-    int poll(int count, ibv_wc* wc) noexcept {
+    // Takes done requests, in order, and reports the signalled ones, of the queue pair of that number. Returns
+    // completions written.
+    int poll(int count, ibv_wc* wc, std::uint32_t qp_num) noexcept {
         int n = 0;
         while (tail_ != head_ && n < count) {
             const Slot& slot = slots_[tail_ & mask_];
@@ -40,6 +41,7 @@ class SendSlots {
             wc[n].wr_id = slot.wr_id;
             wc[n].status = IBV_WC_SUCCESS;
             wc[n].opcode = IBV_WC_SEND;
+            wc[n].qp_num = qp_num;
             wc[n].wc_flags = 0;
             n++;
         }

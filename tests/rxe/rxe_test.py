@@ -211,7 +211,7 @@ STEPS += [
              env=traced("rc_builder")),
     vma_perf("rc_ring", "throughput", "-t", "rc", "-n", "100", "-s", "8192", "-b", "4", "--inline", "0", "--send-depth", "16",
              "--signal-every", "4", "--receive-depth", "8", "--rnr-retry", "7", "--cq-events", "--verify", env=traced("rc_ring")),
-    vma_perf("rc_signal_all", "pingpong", "-t", "rc", "-n", "20", "--signal-every", "1", "--cq-events", warmup="0"),
+    vma_perf("rc_signal_all", "pingpong", "-t", "rc", "-n", "200", "--signal-every", "1", "--cq-events", warmup="0"),
     vma_perf("rc_starved", "throughput", "-t", "rc", "-n", "300", "--signal-every", "0", "--send-depth", "32"),
     vma_perf("rc_no_device", "pingpong", "-t", "rc", "-n", "5", address="127.0.0.1"),
     Step("rc_group", [VMA_PERF, "pingpong", ADDRESS[1], "-t", "rc", "--group", "239.1.1.7"]),
@@ -220,7 +220,7 @@ STEPS += [
 
 class Rc(Case):
     def test_every_request_is_answered(self):
-        for name, count in (("rc", 30), ("rc_builder", 60), ("rc_signal_all", 20)):
+        for name, count in (("rc", 30), ("rc_builder", 60), ("rc_signal_all", 200)):
             with self.subTest(name):
                 result = self.measured(name)
                 self.assertEqual((result["sent"], result["received"], result["lost"], result["corrupt"]), (count, count, 0, 0))

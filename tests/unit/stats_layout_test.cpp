@@ -81,7 +81,8 @@ TEST(StatsLayout, DocumentIsCurrent) {
                      {F(sequence), F(state), F(ifindex), F(interface), F(device), F(rules), F(moderation_count),
                       F(moderation_period_us), F(tx_free), F(rx_packets), F(rx_bytes), F(tx_packets), F(tx_bytes),
                       F(tx_retransmits), F(tx_no_buffer), F(interrupts_requested), F(interrupts_received), F(drops),
-                      F(cq_dropped), F(cq_queue_length), F(cq_drained_max), F(cq_posted)}));
+                      F(cq_dropped), F(cq_queue_length), F(cq_drained_max), F(cq_posted),
+                      F(tx_error), F(tx_lost), F(recoveries), F(rx_to_kernel)}));
 #undef F
 #define F(name) {#name, offsetof(PoolBlock, name)}
     expect(paragraph("PoolBlock", sizeof(PoolBlock),

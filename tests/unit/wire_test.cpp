@@ -631,20 +631,21 @@ TEST(SendSlots, OrderOfPostingWhateverTheOrderOfPieces) {
         EXPECT_FALSE(slots.full());
         slots.piece_done(c);
         slots.piece_done(a);
-        EXPECT_EQ(slots.poll(8, wc), 0);
+        EXPECT_EQ(slots.poll(8, wc, 7), 0);
         slots.piece_done(b);
-        EXPECT_EQ(slots.poll(8, wc), 0);
+        EXPECT_EQ(slots.poll(8, wc, 7), 0);
         slots.piece_done(a);
-        EXPECT_EQ(slots.poll(1, wc), 1);
+        EXPECT_EQ(slots.poll(1, wc, 7), 1);
         EXPECT_EQ(wc[0].wr_id, round * 10 + 1);
+        EXPECT_EQ(wc[0].qp_num, 7u);
         EXPECT_EQ(wc[0].opcode, IBV_WC_SEND);
-        EXPECT_EQ(slots.poll(8, wc), 1);
+        EXPECT_EQ(slots.poll(8, wc, 7), 1);
         EXPECT_EQ(wc[0].wr_id, round * 10 + 3);
     }
     for (int i = 0; i < 4; i++) add(1, 1, false);
     EXPECT_TRUE(slots.full());
     for (std::uint32_t i = 0; i < 4; i++) slots.piece_done(i);
-    EXPECT_EQ(slots.poll(8, wc), 0);
+    EXPECT_EQ(slots.poll(8, wc, 7), 0);
     EXPECT_FALSE(slots.full()) << "unsignalled ones make room silently";
 }
 

@@ -141,6 +141,10 @@ class FullView {
         count("Tx packets bytes:", r.tx_bytes);
         count_some("Retransmissions:", r.tx_retransmits);
         count_some("Tx no buffer:", r.tx_no_buffer);
+        count_some("Tx errors:", r.tx_error);
+        count_some("Tx lost by errors:", r.tx_lost);
+        count_some("Recoveries:", r.recoveries);
+        count_some("Given to the kernel:", r.rx_to_kernel);
         count("Interrupt requests:", r.interrupts_requested);
         count("Interrupt received:", r.interrupts_received);
         level("Moderation frame count:", r.moderation_count);

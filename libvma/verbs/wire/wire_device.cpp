@@ -230,7 +230,7 @@ int WireDevice::poll_cq(ibv_cq* cq, int count, ibv_wc* wc) {
     auto& d = device_of<WireDevice>(cq->context);
     std::lock_guard guard(d.wire_.mutex_);
     if (cq == &d.recv_cq_) return d.poll_recv(count, wc);
-    int n = d.slots_.poll(count, wc);
+    int n = d.slots_.poll(count, wc, d.qp_.qp_num);
     for (; n < count && !d.send_errors_.empty(); n++) {
         wc[n] = d.send_errors_.front();
         d.send_errors_.pop_front();

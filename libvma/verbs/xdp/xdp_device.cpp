@@ -252,7 +252,7 @@ void XdpDevice::reap() noexcept {
 
 int XdpDevice::poll_send(int count, ibv_wc* wc) noexcept {
     reap();
-    return slots_.poll(count, wc);
+    return slots_.poll(count, wc, qp_.qp_num);
 }
 
 int XdpDevice::send_one(const ibv_send_wr& wr) noexcept {
