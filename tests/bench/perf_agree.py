@@ -4,7 +4,7 @@
 after the other in each round, every other round backwards, the two sides on a processor each. What counts is the ratio inside a
 round: the machine's load moves both. Prints a table; the exit status is 0 when all medians agree within the tolerance.
 
-    sudo tests/bench/perf_agree.py [--rounds 5] [--seconds 1] [--only udp|tcp] [--json FILE]
+    sudo tests/bench/perf_agree.py [--rounds 7] [--seconds 2] [--only udp|tcp] [--json FILE]
 """
 import argparse
 import csv
@@ -114,8 +114,8 @@ def print_table(rows):
 
 def main():
     parser = argparse.ArgumentParser(description="vma_perf and sockperf side by side, on the kernel and on libvma.")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=int, default=1, help="length of one reading")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=int, default=2, help="length of one reading")
     parser.add_argument("--only", choices=("udp", "tcp"))
     parser.add_argument("--json", metavar="FILE", help="write all readings there")
     parser.add_argument("--build", default=os.path.join(REPOSITORY, "build-release"), help="build directory")

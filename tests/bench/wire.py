@@ -120,11 +120,13 @@ class Wire:
             time.sleep(0.02)
 
     def wait_bound(self, process, protocol, port):
-        """Waits until the kernel knows a socket on the port in the process's namespace."""
+        """Waits until the kernel knows a socket on the port in the process's namespace; of TCP one that listens, since
+        connections of a server before may be there for a while."""
         def bound():
             try:
                 with open(f"/proc/{process.pid}/net/{protocol}", encoding="ascii") as file:
-                    return any(line.split()[1].endswith(f":{port:04X}") for line in file.readlines()[1:])
+                    sockets = [line.split() for line in file.readlines()[1:]]
+                    return any(s[1].endswith(f":{port:04X}") and (protocol != "tcp" or s[3] == "0A") for s in sockets)
             except OSError:
                 return False
         self.wait_until(bound, f"{process.what} has bound its port", process)
