@@ -21,7 +21,8 @@ constexpr unsigned kRequests = 3000;
 class DeviceFailure : public testing::Test {
   protected:
     // vma_perf on both hosts, with the library at the client or the server, whose adapter fails in the middle of the run.
-    Exit run(const std::string& words, Host with_library, std::string& log) {
+    // The client's result: all requests are accounted for, and none of the answers was wrong.
+    json run(const std::string& words, Host with_library) {
         const RunOptions plain, library{.preload = true, .env = {"MLX5_SIM_FAIL_AFTER=1000", "VMA_TRACELEVEL=info"}};
         const bool at_server = with_library == Host::b;
         Process server = hosts.run(Host::b, {VMA_PERF_TOOL, "server", "--clients", "1"}, at_server ? library : plain);
@@ -35,35 +36,32 @@ class DeviceFailure : public testing::Test {
         const Exit client = hosts.run(Host::a, argv, at_server ? plain : library).wait(milliseconds(30000));
         const Exit end = server.wait(milliseconds(10000));
         EXPECT_TRUE(end.ok()) << end.err;
-        log = at_server ? end.err : client.err;
+        const std::string& log = at_server ? end.err : client.err;
         EXPECT_THAT(log, HasSubstr("offloaded by " + device_name() + ":"));
         EXPECT_THAT(log, HasSubstr("the device has failed; the kernel serves its sockets from now on"));
-        return client;
+        EXPECT_EQ(client.code, 0) << client.err << log;
+        const json r = json::parse(client.out, nullptr, false);
+        if (r.is_discarded()) return json::object();
+        EXPECT_EQ(r.value("received", 0u) + r.value("lost", 0u), kRequests) << client.out;
+        EXPECT_EQ(r.value("corrupt", 1u), 0u) << client.out;
+        return r;
     }
     TwoHosts hosts;
 };
 
 TEST_F(DeviceFailure, StreamsGoOnWithoutALostByte) {
     for (Host with_library : {Host::a, Host::b}) {
-        std::string log;
-        const Exit exit = run("pingpong -t tcp -c 3 -w 4 -s 16-1400 --verify --json -n " + std::to_string(kRequests), with_library, log);
-        ASSERT_EQ(exit.code, 0) << exit.err << log;
-        const json r = json::parse(exit.out);
-        EXPECT_EQ(r.value("received", 0u), kRequests) << exit.out;
-        EXPECT_EQ(r.value("corrupt", 1u) + r.value("lost", 1u), 0u) << exit.out;
+        const json r = run("pingpong -t tcp -c 3 -w 4 -s 16-1400 --verify --json -n " + std::to_string(kRequests), with_library);
+        EXPECT_EQ(r.value("lost", 1u), 0u) << r;
+        EXPECT_EQ(r.value("received", 0u), kRequests) << r;
     }
 }
 
 TEST_F(DeviceFailure, DatagramsGoOnThroughTheKernel) {
     for (Host with_library : {Host::a, Host::b}) {
-        std::string log;
-        const Exit exit = run("pingpong -t udp -w 4 --verify --json -n " + std::to_string(kRequests), with_library, log);
-        ASSERT_EQ(exit.code, 0) << exit.err << log;
-        const json r = json::parse(exit.out);
+        const json r = run("pingpong -t udp -w 4 --verify --json -n " + std::to_string(kRequests), with_library);
         // Those that were on their way into the adapter when it failed.
-        EXPECT_LE(r.value("lost", kRequests), 64u) << exit.out;
-        EXPECT_EQ(r.value("received", 0u) + r.value("lost", 0u), kRequests) << exit.out;
-        EXPECT_EQ(r.value("corrupt", 1u), 0u) << exit.out;
+        EXPECT_LE(r.value("lost", kRequests), 64u) << r;
     }
 }
 
