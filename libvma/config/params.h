@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -100,9 +101,17 @@ using Complaints = std::vector<std::string>;
 // Reads all parameters through `getenv_fn` (tests pass their own). Never throws on bad values.
 Params read(const char* (*getenv_fn)(const char*), Complaints& complaints);
 
+namespace internal {
+inline constinit std::atomic<const Params*> g_known{nullptr};
+const Params& read_process() noexcept;
+}  // namespace internal
+
 // The process's parameters; read from the environment on first use. That also starts the log, and complaints
 // go there as warnings.
-const Params& get() noexcept;
+inline const Params& get() noexcept {
+    const Params* params = internal::g_known.load(std::memory_order_acquire);
+    return __builtin_expect(params != nullptr, 1) ? *params : internal::read_process();
+}
 
 // The start-up print (manual section 4.2), once for a process and its children: when the first socket that may be offloaded is made.
 void print_start() noexcept;

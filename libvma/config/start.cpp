@@ -4,6 +4,7 @@
 // Opening the log needs parameters, and reading parameters needs the log for its complaints. So the log takes plain settings
 // (runtime/log.h), and the parameters, a layer above, hand them down here.
 #include <stdlib.h>
+#include <sys/single_threaded.h>
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
@@ -73,13 +74,9 @@ void print_start() noexcept {
     }
 }
 
-const Params& get() noexcept {
-    // No lock, so that neither fork nor a signal handler can meet one held: threads that come at the same
-    // time each read the environment, and the first to finish wins. Never freed, since other threads outlive
-    // exit().
-    static constinit std::atomic<const Params*> known{nullptr};
-    if (const Params* params = known.load(std::memory_order_acquire)) return *params;
-
+// No lock, so that neither fork nor a signal handler can meet one held: threads that come at the same time each
+// read the environment, and the first to finish wins. Never freed, since other threads outlive exit().
+const Params& internal::read_process() noexcept {
     Complaints complaints;
     std::unique_ptr<const Params> mine;
     try {
@@ -91,9 +88,11 @@ const Params& get() noexcept {
         if (mine == nullptr) std::terminate();
     }
     const Params* expected = nullptr;
-    if (!known.compare_exchange_strong(expected, mine.get(), std::memory_order_acq_rel)) return *expected;
+    if (!internal::g_known.compare_exchange_strong(expected, mine.get(), std::memory_order_acq_rel)) return *expected;
     const Params& params = *mine.release();
-    Lock::set_mode(static_cast<LockMode>(params.thread_mode));
+    // With other threads there already, one of them may just be waiting for a lock: it would never be told.
+    const auto mode = static_cast<LockMode>(params.thread_mode);
+    Lock::set_mode(mode == LockMode::single && !__libc_single_threaded ? LockMode::spin : mode);
     if (params.cpu_usage_stats != 0) PollTime::enable();
     try {
         runtime::set_internal_thread({params.internal_thread_affinity, params.internal_thread_cpuset,

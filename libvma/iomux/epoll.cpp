@@ -8,9 +8,11 @@
 #include "libvma/iomux/epoll_set.h"
 #include "libvma/iomux/iomux.h"
 #include "libvma/iomux/kernel_set.h"
+#include "libvma/iomux/set_numbers.h"
 #include "libvma/iomux/wait.h"
 #include "libvma/os/calls.h"
 #include "libvma/runtime/clock.h"
+#include "libvma/runtime/region.h"
 
 namespace vma::iomux {
 namespace {
@@ -37,6 +39,7 @@ class EpollCall final : public Wait {
     bool only_shadows() noexcept override { return set_.only_shadows(); }
 
     int look(const sigset_t* mask, bool first) override {
+        sleepers::settle();
         int n = set_.collect(epfd_, events_, maxevents_, std::exchange(kernel_ready_, false), offloaded_ready_);
         // The first look is what a zero timeout gets: there epoll_wait does not care for signals.
         if (n != 0 || mask == nullptr || first) return n;
@@ -109,6 +112,7 @@ int epoll_wait(int epfd, epoll_event* events, int maxevents, const timespec* tim
         Deadline deadline;
         if (!deadline.set(timeout)) return finish(-EINVAL, saved);
         auto kernel = [&] { return os::epoll_pwait(epfd, events, maxevents, milliseconds(timeout), mask); };
+        if (runtime::in_region()) return finish(-runtime::kAskKernel, saved);  // no set any more, and it may wait
         if (set) return kernel();
         return kernel_epoll_wait(epfd, events, maxevents, timeout, mask, kernel);
     }
@@ -117,7 +121,9 @@ int epoll_wait(int epfd, epoll_event* events, int maxevents, const timespec* tim
 }
 
 void received(int fd) noexcept {
-    if (!EpollSet::any() || g_fds.peek(fd) != nullptr || !is_epoll(fd)) return;
+    if (g_fds.peek(fd) != nullptr || !is_epoll(fd)) return;
+    set_numbers::note(fd);
+    if (!EpollSet::any()) return;
     EpollSet* same = nullptr;
     g_fds.for_each(0, INT_MAX, [&](int number, FdObject* object) {
         if (same == nullptr && object->kind() == sockets::Kind::epoll && same_file(number, fd))
@@ -128,10 +134,11 @@ void received(int fd) noexcept {
     g_fds.insert(fd, set.get());
 }
 
-// ---- threads that sleep in the kernel's epoll_wait ----
+// ---- threads that sleep in the kernel, on sets ----
 
-KernelWait::KernelWait(int epfd, const timespec* timeout) noexcept
-    : epfd_(epfd), counted_(false), infinite_(timeout == nullptr) {
+KernelWait::KernelWait(std::span<const int> sets, const timespec* timeout) noexcept
+    : sets_(sets), infinite_(timeout == nullptr) {
+    if (sets.empty()) return;  // most calls; they need no clock
     Deadline deadline;
     if (!infinite_ && deadline.set(timeout)) {
         if (deadline.infinite()) {
@@ -141,20 +148,23 @@ KernelWait::KernelWait(int epfd, const timespec* timeout) noexcept
         }
     }
     // Who does not sleep need not be woken.
-    if (infinite_ || deadline_ns_ != 0) counted_ = sleepers::enter(epfd);
+    if (!infinite_ && deadline_ns_ == 0) return;
+    runtime::Region region;
+    ticket_ = sleepers::enter(sets);
 }
 
 KernelWait::~KernelWait() {
-    if (!counted_) return;
+    if (ticket_ == 0) return;
     int saved = errno;
-    sleepers::leave(epfd_, superseded());
+    runtime::Region region;
+    sleepers::leave(ticket_);
     errno = saved;
 }
 
 bool KernelWait::superseded() const noexcept {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    FdObject* object = g_fds.peek(epfd_);
-    return object != nullptr && object->kind() == sockets::Kind::epoll;
+    for (int epfd : sets_)
+        if (sleepers::superseded(epfd)) return true;
+    return false;
 }
 
 int KernelWait::filter(epoll_event* events, int n) const noexcept {
@@ -164,12 +174,17 @@ int KernelWait::filter(epoll_event* events, int n) const noexcept {
     return kept == 0 && n > 0 ? -1 : kept;
 }
 
-const timespec* KernelWait::remaining() noexcept {
+int without_kicked(int epfd, epoll_event* events, int n) noexcept {
+    Ref<EpollSet> set = EpollSet::find(epfd);
+    return set ? set->without_kicked(events, n) : n;
+}
+
+const timespec* KernelWait::remaining(timespec& left) const noexcept {
     if (infinite_) return nullptr;
     std::uint64_t now = clock::monotonic_ns();
     std::uint64_t ns = deadline_ns_ > now ? deadline_ns_ - now : 0;
-    left_ = {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
-    return &left_;
+    left = {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+    return &left;
 }
 
 }  // namespace vma::iomux

@@ -45,6 +45,7 @@ struct EpollEntry final : sockets::ReadyHook {
     bool walked = false;    // cannot tell of changes: always on the active list
     bool own_rings = true;  // its rings are not known: it is polled itself
     bool asking = false;    // counted in EpollSet::asking_
+    bool room_watched = false;  // its socket knows, see Socket::watch_room()
     bool dead = false;      // left the set, but its hook could not be taken down yet
     std::uint32_t reported_edges = 0;
     std::uint32_t seen_edges = 0, pending = 0;  // within one collect()

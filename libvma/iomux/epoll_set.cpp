@@ -101,6 +101,9 @@ void EpollSet::count_asking(Entry& e, bool member) noexcept {
         member && (!only_reads(e.events) || e.object->kind() != Kind::socket || e.mode == Readiness::kernel);
     if (asking != e.asking) asking ? asking_++ : asking_--;
     e.asking = asking;
+    const bool room = member && (e.events & EPOLLET) != 0 && (e.events & sockets::kWakeOut) != 0 && as_socket(e.object.get()) != nullptr;
+    if (room != e.room_watched) as_socket(e.object.get())->watch_room(room ? 1 : -1);
+    e.room_watched = room;
 }
 
 void EpollSet::put_other(int fd, std::uint64_t data) {
@@ -134,6 +137,15 @@ void EpollSet::discard(Entry& e, Dropped& dropped) noexcept {
     if (it == end) return;
     std::unique_ptr<Entry> gone = std::move(it->second);
     entries_.erase(it);
+    // Closed here, it stays a member in the kernel's set for as long as another process has it.
+    const Socket* socket = as_socket(gone->object.get());
+    if (!gone->removed && !gone->object->has_fds() && socket != nullptr && socket->lives_elsewhere()) {
+        try {
+            put_other(gone->fd, gone->data);
+        } catch (const std::bad_alloc&) {
+            // Then the kernel is asked now and then only.
+        }
+    }
     unuse_data(gone->data, gone.get());
     active_.remove(*gone);
     if (!gone->removed) in_kernel_--;
@@ -287,6 +299,7 @@ void EpollSet::enter_kernel(Entry& e) noexcept {
     const int number = number_of(e);
     if (number < 0) return;
     epoll_event event = event_of(e);
+    if (e.fired) event.events = EPOLLONESHOT;  // until MOD; but for errors and hang-ups, which the kernel adds
     long rc = os::raw_syscall(SYS_epoll_ctl, any_kernel_fd(), EPOLL_CTL_ADD, number, &event);
     if (rc == 0 || rc == -EEXIST) set_removed(e, false);
 }

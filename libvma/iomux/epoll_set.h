@@ -22,7 +22,10 @@
 //
 // One-shot. When our side reports such a member, the kernel must not report it either until EPOLL_CTL_MOD. The kernel
 // has no call for "disarm": MOD always adds EPOLLERR and EPOLLHUP. So the member is taken out of the kernel's set, and
-// ADD, MOD and DEL of it answer as if it were there. A child forked while a member is in this state does not find it.
+// ADD, MOD and DEL of it answer as if it were there.
+//
+// A forked child shares the kernel's set. When it first uses it, all members become the kernel's and enter that set
+// (sockets/handing.h, leave_to_kernel() here), as they do before daemon() and exec. Members added later are not seen by it.
 #pragma once
 
 #include <atomic>
@@ -71,6 +74,9 @@ class EpollSet final : public sockets::FdObject {
     // something, so it is asked even if all members are ours.
     // `offloaded`: of them, how many are ready on our side.
     int collect(int epfd, epoll_event* events, int maxevents, bool kernel_ready, unsigned& offloaded);
+    // Of events that a sleeper got from the kernel's set before this one was here: takes out those of sets in it that are not ready.
+    // They were, as long as their sleepers were being woken. Returns how many are left.
+    int without_kicked(epoll_event* events, int n) noexcept;
     // Where waiting calls count; null: nowhere.
     stats::MuxBlock* counters() const noexcept { return counters_; }
     // Are all members sockets of ours, of which only reading is asked?
@@ -105,6 +111,9 @@ class EpollSet final : public sockets::FdObject {
         EpollSet& set_;
         int epfd_;
     };
+
+    void leave_to_kernel(int epfd, const char* why) noexcept override;
+    void sync_with_kernel() noexcept override;
 
     static void reset_in_child() noexcept;
     // Has this process ever had a set?
@@ -141,7 +150,7 @@ class EpollSet final : public sockets::FdObject {
     };
 
     static sockets::Ref<EpollSet> make(int epfd);
-    static sockets::Ref<EpollSet> find_or_make_locked(int epfd);
+    static sockets::Ref<EpollSet> find_or_make_locked(int epfd, std::vector<int>& made);
     void adopt(int epfd);
     void adopt_member(int epfd, int fd);
     int kernel_fd(int epfd) const noexcept { return own_fd_ ? own_fd_.get() : epfd; }

@@ -15,7 +15,9 @@
 #include "libvma/iomux/kernel_set.h"
 #include "libvma/os/calls.h"
 #include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/log.h"
 #include "libvma/runtime/runtime.h"
+#include "libvma/sockets/stack.h"
 
 namespace vma::iomux {
 
@@ -48,7 +50,6 @@ void EpollSet::reset_in_child() noexcept {
     new (&g_make_lock) Lock();
     new (&g_free_lock) Lock();
     g_free = nullptr;
-    sleepers::reset_in_child();
 }
 
 bool EpollSet::any() noexcept { return g_any.load(std::memory_order_acquire); }
@@ -82,27 +83,46 @@ Ref<EpollSet> EpollSet::make(int epfd) {
 
 Ref<EpollSet> EpollSet::find_or_make(int epfd) {
     if (g_make_lock.owned_by_me()) return {};  // in a handler that interrupted this function
+    // A child may ask for the set, whatever state its members are in.
+    if (sockets::Stack* stack = sockets::Stack::running()) stack->use();
     std::lock_guard guard(g_make_lock);
-    return find_or_make_locked(epfd);
+    std::vector<int> made;
+    Ref<EpollSet> set = find_or_make_locked(epfd, made);
+    // When all are there: who wakes up for one of them must see the others, too.
+    sleepers::kick(made);
+    return set;
 }
 
-Ref<EpollSet> EpollSet::find_or_make_locked(int epfd) {
+Ref<EpollSet> EpollSet::find_or_make_locked(int epfd, std::vector<int>& made) {
     if (Ref<EpollSet> known = find(epfd)) return known;
     Ref<EpollSet> set = make(epfd);
     set->adopt(epfd);
     if (!g_fds.insert(epfd, set.get())) return {};
-    sleepers::kick(epfd);
+    made.push_back(epfd);
     for (int other : epoll_descriptors(epfd)) {
         if (same_file(other, epfd)) {
-            if (g_fds.peek(other) == nullptr && g_fds.insert(other, set.get())) sleepers::kick(other);
+            if (g_fds.peek(other) == nullptr && g_fds.insert(other, set.get())) made.push_back(other);
         } else if (is_member(other, epfd)) {
             if (Ref<EpollSet> outer = find(other))
                 outer->adopt_member(other, epfd);
             else
-                find_or_make_locked(other);
+                find_or_make_locked(other, made);
         }
     }
     return set;
+}
+
+int EpollSet::without_kicked(epoll_event* events, int n) noexcept {
+    if (busy_in_this_thread()) return n;
+    std::lock_guard guard(lock_);
+    int kept = 0;
+    for (int i = 0; i < n; i++) {
+        auto it = data_.find(events[i].data.u64);
+        const Entry* e = it != data_.end() && it->second.count == 1 ? it->second.ours : nullptr;
+        if (e != nullptr && e->object->kind() == Kind::epoll && kernel_level(*e) == 0) continue;
+        events[kept++] = events[i];
+    }
+    return kept;
 }
 
 // Nobody else knows this set yet.
@@ -132,6 +152,34 @@ void EpollSet::adopt_member(int epfd, int fd) {
         put(fd, std::move(object), m.events, m.data).fired = kernel_disarmed(m.events);
         changed();
         return;
+    }
+}
+
+// Their locks come after this set's, and a handover wakes it, so members are asked without it.
+void EpollSet::leave_to_kernel(int, const char* why) noexcept {
+    if (busy_in_this_thread()) return;
+    try {
+        std::vector<std::pair<int, Ref<FdObject>>> members;
+        {
+            std::lock_guard guard(lock_);
+            members.reserve(entries_.size());
+            for (auto& [fd, e] : entries_)
+                if (const int number = number_of(*e); number >= 0 && e->object->try_ref())
+                    members.emplace_back(number, Ref<FdObject>(e->object.get()));
+        }
+        for (auto& [fd, object] : members) object->leave_to_kernel(fd, why);
+    } catch (const std::bad_alloc&) {
+        log::once(log::Level::warn, "members of an epoll set are not moved to the kernel ({}): out of memory", why);
+    }
+    sync_with_kernel();
+}
+
+void EpollSet::sync_with_kernel() noexcept {
+    if (busy_in_this_thread()) return;
+    std::lock_guard guard(lock_);
+    for (auto& [fd, e] : entries_) {
+        resync(*e);
+        if (e->fired && e->removed && e->mode != sockets::Readiness::ours) enter_kernel(*e);
     }
 }
 

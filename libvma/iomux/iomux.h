@@ -19,9 +19,12 @@
 // pthread_cancel unwinds through all of these, so none is noexcept. std::bad_alloc may leave them.
 #pragma once
 
+#include <cerrno>
 #include <cstdint>
+#include <span>
 
 #include "libvma/os/libc_types.h"
+#include "libvma/runtime/region.h"
 
 namespace vma::iomux {
 
@@ -47,53 +50,74 @@ int epoll_wait(int epfd, epoll_event* events, int maxevents, const timespec* tim
 // The program has received `fd` over a unix socket. It may be one more number of an EpollSet.
 void received(int fd) noexcept;
 
-// epoll_wait on a descriptor that is no EpollSet. A thread may sleep there when another thread adds the first offloaded
-// socket; it must then wake up and wait as above, or it would never see that socket's data. So it is counted while it
+// A call that sleeps in the kernel on sets of which none is an EpollSet. When another thread adds the first offloaded socket to
+// one of them, this thread must wake up and wait as above, or it would never see that socket's data. So it is counted while it
 // sleeps, and the library wakes it through an event of its own, which this class keeps from the program.
 class KernelWait {
   public:
-    KernelWait(int epfd, const timespec* timeout) noexcept;
+    // sets: of the program, maybe none. They outlive this object.
+    KernelWait(std::span<const int> sets, const timespec* timeout) noexcept;
     ~KernelWait();
     KernelWait(const KernelWait&) = delete;
     KernelWait& operator=(const KernelWait&) = delete;
 
-    // An EpollSet has appeared: call iomux::epoll_wait instead of the kernel.
+    // An EpollSet has appeared: call iomux's function instead of the kernel's.
     bool superseded() const noexcept;
-    // Takes the library's event out of the n events the kernel returned; returns how many are left. -1: nothing but
+    // Takes the library's event out of the n events that epoll_wait() returned; returns how many are left. -1: nothing but
     // ours was there, so call iomux::epoll_wait with remaining().
     int filter(epoll_event* events, int n) const noexcept;
-    const timespec* remaining() noexcept;
+    // Of the timeout, put into `left`; null: for ever.
+    const timespec* remaining(timespec& left) const noexcept;
 
   private:
-    int epfd_;
-    bool counted_;
+    std::span<const int> sets_;
+    unsigned ticket_ = 0;
     bool infinite_;
     std::uint64_t deadline_ns_ = 0;
-    timespec left_{};
 };
 
-// The same as one call: `kernel` is the program's call as it stands.
+// EpollSet::without_kicked() of the set under `epfd`.
+int without_kicked(int epfd, epoll_event* events, int n) noexcept;
+
+// epoll_wait() on a descriptor that is no EpollSet: `kernel` is the program's call as it stands.
 template <class Call>
 int kernel_epoll_wait(int epfd, epoll_event* events, int maxevents, const timespec* timeout, const sigset_t* mask,
                       Call&& kernel) {
-    int n;
     timespec left;
-    const timespec* limit;
-    {
-        KernelWait wait(epfd, timeout);
-        if (!wait.superseded()) {
-            n = kernel();
-            if (n <= 0) return n;
-            n = wait.filter(events, n);
-            if (n > 0) return n;
+    for (;;) {
+        int n = 0;
+        {
+            KernelWait wait({&epfd, 1}, timeout);
+            if (!wait.superseded()) {
+                n = kernel();
+                if (n <= 0) return n;
+                n = wait.filter(events, n);
+                if (n > 0 && !wait.superseded()) return n;
+            }
+            timeout = wait.remaining(left);
         }
-        limit = wait.remaining();
-        if (limit != nullptr) {
-            left = *limit;
-            limit = &left;
+        {
+            runtime::Region region;
+            if (n > 0 && (n = without_kicked(epfd, events, n)) > 0) return n;
+            n = epoll_wait(epfd, events, maxevents, timeout, mask);
         }
+        if (n >= 0 || errno != runtime::kAskKernel) return n;
     }
-    return epoll_wait(epfd, events, maxevents, limit, mask);
+}
+
+// poll() or select() of descriptors none of which is ours, some of them sets. `ours(timeout)`: the same call in iomux.
+template <class Call, class Ours>
+int kernel_poll(std::span<const int> sets, const timespec* timeout, Call&& kernel, Ours&& ours) {
+    timespec left;
+    {
+        KernelWait wait(sets, timeout);
+        if (!wait.superseded()) {
+            const int n = kernel();
+            if (n < 0 || !wait.superseded()) return n;
+        }
+        timeout = wait.remaining(left);
+    }
+    return ours(timeout);
 }
 
 }  // namespace vma::iomux

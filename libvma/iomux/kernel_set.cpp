@@ -7,18 +7,24 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include <atomic>
 #include <charconv>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "libvma/iomux/set_numbers.h"
 #include "libvma/os/calls.h"
 #include "libvma/os/proc_file.h"
 #include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/clock.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/never_destroyed.h"
+#include "libvma/runtime/runtime.h"
+#include "libvma/sockets/fd_table.h"
 
 namespace vma::iomux {
 namespace {
@@ -128,6 +134,9 @@ bool is_member(int epfd, int fd) noexcept {
 }
 
 namespace sleepers {
+
+constinit std::atomic<int> g_kicks{0};
+
 namespace {
 
 // A count for each descriptor, in leaves like those of sockets::FdTable and for the same reason.
@@ -162,13 +171,72 @@ Count* count_of(int fd, bool make) noexcept {
 
 constinit Lock g_kick_lock;
 constinit NeverDestroyed<InternalFd> g_kick_fd;  // an eventfd that is always readable; guarded by g_kick_lock for making
+constinit int g_kick_number = -1;             // as sets know it
+constinit int g_in_sets = 0;                  // how many of g_kicks; g_kick_lock
+
+constinit std::atomic<std::uint64_t> g_kicked_at_ns{0};
+
+// Where the thread sleeps.
+struct Place {
+    unsigned ticket = 0;  // 0: nowhere
+    std::size_t count = 0;
+    int fds[WatchedSets::kMost];
+};
+constinit thread_local Place t_place{};
+constinit thread_local unsigned t_tickets = 0;
 
 // Its address is the event's data. No program has a reason to use an address inside this library as its own data.
 const char g_kick_token = 0;
 
+// Takes the event out of all sets.
+void close_kick_file() noexcept {
+    g_kick_fd->reset();
+    g_kick_number = -1;
+    g_kicks.fetch_sub(std::exchange(g_in_sets, 0));
+}
+
 void end_kick(int epfd) noexcept {
-    int fd = g_kick_fd->get();
-    if (fd >= 0) os::raw_syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_DEL, fd, nullptr);
+    const int fd = g_kick_fd->get();
+    // A dup2() of the program has moved it, and a set cannot be told to forget the former number: closing the file can.
+    if (fd != g_kick_number) return close_kick_file();
+    if (fd < 0 || os::raw_syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_DEL, fd, nullptr) != 0) return;
+    g_kicks.fetch_sub(1);
+    g_in_sets--;
+}
+
+// Does anybody sleep in the set under `epfd`, by whatever number?
+bool anybody_in(int epfd) noexcept {
+    const sockets::FdObject* set = sockets::g_fds.peek(epfd);
+    bool any = false;
+    sockets::g_fds.for_each(0, kTop * kLeaf - 1, [&](int fd, sockets::FdObject* object) {
+        if (object != set) return;
+        const Count* count = count_of(fd, false);
+        any |= count != nullptr && count->load(std::memory_order_seq_cst) != 0;
+    });
+    return any;
+}
+
+void kick_one(int epfd) noexcept {
+    Count* count = count_of(epfd, false);
+    if (count == nullptr || count->load(std::memory_order_seq_cst) == 0) return;
+    g_kick_lock.lock();
+    if (!*g_kick_fd || g_kick_fd->get() != g_kick_number) {
+        close_kick_file();
+        *g_kick_fd = InternalFd(::eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC));
+        g_kick_number = g_kick_fd->get();
+    }
+    if (*g_kick_fd && count->load(std::memory_order_seq_cst) != 0) {
+        epoll_event event{};
+        event.events = EPOLLIN;
+        event.data.u64 = kick_data();
+        if (os::raw_syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_ADD, g_kick_number, &event) == 0) {
+            g_kicks.fetch_add(1);
+            g_in_sets++;
+        }
+        // Whoever left between the two looks at the count found no kick to take away.
+        if (!anybody_in(epfd)) end_kick(epfd);
+    }
+    g_kick_lock.unlock();
 }
 
 }  // namespace
@@ -176,46 +244,73 @@ void end_kick(int epfd) noexcept {
 std::uint64_t kick_data() noexcept { return reinterpret_cast<std::uintptr_t>(&g_kick_token); }
 bool is_kick(std::uint64_t data) noexcept { return data == kick_data(); }
 
-bool enter(int epfd) noexcept {
-    Count* count = count_of(epfd, true);
-    if (count == nullptr) return false;
-    count->fetch_add(1, std::memory_order_seq_cst);
-    return true;
+bool superseded(int epfd) noexcept {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    const sockets::FdObject* object = sockets::g_fds.peek(epfd);
+    return object != nullptr && object->kind() == sockets::Kind::epoll;
+}
+
+unsigned enter(std::span<const int> epfds) noexcept {
+    // The threads it counts are the parent's.
+    if (static constinit std::atomic<bool> hooked{false}; !hooked.load(std::memory_order_relaxed) && !hooked.exchange(true))
+        runtime::at_fork({nullptr, nullptr, &reset_in_child});
+    if (t_place.ticket != 0) leave(t_place.ticket);
+    t_place.count = 0;
+    for (int epfd : epfds) {
+        Count* count = count_of(epfd, true);
+        if (count == nullptr || t_place.count == WatchedSets::kMost) continue;
+        count->fetch_add(1, std::memory_order_seq_cst);
+        t_place.fds[t_place.count++] = epfd;
+    }
+    if (t_place.count == 0) return 0;
+    if (++t_tickets == 0) t_tickets = 1;
+    return t_place.ticket = t_tickets;
 }
 
 // The kick stays until nobody is left who could have missed it; the one who leaves last takes it away.
-void leave(int epfd, bool may_be_kicked) noexcept {
-    Count* count = count_of(epfd, false);
-    if (count == nullptr) return;
-    if (count->fetch_sub(1, std::memory_order_seq_cst) == 1 && may_be_kicked) {
+void leave(unsigned ticket) noexcept {
+    if (t_place.ticket != ticket) return;  // a handler of this thread has slept elsewhere meanwhile
+    t_place.ticket = 0;
+    bool kicked = false;
+    for (std::size_t i = 0; i < t_place.count; i++) {
+        const int epfd = t_place.fds[i];
+        Count* count = count_of(epfd, false);
+        const bool last = count != nullptr && count->fetch_sub(1, std::memory_order_seq_cst) == 1;
+        if (!superseded(epfd)) continue;
+        kicked = true;
+        if (!last) continue;
         g_kick_lock.lock();
-        if (count->load(std::memory_order_seq_cst) == 0) end_kick(epfd);
+        if (!anybody_in(epfd)) end_kick(epfd);
         g_kick_lock.unlock();
+    }
+    if (kicked) settle();
+}
+
+void await_settled() noexcept {
+    constexpr std::uint64_t kLongestNs = 500'000'000;  // who has not woken up by then is in a handler
+    constexpr unsigned kYields = 50;
+    for (unsigned i = 0; g_kicks.load(std::memory_order_seq_cst) > 0; i++) {
+        if (clock::monotonic_ns() - g_kicked_at_ns.load(std::memory_order_relaxed) > kLongestNs) return;
+        const timespec pause{0, i < kYields ? 0 : 100'000};
+        os::raw_syscall(i < kYields ? SYS_sched_yield : SYS_nanosleep, &pause, nullptr);
     }
 }
 
-void kick(int epfd) noexcept {
-    // The set was put under epfd before the count is read; a sleeper counts itself before it looks for a set.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    Count* count = count_of(epfd, false);
-    if (count == nullptr || count->load(std::memory_order_seq_cst) == 0) return;
+void kick(std::span<const int> epfds) noexcept {
     int saved = errno;
-    g_kick_lock.lock();
-    if (!*g_kick_fd) *g_kick_fd = InternalFd(::eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC));
-    if (*g_kick_fd && count->load(std::memory_order_seq_cst) != 0) {
-        epoll_event event{};
-        event.events = EPOLLIN;
-        event.data.u64 = kick_data();
-        os::raw_syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_ADD, g_kick_fd->get(), &event);
-        // Whoever left between the two looks at the count found no kick to take away.
-        if (count->load(std::memory_order_seq_cst) == 0) end_kick(epfd);
-    }
-    g_kick_lock.unlock();
+    g_kicked_at_ns.store(clock::monotonic_ns(), std::memory_order_relaxed);
+    g_kicks.fetch_add(1);
+    // The sets were put under the numbers before the counts are read; a sleeper counts itself before it looks for a set.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    for (int epfd : epfds) kick_one(epfd);
+    g_kicks.fetch_sub(1);
     errno = saved;
 }
 
 void reset_in_child() noexcept {
     new (&g_kick_lock) Lock();
+    g_kicks = g_in_sets = 0;
+    t_place.ticket = 0;
     for (auto& slot : g_top) {
         Leaf* leaf = slot.load(std::memory_order_relaxed);
         if (leaf == nullptr) continue;

@@ -9,7 +9,9 @@
 
 #include <sys/epoll.h>
 
+#include <atomic>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace vma::iomux {
@@ -44,13 +46,23 @@ inline bool kernel_disarmed(std::uint32_t events) noexcept {
 
 namespace sleepers {
 
-// Counts a thread that will sleep in epoll_wait(epfd). False: no memory for the count.
-bool enter(int epfd) noexcept;
-// may_be_kicked: there is an EpollSet under `epfd` now.
-void leave(int epfd, bool may_be_kicked) noexcept;
+// Counts a thread that will sleep in a call on these sets, WatchedSets::kMost at most. Returns what leave() takes; 0: nothing is
+// counted. A thread sleeps in one place: what it left by a jump out of a handler is not counted any more from its next
+// enter() on.
+unsigned enter(std::span<const int> epfds) noexcept;
+void leave(unsigned ticket) noexcept;
+// Is there an EpollSet under `epfd` now? Asked after enter(), so that either this thread sees the set or kick() its count.
+bool superseded(int epfd) noexcept;
+// A kick makes a set readable, until those it is for have woken up. Waits for that, for a moment: for calls that ask the kernel
+// whether a set is readable.
+extern std::atomic<int> g_kicks;  // being made, or in a set; more, if such a set was closed
+void await_settled() noexcept;
+inline void settle() noexcept {
+    if (__builtin_expect(g_kicks.load(std::memory_order_seq_cst) > 0, 0)) await_settled();
+}
 
-// After an EpollSet was put under `epfd`: wakes whoever sleeps there.
-void kick(int epfd) noexcept;
+// After EpollSets were put under these numbers: wakes whoever sleeps there.
+void kick(std::span<const int> epfds) noexcept;
 // Is it the event that kick() makes?
 bool is_kick(std::uint64_t data) noexcept;
 std::uint64_t kick_data() noexcept;

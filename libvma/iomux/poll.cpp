@@ -11,6 +11,8 @@
 #include <cstdint>
 
 #include "libvma/iomux/iomux.h"
+#include "libvma/iomux/kernel_set.h"
+#include "libvma/iomux/set_numbers.h"
 #include "libvma/iomux/wait.h"
 #include "libvma/os/calls.h"
 
@@ -22,7 +24,7 @@ using sockets::g_fds;
 using sockets::Kind;
 using sockets::Ref;
 
-constexpr short kSetEvents = POLLIN | POLLRDNORM;
+constexpr short kEpollReadable = POLLIN | POLLRDNORM;
 constexpr short kImplied = POLLERR | POLLHUP;
 // Above this many descriptors the limit is checked before the array is read: the count may be garbage, which the kernel
 // answers with EINVAL.
@@ -30,7 +32,7 @@ constexpr nfds_t kPlausible = 1024;
 // Up to this many, RLIMIT_NOFILE is taken to be large enough without asking the kernel.
 constexpr nfds_t kSurelyAllowed = 16;
 
-constinit thread_local unsigned t_skipped = 0;
+constinit thread_local unsigned t_poll_skipped = 0;
 
 class PollCall final : public Wait {
   public:
@@ -39,13 +41,19 @@ class PollCall final : public Wait {
             if (fds[i].fd < 0) continue;
             asked_++;
             Ref<FdObject> object = g_fds.find(fds[i].fd);
-            if (!object) continue;
+            if (!object) {
+                kernel_sets_.look_at(fds[i].fd);
+                continue;
+            }
+            if (object->kind() == Kind::epoll) sleepers::settle();
             members_.push_back({i, fds[i].fd, fds[i].events, object.get(), is_ours(*object), false});
             readers_ &= object->kind() == Kind::socket && only_reads(static_cast<std::uint16_t>(fds[i].events));
             sources_.add(std::move(object));
         }
         counters_ = &stats::calls_of(stats::Mux::poll);
     }
+    // Those that nobody but the kernel knew when the call began.
+    std::span<const int> kernel_sets() const noexcept { return kernel_sets_.numbers(); }
 
   private:
     struct Member {
@@ -64,7 +72,7 @@ class PollCall final : public Wait {
     static short events_of(const Member& m) noexcept {
         if (gone(m)) return m.was_ours ? events_of_former(m.fd, m.events) : short{0};
         if (m.object->kind() == Kind::epoll) {
-            short wanted = m.events & kSetEvents;
+            short wanted = m.events & kEpollReadable;
             return wanted != 0 && static_cast<EpollSet*>(m.object)->ready() ? wanted : 0;
         }
         auto* socket = static_cast<sockets::Socket*>(m.object);
@@ -75,7 +83,7 @@ class PollCall final : public Wait {
     // Asks the kernel about what it knows of. The hidden are in members_, in order of index.
     int ask_kernel(const sigset_t* mask, bool first) {
         nfds_t hiding = 0;
-        const bool skip = mask == nullptr && only_shadows() && ready() && skip_kernel(t_skipped, began_);
+        const bool skip = mask == nullptr && only_shadows() && ready() && skip_kernel(t_poll_skipped, began_);
         for (Member& m : members_) {
             m.hidden = (skip && !gone(m)) || hidden(m);
             if (m.hidden) hiding++;
@@ -148,6 +156,7 @@ class PollCall final : public Wait {
         return os::ppoll(all.data(), all.size(), &slice, mask) < 0 && errno != EINVAL ? -errno : 0;
     }
 
+    WatchedSets kernel_sets_;
     pollfd* fds_;
     nfds_t count_;
     bool readers_ = true;  // members_ are sockets, watched for reading
@@ -167,8 +176,13 @@ int poll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mas
         if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && count > limit.rlim_cur)
             return os::ppoll(fds, count, timeout, mask);
     }
-    PollCall call(fds, count);
-    return finish(call.run(timeout, mask), saved);
+    for (timespec left;;) {
+        PollCall call(fds, count);
+        KernelWait watch(call.kernel_sets(), timeout);
+        const int n = watch.superseded() ? 0 : call.run(timeout, mask);
+        if (n < 0 || !watch.superseded()) return finish(n, saved);
+        timeout = watch.remaining(left);
+    }
 }
 
 }  // namespace vma::iomux

@@ -16,6 +16,8 @@
 #include <string_view>
 
 #include "libvma/iomux/iomux.h"
+#include "libvma/iomux/kernel_set.h"
+#include "libvma/iomux/set_numbers.h"
 #include "libvma/iomux/wait.h"
 #include "libvma/os/calls.h"
 #include "libvma/os/raw_syscall.h"
@@ -44,12 +46,12 @@ void take_out(Word* set, int fd) noexcept {
     set[static_cast<std::size_t>(fd) / kBits] &= ~(Word{1} << (static_cast<std::size_t>(fd) % kBits));
 }
 // What makes a descriptor a member of each set (POLLIN_SET, POLLOUT_SET and POLLEX_SET in the kernel).
-constexpr std::uint32_t kSetEvents[3] = {EPOLLIN | EPOLLRDNORM | EPOLLRDBAND | EPOLLHUP | EPOLLERR | POLLNVAL,
+constexpr std::uint32_t kSetBits[3] = {EPOLLIN | EPOLLRDNORM | EPOLLRDBAND | EPOLLHUP | EPOLLERR | POLLNVAL,
                                          EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND | EPOLLERR | POLLNVAL,
                                          EPOLLPRI | POLLNVAL};
 fd_set* as_set(Word* words) noexcept { return reinterpret_cast<fd_set*>(words); }
 
-constinit thread_local unsigned t_skipped = 0;
+constinit thread_local unsigned t_select_skipped = 0;
 
 class SelectCall final : public Wait {
   public:
@@ -66,14 +68,19 @@ class SelectCall final : public Wait {
                 Ref<FdObject> object = g_fds.find(fd);
                 if (!object) {
                     others_ = true;
+                    kernel_sets_.look_at(fd);
                     continue;
                 }
+                if (object->kind() == Kind::epoll) sleepers::settle();
                 members_.push_back({fd, object.get(), is_ours(*object)});
                 readers_ &= object->kind() == Kind::socket && !test(in(1), fd);
                 sources_.add(std::move(object));
             }
         }
     }
+
+    // Epoll sets that nobody but the kernel knew when the call began.
+    std::span<const int> kernel_sets() const noexcept { return kernel_sets_.numbers(); }
 
     // The sets as the kernel leaves them; not called when the call fails.
     void store() noexcept {
@@ -107,7 +114,7 @@ class SelectCall final : public Wait {
     }
     // Is the member in set `s` of the program, and do these events make it one of the result?
     bool belongs(const Member& m, int s, std::uint32_t events) noexcept {
-        return test(in(s), m.fd) && (events & kSetEvents[s]) != 0;
+        return test(in(s), m.fd) && (events & kSetBits[s]) != 0;
     }
 
     bool only_shadows() noexcept override { return readers_ && !others_ && all_offloaded(members_); }
@@ -123,7 +130,7 @@ class SelectCall final : public Wait {
     int ask_kernel(const sigset_t* mask, bool first) {
         std::copy(in_.begin(), in_.end(), out_.begin());
         bool any_hidden = false;
-        const bool skip = readers_ && mask == nullptr && all_offloaded(members_) && ready() && skip_kernel(t_skipped, began_);
+        const bool skip = readers_ && mask == nullptr && all_offloaded(members_) && ready() && skip_kernel(t_select_skipped, began_);
         for (const Member& m : members_) {
             if (!(skip && !gone(m)) && !hidden(m)) continue;
             any_hidden = true;
@@ -220,6 +227,7 @@ class SelectCall final : public Wait {
         return errno == EBADF ? 0 : -errno;  // the next look says EBADF, if it is about the program's descriptors
     }
 
+    WatchedSets kernel_sets_;
     int nfds_;
     std::size_t words_;
     fd_set* user_[3];
@@ -281,9 +289,19 @@ int select(int nfds, fd_set* r, fd_set* w, fd_set* e, const timespec* timeout, c
     if (nfds < 0) {
         n = -EINVAL;
     } else {
-        SelectCall call(select_limit(nfds), r, w, e);
-        n = call.run(timeout, mask);
-        if (n >= 0) call.store();
+        const timespec* limit = timeout;
+        bool again = false;
+        timespec left;
+        do {
+            SelectCall call(select_limit(nfds), r, w, e);
+            KernelWait watch(call.kernel_sets(), limit);
+            n = watch.superseded() ? 0 : call.run(limit, mask);
+            again = n >= 0 && watch.superseded();
+            if (again)
+                limit = watch.remaining(left);
+            else if (n >= 0)
+                call.store();
+        } while (again);
     }
     if (timeout != nullptr && remaining != nullptr) {
         if (deadline.infinite())

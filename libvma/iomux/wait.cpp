@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <optional>
 
 #include "libvma/config/params.h"
 #include "libvma/os/calls.h"
@@ -106,15 +107,12 @@ timespec Deadline::left() const noexcept { return to_timespec(left_ns()); }
 class Wait::Signals {
   public:
     explicit Signals(const sigset_t* mask) noexcept : mask_(mask) {
+        sigemptyset(&original_);
         if (mask_ != nullptr) {
-            pthread_sigmask(SIG_BLOCK, mask_, &original_);
-            changed_ = true;
-            pthread_sigmask(SIG_SETMASK, nullptr, &spinning_);
+            change_.emplace(runtime::as_kernel_set(*mask_));
+            spinning_ = change_->original() | runtime::as_kernel_set(*mask_);
         }
         begin_count();
-    }
-    ~Signals() {
-        if (changed_) pthread_sigmask(SIG_SETMASK, &original_, nullptr);
     }
     Signals(const Signals&) = delete;
     Signals& operator=(const Signals&) = delete;
@@ -124,16 +122,18 @@ class Wait::Signals {
         restarts_ = restarts;
     }
     bool handler_ran() const noexcept {
-        return runtime::interruptions() != interruptions_ || runtime::restarts() != restarts_;
+        return runtime::pending() || runtime::interruptions() != interruptions_ || runtime::restarts() != restarts_;
     }
 
     // Holds every signal but those a fault of this thread raises.
     void hold() noexcept {
-        const sigset_t held = runtime::signals_to_hold();
-        pthread_sigmask(SIG_BLOCK, &held, changed_ ? nullptr : &original_);
-        changed_ = true;
+        if (change_)
+            change_->set(spinning_ | runtime::kSignalsToHold);
+        else
+            change_.emplace(runtime::kSignalsToHold);
+        if (mask_ == nullptr) runtime::as_kernel_set(original_) = spinning_ = change_->original();
     }
-    void release() noexcept { pthread_sigmask(SIG_SETMASK, mask_ != nullptr ? &spinning_ : &original_, nullptr); }
+    void release() noexcept { change_->set(spinning_); }
     // The mask to sleep with, while hold() is in force.
     const sigset_t* sleeping() const noexcept { return mask_ != nullptr ? mask_ : &original_; }
 
@@ -141,8 +141,9 @@ class Wait::Signals {
     void begin_count() noexcept { count_from(runtime::interruptions(), runtime::restarts()); }
 
     const sigset_t* mask_;
-    bool changed_ = false;
-    sigset_t original_, spinning_;
+    std::optional<runtime::MaskChange> change_;
+    sigset_t original_;
+    runtime::SignalSet spinning_ = 0;
     std::uint32_t interruptions_, restarts_;
 };
 
@@ -183,6 +184,7 @@ int Wait::run(const timespec* timeout, const sigset_t* mask) {
 int Wait::run_uncounted(const timespec* timeout, const sigset_t* mask) {
     Deadline deadline;
     if (!deadline.set(timeout)) return -EINVAL;
+    const runtime::Admit admit(mask);
     std::uint32_t interruptions = runtime::interruptions(), restarts = runtime::restarts();
     sources_.refresh();
     sources_.flush();
@@ -227,6 +229,10 @@ int Wait::spin(const Deadline& deadline, const Signals& signals, const sigset_t*
     over = true;
     for (std::uint64_t round = 1;; round++) {
         bool ours = poll_rings();
+        if (runtime::pending()) {  // the handler has not run, so what there is goes first
+            const int n = look(nullptr, false);
+            return n != 0 ? n : -EINTR;
+        }
         // Before the results: a handler that wakes its own thread through a pipe ends the kernel's calls with EINTR.
         if (signals.handler_ran()) return -EINTR;
         bool ask = policy.os_ratio != 0 && round % static_cast<std::uint64_t>(policy.os_ratio) == 0;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 
 #include <atomic>
@@ -102,12 +103,22 @@ std::uint64_t add_words(const std::uint8_t* p, std::size_t length, std::uint64_t
 // 128).
 constexpr std::size_t kWide = 256;
 
+// Not __builtin_cpu_supports(), which brings a constructor of libgcc's into the library: a dozen CPUID instructions in each
+// process, and in a virtual machine every one of them leaves the guest, which takes as long as a few system calls.
+bool ask_for_avx2() noexcept {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & bit_OSXSAVE) == 0) return false;
+    unsigned low = 0, high = 0;
+    asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    constexpr unsigned kVectorState = 6;  // the system keeps XMM and YMM registers
+    return (low & kVectorState) == kVectorState && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & bit_AVX2) != 0;
+}
+
 bool have_avx2() noexcept {
     static std::atomic<int> known{-1};
     int answer = known.load(std::memory_order_relaxed);
     if (answer < 0) [[unlikely]] {
-        __builtin_cpu_init();
-        answer = __builtin_cpu_supports("avx2") ? 1 : 0;
+        answer = ask_for_avx2() ? 1 : 0;
         known.store(answer, std::memory_order_relaxed);
     }
     return answer != 0;

@@ -214,6 +214,44 @@ bool decode_route(nlmsghdr* message, Route& out) {
     return true;
 }
 
+bool decode_route_entry(nlmsghdr* message, RouteEntry& out) {
+    std::array<nlattr*, RTA_MAX + 1> attributes;
+    if (message->nlmsg_type != RTM_NEWROUTE) return false;
+    if (!parse_attributes(message, sizeof(rtmsg), attributes, kRoutePolicy)) return false;
+    const auto* info = static_cast<const rtmsg*>(nlmsg_data(message));
+    if (info->rtm_family != AF_INET || (info->rtm_flags & (RTM_F_CLONED | RTNH_F_DEAD)) || info->rtm_dst_len > 32) return false;
+    auto word = [&](int name, std::uint32_t otherwise) {
+        return attributes[name] != nullptr && nla_len(attributes[name]) >= 4 ? nla_get_u32(attributes[name]) : otherwise;
+    };
+    out = {};
+    out.destination = word(RTA_DST, 0);
+    out.length = info->rtm_dst_len;
+    out.table = word(RTA_TABLE, info->rtm_table);
+    out.metric = word(RTA_PRIORITY, 0);
+    out.unicast = info->rtm_type == RTN_UNICAST;
+    out.tos = info->rtm_tos != 0;
+    if (attributes[RTA_OIF]) out.interfaces.push_back(static_cast<int>(nla_get_u32(attributes[RTA_OIF])));
+    if (const nlattr* hops = attributes[RTA_MULTIPATH]) {
+        int left = nla_len(hops);
+        for (auto* hop = static_cast<rtnexthop*>(nla_data(hops)); RTNH_OK(hop, left);
+             left -= RTNH_ALIGN(hop->rtnh_len), hop = RTNH_NEXT(hop))
+            if (!(hop->rtnh_flags & RTNH_F_DEAD)) out.interfaces.push_back(hop->rtnh_ifindex);
+    }
+    return true;
+}
+
+bool rule_is_default(nlmsghdr* message) {
+    nlattr* attributes[FRA_MAX + 1] = {};
+    if (message->nlmsg_type != RTM_NEWRULE || nlmsg_parse(message, sizeof(fib_rule_hdr), attributes, FRA_MAX, nullptr) < 0)
+        return false;
+    const auto* rule = static_cast<const fib_rule_hdr*>(nlmsg_data(message));
+    for (int name : {FRA_IIFNAME, FRA_OIFNAME, FRA_FWMARK, FRA_IP_PROTO, FRA_SPORT_RANGE, FRA_DPORT_RANGE, FRA_UID_RANGE,
+                     FRA_L3MDEV, FRA_TUN_ID})
+        if (attributes[name] != nullptr) return false;
+    return rule->action == FR_ACT_TO_TBL && rule->table >= RT_TABLE_DEFAULT && rule->src_len == 0 && rule->dst_len == 0 &&
+           rule->tos == 0 && !(rule->flags & FIB_RULE_INVERT);
+}
+
 bool is_ipv4_route(nlmsghdr* message) {
     if (nlmsg_datalen(message) < static_cast<int>(sizeof(rtmsg))) return false;
     const auto* info = static_cast<const rtmsg*>(nlmsg_data(message));

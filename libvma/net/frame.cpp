@@ -52,12 +52,12 @@ std::uint64_t sum_pieces(FramePieces frame, std::size_t offset, std::size_t leng
 
 // `field` is the checksum as it stands in the header.
 bool l4_sum_acceptable(FramePieces frame, std::size_t l4_length, const ParsedFrame& parsed,
-                       std::uint16_t field) noexcept {
+                       std::uint16_t field, bool partial_sums) noexcept {
     if (field == 0 && parsed.protocol == IPPROTO_UDP) return true;
     std::uint64_t pseudo = pseudo_header_sum(parsed.src_addr, parsed.dst_addr, parsed.protocol,
                                              static_cast<std::uint32_t>(l4_length));
     // The partial sum first: it costs nothing, and on a host's own links nearly every frame has it.
-    if (field == checksum_fold(pseudo)) return true;
+    if (partial_sums && field == checksum_fold(pseudo)) return true;
     auto first = frame[0];
     std::uint64_t sum = kL4Offset + l4_length <= first.size()
                             ? checksum_add(first.data() + kL4Offset, l4_length, pseudo)
@@ -105,7 +105,7 @@ const char* drop_name(Drop drop) noexcept {
     return "unknown";
 }
 
-Drop parse(FramePieces frame, bool checksum_good, ParsedFrame& out) noexcept {
+Drop parse(FramePieces frame, bool checksum_good, ParsedFrame& out, bool partial_sums) noexcept {
     if (frame.empty() || frame[0].size() < sizeof(EthernetHeader)) return Drop::short_frame;
     const std::span<const std::uint8_t> first = frame[0];
     const auto* eth = reinterpret_cast<const EthernetHeader*>(first.data());
@@ -163,8 +163,24 @@ Drop parse(FramePieces frame, bool checksum_good, ParsedFrame& out) noexcept {
     } else {
         return Drop::bad_protocol;
     }
-    if (!checksum_good && !l4_sum_acceptable(frame, l4_length, out, sum_field)) return Drop::bad_l4_checksum;
+    if (!checksum_good && !l4_sum_acceptable(frame, l4_length, out, sum_field, partial_sums)) return Drop::bad_l4_checksum;
     return Drop::none;
+}
+
+void complete_sum(std::span<std::uint8_t> first, FramePieces frame) noexcept {
+    ParsedFrame f;
+    if (parse(frame, true, f) != Drop::none) return;
+    const std::size_t at = f.l4_offset + (f.protocol == IPPROTO_UDP ? offsetof(UdpHeader, checksum) : offsetof(TcpHeader, checksum));
+    const std::size_t length = f.payload_offset + f.payload_length - f.l4_offset;
+    const std::uint64_t pseudo = pseudo_header_sum(f.src_addr, f.dst_addr, f.protocol, static_cast<std::uint32_t>(length));
+    std::uint16_t field;
+    memcpy(&field, first.data() + at, sizeof field);
+    if (field != checksum_fold(pseudo)) return;
+    field = 0;
+    memcpy(first.data() + at, &field, sizeof field);
+    field = static_cast<std::uint16_t>(~checksum_fold(sum_pieces(frame, f.l4_offset, length, pseudo)));
+    if (field == 0) field = 0xffff;  // of UDP, where 0 means none; the same number to TCP
+    memcpy(first.data() + at, &field, sizeof field);
 }
 
 void build_ip_headers(const UdpTemplate& from, std::uint8_t protocol, std::uint8_t* out) noexcept {
@@ -183,6 +199,10 @@ void build_ip_headers(const UdpTemplate& from, std::uint8_t protocol, std::uint8
     ip.dst = from.dst_addr;
     memcpy(out, &eth, sizeof eth);
     memcpy(out + kIpOffset, &ip, sizeof ip);
+}
+
+void renew_ip_id(std::uint8_t* headers) noexcept {
+    reinterpret_cast<Ipv4Header*>(headers + kIpOffset)->id = htons(next_id());
 }
 
 void build_udp_headers(const UdpTemplate& from, std::uint16_t payload, std::uint8_t* out) noexcept {

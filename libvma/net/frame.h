@@ -83,14 +83,19 @@ struct ParsedFrame {
 
 // Parses and validates one received frame. Never reads outside the pieces, whatever they contain. Trailing bytes
 // after IP's total length (Ethernet padding) are ignored. `checksum_good` skips the IP and L4 sums (the device
-// checked them). Otherwise the L4 sum must be right, or be absent (UDP 0, RFC 768), or be exactly the pseudo-header
-// sum: a frame that never left this host carries the kernel's partial checksum. Returns Drop::none when `out` is valid.
-Drop parse(FramePieces frame, bool checksum_good, ParsedFrame& out) noexcept;
+// checked them). Otherwise the L4 sum must be right, or be absent (UDP 0, RFC 768), or, if `partial_sums`, be exactly the
+// pseudo-header sum: a frame that never left this host carries the kernel's partial checksum. Returns Drop::none when `out` is
+// valid.
+Drop parse(FramePieces frame, bool checksum_good, ParsedFrame& out, bool partial_sums = true) noexcept;
 
 // Convenience for a frame in one piece.
-inline Drop parse(std::span<const std::uint8_t> frame, bool checksum_good, ParsedFrame& out) noexcept {
-    return parse(FramePieces(&frame, 1), checksum_good, out);
+inline Drop parse(std::span<const std::uint8_t> frame, bool checksum_good, ParsedFrame& out, bool partial_sums = true) noexcept {
+    return parse(FramePieces(&frame, 1), checksum_good, out, partial_sums);
 }
+
+// Makes a partial checksum (see parse()) of a UDP or TCP frame that parse() accepted a full one. `first` is the frame's first
+// piece, once more, to be written to.
+void complete_sum(std::span<std::uint8_t> first, FramePieces frame) noexcept;
 
 // Writes Ethernet, IPv4 and UDP headers at `out` (kUdpHeaders bytes) for a datagram of `payload` bytes. The IP sum is
 // complete, the UDP checksum field is 0. The result is the template a destination caches.
@@ -104,6 +109,10 @@ struct UdpTemplate {
 void build_udp_headers(const UdpTemplate& from, std::uint16_t payload, std::uint8_t* out) noexcept;
 // The Ethernet and IPv4 headers of a flow (34 bytes) for IP protocol `protocol`; IP's length and checksum are left 0.
 void build_ip_headers(const UdpTemplate& from, std::uint8_t protocol, std::uint8_t* out) noexcept;
+
+// Gives such headers an identification of their own where a router may fragment the packet (RFC 6864); the checksum is
+// not touched.
+void renew_ip_id(std::uint8_t* headers) noexcept;
 
 // Completes the template `headers` for `payload` bytes: lengths and the IP checksum (incrementally), and a fresh
 // identification where fragmentation is allowed (RFC 6864). UDP checksum is 0.

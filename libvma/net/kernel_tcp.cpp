@@ -2,6 +2,7 @@
 // See kernel_tcp.h.
 #include "libvma/net/kernel_tcp.h"
 
+#include <errno.h>
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
@@ -15,10 +16,15 @@
 
 namespace vma::net {
 
-bool kernel_has_tcp(in_addr_t local_addr, in_port_t local_port, in_addr_t remote_addr, in_port_t remote_port,
-                    int ifindex) noexcept {
-    const long fd = os::raw_syscall(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
-    if (fd < 0) return false;
+bool KernelTcp::has(in_addr_t local_addr, in_port_t local_port, in_addr_t remote_addr, in_port_t remote_port, int ifindex) noexcept {
+    if (!socket_) {
+        const long fd = os::raw_syscall(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+        if (fd < 0) return false;
+        const int saved = errno;
+        socket_ = InternalFd(static_cast<int>(fd));
+        errno = saved;
+    }
+    const int fd = socket_.get();
     struct {
         nlmsghdr header;
         inet_diag_req_v2 query;
@@ -26,6 +32,7 @@ bool kernel_has_tcp(in_addr_t local_addr, in_port_t local_port, in_addr_t remote
     request.header.nlmsg_len = sizeof request;
     request.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
     request.header.nlmsg_flags = NLM_F_REQUEST;
+    request.header.nlmsg_seq = ++sequence_;
     request.query.sdiag_family = AF_INET;
     request.query.sdiag_protocol = IPPROTO_TCP;
     request.query.idiag_states = ~0u;
@@ -38,22 +45,20 @@ bool kernel_has_tcp(in_addr_t local_addr, in_port_t local_port, in_addr_t remote
     id.idiag_cookie[0] = id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
     sockaddr_nl kernel{};
     kernel.nl_family = AF_NETLINK;
-    bool found = false;
-    if (os::raw_syscall(SYS_sendto, fd, &request, sizeof request, 0, &kernel, sizeof kernel) > 0) {
+    if (os::raw_syscall(SYS_sendto, fd, &request, sizeof request, 0, &kernel, sizeof kernel) <= 0) return false;
+    for (;;) {
         // The answer is in the queue when sendto() returns. Attributes that do not fit are cut off.
         alignas(nlmsghdr) std::array<char, 1024> answer;
         const long n = os::raw_syscall(SYS_recvfrom, fd, answer.data(), answer.size(), MSG_DONTWAIT, nullptr, nullptr);
         nlmsghdr header{};
         inet_diag_msg message{};
-        if (n >= static_cast<long>(NLMSG_HDRLEN + sizeof message)) {
-            std::memcpy(&header, answer.data(), sizeof header);
-            std::memcpy(&message, answer.data() + NLMSG_HDRLEN, sizeof message);
-            // Without a connection the kernel finds the listener.
-            found = header.nlmsg_type == SOCK_DIAG_BY_FAMILY && message.idiag_state != TCP_LISTEN;
-        }
+        if (n < static_cast<long>(sizeof header)) return false;
+        std::memcpy(&header, answer.data(), sizeof header);
+        if (header.nlmsg_seq != sequence_) continue;  // to a question that was interrupted
+        if (header.nlmsg_type != SOCK_DIAG_BY_FAMILY || n < static_cast<long>(NLMSG_HDRLEN + sizeof message)) return false;
+        std::memcpy(&message, answer.data() + NLMSG_HDRLEN, sizeof message);
+        return message.idiag_state != TCP_LISTEN;  // without a connection the kernel finds the listener
     }
-    os::raw_syscall(SYS_close, fd);
-    return found;
 }
 
 }  // namespace vma::net

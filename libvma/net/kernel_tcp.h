@@ -5,12 +5,23 @@
 
 #include <netinet/in.h>
 
+#include <cstdint>
+
+#include "libvma/runtime/internal_fd.h"
+
 namespace vma::net {
 
-// Addresses and ports in network order. `ifindex`: the interface its segments come in by. True for any state but LISTEN,
-// TIME_WAIT included; false also where the kernel does not tell (sock_diag(7) is missing or not allowed). In the calling
-// thread's network namespace. System calls only: no lock, no memory, errno untouched.
-bool kernel_has_tcp(in_addr_t local_addr, in_port_t local_port, in_addr_t remote_addr, in_port_t remote_port,
-                    int ifindex) noexcept;
+class KernelTcp {
+  public:
+    // Addresses and ports in network order. `ifindex`: the interface its segments come in by. True for any state but LISTEN,
+    // TIME_WAIT included; false also where the kernel does not tell (sock_diag(7) is missing or not allowed). In the network namespace of
+    // the first call's thread. Two system calls; the first call, and a forked child's first one, makes the socket. No memory, errno
+    // untouched. One thread at a time.
+    bool has(in_addr_t local_addr, in_port_t local_port, in_addr_t remote_addr, in_port_t remote_port, int ifindex) noexcept;
+
+  private:
+    InternalFd socket_;
+    std::uint32_t sequence_ = 0;
+};
 
 }  // namespace vma::net

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "libvma/os/calls.h"
+#include "libvma/runtime/no_cancel.h"
 
 namespace vma::net {
 namespace {
@@ -73,6 +74,7 @@ void NetlinkSocket::enlarge_receive_buffer(int bytes) noexcept {
 }
 
 bool NetlinkSocket::send(const nlmsghdr* message) noexcept {
+    const runtime::NoCancel hold;
     sockaddr_nl kernel{};
     kernel.nl_family = AF_NETLINK;
     ssize_t sent = os::sendto(fd(), message, message->nlmsg_len, MSG_DONTWAIT | MSG_NOSIGNAL,
@@ -81,6 +83,7 @@ bool NetlinkSocket::send(const nlmsghdr* message) noexcept {
 }
 
 ssize_t NetlinkSocket::receive(std::span<std::uint8_t> buffer) noexcept {
+    const runtime::NoCancel hold;
     int saved = errno;
     for (;;) {
         sockaddr_nl from{};

@@ -9,10 +9,12 @@
 // the same state.
 #include "libvma/net/view.h"
 
+#include <fcntl.h>
 #include <linux/fib_rules.h>
 #include <linux/neighbour.h>
 #include <linux/rtnetlink.h>
 #include <netlink/msg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -20,11 +22,15 @@
 #include <array>
 #include <atomic>
 #include <map>
+#include <mutex>
+#include <optional>
+#include <string>
 #include <unordered_map>
 
 #include "libvma/net/decode.h"
 #include "libvma/net/netlink.h"
 #include "libvma/os/calls.h"
+#include "libvma/os/raw_syscall.h"
 #include "libvma/os/sysctl.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/lock.h"
@@ -117,6 +123,8 @@ struct Changes {
     bool addresses = false;
     bool reread_addresses = false;
     bool reread_rules = false;
+    bool routes = false;   // or rules, or next hops
+    bool sources = false;  // rp_filter of an interface
     std::map<int, Link> links;
 };
 
@@ -163,7 +171,7 @@ class RouteRequest {
 
 class KernelView final : public View {
   public:
-    Result<void> start();
+    Result<void> load() override;
 
     int fd() const noexcept override { return announcements_.fd(); }
     void process() override;
@@ -174,8 +182,11 @@ class KernelView final : public View {
     std::vector<Link> links() const override;
     std::vector<LocalAddress> addresses() const override;
     bool is_local(in_addr_t address, int* ifindex) const override;
+    verbs::Sources sources(int ifindex) const override;
 
   private:
+    bool routed_sources(int ifindex, bool strict, std::vector<verbs::SourcePrefix>& out) const;
+    long setting(const std::string& name) const;
     int read_links(Links& out);
     int read_addresses(Addresses& out);
     int read_neighbours(Neighbours& out);
@@ -209,7 +220,14 @@ class KernelView final : public View {
     Lock route_lock_;
     std::array<KnownRoute, 16> known_routes_;
     std::atomic<bool> ports_matter_{true};  // a policy rule or multipath looks at them
+    std::atomic<bool> own_rules_{true};     // policy rules beside the three that there are from the start
+    mutable std::atomic<bool> routes_matter_{false};  // sources() looked at them
     std::atomic<bool> processing_{false};   // announcements were taken, the generation has not moved yet
+    // For sources(), also on the internal thread: kept open, since a new descriptor would have the number that the program expects
+    // of its own next one, if only for a moment.
+    mutable Lock sources_lock_;
+    mutable std::map<std::string, InternalFd> settings_;
+    mutable std::optional<NetlinkSocket> source_routes_;
     mutable Lock table_lock_;  // links and addresses
     Links links_;
     Addresses addresses_;
@@ -217,7 +235,7 @@ class KernelView final : public View {
     Neighbours neighbours_;
 };
 
-Result<void> KernelView::start() {
+Result<void> KernelView::load() {
     for (NetlinkSocket* socket : {&announcements_, &dumps_, &queries_}) {
         auto opened = NetlinkSocket::open();
         if (!opened) return std::unexpected(opened.error());
@@ -228,6 +246,7 @@ Result<void> KernelView::start() {
          {RTNLGRP_LINK, RTNLGRP_NEIGH, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV4_RULE})
         if (!announcements_.join(group)) return fail(errno, fmt::format("netlink group {}", group));
     int saved = errno;
+    announcements_.join(RTNLGRP_IPV4_NETCONF);  // rp_filter
     announcements_.join(RTNLGRP_NEXTHOP);  // since Linux 5.3; before, routes had no shared next hops
     errno = saved;
     buffer_.resize(64 * 1024);
@@ -274,15 +293,19 @@ int KernelView::read_neighbours(Neighbours& out) {
 
 // Rules that are not understood, or cannot be read, may look at anything.
 void KernelView::read_rules() {
-    bool matter = false;
+    bool matter = false, own = false;
     fib_rule_hdr header{};
     header.family = AF_INET;
     const int error = dumps_.dump(
-        RTM_GETRULE, &header, sizeof header, [&] { matter = false; },
-        [&](nlmsghdr* message) { matter |= message->nlmsg_type != RTM_NEWRULE || rule_looks_at_ports(message); });
+        RTM_GETRULE, &header, sizeof header, [&] { matter = own = false; },
+        [&](nlmsghdr* message) {
+            matter |= message->nlmsg_type != RTM_NEWRULE || rule_looks_at_ports(message);
+            own |= !rule_is_default(message);
+        });
     int saved = errno;
     const bool policy = os::sysctl("ipv4/fib_multipath_hash_policy", 1) != 0;
     errno = saved;
+    own_rules_.store(own || error != 0, std::memory_order_release);
     ports_matter_.store(matter || error != 0 || policy, std::memory_order_release);
 }
 
@@ -300,6 +323,9 @@ void KernelView::process() {
     else if (changes.reread_addresses)
         replace_addresses(changes);
     if (!complete || changes.reread_rules) read_rules();
+    const bool sources = !complete || changes.sources || changes.addresses ||
+                         (changes.routes && routes_matter_.load(std::memory_order_relaxed));
+    if (sources && listener_.sources_changed) listener_.sources_changed();
     if (!changes.any) return;
     generation_.fetch_add(1, std::memory_order_acq_rel);
     if (listener_.link_changed)
@@ -344,15 +370,18 @@ void KernelView::apply(nlmsghdr* message, Changes& changes) {
             break;
         case RTM_NEWROUTE:
         case RTM_DELROUTE:
-            changes.any |= is_ipv4_route(message);
+            if (is_ipv4_route(message)) changes.any = changes.routes = true;
             break;
         case RTM_NEWRULE:
         case RTM_DELRULE:
-            changes.any = changes.reread_rules = true;
+            changes.any = changes.reread_rules = changes.routes = true;
             break;
         case RTM_NEWNEXTHOP:
         case RTM_DELNEXTHOP:
-            changes.any = true;
+            changes.any = changes.routes = true;
+            break;
+        case RTM_NEWNETCONF:
+            changes.sources = true;
             break;
         default:
             break;
@@ -456,9 +485,7 @@ void KernelView::reload(Changes& changes) {
 bool KernelView::nothing_announced() const noexcept {
     if (processing_.load(std::memory_order_seq_cst)) return false;
     char byte;
-    int saved = errno;
-    const bool nothing = os::recv(announcements_.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
-    errno = saved;
+    const bool nothing = os::raw_syscall(SYS_recvfrom, announcements_.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == -EAGAIN;
     return nothing && !processing_.load(std::memory_order_seq_cst);
 }
 
@@ -608,11 +635,101 @@ bool KernelView::is_local(in_addr_t address, int* ifindex) const {
     return found != nullptr;
 }
 
+// fib_validate_source() and ip_route_input_slow() of the kernel.
+verbs::Sources KernelView::sources(int ifindex) const {
+    Link own;
+    if (!link(ifindex, own)) return verbs::Sources(std::vector<verbs::SourcePrefix>{});
+    const std::lock_guard hold(sources_lock_);
+    const long rp_filter = std::max(setting("all/rp_filter"), setting(own.name + "/rp_filter"));
+    const bool accept_local = setting("all/accept_local") != 0 || setting(own.name + "/accept_local") != 0;
+    routes_matter_.store(rp_filter != 0 || routes_matter_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    std::vector<verbs::SourcePrefix> prefixes;
+    if (rp_filter == 0) {
+        prefixes.push_back({0, 0, true});
+    } else if (!routed_sources(ifindex, rp_filter == 1, prefixes)) {
+        prefixes.clear();  // none is sure
+    }
+    if (!accept_local)
+        for (const LocalAddress& a : addresses()) prefixes.push_back({a.address, 32, false});
+    return verbs::Sources(std::move(prefixes));
+}
+
+// The number in the file below /proc/sys/net/ipv4/conf; 0 if it cannot be read. With sources_lock_ held.
+long KernelView::setting(const std::string& name) const {
+    InternalFd& file = settings_[name];
+    const std::string path = "/proc/sys/net/ipv4/conf/" + name;
+    for (int tries = 0; tries < 2; tries++) {
+        if (!file) {
+            const long fd = os::raw_syscall(SYS_openat, AT_FDCWD, path.c_str(), O_RDONLY | O_CLOEXEC, 0);
+            if (fd >= 0) file = InternalFd(static_cast<int>(fd));
+        }
+        char text[16] = {};
+        if (file && os::raw_syscall(SYS_pread64, file.get(), &text[0], sizeof text - 1, 0L) > 0) return strtol(text, nullptr, 10);
+        file.reset();  // of an interface that has gone; there may be another one of its name
+    }
+    return 0;
+}
+
+// Which sources have a route back: in loose mode any, in strict mode one by this interface. False: it cannot be told.
+bool KernelView::routed_sources(int ifindex, bool strict, std::vector<verbs::SourcePrefix>& out) const {
+    constexpr std::size_t kMaxRoutes = 32768;
+    if (own_rules_.load(std::memory_order_acquire)) {
+        log::once(log::Level::info,
+                  "rp_filter is on and there are policy rules: what has no connection yet reaches sockets through the kernel");
+        return false;
+    }
+    if (!source_routes_) {
+        auto opened = NetlinkSocket::open();
+        if (!opened) return false;
+        source_routes_.emplace(std::move(*opened));
+    }
+    struct Best {
+        std::uint32_t metric;
+        bool ok;
+    };
+    std::map<std::pair<in_addr_t, std::uint8_t>, Best> routes;
+    bool too_many = false;
+    rtmsg header{};
+    header.rtm_family = AF_INET;
+    const int error = source_routes_->dump(
+        RTM_GETROUTE, &header, sizeof header, [&] { routes.clear(); },
+        [&](nlmsghdr* message) {
+            RouteEntry r;
+            if (!decode_route_entry(message, r)) return;
+            // The local table comes first; whatever it has is no source.
+            const bool local = r.table == RT_TABLE_LOCAL;
+            if (!local && r.table != RT_TABLE_MAIN) return;
+            if (routes.size() >= kMaxRoutes) {
+                too_many = true;
+                return;
+            }
+            const bool here = !strict || std::find(r.interfaces.begin(), r.interfaces.end(), ifindex) != r.interfaces.end();
+            const bool ok = !local && r.unicast && !r.tos && here;
+            auto [known, added] = routes.try_emplace({r.destination, r.length}, Best{r.metric, ok});
+            if (added) return;
+            // Of several the one with the smallest metric counts; one for some packets only leaves it in doubt.
+            if (local || r.tos)
+                known->second = {0, false};
+            else if (r.metric < known->second.metric)
+                known->second = {r.metric, ok};
+        });
+    if (error != 0 || too_many) {
+        log::once(log::Level::info,
+                  "rp_filter is on and the routing table is {}: what has no connection yet reaches sockets through the kernel",
+                  too_many ? "long" : "not to be read");
+        return false;
+    }
+    for (const auto& [prefix, best] : routes) out.push_back({prefix.first, prefix.second, best.ok});
+    return true;
+}
+
 }  // namespace
 
+std::unique_ptr<View> View::make() { return std::make_unique<KernelView>(); }
+
 Result<std::unique_ptr<View>> View::open() {
-    auto view = std::make_unique<KernelView>();
-    if (auto started = view->start(); !started) return std::unexpected(started.error());
+    auto view = make();
+    if (auto loaded = view->load(); !loaded) return std::unexpected(loaded.error());
     return view;
 }
 

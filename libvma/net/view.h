@@ -19,6 +19,7 @@
 
 #include "libvma/net/frame.h"
 #include "libvma/runtime/error.h"
+#include "libvma/verbs/sources.h"
 
 namespace vma::net {
 
@@ -74,9 +75,15 @@ struct Neighbour {
 
 class View {
   public:
-    // Opens the sockets in the calling thread's network namespace and loads the tables. Errors name what failed.
+    // One that knows nothing yet: no link, no address, and every route is Kind::other.
+    static std::unique_ptr<View> make();
+    // make() and load().
     static Result<std::unique_ptr<View>> open();
     virtual ~View() = default;
+
+    // Opens the sockets in the calling thread's network namespace and reads the tables. Errors name what failed. Once, before
+    // the view is used otherwise; only generation() may be read meanwhile.
+    virtual Result<void> load() { return {}; }
 
     // Readable when the kernel announced a change; the internal thread then calls process().
     virtual int fd() const noexcept = 0;
@@ -86,6 +93,8 @@ class View {
 
     // Counts every change of links, addresses, routes or rules, and of a neighbour's address or usability. Relaxed read.
     std::uint32_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
+    // Has everything that was derived from the view derived anew: something else that it depends on changed.
+    void outdate() noexcept { generation_.fetch_add(1, std::memory_order_acq_rel); }
 
     // What the kernel would do with a packet. Error: the errno a send would get (ENETUNREACH, EHOSTUNREACH, EACCES,
     // EINVAL...). One to three system calls; any thread. Never allocates; where the question cannot be asked (a signal
@@ -105,10 +114,16 @@ class View {
     // Is it an address of this host? On a loopback link the whole prefix is. `ifindex` may be null.
     virtual bool is_local(in_addr_t address, int* ifindex) const = 0;
 
+    // From which addresses the kernel surely takes packets that arrive by the interface: not from its own, and what rp_filter says
+    // (the larger of conf.all and the interface's). What is refused here it may take all the same: policy rules are not followed.
+    // Some system calls, and the routing table where rp_filter is on; any thread, not in a signal handler.
+    virtual verbs::Sources sources(int) const { return {}; }
+
     // Called from process() after the tables changed, without any lock held. Set before process() is first called.
     struct Listener {
         std::function<void()> addresses_changed;
         std::function<void(const Link&)> link_changed;   // MAC, MTU, up/down; gone links have up == false
+        std::function<void()> sources_changed;           // what sources() told may have changed
     };
     void listen(Listener listener) { listener_ = std::move(listener); }
 

@@ -6,17 +6,17 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "libvma/os/calls.h"
+#include "libvma/os/raw_syscall.h"
 
 namespace vma::os {
 
 int read_sysctl(const char* name, long (&values)[3]) noexcept {
     char path[96] = "/proc/sys/net/", text[128];
     strncat(path, name, sizeof path - strlen(path) - 1);
-    int fd = os::open(path, O_RDONLY | O_CLOEXEC, 0);
+    int fd = static_cast<int>(os::raw_syscall(SYS_openat, AT_FDCWD, &path[0], O_RDONLY | O_CLOEXEC, 0));
     if (fd < 0) return 0;
-    ssize_t n = os::read(fd, text, sizeof text - 1);
-    os::close(fd);
+    ssize_t n = os::raw_syscall(SYS_read, fd, &text[0], sizeof text - 1);
+    os::raw_syscall(SYS_close, fd);
     if (n <= 0) return 0;
     text[n] = 0;
     int count = 0;

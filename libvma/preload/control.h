@@ -7,12 +7,14 @@
 
 #include "libvma/iomux/iomux.h"
 #include "libvma/preload/guard.h"
+#include "libvma/sockets/user_memory.h"
 
 namespace vma::preload {
 
 template <class F>
 inline void for_each_passed_fd(const msghdr& msg, F&& visit) {
-    if (msg.msg_control == nullptr) return;
+    // What cannot be read, the kernel refuses.
+    if (msg.msg_control == nullptr || !sockets::UserMemory::readable(msg.msg_control, msg.msg_controllen)) return;
     for (cmsghdr* c = CMSG_FIRSTHDR(&msg); c != nullptr; c = CMSG_NXTHDR(const_cast<msghdr*>(&msg), c)) {
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len < CMSG_LEN(0)) continue;
         const unsigned char* data = CMSG_DATA(c);
@@ -27,8 +29,10 @@ inline void for_each_passed_fd(const msghdr& msg, F&& visit) {
     }
 }
 
-// The other process will use the kernel's socket, so the packets must arrive there.
-inline void release_passed_fds(const msghdr& msg) noexcept {
+// The other process will use the kernel's socket, so the packets must arrive there. Before the call: its arguments may be anything.
+inline void release_passed_fds(const msghdr* given) noexcept {
+    if (!sockets::UserMemory::readable(given, sizeof *given)) return;
+    const msghdr& msg = *given;
     for_each_passed_fd(msg, [](int fd) {
         if (auto s = ours(fd)) {
             NoCancel hold;

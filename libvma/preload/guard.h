@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What every wrapper of this folder needs. The shape of a wrapper is
 //
-//     if (auto s = ours(fd)) return guarded([&] { return s->call(fd, ...); });
+//     if (auto s = ours(fd)) return guarded_nocancel(fd, [&] { return s->call(fd, ...); });
 //     return os::call(fd, ...);
 //
-// so a descriptor that is not ours costs one look into the table. The wrapper of a cancellation point is never noexcept
+// so a descriptor that is not ours costs one look into the table. What may wait has the shape
+//
+//     return waiting(fd, [&](sockets::Socket& s) { return s.call(fd, ...); }, [&] { return os::call(fd, ...); }, ...);
+//
+// Both tell the log of calls on what is ours; the call's name there is the wrapper's.
+//
+// Whatever touches the library's state is a runtime::Region, from before a reference is taken until it is given back. The wrapper of a cancellation point is never noexcept
 // (pthread_cancel unwinds through it); libc's headers declare the others noexcept, and they hold cancellation off while
 // the library works, because the library's own system calls are cancellation points.
 #pragma once
@@ -16,10 +22,15 @@
 #include <exception>
 #include <utility>
 
+#include "libvma/iomux/set_numbers.h"
 #include "libvma/os/calls.h"
+#include "libvma/preload/call_log.h"
 #include "libvma/runtime/internal_fd.h"
+#include "libvma/runtime/no_cancel.h"
+#include "libvma/runtime/region.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/sockets/fd_table.h"
+#include "libvma/sockets/handing.h"
 
 #define VMA_EXPORT extern "C" __attribute__((visibility("default")))
 // A second public name of a wrapper: VMA_ALIAS(__read, read);
@@ -43,15 +54,45 @@ inline bool table_is_foreign() noexcept { return in_vfork_child() || runtime::in
 
 inline bool maybe_ours(int fd) noexcept { return __builtin_expect(g_fds.peek(fd) != nullptr, 0); }
 
-// The socket behind `fd`, or nothing where the kernel alone serves it.
-inline sockets::Ref<sockets::Socket> ours(int fd) noexcept {
-    if (__builtin_expect(g_fds.peek(fd) == nullptr, 1) || in_vfork_child()) return {};
-    return g_fds.socket(fd);
-}
+// The socket behind `fd`, or nothing where the kernel alone serves it. Where there may be one, a Region as long as it lives.
+class Ours {
+  public:
+    explicit Ours(int fd, bool sends = false) noexcept(false) {
+        if (__builtin_expect(g_fds.peek(fd) == nullptr, 1) || in_vfork_child()) return;
+        runtime::enter_region();
+        socket_ = g_fds.socket(fd, sends);
+        if (!socket_) runtime::leave_region();
+    }
+    ~Ours() noexcept(false) {
+        if (!socket_) return;
+        socket_ = {};
+        runtime::leave_region();
+    }
+    Ours(const Ours&) = delete;
+    Ours& operator=(const Ours&) = delete;
+
+    explicit operator bool() const noexcept { return static_cast<bool>(socket_); }
+    sockets::Socket* operator->() const noexcept { return socket_.get(); }
+    sockets::Socket& operator*() const noexcept { return *socket_; }
+
+  private:
+    sockets::Ref<sockets::Socket> socket_;
+};
+inline Ours ours(int fd) { return Ours(fd); }
+
+// The same for calls that only send, or ask for a name or an option: a UDP socket that a forked child inherited is not taken from
+// the parent by them, since the kernel's socket can do as much.
+class OursToSend : public Ours {
+  public:
+    explicit OursToSend(int fd) noexcept(false) : Ours(fd, true) {}
+};
 
 // The kernel has just handed out `fd`: what we had under that number was closed behind our back.
 inline int fresh(int fd) noexcept {
-    if (maybe_ours(fd) && !table_is_foreign()) g_fds.remove(fd);
+    if (maybe_ours(fd) && !table_is_foreign()) {
+        runtime::Region region;
+        g_fds.remove(fd);
+    }
     return fd;
 }
 
@@ -67,45 +108,116 @@ inline auto guarded(F&& call) -> decltype(call()) {
     }
 }
 
-// Holds cancellation off in calls that are no cancellation points in libc.
-class NoCancel {
-  public:
-    NoCancel() noexcept { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old_); }
-    ~NoCancel() { pthread_setcancelstate(old_, nullptr); }
-    NoCancel(const NoCancel&) = delete;
-    NoCancel& operator=(const NoCancel&) = delete;
+using runtime::NoCancel;
 
-  private:
-    int old_ = 0;
+// Work of the library in such a call: a Region, too.
+class Inside {
+    runtime::Region region_;
+    NoCancel hold_;
 };
 
+// `fd`: for the log.
 template <class F>
-inline auto guarded_nocancel(F&& call) noexcept -> decltype(call()) {
-    NoCancel hold;
-    return guarded(std::forward<F>(call));
+inline auto guarded_nocancel(int fd, F&& call, const char* name = __builtin_FUNCTION()) noexcept -> decltype(call()) {
+    Inside inside;
+    const auto result = guarded(std::forward<F>(call));
+    log_call(name, fd, result);
+    return result;
 }
 
 // libc acts on a pending pthread_cancel when such a call begins, even if the call would not block. So must ours.
+// `first`: for the log.
 template <class F>
-inline auto cancellation_point(F&& call) -> decltype(call()) {
+inline auto cancellation_point(long first, F&& call, const char* name = __builtin_FUNCTION()) -> decltype(call()) {
     pthread_testcancel();
-    return guarded(std::forward<F>(call));
+    runtime::Region region;
+    const auto result = guarded(std::forward<F>(call));
+    log_call<log::Level::fine>(name, first, result);
+    return result;
+}
+
+// What waiting() does beside the kernel's call: nothing.
+struct NotCounted {
+    template <class Result>
+    void operator()(sockets::Socket&, Result) const noexcept {}
+};
+
+// A call on a socket that may wait. `call` runs inside the region; when it gives up there for the sake of a handler, the
+// handlers run, and then the call ends with EINTR or begins anew, as in the kernel. `kernel` is the program's call as it
+// stands, for descriptors of the kernel and where the socket asks for it; `answered` gets what it then returned.
+template <class Socket = Ours, log::Level level = log::Level::fine, class F, class K, class A = NotCounted>
+inline auto waiting_nocancel(int fd, F&& call, K&& kernel, A&& answered = {},
+                             const char* name = __builtin_FUNCTION()) -> decltype(kernel()) {
+    const int before = errno;
+    for (;;) {
+        int error;
+        std::uint32_t interruptions;
+        {
+            Socket socket(fd);
+            if (!socket) return kernel();
+            const auto result = guarded([&] { return call(*socket); });
+            if (__builtin_expect(result >= 0, 1)) {
+                log_call<level>(name, fd, result);
+                return result;
+            }
+            error = errno;
+            interruptions = runtime::interruptions();
+        }
+        if (error == runtime::kRestart) {
+            errno = before;
+            if (runtime::interruptions() == interruptions && !runtime::in_region()) continue;
+            error = EINTR;
+        } else if (error == runtime::kAskKernel) {
+            errno = before;
+            const auto result = kernel();
+            const int saved = errno;
+            log_call<level>(name, fd, result);
+            if (Socket socket(fd); socket) {
+                errno = saved;
+                answered(*socket, result);
+            }
+            errno = saved;
+            return result;
+        }
+        errno = error;
+        log_call<level>(name, fd, -1);
+        return -1;
+    }
+}
+template <class Socket = Ours, log::Level level = log::Level::fine, class F, class K, class A = NotCounted>
+inline auto waiting(int fd, F&& call, K&& kernel, A&& answered = {},
+                    const char* name = __builtin_FUNCTION()) -> decltype(kernel()) {
+    if (__builtin_expect(g_fds.peek(fd) == nullptr, 1)) return kernel();
+    pthread_testcancel();
+    return waiting_nocancel<Socket, level>(fd, std::forward<F>(call), std::forward<K>(kernel), std::forward<A>(answered), name);
 }
 
 // dup() and its relatives beside F_DUPFD: `make` asks the kernel for a copy of `fd`.
 template <class F>
-inline int duplicate(int fd, F&& make) noexcept {
+inline int duplicate(int fd, F&& make, const char* name = __builtin_FUNCTION()) noexcept {
     int copy = make();
-    if (copy < 0 || in_vfork_child()) return copy;
-    fresh(copy);
+    if (copy < 0) return copy;
+    if (in_vfork_child()) {
+        // What it is for is a program that the child is about to become.
+        if (maybe_ours(fd)) sockets::handing::hand_one(fd, "given to another program");
+        return copy;
+    }
+    iomux::set_numbers::may_be_set(fd) ? iomux::set_numbers::note(copy) : iomux::set_numbers::forget(copy);
     if (maybe_ours(fd) && !runtime::in_foreign_process()) {
         int saved = errno;
-        NoCancel hold;
+        Inside hold;
         sockets::on_dup(fd, copy);
+        log_call(name, fd, copy);
         errno = saved;
+    } else {
+        fresh(copy);
     }
     return copy;
 }
+
+// io_uring reaches sockets past all wrappers: event loops that use it for epoll_ctl() would wait in vain. So it is refused as
+// on a kernel that has none (io_uring.cpp).
+bool refuses_io_uring() noexcept;
 
 // Sends what lazy transmission holds back on any socket: what follows ends this program without coming back.
 void flush_all() noexcept;

@@ -2,12 +2,16 @@
 // Where descriptors begin and end: socket, close, dup and their relatives, and the stdio calls that close one inside libc.
 #include <limits.h>
 #include <resolv.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "libvma/preload/guard.h"
+#include "libvma/sockets/late_linger.h"
 
 using namespace vma;
 using namespace vma::preload;
@@ -16,8 +20,9 @@ VMA_EXPORT int socket(int domain, int type, int protocol) noexcept {
     int fd = os::socket(domain, type, protocol);
     if (fd < 0 || in_vfork_child() || runtime::inert()) return fd;
     fresh(fd);
-    NoCancel hold;
+    Inside hold;
     sockets::on_socket_created(fd, domain, type, protocol);
+    if (maybe_ours(fd)) log_call("socket", domain, fd);
     return fd;
 }
 
@@ -42,13 +47,29 @@ VMA_EXPORT int pipe2(int fds[2], int flags) noexcept {
 
 namespace {
 
-// Forgets what `fd` means before the kernel closes it: the other way round, another thread could get the number from
-// the kernel and have its new object removed. Cancellation first: a close() that is cancelled closes nothing.
-[[gnu::noinline]] void forget(int fd) {
+// Forgets what `fd` means, of a stream that libc is about to close. Cancellation first: a close that is cancelled closes nothing.
+void forget(int fd, const char* call = __builtin_FUNCTION()) {
     if (table_is_foreign()) return;
     pthread_testcancel();
-    NoCancel hold;
-    g_fds.close(fd);
+    Inside hold;
+    if (g_fds.close(fd)) g_fds.closed(fd);
+    log_call(call, fd, 0);
+}
+
+// Forgets what `fd` means before the kernel closes it: the other way round, another thread could get the number from
+// the kernel and have its new object removed. True: the kernel has closed it, too, with `result`.
+[[gnu::noinline]] bool close_ours(int fd, int& result) {
+    if (table_is_foreign()) return false;
+    pthread_testcancel();
+    Inside hold;
+    sockets::LateLinger linger;
+    const bool placed = g_fds.close(fd);
+    if (placed) {
+        result = os::close(fd);
+        g_fds.closed(fd);
+    }
+    log_call("close", fd, 0);
+    return placed;
 }
 
 bool not_open(int fd) noexcept {
@@ -61,7 +82,9 @@ bool not_open(int fd) noexcept {
 
 VMA_EXPORT int close(int fd) {
     if (not_open(fd)) return -1;
-    if (maybe_ours(fd)) forget(fd);
+    if (iomux::set_numbers::may_be_set(fd) && !table_is_foreign()) iomux::set_numbers::forget(fd);
+    int result;
+    if (maybe_ours(fd) && close_ours(fd, result)) return result;
     return os::close(fd);
 }
 VMA_ALIAS(__close, close);
@@ -88,45 +111,73 @@ namespace {
 bool prepare_target(int source, int target) noexcept {
     if (source == target || in_vfork_child()) return true;
     if (not_open(source)) return false;
-    if (__builtin_expect(InternalFd::is_internal(target), 0) && !InternalFd::relocate(target)) {
-        errno = EBUSY;  // what the kernel answers when the number is being given out at this moment
-        return false;
+    if (__builtin_expect(InternalFd::is_internal(target), 0)) {
+        runtime::Region region;
+        if (!InternalFd::relocate(target)) {
+            errno = EBUSY;  // what the kernel answers when the number is being given out at this moment
+            return false;
+        }
     }
     if (maybe_ours(target) && !runtime::in_foreign_process()) {
         if (os::fcntl(source, F_GETFD, 0) < 0) return false;
-        NoCancel hold;
         g_fds.close(target);
     }
     return true;
+}
+
+// `make`: dup2() or dup3() of the kernel.
+template <class F>
+int duplicate_onto(int source, int target, F&& make, const char* name = __builtin_FUNCTION()) noexcept {
+    Inside hold;
+    sockets::LateLinger linger;
+    if (!prepare_target(source, target)) return -1;
+    const int copy = duplicate(source, make, name);
+    if (copy < 0 && !in_vfork_child()) g_fds.closed(target);
+    return copy;
 }
 
 }  // namespace
 
 VMA_EXPORT int dup2(int source, int target) noexcept {
     if (source == target) return not_open(source) ? -1 : os::dup2(source, target);
-    if (!prepare_target(source, target)) return -1;
-    return duplicate(source, [&] { return os::dup2(source, target); });
+    return duplicate_onto(source, target, [&] { return os::dup2(source, target); });
 }
 VMA_ALIAS(__dup2, dup2);
 
 VMA_EXPORT int dup3(int source, int target, int flags) noexcept {
     if ((flags & ~O_CLOEXEC) != 0 || source == target) return os::dup3(source, target, flags);  // EINVAL
-    if (!prepare_target(source, target)) return -1;
-    return duplicate(source, [&] { return os::dup3(source, target, flags); });
+    return duplicate_onto(source, target, [&] { return os::dup3(source, target, flags); });
 }
 
 namespace {
 
-void forget_range(unsigned first, unsigned last) noexcept {
-    if (!g_fds.any()) return;
-    NoCancel hold;
-    g_fds.for_each(first, std::min<unsigned>(last, INT_MAX), [](int fd, sockets::FdObject*) { g_fds.close(fd); });
-}
+// While it lives, the numbers of a range mean nothing, and the kernel closes them.
+class ForgottenRange {
+  public:
+    ForgottenRange(unsigned first, unsigned last) noexcept : first_(first), last_(std::min<unsigned>(last, INT_MAX)) {
+        if (!g_fds.any()) return;
+        g_fds.for_each(first_, last_, [&](int fd, sockets::FdObject*) { any_ |= g_fds.close(fd); });
+    }
+    ~ForgottenRange() {
+        if (!any_) return;
+        g_fds.for_each(first_, last_, [](int fd, sockets::FdObject* object) {
+            if (sockets::FdTable::is_closing(object)) g_fds.closed(fd);
+        });
+    }
+    ForgottenRange(const ForgottenRange&) = delete;
+    ForgottenRange& operator=(const ForgottenRange&) = delete;
+
+  private:
+    Inside hold_;
+    sockets::LateLinger linger_;
+    unsigned first_, last_;
+    bool any_ = false;
+};
 
 // Calls `close(first, last)` for the parts of the range between the library's own descriptors, while it returns 0.
 template <class F>
 int for_each_gap(unsigned first, unsigned last, F&& close) noexcept {
-    int internal[512];
+    int internal[InternalFd::kMost];
     std::size_t count = InternalFd::list(internal, std::size(internal));
     for (std::size_t i = 0; i < count; i++) {
         unsigned fd = static_cast<unsigned>(internal[i]);
@@ -142,19 +193,24 @@ int for_each_gap(unsigned first, unsigned last, F&& close) noexcept {
 }  // namespace
 
 VMA_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcept {
-    // Ours are close-on-exec already, and a vforked child closes only its own copies.
-    if ((flags & CLOSE_RANGE_CLOEXEC) != 0 || first > last || table_is_foreign())
+    // Ours are close-on-exec already.
+    const bool vforked = in_vfork_child();
+    if ((flags & CLOSE_RANGE_CLOEXEC) != 0 || first > last || (!vforked && runtime::in_foreign_process()))
         return os::close_range(first, last, flags);
     // Beyond all numbers: closes nothing, but checks the flags and unshares the table.
     if (flags != 0 && os::close_range(UINT_MAX, UINT_MAX, flags) != 0) return -1;
-    forget_range(first, last);
+    // A vforked child closes only its own copies. It needs ours when it executes a program (sockets/handing.h).
+    std::optional<ForgottenRange> forgotten;
+    if (!vforked) forgotten.emplace(first, last);
     return for_each_gap(first, last, [&](unsigned from, unsigned to) { return os::close_range(from, to, flags); });
 }
 
 VMA_EXPORT void closefrom(int low) noexcept {
     unsigned first = static_cast<unsigned>(std::max(low, 0));
-    if (table_is_foreign()) return os::closefrom(low);
-    forget_range(first, INT_MAX);
+    const bool vforked = in_vfork_child();
+    if (!vforked && runtime::in_foreign_process()) return os::closefrom(low);
+    std::optional<ForgottenRange> forgotten;
+    if (!vforked) forgotten.emplace(first, INT_MAX);
     int saved = errno;
     for_each_gap(first, UINT_MAX, [](unsigned from, unsigned to) {
         if (to == UINT_MAX) {  // libc knows what to do on kernels without close_range
@@ -169,7 +225,7 @@ VMA_EXPORT void closefrom(int low) noexcept {
 }
 
 VMA_EXPORT int shutdown(int fd, int how) noexcept {
-    if (auto s = ours(fd)) return guarded_nocancel([&] { return s->shutdown(fd, how); });
+    if (auto s = ours(fd)) return guarded_nocancel(fd, [&] { return s->shutdown(fd, how); });
     return os::shutdown(fd, how);
 }
 
@@ -179,9 +235,9 @@ VMA_EXPORT int shutdown(int fd, int how) noexcept {
 
 namespace {
 
-void forget_stream(FILE* stream) {
+void forget_stream(FILE* stream, const char* call = __builtin_FUNCTION()) {
     int fd = fileno_unlocked(stream);
-    if (maybe_ours(fd)) forget(fd);
+    if (maybe_ours(fd)) forget(fd, call);
 }
 
 }  // namespace
@@ -193,6 +249,7 @@ VMA_EXPORT FILE* fdopen(int fd, const char* mode) noexcept {
     }
     return os::fdopen(fd, mode);
 }
+VMA_ALIAS(_IO_fdopen, fdopen);
 
 VMA_EXPORT int fclose(FILE* stream) {
     if (g_fds.any()) forget_stream(stream);
@@ -210,5 +267,73 @@ VMA_EXPORT FILE* freopen64(const char* path, const char* mode, FILE* stream) {
     if (g_fds.any()) forget_stream(stream);
     FILE* result = os::freopen64(path, mode, stream);
     if (result != nullptr && g_fds.any()) fresh(fileno_unlocked(result));
+    return result;
+}
+
+// ---- formatted text to a descriptor ----
+// libc writes it past all wrappers. A connection's goes the way of write() from here; a UDP socket's through the kernel's
+// socket, which has the same name.
+
+namespace {
+
+extern "C" int __vsnprintf_chk(char* text, size_t size, int flag, size_t room, const char* format, va_list args) noexcept;
+extern "C" int __vasprintf_chk(char** text, int flag, const char* format, va_list args) noexcept;
+
+int write_all(int fd, const char* text, int length) {
+    for (int done = 0; done < length;) {
+        const ssize_t n = write(fd, text + done, static_cast<size_t>(length - done));
+        if (n < 0) return -1;
+        done += static_cast<int>(n);
+    }
+    return length;
+}
+
+// `flag`: as __vdprintf_chk has it; 0 for vdprintf.
+int print(int fd, int flag, const char* format, va_list args) {
+    char text[1024];
+    va_list again;
+    va_copy(again, args);
+    const int length = __vsnprintf_chk(text, sizeof text, flag, sizeof text, format, args);
+    char* longer = nullptr;
+    int result = length;
+    if (length >= static_cast<int>(sizeof text)) {
+        result = __vasprintf_chk(&longer, flag, format, again);
+        if (result >= 0) result = write_all(fd, longer, result);
+        free(longer);
+    } else if (length >= 0) {
+        result = write_all(fd, text, length);
+    }
+    va_end(again);
+    return result;
+}
+
+bool prints_itself(int fd) {
+    OursToSend s(fd);
+    if (!s) return false;
+    if (s->readiness() == sockets::Readiness::ours) return true;
+    s->flush();  // so the order stays
+    return false;
+}
+
+}  // namespace
+
+VMA_EXPORT int vdprintf(int fd, const char* format, va_list args) {
+    return prints_itself(fd) ? print(fd, 0, format, args) : os::vdprintf(fd, format, args);
+}
+VMA_EXPORT int __vdprintf_chk(int fd, int flag, const char* format, va_list args) {
+    return prints_itself(fd) ? print(fd, flag, format, args) : os::__vdprintf_chk(fd, flag, format, args);
+}
+VMA_EXPORT int dprintf(int fd, const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    const int result = vdprintf(fd, format, args);
+    va_end(args);
+    return result;
+}
+VMA_EXPORT int __dprintf_chk(int fd, int flag, const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    const int result = __vdprintf_chk(fd, flag, format, args);
+    va_end(args);
     return result;
 }

@@ -70,8 +70,18 @@ VMA_EXPORT int open_by_handle_at(int mount_fd, struct file_handle* handle, int f
     return fresh(os::open_by_handle_at(mount_fd, handle, flags));
 }
 
-VMA_EXPORT int epoll_create(int size) noexcept { return fresh(os::epoll_create(size)); }
-VMA_EXPORT int epoll_create1(int flags) noexcept { return fresh(os::epoll_create1(flags)); }
+namespace {
+
+// Threads may watch it before it is ours.
+int new_set(int fd) noexcept {
+    if (fd >= 0 && !in_vfork_child() && !runtime::inert()) iomux::set_numbers::note(fd);
+    return fresh(fd);
+}
+
+}  // namespace
+
+VMA_EXPORT int epoll_create(int size) noexcept { return new_set(os::epoll_create(size)); }
+VMA_EXPORT int epoll_create1(int flags) noexcept { return new_set(os::epoll_create1(flags)); }
 VMA_EXPORT int eventfd(unsigned value, int flags) noexcept { return fresh(os::eventfd(value, flags)); }
 VMA_EXPORT int timerfd_create(clockid_t clock, int flags) noexcept { return fresh(os::timerfd_create(clock, flags)); }
 VMA_EXPORT int inotify_init() noexcept { return fresh(os::inotify_init()); }

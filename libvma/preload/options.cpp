@@ -8,12 +8,12 @@ using namespace vma;
 using namespace vma::preload;
 
 VMA_EXPORT int setsockopt(int fd, int level, int name, const void* value, socklen_t len) noexcept {
-    if (auto s = ours(fd)) return guarded_nocancel([&] { return s->setsockopt(fd, level, name, value, len); });
+    if (auto s = ours(fd)) return guarded_nocancel(fd, [&] { return s->setsockopt(fd, level, name, value, len); });
     return os::setsockopt(fd, level, name, value, len);
 }
 
 VMA_EXPORT int getsockopt(int fd, int level, int name, void* value, socklen_t* len) noexcept {
-    if (auto s = ours(fd)) return guarded_nocancel([&] { return s->getsockopt(fd, level, name, value, len); });
+    if (OursToSend s(fd); s) return guarded_nocancel(fd, [&] { return s->getsockopt(fd, level, name, value, len); });
     return os::getsockopt(fd, level, name, value, len);
 }
 
@@ -30,7 +30,7 @@ VMA_EXPORT int fcntl(int fd, int cmd, ...) {
     }
     if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC)
         return duplicate(fd, [&] { return os::fcntl(fd, cmd, arg); });
-    if (auto s = ours(fd)) return guarded_nocancel([&] { return s->fcntl(fd, cmd, arg); });
+    if (auto s = ours(fd)) return guarded_nocancel(fd, [&] { return s->fcntl(fd, cmd, arg); });
     return os::fcntl(fd, cmd, arg);
 }
 VMA_ALIAS(__fcntl, fcntl);
@@ -42,6 +42,6 @@ VMA_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
     va_start(more, request);
     void* arg = va_arg(more, void*);
     va_end(more);
-    if (auto s = ours(fd)) return guarded_nocancel([&] { return s->ioctl(fd, request, arg); });
+    if (auto s = ours(fd)) return guarded_nocancel(fd, [&] { return s->ioctl(fd, request, arg); });
     return os::ioctl(fd, request, arg);
 }

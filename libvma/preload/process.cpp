@@ -3,9 +3,9 @@
 //
 // fork() runs the runtime's hooks through pthread_atfork. _Fork() and clone() skip those handlers by design, so here they
 // get the library's hooks by hand. A child that shares our memory (vfork, CLONE_VM) gets none: it only must not touch the
-// library's state, which the flags of runtime/runtime.h tell. popen, system and posix_spawn make such a child inside
-// libc, call nothing of ours there, and our own descriptors are close-on-exec. What a program started by posix_spawn inherits
-// has to be the kernel's before, as with exec.
+// library's state, which the flags of runtime/runtime.h tell; what it takes along into exec it asks its parent for
+// (sockets/handing.h). popen, system and posix_spawn make such a child inside libc, call nothing of ours there, and our own
+// descriptors are close-on-exec. What a program started by posix_spawn inherits has to be the kernel's before, as with exec.
 #include <limits.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -29,7 +29,7 @@ void flush_all() noexcept {
     sockets::Stack* stack = sockets::Stack::running();
     if (stack == nullptr || table_is_foreign()) return;
     int saved = errno;
-    NoCancel hold;
+    Inside hold;
     stack->flush();
     errno = saved;
 }
@@ -38,9 +38,13 @@ namespace {
 
 // `ends`: this process, or its image, goes, and its devices with it.
 void prepare(sockets::handing::Before what, bool ends = true) noexcept {
-    if ((!g_fds.any() && sockets::Stack::running() == nullptr) || table_is_foreign()) return;
+    if (!g_fds.any() && sockets::Stack::running() == nullptr) return;
+    if (table_is_foreign()) {  // a child in its parent's memory
+        sockets::handing::hand_all(what);
+        return;
+    }
     flush_all();
-    NoCancel hold;
+    Inside hold;
     sockets::Stack* stack = ends ? sockets::Stack::running() : nullptr;
     if (stack != nullptr) stack->ending(true);
     sockets::handing::hand_all(what);
@@ -55,6 +59,7 @@ void prepare(sockets::handing::Before what, bool ends = true) noexcept {
 }  // namespace
 
 void before_end() noexcept {
+    runtime::Region region;
     prepare(sockets::handing::Before::exit);
     // exit() may lead here more than once.
     static std::atomic<bool> counted{false};
@@ -96,19 +101,28 @@ VMA_EXPORT pid_t _Fork() noexcept {
 namespace {
 
 void before_exec() noexcept { prepare(sockets::handing::Before::exec); }
-void before_spawn() noexcept { prepare(sockets::handing::Before::exec, false); }
+void before_spawn() noexcept { prepare(sockets::handing::Before::spawn, false); }
 
 // The statistics file is the old program's. `call` comes back only where there is no new one.
 template <class F>
 int exec(F&& call) noexcept {
     before_exec();
     if (table_is_foreign() || stats::current() == nullptr) return call();
-    stats::end();
+    {
+        runtime::Region region;
+        stats::end();
+    }
     const int rc = call();
     int saved = errno;
+    runtime::Region region;
     stats::resume();
     errno = saved;
     return rc;
+}
+
+int fresh_pidfd(int error, const int* pidfd) noexcept {
+    if (error == 0) fresh(*pidfd);
+    return error;
 }
 
 struct CloneStart {
@@ -241,10 +255,23 @@ VMA_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file
     before_spawn();
     return os::posix_spawnp(pid, file, actions, attributes, argv, env);
 }
+// glibc 2.39 and later have these two.
+VMA_EXPORT int pidfd_spawn(int* pidfd, const char* path, const posix_spawn_file_actions_t* actions,
+                           const posix_spawnattr_t* attributes, char* const argv[], char* const env[]) noexcept {
+    before_spawn();
+    auto fn = reinterpret_cast<decltype(&pidfd_spawn)>(os::resolve_optional("pidfd_spawn"));
+    return fn != nullptr ? fresh_pidfd(fn(pidfd, path, actions, attributes, argv, env), pidfd) : ENOSYS;
+}
+VMA_EXPORT int pidfd_spawnp(int* pidfd, const char* file, const posix_spawn_file_actions_t* actions,
+                            const posix_spawnattr_t* attributes, char* const argv[], char* const env[]) noexcept {
+    before_spawn();
+    auto fn = reinterpret_cast<decltype(&pidfd_spawnp)>(os::resolve_optional("pidfd_spawnp"));
+    return fn != nullptr ? fresh_pidfd(fn(pidfd, file, actions, attributes, argv, env), pidfd) : ENOSYS;
+}
 // A descriptor that is closed on exec passes under another number; `actions` cannot be asked for it later.
 VMA_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd, int number) noexcept {
     if (g_fds.any() && !table_is_foreign()) {
-        NoCancel hold;
+        Inside hold;
         sockets::handing::hand_one(fd, "given to another program");
     }
     return os::posix_spawn_file_actions_adddup2(actions, fd, number);

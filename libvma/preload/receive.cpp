@@ -7,54 +7,73 @@
 using namespace vma;
 using namespace vma::preload;
 
+namespace {
+
+using sockets::Socket;
+using stats::Way;
+
+auto received(int fd, int flags) noexcept {
+    return [fd, flags](Socket& s, ssize_t n) { s.kernel_answered(fd, Way::rx_os, n, flags); };
+}
+
+}  // namespace
+
 VMA_EXPORT ssize_t read(int fd, void* buf, size_t len) {
     // read() of nothing returns 0 and leaves the datagram where it is, unlike recv().
-    if (auto s = ours(fd); s && len != 0)
-        return cancellation_point([&] { return s->recvfrom(fd, buf, len, 0, nullptr, nullptr); });
-    return os::read(fd, buf, len);
+    auto kernel = [&] { return os::read(fd, buf, len); };
+    if (len == 0) return kernel();
+    return waiting(fd, [&](Socket& s) { return s.recvfrom(fd, buf, len, 0, nullptr, nullptr); }, kernel, received(fd, 0));
 }
 VMA_ALIAS(__read, read);
 
 VMA_EXPORT ssize_t readv(int fd, const iovec* iov, int count) {
-    if (auto s = ours(fd); s && !file_layer_answers(iov, count)) {
-        msghdr msg = as_message(iov, count);
-        return cancellation_point([&] { return s->recvmsg(fd, &msg, 0); });
-    }
-    return os::readv(fd, iov, count);
+    auto kernel = [&] { return os::readv(fd, iov, count); };
+    if (!maybe_ours(fd) || file_layer_answers(iov, count)) return kernel();
+    msghdr msg = as_message(iov, count);
+    return waiting(fd, [&](Socket& s) { return s.recvmsg(fd, &msg, 0); }, kernel, received(fd, 0));
 }
 
 VMA_EXPORT ssize_t preadv2(int fd, const iovec* iov, int count, off_t offset, int flags) {
-    if (auto s = ours(fd); s && positioned_call_is_plain(offset, flags) && !file_layer_answers(iov, count)) {
-        msghdr msg = as_message(iov, count);
-        return cancellation_point([&] { return s->recvmsg(fd, &msg, message_flags(flags)); });
-    }
-    return os::preadv2(fd, iov, count, offset, flags);
+    auto kernel = [&] { return os::preadv2(fd, iov, count, offset, flags); };
+    if (!maybe_ours(fd) || !positioned_call_is_plain(offset, flags) || file_layer_answers(iov, count)) return kernel();
+    msghdr msg = as_message(iov, count);
+    return waiting(fd, [&](Socket& s) { return s.recvmsg(fd, &msg, message_flags(flags)); }, kernel, received(fd, 0));
 }
 VMA_ALIAS(preadv64v2, preadv2);
 
 VMA_EXPORT ssize_t recv(int fd, void* buf, size_t len, int flags) {
-    if (auto s = ours(fd)) return cancellation_point([&] { return s->recvfrom(fd, buf, len, flags, nullptr, nullptr); });
-    return os::recv(fd, buf, len, flags);
+    return waiting(
+        fd, [&](Socket& s) { return s.recvfrom(fd, buf, len, flags, nullptr, nullptr); },
+        [&] { return os::recv(fd, buf, len, flags); }, received(fd, flags));
 }
 
 VMA_EXPORT ssize_t recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) {
-    if (auto s = ours(fd)) return cancellation_point([&] { return s->recvfrom(fd, buf, len, flags, addr, alen); });
-    return os::recvfrom(fd, buf, len, flags, addr, alen);
+    return waiting(
+        fd, [&](Socket& s) { return s.recvfrom(fd, buf, len, flags, addr, alen); },
+        [&] { return os::recvfrom(fd, buf, len, flags, addr, alen); }, received(fd, flags));
 }
 
 VMA_EXPORT ssize_t recvmsg(int fd, msghdr* msg, int flags) {
-    if (auto s = ours(fd)) return cancellation_point([&] { return s->recvmsg(fd, msg, flags); });
-    ssize_t got = os::recvmsg(fd, msg, flags);
-    if (got >= 0 && g_fds.any()) check_received_fds(*msg);
-    return got;
+    auto kernel = [&] {
+        ssize_t got = os::recvmsg(fd, msg, flags);
+        if (got >= 0 && g_fds.any()) check_received_fds(*msg);
+        return got;
+    };
+    return waiting(fd, [&](Socket& s) { return s.recvmsg(fd, msg, flags); }, kernel, received(fd, flags));
 }
 
 VMA_EXPORT int recvmmsg(int fd, mmsghdr* msgs, unsigned count, int flags, timespec* timeout) {
-    if (auto s = ours(fd)) return cancellation_point([&] { return s->recvmmsg(fd, msgs, count, flags, timeout); });
-    int got = os::recvmmsg(fd, msgs, count, flags, timeout);
-    if (g_fds.any())
-        for (int i = 0; i < got; i++) check_received_fds(msgs[i].msg_hdr);
-    return got;
+    auto kernel = [&] {
+        int got = os::recvmmsg(fd, msgs, count, flags, timeout);
+        if (g_fds.any())
+            for (int i = 0; i < got; i++) check_received_fds(msgs[i].msg_hdr);
+        return got;
+    };
+    return waiting(fd, [&](Socket& s) { return s.recvmmsg(fd, msgs, count, flags, timeout); }, kernel,
+                   [&](Socket& s, int n) {
+                       if (n < 0) s.kernel_answered(fd, Way::rx_os, n, flags);
+                       for (int i = 0; i < n; i++) s.kernel_answered(fd, Way::rx_os, msgs[i].msg_len, flags);
+                   });
 }
 
 // ---- _FORTIFY_SOURCE ----
@@ -78,28 +97,40 @@ VMA_EXPORT ssize_t __recvfrom_chk(int fd, void* buf, size_t len, size_t size, in
     return recvfrom(fd, buf, len, flags, addr, alen);
 }
 
-// ---- receiving past us ----
-// The kernel would wait on the shadow socket, where nothing arrives that is steered to the library.
+// ---- reading and writing past us ----
+// libc's own threads make these calls, on the shadow socket: nothing arrives there that is steered to the library, and that of
+// a connection is not connected.
+
+namespace {
+
+void hand_to_aio(const struct aiocb* control) noexcept {
+    if (!g_fds.any()) return;
+    if (auto s = ours(control->aio_fildes)) {
+        NoCancel hold;
+        s->leave_to_kernel(control->aio_fildes, "used with asynchronous input and output");
+    }
+}
+
+}  // namespace
 
 VMA_EXPORT int aio_read(struct aiocb* control) noexcept {
-    if (auto s = g_fds.any() ? ours(control->aio_fildes) : sockets::Ref<sockets::Socket>()) {
-        NoCancel hold;
-        s->leave_to_kernel(control->aio_fildes, "read with aio_read");
-    }
+    hand_to_aio(control);
     return os::aio_read(control);
+}
+VMA_EXPORT int aio_write(struct aiocb* control) noexcept {
+    hand_to_aio(control);
+    return os::aio_write(control);
+}
+VMA_EXPORT int aio_write64(struct aiocb64* control) noexcept {
+    return aio_write(reinterpret_cast<struct aiocb*>(control));
 }
 VMA_EXPORT int aio_read64(struct aiocb64* control) noexcept {
     return aio_read(reinterpret_cast<struct aiocb*>(control));  // one layout where off_t has 64 bits
 }
 
 VMA_EXPORT int lio_listio(int mode, struct aiocb* const* list, int count, struct sigevent* event) noexcept {
-    if (g_fds.any()) {
-        NoCancel hold;
-        for (int i = 0; i < count; i++) {
-            if (list[i] == nullptr || list[i]->aio_lio_opcode != LIO_READ) continue;
-            if (auto s = ours(list[i]->aio_fildes)) s->leave_to_kernel(list[i]->aio_fildes, "read with lio_listio");
-        }
-    }
+    for (int i = 0; g_fds.any() && i < count; i++)
+        if (list[i] != nullptr && list[i]->aio_lio_opcode != LIO_NOP) hand_to_aio(list[i]);
     return os::lio_listio(mode, list, count, event);
 }
 VMA_EXPORT int lio_listio64(int mode, struct aiocb64* const* list, int count, struct sigevent* event) noexcept {

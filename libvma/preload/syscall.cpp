@@ -13,9 +13,11 @@
 #include <cstddef>
 
 #include "libvma/iomux/iomux.h"
+#include "libvma/iomux/set_numbers.h"
 #include "libvma/os/raw_syscall.h"
 #include "libvma/preload/guard.h"
 #include "libvma/runtime/clock.h"
+#include "libvma/sockets/user_memory.h"
 
 using namespace vma;
 using namespace vma::preload;
@@ -92,14 +94,21 @@ long with_remaining_time(timespec* timeout, F&& wait) {
     return rc;
 }
 
-bool any_ours(pollfd* fds, size_t count) noexcept {
+// What cannot be read goes to the kernel, which says EFAULT. Nothing can be wrong with a null pointer.
+bool can_read(const void* at, size_t bytes) noexcept {
+    return at == nullptr || sockets::UserMemory::readable(at, bytes);
+}
+
+bool any_number_ours(pollfd* fds, size_t count) noexcept {
+    if (fds == nullptr) return false;
     for (size_t i = 0; i < count; i++)
         if (is_ours(fds[i].fd)) return true;
     return false;
 }
 
 long raw_ppoll(pollfd* fds, size_t count, timespec* timeout, const unsigned long* mask, size_t bytes) {
-    if (!any_ours(fds, count) || (mask != nullptr && bytes != Mask::kKernelBytes))
+    if (!can_read(fds, count * sizeof *fds) || !can_read(timeout, sizeof *timeout) || !can_read(mask, bytes) ||
+        !any_number_ours(fds, count) || (mask != nullptr && bytes != Mask::kKernelBytes))
         return kernel(SYS_ppoll, (long)fds, (long)count, (long)timeout, (long)mask, (long)bytes);
     Mask copy((long)mask);
     return with_remaining_time(timeout, [&](const timespec* limit) { return ppoll(fds, count, limit, copy.get()); });
@@ -110,17 +119,18 @@ struct SignalArgument {
     size_t bytes;
 };
 
-bool any_ours(int nfds, const fd_set* set) noexcept {
-    if (set == nullptr) return false;
-    for (int i = 0; i < nfds; i++)
-        if ((static_cast<unsigned long>(set->fds_bits[i / NFDBITS]) >> (i % NFDBITS) & 1) != 0 && is_ours(i)) return true;
-    return false;
+bool any_number_ours(int nfds, const fd_set* set) noexcept {
+    return set != nullptr && iomux::any_number(set, nfds, [](int fd) { return is_ours(fd); });
 }
 
 long raw_pselect(int nfds, fd_set* r, fd_set* w, fd_set* e, timespec* timeout, const SignalArgument* signals) {
     if (nfds > FD_SETSIZE) nfds = iomux::select_limit(nfds);
+    const size_t set = nfds > 0 ? (static_cast<size_t>(nfds) + 7) / 8 : 0;
+    if (!can_read(r, set) || !can_read(w, set) || !can_read(e, set) || !can_read(timeout, sizeof *timeout) ||
+        !can_read(signals, sizeof *signals) || (signals != nullptr && !can_read(signals->mask, signals->bytes)))
+        return kernel(SYS_pselect6, nfds, (long)r, (long)w, (long)e, (long)timeout, (long)signals);
     bool odd_mask = signals != nullptr && signals->mask != nullptr && signals->bytes != Mask::kKernelBytes;
-    if (odd_mask || !(any_ours(nfds, r) || any_ours(nfds, w) || any_ours(nfds, e)))
+    if (odd_mask || !(any_number_ours(nfds, r) || any_number_ours(nfds, w) || any_number_ours(nfds, e)))
         return kernel(SYS_pselect6, nfds, (long)r, (long)w, (long)e, (long)timeout, (long)signals);
     Mask copy(signals == nullptr ? 0 : (long)signals->mask);
     return with_remaining_time(timeout,

@@ -5,6 +5,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string_view>
 #include <utility>
 
@@ -51,7 +52,20 @@ std::uint32_t send_entries() {
     return static_cast<std::uint32_t>(std::max(p.tx_wre, 2 * p.tx_wre_batching));
 }
 
-Result<std::unique_ptr<verbs::Device>> open_xdp(const net::Link& link) {
+// May frames come from this host itself, by a virtual interface that leaves their checksums partial? A frame off a real wire with
+// such a sum is damaged or made up.
+bool partial_sums(const net::View& view, net::Link link) {
+    if (link.kind == "vlan" && link.lower != 0) view.link(link.lower, link);
+    if (link.kind == "bond" || link.kind == "team") return false;
+    if (!link.kind.empty()) return true;
+    std::error_code error;
+    const auto driver = std::filesystem::read_symlink("/sys/class/net/" + link.name + "/device/driver", error);
+    if (error) return true;  // no hardware behind it
+    const std::string name = driver.filename();
+    return name == "virtio_net" || name == "hv_netvsc" || name == "vmxnet3" || name == "vif";  // the last one is Xen's
+}
+
+Result<std::unique_ptr<verbs::Device>> open_xdp(const net::Link& link, bool partial, std::uint64_t patience_ns) {
     if (!name_allowed(link.name)) return fail(ENODEV, kNotNamed);
     verbs::xdp::XdpConfig config;
     config.name = link.name;
@@ -62,6 +76,8 @@ Result<std::unique_ptr<verbs::Device>> open_xdp(const net::Link& link) {
     config.modes = modes_for(link);
     config.rx_entries = static_cast<std::uint32_t>(config::get().rx_wre);
     config.tx_entries = send_entries();
+    config.partial_sums = partial;
+    config.patience_ns = patience_ns;
     auto device = verbs::xdp::XdpDevice::open(std::move(config));
     if (!device) return std::unexpected(device.error());
     return std::move(*device);
@@ -94,7 +110,6 @@ rdma::RdmaConfig rdma_config(const rdma::Port& port, const net::Link& link) {
     config.max_inline = static_cast<std::uint32_t>(p.tx_max_inline);
     config.rules.tcp_3t = p.tcp_3t_rules != 0;
     config.rules.udp_3t = p.udp_3t_rules != 0;
-    config.rules.mc_l2_only = p.eth_mc_l2_only_rules != 0;
     config.hw_ts = static_cast<rdma::Conversion>(p.hw_ts_conversion);
     config.fork = p.fork != 0;
     config.direct.blue_flame = p.bf != 0;
@@ -105,11 +120,12 @@ rdma::RdmaConfig rdma_config(const rdma::Port& port, const net::Link& link) {
 
 }  // namespace
 
-std::vector<Candidate> devices_for(const net::View& view, const net::Link& link) {
+std::vector<Candidate> devices_for(const net::View& view, const net::Link& link, std::uint64_t patience_ns) {
     std::vector<Candidate> candidates;
     if (auto port = port_of(view, link)) {
         auto add = [&](bool direct, int only_after) {
             rdma::RdmaConfig config = rdma_config(*port, link);
+            config.partial_sums = partial_sums(view, link);
             config.mlx5_direct = direct;
             candidates.push_back({port->device, only_after, [config]() -> Result<std::unique_ptr<verbs::Device>> {
                                       auto device = rdma::RdmaDevice::open(config);
@@ -123,7 +139,8 @@ std::vector<Candidate> devices_for(const net::View& view, const net::Link& link)
     } else if (!port.error().what.empty()) {
         log::debug("no RDMA device for {}: {}", link.name, port.error().what);
     }
-    candidates.push_back({"xdp", 0, [link] { return open_xdp(link); }});
+    candidates.push_back(
+        {"xdp", 0, [link, patience_ns, partial = partial_sums(view, link)] { return open_xdp(link, partial, patience_ns); }});
     return candidates;
 }
 

@@ -10,6 +10,7 @@
 
 #include "libvma/ring/buffer_memory.h"
 #include "libvma/ring/tx_flusher.h"
+#include "libvma/runtime/log.h"
 
 namespace vma::ring {
 namespace {
@@ -31,19 +32,14 @@ Result<void> Ring::start() {
     const verbs::DeviceAttr& attr = device_->attr();
     const std::uint32_t depth = attr.max_recv_wr;
     // As many buffers again as are posted: what sockets may hold before arriving frames are dropped.
-    const std::uint32_t rx_count = std::max(depth, std::min(2 * depth, config_.max_rx_buffers));
+    std::uint32_t rx_count = std::max(depth, std::min(2 * depth, config_.max_rx_buffers));
     // One datagram takes up to kMaxPieces of them.
-    const std::uint32_t tx_count = std::min(attr.max_send_wr, std::max(config_.max_tx_buffers, 4 * kMaxPieces));
+    std::uint32_t tx_count = std::min(attr.max_send_wr, std::max(config_.max_tx_buffers, 4 * kMaxPieces));
+    max_depth_ = depth;
+    auto registered = register_memory(rx_count, tx_count);
+    if (!registered) return registered;
     tx_count_ = tx_count;
     const std::size_t rx_bytes = std::size_t{rx_count} * attr.chunk_size;
-    memory_length_ = rx_bytes + std::size_t{tx_count} * attr.chunk_size;
-    auto memory = map_buffer_memory(memory_length_, config_.huge_pages, config_.warn_ordinary);
-    if (!memory) return std::unexpected(memory.error());
-    memory_ = *memory;
-
-    auto mr = device_->reg_mr(memory_, memory_length_);
-    if (!mr) return std::unexpected(mr.error());
-    mr_ = *mr;
     auto channel = device_->create_comp_channel();
     if (!channel) return std::unexpected(channel.error());
     channel_ = *channel;
@@ -67,9 +63,10 @@ Result<void> Ring::start() {
 
     // A batch may not exceed what can be missing from the queue before that counts as a shortage.
     config_.batch = std::max(config_.batch, 1u);
-    depth_ = attr.recv_wr_hint != 0 ? std::min(attr.recv_wr_hint, attr.max_recv_wr) : attr.max_recv_wr;
+    depth_ = attr.recv_wr_hint != 0 ? std::min(attr.recv_wr_hint, max_depth_) : max_depth_;
     config_.post_batch = std::clamp(config_.post_batch, 1u, std::max(low_water(), 1u));
     wc_.resize(config_.batch);
+    batch_.reserve(2 * wc_.size());  // each frame adds one, and one more when its sink hands it on
     recv_wr_.resize(config_.post_batch);
     recv_sge_.resize(config_.post_batch);
     rx_buffers_.resize(rx_count);
@@ -80,9 +77,14 @@ Result<void> Ring::start() {
     }
     rx_free_.reserve(rx_count);
     for (std::uint32_t i = rx_count; i-- > 0;) rx_free_.push_back(i);
+    // Together, sockets with unread datagrams leave half of the buffers to all others, and one alone most of that half, too.
+    partial_sums_ = attr.partial_sums;
+    plenty_ = rx_count / 2;
+    hold_limit_ = rx_count / 8;
     post_free(true);
 
-    if (attr.coarse_steering) kernel_path_.open(attr.name, config_.is_local);
+    // Of a netdev; where the device steers precisely, for what was in its queue when a rule went.
+    if (attr.coarse_steering || attr.ifindex != 0) kernel_path_.open(attr.name, config_.is_local);
 
     tx_base_ = memory_ + rx_bytes;
     tx_room_ = attr.chunk_size - attr.tx_headroom;
@@ -109,6 +111,36 @@ Ring::~Ring() {
         if (entry->flow != nullptr) device_->destroy_flow(entry->flow);
     device_.reset();  // before the memory it uses
     if (memory_ != nullptr) munmap(memory_, memory_length_);
+}
+
+// Users may lock 8 MiB as a rule (RLIMIT_MEMLOCK), unless they have CAP_IPC_LOCK. Fewer buffers are better than none: what sockets
+// leave unread is copied out of them earlier, and longer bursts find none.
+Result<void> Ring::register_memory(std::uint32_t& rx_count, std::uint32_t& tx_count) {
+    constexpr std::uint32_t kLeastReceive = 512, kLeastSend = 128;
+    const std::uint32_t wanted = rx_count;
+    for (;;) {
+        const std::size_t bytes = (std::size_t{rx_count} + tx_count) * device_->attr().chunk_size;
+        memory_length_ = bytes;
+        auto memory = map_buffer_memory(memory_length_, config_.huge_pages, config_.warn_ordinary);
+        if (!memory) return std::unexpected(memory.error());
+        memory_ = *memory;
+        auto mr = device_->reg_mr(memory_, memory_length_);
+        if (mr) {
+            mr_ = *mr;
+            if (rx_count != wanted)
+                log::once(log::Level::warn,
+                          "locked memory is limited, so {} gets {} KiB of buffers only: raise the limit (ulimit -l unlimited, "
+                          "LimitMEMLOCK=infinity in a systemd unit), or give the program CAP_IPC_LOCK",
+                          attr().name, memory_length_ / 1024);
+            return {};
+        }
+        munmap(memory_, memory_length_);
+        memory_ = nullptr;
+        if (mr.error().code != ENOBUFS || rx_count / 2 < kLeastReceive) return std::unexpected(mr.error());
+        rx_count /= 2;
+        tx_count = std::max(tx_count / 2, std::min(tx_count, kLeastSend));
+        max_depth_ = std::min(max_depth_, rx_count / 2);
+    }
 }
 
 void Ring::rx_unlock() noexcept {
@@ -147,11 +179,12 @@ RingCounters Ring::counters() noexcept {
         c = rx_counters_;
         c.rules = flows_.size();
     }
-    c.tx_error = tx_counters_.tx_error;
-    c.tx_lost = tx_counters_.tx_lost;
-    c.tx_frames = tx_counters_.tx_frames;
-    c.tx_bytes = tx_counters_.tx_bytes;
-    c.tx_no_buffer = tx_counters_.tx_no_buffer;
+    c.tx_error = std::atomic_ref(tx_counters_.tx_error).load(std::memory_order_relaxed);
+    c.tx_lost = std::atomic_ref(tx_counters_.tx_lost).load(std::memory_order_relaxed);
+    c.tx_frames = std::atomic_ref(tx_counters_.tx_frames).load(std::memory_order_relaxed);
+    c.tx_bytes = std::atomic_ref(tx_counters_.tx_bytes).load(std::memory_order_relaxed);
+    c.tx_no_buffer = std::atomic_ref(tx_counters_.tx_no_buffer).load(std::memory_order_relaxed);
+    c.rx_to_kernel = to_kernel_.load(std::memory_order_relaxed);
     c.tx_retransmits = tx_retransmits_.load(std::memory_order_relaxed);
     return c;
 }

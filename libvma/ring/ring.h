@@ -48,6 +48,7 @@ struct alignas(64) RxBuffer {
     in_addr_t src_addr = 0, dst_addr = 0;
     in_port_t src_port = 0, dst_port = 0;
     std::uint8_t tos = 0, ttl = 0;
+    bool copied = false;             // not a buffer of the ring: memory of its own, in one piece (Ring::swap_for_copy)
     std::uint32_t drops_before = 0;  // the socket's drop count when this was queued (SO_RXQ_OVFL)
     std::int64_t timestamp_ns = 0;   // CLOCK_REALTIME on arrival, 0 unless somebody asked (Ring::want_timestamps)
     std::uint64_t device_ns = 0;     // the device's own time of arrival, 0: it has none; only where timestamp_ns is not 0
@@ -104,7 +105,9 @@ enum class Share { latest, spread, spread_any, only };
 struct RingCounters {
     std::uint64_t rx_frames = 0, rx_bytes = 0, tx_frames = 0, tx_bytes = 0;
     std::uint64_t rx_no_socket = 0;     // a rule matched, but its socket has just gone
-    std::uint64_t rx_no_buffer = 0;     // dropped to keep the queue filled
+    std::uint64_t rx_no_buffer = 0;     // datagrams dropped to keep the queue filled
+    std::uint64_t rx_copied = 0;        // datagrams copied out of the ring's buffers, since these became few
+    std::uint64_t rx_bad_source = 0;    // the kernel would not have taken it either: martians, rp_filter
     std::uint64_t rx_refused = 0;       // the socket's queue was full
     std::uint64_t rx_to_kernel = 0;     // nobody's here, given to the kernel (DeviceAttr::coarse_steering)
     std::uint64_t rx_error = 0;         // completions with an error status, without those of flushed requests
@@ -130,7 +133,9 @@ struct RingConfig {
     std::uint32_t post_batch = 64;   // receives posted at a time
     std::uint32_t max_rx_buffers = 200000;
     std::uint32_t max_tx_buffers = 200000;
+    std::uint64_t max_copied = 64u << 20;  // bytes of datagrams that sockets may hold beside the buffers
     std::uint32_t signal_every = 32;  // send requests that share a completion, at most; twice as many send buffers stay warm
+    std::uint32_t idle_usec = 20;     // from when_idle() on; 0 makes what happens independent of how fast it happens
     bool huge_pages = true;
     bool warn_ordinary = false;  // say so when there are not enough of them
     // Is it an address of this host? Asked before a frame is given to the kernel, which would forward it otherwise.
@@ -161,21 +166,41 @@ class Ring {
     // A TCP connection more, one fewer. A peer's window does not count whole: few send at the same time, loss is repaired,
     // and each posted buffer is one more that has left the caches when its turn comes.
     void expect_stream(bool more) noexcept;
+    // One of them receives in bulk: a whole window of it may come while nobody polls. Any thread, any lock held; the next poll() that
+    // finds frames posts for it. Before that its peer has not so much under way (RFC 5681), and buffers that are used in turn, but
+    // never all at once, only leave the caches.
+    void expect_bulk() noexcept {
+        if (!bulk_.load(std::memory_order_relaxed)) bulk_.store(true, std::memory_order_relaxed);
+    }
     // After this no deliver() to `sink` for `spec` is running or will come.
     void detach(const verbs::FlowSpec& spec, FrameSink* sink) noexcept;
     // The same for callers that may hold locks of sinks, or are inside deliver() or batch_end(): now or, where the ring is
-    // in use, when its user lets go. sink->detached() tells when.
-    void detach_soon(const verbs::FlowSpec& spec, FrameSink* sink) noexcept;
+    // in use, when its user lets go. sink->detached() tells when. `drain`: what is in the device's queue by then still comes to the
+    // sink; otherwise it is for whoever has the flow next.
+    void detach_soon(const verbs::FlowSpec& spec, FrameSink* sink, bool drain = false) noexcept;
     // For deliver(): calls sink->batch_end() when the frames of this poll have been handed out. Once a batch and sink.
     void at_batch_end(FrameSink* sink) noexcept { batch_.push_back(sink); }
-    // With rx_lock_ held: calls sink->idle() in a poll() that finds nothing and comes `ticks` or more from now. Not called
-    // while nobody polls. The sink must not be detached meanwhile, or it is forgotten.
-    void when_idle(FrameSink* sink, std::uint64_t ticks) noexcept;
-    // With rx_lock_ held, in deliver(): the frame is nobody's here. Where the device leaves such frames to us, the kernel gets it; the
-    // buffer stays the caller's. False: it did not take it.
+    // With rx_lock_ held: calls sink->idle() in a poll() that finds nothing and comes RingConfig::idle_usec or more from now. Not
+    // called while nobody polls. The sink must not be detached meanwhile, or it is forgotten.
+    void when_idle(FrameSink* sink) noexcept;
+    // The frame is nobody's here (where the device leaves such frames to us), or was in the queue already when its rule went, so the
+    // kernel gets it; the buffer stays the caller's. False: the kernel did not take it. Any thread.
     bool give_to_kernel(const RxBuffer& frame) noexcept;
+    // The same for a UDP frame that a sink has kept and that another process is to have. Any thread; no lock of a sink held.
+    bool give_back(const RxBuffer& frame) noexcept;
     // With rx_lock_ held: are buffers getting scarce? Sinks then copy what they keep, and release.
-    bool scarce() const noexcept { return posted_ + rx_free_.size() < depth_ / 2; }
+    bool scarce() const noexcept { return posted_ + rx_free_.size() < rx_buffers_.size() / 4; }
+    // The same for datagrams, which are copied one by one: may a sink that holds `held` of them not keep another buffer?
+    bool should_copy(std::uint32_t held) noexcept {
+        return __builtin_expect(held >= hold_limit_ || posted_ + rx_free_.size() < plenty_, 0) && still_short(held);
+    }
+    // With rx_lock_ held, in deliver(): a copy of a datagram in memory of its own, and the buffer goes back to the ring. Null (and the
+    // buffer stays the caller's): no memory, or copies take up RingConfig::max_copied and this sink, with `queued` bytes, has its share
+    // of that already. So the fullest lose theirs, and all together hold twice max_copied at most.
+    RxBuffer* swap_for_copy(RxBuffer* frame, std::uint64_t queued) noexcept;
+    std::uint64_t copied_bytes() const noexcept { return copied_bytes_.load(std::memory_order_relaxed); }
+    // From which sources frames are taken that only a 3-tuple rule matches. May throw std::bad_alloc.
+    void set_sources(verbs::Sources sources);
     // Tells the sinks of `spec`, if there are any.
     void icmp_error(const verbs::FlowSpec& spec, const IcmpError& error) noexcept;
     // How many times this ring was polled: a thread that helps out sees whether somebody else does.
@@ -275,12 +300,18 @@ class Ring {
                 (std::uint64_t{s.dst_port} << 32) | (std::uint64_t{s.src_port} << 16) | s.protocol};
     }
 
-    static constexpr unsigned kMaxPieces = 17;  // of a frame to be sent
+    static constexpr unsigned kMaxPieces = 17;    // of a frame to be sent
+    static constexpr unsigned kMaxRxPieces = 64;  // of a received one; the longest IP packet needs fewer
 
     explicit Ring(std::unique_ptr<verbs::Device> device, const RingConfig& config);
     Result<void> start();
+    Result<void> register_memory(std::uint32_t& rx_count, std::uint32_t& tx_count);
     unsigned poll_locked() noexcept;
     void handle_frame(RxBuffer* first, const ibv_wc& wc) noexcept;
+    // Level finer: one line for a frame of `length` bytes. Of `head`, its first bytes, the addresses are shown if they are there.
+    void log_frame(const char* way, std::span<const std::uint8_t> head, std::size_t length, net::Drop drop) const noexcept;
+    RxBuffer* add_piece(RxBuffer* piece, bool more) noexcept;
+    void lose_pieces() noexcept;
     void stamp(RxBuffer& frame, const ibv_wc& wc) const noexcept;
     FlowEntry* find_flow(const net::ParsedFrame& f) noexcept;
     FlowEntry* flow_of_tag(std::uint32_t tag, const net::ParsedFrame& f) const noexcept;
@@ -293,7 +324,10 @@ class Ring {
     void post_free(bool all) noexcept;
     // Both: takes back what was released, and posts it; `all`: also less than a batch.
     void refill(bool all) noexcept;
-    // Fewer receives in the device than this is a shortage: sockets get no more, and partial batches are posted.
+    bool still_short(std::uint32_t held) noexcept;
+    friend void free_copy(RxBuffer* copy) noexcept;
+    // Fewer receives in the device than this is a shortage: partial batches are posted, and sinks that kept datagrams in spite of
+    // should_copy() get no more.
     std::uint32_t low_water() const noexcept { return depth_ / 4; }
     void grow_if_behind() noexcept;
     void flush_slow() noexcept;
@@ -396,8 +430,14 @@ class Ring {
     alignas(64) Lock rx_lock_;
     std::atomic<unsigned> rx_waiters_{0};
     std::vector<RxBuffer> rx_buffers_;
+    bool partial_sums_ = false;         // the device's attribute
+    std::uint32_t pieces_ = 0;          // of the unfinished frame; more than kMaxRxPieces: the rest of it is dropped as it comes
     std::vector<std::uint32_t> rx_free_;  // numbers of buffers to post; the last one was in use last
     std::uint32_t posted_ = 0;
+    std::uint32_t hold_limit_ = 0;      // datagrams that one sink may keep in buffers
+    std::uint32_t plenty_ = 0;          // buffers not held by sinks; with fewer, no datagram stays in one
+    std::uint32_t sinks_ = 0;           // attached
+    std::uint32_t max_depth_ = 0;       // what the device's queue takes, and there are buffers for
     std::uint32_t depth_ = 0;           // receives to keep posted; grows with demand up to the device's queue
     std::int64_t expected_ = 0;  // datagrams
     std::uint32_t streams_ = 0;
@@ -411,7 +451,9 @@ class Ring {
     std::vector<FlowEntry*> tags_;      // by tag; null: not in use
     std::vector<std::uint32_t> free_tags_;
     std::vector<std::uint32_t> five_tuples_;  // rules with a peer, by a hash of their 3-tuple: there a 3-tuple's tag does not say it all
+    std::unique_ptr<const verbs::Sources> sources_;  // where the device steers coarsely; else it knows them, and this is null
     net::KernelPath kernel_path_;       // open where the device steers coarsely
+    bool give(net::KernelPath& path, const RxBuffer& frame) noexcept;
     FlowKey last_key_{};                // the flow of the frame before: usually this frame's, too
     FlowEntry* last_flow_ = nullptr;
     static inline std::atomic<int> timestamps_{0};
@@ -419,12 +461,19 @@ class Ring {
     std::vector<FrameSink*> batch_;     // who wants batch_end()
     std::vector<FrameSink*> idle_;      // who wants idle()
     std::uint64_t idle_due_ = 0;        // ticks
+    std::atomic<bool> bulk_{false};     // see expect_bulk()
+    bool bulk_posted_ = false;
     std::atomic<std::uint32_t> polls_{0};
     std::atomic<std::uint64_t> frames_{0}, arms_{0};
     Lock moderation_lock_;              // a leaf
     Moderation moderation_;
     Lock doomed_lock_;                  // a leaf
-    std::vector<std::pair<verbs::FlowSpec, FrameSink*>> doomed_;  // detach_soon(), not done yet
+    struct Doomed {
+        verbs::FlowSpec spec;
+        FrameSink* sink;
+        bool drain;
+    };
+    std::vector<Doomed> doomed_;        // detach_soon(), not done yet
     std::atomic<bool> any_doomed_{false};  // something is to be done when rx_lock_ is let go: doomed_, or broken_
     std::atomic<bool> broken_{false};      // a completion told of an error: recover()
     std::atomic<bool> failed_{false};
@@ -434,6 +483,8 @@ class Ring {
     std::uint32_t polls_seen_ = 0;         // by check()
     std::atomic<bool> armed_{false};       // since the last check()
     alignas(64) std::atomic<RxBuffer*> returned_{nullptr};  // released by other threads, not yet taken
+    std::atomic<std::uint64_t> copied_bytes_{0};
+    std::atomic<std::uint64_t> to_kernel_{0};  // frames
 
     // send side
     alignas(64) Lock tx_lock_;
@@ -467,7 +518,11 @@ class Ring {
         std::vector<ibv_sge> sge;
     };
     Tso tso_;
-    RingCounters tx_counters_;
+    RingCounters tx_counters_;          // written with tx_lock_, read without
+    static void bump(std::uint64_t& counter, std::uint64_t n = 1) noexcept {
+        const std::atomic_ref word(counter);
+        word.store(word.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+    }
     std::atomic<std::uint64_t> tx_retransmits_{0};
 };
 

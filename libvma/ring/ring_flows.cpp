@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Which frame is whose: the flow table of a ring, and who comes and goes in it.
 #include <algorithm>
+#include <new>
 
 #include "libvma/ring/ring.h"
+#include "libvma/runtime/log.h"
 
 namespace vma::ring {
 
@@ -41,6 +43,7 @@ std::uint32_t Ring::take_tag(FlowEntry& entry) {
     const std::uint32_t most = device_->attr().flow_tags;
     if (most == 0) return 0;
     if (five_tuples_.empty()) {
+        tags_.reserve(1);
         five_tuples_.resize(kPlaces);
         tags_.push_back(nullptr);  // 0 is none
     }
@@ -51,8 +54,8 @@ std::uint32_t Ring::take_tag(FlowEntry& entry) {
         free_tags_.pop_back();
     } else if (tags_.size() <= most) {
         free_tags_.reserve(tags_.size() + 1);  // so that drop_tag() needs no memory
-        entry.tag = static_cast<std::uint32_t>(tags_.size());
         tags_.push_back(nullptr);
+        entry.tag = static_cast<std::uint32_t>(tags_.size() - 1);
     }
     tags_[entry.tag] = entry.tag != 0 ? &entry : nullptr;
     if (s.is_five_tuple()) five_tuples_[entry.place]++;
@@ -94,21 +97,34 @@ Result<void> Ring::attach(const verbs::FlowSpec& spec, FrameSink* sink, Share sh
     if (auto it = flows_.find(key_of(spec)); it != flows_.end()) {
         if (share == Share::only) return std::unexpected(Error{EEXIST, "the flow is another socket's"});
         it->second->sinks.emplace_back(sink, share);
+        sinks_++;
         return {};
     }
     auto entry = std::make_unique<FlowEntry>();
     entry->spec = spec;
     entry->sinks.emplace_back(sink, share);
-    const std::uint32_t tag = take_tag(*entry);
-    FlowEntry& placed = *flows_.emplace(key_of(spec), std::move(entry)).first->second;
+    const auto at = flows_.emplace(key_of(spec), std::move(entry)).first;
+    FlowEntry& placed = *at->second;
     Result<verbs::Flow*> flow = vma::fail(ENODEV, "the device has failed");
-    if (!failed()) flow = device_->create_flow(qp_, spec, tag);
+    bool tagged = false;
+    auto undo = [&] {
+        if (tagged) drop_tag(placed);
+        flows_.erase(at);
+    };
+    try {
+        const std::uint32_t tag = take_tag(placed);
+        tagged = true;
+        if (!failed()) flow = device_->create_flow(qp_, spec, tag);
+    } catch (const std::bad_alloc&) {
+        undo();
+        throw;
+    }
     if (!flow) {
-        drop_tag(placed);
-        flows_.erase(key_of(spec));
+        undo();
         return std::unexpected(flow.error());
     }
     placed.flow = *flow;
+    sinks_++;
     if (spec.protocol == IPPROTO_TCP && spec.src_addr != 0) rx_counters_.tcp_connections++;
     return {};
 }
@@ -118,10 +134,10 @@ void Ring::detach(const verbs::FlowSpec& spec, FrameSink* sink) noexcept {
     detach_locked(spec, sink, true);
 }
 
-void Ring::detach_soon(const verbs::FlowSpec& spec, FrameSink* sink) noexcept {
+void Ring::detach_soon(const verbs::FlowSpec& spec, FrameSink* sink, bool drain) noexcept {
     doomed_lock_.lock();
     try {
-        doomed_.emplace_back(spec, sink);
+        doomed_.push_back({spec, sink, drain});
     } catch (...) {
         // No memory: the rule stays, its frames are dropped by the sink, which lives on.
     }
@@ -148,11 +164,11 @@ void Ring::detach_doomed() noexcept {
             doomed_lock_.unlock();
             return;
         }
-        auto [spec, sink] = doomed_.back();
+        const auto [spec, sink, drain] = doomed_.back();
         doomed_.pop_back();
         doomed_lock_.unlock();
         // What is in the ring already may be of the next connection with these numbers, whose peer was quick.
-        detach_locked(spec, sink, false);
+        detach_locked(spec, sink, drain);
         sink->detached(*this);
     }
 }
@@ -165,6 +181,7 @@ void Ring::detach_locked(const verbs::FlowSpec& spec, FrameSink* sink, bool drai
     auto is_sink = [&](auto& s) { return s.first == sink; };
     if (it != flows_.end() && std::ranges::any_of(it->second->sinks, is_sink)) {
         FlowEntry& entry = *it->second;
+        sinks_--;
         if (entry.sinks.size() == 1) {
             // First the rule, so that new frames go to the kernel; then what is already in the ring is delivered.
             if (entry.flow != nullptr) device_->destroy_flow(entry.flow);
@@ -173,12 +190,27 @@ void Ring::detach_locked(const verbs::FlowSpec& spec, FrameSink* sink, bool drai
             for (int i = 0; drain && batch_.empty() && i < 4096 && poll_locked() != 0; i++) {
             }
             last_flow_ = nullptr;
+            // Sinks may have added flows meanwhile, so the place is another one.
+            it = flows_.find(key_of(spec));
+            if (it == flows_.end() || it->second.get() != &entry) return;
             drop_tag(entry);
             flows_.erase(it);
         } else {
             std::erase_if(entry.sinks, is_sink);
         }
     }
+}
+
+void Ring::set_sources(verbs::Sources sources) {
+    if (!device_->attr().coarse_steering) {
+        if (auto set = device_->set_sources(sources); !set)
+            log::once(log::Level::info, "what has no connection yet reaches sockets on {} through the kernel: {}", attr().name,
+                      set.error().what);
+        return;
+    }
+    auto fresh = std::make_unique<const verbs::Sources>(std::move(sources));
+    RxHold hold(*this);
+    sources_.swap(fresh);
 }
 
 void Ring::icmp_error(const verbs::FlowSpec& spec, const IcmpError& error) noexcept {

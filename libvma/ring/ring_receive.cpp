@@ -1,18 +1,25 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The receive side of a ring: completions become frames, frames find their sinks, and buffers go round.
+#include <netinet/udp.h>
 #include <time.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <new>
+#include <type_traits>
+#include <utility>
 
 #include "libvma/ring/ring.h"
 #include "libvma/runtime/clock.h"
+#include "libvma/runtime/log.h"
 
 namespace vma::ring {
 namespace {
 
 constexpr std::uint32_t kSlack = 64;              // receives beyond what the sockets expect
 constexpr std::uint32_t kBusyStreams = 16, kStreamBurst = 64;  // connections that count; frames of each
+constexpr std::uint32_t kStreamWindow = 2048;     // frames of a window of 2 MB
 constexpr unsigned kMaxBatches = 8;               // in one poll()
 constexpr std::uint32_t kIdlePost = 8;            // receives worth posting while there is nothing else to do
 
@@ -44,7 +51,20 @@ std::size_t RxBuffer::copy_to(const iovec* iov, std::size_t count, std::size_t f
     return copied;
 }
 
+// A copy's block: its descriptor, then the frame with its headers, since give_back() sends the whole.
+static std::size_t copy_size(const RxBuffer& frame) noexcept {
+    const std::size_t bytes = std::size_t{frame.payload_offset} + frame.payload_length;
+    return sizeof(RxBuffer) + (bytes + alignof(RxBuffer) - 1) / alignof(RxBuffer) * alignof(RxBuffer);
+}
+
+void free_copy(RxBuffer* copy) noexcept {
+    copy->ring->copied_bytes_.fetch_sub(copy_size(*copy), std::memory_order_relaxed);
+    std::free(copy);  // trivially destructible
+}
+static_assert(std::is_trivially_destructible_v<RxBuffer>);
+
 void RxBuffer::release() noexcept {
+    if (__builtin_expect(copied, 0)) return free_copy(this);
     // A chain becomes a list of single buffers; the whole list is pushed at once.
     RxBuffer* last = this;
     for (RxBuffer* b = this; b != nullptr; b = b->more) {
@@ -78,6 +98,32 @@ void Ring::take_returned() noexcept {
         rx_free_.push_back(index_of(list));
         list = next;
     }
+}
+
+bool Ring::still_short(std::uint32_t held) noexcept {
+    take_returned();
+    return held >= hold_limit_ || posted_ + rx_free_.size() < plenty_;
+}
+
+RxBuffer* Ring::swap_for_copy(RxBuffer* frame, std::uint64_t queued) noexcept {
+    const std::size_t size = copy_size(*frame);
+    if (copied_bytes_.load(std::memory_order_relaxed) + size > config_.max_copied &&
+        queued + size > config_.max_copied / std::max(sinks_, 1u))
+        return nullptr;
+    void* block = std::aligned_alloc(alignof(RxBuffer), size);
+    if (block == nullptr) return nullptr;
+    copied_bytes_.fetch_add(size, std::memory_order_relaxed);
+    auto* copy = new (block) RxBuffer(*frame);
+    copy->copied = true;
+    copy->next = copy->more = nullptr;
+    copy->frame = static_cast<std::uint8_t*>(block) + sizeof(RxBuffer);
+    copy->length = frame->payload_offset + frame->payload_length;
+    std::memcpy(copy->frame, frame->frame, frame->payload_offset);
+    iovec to{copy->frame + frame->payload_offset, frame->payload_length};
+    frame->copy_to(&to, 1);
+    recycle(frame);
+    rx_counters_.rx_copied++;
+    return copy;
 }
 
 void Ring::refill(bool all) noexcept {
@@ -155,23 +201,22 @@ unsigned Ring::poll_locked() noexcept {
         if (__builtin_expect(wc.status != IBV_WC_SUCCESS, 0)) {
             if (wc.status != IBV_WC_WR_FLUSH_ERR) rx_counters_.rx_error++;
             recycle(b);
+            if (pieces_ != 0) lose_pieces();
             note_error();
             continue;
         }
         b->length = wc.byte_len;
-        if (__builtin_expect((wc.wc_flags & verbs::kWcMore) != 0 || partial_first_ != nullptr, 0)) {
-            if (partial_first_ == nullptr)
-                partial_first_ = b;
-            else
-                partial_last_->more = b;
-            partial_last_ = b;
-            if (wc.wc_flags & verbs::kWcMore) continue;
-            b = partial_first_;
-            partial_first_ = partial_last_ = nullptr;
+        if (__builtin_expect((wc.wc_flags & verbs::kWcMore) != 0 || pieces_ != 0, 0)) {
+            b = add_piece(b, (wc.wc_flags & verbs::kWcMore) != 0);
+            if (b == nullptr) continue;
         }
         handle_frame(b, wc);
     }
     if (!batch_.empty()) end_batch();
+    if (__builtin_expect(bulk_.load(std::memory_order_relaxed) != bulk_posted_, 0)) {
+        bulk_posted_ = true;
+        deepen();
+    }
     const bool shortage = posted_ < low_water();
     if (depth_ - posted_ >= config_.post_batch || shortage) {
         refill(shortage);
@@ -179,8 +224,31 @@ unsigned Ring::poll_locked() noexcept {
     return static_cast<unsigned>(n);
 }
 
-void Ring::when_idle(FrameSink* sink, std::uint64_t ticks) noexcept {
-    const std::uint64_t due = clock::ticks() + ticks;
+// Returns the frame when it is complete. An empty piece is not kept: a length of 0 says that a buffer is free.
+RxBuffer* Ring::add_piece(RxBuffer* piece, bool more) noexcept {
+    if (pieces_ <= kMaxRxPieces && ++pieces_ > kMaxRxPieces) {  // a frame without an end must not take all buffers
+        rx_counters_.rx_bad[static_cast<std::size_t>(net::Drop::bad_ip_header)]++;
+        lose_pieces();
+    }
+    if (pieces_ > kMaxRxPieces || piece->length == 0) {
+        recycle(piece);
+    } else {
+        (partial_first_ == nullptr ? partial_first_ : partial_last_->more) = piece;
+        partial_last_ = piece;
+    }
+    if (more) return nullptr;
+    pieces_ = 0;
+    return std::exchange(partial_first_, nullptr);
+}
+
+// What is there of the unfinished frame goes, and what still comes of it.
+void Ring::lose_pieces() noexcept {
+    if (partial_first_ != nullptr) recycle(std::exchange(partial_first_, nullptr));
+    pieces_ = kMaxRxPieces + 1;
+}
+
+void Ring::when_idle(FrameSink* sink) noexcept {
+    const std::uint64_t due = clock::ticks() + config_.idle_usec * clock::ticks_per_usec();
     if (idle_.empty() || due < idle_due_) idle_due_ = due;
     try {
         idle_.push_back(sink);
@@ -206,9 +274,9 @@ void Ring::end_batch() noexcept {
 // fallen behind by a good part of the queue, and the queue gets deeper for good.
 void Ring::grow_if_behind() noexcept {
     full_batches_++;
-    if (full_batches_ * wc_.size() < depth_ / 4 || depth_ >= device_->attr().max_recv_wr) return;
+    if (full_batches_ * wc_.size() < depth_ / 4 || depth_ >= max_depth_) return;
     full_batches_ = 0;
-    depth_ = std::min(depth_ * 4, device_->attr().max_recv_wr);
+    depth_ = std::min(depth_ * 4, max_depth_);
     refill(true);
 }
 
@@ -225,8 +293,9 @@ void Ring::expect_stream(bool more) noexcept {
 }
 
 void Ring::deepen() noexcept {
-    const std::int64_t all = expected_ + std::min(streams_, kBusyStreams) * kStreamBurst + kSlack;
-    const auto wanted = static_cast<std::uint32_t>(std::min<std::int64_t>(device_->attr().max_recv_wr, all));
+    const std::int64_t streams = std::min(streams_, kBusyStreams) * kStreamBurst + (bulk_posted_ ? kStreamWindow : 0);
+    const std::int64_t all = expected_ + streams + kSlack;
+    const auto wanted = static_cast<std::uint32_t>(std::min<std::int64_t>(max_depth_, all));
     if (wanted <= depth_) return;
     depth_ = wanted;
     refill(true);
@@ -238,17 +307,22 @@ void Ring::handle_frame(RxBuffer* first, const ibv_wc& wc) noexcept {
     net::Drop drop;
     if (__builtin_expect(first->more == nullptr, 1)) {
         rx_counters_.rx_bytes += first->length;
-        drop = net::parse(std::span<const std::uint8_t>(first->frame, first->length), good, f);
+        drop = net::parse(std::span<const std::uint8_t>(first->frame, first->length), good, f, partial_sums_);
     } else {
-        std::span<const std::uint8_t> pieces[64];
+        std::span<const std::uint8_t> pieces[kMaxRxPieces];
         std::size_t n = 0;
-        for (RxBuffer* b = first; b != nullptr && n < 64; b = b->more) {
+        for (RxBuffer* b = first; b != nullptr && n < kMaxRxPieces; b = b->more) {
             pieces[n++] = {b->frame, b->length};
             rx_counters_.rx_bytes += b->length;
         }
-        drop = net::parse(net::FramePieces(pieces, n), good, f);
+        drop = net::parse(net::FramePieces(pieces, n), good, f, partial_sums_);
     }
     rx_counters_.rx_frames++;
+    if (__builtin_expect(log::enabled(log::Level::finer), 0)) {
+        std::size_t length = 0;
+        for (const RxBuffer* b = first; b != nullptr; b = b->more) length += b->length;
+        log_frame("receives", {first->frame, first->length}, length, drop);
+    }
     if (__builtin_expect(drop != net::Drop::none, 0)) {
         const bool whole = drop == net::Drop::fragment || drop == net::Drop::bad_ip_header || drop == net::Drop::bad_protocol;
         if (!whole || !give_to_kernel(*first)) rx_counters_.rx_bad[static_cast<std::size_t>(drop)]++;
@@ -262,9 +336,15 @@ void Ring::handle_frame(RxBuffer* first, const ibv_wc& wc) noexcept {
         recycle(first);
         return;
     }
-    // Sockets may hold at most what leaves a quarter of the queue filled; beyond that arriving frames are dropped, or
-    // the device would have no buffer for anybody.
-    if (__builtin_expect(posted_ + rx_free_.size() < low_water(), 0)) {
+    if (__builtin_expect(sources_ != nullptr, 0) && !flow->spec.is_five_tuple() && !sources_->accepts(f.src_addr)) {
+        rx_counters_.rx_bad_source++;
+        recycle(first);
+        return;
+    }
+    // The last resort, if sinks keep datagrams in spite of should_copy(): a quarter of the queue stays filled, or the device would
+    // have no buffer for anybody. Connections copy what they keep when scarce() says so, and what is lost to them costs their
+    // peers a timeout; so they get all.
+    if (__builtin_expect(posted_ + rx_free_.size() < low_water(), 0) && f.protocol == IPPROTO_UDP) {
         take_returned();
         if (posted_ + rx_free_.size() < low_water()) {
             rx_counters_.rx_no_buffer++;
@@ -303,14 +383,27 @@ void Ring::stamp(RxBuffer& frame, const ibv_wc& wc) const noexcept {
     frame.timestamp_ns = now.tv_sec * 1'000'000'000ll + now.tv_nsec;
 }
 
-bool Ring::give_to_kernel(const RxBuffer& frame) noexcept {
-    if (!kernel_path_) return false;
-    std::span<const std::uint8_t> pieces[64];
+bool Ring::give(net::KernelPath& path, const RxBuffer& frame) noexcept {
+    std::span<const std::uint8_t> pieces[kMaxRxPieces];
     std::size_t n = 0;
-    for (const RxBuffer* b = &frame; b != nullptr && n < 64; b = b->more) pieces[n++] = {b->frame, b->length};
-    if (!kernel_path_.give(net::FramePieces(pieces, n), device_->attr().mac)) return false;
-    rx_counters_.rx_to_kernel++;
+    for (const RxBuffer* b = &frame; b != nullptr && n < kMaxRxPieces; b = b->more) pieces[n++] = {b->frame, b->length};
+    // The kernel would not believe a sum that is not complete of a packet that comes by this way.
+    if (partial_sums_) net::complete_sum({frame.frame, frame.length}, net::FramePieces(pieces, n));
+    return path.give(net::FramePieces(pieces, n), device_->attr().mac);
+}
+
+bool Ring::give_to_kernel(const RxBuffer& frame) noexcept {
+    if (!kernel_path_ || !give(kernel_path_, frame)) return false;
+    to_kernel_.fetch_add(1, std::memory_order_relaxed);
     return true;
+}
+
+bool Ring::give_back(const RxBuffer& frame) noexcept {
+    // The checksum was good, but may be unfinished (a frame of this machine): 0 is "none", RFC 768.
+    std::memset(frame.frame + frame.l4_offset + offsetof(udphdr, check), 0, sizeof(udphdr::check));
+    RxHold hold(*this);
+    if (!kernel_path_) kernel_path_.open(attr().name, config_.is_local);
+    return kernel_path_ && give(kernel_path_, frame);
 }
 
 }  // namespace vma::ring

@@ -53,7 +53,7 @@ void Ring::recover() noexcept {
     const bool works = !storm && device_->recover(qp_);
     reap_tx();
     // What has no completion has been lost, too.
-    tx_counters_.tx_lost += tx_posted_ - tx_reaped_;
+    bump(tx_counters_.tx_lost, tx_posted_ - tx_reaped_);
     while (tx_reaped_ != tx_posted_) {
         const std::uint32_t chunk = tx_outstanding_[tx_reaped_++ & (tx_outstanding_.size() - 1)];
         if (chunk != kNoChunk) tx_free_.push_back(chunk);
@@ -79,8 +79,8 @@ void Ring::recover() noexcept {
 
 // Receives that the device had and did not give back: their buffers are neither in use nor free.
 void Ring::reclaim_receives() noexcept {
-    if (partial_first_ != nullptr) recycle(std::exchange(partial_first_, nullptr));
-    partial_last_ = nullptr;
+    lose_pieces();
+    pieces_ = 0;
     take_returned();
     const std::size_t known = rx_free_.size();
     for (std::size_t i = 0; i < known; i++) rx_buffers_[rx_free_[i]].length = 1;

@@ -9,6 +9,7 @@
 #include "libvma/ring/tcp_headers.h"
 #include "libvma/ring/tx_flusher.h"
 #include "libvma/runtime/clock.h"
+#include "libvma/runtime/log.h"
 
 namespace vma::ring {
 
@@ -27,8 +28,8 @@ bool Ring::reap_tx() noexcept {
         any = true;
         for (int i = 0; i < n; i++) {
             if (__builtin_expect(wc[i].status == IBV_WC_SUCCESS, 1)) continue;
-            if (wc[i].status != IBV_WC_WR_FLUSH_ERR) tx_counters_.tx_error++;
-            tx_counters_.tx_lost++;
+            if (wc[i].status != IBV_WC_WR_FLUSH_ERR) bump(tx_counters_.tx_error);
+            bump(tx_counters_.tx_lost);
             note_error();
         }
         // wr_id is the running number of the request's last chunk: everything before it is done as well.
@@ -49,7 +50,7 @@ bool Ring::tx_room(std::uint32_t pieces) noexcept {
     for (int i = 0; !enough() && i < 16; i++)
         if (!reap_tx()) device_->flush(qp_);
     if (enough()) return true;
-    tx_counters_.tx_no_buffer++;
+    bump(tx_counters_.tx_no_buffer);
     return false;
 }
 
@@ -66,7 +67,7 @@ bool Ring::tx_room(std::uint32_t pieces) noexcept {
         const std::uint32_t chunk = tx_outstanding_[--tx_posted_ & (tx_outstanding_.size() - 1)];
         if (chunk != kNoChunk) tx_free_.push_back(chunk);
     }
-    tx_counters_.tx_no_buffer++;
+    bump(tx_counters_.tx_no_buffer);
     return false;
 }
 
@@ -140,8 +141,10 @@ int Ring::send_frame(const std::uint8_t* headers, std::size_t header_length, con
     wr.send_flags = offload ? static_cast<unsigned>(IBV_SEND_IP_CSUM) : 0u;
     if (as_inline) wr.send_flags |= IBV_SEND_INLINE;
     if (const int error = post_tx(wr, pieces); error != 0) return error;
-    tx_counters_.tx_frames++;
-    tx_counters_.tx_bytes += frame_length;
+    bump(tx_counters_.tx_frames);
+    bump(tx_counters_.tx_bytes, frame_length);
+    if (__builtin_expect(log::enabled(log::Level::finer), 0))
+        log_frame("sends", {first, header_length}, frame_length, net::Drop::none);
     if (device_->attr().lazy_tx) {
         in_burst_.store(true, std::memory_order_relaxed);
         if (device_->tx_held(qp_) == 1) TxFlusher::instance().held();

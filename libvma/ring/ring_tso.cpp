@@ -12,6 +12,7 @@
 #include "libvma/net/checksum.h"
 #include "libvma/ring/ring.h"
 #include "libvma/ring/tcp_headers.h"
+#include "libvma/runtime/log.h"
 
 namespace vma::ring {
 namespace {
@@ -132,11 +133,13 @@ void Ring::end_tso() noexcept {
         }
     }
     if (post_tx(wr, tso_.pieces) != 0) {
-        tx_counters_.tx_lost += segments;
+        bump(tx_counters_.tx_lost, segments);
         return;
     }
-    tx_counters_.tx_frames += segments;
-    tx_counters_.tx_bytes += tso_.payload + std::uint64_t{segments} * tso_.header_length;
+    if (__builtin_expect(log::enabled(log::Level::finer), 0))
+        log_frame("sends", {tso_.headers, tso_.header_length}, frame_length, net::Drop::none);
+    bump(tx_counters_.tx_frames, segments);
+    bump(tx_counters_.tx_bytes, tso_.payload + std::uint64_t{segments} * tso_.header_length);
     if (tx_posted_ - tx_reaped_ >= 2 * signal_every_) reap_tx();
 }
 

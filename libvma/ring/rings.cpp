@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <memory>
 #include <string_view>
 
 #include "libvma/config/params.h"
@@ -14,6 +15,7 @@
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/runtime/spin.h"
+#include "libvma/verbs/xdp/holder.h"
 
 namespace vma::ring {
 namespace {
@@ -82,10 +84,13 @@ Ring* Rings::get(int ifindex, std::string* why) {
     if (slot.ring != nullptr) return tell("its device has failed");  // for good: the ring stays, whoever may still look at it
     std::uint64_t now = clock::monotonic_ns();
     if (slot.retry_at_ns > now) return tell(slot.why);
-    auto ring = open(link);
+    // The first one waits for a predecessor that ends. Later ones are calls of a program that is served by the kernel meanwhile.
+    auto ring = open(link, slot.held ? 0 : kPatienceNs);
     if (!ring) {
         slot.retry_at_ns = clock::monotonic_ns() + kRetryNs;
         const int code = ring.error().code;
+        slot.held = code == EBUSY;
+        if (slot.held && !slot.waiting && on_freed_) wait_for(ifindex);
         log::once(mendable(code) ? log::Level::warn : log::Level::info, "sockets on {} are served by the kernel: {}", link.name,
                   ring.error().what);
         if (rlimit limit{}; code == ENOBUFS && getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
@@ -97,13 +102,62 @@ Ring* Rings::get(int ifindex, std::string* why) {
         return tell(slot.why);
     }
     slot.ring = std::move(*ring);
+    slot.held = false;
+    slot.ring->set_sources(view_.sources(ifindex));
     log::info("sockets on {} are offloaded by {}", link.name, slot.ring->attr().name);
     return slot.ring.get();
 }
 
-Result<std::unique_ptr<Ring>> Rings::open(const net::Link& link) {
+// Has on_freed_ called when the interface may be free: when the process that has it goes, or now and then, if that process is not
+// known or about to end. Until get() succeeds or there is another reason against it.
+void Rings::wait_for(int ifindex) {
+    Slot& slot = slots_[ifindex];
+    slot.waiting = true;
+    InternalFd holder;
+    if (verbs::xdp::Holder::ask(ifindex, &holder) == verbs::xdp::Holder::State::alive && holder) {
+        slot.holder = std::move(holder);
+        runtime::watch(slot.holder.get(), [this, ifindex] {
+            Rings* const rings = this;  // this function may end with the watch
+            const int index = ifindex;
+            runtime::unwatch_this();
+            rings->try_again(index);
+        });
+        return;
+    }
+    try_again(ifindex);
+}
+
+// Quickly at first: a process that ends needs milliseconds. A program that is not ours may stay for ever.
+void Rings::try_again(int ifindex) {
+    static constexpr unsigned kTickMsec = 10, kLongest = 1000;  // ticks
+    struct State {
+        unsigned next = 1, wait = 1;
+    };
+    runtime::every(kTickMsec, [this, ifindex, state = std::make_shared<State>()] {
+        if (--state->next != 0) return true;
+        state->next = state->wait = std::min(state->wait < 50 ? state->wait + 1 : state->wait * 2, kLongest);
+        return on_freed_(ifindex);
+    });
+}
+
+bool Rings::retry(int ifindex) {
+    auto found = slots_.find(ifindex);
+    if (found == slots_.end()) return false;
+    Slot& slot = found->second;
+    slot.holder.reset();
+    slot.waiting = slot.ring == nullptr && slot.held;
+    if (!slot.waiting) return false;
+    slot.retry_at_ns = 0;
+    if (get(ifindex) != nullptr || !slot.held) return slot.waiting = false;
+    // Somebody was faster: his end is what to wait for.
+    if (verbs::xdp::Holder::ask(ifindex) != verbs::xdp::Holder::State::alive) return true;
+    wait_for(ifindex);
+    return false;
+}
+
+Result<std::unique_ptr<Ring>> Rings::open(const net::Link& link, std::uint64_t patience_ns) {
     Error last;
-    for (const Candidate& candidate : devices_for(view_, link)) {
+    for (const Candidate& candidate : devices_for(view_, link, patience_ns)) {
         if (candidate.only_after != 0 && candidate.only_after != last.code) continue;
         if (last.code != 0)
             log::once(mendable(last.code) ? log::Level::warn : log::Level::info, "{}: {}; {} is tried", link.name, last.what,
@@ -148,6 +202,8 @@ void Rings::log_counters() {
         add("tcp_connections", c.tcp_connections);
         add("rx_no_socket", c.rx_no_socket);
         add("rx_no_buffer", c.rx_no_buffer);
+        add("rx_copied", c.rx_copied);
+        add("rx_bad_source", c.rx_bad_source);
         add("rx_socket_full", c.rx_refused);
         add("rx_to_kernel", c.rx_to_kernel);
         add("rx_error", c.rx_error);
@@ -170,6 +226,11 @@ void Rings::log_counters() {
 void Rings::check() noexcept {
     for (auto& [ifindex, slot] : slots_)
         if (slot.ring != nullptr && !slot.ring->failed()) slot.ring->check();
+}
+
+void Rings::sources_changed() {
+    for (auto& [ifindex, slot] : slots_)
+        if (slot.ring != nullptr && !slot.ring->failed()) slot.ring->set_sources(view_.sources(ifindex));
 }
 
 void Rings::link_changed(const net::Link& link) noexcept {

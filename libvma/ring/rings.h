@@ -12,6 +12,7 @@
 
 #include "libvma/net/view.h"
 #include "libvma/ring/ring.h"
+#include "libvma/runtime/internal_fd.h"
 
 namespace vma::ring {
 
@@ -25,6 +26,16 @@ class Rings {
     Ring* find(int ifindex) noexcept;
     // What to do when the device of a ring fails (RingConfig::on_failure). Before the first get().
     void on_failure(std::function<void(Ring&)> tell) { on_failure_ = std::move(tell); }
+    // Whom to tell when somebody else who had the interface may have let go of it; he calls retry() then, and returns what it says.
+    // Internal thread, no lock held. Before the first get().
+    void on_freed(std::function<bool(int ifindex)> tell) { on_freed_ = std::move(tell); }
+    // get() of an interface that somebody else had. True: he still has it, and on_freed() comes again. Callers serialise, as of get().
+    bool retry(int ifindex);
+    // Does somebody else have the interface, so that on_freed() tells when he may have let go? Callers serialise, as of get().
+    bool held(int ifindex) const noexcept {
+        auto slot = slots_.find(ifindex);
+        return slot != slots_.end() && slot->second.held;
+    }
     // Ring::check() of all. Once a second or so; callers serialise.
     void check() noexcept;
     // Would get() try at all? (Ethernet, up, no loopback, not a port of a bridge or bond, named by VMA_XDP_INTERFACES unless there
@@ -39,17 +50,24 @@ class Rings {
     // What the rings have counted, a line for each interface with what is not 0, at level debug.
     void log_counters();
     void link_changed(const net::Link& link) noexcept;
+    // Addresses, routes or rp_filter changed: rings ask anew from which sources they may take frames. May throw std::bad_alloc.
+    void sources_changed();
 
   private:
-    Result<std::unique_ptr<Ring>> open(const net::Link& link);
+    Result<std::unique_ptr<Ring>> open(const net::Link& link, std::uint64_t patience_ns);
+    void wait_for(int ifindex);
+    void try_again(int ifindex);
 
     struct Slot {
         std::unique_ptr<Ring> ring;
         std::uint64_t retry_at_ns = 0;
         std::string why;  // there is no ring
+        bool held = false, waiting = false;  // by somebody else; and somebody tells when to try again
+        InternalFd holder;  // hangs up when that one's process goes
     };
     net::View& view_;
     std::function<void(Ring&)> on_failure_;
+    std::function<bool(int)> on_freed_;
     std::map<int, Slot> slots_;
 };
 

@@ -13,6 +13,8 @@
 #include "libvma/os/raw_syscall.h"
 #include "libvma/ring/ring.h"
 #include "libvma/runtime/clock.h"
+#include "libvma/runtime/leader.h"
+#include "libvma/runtime/never_destroyed.h"
 #include "libvma/verbs/lazy_kick.h"
 
 namespace vma::ring {
@@ -25,13 +27,12 @@ void sleep_ns(std::uint64_t ns) noexcept {
     os::raw_syscall(SYS_nanosleep, &t, 0);
 }
 
+// Its thread outlives main(). Not made at the first call, which fork() could find under way in another thread.
+constinit NeverDestroyed<TxFlusher> g_flusher;
+
 }  // namespace
 
-TxFlusher& TxFlusher::instance() noexcept {
-    alignas(TxFlusher) static unsigned char storage[sizeof(TxFlusher)];
-    static TxFlusher* flusher = new (storage) TxFlusher;  // never destroyed: its thread outlives main()
-    return *flusher;
-}
+TxFlusher& TxFlusher::instance() noexcept { return *g_flusher; }
 
 void TxFlusher::add(Ring* ring) {
     lock_.lock();
@@ -69,7 +70,9 @@ void TxFlusher::wake() noexcept {
     int error = pthread_create(&thread, &attr, &TxFlusher::run, this);
     pthread_attr_destroy(&attr);
     pthread_sigmask(SIG_SETMASK, &old, nullptr);
-    if (error != 0) {  // try again with the next burst; receive calls flush meanwhile
+    if (error == 0) {
+        runtime::leader::own_threads.fetch_add(1);
+    } else {  // try again with the next burst; receive calls flush meanwhile
         started_ = false;
         asleep_.store(1, std::memory_order_release);
     }

@@ -19,6 +19,7 @@
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/log.h"
+#include "libvma/runtime/never_destroyed.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/runtime/signals.h"
 
@@ -32,37 +33,36 @@ std::atomic<void (*)() noexcept> g_end{nullptr};
 
 // ---- SIGINT ----
 
-std::atomic<int> g_wake{-1};     // eventfd that the internal thread watches
+// An eventfd that the internal thread watches. Never destroyed: a signal may come at any time.
+constinit NeverDestroyed<InternalFd> g_wake;
+std::atomic<bool> g_watched{false};
 std::atomic<long> g_owner{0};    // process whose internal thread that is
 std::atomic<int> g_interrupts{0};
 
 bool on_interrupt(int, siginfo_t*, void*, bool program_handles) {
     if (program_handles) return false;
-    const int wake = g_wake.load(std::memory_order_relaxed);
-    if (wake < 0 || os::raw_syscall(SYS_getpid) != g_owner.load(std::memory_order_relaxed)) return true;
+    if (!g_watched.load(std::memory_order_acquire) || os::raw_syscall(SYS_getpid) != g_owner.load(std::memory_order_relaxed)) return true;
     if (g_interrupts.fetch_add(1, std::memory_order_relaxed) != 0) return true;
     const std::uint64_t one = 1;
-    return os::raw_syscall(SYS_write, wake, &one, sizeof one) != sizeof one;
+    return os::raw_syscall(SYS_write, g_wake->get(), &one, sizeof one) != sizeof one;
 }
 
 // The internal thread.
 void end_by_interrupt() {
-    unwatch(g_wake.load(std::memory_order_relaxed));
+    unwatch_this();
     log::info("SIGINT ends the process");
     if (auto* end = g_end.load()) end();
     signals::die_of(SIGINT);
 }
 
 void watch_interrupts() noexcept {
-    // Never destroyed: a signal may come at any time.
-    alignas(InternalFd) static unsigned char storage[sizeof(InternalFd)];
-    static InternalFd& wake = *new (storage) InternalFd();
+    InternalFd& wake = *g_wake;
     try {
         wake = InternalFd(static_cast<int>(os::raw_syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK)));
         if (!wake) return log::warn("VMA_HANDLE_SIGINTR has no effect: no descriptor");
         g_interrupts.store(0);
         g_owner.store(os::raw_syscall(SYS_getpid));
-        g_wake.store(wake.get());
+        g_watched.store(true, std::memory_order_release);
         watch(wake.get(), end_by_interrupt);
         signals::guard(SIGINT, on_interrupt);
     } catch (const std::exception& e) {

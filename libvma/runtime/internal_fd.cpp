@@ -2,20 +2,26 @@
 #include "libvma/runtime/internal_fd.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 
-#include "libvma/os/calls.h"
+#include "libvma/os/raw_syscall.h"
 
 namespace vma {
 namespace {
 
-// One slot for each descriptor; -1 is a free slot. Rings, netlink sockets, event descriptors: some dozen for
-// each offloaded netdev, so the bound is generous, and a linear scan of it happens only in the close family.
-constexpr int kSlots = 512;
+// One slot for each descriptor; -1 is a free slot. Rings, netlink sockets, event descriptors: some dozen for each offloaded
+// netdev, and one for each thread that sleeps. A linear scan of those in use happens only in the close family, and only for
+// numbers as high as ours are.
+constexpr int kSlots = static_cast<int>(InternalFd::kMost);
 constexpr int kFree = -1;
+std::atomic<int> g_lowest{INT_MAX};
 std::atomic<int> g_slots[kSlots];
+std::atomic<int*> g_mirrors[kSlots];
+std::atomic<void (*)(int, int) noexcept> g_moved{nullptr};
 std::atomic<int> g_used{0};  // high-water mark of slots
 std::atomic<bool> g_ready{false};
 
@@ -42,14 +48,28 @@ int base_number() noexcept {
     return static_cast<int>(cur / 2);
 }
 
+void note_number(int fd) noexcept {
+    int lowest = g_lowest.load();
+    while (fd < lowest && !g_lowest.compare_exchange_weak(lowest, fd)) {
+    }
+}
+
+// Raw calls: none of this is a cancellation point. As fcntl(2) and close(2).
+int duplicate_from(int fd, int lowest) noexcept {
+    const long copy = os::raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, lowest);
+    if (copy < 0) errno = static_cast<int>(-copy);
+    return copy < 0 ? -1 : static_cast<int>(copy);
+}
+void close_quietly(int fd) noexcept { os::raw_syscall(SYS_close, fd); }
+
 int move_high(int fd) noexcept {
     int saved = errno;
-    int high = os::fcntl(fd, F_DUPFD_CLOEXEC, static_cast<unsigned long>(base_number()));
+    int high = duplicate_from(fd, base_number());
     if (high >= 0) {
-        os::close(fd);
+        close_quietly(fd);
         fd = high;
     } else {
-        os::fcntl(fd, F_SETFD, FD_CLOEXEC);
+        os::raw_syscall(SYS_fcntl, fd, F_SETFD, FD_CLOEXEC);
     }
     errno = saved;
     return fd;
@@ -70,7 +90,7 @@ InternalFd::InternalFd(int fd) noexcept {
 InternalFd InternalFd::copy_of(int fd) noexcept {
     prepare();
     InternalFd copy;
-    const int high = os::fcntl(fd, F_DUPFD_CLOEXEC, static_cast<unsigned long>(base_number()));
+    const int high = duplicate_from(fd, base_number());
     if (high >= 0) copy.enter(high);
     return copy;
 }
@@ -79,6 +99,7 @@ void InternalFd::enter(int fd) noexcept {
     for (int i = 0; i < kSlots; i++) {
         int expected = kFree;
         if (g_slots[i].compare_exchange_strong(expected, fd)) {
+            note_number(fd);
             slot_ = i;
             epoch_ = current_epoch_.load(std::memory_order_relaxed);
             int used = g_used.load();
@@ -87,7 +108,7 @@ void InternalFd::enter(int fd) noexcept {
             return;
         }
     }
-    os::close(fd);  // registry full: behave as if the call that made the descriptor had failed
+    close_quietly(fd);  // registry full: behave as if the call that made the descriptor had failed
     errno = EMFILE;
 }
 
@@ -108,21 +129,31 @@ InternalFd& InternalFd::operator=(InternalFd&& other) noexcept {
 void InternalFd::reset() noexcept {
     if (live()) {
         int saved = errno;
+        g_mirrors[slot_].store(nullptr);
         int fd = g_slots[slot_].exchange(kFree);
-        if (fd >= 0) os::close(fd);
+        if (fd >= 0) close_quietly(fd);
         errno = saved;
     }
     slot_ = -1;
 }
 
 int InternalFd::release() noexcept {
+    if (live()) g_mirrors[slot_].store(nullptr);
     const int fd = live() ? g_slots[slot_].exchange(kFree) : -1;
     slot_ = -1;
     return fd;
 }
 
+void InternalFd::mirror(int* number) noexcept {
+    if (!live()) return;
+    g_mirrors[slot_].store(number);
+    std::atomic_ref(*number).store(get(), std::memory_order_relaxed);
+}
+
+void InternalFd::on_move(void (*moved)(int, int) noexcept) noexcept { g_moved.store(moved); }
+
 bool InternalFd::is_internal(int fd) noexcept {
-    if (fd < 0 || !g_ready.load(std::memory_order_acquire)) return false;
+    if (fd < g_lowest.load(std::memory_order_acquire) || !g_ready.load(std::memory_order_acquire)) return false;
     int used = g_used.load(std::memory_order_acquire);
     for (int i = 0; i < used; i++)
         if (g_slots[i].load(std::memory_order_relaxed) == fd) return true;
@@ -133,10 +164,16 @@ bool InternalFd::relocate(int fd) noexcept {
     int used = g_used.load(std::memory_order_acquire);
     for (int i = 0; i < used; i++) {
         if (g_slots[i].load(std::memory_order_relaxed) != fd) continue;
-        int moved =
-            os::fcntl(fd, F_DUPFD_CLOEXEC, static_cast<unsigned long>(std::max(fd + 1, base_number())));
+        const int moved = duplicate_from(fd, std::max(fd + 1, base_number()));
         if (moved < 0) return false;
-        g_slots[i].store(moved, std::memory_order_release);
+        int expected = fd;
+        if (!g_slots[i].compare_exchange_strong(expected, moved)) {  // closed meanwhile by its owner
+            close_quietly(moved);
+            return true;
+        }
+        note_number(moved);
+        if (int* number = g_mirrors[i].load()) std::atomic_ref(*number).store(moved, std::memory_order_relaxed);
+        if (auto* call = g_moved.load()) call(fd, moved);
         return true;
     }
     return true;
@@ -158,8 +195,9 @@ void InternalFd::close_all_in_child() noexcept {
     if (!g_ready.load(std::memory_order_acquire)) return;
     int used = g_used.load(std::memory_order_acquire);
     for (int i = 0; i < used; i++) {
+        g_mirrors[i].store(nullptr);
         int fd = g_slots[i].exchange(kFree);
-        if (fd >= 0) os::close(fd);
+        if (fd >= 0) close_quietly(fd);
     }
     g_used.store(0);
     current_epoch_.fetch_add(1);

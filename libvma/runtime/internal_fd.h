@@ -14,6 +14,9 @@ namespace vma {
 
 class InternalFd {
   public:
+    // As many at a time; beyond them the call that makes one fails.
+    static constexpr std::size_t kMost = 4096;
+
     InternalFd() = default;
     // Takes over `fd` (may be -1): moves it to a high number, sets FD_CLOEXEC, registers it.
     explicit InternalFd(int fd) noexcept;
@@ -23,8 +26,13 @@ class InternalFd {
     InternalFd& operator=(InternalFd&& other) noexcept;
     ~InternalFd() { reset(); }
 
+    // Whoever keeps the number beside this object has it changed when relocate() moves the descriptor: see mirror(). Code that can,
+    // asks here each time.
     int get() const noexcept { return live() ? number(slot_) : -1; }
     explicit operator bool() const noexcept { return get() >= 0; }
+    // From now on *number is get(), until the descriptor is closed or given up; then it stays as it is. One at a time; the int
+    // must live as long. For numbers in structures of others (libibverbs); it is written by any thread, atomically.
+    void mirror(int* number) noexcept;
     void reset() noexcept;
     // Gives the descriptor up, still open: whoever closes it by its number (a library) finds that it may. Returns the number, or -1.
     int release() noexcept;
@@ -33,6 +41,9 @@ class InternalFd {
     static bool is_internal(int fd) noexcept;
     // Moves our descriptor away from number `fd` so that the program can have it. False if it could not.
     static bool relocate(int fd) noexcept;
+    // Called by relocate() while both numbers are open, for an epoll set that knows the descriptor by its number. One for the
+    // process.
+    static void on_move(void (*moved)(int from, int to) noexcept) noexcept;
     // Lowest and highest numbers in use by us (for close_range splitting); returns how many were written,
     // sorted.
     static std::size_t list(int* out, std::size_t max) noexcept;

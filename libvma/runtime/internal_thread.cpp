@@ -25,11 +25,13 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/cpus.h"
+#include "libvma/runtime/error_watch.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/leader.h"
 #include "libvma/runtime/lock.h"
@@ -78,8 +80,11 @@ State* g_forgotten = nullptr;  // of the process this one was forked from
 std::atomic<void (*)(std::uint64_t)> g_on_error{nullptr};
 constinit thread_local bool t_internal = false;
 
+// Called by InternalFd::relocate().
+void watched_number_moved(int from, int to) noexcept;
+
 // Never destroyed. Made without a lock, which fork() could find held.
-State& state() noexcept {
+State& state() {
     State* known = g_state.load(std::memory_order_acquire);
     if (known != nullptr) return *known;
     State* fresh = new State();
@@ -243,7 +248,7 @@ void* loop(void*) noexcept {
         }
         if (std::uint64_t now = clock::monotonic_ns(); now >= look_ns) {
             leader::Threads threads = leader::look(s.stat);
-            if (threads == leader::Threads::only_caller) exit(0);
+            if (threads == leader::Threads::only_own) exit(0);
             look_msec = threads == leader::Threads::many ? kLookMsec : kLookSoonMsec;
             look_ns = now + static_cast<std::uint64_t>(look_msec) * 1'000'000;
         }
@@ -272,6 +277,7 @@ bool start_thread() noexcept {
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     pthread_attr_destroy(&attributes);
+    if (error == 0) leader::own_threads.fetch_add(1);
     return error == 0;
 }
 
@@ -280,6 +286,7 @@ bool ensure_started(State& s) noexcept {
     if (s.started) return true;
     int saved = errno;
     install_fork_hooks();
+    InternalFd::on_move(watched_number_moved);
     s.events = InternalFd(open_epoll());
     s.errors = InternalFd(open_epoll());
     long wake = os::raw_syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -312,15 +319,34 @@ void await_end(State& s, Id id) noexcept {
         os::raw_syscall(SYS_futex, &s.running, FUTEX_WAIT_PRIVATE, id, nullptr);
 }
 
-// Takes the watch of `fd` out of the table, with the lock held.
-Watch take(State& s, int fd) noexcept {
-    Watch found{kNobody, fd, nullptr};
-    auto at = std::find_if(s.watches.begin(), s.watches.end(), [&](const Watch& w) { return w.fd == fd; });
+// Takes the watch that `is_it` knows out of the table, with the lock held.
+template <class F>
+Watch take_if(State& s, F&& is_it) noexcept {
+    Watch found{kNobody, -1, nullptr};
+    auto at = std::find_if(s.watches.begin(), s.watches.end(), is_it);
     if (at != s.watches.end()) {
         found = std::move(*at);
         s.watches.erase(at);
     }
     return found;
+}
+Watch take(State& s, int fd) noexcept {
+    return take_if(s, [fd](const Watch& w) { return w.fd == fd; });
+}
+
+// The set knows a descriptor by its number, too (InternalFd::on_move).
+void watched_number_moved(int from, int to) noexcept {
+    State* known = g_state.load(std::memory_order_acquire);
+    if (known == nullptr) return;
+    State& s = *known;
+    s.lock.lock();
+    for (Watch& w : s.watches) {
+        if (w.fd != from) continue;
+        control(s.events.get(), EPOLL_CTL_DEL, from, 0, 0);
+        control(s.events.get(), EPOLL_CTL_ADD, to, EPOLLIN, w.id);
+        w.fd = to;
+    }
+    s.lock.unlock();
 }
 
 }  // namespace
@@ -328,18 +354,16 @@ Watch take(State& s, int fd) noexcept {
 void watch(int fd, std::function<void()> ready) {
     State& s = state();
     auto shared = std::make_shared<std::function<void()>>(std::move(ready));
-    s.lock.lock();
-    if (!ensure_started(s)) {
-        s.lock.unlock();
-        return;
-    }
+    std::unique_lock hold(s.lock);
+    if (!ensure_started(s)) return;
+    s.watches.reserve(s.watches.size() + 1);
     Watch replaced = take(s, fd);
     Id id = new_id(s);
     s.watches.push_back({id, fd, std::move(shared)});
     long error = control(s.events.get(), EPOLL_CTL_ADD, fd, EPOLLIN, id);
     if (error == -EEXIST) error = control(s.events.get(), EPOLL_CTL_MOD, fd, EPOLLIN, id);
     Watch refused = error != 0 ? take(s, fd) : Watch{};
-    s.lock.unlock();
+    hold.unlock();
     if (error != 0)
         log::error("internal thread: cannot watch descriptor {} ({})", fd,
                    strerrordesc_np(static_cast<int>(-error)));
@@ -347,7 +371,9 @@ void watch(int fd, std::function<void()> ready) {
 }
 
 void unwatch(int fd) noexcept {
-    State& s = state();
+    State* known = g_state.load(std::memory_order_acquire);
+    if (known == nullptr) return;
+    State& s = *known;
     s.lock.lock();
     Watch removed = take(s, fd);
     if (removed.id != kNobody) control(s.events.get(), EPOLL_CTL_DEL, fd, 0, 0);
@@ -355,7 +381,20 @@ void unwatch(int fd) noexcept {
     if (removed.id != kNobody) await_end(s, removed.id);
 }
 
+void unwatch_this() noexcept {
+    State& s = *g_state.load(std::memory_order_acquire);
+    s.lock.lock();
+    const Watch removed = take_if(s, [&](const Watch& w) { return w.id == s.running.load(std::memory_order_relaxed); });
+    if (removed.id != kNobody) control(s.events.get(), EPOLL_CTL_DEL, removed.fd, 0, 0);
+    s.lock.unlock();
+}
+
 void watch_errors(int fd, std::uint64_t token) noexcept {
+    try {
+        state();
+    } catch (const std::bad_alloc&) {
+        return log::debug("internal thread: descriptor {} is not watched for errors: out of memory", fd);
+    }
     State& s = state();
     s.lock.lock();
     long error = 0;
@@ -367,6 +406,10 @@ void watch_errors(int fd, std::uint64_t token) noexcept {
     if (error != 0)
         log::debug("internal thread: cannot watch descriptor {} for errors ({})", fd,
                    strerrordesc_np(static_cast<int>(-error)));
+}
+
+void unwatch_errors(int fd) noexcept {
+    if (State* s = g_state.load(std::memory_order_acquire)) control(s->errors.get(), EPOLL_CTL_DEL, fd, 0, 0);
 }
 
 void set_internal_thread(InternalThreadSettings settings) {
@@ -381,18 +424,18 @@ void every(unsigned msec, std::function<bool()> tick) {
     State& s = state();
     std::uint64_t period = std::max(1u, msec) * std::uint64_t{1'000'000};
     auto shared = std::make_shared<std::function<bool()>>(std::move(tick));
-    s.lock.lock();
+    const std::lock_guard hold(s.lock);
     if (ensure_started(s)) {
         s.ticks.push_back({new_id(s), period, clock::monotonic_ns() + period, std::move(shared)});
         if (!t_internal) wake_up(s);
     }
-    s.lock.unlock();
 }
 
 namespace internal_thread {
 
 void forget_in_child() noexcept {
     t_internal = false;
+    leader::own_threads.store(0);
     // Not reused: its lock may be held by a thread that does not exist here. Not freed, see the header; but
     // kept within reach of leak checkers.
     State* known = g_state.exchange(nullptr);

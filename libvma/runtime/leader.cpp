@@ -36,7 +36,7 @@ Threads look(const InternalFd& file) noexcept {
     }
     int threads = 0;
     std::from_chars(stat.data(), stat.data() + stat.size(), threads);
-    return threads == 2 ? Threads::only_caller : Threads::without_main;
+    return threads == 1 + own_threads.load() ? Threads::only_own : Threads::without_main;
 }
 
 }  // namespace vma::runtime::leader

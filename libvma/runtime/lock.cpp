@@ -9,14 +9,14 @@
 namespace vma {
 
 void Lock::set_mode(LockMode mode) noexcept {
-    mode_ = mode == LockMode::single ? LockMode::spin : mode;
-    favourite_ = 0;
+    mode_.store(mode == LockMode::single ? LockMode::spin : mode, std::memory_order_relaxed);
+    favourite_.store(0, std::memory_order_relaxed);
     if (mode != LockMode::single) return;
-    if (os::raw_syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0) favourite_ = thread_number();
+    if (os::raw_syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0) favourite_.store(thread_number(), std::memory_order_relaxed);
 }
 
 void Lock::reset_in_child() noexcept {
-    if (favourite_ != 0) favourite_ = thread_number();
+    if (favourite() != 0) favourite_.store(thread_number(), std::memory_order_relaxed);
 }
 
 bool Lock::others_try_lock(std::uint32_t me) noexcept {
@@ -30,7 +30,7 @@ bool Lock::others_try_lock(std::uint32_t me) noexcept {
 
 void Lock::lock_slow() noexcept {
     const std::uint32_t me = thread_number();
-    if (favourite_ != 0) {
+    if (favourite() != 0) {
         // Nobody is told when the lock comes free. It is held for less than a microsecond; a holder that is not running
         // gets the core.
         auto until = [](auto&& condition) {
@@ -39,7 +39,7 @@ void Lock::lock_slow() noexcept {
                 if (i >= kSpins) os::raw_syscall(SYS_sched_yield);
             }
         };
-        if (me == favourite_) return until([&] { return try_lock(); });
+        if (me == favourite()) return until([&] { return try_lock(); });
         until([&] {
             std::uint32_t expected = 0;
             return other_.compare_exchange_weak(expected, me, std::memory_order_acquire, std::memory_order_relaxed);

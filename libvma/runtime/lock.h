@@ -53,7 +53,7 @@ class Lock {
     static void reset_in_child() noexcept;
 
     bool try_lock() noexcept {
-        if (__builtin_expect(favourite_ != 0, 0)) return single_try_lock();
+        if (__builtin_expect(favourite() != 0, 0)) return single_try_lock();
         std::uint32_t expected = 0;
         return word_.compare_exchange_strong(expected, thread_number(), std::memory_order_acquire,
                                              std::memory_order_relaxed);
@@ -62,17 +62,18 @@ class Lock {
         if (!try_lock()) lock_slow();
     }
     void unlock() noexcept {
-        if (__builtin_expect(favourite_ != 0, 0)) return single_unlock();
+        if (__builtin_expect(favourite() != 0, 0)) return single_unlock();
         if (word_.exchange(0, std::memory_order_release) & kWaiters) wake();
     }
     // One load, and the owner is part of the word that the lock is: so the answer is right at any instruction a signal
     // handler may interrupt.
     bool owned_by_me() const noexcept {
         return (word_.load(std::memory_order_relaxed) & ~kWaiters) == thread_number() ||
-               (__builtin_expect(favourite_ != 0, 0) && other_.load(std::memory_order_relaxed) == thread_number());
+               (__builtin_expect(favourite() != 0, 0) && other_.load(std::memory_order_relaxed) == thread_number());
     }
 
   private:
+    static std::uint32_t favourite() noexcept { return favourite_.load(std::memory_order_relaxed); }
     static constexpr std::uint32_t kWaiters = 0x80000000u;
     static constexpr int kSpins = 200;
     void lock_slow() noexcept;
@@ -81,7 +82,7 @@ class Lock {
     // Mode `single`. word_ is the favourite thread's, other_ everybody else's.
     bool single_try_lock() noexcept {
         const std::uint32_t me = thread_number();
-        if (me != favourite_) return others_try_lock(me);
+        if (me != favourite()) return others_try_lock(me);
         if (word_.load(std::memory_order_relaxed) == me) return false;  // in a handler that interrupted the holder
         word_.store(me, std::memory_order_relaxed);
         // Against a thread that claims other_: its membarrier is a full barrier in this thread, too, here or elsewhere.
@@ -91,12 +92,12 @@ class Lock {
         return false;
     }
     void single_unlock() noexcept {
-        (thread_number() == favourite_ ? word_ : other_).store(0, std::memory_order_release);
+        (thread_number() == favourite() ? word_ : other_).store(0, std::memory_order_release);
     }
     bool others_try_lock(std::uint32_t me) noexcept;
 
-    static inline std::uint32_t favourite_ = 0;  // thread_number() of the one thread; 0: another mode
-    static inline LockMode mode_ = LockMode::spin;
+    static inline constinit std::atomic<std::uint32_t> favourite_{0};  // thread_number() of the one thread; 0: another mode
+    static inline constinit std::atomic<LockMode> mode_{LockMode::spin};
 
     std::atomic<std::uint32_t> word_{0};  // the owner's thread_number(), with kWaiters when somebody sleeps; 0: free
     std::atomic<std::uint32_t> other_{0};

@@ -20,6 +20,7 @@
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/internal_fd.h"
+#include "libvma/runtime/never_destroyed.h"
 #include "libvma/runtime/pid_name.h"
 #include "libvma/runtime/runtime.h"
 
@@ -53,11 +54,8 @@ std::atomic<FileState> g_file_state{FileState::none};
 char g_file_name[PATH_MAX];  // with %d
 
 // Never destroyed: lines are written until the process is gone.
-InternalFd& file() noexcept {
-    alignas(InternalFd) static unsigned char storage[sizeof(InternalFd)];
-    static InternalFd* object = new (storage) InternalFd();
-    return *object;
-}
+constinit NeverDestroyed<InternalFd> g_file;
+InternalFd& file() noexcept { return *g_file; }
 
 bool stderr_usable() noexcept {
     if (!g_stderr.open) return false;

@@ -4,6 +4,7 @@
 #include "libvma/runtime/runtime.h"
 
 #include <pthread.h>
+#include <stdlib.h>
 #include <sys/auxv.h>
 
 #include <atomic>
@@ -13,6 +14,7 @@
 #include "libvma/runtime/internal_thread.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/log.h"
+#include "libvma/runtime/region.h"
 #include "libvma/runtime/signals.h"
 
 namespace vma::runtime {
@@ -63,8 +65,13 @@ void leave_vfork() noexcept {
     if (t_vfork_depth != 0) t_vfork_depth = t_vfork_depth - 1;
 }
 
+// An allocator of the program's may have functions around fork() that hold its locks. It registers them when it is first used: before
+// ours, so that we take our locks before it does, for whoever has them allocates.
 void install_fork_hooks() noexcept {
-    if (!g_installed.exchange(true)) pthread_atfork(run_fork_prepare, run_fork_parent, run_fork_child);
+    if (g_installed.exchange(true)) return;
+    void* volatile memory = malloc(1);
+    free(memory);
+    pthread_atfork(run_fork_prepare, run_fork_parent, run_fork_child);
 }
 
 void at_fork(const ForkHooks& hooks) noexcept {
@@ -79,7 +86,9 @@ void at_fork(const ForkHooks& hooks) noexcept {
     if (n >= kMaxHooks) log::error("no room for another fork hook");
 }
 
+// From here to the other two, fork() is a call into the library: its hooks hold locks meanwhile.
 void run_fork_prepare() noexcept {
+    enter_region();
     for (int i = g_hook_count.load(std::memory_order_acquire) - 1; i >= 0; i--)
         if (g_hooks[i].prepare != nullptr) g_hooks[i].prepare();
 }
@@ -88,6 +97,7 @@ void run_fork_parent() noexcept {
     int n = g_hook_count.load(std::memory_order_acquire);
     for (int i = 0; i < n; i++)
         if (g_hooks[i].parent != nullptr) g_hooks[i].parent();
+    leave_region();
 }
 
 void run_fork_child() noexcept {
@@ -103,6 +113,7 @@ void run_fork_child() noexcept {
     int n = g_hook_count.load(std::memory_order_acquire);
     for (int i = 0; i < n; i++)
         if (g_hooks[i].child != nullptr) g_hooks[i].child();
+    forget_regions_in_child();
 }
 
 }  // namespace vma::runtime

@@ -52,6 +52,8 @@ void watch(int fd, std::function<void()> ready);
 // When it returns, `ready` does not run and will not; so hold no lock that `ready` takes. Called from the
 // internal thread it returns at once.
 void unwatch(int fd) noexcept;
+// The same for the watch whose `ready` calls this: an InternalFd may have another number than when the watch began.
+void unwatch_this() noexcept;
 // Error events only (EPOLLERR, edge triggered) of a descriptor the program owns; `token` comes back to the
 // handler of on_error(). The watch ends when the program closes the descriptor; an event may still be on its
 // way then, so the handler must recognise a token that is no longer valid. Watching again replaces the token.

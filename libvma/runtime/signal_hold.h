@@ -3,33 +3,38 @@
 // slept through: ppoll() lets them in again with original(), atomically.
 #pragma once
 
-#include <pthread.h>
+#include <poll.h>
 #include <signal.h>
+
+#include "libvma/runtime/region.h"
 
 namespace vma::runtime {
 
 // Every signal but those a fault of the thread raises.
-inline sigset_t signals_to_hold() noexcept {
-    sigset_t all;
-    sigfillset(&all);
-    for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT}) sigdelset(&all, fault);
+inline constexpr SignalSet kSignalsToHold = [] {
+    SignalSet all = ~SignalSet{0};
+    for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, 32, 33})  // the last two are libc's
+        all &= ~(SignalSet{1} << (fault - 1));
     return all;
-}
+}();
 
 class SignalHold {
   public:
-    SignalHold() noexcept {
-        const sigset_t held = signals_to_hold();
-        pthread_sigmask(SIG_BLOCK, &held, &original_);
+    SignalHold() noexcept : change_(kSignalsToHold) {
+        sigemptyset(&original_);
+        as_kernel_set(original_) = change_.original();
     }
-    ~SignalHold() { pthread_sigmask(SIG_SETMASK, &original_, nullptr); }
     SignalHold(const SignalHold&) = delete;
     SignalHold& operator=(const SignalHold&) = delete;
 
     const sigset_t* original() const noexcept { return &original_; }
 
   private:
+    MaskChange change_;
     sigset_t original_;
 };
+
+// poll(2) that a signal ends with EINTR even if its handler is put off, or was before. A cancellation point.
+int poll_interruptibly(pollfd* fds, nfds_t count, const timespec* timeout);
 
 }  // namespace vma::runtime

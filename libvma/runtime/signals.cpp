@@ -2,6 +2,8 @@
 #include "libvma/runtime/signals.h"
 
 #include <errno.h>
+#include <time.h>
+#include <ucontext.h>
 
 #include <atomic>
 #include <cstdint>
@@ -12,6 +14,7 @@
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/runtime.h"
+#include "libvma/runtime/signal_hold.h"
 
 namespace vma::runtime {
 namespace {
@@ -33,8 +36,23 @@ using Handler = void (*)(int, siginfo_t*, void*);
 
 constexpr int kSignals = 65;  // 1..64
 
+// rt_sigaction(2) without libc, which would put its own restorer in place of one that the program brought
+// along.
+struct KernelAction {
+    Handler handler;
+    unsigned long flags;
+    void* restorer;
+    std::uint64_t mask;
+};
+bool exchange(int sig, const KernelAction* act, KernelAction* old) noexcept {
+    return os::raw_syscall(SYS_rt_sigaction, sig, act, old, sizeof(std::uint64_t)) == 0;
+}
+
 struct Row {
     std::atomic<Handler> slot[2];
+    // With SA_RESETHAND, which the kernel has taken away when the handler runs: what was installed.
+    std::atomic<bool> once[2];
+    KernelAction action[2];
 };
 Row g_table[kSignals];
 
@@ -43,14 +61,78 @@ std::atomic<Hook> g_hooks[kSignals];
 std::atomic<bool> g_started{false};
 Lock g_lock;  // writers; taken with all signals blocked, so that a handler cannot meet its own thread's lock
 
+// By a fault of the thread, or by its abort(): what comes after it must not run without the handler.
+bool raised_by_itself(int sig, const siginfo_t* info) noexcept {
+    switch (sig) {
+        case SIGSEGV:
+        case SIGFPE:
+        case SIGILL:
+        case SIGTRAP:
+        case SIGSYS: return info->si_code > 0;
+        case SIGBUS: return info->si_code > 0 && info->si_code != BUS_MCEERR_AO;
+        case SIGABRT: return info->si_code == SI_TKILL && info->si_pid == os::raw_syscall(SYS_getpid);
+        default: return false;
+    }
+}
+
+void queue_again(long process, long thread, int sig, const siginfo_t* info) noexcept {
+    // Too many are queued (RLIMIT_SIGPENDING): then, as in the kernel, the signal comes without its information.
+    if (os::raw_syscall(SYS_rt_tgsigqueueinfo, process, thread, sig, info) != 0)
+        os::raw_syscall(SYS_tgkill, process, thread, sig);
+}
+
+// The thread is inside the library (region.h). The signal goes back into its queue, blocked until the region ends.
+void put_off(int sig, int slot, siginfo_t* info, void* context) noexcept {
+    Deferral& t = t_deferral;
+    const std::uint64_t all = ~0ull, one = 1ull << (sig - 1);
+    os::raw_syscall(SYS_rt_sigprocmask, SIG_BLOCK, &all, nullptr, sizeof all);
+    Row& row = g_table[sig];
+    if (row.once[slot].load(std::memory_order_acquire)) {
+        // It has not run yet. Unless another thread has installed something else meanwhile, it is still to.
+        KernelAction now{};
+        if (exchange(sig, nullptr, &now) && now.handler == nullptr) exchange(sig, &row.action[slot], nullptr);
+    }
+    const long process = os::raw_syscall(SYS_getpid), thread = os::raw_syscall(SYS_gettid);
+    // Signals of one number that are queued come in the order in which they were sent. This one was first. One that arrives
+    // after the last look and before the end goes ahead, so nothing else is done between the two.
+    constexpr int kMost = 6;
+    siginfo_t later[kMost];
+    int count = 0;
+    if (sig >= 34) {
+        timespec now{};
+        while (count < kMost && os::raw_syscall(SYS_rt_sigtimedwait, &one, &later[count], &now, sizeof one) == sig) count++;
+    }
+    queue_again(process, thread, sig, info);
+    for (int i = 0; i < count; i++) queue_again(process, thread, sig, &later[i]);
+    // Of the set, a signal frame has what the kernel knows, and no more.
+    SignalSet& mask = as_kernel_set(static_cast<ucontext_t*>(context)->uc_sigmask);
+    if (!t.pending) {
+        t.program_mask = mask;
+        t.pending = true;
+    }
+    if (t.admitting != nullptr && !t.admitted) {
+        t.admit_mask = as_kernel_set(*t.admitting);
+        t.admitted = true;
+    }
+    mask |= kSignalsToHold | one;
+}
+
 // What the kernel calls. All three arguments are passed on whether the program asked for SA_SIGINFO or not:
 // that is what the kernel does too. Not noexcept: a handler may throw (-fnon-call-exceptions) or jump out,
 // and nothing is left to do here after it.
 template <int slot, bool restart>
 void trampoline(int sig, siginfo_t* info, void* context) {
+    Deferral& t = t_deferral;
+    const unsigned depth = t.depth;
+    if (__builtin_expect(depth != 0, 0)) {
+        if (!raised_by_itself(sig, info)) return put_off(sig, slot, info, context);
+        // The handler stands outside, wherever the fault was: it may go back, or jump and never be seen again.
+        t.depth = 0;
+    }
     (restart ? t_restarts : t_interruptions).fetch_add(1, std::memory_order_relaxed);
     if (Hook hook = g_hooks[sig].load(std::memory_order_relaxed)) hook(sig, info, context, true);
     g_table[sig].slot[slot].load(std::memory_order_relaxed)(sig, info, context);
+    t.depth = depth;
 }
 
 constexpr Handler kTrampolines[2][2] = {{trampoline<0, false>, trampoline<0, true>},
@@ -109,6 +191,11 @@ class Exclusive {
     std::uint64_t before_ = 0;
 };
 
+void remember_once(int sig, int slot, const KernelAction& action) noexcept {
+    g_table[sig].action[slot] = action;
+    g_table[sig].once[slot].store(true, std::memory_order_release);
+}
+
 // Installs `action`, a function of the program, behind ours; `old` becomes what was there, not yet
 // translated. Exclusive.
 int install(int sig, struct sigaction action, struct sigaction& old) noexcept {
@@ -118,20 +205,14 @@ int install(int sig, struct sigaction action, struct sigaction& old) noexcept {
     g_table[sig].slot[slot].store(handler_of(action), std::memory_order_relaxed);
     std::atomic_signal_fence(std::memory_order_seq_cst);
     set_handler(action, kTrampolines[slot][(action.sa_flags & SA_RESTART) != 0]);
-    return os::sigaction(sig, &action, &old);
+    const bool once = (static_cast<unsigned>(action.sa_flags) & static_cast<unsigned>(SA_RESETHAND)) != 0;
+    g_table[sig].once[slot].store(false, std::memory_order_relaxed);
+    if (int error = os::sigaction(sig, &action, &old); error != 0 || !once) return error;
+    KernelAction installed{};
+    if (exchange(sig, nullptr, &installed) && installed.handler == handler_of(action)) remember_once(sig, slot, installed);
+    return 0;
 }
 
-// rt_sigaction(2) without libc, which would put its own restorer in place of one that the program brought
-// along.
-struct KernelAction {
-    Handler handler;
-    unsigned long flags;
-    void* restorer;
-    std::uint64_t mask;
-};
-bool exchange(int sig, const KernelAction* act, KernelAction* old) noexcept {
-    return os::raw_syscall(SYS_rt_sigaction, sig, act, old, sizeof(std::uint64_t)) == 0;
-}
 bool is_foreign_function(const KernelAction& action) noexcept {
     auto value = reinterpret_cast<std::uintptr_t>(action.handler);
     return value != reinterpret_cast<std::uintptr_t>(SIG_DFL) &&
@@ -149,6 +230,10 @@ void adopt(int sig) noexcept {
         g_table[sig].slot[slot].store(now.handler, std::memory_order_relaxed);
         KernelAction ours = now;
         ours.handler = kTrampolines[slot][(now.flags & SA_RESTART) != 0];
+        if ((now.flags & static_cast<unsigned>(SA_RESETHAND)) != 0)
+            remember_once(sig, slot, ours);
+        else
+            g_table[sig].once[slot].store(false, std::memory_order_relaxed);
         if (!exchange(sig, &ours, &replaced) || replaced.handler == now.handler || slot_of(replaced.handler))
             return;
         if (!is_foreign_function(replaced)) {
@@ -199,11 +284,9 @@ sighandler_t install_simple(int sig, sighandler_t handler, int flags, bool block
 void start() noexcept {
     if (inert() || in_vfork_child() || g_started.exchange(true)) return;
     install_fork_hooks();
-    for (int sig = 1; sig < kSignals; sig++) {
-        if (sig == 32 || sig == 33) continue;  // libc's own: cancellation and setuid()
-        Exclusive exclusive;
-        adopt(sig);
-    }
+    Exclusive exclusive;  // once for all: with the masks of each, it would be three times as many system calls
+    for (int sig = 1; sig < kSignals; sig++)
+        if (sig != 32 && sig != 33) adopt(sig);  // libc's own: cancellation and setuid()
 }
 
 bool adopt_new() noexcept {

@@ -8,6 +8,7 @@
 #include "libvma/runtime/runtime.h"
 #include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/stack.h"
+#include "libvma/sockets/statistics.h"
 #include "libvma/sockets/tcp_socket.h"
 #include "libvma/sockets/udp_socket.h"
 
@@ -43,6 +44,12 @@ void on_socket_created(int fd, int domain, int type, int protocol) noexcept {
     const int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (runtime::inert() || runtime::in_vfork_child()) return;
     const Protocol wanted = protocol_of(domain, kind, protocol);
+    if (wanted != Protocol::none && is_standard_stream(fd)) {
+        log::once(log::Level::info, "a socket under the number of a standard stream is served by the kernel");
+        stats::note_kernel_socket(fd, domain, kind, stats::Reason::other, "a standard stream");
+        errno = saved;
+        return;
+    }
     if (wanted == Protocol::none) {
         // The log must not start for programs that use no network at all, so local kinds are a matter of debugging.
         if (domain == AF_INET || domain == AF_INET6) {
@@ -61,9 +68,11 @@ void on_socket_created(int fd, int domain, int type, int protocol) noexcept {
             if (stack->netns() != netns_of(fd)) {
                 log::once(log::Level::info,
                           "a {} socket is served by the kernel: the process has changed its network namespace", name);
+                statistics::serve();
                 stats::note_kernel_socket(fd, domain, kind, stats::Reason::namespace_changed, {});
             } else if (const char* why = left_by_rules(wanted)) {
                 log::once(log::Level::info, "{} sockets are served by the kernel: {}", name, why);
+                statistics::serve();
                 stats::note_kernel_socket(fd, domain, kind, stats::Reason::rule, {}, why);
             } else {
                 Socket* socket = wanted == Protocol::udp ? static_cast<Socket*>(UdpSocket::create(*stack, fd, type))

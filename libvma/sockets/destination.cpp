@@ -24,6 +24,7 @@ std::uint32_t limit_mtu(std::uint32_t mtu) noexcept {
 }
 
 void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept {
+    const runtime::NoCancel whole;
     d.ring = nullptr;
     d.stale = false;
     // Read before asking: a change while we ask makes the answer outdated at once.
@@ -55,7 +56,7 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
             int ifindex;
             if (!stack.view().is_local(from.src_addr, &ifindex)) return leave(stats::Reason::foreign_address);
         }
-        ring::Ring* ring = stack.rings().find(route->ifindex);
+        ring::Ring* ring = stack.ring(route->ifindex);  // of the map only under the control lock
         if (ring == nullptr) {
             // Control operations take the send lock, which our caller holds, so there is no waiting here: if one is
             // running, the kernel sends this datagram and the next one asks again.

@@ -15,6 +15,9 @@ namespace vma::sockets {
 
 class Stack;
 
+// For so long a socket trusts that its path is still the kernel's choice.
+inline constexpr std::uint64_t kVerifyUsec = 1000;
+
 // What of a socket's state decides where and how its datagrams leave.
 struct SendAttributes {
     in_addr_t src_addr = 0;    // bound address, 0: the route's

@@ -2,14 +2,31 @@
 // What a socket does where its class has nothing better: it asks the kernel, on the shadow socket.
 #include "libvma/sockets/fd_object.h"
 
+#include <errno.h>
+
 #include "libvma/os/calls.h"
+#include "libvma/runtime/region.h"
 
 namespace vma::sockets {
+namespace {
+
+// See kernel_answered().
+bool left_to_caller() noexcept {
+    if (!runtime::in_region()) return false;
+    errno = runtime::kAskKernel;
+    return true;
+}
+
+}  // namespace
 
 int Socket::bind(int fd, const sockaddr* addr, socklen_t len) { return os::bind(fd, addr, len); }
-int Socket::connect(int fd, const sockaddr* addr, socklen_t len) { return os::connect(fd, addr, len); }
+int Socket::connect(int fd, const sockaddr* addr, socklen_t len) {
+    return left_to_caller() ? -1 : os::connect(fd, addr, len);
+}
 int Socket::listen(int fd, int backlog) { return os::listen(fd, backlog); }
-int Socket::accept4(int fd, sockaddr* addr, socklen_t* len, int flags) { return os::accept4(fd, addr, len, flags); }
+int Socket::accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
+    return left_to_caller() ? -1 : os::accept4(fd, addr, len, flags);
+}
 int Socket::shutdown(int fd, int how) { return os::shutdown(fd, how); }
 
 int Socket::setsockopt(int fd, int level, int name, const void* value, socklen_t len) {
@@ -24,35 +41,39 @@ int Socket::fcntl(int fd, int cmd, unsigned long arg) { return os::fcntl(fd, cmd
 int Socket::ioctl(int fd, unsigned long request, void* arg) { return os::ioctl(fd, request, arg); }
 
 ssize_t Socket::recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) {
-    return os::recvfrom(fd, buf, len, flags, addr, alen);
+    return left_to_caller() ? -1 : os::recvfrom(fd, buf, len, flags, addr, alen);
 }
-ssize_t Socket::recvmsg(int fd, msghdr* msg, int flags) { return os::recvmsg(fd, msg, flags); }
+ssize_t Socket::recvmsg(int fd, msghdr* msg, int flags) {
+    return left_to_caller() ? -1 : os::recvmsg(fd, msg, flags);
+}
 int Socket::recvmmsg(int fd, mmsghdr* msgs, unsigned count, int flags, timespec* timeout) {
-    return os::recvmmsg(fd, msgs, count, flags, timeout);
+    return left_to_caller() ? -1 : os::recvmmsg(fd, msgs, count, flags, timeout);
 }
 ssize_t Socket::sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr, socklen_t alen) {
-    return os::sendto(fd, buf, len, flags, addr, alen);
+    return left_to_caller() ? -1 : os::sendto(fd, buf, len, flags, addr, alen);
 }
-ssize_t Socket::sendmsg(int fd, const msghdr* msg, int flags) { return os::sendmsg(fd, msg, flags); }
+ssize_t Socket::sendmsg(int fd, const msghdr* msg, int flags) {
+    return left_to_caller() ? -1 : os::sendmsg(fd, msg, flags);
+}
 int Socket::sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) {
-    return os::sendmmsg(fd, msgs, count, flags);
+    return left_to_caller() ? -1 : os::sendmmsg(fd, msgs, count, flags);
 }
 
 // The kernel moves the bytes. Into a socket of ours they go through the shadow socket, which has the same addresses; what
 // the library still holds back goes out first, so the order stays. Out of one they can only come from the shadow socket.
 ssize_t Socket::sendfile(int out, int in, off_t* offset, size_t count) {
     flush();
-    return os::sendfile(out, in, offset, count);
+    return left_to_caller() ? -1 : os::sendfile(out, in, offset, count);
 }
 ssize_t Socket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len, unsigned flags) {
     flush();
-    return os::splice(in, in_offset, out, out_offset, len, flags);
+    return left_to_caller() ? -1 : os::splice(in, in_offset, out, out_offset, len, flags);
 }
 ssize_t Socket::splice_out(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len, unsigned flags) {
     leave_to_kernel(in, "source of splice()");
-    return os::splice(in, in_offset, out, out_offset, len, flags);
+    return left_to_caller() ? -1 : os::splice(in, in_offset, out, out_offset, len, flags);
 }
 
-void Socket::leave_to_kernel(int, const char*) noexcept {}
+void FdObject::leave_to_kernel(int, const char*) noexcept {}
 
 }  // namespace vma::sockets

@@ -29,7 +29,9 @@ class ReadyHook;
 enum class Kind : std::uint8_t {
     socket,
     epoll,
-    foreign,  // a socket whose state is in the memory of the process that forked us; see handing.h
+    // What has its state in the memory of the process that forked us; see handing.h.
+    foreign,
+    foreign_datagrams,  // a UDP socket: the kernel's socket sends for both
 };
 
 // Who knows when a descriptor is ready.
@@ -47,6 +49,7 @@ class FdObject {
     FdObject& operator=(const FdObject&) = delete;
 
     Kind kind() const noexcept { return kind_; }
+    bool is_foreign() const noexcept { return kind_ >= Kind::foreign; }
 
     // Takes a reference unless the object is already dead.
     bool try_ref() noexcept {
@@ -69,6 +72,12 @@ class FdObject {
     // Does any descriptor number still refer to it? An epoll set drops members for which none does, as the kernel does.
     bool has_fds() const noexcept { return fds_.load(std::memory_order_acquire) != 0; }
     bool has_one_fd() const noexcept { return fds_.load(std::memory_order_acquire) == 1; }
+
+    // Puts what only this process knows of it into the kernel, for good, before something we cannot follow (SCM_RIGHTS, a
+    // forked child that uses it...). `why` goes to the log.
+    virtual void leave_to_kernel(int fd, const char* why) noexcept;
+    // An epoll set: members that have become the kernel's are to be in the kernel's set from here on, before its owner looks.
+    virtual void sync_with_kernel() noexcept {}
 
   protected:
     virtual void last_fd_closed() noexcept = 0;
@@ -119,9 +128,15 @@ class Socket : public FdObject {
     virtual ssize_t splice_in(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len, unsigned flags);
     virtual ssize_t splice_out(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len, unsigned flags);
 
-    // Gives the socket to the kernel for good, before something we cannot follow (SCM_RIGHTS, sendfile's caller...).
-    // What is already queued is still delivered by the receive calls. `why` goes to the log.
-    virtual void leave_to_kernel(int fd, const char* why) noexcept;
+    // What may wait in the kernel is not called inside a region (runtime/region.h): these calls fail there with kAskKernel, the
+    // caller makes the call itself, and tells the socket what came of it. In errno: the error of a result below 0.
+    virtual void kernel_answered(int fd, stats::Way way, ssize_t result, int flags) noexcept {
+        (void)fd;
+        (void)way;
+        (void)result;
+        (void)flags;
+    }
+    virtual void kernel_connected(int result) noexcept { (void)result; }
 
     // Has something come that only the kernel can serve? Why, or null. Then leave_to_kernel() is due, as soon as somebody
     // calls who knows the number (see urgent.h).
@@ -129,16 +144,24 @@ class Socket : public FdObject {
 
     // ---- other processes (see handing.h) ----
     // Is there state here that the kernel's socket lacks, so that another process which holds it could do nothing with it:
-    // a connection or a listener of ours? Asked in a forked child, too, so an atomic read and no more.
+    // a connection or a listener of ours, rules that take a UDP socket's datagrams? Asked in a forked child, too, so atomic
+    // reads and no more.
     virtual bool carries_state() const noexcept { return false; }
+    // May calls that send pass by that state? (UDP: the kernel's socket has the same name.)
+    virtual bool kernel_may_send() const noexcept { return false; }
     // The program closes `fd`, the last number of this socket; the kernel's socket is still open. What is shared with
     // another process (handing::shared_since) has to leave to the kernel now.
     virtual void before_last_close(int fd) noexcept { (void)fd; }
+    // May another process have it, so that it lives on when its last number here is closed?
+    virtual bool lives_elsewhere() const noexcept { return false; }
     // The process is about to fork, and this socket carries state.
     virtual void before_fork(int fd) noexcept { (void)fd; }
     // The process ends, and with it what is in its memory; the descriptor is still open. Nobody in this process uses the
     // socket any more.
     virtual void before_process_end(int fd) noexcept { leave_to_kernel(fd, "the program ends"); }
+
+    // The program calls exec(), and `fd` stays open or the socket would end with it. Should exec fail, the program goes on.
+    virtual void before_exec(int fd) noexcept { leave_to_kernel(fd, "the program calls exec"); }
 
     // ---- readiness, for iomux ----
     // These are asked while an epoll set's lock is held, in any thread: they neither wait nor poll.
@@ -190,6 +213,8 @@ class Socket : public FdObject {
         (void)hook;
         return true;
     }
+    // So many edge-triggered members more, or fewer, ask for room.
+    virtual void watch_room(int members) noexcept { (void)members; }
     // The rings whose polling makes this socket progress: iomux polls, flushes and arms each ring once for all sockets,
     // and calls none of progress(), flush(), arm(), disarm() on a socket that knows its rings. Puts at most `room` of them
     // at `out`; returns how many there are. After a change: wake(0). kRingsUnknown: use the socket's own functions.

@@ -6,6 +6,10 @@
 #include <errno.h>
 #include <sys/mman.h>
 
+#include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/never_destroyed.h"
+#include "libvma/runtime/region.h"
+
 namespace vma::sockets {
 
 constinit FdTable g_fds;
@@ -15,6 +19,41 @@ namespace {
 void drop(int fd, FdObject* object) noexcept {
     object->fd_removed(fd);
     object->unref();
+}
+
+// Stands where a number means nothing any more, and the kernel has not been told yet. Calls that move data wait for that moment,
+// then look again what the number means.
+class ClosingNumber final : public Socket {
+  public:
+    ssize_t recvfrom(int fd, void*, size_t, int, sockaddr*, socklen_t*) override { return look_again(fd); }
+    ssize_t recvmsg(int fd, msghdr*, int) override { return look_again(fd); }
+    int recvmmsg(int fd, mmsghdr*, unsigned, int, timespec*) override { return look_again(fd); }
+    ssize_t sendto(int fd, const void*, size_t, int, const sockaddr*, socklen_t) override { return look_again(fd); }
+    ssize_t sendmsg(int fd, const msghdr*, int) override { return look_again(fd); }
+    int sendmmsg(int fd, mmsghdr*, unsigned, int) override { return look_again(fd); }
+    ssize_t sendfile(int out, int, off_t*, size_t) override { return look_again(out); }
+    ssize_t splice_in(int, off64_t*, int out, off64_t*, size_t, unsigned) override { return look_again(out); }
+    ssize_t splice_out(int in, off64_t*, int, off64_t*, size_t, unsigned) override { return look_again(in); }
+
+    // Not the kernel's socket. Who waits for it is not told, so looks again soon.
+    Readiness readiness() const noexcept override { return Readiness::ours; }
+    bool add_waiter(Waiter*) noexcept override { return false; }
+
+  protected:
+    void recycle() noexcept override {}
+
+  private:
+    int look_again(int fd) const noexcept {
+        constexpr int kRounds = 10000;  // the closing thread has only a system call to make
+        for (int i = 0; i < kRounds && g_fds.peek(fd) == this; i++) os::raw_syscall(SYS_sched_yield);
+        errno = g_fds.peek(fd) == this ? EBADF : runtime::kRestart;
+        return -1;
+    }
+};
+
+FdObject& closing_number() noexcept {
+    static NeverDestroyed<ClosingNumber> number;
+    return *number;
 }
 
 }  // namespace
@@ -75,16 +114,29 @@ void FdTable::remove_if(int fd, FdObject* object) noexcept {
     errno = saved;
 }
 
-void FdTable::close(int fd) noexcept {
+bool FdTable::close(int fd) noexcept {
     FdObject* object = peek(fd);
-    if (object == nullptr) return;
+    if (object == nullptr) return false;
+    bool hide = false;
     if (object->kind() == Kind::socket) {
         int saved = errno;
-        if (Ref<Socket> s = socket(fd); s && s->has_one_fd()) s->before_last_close(fd);
+        if (Ref<Socket> s = socket(fd)) {
+            if (s->has_one_fd()) s->before_last_close(fd);
+            // The kernel's socket could do nothing with a call, and would raise SIGPIPE.
+            hide = s->readiness() == Readiness::ours;
+        }
         errno = saved;
     }
-    remove(fd);
+    int saved = errno;
+    hide = hide && insert(fd, &closing_number());
+    if (!hide) remove(fd);
+    errno = saved;
+    return hide;
 }
+
+void FdTable::closed(int fd) noexcept { remove_if(fd, &closing_number()); }
+
+bool FdTable::is_closing(const FdObject* object) noexcept { return object == &closing_number(); }
 
 void FdTable::clear_in_child() noexcept {
     for (auto& slot : top_) {
@@ -97,8 +149,12 @@ void FdTable::clear_in_child() noexcept {
 }
 
 void on_dup(int oldfd, int newfd) noexcept {
-    g_fds.drop_stale(newfd);
-    if (Ref<FdObject> object = g_fds.find(oldfd)) g_fds.insert(newfd, object.get());
+    Ref<FdObject> object = g_fds.find(oldfd);
+    if (!object || !g_fds.insert(newfd, object.get())) {
+        g_fds.drop_stale(newfd);
+        return;
+    }
+    if (is_standard_stream(newfd) && object->kind() == Kind::socket) object->leave_to_kernel(newfd, "a standard stream");
 }
 
 }  // namespace vma::sockets

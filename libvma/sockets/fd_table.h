@@ -15,6 +15,10 @@ namespace vma::sockets {
 // Asks the process that has the state of `foreign` to put it into the kernel, and forgets what `fd` meant (handing.h).
 void settle_foreign(int fd, FdObject* foreign) noexcept;
 
+// stdin, stdout and stderr: libc reads and writes them past all wrappers. So a socket under one of these numbers is the
+// kernel's.
+inline bool is_standard_stream(int fd) noexcept { return fd >= 0 && fd <= 2; }
+
 // A counted pointer to what an fd means; empty when the kernel alone serves it.
 template <class T>
 class Ref {
@@ -47,18 +51,20 @@ class FdTable {
     static constexpr unsigned kLeaf = 1u << kLeafBits, kTop = 1u << kTopBits;
 
     // What `fd` means, with a reference; any int is allowed. Whoever asks means to use it: so a socket of another
-    // process becomes the kernel's here, and the answer is empty.
-    Ref<FdObject> find(int fd) const noexcept {
+    // process becomes the kernel's here, and the answer is empty. `sends`: it is only to send.
+    Ref<FdObject> find(int fd, bool sends = false) const noexcept {
+        Ref<FdObject> found = hold(fd);
+        if (__builtin_expect(!found || !found->is_foreign(), 1)) return found;
+        if (!sends || found->kind() != Kind::foreign_datagrams) settle_foreign(fd, found.get());
+        return {};
+    }
+    // The same for who only looks: what is another process's stays that.
+    Ref<FdObject> hold(int fd) const noexcept {
         FdObject* object = peek(fd);
         while (__builtin_expect(object != nullptr, 0)) {
             if (object->try_ref()) {
                 FdObject* again = peek(fd);
-                if (again == object) {
-                    Ref<FdObject> found(object);
-                    if (__builtin_expect(object->kind() != Kind::foreign, 1)) return found;
-                    settle_foreign(fd, object);
-                    return {};
-                }
+                if (again == object) return Ref<FdObject>(object);
                 object->unref();
                 object = again;
             } else {
@@ -69,9 +75,9 @@ class FdTable {
         }
         return {};
     }
-    Ref<Socket> socket(int fd) const noexcept {
+    Ref<Socket> socket(int fd, bool sends = false) const noexcept {
         if (__builtin_expect(peek(fd) == nullptr, 1)) return {};
-        Ref<FdObject> object = find(fd);
+        Ref<FdObject> object = find(fd, sends);
         if (!object || object->kind() != Kind::socket) return {};
         return Ref<Socket>(static_cast<Socket*>(release(object)));
     }
@@ -94,8 +100,14 @@ class FdTable {
     void remove(int fd) noexcept;
     // Same, unless it means something else by now.
     void remove_if(int fd, FdObject* object) noexcept;
-    // The program closes `fd`, which is still open in the kernel: before_last_close() where it applies, then remove().
-    void close(int fd) noexcept;
+    // The program closes `fd`, which is still open in the kernel: before_last_close() where it applies, then remove(). True: the
+    // kernel's socket must not be seen, so something stands in its place, until closed() or until the number means
+    // something else.
+    bool close(int fd) noexcept;
+    // The kernel has closed `fd`, too.
+    void closed(int fd) noexcept;
+    // Is it what close() puts there?
+    static bool is_closing(const FdObject* object) noexcept;
     // The kernel has just returned `fd` from some call: whatever we had under it was closed behind our back.
     void drop_stale(int fd) noexcept {
         if (__builtin_expect(peek(fd) != nullptr, 0)) remove(fd);

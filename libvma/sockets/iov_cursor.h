@@ -49,7 +49,7 @@ class IovCursor {
     // Uses up what is left with `call(message, bytes)`, a sendmsg() or recvmsg() of the next `bytes` bytes, until there is
     // nothing left or one moves less. Returns the bytes moved.
     template <class Call>
-    std::size_t use_up(Call&& call) noexcept {
+    std::size_t use_up(Call&& call) {
         const std::size_t before = left_;
         while (left_ != 0) {
             iovec pieces[kWindow];
@@ -60,7 +60,6 @@ class IovCursor {
             const ssize_t n = call(message, bytes);
             if (n <= 0) break;
             advance(static_cast<std::size_t>(n));
-            if (static_cast<std::size_t>(n) < bytes) break;
         }
         return before - left_;
     }

@@ -11,9 +11,22 @@
 #include <cstdint>
 
 #include "libvma/runtime/clock.h"
+#include "libvma/runtime/region.h"
 #include "libvma/sockets/user_memory.h"
 
 namespace vma::sockets {
+
+// Bytes that one call moves at most: the kernel's MAX_RW_COUNT.
+inline constexpr std::size_t kMaxTransfer = 0x7ffff000;
+
+// What the kernel says of a message whose vectors it cannot use; 0: it can.
+inline int vectors_error(const msghdr& message) noexcept {
+    if (message.msg_iovlen > IOV_MAX) return EMSGSIZE;
+    if (!UserMemory::readable(message.msg_iov, message.msg_iovlen * sizeof(iovec))) return EFAULT;
+    for (std::size_t i = 0; i < message.msg_iovlen; i++)
+        if (static_cast<ssize_t>(message.msg_iov[i].iov_len) < 0) return EINVAL;
+    return 0;
+}
 
 // `one(msghdr*, flags)` receives a message; `keep(error)` has an error reported by the next call.
 template <class One, class Keep>
@@ -42,7 +55,12 @@ int receive_many(mmsghdr* msgs, unsigned count, int flags, timespec* timeout, On
         ssize_t n = one(&msgs[got].msg_hdr, flags & ~MSG_WAITFORONE);
         if (n < 0) {
             if (got == 0) return -1;
-            if (errno != EAGAIN) keep(errno);  // reported by the next call, as in the kernel
+            // Reported by the next call, as in the kernel.
+            if (errno == runtime::kAskKernel) {
+                if (const int error = vectors_error(msgs[got].msg_hdr); error != 0) keep(error);
+            } else if (errno != EAGAIN && errno != runtime::kRestart) {
+                keep(errno);
+            }
             break;
         }
         msgs[got++].msg_len = static_cast<unsigned>(n);

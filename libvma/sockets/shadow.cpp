@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "libvma/os/calls.h"
+#include "libvma/runtime/no_cancel.h"
 
 namespace vma::sockets::shadow {
 
@@ -35,6 +36,7 @@ bool bind_address(int fd, in_addr_t addr, bool kept) noexcept {
 int dissolve(int fd) noexcept {
     sockaddr none{};
     none.sa_family = AF_UNSPEC;
+    const runtime::NoCancel hold;
     return os::connect(fd, &none, sizeof none);
 }
 

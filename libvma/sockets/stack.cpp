@@ -9,14 +9,17 @@
 
 #include "libvma/config/params.h"
 #include "libvma/os/calls.h"
+#include "libvma/os/raw_syscall.h"
 #include "libvma/ring/tx_flusher.h"
 #include "libvma/runtime/fatal_signals.h"
 #include "libvma/runtime/log.h"
+#include "libvma/runtime/region.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/runtime/signals.h"
 #include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/handing.h"
 #include "libvma/sockets/names.h"
+#include "libvma/sockets/ring_watch.h"
 #include "libvma/sockets/statistics.h"
 #include "libvma/sockets/tcp_socket.h"
 #include "libvma/sockets/udp_socket.h"
@@ -38,12 +41,64 @@ Lock g_start_lock;
 // are plain kernel sockets, and the stack is forgotten, so that the child's first own socket starts a new one.
 void child_after_fork() {
     Waiter::reset_in_child();
+    RingWatch::reset_in_child();
+    UdpSocket::reset_in_child();
     ring::TxFlusher::instance().reset_in_child();
     TcpSocket::reset_in_child();
     icmp::reset_in_child();
-    new (&g_start_lock) Lock;
     g_stack.store(nullptr, std::memory_order_relaxed);
     if (g_state.load(std::memory_order_relaxed) != off) g_state.store(idle, std::memory_order_relaxed);
+}
+
+// Locks that a thread holds around its fork(). What is done under them uses locks that only their library knows: the loader's, those
+// of libibverbs, of a static object's first use. A child that had them from a thread in the middle of a device's opening would
+// wait for ever.
+struct HeldOverFork {
+    unsigned nested = 0;  // fork() in another handler of the same fork()
+    bool start = false;
+    Stack* stack = nullptr;
+    bool control = false, use = false;
+};
+constinit thread_local HeldOverFork t_held;
+
+// Who forks inside the library, in the log's callback or in the handler of a fault, may have what another thread waits for, so
+// it takes only what is free. So does a copy of the process that nobody told us of: the owner may not exist there.
+bool take(Lock& lock) noexcept {
+    if (runtime::t_deferral.depth == 1 && !lock.owned_by_me() && !runtime::in_foreign_process()) {
+        lock.lock();
+        return true;
+    }
+    return lock.try_lock();
+}
+
+// The first start itself may be under way in another thread when the program forks, so these hooks are there from the beginning.
+// They come first, so their locks are taken last: other hooks change rules before.
+void hold_over_fork() noexcept {
+    HeldOverFork& held = t_held;
+    if (held.nested++ != 0) return;
+    held.start = take(g_start_lock);
+    held.stack = Stack::running();
+    if (held.stack == nullptr) return;
+    held.control = take(held.stack->control());
+    held.use = take(held.stack->use_lock());
+}
+
+void let_go_in_parent() noexcept {
+    HeldOverFork& held = t_held;
+    if (--held.nested != 0) return;
+    if (held.use) held.stack->use_lock().unlock();
+    if (held.control) held.stack->control().unlock();
+    if (held.start) g_start_lock.unlock();
+    held = {};
+}
+
+void let_go_in_child() noexcept {
+    t_held = {};
+    new (&g_start_lock) Lock;
+}
+
+__attribute__((constructor)) void hold_locks_over_forks() {
+    runtime::at_fork({&hold_over_fork, &let_go_in_parent, &let_go_in_child});
 }
 
 }  // namespace
@@ -92,22 +147,16 @@ Stack* Stack::get(int fd) noexcept {
             g_state = off;
             return nullptr;
         }
-        auto view = net::View::open();
-        if (!view) {
-            log::once(log::Level::warn, "sockets are served by the kernel: {}", view.error().what);
-            g_state = off;
-            return nullptr;
-        }
         static std::once_flag hooks;
         std::call_once(hooks, [] {
             handing::start();
             runtime::at_fork({nullptr, nullptr, &child_after_fork});
             runtime::on_error(&UdpSocket::on_shadow_error);
         });
-        auto* stack = new Stack(std::move(*view));
+        auto* stack = new Stack(net::View::make());
         stack->netns_ = netns_of(fd);
         stack->rings_.on_failure([stack](ring::Ring& ring) { stack->ring_failed(ring); });
-        stack->listen();
+        stack->rings_.on_freed([stack](int ifindex) { return stack->device_freed(ifindex); });
         runtime::signals::start();
         runtime::fatal_signals::start(config::get().handle_sigintr != 0, config::get().handle_sigsegv != 0);
         g_stack.store(stack, std::memory_order_release);
@@ -119,6 +168,45 @@ Stack* Stack::get(int fd) noexcept {
         g_state = off;
         return nullptr;
     }
+}
+
+// Called for a socket or an epoll set that is used, maybe with locks of sockets held, and the control lock. The internal
+// thread, which takes those, is not waited for.
+void Stack::start_use() noexcept {
+    if (use_lock_.owned_by_me()) return;  // the program's log callback uses a socket
+    const int saved = errno;
+    const runtime::NoCancel whole;
+    const std::lock_guard guard(use_lock_);
+    if (in_use_.load(std::memory_order_relaxed)) return;
+    if (!in_my_namespace()) {
+        log::once(log::Level::info, "a thread in another network namespace uses the sockets first: the kernel serves them");
+        errno = saved;
+        return;
+    }
+    try {
+        if (auto loaded = view_->load(); loaded) {
+            listen();
+            handing::open_own_channel();
+        } else {
+            log::once(log::Level::warn, "sockets are served by the kernel: {}", loaded.error().what);
+            g_state = off;  // for those that come; those that are there find no address and no route
+        }
+    } catch (const std::exception& e) {
+        log::once(log::Level::error, "sockets are served by the kernel: start failed: {}", e.what());
+        g_state = off;
+    }
+    statistics::serve();
+    in_use_.store(true, std::memory_order_release);
+    errno = saved;
+}
+
+// Is the calling thread in the namespace of the first socket? The view would be of another one.
+bool Stack::in_my_namespace() const noexcept {
+    const long fd = os::raw_syscall(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return true;  // out of descriptors, which load() will say
+    const std::uint64_t mine = netns_of(static_cast<int>(fd));
+    os::raw_syscall(SYS_close, fd);
+    return mine == netns_;
 }
 
 ring::Ring* Stack::ring(int ifindex) const noexcept {
@@ -157,6 +245,28 @@ void Stack::ring_failed(ring::Ring& ring) noexcept {
         if (Ref<Socket> socket = g_fds.socket(fd)) socket->ring_failed(fd, ring);
     });
     TcpSocket::hand_over_orphans();
+}
+
+bool Stack::device_freed(int ifindex) noexcept {
+    Control control(*this);
+    try {
+        const bool again = rings_.retry(ifindex);
+        // Those that wait for the device are on the list, too (UdpSocket::update_rules).
+        if (rings_.find(ifindex) != nullptr) {
+            open_ring(ifindex);
+            refresh_wildcards();
+            view_->outdate();  // what is sent goes another way now
+        }
+        return again;
+    } catch (...) {
+        return true;  // no memory now
+    }
+}
+
+// Sockets may leave the list while it is gone through, or come back at its end.
+void Stack::refresh_wildcards() noexcept {
+    for (std::size_t i = wildcards_.size(); i-- > 0;)
+        if (i < wildcards_.size()) wildcards_[i]->refresh_rules();
 }
 
 void Stack::progress() noexcept {
@@ -214,7 +324,7 @@ ring::Ring* Stack::open_ring(int ifindex, std::string* why) noexcept {
         ring::Ring* ring = rings_.get(ifindex, why);
         if (ring != nullptr) {
             note_ring(ifindex, ring);
-            for (Steered* socket : wildcards_) socket->refresh_rules();
+            refresh_wildcards();
         }
         return ring;
     } catch (...) {
@@ -226,7 +336,7 @@ void Stack::listen() {
     view_->listen({.addresses_changed =
                        [this] {
                            control_.lock();
-                           for (Steered* socket : wildcards_) socket->refresh_rules();
+                           refresh_wildcards();
                            control_.unlock();
                        },
                    .link_changed =
@@ -234,7 +344,17 @@ void Stack::listen() {
                            control_.lock();
                            rings_.link_changed(link);
                            if (link.up)
-                               for (Steered* socket : wildcards_) socket->refresh_rules();
+                               refresh_wildcards();
+                           control_.unlock();
+                       },
+                   .sources_changed =
+                       [this] {
+                           control_.lock();
+                           try {
+                               rings_.sources_changed();
+                           } catch (...) {
+                               // No memory: those of before stay.
+                           }
                            control_.unlock();
                        }});
     runtime::watch(view_->fd(), [this] { view_->process(); });

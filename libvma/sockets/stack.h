@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What all sockets of the process share: the network view, the rings, the control lock. Started by the first socket
-// that may be offloaded, never destroyed (threads and atexit handlers may still send), forgotten in a forked child.
+// that may be offloaded; what costs most waits for the first use of one (view()). Never destroyed (threads and atexit handlers may still send), forgotten in a forked child.
 #pragma once
 
 #include <array>
@@ -12,6 +12,7 @@
 #include "libvma/net/view.h"
 #include "libvma/ring/rings.h"
 #include "libvma/runtime/lock.h"
+#include "libvma/runtime/no_cancel.h"
 #include "libvma/sockets/tcp_paths.h"
 
 namespace vma::sockets {
@@ -43,12 +44,24 @@ class Stack {
     // The running stack or null; never starts it.
     static Stack* running() noexcept;
 
-    net::View& view() noexcept { return *view_; }
+    // The network view. The first call reads it, and starts what a process needs that uses its sockets: a program that only
+    // makes one pays for none of it.
+    net::View& view() noexcept {
+        if (__builtin_expect(!in_use_.load(std::memory_order_acquire), 0)) start_use();
+        return *view_;
+    }
+    // The same as it is: it may know nothing yet.
+    net::View& present_view() noexcept { return *view_; }
+    // As view() does: something comes for which the internal thread has to be there.
+    void use() noexcept { (void)view(); }
     ring::Rings& rings() noexcept { return rings_; }
     // Serialises everything that changes steering: bind, connect, close, address changes.
     Lock& control() noexcept { return control_; }
+    // Held while view() starts what a process needs that uses its sockets.
+    Lock& use_lock() noexcept { return use_lock_; }
     // Holds control(), and afterwards does what signal handlers had to leave.
     struct Control {
+        // Whoever has it is not cancelled: what happens under it is done as a whole.
         explicit Control(Stack& s) noexcept : stack(s), mine(!s.control().owned_by_me()) {
             if (mine) stack.control().lock();
         }
@@ -59,6 +72,7 @@ class Stack {
         }
         Control(const Control&) = delete;
         Control& operator=(const Control&) = delete;
+        const runtime::NoCancel whole;
         Stack& stack;
         const bool mine;  // false: a signal handler inside a control operation; it may read, but must not change rules
     };
@@ -84,7 +98,8 @@ class Stack {
     // Sends what lazy transmission holds back on all rings.
     void flush() noexcept;
 
-    // Sockets whose rules follow the interfaces' addresses (bound to INADDR_ANY, listening). Under control().
+    // Sockets whose rules follow the interfaces' addresses (bound to INADDR_ANY, listening), or wait for a device that another
+    // process has. Under control().
     void add_wildcard(Steered* socket) { wildcards_.push_back(socket); }
     void remove_wildcard(Steered* socket) noexcept { std::erase(wildcards_, socket); }
     // Takes over a reference to a socket closed in a signal handler; see Steered::bury().
@@ -93,10 +108,16 @@ class Stack {
 
   private:
     explicit Stack(std::unique_ptr<net::View> view) : view_(std::move(view)), rings_(*view_), paths_(*this) {}
+    void start_use() noexcept;
+    bool in_my_namespace() const noexcept;
     void listen();
+    bool device_freed(int ifindex) noexcept;
+    void refresh_wildcards() noexcept;
     void note_ring(int ifindex, ring::Ring* ring) noexcept;
 
     std::unique_ptr<net::View> view_;
+    std::atomic<bool> in_use_{false};
+    Lock use_lock_;  // held while that is made true
     ring::Rings rings_;
     Lock control_;
     TcpPaths paths_;

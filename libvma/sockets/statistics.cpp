@@ -66,7 +66,7 @@ void describe_ring(unsigned number, ring::Ring& ring, net::View& view) noexcept 
     block.ifindex = attr.ifindex;
     stats::put_text(block.interface, known ? link.name : std::string_view{});
     stats::put_text(block.device, attr.name);
-    stats::store(block.state, 1);
+    stats::publish(block.state, 1);
 }
 
 void publish_ring(unsigned number, RingSlot& slot) noexcept {
@@ -147,12 +147,15 @@ void for_each_ring(F&& visit) {
     stack->control().unlock();
     for (unsigned i = 0; i < g_rings.size(); i++)
         if (ring::Ring* ring = g_rings[i].ring.load(std::memory_order_acquire)) {
-            if (stats::load(stats::current()->ring(i).state) == 0) describe_ring(i, *ring, stack->view());
+            if (stats::load(stats::current()->ring(i).state) == 0) describe_ring(i, *ring, stack->present_view());
             visit(i, g_rings[i]);
         }
 }
 
+std::atomic<bool> g_served{false};  // serve() was called
+
 void forget_in_child() {
+    g_served.store(false, std::memory_order_relaxed);
     for (auto& socket : g_sockets) socket.store(nullptr, std::memory_order_relaxed);
     for (RingSlot& slot : g_rings) {
         slot.ring.store(nullptr, std::memory_order_relaxed);
@@ -174,8 +177,16 @@ void start() noexcept {
     static std::atomic<bool> hooked{false};
     if (!hooked.exchange(true)) runtime::at_fork({nullptr, nullptr, &forget_in_child});
     stats::start();
+}
+
+void serve() noexcept {
+    if (g_served.exchange(true)) return;
     stats::start_control({&refresh, &zero, &dump});
     try {
+        runtime::every(1, [] {
+            stats::sweep();
+            return false;
+        });
         runtime::every(kTickMsec, [] {
             refresh();
             if (Stack* stack = Stack::running(); stack != nullptr && stack->control().try_lock()) {
@@ -336,7 +347,7 @@ void put_ring(stats::SocketBlock& block, ring::Ring* ring, net::View& view) noex
     block.ifindex = ring == nullptr ? 0 : ring->attr().ifindex;
     if (number < 0) return stats::put_text(block.device, {});
     stats::RingBlock& known = stats::current()->ring(static_cast<unsigned>(number));
-    if (stats::load(known.state) == 0) describe_ring(static_cast<unsigned>(number), *ring, view);
+    if (!stats::published(known.state)) describe_ring(static_cast<unsigned>(number), *ring, view);
     stats::put_text(block.device, stats::text_of(known.interface));
 }
 

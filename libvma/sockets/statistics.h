@@ -32,8 +32,11 @@ struct Why {
 
 namespace statistics {
 
-// After the stack has started, in each process.
+// The file, with blocks for sockets. After the stack has started, in each process.
 void start() noexcept;
+// What else the internal thread does for it: commands, gauges once a second, files of processes that were killed. From the first use of
+// a socket on, and from the first one that is the kernel's. May be called again.
+void serve() noexcept;
 
 // `socket` has a block (or has none, then nothing happens), from now until left(), which is to be called before the object ends.
 void joined(Socket& socket) noexcept;

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // close() of a TCP socket: the last number goes, the connection ends in order, its port stays taken until then.
+#include <limits.h>
 #include <netinet/in.h>
+#include <sys/epoll.h>
 
+#include <utility>
 
 #include "libvma/os/calls.h"
 #include "libvma/runtime/internal_fd.h"
+#include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/handing.h"
+#include "libvma/sockets/late_linger.h"
 #include "libvma/sockets/names.h"
 #include "libvma/sockets/shadow.h"
 #include "libvma/sockets/tcp_ports.h"
@@ -23,8 +28,13 @@ bool TcpSocket::interrupted_own_code() const noexcept {
     return false;
 }
 
+bool TcpSocket::lives_elsewhere() const noexcept { return handing::shared_since(born_); }
+
 void TcpSocket::before_last_close(int fd) noexcept {
-    if (carries_state() && handing::shared_since(born_)) leave_to_kernel(fd, "closed here, open in another process");
+    if (carries_state() && handing::shared_since(born_)) {
+        leave_to_kernel(fd, "closed here, open in another process");
+        handing::complete_sets();
+    }
     // The internal thread may be handing it over right now, under this number.
     if (state_lock_.owned_by_me()) return;
     state_lock_.lock();
@@ -60,14 +70,19 @@ void TcpSocket::last_number_closed(int fd) noexcept {
         const bool handler = inside(*c);
         // Something of ours may have been found under a number that means another file by now.
         const bool shadow = (linger_s > 0 || !accepted_) && is_shadow(fd);
+        bool keep = !accepted_;
         close_pending_.store(true, std::memory_order_seq_cst);
         if (handler || users_.load(std::memory_order_seq_cst) == 0) {
             finish_close();
             closed_.store(true, std::memory_order_release);
-            if (shadow && linger_s > 0 && !handler)
-                linger(*c, static_cast<std::uint64_t>(linger_s) * 1'000'000'000u);
+            if (shadow && linger_s > 0 && !handler) {
+                InternalFd port = accepted_ ? InternalFd() : keep_shadow(fd);
+                lingering_ = Lingering{static_cast<std::uint64_t>(linger_s) * 1'000'000'000u, std::move(port), nullptr};
+                if (!linger_later()) linger();
+                keep = false;
+            }
         }
-        if (shadow && !accepted_ && c->state() != tcp::State::close) keep_port(fd, c);
+        if (shadow && keep && c->state() != tcp::State::close) keep_port(keep_shadow(fd), c);
     } else {
         closed_.store(true, std::memory_order_release);
     }
@@ -88,6 +103,25 @@ void TcpSocket::last_number_closed(int fd) noexcept {
     tell_waiters();
 }
 
+// A copy for a port that stays taken. It would also keep the number that is about to go in the kernel's sets, which then told of it for
+// ever; so the number leaves them first.
+InternalFd TcpSocket::keep_shadow(int fd) noexcept {
+    bool watched = true;
+    if (!waiters_lock_.owned_by_me()) {
+        waiters_lock_.lock();
+        watched = !hooks_.empty();
+        waiters_lock_.unlock();
+    }
+    if (watched) {
+        int saved = errno;
+        g_fds.for_each(0, INT_MAX, [fd](int set, const FdObject* object) {
+            if (object->kind() == Kind::epoll) os::epoll_ctl(set, EPOLL_CTL_DEL, fd, nullptr);
+        });
+        errno = saved;
+    }
+    return InternalFd::copy_of(fd);
+}
+
 // The port stays taken while connections live that came in there. A socket that stops listening keeps a port that
 // bind() chose; another has to be bound again.
 void TcpSocket::keep_listening_port(int fd) noexcept {
@@ -97,7 +131,7 @@ void TcpSocket::keep_listening_port(int fd) noexcept {
     const in_port_t port = shadow::name_of(fd).sin_port;
     if (port != 0 && os::shutdown(fd, SHUT_RDWR) == 0) {
         if (shadow::name_of(fd).sin_port != 0 || shadow::bind_to(fd, listen_addr_, port) == 0)
-            listener->hold_port(InternalFd::copy_of(fd));
+            listener->hold_port(keep_shadow(fd));
     }
     errno = saved;
 }
@@ -108,16 +142,47 @@ void TcpSocket::bury() noexcept {
     unref();
 }
 
-// SO_LINGER: close() returns when the peer has everything, or after `ns`, or when a signal comes.
-void TcpSocket::linger(tcp::Connection& c, std::uint64_t ns) noexcept {
+// ---- SO_LINGER: close() returns when the peer has everything, or after some time, or when a signal comes ----
+
+namespace {
+
+constinit thread_local LateLinger* t_late_linger = nullptr;
+
+}  // namespace
+
+LateLinger::LateLinger() noexcept : outer_(t_late_linger) { t_late_linger = this; }
+
+LateLinger* LateLinger::mine() noexcept { return t_late_linger; }
+
+LateLinger::~LateLinger() {
+    t_late_linger = outer_;
+    while (TcpSocket* socket = first_) {
+        first_ = socket->lingering_.next;
+        socket->linger();
+        socket->unref();
+    }
+}
+
+bool TcpSocket::linger_later() noexcept {
+    LateLinger* later = LateLinger::mine();
+    if (later == nullptr || !try_ref()) return false;
+    lingering_.next = std::exchange(later->first_, this);
+    return true;
+}
+
+// No number leads here any more. The port stays taken as long as the connection lives.
+void TcpSocket::linger() noexcept {
+    tcp::Connection* const c = connection_.load(std::memory_order_acquire);
+    InternalFd port = std::move(lingering_.port);
     int saved = errno, cancel;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);  // close() is not to be left half done
-    c.set_owner(this);
-    closed_.store(false, std::memory_order_release);  // for wait(); no number leads here any more
-    Waiting w(ns);
-    wait(-1, w, [&] { return c.drained(); });
+    c->set_owner(this);
+    closed_.store(false, std::memory_order_release);  // for wait()
+    Waiting w(lingering_.ns);
+    wait(-1, w, [&] { return c->drained(); });
     closed_.store(true, std::memory_order_release);
-    c.set_owner(nullptr);
+    c->set_owner(nullptr);
+    if (port && c->state() != tcp::State::close) keep_port(std::move(port), c);
     pthread_setcancelstate(cancel, nullptr);
     errno = saved;
 }

@@ -3,13 +3,17 @@
 #include <netinet/in.h>
 
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "libvma/config/rules.h"
 #include "libvma/os/calls.h"
 #include "libvma/runtime/log.h"
+#include "libvma/runtime/no_cancel.h"
+#include "libvma/sockets/handing.h"
 #include "libvma/sockets/icmp.h"
 #include "libvma/sockets/names.h"
+#include "libvma/sockets/privileges.h"
 #include "libvma/sockets/shadow.h"
 #include "libvma/sockets/tcp_wait.h"
 #include "libvma/sockets/urgent.h"
@@ -32,6 +36,7 @@ bool TcpSocket::plan_connect(int fd, const sockaddr_in& to, Plan& plan) noexcept
     };
     if (to.sin_port == 0) return left(stats::Reason::other, "there is no port 0");
     if (!is_unicast(to.sin_addr.s_addr)) return left(statistics::reason_of_address(to.sin_addr.s_addr));
+    if (!privileges::tcp_may_be_ours()) return left(stats::Reason::process, "the program has given up CAP_NET_ADMIN");
     try {
         sockaddr_in local{};
         if (bound_ || autobound_) local = shadow::name_of(fd);
@@ -68,7 +73,7 @@ bool TcpSocket::plan_connect(int fd, const sockaddr_in& to, Plan& plan) noexcept
         plan.ends = {source, to.sin_addr.s_addr, local.sin_port, to.sin_port};
         plan.autobind = local.sin_port == 0;
         return true;
-    } catch (...) {
+    } catch (const std::exception&) {
         plan.why.reason = stats::Reason::no_memory;
         return false;  // a kernel connection is a good connection
     }
@@ -161,7 +166,8 @@ int TcpSocket::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& 
 }
 
 int TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
-    if (phase() == Phase::kernel) return os::connect(fd, addr, len);
+    if (phase() == Phase::fresh && handing::shared_since(born_)) leave_to_kernel(fd, "a forked child has it, too");
+    if (phase() == Phase::kernel) return Socket::connect(fd, addr, len);
     if (state_lock_.owned_by_me()) return failed(EALREADY);  // a signal handler inside a call that changes the state
     sa_family_t family = AF_INET;
     const bool readable = len >= sizeof family && UserMemory::readable(addr, sizeof family);
@@ -180,7 +186,10 @@ int TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
 
     if (has_connection()) {
         if (!readable) return failed(len < sizeof family || static_cast<int>(len) < 0 ? EINVAL : EFAULT);
-        if (family == AF_UNSPEC) return disconnect(fd);
+        if (family == AF_UNSPEC) {
+            const runtime::NoCancel whole;
+            return disconnect(fd);
+        }
         if (phase() == Phase::connected) return failed(EISCONN);
         held.now();
         const int r = await_connect(fd, EALREADY);
@@ -194,10 +203,12 @@ int TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
     }
     if (phase() == Phase::listening) return os::connect(fd, addr, len);  // EISCONN
 
+    std::optional<runtime::NoCancel> whole(std::in_place);
     bool ours = false;
     Why why;
     if (const int error = start_connect(fd, addr, len, ours, why); ours) {
         held.now();
+        whole.reset();
         if (error != 0) return failed(error);
         const int r = await_connect(fd, EINPROGRESS);
         if (r == 0) errno = saved;
@@ -208,11 +219,19 @@ int TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
     set_phase(Phase::kernel);
     decided(why.decision(stats::Path::kernel));
     held.now();
+    whole.reset();
     errno = saved;
-    const int r = os::connect(fd, addr, len);
-    const bool over = r != 0 && errno != EINPROGRESS && errno != EINTR && errno != EALREADY && errno != EISCONN;
-    if (over && phase() == Phase::kernel) set_phase(Phase::fresh);
+    trying_kernel_.store(true, std::memory_order_relaxed);
+    const int r = Socket::connect(fd, addr, len);
+    if (r == 0 || errno != runtime::kAskKernel) kernel_connected(r);
     return r;
+}
+
+void TcpSocket::kernel_connected(int result) noexcept {
+    if (!trying_kernel_.exchange(false, std::memory_order_relaxed)) return;
+    const bool refused =
+        result != 0 && errno != EINPROGRESS && errno != EINTR && errno != EALREADY && errno != EISCONN;
+    if (refused && phase() == Phase::kernel) set_phase(Phase::fresh);
 }
 
 // Waits for the outcome. `under_way`: what a call that does not wait (so long) says.
@@ -233,6 +252,7 @@ int TcpSocket::await_connect(int fd, int under_way) {
             if (error != 0) return failed(error);
         }
     }
+    const runtime::NoCancel whole;
     state_lock_.lock();
     int error = 0;
     // Another thread may have been told meanwhile, or have let go of the connection.

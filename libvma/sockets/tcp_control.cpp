@@ -7,8 +7,11 @@
 
 #include "libvma/os/calls.h"
 #include "libvma/runtime/log.h"
+#include "libvma/runtime/no_cancel.h"
+#include "libvma/sockets/destination.h"
 #include "libvma/sockets/handing.h"
 #include "libvma/sockets/names.h"
+#include "libvma/sockets/placeholders.h"
 #include "libvma/sockets/object_pool.h"
 #include "libvma/sockets/shadow.h"
 #include "libvma/sockets/tcp_defaults.h"
@@ -24,8 +27,7 @@
 namespace vma::sockets {
 namespace {
 
-constinit ObjectPool<TcpSocket> g_pool;
-constexpr std::uint64_t kVerifyUsec = 1000;
+constinit ObjectPool<TcpSocket> g_tcp_pool;
 
 std::uint64_t cookie_of(int fd) noexcept {
     std::uint64_t cookie = 0;
@@ -62,8 +64,8 @@ TcpSocket::~TcpSocket() {
     release_retired(0);
 }
 
-void* TcpSocket::take_memory() noexcept { return g_pool.take(); }
-void TcpSocket::give_memory(void* memory) noexcept { g_pool.give(memory); }
+void* TcpSocket::take_memory() noexcept { return g_tcp_pool.take(); }
+void TcpSocket::give_memory(void* memory) noexcept { g_tcp_pool.give(memory); }
 
 void TcpSocket::recycle() noexcept {
     this->~TcpSocket();
@@ -71,7 +73,7 @@ void TcpSocket::recycle() noexcept {
 }
 
 void TcpSocket::reset_in_child() noexcept {
-    g_pool.reset_in_child();
+    g_tcp_pool.reset_in_child();
     forget_ports_in_child();
     tcp::Connection::reset_in_child();
     urgent::reset_in_child();
@@ -235,6 +237,7 @@ bool TcpSocket::handover(int fd, const char* why) noexcept {
         return true;
     }
     if (state_lock_.owned_by_me() || stuck_.load(std::memory_order_relaxed)) return false;
+    const runtime::NoCancel whole;
     flush();
     state_lock_.lock();
     tcp::Connection* c = connection_.load(std::memory_order_acquire);
@@ -286,7 +289,10 @@ void TcpSocket::leave_to_kernel(int fd, const char* why) noexcept {
     }
     if (phase() == Phase::kernel || state_lock_.owned_by_me()) return;
     int saved = errno;
+    const runtime::NoCancel whole;
     flush();
+    if (Use use(*this); use.listener != nullptr && ring_count_.load(std::memory_order_relaxed) != 0)
+        placeholders::let_handshakes_end(*use.listener, [&] { progress(); });
     state_lock_.lock();
     switch (phase()) {
         case Phase::fresh:
@@ -296,17 +302,21 @@ void TcpSocket::leave_to_kernel(int fd, const char* why) noexcept {
             decided({stats::Path::kernel, statistics::reason_of(why), why});
             break;
         case Phase::listening: {
-            // Who is in our queue already can still be accepted; new connections come to the shadow.
+            // New connections come to the shadow.
             log::once(log::Level::info, "a listening TCP socket is left to the kernel: {}", why);
             suspended_.store(false, std::memory_order_relaxed);
             Stack::Control control(stack_);
-            if (control.mine) drop_rules();
+            if (control.mine)
+                drop_rules();
+            else
+                listener_.load(std::memory_order_relaxed)->leave_new_to_kernel(false);
             decided({stats::Path::kernel, statistics::reason_of(why), why});
             break;
         }
         default: break;
     }
     state_lock_.unlock();
+    if (phase() == Phase::listening) offer_waiting();
     errno = saved;
 }
 

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <new>
 
 #include "libvma/config/params.h"
 #include "libvma/os/calls.h"
@@ -35,12 +36,15 @@ tcp::Options read_defaults(int fd) noexcept {
     const config::Params& params = config::get();
     o.path.tos = static_cast<std::uint8_t>(option(fd, IPPROTO_IP, IP_TOS, 0));
     o.path.ttl = static_cast<std::uint8_t>(option(fd, IPPROTO_IP, IP_TTL, 64));
-    o.path.dont_fragment = option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT) != IP_PMTUDISC_DONT;
+    o.path.dont_fragment = forbids_fragments(option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT));
     o.keep_idle_s = static_cast<unsigned>(option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 7200));
     o.keep_interval_s = static_cast<unsigned>(option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 75));
     o.keep_count = static_cast<unsigned>(option(fd, IPPROTO_TCP, TCP_KEEPCNT, 9));
     o.syn_retries = static_cast<unsigned>(option(fd, IPPROTO_TCP, TCP_SYNCNT, 6));
     o.linger2_s = option(fd, IPPROTO_TCP, TCP_LINGER2, 60);
+    o.synack_retries = static_cast<unsigned>(std::clamp<long>(os::sysctl("ipv4/tcp_synack_retries", 5), 0, 255));
+    o.syncookies = static_cast<unsigned>(std::clamp<long>(os::sysctl("ipv4/tcp_syncookies", 1), 0, 2));
+    o.mtu_expires_s = static_cast<unsigned>(os::sysctl("ipv4/route/mtu_expires", 600));
     o.retries2 = static_cast<unsigned>(os::sysctl("ipv4/tcp_retries2", 15));
     o.sack = os::sysctl("ipv4/tcp_sack", 1) != 0;
     o.window_scaling = params.window_scaling == -2 ? os::sysctl("ipv4/tcp_window_scaling", 1) != 0 : params.window_scaling >= 0;
@@ -71,15 +75,17 @@ tcp::Options read_defaults(int fd) noexcept {
 
 }  // namespace
 
-const tcp::Options& default_tcp_options(int fd) noexcept {
+tcp::Options default_tcp_options(int fd) noexcept {
     // Not a static variable with an initializer: a signal handler that makes a socket would wait for the thread that it has interrupted.
     // Who comes second reads them once more.
     static constinit std::atomic<const tcp::Options*> known{nullptr};
     const tcp::Options* options = known.load(std::memory_order_acquire);
     if (options != nullptr) return *options;
     const int saved = errno;
-    const auto* const mine = new tcp::Options(read_defaults(fd));
+    const tcp::Options fresh = read_defaults(fd);
+    const auto* const mine = new (std::nothrow) tcp::Options(fresh);
     errno = saved;
+    if (mine == nullptr) return fresh;  // the next socket tries again
     if (known.compare_exchange_strong(options, mine, std::memory_order_acq_rel)) return *mine;
     delete mine;
     return *options;
@@ -109,6 +115,11 @@ unsigned somaxconn() noexcept {
     errno = saved;
     known.store(value, std::memory_order_relaxed);
     return value;
+}
+
+// For TCP the kernel sets DF with these two only (ip_dont_fragment), not with IP_PMTUDISC_PROBE and what followed it.
+bool forbids_fragments(int mtu_discover) noexcept {
+    return mtu_discover == IP_PMTUDISC_WANT || mtu_discover == IP_PMTUDISC_DO;
 }
 
 // The kernel doubles what the program asks for, and gives half of the buffer to the window (net.ipv4.tcp_adv_win_scale 1).

@@ -7,11 +7,13 @@
 namespace vma::sockets {
 
 // `fd`: a TCP socket nobody has set options on, which the kernel is asked about the first time.
-const tcp::Options& default_tcp_options(int fd) noexcept;
+tcp::Options default_tcp_options(int fd) noexcept;
 // Sets on a new socket's shadow what the parameters want otherwise than the kernel; no call when they want nothing.
 void set_tcp_defaults_on(int fd) noexcept;
 // net.core.somaxconn, which listen(2) cuts the backlog to.
 unsigned somaxconn() noexcept;
+// Whether packets are sent with DF under this IP_MTU_DISCOVER.
+bool forbids_fragments(int mtu_discover) noexcept;
 // SO_RCVBUF and SO_SNDBUF as the kernel reports them, as bytes of data.
 std::uint32_t window_of_receive_buffer(int value) noexcept;
 

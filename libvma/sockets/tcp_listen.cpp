@@ -11,10 +11,15 @@
 
 #include "libvma/config/rules.h"
 #include "libvma/os/calls.h"
+#include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/no_cancel.h"
 #include "libvma/runtime/log.h"
+#include "libvma/sockets/handing.h"
 #include "libvma/sockets/icmp.h"
 #include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/names.h"
+#include "libvma/sockets/placeholders.h"
+#include "libvma/sockets/privileges.h"
 #include "libvma/sockets/tcp_defaults.h"
 #include "libvma/sockets/tcp_wait.h"
 #include "libvma/sockets/urgent.h"
@@ -32,10 +37,14 @@ unsigned clamped(int backlog) noexcept { return std::min(static_cast<unsigned>(b
 
 // ---- rules ----
 
-std::vector<TcpSocket::Rule> TcpSocket::wanted_rules(Why& why) noexcept {
+std::vector<TcpSocket::Rule> TcpSocket::wanted_rules(Why& why) {
     std::vector<Rule> wanted;
     why.reason = stats::Reason::foreign_address;
     if (closed_.load(std::memory_order_acquire) || listener_.load(std::memory_order_acquire) == nullptr) return wanted;
+    if (!privileges::tcp_may_be_ours()) {
+        why = {stats::Reason::process, "the program has given up CAP_NET_ADMIN", {}};
+        return wanted;
+    }
     for (const net::LocalAddress& a : stack_.view().addresses()) {
         if (!stack_.may_serve(a, listen_addr_, options_.path.oif, why)) continue;
         const config::Decision decision = config::decide(config::Role::tcp_server, {a.address, listen_port_}, nullptr);
@@ -64,6 +73,7 @@ void TcpSocket::set_rules(std::vector<Rule> wanted, Why& why) noexcept {
                                                   : ring::Share::spread;
     std::vector<Rule> now;
     try {
+        now.reserve(wanted.size());  // what is attached is noted
         for (const Rule& r : wanted) {
             if (has(rules_, r)) {
                 now.push_back(r);
@@ -138,6 +148,7 @@ void TcpSocket::refresh_rules() noexcept {
 // ---- listen ----
 
 int TcpSocket::listen(int fd, int backlog) {
+    if (phase() == Phase::fresh && handing::shared_since(born_)) leave_to_kernel(fd, "a forked child has it, too");
     if (phase() == Phase::kernel) return os::listen(fd, backlog);
     if (state_lock_.owned_by_me() || stack_.control().owned_by_me()) return failed(EINVAL);  // in a signal handler
     state_lock_.lock();
@@ -224,15 +235,15 @@ void TcpSocket::stop_listening() noexcept {
 
 bool TcpSocket::kernel_has_connection(int fd) noexcept {
     pollfd p{fd, POLLIN, 0};
-    int saved = errno;
-    const int r = os::poll(&p, 1, 0);
-    errno = saved;
-    return r > 0;
+    timespec now{};
+    return os::raw_syscall(SYS_ppoll, &p, 1, &now, nullptr, sizeof(std::uint64_t)) > 0;
 }
 
 // Never waits. O_NONBLOCK of the shadow is the program's, so a blocking listener is asked first; one thread at a time,
 // for two could see the same connection and one would wait for the next.
 int TcpSocket::accept_from_kernel(int fd, sockaddr* addr, socklen_t* len, int flags) {
+    const runtime::NoCancel whole;
+    const socklen_t room = placeholders::possible() ? placeholders::room_of(addr, len) : 0;
     int accepted = -1;
     if (nonblock_.load(std::memory_order_relaxed)) {
         accepted = os::accept4(fd, addr, len, flags);
@@ -245,12 +256,34 @@ int TcpSocket::accept_from_kernel(int fd, sockaddr* addr, socklen_t* len, int fl
         if (!kernel_has_connection(fd)) return failed(EAGAIN);
         accepted = os::accept4(fd, addr, len, flags);
     }
-    if (accepted >= 0) g_fds.drop_stale(accepted);
-    return accepted;
+    if (accepted < 0) return accepted;
+    g_fds.drop_stale(accepted);
+    return placeholders::possible() ? placeholders::accepted(accepted, addr, len, room, flags)
+                                                           : accepted;
+}
+
+// Puts those who wait in our queue where every process that has the listener can accept them.
+void TcpSocket::offer_waiting() noexcept {
+    Use use(*this);
+    while (use.listener != nullptr && use.listener->pending() != 0) {
+        placeholders::Placeholder placeholder(listen_addr_, listen_port_);
+        if (!placeholder) return;
+        const int fd = accept_ours(*use.listener, nullptr, nullptr, SOCK_CLOEXEC);
+        if (fd < 0) return;
+        InternalFd connection;
+        if (auto socket = g_fds.socket(fd)) {
+            socket->leave_to_kernel(fd, "it waited at a listener that a forked child has, too");
+            if (!socket->offloaded()) connection = InternalFd::copy_of(fd);
+        }
+        g_fds.remove(fd);
+        os::close(fd);
+        if (connection) placeholder.stands_for(std::move(connection));
+    }
 }
 
 // EAGAIN: another thread was faster.
 int TcpSocket::accept_ours(tcp::Listener& listener, sockaddr* addr, socklen_t* len, int flags) {
+    const runtime::NoCancel whole;
     // Descriptor and memory first: where they are lacking, the connection stays in the queue.
     const int fd = os::socket(AF_INET, SOCK_STREAM | flags, 0);
     if (fd < 0) return -1;
@@ -288,6 +321,7 @@ int TcpSocket::accept_ours(tcp::Listener& listener, sockaddr* addr, socklen_t* l
     c->set_owner(socket);
     const bool inserted = g_fds.insert(fd, socket);
     if (inserted && c->urgent_seen()) urgent::ring_bell();
+    if (inserted && is_standard_stream(fd)) socket->leave_to_kernel(fd, "a standard stream");
     socket->unref();
     if (!inserted) {
         c->close(true);
@@ -308,7 +342,7 @@ int TcpSocket::accept_ours(tcp::Listener& listener, sockaddr* addr, socklen_t* l
 
 int TcpSocket::accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
     if (phase() != Phase::listening || (flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != 0) {
-        const int accepted = os::accept4(fd, addr, len, flags);
+        const int accepted = Socket::accept4(fd, addr, len, flags);
         if (accepted >= 0) g_fds.drop_stale(accepted);
         return accepted;
     }
@@ -318,7 +352,7 @@ int TcpSocket::accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
     const unsigned ratio = static_cast<unsigned>(config::get().rx_udp_poll_os_ratio);
     int saved = errno;
     for (;;) {
-        if (phase() != Phase::listening) return os::accept4(fd, addr, len, flags);  // EINVAL
+        if (phase() != Phase::listening) return Socket::accept4(fd, addr, len, flags);  // EINVAL
         {
             Use use(*this);
             if (use.listener == nullptr) continue;

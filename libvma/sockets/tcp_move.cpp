@@ -10,13 +10,13 @@
 #include <new>
 
 #include "libvma/os/calls.h"
+#include "libvma/sockets/many_messages.h"
 #include "libvma/sockets/names.h"
 #include "libvma/sockets/tcp_wait.h"
 
 namespace vma::sockets {
 namespace {
 
-constexpr std::size_t kMaxTransfer = 0x7ffff000;  // the kernel's MAX_RW_COUNT
 constexpr std::size_t kChunk = 128 << 10;
 
 bool is_pipe(int fd) noexcept {
@@ -34,6 +34,21 @@ bool pipe_ready(int fd, short events) noexcept {
     const bool ready = os::poll(&p, 1, 0) > 0;
     errno = saved;
     return ready;
+}
+
+// The kernel's splice(), by the caller where it may wait (see Socket::kernel_answered()).
+ssize_t asked(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len, unsigned flags) {
+    if (!runtime::in_region()) return os::splice(in, in_offset, out, out_offset, len, flags);
+    errno = runtime::kAskKernel;
+    return -1;
+}
+
+// Waits for a pipe. -1: a signal came.
+int await_pipe(int fd, short events) {
+    pollfd p{fd, events, 0};
+    const int r = runtime::poll_interruptibly(&p, 1, nullptr);
+    if (r < 0 && errno == EINTR && runtime::pending()) errno = runtime::kRestart;
+    return r;
 }
 
 }  // namespace
@@ -88,7 +103,7 @@ ssize_t TcpSocket::sendfile(int out, int in, off_t* offset, size_t length) {
 // socket does not wait.
 ssize_t TcpSocket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len, unsigned flags) {
     if (!has_connection() || in_offset != nullptr || out_offset != nullptr || len == 0 || !is_pipe(in))
-        return count_kernel(stats::Way::tx_os, os::splice(in, in_offset, out, out_offset, len, flags));
+        return count_kernel(stats::Way::tx_os, asked(in, in_offset, out, out_offset, len, flags));
     std::unique_ptr<char[]> buffer(new (std::nothrow) char[std::min(len, kChunk)]);
     if (buffer == nullptr) return failed(ENOMEM);
     len = std::min(len, kMaxTransfer);
@@ -102,8 +117,7 @@ ssize_t TcpSocket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
             break;
         }
         if (moved == 0) {
-            pollfd p{in, POLLIN, 0};
-            if (os::poll(&p, 1, -1) < 0) return -1;
+            if (await_pipe(in, POLLIN) < 0) return -1;
         }
         std::size_t room = 0;
         {
@@ -170,7 +184,7 @@ ssize_t TcpSocket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
     if (moved != 0) return static_cast<ssize_t>(moved);
     if (error == -EREMOTE) {
         int busy;
-        if (moved_away(out, busy)) return count_kernel(stats::Way::tx_os, os::splice(in, in_offset, out, out_offset, len, flags));
+        if (moved_away(out, busy)) return count_kernel(stats::Way::tx_os, asked(in, in_offset, out, out_offset, len, flags));
         return busy != 0 ? failed(busy) : splice_in(in, in_offset, out, out_offset, len, flags);
     }
     return error == 0 ? 0 : finish_send(error, 0);
@@ -179,7 +193,7 @@ ssize_t TcpSocket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
 // A pipe that poll() calls writable has a free page, which takes PIPE_BUF bytes without waiting (pipe(7)).
 ssize_t TcpSocket::splice_out(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len, unsigned flags) {
     if (!has_connection() || in_offset != nullptr || out_offset != nullptr || len == 0 || !is_pipe(out))
-        return count_kernel(stats::Way::rx_os, os::splice(in, in_offset, out, out_offset, len, flags));
+        return count_kernel(stats::Way::rx_os, asked(in, in_offset, out, out_offset, len, flags));
     char buffer[PIPE_BUF];
     std::size_t moved = 0;
     len = std::min(len, kMaxTransfer);
@@ -187,8 +201,7 @@ ssize_t TcpSocket::splice_out(int in, off64_t* in_offset, int out, off64_t* out_
         if (!pipe_ready(out, POLLOUT)) {
             if (moved != 0) break;
             if (flags & SPLICE_F_NONBLOCK) return failed(EAGAIN);
-            pollfd p{out, POLLOUT, 0};
-            if (os::poll(&p, 1, -1) < 0) return -1;
+            if (await_pipe(out, POLLOUT) < 0) return -1;
         }
         iovec iov{buffer, std::min(len - moved, sizeof buffer)};
         IovCursor at(&iov, 1, iov.iov_len);
@@ -196,7 +209,7 @@ ssize_t TcpSocket::splice_out(int in, off64_t* in_offset, int out, off64_t* out_
         const ssize_t n = receive(in, at, moved != 0 ? MSG_DONTWAIT : 0);
         if (n == -EREMOTE && moved == 0) {
             int busy;
-            if (moved_away(in, busy)) return count_kernel(stats::Way::rx_os, os::splice(in, nullptr, out, nullptr, len, flags));
+            if (moved_away(in, busy)) return count_kernel(stats::Way::rx_os, asked(in, nullptr, out, nullptr, len, flags));
             return busy != 0 ? failed(busy) : splice_out(in, nullptr, out, nullptr, len, flags);
         }
         if (n < 0 && moved == 0) return finish(n, 0);

@@ -15,6 +15,7 @@
 #include "libvma/os/calls.h"
 #include "libvma/runtime/log.h"
 #include "libvma/sockets/names.h"
+#include "libvma/sockets/option_value.h"
 #include "libvma/sockets/tcp_defaults.h"
 #include "libvma/sockets/tcp_option_table.h"
 #include "libvma/sockets/tcp_socket.h"
@@ -24,13 +25,6 @@ namespace vma::sockets {
 namespace {
 
 constexpr std::size_t kCongestionName = 16;  // TCP_CA_NAME_MAX of linux/tcp.h, which does not go with netinet/tcp.h
-
-bool any_byte(const void* value, socklen_t len) noexcept {
-    const auto* p = static_cast<const unsigned char*>(value);
-    for (socklen_t i = 0; p != nullptr && i < len; i++)
-        if (p[i] != 0) return true;
-    return false;
-}
 
 int int_option(int fd, int level, int name) noexcept {
     int value = 0;
@@ -138,6 +132,10 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
             case SO_RCVLOWAT:
                 receive_lowat_.store(std::max(number, 1u));
                 edit([&](tcp::Options& o) { o.receive_lowat = std::max(number, 1u); });
+                if (Use use(*this); use.connection != nullptr) {
+                    Inside here(*use.connection);
+                    use.connection->tell_readable();
+                }
                 break;
             case SO_MARK: edit([&](tcp::Options& o) { o.path.mark = number; }); break;
             case SO_BINDTODEVICE:
@@ -159,7 +157,7 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
             case IP_TOS: edit([&](tcp::Options& o) { o.path.tos = static_cast<std::uint8_t>(value); }); break;
             case IP_TTL: edit([&](tcp::Options& o) { o.path.ttl = static_cast<std::uint8_t>(value); }); break;
             case IP_MTU_DISCOVER:
-                edit([&](tcp::Options& o) { o.path.dont_fragment = value != IP_PMTUDISC_DONT && value != 5; });
+                edit([&](tcp::Options& o) { o.path.dont_fragment = forbids_fragments(value); });
                 break;
             case IP_BIND_ADDRESS_NO_PORT: bind_no_port_ = value != 0; break;
             default: break;
@@ -181,7 +179,7 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
         case TCP_KEEPIDLE: edit([&](tcp::Options& o) { o.keep_idle_s = number; }); break;
         case TCP_KEEPINTVL: edit([&](tcp::Options& o) { o.keep_interval_s = number; }); break;
         case TCP_KEEPCNT: edit([&](tcp::Options& o) { o.keep_count = number; }); break;
-        case TCP_SYNCNT: edit([&](tcp::Options& o) { o.syn_retries = number; }); break;
+        case TCP_SYNCNT: edit([&](tcp::Options& o) { o.syn_retries = o.synack_retries = number; }); break;
         case TCP_LINGER2: edit([&](tcp::Options& o) { o.linger2_s = value; }); break;
         case TCP_DEFER_ACCEPT: edit([&](tcp::Options& o) { o.defer_accept_s = number; }); break;
         case TCP_WINDOW_CLAMP: edit([&](tcp::Options& o) { o.window_clamp = number; }); break;

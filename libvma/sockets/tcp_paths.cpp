@@ -23,7 +23,7 @@ std::size_t slot_of(std::uint64_t key) noexcept { return (key * 0x9e3779b97f4a7c
 
 }  // namespace
 
-std::uint32_t TcpPaths::generation() const noexcept { return stack_.view().generation(); }
+std::uint32_t TcpPaths::generation() const noexcept { return stack_.present_view().generation(); }
 
 void TcpPaths::ask(int ifindex, in_addr_t next_hop) noexcept {
     const std::uint64_t key = std::uint64_t{static_cast<std::uint32_t>(ifindex)} << 32 | next_hop;
@@ -54,6 +54,7 @@ int TcpPaths::find(const tcp::Endpoints& ends, const tcp::PathOptions& options, 
     out = tcp::Path{};
     // Read before asking: a change while we ask makes the answer outdated at once.
     out.generation = stack_.view().generation();
+    const runtime::NoCancel whole;
     net::RouteQuery query;
     query.dst = ends.remote_addr;
     query.src = ends.local_addr;

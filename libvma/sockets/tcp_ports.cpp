@@ -59,10 +59,9 @@ bool look() noexcept {
 
 }  // namespace
 
-void keep_port(int fd, tcp::Connection* connection) noexcept {
+void keep_port(InternalFd copy, tcp::Connection* connection) noexcept {
     if (g_lock.owned_by_me()) return;
     int saved = errno;
-    InternalFd copy = InternalFd::copy_of(fd);
     if (copy) {
         connection->ref();
         g_lock.lock();

@@ -7,13 +7,14 @@
 // TIME_WAIT sockets over net.ipv4.tcp_max_tw_buckets are given up.
 #pragma once
 
+#include "libvma/runtime/internal_fd.h"
 #include "libvma/tcp/connection.h"
 
 namespace vma::sockets {
 
-// Keeps what `fd` is bound to until `connection` is over. Takes a reference of its own. Nothing happens in a signal
-// handler that interrupted this function, or when descriptors are exhausted. Preserves errno.
-void keep_port(int fd, tcp::Connection* connection) noexcept;
+// Keeps what `copy`, of the shadow, is bound to until `connection` is over. Takes a reference of its own. Nothing happens in a
+// signal handler that interrupted this function, or when `copy` is empty. Preserves errno.
+void keep_port(InternalFd copy, tcp::Connection* connection) noexcept;
 void forget_ports_in_child() noexcept;
 
 }  // namespace vma::sockets

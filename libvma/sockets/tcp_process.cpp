@@ -10,6 +10,7 @@
 #include "libvma/os/calls.h"
 #include "libvma/runtime/log.h"
 #include "libvma/sockets/handing.h"
+#include "libvma/sockets/placeholders.h"
 #include "libvma/sockets/tcp_wait.h"
 #include "libvma/tcp/engine.h"
 #include "libvma/tcp/handover.h"
@@ -41,10 +42,11 @@ void move_orphan(tcp::Connection& c) noexcept {
     if (c.freeze(state) == 0) {
         bool moved = false;
         try {
-            auto result = tcp::hand_over(fd, state, [&] {
+            const auto done = [&] {
                 c.finish_freeze(true);
                 moved = true;
-            });
+            };
+            const auto result = state.over ? Result<void>{} : tcp::hand_over(fd, state, done);
             if (!result)
                 log::once(log::Level::warn, "a closed TCP connection cannot be moved to the kernel: {}", result.error().what);
         } catch (...) {
@@ -71,11 +73,20 @@ void TcpSocket::hand_over_orphans() noexcept {
 // the time until a child comes for it could be accepted by nobody; so until then the kernel takes connections.
 void TcpSocket::before_fork(int) noexcept {
     if (phase() != Phase::listening || used_.load(std::memory_order_relaxed) || interrupted_own_code()) return;
-    Stack::Control control(stack_);
-    if (!control.mine || !listed_) return;
-    suspended_.store(true, std::memory_order_relaxed);
-    drop_rules();
-    decided({stats::Path::kernel, stats::Reason::process, "a forked child may accept; this process has not yet"});
+    {
+        Use use(*this);
+        if (use.listener != nullptr && ring_count_.load(std::memory_order_relaxed) != 0)
+            placeholders::let_handshakes_end(*use.listener, [&] { progress(); });
+        Stack::Control control(stack_);
+        if (!control.mine || !listed_) {
+            if (use.listener != nullptr) use.listener->leave_new_to_kernel(false);
+            return;
+        }
+        suspended_.store(true, std::memory_order_relaxed);
+        drop_rules();
+        decided({stats::Path::kernel, stats::Reason::process, "a forked child may accept; this process has not yet"});
+    }
+    offer_waiting();
 }
 
 // This process accepts itself after all.
@@ -84,6 +95,7 @@ void TcpSocket::resume() noexcept {
     state_lock_.lock();
     if (phase() == Phase::listening && suspended_.exchange(false, std::memory_order_relaxed)) {
         Stack::Control control(stack_);
+        listener_.load(std::memory_order_relaxed)->leave_new_to_kernel(false);
         if (control.mine) add_rules();
     }
     state_lock_.unlock();

@@ -3,6 +3,7 @@
 #include <limits.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "libvma/os/calls.h"
 #include "libvma/sockets/cmsg.h"
@@ -17,8 +18,15 @@
 namespace vma::sockets {
 namespace {
 
-constexpr std::size_t kMaxTransfer = 0x7ffff000;  // the kernel's MAX_RW_COUNT
 constexpr std::size_t kAhead = 2048;              // room checked before it is known how much will come
+
+// Does one take() fill all of it, if there is enough?
+bool fits_in_one_go(const IovCursor& at) noexcept {
+    iovec pieces[IovCursor::kWindow];
+    std::size_t bytes;
+    at.window(pieces, at.left(), bytes);
+    return bytes == at.left();
+}
 
 }  // namespace
 
@@ -127,11 +135,14 @@ ssize_t TcpSocket::receive_ours(int fd, IovCursor& at, int flags) {
         const ssize_t n = take(*c, at, length - got, how, peek ? got : 0);
         if (n > 0) {
             got += static_cast<std::size_t>(n);
+            // What has come since is for the next call: another thread may have taken some before it, and the bytes of
+            // one call follow one another, since the kernel lets nobody in between.
+            const bool done = got == length || (got >= target && (c->readable() <= (peek ? got : 0) || fits_in_one_go(at)));
             if (!(how & tcp::Connection::kDiscard)) at.advance(static_cast<std::size_t>(n));
-            if (got == length) break;
-            if (got >= target && c->readable() <= (peek ? got : 0)) break;
+            if (done) break;
             continue;
         }
+        if (got == 0 && n != -EAGAIN && w == nullptr && overtaken()) return -runtime::kRestart;
         if (n == 0) break;
         if (n == -EREMOTE) {
             const Then then = remote();
@@ -178,7 +189,11 @@ ssize_t TcpSocket::receive_ours(int fd, IovCursor& at, int flags) {
 
 std::size_t TcpSocket::rest_from_kernel(int fd, IovCursor& at, int flags) {
     int saved = errno;
-    const std::size_t total = at.use_up([&](msghdr& m, std::size_t) { return os::recvmsg(fd, &m, flags); });
+    const std::size_t total = at.use_up([&](msghdr& m, std::size_t) -> ssize_t {
+        pollfd p{fd, POLLIN, 0};
+        if (!(flags & MSG_DONTWAIT) && runtime::poll_interruptibly(&p, 1, nullptr) < 0) return -1;
+        return os::recvmsg(fd, &m, (flags & ~MSG_WAITALL) | MSG_DONTWAIT);
+    });
     errno = saved;
     return total;
 }
@@ -194,7 +209,9 @@ ssize_t TcpSocket::finish(ssize_t result, int) noexcept {
 ssize_t TcpSocket::recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) {
     if (const int error = (flags & (MSG_ERRQUEUE | MSG_OOB)) ? 0 : take_pending_error(); __builtin_expect(error != 0, 0))
         return failed(error);
-    auto kernel = [&] { return count_kernel(stats::Way::rx_os, os::recvfrom(fd, buf, len, flags, addr, alen), flags); };
+    auto kernel = [&] {
+        return count_kernel(stats::Way::rx_os, Socket::recvfrom(fd, buf, len, flags, addr, alen), flags);
+    };
     if (!has_connection() || (flags & MSG_ERRQUEUE)) return kernel();
     if (flags & MSG_OOB) return receive_urgent(fd, buf, len, flags, addr, alen);
     iovec iov{buf, std::min(len, kMaxTransfer)};
@@ -225,23 +242,19 @@ ssize_t TcpSocket::receive_urgent(int fd, void* buf, size_t len, int flags, sock
         if (c != nullptr && !c->urgent_seen()) return failed(EINVAL);  // recv(2): there is none
     }
     if (!handover(fd, "urgent data")) return failed(EOPNOTSUPP);
-    return count_kernel(stats::Way::rx_os, os::recvfrom(fd, buf, len, flags, addr, alen), flags);
+    return count_kernel(stats::Way::rx_os, Socket::recvfrom(fd, buf, len, flags, addr, alen), flags);
 }
 
 ssize_t TcpSocket::recvmsg(int fd, msghdr* msg, int flags) {
     if (const int error = (flags & (MSG_ERRQUEUE | MSG_OOB)) ? 0 : take_pending_error(); __builtin_expect(error != 0, 0))
         return failed(error);
     // The kernel says what is wrong with it; its socket has nothing to give, unless it has the connection.
-    auto kernel = [&] { return count_kernel(stats::Way::rx_os, os::recvmsg(fd, msg, flags), flags); };
+    auto kernel = [&] { return count_kernel(stats::Way::rx_os, Socket::recvmsg(fd, msg, flags), flags); };
     if (!has_connection() || (flags & MSG_ERRQUEUE) || !UserMemory::writable(msg, sizeof *msg) ||
-        msg->msg_iovlen > IOV_MAX || !UserMemory::readable(msg->msg_iov, msg->msg_iovlen * sizeof(iovec)) ||
-        (msg->msg_name != nullptr && static_cast<int>(msg->msg_namelen) < 0))
+        vectors_error(*msg) != 0 || (msg->msg_name != nullptr && static_cast<int>(msg->msg_namelen) < 0))
         return kernel();
     std::size_t length = 0;
-    for (std::size_t i = 0; i < msg->msg_iovlen; i++) {
-        if (static_cast<ssize_t>(msg->msg_iov[i].iov_len) < 0) return kernel();
-        length += std::min(msg->msg_iov[i].iov_len, kMaxTransfer - length);
-    }
+    for (std::size_t i = 0; i < msg->msg_iovlen; i++) length += std::min(msg->msg_iov[i].iov_len, kMaxTransfer - length);
     ssize_t n;
     if (flags & MSG_OOB) {
         char* buf = msg->msg_iovlen != 0 ? static_cast<char*>(msg->msg_iov[0].iov_base) : nullptr;
@@ -271,9 +284,19 @@ ssize_t TcpSocket::recvmsg(int fd, msghdr* msg, int flags) {
 
 int TcpSocket::recvmmsg(int fd, mmsghdr* msgs, unsigned room, int flags, timespec* timeout) {
     if (!has_connection() || (flags & MSG_ERRQUEUE))
-        return count_kernel(stats::Way::rx_os, os::recvmmsg(fd, msgs, room, flags, timeout), msgs, flags);
+        return count_kernel(stats::Way::rx_os, Socket::recvmmsg(fd, msgs, room, flags, timeout), msgs, flags);
+    bool first = true;
     return receive_many(
-        msgs, room, flags, timeout, [&](msghdr* msg, int how) { return recvmsg(fd, msg, how); },
+        msgs, room, flags, timeout,
+        [&](msghdr* msg, int how) -> ssize_t {
+            if (std::exchange(first, false)) {
+                // The kernel asks for a pending error before it looks at any message, so an error comes before data and end.
+                Use use(*this);
+                if (use.connection != nullptr && use.connection->peek_error() != 0)
+                    if (const int error = use.connection->take_error(); error != 0) return failed(error);
+            }
+            return recvmsg(fd, msg, how);
+        },
         [&](int error) { pending_error_.store(error); });
 }
 

@@ -16,7 +16,6 @@
 namespace vma::sockets {
 namespace {
 
-constexpr std::size_t kMaxTransfer = 0x7ffff000;  // the kernel's MAX_RW_COUNT
 constexpr std::size_t kCopyStep = 32768;          // its SKB_FRAG_PAGE_ORDER
 
 // As much of the pieces as can be read: bytes. All of it, as a rule.
@@ -105,6 +104,7 @@ ssize_t TcpSocket::transmit_ours(int fd, IovCursor& at, int flags) {
             break;
         } else if (n != -EAGAIN) {
             if (sent != 0) break;
+            if (w == nullptr && overtaken()) return -runtime::kRestart;
             return n == -ENOTCONN ? -EPIPE : n;
         }
         if (!polled) {
@@ -136,8 +136,10 @@ ssize_t TcpSocket::transmit_ours(int fd, IovCursor& at, int flags) {
 
 std::size_t TcpSocket::rest_to_kernel(int fd, IovCursor& at, int flags) {
     int saved = errno;
-    const std::size_t total = at.use_up([&](msghdr& m, std::size_t bytes) {
-        return os::sendmsg(fd, &m, (bytes < at.left() ? flags | MSG_MORE : flags) | MSG_NOSIGNAL);
+    const std::size_t total = at.use_up([&](msghdr& m, std::size_t bytes) -> ssize_t {
+        pollfd p{fd, POLLOUT, 0};
+        if (!(flags & MSG_DONTWAIT) && runtime::poll_interruptibly(&p, 1, nullptr) < 0) return -1;
+        return os::sendmsg(fd, &m, (bytes < at.left() ? flags | MSG_MORE : flags) | MSG_NOSIGNAL | MSG_DONTWAIT);
     });
     errno = saved;
     return total;
@@ -161,7 +163,7 @@ ssize_t TcpSocket::finish_send(ssize_t result, int flags) noexcept {
 }
 
 ssize_t TcpSocket::sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr, socklen_t alen) {
-    auto kernel = [&] { return count_kernel(stats::Way::tx_os, os::sendto(fd, buf, len, flags, addr, alen)); };
+    auto kernel = [&] { return count_kernel(stats::Way::tx_os, Socket::sendto(fd, buf, len, flags, addr, alen)); };
     if (__builtin_expect(!has_connection() || !still_mine(fd), 0)) {
         if ((flags & MSG_FASTOPEN) && phase() == Phase::fresh) leave_to_kernel(fd, "TCP fast open");
         if (phase() == Phase::fresh)
@@ -192,7 +194,7 @@ ssize_t TcpSocket::sendto(int fd, const void* buf, size_t len, int flags, const 
 
 ssize_t TcpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
     if (!UserMemory::readable(msg, sizeof *msg)) return failed(EFAULT);
-    auto kernel = [&] { return count_kernel(stats::Way::tx_os, os::sendmsg(fd, msg, flags)); };
+    auto kernel = [&] { return count_kernel(stats::Way::tx_os, Socket::sendmsg(fd, msg, flags)); };
     if (__builtin_expect(!has_connection() || !still_mine(fd), 0)) {
         if ((flags & MSG_FASTOPEN) && phase() == Phase::fresh) leave_to_kernel(fd, "TCP fast open");
         if (phase() == Phase::fresh)
@@ -204,13 +206,9 @@ ssize_t TcpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
     if (msg->msg_name != nullptr &&
         !UserMemory::readable(msg->msg_name, std::min<std::size_t>(msg->msg_namelen, sizeof(sockaddr_storage))))
         return failed(EFAULT);
-    if (msg->msg_iovlen > IOV_MAX) return failed(EMSGSIZE);
-    if (!UserMemory::readable(msg->msg_iov, msg->msg_iovlen * sizeof(iovec))) return failed(EFAULT);
+    if (const int error = vectors_error(*msg); error != 0) return failed(error);
     std::size_t length = 0;
-    for (std::size_t i = 0; i < msg->msg_iovlen; i++) {
-        if (static_cast<ssize_t>(msg->msg_iov[i].iov_len) < 0) return failed(EINVAL);
-        length += std::min(msg->msg_iov[i].iov_len, kMaxTransfer - length);
-    }
+    for (std::size_t i = 0; i < msg->msg_iovlen; i++) length += std::min(msg->msg_iov[i].iov_len, kMaxTransfer - length);
     const Control control = control_of(*msg);
     if (control == Control::invalid) return failed(EINVAL);
     if (flags & MSG_FASTOPEN) return failed(phase() == Phase::connecting ? EALREADY : EISCONN);
@@ -230,7 +228,7 @@ ssize_t TcpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
 }
 
 int TcpSocket::sendmmsg(int fd, mmsghdr* msgs, unsigned total, int flags) {
-    if (!has_connection()) return count_kernel(stats::Way::tx_os, os::sendmmsg(fd, msgs, total, flags), msgs, 0);
+    if (!has_connection()) return count_kernel(stats::Way::tx_os, Socket::sendmmsg(fd, msgs, total, flags), msgs, 0);
     return send_many(
         msgs, total, [&](const msghdr* msg) { return sendmsg(fd, msg, flags); },
         [](const msghdr& msg, std::size_t sent) {

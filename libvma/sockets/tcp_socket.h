@@ -22,6 +22,7 @@
 #include <memory>
 #include <vector>
 
+#include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/sockets/drain_rate.h"
 #include "libvma/sockets/fd_object.h"
@@ -61,6 +62,8 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     ssize_t sendfile(int out, int in, off_t* offset, size_t count) override;
     ssize_t splice_in(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len, unsigned flags) override;
     ssize_t splice_out(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len, unsigned flags) override;
+    void kernel_answered(int fd, stats::Way way, ssize_t result, int flags) noexcept override;
+    void kernel_connected(int result) noexcept override;
     void leave_to_kernel(int fd, const char* why) noexcept override;
     void ring_failed(int fd, ring::Ring& ring) noexcept override;
     bool carries_state() const noexcept override {
@@ -68,6 +71,7 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
         return p != Phase::fresh && p != Phase::kernel;
     }
     const char* leaving() const noexcept override;
+    bool lives_elsewhere() const noexcept override;
     void before_last_close(int fd) noexcept override;
     void before_fork(int fd) noexcept override;
     void before_process_end(int fd) noexcept override;
@@ -133,6 +137,11 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
         }
         Use(const Use&) = delete;
         Use& operator=(const Use&) = delete;
+        // What the socket has now: nothing that it had since the constructor goes before the destructor.
+        void look_again() noexcept {
+            connection = socket.connection_.load(std::memory_order_acquire);
+            listener = socket.listener_.load(std::memory_order_acquire);
+        }
         const TcpSocket& socket;
         tcp::Connection* connection;
         tcp::Listener* listener;
@@ -142,6 +151,8 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     void set_phase(Phase phase) noexcept;  // and tells waiters
     int take_pending_error() noexcept;
     void tell_waiters() noexcept;
+    // Has close() taken the last number away since this call looked it up? Then its answer is that of a call that comes later.
+    bool overtaken() const noexcept { return !has_fds(); }
     bool has_connection() const noexcept { return phase() == Phase::connecting || phase() == Phase::connected; }
     static bool still_connecting(const tcp::Connection& c) noexcept {
         return c.state() == tcp::State::syn_sent || c.state() == tcp::State::syn_recv;
@@ -173,7 +184,9 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     void learn_cookie(int fd) noexcept;
     bool is_shadow(int fd) const noexcept;             // does the number still mean our socket? A system call
     bool still_mine(int fd) noexcept;                  // the same, asked now and then
-    void linger(tcp::Connection& c, std::uint64_t ns) noexcept;
+    void linger() noexcept;
+    bool linger_later() noexcept;                      // false: this thread does not close later
+    friend class LateLinger;
     void finish_close() const noexcept;                // what close() left to the last call that was under way
     bool interrupted_own_code() const noexcept;
 
@@ -182,16 +195,18 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
         ring::Ring* ring;
         verbs::FlowSpec spec;
     };
-    std::vector<Rule> wanted_rules(Why& why) noexcept;  // why: if there are none
+    std::vector<Rule> wanted_rules(Why& why);           // why: if there are none. May throw bad_alloc
     void add_rules() noexcept;                          // and follow the interfaces' addresses. Control lock
     void set_rules(std::vector<Rule> wanted, Why& why) noexcept;  // under the stack's control lock
     void drop_rules() noexcept;
     void end_listener() noexcept;
     void keep_listening_port(int fd) noexcept;
+    InternalFd keep_shadow(int fd) noexcept;            // before the last number goes
     void stop_listening() noexcept;                     // state_lock_ held
     int accept_ours(tcp::Listener& listener, sockaddr* addr, socklen_t* len, int flags);
     int accept_from_kernel(int fd, sockaddr* addr, socklen_t* len, int flags);
     bool kernel_has_connection(int fd) noexcept;
+    void offer_waiting() noexcept;                      // see placeholders.h; no lock held
     void resume() noexcept;                             // a suspended listener
 
     // ---- tcp_options.cpp ----
@@ -227,12 +242,16 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     struct Waiting {
         explicit Waiting(std::uint64_t timeout_ns) noexcept;  // 0: for ever
         bool interrupted() const noexcept;
+        int error() const noexcept;  // of a call that is interrupted
         std::uint64_t deadline = 0;  // CLOCK_MONOTONIC, ns
         std::uint32_t interruptions, restarts;
         std::uint64_t spins = 0;
         bool slept = false;
     };
     class Sleep;
+    unsigned progress(const Use& use) const noexcept;
+    void flush(const Use& use) const noexcept;
+    unsigned rings(const Use& use, ring::Ring** out, unsigned room) const noexcept;
     // Polls, then sleeps, until ready() (0), or an errno: EAGAIN at the deadline, EINTR, EBADF when closed meanwhile.
     template <class F>
     int wait(int fd, Waiting& w, F&& ready);
@@ -250,6 +269,7 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     std::atomic<bool> closed_{false}, nonblock_{false};
     const std::uint32_t born_;                       // handing::generation()
     bool bound_ = false, autobound_ = false, accepted_ = false, listed_ = false, reuseport_ = false;
+    std::atomic<bool> trying_kernel_{false};         // connect() gave the socket to the kernel, which may refuse at once
     std::atomic<bool> stuck_{false};                 // a handover failed: not tried again and again
     bool closing_ = false;                           // the number is about to go: no handover any more. state_lock_
     std::atomic<tcp::Connection*> connection_{nullptr};
@@ -281,6 +301,12 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     std::atomic<std::uint32_t> receive_lowat_{1};
     DrainRate drain_rate_;
     std::atomic<int> linger_s_{-1};                  // SO_LINGER; -1: off
+    struct Lingering {
+        std::uint64_t ns = 0;
+        InternalFd port;                             // a copy of the shadow
+        TcpSocket* next = nullptr;                   // of a LateLinger
+    };
+    Lingering lingering_;                            // the thread that closes
     std::atomic<bool> report_inq_{false};            // TCP_INQ
     bool bind_no_port_ = false;                      // IP_BIND_ADDRESS_NO_PORT
 

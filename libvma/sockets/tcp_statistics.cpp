@@ -4,6 +4,7 @@
 #include <netinet/tcp.h>
 
 #include "libvma/os/calls.h"
+#include "libvma/runtime/region.h"
 #include "libvma/sockets/names.h"
 #include "libvma/sockets/shadow.h"
 #include "libvma/sockets/tcp_socket.h"
@@ -13,9 +14,13 @@ namespace vma::sockets {
 ssize_t TcpSocket::count(stats::Way way, ssize_t result) noexcept {
     if (result > 0)
         tally_.moved(way, static_cast<std::uint64_t>(result), false);
-    else if (__builtin_expect(result < 0 && result != -EREMOTE, 0))
+    else if (__builtin_expect(result < 0 && result != -EREMOTE && result != -runtime::kRestart && result != -runtime::kAskKernel, 0))
         tally_.result(way, result);
     return result;
+}
+
+void TcpSocket::kernel_answered(int, stats::Way way, ssize_t result, int flags) noexcept {
+    count_kernel(way, result, way == stats::Way::rx_os ? flags : 0);
 }
 
 ssize_t TcpSocket::count_kernel(stats::Way way, ssize_t result, int flags) noexcept {
@@ -46,15 +51,15 @@ void TcpSocket::describe() noexcept {
         block->tcp_state = static_cast<std::uint32_t>(c->state());
         statistics::put_address(block->local, ends.local_addr, ends.local_port);
         statistics::put_address(block->peer, ends.remote_addr, ends.remote_port);
-        statistics::put_ring(*block, c->ring(), stack_.view());
+        statistics::put_ring(*block, c->ring(), stack_.present_view());
     } else if (phase() == Phase::listening) {
         block->tcp_state = static_cast<std::uint32_t>(tcp::State::listen);
         statistics::put_address(block->local, listen_addr_, listen_port_);
         const bool any = ring_count_.load(std::memory_order_acquire) != 0;
-        statistics::put_ring(*block, any ? rings_[0].load(std::memory_order_relaxed) : nullptr, stack_.view());
+        statistics::put_ring(*block, any ? rings_[0].load(std::memory_order_relaxed) : nullptr, stack_.present_view());
     } else {
         block->tcp_state = 0;
-        statistics::put_ring(*block, nullptr, stack_.view());
+        statistics::put_ring(*block, nullptr, stack_.present_view());
     }
 }
 
@@ -117,7 +122,7 @@ void TcpSocket::publish() noexcept {
         put(block->tcp_accepted, now.accepted - base.listener.accepted);
         put(block->tcp_accept_queue, l->pending());
         put(block->tcp_accept_overflows, now.overflows - base.listener.overflows);
-        put(block->tcp_syn_dropped, now.evicted - base.listener.evicted);
+        put(block->tcp_syn_dropped, now.refused - base.listener.refused);
     }
     const bool kernels = fd >= 0 && use.connection == nullptr && phase() != Phase::listening;
     const KernelSide side = kernels ? ask_kernel(fd) : KernelSide{};

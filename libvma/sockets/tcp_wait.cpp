@@ -122,8 +122,9 @@ bool TcpSocket::unsubscribe(ReadyHook* hook) noexcept {
 
 // ---- rings ----
 
-unsigned TcpSocket::rings(ring::Ring** out, unsigned room) const noexcept {
-    Use use(*this);
+unsigned TcpSocket::rings(ring::Ring** out, unsigned room) const noexcept { return rings(Use(*this), out, room); }
+
+unsigned TcpSocket::rings(const Use& use, ring::Ring** out, unsigned room) const noexcept {
     if (use.connection != nullptr) {
         ring::Ring* ring = use.connection->ring();
         if (ring == nullptr) return 0;
@@ -135,11 +136,12 @@ unsigned TcpSocket::rings(ring::Ring** out, unsigned room) const noexcept {
     return count;
 }
 
-unsigned TcpSocket::progress() noexcept {
+unsigned TcpSocket::progress() noexcept { return progress(Use(*this)); }
+
+unsigned TcpSocket::progress(const Use& use) const noexcept {
     // One poll takes one batch, and all of it may be other sockets'. "Nothing there" may be said only of an empty ring.
     constexpr unsigned kMaxRounds = 1024;
     unsigned total = 0, round = 0, taken;
-    Use use(*this);
     if (const tcp::Connection* c = use.connection) {
         ring::Ring* ring = c->ring();
         if (ring == nullptr) return 0;
@@ -158,9 +160,11 @@ unsigned TcpSocket::progress() noexcept {
     return total;
 }
 
-void TcpSocket::flush() noexcept {
+void TcpSocket::flush() noexcept { flush(Use(*this)); }
+
+void TcpSocket::flush(const Use& use) const noexcept {
     ring::Ring* list[kMaxRings];
-    const unsigned count = std::min(rings(list, kMaxRings), kMaxRings);
+    const unsigned count = std::min(rings(use, list, kMaxRings), kMaxRings);
     for (unsigned i = 0; i < count; i++) list[i]->flush();
 }
 
@@ -182,7 +186,13 @@ TcpSocket::Waiting::Waiting(std::uint64_t timeout_ns) noexcept
       restarts(runtime::restarts()) {}
 
 bool TcpSocket::Waiting::interrupted() const noexcept {
-    return runtime::interruptions() != interruptions || (deadline != 0 && runtime::restarts() != restarts);
+    return runtime::pending() || runtime::interruptions() != interruptions ||
+           (deadline != 0 && runtime::restarts() != restarts);
+}
+
+// With a timeout no call is started anew (signal(7)).
+int TcpSocket::Waiting::error() const noexcept {
+    return runtime::pending() && deadline == 0 ? runtime::kRestart : EINTR;
 }
 
 TcpSocket::Inside::Inside(const tcp::Connection& c) noexcept : before(t_inside) { t_inside = &c; }
@@ -194,17 +204,21 @@ bool TcpSocket::inside(const tcp::Connection& c) noexcept {
     return ring != nullptr && ring->rx_owned_by_me();
 }
 
-TcpSocket::Sleep::Sleep(TcpSocket& socket, int fd) noexcept : socket_(socket), waiter_(Waiter::mine()) {
-    if (fd >= 0) fds_[count_++] = {fd, POLLIN, 0};
+TcpSocket::Sleep::Sleep(TcpSocket& socket, int fd) noexcept : socket_(socket), fd_(fd), waiter_(Waiter::mine()) {
     if (waiter_ != nullptr) {
         waiter_->clear();
         sure_to_wake_ = socket_.add_waiter(waiter_);
-        fds_[count_++] = {waiter_->fd(), POLLIN, 0};
     }
+    ring::Ring* list[kMaxRings];
+    watch_.emplace(sure_to_wake_ ? waiter_ : nullptr, list, std::min(socket_.rings(list, kMaxRings), kMaxRings));
+}
+
+void TcpSocket::Sleep::arm() noexcept {
+    count_ = 0;
+    if (fd_ >= 0) fds_[count_++] = {fd_, POLLIN, 0};
+    if (waiter_ != nullptr) fds_[count_++] = {waiter_->fd(), POLLIN, 0};
     socket_.flush();
-    int channels[kMaxRings];
-    const unsigned n = socket_.arm(channels, kMaxRings);
-    for (unsigned i = 0; i < n; i++) fds_[count_++] = {channels[i], POLLIN, 0};
+    count_ += watch_->arm(fds_ + count_);
 }
 
 TcpSocket::Sleep::~Sleep() {
@@ -224,11 +238,8 @@ int TcpSocket::Sleep::run(std::uint64_t deadline, const sigset_t* mask) {
     const int r = os::ppoll(fds_, count_, timeout, mask);
     const int error = errno;
     errno = saved;
-    if (r > 0) {
-        ring::Ring* list[kMaxRings];
-        const unsigned count = std::min(socket_.rings(list, kMaxRings), kMaxRings);
-        for (unsigned i = 0; i < count; i++) list[i]->woken();
-    }
+    woken_ = r > 0;
+    if (woken_) watch_->woken();
     if (r < 0 && error != EINTR) return error;
     // Handlers that were installed past our sigaction() are not counted; the first signal brings them behind ours.
     if (r < 0 && runtime::signals::adopt_new()) return EINTR;
@@ -237,6 +248,11 @@ int TcpSocket::Sleep::run(std::uint64_t deadline, const sigset_t* mask) {
         return EAGAIN;
     }
     return 0;
+}
+
+bool TcpSocket::Sleep::goes_on() noexcept {
+    if (!woken_ || waiter_ == nullptr || (fd_ >= 0 && fds_[0].revents != 0)) return false;
+    return watch_->sleeps_on(fds_[fd_ >= 0 ? 1 : 0].revents);
 }
 
 }  // namespace vma::sockets

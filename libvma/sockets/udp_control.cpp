@@ -6,8 +6,10 @@
 #include "libvma/config/params.h"
 #include "libvma/config/rules.h"
 #include "libvma/os/calls.h"
+#include "libvma/runtime/error_watch.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/runtime.h"
+#include "libvma/sockets/handing.h"
 #include "libvma/sockets/object_pool.h"
 #include "libvma/sockets/stack.h"
 #include "libvma/sockets/udp_socket.h"
@@ -19,9 +21,9 @@
 namespace vma::sockets {
 namespace {
 
-constinit ObjectPool<UdpSocket> g_pool;
+constinit ObjectPool<UdpSocket> g_udp_pool;
 
-bool is_unicast(in_addr_t a) noexcept {
+bool is_host_address(in_addr_t a) noexcept {
     std::uint32_t h = ntohl(a);
     return h != 0 && h != 0xffffffff && (h >> 28) != 0xe && (h >> 24) != 127;
 }
@@ -35,7 +37,7 @@ int int_option(int fd, int level, int name, int otherwise) noexcept {
 }  // namespace
 
 UdpSocket* UdpSocket::create(Stack& stack, int fd, int type) noexcept {
-    void* memory = g_pool.take();
+    void* memory = g_udp_pool.take();
     if (memory == nullptr) return nullptr;
     auto* socket = new (memory) UdpSocket(stack, fd, type);
     socket->tally_.open(stats::Protocol::udp, fd, SOCK_DGRAM, (type & SOCK_NONBLOCK) == 0);
@@ -43,7 +45,9 @@ UdpSocket* UdpSocket::create(Stack& stack, int fd, int type) noexcept {
     return socket;
 }
 
-UdpSocket::UdpSocket(Stack& stack, int fd, int type) noexcept : stack_(stack) {
+void UdpSocket::reset_in_child() noexcept { g_udp_pool.reset_in_child(); }
+
+UdpSocket::UdpSocket(Stack& stack, int fd, int type) noexcept : stack_(stack), born_(handing::generation()) {
     socklen_t len = sizeof cookie_;
     if (os::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie_, &len) != 0) cookie_ = 0;
     nonblock_.store((type & SOCK_NONBLOCK) != 0, std::memory_order_relaxed);
@@ -59,13 +63,24 @@ UdpSocket::~UdpSocket() {
 
 void UdpSocket::recycle() noexcept {
     this->~UdpSocket();
-    g_pool.give(this);
+    g_udp_pool.give(this);
 }
 
 void UdpSocket::bury() noexcept {
     drop_rules();
     wake_waiters();
     unref();
+}
+
+bool UdpSocket::lives_elsewhere() const noexcept { return handing::shared_since(born_); }
+
+// The port is to be free when close() returns.
+void UdpSocket::before_last_close(int fd) noexcept {
+    if (carries_state() && handing::shared_since(born_)) {
+        leave_to_kernel(fd, "closed here, open in another process");
+        handing::complete_sets();
+    }
+    if (errors_watched_) runtime::unwatch_errors(fd);
 }
 
 void UdpSocket::last_fd_closed() noexcept {
@@ -96,6 +111,13 @@ void UdpSocket::on_shadow_error(std::uint64_t token) noexcept {
     if (!socket->try_ref()) return;  // its memory is always a socket's: see object_pool.h
     socket->shadow_event_.store(true, std::memory_order_release);
     socket->unref();
+}
+
+// Only of a socket that gets errors at all: connected, or with IP_RECVERR. Under the control lock.
+void UdpSocket::watch_errors(int fd) noexcept {
+    if (errors_watched_) return;
+    errors_watched_ = true;
+    runtime::watch_errors(fd, token_);
 }
 
 // ---- names and rules ----
@@ -144,10 +166,15 @@ void UdpSocket::read_attributes(int fd) noexcept {
     send_lock_.unlock();
 }
 
-std::vector<UdpSocket::Rule> UdpSocket::wanted_rules(bool only_route, Why& why) noexcept {
+std::vector<UdpSocket::Rule> UdpSocket::wanted_rules(bool only_route, Why& why) {
     std::vector<Rule> wanted;
     why.reason = stats::Reason::not_bound;
+    waits_for_device_ = false;
     if (left_ || closed_ || local_port_ == 0) return wanted;
+    if (rules_.empty() && handing::shared_since(born_)) {
+        why = {stats::Reason::process, "a forked child has it, too", {}};
+        return wanted;
+    }
     auto allowed = [&](in_addr_t addr) {
         const config::Decision decision = config::decide(config::Role::udp_receiver, {addr, local_port_}, nullptr);
         if (decision.os()) why = {stats::Reason::rule, {}, {}};
@@ -156,7 +183,13 @@ std::vector<UdpSocket::Rule> UdpSocket::wanted_rules(bool only_route, Why& why) 
     };
     auto ring_of = [&](int ifindex) {
         ring::Ring* ring = stack_.rings().get(ifindex, &why.detail);
-        if (ring == nullptr) why.reason = stats::Reason::no_device;
+        if (ring == nullptr) {
+            why.reason = stats::Reason::no_device;
+            waits_for_device_ |= stack_.rings().held(ifindex);
+        } else {
+            // Notes it for senders: the first one would need the control lock, and the kernel sent if it was held.
+            stack_.open_ring(ifindex);
+        }
         return ring;
     };
     verbs::FlowSpec spec{IPPROTO_UDP, 0, local_port_, peer_addr_, peer_port_};
@@ -171,8 +204,8 @@ std::vector<UdpSocket::Rule> UdpSocket::wanted_rules(bool only_route, Why& why) 
             tally_.decided(stats::Direction::tx, why.decision(stats::Path::kernel));
             return wanted;
         }
-        why.reason = statistics::reason_of_address(is_unicast(local_addr_) ? peer_addr_ : local_addr_);
-        if (!is_unicast(local_addr_) || !is_unicast(peer_addr_) || !allowed(local_addr_)) return wanted;
+        why.reason = statistics::reason_of_address(is_host_address(local_addr_) ? peer_addr_ : local_addr_);
+        if (!is_host_address(local_addr_) || !is_host_address(peer_addr_) || !allowed(local_addr_)) return wanted;
         net::RouteQuery query{peer_addr_, local_addr_, attributes_.oif, attributes_.mark, attributes_.tos,
                               IPPROTO_UDP, local_port_, peer_port_};
         auto route = stack_.view().route(query);
@@ -180,9 +213,9 @@ std::vector<UdpSocket::Rule> UdpSocket::wanted_rules(bool only_route, Why& why) 
         if (why.reason != stats::Reason::none) return wanted;
         spec.dst_addr = local_addr_;
         if (ring::Ring* ring = ring_of(route->ifindex)) wanted.push_back({ring, spec});
-        // Answers may come in through the interface that owns the address, when that is another one.
+        // Answers may come in through the interface that owns the address, when that is another one and rp_filter allows it.
         int owner = 0;
-        if (stack_.view().is_local(local_addr_, &owner) && owner != route->ifindex)
+        if (stack_.view().is_local(local_addr_, &owner) && owner != route->ifindex && stack_.view().sources(owner).accepts(peer_addr_))
             if (ring::Ring* ring = ring_of(owner)) wanted.push_back({ring, spec});
         return wanted;
     }
@@ -210,18 +243,22 @@ void UdpSocket::set_rules(std::vector<Rule> wanted, Why& why) noexcept {
         for (unsigned i = 0; i < ring_count_; i++) rings_[i].load(std::memory_order_relaxed)->expect(-announced);
     // New rules first, so that no datagram of a kept peer takes the way through the kernel in between.
     std::vector<Rule> now;
-    for (Rule& r : wanted) {
-        if (has(rules_, r)) {
-            now.push_back(r);
-            continue;
+    try {
+        now.reserve(wanted.size());  // what is attached is noted
+        for (Rule& r : wanted) {
+            if (has(rules_, r)) {
+                now.push_back(r);
+            } else if (auto added = r.ring->attach(r.spec, this, share()); added) {
+                now.push_back(r);
+            } else {
+                why = {stats::Reason::no_room, added.error().what, {}};
+                log::once(log::Level::warn, "a UDP flow on {} is served by the kernel: {}", r.ring->attr().name,
+                          added.error().what);
+            }
         }
-        if (auto added = r.ring->attach(r.spec, this, share()); added) {
-            now.push_back(r);
-        } else {
-            why = {stats::Reason::no_room, added.error().what, {}};
-            log::once(log::Level::warn, "a UDP flow on {} is served by the kernel: {}", r.ring->attr().name,
-                      added.error().what);
-        }
+    } catch (...) {
+        why.reason = stats::Reason::no_memory;
+        log::once(log::Level::warn, "a UDP socket is served by the kernel: out of memory");
     }
     for (Rule& r : rules_)
         if (!has(now, r)) r.ring->detach(r.spec, this);
@@ -263,7 +300,7 @@ void UdpSocket::update_rules(bool only_route) noexcept {
         std::vector<Rule> wanted = wanted_rules(only_route, why);
         set_rules(std::move(wanted), why);
         decide_receive(why);
-        bool wildcard = !closed_ && !left_ && local_port_ != 0 && local_addr_ == 0 && peer_addr_ == 0;
+        bool wildcard = !closed_ && !left_ && local_port_ != 0 && ((local_addr_ == 0 && peer_addr_ == 0) || waits_for_device_);
         if (wildcard && !wildcard_listed_) {
             stack_.add_wildcard(this);
             wildcard_listed_ = true;
@@ -316,10 +353,7 @@ int UdpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
         read_names(fd);
         read_attributes(fd);
         update_rules(false);
-        if (ring_count_ != 0 && !errors_watched_) {
-            errors_watched_ = true;
-            runtime::watch_errors(fd, token_);
-        }
+        if (ring_count_ != 0) watch_errors(fd);
     }
     publish();
     errno = saved;
@@ -353,16 +387,34 @@ int UdpSocket::shutdown(int fd, int how) {
 }
 
 void UdpSocket::leave_to_kernel(int, const char* why) noexcept {
-    if (left_.exchange(true)) return;
     int saved = errno;
+    if (left_.exchange(true)) return;
     log::once(log::Level::info, "a UDP socket is left to the kernel: {}", why);
-    const stats::Decision decision{stats::Path::kernel, statistics::reason_of(why), why};
+    const stats::Reason reason = statistics::reason_of(why);
+    const stats::Decision decision{stats::Path::kernel, reason, why};
     tally_.decided(stats::Direction::rx, decision);
     tally_.decided(stats::Direction::tx, decision);
     flush();
-    Stack::Control control(stack_);
-    if (control.mine) drop_rules();
+    {
+        Stack::Control control(stack_);
+        if (control.mine) drop_rules();
+    }
+    // Others than our receive calls will want what has come already.
+    if (reason != stats::Reason::option && reason != stats::Reason::flags) give_queue_to_kernel();
     errno = saved;
+}
+
+// The rules go with the program; and when exec fails, the socket goes on as it was.
+void UdpSocket::before_exec(int fd) noexcept {
+    if (handing::shared_since(born_)) return Socket::before_exec(fd);
+    const int saved = errno;
+    give_queue_to_kernel();
+    errno = saved;
+}
+
+// What is in the queue of a socket that nobody else has is for nobody.
+void UdpSocket::before_process_end(int fd) noexcept {
+    if (handing::shared_since(born_)) leave_to_kernel(fd, "the program ends");
 }
 
 // The ring is not to be had any more, so its rules go, and destinations are looked up again.
@@ -396,7 +448,7 @@ void UdpSocket::publish() noexcept {
     statistics::put_address(block->peer, peer_addr_, peer_port_);
     if (closed_.load(std::memory_order_relaxed)) return;  // its rules are gone; the report tells where it was
     const bool any = ring_count_.load(std::memory_order_acquire) != 0;
-    statistics::put_ring(*block, any ? rings_[0].load(std::memory_order_relaxed) : nullptr, stack_.view());
+    statistics::put_ring(*block, any ? rings_[0].load(std::memory_order_relaxed) : nullptr, stack_.present_view());
 }
 
 void UdpSocket::zero_counters() noexcept {

@@ -12,6 +12,7 @@
 
 #include "libvma/os/calls.h"
 #include "libvma/runtime/log.h"
+#include "libvma/sockets/option_value.h"
 #include "libvma/sockets/stack.h"
 #include "libvma/sockets/udp_socket.h"
 
@@ -31,6 +32,7 @@ enum class Effect {
     route,       // and the rules
     receive,     // read what to report
     queue,       // queue limit
+    errors,      // errors come without a connection
     timeout,     // SO_RCVTIMEO
     kernel_tx,   // while its value is not 0, the kernel sends
     kernel_all,  // leave the socket to the kernel
@@ -86,7 +88,7 @@ constexpr OptionRow kOptionTable[] = {
     {IPPROTO_IP, IP_RECVTTL, Effect::receive, U::recvttl},
     {IPPROTO_IP, IP_RECVTOS, Effect::receive, U::recvtos},
     {IPPROTO_IP, IP_RECVORIGDSTADDR, Effect::receive, U::origdst},
-    {IPPROTO_IP, IP_RECVERR, Effect::none, 0},
+    {IPPROTO_IP, IP_RECVERR, Effect::errors, 0},
     {IPPROTO_IP, IP_RECVOPTS, Effect::none, 0},  // datagrams with IP options come through the kernel
     {IPPROTO_IP, IP_RETOPTS, Effect::none, 0},
     {IPPROTO_IP, IP_MULTICAST_IF, Effect::none, 0},  // multicast is the kernel's business in both directions
@@ -121,13 +123,6 @@ constexpr OptionRow kOptionTable[] = {
     {IPPROTO_UDP, 102 /* UDP_NO_CHECK6_RX */, Effect::none, 0},
 };
 
-bool any_byte(const void* value, socklen_t len) noexcept {
-    auto* p = static_cast<const unsigned char*>(value);
-    for (socklen_t i = 0; p != nullptr && i < len; i++)
-        if (p[i] != 0) return true;
-    return false;
-}
-
 }  // namespace
 
 int UdpSocket::setsockopt(int fd, int level, int name, const void* value, socklen_t len) {
@@ -153,6 +148,13 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
                 read_attributes(fd);
                 announce_queue();
                 if (effect == Effect::route) update_rules(!bound_explicitly_);
+                stack_.control().unlock();
+            }
+            break;
+        case Effect::errors:
+            if (any_byte(value, len) && !stack_.control().owned_by_me()) {
+                stack_.control().lock();
+                watch_errors(fd);
                 stack_.control().unlock();
             }
             break;

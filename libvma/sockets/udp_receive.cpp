@@ -15,6 +15,7 @@
 
 #include "libvma/config/params.h"
 #include "libvma/os/calls.h"
+#include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/runtime/signal_hold.h"
@@ -24,6 +25,7 @@
 #include "libvma/sockets/many_messages.h"
 #include "libvma/sockets/stack.h"
 #include "libvma/sockets/user_memory.h"
+#include "libvma/sockets/ring_watch.h"
 #include "libvma/sockets/udp_socket.h"
 
 namespace vma::sockets {
@@ -55,6 +57,17 @@ bool UdpSocket::deliver(ring::RxBuffer* b) noexcept {
         tally_.dropped(b->payload_length);
         queue_lock_.unlock();
         return false;
+    }
+    // What is unread for long must not keep the ring's buffers: others receive into them.
+    if (b->ring->should_copy(queued_.load(std::memory_order_relaxed))) {
+        ring::RxBuffer* copy = b->ring->swap_for_copy(b, queued_bytes_);
+        if (copy == nullptr) {
+            drops_++;
+            tally_.dropped(b->payload_length);
+            queue_lock_.unlock();
+            return false;
+        }
+        b = copy;
     }
     b->drops_before = drops_;
     b->next = nullptr;
@@ -88,6 +101,26 @@ ring::RxBuffer* UdpSocket::pop(bool count) noexcept {
     }
     queue_lock_.unlock();
     return b;
+}
+
+// In order, and behind what the kernel has got since the rules went: datagrams have no order.
+void UdpSocket::give_queue_to_kernel() noexcept {
+    if (queue_lock_.owned_by_me()) return;
+    while (ring::RxBuffer* b = pop(false)) {
+        if (b->ring->give_back(*b)) {
+            b->release();
+            continue;
+        }
+        // Our receive calls still deliver it.
+        queue_lock_.lock();
+        b->next = head_;
+        head_ = b;
+        if (tail_ == nullptr) tail_ = b;
+        queued_bytes_ += b->payload_length + kDatagramCost;
+        queued_.store(queued_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+        queue_lock_.unlock();
+        return;
+    }
 }
 
 unsigned UdpSocket::progress() noexcept {
@@ -284,6 +317,7 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
     bool first = true, woken = false;
     stats::Came came = stats::Came::there;
     PollTime time;
+    std::optional<ShadowEdges> edges;
     for (;;) {
         // Without rings the kernel's side is all there is. It is still waited for here and not in a blocking recv(),
         // because another thread's bind, connect or send may put rules in place meanwhile.
@@ -352,8 +386,9 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
             return -1;
         }
         if (rx_shut_.load(std::memory_order_acquire)) return 0;
-        if (runtime::interruptions() != interruptions || (deadline != 0 && runtime::restarts() != restarts)) {
-            errno = EINTR;
+        if (runtime::pending() || runtime::interruptions() != interruptions ||
+            (deadline != 0 && runtime::restarts() != restarts)) {
+            errno = runtime::pending() && deadline == 0 ? runtime::kRestart : EINTR;  // see signal(7)
             return -1;
         }
         spins++;
@@ -371,8 +406,8 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
         {
             time.stop();
             runtime::SignalHold hold;  // released last, so that a handler finds no lock or list of ours in use
-            if (runtime::interruptions() == interruptions && (deadline == 0 || runtime::restarts() == restarts) &&
-                !sleep(fd, deadline, hold.original()))
+            if (!runtime::pending() && runtime::interruptions() == interruptions && (deadline == 0 || runtime::restarts() == restarts) &&
+                !sleep(fd, deadline, hold.original(), edges))
                 return -1;
         }
         spins = 0;
@@ -381,10 +416,22 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
     }
 }
 
-bool UdpSocket::sleep(int fd, std::uint64_t deadline, const sigset_t* mask) {
+UdpSocket::ShadowEdges::ShadowEdges(int shadow) noexcept
+    : set_(static_cast<int>(os::raw_syscall(SYS_epoll_create1, EPOLL_CLOEXEC))) {
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLET;
+    if (set_ && os::raw_syscall(SYS_epoll_ctl, set_.get(), EPOLL_CTL_ADD, shadow, &event) != 0) set_.reset();
+    take();
+}
+
+void UdpSocket::ShadowEdges::take() noexcept {
+    epoll_event event;
+    if (set_) os::raw_syscall(SYS_epoll_pwait, set_.get(), &event, 1, 0, nullptr, 8);
+}
+
+bool UdpSocket::sleep(int fd, std::uint64_t deadline, const sigset_t* mask, std::optional<ShadowEdges>& edges) {
     pollfd fds[2 + kMaxRings];
-    nfds_t n = 0;
-    fds[n++] = {fd, POLLIN, 0};
+    const bool by_edges = edges && edges->fd() >= 0;
     Waiter* waiter = Waiter::mine();
     bool sure_to_wake = false;
     struct Waiting {
@@ -397,47 +444,59 @@ bool UdpSocket::sleep(int fd, std::uint64_t deadline, const sigset_t* mask) {
     if (waiter != nullptr) {
         waiter->clear();
         sure_to_wake = add_waiter(waiter);
-        fds[n++] = {waiter->fd(), POLLIN, 0};
     }
-    int channels[kMaxRings];
-    unsigned count = arm(channels, kMaxRings);
-    for (unsigned i = 0; i < count; i++) fds[n++] = {channels[i], POLLIN, 0};
-    // A datagram that came before the waiter was in place must not be slept through.
-    flush();
-    progress();
-    if (queued() != 0 || closed_.load(std::memory_order_acquire) || rx_shut_.load(std::memory_order_acquire)) return true;
-    timespec limit{}, *timeout = nullptr;
-    if (deadline != 0 || !sure_to_wake) {
-        std::uint64_t now = clock::monotonic_ns();
-        std::uint64_t left = deadline == 0 ? ~std::uint64_t{0} : deadline > now ? deadline - now : 0;
-        if (!sure_to_wake) left = std::min<std::uint64_t>(left, 1'000'000);
-        limit = {static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
-        timeout = &limit;
-    }
+    ring::Ring* watched[kMaxRings];
+    RingWatch watch(sure_to_wake ? waiter : nullptr, watched, rings(watched, kMaxRings));
+    auto done = [this] { return queued() != 0 || closed_.load(std::memory_order_acquire) || rx_shut_.load(std::memory_order_acquire); };
     int saved = errno;
-    int r = os::ppoll(fds, n, timeout, mask);
-    if (r > 0)
-        for (unsigned i = 0; i < ring_count_.load(std::memory_order_acquire); i++)
-            rings_[i].load(std::memory_order_relaxed)->woken();
-    if (r < 0 && errno != EINTR) return false;
-    // Handlers that were installed past our sigaction() are not counted; the first signal brings them behind ours.
-    if (r < 0 && runtime::signals::adopt_new()) {
-        errno = EINTR;
-        return false;
-    }
-    errno = saved;
-    if (r == 0 && deadline != 0 && clock::monotonic_ns() >= deadline) {
+    for (;;) {
+        nfds_t n = 0;
+        fds[n++] = {by_edges ? edges->fd() : fd, POLLIN, 0};
+        if (waiter != nullptr) fds[n++] = {waiter->fd(), POLLIN, 0};
+        n += watch.arm(fds + n);
+        // A datagram that came before the waiter was in place must not be slept through.
+        flush();
         progress();
-        if (queued() != 0) return true;
-        tally_.eagain(ring_count_.load(std::memory_order_relaxed) != 0 ? stats::Way::rx_offload : stats::Way::rx_os);
-        errno = EAGAIN;
-        return false;
+        if (done()) return true;
+        timespec limit{}, *timeout = nullptr;
+        if (deadline != 0 || !sure_to_wake) {
+            std::uint64_t now = clock::monotonic_ns();
+            std::uint64_t left = deadline == 0 ? ~std::uint64_t{0} : deadline > now ? deadline - now : 0;
+            if (!sure_to_wake) left = std::min<std::uint64_t>(left, 1'000'000);
+            limit = {static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
+            timeout = &limit;
+        }
+        const int r = os::ppoll(fds, n, timeout, mask);
+        if (r < 0 && errno != EINTR) return false;
+        // Handlers that were installed past our sigaction() are not counted; the first signal brings them behind ours.
+        if (r < 0 && runtime::signals::adopt_new()) {
+            errno = EINTR;
+            return false;
+        }
+        errno = saved;
+        if (r == 0 && deadline != 0 && clock::monotonic_ns() >= deadline) {
+            progress();
+            if (queued() != 0) return true;
+            tally_.eagain(ring_count_.load(std::memory_order_relaxed) != 0 ? stats::Way::rx_offload : stats::Way::rx_os);
+            errno = EAGAIN;
+            return false;
+        }
+        if (r <= 0) return true;
+        if (by_edges && fds[0].revents != 0) edges->take();
+        // Before the look at the shadow that follows.
+        if (!by_edges && (fds[0].revents & (POLLERR | POLLIN)) == POLLERR) edges.emplace(fd);
+        watch.woken();
+        if (fds[0].revents != 0 || done() || !watch.sleeps_on(waiter != nullptr ? fds[1].revents : short{0})) return true;
     }
-    return true;
+}
+
+void UdpSocket::kernel_answered(int fd, stats::Way way, ssize_t result, int flags) noexcept {
+    way == stats::Way::rx_os ? (void)count_kernel_receive(result, flags) : note_kernel_send(fd, flags, result);
 }
 
 ssize_t UdpSocket::count_kernel_receive(ssize_t result, int flags) noexcept {
     if (result >= 0 && (flags & (MSG_PEEK | MSG_ERRQUEUE)) != 0) return result;
+    if (result < 0 && errno == runtime::kAskKernel) return result;
     tally_.result(stats::Way::rx_os, result >= 0 ? result : -errno);
     return result;
 }
@@ -451,7 +510,7 @@ int UdpSocket::count_kernel_receive(int result, const mmsghdr* msgs, int flags) 
 // ---- calls ----
 
 ssize_t UdpSocket::recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) {
-    if (kernel_receives(flags)) return count_kernel_receive(os::recvfrom(fd, buf, len, flags, addr, alen), flags);
+    if (kernel_receives(flags)) return count_kernel_receive(Socket::recvfrom(fd, buf, len, flags, addr, alen), flags);
     iovec iov{buf, len};
     msghdr msg{};
     // A missing or negative length is noticed after the datagram was taken, as in the kernel.
@@ -476,17 +535,15 @@ ssize_t UdpSocket::recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* 
 }
 
 ssize_t UdpSocket::recvmsg(int fd, msghdr* msg, int flags) {
-    if (kernel_receives(flags) || !UserMemory::writable(msg, sizeof *msg) || msg->msg_iovlen > IOV_MAX ||
-        !UserMemory::readable(msg->msg_iov, msg->msg_iovlen * sizeof(iovec)) || static_cast<int>(msg->msg_namelen) < 0)
-        return count_kernel_receive(os::recvmsg(fd, msg, flags), flags);
-    for (std::size_t i = 0; i < msg->msg_iovlen; i++)
-        if (static_cast<ssize_t>(msg->msg_iov[i].iov_len) < 0) return os::recvmsg(fd, msg, flags);
+    if (kernel_receives(flags) || !UserMemory::writable(msg, sizeof *msg) || vectors_error(*msg) != 0 ||
+        static_cast<int>(msg->msg_namelen) < 0)
+        return count_kernel_receive(Socket::recvmsg(fd, msg, flags), flags);
     Receive r{msg->msg_iov, msg->msg_iovlen, flags, msg};
     return receive(fd, r);
 }
 
 int UdpSocket::recvmmsg(int fd, mmsghdr* msgs, unsigned count, int flags, timespec* timeout) {
-    if (kernel_receives(flags)) return count_kernel_receive(os::recvmmsg(fd, msgs, count, flags, timeout), msgs, flags);
+    if (kernel_receives(flags)) return count_kernel_receive(Socket::recvmmsg(fd, msgs, count, flags, timeout), msgs, flags);
     return receive_many(
         msgs, count, flags, timeout, [&](msghdr* msg, int how) { return recvmsg(fd, msg, how); },
         [&](int error) { pending_error_.store(error); });

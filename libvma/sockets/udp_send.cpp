@@ -12,6 +12,7 @@
 #include "libvma/config/params.h"
 #include "libvma/os/calls.h"
 #include "libvma/runtime/clock.h"
+#include "libvma/runtime/region.h"
 #include "libvma/sockets/many_messages.h"
 #include "libvma/sockets/stack.h"
 #include "libvma/sockets/user_memory.h"
@@ -25,7 +26,6 @@ namespace vma::sockets {
 namespace {
 
 constexpr int kPlainFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
-constexpr std::uint64_t kVerifyUsec = 1000;
 constexpr std::uint64_t kRefreshUsec = 5'000'000;
 
 // The names of UdpSocket::KernelTx, for people.
@@ -79,7 +79,7 @@ Destination* UdpSocket::destination(in_addr_t addr, in_port_t port) noexcept {
         }
         d = last_destination_ = it->second.get();
     }
-    if (__builtin_expect(d->generation != stack_.view().generation() || d->options != options, 0)) {
+    if (__builtin_expect(d->generation != stack_.present_view().generation() || d->options != options, 0)) {
         int saved = errno;
         resolve(stack_, attributes_, *d);
         errno = saved;
@@ -147,8 +147,18 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
     tally_.moved(stats::Way::tx_offload, length, true);
     if (__builtin_expect(!tally_.is(stats::Direction::tx, stats::Path::offloaded, stats::Reason::none), 0))
         tally_.decided(stats::Direction::tx, {stats::Path::offloaded, stats::Reason::none, {}, d->why.rule});
+    if (__builtin_expect(room_watched_.load(std::memory_order_relaxed) != 0, 0)) tell_of_room();
     result = static_cast<ssize_t>(length);
     return true;
+}
+
+// The kernel wakes who waits for room whenever a datagram has left (sock_wfree), full or not.
+void UdpSocket::tell_of_room() noexcept {
+    departures_.fetch_add(1, std::memory_order_release);
+    if (queue_lock_.owned_by_me()) return;  // a signal handler inside a receive: only an edge of room that was there already
+    queue_lock_.lock();
+    hooks_.wake_all(kWakeOut);
+    queue_lock_.unlock();
 }
 
 void UdpSocket::note_kernel_send(int fd, int flags, ssize_t result) noexcept {
@@ -166,13 +176,24 @@ void UdpSocket::note_kernel_send(int fd, int flags, ssize_t result) noexcept {
     }
 }
 
+// A send that may wait in the kernel is tried without waiting first: few have to. See Socket::kernel_answered().
+int UdpSocket::dont_wait_here(int flags) const noexcept {
+    const bool waits = !(flags & MSG_DONTWAIT) && !nonblock_.load(std::memory_order_relaxed);
+    return waits && runtime::in_region() ? MSG_DONTWAIT : 0;
+}
+
 ssize_t UdpSocket::sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr, socklen_t alen) {
     ssize_t result = -1;
     iovec iov{const_cast<void*>(buf), len};
     if (len <= 65535 && send_fast(fd, &iov, 1, len, flags, addr, alen, result)) return result;
     flush();
     shadow_event_.store(false, std::memory_order_relaxed);
-    result = os::sendto(fd, buf, len, flags, addr, alen);
+    const int now = dont_wait_here(flags);
+    result = os::sendto(fd, buf, len, flags | now, addr, alen);
+    if (result < 0 && errno == EAGAIN && now != 0) {
+        errno = runtime::kAskKernel;
+        return -1;
+    }
     note_kernel_send(fd, flags, result);
     return result;
 }
@@ -196,7 +217,12 @@ ssize_t UdpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
     }
     flush();
     shadow_event_.store(false, std::memory_order_relaxed);
-    result = os::sendmsg(fd, msg, flags);
+    const int now = dont_wait_here(flags);
+    result = os::sendmsg(fd, msg, flags | now);
+    if (result < 0 && errno == EAGAIN && now != 0) {
+        errno = runtime::kAskKernel;
+        return -1;
+    }
     note_kernel_send(fd, flags, result);
     return result;
 }

@@ -14,10 +14,12 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "libvma/ring/ring.h"
+#include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/sockets/destination.h"
 #include "libvma/sockets/drain_rate.h"
@@ -47,11 +49,22 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     ssize_t sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr, socklen_t alen) override;
     ssize_t sendmsg(int fd, const msghdr* msg, int flags) override;
     int sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) override;
+    void kernel_answered(int fd, stats::Way way, ssize_t result, int flags) noexcept override;
     void leave_to_kernel(int fd, const char* why) noexcept override;
+    void before_exec(int fd) noexcept override;
+    // Any that has rules, or may get some from another call of ours.
+    bool carries_state() const noexcept override { return !left_ && !closed_; }
+    bool kernel_may_send() const noexcept override { return true; }
+    bool lives_elsewhere() const noexcept override;
+    void before_last_close(int fd) noexcept override;
+    void before_process_end(int fd) noexcept override;
 
     bool offloaded() const noexcept override { return ring_count_.load(std::memory_order_acquire) != 0 || queued() != 0; }
     std::uint32_t ready_events() const noexcept override { return queued() != 0 ? EPOLLIN | EPOLLRDNORM : 0u; }
     std::uint32_t arrivals() const noexcept override { return arrivals_.load(std::memory_order_acquire); }
+    std::uint32_t edges(std::uint32_t events) const noexcept override {
+        return arrivals() + ((events & kWakeOut) != 0 ? departures_.load(std::memory_order_acquire) : 0);
+    }
     unsigned progress() noexcept override;
     void flush() noexcept override;
     unsigned arm(int* fds, unsigned room) noexcept override;
@@ -60,6 +73,7 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     void remove_waiter(Waiter* waiter) noexcept override;
     bool subscribe(ReadyHook* hook) noexcept override;
     bool unsubscribe(ReadyHook* hook) noexcept override;
+    void watch_room(int members) noexcept override { room_watched_.fetch_add(members, std::memory_order_relaxed); }
     unsigned rings(ring::Ring** out, unsigned room) const noexcept override;
     void ring_failed(int fd, ring::Ring& ring) noexcept override;
 
@@ -71,6 +85,7 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     void bury() noexcept override;
     // An error event of the shadow (internal thread): the next call must ask the kernel.
     static void on_shadow_error(std::uint64_t token) noexcept;
+    static void reset_in_child() noexcept;
 
     void publish() noexcept override;
     void zero_counters() noexcept override;
@@ -103,9 +118,10 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     void update_rules(bool only_route) noexcept;
     void set_rules(std::vector<Rule> wanted, Why& why) noexcept;
     void drop_rules() noexcept;
-    std::vector<Rule> wanted_rules(bool only_route, Why& why) noexcept;  // why: if there are none
+    std::vector<Rule> wanted_rules(bool only_route, Why& why);  // why: if there are none. May throw bad_alloc
     void decide_receive(const Why& why) noexcept;
     void after_autobind(int fd) noexcept;
+    void watch_errors(int fd) noexcept;
     void wake_waiters() noexcept;
     void announce_queue() noexcept;            // tells the rings how much this socket may hold
     std::int64_t announced_ = 0;
@@ -118,15 +134,28 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
         int flags;
         msghdr* msg;  // name, control and flags of the result go here
     };
+    // Tells a sleeping call of changes of the shadow alone, which has no data but an error. An error queue that nobody reads
+    // keeps POLLERR set for ever: a plain poll() would end at once, again and again, where the kernel's recv() waits.
+    class ShadowEdges {
+      public:
+        // What is true already counts as taken: look at the shadow after this.
+        explicit ShadowEdges(int shadow) noexcept;
+        int fd() const noexcept { return set_.get(); }  // readable after a change; -1: there was no descriptor
+        void take() noexcept;
+
+      private:
+        InternalFd set_;
+    };
     ssize_t receive(int fd, Receive& r);
     ring::RxBuffer* pop(bool count = true) noexcept;
+    void give_queue_to_kernel() noexcept;
     // The kernel's answer to a receive call, as it is, counted.
     ssize_t count_kernel_receive(ssize_t result, int flags) noexcept;
     int count_kernel_receive(int result, const mmsghdr* msgs, int flags) noexcept;
     ssize_t finish(ring::RxBuffer* b, Receive& r) noexcept;
     void put_control(const ring::RxBuffer& b, msghdr& msg) noexcept;
     // Sleeps with signal mask `mask` until something may have come. True: look again; false: errno is set.
-    bool sleep(int fd, std::uint64_t deadline_ns, const sigset_t* mask);
+    bool sleep(int fd, std::uint64_t deadline_ns, const sigset_t* mask, std::optional<ShadowEdges>& edges);
     bool kernel_side_due() noexcept;
     void drain() noexcept;
     std::uint64_t queued_payload() const noexcept;
@@ -142,8 +171,10 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     // Sends over a ring if all is well. False: the kernel has to send (nothing was done).
     bool send_fast(int fd, const iovec* iov, std::size_t count, std::size_t length, int flags, const sockaddr* name,
                    socklen_t name_length, ssize_t& result);
+    void tell_of_room() noexcept;
     Destination* destination(in_addr_t addr, in_port_t port) noexcept;
     bool still_mine(int fd) noexcept;          // checks now and then that libc has not closed the fd behind our back
+    int dont_wait_here(int flags) const noexcept;
     void note_kernel_send(int fd, int flags, ssize_t result) noexcept;
     bool kernel_sends(stats::Reason reason, std::string_view detail, std::string_view rule = {}) noexcept {
         tally_.decided(stats::Direction::tx, {stats::Path::kernel, reason, detail, rule});
@@ -158,6 +189,7 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     }
 
     Stack& stack_;
+    const std::uint32_t born_;                 // handing::generation()
     std::uint64_t cookie_ = 0;                 // SO_COOKIE of the shadow: identity beyond the fd number
     std::atomic<std::uint64_t> verified_at_{0};  // ticks
     std::atomic<std::uint64_t> refreshed_at_{0};  // ticks: destinations were looked up again
@@ -167,6 +199,7 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     std::atomic<bool> left_{false};            // left to the kernel for good
     std::atomic<bool> closed_{false};
     bool wildcard_listed_ = false, errors_watched_ = false;
+    bool waits_for_device_ = false;            // another process has it
     bool reuseport_ = false, bound_explicitly_ = false;
     std::atomic<bool> member_{false};          // has joined a multicast group at some time
     std::vector<Rule> rules_;
@@ -201,6 +234,8 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     // send state
     Lock send_lock_;
     std::atomic<unsigned> kernel_tx_{0};  // KernelTx
+    std::atomic<int> room_watched_{0};         // edge-triggered members that ask for room
+    std::atomic<std::uint32_t> departures_{0}; // datagrams sent meanwhile
     std::atomic<std::uint32_t> attributes_version_{1};
     SendAttributes attributes_;                // written under control and send lock
     Destination* last_destination_ = nullptr;

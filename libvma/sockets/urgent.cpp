@@ -21,12 +21,12 @@ namespace vma::sockets::urgent {
 namespace {
 
 std::atomic<bool> g_prepared{false};
-std::atomic<int> g_bell{-1};
+std::atomic<bool> g_hung{false};  // the bell is there
 constinit NeverDestroyed<InternalFd> g_bell_fd;
 
 void look() {
     std::uint64_t count;
-    os::raw_syscall(SYS_read, g_bell.load(std::memory_order_relaxed), &count, sizeof count);
+    os::raw_syscall(SYS_read, g_bell_fd->get(), &count, sizeof count);
     g_fds.for_each(0, INT_MAX, [](int fd, const FdObject* object) {
         if (object->kind() != Kind::socket) return;
         if (Ref<Socket> socket = g_fds.socket(fd))
@@ -43,7 +43,7 @@ void prepare() noexcept {
         try {
             *g_bell_fd = InternalFd(fd);
             runtime::watch(g_bell_fd->get(), look);
-            g_bell.store(g_bell_fd->get(), std::memory_order_release);
+            g_hung.store(true, std::memory_order_release);
         } catch (const std::exception&) {
             log::once(log::Level::warn, "TCP: urgent data is not noticed between calls: out of memory");
         }
@@ -52,13 +52,13 @@ void prepare() noexcept {
 }
 
 void ring_bell() noexcept {
-    const int fd = g_bell.load(std::memory_order_acquire);
+    if (!g_hung.load(std::memory_order_acquire)) return;
     const std::uint64_t one = 1;
-    if (fd >= 0) os::raw_syscall(SYS_write, fd, &one, sizeof one);
+    os::raw_syscall(SYS_write, g_bell_fd->get(), &one, sizeof one);
 }
 
 void reset_in_child() noexcept {
-    g_bell.store(-1, std::memory_order_relaxed);
+    g_hung.store(false, std::memory_order_relaxed);
     g_prepared.store(false, std::memory_order_relaxed);
 }
 

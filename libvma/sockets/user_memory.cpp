@@ -2,6 +2,7 @@
 #include "libvma/sockets/user_memory.h"
 
 #include <errno.h>
+#include <linux/futex.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -28,6 +29,20 @@ thread_local Known t_known;
 
 constexpr std::size_t kAtOnce = 64;  // pages a system call asks about
 
+// process_vm_readv(2) refuses memory that has no pages of the system, or hides them: a device's, memfd_secret(2)'s. There
+// two calls tell that read and write as the processor does, and without effect: a signal mask that is refused for another
+// reason, and a futex operation that adds no bit (it is atomic, so it loses no other thread's write).
+[[gnu::cold]] bool touch(std::uintptr_t address, unsigned kind) noexcept {
+    const std::uintptr_t word = std::max<std::uintptr_t>(address & ~std::uintptr_t{7}, 8);  // 0 is "none"
+    if (kind == 0) {
+        constexpr int kNoSuchAction = -1;
+        return os::raw_syscall(SYS_rt_sigprocmask, kNoSuchAction, word, 0L, sizeof(std::uint64_t)) != -EFAULT;
+    }
+    std::uint32_t nobody = 0;
+    return os::raw_syscall(SYS_futex, &nobody, FUTEX_WAKE_OP_PRIVATE, 0L, 0L, word,
+                           FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_EQ, 0)) != -EFAULT;
+}
+
 // Copies a byte of each page onto itself (written), or into a byte of ours (read), with the kernel's checks. The bytes are
 // the first ones of the pages [page, end) that are not before `start`.
 bool ask(std::uintptr_t page, std::uintptr_t end, std::uintptr_t start, unsigned kind) noexcept {
@@ -43,7 +58,9 @@ bool ask(std::uintptr_t page, std::uintptr_t end, std::uintptr_t start, unsigned
         }
         const long done = os::raw_syscall(SYS_process_vm_readv, pid, to, n, from, n, 0L);
         // Where the call itself is forbidden (seccomp), nothing can be said against the pages.
-        if (done >= 0 ? done != static_cast<long>(n) : done == -EFAULT) return false;
+        if (done < 0 && done != -EFAULT) continue;
+        for (auto i = static_cast<std::size_t>(std::max(done, 0L)); i < n; i++)
+            if (!touch(reinterpret_cast<std::uintptr_t>(from[i].iov_base), kind)) return false;
     }
     return true;
 }

@@ -19,6 +19,7 @@
 
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/lock.h"
+#include "libvma/runtime/region.h"
 
 namespace vma::sockets {
 namespace {
@@ -46,6 +47,7 @@ void give_back(Node* node) noexcept {
 }
 
 extern "C" void vma_waiter_thread_ends(void* waiter) {
+    runtime::Region region;
     t_mine = nullptr;
     give_back(static_cast<Node*>(waiter));
 }
@@ -86,6 +88,32 @@ Node* take() noexcept {
 }
 
 }  // namespace
+
+constinit WaiterList::Link* WaiterList::free_links_ = nullptr;  // guarded by g_pool_lock
+
+// A leaf inside the sockets' locks.
+WaiterList::Link* WaiterList::take_link() noexcept {
+    g_pool_lock.lock();
+    if (free_links_ == nullptr) {
+        int saved = errno;
+        void* memory = mmap(nullptr, kChunkBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        errno = saved;
+        if (memory != MAP_FAILED)
+            for (std::size_t i = 0; i < kChunkBytes / sizeof(Link); i++)
+                free_links_ = new (static_cast<Link*>(memory) + i) Link{nullptr, free_links_};
+    }
+    Link* link = free_links_;
+    if (link != nullptr) free_links_ = link->next;
+    g_pool_lock.unlock();
+    return link;
+}
+
+void WaiterList::give_link(Link* link) noexcept {
+    g_pool_lock.lock();
+    link->next = free_links_;
+    free_links_ = link;
+    g_pool_lock.unlock();
+}
 
 Waiter* Waiter::mine() noexcept {
     if (__builtin_expect(t_mine != nullptr, 1)) return t_mine;
@@ -128,6 +156,7 @@ void Waiter::reset_in_child() noexcept {
     // Only this thread exists now. The old nodes may be on lists of forgotten sockets or half taken from the pool.
     new (&g_pool_lock) Lock();
     g_free = nullptr;
+    WaiterList::free_links_ = nullptr;
     if (t_mine != nullptr && g_key_state.load() == 2) pthread_setspecific(g_key, nullptr);
     t_mine = nullptr;
     if (g_key_state.load() == 1) g_key_state.store(0);

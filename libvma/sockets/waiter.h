@@ -33,31 +33,65 @@ class Waiter {
     std::atomic<bool> signalled_{false};
 };
 
-// A small set of waiters on one socket; guarded by the socket's lock.
+// The waiters on one socket; guarded by the socket's lock. The first few lie in the list, more in memory that comes from mmap, as
+// the waiters' own does.
 class WaiterList {
   public:
-    static constexpr unsigned kMax = 8;
     bool empty() const noexcept { return count_ == 0; }
-    unsigned size() const noexcept { return count_; }
+    unsigned size() const noexcept { return count_ + more_count_; }
+    // False: there is no memory.
     bool add(Waiter* w) noexcept {
-        if (count_ == kMax) return false;
-        list_[count_++] = w;
+        if (count_ < kHere) {
+            list_[count_++] = w;
+            return true;
+        }
+        Link* link = take_link();
+        if (link == nullptr) return false;
+        *link = {w, more_};
+        more_ = link;
+        more_count_++;
         return true;
     }
     void remove(Waiter* w) noexcept {
         for (unsigned i = 0; i < count_; i++)
             if (list_[i] == w) {
-                list_[i] = list_[--count_];
+                list_[i] = more_ != nullptr ? pop() : list_[--count_];
+                return;
+            }
+        for (Link* link = more_; link != nullptr; link = link->next)
+            if (link->waiter == w) {
+                link->waiter = more_->waiter;
+                pop();
                 return;
             }
     }
     void signal_all() noexcept {
         for (unsigned i = 0; i < count_; i++) list_[i]->signal();
+        for (Link* link = more_; link != nullptr; link = link->next) link->waiter->signal();
     }
 
   private:
-    Waiter* list_[kMax]{};
-    unsigned count_ = 0;
+    friend class Waiter;
+    struct Link {
+        Waiter* waiter;
+        Link* next;
+    };
+    static Link* take_link() noexcept;
+    static void give_link(Link* link) noexcept;
+    Waiter* pop() noexcept {
+        Link* link = more_;
+        Waiter* waiter = link->waiter;
+        more_ = link->next;
+        more_count_--;
+        give_link(link);
+        return waiter;
+    }
+
+    static constexpr unsigned kHere = 8;
+    Waiter* list_[kHere]{};
+    unsigned count_ = 0, more_count_ = 0;
+    Link* more_ = nullptr;  // nothing there unless list_ is full
+    static Link* free_links_;
 };
 
 }  // namespace vma::sockets

@@ -20,6 +20,15 @@ template <class T>
 inline void store(T& word, std::type_identity_t<T> value) noexcept {
     std::atomic_ref<T>(word).store(value, std::memory_order_relaxed);
 }
+// Of a word that says, when it is not 0, that the block is described: who sees it sees the description.
+template <class T>
+inline void publish(T& word, std::type_identity_t<T> value) noexcept {
+    std::atomic_ref<T>(word).store(value, std::memory_order_release);
+}
+template <class T>
+inline bool published(const T& word) noexcept {
+    return std::atomic_ref<T>(const_cast<T&>(word)).load(std::memory_order_acquire) != 0;
+}
 // For callers that hold a lock which all writers of the word take.
 inline void add(std::uint64_t& word, std::uint64_t n) noexcept { store(word, load(word) + n); }
 inline void raise(std::uint64_t& word, std::uint64_t value) noexcept {

@@ -17,7 +17,7 @@
 namespace vma::stats {
 namespace {
 
-struct Way {
+struct Row {
     const char* name;
     const Traffic& traffic;
 };
@@ -98,8 +98,8 @@ std::vector<std::string> report_lines(const SocketBlock& b) {
         lines.push_back(fmt::format("[fd={}] {}", b.fd, fmt::format(format, std::forward<Args>(args)...)));
     };
     line("{} {} -> {}: {}", type_name(b), text_of(b.local), text_of(b.peer), decision(b));
-    for (const Way& way : {Way{"Tx Offload", b.tx_offload}, Way{"Tx OS info", b.tx_os}, Way{"Rx Offload", b.rx_offload},
-                           Way{"Rx OS info", b.rx_os}})
+    for (const Row& way : {Row{"Tx Offload", b.tx_offload}, Row{"Tx OS info", b.tx_os}, Row{"Rx Offload", b.rx_offload},
+                           Row{"Rx OS info", b.rx_os}})
         line("{}: {} KB / {} / {} [bytes/packets/errors]", way.name, way.traffic.bytes / 1024, way.traffic.packets,
              way.traffic.errors);
     if (b.type == SOCK_DGRAM) {
@@ -126,8 +126,8 @@ std::vector<std::string> dump_lines(const SocketBlock& b) {
     line("- Local Address = [{}], Foreign Address = [{}]", text_of(b.local), text_of(b.peer));
     line("- {}", decision(b));
     line("- Thread ids of the last receiver and sender = [{}], [{}]", b.rx_thread, b.tx_thread);
-    for (const Way& way : {Way{"Tx Offload", b.tx_offload}, Way{"Tx OS info", b.tx_os}, Way{"Rx Offload", b.rx_offload},
-                           Way{"Rx OS info", b.rx_os}})
+    for (const Row& way : {Row{"Tx Offload", b.tx_offload}, Row{"Tx OS info", b.tx_os}, Row{"Rx Offload", b.rx_offload},
+                           Row{"Rx OS info", b.rx_os}})
         line("{}: {} KB / {} / {} / {} [bytes/packets/eagains/errors]", way.name, way.traffic.bytes / 1024, way.traffic.packets,
              way.traffic.eagain, way.traffic.errors);
     line("Rx byte: cur {} / max {} / dropped {} / limit {}", b.rx_queue_bytes, b.rx_queue_max_bytes, b.rx_drop_bytes,

@@ -30,13 +30,15 @@ constexpr std::size_t kLine = 64;  // blocks of different sockets share no cache
 constexpr std::size_t round_up(std::size_t n, std::size_t to) noexcept { return (n + to - 1) / to * to; }
 
 std::string program_name() {
-    std::string name = os::read_proc_file("/proc/self/comm", 64);
-    if (!name.empty() && name.back() == '\n') name.pop_back();
     char path[4096];
     const long n = os::raw_syscall(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", path, sizeof path);
-    if (n <= 0) return name;
-    std::string_view whole(path, static_cast<std::size_t>(n));
-    return std::string(whole.substr(whole.rfind('/') + 1));
+    if (n > 0) {
+        std::string_view whole(path, static_cast<std::size_t>(n));
+        return std::string(whole.substr(whole.rfind('/') + 1));
+    }
+    std::string name = os::read_proc_file("/proc/self/comm", 64);
+    if (!name.empty() && name.back() == '\n') name.pop_back();
+    return name;
 }
 
 constinit std::atomic<Segment*> g_current{nullptr};
@@ -145,7 +147,6 @@ std::unique_ptr<Segment> Segment::create(const Settings& settings, std::string& 
                     segment->base_ = static_cast<std::byte*>(*made);
                     segment->directory_ = directory;
                     segment->name_ = std::move(name);
-                    remove_stale_files(segment->directory_);
                     return segment;
                 }
                 why = made.error().what;
@@ -171,6 +172,10 @@ void Segment::end() noexcept {
     ended_ = true;
     store(header().life, static_cast<std::uint32_t>(Life::ended));
     remove_file(directory_, name_);
+}
+
+void Segment::sweep() const noexcept {
+    if (is_file()) remove_stale_files(directory_);
 }
 
 void Segment::resume() noexcept {
@@ -253,6 +258,10 @@ void start() noexcept {
     } catch (...) {
         log::once(log::Level::warn, "no statistics: out of memory");
     }
+}
+
+void sweep() noexcept {
+    if (Segment* segment = current()) segment->sweep();
 }
 
 void end() noexcept {

@@ -56,6 +56,8 @@ class Segment {
     void end() noexcept;
     // It comes back, after an exec that failed.
     void resume() noexcept;
+    // Removes files of killed processes from the directory. Any thread.
+    void sweep() const noexcept;
     // In a forked child: the memory is private from now on, and empty. Async-signal-safe.
     void forget_in_child() noexcept;
 
@@ -97,5 +99,7 @@ void start() noexcept;
 // Marked as ended, and the file removed: the process ends, or becomes another program. resume(): it did not.
 void end() noexcept;
 void resume() noexcept;
+// remove_stale_files() of the process's directory, if it has a file there. Any thread.
+void sweep() noexcept;
 
 }  // namespace vma::stats

@@ -67,12 +67,15 @@ void Congestion::set_mss(std::uint32_t mss) noexcept {
     }
     // Cubic counts segments, so its memory is converted to the new ones.
     const double ratio = static_cast<double>(mss_) / mss;
-    cubic_.w_max *= ratio;
-    cubic_.w_est *= ratio;
-    cubic_.cwnd_prior *= ratio;
+    for (Cubic* c : {&cubic_, &undo_.cubic}) {
+        c->w_max *= ratio;
+        c->w_est *= ratio;
+        c->cwnd_prior *= ratio;
+        c->epoch_start_ns = 0;
+    }
+    // The way back from a recovery that is under way leads to a window of the new segments.
+    if (mss < mss_) undo_.cwnd = std::max<std::uint32_t>(static_cast<std::uint64_t>(undo_.cwnd) * mss / mss_, mss);
     mss_ = mss;
-    cubic_.epoch_start_ns = 0;
-    undo_.valid = false;
 }
 
 void Congestion::change(CongestionAlgorithm algorithm) noexcept {
@@ -264,7 +267,10 @@ void Congestion::on_rto(std::uint32_t flight, bool first_time, std::uint64_t) no
 }
 
 void Congestion::on_spurious() noexcept {
-    if (!undo_.valid) return;
+    if (!undo_.valid) {
+        on_recovery_exit();  // the recovery is over, whatever is known of the time before it
+        return;
+    }
     undo_.valid = false;
     phase_ = Phase::open;
     cwnd_ = std::max(cwnd_, undo_.cwnd);

@@ -10,12 +10,14 @@
 #include <new>
 #include <utility>
 
+#include "libvma/runtime/log.h"
 #include "libvma/tcp/engine.h"
 #include "libvma/tcp/isn.h"
 #include "libvma/tcp/listener.h"
 #include "libvma/tcp/lwip_entry.h"
 #include "libvma/tcp/segments.h"
 #include "libvma/tcp/sequence.h"
+#include "libvma/tcp/syn.h"
 #include "libvma/tcp/time.h"
 
 namespace vma::tcp {
@@ -25,6 +27,7 @@ std::atomic<std::size_t> g_count{0};
 std::atomic<bool> g_moved{false};
 
 constexpr int kMaxLooks = 64;  // at a ring that may never be empty
+constexpr std::uint32_t kMinSendMss = 48;      // the kernel's net.ipv4.tcp_min_snd_mss
 constexpr std::uint32_t kInEvents = EPOLLIN | EPOLLRDNORM | EPOLLRDBAND | EPOLLRDHUP | EPOLLPRI | EPOLLHUP | EPOLLERR;
 
 State state_of(const tcp_pcb& pcb) noexcept {
@@ -57,8 +60,8 @@ Connection* Connection::create(PathSource& paths, const Endpoints& ends, const O
 
 Connection::Connection(PathSource& paths, const Endpoints& ends, const Options& options)
     : paths_(paths), ends_(ends), options_(options) {
-    g_count.fetch_add(1, std::memory_order_relaxed);
     scoreboard_ = std::make_unique<SegmentBoard>();
+    g_count.fetch_add(1, std::memory_order_relaxed);
     ts_offset_ = timestamp_offset(ends_);
     last_rx_ns_ = now_ns();
     quick_acks_ = options.quickack ? 16 : 0;
@@ -102,6 +105,8 @@ int Connection::attach() noexcept {
             }
             added = ring->attach(flow(), this, share);
         }
+        if (!added && origin_ != nullptr)
+            log::once(log::Level::warn, "a connection is refused, for it cannot have a flow rule: {}", added.error().what);
         if (!added) return added.error().code == EEXIST ? EADDRNOTAVAIL : EOPNOTSUPP;
     } catch (...) {
         return ENOBUFS;
@@ -127,7 +132,9 @@ int Connection::connect() noexcept {
         lock_.lock();
     }
     if (error == 0) {
-        const lwip::Parameters parameters = parameters_of(options_, wanted_mss(), ts_offset_);
+        own_scale_ = window_scale(options_);
+        const lwip::Parameters parameters = parameters_of(options_, own_scale_, wanted_mss(), ts_offset_);
+        own_window_ = parameters.wnd;
         {
             lwip::Entry entry(static_cast<tcp_pcb*>(nullptr), Callbacks::kHooks, this, parameters);
             pcb_ = tcp_new();
@@ -147,7 +154,7 @@ int Connection::connect() noexcept {
             if (result != ERR_OK) error = ENOBUFS;
             else output();
             // What may be sent before the peer has said anything (RFC 9293 section 3.7.1).
-            mss_.store(std::min(wanted_mss(), 536u) - (options_.timestamps ? 12 : 0), std::memory_order_relaxed);
+            mss_.store(std::min(wanted_mss(), 536u) - (options_.timestamps ? kTimestampBytes : 0), std::memory_order_relaxed);
         }
     }
     if (error != 0) {
@@ -158,11 +165,12 @@ int Connection::connect() noexcept {
     return -error;
 }
 
-Connection* Connection::adopt(PathSource& paths, tcp_pcb* pcb, const Endpoints& ends, const Options& options,
-                              Listener* origin) noexcept {
-    Connection* c = create(paths, ends, options);
+Connection* Connection::adopt(PathSource& paths, tcp_pcb* pcb, const Handshake& handshake, const Options& options, const Path& path,
+                              bool resolved, ring::Ring& from, Listener* origin) noexcept {
+    Connection* c = create(paths, handshake.ends, options);
     if (c == nullptr) return nullptr;
     c->pcb_ = pcb;
+    c->own_scale_ = pcb->rcv_scale;
     origin->ref();
     c->origin_ = origin;
     c->counted_reuse_ = options.reuse_address;
@@ -170,6 +178,18 @@ Connection* Connection::adopt(PathSource& paths, tcp_pcb* pcb, const Endpoints& 
     c->state_.store(State::syn_recv, std::memory_order_release);
     Callbacks::install(pcb, c);
     c->set_pcb_options();
+    c->path_ = path;
+    c->rule_ring_ = &from;
+    c->has_path_ = resolved;
+    if (resolved) c->use_path(path);
+    // The SYN-ACK that lwIP has queued is under way already.
+    pcb->unacked = c->unacked_last_ = std::exchange(pcb->unsent, nullptr);
+    pcb->snd_nxt = handshake.iss + 1;
+    c->ack_sent();
+    c->syn_sent_ns_ = handshake.sent_ns;
+    c->syn_repeated_ = handshake.repeated;
+    c->counters_.segments_out++;
+    c->rto_at_ = c->last_rx_ns_ + std::uint64_t{c->rtt_.rto_us()} * 1000;
     return c;
 }
 
@@ -180,26 +200,24 @@ void Connection::established() noexcept {
     cc_.init(options_.congestion, send_mss());
     if (rtt_.backoffs() != 0 && !rtt_.measured()) rtt_.handshake_without_sample();
     retries_ = 0;
-    acked_upto_ = window_seq_ = pcb_->rcv_nxt;
+    acked_upto_ = pcb_->rcv_nxt;
+    // As the kernel's tcp_init_wl(): the window came with the peer's SYN, or with the ACK behind it.
+    window_seq_ = origin_ == nullptr ? pcb_->rcv_nxt - 1 : pcb_->rcv_nxt;
+    last_ack_rx_ns_ = last_rx_ns_;
+    if (origin_ == nullptr) {
+        // SO_RCVBUF may have changed since the SYN; what that has announced holds.
+        const std::uint32_t most = pcb_->flags & TF_WND_SCALE ? 0xffffffff : 0xffff;
+        const std::uint32_t now = parameters_of(options_, own_scale_, wanted_mss(), ts_offset_).wnd;
+        pcb_->rcv_wnd = pcb_->rcv_ann_wnd = std::max(std::min(now, most), syn_window_);
+    }
     start_recovery();
     data_end_ = small_end_ = pcb_->snd_lbb;
     out_wake_++;
     if (origin_ == nullptr) return;
     // A passive open: a rule of its own, then the listener may hand it out.
-    if (attach() != 0) {
-        abandon_.store(true), wants_output_.store(true);
-    } else if (options_.defer_accept_s != 0) {
-        deferred_ = true;  // until data comes, or for that long
-        accept_at_ = now_ns() + std::uint64_t{options_.defer_accept_s} * 1'000'000'000;
-    } else {
-        hand_out();
-    }
-}
-
-void Connection::hand_out() noexcept {
-    deferred_ = false;
-    accept_at_ = 0;
-    if (!origin_->completed(*this)) abandon_.store(true), wants_output_.store(true);
+    handed_out_ = attach() == 0 && origin_->completed(*this);
+    // The peer believes that it is connected.
+    if (!handed_out_) close_requested_.store(2), wants_output_.store(true);
 }
 
 void Connection::set_owner(Owner* owner) noexcept {
@@ -228,7 +246,8 @@ void Connection::leave() noexcept {
             input_list(list);
         }
         if (wants_output_.load(std::memory_order_relaxed) && wants_output_.exchange(false)) {
-            if (abandon_.exchange(false) && pcb_ != nullptr) in_lwip([&](lwip::Entry&) { tcp_abandon(pcb_, 0); });
+            if (abandon_.exchange(false) && pcb_ != nullptr)
+                in_lwip([&](lwip::Entry&) { tcp_abandon(pcb_, 0); });
             if (icmp_any_.load(std::memory_order_relaxed)) {
                 backlog_lock_.lock();
                 const ring::IcmpError error = icmp_;
@@ -245,12 +264,13 @@ void Connection::leave() noexcept {
         // The rule goes when nothing is to come any more.
         const bool ended = pcb_ == nullptr && attached_ && !detaching_ && !frozen_ && !connecting_;
         if (ended) detaching_ = true;
+        const bool moved = moved_;
         lock_.unlock();
         std::atomic_thread_fence(std::memory_order_seq_cst);
         for (std::uint32_t i = 0; i < unrefs; i++) unref();  // never the last: the caller has one
         if (ended) {
             ring::Ring* ring = ring_.load(std::memory_order_relaxed);
-            ring->detach_soon(flow(), this);  // may be the end of this object, unless the caller has a reference
+            ring->detach_soon(flow(), this, moved);  // may be the end of this object, unless the caller has a reference
             return;
         }
         if (!backlog_any_.load(std::memory_order_relaxed) && !wants_output_.load(std::memory_order_relaxed)) return;
@@ -263,17 +283,6 @@ void Connection::abandon_quietly() noexcept {
     wants_output_.store(true, std::memory_order_seq_cst);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (lock_.try_lock()) leave();
-}
-
-void Connection::answer_syn(const Path& path, bool resolved, ring::Ring& from) noexcept {
-    if (!enter()) return;
-    path_ = path;
-    rule_ring_ = &from;
-    has_path_ = resolved;
-    if (resolved) use_path(path);
-    acked_upto_ = pcb_ != nullptr ? pcb_->rcv_nxt : 0;
-    output();
-    leave();
 }
 
 void Connection::settle() noexcept {
@@ -305,7 +314,10 @@ void Connection::settle() noexcept {
 }
 
 void Connection::publish() noexcept {
-    const std::uint32_t before = events_.load(std::memory_order_relaxed), now = compute_events();
+    const std::uint32_t before = events_.load(std::memory_order_relaxed);
+    // Before connect(), which sets the window: who watches must not see a hang-up.
+    if (pcb_ == nullptr && before == 0 && own_window_ == 0 && !was_established_) return;
+    const std::uint32_t now = compute_events();
     if ((now & ~before) & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) in_wake_++, out_wake_++;
     // Visible before the look at who asked meanwhile, see events_asked().
     if (before != now) events_.store(now, std::memory_order_seq_cst);
@@ -330,12 +342,13 @@ std::uint32_t Connection::compute_events() const noexcept {
     if ((receive_shut && write_shut_) || state == State::close) mask |= EPOLLHUP;
     if (receive_shut) mask |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
     if (state != State::syn_sent && state != State::syn_recv) {
-        const std::size_t enough = std::max<std::size_t>(1, std::min(options_.receive_lowat, send_limit()));
+        const std::uint32_t limit = send_limit();
+        const std::size_t enough = std::max<std::size_t>(1, std::min(options_.receive_lowat, limit));
         if (readable_.load(std::memory_order_relaxed) >= enough) mask |= EPOLLIN | EPOLLRDNORM;
         if (write_shut_) {
             mask |= EPOLLOUT | EPOLLWRNORM;
         } else {
-            const std::uint32_t used = queued(), limit = send_limit();
+            const std::uint32_t used = queued();
             const bool room = used <= limit && limit - used >= used / 2;
             const bool few_unsent =
                 options_.notsent_lowat == 0xffffffff || unsent_bytes() < options_.notsent_lowat || unsent_bytes() == 0;
@@ -371,10 +384,11 @@ void Connection::gone() noexcept {
     tail_room_ = 0;
     connecting_ = false;
     if (origin_ != nullptr) {
-        if (!was_established_ || deferred_) origin_->lost(*this);
+        if (!handed_out_) origin_->lost(*this);
         origin_->left(counted_reuse_);
     }
-    deferred_ = false;
+    early_.clear();
+    fin_early_ = false;
     scoreboard_reset();
     Engine::instance().time_wait_left(*this);
     if (orphan_) Engine::instance().orphan_left(*this);
@@ -387,15 +401,9 @@ void Connection::gone() noexcept {
 }
 
 void Connection::free_queues() noexcept {
-    while (rx_first_ != nullptr) {
-        pbuf* next = rx_first_->next;
-        rx_first_->next = nullptr;
-        rx_first_->tot_len = rx_first_->len;
-        pbuf_free(rx_first_);
-        rx_first_ = next;
-    }
-    rx_last_ = nullptr;
-    rx_pieces_ = 0;
+    rx_.clear();
+    early_.clear();
+    fin_early_ = false;
     readable_.store(0, std::memory_order_release);
 }
 
@@ -423,13 +431,13 @@ std::uint32_t Connection::wanted_mss() const noexcept {
     return std::min<std::uint32_t>(mss, 0xffff - 40);
 }
 
+// As the kernel's tcp_mtu_to_mss(): what the peer asks for is raised to kMinSendMss, and our options take their room of that.
 std::uint32_t Connection::send_mss() const noexcept {
+    static_assert(kMinSendMss > kTimestampBytes);
     std::uint32_t mss = wanted_mss();
-    if (pcb_ != nullptr) {
-        mss = std::min<std::uint32_t>(mss, pcb_->mss);
-        if (pcb_->flags & TF_TIMESTAMP) mss -= 12;
-    }
-    return std::max<std::uint32_t>(mss, 32);
+    if (pcb_ != nullptr) mss = std::min<std::uint32_t>(mss, pcb_->mss);
+    mss = std::max(mss, kMinSendMss);
+    return pcb_ != nullptr && (pcb_->flags & TF_TIMESTAMP) ? mss - kTimestampBytes : mss;
 }
 
 int Connection::find_path() noexcept {
@@ -445,11 +453,18 @@ int Connection::find_path() noexcept {
     path_ = path;
     has_path_ = error == 0;
     if (has_path_) use_path(path);
-    if (wanted_mss() != mss_before && was_established_) {
-        cc_.set_mss(send_mss());
-        mss_.store(send_mss(), std::memory_order_relaxed);
-    }
+    if (wanted_mss() != mss_before) mss_changed();
     return error;
+}
+
+// The path, or the program, allows segments of another size.
+void Connection::mss_changed() noexcept {
+    if (!was_established_) return;
+    const std::uint32_t mss = send_mss();
+    if (mss == mss_.load(std::memory_order_relaxed)) return;
+    mss_.store(mss, std::memory_order_relaxed);
+    cc_.set_mss(mss);
+    scoreboard_->set_mss(mss);
 }
 
 void Connection::use_path(const Path& path) noexcept {
@@ -502,15 +517,22 @@ void Connection::lose_path(int error) noexcept {
 
 void Connection::learn_mtu(std::uint32_t mtu) noexcept {
     mtu = std::max<std::uint32_t>(mtu, 552);  // the kernel's net.ipv4.route.min_pmtu
-    if (learnt_mtu_ == 0 || mtu < learnt_mtu_) {
-        learnt_mtu_ = mtu;
-        if (pcb_ != nullptr && was_established_) {
-            cc_.set_mss(send_mss());
-            mss_.store(send_mss(), std::memory_order_relaxed);
-            resegment();
-            output();
-        }
-    }
+    if (learnt_mtu_ != 0 && mtu > learnt_mtu_) return;
+    // After this time a longer segment tries again, as in the kernel: the path may have become better.
+    learnt_until_ns_ = now_ns() + std::uint64_t{options_.mtu_expires_s} * 1'000'000'000;
+    if (mtu == learnt_mtu_) return;
+    learnt_mtu_ = mtu;
+    if (pcb_ == nullptr || !was_established_) return;
+    const std::uint32_t before = mss_.load(std::memory_order_relaxed);
+    mss_changed();
+    if (send_mss() >= before) return;  // segments were that short already: it is not for this that one was lost
+    resegment();
+    output();
+}
+
+void Connection::forget_mtu() noexcept {
+    learnt_mtu_ = 0;
+    mss_changed();
 }
 
 // ---- options ----
@@ -520,6 +542,13 @@ Options Connection::options() noexcept {
     Options o = options_;
     leave();
     return o;
+}
+
+void Connection::tell_readable() noexcept {
+    if (!enter()) return;
+    const std::size_t enough = std::max<std::size_t>(1, options_.receive_lowat);
+    if (readable_.load(std::memory_order_relaxed) >= enough || fin_seen_) in_wake_++;
+    leave();
 }
 
 void Connection::set_pcb_options() noexcept {
@@ -533,11 +562,12 @@ void Connection::options_changed() noexcept {
         set_pcb_options();
         if (was_established_) {
             if (cc_.algorithm() != options_.congestion) cc_.change(options_.congestion);
-            mss_.store(send_mss(), std::memory_order_relaxed);
+            mss_changed();
         }
         if (has_path_) use_path(path_);
+        if (was_established_ && !in_time_wait_) open_window();  // SO_RCVBUF may have grown
         burst_ = 0;
-        output();  // a cork may have gone
+        if (pcb_ != nullptr) output();  // a cork may have gone
     }
     // Counted anew from the last segment that came, as the kernel does for TCP_KEEPIDLE.
     if (!options_.keepalive || std::exchange(timed_keep_idle_s_, options_.keep_idle_s) != options_.keep_idle_s) keepalive_at_ = 0;
@@ -584,6 +614,13 @@ bool Connection::sample(Sample& out) noexcept {
     return true;
 }
 
+Connection::Held Connection::held() noexcept {
+    if (!enter()) return {};
+    const Held h{rx_.bytes() + early_.bytes(), rx_.held() + early_.held(), rx_.steps() + early_.steps()};
+    leave();
+    return h;
+}
+
 // As the kernel's tcp_get_info(), in its units: microseconds, milliseconds, segments.
 void Connection::info(Info& all) noexcept {
     all = {};
@@ -601,8 +638,8 @@ void Connection::info(Info& all) noexcept {
     out.tcpi_ato = options_.delayed_ack_ms * 1000;
     out.tcpi_snd_mss = mss;
     out.tcpi_rcv_mss = std::max(largest_in_, 536u);
-    out.tcpi_advmss = wanted_mss() - (options_.timestamps ? 12 : 0);
-    out.tcpi_pmtu = path_.mtu;
+    out.tcpi_advmss = wanted_mss() - (options_.timestamps ? kTimestampBytes : 0);
+    out.tcpi_pmtu = learnt_mtu_ != 0 ? std::min(path_.mtu, learnt_mtu_) : path_.mtu;
     out.tcpi_rtt = rtt_.srtt_us();
     out.tcpi_rttvar = rtt_.rttvar_us();
     out.tcpi_snd_ssthresh = cc_.ssthresh() >= Congestion::kNoThreshold ? 0x7fffffff : cc_.ssthresh() / mss;
@@ -610,7 +647,7 @@ void Connection::info(Info& all) noexcept {
     out.tcpi_reordering = 3;
     out.tcpi_last_data_sent = ms_since(last_data_tx_ns_);
     out.tcpi_last_data_recv = ms_since(last_data_rx_ns_);
-    out.tcpi_last_ack_recv = ms_since(last_rx_ns_);
+    out.tcpi_last_ack_recv = ms_since(last_ack_rx_ns_);
     out.tcpi_rcv_space = options_.receive_window;
     out.tcpi_total_retrans = static_cast<std::uint32_t>(counters_.retransmits);
     if (pcb_ != nullptr) {
@@ -679,59 +716,14 @@ ssize_t Connection::receive(const iovec* iov, std::size_t count, std::size_t len
         leave();
         return result;
     }
-    std::size_t done = 0, at = 0, which = 0;
-    pbuf* p = rx_first_;
-    std::size_t from = 0;
-    while (skip != 0 && p != nullptr) {  // peeking only
-        const std::size_t n = std::min<std::size_t>(skip, p->len);
-        skip -= n;
-        if (n == p->len)
-            p = p->next;
-        else
-            from = n;
-    }
-    while (p != nullptr && done < length) {
-        std::size_t piece = std::min<std::size_t>(p->len - from, length - done);
-        const auto* data = static_cast<const std::uint8_t*>(p->payload) + from;
-        if (flags & kDiscard) {
-            done += piece;
-            from += piece;
-        } else {
-            while (which < count && at == iov[which].iov_len) which++, at = 0;
-            if (which == count) break;
-            piece = std::min(piece, iov[which].iov_len - at);
-            std::memcpy(static_cast<std::uint8_t*>(iov[which].iov_base) + at, data, piece);
-            done += piece;
-            at += piece;
-            from += piece;
-        }
-        if (from < p->len) {
-            if (!(flags & kPeek)) {
-                p->payload = static_cast<std::uint8_t*>(p->payload) + from;
-                p->len = static_cast<u16_t>(p->len - from);
-                p->tot_len = p->len;
-                from = 0;
-            }
-            continue;
-        }
-        pbuf* next = p->next;
-        if (!(flags & kPeek)) {
-            p->next = nullptr;
-            p->tot_len = p->len;
-            pbuf_free(p);
-            rx_first_ = next;
-            if (next == nullptr) rx_last_ = nullptr;
-            rx_pieces_--;
-        }
-        p = next;
-        from = 0;
-    }
+    const std::size_t done =
+        rx_.read(iov, count, length, {.copy = !(flags & kDiscard), .take = !(flags & kPeek), .skip = skip});
     result = static_cast<ssize_t>(done);
     burst_ = 0;
     last_write_ns_ = 0;  // the next write begins a burst, however soon it comes: an answer on a fast wire
     if (!(flags & kPeek) && done != 0) {
-        readable_.store(readable_.load(std::memory_order_relaxed) - done, std::memory_order_release);
-        if (pcb_ != nullptr && pcb_->state != TIME_WAIT) open_window(done);
+        readable_.store(rx_.bytes(), std::memory_order_release);
+        if (pcb_ != nullptr && pcb_->state != TIME_WAIT) open_window();
     }
     leave();
     return result;
@@ -789,7 +781,8 @@ void Connection::close_locked(bool reset) noexcept {
         in_lwip([&](lwip::Entry&) { tcp_abandon(pcb_, 0); });
     } else if (pcb_->state == TIME_WAIT) {
         // nothing more to do
-    } else if (reset || unread) {
+    } else if (reset || unread || !was_established_) {
+        // A FIN would wait for the handshake of a simultaneous open, which a peer need not ever complete.
         in_lwip([&](lwip::Entry&) { tcp_abandon(pcb_, 1); });
     } else {
         tcp_set_flags(pcb_, TF_RXCLOSED);  // data that still comes is answered with a RST

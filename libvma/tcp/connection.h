@@ -27,6 +27,8 @@
 #include "libvma/runtime/lock.h"
 #include "libvma/tcp/congestion.h"
 #include "libvma/tcp/path.h"
+#include "libvma/tcp/reassembly.h"
+#include "libvma/tcp/receive_queue.h"
 #include "libvma/tcp/rtt.h"
 #include "libvma/tcp/sack.h"
 #include "libvma/tcp/timer_wheel.h"
@@ -39,7 +41,10 @@ struct tcp_hdr;
 namespace vma::tcp {
 
 class Listener;
+struct Handshake;
 struct SegmentBoard;
+
+inline constexpr std::uint32_t kTimestampBytes = 12;  // of options in each segment
 
 // What the program may set (socket options), in the units of the options. A listener's are copied to what it accepts.
 struct Options {
@@ -50,6 +55,8 @@ struct Options {
     unsigned keep_idle_s = 7200, keep_interval_s = 75, keep_count = 9;
     std::uint32_t user_timeout_ms = 0;      // TCP_USER_TIMEOUT, 0: by retransmissions
     unsigned syn_retries = 6, retries2 = 15;  // TCP_SYNCNT, net.ipv4.tcp_retries2
+    unsigned synack_retries = 5;            // TCP_SYNCNT of a listener, net.ipv4.tcp_synack_retries
+    unsigned syncookies = 1;                // net.ipv4.tcp_syncookies: never, when the table is full, always
     int linger2_s = 60;                     // TCP_LINGER2: FIN_WAIT_2 of a closed socket; < 0: none
     std::uint32_t maxseg = 0;               // TCP_MAXSEG, 0: the path's
     std::uint32_t receive_window = 0;       // bytes of data we let the peer have under way and unread
@@ -60,6 +67,7 @@ struct Options {
     unsigned defer_accept_s = 0;
     bool reuse_address = false;             // SO_REUSEADDR: others may bind the port while the connection lives
     std::uint32_t delayed_ack_ms = 40;
+    unsigned mtu_expires_s = 600;           // net.ipv4.route.mtu_expires: how long what ICMP said of the path holds
     CongestionAlgorithm congestion = CongestionAlgorithm::cubic;
 };
 
@@ -168,6 +176,12 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
         std::uint32_t receive_window = 0, send_limit = 0;                // what the queues may hold
     };
     bool sample(Sample& out) noexcept;
+    // What received data that was not read takes; `steps` as in ReceiveQueue and Reassembly. For tests.
+    struct Held {
+        std::size_t bytes = 0, memory = 0;
+        std::uint64_t steps = 0;
+    };
+    Held held() noexcept;
     const Endpoints& endpoints() const noexcept { return ends_; }
     std::uint32_t mss() const noexcept { return mss_.load(std::memory_order_relaxed); }
     CongestionAlgorithm algorithm() noexcept;
@@ -184,6 +198,8 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
         leave();
     }
     Options options() noexcept;
+    // An edge, if there is enough to read: setting SO_RCVLOWAT makes one (tcp_set_rcvlowat()).
+    void tell_readable() noexcept;
     void quick_ack(bool on) noexcept;             // TCP_QUICKACK
     void nodelay(bool on) noexcept;               // TCP_NODELAY; setting it sends what waits, even what is corked (tcp(7))
 
@@ -226,9 +242,9 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
 
     Connection(PathSource& paths, const Endpoints& ends, const Options& options);
     ~Connection() override;
-    // For a PCB that lwIP made of a SYN (state SYN_RCVD).
-    static Connection* adopt(PathSource& paths, tcp_pcb* pcb, const Endpoints& ends, const Options& options,
-                             Listener* origin) noexcept;
+    // For a PCB that lwIP made of a SYN (state SYN_RCVD), whose answer `origin` has sent. `from`: where the peer's segments come in.
+    static Connection* adopt(PathSource& paths, tcp_pcb* pcb, const Handshake& handshake, const Options& options, const Path& path,
+                             bool resolved, ring::Ring& from, Listener* origin) noexcept;
 
     // ---- lock (connection.cpp) ----
     bool enter() noexcept;      // false: this thread has it already
@@ -242,7 +258,6 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     void gone() noexcept;             // lwIP has freed the PCB
     void free_queues() noexcept;
     int attach() noexcept;      // 0 or errno; EADDRNOTAVAIL: the four numbers are in use
-    void hand_out() noexcept;   // an accepted connection, to its listener's queue
     verbs::FlowSpec flow() const noexcept {
         return {IPPROTO_TCP, ends_.local_addr, ends_.local_port, ends_.remote_addr, ends_.remote_port};
     }
@@ -256,16 +271,22 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     std::uint32_t send_mss() const noexcept;
 
     // ---- receive (input.cpp) ----
+    void take_batch(ring::Ring& ring, ring::RxBuffer* list, ring::RxBuffer* last) noexcept;
     void input_list(ring::RxBuffer* list) noexcept;
-    void input(pbuf* p) noexcept;
+    void kernels_frame(ring::RxBuffer* buffer) noexcept;
+    void input(pbuf* p, std::uint64_t now) noexcept;
     void trim_to_window(pbuf* p) noexcept;
-    pbuf* copy_if_small(pbuf* p) noexcept;
-    bool room_out_of_order() const noexcept;
+    std::uint32_t receive_capacity() const noexcept;
+    void keep_early(std::uint32_t seq, const pbuf& p, bool fin) noexcept;
+    void take_early() noexcept;
+    void count_data(std::uint32_t length) noexcept;
     void choose_window(std::uint32_t seq, std::uint32_t ack, std::uint32_t window) noexcept;
     bool check(tcp_hdr& header, unsigned option_bytes, const pbuf& p) noexcept;  // the hook in front of lwIP
     bool urgent_wanted(const tcp_hdr& header) noexcept;
     void challenge() noexcept;
     void learn_mtu(std::uint32_t mtu) noexcept;
+    void forget_mtu() noexcept;
+    void mss_changed() noexcept;
     void icmp_error_locked(const ring::IcmpError& error) noexcept;
     void received(pbuf* p) noexcept;
     void peer_finished() noexcept;
@@ -273,10 +294,8 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     void simultaneous_open(const tcp_hdr& header, unsigned option_bytes) noexcept;
     bool time_wait_reopens(const ring::RxBuffer& buffer) const noexcept;
     void reopen(ring::RxBuffer* buffer) noexcept;
-    void compact_receive_queue() noexcept;
-    void open_window(std::size_t bytes) noexcept;
-    // For Listener: sends the SYN-ACK of an adopted connection.
-    void answer_syn(const Path& path, bool resolved, ring::Ring& from) noexcept;
+    void widen_window() noexcept;
+    void open_window() noexcept;
     // Ends without a word to the peer. Any thread; if the lock is taken its owner does it.
     void abandon_quietly() noexcept;
     void unref_later() noexcept { later_unrefs_++; }  // with the lock held: leave() does it
@@ -305,15 +324,16 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
 
     // ---- send (output.cpp) ----
     void output() noexcept;     // whatever may be sent now: retransmissions, data, an ACK
+    void output(std::uint64_t now) noexcept;
     void acknowledge(std::uint64_t now) noexcept;
     void resegment() noexcept;
-    std::uint32_t timestamp() const noexcept;
+    std::uint32_t timestamp(std::uint64_t now) const noexcept;
     bool send_segment(tcp_seg* seg, bool again) noexcept;
     void send_ack(std::uint32_t back = 0) noexcept;
     void send_control(pbuf* p) noexcept;
     int transmit(const std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov, std::size_t count,
                  std::size_t length) noexcept;
-    std::size_t put_options(std::uint8_t* at, const tcp_seg* seg) noexcept;
+    std::size_t put_options(std::uint8_t* at, const tcp_seg* seg, std::uint64_t now) noexcept;
     bool keep_back(const tcp_seg* seg) noexcept;
     bool split(tcp_seg* seg, std::uint32_t length) noexcept;
     tcp_seg* new_segment(std::uint32_t room) noexcept;
@@ -348,6 +368,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     std::atomic<std::uint32_t> refs_{1};
     Listener* origin_ = nullptr;            // of an accepted connection; a reference
     bool counted_reuse_ = false;            // options_.reuse_address as origin_ knows it
+    bool handed_out_ = false;               // to origin_'s queue
     Owner* owner_ = nullptr;
 
     mutable Lock lock_;
@@ -358,6 +379,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     // Frames of the running batch; under the ring's rx_lock.
     ring::RxBuffer* staged_first_ = nullptr;
     ring::RxBuffer* staged_last_ = nullptr;
+    bool in_batch_ = false;                 // the ring's list for batch_end() has us; a reference
 
     // What others read without the lock.
     std::atomic<State> state_{State::close};
@@ -383,6 +405,9 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     Options options_;
     bool orphan_ = false, attached_ = false, detaching_ = false, frozen_ = false;
     bool moved_ = false;                    // into the kernel
+    ring::RxBuffer* frozen_first_ = nullptr;  // frames that came while frozen_
+    ring::RxBuffer* frozen_last_ = nullptr;
+    std::uint32_t frozen_frames_ = 0;
     bool connecting_ = false, was_established_ = false, changed_ = false;
     bool read_shut_ = false, write_shut_ = false, peer_closed_ = false;
     bool fin_seen_ = false;                 // the stream has an end, which comes before any error
@@ -390,7 +415,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     bool no_space_ = false;                 // a send() was told that there is no room
     bool more_ = false;                     // the last write said that more follows
     bool push_ = false;                     // what is queued goes now, though it be corked
-    bool simultaneous_ = false, syn_repeated_ = false, deferred_ = false;
+    bool simultaneous_ = false, syn_repeated_ = false;
     std::uint32_t later_unrefs_ = 0;
     std::uint32_t in_wake_ = 0, out_wake_ = 0;  // wake-ups to publish
 
@@ -399,12 +424,19 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     ring::Ring* rule_ring_ = nullptr;       // where the peer's SYN came in; answers may go another way
     bool has_path_ = false;
     std::uint32_t learnt_mtu_ = 0;          // by ICMP, 0: none
+    std::uint64_t learnt_until_ns_ = 0;
     alignas(8) std::uint8_t ip_headers_[34]{};
 
     // receive
-    pbuf* rx_first_ = nullptr;
-    pbuf* rx_last_ = nullptr;
-    std::uint32_t rx_pieces_ = 0;
+    ReceiveQueue rx_;
+    Reassembly early_;                      // what came out of sequence
+    std::uint32_t fin_at_ = 0;              // the peer's FIN has this number, if fin_early_
+    bool fin_early_ = false;                // it came before data that is missing
+    bool replaying_ = false;                // lwIP is given that FIN again
+    std::uint8_t own_scale_ = 0;            // of our window, as the SYN announces it; options may change later
+    std::uint32_t own_window_ = 0;          // what lwIP takes for the full window until the SYN is answered
+    std::uint32_t syn_window_ = 0;          // the largest window that a SYN of ours announced
+    std::uint64_t last_ack_rx_ns_ = 0;      // the last acceptable ACK
     std::uint32_t ack_due_bytes_ = 0;       // received since the last ACK left
     std::uint32_t acked_upto_ = 0;          // rcv_nxt in the last segment sent
     std::uint32_t quick_acks_ = 16;         // ACKs to send without delay, as Linux does when a connection begins
@@ -414,6 +446,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     std::uint64_t last_data_rx_ns_ = 0, last_data_tx_ns_ = 0;
     std::uint64_t ts_recent_ns_ = 0;
     std::uint32_t largest_in_ = 0;          // the peer's segments, as seen
+    static constexpr std::uint32_t kBulkSegments = 64;  // a stream, from here on
     std::uint32_t bulk_bytes_ = 0;          // received without a pause in which we sent data
     bool ack_when_idle_ = false;            // the ring is to remind us of an ACK that is due soon
     bool idle_asked_ = false;               // and has been told so; under its rx_lock
@@ -445,7 +478,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     // time
     OwnTimer timer_{this};
     std::uint64_t armed_for_ = 0;
-    std::uint64_t tlp_at_ = 0, user_at_ = 0, path_since_ns_ = 0, accept_at_ = 0;
+    std::uint64_t tlp_at_ = 0, user_at_ = 0, path_since_ns_ = 0;
     unsigned timed_keep_idle_s_ = 0;  // what keepalive_at_ was computed with
     std::uint64_t rto_at_ = 0, ack_at_ = 0, probe_at_ = 0, keepalive_at_ = 0, end_at_ = 0, path_at_ = 0, cork_at_ = 0;
     unsigned probes_ = 0, keepalives_ = 0, path_tries_ = 0;

@@ -17,8 +17,6 @@
 namespace vma::tcp {
 namespace {
 
-constexpr std::uint32_t kIdleTicks = 100;  // looks without a frame before a ring's channel has to wake us
-
 alignas(Engine) std::byte g_memory[sizeof(Engine)];
 std::atomic<Engine*> g_engine{nullptr};
 Lock g_make_lock;
@@ -58,7 +56,13 @@ void Engine::set_timer() noexcept {
             return;
         }
         timer_fd_ = InternalFd(fd);
-        runtime::watch(timer_fd_.get(), [this] { timer_readable(); });
+        try {
+            runtime::watch(timer_fd_.get(), [this] { timer_readable(); });
+        } catch (const std::bad_alloc&) {  // the next timer that is armed tries again
+            timer_fd_.reset();
+            timer_state_ = 0;
+            return;
+        }
         timer_state_.store(2, std::memory_order_release);
     }
     while (timer_state_.load(std::memory_order_acquire) == 1) cpu_relax();
@@ -102,8 +106,14 @@ void Engine::started(ring::Ring& ring) noexcept {
     } catch (...) {
     }
     lock_.unlock();
-    if (start)
+    if (!start) return;
+    try {
         runtime::every(static_cast<unsigned>(config::get().progress_engine_interval), [this] { return tick(); });
+    } catch (const std::bad_alloc&) {
+        lock_.lock();
+        ticking_ = false;  // the next connection tries again
+        lock_.unlock();
+    }
 }
 
 void Engine::stopped(ring::Ring& ring) noexcept {

@@ -25,7 +25,9 @@
 #include "libvma/net/checksum.h"
 #include "libvma/net/frame.h"
 #include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/log.h"
+#include "libvma/runtime/never_destroyed.h"
 
 #ifndef SO_BUF_LOCK
 #define SO_BUF_LOCK 72
@@ -63,6 +65,18 @@ std::size_t bytes(std::span<const iovec> queue) noexcept {
 
 std::unexpected<Error> refused(long result, const char* step) {
     return fail(static_cast<int>(-result), std::string("handing a TCP connection over to the kernel: ") + step);
+}
+
+long raw_socket() noexcept { return os::raw_syscall(SYS_socket, AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW); }
+
+// One that is kept for play(): the internal thread hands over, too, and a socket made there would hold the lowest free number,
+// which a thread of the program may count on.
+constinit NeverDestroyed<InternalFd> g_raw;
+constinit int g_raw_number = -1;  // g_raw->get(); atomic
+
+bool same_network(int a, int b) noexcept {
+    std::uint64_t here = 0, there = 1;
+    return get(a, SOL_SOCKET, SO_NETNS_COOKIE, here) >= 0 && get(b, SOL_SOCKET, SO_NETNS_COOKIE, there) >= 0 && here == there;
 }
 
 // A place in a queue, moved on as the kernel takes bytes.
@@ -137,7 +151,7 @@ class Buffer {
     bool known_ = false, chosen_ = false;
 };
 
-int tcp_state(int fd) noexcept {
+int kernel_state(int fd) noexcept {
     tcp_info info{};
     return get(fd, IPPROTO_TCP, TCP_INFO, info) < 0 ? -1 : info.tcpi_state;
 }
@@ -155,6 +169,7 @@ class Handover {
 
     Result<void> run() {
         if (auto ok = check(); !ok) return ok;
+        if (s_.over) return install_over();
         measuring_ = s_.timestamps && s_.srtt_us != 0 &&
                      (total_ != 0 || s_.own_fin == OwnFin::wanted || s_.own_fin == OwnFin::sent);
         auto done = install();
@@ -175,6 +190,31 @@ class Handover {
         return {};
     }
 
+    // A connection that a reset has just ended is what a program sees of one that has ended in any way.
+    Result<void> install_over() {
+        for (auto step : {&Handover::begin, &Handover::connect, &Handover::options, &Handover::received, &Handover::end}) {
+            if (auto ok = (this->*step)(); !ok) {
+                undo();
+                return ok;
+            }
+        }
+        unsteer_();
+        repair(TCP_REPAIR_OFF_NO_WP);
+        receive_.restore(true);
+        send_.restore(false);
+        return {};
+    }
+
+    Result<void> end() {
+        if (s_.peer_fin) play_peer_fin(s_.snd_una);
+        const bool played = play(s_.rcv_nxt + (s_.peer_fin ? 1 : 0), 0, kRst) &&
+                            delivered([this] { return kernel_state(fd_) == TCP_CLOSE; });
+        if (!played) return refused(-EIO, "loopback");
+        int taken;
+        if (s_.error == 0) get(fd_, SOL_SOCKET, SO_ERROR, taken);
+        return {};
+    }
+
     Result<void> check() const {
         if (sent_ > total_) return refused(-EINVAL, "more was sent than is queued");
         if ((s_.own_fin == OwnFin::sent || s_.own_fin == OwnFin::acknowledged) && sent_ != total_)
@@ -182,7 +222,7 @@ class Handover {
         if (s_.own_fin == OwnFin::acknowledged && total_ != 0)
             return refused(-EINVAL, "a FIN was acknowledged before the data");
         if (s_.snd_wscale > kMaxScale || s_.rcv_wscale > kMaxScale) return refused(-EINVAL, "window scale above 14");
-        const int state = tcp_state(fd_);
+        const int state = kernel_state(fd_);
         if (state < 0) return refused(-ENOTSOCK, "not a TCP socket");
         if (state != TCP_CLOSE) return refused(-EISCONN, "the socket is in use");
         return {};
@@ -313,7 +353,6 @@ class Handover {
         if (repair(TCP_REPAIR_ON) >= 0) repair(TCP_REPAIR_OFF);
         receive_.restore(true);
         send_.restore(false);
-        restore_reuse();
         if (s_.read_shut) os::raw_syscall(SYS_shutdown, fd_, SHUT_RD);
         if (s_.own_fin == OwnFin::wanted)
             os::raw_syscall(SYS_shutdown, fd_, SHUT_WR);
@@ -342,17 +381,20 @@ class Handover {
             get(fd_, SOL_SOCKET, SO_ERROR, error);
         }
         repair(TCP_REPAIR_OFF_NO_WP);
-        restore_reuse();
         receive_.restore(false);
         send_.restore(false);
     }
 
     // Even: an odd value asks the kernel to count in microseconds. Ahead by one at most, and never behind.
     std::uint32_t own_time() const noexcept { return (s_.ts_value + 1) & ~1u; }
-    long repair(int mode) const noexcept { return set(fd_, IPPROTO_TCP, TCP_REPAIR, mode); }
+    // Repair mode uses SO_REUSEADDR for itself and leaves it cleared. It is restored before a frame can reach the socket, since what
+    // the connection becomes then, TIME_WAIT for one, keeps it as it is.
+    long repair(int mode) const noexcept {
+        const long r = set(fd_, IPPROTO_TCP, TCP_REPAIR, mode);
+        if (mode != TCP_REPAIR_ON) set(fd_, SOL_SOCKET, SO_REUSEADDR, reuse_);
+        return r;
+    }
     long queue(int which) const noexcept { return set(fd_, IPPROTO_TCP, TCP_REPAIR_QUEUE, which); }
-    // Repair mode uses the flag for itself and leaves it cleared.
-    void restore_reuse() const noexcept { set(fd_, SOL_SOCKET, SO_REUSEADDR, reuse_); }
 
     Result<void> window(std::uint32_t snd_wnd) {
         // A window announced with the acknowledgement of a FIN began one further.
@@ -387,8 +429,8 @@ class Handover {
     }
 
     void play_peer_fin(std::uint32_t ack) noexcept {
-        const int before = tcp_state(fd_);
-        if (play(s_.rcv_nxt, ack, kFin | kAck) && delivered([&] { return tcp_state(fd_) != before; })) return;
+        const int before = kernel_state(fd_);
+        if (play(s_.rcv_nxt, ack, kFin | kAck) && delivered([&] { return kernel_state(fd_) != before; })) return;
         // At least the program sees the end of the stream. The peer has sent its last byte already.
         log::debug("the kernel did not take a FIN received earlier; its connection stays half open");
         os::raw_syscall(SYS_shutdown, fd_, SHUT_RD);
@@ -409,13 +451,10 @@ class Handover {
     // it bound to a device, it would not, and the kernel would send a reset. No `echo`: no round trip time is taken.
     // False when nothing was sent.
     bool play(std::uint32_t seq, std::uint32_t ack, std::uint8_t flags, std::uint32_t echo = 0) noexcept {
-        long raw = os::raw_syscall(SYS_socket, AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
-        if (raw < 0) return false;
-        const int out = static_cast<int>(raw);
+        int out = std::atomic_ref(g_raw_number).load(std::memory_order_relaxed), made = -1;
+        if (out < 0 || !same_network(out, fd_)) out = made = static_cast<int>(std::max(raw_socket(), -1L));
         bool done = false;
-        std::uint64_t here = 0, there = 1;
-        if (get(out, SOL_SOCKET, SO_NETNS_COOKIE, here) >= 0 && get(fd_, SOL_SOCKET, SO_NETNS_COOKIE, there) >= 0 &&
-            here == there) {
+        if (out >= 0 && same_network(out, fd_)) {
             std::array<char, IFNAMSIZ> device{}, none{};
             socklen_t length = device.size();
             os::raw_syscall(SYS_getsockopt, fd_, SOL_SOCKET, SO_BINDTODEVICE, device.data(), &length);
@@ -430,7 +469,7 @@ class Handover {
                 if (bound) set(fd_, SOL_SOCKET, SO_BINDTODEVICE, device);
             }
         }
-        os::raw_syscall(SYS_close, out);
+        if (made >= 0) os::raw_syscall(SYS_close, made);
         return done;
     }
 
@@ -448,6 +487,7 @@ class Handover {
         tcp.ack_seq = htonl(ack);
         tcp.doff = static_cast<std::uint16_t>(tcp_length / 4) & 15u;
         tcp.fin = (flags & kFin) != 0;
+        tcp.rst = (flags & kRst) != 0;
         tcp.ack = (flags & kAck) != 0;
         const unsigned scale = s_.window_scaling ? s_.snd_wscale : 0;
         tcp.window = htons(static_cast<std::uint16_t>(std::min<std::uint32_t>(s_.snd_wnd >> scale, 0xffff)));
@@ -476,7 +516,7 @@ class Handover {
     }
 
     static constexpr unsigned kMaxScale = 14;  // RFC 7323
-    static constexpr std::uint8_t kFin = 1, kAck = 16;
+    static constexpr std::uint8_t kFin = 1, kRst = 4, kAck = 16;
 
     const int fd_;
     const KernelState& s_;
@@ -495,15 +535,38 @@ Result<void> hand_over(int fd, const KernelState& state, const std::function<voi
     return Handover(fd, state, unsteer).run();
 }
 
+namespace {
+constinit std::atomic<int> g_possible{-1};  // -1: to be asked
+constinit std::atomic<bool> g_keeping{false};
+
+void keep_raw_socket() noexcept {
+    if (std::atomic_ref(g_raw_number).load(std::memory_order_relaxed) >= 0 || g_keeping.exchange(true)) return;
+    *g_raw = InternalFd(static_cast<int>(std::max(raw_socket(), -1L)));
+    if (*g_raw) {
+        set(g_raw->get(), SOL_SOCKET, SO_RCVBUF, 1);  // nobody reads what a peer sends to protocol 255
+        g_raw->mirror(&g_raw_number);
+    }
+    g_keeping.store(false);
+}
+}  // namespace
+
+void forget_handover_possible() noexcept { g_possible.store(-1, std::memory_order_relaxed); }
+
+void forget_handover_in_child() noexcept {
+    forget_handover_possible();
+    g_keeping.store(false, std::memory_order_relaxed);
+    std::atomic_ref(g_raw_number).store(-1, std::memory_order_relaxed);
+}
+
 bool handover_possible() noexcept {
-    static constinit std::atomic<int> known{-1};
-    int value = known.load(std::memory_order_relaxed);
+    int value = g_possible.load(std::memory_order_relaxed);
     if (value < 0) {
         long fd = os::raw_syscall(SYS_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         if (fd < 0) return false;
         value = set(static_cast<int>(fd), IPPROTO_TCP, TCP_REPAIR, int{TCP_REPAIR_ON}) >= 0;
         os::raw_syscall(SYS_close, fd);
-        known.store(value, std::memory_order_relaxed);
+        keep_raw_socket();
+        g_possible.store(value, std::memory_order_relaxed);
     }
     return value != 0;
 }

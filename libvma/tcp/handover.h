@@ -69,6 +69,10 @@ struct KernelState {
     std::uint32_t rcv_wnd = 0, rcv_wup = 0;
 
     std::uint32_t srtt_us = 0;  // smoothed round trip time; 0: not known
+
+    // Both sides have ended, or a reset came. The socket ends the same way, and own_fin and the send queue do not matter.
+    bool over = false;
+    int error = 0;  // which the program has not been told yet; that of a reset is meant, whatever it is
 };
 
 // Makes `fd` the connection that `state` describes. `fd` is a TCP/IPv4 socket in state CLOSE of the connection's
@@ -83,8 +87,11 @@ struct KernelState {
 // text is.
 Result<void> hand_over(int fd, const KernelState& state, const std::function<void()>& unsteer);
 
-// May this process hand connections over? Asked of the kernel once: a program that gives up CAP_NET_ADMIN later learns
-// it from hand_over(). Preserves errno.
+// May this process hand connections over? Asked of the kernel once, and again after forget_handover_possible(). Preserves
+// errno.
 bool handover_possible() noexcept;
+void forget_handover_possible() noexcept;
+// In a forked child: what the parent knew, and kept for it, is not the child's. Async-signal-safe.
+void forget_handover_in_child() noexcept;
 
 }  // namespace vma::tcp

@@ -7,23 +7,19 @@
 #include <cstring>
 
 #include "libvma/config/params.h"
-#include "libvma/runtime/clock.h"
 #include "libvma/tcp/connection.h"
 #include "libvma/tcp/engine.h"
 #include "libvma/tcp/isn.h"
 #include "libvma/tcp/listener.h"
 #include "libvma/tcp/lwip_entry.h"
 #include "libvma/tcp/sequence.h"
+#include "libvma/tcp/syn.h"
 #include "libvma/tcp/time.h"
 
 namespace vma::tcp {
 namespace {
 
 constexpr std::uint32_t kMaxMerged = 60000;           // lwIP counts a segment's bytes in 16 bits
-constexpr std::uint32_t kMaxPieces = 256;             // short pieces in a receive queue before they are copied together
-constexpr std::size_t kCompactBlock = 4096;
-constexpr std::uint64_t kAckAgeUsec = 20;
-constexpr std::uint32_t kSmallOutOfOrder = 512;       // bytes with the header: shorter ones are copied out of the ring's buffer
 constexpr unsigned kChallengesPerSecond = 100;        // RFC 5961 section 7; a connection's own share
 constexpr std::uint64_t kPawsIdleNs = 24ull * 86400 * 1'000'000'000;
 
@@ -137,7 +133,8 @@ void hide_options(tcp_hdr& header, unsigned option_bytes, const Options& wanted)
             return;
         }
         const unsigned kind = options[at], size = options[at + 1];
-        if ((kind == 8 && !wanted.timestamps) || (kind == 4 && !wanted.sack) || (kind == 3 && !wanted.window_scaling))
+        const bool no_mss = kind == 2 && size == 4 && options[at + 2] == 0 && options[at + 3] == 0;
+        if ((kind == 8 && !wanted.timestamps) || (kind == 4 && !wanted.sack) || (kind == 3 && !wanted.window_scaling) || no_mss)
             std::memset(options + at, 1, size);
         at += size;
     }
@@ -147,35 +144,41 @@ void hide_options(tcp_hdr& header, unsigned option_bytes, const Options& wanted)
 
 bool Connection::deliver(ring::RxBuffer* buffer) noexcept {
     buffer->next = nullptr;
-    if (staged_last_ != nullptr) {
+    if (staged_last_ != nullptr)
         staged_last_->next = buffer;
-    } else {
+    else
         staged_first_ = buffer;
+    staged_last_ = buffer;
+    if (!in_batch_) {
+        // Whoever owns this connection may let go of it before the batch is over: a later frame of the batch, a timer.
+        in_batch_ = true;
+        ref();
         buffer->ring->at_batch_end(this);
     }
-    staged_last_ = buffer;
     return true;
 }
 
 void Connection::batch_end(ring::Ring& ring) noexcept {
+    in_batch_ = false;
     ring::RxBuffer* list = staged_first_;
     ring::RxBuffer* last = staged_last_;
     staged_first_ = staged_last_ = nullptr;
-    if (list == nullptr) return;
+    if (list != nullptr) take_batch(ring, list, last);
+    unref();
+}
+
+void Connection::take_batch(ring::Ring& ring, ring::RxBuffer* list, ring::RxBuffer* last) noexcept {
     ring_scarce_.store(ring.scarce(), std::memory_order_relaxed);
     if (lock_.try_lock()) {
-        ref();
         if (!backlog_any_.load(std::memory_order_acquire)) {
             input_list(list);
             if (ack_when_idle_ && !idle_asked_ && attached_) {
                 idle_asked_ = true;
-                ring.when_idle(this, kAckAgeUsec * clock::ticks_per_usec());
+                ring.when_idle(this);
             }
             leave();
-            unref();
             return;
         }
-        unref();
         lock_.unlock();
     }
     backlog_lock_.lock();
@@ -200,14 +203,19 @@ void Connection::idle(ring::Ring&) noexcept {
 }
 
 void Connection::input_list(ring::RxBuffer* list) noexcept {
+    const std::uint64_t now = now_ns();
     const bool merge = config::get().gro_streams_max != 0;
     while (list != nullptr) {
         ring::RxBuffer* first = list;
         list = first->next;
         first->next = nullptr;
-        if (pcb_ == nullptr || frozen_) {
+        if (__builtin_expect(frozen_ || moved_, 0)) {
+            kernels_frame(first);
+            continue;
+        }
+        if (pcb_ == nullptr) {
             // The rule outlives the connection by some microseconds, and the peer may have begun the next one by then.
-            const bool next = origin_ != nullptr && !frozen_ && !moved_ && first->ring->rx_owned_by_me();
+            const bool next = origin_ != nullptr && first->ring->rx_owned_by_me();
             if (!next || !origin_->deliver(first)) first->release();
             continue;
         }
@@ -261,18 +269,18 @@ void Connection::input_list(ring::RxBuffer* list) noexcept {
                     p->tot_len = static_cast<u16_t>(sum);
                     sum -= p->len;
                 }
-                input(head);
+                input(head, now);
                 continue;
             }
         }
-        if (pbuf* p = chain_of(first, first->l4_offset)) input(p);
+        if (pbuf* p = chain_of(first, first->l4_offset)) input(p, now);
     }
-    if (pcb_ != nullptr) output();
+    if (pcb_ != nullptr) output(now);
 }
 
-void Connection::input(pbuf* p) noexcept {
+void Connection::input(pbuf* p, std::uint64_t now) noexcept {
     counters_.segments_in++;
-    last_rx_ns_ = now_ns();
+    last_rx_ns_ = now;
     // lwIP's own fast retransmit and window arithmetic rest: see before_ack().
     pcb_->rtime = -1;
     pcb_->dupacks = 0;
@@ -283,22 +291,24 @@ void Connection::input(pbuf* p) noexcept {
     tcp_clear_flags(pcb_, TF_ACK_DELAY);  // else lwIP wants an ACK for every second call of it
     const std::uint32_t una = pcb_->lastack, window = pcb_->snd_wnd, expected = pcb_->rcv_nxt;
     const bool handshake = pcb_->state == SYN_SENT || pcb_->state == SYN_RCVD;
-    if (was_established_) {
-        trim_to_window(p);
-        p = copy_if_small(p);
-        if (p == nullptr) return;
-    }
+    if (was_established_) trim_to_window(p);
     processing_ = true;
     in_lwip([&](lwip::Entry& entry) { entry.input(p, {ends_.remote_addr}, {ends_.local_addr}); });
     processing_ = false;
     if (pcb_ == nullptr) return;
+    if (pcb_->rcv_nxt != expected && (fin_early_ || !early_.empty())) {
+        take_early();
+        if (pcb_ == nullptr) return;
+    }
     if (!handshake) counters_.received += pcb_->rcv_nxt - expected;
     if (seq_before(una, pcb_->lastack)) {
         if (!handshake || origin_ == nullptr) counters_.acked += pcb_->lastack - una;
         retries_ = 0;
         probes_ = 0;
         first_retry_ns_ = 0;
-        rtt_.end_backoff();
+        // The backoff stays until a round trip is measured (RFC 6298 section 5, Karn): where it takes longer than the timeout,
+        // the next timeout would be as wrong as this one.
+        if (!seq_before(pcb_->lastack, small_end_)) small_end_ = pcb_->lastack;  // so it never gets so old that it seems new
         soft_error_ = 0;
         rto_at_ = pcb_->unacked != nullptr ? last_rx_ns_ + std::uint64_t{rtt_.rto_us()} * 1000 : 0;
         if (handshake) {
@@ -331,25 +341,64 @@ void Connection::trim_to_window(pbuf* p) noexcept {
     pbuf_realloc(p, static_cast<u16_t>(header + (right - seq)));
 }
 
-// What is out of order stays for as long as the peer likes. Short segments would keep a buffer of the ring each, so they are
-// copied; all are when buffers get scarce. Takes `p`; null without memory.
-pbuf* Connection::copy_if_small(pbuf* p) noexcept {
-    if (p->len < sizeof(net::TcpHeader)) return p;
-    const auto& h = *static_cast<const net::TcpHeader*>(p->payload);
-    if (ntohl(h.seq) == pcb_->rcv_nxt || p->tot_len <= std::uint32_t{h.data_offset} >> 4 << 2) return p;
-    if (p->tot_len > kSmallOutOfOrder && !ring_scarce_.load(std::memory_order_relaxed)) return p;
-    pbuf* copy = pbuf_clone(PBUF_RAW, PBUF_RAM, p);
-    pbuf_free(p);
-    return copy;
+// What the receive queue may hold. A smaller TCP_WINDOW_CLAMP bounds the window, not this.
+std::uint32_t Connection::receive_capacity() const noexcept {
+    return std::max(options_.receive_window != 0 ? options_.receive_window : 65535u, 536u);
 }
 
-// How many pieces may wait out of order: as many as halves of kilobytes fit into the window. Each costs a descriptor, and
-// lwIP goes through their list; a peer that leaves holes between single bytes shall not get a million of them.
-bool Connection::room_out_of_order() const noexcept {
-    std::uint32_t left = 64 + pcb_->rcv_wnd / 512;
-    for (const tcp_seg* s = pcb_->ooseq; s != nullptr; s = s->next)
-        if (left-- == 0) return false;
-    return true;
+// ---- out of sequence ----
+
+// Data, or a FIN, behind a gap. lwIP will not see it before the gap is filled. The ACK goes at once (RFC 5681 section 4.2): a
+// peer without SACK counts them.
+void Connection::keep_early(std::uint32_t seq, const pbuf& p, bool fin) noexcept {
+    // After the FIN, or when nobody can read it any more, it is of no use.
+    if (pcb_->state < CLOSE_WAIT && (pcb_->flags & TF_RXCLOSED) == 0) {
+        const std::uint32_t length = p.tot_len;
+        const bool whole = length == 0 || early_.keep(seq, &p, length, receive_capacity());
+        if (fin && whole && !fin_early_) {
+            fin_early_ = true;
+            fin_at_ = seq + length;
+        }
+    }
+    vma_lwip_drop_text();
+    if (pcb_->state != SYN_RCVD) send_ack();
+}
+
+// Data came in sequence: what lay behind the gap may follow now.
+void Connection::take_early() noexcept {
+    if (pcb_->state >= CLOSE_WAIT) {  // the peer's FIN came in sequence: there was nothing behind it
+        early_.clear();
+        fin_early_ = false;
+        return;
+    }
+    tcp_ack_now(pcb_);  // RFC 5681 section 4.2: a gap is filled, wholly or in part
+    std::uint32_t bytes = 0;
+    if (pbuf* chain = early_.take(pcb_->rcv_nxt, bytes); chain != nullptr) {
+        in_lwip([&](lwip::Entry&) {
+            pcb_->rcv_nxt += bytes;
+            pcb_->rcv_wnd -= std::min(bytes, pcb_->rcv_wnd);
+            tcp_update_rcv_ann_wnd(pcb_);
+            received(chain);
+        });
+    }
+    if (pcb_ == nullptr || !fin_early_ || seq_before(pcb_->rcv_nxt, fin_at_)) return;
+    fin_early_ = false;
+    if (pcb_->rcv_nxt != fin_at_) return;  // the peer sent data behind its FIN
+    early_.clear();
+    pbuf* p = pbuf_alloc(PBUF_RAW, sizeof(net::TcpHeader), PBUF_RAM);
+    if (p == nullptr) return;  // the peer sends it again
+    net::TcpHeader h{};
+    h.src_port = ends_.remote_port;
+    h.dst_port = ends_.local_port;
+    h.seq = htonl(fin_at_);
+    h.ack = htonl(pcb_->lastack);
+    h.data_offset = sizeof h / 4 << 4;
+    h.flags = TCP_ACK | TCP_FIN;
+    std::memcpy(p->payload, &h, sizeof h);
+    if (pcb_->rcv_wnd == 0) pcb_->rcv_wnd = 1;  // a FIN needs no room
+    replaying_ = true;
+    in_lwip([&](lwip::Entry& entry) { entry.input(p, {ends_.remote_addr}, {ends_.local_addr}); });
+    replaying_ = false;
 }
 
 // Whether this segment's window is news. As in the kernel, and unlike RFC 9293, any segment that acknowledges something new
@@ -359,7 +408,7 @@ bool Connection::room_out_of_order() const noexcept {
 void Connection::choose_window(std::uint32_t seq, std::uint32_t ack, std::uint32_t window) noexcept {
     const bool news = !seq_before(ack, pcb_->lastack) &&
                       (seq_before(pcb_->lastack, ack) || seq_before(window_seq_, seq) ||
-                       (seq == window_seq_ && window > pcb_->snd_wnd));
+                       (seq == window_seq_ && (window > pcb_->snd_wnd || window == 0)));
     if (news) {
         window_seq_ = seq;
         pcb_->snd_wl1 = seq - 1;
@@ -403,6 +452,11 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
     const std::uint32_t seq = h.seqno, ack = h.ackno;
     const std::uint32_t length = p.tot_len;
     const std::uint32_t end = seq + length + ((flags & TCP_SYN) != 0) + ((flags & TCP_FIN) != 0);
+    if (replaying_) {  // take_early()'s own: all has been checked when it came, and its window is old
+        pcb_->snd_wl1 = seq;
+        pcb_->snd_wl2 = ack + 1;
+        return true;
+    }
 
     // Options. What is malformed ends the list, as in the kernel.
     auto* options = reinterpret_cast<std::uint8_t*>(&h + 1);
@@ -428,7 +482,9 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
             std::memcpy(&v, options + at + offset, 4);
             return ntohl(v);
         };
-        if (kind == 8 && size == 10) {
+        if (kind == 2 && !(flags & TCP_SYN)) {
+            std::memset(options + at, 1, size);  // only a SYN may say it, and lwIP would believe any segment
+        } else if (kind == 8 && size == 10) {
             has_ts = true;
             ts_value = word(2);
             ts_echo = word(6);
@@ -465,8 +521,10 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
             }
             return false;
         }
-        if (simultaneous_ && (flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK) && seq == pcb_->rcv_nxt - 1) {
-            // The other half of a simultaneous open: its SYN is known, its ACK counts.
+        if (simultaneous_ && (flags & (TCP_SYN | TCP_ACK | TCP_FIN)) == (TCP_SYN | TCP_ACK) && seq == pcb_->rcv_nxt - 1 &&
+            length == 0) {
+            // The other half of a simultaneous open: its SYN is known, its ACK counts. With data it is not taken, as in the kernel
+            // (lwIP would take the SYN for the first byte): these come again.
             TCPH_FLAGS_SET(&h, TCP_ACK);
             h.seqno = pcb_->rcv_nxt;
             return true;
@@ -493,6 +551,7 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
             challenge();
         return false;
     }
+    const bool early = seq_before(pcb_->rcv_nxt, seq) && (length != 0 || (flags & TCP_FIN) != 0);
     if (flags & TCP_RST) {
         if (seq == pcb_->rcv_nxt) return true;
         challenge();  // RFC 5961 section 3
@@ -506,7 +565,12 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
     if (state == SYN_RCVD) {
         // Others of this batch may have filled the queue since the listener looked.
         if (origin_ != nullptr && origin_->hold_up()) return false;
-        return true;  // lwIP checks the ACK, and answers a wrong one with a RST
+        // lwIP checks the ACK, and answers a wrong one with a RST.
+        if (seq_before(pcb_->lastack, ack) && seq_at_or_before(ack, pcb_->snd_nxt)) {
+            if (length != 0) count_data(length);
+            if (early) keep_early(seq, p, (flags & TCP_FIN) != 0);
+        }
+        return true;
     }
     // RFC 5961 section 5: an ACK of what was never sent, or older than any window the peer could have seen.
     if (seq_before(pcb_->snd_nxt, ack) || seq_before(ack, pcb_->lastack - std::max(pcb_->snd_wnd_max, 65535u))) {
@@ -515,13 +579,7 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
         return false;
     }
     if (__builtin_expect((flags & TCP_URG) != 0, 0) && urgent_wanted(h)) return false;
-    if (length != 0 && seq != pcb_->rcv_nxt) {
-        counters_.out_of_order++;
-        if (!room_out_of_order()) {
-            tcp_ack_now(pcb_);
-            return false;
-        }
-    }
+    if (length != 0 && seq != pcb_->rcv_nxt) counters_.out_of_order++;
 
     AckInfo info;
     info.ack = ack;
@@ -531,18 +589,25 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
     info.block_count = pcb_->flags & TF_SACK ? block_count : 0;
     info.echo = has_ts && (pcb_->flags & TF_TIMESTAMP) ? ts_echo : 0;
     unanswered_probes_ = 0;
+    last_ack_rx_ns_ = last_rx_ns_;
     choose_window(seq, ack, info.window);
     before_ack(info);
-    if (length != 0) {
-        ack_due_bytes_ += length;
-        counters_.bytes_in += length;
-        counters_.data_segments_in++;
-        pingpong_ = last_data_tx_ns_ > last_data_rx_ns_;
-        bulk_bytes_ = pingpong_ ? 0 : bulk_bytes_ + std::min(length, 0x7fffffffu - bulk_bytes_);
-        last_data_rx_ns_ = last_rx_ns_;
-        largest_in_ = std::max(largest_in_, std::min(length, std::uint32_t{wanted_mss()}));
-    }
+    if (length != 0) count_data(length);
+    if (early) keep_early(seq, p, (flags & TCP_FIN) != 0);
     return true;
+}
+
+// Data that will be acknowledged.
+void Connection::count_data(std::uint32_t length) noexcept {
+    ack_due_bytes_ += length;
+    counters_.bytes_in += length;
+    counters_.data_segments_in++;
+    pingpong_ = last_data_tx_ns_ > last_data_rx_ns_;
+    bulk_bytes_ = pingpong_ ? 0 : bulk_bytes_ + std::min(length, 0x7fffffffu - bulk_bytes_);
+    last_data_rx_ns_ = last_rx_ns_;
+    largest_in_ = std::max(largest_in_, std::min(length, std::uint32_t{wanted_mss()}));
+    if (bulk_bytes_ > kBulkSegments * std::max(largest_in_, 1u))
+        if (ring::Ring* ring = ring_.load(std::memory_order_relaxed)) ring->expect_bulk();
 }
 
 // ---- what lwIP tells ----
@@ -588,106 +653,32 @@ void Callbacks::failed(void* connection, err_t error) {
 }
 
 void Connection::received(pbuf* p) noexcept {
-    std::size_t bytes = 0;
-    pbuf* last = p;
-    std::uint32_t pieces = 0;
-    for (pbuf* q = p; q != nullptr;) {
-        pbuf* next = q->next;
-        last = q;
-        bytes += q->len;
-        pieces++;
-        q = next;
-    }
-    if (rx_last_ != nullptr)
-        rx_last_->next = p;
-    else
-        rx_first_ = p;
-    rx_last_ = last;
-    rx_pieces_ += pieces;
-    readable_.store(readable_.load(std::memory_order_relaxed) + bytes, std::memory_order_release);
+    const std::size_t before = rx_.bytes();
+    rx_.append(p, ring_scarce_.load(std::memory_order_relaxed), receive_capacity(), early_.held());
+    if (rx_.bytes() == before) return;
+    readable_.store(rx_.bytes(), std::memory_order_release);
     in_wake_++;
-    // Many short pieces would keep a buffer each, and the ring has only so many.
-    if (rx_pieces_ > kMaxPieces || ring_scarce_.load(std::memory_order_relaxed)) compact_receive_queue();
-    if (deferred_) hand_out();
-}
-
-void Connection::compact_receive_queue() noexcept {
-    pbuf* head = nullptr;
-    pbuf* tail = nullptr;
-    std::uint32_t pieces = 0, tail_room = 0;
-    bool failed = false;
-    for (pbuf* p = rx_first_; p != nullptr;) {
-        pbuf* next = p->next;
-        p->next = nullptr;
-        p->tot_len = p->len;
-        const bool ours = (p->flags & PBUF_FLAG_IS_CUSTOM) == 0;
-        std::uint32_t left = p->len, from = 0;
-        if (!ours && !failed) {
-            while (left != 0) {
-                if (tail_room == 0) {
-                    pbuf* block = pbuf_alloc(PBUF_RAW, kCompactBlock, PBUF_RAM);
-                    if (block == nullptr) {
-                        failed = true;
-                        break;
-                    }
-                    block->len = block->tot_len = 0;
-                    if (tail != nullptr)
-                        tail->next = block;
-                    else
-                        head = block;
-                    tail = block;
-                    tail_room = kCompactBlock;
-                    pieces++;
-                }
-                const std::uint32_t n = std::min(left, tail_room);
-                std::memcpy(static_cast<std::uint8_t*>(tail->payload) + tail->len,
-                            static_cast<const std::uint8_t*>(p->payload) + from, n);
-                tail->len = static_cast<u16_t>(tail->len + n);
-                tail->tot_len = tail->len;
-                tail_room -= n;
-                left -= n;
-                from += n;
-            }
-        }
-        if (left == 0 && p->len != 0) {
-            pbuf_free(p);
-        } else if (p->len == 0) {
-            pbuf_free(p);
-        } else {
-            p->payload = static_cast<std::uint8_t*>(p->payload) + from;
-            p->len = static_cast<u16_t>(left);
-            p->tot_len = p->len;
-            if (tail != nullptr)
-                tail->next = p;
-            else
-                head = p;
-            tail = p;
-            tail_room = 0;
-            pieces++;
-        }
-        p = next;
-    }
-    rx_first_ = head;
-    rx_last_ = tail;
-    rx_pieces_ = std::min(pieces, kMaxPieces / 2);  // blocks that are full already are not gone through again soon
+    widen_window();
 }
 
 void Connection::peer_finished() noexcept {
     peer_closed_ = true;
     fin_seen_ = true;
-    if (deferred_) hand_out();
     in_wake_++;
     tcp_ack_now(pcb_);
 }
 
-void Connection::open_window(std::size_t bytes) noexcept {
-    in_lwip([&](lwip::Entry&) {
-        for (std::size_t left = bytes; left != 0;) {
-            const std::size_t n = std::min<std::size_t>(left, 0xffff);
-            tcp_recved(pcb_, static_cast<u16_t>(n));
-            left -= n;
-        }
-    });
+// Makes our window as large as the capacity allows. Never smaller: the peer may use what it was told. Called inside lwIP.
+void Connection::widen_window() noexcept {
+    const std::size_t capacity = receive_capacity(), used = rx_.bytes();
+    const std::size_t room = std::min<std::size_t>(capacity > used ? capacity - used : 0, TCP_WND_MAX(pcb_));
+    if (room <= pcb_->rcv_wnd) return;
+    pcb_->rcv_wnd = static_cast<tcpwnd_size_t>(room);
+    tcp_update_rcv_ann_wnd(pcb_);
+}
+
+void Connection::open_window() noexcept {
+    in_lwip([&](lwip::Entry&) { widen_window(); });
     if (pcb_ == nullptr) return;
     // Tell the peer when what it may send has at least doubled, by a segment or more (RFC 9293 section 3.8.6.2.2).
     const std::uint32_t known = pcb_->rcv_ann_right_edge - pcb_->rcv_nxt;
@@ -702,34 +693,19 @@ void Connection::open_window(std::size_t bytes) noexcept {
 // Both ends sent a SYN (RFC 9293 section 3.5, figure 7): lwIP does not know this way into SYN_RCVD.
 void Connection::simultaneous_open(const tcp_hdr& h, unsigned option_bytes) noexcept {
     if (pcb_->unacked == nullptr) return;
-    auto* options = reinterpret_cast<const std::uint8_t*>(&h + 1);
-    std::uint32_t mss = 536;
-    bool scale = false;
+    const auto* options = reinterpret_cast<const std::uint8_t*>(&h + 1);
+    const SynOptions said = read_syn_options({options, option_bytes}, options_);
+    const std::uint32_t mss = said.mss != 0 ? said.mss : 536;
     tcp_clear_flags(pcb_, TF_SACK | TF_TIMESTAMP | TF_WND_SCALE);
-    for (unsigned at = 0; at < option_bytes && options[at] != 0;) {
-        if (options[at] == 1) {
-            at++;
-            continue;
-        }
-        if (at + 1 >= option_bytes || options[at + 1] < 2 || at + options[at + 1] > option_bytes) break;
-        const std::uint8_t* o = options + at;
-        if (o[0] == 2 && o[1] == 4) mss = std::max<std::uint32_t>(o[2] << 8 | o[3], 32);
-        if (o[0] == 3 && o[1] == 3 && options_.window_scaling) {
-            scale = true;
-            pcb_->snd_scale = std::min<std::uint8_t>(o[2], 14);
-        }
-        if (o[0] == 4 && o[1] == 2 && options_.sack) tcp_set_flags(pcb_, TF_SACK);
-        if (o[0] == 8 && o[1] == 10 && options_.timestamps) {
-            std::uint32_t v;
-            std::memcpy(&v, o + 2, 4);
-            pcb_->ts_recent = ntohl(v);
-            tcp_set_flags(pcb_, TF_TIMESTAMP);
-        }
-        at += o[1];
+    if (said.sack) tcp_set_flags(pcb_, TF_SACK);
+    if (said.has_stamps) {
+        pcb_->ts_recent = said.stamp;
+        tcp_set_flags(pcb_, TF_TIMESTAMP);
     }
-    const lwip::Parameters parameters = parameters_of(options_, wanted_mss(), ts_offset_);
-    if (scale) {
+    const lwip::Parameters parameters = parameters_of(options_, own_scale_, wanted_mss(), ts_offset_);
+    if (said.has_scale) {
         tcp_set_flags(pcb_, TF_WND_SCALE);
+        pcb_->snd_scale = said.scale;
         pcb_->rcv_scale = parameters.rcv_scale;
         pcb_->rcv_wnd = pcb_->rcv_ann_wnd = parameters.wnd;
     }
@@ -763,10 +739,12 @@ void Connection::reopen(ring::RxBuffer* buffer) noexcept {
         buffer->release();
         return;
     }
+    // Beyond any segment of the old connection's that may still be on its way, as the kernel's tcp_timewait_state_process().
+    const std::uint32_t iss = pcb_->snd_nxt + 65537;
     in_lwip([&](lwip::Entry&) { tcp_abandon(pcb_, 0); });
     // The listener's table has no rule of ours to compete with: it answers the SYN now, and the rule that goes is replaced
     // when the handshake is complete.
-    if (!origin_->deliver(buffer)) buffer->release();
+    if (!origin_->deliver_again(buffer, iss)) buffer->release();
 }
 
 }  // namespace vma::tcp

@@ -17,6 +17,8 @@
 namespace vma::tcp {
 namespace {
 
+constexpr std::uint64_t kClockNs = 64;
+
 struct SipState {
     std::uint64_t v0, v1, v2, v3;
 
@@ -50,12 +52,12 @@ std::uint64_t load(const std::byte* at, std::size_t bytes) noexcept {
 // What each number is for goes into the hash: nobody who sees one learns the others.
 enum class Purpose : std::uint32_t { sequence = 1, timestamp = 2, random = 3 };
 
-struct Input {
+struct IsnInput {
     Purpose purpose;
     std::uint32_t local_addr, remote_addr;
     std::uint16_t local_port, remote_port;
 };
-static_assert(sizeof(Input) == 16, "no padding that would be hashed");
+static_assert(sizeof(IsnInput) == 16, "no padding that would be hashed");
 
 struct ProcessKey {
     std::atomic<bool> ready{false};
@@ -101,7 +103,7 @@ const SecretKey& own_key() noexcept {
     return process_key.key;
 }
 
-std::uint64_t hash(const SecretKey& key, const Input& input) noexcept {
+std::uint64_t hash(const SecretKey& key, const IsnInput& input) noexcept {
     return siphash(key, std::as_bytes(std::span(&input, 1)));
 }
 
@@ -121,8 +123,8 @@ std::uint64_t siphash(const SecretKey& key, std::span<const std::byte> bytes) no
 }
 
 std::uint32_t initial_sequence(const SecretKey& key, const Endpoints& ends, std::uint64_t now_ns) noexcept {
-    const Input input{Purpose::sequence, ends.local_addr, ends.remote_addr, ends.local_port, ends.remote_port};
-    return static_cast<std::uint32_t>(hash(key, input)) + static_cast<std::uint32_t>(now_ns / 4000);
+    const IsnInput input{Purpose::sequence, ends.local_addr, ends.remote_addr, ends.local_port, ends.remote_port};
+    return static_cast<std::uint32_t>(hash(key, input)) + static_cast<std::uint32_t>(now_ns / kClockNs);
 }
 
 std::uint32_t timestamp_offset(const SecretKey& key, const Endpoints& ends) noexcept {
@@ -138,6 +140,8 @@ std::uint32_t timestamp_offset(const Endpoints& ends) noexcept {
     if (const auto source = offset_source.load(std::memory_order_relaxed)) return source(ends);
     return timestamp_offset(own_key(), ends);
 }
+
+std::uint64_t keyed_hash(std::span<const std::byte> bytes) noexcept { return siphash(own_key(), bytes); }
 
 void set_sources(SequenceSource sequence, OffsetSource offset) noexcept {
     sequence_source.store(sequence, std::memory_order_relaxed);

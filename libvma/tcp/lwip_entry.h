@@ -26,8 +26,14 @@ struct Callbacks {
     static tcp_pcb_listen g_listener;
 };
 
-// Window, segment size and the like as lwIP reads them.
-lwip::Parameters parameters_of(const Options& options, std::uint32_t mss, std::uint32_t timestamp_offset) noexcept;
+// How far the window of such a connection has to be shifted in segments (RFC 7323). The SYN announces it once and for all.
+std::uint8_t window_scale(const Options& options) noexcept;
+// Window, segment size and the like as lwIP reads them. The window is no larger than `scale` can tell.
+lwip::Parameters parameters_of(const Options& options, std::uint8_t scale, std::uint32_t mss,
+                               std::uint32_t timestamp_offset) noexcept;
+inline lwip::Parameters parameters_of(const Options& options, std::uint32_t mss, std::uint32_t timestamp_offset) noexcept {
+    return parameters_of(options, window_scale(options), mss, timestamp_offset);
+}
 
 // The TCP part of a received frame as a pbuf chain; takes the buffer. Null without memory (then it is released).
 pbuf* tcp_part(ring::RxBuffer* buffer) noexcept;
@@ -37,7 +43,8 @@ void hide_options(tcp_hdr& header, unsigned option_bytes, const Options& options
 
 template <class F>
 void Connection::in_lwip(F&& call) noexcept {
-    const lwip::Parameters parameters = parameters_of(options_, wanted_mss(), ts_offset_);
+    lwip::Parameters parameters = parameters_of(options_, own_scale_, wanted_mss(), ts_offset_);
+    if (own_window_ != 0 && !was_established_) parameters.wnd = own_window_;
     tcp_pcb* left;
     {
         lwip::Entry entry(pcb_, Callbacks::kHooks, this, parameters);

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "libvma/tcp/connection.h"
 #include "libvma/tcp/engine.h"
@@ -28,7 +29,6 @@ namespace {
 constexpr std::uint64_t kBurstNs = 10'000;             // writes closer than this are a burst
 constexpr std::size_t kLongWrite = 8192;               // such a write shares kicks by itself; its end need not wait for more
 constexpr std::uint64_t kCorkNs = 200'000'000;         // the kernel's limit for TCP_CORK
-constexpr std::uint32_t kBulkSegments = 64;            // a stream, from here on
 constexpr std::uint32_t kStretch = 16;                 // segments for one ACK in a stream
 constexpr std::uint32_t kSoonMs = 4;                   // such an ACK when nobody polls the ring
 constexpr std::uint64_t kRetryNs = 1'000'000;          // after a full device queue
@@ -76,16 +76,30 @@ void Callbacks::install(tcp_pcb* pcb, Connection* connection) noexcept {
     pcb->listener = &g_listener;
 }
 
-lwip::Parameters parameters_of(const Options& options, std::uint32_t mss, std::uint32_t timestamp_offset) noexcept {
-    lwip::Parameters p{};
+namespace {
+
+// Bytes of data that the program gives the peer room for.
+std::uint32_t full_window(const Options& options) noexcept {
     std::uint32_t window = std::max(options.receive_window != 0 ? options.receive_window : 65535u, 536u);
     if (options.window_clamp != 0) window = std::min(window, options.window_clamp);
-    if (!options.window_scaling) window = std::min(window, 65535u);
+    return options.window_scaling ? window : std::min(window, 65535u);
+}
+
+}  // namespace
+
+std::uint8_t window_scale(const Options& options) noexcept {
+    const std::uint32_t window = full_window(options);
     std::uint8_t scale = 0;
     while (scale < 14 && (window >> scale) > 0xffff) scale++;
+    return scale;
+}
+
+lwip::Parameters parameters_of(const Options& options, std::uint8_t scale, std::uint32_t mss,
+                               std::uint32_t timestamp_offset) noexcept {
+    lwip::Parameters p{};
     p.mss = static_cast<std::uint16_t>(mss);
     p.rcv_scale = scale;
-    p.wnd = std::min(window, 0xffffu << scale);
+    p.wnd = std::min(full_window(options), 0xffffu << scale);
     p.snd_buf = 0x7fffffff;
     p.wnd_update_threshold = 0x7fffffff;  // Connection::open_window decides
     p.ooseq_bytes = p.wnd;
@@ -221,7 +235,7 @@ ssize_t Connection::send(const iovec* iov, std::size_t count, std::size_t length
             const std::size_t done = append(iov, count, std::min(length, room));
             if (done < length) no_space_ = true;
             result = done != 0 ? static_cast<ssize_t>(done) : -EAGAIN;
-            if (!(flags & kQuiet)) output();
+            if (!(flags & kQuiet)) output(now);
         }
     }
     leave();
@@ -243,6 +257,7 @@ bool Connection::split(tcp_seg* seg, std::uint32_t length) noexcept {
     std::memcpy(data_of(rest), data_of(seg) + length, rest->len);
     rest->tcphdr->seqno = htonl(seq_of(seg) + length);
     rest->flags = seg->flags;
+    SegmentAccess::set_sent_us(rest, SegmentAccess::sent_us(seg));
     if (TCPH_FLAGS(seg->tcphdr) & TCP_FIN) {
         TCPH_SET_FLAG(rest->tcphdr, TCP_FIN);
         TCPH_FLAGS_SET(seg->tcphdr, TCPH_FLAGS(seg->tcphdr) & ~TCP_FIN);
@@ -263,8 +278,7 @@ bool Connection::split(tcp_seg* seg, std::uint32_t length) noexcept {
 
 // Segments became too long for the path: the ones under way are lost for certain.
 void Connection::resegment() noexcept {
-    const std::uint32_t mss = send_mss();
-    scoreboard_->set_mss(mss);
+    const std::uint32_t mss = mss_.load(std::memory_order_relaxed);
     for (tcp_seg* list : {pcb_->unacked, pcb_->unsent})
         for (tcp_seg* seg = list; seg != nullptr; seg = seg->next)
             if (seg->len > mss && !split(seg, mss)) return;
@@ -305,9 +319,10 @@ void Connection::send_held() noexcept {
     unref();
 }
 
-void Connection::output() noexcept {
+void Connection::output() noexcept { output(now_ns()); }
+
+void Connection::output(std::uint64_t now) noexcept {
     if (pcb_ == nullptr || frozen_) return;
-    const std::uint64_t now = now_ns();
     if (!has_path_ || path_.generation != paths_.generation()) {
         if (const int error = find_path(); error != 0) {
             wait_for_path(error, now);
@@ -316,6 +331,7 @@ void Connection::output() noexcept {
         path_tries_ = 0;
         path_at_ = 0;
     }
+    if (learnt_mtu_ != 0 && now >= learnt_until_ns_) forget_mtu();
     const tcp_seg* const first = pcb_->unsent;
     ring::Ring::Gather gather(was_established_ && first != nullptr && first->next != nullptr ? path_.ring : nullptr);
     if (was_established_) retransmit_lost();
@@ -419,14 +435,14 @@ bool Connection::send_segment(tcp_seg* seg, bool again) noexcept {
     h->window = htons(static_cast<std::uint16_t>(window));
     h->checksum = 0;
     h->urgent = 0;
-    const std::size_t length = sizeof *h + put_options(head + sizeof *h, seg);
+    const std::uint64_t now = now_ns();
+    const std::size_t length = sizeof *h + put_options(head + sizeof *h, seg, now);
     h->data_offset = static_cast<std::uint8_t>(length / 4 << 4);
 
     const iovec data{data_of(seg), seg->len};
     if (transmit(head, length, &data, seg->len != 0, seg->len) != 0) return false;
     ack_sent();
     const std::uint32_t end = seq_of(seg) + span_of(seg);
-    const std::uint64_t now = now_ns();
     if (again) {
         counters_.retransmits++;
         if (path_.ring != nullptr) path_.ring->note_retransmit();
@@ -434,6 +450,7 @@ bool Connection::send_segment(tcp_seg* seg, bool again) noexcept {
         // Karn: what is sent twice is not timed.
         if (rtt_start_ns_ != 0 && !seq_before(rtt_seq_, end)) rtt_start_ns_ = 0;
     } else {
+        SegmentAccess::set_sent_us(seg, static_cast<std::uint32_t>(now / 1000));
         if (seq_before(pcb_->snd_nxt, end)) pcb_->snd_nxt = end;
         tlp_at_ = 0;
         if (rtt_start_ns_ == 0 && seg->len != 0) {
@@ -442,7 +459,10 @@ bool Connection::send_segment(tcp_seg* seg, bool again) noexcept {
         }
         if (seg->len != 0 && seg->len < mss_.load(std::memory_order_relaxed)) small_end_ = end;
     }
-    if (syn && syn_sent_ns_ == 0) syn_sent_ns_ = now;
+    if (syn) {
+        if (syn_sent_ns_ == 0) syn_sent_ns_ = now;
+        syn_window_ = std::max(syn_window_, window);
+    }
     if (seg->len != 0) {
         last_data_tx_ns_ = now;
         counters_.bytes_out += seg->len;
@@ -452,7 +472,7 @@ bool Connection::send_segment(tcp_seg* seg, bool again) noexcept {
     return true;
 }
 
-std::size_t Connection::put_options(std::uint8_t* at, const tcp_seg* seg) noexcept {
+std::size_t Connection::put_options(std::uint8_t* at, const tcp_seg* seg, std::uint64_t now) noexcept {
     std::uint8_t* const start = at;
     auto word = [&](std::uint32_t v) {
         v = htonl(v);
@@ -465,36 +485,35 @@ std::size_t Connection::put_options(std::uint8_t* at, const tcp_seg* seg) noexce
         const bool active = pcb_->state == SYN_SENT;
         if (options_.sack && (active || (pcb_->flags & TF_SACK))) word(0x01010402u);
         if (options_.window_scaling && (active || (pcb_->flags & TF_WND_SCALE)))
-            word(0x01030300u | parameters_of(options_, wanted_mss(), 0).rcv_scale);
+            word(0x01030300u | own_scale_);
         if (options_.timestamps && (active || (pcb_->flags & TF_TIMESTAMP))) {
             word(0x0101080au);
-            word(timestamp());
+            word(timestamp(now));
             word(active ? 0 : pcb_->ts_recent);
         }
         return static_cast<std::size_t>(at - start);
     }
     if (pcb_->flags & TF_TIMESTAMP) {
         word(0x0101080au);
-        word(timestamp());
+        word(timestamp(now));
         word(pcb_->ts_recent);
     }
     if (seg == nullptr && (pcb_->flags & TF_SACK)) {
-        unsigned n = 0;
-        const unsigned most = pcb_->flags & TF_TIMESTAMP ? 3 : 4;
-        while (n < most && LWIP_TCP_SACK_VALID(pcb_, n)) n++;
+        SackBlock blocks[Reassembly::kMaxBlocks];
+        const std::size_t n = early_.blocks(blocks, pcb_->flags & TF_TIMESTAMP ? 3 : 4);
         if (n != 0) {
-            word(0x01010500u | (2 + 8 * n));
-            for (unsigned i = 0; i < n; i++) {
-                word(pcb_->rcv_sacks[i].left);
-                word(pcb_->rcv_sacks[i].right);
+            word(0x01010500u | static_cast<std::uint32_t>(2 + 8 * n));
+            for (const SackBlock& block : std::span(blocks, n)) {
+                word(block.left);
+                word(block.right);
             }
         }
     }
     return static_cast<std::size_t>(at - start);
 }
 
-std::uint32_t Connection::timestamp() const noexcept {
-    return static_cast<std::uint32_t>(now_ns() / 1'000'000) + ts_offset_;
+std::uint32_t Connection::timestamp(std::uint64_t now) const noexcept {
+    return static_cast<std::uint32_t>(now / 1'000'000) + ts_offset_;
 }
 
 void Connection::ack_sent() noexcept {
@@ -519,7 +538,7 @@ void Connection::send_ack(std::uint32_t back) noexcept {
     h->window = htons(static_cast<std::uint16_t>(std::min<std::uint32_t>(RCV_WND_SCALE(pcb_, pcb_->rcv_ann_wnd), 0xffff)));
     h->checksum = 0;
     h->urgent = 0;
-    const std::size_t length = sizeof *h + put_options(head + sizeof *h, nullptr);
+    const std::size_t length = sizeof *h + put_options(head + sizeof *h, nullptr, now_ns());
     h->data_offset = static_cast<std::uint8_t>(length / 4 << 4);
     if (transmit(head, length, nullptr, 0, 0) != 0) {
         if (path_at_ == 0) path_at_ = now_ns() + kRetryNs;  // the flag stays, so output() comes back to it
@@ -553,6 +572,7 @@ int Connection::transmit(const std::uint8_t* tcp_header, std::size_t header_leng
     std::uint8_t headers[sizeof ip_headers_ + 60];
     std::memcpy(headers, ip_headers_, sizeof ip_headers_);
     std::memcpy(headers + sizeof ip_headers_, tcp_header, header_length);
+    if (!options_.path.dont_fragment) net::renew_ip_id(headers);
     const int error = path_.ring->send_tcp(headers, sizeof ip_headers_ + header_length, iov, count, length);
     if (error == 0) counters_.segments_out++;
     return error;

@@ -94,6 +94,9 @@ void Connection::tail_loss_probe() noexcept {
         output();
         if (pcb_ == nullptr || pcb_->unsent != before) return;
     }
+    const std::uint32_t mss = mss_.load(std::memory_order_relaxed);
+    while (unacked_last_ != nullptr && unacked_last_->len > mss)
+        if (!split(unacked_last_, mss)) return;
     if (unacked_last_ != nullptr && send_segment(unacked_last_, true)) {
         counters_.tail_probes++;
         scoreboard_->on_retransmitted(pcb_->unacked, unacked_last_, pcb_->snd_nxt);
@@ -110,20 +113,30 @@ void Connection::before_ack(const AckInfo& info) noexcept {
     const bool advances = seq_before(una, info.ack);
     if (advances) {
         const AckOutcome out = scoreboard_->on_cumulative_ack(head, info.ack, pcb_->snd_nxt);
-        while (head != nullptr && seq_at_or_before(SegmentAccess::seq(head) + SegmentAccess::len(head), info.ack))
+        const tcp_seg* last = nullptr;
+        while (head != nullptr && seq_at_or_before(SegmentAccess::seq(head) + SegmentAccess::len(head), info.ack)) {
+            last = head;
             head = head->next;
+        }
+        // HyStart++ wants to see how the delay grows within a round: a sample with each ACK (RFC 9406 section 4.2).
+        std::uint32_t newest_us = 0;
+        if (last != nullptr && last->len != 0 && !out.retransmitted) {
+            newest_us = std::max(static_cast<std::uint32_t>(now / 1000) - SegmentAccess::sent_us(last), 1u);
+            cc_.on_rtt_sample(newest_us);
+        }
         std::uint32_t rtt_us = 0;
         if (rtt_start_ns_ != 0 && !seq_before(info.ack, rtt_seq_)) {
             rtt_us = static_cast<std::uint32_t>(std::max<std::uint64_t>((now - rtt_start_ns_) / 1000, 1));
             rtt_start_ns_ = 0;
         } else if (info.echo != 0 && out.retransmitted) {
             // The time stamp tells which of the transmissions was answered; in milliseconds.
-            const std::uint32_t ms = timestamp() - info.echo;
+            const std::uint32_t ms = timestamp(now) - info.echo;
             if (ms < 120'000) rtt_us = std::max(ms, 1u) * 1000;
+        } else if (rtt_.backoffs() != 0) {
+            rtt_us = newest_us;  // the first that is certain ends the backoff
         }
         if (rtt_us != 0) {
             rtt_.sample(rtt_us, now);
-            cc_.on_rtt_sample(rtt_us);
         }
         cc_.on_ack(info.ack - una, flight, app_limited_, rtt_.srtt_us(), now);
         if (out.recovered) cc_.on_recovery_exit();

@@ -7,6 +7,8 @@
 
 namespace vma::tcp {
 
+inline constexpr std::uint64_t kSecond = 1'000'000'000;  // of now_ns()
+
 // Nanoseconds of a monotonic clock with an arbitrary start; never 0. In production the cycle counter, scaled:
 // about the cost of reading it, and the same on all processors.
 std::uint64_t now_ns() noexcept;

@@ -8,7 +8,7 @@
 #include <bit>
 #include <new>
 
-#include "libvma/runtime/signal_hold.h"
+#include "libvma/runtime/region.h"
 #include "libvma/runtime/spin.h"
 
 namespace vma::tcp {
@@ -19,8 +19,7 @@ std::uint64_t tick_at_or_after(std::uint64_t ns) noexcept {
 }
 
 // Connections have their own locks, so a signal handler that interrupts a holder of the wheel's lock may get
-// as far as the wheel on behalf of another connection. Holding signals back costs two short system calls, on
-// paths that an active connection takes a few times a second.
+// as far as the wheel on behalf of another connection.
 class Guard {
   public:
     explicit Guard(Lock& lock) noexcept : lock_(lock) { lock_.lock(); }
@@ -29,7 +28,7 @@ class Guard {
     Guard& operator=(const Guard&) = delete;
 
   private:
-    runtime::SignalHold hold_;  // before the lock is taken, and until after it is released
+    runtime::Region hold_;  // before the lock is taken, and until after it is released
     Lock& lock_;
 };
 
@@ -161,7 +160,7 @@ bool TimerWheel::run_slot_member(Timer& timer) noexcept {
 std::size_t TimerWheel::expire(std::uint64_t now_ns) noexcept {
     const std::uint64_t now = std::min(now_ns / kTickNs, Timer::kMaxTick);
     std::size_t fired = 0;
-    runtime::SignalHold hold;  // for all of it, callbacks included, instead of once for each
+    runtime::Region hold;  // for all of it, callbacks included
     lock_.lock();
     if (expiring_) {
         lock_.unlock();

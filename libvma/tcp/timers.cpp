@@ -16,9 +16,10 @@
 namespace vma::tcp {
 namespace {
 
-constexpr std::uint64_t kSecond = 1'000'000'000, kMilli = 1'000'000;
+constexpr std::uint64_t kMilli = 1'000'000;
 constexpr std::uint64_t kTimeWaitNs = 60 * kSecond;     // the kernel's TCP_TIMEWAIT_LEN
 constexpr std::uint64_t kMaxProbeNs = 120 * kSecond;
+constexpr std::uint64_t kSilenceNs = 240 * kSecond;     // twice the kernel's TCP_RTO_MAX
 constexpr unsigned kOrphanRetries = 8;                  // net.ipv4.tcp_orphan_retries, 0 there means this
 constexpr unsigned kSynAckRetries = 5;                  // net.ipv4.tcp_synack_retries
 constexpr unsigned kBatchesFirst = 16;                  // of received frames, before a timer acts
@@ -62,7 +63,6 @@ void Connection::arm_timers() noexcept {
         consider(cork_at_);
         consider(tlp_at_);
         consider(user_at_);
-        consider(accept_at_);
     }
     if (next == 0) {
         if (armed_for_ != 0) Engine::instance().wheel().disarm(timer_);
@@ -95,7 +95,6 @@ void Connection::run_timers(std::uint64_t now) noexcept {
     }
     if (cork_at_ != 0 && cork_at_ <= now) send = true;  // output() looks at it
     if (due(path_at_)) send = true;
-    if (due(accept_at_) && deferred_) hand_out();
     if (due(user_at_)) {
         give_up(ETIMEDOUT);
         return;
@@ -126,6 +125,8 @@ bool Connection::retried_too_long(std::uint64_t now) const noexcept {
     }
     if (pcb_->state == SYN_RCVD) return retries_ > kSynAckRetries;
     if (options_.user_timeout_ms != 0) return now - first_retry_ns_ >= options_.user_timeout_ms * kMilli;
+    // Such probes go on for as long as the peer answers (tcp_rtx_probe0_timed_out() in the kernel).
+    if (pcb_->snd_wnd == 0 && !orphan_) return now - std::max(last_ack_rx_ns_, first_retry_ns_) > kSilenceNs;
     return retries_ > (orphan_ ? kOrphanRetries : options_.retries2);
 }
 
@@ -134,8 +135,11 @@ void Connection::retransmission_timeout(std::uint64_t now) noexcept {
         // The segment could not be sent at all (no path): it is on the unsent list still.
         if (pcb_->unsent == nullptr || was_established_) return;
     }
-    if (retries_ == 0) first_retry_ns_ = pcb_->state == SYN_SENT && syn_sent_ns_ != 0 ? syn_sent_ns_ : now;
-    retries_++;
+    // A peer that has closed its window over data under way is asked, not lost: such tries are not counted, as in the kernel.
+    const bool closed = was_established_ && !orphan_ && pcb_->snd_wnd == 0;
+    if (retries_ == 0 && !(closed && first_retry_ns_ != 0))
+        first_retry_ns_ = pcb_->state == SYN_SENT && syn_sent_ns_ != 0 ? syn_sent_ns_ : now;
+    if (!closed) retries_++;
     counters_.timeouts++;
     if (retried_too_long(now)) {
         const int soft = soft_error_;

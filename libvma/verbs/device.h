@@ -27,6 +27,7 @@
 #include <string>
 
 #include "libvma/runtime/error.h"
+#include "libvma/verbs/sources.h"
 
 namespace vma::verbs {
 
@@ -76,6 +77,7 @@ struct DeviceAttr {
     std::uint32_t max_send_wr = 0;
     std::uint32_t max_recv_wr = 0;
     std::uint32_t recv_wr_hint = 0;   // receives worth posting as long as little arrives; 0: max_recv_wr
+    bool partial_sums = false;    // frames may come from this host (virtual interfaces): with the pseudo-header's sum in place of a full one
     bool tx_checksum = false;     // IBV_SEND_IP_CSUM: the device completes UDP and TCP sums (the field holds the pseudo-header sum)
     bool rx_checksum = false;     // IBV_WC_IP_CSUM_OK is set where it is true
     bool lazy_tx = false;         // flush() matters
@@ -150,6 +152,9 @@ class Device {
     virtual void give_up_flows() noexcept {}
     // The link changed: MTU or MAC. Called from the internal thread.
     virtual void link_changed(const MacAddress&, std::uint32_t /*mtu*/) noexcept {}
+    // Which sources 3-tuple rules take frames from, where the device's rules can tell (not where steering is coarse). May throw
+    // std::bad_alloc.
+    virtual Result<void> set_sources(const Sources&) { return {}; }
     // One more, one fewer who looks at arrival_ns(). While nobody does, a device may leave it out of completions.
     static void want_arrival_times(bool on) noexcept { arrival_times_wanted_.fetch_add(on ? 1 : -1, std::memory_order_relaxed); }
     static bool arrival_times_wanted() noexcept { return arrival_times_wanted_.load(std::memory_order_relaxed) > 0; }

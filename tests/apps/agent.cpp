@@ -6,7 +6,7 @@
 //   open ID ADDR PORT [reuseport|reuseaddr|broadcast|gro]...   -> ok PORT
 //   unbound ID                                                  -> ok
 //   connect ID ADDR PORT | close ID | reset                     -> ok
-//   set ID (ttl|tos|rcvbuf|pmtu|multicast_if) VALUE             -> ok
+//   set ID (ttl|tos|rcvbuf|sndbuf|sndtimeo|pmtu|multicast_if) VALUE -> ok           (sndtimeo in ms)
 //   join ID GROUP INTERFACE_ADDRESS                             -> ok
 //   send ID ADDR PORT LENGTH [COUNT [SEED [GAP_USEC]]]          -> sent N [error NAME]
 //   fan FIRST_PORT SOURCES PER_SOURCE ADDR PORT LENGTH          -> sent N          (seeds 0, 1, 2...)
@@ -16,7 +16,7 @@
 //   bad= echo ID COUNT MSEC                                          -> echoed N ping ID ADDR PORT LENGTH
 //   COUNT MSEC                         -> answered N cycles COUNT PORT -> ok usage -> fds= rss_kb= udp -> in=
 //   out=        (the kernel's UDP counters) sleep MSEC                                                  -> ok
-//   listen ID ADDR PORT                                         -> ok PORT
+//   listen ID ADDR PORT [BACKLOG]                               -> ok PORT
 //   accept ID NEW_ID MSEC                                       -> ok | timeout
 //   dial ID ADDR PORT [OWN_ADDR OWN_PORT]                       -> ok              (a TCP connection)
 //   talk ID LENGTH COUNT | answer ID LENGTH COUNT               -> talked N | answered N
@@ -31,6 +31,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <map>
@@ -109,6 +110,11 @@ std::string set(Words& in) {
     if (what == "ttl") r = setsockopt(fd, IPPROTO_IP, IP_TTL, &value, sizeof value);
     if (what == "tos") r = setsockopt(fd, IPPROTO_IP, IP_TOS, &value, sizeof value);
     if (what == "rcvbuf") r = setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &value, sizeof value);
+    if (what == "sndbuf") r = setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &value, sizeof value);
+    if (what == "sndtimeo") {
+        const timeval limit{value / 1000, value % 1000 * 1000};
+        r = setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    }
     if (what == "pmtu") r = setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &value, sizeof value);
     if (what == "multicast_if") {
         in_addr address = at(text, 0).sin_addr;
@@ -322,8 +328,9 @@ std::string listen_socket(Words& in) {
     std::string id;
     in >> id;
     sockaddr_in own = read_address(in);
-    int fd = tcp_socket(own);
-    if (fd >= 0 && listen(fd, 16) != 0) return error();
+    int fd = tcp_socket(own), backlog = 16;
+    if (int given = 0; in >> given) backlog = given;
+    if (fd >= 0 && listen(fd, backlog) != 0) return error();
     std::string answer = keep(id, fd);
     return answer == "ok" ? answer + " " + std::to_string(ntohs(own.sin_port)) : answer;
 }

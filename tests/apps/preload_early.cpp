@@ -20,11 +20,8 @@ __attribute__((destructor(101))) void late() { exchange("destructor"); }
 
 }  // namespace
 
-// A sanitizer's run time does not work yet at that time.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 void before_all() { exchange("preinit"); }
 __attribute__((section(".preinit_array"), used)) void (*const g_preinit)() = before_all;
-#endif
 
 int main() {
     exchange("main");

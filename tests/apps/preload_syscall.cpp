@@ -50,6 +50,9 @@ int main() {
     show("ppoll", syscall(SYS_ppoll, &p, 1, &limit, &mask, 8));
     show("  time was taken", limit.tv_sec < 5);
     show("ppoll bad set size", syscall(SYS_ppoll, &p, 1, &limit, &mask, 16));
+    show("ppoll bad descriptors", syscall(SYS_ppoll, 8, 1, &limit, nullptr, 8));
+    show("ppoll bad time", syscall(SYS_ppoll, &p, 1, 8, nullptr, 8));
+    show("ppoll bad set", syscall(SYS_ppoll, &p, 1, &limit, 8, 8));
     fd_set set;
     FD_ZERO(&set);
     FD_SET(a, &set);

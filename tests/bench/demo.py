@@ -94,6 +94,10 @@ def main():
     parser.add_argument("--quick", action="store_true",
                         help="readings of 1 second, 2 rounds for UDP, else 1, unless told otherwise")
     parser.add_argument("--only", choices=SUITES, help="measure only this (hardware: only if asked for)")
+    parser.add_argument("--unpinned", action="store_true",
+                        help="let the scheduler place the programs (default: client and server on a processor each)")
+    parser.add_argument("--congestion", default="cubic", metavar="NAME",
+                        help="the kernel's TCP congestion control (default cubic; bbr is the other one in wide use)")
     parser.add_argument("--json", metavar="FILE", help="write all readings and the table there")
     parser.add_argument("--build", default=os.path.join(REPOSITORY, "build-release"), help="build directory")
     options = parser.parse_args()
@@ -110,18 +114,20 @@ def main():
     check_machine()
     library, programs = find_programs(options.build)
     rounds, evaluated = {}, []
-    with Wire(library) as wire:
+    with Wire(library, not options.unpinned, options.congestion) as wire:
+        placed = "client and server pinned to a processor each" if wire.pinned else "programs not pinned"
         for name, number in rounds_of.items():
             rounds[name] = measure(wire, name.upper(), SUITES[name].measurements(wire, seconds, programs), number)
             evaluated += evaluate(SUITES[name].rows(), rounds[name])
-    print(f"Linux {os.uname().release}, {os.cpu_count()} CPUs, veth; "
+    print(f"Linux {os.uname().release}, {os.cpu_count()} CPUs, veth; {placed}; kernel TCP with {options.congestion}; "
           f"medians of rounds of {seconds} s (smallest-largest): "
           + ", ".join(f"{number} for {name.upper()}" for name, number in rounds_of.items()) + "\n")
     print(table(evaluated))
     if options.json:
         with open(options.json, "w", encoding="ascii") as file:
             json.dump({"when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-                       "kernel": os.uname().release, "cpus": os.cpu_count(), "rounds": rounds, "table": evaluated},
+                       "kernel": os.uname().release, "cpus": os.cpu_count(), "pinned": wire.pinned,
+                       "congestion": options.congestion, "rounds": rounds, "table": evaluated},
                       file, indent=1)
             file.write("\n")
 

@@ -9,6 +9,7 @@ import unittest
 import unittest.mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import beside  # noqa: E402
 import offload  # noqa: E402
 import readings  # noqa: E402
 import suite_hardware  # noqa: E402
@@ -145,6 +146,19 @@ class Table(unittest.TestCase):
         self.assertEqual("missed" in line, suite_udp.TARGETS["both p50"] > 2)
 
 
+class Beside(unittest.TestCase):
+    def test_a_ratio_above_1_says_that_the_later_build_is_better(self):
+        rounds = [{"before": {"p50": 2.0, "received": 100.0}, "after": {"p50": 1.0, "received": 50.0}}]
+        self.assertEqual(beside.ratios(rounds, "before", "after", "p50", less=True), [2.0])
+        self.assertEqual(beside.ratios(rounds, "before", "after", "received", less=False), [0.5])
+
+    def test_every_row_reads_a_measurement(self):
+        for name, (function, field, less) in beside.ROWS.items():
+            with self.subTest(name):
+                self.assertTrue(callable(function) or callable(beside.ROWS[function][0]))
+                self.assertEqual(less, field != "received")
+
+
 @unittest.skipUnless(os.geteuid() == 0, "network namespaces need root")
 class Cleaning(unittest.TestCase):
     def namespaces(self):
@@ -181,6 +195,13 @@ class Cleaning(unittest.TestCase):
                 break
             time.sleep(0.05)
         self.assertFalse(is_running(child))
+
+    def test_programs_of_a_side_keep_to_its_processor(self):
+        with ground.Wire("", pinned=True, congestion="cubic") as wire:
+            ask = ("python3", "-c", "import os; print(*os.sched_getaffinity(0))")
+            for side in "ab":
+                self.assertEqual(wire.finish(wire.start(side, *ask)).split(), [str(ground.CPU[side])])
+            self.assertEqual(wire.congestion_control(), "cubic")
 
     def test_kernel_datagrams_are_not_taken_for_offloaded_ones(self):
         with ground.Wire("") as wire:

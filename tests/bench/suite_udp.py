@@ -6,7 +6,7 @@ import time
 from offload import OffloadCheck
 from readings import parse_iperf3, parse_ping_pong, parse_server, parse_throughput_client
 from table import Row
-from wire import ADDRESS, DEVICE, PATIENCE, run
+from wire import ADDRESS, CPU, DEVICE, PATIENCE, run
 
 UDP_PORT, TCP_PORT = 11111, 5201
 
@@ -73,7 +73,8 @@ def kernel_tcp(wire, seconds, beside=False):
 def run_raw(wire, seconds, program, what, *options):
     """xsk_raw from a to b: its line of JSON."""
     places = [f"{wire.name[side]}:{DEVICE[side]}" for side in "ab"]
-    return json.loads(run(program, what, *places, "--seconds", str(seconds), *options, timeout=seconds + PATIENCE))
+    pins = ["--cpus", f"{CPU['a']},{CPU['b']}"] if wire.pinned else []
+    return json.loads(run(program, what, *places, "--seconds", str(seconds), *pins, *options, timeout=seconds + PATIENCE))
 
 
 def raw(wire, seconds, program, what):

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The ground of the measurements: two network namespaces joined by a veth pair, and the programs that run in them."""
 import ctypes
+import ipaddress
 import json
 import os
 import re
 import signal
 import subprocess
+import sys
 import time
 
 PREFIX = "vmademo"                           # of the namespaces' names; the process id follows
 ADDRESS = {"a": "198.18.7.1", "b": "198.18.7.2"}
 DEVICE = {"a": "veth0", "b": "veth1"}        # in their namespaces
+CPU = {"a": 0, "b": 1}                        # a processor each: unpinned, the scheduler puts both on one or wakes a sleeping one
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE = 10.0                              # seconds a program may take longer than it was asked to
 
@@ -36,8 +39,11 @@ def run(*command, timeout=PATIENCE):
 class Wire:
     """Two namespaces joined by a veth pair, and the processes in them. Leaving the context removes all of it."""
 
-    def __init__(self, library):
+    def __init__(self, library, pinned=False, congestion=None):
+        """`pinned`: programs of a side keep to that side's processor, with all their threads. `congestion`: the kernel's
+        congestion control in both namespaces; None: the machine's."""
         self.library = library
+        self.pinned, self.congestion = pinned and os.cpu_count() > 1, congestion
         self.name = {side: f"{PREFIX}{os.getpid()}{side}" for side in "ab"}
         self.running = []
         self.kept = []    # directories of measurements (TemporaryDirectory), removed with the wire
@@ -57,6 +63,11 @@ class Wire:
                 run("ip", "-n", self.name[side], "addr", "add", ADDRESS[side] + "/24", "dev", DEVICE[side])
                 run("ip", "-n", self.name[side], "link", "set", "lo", "up")
                 run("ip", "-n", self.name[side], "link", "set", DEVICE[side], "up")
+                if self.congestion:
+                    # By the route: in a namespace the default may only be the machine's own, or reno.
+                    network = str(ipaddress.ip_interface(ADDRESS[side] + "/24").network)
+                    run("ip", "-n", self.name[side], "route", "replace", network, "dev", DEVICE[side], "proto", "kernel", "scope", "link",
+                        "src", ADDRESS[side], "congctl", self.congestion)
             self.wait_until(lambda: all(self.link(side)["operstate"] == "UP" for side in "ab"), "the veth pair is up")
         except BaseException:
             self.__exit__()
@@ -86,8 +97,12 @@ class Wire:
         prefix = ["ip", "netns", "exec", self.name[side]]
         if vma:
             prefix += ["env", "LD_PRELOAD=" + self.library, "VMA_TRACELEVEL=warn", *environment]
+        def prepare():
+            die_with_parent()
+            if self.pinned:
+                os.sched_setaffinity(0, {CPU[side]})
         process = subprocess.Popen([*prefix, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, text=True, preexec_fn=die_with_parent)
+                                   stderr=subprocess.STDOUT, text=True, preexec_fn=prepare)
         process.what = ("libvma " if vma else "kernel ") + " ".join(command)
         self.running.append(process)
         return process
@@ -136,6 +151,12 @@ class Wire:
 
     def has_program(self, side):
         return "xdp" in self.link(side)
+
+    def congestion_control(self):
+        """What a connection from a to b begins with."""
+        ask = (f"import socket; s = socket.socket(); s.setblocking(False); s.connect_ex(('{ADDRESS['b']}', 9)); "
+               "print(s.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).split(b'\\0')[0].decode())")
+        return self.inside("a", sys.executable, "-c", ask).strip()
 
     def snmp(self, side):
         """The kernel's own protocol counters in the namespace."""

@@ -77,6 +77,7 @@ struct Options {
     unsigned payload = 0;
     unsigned batch = 32;
     bool native = false;
+    std::array<int, 2> cpu = {-1, -1};  // of each side; -1: any
 };
 
 // ---- Frames ----
@@ -280,9 +281,19 @@ RateResult blast(Xsk& xsk, const std::vector<std::uint8_t>& frame, const Options
     return result;
 }
 
+// Keeps this process on one processor; -1: wherever the scheduler puts it.
+void pin(int cpu) {
+    if (cpu < 0) return;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(static_cast<unsigned>(cpu), &set);
+    if (sched_setaffinity(0, sizeof set, &set) != 0) fail("sched_setaffinity");
+}
+
 // The second side, a process of its own. Its errors reach the first side through `shared`.
 [[noreturn]] void run_second(const Options& options, Shared& shared) {
     try {
+        pin(options.cpu[1]);
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         const auto xsk = join(options, shared, 1);
         if (options.latency) {
@@ -299,6 +310,7 @@ RateResult blast(Xsk& xsk, const std::vector<std::uint8_t>& frame, const Options
 }
 
 void run_first(const Options& options, Shared& shared, pid_t second) {
+    pin(options.cpu[0]);
     const auto xsk = join(options, shared, 0);
     const auto frame = make_frame(shared.sides[0], shared.sides[1], options.payload);
     LatencyResult latency;
@@ -342,7 +354,7 @@ void run_first(const Options& options, Shared& shared, pid_t second) {
 [[noreturn]] void usage() {
     fputs(
         "usage: xsk_raw latency|rate NETNS:DEV NETNS:DEV [--seconds S] [--payload BYTES] [--batch FRAMES] "
-        "[--mode skb|drv]\n"
+        "[--mode skb|drv] [--cpus A,B]\n"
         "Devices joined by a wire, up, with IPv4 addresses. Prints one line of JSON. Defaults: 1 second; 64 "
         "bytes for\n"
         "latency and 100 for rate; 32 frames for each kick; generic XDP (skb).\n",
@@ -374,7 +386,12 @@ Options parse(int argc, char** argv) {
             options.payload = static_cast<unsigned>(atoi(argv[i + 1]));
         else if (name == "--batch")
             options.batch = static_cast<unsigned>(atoi(argv[i + 1]));
-        else if (name == "--mode" && (value == "skb" || value == "drv"))
+        else if (name == "--cpus") {
+            char rest = 0;
+            if (sscanf(argv[i + 1], "%d,%d%c", &options.cpu[0], &options.cpu[1], &rest) != 2 || options.cpu[0] < 0 ||
+                options.cpu[1] < 0 || std::max(options.cpu[0], options.cpu[1]) >= CPU_SETSIZE)
+                usage();
+        } else if (name == "--mode" && (value == "skb" || value == "drv"))
             options.native = value == "drv";
         else
             usage();

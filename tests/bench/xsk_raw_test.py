@@ -85,6 +85,13 @@ class XskRaw(unittest.TestCase):
         for watcher in watchers:
             self.wire.finish(watcher)
 
+    def test_pinned(self):
+        self.assertGreater(self.measure("latency", "--cpus", "0,0")["round_trips"], 0)
+        for cpus in ("0", "0,1,2", "-1,0", "0,100000", "a,b"):
+            with self.subTest(cpus), self.assertRaises(ground.Failure) as caught:
+                self.measure("latency", "--cpus", cpus)
+            self.assertIn("usage", str(caught.exception))
+
     def test_errors_are_told(self):
         for places in (["nosuchnamespace:veth0", self.places[1]], [self.places[0], f"{self.wire.name['b']}:nosuchdevice"]):
             with self.subTest(places), self.assertRaises(ground.Failure) as caught:

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Any bytes as a statistics file: they must be read to an end, and all that vma_stats makes of them is plain
-// text. Two readings, of the bytes and of the bytes with some changed, give differences.
+// Any bytes as a statistics file, with a hostile writer beside the reader: between two reads it changes bytes, shortens
+// the file and makes it longer again. It must be read to an end, and all that vma_stats makes of it is plain text. Two
+// readings give differences.
+//
+// Input: the file; its last bytes are what the writer does: records of four bytes (after how many reads, what, where),
+// and in the last byte how many records there are.
 #include <string>
 #include <vector>
 
@@ -15,23 +19,41 @@ namespace {
 
 class Bytes : public Source {
   public:
-    Bytes(std::span<const std::uint8_t> bytes, std::span<const std::uint8_t> changes)
-        : bytes_(bytes), changes_(changes) {}
-    std::uint64_t size() const override { return bytes_.size(); }
-    // Every third read sees a byte that has changed, as a writer would do it.
+    // The file, with what the writer does to it; `steady`: nothing.
+    Bytes(std::span<const std::uint8_t> bytes, bool steady) : bytes_(bytes.begin(), bytes.end()) {
+        length_ = bytes_.size();
+        const std::size_t records = bytes_.empty() ? 0 : bytes_.back() % 16;
+        if (steady || bytes_.size() < 1 + 4 * records) return;
+        script_ = bytes.last(1 + 4 * records).first(4 * records);
+    }
+    std::uint64_t size() const override { return length_; }
     std::int64_t read(std::uint64_t offset, std::span<std::byte> to) override {
-        if (offset >= bytes_.size()) return 0;
-        const std::size_t count = std::min<std::size_t>(to.size(), bytes_.size() - offset);
-        fuzz::Exact copy(bytes_.subspan(offset, count));
-        if (reads_++ % 3 == 2 && !changes_.empty() && count != 0)
-            copy.data()[changes_[0] % count] ^= changes_.back();
+        write();
+        if (offset >= length_) return 0;
+        const std::size_t count = std::min<std::size_t>(to.size(), length_ - offset);
+        fuzz::Exact copy(std::span<const std::uint8_t>(bytes_).subspan(offset, count));
         if (count != 0) memcpy(to.data(), copy.data(), count);
         return static_cast<std::int64_t>(count);
     }
 
   private:
-    std::span<const std::uint8_t> bytes_, changes_;
-    int reads_ = 0;
+    void write() {
+        reads_++;
+        for (std::size_t i = 0; i + 4 <= script_.size() && !bytes_.empty(); i += 4) {
+            const unsigned when = script_[i] % 32, what = script_[i] / 32;
+            if (when != reads_ % 32) continue;
+            const std::size_t at = (std::size_t{script_[i + 1]} << 8 | script_[i + 2]) % bytes_.size();
+            if (what == 0) length_ = at;
+            else if (what == 1) length_ = bytes_.size();
+            else if (what == 2) memset(&bytes_[at], script_[i + 3], std::min<std::size_t>(8, bytes_.size() - at));
+            else bytes_[at] ^= script_[i + 3];
+        }
+    }
+
+    std::vector<std::uint8_t> bytes_;
+    std::size_t length_;
+    std::span<const std::uint8_t> script_;
+    unsigned reads_ = 0;
 };
 
 void check(const std::string& text) {
@@ -67,7 +89,7 @@ void show(const Frame& frame, const Shape& shape, unsigned which) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     const std::span<const std::uint8_t> whole(data, size);
     const std::span<const std::uint8_t> changes = whole.last(std::min<std::size_t>(size, 2));
-    Bytes steady(whole, {}), changing(whole, changes);
+    Bytes steady(whole, true), changing(whole, false);
     Snapshot one, two;
     if (read_snapshot(steady, one)) return 0;
     one.taken_ns = 0;

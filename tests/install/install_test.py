@@ -11,11 +11,12 @@ import tempfile
 import unittest
 
 parser = argparse.ArgumentParser()
-for option in ("cmake", "build", "source", "prefix", "libdir", "bindir", "includedir", "sysconfdir", "mandir", "sanitize", "cxx"):
+for option in ("cmake", "build", "source", "prefix", "libdir", "bindir", "includedir", "mandir", "sanitize", "cxx"):
     parser.add_argument("--" + option)
 GIVEN, rest = parser.parse_known_args()
 # Programs of tools/ that only the build uses.
 NOT_INSTALLED = {"vma_params"}
+READ_BY_THE_LIBRARY = "/etc/libvma.conf"
 # Libraries to preload.
 PRELOADED = {"vma_trace"}
 # What every process has anyway. libgcc_s is only needed to unwind, and it is part of any Debian system.
@@ -27,6 +28,15 @@ def run(*command, **options):
     if done.returncode != 0:
         raise AssertionError(f"{' '.join(command)}: {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def files_below(folder):
+    return [os.path.join(place, file) for place, _, files in os.walk(folder) for file in files]
 
 
 def version_script(path):
@@ -72,10 +82,41 @@ class Install(unittest.TestCase):
                 where = self.path(GIVEN.libdir, f"lib{name}.so") if name in PRELOADED else self.path(GIVEN.bindir, name)
                 self.assertTrue(os.access(where, os.R_OK | (0 if name in PRELOADED else os.X_OK)))
 
-    def test_configuration(self):
-        with open(self.path(GIVEN.sysconfdir, "libvma.conf"), encoding="utf-8") as installed:
-            with open(os.path.join(GIVEN.source, "config", "libvma.conf"), encoding="utf-8") as source:
-                self.assertEqual(installed.read(), source.read())
+    def test_configuration_is_where_the_library_reads_it(self):
+        self.assertEqual(read(self.path(READ_BY_THE_LIBRARY)), read(os.path.join(GIVEN.source, "config", "libvma.conf")))
+
+    def test_configuration_of_the_administrator_stays(self):
+        with tempfile.TemporaryDirectory() as folder:
+            mine = folder + READ_BY_THE_LIBRARY
+            os.makedirs(os.path.dirname(mine))
+            with open(mine, "w", encoding="utf-8") as file:
+                file.write("use os udp_receiver *:*\n")
+            said = run(GIVEN.cmake, "--install", GIVEN.build, env={**os.environ, "DESTDIR": folder})
+            self.assertEqual(read(mine), "use os udp_receiver *:*\n")
+            self.assertIn(f"Kept: {mine}", said)
+            example = next(path for path in files_below(folder) if path.endswith("libvma.conf") and path != mine)
+            self.assertEqual(read(example), read(os.path.join(GIVEN.source, "config", "libvma.conf")))
+
+    @unittest.skipIf(GIVEN.sanitize, "a sanitizer must be loaded first")
+    def test_preloading_by_name_works_after_a_real_installation(self):
+        """What `sudo cmake --install` does, on copies of /etc and of the prefix that only this mount namespace sees."""
+        with tempfile.TemporaryDirectory() as folder:
+            script = f"""
+                set -e
+                mount --make-rprivate /
+                mkdir -p {folder}/etc {folder}/prefix {GIVEN.prefix}
+                cp -a /etc/. {folder}/etc
+                rm -f {folder}/etc/libvma.conf
+                mount --bind {folder}/etc /etc
+                mount --bind {folder}/prefix {GIVEN.prefix}
+                {GIVEN.cmake} --install {GIVEN.build}
+                echo 'use nonsense' >> /etc/libvma.conf
+                LD_PRELOAD=libvma.so VMA_TRACELEVEL=info python3 -c 'import socket; socket.socket(type=socket.SOCK_DGRAM)' 2>&1
+            """
+            said = run("unshare", "--mount", "sh", "-c", script)
+            self.assertIn("LD_PRELOAD=libvma.so works now", said)
+            self.assertRegex(said, r"/etc/libvma\.conf: line \d+, column 5: .*nonsense")
+
 
     def test_manual_pages(self):
         folder = os.path.join(GIVEN.source, "docs", "man")
@@ -88,7 +129,7 @@ class Install(unittest.TestCase):
         for folder, _, files in os.walk(self.folder.name):
             for file in files:
                 path = os.path.join(folder, file)[len(self.folder.name):]
-                self.assertTrue(path.startswith((GIVEN.prefix.rstrip("/") + "/", GIVEN.sysconfdir + "/")), path)
+                self.assertTrue(path.startswith(GIVEN.prefix.rstrip("/") + "/") or path == READ_BY_THE_LIBRARY, path)
 
     def test_exports_are_the_listed_ones(self):
         listed = version_script(os.path.join(GIVEN.source, "libvma", "preload", "exports.map"))

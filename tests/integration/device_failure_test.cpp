@@ -25,9 +25,9 @@ class DeviceFailure : public testing::Test {
     json run(const std::string& words, Host with_library) {
         const RunOptions plain, library{.preload = true, .env = {"MLX5_SIM_FAIL_AFTER=1000", "VMA_TRACELEVEL=info"}};
         const bool at_server = with_library == Host::b;
-        Process server = hosts.run(Host::b, {VMA_PERF_TOOL, "server", "--clients", "1"}, at_server ? library : plain);
+        Process server = hosts.run(Host::b, {vma_perf(), "server", "--clients", "1"}, at_server ? library : plain);
         EXPECT_TRUE(server.wait_for_out("listens")) << server.err();
-        std::vector<std::string> argv = {VMA_PERF_TOOL};
+        std::vector<std::string> argv = {vma_perf()};
         std::istringstream in(words);
         for (std::string word; in >> word;) {
             argv.push_back(word);

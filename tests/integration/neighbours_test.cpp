@@ -35,10 +35,16 @@ class Neighbours : public testing::Test {
         }
         return false;
     }
+    // The library hears of a change a moment after the kernel has made it; until then the kernel carries datagrams.
     void expect_offloaded(const std::string& to = "198.18.1.2") {
-        long before = kernel_datagrams(*a);
-        expect_conversation(*a, *b, to, 20);
-        EXPECT_LE(kernel_datagrams(*a) - before, 2) << "not offloaded any more";
+        long carried = 0;
+        for (int round = 0; round < 50; round++) {
+            const long before = kernel_datagrams(*a);
+            expect_conversation(*a, *b, to, 20);
+            carried = kernel_datagrams(*a) - before;
+            if (carried <= 2 || HasFailure()) break;
+        }
+        EXPECT_LE(carried, 2) << "not offloaded any more";
     }
     std::unique_ptr<TwoHosts> hosts;
     std::unique_ptr<Agent> a, b;
@@ -173,6 +179,7 @@ TEST_F(Neighbours, InterfaceDownAndUp) {
         hosts->ip(host, {"link", "set", "dev", "veth1", "up"});
         EXPECT_TRUE(recovers());
         expect_conversation(*a, *b, "198.18.1.2", 20);
+        expect_offloaded();
     }
     EXPECT_TRUE(a->process().running());
 }

@@ -364,6 +364,79 @@ TEST_F(Parameters, StartUpPrint) {
     EXPECT_NE(scratch->read_all("log").find("VMA_VERSION"), std::string::npos);
 }
 
+// Level debug tells of calls that set a socket up, fine of those that move data, finer of frames.
+TEST_F(Parameters, LogOfCalls) {
+    const std::string program = R"(
+s = udp()
+t = listen()
+p = select.poll()
+p.register(s, select.POLLIN)
+p.register(t, select.POLLIN)
+print('ready', file=sys.stderr, flush=True)
+data, peer = s.recvfrom(100)
+s.sendto(data, peer)
+s.setblocking(False)
+try: s.recv(1)
+except BlockingIOError: pass
+assert p.poll(5000)
+c = t.accept()[0]
+assert c.recv(100) == b'123'
+c.sendall(b'4567')
+print(s.fileno(), t.fileno(), c.fileno())
+c.close()
+)";
+    const std::string peer = R"(
+s = socket.socket(socket.AF_INET, UDP)
+s.settimeout(5)
+s.sendto(b'12345', (HERE, 5000))
+assert s.recv(100) == b'12345'
+c = connect()
+c.sendall(b'123')
+assert c.recv(100) == b'4567'
+)";
+    auto has = [](const Result& r, const std::string& level, const std::string& text) {
+        return std::regex_search(r.err, std::regex("VMA " + level + ": \\[pid [0-9]+ tid [0-9]+\\] " + text + "\n"));
+    };
+    const Result info = run(program, {}, peer), debug = run(program, {"VMA_TRACELEVEL=debug"}, peer),
+                 fine = run(program, {"VMA_TRACELEVEL=fine"}, peer), finer = run(program, {"VMA_TRACELEVEL=finer"}, peer);
+    EXPECT_EQ(info.err.find("bind("), std::string::npos) << info.err;
+    int udp = -1, listener = -1, connection = -1;
+    ASSERT_EQ(sscanf(debug.out.c_str(), "%d %d %d", &udp, &listener, &connection), 3) << debug.out;
+    const std::string u = std::to_string(udp), l = std::to_string(listener), c = std::to_string(connection);
+    for (const Result& r : {debug, fine, finer})
+        for (const std::string& call :
+             {"socket\\(2\\) = " + u, "bind\\(" + u + "\\) = 0", "setsockopt\\(" + l + "\\) = 0", "listen\\(" + l + "\\) = 0",
+              "accept4?\\(" + l + "\\) = " + c, "close\\(" + c + "\\) = 0"})
+            EXPECT_TRUE(has(r, "DEBUG", call)) << call << "\n" << r.err;
+    for (const Result& r : {fine, finer})
+        for (const std::string& call : {"recvfrom\\(" + u + "\\) = 5", "sendto\\(" + u + "\\) = 5", "recv\\(" + u + "\\) = -1 EAGAIN",
+                                        std::string("poll\\(2\\) = 1"), "recv\\(" + c + "\\) = 3", "send\\(" + c + "\\) = 4"})
+            EXPECT_TRUE(has(r, "FINE", call)) << call << "\n" << r.err;
+    EXPECT_EQ(debug.err.find("recvfrom("), std::string::npos) << debug.err;
+    const std::string here = TwoHosts::address(Host::a) + ":5000", there = TwoHosts::address(Host::b) + ":[0-9]+";
+    for (const std::string& frame : {" receives [0-9]+ bytes: UDP " + there + " to " + here, " sends [0-9]+ bytes: UDP " + here + " to " + there,
+                                     " receives [0-9]+ bytes: TCP " + there + " to " + here, " sends [0-9]+ bytes: TCP " + here + " to " + there})
+        EXPECT_TRUE(has(finer, "FINER", "xdp:veth1.*" + frame)) << frame << "\n" << finer.err;
+    EXPECT_EQ(fine.err.find("FINER"), std::string::npos) << fine.err;
+}
+
+// Red for warnings, on a terminal.
+TEST_F(Parameters, LogColors) {
+    auto log = [&](std::vector<std::string> env) {
+        env.push_back("VMA_RX_POL=1");  // is warned of
+        released();
+        Exit exit = hosts->run(Host::a, {"python3", "-c", "import pty, sys\npty.spawn(['python3', '-c', sys.argv[1]])", kPrelude + std::string("s = udp()")},
+                               {.preload = true, .env = std::move(env)})
+                        .wait();
+        EXPECT_TRUE(exit.ok()) << exit.err;
+        return exit.out;
+    };
+    EXPECT_NE(log({}).find("\033[31mVMA WARNING: VMA_RX_POL "), std::string::npos) << log({});
+    const std::string plain = log({"VMA_LOG_COLORS=0"});
+    EXPECT_NE(plain.find("VMA WARNING: VMA_RX_POL "), std::string::npos) << plain;
+    EXPECT_EQ(plain.find('\033'), std::string::npos) << plain;
+}
+
 TEST_F(Parameters, Warnings) {
     const std::string socket = "s = udp()";
     const std::string huge = "not enough huge pages for ";
@@ -374,6 +447,91 @@ TEST_F(Parameters, Warnings) {
     EXPECT_NE(r.err.find("VMA WARNING: locked memory is limited to 64 KiB"), r.err.npos) << r.err;
     r = run(socket, {}, "", {"setpriv", "--bounding-set=-bpf,-sys_admin"});
     EXPECT_NE(r.err.find("VMA WARNING: sockets on veth1 are served by the kernel: no permission"), r.err.npos) << r.err;
+}
+
+// sysfs has an RDMA device for the interface, and the program cannot load libibverbs.
+TEST_F(Parameters, RdmaDeviceWithoutLibibverbs) {
+    const std::string link = hosts->ip(Host::a, {"-o", "link", "show", TwoHosts::interface()});
+    const std::string mac = link.substr(link.find("link/ether ") + 11, 17);
+    tool({VMA_SIM_SYSFS, scratch->path("sys"), TwoHosts::interface() + "=" + mac});
+    const std::string hide = "for f in $(ldconfig -p | sed -n 's/.*libibverbs.so.1 .*=> //p'); do mount --bind /dev/null $f || exit 9; done; exec \"$@\"";
+    const Result r = run("s = udp()\ns.sendto(b'x', (THERE, 6000))\n", {"SYSFS_PATH=" + scratch->path("sys")}, "",
+                         {"unshare", "-m", "sh", "-c", hide, "sh"});
+    EXPECT_NE(r.err.find("libibverbs"), r.err.npos) << r.err;
+    EXPECT_NE(r.err.find("sockets on veth1 are offloaded by xdp:veth1"), r.err.npos) << r.err;
+}
+
+// A server that binds as root and goes on as somebody else: its sockets stay offloaded, new ones work.
+TEST_F(Parameters, PrivilegesAreGivenUp) {
+    const std::string program = R"(
+def kernel(): # InDatagrams and OutDatagrams
+    fields = [l for l in open('/proc/net/snmp') if l.startswith('Udp:')][1].split()
+    return int(fields[1]) + int(fields[4])
+s = udp(500)
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+new = udp(5000)
+print('ready', file=sys.stderr, flush=True)
+for t in (s, new): # the first of a peer may go through the kernel
+    t.sendto(*t.recvfrom(100))
+before = kernel()
+for i in range(20):
+    for t in (s, new): t.sendto(*t.recvfrom(100))
+print(kernel() - before)
+)";
+    const std::string peer = R"(
+a = socket.socket(socket.AF_INET, UDP)
+a.settimeout(5)
+for i in range(21):
+    for port in (500, 5000):
+        a.sendto(b'%d' % i, (HERE, port))
+        assert a.recv(100) == b'%d' % i
+)";
+    EXPECT_LE(run(program, {}, peer).number(), 2);
+}
+
+// A program that takes each number the library has its own descriptors under: they move, and all goes on, sleeping in a
+// receive, connections for a forked child.
+TEST_F(Parameters, NumbersOfTheLibraryAreTaken) {
+    const std::string program = R"(
+def numbers(): return set(int(f) for f in os.listdir('/proc/self/fd'))
+before = numbers()
+s = udp()
+print('ready', file=sys.stderr, flush=True)
+l = listen()
+c = l.accept()[0]
+go = os.pipe()
+pid = os.fork()
+if pid == 0:
+    os.read(go[0], 1)
+    c.sendall(b'child')
+    os._exit(0)
+never = os.pipe()
+ours = sorted(numbers() - before - set((s.fileno(), l.fileno(), c.fileno()) + go + never))
+ours = [n for n in ours if n > 100]
+for n in ours: os.dup2(never[0], n)
+os.write(go[1], b'x')
+os.waitpid(pid, 0)
+s.settimeout(20)
+data, peer = s.recvfrom(100)
+s.sendto(data, peer)
+print(len(ours))
+)";
+    const std::string peer = R"(
+for i in range(100):
+    try: c = connect()
+    except ConnectionRefusedError: time.sleep(0.05)
+    else: break
+c.settimeout(8)
+assert c.recv(100) == b'child'
+s = socket.socket(socket.AF_INET, UDP)
+time.sleep(0.2) # so that it sleeps
+s.sendto(b'12345', (HERE, 5000))
+s.settimeout(8)
+assert s.recv(100) == b'12345'
+)";
+    EXPECT_GT(run(program, {"VMA_RX_POLL=0", "VMA_SELECT_POLL=0"}, peer).number(), 5);
 }
 
 int signal_of(Process& process) { return process.wait().signal; }

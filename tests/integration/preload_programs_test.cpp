@@ -234,7 +234,7 @@ class PreloadPrograms : public ::testing::TestWithParam<Program> {
 };
 
 TEST_P(PreloadPrograms, BehaveTheSame) {
-    if (*VMA_SANITIZERS != '\0' && !GetParam().under_sanitizers) GTEST_SKIP() << "not with a preloaded sanitizer";
+    if (sanitized() && !GetParam().under_sanitizers) GTEST_SKIP() << "not with a preloaded sanitizer";
     std::istringstream needs(GetParam().needs);
     for (std::string program; needs >> program;) {
         bool found = false;

@@ -62,15 +62,17 @@ TEST_P(SockperfOnDevice, TalksToTheKernel) {
     ASSERT_TRUE(server.wait_for_out("[SERVER] listen on:")) << server.out() << server.err();
     ASSERT_TRUE(server.wait_for_out("to block on socket")) << server.out() << server.err();
     const long before = kernel_packets(with_library);
-    Exit client = hosts.run(Host::a, line({"sockperf", s.mode, "-t", "1", "-m", "100"}), {.preload = !s.library_at_server})
-                      .wait(milliseconds(30000));
+    const bool one_way = std::string(s.mode) == "tp";
+    std::vector<std::string> client_line = line({"sockperf", s.mode, "-t", "1", "-m", "100"});
+    // The simulated adapter empties its queue more slowly than sockperf fills it, and a datagram without room goes through the kernel.
+    if (one_way && !s.tcp) client_line.insert(client_line.end(), {"--mps", "5000"});
+    Exit client = hosts.run(Host::a, client_line, {.preload = !s.library_at_server}).wait(milliseconds(30000));
     const long kernel = kernel_packets(with_library) - before;
     server.kill(SIGINT);
     const Exit end = server.wait();
     const std::string text = "client:\n" + client.out + client.err + "server:\n" + end.out + end.err;
     EXPECT_TRUE(client.ok() && end.ok()) << text;
 
-    const bool one_way = std::string(s.mode) == "tp";
     const long sent = number_after(client.out, one_way ? "Total of " : "SentMessages=");
     const long arrived = number_after(end.out, "Total ");
     EXPECT_GT(sent, 0) << text;
@@ -83,10 +85,10 @@ TEST_P(SockperfOnDevice, TalksToTheKernel) {
     }
     const std::string log = s.library_at_server ? end.err : client.err;
     EXPECT_NE(log.find("offloaded by " + device_name() + ":"), log.npos) << text;
-    // TCP's one way puts several messages in a segment. A datagram for which the device's queue has no room goes through the kernel, and the
-    // simulated adapter empties its queue more slowly than sockperf fills it.
-    const long most = s.tcp && one_way ? sent / 100 / 5 : !s.tcp && one_way && !s.library_at_server ? sent * 9 / 10 : sent / 5;
-    EXPECT_LT(kernel, most + 20) << "not offloaded\n" << text;
+    // Of TCP all; of UDP the simulated adapter, a thread without a processor of its own, may lose some.
+    EXPECT_GT(arrived, s.tcp ? sent * 9 / 10 : sent / 2) << text;
+    // A neighbour is confirmed, a connection set up.
+    EXPECT_LT(kernel, 20) << "not offloaded, of " << sent << "\n" << text;
 }
 
 INSTANTIATE_TEST_SUITE_P(Sessions, SockperfOnDevice,

@@ -70,17 +70,9 @@ class Sockperf : public testing::Test {
         append(client_line, setup.client);
 
         RunOptions options{.preload = setup.preload};
-        // The kernel frees a device's queue a moment after its process has ended.
-        Process server;
-        for (int attempt = 0;; attempt++) {
-            server = hosts->run(Host::b, server_line, options);
-            EXPECT_TRUE(server.wait_for_out("[SERVER] listen on:") && server.wait_for_out("Warmup stage"))
-                << server.out() << server.err();
-            if (server.err().find("another process holds") == std::string::npos || attempt == 5) break;
-            server.kill(SIGINT);
-            server.wait();
-            usleep(100'000);
-        }
+        Process server = hosts->run(Host::b, server_line, options);
+        EXPECT_TRUE(server.wait_for_out("[SERVER] listen on:") && server.wait_for_out("Warmup stage"))
+            << server.out() << server.err();
         bool uses_library = setup.preload || (!setup.both.empty() && setup.both[0].starts_with("--load-vma"));
         if (uses_library) {
             EXPECT_TRUE(hosts->wait_offloaded(Host::b, true)) << "not offloaded\n" << server.out() << server.err();
@@ -155,18 +147,22 @@ TEST_F(Sockperf, UnderLoad) {
     expect_lossless({.mode = "ul", .client = {"-m", "4000", "--mps", "500", "--reply-every", "10"}});
 }
 
+// At rates that leave the receiver time, though not always on a busy machine.
 TEST_F(Sockperf, Throughput) {
-    for (const char* size : {"14", "1472", "65000"}) {
-        SCOPED_TRACE(size);
-        Delivery d = run({.mode = "tp", .client = {"-m", size}});
+    struct {
+        const char *size, *rate;
+    } loads[] = {{"14", "5000"}, {"1472", "5000"}, {"65000", "200"}};
+    for (const auto& load : loads) {
+        SCOPED_TRACE(load.size);
+        Delivery d = run({.mode = "tp", .client = {"-m", load.size, "--mps", load.rate}});
         EXPECT_TRUE(d.ran) << d.text;
-        EXPECT_GT(d.sent, 0) << d.text;
-        EXPECT_GT(d.server_received, 0) << d.text;
+        EXPECT_GT(d.sent, atol(load.rate) / 10) << d.text;
+        EXPECT_GT(d.server_received, d.sent / 2) << d.text;
     }
 }
 
 TEST_F(Sockperf, LoadedBySockperfItself) {
-    expect_lossless({.both = {"--load-vma=" + library()}, .preload = *VMA_SANITIZERS != '\0'});
+    expect_lossless({.both = {"--load-vma=" + library()}, .preload = sanitized()});
 }
 
 TEST_F(Sockperf, BothPeersMixed) {

@@ -81,4 +81,41 @@ INSTANTIATE_TEST_SUITE_P(
         return name;
     });
 
+// A server ends while its peers close: their FINs come between the moment in which a connection is described for the kernel and
+// the one in which its rule goes, and after that. None is lost. The peers' kernel waits long before it sends again, so an
+// acknowledgement that a busy machine delays is none that is missing.
+class EndOfAProcess : public HostsTest {};
+
+TEST_F(EndOfAProcess, WhatArrivesMeanwhileIsNotLost) {
+    const std::string address = TwoHosts::address(Host::a);
+    ASSERT_TRUE(hosts->run(Host::b, {"ip", "route", "replace", address, "dev", TwoHosts::interface(), "rto_min", "30s"}).wait().ok());
+    const std::string common = "import os, socket, time\nN = 150\n";
+    const std::string server = common +
+        "l = socket.socket()\n"
+        "l.bind(('" + address + "', 7000))\n"
+        "l.listen(N)\n"
+        "c = [l.accept()[0] for i in range(N)]\n"
+        "for s in c: s.send(b'x')\n"
+        "c[0].recv(1)\n"
+        "os._exit(0)\n";
+    // FIN_WAIT1, LAST_ACK, CLOSING: a FIN is not acknowledged.
+    const std::string client = common +
+        "def open_ends():\n"
+        "    return sum(l.split()[3] in ('04', '09', '0B') for l in list(open('/proc/net/tcp'))[1:])\n"
+        "c = [socket.create_connection(('" + address + "', 7000)) for i in range(N)]\n"
+        "for s in c: s.recv(1)\n"
+        "c[0].send(b'g')\n"
+        "for s in c:\n"
+        "    s.close()\n"
+        "    time.sleep(0.0002)\n"
+        "until = time.time() + 15\n"
+        "while open_ends() and time.time() < until: time.sleep(0.05)\n"
+        "print('not acknowledged:', open_ends())\n";
+    Server s(hosts->run(Host::a, {"python3", "-c", server}, {.preload = true}));
+    ASSERT_TRUE(s.wait_listening(7000)) << s.process().err();
+    const Exit peer = hosts->run(Host::b, {"python3", "-c", client}).wait();
+    EXPECT_TRUE(s.process().wait().ok());
+    EXPECT_EQ(peer.out, "not acknowledged: 0\n") << peer.err;
+}
+
 }  // namespace

@@ -291,7 +291,8 @@ class Iperf3 : public ProgramTest {
         EXPECT_EQ(error, "none");
         EXPECT_EQ(connected, streams);
         EXPECT_EQ(reported, streams);
-        EXPECT_GT(received, 0);
+        // A second's worth: a hundredth of what the slowest of these paths carries on an idle machine.
+        EXPECT_GE(received, 1 << 20);
         EXPECT_LE(received, sent);
         Exit end = iperf3.process().wait();
         EXPECT_TRUE(end.ok()) << end.code << end.out << end.err;

@@ -26,7 +26,7 @@ using testing::HasSubstr;
 using nlohmann::json;
 using Words = std::vector<std::string>;
 
-const bool kSanitized = *VMA_SANITIZERS != '\0';
+const bool kSanitized = sanitized();
 
 class VmaPerf : public testing::Test {
   protected:
@@ -71,7 +71,7 @@ class VmaPerf : public testing::Test {
         EXPECT_THAT(exit.err, HasSubstr(text)) << words;
     }
 
-    Words program{VMA_PERF_TOOL};
+    Words program{vma_perf()};
     std::unique_ptr<TwoHosts> hosts;
     Scratch scratch;
     Process server;
@@ -208,7 +208,7 @@ TEST_F(VmaPerf, PicturesAndComparisons) {
     EXPECT_EQ(client("pingpong -T 0.5 --label second --json " + two + " --plot " + picture + " --plot-with " + one).code, 0);
     const std::string svg = scratch.read("p.svg");
     EXPECT_THAT(svg, AllOf(HasSubstr("<svg"), HasSubstr(">second<"), HasSubstr(">kernel udp, 64 bytes<"), HasSubstr("</svg>")));
-    const Exit exit = Process::run({VMA_PERF_TOOL, "compare", one, two, "--plot", scratch.path("q.svg")}, {}).wait();
+    const Exit exit = Process::run({vma_perf(), "compare", one, two, "--plot", scratch.path("q.svg")}, {}).wait();
     EXPECT_EQ(exit.code, 0) << exit.err;
     EXPECT_THAT(exit.out, AllOf(HasSubstr("B: second"), HasSubstr("p99, us"), HasSubstr(" to ")));
     EXPECT_THAT(scratch.read("q.svg"), HasSubstr(">second<"));
@@ -322,7 +322,7 @@ TEST_F(VmaPerf, WhatIsNotThere) {
     expect_failure("pingpong --group 239.1.1.1 --group-interface 198.18.9.9", 1, "--group-interface");
     expect_all(result("pingpong -n 10"), 10, "the last of three clients");
     EXPECT_EQ(server.wait().code, 0);
-    const Exit exit = hosts->run(Host::b, {VMA_PERF_TOOL, "server", "--bind", "198.18.9.9"}).wait();
+    const Exit exit = hosts->run(Host::b, {vma_perf(), "server", "--bind", "198.18.9.9"}).wait();
     EXPECT_EQ(exit.code, 1);
     EXPECT_THAT(exit.err, HasSubstr("bind to 198.18.9.9 port 18600: Cannot assign"));
 }
@@ -351,7 +351,7 @@ TEST_F(VmaPerf, ProcessorsOfBothSides) {
 }
 
 TEST_F(VmaPerf, QuietServer) {
-    server = hosts->run(Host::b, {VMA_PERF_TOOL, "server", "-q", "--clients", "1"}, {});
+    server = hosts->run(Host::b, {vma_perf(), "server", "-q", "--clients", "1"}, {});
     Exit exit;
     for (int tries = 0; tries < 100; ++tries) {
         exit = client("pingpong -n 5 --warmup 0");
@@ -402,7 +402,7 @@ double table_at(const Process& process) {
 // From when everything has been allocated, which the running tables tell, for five seconds.
 TEST_F(VmaPerf, MemoryStaysTheSame) {
     // AddressSanitizer keeps what was freed, up to 256 MB, unless it is told otherwise.
-    if (kSanitized) program = {"env", "ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=1:thread_local_quarantine_size_kb=64", VMA_PERF_TOOL};
+    if (kSanitized) program = {"env", "ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=1:thread_local_quarantine_size_kb=64", vma_perf()};
     start_server();
     Process ping = start("pingpong -T 6.5 -r 50000 -w 16 -s 16-1400 --stages -i 0.2 --log /dev/null --json");
     Process way = start("throughput -T 6.5 -r 50000 --stages -i 0.2 --json");
@@ -433,7 +433,7 @@ TEST_F(VmaPerf, MemoryStaysTheSame) {
 class VmaPerfRace : public testing::Test {
   protected:
     Exit race(Words words) const {
-        words.insert(words.begin(), {VMA_PERF_TOOL, "race", "--library", library()});
+        words.insert(words.begin(), {vma_perf(), "race", "--library", library()});
         return Process::run(words, {}).wait(milliseconds(60000));
     }
     Scratch scratch;
@@ -472,7 +472,7 @@ TEST_F(VmaPerfRace, OnGivenProcessorsAndTheServerAlone) {
 }
 
 TEST_F(VmaPerfRace, Interrupted) {
-    Process running = Process::run({VMA_PERF_TOOL, "race", "--library", library(), "--", "pingpong", "-T", "60"}, {});
+    Process running = Process::run({vma_perf(), "race", "--library", library(), "--", "pingpong", "-T", "60"}, {});
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     running.kill(SIGINT);
     const Exit exit = running.wait();
@@ -493,17 +493,17 @@ TEST_F(VmaPerfRace, WhatItRefuses) {
     refused({"--plot", "/dev/null", "--", "throughput"}, 2, "no latencies to draw");
     refused({"--json", "/no/such/dir/x", "--", "pingpong"}, 1, "/no/such/dir/x: No such file");
     refused({"--", "pingpong", "-n", "5", "--server-cpus", "1023"}, 7, "--server-cpus: cannot run on processor 1023");
-    const Exit unprivileged = Process::run({"setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", VMA_PERF_TOOL, "race",
+    const Exit unprivileged = Process::run({"setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", vma_perf(), "race",
                                             "--library", library(), "--", "pingpong"}, {}).wait();
     EXPECT_EQ(unprivileged.code, 7) << unprivileged.err;
     EXPECT_THAT(unprivileged.err, HasSubstr("needs root"));
     if (kSanitized) return;
-    const Exit exit = Process::run({VMA_PERF_TOOL, "race", "--library", "/no/such", "--", "pingpong"}, {}).wait();
+    const Exit exit = Process::run({vma_perf(), "race", "--library", "/no/such", "--", "pingpong"}, {}).wait();
     EXPECT_EQ(exit.code, 2);
     EXPECT_THAT(exit.err, HasSubstr("/no/such: no such file"));
     // A library that leaves everything to the kernel.
     scratch.write("os.conf", "application-id * *\nuse os udp_sender *:*\nuse os udp_receiver *:*\nuse os udp_connect *:*\n");
-    const Exit kernel = Process::run({VMA_PERF_TOOL, "race", "--library", library(), "--rounds", "1", "--", "pingpong", "-T", "0.2"},
+    const Exit kernel = Process::run({vma_perf(), "race", "--library", library(), "--rounds", "1", "--", "pingpong", "-T", "0.2"},
                                      {.env = {"VMA_CONFIG_FILE=" + scratch.path("os.conf")}}).wait(milliseconds(30000));
     EXPECT_EQ(kernel.code, 8) << kernel.err;
     EXPECT_THAT(kernel.err, HasSubstr("not offloaded"));

@@ -41,7 +41,7 @@ class VmaStats : public testing::Test {
         return process;
     }
     Process start(std::vector<std::string> options, std::vector<std::string> launcher = {}) const {
-        launcher.insert(launcher.end(), {VMA_STATS_TOOL, "-k", directory});
+        launcher.insert(launcher.end(), {vma_stats(), "-k", directory});
         launcher.insert(launcher.end(), options.begin(), options.end());
         return Process::run(launcher, {});
     }
@@ -69,7 +69,7 @@ TEST_F(VmaStats, NoProcess) {
         expect_refused(options, "Failed to identify process...");
     expect_refused({"-p", "999999999"}, "there is no process 999999999");
     expect_refused({"-p", std::to_string(getpid())}, "has no statistics");
-    const Exit exit = Process::run({VMA_STATS_TOOL, "-k", directory + "/nowhere"}, {}).wait();
+    const Exit exit = Process::run({vma_stats(), "-k", directory + "/nowhere"}, {}).wait();
     EXPECT_EQ(exit.code, 1);
     EXPECT_THAT(exit.err, HasSubstr("cannot look into"));
 }
@@ -300,7 +300,7 @@ TEST_F(VmaStats, CommandsNeedAProcessThatTakesThem) {
 TEST_F(VmaStats, FullDiskIsReported) {
     const Process process = seeming();
     const Exit exit =
-        Process::run({"sh", "-c", std::string(VMA_STATS_TOOL) + " -k " + directory + " -c 1 >/dev/full"}, {})
+        Process::run({"sh", "-c", vma_stats() + " -k " + directory + " -c 1 >/dev/full"}, {})
             .wait();
     EXPECT_EQ(exit.code, 1);
     EXPECT_THAT(exit.err, HasSubstr("cannot write: No space left"));
@@ -349,7 +349,7 @@ TEST_F(VmaStats, LiveView) {
     const std::string log = scratch.path("status");
     const Terminal terminal(
         scratch.path("tmux"),
-        std::string(VMA_STATS_TOOL) + " -k " + directory + " --top -i 0.2; echo \"status $?\"; sleep 1000",
+        vma_stats() + " -k " + directory + " --top -i 0.2; echo \"status $?\"; sleep 1000",
         160, 20);
     ASSERT_TRUE(terminal.wait_for("HISTORY")) << terminal.screen();
     // A socket that carries much rises to the top, and its line gets a picture.
@@ -394,7 +394,7 @@ TEST_F(VmaStats, LiveViewEndsWithTheProcess) {
     Process process = seeming();
     const Terminal terminal(
         scratch.path("tmux"),
-        std::string(VMA_STATS_TOOL) + " -k " + directory + " --top -i 0.2; echo \"status $?\"; sleep 1000",
+        vma_stats() + " -k " + directory + " --top -i 0.2; echo \"status $?\"; sleep 1000",
         100, 20);
     ASSERT_TRUE(terminal.wait_for("HISTORY")) << terminal.screen();
     process.kill(SIGKILL);

@@ -16,20 +16,21 @@ using testing::HasSubstr;
 class VmaStatsTraffic : public testing::Test {
   protected:
     void SetUp() override {
-        hosts = std::make_unique<TwoHosts>();
+        // Neighbours are known from the start: what is sent while one is looked up goes through the kernel.
+        hosts = std::make_unique<TwoHosts>(Wire{.known_neighbours = true});
         a = std::make_unique<Agent>(*hosts, Host::a,
                                     with_library({"VMA_STATS_SHMEM_DIR=" + scratch.path("")}));
         b = std::make_unique<Agent>(*hosts, Host::b);
         open_socket(*a, Host::a, 5000);
         open_socket(*b, Host::b, 6000);
-        expect_conversation(*a, *b, "198.18.1.2", 3);  // neighbours are known now
+        expect_conversation(*a, *b, "198.18.1.2", 3);
     }
     void TearDown() override {
         if (HasFailure() && a) std::cout << "log of a:\n" << a->process().err();
     }
     Process start(std::vector<std::string> options) {
         options.insert(options.begin(),
-                       {VMA_STATS_TOOL, "-k", scratch.path(""), "-p", std::to_string(a->process().pid())});
+                       {vma_stats(), "-k", scratch.path(""), "-p", std::to_string(a->process().pid())});
         return Process::run(options, {});
     }
     std::string stats(std::vector<std::string> options) {
@@ -61,7 +62,7 @@ class VmaStatsTraffic : public testing::Test {
 // The process is found without -p, and all it did since is offloaded.
 TEST_F(VmaStatsTraffic, Example1) {
     const auto run = [&] {
-        const Exit exit = Process::run({VMA_STATS_TOOL, "-k", scratch.path(""), "-c", "1"}, {}).wait();
+        const Exit exit = Process::run({vma_stats(), "-k", scratch.path(""), "-c", "1"}, {}).wait();
         EXPECT_EQ(exit.code, 0) << exit.err;
         return exit.out;
     };

@@ -260,6 +260,37 @@ TEST_P(XdpDeviceTest, FragmentsAndSegmentsGoToTheKernel) {
     EXPECT_TRUE(got == wanted);
 }
 
+// What the kernel did not take while the interface was down leaves when it is up again.
+TEST_P(XdpDeviceTest, FramesSentWhileTheInterfaceIsDown) {
+    start();
+    ASSERT_EQ(send("first"), 0);
+    EXPECT_EQ(receive(peer), "first");
+    hosts->ip(Host::a, {"link", "set", "dev", "veth1", "down"});
+    for (int i = 0; i < 5; i++) ASSERT_EQ(send("down " + std::to_string(i)), 0);
+    hosts->ip(Host::a, {"link", "set", "dev", "veth1", "up"});
+    for (int i = 0; i < 500 && hosts->ip(Host::a, {"link", "show", "dev", "veth1"}).find("LOWER_UP") == std::string::npos; i++)
+        usleep(10'000);
+    ring->flush();
+    for (int i = 0; i < 5; i++) EXPECT_EQ(receive(peer), "down " + std::to_string(i));
+}
+
+// Copy mode charges frames on their way to the socket's send buffer; the default is less than the queue.
+TEST_P(XdpDeviceTest, SendBufferHoldsTheWholeQueue) {
+    start();
+    int room = 0;
+    socklen_t length = sizeof room;
+    ASSERT_EQ(getsockopt(ring->channel_fd(), SOL_SOCKET, SO_SNDBUF, &room, &length), 0);
+    EXPECT_GE(room, 512 * 4096);
+}
+
+TEST(XskBind, ZeroCopyComesBeforeScatterGather) {
+    const std::uint16_t wake = XDP_USE_NEED_WAKEUP, sg = XDP_USE_SG, zero = XDP_ZEROCOPY, copy = XDP_COPY;
+    auto ways = [](auto... flags) { return std::vector<std::uint16_t>{static_cast<std::uint16_t>(flags)...}; };
+    EXPECT_EQ(ways_to_bind(true, true), ways(zero | wake | sg, zero | wake, copy | wake | sg, copy | wake));
+    EXPECT_EQ(ways_to_bind(true, false), ways(zero | wake | sg, copy | wake | sg)) << "frames need several buffers";
+    EXPECT_EQ(ways_to_bind(false, true), ways(copy | wake | sg, copy | wake));
+}
+
 TEST_P(XdpDeviceTest, TwoQueues) {
     start(2);
     attach(flow(kPort), sink);

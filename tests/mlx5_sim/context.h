@@ -10,6 +10,7 @@
 #include <sys/types.h>
 
 #include <array>
+#include <functional>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -169,6 +170,9 @@ class Simulator {
 
     // From now on the adapter is dead. Under `control`.
     static void fail(Device& device);
+
+    // Shows each adapter to `seen`.
+    void each_device(const std::function<void(const Device&)>& seen) const;
 
     // One turn of all adapters. True if there was anything to do.
     bool turn();

@@ -4,6 +4,7 @@ set(NETDEV_BPF_OBJ ${CMAKE_CURRENT_BINARY_DIR}/netdev_steer.bpf.o)
 set(NETDEV_SKEL ${CMAKE_CURRENT_BINARY_DIR}/generated/netdev_steer.lskel.h)
 file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/generated)
 execute_process(COMMAND ${CMAKE_C_COMPILER} -print-multiarch OUTPUT_VARIABLE MULTIARCH OUTPUT_STRIP_TRAILING_WHITESPACE)
+find_program(BPFTOOL bpftool PATHS /usr/sbin REQUIRED)
 add_custom_command(OUTPUT ${NETDEV_SKEL}
   COMMAND ${BPF_CLANG} -O2 -g -Wall -target bpf -I/usr/include/${MULTIARCH}
           -c ${CMAKE_CURRENT_LIST_DIR}/netdev_steer.bpf.c -o ${NETDEV_BPF_OBJ}

@@ -131,12 +131,12 @@ void Nic::State::ring_send(std::uint8_t* page, std::uint64_t doorbell, const std
     const auto ahead = static_cast<std::uint16_t>(posted - index);
     if (ahead == 0 || ahead >= 0x8000)
         violation(fmt::format("QP {:#x}: doorbell for the request {:#x}, but the record says {:#x}", qpn, index, posted));
-    if (check_blue_flames && blue_flame) check_blue_flame(qp, doorbell, reg);
+    if (check_blue_flames && blue_flame) take_blue_flame(qp, doorbell, reg);
     run_send_queue(qp);
 }
 
 // The first word of the register is taken already.
-void Nic::State::check_blue_flame(const Qp& qp, std::uint64_t doorbell, const std::uint8_t* reg) {
+void Nic::State::take_blue_flame(Qp& qp, std::uint64_t doorbell, const std::uint8_t* reg) {
     const auto index = static_cast<std::uint16_t>(doorbell >> 40);
     const std::size_t bytes = (static_cast<std::uint32_t>(doorbell) & 0x3f) * 16;
     if (bytes > kRegisterBytes) {
@@ -147,6 +147,9 @@ void Nic::State::check_blue_flame(const Qp& qp, std::uint64_t doorbell, const st
     const std::size_t queue_bytes = std::size_t{qp.attr.send_entries} * MLX5_SEND_WQE_BB;
     const std::size_t start = std::size_t{index} * MLX5_SEND_WQE_BB;
     const std::uint64_t first = htobe64(doorbell);
+    qp.flame_index = index;
+    qp.flame.assign(reg, reg + bytes);
+    std::memcpy(qp.flame.data(), &first, std::min<std::size_t>(bytes, sizeof first));
     bool same = std::memcmp(queue + (start & (queue_bytes - 1)), &first, 8) == 0;
     for (std::size_t at = 8; at < bytes; at += 8)
         same &= std::memcmp(queue + ((start + at) & (queue_bytes - 1)), reg + at, 8) == 0;

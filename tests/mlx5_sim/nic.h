@@ -68,10 +68,14 @@ struct Match {
     std::uint32_t src_ip = 0, src_ip_mask = 0, dst_ip = 0, dst_ip_mask = 0;  // IPv4 only
     std::uint8_t protocol = 0, protocol_mask = 0;
     std::uint16_t src_port = 0, src_port_mask = 0, dst_port = 0, dst_port_mask = 0;  // never of fragments
+
+    bool operator==(const Match&) const = default;
 };
 struct Rule {
     Match match;
-    std::uint16_t priority = 0;  // lower wins; of equals the one made first. Multicast: all that match get a copy
+    // Lower wins; of several with the same priority that which was made first. But rules with an equal match are one entry of the
+    // driver's table: each of their QPs gets a copy. Multicast: all that match get a copy.
+    std::uint16_t priority = 0;
     std::uint32_t tag = 0;       // 0: none
     bool sniffs_all = false;     // IBV_FLOW_ATTR_ALL_DEFAULT
     std::uint32_t qpn = 0;
@@ -93,6 +97,8 @@ struct NicCounters {
     std::uint64_t no_receive = 0;                  // dropped: nothing was posted
     std::uint64_t doorbells = 0, blue_flames = 0;  // send doorbells of 8 bytes, and of more
     std::uint64_t doorbell_records = 0;  // send queues found by their record alone, without a doorbell (never on hardware)
+    std::uint64_t send_completions = 0;  // asked for by a request
+    std::uint64_t gathered = 0;          // data segments of sends that were fetched by their address
     std::uint64_t events = 0, violations = 0;
     std::uint64_t stale_arms = 0;  // armed again before the last event was read: the adapter ignores that
 };
@@ -150,8 +156,8 @@ class Nic {
 
     // ---- for tests ----
     void set_limits(const Limits& limits);
-    // A BlueFlame copy that differs from the request in the queue is a violation. Off by default, since a thread that steps can
-    // catch a copy half-way; for tests that post and step in one thread.
+    // A BlueFlame copy is what is executed, as on hardware; one that differs from the request in the queue is a violation. Off by
+    // default, since a thread that steps can catch a copy half-way; for tests that post and step in one thread.
     void check_blue_flames(bool on);
     void set_faults(const Faults& faults);
     NicCounters counters() const;

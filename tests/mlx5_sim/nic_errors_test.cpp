@@ -209,18 +209,21 @@ TEST(NicErrors, RecordWithoutADoorbell) {
 
 TEST(NicErrors, BlueFlameCopyDiffers) {
     Rig rig;
-    rig.put(good(rig));
+    const Frame frame = make_frame({.payload = 60});
+    rig.put(Wqe().eth(0, 0, std::span(frame).first(18)).inlined(std::span(frame).subspan(18)));
     rig.write_record();
-    rig.blue_flame();
-    rig.page[0x800 + 40] ^= 1;
+    rig.blue_flame(192);
+    rig.page[0x800 + 60] ^= 1;  // control segment 16, Ethernet segment up to 48, its data from 52 on
     rig.nic.step();
     EXPECT_EQ(rig.violations(), "QP 0x1234: the BlueFlame copy of the request 0x0 differs from it\n");
+    ASSERT_EQ(rig.sent.size(), 1u);
+    EXPECT_EQ(rig.sent[0][26], frame[26] ^ 1) << "the copy is what is sent";
     std::vector<std::uint8_t> data(400);
     rig.put(Wqe().eth(0, 0, {}).inlined(data));
     rig.write_record();
     rig.blue_flame(256);
     rig.nic.step();
-    EXPECT_EQ(rig.violations(), "QP 0x1234: BlueFlame copy of the request 0x1, which has 448 bytes\n");
+    EXPECT_EQ(rig.violations(), "QP 0x1234: BlueFlame copy of the request 0x3, which has 448 bytes\n");
 }
 
 TEST(NicErrors, ReceiveRequests) {

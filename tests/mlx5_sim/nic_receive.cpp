@@ -18,18 +18,23 @@ std::uint16_t posted_receives(const Qp& qp) {
     return static_cast<std::uint16_t>(load_be32(qp.attr.doorbell_record, MLX5_RCV_DBR));
 }
 
+// Do the driver's tables have one entry for both?
+bool same_entry(const Rule& a, const Rule& b) {
+    return a.priority == b.priority && a.sniffs_all == b.sniffs_all && a.match == b.match;
+}
+
 }  // namespace
 
-// One for a frame to a station: the best. One a QP for a frame to a group.
+// For a frame to a station: the best, and those with an equal match. For a frame to a group all that match. One a QP.
 std::vector<const Rule*> Nic::State::rules_for(std::span<const std::uint8_t> frame) const {
     std::vector<const Rule*> taken;
     const Headers headers = parse(frame);
     const bool copies = is_multicast(frame);
     for (const NumberedRule& r : rules) {
         if (!r.rule.sniffs_all && !matches(r.rule.match, frame, headers)) continue;
+        if (!copies && !taken.empty() && !same_entry(*taken.front(), r.rule)) continue;
         if (std::ranges::any_of(taken, [&](const Rule* other) { return other->qpn == r.rule.qpn; })) continue;
         taken.push_back(&r.rule);
-        if (!copies) break;
     }
     return taken;
 }

@@ -232,9 +232,41 @@ TEST(NicReceive, MulticastGoesToAllThatMatch) {
     EXPECT_FALSE(rig.poll(rig.recv_cq));
     EXPECT_TRUE(rig.poll(rig.send_cq));
     EXPECT_TRUE(arrived(rig, group, 30000));
-    EXPECT_TRUE(rig.nic.receive(make_frame()));  // to a station: one only
+    EXPECT_EQ(rig.violations(), "");
+}
+
+TEST(NicReceive, AFrameToAStationGoesToAllWithAnEqualRule) {
+    Rig rig;
+    std::vector<std::uint8_t> queue(64);
+    std::vector<std::uint32_t> record = {htobe32(1), 0};
+    QpAttr attr;
+    attr.qpn = 0x99;
+    attr.send_buffer = attr.recv_buffer = queue.data();
+    attr.send_entries = attr.recv_entries = 1;
+    attr.doorbell_record = record.data();
+    attr.send_cqn = attr.recv_cqn = Rig::kSendCq;
+    attr.uar = Rig::kUar;
+    rig.nic.create_qp(attr);
+    rig.nic.modify_qp(0x99, QpState::init);
+    const mlx5_wqe_data_seg there = rig.segment(30000, 2048);
+    std::memcpy(queue.data(), &there, sizeof there);
+    rig.nic.create_rule(udp_rule());
+    Rule wider = udp_rule(0x99);  // matches as well, but is another entry, made later
+    wider.match.dst_port_mask = 0;
+    const auto other = rig.nic.create_rule(wider);
+    for (int i = 0; i < 2; ++i) rig.put_receive({rig.segment(0, 2048)});
+    rig.write_receive_record();
+    EXPECT_TRUE(rig.nic.receive(make_frame()));
     EXPECT_TRUE(rig.poll(rig.recv_cq));
     EXPECT_FALSE(rig.poll(rig.send_cq));
+    rig.nic.destroy_rule(other);
+    rig.nic.create_rule(udp_rule(0x99));
+    const Frame frame = make_frame();
+    EXPECT_TRUE(rig.nic.receive(frame));
+    EXPECT_TRUE(rig.poll(rig.recv_cq));
+    EXPECT_TRUE(rig.poll(rig.send_cq));
+    EXPECT_TRUE(arrived(rig, frame, 0));
+    EXPECT_TRUE(arrived(rig, frame, 30000));
     EXPECT_EQ(rig.violations(), "");
 }
 

@@ -58,7 +58,8 @@ std::string fetch(const Qp& qp, std::uint16_t posted, Request& request) {
     const std::uint32_t mask = qp.attr.send_entries - 1;
     const std::uint8_t* start = queue + std::size_t{qp.send_next & mask} * MLX5_SEND_WQE_BB;
     mlx5_wqe_ctrl_seg ctrl;
-    std::memcpy(&ctrl, start, sizeof ctrl);
+    const bool flame = qp.flame_index == qp.send_next && qp.flame.size() >= sizeof ctrl;
+    std::memcpy(&ctrl, flame ? qp.flame.data() : start, sizeof ctrl);
     const std::uint32_t what = be32toh(ctrl.opmod_idx_opcode), whose = be32toh(ctrl.qpn_ds);
     request.index = qp.send_next;
     request.opcode = static_cast<std::uint8_t>(what);
@@ -72,9 +73,13 @@ std::string fetch(const Qp& qp, std::uint16_t posted, Request& request) {
         return fmt::format("{}: {} segments, {} basic blocks, but only {} are posted", name(qp, request.index), segments,
                            request.blocks, left);
     request.bytes.resize(segments * kSegment);
-    for (std::size_t at = 0; at < request.bytes.size(); at += kSegment)
-        std::memcpy(&request.bytes[at],
-                    queue + ((start - queue + at) & (std::size_t{qp.attr.send_entries} * MLX5_SEND_WQE_BB - 1)), kSegment);
+    if (flame && request.bytes.size() <= qp.flame.size()) {
+        std::memcpy(request.bytes.data(), qp.flame.data(), request.bytes.size());
+    } else {
+        for (std::size_t at = 0; at < request.bytes.size(); at += kSegment)
+            std::memcpy(&request.bytes[at],
+                        queue + ((start - queue + at) & (std::size_t{qp.attr.send_entries} * MLX5_SEND_WQE_BB - 1)), kSegment);
+    }
 
     if ((what >> 8 & 0xffff) != qp.send_next)
         return fmt::format("{}: its control segment has the index {:#x}", name(qp, request.index), what >> 8 & 0xffff);
@@ -103,6 +108,7 @@ Outcome gather(Nic::State& nic, const std::string& who, const Request& request, 
         if (out.size() + count > std::size_t{nic.limits.max_frame} + nic.limits.max_tso)
             return bad_length(fmt::format("{}: more than {} bytes", who, out.size() + count));
         out.insert(out.end(), data, data + count);
+        ++nic.counters.gathered;
         at += kSegment;
     }
     return {};
@@ -217,9 +223,11 @@ void Nic::State::run_send_queue(Qp& qp) {
         qp.send_next = static_cast<std::uint16_t>(qp.send_next + request.blocks);
         if (request.signalled || outcome.syndrome != 0) {
             qp.send_free = qp.send_next;
+            ++counters.send_completions;
             if (!complete(qp.attr.send_cqn, c)) qp.dead_send = qp.send_failed = true;
         }
         if (outcome.syndrome != 0) qp.send_failed = true;
+        if (qp.flame_index == request.index) qp.flame.clear();
         if (!unreadable.empty()) qp.dead_send = true;  // where the next request begins is anybody's guess
         counters.sent += outcome.frames.size();
         std::ranges::move(outcome.frames, std::back_inserter(outbox));

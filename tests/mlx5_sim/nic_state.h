@@ -59,6 +59,8 @@ struct Qp {
     std::uint16_t send_posted = 0;              // the record, as last acted upon
     std::uint16_t send_free = 0;                // blocks before this one completed visibly: software may use them again
     std::uint16_t recv_next = 0;
+    std::vector<std::uint8_t> flame;  // the last BlueFlame copy, of the request with `flame_index`
+    std::uint16_t flame_index = 0;
     std::optional<std::uint64_t> silent_since;
     std::optional<std::uint16_t> silent_posted;  // the record that was complained about
 
@@ -111,7 +113,7 @@ struct Nic::State {
     void list_pages();
     void take_page(std::uint8_t* page);
     void ring_send(std::uint8_t* page, std::uint64_t doorbell, const std::uint8_t* reg, bool blue_flame);
-    void check_blue_flame(const Qp& qp, std::uint64_t doorbell, const std::uint8_t* reg);
+    void take_blue_flame(Qp& qp, std::uint64_t doorbell, const std::uint8_t* reg);
     void look_at_silent(Qp& qp);
     std::uint8_t* page_of(const Qp& qp) const;
 

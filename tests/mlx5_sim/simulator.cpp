@@ -48,6 +48,20 @@ void each_descriptor(Seen seen) {
     ::closedir(directory);
 }
 
+// For MLX5_SIM_COUNTERS.
+void write_counters() {
+    Simulator* const simulator = Simulator::existing();
+    const char* const path = std::getenv("MLX5_SIM_COUNTERS");
+    std::FILE* const file = simulator == nullptr || path == nullptr ? nullptr : std::fopen(path, "a");
+    if (file == nullptr) return;
+    simulator->each_device([&](const Device& device) {
+        const NicCounters c = device.nic.counters();
+        std::fprintf(file, "%s sent %lu received %lu doorbells %lu blue_flames %lu send_completions %lu gathered %lu\n",
+                     device.identity.ibdev.c_str(), c.sent, c.received, c.doorbells, c.blue_flames, c.send_completions, c.gathered);
+    });
+    std::fclose(file);
+}
+
 std::uint64_t number_in(const char* name) {
     const char* const value = std::getenv(name);
     return value == nullptr ? 0 : std::strtoull(value, nullptr, 10);
@@ -112,7 +126,17 @@ Simulator::Simulator()
     : process(::getpid()),
       engine(
           wants_thread(), [this] { return turn(); }, [this](unsigned usec) { rest(usec); }),
-      fail_after_(number_in("MLX5_SIM_FAIL_AFTER")) {}
+      fail_after_(number_in("MLX5_SIM_FAIL_AFTER")) {
+    if (std::getenv("MLX5_SIM_COUNTERS") != nullptr) std::atexit(write_counters);
+}
+
+void Simulator::each_device(const std::function<void(const Device&)>& seen) const {
+    for (const auto& slot : devices_) {
+        const Device* const device = slot;
+        if (device == nullptr) break;
+        seen(*device);
+    }
+}
 
 int Simulator::open(const std::string& uverbs, bool close_on_exec) {
     const std::lock_guard lock(control);

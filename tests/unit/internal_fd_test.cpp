@@ -122,8 +122,10 @@ TEST(InternalFd, FewDescriptorsAllowed) {
 
 TEST(InternalFd, RegistryFull) {
     auto outcome = in_child([] {
+        const rlimit limit{InternalFd::kMost + 100, InternalFd::kMost + 100};
+        ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
         std::vector<InternalFd> fds;
-        for (int i = 0; i < 1000; i++) {
+        for (std::size_t i = 0; i <= InternalFd::kMost; i++) {
             int fd = eventfd(0, 0);
             if (fd < 0) break;
             fds.emplace_back(fd);

@@ -122,8 +122,13 @@ TEST(RdmaRules, ThreeTupleParameters) {
     EXPECT_EQ(hw_rule(kTcp5, {.tcp_3t = true}), hw_rule(kTcp3, {.tcp_3t = true}));
     EXPECT_NE(hw_rule(kTcp5, {.udp_3t = true}), hw_rule(kTcp3, {.udp_3t = true}));
     EXPECT_EQ(hw_rule(kUdp5, {.udp_3t = true}), hw_rule(kUdp3, {.udp_3t = true}));
-    EXPECT_FALSE(hw_rule(kUdp5, {.udp_3t = true}).is_exactly(kUdp5));
-    EXPECT_TRUE(hw_rule(kUdp3, {.udp_3t = true}).is_exactly(kUdp3));
+    // Who has a rule for itself.
+    const auto alone = [](const FlowSpec& spec, const RuleOptions& o) { return is_only_for(hw_rule(spec, o), spec, o); };
+    EXPECT_TRUE(alone(kUdp3, {}) && alone(kTcp5, {}) && alone(kGroup, {}));
+    EXPECT_FALSE(alone(kUdp5, {.udp_3t = true}));
+    EXPECT_FALSE(alone(kUdp3, {.udp_3t = true}));
+    EXPECT_TRUE(alone(kTcp3, {.udp_3t = true}));
+    EXPECT_FALSE(alone(kGroup, {.mc_l2_only = true}));
 }
 
 TEST(RdmaRules, ErrorsSayWhatToDo) {
@@ -158,14 +163,16 @@ struct Adapter {
     }
 };
 
-TEST(FlowTable, SharedRulesAreCounted) {
+TEST(FlowTable, SharedRulesAreCountedAndNeverAbsent) {
     Adapter adapter;
     FlowTable table(adapter.calls(), {.mac = kMac, .tcp_3t = true}, 1, "mlx5_0");
     Flow* listener = *table.add(kTcp3, 5);
-    EXPECT_EQ(adapter.rules[0].second.tag.tag_id, 5u);
+    ASSERT_EQ(adapter.rules.size(), 1u);
+    EXPECT_EQ(adapter.rules[0].second.tag.tag_id, 0u) << "a tag would say whose frame it is for the first one only";
+    const ibv_flow* const made = adapter.rules[0].first;
     Flow* accepted = *table.add(kTcp5, 6);
     ASSERT_EQ(adapter.rules.size(), 1u);
-    EXPECT_EQ(adapter.rules[0].second.tag.tag_id, 0u) << "it says no longer whose frame it is";
+    EXPECT_EQ(adapter.rules[0].first, made) << "made anew, it was absent in between";
     EXPECT_EQ(accepted->spec, kTcp5);
     table.remove(listener);
     EXPECT_EQ(adapter.rules.size(), 1u);

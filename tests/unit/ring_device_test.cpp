@@ -379,6 +379,65 @@ TEST_F(RingDevice, AFailedReceiveIsRepairedAndWhatCameBeforeIsKept) {
     b.expect_no_leak();
 }
 
+// A datagram's frame, cut behind its headers, with empty pieces around.
+std::vector<Frame> in_pieces(Wire& wire, Host& from, Host& to, const std::string& payload) {
+    Frame whole;
+    wire.set_hook([&](const WireDevice&, std::vector<Frame>& frames) { whole = std::exchange(frames, {}).front(); });
+    EXPECT_EQ(from.send(to, 2000, payload), 0);
+    wire.set_hook({});
+    return {{}, Frame(whole.begin(), whole.begin() + 42), {}, Frame(whole.begin() + 42, whole.end()), {}};
+}
+
+// Recovery once took buffers with nothing in them for free ones, though a sink held the frame they belonged to.
+TEST_F(RingDevice, EmptyPiecesOfAHeldFrameStayInTheAccount) {
+    Host a(wire, kA), b(wire, kB);
+    Sink sink(Sink::hold);
+    b.attach(2000, sink);
+    b.device->receive_pieces(in_pieces(wire, a, b, "in pieces"));
+    b.poll();
+    EXPECT_EQ(sink.payloads, std::vector<std::string>{"in pieces"});
+    b.device->fail_next_receive();
+    EXPECT_EQ(a.send(b, 2000, "broken"), 0);
+    b.poll();
+    EXPECT_EQ(b.ring->counters().recoveries, 1u);
+    const BufferCounts c = b.ring->buffer_counts();
+    EXPECT_LT(c.rx_posted + c.rx_free, c.rx_total) << "the sink holds some";
+    sink.release_all();
+    b.expect_no_leak();
+}
+
+TEST_F(RingDevice, AFrameWithoutAnEndDoesNotTakeAllBuffers) {
+    Host a(wire, kA), b(wire, kB, {.max_recv_wr = 256});
+    Sink sink;
+    b.attach(2000, sink);
+    for (int i = 0; i < 1000; i++) {
+        b.device->receive_pieces({Frame(100, 'x')}, false);
+        b.ring->poll();
+    }
+    b.expect_no_leak();
+    b.device->receive_pieces({Frame(100, 'x')});  // its end
+    EXPECT_EQ(a.send(b, 2000, "next"), 0);
+    b.poll();
+    EXPECT_EQ(sink.payloads, std::vector<std::string>{"next"});
+}
+
+// The pieces before the error and those after it are no frame.
+TEST_F(RingDevice, AnErrorWithinAFrameLosesAllOfIt) {
+    Host a(wire, kA), b(wire, kB);
+    Sink sink;
+    b.attach(2000, sink);
+    const std::vector<Frame> pieces = in_pieces(wire, a, b, "in pieces");
+    b.device->receive_pieces({pieces[1]}, false);
+    b.device->fail_next_receive();
+    b.device->receive_unsteered(pieces[3]);
+    b.poll();
+    EXPECT_EQ(b.ring->counters().recoveries, 1u);
+    b.expect_no_leak();
+    EXPECT_EQ(a.send(b, 2000, "next"), 0);
+    b.poll();
+    EXPECT_EQ(sink.payloads, std::vector<std::string>{"next"});
+}
+
 TEST_F(RingDevice, AThreadAsleepDuringARecoveryGoesOnBeingWoken) {
     Host a(wire, kA), b(wire, kB, {.events = true});
     Sink sink;

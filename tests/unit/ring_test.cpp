@@ -265,6 +265,21 @@ TEST_F(RingTest, OddButRightFramesAreAccepted) {
     EXPECT_TRUE(accepted(frame)) << "UDP shorter than IP";
 }
 
+// A sum of the pseudo header alone is this host's own, which comes by virtual interfaces only.
+TEST_F(RingTest, PartialSumsComeByVirtualInterfacesOnly) {
+    Host b(wire, kB, {.partial_sums = false});
+    Sink sink;
+    b.attach(2000, sink);
+    Bytes frame = make(datagram(b, "abc"));
+    b.device->receive_unsteered(frame);
+    put16(frame, kUdp + 6, pseudo_sum(frame));
+    b.device->receive_unsteered(frame);
+    b.poll();
+    EXPECT_EQ(sink.payloads.size(), 1u);
+    EXPECT_EQ(b.bad(Drop::bad_l4_checksum), 1u);
+    b.expect_no_leak();
+}
+
 TEST_F(RingTest, MalformedFramesInSeveralPieces) {
     Host b(wire, kB, {.mtu = 9000});
     Sink sink;
@@ -332,6 +347,33 @@ TEST_F(RingTest, CountersCountFramesAndBytes) {
     EXPECT_EQ(rx.tx_frames, 0u);
     EXPECT_EQ(tx.tx_no_buffer, 0u);
     EXPECT_EQ(rx.rx_no_buffer, 0u);
+}
+
+// Hardware's rules do not look at sources, so the ring does, where no connection vouches for the peer.
+TEST_F(RingTest, SourcesThatTheKernelRefusesAreNotDelivered) {
+    Host a(wire, kA), b(wire, kB, {.coarse_steering = true});
+    Sink any, connected;
+    b.attach(2000, any);
+    ASSERT_TRUE(b.ring->attach(b.flow(3000, kA, 1000), &connected, Share::latest));
+    b.ring->set_sources(verbs::Sources({{0, 0, true}, {inet_addr(kB), 32, false}}));
+    unsigned refused = 0;
+    for (const char* source : {"198.18.0.9", "127.0.0.1", kB, "0.0.0.0", "239.1.1.1", "255.255.255.255", "198.18.0.10"}) {
+        Udp u = datagram(b, source);
+        u.src = source;
+        b.device->receive_unsteered(make(u));
+    }
+    b.poll();
+    EXPECT_EQ(any.payloads, (std::vector<std::string>{"198.18.0.9", "198.18.0.10"}));
+    EXPECT_EQ(b.ring->counters().rx_bad_source, refused += 5);
+    // A table with this interface's routes only.
+    b.ring->set_sources(verbs::Sources({{inet_addr("198.19.0.0"), 16, true}}));
+    a.send(b, 2000, "no way back");
+    a.send(b, 3000, "a connection's peer");
+    b.poll();
+    EXPECT_EQ(any.payloads.size(), 2u);
+    EXPECT_EQ(connected.payloads.size(), 1u);
+    EXPECT_EQ(b.ring->counters().rx_bad_source, refused + 1);
+    b.expect_no_leak();
 }
 
 // ---- who gets a frame ----
@@ -587,6 +629,120 @@ TEST_F(RingTest, OthersReceiveWhileOneNeverReads) {
     EXPECT_EQ(b.ring->counters().rx_no_buffer, 0u);
     for (RxBuffer* held : slow.held) held->release();
     b.expect_no_leak();
+}
+
+// A segment with the numbers of `to`'s connection with port 1000 of kA.
+Bytes tcp_segment(const Host& to, const std::string& payload) {
+    Udp u = datagram(to, std::string(12, '\0') + payload);  // TCP's header is 12 bytes longer, and its ports lie in the same place
+    u.src = kA;
+    u.dst_port = 80;
+    Bytes frame = make(u);
+    frame[kIp + 9] = IPPROTO_TCP;
+    seal_ip(frame);
+    for (std::size_t i = 4; i < 20; i++) frame[kUdp + i] = 0;
+    frame[kUdp + 12] = 5 << 4;
+    frame[kUdp + 13] = 0x10;
+    const std::size_t length = frame.size() - kUdp;
+    const auto pseudo = slow_sum(&frame[kIp + 12], 8, static_cast<std::uint32_t>(IPPROTO_TCP + length));
+    put16(frame, kUdp + 16, 0xffff & ~slow_sum(&frame[kUdp], length, pseudo));
+    return frame;
+}
+
+// Sockets that copy when asked to: however many datagrams they leave unread, TCP and others lose nothing.
+struct CopyingSink final : FrameSink {
+    std::vector<RxBuffer*> held;
+    std::uint64_t bytes = 0, refused = 0;
+    bool deliver(RxBuffer* buffer) noexcept override {
+        if (buffer->ring->should_copy(static_cast<std::uint32_t>(held.size()))) {
+            buffer = buffer->ring->swap_for_copy(buffer, bytes);
+            if (buffer == nullptr) return refused++, false;
+        }
+        bytes += buffer->payload_length;
+        held.push_back(buffer);
+        return true;
+    }
+    void release_all() {
+        for (RxBuffer* b : held) b->release();
+        held.clear();
+        bytes = 0;
+    }
+};
+
+TEST_F(RingTest, UnreadDatagramsLeaveTheBuffersToOthers) {
+    Host a(wire, kA), b(wire, kB, {.max_recv_wr = 256});
+    CopyingSink slow[60];
+    Sink tcp;
+    for (unsigned i = 0; i < 60; i++) b.attach(static_cast<std::uint16_t>(2000 + i), slow[i]);
+    const FlowSpec connection{IPPROTO_TCP, inet_addr(kB), htons(80), inet_addr(kA), htons(1000)};
+    ASSERT_TRUE(b.ring->attach(connection, &tcp, Share::only));
+    unsigned segments = 0;
+    for (unsigned i = 0; i < 200; i++)
+        for (unsigned s = 0; s < 60; s++) {
+            ASSERT_EQ(a.send(b, static_cast<std::uint16_t>(2000 + s), pattern(64, i)), 0);
+            if (s % 10 == 0) b.device->receive_unsteered(tcp_segment(b, "segment")), segments++;
+            b.ring->poll();
+        }
+    b.poll();
+    EXPECT_EQ(tcp.payloads.size(), segments);
+    EXPECT_EQ(b.ring->counters().rx_no_buffer, 0u);
+    EXPECT_GT(b.ring->counters().rx_copied, 11000u);
+    EXPECT_GT(b.ring->buffer_counts().rx_posted + b.ring->buffer_counts().rx_free, 200u);
+    for (CopyingSink& s : slow) {
+        ASSERT_EQ(s.held.size(), 200u);
+        for (unsigned i = 0; i < 200; i++) EXPECT_TRUE(Sink::read_payload(*s.held[i]) == pattern(64, i));
+        s.release_all();
+    }
+    EXPECT_EQ(b.ring->copied_bytes(), 0u);
+    b.expect_no_leak();
+}
+
+// One socket alone does not get the common half, and copies have a limit, at which the fullest loses.
+TEST_F(RingTest, CopiesHaveALimitAndTheFullestLoses) {
+    constexpr std::uint64_t kLimit = 1 << 20;
+    Host a(wire, kA), b(wire, kB, {.max_recv_wr = 256}, {.max_copied = kLimit, .huge_pages = false});
+    CopyingSink flooded, quiet;
+    b.attach(2000, flooded);
+    b.attach(3000, quiet);
+    auto send = [&](std::uint16_t port, unsigned times) {
+        for (unsigned i = 0; i < times; i++) {
+            ASSERT_EQ(a.send(b, port, pattern(1000, i)), 0);
+            b.ring->poll();
+        }
+    };
+    send(2000, 100);
+    EXPECT_GT(b.ring->counters().rx_copied, 30u) << "64 buffers of 512 are one socket's share";
+    send(2000, 5000);
+    EXPECT_LE(b.ring->copied_bytes(), kLimit);
+    EXPECT_GT(b.ring->copied_bytes(), kLimit / 2);
+    EXPECT_GT(flooded.refused, 3000u);
+    send(3000, 300);
+    EXPECT_EQ(quiet.held.size(), 300u) << "below its share it loses nothing";
+    EXPECT_LE(b.ring->copied_bytes(), 2 * kLimit);
+    EXPECT_EQ(b.ring->counters().rx_no_buffer, 0u);
+    flooded.release_all();
+    quiet.release_all();
+    EXPECT_EQ(b.ring->copied_bytes(), 0u);
+    b.expect_no_leak();
+}
+
+// A connection that receives in bulk, and whose program sleeps: what fits the window finds a buffer, as in the kernel.
+TEST_F(RingTest, BurstToAConnectionWhoseProgramSleeps) {
+    Host b(wire, kB, {.max_recv_wr = 8192, .recv_wr_hint = 128});
+    Sink tcp;
+    const FlowSpec connection{IPPROTO_TCP, inet_addr(kB), htons(80), inet_addr(kA), htons(1000)};
+    ASSERT_TRUE(b.ring->attach(connection, &tcp, Share::only));
+    b.ring->expect_stream(true);
+    b.device->receive_unsteered(tcp_segment(b, pattern(1448)));
+    b.poll();
+    EXPECT_LT(b.ring->buffer_counts().rx_posted, 256u) << "not before";
+    b.ring->expect_bulk();
+    b.device->receive_unsteered(tcp_segment(b, pattern(1448)));
+    b.poll();
+    tcp.payloads.clear();
+    for (int i = 0; i < 1700; i++) b.device->receive_unsteered(tcp_segment(b, pattern(1448)));
+    EXPECT_EQ(b.device->rx_device_drops(), 0u);
+    b.poll();
+    EXPECT_EQ(tcp.payloads.size(), 1700u);
 }
 
 TEST_F(RingTest, DeviceWithoutBuffersDropsAndRecovers) {

@@ -43,5 +43,25 @@ TEST(TcpBulk, OnePercentLossTenMillisecondsBesidePlainReno) {
     printf("1 %% loss, 10 ms: CUBIC with SACK %.2f MB/s, plain Reno %.2f MB/s, ratio %.2f\n", ours, reno, ours / reno);
 }
 
+// Receives are posted for a window only once somebody sends as much: those of a conversation stay in the caches.
+TEST(TcpBulk, BuffersForAWindowComeWithAStream) {
+    World w(1, {.max_recv_wr = 8192, .recv_wr_hint = 128});
+    Connection *c = nullptr, *s = nullptr;
+    w.pair(c, s);
+    auto posted = [&] { return w.b->ring->buffer_counts().rx_posted; };
+    for (int i = 0; i < 500; i++) {
+        for (auto [from, to] : {std::pair{c, s}, std::pair{s, c}}) {
+            ASSERT_EQ(send(from, std::string(1000, 'x')), 1000);
+            ASSERT_TRUE(w.until([&, to = to] { return to->readable() == 1000; }));
+            ASSERT_EQ(receive(to).size(), 1000u);
+            w.pass(1000);
+        }
+    }
+    EXPECT_LT(posted(), 256u);
+    Stream up{.from = c, .to = s, .total = 500'000, .seed = 1};
+    EXPECT_TRUE(w.until([&] { return up.send_some(), up.receive_some(), up.done() || up.failed(); }));
+    EXPECT_GT(posted(), 2000u);
+}
+
 }  // namespace
 }  // namespace vma::tcp::test

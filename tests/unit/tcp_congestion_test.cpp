@@ -71,6 +71,26 @@ TEST(TcpCongestion, SmallerSegmentsShrinkTheWindowInProportion) {
     EXPECT_EQ(c.cwnd(), 6 * kMss);
 }
 
+// Segments become shorter in a recovery that turns out to be needless: it ends, and the window is the one of before.
+TEST(TcpCongestion, SmallerSegmentsInARecoveryCanBeUndone) {
+    Congestion c = make(cubic);
+    c.on_ack(10 * kMss, 10 * kMss, false, 1000, kMs);
+    const std::uint32_t before = c.cwnd();
+    c.on_loss_event(before, 2 * kMs);
+    c.set_mss(kMss / 2);
+    c.on_spurious();
+    EXPECT_FALSE(c.in_recovery());
+    EXPECT_EQ(c.cwnd(), before / 2);
+    // What cannot be undone, for the algorithm changed meanwhile, ends all the same.
+    c.on_loss_event(c.cwnd(), 3 * kMs);
+    c.change(newreno);
+    c.on_spurious();
+    EXPECT_FALSE(c.in_recovery());
+    const std::uint32_t window = c.cwnd();
+    for (int i = 0; i < 100; i++) c.on_ack(window, window, false, 1000, (4 + static_cast<unsigned>(i)) * kMs);
+    EXPECT_GT(c.cwnd(), window);
+}
+
 TEST(TcpCongestion, SlowStartCountsBytesUpToALimit) {
     Congestion reno = make(newreno);
     reno.on_ack(100, 10 * kMss, false, 1000, kMs);

@@ -2,6 +2,7 @@
 // A connection's life on a wire without faults.
 #include <gtest/gtest.h>
 
+#include "libvma/tcp/handover.h"
 #include "tcp_hosts.h"
 
 namespace vma::tcp::test {
@@ -103,6 +104,25 @@ TEST(TcpConnection, RandomLoss) {
         return got.size() >= data.size();
     }));
     EXPECT_EQ(got, data);
+}
+
+// What comes while a connection is held still for a move that fails is not lost: nothing has to be sent again.
+TEST(TcpConnection, FramesThatComeWhileFrozenAreProcessedAfterwards) {
+    World w;
+    Connection *c, *s;
+    w.pair(c, s);
+    KernelState state;
+    ASSERT_EQ(s->freeze(state), 0);
+    for (int i = 0; i < 5; i++) EXPECT_EQ(send(c, "hello"), 5);
+    EXPECT_EQ(c->shutdown(SHUT_WR), 0);
+    w.poll();
+    s->finish_freeze(false);
+    w.poll();
+    EXPECT_EQ(receive(s), "hellohellohellohellohello");
+    EXPECT_EQ(receive_result(s), 0);
+    w.poll();
+    EXPECT_EQ(c->state(), State::fin_wait2) << "the FIN was acknowledged";
+    EXPECT_EQ(c->counters().retransmits, 0u);
 }
 
 }  // namespace

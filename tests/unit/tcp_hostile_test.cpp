@@ -3,48 +3,13 @@
 // The connection goes on unharmed, memory stays bounded, and what happened is counted.
 #include <gtest/gtest.h>
 
-#include "libvma/tcp/lwip/memory.h"
-#include "tcp_wiretap.h"
+#include "tcp_scripted.h"
+#include "tests/attacker/model.h"
 
 namespace vma::tcp::test {
 namespace {
 
 constexpr std::uint64_t kMs = 1'000'000, kSec = 1'000 * kMs;
-// Bytes of lwIP's blocks in use.
-std::int64_t memory_used() { return static_cast<std::int64_t>(lwip::memory_use().used); }
-
-constexpr std::uint16_t kMine = 1000, kTheirs = 2000;
-
-// A Connection of ours on host a, and a scripted peer on host b.
-struct Scripted {
-    World w;
-    Peer peer{w, *w.b, kTheirs, *w.a, kMine};
-    Connection* c = nullptr;
-
-    void start() {
-        c = Connection::create(*w.a, {w.a->address, w.b->address, htons(kMine), htons(kTheirs)}, w.options);
-        w.opened.push_back(c);
-        ASSERT_EQ(c->connect(), 0);
-    }
-    void establish(const std::string& options = option::mss(1460) + option::sack_allowed() + option::scale(7) +
-                                                option::stamps(100, 0)) {
-        ASSERT_NO_FATAL_FAILURE(start());
-        ASSERT_NO_FATAL_FAILURE(peer.answer(options));
-        ASSERT_EQ(c->state(), State::established);
-    }
-    // Still in order? Data goes through both ways.
-    void expect_alive() {
-        ASSERT_EQ(c->state(), State::established);
-        (void)peer.hear();
-        ASSERT_EQ(send(c, "ping"), 4);
-        auto heard = peer.hear();
-        ASSERT_FALSE(heard.empty());
-        EXPECT_EQ(heard.back().payload, "ping");
-        peer.stamp++;
-        peer.say(kAck | kPsh, "pong");
-        EXPECT_EQ(receive(c), "pong");
-    }
-};
 
 // ---- RST ----
 
@@ -275,40 +240,11 @@ TEST(TcpHostile, OldDuplicatesChangeNothing) {
 
 // ---- options ----
 
-const std::vector<std::string>& malformed() {
-    static const std::vector<std::string> all{
-        std::string("\x02\x00\x05\xb4", 4),                  // length 0
-        std::string("\x02\x01\x05\xb4", 4),                  // length 1
-        std::string("\x02\x03\x05\xb4", 4),                  // MSS of 3
-        std::string("\x02\xff\x05\xb4", 4),                  // longer than all
-        std::string("\x02\x04\x00\x00", 4),                  // MSS 0
-        std::string("\x02\x04\x00\x01", 4),                  // MSS 1
-        std::string("\x02\x04\xff\xff", 4),                  // MSS 65535
-        std::string("\x01\x03\x03\xff", 4),                  // shift 255
-        std::string("\x01\x01\x01\x03", 4),                  // kind without length
-        std::string("\x01\x01\x03\x03", 4),                  // without its value
-        std::string("\x01\x03\x02\x00", 4),                  // shorter than it should be
-        std::string("\x01\x01\x01\x08", 4),                  // time stamp, nothing else
-        std::string("\x08\x0a\x00\x00\x00\x01", 6) + "\x01\x01",  // cut off
-        std::string("\x08\x04\x00\x01", 4),                  // time stamp of 4
-        std::string("\x01\x01\x08\x0b", 4) + std::string(9, '\x7f') + std::string(3, '\x01'),
-        std::string("\x04\x02\x04\x02\x04\x02\x04\x02", 8),  // again and again
-        std::string("\x05\x02\x01\x01", 4),                  // SACK without a block
-        std::string("\x05\x03\x00\x01", 4), std::string("\x05\x09", 2) + std::string(7, '\x44') + std::string(3, '\1'),
-        option::sack({{5, 4}}), option::sack({{0, 0xffffffff}, {1, 2}, {3, 4}, {0x80000000, 0}}),
-        std::string("\x05\x22", 2) + std::string(32, '\xff') + std::string(2, '\x01'),
-        std::string("\xfe\x04\xf9\x89", 4), std::string("\xff\x02\x00\x00", 4), std::string("\x13\x12\x00\x00", 4),
-        std::string(40, '\x01'), std::string(40, '\x00'), std::string(40, '\xff'), std::string(40, '\x02'),
-        std::string(40, '\x08'), std::string(40, '\x05'), std::string("\x00\x08\x0a\xff", 4),
-    };
-    return all;
-}
-
 TEST(TcpHostile, MalformedOptionsOfASynDoNotKeepItFromWorking) {
     World w;
     w.listen();
     std::uint16_t port = 3000;
-    for (const std::string& o : malformed()) {
+    for (const std::string& o : attacker::malformed_options()) {
         SCOPED_TRACE(testing::PrintToString(o));
         Peer peer(w, *w.a, ++port, *w.b, World::kPort);
         peer.connect(o);
@@ -328,7 +264,7 @@ TEST(TcpHostile, MalformedOptionsOfASynDoNotKeepItFromWorking) {
 }
 
 TEST(TcpHostile, MalformedOptionsOfASynAckDoNotEither) {
-    for (const std::string& o : malformed()) {
+    for (const std::string& o : attacker::malformed_options()) {
         SCOPED_TRACE(testing::PrintToString(o));
         Scripted t;
         ASSERT_NO_FATAL_FAILURE(t.start());
@@ -346,7 +282,7 @@ TEST(TcpHostile, MalformedOptionsOfASynAckDoNotEither) {
 TEST(TcpHostile, MalformedOptionsOnAConnection) {
     Scripted t;
     ASSERT_NO_FATAL_FAILURE(t.establish());
-    for (const std::string& o : malformed()) {
+    for (const std::string& o : attacker::malformed_options()) {
         SCOPED_TRACE(testing::PrintToString(o));
         for (const std::string& before : {std::string(), option::stamps(t.peer.stamp, t.peer.echo)}) {
             Segment s = t.peer.segment(kAck | kPsh, "data");
@@ -526,10 +462,10 @@ TEST(TcpHostile, SynFlood) {
         }
     }
     EXPECT_EQ(connected, 10u);
-    EXPECT_LE(most, 5000u);
+    EXPECT_LE(most, 20u);
     const Listener::Counters n = w.listener->counters();
     EXPECT_GT(n.syns, 99'000u);  // a few came from the same port twice
-    EXPECT_GT(n.evicted, 90'000u);
+    EXPECT_GT(n.cookies_sent, 90'000u);
     // All of it goes by itself.
     w.pass(200 * kSec);
     EXPECT_EQ(Connection::count(), 0u);

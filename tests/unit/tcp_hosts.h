@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
@@ -35,12 +36,13 @@ class Host final : public PathSource {
         : address(inet_addr(address)) {
         auto made = wire.connect(config);
         device = made.get();
-        auto created = ring::Ring::create(std::move(made), {.huge_pages = false});
+        auto created = ring::Ring::create(std::move(made), {.idle_usec = 0, .huge_pages = false});
         if (!created) throw std::runtime_error(created.error().what);
         ring = std::move(*created);
         mtu = config.mtu;
     }
     int find(const Endpoints&, const PathOptions&, Path& out) noexcept override {
+        finds++;
         out.ring = ring.get();
         out.src_mac = device->attr().mac;
         out.dst_mac = peer->device->attr().mac;
@@ -57,6 +59,7 @@ class Host final : public PathSource {
     Host* peer = nullptr;
     std::uint32_t mtu = 1500;
     int error = 0;
+    std::atomic<unsigned> finds{0};  // look-ups of a path
 
   private:
     std::uint32_t generation_ = 1;

@@ -128,6 +128,8 @@ struct Level {
     const char* name;
     double loss;
     std::uint64_t bytes;
+    std::uint64_t limit_s;  // of simulated time, about three times what the slowest seed took: one without SACK and time stamps,
+                            // whose backoff nothing ends before new data is sent (Karn)
 };
 
 class RandomFaults : public testing::TestWithParam<Level> {};
@@ -177,7 +179,7 @@ TEST_P(RandomFaults, BothStreamsArrive) {
                 for (Stream* x : {&up, &down}) x->send_some(), x->receive_some();
                 return (up.done() && down.done()) || up.failed() || down.failed();
             },
-            3600 * kSec);
+            level.limit_s * kSec);
         EXPECT_TRUE(finished) << "up " << up.sent << "/" << up.got << " down " << down.sent << "/" << down.got << " of "
                               << bytes;
         EXPECT_FALSE(up.failed() || down.failed())
@@ -188,7 +190,7 @@ TEST_P(RandomFaults, BothStreamsArrive) {
                 auto over = [](State x) { return x == State::close || x == State::time_wait; };
                 return over(c->state()) && over(s->state());
             },
-            3600 * kSec));
+            level.limit_s * kSec));
         longest = std::max(longest, w.wire.now());
         for (Connection* x : {c, s}) {
             const Counters n = x->counters();
@@ -205,8 +207,8 @@ TEST_P(RandomFaults, BothStreamsArrive) {
 }
 
 INSTANTIATE_TEST_SUITE_P(TcpLoss, RandomFaults,
-                         testing::Values(Level{"one_percent", 0.01, 200'000}, Level{"five_percent", 0.05, 100'000},
-                                         Level{"twenty_percent", 0.20, 30'000}),
+                         testing::Values(Level{"one_percent", 0.01, 200'000, 320}, Level{"five_percent", 0.05, 100'000, 15},
+                                         Level{"twenty_percent", 0.20, 30'000, 1800}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

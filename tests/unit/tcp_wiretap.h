@@ -10,145 +10,21 @@
 #include <functional>
 #include <optional>
 
-#include "libvma/net/checksum.h"
-#include "libvma/net/frame.h"
 #include "tcp_hosts.h"
+#include "tests/attacker/segment.h"
 
 namespace vma::tcp::test {
 
 using verbs::wire::Frame;
 
-enum : std::uint8_t { kFin = 1, kSyn = 2, kRst = 4, kPsh = 8, kAck = 16, kUrg = 32 };
-
-struct Segment {
-    in_addr_t from = 0, to = 0;
-    std::uint16_t from_port = 0, to_port = 0;  // host order, as all below
-    std::uint32_t seq = 0, ack = 0;
-    std::uint8_t flags = 0;
-    std::uint16_t window = 65535, urgent = 0;
-    std::string options;  // a multiple of 4 bytes
-    std::string payload;
-
-    std::uint32_t end() const {
-        return seq + static_cast<std::uint32_t>(payload.size()) + ((flags & kSyn) != 0) + ((flags & kFin) != 0);
-    }
-};
-
-// What the options of a segment say.
-struct Said {
-    std::optional<std::uint16_t> mss;
-    std::optional<std::uint8_t> scale;
-    bool sack_allowed = false;
-    std::optional<std::uint32_t> stamp, echo;
-    std::vector<std::pair<std::uint32_t, std::uint32_t>> sacks;
-};
-
-namespace option {
-inline std::string be16(std::uint16_t v) { return {static_cast<char>(v >> 8), static_cast<char>(v)}; }
-inline std::string be32(std::uint32_t v) {
-    return be16(static_cast<std::uint16_t>(v >> 16)) + be16(static_cast<std::uint16_t>(v));
-}
-inline std::string mss(std::uint16_t v) { return std::string("\x02\x04", 2) + be16(v); }
-inline std::string scale(std::uint8_t shift) { return std::string("\x01\x03\x03", 3) + static_cast<char>(shift); }
-inline std::string sack_allowed() { return std::string("\x01\x01\x04\x02", 4); }
-inline std::string stamps(std::uint32_t value, std::uint32_t echo) {
-    return std::string("\x01\x01\x08\x0a", 4) + be32(value) + be32(echo);
-}
-inline std::string sack(const std::vector<std::pair<std::uint32_t, std::uint32_t>>& blocks) {
-    std::string s("\x01\x01\x05", 3);
-    s += static_cast<char>(2 + 8 * blocks.size());
-    for (auto [left, right] : blocks) s += be32(left) + be32(right);
-    return s;
-}
-}  // namespace option
-
-inline Said said(const Segment& s) {
-    Said out;
-    const auto& o = s.options;
-    auto byte = [&](std::size_t i) { return static_cast<std::uint8_t>(o[i]); };
-    auto word = [&](std::size_t i) {
-        return std::uint32_t{byte(i)} << 24 | std::uint32_t{byte(i + 1)} << 16 | std::uint32_t{byte(i + 2)} << 8 | byte(i + 3);
-    };
-    for (std::size_t i = 0; i < o.size() && o[i] != 0;) {
-        if (o[i] == 1) {
-            i++;
-            continue;
-        }
-        if (i + 1 >= o.size() || byte(i + 1) < 2 || i + byte(i + 1) > o.size()) break;
-        const std::size_t n = byte(i + 1);
-        if (o[i] == 2 && n == 4) out.mss = static_cast<std::uint16_t>(word(i) & 0xffff);
-        if (o[i] == 3 && n == 3) out.scale = byte(i + 2);
-        if (o[i] == 4 && n == 2) out.sack_allowed = true;
-        if (o[i] == 8 && n == 10) out.stamp = word(i + 2), out.echo = word(i + 6);
-        if (o[i] == 5)
-            for (std::size_t b = i + 2; b + 8 <= i + n; b += 8) out.sacks.emplace_back(word(b), word(b + 4));
-        i += n;
-    }
-    return out;
-}
-
-// Nothing when it is not a TCP segment.
-inline std::optional<Segment> parse(const Frame& frame) {
-    net::ParsedFrame f;
-    if (net::parse(std::span<const std::uint8_t>(frame), false, f) != net::Drop::none || f.protocol != IPPROTO_TCP) return {};
-    net::TcpHeader h;
-    std::memcpy(&h, frame.data() + f.l4_offset, sizeof h);
-    Segment s;
-    s.from = f.src_addr;
-    s.to = f.dst_addr;
-    s.from_port = ntohs(f.src_port);
-    s.to_port = ntohs(f.dst_port);
-    s.seq = ntohl(h.seq);
-    s.ack = ntohl(h.ack);
-    s.flags = h.flags;
-    s.window = ntohs(h.window);
-    s.urgent = ntohs(h.urgent);
-    const auto* at = reinterpret_cast<const char*>(frame.data());
-    s.options.assign(at + f.l4_offset + sizeof h, at + f.payload_offset);
-    s.payload.assign(at + f.payload_offset, f.payload_length);
-    return s;
-}
-
-inline Frame build(const Segment& s, const net::MacAddress& src, const net::MacAddress& dst) {
-    net::UdpTemplate t;
-    t.src_mac = src;
-    t.dst_mac = dst;
-    t.src_addr = s.from;
-    t.dst_addr = s.to;
-    const std::size_t l4 = sizeof(net::TcpHeader) + s.options.size() + s.payload.size();
-    Frame frame(34 + l4);
-    net::build_ip_headers(t, IPPROTO_TCP, frame.data());
-    net::Ipv4Header ip;
-    std::memcpy(&ip, frame.data() + 14, sizeof ip);
-    ip.total_length = htons(static_cast<std::uint16_t>(20 + l4));
-    ip.checksum = 0;
-    auto sum = [](const std::uint8_t* p, std::size_t n, std::uint32_t start) {
-        std::uint64_t total = start;
-        for (std::size_t i = 0; i < n; i++) total += i % 2 ? p[i] : std::uint32_t{p[i]} << 8;
-        while (total >> 16) total = (total & 0xffff) + (total >> 16);
-        return htons(static_cast<std::uint16_t>(~total));
-    };
-    ip.checksum = sum(reinterpret_cast<std::uint8_t*>(&ip), sizeof ip, 0);
-    std::memcpy(frame.data() + 14, &ip, sizeof ip);
-    net::TcpHeader h{};
-    h.src_port = htons(s.from_port);
-    h.dst_port = htons(s.to_port);
-    h.seq = htonl(s.seq);
-    h.ack = htonl(s.ack);
-    h.data_offset = static_cast<std::uint8_t>((sizeof h + s.options.size()) / 4 << 4);
-    h.flags = s.flags;
-    h.window = htons(s.window);
-    h.urgent = htons(s.urgent);
-    std::uint8_t* at = frame.data() + 34;
-    std::memcpy(at, &h, sizeof h);
-    std::copy(s.options.begin(), s.options.end(), at + sizeof h);
-    std::copy(s.payload.begin(), s.payload.end(), at + sizeof h + s.options.size());
-    std::uint32_t pseudo = IPPROTO_TCP + static_cast<std::uint32_t>(l4);
-    for (in_addr_t addr : {s.from, s.to}) pseudo += (ntohl(addr) >> 16) + (ntohl(addr) & 0xffff);
-    h.checksum = sum(at, l4, pseudo);
-    std::memcpy(at, &h, sizeof h);
-    return frame;
-}
+using attacker::Said;
+using attacker::Segment;
+using attacker::build;
+using attacker::parse;
+using attacker::said;
+using attacker::stream_byte;
+using enum attacker::Flag;
+namespace option = attacker::option;
 
 // Listens on the wire of a World, and may take segments off it.
 class Tap {
@@ -304,13 +180,6 @@ class Peer {
     Host& there_;
     std::uint16_t port_, there_port_;
 };
-
-// Byte `i` of the stream with this seed.
-inline char stream_byte(std::uint64_t i, std::uint32_t seed) {
-    std::uint64_t z = (i >> 3) * 0x9e3779b97f4a7c15u + seed;
-    z = (z ^ z >> 29) * 0xbf58476d1ce4e5b9u;
-    return static_cast<char>(z >> (8 * (i & 7)));
-}
 
 // One direction of a connection, with known content.
 struct Stream {

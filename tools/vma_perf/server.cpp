@@ -23,8 +23,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kSetUp = 10s;       // for each step of setting up a run
-constexpr auto kLook = 20ms;       // how often the control connection is looked at during a run
+constexpr auto kStepLimit = 10s;     // for each step of setting up a run
+constexpr auto kControlLook = 20ms;  // how often the control connection is looked at during a run
 constexpr auto kQuiet = 200ms;     // after the client's end nothing more is under way when nothing came for so long
 
 void log(const ServerOptions& options, const std::string& text) {
@@ -90,15 +90,15 @@ class Threads {
 };
 
 // One client, from its hello to its end.
-class Client {
+class ServedClient {
   public:
-    Client(const ServerOptions& options, Fd fd, std::string name, const std::atomic<bool>& stop)
+    ServedClient(const ServerOptions& options, Fd fd, std::string name, const std::atomic<bool>& stop)
         : options_(options), local_(ip_text(local_address(fd.get()))), peer_(ip_text(peer_address(fd.get()))),
           control_(std::move(fd), std::move(name)), stop_(stop) {}
 
     void serve() {
         try {
-            control_.hello(Clock::now() + kSetUp, &stop_);
+            control_.hello(Clock::now() + kStepLimit, &stop_);
             while (true) {
                 nlohmann::json request = control_.receive(Clock::time_point::max() - 1h, &stop_);
                 if (request.contains("bye")) return;
@@ -138,7 +138,7 @@ class Client {
         check_cpus(params.server_cpus, "--server-cpus");
         std::atomic<bool> over{false};
         const auto session = type.serve(params, {local_, peer_, options_.bind.empty() ? local_ : options_.bind, &over});
-        const auto deadline = Clock::now() + kSetUp;
+        const auto deadline = Clock::now() + kStepLimit;
         control_.send({{"offer", session->offer()}});
         session->accept(deadline);
         session->complete(control_.expect("answer", deadline, &stop_));
@@ -171,7 +171,7 @@ class Client {
                 control_.send({{"progress", {{"received", threads.received()}, {"bytes", threads.bytes()},
                                              {"seconds", static_cast<double>(clock.now()) / 1e9}}}});
             }
-            std::this_thread::sleep_for(kLook);
+            std::this_thread::sleep_for(kControlLook);
         }
         throw Failure(kPeerEnded, "the server was told to end");
     }
@@ -180,7 +180,7 @@ class Client {
     void drain(const Threads& threads, std::uint64_t sent, std::chrono::duration<double> quiet) const {
         auto moved = Clock::now();
         for (std::uint64_t before = threads.received(); before < sent && !threads.failed() && !stop_.load();) {
-            std::this_thread::sleep_for(kLook / 4);
+            std::this_thread::sleep_for(kControlLook / 4);
             const std::uint64_t now = threads.received();
             if (now != before) moved = Clock::now();
             if (Clock::now() - moved > quiet) return;
@@ -227,7 +227,7 @@ void serve(const ServerOptions& options, const std::atomic<bool>& stop) {
         serving.thread = std::thread([&options, &stop, &serving, fd = std::move(fd)]() mutable {
             try {
                 const sockaddr_in peer = peer_address(fd.get());
-                Client(options, std::move(fd), fmt::format("{}:{}", ip_text(peer), port_of(peer)), stop).serve();
+                ServedClient(options, std::move(fd), fmt::format("{}:{}", ip_text(peer), port_of(peer)), stop).serve();
             } catch (const std::exception& error) {  // it was gone before it was looked at
                 log(options, error.what());
             }

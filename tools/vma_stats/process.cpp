@@ -10,16 +10,19 @@
 
 #include <climits>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 
 namespace vma_stats {
 namespace {
 
+// Empty where it cannot be read: a process may end between open and read, for which an iterator of the buffer would throw.
 std::string contents(const std::string& path) {
-    std::ifstream file(path);
-    return {std::istreambuf_iterator<char>(file), {}};
+    std::ostringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
 }
+
+bool exists(pid_t pid) { return kill(pid, 0) == 0 || errno == EPERM; }
 
 }  // namespace
 
@@ -29,14 +32,14 @@ ProcessFacts facts_of(pid_t pid) {
     struct stat st {};
     if (stat(folder.c_str(), &st) != 0) {
         // /proc may hide processes of others.
-        facts.alive = kill(pid, 0) == 0 || errno == EPERM;
+        facts.alive = exists(pid);
         return facts;
     }
-    facts.alive = true;
     facts.owner = facts.effective = st.st_uid;
     // The name in parentheses may hold anything, so fields are counted from the last parenthesis: state is
     // the third.
     const std::string line = contents(folder + "/stat");
+    facts.alive = !line.empty() || exists(pid);
     if (const std::size_t close = line.rfind(')'); close != line.npos) {
         std::istringstream fields(line.substr(close + 1));
         std::string field;

@@ -24,7 +24,7 @@ namespace vma_stats {
 namespace {
 
 constexpr double kFastest = 0.1, kSlowest = 60;
-constexpr int kTick = 50;  // milliseconds between looks at the clock while nobody presses a key
+constexpr int kScreenTick = 50;  // milliseconds between looks at the clock while nobody presses a key
 constexpr int kFirstLine = 3;
 
 // The terminal is left as it was found, however we leave.
@@ -37,7 +37,7 @@ class Screen {
         noecho();
         keypad(stdscr, true);
         curs_set(0);
-        ::timeout(kTick);
+        ::timeout(kScreenTick);
         if (has_colors()) {
             start_color();
             use_default_colors();

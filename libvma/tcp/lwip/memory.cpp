@@ -13,6 +13,7 @@
 #include <new>
 
 #include "libvma/runtime/lock.h"
+#include "libvma/runtime/region.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/tcp/lwip/lwip.h"
 
@@ -144,6 +145,7 @@ Block* take_locked(std::size_t index, Block** list, std::uint32_t more, std::uin
 void forget_in_child() noexcept { new (&g_shared) Shared(); }
 
 void flush_at_exit(void*) noexcept {
+    runtime::Region region;
     t_cache.registered = false;
     flush_thread_cache();
 }
@@ -301,6 +303,7 @@ namespace {
 struct alignas(16) Header {
     std::size_t size;
 };
+static_assert(sizeof(Header) == vma::tcp::lwip::kHeaderBytes);
 
 constexpr std::size_t size_of(memp_t type) noexcept {
     switch (type) {
@@ -318,6 +321,12 @@ constexpr std::size_t size_of(memp_t type) noexcept {
 }
 
 }  // namespace
+
+std::size_t vma::tcp::lwip::room_of(const void* memory) noexcept {
+    const std::size_t size = (static_cast<const Header*>(memory) - 1)->size;
+    const bool pooled = kPooled && size <= kLargestBlock;
+    return (pooled ? kSizes[class_of(size)] : size) - sizeof(Header);
+}
 
 extern "C" {
 

@@ -22,6 +22,8 @@ void vma_lwip_save_input(struct vma_lwip_input_state* state) {
     state->tcp_input_pcb = tcp_input_pcb;
 }
 
+void vma_lwip_drop_text(void) { tcplen = 0; }
+
 void vma_lwip_restore_input(const struct vma_lwip_input_state* state) {
     inseg = state->inseg;
     tcphdr = state->tcphdr;

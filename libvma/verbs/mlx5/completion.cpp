@@ -11,7 +11,6 @@
 namespace vma::verbs::mlx5 {
 namespace {
 
-constexpr std::size_t kCacheLine = 64;
 
 void give_back(CompletionQueue& cq, std::uint32_t index) noexcept {
     cq.consumer_index.store(index, std::memory_order_relaxed);

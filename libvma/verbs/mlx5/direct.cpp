@@ -17,7 +17,6 @@ namespace {
 constexpr std::uint32_t kMaxEntries = 1u << 15;             // of a work queue: 16-bit counters must tell full from empty
 constexpr std::uint32_t kMaxCompletions = 1u << 23;         // of a CQ: likewise, 24 bits
 constexpr std::uint32_t kMaxFlame = 256;                    // bytes of a BlueFlame buffer in any adapter so far
-constexpr std::uint32_t kCacheLine = 64;
 
 // Longest frame that a request can carry: its three leading units hold 18 bytes, the inline segment needs 4 for its length.
 constexpr std::uint32_t kMaxInline = (kMaxUnits - 3) * kUnit - sizeof(mlx5_wqe_inl_data_seg) + kInlineHeader;

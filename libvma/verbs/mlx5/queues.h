@@ -22,6 +22,7 @@ namespace vma::verbs::mlx5 {
 static_assert(std::endian::native == std::endian::little, "fields are put together as little-endian words");
 
 inline constexpr std::uint32_t kBlock = MLX5_SEND_WQE_BB;  // basic block: a send request takes one or more, 64 bytes each
+inline constexpr std::uint32_t kCacheLine = 64;
 inline constexpr std::uint32_t kUnit = 16;                 // segments are multiples of it
 inline constexpr std::uint32_t kMaxUnits = 63;             // of one request: its length field has 6 bits
 inline constexpr std::uint32_t kInlineHeader = 18;         // bytes of its frame in each request: Ethernet with one VLAN tag

@@ -50,14 +50,9 @@ Result<Flow*> FlowTable::add(const FlowSpec& spec, std::uint32_t tag) {
     const HwRule& key = at->first;
     Rule& rule = at->second;
     if (fresh) {
-        rule.tag = key.is_exactly(spec) ? tag : 0;
+        rule.tag = is_only_for(key, spec, options_) ? tag : 0;
         rule.made = make(key, rule.tag);
         if (tags_refused_) rule.tag = 0;
-    } else if (rule.tag != 0) {
-        // The adapter does not take a rule twice with two tags.
-        drop(std::exchange(rule.made, nullptr));
-        rule.tag = 0;
-        rule.made = make(key, 0);
     }
     if (rule.made == nullptr) {
         const int error = errno;

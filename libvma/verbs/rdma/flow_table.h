@@ -27,8 +27,8 @@ class FlowTable {
     FlowTable(const FlowTable&) = delete;
     FlowTable& operator=(const FlowTable&) = delete;
 
-    // The handle goes back to remove(). A tag is given to the rule while it has one user and matches no more than the spec, and where
-    // the device takes tags. A rule that loses its tag is absent for a moment, in which its frames go to the kernel.
+    // The handle goes back to remove(). The rule gets the tag where it can only ever serve this spec, and where the device takes
+    // tags: the adapter does not change a rule that it has, so one that had to lose its tag would be absent for a moment.
     Result<Flow*> add(const FlowSpec& spec, std::uint32_t tag);
     void remove(Flow* flow) noexcept;
 

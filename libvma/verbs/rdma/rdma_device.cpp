@@ -102,7 +102,6 @@ void RdmaDevice::destroy() noexcept {
         std::lock_guard hold(failure_->lock);
         failure_->call = nullptr;
     }
-    refresh_numbers();
     flows_.reset();
     if (qp_ != nullptr) verbs_.destroy_qp(qp_);
     direct_.reset();
@@ -121,17 +120,10 @@ void RdmaDevice::destroy() noexcept {
     verbs_.close_device(real_);
 }
 
-// Moves a descriptor of libibverbs out of the program's way; libibverbs goes on with the new number.
+// Moves a descriptor of libibverbs out of the program's way; libibverbs goes on with whatever number it has.
 void RdmaDevice::hide(int& fd, InternalFd& hidden) noexcept {
     hidden = InternalFd(fd);
-    if (hidden) fd = hidden.get();
-}
-
-// A dup2() of the program onto one of our numbers has moved us on.
-void RdmaDevice::refresh_numbers() noexcept {
-    if (cmd_fd_) real_->cmd_fd = cmd_fd_.get();
-    if (async_fd_) real_->async_fd = async_fd_.get();
-    if (channel_fd_ && channel_ != nullptr) channel_->fd = channel_fd_.get();
+    hidden.mirror(&fd);
 }
 
 Result<void> RdmaDevice::start() {
@@ -183,6 +175,7 @@ Result<void> RdmaDevice::query() {
     moderation_ = device.cq_mod_caps;
     attr_.moderation = moderation_.max_cq_count != 0 && moderation_.max_cq_period != 0;
     attr_.coarse_steering = true;
+    attr_.partial_sums = config_.partial_sums;
 
     const HwClock::Attr clock{.conversion = config_.hw_ts, .khz = device.hca_core_clock, .mask = device.completion_timestamp_mask};
     if (clock.conversion != Conversion::none && clock.mask != 0) {
@@ -364,7 +357,6 @@ Result<ibv_qp*> RdmaDevice::create_qp(const ibv_qp_init_attr& wanted) {
     }
     FlowTable::Calls calls{
         [this](ibv_flow_attr* attr) {
-            refresh_numbers();
             return ibv_create_flow(qp_, attr);
         },
         [](ibv_flow* flow) { (void)ibv_destroy_flow(flow); },

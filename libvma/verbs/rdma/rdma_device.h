@@ -39,6 +39,7 @@ struct RdmaConfig {
     std::uint32_t max_inline = 204;                       // VMA_TX_MAX_INLINE
     RuleOptions rules;                                    // its MAC and VLAN are filled in from those above
     Conversion hw_ts = Conversion::system;                // VMA_HW_TS_CONVERSION
+    bool partial_sums = false;                            // DeviceAttr::partial_sums: the netdev is a virtual one
     bool fork = true;                                     // VMA_FORK
     bool mlx5_direct = true;                              // VMA_MLX5_DIRECT
     mlx5::Config direct;          // of that: what parameters say; the rest is filled in
@@ -89,7 +90,6 @@ class RdmaDevice final : public Device {
     int bring_up() noexcept;
     ibv_cq_ex* make_extended_cq(int entries, ibv_comp_channel* channel) noexcept;
     void hide(int& fd, InternalFd& hidden) noexcept;
-    void refresh_numbers() noexcept;
     void destroy() noexcept;
     std::uint64_t drops_in_sysfs() const;
 

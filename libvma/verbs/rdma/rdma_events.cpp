@@ -17,7 +17,6 @@ namespace vma::verbs::rdma {
 
 void RdmaDevice::consume_events(ibv_comp_channel*) noexcept {
     Calm calm;
-    refresh_numbers();
     ibv_cq* cq = nullptr;
     void* context = nullptr;
     unsigned events = 0;
@@ -31,7 +30,6 @@ void RdmaDevice::consume_events(ibv_comp_channel*) noexcept {
 void RdmaDevice::moderate(ibv_cq* cq, std::uint16_t count, std::uint16_t period_usec) noexcept {
     if (!attr_.moderation || failed()) return;
     Calm calm;
-    refresh_numbers();
     ibv_modify_cq_attr attr{};
     attr.attr_mask = IBV_CQ_ATTR_MODERATE;
     attr.moderate = {std::min(count, moderation_.max_cq_count), std::min(period_usec, moderation_.max_cq_period)};
@@ -62,14 +60,12 @@ int RdmaDevice::bring_up() noexcept {
 
 void RdmaDevice::stop(ibv_qp*) noexcept {
     Calm calm;
-    refresh_numbers();
     if (!failed() && !to_state(IBV_QPS_ERR)) log::debug("{}: the queue pair cannot be stopped: {}", attr_.name, strerror(errno));
 }
 
 bool RdmaDevice::recover(ibv_qp*) noexcept {
     Calm calm;
     if (failed()) return false;
-    refresh_numbers();
     if (!to_state(IBV_QPS_RESET) || bring_up() != 0) {
         fail_device(fmt::format("its queue pair cannot be brought back: {}", strerror(errno)));
         return false;

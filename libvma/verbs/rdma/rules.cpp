@@ -49,6 +49,11 @@ HwRule hw_rule(const FlowSpec& spec, const RuleOptions& options) noexcept {
     return rule;
 }
 
+bool is_only_for(const HwRule& rule, const FlowSpec& spec, const RuleOptions& options) noexcept {
+    const bool three_tuple = spec.protocol == IPPROTO_TCP ? options.tcp_3t : options.udp_3t;
+    return rule.priority != Priority::layer_2 && !three_tuple;
+}
+
 template <class Spec>
 Spec& FlowAttr::append(ibv_flow_spec_type type) noexcept {
     auto* spec = reinterpret_cast<Spec*>(bytes_.data() + used_);

@@ -20,7 +20,7 @@ struct RuleOptions {
     std::uint16_t vlan = 0;   // VLAN id of the frames, 0: untagged
     bool tcp_3t = false;      // VMA_TCP_3T_RULES
     bool udp_3t = false;      // VMA_UDP_3T_RULES
-    bool mc_l2_only = false;  // VMA_ETH_MC_L2_ONLY_RULES
+    bool mc_l2_only = false;  // what VMA_ETH_MC_L2_ONLY_RULES is for; nobody asks for multicast so far
 };
 
 // Lower wins. A frame that matches a rule of each kind goes where the narrowest says.
@@ -32,12 +32,11 @@ struct HwRule {
     Priority priority = Priority::three_tuple;
     FlowSpec match;  // nothing of it counts with Priority::layer_2
     friend auto operator<=>(const HwRule&, const HwRule&) = default;
-
-    // Does it match what the spec says, and no more?
-    bool is_exactly(const FlowSpec& spec) const noexcept { return priority != Priority::layer_2 && match == spec; }
 };
 
 HwRule hw_rule(const FlowSpec& spec, const RuleOptions& options) noexcept;
+// Can no other spec have the same rule, `hw_rule(spec, options)`?
+bool is_only_for(const HwRule& rule, const FlowSpec& spec, const RuleOptions& options) noexcept;
 
 // The Ethernet address of an IPv4 group (RFC 1112, section 6.4); `group` in network byte order.
 MacAddress multicast_mac(in_addr_t group) noexcept;

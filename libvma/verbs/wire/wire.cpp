@@ -83,7 +83,7 @@ void Wire::pass_one(Port& from, Frame frame) {
         copies = 2;
     }
     for (int i = 0; i < copies; i++) {
-        Frame copy = frame;
+        Frame copy = i + 1 < copies ? frame : std::move(frame);
         if (from.random.chance(faults.corrupt)) {
             from.counters.corrupted++;
             if (faults.corrupt_by)
@@ -94,13 +94,13 @@ void Wire::pass_one(Port& from, Frame frame) {
                     copy[at / 8] ^= static_cast<std::uint8_t>(1u << (at % 8));
                 }
         }
-        carry(from, copy);
+        carry(from, std::move(copy));
     }
 }
 
 // A known station gets its frames alone; everything else is for all, as on a switch. With two end points the other one
 // gets every frame, like the far end of a cable.
-void Wire::carry(Port& from, const Frame& frame) {
+void Wire::carry(Port& from, Frame frame) {
     std::uint64_t due = now() + from.faults.delay_ns;
     if (from.faults.jitter_ns != 0) due += from.random.below(from.faults.jitter_ns + 1);
     if (from.random.chance(from.faults.reorder)) {
@@ -114,7 +114,9 @@ void Wire::carry(Port& from, const Frame& frame) {
                 only = port->device;
     for (auto& port : ports_) {
         if (port.get() == &from || (only != nullptr && port->device != only && ports_.size() > 2)) continue;
-        under_way_.emplace(std::pair{due, serial_++}, Arrival{port->device, from.device, frame});
+        // With two end points there is one receiver.
+        under_way_.emplace(std::pair{due, serial_++},
+                           Arrival{port->device, from.device, ports_.size() <= 2 ? std::move(frame) : frame});
     }
 }
 

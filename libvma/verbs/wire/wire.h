@@ -110,7 +110,7 @@ class Wire {
 
     void transmit(WireDevice& from, Frame frame);               // these want the lock held
     void pass_one(Port& from, Frame frame);
-    void carry(Port& from, const Frame& frame);
+    void carry(Port& from, Frame frame);
     void deliver_due();
     void run_to(std::uint64_t time);
     std::optional<std::uint64_t> next_due_locked() const;

@@ -107,9 +107,21 @@ void WireDevice::receive_unsteered(Frame frame) {
     receive(frame);
 }
 
+void WireDevice::receive_pieces(const std::vector<Frame>& pieces, bool finished) {
+    std::lock_guard guard(wire_.mutex_);
+    for (std::size_t i = 0; i < pieces.size() && !stopped_ && !receives_.empty(); i++)
+        fill(pieces[i]).wc_flags = i + 1 < pieces.size() || !finished ? kWcMore : 0;
+    notify();
+}
+
 void WireDevice::refuse_sends(bool on) {
     std::lock_guard guard(wire_.mutex_);
     refuse_sends_ = on;
+}
+
+void WireDevice::refuse_flows(bool on) {
+    std::lock_guard guard(wire_.mutex_);
+    refuse_flows_ = on;
 }
 
 void WireDevice::hold_completions(bool on) {

@@ -15,7 +15,7 @@
 namespace vma::verbs::wire {
 namespace {
 
-constexpr std::size_t kEthernet = 14, kL4 = kEthernet + 20;  // the frames a rule matches have no IP options
+constexpr std::size_t kEthernet = 14, kTransport = kEthernet + 20;  // the frames a rule matches have no IP options
 
 constexpr int kPoison = 0xdb;
 
@@ -47,6 +47,8 @@ WireDevice::WireDevice(Wire& wire, const WireConfig& config)
     attr_.max_send_sge = config.max_send_sge;
     attr_.max_send_wr = config.max_send_wr;
     attr_.max_recv_wr = config.max_recv_wr;
+    attr_.recv_wr_hint = config.recv_wr_hint;
+    attr_.partial_sums = config.partial_sums;
     attr_.tx_checksum = config.tx_checksum != TxChecksum::none;
     attr_.level_events = !config.events;
     attr_.rx_checksum = config.rx_checksum;
@@ -76,7 +78,9 @@ Result<ibv_mr*> WireDevice::reg_mr(void* addr, std::size_t length) {
 Result<ibv_comp_channel*> WireDevice::create_comp_channel() {
     event_ = InternalFd(static_cast<int>(os::raw_syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK)));
     if (!event_) return fail(EMFILE, "eventfd");
-    return fill_channel(event_.get());
+    ibv_comp_channel* channel = fill_channel(event_.get());
+    event_.mirror(&channel->fd);
+    return channel;
 }
 
 Result<ibv_qp*> WireDevice::create_qp(const ibv_qp_init_attr& init) {
@@ -90,6 +94,7 @@ Result<Flow*> WireDevice::create_flow(ibv_qp*, const FlowSpec& spec, std::uint32
     std::lock_guard guard(wire_.mutex_);
     if (dead_) return fail(EIO, "the device is gone");
     if (tag > attr_.flow_tags) return fail(EINVAL, "the tag is too large");
+    if (refuse_flows_ && spec.is_five_tuple()) return fail(ENOSPC, "the table of rules is full");
     auto [place, added] = flows_.try_emplace(spec);
     if (!added) return fail(EEXIST, "the flow rule exists");
     place->second = std::make_unique<Flow>(Flow{spec});
@@ -150,7 +155,7 @@ void WireDevice::arrive(const Frame& frame) {
 }
 
 std::optional<std::uint32_t> WireDevice::steered(const Frame& frame) const {
-    if (frame.size() < kL4 + 4 || !std::equal(attr_.mac.begin(), attr_.mac.end(), frame.begin())) return std::nullopt;
+    if (frame.size() < kTransport + 4 || !std::equal(attr_.mac.begin(), attr_.mac.end(), frame.begin())) return std::nullopt;
     if (read16(frame, 12) != htons(0x0800) || frame[kEthernet] != 0x45) return std::nullopt;
     const std::uint8_t protocol = frame[kEthernet + 9];
     if (protocol != IPPROTO_UDP && protocol != IPPROTO_TCP) return std::nullopt;
@@ -158,9 +163,9 @@ std::optional<std::uint32_t> WireDevice::steered(const Frame& frame) const {
     if (protocol == IPPROTO_UDP && frame.size() > kEthernet + attr_.mtu) return std::nullopt;
     const FlowSpec five{.protocol = protocol,
                         .dst_addr = read32(frame, kEthernet + 16),
-                        .dst_port = read16(frame, kL4 + 2),
+                        .dst_port = read16(frame, kTransport + 2),
                         .src_addr = read32(frame, kEthernet + 12),
-                        .src_port = read16(frame, kL4)};
+                        .src_port = read16(frame, kTransport)};
     const FlowSpec three{.protocol = protocol, .dst_addr = five.dst_addr, .dst_port = five.dst_port};
     for (const FlowSpec& spec : {five, three})
         if (auto tag = tags_.find(spec); tag != tags_.end()) return tag->second;
@@ -178,27 +183,33 @@ void WireDevice::receive(const Frame& frame, std::uint32_t tag) {
     const bool broken = std::exchange(fail_receive_, false);
     std::size_t at = 0;
     for (std::size_t i = 0; i < pieces; i++) {
-        const PostedReceive buffer = receives_.front();
-        receives_.pop_front();
         const std::size_t length = std::min(room, frame.size() - at);
-        if (length != 0)
-            std::memcpy(reinterpret_cast<std::uint8_t*>(buffer.address) + attr_.rx_offset, frame.data() + at, length);
+        ibv_wc& wc = fill(std::span(frame).subspan(at, length));
         at += length;
-        ibv_wc wc{};
-        wc.wr_id = buffer.wr_id;
-        wc.status = IBV_WC_SUCCESS;
-        wc.opcode = IBV_WC_RECV;
-        wc.byte_len = static_cast<std::uint32_t>(length);
-        wc.qp_num = qp_.qp_num;
         wc.wc_flags = i + 1 < pieces ? kWcMore : 0;
         if (broken) wc.status = IBV_WC_LOC_LEN_ERR;
         if (attr_.rx_checksum && sums_right(frame)) wc.wc_flags |= IBV_WC_IP_CSUM_OK;
         if (tag != 0) set_flow_tag(wc, tag);
         if (attr_.arrival_times) set_arrival_ns(wc, config_.arrival_base_ns + wire_.now());
-        received_.push_back({wc, chunk_of(buffer.address)});
     }
     notify();
     if (broken) break_qp();
+}
+
+// Puts `bytes` into the next posted buffer, of which there is one. Its completion, in the queue.
+ibv_wc& WireDevice::fill(std::span<const std::uint8_t> bytes) {
+    const PostedReceive buffer = receives_.front();
+    receives_.pop_front();
+    if (!bytes.empty())
+        std::memcpy(reinterpret_cast<std::uint8_t*>(buffer.address) + attr_.rx_offset, bytes.data(), bytes.size());
+    ibv_wc wc{};
+    wc.wr_id = buffer.wr_id;
+    wc.status = IBV_WC_SUCCESS;
+    wc.opcode = IBV_WC_RECV;
+    wc.byte_len = static_cast<std::uint32_t>(bytes.size());
+    wc.qp_num = qp_.qp_num;
+    received_.push_back({wc, chunk_of(buffer.address)});
+    return received_.back().wc;
 }
 
 // There is a completion.
@@ -275,7 +286,7 @@ bool WireDevice::valid_send(const ibv_send_wr& wr, std::size_t& length) const {
         length += sge.length;
     }
     if (tso)
-        return valid && length > wr.tso.mss && length <= attr_.max_tso && wr.tso.mss != 0 && wr.tso.hdr_sz >= kL4 + 20 &&
+        return valid && length > wr.tso.mss && length <= attr_.max_tso && wr.tso.mss != 0 && wr.tso.hdr_sz >= kTransport + 20 &&
                (wr.send_flags & IBV_SEND_IP_CSUM) != 0;
     return valid && wr.opcode == IBV_WR_SEND && ((wr.send_flags & IBV_SEND_INLINE) == 0 || length <= attr_.max_inline);
 }

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "libvma/runtime/internal_fd.h"
@@ -46,6 +47,7 @@ struct WireConfig {
     std::uint32_t max_send_sge = 17;
     std::uint32_t max_send_wr = 256;   // a power of two
     std::uint32_t max_recv_wr = 1024;
+    std::uint32_t recv_wr_hint = 0;
     TxChecksum tx_checksum = TxChecksum::none;
     LazyTx lazy_tx = LazyTx::off;
     std::uint64_t burst_gap_ns = LazyKick::kBurstGapNs;  // longer, and even a slow test's frames are a burst
@@ -61,6 +63,7 @@ struct WireConfig {
     std::uint32_t max_tso = 0;
     bool moderation = false;
     bool coarse_steering = false;
+    bool partial_sums = true;
 };
 
 class WireDevice final : public SoftwareDevice {
@@ -98,8 +101,12 @@ class WireDevice final : public SoftwareDevice {
     // ---- controls for tests ----
     // Gives a frame to the queue pair whatever the rules say, as a device with coarser rules would.
     void receive_unsteered(Frame frame);
+    // The same for a frame in pieces of any lengths, 0 included, each in a buffer of its own. Not `finished`: more of it follows.
+    void receive_pieces(const std::vector<Frame>& pieces, bool finished = true);
     // While on, posting a send fails as if the queue were full.
     void refuse_sends(bool on);
+    // While on, there is no room for another rule of five numbers.
+    void refuse_flows(bool on);
     // While on, frames leave but their completions stay away.
     void hold_completions(bool on);
     // Frames that the lazy policy holds back now, by either clock.
@@ -150,6 +157,7 @@ class WireDevice final : public SoftwareDevice {
     // The tag of the rule that takes the frame (0: it has none), or nothing if none does.
     std::optional<std::uint32_t> steered(const Frame& frame) const;
     void receive(const Frame& frame, std::uint32_t tag = 0);
+    ibv_wc& fill(std::span<const std::uint8_t> bytes);
     void notify();
     void break_qp();
     void flush_receives();
@@ -199,7 +207,7 @@ class WireDevice final : public SoftwareDevice {
     LazyKick lazy_;
     std::atomic<unsigned> visible_held_{0};
     std::atomic<std::uint64_t> held_since_{0};
-    bool refuse_sends_ = false, hold_completions_ = false;
+    bool refuse_sends_ = false, refuse_flows_ = false, hold_completions_ = false;
     std::uint64_t tx_invalid_ = 0, violations_ = 0;
     std::uint64_t tso_requests_ = 0, inline_requests_ = 0, recoveries_ = 0;
     std::pair<unsigned, unsigned> moderation_{0, 0};

@@ -3,7 +3,7 @@
 // passes to the kernel. It is the software counterpart of a bifurcated NIC's flow steering, so it must never drop.
 //
 // Left to the kernel on purpose: fragments (they have no ports; the kernel reassembles, the shadow socket receives),
-// IP options, frames for another station, and UDP super-frames, whose datagram boundaries only the kernel knows.
+// IP options, frames for another station, sources the kernel may refuse (martians, rp_filter), and UDP super-frames, whose datagram boundaries only the kernel knows.
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -44,6 +44,14 @@ struct {
     __type(value, struct steer_config);
 } config SEC(".maps");
 
+struct {
+    __uint(type, BPF_MAP_TYPE_LPM_TRIE);
+    __uint(max_entries, STEER_MAX_SOURCES);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, struct steer_source);
+    __type(value, __u32);
+} sources SEC(".maps");
+
 struct ports {
     __be16 src;
     __be16 dst;
@@ -62,6 +70,21 @@ static __always_inline int kernel_has_connection(struct xdp_md* ctx, const struc
     int connected = socket->state != BPF_TCP_LISTEN;
     bpf_sk_release(socket);
     return connected;
+}
+
+// Does the kernel surely accept packets from this address here? What is in doubt passes to it: it drops martians and what
+// comes by a wrong way (rp_filter), and gives the rest to the socket that it has on the same port.
+static __always_inline int surely_accepted(const struct steer_config* cfg, __be32 source) {
+    __u32 address = bpf_ntohl(source);
+    if (address >> 24 == 0 || address >> 24 == 127 || address >= 0xe0000000) return 0;
+    if (cfg->listed_sources_only) {
+        struct steer_source key = {.prefix = 32, .address = source};
+        return bpf_map_lookup_elem(&sources, &key) != 0;
+    }
+#pragma unroll
+    for (int i = 0; i < STEER_MAX_REFUSED; i++)
+        if (cfg->refused[i] == source) return 0;
+    return 1;
 }
 
 SEC("xdp.frags")
@@ -83,8 +106,12 @@ int vma_steer(struct xdp_md* ctx) {
         .dst_port = ports->dst,
         .protocol = ip->protocol,
     };
+    __u32 zero = 0;
+    struct steer_config* cfg = bpf_map_lookup_elem(&config, &zero);
+    if (!cfg) return XDP_PASS;
     __u32* slot = bpf_map_lookup_elem(&flows5, &five);
     if (!slot) {
+        // The peer of a 5-tuple rule was looked at when the rule was made.
         struct steer_three_tuple three = {
             .dst_addr = ip->daddr,
             .dst_port = ports->dst,
@@ -92,12 +119,10 @@ int vma_steer(struct xdp_md* ctx) {
         };
         slot = bpf_map_lookup_elem(&flows3, &three);
         if (!slot) return XDP_PASS;
+        if (!surely_accepted(cfg, ip->saddr)) return XDP_PASS;
         if (ip->protocol == IPPROTO_TCP && kernel_has_connection(ctx, &five)) return XDP_PASS;
     }
 
-    __u32 zero = 0;
-    struct steer_config* cfg = bpf_map_lookup_elem(&config, &zero);
-    if (!cfg) return XDP_PASS;
     __u16* to = (__u16*)eth->h_dest;
     if (to[0] != cfg->mac[0] || to[1] != cfg->mac[1] || to[2] != cfg->mac[2]) return XDP_PASS;
     if (ip->protocol == IPPROTO_UDP && bpf_xdp_get_buff_len(ctx) > cfg->max_udp_frame) return XDP_PASS;

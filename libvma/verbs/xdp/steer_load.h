@@ -1,20 +1,21 @@
-/* SPDX-License-Identifier: BSD-2-Clause */
-/* The light skeleton is C only; this is its door to C++. */
-#ifndef VMA_VERBS_XDP_STEER_LOAD_H
-#define VMA_VERBS_XDP_STEER_LOAD_H
+// SPDX-License-Identifier: BSD-2-Clause
+// Loads the XDP program and its maps, with no more privileges than these need: CAP_BPF and CAP_NET_ADMIN.
+#pragma once
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include <linux/bpf.h>
 
-struct steer_fds {
-    int program, xsks, flows5, flows3, config;
+#include "libvma/runtime/error.h"
+
+namespace vma::verbs::xdp {
+
+// bpf(2): what it returns, or a negative errno.
+long bpf(int command, bpf_attr& attr) noexcept;
+
+struct SteerFds {
+    int program, xsks, flows5, flows3, config, sources;
 };
 
-/* Loads program and maps into the kernel. 0 and four descriptors for the caller to close, or -errno and none. */
-int steer_load(struct steer_fds* out);
+// Six descriptors for the caller to close, or none and why.
+Result<SteerFds> load_steer();
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+}  // namespace vma::verbs::xdp

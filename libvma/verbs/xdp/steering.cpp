@@ -6,16 +6,22 @@
 #include <linux/if_link.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/clock.h"
+#include "libvma/verbs/xdp/holder.h"
 #include "libvma/verbs/xdp/steer.h"
 #include "libvma/verbs/xdp/steer_load.h"
 
 namespace vma::verbs::xdp {
 namespace {
 
-long bpf(int command, bpf_attr& attr) noexcept { return os::raw_syscall(SYS_bpf, command, &attr, sizeof attr); }
+// How long a program may stay that no process says is his: one of ours goes any moment, another tool's does not, and who has not
+// CAP_SYS_ADMIN cannot tell.
+constexpr std::uint64_t kOurs = 1'000'000'000, kForeign = 20'000'000, kUnknown = 200'000'000;
 
 long update(int map, const void* key, const void* value) noexcept {
     bpf_attr attr{};
@@ -33,7 +39,8 @@ void erase(int map, const void* key) noexcept {
 }
 
 // Is a program called like ours loaded by somebody else? Names the likely holder of a netdev for the log.
-bool another_steer_program(int own_program) noexcept {
+enum class Program { ours, foreign, unknown };
+Program attached_program(int own_program) noexcept {
     bpf_attr attr{};
     bpf_prog_info info{};
     attr.info.bpf_fd = static_cast<std::uint32_t>(own_program);
@@ -44,7 +51,7 @@ bool another_steer_program(int own_program) noexcept {
     for (;;) {
         attr = {};
         attr.start_id = id;
-        if (bpf(BPF_PROG_GET_NEXT_ID, attr) != 0) return false;
+        if (const long r = bpf(BPF_PROG_GET_NEXT_ID, attr); r != 0) return r == -EPERM ? Program::unknown : Program::foreign;
         id = attr.next_id;
         if (id == own_id) continue;
         attr = {};
@@ -58,7 +65,7 @@ bool another_steer_program(int own_program) noexcept {
         attr.info.info = reinterpret_cast<std::uintptr_t>(&info);
         bool same = bpf(BPF_OBJ_GET_INFO_BY_FD, attr) == 0 && std::strcmp(info.name, "vma_steer") == 0;
         os::raw_syscall(SYS_close, fd);
-        if (same) return true;
+        if (same) return Program::ours;
     }
 }
 
@@ -72,40 +79,42 @@ steer_three_tuple three(const FlowSpec& s) noexcept {
 
 }  // namespace
 
-Result<Steering> Steering::attach(int ifindex, const std::string& name, Mode mode) {
-    steer_fds fds{};
-    if (int error = steer_load(&fds); error != 0) {
-        error = -error;
-        return fail(error, error == EPERM || error == EACCES
-                               ? std::string("no permission to load an XDP program (CAP_BPF and CAP_NET_ADMIN, or root)")
-                               : fmt::format("cannot load the XDP program: {}", strerror(error)));
-    }
+Result<Steering> Steering::attach(int ifindex, const std::string& name, Mode mode, std::uint64_t deadline_ns) {
+    auto loaded = load_steer();
+    if (!loaded) return std::unexpected(loaded.error());
     Steering s;
-    s.program_ = InternalFd(fds.program);
-    s.xsks_ = InternalFd(fds.xsks);
-    s.flows5_ = InternalFd(fds.flows5);
-    s.flows3_ = InternalFd(fds.flows3);
-    s.config_ = InternalFd(fds.config);
-    if (!s.program_ || !s.xsks_ || !s.flows5_ || !s.flows3_ || !s.config_) return fail(EMFILE, "too many descriptors");
+    s.program_ = InternalFd(loaded->program);
+    s.xsks_ = InternalFd(loaded->xsks);
+    s.flows5_ = InternalFd(loaded->flows5);
+    s.flows3_ = InternalFd(loaded->flows3);
+    s.config_ = InternalFd(loaded->config);
+    s.sources_ = InternalFd(loaded->sources);
+    if (!s.program_ || !s.xsks_ || !s.flows5_ || !s.flows3_ || !s.config_ || !s.sources_) return fail(EMFILE, "too many descriptors");
 
-    constexpr int kTries = 20;  // one millisecond apart: links of ended processes go within a few
     long link = -EBUSY;
-    for (int i = 0; i < kTries && link == -EBUSY; i++) {
-        if (i != 0) {
-            timespec pause{0, 1'000'000};
-            os::raw_syscall(SYS_nanosleep, &pause, 0);
-        }
+    Program other = Program::unknown;
+    std::uint64_t until = deadline_ns;
+    for (bool first = true;; first = false) {
         bpf_attr attr{};
         attr.link_create.prog_fd = static_cast<std::uint32_t>(s.program_.get());
         attr.link_create.target_ifindex = static_cast<std::uint32_t>(ifindex);
         attr.link_create.attach_type = BPF_XDP;
         attr.link_create.flags = mode == Mode::drv ? XDP_FLAGS_DRV_MODE : XDP_FLAGS_SKB_MODE;
         link = bpf(BPF_LINK_CREATE, attr);
+        if (link != -EBUSY && link != -EEXIST) break;
+        // A process that ends gives up its name first and its program a little later. Whoever has the name now was faster.
+        const std::uint64_t now = clock::monotonic_ns();
+        if (first) {
+            other = attached_program(s.program_.get());
+            until = std::min(deadline_ns, now + (other == Program::ours ? kOurs : other == Program::foreign ? kForeign : kUnknown));
+        }
+        if (now >= until || Holder::ask(ifindex) == Holder::State::alive) break;
+        timespec pause{0, 1'000'000};
+        os::raw_syscall(SYS_nanosleep, &pause, 0);
     }
     if (link == -EBUSY || link == -EEXIST)
-        return fail(EBUSY, another_steer_program(s.program_.get())
-                               ? fmt::format("another libvma process holds {}, or a foreign XDP program is attached", name)
-                               : fmt::format("a foreign XDP program is attached to {}", name));
+        return fail(EBUSY, other != Program::foreign ? fmt::format("another libvma process holds {}, or a foreign XDP program is attached", name)
+                                                     : fmt::format("a foreign XDP program is attached to {}", name));
     if (link < 0)
         return fail(static_cast<int>(-link),
                     fmt::format("cannot attach an XDP program to {} ({} mode): {}", name,
@@ -116,13 +125,53 @@ Result<Steering> Steering::attach(int ifindex, const std::string& name, Mode mod
 }
 
 Result<void> Steering::set_config(const MacAddress& mac, std::uint32_t mtu) {
-    steer_config config{};
-    std::memcpy(config.mac, mac.data(), 6);
-    config.max_udp_frame = mtu + 14;
+    std::memcpy(values_.mac, mac.data(), 6);
+    values_.max_udp_frame = mtu + 14;
+    return write_config();
+}
+
+Result<void> Steering::write_config() {
     std::uint32_t key = 0;
-    if (long r = update(config_.get(), &key, &config); r < 0)
+    if (long r = update(config_.get(), &key, &values_); r < 0)
         return fail(static_cast<int>(-r), fmt::format("XDP program's configuration: {}", strerror(static_cast<int>(-r))));
     return {};
+}
+
+Result<void> Steering::set_sources(const Sources& sources) {
+    std::vector<in_addr_t> refused;
+    const bool few = sources.refused_addresses(refused, STEER_MAX_REFUSED);
+    std::vector<SourcePrefix> listed;
+    if (!few) listed = sources.accepted_prefixes();
+    // More than the map holds: then the kernel has all that 3-tuple rules match.
+    bool full = listed.size() > STEER_MAX_SOURCES;
+    if (full) listed.clear();
+    auto key_of = [](const SourcePrefix& p) { return steer_source{p.length, p.address}; };
+    // Both lists are in order.
+    auto has = [](const std::vector<SourcePrefix>& list, const SourcePrefix& p) {
+        return std::binary_search(list.begin(), list.end(), p, [](const SourcePrefix& a, const SourcePrefix& b) {
+            return std::pair(ntohl(a.address), a.length) < std::pair(ntohl(b.address), b.length);
+        });
+    };
+    // What is new is added before anything goes, and what is asked for meanwhile passes to the kernel.
+    std::uint32_t value = 1;
+    for (const SourcePrefix& p : listed) {
+        if (has(listed_, p)) continue;
+        steer_source key = key_of(p);
+        if (long r = update(sources_.get(), &key, &value); r < 0)
+            return fail(static_cast<int>(-r), fmt::format("XDP program's sources: {}", strerror(static_cast<int>(-r))));
+    }
+    values_.listed_sources_only = !few;
+    std::memset(values_.refused, 0, sizeof values_.refused);
+    if (few) std::copy(refused.begin(), refused.end(), values_.refused);
+    auto written = write_config();
+    for (const SourcePrefix& p : listed_) {
+        if (has(listed, p)) continue;
+        steer_source key = key_of(p);
+        erase(sources_.get(), &key);
+    }
+    listed_ = std::move(listed);
+    if (full) return fail(E2BIG, "more prefixes than the XDP program's map holds");
+    return written;
 }
 
 Result<void> Steering::set_socket(std::uint32_t slot, std::uint32_t queue, int xsk_fd) {

@@ -6,9 +6,11 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/verbs/device.h"
+#include "libvma/verbs/xdp/steer.h"
 
 namespace vma::verbs::xdp {
 
@@ -16,17 +18,22 @@ enum class Mode { drv, skb };
 
 class Steering {
   public:
-    // Loads the program and attaches it. EBUSY: another program is attached (the message says whose); it is waited for
-    // a few milliseconds, since a process that has just ended may still hold it.
-    static Result<Steering> attach(int ifindex, const std::string& name, Mode mode);
+    // Loads the program and attaches it. EBUSY: another program is attached (the message says whose). While nobody says that it is
+    // his, it is waited for until `deadline_ns` (CLOCK_MONOTONIC), since a process that has just ended may still hold it.
+    static Result<Steering> attach(int ifindex, const std::string& name, Mode mode, std::uint64_t deadline_ns);
 
     Result<void> set_config(const MacAddress& mac, std::uint32_t mtu);
+    // Frames that only a 3-tuple rule matches are taken from these sources alone; the others pass to the kernel.
+    Result<void> set_sources(const Sources& sources);
     Result<void> set_socket(std::uint32_t slot, std::uint32_t queue, int xsk_fd);
     Result<void> add(const FlowSpec& spec, std::uint32_t slot);
     void remove(const FlowSpec& spec) noexcept;
 
   private:
-    InternalFd program_, link_, xsks_, flows5_, flows3_, config_;
+    Result<void> write_config();
+    std::vector<SourcePrefix> listed_;  // in the map of sources
+    steer_config values_{};
+    InternalFd program_, link_, xsks_, flows5_, flows3_, config_, sources_;
 };
 
 }  // namespace vma::verbs::xdp

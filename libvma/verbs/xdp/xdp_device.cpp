@@ -15,22 +15,34 @@
 namespace vma::verbs::xdp {
 namespace {
 
-constexpr std::uint32_t kHeadroom = 256;    // XDP_PACKET_HEADROOM: the kernel keeps it in front of each received frame
 constexpr std::uint32_t kTxHeadroom = 64;   // metadata needs 24 bytes; a cache line keeps headers aligned
 constexpr std::uint32_t kSmallChunk = 2048, kLargeChunk = 4096;
 constexpr std::uint32_t kFillBatch = 32;    // to one queue before the others are looked at
 constexpr std::uint32_t kSmallDepth = 128;  // for each queue, to begin with: the ring asks for more as sockets come
 constexpr std::uint32_t kMaxSendSge = 17;   // MAX_SKB_FRAGS
 constexpr int kKickTries = 8;               // of 32 frames each; more than that is a queue the kernel holds up
-constexpr int kBindTriesMsec = 500;         // a queue is released 1-11 ms after a close, once 300 ms were seen
+
+void pause_msec() noexcept {
+    timespec pause{0, 1'000'000};
+    os::raw_syscall(SYS_nanosleep, &pause, 0);
+}
 
 }  // namespace
 
 Result<std::unique_ptr<XdpDevice>> XdpDevice::open(XdpConfig config) {
     config.queues = std::clamp(config.queues, 1u, unsigned{STEER_MAX_QUEUES});
+    const std::uint64_t deadline = clock::monotonic_ns() + config.patience_ns;
+    for (;;) {
+        pid_t pid = 0;
+        const Holder::State holder = Holder::ask(config.ifindex, nullptr, &pid);
+        if (holder == Holder::State::nobody) break;
+        if (holder == Holder::State::alive || clock::monotonic_ns() >= deadline)
+            return fail(EBUSY, fmt::format("another libvma process holds {}: process {}", config.name, pid));
+        pause_msec();
+    }
     Error last{ENODEV, "no XDP mode to try"};
     for (Mode mode : config.modes) {
-        auto steering = Steering::attach(config.ifindex, config.name, mode);
+        auto steering = Steering::attach(config.ifindex, config.name, mode, deadline);
         if (!steering) {
             last = steering.error();
             if (last.code == EBUSY || last.code == EPERM || last.code == EACCES) break;
@@ -40,7 +52,10 @@ Result<std::unique_ptr<XdpDevice>> XdpDevice::open(XdpConfig config) {
         if (!configured) return std::unexpected(configured.error());
         config.zero_copy = config.zero_copy && mode == Mode::drv;
         config.modes = {mode};
-        return std::unique_ptr<XdpDevice>(new XdpDevice(std::move(config), std::move(*steering)));
+        auto device = std::unique_ptr<XdpDevice>(new XdpDevice(std::move(config), std::move(*steering)));
+        device->deadline_ns_ = deadline;
+        device->name_ = Holder::announce(device->config_.ifindex);
+        return device;
     }
     return std::unexpected(last);
 }
@@ -63,9 +78,8 @@ XdpDevice::XdpDevice(XdpConfig config, Steering steering)
     attr_.max_recv_wr = rx_per_queue_ * config_.queues;
     attr_.recv_wr_hint = kSmallDepth * config_.queues;
     attr_.level_events = true;
+    attr_.partial_sums = config_.partial_sums;
     attr_.lazy_tx = true;
-    chunk_shift_ = static_cast<unsigned>(std::countr_zero(attr_.chunk_size));
-
     set_calls({&XdpDevice::post_send, &XdpDevice::post_recv, &XdpDevice::poll_cq, &XdpDevice::req_notify_cq});
 }
 
@@ -74,16 +88,14 @@ XdpDevice::~XdpDevice() = default;
 Result<ibv_mr*> XdpDevice::reg_mr(void* addr, std::size_t length) {
     if (have_mr_) return fail(EBUSY, "the device has its memory region already");
     memory_ = static_cast<std::uint8_t*>(addr);
-    length_ = length;
     auto first = std::make_unique<Xsk>();
     bool metadata = false;
     if (auto opened = first->open_with_umem(addr, length, attr_.chunk_size, metadata); !opened)
         return std::unexpected(opened.error());
     attr_.tx_checksum = metadata;
     queues_.push_back(std::move(first));
-    std::size_t chunks = length >> chunk_shift_;
-    recv_wr_id_.resize(chunks);
-    slot_of_chunk_.resize(chunks);
+    receives_.start(memory_, length, attr_.chunk_size);
+    sent_.resize(length, attr_.chunk_size);
     return fill_mr(addr, length);
 }
 
@@ -93,7 +105,8 @@ Result<ibv_comp_channel*> XdpDevice::create_comp_channel() { return fill_channel
 Result<ibv_qp*> XdpDevice::create_qp(const ibv_qp_init_attr& init) {
     if (!have_mr_ || have_qp_) return fail(EINVAL, "one memory region first, then one QP");
     XskConfig xsk{.ifindex = config_.ifindex, .rx_size = rx_per_queue_, .tx_size = attr_.max_send_wr};
-    const std::uint16_t common = XDP_USE_SG | XDP_USE_NEED_WAKEUP;
+    const bool one_chunk = config_.mtu + 14 + kHeadroom <= attr_.chunk_size;
+    const std::vector<std::uint16_t> ways = ways_to_bind(config_.zero_copy, one_chunk);
     for (unsigned q = 0; q < config_.queues; q++) {
         if (q != 0) {
             queues_.push_back(std::make_unique<Xsk>());
@@ -103,20 +116,17 @@ Result<ibv_qp*> XdpDevice::create_qp(const ibv_qp_init_attr& init) {
         xsk.queue = q;
         Xsk& socket = *queues_.back();
         if (auto made = socket.make_rings(xsk); !made) return std::unexpected(made.error());
-        xsk.bind_flags = common | (config_.zero_copy ? XDP_ZEROCOPY : XDP_COPY);
-        int error = 0;
-        for (int msec = 0; msec < kBindTriesMsec; msec++) {
-            error = socket.bind(xsk, q == 0 ? nullptr : queues_.front().get());
-            if (error == 0) break;
-            if (error == EBUSY) {
-                timespec pause{0, 1'000'000};
-                os::raw_syscall(SYS_nanosleep, &pause, 0);
-            } else if (xsk.bind_flags & XDP_ZEROCOPY) {
-                xsk.bind_flags = common | XDP_COPY;
-            } else {
-                break;
-            }
+        int error = EINVAL;
+        for (std::uint16_t flags : ways) {
+            xsk.bind_flags = flags;
+            // Our program is attached, so whoever holds the queue is on his way out: the kernel takes 1 to 300 ms for it.
+            while ((error = socket.bind(xsk, q == 0 ? nullptr : queues_.front().get())) == EBUSY &&
+                   clock::monotonic_ns() < deadline_ns_)
+                pause_msec();
+            if (error == 0 || error == EBUSY || q != 0) break;
         }
+        if (error == 0 && q == 0) scatter_ = (xsk.bind_flags & XDP_USE_SG) != 0;
+        if (error == 0 && socket.zero_copy()) zero_copy_ = true;
         if (error == EINVAL && q != 0) {
             // The kernel tells how many queues were allocated, not how many are in use; this one is not. Should it be
             // used later, its frames find no socket and pass to the kernel.
@@ -130,7 +140,7 @@ Result<ibv_qp*> XdpDevice::create_qp(const ibv_qp_init_attr& init) {
         if (auto set = steering_.set_socket(0, q, socket.fd()); !set) return std::unexpected(set.error());
     }
     if (queues_.size() == 1) {
-        channel_.fd = queues_.front()->fd();
+        queues_.front()->mirror_fd(&channel_.fd);
     } else {
         epoll_ = InternalFd(static_cast<int>(os::raw_syscall(SYS_epoll_create1, EPOLL_CLOEXEC)));
         if (!epoll_) return fail(EMFILE, "epoll_create1");
@@ -138,7 +148,7 @@ Result<ibv_qp*> XdpDevice::create_qp(const ibv_qp_init_attr& init) {
             epoll_event event{.events = EPOLLIN, .data = {}};
             os::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, queue->fd(), &event);
         }
-        channel_.fd = epoll_.get();
+        epoll_.mirror(&channel_.fd);
     }
     slots_.resize(attr_.max_send_wr);
     return fill_qp(init);
@@ -188,7 +198,7 @@ int XdpDevice::post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad) {
         std::uint32_t n = 0;
         for (; wr != nullptr && n < room; wr = wr->next) {
             std::uint64_t offset = wr->sg_list->addr - reinterpret_cast<std::uintptr_t>(d.memory_);
-            d.recv_wr_id_[d.chunk_of(offset)] = wr->wr_id;
+            d.receives_.posted(offset, wr->wr_id);
             queue->fill.back(n++) = offset;
         }
         queue->fill.submit(n);
@@ -208,27 +218,28 @@ int XdpDevice::poll_recv(int count, ibv_wc* wc) noexcept {
             continue;
         }
         ready = std::min<std::uint32_t>(ready, static_cast<std::uint32_t>(count - n));
+        bool unfinished = false;
+        const int before = n;
         for (std::uint32_t i = 0; i < ready; i++) {
             const xdp_desc& desc = queue.rx.front(i);
-            ibv_wc& out = wc[n++];
-            std::uint64_t start = desc.addr & (attr_.chunk_size - 1);
-            if (__builtin_expect(start != kHeadroom, 0))  // a driver with headroom of its own
-                std::memmove(memory_ + (desc.addr - start) + kHeadroom, memory_ + desc.addr,
-                             std::min(desc.len, attr_.chunk_size - kHeadroom));
-            out.wr_id = recv_wr_id_[chunk_of(desc.addr)];
-            out.status = IBV_WC_SUCCESS;
-            out.opcode = IBV_WC_RECV;
-            out.byte_len = desc.len;
-            out.qp_num = qp_.qp_num;
-            out.wc_flags = (desc.options & XDP_PKT_CONTD) ? kWcMore : 0;
+            unfinished = (desc.options & XDP_PKT_CONTD) != 0;
+            n += receives_.take(desc, qp_.qp_num, wc[n]);
         }
         queue.rx.release(ready);
-        queue.posted -= ready;
+        queue.posted -= std::min(queue.posted, static_cast<std::uint32_t>(n - before));
         // Stay on this queue while a frame is unfinished: its pieces must come out together.
-        if (!(wc[n - 1].wc_flags & kWcMore) && ++next_poll_ == queues_.size()) next_poll_ = 0;
-        if (wc[n - 1].wc_flags & kWcMore) break;
+        if (unfinished) break;
+        if (++next_poll_ == queues_.size()) next_poll_ = 0;
     }
+    if (__builtin_expect(zero_copy_, 0) && n == 0) wake_drivers();
     return n;
+}
+
+// A zero-copy driver that ran out of buffers sleeps until it is told that there are some, and nothing arrives meanwhile after which
+// more would be posted.
+void XdpDevice::wake_drivers() noexcept {
+    for (const auto& queue : queues_)
+        if (queue->fill.needs_wakeup() && queue->posted != 0) queue->kick_rx();
 }
 
 int XdpDevice::poll_cq(ibv_cq* cq, int count, ibv_wc* wc) {
@@ -246,7 +257,8 @@ void XdpDevice::reap() noexcept {
     std::uint32_t ready = ring.available();
     if (ready == 0) return;
     for (std::uint32_t i = 0; i < ready; i++)
-        slots_.piece_done(slot_of_chunk_[chunk_of(ring.front(i))]);
+        if (const std::uint64_t slot = sent_.take(ring.front(i)); slot != ChunksAway::kNone)
+            slots_.piece_done(static_cast<std::uint32_t>(slot));
     ring.release(ready);
 }
 
@@ -258,7 +270,7 @@ int XdpDevice::poll_send(int count, ibv_wc* wc) noexcept {
 int XdpDevice::send_one(const ibv_send_wr& wr) noexcept {
     Xsk& queue = *queues_.front();
     const std::uint32_t pieces = static_cast<std::uint32_t>(wr.num_sge);
-    if (pieces == 0 || pieces > kMaxSendSge) return EINVAL;
+    if (pieces == 0 || pieces > (scatter_ ? kMaxSendSge : 1)) return EINVAL;
     if (slots_.full()) return ENOMEM;  // the caller polls the send CQ first
     if (queue.tx.room(unsubmitted_ + pieces) < unsubmitted_ + pieces) return ENOMEM;
     for (std::uint32_t i = 0; i < pieces; i++) {
@@ -267,7 +279,7 @@ int XdpDevice::send_one(const ibv_send_wr& wr) noexcept {
         desc.addr = sge.addr - reinterpret_cast<std::uintptr_t>(memory_);
         desc.len = sge.length;
         desc.options = i + 1 < pieces ? XDP_PKT_CONTD : 0;
-        slot_of_chunk_[chunk_of(desc.addr)] = slots_.next();
+        sent_.give(desc.addr, slots_.next());
         if (i == 0 && (wr.send_flags & IBV_SEND_IP_CSUM) && attr_.tx_checksum) {
             auto* frame = reinterpret_cast<std::uint8_t*>(sge.addr);
             auto* meta = reinterpret_cast<TxMetadata*>(frame - sizeof(TxMetadata));
@@ -298,8 +310,10 @@ void XdpDevice::submit_and_kick() noexcept {
     }
     const std::uint64_t now = clock::ticks();
     lazy_.kicked(now);
-    // The kernel would not take them all: they count as held, so that the flusher asks again.
+    // The kernel would not take them all: they count as held, so that the flusher asks again. After another error (the interface
+    // is down) that is for whoever sends or flushes next.
     backlog_ = error == EAGAIN || error == EBUSY || error == ENOBUFS;
+    stuck_ = error != 0 && !backlog_;
     held_since_.store(now, std::memory_order_relaxed);
     held_.store(backlog_ ? 1 : 0, std::memory_order_relaxed);
 }
@@ -315,7 +329,7 @@ int XdpDevice::post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
             kick = d.unsubmitted_ != 0;  // room comes only from sending what is held
             break;
         }
-        kick |= d.lazy_.posted(clock::ticks());
+        kick |= d.lazy_.posted(clock::ticks()) || d.stuck_;
     }
     if (kick) {
         d.submit_and_kick();
@@ -332,7 +346,7 @@ void XdpDevice::gather(ibv_qp*, bool on) noexcept {
 }
 
 void XdpDevice::flush(ibv_qp*) noexcept {
-    if (unsubmitted_ != 0 || backlog_) submit_and_kick();
+    if (unsubmitted_ != 0 || backlog_ || stuck_) submit_and_kick();
     lazy_.end_burst();
 }
 

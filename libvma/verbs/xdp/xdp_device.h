@@ -19,6 +19,8 @@
 #include "libvma/verbs/lazy_kick.h"
 #include "libvma/verbs/send_slots.h"
 #include "libvma/verbs/software_device.h"
+#include "libvma/verbs/xdp/descriptors.h"
+#include "libvma/verbs/xdp/holder.h"
 #include "libvma/verbs/xdp/steer.h"
 #include "libvma/verbs/xdp/steering.h"
 #include "libvma/verbs/xdp/xsk.h"
@@ -35,11 +37,14 @@ struct XdpConfig {
     std::uint32_t rx_entries = 8192;  // in all queues together; rounded down to powers of two
     std::uint32_t tx_entries = 2048;
     bool zero_copy = true;     // try it first in drv mode
+    bool partial_sums = true;  // DeviceAttr::partial_sums
+    std::uint64_t patience_ns = 1'000'000'000;  // how long a process that ends may take to let go of the netdev
 };
 
 class XdpDevice final : public SoftwareDevice {
   public:
-    // Attaches the program. Sockets are made by reg_mr() and create_qp().
+    // Attaches the program. Sockets are made by reg_mr() and create_qp(). EBUSY, from each of them: somebody else has the netdev, or
+    // did not let go of it in patience_ns. A living process that has it is not waited for.
     static Result<std::unique_ptr<XdpDevice>> open(XdpConfig config);
     ~XdpDevice() override;
 
@@ -55,6 +60,7 @@ class XdpDevice final : public SoftwareDevice {
         return held_since_.load(std::memory_order_relaxed);
     }
     void link_changed(const MacAddress& mac, std::uint32_t mtu) noexcept override;
+    Result<void> set_sources(const Sources& sources) override { return steering_.set_sources(sources); }
     std::uint64_t rx_device_drops() noexcept override;
 
   private:
@@ -70,25 +76,26 @@ class XdpDevice final : public SoftwareDevice {
     void reap() noexcept;
     Xsk* emptiest_queue() noexcept;
     int poll_recv(int count, ibv_wc* wc) noexcept;
+    void wake_drivers() noexcept;
     int poll_send(int count, ibv_wc* wc) noexcept;
-    std::uint32_t chunk_of(std::uint64_t offset) const noexcept {
-        return static_cast<std::uint32_t>(offset >> chunk_shift_);
-    }
 
     XdpConfig config_;
     Steering steering_;
+    InternalFd name_;   // says that this process has the netdev
+    std::uint64_t deadline_ns_ = 0;  // of the opening
     InternalFd epoll_;  // channel of several queues
 
     std::uint8_t* memory_ = nullptr;
-    std::size_t length_ = 0;
-    unsigned chunk_shift_ = 0;
     std::uint32_t rx_per_queue_ = 0;
     std::vector<std::unique_ptr<Xsk>> queues_;
     unsigned next_poll_ = 0;
-    std::vector<std::uint64_t> recv_wr_id_;   // for each chunk
+    Receives receives_;
 
     SendSlots slots_;
-    std::vector<std::uint32_t> slot_of_chunk_;
+    ChunksAway sent_;                         // numbers: places in slots_
+    bool scatter_ = true;                     // a frame may have several descriptors
+    bool zero_copy_ = false;
+    bool stuck_ = false;                      // the same after an error that time does not mend
     bool backlog_ = false;                    // the kernel left submitted descriptors in the TX ring
     std::uint32_t unsubmitted_ = 0;           // TX descriptors written and not yet visible to the kernel
     LazyKick lazy_;

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
+#include <algorithm>
+
 #include "libvma/os/calls.h"
 #include "libvma/os/raw_syscall.h"
 
@@ -45,7 +47,13 @@ Result<void> XskRing<Entry>::create(int fd, int option, std::uint64_t page_offse
         return fail(errno, fmt::format("mmap of an XDP ring: {}", strerror(errno)));
     }
     madvise(map_, map_length_, MADV_DONTFORK);  // a child must not touch the parent's rings
-    auto* base = static_cast<std::uint8_t*>(map_);
+    use(map_, where, size);
+    return {};
+}
+
+template <class Entry>
+void XskRing<Entry>::use(void* memory, const xdp_ring_offset& where, std::uint32_t size) noexcept {
+    auto* base = static_cast<std::uint8_t*>(memory);
     producer_ = reinterpret_cast<std::uint32_t*>(base + where.producer);
     consumer_ = reinterpret_cast<std::uint32_t*>(base + where.consumer);
     flags_ = reinterpret_cast<std::uint32_t*>(base + where.flags);
@@ -54,7 +62,6 @@ Result<void> XskRing<Entry>::create(int fd, int option, std::uint64_t page_offse
     mask_ = size - 1;
     cached_producer_ = load(producer_);
     cached_consumer_ = load(consumer_);
-    return {};
 }
 
 template <class Entry>
@@ -64,6 +71,16 @@ XskRing<Entry>::~XskRing() {
 
 template class XskRing<std::uint64_t>;
 template class XskRing<xdp_desc>;
+
+std::vector<std::uint16_t> ways_to_bind(bool zero_copy, bool one_chunk) {
+    std::vector<std::uint16_t> ways;
+    for (std::uint16_t mode : {XDP_ZEROCOPY, XDP_COPY}) {
+        if (mode == XDP_ZEROCOPY && !zero_copy) continue;
+        ways.push_back(static_cast<std::uint16_t>(mode | XDP_USE_NEED_WAKEUP | XDP_USE_SG));
+        if (one_chunk) ways.push_back(static_cast<std::uint16_t>(mode | XDP_USE_NEED_WAKEUP));
+    }
+    return ways;
+}
 
 Result<void> Xsk::open() {
     auto fd = new_socket();
@@ -112,8 +129,14 @@ Result<void> Xsk::make_rings(const XskConfig& config) {
         !r)
         return r;
     if (auto r = rx.create(fd(), XDP_RX_RING, XDP_PGOFF_RX_RING, off->rx, config.rx_size); !r) return r;
-    if (config.tx_size != 0)
+    if (config.tx_size != 0) {
+        // In copy mode the kernel charges each frame on its way to the socket's send buffer, whose default is some 200 of them.
+        constexpr int kCharge = 8192;  // of a frame, by a wide margin
+        const int room = static_cast<int>(std::min<std::uint64_t>(std::uint64_t{config.tx_size} * kCharge, 1u << 30));
+        if (os::setsockopt(fd(), SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof room) != 0)
+            os::setsockopt(fd(), SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
         if (auto r = tx.create(fd(), XDP_TX_RING, XDP_PGOFF_TX_RING, off->tx, config.tx_size); !r) return r;
+    }
     return {};
 }
 

@@ -7,9 +7,11 @@
 
 #include <linux/if_xdp.h>
 
+#include <algorithm>
 #include <atomic>
-#include <cstdint>
 #include <cstddef>
+#include <cstdint>
+#include <vector>
 
 #include "libvma/runtime/error.h"
 #include "libvma/runtime/internal_fd.h"
@@ -53,10 +55,13 @@ class XskRing {
     // Sets the ring's size on the socket and maps it. `size` is a power of two.
     Result<void> create(int fd, int option, std::uint64_t page_offset, const xdp_ring_offset& where, std::uint32_t size);
 
-    // Consumer: entries ready to read; then entry(i) for i below that count; then release(n).
+    // The part of create() that needs no kernel: takes the ring that lies at `base`, which the caller keeps.
+    void use(void* base, const xdp_ring_offset& where, std::uint32_t size) noexcept;
+
+    // Consumer: entries ready to read, at most size(); then front(i) for i below that count; then release(n).
     std::uint32_t available() noexcept {
         if (cached_producer_ == cached_consumer_) cached_producer_ = load(producer_);
-        return cached_producer_ - cached_consumer_;
+        return std::min(cached_producer_ - cached_consumer_, size_);
     }
     const Entry& front(std::uint32_t i) const noexcept { return entries_[(cached_consumer_ + i) & mask_]; }
     void release(std::uint32_t n) noexcept {
@@ -107,6 +112,10 @@ struct XskConfig {
     std::uint16_t bind_flags = 0;    // XDP_COPY / XDP_ZEROCOPY, XDP_USE_SG, XDP_USE_NEED_WAKEUP
 };
 
+// The flags to try for bind(), in this order. Scatter-gather is given up for zero copy where a frame always fits `one_chunk`: some
+// drivers have the one, not the other.
+std::vector<std::uint16_t> ways_to_bind(bool zero_copy, bool one_chunk);
+
 // One AF_XDP socket on one queue. The first one registers the umem, further ones share it.
 class Xsk {
   public:
@@ -120,6 +129,7 @@ class Xsk {
     void close() noexcept { fd_.reset(); }
 
     int fd() const noexcept { return fd_.get(); }
+    void mirror_fd(int* number) noexcept { fd_.mirror(number); }
     // Hands the TX ring's content to the kernel; errno value or 0. EAGAIN/EBUSY: more remains, or try again.
     int kick_tx() noexcept;
     void kick_rx() noexcept;

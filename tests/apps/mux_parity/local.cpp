@@ -253,8 +253,8 @@ TCP_CASE(local, timerfd) { group(kTimerfd); }
 TCP_CASE(local, signalfd) { group(kSignalfd); }
 TCP_CASE(local, unix_stream) { group(kUnixStream); }
 TCP_CASE(local, unix_datagram) { group(kUnixDatagram); }
-TCP_KERNEL_CASE(local, loopback_tcp) { group(kLoopbackTcp); }
-TCP_KERNEL_CASE(local, loopback_udp) { group(kLoopbackUdp); }
-TCP_KERNEL_CASE(local, loopback_listener) { group(kLoopbackListener); }
+TCP_KERNEL_CASE(local, loopback_tcp, 15979) { group(kLoopbackTcp); }
+TCP_KERNEL_CASE(local, loopback_udp, 274) { group(kLoopbackUdp); }
+TCP_KERNEL_CASE(local, loopback_listener, 1624) { group(kLoopbackListener); }
 
 }  // namespace parity::mux

@@ -347,9 +347,9 @@ void random_walk(uint64_t seed) {
 
 }  // namespace
 
-TCP_CASE(random, seed1) { random_walk(1); }
-TCP_CASE(random, seed2) { random_walk(2); }
-TCP_CASE(random, seed3) { random_walk(3); }
-TCP_CASE(random, seed4) { random_walk(4); }
+TCP_KERNEL_CASE(random, seed1, 1372) { random_walk(1); }
+TCP_KERNEL_CASE(random, seed2, 1604) { random_walk(2); }
+TCP_KERNEL_CASE(random, seed3, 1583) { random_walk(3); }
+TCP_KERNEL_CASE(random, seed4, 1684) { random_walk(4); }
 
 }  // namespace parity::mux

@@ -16,10 +16,11 @@ void read_all(int fd) {
     }
 }
 
-// Shows what a Watch reports once the socket has `wanted`.
+// Shows what a Watch reports once the socket has `wanted`. Whoever brings it shows it first and wakes waiters then, in the kernel as
+// well: so a set may hear of it a moment after poll() does.
 void show_with(Watch& w, const char* what, int fd, int wanted) {
     await_events(fd, wanted);
-    w.show(what);
+    w.show(what, kLong);
 }
 
 // ---- established connections ----
@@ -308,6 +309,41 @@ void udp_data(How how, int fd) {
     sync();
 }
 
+// Room is told of whenever a datagram has left, though there was room before.
+void udp_sent(int fd) {
+    scenario("UDP: a datagram sent is an edge");
+    at_left([&] {
+        const int set = epoll_create1(0), narrow = epoll_create1(0);
+        epoll_add(set, fd, EPOLLIN | EPOLLOUT | EPOLLET, 1);
+        epoll_add(narrow, fd, EPOLLIN | EPOLLET, 2);
+        show_set("fresh", set);
+        for (int round = 0; round < 2; round++) {
+            SHOW("send", send(fd, "x", 1, 0));
+            show_set("sent", set);
+            show_set("sent, again", set);
+            show_set("sent, narrow", narrow);
+        }
+        epoll_mod(set, fd, EPOLLOUT | EPOLLET | EPOLLONESHOT, 3);
+        show_set("one-shot", set);
+        SHOW("send", send(fd, "x", 1, 0));
+        show_set("fired", set);
+        epoll_mod(set, fd, EPOLLWRNORM | EPOLLET, 4);
+        show_set("armed", set);
+        std::thread sender = soon([&] { (void)!send(fd, "x", 1, 0); });
+        show_set("wakes", set, 5000);
+        sender.join();
+        epoll_mod(set, fd, EPOLLIN | EPOLLET, 5);
+        SHOW("send", send(fd, "x", 1, 0));
+        show_set("asks for data", set);
+        for (int s : {set, narrow}) close(s);
+    });
+    at_right([&] {
+        char b[8];
+        while (recv(fd, b, sizeof b, MSG_DONTWAIT) >= 0) {
+        }
+    });
+}
+
 void udp_error(How how, int offset) {
     scenario("%s: UDP: nobody there", name_of(how));
     at_left([&] {
@@ -369,7 +405,7 @@ void listener_ready(How how, bool during) {
         at_left([&] {
             show_with(w, "one", listener, POLLIN);
             w.show("again");
-            all.show("all");
+            all.show("all", kLong);
         });
     }
     at_left([&] {
@@ -432,14 +468,14 @@ TCP_PAIR_CASE(tcp, reset) {
 }
 // To fill a socket takes long.
 constexpr How kSome[] = {How::select, How::ppoll, How::level, How::one_shot, How::nested};
-TCP_CASE(tcp, full) {
+TCP_KERNEL_CASE(tcp, full, 7) {
     for (How how : kSome) tcp_full(how);
 }
 TCP_CASE(tcp, full_wakes) {
     for (How how : kSome) tcp_full_wakes(how);
     tcp_full_wakes(How::edge);
 }
-TCP_KERNEL_CASE(tcp, urgent) {
+TCP_KERNEL_CASE(tcp, urgent, 94) {
     for (How how : {How::select, How::poll, How::level, How::edge, How::one_shot, How::nested})
         tcp_urgent(how);
 }
@@ -447,7 +483,7 @@ TCP_PAIR_CASE(tcp, listener) {
     for (How how : kHows)
         for (bool during : {false, true}) listener_ready(how, during);
 }
-TCP_PAIR_CASE(tcp, connecting) {
+TCP_KERNEL_PAIR_CASE(tcp, connecting, 49) {
     for (How how : kHows)
         for (bool refused : {false, true}) connect_ready(how, refused);
 }
@@ -456,6 +492,13 @@ TCP_PAIR_CASE(udp, data) {
     int fd = datagram(5);
     sync();
     for (How how : kHows) udp_data(how, fd);
+    close(fd);
+}
+TCP_PAIR_CASE(udp, sent) {
+    auto friends = company();
+    int fd = datagram(5);
+    sync();
+    udp_sent(fd);
     close(fd);
 }
 TCP_PAIR_CASE(udp, error_and_shutdown) {

@@ -4,6 +4,7 @@
 #include <sys/un.h>
 
 #include <atomic>
+#include <iterator>
 #include <utility>
 
 #include "../pass_descriptor.h"
@@ -444,6 +445,144 @@ void other_numbers_of_the_set(Kind kind) {
         if (fd >= 0) close(fd);
 }
 
+// ---- a set that others watch ----
+
+enum Watching { kByPoll, kByPpoll, kBySelect, kByPselect, kAmongOurs, kSelectAmongOurs, kByOuterSet, kPolledOuterSet, kCopy };
+const char* const kWatchings[] = {"poll",   "ppoll",     "select",           "pselect",         "poll with sockets",
+                                  "select with sockets", "epoll of the set", "poll of the outer set", "poll of a copy"};
+
+// Waits for `set` alone or, as a pollfd or in a set of its own, in company. The call's result, and -2 for a wrong report.
+int watch_set(Watching how, int set, int outer, int copy, const Company& ours) {
+    int n = 0;
+    constexpr timespec kTime{5, 0};
+    fd_set in;
+    FD_ZERO(&in);
+    FD_SET(set, &in);
+    pollfd p[3] = {{how == kPolledOuterSet ? outer : how == kCopy ? copy : set, POLLIN, 0},
+                   {ours.udp, POLLIN, 0},
+                   {ours.tcp, POLLIN, 0}};
+    switch (how) {
+        case kByPoll:
+        case kPolledOuterSet:
+        case kCopy: n = poll(p, 1, 5000); break;
+        case kByPpoll: n = ppoll(p, 1, &kTime, nullptr); break;
+        case kAmongOurs: n = poll(p, 3, 5000); break;
+        case kSelectAmongOurs:
+            FD_SET(ours.udp, &in);
+            [[fallthrough]];
+        case kBySelect: {
+            timeval t{5, 0};
+            n = select(std::max(set, ours.udp) + 1, &in, nullptr, nullptr, &t);
+            return n == 1 && (!FD_ISSET(set, &in) || t.tv_sec >= 5) ? -2 : n;
+        }
+        case kByPselect:
+            n = pselect(set + 1, &in, nullptr, nullptr, &kTime, nullptr);
+            return n == 1 && !FD_ISSET(set, &in) ? -2 : n;
+        case kByOuterSet: {
+            epoll_event e{};
+            n = epoll_wait(outer, &e, 1, 5000);
+            return n == 1 && e.data.u64 != 5 ? -2 : n;
+        }
+    }
+    return n == 1 && p[0].revents != POLLIN ? -2 : n;
+}
+
+// Threads that watch a set in each of these ways, all at once. `change` is made meanwhile and makes nothing ready.
+class Watchers {
+  public:
+    Watchers(int set, const Company& ours) : outer_(epoll_create1(0)), copy_(dup(set)) {
+        epoll_add(outer_, set, EPOLLIN, 5);
+        for (int how = 0; how <= kCopy; how++)
+            threads_.emplace_back([=, this, &ours] {
+                results_[how] = watch_set(static_cast<Watching>(how), set, outer_, copy_, ours);
+                early_[how] = !given_;
+            });
+    }
+    // From here on the set may be ready.
+    void giving() { given_ = true; }
+    void show() {
+        for (auto& t : threads_) t.join();
+        for (int how = 0; how <= kCopy; how++)
+            say("%s: %d%s", kWatchings[how], results_[how], early_[how] ? ", too early" : "");
+        close(outer_);
+        close(copy_);
+    }
+
+  private:
+    int outer_, copy_;
+    std::atomic<bool> given_{false};
+    int results_[kCopy + 1] = {};
+    bool early_[kCopy + 1] = {};
+    std::vector<std::thread> threads_;
+};
+constexpr int kGiveTime = 30'000;  // for threads to fall asleep, or to wake up where they should not: usec
+
+// The set's first members come while it is watched.
+void filled_while_watched(const Company& ours, Kind kind) {
+    scenario("filled while watched: %s", kNames[kind]);
+    Member m(kind);
+    std::unique_ptr<Watchers> watchers;
+    int set = epoll_create1(0);
+    at_left([&] {
+        watchers = std::make_unique<Watchers>(set, ours);
+        usleep(kGiveTime);
+        SHOW("add", epoll_add(set, m.fd, EPOLLIN, 1));
+        usleep(kGiveTime);
+        watchers->giving();
+    });
+    m.give();
+    at_left([&] {
+        watchers->show();
+        show_set("the set", set);
+        m.take();
+        show_set("read", set);
+    });
+    close(set);
+}
+
+// Its member gets its connection while it is watched.
+void connected_while_watched(const Company& ours, Kind kind, bool early) {
+    scenario("connected while watched: %s%s", kNames[kind], early ? ", added meanwhile" : "");
+    int fd = -1, listener = -1, set = epoll_create1(0);
+    std::unique_ptr<Watchers> watchers;
+    if (kind == kTcp) at_right([&] { listener = listening(16); });
+    at_left([&] {
+        fd = kind == kTcp ? stream(SOCK_NONBLOCK) : udp();
+        auto add = [&] { SHOW("add", epoll_add(set, fd, EPOLLIN | EPOLLET, 1)); };
+        if (!early) add();
+        show_set("fresh", set);
+        if (kind == kUdp || !early) watchers = std::make_unique<Watchers>(set, ours);
+        usleep(kGiveTime);
+        if (early) add();
+        if (early && kind == kTcp) {
+            show_set("a hang-up", set);
+            watchers = std::make_unique<Watchers>(set, ours);
+            usleep(kGiveTime);
+        }
+        const sockaddr_in a = at(there(), port(kind == kTcp ? 16 : 15));
+        if (kind == kUdp) SHOW("bind", bind(fd, raw(at(here(), port(15))), sizeof a));
+        const int r = connect(fd, raw(a), sizeof a);
+        say("connect %s", r == 0 || errno == EINPROGRESS ? "begins" : strerrorname_np(errno));
+        usleep(kGiveTime);
+        watchers->giving();
+    });
+    at_right([&] {
+        if (kind == kTcp) {
+            fd = accepted(listener);
+            close(listener);
+        } else {
+            fd = datagram(15);
+        }
+        put(fd, "x");
+    });
+    at_left([&] {
+        watchers->show();
+        show_read("data", fd, 10);
+    });
+    close(fd);
+    close(set);
+}
+
 // Every kind in its turn, for each of the scenarios above.
 void for_each_kind(const char* name, void (*f)(Kind)) {
     auto friends = company();
@@ -553,17 +692,17 @@ void fairness(int room) {
 
 }  // namespace
 
-TCP_CASE(sets, control_errors) { for_each_kind("errors of epoll_ctl and epoll_wait", control_errors); }
-TCP_CASE(sets, data_intact) { for_each_kind("the program's data", data_intact); }
+TCP_KERNEL_CASE(sets, control_errors, 7) { for_each_kind("errors of epoll_ctl and epoll_wait", control_errors); }
+TCP_KERNEL_CASE(sets, data_intact, 10) { for_each_kind("the program's data", data_intact); }
 TCP_CASE(sets, duplicates) { for_each_kind("two numbers of one socket", duplicates); }
-TCP_CASE(sets, two_sets) { for_each_kind("a member of several sets", two_sets); }
+TCP_KERNEL_CASE(sets, two_sets, 7) { for_each_kind("a member of several sets", two_sets); }
 TCP_CASE(sets, nested) { for_each_kind("sets in sets", nested); }
-TCP_CASE(sets, modify) { for_each_kind("modify", modify); }
+TCP_KERNEL_CASE(sets, modify, 7) { for_each_kind("modify", modify); }
 TCP_CASE(sets, read_before_the_wait) { for_each_kind("read before the wait", read_before_the_wait); }
-TCP_CASE(sets, closed_while_watched) { for_each_kind("closed while watched", closed_while_watched); }
-TCP_CASE(sets, closed_by_another) { for_each_kind("closed by another thread", closed_by_another); }
-TCP_CASE(sets, threads_in_one_wait) { for_each_kind("several threads wait", threads_in_one_wait); }
-TCP_CASE(sets, changes_wake) { for_each_kind("changes wake", changes_wake); }
+TCP_KERNEL_CASE(sets, closed_while_watched, 7) { for_each_kind("closed while watched", closed_while_watched); }
+TCP_KERNEL_CASE(sets, closed_by_another, 10) { for_each_kind("closed by another thread", closed_by_another); }
+TCP_KERNEL_CASE(sets, threads_in_one_wait, 7) { for_each_kind("several threads wait", threads_in_one_wait); }
+TCP_KERNEL_CASE(sets, changes_wake, 10) { for_each_kind("changes wake", changes_wake); }
 TCP_CASE(sets, other_numbers_of_the_set) {
     for_each_kind("other numbers of the set", other_numbers_of_the_set);
 }
@@ -601,15 +740,62 @@ TCP_CASE(sets, inherited) {
         });
     }
 }
-TCP_CASE(sets, fallback) {
+// The port of what is closed here stays taken while a connection lives. The set knows nothing of that.
+TCP_KERNEL_CASE(sets, closed_while_a_connection_lives, 12) {
+    int listener = -1, fd = -1, set = -1;
+    constexpr uint32_t kAll = EPOLLIN | EPOLLOUT | EPOLLRDHUP;
+    at_server([&] {
+        listener = listening();
+        set = epoll_create1(0);
+        SHOW("add", epoll_add(set, listener, kAll, 1));
+    });
+    at_client([&] { fd = connecting(there(), port()); });
+    at_server([&] {
+        await_events(listener, POLLIN);
+        show_set("listener", set);
+        fd = accepted(listener);
+        SHOW("close", close(listener));
+        show_set("closed", set);
+        pollfd p{set, POLLIN, 0};
+        SHOW("poll", poll(&p, 1, 50));
+    });
+    at_client([&] {
+        set = epoll_create1(0);
+        SHOW("add", epoll_add(set, fd, kAll, 2));
+        show_set("connection", set);
+        put(fd, "last words");
+        SHOW("close", close(fd));
+        show_set("closed", set);
+        pollfd p{set, POLLIN, 0};
+        SHOW("poll", poll(&p, 1, 50));
+    });
+    at_server([&] {
+        show_read("recv", fd, 20);
+        show_read("end", fd, 20);
+        SHOW("close", close(fd));
+    });
+    at_client([&] { show_set("all over", set); });
+    close(set);
+}
+TCP_KERNEL_CASE(sets, fallback, 41) {
     auto friends = company();
     for (Kind kind : {kTcp, kUdp})
         for (uint32_t mode : {0u, static_cast<uint32_t>(EPOLLET), static_cast<uint32_t>(EPOLLONESHOT)})
             fallback(kind, mode);
 }
-TCP_CASE(sets, fairness) {
+TCP_KERNEL_CASE(sets, watched_from_outside, 12) {
     auto friends = company();
-    for (int room : {1, 2, 3, 5, 8}) fairness(room);
+    for (Kind kind : {kTcp, kUdp, kPipe}) filled_while_watched(*friends, kind);
+    for (Kind kind : {kTcp, kUdp})
+        for (bool early : {false, true}) connected_while_watched(*friends, kind, early);
+}
+// Each connection of fairness() ends with its byte unread, so by a reset. The peer's FIN crosses it and finds the
+// connection gone: the kernel receives that FIN and answers it. All 15 may do so.
+constexpr int kRooms[] = {1, 2, 3, 5, 8};
+constexpr int kConnectionsOfARoom = 9 / kKinds;
+TCP_KERNEL_CASE(sets, fairness, (1 + std::ssize(kRooms) * kConnectionsOfARoom) * kStragglers.kernel_limit) {
+    auto friends = company();
+    for (int room : kRooms) fairness(room);
 }
 
 }  // namespace parity::mux

@@ -62,7 +62,7 @@ PARITY_CASE(address, specific_beside_any, Traffic::offloaded) {
     if (wait_in(any)) show_recv("any", any);
 }
 
-PARITY_CASE(address, loopback_and_wire, Traffic::offloaded) {
+PARITY_CASE(address, loopback_and_wire, kernel_carries(14)) {
     peer_opens();
     int any = bound("0.0.0.0", kPort), local = bound("127.0.0.1", kPort + 1);
     sockaddr_in to = at("127.0.0.1", kPort);
@@ -112,7 +112,7 @@ PARITY_CASE(address, two_interfaces, Traffic::offloaded) {
     tell("recv q 1000");
 }
 
-PARITY_CASE(address, loopback_only, Traffic::kernel) {
+PARITY_CASE(address, loopback_only, kernel_carries(5)) {
     int a = bound("127.0.0.1", kPort), b = bound("127.0.0.1", kPort + 1);
     sockaddr_in to = at("127.0.0.1", kPort);
     SHOW("connect", connect(b, raw(to), sizeof to));
@@ -125,7 +125,7 @@ PARITY_CASE(address, loopback_only, Traffic::kernel) {
     SHOW("recv", recv(b, data.data(), 10, 0));
 }
 
-PARITY_CASE(address, broadcast_receive, Traffic::kernel) {
+PARITY_CASE(address, broadcast_receive, kernel_carries(3)) {
     peer_opens("broadcast");
     int any = bound("0.0.0.0", kPort), specific = bound(kHere, kPort + 1),
         exact = bound("198.18.1.255", kPort + 2);
@@ -141,7 +141,7 @@ PARITY_CASE(address, broadcast_receive, Traffic::kernel) {
     }
 }
 
-PARITY_CASE(address, multicast, Traffic::kernel) {
+PARITY_CASE(address, multicast, kernel_carries(7)) {
     peer_opens();
     ask(std::string("set p multicast_if ") + kThere);
     int fd = udp();
@@ -185,7 +185,7 @@ PARITY_CASE(address, multicast, Traffic::kernel) {
 }
 
 // Sockets the library has no business with.
-PARITY_CASE(address, other_kinds, Traffic::kernel) {
+PARITY_CASE(address, other_kinds, Traffic::offloaded) {
     int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in a = at("127.0.0.1", kPort);
     set(listener, SOL_SOCKET, SO_REUSEADDR, 1);

@@ -29,7 +29,7 @@ void bind_family(const char* what, sa_family_t family, const char* address) {
 
 }  // namespace
 
-PARITY_CASE(name, socket_flags, Traffic::kernel) {
+PARITY_CASE(name, socket_flags, Traffic::offloaded) {
     for (int flags : {0, int{SOCK_NONBLOCK}, int{SOCK_CLOEXEC}, SOCK_NONBLOCK | SOCK_CLOEXEC}) {
         int fd = udp(flags);
         say("flags %x: nonblock=%d cloexec=%d access=%d", static_cast<unsigned>(flags),
@@ -50,7 +50,7 @@ PARITY_CASE(name, socket_flags, Traffic::kernel) {
 }
 
 // Programs rely on the lowest free number.
-PARITY_CASE(name, descriptor_numbers, Traffic::kernel) {
+PARITY_CASE(name, descriptor_numbers, Traffic::offloaded) {
     int a = bound(kHere, kPort), b = udp(), c = connected(kThere, kPeerPort);
     say("numbers %d %d %d", a, b, c);
     close(b);
@@ -60,7 +60,7 @@ PARITY_CASE(name, descriptor_numbers, Traffic::kernel) {
     say("pipe %d %d", p[0], p[1]);
 }
 
-PARITY_CASE(name, bind_errors, Traffic::kernel) {
+PARITY_CASE(name, bind_errors, Traffic::offloaded) {
     int first = bound(kHere, kPort), fd = udp();
     SHOW("in use", bind_to(fd, kHere, kPort));
     SHOW("any in use", bind_to(fd, "0.0.0.0", kPort));
@@ -83,7 +83,7 @@ PARITY_CASE(name, bind_errors, Traffic::kernel) {
     SHOW("free again", close(bound(kHere, kPort)));
 }
 
-PARITY_CASE(name, bind_families, Traffic::kernel) {
+PARITY_CASE(name, bind_families, Traffic::offloaded) {
     bind_family("inet6", AF_INET6, kHere);
     bind_family("unspecified family, any", AF_UNSPEC, "0.0.0.0");
     bind_family("unspecified family, address", AF_UNSPEC, kHere);
@@ -130,7 +130,7 @@ PARITY_CASE(name, stages, Traffic::offloaded) {
     SHOW("disconnect again", disconnect(fd));
 }
 
-PARITY_CASE(name, unbound_disconnect, Traffic::offloaded) {
+PARITY_CASE(name, unbound_disconnect, kernel_carries(1)) {
     peer_opens();
     int fd = connected(kThere, kPeerPort);
     show_name("connected", fd);
@@ -145,7 +145,7 @@ PARITY_CASE(name, unbound_disconnect, Traffic::offloaded) {
     tell("echo p 0 1");
 }
 
-PARITY_CASE(name, name_buffers, Traffic::kernel) {
+PARITY_CASE(name, name_buffers, Traffic::offloaded) {
     int fd = connected(kThere, kPeerPort, kPort);
     for (int room : {0, 1, 2, 8, 15, 16, 17, 128, -1}) {
         char buffer[129];
@@ -167,7 +167,7 @@ PARITY_CASE(name, name_buffers, Traffic::kernel) {
     SHOW("no peer", getpeername(fd, nullptr, &length));
 }
 
-PARITY_CASE(name, connect_errors, Traffic::kernel) {
+PARITY_CASE(name, connect_errors, kernel_carries(1)) {
     int fd = udp();
     sockaddr_in a = at(kThere, kPeerPort);
     SHOW("short", connect(fd, raw(a), 8));

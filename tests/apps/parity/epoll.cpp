@@ -126,7 +126,7 @@ PARITY_CASE(epoll, one_shot, Traffic::offloaded) {
     SHOW("add again", control(ep, EPOLL_CTL_ADD, fd, EPOLLIN));
 }
 
-PARITY_CASE(epoll, errors, Traffic::kernel) {
+PARITY_CASE(epoll, errors, Traffic::offloaded) {
     int fd = listening(), ep = epoll_create1(0), p[2];
     ok(pipe(p));
     SHOW("create 0", epoll_create(0));
@@ -197,7 +197,7 @@ PARITY_CASE(epoll, mixed_descriptors, Traffic::offloaded) {
     show_wait("all closed", ep, 20);
 }
 
-PARITY_CASE(epoll, waiting, Traffic::offloaded) {
+PARITY_CASE(epoll, waiting, kernel_carries(1)) {
     peer_opens();
     int fd = listening(), ep = epoll_create1(0), p[2];
     ok(pipe(p));

@@ -2,6 +2,8 @@
 // Errors that come from the network: a port nobody listens on.
 #include <sys/epoll.h>
 
+#include <thread>
+
 #include "harness.h"
 
 namespace parity {
@@ -28,9 +30,34 @@ void works_on(int fd) {
     if (wait_in(fd)) show_recv("recv", fd);
 }
 
+// How often the calling thread has read from anything that is no socket, as the kernel counts it. A thread that goes to
+// sleep in the library does so each time.
+long reads_of_this_thread() {
+    FILE* io = fopen("/proc/thread-self/io", "r");
+    long rchar = 0, wchar = 0, reads = -1;
+    if (io == nullptr || fscanf(io, "rchar: %ld wchar: %ld syscr: %ld", &rchar, &wchar, &reads) != 3) say("no count");
+    if (io != nullptr) fclose(io);
+    return reads;
+}
+
+// recv() in another thread, which finds nothing there; then `f` makes it return.
+template <class F>
+void receive_meanwhile(const char* what, int fd, F&& f) {
+    std::thread receiver([&] {
+        const long before = reads_of_this_thread();
+        show_recv(what, fd);
+        const long more = reads_of_this_thread() - before;
+        say(more < 25 ? "it slept" : "it woke up again and again");
+    });
+    usleep(600'000);  // what it does in this time is counted; the results do not depend on it
+    f();
+    receiver.join();
+}
+
 }  // namespace
 
-PARITY_CASE(error, refused_on_receive, Traffic::offloaded) {
+// What is sent after an error may go through the kernel, which has it.
+PARITY_CASE(error, refused_on_receive, kernel_carries(4)) {
     int fd = connected(kThere, kPeerPort, kPort);
     provoke(fd);
     SHOW("recv", recv(fd, g_buffer, 100, 0));
@@ -42,7 +69,7 @@ PARITY_CASE(error, refused_on_receive, Traffic::offloaded) {
     works_on(fd);
 }
 
-PARITY_CASE(error, refused_on_send, Traffic::offloaded) {
+PARITY_CASE(error, refused_on_send, kernel_carries(4)) {
     int fd = connected(kThere, kPeerPort, kPort);
     provoke(fd);
     SHOW("send", send(fd, "x", 1, 0));
@@ -57,7 +84,7 @@ PARITY_CASE(error, refused_on_send, Traffic::offloaded) {
     works_on(fd);
 }
 
-PARITY_CASE(error, refused_in_option, Traffic::offloaded) {
+PARITY_CASE(error, refused_in_option, kernel_carries(2)) {
     int fd = connected(kThere, kPeerPort, kPort);
     provoke(fd);
     say("SO_ERROR %s", strerrorname_np(get(fd, SOL_SOCKET, SO_ERROR)));
@@ -67,7 +94,7 @@ PARITY_CASE(error, refused_in_option, Traffic::offloaded) {
 }
 
 // A receiver that sleeps is woken by the error.
-PARITY_CASE(error, refused_wakes_receiver, Traffic::offloaded) {
+PARITY_CASE(error, refused_wakes_receiver, kernel_carries(3)) {
     int fd = connected(kThere, kPeerPort, kPort);
     if (fork() == 0) {
         usleep(100'000);
@@ -78,7 +105,7 @@ PARITY_CASE(error, refused_wakes_receiver, Traffic::offloaded) {
     works_on(fd);
 }
 
-PARITY_CASE(error, refused_in_epoll, Traffic::offloaded) {
+PARITY_CASE(error, refused_in_epoll, kernel_carries(3)) {
     int fd = connected(kThere, kPeerPort, kPort), epfd = epoll_create1(0);
     epoll_event event{EPOLLIN, {.u64 = 77}};
     SHOW("add", epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &event));
@@ -107,7 +134,7 @@ PARITY_CASE(error, unconnected_hears_nothing, Traffic::offloaded) {
     if (wait_in(fd)) show_recv("recv", fd);
 }
 
-PARITY_CASE(error, error_queue, Traffic::kernel) {
+PARITY_CASE(error, error_queue, Traffic::offloaded) {
     for (bool with_connect : {false, true}) {
         int fd = with_connect ? connected(kThere, kPeerPort, kPort) : bound(kHere, kPort);
         SHOW("IP_RECVERR", set(fd, IPPROTO_IP, IP_RECVERR, 1));
@@ -121,6 +148,45 @@ PARITY_CASE(error, error_queue, Traffic::kernel) {
         show_recv("error queue", fd, MSG_ERRQUEUE);
         show_recv("error queue", fd, MSG_ERRQUEUE);
         show_recv("recv", fd, MSG_DONTWAIT);
+        close(fd);
+    }
+}
+
+// Errors that nobody reads from the queue keep no receiver from sleeping, nor from noticing the next one.
+PARITY_CASE(error, unread_queue, kernel_carries(2)) {
+    for (bool with_connect : {false, true}) {
+        int fd = with_connect ? connected(kThere, kPeerPort, kPort) : bound(kHere, kPort);
+        sockaddr_in a = at(kThere, kPeerPort);
+        auto sends = [&] { ok(sendto(fd, "queue me", 8, 0, with_connect ? nullptr : raw(a), sizeof a)); };
+        SHOW("IP_RECVERR", set(fd, IPPROTO_IP, IP_RECVERR, 1));
+        sends();
+        pollfd p{fd, POLLIN, 0};
+        SHOW("poll", poll(&p, 1, 2000));
+        show_recv("recv", fd, MSG_DONTWAIT);
+        receive_meanwhile("the next error", fd, sends);
+        peer_opens();
+        receive_meanwhile("a datagram", fd, [&] { peer_sends(33); });
+        ask("close p");
+        close(fd);
+    }
+}
+
+// With IP_RECVERR an error is the next call's, connected or not.
+PARITY_CASE(error, queue_refuses_next_send, kernel_carries(3)) {
+    for (bool with_connect : {false, true}) {
+        int fd = with_connect ? connected(kThere, kPeerPort, kPort) : bound(kHere, kPort);
+        sockaddr_in a = at(kThere, kPeerPort);
+        SHOW("IP_RECVERR", set(fd, IPPROTO_IP, IP_RECVERR, 1));
+        // The library is told of the error by a thread of its own, which may be late.
+        ssize_t n = 0;
+        for (int i = 0; i < 20 && n >= 0; i++) {
+            n = sendto(fd, "x", 1, 0, with_connect ? nullptr : raw(a), sizeof a);
+            const int error = errno;
+            if (n < 0) say("a send %s", strerrorname_np(error));
+            settle();
+        }
+        if (n >= 0) say("no send was refused");
+        show_recv("error queue", fd, MSG_ERRQUEUE);
         close(fd);
     }
 }

@@ -17,12 +17,27 @@ namespace parity {
 
 namespace {
 constexpr int kControl = 100;
+constexpr int kReport = 101;
 constexpr int kFirstEphemeral = 32768;
 }  // namespace
 
 std::vector<Case>& cases() {
     static std::vector<Case> all;
     return all;
+}
+
+namespace {
+long (*g_kernel_packets)();
+}
+void count_kernel_packets_with(long (*counter)()) { g_kernel_packets = counter; }
+void report_kernel_packets(const char* when) {
+    if (dprintf(kReport, "%s %ld\n", when, g_kernel_packets()) < 0) say("no report of kernel packets");
+}
+
+void end_at_once() {
+    report_kernel_packets("end");
+    say("end");
+    _exit(0);
 }
 
 void say(const char* format, ...) {
@@ -140,7 +155,21 @@ bool wait_in(int fd, int msec) {
     return false;
 }
 
-void settle() { usleep(40'000); }
+void settle() {
+    const std::string id = "settle", where = " " + id + " ";
+    const int fd = bound(kHere, kSettlePort);
+    const sockaddr_in there = at(kThere, kSettlePort);
+    post("open" + where + kThere + " " + std::to_string(kSettlePort));
+    const std::string opened = answer();
+    post("echo" + where + "1 3000");
+    char byte = 0;
+    if (!opened.starts_with("ok") || sendto(fd, &byte, 1, 0, raw(there), sizeof there) != 1 || !wait_in(fd) ||
+        recv(fd, &byte, 1, MSG_DONTWAIT) != 1)
+        say("cannot settle: %s", opened.c_str());
+    answer();
+    ask("close" + where);
+    close(fd);
+}
 
 std::string flags_text(int flags) {
     std::string s;

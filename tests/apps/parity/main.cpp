@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The program whose behaviour must not depend on the library: `parity --list`, or `parity THEME.NAME` with
-// the agent's control socket as descriptor 100. The transcript goes to stdout; a line with the kernel's UDP
-// counters, by which the test sees whether datagrams bypassed the kernel, goes to descriptor 101.
+// the agent's control socket as descriptor 100. The transcript goes to stdout; the kernel's UDP counters, by which the test sees
+// whether datagrams bypassed the kernel, go to descriptor 101.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +12,6 @@
 #include "process.h"
 
 namespace {
-
-constexpr int kReport = 101;
 
 // Datagrams the kernel's UDP has delivered and sent in this namespace.
 long kernel_datagrams() {
@@ -31,18 +29,23 @@ long kernel_datagrams() {
 
 int main(int argc, char** argv) {
     using namespace parity;
+    count_kernel_packets_with(kernel_datagrams);
     if (argc == 2 && strcmp(argv[1], "--list") == 0) {
         for (const Case& c : cases())
-            printf("%s %s %s\n", c.theme, c.name, c.traffic == Traffic::offloaded ? "offloaded" : "kernel");
+            printf("%s %s %ld\n", c.theme, c.name, c.traffic.kernel_limit);
         return 0;
     }
-    if (argc >= 3 && strcmp(argv[1], "--exec") == 0) return after_exec(argc - 2, argv + 2);
+    if (argc >= 3 && strcmp(argv[1], "--exec") == 0) {
+        const int status = after_exec(argc - 2, argv + 2);
+        report_kernel_packets("end");
+        return status;
+    }
     for (const Case& c : cases()) {
         if (argc != 2 || std::string(c.theme) + "." + c.name != argv[1]) continue;
         ask("reset");
-        long before = kernel_datagrams();
+        report_kernel_packets("begin");
         c.run();
-        dprintf(kReport, "kernel-datagrams %ld\n", kernel_datagrams() - before);
+        report_kernel_packets("end");
         say("end");
         return 0;
     }

@@ -43,7 +43,7 @@ void change(int fd, const char* what, int level, int name, int value) {
 
 }  // namespace
 
-PARITY_CASE(option, values, Traffic::kernel) {
+PARITY_CASE(option, values, Traffic::offloaded) {
     int fd = connected(kThere, kPeerPort, kPort);
     query(fd, "SO_ACCEPTCONN", SOL_SOCKET, SO_ACCEPTCONN);
     query(fd, "SO_ERROR", SOL_SOCKET, SO_ERROR);
@@ -85,7 +85,7 @@ PARITY_CASE(option, values, Traffic::kernel) {
     change(fd, "SO_MAX_PACING_RATE", SOL_SOCKET, SO_MAX_PACING_RATE, 1'000'000);
 }
 
-PARITY_CASE(option, errors, Traffic::kernel) {
+PARITY_CASE(option, errors, Traffic::offloaded) {
     int fd = bound(kHere, kPort), value = 1;
     SHOW("unknown option", set(fd, SOL_SOCKET, 9999, 1));
     SHOW("unknown ip option", set(fd, IPPROTO_IP, 9999, 1));
@@ -244,7 +244,7 @@ PARITY_CASE(option, queue_sizes, Traffic::offloaded) {
     say("%d", request.ifr_mtu);
 }
 
-PARITY_CASE(option, broadcast, Traffic::kernel) {
+PARITY_CASE(option, broadcast, kernel_carries(2)) {
     ask("open p 0.0.0.0 6000");
     int fd = bound(kHere, kPort);
     for (int on : {0, 1, 0}) {
@@ -256,7 +256,7 @@ PARITY_CASE(option, broadcast, Traffic::kernel) {
     }
 }
 
-PARITY_CASE(option, bind_to_device, Traffic::kernel) {
+PARITY_CASE(option, bind_to_device, kernel_carries(1)) {
     peer_opens();
     int fd = udp();
     auto device = [&](const char* name) {
@@ -333,7 +333,7 @@ PARITY_CASE(option, reuse_port, Traffic::offloaded) {
         users > 1);
 }
 
-PARITY_CASE(option, filter, Traffic::kernel) {
+PARITY_CASE(option, filter, kernel_carries(5)) {
     int fd = listening();
     // Accepts datagrams whose last payload byte of a 20-byte datagram's seed is odd; the filter sees the UDP
     // header first.
@@ -351,7 +351,7 @@ PARITY_CASE(option, filter, Traffic::kernel) {
     for (int i = 0; i < 3; i++) show_recv("recv", fd, MSG_DONTWAIT);
 }
 
-PARITY_CASE(option, segmentation, Traffic::kernel) {
+PARITY_CASE(option, segmentation, kernel_carries(2)) {
     peer_opens();
     int fd = connected(kThere, kPeerPort, kPort);
     auto data = payload::make(2500, 4);
@@ -364,7 +364,7 @@ PARITY_CASE(option, segmentation, Traffic::kernel) {
 }
 
 // The peer sends a super-frame; without UDP_GRO each segment is a datagram of its own.
-PARITY_CASE(option, peer_segments, Traffic::kernel) {
+PARITY_CASE(option, peer_segments, kernel_carries(6)) {
     int fd = listening();
     tell(std::string("gso p ") + kHere + " 5000 5000 1200");
     settle();
@@ -377,7 +377,7 @@ PARITY_CASE(option, peer_segments, Traffic::kernel) {
     say("total %ld", total);
 }
 
-PARITY_CASE(option, ip_options, Traffic::kernel) {
+PARITY_CASE(option, ip_options, kernel_carries(1)) {
     peer_opens();
     int fd = connected(kThere, kPeerPort, kPort);
     unsigned char nops[4] = {1, 1, 1, 0};
@@ -391,7 +391,7 @@ PARITY_CASE(option, ip_options, Traffic::kernel) {
     tell("recv p 1000");
 }
 
-PARITY_CASE(option, path_mtu, Traffic::kernel) {
+PARITY_CASE(option, path_mtu, kernel_carries(5)) {
     peer_opens();
     int fd = connected(kThere, kPeerPort, kPort);
     std::vector<char> data(3000);
@@ -429,7 +429,21 @@ PARITY_CASE(option, on_the_wire, Traffic::offloaded) {
     sends(1);
 }
 
-PARITY_CASE(option, shutdown_states, Traffic::kernel) {
+// Whatever else looks at the socket in that moment.
+PARITY_CASE(option, port_is_free_after_close, Traffic::offloaded) {
+    sockaddr_in here = at(kHere, kPort), there = at(kThere, kPeerPort);
+    int taken = 0;
+    for (int i = 0; i < 3000; i++) {
+        int fd = udp();
+        if (bind(fd, raw(here), sizeof here) != 0) taken++;
+        ok(connect(fd, raw(there), sizeof there));
+        ok(shutdown(fd, SHUT_RDWR));
+        close(fd);
+    }
+    say("taken %d times", taken);
+}
+
+PARITY_CASE(option, shutdown_states, Traffic::offloaded) {
     signal(SIGPIPE, SIG_IGN);
     peer_opens();
     for (int how : {0 + SHUT_RD, 0 + SHUT_WR, 0 + SHUT_RDWR, 17}) {

@@ -6,6 +6,7 @@
 #include <linux/close_range.h>
 #include <spawn.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/wait.h>
 
 #include "../pass_descriptor.h"
@@ -138,7 +139,7 @@ PARITY_CASE(process, closes_everything, Traffic::offloaded) {
     receives("after closefrom", fd);
 }
 
-PARITY_CASE(process, use_after_close, Traffic::kernel) {
+PARITY_CASE(process, use_after_close, Traffic::offloaded) {
     int fd = listening();
     sockaddr_in a = at(kThere, kPeerPort);
     socklen_t length = sizeof a;
@@ -171,7 +172,7 @@ PARITY_CASE(process, use_after_close, Traffic::kernel) {
     SHOW("recv huge", recv(0x7fffffff, g_buffer, 10, 0));
 }
 
-PARITY_CASE(process, fork_child_uses_the_socket, Traffic::offloaded) {
+PARITY_CASE(process, fork_child_uses_the_socket, kernel_carries(3)) {
     int fd = listening();
     receives("before", fd);
     sends("before", fd);
@@ -231,7 +232,7 @@ int after_exec(int argc, char** argv) {
     return 0;
 }
 
-PARITY_CASE(process, exec_in_place, Traffic::kernel) {
+PARITY_CASE(process, exec_in_place, kernel_carries(2)) {
     int fd = listening();
     receives("before", fd);
     std::string path = self(), number = std::to_string(fd);
@@ -287,9 +288,181 @@ PARITY_CASE(process, spawned_programs, Traffic::offloaded) {
     sends("after vfork", fd);
 }
 
-// The child executes a program while the parent keeps the socket: both can send; the child's receive takes
-// from the shared kernel queue, which an offloading parent does not feed. So only sending is asked of it.
-PARITY_CASE(process, fork_and_exec, Traffic::offloaded) {
+// A child that only sends takes nothing from the parent: it goes on past the kernel.
+PARITY_CASE(process, child_only_sends, kernel_carries(3)) {
+    int fd = listening();
+    receives("before", fd);
+    int go[2], ready[2];
+    ok(pipe(go));
+    ok(pipe(ready));
+    pid_t pid = fork();
+    if (pid == 0) {
+        char c;
+        for (int i = 0; i < 3; i++) sends("child", fd);
+        ok(write(ready[1], "r", 1));
+        ok(read(go[0], &c, 1));
+        _exit(0);
+    }
+    char c;
+    ok(read(ready[0], &c, 1));
+    for (int i = 0; i < 20; i++) receives("parent", fd, 30 + i);
+    ok(write(go[1], "g", 1));
+    waitpid(pid, nullptr, 0);
+}
+
+// A server that lets a child answer.
+PARITY_CASE(process, child_receives, kernel_carries(6)) {
+    int fd = listening();
+    receives("before", fd);
+    for (int i = 0; i < 2; i++)
+        in_child([&] {
+            receives("child", fd, 50 + i);
+            sends("child", fd);
+        });
+    receives("parent", fd);
+    sends("parent", fd);
+}
+
+// What came before the fork is for whoever reads first.
+PARITY_CASE(process, child_receives_what_waits, kernel_carries(3)) {
+    int fd = listening();
+    receives("before", fd);
+    peer_sends(40, 4);
+    if (!wait_in(fd)) return;
+    show_recv("peek", fd, MSG_PEEK);
+    settle();
+    show_recv("parent", fd, MSG_DONTWAIT);
+    in_child([&] {
+        show_recv("child", fd, MSG_DONTWAIT);
+        show_recv("child", fd, MSG_DONTWAIT);
+    });
+    show_recv("parent", fd, MSG_DONTWAIT);
+    show_recv("nothing", fd, MSG_DONTWAIT);
+}
+
+// The parent waits in recv() while a child begins to read.
+PARITY_CASE(process, child_receives_for_a_waiting_parent, kernel_carries(1)) {
+    int fd = listening(), told[2];
+    receives("before", fd);
+    ok(pipe(told));
+    pid_t pid = fork();
+    if (pid == 0) {
+        SHOW("child: nothing yet", recv(fd, g_buffer, sizeof g_buffer, MSG_DONTWAIT));
+        ok(write(told[1], "x", 1));
+        _exit(0);
+    }
+    char c;
+    pollfd both[] = {{fd, POLLIN, 0}, {told[0], POLLIN, 0}};
+    SHOW("poll", poll(both, 2, 3000));
+    say("socket %d child %d", both[0].revents, both[1].revents);
+    ok(read(told[0], &c, 1));
+    waitpid(pid, nullptr, 0);
+    receives("parent", fd);
+}
+
+// The parent has closed its copy; connected, as servers do that have a child for each client.
+PARITY_CASE(process, child_of_each_client, kernel_carries(9)) {
+    for (int i = 0; i < 3; i++) {
+        int fd = listening();
+        peer_sends(60 + i);
+        if (!wait_in(fd)) return;
+        sockaddr_in from{};
+        socklen_t length = sizeof from;
+        SHOW("peek", recvfrom(fd, g_buffer, sizeof g_buffer, MSG_PEEK, raw(from), &length));
+        SHOW("connect", connect(fd, raw(from), length));
+        int go[2];
+        ok(pipe(go));
+        pid_t pid = fork();
+        if (pid == 0) {
+            char c;
+            ok(read(go[0], &c, 1));
+            show_recv("first", fd, MSG_DONTWAIT);
+            receives("second", fd);
+            SHOW("answer", send(fd, "answer", 6, 0));
+            _exit(0);
+        }
+        close(fd);
+        ok(write(go[1], "g", 1));
+        waitpid(pid, nullptr, 0);
+        tell("recv p 1500");
+        close(go[0]);
+        close(go[1]);
+    }
+}
+
+PARITY_CASE(process, child_waits_on_an_epoll_set, kernel_carries(2)) {
+    int fd = listening(), set = epoll_create1(0);
+    epoll_event event{EPOLLIN, {.u64 = 7}};
+    SHOW("add", epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    peer_sends(30);
+    SHOW("wait", epoll_wait(set, &event, 1, 3000));
+    show_recv("parent", fd, MSG_DONTWAIT);
+    in_child([&] {
+        SHOW("nothing", epoll_wait(set, &event, 1, 0));
+        peer_sends(31);
+        SHOW("wait", epoll_wait(set, &event, 1, 3000));
+        say("data %d", static_cast<int>(event.data.u64));
+        show_recv("child", fd, MSG_DONTWAIT);
+    });
+    peer_sends(32);
+    SHOW("wait", epoll_wait(set, &event, 1, 3000));
+    show_recv("parent", fd, MSG_DONTWAIT);
+}
+
+PARITY_CASE(process, forked_program_receives, kernel_carries(4)) {
+    int fd = listening();
+    receives("before", fd);
+    std::string path = self(), number = std::to_string(fd);
+    in_child([&] {
+        execl(path.c_str(), "parity", "--exec", "in a child", number.c_str(), nullptr);
+        _exit(9);
+    });
+    receives("parent", fd);
+}
+
+// As inetd starts a server for datagrams, here from a vforked child.
+PARITY_CASE(process, vforked_program_receives, kernel_carries(4)) {
+    int fd = listening();
+    receives("before", fd);
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    std::string path = self();
+    pid_t pid = vfork();
+    if (pid == 0) {
+        dup2(fd, 0);
+        execl(path.c_str(), "parity", "--exec", "by vfork", "0", nullptr);
+        _exit(9);
+    }
+    int status = -1;
+    waitpid(pid, &status, 0);
+    say("status %x", static_cast<unsigned>(status));
+    receives("parent", fd);
+}
+
+PARITY_CASE(process, standard_streams, kernel_carries(4)) {
+    int fd = listening();
+    sends("before", fd);
+    sockaddr_in a = at(kThere, kPeerPort);
+    SHOW("connect", connect(fd, raw(a), sizeof a));
+    receives("before", fd);
+    int in = fcntl(0, F_DUPFD, 80), out = fcntl(1, F_DUPFD, 80);
+    fflush(stdout);
+    dup2(fd, 1);
+    printf("printed\n");
+    fflush(stdout);
+    dup2(out, 1);
+    tell("recv p 1500");
+    dup2(fd, 0);
+    peer_sends(20);
+    char text[100];
+    size_t n = 0;
+    say("fread %d", wait_in(fd) && (n = fread(text, 1, 20, stdin)) == 20);
+    dup2(in, 0);
+    SHOW("dprintf", dprintf(fd, "%s %d", "formatted", 5));
+    tell("recv p 1500");
+    receives("after", fd);
+}
+
+PARITY_CASE(process, fork_and_exec, kernel_carries(2)) {
     int fd = listening();
     receives("before", fd);
     int keep = fcntl(fd, F_DUPFD, 70);
@@ -301,7 +474,7 @@ PARITY_CASE(process, fork_and_exec, Traffic::offloaded) {
     receives("parent", fd);
 }
 
-PARITY_CASE(process, passed_over_unix, Traffic::kernel) {
+PARITY_CASE(process, passed_over_unix, kernel_carries(6)) {
     int fd = listening(), pair[2];
     receives("before", fd);
     ok(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));

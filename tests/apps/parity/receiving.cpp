@@ -82,7 +82,7 @@ PARITY_CASE(recv, flags, Traffic::offloaded) {
     for (int i = 0; i < 3; i++) show_recv("rest", fd, MSG_DONTWAIT);
 }
 
-PARITY_CASE(recv, truncation, Traffic::offloaded) {
+PARITY_CASE(recv, truncation, kernel_carries(2)) {
     int fd = ready_socket();
     peer_sends(1000, 5);
     settle();
@@ -193,7 +193,7 @@ PARITY_CASE(recv, bad_memory, Traffic::offloaded) {
     say("left in the queue: %ld", left);
 }
 
-PARITY_CASE(recv, vectors, Traffic::offloaded) {
+PARITY_CASE(recv, vectors, kernel_carries(2)) {
     int fd = ready_socket();
     std::vector<iovec> iov(1024);
     for (size_t i = 0; i < iov.size(); i++) iov[i] = {g_buffer + 2 * i, 2};
@@ -212,7 +212,7 @@ PARITY_CASE(recv, vectors, Traffic::offloaded) {
     say("%s", digest(g_buffer, n).c_str());
 }
 
-PARITY_CASE(recv, sizes, Traffic::offloaded) {
+PARITY_CASE(recv, sizes, kernel_carries(5)) {
     int fd = ready_socket();
     for (int length : {0, 1, 2, 100, 1471, 1472, 1473, 4000, 9000, 20000, 65507}) {
         peer_sends(length, 1, 9);
@@ -238,7 +238,7 @@ PARITY_CASE(recv, order, Traffic::offloaded) {
 }
 
 // Bursts of whole and fragmented datagrams: all arrive, each once.
-PARITY_CASE(recv, mixed_sizes, Traffic::offloaded) {
+PARITY_CASE(recv, mixed_sizes, kernel_carries(35)) {
     int fd = ready_socket();
     set(fd, SOL_SOCKET, SO_RCVBUF, 2'000'000);
     for (int i = 0; i < 20; i++) peer_sends(i % 3 == 0 ? 3000 : 300, 5, 1 + i * 5);
@@ -313,7 +313,7 @@ PARITY_CASE(recv, several_at_once, Traffic::offloaded) {
     answer(), answer();
 }
 
-PARITY_CASE(recv, unbound, Traffic::kernel) {
+PARITY_CASE(recv, unbound, Traffic::offloaded) {
     int fd = udp();
     SHOW("dontwait", recv(fd, g_buffer, 10, MSG_DONTWAIT));
     set(fd, SOL_SOCKET, SO_RCVTIMEO, 0);

@@ -69,7 +69,7 @@ PARITY_CASE(send, unconnected_calls, Traffic::offloaded) {
     arrives();
 }
 
-PARITY_CASE(send, unbound, Traffic::offloaded) {
+PARITY_CASE(send, unbound, kernel_carries(2)) {
     peer_opens();
     int fd = udp();
     sockaddr_in p = at(kThere, kPeerPort);
@@ -87,7 +87,7 @@ PARITY_CASE(send, unbound, Traffic::offloaded) {
     }
 }
 
-PARITY_CASE(send, flags, Traffic::offloaded) {
+PARITY_CASE(send, flags, kernel_carries(7)) {
     peer_opens();
     int fd = connected(kThere, kPeerPort, kPort);
     struct {
@@ -106,7 +106,7 @@ PARITY_CASE(send, flags, Traffic::offloaded) {
 }
 
 // MSG_MORE and UDP_CORK gather several calls into one datagram.
-PARITY_CASE(send, more, Traffic::kernel) {
+PARITY_CASE(send, more, kernel_carries(2)) {
     peer_opens();
     int fd = connected(kThere, kPeerPort, kPort);
     SHOW("more", send(fd, "abc", 3, MSG_MORE));
@@ -123,7 +123,7 @@ PARITY_CASE(send, more, Traffic::kernel) {
     arrives();
 }
 
-PARITY_CASE(send, bad_addresses, Traffic::offloaded) {
+PARITY_CASE(send, bad_addresses, kernel_carries(2)) {
     peer_opens();
     int fd = bound(kHere, kPort);
     sockaddr_in p = at(kThere, kPeerPort);
@@ -161,7 +161,7 @@ PARITY_CASE(send, bad_addresses, Traffic::offloaded) {
     arrives();
 }
 
-PARITY_CASE(send, bad_buffers, Traffic::offloaded) {
+PARITY_CASE(send, bad_buffers, kernel_carries(1)) {
     peer_opens();
     int fd = connected(kThere, kPeerPort, kPort);
     std::vector<char> big(70000);
@@ -240,7 +240,7 @@ PARITY_CASE(send, many_messages, Traffic::offloaded) {
 }
 
 // Fragments too, both ways, content checked by hash.
-PARITY_CASE(send, sizes, Traffic::offloaded) {
+PARITY_CASE(send, sizes, kernel_carries(5)) {
     peer_opens();
     int fd = connected(kThere, kPeerPort, kPort);
     for (int length : {0, 1, 2, 100, 1471, 1472, 1473, 4000, 9000, 20000, 65507}) {
@@ -263,7 +263,7 @@ PARITY_CASE(send, burst_in_order, Traffic::offloaded) {
     tell("drain p 300");
 }
 
-PARITY_CASE(send, control_messages, Traffic::kernel) {
+PARITY_CASE(send, control_messages, kernel_carries(4)) {
     peer_opens();
     int fd = bound("0.0.0.0", kPort);
     sockaddr_in p = at(kThere, kPeerPort);
@@ -302,7 +302,7 @@ PARITY_CASE(send, control_messages, Traffic::kernel) {
     SHOW("junk control", sendmsg(fd, &m, 0));
 }
 
-PARITY_CASE(send, broken_pipe_signal, Traffic::kernel) {
+PARITY_CASE(send, broken_pipe_signal, Traffic::offloaded) {
     signal(SIGPIPE, [](int) { say("SIGPIPE"); });
     peer_opens();
     int fd = connected(kThere, kPeerPort, kPort);
@@ -314,7 +314,7 @@ PARITY_CASE(send, broken_pipe_signal, Traffic::kernel) {
     SHOW("sendto", sendto(fd, "x", 1, MSG_NOSIGNAL, raw(p), sizeof p));
 }
 
-PARITY_CASE(send, to_self, Traffic::kernel) {
+PARITY_CASE(send, to_self, kernel_carries(10)) {
     int fd = bound("0.0.0.0", kPort);
     for (const char* to : {kHere, kHereSecond, "127.0.0.1", "127.9.9.9", "0.0.0.0"}) {
         sockaddr_in a = at(to, kPort);

@@ -2,6 +2,7 @@
 // Several threads on one socket: who is woken, what arrives, what close and shutdown do to a sleeper,
 // cancellation.
 #include <pthread.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/time.h>
 
@@ -45,7 +46,7 @@ struct Receiver {
 
 }  // namespace
 
-PARITY_CASE(thread, shutdown_wakes, Traffic::kernel) {
+PARITY_CASE(thread, shutdown_wakes, Traffic::offloaded) {
     for (int how : {SHUT_RD, SHUT_RDWR}) {
         peer_opens();
         int fd = connected(kThere, kPeerPort, kPort);
@@ -66,7 +67,7 @@ PARITY_CASE(thread, shutdown_wakes, Traffic::kernel) {
 
 // A sleeper holds the file open: close() of the number does not wake it, and the next datagram still reaches
 // it.
-PARITY_CASE(thread, close_under_receiver, Traffic::kernel) {
+PARITY_CASE(thread, close_under_receiver, Traffic::offloaded) {
     int fd = listening();
     Receiver r(fd);
     usleep(150'000);
@@ -86,7 +87,7 @@ PARITY_CASE(thread, close_under_receiver, Traffic::kernel) {
     int held = 0;
     ok(ioctl(pipe_fds[0], FIONREAD, &held));
     say("pipe holds %d", held);
-    _exit(0);
+    end_at_once();
 }
 
 // Two threads block in different calls; each datagram wakes one reader, nothing is lost.
@@ -202,6 +203,31 @@ PARITY_CASE(thread, open_and_close_meanwhile, Traffic::offloaded) {
     done = true;
     churn.join();
     say("received %d, failed binds %d, %s", n, failures.load(), answer().c_str());
+}
+
+// The first datagram of a bound socket takes the way past the kernel at once, whatever others change meanwhile.
+PARITY_CASE(thread, first_send_beside_binds, Traffic::offloaded) {
+    int fd = listening();
+    std::atomic<bool> done{false};
+    std::atomic<int> binds{0}, failures{0};
+    std::vector<std::thread> churn;
+    for (int i = 1; i <= 3; i++)
+        churn.emplace_back([&, i] {
+            while (!done) {
+                int other = udp();
+                sockaddr_in a = at(kHere, kPort + i);
+                if (bind(other, raw(a), sizeof a) != 0) failures++;
+                close(other);
+                binds++;
+            }
+        });
+    while (binds < 30) sched_yield();
+    sockaddr_in a = at(kThere, kPeerPort);
+    SHOW("first", sendto(fd, "first", 5, 0, raw(a), sizeof a));
+    done = true;
+    for (auto& t : churn) t.join();
+    tell("recv p 1500");
+    say("failed binds %d", failures.load());
 }
 
 namespace {

@@ -40,14 +40,14 @@ void rules(bool first_listens) {
 
 }  // namespace
 
-TCP_KERNEL_CASE(bind, rules_bound) {
+TCP_CASE(bind, rules_bound) {
     at_server([&] { rules(false); });
 }
-TCP_KERNEL_CASE(bind, rules_listening) {
+TCP_CASE(bind, rules_listening) {
     at_server([&] { rules(true); });
 }
 
-TCP_KERNEL_CASE(bind, wrong_addresses) {
+TCP_CASE(bind, wrong_addresses) {
     at_server([&] {
         int fd = stream();
         SHOW("not ours", bind_to(fd, kThere, port()));
@@ -79,7 +79,7 @@ TCP_KERNEL_CASE(bind, wrong_addresses) {
     });
 }
 
-TCP_KERNEL_CASE(bind, busy_port) {
+TCP_CASE(bind, busy_port) {
     at_server([&] {
         int l = listening();
         SHOW("listening", bind_to(stream(), here(), port()));
@@ -245,7 +245,7 @@ TCP_CASE(bind, same_connection_after_own_close) {
     });
 }
 
-TCP_CASE(bind, then_connect) {
+TCP_KERNEL_CASE(bind, then_connect, 19) {
     int listener = -1, fd = -1;
     at_server([&] { listener = listening(0, "0.0.0.0"); });
     struct {

@@ -2,10 +2,20 @@
 // How connections end: half, whole, by force, with data under way, from both sides at once.
 #include <sys/sendfile.h>
 
+#include <thread>
+
 #include "tcp_harness.h"
 
 namespace parity::tcp {
 namespace {
+
+void read_to_the_end(int fd) {
+    uint8_t block[10000];
+    ssize_t n;
+    while ((n = recv(fd, block, sizeof block, 0)) > 0) continue;
+    say("end %zd", n);
+    close(fd);
+}
 
 // What a reader and a writer see after the end, twice.
 void show_ended(const char* what, int fd) {
@@ -458,6 +468,66 @@ TCP_CASE(close, linger_times_out) {
     at_client([&] {
         drain(fd, static_cast<size_t>(length));
         show_read("end", fd, 10);
+    });
+}
+
+// While close() waits, the number is free: what other threads do with it concerns the connection no more.
+TCP_PAIR_CASE(close, linger_frees_the_number) {
+    int fd = connection();
+    count_sigpipe();
+    at_left([&] {
+        fill(fd);
+        set_linger(fd, true, 2);
+        const int nothing = open("/dev/null", O_WRONLY | O_CLOEXEC);
+        long closed = -1;
+        std::thread closer([&] { closed = close(fd); });
+        ssize_t n;
+        do n = send(fd, "x", 1, MSG_DONTWAIT);
+        while (n == 1 || errno == EAGAIN);
+        SHOW("send", send(fd, "x", 1, 0));
+        SHOW("write", write(fd, "x", 1));
+        SHOW("recv", recv(fd, &n, 1, 0));
+        SHOW("F_GETFD", fcntl(fd, F_GETFD));
+        show_events("closed", fd);
+        SHOW("close again", close(fd));
+        SHOW("another file", dup2(nothing, fd) == fd);
+        SHOW("write", write(fd, "x", 1));
+        closer.join();
+        say("close %ld", closed);
+        SHOW("write", write(fd, "x", 1));
+        SHOW("close", close(fd));
+        close(nothing);
+        say("sigpipes %d", sigpipes());
+    });
+    at_right([&] {
+        read_to_the_end(fd);
+    });
+}
+
+// The same when another file takes the number.
+TCP_CASE(close, linger_of_dup2) {
+    int fd = connection();
+    count_sigpipe();
+    at_server([&] {
+        fill(fd);
+        set_linger(fd, true, 2);
+        const int nothing = open("/dev/null", O_WRONLY | O_CLOEXEC);
+        long copied = -1;
+        std::thread closer([&] { copied = dup2(nothing, fd); });
+        ssize_t n;
+        do n = send(fd, "x", 1, MSG_DONTWAIT);
+        while (n == 1 || errno == EAGAIN);
+        SHOW("send", send(fd, "x", 1, 0));
+        SHOW("write", write(fd, "x", 1));
+        closer.join();
+        say("dup2 %d", copied == fd);
+        SHOW("write", write(fd, "x", 1));
+        close(fd);
+        close(nothing);
+        say("sigpipes %d", sigpipes());
+    });
+    at_client([&] {
+        read_to_the_end(fd);
     });
 }
 

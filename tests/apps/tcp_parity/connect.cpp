@@ -58,7 +58,7 @@ TCP_CASE(connect, nonblocking) {
     at_server([&] { show_read("recv", accepted(listener), 10); });
 }
 
-TCP_KERNEL_CASE(connect, while_connecting) {
+TCP_CASE(connect, while_connecting) {
     at_client([&] {
         int fd = stream(SOCK_NONBLOCK);
         SHOW("connect", connect_to(fd, far_silent(), port()));
@@ -172,7 +172,7 @@ TCP_CASE(connect, refused_select_epoll) {
     });
 }
 
-TCP_CASE(connect, after_refusal) {
+TCP_KERNEL_CASE(connect, after_refusal, 10) {
     int listener = -1, fd = -1;
     for (int flags : {0, int{SOCK_NONBLOCK}}) {
         at_client([&] {
@@ -196,7 +196,7 @@ TCP_CASE(connect, after_refusal) {
     }
 }
 
-TCP_KERNEL_CASE(connect, no_route) {
+TCP_CASE(connect, no_route) {
     at_client([&] {
         for (int flags : {0, int{SOCK_NONBLOCK}})
             for (const char* address : {kNoRoute, kUnreachableRoute, kProhibitRoute, kBlackholeRoute}) {
@@ -265,7 +265,7 @@ TCP_CASE(connect, timed_out) {
     });
 }
 
-TCP_KERNEL_CASE(connect, time_limit) {
+TCP_CASE(connect, time_limit) {
     at_client([&] {
         int fd = stream();
         set_timeout(fd, SO_SNDTIMEO, 30);
@@ -278,7 +278,7 @@ TCP_KERNEL_CASE(connect, time_limit) {
     });
 }
 
-TCP_KERNEL_CASE(connect, wrong_addresses) {
+TCP_KERNEL_CASE(connect, wrong_addresses, 25) {
     at_client([&] {
         int fd = stream();
         sockaddr_in a = at(there(), port());
@@ -304,7 +304,7 @@ TCP_KERNEL_CASE(connect, wrong_addresses) {
     });
 }
 
-TCP_KERNEL_CASE(connect, over_loopback) {
+TCP_KERNEL_CASE(connect, over_loopback, 154) {
     at_client([&] {
         int listener = listening(0, "0.0.0.0");
         for (const char* address : {"127.0.0.1", "0.0.0.0", here(), kThereSecond, kThereLink2}) {
@@ -324,7 +324,7 @@ TCP_KERNEL_CASE(connect, over_loopback) {
 }
 
 // Two SYNs that meet: the socket is its own peer.
-TCP_KERNEL_CASE(connect, to_itself) {
+TCP_KERNEL_CASE(connect, to_itself, 43) {
     at_client([&] {
         for (const char* address : {"127.0.0.1", here()}) {
             int fd = stream();
@@ -416,7 +416,7 @@ TCP_CASE(connect, disconnect_keeps_binding) {
     }
 }
 
-TCP_CASE(connect, disconnect_elsewhere) {
+TCP_KERNEL_CASE(connect, disconnect_elsewhere, 7) {
     int fd = -1, c = -1;
     at_server([&] {
         fd = stream();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Data that goes between files, pipes and connections without passing the program, and the ioctls that count
 // what is queued.
+#include <aio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
@@ -250,7 +251,7 @@ TCP_PAIR_CASE(file, fionbio) {
     say("cloexec %d", fcntl(fd, F_GETFD));
 }
 
-TCP_KERNEL_PAIR_CASE(file, stdio) {
+TCP_KERNEL_PAIR_CASE(file, stdio, 31) {
     int fd = connection();
     if (left()) {
         FILE* f = fdopen(fd, "r+");
@@ -271,6 +272,115 @@ TCP_KERNEL_PAIR_CASE(file, stdio) {
         SHOW("fclose", fclose(f));
     }
     sync();
+}
+
+TCP_PAIR_CASE(file, formatted) {
+    int fd = connection();
+    at_left([&] {
+        SHOW("dprintf", dprintf(fd, "%s %d\n", "line", 1));
+        std::string text(5000, 'x');
+        SHOW("long dprintf", dprintf(fd, "%s", text.c_str()));
+        SHOW("nothing", dprintf(fd, "%s", ""));
+    });
+    at_right([&] {
+        show_read("recv", fd, 5007, MSG_WAITALL);
+        SHOW("dprintf", dprintf(fd, "back"));
+        shutdown(fd, SHUT_WR);
+        count_sigpipe();
+        SHOW("after shutdown", dprintf(fd, "%d", 1));
+        say("signals %d", sigpipes());
+    });
+    at_left([&] { show_rest("recv", fd); });
+}
+
+TCP_KERNEL_PAIR_CASE(file, asynchronous_io, 40) {
+    int fd = connection();
+    char text[3][20] = {"by aio_write ", "by lio_listio "};
+    auto control = [&](int i, int opcode, size_t length) {
+        aiocb cb{};
+        cb.aio_fildes = fd;
+        cb.aio_lio_opcode = opcode;
+        cb.aio_buf = text[i];
+        cb.aio_nbytes = length;
+        return cb;
+    };
+    auto finish = [](const char* what, aiocb& cb) {
+        const aiocb* list[] = {&cb};
+        while (aio_error(&cb) == EINPROGRESS) aio_suspend(list, 1, nullptr);
+        say("%s: %s, %ld", what, strerrorname_np(aio_error(&cb)), static_cast<long>(aio_return(&cb)));
+    };
+    at_left([&] {
+        count_sigpipe();
+        aiocb one = control(0, LIO_WRITE, 13), two = control(1, LIO_WRITE, 14);
+        SHOW("aio_write", aio_write(&one));
+        finish("aio_write", one);
+        aiocb* list[] = {&two, nullptr};
+        SHOW("lio_listio", lio_listio(LIO_WAIT, list, 2, nullptr));
+        finish("lio_listio", two);
+        say("signals %d", sigpipes());
+    });
+    at_right([&] {
+        show_read("recv", fd, 27, MSG_WAITALL);
+        put(fd, "answer");
+    });
+    at_left([&] {
+        aiocb three = control(2, LIO_READ, 6);
+        SHOW("aio_read", aio_read(&three));
+        finish("aio_read", three);
+        say("%.6s", text[2]);
+    });
+}
+
+// What programs do with a connection that they make their standard streams.
+TCP_KERNEL_PAIR_CASE(file, standard_streams, 60) {
+    int fd = connection();
+    at_left([&] {
+        count_sigpipe();
+        const int in = fcntl(0, F_DUPFD, 80), out = fcntl(1, F_DUPFD, 80), err = fcntl(2, F_DUPFD, 80);
+        fflush(stdout);
+        dup2(fd, 1);
+        printf("by printf\n");
+        fflush(stdout);
+        dup2(out, 1);
+        dup3(fd, 2, 0);
+        fprintf(stderr, "by fprintf\n");
+        errno = EAGAIN;
+        perror("by perror");
+        dup2(err, 2);
+        say("signals %d", sigpipes());
+        for (int copy : {out, err}) close(copy);
+        (void)in;
+    });
+    at_right([&] {
+        const std::string expected =
+            std::string("by printf\nby fprintf\nby perror: ") + strerror(EAGAIN) + "\n";
+        show_read("recv", fd, expected.size(), MSG_WAITALL);
+        put(fd, "line for stdin\n");
+    });
+    at_left([&] {
+        const int in = fcntl(0, F_DUPFD, 80);
+        dup2(fd, 0);
+        char line[100] = "";
+        say("fgets %d \"%.14s\"", fgets(line, sizeof line, stdin) != nullptr, line);
+        dup2(in, 0);
+        put(fd, "still a socket");
+    });
+    at_right([&] { show_read("recv", fd, 100); });
+}
+
+// Programs that have closed their standard streams get connections under those numbers.
+TCP_KERNEL_PAIR_CASE(file, connection_becomes_standard_input, 40) {
+    const int in = fcntl(0, F_DUPFD, 80);
+    close(0);
+    int fd = connection();
+    at_left([&] { put(fd, "a line\n"); });
+    at_right([&] {
+        char line[100] = "";
+        FILE* f = fd == 0 ? stdin : fdopen(dup(fd), "r");
+        say("fgets %d \"%.6s\"", fgets(line, sizeof line, f) != nullptr, line);
+    });
+    close(fd);
+    dup2(in, 0);
 }
 
 }  // namespace parity::tcp

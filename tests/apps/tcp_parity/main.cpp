@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The program whose TCP behaviour must not depend on the library: `tcp_parity --list`, or
 // `tcp_parity THEME.NAME server|client BASE_PORT` with a socket to its other half as descriptor 100. The
-// transcript goes to stdout; a line with the kernel's TCP counters, by which the test sees whether segments
-// bypassed the kernel, goes to descriptor 101.
+// transcript goes to stdout; the kernel's TCP counters, by which the test sees whether segments bypassed the kernel, go to
+// descriptor 101.
 #include <stdlib.h>
 
 #include "after_exec.h"
 #include "tcp_harness.h"
 
 namespace {
-
-constexpr int kReport = 101;
 
 // Segments and datagrams the kernel's TCP and UDP have received and sent in this namespace. Each name appears
 // twice: before the names of the values, and before the values.
@@ -50,24 +48,29 @@ void let_earlier_runs_end() {
 
 int main(int argc, char** argv) {
     using namespace parity;
+    count_kernel_packets_with(kernel_segments);
     if (argc == 2 && strcmp(argv[1], "--list") == 0) {
         for (const Case& c : cases())
-            printf("%s %s %s\n", c.theme, c.name,
-                   c.traffic == Traffic::offloaded ? "offloaded" : c.traffic == Traffic::killed ? "killed" : "kernel");
+            printf("%s %s %ld %s\n", c.theme, c.name, c.traffic.kernel_limit, c.traffic.server_is_killed ? "killed" : "lives");
         return 0;
     }
-    if (argc >= 3 && strcmp(argv[1], "--exec") == 0) return tcp::after_exec(argc - 2, argv + 2);
+    if (argc >= 3 && strcmp(argv[1], "--exec") == 0) {
+        const int status = tcp::after_exec(argc - 2, argv + 2);
+        report_kernel_packets("end");
+        return status;
+    }
     for (const Case& c : cases()) {
         if (argc != 4 || std::string(c.theme) + "." + c.name != argv[1]) continue;
         tcp::begin(strcmp(argv[2], "server") == 0, atoi(argv[3]));
         let_earlier_runs_end();
         tcp::sync();
-        long before = kernel_segments();
+        report_kernel_packets("begin");
         tcp::sync();
         c.run();
         tcp::sync();
         // A side without a socket of its own has nothing to offload: its kernel answers for closed ports.
-        if (tcp::streams_made() != 0) dprintf(kReport, "kernel-segments %ld\n", kernel_segments() - before);
+        if (tcp::streams_made() == 0) report_kernel_packets("begin");
+        report_kernel_packets("end");
         tcp::sync();  // what the other one's exit sends is not counted
         say("end");
         return 0;

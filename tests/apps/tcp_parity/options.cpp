@@ -150,7 +150,7 @@ tcp_info info_of(int fd) {
 
 }  // namespace
 
-TCP_KERNEL_CASE(option, defaults) {
+TCP_CASE(option, defaults) {
     at_server([&] { show_all(stream(), false); });
 }
 
@@ -159,11 +159,11 @@ TCP_PAIR_CASE(option, defaults_connected) {
     show_all(fd, true);
 }
 
-TCP_KERNEL_CASE(option, limits) {
+TCP_CASE(option, limits) {
     at_server([&] { try_limits(stream()); });
 }
 
-TCP_PAIR_CASE(option, limits_connected) {
+TCP_KERNEL_PAIR_CASE(option, limits_connected, 10) {
     int fd = connection();
     at_left([&] { try_limits(fd); });
     at_left([&] { put(fd, "alive"); });
@@ -196,7 +196,7 @@ TCP_PAIR_CASE(option, lengths_and_pointers) {
     }
 }
 
-TCP_KERNEL_CASE(option, buffers) {
+TCP_CASE(option, buffers) {
     at_server([&] {
         int fd = stream();
         for (int v : {0, 1, 2048, 4096, 10'000, 65'536, 200'000, 1'000'000, 100'000'000, -1}) {
@@ -280,7 +280,7 @@ TCP_CASE(option, connector_keeps_its_own) {
     show_all(fd, true);
 }
 
-TCP_KERNEL_CASE(option, linger) {
+TCP_CASE(option, linger) {
     at_server([&] {
         int fd = stream();
         for (linger l : {linger{0, 0}, linger{1, 0}, linger{1, 10}, linger{0, 5}, linger{-3, -1},
@@ -298,7 +298,7 @@ TCP_KERNEL_CASE(option, linger) {
     });
 }
 
-TCP_KERNEL_CASE(option, time_limits) {
+TCP_CASE(option, time_limits) {
     at_server([&] {
         int fd = stream();
         for (int name : {SO_RCVTIMEO, SO_SNDTIMEO})
@@ -316,7 +316,7 @@ TCP_KERNEL_CASE(option, time_limits) {
     });
 }
 
-TCP_KERNEL_CASE(option, max_segment) {
+TCP_CASE(option, max_segment) {
     at_server([&] {
         int fd = stream();
         try_values(fd, OPTION(IPPROTO_TCP, TCP_MAXSEG),
@@ -373,7 +373,7 @@ TCP_PAIR_CASE(option, quick_ack) {
     at_right([&] { show_read("recv", fd, 100); });
 }
 
-TCP_KERNEL_CASE(option, congestion) {
+TCP_CASE(option, congestion) {
     at_server([&] {
         int fd = stream();
         say("default %s", algorithm(fd).c_str());
@@ -398,7 +398,7 @@ TCP_PAIR_CASE(option, congestion_connected) {
     at_right([&] { show_read("recv", fd, 100'000, MSG_WAITALL); });
 }
 
-TCP_KERNEL_PAIR_CASE(option, upper_layer_protocol) {
+TCP_KERNEL_PAIR_CASE(option, upper_layer_protocol, 13) {
     int fd = connection();
     char name[32] = {};
     socklen_t length = sizeof name;
@@ -410,7 +410,7 @@ TCP_KERNEL_PAIR_CASE(option, upper_layer_protocol) {
     SHOW("fresh", setsockopt(fresh, IPPROTO_TCP, TCP_ULP, "nonsense", 8));
 }
 
-TCP_KERNEL_CASE(option, fast_open) {
+TCP_CASE(option, fast_open) {
     at_server([&] {
         int fd = stream();
         try_values(fd, OPTION(IPPROTO_TCP, TCP_FASTOPEN_CONNECT), {1, 0, 2, -1});
@@ -423,7 +423,7 @@ TCP_KERNEL_CASE(option, fast_open) {
 }
 
 // A server and a client that ask for fast open get a connection, with or without.
-TCP_KERNEL_CASE(option, fast_open_used) {
+TCP_KERNEL_CASE(option, fast_open_used, 23) {
     int listener = -1;
     at_server([&] {
         listener = listening();
@@ -455,7 +455,7 @@ TCP_KERNEL_CASE(option, fast_open_used) {
     at_server([&] { show_read("recv", accepted(listener), 10); });
 }
 
-TCP_KERNEL_PAIR_CASE(option, signatures) {
+TCP_KERNEL_PAIR_CASE(option, signatures, 13) {
     int fd = connection();
     tcp_md5sig key{};
     SHOW("no key", setsockopt(fd, IPPROTO_TCP, TCP_MD5SIG, &key, sizeof key));
@@ -557,7 +557,7 @@ TCP_PAIR_CASE(option, bind_to_device) {
     at_right([&] { show_read("recv", fd, 10); });
 }
 
-TCP_CASE(option, bound_to_device_before) {
+TCP_KERNEL_CASE(option, bound_to_device_before, 16) {
     for (const char* device : {"veth1", "veth2", "lo"}) {
         int listener = -1;
         at_server([&] {

@@ -94,6 +94,22 @@ TCP_PAIR_CASE(readiness, life_by_level) {
     });
 }
 
+// Setting SO_RCVLOWAT tells again of what is there.
+TCP_PAIR_CASE(readiness, edge_of_receive_lowat) {
+    int fd = connection();
+    at_right([&] { put(fd, "data"); });
+    at_left([&] {
+        await_bytes(fd, 4);
+        Epoll e(fd, EPOLLIN | EPOLLET);
+        e.show("data");
+        e.show("no second edge");
+        for (int lowat : {1, 4, 5, 0}) {
+            SHOW("SO_RCVLOWAT", set(fd, SOL_SOCKET, SO_RCVLOWAT, lowat));
+            e.show("edge");
+        }
+    });
+}
+
 TCP_PAIR_CASE(readiness, life_by_edge) {
     int fd = connection();
     Epoll e(fd, EPOLLIN | EPOLLRDHUP | EPOLLET);
@@ -112,11 +128,16 @@ TCP_PAIR_CASE(readiness, life_by_edge) {
         show_read("recv", fd, 100);
         e.show("nothing");
     });
-    at_right([&] { shutdown(fd, SHUT_WR); });
+    at_right([&] {
+        shutdown(fd, SHUT_WR);
+        await_state(fd, TCP_FIN_WAIT2);
+    });
     at_left([&] {
         e.show_until("end", EPOLLIN | EPOLLRDHUP);
         e.show("no second edge");
         shutdown(fd, SHUT_WR);
+        // The kernel makes one edge of the call and another of the peer's acknowledgement.
+        await_state(fd, TCP_CLOSE);
         e.show_until("both ended", EPOLLHUP);
         e.show("no second edge");
     });
@@ -367,7 +388,7 @@ TCP_PAIR_CASE(readiness, nested_wakes) {
 }
 
 // Asynchronous notification: SIGIO for data, and for a connection's end.
-TCP_PAIR_CASE(readiness, sigio) {
+TCP_KERNEL_PAIR_CASE(readiness, sigio, 11) {
     static volatile sig_atomic_t signals;
     int fd = connection();
     signals = 0;

@@ -136,7 +136,7 @@ TCP_PAIR_CASE(stream, peek) {
     sync();
 }
 
-TCP_PAIR_CASE(stream, peek_offset) {
+TCP_KERNEL_PAIR_CASE(stream, peek_offset, 7) {
     int fd = connection();
     at_left([&] { put(fd, "0123456789"); });
     at_right([&] {
@@ -497,7 +497,7 @@ TCP_PAIR_CASE(stream, sendto_with_address) {
     at_right([&] { show_rest("recv", fd); });
 }
 
-TCP_PAIR_CASE(stream, control_messages) {
+TCP_KERNEL_PAIR_CASE(stream, control_messages, 16) {
     int fd = connection();
     at_left([&] {
         iovec iov{const_cast<char*>("data"), 4};
@@ -528,7 +528,7 @@ TCP_PAIR_CASE(stream, control_messages) {
     at_right([&] { show_rest("recv", fd); });
 }
 
-TCP_PAIR_CASE(stream, time_stamps) {
+TCP_KERNEL_PAIR_CASE(stream, time_stamps, 10) {
     int fd = connection();
     at_right([&] { SHOW("timestamps", set(fd, SOL_SOCKET, SO_TIMESTAMP, 1)); });
     at_left([&] { put(fd, "stamped"); });
@@ -594,6 +594,32 @@ TCP_PAIR_CASE(stream, recvmmsg) {
             m.msg_hdr.msg_iovlen = 1;
         }
         SHOW("wait for one", recvmmsg(fd, mm, 2, MSG_WAITFORONE, nullptr));
+    });
+}
+
+// Other than recv(), it tells of an error before it gives what came before that.
+TCP_PAIR_CASE(stream, recvmmsg_and_errors) {
+    int fd = connection();
+    at_right([&] { put(fd, "0123456789"); });
+    at_left([&] { await_bytes(fd, 10); });
+    at_right([&] {
+        set_linger(fd, true, 0);
+        close(fd);
+    });
+    at_left([&] {
+        await_events(fd, POLLHUP | POLLERR);
+        char c[3][4];
+        iovec iov[3];
+        mmsghdr mm[3] = {};
+        for (int i = 0; i < 3; i++) {
+            iov[i] = {c[i], 4};
+            mm[i].msg_hdr.msg_iov = &iov[i];
+            mm[i].msg_hdr.msg_iovlen = 1;
+        }
+        SHOW("error", recvmmsg(fd, mm, 3, MSG_DONTWAIT | MSG_PEEK, nullptr));
+        SHOW("data", recvmmsg(fd, mm, 3, MSG_DONTWAIT, nullptr));
+        say("%u %u %u", mm[0].msg_len, mm[1].msg_len, mm[2].msg_len);
+        SHOW("end", recvmmsg(fd, mm, 1, MSG_DONTWAIT, nullptr));
     });
 }
 
@@ -762,7 +788,7 @@ TCP_PAIR_CASE(stream, nagle) {
     }
 }
 
-TCP_CASE(stream, zero_copy) {
+TCP_KERNEL_CASE(stream, zero_copy, 35) {
     int fd = connection();
     at_server([&] {
         SHOW("without the option", send(fd, "plain ", 6, MSG_ZEROCOPY));

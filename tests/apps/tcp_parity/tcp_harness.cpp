@@ -7,15 +7,18 @@
 #include <sys/select.h>
 #include <time.h>
 
+#include <atomic>
+
 namespace parity::tcp {
 namespace {
 
 constexpr int kMeeting = 100;  // socket pair between the two programs
-constexpr int kPatience = 9000;
+constexpr int kPatience = 40000;
 constexpr int kFirstEphemeral = 32768;
 
 bool g_server, g_left;
-int g_base, g_streams;
+int g_base;
+std::atomic<int> g_streams;
 volatile sig_atomic_t g_sigpipes;
 
 [[noreturn]] void give_up(const char* why) {

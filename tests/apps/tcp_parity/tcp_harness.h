@@ -51,17 +51,19 @@ void at_right(F&& f) {
     sync();
 }
 
+// A segment that comes when its connection is gone is the kernel's, and so is the answer.
+inline constexpr Traffic kStragglers = kernel_carries(2);
 // A case with fixed roles.
-#define TCP_CASE(theme, name) PARITY_CASE(theme, name, ::parity::Traffic::offloaded)
-// One that has no traffic worth counting between the hosts.
-#define TCP_KERNEL_CASE(theme, name) PARITY_CASE(theme, name, ::parity::Traffic::kernel)
+#define TCP_CASE(theme, name) PARITY_CASE(theme, name, ::parity::tcp::kStragglers)
+// One of whose segments the kernel carries some: at most `limit` at each side.
+#define TCP_KERNEL_CASE(theme, name, limit) PARITY_CASE(theme, name, ::parity::kernel_carries(limit))
 // One whose server is killed. The kernel then ends a connection for it, but of one that lives in the program's own memory
 // nobody is left to say goodbye (docs/troubleshooting.md); so the library is at the client only.
-#define TCP_KILLED_CASE(theme, name) PARITY_CASE(theme, name, ::parity::Traffic::killed)
+#define TCP_KILLED_CASE(theme, name) PARITY_CASE(theme, name, (::parity::Traffic{::parity::tcp::kStragglers.kernel_limit, true}))
 // One that runs twice: the server is left, then the client is.
-#define TCP_PAIR_CASE(theme, name) TCP_PAIR_OF(theme, name, ::parity::Traffic::offloaded)
+#define TCP_PAIR_CASE(theme, name) TCP_PAIR_OF(theme, name, ::parity::tcp::kStragglers)
 // The same for what the kernel has to serve: the connection is moved into it at once.
-#define TCP_KERNEL_PAIR_CASE(theme, name) TCP_PAIR_OF(theme, name, ::parity::Traffic::kernel)
+#define TCP_KERNEL_PAIR_CASE(theme, name, limit) TCP_PAIR_OF(theme, name, ::parity::kernel_carries(limit))
 #define TCP_PAIR_OF(theme, name, traffic)                                 \
     static void pair_##theme##_##name();                                  \
     PARITY_CASE(theme, name, traffic) {                                   \

@@ -94,6 +94,47 @@ TCP_PAIR_CASE(thread, close_while_reading) {
     at_right([&] { await_events(fd, POLLIN); });
 }
 
+// A write that another thread's close() or dup2() overtakes finds the connection, no descriptor, or the other file.
+TCP_CASE(thread, write_while_closing) {
+    constexpr int kRounds = 100;
+    int listener = -1, failed = 0, refused = 0;
+    count_sigpipe();
+    at_server([&] { listener = listening(); });
+    const int nothing = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    for (int round = 0; round < kRounds; round++) {
+        if (client()) {
+            const int fd = connecting(there(), port());
+            std::atomic<bool> writing{false}, done{false};
+            std::thread writer([&] {
+                while (!done)
+                    if (write(fd, "x", 1) < 0) {
+                        errno == EBADF ? refused++ : failed++;
+                        break;
+                    } else {
+                        writing = true;
+                    }
+            });
+            while (!writing) usleep(10);
+            if (round % 2 == 0) {
+                close(fd);
+            } else {
+                dup2(nothing, fd);
+                done = true;
+            }
+            writer.join();
+            if (round % 2 != 0) close(fd);
+        } else {
+            const int fd = accepted(listener);
+            char block[1000];
+            while (recv(fd, block, sizeof block, 0) > 0) continue;
+            close(fd);
+        }
+    }
+    say("refused %d, failed %d, sigpipes %d", refused, failed, sigpipes());
+    close(nothing);
+    sync();
+}
+
 TCP_PAIR_CASE(thread, read_and_write_at_once) {
     int fd = connection();
     std::thread writer([&] { put_bytes(fd, 1'000'000, left() ? 1 : 2); });
@@ -327,7 +368,7 @@ TCP_PAIR_CASE(signal, interrupts_send) {
     });
 }
 
-TCP_KERNEL_CASE(signal, interrupts_accept) {
+TCP_CASE(signal, interrupts_accept) {
     at_server([&] {
         int listener = listening();
         handle_alarm(0);
@@ -355,7 +396,7 @@ TCP_CASE(signal, restarts_accept) {
     sync();
 }
 
-TCP_KERNEL_CASE(signal, interrupts_connect) {
+TCP_KERNEL_CASE(signal, interrupts_connect, 5) {
     at_client([&] {
         sockaddr_in a = at(far_silent(), port());
         int fd = stream();

@@ -15,7 +15,7 @@ int at_mark(int fd) {
 
 }  // namespace
 
-TCP_KERNEL_PAIR_CASE(urgent, out_of_band) {
+TCP_KERNEL_PAIR_CASE(urgent, out_of_band, 28) {
     int fd = connection();
     at_left([&] {
         put(fd, "before");
@@ -43,7 +43,7 @@ TCP_KERNEL_PAIR_CASE(urgent, out_of_band) {
     });
 }
 
-TCP_KERNEL_PAIR_CASE(urgent, longer_than_a_byte) {
+TCP_KERNEL_PAIR_CASE(urgent, longer_than_a_byte, 19) {
     int fd = connection();
     at_left([&] { SHOW("oob", send(fd, "abc", 3, MSG_OOB)); });
     at_right([&] {
@@ -55,7 +55,7 @@ TCP_KERNEL_PAIR_CASE(urgent, longer_than_a_byte) {
     });
 }
 
-TCP_KERNEL_PAIR_CASE(urgent, inline_) {
+TCP_KERNEL_PAIR_CASE(urgent, inline_, 28) {
     int fd = connection();
     at_right([&] {
         SHOW("inline", set(fd, SOL_SOCKET, SO_OOBINLINE, 1));
@@ -80,7 +80,7 @@ TCP_KERNEL_PAIR_CASE(urgent, inline_) {
     });
 }
 
-TCP_KERNEL_PAIR_CASE(urgent, two_in_a_row) {
+TCP_KERNEL_PAIR_CASE(urgent, two_in_a_row, 25) {
     int fd = connection();
     at_left([&] {
         SHOW("first", send(fd, "1", 1, MSG_OOB));
@@ -110,7 +110,7 @@ TCP_PAIR_CASE(urgent, none) {
     });
 }
 
-TCP_KERNEL_PAIR_CASE(urgent, signal) {
+TCP_KERNEL_PAIR_CASE(urgent, signal, 19) {
     int fd = connection();
     static volatile sig_atomic_t urgent;
     urgent = 0;
@@ -129,7 +129,7 @@ TCP_KERNEL_PAIR_CASE(urgent, signal) {
     });
 }
 
-TCP_KERNEL_PAIR_CASE(urgent, epoll) {
+TCP_KERNEL_PAIR_CASE(urgent, epoll, 19) {
     int fd = connection();
     int ep = epoll_create1(0);
     epoll_event e{EPOLLPRI, {.fd = fd}};

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <stdexcept>
 #include <string_view>
 #include <thread>
@@ -65,7 +66,7 @@ std::vector<std::string> environment(const RunOptions& options) {
         if (getenv("TEST_SETTLE_USEC") == nullptr) env.emplace_back("TEST_SETTLE_USEC=700");
         env.emplace_back("TEST_RANDOM_STEPS=1000");
     }
-    if (*VMA_SANITIZERS != '\0') env.emplace_back("ASAN_OPTIONS=detect_leaks=0");
+    if (sanitized()) env.emplace_back("ASAN_OPTIONS=detect_leaks=0");
     env.insert(env.end(), options.env.begin(), options.env.end());
     return env;
 }
@@ -93,23 +94,32 @@ void Fd::reset() {
 
 std::string preload_value() {
     static const std::string value = [] {
-        std::string_view sanitizers = VMA_SANITIZERS;
-        std::string before;
-        if (sanitizers.find("address") != sanitizers.npos) before = gcc_file("libasan.so") + " ";
-        if (sanitizers.find("thread") != sanitizers.npos) before = gcc_file("libtsan.so") + " ";
-        return before + library();
+        return sanitized() ? gcc_file("libasan.so") + " " + library() : library();
     }();
     return value;
 }
 
-std::string library() {
-    const char* other = getenv("VMA_TEST_LIBRARY");
-    return other != nullptr ? other : VMA_LIBRARY;
+std::string built(const std::string& file) {
+    const char* other = getenv("VMA_TEST_BUILD");
+    return std::string(other != nullptr ? other : VMA_BUILD) + "/" + file;
 }
 
-std::string app(const std::string& name) { return std::string(VMA_APPS_DIR) + "/app_" + name; }
+std::string library() {
+    const char* other = getenv("VMA_TEST_LIBRARY");
+    return other != nullptr ? other : built("libvma/libvma.so");
+}
 
-int patience() { return (*VMA_SANITIZERS == '\0' ? 1 : 4) * (simulated() ? 2 : 1); }
+bool sanitized() {
+    static const bool value = tool({"readelf", "--dynamic", library()}).find("[libasan.so") != std::string::npos;
+    return value;
+}
+
+std::string app(const std::string& name) {
+    const std::string other = built("tests/app_" + name);
+    return std::filesystem::exists(other) ? other : std::string(VMA_APPS_DIR) + "/app_" + name;
+}
+
+int patience() { return (sanitized() ? 4 : 1) * (simulated() ? 2 : 1); }
 
 Process& Process::operator=(Process&& other) noexcept {
     if (this != &other) {

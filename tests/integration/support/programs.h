@@ -91,7 +91,7 @@ class ProgramTest : public HostsTest, public ::testing::WithParamInterface<Sides
                               RunOptions options = {});
 
     // Is this a case with the library preloaded to curl, under sanitizers?
-    static bool curl_hangs() { return *VMA_SANITIZERS != '\0' && GetParam().client; }
+    static bool curl_hangs() { return sanitized() && GetParam().client; }
 
     // The server's connections are accepted by children of the process that listens: those are the kernel's.
     bool server_may_use_kernel_ = false;

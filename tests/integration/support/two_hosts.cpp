@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <stdexcept>
 #include <thread>
@@ -102,9 +103,27 @@ TwoHosts::TwoHosts(const Wire& wire) {
                 mine.push_back(add + "2001:2:0:" + std::to_string(link) + (host == Host::a ? "::1/64" : "::2/64") + " nodad");
             mine.push_back("link set " + dev + " mtu " + std::to_string(wire.mtu) + " up");
             interfaces[host == Host::b].emplace_back(dev, mac(host, link));
+            const Host other = host == Host::a ? Host::b : Host::a;
+            if (wire.known_neighbours)
+                for (const auto& peer : {address(other, link), second_address(other, link)})
+                    mine.push_back("neigh add " + peer + " lladdr " + mac(other, link) + " dev " + dev + " nud permanent");
         }
         ip_batch(host, mine);
         make_adapters(netns(host), interfaces[host == Host::b]);
+    }
+    for (Host host : {Host::a, Host::b}) wait_up(host, wire.links);
+}
+
+// The kernel drops what an interface sends until its own worker has seen that there is a carrier, which a busy machine delays.
+void TwoHosts::wait_up(Host host, int links) const {
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    for (;;) {
+        const std::string all = tool({"ip", "-n", netns(host), "-o", "link", "show", "up"});
+        int up = 0;
+        for (std::size_t at = 0; (at = all.find(" state UP ", at)) != all.npos; at++) up++;
+        if (up >= links) return;
+        if (std::chrono::steady_clock::now() > limit) throw std::runtime_error("an interface has no carrier: " + all);
+        std::this_thread::sleep_for(milliseconds(2));
     }
 }
 

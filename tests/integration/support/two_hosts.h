@@ -23,6 +23,8 @@ struct Wire {
     bool ipv6 = false;  // adds 2001:2:0:n::1/64 and ::2
     int queues = 1;     // receive and transmit queues of each veth
     int mtu = 1500;
+    // The hosts know each other's link addresses for good: no packet has to wait for one, or goes through the kernel to confirm it.
+    bool known_neighbours = false;
 };
 
 class TwoHosts {
@@ -53,6 +55,8 @@ class TwoHosts {
     Process run(Host host, std::function<int()> body, RunOptions options = {}) const;
 
   private:
+    void wait_up(Host host, int links) const;
+
     std::string a_, b_;
 };
 

@@ -14,7 +14,9 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "libvma/verbs/xdp/xdp_device.h"
 #include "tools/vma_perf/fd.h"
@@ -85,7 +87,14 @@ RawDevice::RawDevice(const Netdev& netdev, const std::string& mode) {
     config.modes = {mode == "drv" ? vma::verbs::xdp::Mode::drv : vma::verbs::xdp::Mode::skb};
     config.rx_entries = kReceives;
     config.tx_entries = kSends;
-    device_ = must(vma::verbs::xdp::XdpDevice::open(std::move(config)));
+    // A server's run before this one may be about to close its device.
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    auto device = vma::verbs::xdp::XdpDevice::open(config);
+    while (!device && device.error().code == EBUSY && std::chrono::steady_clock::now() < limit) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        device = vma::verbs::xdp::XdpDevice::open(config);
+    }
+    device_ = must(std::move(device));
     const vma::verbs::DeviceAttr& attr = device_->attr();
     recv_count_ = attr.max_recv_wr;
     send_count_ = std::min(attr.max_send_wr, kSends);

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Which descriptors of the program may be epoll sets that only the kernel knows so far.
+//
+// A thread that sleeps in poll() or select() on such a set must be woken when another thread adds its first offloaded member
+// (see KernelWait). To ask the kernel what each number is would cost more than the call itself. So a number is noted where the
+// program gets it, or uses it as a set. A number that is noted wrongly costs two atomic additions for each call that watches
+// it, and no more.
+#pragma once
+
+#include <poll.h>
+#include <sys/select.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace vma::iomux {
+
+// Does `wanted(fd)` hold for one of the numbers below `nfds` in a set, which must be readable? Asks until it does.
+template <class F>
+bool any_number(const fd_set* set, int nfds, F&& wanted) {
+    for (int base = 0; base < nfds; base += NFDBITS) {
+        auto word = static_cast<unsigned long>(set->fds_bits[base / NFDBITS]);
+        if (nfds - base < NFDBITS) word &= (1ul << (nfds - base)) - 1;
+        for (; word != 0; word &= word - 1)
+            if (wanted(base + __builtin_ctzl(word))) return true;
+    }
+    return false;
+}
+
+namespace set_numbers {
+
+extern std::atomic<bool> g_any;
+void note(int fd) noexcept;
+void forget(int fd) noexcept;
+bool noted(int fd) noexcept;
+
+inline bool any() noexcept { return g_any.load(std::memory_order_relaxed); }
+inline bool may_be_set(int fd) noexcept { return any() && noted(fd); }
+
+}  // namespace set_numbers
+
+// Those among the numbers one call watches.
+class WatchedSets {
+  public:
+    // Further ones wake nobody.
+    static constexpr std::size_t kMost = 16;
+
+    WatchedSets() = default;
+    // The arrays must be readable.
+    WatchedSets(const pollfd* fds, nfds_t count) noexcept;
+    WatchedSets(const fd_set* set, int nfds) noexcept;
+
+    void look_at(int fd) noexcept {
+        if (set_numbers::may_be_set(fd) && count_ < kMost) fds_[count_++] = fd;
+    }
+    bool empty() const noexcept { return count_ == 0; }
+    std::span<const int> numbers() const noexcept { return {fds_, count_}; }
+
+  private:
+    std::size_t count_ = 0;
+    int fds_[kMost];
+};
+
+}  // namespace vma::iomux

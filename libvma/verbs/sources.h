@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// From which source addresses an interface accepts packets for this host, as the kernel does: not from the host's own
+// addresses, and with net.ipv4.conf.*.rp_filter only where the route back is right.
+//
+// The whole address space is cut into ranges, so that an answer is one search, and neighbours of the same kind are one.
+// A refusal means "the kernel knows better", where there is a kernel to ask (the XDP program lets such frames pass).
+#pragma once
+
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace vma::verbs {
+
+// A prefix, in network order; the longest one that matches an address decides.
+struct SourcePrefix {
+    in_addr_t address = 0;
+    std::uint8_t length = 0;
+    bool accepted = false;
+    friend bool operator==(const SourcePrefix&, const SourcePrefix&) = default;
+};
+
+// Sources that are never a host: this network, loopback, multicast, and the reserved class E with the broadcast address.
+inline bool never_a_source(in_addr_t address) noexcept {
+    const std::uint32_t a = ntohl(address);
+    return a >> 24 == 0 || a >> 24 == 127 || a >= 0xe0000000u;
+}
+
+class Sources {
+  public:
+    struct Range {
+        std::uint32_t first;  // in host order; it ends where the next one begins
+        bool accepted;
+        friend bool operator==(const Range&, const Range&) = default;
+    };
+    // Accepts all that may be a source.
+    Sources() : Sources(std::vector<SourcePrefix>{{0, 0, true}}) {}
+    // What no prefix matches is refused; of two equal prefixes the last one counts. May throw std::bad_alloc.
+    explicit Sources(std::vector<SourcePrefix> prefixes);
+
+    bool accepts(in_addr_t source) const noexcept {
+        const std::uint32_t a = ntohl(source);
+        auto after = std::upper_bound(ranges_.begin(), ranges_.end(), a,
+                                      [](std::uint32_t v, const Range& r) { return v < r.first; });
+        return std::prev(after)->accepted;
+    }
+    // In order, from address 0 on; no two neighbours of the same kind.
+    const std::vector<Range>& ranges() const noexcept { return ranges_; }
+    // The accepted ranges as prefixes; no two overlap.
+    std::vector<SourcePrefix> accepted_prefixes() const;
+    // The refused addresses, if that is all that is refused (beside never_a_source()); false: there are ranges among them, or more
+    // than `most`.
+    bool refused_addresses(std::vector<in_addr_t>& out, std::size_t most) const;
+    friend bool operator==(const Sources&, const Sources&) = default;
+
+  private:
+    std::vector<Range> ranges_;
+};
+
+}  // namespace vma::verbs
