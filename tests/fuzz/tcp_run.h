@@ -69,6 +69,10 @@ class Run {
             }
             if (s.options.find('\x03') != std::string::npos) a.shift = 14;
         }
+        // Once the connection is over, a SYN begins another, which acknowledges numbers of its own.
+        if (s.flags & kSyn && a.passive &&
+            (a.c == nullptr || a.c->state() == State::close || a.c->state() == State::time_wait))
+            a.acknowledged = false;
         m.sent(s);
         const std::uint32_t end = s.end();
         if (before(a.sent_end, end) && end - a.sent_end < (8u << 20)) a.sent_end = end;

