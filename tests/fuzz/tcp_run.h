@@ -71,8 +71,10 @@ class Run {
         }
         // Once the connection is over, a SYN begins another, which acknowledges numbers of its own.
         if (s.flags & kSyn && a.passive &&
-            (a.c == nullptr || a.c->state() == State::close || a.c->state() == State::time_wait))
+            (a.c == nullptr || a.c->state() == State::close || a.c->state() == State::time_wait)) {
+            hear_sent();
             a.acknowledged = false;
+        }
         m.sent(s);
         const std::uint32_t end = s.end();
         if (before(a.sent_end, end) && end - a.sent_end < (8u << 20)) a.sent_end = end;
@@ -94,6 +96,9 @@ class Run {
 
     void hear() {
         host.poll();
+        hear_sent();
+    }
+    void hear_sent() {
         for (const Frame& frame : host.sent()) {
             const auto parsed = parse(frame);
             FUZZ_CHECK(parsed.has_value());
