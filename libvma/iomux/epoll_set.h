@@ -25,7 +25,7 @@
 // ADD, MOD and DEL of it answer as if it were there.
 //
 // A forked child shares the kernel's set. When it first uses it, all members become the kernel's and enter that set
-// (sockets/handing.h, leave_to_kernel() here), as they do before daemon() and exec. Members added later are not seen by it.
+// (sockets/handover/shared_sockets.h, leave_to_kernel() here), as they do before daemon() and exec. Members added later are not seen by it.
 #pragma once
 
 #include <atomic>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Names and peers: bind, connect, listen, accept, getsockname, getpeername.
 #include "libvma/preload/guard.h"
-#include "libvma/sockets/placeholders.h"
+#include "libvma/sockets/handover/placeholders.h"
 
 using namespace vma;
 using namespace vma::preload;

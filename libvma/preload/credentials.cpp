@@ -8,7 +8,7 @@
 
 #include "libvma/os/raw_syscall.h"
 #include "libvma/preload/guard.h"
-#include "libvma/sockets/privileges.h"
+#include "libvma/sockets/handover/privileges.h"
 #include "libvma/sockets/stack.h"
 
 using namespace vma;

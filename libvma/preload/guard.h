@@ -30,7 +30,7 @@
 #include "libvma/runtime/region.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/sockets/fd_table.h"
-#include "libvma/sockets/handing.h"
+#include "libvma/sockets/handover/shared_sockets.h"
 
 #define VMA_EXPORT extern "C" __attribute__((visibility("default")))
 // A second public name of a wrapper: VMA_ALIAS(__read, read);

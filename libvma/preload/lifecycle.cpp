@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "libvma/preload/guard.h"
-#include "libvma/sockets/late_linger.h"
+#include "libvma/sockets/tcp/late_linger.h"
 
 using namespace vma;
 using namespace vma::preload;
@@ -199,7 +199,7 @@ VMA_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcept {
         return os::close_range(first, last, flags);
     // Beyond all numbers: closes nothing, but checks the flags and unshares the table.
     if (flags != 0 && os::close_range(UINT_MAX, UINT_MAX, flags) != 0) return -1;
-    // A vforked child closes only its own copies. It needs ours when it executes a program (sockets/handing.h).
+    // A vforked child closes only its own copies. It needs ours when it executes a program (sockets/handover/shared_sockets.h).
     std::optional<ForgottenRange> forgotten;
     if (!vforked) forgotten.emplace(first, last);
     return for_each_gap(first, last, [&](unsigned from, unsigned to) { return os::close_range(from, to, flags); });

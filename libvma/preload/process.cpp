@@ -4,7 +4,7 @@
 // fork() runs the runtime's hooks through pthread_atfork. _Fork() and clone() skip those handlers by design, so here they
 // get the library's hooks by hand. A child that shares our memory (vfork, CLONE_VM) gets none: it only must not touch the
 // library's state, which the flags of runtime/runtime.h tell; what it takes along into exec it asks its parent for
-// (sockets/handing.h). popen, system and posix_spawn make such a child inside libc, call nothing of ours there, and our own
+// (sockets/handover/shared_sockets.h). popen, system and posix_spawn make such a child inside libc, call nothing of ours there, and our own
 // descriptors are close-on-exec. What a program started by posix_spawn inherits has to be the kernel's before, as with exec.
 #include <limits.h>
 #include <sched.h>
@@ -14,9 +14,9 @@
 #include <atomic>
 
 #include "libvma/preload/guard.h"
-#include "libvma/sockets/handing.h"
+#include "libvma/sockets/handover/shared_sockets.h"
 #include "libvma/sockets/stack.h"
-#include "libvma/sockets/statistics.h"
+#include "libvma/sockets/observe/statistics.h"
 #include "libvma/stats/segment.h"
 
 using namespace vma;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The receiving calls, with their _FORTIFY_SOURCE forms.
-#include "libvma/preload/control.h"
+#include "libvma/preload/scm_rights.h"
 #include "libvma/preload/guard.h"
 #include "libvma/preload/vectors.h"
 

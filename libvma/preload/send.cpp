@@ -2,7 +2,7 @@
 // The sending calls.
 #include <limits.h>
 
-#include "libvma/preload/control.h"
+#include "libvma/preload/scm_rights.h"
 #include "libvma/preload/guard.h"
 #include "libvma/preload/vectors.h"
 

@@ -8,9 +8,9 @@
 #include "libvma/runtime/runtime.h"
 #include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/stack.h"
-#include "libvma/sockets/statistics.h"
-#include "libvma/sockets/tcp_socket.h"
-#include "libvma/sockets/udp_socket.h"
+#include "libvma/sockets/observe/statistics.h"
+#include "libvma/sockets/tcp/tcp_socket.h"
+#include "libvma/sockets/udp/udp_socket.h"
 
 namespace vma::sockets {
 namespace {

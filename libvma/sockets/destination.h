@@ -9,7 +9,7 @@
 
 #include "libvma/net/frame.h"
 #include "libvma/ring/ring.h"
-#include "libvma/sockets/statistics.h"
+#include "libvma/sockets/observe/statistics.h"
 
 namespace vma::sockets {
 

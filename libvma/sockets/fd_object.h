@@ -29,7 +29,7 @@ class ReadyHook;
 enum class Kind : std::uint8_t {
     socket,
     epoll,
-    // What has its state in the memory of the process that forked us; see handing.h.
+    // What has its state in the memory of the process that forked us; see handover/shared_sockets.h.
     foreign,
     foreign_datagrams,  // a UDP socket: the kernel's socket sends for both
 };
@@ -142,7 +142,7 @@ class Socket : public FdObject {
     // calls who knows the number (see urgent.h).
     virtual const char* leaving() const noexcept { return nullptr; }
 
-    // ---- other processes (see handing.h) ----
+    // ---- other processes (see handover/shared_sockets.h) ----
     // Is there state here that the kernel's socket lacks, so that another process which holds it could do nothing with it:
     // a connection or a listener of ours, rules that take a UDP socket's datagrams? Asked in a forked child, too, so atomic
     // reads and no more.

@@ -12,7 +12,7 @@
 
 namespace vma::sockets {
 
-// Asks the process that has the state of `foreign` to put it into the kernel, and forgets what `fd` meant (handing.h).
+// Asks the process that has the state of `foreign` to put it into the kernel, and forgets what `fd` meant (handover/shared_sockets.h).
 void settle_foreign(int fd, FdObject* foreign) noexcept;
 
 // stdin, stdout and stderr: libc reads and writes them past all wrappers. So a socket under one of these numbers is the

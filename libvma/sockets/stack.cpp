@@ -17,12 +17,12 @@
 #include "libvma/runtime/runtime.h"
 #include "libvma/runtime/signals.h"
 #include "libvma/sockets/fd_table.h"
-#include "libvma/sockets/handing.h"
+#include "libvma/sockets/handover/shared_sockets.h"
 #include "libvma/sockets/names.h"
 #include "libvma/sockets/ring_watch.h"
-#include "libvma/sockets/statistics.h"
-#include "libvma/sockets/tcp_socket.h"
-#include "libvma/sockets/udp_socket.h"
+#include "libvma/sockets/observe/statistics.h"
+#include "libvma/sockets/tcp/tcp_socket.h"
+#include "libvma/sockets/udp/udp_socket.h"
 #include "libvma/sockets/waiter.h"
 
 #ifndef SO_NETNS_COOKIE
@@ -37,7 +37,7 @@ std::atomic<int> g_state{idle};
 std::atomic<Stack*> g_stack{nullptr};
 Lock g_start_lock;
 
-// In a forked child everything the parent had stays the parent's: the table is emptied (handing.h), so inherited sockets
+// In a forked child everything the parent had stays the parent's: the table is emptied (handover/shared_sockets.h), so inherited sockets
 // are plain kernel sockets, and the stack is forgotten, so that the child's first own socket starts a new one.
 void child_after_fork() {
     Waiter::reset_in_child();

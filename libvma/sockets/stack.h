@@ -13,7 +13,7 @@
 #include "libvma/ring/rings.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/no_cancel.h"
-#include "libvma/sockets/tcp_paths.h"
+#include "libvma/sockets/tcp/paths.h"
 
 namespace vma::sockets {
 

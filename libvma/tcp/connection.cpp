@@ -11,14 +11,14 @@
 #include <utility>
 
 #include "libvma/runtime/log.h"
-#include "libvma/tcp/engine.h"
-#include "libvma/tcp/isn.h"
-#include "libvma/tcp/listener.h"
-#include "libvma/tcp/lwip_entry.h"
-#include "libvma/tcp/segments.h"
+#include "libvma/tcp/timers/engine.h"
+#include "libvma/tcp/handshake/isn.h"
+#include "libvma/tcp/handshake/listener.h"
+#include "libvma/tcp/lwip/entry.h"
+#include "libvma/tcp/recovery/segments.h"
 #include "libvma/tcp/sequence.h"
-#include "libvma/tcp/syn.h"
-#include "libvma/tcp/time.h"
+#include "libvma/tcp/handshake/syn.h"
+#include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
 namespace {

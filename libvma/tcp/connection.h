@@ -25,13 +25,13 @@
 
 #include "libvma/ring/ring.h"
 #include "libvma/runtime/lock.h"
-#include "libvma/tcp/congestion.h"
+#include "libvma/tcp/recovery/congestion.h"
 #include "libvma/tcp/path.h"
-#include "libvma/tcp/reassembly.h"
-#include "libvma/tcp/receive_queue.h"
-#include "libvma/tcp/rtt.h"
-#include "libvma/tcp/sack.h"
-#include "libvma/tcp/timer_wheel.h"
+#include "libvma/tcp/receive/reassembly.h"
+#include "libvma/tcp/receive/receive_queue.h"
+#include "libvma/tcp/recovery/rtt.h"
+#include "libvma/tcp/recovery/scoreboard.h"
+#include "libvma/tcp/timers/timer_wheel.h"
 
 struct tcp_pcb;
 struct tcp_seg;

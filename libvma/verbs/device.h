@@ -7,7 +7,6 @@
 //   rdma/  an RDMA device of the kernel, through libibverbs: RAW_PACKET QP, ibv_post_send(), ibv_poll_cq()
 //   mlx5/  the data plane of rdma/ on ConnectX adapters: own work requests and completions in the adapter's queues
 //   xdp/   a software RDMA device on any Linux netdev, over AF_XDP
-//   wire/  the same, over an in-process wire with faults and a fake clock, for tests
 // Some things are more than plain RAW_PACKET verbs; attr() says which of them a device has:
 //   kWcMore       a frame may span several receive buffers; all completions but the last carry this flag
 //   flush()       a device may hold back frames of a burst to share a doorbell (lazy transmission)

@@ -8,7 +8,7 @@
 
 #include <cerrno>
 
-#include "libvma/preload/control.h"
+#include "libvma/preload/scm_rights.h"
 #include "libvma/stats/control_server.h"
 #include "libvma/stats/layout.h"
 #include "tests/fuzz/input.h"

@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "libvma/ring/ring.h"
-#include "libvma/tcp/handover.h"
+#include "libvma/tcp/migrate/handover.h"
 #include "libvma/verbs/xdp/xdp_device.h"
 #include "support/on_host.h"
 

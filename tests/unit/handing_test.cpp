@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Sockets over fork: who asks whom, and when. The sockets are kernel ones; the object under their number only notes
 // that it was told to leave to the kernel, by an option that every process with the same socket sees.
-#include "libvma/sockets/handing.h"
+#include "libvma/sockets/handover/shared_sockets.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

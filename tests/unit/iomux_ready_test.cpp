@@ -9,7 +9,7 @@
 
 #include "libvma/net/frame.h"
 #include "libvma/ring/ring.h"
-#include "libvma/verbs/wire/wire_device.h"
+#include "tests/support/wire/wire_device.h"
 #include "tests/unit/child.h"
 #include "tests/unit/iomux_told.h"
 

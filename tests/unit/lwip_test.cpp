@@ -21,7 +21,7 @@
 
 #include "libvma/tcp/lwip/glue.h"
 #include "libvma/tcp/lwip/memory.h"
-#include "libvma/tcp/time.h"
+#include "libvma/tcp/timers/time.h"
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "libvma/verbs/wire/segments.h"
+#include "tests/support/wire/segments.h"
 #include "ring_hosts.h"
 
 namespace vma::ring {

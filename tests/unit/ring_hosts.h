@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "libvma/ring/ring.h"
-#include "libvma/verbs/wire/wire_device.h"
+#include "tests/support/wire/wire_device.h"
 #include "udp_frames.h"
 
 namespace vma::ring::ring_hosts {

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "libvma/verbs/lazy_kick.h"
-#include "libvma/verbs/wire/wire_device.h"
+#include "tests/support/wire/wire_device.h"
 #include "ring_hosts.h"
 
 namespace vma::ring {

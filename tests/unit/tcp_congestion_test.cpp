@@ -7,7 +7,7 @@
 #include <string>
 #include <type_traits>
 
-#include "libvma/tcp/congestion.h"
+#include "libvma/tcp/recovery/congestion.h"
 
 namespace {
 

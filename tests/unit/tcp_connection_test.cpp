@@ -2,7 +2,7 @@
 // A connection's life on a wire without faults.
 #include <gtest/gtest.h>
 
-#include "libvma/tcp/handover.h"
+#include "libvma/tcp/migrate/handover.h"
 #include "tcp_hosts.h"
 
 namespace vma::tcp::test {

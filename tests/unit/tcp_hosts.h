@@ -14,13 +14,13 @@
 
 #include "libvma/ring/ring.h"
 #include "libvma/tcp/connection.h"
-#include "libvma/tcp/engine.h"
-#include "libvma/tcp/isn.h"
-#include "libvma/tcp/listener.h"
+#include "libvma/tcp/timers/engine.h"
+#include "libvma/tcp/handshake/isn.h"
+#include "libvma/tcp/handshake/listener.h"
 #include "libvma/tcp/lwip/glue.h"
-#include "libvma/tcp/time.h"
-#include "libvma/verbs/wire/wire.h"
-#include "libvma/verbs/wire/wire_device.h"
+#include "libvma/tcp/timers/time.h"
+#include "tests/support/wire/wire.h"
+#include "tests/support/wire/wire_device.h"
 
 namespace vma::tcp::test {
 

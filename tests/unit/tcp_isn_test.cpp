@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "libvma/tcp/isn.h"
+#include "libvma/tcp/handshake/isn.h"
 
 namespace {
 

@@ -8,7 +8,7 @@
 
 #include "libvma/net/kernel_tcp.h"
 #include "libvma/tcp/lwip/memory.h"
-#include "libvma/tcp/syn_cookie.h"
+#include "libvma/tcp/handshake/syn_cookie.h"
 #include "tcp_wiretap.h"
 
 namespace vma::tcp::test {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What arrives out of sequence, against a model that keeps single bytes.
-#include "libvma/tcp/reassembly.h"
+#include "libvma/tcp/receive/reassembly.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <string>
 
-#include "libvma/tcp/blocks.h"
+#include "libvma/tcp/receive/blocks.h"
 #include "libvma/tcp/lwip/lwip.h"
 #include "libvma/tcp/lwip/memory.h"
 #include "libvma/tcp/sequence.h"
-#include "libvma/verbs/wire/wire.h"
+#include "tests/support/wire/wire.h"
 
 namespace vma::tcp {
 namespace {

@@ -5,7 +5,7 @@
 #include <deque>
 #include <random>
 
-#include "libvma/tcp/rtt.h"
+#include "libvma/tcp/recovery/rtt.h"
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "libvma/tcp/sack.h"
+#include "libvma/tcp/recovery/scoreboard.h"
 
 namespace {
 

@@ -11,8 +11,8 @@
 
 #include "libvma/sockets/iov_cursor.h"
 #include "libvma/sockets/names.h"
-#include "libvma/sockets/tcp_inherit.h"
-#include "libvma/sockets/tcp_option_table.h"
+#include "libvma/sockets/tcp/inherited_options.h"
+#include "libvma/sockets/tcp/option_table.h"
 
 namespace {
 

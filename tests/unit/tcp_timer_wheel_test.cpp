@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "libvma/tcp/timer_wheel.h"
+#include "libvma/tcp/timers/timer_wheel.h"
 
 namespace {
 

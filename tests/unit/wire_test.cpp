@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The test wire itself: what other tests are going to trust. End points are driven by plain verbs calls here.
-#include "libvma/verbs/wire/wire.h"
+#include "tests/support/wire/wire.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "libvma/verbs/wire/wire_device.h"
+#include "tests/support/wire/wire_device.h"
 #include "udp_frames.h"
 
 namespace vma::verbs::wire {

@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "libvma/runtime/log.h"
-#include "libvma/tcp/time.h"
+#include "libvma/tcp/timers/time.h"
 #include "lwip/ip.h"
 #include "lwip/netif.h"
 #include "lwip/sys.h"

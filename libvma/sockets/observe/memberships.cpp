@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Which multicast groups the process's sockets are members of, as the statistics show it. The kernel serves multicast and keeps
+// the truth; this table only remembers what setsockopt() said yes to.
+#include <netinet/in.h>
+
+#include <array>
+#include <cstring>
+
+#include "libvma/runtime/lock.h"
+#include "libvma/runtime/runtime.h"
+#include "libvma/sockets/fd_object.h"
+#include "libvma/sockets/observe/statistics.h"
+#include "libvma/sockets/user_memory.h"
+#include "libvma/stats/segment.h"
+
+namespace vma::sockets::statistics {
+namespace {
+
+Lock g_lock;
+std::array<const Socket*, stats::kGroupBlocks> g_members{};  // by block; null: the block is free
+
+struct Membership {
+    enum { none, join, leave } what = none;
+    in_addr_t group = 0, source = 0;  // source 0: any
+};
+
+template <class T>
+bool read(const void* value, unsigned length, T& out) noexcept {
+    if (length < sizeof out || !UserMemory::readable(value, sizeof out)) return false;
+    std::memcpy(&out, value, sizeof out);
+    return true;
+}
+
+in_addr_t address_of(const sockaddr_storage& name) noexcept {
+    sockaddr_in in;
+    std::memcpy(&in, &name, sizeof in);
+    return name.ss_family == AF_INET ? in.sin_addr.s_addr : 0;
+}
+
+Membership parse(int name, const void* value, unsigned length) noexcept {
+    Membership m;
+    switch (name) {
+        case IP_ADD_MEMBERSHIP:
+        case IP_DROP_MEMBERSHIP:
+            if (ip_mreq r; read(value, length, r))
+                m = {name == IP_ADD_MEMBERSHIP ? Membership::join : Membership::leave, r.imr_multiaddr.s_addr, 0};
+            break;
+        case IP_ADD_SOURCE_MEMBERSHIP:
+        case IP_DROP_SOURCE_MEMBERSHIP:
+            if (ip_mreq_source r; read(value, length, r))
+                m = {name == IP_ADD_SOURCE_MEMBERSHIP ? Membership::join : Membership::leave, r.imr_multiaddr.s_addr,
+                     r.imr_sourceaddr.s_addr};
+            break;
+        case MCAST_JOIN_GROUP:
+        case MCAST_LEAVE_GROUP:
+            if (group_req r; read(value, length, r))
+                m = {name == MCAST_JOIN_GROUP ? Membership::join : Membership::leave, address_of(r.gr_group), 0};
+            break;
+        case MCAST_JOIN_SOURCE_GROUP:
+        case MCAST_LEAVE_SOURCE_GROUP:
+            if (group_source_req r; read(value, length, r))
+                m = {name == MCAST_JOIN_SOURCE_GROUP ? Membership::join : Membership::leave, address_of(r.gsr_group),
+                     address_of(r.gsr_source)};
+            break;
+        default: break;
+    }
+    if (m.group == 0) m.what = Membership::none;
+    return m;
+}
+
+void release(stats::Segment& segment, unsigned i) noexcept {
+    g_members[i] = nullptr;
+    stats::Describe guard(segment.group(i).sequence);
+    stats::store(segment.group(i).state, 0);
+}
+
+}  // namespace
+
+bool membership(Socket& socket, int fd, int name, const void* value, unsigned length) noexcept {
+    const Membership m = parse(name, value, length);
+    stats::Segment* segment = stats::current();
+    if (m.what == Membership::none || segment == nullptr || g_lock.owned_by_me()) return false;
+    auto same = [](const stats::Address& a, in_addr_t b) { return std::memcmp(a.bytes, &b, sizeof b) == 0; };
+    g_lock.lock();
+    for (unsigned i = 0; i < stats::kGroupBlocks; i++) {
+        stats::GroupBlock& block = segment->group(i);
+        if (m.what == Membership::leave) {
+            // Leaving a group ends all its sources.
+            const bool source = m.source == 0 || same(block.source, m.source);
+            if (g_members[i] == &socket && same(block.group, m.group) && source) release(*segment, i);
+        } else if (g_members[i] == nullptr) {
+            g_members[i] = &socket;
+            stats::Describe guard(block.sequence);
+            block.socket_id = socket.tally().id();
+            block.fd = fd;
+            block.path = static_cast<std::uint32_t>(stats::Path::kernel);
+            put_address(block.group, m.group, 0);
+            put_address(block.source, m.source, 0);
+            stats::store(block.state, 1);
+            break;
+        }
+    }
+    g_lock.unlock();
+    return true;
+}
+
+void forget_memberships(const Socket& socket) noexcept {
+    stats::Segment* segment = stats::current();
+    if (segment == nullptr || g_lock.owned_by_me()) return;
+    g_lock.lock();
+    for (unsigned i = 0; i < stats::kGroupBlocks; i++)
+        if (g_members[i] == &socket) release(*segment, i);
+    g_lock.unlock();
+}
+
+void forget_memberships_in_child() noexcept {
+    new (&g_lock) Lock;
+    g_members.fill(nullptr);
+}
+
+}  // namespace vma::sockets::statistics

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What a TCP socket shows in the statistics. Calls are counted by the call; segments, windows and times are the connection's,
+// copied when somebody looks.
+#include <netinet/tcp.h>
+
+#include "libvma/os/calls.h"
+#include "libvma/runtime/region.h"
+#include "libvma/sockets/names.h"
+#include "libvma/sockets/shadow.h"
+#include "libvma/sockets/tcp/tcp_socket.h"
+
+namespace vma::sockets {
+
+ssize_t TcpSocket::count(stats::Way way, ssize_t result) noexcept {
+    if (result > 0)
+        tally_.moved(way, static_cast<std::uint64_t>(result), false);
+    else if (__builtin_expect(result < 0 && result != -EREMOTE && result != -runtime::kRestart && result != -runtime::kAskKernel, 0))
+        tally_.result(way, result);
+    return result;
+}
+
+void TcpSocket::kernel_answered(int, stats::Way way, ssize_t result, int flags) noexcept {
+    count_kernel(way, result, way == stats::Way::rx_os ? flags : 0);
+}
+
+ssize_t TcpSocket::count_kernel(stats::Way way, ssize_t result, int flags) noexcept {
+    if ((flags & (MSG_PEEK | MSG_ERRQUEUE)) != 0 && result >= 0) return result;
+    count(way, result >= 0 ? result : -errno);
+    return result;
+}
+
+int TcpSocket::count_kernel(stats::Way way, int result, const mmsghdr* msgs, int flags) noexcept {
+    if (result < 0) return static_cast<int>(count_kernel(way, static_cast<ssize_t>(result), flags));
+    for (int i = 0; i < result; i++) count_kernel(way, static_cast<ssize_t>(msgs[i].msg_len), flags);
+    return result;
+}
+
+void TcpSocket::decided(const stats::Decision& decision) noexcept {
+    tally_.decided(stats::Direction::rx, decision);
+    tally_.decided(stats::Direction::tx, decision);
+}
+
+void TcpSocket::describe() noexcept {
+    stats::SocketBlock* block = tally_.block();
+    if (block == nullptr) return;
+    Use use(*this);
+    stats::Describe guard(block->sequence);
+    if (!guard) return;
+    if (const tcp::Connection* c = use.connection) {
+        const tcp::Endpoints& ends = c->endpoints();
+        block->tcp_state = static_cast<std::uint32_t>(c->state());
+        statistics::put_address(block->local, ends.local_addr, ends.local_port);
+        statistics::put_address(block->peer, ends.remote_addr, ends.remote_port);
+        statistics::put_ring(*block, c->ring(), stack_.present_view());
+    } else if (phase() == Phase::listening) {
+        block->tcp_state = static_cast<std::uint32_t>(tcp::State::listen);
+        statistics::put_address(block->local, listen_addr_, listen_port_);
+        const bool any = ring_count_.load(std::memory_order_acquire) != 0;
+        statistics::put_ring(*block, any ? rings_[0].load(std::memory_order_relaxed) : nullptr, stack_.present_view());
+    } else {
+        block->tcp_state = 0;
+        statistics::put_ring(*block, nullptr, stack_.present_view());
+    }
+}
+
+namespace {
+
+// What the kernel knows of a socket that is its own: names and state.
+struct KernelSide {
+    sockaddr_in local{}, peer{};
+    std::uint32_t state = 0;
+};
+KernelSide ask_kernel(int fd) noexcept {
+    KernelSide side;
+    int saved = errno;
+    socklen_t len = sizeof side.local;
+    if (os::getsockname(fd, reinterpret_cast<sockaddr*>(&side.local), &len) != 0) side.local = {};
+    len = sizeof side.peer;
+    if (os::getpeername(fd, reinterpret_cast<sockaddr*>(&side.peer), &len) != 0) side.peer = {};
+    ::tcp_info info{};
+    len = sizeof info;
+    if (os::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0) side.state = info.tcpi_state;
+    errno = saved;
+    return side;
+}
+
+}  // namespace
+
+void TcpSocket::publish() noexcept {
+    stats::SocketBlock* block = tally_.block();
+    if (block == nullptr) return;
+    describe();
+    const int fd = statistics::number_of(*this, block->fd);
+    Use use(*this);
+    auto put = [](std::uint64_t& word, std::uint64_t value) { stats::store(word, value); };
+    tcp::Connection::Sample s;
+    if (tcp::Connection* c = use.connection; c != nullptr && c->sample(s)) {
+        put(block->rx_queue_bytes, c->readable());
+        put(block->rx_queue_limit, s.receive_window);
+        put(block->tx_queue_bytes, c->unacked_bytes());
+        put(block->tx_queue_limit, s.send_limit);
+        const statistics::TcpBase base = statistics::base_of(block, c);
+        put(block->tcp_retransmits, s.counters.retransmits - base.connection.retransmits);
+        put(block->tcp_timeouts, s.counters.timeouts - base.connection.timeouts);
+        put(block->tcp_fast_recoveries, s.counters.fast_recoveries - base.connection.fast_recoveries);
+        put(block->tcp_tail_probes, s.counters.tail_probes - base.connection.tail_probes);
+        put(block->tcp_dup_acks_in, s.counters.dup_acks_in - base.connection.dup_acks_in);
+        put(block->tcp_out_of_order, s.counters.out_of_order - base.connection.out_of_order);
+        put(block->tcp_segments_in, s.counters.segments_in - base.connection.segments_in);
+        put(block->tcp_segments_out, s.counters.segments_out - base.connection.segments_out);
+        put(block->tcp_rtt_us, s.rtt_us);
+        put(block->tcp_rttvar_us, s.rttvar_us);
+        put(block->tcp_rto_us, s.rto_us);
+        put(block->tcp_cwnd_bytes, s.cwnd);
+        put(block->tcp_ssthresh_bytes, s.ssthresh);
+        put(block->tcp_mss, s.mss);
+        put(block->tcp_send_window, s.send_window);
+    }
+    if (tcp::Listener* l = use.listener; l != nullptr && phase() == Phase::listening) {
+        const tcp::Listener::Counters now = l->counters();
+        const statistics::TcpBase base = statistics::base_of(block, l);
+        put(block->tcp_accepted, now.accepted - base.listener.accepted);
+        put(block->tcp_accept_queue, l->pending());
+        put(block->tcp_accept_overflows, now.overflows - base.listener.overflows);
+        put(block->tcp_syn_dropped, now.refused - base.listener.refused);
+    }
+    const bool kernels = fd >= 0 && use.connection == nullptr && phase() != Phase::listening;
+    const KernelSide side = kernels ? ask_kernel(fd) : KernelSide{};
+    stats::Describe guard(block->sequence);
+    if (!guard) return;
+    statistics::put_number(*block, fd);
+    block->blocking = !nonblock_.load(std::memory_order_relaxed);
+    if (kernels) {
+        block->tcp_state = side.state;
+        statistics::put_address(block->local, side.local.sin_addr.s_addr, side.local.sin_port);
+        statistics::put_address(block->peer, side.peer.sin_addr.s_addr, side.peer.sin_port);
+    }
+}
+
+// What is counted in the block is counted by atomic additions, which need no lock.
+void TcpSocket::zero_counters() noexcept {
+    stats::SocketBlock* block = tally_.block();
+    if (block == nullptr) return;
+    Use use(*this);
+    statistics::TcpBase base;
+    tcp::Connection::Sample s;
+    if (tcp::Connection* c = use.connection; c != nullptr && c->sample(s)) {
+        base.connection = s.counters;
+        statistics::set_base(block, c, base);
+    } else if (tcp::Listener* l = use.listener; l != nullptr && phase() == Phase::listening) {
+        base.listener = l->counters();
+        statistics::set_base(block, l, base);
+    }
+}
+
+}  // namespace vma::sockets

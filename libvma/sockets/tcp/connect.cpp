@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// connect() of a TCP socket, how it is waited for, and how a connection is dissolved.
+#include <netinet/in.h>
+
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "libvma/config/rules.h"
+#include "libvma/os/calls.h"
+#include "libvma/runtime/log.h"
+#include "libvma/runtime/no_cancel.h"
+#include "libvma/sockets/handover/shared_sockets.h"
+#include "libvma/sockets/icmp.h"
+#include "libvma/sockets/names.h"
+#include "libvma/sockets/handover/privileges.h"
+#include "libvma/sockets/shadow.h"
+#include "libvma/sockets/tcp/wait.h"
+#include "libvma/sockets/handover/urgent.h"
+
+namespace vma::sockets {
+namespace {
+
+constexpr int kPortTries = 32;
+
+}  // namespace
+
+// ---- connect ----
+
+// Can the connection to `to` be ours? Finds its addresses and opens the interface's ring.
+bool TcpSocket::plan_connect(int fd, const sockaddr_in& to, Plan& plan) noexcept {
+    auto left = [&](stats::Reason reason, std::string_view detail = {}) {
+        plan.why.reason = reason;
+        plan.why.detail = detail;
+        return false;
+    };
+    if (to.sin_port == 0) return left(stats::Reason::other, "there is no port 0");
+    if (!is_unicast(to.sin_addr.s_addr)) return left(statistics::reason_of_address(to.sin_addr.s_addr));
+    if (!privileges::tcp_may_be_ours()) return left(stats::Reason::process, "the program has given up CAP_NET_ADMIN");
+    try {
+        sockaddr_in local{};
+        if (bound_ || autobound_) local = shadow::name_of(fd);
+        net::RouteQuery query;
+        query.dst = to.sin_addr.s_addr;
+        query.src = local.sin_addr.s_addr;
+        query.oif = options_.path.oif;
+        query.mark = options_.path.mark;
+        query.tos = options_.path.tos;
+        query.protocol = IPPROTO_TCP;
+        query.src_port = local.sin_port;
+        query.dst_port = to.sin_port;
+        auto route = stack_.view().route(query);
+        if (!route) return left(stats::Reason::no_route);
+        if (const stats::Reason reason = statistics::reason_of_route(*route); reason != stats::Reason::none) return left(reason);
+        const in_addr_t source = local.sin_addr.s_addr != 0 ? local.sin_addr.s_addr : route->src;
+        int owner = 0;
+        if (!is_unicast(source) || !stack_.view().is_local(source, &owner)) return left(stats::Reason::foreign_address);
+        // Answers come in through the interface that owns the address; only one interface has the connection's rule.
+        if (owner != route->ifindex) {
+            log::once(log::Level::info,
+                      "a TCP connection is left to the kernel: its route and its source are on different interfaces");
+            return left(stats::Reason::foreign_address, "its route and its source are on different interfaces");
+        }
+        const config::Endpoint here{source, local.sin_port}, there{to.sin_addr.s_addr, to.sin_port};
+        const config::Decision decision = config::decide(config::Role::tcp_client, there, &here);
+        plan.why.rule = decision.text();
+        if (decision.os()) return left(stats::Reason::rule);
+        if (stack_.ring(route->ifindex) == nullptr) {
+            Stack::Control control(stack_);
+            plan.why.reason = stats::Reason::no_device;
+            if (!control.mine || stack_.open_ring(route->ifindex, &plan.why.detail) == nullptr) return false;
+        }
+        plan.ends = {source, to.sin_addr.s_addr, local.sin_port, to.sin_port};
+        plan.autobind = local.sin_port == 0;
+        return true;
+    } catch (const std::exception&) {
+        plan.why.reason = stats::Reason::no_memory;
+        return false;  // a kernel connection is a good connection
+    }
+}
+
+// Reserves an ephemeral port of the source address in the kernel.
+int TcpSocket::bind_shadow(int fd, Plan& plan) noexcept {
+    int off = 0, on = 1;
+    if (bind_no_port_) os::setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &off, sizeof off);
+    const int r = shadow::bind_to(fd, plan.ends.local_addr, 0);
+    const int error = errno;
+    if (bind_no_port_) os::setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
+    if (r != 0) return error == EADDRINUSE ? EADDRNOTAVAIL : error;
+    plan.ends.local_port = shadow::name_of(fd).sin_port;
+    autobound_ = true;
+    return plan.ends.local_port != 0 ? 0 : EADDRNOTAVAIL;
+}
+
+// The port we took for connect() goes, as the kernel gives it back when a connection failed. A socket in state CLOSE keeps
+// its port, but one that stops listening does not; and an address that was given by bind() stays, unless another is given
+// without a port.
+void TcpSocket::unbind_shadow(int fd) noexcept {
+    if (!autobound_) return;
+    if (os::listen(fd, 0) != 0) return;  // the port stays, and serves the next connect()
+    shadow::dissolve(fd);
+    autobound_ = false;
+    if (bound_) return;  // the program chose the address, only the port was left to us
+    shadow::bind_address(fd, INADDR_ANY, bind_no_port_);
+}
+
+// 0: under way, or errno. ours == false: nothing was done, the kernel shall connect.
+int TcpSocket::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& ours, Why& why) {
+    ours = false;
+    why = {stats::Reason::other, "not an IPv4 address", {}};
+    sockaddr_in to{};
+    if (len < sizeof to || len > sizeof(sockaddr_storage) || !UserMemory::readable(addr, sizeof to)) return 0;
+    std::memcpy(&to, addr, sizeof to);
+    Plan plan;
+    int saved = errno;
+    if (to.sin_family != AF_INET) return 0;
+    if (!plan_connect(fd, to, plan)) {
+        why = std::move(plan.why);
+        errno = saved;
+        return 0;
+    }
+    urgent::prepare();
+    learn_cookie(fd);
+    settle_options(fd);
+    icmp::start(stack_);
+    release_retired(0);
+    // The kernel does not know about connections of ours in TIME_WAIT, so a port it finds may be taken for this peer.
+    int error;
+    for (int attempt = 0;; attempt++) {
+        if (plan.autobind && (error = bind_shadow(fd, plan)) != 0) break;
+        tcp::Connection* c = tcp::Connection::create(stack_.paths(), plan.ends, options_);
+        if (c == nullptr) {
+            unbind_shadow(fd);
+            why = {stats::Reason::no_memory, {}, {}};
+            errno = saved;
+            return 0;
+        }
+        in_edges_told_ = out_edges_told_ = 0;
+        pending_error_.store(0, std::memory_order_relaxed);
+        past_mss_.store(0, std::memory_order_relaxed);
+        // Everything is in place before the first packet: the outcome may come while connect() still runs.
+        connection_.store(c, std::memory_order_seq_cst);
+        phase_.store(Phase::connecting, std::memory_order_release);
+        c->set_owner(this);
+        {
+            Inside here(*c);
+            error = -c->connect();
+        }
+        if (error == 0) {
+            set_phase(Phase::connecting);
+            decided({stats::Path::offloaded, stats::Reason::none, {}, plan.why.rule});
+            describe();
+            break;
+        }
+        let_go(fd, false);
+        if (error == EOPNOTSUPP) {
+            why = {stats::Reason::no_device, "no way over an offloaded interface", {}};
+            errno = saved;
+            return 0;
+        }
+        if (!plan.autobind || error != EADDRNOTAVAIL || attempt == kPortTries) break;
+    }
+    ours = true;
+    errno = saved;
+    return error;
+}
+
+int TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
+    if (phase() == Phase::fresh && handing::shared_since(born_)) leave_to_kernel(fd, "a forked child has it, too");
+    if (phase() == Phase::kernel) return Socket::connect(fd, addr, len);
+    if (state_lock_.owned_by_me()) return failed(EALREADY);  // a signal handler inside a call that changes the state
+    sa_family_t family = AF_INET;
+    const bool readable = len >= sizeof family && UserMemory::readable(addr, sizeof family);
+    if (readable) std::memcpy(&family, addr, sizeof family);
+    int saved = errno;  // opening a ring, for one, leaves its traces
+    flush();
+
+    state_lock_.lock();
+    struct Unlock {
+        Lock* lock;
+        void now() {
+            if (lock != nullptr) std::exchange(lock, nullptr)->unlock();
+        }
+        ~Unlock() { now(); }
+    } held{&state_lock_};
+
+    if (has_connection()) {
+        if (!readable) return failed(len < sizeof family || static_cast<int>(len) < 0 ? EINVAL : EFAULT);
+        if (family == AF_UNSPEC) {
+            const runtime::NoCancel whole;
+            return disconnect(fd);
+        }
+        if (phase() == Phase::connected) return failed(EISCONN);
+        held.now();
+        const int r = await_connect(fd, EALREADY);
+        if (r == 0) errno = saved;
+        return r;
+    }
+    if (family == AF_UNSPEC && readable) {
+        const int r = os::connect(fd, addr, len);
+        if (r == 0 && phase() == Phase::listening) stop_listening();
+        return r;
+    }
+    if (phase() == Phase::listening) return os::connect(fd, addr, len);  // EISCONN
+
+    std::optional<runtime::NoCancel> whole(std::in_place);
+    bool ours = false;
+    Why why;
+    if (const int error = start_connect(fd, addr, len, ours, why); ours) {
+        held.now();
+        whole.reset();
+        if (error != 0) return failed(error);
+        const int r = await_connect(fd, EINPROGRESS);
+        if (r == 0) errno = saved;
+        return r;
+    }
+    // Any thread's call from now on is the kernel's. A connect() that fails at once leaves a socket that may try elsewhere.
+    settle_options(fd);
+    set_phase(Phase::kernel);
+    decided(why.decision(stats::Path::kernel));
+    held.now();
+    whole.reset();
+    errno = saved;
+    trying_kernel_.store(true, std::memory_order_relaxed);
+    const int r = Socket::connect(fd, addr, len);
+    if (r == 0 || errno != runtime::kAskKernel) kernel_connected(r);
+    return r;
+}
+
+void TcpSocket::kernel_connected(int result) noexcept {
+    if (!trying_kernel_.exchange(false, std::memory_order_relaxed)) return;
+    const bool refused =
+        result != 0 && errno != EINPROGRESS && errno != EINTR && errno != EALREADY && errno != EISCONN;
+    if (refused && phase() == Phase::kernel) set_phase(Phase::fresh);
+}
+
+// Waits for the outcome. `under_way`: what a call that does not wait (so long) says.
+int TcpSocket::await_connect(int fd, int under_way) {
+    tcp::Connection* c;
+    {
+        Use use(*this);
+        c = use.connection;
+        if (c == nullptr) return failed(ECONNABORTED);
+        // The kernel's first answer is this one, however quick the peer's.
+        if (under_way == EINPROGRESS && nonblock_.load(std::memory_order_relaxed)) return failed(under_way);
+        if (still_connecting(*c)) {
+            if (nonblock_.load(std::memory_order_relaxed)) return failed(under_way);
+            if (inside(*c)) return failed(under_way);
+            Waiting w(sndtimeo_ns_.load(std::memory_order_relaxed));
+            const int error = wait(-1, w, [&] { return !still_connecting(*c); });
+            if (error == EAGAIN) return failed(under_way);
+            if (error != 0) return failed(error);
+        }
+    }
+    const runtime::NoCancel whole;
+    state_lock_.lock();
+    int error = 0;
+    // Another thread may have been told meanwhile, or have let go of the connection.
+    if (connection_.load(std::memory_order_relaxed) != c) {
+        error = phase() == Phase::kernel ? 0 : ECONNABORTED;  // established, and handed over meanwhile
+    } else if (phase() == Phase::connecting) {
+        if (c->state() == tcp::State::close) {
+            error = c->take_error();
+            if (error == 0) error = ECONNABORTED;
+            let_go(fd, false);
+        } else {
+            set_phase(Phase::connected);
+        }
+    }
+    state_lock_.unlock();
+    return error == 0 ? 0 : failed(error);
+}
+
+// connect(AF_UNSPEC), and shutdown() of a connection that is not there yet.
+int TcpSocket::disconnect(int fd) noexcept {
+    const tcp::Connection* c = connection_.load(std::memory_order_relaxed);
+    int error = c->peek_error();
+    switch (c->state()) {
+        case tcp::State::close:
+        case tcp::State::time_wait: break;
+        case tcp::State::closing:
+        case tcp::State::last_ack:
+            if (c->unsent_bytes() != 0) error = ECONNRESET;
+            break;
+        default: error = ECONNRESET;
+    }
+    if (error != 0) pending_error_.store(error, std::memory_order_relaxed);
+    let_go(fd, true);
+    return 0;
+}
+
+void TcpSocket::let_go(int fd, bool reset) noexcept {
+    tcp::Connection* c = connection_.exchange(nullptr, std::memory_order_seq_cst);
+    if (c == nullptr) return;
+    const tcp::Endpoints c_ends = c->endpoints();
+    {
+        Inside here(*c);
+        c->close(reset);
+    }
+    past_mss_.store(c->mss(), std::memory_order_relaxed);
+    retire(c, nullptr);
+    release_retired(0);
+    int saved = errno;
+    unbind_shadow(fd);
+    // The address that the listener was bound to is the accepted socket's own.
+    if (accepted_ && listen_addr_ != 0 && !rebound_.load(std::memory_order_relaxed))
+        bound_ = shadow::bind_address(fd, listen_addr_, bind_no_port_);
+    last_addr_.store(bound_ ? shadow::name_of(fd).sin_addr.s_addr : 0, std::memory_order_relaxed);
+    last_port_.store(c_ends.local_port, std::memory_order_relaxed);
+    rebound_.store(false, std::memory_order_relaxed);
+    errno = saved;
+    accepted_ = false;
+    set_phase(Phase::fresh);
+    decided({});
+}
+
+}  // namespace vma::sockets

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/sockets/tcp/paths.h"
+
+#include <errno.h>
+
+#include <algorithm>
+
+#include "libvma/runtime/clock.h"
+#include "libvma/sockets/destination.h"
+#include "libvma/sockets/stack.h"
+
+namespace vma::sockets {
+namespace {
+
+// The kernel repeats its own question after a second (net.ipv4.neigh.*.retrans_time_ms), so asking it more often is idle.
+constexpr std::uint64_t kAskAgainNs = 1'000'000'000;
+
+std::uint64_t key_of(const tcp::Endpoints& ends) noexcept {
+    return (std::uint64_t{ends.remote_addr} << 32 | std::uint64_t{ends.remote_port} << 16 | ends.local_port) ^
+           std::uint64_t{ends.local_addr} << 16;
+}
+std::size_t slot_of(std::uint64_t key) noexcept { return (key * 0x9e3779b97f4a7c15u) >> 56; }
+
+}  // namespace
+
+std::uint32_t TcpPaths::generation() const noexcept { return stack_.present_view().generation(); }
+
+void TcpPaths::ask(int ifindex, in_addr_t next_hop) noexcept {
+    const std::uint64_t key = std::uint64_t{static_cast<std::uint32_t>(ifindex)} << 32 | next_hop;
+    Asked& slot = asked_[slot_of(key)];
+    const std::uint64_t now = clock::monotonic_ns();
+    if (slot.key.exchange(key, std::memory_order_relaxed) == key &&
+        now - slot.at_ns.load(std::memory_order_relaxed) < kAskAgainNs)
+        return;
+    slot.at_ns.store(now, std::memory_order_relaxed);
+    stack_.view().solicit(ifindex, next_hop);
+}
+
+std::uint64_t TcpPaths::waits_since(const tcp::Endpoints& ends) noexcept {
+    const std::uint64_t key = key_of(ends);
+    Asked& slot = waiting_[slot_of(key)];
+    if (slot.key.load(std::memory_order_acquire) == key) return slot.at_ns.load(std::memory_order_relaxed);
+    slot.at_ns.store(clock::monotonic_ns(), std::memory_order_relaxed);
+    slot.key.store(key, std::memory_order_release);
+    return 0;
+}
+
+void TcpPaths::waits_no_more(const tcp::Endpoints& ends) noexcept {
+    std::uint64_t key = key_of(ends);
+    waiting_[slot_of(key)].key.compare_exchange_strong(key, 0, std::memory_order_relaxed);
+}
+
+int TcpPaths::find(const tcp::Endpoints& ends, const tcp::PathOptions& options, tcp::Path& out) noexcept {
+    out = tcp::Path{};
+    // Read before asking: a change while we ask makes the answer outdated at once.
+    out.generation = stack_.view().generation();
+    const runtime::NoCancel whole;
+    net::RouteQuery query;
+    query.dst = ends.remote_addr;
+    query.src = ends.local_addr;
+    query.oif = options.oif;
+    query.mark = options.mark;
+    query.tos = options.tos;
+    query.protocol = IPPROTO_TCP;
+    query.src_port = ends.local_port;
+    query.dst_port = ends.remote_port;
+    auto route = stack_.view().route(query);
+    if (!route) return route.error().code;
+    if (route->kind != net::Route::Kind::unicast) return EOPNOTSUPP;
+    net::Link link;
+    if (!stack_.view().link(route->ifindex, link) || !link.up) return ENETUNREACH;
+    out.ring = stack_.ring(route->ifindex);
+    if (out.ring == nullptr) {
+        // Our caller may hold a ring's lock, and control operations take those: no waiting here.
+        if (!stack_.control().try_lock()) return EAGAIN;
+        out.ring = stack_.open_ring(route->ifindex);
+        stack_.control().unlock();
+    }
+    if (out.ring == nullptr) return EOPNOTSUPP;
+    out.src_mac = link.mac;
+    out.mtu = limit_mtu(std::min(route->mtu != 0 ? route->mtu : link.mtu, link.mtu));
+    out.next_hop = route->gateway != 0 ? route->gateway : ends.remote_addr;
+    const net::Neighbour next = stack_.view().neighbour(route->ifindex, out.next_hop);
+    switch (next.state) {
+        case net::Neighbour::State::usable:
+            out.dst_mac = next.mac;
+            out.stale = next.stale;
+            waits_no_more(ends);
+            return 0;
+        case net::Neighbour::State::failed:
+            if (const std::uint64_t since = waits_since(ends); since != 0 && next.failed_at_ns > since) {
+                waits_no_more(ends);
+                return EHOSTUNREACH;
+            }
+            ask(route->ifindex, out.next_hop);
+            return EAGAIN;
+        default:
+            waits_since(ends);
+            ask(route->ifindex, out.next_hop);
+            return EAGAIN;
+    }
+}
+
+// A neighbour that the kernel holds for stale is probed by the kernel as soon as it is used; our traffic it does not see.
+void TcpPaths::confirm(const tcp::Path& path, in_addr_t remote) noexcept {
+    if (path.ring == nullptr || !path.stale) return;
+    const int ifindex = path.ring->attr().ifindex;
+    const in_addr_t next_hop = path.next_hop != 0 ? path.next_hop : remote;
+    const net::Neighbour next = stack_.view().neighbour(ifindex, next_hop);
+    if (next.stale) ask(ifindex, next_hop);
+}
+
+void TcpPaths::doubt(const tcp::Path& path, in_addr_t remote) noexcept {
+    if (path.ring == nullptr) return;
+    const int ifindex = path.ring->attr().ifindex;
+    const in_addr_t next_hop = path.next_hop != 0 ? path.next_hop : remote;
+    const net::Neighbour next = stack_.view().neighbour(ifindex, next_hop);
+    if (next.state != net::Neighbour::State::usable || next.stale) ask(ifindex, next_hop);
+}
+
+}  // namespace vma::sockets

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Receiving on a TCP socket.
+#include <limits.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "libvma/os/calls.h"
+#include "libvma/sockets/cmsg.h"
+#include "libvma/sockets/many_messages.h"
+#include "libvma/sockets/names.h"
+#include "libvma/sockets/tcp/wait.h"
+
+#ifndef TCP_CM_INQ
+#define TCP_CM_INQ 36
+#endif
+
+namespace vma::sockets {
+namespace {
+
+constexpr std::size_t kAhead = 2048;              // room checked before it is known how much will come
+
+// Does one take() fill all of it, if there is enough?
+bool fits_in_one_go(const IovCursor& at) noexcept {
+    iovec pieces[IovCursor::kWindow];
+    std::size_t bytes;
+    at.window(pieces, at.left(), bytes);
+    return bytes == at.left();
+}
+
+}  // namespace
+
+// What is there now, at most `left` bytes, into the cursor's place. Bytes, 0 at the end of the stream, or -errno.
+// Only memory that will be written is looked at, as in the kernel: a buffer may be worse further on.
+ssize_t TcpSocket::take(tcp::Connection& c, IovCursor& at, std::size_t left, unsigned flags, std::size_t skip) noexcept {
+    const std::size_t there = c.readable();
+    if (flags & tcp::Connection::kDiscard) {
+        Inside here(c);
+        return c.receive(nullptr, 0, left, flags, skip);
+    }
+    std::size_t wanted = std::min(left, std::max(there > skip ? there - skip : 0, kAhead));
+    iovec pieces[IovCursor::kWindow];
+    std::size_t bytes = 0;
+    for (;;) {
+        std::size_t count = at.window(pieces, wanted, bytes);
+        bool good = true;
+        for (std::size_t i = 0; i < count; i++)
+            good &= UserMemory::writable(pieces[i].iov_base, pieces[i].iov_len);
+        if (good) {
+            Inside here(c);
+            return c.receive(pieces, count, bytes, flags, skip);
+        }
+        if (wanted > there - std::min(skip, there) && there > skip) {
+            wanted = there - skip;
+            continue;
+        }
+        if (there <= skip) {
+            // Nothing to write yet: is there something to report?
+            char byte;
+            iovec one{&byte, 1};
+            Inside here(c);
+            const ssize_t n = c.receive(&one, 1, 1, flags | tcp::Connection::kPeek, skip);
+            return n > 0 ? -EFAULT : n;
+        }
+        // As much as can be written.
+        std::size_t room = 0;
+        for (std::size_t i = 0; i < count; i++) {
+            const auto* base = static_cast<const char*>(pieces[i].iov_base);
+            std::size_t n = pieces[i].iov_len;
+            if (!UserMemory::writable(pieces[i].iov_base, n)) {
+                const std::size_t page = 4096 - (reinterpret_cast<std::uintptr_t>(base) & 4095);
+                n = 0;
+                for (std::size_t step = std::min(page, pieces[i].iov_len);
+                     step <= pieces[i].iov_len && UserMemory::writable(pieces[i].iov_base, step) && n != step;
+                     step = std::min(step + 4096, pieces[i].iov_len))
+                    n = step;
+                room += n;
+                break;
+            }
+            room += n;
+        }
+        if (room == 0) return -EFAULT;
+        wanted = room;
+    }
+}
+
+ssize_t TcpSocket::receive(int fd, IovCursor& at, int flags) {
+    const ssize_t n = receive_ours(fd, at, flags);
+    return (flags & MSG_PEEK) != 0 && n > 0 ? n : count(stats::Way::rx_offload, n);
+}
+
+ssize_t TcpSocket::receive_ours(int fd, IovCursor& at, int flags) {
+    Use use(*this);
+    tcp::Connection* const c = use.connection;
+    if (c == nullptr) return -ENOTCONN;
+    if (__builtin_expect(c->urgent_seen(), 0) && !stuck_.load(std::memory_order_relaxed)) return -EREMOTE;
+    const bool peek = (flags & MSG_PEEK) != 0, waits = blocks(flags);
+    const unsigned how = (peek ? tcp::Connection::kPeek : 0u) | ((flags & MSG_TRUNC) ? tcp::Connection::kDiscard : 0u);
+    const std::size_t length = at.left();
+    std::size_t target = 1;
+    if (flags & MSG_WAITALL)
+        target = std::max<std::size_t>(length, 1);
+    else if (const std::size_t lowat = receive_lowat_.load(std::memory_order_relaxed); lowat > 1)
+        target = std::max<std::size_t>(std::min(lowat, length), 1);
+
+    if (__builtin_expect(length == 0, 0)) {
+        // As the kernel: waits for something, takes nothing.
+        char byte;
+        iovec one{&byte, 1};
+        IovCursor probe(&one, 1, 1);
+        const ssize_t n = receive_ours(fd, probe, (flags & ~(MSG_WAITALL | MSG_TRUNC)) | MSG_PEEK);
+        return std::min<ssize_t>(n, 0);
+    }
+
+    if (c->readable() != 0 && drain_rate_.due())
+        if (ring::Ring* ring = c->ring()) ring->poll();
+
+    std::size_t got = 0;
+    bool polled = false;
+    // The connection is not ours any more, or is about to go.
+    enum class Then { stop, again, leave };
+    auto remote = [&]() -> Then {
+        int busy = 0;
+        if (got == 0) return Then::leave;
+        if (!waits || got >= target || how != 0) return Then::stop;
+        if (!moved_away(fd, busy)) return busy == 0 ? Then::again : Then::stop;
+        got += rest_from_kernel(fd, at, flags);
+        return Then::stop;
+    };
+    alignas(Waiting) std::byte waiting_memory[sizeof(Waiting)];
+    Waiting* w = nullptr;
+    for (;;) {
+        // What was copied is returned before an error is: the error waits for the next call.
+        if (got != 0 && c->readable() <= (peek ? got : 0) && c->peek_error() != 0) break;
+        const ssize_t n = take(*c, at, length - got, how, peek ? got : 0);
+        if (n > 0) {
+            got += static_cast<std::size_t>(n);
+            // What has come since is for the next call: another thread may have taken some before it, and the bytes of
+            // one call follow one another, since the kernel lets nobody in between.
+            const bool done = got == length || (got >= target && (c->readable() <= (peek ? got : 0) || fits_in_one_go(at)));
+            if (!(how & tcp::Connection::kDiscard)) at.advance(static_cast<std::size_t>(n));
+            if (done) break;
+            continue;
+        }
+        if (got == 0 && n != -EAGAIN && w == nullptr && overtaken()) return -runtime::kRestart;
+        if (n == 0) break;
+        if (n == -EREMOTE) {
+            const Then then = remote();
+            if (then == Then::leave) return n;
+            if (then == Then::stop) break;
+            continue;
+        }
+        if (n != -EAGAIN) {
+            if (got != 0) break;
+            return n;
+        }
+        if (got >= target) break;
+        if (!polled) {
+            polled = true;
+            flush();
+            if (progress() != 0) continue;
+        }
+        if (!waits || inside(*c)) {
+            if (got != 0) break;
+            return -EAGAIN;
+        }
+        if (w == nullptr) w = new (waiting_memory) Waiting(rcvtimeo_ns_.load(std::memory_order_relaxed));
+        const std::size_t have = peek ? got : 0;
+        const int error = wait(-1, *w, [&] {
+            return c->readable() > have || (c->events() & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0 ||
+                   connection_.load(std::memory_order_relaxed) != c;
+        });
+        if (error != 0) {
+            if (got != 0) break;
+            return -error;
+        }
+        // Another thread disconnected it, or gave it to the kernel, which knows the answer.
+        if (connection_.load(std::memory_order_acquire) != c) {
+            if (remote() == Then::leave) return -EREMOTE;
+            break;
+        }
+    }
+    if (got != 0 && !peek)
+        tally_.came(w != nullptr ? (w->slept ? stats::Came::slept : stats::Came::polled)
+                    : polled     ? stats::Came::polled
+                                 : stats::Came::there);
+    return static_cast<ssize_t>(got);
+}
+
+std::size_t TcpSocket::rest_from_kernel(int fd, IovCursor& at, int flags) {
+    int saved = errno;
+    const std::size_t total = at.use_up([&](msghdr& m, std::size_t) -> ssize_t {
+        pollfd p{fd, POLLIN, 0};
+        if (!(flags & MSG_DONTWAIT) && runtime::poll_interruptibly(&p, 1, nullptr) < 0) return -1;
+        return os::recvmsg(fd, &m, (flags & ~MSG_WAITALL) | MSG_DONTWAIT);
+    });
+    errno = saved;
+    return total;
+}
+
+ssize_t TcpSocket::finish(ssize_t result, int) noexcept {
+    if (result >= 0) return result;
+    errno = static_cast<int>(-result);
+    return -1;
+}
+
+// ---- calls ----
+
+ssize_t TcpSocket::recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) {
+    if (const int error = (flags & (MSG_ERRQUEUE | MSG_OOB)) ? 0 : take_pending_error(); __builtin_expect(error != 0, 0))
+        return failed(error);
+    auto kernel = [&] {
+        return count_kernel(stats::Way::rx_os, Socket::recvfrom(fd, buf, len, flags, addr, alen), flags);
+    };
+    if (!has_connection() || (flags & MSG_ERRQUEUE)) return kernel();
+    if (flags & MSG_OOB) return receive_urgent(fd, buf, len, flags, addr, alen);
+    iovec iov{buf, std::min(len, kMaxTransfer)};
+    IovCursor at(&iov, 1, iov.iov_len);
+    const ssize_t n = receive(fd, at, flags);
+    if (n == -EREMOTE) {
+        int busy;
+        if (moved_away(fd, busy)) return kernel();
+        return busy != 0 ? failed(busy) : recvfrom(fd, buf, len, flags, addr, alen);
+    }
+    if (n >= 0 && addr != nullptr) {
+        // A stream's data carries no name (recv(2)); the length says so.
+        if (!UserMemory::writable(alen, sizeof *alen)) return failed(EFAULT);
+        if (static_cast<int>(*alen) < 0) return failed(EINVAL);
+        *alen = 0;
+    }
+    return finish(n, flags);
+}
+
+ssize_t TcpSocket::receive_urgent(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) {
+    {
+        Use use(*this);
+        const tcp::Connection* c = use.connection;
+        if (c != nullptr && !c->urgent_seen()) {
+            flush();
+            progress();
+        }
+        if (c != nullptr && !c->urgent_seen()) return failed(EINVAL);  // recv(2): there is none
+    }
+    if (!handover(fd, "urgent data")) return failed(EOPNOTSUPP);
+    return count_kernel(stats::Way::rx_os, Socket::recvfrom(fd, buf, len, flags, addr, alen), flags);
+}
+
+ssize_t TcpSocket::recvmsg(int fd, msghdr* msg, int flags) {
+    if (const int error = (flags & (MSG_ERRQUEUE | MSG_OOB)) ? 0 : take_pending_error(); __builtin_expect(error != 0, 0))
+        return failed(error);
+    // The kernel says what is wrong with it; its socket has nothing to give, unless it has the connection.
+    auto kernel = [&] { return count_kernel(stats::Way::rx_os, Socket::recvmsg(fd, msg, flags), flags); };
+    if (!has_connection() || (flags & MSG_ERRQUEUE) || !UserMemory::writable(msg, sizeof *msg) ||
+        vectors_error(*msg) != 0 || (msg->msg_name != nullptr && static_cast<int>(msg->msg_namelen) < 0))
+        return kernel();
+    std::size_t length = 0;
+    for (std::size_t i = 0; i < msg->msg_iovlen; i++) length += std::min(msg->msg_iov[i].iov_len, kMaxTransfer - length);
+    ssize_t n;
+    if (flags & MSG_OOB) {
+        char* buf = msg->msg_iovlen != 0 ? static_cast<char*>(msg->msg_iov[0].iov_base) : nullptr;
+        n = receive_urgent(fd, buf, msg->msg_iovlen != 0 ? msg->msg_iov[0].iov_len : 0, flags, nullptr, nullptr);
+        if (n >= 0) msg->msg_flags = MSG_OOB, msg->msg_controllen = 0;
+        return n;
+    }
+    IovCursor at(msg->msg_iov, msg->msg_iovlen, length);
+    n = receive(fd, at, flags);
+    if (n == -EREMOTE) {
+        int busy;
+        if (moved_away(fd, busy)) return kernel();
+        return busy != 0 ? failed(busy) : recvmsg(fd, msg, flags);
+    }
+    if (n < 0) return finish(n, flags);
+    msg->msg_flags = flags & MSG_CMSG_CLOEXEC;
+    if (msg->msg_name != nullptr) msg->msg_namelen = 0;
+    CmsgWriter control(*msg);
+    if (report_inq_.load(std::memory_order_relaxed)) {
+        Use use(*this);
+        int inq = use.connection == nullptr ? 0 : static_cast<int>(use.connection->readable());
+        if (inq == 0 && use.connection != nullptr && (use.connection->events() & EPOLLRDHUP) != 0) inq = 1;  // the FIN
+        control.put(IPPROTO_TCP, TCP_CM_INQ, &inq, sizeof inq);
+    }
+    return n;
+}
+
+int TcpSocket::recvmmsg(int fd, mmsghdr* msgs, unsigned room, int flags, timespec* timeout) {
+    if (!has_connection() || (flags & MSG_ERRQUEUE))
+        return count_kernel(stats::Way::rx_os, Socket::recvmmsg(fd, msgs, room, flags, timeout), msgs, flags);
+    bool first = true;
+    return receive_many(
+        msgs, room, flags, timeout,
+        [&](msghdr* msg, int how) -> ssize_t {
+            if (std::exchange(first, false)) {
+                // The kernel asks for a pending error before it looks at any message, so an error comes before data and end.
+                Use use(*this);
+                if (use.connection != nullptr && use.connection->peek_error() != 0)
+                    if (const int error = use.connection->take_error(); error != 0) return failed(error);
+            }
+            return recvmsg(fd, msg, how);
+        },
+        [&](int error) { pending_error_.store(error); });
+}
+
+}  // namespace vma::sockets

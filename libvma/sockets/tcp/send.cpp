@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Sending on a TCP socket.
+#include <limits.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "libvma/os/calls.h"
+#include "libvma/os/raw_syscall.h"
+#include "libvma/sockets/cmsg.h"
+#include "libvma/sockets/many_messages.h"
+#include "libvma/sockets/names.h"
+#include "libvma/sockets/tcp/wait.h"
+
+namespace vma::sockets {
+namespace {
+
+constexpr std::size_t kCopyStep = 32768;          // its SKB_FRAG_PAGE_ORDER
+
+// As much of the pieces as can be read: bytes. All of it, as a rule.
+std::size_t readable_bytes(const iovec* pieces, std::size_t count) noexcept {
+    std::size_t good = 0;
+    for (std::size_t i = 0; i < count; i++) {
+        const iovec& p = pieces[i];
+        if (__builtin_expect(UserMemory::readable(p.iov_base, p.iov_len), 1)) {
+            good += p.iov_len;
+            continue;
+        }
+        std::size_t step = 4096 - (reinterpret_cast<std::uintptr_t>(p.iov_base) & 4095), n = 0;
+        for (; step < p.iov_len && UserMemory::readable(p.iov_base, step); step += 4096) n = step;
+        return good + n;
+    }
+    return good;
+}
+
+// The control messages that a TCP send understands are few; the kernel ignores those of other protocols.
+enum class Control { nothing, kernel, invalid };
+Control control_of(const msghdr& msg) noexcept {
+    if (msg.msg_controllen == 0) return Control::nothing;
+    if (!UserMemory::readable(msg.msg_control, msg.msg_controllen)) return Control::kernel;
+    switch (classify(msg)) {
+        case SendControl::none: return Control::nothing;
+        case SendControl::invalid: return Control::invalid;
+        case SendControl::os_needed: break;
+    }
+    for (const cmsghdr* c = CMSG_FIRSTHDR(&msg); c != nullptr; c = CMSG_NXTHDR(const_cast<msghdr*>(&msg), const_cast<cmsghdr*>(c)))
+        if (c->cmsg_level == SOL_SOCKET && c->cmsg_type != SCM_RIGHTS && c->cmsg_type != SCM_CREDENTIALS)
+            return Control::kernel;
+    return Control::nothing;
+}
+
+}  // namespace
+
+ssize_t TcpSocket::transmit(int fd, IovCursor& at, int flags) {
+    return count(stats::Way::tx_offload, transmit_ours(fd, at, flags));
+}
+
+ssize_t TcpSocket::transmit_ours(int fd, IovCursor& at, int flags) {
+    Use use(*this);
+    tcp::Connection* const c = use.connection;
+    if (c == nullptr) return -EREMOTE;
+    const bool waits = blocks(flags);
+    const unsigned how = (flags & MSG_MORE) ? tcp::Connection::kMore : 0u;
+    const std::size_t length = at.left();
+    std::size_t sent = 0;
+    alignas(Waiting) std::byte waiting_memory[sizeof(Waiting)];
+    Waiting* w = nullptr;
+    bool polled = false;
+    if (config::get().rx_poll_on_tx_tcp != 0) progress();
+    // The connection is not ours any more, or is about to go. False: the caller asks the kernel, for all of it.
+    auto remote = [&] {
+        int busy = 0;
+        if (sent == 0) return false;
+        if (waits && moved_away(fd, busy)) sent += rest_to_kernel(fd, at, flags);
+        return true;
+    };
+    for (;;) {
+        if (sent != 0 && c->peek_error() != 0) break;  // it waits for the next call
+        iovec pieces[IovCursor::kWindow];
+        std::size_t bytes;
+        const std::size_t count = at.window(pieces, at.left(), bytes);
+        std::size_t good = readable_bytes(pieces, count);
+        // The kernel copies in steps of up to a page fragment, and takes nothing of a step that fails.
+        if (__builtin_expect(good < bytes, 0)) good -= std::min(good, (sent + good) % kCopyStep);
+        if (good == 0 && bytes != 0 && sent != 0) break;
+        ssize_t n;
+        {
+            Inside here(*c);
+            // More of this call follows what the window holds.
+            n = c->send(pieces, count, good, good < at.left() ? how | tcp::Connection::kMore : how);
+        }
+        // The state of the connection goes before that of the memory.
+        if (__builtin_expect(n >= 0 && good == 0 && bytes != 0, 0)) return -EFAULT;
+        if (n >= 0) {
+            sent += static_cast<std::size_t>(n);
+            at.advance(static_cast<std::size_t>(n));
+            if (sent == length) break;
+            if (good < bytes && static_cast<std::size_t>(n) == good) break;  // the next byte cannot be read
+            polled = false;
+            if (n != 0) continue;
+        } else if (n == -EREMOTE) {
+            if (!remote()) return n;
+            break;
+        } else if (n != -EAGAIN) {
+            if (sent != 0) break;
+            if (w == nullptr && overtaken()) return -runtime::kRestart;
+            return n == -ENOTCONN ? -EPIPE : n;
+        }
+        if (!polled) {
+            // Perhaps acknowledgements have come.
+            polled = true;
+            flush();
+            if (progress() != 0) continue;
+        }
+        if (!waits || inside(*c)) {
+            if (sent != 0) break;
+            return -EAGAIN;
+        }
+        if (w == nullptr) w = new (waiting_memory) Waiting(sndtimeo_ns_.load(std::memory_order_relaxed));
+        const int error = wait(-1, *w, [&] {
+            return (c->events() & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0 || connection_.load(std::memory_order_relaxed) != c;
+        });
+        polled = false;
+        if (error != 0) {
+            if (sent != 0) break;
+            return -error;
+        }
+        if (connection_.load(std::memory_order_acquire) != c) {
+            if (!remote()) return -EREMOTE;
+            break;
+        }
+    }
+    return static_cast<ssize_t>(sent);
+}
+
+std::size_t TcpSocket::rest_to_kernel(int fd, IovCursor& at, int flags) {
+    int saved = errno;
+    const std::size_t total = at.use_up([&](msghdr& m, std::size_t bytes) -> ssize_t {
+        pollfd p{fd, POLLOUT, 0};
+        if (!(flags & MSG_DONTWAIT) && runtime::poll_interruptibly(&p, 1, nullptr) < 0) return -1;
+        return os::sendmsg(fd, &m, (bytes < at.left() ? flags | MSG_MORE : flags) | MSG_NOSIGNAL | MSG_DONTWAIT);
+    });
+    errno = saved;
+    return total;
+}
+
+// For what only the kernel can send: is there a connection to send on? Waits for it as transmit() does. 0 or -errno.
+ssize_t TcpSocket::may_send(int fd, int flags) {
+    iovec none{};
+    IovCursor at(&none, 1, 0);
+    const ssize_t n = transmit(fd, at, flags & ~MSG_OOB);
+    return n == -EREMOTE ? 0 : n;
+}
+
+// To the thread that made the call, as the kernel sends it.
+ssize_t TcpSocket::finish_send(ssize_t result, int flags) noexcept {
+    if (result == -EPIPE && !(flags & MSG_NOSIGNAL)) {
+        const long pid = os::raw_syscall(SYS_getpid), tid = os::raw_syscall(SYS_gettid);
+        os::raw_syscall(SYS_tgkill, pid, tid, static_cast<long>(SIGPIPE));
+    }
+    return finish(result, flags);
+}
+
+ssize_t TcpSocket::sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr, socklen_t alen) {
+    auto kernel = [&] { return count_kernel(stats::Way::tx_os, Socket::sendto(fd, buf, len, flags, addr, alen)); };
+    if (__builtin_expect(!has_connection() || !still_mine(fd), 0)) {
+        if ((flags & MSG_FASTOPEN) && phase() == Phase::fresh) leave_to_kernel(fd, "TCP fast open");
+        if (phase() == Phase::fresh)
+            if (const int error = take_pending_error(); error != 0) return failed(error);
+        return kernel();
+    }
+    if (__builtin_expect(addr != nullptr, 0)) {
+        // Looked at, but not used: the peer is known.
+        if (static_cast<int>(alen) < 0 || alen > sizeof(sockaddr_storage)) return failed(EINVAL);
+        if (!UserMemory::readable(addr, alen)) return failed(EFAULT);
+    }
+    if (flags & MSG_FASTOPEN) return failed(phase() == Phase::connecting ? EALREADY : EISCONN);
+    if (flags & MSG_OOB) {
+        if (const ssize_t n = may_send(fd, flags); n < 0) return finish_send(n, flags);
+        if (!handover(fd, "urgent data")) return failed(EOPNOTSUPP);
+        return kernel();
+    }
+    iovec iov{const_cast<void*>(buf), std::min(len, kMaxTransfer)};
+    IovCursor at(&iov, 1, iov.iov_len);
+    const ssize_t n = transmit(fd, at, flags);
+    if (n == -EREMOTE) {
+        int busy;
+        if (moved_away(fd, busy)) return kernel();
+        return busy != 0 ? failed(busy) : sendto(fd, buf, len, flags, addr, alen);
+    }
+    return finish_send(n, flags);
+}
+
+ssize_t TcpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
+    if (!UserMemory::readable(msg, sizeof *msg)) return failed(EFAULT);
+    auto kernel = [&] { return count_kernel(stats::Way::tx_os, Socket::sendmsg(fd, msg, flags)); };
+    if (__builtin_expect(!has_connection() || !still_mine(fd), 0)) {
+        if ((flags & MSG_FASTOPEN) && phase() == Phase::fresh) leave_to_kernel(fd, "TCP fast open");
+        if (phase() == Phase::fresh)
+            if (const int error = take_pending_error(); error != 0) return failed(error);
+        return kernel();
+    }
+    // What the kernel finds wrong before it looks at the socket, in its order.
+    if (msg->msg_name != nullptr && static_cast<int>(msg->msg_namelen) < 0) return failed(EINVAL);
+    if (msg->msg_name != nullptr &&
+        !UserMemory::readable(msg->msg_name, std::min<std::size_t>(msg->msg_namelen, sizeof(sockaddr_storage))))
+        return failed(EFAULT);
+    if (const int error = vectors_error(*msg); error != 0) return failed(error);
+    std::size_t length = 0;
+    for (std::size_t i = 0; i < msg->msg_iovlen; i++) length += std::min(msg->msg_iov[i].iov_len, kMaxTransfer - length);
+    const Control control = control_of(*msg);
+    if (control == Control::invalid) return failed(EINVAL);
+    if (flags & MSG_FASTOPEN) return failed(phase() == Phase::connecting ? EALREADY : EISCONN);
+    if ((flags & MSG_OOB) || control == Control::kernel) {
+        if (const ssize_t n = may_send(fd, flags); n < 0) return finish_send(n, flags);
+        if (!handover(fd, flags & MSG_OOB ? "urgent data" : "control messages when sending")) return failed(EOPNOTSUPP);
+        return kernel();
+    }
+    IovCursor at(msg->msg_iov, msg->msg_iovlen, length);
+    const ssize_t n = transmit(fd, at, flags);
+    if (n == -EREMOTE) {
+        int busy;
+        if (moved_away(fd, busy)) return kernel();
+        return busy != 0 ? failed(busy) : sendmsg(fd, msg, flags);
+    }
+    return finish_send(n, flags);
+}
+
+int TcpSocket::sendmmsg(int fd, mmsghdr* msgs, unsigned total, int flags) {
+    if (!has_connection()) return count_kernel(stats::Way::tx_os, Socket::sendmmsg(fd, msgs, total, flags), msgs, 0);
+    return send_many(
+        msgs, total, [&](const msghdr* msg) { return sendmsg(fd, msg, flags); },
+        [](const msghdr& msg, std::size_t sent) {
+            std::size_t length = 0;
+            for (std::size_t i = 0; i < msg.msg_iovlen; i++) length += msg.msg_iov[i].iov_len;
+            return sent >= length;
+        });
+}
+
+}  // namespace vma::sockets

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/tcp/receive/reassembly.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "libvma/tcp/receive/blocks.h"
+#include "libvma/tcp/lwip/lwip.h"
+#include "libvma/tcp/lwip/memory.h"
+#include "libvma/tcp/sequence.h"
+
+namespace vma::tcp {
+namespace {
+
+constexpr std::size_t kFirstRuns = 256;  // bytes of the array when it begins; it doubles up to the pool's largest block
+
+}  // namespace
+
+// A place in a chain that only moves forward.
+struct Reassembly::Reader {
+    const pbuf* piece;
+    std::uint32_t at = 0;     // in it
+    std::uint32_t passed = 0; // of the whole chain
+
+    void skip_to(std::uint32_t position) noexcept {
+        while (piece != nullptr && passed < position) {
+            const std::uint32_t n = std::min<std::uint32_t>(position - passed, piece->len - at);
+            passed += n;
+            at += n;
+            if (at == piece->len) piece = piece->next, at = 0;
+        }
+    }
+    void copy_to(pbuf& block, std::uint32_t bytes) noexcept {
+        while (piece != nullptr && bytes != 0) {
+            const std::uint32_t n = std::min<std::uint32_t>(bytes, piece->len - at);
+            blocks::append(block, static_cast<const std::uint8_t*>(piece->payload) + at, n);
+            bytes -= n;
+            passed += n;
+            at += n;
+            if (at == piece->len) piece = piece->next, at = 0;
+        }
+    }
+};
+
+// The first run that ends at `seq` or behind it.
+std::size_t Reassembly::find(std::uint32_t seq) noexcept {
+    std::size_t low = 0, high = count_;
+    while (low < high) {
+        const std::size_t middle = (low + high) / 2;
+        steps_++;
+        if (seq_before(runs_[middle].right, seq))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+bool Reassembly::fits(std::size_t more_memory, std::size_t more_bytes, std::uint32_t window) const noexcept {
+    return held_ + more_memory - (bytes_ + more_bytes) <= std::size_t{window} / 8 * 5;
+}
+
+bool Reassembly::insert(std::size_t at, std::uint32_t seq, std::uint32_t window) noexcept {
+    if (count_ == kMaxRuns && !drop_last(seq)) return false;
+    if (count_ == capacity_) {
+        const std::size_t before = array_bytes_, size = before == 0 ? kFirstRuns : 2 * before;
+        while (!fits(size - before, 0, window))
+            if (!drop_last(seq)) return false;
+        auto* more = static_cast<Run*>(lwip::allocate(size));
+        if (more == nullptr) return false;
+        if (count_ != 0) std::memcpy(more, runs_, count_ * sizeof(Run));
+        lwip::deallocate(runs_, before);
+        runs_ = more;
+        array_bytes_ = size;
+        capacity_ = std::min(size / sizeof(Run), kMaxRuns);
+        held_ += size - before;
+    }
+    std::memmove(runs_ + at + 1, runs_ + at, (count_ - at) * sizeof(Run));
+    runs_[at] = {seq, seq, nullptr, nullptr};
+    count_++;
+    return true;
+}
+
+void Reassembly::erase(std::size_t at, std::size_t how_many) noexcept {
+    if (how_many == 0) return;
+    std::memmove(runs_ + at, runs_ + at + how_many, (count_ - at - how_many) * sizeof(Run));
+    count_ -= how_many;
+}
+
+// Forgets the last run, if it lies behind the number `behind`.
+bool Reassembly::drop_last(std::uint32_t behind) noexcept {
+    if (count_ == 0 || !seq_before(behind, runs_[count_ - 1].left)) return false;
+    const Run run = runs_[--count_];
+    bytes_ -= run.right - run.left;
+    for (pbuf* p = run.first; p != nullptr;) {
+        pbuf* next = p->next;
+        held_ -= blocks::cost(*p);
+        blocks::free_one(p);
+        p = next;
+        steps_++;
+    }
+    const auto* end = std::remove_if(recent_, recent_ + recent_count_,
+                                     [&](const SackBlock& b) { return !seq_before(b.left, run.left); });
+    recent_count_ = static_cast<std::size_t>(end - recent_);
+    return true;
+}
+
+// Appends the next `bytes` bytes to the run. False: not all, for want of memory.
+bool Reassembly::fill(Run& run, Reader& from, std::uint32_t bytes, std::uint32_t window) noexcept {
+    while (bytes != 0) {
+        std::uint32_t room = run.last != nullptr ? blocks::room(*run.last) : 0;
+        if (room == 0) {
+            // The longer the run, the more is likely to follow.
+            const std::uint32_t grown = std::min((run.right - run.left) / 2, window / 4);
+            pbuf* block = blocks::make(std::min(std::max(bytes, grown), blocks::kLargest));
+            if (block == nullptr) return false;
+            room = blocks::room(*block);
+            const std::size_t cost = blocks::cost(*block);
+            while (!fits(cost, std::min(bytes, room), window)) {
+                if (drop_last(run.right + bytes)) continue;
+                blocks::free_one(block);
+                return false;
+            }
+            held_ += cost;
+            if (run.last != nullptr)
+                run.last->next = block;
+            else
+                run.first = block;
+            run.last = block;
+        }
+        const std::uint32_t n = std::min(room, bytes);
+        from.copy_to(*run.last, n);
+        run.right += n;
+        bytes_ += n;
+        bytes -= n;
+        steps_++;
+    }
+    return true;
+}
+
+bool Reassembly::keep(std::uint32_t seq, const pbuf* chain, std::uint32_t length, std::uint32_t window) noexcept {
+    const std::uint32_t end = seq + length;
+    const std::size_t at = find(seq);
+    if ((at == count_ || seq_before(seq, runs_[at].left)) && !insert(at, seq, window)) return false;
+    Run& run = runs_[at];
+    Reader reader{chain};
+    bool whole = true;
+    std::size_t joined = 0;
+    for (;;) {
+        const Run* next = at + 1 + joined < count_ ? &runs_[at + 1 + joined] : nullptr;
+        const std::uint32_t stop = next != nullptr && seq_before(next->left, end) ? next->left : end;
+        if (seq_before(run.right, stop)) {
+            reader.skip_to(run.right - seq);
+            whole = fill(run, reader, stop - run.right, window);
+            if (!whole) break;
+        }
+        if (next == nullptr || run.right != next->left) break;
+        run.last->next = next->first;
+        run.last = next->last;
+        run.right = next->right;
+        joined++;
+        steps_++;
+    }
+    erase(at + 1, joined);
+    if (run.left == run.right) {
+        erase(at, 1);
+        return false;
+    }
+    report(run);
+    return whole;
+}
+
+void Reassembly::report(const Run& run) noexcept {
+    SackBlock now[kMaxBlocks];
+    std::size_t n = 0;
+    now[n++] = {run.left, run.right};
+    for (std::size_t i = 0; i < recent_count_ && n < kMaxBlocks; i++) {
+        const SackBlock& b = recent_[i];
+        if (seq_before(b.right, run.left) || seq_before(run.right, b.left)) now[n++] = b;
+    }
+    std::copy_n(now, n, recent_);
+    recent_count_ = n;
+}
+
+std::size_t Reassembly::blocks(SackBlock* out, std::size_t most) const noexcept {
+    const std::size_t n = std::min(most, recent_count_);
+    std::copy_n(recent_, n, out);
+    return n;
+}
+
+pbuf* Reassembly::take(std::uint32_t next, std::uint32_t& bytes) noexcept {
+    bytes = 0;
+    pbuf* chain = nullptr;
+    std::size_t gone = 0;
+    for (; gone < count_ && !seq_before(next, runs_[gone].left) && chain == nullptr; gone++) {
+        Run& run = runs_[gone];
+        bytes_ -= run.right - run.left;
+        std::uint32_t old = std::min(next - run.left, run.right - run.left);
+        bytes = run.right - run.left - old;
+        chain = run.first;
+        while (chain != nullptr && old >= chain->len) {
+            pbuf* rest = chain->next;
+            old -= chain->len;
+            held_ -= blocks::cost(*chain);
+            blocks::free_one(chain);
+            chain = rest;
+            steps_++;
+        }
+        if (chain != nullptr) blocks::remove(*chain, old);
+    }
+    for (const pbuf* p = chain; p != nullptr; p = p->next) held_ -= blocks::cost(*p), steps_++;
+    erase(0, gone);
+    std::size_t n = 0;
+    const std::uint32_t reached = next + bytes;
+    for (std::size_t i = 0; i < recent_count_; i++)
+        if (seq_before(reached, recent_[i].right)) recent_[n++] = recent_[i];
+    recent_count_ = n;
+    if (count_ == 0) clear();
+    return chain;
+}
+
+void Reassembly::clear() noexcept {
+    for (std::size_t i = 0; i < count_; i++) {
+        for (pbuf* p = runs_[i].first; p != nullptr;) {
+            pbuf* next = p->next;
+            blocks::free_one(p);
+            p = next;
+        }
+    }
+    lwip::deallocate(runs_, array_bytes_);
+    runs_ = nullptr;
+    count_ = capacity_ = array_bytes_ = 0;
+    bytes_ = held_ = 0;
+    recent_count_ = 0;
+}
+
+}  // namespace vma::tcp

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/tcp/timers/engine.h"
+
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
+
+#include "libvma/config/params.h"
+#include "libvma/os/calls.h"
+#include "libvma/runtime/log.h"
+#include "libvma/runtime/runtime.h"
+#include "libvma/tcp/connection.h"
+#include "libvma/tcp/timers/time.h"
+
+namespace vma::tcp {
+namespace {
+
+alignas(Engine) std::byte g_memory[sizeof(Engine)];
+std::atomic<Engine*> g_engine{nullptr};
+Lock g_make_lock;
+
+}  // namespace
+
+Engine& Engine::instance() noexcept {
+    if (Engine* engine = g_engine.load(std::memory_order_acquire)) return *engine;
+    g_make_lock.lock();
+    Engine* engine = g_engine.load(std::memory_order_relaxed);
+    if (engine == nullptr) {
+        engine = new (g_memory) Engine;  // never destroyed: threads outlive static destructors
+        engine->wheel_.next_deadline();  // from here on it says when somebody has to wake for a timer
+        g_engine.store(engine, std::memory_order_release);
+    }
+    g_make_lock.unlock();
+    return *engine;
+}
+
+void Engine::reset_in_child() noexcept {
+    g_engine.store(nullptr, std::memory_order_relaxed);
+    new (&g_make_lock) Lock;
+}
+
+// ---- timers ----
+
+void Engine::wake(void* self) noexcept { static_cast<Engine*>(self)->set_timer(); }
+
+void Engine::set_timer() noexcept {
+    if (by_hand_.load(std::memory_order_relaxed)) return;
+    int none = 0;
+    if (timer_state_.compare_exchange_strong(none, 1)) {
+        const int fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+        if (fd < 0) {
+            log::once(log::Level::error, "TCP timers stand still: timerfd_create failed");
+            timer_state_ = 0;
+            return;
+        }
+        timer_fd_ = InternalFd(fd);
+        try {
+            runtime::watch(timer_fd_.get(), [this] { timer_readable(); });
+        } catch (const std::bad_alloc&) {  // the next timer that is armed tries again
+            timer_fd_.reset();
+            timer_state_ = 0;
+            return;
+        }
+        timer_state_.store(2, std::memory_order_release);
+    }
+    while (timer_state_.load(std::memory_order_acquire) == 1) cpu_relax();
+    if (timer_state_.load(std::memory_order_acquire) != 2) return;
+    // Two threads may both come here; the one that is late sets what it read late.
+    lock_.lock();
+    std::uint64_t next = wheel_.next_deadline();
+    // Never more often than the internal thread's other work.
+    const config::Params& params = config::get();
+    const auto grain = static_cast<std::uint64_t>(std::max(params.tcp_timer_resolution_msec, params.timer_resolution_msec)) * 1'000'000;
+    if (next != TimerWheel::kNever && grain > 1'000'000) next = (next + grain - 1) / grain * grain;
+    itimerspec spec{};
+    if (next != TimerWheel::kNever) {
+        const std::uint64_t now = now_ns();
+        const std::uint64_t wait = std::max<std::uint64_t>(next > now ? next - now : 1, 1);
+        spec.it_value = {static_cast<time_t>(wait / 1'000'000'000), static_cast<long>(wait % 1'000'000'000)};
+    }
+    timerfd_settime(timer_fd_.get(), 0, &spec, nullptr);
+    lock_.unlock();
+}
+
+void Engine::timer_readable() noexcept {
+    std::uint64_t expirations;
+    (void)!os::read(timer_fd_.get(), &expirations, sizeof expirations);
+    wheel_.expire(now_ns());
+    set_timer();
+}
+
+// ---- rings nobody polls ----
+
+void Engine::started(ring::Ring& ring) noexcept {
+    if (by_hand_.load(std::memory_order_relaxed)) return;
+    bool start = false;
+    lock_.lock();
+    auto it = std::find_if(rings_.begin(), rings_.end(), [&](const Used& u) { return u.ring == &ring; });
+    try {
+        if (it == rings_.end()) it = rings_.insert(rings_.end(), Used{&ring});
+        it->connections++;
+        start = !ticking_ && config::get().progress_engine_interval != 0 && config::get().progress_engine_wce_max != 0;
+        if (start) ticking_ = true;
+    } catch (...) {
+    }
+    lock_.unlock();
+    if (!start) return;
+    try {
+        runtime::every(static_cast<unsigned>(config::get().progress_engine_interval), [this] { return tick(); });
+    } catch (const std::bad_alloc&) {
+        lock_.lock();
+        ticking_ = false;  // the next connection tries again
+        lock_.unlock();
+    }
+}
+
+void Engine::stopped(ring::Ring& ring) noexcept {
+    lock_.lock();
+    for (Used& u : rings_)
+        if (u.ring == &ring && u.connections != 0) u.connections--;
+    lock_.unlock();
+}
+
+bool Engine::tick() noexcept {
+    // Rings are never destroyed while the process lives, so pointers may be used without the lock.
+    ring::Ring* poll[16];
+    std::size_t count = 0;
+    bool any = false;
+    lock_.lock();
+    for (Used& u : rings_) {
+        if (u.connections == 0) continue;
+        any = true;
+        const std::uint32_t polls = u.ring->polls();
+        if (polls == u.polls_seen && count < std::size(poll)) poll[count++] = u.ring;
+        u.polls_seen = polls;
+    }
+    if (!any) ticking_ = false;
+    lock_.unlock();
+    if (!any) return false;
+    const auto most = static_cast<unsigned>(config::get().progress_engine_wce_max);
+    for (std::size_t i = 0; i < count; i++) {
+        for (unsigned done = 0; done < most;) {
+            const unsigned n = poll[i]->poll();
+            if (n == 0) break;
+            done += n;
+        }
+        poll[i]->flush();
+        lock_.lock();
+        for (Used& u : rings_)
+            if (u.ring == poll[i]) u.polls_seen = poll[i]->polls();
+        lock_.unlock();
+    }
+    return true;
+}
+
+// ---- TIME_WAIT ----
+
+void Engine::time_wait_entered(Connection& c) noexcept {
+    Connection* oldest = nullptr;
+    lock_.lock();
+    c.tw_prev_ = tw_last_;
+    c.tw_next_ = nullptr;
+    (tw_last_ != nullptr ? tw_last_->tw_next_ : tw_first_) = &c;
+    tw_last_ = &c;
+    c.tw_listed_ = true;
+    if (++tw_count_ > kMaxTimeWait) {
+        oldest = tw_first_;
+        std::uint32_t n = oldest->refs_.load(std::memory_order_relaxed);
+        while (n != 0 && !oldest->refs_.compare_exchange_weak(n, n + 1, std::memory_order_acquire)) {
+        }
+        if (n == 0) oldest = nullptr;
+    }
+    lock_.unlock();
+    if (oldest == &c) {
+        c.unref_later();
+    } else if (oldest != nullptr) {
+        oldest->abandon_quietly();
+        oldest->unref();  // its own lock is not ours: what is to be done later it would learn only by chance
+    }
+}
+
+void Engine::time_wait_left(Connection& c) noexcept {
+    lock_.lock();
+    if (c.tw_listed_) {
+        (c.tw_prev_ != nullptr ? c.tw_prev_->tw_next_ : tw_first_) = c.tw_next_;
+        (c.tw_next_ != nullptr ? c.tw_next_->tw_prev_ : tw_last_) = c.tw_prev_;
+        c.tw_listed_ = false;
+        tw_count_--;
+    }
+    lock_.unlock();
+}
+
+// ---- orphans ----
+
+void Engine::orphaned(Connection& c) noexcept {
+    lock_.lock();
+    if (!c.orphan_listed_) {
+        c.orphan_next_ = orphans_;
+        c.orphan_prev_ = nullptr;
+        if (orphans_ != nullptr) orphans_->orphan_prev_ = &c;
+        orphans_ = &c;
+        c.orphan_listed_ = true;
+    }
+    lock_.unlock();
+}
+
+void Engine::unlist_orphan(Connection& c) noexcept {
+    if (!c.orphan_listed_) return;
+    (c.orphan_prev_ != nullptr ? c.orphan_prev_->orphan_next_ : orphans_) = c.orphan_next_;
+    if (c.orphan_next_ != nullptr) c.orphan_next_->orphan_prev_ = c.orphan_prev_;
+    c.orphan_listed_ = false;
+}
+
+void Engine::orphan_left(Connection& c) noexcept {
+    lock_.lock();
+    unlist_orphan(c);
+    lock_.unlock();
+}
+
+Connection* Engine::take_orphan() noexcept {
+    if (lock_.owned_by_me()) return nullptr;
+    lock_.lock();
+    Connection* taken = nullptr;
+    while (taken == nullptr && orphans_ != nullptr) {
+        Connection* c = orphans_;
+        unlist_orphan(*c);
+        std::uint32_t n = c->refs_.load(std::memory_order_relaxed);
+        while (n != 0 && !c->refs_.compare_exchange_weak(n, n + 1, std::memory_order_acquire)) {
+        }
+        if (n != 0) taken = c;
+    }
+    lock_.unlock();
+    return taken;
+}
+
+}  // namespace vma::tcp
