@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Prints the parameter table: as Markdown, the text of docs/parameters.md, or with --man as docs/man/libvma.7. The files are
-// committed so that they can be read without a build; a unit test fails when they no longer agree with the table.
+// Prints the parameter table: as Markdown, the text of docs/parameters.md, or with --man as
+// docs/man/libvma.7. The files are committed so that they can be read without a build; a unit test fails when
+// they no longer agree with the table.
 #include <cstdio>
 #include <string_view>
 

@@ -2,11 +2,11 @@
 /*
  * The extra API: what a program may use beyond sockets when it knows that it may run on libvma.
  *
- * A program asks for the table of functions with vma_get_api(). The answer is NULL when the library is not loaded, and
- * also with this release of the library, which serves no function of the table yet: a program must be able to go on
- * with plain sockets in both cases. The layout below is the one that binaries built against libvma 9.3 and later
- * expect; it does not change. There is no version number: compatibility is the order of the members, the bits of
- * vma_extra_supported_mask, and vma_info_t::struct_sz.
+ * A program asks for the table of functions with vma_get_api(). The answer is NULL when the library is not
+ * loaded, and also with this release of the library, which serves no function of the table yet: a program
+ * must be able to go on with plain sockets in both cases. The layout below is the one that binaries built
+ * against libvma 9.3 and later expect; it does not change. There is no version number: compatibility is the
+ * order of the members, the bits of vma_extra_supported_mask, and vma_info_t::struct_sz.
  *
  * C and C++. x86-64 and aarch64.
  */
@@ -26,9 +26,9 @@ extern "C" {
 #endif
 
 /* Flags of receive and send calls. */
-#define MSG_VMA_ZCOPY_FORCE 0x01000000    /* recvfrom_zcopy: fail rather than copy */
-#define MSG_VMA_ZCOPY 0x00040000          /* set on return: the result is zero-copy */
-#define VMA_SND_FLAGS_DUMMY MSG_SYN       /* warm the send path without sending */
+#define MSG_VMA_ZCOPY_FORCE 0x01000000 /* recvfrom_zcopy: fail rather than copy */
+#define MSG_VMA_ZCOPY 0x00040000       /* set on return: the result is zero-copy */
+#define VMA_SND_FLAGS_DUMMY MSG_SYN    /* warm the send path without sending */
 
 /* Socket options, level SOL_SOCKET. */
 #define SO_VMA_GET_API 2800
@@ -78,7 +78,7 @@ typedef enum { VMA_RING_PACKET = 0, VMA_RING_EXTERNAL_MEM = 1 } vma_ring_type;
 
 #pragma pack(push, 1)
 typedef struct {
-    uint8_t flags;                  /* VMA_IOCTL_USER_ALLOC_* */
+    uint8_t flags; /* VMA_IOCTL_USER_ALLOC_* */
     void* (*memalloc)(size_t bytes);
     void (*memfree)(void* memory);
 } vma_cmsg_ioctl_user_alloc_t;
@@ -97,11 +97,11 @@ struct vma_packets_t {
 
 /* What a receive callback is told about its packet. */
 struct vma_info_t {
-    size_t struct_sz;              /* sizeof the library's own struct; a caller compares with its own */
+    size_t struct_sz; /* sizeof the library's own struct; a caller compares with its own */
     void* packet_id;
     struct sockaddr_in* src;
     struct sockaddr_in* dst;
-    size_t payload_sz;             /* bytes */
+    size_t payload_sz; /* bytes */
     uint32_t socket_ready_pkt_count;
     uint32_t socket_ready_byte_count;
     struct timespec hw_timestamp;
@@ -112,29 +112,29 @@ struct vma_info_t {
 struct vma_buff_t {
     struct vma_buff_t* next;
     void* payload;
-    uint16_t len;                  /* bytes */
+    uint16_t len; /* bytes */
 };
 
 struct vma_packet_desc_t {
     size_t num_bufs;
-    uint16_t total_len;            /* bytes */
+    uint16_t total_len; /* bytes */
     struct vma_buff_t* buff_lst;
     struct timespec hw_timestamp;
 };
 
 struct vma_completion_t {
     struct vma_packet_desc_t packet;
-    uint64_t events;               /* EPOLL* and VMA_SOCKETXTREME_* */
-    uint64_t user_data;            /* the fd unless SO_VMA_USER_DATA set another value */
+    uint64_t events;    /* EPOLL* and VMA_SOCKETXTREME_* */
+    uint64_t user_data; /* the fd unless SO_VMA_USER_DATA set another value */
     struct sockaddr_in src;
-    int listen_fd;                 /* of a newly accepted connection */
+    int listen_fd; /* of a newly accepted connection */
 };
 
 /* SO_MAX_PACING_RATE takes this or a plain uint32_t rate. */
 struct vma_rate_limit_t {
-    uint32_t rate;                 /* Kbit/s */
-    uint32_t max_burst_sz;         /* bytes */
-    uint16_t typical_pkt_sz;       /* bytes */
+    uint32_t rate;           /* Kbit/s */
+    uint32_t max_burst_sz;   /* bytes */
+    uint16_t typical_pkt_sz; /* bytes */
 };
 
 struct vma_ring_alloc_logic_attr {
@@ -177,11 +177,13 @@ typedef vma_recv_callback_retval_t (*vma_recv_callback_t)(int fd, size_t sz_iov,
 #pragma pack(push, 1)
 struct vma_api_t {
     int (*register_recv_callback)(int fd, vma_recv_callback_t callback, void* context);
-    int (*recvfrom_zcopy)(int fd, void* buf, size_t len, int* flags, struct sockaddr* from, socklen_t* fromlen);
+    int (*recvfrom_zcopy)(int fd, void* buf, size_t len, int* flags, struct sockaddr* from,
+                          socklen_t* fromlen);
     int (*free_packets)(int fd, struct vma_packet_t* packets, size_t count);
     int (*add_conf_rule)(const char* line);
     int (*thread_offload)(int offload, pthread_t thread);
-    int (*socketxtreme_poll)(int ring_fd, struct vma_completion_t* completions, unsigned int count, int flags);
+    int (*socketxtreme_poll)(int ring_fd, struct vma_completion_t* completions, unsigned int count,
+                             int flags);
     int (*get_socket_rings_num)(int fd);
     int (*get_socket_rings_fds)(int fd, int* ring_fds, int count);
     int (*get_socket_tx_ring_fd)(int fd, struct sockaddr* to, socklen_t tolen);

@@ -49,7 +49,8 @@ void check_names(const char* const* environment, Complaints& complaints) {
         if (!name.starts_with("VMA_")) continue;
         name = name.substr(0, name.find('='));
         if (std::ranges::find(kTracers, name) != std::end(kTracers)) continue;
-        if (std::ranges::find(names, name) != names.end()) continue;  // the distances would cost more than all else here
+        if (std::ranges::find(names, name) != names.end())
+            continue;  // the distances would cost more than all else here
         std::string_view nearest;
         std::size_t best = kFarthest + 1;
         for (std::string_view candidate : names) {
@@ -62,7 +63,8 @@ void check_names(const char* const* environment, Complaints& complaints) {
         if (nearest.empty())
             complaints.push_back(fmt::format("{} is not a parameter and has no effect", name));
         else
-            complaints.push_back(fmt::format("{} is not a parameter and has no effect: is {} meant?", name, nearest));
+            complaints.push_back(
+                fmt::format("{} is not a parameter and has no effect: is {} meant?", name, nearest));
     }
 }
 

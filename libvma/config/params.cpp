@@ -47,10 +47,17 @@ Reading read_number(std::string_view text, std::int64_t min, std::int64_t max, s
 Reading read_bytes(std::string_view text, std::int64_t min, std::int64_t max, std::int64_t& value) noexcept {
     int shift = 0;
     switch (text.empty() ? '\0' : text.back() | 0x20) {
-        case 'k': shift = 10; break;
-        case 'm': shift = 20; break;
-        case 'g': shift = 30; break;
-        default: break;
+        case 'k':
+            shift = 10;
+            break;
+        case 'm':
+            shift = 20;
+            break;
+        case 'g':
+            shift = 30;
+            break;
+        default:
+            break;
     }
     if (shift == 0) return read_number(text, min, max, value);
     text.remove_suffix(1);
@@ -89,39 +96,51 @@ bool read_choice(std::string_view text, std::string_view choices, std::int64_t& 
     return false;
 }
 
-// What is wrong with a text that is not free; empty if nothing. Texts that other layers read are checked here, so that a
-// mistake is found when the program starts and not when the value is first needed.
+// What is wrong with a text that is not free; empty if nothing. Texts that other layers read are checked
+// here, so that a mistake is found when the program starts and not when the value is first needed.
 std::string_view fault_of(const Parameter& row, std::string_view text) noexcept {
     if (row.text == &Params::tracelevel && !log::parse_level(text)) return "is not a log level";
     if (row.text == &Params::internal_thread_affinity && text != "-1")
         if (cpu_set_t cpus; !parse_cpus(text, cpus)) return "is no set of processors";
-    if (row.text == &Params::xdp_mode && text != "auto" && text != "drv" && text != "skb") return "is none of auto, drv, skb";
+    if (row.text == &Params::xdp_mode && text != "auto" && text != "drv" && text != "skb")
+        return "is none of auto, drv, skb";
     if (row.text == &Params::spec && find_preset(text) == nullptr) return "is not a preset";
     return {};
 }
 
-// Takes `text`, which the variable `name` holds, for the value of the row. False, with a complaint, if it cannot be one.
-bool take(const Parameter& row, const char* name, std::string_view text, Params& params, Complaints& complaints) {
+// Takes `text`, which the variable `name` holds, for the value of the row. False, with a complaint, if it
+// cannot be one.
+bool take(const Parameter& row, const char* name, std::string_view text, Params& params,
+          Complaints& complaints) {
     std::string wrong;
     if (row.text != nullptr) {
         wrong = fault_of(row, text);
         if (wrong.empty()) params.*row.text = text;
     } else if (row.type == Type::choice) {
-        if (!read_choice(text, row.choices, params.*row.number)) wrong = fmt::format("is none of {}", row.choices);
+        if (!read_choice(text, row.choices, params.*row.number))
+            wrong = fmt::format("is none of {}", row.choices);
     } else {
         auto read = row.type == Type::bytes ? read_bytes : read_number;
         switch (read(text, row.min, row.max, params.*row.number)) {
-            case Reading::good: break;
-            case Reading::not_a_number: wrong = "is not a number"; break;
-            case Reading::out_of_range: wrong = fmt::format("is not between {} and {}", row.min, row.max); break;
+            case Reading::good:
+                break;
+            case Reading::not_a_number:
+                wrong = "is not a number";
+                break;
+            case Reading::out_of_range:
+                wrong = fmt::format("is not between {} and {}", row.min, row.max);
+                break;
         }
     }
     if (wrong.empty()) return true;
-    complaints.push_back(fmt::format("{}=\"{}\" {}: the default {} is used", name, text, wrong, value_text(row, params)));
+    complaints.push_back(
+        fmt::format("{}=\"{}\" {}: the default {} is used", name, text, wrong, value_text(row, params)));
     return false;
 }
 
-std::size_t index_of(const Parameter& row) noexcept { return static_cast<std::size_t>(&row - table().data()); }
+std::size_t index_of(const Parameter& row) noexcept {
+    return static_cast<std::size_t>(&row - table().data());
+}
 
 void apply_preset(Params& params, Complaints& complaints) {
     for (const auto& [env, value] : find_preset(params.spec)->values) {
@@ -139,7 +158,8 @@ void read_old_names(GetEnv env, Params& params, Complaints& complaints) {
         // A name that is not ours alone may hold a text that is none of our values, and is then not wrong.
         Complaints ignored;
         const bool ours = std::string_view(name.old).starts_with("VMA_");
-        if (take(row, name.old, text, params, ours ? complaints : ignored)) params.origin[index_of(row)] = Origin::environment;
+        if (take(row, name.old, text, params, ours ? complaints : ignored))
+            params.origin[index_of(row)] = Origin::environment;
     }
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The parameters: VMA_* environment variables, read once at start.
 //
-// One row of params.def is one parameter: parsing, the range check, the default, the start-up print, its documentation and its
-// test come from that row. A value that cannot be read or is out of range is reported with the variable's name and replaced
-// by the default. VMA_SPEC names a preset, which changes defaults.
+// One row of params.def is one parameter: parsing, the range check, the default, the start-up print, its
+// documentation and its test come from that row. A value that cannot be read or is out of range is reported
+// with the variable's name and replaced by the default. VMA_SPEC names a preset, which changes defaults.
 #pragma once
 
 #include <array>
@@ -51,8 +51,8 @@ struct Standing {
     const char* why;  // no_effect: the reason; not_yet: what it waits for
 };
 
-// toggle: 0 or 1. bytes: a number that may end in k, m or g (1024s). choice: one of a list, by number or name. file: a text whose
-// first %d stands for the process id (see with_pid).
+// toggle: 0 or 1. bytes: a number that may end in k, m or g (1024s). choice: one of a list, by number or
+// name. file: a text whose first %d stands for the process id (see with_pid).
 enum class Type : std::uint8_t { number, bytes, toggle, choice, text, file };
 
 // A row of the table.
@@ -113,7 +113,8 @@ inline const Params& get() noexcept {
     return __builtin_expect(params != nullptr, 1) ? *params : internal::read_process();
 }
 
-// The start-up print (manual section 4.2), once for a process and its children: when the first socket that may be offloaded is made.
+// The start-up print (manual section 4.2), once for a process and its children: when the first socket that
+// may be offloaded is made.
 void print_start() noexcept;
 
 // A parameter of the process as text: the value as one would set it, and where it comes from.
@@ -124,20 +125,21 @@ struct ParamValue {
 };
 std::vector<ParamValue> values(const Params& params = get());
 
-// The value of a row as one would set it, and as the start-up print shows it ("Disabled", "0 (Ring per interface)").
+// The value of a row as one would set it, and as the start-up print shows it ("Disabled", "0 (Ring per
+// interface)").
 std::string value_text(const Parameter& row, const Params& params);
 std::string shown_text(const Parameter& row, const Params& params);
 
-// `text` with its first %d replaced by the calling process's id. For parameters of type file, when they are used: a forked child
-// has another id.
+// `text` with its first %d replaced by the calling process's id. For parameters of type file, when they are
+// used: a forked child has another id.
 std::string with_pid(std::string_view text);
 
-// Variables of `environment` (as environ(7), ends with a null pointer) that begin with VMA_ and are no parameter, most likely
-// spelling mistakes, go to `complaints` with the nearest name.
+// Variables of `environment` (as environ(7), ends with a null pointer) that begin with VMA_ and are no
+// parameter, most likely spelling mistakes, go to `complaints` with the nearest name.
 void check_names(const char* const* environment, Complaints& complaints);
 
-// The lines of the start-up print: each parameter, or only those that are not at their default (and two that always
-// are shown).
+// The lines of the start-up print: each parameter, or only those that are not at their default (and two that
+// always are shown).
 std::vector<std::string> parameter_lines(const Params& params, bool all);
 
 // docs/parameters.md and docs/man/libvma.7.

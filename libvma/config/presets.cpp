@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// VMA_SPEC: names for sets of defaults. Values are texts, as a variable would hold them, so a preset cannot say what
-// a variable could not.
+// VMA_SPEC: names for sets of defaults. Values are texts, as a variable would hold them, so a preset cannot
+// say what a variable could not.
 #include "libvma/config/params.h"
 
 namespace vma::config {
@@ -84,7 +84,9 @@ constexpr char kNameOnly[] = "accepted; changes nothing, since it was made for o
 
 constexpr Preset kPresets[] = {
     {"none", "0", "all parameters at their defaults", {}},
-    {"ultra-latency", "10", "one thread that polls for ever and carries UDP or a little TCP: the kernel's side is looked at last", kUltraLatency},
+    {"ultra-latency", "10",
+     "one thread that polls for ever and carries UDP or a little TCP: the kernel's side is looked at last",
+     kUltraLatency},
     {"latency", "15", "one thread that polls for ever, short queues", kLatency},
     {"29west", "29", kNameOnly, {}},
     {"wombat_fh", "554", kNameOnly, {}},
@@ -101,7 +103,8 @@ std::span<const Preset> presets() noexcept { return kPresets; }
 
 const Preset* find_preset(std::string_view name_or_number) noexcept {
     for (const Preset& preset : kPresets)
-        if (name_or_number == preset.name || (name_or_number == preset.number && !name_or_number.empty())) return &preset;
+        if (name_or_number == preset.name || (name_or_number == preset.number && !name_or_number.empty()))
+            return &preset;
     return nullptr;
 }
 

@@ -27,7 +27,8 @@ bool Rules::Addresses::matches(Endpoint endpoint) const noexcept {
 bool Rules::Addresses::covers(const Addresses& other) const noexcept {
     if (low > other.low || high < other.high) return false;
     if (family == AF_UNSPEC) return true;
-    return family == other.family && prefix <= other.prefix && same_bits(bytes.data(), other.bytes.data(), prefix);
+    return family == other.family && prefix <= other.prefix &&
+           same_bits(bytes.data(), other.bytes.data(), prefix);
 }
 
 bool Rules::Rule::covers(const Rule& other) const noexcept {

@@ -10,11 +10,12 @@
 //   addr        a.b.c.d[/prefix], [IPv6 address][/prefix] or *             ports   number[-number] or *
 //
 // A statement is a line; # begins a comment anywhere; blanks are free around every token. A line with a
-// mistake is reported and skipped, the others count; below a wrong application-id there are rules for a program that is not
-// known, so they are skipped, too. Rules before the first application-id belong to the block `* *`; naming a block
-// again continues it. The first block that fits the program decides alone. Blocks and rules that come too late to decide
-// anything are reported. IPv6 addresses fit no socket, as IPv6 is not offloaded. `log` is read for the sake of old files
-// and changes nothing (the log is set up by VMA_TRACELEVEL and VMA_LOG_FILE).
+// mistake is reported and skipped, the others count; below a wrong application-id there are rules for a
+// program that is not known, so they are skipped, too. Rules before the first application-id belong to the
+// block `* *`; naming a block again continues it. The first block that fits the program decides alone. Blocks
+// and rules that come too late to decide anything are reported. IPv6 addresses fit no socket, as IPv6 is not
+// offloaded. `log` is read for the sake of old files and changes nothing (the log is set up by VMA_TRACELEVEL
+// and VMA_LOG_FILE).
 //
 // docs/configuration.md is the same for users.
 #pragma once
@@ -43,8 +44,8 @@ enum class Transport { vma, os };
 // What the rules say, and which of them.
 struct Decision {
     Transport transport = Transport::vma;
-    // "libvma.conf:12: use os udp_sender *:53", or null when no rule fits. The Rules own the text: for the process's
-    // own (rules()) it stays for good.
+    // "libvma.conf:12: use os udp_sender *:53", or null when no rule fits. The Rules own the text: for the
+    // process's own (rules()) it stays for good.
     const std::string* rule = nullptr;
 
     bool os() const noexcept { return transport == Transport::os; }
@@ -55,9 +56,11 @@ class Rules {
   public:
     // The rules that apply to a program called `program` (no path) with application id `app_id`. Complaints
     // name line and column, "line 3, column 14: ...". Any text may come in. `file` is the name for
-    // Decision::rule. `called` is the name the program was started by, where that is another one (a link to it).
-    static Rules parse(std::string_view text, std::string_view program, std::string_view app_id, Complaints& complaints,
-                       std::string_view file = "libvma.conf", std::string_view called = {});
+    // Decision::rule. `called` is the name the program was started by, where that is another one (a link to
+    // it).
+    static Rules parse(std::string_view text, std::string_view program, std::string_view app_id,
+                       Complaints& complaints, std::string_view file = "libvma.conf",
+                       std::string_view called = {});
 
     // The first rule for `role` that fits, else vma. `first` is the local endpoint of a server or receiver
     // (or the group), the remote one of a client, sender or connected socket. `second`, the local endpoint of
@@ -65,21 +68,23 @@ class Rules {
     // * means os for tcp_client, udp_connect and unicast receivers, else vma: so VMA has always read it.
     Decision match(Role role, Endpoint first, const Endpoint* second) const;
 
-    // The rule that leaves every endpoint to the kernel for `role`, or null. Then a socket need not be looked at at
-    // all. As Decision::rule.
+    // The rule that leaves every endpoint to the kernel for `role`, or null. Then a socket need not be looked
+    // at at all. As Decision::rule.
     const std::string* all_os(Role role) const;
 
   private:
     enum class Word { vma, os, any };
     struct Addresses {
-        sa_family_t family = AF_UNSPEC;          // AF_UNSPEC: *
-        std::uint8_t prefix = 0;                 // bits that count
-        std::array<std::uint8_t, 16> bytes{};    // network order; IPv4: the first four
-        std::uint16_t low = 0, high = 65535;     // ports, in the machine's order
+        sa_family_t family = AF_UNSPEC;        // AF_UNSPEC: *
+        std::uint8_t prefix = 0;               // bits that count
+        std::array<std::uint8_t, 16> bytes{};  // network order; IPv4: the first four
+        std::uint16_t low = 0, high = 65535;   // ports, in the machine's order
         bool matches(Endpoint endpoint) const noexcept;
         // Does all that fits `other` fit here?
         bool covers(const Addresses& other) const noexcept;
-        bool everything() const noexcept { return family != AF_INET6 && prefix == 0 && low == 0 && high == 65535; }
+        bool everything() const noexcept {
+            return family != AF_INET6 && prefix == 0 && low == 0 && high == 65535;
+        }
     };
     struct Rule {
         Word transport;
@@ -98,8 +103,8 @@ class Rules {
 // Complaints go to the log. Without the file there are no rules, so everything may be offloaded.
 const Rules& rules() noexcept;
 
-// rules().match(), with a line in the log: at level info the first time that a rule leaves something to the kernel, at
-// level debug always.
+// rules().match(), with a line in the log: at level info the first time that a rule leaves something to the
+// kernel, at level debug always.
 Decision decide(Role role, Endpoint first, const Endpoint* second) noexcept;
 
 }  // namespace vma::config

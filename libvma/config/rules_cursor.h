@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Reading one line of libvma.conf from left to right. What does not fit throws Mistake, which ends the line and
-// nothing else.
+// Reading one line of libvma.conf from left to right. What does not fit throws Mistake, which ends the line
+// and nothing else.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,11 +18,13 @@ struct Mistake {
 
 inline bool is_blank(char c) noexcept { return c == ' ' || c == '\t' || c == '\v' || c == '\f'; }
 inline bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
-inline bool is_hex(char c) noexcept { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
+inline bool is_hex(char c) noexcept {
+    return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
 inline bool is_control(char c) noexcept { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }
 
-// `text` in quotes for a message: at most 40 bytes of it, and those that are not printable ASCII as \xNN, so that a
-// binary file cannot play tricks with the terminal.
+// `text` in quotes for a message: at most 40 bytes of it, and those that are not printable ASCII as \xNN, so
+// that a binary file cannot play tricks with the terminal.
 inline std::string quoted(std::string_view text) {
     std::string result = "\"";
     for (char c : text.substr(0, 40)) {
@@ -76,8 +78,8 @@ class Cursor {
         });
     }
 
-    // Decimal digits, value at most `max`; `what` is for the message and tells the range. Blanks behind them are
-    // passed unless they stand inside a token.
+    // Decimal digits, value at most `max`; `what` is for the message and tells the range. Blanks behind them
+    // are passed unless they stand inside a token.
     unsigned number(unsigned max, std::string_view what, bool inside_token = false) {
         const std::size_t start = at_;
         while (!at_end() && is_digit(line_[at_])) at_++;
@@ -87,7 +89,8 @@ class Cursor {
             fail(start, fmt::format("{} without leading zeros expected, not {}", what, quoted(digits)));
         unsigned value = 0;
         const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-        if (error != std::errc() || value > max) fail(start, fmt::format("{} expected, not {}", what, quoted(digits)));
+        if (error != std::errc() || value > max)
+            fail(start, fmt::format("{} expected, not {}", what, quoted(digits)));
         if (!inside_token) skip_blanks();
         return value;
     }
@@ -105,7 +108,9 @@ class Cursor {
         return quoted(line_.substr(at_, size));
     }
 
-    [[noreturn]] static void fail(std::size_t column, std::string text) { throw Mistake{column, std::move(text)}; }
+    [[noreturn]] static void fail(std::size_t column, std::string text) {
+        throw Mistake{column, std::move(text)};
+    }
 
   private:
     void skip_blanks() noexcept {

@@ -28,8 +28,8 @@ struct File {
     }
 };
 
-// The text of the file; empty, after a line in the log, when it cannot be had. `chosen`: the user named it, so it is
-// missed when it does not exist.
+// The text of the file; empty, after a line in the log, when it cannot be had. `chosen`: the user named it,
+// so it is missed when it does not exist.
 std::string load(const char* name, bool chosen) {
     if (*name == '\0') {
         log::warn("VMA_CONFIG_FILE is empty: every socket may be offloaded");
@@ -38,7 +38,8 @@ std::string load(const char* name, bool chosen) {
     // Not blocking, so that a FIFO under this name does not stop the program before it is recognised.
     File file{os::raw_syscall(SYS_openat, AT_FDCWD, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)};
     if (file.fd == -ENOENT || file.fd == -ENOTDIR) {
-        log::print(chosen ? log::Level::warn : log::Level::debug, "{} does not exist: every socket may be offloaded", name);
+        log::print(chosen ? log::Level::warn : log::Level::debug,
+                   "{} does not exist: every socket may be offloaded", name);
         return {};
     }
     if (file.fd < 0) {
@@ -56,7 +57,8 @@ std::string load(const char* name, bool chosen) {
     for (;;) {
         long size = os::raw_syscall(SYS_read, file.fd, static_cast<char*>(block), sizeof block);
         if (size == -EINTR) continue;
-        if (size < 0) log::warn("{} cannot be read to its end ({})", name, strerrordesc_np(static_cast<int>(-size)));
+        if (size < 0)
+            log::warn("{} cannot be read to its end ({})", name, strerrordesc_np(static_cast<int>(-size)));
         if (size <= 0) return text;
         text.append(block, static_cast<std::size_t>(size));
         if (text.size() > kMaxFile) {
@@ -95,7 +97,8 @@ Rules read_rules() {
     Complaints complaints;
     std::string_view base = name;
     base.remove_prefix(base.rfind('/') + 1);
-    Rules rules = Rules::parse(load(name, params.config_file != Params{}.config_file), program_name(), id, complaints, base, program_invocation_short_name);
+    Rules rules = Rules::parse(load(name, params.config_file != Params{}.config_file), program_name(), id,
+                               complaints, base, program_invocation_short_name);
     for (const std::string& text : complaints) log::once(log::Level::warn, "{}: {}", name, text);
     return rules;
 }
@@ -124,15 +127,16 @@ Decision decide(Role role, Endpoint first, const Endpoint* second) noexcept {
     const Decision decision = rules().match(role, first, second);
     if (decision.os()) log::once(log::Level::info, "left to the kernel: {}", decision.text());
     if (log::enabled(log::Level::debug)) {
-        static constexpr const char* kRoles[] = {"tcp_server", "tcp_client", "udp_sender", "udp_receiver", "udp_connect"};
+        static constexpr const char* kRoles[] = {"tcp_server", "tcp_client", "udp_sender", "udp_receiver",
+                                                 "udp_connect"};
         char here[INET_ADDRSTRLEN], other[INET_ADDRSTRLEN + 8] = "", text[INET_ADDRSTRLEN];
         inet_ntop(AF_INET, &first.addr, here, sizeof here);
         if (second != nullptr) {
             inet_ntop(AF_INET, &second->addr, text, sizeof text);
             *fmt::format_to_n(other, sizeof other - 1, ":{}:{}", text, ntohs(second->port)).out = '\0';
         }
-        log::debug("{} {}:{}{}: {} ({})", kRoles[static_cast<std::size_t>(role)], here, ntohs(first.port), other,
-                   decision.os() ? "os" : "vma", decision.text());
+        log::debug("{} {}:{}{}: {} ({})", kRoles[static_cast<std::size_t>(role)], here, ntohs(first.port),
+                   other, decision.os() ? "os" : "vma", decision.text());
     }
     return decision;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Parser of libvma.conf. Statements are lines, so it is one cursor over a line and a function for each part of the
-// grammar.
+// Parser of libvma.conf. Statements are lines, so it is one cursor over a line and a function for each part
+// of the grammar.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <fnmatch.h>
@@ -17,8 +17,8 @@ namespace vma::config {
 namespace {
 
 constexpr std::size_t kMaxComplaints = 20;  // a file of another kind would otherwise fill the log
-// A block or rule is compared with so many that come first, to see whether it can decide anything: with no end, a file
-// of 1 MiB would take seconds.
+// A block or rule is compared with so many that come first, to see whether it can decide anything: with no
+// end, a file of 1 MiB would take seconds.
 constexpr std::size_t kMaxCompared = 500;
 constexpr std::string_view kDefaultId = "VMA_DEFAULT_APPLICATION_ID";
 
@@ -42,8 +42,8 @@ std::string plain(std::string_view text) {
     return result;
 }
 
-// Does every name that fits `narrow` fit `wide`? Both are patterns of fnmatch(3). "No" may also mean "not certain",
-// when there are brackets or backslashes.
+// Does every name that fits `narrow` fit `wide`? Both are patterns of fnmatch(3). "No" may also mean "not
+// certain", when there are brackets or backslashes.
 bool pattern_covers(std::string_view wide, std::string_view narrow) {
     if (wide == narrow || wide == "*") return true;
     if ((std::string(wide) += narrow).find_first_of("[\\") != std::string::npos) return false;
@@ -65,22 +65,25 @@ bool pattern_covers(std::string_view wide, std::string_view narrow) {
     return fits.back() != 0;
 }
 
-// Does an IPv6 address stand here? Either in brackets, or with more colons than an IPv4 endpoint can begin with.
+// Does an IPv6 address stand here? Either in brackets, or with more colons than an IPv4 endpoint can begin
+// with.
 bool looks_like_ipv6(std::string_view text) noexcept {
     if (text.starts_with('[') || text.starts_with("::")) return true;
     const std::size_t end =
-        std::find_if_not(text.begin(), text.end(), [](char c) { return c == ':' || is_hex(c); }) - text.begin();
+        std::find_if_not(text.begin(), text.end(), [](char c) { return c == ':' || is_hex(c); }) -
+        text.begin();
     return is_hex(text.empty() ? ' ' : text[0]) &&
            std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), ':') >= 2;
 }
 
 bool read_ipv6(std::string_view text, std::uint8_t* bytes) {
-    return text.find('\0') == std::string_view::npos && inet_pton(AF_INET6, std::string(text).c_str(), bytes) == 1;
+    return text.find('\0') == std::string_view::npos &&
+           inet_pton(AF_INET6, std::string(text).c_str(), bytes) == 1;
 }
 
-// How many characters of an IPv6 address without brackets stand at the beginning of `text`. The colon that ends it has
-// to be told from those inside: a prefix follows, or the last colon cannot be the address's own. 0: none, or it could
-// be read in two ways.
+// How many characters of an IPv6 address without brackets stand at the beginning of `text`. The colon that
+// ends it has to be told from those inside: a prefix follows, or the last colon cannot be the address's own.
+// 0: none, or it could be read in two ways.
 std::size_t ipv6_length(std::string_view text, std::uint8_t* bytes) {
     std::size_t end = 0;
     while (end < text.size() && (text[end] == ':' || text[end] == '.' || is_hex(text[end]))) end++;
@@ -157,7 +160,9 @@ class Rules::Parser {
     bool fits(const Block& block) const {
         const bool id = block.id == "*" || app_id_ == "*" || block.id == app_id_;
         if (!id || block.dead()) return false;
-        auto fits_name = [&](const std::string& name) { return fnmatch(block.program.c_str(), name.c_str(), 0) == 0; };
+        auto fits_name = [&](const std::string& name) {
+            return fnmatch(block.program.c_str(), name.c_str(), 0) == 0;
+        };
         return fits_name(program_) || fits_name(called_);
     }
 
@@ -193,15 +198,17 @@ class Rules::Parser {
         const std::size_t program_column = line.column();
         const std::string_view program = line.word();
         const std::string_view id = line.word();
-        if (program.empty()) Cursor::fail(line.column(), "a program name or * expected, not the end of the line");
+        if (program.empty())
+            Cursor::fail(line.column(), "a program name or * expected, not the end of the line");
         if (program.find('/') != std::string_view::npos)
-            Cursor::fail(program_column,
-                         fmt::format("a program name without its directory expected, not {}", quoted(program)));
+            Cursor::fail(program_column, fmt::format("a program name without its directory expected, not {}",
+                                                     quoted(program)));
         if (program.size() > NAME_MAX)
-            Cursor::fail(program_column,
-                         fmt::format("a program name of at most {} bytes expected, not {}", NAME_MAX, quoted(program)));
+            Cursor::fail(program_column, fmt::format("a program name of at most {} bytes expected, not {}",
+                                                     NAME_MAX, quoted(program)));
         if (id.empty())
-            Cursor::fail(line.column(), "an id or * expected after the program name, not the end of the line");
+            Cursor::fail(line.column(),
+                         "an id or * expected after the program name, not the end of the line");
         line.expect_end();
         id_seen_ = id_seen_ || id == app_id_;
         for (std::size_t i = 0; i < blocks_.size(); i++) {
@@ -214,10 +221,11 @@ class Rules::Parser {
             const Block& earlier = blocks_[i];
             if (earlier.dead() || (earlier.id != "*" && earlier.id != id)) continue;
             if (!pattern_covers(earlier.program, program)) continue;
-            complain(column,
-                     fmt::format("this block is never reached: block {} {} of line {} comes first and fits every "
-                                 "program that this one fits",
-                                 quoted(earlier.program), quoted(earlier.id), earlier.line));
+            complain(
+                column,
+                fmt::format("this block is never reached: block {} {} of line {} comes first and fits every "
+                            "program that this one fits",
+                            quoted(earlier.program), quoted(earlier.id), earlier.line));
             break;
         }
         open(program, id);
@@ -255,8 +263,8 @@ class Rules::Parser {
     }
 
     void use(Cursor& line, std::size_t begin) {
-        static constexpr std::string_view kRoles[] = {"tcp_server", "tcp_client", "udp_sender", "udp_receiver",
-                                                      "udp_connect"};  // in the order of Role
+        static constexpr std::string_view kRoles[] = {"tcp_server", "tcp_client", "udp_sender",
+                                                      "udp_receiver", "udp_connect"};  // in the order of Role
         Rule rule{};
         const std::size_t transport_column = line.column();
         const std::string transport_text = line.here();
@@ -277,11 +285,14 @@ class Rules::Parser {
         const std::size_t role_column = line.column();
         const std::string role_text = line.here();
         const std::string_view keyword = line.keyword();
-        const auto role = static_cast<std::size_t>(std::find(std::begin(kRoles), std::end(kRoles), keyword) - kRoles);
+        const auto role =
+            static_cast<std::size_t>(std::find(std::begin(kRoles), std::end(kRoles), keyword) - kRoles);
         if (role == std::size(kRoles))
-            Cursor::fail(role_column,
-                         fmt::format("tcp_server, tcp_client, udp_sender, udp_receiver or udp_connect expected, not {}",
-                                     role_text));
+            Cursor::fail(
+                role_column,
+                fmt::format(
+                    "tcp_server, tcp_client, udp_sender, udp_receiver or udp_connect expected, not {}",
+                    role_text));
         rule.first = addresses(line);
         const std::size_t second_column = line.column();
         if (line.accept(':')) {
@@ -300,7 +311,8 @@ class Rules::Parser {
         if (rule.second && role != static_cast<std::size_t>(Role::tcp_client) &&
             role != static_cast<std::size_t>(Role::udp_connect)) {
             complain(second_column,
-                     fmt::format("end of line expected: {} has one address only, the second one is ignored", keyword));
+                     fmt::format("end of line expected: {} has one address only, the second one is ignored",
+                                 keyword));
             rule.second.reset();
         }
         rule.text = fmt::format("{}:{}: {}", file_, line_, plain(statement_));
@@ -313,10 +325,11 @@ class Rules::Parser {
         std::vector<unsigned>& lines = block.lines[role];
         for (std::size_t i = 0; i < list.size() && i < kMaxCompared && !block.dead(); i++) {
             if (!list[i].covers(rule)) continue;
-            complain(begin,
-                     fmt::format("this rule never decides: the one of line {} comes first and fits all that this "
-                                 "one fits",
-                                 lines[i]));
+            complain(
+                begin,
+                fmt::format("this rule never decides: the one of line {} comes first and fits all that this "
+                            "one fits",
+                            lines[i]));
             break;
         }
         list.push_back(std::move(rule));
@@ -339,8 +352,8 @@ class Rules::Parser {
         if (line.accept('-')) {
             high = line.number(65535, kPort);
             if (high < low)
-                Cursor::fail(column,
-                             fmt::format("{0}-{1} expected, not {1}-{0}: the lower port comes first", high, low));
+                Cursor::fail(column, fmt::format("{0}-{1} expected, not {1}-{0}: the lower port comes first",
+                                                 high, low));
         }
         if (high == 0) Cursor::fail(column, fmt::format("{} expected, not \"0\"", kPort));
         if (low <= 1 && high == 65535) return result;  // all ports there are
@@ -352,8 +365,9 @@ class Rules::Parser {
     static void ipv4(Cursor& line, Addresses& result) {
         const std::size_t column = line.column();
         if (!is_digit(line.peek()))
-            Cursor::fail(
-                column, fmt::format("an address a.b.c.d[/prefix], [IPv6][/prefix] or * expected, not {}", line.here()));
+            Cursor::fail(column,
+                         fmt::format("an address a.b.c.d[/prefix], [IPv6][/prefix] or * expected, not {}",
+                                     line.here()));
         result.family = AF_INET;
         for (std::size_t i = 0; i < 4; i++) {
             if (i > 0 && !line.accept_inside('.'))
@@ -362,9 +376,12 @@ class Rules::Parser {
             result.bytes[i] = static_cast<std::uint8_t>(line.number(255, kOctet, i < 3));
         }
         result.prefix = 32;
-        if (line.accept('/')) result.prefix = static_cast<std::uint8_t>(line.number(32, "a prefix length (0 to 32)"));
-        if (result.prefix == 32 && std::all_of(result.bytes.begin(), result.bytes.end(), [](auto b) { return b == 0; }))
-            Cursor::fail(column, "an address or * for any address expected, not \"0.0.0.0\", which no packet has");
+        if (line.accept('/'))
+            result.prefix = static_cast<std::uint8_t>(line.number(32, "a prefix length (0 to 32)"));
+        if (result.prefix == 32 &&
+            std::all_of(result.bytes.begin(), result.bytes.end(), [](auto b) { return b == 0; }))
+            Cursor::fail(column,
+                         "an address or * for any address expected, not \"0.0.0.0\", which no packet has");
     }
 
     static void ipv6(Cursor& line, Addresses& result) {
@@ -376,15 +393,18 @@ class Rules::Parser {
         if (rest.starts_with('[')) {
             const std::size_t end = rest.find(']');
             if (end == std::string_view::npos || !read_ipv6(rest.substr(1, end - 1), bytes))
-                Cursor::fail(column, fmt::format("an IPv6 address in brackets expected, not {}", line.here()));
+                Cursor::fail(column,
+                             fmt::format("an IPv6 address in brackets expected, not {}", line.here()));
             length = end + 1;
         } else if ((length = ipv6_length(rest, bytes)) == 0) {
-            Cursor::fail(column, fmt::format("an IPv6 address in brackets expected, as in [2001:db8::1]:80, not {}",
-                                             line.here()));
+            Cursor::fail(column,
+                         fmt::format("an IPv6 address in brackets expected, as in [2001:db8::1]:80, not {}",
+                                     line.here()));
         }
         line.skip(length);
         result.prefix = 128;
-        if (line.accept('/')) result.prefix = static_cast<std::uint8_t>(line.number(128, "a prefix length (0 to 128)"));
+        if (line.accept('/'))
+            result.prefix = static_cast<std::uint8_t>(line.number(128, "a prefix length (0 to 128)"));
     }
 
     const std::string program_, called_, app_id_;
@@ -398,8 +418,8 @@ class Rules::Parser {
     bool id_seen_ = false, log_seen_ = false;
 };
 
-Rules Rules::parse(std::string_view text, std::string_view program, std::string_view app_id, Complaints& complaints,
-                   std::string_view file, std::string_view called) {
+Rules Rules::parse(std::string_view text, std::string_view program, std::string_view app_id,
+                   Complaints& complaints, std::string_view file, std::string_view called) {
     return Parser(program, called, app_id, complaints, file).run(text);
 }
 

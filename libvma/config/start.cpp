@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The process's parameters, and what begins with them: the log and its first lines.
 //
-// Opening the log needs parameters, and reading parameters needs the log for its complaints. So the log takes plain settings
-// (runtime/log.h), and the parameters, a layer above, hand them down here.
+// Opening the log needs parameters, and reading parameters needs the log for its complaints. So the log takes
+// plain settings (runtime/log.h), and the parameters, a layer above, hand them down here.
 #include <stdlib.h>
 #include <sys/single_threaded.h>
 #include <sys/utsname.h>
@@ -24,7 +24,8 @@
 namespace vma::config {
 namespace {
 
-constexpr std::string_view kRule = "---------------------------------------------------------------------------";
+constexpr std::string_view kRule =
+    "---------------------------------------------------------------------------";
 
 std::string command_line() {
     std::string text = os::read_proc_file("/proc/self/cmdline", 256);
@@ -45,7 +46,8 @@ void print(const Params& params) {
         char now[64] = "";
         const time_t seconds = time(nullptr);
         tm parts;
-        if (localtime_r(&seconds, &parts) != nullptr) strftime(now, sizeof now, "%a %b %e %H:%M:%S %Y", &parts);
+        if (localtime_r(&seconds, &parts) != nullptr)
+            strftime(now, sizeof now, "%a %b %e %H:%M:%S %Y", &parts);
         log::debug("Current Time: {}", std::string_view(now));
         log::debug("Pid: {}", getpid());
         utsname system;
@@ -59,8 +61,9 @@ void print(const Params& params) {
     for (const std::string& line : parameter_lines(params, all)) log::info("{}", line);
     log::info("{}", kRule);
     if (all)
-        log::warn("log level {} makes the program slow: VMA_TRACELEVEL=info is for production and measurements",
-                  params.tracelevel);
+        log::warn(
+            "log level {} makes the program slow: VMA_TRACELEVEL=info is for production and measurements",
+            params.tracelevel);
 }
 
 }  // namespace
@@ -74,8 +77,8 @@ void print_start() noexcept {
     }
 }
 
-// No lock, so that neither fork nor a signal handler can meet one held: threads that come at the same time each
-// read the environment, and the first to finish wins. Never freed, since other threads outlive exit().
+// No lock, so that neither fork nor a signal handler can meet one held: threads that come at the same time
+// each read the environment, and the first to finish wins. Never freed, since other threads outlive exit().
 const Params& internal::read_process() noexcept {
     Complaints complaints;
     std::unique_ptr<const Params> mine;
@@ -88,7 +91,8 @@ const Params& internal::read_process() noexcept {
         if (mine == nullptr) std::terminate();
     }
     const Params* expected = nullptr;
-    if (!internal::g_known.compare_exchange_strong(expected, mine.get(), std::memory_order_acq_rel)) return *expected;
+    if (!internal::g_known.compare_exchange_strong(expected, mine.get(), std::memory_order_acq_rel))
+        return *expected;
     const Params& params = *mine.release();
     // With other threads there already, one of them may just be waiting for a lock: it would never be told.
     const auto mode = static_cast<LockMode>(params.thread_mode);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The rows of params.def, and values as text. Needs nothing but the table, so that tools/vma_params does not link the library.
+// The rows of params.def, and values as text. Needs nothing but the table, so that tools/vma_params does not
+// link the library.
 #include <algorithm>
 
 #include "libvma/config/params.h"
@@ -15,14 +16,17 @@ constexpr Standing not_yet(const char* what) { return {State::not_yet, what}; }
 consteval std::array<Parameter, kParameters> rows() {
     const Parameter lines[] = {
 #define VMA_SECTION(title) Parameter{.section = title, .env = nullptr},
-#define VMA_NUMBER(member, env, label, def, min, max, unit, standing, help) \
-    Parameter{"", env, label, Type::number, &Params::member, nullptr, def, min, max, "", unit, "", standing, help},
-#define VMA_BYTES(member, env, label, def, min, max, standing, help) \
-    Parameter{"", env, label, Type::bytes, &Params::member, nullptr, def, min, max, "", "bytes", "", standing, help},
+#define VMA_NUMBER(member, env, label, def, min, max, unit, standing, help)      \
+    Parameter{"",  env, label, Type::number, &Params::member, nullptr, def, min, \
+              max, "",  unit,  "",           standing,        help},
+#define VMA_BYTES(member, env, label, def, min, max, standing, help)              \
+    Parameter{"",  env, label,   Type::bytes, &Params::member, nullptr, def, min, \
+              max, "",  "bytes", "",          standing,        help},
 #define VMA_SWITCH(member, env, label, def, standing, help) \
     Parameter{"", env, label, Type::toggle, &Params::member, nullptr, def, 0, 1, "", "", "", standing, help},
-#define VMA_CHOICE(member, env, label, def, choices, standing, help) \
-    Parameter{"", env, label, Type::choice, &Params::member, nullptr, def, 0, 0, "", "", choices, standing, help},
+#define VMA_CHOICE(member, env, label, def, choices, standing, help)        \
+    Parameter{"", env, label, Type::choice, &Params::member, nullptr,  def, \
+              0,  0,   "",    "",           choices,         standing, help},
 #define VMA_TEXT(member, env, label, def, standing, help) \
     Parameter{"", env, label, Type::text, nullptr, &Params::member, 0, 0, 0, def, "", "", standing, help},
 #define VMA_FILE(member, env, label, def, standing, help) \
@@ -73,10 +77,14 @@ std::string_view choice_name(std::string_view choices, std::int64_t value) {
 
 const char* origin_name(Origin origin) noexcept {
     switch (origin) {
-        case Origin::environment: return "environment";
-        case Origin::preset: return "preset";
-        case Origin::derived: return "derived";
-        case Origin::standard: break;
+        case Origin::environment:
+            return "environment";
+        case Origin::preset:
+            return "preset";
+        case Origin::derived:
+            return "derived";
+        case Origin::standard:
+            break;
     }
     return "default";
 }

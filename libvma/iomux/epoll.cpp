@@ -40,7 +40,8 @@ class EpollCall final : public Wait {
 
     int look(const sigset_t* mask, bool first) override {
         sleepers::settle();
-        int n = set_.collect(epfd_, events_, maxevents_, std::exchange(kernel_ready_, false), offloaded_ready_);
+        int n =
+            set_.collect(epfd_, events_, maxevents_, std::exchange(kernel_ready_, false), offloaded_ready_);
         // The first look is what a zero timeout gets: there epoll_wait does not care for signals.
         if (n != 0 || mask == nullptr || first) return n;
         pollfd self{call_.fd(), POLLIN, 0};
@@ -112,7 +113,8 @@ int epoll_wait(int epfd, epoll_event* events, int maxevents, const timespec* tim
         Deadline deadline;
         if (!deadline.set(timeout)) return finish(-EINVAL, saved);
         auto kernel = [&] { return os::epoll_pwait(epfd, events, maxevents, milliseconds(timeout), mask); };
-        if (runtime::in_region()) return finish(-runtime::kAskKernel, saved);  // no set any more, and it may wait
+        if (runtime::in_region())
+            return finish(-runtime::kAskKernel, saved);  // no set any more, and it may wait
         if (set) return kernel();
         return kernel_epoll_wait(epfd, events, maxevents, timeout, mask, kernel);
     }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // One offloaded member of an epoll set, and the two lists a set keeps its active members on.
 //
-// A member whose socket reports a change is pushed on the *incoming* stack, without a lock, in whatever thread that
-// happens. Who looks at the set moves it from there to the *active* list, under the set's lock, where it stays as long
-// as it may have something to report. So a look costs what is active, not what is there.
+// A member whose socket reports a change is pushed on the *incoming* stack, without a lock, in whatever
+// thread that happens. Who looks at the set moves it from there to the *active* list, under the set's lock,
+// where it stays as long as it may have something to report. So a look costs what is active, not what is
+// there.
 #pragma once
 
 #include <sys/epoll.h>
@@ -39,14 +40,14 @@ struct EpollEntry final : sockets::ReadyHook {
     std::uint32_t events = 0;  // the program's
     std::uint64_t data = 0;
     sockets::Readiness mode = sockets::Readiness::kernel;  // as last seen
-    bool fired = false;     // one-shot and reported: silent until MOD
-    bool removed = false;   // not in the kernel's set: `ours`, or fired by us
-    bool fresh = true;      // added or modified: an edge even if nothing new came
-    bool walked = false;    // cannot tell of changes: always on the active list
-    bool own_rings = true;  // its rings are not known: it is polled itself
-    bool asking = false;    // counted in EpollSet::asking_
+    bool fired = false;                                    // one-shot and reported: silent until MOD
+    bool removed = false;                                  // not in the kernel's set: `ours`, or fired by us
+    bool fresh = true;          // added or modified: an edge even if nothing new came
+    bool walked = false;        // cannot tell of changes: always on the active list
+    bool own_rings = true;      // its rings are not known: it is polled itself
+    bool asking = false;        // counted in EpollSet::asking_
     bool room_watched = false;  // its socket knows, see Socket::watch_room()
-    bool dead = false;      // left the set, but its hook could not be taken down yet
+    bool dead = false;          // left the set, but its hook could not be taken down yet
     std::uint32_t reported_edges = 0;
     std::uint32_t seen_edges = 0, pending = 0;  // within one collect()
     std::unique_ptr<EpollEntry> next;           // in a Dropped list
@@ -76,7 +77,8 @@ class IncomingEntries {
         do e.incoming_next = head;
         while (!head_.compare_exchange_weak(head, &e, std::memory_order_seq_cst, std::memory_order_relaxed));
     }
-    // Calls visit(entry) for each, in order of arrival. A member may come in again from the moment it is visited.
+    // Calls visit(entry) for each, in order of arrival. A member may come in again from the moment it is
+    // visited.
     template <class F>
     void take(F&& visit) noexcept {
         if (head_.load(std::memory_order_seq_cst) == nullptr) return;

@@ -22,8 +22,8 @@ namespace {
 
 // What a set in a set can have.
 constexpr std::uint32_t kSetEvents = EPOLLIN | EPOLLRDNORM;
-// A set of members that are all ours needs no kernel. But the kernel's set is shared with children and with calls that
-// we do not see, so it is asked once in so many looks.
+// A set of members that are all ours needs no kernel. But the kernel's set is shared with children and with
+// calls that we do not see, so it is asked once in so many looks.
 constexpr unsigned kMaxNotAsked = 64;
 constexpr std::size_t kMaxTurns = 16;
 
@@ -61,9 +61,9 @@ void EpollSet::woken(Entry& e) noexcept {
     wake_waiters();
 }
 
-// A thread that goes to sleep puts its waiter here and then looks at the lists; we have put the member on a list and look
-// for waiters then. In a handler that interrupted this very lock's holder nothing is lost: a waiter that is coming has
-// signals held, and one that is being signalled looks at the lists after that.
+// A thread that goes to sleep puts its waiter here and then looks at the lists; we have put the member on a
+// list and look for waiters then. In a handler that interrupted this very lock's holder nothing is lost: a
+// waiter that is coming has signals held, and one that is being signalled looks at the lists after that.
 void EpollSet::wake_waiters() noexcept {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (waiting_.load(std::memory_order_seq_cst) == 0 || waiters_lock_.owned_by_me()) return;
@@ -97,8 +97,8 @@ void EpollSet::settle() noexcept {
     });
 }
 
-// The first from `from` on that has something to report. Those that have not leave the active list, those whose last
-// descriptor is closed leave the set.
+// The first from `from` on that has something to report. Those that have not leave the active list, those
+// whose last descriptor is closed leave the set.
 EpollSet::Entry* EpollSet::find_ready(Entry* from, unsigned depth, Dropped& dropped) noexcept {
     for (Entry* e = from; e != nullptr;) {
         bool open = e->object->has_fds();
@@ -244,7 +244,8 @@ int EpollSet::collect(int epfd, epoll_event* events, int maxevents, bool kernel_
     if (ours == 0) return n;
     if (events == nullptr) return -EFAULT;
     // What the kernel reported as well has been taken off by join().
-    const auto joined = std::count_if(found_.begin(), found_.end(), [](const Entry* e) { return e->pending == 0; });
+    const auto joined =
+        std::count_if(found_.begin(), found_.end(), [](const Entry* e) { return e->pending == 0; });
     const int total = fill(kernel, events, n, maxevents, told_all);
     if (total > 0) offloaded = static_cast<unsigned>(total - n + static_cast<int>(joined));
     return total;
@@ -271,7 +272,8 @@ int EpollSet::join(int kernel, epoll_event* events, int n) noexcept {
                 Entry& e = *it->second.ours;
                 if (e.removed) continue;
                 // It has become ours since settle(), or the kernel could not be made to forget it.
-                auto* socket = e.object->kind() == Kind::socket ? static_cast<Socket*>(e.object.get()) : nullptr;
+                auto* socket =
+                    e.object->kind() == Kind::socket ? static_cast<Socket*>(e.object.get()) : nullptr;
                 if (socket != nullptr && socket->readiness() == Readiness::ours) {
                     resync(e);
                     active_.add(e);
@@ -293,17 +295,19 @@ int EpollSet::join(int kernel, epoll_event* events, int n) noexcept {
     return kept;
 }
 
-// The kernel reported one of several members with the same data. If one-shot members of ours are among them, the kernel
-// has to be asked which ones have fired.
+// The kernel reported one of several members with the same data. If one-shot members of ours are among them,
+// the kernel has to be asked which ones have fired.
 void EpollSet::find_fired(int kernel, std::uint64_t data) noexcept {
     bool concerned = false;
-    for (auto& [fd, e] : entries_) concerned |= e->data == data && (e->events & EPOLLONESHOT) != 0 && !e->fired;
+    for (auto& [fd, e] : entries_)
+        concerned |= e->data == data && (e->events & EPOLLONESHOT) != 0 && !e->fired;
     if (!concerned) return;
     try {
         for (const KernelMember& m : kernel_members(kernel)) {
             if (m.data != data || !kernel_disarmed(m.events)) continue;
             for (auto [it, end] = entries_.equal_range(m.fd); it != end; ++it)
-                if (Entry& e = *it->second; e.data == data && (e.events & EPOLLONESHOT) != 0 && !e.removed) set_fired(e);
+                if (Entry& e = *it->second; e.data == data && (e.events & EPOLLONESHOT) != 0 && !e.removed)
+                    set_fired(e);
         }
     } catch (const std::bad_alloc&) {
         // Then one of them may be reported once too often.
@@ -321,9 +325,9 @@ void EpollSet::kernel_error(std::uint64_t data) noexcept {
         if (e->data == data) tell(*e);
 }
 
-// Appends events that only our side has. An edge-triggered event shows all that is true of the member at that moment,
-// so the kernel is asked for its part (all such members in one call); for a level-triggered one the kernel has
-// reported it already, unless it was not asked for everything.
+// Appends events that only our side has. An edge-triggered event shows all that is true of the member at that
+// moment, so the kernel is asked for its part (all such members in one call); for a level-triggered one the
+// kernel has reported it already, unless it was not asked for everything.
 int EpollSet::fill(int kernel, epoll_event* events, int n, int max, bool kernel_told_all) noexcept {
     constexpr int kBatch = 64;
     pollfd asked[kBatch];

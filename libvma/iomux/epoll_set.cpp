@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Membership of an EpollSet, in both sets: ours and the kernel's. Its events are in epoll_events.cpp, how one comes into
-// being in epoll_set_life.cpp.
+// Membership of an EpollSet, in both sets: ours and the kernel's. Its events are in epoll_events.cpp, how one
+// comes into being in epoll_set_life.cpp.
 #include "libvma/iomux/epoll_set.h"
 
 #include <algorithm>
@@ -101,7 +101,8 @@ void EpollSet::count_asking(Entry& e, bool member) noexcept {
         member && (!only_reads(e.events) || e.object->kind() != Kind::socket || e.mode == Readiness::kernel);
     if (asking != e.asking) asking ? asking_++ : asking_--;
     e.asking = asking;
-    const bool room = member && (e.events & EPOLLET) != 0 && (e.events & sockets::kWakeOut) != 0 && as_socket(e.object.get()) != nullptr;
+    const bool room = member && (e.events & EPOLLET) != 0 && (e.events & sockets::kWakeOut) != 0 &&
+                      as_socket(e.object.get()) != nullptr;
     if (room != e.room_watched) as_socket(e.object.get())->watch_room(room ? 1 : -1);
     e.room_watched = room;
 }
@@ -159,7 +160,8 @@ void EpollSet::discard(Entry& e, Dropped& dropped) noexcept {
     } else {
         dropped.add(std::move(gone));
     }
-    // Which of the rings nobody needs any more is found out now and then, at the cost of a visit to each member.
+    // Which of the rings nobody needs any more is found out now and then, at the cost of a visit to each
+    // member.
     constexpr std::size_t kMinLeft = 64;
     if (++left_ > std::max(kMinLeft, entries_.size()) || entries_.empty()) {
         left_ = 0;
@@ -170,7 +172,8 @@ void EpollSet::discard(Entry& e, Dropped& dropped) noexcept {
     }
 }
 
-// Members whose hook could not be taken down when they left, because a signal handler had interrupted their socket.
+// Members whose hook could not be taken down when they left, because a signal handler had interrupted their
+// socket.
 void EpollSet::bury_dead(Dropped& dropped) noexcept {
     std::unique_ptr<Entry> still;
     while (dead_) {
@@ -187,8 +190,9 @@ void EpollSet::bury_dead(Dropped& dropped) noexcept {
     dead_ = std::move(still);
 }
 
-// What the kernel, by accepting `fd`, says is no longer a member under that number. The same number with another live
-// file stays: a socket that was added, duplicated and closed under this number is still a member.
+// What the kernel, by accepting `fd`, says is no longer a member under that number. The same number with
+// another live file stays: a socket that was added, duplicated and closed under this number is still a
+// member.
 void EpollSet::drop_stale(int fd, const FdObject* object, Dropped& dropped) noexcept {
     auto stale = [&]() -> Entry* {
         auto [it, end] = entries_.equal_range(fd);
@@ -276,8 +280,9 @@ void EpollSet::resync(Entry& e) noexcept {
     find_rings(e);
 }
 
-// The kernel knows a member by the number it was added under. When that number means something else now (the socket lives
-// on in a duplicate), the member stays in the kernel's set, and join() leaves out what the kernel says of it.
+// The kernel knows a member by the number it was added under. When that number means something else now (the
+// socket lives on in a duplicate), the member stays in the kernel's set, and join() leaves out what the
+// kernel says of it.
 void EpollSet::leave_kernel(Entry& e) noexcept {
     if (g_fds.peek(e.fd) != e.object.get()) return;
     long rc = os::raw_syscall(SYS_epoll_ctl, any_kernel_fd(), EPOLL_CTL_DEL, e.fd, nullptr);
@@ -299,7 +304,8 @@ void EpollSet::enter_kernel(Entry& e) noexcept {
     const int number = number_of(e);
     if (number < 0) return;
     epoll_event event = event_of(e);
-    if (e.fired) event.events = EPOLLONESHOT;  // until MOD; but for errors and hang-ups, which the kernel adds
+    if (e.fired)
+        event.events = EPOLLONESHOT;  // until MOD; but for errors and hang-ups, which the kernel adds
     long rc = os::raw_syscall(SYS_epoll_ctl, any_kernel_fd(), EPOLL_CTL_ADD, number, &event);
     if (rc == 0 || rc == -EEXIST) set_removed(e, false);
 }
@@ -334,16 +340,17 @@ int EpollSet::control(int epfd, int op, int fd, epoll_event* event) {
     return control_locked(epfd, op, fd, event, std::move(object), dropped);
 }
 
-// The kernel first: it knows every reason to refuse. Held together under the lock, so that no other thread sees the
-// two sides apart.
-int EpollSet::control_locked(int epfd, int op, int fd, epoll_event* event, Ref<FdObject>&& object, Dropped& dropped) {
+// The kernel first: it knows every reason to refuse. Held together under the lock, so that no other thread
+// sees the two sides apart.
+int EpollSet::control_locked(int epfd, int op, int fd, epoll_event* event, Ref<FdObject>&& object,
+                             Dropped& dropped) {
     last_epfd_ = epfd;
     Entry* e = object ? entry(fd, object.get()) : nullptr;
     if (e != nullptr && e->removed) return control_removed(epfd, op, fd, event, *e, dropped);
     bool in_kernel = true;
     if (op == EPOLL_CTL_ADD && e == nullptr && object && readiness_of(object.get()) == Readiness::ours) {
-        // It would be taken out again at once, after the shadow's events had woken everybody. So the kernel is asked what
-        // it thinks of the arguments by changing a member that is not there.
+        // It would be taken out again at once, after the shadow's events had woken everybody. So the kernel
+        // is asked what it thinks of the arguments by changing a member that is not there.
         in_kernel = !(os::epoll_ctl(epfd, EPOLL_CTL_MOD, fd, event) != 0 && errno == ENOENT);
     }
     if (in_kernel && os::epoll_ctl(epfd, op, fd, event) != 0) return -errno;
@@ -403,8 +410,8 @@ void EpollSet::announce(Entry& e, bool listed) noexcept {
     wake_waiters();
 }
 
-// A member that is not in the kernel's set, since it is ours or has fired; but the program must not notice. The kernel is
-// asked all the same, for the errors that have nothing to do with membership.
+// A member that is not in the kernel's set, since it is ours or has fired; but the program must not notice.
+// The kernel is asked all the same, for the errors that have nothing to do with membership.
 int EpollSet::control_removed(int epfd, int op, int fd, epoll_event* event, Entry& e, Dropped& dropped) {
     bool accepted = os::epoll_ctl(epfd, op, fd, event) == 0;
     if (!accepted && errno != ENOENT) return -errno;

@@ -1,31 +1,33 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // An epoll set with offloaded members.
 //
-// The kernel's set stays complete as far as the kernel knows anything: every member is in it with the program's own
-// events and data, so the kernel's part (writability, errors, what arrived on the shadow sockets, a forked child that
-// inherits the set) works by itself. This object adds what the kernel cannot see, with the kernel's rules for level,
-// edge and one-shot triggering.
+// The kernel's set stays complete as far as the kernel knows anything: every member is in it with the
+// program's own events and data, so the kernel's part (writability, errors, what arrived on the shadow
+// sockets, a forked child that inherits the set) works by itself. This object adds what the kernel cannot
+// see, with the kernel's rules for level, edge and one-shot triggering.
 //
-// Members whose readiness is `ours` (a TCP connection: its shadow is an unconnected socket, for which the kernel would
-// report EPOLLHUP) are taken out of the kernel's set while they are, and ADD, MOD and DEL of them answer as if they were
-// there. They go back when the kernel gets the connection.
+// Members whose readiness is `ours` (a TCP connection: its shadow is an unconnected socket, for which the
+// kernel would report EPOLLHUP) are taken out of the kernel's set while they are, and ADD, MOD and DEL of
+// them answer as if they were there. They go back when the kernel gets the connection.
 //
-// Members report changes (sockets/ready_hook.h, epoll_entry.h), so a look costs what is active, and a thread that sleeps
-// here is on this set's list of waiters and on none of the members'. Members that cannot report, and sets in the set, are
-// asked in each look.
+// Members report changes (sockets/ready_hook.h, epoll_entry.h), so a look costs what is active, and a thread
+// that sleeps here is on this set's list of waiters and on none of the members'. Members that cannot report,
+// and sets in the set, are asked in each look.
 //
-// One event for each member. When both sides report the same member, the two are joined. The kernel returns only the
-// program's data, so the member is recognised by it; the set keeps the data of all its members, ours or not, to know
-// whether it is unique. Where several members share one datum the program itself cannot tell their events apart, and
-// the two sides' events are reported one after the other. (The alternative, registering members with data of our own,
-// would show that data to forked children and to calls we do not intercept.)
+// One event for each member. When both sides report the same member, the two are joined. The kernel returns
+// only the program's data, so the member is recognised by it; the set keeps the data of all its members, ours
+// or not, to know whether it is unique. Where several members share one datum the program itself cannot tell
+// their events apart, and the two sides' events are reported one after the other. (The alternative,
+// registering members with data of our own, would show that data to forked children and to calls we do not
+// intercept.)
 //
-// One-shot. When our side reports such a member, the kernel must not report it either until EPOLL_CTL_MOD. The kernel
-// has no call for "disarm": MOD always adds EPOLLERR and EPOLLHUP. So the member is taken out of the kernel's set, and
-// ADD, MOD and DEL of it answer as if it were there.
+// One-shot. When our side reports such a member, the kernel must not report it either until EPOLL_CTL_MOD.
+// The kernel has no call for "disarm": MOD always adds EPOLLERR and EPOLLHUP. So the member is taken out of
+// the kernel's set, and ADD, MOD and DEL of it answer as if it were there.
 //
-// A forked child shares the kernel's set. When it first uses it, all members become the kernel's and enter that set
-// (sockets/handover/shared_sockets.h, leave_to_kernel() here), as they do before daemon() and exec. Members added later are not seen by it.
+// A forked child shares the kernel's set. When it first uses it, all members become the kernel's and enter
+// that set (sockets/handover/shared_sockets.h, leave_to_kernel() here), as they do before daemon() and exec.
+// Members added later are not seen by it.
 #pragma once
 
 #include <atomic>
@@ -60,7 +62,8 @@ class EpollSet final : public sockets::FdObject {
     };
 
     static sockets::Ref<EpollSet> find(int epfd) noexcept;
-    // The set under `epfd`, made if there is none yet, with all members that the kernel's set has. Empty without memory.
+    // The set under `epfd`, made if there is none yet, with all members that the kernel's set has. Empty
+    // without memory.
     static sockets::Ref<EpollSet> find_or_make(int epfd);
     // In a signal handler that interrupted a function of this set: the kernel alone must answer.
     bool busy_in_this_thread() const noexcept { return lock_.owned_by_me(); }
@@ -74,8 +77,9 @@ class EpollSet final : public sockets::FdObject {
     // something, so it is asked even if all members are ours.
     // `offloaded`: of them, how many are ready on our side.
     int collect(int epfd, epoll_event* events, int maxevents, bool kernel_ready, unsigned& offloaded);
-    // Of events that a sleeper got from the kernel's set before this one was here: takes out those of sets in it that are not ready.
-    // They were, as long as their sleepers were being woken. Returns how many are left.
+    // Of events that a sleeper got from the kernel's set before this one was here: takes out those of sets in
+    // it that are not ready. They were, as long as their sleepers were being woken. Returns how many are
+    // left.
     int without_kicked(epoll_event* events, int n) noexcept;
     // Where waiting calls count; null: nowhere.
     stats::MuxBlock* counters() const noexcept { return counters_; }
@@ -97,8 +101,9 @@ class EpollSet final : public sockets::FdObject {
     bool add_waiter(sockets::Waiter* waiter) noexcept;
     void remove_waiter(sockets::Waiter* waiter) noexcept;
 
-    // A call that waits on this set. The kernel's set lives on while a thread is inside epoll_wait, even if every
-    // descriptor of it is closed meanwhile; so while such a call runs, a descriptor of our own keeps it.
+    // A call that waits on this set. The kernel's set lives on while a thread is inside epoll_wait, even if
+    // every descriptor of it is closed meanwhile; so while such a call runs, a descriptor of our own keeps
+    // it.
     class Call {
       public:
         Call(EpollSet& set, int epfd) noexcept;
@@ -133,7 +138,8 @@ class EpollSet final : public sockets::FdObject {
     };
     // In which order members were added does not matter; a number can stand for several files.
     using Entries = std::unordered_multimap<int, std::unique_ptr<Entry>>;
-    // Entries on their way out. They go when lock_ is free again, since a socket may end with its last reference.
+    // Entries on their way out. They go when lock_ is free again, since a socket may end with its last
+    // reference.
     class Dropped {
       public:
         Dropped() = default;
@@ -212,17 +218,17 @@ class EpollSet final : public sockets::FdObject {
     std::unordered_map<std::uint64_t, DataUse> data_;
     IncomingEntries incoming_;  // without lock_
     ActiveEntries active_;
-    std::vector<Entry*> found_;             // what one collect() works on
-    std::unique_ptr<Entry> dead_;           // a list over `next`
-    std::vector<ring::Ring*> rings_;        // grows with the members, made anew when many have left
-    std::size_t left_ = 0;                  // since then
-    std::size_t in_kernel_ = 0;             // of entries_
-    std::size_t walked_ = 0;                // of entries_
-    std::size_t asking_ = 0;                // of entries_: what they ask of the kernel is more than to read
-    unsigned not_asked_ = 0;                // looks in a row that left out the kernel
-    unsigned skipped_ = 0;                  // the same, of those that found something on our side
-    std::atomic<unsigned> offloaded_{0};    // of entries_
-    std::atomic<std::uint32_t> edges_{0};   // wake-ups of members, additions
+    std::vector<Entry*> found_;               // what one collect() works on
+    std::unique_ptr<Entry> dead_;             // a list over `next`
+    std::vector<ring::Ring*> rings_;          // grows with the members, made anew when many have left
+    std::size_t left_ = 0;                    // since then
+    std::size_t in_kernel_ = 0;               // of entries_
+    std::size_t walked_ = 0;                  // of entries_
+    std::size_t asking_ = 0;                  // of entries_: what they ask of the kernel is more than to read
+    unsigned not_asked_ = 0;                  // looks in a row that left out the kernel
+    unsigned skipped_ = 0;                    // the same, of those that found something on our side
+    std::atomic<unsigned> offloaded_{0};      // of entries_
+    std::atomic<std::uint32_t> edges_{0};     // wake-ups of members, additions
     std::shared_ptr<const Members> members_;  // null: to be made again
     std::atomic<std::uint64_t> generation_{1};
     // The waiters have a lock of their own, a leaf: members signal them while their own locks are held.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // How an EpollSet comes into being and ends.
 //
-// It is made late, when a kernel set gets its first offloaded member, so that programs which wait only for kernel
-// descriptors pay nothing. What the set was before is read from the kernel: its members, its other numbers, the sets it
-// is a member of. Threads that sleep in it are woken, to come back through this library.
+// It is made late, when a kernel set gets its first offloaded member, so that programs which wait only for
+// kernel descriptors pay nothing. What the set was before is read from the kernel: its members, its other
+// numbers, the sets it is a member of. Threads that sleep in it are woken, to come back through this library.
 #include <sys/stat.h>
 
 #include <atomic>
@@ -30,10 +30,11 @@ namespace {
 
 constinit Lock g_make_lock;  // one set at a time, so that an epoll descriptor gets one object
 constinit Lock g_free_lock;
-constinit EpollSet* g_free = nullptr;  // objects are never given back to the allocator, see sockets/fd_object.h
+constinit EpollSet* g_free =
+    nullptr;  // objects are never given back to the allocator, see sockets/fd_object.h
 
 std::uint64_t inode_of(int fd) noexcept {
-    struct stat st{};
+    struct stat st {};
     return os::raw_syscall(SYS_fstat, fd, &st) == 0 ? st.st_ino : 0;
 }
 
@@ -169,7 +170,8 @@ void EpollSet::leave_to_kernel(int, const char* why) noexcept {
         }
         for (auto& [fd, object] : members) object->leave_to_kernel(fd, why);
     } catch (const std::bad_alloc&) {
-        log::once(log::Level::warn, "members of an epoll set are not moved to the kernel ({}): out of memory", why);
+        log::once(log::Level::warn, "members of an epoll set are not moved to the kernel ({}): out of memory",
+                  why);
     }
     sync_with_kernel();
 }

@@ -155,7 +155,8 @@ Count* count_of(int fd, bool make) noexcept {
     if (leaf == nullptr) {
         if (!make) return nullptr;
         int saved = errno;
-        void* memory = mmap(nullptr, sizeof(Leaf), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        void* memory =
+            mmap(nullptr, sizeof(Leaf), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         errno = saved;
         if (memory == MAP_FAILED) return nullptr;
         auto* fresh = new (memory) Leaf;
@@ -170,9 +171,10 @@ Count* count_of(int fd, bool make) noexcept {
 }
 
 constinit Lock g_kick_lock;
-constinit NeverDestroyed<InternalFd> g_kick_fd;  // an eventfd that is always readable; guarded by g_kick_lock for making
-constinit int g_kick_number = -1;             // as sets know it
-constinit int g_in_sets = 0;                  // how many of g_kicks; g_kick_lock
+constinit NeverDestroyed<InternalFd>
+    g_kick_fd;                     // an eventfd that is always readable; guarded by g_kick_lock for making
+constinit int g_kick_number = -1;  // as sets know it
+constinit int g_in_sets = 0;       // how many of g_kicks; g_kick_lock
 
 constinit std::atomic<std::uint64_t> g_kicked_at_ns{0};
 
@@ -185,7 +187,8 @@ struct Place {
 constinit thread_local Place t_place{};
 constinit thread_local unsigned t_tickets = 0;
 
-// Its address is the event's data. No program has a reason to use an address inside this library as its own data.
+// Its address is the event's data. No program has a reason to use an address inside this library as its own
+// data.
 const char g_kick_token = 0;
 
 // Takes the event out of all sets.
@@ -197,7 +200,8 @@ void close_kick_file() noexcept {
 
 void end_kick(int epfd) noexcept {
     const int fd = g_kick_fd->get();
-    // A dup2() of the program has moved it, and a set cannot be told to forget the former number: closing the file can.
+    // A dup2() of the program has moved it, and a set cannot be told to forget the former number: closing the
+    // file can.
     if (fd != g_kick_number) return close_kick_file();
     if (fd < 0 || os::raw_syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_DEL, fd, nullptr) != 0) return;
     g_kicks.fetch_sub(1);
@@ -252,7 +256,8 @@ bool superseded(int epfd) noexcept {
 
 unsigned enter(std::span<const int> epfds) noexcept {
     // The threads it counts are the parent's.
-    if (static constinit std::atomic<bool> hooked{false}; !hooked.load(std::memory_order_relaxed) && !hooked.exchange(true))
+    if (static constinit std::atomic<bool> hooked{false};
+        !hooked.load(std::memory_order_relaxed) && !hooked.exchange(true))
         runtime::at_fork({nullptr, nullptr, &reset_in_child});
     if (t_place.ticket != 0) leave(t_place.ticket);
     t_place.count = 0;
@@ -300,7 +305,8 @@ void kick(std::span<const int> epfds) noexcept {
     int saved = errno;
     g_kicked_at_ns.store(clock::monotonic_ns(), std::memory_order_relaxed);
     g_kicks.fetch_add(1);
-    // The sets were put under the numbers before the counts are read; a sleeper counts itself before it looks for a set.
+    // The sets were put under the numbers before the counts are read; a sleeper counts itself before it looks
+    // for a set.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     for (int epfd : epfds) kick_one(epfd);
     g_kicks.fetch_sub(1);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What the kernel knows about an epoll set, and the way to wake threads that sleep in it.
 //
-// An EpollSet comes into being late, when a kernel set gets its first offloaded member. By then the set may have
-// members, other descriptor numbers (dup), sets around it, and threads asleep in it. /proc tells about the first
-// three; for the last, threads that are about to sleep in the kernel are counted, and an event of the library's own,
-// always ready, is put into the kernel's set until they have all woken up and left.
+// An EpollSet comes into being late, when a kernel set gets its first offloaded member. By then the set may
+// have members, other descriptor numbers (dup), sets around it, and threads asleep in it. /proc tells about
+// the first three; for the last, threads that are about to sleep in the kernel are counted, and an event of
+// the library's own, always ready, is put into the kernel's set until they have all woken up and left.
 #pragma once
 
 #include <sys/epoll.h>
@@ -46,15 +46,16 @@ inline bool kernel_disarmed(std::uint32_t events) noexcept {
 
 namespace sleepers {
 
-// Counts a thread that will sleep in a call on these sets, WatchedSets::kMost at most. Returns what leave() takes; 0: nothing is
-// counted. A thread sleeps in one place: what it left by a jump out of a handler is not counted any more from its next
-// enter() on.
+// Counts a thread that will sleep in a call on these sets, WatchedSets::kMost at most. Returns what leave()
+// takes; 0: nothing is counted. A thread sleeps in one place: what it left by a jump out of a handler is not
+// counted any more from its next enter() on.
 unsigned enter(std::span<const int> epfds) noexcept;
 void leave(unsigned ticket) noexcept;
-// Is there an EpollSet under `epfd` now? Asked after enter(), so that either this thread sees the set or kick() its count.
+// Is there an EpollSet under `epfd` now? Asked after enter(), so that either this thread sees the set or
+// kick() its count.
 bool superseded(int epfd) noexcept;
-// A kick makes a set readable, until those it is for have woken up. Waits for that, for a moment: for calls that ask the kernel
-// whether a set is readable.
+// A kick makes a set readable, until those it is for have woken up. Waits for that, for a moment: for calls
+// that ask the kernel whether a set is readable.
 extern std::atomic<int> g_kicks;  // being made, or in a set; more, if such a set was closed
 void await_settled() noexcept;
 inline void settle() noexcept {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // poll and ppoll.
 //
-// The kernel's look works on the program's own array, so it also decides about EFAULT, EINVAL and POLLNVAL, and fills in
-// every revents; ours are added to it afterwards. Members of which the kernel knows nothing (Readiness::ours) are hidden
-// from it in a copy of the array; when there is nothing else, it is not asked.
+// The kernel's look works on the program's own array, so it also decides about EFAULT, EINVAL and POLLNVAL,
+// and fills in every revents; ours are added to it afterwards. Members of which the kernel knows nothing
+// (Readiness::ours) are hidden from it in a copy of the array; when there is nothing else, it is not asked.
 #include <pthread.h>
 #include <sys/resource.h>
 
@@ -26,8 +26,8 @@ using sockets::Ref;
 
 constexpr short kEpollReadable = POLLIN | POLLRDNORM;
 constexpr short kImplied = POLLERR | POLLHUP;
-// Above this many descriptors the limit is checked before the array is read: the count may be garbage, which the kernel
-// answers with EINVAL.
+// Above this many descriptors the limit is checked before the array is read: the count may be garbage, which
+// the kernel answers with EINVAL.
 constexpr nfds_t kPlausible = 1024;
 // Up to this many, RLIMIT_NOFILE is taken to be large enough without asking the kernel.
 constexpr nfds_t kSurelyAllowed = 16;
@@ -47,7 +47,8 @@ class PollCall final : public Wait {
             }
             if (object->kind() == Kind::epoll) sleepers::settle();
             members_.push_back({i, fds[i].fd, fds[i].events, object.get(), is_ours(*object), false});
-            readers_ &= object->kind() == Kind::socket && only_reads(static_cast<std::uint16_t>(fds[i].events));
+            readers_ &=
+                object->kind() == Kind::socket && only_reads(static_cast<std::uint16_t>(fds[i].events));
             sources_.add(std::move(object));
         }
         counters_ = &stats::calls_of(stats::Mux::poll);
@@ -108,17 +109,20 @@ class PollCall final : public Wait {
         return n;
     }
 
-    bool only_shadows() noexcept override { return readers_ && members_.size() == asked_ && all_offloaded(members_); }
+    bool only_shadows() noexcept override {
+        return readers_ && members_.size() == asked_ && all_offloaded(members_);
+    }
 
     bool ready() noexcept override {
-        return std::any_of(members_.begin(), members_.end(), [](const Member& m) { return events_of(m) != 0; });
+        return std::any_of(members_.begin(), members_.end(),
+                           [](const Member& m) { return events_of(m) != 0; });
     }
 
     int look(const sigset_t* mask, bool first) override {
         int n = ask_kernel(mask, first);
         if (n < 0) {
-            // Without a mask EINTR only says that a handler has just run; what we have is still to be reported. The
-            // kernel has cleared every revents.
+            // Without a mask EINTR only says that a handler has just run; what we have is still to be
+            // reported. The kernel has cleared every revents.
             if (errno != EINTR || !ready()) return -errno;
             n = 0;
         }
@@ -148,8 +152,8 @@ class PollCall final : public Wait {
         }
         if (os::ppoll(all.data(), all.size(), limit, mask) >= 0) return 0;
         if (errno != EINVAL) return -errno;
-        // With ours there are more than RLIMIT_NOFILE allows: sleep on ours in slices, between which the program's
-        // descriptors are looked at.
+        // With ours there are more than RLIMIT_NOFILE allows: sleep on ours in slices, between which the
+        // program's descriptors are looked at.
         timespec slice{0, 1'000'000};
         if (limit != nullptr && limit->tv_sec == 0) slice.tv_nsec = std::min(slice.tv_nsec, limit->tv_nsec);
         all.resize(std::min(all.size(), extra.size()));
@@ -161,7 +165,7 @@ class PollCall final : public Wait {
     nfds_t count_;
     bool readers_ = true;  // members_ are sockets, watched for reading
     bool began_ = false;   // the kernel has been asked about all
-    nfds_t asked_ = 0;  // how many numbers are not negative
+    nfds_t asked_ = 0;     // how many numbers are not negative
     Scratch<Member, 64> members_;
     Scratch<pollfd, 64> copy_;
 };

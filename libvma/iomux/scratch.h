@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// An array that a call needs while it runs: on the stack while it is small, on the heap beyond, never a VLA of a length
-// the program chose.
+// An array that a call needs while it runs: on the stack while it is small, on the heap beyond, never a VLA
+// of a length the program chose.
 #pragma once
 
 #include <cstddef>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // select and pselect.
 //
-// The kernel's select is used for looking and for sleeping, since poll's events do not match select's sets exactly: a
-// hung-up descriptor that is only in the write set would wake poll at once, again and again. The library's descriptors
-// are beyond FD_SETSIZE, so the sets are bit maps of our own size; the kernel has no limit there. Members of which the
-// kernel knows nothing (Readiness::ours) are not in the sets it gets; their events are sorted into the three sets as it
-// does it.
+// The kernel's select is used for looking and for sleeping, since poll's events do not match select's sets
+// exactly: a hung-up descriptor that is only in the write set would wake poll at once, again and again. The
+// library's descriptors are beyond FD_SETSIZE, so the sets are bit maps of our own size; the kernel has no
+// limit there. Members of which the kernel knows nothing (Readiness::ours) are not in the sets it gets; their
+// events are sorted into the three sets as it does it.
 #include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
@@ -35,7 +35,9 @@ using Word = unsigned long;
 constexpr std::size_t kBits = sizeof(Word) * CHAR_BIT;
 constexpr std::size_t kInlineWords = FD_SETSIZE / kBits;
 
-constexpr std::size_t words_for(int nfds) noexcept { return (static_cast<std::size_t>(nfds) + kBits - 1) / kBits; }
+constexpr std::size_t words_for(int nfds) noexcept {
+    return (static_cast<std::size_t>(nfds) + kBits - 1) / kBits;
+}
 bool test(const Word* set, int fd) noexcept {
     return (set[static_cast<std::size_t>(fd) / kBits] >> (static_cast<std::size_t>(fd) % kBits) & 1) != 0;
 }
@@ -47,15 +49,16 @@ void take_out(Word* set, int fd) noexcept {
 }
 // What makes a descriptor a member of each set (POLLIN_SET, POLLOUT_SET and POLLEX_SET in the kernel).
 constexpr std::uint32_t kSetBits[3] = {EPOLLIN | EPOLLRDNORM | EPOLLRDBAND | EPOLLHUP | EPOLLERR | POLLNVAL,
-                                         EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND | EPOLLERR | POLLNVAL,
-                                         EPOLLPRI | POLLNVAL};
+                                       EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND | EPOLLERR | POLLNVAL,
+                                       EPOLLPRI | POLLNVAL};
 fd_set* as_set(Word* words) noexcept { return reinterpret_cast<fd_set*>(words); }
 
 constinit thread_local unsigned t_select_skipped = 0;
 
 class SelectCall final : public Wait {
   public:
-    SelectCall(int nfds, fd_set* r, fd_set* w, fd_set* e) : nfds_(nfds), words_(words_for(nfds)), user_{r, w, e} {
+    SelectCall(int nfds, fd_set* r, fd_set* w, fd_set* e)
+        : nfds_(nfds), words_(words_for(nfds)), user_{r, w, e} {
         in_.resize(3 * words_);
         out_.resize(3 * words_);
         for (int s = 0; s < 3; s++)
@@ -130,7 +133,8 @@ class SelectCall final : public Wait {
     int ask_kernel(const sigset_t* mask, bool first) {
         std::copy(in_.begin(), in_.end(), out_.begin());
         bool any_hidden = false;
-        const bool skip = readers_ && mask == nullptr && all_offloaded(members_) && ready() && skip_kernel(t_select_skipped, began_);
+        const bool skip = readers_ && mask == nullptr && all_offloaded(members_) && ready() &&
+                          skip_kernel(t_select_skipped, began_);
         for (const Member& m : members_) {
             if (!(skip && !gone(m)) && !hidden(m)) continue;
             any_hidden = true;
@@ -224,7 +228,8 @@ class SelectCall final : public Wait {
                 for (std::size_t i = 0; i < 3; i++) take_out(sets.data() + i * words, m.fd);
         for (int fd : extra) add(sets.data(), fd);
         if (os::pselect(top, set[0], set[1], set[2], limit, mask) >= 0) return 0;
-        return errno == EBADF ? 0 : -errno;  // the next look says EBADF, if it is about the program's descriptors
+        return errno == EBADF ? 0
+                              : -errno;  // the next look says EBADF, if it is about the program's descriptors
     }
 
     WatchedSets kernel_sets_;

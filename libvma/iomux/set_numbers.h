@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Which descriptors of the program may be epoll sets that only the kernel knows so far.
 //
-// A thread that sleeps in poll() or select() on such a set must be woken when another thread adds its first offloaded member
-// (see KernelWait). To ask the kernel what each number is would cost more than the call itself. So a number is noted where the
-// program gets it, or uses it as a set. A number that is noted wrongly costs two atomic additions for each call that watches
-// it, and no more.
+// A thread that sleeps in poll() or select() on such a set must be woken when another thread adds its first
+// offloaded member (see KernelWait). To ask the kernel what each number is would cost more than the call
+// itself. So a number is noted where the program gets it, or uses it as a set. A number that is noted wrongly
+// costs two atomic additions for each call that watches it, and no more.
 #pragma once
 
 #include <poll.h>
@@ -17,7 +17,8 @@
 
 namespace vma::iomux {
 
-// Does `wanted(fd)` hold for one of the numbers below `nfds` in a set, which must be readable? Asks until it does.
+// Does `wanted(fd)` hold for one of the numbers below `nfds` in a set, which must be readable? Asks until it
+// does.
 template <class F>
 bool any_number(const fd_set* set, int nfds, F&& wanted) {
     for (int base = 0; base < nfds; base += NFDBITS) {

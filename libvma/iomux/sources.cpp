@@ -138,7 +138,8 @@ void Arming::arm() {
     }
     for (Socket* s : sources_.own_rings_) {
         if (!interrupts_) break;
-        constexpr unsigned kRoom = 16;  // a socket listens on a few rings at most: one for each port of a bond
+        constexpr unsigned kRoom =
+            16;  // a socket listens on a few rings at most: one for each port of a bond
         int fds[kRoom];
         armed_++;
         unsigned n = s->arm(fds, kRoom);

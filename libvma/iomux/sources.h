@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The offloaded part of one select, poll or epoll_wait: which sockets and sets it concerns, how their rings are polled,
-// and how the thread makes sure that it is woken for them.
+// The offloaded part of one select, poll or epoll_wait: which sockets and sets it concerns, how their rings
+// are polled, and how the thread makes sure that it is woken for them.
 //
-// Many sockets share few rings, so rings are polled, flushed and armed once each, for all sockets. A socket that does not
-// tell its rings is polled by itself. An epoll set knows the rings of its members and wakes the threads that wait on it, so
-// its members are not visited at all.
+// Many sockets share few rings, so rings are polled, flushed and armed once each, for all sockets. A socket
+// that does not tell its rings is polled by itself. An epoll set knows the rings of its members and wakes the
+// threads that wait on it, so its members are not visited at all.
 #pragma once
 
 #include <memory>
@@ -22,13 +22,15 @@ class Sources {
     // Keeps the object alive until the call ends.
     void add(sockets::Ref<sockets::FdObject> object);
 
-    // Sets change while a call waits on them, and sockets get other rings. refresh() takes over the sets' present members,
-    // and the rings: when a set changed, when `rings`, and now and then (a socket that is not in a set does not tell).
+    // Sets change while a call waits on them, and sockets get other rings. refresh() takes over the sets'
+    // present members, and the rings: when a set changed, when `rings`, and now and then (a socket that is
+    // not in a set does not tell).
     bool stale() const noexcept;
     void refresh(bool rings = false);
 
     void flush() noexcept;
-    // Takes one batch from each ring. Returns the frames handled; what there is has been taken when that is 0.
+    // Takes one batch from each ring. Returns the frames handled; what there is has been taken when that is
+    // 0.
     unsigned progress() noexcept;
     // After a sleep: as progress(), with the rings' moderation of wake-ups.
     void woken() noexcept;
@@ -57,8 +59,8 @@ class Sources {
     unsigned rounds_ = 0;                      // since the rings were looked up; 0: not yet
 };
 
-// While it lives, the rings notify and the thread's waiter is on every set, and on every socket outside of sets. After arm() the caller must
-// look at its sources once more before it sleeps.
+// While it lives, the rings notify and the thread's waiter is on every set, and on every socket outside of
+// sets. After arm() the caller must look at its sources once more before it sleeps.
 class Arming {
   public:
     // interrupts: the rings are to notify; else complete() is false.

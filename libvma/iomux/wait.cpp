@@ -19,9 +19,11 @@ namespace vma::iomux {
 namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
-// When nothing can wake us for sure (no eventfd left, too many sleepers on one set), sleep no longer than this.
+// When nothing can wake us for sure (no eventfd left, too many sleepers on one set), sleep no longer than
+// this.
 constexpr std::uint64_t kSliceNs = 1'000'000;
-// With a signal mask the kernel is asked at least this often while spinning: only it knows what the mask lets through.
+// With a signal mask the kernel is asked at least this often while spinning: only it knows what the mask lets
+// through.
 constexpr std::int64_t kSignalRatio = 100;
 // How often a spinning call checks that there still is an offloaded socket to spin for.
 constexpr std::uint64_t kOffloadCheck = 256;
@@ -40,8 +42,8 @@ SpinPolicy spin_policy() noexcept {
     std::int64_t usec = g_spin_usec.load(std::memory_order_acquire);
     if (__builtin_expect(usec == kUnset, 0)) {
         const auto& params = config::get();
-        set_spin_policy({params.select_poll, params.select_poll_os_ratio, params.select_skip_os, params.select_poll_yield != 0,
-                         params.select_cq_irq != 0});
+        set_spin_policy({params.select_poll, params.select_poll_os_ratio, params.select_skip_os,
+                         params.select_poll_yield != 0, params.select_cq_irq != 0});
         usec = params.select_poll;
     }
     return {usec, g_spin_ratio.load(std::memory_order_relaxed), g_skip_os.load(std::memory_order_relaxed),
@@ -78,7 +80,8 @@ bool skip_kernel(unsigned& skipped, bool asked) noexcept {
 
 bool Deadline::set(const timespec* timeout) noexcept {
     if (timeout == nullptr) return true;
-    if (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= static_cast<long>(kSecond)) return false;
+    if (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= static_cast<long>(kSecond))
+        return false;
     if (timeout->tv_sec == 0 && timeout->tv_nsec == 0) {
         kind_ = zero_;
         return true;
@@ -100,10 +103,11 @@ std::uint64_t Deadline::left_ns() const noexcept {
 
 timespec Deadline::left() const noexcept { return to_timespec(left_ns()); }
 
-// A call of the kernel's ends with EINTR when a handler has run while it waited. Ours has three ways to notice one.
-// Spinning: the running counts of handlers. Between the last look at them and the sleep: all signals are held, and the
-// sleeping call lets them through. With a mask: what the mask blocks is blocked while we spin, and what only the mask
-// lets through stays pending for the kernel's zero-timeout call with that mask.
+// A call of the kernel's ends with EINTR when a handler has run while it waited. Ours has three ways to
+// notice one. Spinning: the running counts of handlers. Between the last look at them and the sleep: all
+// signals are held, and the sleeping call lets them through. With a mask: what the mask blocks is blocked
+// while we spin, and what only the mask lets through stays pending for the kernel's zero-timeout call with
+// that mask.
 class Wait::Signals {
   public:
     explicit Signals(const sigset_t* mask) noexcept : mask_(mask) {
@@ -122,7 +126,8 @@ class Wait::Signals {
         restarts_ = restarts;
     }
     bool handler_ran() const noexcept {
-        return runtime::pending() || runtime::interruptions() != interruptions_ || runtime::restarts() != restarts_;
+        return runtime::pending() || runtime::interruptions() != interruptions_ ||
+               runtime::restarts() != restarts_;
     }
 
     // Holds every signal but those a fault of this thread raises.
@@ -152,7 +157,8 @@ bool Wait::poll_rings() {
     return empty_rings();
 }
 
-// One poll takes one batch, and all of it may be other sockets': "nothing there" may be said only of empty rings.
+// One poll takes one batch, and all of it may be other sockets': "nothing there" may be said only of empty
+// rings.
 bool Wait::empty_rings() {
     constexpr unsigned kMaxRounds = 1024;
     for (unsigned round = 0;; round++) {
@@ -215,7 +221,8 @@ int Wait::spin(const Deadline& deadline, const Signals& signals, const sigset_t*
     if (policy.usec == 0 || !sources_.offloaded()) return 0;
     // What seldom comes there need not be looked for as often as the program's other descriptors.
     if (policy.skip_os > 1 && policy.os_ratio > 1 && only_shadows()) policy.os_ratio *= policy.skip_os;
-    if (mask != nullptr && (policy.os_ratio == 0 || policy.os_ratio > kSignalRatio)) policy.os_ratio = kSignalRatio;
+    if (mask != nullptr && (policy.os_ratio == 0 || policy.os_ratio > kSignalRatio))
+        policy.os_ratio = kSignalRatio;
     constexpr std::uint64_t kEver = std::numeric_limits<std::uint64_t>::max();
     std::uint64_t per_usec = clock::ticks_per_usec();
     std::uint64_t spin_ticks = policy.usec < 0 ? kEver : static_cast<std::uint64_t>(policy.usec) * per_usec;
@@ -233,7 +240,8 @@ int Wait::spin(const Deadline& deadline, const Signals& signals, const sigset_t*
             const int n = look(nullptr, false);
             return n != 0 ? n : -EINTR;
         }
-        // Before the results: a handler that wakes its own thread through a pipe ends the kernel's calls with EINTR.
+        // Before the results: a handler that wakes its own thread through a pipe ends the kernel's calls with
+        // EINTR.
         if (signals.handler_ran()) return -EINTR;
         bool ask = policy.os_ratio != 0 && round % static_cast<std::uint64_t>(policy.os_ratio) == 0;
         if (ask || round % kOffloadCheck == 0) pthread_testcancel();

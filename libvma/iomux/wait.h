@@ -14,8 +14,8 @@ namespace vma::iomux {
 
 // VMA_SELECT_*. Set at run time only by tests.
 struct SpinPolicy {
-    std::int64_t usec;      // how long to poll the rings before sleeping; -1 for ever
-    std::int64_t os_ratio;  // look at the kernel once in this many rounds; 0: not while spinning
+    std::int64_t usec;         // how long to poll the rings before sleeping; -1 for ever
+    std::int64_t os_ratio;     // look at the kernel once in this many rounds; 0: not while spinning
     std::int64_t skip_os = 1;  // see skip_kernel()
     bool yield = false;        // offer the core in each round
     bool interrupts = true;    // sleep until the rings notify; false: in slices
@@ -33,7 +33,9 @@ class Deadline {
     // Nanoseconds left, 0 when it has passed.
     std::uint64_t left_ns() const noexcept;
     timespec left() const noexcept;
-    std::uint64_t at_ns() const noexcept { return at_ns_; }  // CLOCK_MONOTONIC; only if neither infinite nor zero
+    std::uint64_t at_ns() const noexcept {
+        return at_ns_;
+    }  // CLOCK_MONOTONIC; only if neither infinite nor zero
 
   private:
     enum { infinite_, zero_, timed_ } kind_ = infinite_;
@@ -49,18 +51,20 @@ class Wait {
     ~Wait() = default;
     // Has our side something to report? No system call, nothing is marked as reported.
     virtual bool ready() noexcept = 0;
-    // Asks the kernel with a zero timeout, adds our side, and fills in the results if there are any. With `mask`, a
-    // signal it lets through ends the call with -EINTR if the kernel has nothing; null when our side is ready, since
-    // readiness goes before signals.
+    // Asks the kernel with a zero timeout, adds our side, and fills in the results if there are any. With
+    // `mask`, a signal it lets through ends the call with -EINTR if the kernel has nothing; null when our
+    // side is ready, since readiness goes before signals.
     virtual int look(const sigset_t* mask, bool first) = 0;
-    // Sleeps until the kernel has something on the program's descriptors or on `extra`, or a handler has run (-EINTR).
+    // Sleeps until the kernel has something on the program's descriptors or on `extra`, or a handler has run
+    // (-EINTR).
     virtual int sleep(std::span<const int> extra, const timespec* limit, const sigset_t* mask) = 0;
-    // Is all that the kernel could answer for the kernel's side of our own sockets, and only for reading? Then it is asked less often
-    // while polling.
+    // Is all that the kernel could answer for the kernel's side of our own sockets, and only for reading?
+    // Then it is asked less often while polling.
     virtual bool only_shadows() noexcept = 0;
 
     Sources sources_;
-    // Statistics: where the call counts (null: nowhere), and how many descriptors of look()'s result our side has made ready.
+    // Statistics: where the call counts (null: nowhere), and how many descriptors of look()'s result our side
+    // has made ready.
     stats::MuxBlock* counters_ = nullptr;
     unsigned offloaded_ready_ = 0;
 
@@ -104,14 +108,15 @@ bool all_offloaded(const Members& members) noexcept {
 
 inline constexpr timespec kNow{0, 0};
 
-// For a call that has found something on our side and watches nothing but our sockets, for reading: may it leave out the
-// kernel's side of them this time (VMA_SELECT_SKIP_OS)? `asked`: this call has asked the kernel before, in vain. `skipped`
-// counts calls in a row that did not.
+// For a call that has found something on our side and watches nothing but our sockets, for reading: may it
+// leave out the kernel's side of them this time (VMA_SELECT_SKIP_OS)? `asked`: this call has asked the kernel
+// before, in vain. `skipped` counts calls in a row that did not.
 bool skip_kernel(unsigned& skipped, bool asked) noexcept;
 // What the kernel's side of such a socket is asked for.
 constexpr bool only_reads(std::uint32_t events) noexcept {
-    return (events & 0xffff & ~static_cast<std::uint32_t>(EPOLLIN | EPOLLRDNORM | EPOLLRDBAND | EPOLLPRI | EPOLLRDHUP | EPOLLERR |
-                                                          EPOLLHUP)) == 0;
+    return (events & 0xffff &
+            ~static_cast<std::uint32_t>(EPOLLIN | EPOLLRDNORM | EPOLLRDBAND | EPOLLPRI | EPOLLRDHUP |
+                                        EPOLLERR | EPOLLHUP)) == 0;
 }
 
 // Of a number that was a socket of ours when the call began and is not any more: what the kernel says of it,

@@ -103,15 +103,17 @@ std::uint64_t add_words(const std::uint8_t* p, std::size_t length, std::uint64_t
 // 128).
 constexpr std::size_t kWide = 256;
 
-// Not __builtin_cpu_supports(), which brings a constructor of libgcc's into the library: a dozen CPUID instructions in each
-// process, and in a virtual machine every one of them leaves the guest, which takes as long as a few system calls.
+// Not __builtin_cpu_supports(), which brings a constructor of libgcc's into the library: a dozen CPUID
+// instructions in each process, and in a virtual machine every one of them leaves the guest, which takes as
+// long as a few system calls.
 bool ask_for_avx2() noexcept {
     unsigned a = 0, b = 0, c = 0, d = 0;
     if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & bit_OSXSAVE) == 0) return false;
     unsigned low = 0, high = 0;
     asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     constexpr unsigned kVectorState = 6;  // the system keeps XMM and YMM registers
-    return (low & kVectorState) == kVectorState && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & bit_AVX2) != 0;
+    return (low & kVectorState) == kVectorState && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 &&
+           (b & bit_AVX2) != 0;
 }
 
 bool have_avx2() noexcept {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The Internet checksum (RFC 1071), UDP and TCP pseudo headers (RFC 768, RFC 9293), incremental update (RFC 1624).
+// The Internet checksum (RFC 1071), UDP and TCP pseudo headers (RFC 768, RFC 9293), incremental update (RFC
+// 1624).
 #pragma once
 
 #include <netinet/in.h>
@@ -9,9 +10,9 @@
 
 namespace vma::net {
 
-// One's complement sum of `length` bytes added to `sum`, not folded. Bytes are taken in memory order, so the folded
-// result can be stored without byte swapping. Any alignment; odd lengths are padded with zero, so only the last piece
-// of a chain may be odd.
+// One's complement sum of `length` bytes added to `sum`, not folded. Bytes are taken in memory order, so the
+// folded result can be stored without byte swapping. Any alignment; odd lengths are padded with zero, so only
+// the last piece of a chain may be odd.
 std::uint64_t checksum_add(const void* data, std::size_t length, std::uint64_t sum) noexcept;
 
 // Folds to 16 bits (not complemented).
@@ -26,7 +27,8 @@ inline std::uint16_t checksum_fold(std::uint64_t sum) noexcept {
 // Sum over the pseudo header; addresses in network order, length of the UDP or TCP part in bytes. Not folded.
 inline std::uint64_t pseudo_header_sum(in_addr_t src, in_addr_t dst, std::uint8_t protocol,
                                        std::uint32_t length) noexcept {
-    return static_cast<std::uint64_t>(src) + dst + htons(protocol) + htons(static_cast<std::uint16_t>(length));
+    return static_cast<std::uint64_t>(src) + dst + htons(protocol) +
+           htons(static_cast<std::uint16_t>(length));
 }
 
 // Copies `length` bytes and returns their sum added to `sum` (as checksum_add).

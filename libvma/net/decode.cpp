@@ -94,10 +94,12 @@ constexpr auto kMetricsPolicy = [] {
 // From IFLA_INFO_DATA of a link of kind "vlan". 0 for 802.1ad, whose tag is another one.
 std::uint16_t vlan_id(nlattr* data) {
     std::array<nlattr*, IFLA_VLAN_MAX + 1> attributes;
-    if (nla_parse_nested(attributes.data(), IFLA_VLAN_MAX, data, const_cast<nla_policy*>(kVlanPolicy.data())) != 0 ||
+    if (nla_parse_nested(attributes.data(), IFLA_VLAN_MAX, data,
+                         const_cast<nla_policy*>(kVlanPolicy.data())) != 0 ||
         attributes[IFLA_VLAN_ID] == nullptr)
         return 0;
-    if (attributes[IFLA_VLAN_PROTOCOL] && nla_get_u16(attributes[IFLA_VLAN_PROTOCOL]) != htons(ETH_P_8021Q)) return 0;
+    if (attributes[IFLA_VLAN_PROTOCOL] && nla_get_u16(attributes[IFLA_VLAN_PROTOCOL]) != htons(ETH_P_8021Q))
+        return 0;
     return nla_get_u16(attributes[IFLA_VLAN_ID]);
 }
 
@@ -219,9 +221,12 @@ bool decode_route_entry(nlmsghdr* message, RouteEntry& out) {
     if (message->nlmsg_type != RTM_NEWROUTE) return false;
     if (!parse_attributes(message, sizeof(rtmsg), attributes, kRoutePolicy)) return false;
     const auto* info = static_cast<const rtmsg*>(nlmsg_data(message));
-    if (info->rtm_family != AF_INET || (info->rtm_flags & (RTM_F_CLONED | RTNH_F_DEAD)) || info->rtm_dst_len > 32) return false;
+    if (info->rtm_family != AF_INET || (info->rtm_flags & (RTM_F_CLONED | RTNH_F_DEAD)) ||
+        info->rtm_dst_len > 32)
+        return false;
     auto word = [&](int name, std::uint32_t otherwise) {
-        return attributes[name] != nullptr && nla_len(attributes[name]) >= 4 ? nla_get_u32(attributes[name]) : otherwise;
+        return attributes[name] != nullptr && nla_len(attributes[name]) >= 4 ? nla_get_u32(attributes[name])
+                                                                             : otherwise;
     };
     out = {};
     out.destination = word(RTA_DST, 0);
@@ -242,14 +247,15 @@ bool decode_route_entry(nlmsghdr* message, RouteEntry& out) {
 
 bool rule_is_default(nlmsghdr* message) {
     nlattr* attributes[FRA_MAX + 1] = {};
-    if (message->nlmsg_type != RTM_NEWRULE || nlmsg_parse(message, sizeof(fib_rule_hdr), attributes, FRA_MAX, nullptr) < 0)
+    if (message->nlmsg_type != RTM_NEWRULE ||
+        nlmsg_parse(message, sizeof(fib_rule_hdr), attributes, FRA_MAX, nullptr) < 0)
         return false;
     const auto* rule = static_cast<const fib_rule_hdr*>(nlmsg_data(message));
-    for (int name : {FRA_IIFNAME, FRA_OIFNAME, FRA_FWMARK, FRA_IP_PROTO, FRA_SPORT_RANGE, FRA_DPORT_RANGE, FRA_UID_RANGE,
-                     FRA_L3MDEV, FRA_TUN_ID})
+    for (int name : {FRA_IIFNAME, FRA_OIFNAME, FRA_FWMARK, FRA_IP_PROTO, FRA_SPORT_RANGE, FRA_DPORT_RANGE,
+                     FRA_UID_RANGE, FRA_L3MDEV, FRA_TUN_ID})
         if (attributes[name] != nullptr) return false;
-    return rule->action == FR_ACT_TO_TBL && rule->table >= RT_TABLE_DEFAULT && rule->src_len == 0 && rule->dst_len == 0 &&
-           rule->tos == 0 && !(rule->flags & FIB_RULE_INVERT);
+    return rule->action == FR_ACT_TO_TBL && rule->table >= RT_TABLE_DEFAULT && rule->src_len == 0 &&
+           rule->dst_len == 0 && rule->tos == 0 && !(rule->flags & FIB_RULE_INVERT);
 }
 
 bool is_ipv4_route(nlmsghdr* message) {
@@ -261,7 +267,8 @@ bool is_ipv4_route(nlmsghdr* message) {
 bool rule_looks_at_ports(nlmsghdr* message) {
     nlattr* attributes[FRA_MAX + 1] = {};
     if (nlmsg_parse(message, sizeof(fib_rule_hdr), attributes, FRA_MAX, nullptr) < 0) return true;
-    return attributes[FRA_IP_PROTO] != nullptr || attributes[FRA_SPORT_RANGE] != nullptr || attributes[FRA_DPORT_RANGE] != nullptr;
+    return attributes[FRA_IP_PROTO] != nullptr || attributes[FRA_SPORT_RANGE] != nullptr ||
+           attributes[FRA_DPORT_RANGE] != nullptr;
 }
 
 }  // namespace vma::net

@@ -15,7 +15,6 @@
 namespace vma::net {
 namespace {
 
-
 constexpr std::size_t kIpOffset = sizeof(EthernetHeader);
 constexpr std::size_t kL4Offset = kIpOffset + sizeof(Ipv4Header);
 constexpr std::uint8_t kVersion4Ihl5 = 0x45;  // steering leaves packets with IP options to the kernel
@@ -163,16 +162,19 @@ Drop parse(FramePieces frame, bool checksum_good, ParsedFrame& out, bool partial
     } else {
         return Drop::bad_protocol;
     }
-    if (!checksum_good && !l4_sum_acceptable(frame, l4_length, out, sum_field, partial_sums)) return Drop::bad_l4_checksum;
+    if (!checksum_good && !l4_sum_acceptable(frame, l4_length, out, sum_field, partial_sums))
+        return Drop::bad_l4_checksum;
     return Drop::none;
 }
 
 void complete_sum(std::span<std::uint8_t> first, FramePieces frame) noexcept {
     ParsedFrame f;
     if (parse(frame, true, f) != Drop::none) return;
-    const std::size_t at = f.l4_offset + (f.protocol == IPPROTO_UDP ? offsetof(UdpHeader, checksum) : offsetof(TcpHeader, checksum));
+    const std::size_t at = f.l4_offset + (f.protocol == IPPROTO_UDP ? offsetof(UdpHeader, checksum)
+                                                                    : offsetof(TcpHeader, checksum));
     const std::size_t length = f.payload_offset + f.payload_length - f.l4_offset;
-    const std::uint64_t pseudo = pseudo_header_sum(f.src_addr, f.dst_addr, f.protocol, static_cast<std::uint32_t>(length));
+    const std::uint64_t pseudo =
+        pseudo_header_sum(f.src_addr, f.dst_addr, f.protocol, static_cast<std::uint32_t>(length));
     std::uint16_t field;
     memcpy(&field, first.data() + at, sizeof field);
     if (field != checksum_fold(pseudo)) return;

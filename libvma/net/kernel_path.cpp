@@ -30,10 +30,12 @@ bool is_host(in_addr_t address) noexcept {
 void KernelPath::open(std::string device, std::function<bool(in_addr_t)> is_local) noexcept {
     device_ = std::move(device);
     is_local_ = std::move(is_local);
-    const long fd = os::raw_syscall(SYS_socket, AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
+    const long fd =
+        os::raw_syscall(SYS_socket, AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
     if (fd < 0) {
-        log::once(log::Level::warn, "{}: frames that are not for this process cannot be given to the kernel: raw socket: {}", device_,
-                  strerrordesc_np(static_cast<int>(-fd)));
+        log::once(log::Level::warn,
+                  "{}: frames that are not for this process cannot be given to the kernel: raw socket: {}",
+                  device_, strerrordesc_np(static_cast<int>(-fd)));
         return;
     }
     socket_ = InternalFd(static_cast<int>(fd));
@@ -50,10 +52,13 @@ bool KernelPath::give(FramePieces frame, const MacAddress& own) noexcept {
         return false;
     Ipv4Header ip;
     memcpy(&ip, first.data() + kIpAt, sizeof ip);
-    const std::size_t header = static_cast<std::size_t>(ip.version_ihl & 15) * 4, total = ntohs(ip.total_length);
-    if (ip.version_ihl >> 4 != 4 || header < sizeof ip || header > total || kIpAt + header > first.size()) return false;
+    const std::size_t header = static_cast<std::size_t>(ip.version_ihl & 15) * 4,
+                      total = ntohs(ip.total_length);
+    if (ip.version_ihl >> 4 != 4 || header < sizeof ip || header > total || kIpAt + header > first.size())
+        return false;
     if (checksum_fold(checksum_add(first.data() + kIpAt, header, 0)) != 0xffff) return false;
-    if (!is_host(ip.dst) || !is_host(ip.src) || !is_local_ || !is_local_(ip.dst) || is_local_(ip.src)) return false;
+    if (!is_host(ip.dst) || !is_host(ip.src) || !is_local_ || !is_local_(ip.dst) || is_local_(ip.src))
+        return false;
 
     // An identification of 0 would be filled in, for each fragment another.
     if (ip.id == 0 && (ip.fragment & htons(kMoreFragments | kFragmentOffset)) != 0) ip.id = 0xffff;
@@ -85,11 +90,13 @@ bool KernelPath::give(FramePieces frame, const MacAddress& own) noexcept {
 }
 
 void KernelPath::report(long error) noexcept {
-    const std::uint64_t count = failures_.fetch_add(1, std::memory_order_relaxed) + 1, now = clock::monotonic_ns();
+    const std::uint64_t count = failures_.fetch_add(1, std::memory_order_relaxed) + 1,
+                        now = clock::monotonic_ns();
     std::uint64_t last = reported_at_.load(std::memory_order_relaxed);
     if (last != 0 && now - last < kReportNs) return;
     if (!reported_at_.compare_exchange_strong(last, now, std::memory_order_relaxed)) return;
-    log::warn("{}: the kernel does not take a frame: {} ({} so far)", device_, strerrordesc_np(static_cast<int>(error)), count);
+    log::warn("{}: the kernel does not take a frame: {} ({} so far)", device_,
+              strerrordesc_np(static_cast<int>(error)), count);
 }
 
 }  // namespace vma::net

@@ -16,7 +16,8 @@
 
 namespace vma::net {
 
-bool KernelTcp::has(in_addr_t local_addr, in_port_t local_port, in_addr_t remote_addr, in_port_t remote_port, int ifindex) noexcept {
+bool KernelTcp::has(in_addr_t local_addr, in_port_t local_port, in_addr_t remote_addr, in_port_t remote_port,
+                    int ifindex) noexcept {
     if (!socket_) {
         const long fd = os::raw_syscall(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
         if (fd < 0) return false;
@@ -45,17 +46,20 @@ bool KernelTcp::has(in_addr_t local_addr, in_port_t local_port, in_addr_t remote
     id.idiag_cookie[0] = id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
     sockaddr_nl kernel{};
     kernel.nl_family = AF_NETLINK;
-    if (os::raw_syscall(SYS_sendto, fd, &request, sizeof request, 0, &kernel, sizeof kernel) <= 0) return false;
+    if (os::raw_syscall(SYS_sendto, fd, &request, sizeof request, 0, &kernel, sizeof kernel) <= 0)
+        return false;
     for (;;) {
         // The answer is in the queue when sendto() returns. Attributes that do not fit are cut off.
         alignas(nlmsghdr) std::array<char, 1024> answer;
-        const long n = os::raw_syscall(SYS_recvfrom, fd, answer.data(), answer.size(), MSG_DONTWAIT, nullptr, nullptr);
+        const long n =
+            os::raw_syscall(SYS_recvfrom, fd, answer.data(), answer.size(), MSG_DONTWAIT, nullptr, nullptr);
         nlmsghdr header{};
         inet_diag_msg message{};
         if (n < static_cast<long>(sizeof header)) return false;
         std::memcpy(&header, answer.data(), sizeof header);
         if (header.nlmsg_seq != sequence_) continue;  // to a question that was interrupted
-        if (header.nlmsg_type != SOCK_DIAG_BY_FAMILY || n < static_cast<long>(NLMSG_HDRLEN + sizeof message)) return false;
+        if (header.nlmsg_type != SOCK_DIAG_BY_FAMILY || n < static_cast<long>(NLMSG_HDRLEN + sizeof message))
+            return false;
         std::memcpy(&message, answer.data() + NLMSG_HDRLEN, sizeof message);
         return message.idiag_state != TCP_LISTEN;  // without a connection the kernel finds the listener
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What stderr, stdout and getenv are called inside our copy of libnl (see cmake/HiddenArchive.cmake). The streams stay
-// NULL: libnl writes to them only from debugging calls, which the environment would switch on; it sees an empty one.
+// What stderr, stdout and getenv are called inside our copy of libnl (see cmake/HiddenArchive.cmake). The
+// streams stay NULL: libnl writes to them only from debugging calls, which the environment would switch on;
+// it sees an empty one.
 #include <stddef.h>
 #include <stdio.h>
 

@@ -46,8 +46,8 @@ constexpr int kBatch = 512;
 
 bool same(const Link& a, const Link& b) {
     return a.ifindex == b.ifindex && a.name == b.name && a.kind == b.kind && a.mac == b.mac &&
-           a.mtu == b.mtu && a.rx_queues == b.rx_queues && a.master == b.master && a.lower == b.lower && a.vlan == b.vlan &&
-           a.up == b.up && a.loopback == b.loopback && a.ethernet == b.ethernet;
+           a.mtu == b.mtu && a.rx_queues == b.rx_queues && a.master == b.master && a.lower == b.lower &&
+           a.vlan == b.vlan && a.up == b.up && a.loopback == b.loopback && a.ethernet == b.ethernet;
 }
 
 bool usable(const Neighbour& n) { return n.state == Neighbour::State::usable; }
@@ -208,8 +208,8 @@ class KernelView final : public View {
     bool reload_again_ = false;  // the last reload failed
 
     Lock query_lock_;
-    // Answers by everything of the question but ports, as long as these do not matter. A program that connects again and
-    // again asks the same.
+    // Answers by everything of the question but ports, as long as these do not matter. A program that
+    // connects again and again asks the same.
     struct KnownRoute {
         RouteQuery query;
         Route route;
@@ -222,9 +222,9 @@ class KernelView final : public View {
     std::atomic<bool> ports_matter_{true};  // a policy rule or multipath looks at them
     std::atomic<bool> own_rules_{true};     // policy rules beside the three that there are from the start
     mutable std::atomic<bool> routes_matter_{false};  // sources() looked at them
-    std::atomic<bool> processing_{false};   // announcements were taken, the generation has not moved yet
-    // For sources(), also on the internal thread: kept open, since a new descriptor would have the number that the program expects
-    // of its own next one, if only for a moment.
+    std::atomic<bool> processing_{false};  // announcements were taken, the generation has not moved yet
+    // For sources(), also on the internal thread: kept open, since a new descriptor would have the number
+    // that the program expects of its own next one, if only for a moment.
     mutable Lock sources_lock_;
     mutable std::map<std::string, InternalFd> settings_;
     mutable std::optional<NetlinkSocket> source_routes_;
@@ -247,7 +247,7 @@ Result<void> KernelView::load() {
         if (!announcements_.join(group)) return fail(errno, fmt::format("netlink group {}", group));
     int saved = errno;
     announcements_.join(RTNLGRP_IPV4_NETCONF);  // rp_filter
-    announcements_.join(RTNLGRP_NEXTHOP);  // since Linux 5.3; before, routes had no shared next hops
+    announcements_.join(RTNLGRP_NEXTHOP);       // since Linux 5.3; before, routes had no shared next hops
     errno = saved;
     buffer_.resize(64 * 1024);
     if (int error = read_links(links_)) return fail(error, "netlink links");
@@ -480,12 +480,13 @@ void KernelView::reload(Changes& changes) {
     neighbours_.swap(neighbours);
 }
 
-// Is what the tables and the generation say the state of the network now? The kernel queues an announcement before the
-// call that made the change returns.
+// Is what the tables and the generation say the state of the network now? The kernel queues an announcement
+// before the call that made the change returns.
 bool KernelView::nothing_announced() const noexcept {
     if (processing_.load(std::memory_order_seq_cst)) return false;
     char byte;
-    const bool nothing = os::raw_syscall(SYS_recvfrom, announcements_.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == -EAGAIN;
+    const bool nothing =
+        os::raw_syscall(SYS_recvfrom, announcements_.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == -EAGAIN;
     return nothing && !processing_.load(std::memory_order_seq_cst);
 }
 
@@ -505,7 +506,8 @@ Result<Route> KernelView::route(const RouteQuery& query) {
         Section section(route_lock_);
         if (section.entered()) {
             const KnownRoute* known = known_route(question);
-            if (known->generation == now && ns - known->asked_ns < kKnownForNs && known->query == question && nothing_announced())
+            if (known->generation == now && ns - known->asked_ns < kKnownForNs && known->query == question &&
+                nothing_announced())
                 return known->route;
         }
     }
@@ -577,7 +579,8 @@ void KernelView::solicit(int ifindex, in_addr_t address) noexcept {
             // The kernel would make a permanent entry an ordinary one.
             if (usable(known->second) && !known->second.stale) return;
             // It does not announce that it asks again, only the outcome.
-            if (known->second.state == Neighbour::State::failed) known->second.state = Neighbour::State::incomplete;
+            if (known->second.state == Neighbour::State::failed)
+                known->second.state = Neighbour::State::incomplete;
         }
     }
     Section section(query_lock_);
@@ -642,7 +645,8 @@ verbs::Sources KernelView::sources(int ifindex) const {
     const std::lock_guard hold(sources_lock_);
     const long rp_filter = std::max(setting("all/rp_filter"), setting(own.name + "/rp_filter"));
     const bool accept_local = setting("all/accept_local") != 0 || setting(own.name + "/accept_local") != 0;
-    routes_matter_.store(rp_filter != 0 || routes_matter_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    routes_matter_.store(rp_filter != 0 || routes_matter_.load(std::memory_order_relaxed),
+                         std::memory_order_relaxed);
     std::vector<verbs::SourcePrefix> prefixes;
     if (rp_filter == 0) {
         prefixes.push_back({0, 0, true});
@@ -664,18 +668,21 @@ long KernelView::setting(const std::string& name) const {
             if (fd >= 0) file = InternalFd(static_cast<int>(fd));
         }
         char text[16] = {};
-        if (file && os::raw_syscall(SYS_pread64, file.get(), &text[0], sizeof text - 1, 0L) > 0) return strtol(text, nullptr, 10);
+        if (file && os::raw_syscall(SYS_pread64, file.get(), &text[0], sizeof text - 1, 0L) > 0)
+            return strtol(text, nullptr, 10);
         file.reset();  // of an interface that has gone; there may be another one of its name
     }
     return 0;
 }
 
-// Which sources have a route back: in loose mode any, in strict mode one by this interface. False: it cannot be told.
+// Which sources have a route back: in loose mode any, in strict mode one by this interface. False: it cannot
+// be told.
 bool KernelView::routed_sources(int ifindex, bool strict, std::vector<verbs::SourcePrefix>& out) const {
     constexpr std::size_t kMaxRoutes = 32768;
     if (own_rules_.load(std::memory_order_acquire)) {
         log::once(log::Level::info,
-                  "rp_filter is on and there are policy rules: what has no connection yet reaches sockets through the kernel");
+                  "rp_filter is on and there are policy rules: what has no connection yet reaches sockets "
+                  "through the kernel");
         return false;
     }
     if (!source_routes_) {
@@ -703,11 +710,13 @@ bool KernelView::routed_sources(int ifindex, bool strict, std::vector<verbs::Sou
                 too_many = true;
                 return;
             }
-            const bool here = !strict || std::find(r.interfaces.begin(), r.interfaces.end(), ifindex) != r.interfaces.end();
+            const bool here =
+                !strict || std::find(r.interfaces.begin(), r.interfaces.end(), ifindex) != r.interfaces.end();
             const bool ok = !local && r.unicast && !r.tos && here;
             auto [known, added] = routes.try_emplace({r.destination, r.length}, Best{r.metric, ok});
             if (added) return;
-            // Of several the one with the smallest metric counts; one for some packets only leaves it in doubt.
+            // Of several the one with the smallest metric counts; one for some packets only leaves it in
+            // doubt.
             if (local || r.tos)
                 known->second = {0, false};
             else if (r.metric < known->second.metric)
@@ -715,7 +724,8 @@ bool KernelView::routed_sources(int ifindex, bool strict, std::vector<verbs::Sou
         });
     if (error != 0 || too_many) {
         log::once(log::Level::info,
-                  "rp_filter is on and the routing table is {}: what has no connection yet reaches sockets through the kernel",
+                  "rp_filter is on and the routing table is {}: what has no connection yet reaches sockets "
+                  "through the kernel",
                   too_many ? "long" : "not to be read");
         return false;
     }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "libvma/os/calls.h"
-#include "libvma/os/raw_syscall.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -8,10 +7,11 @@
 #include <string.h>
 #include <sys/syscall.h>
 
+#include "libvma/os/raw_syscall.h"
+
 namespace vma::os {
 
-#define VMA_SYM(ret, name, params, args) \
-    std::atomic<detail::name##_fn> detail::name##_ptr{nullptr};
+#define VMA_SYM(ret, name, params, args) std::atomic<detail::name##_fn> detail::name##_ptr{nullptr};
 #include "libvma/os/symbols.def"
 #undef VMA_SYM
 

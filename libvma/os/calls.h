@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The real libc functions behind the ones this library interposes.
 //
-// The library must reach the kernel exactly as the program would have without it: through libc, so that cancellation
-// points, errno and libc's own bookkeeping stay as they are. One table, symbols.def, names each function once; from a
-// row come a pointer, its first-use resolution and an inline call. Resolution is lazy because the program may call us
-// before our constructor has run (from another library's constructor, or from malloc).
+// The library must reach the kernel exactly as the program would have without it: through libc, so that
+// cancellation points, errno and libc's own bookkeeping stay as they are. One table, symbols.def, names each
+// function once; from a row come a pointer, its first-use resolution and an inline call. Resolution is lazy
+// because the program may call us before our constructor has run (from another library's constructor, or from
+// malloc).
 #pragma once
 
 #include <atomic>
@@ -13,25 +14,25 @@
 
 namespace vma::os {
 
-// Next definition of `name` after this library in symbol search order; aborts with a message if libc has none.
-// Async-signal-safe only after the first call for a given name.
+// Next definition of `name` after this library in symbol search order; aborts with a message if libc has
+// none. Async-signal-safe only after the first call for a given name.
 void* resolve(const char* name) noexcept;
 
 // Same, but returns nullptr where libc has no such function (newer or older glibc).
 void* resolve_optional(const char* name) noexcept;
 
-#define VMA_SYM(ret, name, params, args)                                                     \
-    namespace detail {                                                                       \
-    using name##_fn = ret(*) params;                                                         \
-    extern std::atomic<name##_fn> name##_ptr;                                                \
-    }                                                                                        \
-    inline ret name params {                                                                 \
-        auto fn = detail::name##_ptr.load(std::memory_order_relaxed);                        \
-        if (__builtin_expect(fn == nullptr, 0)) {                                            \
-            fn = reinterpret_cast<detail::name##_fn>(resolve(#name));                        \
-            detail::name##_ptr.store(fn, std::memory_order_relaxed);                         \
-        }                                                                                    \
-        return fn args;                                                                      \
+#define VMA_SYM(ret, name, params, args)                              \
+    namespace detail {                                                \
+    using name##_fn = ret(*) params;                                  \
+    extern std::atomic<name##_fn> name##_ptr;                         \
+    }                                                                 \
+    inline ret name params {                                          \
+        auto fn = detail::name##_ptr.load(std::memory_order_relaxed); \
+        if (__builtin_expect(fn == nullptr, 0)) {                     \
+            fn = reinterpret_cast<detail::name##_fn>(resolve(#name)); \
+            detail::name##_ptr.store(fn, std::memory_order_relaxed);  \
+        }                                                             \
+        return fn args;                                               \
     }
 #include "libvma/os/symbols.def"
 #undef VMA_SYM

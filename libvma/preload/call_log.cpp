@@ -11,7 +11,8 @@ namespace vma::preload {
 void write_call(log::Level level, const char* call, long first, long result) noexcept {
     const int error = errno;
     if (result >= 0) return log::print(level, "{}({}) = {}", call, first, result);
-    if (error == runtime::kRestart || error == runtime::kAskKernel) return;  // the call goes on, and says more at its end
+    if (error == runtime::kRestart || error == runtime::kAskKernel)
+        return;  // the call goes on, and says more at its end
     const char* name = strerrorname_np(error);
     log::print(level, "{}({}) = {} {}", call, first, result, name != nullptr ? name : "?");
     errno = error;

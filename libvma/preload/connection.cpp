@@ -22,7 +22,8 @@ VMA_EXPORT int bindresvport(int fd, sockaddr_in* addr) noexcept {
 
 VMA_EXPORT int connect(int fd, const sockaddr* addr, socklen_t len) {
     return waiting<Ours, log::Level::debug>(
-        fd, [&](sockets::Socket& s) { return s.connect(fd, addr, len); }, [&] { return os::connect(fd, addr, len); },
+        fd, [&](sockets::Socket& s) { return s.connect(fd, addr, len); },
+        [&] { return os::connect(fd, addr, len); },
         [](sockets::Socket& s, int result) { s.kernel_connected(result); });
 }
 VMA_ALIAS(__connect, connect);
@@ -34,7 +35,8 @@ VMA_EXPORT int listen(int fd, int backlog) noexcept {
 
 namespace {
 
-// accept() of the kernel, where what it gives may stand for a connection that a parent process has accepted already.
+// accept() of the kernel, where what it gives may stand for a connection that a parent process has accepted
+// already.
 template <class Accept>
 int accept_from_kernel(sockaddr* addr, socklen_t* len, int flags, Accept&& accept) {
     if (!sockets::placeholders::possible()) return fresh(accept());
@@ -51,17 +53,18 @@ int accept_from_kernel(sockaddr* addr, socklen_t* len, int flags, Accept&& accep
 
 }  // namespace
 
-// A socket that accepts registers what it hands out itself; only what comes from the kernel is checked for a stale object.
+// A socket that accepts registers what it hands out itself; only what comes from the kernel is checked for a
+// stale object.
 VMA_EXPORT int accept(int fd, sockaddr* addr, socklen_t* len) {
     return waiting<Ours, log::Level::debug>(
-        fd, [&](sockets::Socket& s) { return s.accept4(fd, addr, len, 0); }, [&] {
-            return accept_from_kernel(addr, len, 0, [&] { return os::accept(fd, addr, len); });
-        });
+        fd, [&](sockets::Socket& s) { return s.accept4(fd, addr, len, 0); },
+        [&] { return accept_from_kernel(addr, len, 0, [&] { return os::accept(fd, addr, len); }); });
 }
 
 VMA_EXPORT int accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
     return waiting<Ours, log::Level::debug>(
-        fd, [&](sockets::Socket& s) { return s.accept4(fd, addr, len, flags); }, [&] {
+        fd, [&](sockets::Socket& s) { return s.accept4(fd, addr, len, flags); },
+        [&] {
             return accept_from_kernel(addr, len, flags, [&] { return os::accept4(fd, addr, len, flags); });
         });
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Calls by which a program gives up CAP_NET_ADMIN: see sockets/privileges.h. libc makes them in all threads. What a thread does for
-// itself alone, by syscall(), is not followed.
+// Calls by which a program gives up CAP_NET_ADMIN: see sockets/privileges.h. libc makes them in all threads.
+// What a thread does for itself alone, by syscall(), is not followed.
 #include <linux/capability.h>
 #include <linux/securebits.h>
 #include <sys/prctl.h>

@@ -6,13 +6,15 @@
 //
 // so a descriptor that is not ours costs one look into the table. What may wait has the shape
 //
-//     return waiting(fd, [&](sockets::Socket& s) { return s.call(fd, ...); }, [&] { return os::call(fd, ...); }, ...);
+//     return waiting(fd, [&](sockets::Socket& s) { return s.call(fd, ...); }, [&] { return os::call(fd, ...);
+//     }, ...);
 //
 // Both tell the log of calls on what is ours; the call's name there is the wrapper's.
 //
-// Whatever touches the library's state is a runtime::Region, from before a reference is taken until it is given back. The wrapper of a cancellation point is never noexcept
-// (pthread_cancel unwinds through it); libc's headers declare the others noexcept, and they hold cancellation off while
-// the library works, because the library's own system calls are cancellation points.
+// Whatever touches the library's state is a runtime::Region, from before a reference is taken until it is
+// given back. The wrapper of a cancellation point is never noexcept (pthread_cancel unwinds through it);
+// libc's headers declare the others noexcept, and they hold cancellation off while the library works, because
+// the library's own system calls are cancellation points.
 #pragma once
 
 #include <errno.h>
@@ -41,8 +43,8 @@ namespace vma::preload {
 
 using sockets::g_fds;
 
-// Threads of this process that have a vforked child at the moment. In such a child numbers mean other things than in the
-// table, which is the parent's.
+// Threads of this process that have a vforked child at the moment. In such a child numbers mean other things
+// than in the table, which is the parent's.
 inline constinit std::atomic<int> g_vforks{0};
 
 inline bool in_vfork_child() noexcept {
@@ -54,7 +56,8 @@ inline bool table_is_foreign() noexcept { return in_vfork_child() || runtime::in
 
 inline bool maybe_ours(int fd) noexcept { return __builtin_expect(g_fds.peek(fd) != nullptr, 0); }
 
-// The socket behind `fd`, or nothing where the kernel alone serves it. Where there may be one, a Region as long as it lives.
+// The socket behind `fd`, or nothing where the kernel alone serves it. Where there may be one, a Region as
+// long as it lives.
 class Ours {
   public:
     explicit Ours(int fd, bool sends = false) noexcept(false) {
@@ -80,8 +83,8 @@ class Ours {
 };
 inline Ours ours(int fd) { return Ours(fd); }
 
-// The same for calls that only send, or ask for a name or an option: a UDP socket that a forked child inherited is not taken from
-// the parent by them, since the kernel's socket can do as much.
+// The same for calls that only send, or ask for a name or an option: a UDP socket that a forked child
+// inherited is not taken from the parent by them, since the kernel's socket can do as much.
 class OursToSend : public Ours {
   public:
     explicit OursToSend(int fd) noexcept(false) : Ours(fd, true) {}
@@ -96,8 +99,8 @@ inline int fresh(int fd) noexcept {
     return fd;
 }
 
-// Runs library code: std::bad_alloc ends here, as ENOMEM. Everything the library throws is a std::exception; what is not
-// passes through, above all the unwinding of pthread_cancel.
+// Runs library code: std::bad_alloc ends here, as ENOMEM. Everything the library throws is a std::exception;
+// what is not passes through, above all the unwinding of pthread_cancel.
 template <class F>
 inline auto guarded(F&& call) -> decltype(call()) {
     try {
@@ -118,17 +121,19 @@ class Inside {
 
 // `fd`: for the log.
 template <class F>
-inline auto guarded_nocancel(int fd, F&& call, const char* name = __builtin_FUNCTION()) noexcept -> decltype(call()) {
+inline auto guarded_nocancel(int fd, F&& call, const char* name = __builtin_FUNCTION()) noexcept
+    -> decltype(call()) {
     Inside inside;
     const auto result = guarded(std::forward<F>(call));
     log_call(name, fd, result);
     return result;
 }
 
-// libc acts on a pending pthread_cancel when such a call begins, even if the call would not block. So must ours.
-// `first`: for the log.
+// libc acts on a pending pthread_cancel when such a call begins, even if the call would not block. So must
+// ours. `first`: for the log.
 template <class F>
-inline auto cancellation_point(long first, F&& call, const char* name = __builtin_FUNCTION()) -> decltype(call()) {
+inline auto cancellation_point(long first, F&& call, const char* name = __builtin_FUNCTION())
+    -> decltype(call()) {
     pthread_testcancel();
     runtime::Region region;
     const auto result = guarded(std::forward<F>(call));
@@ -142,9 +147,10 @@ struct NotCounted {
     void operator()(sockets::Socket&, Result) const noexcept {}
 };
 
-// A call on a socket that may wait. `call` runs inside the region; when it gives up there for the sake of a handler, the
-// handlers run, and then the call ends with EINTR or begins anew, as in the kernel. `kernel` is the program's call as it
-// stands, for descriptors of the kernel and where the socket asks for it; `answered` gets what it then returned.
+// A call on a socket that may wait. `call` runs inside the region; when it gives up there for the sake of a
+// handler, the handlers run, and then the call ends with EINTR or begins anew, as in the kernel. `kernel` is
+// the program's call as it stands, for descriptors of the kernel and where the socket asks for it; `answered`
+// gets what it then returned.
 template <class Socket = Ours, log::Level level = log::Level::fine, class F, class K, class A = NotCounted>
 inline auto waiting_nocancel(int fd, F&& call, K&& kernel, A&& answered = {},
                              const char* name = __builtin_FUNCTION()) -> decltype(kernel()) {
@@ -185,11 +191,12 @@ inline auto waiting_nocancel(int fd, F&& call, K&& kernel, A&& answered = {},
     }
 }
 template <class Socket = Ours, log::Level level = log::Level::fine, class F, class K, class A = NotCounted>
-inline auto waiting(int fd, F&& call, K&& kernel, A&& answered = {},
-                    const char* name = __builtin_FUNCTION()) -> decltype(kernel()) {
+inline auto waiting(int fd, F&& call, K&& kernel, A&& answered = {}, const char* name = __builtin_FUNCTION())
+    -> decltype(kernel()) {
     if (__builtin_expect(g_fds.peek(fd) == nullptr, 1)) return kernel();
     pthread_testcancel();
-    return waiting_nocancel<Socket, level>(fd, std::forward<F>(call), std::forward<K>(kernel), std::forward<A>(answered), name);
+    return waiting_nocancel<Socket, level>(fd, std::forward<F>(call), std::forward<K>(kernel),
+                                           std::forward<A>(answered), name);
 }
 
 // dup() and its relatives beside F_DUPFD: `make` asks the kernel for a copy of `fd`.
@@ -215,8 +222,8 @@ inline int duplicate(int fd, F&& make, const char* name = __builtin_FUNCTION()) 
     return copy;
 }
 
-// io_uring reaches sockets past all wrappers: event loops that use it for epoll_ctl() would wait in vain. So it is refused as
-// on a kernel that has none (io_uring.cpp).
+// io_uring reaches sockets past all wrappers: event loops that use it for epoll_ctl() would wait in vain. So
+// it is refused as on a kernel that has none (io_uring.cpp).
 bool refuses_io_uring() noexcept;
 
 // Sends what lazy transmission holds back on any socket: what follows ends this program without coming back.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// io_uring is refused: see guard.h. Programs reach it by syscall(), which is decoded (syscalls.def), or by liburing, which has
-// the instruction in its own functions; so those of its functions that begin with a ring are here. Not seen: a liburing that
-// is linked statically, and the instruction in the program's own code.
+// io_uring is refused: see guard.h. Programs reach it by syscall(), which is decoded (syscalls.def), or by
+// liburing, which has the instruction in its own functions; so those of its functions that begin with a ring
+// are here. Not seen: a liburing that is linked statically, and the instruction in the program's own code.
 #include <cstddef>
 
 #include "libvma/preload/guard.h"
@@ -41,6 +41,7 @@ VMA_EXPORT int io_uring_queue_init(unsigned entries, void* ring, unsigned flags)
 VMA_EXPORT int io_uring_queue_init_params(unsigned entries, void* ring, void* params) noexcept {
     return begin_ring("io_uring_queue_init_params", entries, ring, params);
 }
-VMA_EXPORT int io_uring_queue_init_mem(unsigned entries, void* ring, void* params, void* memory, size_t size) noexcept {
+VMA_EXPORT int io_uring_queue_init_mem(unsigned entries, void* ring, void* params, void* memory,
+                                       size_t size) noexcept {
     return begin_ring("io_uring_queue_init_mem", entries, ring, params, memory, size);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Loading and unloading. A program that opens no socket pays for what stands here and nothing else; the library starts
-// when the first socket wants it, and works before this constructor has run.
+// Loading and unloading. A program that opens no socket pays for what stands here and nothing else; the
+// library starts when the first socket wants it, and works before this constructor has run.
 #include <stdlib.h>
 
 #include "libvma/preload/guard.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Where descriptors begin and end: socket, close, dup and their relatives, and the stdio calls that close one inside libc.
+// Where descriptors begin and end: socket, close, dup and their relatives, and the stdio calls that close one
+// inside libc.
 #include <limits.h>
 #include <resolv.h>
 #include <stdarg.h>
@@ -47,7 +48,8 @@ VMA_EXPORT int pipe2(int fds[2], int flags) noexcept {
 
 namespace {
 
-// Forgets what `fd` means, of a stream that libc is about to close. Cancellation first: a close that is cancelled closes nothing.
+// Forgets what `fd` means, of a stream that libc is about to close. Cancellation first: a close that is
+// cancelled closes nothing.
 void forget(int fd, const char* call = __builtin_FUNCTION()) {
     if (table_is_foreign()) return;
     pthread_testcancel();
@@ -56,8 +58,8 @@ void forget(int fd, const char* call = __builtin_FUNCTION()) {
     log_call(call, fd, 0);
 }
 
-// Forgets what `fd` means before the kernel closes it: the other way round, another thread could get the number from
-// the kernel and have its new object removed. True: the kernel has closed it, too, with `result`.
+// Forgets what `fd` means before the kernel closes it: the other way round, another thread could get the
+// number from the kernel and have its new object removed. True: the kernel has closed it, too, with `result`.
 [[gnu::noinline]] bool close_ours(int fd, int& result) {
     if (table_is_foreign()) return false;
     pthread_testcancel();
@@ -89,14 +91,15 @@ VMA_EXPORT int close(int fd) {
 }
 VMA_ALIAS(__close, close);
 
-// The resolver closes its sockets inside libc. They were made there too, so no object of ours lives under these numbers
-// unless it is stale; old libresolv calls this function through the PLT.
+// The resolver closes its sockets inside libc. They were made there too, so no object of ours lives under
+// these numbers unless it is stale; old libresolv calls this function through the PLT.
 VMA_EXPORT void __res_iclose(res_state state, bool free_addr) {
     if (g_fds.any()) {
         fresh(state->_vcsock);
         for (int fd : state->_u._ext.nssocks) fresh(fd);
     }
-    if (auto fn = reinterpret_cast<void (*)(res_state, bool)>(os::resolve_optional("__res_iclose"))) fn(state, free_addr);
+    if (auto fn = reinterpret_cast<void (*)(res_state, bool)>(os::resolve_optional("__res_iclose")))
+        fn(state, free_addr);
 }
 
 VMA_EXPORT int dup(int fd) noexcept {
@@ -106,8 +109,8 @@ VMA_EXPORT int dup(int fd) noexcept {
 
 namespace {
 
-// Makes room for dup2/dup3 onto `target`, or returns false with errno. The object under the target must go before the
-// kernel replaces the file, but stay if the call is going to fail.
+// Makes room for dup2/dup3 onto `target`, or returns false with errno. The object under the target must go
+// before the kernel replaces the file, but stay if the call is going to fail.
 bool prepare_target(int source, int target) noexcept {
     if (source == target || in_vfork_child()) return true;
     if (not_open(source)) return false;
@@ -154,7 +157,8 @@ namespace {
 // While it lives, the numbers of a range mean nothing, and the kernel closes them.
 class ForgottenRange {
   public:
-    ForgottenRange(unsigned first, unsigned last) noexcept : first_(first), last_(std::min<unsigned>(last, INT_MAX)) {
+    ForgottenRange(unsigned first, unsigned last) noexcept
+        : first_(first), last_(std::min<unsigned>(last, INT_MAX)) {
         if (!g_fds.any()) return;
         g_fds.for_each(first_, last_, [&](int fd, sockets::FdObject*) { any_ |= g_fds.close(fd); });
     }
@@ -174,7 +178,8 @@ class ForgottenRange {
     bool any_ = false;
 };
 
-// Calls `close(first, last)` for the parts of the range between the library's own descriptors, while it returns 0.
+// Calls `close(first, last)` for the parts of the range between the library's own descriptors, while it
+// returns 0.
 template <class F>
 int for_each_gap(unsigned first, unsigned last, F&& close) noexcept {
     int internal[InternalFd::kMost];
@@ -199,10 +204,12 @@ VMA_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcept {
         return os::close_range(first, last, flags);
     // Beyond all numbers: closes nothing, but checks the flags and unshares the table.
     if (flags != 0 && os::close_range(UINT_MAX, UINT_MAX, flags) != 0) return -1;
-    // A vforked child closes only its own copies. It needs ours when it executes a program (sockets/handover/shared_sockets.h).
+    // A vforked child closes only its own copies. It needs ours when it executes a program
+    // (sockets/handover/shared_sockets.h).
     std::optional<ForgottenRange> forgotten;
     if (!vforked) forgotten.emplace(first, last);
-    return for_each_gap(first, last, [&](unsigned from, unsigned to) { return os::close_range(from, to, flags); });
+    return for_each_gap(first, last,
+                        [&](unsigned from, unsigned to) { return os::close_range(from, to, flags); });
 }
 
 VMA_EXPORT void closefrom(int low) noexcept {
@@ -230,8 +237,8 @@ VMA_EXPORT int shutdown(int fd, int how) noexcept {
 }
 
 // ---- stdio ----
-// Streams read, write and close their descriptor inside libc, past all wrappers. So a socket that becomes a stream goes
-// to the kernel for good, and closing a stream forgets what its number meant.
+// Streams read, write and close their descriptor inside libc, past all wrappers. So a socket that becomes a
+// stream goes to the kernel for good, and closing a stream forgets what its number meant.
 
 namespace {
 
@@ -271,12 +278,13 @@ VMA_EXPORT FILE* freopen64(const char* path, const char* mode, FILE* stream) {
 }
 
 // ---- formatted text to a descriptor ----
-// libc writes it past all wrappers. A connection's goes the way of write() from here; a UDP socket's through the kernel's
-// socket, which has the same name.
+// libc writes it past all wrappers. A connection's goes the way of write() from here; a UDP socket's through
+// the kernel's socket, which has the same name.
 
 namespace {
 
-extern "C" int __vsnprintf_chk(char* text, size_t size, int flag, size_t room, const char* format, va_list args) noexcept;
+extern "C" int __vsnprintf_chk(char* text, size_t size, int flag, size_t room, const char* format,
+                               va_list args) noexcept;
 extern "C" int __vasprintf_chk(char** text, int flag, const char* format, va_list args) noexcept;
 
 int write_all(int fd, const char* text, int length) {

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Calls that hand out a descriptor number and are otherwise none of our business.
 //
-// A number may come back while the table still holds an object for it, when the program closed the descriptor in a way no
-// library sees (a system call in assembler). What the kernel hands out is new, so an object found there is stale and goes.
+// A number may come back while the table still holds an object for it, when the program closed the descriptor
+// in a way no library sees (a system call in assembler). What the kernel hands out is new, so an object found
+// there is stale and goes.
 #include <stdarg.h>
+#include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/fanotify.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/signalfd.h>
 #include <sys/timerfd.h>
-#include <stdlib.h>
 
 #include "libvma/preload/guard.h"
 
@@ -20,13 +21,13 @@ using namespace vma::preload;
 namespace {
 
 // open()'s third argument exists only with these flags.
-#define VMA_OPEN_MODE(flags, mode)                                                   \
-    mode_t mode = 0;                                                                 \
-    if (((flags) & O_CREAT) != 0 || ((flags) & O_TMPFILE) == O_TMPFILE) {            \
-        va_list more;                                                                \
-        va_start(more, flags);                                                       \
-        mode = va_arg(more, mode_t);                                                 \
-        va_end(more);                                                                \
+#define VMA_OPEN_MODE(flags, mode)                                    \
+    mode_t mode = 0;                                                  \
+    if (((flags)&O_CREAT) != 0 || ((flags)&O_TMPFILE) == O_TMPFILE) { \
+        va_list more;                                                 \
+        va_start(more, flags);                                        \
+        mode = va_arg(more, mode_t);                                  \
+        va_end(more);                                                 \
     }
 
 }  // namespace
@@ -53,7 +54,8 @@ VMA_EXPORT int openat64(int dirfd, const char* path, int flags, ...) {
     return fresh(os::openat64(dirfd, path, flags, mode));
 }
 
-// The forms of _FORTIFY_SOURCE, called where the compiler could not see the flags; they abort when a mode is missing.
+// The forms of _FORTIFY_SOURCE, called where the compiler could not see the flags; they abort when a mode is
+// missing.
 VMA_EXPORT int __open_2(const char* path, int flags) { return fresh(os::__open_2(path, flags)); }
 VMA_EXPORT int __open64_2(const char* path, int flags) { return fresh(os::__open64_2(path, flags)); }
 VMA_EXPORT int __openat_2(int dirfd, const char* path, int flags) {
@@ -83,13 +85,17 @@ int new_set(int fd) noexcept {
 VMA_EXPORT int epoll_create(int size) noexcept { return new_set(os::epoll_create(size)); }
 VMA_EXPORT int epoll_create1(int flags) noexcept { return new_set(os::epoll_create1(flags)); }
 VMA_EXPORT int eventfd(unsigned value, int flags) noexcept { return fresh(os::eventfd(value, flags)); }
-VMA_EXPORT int timerfd_create(clockid_t clock, int flags) noexcept { return fresh(os::timerfd_create(clock, flags)); }
+VMA_EXPORT int timerfd_create(clockid_t clock, int flags) noexcept {
+    return fresh(os::timerfd_create(clock, flags));
+}
 VMA_EXPORT int inotify_init() noexcept { return fresh(os::inotify_init()); }
 VMA_EXPORT int inotify_init1(int flags) noexcept { return fresh(os::inotify_init1(flags)); }
 VMA_EXPORT int fanotify_init(unsigned flags, unsigned event_flags) noexcept {
     return fresh(os::fanotify_init(flags, event_flags));
 }
-VMA_EXPORT int memfd_create(const char* name, unsigned flags) noexcept { return fresh(os::memfd_create(name, flags)); }
+VMA_EXPORT int memfd_create(const char* name, unsigned flags) noexcept {
+    return fresh(os::memfd_create(name, flags));
+}
 VMA_EXPORT int pidfd_open(pid_t pid, unsigned flags) noexcept { return fresh(os::pidfd_open(pid, flags)); }
 VMA_EXPORT int pidfd_getfd(int pidfd, int target, unsigned flags) noexcept {
     return fresh(os::pidfd_getfd(pidfd, target, flags));

@@ -8,17 +8,20 @@ using namespace vma;
 using namespace vma::preload;
 
 VMA_EXPORT int setsockopt(int fd, int level, int name, const void* value, socklen_t len) noexcept {
-    if (auto s = ours(fd)) return guarded_nocancel(fd, [&] { return s->setsockopt(fd, level, name, value, len); });
+    if (auto s = ours(fd))
+        return guarded_nocancel(fd, [&] { return s->setsockopt(fd, level, name, value, len); });
     return os::setsockopt(fd, level, name, value, len);
 }
 
 VMA_EXPORT int getsockopt(int fd, int level, int name, void* value, socklen_t* len) noexcept {
-    if (OursToSend s(fd); s) return guarded_nocancel(fd, [&] { return s->getsockopt(fd, level, name, value, len); });
+    if (OursToSend s(fd); s)
+        return guarded_nocancel(fd, [&] { return s->getsockopt(fd, level, name, value, len); });
     return os::getsockopt(fd, level, name, value, len);
 }
 
-// The variadic argument is read as a register's content, whatever its type is: both calling conventions pass int, long
-// and pointer in the same place, and a call without it only hands on a value that the command ignores.
+// The variadic argument is read as a register's content, whatever its type is: both calling conventions pass
+// int, long and pointer in the same place, and a call without it only hands on a value that the command
+// ignores.
 VMA_EXPORT int fcntl(int fd, int cmd, ...) {
     va_list more;
     va_start(more, cmd);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Processes: fork and its relatives, exec, _exit.
 //
-// fork() runs the runtime's hooks through pthread_atfork. _Fork() and clone() skip those handlers by design, so here they
-// get the library's hooks by hand. A child that shares our memory (vfork, CLONE_VM) gets none: it only must not touch the
-// library's state, which the flags of runtime/runtime.h tell; what it takes along into exec it asks its parent for
-// (sockets/handover/shared_sockets.h). popen, system and posix_spawn make such a child inside libc, call nothing of ours there, and our own
-// descriptors are close-on-exec. What a program started by posix_spawn inherits has to be the kernel's before, as with exec.
+// fork() runs the runtime's hooks through pthread_atfork. _Fork() and clone() skip those handlers by design,
+// so here they get the library's hooks by hand. A child that shares our memory (vfork, CLONE_VM) gets none:
+// it only must not touch the library's state, which the flags of runtime/runtime.h tell; what it takes along
+// into exec it asks its parent for (sockets/handover/shared_sockets.h). popen, system and posix_spawn make
+// such a child inside libc, call nothing of ours there, and our own descriptors are close-on-exec. What a
+// program started by posix_spawn inherits has to be the kernel's before, as with exec.
 #include <limits.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -15,8 +16,8 @@
 
 #include "libvma/preload/guard.h"
 #include "libvma/sockets/handover/shared_sockets.h"
-#include "libvma/sockets/stack.h"
 #include "libvma/sockets/observe/statistics.h"
+#include "libvma/sockets/stack.h"
 #include "libvma/stats/segment.h"
 
 using namespace vma;
@@ -84,7 +85,8 @@ extern "C" __attribute__((visibility("hidden"))) long vma_vfork_end(long result)
     return -1;
 }
 
-// Nothing to do beside pthread_atfork; exported because programs that open this library by hand look the name up here.
+// Nothing to do beside pthread_atfork; exported because programs that open this library by hand look the name
+// up here.
 VMA_EXPORT pid_t fork() noexcept { return os::fork(); }
 VMA_ALIAS(__fork, fork);
 
@@ -147,8 +149,8 @@ VMA_EXPORT int clone(int (*entry)(void*), void* stack, int flags, void* arg, ...
     void* child_tid = va_arg(more, void*);
     va_end(more);
 
-    // A copy of the process. With a shared descriptor table the child must not close what belongs to us both, so it is
-    // left alone, and recognised later as a foreign process.
+    // A copy of the process. With a shared descriptor table the child must not close what belongs to us both,
+    // so it is left alone, and recognised later as a foreign process.
     if ((flags & (CLONE_VM | CLONE_FILES)) == 0 && entry != nullptr && stack != nullptr) {
         CloneStart start{entry, arg};
         runtime::run_fork_prepare();
@@ -159,7 +161,8 @@ VMA_EXPORT int clone(int (*entry)(void*), void* stack, int flags, void* arg, ...
         return pid;
     }
     // vfork with a stack of its own: the child runs on this thread's TLS while this thread waits.
-    if ((flags & (CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_THREAD | CLONE_SETTLS)) == (CLONE_VM | CLONE_VFORK)) {
+    if ((flags & (CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_THREAD | CLONE_SETTLS)) ==
+        (CLONE_VM | CLONE_VFORK)) {
         vma_vfork_begin();
         int pid = os::clone(entry, stack, flags, arg, parent_tid, tls, child_tid);
         vma_vfork_end(0);
@@ -186,8 +189,9 @@ VMA_EXPORT int daemon(int nochdir, int noclose) noexcept {
 }
 
 // ---- exec ----
-// With the old program our descriptors go, and with them the steering. A UDP socket that survives exec is a plain kernel
-// socket again, only what we have promised to send must go out before; TCP connections go to the kernel.
+// With the old program our descriptors go, and with them the steering. A UDP socket that survives exec is a
+// plain kernel socket again, only what we have promised to send must go out before; TCP connections go to the
+// kernel.
 
 VMA_EXPORT int execve(const char* path, char* const argv[], char* const env[]) noexcept {
     return exec([&] { return os::execve(path, argv, env); });
@@ -204,16 +208,18 @@ VMA_EXPORT int execvpe(const char* file, char* const argv[], char* const env[]) 
 VMA_EXPORT int fexecve(int fd, char* const argv[], char* const env[]) noexcept {
     return exec([&] { return os::fexecve(fd, argv, env); });
 }
-VMA_EXPORT int execveat(int dirfd, const char* path, char* const argv[], char* const env[], int flags) noexcept {
+VMA_EXPORT int execveat(int dirfd, const char* path, char* const argv[], char* const env[],
+                        int flags) noexcept {
     return exec([&] { return os::execveat(dirfd, path, argv, env, flags); });
 }
 
 namespace {
 
-// Collects the arguments of execl and its kin on the stack (a vforked child must not allocate) and calls `run`, which
-// also gets what follows the terminating null.
+// Collects the arguments of execl and its kin on the stack (a vforked child must not allocate) and calls
+// `run`, which also gets what follows the terminating null.
 template <class F>
-[[gnu::always_inline]] inline int with_arguments(const char* first, va_list counting, va_list more, F&& run) noexcept {
+[[gnu::always_inline]] inline int with_arguments(const char* first, va_list counting, va_list more,
+                                                 F&& run) noexcept {
     size_t count = 1;
     for (const char* arg = first; arg != nullptr; count++) arg = va_arg(counting, const char*);
     auto** argv = static_cast<char**>(__builtin_alloca((count + 1) * sizeof(char*)));
@@ -225,51 +231,56 @@ template <class F>
     return run(argv, more);
 }
 
-#define VMA_EXECL(call)                                                                       \
-    va_list counting, more;                                                                   \
-    va_start(counting, arg);                                                                  \
-    va_start(more, arg);                                                                      \
-    int rc = with_arguments(arg, counting, more, [&](char** argv, va_list rest) noexcept {    \
-        (void)rest;                                                                           \
-        return call;                                                                          \
-    });                                                                                       \
-    va_end(more);                                                                             \
-    va_end(counting);                                                                         \
+#define VMA_EXECL(call)                                                                    \
+    va_list counting, more;                                                                \
+    va_start(counting, arg);                                                               \
+    va_start(more, arg);                                                                   \
+    int rc = with_arguments(arg, counting, more, [&](char** argv, va_list rest) noexcept { \
+        (void)rest;                                                                        \
+        return call;                                                                       \
+    });                                                                                    \
+    va_end(more);                                                                          \
+    va_end(counting);                                                                      \
     return rc;
 
 }  // namespace
 
-VMA_EXPORT int execl(const char* path, const char* arg, ...) noexcept { VMA_EXECL(execv(path, argv)) }
-VMA_EXPORT int execlp(const char* file, const char* arg, ...) noexcept { VMA_EXECL(execvp(file, argv)) }
-VMA_EXPORT int execle(const char* path, const char* arg, ...) noexcept {
-    VMA_EXECL(execve(path, argv, va_arg(rest, char* const*)))
-}
+VMA_EXPORT int execl(const char* path, const char* arg,
+                     ...) noexcept {VMA_EXECL(execv(path, argv))} VMA_EXPORT
+    int execlp(const char* file, const char* arg, ...) noexcept {VMA_EXECL(execvp(file, argv))} VMA_EXPORT
+    int execle(const char* path, const char* arg,
+               ...) noexcept {VMA_EXECL(execve(path, argv, va_arg(rest, char* const*)))}
 
-VMA_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
-                           const posix_spawnattr_t* attributes, char* const argv[], char* const env[]) noexcept {
+VMA_EXPORT
+    int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
+                    const posix_spawnattr_t* attributes, char* const argv[], char* const env[]) noexcept {
     before_spawn();
     return os::posix_spawn(pid, path, actions, attributes, argv, env);
 }
 VMA_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
-                            const posix_spawnattr_t* attributes, char* const argv[], char* const env[]) noexcept {
+                            const posix_spawnattr_t* attributes, char* const argv[],
+                            char* const env[]) noexcept {
     before_spawn();
     return os::posix_spawnp(pid, file, actions, attributes, argv, env);
 }
 // glibc 2.39 and later have these two.
 VMA_EXPORT int pidfd_spawn(int* pidfd, const char* path, const posix_spawn_file_actions_t* actions,
-                           const posix_spawnattr_t* attributes, char* const argv[], char* const env[]) noexcept {
+                           const posix_spawnattr_t* attributes, char* const argv[],
+                           char* const env[]) noexcept {
     before_spawn();
     auto fn = reinterpret_cast<decltype(&pidfd_spawn)>(os::resolve_optional("pidfd_spawn"));
     return fn != nullptr ? fresh_pidfd(fn(pidfd, path, actions, attributes, argv, env), pidfd) : ENOSYS;
 }
 VMA_EXPORT int pidfd_spawnp(int* pidfd, const char* file, const posix_spawn_file_actions_t* actions,
-                            const posix_spawnattr_t* attributes, char* const argv[], char* const env[]) noexcept {
+                            const posix_spawnattr_t* attributes, char* const argv[],
+                            char* const env[]) noexcept {
     before_spawn();
     auto fn = reinterpret_cast<decltype(&pidfd_spawnp)>(os::resolve_optional("pidfd_spawnp"));
     return fn != nullptr ? fresh_pidfd(fn(pidfd, file, actions, attributes, argv, env), pidfd) : ENOSYS;
 }
 // A descriptor that is closed on exec passes under another number; `actions` cannot be asked for it later.
-VMA_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd, int number) noexcept {
+VMA_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd,
+                                                int number) noexcept {
     if (g_fds.any() && !table_is_foreign()) {
         Inside hold;
         sockets::handing::hand_one(fd, "given to another program");

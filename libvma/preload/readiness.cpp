@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// select, poll and epoll. A call that concerns no object of ours reaches the kernel with its arguments untouched, so
-// timeouts keep their precision; else it goes to iomux, which knows one form of each call, with a timespec.
+// select, poll and epoll. A call that concerns no object of ours reaches the kernel with its arguments
+// untouched, so timeouts keep their precision; else it goes to iomux, which knows one form of each call, with
+// a timespec.
 #include <algorithm>
 #include <climits>
 
@@ -79,12 +80,14 @@ bool may_watch_sets(const timespec* timeout) noexcept {
 template <class F>
 int poll_the_kernels(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask, F&& kernel,
                      const char* name = __builtin_FUNCTION()) {
-    if (!may_watch_sets(timeout) || count > kMostPolled || !sockets::UserMemory::writable(fds, count * sizeof *fds))
+    if (!may_watch_sets(timeout) || count > kMostPolled ||
+        !sockets::UserMemory::writable(fds, count * sizeof *fds))
         return kernel();
     const iomux::WatchedSets sets(fds, count);
     if (sets.empty()) return kernel();
     return iomux::kernel_poll(sets.numbers(), timeout, kernel, [&](const timespec* left) {
-        return cancellation_point(static_cast<long>(count), [&] { return iomux::poll(fds, count, left, mask); }, name);
+        return cancellation_point(
+            static_cast<long>(count), [&] { return iomux::poll(fds, count, left, mask); }, name);
     });
 }
 
@@ -93,14 +96,16 @@ int poll_the_kernels(pollfd* fds, nfds_t count, const timespec* timeout, const s
 VMA_EXPORT int poll(pollfd* fds, nfds_t count, int timeout) {
     const Milliseconds limit(timeout);
     if (any_ours(fds, count))
-        return cancellation_point(static_cast<long>(count), [&] { return iomux::poll(fds, count, limit.get(), nullptr); });
+        return cancellation_point(static_cast<long>(count),
+                                  [&] { return iomux::poll(fds, count, limit.get(), nullptr); });
     return poll_the_kernels(fds, count, limit.get(), nullptr, [&] { return os::poll(fds, count, timeout); });
 }
 VMA_ALIAS(__poll, poll);
 
 VMA_EXPORT int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
     if (any_ours(fds, count) && valid(timeout))
-        return cancellation_point(static_cast<long>(count), [&] { return iomux::poll(fds, count, timeout, mask); });
+        return cancellation_point(static_cast<long>(count),
+                                  [&] { return iomux::poll(fds, count, timeout, mask); });
     return poll_the_kernels(fds, count, timeout, mask, [&] { return os::ppoll(fds, count, timeout, mask); });
 }
 
@@ -111,7 +116,8 @@ VMA_EXPORT int __poll_chk(pollfd* fds, nfds_t count, int timeout, size_t size) {
     return poll(fds, count, timeout);
 }
 
-VMA_EXPORT int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask, size_t size) {
+VMA_EXPORT int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask,
+                           size_t size) {
     if (size / sizeof(pollfd) < count) __chk_fail();
     return ppoll(fds, count, timeout, mask);
 }
@@ -141,7 +147,8 @@ class SelectArguments {
 
 // As poll_the_kernels(). A set is readable or nothing, so only the first fd_set can name one that matters.
 template <class K, class F>
-int select_the_kernels(int nfds, fd_set* r, fd_set* w, fd_set* e, const timespec* timeout, K&& kernel, F&& ours) {
+int select_the_kernels(int nfds, fd_set* r, fd_set* w, fd_set* e, const timespec* timeout, K&& kernel,
+                       F&& ours) {
     if (nfds <= 0 || r == nullptr || !may_watch_sets(timeout) || !can_write(r, nfds) || !can_write(w, nfds) ||
         !can_write(e, nfds))
         return kernel();
@@ -160,7 +167,8 @@ int select_the_kernels(int nfds, fd_set* r, fd_set* w, fd_set* e, const timespec
 
 VMA_EXPORT int select(int nfds, fd_set* r, fd_set* w, fd_set* e, timeval* timeout) {
     nfds = limited(nfds);
-    if (timeout != nullptr && (timeout->tv_sec < 0 || timeout->tv_usec < 0)) return os::select(nfds, r, w, e, timeout);
+    if (timeout != nullptr && (timeout->tv_sec < 0 || timeout->tv_usec < 0))
+        return os::select(nfds, r, w, e, timeout);
     timespec limit{};
     if (timeout != nullptr) {
         // More than a second of microseconds is allowed and carried over.
@@ -171,29 +179,35 @@ VMA_EXPORT int select(int nfds, fd_set* r, fd_set* w, fd_set* e, timeval* timeou
     }
     auto ours = [&](const timespec* time) {
         timespec remaining = time != nullptr ? *time : timespec{};
-        int rc = cancellation_point(nfds, [&] { return iomux::select(nfds, r, w, e, time, nullptr, &remaining); }, "select");
+        int rc = cancellation_point(
+            nfds, [&] { return iomux::select(nfds, r, w, e, time, nullptr, &remaining); }, "select");
         if (timeout != nullptr) *timeout = {remaining.tv_sec, remaining.tv_nsec / 1000};
         return rc;
     };
     const timespec* const time = timeout == nullptr ? nullptr : &limit;
     if (any_ours(nfds, r, w, e)) return ours(time);
-    return select_the_kernels(nfds, r, w, e, time, [&] { return os::select(nfds, r, w, e, timeout); }, ours);
+    return select_the_kernels(
+        nfds, r, w, e, time, [&] { return os::select(nfds, r, w, e, timeout); }, ours);
 }
 VMA_ALIAS(__select, select);
 
-VMA_EXPORT int pselect(int nfds, fd_set* r, fd_set* w, fd_set* e, const timespec* timeout, const sigset_t* mask) {
+VMA_EXPORT int pselect(int nfds, fd_set* r, fd_set* w, fd_set* e, const timespec* timeout,
+                       const sigset_t* mask) {
     nfds = limited(nfds);
     auto ours = [&](const timespec* time) {
-        return cancellation_point(nfds, [&] { return iomux::select(nfds, r, w, e, time, mask, nullptr); }, "pselect");
+        return cancellation_point(
+            nfds, [&] { return iomux::select(nfds, r, w, e, time, mask, nullptr); }, "pselect");
     };
     if (any_ours(nfds, r, w, e) && valid(timeout)) return ours(timeout);
-    return select_the_kernels(nfds, r, w, e, timeout, [&] { return os::pselect(nfds, r, w, e, timeout, mask); }, ours);
+    return select_the_kernels(
+        nfds, r, w, e, timeout, [&] { return os::pselect(nfds, r, w, e, timeout, mask); }, ours);
 }
 
 // ---- epoll ----
 
 VMA_EXPORT int epoll_ctl(int epfd, int op, int fd, epoll_event* event) noexcept {
-    if (is_ours(fd) || is_ours(epfd)) return guarded_nocancel(epfd, [&] { return iomux::epoll_ctl(epfd, op, fd, event); });
+    if (is_ours(fd) || is_ours(epfd))
+        return guarded_nocancel(epfd, [&] { return iomux::epoll_ctl(epfd, op, fd, event); });
     const int rc = os::epoll_ctl(epfd, op, fd, event);
     if (rc == 0 && !in_vfork_child() && !runtime::inert()) iomux::set_numbers::note(epfd);
     return rc;
@@ -201,8 +215,8 @@ VMA_EXPORT int epoll_ctl(int epfd, int op, int fd, epoll_event* event) noexcept 
 
 namespace {
 
-// Waits on a set: through iomux if it has offloaded members, else as `kernel` does, but so that the first such member,
-// added by another thread meanwhile, is noticed.
+// Waits on a set: through iomux if it has offloaded members, else as `kernel` does, but so that the first
+// such member, added by another thread meanwhile, is noticed.
 template <class F>
 int wait_for_events(int epfd, epoll_event* events, int count, const timespec* timeout, const sigset_t* mask,
                     F&& kernel, const char* name = __builtin_FUNCTION()) {
@@ -230,7 +244,8 @@ VMA_EXPORT int epoll_pwait(int epfd, epoll_event* events, int count, int timeout
                            [&] { return os::epoll_pwait(epfd, events, count, timeout, mask); });
 }
 
-VMA_EXPORT int epoll_pwait2(int epfd, epoll_event* events, int count, const timespec* timeout, const sigset_t* mask) {
+VMA_EXPORT int epoll_pwait2(int epfd, epoll_event* events, int count, const timespec* timeout,
+                            const sigset_t* mask) {
     if (!valid(timeout)) return os::epoll_pwait2(epfd, events, count, timeout, mask);
     return wait_for_events(epfd, events, count, timeout, mask,
                            [&] { return os::epoll_pwait2(epfd, events, count, timeout, mask); });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The receiving calls, with their _FORTIFY_SOURCE forms.
-#include "libvma/preload/scm_rights.h"
 #include "libvma/preload/guard.h"
+#include "libvma/preload/scm_rights.h"
 #include "libvma/preload/vectors.h"
 
 using namespace vma;
@@ -22,7 +22,9 @@ VMA_EXPORT ssize_t read(int fd, void* buf, size_t len) {
     // read() of nothing returns 0 and leaves the datagram where it is, unlike recv().
     auto kernel = [&] { return os::read(fd, buf, len); };
     if (len == 0) return kernel();
-    return waiting(fd, [&](Socket& s) { return s.recvfrom(fd, buf, len, 0, nullptr, nullptr); }, kernel, received(fd, 0));
+    return waiting(
+        fd, [&](Socket& s) { return s.recvfrom(fd, buf, len, 0, nullptr, nullptr); }, kernel,
+        received(fd, 0));
 }
 VMA_ALIAS(__read, read);
 
@@ -30,14 +32,17 @@ VMA_EXPORT ssize_t readv(int fd, const iovec* iov, int count) {
     auto kernel = [&] { return os::readv(fd, iov, count); };
     if (!maybe_ours(fd) || file_layer_answers(iov, count)) return kernel();
     msghdr msg = as_message(iov, count);
-    return waiting(fd, [&](Socket& s) { return s.recvmsg(fd, &msg, 0); }, kernel, received(fd, 0));
+    return waiting(
+        fd, [&](Socket& s) { return s.recvmsg(fd, &msg, 0); }, kernel, received(fd, 0));
 }
 
 VMA_EXPORT ssize_t preadv2(int fd, const iovec* iov, int count, off_t offset, int flags) {
     auto kernel = [&] { return os::preadv2(fd, iov, count, offset, flags); };
-    if (!maybe_ours(fd) || !positioned_call_is_plain(offset, flags) || file_layer_answers(iov, count)) return kernel();
+    if (!maybe_ours(fd) || !positioned_call_is_plain(offset, flags) || file_layer_answers(iov, count))
+        return kernel();
     msghdr msg = as_message(iov, count);
-    return waiting(fd, [&](Socket& s) { return s.recvmsg(fd, &msg, message_flags(flags)); }, kernel, received(fd, 0));
+    return waiting(
+        fd, [&](Socket& s) { return s.recvmsg(fd, &msg, message_flags(flags)); }, kernel, received(fd, 0));
 }
 VMA_ALIAS(preadv64v2, preadv2);
 
@@ -59,7 +64,8 @@ VMA_EXPORT ssize_t recvmsg(int fd, msghdr* msg, int flags) {
         if (got >= 0 && g_fds.any()) check_received_fds(*msg);
         return got;
     };
-    return waiting(fd, [&](Socket& s) { return s.recvmsg(fd, msg, flags); }, kernel, received(fd, flags));
+    return waiting(
+        fd, [&](Socket& s) { return s.recvmsg(fd, msg, flags); }, kernel, received(fd, flags));
 }
 
 VMA_EXPORT int recvmmsg(int fd, mmsghdr* msgs, unsigned count, int flags, timespec* timeout) {
@@ -69,11 +75,12 @@ VMA_EXPORT int recvmmsg(int fd, mmsghdr* msgs, unsigned count, int flags, timesp
             for (int i = 0; i < got; i++) check_received_fds(msgs[i].msg_hdr);
         return got;
     };
-    return waiting(fd, [&](Socket& s) { return s.recvmmsg(fd, msgs, count, flags, timeout); }, kernel,
-                   [&](Socket& s, int n) {
-                       if (n < 0) s.kernel_answered(fd, Way::rx_os, n, flags);
-                       for (int i = 0; i < n; i++) s.kernel_answered(fd, Way::rx_os, msgs[i].msg_len, flags);
-                   });
+    return waiting(
+        fd, [&](Socket& s) { return s.recvmmsg(fd, msgs, count, flags, timeout); }, kernel,
+        [&](Socket& s, int n) {
+            if (n < 0) s.kernel_answered(fd, Way::rx_os, n, flags);
+            for (int i = 0; i < n; i++) s.kernel_answered(fd, Way::rx_os, msgs[i].msg_len, flags);
+        });
 }
 
 // ---- _FORTIFY_SOURCE ----
@@ -98,8 +105,8 @@ VMA_EXPORT ssize_t __recvfrom_chk(int fd, void* buf, size_t len, size_t size, in
 }
 
 // ---- reading and writing past us ----
-// libc's own threads make these calls, on the shadow socket: nothing arrives there that is steered to the library, and that of
-// a connection is not connected.
+// libc's own threads make these calls, on the shadow socket: nothing arrives there that is steered to the
+// library, and that of a connection is not connected.
 
 namespace {
 
@@ -133,6 +140,7 @@ VMA_EXPORT int lio_listio(int mode, struct aiocb* const* list, int count, struct
         if (list[i] != nullptr && list[i]->aio_lio_opcode != LIO_NOP) hand_to_aio(list[i]);
     return os::lio_listio(mode, list, count, event);
 }
-VMA_EXPORT int lio_listio64(int mode, struct aiocb64* const* list, int count, struct sigevent* event) noexcept {
+VMA_EXPORT int lio_listio64(int mode, struct aiocb64* const* list, int count,
+                            struct sigevent* event) noexcept {
     return lio_listio(mode, reinterpret_cast<struct aiocb* const*>(list), count, event);
 }

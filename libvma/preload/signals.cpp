@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Signal dispositions. The runtime puts a handler of its own before the program's to know which waits were interrupted,
-// so all calls that set or ask for a disposition must go there: libc's signal() and its kin call sigaction inside libc.
+// Signal dispositions. The runtime puts a handler of its own before the program's to know which waits were
+// interrupted, so all calls that set or ask for a disposition must go there: libc's signal() and its kin call
+// sigaction inside libc.
+#include "libvma/runtime/signals.h"
+
 #include <signal.h>
 
 #include "libvma/preload/guard.h"
-#include "libvma/runtime/signals.h"
 
 using namespace vma;
 using namespace vma::preload;
@@ -26,13 +28,16 @@ VMA_EXPORT int sigaction(int sig, const struct sigaction* act, struct sigaction*
 VMA_EXPORT int __sigaction(int sig, const struct sigaction* act, struct sigaction* old) noexcept
     __attribute__((alias("sigaction")));
 
-VMA_EXPORT sighandler_t signal(int sig, sighandler_t handler) noexcept { return signals::signal(sig, handler); }
+VMA_EXPORT sighandler_t signal(int sig, sighandler_t handler) noexcept {
+    return signals::signal(sig, handler);
+}
 VMA_EXPORT sighandler_t bsd_signal(int sig, sighandler_t handler) noexcept __attribute__((alias("signal")));
 
 VMA_EXPORT sighandler_t sysv_signal(int sig, sighandler_t handler) noexcept {
     return signals::sysv_signal(sig, handler);
 }
-VMA_EXPORT sighandler_t __sysv_signal(int sig, sighandler_t handler) noexcept __attribute__((alias("sysv_signal")));
+VMA_EXPORT sighandler_t __sysv_signal(int sig, sighandler_t handler) noexcept
+    __attribute__((alias("sysv_signal")));
 
 VMA_EXPORT int siginterrupt(int sig, int interrupt) noexcept { return signals::siginterrupt(sig, interrupt); }
 
@@ -53,7 +58,8 @@ VMA_EXPORT sighandler_t sigset(int sig, sighandler_t disposition) noexcept {
     struct sigaction old {};
     act.sa_handler = disposition;
     sigemptyset(&act.sa_mask);
-    if (signals::sigaction(sig, &act, &old) < 0 || sigprocmask(SIG_UNBLOCK, &one, &before) < 0) return SIG_ERR;
+    if (signals::sigaction(sig, &act, &old) < 0 || sigprocmask(SIG_UNBLOCK, &one, &before) < 0)
+        return SIG_ERR;
     return sigismember(&before, sig) ? SIG_HOLD : old.sa_handler;
 }
 

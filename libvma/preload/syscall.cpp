@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Where syscall() arrives with a number that may concern the library (see syscalls.def and trampolines_x86_64.S).
+// Where syscall() arrives with a number that may concern the library (see syscalls.def and
+// trampolines_x86_64.S).
 //
-// A call that turns out not to be ours is made exactly as libc's syscall() would make it: no cancellation point, and the
-// kernel's own form of the arguments (poll and select write the remaining time back, signal sets have their size given).
+// A call that turns out not to be ours is made exactly as libc's syscall() would make it: no cancellation
+// point, and the kernel's own form of the arguments (poll and select write the remaining time back, signal
+// sets have their size given).
 #if defined(__x86_64__)
 
 #include <sched.h>
@@ -107,11 +109,13 @@ bool any_number_ours(pollfd* fds, size_t count) noexcept {
 }
 
 long raw_ppoll(pollfd* fds, size_t count, timespec* timeout, const unsigned long* mask, size_t bytes) {
-    if (!can_read(fds, count * sizeof *fds) || !can_read(timeout, sizeof *timeout) || !can_read(mask, bytes) ||
-        !any_number_ours(fds, count) || (mask != nullptr && bytes != Mask::kKernelBytes))
+    if (!can_read(fds, count * sizeof *fds) || !can_read(timeout, sizeof *timeout) ||
+        !can_read(mask, bytes) || !any_number_ours(fds, count) ||
+        (mask != nullptr && bytes != Mask::kKernelBytes))
         return kernel(SYS_ppoll, (long)fds, (long)count, (long)timeout, (long)mask, (long)bytes);
     Mask copy((long)mask);
-    return with_remaining_time(timeout, [&](const timespec* limit) { return ppoll(fds, count, limit, copy.get()); });
+    return with_remaining_time(timeout,
+                               [&](const timespec* limit) { return ppoll(fds, count, limit, copy.get()); });
 }
 
 struct SignalArgument {
@@ -123,18 +127,20 @@ bool any_number_ours(int nfds, const fd_set* set) noexcept {
     return set != nullptr && iomux::any_number(set, nfds, [](int fd) { return is_ours(fd); });
 }
 
-long raw_pselect(int nfds, fd_set* r, fd_set* w, fd_set* e, timespec* timeout, const SignalArgument* signals) {
+long raw_pselect(int nfds, fd_set* r, fd_set* w, fd_set* e, timespec* timeout,
+                 const SignalArgument* signals) {
     if (nfds > FD_SETSIZE) nfds = iomux::select_limit(nfds);
     const size_t set = nfds > 0 ? (static_cast<size_t>(nfds) + 7) / 8 : 0;
     if (!can_read(r, set) || !can_read(w, set) || !can_read(e, set) || !can_read(timeout, sizeof *timeout) ||
-        !can_read(signals, sizeof *signals) || (signals != nullptr && !can_read(signals->mask, signals->bytes)))
+        !can_read(signals, sizeof *signals) ||
+        (signals != nullptr && !can_read(signals->mask, signals->bytes)))
         return kernel(SYS_pselect6, nfds, (long)r, (long)w, (long)e, (long)timeout, (long)signals);
     bool odd_mask = signals != nullptr && signals->mask != nullptr && signals->bytes != Mask::kKernelBytes;
     if (odd_mask || !(any_number_ours(nfds, r) || any_number_ours(nfds, w) || any_number_ours(nfds, e)))
         return kernel(SYS_pselect6, nfds, (long)r, (long)w, (long)e, (long)timeout, (long)signals);
     Mask copy(signals == nullptr ? 0 : (long)signals->mask);
-    return with_remaining_time(timeout,
-                               [&](const timespec* limit) { return pselect(nfds, r, w, e, limit, copy.get()); });
+    return with_remaining_time(
+        timeout, [&](const timespec* limit) { return pselect(nfds, r, w, e, limit, copy.get()); });
 }
 
 long with_fork_hooks(long nr, long a, long b, long c, long d, long e) noexcept {
@@ -149,7 +155,9 @@ long with_fork_hooks(long nr, long a, long b, long c, long d, long e) noexcept {
 long copy_process(long flags, long stack, long parent_tid, long child_tid, long tls) noexcept {
     return with_fork_hooks(SYS_clone, flags, stack, parent_tid, child_tid, tls);
 }
-long copy_process3(long args, long bytes) noexcept { return with_fork_hooks(SYS_clone3, args, bytes, 0, 0, 0); }
+long copy_process3(long args, long bytes) noexcept {
+    return with_fork_hooks(SYS_clone3, args, bytes, 0, 0, 0);
+}
 
 }  // namespace
 
@@ -159,8 +167,8 @@ extern const Bitmap vma_syscall_decoded __attribute__((visibility("hidden")));
 constinit const Bitmap vma_syscall_decoded = decoded();
 }
 
-extern "C" __attribute__((visibility("hidden"))) long vma_syscall_decode(long nr, long a, long b, long c, long d, long e,
-                                                                          long f) noexcept {
+extern "C" __attribute__((visibility("hidden"))) long vma_syscall_decode(long nr, long a, long b, long c,
+                                                                         long d, long e, long f) noexcept {
     NoCancel hold;
     switch (nr) {
 #define VMA_SYSCALL(number, when, instead) \
@@ -169,7 +177,8 @@ extern "C" __attribute__((visibility("hidden"))) long vma_syscall_decode(long nr
         break;
 #include "libvma/preload/syscalls.def"
 #undef VMA_SYSCALL
-        default: break;
+        default:
+            break;
     }
     return kernel(nr, a, b, c, d, e, f);
 }

@@ -10,8 +10,9 @@
 
 namespace vma::preload {
 
-// The file layer answers such calls itself: a bad count, a length that overflows, or no byte at all (readv and writev of
-// nothing return 0 and touch no datagram, unlike recvmsg and sendmsg). They go to the kernel, which knows the answer.
+// The file layer answers such calls itself: a bad count, a length that overflows, or no byte at all (readv
+// and writev of nothing return 0 and touch no datagram, unlike recvmsg and sendmsg). They go to the kernel,
+// which knows the answer.
 inline bool file_layer_answers(const iovec* iov, int count) noexcept {
     if (count <= 0 || count > IOV_MAX) return true;
     if (!sockets::UserMemory::readable(iov, static_cast<size_t>(count) * sizeof *iov)) return true;

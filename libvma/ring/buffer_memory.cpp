@@ -13,10 +13,12 @@ Result<std::uint8_t*> map_buffer_memory(std::size_t& length, bool huge, bool war
     const std::size_t rounded = (length + kHugePage - 1) & ~(kHugePage - 1);
     void* memory = MAP_FAILED;
     if (huge)
-        memory = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+        memory =
+            mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
     if (memory == MAP_FAILED && huge && warn)
         log::once(log::Level::warn,
-                  "not enough huge pages for {} MiB of buffers, ordinary pages are used: reserve {} more (vm.nr_hugepages), or "
+                  "not enough huge pages for {} MiB of buffers, ordinary pages are used: reserve {} more "
+                  "(vm.nr_hugepages), or "
                   "set VMA_MEM_ALLOC_TYPE=1",
                   rounded >> 20, rounded / kHugePage);
     if (memory == MAP_FAILED)

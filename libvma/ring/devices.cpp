@@ -27,15 +27,16 @@ bool name_allowed(const std::string& name) {
         std::size_t comma = list.find(',');
         std::string pattern(list.substr(0, comma));
         std::size_t from = pattern.find_first_not_of(' '), to = pattern.find_last_not_of(' ');
-        if (from != std::string::npos && fnmatch(pattern.substr(from, to - from + 1).c_str(), name.c_str(), 0) == 0)
+        if (from != std::string::npos &&
+            fnmatch(pattern.substr(from, to - from + 1).c_str(), name.c_str(), 0) == 0)
             return true;
         list = comma == std::string_view::npos ? std::string_view{} : list.substr(comma + 1);
     }
     return false;
 }
 
-// Generic mode is faster on veth and spares everyone else on it: a native program there makes the peer stop sending
-// super-frames. A NIC's native mode avoids an skb per frame, and only it has zero copy.
+// Generic mode is faster on veth and spares everyone else on it: a native program there makes the peer stop
+// sending super-frames. A NIC's native mode avoids an skb per frame, and only it has zero copy.
 std::vector<verbs::xdp::Mode> modes_for(const net::Link& link) {
     using verbs::xdp::Mode;
     const std::string& mode = config::get().xdp_mode;
@@ -52,20 +53,23 @@ std::uint32_t send_entries() {
     return static_cast<std::uint32_t>(std::max(p.tx_wre, 2 * p.tx_wre_batching));
 }
 
-// May frames come from this host itself, by a virtual interface that leaves their checksums partial? A frame off a real wire with
-// such a sum is damaged or made up.
+// May frames come from this host itself, by a virtual interface that leaves their checksums partial? A frame
+// off a real wire with such a sum is damaged or made up.
 bool partial_sums(const net::View& view, net::Link link) {
     if (link.kind == "vlan" && link.lower != 0) view.link(link.lower, link);
     if (link.kind == "bond" || link.kind == "team") return false;
     if (!link.kind.empty()) return true;
     std::error_code error;
-    const auto driver = std::filesystem::read_symlink("/sys/class/net/" + link.name + "/device/driver", error);
+    const auto driver =
+        std::filesystem::read_symlink("/sys/class/net/" + link.name + "/device/driver", error);
     if (error) return true;  // no hardware behind it
     const std::string name = driver.filename();
-    return name == "virtio_net" || name == "hv_netvsc" || name == "vmxnet3" || name == "vif";  // the last one is Xen's
+    return name == "virtio_net" || name == "hv_netvsc" || name == "vmxnet3" ||
+           name == "vif";  // the last one is Xen's
 }
 
-Result<std::unique_ptr<verbs::Device>> open_xdp(const net::Link& link, bool partial, std::uint64_t patience_ns) {
+Result<std::unique_ptr<verbs::Device>> open_xdp(const net::Link& link, bool partial,
+                                                std::uint64_t patience_ns) {
     if (!name_allowed(link.name)) return fail(ENODEV, kNotNamed);
     verbs::xdp::XdpConfig config;
     config.name = link.name;
@@ -127,11 +131,12 @@ std::vector<Candidate> devices_for(const net::View& view, const net::Link& link,
             rdma::RdmaConfig config = rdma_config(*port, link);
             config.partial_sums = partial_sums(view, link);
             config.mlx5_direct = direct;
-            candidates.push_back({port->device, only_after, [config]() -> Result<std::unique_ptr<verbs::Device>> {
-                                      auto device = rdma::RdmaDevice::open(config);
-                                      if (!device) return std::unexpected(device.error());
-                                      return std::move(*device);
-                                  }});
+            candidates.push_back(
+                {port->device, only_after, [config]() -> Result<std::unique_ptr<verbs::Device>> {
+                     auto device = rdma::RdmaDevice::open(config);
+                     if (!device) return std::unexpected(device.error());
+                     return std::move(*device);
+                 }});
         };
         const bool direct = config::get().mlx5_direct != 0;
         add(direct, 0);
@@ -139,8 +144,9 @@ std::vector<Candidate> devices_for(const net::View& view, const net::Link& link,
     } else if (!port.error().what.empty()) {
         log::debug("no RDMA device for {}: {}", link.name, port.error().what);
     }
-    candidates.push_back(
-        {"xdp", 0, [link, patience_ns, partial = partial_sums(view, link)] { return open_xdp(link, partial, patience_ns); }});
+    candidates.push_back({"xdp", 0, [link, patience_ns, partial = partial_sums(view, link)] {
+                              return open_xdp(link, partial, patience_ns);
+                          }});
     return candidates;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Which device serves an interface: an RDMA device whose port it is (or whose port it is a VLAN on), else the xdp device where
-// that is allowed, else none, and the kernel serves it.
+// Which device serves an interface: an RDMA device whose port it is (or whose port it is a VLAN on), else the
+// xdp device where that is allowed, else none, and the kernel serves it.
 #pragma once
 
 #include <functional>
@@ -14,8 +14,8 @@
 namespace vma::ring {
 
 struct Candidate {
-    std::string name;          // for the log, where it comes to nothing and the next one is tried
-    int only_after = 0;        // an errno value: tried only where the one before failed with it. 0: always
+    std::string name;    // for the log, where it comes to nothing and the next one is tried
+    int only_after = 0;  // an errno value: tried only where the one before failed with it. 0: always
     std::function<Result<std::unique_ptr<verbs::Device>>()> open;
 };
 
@@ -23,7 +23,8 @@ struct Candidate {
 inline constexpr std::uint64_t kPatienceNs = 1'000'000'000;
 
 // In the order in which they are to be tried; the last one is no hardware.
-std::vector<Candidate> devices_for(const net::View& view, const net::Link& link, std::uint64_t patience_ns = kPatienceNs);
+std::vector<Candidate> devices_for(const net::View& view, const net::Link& link,
+                                   std::uint64_t patience_ns = kPatienceNs);
 
 // Is there anything to try at all? `why` says what is wrong with the interface.
 bool has_device(const net::Link& link, std::string& why);

@@ -27,8 +27,8 @@ namespace vma::ring {
     const in_addr src{ip.src}, dst{ip.dst};
     char from[INET_ADDRSTRLEN], to[INET_ADDRSTRLEN];
     log::print(log::Level::finer, "{} {} {} bytes: {} {}:{} to {}:{}", attr().name, way, length,
-               ip.protocol == IPPROTO_UDP ? "UDP" : "TCP", inet_ntop(AF_INET, &src, from, sizeof from), ntohs(ports.src),
-               inet_ntop(AF_INET, &dst, to, sizeof to), ntohs(ports.dst));
+               ip.protocol == IPPROTO_UDP ? "UDP" : "TCP", inet_ntop(AF_INET, &src, from, sizeof from),
+               ntohs(ports.src), inet_ntop(AF_INET, &dst, to, sizeof to), ntohs(ports.dst));
 }
 
 }  // namespace vma::ring

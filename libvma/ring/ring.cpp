@@ -15,7 +15,8 @@
 namespace vma::ring {
 namespace {
 
-constexpr std::uint32_t kOffloadChecksumFrom = 256;  // below, summing while copying is cheaper than AF_XDP's metadata
+constexpr std::uint32_t kOffloadChecksumFrom =
+    256;  // below, summing while copying is cheaper than AF_XDP's metadata
 
 }  // namespace
 
@@ -77,7 +78,8 @@ Result<void> Ring::start() {
     }
     rx_free_.reserve(rx_count);
     for (std::uint32_t i = rx_count; i-- > 0;) rx_free_.push_back(i);
-    // Together, sockets with unread datagrams leave half of the buffers to all others, and one alone most of that half, too.
+    // Together, sockets with unread datagrams leave half of the buffers to all others, and one alone most of
+    // that half, too.
     partial_sums_ = attr.partial_sums;
     plenty_ = rx_count / 2;
     hold_limit_ = rx_count / 8;
@@ -113,8 +115,8 @@ Ring::~Ring() {
     if (memory_ != nullptr) munmap(memory_, memory_length_);
 }
 
-// Users may lock 8 MiB as a rule (RLIMIT_MEMLOCK), unless they have CAP_IPC_LOCK. Fewer buffers are better than none: what sockets
-// leave unread is copied out of them earlier, and longer bursts find none.
+// Users may lock 8 MiB as a rule (RLIMIT_MEMLOCK), unless they have CAP_IPC_LOCK. Fewer buffers are better
+// than none: what sockets leave unread is copied out of them earlier, and longer bursts find none.
 Result<void> Ring::register_memory(std::uint32_t& rx_count, std::uint32_t& tx_count) {
     constexpr std::uint32_t kLeastReceive = 512, kLeastSend = 128;
     const std::uint32_t wanted = rx_count;
@@ -129,7 +131,8 @@ Result<void> Ring::register_memory(std::uint32_t& rx_count, std::uint32_t& tx_co
             mr_ = *mr;
             if (rx_count != wanted)
                 log::once(log::Level::warn,
-                          "locked memory is limited, so {} gets {} KiB of buffers only: raise the limit (ulimit -l unlimited, "
+                          "locked memory is limited, so {} gets {} KiB of buffers only: raise the limit "
+                          "(ulimit -l unlimited, "
                           "LimitMEMLOCK=infinity in a systemd unit), or give the program CAP_IPC_LOCK",
                           attr().name, memory_length_ / 1024);
             return {};

@@ -22,10 +22,11 @@ Ring::FlowEntry* Ring::find_flow(const net::ParsedFrame& f) noexcept {
 
 // ---- tags ----
 //
-// The device says which rule took a frame, so the table need not be searched. A tag proves little by itself: a frame that was in the
-// queue may carry the tag of a rule that went, and meanwhile another rule may have the number. So the rule has to match. And a
-// frame that a 3-tuple rule took may be one of a connection that got its own rule a moment later: where there are such rules for
-// the address and port (or for others with the same hash), the table is searched.
+// The device says which rule took a frame, so the table need not be searched. A tag proves little by itself:
+// a frame that was in the queue may carry the tag of a rule that went, and meanwhile another rule may have
+// the number. So the rule has to match. And a frame that a 3-tuple rule took may be one of a connection that
+// got its own rule a moment later: where there are such rules for the address and port (or for others with
+// the same hash), the table is searched.
 
 constexpr std::size_t kPlaces = 4096;
 
@@ -48,7 +49,8 @@ std::uint32_t Ring::take_tag(FlowEntry& entry) {
         tags_.push_back(nullptr);  // 0 is none
     }
     const verbs::FlowSpec& s = entry.spec;
-    entry.place = static_cast<std::uint32_t>(FlowHash()(key_of({s.protocol, s.dst_addr, s.dst_port, 0, 0})) % kPlaces);
+    entry.place =
+        static_cast<std::uint32_t>(FlowHash()(key_of({s.protocol, s.dst_addr, s.dst_port, 0, 0})) % kPlaces);
     if (!free_tags_.empty()) {
         entry.tag = free_tags_.back();
         free_tags_.pop_back();
@@ -183,7 +185,8 @@ void Ring::detach_locked(const verbs::FlowSpec& spec, FrameSink* sink, bool drai
         FlowEntry& entry = *it->second;
         sinks_--;
         if (entry.sinks.size() == 1) {
-            // First the rule, so that new frames go to the kernel; then what is already in the ring is delivered.
+            // First the rule, so that new frames go to the kernel; then what is already in the ring is
+            // delivered.
             if (entry.flow != nullptr) device_->destroy_flow(entry.flow);
             entry.flow = nullptr;
             // Not from within a batch: the completions it took are being handed out.
@@ -204,7 +207,8 @@ void Ring::detach_locked(const verbs::FlowSpec& spec, FrameSink* sink, bool drai
 void Ring::set_sources(verbs::Sources sources) {
     if (!device_->attr().coarse_steering) {
         if (auto set = device_->set_sources(sources); !set)
-            log::once(log::Level::info, "what has no connection yet reaches sockets on {} through the kernel: {}", attr().name,
+            log::once(log::Level::info,
+                      "what has no connection yet reaches sockets on {} through the kernel: {}", attr().name,
                       set.error().what);
         return;
     }

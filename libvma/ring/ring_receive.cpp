@@ -17,11 +17,11 @@
 namespace vma::ring {
 namespace {
 
-constexpr std::uint32_t kSlack = 64;              // receives beyond what the sockets expect
+constexpr std::uint32_t kSlack = 64;                           // receives beyond what the sockets expect
 constexpr std::uint32_t kBusyStreams = 16, kStreamBurst = 64;  // connections that count; frames of each
-constexpr std::uint32_t kStreamWindow = 2048;     // frames of a window of 2 MB
-constexpr unsigned kMaxBatches = 8;               // in one poll()
-constexpr std::uint32_t kIdlePost = 8;            // receives worth posting while there is nothing else to do
+constexpr std::uint32_t kStreamWindow = 2048;                  // frames of a window of 2 MB
+constexpr unsigned kMaxBatches = 8;                            // in one poll()
+constexpr std::uint32_t kIdlePost = 8;  // receives worth posting while there is nothing else to do
 
 }  // namespace
 
@@ -141,8 +141,9 @@ void Ring::post_free(bool all) noexcept {
         if (!all && wanted < config_.post_batch) break;
         for (std::uint32_t i = 0; i < wanted; i++) {
             const std::uint32_t index = rx_free_[left - 1 - i];
-            recv_sge_[i] = {reinterpret_cast<std::uintptr_t>(memory_) + std::uintptr_t{index} * attr.chunk_size, attr.chunk_size,
-                            mr_->lkey};
+            recv_sge_[i] = {
+                reinterpret_cast<std::uintptr_t>(memory_) + std::uintptr_t{index} * attr.chunk_size,
+                attr.chunk_size, mr_->lkey};
             recv_wr_[i].wr_id = index;
             recv_wr_[i].sg_list = &recv_sge_[i];
             recv_wr_[i].num_sge = 1;
@@ -180,8 +181,8 @@ unsigned Ring::poll() noexcept {
 unsigned Ring::poll_locked() noexcept {
     int n = ibv_poll_cq(recv_cq_, static_cast<int>(wc_.size()), wc_.data());
     if (n <= 0) {
-        // Nothing to do: the time to post what was taken. After a shortage there is no other: the queue may be all but
-        // empty, and then nothing arrives that would fill it again.
+        // Nothing to do: the time to post what was taken. After a shortage there is no other: the queue may
+        // be all but empty, and then nothing arrives that would fill it again.
         if (depth_ - posted_ >= kIdlePost) {
             refill(true);
         }
@@ -224,9 +225,11 @@ unsigned Ring::poll_locked() noexcept {
     return static_cast<unsigned>(n);
 }
 
-// Returns the frame when it is complete. An empty piece is not kept: a length of 0 says that a buffer is free.
+// Returns the frame when it is complete. An empty piece is not kept: a length of 0 says that a buffer is
+// free.
 RxBuffer* Ring::add_piece(RxBuffer* piece, bool more) noexcept {
-    if (pieces_ <= kMaxRxPieces && ++pieces_ > kMaxRxPieces) {  // a frame without an end must not take all buffers
+    if (pieces_ <= kMaxRxPieces &&
+        ++pieces_ > kMaxRxPieces) {  // a frame without an end must not take all buffers
         rx_counters_.rx_bad[static_cast<std::size_t>(net::Drop::bad_ip_header)]++;
         lose_pieces();
     }
@@ -269,9 +272,9 @@ void Ring::end_batch() noexcept {
     batch_.clear();
 }
 
-// Receives are posted for what arrives, not for what the queue could hold: the device uses them in turn, so each posted
-// buffer is one more that has left the caches when its turn comes. When polls keep finding full batches, this thread has
-// fallen behind by a good part of the queue, and the queue gets deeper for good.
+// Receives are posted for what arrives, not for what the queue could hold: the device uses them in turn, so
+// each posted buffer is one more that has left the caches when its turn comes. When polls keep finding full
+// batches, this thread has fallen behind by a good part of the queue, and the queue gets deeper for good.
 void Ring::grow_if_behind() noexcept {
     full_batches_++;
     if (full_batches_ * wc_.size() < depth_ / 4 || depth_ >= max_depth_) return;
@@ -293,7 +296,8 @@ void Ring::expect_stream(bool more) noexcept {
 }
 
 void Ring::deepen() noexcept {
-    const std::int64_t streams = std::min(streams_, kBusyStreams) * kStreamBurst + (bulk_posted_ ? kStreamWindow : 0);
+    const std::int64_t streams =
+        std::min(streams_, kBusyStreams) * kStreamBurst + (bulk_posted_ ? kStreamWindow : 0);
     const std::int64_t all = expected_ + streams + kSlack;
     const auto wanted = static_cast<std::uint32_t>(std::min<std::int64_t>(max_depth_, all));
     if (wanted <= depth_) return;
@@ -324,7 +328,8 @@ void Ring::handle_frame(RxBuffer* first, const ibv_wc& wc) noexcept {
         log_frame("receives", {first->frame, first->length}, length, drop);
     }
     if (__builtin_expect(drop != net::Drop::none, 0)) {
-        const bool whole = drop == net::Drop::fragment || drop == net::Drop::bad_ip_header || drop == net::Drop::bad_protocol;
+        const bool whole = drop == net::Drop::fragment || drop == net::Drop::bad_ip_header ||
+                           drop == net::Drop::bad_protocol;
         if (!whole || !give_to_kernel(*first)) rx_counters_.rx_bad[static_cast<std::size_t>(drop)]++;
         recycle(first);
         return;
@@ -336,14 +341,15 @@ void Ring::handle_frame(RxBuffer* first, const ibv_wc& wc) noexcept {
         recycle(first);
         return;
     }
-    if (__builtin_expect(sources_ != nullptr, 0) && !flow->spec.is_five_tuple() && !sources_->accepts(f.src_addr)) {
+    if (__builtin_expect(sources_ != nullptr, 0) && !flow->spec.is_five_tuple() &&
+        !sources_->accepts(f.src_addr)) {
         rx_counters_.rx_bad_source++;
         recycle(first);
         return;
     }
-    // The last resort, if sinks keep datagrams in spite of should_copy(): a quarter of the queue stays filled, or the device would
-    // have no buffer for anybody. Connections copy what they keep when scarce() says so, and what is lost to them costs their
-    // peers a timeout; so they get all.
+    // The last resort, if sinks keep datagrams in spite of should_copy(): a quarter of the queue stays
+    // filled, or the device would have no buffer for anybody. Connections copy what they keep when scarce()
+    // says so, and what is lost to them costs their peers a timeout; so they get all.
     if (__builtin_expect(posted_ + rx_free_.size() < low_water(), 0) && f.protocol == IPPROTO_UDP) {
         take_returned();
         if (posted_ + rx_free_.size() < low_water()) {
@@ -386,7 +392,8 @@ void Ring::stamp(RxBuffer& frame, const ibv_wc& wc) const noexcept {
 bool Ring::give(net::KernelPath& path, const RxBuffer& frame) noexcept {
     std::span<const std::uint8_t> pieces[kMaxRxPieces];
     std::size_t n = 0;
-    for (const RxBuffer* b = &frame; b != nullptr && n < kMaxRxPieces; b = b->more) pieces[n++] = {b->frame, b->length};
+    for (const RxBuffer* b = &frame; b != nullptr && n < kMaxRxPieces; b = b->more)
+        pieces[n++] = {b->frame, b->length};
     // The kernel would not believe a sum that is not complete of a packet that comes by this way.
     if (partial_sums_) net::complete_sum({frame.frame, frame.length}, net::FramePieces(pieces, n));
     return path.give(net::FramePieces(pieces, n), device_->attr().mac);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What a ring does about completions with an error status, and when it gives its device up.
 //
-// An error stops the QP, or one side of it. Who finds the error only marks it (note_error). Whoever lets go of rx_lock_ next recovers:
-// the QP is stopped, both CQs are emptied, the device brings the QP back, and the books are squared: no request of before is under way
-// any more, whether its completion was seen or not. Frames that were to be sent are lost, as on any network; receives are posted anew.
+// An error stops the QP, or one side of it. Who finds the error only marks it (note_error). Whoever lets go
+// of rx_lock_ next recovers: the QP is stopped, both CQs are emptied, the device brings the QP back, and the
+// books are squared: no request of before is under way any more, whether its completion was seen or not.
+// Frames that were to be sent are lost, as on any network; receives are posted anew.
 #include <algorithm>
 #include <utility>
 
@@ -15,7 +16,8 @@
 namespace vma::ring {
 namespace {
 
-constexpr std::uint64_t kStormNs = 1'000'000'000;  // more recoveries in this time than recovered_at_ holds: the device has failed
+constexpr std::uint64_t kStormNs =
+    1'000'000'000;  // more recoveries in this time than recovered_at_ holds: the device has failed
 
 }  // namespace
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The send side of a ring: headers and payload become a frame in a registered buffer, and buffers come back with completions.
+// The send side of a ring: headers and payload become a frame in a registered buffer, and buffers come back
+// with completions.
 #include <algorithm>
 #include <cstring>
 
@@ -43,9 +44,12 @@ bool Ring::reap_tx() noexcept {
     return any;
 }
 
-// Are there `pieces` buffers, and a place in the queue for a request without one? Waits a little. With tx_lock_ held.
+// Are there `pieces` buffers, and a place in the queue for a request without one? Waits a little. With
+// tx_lock_ held.
 bool Ring::tx_room(std::uint32_t pieces) noexcept {
-    auto enough = [&] { return tx_free_.size() >= pieces && tx_posted_ - tx_reaped_ + pieces <= tx_outstanding_.size(); };
+    auto enough = [&] {
+        return tx_free_.size() >= pieces && tx_posted_ - tx_reaped_ + pieces <= tx_outstanding_.size();
+    };
     // Completions exist only for what the kernel has seen, so what is held back goes first.
     for (int i = 0; !enough() && i < 16; i++)
         if (!reap_tx()) device_->flush(qp_);
@@ -54,7 +58,8 @@ bool Ring::tx_room(std::uint32_t pieces) noexcept {
     return false;
 }
 
-// The queue was full, perhaps: what is done makes room. False: the request's places in the queue are free again.
+// The queue was full, perhaps: what is done makes room. False: the request's places in the queue are free
+// again.
 [[gnu::cold]] bool Ring::post_again(ibv_send_wr& wr, std::uint32_t pieces, int error) noexcept {
     ibv_send_wr* bad = nullptr;
     for (int i = 0; error == ENOMEM && i < 16; i++) {
@@ -72,11 +77,12 @@ bool Ring::tx_room(std::uint32_t pieces) noexcept {
 }
 
 template <class Finish>
-int Ring::send_frame(const std::uint8_t* headers, std::size_t header_length, const iovec* iov, std::size_t count,
-                     std::size_t length, Finish&& finish) noexcept {
+int Ring::send_frame(const std::uint8_t* headers, std::size_t header_length, const iovec* iov,
+                     std::size_t count, std::size_t length, Finish&& finish) noexcept {
     const std::uint32_t room = tx_room_;
     const std::size_t frame_length = header_length + length;
-    const std::uint32_t pieces = frame_length <= room ? 1 : static_cast<std::uint32_t>((frame_length + room - 1) / room);
+    const std::uint32_t pieces =
+        frame_length <= room ? 1 : static_cast<std::uint32_t>((frame_length + room - 1) / room);
 
     if (!lock_tx()) return EBUSY;
     TxHold hold(*this);
@@ -130,7 +136,8 @@ int Ring::send_frame(const std::uint8_t* headers, std::size_t header_length, con
             sum += odd ? static_cast<std::uint16_t>(part << 8 | part >> 8) : part;
             odd ^= (n & 1) != 0;
         }
-        sge[p] = {reinterpret_cast<std::uintptr_t>(frame), static_cast<std::uint32_t>(out - frame), mr_->lkey};
+        sge[p] = {reinterpret_cast<std::uintptr_t>(frame), static_cast<std::uint32_t>(out - frame),
+                  mr_->lkey};
     }
     finish(first, sum, offload);
 
@@ -156,30 +163,35 @@ int Ring::send_frame(const std::uint8_t* headers, std::size_t header_length, con
     return 0;
 }
 
-int Ring::send_udp(const std::uint8_t* headers, const iovec* iov, std::size_t count, std::size_t length) noexcept {
-    return send_frame(headers, net::kUdpHeaders, iov, count, length, [&](std::uint8_t* frame, std::uint64_t sum, bool offload) {
-        net::finish_udp_headers(frame, static_cast<std::uint16_t>(length));
-        auto* ip = reinterpret_cast<const net::Ipv4Header*>(frame + sizeof(net::EthernetHeader));
-        auto* udp = reinterpret_cast<net::UdpHeader*>(frame + sizeof(net::EthernetHeader) + sizeof(net::Ipv4Header));
-        const std::uint32_t udp_length = static_cast<std::uint32_t>(length) + sizeof(net::UdpHeader);
-        std::uint64_t pseudo = net::pseudo_header_sum(ip->src, ip->dst, IPPROTO_UDP, udp_length);
-        if (offload) {
-            udp->checksum = net::checksum_fold(pseudo);
-            return;
-        }
-        sum = net::checksum_add(udp, sizeof *udp, sum + pseudo);
-        std::uint16_t folded = static_cast<std::uint16_t>(~net::checksum_fold(sum));
-        udp->checksum = folded == 0 ? 0xffff : folded;  // 0 would mean "none" (RFC 768)
-    });
+int Ring::send_udp(const std::uint8_t* headers, const iovec* iov, std::size_t count,
+                   std::size_t length) noexcept {
+    return send_frame(
+        headers, net::kUdpHeaders, iov, count, length,
+        [&](std::uint8_t* frame, std::uint64_t sum, bool offload) {
+            net::finish_udp_headers(frame, static_cast<std::uint16_t>(length));
+            auto* ip = reinterpret_cast<const net::Ipv4Header*>(frame + sizeof(net::EthernetHeader));
+            auto* udp = reinterpret_cast<net::UdpHeader*>(frame + sizeof(net::EthernetHeader) +
+                                                          sizeof(net::Ipv4Header));
+            const std::uint32_t udp_length = static_cast<std::uint32_t>(length) + sizeof(net::UdpHeader);
+            std::uint64_t pseudo = net::pseudo_header_sum(ip->src, ip->dst, IPPROTO_UDP, udp_length);
+            if (offload) {
+                udp->checksum = net::checksum_fold(pseudo);
+                return;
+            }
+            sum = net::checksum_add(udp, sizeof *udp, sum + pseudo);
+            std::uint16_t folded = static_cast<std::uint16_t>(~net::checksum_fold(sum));
+            udp->checksum = folded == 0 ? 0xffff : folded;  // 0 would mean "none" (RFC 768)
+        });
 }
 
-int Ring::send_tcp(const std::uint8_t* headers, std::size_t header_length, const iovec* iov, std::size_t count,
-                   std::size_t length) noexcept {
+int Ring::send_tcp(const std::uint8_t* headers, std::size_t header_length, const iovec* iov,
+                   std::size_t count, std::size_t length) noexcept {
     if (gathering_.load(std::memory_order_relaxed) != 0 && max_tso_ != 0)
         if (int error = 0; gather_segment(headers, header_length, iov, count, length, error)) return error;
-    return send_frame(headers, header_length, iov, count, length, [&](std::uint8_t* frame, std::uint64_t sum, bool offload) {
-        finish_tcp_headers(frame, header_length, length, sum, offload);
-    });
+    return send_frame(headers, header_length, iov, count, length,
+                      [&](std::uint8_t* frame, std::uint64_t sum, bool offload) {
+                          finish_tcp_headers(frame, header_length, length, sum, offload);
+                      });
 }
 
 void Ring::hold(HeldSender* sender) noexcept {
@@ -187,7 +199,8 @@ void Ring::hold(HeldSender* sender) noexcept {
     do {
         if (head == nullptr) held_since_.store(clock::ticks(), std::memory_order_relaxed);
         sender->next_held_ = head;
-    } while (!held_.compare_exchange_weak(head, sender, std::memory_order_release, std::memory_order_relaxed));
+    } while (
+        !held_.compare_exchange_weak(head, sender, std::memory_order_release, std::memory_order_relaxed));
     in_burst_.store(true, std::memory_order_relaxed);
     if (head == nullptr) TxFlusher::instance().held();
 }
@@ -226,7 +239,8 @@ void Ring::flush_slow() noexcept {
 }
 
 void Ring::ending(bool on) noexcept {
-    if (device_->attr().level_events || tx_lock_.owned_by_me()) return;  // software has it as soon as it is flushed
+    if (device_->attr().level_events || tx_lock_.owned_by_me())
+        return;  // software has it as soon as it is flushed
     tx_lock_.lock();
     signal_every_ = on ? 1 : signal_every();
     tx_lock_.unlock();
@@ -238,8 +252,8 @@ void Ring::drain() noexcept {
     constexpr timespec kPause{0, 50'000};
     tx_lock_.lock();
     TxHold hold(*this);
-    // Frames that did not ask for a completion get one behind them. Where there is no such request they have the whole time: more
-    // than an adapter needs.
+    // Frames that did not ask for a completion get one behind them. Where there is no such request they have
+    // the whole time: more than an adapter needs.
     if (unsignalled_ != 0 && device_->mark(qp_, tx_posted_)) unsignalled_ = 0;
     const std::uint64_t from = clock::monotonic_ns();
     for (;;) {

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // How threads sleep on a ring, and are woken.
 //
-// A software device's channel is readable while completions wait (attr().level_events), so whoever sleeps is woken whatever others
-// do. A verbs device sends one event for each ibv_req_notify_cq(), for a completion that comes after it, and the channel is
-// readable until that event is read. Three rules keep threads from sleeping for ever there:
-//   1. after asking, the CQ is emptied under the lock, because what came before does not notify. Waiting for the lock is part of it:
+// A software device's channel is readable while completions wait (attr().level_events), so whoever sleeps is
+// woken whatever others do. A verbs device sends one event for each ibv_req_notify_cq(), for a completion
+// that comes after it, and the channel is readable until that event is read. Three rules keep threads from
+// sleeping for ever there:
+//   1. after asking, the CQ is emptied under the lock, because what came before does not notify. Waiting for
+//   the lock is part of it:
 //      another thread may have looked at the CQ just before the completion came;
-//   2. who reads an event asks again at once, and empties the CQ again: others may sleep on the channel, and the event was theirs, too;
+//   2. who reads an event asks again at once, and empties the CQ again: others may sleep on the channel, and
+//   the event was theirs, too;
 //   3. asking, reading and emptying are done with rx_lock_ held, so they do not mix.
-// An event without a completion wakes somebody for nothing, once. For an event that never comes there is check().
+// An event without a completion wakes somebody for nothing, once. For an event that never comes there is
+// check().
 #include <poll.h>
 #include <time.h>
 
@@ -29,12 +33,14 @@ void Ring::arm() noexcept {
     RxHold hold(*this);
     ibv_req_notify_cq(recv_cq_, 0);
     armed_.store(true, std::memory_order_relaxed);
-    if (hold.mine) look_after_arming();  // else a handler sleeps in the midst of poll(): there is nobody who could look
+    if (hold.mine)
+        look_after_arming();  // else a handler sleeps in the midst of poll(): there is nobody who could look
 }
 
 // With rx_lock_ held.
 void Ring::look_after_arming() noexcept {
-    // Each round takes a batch. Who sends faster than this loop takes will also send after it, and that notifies.
+    // Each round takes a batch. Who sends faster than this loop takes will also send after it, and that
+    // notifies.
     unsigned n = 0;
     const std::size_t most = 4 * (rx_buffers_.size() / wc_.size() + 1);
     for (std::size_t i = 0; i < most; i++) {
@@ -67,7 +73,8 @@ unsigned Ring::woken() noexcept {
         if (hold != 0) {
             pollfd channel{channel_->fd, POLLIN, 0};
             timespec now{0, 0}, pause{0, static_cast<long>(hold)};
-            if (os::raw_syscall(SYS_ppoll, &channel, 1, &now, nullptr, 8) == 1) os::raw_syscall(SYS_nanosleep, &pause, nullptr);
+            if (os::raw_syscall(SYS_ppoll, &channel, 1, &now, nullptr, 8) == 1)
+                os::raw_syscall(SYS_nanosleep, &pause, nullptr);
         }
     }
     unsigned n;
@@ -110,8 +117,9 @@ void Ring::check() noexcept {
 
 ModerationCounters Ring::moderation_counters() noexcept {
     moderation_lock_.lock();
-    ModerationCounters c{arms_.load(std::memory_order_relaxed), moderation_.received(), frames_.load(std::memory_order_relaxed),
-                         moderation_.count(), moderation_.period_usec()};
+    ModerationCounters c{arms_.load(std::memory_order_relaxed), moderation_.received(),
+                         frames_.load(std::memory_order_relaxed), moderation_.count(),
+                         moderation_.period_usec()};
     moderation_lock_.unlock();
     return c;
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // TCP segments that become one request (IBV_WR_TSO), where the device cuts them apart again.
 //
-// TCP goes on sending segment by segment. While a sender gathers, a segment is not posted but kept, its payload behind that of the
-// segment before, and the next one either continues it, or has it sent first. So what is on the wire is what TCP made,
-// segment for segment. One segment follows another if they are of the same connection, its sequence number is the next one, the
-// one before was full, and neither time stamps, nor windows, nor acknowledgements have changed. PSH and FIN end the
-// request, since the device leaves them to the last segment.
+// TCP goes on sending segment by segment. While a sender gathers, a segment is not posted but kept, its
+// payload behind that of the segment before, and the next one either continues it, or has it sent first. So
+// what is on the wire is what TCP made, segment for segment. One segment follows another if they are of the
+// same connection, its sequence number is the next one, the one before was full, and neither time stamps, nor
+// windows, nor acknowledgements have changed. PSH and FIN end the request, since the device leaves them to
+// the last segment.
 #include <algorithm>
 #include <cstring>
 
@@ -27,18 +28,22 @@ const net::TcpHeader& tcp_of(const std::uint8_t* headers) noexcept {
 
 }  // namespace
 
-bool Ring::continues_tso(const std::uint8_t* headers, std::size_t header_length, std::size_t length) const noexcept {
+bool Ring::continues_tso(const std::uint8_t* headers, std::size_t header_length,
+                         std::size_t length) const noexcept {
     if (tso_.complete || header_length != tso_.header_length || length > tso_.mss) return false;
-    if (tso_.payload + length > max_tso_ || tso_.payload + length + header_length - kIpAt > kMaxIpPacket) return false;
+    if (tso_.payload + length > max_tso_ || tso_.payload + length + header_length - kIpAt > kMaxIpPacket)
+        return false;
     const std::size_t more = length > tso_.space ? (length - tso_.space + tx_room_ - 1) / tx_room_ : 0;
     if (tso_.pieces + more > tso_.sge.size() || more > tx_free_.size()) return false;
     if (tx_posted_ - tx_reaped_ + more > tx_outstanding_.size()) return false;
     const net::TcpHeader &before = tcp_of(tso_.headers), &now = tcp_of(headers);
     return ntohl(now.seq) == tso_.next_seq && ((before.flags ^ now.flags) & ~(kFin | kPsh)) == 0 &&
            before.ack == now.ack && before.window == now.window && before.data_offset == now.data_offset &&
-           before.urgent == now.urgent && before.src_port == now.src_port && before.dst_port == now.dst_port &&
+           before.urgent == now.urgent && before.src_port == now.src_port &&
+           before.dst_port == now.dst_port &&
            std::memcmp(tso_.headers, headers, kTcpAt) == 0 &&  // IP's length and sums are filled in later
-           std::memcmp(tso_.headers + kTcpAt + sizeof now, headers + kTcpAt + sizeof now, header_length - kTcpAt - sizeof now) == 0;
+           std::memcmp(tso_.headers + kTcpAt + sizeof now, headers + kTcpAt + sizeof now,
+                       header_length - kTcpAt - sizeof now) == 0;
 }
 
 // Copies payload behind what is there. There are buffers enough.
@@ -68,9 +73,10 @@ void Ring::add_to_tso(const iovec* iov, std::size_t count, std::size_t length) n
 }
 
 // True: the segment was kept, or `error` says why not. False: it is to be sent as it is.
-bool Ring::gather_segment(const std::uint8_t* headers, std::size_t header_length, const iovec* iov, std::size_t count,
-                          std::size_t length, int& error) noexcept {
-    if (length == 0 || header_length + length > tx_room_ * std::min<std::size_t>(kMaxPieces, tso_.sge.size())) return false;
+bool Ring::gather_segment(const std::uint8_t* headers, std::size_t header_length, const iovec* iov,
+                          std::size_t count, std::size_t length, int& error) noexcept {
+    if (length == 0 || header_length + length > tx_room_ * std::min<std::size_t>(kMaxPieces, tso_.sge.size()))
+        return false;
     if (!lock_tx()) {
         error = EBUSY;
         return true;
@@ -78,7 +84,8 @@ bool Ring::gather_segment(const std::uint8_t* headers, std::size_t header_length
     TxHold hold(*this);
     if (tso_.segments == 0 || !continues_tso(headers, header_length, length)) {
         if (tso_.segments != 0) end_tso();
-        if (gathering_.load(std::memory_order_relaxed) == 0) return false;  // another thread's gathering ended
+        if (gathering_.load(std::memory_order_relaxed) == 0)
+            return false;  // another thread's gathering ended
         const auto pieces = static_cast<std::uint32_t>((header_length + length + tx_room_ - 1) / tx_room_);
         if (!tx_room(pieces)) {
             error = ENOBUFS;

@@ -63,7 +63,9 @@ bool Rings::eligible(const net::Link& link, std::string& why) {
 
 Ring* Rings::find(int ifindex) noexcept {
     auto it = slots_.find(ifindex);
-    return it == slots_.end() || it->second.ring == nullptr || it->second.ring->failed() ? nullptr : it->second.ring.get();
+    return it == slots_.end() || it->second.ring == nullptr || it->second.ring->failed()
+               ? nullptr
+               : it->second.ring.get();
 }
 
 Ring* Rings::get(int ifindex, std::string* why) {
@@ -81,21 +83,25 @@ Ring* Rings::get(int ifindex, std::string* why) {
         return tell(objection);
     }
     Slot& slot = slots_[ifindex];
-    if (slot.ring != nullptr) return tell("its device has failed");  // for good: the ring stays, whoever may still look at it
+    if (slot.ring != nullptr)
+        return tell("its device has failed");  // for good: the ring stays, whoever may still look at it
     std::uint64_t now = clock::monotonic_ns();
     if (slot.retry_at_ns > now) return tell(slot.why);
-    // The first one waits for a predecessor that ends. Later ones are calls of a program that is served by the kernel meanwhile.
+    // The first one waits for a predecessor that ends. Later ones are calls of a program that is served by
+    // the kernel meanwhile.
     auto ring = open(link, slot.held ? 0 : kPatienceNs);
     if (!ring) {
         slot.retry_at_ns = clock::monotonic_ns() + kRetryNs;
         const int code = ring.error().code;
         slot.held = code == EBUSY;
         if (slot.held && !slot.waiting && on_freed_) wait_for(ifindex);
-        log::once(mendable(code) ? log::Level::warn : log::Level::info, "sockets on {} are served by the kernel: {}", link.name,
-                  ring.error().what);
-        if (rlimit limit{}; code == ENOBUFS && getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        log::once(mendable(code) ? log::Level::warn : log::Level::info,
+                  "sockets on {} are served by the kernel: {}", link.name, ring.error().what);
+        if (rlimit limit{};
+            code == ENOBUFS && getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
             log::once(log::Level::warn,
-                      "locked memory is limited to {} KiB, which is too little for the buffers of {}: raise it (ulimit -l unlimited, "
+                      "locked memory is limited to {} KiB, which is too little for the buffers of {}: raise "
+                      "it (ulimit -l unlimited, "
                       "LimitMEMLOCK=infinity in a systemd unit) or reduce VMA_RX_WRE and VMA_TX_WRE",
                       limit.rlim_cur / 1024, link.name);
         slot.why = ring.error().what;
@@ -108,8 +114,8 @@ Ring* Rings::get(int ifindex, std::string* why) {
     return slot.ring.get();
 }
 
-// Has on_freed_ called when the interface may be free: when the process that has it goes, or now and then, if that process is not
-// known or about to end. Until get() succeeds or there is another reason against it.
+// Has on_freed_ called when the interface may be free: when the process that has it goes, or now and then, if
+// that process is not known or about to end. Until get() succeeds or there is another reason against it.
 void Rings::wait_for(int ifindex) {
     Slot& slot = slots_[ifindex];
     slot.waiting = true;
@@ -160,8 +166,8 @@ Result<std::unique_ptr<Ring>> Rings::open(const net::Link& link, std::uint64_t p
     for (const Candidate& candidate : devices_for(view_, link, patience_ns)) {
         if (candidate.only_after != 0 && candidate.only_after != last.code) continue;
         if (last.code != 0)
-            log::once(mendable(last.code) ? log::Level::warn : log::Level::info, "{}: {}; {} is tried", link.name, last.what,
-                      candidate.name);
+            log::once(mendable(last.code) ? log::Level::warn : log::Level::info, "{}: {}; {} is tried",
+                      link.name, last.what, candidate.name);
         auto device = candidate.open();
         if (!device) {
             last = device.error();

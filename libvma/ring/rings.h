@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Which interface gets which ring: one for each netdev, made when the first flow needs it.
 //
-// An interface that cannot be offloaded is remembered with its reason for a while, so that a program with many sockets
-// neither tries nor logs again and again.
+// An interface that cannot be offloaded is remembered with its reason for a while, so that a program with
+// many sockets neither tries nor logs again and again.
 #pragma once
 
 #include <functional>
@@ -20,27 +20,29 @@ class Rings {
   public:
     explicit Rings(net::View& view) noexcept : view_(view) {}
 
-    // The ring of an interface, or null; then the reason has been logged once, and is put into `why`. Callers serialise.
+    // The ring of an interface, or null; then the reason has been logged once, and is put into `why`. Callers
+    // serialise.
     Ring* get(int ifindex, std::string* why = nullptr);
     // The ring if there is one already, and its device works.
     Ring* find(int ifindex) noexcept;
     // What to do when the device of a ring fails (RingConfig::on_failure). Before the first get().
     void on_failure(std::function<void(Ring&)> tell) { on_failure_ = std::move(tell); }
-    // Whom to tell when somebody else who had the interface may have let go of it; he calls retry() then, and returns what it says.
-    // Internal thread, no lock held. Before the first get().
+    // Whom to tell when somebody else who had the interface may have let go of it; he calls retry() then, and
+    // returns what it says. Internal thread, no lock held. Before the first get().
     void on_freed(std::function<bool(int ifindex)> tell) { on_freed_ = std::move(tell); }
-    // get() of an interface that somebody else had. True: he still has it, and on_freed() comes again. Callers serialise, as of get().
+    // get() of an interface that somebody else had. True: he still has it, and on_freed() comes again.
+    // Callers serialise, as of get().
     bool retry(int ifindex);
-    // Does somebody else have the interface, so that on_freed() tells when he may have let go? Callers serialise, as of get().
+    // Does somebody else have the interface, so that on_freed() tells when he may have let go? Callers
+    // serialise, as of get().
     bool held(int ifindex) const noexcept {
         auto slot = slots_.find(ifindex);
         return slot != slots_.end() && slot->second.held;
     }
     // Ring::check() of all. Once a second or so; callers serialise.
     void check() noexcept;
-    // Would get() try at all? (Ethernet, up, no loopback, not a port of a bridge or bond, named by VMA_XDP_INTERFACES unless there
-    // are RDMA devices.)
-    // `why` says what is wrong.
+    // Would get() try at all? (Ethernet, up, no loopback, not a port of a bridge or bond, named by
+    // VMA_XDP_INTERFACES unless there are RDMA devices.) `why` says what is wrong.
     static bool eligible(const net::Link& link, std::string& why);
     template <class F>
     void for_each(F&& visit) {
@@ -50,7 +52,8 @@ class Rings {
     // What the rings have counted, a line for each interface with what is not 0, at level debug.
     void log_counters();
     void link_changed(const net::Link& link) noexcept;
-    // Addresses, routes or rp_filter changed: rings ask anew from which sources they may take frames. May throw std::bad_alloc.
+    // Addresses, routes or rp_filter changed: rings ask anew from which sources they may take frames. May
+    // throw std::bad_alloc.
     void sources_changed();
 
   private:
@@ -61,9 +64,9 @@ class Rings {
     struct Slot {
         std::unique_ptr<Ring> ring;
         std::uint64_t retry_at_ns = 0;
-        std::string why;  // there is no ring
+        std::string why;                     // there is no ring
         bool held = false, waiting = false;  // by somebody else; and somebody tells when to try again
-        InternalFd holder;  // hangs up when that one's process goes
+        InternalFd holder;                   // hangs up when that one's process goes
     };
     net::View& view_;
     std::function<void(Ring&)> on_failure_;

@@ -27,7 +27,8 @@ void sleep_ns(std::uint64_t ns) noexcept {
     os::raw_syscall(SYS_nanosleep, &t, 0);
 }
 
-// Its thread outlives main(). Not made at the first call, which fork() could find under way in another thread.
+// Its thread outlives main(). Not made at the first call, which fork() could find under way in another
+// thread.
 constinit NeverDestroyed<TxFlusher> g_flusher;
 
 }  // namespace

@@ -4,8 +4,9 @@
 
 namespace vma::runtime {
 
-// Before the program closes `fd`. Else the internal thread may be looking at the descriptor in that moment: the kernel then keeps
-// the file, and with it the socket's port, until it has looked, though close() has returned. Takes no lock.
+// Before the program closes `fd`. Else the internal thread may be looking at the descriptor in that moment:
+// the kernel then keeps the file, and with it the socket's port, until it has looked, though close() has
+// returned. Takes no lock.
 void unwatch_errors(int fd) noexcept;
 
 }  // namespace vma::runtime

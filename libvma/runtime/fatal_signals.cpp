@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The end by SIGINT takes locks and memory, so it cannot happen in a handler, which may have interrupted anything: the handler
-// only wakes the internal thread. The backtrace has to happen in the handler. What it needs is loaded beforehand; looking up
-// names takes the dynamic linker's lock, which is held by nobody but a thread that is loading a library at this moment.
+// The end by SIGINT takes locks and memory, so it cannot happen in a handler, which may have interrupted
+// anything: the handler only wakes the internal thread. The backtrace has to happen in the handler. What it
+// needs is loaded beforehand; looking up names takes the dynamic linker's lock, which is held by nobody but a
+// thread that is loading a library at this moment.
 #include "libvma/runtime/fatal_signals.h"
 
 #include <dlfcn.h>
@@ -36,12 +37,14 @@ std::atomic<void (*)() noexcept> g_end{nullptr};
 // An eventfd that the internal thread watches. Never destroyed: a signal may come at any time.
 constinit NeverDestroyed<InternalFd> g_wake;
 std::atomic<bool> g_watched{false};
-std::atomic<long> g_owner{0};    // process whose internal thread that is
+std::atomic<long> g_owner{0};  // process whose internal thread that is
 std::atomic<int> g_interrupts{0};
 
 bool on_interrupt(int, siginfo_t*, void*, bool program_handles) {
     if (program_handles) return false;
-    if (!g_watched.load(std::memory_order_acquire) || os::raw_syscall(SYS_getpid) != g_owner.load(std::memory_order_relaxed)) return true;
+    if (!g_watched.load(std::memory_order_acquire) ||
+        os::raw_syscall(SYS_getpid) != g_owner.load(std::memory_order_relaxed))
+        return true;
     if (g_interrupts.fetch_add(1, std::memory_order_relaxed) != 0) return true;
     const std::uint64_t one = 1;
     return os::raw_syscall(SYS_write, g_wake->get(), &one, sizeof one) != sizeof one;
@@ -95,8 +98,8 @@ void say_frame(int number, std::uintptr_t address, bool returns_here) noexcept {
     const auto module = reinterpret_cast<std::uintptr_t>(info.dli_fbase);
     if (info.dli_sname == nullptr)
         return say("#{:<2} {:#x} {}+{:#x}", number, address, base_name(info.dli_fname), address - module);
-    say("#{:<2} {:#x} {}+{:#x} {}+{:#x}", number, address, base_name(info.dli_fname), address - module, info.dli_sname,
-        address - reinterpret_cast<std::uintptr_t>(info.dli_saddr));
+    say("#{:<2} {:#x} {}+{:#x} {}+{:#x}", number, address, base_name(info.dli_fname), address - module,
+        info.dli_sname, address - reinterpret_cast<std::uintptr_t>(info.dli_saddr));
 }
 
 bool on_fault(int, siginfo_t* info, void* context, bool) {
@@ -105,8 +108,8 @@ bool on_fault(int, siginfo_t* info, void* context, bool) {
     const auto& registers = static_cast<const ucontext_t*>(context)->uc_mcontext.gregs;
     const auto at = static_cast<std::uintptr_t>(registers[REG_RIP]);
     if (info->si_code > 0)
-        say("SIGSEGV at {:#x}, address {:#x}; backtrace of thread {}:", at, reinterpret_cast<std::uintptr_t>(info->si_addr),
-            os::raw_syscall(SYS_gettid));
+        say("SIGSEGV at {:#x}, address {:#x}; backtrace of thread {}:", at,
+            reinterpret_cast<std::uintptr_t>(info->si_addr), os::raw_syscall(SYS_gettid));
     else
         say("SIGSEGV sent by process {}; backtrace of thread {}:", info->si_pid, os::raw_syscall(SYS_gettid));
     void* frames[kMaxFrames];
@@ -118,7 +121,8 @@ bool on_fault(int, siginfo_t* info, void* context, bool) {
         say_frame(0, at, false);
         first = 0;
     }
-    for (int i = first; i < count; i++) say_frame(i - first, reinterpret_cast<std::uintptr_t>(frames[i]), i != first);
+    for (int i = first; i < count; i++)
+        say_frame(i - first, reinterpret_cast<std::uintptr_t>(frames[i]), i != first);
     t_in_backtrace = false;
     return true;
 }

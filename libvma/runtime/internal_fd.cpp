@@ -13,9 +13,9 @@
 namespace vma {
 namespace {
 
-// One slot for each descriptor; -1 is a free slot. Rings, netlink sockets, event descriptors: some dozen for each offloaded
-// netdev, and one for each thread that sleeps. A linear scan of those in use happens only in the close family, and only for
-// numbers as high as ours are.
+// One slot for each descriptor; -1 is a free slot. Rings, netlink sockets, event descriptors: some dozen for
+// each offloaded netdev, and one for each thread that sleeps. A linear scan of those in use happens only in
+// the close family, and only for numbers as high as ours are.
 constexpr int kSlots = static_cast<int>(InternalFd::kMost);
 constexpr int kFree = -1;
 std::atomic<int> g_lowest{INT_MAX};
@@ -153,7 +153,8 @@ void InternalFd::mirror(int* number) noexcept {
 void InternalFd::on_move(void (*moved)(int, int) noexcept) noexcept { g_moved.store(moved); }
 
 bool InternalFd::is_internal(int fd) noexcept {
-    if (fd < g_lowest.load(std::memory_order_acquire) || !g_ready.load(std::memory_order_acquire)) return false;
+    if (fd < g_lowest.load(std::memory_order_acquire) || !g_ready.load(std::memory_order_acquire))
+        return false;
     int used = g_used.load(std::memory_order_acquire);
     for (int i = 0; i < used; i++)
         if (g_slots[i].load(std::memory_order_relaxed) == fd) return true;
@@ -172,7 +173,8 @@ bool InternalFd::relocate(int fd) noexcept {
             return true;
         }
         note_number(moved);
-        if (int* number = g_mirrors[i].load()) std::atomic_ref(*number).store(moved, std::memory_order_relaxed);
+        if (int* number = g_mirrors[i].load())
+            std::atomic_ref(*number).store(moved, std::memory_order_relaxed);
         if (auto* call = g_moved.load()) call(fd, moved);
         return true;
     }

@@ -158,7 +158,8 @@ void run_errors(State& s) noexcept {
 // To the next multiple of the resolution.
 std::uint64_t round_up(std::uint64_t ns) noexcept {
     const InternalThreadSettings* settings = g_settings.load(std::memory_order_acquire);
-    const std::uint64_t step = (settings != nullptr ? settings->resolution_msec : 1) * std::uint64_t{1'000'000};
+    const std::uint64_t step =
+        (settings != nullptr ? settings->resolution_msec : 1) * std::uint64_t{1'000'000};
     return (ns + step - 1) / step * step;
 }
 
@@ -182,7 +183,8 @@ void settle_down() noexcept {
     cpu_set_t cpus;
     if (settings->affinity != "-1" && parse_cpus(settings->affinity, cpus) &&
         os::raw_syscall(SYS_sched_setaffinity, 0, sizeof cpus, &cpus) < 0)
-        log::warn("the internal thread cannot run on processors {} (VMA_INTERNAL_THREAD_AFFINITY)", settings->affinity);
+        log::warn("the internal thread cannot run on processors {} (VMA_INTERNAL_THREAD_AFFINITY)",
+                  settings->affinity);
 }
 
 // Calls what is due; returns milliseconds to the next one, -1 for none.
@@ -384,7 +386,8 @@ void unwatch(int fd) noexcept {
 void unwatch_this() noexcept {
     State& s = *g_state.load(std::memory_order_acquire);
     s.lock.lock();
-    const Watch removed = take_if(s, [&](const Watch& w) { return w.id == s.running.load(std::memory_order_relaxed); });
+    const Watch removed =
+        take_if(s, [&](const Watch& w) { return w.id == s.running.load(std::memory_order_relaxed); });
     if (removed.id != kNobody) control(s.events.get(), EPOLL_CTL_DEL, removed.fd, 0, 0);
     s.lock.unlock();
 }

@@ -12,7 +12,8 @@ void Lock::set_mode(LockMode mode) noexcept {
     mode_.store(mode == LockMode::single ? LockMode::spin : mode, std::memory_order_relaxed);
     favourite_.store(0, std::memory_order_relaxed);
     if (mode != LockMode::single) return;
-    if (os::raw_syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0) favourite_.store(thread_number(), std::memory_order_relaxed);
+    if (os::raw_syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0)
+        favourite_.store(thread_number(), std::memory_order_relaxed);
 }
 
 void Lock::reset_in_child() noexcept {
@@ -21,7 +22,8 @@ void Lock::reset_in_child() noexcept {
 
 bool Lock::others_try_lock(std::uint32_t me) noexcept {
     std::uint32_t expected = 0;
-    if (!other_.compare_exchange_strong(expected, me, std::memory_order_acquire, std::memory_order_relaxed)) return false;
+    if (!other_.compare_exchange_strong(expected, me, std::memory_order_acquire, std::memory_order_relaxed))
+        return false;
     os::raw_syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
     if (word_.load(std::memory_order_acquire) == 0) return true;
     other_.store(0, std::memory_order_release);
@@ -31,8 +33,8 @@ bool Lock::others_try_lock(std::uint32_t me) noexcept {
 void Lock::lock_slow() noexcept {
     const std::uint32_t me = thread_number();
     if (favourite() != 0) {
-        // Nobody is told when the lock comes free. It is held for less than a microsecond; a holder that is not running
-        // gets the core.
+        // Nobody is told when the lock comes free. It is held for less than a microsecond; a holder that is
+        // not running gets the core.
         auto until = [](auto&& condition) {
             for (int i = 0; !condition(); i++) {
                 cpu_relax();
@@ -42,7 +44,8 @@ void Lock::lock_slow() noexcept {
         if (me == favourite()) return until([&] { return try_lock(); });
         until([&] {
             std::uint32_t expected = 0;
-            return other_.compare_exchange_weak(expected, me, std::memory_order_acquire, std::memory_order_relaxed);
+            return other_.compare_exchange_weak(expected, me, std::memory_order_acquire,
+                                                std::memory_order_relaxed);
         });
         // The favourite thread does not get in again while other_ is claimed.
         os::raw_syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
@@ -63,7 +66,8 @@ void Lock::lock_slow() noexcept {
         std::uint32_t word = word_.load(std::memory_order_relaxed);
         if (word == 0) {
             // Whether others still sleep is not known, so the next unlock wakes one.
-            if (word_.compare_exchange_weak(word, me | kWaiters, std::memory_order_acquire, std::memory_order_relaxed))
+            if (word_.compare_exchange_weak(word, me | kWaiters, std::memory_order_acquire,
+                                            std::memory_order_relaxed))
                 return;
             continue;
         }

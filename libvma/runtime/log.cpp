@@ -239,7 +239,8 @@ void write_once(Level level, std::string_view text) noexcept {
 }
 
 namespace {
-void format_to(void (*put)(Level, std::string_view), Level level, fmt::string_view format, fmt::format_args args) noexcept {
+void format_to(void (*put)(Level, std::string_view), Level level, fmt::string_view format,
+               fmt::format_args args) noexcept {
     char line[kMaxText];
     const auto out = fmt::vformat_to_n(line, sizeof line, format, args);
     put(level, std::string_view(line, out.size < sizeof line ? out.size : sizeof line));

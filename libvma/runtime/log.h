@@ -74,13 +74,13 @@ void once(Level level, fmt::format_string<Args...> format, Args&&... args) noexc
 // Remembers what stderr is, reads no configuration. Called from the library's constructor; cheap.
 void remember_stderr() noexcept;
 
-// A function of the program that gets each line, with its newline, and the level's number. Called on whatever thread has
-// something to say, perhaps with locks of the library held: so it must not use sockets. Lines that come up while it runs on the
-// same thread are lost.
+// A function of the program that gets each line, with its newline, and the level's number. Called on whatever
+// thread has something to say, perhaps with locks of the library held: so it must not use sockets. Lines that
+// come up while it runs on the same thread are lost.
 using Callback = void (*)(int level, const char* line);
 
-// How the log shall be. `file` may hold one %d for the process id; empty means stderr. With a callback neither is used, except by
-// write_direct().
+// How the log shall be. `file` may hold one %d for the process id; empty means stderr. With a callback
+// neither is used, except by write_direct().
 struct Settings {
     Level level = Level::info;
     int details = 0;
@@ -97,9 +97,9 @@ void configure(const Settings& settings) noexcept;
 // in config/start.cpp, because parameters are a layer above the log.
 void start() noexcept;
 
-// While the program runs: the level, and what a line begins with (VMA_LOG_DETAILS, 0 to 3; other numbers are bent into the
-// range). As at start, level debug and beyond come with details of at least 2; set_details() afterwards may lower them.
-// Nothing changes in a set-uid program. Async-signal-safe.
+// While the program runs: the level, and what a line begins with (VMA_LOG_DETAILS, 0 to 3; other numbers are
+// bent into the range). As at start, level debug and beyond come with details of at least 2; set_details()
+// afterwards may lower them. Nothing changes in a set-uid program. Async-signal-safe.
 void set_level(Level level) noexcept;
 void set_details(int details) noexcept;
 Level level() noexcept;

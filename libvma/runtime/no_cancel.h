@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Holds pthread_cancel() off: in calls that are no cancellation points in libc, and wherever the library's own system calls
-// are cancellation points that nobody may unwind from (noexcept functions, a change that is half done).
+// Holds pthread_cancel() off: in calls that are no cancellation points in libc, and wherever the library's
+// own system calls are cancellation points that nobody may unwind from (noexcept functions, a change that is
+// half done).
 #pragma once
 
 #include <pthread.h>

@@ -65,8 +65,8 @@ void leave_vfork() noexcept {
     if (t_vfork_depth != 0) t_vfork_depth = t_vfork_depth - 1;
 }
 
-// An allocator of the program's may have functions around fork() that hold its locks. It registers them when it is first used: before
-// ours, so that we take our locks before it does, for whoever has them allocates.
+// An allocator of the program's may have functions around fork() that hold its locks. It registers them when
+// it is first used: before ours, so that we take our locks before it does, for whoever has them allocates.
 void install_fork_hooks() noexcept {
     if (g_installed.exchange(true)) return;
     void* volatile memory = malloc(1);

@@ -20,8 +20,8 @@ bool in_vfork_child() noexcept;
 void enter_vfork() noexcept;
 void leave_vfork() noexcept;
 
-// Of the internal thread, before it starts. affinity: see cpus.h, "-1" for none; cpuset: a directory, or empty; periodic work
-// shares wake-ups within resolution_msec.
+// Of the internal thread, before it starts. affinity: see cpus.h, "-1" for none; cpuset: a directory, or
+// empty; periodic work shares wake-ups within resolution_msec.
 struct InternalThreadSettings {
     std::string affinity = "-1", cpuset;
     unsigned resolution_msec = 1;
@@ -52,7 +52,8 @@ void watch(int fd, std::function<void()> ready);
 // When it returns, `ready` does not run and will not; so hold no lock that `ready` takes. Called from the
 // internal thread it returns at once.
 void unwatch(int fd) noexcept;
-// The same for the watch whose `ready` calls this: an InternalFd may have another number than when the watch began.
+// The same for the watch whose `ready` calls this: an InternalFd may have another number than when the watch
+// began.
 void unwatch_this() noexcept;
 // Error events only (EPOLLERR, edge triggered) of a descriptor the program owns; `token` comes back to the
 // handler of on_error(). The watch ends when the program closes the descriptor; an event may still be on its

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Holds signals back between the last look at "has a handler run?" and the system call that sleeps, so that none is
-// slept through: ppoll() lets them in again with original(), atomically.
+// Holds signals back between the last look at "has a handler run?" and the system call that sleeps, so that
+// none is slept through: ppoll() lets them in again with original(), atomically.
 #pragma once
 
 #include <poll.h>
@@ -13,7 +13,8 @@ namespace vma::runtime {
 // Every signal but those a fault of the thread raises.
 inline constexpr SignalSet kSignalsToHold = [] {
     SignalSet all = ~SignalSet{0};
-    for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, 32, 33})  // the last two are libc's
+    for (int fault :
+         {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, 32, 33})  // the last two are libc's
         all &= ~(SignalSet{1} << (fault - 1));
     return all;
 }();

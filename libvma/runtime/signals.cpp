@@ -68,20 +68,26 @@ bool raised_by_itself(int sig, const siginfo_t* info) noexcept {
         case SIGFPE:
         case SIGILL:
         case SIGTRAP:
-        case SIGSYS: return info->si_code > 0;
-        case SIGBUS: return info->si_code > 0 && info->si_code != BUS_MCEERR_AO;
-        case SIGABRT: return info->si_code == SI_TKILL && info->si_pid == os::raw_syscall(SYS_getpid);
-        default: return false;
+        case SIGSYS:
+            return info->si_code > 0;
+        case SIGBUS:
+            return info->si_code > 0 && info->si_code != BUS_MCEERR_AO;
+        case SIGABRT:
+            return info->si_code == SI_TKILL && info->si_pid == os::raw_syscall(SYS_getpid);
+        default:
+            return false;
     }
 }
 
 void queue_again(long process, long thread, int sig, const siginfo_t* info) noexcept {
-    // Too many are queued (RLIMIT_SIGPENDING): then, as in the kernel, the signal comes without its information.
+    // Too many are queued (RLIMIT_SIGPENDING): then, as in the kernel, the signal comes without its
+    // information.
     if (os::raw_syscall(SYS_rt_tgsigqueueinfo, process, thread, sig, info) != 0)
         os::raw_syscall(SYS_tgkill, process, thread, sig);
 }
 
-// The thread is inside the library (region.h). The signal goes back into its queue, blocked until the region ends.
+// The thread is inside the library (region.h). The signal goes back into its queue, blocked until the region
+// ends.
 void put_off(int sig, int slot, siginfo_t* info, void* context) noexcept {
     Deferral& t = t_deferral;
     const std::uint64_t all = ~0ull, one = 1ull << (sig - 1);
@@ -93,14 +99,17 @@ void put_off(int sig, int slot, siginfo_t* info, void* context) noexcept {
         if (exchange(sig, nullptr, &now) && now.handler == nullptr) exchange(sig, &row.action[slot], nullptr);
     }
     const long process = os::raw_syscall(SYS_getpid), thread = os::raw_syscall(SYS_gettid);
-    // Signals of one number that are queued come in the order in which they were sent. This one was first. One that arrives
-    // after the last look and before the end goes ahead, so nothing else is done between the two.
+    // Signals of one number that are queued come in the order in which they were sent. This one was first.
+    // One that arrives after the last look and before the end goes ahead, so nothing else is done between the
+    // two.
     constexpr int kMost = 6;
     siginfo_t later[kMost];
     int count = 0;
     if (sig >= 34) {
         timespec now{};
-        while (count < kMost && os::raw_syscall(SYS_rt_sigtimedwait, &one, &later[count], &now, sizeof one) == sig) count++;
+        while (count < kMost &&
+               os::raw_syscall(SYS_rt_sigtimedwait, &one, &later[count], &now, sizeof one) == sig)
+            count++;
     }
     queue_again(process, thread, sig, info);
     for (int i = 0; i < count; i++) queue_again(process, thread, sig, &later[i]);
@@ -126,7 +135,8 @@ void trampoline(int sig, siginfo_t* info, void* context) {
     const unsigned depth = t.depth;
     if (__builtin_expect(depth != 0, 0)) {
         if (!raised_by_itself(sig, info)) return put_off(sig, slot, info, context);
-        // The handler stands outside, wherever the fault was: it may go back, or jump and never be seen again.
+        // The handler stands outside, wherever the fault was: it may go back, or jump and never be seen
+        // again.
         t.depth = 0;
     }
     (restart ? t_restarts : t_interruptions).fetch_add(1, std::memory_order_relaxed);
@@ -143,7 +153,8 @@ void guarded_default(int sig, siginfo_t* info, void* context) noexcept;
 
 bool is_default(const struct sigaction& action) noexcept { return action.sa_handler == SIG_DFL; }
 
-// What the kernel gets for SIG_DFL when there is a hook. System calls go on after it, since it changes nothing for them.
+// What the kernel gets for SIG_DFL when there is a hook. System calls go on after it, since it changes
+// nothing for them.
 struct sigaction default_action() noexcept {
     struct sigaction action {};
     action.sa_sigaction = guarded_default;
@@ -209,14 +220,16 @@ int install(int sig, struct sigaction action, struct sigaction& old) noexcept {
     g_table[sig].once[slot].store(false, std::memory_order_relaxed);
     if (int error = os::sigaction(sig, &action, &old); error != 0 || !once) return error;
     KernelAction installed{};
-    if (exchange(sig, nullptr, &installed) && installed.handler == handler_of(action)) remember_once(sig, slot, installed);
+    if (exchange(sig, nullptr, &installed) && installed.handler == handler_of(action))
+        remember_once(sig, slot, installed);
     return 0;
 }
 
 bool is_foreign_function(const KernelAction& action) noexcept {
     auto value = reinterpret_cast<std::uintptr_t>(action.handler);
     return value != reinterpret_cast<std::uintptr_t>(SIG_DFL) &&
-           value != reinterpret_cast<std::uintptr_t>(SIG_IGN) && !slot_of(action.handler) && action.handler != guarded_default;
+           value != reinterpret_cast<std::uintptr_t>(SIG_IGN) && !slot_of(action.handler) &&
+           action.handler != guarded_default;
 }
 
 // Puts what is installed now behind ours. Exclusive.
@@ -249,7 +262,8 @@ void guarded_default(int sig, siginfo_t* info, void* context) noexcept {
     const int saved = errno;
     Hook hook = g_hooks[sig].load(std::memory_order_relaxed);
     if (hook == nullptr || hook(sig, info, context, false)) {
-        // A fault happens again when we return, now without a handler; so the core shows where. What was sent is sent again.
+        // A fault happens again when we return, now without a handler; so the core shows where. What was sent
+        // is sent again.
         if (info->si_code > 0 && sig != SIGINT) {
             KernelAction standard{};
             exchange(sig, &standard, nullptr);
@@ -284,7 +298,8 @@ sighandler_t install_simple(int sig, sighandler_t handler, int flags, bool block
 void start() noexcept {
     if (inert() || in_vfork_child() || g_started.exchange(true)) return;
     install_fork_hooks();
-    Exclusive exclusive;  // once for all: with the masks of each, it would be three times as many system calls
+    Exclusive
+        exclusive;  // once for all: with the masks of each, it would be three times as many system calls
     for (int sig = 1; sig < kSignals; sig++)
         if (sig != 32 && sig != 33) adopt(sig);  // libc's own: cancellation and setuid()
 }
@@ -341,7 +356,8 @@ int sigaction(int sig, const struct sigaction* act, struct sigaction* old) noexc
         }
     } else {
         Exclusive exclusive;
-        if (is_default(wanted) && g_hooks[sig].load(std::memory_order_relaxed) != nullptr) wanted = default_action();
+        if (is_default(wanted) && g_hooks[sig].load(std::memory_order_relaxed) != nullptr)
+            wanted = default_action();
         const bool program = is_function(wanted) && handler_of(wanted) != guarded_default;
         result = program ? install(sig, wanted, was) : os::sigaction(sig, &wanted, &was);
         if (result == 0) translate(sig, was);

@@ -21,9 +21,9 @@ namespace vma::runtime::signals {
 // Idempotent.
 void start() noexcept;
 
-// Puts handlers that were installed without sigaction() below behind ours (a program that loaded the library with dlopen(),
-// or made the system call itself). True if one of them interrupts system calls, so that the EINTR of a call that found
-// no handler counted is to be reported.
+// Puts handlers that were installed without sigaction() below behind ours (a program that loaded the library
+// with dlopen(), or made the system call itself). True if one of them interrupts system calls, so that the
+// EINTR of a call that found no handler counted is to be reported.
 bool adopt_new() noexcept;
 
 // sigaction(2), signal(3), sysv_signal(3), siginterrupt(3) for the preload layer. Same results, errno
@@ -35,10 +35,10 @@ sighandler_t signal(int sig, sighandler_t handler) noexcept;
 sighandler_t sysv_signal(int sig, sighandler_t handler) noexcept;
 int siginterrupt(int sig, int interrupt) noexcept;
 
-// Puts `hook` before what the program does about `sig`, from here on. It runs in the handler, before the program's own one
-// (program_handles), or in one of ours where the disposition is SIG_DFL, which the program goes on to see; a signal that is
-// ignored stays so. The answer counts only for SIG_DFL: true, and what the signal does by default happens now; false: the
-// hook sees to it later, with die_of(). After start().
+// Puts `hook` before what the program does about `sig`, from here on. It runs in the handler, before the
+// program's own one (program_handles), or in one of ours where the disposition is SIG_DFL, which the program
+// goes on to see; a signal that is ignored stays so. The answer counts only for SIG_DFL: true, and what the
+// signal does by default happens now; false: the hook sees to it later, with die_of(). After start().
 using Hook = bool (*)(int sig, siginfo_t* info, void* context, bool program_handles);
 void guard(int sig, Hook hook) noexcept;
 

@@ -27,7 +27,8 @@ inline void spin_wait(std::uint64_t round) noexcept {
         cpu_relax();
 }
 
-// VMA_CPU_USAGE_STATS: how long threads polled, in loops that had found nothing yet. One of these in each loop.
+// VMA_CPU_USAGE_STATS: how long threads polled, in loops that had found nothing yet. One of these in each
+// loop.
 class PollTime {
   public:
     static void enable() noexcept {

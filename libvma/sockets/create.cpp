@@ -7,8 +7,8 @@
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/sockets/fd_table.h"
-#include "libvma/sockets/stack.h"
 #include "libvma/sockets/observe/statistics.h"
+#include "libvma/sockets/stack.h"
 #include "libvma/sockets/tcp/tcp_socket.h"
 #include "libvma/sockets/udp/udp_socket.h"
 
@@ -25,7 +25,8 @@ Protocol protocol_of(int domain, int kind, int protocol) noexcept {
 }
 
 const char* kind_name(int domain, int kind) noexcept {
-    if (domain == AF_INET6) return kind == SOCK_STREAM ? "TCP/IPv6" : kind == SOCK_DGRAM ? "UDP/IPv6" : "raw IPv6";
+    if (domain == AF_INET6)
+        return kind == SOCK_STREAM ? "TCP/IPv6" : kind == SOCK_DGRAM ? "UDP/IPv6" : "raw IPv6";
     return kind == SOCK_RAW ? "raw IPv4" : "other IPv4";
 }
 
@@ -34,7 +35,9 @@ const char* left_by_rules(Protocol protocol) noexcept {
     const config::Rules& rules = config::rules();
     const bool udp = protocol == Protocol::udp;
     const std::string* rule = rules.all_os(udp ? config::Role::udp_receiver : config::Role::tcp_server);
-    return rule != nullptr && rules.all_os(udp ? config::Role::udp_sender : config::Role::tcp_client) ? rule->c_str() : nullptr;
+    return rule != nullptr && rules.all_os(udp ? config::Role::udp_sender : config::Role::tcp_client)
+               ? rule->c_str()
+               : nullptr;
 }
 
 }  // namespace
@@ -51,13 +54,16 @@ void on_socket_created(int fd, int domain, int type, int protocol) noexcept {
         return;
     }
     if (wanted == Protocol::none) {
-        // The log must not start for programs that use no network at all, so local kinds are a matter of debugging.
+        // The log must not start for programs that use no network at all, so local kinds are a matter of
+        // debugging.
         if (domain == AF_INET || domain == AF_INET6) {
             log::start();
-            log::once(log::Level::info, "{} sockets are served by the kernel: {}", kind_name(domain, kind),
-                      domain == AF_INET6 ? "IPv6 offload is not implemented" : "this kind is never offloaded");
-            stats::note_kernel_socket(fd, domain, kind, domain == AF_INET6 ? stats::Reason::not_inet : stats::Reason::raw_socket,
-                                      domain == AF_INET6 ? "IPv6" : kind_name(domain, kind));
+            log::once(
+                log::Level::info, "{} sockets are served by the kernel: {}", kind_name(domain, kind),
+                domain == AF_INET6 ? "IPv6 offload is not implemented" : "this kind is never offloaded");
+            stats::note_kernel_socket(
+                fd, domain, kind, domain == AF_INET6 ? stats::Reason::not_inet : stats::Reason::raw_socket,
+                domain == AF_INET6 ? "IPv6" : kind_name(domain, kind));
         }
         errno = saved;
         return;
@@ -66,8 +72,10 @@ void on_socket_created(int fd, int domain, int type, int protocol) noexcept {
         if (Stack* stack = Stack::get(fd)) {
             const char* name = wanted == Protocol::udp ? "UDP" : "TCP";
             if (stack->netns() != netns_of(fd)) {
-                log::once(log::Level::info,
-                          "a {} socket is served by the kernel: the process has changed its network namespace", name);
+                log::once(
+                    log::Level::info,
+                    "a {} socket is served by the kernel: the process has changed its network namespace",
+                    name);
                 statistics::serve();
                 stats::note_kernel_socket(fd, domain, kind, stats::Reason::namespace_changed, {});
             } else if (const char* why = left_by_rules(wanted)) {
@@ -75,8 +83,9 @@ void on_socket_created(int fd, int domain, int type, int protocol) noexcept {
                 statistics::serve();
                 stats::note_kernel_socket(fd, domain, kind, stats::Reason::rule, {}, why);
             } else {
-                Socket* socket = wanted == Protocol::udp ? static_cast<Socket*>(UdpSocket::create(*stack, fd, type))
-                                                         : TcpSocket::create(*stack, fd, type);
+                Socket* socket = wanted == Protocol::udp
+                                     ? static_cast<Socket*>(UdpSocket::create(*stack, fd, type))
+                                     : TcpSocket::create(*stack, fd, type);
                 if (socket != nullptr) {
                     (void)g_fds.insert(fd, socket);
                     socket->unref();

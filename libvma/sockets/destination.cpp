@@ -10,8 +10,8 @@
 namespace vma::sockets {
 namespace {
 
-// A neighbour the kernel holds for stale is confirmed by its own traffic, which we bypass. One datagram through the
-// kernel now and then starts its reachability probe (RFC 4861's NUD, as Linux does it for ARP).
+// A neighbour the kernel holds for stale is confirmed by its own traffic, which we bypass. One datagram
+// through the kernel now and then starts its reachability probe (RFC 4861's NUD, as Linux does it for ARP).
 constexpr std::uint64_t kConfirmUsec = 10'000'000;
 
 constexpr std::uint32_t kLeastMtu = 68;  // RFC 791
@@ -36,7 +36,8 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
     try {
         d.why = {};
         // Such packets need identifications the kernel hands out.
-        if (from.pmtu_discover == IP_PMTUDISC_DONT) return leave(stats::Reason::option, "IP_MTU_DISCOVER is IP_PMTUDISC_DONT");
+        if (from.pmtu_discover == IP_PMTUDISC_DONT)
+            return leave(stats::Reason::option, "IP_MTU_DISCOVER is IP_PMTUDISC_DONT");
         const config::Decision decision = config::decide(config::Role::udp_sender, {d.addr, d.port}, nullptr);
         d.why.rule = decision.text();
         if (decision.os()) return leave(stats::Reason::rule);
@@ -51,15 +52,16 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
         query.dst_port = d.port;
         auto route = stack.view().route(query);
         if (!route) return leave(stats::Reason::no_route);
-        if (const stats::Reason reason = statistics::reason_of_route(*route); reason != stats::Reason::none) return leave(reason);
+        if (const stats::Reason reason = statistics::reason_of_route(*route); reason != stats::Reason::none)
+            return leave(reason);
         if (from.src_addr != 0 && from.src_addr != route->src) {
             int ifindex;
             if (!stack.view().is_local(from.src_addr, &ifindex)) return leave(stats::Reason::foreign_address);
         }
         ring::Ring* ring = stack.ring(route->ifindex);  // of the map only under the control lock
         if (ring == nullptr) {
-            // Control operations take the send lock, which our caller holds, so there is no waiting here: if one is
-            // running, the kernel sends this datagram and the next one asks again.
+            // Control operations take the send lock, which our caller holds, so there is no waiting here: if
+            // one is running, the kernel sends this datagram and the next one asks again.
             if (!stack.control().try_lock()) {
                 d.generation = 0;
                 return leave(stats::Reason::other, "the rings are being changed at the moment");
@@ -71,11 +73,13 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
             d.why.reason = stats::Reason::no_device;
             return;
         }
-        net::Neighbour next = stack.view().neighbour(route->ifindex, route->gateway != 0 ? route->gateway : d.addr);
+        net::Neighbour next =
+            stack.view().neighbour(route->ifindex, route->gateway != 0 ? route->gateway : d.addr);
         if (next.state != net::Neighbour::State::usable) return leave(stats::Reason::neighbour);
 
         net::Link link;
-        if (!stack.view().link(route->ifindex, link) || !link.up) return leave(stats::Reason::no_device, "the interface is down");
+        if (!stack.view().link(route->ifindex, link) || !link.up)
+            return leave(stats::Reason::no_device, "the interface is down");
         net::UdpTemplate t;
         t.src_mac = link.mac;
         t.dst_mac = next.mac;
@@ -88,9 +92,10 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
         t.dont_fragment = true;
         net::build_udp_headers(t, 0, d.headers);
         d.src_addr = t.src_addr;
-        std::uint32_t mtu = from.pmtu_discover == IP_PMTUDISC_PROBE || from.pmtu_discover == IP_PMTUDISC_INTERFACE
-                                ? link.mtu
-                                : std::min(route->mtu != 0 ? route->mtu : link.mtu, link.mtu);
+        std::uint32_t mtu =
+            from.pmtu_discover == IP_PMTUDISC_PROBE || from.pmtu_discover == IP_PMTUDISC_INTERFACE
+                ? link.mtu
+                : std::min(route->mtu != 0 ? route->mtu : link.mtu, link.mtu);
         d.max_payload = std::min(limit_mtu(mtu) - 28, ring->max_udp_payload());
         if (next.stale) {
             d.stale = true;

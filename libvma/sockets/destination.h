@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Where a datagram goes: route, neighbour and ready-made headers for one peer, resolved once and kept until the network
-// view's generation moves.
+// Where a datagram goes: route, neighbour and ready-made headers for one peer, resolved once and kept until
+// the network view's generation moves.
 #pragma once
 
 #include <netinet/in.h>
@@ -20,26 +20,26 @@ inline constexpr std::uint64_t kVerifyUsec = 1000;
 
 // What of a socket's state decides where and how its datagrams leave.
 struct SendAttributes {
-    in_addr_t src_addr = 0;    // bound address, 0: the route's
-    in_port_t src_port = 0;    // network order
-    int oif = 0;               // SO_BINDTODEVICE
+    in_addr_t src_addr = 0;  // bound address, 0: the route's
+    in_port_t src_port = 0;  // network order
+    int oif = 0;             // SO_BINDTODEVICE
     std::uint32_t mark = 0;
     std::uint8_t tos = 0;
     std::uint8_t ttl = 64;
-    int pmtu_discover = 1;     // IP_PMTUDISC_*
+    int pmtu_discover = 1;  // IP_PMTUDISC_*
 };
 
 struct Destination {
     in_addr_t addr = 0;
     in_port_t port = 0;
-    std::uint32_t generation = 0;      // of the view when this was resolved; 0: never
-    std::uint32_t options = 0;         // of the socket's attributes
-    ring::Ring* ring = nullptr;        // null: the kernel sends, and `why` says why
+    std::uint32_t generation = 0;  // of the view when this was resolved; 0: never
+    std::uint32_t options = 0;     // of the socket's attributes
+    ring::Ring* ring = nullptr;    // null: the kernel sends, and `why` says why
     Why why;
-    bool stale = false;                // the kernel wants to see traffic to confirm the neighbour
-    std::uint32_t max_payload = 0;     // longer datagrams are fragmented by the kernel
+    bool stale = false;             // the kernel wants to see traffic to confirm the neighbour
+    std::uint32_t max_payload = 0;  // longer datagrams are fragmented by the kernel
     in_addr_t src_addr = 0;
-    std::uint64_t confirm_at = 0;      // ticks: next datagram through the kernel while `stale`
+    std::uint64_t confirm_at = 0;  // ticks: next datagram through the kernel while `stale`
     alignas(8) std::uint8_t headers[net::kUdpHeaders]{};
 };
 

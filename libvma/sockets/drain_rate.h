@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// VMA_RX_CQ_DRAIN_RATE_NSEC: a receive call that has data queued polls the ring all the same, once in so many nanoseconds, so
-// that the device's queue does not overflow while the program is behind.
+// VMA_RX_CQ_DRAIN_RATE_NSEC: a receive call that has data queued polls the ring all the same, once in so many
+// nanoseconds, so that the device's queue does not overflow while the program is behind.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,8 @@ class DrainRate {
         const auto nsec = static_cast<std::uint64_t>(config::get().rx_cq_drain_rate_nsec);
         if (nsec == 0) return false;
         const std::uint64_t now = clock::ticks();
-        if (now - polled_at_.load(std::memory_order_relaxed) < nsec * clock::ticks_per_usec() / 1000) return false;
+        if (now - polled_at_.load(std::memory_order_relaxed) < nsec * clock::ticks_per_usec() / 1000)
+            return false;
         polled_at_.store(now, std::memory_order_relaxed);
         return true;
     }

@@ -59,17 +59,20 @@ int Socket::sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) {
     return left_to_caller() ? -1 : os::sendmmsg(fd, msgs, count, flags);
 }
 
-// The kernel moves the bytes. Into a socket of ours they go through the shadow socket, which has the same addresses; what
-// the library still holds back goes out first, so the order stays. Out of one they can only come from the shadow socket.
+// The kernel moves the bytes. Into a socket of ours they go through the shadow socket, which has the same
+// addresses; what the library still holds back goes out first, so the order stays. Out of one they can only
+// come from the shadow socket.
 ssize_t Socket::sendfile(int out, int in, off_t* offset, size_t count) {
     flush();
     return left_to_caller() ? -1 : os::sendfile(out, in, offset, count);
 }
-ssize_t Socket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len, unsigned flags) {
+ssize_t Socket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len,
+                          unsigned flags) {
     flush();
     return left_to_caller() ? -1 : os::splice(in, in_offset, out, out_offset, len, flags);
 }
-ssize_t Socket::splice_out(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len, unsigned flags) {
+ssize_t Socket::splice_out(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len,
+                           unsigned flags) {
     leave_to_kernel(in, "source of splice()");
     return left_to_caller() ? -1 : os::splice(in, in_offset, out, out_offset, len, flags);
 }

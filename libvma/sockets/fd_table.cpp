@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The writing side of the descriptor table. Writers are rare (socket, close, dup) and may race with each other for the
-// same number only when the program itself races, so an atomic exchange for each entry is all the order there is.
+// The writing side of the descriptor table. Writers are rare (socket, close, dup) and may race with each
+// other for the same number only when the program itself races, so an atomic exchange for each entry is all
+// the order there is.
 #include "libvma/sockets/fd_table.h"
 
 #include <errno.h>
@@ -21,14 +22,16 @@ void drop(int fd, FdObject* object) noexcept {
     object->unref();
 }
 
-// Stands where a number means nothing any more, and the kernel has not been told yet. Calls that move data wait for that moment,
-// then look again what the number means.
+// Stands where a number means nothing any more, and the kernel has not been told yet. Calls that move data
+// wait for that moment, then look again what the number means.
 class ClosingNumber final : public Socket {
   public:
     ssize_t recvfrom(int fd, void*, size_t, int, sockaddr*, socklen_t*) override { return look_again(fd); }
     ssize_t recvmsg(int fd, msghdr*, int) override { return look_again(fd); }
     int recvmmsg(int fd, mmsghdr*, unsigned, int, timespec*) override { return look_again(fd); }
-    ssize_t sendto(int fd, const void*, size_t, int, const sockaddr*, socklen_t) override { return look_again(fd); }
+    ssize_t sendto(int fd, const void*, size_t, int, const sockaddr*, socklen_t) override {
+        return look_again(fd);
+    }
     ssize_t sendmsg(int fd, const msghdr*, int) override { return look_again(fd); }
     int sendmmsg(int fd, mmsghdr*, unsigned, int) override { return look_again(fd); }
     ssize_t sendfile(int out, int, off_t*, size_t) override { return look_again(out); }
@@ -70,7 +73,8 @@ FdTable::Leaf* FdTable::leaf_for(unsigned index) noexcept {
     errno = saved;
     if (memory == MAP_FAILED) return nullptr;
     Leaf* fresh = new (memory) Leaf;
-    if (slot.compare_exchange_strong(leaf, fresh, std::memory_order_acq_rel, std::memory_order_acquire)) return fresh;
+    if (slot.compare_exchange_strong(leaf, fresh, std::memory_order_acq_rel, std::memory_order_acquire))
+        return fresh;
     munmap(memory, sizeof(Leaf));
     errno = saved;
     return leaf;
@@ -107,7 +111,9 @@ void FdTable::remove_if(int fd, FdObject* object) noexcept {
     if ((index >> kLeafBits) >= kTop) return;
     Leaf* leaf = top_[index >> kLeafBits].load(std::memory_order_acquire);
     if (leaf == nullptr) return;
-    if (!leaf->entries[index & (kLeaf - 1)].compare_exchange_strong(object, nullptr, std::memory_order_acq_rel)) return;
+    if (!leaf->entries[index & (kLeaf - 1)].compare_exchange_strong(object, nullptr,
+                                                                    std::memory_order_acq_rel))
+        return;
     used_.fetch_sub(1, std::memory_order_relaxed);
     int saved = errno;
     drop(fd, object);
@@ -143,7 +149,8 @@ void FdTable::clear_in_child() noexcept {
         Leaf* leaf = slot.load(std::memory_order_relaxed);
         if (leaf == nullptr) continue;
         for (auto& entry : leaf->entries)
-            if (entry.load(std::memory_order_relaxed) != nullptr) entry.store(nullptr, std::memory_order_relaxed);
+            if (entry.load(std::memory_order_relaxed) != nullptr)
+                entry.store(nullptr, std::memory_order_relaxed);
     }
     used_.store(0, std::memory_order_relaxed);
 }
@@ -154,7 +161,8 @@ void on_dup(int oldfd, int newfd) noexcept {
         g_fds.drop_stale(newfd);
         return;
     }
-    if (is_standard_stream(newfd) && object->kind() == Kind::socket) object->leave_to_kernel(newfd, "a standard stream");
+    if (is_standard_stream(newfd) && object->kind() == Kind::socket)
+        object->leave_to_kernel(newfd, "a standard stream");
 }
 
 }  // namespace vma::sockets

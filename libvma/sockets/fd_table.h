@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// fd -> object. Grows with the descriptors in use, never with RLIMIT_NOFILE: leaves of 1024 entries are mapped when the
-// first number in their range is used. Reading takes no lock.
+// fd -> object. Grows with the descriptors in use, never with RLIMIT_NOFILE: leaves of 1024 entries are
+// mapped when the first number in their range is used. Reading takes no lock.
 #pragma once
 
 #include <atomic>
@@ -12,11 +12,12 @@
 
 namespace vma::sockets {
 
-// Asks the process that has the state of `foreign` to put it into the kernel, and forgets what `fd` meant (handover/shared_sockets.h).
+// Asks the process that has the state of `foreign` to put it into the kernel, and forgets what `fd` meant
+// (handover/shared_sockets.h).
 void settle_foreign(int fd, FdObject* foreign) noexcept;
 
-// stdin, stdout and stderr: libc reads and writes them past all wrappers. So a socket under one of these numbers is the
-// kernel's.
+// stdin, stdout and stderr: libc reads and writes them past all wrappers. So a socket under one of these
+// numbers is the kernel's.
 inline bool is_standard_stream(int fd) noexcept { return fd >= 0 && fd <= 2; }
 
 // A counted pointer to what an fd means; empty when the kernel alone serves it.
@@ -47,11 +48,12 @@ class Ref {
 
 class FdTable {
   public:
-    static constexpr unsigned kLeafBits = 10, kTopBits = 11;  // 2 Mi descriptors; the kernel's default fs.nr_open is 1 Mi
+    static constexpr unsigned kLeafBits = 10,
+                              kTopBits = 11;  // 2 Mi descriptors; the kernel's default fs.nr_open is 1 Mi
     static constexpr unsigned kLeaf = 1u << kLeafBits, kTop = 1u << kTopBits;
 
-    // What `fd` means, with a reference; any int is allowed. Whoever asks means to use it: so a socket of another
-    // process becomes the kernel's here, and the answer is empty. `sends`: it is only to send.
+    // What `fd` means, with a reference; any int is allowed. Whoever asks means to use it: so a socket of
+    // another process becomes the kernel's here, and the answer is empty. `sends`: it is only to send.
     Ref<FdObject> find(int fd, bool sends = false) const noexcept {
         Ref<FdObject> found = hold(fd);
         if (__builtin_expect(!found || !found->is_foreign(), 1)) return found;
@@ -90,19 +92,20 @@ class FdTable {
         return leaf == nullptr ? nullptr : leaf->entries[index & (kLeaf - 1)].load(std::memory_order_acquire);
     }
 
-    // Is any descriptor ours? While false, the preload layer need not look at the arguments of calls that take many.
+    // Is any descriptor ours? While false, the preload layer need not look at the arguments of calls that
+    // take many.
     bool any() const noexcept { return used_.load(std::memory_order_relaxed) != 0; }
 
-    // Puts `object` under `fd` (the caller keeps its own reference); a stale object there is dropped first. False when
-    // the number is out of range or there is no memory: the fd then stays with the kernel.
+    // Puts `object` under `fd` (the caller keeps its own reference); a stale object there is dropped first.
+    // False when the number is out of range or there is no memory: the fd then stays with the kernel.
     bool insert(int fd, FdObject* object) noexcept;
     // Forgets what `fd` meant: before close(), or because the kernel handed out the number again.
     void remove(int fd) noexcept;
     // Same, unless it means something else by now.
     void remove_if(int fd, FdObject* object) noexcept;
-    // The program closes `fd`, which is still open in the kernel: before_last_close() where it applies, then remove(). True: the
-    // kernel's socket must not be seen, so something stands in its place, until closed() or until the number means
-    // something else.
+    // The program closes `fd`, which is still open in the kernel: before_last_close() where it applies, then
+    // remove(). True: the kernel's socket must not be seen, so something stands in its place, until closed()
+    // or until the number means something else.
     bool close(int fd) noexcept;
     // The kernel has closed `fd`, too.
     void closed(int fd) noexcept;
@@ -121,13 +124,15 @@ class FdTable {
             for (unsigned i = 0; i < kLeaf; i++) {
                 unsigned fd = (t << kLeafBits) | i;
                 if (fd < first || fd > last) continue;
-                if (FdObject* o = leaf->entries[i].load(std::memory_order_acquire)) visit(static_cast<int>(fd), o);
+                if (FdObject* o = leaf->entries[i].load(std::memory_order_acquire))
+                    visit(static_cast<int>(fd), o);
             }
         }
     }
     // In a forked child: forget everything without touching the objects. Async-signal-safe.
     void clear_in_child() noexcept;
-    // The same, but puts `other(fd, object)` in the place of each entry (null: nothing), which has the table's reference.
+    // The same, but puts `other(fd, object)` in the place of each entry (null: nothing), which has the
+    // table's reference.
     template <class F>
     void replace_in_child(F&& other) {
         int used = 0;
@@ -162,8 +167,8 @@ class FdTable {
 // The process's table. Constant-initialised, usable before constructors run.
 extern FdTable g_fds;
 
-// After socket() returned `fd` for (domain, type, protocol): makes an object where the rules allow, else logs once why
-// this kind of socket stays with the kernel. Starts the library on first need. errno is preserved.
+// After socket() returned `fd` for (domain, type, protocol): makes an object where the rules allow, else logs
+// once why this kind of socket stays with the kernel. Starts the library on first need. errno is preserved.
 void on_socket_created(int fd, int domain, int type, int protocol) noexcept;
 
 // newfd now refers to what oldfd refers to (dup, dup2, dup3, F_DUPFD). `newfd` had been closed before.

@@ -13,8 +13,8 @@
 #include "libvma/os/calls.h"
 #include "libvma/ring/ring.h"
 #include "libvma/runtime/internal_fd.h"
-#include "libvma/runtime/never_destroyed.h"
 #include "libvma/runtime/log.h"
+#include "libvma/runtime/never_destroyed.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/sockets/stack.h"
 
@@ -24,7 +24,8 @@ namespace {
 std::atomic<bool> g_started{false};
 constinit NeverDestroyed<InternalFd> g_socket;
 
-// The kernel's table of what an "unreachable" means to a socket (net/ipv4/icmp.c has the same in RFC 1122 section 3.2.2.1).
+// The kernel's table of what an "unreachable" means to a socket (net/ipv4/icmp.c has the same in RFC 1122
+// section 3.2.2.1).
 int errno_of(unsigned code) noexcept {
     switch (code) {
         case ICMP_NET_UNREACH:
@@ -61,7 +62,8 @@ void handle(Stack& stack, const std::uint8_t* packet, std::size_t length) noexce
     net::Ipv4Header ip;
     std::memcpy(&ip, quoted, sizeof ip);
     const std::size_t inner = std::size_t{ip.version_ihl & 15u} * 4;
-    if (ip.version_ihl >> 4 != 4 || inner < sizeof ip || ip.protocol != IPPROTO_TCP || left < inner + 8) return;
+    if (ip.version_ihl >> 4 != 4 || inner < sizeof ip || ip.protocol != IPPROTO_TCP || left < inner + 8)
+        return;
     struct {
         std::uint16_t src, dst;
         std::uint32_t seq;

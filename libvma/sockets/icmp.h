@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // ICMP errors for TCP connections that the kernel does not know of.
 //
-// A router's "fragmentation needed" and "unreachable" come to the kernel, as all ICMP does, and it drops those that quote a
-// segment of ours because it has no such connection. So a raw ICMP socket gets a copy, read by the internal thread, and the
-// connection of the quoted addresses and ports is told (Connection::icmp_error, which checks the quoted sequence number).
+// A router's "fragmentation needed" and "unreachable" come to the kernel, as all ICMP does, and it drops
+// those that quote a segment of ours because it has no such connection. So a raw ICMP socket gets a copy,
+// read by the internal thread, and the connection of the quoted addresses and ports is told
+// (Connection::icmp_error, which checks the quoted sequence number).
 #pragma once
 
 namespace vma::sockets {
@@ -12,7 +13,8 @@ class Stack;
 
 namespace icmp {
 
-// Starts listening, once in a process; without CAP_NET_RAW it logs that path MTU discovery is off. Any thread.
+// Starts listening, once in a process; without CAP_NET_RAW it logs that path MTU discovery is off. Any
+// thread.
 void start(Stack& stack) noexcept;
 void reset_in_child() noexcept;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A place in a program's iovec array, for calls that fill or empty it in several steps. The array itself is the program's
-// and is not changed.
+// A place in a program's iovec array, for calls that fill or empty it in several steps. The array itself is
+// the program's and is not changed.
 #pragma once
 
 #include <sys/socket.h>
@@ -46,8 +46,8 @@ class IovCursor {
         return n;
     }
 
-    // Uses up what is left with `call(message, bytes)`, a sendmsg() or recvmsg() of the next `bytes` bytes, until there is
-    // nothing left or one moves less. Returns the bytes moved.
+    // Uses up what is left with `call(message, bytes)`, a sendmsg() or recvmsg() of the next `bytes` bytes,
+    // until there is nothing left or one moves less. Returns the bytes moved.
     template <class Call>
     std::size_t use_up(Call&& call) {
         const std::size_t before = left_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// recvmmsg(2) and sendmmsg(2) as loops over one message, with the kernel's rules about timeouts and errors in between.
+// recvmmsg(2) and sendmmsg(2) as loops over one message, with the kernel's rules about timeouts and errors in
+// between.
 #pragma once
 
 #include <errno.h>

@@ -24,7 +24,8 @@ inline int failed(int error) noexcept {
     return -1;
 }
 
-// What getsockname(2) and accept(2) do with a name: cut to the room, tell the whole length. 0, or -1 with errno.
+// What getsockname(2) and accept(2) do with a name: cut to the room, tell the whole length. 0, or -1 with
+// errno.
 inline int copy_name(in_addr_t address, in_port_t port, sockaddr* addr, socklen_t* len) noexcept {
     if (!UserMemory::writable(len, sizeof *len)) return failed(EFAULT);
     if (static_cast<int>(*len) < 0) return failed(EINVAL);

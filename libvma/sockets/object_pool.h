@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Memory of descriptor objects of one class. It is never given back to the allocator while the process lives: fd_object.h
-// says why. So an object that is done goes on a list, whose link lies behind the reference count that late readers may
-// still look at.
+// Memory of descriptor objects of one class. It is never given back to the allocator while the process lives:
+// fd_object.h says why. So an object that is done goes on a list, whose link lies behind the reference count
+// that late readers may still look at.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ class ObjectPool {
         }
         lock_.unlock();
         if (f != nullptr) return reinterpret_cast<char*>(f) - kLinkOffset;
-        void* memory = ::operator new(sizeof(T), std::align_val_t{alignof(T)}, std::nothrow);
+        void* memory = ::operator new (sizeof(T), std::align_val_t{alignof(T)}, std::nothrow);
         if (memory != nullptr) std::memset(memory, 0, sizeof(T));
         return memory;
     }

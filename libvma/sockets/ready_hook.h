@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // How a socket tells epoll sets that its events may have changed.
 //
-// A set with 10,000 members of which few are active must not ask all of them in each epoll_wait. So a member is asked
-// only after it has called its hooks, the way the kernel's sockets call their wait queues. A hook lies in its owner's
-// memory (an epoll set's entry), so that hanging it up needs no memory and cannot fail.
+// A set with 10,000 members of which few are active must not ask all of them in each epoll_wait. So a member
+// is asked only after it has called its hooks, the way the kernel's sockets call their wait queues. A hook
+// lies in its owner's memory (an epoll set's entry), so that hanging it up needs no memory and cannot fail.
 //
 // Order of locks: the owner's lock, then the socket's, then whatever leaf lock a hook takes.
 #pragma once
@@ -26,10 +26,11 @@ class ReadyHook {
     ReadyHook(const ReadyHook&) = delete;
     ReadyHook& operator=(const ReadyHook&) = delete;
 
-    // The socket's events may have changed, and the change is visible already. `events`: what this wake-up is for, as
-    // EPOLL* bits, like the key of the kernel's wake-ups (kWakeIn for data, kWakeOut for room; with EPOLLERR, EPOLLHUP,
-    // EPOLLRDHUP where these became true); 0: something else: readiness(), rings(), the last descriptor was closed. Called
-    // with the socket's lock held, in any thread, also in signal handlers: takes leaf locks at most, never calls the socket.
+    // The socket's events may have changed, and the change is visible already. `events`: what this wake-up is
+    // for, as EPOLL* bits, like the key of the kernel's wake-ups (kWakeIn for data, kWakeOut for room; with
+    // EPOLLERR, EPOLLHUP, EPOLLRDHUP where these became true); 0: something else: readiness(), rings(), the
+    // last descriptor was closed. Called with the socket's lock held, in any thread, also in signal handlers:
+    // takes leaf locks at most, never calls the socket.
     virtual void wake(std::uint32_t events) noexcept = 0;
 
   protected:

@@ -11,8 +11,8 @@
 namespace vma::sockets {
 namespace {
 
-// What an appointment adds to the count of the waiter's descriptor, to which signals add 1: so whoever reads it sees which of the
-// two it was, also when it was both.
+// What an appointment adds to the count of the waiter's descriptor, to which signals add 1: so whoever reads
+// it sees which of the two it was, also when it was both.
 constexpr std::uint64_t kAppointment = std::uint64_t{1} << 32;
 
 }  // namespace
@@ -21,7 +21,7 @@ struct RingWatch::Place {
     std::atomic<ring::Ring*> ring{nullptr};  // set once: rings stay
     Lock lock;                               // a leaf
     Sleeper* leader = nullptr;
-    Sleeper* others = nullptr;                // the last one to come first: its caches are the warmest
+    Sleeper* others = nullptr;  // the last one to come first: its caches are the warmest
     std::atomic<unsigned> sleepers{0};
 };
 
@@ -32,7 +32,8 @@ RingWatch::Place* RingWatch::place_of(ring::Ring* ring) noexcept {
     for (Place& place : g_places) {
         ring::Ring* known = place.ring.load(std::memory_order_acquire);
         if (known == ring) return &place;
-        if (known == nullptr && (place.ring.compare_exchange_strong(known, ring) || known == ring)) return &place;
+        if (known == nullptr && (place.ring.compare_exchange_strong(known, ring) || known == ring))
+            return &place;
     }
     return nullptr;
 }
@@ -114,7 +115,8 @@ bool RingWatch::sleeps_on(short event) noexcept {
     if (waiter_ == nullptr) return false;
     if (event == 0) {  // a channel
         for (unsigned i = 0; i < count_; i++)
-            if (places_[i] != nullptr && places_[i]->sleepers.load(std::memory_order_relaxed) > 1) return true;
+            if (places_[i] != nullptr && places_[i]->sleepers.load(std::memory_order_relaxed) > 1)
+                return true;
         return false;
     }
     std::uint64_t count = 0;

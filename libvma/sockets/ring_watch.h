@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Which of the threads that sleep for a ring's frames watches the ring's channel: one, its leader.
 //
-// The channel is ready for every frame, and would wake each thread that watches it, though the frame is for one of them at most.
-// The leader takes what has come, and whose socket gets something is woken by its Waiter. A leader that leaves its sleep for good
-// appoints another one: sets its flag, and wakes it. So as long as somebody sleeps, somebody watches, or is about to.
+// The channel is ready for every frame, and would wake each thread that watches it, though the frame is for
+// one of them at most. The leader takes what has come, and whose socket gets something is woken by its
+// Waiter. A leader that leaves its sleep for good appoints another one: sets its flag, and wakes it. So as
+// long as somebody sleeps, somebody watches, or is about to.
 #pragma once
 
 #include <poll.h>
@@ -15,26 +16,27 @@
 
 namespace vma::sockets {
 
-// One sleep of the calling thread, of one ppoll() or several. No handler of the program runs while it lives, and the thread leaves
-// it by return or by cancellation.
+// One sleep of the calling thread, of one ppoll() or several. No handler of the program runs while it lives,
+// and the thread leaves it by return or by cancellation.
 class RingWatch {
   public:
     static constexpr unsigned kMost = 16;  // rings of a socket
 
-    // `waiter`: on all sockets the thread sleeps for, so that it is woken whoever takes their frames. Null: the thread watches all
-    // channels itself. Of `rings` none may be twice.
+    // `waiter`: on all sockets the thread sleeps for, so that it is woken whoever takes their frames. Null:
+    // the thread watches all channels itself. Of `rings` none may be twice.
     RingWatch(Waiter* waiter, ring::Ring* const* rings, unsigned count) noexcept;
     ~RingWatch();
     RingWatch(const RingWatch&) = delete;
     RingWatch& operator=(const RingWatch&) = delete;
 
-    // Before each ppoll(): arms the rings it is to watch and puts their channels into `out`, which has room for all. How many. The
-    // caller then looks at its sockets for the last time.
+    // Before each ppoll(): arms the rings it is to watch and puts their channels into `out`, which has room
+    // for all. How many. The caller then looks at its sockets for the last time.
     unsigned arm(pollfd* out) noexcept;
     // After ppoll() found something: Ring::woken() of those rings.
     void woken() noexcept;
-    // Was it nothing but frames of other threads' sockets, or an appointment? Then the thread sleeps on, as leader perhaps. A thread
-    // that is alone on its rings goes back and polls, as it may be asked to. `event`: what ppoll() said of the waiter.
+    // Was it nothing but frames of other threads' sockets, or an appointment? Then the thread sleeps on, as
+    // leader perhaps. A thread that is alone on its rings goes back and polls, as it may be asked to.
+    // `event`: what ppoll() said of the waiter.
     bool sleeps_on(short event) noexcept;
 
     // In a forked child: nobody sleeps.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The kernel socket under a TCP socket of ours: it holds the port, and its name. errno stays where it is not the answer.
+// The kernel socket under a TCP socket of ours: it holds the port, and its name. errno stays where it is not
+// the answer.
 #pragma once
 
 #include <netinet/in.h>

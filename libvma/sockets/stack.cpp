@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "libvma/sockets/icmp.h"
 #include "libvma/sockets/stack.h"
 
 #include <limits.h>
@@ -18,9 +17,10 @@
 #include "libvma/runtime/signals.h"
 #include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/handover/shared_sockets.h"
+#include "libvma/sockets/icmp.h"
 #include "libvma/sockets/names.h"
-#include "libvma/sockets/ring_watch.h"
 #include "libvma/sockets/observe/statistics.h"
+#include "libvma/sockets/ring_watch.h"
 #include "libvma/sockets/tcp/tcp_socket.h"
 #include "libvma/sockets/udp/udp_socket.h"
 #include "libvma/sockets/waiter.h"
@@ -37,8 +37,9 @@ std::atomic<int> g_state{idle};
 std::atomic<Stack*> g_stack{nullptr};
 Lock g_start_lock;
 
-// In a forked child everything the parent had stays the parent's: the table is emptied (handover/shared_sockets.h), so inherited sockets
-// are plain kernel sockets, and the stack is forgotten, so that the child's first own socket starts a new one.
+// In a forked child everything the parent had stays the parent's: the table is emptied
+// (handover/shared_sockets.h), so inherited sockets are plain kernel sockets, and the stack is forgotten, so
+// that the child's first own socket starts a new one.
 void child_after_fork() {
     Waiter::reset_in_child();
     RingWatch::reset_in_child();
@@ -50,9 +51,9 @@ void child_after_fork() {
     if (g_state.load(std::memory_order_relaxed) != off) g_state.store(idle, std::memory_order_relaxed);
 }
 
-// Locks that a thread holds around its fork(). What is done under them uses locks that only their library knows: the loader's, those
-// of libibverbs, of a static object's first use. A child that had them from a thread in the middle of a device's opening would
-// wait for ever.
+// Locks that a thread holds around its fork(). What is done under them uses locks that only their library
+// knows: the loader's, those of libibverbs, of a static object's first use. A child that had them from a
+// thread in the middle of a device's opening would wait for ever.
 struct HeldOverFork {
     unsigned nested = 0;  // fork() in another handler of the same fork()
     bool start = false;
@@ -61,8 +62,9 @@ struct HeldOverFork {
 };
 constinit thread_local HeldOverFork t_held;
 
-// Who forks inside the library, in the log's callback or in the handler of a fault, may have what another thread waits for, so
-// it takes only what is free. So does a copy of the process that nobody told us of: the owner may not exist there.
+// Who forks inside the library, in the log's callback or in the handler of a fault, may have what another
+// thread waits for, so it takes only what is free. So does a copy of the process that nobody told us of: the
+// owner may not exist there.
 bool take(Lock& lock) noexcept {
     if (runtime::t_deferral.depth == 1 && !lock.owned_by_me() && !runtime::in_foreign_process()) {
         lock.lock();
@@ -71,8 +73,8 @@ bool take(Lock& lock) noexcept {
     return lock.try_lock();
 }
 
-// The first start itself may be under way in another thread when the program forks, so these hooks are there from the beginning.
-// They come first, so their locks are taken last: other hooks change rules before.
+// The first start itself may be under way in another thread when the program forks, so these hooks are there
+// from the beginning. They come first, so their locks are taken last: other hooks change rules before.
 void hold_over_fork() noexcept {
     HeldOverFork& held = t_held;
     if (held.nested++ != 0) return;
@@ -128,7 +130,8 @@ Stack* Stack::running() noexcept { return g_stack.load(std::memory_order_acquire
 Stack* Stack::get(int fd) noexcept {
     int state = g_state.load(std::memory_order_acquire);
     if (state == up) return g_stack.load(std::memory_order_acquire);
-    if (state == off || g_start_lock.owned_by_me()) return nullptr;  // owned: a signal handler's socket during start
+    if (state == off || g_start_lock.owned_by_me())
+        return nullptr;  // owned: a signal handler's socket during start
     g_start_lock.lock();
     struct Unlock {
         ~Unlock() { g_start_lock.unlock(); }
@@ -170,8 +173,8 @@ Stack* Stack::get(int fd) noexcept {
     }
 }
 
-// Called for a socket or an epoll set that is used, maybe with locks of sockets held, and the control lock. The internal
-// thread, which takes those, is not waited for.
+// Called for a socket or an epoll set that is used, maybe with locks of sockets held, and the control lock.
+// The internal thread, which takes those, is not waited for.
 void Stack::start_use() noexcept {
     if (use_lock_.owned_by_me()) return;  // the program's log callback uses a socket
     const int saved = errno;
@@ -179,7 +182,8 @@ void Stack::start_use() noexcept {
     const std::lock_guard guard(use_lock_);
     if (in_use_.load(std::memory_order_relaxed)) return;
     if (!in_my_namespace()) {
-        log::once(log::Level::info, "a thread in another network namespace uses the sockets first: the kernel serves them");
+        log::once(log::Level::info,
+                  "a thread in another network namespace uses the sockets first: the kernel serves them");
         errno = saved;
         return;
     }
@@ -240,7 +244,8 @@ void Stack::drain() noexcept {
 
 void Stack::ring_failed(ring::Ring& ring) noexcept {
     for (OpenRing& entry : open_rings_)
-        if (entry.ring.load(std::memory_order_relaxed) == &ring) entry.ring.store(nullptr, std::memory_order_release);
+        if (entry.ring.load(std::memory_order_relaxed) == &ring)
+            entry.ring.store(nullptr, std::memory_order_release);
     g_fds.for_each(0, INT_MAX, [&](int fd, const FdObject*) {
         if (Ref<Socket> socket = g_fds.socket(fd)) socket->ring_failed(fd, ring);
     });
@@ -305,7 +310,8 @@ void Stack::bury_dead() noexcept {
 }
 
 bool Stack::may_serve(const net::LocalAddress& a, in_addr_t wanted, int oif, Why& why) {
-    if ((wanted != 0 && a.address != wanted) || !is_unicast(a.address) || (oif != 0 && a.ifindex != oif)) return false;
+    if ((wanted != 0 && a.address != wanted) || !is_unicast(a.address) || (oif != 0 && a.ifindex != oif))
+        return false;
     net::Link link;
     std::string objection;
     if (!view().link(a.ifindex, link)) return false;
@@ -343,8 +349,7 @@ void Stack::listen() {
                        [this](const net::Link& link) {
                            control_.lock();
                            rings_.link_changed(link);
-                           if (link.up)
-                               refresh_wildcards();
+                           if (link.up) refresh_wildcards();
                            control_.unlock();
                        },
                    .sources_changed =

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What all sockets of the process share: the network view, the rings, the control lock. Started by the first socket
-// that may be offloaded; what costs most waits for the first use of one (view()). Never destroyed (threads and atexit handlers may still send), forgotten in a forked child.
+// What all sockets of the process share: the network view, the rings, the control lock. Started by the first
+// socket that may be offloaded; what costs most waits for the first use of one (view()). Never destroyed
+// (threads and atexit handlers may still send), forgotten in a forked child.
 #pragma once
 
 #include <array>
@@ -24,8 +25,8 @@ class Steered {
   public:
     // Rules for the addresses there are now. Under Stack::control().
     virtual void refresh_rules() noexcept = 0;
-    // It was closed in a signal handler which could not withdraw the rules; now is the time. Gives back a reference. Under
-    // Stack::control().
+    // It was closed in a signal handler which could not withdraw the rules; now is the time. Gives back a
+    // reference. Under Stack::control().
     virtual void bury() noexcept = 0;
 
   protected:
@@ -38,14 +39,14 @@ class Steered {
 
 class Stack {
   public:
-    // The running stack, started if need be; null when this process offloads nothing (the reason has been logged).
-    // `fd` is a socket just made by the program: its network namespace is the stack's.
+    // The running stack, started if need be; null when this process offloads nothing (the reason has been
+    // logged). `fd` is a socket just made by the program: its network namespace is the stack's.
     static Stack* get(int fd) noexcept;
     // The running stack or null; never starts it.
     static Stack* running() noexcept;
 
-    // The network view. The first call reads it, and starts what a process needs that uses its sockets: a program that only
-    // makes one pays for none of it.
+    // The network view. The first call reads it, and starts what a process needs that uses its sockets: a
+    // program that only makes one pays for none of it.
     net::View& view() noexcept {
         if (__builtin_expect(!in_use_.load(std::memory_order_acquire), 0)) start_use();
         return *view_;
@@ -74,16 +75,18 @@ class Stack {
         Control& operator=(const Control&) = delete;
         const runtime::NoCancel whole;
         Stack& stack;
-        const bool mine;  // false: a signal handler inside a control operation; it may read, but must not change rules
+        const bool mine;  // false: a signal handler inside a control operation; it may read, but must not
+                          // change rules
     };
     std::uint64_t netns() const noexcept { return netns_; }
     tcp::PathSource& paths() noexcept { return paths_; }
 
-    // The interface's ring, opened now if need be; then sockets bound to INADDR_ANY get their rules there. Under control().
-    // `why`: gets the reason where there is none.
+    // The interface's ring, opened now if need be; then sockets bound to INADDR_ANY get their rules there.
+    // Under control(). `why`: gets the reason where there is none.
     ring::Ring* open_ring(int ifindex, std::string* why = nullptr) noexcept;
-    // Can frames to the host's address `a` be ours, for a socket bound to `wanted` (INADDR_ANY: 0) and to the interface `oif` (0: any)?
-    // If the interface stands against it, and nothing else did before (`why` says foreign_address), `why` tells.
+    // Can frames to the host's address `a` be ours, for a socket bound to `wanted` (INADDR_ANY: 0) and to the
+    // interface `oif` (0: any)? If the interface stands against it, and nothing else did before (`why` says
+    // foreign_address), `why` tells.
     bool may_serve(const net::LocalAddress& a, in_addr_t wanted, int oif, Why& why);
     // The interface's ring if open_ring() was called for it. Any thread, no lock.
     ring::Ring* ring(int ifindex) const noexcept;
@@ -98,8 +101,8 @@ class Stack {
     // Sends what lazy transmission holds back on all rings.
     void flush() noexcept;
 
-    // Sockets whose rules follow the interfaces' addresses (bound to INADDR_ANY, listening), or wait for a device that another
-    // process has. Under control().
+    // Sockets whose rules follow the interfaces' addresses (bound to INADDR_ANY, listening), or wait for a
+    // device that another process has. Under control().
     void add_wildcard(Steered* socket) { wildcards_.push_back(socket); }
     void remove_wildcard(Steered* socket) noexcept { std::erase(wildcards_, socket); }
     // Takes over a reference to a socket closed in a signal handler; see Steered::bury().
@@ -129,7 +132,8 @@ class Stack {
     };
     template <class F>
     void for_each_open(F&& visit) noexcept;
-    std::array<OpenRing, 64> open_rings_{};  // further interfaces are found by connections that find a free control lock
+    std::array<OpenRing, 64>
+        open_rings_{};  // further interfaces are found by connections that find a free control lock
     std::uint64_t netns_ = 0;
 };
 

@@ -13,9 +13,10 @@ namespace vma::sockets {
 namespace {
 
 constexpr unsigned kPageBits = 12;
-constexpr std::size_t kEntries = 32;  // pages remembered for each kind; static thread storage is scarce in a preloaded library
+constexpr std::size_t kEntries =
+    32;  // pages remembered for each kind; static thread storage is scarce in a preloaded library
 
-constexpr std::size_t kRanges = 8;    // long buffers, which would not fit there
+constexpr std::size_t kRanges = 8;  // long buffers, which would not fit there
 
 struct Range {
     std::uintptr_t first, end;  // pages
@@ -29,9 +30,10 @@ thread_local Known t_known;
 
 constexpr std::size_t kAtOnce = 64;  // pages a system call asks about
 
-// process_vm_readv(2) refuses memory that has no pages of the system, or hides them: a device's, memfd_secret(2)'s. There
-// two calls tell that read and write as the processor does, and without effect: a signal mask that is refused for another
-// reason, and a futex operation that adds no bit (it is atomic, so it loses no other thread's write).
+// process_vm_readv(2) refuses memory that has no pages of the system, or hides them: a device's,
+// memfd_secret(2)'s. There two calls tell that read and write as the processor does, and without effect: a
+// signal mask that is refused for another reason, and a futex operation that adds no bit (it is atomic, so it
+// loses no other thread's write).
 [[gnu::cold]] bool touch(std::uintptr_t address, unsigned kind) noexcept {
     const std::uintptr_t word = std::max<std::uintptr_t>(address & ~std::uintptr_t{7}, 8);  // 0 is "none"
     if (kind == 0) {
@@ -43,8 +45,8 @@ constexpr std::size_t kAtOnce = 64;  // pages a system call asks about
                            FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_EQ, 0)) != -EFAULT;
 }
 
-// Copies a byte of each page onto itself (written), or into a byte of ours (read), with the kernel's checks. The bytes are
-// the first ones of the pages [page, end) that are not before `start`.
+// Copies a byte of each page onto itself (written), or into a byte of ours (read), with the kernel's checks.
+// The bytes are the first ones of the pages [page, end) that are not before `start`.
 bool ask(std::uintptr_t page, std::uintptr_t end, std::uintptr_t start, unsigned kind) noexcept {
     char byte;
     iovec from[kAtOnce], to[kAtOnce];

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Bad buffer pointers: EFAULT, as from the kernel, not a fault inside the library.
 //
-// The kernel finds out while it copies. We would have to ask it before each copy, so the answer is remembered for each
-// thread and page: a program uses the same buffers again and again. What is remembered is not forgotten when the
-// program unmaps the page; using such a buffer afterwards faults, which is the price of not asking.
+// The kernel finds out while it copies. We would have to ask it before each copy, so the answer is remembered
+// for each thread and page: a program uses the same buffers again and again. What is remembered is not
+// forgotten when the program unmaps the page; using such a buffer afterwards faults, which is the price of
+// not asking.
 #pragma once
 
 #include <cstddef>

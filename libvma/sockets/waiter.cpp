@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Where the threads' waiters live.
 //
-// A waiter's memory is never given back: a program may leave a sleeping call by siglongjmp() out of a signal handler,
-// and then its waiter stays on the lists of the sockets it waited for. A late signal to a waiter that has changed hands
-// wakes its new owner once for nothing; a signal into freed memory would be a crash. So a thread that ends puts its
-// waiter, with its eventfd, back into a pool. The pool's memory comes from mmap, because select() and poll() may be
-// called in signal handlers, also in one that interrupted malloc.
+// A waiter's memory is never given back: a program may leave a sleeping call by siglongjmp() out of a signal
+// handler, and then its waiter stays on the lists of the sockets it waited for. A late signal to a waiter
+// that has changed hands wakes its new owner once for nothing; a signal into freed memory would be a crash.
+// So a thread that ends puts its waiter, with its eventfd, back into a pool. The pool's memory comes from
+// mmap, because select() and poll() may be called in signal handlers, also in one that interrupted malloc.
 #include "libvma/sockets/waiter.h"
 
 #include <errno.h>
@@ -52,8 +52,8 @@ extern "C" void vma_waiter_thread_ends(void* waiter) {
     give_back(static_cast<Node*>(waiter));
 }
 
-// The key whose destructor gives a thread's waiter back. Not pthread_once: a signal handler that interrupts it in this
-// very thread would wait for ever.
+// The key whose destructor gives a thread's waiter back. Not pthread_once: a signal handler that interrupts
+// it in this very thread would wait for ever.
 bool key_ready() noexcept {
     unsigned state = g_key_state.load(std::memory_order_acquire);
     if (state == 0 && g_key_state.compare_exchange_strong(state, 1)) {
@@ -121,7 +121,8 @@ Waiter* Waiter::mine() noexcept {
     Waiter* waiter = nullptr;
     if (key_ready()) {
         if (Node* node = take()) {
-            if (!node->waiter.event_) node->waiter.event_ = InternalFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+            if (!node->waiter.event_)
+                node->waiter.event_ = InternalFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
             // A handler may have come here meanwhile and made one: then that is the thread's.
             if (node->waiter.event_ && t_mine == nullptr && pthread_setspecific(g_key, node) == 0)
                 t_mine = &node->waiter;
@@ -134,8 +135,8 @@ Waiter* Waiter::mine() noexcept {
     return waiter;
 }
 
-// Raw system calls: signal() and clear() may run in any thread and in a handler, must not touch errno, and must not be
-// places where a thread is cancelled.
+// Raw system calls: signal() and clear() may run in any thread and in a handler, must not touch errno, and
+// must not be places where a thread is cancelled.
 void Waiter::signal() noexcept {
     if (this == t_mine) return;  // it is awake, and looks at its sockets after whatever it does here
     if (signalled_.exchange(true, std::memory_order_acq_rel)) return;
@@ -143,9 +144,9 @@ void Waiter::signal() noexcept {
     os::raw_syscall(SYS_write, event_.get(), &one, sizeof one);
 }
 
-// The flag falls before the count is read: a signal in between writes again and costs one needless wake-up, the other
-// order would lose it. The count is read even if the flag was down, since a signaller may have raised the flag before
-// an earlier clear() and written after it; the eventfd would stay readable for ever.
+// The flag falls before the count is read: a signal in between writes again and costs one needless wake-up,
+// the other order would lose it. The count is read even if the flag was down, since a signaller may have
+// raised the flag before an earlier clear() and written after it; the eventfd would stay readable for ever.
 void Waiter::clear() noexcept {
     signalled_.exchange(false, std::memory_order_acq_rel);
     std::uint64_t count;
@@ -153,7 +154,8 @@ void Waiter::clear() noexcept {
 }
 
 void Waiter::reset_in_child() noexcept {
-    // Only this thread exists now. The old nodes may be on lists of forgotten sockets or half taken from the pool.
+    // Only this thread exists now. The old nodes may be on lists of forgotten sockets or half taken from the
+    // pool.
     new (&g_pool_lock) Lock();
     g_free = nullptr;
     WaiterList::free_links_ = nullptr;

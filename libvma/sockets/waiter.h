@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A thread about to sleep in a receive, select, poll or epoll_wait call.
 //
-// The ring's channel wakes it for frames nobody has taken yet; but another thread may poll the same ring and queue a
-// datagram for this thread's socket. So a sleeper puts its Waiter on each socket it waits for, and whoever queues a
-// datagram signals the waiters of that socket. Each thread has one, made on first use.
+// The ring's channel wakes it for frames nobody has taken yet; but another thread may poll the same ring and
+// queue a datagram for this thread's socket. So a sleeper puts its Waiter on each socket it waits for, and
+// whoever queues a datagram signals the waiters of that socket. Each thread has one, made on first use.
 #pragma once
 
 #include <atomic>
@@ -14,12 +14,13 @@ namespace vma::sockets {
 
 class Waiter {
   public:
-    // The calling thread's waiter; nullptr when no eventfd can be made (the caller then sleeps in short slices).
+    // The calling thread's waiter; nullptr when no eventfd can be made (the caller then sleeps in short
+    // slices).
     static Waiter* mine() noexcept;
 
     int fd() const noexcept { return event_.get(); }
-    // Any thread; nothing happens in the waiter's own. One system call for the first signal since clear(), none for further
-    // ones.
+    // Any thread; nothing happens in the waiter's own. One system call for the first signal since clear(),
+    // none for further ones.
     void signal() noexcept;
     // The owner, before it looks at its sockets for the last time.
     void clear() noexcept;
@@ -33,8 +34,8 @@ class Waiter {
     std::atomic<bool> signalled_{false};
 };
 
-// The waiters on one socket; guarded by the socket's lock. The first few lie in the list, more in memory that comes from mmap, as
-// the waiters' own does.
+// The waiters on one socket; guarded by the socket's lock. The first few lie in the list, more in memory that
+// comes from mmap, as the waiters' own does.
 class WaiterList {
   public:
     bool empty() const noexcept { return count_ == 0; }

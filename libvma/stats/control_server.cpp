@@ -65,12 +65,14 @@ void drop(Peer& peer) noexcept {
 // False: nothing has come yet.
 bool serve(Peer& peer) noexcept {
     char message[sizeof(Request) + 1];  // one byte more shows a message that is too long
-    const long n = os::raw_syscall(SYS_recvfrom, peer.fd.get(), message, sizeof message, MSG_DONTWAIT, nullptr, nullptr);
+    const long n =
+        os::raw_syscall(SYS_recvfrom, peer.fd.get(), message, sizeof message, MSG_DONTWAIT, nullptr, nullptr);
     if (n == -EAGAIN || n == -EINTR) return false;
     if (n <= 0) return true;
     const auto euid = static_cast<unsigned>(os::raw_syscall(SYS_geteuid));
     const Answer answer = answer_to(message, static_cast<std::size_t>(n), peer.uid, euid, g_server->handlers);
-    os::raw_syscall(SYS_sendto, peer.fd.get(), &answer, sizeof answer, MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0);
+    os::raw_syscall(SYS_sendto, peer.fd.get(), &answer, sizeof answer, MSG_DONTWAIT | MSG_NOSIGNAL, nullptr,
+                    0);
     return true;
 }
 
@@ -86,7 +88,8 @@ Peer& free_place() noexcept {
 
 void accept_peers() {
     for (std::size_t i = 0; i < kPeers; i++) {  // the watch calls again while there are more
-        const long fd = os::raw_syscall(SYS_accept4, g_server->listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        const long fd = os::raw_syscall(SYS_accept4, g_server->listener.get(), nullptr, nullptr,
+                                        SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) return;
         Peer& peer = free_place();
         peer.fd = InternalFd(static_cast<int>(fd));
@@ -107,7 +110,8 @@ void accept_peers() {
 std::string open_listener(InternalFd& out) {
     std::uint64_t random[2] = {};
     if (getrandom(random, sizeof random, GRND_NONBLOCK) != sizeof random) return {};
-    const std::string name = fmt::format("vma.{}.{:016x}{:016x}", os::raw_syscall(SYS_getpid), random[0], random[1]);
+    const std::string name =
+        fmt::format("vma.{}.{:016x}{:016x}", os::raw_syscall(SYS_getpid), random[0], random[1]);
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::memcpy(address.sun_path + 1, name.data(), name.size());
@@ -124,14 +128,19 @@ std::string open_listener(InternalFd& out) {
 
 }  // namespace
 
-Answer answer_to(const void* message, std::size_t length, unsigned uid, unsigned euid, const CommandHandlers& handlers) noexcept {
-    if (uid != euid && uid != 0) return say(EPERM, "only user {} and root may command process {}", euid, os::raw_syscall(SYS_getpid));
+Answer answer_to(const void* message, std::size_t length, unsigned uid, unsigned euid,
+                 const CommandHandlers& handlers) noexcept {
+    if (uid != euid && uid != 0)
+        return say(EPERM, "only user {} and root may command process {}", euid, os::raw_syscall(SYS_getpid));
     Request request;
-    if (length != sizeof request) return say(EINVAL, "a request has {} bytes, not {}", sizeof request, length);
+    if (length != sizeof request)
+        return say(EINVAL, "a request has {} bytes, not {}", sizeof request, length);
     std::memcpy(&request, message, sizeof request);
     if (request.magic != kControlMagic) return say(EINVAL, "not a request");
-    if (request.version != kVersion) return say(EPROTONOSUPPORT, "this process speaks version {}, not {}", kVersion, request.version);
-    constexpr int kLowest = static_cast<int>(log::Level::none), kHighest = static_cast<int>(log::Level::finer);
+    if (request.version != kVersion)
+        return say(EPROTONOSUPPORT, "this process speaks version {}, not {}", kVersion, request.version);
+    constexpr int kLowest = static_cast<int>(log::Level::none),
+                  kHighest = static_cast<int>(log::Level::finer);
     Segment* segment = current();
     switch (static_cast<Command>(request.command)) {
         case Command::log_level:
@@ -140,7 +149,8 @@ Answer answer_to(const void* message, std::size_t length, unsigned uid, unsigned
             log::set_level(static_cast<log::Level>(request.value));
             break;
         case Command::log_details:
-            if (request.value < 0 || request.value > 3) return say(EINVAL, "log details are a number from 0 to 3");
+            if (request.value < 0 || request.value > 3)
+                return say(EINVAL, "log details are a number from 0 to 3");
             log::set_details(request.value);
             break;
         case Command::zero:
@@ -148,9 +158,11 @@ Answer answer_to(const void* message, std::size_t length, unsigned uid, unsigned
             return say(0, "counters begin at 0");
         case Command::dump_socket: {
             if (request.value < 0) return say(EBADF, "there is no socket {}", request.value);
-            if (request.level < 0 || request.level > kHighest) return say(EINVAL, "a log level is a number from 0 to {}", kHighest);
+            if (request.level < 0 || request.level > kHighest)
+                return say(EINVAL, "a log level is a number from 0 to {}", kHighest);
             const unsigned found = handlers.dump == nullptr ? 0 : handlers.dump(request.value, request.level);
-            if (found == 0 && request.value != 0) return say(EBADF, "socket {} has no statistics", request.value);
+            if (found == 0 && request.value != 0)
+                return say(EBADF, "socket {} has no statistics", request.value);
             if (!log::enabled(static_cast<log::Level>(request.level)))
                 return say(0, "{} sockets dumped at a level that the log does not show now", found);
             return say(0, "{} sockets dumped to the log", found);
@@ -158,7 +170,8 @@ Answer answer_to(const void* message, std::size_t length, unsigned uid, unsigned
         case Command::refresh:
             if (handlers.refresh != nullptr) handlers.refresh();
             return say(0, "up to date");
-        default: return say(EOPNOTSUPP, "unknown command {}", request.command);
+        default:
+            return say(EOPNOTSUPP, "unknown command {}", request.command);
     }
     if (segment != nullptr) {
         store(segment->header().log_level, static_cast<std::int32_t>(log::level()));

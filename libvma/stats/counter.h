@@ -42,7 +42,8 @@ inline std::uint64_t take(std::uint64_t& word) noexcept {
     return std::atomic_ref<std::uint64_t>(word).exchange(0, std::memory_order_relaxed);
 }
 
-// A text, cut where there is no room, always with its terminating zero. Inside Describe, or before anybody reads.
+// A text, cut where there is no room, always with its terminating zero. Inside Describe, or before anybody
+// reads.
 template <std::size_t N>
 inline void put_text(char (&out)[N], std::string_view text) noexcept {
     const std::size_t n = text.copy(out, N - 1);
@@ -53,15 +54,16 @@ inline std::string_view text_of(const char (&text)[N]) noexcept {
     return {text, strnlen(text, N)};
 }
 
-// While it lives, this thread alone writes the description of the block that `sequence` guards. Writers are rare and quick, so
-// another one is waited for, but not for ever: it may be this thread, interrupted by a signal handler. False: nothing may be
-// written; the description is brought up to date with the next refresh.
+// While it lives, this thread alone writes the description of the block that `sequence` guards. Writers are
+// rare and quick, so another one is waited for, but not for ever: it may be this thread, interrupted by a
+// signal handler. False: nothing may be written; the description is brought up to date with the next refresh.
 class Describe {
   public:
     explicit Describe(std::uint32_t& sequence) noexcept : sequence_(sequence) {
         for (int tries = 0; tries < kTries; tries++) {
             std::uint32_t even = sequence_.load(std::memory_order_relaxed) & ~1u;
-            if (sequence_.compare_exchange_weak(even, even + 1, std::memory_order_acquire, std::memory_order_relaxed)) {
+            if (sequence_.compare_exchange_weak(even, even + 1, std::memory_order_acquire,
+                                                std::memory_order_relaxed)) {
                 mine_ = true;
                 // What follows must not be seen before the odd number.
                 std::atomic_thread_fence(std::memory_order_release);

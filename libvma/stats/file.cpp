@@ -44,8 +44,11 @@ Result<int> open_directory(const std::string& directory) {
     auto refused = [&](int error, std::string_view what) {
         return fail(error, fmt::format("the statistics directory {} {}", directory, what));
     };
-    const long fd = os::raw_syscall(SYS_openat, AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK, 0);
-    if (fd < 0) return refused(static_cast<int>(-fd), fmt::format("cannot be opened ({})", strerrordesc_np(static_cast<int>(-fd))));
+    const long fd = os::raw_syscall(SYS_openat, AT_FDCWD, directory.c_str(),
+                                    O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK, 0);
+    if (fd < 0)
+        return refused(static_cast<int>(-fd),
+                       fmt::format("cannot be opened ({})", strerrordesc_np(static_cast<int>(-fd))));
     struct stat s {};
     std::string_view objection;
     if (os::raw_syscall(SYS_fstat, fd, &s) != 0)
@@ -64,7 +67,8 @@ int give_name(int directory, const char* temporary, const char* name) noexcept {
     constexpr int kTries = 3;  // another process may make or remove a file of the name meanwhile
     int error = EEXIST;
     for (int i = 0; i < kTries && error == EEXIST; i++) {
-        error = static_cast<int>(-os::raw_syscall(SYS_renameat2, directory, temporary, directory, name, RENAME_NOREPLACE));
+        error = static_cast<int>(
+            -os::raw_syscall(SYS_renameat2, directory, temporary, directory, name, RENAME_NOREPLACE));
         const bool unknown = error == EINVAL || error == ENOSYS;  // a file system without the flag
         if (error != EEXIST && !unknown) return error;
         struct stat there {};
@@ -88,7 +92,8 @@ Result<void*> make_file(const std::string& directory, const std::string& name, s
         return fail(error, fmt::format("{}/{} {} ({})", directory, name, what, strerrordesc_np(error)));
     };
     const Descriptor file(os::raw_syscall(SYS_openat, dir.get(), temporary.c_str(),
-                                          O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600));
+                                          O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK,
+                                          0600));
     if (!file.good()) return refused(file.error(), "cannot be made");
     struct Unlink {
         int directory;
@@ -103,7 +108,8 @@ Result<void*> make_file(const std::string& directory, const std::string& name, s
     long error = os::raw_syscall(SYS_ftruncate, file.get(), size);
     if (error == 0) error = os::raw_syscall(SYS_fallocate, file.get(), 0, 0L, size);
     if (error != 0) return refused(static_cast<int>(-error), "gets no memory");
-    const long mapped = os::raw_syscall(SYS_mmap, nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0L);
+    const long mapped =
+        os::raw_syscall(SYS_mmap, nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0L);
     if (mapped < 0 && mapped > -4096) return refused(static_cast<int>(-mapped), "cannot be mapped");
     // Until it is where it belongs, it goes again with any failure.
     struct Unmap {
@@ -115,7 +121,8 @@ Result<void*> make_file(const std::string& directory, const std::string& name, s
     } unmap{mapped, size};
     fill(reinterpret_cast<void*>(mapped));
     if (const int named = give_name(dir.get(), temporary.c_str(), name.c_str()); named != 0) {
-        if (named == EEXIST) return fail(named, fmt::format("{}/{} belongs to another user or is no file", directory, name));
+        if (named == EEXIST)
+            return fail(named, fmt::format("{}/{} belongs to another user or is no file", directory, name));
         return refused(named, "cannot get its name");
     }
     unlink.name = nullptr;
@@ -131,9 +138,11 @@ Result<void*> make_file(const std::string& directory, const std::string& name, s
 }
 
 void remove_file(const std::string& directory, const std::string& name) noexcept {
-    const Descriptor dir(os::raw_syscall(SYS_openat, AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0));
+    const Descriptor dir(
+        os::raw_syscall(SYS_openat, AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0));
     struct stat there {};
-    if (dir.good() && status(dir.get(), name.c_str(), there) == 0 && S_ISREG(there.st_mode) && there.st_uid == my_user())
+    if (dir.good() && status(dir.get(), name.c_str(), there) == 0 && S_ISREG(there.st_mode) &&
+        there.st_uid == my_user())
         os::raw_syscall(SYS_unlinkat, dir.get(), name.c_str(), 0);
 }
 

@@ -19,8 +19,9 @@ std::array<std::atomic<bool>, kMuxBlocks> g_used{};
 std::atomic<std::uint64_t> g_id{0};
 
 constexpr std::uint64_t MuxBlock::*kCounters[] = {
-    &MuxBlock::calls,    &MuxBlock::rx_ready_offload, &MuxBlock::rx_ready_os, &MuxBlock::timeouts,   &MuxBlock::errors,
-    &MuxBlock::poll_hit, &MuxBlock::poll_miss,        &MuxBlock::polling_ns,  &MuxBlock::waiting_ns,
+    &MuxBlock::calls,     &MuxBlock::rx_ready_offload, &MuxBlock::rx_ready_os,
+    &MuxBlock::timeouts,  &MuxBlock::errors,           &MuxBlock::poll_hit,
+    &MuxBlock::poll_miss, &MuxBlock::polling_ns,       &MuxBlock::waiting_ns,
 };
 
 void describe(MuxBlock& block, Mux kind, int fd) noexcept {

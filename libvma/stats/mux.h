@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What calls of select, poll and epoll_wait count. An epoll set with offloaded members counts in a block of its own (the last
-// block is for all sets beyond); poll and select have one block each, which threads share in stripes.
+// What calls of select, poll and epoll_wait count. An epoll set with offloaded members counts in a block of
+// its own (the last block is for all sets beyond); poll and select have one block each, which threads share
+// in stripes.
 #pragma once
 
 #include <cstdint>

@@ -109,7 +109,8 @@ void Segment::fill(void* at, const Settings& settings) noexcept {
     header.uid = static_cast<std::uint32_t>(os::raw_syscall(SYS_geteuid));
     timespec now{};
     clock_gettime(CLOCK_REALTIME, &now);
-    header.started_ns = static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(now.tv_nsec);
+    header.started_ns =
+        static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(now.tv_nsec);
     header.life = static_cast<std::uint32_t>(Life::running);
     header.log_level = static_cast<std::int32_t>(log::level());
     header.log_details = log::details();
@@ -142,7 +143,8 @@ std::unique_ptr<Segment> Segment::create(const Settings& settings, std::string& 
                 why = "the name of the statistics directory is too long";
             } else {
                 std::string name = fmt::format("{}{}", kFilePrefix, pid);
-                auto made = make_file(directory, name, segment->size_, nullptr, [&](void* at) { segment->fill(at, settings); });
+                auto made = make_file(directory, name, segment->size_, nullptr,
+                                      [&](void* at) { segment->fill(at, settings); });
                 if (made) {
                     segment->base_ = static_cast<std::byte*>(*made);
                     segment->directory_ = directory;
@@ -152,7 +154,8 @@ std::unique_ptr<Segment> Segment::create(const Settings& settings, std::string& 
                 why = made.error().what;
             }
         }
-        void* memory = mmap(nullptr, segment->size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        void* memory =
+            mmap(nullptr, segment->size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (memory == MAP_FAILED) return nullptr;
         segment->base_ = static_cast<std::byte*>(memory);
         segment->fill(memory, settings);
@@ -194,7 +197,8 @@ void Segment::resume() noexcept {
 }
 
 void Segment::forget_in_child() noexcept {
-    os::raw_syscall(SYS_mmap, base_, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0L);
+    os::raw_syscall(SYS_mmap, base_, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+                    -1, 0L);
     ended_ = true;
 }
 
@@ -210,7 +214,9 @@ SocketBlock* Segment::take_socket(unsigned spare) noexcept {
         const unsigned i = (start + n) % sockets_;
         const std::uint64_t bit = std::uint64_t{1} << (i % 64);
         auto& word = used_[i / 64];
-        if ((word.load(std::memory_order_relaxed) & bit) != 0 || (word.fetch_or(bit, std::memory_order_acquire) & bit) != 0) continue;
+        if ((word.load(std::memory_order_relaxed) & bit) != 0 ||
+            (word.fetch_or(bit, std::memory_order_acquire) & bit) != 0)
+            continue;
         SocketBlock& block = socket(i);
         Describe guard(block.sequence);  // who reads must not take half of the old socket for the new one
         auto* words = reinterpret_cast<std::uint64_t*>(&block);
@@ -236,8 +242,9 @@ void Segment::give_socket(SocketBlock* block) noexcept {
 
 unsigned Segment::index_of(const SocketBlock* block) noexcept {
     const auto s = static_cast<unsigned>(Section::sockets);
-    return static_cast<unsigned>((reinterpret_cast<const std::byte*>(block) - base_ - static_cast<std::ptrdiff_t>(offsets_[s])) /
-                                 static_cast<std::ptrdiff_t>(strides_[s]));
+    return static_cast<unsigned>(
+        (reinterpret_cast<const std::byte*>(block) - base_ - static_cast<std::ptrdiff_t>(offsets_[s])) /
+        static_cast<std::ptrdiff_t>(strides_[s]));
 }
 
 // ---- the process's ----

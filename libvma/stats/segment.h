@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The memory that statistics live in: the file of layout.h, mapped, or private memory where there can be none. Who counts does not
-// see the difference.
+// The memory that statistics live in: the file of layout.h, mapped, or private memory where there can be
+// none. Who counts does not see the difference.
 //
-// Life: start() when the first socket that may be offloaded is made; the file goes at exit and before exec, marked as ended first.
-// A forked child must not write into its parent's file: in the child hook private pages take its place, under the same addresses,
-// so that what is left of the parent's objects stays harmless; the child's own stack starts a segment of its own.
+// Life: start() when the first socket that may be offloaded is made; the file goes at exit and before exec,
+// marked as ended first. A forked child must not write into its parent's file: in the child hook private
+// pages take its place, under the same addresses, so that what is left of the parent's objects stays
+// harmless; the child's own stack starts a segment of its own.
 #pragma once
 
 #include <array>
@@ -21,14 +22,15 @@ namespace vma::stats {
 inline constexpr unsigned kMaxSockets = 1024, kRingBlocks = 16, kPoolBlocks = 2 * kRingBlocks;
 
 struct Settings {
-    unsigned sockets = 100;   // blocks, at most kMaxSockets
-    std::string directory;    // one %d is the process id; empty: no file
+    unsigned sockets = 100;  // blocks, at most kMaxSockets
+    std::string directory;   // one %d is the process id; empty: no file
     std::vector<ParameterBlock> parameters;
 };
 
 class Segment {
   public:
-    // Null without memory. What kept it from having a file is put into `why`, empty if nothing did or none was wanted.
+    // Null without memory. What kept it from having a file is put into `why`, empty if nothing did or none
+    // was wanted.
     static std::unique_ptr<Segment> create(const Settings& settings, std::string& why) noexcept;
     ~Segment();
     Segment(const Segment&) = delete;
@@ -44,8 +46,9 @@ class Segment {
     TotalsBlock& totals(unsigned i) noexcept { return block<TotalsBlock>(Section::totals, i); }
     unsigned sockets() const noexcept { return sockets_; }
 
-    // A socket block that is free, zeroed but for `state` and `sequence`, with an id of its own; null: none is free, or fewer
-    // than `spare` would be left. Lock-free. The caller fills in the description and sets the state.
+    // A socket block that is free, zeroed but for `state` and `sequence`, with an id of its own; null: none
+    // is free, or fewer than `spare` would be left. Lock-free. The caller fills in the description and sets
+    // the state.
     SocketBlock* take_socket(unsigned spare = 0) noexcept;
     void give_socket(SocketBlock* block) noexcept;
     unsigned index_of(const SocketBlock* block) noexcept;

@@ -32,17 +32,21 @@ bool is_gone(const Header& header) {
 bool is_stale(int directory, const char* name, std::uint32_t mine) {
     std::uint32_t pid = 0;
     const char* end = name + std::strlen(name);
-    if (auto [at, error] = std::from_chars(name + kPrefix.size(), end, pid); error != std::errc{} || at != end) return false;
-    const long fd = os::raw_syscall(SYS_openat, directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0);
+    if (auto [at, error] = std::from_chars(name + kPrefix.size(), end, pid);
+        error != std::errc{} || at != end)
+        return false;
+    const long fd =
+        os::raw_syscall(SYS_openat, directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0);
     if (fd < 0) return false;
     struct stat s {};
     Header header{};
-    const bool whole = os::raw_syscall(SYS_fstat, fd, &s) == 0 && S_ISREG(s.st_mode) &&
-                       s.st_uid == static_cast<uid_t>(os::raw_syscall(SYS_geteuid)) &&
-                       os::raw_syscall(SYS_pread64, fd, &header, sizeof header, 0L) == static_cast<long>(sizeof header);
+    const bool whole =
+        os::raw_syscall(SYS_fstat, fd, &s) == 0 && S_ISREG(s.st_mode) &&
+        s.st_uid == static_cast<uid_t>(os::raw_syscall(SYS_geteuid)) &&
+        os::raw_syscall(SYS_pread64, fd, &header, sizeof header, 0L) == static_cast<long>(sizeof header);
     os::raw_syscall(SYS_close, fd);
-    return whole && std::memcmp(header.magic, kMagic, sizeof kMagic) == 0 && header.version == kVersion && header.pid == pid &&
-           header.pid_namespace == mine && is_gone(header);
+    return whole && std::memcmp(header.magic, kMagic, sizeof kMagic) == 0 && header.version == kVersion &&
+           header.pid == pid && header.pid_namespace == mine && is_gone(header);
 }
 
 }  // namespace
@@ -56,7 +60,8 @@ std::uint32_t pid_namespace() noexcept {
 void remove_stale_files(const std::string& directory) noexcept {
     const std::uint32_t mine = pid_namespace();
     if (mine == 0) return;
-    const long fd = os::raw_syscall(SYS_openat, AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK, 0);
+    const long fd = os::raw_syscall(SYS_openat, AT_FDCWD, directory.c_str(),
+                                    O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK, 0);
     if (fd < 0) return;
     const int dir = static_cast<int>(fd);
     try {
@@ -66,7 +71,8 @@ void remove_stale_files(const std::string& directory) noexcept {
             for (long at = 0; at < length;) {
                 const auto* entry = reinterpret_cast<const dirent64*>(entries + at);
                 at += entry->d_reclen;
-                if (std::string_view(entry->d_name).starts_with(kPrefix) && is_stale(dir, entry->d_name, mine))
+                if (std::string_view(entry->d_name).starts_with(kPrefix) &&
+                    is_stale(dir, entry->d_name, mine))
                     os::raw_syscall(SYS_unlinkat, dir, entry->d_name, 0);
             }
         }

@@ -95,7 +95,8 @@ void Tally::close() noexcept {
     SocketBlock* block = block_;
     block_ = nullptr;
     if (segment == nullptr || block == nullptr) return;
-    add_traffic(segment->totals(static_cast<unsigned>(protocol_)), *block, [](std::uint64_t& word) { return load(word); });
+    add_traffic(segment->totals(static_cast<unsigned>(protocol_)), *block,
+                [](std::uint64_t& word) { return load(word); });
     segment->give_socket(block);
 }
 
@@ -131,7 +132,8 @@ void note_kernel_socket(int fd, int family, int type, Reason reason, std::string
     if (segment == nullptr) return;
     // The number may be that of one before, which was closed.
     for (unsigned i = 0; i < segment->sockets(); i++)
-        if ((g_kernel_sockets[i / 64].load(std::memory_order_relaxed) >> (i % 64) & 1) != 0 && segment->socket(i).fd == fd &&
+        if ((g_kernel_sockets[i / 64].load(std::memory_order_relaxed) >> (i % 64) & 1) != 0 &&
+            segment->socket(i).fd == fd &&
             (g_kernel_sockets[i / 64].fetch_and(~(std::uint64_t{1} << (i % 64))) >> (i % 64) & 1) != 0)
             segment->give_socket(&segment->socket(i));
     SocketBlock* block = segment->take_socket(segment->sockets() / 4);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What a socket counts into: a block of the statistics file of its own, or, for sockets beyond VMA_STATS_FD_NUM, the totals of its
-// protocol, which threads share in stripes.
+// What a socket counts into: a block of the statistics file of its own, or, for sockets beyond
+// VMA_STATS_FD_NUM, the totals of its protocol, which threads share in stripes.
 //
-// Costs: with a block, a plain addition where the caller holds a lock that all callers of that counter hold (`held`), else an
-// atomic one. Without a block always an atomic one, on a stripe that few threads use.
+// Costs: with a block, a plain addition where the caller holds a lock that all callers of that counter hold
+// (`held`), else an atomic one. Without a block always an atomic one, on a stripe that few threads use.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,11 @@ static_assert(offsetof(SocketBlock, tx_os) == offsetof(SocketBlock, rx_offload) 
 static_assert(offsetof(TotalsBlock, tx_os) == offsetof(TotalsBlock, rx_offload) + 3 * sizeof(Traffic));
 
 // How the data of a receive call came.
-enum class Came : unsigned { there, polled, slept };  // had arrived before; while the call polled; while it slept
+enum class Came : unsigned {
+    there,
+    polled,
+    slept
+};  // had arrived before; while the call polled; while it slept
 
 // Why a direction goes the way it does. Texts are copied.
 struct Decision {
@@ -116,7 +120,8 @@ class Tally {
   private:
     TotalsBlock& my_totals() const noexcept { return my_stripe().totals[static_cast<unsigned>(protocol_)]; }
     Traffic& traffic(Way way) const noexcept {
-        return (block_ != nullptr ? &block_->rx_offload : &my_totals().rx_offload)[static_cast<unsigned>(way)];
+        return (block_ != nullptr ? &block_->rx_offload
+                                  : &my_totals().rx_offload)[static_cast<unsigned>(way)];
     }
     static void note_thread(std::int32_t& last) noexcept {
         const std::int32_t me = thread_id();

@@ -11,13 +11,13 @@
 #include <utility>
 
 #include "libvma/runtime/log.h"
-#include "libvma/tcp/timers/engine.h"
 #include "libvma/tcp/handshake/isn.h"
 #include "libvma/tcp/handshake/listener.h"
+#include "libvma/tcp/handshake/syn.h"
 #include "libvma/tcp/lwip/entry.h"
 #include "libvma/tcp/recovery/segments.h"
 #include "libvma/tcp/sequence.h"
-#include "libvma/tcp/handshake/syn.h"
+#include "libvma/tcp/timers/engine.h"
 #include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
@@ -26,23 +26,35 @@ namespace {
 std::atomic<std::size_t> g_count{0};
 std::atomic<bool> g_moved{false};
 
-constexpr int kMaxLooks = 64;  // at a ring that may never be empty
-constexpr std::uint32_t kMinSendMss = 48;      // the kernel's net.ipv4.tcp_min_snd_mss
-constexpr std::uint32_t kInEvents = EPOLLIN | EPOLLRDNORM | EPOLLRDBAND | EPOLLRDHUP | EPOLLPRI | EPOLLHUP | EPOLLERR;
+constexpr int kMaxLooks = 64;              // at a ring that may never be empty
+constexpr std::uint32_t kMinSendMss = 48;  // the kernel's net.ipv4.tcp_min_snd_mss
+constexpr std::uint32_t kInEvents =
+    EPOLLIN | EPOLLRDNORM | EPOLLRDBAND | EPOLLRDHUP | EPOLLPRI | EPOLLHUP | EPOLLERR;
 
 State state_of(const tcp_pcb& pcb) noexcept {
     switch (pcb.state) {
-        case SYN_SENT: return State::syn_sent;
-        case SYN_RCVD: return State::syn_recv;
-        case ESTABLISHED: return State::established;
-        case FIN_WAIT_1: return State::fin_wait1;
-        case FIN_WAIT_2: return State::fin_wait2;
-        case CLOSE_WAIT: return State::close_wait;
-        case CLOSING: return State::closing;
-        case LAST_ACK: return State::last_ack;
-        case TIME_WAIT: return State::time_wait;
-        case LISTEN: return State::listen;
-        default: return State::close;
+        case SYN_SENT:
+            return State::syn_sent;
+        case SYN_RCVD:
+            return State::syn_recv;
+        case ESTABLISHED:
+            return State::established;
+        case FIN_WAIT_1:
+            return State::fin_wait1;
+        case FIN_WAIT_2:
+            return State::fin_wait2;
+        case CLOSE_WAIT:
+            return State::close_wait;
+        case CLOSING:
+            return State::closing;
+        case LAST_ACK:
+            return State::last_ack;
+        case TIME_WAIT:
+            return State::time_wait;
+        case LISTEN:
+            return State::listen;
+        default:
+            return State::close;
     }
 }
 
@@ -96,7 +108,8 @@ int Connection::attach() noexcept {
     if (attached_) return 0;
     ring::Ring* ring = rule_ring_ != nullptr ? rule_ring_ : path_.ring;
     try {
-        // Two connections cannot have the same four numbers; a peer may begin anew while we remember the old one.
+        // Two connections cannot have the same four numbers; a peer may begin anew while we remember the old
+        // one.
         const ring::Share share = origin_ == nullptr ? ring::Share::only : ring::Share::latest;
         auto added = ring->attach(flow(), this, share);
         if (!added && added.error().code == EEXIST && !ring->rx_owned_by_me()) {
@@ -106,7 +119,8 @@ int Connection::attach() noexcept {
             added = ring->attach(flow(), this, share);
         }
         if (!added && origin_ != nullptr)
-            log::once(log::Level::warn, "a connection is refused, for it cannot have a flow rule: {}", added.error().what);
+            log::once(log::Level::warn, "a connection is refused, for it cannot have a flow rule: {}",
+                      added.error().what);
         if (!added) return added.error().code == EEXIST ? EADDRNOTAVAIL : EOPNOTSUPP;
     } catch (...) {
         return ENOBUFS;
@@ -151,10 +165,13 @@ int Connection::connect() noexcept {
                 ip_addr_t to{ends_.remote_addr};
                 result = tcp_connect(pcb_, &to, ntohs(ends_.remote_port), &Callbacks::connected);
             });
-            if (result != ERR_OK) error = ENOBUFS;
-            else output();
+            if (result != ERR_OK)
+                error = ENOBUFS;
+            else
+                output();
             // What may be sent before the peer has said anything (RFC 9293 section 3.7.1).
-            mss_.store(std::min(wanted_mss(), 536u) - (options_.timestamps ? kTimestampBytes : 0), std::memory_order_relaxed);
+            mss_.store(std::min(wanted_mss(), 536u) - (options_.timestamps ? kTimestampBytes : 0),
+                       std::memory_order_relaxed);
         }
     }
     if (error != 0) {
@@ -165,8 +182,9 @@ int Connection::connect() noexcept {
     return -error;
 }
 
-Connection* Connection::adopt(PathSource& paths, tcp_pcb* pcb, const Handshake& handshake, const Options& options, const Path& path,
-                              bool resolved, ring::Ring& from, Listener* origin) noexcept {
+Connection* Connection::adopt(PathSource& paths, tcp_pcb* pcb, const Handshake& handshake,
+                              const Options& options, const Path& path, bool resolved, ring::Ring& from,
+                              Listener* origin) noexcept {
     Connection* c = create(paths, handshake.ends, options);
     if (c == nullptr) return nullptr;
     c->pcb_ = pcb;
@@ -270,10 +288,12 @@ void Connection::leave() noexcept {
         for (std::uint32_t i = 0; i < unrefs; i++) unref();  // never the last: the caller has one
         if (ended) {
             ring::Ring* ring = ring_.load(std::memory_order_relaxed);
-            ring->detach_soon(flow(), this, moved);  // may be the end of this object, unless the caller has a reference
+            ring->detach_soon(flow(), this,
+                              moved);  // may be the end of this object, unless the caller has a reference
             return;
         }
-        if (!backlog_any_.load(std::memory_order_relaxed) && !wants_output_.load(std::memory_order_relaxed)) return;
+        if (!backlog_any_.load(std::memory_order_relaxed) && !wants_output_.load(std::memory_order_relaxed))
+            return;
         if (!lock_.try_lock()) return;  // the new owner does it
     }
 }
@@ -290,8 +310,10 @@ void Connection::settle() noexcept {
         arm_timers();
         return;
     }
-    // Of a connection that has failed the last count stands, as in the kernel; the SYN counts until it is answered.
-    if (pcb_ != nullptr) shown_queued_.store(was_established_ ? queued() : origin_ == nullptr, std::memory_order_release);
+    // Of a connection that has failed the last count stands, as in the kernel; the SYN counts until it is
+    // answered.
+    if (pcb_ != nullptr)
+        shown_queued_.store(was_established_ ? queued() : origin_ == nullptr, std::memory_order_release);
     std::uint32_t unsent = 0;
     if (pcb_ != nullptr && pcb_->unsent != nullptr && was_established_) {
         const auto n = static_cast<std::int32_t>(data_end_ - ntohl(pcb_->unsent->tcphdr->seqno));
@@ -350,8 +372,8 @@ std::uint32_t Connection::compute_events() const noexcept {
         } else {
             const std::uint32_t used = queued();
             const bool room = used <= limit && limit - used >= used / 2;
-            const bool few_unsent =
-                options_.notsent_lowat == 0xffffffff || unsent_bytes() < options_.notsent_lowat || unsent_bytes() == 0;
+            const bool few_unsent = options_.notsent_lowat == 0xffffffff ||
+                                    unsent_bytes() < options_.notsent_lowat || unsent_bytes() == 0;
             if (room && few_unsent) mask |= EPOLLOUT | EPOLLWRNORM;
         }
     }
@@ -372,9 +394,7 @@ int Connection::take_error() noexcept {
     return error;
 }
 
-void Connection::fail(int error) noexcept {
-    error_.store(error, std::memory_order_release);
-}
+void Connection::fail(int error) noexcept { error_.store(error, std::memory_order_release); }
 
 // lwIP has freed the PCB: the connection is over, for whatever reason.
 void Connection::gone() noexcept {
@@ -431,7 +451,8 @@ std::uint32_t Connection::wanted_mss() const noexcept {
     return std::min<std::uint32_t>(mss, 0xffff - 40);
 }
 
-// As the kernel's tcp_mtu_to_mss(): what the peer asks for is raised to kMinSendMss, and our options take their room of that.
+// As the kernel's tcp_mtu_to_mss(): what the peer asks for is raised to kMinSendMss, and our options take
+// their room of that.
 std::uint32_t Connection::send_mss() const noexcept {
     static_assert(kMinSendMss > kTimestampBytes);
     std::uint32_t mss = wanted_mss();
@@ -495,8 +516,8 @@ void Connection::icmp_error(ring::Ring&, const ring::IcmpError& error) noexcept 
     if (lock_.try_lock()) leave();
 }
 
-// As the kernel's tcp_v4_err(): only what quotes a segment under way counts. Fatal while connecting, else a hint why
-// retransmissions may fail; a smaller MTU is obeyed.
+// As the kernel's tcp_v4_err(): only what quotes a segment under way counts. Fatal while connecting, else a
+// hint why retransmissions may fail; a smaller MTU is obeyed.
 void Connection::icmp_error_locked(const ring::IcmpError& error) noexcept {
     if (pcb_ == nullptr || frozen_ || in_time_wait_) return;
     if (seq_before(error.seq, pcb_->lastack) || seq_before(pcb_->snd_nxt, error.seq)) return;
@@ -525,7 +546,8 @@ void Connection::learn_mtu(std::uint32_t mtu) noexcept {
     if (pcb_ == nullptr || !was_established_) return;
     const std::uint32_t before = mss_.load(std::memory_order_relaxed);
     mss_changed();
-    if (send_mss() >= before) return;  // segments were that short already: it is not for this that one was lost
+    if (send_mss() >= before)
+        return;  // segments were that short already: it is not for this that one was lost
     resegment();
     output();
 }
@@ -570,7 +592,9 @@ void Connection::options_changed() noexcept {
         if (pcb_ != nullptr) output();  // a cork may have gone
     }
     // Counted anew from the last segment that came, as the kernel does for TCP_KEEPIDLE.
-    if (!options_.keepalive || std::exchange(timed_keep_idle_s_, options_.keep_idle_s) != options_.keep_idle_s) keepalive_at_ = 0;
+    if (!options_.keepalive ||
+        std::exchange(timed_keep_idle_s_, options_.keep_idle_s) != options_.keep_idle_s)
+        keepalive_at_ = 0;
     if (origin_ != nullptr && pcb_ != nullptr && counted_reuse_ != options_.reuse_address) {
         origin_->left(counted_reuse_);
         counted_reuse_ = options_.reuse_address;
@@ -627,7 +651,9 @@ void Connection::info(Info& all) noexcept {
     ::tcp_info& out = all.basic;
     if (!enter()) return;
     const std::uint64_t now = now_ns();
-    auto ms_since = [&](std::uint64_t at) { return at == 0 ? 0u : static_cast<std::uint32_t>((now - at) / 1'000'000); };
+    auto ms_since = [&](std::uint64_t at) {
+        return at == 0 ? 0u : static_cast<std::uint32_t>((now - at) / 1'000'000);
+    };
     const std::uint32_t mss = std::max(mss_.load(std::memory_order_relaxed), 1u);
     out.tcpi_state = static_cast<std::uint8_t>(state());
     out.tcpi_ca_state = after_timeout() ? TCP_CA_Loss : recovering() ? TCP_CA_Recovery : TCP_CA_Open;

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // One TCP connection: lwIP's PCB and what lwIP does not do.
 //
-// lwIP keeps the state machine, takes received segments apart, queues out-of-order ones and says what to acknowledge.
-// Here are the checks in front of it (RFC 9293 acceptability, RFC 5961, PAWS), the send queue and everything that is sent,
-// loss recovery, congestion control, RTT, all timers, and the receive queue. A connection knows nothing of descriptors:
-// sockets::TcpSocket owns it while the program does, and it lives on alone until it has said its goodbye to the peer.
+// lwIP keeps the state machine, takes received segments apart, queues out-of-order ones and says what to
+// acknowledge. Here are the checks in front of it (RFC 9293 acceptability, RFC 5961, PAWS), the send queue
+// and everything that is sent, loss recovery, congestion control, RTT, all timers, and the receive queue. A
+// connection knows nothing of descriptors: sockets::TcpSocket owns it while the program does, and it lives on
+// alone until it has said its goodbye to the peer.
 //
-// Threads: all functions may be called by any thread; the connection's lock is inside. Frames that arrive while the lock is
-// taken go on a backlog, which the lock's owner works off before it lets go, so a ring never waits for a connection.
-// Functions that find the lock held by their own thread (a signal handler interrupted one of them) return -EWOULDBLOCK, or
-// leave the matter to the interrupted call.
+// Threads: all functions may be called by any thread; the connection's lock is inside. Frames that arrive
+// while the lock is taken go on a backlog, which the lock's owner works off before it lets go, so a ring
+// never waits for a connection. Functions that find the lock held by their own thread (a signal handler
+// interrupted one of them) return -EWOULDBLOCK, or leave the matter to the interrupted call.
 //
 // Results: ssize_t and int functions return -errno.
 #pragma once
@@ -25,10 +26,10 @@
 
 #include "libvma/ring/ring.h"
 #include "libvma/runtime/lock.h"
-#include "libvma/tcp/recovery/congestion.h"
 #include "libvma/tcp/path.h"
 #include "libvma/tcp/receive/reassembly.h"
 #include "libvma/tcp/receive/receive_queue.h"
+#include "libvma/tcp/recovery/congestion.h"
 #include "libvma/tcp/recovery/rtt.h"
 #include "libvma/tcp/recovery/scoreboard.h"
 #include "libvma/tcp/timers/timer_wheel.h"
@@ -46,48 +47,62 @@ struct SegmentBoard;
 
 inline constexpr std::uint32_t kTimestampBytes = 12;  // of options in each segment
 
-// What the program may set (socket options), in the units of the options. A listener's are copied to what it accepts.
+// What the program may set (socket options), in the units of the options. A listener's are copied to what it
+// accepts.
 struct Options {
     PathOptions path;
     bool nodelay = false, cork = false, keepalive = false;
-    bool quickack = true;                   // TCP_QUICKACK as read: true while not "pingpong"
+    bool quickack = true;  // TCP_QUICKACK as read: true while not "pingpong"
     bool timestamps = true, sack = true, window_scaling = true;
     unsigned keep_idle_s = 7200, keep_interval_s = 75, keep_count = 9;
-    std::uint32_t user_timeout_ms = 0;      // TCP_USER_TIMEOUT, 0: by retransmissions
+    std::uint32_t user_timeout_ms = 0;        // TCP_USER_TIMEOUT, 0: by retransmissions
     unsigned syn_retries = 6, retries2 = 15;  // TCP_SYNCNT, net.ipv4.tcp_retries2
-    unsigned synack_retries = 5;            // TCP_SYNCNT of a listener, net.ipv4.tcp_synack_retries
-    unsigned syncookies = 1;                // net.ipv4.tcp_syncookies: never, when the table is full, always
-    int linger2_s = 60;                     // TCP_LINGER2: FIN_WAIT_2 of a closed socket; < 0: none
-    std::uint32_t maxseg = 0;               // TCP_MAXSEG, 0: the path's
-    std::uint32_t receive_window = 0;       // bytes of data we let the peer have under way and unread
-    std::uint32_t send_buffer = 0;          // bytes of data that may wait to be acknowledged; 0: grows with the window
+    unsigned synack_retries = 5;              // TCP_SYNCNT of a listener, net.ipv4.tcp_synack_retries
+    unsigned syncookies = 1;           // net.ipv4.tcp_syncookies: never, when the table is full, always
+    int linger2_s = 60;                // TCP_LINGER2: FIN_WAIT_2 of a closed socket; < 0: none
+    std::uint32_t maxseg = 0;          // TCP_MAXSEG, 0: the path's
+    std::uint32_t receive_window = 0;  // bytes of data we let the peer have under way and unread
+    std::uint32_t send_buffer =
+        0;  // bytes of data that may wait to be acknowledged; 0: grows with the window
     std::uint32_t window_clamp = 0;
     std::uint32_t notsent_lowat = 0xffffffff;
-    std::uint32_t receive_lowat = 1;        // SO_RCVLOWAT
+    std::uint32_t receive_lowat = 1;  // SO_RCVLOWAT
     unsigned defer_accept_s = 0;
-    bool reuse_address = false;             // SO_REUSEADDR: others may bind the port while the connection lives
+    bool reuse_address = false;  // SO_REUSEADDR: others may bind the port while the connection lives
     std::uint32_t delayed_ack_ms = 40;
-    unsigned mtu_expires_s = 600;           // net.ipv4.route.mtu_expires: how long what ICMP said of the path holds
+    unsigned mtu_expires_s = 600;  // net.ipv4.route.mtu_expires: how long what ICMP said of the path holds
     CongestionAlgorithm congestion = CongestionAlgorithm::cubic;
 };
 
 // What a connection is good for at the moment; for statistics and tests.
 struct Counters {
     std::uint64_t segments_in = 0, segments_out = 0, bytes_in = 0, bytes_out = 0;
-    std::uint64_t retransmits = 0, fast_recoveries = 0, timeouts = 0, tail_probes = 0, dup_acks_in = 0, out_of_order = 0;
-    std::uint64_t challenge_acks = 0, unacceptable = 0, paws = 0, bad_options = 0, probes = 0, keepalives = 0, dsacks = 0;
-    std::uint64_t merged = 0;               // received frames that shared a pass through the state machine
+    std::uint64_t retransmits = 0, fast_recoveries = 0, timeouts = 0, tail_probes = 0, dup_acks_in = 0,
+                  out_of_order = 0;
+    std::uint64_t challenge_acks = 0, unacceptable = 0, paws = 0, bad_options = 0, probes = 0, keepalives = 0,
+                  dsacks = 0;
+    std::uint64_t merged = 0;  // received frames that shared a pass through the state machine
     // As TCP_INFO counts: sequence numbers, each once, and what was sent again.
     std::uint64_t acked = 0, received = 0, bytes_again = 0, data_segments_in = 0, data_segments_out = 0;
 };
 
 // States as TCP_INFO numbers them.
 enum class State : std::uint8_t {
-    established = 1, syn_sent, syn_recv, fin_wait1, fin_wait2, time_wait, close, close_wait, last_ack, listen, closing
+    established = 1,
+    syn_sent,
+    syn_recv,
+    fin_wait1,
+    fin_wait2,
+    time_wait,
+    close,
+    close_wait,
+    last_ack,
+    listen,
+    closing
 };
 
-// What getsockopt(TCP_INFO) tells: the kernel's struct tcp_info (linux/tcp.h), of which the C library's header has the
-// beginning only. Fields up to snd_wnd; what follows is newer than the features here.
+// What getsockopt(TCP_INFO) tells: the kernel's struct tcp_info (linux/tcp.h), of which the C library's
+// header has the beginning only. Fields up to snd_wnd; what follows is newer than the features here.
 struct Info {
     ::tcp_info basic;
     std::uint64_t pacing_rate, max_pacing_rate, bytes_acked, bytes_received;
@@ -99,7 +114,8 @@ struct Info {
 };
 static_assert(offsetof(Info, bytes_acked) == 120 && offsetof(Info, snd_wnd) == 228);
 
-// Whoever shows a connection to a program. Called with the connection's lock held: note it, wake sleepers, and return.
+// Whoever shows a connection to a program. Called with the connection's lock held: note it, wake sleepers,
+// and return.
 class Owner {
   public:
     virtual void changed() noexcept = 0;
@@ -113,49 +129,55 @@ struct KernelState;
 
 class Connection final : public ring::FrameSink, public ring::HeldSender {
   public:
-    // For an active open; CLOSED, one reference, the caller's. Null without memory. `paths` lives as long as the process.
+    // For an active open; CLOSED, one reference, the caller's. Null without memory. `paths` lives as long as
+    // the process.
     static Connection* create(PathSource& paths, const Endpoints& ends, const Options& options) noexcept;
 
     void ref() noexcept { refs_.fetch_add(1, std::memory_order_relaxed); }
     void unref() noexcept;
 
-    // Starts the handshake: 0, or -errno where there is no way at all. The outcome is an event (EPOLLOUT, or EPOLLERR and
-    // take_error()).
+    // Starts the handshake: 0, or -errno where there is no way at all. The outcome is an event (EPOLLOUT, or
+    // EPOLLERR and take_error()).
     int connect() noexcept;
     // Null: nobody any more. After it returned, the old owner is not called again.
     void set_owner(Owner* owner) noexcept;
 
     // ---- data ----
     enum : unsigned { kMore = 1, kPeek = 2, kDiscard = 4, kQuiet = 8 };
-    // Queues what there is room for. -EAGAIN: no room; -EPIPE: shut down for sending; -ENOTCONN; or the pending error.
-    // kMore: more follows (MSG_MORE). kQuiet: do not start sending (the caller will call push()).
+    // Queues what there is room for. -EAGAIN: no room; -EPIPE: shut down for sending; -ENOTCONN; or the
+    // pending error. kMore: more follows (MSG_MORE). kQuiet: do not start sending (the caller will call
+    // push()).
     ssize_t send(const iovec* iov, std::size_t count, std::size_t length, unsigned flags) noexcept;
     void push() noexcept;
-    // Copies out what is there (kPeek: and leaves it; kDiscard: copies nothing, MSG_TRUNC). `skip`: bytes to pass over when
-    // peeking. 0: the peer has closed, or receiving is shut down. -EAGAIN: nothing yet; -ENOTCONN; or the pending error.
-    ssize_t receive(const iovec* iov, std::size_t count, std::size_t length, unsigned flags, std::size_t skip = 0) noexcept;
+    // Copies out what is there (kPeek: and leaves it; kDiscard: copies nothing, MSG_TRUNC). `skip`: bytes to
+    // pass over when peeking. 0: the peer has closed, or receiving is shut down. -EAGAIN: nothing yet;
+    // -ENOTCONN; or the pending error.
+    ssize_t receive(const iovec* iov, std::size_t count, std::size_t length, unsigned flags,
+                    std::size_t skip = 0) noexcept;
 
     // ---- end ----
     // SHUT_RD, SHUT_WR, SHUT_RDWR: 0 or -ENOTCONN.
     int shutdown(int how) noexcept;
-    // The program has let go of it. With unread data, or `reset` (SO_LINGER of 0 seconds): RST; else FIN after what is
-    // queued. The connection then ends by itself; the caller's reference is not taken.
+    // The program has let go of it. With unread data, or `reset` (SO_LINGER of 0 seconds): RST; else FIN
+    // after what is queued. The connection then ends by itself; the caller's reference is not taken.
     void close(bool reset) noexcept;
     // There will be no path any more: it ends with `error`, without a word to the peer.
     void lose_path(int error) noexcept;
-    // Is everything that was sent acknowledged, our FIN included, or the connection gone? (SO_LINGER waits for it.)
+    // Is everything that was sent acknowledged, our FIN included, or the connection gone? (SO_LINGER waits
+    // for it.)
     bool drained() const noexcept;
 
     // ---- state ----
     State state() const noexcept { return state_.load(std::memory_order_acquire); }
     // EPOLL* bits that are true now.
     std::uint32_t events() const noexcept { return events_.load(std::memory_order_acquire); }
-    // The same for somebody who will be woken by a hook: as with the kernel's poll, who was told that there is no room for
-    // data hears when there is (and who was not, does not).
+    // The same for somebody who will be woken by a hook: as with the kernel's poll, who was told that there
+    // is no room for data hears when there is (and who was not, does not).
     std::uint32_t events_asked() const noexcept {
         std::uint32_t now = events();
         if ((now & EPOLLOUT) != 0) return now;
-        if (!room_wanted_.load(std::memory_order_relaxed)) room_wanted_.store(true, std::memory_order_seq_cst);
+        if (!room_wanted_.load(std::memory_order_relaxed))
+            room_wanted_.store(true, std::memory_order_seq_cst);
         return events_.load(std::memory_order_seq_cst);
     }
     // Counts wake-ups as Socket::edges() does.
@@ -164,11 +186,12 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     int take_error() noexcept;
     int peek_error() const noexcept { return error_.load(std::memory_order_acquire); }
     std::size_t readable() const noexcept { return readable_.load(std::memory_order_acquire); }  // FIONREAD
-    std::size_t unacked_bytes() const noexcept;   // SIOCOUTQ: not yet acknowledged, sent or not
-    std::size_t unsent_bytes() const noexcept;    // SIOCOUTQNSD
+    std::size_t unacked_bytes() const noexcept;  // SIOCOUTQ: not yet acknowledged, sent or not
+    std::size_t unsent_bytes() const noexcept;   // SIOCOUTQNSD
     void info(Info& out) noexcept;
     Counters counters() noexcept;
-    // Counters and gauges, in bytes and microseconds; false in a signal handler that interrupted the connection's own code.
+    // Counters and gauges, in bytes and microseconds; false in a signal handler that interrupted the
+    // connection's own code.
     struct Sample {
         Counters counters;
         std::uint32_t rtt_us = 0, rttvar_us = 0, rto_us = 0;
@@ -186,8 +209,8 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     std::uint32_t mss() const noexcept { return mss_.load(std::memory_order_relaxed); }
     CongestionAlgorithm algorithm() noexcept;
     ring::Ring* ring() const noexcept { return ring_.load(std::memory_order_acquire); }
-    std::uint32_t send_space() const noexcept;    // bytes that send() would take now
-    std::uint32_t send_buffer() const noexcept;   // its limit now
+    std::uint32_t send_space() const noexcept;   // bytes that send() would take now
+    std::uint32_t send_buffer() const noexcept;  // its limit now
 
     // Applies `edit(options)` under the lock, with what follows from it (cork released, window changed, ...).
     template <class F>
@@ -200,22 +223,22 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     Options options() noexcept;
     // An edge, if there is enough to read: setting SO_RCVLOWAT makes one (tcp_set_rcvlowat()).
     void tell_readable() noexcept;
-    void quick_ack(bool on) noexcept;             // TCP_QUICKACK
-    void nodelay(bool on) noexcept;               // TCP_NODELAY; setting it sends what waits, even what is corked (tcp(7))
+    void quick_ack(bool on) noexcept;  // TCP_QUICKACK
+    void nodelay(bool on) noexcept;  // TCP_NODELAY; setting it sends what waits, even what is corked (tcp(7))
 
     // Packets of the flow may have `mtu` bytes at most.
     void path_mtu(std::uint32_t mtu) noexcept;
 
     // ---- moving to the kernel ----
-    // Stops the connection: frames are dropped, timers rest. Fills `out`, whose queues point into this connection.
-    // 0; -EOPNOTSUPP in a state that cannot be moved. Then finish_freeze(moved): true ends it silently (no FIN, no RST,
-    // flow rule withdrawn), false lets it go on. From freeze() on send(), receive() and shutdown() say -EREMOTE, and events
-    // and state stay as they were: the owner knows who answers now.
+    // Stops the connection: frames are dropped, timers rest. Fills `out`, whose queues point into this
+    // connection. 0; -EOPNOTSUPP in a state that cannot be moved. Then finish_freeze(moved): true ends it
+    // silently (no FIN, no RST, flow rule withdrawn), false lets it go on. From freeze() on send(), receive()
+    // and shutdown() say -EREMOTE, and events and state stay as they were: the owner knows who answers now.
     int freeze(KernelState& out) noexcept;
     void finish_freeze(bool moved) noexcept;
-    // Urgent data was sent by the peer: only the kernel serves that. The segments with it are dropped, so that the peer
-    // repeats them to whoever serves the connection then; the owner is told. keep_urgent(): it cannot be moved, so
-    // urgent data is a part of the stream from now on.
+    // Urgent data was sent by the peer: only the kernel serves that. The segments with it are dropped, so
+    // that the peer repeats them to whoever serves the connection then; the owner is told. keep_urgent(): it
+    // cannot be moved, so urgent data is a part of the stream from now on.
     bool urgent_seen() const noexcept { return urgent_seen_.load(std::memory_order_relaxed); }
     void keep_urgent() noexcept { urgent_kept_.store(true, std::memory_order_relaxed); }
 
@@ -230,7 +253,8 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
 
     // Bytes of memory of all connections of the process, without queued data; and how many there are.
     static std::size_t count() noexcept;
-    // Has any been moved to the kernel, in this process? Then a segment of no connection of ours may be one of the kernel's.
+    // Has any been moved to the kernel, in this process? Then a segment of no connection of ours may be one
+    // of the kernel's.
     static bool any_moved() noexcept;
     static void note_moved() noexcept;
     // In a forked child: connections are the parent's. Forget all.
@@ -242,22 +266,25 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
 
     Connection(PathSource& paths, const Endpoints& ends, const Options& options);
     ~Connection() override;
-    // For a PCB that lwIP made of a SYN (state SYN_RCVD), whose answer `origin` has sent. `from`: where the peer's segments come in.
-    static Connection* adopt(PathSource& paths, tcp_pcb* pcb, const Handshake& handshake, const Options& options, const Path& path,
-                             bool resolved, ring::Ring& from, Listener* origin) noexcept;
+    // For a PCB that lwIP made of a SYN (state SYN_RCVD), whose answer `origin` has sent. `from`: where the
+    // peer's segments come in.
+    static Connection* adopt(PathSource& paths, tcp_pcb* pcb, const Handshake& handshake,
+                             const Options& options, const Path& path, bool resolved, ring::Ring& from,
+                             Listener* origin) noexcept;
 
     // ---- lock (connection.cpp) ----
-    bool enter() noexcept;      // false: this thread has it already
-    void leave() noexcept;      // works off the backlog, publishes what changed, unlocks, and does what must wait for that
-    void settle() noexcept;     // state, events, timers, owner
+    bool enter() noexcept;  // false: this thread has it already
+    void leave() noexcept;  // works off the backlog, publishes what changed, unlocks, and does what must wait
+                            // for that
+    void settle() noexcept;  // state, events, timers, owner
     template <class F>
     void in_lwip(F&& call) noexcept;  // enters lwIP with this PCB; notices when lwIP freed it
     void publish() noexcept;
     std::uint32_t compute_events() const noexcept;
-    void fail(int error) noexcept;    // the connection is over, with this error for the program
-    void gone() noexcept;             // lwIP has freed the PCB
+    void fail(int error) noexcept;  // the connection is over, with this error for the program
+    void gone() noexcept;           // lwIP has freed the PCB
     void free_queues() noexcept;
-    int attach() noexcept;      // 0 or errno; EADDRNOTAVAIL: the four numbers are in use
+    int attach() noexcept;  // 0 or errno; EADDRNOTAVAIL: the four numbers are in use
     verbs::FlowSpec flow() const noexcept {
         return {IPPROTO_TCP, ends_.local_addr, ends_.local_port, ends_.remote_addr, ends_.remote_port};
     }
@@ -265,7 +292,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     void set_pcb_options() noexcept;
 
     // ---- path ----
-    int find_path() noexcept;   // 0, or an errno of PathSource
+    int find_path() noexcept;  // 0, or an errno of PathSource
     void use_path(const Path& path) noexcept;
     std::uint32_t wanted_mss() const noexcept;
     std::uint32_t send_mss() const noexcept;
@@ -306,12 +333,12 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
         bool data = false;
         const SackBlock* blocks = nullptr;
         unsigned block_count = 0;
-        std::uint32_t echo = 0;      // time stamp that came back, 0: none
+        std::uint32_t echo = 0;  // time stamp that came back, 0: none
     };
     void before_ack(const AckInfo& info) noexcept;
-    std::uint32_t pipe() const noexcept;         // bytes that are in the network, as far as we know
+    std::uint32_t pipe() const noexcept;  // bytes that are in the network, as far as we know
     void retransmit_lost() noexcept;
-    void start_recovery() noexcept;              // the handshake is done: what was negotiated is known
+    void start_recovery() noexcept;  // the handshake is done: what was negotiated is known
     void split_sent(tcp_seg* first, tcp_seg* second) noexcept;
     bool recovering() const noexcept;
     bool after_timeout() const noexcept;
@@ -323,7 +350,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     void scoreboard_reset() noexcept;
 
     // ---- send (output.cpp) ----
-    void output() noexcept;     // whatever may be sent now: retransmissions, data, an ACK
+    void output() noexcept;  // whatever may be sent now: retransmissions, data, an ACK
     void output(std::uint64_t now) noexcept;
     void acknowledge(std::uint64_t now) noexcept;
     void resegment() noexcept;
@@ -331,8 +358,8 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     bool send_segment(tcp_seg* seg, bool again) noexcept;
     void send_ack(std::uint32_t back = 0) noexcept;
     void send_control(pbuf* p) noexcept;
-    int transmit(const std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov, std::size_t count,
-                 std::size_t length) noexcept;
+    int transmit(const std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov,
+                 std::size_t count, std::size_t length) noexcept;
     std::size_t put_options(std::uint8_t* at, const tcp_seg* seg, std::uint64_t now) noexcept;
     bool keep_back(const tcp_seg* seg) noexcept;
     bool split(tcp_seg* seg, std::uint32_t length) noexcept;
@@ -366,20 +393,20 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     PathSource& paths_;
     const Endpoints ends_;
     std::atomic<std::uint32_t> refs_{1};
-    Listener* origin_ = nullptr;            // of an accepted connection; a reference
-    bool counted_reuse_ = false;            // options_.reuse_address as origin_ knows it
-    bool handed_out_ = false;               // to origin_'s queue
+    Listener* origin_ = nullptr;  // of an accepted connection; a reference
+    bool counted_reuse_ = false;  // options_.reuse_address as origin_ knows it
+    bool handed_out_ = false;     // to origin_'s queue
     Owner* owner_ = nullptr;
 
     mutable Lock lock_;
-    Lock backlog_lock_;                     // a leaf
+    Lock backlog_lock_;  // a leaf
     ring::RxBuffer* backlog_first_ = nullptr;
     ring::RxBuffer* backlog_last_ = nullptr;
     std::atomic<bool> backlog_any_{false};
     // Frames of the running batch; under the ring's rx_lock.
     ring::RxBuffer* staged_first_ = nullptr;
     ring::RxBuffer* staged_last_ = nullptr;
-    bool in_batch_ = false;                 // the ring's list for batch_end() has us; a reference
+    bool in_batch_ = false;  // the ring's list for batch_end() has us; a reference
 
     // What others read without the lock.
     std::atomic<State> state_{State::close};
@@ -391,12 +418,13 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     std::atomic<int> error_{0};
     std::atomic<ring::Ring*> ring_{nullptr};
     std::atomic<bool> urgent_seen_{false}, urgent_kept_{false};
-    std::atomic<bool> wants_output_{false}; // for the lock's owner: send what is held back, or see abandon_, close_requested_
+    std::atomic<bool> wants_output_{
+        false};  // for the lock's owner: send what is held back, or see abandon_, close_requested_
     std::atomic<bool> abandon_{false};
     std::atomic<bool> icmp_any_{false};
-    ring::IcmpError icmp_;                  // the last one; under backlog_lock_
-    std::atomic<int> close_requested_{0};   // 1: close(), 2: close(reset)
-    std::atomic<bool> held_{false};         // on the ring's list of held senders
+    ring::IcmpError icmp_;                 // the last one; under backlog_lock_
+    std::atomic<int> close_requested_{0};  // 1: close(), 2: close(reset)
+    std::atomic<bool> held_{false};        // on the ring's list of held senders
     std::atomic<bool> ring_scarce_{false};
     std::atomic<std::uint32_t> shown_queued_{0}, shown_unsent_{0}, shown_limit_{0};
 
@@ -404,74 +432,74 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     tcp_pcb* pcb_ = nullptr;
     Options options_;
     bool orphan_ = false, attached_ = false, detaching_ = false, frozen_ = false;
-    bool moved_ = false;                    // into the kernel
+    bool moved_ = false;                      // into the kernel
     ring::RxBuffer* frozen_first_ = nullptr;  // frames that came while frozen_
     ring::RxBuffer* frozen_last_ = nullptr;
     std::uint32_t frozen_frames_ = 0;
     bool connecting_ = false, was_established_ = false, changed_ = false;
     bool read_shut_ = false, write_shut_ = false, peer_closed_ = false;
-    bool fin_seen_ = false;                 // the stream has an end, which comes before any error
-    bool processing_ = false;               // a received segment is in lwIP
-    bool no_space_ = false;                 // a send() was told that there is no room
-    bool more_ = false;                     // the last write said that more follows
-    bool push_ = false;                     // what is queued goes now, though it be corked
+    bool fin_seen_ = false;    // the stream has an end, which comes before any error
+    bool processing_ = false;  // a received segment is in lwIP
+    bool no_space_ = false;    // a send() was told that there is no room
+    bool more_ = false;        // the last write said that more follows
+    bool push_ = false;        // what is queued goes now, though it be corked
     bool simultaneous_ = false, syn_repeated_ = false;
     std::uint32_t later_unrefs_ = 0;
     std::uint32_t in_wake_ = 0, out_wake_ = 0;  // wake-ups to publish
 
     // path
     Path path_;
-    ring::Ring* rule_ring_ = nullptr;       // where the peer's SYN came in; answers may go another way
+    ring::Ring* rule_ring_ = nullptr;  // where the peer's SYN came in; answers may go another way
     bool has_path_ = false;
-    std::uint32_t learnt_mtu_ = 0;          // by ICMP, 0: none
+    std::uint32_t learnt_mtu_ = 0;  // by ICMP, 0: none
     std::uint64_t learnt_until_ns_ = 0;
     alignas(8) std::uint8_t ip_headers_[34]{};
 
     // receive
     ReceiveQueue rx_;
-    Reassembly early_;                      // what came out of sequence
-    std::uint32_t fin_at_ = 0;              // the peer's FIN has this number, if fin_early_
-    bool fin_early_ = false;                // it came before data that is missing
-    bool replaying_ = false;                // lwIP is given that FIN again
-    std::uint8_t own_scale_ = 0;            // of our window, as the SYN announces it; options may change later
-    std::uint32_t own_window_ = 0;          // what lwIP takes for the full window until the SYN is answered
-    std::uint32_t syn_window_ = 0;          // the largest window that a SYN of ours announced
-    std::uint64_t last_ack_rx_ns_ = 0;      // the last acceptable ACK
-    std::uint32_t ack_due_bytes_ = 0;       // received since the last ACK left
-    std::uint32_t acked_upto_ = 0;          // rcv_nxt in the last segment sent
-    std::uint32_t quick_acks_ = 16;         // ACKs to send without delay, as Linux does when a connection begins
+    Reassembly early_;                  // what came out of sequence
+    std::uint32_t fin_at_ = 0;          // the peer's FIN has this number, if fin_early_
+    bool fin_early_ = false;            // it came before data that is missing
+    bool replaying_ = false;            // lwIP is given that FIN again
+    std::uint8_t own_scale_ = 0;        // of our window, as the SYN announces it; options may change later
+    std::uint32_t own_window_ = 0;      // what lwIP takes for the full window until the SYN is answered
+    std::uint32_t syn_window_ = 0;      // the largest window that a SYN of ours announced
+    std::uint64_t last_ack_rx_ns_ = 0;  // the last acceptable ACK
+    std::uint32_t ack_due_bytes_ = 0;   // received since the last ACK left
+    std::uint32_t acked_upto_ = 0;      // rcv_nxt in the last segment sent
+    std::uint32_t quick_acks_ = 16;     // ACKs to send without delay, as Linux does when a connection begins
     std::uint64_t challenge_window_start_ = 0;
     unsigned challenges_ = 0;
     std::uint64_t last_rx_ns_ = 0;
     std::uint64_t last_data_rx_ns_ = 0, last_data_tx_ns_ = 0;
     std::uint64_t ts_recent_ns_ = 0;
-    std::uint32_t largest_in_ = 0;          // the peer's segments, as seen
+    std::uint32_t largest_in_ = 0;                      // the peer's segments, as seen
     static constexpr std::uint32_t kBulkSegments = 64;  // a stream, from here on
-    std::uint32_t bulk_bytes_ = 0;          // received without a pause in which we sent data
-    bool ack_when_idle_ = false;            // the ring is to remind us of an ACK that is due soon
-    bool idle_asked_ = false;               // and has been told so; under its rx_lock
-    std::uint32_t window_seq_ = 0;          // SND.WL1: the segment that the peer's window was last taken from
-    bool fin_room_ = false;                 // our window was made one larger for the peer's FIN
-    bool pingpong_ = false;                 // requests and answers alternate: an ACK can wait for the answer
+    std::uint32_t bulk_bytes_ = 0;                      // received without a pause in which we sent data
+    bool ack_when_idle_ = false;                        // the ring is to remind us of an ACK that is due soon
+    bool idle_asked_ = false;                           // and has been told so; under its rx_lock
+    std::uint32_t window_seq_ = 0;  // SND.WL1: the segment that the peer's window was last taken from
+    bool fin_room_ = false;         // our window was made one larger for the peer's FIN
+    bool pingpong_ = false;         // requests and answers alternate: an ACK can wait for the answer
 
     // send
-    tcp_seg* tail_ = nullptr;               // last of pcb_->unsent if data may be appended to it
+    tcp_seg* tail_ = nullptr;  // last of pcb_->unsent if data may be appended to it
     std::uint32_t tail_room_ = 0;
     tcp_seg* unacked_last_ = nullptr;
-    std::uint32_t data_end_ = 0;            // sequence number behind the last byte queued
-    std::uint32_t small_end_ = 0;           // end of the last short segment sent (Nagle, Minshall's variant)
-    std::uint32_t burst_ = 0;               // writes since the program last turned to something else
+    std::uint32_t data_end_ = 0;   // sequence number behind the last byte queued
+    std::uint32_t small_end_ = 0;  // end of the last short segment sent (Nagle, Minshall's variant)
+    std::uint32_t burst_ = 0;      // writes since the program last turned to something else
     std::uint64_t last_write_ns_ = 0;
     Congestion cc_;
     RttEstimator rtt_;
     std::uint64_t syn_sent_ns_ = 0;
     int soft_error_ = 0;
-    std::uint32_t rtt_seq_ = 0;             // segment being timed ends here
-    std::uint64_t rtt_start_ns_ = 0;        // 0: none
+    std::uint32_t rtt_seq_ = 0;       // segment being timed ends here
+    std::uint64_t rtt_start_ns_ = 0;  // 0: none
     bool app_limited_ = false;
     std::unique_ptr<SegmentBoard> scoreboard_;
-    bool tail_probed_ = false;              // since the last ACK
-    std::uint32_t retries_ = 0;             // timeouts in a row
+    bool tail_probed_ = false;   // since the last ACK
+    std::uint32_t retries_ = 0;  // timeouts in a row
     std::uint64_t first_retry_ns_ = 0;
     std::uint32_t ts_offset_ = 0;
 
@@ -480,14 +508,15 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     std::uint64_t armed_for_ = 0;
     std::uint64_t tlp_at_ = 0, user_at_ = 0, path_since_ns_ = 0;
     unsigned timed_keep_idle_s_ = 0;  // what keepalive_at_ was computed with
-    std::uint64_t rto_at_ = 0, ack_at_ = 0, probe_at_ = 0, keepalive_at_ = 0, end_at_ = 0, path_at_ = 0, cork_at_ = 0;
+    std::uint64_t rto_at_ = 0, ack_at_ = 0, probe_at_ = 0, keepalive_at_ = 0, end_at_ = 0, path_at_ = 0,
+                  cork_at_ = 0;
     unsigned probes_ = 0, keepalives_ = 0, path_tries_ = 0;
-    unsigned unanswered_probes_ = 0;        // of a closed window
+    unsigned unanswered_probes_ = 0;  // of a closed window
     Connection* tw_next_ = nullptr;
     Connection* tw_prev_ = nullptr;
     bool in_time_wait_ = false;
-    bool tw_listed_ = false;                // under Engine's lock, as tw_next_ and tw_prev_
-    bool orphan_listed_ = false;            // the same
+    bool tw_listed_ = false;      // under Engine's lock, as tw_next_ and tw_prev_
+    bool orphan_listed_ = false;  // the same
     Connection* orphan_next_ = nullptr;
     Connection* orphan_prev_ = nullptr;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The way a connection's segments take: ring, link addresses, MTU. Found by the layer above, which knows the network view.
+// The way a connection's segments take: ring, link addresses, MTU. Found by the layer above, which knows the
+// network view.
 #pragma once
 
 #include <netinet/in.h>
@@ -22,7 +23,7 @@ struct Endpoints {
 
 // What of a socket's options decides the way.
 struct PathOptions {
-    int oif = 0;               // SO_BINDTODEVICE
+    int oif = 0;  // SO_BINDTODEVICE
     std::uint32_t mark = 0;
     std::uint8_t tos = 0, ttl = 64;
     bool dont_fragment = true;
@@ -31,22 +32,23 @@ struct PathOptions {
 struct Path {
     ring::Ring* ring = nullptr;
     net::MacAddress src_mac{}, dst_mac{};
-    std::uint32_t mtu = 0;          // of the route, at most the link's
-    std::uint32_t generation = 0;   // of PathSource when this was found
-    bool stale = false;             // the neighbour entry wants to be confirmed
-    in_addr_t next_hop = 0;         // whose link address dst_mac is
+    std::uint32_t mtu = 0;         // of the route, at most the link's
+    std::uint32_t generation = 0;  // of PathSource when this was found
+    bool stale = false;            // the neighbour entry wants to be confirmed
+    in_addr_t next_hop = 0;        // whose link address dst_mac is
 };
 
 class PathSource {
   public:
     virtual ~PathSource() = default;
-    // 0 and `out`, or an errno: EAGAIN (the neighbour is being asked for, try again soon), EHOSTUNREACH (it does not answer),
-    // ENETUNREACH and what else a route look-up says, EOPNOTSUPP (there is a way, but not over a ring). Any thread; callers
-    // may hold a connection's lock and a ring's rx_lock.
+    // 0 and `out`, or an errno: EAGAIN (the neighbour is being asked for, try again soon), EHOSTUNREACH (it
+    // does not answer), ENETUNREACH and what else a route look-up says, EOPNOTSUPP (there is a way, but not
+    // over a ring). Any thread; callers may hold a connection's lock and a ring's rx_lock.
     virtual int find(const Endpoints& ends, const PathOptions& options, Path& out) noexcept = 0;
     // Moves when a path found earlier may no longer hold. Cheap.
     virtual std::uint32_t generation() const noexcept = 0;
-    // The neighbour answered (forward progress), or is asked for again because it may have gone (a retransmission).
+    // The neighbour answered (forward progress), or is asked for again because it may have gone (a
+    // retransmission).
     virtual void confirm(const Path& path, in_addr_t remote) noexcept { (void)path, (void)remote; }
     virtual void doubt(const Path& path, in_addr_t remote) noexcept { (void)path, (void)remote; }
 };

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // When to hand posted frames to the kernel: the policy of lazy transmission, without clock or device.
 //
-// A kick costs more than everything else a sender does, so frames of a burst share one. A burst is recognised by its
-// gap: a frame posted within kBurstGap of the one before it, with no receive in between (a program that turns to
-// receiving waits for an answer, so nothing may be held back from then on). The first kLoneFrames therefore leave at once,
-// also the only frame of a request, and later ones wait for: kMaxHeld frames, a receive call (the ring flushes), or
-// the flusher thread, which looks at frames held for longer than kHoldLimit. A sender that knows that more follows says so (gather).
+// A kick costs more than everything else a sender does, so frames of a burst share one. A burst is recognised
+// by its gap: a frame posted within kBurstGap of the one before it, with no receive in between (a program
+// that turns to receiving waits for an answer, so nothing may be held back from then on). The first
+// kLoneFrames therefore leave at once, also the only frame of a request, and later ones wait for: kMaxHeld
+// frames, a receive call (the ring flushes), or the flusher thread, which looks at frames held for longer
+// than kHoldLimit. A sender that knows that more follows says so (gather).
 #pragma once
 
 #include <cstdint>
@@ -14,12 +15,14 @@ namespace vma::verbs {
 
 class LazyKick {
   public:
-    static constexpr unsigned kMaxHeld = 32;          // what the kernel transmits in one sendto() (max_tx_budget)
-    // Frames of a burst that still leave at once: an event loop that answers some connections is no bulk sender, and what it
-    // holds back keeps the flusher awake, whose timer costs more than the kicks.
+    static constexpr unsigned kMaxHeld = 32;  // what the kernel transmits in one sendto() (max_tx_budget)
+    // Frames of a burst that still leave at once: an event loop that answers some connections is no bulk
+    // sender, and what it holds back keeps the flusher awake, whose timer costs more than the kicks.
     static constexpr unsigned kLoneFrames = 16;
-    static constexpr std::uint64_t kBurstGapNs = 2000;  // half a round trip on the fastest wire; a kick is about 600 ns
-    static constexpr std::uint64_t kHoldLimitNs = 35000;  // the promise is 50 us; the rest is for waking the flusher
+    static constexpr std::uint64_t kBurstGapNs =
+        2000;  // half a round trip on the fastest wire; a kick is about 600 ns
+    static constexpr std::uint64_t kHoldLimitNs =
+        35000;  // the promise is 50 us; the rest is for waking the flusher
 
     explicit LazyKick(std::uint64_t burst_gap_ticks, unsigned lone_frames = kLoneFrames) noexcept
         : gap_(burst_gap_ticks), lone_frames_(lone_frames) {}

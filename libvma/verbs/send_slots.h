@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The send requests of a software device between post and completion.
 //
-// A request is done when all of its pieces are, and pieces may be done in any order; but completions are reported in
-// the order of posting, and only for signalled requests, as verbs promise.
+// A request is done when all of its pieces are, and pieces may be done in any order; but completions are
+// reported in the order of posting, and only for signalled requests, as verbs promise.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -29,8 +29,8 @@ class SendSlots {
     }
     void piece_done(std::uint32_t slot) noexcept { slots_[slot].pieces_left--; }
 
-    // Takes done requests, in order, and reports the signalled ones, of the queue pair of that number. Returns
-    // completions written.
+    // Takes done requests, in order, and reports the signalled ones, of the queue pair of that number.
+    // Returns completions written.
     int poll(int count, ibv_wc* wc, std::uint32_t qp_num) noexcept {
         int n = 0;
         while (tail_ != head_ && n < count) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The verbs objects of a device made of software: one memory region, one channel, one CQ each way, one QP.
 //
-// There is no kernel behind these objects, so they are plain members, filled in so that libibverbs' inline calls find
-// the device's own functions. An implementation adds what moves frames.
+// There is no kernel behind these objects, so they are plain members, filled in so that libibverbs' inline
+// calls find the device's own functions. An implementation adds what moves frames.
 #pragma once
 
 #include "libvma/verbs/device.h"

@@ -23,7 +23,8 @@ Sources::Sources(std::vector<SourcePrefix> prefixes) {
         const std::uint64_t size = std::uint64_t{1} << (32 - length);
         const std::uint64_t first = ntohl(p.address) & ~(size - 1);
         // Nothing inside of what is never a source is one.
-        const bool never = never_a_source(htonl(static_cast<std::uint32_t>(first))) && length >= (first >= 0xe0000000u ? 3 : 8);
+        const bool never = never_a_source(htonl(static_cast<std::uint32_t>(first))) &&
+                           length >= (first >= 0xe0000000u ? 3 : 8);
         nested.push_back({first, first + size - 1, static_cast<std::uint8_t>(length), p.accepted && !never});
     }
     // Outer ones before those inside; of equal ones the last given comes last.
@@ -63,7 +64,8 @@ std::vector<SourcePrefix> Sources::accepted_prefixes() const {
             // The largest block that begins here and does not go beyond the end.
             unsigned bits = at == 0 ? 32 : static_cast<unsigned>(std::countr_zero(at));
             while ((std::uint64_t{1} << bits) > end - at) bits--;
-            out.push_back({htonl(static_cast<std::uint32_t>(at)), static_cast<std::uint8_t>(32 - bits), true});
+            out.push_back(
+                {htonl(static_cast<std::uint32_t>(at)), static_cast<std::uint8_t>(32 - bits), true});
             at += std::uint64_t{1} << bits;
         }
     }

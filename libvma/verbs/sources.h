@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// From which source addresses an interface accepts packets for this host, as the kernel does: not from the host's own
-// addresses, and with net.ipv4.conf.*.rp_filter only where the route back is right.
+// From which source addresses an interface accepts packets for this host, as the kernel does: not from the
+// host's own addresses, and with net.ipv4.conf.*.rp_filter only where the route back is right.
 //
-// The whole address space is cut into ranges, so that an answer is one search, and neighbours of the same kind are one.
-// A refusal means "the kernel knows better", where there is a kernel to ask (the XDP program lets such frames pass).
+// The whole address space is cut into ranges, so that an answer is one search, and neighbours of the same
+// kind are one. A refusal means "the kernel knows better", where there is a kernel to ask (the XDP program
+// lets such frames pass).
 #pragma once
 
 #include <netinet/in.h>
@@ -22,7 +23,8 @@ struct SourcePrefix {
     friend bool operator==(const SourcePrefix&, const SourcePrefix&) = default;
 };
 
-// Sources that are never a host: this network, loopback, multicast, and the reserved class E with the broadcast address.
+// Sources that are never a host: this network, loopback, multicast, and the reserved class E with the
+// broadcast address.
 inline bool never_a_source(in_addr_t address) noexcept {
     const std::uint32_t a = ntohl(address);
     return a >> 24 == 0 || a >> 24 == 127 || a >= 0xe0000000u;
@@ -50,8 +52,8 @@ class Sources {
     const std::vector<Range>& ranges() const noexcept { return ranges_; }
     // The accepted ranges as prefixes; no two overlap.
     std::vector<SourcePrefix> accepted_prefixes() const;
-    // The refused addresses, if that is all that is refused (beside never_a_source()); false: there are ranges among them, or more
-    // than `most`.
+    // The refused addresses, if that is all that is refused (beside never_a_source()); false: there are
+    // ranges among them, or more than `most`.
     bool refused_addresses(std::vector<in_addr_t>& out, std::size_t most) const;
     friend bool operator==(const Sources&, const Sources&) = default;
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A host's hands: a program that opens UDP sockets (and some of TCP) and sends and receives as it is told over a control
-// socket, one text command in, one text answer out. The tests use it as the far side, and as a long-living
-// program on the library. It uses only plain calls, so that it behaves the same with and without the library.
+// A host's hands: a program that opens UDP sockets (and some of TCP) and sends and receives as it is told
+// over a control socket, one text command in, one text answer out. The tests use it as the far side, and as a
+// long-living program on the library. It uses only plain calls, so that it behaves the same with and without
+// the library.
 //
 //   open ID ADDR PORT [reuseport|reuseaddr|broadcast|gro]...   -> ok PORT
 //   unbound ID                                                  -> ok
@@ -20,7 +21,8 @@
 //   accept ID NEW_ID MSEC                                       -> ok | timeout
 //   dial ID ADDR PORT [OWN_ADDR OWN_PORT]                       -> ok              (a TCP connection)
 //   talk ID LENGTH COUNT | answer ID LENGTH COUNT               -> talked N | answered N
-//   tcp                                                         -> in= out=        (the kernel's TCP segments)
+//   tcp                                                         -> in= out=        (the kernel's TCP
+//   segments)
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
@@ -374,8 +376,8 @@ std::string stream(Words& in, bool first) {
     return (first ? "talked " : "answered ") + std::to_string(done);
 }
 
-// The fields of the second line of /proc/net/snmp that begins with `name`: the first one has their names. What the
-// library carries is not counted there.
+// The fields of the second line of /proc/net/snmp that begins with `name`: the first one has their names.
+// What the library carries is not counted there.
 std::vector<long> kernel_counters(const std::string& name) {
     std::vector<long> values;
     FILE* f = fopen("/proc/net/snmp", "r");
@@ -396,7 +398,9 @@ std::vector<long> kernel_counters(const std::string& name) {
 
 std::string counters(const std::string& name, size_t in, size_t out) {
     const std::vector<long> values = kernel_counters(name);
-    return values.size() <= out || values.size() <= in ? "error" : number("in", values[in]) + " " + number("out", values[out]);
+    return values.size() <= out || values.size() <= in
+               ? "error"
+               : number("in", values[in]) + " " + number("out", values[out]);
 }
 
 std::string run(const std::string& command) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// HTTP clients on Boost.Beast and on plain Boost.Asio, blocking and asynchronous. Every answer is known: /N is N bytes of a
-// pattern that both ends know.
+// HTTP clients on Boost.Beast and on plain Boost.Asio, blocking and asynchronous. Every answer is known: /N
+// is N bytes of a pattern that both ends know.
 //
-//   app_beast_http server ADDRESS PORT                            Beast, asynchronous, two threads; ends by SIGTERM
-//   app_beast_http sync|async|asio ADDRESS PORT REQUESTS          prints "verified REQUESTS"
+//   app_beast_http server ADDRESS PORT                            Beast, asynchronous, two threads; ends by
+//   SIGTERM app_beast_http sync|async|asio ADDRESS PORT REQUESTS          prints "verified REQUESTS"
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +49,9 @@ std::size_t length_of(int request) {
     return kLengths[request % 8];
 }
 std::string target_of(int request) { return "/" + std::to_string(length_of(request)); }
-void verify(int request, const std::string& body) { (body == body_of(length_of(request)) ? g_verified : g_failed)++; }
+void verify(int request, const std::string& body) {
+    (body == body_of(length_of(request)) ? g_verified : g_failed)++;
+}
 void fail(const char* what, const error_code& e) {
     fprintf(stderr, "%s: %s\n", what, e.message().c_str());
     g_failed++;
@@ -195,16 +197,20 @@ void asio_client(const tcp::endpoint& where, int requests) {
     for (int i = 0; i < requests; i++) {
         tcp::socket socket(context);
         socket.connect(where);
-        std::string text = "GET " + target_of(i) + " HTTP/1.0\r\nHost: test\r\nConnection: close\r\n\r\n", answer;
+        std::string text = "GET " + target_of(i) + " HTTP/1.0\r\nHost: test\r\nConnection: close\r\n\r\n",
+                    answer;
         asio::async_write(socket, asio::buffer(text), [&](error_code e, std::size_t) {
             if (e) return fail("write", e);
-            asio::async_read_until(socket, asio::dynamic_buffer(answer), "\r\n\r\n", [&](error_code e2, std::size_t header) {
-                if (e2) return fail("header", e2);
-                asio::async_read(socket, asio::dynamic_buffer(answer), [&, header](error_code e3, std::size_t) {
-                    if (e3 != asio::error::eof) return fail("body", e3);
-                    verify(i, answer.substr(header));
-                });
-            });
+            asio::async_read_until(socket, asio::dynamic_buffer(answer), "\r\n\r\n",
+                                   [&](error_code e2, std::size_t header) {
+                                       if (e2) return fail("header", e2);
+                                       asio::async_read(socket, asio::dynamic_buffer(answer),
+                                                        [&, header](error_code e3, std::size_t) {
+                                                            if (e3 != asio::error::eof)
+                                                                return fail("body", e3);
+                                                            verify(i, answer.substr(header));
+                                                        });
+                                   });
         });
         context.restart();
         context.run();
@@ -220,7 +226,8 @@ int main(int argc, char** argv) {
     }
     try {
         const std::string what = argv[1];
-        const tcp::endpoint where(asio::ip::make_address(argv[2]), static_cast<unsigned short>(atoi(argv[3])));
+        const tcp::endpoint where(asio::ip::make_address(argv[2]),
+                                  static_cast<unsigned short>(atoi(argv[3])));
         const int requests = argc > 4 ? atoi(argv[4]) : 0;
         if (what == "server") serve(where);
         if (what == "sync") sync_client(where, requests);

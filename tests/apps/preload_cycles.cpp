@@ -31,9 +31,15 @@ const long kSlackKib = getenv("ASAN_OPTIONS") != nullptr ? 64 * 1024 : 4 * 1024;
 void cycle(int i) {
     int fd = udp();
     switch (i % 5) {
-        case 0: close(fd); break;
-        case 1: close_range(fd, fd, 0); break;
-        case 2: fclose(fdopen(fd, "r")); break;
+        case 0:
+            close(fd);
+            break;
+        case 1:
+            close_range(fd, fd, 0);
+            break;
+        case 2:
+            fclose(fdopen(fd, "r"));
+            break;
         case 3: {
             int other = udp();
             dup2(other, fd);

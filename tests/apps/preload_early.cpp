@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Sockets before any constructor has run (.preinit_array), in a constructor, and after destructors have begun.
+// Sockets before any constructor has run (.preinit_array), in a constructor, and after destructors have
+// begun.
 #include "preload_loopback.h"
 
 using namespace loopback;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A program with a UDP socket that ends by a fault, or waits for a signal: preload_fatal ADDRESS fault | handler-before |
-// handler-after | receive.
+// A program with a UDP socket that ends by a fault, or waits for a signal: preload_fatal ADDRESS fault |
+// handler-before | handler-after | receive.
 #include <arpa/inet.h>
 #include <signal.h>
 #include <stdio.h>
@@ -9,7 +9,8 @@
 #include <unistd.h>
 
 // The fault is what it is for, so no sanitizer shall see it first.
-extern "C" __attribute__((visibility("default"), noinline, no_sanitize("undefined", "address"))) int faulty_function(volatile int* where) {
+extern "C" __attribute__((visibility("default"), noinline, no_sanitize("undefined", "address"))) int
+faulty_function(volatile int* where) {
     *where = 1;
     return *where;
 }

@@ -88,7 +88,11 @@ void zero_and_vectors() {
     show("pread", pread(p[1], a, 4, 0));
     show("ready", readable(p[1]));
     show("recv peek", recv(p[1], a, 4, MSG_PEEK));
-    show("FIONREAD", [&] { int n = 0; ioctl(p[1], FIONREAD, &n); return n; }());
+    show("FIONREAD", [&] {
+        int n = 0;
+        ioctl(p[1], FIONREAD, &n);
+        return n;
+    }());
     show("recv trunc", recv(p[1], a, 4, MSG_TRUNC));
     show("recv empty", recv(p[1], a, 4, MSG_DONTWAIT));
     close(p[0]);

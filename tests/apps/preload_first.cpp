@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A process's first sockets, made by several threads at once. preload_first two: by two threads. preload_first fork: one makes
-// sockets while another forks, and each child makes one of its own.
+// A process's first sockets, made by several threads at once. preload_first two: by two threads.
+// preload_first fork: one makes sockets while another forks, and each child makes one of its own.
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A program whose main thread leaves by pthread_exit() after it has sent so fast that the library holds datagrams back, for
-// which it has a thread. The process must end, as it does without the library. preload_leader ADDRESS PORT
+// A program whose main thread leaves by pthread_exit() after it has sent so fast that the library holds
+// datagrams back, for which it has a thread. The process must end, as it does without the library.
+// preload_leader ADDRESS PORT
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <stdio.h>

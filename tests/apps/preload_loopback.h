@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Shared by the preload_* programs: they print what each call answered, the same lines with and without the library.
+// Shared by the preload_* programs: they print what each call answered, the same lines with and without the
+// library.
 #pragma once
 
 #include <arpa/inet.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Opens the library with dlopen, as some measuring tools do, and sends a datagram through the functions it finds there.
+// Opens the library with dlopen, as some measuring tools do, and sends a datagram through the functions it
+// finds there.
 #include <dlfcn.h>
 
 #include "preload_loopback.h"
@@ -11,14 +12,18 @@ int main(int argc, char** argv) {
         puts(dlerror());
         return 1;
     }
-    const char* names[] = {"socket", "close", "__res_iclose", "shutdown", "accept", "accept4", "bind", "connect",
-                           "listen", "setsockopt", "getsockopt", "fcntl", "fcntl64", "ioctl", "getsockname",
-                           "getpeername", "read", "__read_chk", "readv", "recv", "__recv_chk", "recvmsg", "recvmmsg",
-                           "recvfrom", "__recvfrom_chk", "write", "writev", "send", "sendmsg", "sendmmsg", "sendto",
-                           "sendfile", "sendfile64", "select", "pselect", "poll", "__poll_chk", "ppoll", "__ppoll_chk",
-                           "epoll_create", "epoll_create1", "epoll_ctl", "epoll_wait", "epoll_pwait", "socketpair",
-                           "pipe", "open", "creat", "dup", "dup2", "clone", "fork", "vfork", "daemon", "sigaction",
-                           "signal", "vma_exit"};
+    const char* names[] = {"socket",        "close",      "__res_iclose", "shutdown",    "accept",
+                           "accept4",       "bind",       "connect",      "listen",      "setsockopt",
+                           "getsockopt",    "fcntl",      "fcntl64",      "ioctl",       "getsockname",
+                           "getpeername",   "read",       "__read_chk",   "readv",       "recv",
+                           "__recv_chk",    "recvmsg",    "recvmmsg",     "recvfrom",    "__recvfrom_chk",
+                           "write",         "writev",     "send",         "sendmsg",     "sendmmsg",
+                           "sendto",        "sendfile",   "sendfile64",   "select",      "pselect",
+                           "poll",          "__poll_chk", "ppoll",        "__ppoll_chk", "epoll_create",
+                           "epoll_create1", "epoll_ctl",  "epoll_wait",   "epoll_pwait", "socketpair",
+                           "pipe",          "open",       "creat",        "dup",         "dup2",
+                           "clone",         "fork",       "vfork",        "daemon",      "sigaction",
+                           "signal",        "vma_exit"};
     int missing = 0;
     for (const char* name : names) {
         void* address = dlsym(library, name);

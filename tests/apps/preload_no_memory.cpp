@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Calls on UDP and TCP sockets while each allocation in turn fails: a program may run out of memory, the library must not end it for that.
-// preload_no_memory ADDRESS PORT: somebody accepts TCP connections there
+// Calls on UDP and TCP sockets while each allocation in turn fails: a program may run out of memory, the
+// library must not end it for that. preload_no_memory ADDRESS PORT: somebody accepts TCP connections there
 #include <arpa/inet.h>
 #include <errno.h>
 #include <execinfo.h>
@@ -27,7 +27,9 @@ static bool fails() {
     return true;
 }
 void* malloc(size_t size) { return fails() ? nullptr : __libc_malloc(size); }
-void* aligned_alloc(size_t alignment, size_t size) { return fails() ? nullptr : __libc_memalign(alignment, size); }
+void* aligned_alloc(size_t alignment, size_t size) {
+    return fails() ? nullptr : __libc_memalign(alignment, size);
+}
 int posix_memalign(void** out, size_t alignment, size_t size) {
     if (fails()) return ENOMEM;
     *out = __libc_memalign(alignment, size);

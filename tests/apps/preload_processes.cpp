@@ -150,7 +150,8 @@ int main(int argc, char** argv_given) {
     posix_spawn_file_actions_adddup2(&actions, 1, g_pair[1]);
     posix_spawn_file_actions_addopen(&actions, 20, "/dev/null", O_RDWR, 0);
     char sh[] = "sh", dash_c[] = "-c", command[128];
-    snprintf(command, sizeof command, "echo '  spawned' >&%d; set -- /proc/self/fd/*; echo $#; exit 9", g_pair[1]);
+    snprintf(command, sizeof command, "echo '  spawned' >&%d; set -- /proc/self/fd/*; echo $#; exit 9",
+             g_pair[1]);
     char* argv[] = {sh, dash_c, command, nullptr};
     pid = -1;
     int spawned = posix_spawnp(&pid, "sh", &actions, nullptr, argv, environ);
@@ -179,7 +180,8 @@ int main(int argc, char** argv_given) {
         show("fexecve bad", fexecve(-1, none, env));
         show("execveat bad", execveat(-1, "x", none, env, 0));
         echo("after failed exec");
-        execle("/bin/sh", "sh", "-c", "echo \"  $A $1 $2 $3\"; exit 11", "0", "1", "2", "3", static_cast<char*>(nullptr), env);
+        execle("/bin/sh", "sh", "-c", "echo \"  $A $1 $2 $3\"; exit 11", "0", "1", "2", "3",
+               static_cast<char*>(nullptr), env);
         _exit(99);
     }
     reap("execle", pid);

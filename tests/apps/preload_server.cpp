@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A daemon in the old style: daemon(), closes all descriptors, forks for each TCP connection and serves it from a child
-// that runs a shell command. The same program is its client.
+// A daemon in the old style: daemon(), closes all descriptors, forks for each TCP connection and serves it
+// from a child that runs a shell command. The same program is its client.
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <signal.h>
@@ -63,8 +63,8 @@ int main() {
     int status = 0;
     waitpid(pid, &status, 0);
     show("daemon", WEXITSTATUS(status));
-    const char* commands[] = {"echo one\n", "echo two; exit 3\n", "ls /proc/self/fd | wc -l\n", "echo $((6*7))\n",
-                              "cat /etc/hostname | wc -l\n"};
+    const char* commands[] = {"echo one\n", "echo two; exit 3\n", "ls /proc/self/fd | wc -l\n",
+                              "echo $((6*7))\n", "cat /etc/hostname | wc -l\n"};
     for (const char* command : commands) {
         int fd = socket(AF_INET, SOCK_STREAM, 0);
         show("connect", connect(fd, reinterpret_cast<sockaddr*>(&a), sizeof a));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Opens the library with dlopen, uses it, and closes it: its threads and handlers must not find that their code is gone.
-// preload_unload LIBRARY
+// Opens the library with dlopen, uses it, and closes it: its threads and handlers must not find that their
+// code is gone. preload_unload LIBRARY
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sys/wait.h>

@@ -3,9 +3,9 @@
 //
 //   app_stats_tcp server|client ADDRESS PORT ROUNDS LENGTH [move]
 //
-// The client sends LENGTH bytes and waits for them to come back, ROUNDS times. move: in the middle an option is set that
-// only the kernel serves. Prints "ready" when it listens, then "sent=<calls> <bytes> got=<calls> <bytes> eagain=<calls>", and ends
-// when its descriptor 3 reports the end of file.
+// The client sends LENGTH bytes and waits for them to come back, ROUNDS times. move: in the middle an option
+// is set that only the kernel serves. Prints "ready" when it listens, then "sent=<calls> <bytes> got=<calls>
+// <bytes> eagain=<calls>", and ends when its descriptor 3 reports the end of file.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>

@@ -4,10 +4,11 @@
 //   tcp_attacker ASSAULT INTERFACE VICTIM PORT SEED COUNT
 //   tcp_attacker honest VICTIM PORT CONNECTIONS BYTES
 //
-// VICTIM is the address of a tcp_victim that echoes on PORT. The attacker has the addresses from .50 to .250 of the
-// victim's /24 and a MAC address of its own; it answers who asks for them. It follows each connection (attacker/model.h), so
-// it gets into its deep states, and lies from there. What comes back as an echo must be what it sent: a wrong byte is a
-// fault of the victim's, and ends the program with 1. It prints how far it got; it does not print times.
+// VICTIM is the address of a tcp_victim that echoes on PORT. The attacker has the addresses from .50 to .250
+// of the victim's /24 and a MAC address of its own; it answers who asks for them. It follows each connection
+// (attacker/model.h), so it gets into its deep states, and lies from there. What comes back as an echo must
+// be what it sent: a wrong byte is a fault of the victim's, and ends the program with 1. It prints how far it
+// got; it does not print times.
 //
 // The honest client uses the kernel. It wants each of its bytes back.
 #include <errno.h>
@@ -70,7 +71,8 @@ struct Peer {
 
 class Wire {
   public:
-    Wire(const char* interface, const char* victim_address, std::uint16_t port) : victim(inet_addr(victim_address)), port(port) {
+    Wire(const char* interface, const char* victim_address, std::uint16_t port)
+        : victim(inet_addr(victim_address)), port(port) {
         fd_ = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK, htons(ETH_P_ALL));
         if (fd_ < 0) fault("no packet socket");
         sockaddr_ll address{};
@@ -80,7 +82,8 @@ class Wire {
         const int one = 1, room = 8 << 20;
         setsockopt(fd_, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one, sizeof one);
         setsockopt(fd_, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room);
-        if (bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) fault("cannot bind to the interface");
+        if (bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
+            fault("cannot bind to the interface");
         find_victim();
     }
     ~Wire() { close(fd_); }
@@ -90,7 +93,8 @@ class Wire {
 
     void put(const Frame& frame) {
         for (int tries = 0; send(fd_, frame.data(), frame.size(), 0) < 0; tries++) {
-            if ((errno != ENOBUFS && errno != EAGAIN && errno != EINTR) || tries > 1000) fault("the interface is gone");
+            if ((errno != ENOBUFS && errno != EAGAIN && errno != EINTR) || tries > 1000)
+                fault("the interface is gone");
             pollfd p{fd_, POLLOUT, 0};
             ::poll(&p, 1, 1);
         }
@@ -126,8 +130,10 @@ class Wire {
             if (!s || s->from != victim) continue;
             heard_++;
             const auto found = peers_.find({s->to, s->to_port, s->from_port});
-            if (found != peers_.end()) found->second->hear(*s);
-            else if (on_stranger) on_stranger(*s);
+            if (found != peers_.end())
+                found->second->hear(*s);
+            else if (on_stranger)
+                on_stranger(*s);
         }
     }
     template <class Done>
@@ -156,7 +162,8 @@ class Wire {
         know(p);
         Segment s = m.segment(kSyn);
         s.options = options;
-        for (int tries = 0; tries < 3; tries++) {  // the first may find that the victim does not know our MAC address
+        for (int tries = 0; tries < 3;
+             tries++) {  // the first may find that the victim does not know our MAC address
             put(p, s);
             if (until([&] { return m.heard_syn || p.reset; }, 700)) break;
         }
@@ -232,7 +239,8 @@ class Wire {
     std::map<std::tuple<in_addr_t, std::uint16_t, std::uint16_t>, Peer*> peers_;
 };
 
-const std::string kUsual = option::mss(1460) + option::sack_allowed() + option::scale(7) + option::stamps(100, 0);
+const std::string kUsual =
+    option::mss(1460) + option::sack_allowed() + option::scale(7) + option::stamps(100, 0);
 
 // ---- assaults ----
 
@@ -305,7 +313,8 @@ void states(Wire& w, Dice&, unsigned count) {
         if (state >= 3) w.say(p, kFin | kAck);  // the victim's program closes then
         if (state >= 4) w.until([&] { return p.their_fin || p.reset; }, 300);
         if (state >= 5) w.say(p, kAck);
-        for (const std::uint8_t flags : {std::uint8_t{kSyn}, std::uint8_t{kSyn | kAck}, std::uint8_t{kRst}, std::uint8_t{kRst | kAck}})
+        for (const std::uint8_t flags :
+             {std::uint8_t{kSyn}, std::uint8_t{kSyn | kAck}, std::uint8_t{kRst}, std::uint8_t{kRst | kAck}})
             for (const std::uint32_t seq : p.m.sequence_edges()) {
                 if ((flags & kRst) && seq == p.m.acked) continue;  // that one is right: at the end
                 Segment s = p.m.segment(flags);
@@ -331,8 +340,11 @@ void sacks_and_windows(Wire& w, Dice& dice, unsigned count) {
         for (int k = 0; k < 30; k++) {
             Segment s = p.m.segment(kAck);
             const auto lies = p.m.lying_blocks();
-            s.options = ((p.m.stamps ? option::stamps(p.m.stamp, p.m.echo) : "") + option::sack(lies[dice.take<unsigned>() % lies.size()])).substr(0, 40);
-            s.window = static_cast<std::uint16_t>(dice.take<unsigned>() % 3 == 0 ? 0 : dice.take<unsigned>() % 3);
+            s.options = ((p.m.stamps ? option::stamps(p.m.stamp, p.m.echo) : "") +
+                         option::sack(lies[dice.take<unsigned>() % lies.size()]))
+                            .substr(0, 40);
+            s.window =
+                static_cast<std::uint16_t>(dice.take<unsigned>() % 3 == 0 ? 0 : dice.take<unsigned>() % 3);
             w.put(p, s);
         }
         w.listen(1);
@@ -397,7 +409,8 @@ void tiny(Wire& w, Dice&, unsigned count) {
     if (w.connect(holes, kUsual, 1)) connected++;
     for (unsigned i = 0; i < count; i++) {
         // No further than the victim's window.
-        if (static_cast<std::int32_t>(in_order.m.snd - in_order.m.acked) < 30'000) w.say(in_order, kAck | kPsh, 1);
+        if (static_cast<std::int32_t>(in_order.m.snd - in_order.m.acked) < 30'000)
+            w.say(in_order, kAck | kPsh, 1);
         Segment s = holes.m.segment(kAck);
         s.seq += 1 + 2 * i;
         s.payload = holes.m.content(s.seq, 1);
@@ -424,7 +437,8 @@ void conflicts(Wire& w, Dice& dice, unsigned count) {
         std::string heard(kTotal, '\0');
         for (int k = 0; k < 40; k++) {
             Segment s = p.m.segment(kAck);
-            const std::uint32_t from = 1 + dice.take<unsigned>() % (kTotal - 1), n = 1 + dice.take<unsigned>() % std::min(kTotal - from, 1400u);
+            const std::uint32_t from = 1 + dice.take<unsigned>() % (kTotal - 1),
+                                n = 1 + dice.take<unsigned>() % std::min(kTotal - from, 1400u);
             s.seq = p.m.first + 1 + from;
             s.payload.assign(n, k % 2 ? 'a' : 'b');
             w.put(p, s);
@@ -478,7 +492,9 @@ void random(Wire& w, Dice& dice, unsigned count) {
         Peer p;
         p.checks = i % 4 != 3;
         const unsigned kind = dice.take<unsigned>();
-        if (!w.connect(p, kind % 4 == 0 ? option::mss(static_cast<std::uint16_t>(dice.take<unsigned>())) : kUsual)) continue;
+        if (!w.connect(
+                p, kind % 4 == 0 ? option::mss(static_cast<std::uint16_t>(dice.take<unsigned>())) : kUsual))
+            continue;
         connected++;
         for (int k = 0; k < 60 && !p.reset; k++) {
             const unsigned what = dice.take<unsigned>() % 8;
@@ -495,8 +511,10 @@ void random(Wire& w, Dice& dice, unsigned count) {
             }
         }
         w.listen(0);
-        if (kind % 3 == 0) w.end(p);
-        else w.forget(p);
+        if (kind % 3 == 0)
+            w.end(p);
+        else
+            w.forget(p);
     }
 }
 
@@ -543,8 +561,11 @@ void answers(Wire& w, Dice& dice, unsigned count) {
             case 4:  // with data
                 s.payload = m.content(s.seq + 1, 700);
                 break;
-            case 5: s.window = static_cast<std::uint16_t>(i % 2); break;
-            default: break;
+            case 5:
+                s.window = static_cast<std::uint16_t>(i % 2);
+                break;
+            default:
+                break;
         }
         w.put(*p, s);
         m.snd = s.end();
@@ -574,9 +595,17 @@ struct Assault {
     void (*run)(Wire&, Dice&, unsigned);
 };
 constexpr Assault kAssaults[] = {
-    {"options", options_of_syns}, {"numbers", numbers}, {"states", states},       {"sacks", sacks_and_windows},
-    {"half_open", half_open},     {"strays", strays},   {"tiny", tiny},           {"conflicts", conflicts},
-    {"icmp", icmp},               {"random", random},   {"answers", answers},
+    {"options", options_of_syns},
+    {"numbers", numbers},
+    {"states", states},
+    {"sacks", sacks_and_windows},
+    {"half_open", half_open},
+    {"strays", strays},
+    {"tiny", tiny},
+    {"conflicts", conflicts},
+    {"icmp", icmp},
+    {"random", random},
+    {"answers", answers},
 };
 
 // ---- the honest one ----
@@ -593,17 +622,21 @@ int honest(const char* victim, std::uint16_t port, unsigned connections, std::si
         a.sin_family = AF_INET;
         a.sin_port = htons(port);
         a.sin_addr.s_addr = inet_addr(victim);
-        if (connect(fd, reinterpret_cast<sockaddr*>(&a), sizeof a) != 0) fault("an honest connect() failed: " + std::string(strerror(errno)));
+        if (connect(fd, reinterpret_cast<sockaddr*>(&a), sizeof a) != 0)
+            fault("an honest connect() failed: " + std::string(strerror(errno)));
         std::size_t sent = 0, got = 0;
         while (got < bytes) {
             // As much under way as fits into any window.
             while (sent < bytes && sent - got < 16384) {
-                const ssize_t n = send(fd, &out[sent], std::min<std::size_t>(bytes - sent, 4096), MSG_NOSIGNAL);
+                const ssize_t n =
+                    send(fd, &out[sent], std::min<std::size_t>(bytes - sent, 4096), MSG_NOSIGNAL);
                 if (n <= 0) fault("an honest send() failed: " + std::string(strerror(errno)));
                 sent += static_cast<std::size_t>(n);
             }
             const ssize_t n = recv(fd, &in[got], bytes - got, 0);
-            if (n <= 0) fault("an honest recv() failed after " + std::to_string(got) + " bytes: " + (n == 0 ? "end" : strerror(errno)));
+            if (n <= 0)
+                fault("an honest recv() failed after " + std::to_string(got) +
+                      " bytes: " + (n == 0 ? "end" : strerror(errno)));
             got += static_cast<std::size_t>(n);
         }
         if (in != out) fault("an honest connection got other bytes");
@@ -618,10 +651,12 @@ int honest(const char* victim, std::uint16_t port, unsigned connections, std::si
 int main(int argc, char** argv) {
     setvbuf(stdout, nullptr, _IOLBF, 0);
     if (argc == 6 && strcmp(argv[1], "honest") == 0)
-        return honest(argv[2], static_cast<std::uint16_t>(atoi(argv[3])), static_cast<unsigned>(atoi(argv[4])),
-                      static_cast<std::size_t>(atol(argv[5])));
+        return honest(argv[2], static_cast<std::uint16_t>(atoi(argv[3])),
+                      static_cast<unsigned>(atoi(argv[4])), static_cast<std::size_t>(atol(argv[5])));
     if (argc != 7) {
-        fprintf(stderr, "usage: tcp_attacker ASSAULT INTERFACE VICTIM PORT SEED COUNT | honest VICTIM PORT CONNECTIONS BYTES\n");
+        fprintf(stderr,
+                "usage: tcp_attacker ASSAULT INTERFACE VICTIM PORT SEED COUNT | honest VICTIM PORT "
+                "CONNECTIONS BYTES\n");
         return 2;
     }
     for (const Assault& a : kAssaults) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What happens to TCP connections when a process forks, executes another program, passes descriptors, or ends.
-// `serve CASE ADDRESS PORT` is the program under test, `peer CASE ADDRESS PORT` the other side, which tells what it saw.
+// What happens to TCP connections when a process forks, executes another program, passes descriptors, or
+// ends. `serve CASE ADDRESS PORT` is the program under test, `peer CASE ADDRESS PORT` the other side, which
+// tells what it saw.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -356,7 +357,8 @@ void peer(const std::string& what) {
         write_all(fd, "0123456789", 10);
         printf("%s\n", read_exactly(fd, 11).c_str());
         talk_and_end(fd, 3);
-    } else if (what == "exit-unsent" || what == "_exit-unsent" || what == "close-exit" || what == "shutdown-exit") {
+    } else if (what == "exit-unsent" || what == "_exit-unsent" || what == "close-exit" ||
+               what == "shutdown-exit") {
         usleep(300'000);
         tell_end(fd);
     } else if (what == "restart") {

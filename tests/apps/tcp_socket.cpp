@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Both sides of a conversation over TCP, told line by line what every call answered. The test runs it on the kernel and on
-// the library, and the two transcripts must be equal.
+// Both sides of a conversation over TCP, told line by line what every call answered. The test runs it on the
+// kernel and on the library, and the two transcripts must be equal.
 //
-//   tcp_socket server            echo on 5001, reset after the first byte on 5002, silence on 5003; says "ready"
-//   tcp_socket client HOST OWN   HOST: the server's address; OWN: an address of this host
+//   tcp_socket server            echo on 5001, reset after the first byte on 5002, silence on 5003; says
+//   "ready" tcp_socket client HOST OWN   HOST: the server's address; OWN: an address of this host
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -85,7 +85,9 @@ bool read_all(int fd, std::string& into, size_t length) {
     return true;
 }
 void linger(int fd, int on, int seconds) {
-    struct linger l {on, seconds};
+    struct linger l {
+        on, seconds
+    };
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &l, sizeof l);
 }
 
@@ -109,8 +111,10 @@ void serve(int port, void (*one)(int)) {
             getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, &size);
             sockaddr_in again{};
             socklen_t again_length = sizeof again;
-            const bool alive = getpeername(fd, raw(again), &again_length) == 0;  // else it has been reset already
-            if (nodelay == 0 || length != sizeof peer || (alive && memcmp(&peer, &again, sizeof peer) != 0)) _exit(2);
+            const bool alive =
+                getpeername(fd, raw(again), &again_length) == 0;  // else it has been reset already
+            if (nodelay == 0 || length != sizeof peer || (alive && memcmp(&peer, &again, sizeof peer) != 0))
+                _exit(2);
             std::thread(one, fd).detach();
         }
     }).detach();

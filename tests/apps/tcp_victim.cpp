@@ -2,7 +2,8 @@
 // A program to be attacked: an ordinary server or client on epoll that knows nothing of all that.
 //
 //   tcp_victim serve PORT             echoes what it gets, on as many connections as come, until SIGTERM
-//   tcp_victim connect ADDRESS PORT   connects, writes, reads, closes; again and again, four at a time, until SIGTERM
+//   tcp_victim connect ADDRESS PORT   connects, writes, reads, closes; again and again, four at a time, until
+//   SIGTERM
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -53,8 +54,10 @@ void echo(int fd) {
         const ssize_t n = recv(fd, bytes, sizeof bytes, 0);
         if (n < 0 && errno == EAGAIN) return watch(fd, EPOLLIN, EPOLL_CTL_MOD);
         if (n < 0) return drop(fd);
-        if (n == 0) c.ended = true;
-        else c.waiting.assign(bytes, static_cast<std::size_t>(n));
+        if (n == 0)
+            c.ended = true;
+        else
+            c.waiting.assign(bytes, static_cast<std::size_t>(n));
     }
 }
 

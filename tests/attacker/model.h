@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What a hostile peer knows of a connection with its victim, and what it can do with that.
 //
-// Random bytes do not get past the first check of a TCP: numbers must be nearly right to do harm. So the attacker
-// follows the connection as a peer does, and then lies: at the edges of what is acceptable, in the options, about what
-// it has received. Whoever chooses (the bytes of a fuzzer's input, or a generator with a seed) is a parameter.
+// Random bytes do not get past the first check of a TCP: numbers must be nearly right to do harm. So the
+// attacker follows the connection as a peer does, and then lies: at the edges of what is acceptable, in the
+// options, about what it has received. Whoever chooses (the bytes of a fuzzer's input, or a generator with a
+// seed) is a parameter.
 //
-// The content of the attacker's stream is a function of the sequence number alone. So, whatever overlaps or comes
-// again, what the victim's program reads must be that, in order.
+// The content of the attacker's stream is a function of the sequence number alone. So, whatever overlaps or
+// comes again, what the victim's program reads must be that, in order.
 #pragma once
 
 #include <vector>
@@ -95,20 +96,43 @@ struct Model {
     }
     // To be called with what is sent: where our stream ends, as far as the victim may know.
     void sent(const Segment& s) {
-        const std::uint32_t end = s.seq + static_cast<std::uint32_t>(s.payload.size()) + ((s.flags & kSyn) != 0);
+        const std::uint32_t end =
+            s.seq + static_cast<std::uint32_t>(s.payload.size()) + ((s.flags & kSyn) != 0);
         if (before(highest, end) && end - highest < (4u << 20)) highest = end;
     }
 
     // ---- edges ----
     std::vector<std::uint32_t> sequence_edges() const {
         const std::uint32_t right = acked + their_window;
-        return {acked - 0x80000000u, acked - 0x7fffffffu, acked - 65536, acked - 1, acked,  acked + 1, right - 1,
-                right,               right + 1,           right + 65536, first,     first + 1, 0,    0xffffffffu};
+        return {acked - 0x80000000u,
+                acked - 0x7fffffffu,
+                acked - 65536,
+                acked - 1,
+                acked,
+                acked + 1,
+                right - 1,
+                right,
+                right + 1,
+                right + 65536,
+                first,
+                first + 1,
+                0,
+                0xffffffffu};
     }
     std::vector<std::uint32_t> ack_edges() const {
-        return {rcv - 0x80000000u, rcv - 0x7fffffffu, rcv - (1u << 20), rcv - 1,           rcv,
-                rcv + 1,           their_highest,     their_highest + 1, their_highest + 65536, their_first,
-                their_first + 1,   0,                 0xffffffffu};
+        return {rcv - 0x80000000u,
+                rcv - 0x7fffffffu,
+                rcv - (1u << 20),
+                rcv - 1,
+                rcv,
+                rcv + 1,
+                their_highest,
+                their_highest + 1,
+                their_highest + 65536,
+                their_first,
+                their_first + 1,
+                0,
+                0xffffffffu};
     }
     // Blocks that lie: beyond what was sent, backwards, empty, huge, overlapping, of the past.
     std::vector<std::vector<std::pair<std::uint32_t, std::uint32_t>>> lying_blocks() const {
@@ -134,7 +158,8 @@ struct Model {
     std::string some_options(Choices& in) const {
         const auto mode = in.template take<std::uint8_t>();
         switch (mode % 8) {
-            case 0: return "";
+            case 0:
+                return "";
             case 1: {
                 const auto lie = static_cast<std::uint32_t>(in.template take<std::int8_t>());
                 return option::stamps(stamp + lie, mode & 128 ? echo + lie : echo);
@@ -142,8 +167,10 @@ struct Model {
             case 2: {
                 std::vector<std::pair<std::uint32_t, std::uint32_t>> blocks;
                 for (unsigned i = 0; i < 1u + mode / 8 % 4; i++) {
-                    const std::uint32_t left = rcv + static_cast<std::uint32_t>(in.template take<std::int16_t>());
-                    blocks.emplace_back(left, left + static_cast<std::uint32_t>(in.template take<std::int16_t>()));
+                    const std::uint32_t left =
+                        rcv + static_cast<std::uint32_t>(in.template take<std::int16_t>());
+                    blocks.emplace_back(left,
+                                        left + static_cast<std::uint32_t>(in.template take<std::int16_t>()));
                 }
                 const std::string before = mode & 64 && stamps ? option::stamps(stamp, echo) : "";
                 const std::string all = before + option::sack(blocks);
@@ -158,14 +185,17 @@ struct Model {
             case 4: {
                 const auto mss = in.template take<std::uint16_t>();
                 return option::mss(mss) + option::scale(in.template take<std::uint8_t>()) +
-                       (mode & 8 ? option::stamps(stamp, echo) : "") + (mode & 16 ? option::sack_allowed() : "");
+                       (mode & 8 ? option::stamps(stamp, echo) : "") +
+                       (mode & 16 ? option::sack_allowed() : "");
             }
             case 5: {
                 const auto lies = lying_blocks();
-                const std::string all = (stamps ? option::stamps(stamp, echo) : "") + option::sack(lies[mode / 8 % lies.size()]);
+                const std::string all =
+                    (stamps ? option::stamps(stamp, echo) : "") + option::sack(lies[mode / 8 % lies.size()]);
                 return all.substr(0, std::min<std::size_t>(all.size(), 40));
             }
-            default: return stamps ? option::stamps(stamp, echo) : "";
+            default:
+                return stamps ? option::stamps(stamp, echo) : "";
         }
     }
     template <class Choices>
@@ -184,7 +214,8 @@ struct Model {
         if (how & 128) length = in.template take<std::uint16_t>() % 1460;
         if (flags & kUrg) s.urgent = in.template take<std::uint16_t>();
         s.options = some_options(in);
-        s.payload = content(s.seq + ((flags & kSyn) != 0), std::min<std::size_t>(length, 1460 - s.options.size()));
+        s.payload =
+            content(s.seq + ((flags & kSyn) != 0), std::min<std::size_t>(length, 1460 - s.options.size()));
         return s;
     }
 };
@@ -194,29 +225,38 @@ struct Model {
 // Made by hand: each is a mistake of its own.
 inline const std::vector<std::string>& malformed_options() {
     static const std::vector<std::string> all{
-        std::string("\x02\x00\x05\xb4", 4),                  // length 0
-        std::string("\x02\x01\x05\xb4", 4),                  // length 1
-        std::string("\x02\x03\x05\xb4", 4),                  // MSS of 3
-        std::string("\x02\xff\x05\xb4", 4),                  // longer than all
-        std::string("\x02\x04\x00\x00", 4),                  // MSS 0
-        std::string("\x02\x04\x00\x01", 4),                  // MSS 1
-        std::string("\x02\x04\xff\xff", 4),                  // MSS 65535
-        std::string("\x01\x03\x03\xff", 4),                  // shift 255
-        std::string("\x01\x01\x01\x03", 4),                  // kind without length
-        std::string("\x01\x01\x03\x03", 4),                  // without its value
-        std::string("\x01\x03\x02\x00", 4),                  // shorter than it should be
-        std::string("\x01\x01\x01\x08", 4),                  // time stamp, nothing else
+        std::string("\x02\x00\x05\xb4", 4),                       // length 0
+        std::string("\x02\x01\x05\xb4", 4),                       // length 1
+        std::string("\x02\x03\x05\xb4", 4),                       // MSS of 3
+        std::string("\x02\xff\x05\xb4", 4),                       // longer than all
+        std::string("\x02\x04\x00\x00", 4),                       // MSS 0
+        std::string("\x02\x04\x00\x01", 4),                       // MSS 1
+        std::string("\x02\x04\xff\xff", 4),                       // MSS 65535
+        std::string("\x01\x03\x03\xff", 4),                       // shift 255
+        std::string("\x01\x01\x01\x03", 4),                       // kind without length
+        std::string("\x01\x01\x03\x03", 4),                       // without its value
+        std::string("\x01\x03\x02\x00", 4),                       // shorter than it should be
+        std::string("\x01\x01\x01\x08", 4),                       // time stamp, nothing else
         std::string("\x08\x0a\x00\x00\x00\x01", 6) + "\x01\x01",  // cut off
-        std::string("\x08\x04\x00\x01", 4),                  // time stamp of 4
+        std::string("\x08\x04\x00\x01", 4),                       // time stamp of 4
         std::string("\x01\x01\x08\x0b", 4) + std::string(9, '\x7f') + std::string(3, '\x01'),
         std::string("\x04\x02\x04\x02\x04\x02\x04\x02", 8),  // again and again
         std::string("\x05\x02\x01\x01", 4),                  // SACK without a block
-        std::string("\x05\x03\x00\x01", 4), std::string("\x05\x09", 2) + std::string(7, '\x44') + std::string(3, '\1'),
-        option::sack({{5, 4}}), option::sack({{0, 0xffffffff}, {1, 2}, {3, 4}, {0x80000000, 0}}),
+        std::string("\x05\x03\x00\x01", 4),
+        std::string("\x05\x09", 2) + std::string(7, '\x44') + std::string(3, '\1'),
+        option::sack({{5, 4}}),
+        option::sack({{0, 0xffffffff}, {1, 2}, {3, 4}, {0x80000000, 0}}),
         std::string("\x05\x22", 2) + std::string(32, '\xff') + std::string(2, '\x01'),
-        std::string("\xfe\x04\xf9\x89", 4), std::string("\xff\x02\x00\x00", 4), std::string("\x13\x12\x00\x00", 4),
-        std::string(40, '\x01'), std::string(40, '\x00'), std::string(40, '\xff'), std::string(40, '\x02'),
-        std::string(40, '\x08'), std::string(40, '\x05'), std::string("\x00\x08\x0a\xff", 4),
+        std::string("\xfe\x04\xf9\x89", 4),
+        std::string("\xff\x02\x00\x00", 4),
+        std::string("\x13\x12\x00\x00", 4),
+        std::string(40, '\x01'),
+        std::string(40, '\x00'),
+        std::string(40, '\xff'),
+        std::string(40, '\x02'),
+        std::string(40, '\x08'),
+        std::string(40, '\x05'),
+        std::string("\x00\x08\x0a\xff", 4),
     };
     return all;
 }
@@ -227,7 +267,8 @@ inline std::vector<std::string> all_lengths() {
     for (const int kind : {0, 1, 2, 3, 4, 5, 8, 19, 28, 30, 34, 253, 255})
         for (int length = 0; length <= 40; length++)
             for (const char fill : {'\0', '\1', '\xff'}) {
-                const std::size_t bytes = std::clamp<std::size_t>(static_cast<std::size_t>(length) + 3, 4, 40) / 4 * 4;
+                const std::size_t bytes =
+                    std::clamp<std::size_t>(static_cast<std::size_t>(length) + 3, 4, 40) / 4 * 4;
                 std::string o(bytes, fill);
                 o[0] = static_cast<char>(kind);
                 o[1] = static_cast<char>(length);
@@ -239,29 +280,35 @@ inline std::vector<std::string> all_lengths() {
 // MSS at its limits, beside time stamps and without them.
 inline std::vector<std::string> extreme_sizes() {
     std::vector<std::string> all;
-    for (const unsigned mss : {0u, 1u, 11u, 12u, 13u, 32u, 43u, 44u, 47u, 48u, 87u, 88u, 89u, 535u, 536u, 1448u, 1460u,
-                               1461u, 9000u, 32767u, 32768u, 65495u, 65496u, 65535u})
+    for (const unsigned mss :
+         {0u,  1u,   11u,  12u,   13u,   32u,   43u,   44u,    47u,    48u,    87u,    88u,
+          89u, 535u, 536u, 1448u, 1460u, 1461u, 9000u, 32767u, 32768u, 65495u, 65496u, 65535u})
         for (const bool stamps : {false, true})
             for (const unsigned shift : {0u, 14u, 15u, 255u})
                 all.push_back(option::mss(static_cast<std::uint16_t>(mss)) + option::sack_allowed() +
-                              option::scale(static_cast<std::uint8_t>(shift)) + (stamps ? option::stamps(1, 0) : ""));
+                              option::scale(static_cast<std::uint8_t>(shift)) +
+                              (stamps ? option::stamps(1, 0) : ""));
     return all;
 }
 
-// ICMP errors with the quotation of `about` (a segment as the victim might have sent it): each type and code, each
-// length of the quotation up to the whole, MTUs at their limits.
-inline std::vector<Frame> icmp_errors(in_addr_t from, const Segment& about, const Mac& source, const Mac& target) {
+// ICMP errors with the quotation of `about` (a segment as the victim might have sent it): each type and code,
+// each length of the quotation up to the whole, MTUs at their limits.
+inline std::vector<Frame> icmp_errors(in_addr_t from, const Segment& about, const Mac& source,
+                                      const Mac& target) {
     const Frame whole = build(about, source, target);
     const std::span<const std::uint8_t> quotation = std::span<const std::uint8_t>(whole).subspan(kEthernet);
     std::vector<Frame> all;
     auto add = [&](unsigned type, unsigned code, std::uint32_t rest, std::span<const std::uint8_t> quoted) {
-        all.push_back(build_icmp(from, about.from, static_cast<std::uint8_t>(type), static_cast<std::uint8_t>(code), rest,
-                                 quoted, source, target));
+        all.push_back(build_icmp(from, about.from, static_cast<std::uint8_t>(type),
+                                 static_cast<std::uint8_t>(code), rest, quoted, source, target));
     };
     for (unsigned type = 0; type <= 20; type++)
-        for (const unsigned code : {0u, 1u, 2u, 3u, 4u, 5u, 13u, 15u, 16u, 255u}) add(type, code, 0, quotation.first(28));
-    for (std::size_t n = 0; n <= std::min<std::size_t>(quotation.size(), 60); n++) add(3, 4, 576, quotation.first(n));
-    for (const std::uint32_t mtu : {0u, 1u, 20u, 28u, 39u, 40u, 41u, 51u, 52u, 68u, 88u, 128u, 552u, 576u, 1500u, 65535u})
+        for (const unsigned code : {0u, 1u, 2u, 3u, 4u, 5u, 13u, 15u, 16u, 255u})
+            add(type, code, 0, quotation.first(28));
+    for (std::size_t n = 0; n <= std::min<std::size_t>(quotation.size(), 60); n++)
+        add(3, 4, 576, quotation.first(n));
+    for (const std::uint32_t mtu :
+         {0u, 1u, 20u, 28u, 39u, 40u, 41u, 51u, 52u, 68u, 88u, 128u, 552u, 576u, 1500u, 65535u})
         add(3, 4, mtu, quotation.first(28));
     // A quotation that contradicts itself: lengths, header lengths, protocols, fragments.
     for (const std::size_t at : {0u, 2u, 6u, 9u, 32u})

@@ -34,7 +34,8 @@ struct Segment {
     std::string payload;
 
     std::uint32_t end() const {
-        return seq + static_cast<std::uint32_t>(payload.size()) + ((flags & kSyn) != 0) + ((flags & kFin) != 0);
+        return seq + static_cast<std::uint32_t>(payload.size()) + ((flags & kSyn) != 0) +
+               ((flags & kFin) != 0);
     }
 };
 
@@ -53,7 +54,9 @@ inline std::string be32(std::uint32_t v) {
     return be16(static_cast<std::uint16_t>(v >> 16)) + be16(static_cast<std::uint16_t>(v));
 }
 inline std::string mss(std::uint16_t v) { return std::string("\x02\x04", 2) + be16(v); }
-inline std::string scale(std::uint8_t shift) { return std::string("\x01\x03\x03", 3) + static_cast<char>(shift); }
+inline std::string scale(std::uint8_t shift) {
+    return std::string("\x01\x03\x03", 3) + static_cast<char>(shift);
+}
 inline std::string sack_allowed() { return std::string("\x01\x01\x04\x02", 4); }
 inline std::string stamps(std::uint32_t value, std::uint32_t echo) {
     return std::string("\x01\x01\x08\x0a", 4) + be32(value) + be32(echo);
@@ -71,8 +74,8 @@ inline Said said(const Segment& s) {
     const auto& o = s.options;
     auto byte = [&](std::size_t i) { return static_cast<std::uint8_t>(o[i]); };
     auto word = [&](std::size_t i) {
-        return std::uint32_t{byte(i)} << 24 | std::uint32_t{byte(i + 1)} << 16 | std::uint32_t{byte(i + 2)} << 8 |
-               byte(i + 3);
+        return std::uint32_t{byte(i)} << 24 | std::uint32_t{byte(i + 1)} << 16 |
+               std::uint32_t{byte(i + 2)} << 8 | byte(i + 3);
     };
     for (std::size_t i = 0; i < o.size() && o[i] != 0;) {
         if (o[i] == 1) {
@@ -115,8 +118,8 @@ inline std::uint32_t get16(const std::uint8_t* at) { return std::uint32_t{at[0]}
 inline std::uint32_t get32(const std::uint8_t* at) { return get16(at) << 16 | get16(at + 2); }
 
 // Ethernet and IPv4 around `length` bytes of a protocol, which the caller fills in behind kEthernet + kIp.
-inline Frame packet(in_addr_t from, in_addr_t to, std::uint8_t protocol, std::size_t length, const Mac& source,
-                    const Mac& target) {
+inline Frame packet(in_addr_t from, in_addr_t to, std::uint8_t protocol, std::size_t length,
+                    const Mac& source, const Mac& target) {
     Frame frame(kEthernet + kIp + length);
     std::copy(target.begin(), target.end(), frame.begin());
     std::copy(source.begin(), source.end(), frame.begin() + 6);
@@ -155,7 +158,8 @@ inline Frame build(const Segment& s, const Mac& source, const Mac& target) {
 
 // Nothing when it is not a TCP segment in one IPv4 packet without IP options. Checksums are not looked at.
 inline std::optional<Segment> parse(std::span<const std::uint8_t> frame) {
-    if (frame.size() < kEthernet + kIp + kTcp || get16(&frame[12]) != 0x0800 || frame[kEthernet] != 0x45) return {};
+    if (frame.size() < kEthernet + kIp + kTcp || get16(&frame[12]) != 0x0800 || frame[kEthernet] != 0x45)
+        return {};
     const std::uint8_t* ip = &frame[kEthernet];
     const std::size_t total = get16(ip + 2);
     if (ip[9] != IPPROTO_TCP || (get16(ip + 6) & 0x3fff) != 0) return {};
@@ -178,10 +182,11 @@ inline std::optional<Segment> parse(std::span<const std::uint8_t> frame) {
     return s;
 }
 
-// An ICMP message (RFC 792) that quotes `quoted` bytes of a packet as if the victim had sent it. `rest`: the second
-// word of its header, where "fragmentation needed" has the next hop's MTU.
-inline Frame build_icmp(in_addr_t from, in_addr_t to, std::uint8_t type, std::uint8_t code, std::uint32_t rest,
-                        std::span<const std::uint8_t> quoted, const Mac& source, const Mac& target) {
+// An ICMP message (RFC 792) that quotes `quoted` bytes of a packet as if the victim had sent it. `rest`: the
+// second word of its header, where "fragmentation needed" has the next hop's MTU.
+inline Frame build_icmp(in_addr_t from, in_addr_t to, std::uint8_t type, std::uint8_t code,
+                        std::uint32_t rest, std::span<const std::uint8_t> quoted, const Mac& source,
+                        const Mac& target) {
     Frame frame = packet(from, to, IPPROTO_ICMP, 8 + quoted.size(), source, target);
     std::uint8_t* icmp = &frame[kEthernet + kIp];
     icmp[0] = type;

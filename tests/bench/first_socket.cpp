@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// How long a process's first socket takes, and the first use of one. tests/bench/start_cost runs it again and again.
+// How long a process's first socket takes, and the first use of one. tests/bench/start_cost runs it again and
+// again.
 //
-// Usage: first_socket LOCAL-ADDRESS. Prints, in microseconds: socket(), another socket(), bind() to the address, and in a
-// forked child socket() and bind().
+// Usage: first_socket LOCAL-ADDRESS. Prints, in microseconds: socket(), another socket(), bind() to the
+// address, and in a forked child socket() and bind().
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -46,7 +47,9 @@ int main(int argc, char** argv) {
         return 2;
     }
     auto datagrams = [] { return socket(AF_INET, SOCK_DGRAM, 0); };
-    auto bound = [&](int fd) { return bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address); };
+    auto bound = [&](int fd) {
+        return bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+    };
     const int first = timed("socket", datagrams);
     timed("second_socket", [] { return socket(AF_INET, SOCK_STREAM, 0); });
     timed("bind", [&] { return bound(first); });

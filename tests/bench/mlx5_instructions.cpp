@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What tests/bench/instructions counts: frames sent and received over the simulated adapter, by libmlx5 or by our own data path, in
-// the pattern in which a ring does it. Counted are the measured_ functions below and what they call; the adapter, which runs in the
-// same process, is stepped between them.
+// What tests/bench/instructions counts: frames sent and received over the simulated adapter, by libmlx5 or by
+// our own data path, in the pattern in which a ring does it. Counted are the measured_ functions below and
+// what they call; the adapter, which runs in the same process, is stepped between them.
 //
 //   mlx5_instructions direct|plain send|copy|receive|ring-send|ring-receive BYTES PACKETS
-// prints the number of packets that were counted. The first three are calls of verbs; ring-send is Ring::send_udp(), ring-receive
-// Ring::poll() with delivery to a sink, over the rdma device.
+// prints the number of packets that were counted. The first three are calls of verbs; ring-send is
+// Ring::send_udp(), ring-receive Ring::poll() with delivery to a sink, over the rdma device.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -56,7 +56,8 @@ extern "C" {
     ibv_recv_wr* bad;
     return ibv_post_recv(qp, wr, &bad);
 }
-[[gnu::noinline]] int measured_ring_send(vma::ring::Ring* ring, const std::uint8_t* headers, const iovec* iov) {
+[[gnu::noinline]] int measured_ring_send(vma::ring::Ring* ring, const std::uint8_t* headers,
+                                         const iovec* iov) {
     int error = 0;
     for (unsigned i = 0; i < kSignalEvery; i++) error |= ring->send_udp(headers, iov, 1, iov->iov_len);
     return error;
@@ -83,7 +84,8 @@ unsigned long send(Side& side, bool copy, std::uint32_t bytes, unsigned long pac
     for (; counted < packets; counted += kSignalEvery) {
         if (measured_send(side.qp, wr) != 0) die("a send was refused");
         mlx5_sim::settle();
-        if (measured_reap(side.send_cq, wc) != 1 || wc[0].status != IBV_WC_SUCCESS) die("no completion of a send");
+        if (measured_reap(side.send_cq, wc) != 1 || wc[0].status != IBV_WC_SUCCESS)
+            die("no completion of a send");
     }
     return counted;
 }
@@ -104,14 +106,15 @@ unsigned long receive(Side& side, std::uint32_t bytes, unsigned long packets) {
         for (unsigned i = 0; i < kPostBatch; i++)
             if (!mlx5_sim::nic("mlx5_0").receive(frame)) die("a frame was not steered");
         mlx5_sim::settle();
-        if (measured_receive(side.recv_cq, wc) != kPostBatch || wc[0].byte_len != bytes) die("frames are missing");
+        if (measured_receive(side.recv_cq, wc) != kPostBatch || wc[0].byte_len != bytes)
+            die("frames are missing");
     }
     return counted;
 }
 
 // A UDP frame of that length, from 198.18.0.2 to 198.18.0.1, port 7.
 void write_frame(std::uint8_t* frame, std::uint32_t bytes) {
-    const std::uint8_t head[] = {2,    0, 0, 0,  0,  1, 2, 0,   0,  0, 0, 2,   8,  0, 0x45, 0,    0,    0, 0, 0, 0,
+    const std::uint8_t head[] = {2, 0,  0,  0, 0, 1,   2,  0, 0, 0,   0,  2, 8, 0,    0x45, 0, 0, 0, 0, 0, 0,
                                  0, 64, 17, 0, 0, 198, 18, 0, 2, 198, 18, 0, 1, 0x30, 0x39, 0, 7, 0, 0, 0, 0};
     std::memset(frame, 0, bytes);
     std::memcpy(frame, head, sizeof head);
@@ -191,11 +194,13 @@ unsigned long over_verbs(bool direct, const std::string& what, std::uint32_t byt
 }  // namespace
 
 int main(int argc, char** argv) {
-    if (argc != 5) die("usage: mlx5_instructions direct|plain send|copy|receive|ring-send|ring-receive BYTES PACKETS");
+    if (argc != 5)
+        die("usage: mlx5_instructions direct|plain send|copy|receive|ring-send|ring-receive BYTES PACKETS");
     const std::string path = argv[1], what = argv[2];
     const auto bytes = static_cast<std::uint32_t>(std::strtoul(argv[3], nullptr, 10));
     const unsigned long packets = std::strtoul(argv[4], nullptr, 10);
-    if ((path != "direct" && path != "plain") || bytes < 60 || bytes > 1514 || packets == 0) die("bad arguments");
+    if ((path != "direct" && path != "plain") || bytes < 60 || bytes > 1514 || packets == 0)
+        die("bad arguments");
 
     static char directory[] = "/tmp/mlx5_instructions_XXXXXX";
     if (mkdtemp(directory) == nullptr) die("no temporary directory");
@@ -205,8 +210,8 @@ int main(int argc, char** argv) {
     setenv("SYSFS_PATH", directory, 1);
     const bool ring = what.starts_with("ring-"), direct = path == "direct";
     if (ring && what != "ring-send" && what != "ring-receive") die("bad arguments");
-    const unsigned long counted =
-        ring ? over_ring(direct, what == "ring-send", bytes, packets) : over_verbs(direct, what, bytes, packets);
+    const unsigned long counted = ring ? over_ring(direct, what == "ring-send", bytes, packets)
+                                       : over_verbs(direct, what, bytes, packets);
     for (const std::string& violation : mlx5_sim::nic("mlx5_0").take_violations()) die(violation.c_str());
     std::printf("%lu\n", counted);
     return 0;

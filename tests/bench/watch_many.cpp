@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What epoll_wait costs with one watched connection and with many (10,000), of which one is active: calls that find it
-// readable, calls that find nothing, and round trips on it.
+// What epoll_wait costs with one watched connection and with many (10,000), of which one is active: calls
+// that find it readable, calls that find nothing, and round trips on it.
 //
 //   watch_many server ADDRESS PORT                                          until SIGTERM
 //   watch_many client ADDRESS PORT [--connections N] [--calls N]            one line of JSON
@@ -33,7 +33,8 @@ double cost(int epoll, int expected, unsigned calls) {
         const auto start = Clock::now();
         for (unsigned i = 0; i < calls; i++) {
             epoll_event event;
-            if (epoll_wait(epoll, &event, 1, 0) != expected) throw std::runtime_error("epoll_wait found something else");
+            if (epoll_wait(epoll, &event, 1, 0) != expected)
+                throw std::runtime_error("epoll_wait found something else");
         }
         run = std::chrono::duration<double, std::nano>(Clock::now() - start).count() / calls;
     }
@@ -76,7 +77,8 @@ int run(int argc, char** argv) {
     }
     const auto count = static_cast<unsigned>(option(argc, argv, 4, "--connections", 10'000));
     const auto calls = static_cast<unsigned>(option(argc, argv, 4, "--calls", 20'000));
-    if (role != "client" || argc % 2 != 0 || count < 1 || count > 60'000 || calls < 10 || calls > 10'000'000) {
+    if (role != "client" || argc % 2 != 0 || count < 1 || count > 60'000 || calls < 10 ||
+        calls > 10'000'000) {
         fputs(
             "usage: watch_many server ADDRESS PORT\n"
             "       watch_many client ADDRESS PORT [--connections N] [--calls N]\n",
@@ -89,11 +91,14 @@ int run(int argc, char** argv) {
     connections.push_back(open_one(server));
     const Costs one = measure(connections, calls);
     while (connections.size() < count) connections.push_back(open_one(server));
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the server has them all, delayed acknowledgements are over
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(300));  // the server has them all, delayed acknowledgements are over
     const Costs many = measure(connections, calls);
-    printf("{\"connections\": %u, \"one_ready_ns\": %.0f, \"many_ready_ns\": %.0f, \"one_empty_ns\": %.0f, "
-           "\"many_empty_ns\": %.0f, \"one_trip_us\": %s, \"many_trip_us\": %s}\n",
-           count, one.ready_ns, many.ready_ns, one.empty_ns, many.empty_ns, one.trip_us.c_str(), many.trip_us.c_str());
+    printf(
+        "{\"connections\": %u, \"one_ready_ns\": %.0f, \"many_ready_ns\": %.0f, \"one_empty_ns\": %.0f, "
+        "\"many_empty_ns\": %.0f, \"one_trip_us\": %s, \"many_trip_us\": %s}\n",
+        count, one.ready_ns, many.ready_ns, one.empty_ns, many.empty_ns, one.trip_us.c_str(),
+        many.trip_us.c_str());
     return 0;
 }
 

@@ -388,8 +388,9 @@ Options parse(int argc, char** argv) {
             options.batch = static_cast<unsigned>(atoi(argv[i + 1]));
         else if (name == "--cpus") {
             char rest = 0;
-            if (sscanf(argv[i + 1], "%d,%d%c", &options.cpu[0], &options.cpu[1], &rest) != 2 || options.cpu[0] < 0 ||
-                options.cpu[1] < 0 || std::max(options.cpu[0], options.cpu[1]) >= CPU_SETSIZE)
+            if (sscanf(argv[i + 1], "%d,%d%c", &options.cpu[0], &options.cpu[1], &rest) != 2 ||
+                options.cpu[0] < 0 || options.cpu[1] < 0 ||
+                std::max(options.cpu[0], options.cpu[1]) >= CPU_SETSIZE)
                 usage();
         } else if (name == "--mode" && (value == "skb" || value == "drv"))
             options.native = value == "drv";

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What an adapter writes into its completion queues, with any content: opcodes, owner bits, lengths, positions and
-// syndromes of any value, between posted sends and receives of the program. However wrong they are, nothing outside the
-// queues may be touched, each poll ends, and a request's number comes from what was posted.
+// What an adapter writes into its completion queues, with any content: opcodes, owner bits, lengths,
+// positions and syndromes of any value, between posted sends and receives of the program. However wrong they
+// are, nothing outside the queues may be touched, each poll ends, and a request's number comes from what was
+// posted.
 //
 // Input: options, then operations of a byte and their arguments.
 #include "libvma/runtime/log.h"
@@ -38,16 +39,24 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
             case 0: {  // any content, in turn
                 const auto opcode = in.take<std::uint8_t>();
                 mlx5_cqe64 cqe;
-                for (auto& byte : reinterpret_cast<std::uint8_t(&)[sizeof cqe]>(cqe)) byte = in.take<std::uint8_t>();
+                for (auto& byte : reinterpret_cast<std::uint8_t(&)[sizeof cqe]>(cqe))
+                    byte = in.take<std::uint8_t>();
                 cq.complete(opcode & 15, [&](mlx5_cqe64& at) { memcpy(&at, &cqe, 63); });
                 break;
             }
             case 1:  // any owner bit, anywhere
                 cq.at(in.take<std::uint8_t>())->op_own = in.take<std::uint8_t>();
                 break;
-            case 2: bench.recv_cq.received(in.take<std::uint32_t>()); break;
-            case 3: bench.send_cq.send_done(in.take<std::uint16_t>(), op >> 4); break;
-            case 4: cq.failed(op & 16 ? MLX5_CQE_REQ_ERR : MLX5_CQE_RESP_ERR, in.take<std::uint16_t>(), in.take<std::uint8_t>()); break;
+            case 2:
+                bench.recv_cq.received(in.take<std::uint32_t>());
+                break;
+            case 3:
+                bench.send_cq.send_done(in.take<std::uint16_t>(), op >> 4);
+                break;
+            case 4:
+                cq.failed(op & 16 ? MLX5_CQE_REQ_ERR : MLX5_CQE_RESP_ERR, in.take<std::uint16_t>(),
+                          in.take<std::uint8_t>());
+                break;
             case 5: {
                 const ibv_sge sge{reinterpret_cast<std::uintptr_t>(buffer), 2048, 1};
                 ibv_recv_wr wr{next_id++, nullptr, const_cast<ibv_sge*>(&sge), 1};
@@ -56,7 +65,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                 break;
             }
             case 6:
-                (void)bench.send({bench.sge(0, 18u + in.take<std::uint8_t>() * 4u)}, op & 16 ? IBV_SEND_INLINE | IBV_SEND_SIGNALED : IBV_SEND_SIGNALED, next_id++);
+                (void)bench.send({bench.sge(0, 18u + in.take<std::uint8_t>() * 4u)},
+                                 op & 16 ? IBV_SEND_INLINE | IBV_SEND_SIGNALED : IBV_SEND_SIGNALED,
+                                 next_id++);
                 break;
             default: {
                 ibv_wc wc[16];

@@ -55,8 +55,9 @@ class Exact {
 
 }  // namespace fuzz
 
-// Most of an input's time would be the sanitizer's: its record of who allocated what, and fresh pages for what it keeps of
-// freed memory. An address that was freed is known for the last 16 MB, and the innermost frames are those that matter.
+// Most of an input's time would be the sanitizer's: its record of who allocated what, and fresh pages for
+// what it keeps of freed memory. An address that was freed is known for the last 16 MB, and the innermost
+// frames are those that matter.
 extern "C" [[gnu::used]] inline const char* __asan_default_options() {
     return "malloc_context_size=3:quarantine_size_mb=16:thread_local_quarantine_size_kb=256";
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Messages of other processes: control messages with descriptors (SCM_RIGHTS) as a program receives or sends them, of any
-// lengths; and commands to the process on its control socket, from any user.
+// Messages of other processes: control messages with descriptors (SCM_RIGHTS) as a program receives or sends
+// them, of any lengths; and commands to the process on its control socket, from any user.
 //
 // Input: what to do, then the message.
 #include <string.h>
@@ -37,7 +37,8 @@ void command(std::uint8_t who, std::span<const std::uint8_t> bytes) {
     };
     const int before = g_zeroed + g_dumped;
     fuzz::Exact message(bytes);
-    const vma::stats::Answer answer = vma::stats::answer_to(message.data(), bytes.size(), who & 3, 1, handlers);
+    const vma::stats::Answer answer =
+        vma::stats::answer_to(message.data(), bytes.size(), who & 3, 1, handlers);
     FUZZ_CHECK(answer.magic == vma::stats::kControlMagic);
     FUZZ_CHECK(strnlen(answer.text, sizeof answer.text) < sizeof answer.text);
     // Only the process's own user and root are heard.

@@ -2,12 +2,11 @@
 // rtnetlink messages of any content: each decoder, on exactly the bytes that the message claims.
 //
 // Input: which decoder, then nlmsg_type, nlmsg_flags and what follows the header.
-#include "libvma/net/decode.h"
-
 #include <linux/rtnetlink.h>
 
 #include <vector>
 
+#include "libvma/net/decode.h"
 #include "tests/fuzz/input.h"
 
 using namespace vma::net;
@@ -49,8 +48,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
             (void)decode_route(message, route);
             break;
         }
-        case 4: (void)is_ipv4_route(message); break;
-        default: (void)rule_looks_at_ports(message);
+        case 4:
+            (void)is_ipv4_route(message);
+            break;
+        default:
+            (void)rule_looks_at_ports(message);
     }
     return 0;
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A ring between a device that keeps verbs' rules and nothing else, and sinks that give buffers back in any order. What the
-// device completes has any content: frames in one piece or in many, pieces that are empty or never end, errors in the midst
-// of a frame, tags of no rule, headers that lie. It refuses receives and sends, stops with an error on either side, gives
-// its requests back or loses them, and recovers or does not.
+// A ring between a device that keeps verbs' rules and nothing else, and sinks that give buffers back in any
+// order. What the device completes has any content: frames in one piece or in many, pieces that are empty or
+// never end, errors in the midst of a frame, tags of no rule, headers that lie. It refuses receives and
+// sends, stops with an error on either side, gives its requests back or loses them, and recovers or does not.
 //
-// The account of buffers has to be right at each moment: nothing is posted that a sink holds, or that is posted already,
-// and in the end all are back.
+// The account of buffers has to be right at each moment: nothing is posted that a sink holds, or that is
+// posted already, and in the end all are back.
 //
 // Input: options, then operations of a byte and their arguments.
 #include <algorithm>
@@ -68,7 +68,9 @@ class Device final : public verbs::SoftwareDevice {
         while (!posted.empty()) complete({}, 0, 0, IBV_WC_WR_FLUSH_ERR);
         while (!sends_.empty()) complete_send(IBV_WC_WR_FLUSH_ERR);
     }
-    void give_up_flows() noexcept override { in_flight_.clear(); }  // the ring has failed, and no adapter reads its memory
+    void give_up_flows() noexcept override {
+        in_flight_.clear();
+    }  // the ring has failed, and no adapter reads its memory
     bool recover(ibv_qp*) noexcept override {
         if (refuses_recovery) return false;
         stopped_ = false;
@@ -85,7 +87,8 @@ class Device final : public verbs::SoftwareDevice {
     }
 
     // The next posted buffer holds `bytes`; its completion says so, or `status`.
-    void complete(std::span<const std::uint8_t> bytes, unsigned flags, std::uint32_t tag, ibv_wc_status status) {
+    void complete(std::span<const std::uint8_t> bytes, unsigned flags, std::uint32_t tag,
+                  ibv_wc_status status) {
         if (posted.empty()) return;
         const auto [id, address] = posted.front();
         posted.pop_front();
@@ -120,7 +123,7 @@ class Device final : public verbs::SoftwareDevice {
     std::vector<Place> places;
     bool loses = false;  // what was under way when it stopped does not come back
     bool refuses_recovery = false;
-    unsigned takes = ~0u;       // receives, before it refuses
+    unsigned takes = ~0u;  // receives, before it refuses
     unsigned takes_sends = ~0u;
 
   private:
@@ -134,7 +137,8 @@ class Device final : public verbs::SoftwareDevice {
         auto& d = device_of<Device>(qp->context);
         *bad = wr;
         FUZZ_CHECK(wr->next == nullptr);
-        if (d.takes_sends == 0 || d.sends_.size() + d.sent_.size() >= kSends) return d.takes_sends == 0 ? EIO : ENOMEM;
+        if (d.takes_sends == 0 || d.sends_.size() + d.sent_.size() >= kSends)
+            return d.takes_sends == 0 ? EIO : ENOMEM;
         d.takes_sends--;
         Send send{wr->wr_id, (wr->send_flags & IBV_SEND_SIGNALED) != 0, {}};
         FUZZ_CHECK(wr->num_sge >= 1 && wr->num_sge <= 17);
@@ -159,7 +163,8 @@ class Device final : public verbs::SoftwareDevice {
             if (d.takes == 0 || d.posted.size() + d.done.size() >= kReceives) return ENOMEM;
             d.takes--;
             FUZZ_CHECK(wr->wr_id < kRxBuffers && d.places[wr->wr_id] == Place::ring);
-            FUZZ_CHECK(wr->sg_list->addr == reinterpret_cast<std::uintptr_t>(d.mr_.addr) + wr->wr_id * kChunk);
+            FUZZ_CHECK(wr->sg_list->addr ==
+                       reinterpret_cast<std::uintptr_t>(d.mr_.addr) + wr->wr_id * kChunk);
             d.places[wr->wr_id] = Place::device;
             d.posted.emplace_back(wr->wr_id, wr->sg_list->addr);
             if (d.stopped_ && !d.loses) d.complete({}, 0, 0, IBV_WC_WR_FLUSH_ERR);
@@ -258,7 +263,8 @@ std::vector<std::uint8_t> frame(bool udp, std::uint16_t port, std::size_t length
     memcpy(&bytes[16], ip, 2);
     bytes[23] = IPPROTO_UDP;
     bytes[24] = bytes[25] = 0;
-    const std::uint16_t sum = static_cast<std::uint16_t>(~net::checksum_fold(net::checksum_add(&bytes[14], 20, 0)));
+    const std::uint16_t sum =
+        static_cast<std::uint16_t>(~net::checksum_fold(net::checksum_add(&bytes[14], 20, 0)));
     memcpy(&bytes[24], &sum, 2);
     bytes[38] = static_cast<std::uint8_t>(datagram >> 8);
     bytes[39] = static_cast<std::uint8_t>(datagram);
@@ -305,17 +311,24 @@ class Run {
     void operation(std::uint8_t op) {
         Sink& sink = *sinks[(op >> 3) % sinks.size()];
         switch (op % 8) {
-            case 0: case 1: receive(op); break;
+            case 0:
+            case 1:
+                receive(op);
+                break;
             case 2: {  // any bytes
-                std::vector<std::uint8_t> bytes(std::min<std::size_t>(in.take<std::uint8_t>(), in.rest().size()));
+                std::vector<std::uint8_t> bytes(
+                    std::min<std::size_t>(in.take<std::uint8_t>(), in.rest().size()));
                 for (auto& b : bytes) b = in.take<std::uint8_t>();
                 device->complete(bytes, op & 8 ? verbs::kWcMore : 0, op & 16 ? op >> 5 : 0, IBV_WC_SUCCESS);
                 break;
             }
             case 3:  // an error: of a receive, or of a send
-                if (op & 8) device->complete({}, op & 16 ? verbs::kWcMore : 0, 0, IBV_WC_LOC_LEN_ERR);
-                else if (op & 16) device->complete_send(IBV_WC_REM_OP_ERR);
-                else for (unsigned n = 1u + (op >> 5) * 8; n != 0; n--) device->complete_send(IBV_WC_SUCCESS);
+                if (op & 8)
+                    device->complete({}, op & 16 ? verbs::kWcMore : 0, 0, IBV_WC_LOC_LEN_ERR);
+                else if (op & 16)
+                    device->complete_send(IBV_WC_REM_OP_ERR);
+                else
+                    for (unsigned n = 1u + (op >> 5) * 8; n != 0; n--) device->complete_send(IBV_WC_SUCCESS);
                 break;
             case 4:  // owners give back
                 for (unsigned n = 1u + (op >> 5); n != 0 && !sink.held.empty(); n--)
@@ -334,18 +347,23 @@ class Run {
                 if (what == 0) ring->detach(sink.spec, &sink), sink.attached = false;
                 break;
             }
-            case 6: send(op); break;
+            case 6:
+                send(op);
+                break;
             default:
                 if (op & 8) ring->check();
-                if (op & 16) ring->expect(op & 32 ? 64 : -64);
-                else (void)ring->poll();
+                if (op & 16)
+                    ring->expect(op & 32 ? 64 : -64);
+                else
+                    (void)ring->poll();
         }
     }
 
     // A frame whose beginning is right, perhaps in pieces.
     void receive(std::uint8_t op) {
         const auto length = in.take<std::uint16_t>(), cut = in.take<std::uint16_t>();
-        std::vector<std::uint8_t> bytes = frame(op & 1, 1000u + (length & 1), length % (op & 16 ? 9000u : 1500u));
+        std::vector<std::uint8_t> bytes =
+            frame(op & 1, 1000u + (length & 1), length % (op & 16 ? 9000u : 1500u));
         if (op & 8) {  // its headers lie
             const auto at = in.take<std::uint8_t>();
             bytes[at % bytes.size()] = in.take<std::uint8_t>();
@@ -358,7 +376,8 @@ class Run {
         for (int pieces = 0; pieces < 80; pieces++) {
             const std::size_t n = std::min(step, bytes.size() - at);
             const bool last = at + n >= bytes.size() && !(op & 128);
-            device->complete(std::span(bytes).subspan(at, n), good | (last ? 0 : verbs::kWcMore), tag, IBV_WC_SUCCESS);
+            device->complete(std::span(bytes).subspan(at, n), good | (last ? 0 : verbs::kWcMore), tag,
+                             IBV_WC_SUCCESS);
             at += n;
             if (last || (n == 0 && pieces > (cut >> 11))) break;
         }
@@ -386,7 +405,8 @@ class Run {
     }
 
     std::size_t held() const {
-        return static_cast<std::size_t>(std::count(device->places.begin(), device->places.end(), Place::sink));
+        return static_cast<std::size_t>(
+            std::count(device->places.begin(), device->places.end(), Place::sink));
     }
     void check_counts() {
         // Letting go of the ring recovers it where there was an error, and delivers what waits.
@@ -417,7 +437,8 @@ class Run {
         ring->check();
         const ring::BufferCounts counts = ring->buffer_counts();
         FUZZ_CHECK(ring->copied_bytes() == 0);
-        FUZZ_CHECK(counts.tx_total - counts.tx_free <= kSends / 4 + 17);  // a completion for a quarter of the requests
+        FUZZ_CHECK(counts.tx_total - counts.tx_free <=
+                   kSends / 4 + 17);  // a completion for a quarter of the requests
         if (ring->failed()) return;
         FUZZ_CHECK(counts.rx_posted + counts.rx_free == counts.rx_total);
         FUZZ_CHECK(counts.rx_posted == device->posted.size());

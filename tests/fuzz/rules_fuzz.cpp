@@ -16,9 +16,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         FUZZ_CHECK(!complaint.empty() && complaint.size() < 1000);
         for (char c : complaint) FUZZ_CHECK(c >= ' ' && c <= '~');
     }
-    const Endpoint endpoints[] = {
-        {0, 0}, {htonl(0xc6120001), htons(5001)}, {htonl(0xe0000001), htons(65535)}, {htonl(0xffffffff), htons(1)}};
-    for (Role role : {Role::tcp_server, Role::tcp_client, Role::udp_sender, Role::udp_receiver, Role::udp_connect}) {
+    const Endpoint endpoints[] = {{0, 0},
+                                  {htonl(0xc6120001), htons(5001)},
+                                  {htonl(0xe0000001), htons(65535)},
+                                  {htonl(0xffffffff), htons(1)}};
+    for (Role role :
+         {Role::tcp_server, Role::tcp_client, Role::udp_sender, Role::udp_receiver, Role::udp_connect}) {
         const bool all_os = rules.all_os(role) != nullptr;
         for (const Endpoint& first : endpoints) {
             const Decision alone = rules.match(role, first, nullptr);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Any bytes as a statistics file, with a hostile writer beside the reader: between two reads it changes bytes, shortens
-// the file and makes it longer again. It must be read to an end, and all that vma_stats makes of it is plain text. Two
-// readings give differences.
+// Any bytes as a statistics file, with a hostile writer beside the reader: between two reads it changes
+// bytes, shortens the file and makes it longer again. It must be read to an end, and all that vma_stats makes
+// of it is plain text. Two readings give differences.
 //
-// Input: the file; its last bytes are what the writer does: records of four bytes (after how many reads, what, where),
-// and in the last byte how many records there are.
+// Input: the file; its last bytes are what the writer does: records of four bytes (after how many reads,
+// what, where), and in the last byte how many records there are.
 #include <string>
 #include <vector>
 
@@ -43,10 +43,14 @@ class Bytes : public Source {
             const unsigned when = script_[i] % 32, what = script_[i] / 32;
             if (when != reads_ % 32) continue;
             const std::size_t at = (std::size_t{script_[i + 1]} << 8 | script_[i + 2]) % bytes_.size();
-            if (what == 0) length_ = at;
-            else if (what == 1) length_ = bytes_.size();
-            else if (what == 2) memset(&bytes_[at], script_[i + 3], std::min<std::size_t>(8, bytes_.size() - at));
-            else bytes_[at] ^= script_[i + 3];
+            if (what == 0)
+                length_ = at;
+            else if (what == 1)
+                length_ = bytes_.size();
+            else if (what == 2)
+                memset(&bytes_[at], script_[i + 3], std::min<std::size_t>(8, bytes_.size() - at));
+            else
+                bytes_[at] ^= script_[i + 3];
         }
     }
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// An input as a play of two: an attacker who follows the protocol and lies (tests/attacker/model.h), and a program that
-// makes socket calls. The input first chooses a state that is hard to reach by chance and is brought about in a few
-// honest segments; then operations of a byte with their arguments.
+// An input as a play of two: an attacker who follows the protocol and lies (tests/attacker/model.h), and a
+// program that makes socket calls. The input first chooses a state that is hard to reach by chance and is
+// brought about in a few honest segments; then operations of a byte with their arguments.
 //
 // Beside memory errors and assertions these are findings:
 //   - the program reads a byte that nobody sent there, or one twice, or beyond what was ever sent;
 //   - a segment carries a byte that the program did not write there, or beyond what the peer ever allowed;
 //   - an acknowledgement of what was never sent, or one that goes back;
-//   - more unread data than the window, more memory than the buffers' sizes explain, or anything left at the end.
+//   - more unread data than the window, more memory than the buffers' sizes explain, or anything left at the
+//   end.
 #pragma once
 
 #include "tests/fuzz/tcp_world.h"
@@ -22,10 +23,10 @@ struct Actor {
     Connection* c = nullptr;  // null: not accepted yet, or closed
     bool passive = false;     // the library's side is a listener
     std::uint64_t delivered = 0, written = 0;
-    bool acknowledged = false;           // last_ack is one
+    bool acknowledged = false;  // last_ack is one
     std::uint32_t last_ack = 0;
-    std::uint32_t right_edge = 0;        // the most that the attacker ever allowed
-    std::uint32_t sent_end = 0;          // of our side's numbers, a FIN included
+    std::uint32_t right_edge = 0;  // the most that the attacker ever allowed
+    std::uint32_t sent_end = 0;    // of our side's numbers, a FIN included
     std::uint8_t shift = 0;
     bool frozen = false, gone = false;
 };
@@ -36,14 +37,16 @@ class Run {
 
     void run() {
         host.begin();
-        const auto how = in.take<std::uint8_t>(), opening = in.take<std::uint8_t>(), more = in.take<std::uint8_t>();
+        const auto how = in.take<std::uint8_t>(), opening = in.take<std::uint8_t>(),
+                   more = in.take<std::uint8_t>();
         options.sack = !(how & 1);
         options.timestamps = !(how & 2);
         options.window_scaling = !(how & 4);
         window = options.receive_window = how & 8 ? 4096 : how & 16 ? 1 << 20 : 60'000;
         options.nodelay = how & 32;
         options.user_timeout_ms = how & 64 ? 3000 : 0;
-        options.congestion = how & 128 ? vma::tcp::CongestionAlgorithm::newreno : vma::tcp::CongestionAlgorithm::cubic;
+        options.congestion =
+            how & 128 ? vma::tcp::CongestionAlgorithm::newreno : vma::tcp::CongestionAlgorithm::cubic;
         listener = Listener::create(host, htons(kListening), options, more & 1 ? 300 : 4);
         FUZZ_CHECK(host.ring().attach(rule, listener, vma::ring::Share::latest).has_value());
         open(opening % kOpenings, opening / kOpenings, more);
@@ -151,7 +154,8 @@ class Run {
         FUZZ_CHECK(static_cast<std::size_t>(n) <= most);
         if (!(flags & Connection::kDiscard))
             for (std::size_t i = 0; i < static_cast<std::size_t>(n); i++)
-                FUZZ_CHECK(buffer[i] == stream_byte(static_cast<std::uint32_t>(a.delivered + skip + i), kOurSeed));
+                FUZZ_CHECK(buffer[i] ==
+                           stream_byte(static_cast<std::uint32_t>(a.delivered + skip + i), kOurSeed));
         if (!(flags & Connection::kPeek)) a.delivered += static_cast<std::uint64_t>(n);
         FUZZ_CHECK(a.delivered <= static_cast<std::uint32_t>(a.m.highest - a.m.first - 1));
     }
@@ -204,8 +208,11 @@ class Run {
         return a;
     }
     std::string syn_options(std::uint8_t more, const Model& m) const {
-        return (more & 2 ? option::mss(1460) : more & 4 ? option::mss(600) : "") + (more & 8 ? option::sack_allowed() : "") +
-               (more & 16 ? option::scale(more >> 5) : "") + (more & 128 ? option::stamps(m.stamp, m.echo) : "");
+        return (more & 2   ? option::mss(1460)
+                : more & 4 ? option::mss(600)
+                           : "") +
+               (more & 8 ? option::sack_allowed() : "") + (more & 16 ? option::scale(more >> 5) : "") +
+               (more & 128 ? option::stamps(m.stamp, m.echo) : "");
     }
     void established(bool passive, std::uint8_t more) {
         Actor& a = actors.front();
@@ -237,7 +244,8 @@ class Run {
         const bool passive = state == 14 || state == 15 || variant & 1;
         Actor& a = add(passive, kRemote, kFirst);
         if (!passive) {
-            a.c = Connection::create(host, {host.address, host.attackers, htons(kLocal), htons(kRemote)}, options);
+            a.c = Connection::create(host, {host.address, host.attackers, htons(kLocal), htons(kRemote)},
+                                     options);
             FUZZ_CHECK(a.c != nullptr && a.c->connect() == 0);
             hear();
             FUZZ_CHECK(a.m.heard_syn);
@@ -266,7 +274,8 @@ class Run {
                     Segment s = a.m.segment(kAck);
                     s.ack = a.m.their_first + 1;
                     if (more & 8)
-                        s.options += option::sack({{s.ack + 1448, s.ack + 1448 * (3 + static_cast<unsigned>(i))}});
+                        s.options +=
+                            option::sack({{s.ack + 1448, s.ack + 1448 * (3 + static_cast<unsigned>(i))}});
                     put(a, s);
                     host.poll();
                 }
@@ -295,7 +304,10 @@ class Run {
                 }
                 host.poll();
                 break;
-            case 8: case 9: case 10: case 11: {
+            case 8:
+            case 9:
+            case 10:
+            case 11: {
                 write(a, 100);
                 a.c->shutdown(SHUT_WR);
                 if (state == 10) say(a, kFin | kAck);  // CLOSING: before it has seen ours
@@ -304,7 +316,8 @@ class Run {
                 if (state == 11) say(a, kFin | kAck);
                 break;
             }
-            case 12: case 13:
+            case 12:
+            case 13:
                 say(a, kFin | kAck, 10);
                 if (state == 13) a.c->shutdown(SHUT_WR);
                 break;
@@ -319,7 +332,8 @@ class Run {
                 hear();
                 close(a, false);
                 break;
-            default: break;
+            default:
+                break;
         }
         hear();
     }
@@ -362,7 +376,9 @@ class Run {
         const unsigned what = op % 16;
         if (what > 5) host.poll();
         switch (what) {
-            case 0: case 1: case 2: {
+            case 0:
+            case 1:
+            case 2: {
                 const Segment s = m.crafted(in);
                 put(a, s);
                 if (op & 32) host.poll();  // else together with what follows
@@ -406,12 +422,16 @@ class Run {
                 break;
             case 8:
                 read(a, in.take<std::uint8_t>() * 64u + 1,
-                     !with_calls ? 0u : op & 16 ? unsigned{Connection::kPeek} : op & 32 ? unsigned{Connection::kDiscard} : 0u,
+                     !with_calls ? 0u
+                     : op & 16   ? unsigned{Connection::kPeek}
+                     : op & 32   ? unsigned{Connection::kDiscard}
+                                 : 0u,
                      with_calls && op & 16 && op & 64 ? in.take<std::uint8_t>() : 0u);
                 break;
             case 9: {
                 // With a full device each millisecond is a new attempt, and seconds of that take their time.
-                const std::uint64_t ms = refusing ? 1u + in.take<std::uint8_t>() % 16 : (1u + in.take<std::uint8_t>()) * (op & 16 ? 100u : 1u);
+                const std::uint64_t ms = refusing ? 1u + in.take<std::uint8_t>() % 16
+                                                  : (1u + in.take<std::uint8_t>()) * (op & 16 ? 100u : 1u);
                 m.stamp += static_cast<std::uint32_t>(ms);
                 host.pass(ms * kMs);
                 break;
@@ -422,13 +442,16 @@ class Run {
             case 11: {  // the connection's past comes again
                 Segment s = m.segment(kAck, 0);
                 s.seq = m.first + 1 + in.take<std::uint16_t>() % (m.highest - m.first);
-                s.payload = m.content(s.seq, std::min<std::size_t>(in.take<std::uint16_t>() % 1400, m.highest - s.seq));
+                s.payload = m.content(
+                    s.seq, std::min<std::size_t>(in.take<std::uint16_t>() % 1400, m.highest - s.seq));
                 put(a, s);
                 break;
             }
             default:
-                if (with_calls) call(a, op, what);
-                else hear();
+                if (with_calls)
+                    call(a, op, what);
+                else
+                    hear();
         }
     }
 
@@ -459,7 +482,8 @@ class Run {
                 host.put(s);
             }
             if (op & 64) host.poll();
-        } else if (Actor& old = actors.front(); old.passive && old.c != nullptr && old.c->state() == State::time_wait) {
+        } else if (Actor& old = actors.front();
+                   old.passive && old.c != nullptr && old.c->state() == State::time_wait) {
             // The same four numbers anew. Of the old connection nobody says anything any more.
             Actor a = make(true, kRemote, old.sent_end + arg);
             close(old, false);
@@ -485,7 +509,9 @@ class Run {
                     host.mtu = 600 + arg * 3u;
                     host.changed();
                 } else if (c != nullptr) {
-                    vma::ring::IcmpError error{arg & 1 ? EMSGSIZE : arg & 2 ? EHOSTUNREACH : ECONNREFUSED,
+                    vma::ring::IcmpError error{arg & 1   ? EMSGSIZE
+                                               : arg & 2 ? EHOSTUNREACH
+                                                         : ECONNREFUSED,
                                                in.take<std::uint16_t>(), 0};
                     error.seq = a.m.ack_edges()[arg / 4 % a.m.ack_edges().size()];
                     c->icmp_error(host.ring(), error);
@@ -495,22 +521,54 @@ class Run {
                 if (c == nullptr) break;
                 c->change([&](vma::tcp::Options& o) {
                     switch (arg % 16) {
-                        case 0: o.cork = op & 16; break;
-                        case 1: o.nodelay = op & 16; break;
-                        case 2: o.keepalive = op & 16, o.keep_idle_s = 1, o.keep_interval_s = 1, o.keep_count = 2; break;
-                        case 3: o.user_timeout_ms = arg * 100u; break;
-                        case 4: o.receive_window = 1024u << (op >> 4 & 7); break;
-                        case 5: o.window_clamp = op & 16 ? 2000 : 0; break;
-                        case 6: o.maxseg = op & 16 ? 88u + (op >> 5) * 100u : 0; break;
-                        case 7: o.congestion = static_cast<vma::tcp::CongestionAlgorithm>(op / 16 % 3); break;
-                        case 8: o.linger2_s = op & 16 ? -1 : 1; break;
-                        case 9: o.delayed_ack_ms = op & 16 ? 0 : 40; break;
-                        case 10: o.send_buffer = op & 16 ? 5000 : 0; break;
-                        case 11: o.notsent_lowat = op & 16 ? 100 : 0xffffffff; break;
-                        case 12: o.receive_lowat = op & 16 ? 3000 : 1; break;
-                        case 13: o.reuse_address = op & 16; break;
-                        case 14: o.retries2 = 1, o.syn_retries = 1; break;
-                        default: o.quickack = op & 16; break;
+                        case 0:
+                            o.cork = op & 16;
+                            break;
+                        case 1:
+                            o.nodelay = op & 16;
+                            break;
+                        case 2:
+                            o.keepalive = op & 16, o.keep_idle_s = 1, o.keep_interval_s = 1, o.keep_count = 2;
+                            break;
+                        case 3:
+                            o.user_timeout_ms = arg * 100u;
+                            break;
+                        case 4:
+                            o.receive_window = 1024u << (op >> 4 & 7);
+                            break;
+                        case 5:
+                            o.window_clamp = op & 16 ? 2000 : 0;
+                            break;
+                        case 6:
+                            o.maxseg = op & 16 ? 88u + (op >> 5) * 100u : 0;
+                            break;
+                        case 7:
+                            o.congestion = static_cast<vma::tcp::CongestionAlgorithm>(op / 16 % 3);
+                            break;
+                        case 8:
+                            o.linger2_s = op & 16 ? -1 : 1;
+                            break;
+                        case 9:
+                            o.delayed_ack_ms = op & 16 ? 0 : 40;
+                            break;
+                        case 10:
+                            o.send_buffer = op & 16 ? 5000 : 0;
+                            break;
+                        case 11:
+                            o.notsent_lowat = op & 16 ? 100 : 0xffffffff;
+                            break;
+                        case 12:
+                            o.receive_lowat = op & 16 ? 3000 : 1;
+                            break;
+                        case 13:
+                            o.reuse_address = op & 16;
+                            break;
+                        case 14:
+                            o.retries2 = 1, o.syn_retries = 1;
+                            break;
+                        default:
+                            o.quickack = op & 16;
+                            break;
                     }
                 });
                 if (arg % 16 == 4 && op & 16) window = std::max(window, 1024u << (op >> 4 & 7));
@@ -519,14 +577,28 @@ class Run {
             case 14:
                 if (c == nullptr) break;
                 switch (arg % 8) {
-                    case 0: case 1: case 2: c->shutdown(arg % 8); break;
-                    case 3: close(a, op & 16); break;
-                    case 4: freeze(a); break;
-                    case 5: thaw(a, op & 16); break;
-                    case 6: c->path_mtu(arg * 16u); break;
+                    case 0:
+                    case 1:
+                    case 2:
+                        c->shutdown(arg % 8);
+                        break;
+                    case 3:
+                        close(a, op & 16);
+                        break;
+                    case 4:
+                        freeze(a);
+                        break;
+                    case 5:
+                        thaw(a, op & 16);
+                        break;
+                    case 6:
+                        c->path_mtu(arg * 16u);
+                        break;
                     default:
-                        if (op & 16) c->lose_path(ENETDOWN);
-                        else c->keep_urgent();
+                        if (op & 16)
+                            c->lose_path(ENETDOWN);
+                        else
+                            c->keep_urgent();
                 }
                 break;
             default: {
@@ -537,14 +609,29 @@ class Run {
                 vma::tcp::Info info;
                 Connection::Sample sample;
                 switch (arg % 8) {
-                    case 0: c->info(info); break;
-                    case 1: (void)c->sample(sample); break;
-                    case 2: c->quick_ack(op & 16); break;
-                    case 3: c->nodelay(op & 16); break;
-                    case 4: c->push(); break;
-                    case 5: (void)c->events_asked(); break;
-                    case 6: (void)c->take_error(); break;
-                    default: (void)c->drained(), (void)c->edges(EPOLLIN | EPOLLOUT), (void)c->send_space();
+                    case 0:
+                        c->info(info);
+                        break;
+                    case 1:
+                        (void)c->sample(sample);
+                        break;
+                    case 2:
+                        c->quick_ack(op & 16);
+                        break;
+                    case 3:
+                        c->nodelay(op & 16);
+                        break;
+                    case 4:
+                        c->push();
+                        break;
+                    case 5:
+                        (void)c->events_asked();
+                        break;
+                    case 6:
+                        (void)c->take_error();
+                        break;
+                    default:
+                        (void)c->drained(), (void)c->edges(EPOLLIN | EPOLLOUT), (void)c->send_space();
                 }
                 if (op & 16) write(a, 1 + arg % 100, Connection::kQuiet);
             }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // One host with TCP, made once for all inputs, a wire to an attacker that is no TCP at all, and a fake clock.
 //
-// What a ring needs (memory, descriptors, buffers) takes a thousand times longer to make than a segment takes to
-// handle, so inputs share it. After each input everything must be as before: no connection, no memory in use, all
-// buffers back. That is checked, so an input cannot leave something to the next one, and a leak is a finding.
+// What a ring needs (memory, descriptors, buffers) takes a thousand times longer to make than a segment takes
+// to handle, so inputs share it. After each input everything must be as before: no connection, no memory in
+// use, all buffers back. That is checked, so an input cannot leave something to the next one, and a leak is a
+// finding.
 #pragma once
 
 #include <optional>
@@ -11,17 +12,17 @@
 
 #include "libvma/ring/ring.h"
 #include "libvma/tcp/connection.h"
-#include "libvma/tcp/timers/engine.h"
-#include "libvma/tcp/migrate/handover.h"
 #include "libvma/tcp/handshake/isn.h"
 #include "libvma/tcp/handshake/listener.h"
 #include "libvma/tcp/lwip/glue.h"
 #include "libvma/tcp/lwip/memory.h"
+#include "libvma/tcp/migrate/handover.h"
+#include "libvma/tcp/timers/engine.h"
 #include "libvma/tcp/timers/time.h"
-#include "tests/support/wire/wire.h"
-#include "tests/support/wire/wire_device.h"
 #include "tests/attacker/model.h"
 #include "tests/fuzz/input.h"
+#include "tests/support/wire/wire.h"
+#include "tests/support/wire/wire_device.h"
 
 namespace fuzz {
 
@@ -39,7 +40,9 @@ inline constexpr std::uint32_t kMtu = 1500;
 // Said when the fuzzer ends.
 struct Count {
     std::uint64_t segments = 0;
-    ~Count() { fprintf(stderr, "stat::segments_of_the_attacker: %llu\n", static_cast<unsigned long long>(segments)); }
+    ~Count() {
+        fprintf(stderr, "stat::segments_of_the_attacker: %llu\n", static_cast<unsigned long long>(segments));
+    }
 };
 inline Count count;
 
@@ -87,7 +90,8 @@ class Host final : public vma::tcp::PathSource {
             if (wire_.now() >= end) return;
             std::uint64_t next = end;
             const std::uint64_t timer = Engine::instance().wheel().next_deadline();
-            if (timer != vma::tcp::TimerWheel::kNever) next = std::min(next, timer > kEpoch ? timer - kEpoch : 0);
+            if (timer != vma::tcp::TimerWheel::kNever)
+                next = std::min(next, timer > kEpoch ? timer - kEpoch : 0);
             if (next > wire_.now()) wire_.advance(next - wire_.now());
         }
     }
@@ -139,10 +143,9 @@ class Host final : public vma::tcp::PathSource {
         self_ = this;
         vma::tcp::set_clock([] { return self_->now(); });
         // The same numbers for each input, whatever the clock says by then.
-        vma::tcp::set_sources([](const Endpoints& ends, std::uint64_t) { return 0xffffe000u + ends.remote_port; },
-                              [](const Endpoints&) {
-                                  return 5000u - static_cast<std::uint32_t>(self_->started_ / kMs);
-                              });
+        vma::tcp::set_sources(
+            [](const Endpoints& ends, std::uint64_t) { return 0xffffe000u + ends.remote_port; },
+            [](const Endpoints&) { return 5000u - static_cast<std::uint32_t>(self_->started_ / kMs); });
         vma::tcp::lwip::abort_on_assertion(true);
         Engine::instance().drive_by_hand();
         auto device = wire_.connect(small());

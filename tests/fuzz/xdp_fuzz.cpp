@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The rings of an AF_XDP socket as a faulty driver may leave them: addresses and lengths of any value, chunks twice or
-// chunks that were never given away, more entries than the ring has. However wrong they are, no byte outside the umem is
-// touched, each chunk comes back once at most, no frame is longer than its chunk, and each poll ends.
+// The rings of an AF_XDP socket as a faulty driver may leave them: addresses and lengths of any value, chunks
+// twice or chunks that were never given away, more entries than the ring has. However wrong they are, no byte
+// outside the umem is touched, each chunk comes back once at most, no frame is longer than its chunk, and
+// each poll ends.
 //
 // Input: options, then operations of a byte and their arguments.
 #include <set>
@@ -22,7 +23,12 @@ constexpr std::uint32_t kChunks = 32, kEntries = 16;
 // A ring whose other side is the input.
 template <class Entry>
 struct Shared {
-    Shared() { ring.use(&memory, {offsetof(Memory, producer), offsetof(Memory, consumer), offsetof(Memory, entries), offsetof(Memory, flags)}, kEntries); }
+    Shared() {
+        ring.use(&memory,
+                 {offsetof(Memory, producer), offsetof(Memory, consumer), offsetof(Memory, entries),
+                  offsetof(Memory, flags)},
+                 kEntries);
+    }
     struct Memory {
         std::uint32_t producer = 0, consumer = 0, flags = 0;
         alignas(8) Entry entries[kEntries]{};
@@ -33,7 +39,8 @@ struct Shared {
 
 class Run {
   public:
-    Run(const std::uint8_t* data, std::size_t size) : in(data, size), chunk(in.take<std::uint8_t>() & 1 ? 4096 : 2048), umem(kChunks * chunk) {
+    Run(const std::uint8_t* data, std::size_t size)
+        : in(data, size), chunk(in.take<std::uint8_t>() & 1 ? 4096 : 2048), umem(kChunks * chunk) {
         receives.start(umem.data(), umem.size(), chunk);
         sent.resize(umem.size(), chunk);
         slots.resize(kEntries);
@@ -59,14 +66,20 @@ class Run {
                 away.insert(id);
                 break;
             }
-            case 1: case 2: {
+            case 1:
+            case 2: {
                 const std::uint64_t at = address(op);
-                const std::uint32_t length = op & 8 ? in.take<std::uint32_t>() : in.take<std::uint16_t>() % chunk;
+                const std::uint32_t length =
+                    op & 8 ? in.take<std::uint32_t>() : in.take<std::uint16_t>() % chunk;
                 rx.put({at, length, op & 16 ? in.take<std::uint32_t>() : 0});
                 break;
             }
-            case 3: rx.memory.producer = in.take<std::uint32_t>(); break;
-            case 4: poll(); break;
+            case 3:
+                rx.memory.producer = in.take<std::uint32_t>();
+                break;
+            case 4:
+                poll();
+                break;
             case 5: {  // a request of some chunks
                 const unsigned pieces = 1 + (op >> 3) % 4;
                 if (slots.full()) break;
@@ -78,15 +91,19 @@ class Run {
                 for (std::uint64_t c = 0; c < kChunks && chunks.size() < pieces; c++)
                     if (!in_flight.contains(c)) chunks.push_back(c);
                 if (chunks.size() < pieces) break;
-                for (const std::uint64_t c : chunks) sent.give(c * chunk + 64, slots.next()), in_flight.insert(c);
+                for (const std::uint64_t c : chunks)
+                    sent.give(c * chunk + 64, slots.next()), in_flight.insert(c);
                 slots.add(wr);
                 break;
             }
             case 6:
-                if (op & 8) completion.memory.producer = in.take<std::uint32_t>();
-                else completion.put(address(op));
+                if (op & 8)
+                    completion.memory.producer = in.take<std::uint32_t>();
+                else
+                    completion.put(address(op));
                 break;
-            default: reap();
+            default:
+                reap();
         }
     }
 

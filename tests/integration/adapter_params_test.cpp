@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Parameters of RDMA adapters, each seen in what the simulated adapter did (MLX5_SIM_COUNTERS, tests/mlx5_sim/sim.h), in the
-// counters of the library's log, in system calls, or in what the program received.
+// Parameters of RDMA adapters, each seen in what the simulated adapter did (MLX5_SIM_COUNTERS,
+// tests/mlx5_sim/sim.h), in the counters of the library's log, in system calls, or in what the program
+// received.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -31,8 +32,8 @@ class AdapterParameters : public HostsTest {
         std::string out, log, adapter;
     };
     // The program on host a with the library; `meanwhile` when it is told().
-    Result run(const std::string& program, std::vector<std::string> env, const std::function<void()>& meanwhile = {},
-               std::vector<std::string> launcher = {}) {
+    Result run(const std::string& program, std::vector<std::string> env,
+               const std::function<void()>& meanwhile = {}, std::vector<std::string> launcher = {}) {
         static int serial = 0;
         const std::string name = std::to_string(serial++);
         env.insert(env.end(), {"VMA_TRACELEVEL=debug", "VMA_LOG_FILE=" + scratch->path("log" + name),
@@ -41,7 +42,8 @@ class AdapterParameters : public HostsTest {
         if (pipe(in) != 0) ADD_FAILURE() << "no pipe";
         Fd from(in[0]), to(in[1]);
         launcher.insert(launcher.end(), {"python3", "-c", kPrelude + program});
-        Process process = hosts->run(Host::a, launcher, {.preload = true, .env = env, .fds = {{from.get(), 0}}});
+        Process process =
+            hosts->run(Host::a, launcher, {.preload = true, .env = env, .fds = {{from.get(), 0}}});
         if (meanwhile) {
             EXPECT_TRUE(process.wait_for_out("ready")) << process.err();
             meanwhile();
@@ -51,14 +53,17 @@ class AdapterParameters : public HostsTest {
         Exit exit = process.wait();
         EXPECT_TRUE(exit.ok()) << exit.out << exit.err;
         Result result{exit.out, scratch->read_all("log" + name), scratch->read_all("adapter" + name)};
-        EXPECT_NE(result.log.find("sockets on veth1 are offloaded by " + device_name() + ":"), std::string::npos) << result.log;
+        EXPECT_NE(result.log.find("sockets on veth1 are offloaded by " + device_name() + ":"),
+                  std::string::npos)
+            << result.log;
         return result;
     }
     // From `port` of host b to port 5000 of host a.
     void send(int port, int count) const {
         const std::string program =
-            "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\ns.bind(('198.18.1.2', " + std::to_string(port) +
-            "))\nfor i in range(" + std::to_string(count) + "): s.sendto(b'" + std::to_string(port) + "', ('198.18.1.1', 5000))";
+            "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\ns.bind(('198.18.1.2', " +
+            std::to_string(port) + "))\nfor i in range(" + std::to_string(count) + "): s.sendto(b'" +
+            std::to_string(port) + "', ('198.18.1.1', 5000))";
         EXPECT_TRUE(hosts->run(Host::b, {"python3", "-c", program}).wait().ok());
     }
     static long counter(const std::string& text, const std::string& name) {
@@ -69,9 +74,11 @@ class AdapterParameters : public HostsTest {
 
 // The rule of a connected socket takes what others than its peer send, or does not.
 TEST_F(AdapterParameters, UdpRulesOfThreeFields) {
-    const std::string program = std::string(kMeets) + "s.connect((THERE, 6000))\ntold()\nprint(s.recv(100))\n";
+    const std::string program =
+        std::string(kMeets) + "s.connect((THERE, 6000))\ntold()\nprint(s.recv(100))\n";
     auto to_kernel = [&](const char* value) {
-        const Result r = run(program, {std::string("VMA_UDP_3T_RULES=") + value}, [&] { send(6001, 10), send(6000, 1); });
+        const Result r =
+            run(program, {std::string("VMA_UDP_3T_RULES=") + value}, [&] { send(6001, 10), send(6000, 1); });
         EXPECT_EQ(r.out, "ready\nb'6000'\n");
         return counter(r.log, "rx_to_kernel");
     };
@@ -101,17 +108,20 @@ TEST_F(AdapterParameters, Fork) {
     need({"strace"});
     auto kept = [&](const char* value) {
         const std::string trace = scratch->path(std::string("trace") + value);
-        run("", {std::string("VMA_FORK=") + value}, {}, {"strace", "-f", "-qq", "-e", "trace=madvise", "-e", "signal=none", "-o", trace});
+        run("", {std::string("VMA_FORK=") + value}, {},
+            {"strace", "-f", "-qq", "-e", "trace=madvise", "-e", "signal=none", "-o", trace});
         const std::string text = scratch->read(std::string("trace") + value);
         long calls = 0;
-        for (auto at = text.find("MADV_DONTFORK"); at != text.npos; at = text.find("MADV_DONTFORK", at + 1)) calls++;
+        for (auto at = text.find("MADV_DONTFORK"); at != text.npos; at = text.find("MADV_DONTFORK", at + 1))
+            calls++;
         return calls;
     };
     EXPECT_GT(kept("1"), kept("0"));
 }
 
 TEST_F(AdapterParameters, Sending) {
-    const std::string program = std::string(kMeets) + "for i in range(100): s.sendto(b'y' * 100, (THERE, 6000))\ntime.sleep(0.2)\n";
+    const std::string program =
+        std::string(kMeets) + "for i in range(100): s.sendto(b'y' * 100, (THERE, 6000))\ntime.sleep(0.2)\n";
     auto adapter = [&](const char* variable, const char* what) {
         const std::string text = run(program, {variable}).adapter;
         EXPECT_GE(counter(text, "sent"), 95) << text;

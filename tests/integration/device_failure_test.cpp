@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// An adapter that fails under a running program: MLX5_SIM_FAIL_AFTER (tests/mlx5_sim/sim.h). The netdev behind it goes on, so the kernel
-// can take over: the program loses no byte of a stream, no more than the datagrams that were under way, and goes on.
+// An adapter that fails under a running program: MLX5_SIM_FAIL_AFTER (tests/mlx5_sim/sim.h). The netdev
+// behind it goes on, so the kernel can take over: the program loses no byte of a stream, no more than the
+// datagrams that were under way, and goes on.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,12 +21,14 @@ constexpr unsigned kRequests = 3000;
 
 class DeviceFailure : public testing::Test {
   protected:
-    // vma_perf on both hosts, with the library at the client or the server, whose adapter fails in the middle of the run.
-    // The client's result: all requests are accounted for, and none of the answers was wrong.
+    // vma_perf on both hosts, with the library at the client or the server, whose adapter fails in the middle
+    // of the run. The client's result: all requests are accounted for, and none of the answers was wrong.
     json run(const std::string& words, Host with_library) {
-        const RunOptions plain, library{.preload = true, .env = {"MLX5_SIM_FAIL_AFTER=1000", "VMA_TRACELEVEL=info"}};
+        const RunOptions plain,
+            library{.preload = true, .env = {"MLX5_SIM_FAIL_AFTER=1000", "VMA_TRACELEVEL=info"}};
         const bool at_server = with_library == Host::b;
-        Process server = hosts.run(Host::b, {vma_perf(), "server", "--clients", "1"}, at_server ? library : plain);
+        Process server =
+            hosts.run(Host::b, {vma_perf(), "server", "--clients", "1"}, at_server ? library : plain);
         EXPECT_TRUE(server.wait_for_out("listens")) << server.err();
         std::vector<std::string> argv = {vma_perf()};
         std::istringstream in(words);
@@ -51,7 +54,9 @@ class DeviceFailure : public testing::Test {
 
 TEST_F(DeviceFailure, StreamsGoOnWithoutALostByte) {
     for (Host with_library : {Host::a, Host::b}) {
-        const json r = run("pingpong -t tcp -c 3 -w 4 -s 16-1400 --verify --json -n " + std::to_string(kRequests), with_library);
+        const json r =
+            run("pingpong -t tcp -c 3 -w 4 -s 16-1400 --verify --json -n " + std::to_string(kRequests),
+                with_library);
         EXPECT_EQ(r.value("lost", 1u), 0u) << r;
         EXPECT_EQ(r.value("received", 0u), kRequests) << r;
     }
@@ -59,7 +64,8 @@ TEST_F(DeviceFailure, StreamsGoOnWithoutALostByte) {
 
 TEST_F(DeviceFailure, DatagramsGoOnThroughTheKernel) {
     for (Host with_library : {Host::a, Host::b}) {
-        const json r = run("pingpong -t udp -w 4 --verify --json -n " + std::to_string(kRequests), with_library);
+        const json r =
+            run("pingpong -t udp -w 4 --verify --json -n " + std::to_string(kRequests), with_library);
         // Those that were on their way into the adapter when it failed.
         EXPECT_LE(r.value("lost", kRequests), 64u) << r;
     }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Packets that were received by a device of ours are given to the kernel: real sockets of the kernel have to get them as if they had
-// come by the interface. The peer's side is made of an AF_PACKET socket on a veth: what it sends is not sent, but given; what the
-// kernel answers comes out of the interface, as it would for a real peer.
+// Packets that were received by a device of ours are given to the kernel: real sockets of the kernel have to
+// get them as if they had come by the interface. The peer's side is made of an AF_PACKET socket on a veth:
+// what it sends is not sent, but given; what the kernel answers comes out of the interface, as it would for a
+// real peer.
+#include "libvma/net/kernel_path.h"
+
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <linux/if_packet.h>
@@ -20,7 +23,6 @@
 #include <vector>
 
 #include "libvma/net/checksum.h"
-#include "libvma/net/kernel_path.h"
 
 namespace vma::net {
 namespace {
@@ -59,9 +61,10 @@ std::uint32_t get32(const std::vector<std::uint8_t>& f, std::size_t at) {
 }
 
 // An IPv4 packet in an Ethernet frame; `options` and `l4` follow the header.
-std::vector<std::uint8_t> frame(std::uint8_t protocol, const std::vector<std::uint8_t>& l4, std::uint16_t fragment = 0,
-                                std::uint16_t id = 0, const std::vector<std::uint8_t>& options = {},
-                                const char* from = kPeer, const char* to = kOwn) {
+std::vector<std::uint8_t> frame(std::uint8_t protocol, const std::vector<std::uint8_t>& l4,
+                                std::uint16_t fragment = 0, std::uint16_t id = 0,
+                                const std::vector<std::uint8_t>& options = {}, const char* from = kPeer,
+                                const char* to = kOwn) {
     std::vector<std::uint8_t> f(kIp + 20);
     std::copy(kOwnMac.begin(), kOwnMac.end(), f.begin());
     std::copy(kPeerMac.begin(), kPeerMac.end(), f.begin() + 6);
@@ -75,7 +78,8 @@ std::vector<std::uint8_t> frame(std::uint8_t protocol, const std::vector<std::ui
     put32(f, kIp + 12, ntohl(inet_addr(from)));
     put32(f, kIp + 16, ntohl(inet_addr(to)));
     f.insert(f.end(), options.begin(), options.end());
-    const std::uint16_t sum = static_cast<std::uint16_t>(~checksum_fold(checksum_add(f.data() + kIp, 20 + options.size(), 0)));
+    const std::uint16_t sum =
+        static_cast<std::uint16_t>(~checksum_fold(checksum_add(f.data() + kIp, 20 + options.size(), 0)));
     std::memcpy(&f[kIp + 10], &sum, 2);
     f.insert(f.end(), l4.begin(), l4.end());
     return f;
@@ -84,7 +88,8 @@ void seal(std::vector<std::uint8_t>& l4, std::uint8_t protocol, std::size_t fiel
     put16(l4, field, 0);
     const std::uint64_t pseudo =
         pseudo_header_sum(inet_addr(kPeer), inet_addr(kOwn), protocol, static_cast<std::uint32_t>(l4.size()));
-    const std::uint16_t sum = static_cast<std::uint16_t>(~checksum_fold(checksum_add(l4.data(), l4.size(), pseudo)));
+    const std::uint16_t sum =
+        static_cast<std::uint16_t>(~checksum_fold(checksum_add(l4.data(), l4.size(), pseudo)));
     std::memcpy(&l4[field], &sum, 2);
 }
 std::vector<std::uint8_t> datagram(std::uint16_t from, std::uint16_t to, const std::string& payload) {
@@ -107,14 +112,16 @@ class KernelPathTest : public testing::TestWithParam<int> {
         run("ip addr add 198.18.0.1/24 dev near && ip link set near up && ip link set far up");
         run("ip neigh add 198.18.0.2 lladdr 02:00:00:00:00:02 dev near nud permanent");
         for (const char* where : {"all", "default", "near", "lo"})
-            run("sysctl -qw net.ipv4.conf." + std::string(where) + ".rp_filter=" + std::to_string(GetParam()));
+            run("sysctl -qw net.ipv4.conf." + std::string(where) +
+                ".rp_filter=" + std::to_string(GetParam()));
         path.open("test", [](in_addr_t a) { return a == inet_addr(kOwn); });
         ASSERT_TRUE(static_cast<bool>(path));
     }
     bool give(const std::vector<std::uint8_t>& f) {
         // In two pieces, as a long frame of the device.
         const std::size_t first = std::min<std::size_t>(f.size(), 80);
-        const std::span<const std::uint8_t> pieces[2]{{f.data(), first}, {f.data() + first, f.size() - first}};
+        const std::span<const std::uint8_t> pieces[2]{{f.data(), first},
+                                                      {f.data() + first, f.size() - first}};
         return path.give(FramePieces(pieces, 2), kOwnMac);
     }
     static std::string receive(int fd, msghdr* control = nullptr) {
@@ -138,7 +145,8 @@ class KernelPathTest : public testing::TestWithParam<int> {
     static int udp_socket(std::uint16_t port, const char* device = nullptr, const char* ip = kOwn) {
         const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
         const std::string name = device != nullptr ? device : "";  // empty: not bound
-        EXPECT_EQ(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name.data(), static_cast<socklen_t>(name.size())), 0);
+        EXPECT_EQ(
+            setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name.data(), static_cast<socklen_t>(name.size())), 0);
         const sockaddr_in a = address(ip, port);
         EXPECT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&a), sizeof a), 0);
         return fd;
@@ -191,7 +199,8 @@ TEST_P(KernelPathTest, FragmentsBecomeTheirDatagram) {
         for (std::size_t at = l4.size() / 1400 * 1400;; at -= 1400) {
             const std::size_t length = std::min<std::size_t>(1400, l4.size() - at);
             const std::uint16_t more = at + length < l4.size() ? kMoreFragments : 0;
-            const std::vector<std::uint8_t> part(l4.begin() + static_cast<long>(at), l4.begin() + static_cast<long>(at + length));
+            const std::vector<std::uint8_t> part(l4.begin() + static_cast<long>(at),
+                                                 l4.begin() + static_cast<long>(at + length));
             EXPECT_TRUE(give(frame(IPPROTO_UDP, part, static_cast<std::uint16_t>(more | at / 8), id)));
             if (at == 0) break;
         }
@@ -278,8 +287,10 @@ TEST_P(KernelPathTest, ATcpConnectionLives) {
             std::vector<std::uint8_t> f(4096);
             const ssize_t n = recv(wire.fd, f.data(), f.size(), 0);
             if (n < 54 || f[kIp + 9] != IPPROTO_TCP) continue;
-            const std::size_t total = static_cast<std::size_t>(f[kIp + 2]) << 8 | f[kIp + 3], at = 34 + (f[34 + 12] >> 4 << 2);
-            const std::string payload(f.begin() + static_cast<long>(at), f.begin() + static_cast<long>(kIp + total));
+            const std::size_t total = static_cast<std::size_t>(f[kIp + 2]) << 8 | f[kIp + 3],
+                              at = 34 + (f[34 + 12] >> 4 << 2);
+            const std::string payload(f.begin() + static_cast<long>(at),
+                                      f.begin() + static_cast<long>(kIp + total));
             if ((f[34 + 13] & flags) == 0 && (payload.empty() || (flags & 8) == 0)) continue;
             ack = get32(f, 38) + static_cast<std::uint32_t>(payload.size()) + ((f[34 + 13] & 3) != 0 ? 1 : 0);
             return payload;

@@ -47,8 +47,10 @@ class Lifecycle : public testing::Test {
     }
     // The library said in one line that it leaves the interface to the kernel, and why.
     static void expect_reason(Agent& agent, const std::string& why) {
-        EXPECT_TRUE(agent.process().wait_for_err("sockets on veth1 are served by the kernel: ", milliseconds(1000)));
-        EXPECT_NE(agent.process().err().find(why), std::string::npos) << why << " is not said in\n" << agent.process().err();
+        EXPECT_TRUE(
+            agent.process().wait_for_err("sockets on veth1 are served by the kernel: ", milliseconds(1000)));
+        EXPECT_NE(agent.process().err().find(why), std::string::npos) << why << " is not said in\n"
+                                                                      << agent.process().err();
     }
     // Of what stands in the way of AF_XDP only.
     void expect_reason_over_xdp(Agent& agent, const std::string& why) {
@@ -85,8 +87,10 @@ TEST_F(Lifecycle, MainLeavesByPthreadExit) {
 
 TEST_F(Lifecycle, NoMemory) {
     if (sanitized()) GTEST_SKIP() << "the program has an allocator of its own";
-    Process server = hosts->run(Host::b, {"python3", "-c", "import socket\ns = socket.create_server(('198.18.1.2', 6001), backlog=64)\n"
-                                                            "print('ready', flush=True)\nwhile True: s.accept()[0].close()"});
+    Process server =
+        hosts->run(Host::b, {"python3", "-c",
+                             "import socket\ns = socket.create_server(('198.18.1.2', 6001), backlog=64)\n"
+                             "print('ready', flush=True)\nwhile True: s.accept()[0].close()"});
     ASSERT_TRUE(server.wait_for_out("ready"));
     Exit end = hosts->run(Host::a, {app("preload_no_memory"), "198.18.1.2", "6001"}, with_library()).wait();
     EXPECT_TRUE(end.ok()) << end.code << " " << end.signal << end.err;
@@ -94,19 +98,23 @@ TEST_F(Lifecycle, NoMemory) {
     server.kill(SIGKILL);
 }
 
-// Two threads make a process's first sockets at once; one that forks meanwhile has a child whose sockets work, too.
+// Two threads make a process's first sockets at once; one that forks meanwhile has a child whose sockets
+// work, too.
 TEST_F(Lifecycle, FirstSocketOfManyThreads) {
     for (const char* mode : {"VMA_THREAD_MODE=0", "VMA_THREAD_MODE=1"})
         for (const char* what : {"two", "fork"})
             for (int i = 0; i < 5 && !(sanitized() && what == std::string_view("fork")); i++) {
                 RunOptions options = with_library();
                 options.env.push_back(mode);
-                Exit end = hosts->run(Host::a, {app("preload_first"), what}, options).wait(milliseconds(60000));
+                Exit end =
+                    hosts->run(Host::a, {app("preload_first"), what}, options).wait(milliseconds(60000));
                 ASSERT_FALSE(end.timed_out) << mode << what << i;
-                ASSERT_TRUE(end.ok()) << mode << what << i << ": " << end.code << " " << end.signal << end.err;
+                ASSERT_TRUE(end.ok())
+                    << mode << what << i << ": " << end.code << " " << end.signal << end.err;
             }
     if (sanitized())
-        GTEST_SKIP() << "GCC 12's AddressSanitizer does not guard its allocator against fork: the child may wait for ever";
+        GTEST_SKIP() << "GCC 12's AddressSanitizer does not guard its allocator against fork: the child may "
+                        "wait for ever";
 }
 
 TEST_F(Lifecycle, KilledInTheMiddle) {
@@ -157,7 +165,8 @@ TEST_F(Lifecycle, SecondProgramOnTheSameInterface) {
     talks_offloaded(*third);
 }
 
-// The program that was there second takes the interface over when the first one ends, and its socket goes with it.
+// The program that was there second takes the interface over when the first one ends, and its socket goes
+// with it.
 TEST_F(Lifecycle, SecondProgramTakesOverWhenTheFirstEnds) {
     FOR_XDP_ONLY();
     auto first = program();
@@ -166,7 +175,8 @@ TEST_F(Lifecycle, SecondProgramTakesOverWhenTheFirstEnds) {
     talks(*second);
     EXPECT_EQ(second->process().err().find("are offloaded by"), std::string::npos);
     first->process().kill(SIGKILL);
-    EXPECT_TRUE(second->process().wait_for_err("are offloaded by", milliseconds(10000) * patience())) << second->process().err();
+    EXPECT_TRUE(second->process().wait_for_err("are offloaded by", milliseconds(10000) * patience()))
+        << second->process().err();
     talks_offloaded(*second);
     EXPECT_TRUE(second->finish().ok());
 }
@@ -183,24 +193,26 @@ TEST_F(Lifecycle, RestartAtOnce) {
     }
 }
 
-// A program that makes sockets and does not use them pays little: no thread, no look at the network, and of system calls those
-// that find the handlers of 62 signals and make the statistics file.
+// A program that makes sockets and does not use them pays little: no thread, no look at the network, and of
+// system calls those that find the handlers of 62 signals and make the statistics file.
 TEST_F(Lifecycle, SocketAloneStartsLittle) {
     need({"python3", "strace"});
     const std::string trace = hosts_trace();
-    Exit end = hosts->run(Host::a, {"strace", "-qq", "-e", "signal=none", "-o", trace, "-E", "LD_PRELOAD=" + preload_value(),
-                                    "python3", "-c",
-                                    "import os, socket\n"
-                                    "def threads(): return len(os.listdir('/proc/self/task'))\n"
-                                    "os.getpgid(1)\n"
-                                    "udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
-                                    "os.getpgid(1)\n"
-                                    "tcp = socket.socket(socket.AF_INET, socket.SOCK_STREAM)\n"
-                                    "assert threads() == 1, threads()\n"
-                                    "netlink = open('/proc/self/net/netlink').read().split()\n"
-                                    "assert str(os.getpid()) not in netlink, netlink\n"
-                                    "udp.bind(('198.18.1.1', 5000))\n"
-                                    "assert threads() > 1\n"}).wait();
+    Exit end = hosts
+                   ->run(Host::a, {"strace", "-qq", "-e", "signal=none", "-o", trace, "-E",
+                                   "LD_PRELOAD=" + preload_value(), "python3", "-c",
+                                   "import os, socket\n"
+                                   "def threads(): return len(os.listdir('/proc/self/task'))\n"
+                                   "os.getpgid(1)\n"
+                                   "udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+                                   "os.getpgid(1)\n"
+                                   "tcp = socket.socket(socket.AF_INET, socket.SOCK_STREAM)\n"
+                                   "assert threads() == 1, threads()\n"
+                                   "netlink = open('/proc/self/net/netlink').read().split()\n"
+                                   "assert str(os.getpid()) not in netlink, netlink\n"
+                                   "udp.bind(('198.18.1.1', 5000))\n"
+                                   "assert threads() > 1\n"})
+                   .wait();
     EXPECT_TRUE(end.ok()) << end.err;
     std::ifstream lines(trace);
     long marks = 0, calls = 0;
@@ -219,17 +231,21 @@ TEST_F(Lifecycle, SocketAloneStartsLittle) {
 // A child knows that its parent has the interface: its first socket costs no attempt to get it.
 TEST_F(Lifecycle, ForkedChildDoesNotTry) {
     FOR_XDP_ONLY();
-    Exit end = hosts->run(Host::a, {"python3", "-c",
-                                    "import os, socket\n"
-                                    "def bound(port):\n"
-                                    "    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
-                                    "    s.bind(('198.18.1.1', port))\n"
-                                    "    return s\n"
-                                    "s = bound(5000)\n"
-                                    "if os.fork() == 0:\n"
-                                    "    t = bound(5001)\n"
-                                    "    os._exit(0)\n"
-                                    "assert os.wait()[1] == 0\n"}, with_library()).wait();
+    Exit end = hosts
+                   ->run(Host::a,
+                         {"python3", "-c",
+                          "import os, socket\n"
+                          "def bound(port):\n"
+                          "    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+                          "    s.bind(('198.18.1.1', port))\n"
+                          "    return s\n"
+                          "s = bound(5000)\n"
+                          "if os.fork() == 0:\n"
+                          "    t = bound(5001)\n"
+                          "    os._exit(0)\n"
+                          "assert os.wait()[1] == 0\n"},
+                         with_library())
+                   .wait();
     EXPECT_TRUE(end.ok()) << end.err;
     EXPECT_NE(end.err.find("are offloaded by"), std::string::npos) << end.err;
     EXPECT_NE(end.err.find("another libvma process holds veth1: process"), std::string::npos) << end.err;
@@ -239,11 +255,13 @@ TEST_F(Lifecycle, ForkedChildDoesNotTry) {
 TEST_F(Lifecycle, DocumentedCapabilitiesSuffice) {
     FOR_XDP_ONLY();
     const std::string three = "-all,+net_admin,+net_raw,+bpf";
-    auto agent = program(true, {"prlimit", "--memlock=8388608:8388608", "setpriv", "--reuid=65534", "--regid=65534",
-                                "--clear-groups", "--bounding-set=" + three, "--inh-caps=" + three, "--ambient-caps=" + three});
+    auto agent = program(true, {"prlimit", "--memlock=8388608:8388608", "setpriv", "--reuid=65534",
+                                "--regid=65534", "--clear-groups", "--bounding-set=" + three,
+                                "--inh-caps=" + three, "--ambient-caps=" + three});
     talks_offloaded(*agent);
     EXPECT_TRUE(hosts->offloaded(Host::a)) << agent->process().err();
-    EXPECT_NE(agent->process().err().find("locked memory is limited"), std::string::npos) << agent->process().err();
+    EXPECT_NE(agent->process().err().find("locked memory is limited"), std::string::npos)
+        << agent->process().err();
     EXPECT_TRUE(agent->finish().ok());
 }
 
@@ -286,7 +304,8 @@ TEST_F(Lifecycle, WithoutPermission) {
         SCOPED_TRACE(launcher[1]);
         auto agent = program(true, launcher);
         talks(*agent);
-        expect_reason(*agent, "ermi");  // "no permission to ...", "Operation not permitted"; the simulated adapter needs it, too
+        expect_reason(*agent, "ermi");  // "no permission to ...", "Operation not permitted"; the simulated
+                                        // adapter needs it, too
         EXPECT_TRUE(agent->finish().ok());
         EXPECT_TRUE(hosts->wait_offloaded(Host::a, false));
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Parameters of waiting, of interrupt moderation and of the internal thread: each is seen in what a small Python program
-// does under the library: its system calls (strace), its threads (/proc), or the counters in the library's log.
+// Parameters of waiting, of interrupt moderation and of the internal thread: each is seen in what a small
+// Python program does under the library: its system calls (strace), its threads (/proc), or the counters in
+// the library's log.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -45,10 +46,11 @@ class MuxParams : public HostsTest {
         Exit exit;
         std::string log, trace;
     };
-    // The program on host a with the library. It may say "ready" and wait (told()) until `meanwhile` has run, and then "more" until
-    // `more` has.
-    Result run(const std::string& program, std::vector<std::string> env, const std::function<void()>& meanwhile = {},
-               const std::string& traced = "", const std::function<void()>& more = {}) {
+    // The program on host a with the library. It may say "ready" and wait (told()) until `meanwhile` has run,
+    // and then "more" until `more` has.
+    Result run(const std::string& program, std::vector<std::string> env,
+               const std::function<void()>& meanwhile = {}, const std::string& traced = "",
+               const std::function<void()>& more = {}) {
         static int serial = 0;
         const std::string name = std::to_string(serial++);
         env.push_back("VMA_TRACELEVEL=debug");
@@ -57,8 +59,15 @@ class MuxParams : public HostsTest {
         RunOptions options{.preload = traced.empty(), .env = env};
         if (!traced.empty()) {
             // The library only in the program, not in strace.
-            std::vector<std::string> strace = {"strace", "-f", "-c", "-e", "trace=" + traced, "-o", scratch->path("trace" + name),
-                                               "-E",     "LD_PRELOAD=" + preload_value()};
+            std::vector<std::string> strace = {"strace",
+                                               "-f",
+                                               "-c",
+                                               "-e",
+                                               "trace=" + traced,
+                                               "-o",
+                                               scratch->path("trace" + name),
+                                               "-E",
+                                               "LD_PRELOAD=" + preload_value()};
             line.insert(line.begin(), strace.begin(), strace.end());
         }
         int in[2];
@@ -84,16 +93,21 @@ class MuxParams : public HostsTest {
     }
     // Datagrams from host b, with a pause in ms between them.
     void send(int count, int pause = 0) const {
-        const std::string program = "import socket, time\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nfor i in range(" +
-                                    std::to_string(count) + "):\n s.sendto(b'x', ('198.18.1.1', 5000))\n time.sleep(" +
-                                    std::to_string(pause) + " / 1000)";
+        const std::string program =
+            "import socket, time\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nfor i in range(" +
+            std::to_string(count) + "):\n s.sendto(b'x', ('198.18.1.1', 5000))\n time.sleep(" +
+            std::to_string(pause) + " / 1000)";
         EXPECT_TRUE(hosts->run(Host::b, {"python3", "-c", program}).wait().ok());
     }
-    // What a program receives of 60 datagrams, sent when it is ready, and a thousand more, when it has taken a few and nobody polls:
-    // neither does the internal thread.
+    // What a program receives of 60 datagrams, sent when it is ready, and a thousand more, when it has taken
+    // a few and nobody polls: neither does the internal thread.
     long drained(const std::string& program, std::vector<std::string> env) {
-        env.insert(env.end(), {"VMA_CQ_POLL_BATCH_MAX=1", "VMA_RX_WRE=64", "VMA_RX_WRE_BATCHING=1", "VMA_PROGRESS_ENGINE_INTERVAL=0"});
-        return atol(run(program, env, [&] { send(60); }, "", [&] { send(1000); }).exit.out.c_str() + strlen("ready\nmore\n"));
+        env.insert(env.end(), {"VMA_CQ_POLL_BATCH_MAX=1", "VMA_RX_WRE=64", "VMA_RX_WRE_BATCHING=1",
+                               "VMA_PROGRESS_ENGINE_INTERVAL=0"});
+        return atol(run(
+                        program, env, [&] { send(60); }, "", [&] { send(1000); })
+                        .exit.out.c_str() +
+                    strlen("ready\nmore\n"));
     }
     static long counter(const std::string& log, const std::string& name) {
         auto at = log.find(" " + name + " ");
@@ -107,7 +121,8 @@ class MuxParams : public HostsTest {
             std::istringstream fields(line);
             std::string percent, seconds, usecs;
             long count = 0;
-            if (line.find("total") == line.npos && fields >> percent >> seconds >> usecs >> count) sum += count;
+            if (line.find("total") == line.npos && fields >> percent >> seconds >> usecs >> count)
+                sum += count;
         }
         return sum;
     }
@@ -126,7 +141,8 @@ TEST_F(MuxParams, YieldWhilePolling) {
 
 TEST_F(MuxParams, RxPollInit) {
     // Neither bound nor connected: no ring serves it.
-    const std::string program = "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nlimit(s, 30)\nreceive(s)\n";
+    const std::string program =
+        "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nlimit(s, 30)\nreceive(s)\n";
     long asleep = calls(run(program, {}, {}, "recvmsg,recvfrom").trace);
     long polling = calls(run(program, {"VMA_RX_POLL_INIT=1000000"}, {}, "recvmsg,recvfrom").trace);
     EXPECT_LT(asleep, 10);
@@ -135,8 +151,9 @@ TEST_F(MuxParams, RxPollInit) {
 
 TEST_F(MuxParams, DrainRate) {
     // What stays in the device's short queue leaves no room for what comes next.
-    const std::string program = "s = udp()\ntold()\nfor i in range(4): receive(s)\ntold('more')\n"
-                                "limit(s, 100)\nn = 4\nwhile receive(s): n += 1\nprint(n)\n";
+    const std::string program =
+        "s = udp()\ntold()\nfor i in range(4): receive(s)\ntold('more')\n"
+        "limit(s, 100)\nn = 4\nwhile receive(s): n += 1\nprint(n)\n";
     const long lazy = drained(program, {}), eager = drained(program, {"VMA_RX_CQ_DRAIN_RATE_NSEC=1"});
     EXPECT_LT(lazy, 1060);
     EXPECT_GE(eager, lazy + 20);  // each of three more receives took a batch of eight
@@ -144,13 +161,17 @@ TEST_F(MuxParams, DrainRate) {
 
 // The same of a TCP connection: its receives take what the UDP socket beside it gets.
 TEST_F(MuxParams, DrainRateOfTcp) {
-    const std::string program = "s = udp()\nc = socket.create_connection((THERE, 5001))\nwhile len(c.recv(100, socket.MSG_PEEK)) < 100: pass\n"
-                                "c.recv(1)\ntold()\nfor i in range(4): c.recv(1)\ntold('more')\n"
-                                "limit(s, 100)\nn = 0\nwhile receive(s): n += 1\nprint(n)\n";
+    const std::string program =
+        "s = udp()\nc = socket.create_connection((THERE, 5001))\nwhile len(c.recv(100, socket.MSG_PEEK)) < "
+        "100: pass\n"
+        "c.recv(1)\ntold()\nfor i in range(4): c.recv(1)\ntold('more')\n"
+        "limit(s, 100)\nn = 0\nwhile receive(s): n += 1\nprint(n)\n";
     auto received = [&](const std::vector<std::string>& env) {
-        Process server = hosts->run(Host::b, {"python3", "-c",
-                                               "import socket, time\nl = socket.create_server(('198.18.1.2', 5001))\nprint('up', flush=True)\n"
-                                               "c = l.accept()[0]\nc.send(b'y' * 100)\nc.settimeout(20)\nc.recv(1)"});
+        Process server = hosts->run(
+            Host::b,
+            {"python3", "-c",
+             "import socket, time\nl = socket.create_server(('198.18.1.2', 5001))\nprint('up', flush=True)\n"
+             "c = l.accept()[0]\nc.send(b'y' * 100)\nc.settimeout(20)\nc.recv(1)"});
         EXPECT_TRUE(server.wait_for_out("up")) << server.err();
         return drained(program, env);
     };
@@ -161,9 +182,13 @@ TEST_F(MuxParams, DrainRateOfTcp) {
 
 TEST_F(MuxParams, SkipOs) {
     const std::string program =
-        "s = udp()\np = select.poll()\np.register(s, select.POLLIN)\ntold()\np.poll(1000)\nfor i in range(200): p.poll(1)\n";
+        "s = udp()\np = select.poll()\np.register(s, select.POLLIN)\ntold()\np.poll(1000)\nfor i in "
+        "range(200): p.poll(1)\n";
     auto looks = [&](const char* value) {
-        return calls(run(program, {std::string("VMA_SELECT_SKIP_OS=") + value}, [&] { send(1); }, "poll,ppoll").trace);
+        return calls(
+            run(
+                program, {std::string("VMA_SELECT_SKIP_OS=") + value}, [&] { send(1); }, "poll,ppoll")
+                .trace);
     };
     const long always = looks("1"), seldom = looks("20");
     EXPECT_GE(always, 200);
@@ -171,8 +196,9 @@ TEST_F(MuxParams, SkipOs) {
 }
 
 TEST_F(MuxParams, CqIrq) {
-    const std::string program = "s = udp()\np = select.poll()\np.register(s, select.POLLIN)\ntold()\nassert p.poll(3000)\n"
-                                "receive(s)\ntold()\nassert not p.poll(20)\n";
+    const std::string program =
+        "s = udp()\np = select.poll()\np.register(s, select.POLLIN)\ntold()\nassert p.poll(3000)\n"
+        "receive(s)\ntold()\nassert not p.poll(20)\n";
     auto requested = [&](std::vector<std::string> env) {
         env.push_back("VMA_SELECT_POLL=0");
         return counter(run(program, env, [&] { send(1); }).log, "interrupts_requested");
@@ -197,17 +223,22 @@ TEST_F(MuxParams, Moderation) {
     long period = 0;
     const long each = wake_ups({}), none = wake_ups({"VMA_CQ_MODERATION_ENABLE=0"}, &period);
     EXPECT_EQ(period, 0);
-    const long held =
-        wake_ups({"VMA_CQ_AIM_INTERVAL_MSEC=0", "VMA_CQ_MODERATION_PERIOD_USEC=30000", "VMA_CQ_MODERATION_COUNT=1000"}, &period);
+    const long held = wake_ups(
+        {"VMA_CQ_AIM_INTERVAL_MSEC=0", "VMA_CQ_MODERATION_PERIOD_USEC=30000", "VMA_CQ_MODERATION_COUNT=1000"},
+        &period);
     EXPECT_EQ(period, 30000);
     EXPECT_GT(each, 20);  // far below the rate aimed at, every frame wakes
     EXPECT_GT(none, 20);
     EXPECT_LT(held, 15);
     EXPECT_GT(held, 0);
     // At a rate of 10 wake-ups a second, less is aimed at than there are frames.
-    wake_ups({"VMA_CQ_AIM_INTERVAL_MSEC=10", "VMA_CQ_AIM_INTERRUPTS_RATE_PER_SEC=10", "VMA_CQ_AIM_MAX_PERIOD_USEC=777"}, &period);
+    wake_ups({"VMA_CQ_AIM_INTERVAL_MSEC=10", "VMA_CQ_AIM_INTERRUPTS_RATE_PER_SEC=10",
+              "VMA_CQ_AIM_MAX_PERIOD_USEC=777"},
+             &period);
     EXPECT_EQ(period, 777);
-    wake_ups({"VMA_CQ_AIM_INTERVAL_MSEC=10", "VMA_CQ_AIM_INTERRUPTS_RATE_PER_SEC=10", "VMA_CQ_AIM_MAX_COUNT=3"}, nullptr, &count);
+    wake_ups(
+        {"VMA_CQ_AIM_INTERVAL_MSEC=10", "VMA_CQ_AIM_INTERRUPTS_RATE_PER_SEC=10", "VMA_CQ_AIM_MAX_COUNT=3"},
+        nullptr, &count);
     EXPECT_EQ(count, 3);
 }
 
@@ -226,13 +257,15 @@ TEST_F(MuxParams, InternalThreadAffinity) {
     EXPECT_EQ(run(program, {"VMA_INTERNAL_THREAD_AFFINITY=0"}).exit.out, "0\n");
     EXPECT_EQ(run(program, {"VMA_INTERNAL_THREAD_AFFINITY=0x1"}).exit.out, "0\n");
     const std::string own = "print(*sorted(os.sched_getaffinity(0)))\n";
-    EXPECT_EQ(run("s = udp()\n" + own, {"VMA_INTERNAL_THREAD_AFFINITY=0"}).exit.out, run("s = udp()\n" + own, {}).exit.out);
+    EXPECT_EQ(run("s = udp()\n" + own, {"VMA_INTERNAL_THREAD_AFFINITY=0"}).exit.out,
+              run("s = udp()\n" + own, {}).exit.out);
 }
 
 TEST_F(MuxParams, InternalThreadTakesNoSignals) {
     const std::string program = std::string(kInternalThread) + "print(status['SigBlk'])\n";
     const std::string out = run(program, {}).exit.out;
-    EXPECT_EQ(strtoull(out.c_str(), nullptr, 16) & 0x7ffbfeff, 0x7ffbfeffu) << out;  // all but SIGKILL and SIGSTOP
+    EXPECT_EQ(strtoull(out.c_str(), nullptr, 16) & 0x7ffbfeff, 0x7ffbfeffu)
+        << out;  // all but SIGKILL and SIGSTOP
 }
 
 TEST_F(MuxParams, InternalThreadCpuset) {
@@ -250,8 +283,8 @@ def switches(): return int(open(f'/proc/self/task/{found[0]}/status').read().spl
 )";
 
 TEST_F(MuxParams, InternalThreadArmCq) {
-    const std::string program =
-        std::string(kInternalThread) + kSwitches + "before = switches()\ntold()\nprint(switches() - before)\n";
+    const std::string program = std::string(kInternalThread) + kSwitches +
+                                "before = switches()\ntold()\nprint(switches() - before)\n";
     auto wake_ups = [&](std::vector<std::string> env) {
         return atol(run(program, env, [&] { send(40, 2); }).exit.out.c_str() + strlen("ready\n"));
     };
@@ -259,7 +292,8 @@ TEST_F(MuxParams, InternalThreadArmCq) {
 }
 
 TEST_F(MuxParams, TimerResolution) {
-    const std::string program = std::string("l = socket.create_server((HERE, 5001))\n") + kInternalThread + kSwitches + R"(
+    const std::string program =
+        std::string("l = socket.create_server((HERE, 5001))\n") + kInternalThread + kSwitches + R"(
 print('ready', flush=True)
 c, _ = l.accept()
 before = switches()
@@ -268,10 +302,14 @@ print(switches() - before)
 )";
     auto wake_ups = [&](const char* resolution) {
         Process peer;
-        Result r = run(program, {"VMA_PROGRESS_ENGINE_INTERVAL=2", std::string("VMA_TIMER_RESOLUTION_MSEC=") + resolution}, [&] {
-            peer = hosts->run(Host::b, {"python3", "-c", "import socket, time\ns = socket.create_connection(('198.18.1.1', 5001))\n"
-                                                          "s.recv(1)\n"});
-        });
+        Result r = run(
+            program,
+            {"VMA_PROGRESS_ENGINE_INTERVAL=2", std::string("VMA_TIMER_RESOLUTION_MSEC=") + resolution}, [&] {
+                peer = hosts->run(Host::b,
+                                  {"python3", "-c",
+                                   "import socket, time\ns = socket.create_connection(('198.18.1.1', 5001))\n"
+                                   "s.recv(1)\n"});
+            });
         peer.wait();
         return atol(r.exit.out.c_str() + r.exit.out.find('\n') + 1);
     };
@@ -314,10 +352,12 @@ print('receive', idle(lambda: receive(udp(5005)) if limit(udp(5006), 1) else e.p
 )";
     Process peer;
     Result r = run(program, {"VMA_RX_POLL=0", "VMA_SELECT_POLL=0"}, [&] {
-        peer = hosts->run(Host::b, {"python3", "-c", "import socket\ns = socket.create_connection(('198.18.1.1', 5001))\n"});
+        peer = hosts->run(Host::b, {"python3", "-c",
+                                    "import socket\ns = socket.create_connection(('198.18.1.1', 5001))\n"});
     });
     peer.wait();
-    EXPECT_NE(r.exit.out.find("connected to nobody True\nclosed True\nreceive True\n"), std::string::npos) << r.exit.out;
+    EXPECT_NE(r.exit.out.find("connected to nobody True\nclosed True\nreceive True\n"), std::string::npos)
+        << r.exit.out;
 }
 
 }  // namespace

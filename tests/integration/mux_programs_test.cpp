@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Programs with event loops of their own, as they come: node (libuv), Boost.Asio and Boost.Beast; and what a process costs
-// that has nothing to do. (memcached, which is libevent, is in tcp_programs_test.cpp.)
+// Programs with event loops of their own, as they come: node (libuv), Boost.Asio and Boost.Beast; and what a
+// process costs that has nothing to do. (memcached, which is libevent, is in tcp_programs_test.cpp.)
 #include <signal.h>
 #include <stdio.h>
 #include <unistd.h>

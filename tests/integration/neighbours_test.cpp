@@ -35,7 +35,8 @@ class Neighbours : public testing::Test {
         }
         return false;
     }
-    // The library hears of a change a moment after the kernel has made it; until then the kernel carries datagrams.
+    // The library hears of a change a moment after the kernel has made it; until then the kernel carries
+    // datagrams.
     void expect_offloaded(const std::string& to = "198.18.1.2") {
         long carried = 0;
         for (int round = 0; round < 50; round++) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What parameters do, each seen from outside: in socket options, in what the peer's kernel says about a connection
-// (TCP_INFO), in system calls, in memory. Those of waiting are in mux_params_test.cpp, those of the log, the signals and the
-// presets' values in the unit tests. And the start-up print and the warnings, as an operator meets them.
+// What parameters do, each seen from outside: in socket options, in what the peer's kernel says about a
+// connection (TCP_INFO), in system calls, in memory. Those of waiting are in mux_params_test.cpp, those of
+// the log, the signals and the presets' values in the unit tests. And the start-up print and the warnings, as
+// an operator meets them.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -103,8 +104,19 @@ class Parameters : public HostsTest {
     }
     // How many of these system calls the program makes.
     long calls(const std::string& program, std::vector<std::string> env, const std::string& traced) {
-        std::vector<std::string> line = {"strace", "-f", "-qq", "-e", "trace=" + traced, "-e", "signal=none", "-o",
-                                         scratch->path("trace"), "-E", "LD_PRELOAD=" + preload_value(), "python3", "-c",
+        std::vector<std::string> line = {"strace",
+                                         "-f",
+                                         "-qq",
+                                         "-e",
+                                         "trace=" + traced,
+                                         "-e",
+                                         "signal=none",
+                                         "-o",
+                                         scratch->path("trace"),
+                                         "-E",
+                                         "LD_PRELOAD=" + preload_value(),
+                                         "python3",
+                                         "-c",
                                          kPrelude + program};
         released();
         Exit exit = hosts->run(Host::a, line, RunOptions{.env = std::move(env)}).wait();
@@ -119,12 +131,20 @@ TEST_F(Parameters, TcpOptionsOfNewSockets) {
         const char *variable, *program, *without, *with;
     };
     for (const Case& c : {
-             Case{"VMA_TCP_NODELAY=1", "s = socket.socket(socket.AF_INET, TCP)\nprint(s.getsockopt(6, socket.TCP_NODELAY))", "0\n", "1\n"},
-             Case{"VMA_SPEC=latency", "s = socket.socket(socket.AF_INET, TCP)\nprint(s.getsockopt(6, socket.TCP_NODELAY))", "0\n", "1\n"},
+             Case{"VMA_TCP_NODELAY=1",
+                  "s = socket.socket(socket.AF_INET, TCP)\nprint(s.getsockopt(6, socket.TCP_NODELAY))", "0\n",
+                  "1\n"},
+             Case{"VMA_SPEC=latency",
+                  "s = socket.socket(socket.AF_INET, TCP)\nprint(s.getsockopt(6, socket.TCP_NODELAY))", "0\n",
+                  "1\n"},
              Case{"VMA_TCP_CC_ALGO=0",
-                  "s = socket.socket(socket.AF_INET, TCP)\nprint(s.getsockopt(6, 13, 16).split(b'\\0')[0].decode())", nullptr, "reno\n"},
+                  "s = socket.socket(socket.AF_INET, TCP)\nprint(s.getsockopt(6, 13, "
+                  "16).split(b'\\0')[0].decode())",
+                  nullptr, "reno\n"},
              Case{"VMA_TCP_CC_ALGO=Cubic",
-                  "s = socket.socket(socket.AF_INET, TCP)\nprint(s.getsockopt(6, 13, 16).split(b'\\0')[0].decode())", nullptr, "cubic\n"},
+                  "s = socket.socket(socket.AF_INET, TCP)\nprint(s.getsockopt(6, 13, "
+                  "16).split(b'\\0')[0].decode())",
+                  nullptr, "cubic\n"},
          }) {
         SCOPED_TRACE(c.variable);
         if (c.without != nullptr) {
@@ -170,7 +190,8 @@ print(kernel() - before)
     EXPECT_EQ(run(program, {"VMA_MTU=1228"}).number(), 0);
 }
 
-// Soon no kick reaches the device (its sendto() fails), so that the ring fills up; the program itself uses sendmsg().
+// Soon no kick reaches the device (its sendto() fails), so that the ring fills up; the program itself uses
+// sendmsg().
 TEST_F(Parameters, FullSendQueue) {
     const std::string program = R"(
 s = udp()
@@ -185,8 +206,20 @@ print(full, flush=True)
 os._exit(0)
 )";
     auto full = [&](const std::string& variable) {
-        std::vector<std::string> line = {"strace", "-f", "-qq", "-e", "trace=sendto", "-e", "inject=sendto:error=EAGAIN:when=40+", "-o", "/dev/null",
-                                         "-E", "LD_PRELOAD=" + preload_value(), "python3", "-c", kPrelude + program};
+        std::vector<std::string> line = {"strace",
+                                         "-f",
+                                         "-qq",
+                                         "-e",
+                                         "trace=sendto",
+                                         "-e",
+                                         "inject=sendto:error=EAGAIN:when=40+",
+                                         "-o",
+                                         "/dev/null",
+                                         "-E",
+                                         "LD_PRELOAD=" + preload_value(),
+                                         "python3",
+                                         "-c",
+                                         kPrelude + program};
         released();
         Exit exit = hosts->run(Host::a, line, RunOptions{.env = {variable, "VMA_TX_WRE=64"}}).wait();
         EXPECT_TRUE(exit.ok()) << exit.err;
@@ -199,7 +232,9 @@ os._exit(0)
 // The program sleeps: the internal thread takes the data, and TCP acknowledges it later, or not at all.
 TEST_F(Parameters, Acknowledgements) {
     auto time = [&](std::vector<std::string> env) {
-        return run("c = accept()\nc.setsockopt(6, socket.TCP_QUICKACK, 0)\nready()\n", std::move(env), "c = connect()\nprint(ack_time(c))").peer_number();
+        return run("c = accept()\nc.setsockopt(6, socket.TCP_QUICKACK, 0)\nready()\n", std::move(env),
+                   "c = connect()\nprint(ack_time(c))")
+            .peer_number();
     };
     const long standard = time({});
     EXPECT_GT(standard, 20);
@@ -314,11 +349,14 @@ try: s.recv(100)
 except BlockingIOError: pass
 )";
     const long often = calls(receives, {"VMA_RX_UDP_POLL_OS_RATIO=1", "VMA_RX_POLL=-1"}, "recvmsg,recvfrom");
-    EXPECT_GT(often, 10 * (calls(receives, {"VMA_RX_UDP_POLL_OS_RATIO=1000000", "VMA_RX_POLL=-1"}, "recvmsg,recvfrom") + 1));
+    EXPECT_GT(often, 10 * (calls(receives, {"VMA_RX_UDP_POLL_OS_RATIO=1000000", "VMA_RX_POLL=-1"},
+                                 "recvmsg,recvfrom") +
+                           1));
     const std::string selects = "s = udp()\nr, w = os.pipe()\nselect.select([s, r], [], [], 0.1)\n";
     const std::string polls = "poll,ppoll,select,pselect6";
     const long always = calls(selects, {"VMA_SELECT_POLL_OS_RATIO=1", "VMA_SELECT_POLL=-1"}, polls);
-    EXPECT_GT(always, 10 * (calls(selects, {"VMA_SELECT_POLL_OS_RATIO=1000000", "VMA_SELECT_POLL=-1"}, polls) + 1));
+    EXPECT_GT(always,
+              10 * (calls(selects, {"VMA_SELECT_POLL_OS_RATIO=1000000", "VMA_SELECT_POLL=-1"}, polls) + 1));
     EXPECT_GT(calls(selects, {"VMA_SELECT_POLL_OS_FORCE=1", "VMA_SELECT_POLL=-1"}, polls), always / 10);
 }
 
@@ -346,11 +384,19 @@ TEST_F(Parameters, StartUpPrint) {
     Result r = run(socket, {"VMA_RX_POLL=7", "VMA_TX_PREFETCH_BYTES=0", "VMA_RX_POL=1", "VMA_TX_WRE=1x"});
     EXPECT_TRUE(std::regex_search(r.err, std::regex("VMA INFO: VMA_VERSION: [0-9.]+\n"))) << r.err;
     EXPECT_NE(r.err.find("VMA INFO: Cmd Line: "), r.err.npos) << r.err;
-    EXPECT_TRUE(std::regex_search(r.err, std::regex("VMA INFO: Rx Poll Loops +7 +\\[VMA_RX_POLL\\]\n"))) << r.err;
-    EXPECT_TRUE(std::regex_search(r.err, std::regex("Tx Prefetch Bytes +0 +\\[VMA_TX_PREFETCH_BYTES\\] no effect: "))) << r.err;
+    EXPECT_TRUE(std::regex_search(r.err, std::regex("VMA INFO: Rx Poll Loops +7 +\\[VMA_RX_POLL\\]\n")))
+        << r.err;
+    EXPECT_TRUE(
+        std::regex_search(r.err, std::regex("Tx Prefetch Bytes +0 +\\[VMA_TX_PREFETCH_BYTES\\] no effect: ")))
+        << r.err;
     EXPECT_EQ(r.err.find("[VMA_TX_WRE]"), r.err.npos) << r.err;
-    EXPECT_NE(r.err.find("VMA WARNING: VMA_RX_POL is not a parameter and has no effect: is VMA_RX_POLL meant?\n"), r.err.npos) << r.err;
-    EXPECT_NE(r.err.find("VMA WARNING: VMA_TX_WRE=\"1x\" is not a number: the default 2048 is used\n"), r.err.npos) << r.err;
+    EXPECT_NE(
+        r.err.find("VMA WARNING: VMA_RX_POL is not a parameter and has no effect: is VMA_RX_POLL meant?\n"),
+        r.err.npos)
+        << r.err;
+    EXPECT_NE(r.err.find("VMA WARNING: VMA_TX_WRE=\"1x\" is not a number: the default 2048 is used\n"),
+              r.err.npos)
+        << r.err;
 
     r = run(socket, {"VMA_TRACELEVEL=debug"});
     EXPECT_NE(r.err.find("[VMA_TX_WRE]"), r.err.npos) << r.err;
@@ -395,27 +441,33 @@ c.sendall(b'123')
 assert c.recv(100) == b'4567'
 )";
     auto has = [](const Result& r, const std::string& level, const std::string& text) {
-        return std::regex_search(r.err, std::regex("VMA " + level + ": \\[pid [0-9]+ tid [0-9]+\\] " + text + "\n"));
+        return std::regex_search(r.err,
+                                 std::regex("VMA " + level + ": \\[pid [0-9]+ tid [0-9]+\\] " + text + "\n"));
     };
     const Result info = run(program, {}, peer), debug = run(program, {"VMA_TRACELEVEL=debug"}, peer),
-                 fine = run(program, {"VMA_TRACELEVEL=fine"}, peer), finer = run(program, {"VMA_TRACELEVEL=finer"}, peer);
+                 fine = run(program, {"VMA_TRACELEVEL=fine"}, peer),
+                 finer = run(program, {"VMA_TRACELEVEL=finer"}, peer);
     EXPECT_EQ(info.err.find("bind("), std::string::npos) << info.err;
     int udp = -1, listener = -1, connection = -1;
     ASSERT_EQ(sscanf(debug.out.c_str(), "%d %d %d", &udp, &listener, &connection), 3) << debug.out;
     const std::string u = std::to_string(udp), l = std::to_string(listener), c = std::to_string(connection);
     for (const Result& r : {debug, fine, finer})
         for (const std::string& call :
-             {"socket\\(2\\) = " + u, "bind\\(" + u + "\\) = 0", "setsockopt\\(" + l + "\\) = 0", "listen\\(" + l + "\\) = 0",
-              "accept4?\\(" + l + "\\) = " + c, "close\\(" + c + "\\) = 0"})
+             {"socket\\(2\\) = " + u, "bind\\(" + u + "\\) = 0", "setsockopt\\(" + l + "\\) = 0",
+              "listen\\(" + l + "\\) = 0", "accept4?\\(" + l + "\\) = " + c, "close\\(" + c + "\\) = 0"})
             EXPECT_TRUE(has(r, "DEBUG", call)) << call << "\n" << r.err;
     for (const Result& r : {fine, finer})
-        for (const std::string& call : {"recvfrom\\(" + u + "\\) = 5", "sendto\\(" + u + "\\) = 5", "recv\\(" + u + "\\) = -1 EAGAIN",
-                                        std::string("poll\\(2\\) = 1"), "recv\\(" + c + "\\) = 3", "send\\(" + c + "\\) = 4"})
+        for (const std::string& call :
+             {"recvfrom\\(" + u + "\\) = 5", "sendto\\(" + u + "\\) = 5", "recv\\(" + u + "\\) = -1 EAGAIN",
+              std::string("poll\\(2\\) = 1"), "recv\\(" + c + "\\) = 3", "send\\(" + c + "\\) = 4"})
             EXPECT_TRUE(has(r, "FINE", call)) << call << "\n" << r.err;
     EXPECT_EQ(debug.err.find("recvfrom("), std::string::npos) << debug.err;
-    const std::string here = TwoHosts::address(Host::a) + ":5000", there = TwoHosts::address(Host::b) + ":[0-9]+";
-    for (const std::string& frame : {" receives [0-9]+ bytes: UDP " + there + " to " + here, " sends [0-9]+ bytes: UDP " + here + " to " + there,
-                                     " receives [0-9]+ bytes: TCP " + there + " to " + here, " sends [0-9]+ bytes: TCP " + here + " to " + there})
+    const std::string here = TwoHosts::address(Host::a) + ":5000",
+                      there = TwoHosts::address(Host::b) + ":[0-9]+";
+    for (const std::string& frame : {" receives [0-9]+ bytes: UDP " + there + " to " + here,
+                                     " sends [0-9]+ bytes: UDP " + here + " to " + there,
+                                     " receives [0-9]+ bytes: TCP " + there + " to " + here,
+                                     " sends [0-9]+ bytes: TCP " + here + " to " + there})
         EXPECT_TRUE(has(finer, "FINER", "xdp:veth1.*" + frame)) << frame << "\n" << finer.err;
     EXPECT_EQ(fine.err.find("FINER"), std::string::npos) << fine.err;
 }
@@ -425,8 +477,11 @@ TEST_F(Parameters, LogColors) {
     auto log = [&](std::vector<std::string> env) {
         env.push_back("VMA_RX_POL=1");  // is warned of
         released();
-        Exit exit = hosts->run(Host::a, {"python3", "-c", "import pty, sys\npty.spawn(['python3', '-c', sys.argv[1]])", kPrelude + std::string("s = udp()")},
-                               {.preload = true, .env = std::move(env)})
+        Exit exit = hosts
+                        ->run(Host::a,
+                              {"python3", "-c", "import pty, sys\npty.spawn(['python3', '-c', sys.argv[1]])",
+                               kPrelude + std::string("s = udp()")},
+                              {.preload = true, .env = std::move(env)})
                         .wait();
         EXPECT_TRUE(exit.ok()) << exit.err;
         return exit.out;
@@ -442,11 +497,15 @@ TEST_F(Parameters, Warnings) {
     const std::string huge = "not enough huge pages for ";
     EXPECT_NE(run(socket, {"VMA_MEM_ALLOC_TYPE=2", "VMA_RX_WRE=65536"}).err.find(huge), std::string::npos);
     EXPECT_EQ(run(socket, {"VMA_MEM_ALLOC_TYPE=1"}).err.find(huge), std::string::npos);
-    EXPECT_NE(run(socket, {"VMA_LOG_CB_FUNC_PTR=0x401000"}).err.find("is not used: the process was started with it"), std::string::npos);
-    Result r = run(socket, {}, "", {"setpriv", "--bounding-set=-ipc_lock", "prlimit", "--memlock=65536:65536"});
+    EXPECT_NE(run(socket, {"VMA_LOG_CB_FUNC_PTR=0x401000"})
+                  .err.find("is not used: the process was started with it"),
+              std::string::npos);
+    Result r =
+        run(socket, {}, "", {"setpriv", "--bounding-set=-ipc_lock", "prlimit", "--memlock=65536:65536"});
     EXPECT_NE(r.err.find("VMA WARNING: locked memory is limited to 64 KiB"), r.err.npos) << r.err;
     r = run(socket, {}, "", {"setpriv", "--bounding-set=-bpf,-sys_admin"});
-    EXPECT_NE(r.err.find("VMA WARNING: sockets on veth1 are served by the kernel: no permission"), r.err.npos) << r.err;
+    EXPECT_NE(r.err.find("VMA WARNING: sockets on veth1 are served by the kernel: no permission"), r.err.npos)
+        << r.err;
 }
 
 // sysfs has an RDMA device for the interface, and the program cannot load libibverbs.
@@ -454,9 +513,11 @@ TEST_F(Parameters, RdmaDeviceWithoutLibibverbs) {
     const std::string link = hosts->ip(Host::a, {"-o", "link", "show", TwoHosts::interface()});
     const std::string mac = link.substr(link.find("link/ether ") + 11, 17);
     tool({VMA_SIM_SYSFS, scratch->path("sys"), TwoHosts::interface() + "=" + mac});
-    const std::string hide = "for f in $(ldconfig -p | sed -n 's/.*libibverbs.so.1 .*=> //p'); do mount --bind /dev/null $f || exit 9; done; exec \"$@\"";
-    const Result r = run("s = udp()\ns.sendto(b'x', (THERE, 6000))\n", {"SYSFS_PATH=" + scratch->path("sys")}, "",
-                         {"unshare", "-m", "sh", "-c", hide, "sh"});
+    const std::string hide =
+        "for f in $(ldconfig -p | sed -n 's/.*libibverbs.so.1 .*=> //p'); do mount --bind /dev/null $f || "
+        "exit 9; done; exec \"$@\"";
+    const Result r = run("s = udp()\ns.sendto(b'x', (THERE, 6000))\n", {"SYSFS_PATH=" + scratch->path("sys")},
+                         "", {"unshare", "-m", "sh", "-c", hide, "sh"});
     EXPECT_NE(r.err.find("libibverbs"), r.err.npos) << r.err;
     EXPECT_NE(r.err.find("sockets on veth1 are offloaded by xdp:veth1"), r.err.npos) << r.err;
 }
@@ -491,8 +552,8 @@ for i in range(21):
     EXPECT_LE(run(program, {}, peer).number(), 2);
 }
 
-// A program that takes each number the library has its own descriptors under: they move, and all goes on, sleeping in a
-// receive, connections for a forked child.
+// A program that takes each number the library has its own descriptors under: they move, and all goes on,
+// sleeping in a receive, connections for a forked child.
 TEST_F(Parameters, NumbersOfTheLibraryAreTaken) {
     const std::string program = R"(
 def numbers(): return set(int(f) for f in os.listdir('/proc/self/fd'))
@@ -539,11 +600,14 @@ int signal_of(Process& process) { return process.wait().signal; }
 // The program's end by a signal, with a TCP connection that has unsent data.
 TEST_F(Parameters, FatalSignals) {
     auto fatal = [&](const std::string& what, std::vector<std::string> env) {
-        return hosts->run(Host::a, {app("preload_fatal"), TwoHosts::address(Host::a), what}, RunOptions{.preload = true, .env = std::move(env)});
+        return hosts->run(Host::a, {app("preload_fatal"), TwoHosts::address(Host::a), what},
+                          RunOptions{.preload = true, .env = std::move(env)});
     };
     Process process = fatal("fault", {"VMA_HANDLE_SIGSEGV=1"});
     EXPECT_EQ(signal_of(process), SIGSEGV);
-    EXPECT_TRUE(std::regex_search(process.err(), std::regex("VMA ERROR: #0  0x[0-9a-f]+ app_preload_fatal\\+0x[0-9a-f]+ faulty_function\\+0x")))
+    EXPECT_TRUE(std::regex_search(
+        process.err(),
+        std::regex("VMA ERROR: #0  0x[0-9a-f]+ app_preload_fatal\\+0x[0-9a-f]+ faulty_function\\+0x")))
         << process.err();
     process = fatal("fault", {});
     EXPECT_EQ(signal_of(process), SIGSEGV);
@@ -562,7 +626,8 @@ TEST_F(Parameters, FatalSignals) {
         process.kill(SIGINT);
         EXPECT_EQ(signal_of(process), SIGINT);
         EXPECT_NE(process.err().find("SIGINT ends the process"), std::string::npos) << process.err();
-        EXPECT_NE(process.err().find("polling took"), std::string::npos) << process.err();  // said in a good end
+        EXPECT_NE(process.err().find("polling took"), std::string::npos)
+            << process.err();  // said in a good end
     }
     process = fatal("receive", {});
     ASSERT_TRUE(process.wait_for_out("receiving"));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The kernel is the reference: each case of tests/apps/parity runs without the library and with it, and the
-// transcripts must be equal. Each case has moreover a limit of datagrams through the kernel, seen in its UDP counters;
-// otherwise falling back for everything would pass.
+// transcripts must be equal. Each case has moreover a limit of datagrams through the kernel, seen in its UDP
+// counters; otherwise falling back for everything would pass.
 #include <gtest/gtest.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +41,8 @@ class Parity : public testing::TestWithParam<CaseName> {
   protected:
     static void SetUpTestSuite() {
         try {
-            hosts_ = std::make_unique<TwoHosts>(Wire{.links = 2, .second_address = true, .known_neighbours = true});
+            hosts_ = std::make_unique<TwoHosts>(
+                Wire{.links = 2, .second_address = true, .known_neighbours = true});
             kernel_agent_ = std::make_unique<Agent>(*hosts_, Host::b);
         } catch (const std::exception& e) {
             why_ = e.what();
@@ -114,7 +115,9 @@ class Parity : public testing::TestWithParam<CaseName> {
 
 // The library's waiting calls have two phases. By default a case meets both; these themes are worth a run
 // that spins only.
-bool worth_spinning(const std::string& theme) { return theme == "signal" || theme == "handler" || theme == "thread"; }
+bool worth_spinning(const std::string& theme) {
+    return theme == "signal" || theme == "handler" || theme == "thread";
+}
 
 TEST_P(Parity, SameAsKernel) {
     if (sanitized() && GetParam().theme == std::string("thread") &&

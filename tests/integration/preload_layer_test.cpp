@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The preload layer by itself: which symbols it shows, how it behaves where a run without the library has no counterpart.
+// The preload layer by itself: which symbols it shows, how it behaves where a run without the library has no
+// counterpart.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -51,22 +52,30 @@ std::set<std::string> exported() {
 TEST(PreloadSymbols, ExportsExactlyTheDocumentedList) {
     std::set<std::string> documented = listed(), real = exported();
     ASSERT_FALSE(documented.empty());
-    for (const auto& name : real) EXPECT_TRUE(documented.contains(name)) << name << " is exported but not listed";
+    for (const auto& name : real)
+        EXPECT_TRUE(documented.contains(name)) << name << " is exported but not listed";
 #if defined(__x86_64__)
-    for (const auto& name : documented) EXPECT_TRUE(real.contains(name)) << name << " is listed but not exported";
+    for (const auto& name : documented)
+        EXPECT_TRUE(real.contains(name)) << name << " is listed but not exported";
 #endif
 }
 
 TEST(PreloadSymbols, ContainsWhatProgramsOfThisKindExpect) {
     std::set<std::string> real = exported();
-    for (const auto& name : words(
-             "socket socketpair pipe close shutdown dup dup2 open creat __res_iclose bind listen accept accept4 connect "
-             "getsockname getpeername setsockopt getsockopt fcntl fcntl64 ioctl read __read_chk readv recv __recv_chk "
-             "recvfrom __recvfrom_chk recvmsg recvmmsg write writev send sendto sendmsg sendmmsg sendfile sendfile64 select "
-             "pselect poll __poll_chk ppoll __ppoll_chk epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait fork "
-             "daemon sigaction signal vma_exit splice dup3 pipe2 __sendmmsg open64 creat64 epoll_pwait2 siginterrupt "
-             "bsd_signal sysv_signal __sysv_signal close_range closefrom fclose preadv2 pwritev2 _Fork clone __read __write "
-             "__close __connect __poll __select __send __fcntl __dup2 __pipe __open __open64 __fork __clone __sigaction"))
+    for (const auto& name : words("socket socketpair pipe close shutdown dup dup2 open creat __res_iclose "
+                                  "bind listen accept accept4 connect "
+                                  "getsockname getpeername setsockopt getsockopt fcntl fcntl64 ioctl read "
+                                  "__read_chk readv recv __recv_chk "
+                                  "recvfrom __recvfrom_chk recvmsg recvmmsg write writev send sendto sendmsg "
+                                  "sendmmsg sendfile sendfile64 select "
+                                  "pselect poll __poll_chk ppoll __ppoll_chk epoll_create epoll_create1 "
+                                  "epoll_ctl epoll_wait epoll_pwait fork "
+                                  "daemon sigaction signal vma_exit splice dup3 pipe2 __sendmmsg open64 "
+                                  "creat64 epoll_pwait2 siginterrupt "
+                                  "bsd_signal sysv_signal __sysv_signal close_range closefrom fclose preadv2 "
+                                  "pwritev2 _Fork clone __read __write "
+                                  "__close __connect __poll __select __send __fcntl __dup2 __pipe __open "
+                                  "__open64 __fork __clone __sigaction"))
         EXPECT_TRUE(real.contains(name)) << name;
 }
 
@@ -76,7 +85,7 @@ TEST(PreloadSymbols, EachNameIsLibcsOrOurOwn) {
     ASSERT_NE(libc, nullptr);
     for (const auto& name : exported()) {
         if (name.starts_with("vma_")) continue;
-        if (name.starts_with("io_uring_")) continue;     // liburing's
+        if (name.starts_with("io_uring_")) continue;    // liburing's
         if (name.starts_with("pidfd_spawn")) continue;  // from glibc 2.39 on
         EXPECT_NE(dlsym(libc, name.c_str()), nullptr) << name;
     }
@@ -140,7 +149,8 @@ int main(int argc, char** argv) {
     return argc;
 }
 )";
-    tool({"gcc", "-O2", "-w", "-D_GNU_SOURCE", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2", "-o", program, source});
+    tool({"gcc", "-O2", "-w", "-D_GNU_SOURCE", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2", "-o", program,
+          source});
     for (const char* which : {"0", "1", "2", "3", "4"}) {
         RunOptions options;
         options.preload = true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Harmlessness: real programs, run with and without the library, must print the same and end the same way. Only lines of
-// the library's own log may come on top.
+// Harmlessness: real programs, run with and without the library, must print the same and end the same way.
+// Only lines of the library's own log may come on top.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -20,8 +20,8 @@ struct Program {
     const char* name;
     const char* script;
     const char* needs = "";  // programs without which the case has no meaning
-    // Some programs hang or fail with the sanitizer's run time alone, without the library, or make it print addresses: gdb,
-    // set-uid programs (its leak check), cancelled threads, vforked children.
+    // Some programs hang or fail with the sanitizer's run time alone, without the library, or make it print
+    // addresses: gdb, set-uid programs (its leak check), cancelled threads, vforked children.
     bool under_sanitizers = true;
 };
 
@@ -120,7 +120,8 @@ if __name__ == "__main__":
 E
 python3 m.py)",
      "python3"},
-    {"git", R"(export GIT_CONFIG_NOSYSTEM=1 HOME=$PWD GIT_AUTHOR_DATE='2020-01-01T00:00Z' GIT_COMMITTER_DATE='2020-01-01T00:00Z'
+    {"git",
+     R"(export GIT_CONFIG_NOSYSTEM=1 HOME=$PWD GIT_AUTHOR_DATE='2020-01-01T00:00Z' GIT_COMMITTER_DATE='2020-01-01T00:00Z'
 git init -q -b main r; cd r; git config user.name n; git config user.email e@x
 for i in 1 2 3; do seq $i 100 > f; git add f; git commit -q -m "c$i"; done
 git log --oneline; git gc -q --prune=now; git fsck; cd ..; git clone -q r s 2>&1; git -C s rev-parse HEAD; git -C s diff HEAD~1 | head -5)",
@@ -135,16 +136,22 @@ curl -sS "http://127.0.0.1:$port/file" "http://localhost:$port/file" | wc -c
 curl -sS http://127.0.0.1:1/ 2>/dev/null; echo "refused $?"
 kill $server; wait $server; echo "server $?")",
      "python3 curl", false},
-    {"tar_gzip_xz", "mkdir d; for i in $(seq 50); do seq $i 300 >d/$i; done; tar --sort=name --mtime=@0 -czf t.gz d; "
-                    "gzip -dc t.gz | md5sum; tar xzf t.gz -C /dev/null; echo $?; tar tzf t.gz | tail -1; "
-                    "xz -9k t.gz && xz -t t.gz.xz; echo $?; bzip2 -k d/7; bunzip2 -c d/7.bz2 | md5sum"},
-    {"find_xargs", "mkdir -p a/b/c; touch a/{1..40} a/b/{1..40}; find a -type f | sort | xargs -P 3 -n 7 sh -c 'echo $#' x | "
-                   "sort -n | uniq -c; find a -name 7 -exec echo {} +; find a -delete; ls"},
-    {"make", R"(printf 'all: a b c\n\t@cat a b c\n%%:\n\t@sleep 0.05; echo $@ > $@\nfail:\n\t@exit 3\n' > Makefile
+    {"tar_gzip_xz",
+     "mkdir d; for i in $(seq 50); do seq $i 300 >d/$i; done; tar --sort=name --mtime=@0 -czf t.gz d; "
+     "gzip -dc t.gz | md5sum; tar xzf t.gz -C /dev/null; echo $?; tar tzf t.gz | tail -1; "
+     "xz -9k t.gz && xz -t t.gz.xz; echo $?; bzip2 -k d/7; bunzip2 -c d/7.bz2 | md5sum"},
+    {"find_xargs",
+     "mkdir -p a/b/c; touch a/{1..40} a/b/{1..40}; find a -type f | sort | xargs -P 3 -n 7 sh -c 'echo $#' x "
+     "| "
+     "sort -n | uniq -c; find a -name 7 -exec echo {} +; find a -delete; ls"},
+    {"make",
+     R"(printf 'all: a b c\n\t@cat a b c\n%%:\n\t@sleep 0.05; echo $@ > $@\nfail:\n\t@exit 3\n' > Makefile
 make -j3; make fail; echo $?)",
      "make"},
-    {"gcc", "printf '#include <stdio.h>\\nint main(){puts(\"built\");return 4;}' > x.c; gcc -O2 -Wall -o x x.c; ./x; echo $?; "
-            "gcc -c -o y.o nothing.c; echo $?",
+    {"gcc",
+     "printf '#include <stdio.h>\\nint main(){puts(\"built\");return 4;}' > x.c; gcc -O2 -Wall -o x x.c; "
+     "./x; echo $?; "
+     "gcc -c -o y.o nothing.c; echo $?",
      "gcc"},
     {"perl", R"(perl -MIO::Socket::INET -MSocket -e '
 my $s = IO::Socket::INET->new(Proto => "udp", LocalAddr => "127.0.0.1"); my $c = IO::Socket::INET->new(Proto => "udp", PeerAddr => "127.0.0.1", PeerPort => $s->sockport);
@@ -155,14 +162,21 @@ $SIG{ALRM} = sub { print "alarm\n" }; alarm 1; $s->recv($b, 1); print `echo back
     {"awk_sed_sort", R"(seq 2000 | awk '{s+=$1; print $1 % 7 | "sort -n | uniq -c"} END {print s}'
 seq 10 | sed -n '/3/,/5/p;$='; seq 100000 | sort -R --random-source=/dev/zero | sort -n -S 1M --parallel=2 | md5sum
 echo x | sed 's/x/[&]/w out'; cat out; awk 'BEGIN { while (("echo a b" | getline l) > 0) print l; exit 6 }')"},
-    {"dd_and_tools", "dd if=/dev/zero of=z bs=4k count=100 2>/dev/null; md5sum z; dd if=z bs=1 count=3 2>&1 >/dev/null | head -2; split -b 100k z; "
-                     "ls; diff z xaa; echo $?; cp -r . /dev/null/x; echo $?; od -An -tx1 -N4 z; tail -c 5 z | wc -c",
+    {"dd_and_tools",
+     "dd if=/dev/zero of=z bs=4k count=100 2>/dev/null; md5sum z; dd if=z bs=1 count=3 2>&1 >/dev/null | "
+     "head -2; split -b 100k z; "
+     "ls; diff z xaa; echo $?; cp -r . /dev/null/x; echo $?; od -An -tx1 -N4 z; tail -c 5 z | wc -c",
      "", false},
-    {"openssl", "openssl version; printf abc | openssl dgst -sha256; openssl enc -aes-128-cbc -K 00 -iv 00 -in /etc/hostname 2>/dev/null | "
-                "openssl enc -d -aes-128-cbc -K 00 -iv 00 2>/dev/null | cmp - /etc/hostname; echo $?; openssl rand 16 | wc -c",
+    {"openssl",
+     "openssl version; printf abc | openssl dgst -sha256; openssl enc -aes-128-cbc -K 00 -iv 00 -in "
+     "/etc/hostname 2>/dev/null | "
+     "openssl enc -d -aes-128-cbc -K 00 -iv 00 2>/dev/null | cmp - /etc/hostname; echo $?; openssl rand 16 | "
+     "wc -c",
      "openssl"},
-    {"ssh_keygen", "ssh-keygen -q -t ed25519 -N '' -C c -f k; echo $?; ssh-keygen -y -f k | cut -c1-20; ssh-keygen -y -f none; echo $?; "
-                   "ssh -o BatchMode=yes -o ConnectTimeout=2 -F /dev/null -p 1 127.0.0.1; echo $?",
+    {"ssh_keygen",
+     "ssh-keygen -q -t ed25519 -N '' -C c -f k; echo $?; ssh-keygen -y -f k | cut -c1-20; ssh-keygen -y -f "
+     "none; echo $?; "
+     "ssh -o BatchMode=yes -o ConnectTimeout=2 -F /dev/null -p 1 127.0.0.1; echo $?",
      "ssh-keygen ssh"},
     {"node", R"(node -e '
 const d = require("dgram"), net = require("net"), cp = require("child_process");
@@ -174,22 +188,32 @@ const t = net.createServer(k => k.pipe(k)).listen(0, "127.0.0.1", () => {
   const k = net.connect(t.address().port, "127.0.0.1"); k.end("tcp"); k.on("data", x => console.log("" + x)); k.on("close", () => t.close()); });
 process.on("exit", () => { console.log(cp.execSync("echo sub") + ""); process.exitCode = 5; });' | sort; echo ${PIPESTATUS[0]})",
      "node"},
-    {"sqlite_bc_jq", "sqlite3 d.db 'create table t(x); insert into t values(1),(2); select sum(x) from t'; echo '2^200' | bc; "
-                     "echo '{\"a\":[1,2]}' | jq -c '.a|add'",
+    {"sqlite_bc_jq",
+     "sqlite3 d.db 'create table t(x); insert into t values(1),(2); select sum(x) from t'; echo '2^200' | "
+     "bc; "
+     "echo '{\"a\":[1,2]}' | jq -c '.a|add'",
      "sqlite3 bc jq"},
     {"vim", "printf 'b\\na\\n' > f; vim -u NONE -es -c '%sort' -c 'wq' f; cat f", "vim"},
-    {"gdb_strace", "strace -f -o log -e trace=none true; echo $?; gdb -q -batch -nx -ex 'print 6*7' | tail -1", "strace gdb", false},
+    {"gdb_strace",
+     "strace -f -o log -e trace=none true; echo $?; gdb -q -batch -nx -ex 'print 6*7' | tail -1",
+     "strace gdb", false},
     {"wget", R"(touch port; python3 -u -m http.server --bind 127.0.0.1 0 >port 2>/dev/null & server=$!
 until grep -q port port; do sleep 0.05; done
 port=$(sed 's/.*port \([0-9]*\).*/\1/' port); echo content >file
 wget -q -O - http://127.0.0.1:$port/file; wget -q -O - http://127.0.0.1:$port/none; echo $?; kill $server; wait $server; echo $?)",
      "wget python3"},
-    {"static_binary", "printf '#include <stdio.h>\\n#include <sys/socket.h>\\nint main(){printf(\"%%d\\\\n\",socket(2,2,0)>2);return 3;}' > x.c; "
-                      "gcc -static -o x x.c; ./x; echo $?",
+    {"static_binary",
+     "printf '#include <stdio.h>\\n#include <sys/socket.h>\\nint "
+     "main(){printf(\"%%d\\\\n\",socket(2,2,0)>2);return 3;}' > x.c; "
+     "gcc -static -o x x.c; ./x; echo $?",
      "gcc"},
-    {"setuid_binary", R"(mkdir p; chmod 755 p; cp "$APPS/app_preload_secure" p/app && chown 65534 p/app && chmod 4755 p/app; p/app; echo $?)", "", false},
-    {"unreadable_environment", "env -i LD_PRELOAD=\"$LD_PRELOAD\" /bin/sh -c 'echo fine'; (ulimit -n 6; echo limited; exec 5</dev/null; cat <&5); "
-                               "(exec 0<&- 1>&- 2>&-; ls); echo $?"},
+    {"setuid_binary",
+     R"(mkdir p; chmod 755 p; cp "$APPS/app_preload_secure" p/app && chown 65534 p/app && chmod 4755 p/app; p/app; echo $?)",
+     "", false},
+    {"unreadable_environment",
+     "env -i LD_PRELOAD=\"$LD_PRELOAD\" /bin/sh -c 'echo fine'; (ulimit -n 6; echo limited; exec "
+     "5</dev/null; cat <&5); "
+     "(exec 0<&- 1>&- 2>&-; ls); echo $?"},
     {"fds", "$APPS/app_preload_fds"},
     {"close_all", "$APPS/app_preload_close_all"},
     {"processes", "$APPS/app_preload_processes", "", false},
@@ -225,7 +249,8 @@ class PreloadPrograms : public ::testing::TestWithParam<Program> {
         fs::create_directory(work);
         RunOptions options;
         options.preload = preload;
-        options.env = {"APPS=" VMA_APPS_DIR, "LC_ALL=C", "PYTHONDONTWRITEBYTECODE=1", "HOME=" + work.string()};
+        options.env = {"APPS=" VMA_APPS_DIR, "LC_ALL=C", "PYTHONDONTWRITEBYTECODE=1",
+                       "HOME=" + work.string()};
         std::string script = "cd " + work.string() + " || exit 99\n" + GetParam().script;
         return Process::run({"bash", "-c", script}, options).wait(milliseconds(90000));
     }

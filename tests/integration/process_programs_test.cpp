@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Programs that hand their sockets to others: to children they fork, to programs they start, to stdio, to io_uring. Each is
-// judged by what arrives, and by the log, which must tell that the library had the socket before.
+// Programs that hand their sockets to others: to children they fork, to programs they start, to stdio, to
+// io_uring. Each is judged by what arrives, and by the log, which must tell that the library had the socket
+// before.
 #include <signal.h>
 
 #include "support/programs.h"
@@ -18,7 +19,8 @@ class ProcessPrograms : public HostsTest {
         return {.preload = true, .env = std::move(env)};
     }
     Process python(Host host, const std::string& script, RunOptions options = {}) const {
-        return hosts->run(host, {"python3", "-c", "import socket, subprocess, sys\n" + script}, std::move(options));
+        return hosts->run(host, {"python3", "-c", "import socket, subprocess, sys\n" + script},
+                          std::move(options));
     }
     // Its output, after its end.
     static std::string out_of(Process process) {
@@ -43,9 +45,10 @@ class ProcessPrograms : public HostsTest {
 TEST_F(ProcessPrograms, BashWritesToAConnection) {
     Server server(python(Host::b, answering()));
     ASSERT_TRUE(server.wait_listening(7000)) << server.process().err();
-    const std::string script = "exec 3<>/dev/tcp/" + address +
-                               "/7000; echo one >&3; read -r line <&3; echo \"$line\"; printf '%s\\n' two three >&3; "
-                               "head -c 10 <&3; date +last >&3; read -r -u 3 line; echo \"$line\"; echo quit >&3; cat <&3";
+    const std::string script =
+        "exec 3<>/dev/tcp/" + address +
+        "/7000; echo one >&3; read -r line <&3; echo \"$line\"; printf '%s\\n' two three >&3; "
+        "head -c 10 <&3; date +last >&3; read -r -u 3 line; echo \"$line\"; echo quit >&3; cat <&3";
     EXPECT_EQ(out_of(hosts->run(Host::a, {"bash", "-c", script}, with_library())), "ONE\nTWO\nTHREE\nLAST\n");
     EXPECT_TRUE(server.process().wait().ok());
     expect_log("a TCP connection is moved to the kernel");
@@ -53,14 +56,15 @@ TEST_F(ProcessPrograms, BashWritesToAConnection) {
 
 // subprocess calls vfork.
 TEST_F(ProcessPrograms, PythonGivesAConnectionToAProgram) {
-    Server server(python(Host::b,
-                         "s = socket.create_server(('" + address +
-                             "', 7000))\n"
-                             "for i in range(3):\n"
-                             "    c, _ = s.accept()\n"
-                             "    print(subprocess.Popen(['tr', 'a-z', 'A-Z'], stdin=c, stdout=c).wait(), flush=True)\n"
-                             "    c.sendall(b'and the parent'); c.close()\n",
-                         with_library()));
+    Server server(
+        python(Host::b,
+               "s = socket.create_server(('" + address +
+                   "', 7000))\n"
+                   "for i in range(3):\n"
+                   "    c, _ = s.accept()\n"
+                   "    print(subprocess.Popen(['tr', 'a-z', 'A-Z'], stdin=c, stdout=c).wait(), flush=True)\n"
+                   "    c.sendall(b'and the parent'); c.close()\n",
+               with_library()));
     ASSERT_TRUE(server.wait_listening(7000)) << server.process().err();
     for (int i = 0; i < 3; i++)
         EXPECT_EQ(out_of(python(Host::a, "c = socket.create_connection(('" + address +
@@ -83,7 +87,8 @@ TEST_P(Socat, AnswersDatagramsInChildren) {
     // The first datagram is repeated until the server is there.
     const std::string client = R"(
 def client():
-    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect((')" + address + R"(', 7001)); return s
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect((')" +
+                               address + R"(', 7001)); return s
 for attempt in range(100):
     s = client(); s.settimeout(0.1)
     try: s.send(b'first'); s.recv(100); break
@@ -120,7 +125,8 @@ INSTANTIATE_TEST_SUITE_P(, Socat, ::testing::Values("UDP4-LISTEN", "UDP4-RECVFRO
 TEST_F(ProcessPrograms, NodeDoesWithoutIoUring) {
     need({"node"});
     const std::string script = VMA_SOURCE_DIR "/tests/integration/support/node_http.js";
-    Server server(hosts->run(Host::b, {"node", script, "server", address, "8000"}, with_library({"UV_USE_IO_URING=1"})));
+    Server server(hosts->run(Host::b, {"node", script, "server", address, "8000"},
+                             with_library({"UV_USE_IO_URING=1"})));
     ASSERT_TRUE(server.wait_listening(8000)) << server.process().err();
     EXPECT_EQ(out_of(hosts->run(Host::a, {"node", script, "client", address, "8000", "100"},
                                 with_library({"UV_USE_IO_URING=1"}))),

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Programs drawn at random, on the kernel and with the library (tests/apps/random_program): what the program saw must be the
-// same, as must what its peer on the other host saw.
+// Programs drawn at random, on the kernel and with the library (tests/apps/random_program): what the program
+// saw must be the same, as must what its peer on the other host saw.
 //
 // A few seeds are cases of their own. For as many as time allows:
 //
 //   TEST_RANDOM_SECONDS=3600 [TEST_RANDOM_FIRST=1000] random_program_test --gtest_filter=*ForAWhile*
 //
-// A seed that differs is tried again; when it still differs, the scenario is made shorter by leaving steps out, and the
-// shortest that differs is shown, with both transcripts. By hand:
+// A seed that differs is tried again; when it still differs, the scenario is made shorter by leaving steps
+// out, and the shortest that differs is shown, with both transcripts. By hand:
 //
-//   TEST_RANDOM_FIRST=1234 TEST_RANDOM_SECONDS=1 ...        one seed (and those after it, until a second is over)
-//   TEST_RANDOM_STEPS_OF_ONE=40                             steps of each scenario
+//   TEST_RANDOM_FIRST=1234 TEST_RANDOM_SECONDS=1 ...        one seed (and those after it, until a second is
+//   over) TEST_RANDOM_STEPS_OF_ONE=40                             steps of each scenario
 //   TEST_RANDOM_WITHOUT=fork,jump                           without these steps and events (steps.h)
-//   TEST_RANDOM_KERNEL_TWICE=1                              the kernel beside itself: is the scenario's outcome certain?
-//   TEST_RANDOM_SKIP=3,17                                   without these steps
+//   TEST_RANDOM_KERNEL_TWICE=1                              the kernel beside itself: is the scenario's
+//   outcome certain? TEST_RANDOM_SKIP=3,17                                   without these steps
 //   TEST_RANDOM_GO_ON=1                                     after a difference
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -47,11 +47,13 @@ std::string setting(const char* name, const char* otherwise = "") {
 struct Outcome {
     Exit subject, peer;
     std::string transcript() const {
-        std::string text = subject.out + "-- status " + std::to_string(subject.code) + (subject.timed_out ? " (hangs)" : "") + "\n" + peer.out;
+        std::string text = subject.out + "-- status " + std::to_string(subject.code) +
+                           (subject.timed_out ? " (hangs)" : "") + "\n" + peer.out;
         return text;
     }
     bool sound() const {
-        for (const char* fault : {"FAULT", "NEVER", "WRONG", "HANG", "LOST", "NOTHING", "NOBODY", "NO datagram", "NOT cancelled"})
+        for (const char* fault :
+             {"FAULT", "NEVER", "WRONG", "HANG", "LOST", "NOTHING", "NOBODY", "NO datagram", "NOT cancelled"})
             if (transcript().find(fault) != std::string::npos) return false;
         return !subject.timed_out && subject.code < 128;
     }
@@ -59,9 +61,14 @@ struct Outcome {
 
 // How the library is set in a seed, so that all that parameters choose between is reached.
 std::vector<std::string> environment_of(unsigned long seed) {
-    static const std::vector<std::vector<std::string>> kAll = {
-        {}, {}, {"VMA_RX_POLL=0", "VMA_SELECT_POLL=0"}, {"VMA_RX_POLL=-1", "VMA_SELECT_POLL=-1"}, {"VMA_THREAD_MODE=2"},
-        {"VMA_THREAD_MODE=3"}, {"VMA_INTERNAL_THREAD_ARM_CQ=1"}, {"VMA_THREAD_MODE=0"}};
+    static const std::vector<std::vector<std::string>> kAll = {{},
+                                                               {},
+                                                               {"VMA_RX_POLL=0", "VMA_SELECT_POLL=0"},
+                                                               {"VMA_RX_POLL=-1", "VMA_SELECT_POLL=-1"},
+                                                               {"VMA_THREAD_MODE=2"},
+                                                               {"VMA_THREAD_MODE=3"},
+                                                               {"VMA_INTERNAL_THREAD_ARM_CQ=1"},
+                                                               {"VMA_THREAD_MODE=0"}};
     return kAll[seed % kAll.size()];
 }
 
@@ -87,17 +94,19 @@ class RandomProgram : public testing::Test {
         static int serial = 0;
         const std::string port = std::to_string(10'000 + serial++ % 1000 * 20), seed = std::to_string(s.seed);
         int pair[2];
-        if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) throw std::runtime_error("socketpair failed");
+        if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+            throw std::runtime_error("socketpair failed");
         Fd ends[2] = {Fd(pair[0]), Fd(pair[1])};
-        std::vector<std::string> argv = {app("random_program"), "subject", seed, port, std::to_string(s.steps)};
+        std::vector<std::string> argv = {app("random_program"), "subject", seed, port,
+                                         std::to_string(s.steps)};
         if (!s.skip.empty()) {
             std::string list;
             for (unsigned step : s.skip) list += (list.empty() ? "" : ",") + std::to_string(step);
             argv.insert(argv.end(), {"--skip", list});
         }
         std::string without = setting("TEST_RANDOM_WITHOUT", kKnown);
-        // AddressSanitizer does not follow the unwinding: the frames that are gone stay forbidden, and the end of the
-        // thread uses their places.
+        // AddressSanitizer does not follow the unwinding: the frames that are gone stay forbidden, and the
+        // end of the thread uses their places.
         if (sanitized()) without += ",cancel";
         if (!without.empty()) argv.insert(argv.end(), {"--without", without});
         std::vector<std::string> env = library ? environment_of(s.seed) : std::vector<std::string>{};
@@ -105,7 +114,8 @@ class RandomProgram : public testing::Test {
             if (getenv(passed) != nullptr) env.push_back(std::string(passed) + "=1");
         Process peer = hosts_->run(Host::b, {app("random_program"), "peer", seed, port},
                                    {.preload = library && s.seed % 4 == 3, .fds = {{ends[1].get(), 100}}});
-        Process subject = hosts_->run(Host::a, argv, {.preload = library, .env = env, .fds = {{ends[0].get(), 100}}});
+        Process subject =
+            hosts_->run(Host::a, argv, {.preload = library, .env = env, .fds = {{ends[0].get(), 100}}});
         ends[0].reset();
         ends[1].reset();
         Outcome r;
@@ -126,14 +136,19 @@ class RandomProgram : public testing::Test {
     bool differs(const Scenario& s, std::string* report = nullptr) {
         const bool twice = getenv("TEST_RANDOM_KERNEL_TWICE") != nullptr;
         const Outcome kernel = run(s, false), library = run(s, !twice);
-        if (report != nullptr && !kernel.sound()) *report = "on the kernel:\n" + kernel.transcript() + kernel.subject.err;
+        if (report != nullptr && !kernel.sound())
+            *report = "on the kernel:\n" + kernel.transcript() + kernel.subject.err;
         if (!kernel.sound()) return true;
         if (library.sound() && kernel.transcript() == library.transcript()) return false;
-        if (report != nullptr) *report = difference(kernel.transcript(), library.transcript()) + kernel.subject.err + "log:\n" + end_of(library.subject.err);
+        if (report != nullptr)
+            *report = difference(kernel.transcript(), library.transcript()) + kernel.subject.err + "log:\n" +
+                      end_of(library.subject.err);
         return true;
     }
 
-    static std::string end_of(const std::string& text) { return text.size() < 3000 ? text : text.substr(text.size() - 3000); }
+    static std::string end_of(const std::string& text) {
+        return text.size() < 3000 ? text : text.substr(text.size() - 3000);
+    }
 
     // Both, up to where they part, and a little more.
     static std::string difference(const std::string& kernel, const std::string& library) {
@@ -141,7 +156,8 @@ class RandomProgram : public testing::Test {
         std::string text, a, b;
         int apart = 0;
         while (apart < 10) {
-            const bool more_a = static_cast<bool>(std::getline(k, a)), more_b = static_cast<bool>(std::getline(l, b));
+            const bool more_a = static_cast<bool>(std::getline(k, a)),
+                       more_b = static_cast<bool>(std::getline(l, b));
             if (!more_a && !more_b) break;
             if (!more_a) a = "(nothing)";
             if (!more_b) b = "(nothing)";
@@ -192,7 +208,8 @@ class RandomProgram : public testing::Test {
     bool try_seed(unsigned long seed, unsigned steps) {
         Scenario s{seed, steps, {}};
         std::istringstream skip(setting("TEST_RANDOM_SKIP"));
-        for (std::string part; std::getline(skip, part, ',');) s.skip.insert(static_cast<unsigned>(atoi(part.c_str())));
+        for (std::string part; std::getline(skip, part, ',');)
+            s.skip.insert(static_cast<unsigned>(atoi(part.c_str())));
         std::string report;
         if (!differs(s, &report)) return true;
         std::cout << "seed " << seed << " differs\n" << report << std::flush;
@@ -219,8 +236,8 @@ INSTANTIATE_TEST_SUITE_P(Seeds, RandomSeed, testing::Range(1ul, 25ul));
 // Which have shown faults.
 INSTANTIATE_TEST_SUITE_P(Found, RandomSeed, testing::Values(37ul, 63ul, 114ul, 265ul, 277ul, 450ul));
 
-// Two readers of one stream. A call of the first gave what stands before the second's piece and what stands behind it; the last
-// byte of the one happens to be the byte before the other.
+// Two readers of one stream. A call of the first gave what stands before the second's piece and what stands
+// behind it; the last byte of the one happens to be the byte before the other.
 TEST(RandomProgramTally, ByteThatFitsBesideASeamIsNotReadTwice) {
     using namespace random_program;
     const Stream stream{12345};
@@ -243,7 +260,8 @@ TEST(RandomProgramTally, ByteThatFitsBesideASeamIsNotReadTwice) {
 
 TEST_F(RandomProgram, ForAWhile) {
     const int seconds = atoi(setting("TEST_RANDOM_SECONDS", "0").c_str());
-    unsigned long seed = strtoul(setting("TEST_RANDOM_FIRST", "1000").c_str(), nullptr, 0), tried = 0, bad = 0;
+    unsigned long seed = strtoul(setting("TEST_RANDOM_FIRST", "1000").c_str(), nullptr, 0), tried = 0,
+                  bad = 0;
     const unsigned steps = static_cast<unsigned>(atoi(setting("TEST_RANDOM_STEPS_OF_ONE", "120").c_str()));
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
     for (; std::chrono::steady_clock::now() < end; seed++, tried++) {

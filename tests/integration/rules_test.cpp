@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// libvma.conf by what it does: for each form of a rule and each role, which way the packets went. The kernel's own
-// counters in the namespace tell, and the library's log names the rule that decided.
+// libvma.conf by what it does: for each form of a rule and each role, which way the packets went. The
+// kernel's own counters in the namespace tell, and the library's log names the rule that decided.
 #include <gmock/gmock.h>
 
 #include <fstream>
@@ -35,8 +35,8 @@ constexpr Ways kReceiveOnly{Way::library, Way::kernel}, kSendOnly{Way::kernel, W
 
 class Conf : public testing::Test {
   protected:
-    // Host a has the library and these rules, b is a kernel. The hosts know each other's station addresses beforehand,
-    // so that no datagram goes through the kernel to find them out.
+    // Host a has the library and these rules, b is a kernel. The hosts know each other's station addresses
+    // beforehand, so that no datagram goes through the kernel to find them out.
     void start(const std::string& rules, std::vector<std::string> env = {}) {
         a.reset();
         b.reset();
@@ -85,7 +85,8 @@ class Conf : public testing::Test {
     }
     // The first datagram of a socket that is not bound is the kernel's, and perhaps the answer to it.
     static Way way(long packets) {
-        EXPECT_TRUE(packets <= 2 || packets >= kCount) << packets << " packets of " << kCount << " by the kernel";
+        EXPECT_TRUE(packets <= 2 || packets >= kCount)
+            << packets << " packets of " << kCount << " by the kernel";
         return packets <= 2 ? Way::library : Way::kernel;
     }
     Ways since(const char* protocol, Counters before) {
@@ -124,7 +125,8 @@ class Conf : public testing::Test {
         return ways.out;
     }
     // Which way datagrams to this address and port of a come in, whose socket is bound to `bound`.
-    Way received_at(int port, const std::string& address = "198.18.1.1", const std::string& bound = "0.0.0.0") {
+    Way received_at(int port, const std::string& address = "198.18.1.1",
+                    const std::string& bound = "0.0.0.0") {
         const std::string text = std::to_string(port);
         EXPECT_EQ(a->ask("open u " + bound + " " + text), "ok " + text);
         EXPECT_EQ(b->ask("open peer 198.18.1.2 7003"), "ok 7003");
@@ -207,8 +209,8 @@ TEST_F(Conf, NoRuleMeansOffload) {
     EXPECT_THAT(log(), Not(HasSubstr("left to the kernel: ")));
 }
 
-// Every form an address and ports can have, and that the first rule wins, in the role that asks for one address and
-// sends.
+// Every form an address and ports can have, and that the first rule wins, in the role that asks for one
+// address and sends.
 TEST_F(Conf, UdpSender) {
     start(
         "use os udp_sender 198.18.1.2:6001      # an address and a port\n"
@@ -268,8 +270,10 @@ TEST_F(Conf, UdpReceiver) {
     // Bound to any address, it is asked for each address of the host.
     EXPECT_EQ(received_at(5000, "198.18.1.101"), Way::kernel);
     EXPECT_EQ(received_at(5001, "198.18.1.101"), Way::kernel);
-    EXPECT_EQ(rule_for("udp_receiver 198.18.1.1:5002"), "libvma.conf:2: use os udp_receiver 198.18.0.0/16:5002");
-    EXPECT_EQ(rule_for("udp_receiver 198.18.1.101:5000"), "libvma.conf:4: use os udp_receiver 198.18.1.101:*");
+    EXPECT_EQ(rule_for("udp_receiver 198.18.1.1:5002"),
+              "libvma.conf:2: use os udp_receiver 198.18.0.0/16:5002");
+    EXPECT_EQ(rule_for("udp_receiver 198.18.1.101:5000"),
+              "libvma.conf:4: use os udp_receiver 198.18.1.101:*");
     EXPECT_EQ(rule_for("udp_receiver 198.18.1.1:5005"), "libvma.conf:5: use vma udp_receiver *:5005");
 }
 
@@ -354,8 +358,9 @@ TEST_F(Conf, TcpClient) {
         "use * tcp_client *:6008  # the kernel\n"
         "use os tcp_client 203.0.113.0/24:*\n");
     const std::pair<int, Way> expected[] = {
-        {6000, Way::library}, {6001, Way::kernel},  {6002, Way::kernel}, {6003, Way::kernel}, {6004, Way::kernel},
-        {6005, Way::library}, {6006, Way::library}, {6007, Way::kernel}, {6008, Way::kernel},
+        {6000, Way::library}, {6001, Way::kernel}, {6002, Way::kernel},
+        {6003, Way::kernel},  {6004, Way::kernel}, {6005, Way::library},
+        {6006, Way::library}, {6007, Way::kernel}, {6008, Way::kernel},
     };
     for (const auto& [port, way] : expected) EXPECT_EQ(dialled(port), way) << port;
     EXPECT_EQ(dialled(6000, "198.18.1.101 0"), Way::kernel);
@@ -397,7 +402,8 @@ TEST_F(Conf, AllUdpToTheKernel) {
     EXPECT_EQ(from_port(5000, 6000), kKernel);
     EXPECT_EQ(from_port(0, 6000), kKernel);
     EXPECT_EQ(connected_to(6000), kKernel);
-    EXPECT_THAT(log(), HasSubstr("UDP sockets are served by the kernel: libvma.conf:1: use os udp_receiver *:*"));
+    EXPECT_THAT(log(),
+                HasSubstr("UDP sockets are served by the kernel: libvma.conf:1: use os udp_receiver *:*"));
     EXPECT_EQ(dialled(6000), Way::library);
     EXPECT_EQ(served_at(5000), Way::library);
 }
@@ -406,7 +412,8 @@ TEST_F(Conf, AllTcpToTheKernel) {
     start("use os tcp_server *:*\nuse os tcp_client *:*\n");
     EXPECT_EQ(dialled(6000), Way::kernel);
     EXPECT_EQ(served_at(5000), Way::kernel);
-    EXPECT_THAT(log(), HasSubstr("TCP sockets are served by the kernel: libvma.conf:1: use os tcp_server *:*"));
+    EXPECT_THAT(log(),
+                HasSubstr("TCP sockets are served by the kernel: libvma.conf:1: use os tcp_server *:*"));
     EXPECT_EQ(from_port(5000, 6000), kLibrary);
 }
 
@@ -480,10 +487,12 @@ TEST_F(Conf, FaultyLines) {
     EXPECT_EQ(sent_to(6003), Way::kernel);
     const std::string file = "VMA WARNING: " + scratch->path("libvma.conf") + ": ";
     EXPECT_THAT(log(), HasSubstr(file + "line 2, column 21: a port (1 to 65535) expected, not \"65536\"\n"));
-    EXPECT_THAT(log(), HasSubstr(file + "line 3, column 30: a prefix length (0 to 32) expected, not \"33\"\n"));
     EXPECT_THAT(log(),
-                HasSubstr(file + "line 5, column 1: this rule never decides: the one of line 1 comes first and fits "
-                                 "all that this one fits\n"));
+                HasSubstr(file + "line 3, column 30: a prefix length (0 to 32) expected, not \"33\"\n"));
+    EXPECT_THAT(
+        log(),
+        HasSubstr(file + "line 5, column 1: this rule never decides: the one of line 1 comes first and fits "
+                         "all that this one fits\n"));
     std::size_t warnings = 0;
     const std::string text = log();
     for (auto at = text.find(file); at != text.npos; at = text.find(file, at + 1)) warnings++;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Unmodified sockperf between a host that has the device under test (support/device.h) and one that has the kernel: UDP and TCP,
-// ping-pong and one way, the library at the server and at the client. Speed is not judged; that messages arrive, and that they
-// went past the kernel's protocols, is.
+// Unmodified sockperf between a host that has the device under test (support/device.h) and one that has the
+// kernel: UDP and TCP, ping-pong and one way, the library at the server and at the client. Speed is not
+// judged; that messages arrive, and that they went past the kernel's protocols, is.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -41,7 +41,8 @@ class SockperfOnDevice : public testing::TestWithParam<Session> {
             long sum = 0;
             std::istringstream n(names), v(values);
             while (n >> name && v >> value)
-                if (name == "InDatagrams" || name == "OutDatagrams" || name == "InSegs" || name == "OutSegs") sum += atol(value.c_str());
+                if (name == "InDatagrams" || name == "OutDatagrams" || name == "InSegs" || name == "OutSegs")
+                    sum += atol(value.c_str());
             return sum;
         }
         return -1;
@@ -64,9 +65,11 @@ TEST_P(SockperfOnDevice, TalksToTheKernel) {
     const long before = kernel_packets(with_library);
     const bool one_way = std::string(s.mode) == "tp";
     std::vector<std::string> client_line = line({"sockperf", s.mode, "-t", "1", "-m", "100"});
-    // The simulated adapter empties its queue more slowly than sockperf fills it, and a datagram without room goes through the kernel.
+    // The simulated adapter empties its queue more slowly than sockperf fills it, and a datagram without room
+    // goes through the kernel.
     if (one_way && !s.tcp) client_line.insert(client_line.end(), {"--mps", "5000"});
-    Exit client = hosts.run(Host::a, client_line, {.preload = !s.library_at_server}).wait(milliseconds(30000));
+    Exit client =
+        hosts.run(Host::a, client_line, {.preload = !s.library_at_server}).wait(milliseconds(30000));
     const long kernel = kernel_packets(with_library) - before;
     server.kill(SIGINT);
     const Exit end = server.wait();
@@ -92,10 +95,14 @@ TEST_P(SockperfOnDevice, TalksToTheKernel) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sessions, SockperfOnDevice,
-                         testing::Values(Session{"udp_ping_pong_server", "pp", false, true}, Session{"udp_ping_pong_client", "pp", false, false},
-                                         Session{"udp_one_way_server", "tp", false, true}, Session{"udp_one_way_client", "tp", false, false},
-                                         Session{"tcp_ping_pong_server", "pp", true, true}, Session{"tcp_ping_pong_client", "pp", true, false},
-                                         Session{"tcp_one_way_server", "tp", true, true}, Session{"tcp_one_way_client", "tp", true, false}),
+                         testing::Values(Session{"udp_ping_pong_server", "pp", false, true},
+                                         Session{"udp_ping_pong_client", "pp", false, false},
+                                         Session{"udp_one_way_server", "tp", false, true},
+                                         Session{"udp_one_way_client", "tp", false, false},
+                                         Session{"tcp_ping_pong_server", "pp", true, true},
+                                         Session{"tcp_ping_pong_client", "pp", true, false},
+                                         Session{"tcp_one_way_server", "tp", true, true},
+                                         Session{"tcp_one_way_client", "tp", true, false}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -75,7 +75,8 @@ class Sockperf : public testing::Test {
             << server.out() << server.err();
         bool uses_library = setup.preload || (!setup.both.empty() && setup.both[0].starts_with("--load-vma"));
         if (uses_library) {
-            EXPECT_TRUE(hosts->wait_offloaded(Host::b, true)) << "not offloaded\n" << server.out() << server.err();
+            EXPECT_TRUE(hosts->wait_offloaded(Host::b, true)) << "not offloaded\n"
+                                                              << server.out() << server.err();
         }
         Exit client = hosts->run(Host::a, client_line, options).wait(milliseconds(30000));
         server.kill(SIGINT);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Datagrams with a source that a host may refuse: martians, and what rp_filter says. A packet socket on the other host sends
-// them; the program gets with the library what it gets without.
+// Datagrams with a source that a host may refuse: martians, and what rp_filter says. A packet socket on the
+// other host sends them; the program gets with the library what it gets without.
 #include <arpa/inet.h>
 #include <net/if.h>
 #include <netpacket/packet.h>
@@ -20,24 +20,27 @@ namespace {
 using namespace testing_support;
 
 const std::vector<std::string> kSources = {
-    "198.18.1.2",                                    // the peer
-    "198.18.1.77", "198.18.2.77",                    // on link, here and on the other interface
-    "198.18.1.1", "198.18.2.1",                      // the host's own
-    "127.0.0.1", "127.5.6.7", "0.0.0.0", "0.1.2.3",  //
-    "224.0.0.1", "239.1.2.3", "255.255.255.255", "240.1.2.3",
-    "198.18.1.255", "198.18.1.0",                    // the subnet's broadcast, and its number
-    "198.19.1.5", "198.19.2.5", "198.19.3.5",        // routed back by this interface, by the other one, not at all
-    "198.19.4.5",                                    // two routes: the one by this interface is the better one
-    "198.19.5.5",                                    // unreachable
+    "198.18.1.2",                                                 // the peer
+    "198.18.1.77",  "198.18.2.77",                                // on link, here and on the other interface
+    "198.18.1.1",   "198.18.2.1",                                 // the host's own
+    "127.0.0.1",    "127.5.6.7",   "0.0.0.0",         "0.1.2.3",  //
+    "224.0.0.1",    "239.1.2.3",   "255.255.255.255", "240.1.2.3",
+    "198.18.1.255", "198.18.1.0",                 // the subnet's broadcast, and its number
+    "198.19.1.5",   "198.19.2.5",  "198.19.3.5",  // routed back by this interface, by the other one, not at
+                                                  // all
+    "198.19.4.5",                                 // two routes: the one by this interface is the better one
+    "198.19.5.5",                                 // unreachable
 };
 
 class SourcesOnTheWire : public testing::Test {
   protected:
     void SetUp() override {
         hosts = std::make_unique<TwoHosts>(Wire{.links = 2});
-        hosts->ip_batch(Host::a, {"route add 198.19.1.0/24 via 198.18.1.2", "route add 198.19.2.0/24 via 198.18.2.2",
-                                  "route add 198.19.4.0/24 via 198.18.1.2 metric 5",
-                                  "route add 198.19.4.0/24 via 198.18.2.2 metric 6", "route add unreachable 198.19.5.0/24"});
+        hosts->ip_batch(
+            Host::a,
+            {"route add 198.19.1.0/24 via 198.18.1.2", "route add 198.19.2.0/24 via 198.18.2.2",
+             "route add 198.19.4.0/24 via 198.18.1.2 metric 5",
+             "route add 198.19.4.0/24 via 198.18.2.2 metric 6", "route add unreachable 198.19.5.0/24"});
         On host(*hosts, Host::b);
         wire = Fd(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0));
         sockaddr_ll at{};
@@ -86,9 +89,11 @@ class SourcesOnTheWire : public testing::Test {
         }
         return heard(agent);
     }
-    void expect_as_kernel(const std::vector<std::string>& settings, const std::vector<std::string>& some_of_it) {
+    void expect_as_kernel(const std::vector<std::string>& settings,
+                          const std::vector<std::string>& some_of_it) {
         SCOPED_TRACE(testing::PrintToString(settings));
-        const std::set<std::string> kernel = heard_with(false, settings), library = heard_with(true, settings);
+        const std::set<std::string> kernel = heard_with(false, settings),
+                                    library = heard_with(true, settings);
         EXPECT_EQ(library, kernel);
         for (const std::string& source : some_of_it) EXPECT_TRUE(kernel.contains(source)) << source;
         EXPECT_LT(kernel.size(), kSources.size());
@@ -98,10 +103,12 @@ class SourcesOnTheWire : public testing::Test {
 };
 
 TEST_F(SourcesOnTheWire, MartiansAreTheKernels) {
-    expect_as_kernel({"net.ipv4.conf.all.rp_filter=0"}, {"198.18.1.2", "198.18.2.77", "198.19.3.5", "240.1.2.3", "0.1.2.3"});
+    expect_as_kernel({"net.ipv4.conf.all.rp_filter=0"},
+                     {"198.18.1.2", "198.18.2.77", "198.19.3.5", "240.1.2.3", "0.1.2.3"});
 }
 TEST_F(SourcesOnTheWire, StrictReversePath) {
-    expect_as_kernel({"net.ipv4.conf.veth1.rp_filter=1"}, {"198.18.1.2", "198.18.1.77", "198.19.1.5", "198.19.4.5"});
+    expect_as_kernel({"net.ipv4.conf.veth1.rp_filter=1"},
+                     {"198.18.1.2", "198.18.1.77", "198.19.1.5", "198.19.4.5"});
 }
 TEST_F(SourcesOnTheWire, LooseReversePath) {
     // The larger of the two values counts.
@@ -110,7 +117,8 @@ TEST_F(SourcesOnTheWire, LooseReversePath) {
 }
 // With policy rules only the kernel knows.
 TEST_F(SourcesOnTheWire, StrictReversePathByPolicyRules) {
-    hosts->ip_batch(Host::a, {"route add 198.19.3.0/24 via 198.18.1.2 table 77", "rule add to 198.19.3.0/24 table 77"});
+    hosts->ip_batch(
+        Host::a, {"route add 198.19.3.0/24 via 198.18.1.2 table 77", "rule add to 198.19.3.0/24 table 77"});
     hosts->sysctl(Host::a, {"net.ipv4.conf.all.rp_filter=1"});
     Agent plain(*hosts, Host::a);
     open_socket(plain, Host::a, 5000);

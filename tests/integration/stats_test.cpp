@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The statistics of real traffic: what the file says of a socket is what its peer, the program itself and the kernel counted.
+// The statistics of real traffic: what the file says of a socket is what its peer, the program itself and the
+// kernel counted.
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -23,7 +24,8 @@ std::string text(const char* field, std::size_t room) { return {field, strnlen(f
 // A rules file for one test.
 class Conf {
   public:
-    explicit Conf(const std::string& rules) : path_("/tmp/vma-stats-test-" + std::to_string(getpid()) + ".conf") {
+    explicit Conf(const std::string& rules)
+        : path_("/tmp/vma-stats-test-" + std::to_string(getpid()) + ".conf") {
         std::ofstream(path_) << rules;
     }
     ~Conf() { unlink(path_.c_str()); }
@@ -55,8 +57,8 @@ class Stats : public testing::Test {
         return found.value_or(SocketBlock{});
     }
     void send(Agent& from, const std::string& to, int port, int length, int count) {
-        EXPECT_EQ(from.ask("send s " + to + " " + std::to_string(port) + " " + std::to_string(length) + " " + std::to_string(count) +
-                           " 0 50"),
+        EXPECT_EQ(from.ask("send s " + to + " " + std::to_string(port) + " " + std::to_string(length) + " " +
+                           std::to_string(count) + " 0 50"),
                   "sent " + std::to_string(count));
     }
     // From b to a, or from a to b, and the receiver counts them all.
@@ -167,9 +169,12 @@ TEST_F(Stats, QueueOverflowLosesNothingUncounted) {
     const SocketBlock s = block();
     EXPECT_GT(s.rx_drop_packets, 0u);
     const RingBlock ring = file->rings().at(0);
-    EXPECT_EQ(static_cast<std::uint64_t>(read) + s.rx_drop_packets + ring.drops[static_cast<unsigned>(RingDrop::device)], 400u);
+    EXPECT_EQ(static_cast<std::uint64_t>(read) + s.rx_drop_packets +
+                  ring.drops[static_cast<unsigned>(RingDrop::device)],
+              400u);
     EXPECT_EQ(s.rx_drop_bytes, s.rx_drop_packets * 100);
-    expect_traffic(s.rx_offload, static_cast<std::uint64_t>(read), static_cast<std::uint64_t>(read) * 100, "read");
+    expect_traffic(s.rx_offload, static_cast<std::uint64_t>(read), static_cast<std::uint64_t>(read) * 100,
+                   "read");
     EXPECT_LT(s.rx_queue_max_packets, 400u);
     EXPECT_EQ(ring.drops[static_cast<unsigned>(RingDrop::queue_full)], s.rx_drop_packets);
 }
@@ -299,7 +304,9 @@ TEST_F(Stats, EpollCountsWhatItReported) {
     ASSERT_TRUE(process.wait_for_out(" end")) << process.out() << process.err();
     unsigned long sockets = 0, pipes = 0, calls = 0, timeouts = 0;
     const std::string out = process.out();
-    ASSERT_EQ(sscanf(out.c_str() + out.find("counted"), "counted %lu %lu %lu %lu", &sockets, &pipes, &calls, &timeouts), 4);
+    ASSERT_EQ(sscanf(out.c_str() + out.find("counted"), "counted %lu %lu %lu %lu", &sockets, &pipes, &calls,
+                     &timeouts),
+              4);
     StatsFile stats(process.pid());
     ASSERT_TRUE(refresh(*hosts, Host::a, stats));
     bool found = false;
@@ -339,7 +346,8 @@ TEST_F(Stats, FileOverForkAndExec) {
         "if child == 0:\n"
         "    before = file(os.getpid())\n"
         "    t = bound(5001)\n"
-        "    os.write(w, b'child %s %s %s' % (str(before).encode(), str(file(os.getpid())).encode(), str(file(os.getppid())).encode()))\n"
+        "    os.write(w, b'child %s %s %s' % (str(before).encode(), str(file(os.getpid())).encode(), "
+        "str(file(os.getppid())).encode()))\n"
         "    os._exit(0)\n"
         "os.waitpid(child, 0)\n"
         "print(os.read(r, 100).decode(), 'after', file(child), file(os.getpid()))\n"
@@ -350,7 +358,9 @@ TEST_F(Stats, FileOverForkAndExec) {
         "os.execv('/bin/sleep', ['sleep', '30'])\n";
     Process process = hosts->run(Host::a, {"python3", "-c", program}, with_library());
     ASSERT_TRUE(process.wait_for_out("failed exec")) << process.out() << process.err();
-    EXPECT_EQ(process.out(), "none False\nown True\nchild False True True after False True\nfailed exec True\n") << process.err();
+    EXPECT_EQ(process.out(),
+              "none False\nown True\nchild False True True after False True\nfailed exec True\n")
+        << process.err();
     const StatsFile stats(process.pid());
     for (int i = 0; i < 100 && stats.exists(); i++) usleep(20000);
     EXPECT_FALSE(stats.exists()) << "the file of a program that is no more";
@@ -390,8 +400,10 @@ TEST_F(Stats, ReportWhenASocketCloses) {
     std::ostringstream lines;
     lines << std::ifstream(report).rdbuf();
     unlink(report.c_str());
-    EXPECT_NE(lines.str().find("Rx Offload: 100 KB / 100 / 0 [bytes/packets/errors]"), std::string::npos) << lines.str();
-    EXPECT_NE(lines.str().find("Rx OS info: 0 KB / 0 / 0 [bytes/packets/errors]"), std::string::npos) << lines.str();
+    EXPECT_NE(lines.str().find("Rx Offload: 100 KB / 100 / 0 [bytes/packets/errors]"), std::string::npos)
+        << lines.str();
+    EXPECT_NE(lines.str().find("Rx OS info: 0 KB / 0 / 0 [bytes/packets/errors]"), std::string::npos)
+        << lines.str();
     EXPECT_TRUE(a->process().wait_for_err("Rx Offload: 100 KB / 100 / 0")) << a->process().err();
 }
 
@@ -399,7 +411,8 @@ TEST_F(Stats, ReportWhenASocketCloses) {
 
 class TcpStats : public Stats {
   protected:
-    // A conversation between a server on host a, with the library, and a client on b; then a look at the server's file.
+    // A conversation between a server on host a, with the library, and a client on b; then a look at the
+    // server's file.
     struct Count {
         long sent_calls = 0, sent_bytes = 0, got_calls = 0, got_bytes = 0, eagain = 0;
     };
@@ -408,8 +421,8 @@ class TcpStats : public Stats {
         const std::size_t at = out.find("sent=");
         EXPECT_NE(at, std::string::npos) << out;
         if (at == std::string::npos) return c;
-        EXPECT_EQ(sscanf(out.c_str() + at, "sent=%ld %ld got=%ld %ld eagain=%ld", &c.sent_calls, &c.sent_bytes, &c.got_calls,
-                         &c.got_bytes, &c.eagain),
+        EXPECT_EQ(sscanf(out.c_str() + at, "sent=%ld %ld got=%ld %ld eagain=%ld", &c.sent_calls,
+                         &c.sent_bytes, &c.got_calls, &c.got_bytes, &c.eagain),
                   5);
         return c;
     }
@@ -421,8 +434,10 @@ class TcpStats : public Stats {
         const Fd read(keep[0]);
         RunOptions options = with_library(std::move(env)), plain;
         options.fds = plain.fds = {{read.get(), 3}};
-        const std::vector<std::string> tail = {"198.18.1.1", "5000", std::to_string(rounds), std::to_string(length)};
-        std::vector<std::string> server = {VMA_APPS_DIR "/app_stats_tcp", "server"}, client = {VMA_APPS_DIR "/app_stats_tcp", "client"};
+        const std::vector<std::string> tail = {"198.18.1.1", "5000", std::to_string(rounds),
+                                               std::to_string(length)};
+        std::vector<std::string> server = {VMA_APPS_DIR "/app_stats_tcp", "server"},
+                                 client = {VMA_APPS_DIR "/app_stats_tcp", "client"};
         server.insert(server.end(), tail.begin(), tail.end());
         client.insert(client.end(), tail.begin(), tail.end());
         if (move) server.push_back("move");
@@ -470,7 +485,8 @@ TEST_F(TcpStats, CountsCallsAndBytes) {
     EXPECT_GT(s.tcp_rtt_us, 0u);
     EXPECT_GT(s.tcp_cwnd_bytes, 1000u);
     EXPECT_EQ(s.tcp_mss, 1448u);
-    // Nothing is lost on this wire: sent again is only what a peer that does not run for a while leaves unacknowledged.
+    // Nothing is lost on this wire: sent again is only what a peer that does not run for a while leaves
+    // unacknowledged.
     if (s.tcp_timeouts == 0) {
         EXPECT_EQ(s.tcp_retransmits, s.tcp_tail_probes);
     }
@@ -516,7 +532,8 @@ TEST_F(TcpStats, RuleLeavesTheListenerToTheKernel) {
     end_ = Fd(keep[1]);
     const Fd read(keep[0]);
     options.fds = {{read.get(), 3}};
-    server_ = hosts->run(Host::a, {VMA_APPS_DIR "/app_stats_tcp", "server", "198.18.1.1", "5000", "1", "1"}, options);
+    server_ = hosts->run(Host::a, {VMA_APPS_DIR "/app_stats_tcp", "server", "198.18.1.1", "5000", "1", "1"},
+                         options);
     ASSERT_TRUE(server_.wait_for_out("ready"));
     StatsFile stats(server_.pid());
     ASSERT_TRUE(refresh(*hosts, Host::a, stats));

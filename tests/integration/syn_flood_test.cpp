@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A server on the library while somebody who makes up addresses sends it 10,000 SYNs a second: peers that mean it get in, also one
-// whose answer takes 100 ms, and the server's memory stays what it was. The flood, and the slow peer, are a packet socket's.
+// A server on the library while somebody who makes up addresses sends it 10,000 SYNs a second: peers that
+// mean it get in, also one whose answer takes 100 ms, and the server's memory stays what it was. The flood,
+// and the slow peer, are a packet socket's.
 #include <arpa/inet.h>
 #include <net/ethernet.h>
 #include <net/if.h>
@@ -66,7 +67,8 @@ struct Sender {
         return s;
     }
     static void put(Bytes& b, std::size_t at, std::uint32_t v, std::size_t bytes) {
-        for (std::size_t i = 0; i < bytes; i++) b[at + i] = static_cast<std::uint8_t>(v >> 8 * (bytes - 1 - i));
+        for (std::size_t i = 0; i < bytes; i++)
+            b[at + i] = static_cast<std::uint8_t>(v >> 8 * (bytes - 1 - i));
     }
     bool open() {
         fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, htons(ETH_P_IP));
@@ -76,7 +78,8 @@ struct Sender {
         where.sll_ifindex = static_cast<int>(if_nametoindex(TwoHosts::interface().c_str()));
         return fd >= 0 && bind(fd, reinterpret_cast<const sockaddr*>(&where), sizeof where) == 0;
     }
-    void send(std::uint32_t from, std::uint16_t port, std::uint32_t seq, std::uint32_t ack, std::uint8_t flags, const Bytes& data = {}) {
+    void send(std::uint32_t from, std::uint16_t port, std::uint32_t seq, std::uint32_t ack,
+              std::uint8_t flags, const Bytes& data = {}) {
         const bool syn = (flags & kSyn) != 0;
         const std::size_t header = syn ? 24 : 20;
         Bytes f(34 + header + data.size());
@@ -106,8 +109,8 @@ struct Sender {
     }
 };
 
-// Sends the flood, for kMaxSeconds at most. A byte from `orders` has the slow peer come, a second one ends it all when that has its
-// answer and kLeast SYNs have left. 0: the slow peer's bytes came back.
+// Sends the flood, for kMaxSeconds at most. A byte from `orders` has the slow peer come, a second one ends it
+// all when that has its answer and kLeast SYNs have left. 0: the slow peer's bytes came back.
 int flood(Sender sender, int orders) {
     if (!sender.open()) return 1;
     std::mt19937 random(7);
@@ -120,7 +123,8 @@ int flood(Sender sender, int orders) {
     const std::uint64_t start = now_ms();
     for (std::uint64_t now = start; now < start + kMaxSeconds * 1000; now = now_ms()) {
         for (; sent < (now - start) * kPerSecond / 1000; sent++)
-            sender.send(0xc6130000u | (random() & 0xffff), static_cast<std::uint16_t>(1024 + random() % 60000), random(), 0, kSyn);
+            sender.send(0xc6130000u | (random() & 0xffff),
+                        static_cast<std::uint16_t>(1024 + random() % 60000), random(), 0, kSyn);
         if (coming && now >= again_at && !established && answer_at == 0) {
             again_at = now + 1000;
             sender.send(slow, 5555, seq, 0, kSyn);
@@ -139,7 +143,8 @@ int flood(Sender sender, int orders) {
         for (ssize_t n; (n = recv(sender.fd, f.data(), f.size(), MSG_DONTWAIT)) >= 54;) {
             if (f[23] != IPPROTO_TCP || f[33] != 77 || f[31] != 18) continue;
             auto word = [&](std::size_t at) {
-                return std::uint32_t{f[at]} << 24 | std::uint32_t{f[at + 1]} << 16 | std::uint32_t{f[at + 2]} << 8 | f[at + 3];
+                return std::uint32_t{f[at]} << 24 | std::uint32_t{f[at + 1]} << 16 |
+                       std::uint32_t{f[at + 2]} << 8 | f[at + 3];
             };
             if ((f[47] & (kSyn | kAck)) == (kSyn | kAck) && answer_at == 0) {
                 ack = word(38) + 1;
@@ -147,7 +152,8 @@ int flood(Sender sender, int orders) {
             }
             const std::size_t header = 34 + (f[46] >> 4 << 2), end = 14 + (std::size_t{f[16]} << 8 | f[17]);
             if (established && end > header && word(38) == ack && end <= static_cast<std::size_t>(n)) {
-                back.insert(back.end(), f.begin() + static_cast<long>(header), f.begin() + static_cast<long>(end));
+                back.insert(back.end(), f.begin() + static_cast<long>(header),
+                            f.begin() + static_cast<long>(end));
                 ack += static_cast<std::uint32_t>(end - header);
                 sender.send(slow, 5555, seq + static_cast<std::uint32_t>(kAnswer), ack, kAck);
             }
@@ -168,8 +174,8 @@ TEST(SynFlood, PeersGetInAndMemoryStays) {
     hosts.ip(Host::b, {"route", "add", "default", "via", TwoHosts::address(Host::a)});
     const Sender sender{mac_of(hosts, Host::a), mac_of(hosts, Host::b)};
     char text[32];
-    snprintf(text, sizeof text, "%02x:%02x:%02x:%02x:%02x:%02x", sender.own[0], sender.own[1], sender.own[2], sender.own[3],
-             sender.own[4], sender.own[5]);
+    snprintf(text, sizeof text, "%02x:%02x:%02x:%02x:%02x:%02x", sender.own[0], sender.own[1], sender.own[2],
+             sender.own[3], sender.own[4], sender.own[5]);
     hosts.ip(Host::b, {"neigh", "replace", kSlowPeer, "lladdr", text, "dev", TwoHosts::interface()});
 
     Agent server(hosts, Host::b, with_library()), client(hosts, Host::a);

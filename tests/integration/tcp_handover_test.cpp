@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A live connection between two kernels is torn out of one of them (its state read in repair mode, its socket closed
-// without a packet) and put into a fresh socket by hand_over(), in every state a connection can be in. The peer must
-// notice nothing: every byte once and in order, no reset, and the end of the connection as if nothing had happened.
+// A live connection between two kernels is torn out of one of them (its state read in repair mode, its socket
+// closed without a packet) and put into a fresh socket by hand_over(), in every state a connection can be in.
+// The peer must notice nothing: every byte once and in order, no reset, and the end of the connection as if
+// nothing had happened.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -58,7 +59,9 @@ bool eventually(Condition reached) {
     return true;
 }
 
-sockaddr_in address(Host host, std::uint16_t port) { return testing_support::socket_address(TwoHosts::address(host), port); }
+sockaddr_in address(Host host, std::uint16_t port) {
+    return testing_support::socket_address(TwoHosts::address(host), port);
+}
 sockaddr* any(sockaddr_in& a) { return reinterpret_cast<sockaddr*>(&a); }
 
 std::string text(const sockaddr_in& a) {
@@ -82,7 +85,8 @@ int option(int fd, int level, int name) {
     return getsockopt(fd, level, name, &value, &length) == 0 ? value : -errno;
 }
 void set_option(int fd, int level, int name, int value) {
-    ASSERT_EQ(setsockopt(fd, level, name, &value, sizeof value), 0) << level << '/' << name << strerror(errno);
+    ASSERT_EQ(setsockopt(fd, level, name, &value, sizeof value), 0)
+        << level << '/' << name << strerror(errno);
 }
 tcp_info info(int fd) {
     tcp_info result{};
@@ -132,9 +136,12 @@ struct Stream {
         while (read < written) {
             pollfd p{fd, POLLIN, 0};
             if (poll(&p, 1, 10000 * patience()) != 1)
-                return testing::AssertionFailure() << "nothing more after " << read << " of " << written << " bytes";
+                return testing::AssertionFailure()
+                       << "nothing more after " << read << " of " << written << " bytes";
             const ssize_t n = recv(fd, buffer.data(), std::min(buffer.size(), written - read), 0);
-            if (n <= 0) return testing::AssertionFailure() << "end or error after " << read << ": " << strerror(errno);
+            if (n <= 0)
+                return testing::AssertionFailure()
+                       << "end or error after " << read << ": " << strerror(errno);
             for (ssize_t i = 0; i < n; i++, read++)
                 if (buffer[static_cast<std::size_t>(i)] != at(read))
                     return testing::AssertionFailure() << "wrong byte at " << read;
@@ -174,7 +181,8 @@ std::string peek(int fd, int queue, std::size_t length) {
     set_option(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, queue);
     std::string bytes(length, '\0');
     if (length == 0) return bytes;
-    EXPECT_EQ(recv(fd, bytes.data(), length, MSG_PEEK | MSG_DONTWAIT), static_cast<ssize_t>(length)) << strerror(errno);
+    EXPECT_EQ(recv(fd, bytes.data(), length, MSG_PEEK | MSG_DONTWAIT), static_cast<ssize_t>(length))
+        << strerror(errno);
     return bytes;
 }
 
@@ -196,7 +204,8 @@ Saved tear_out(int fd, int peer) {
     const int fin_state = now.tcpi_state;
     s.peer_fin = fin_state == TCP_CLOSE_WAIT || fin_state == TCP_CLOSING || fin_state == TCP_LAST_ACK;
     s.peer_fin_first = fin_state == TCP_CLOSE_WAIT || fin_state == TCP_LAST_ACK;
-    const bool fin_queued = fin_state == TCP_FIN_WAIT1 || fin_state == TCP_CLOSING || fin_state == TCP_LAST_ACK;
+    const bool fin_queued =
+        fin_state == TCP_FIN_WAIT1 || fin_state == TCP_CLOSING || fin_state == TCP_LAST_ACK;
     if (fin_state == TCP_FIN_WAIT2) s.own_fin = OwnFin::acknowledged;
 
     // The kernel counts a FIN as a byte of the queue.
@@ -310,8 +319,8 @@ class TcpHandover : public testing::Test {
         On there(*hosts, other(host));
         const verbs::MacAddress mac = mac_of(TwoHosts::interface());
         char text[18];
-        std::snprintf(text, sizeof text, "%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4],
-                      mac[5]);
+        std::snprintf(text, sizeof text, "%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3],
+                      mac[4], mac[5]);
         peer_is_at(host, text);
     }
     void peer_is_at(Host host, const std::string& mac) {
@@ -365,7 +374,8 @@ class TcpHandover : public testing::Test {
         const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20) * patience();
         while (up.written < up_to || down.written < down_to) {
             if (up.written < up_to) up.write(a.get(), std::min<std::size_t>(up_to - up.written, 100000));
-            if (down.written < down_to) down.write(b.get(), std::min<std::size_t>(down_to - down.written, 100000));
+            if (down.written < down_to)
+                down.write(b.get(), std::min<std::size_t>(down_to - down.written, 100000));
             ASSERT_TRUE(up.read_all(b.get()));
             ASSERT_TRUE(down.read_all(a.get()));
             ASSERT_LT(std::chrono::steady_clock::now(), end);
@@ -410,7 +420,8 @@ TEST_P(TcpHandoverOptions, AreKept) {
         converse();
         const tcp_info before = info(a.get());
         const std::string own = own_address(a.get()), peer = peer_address(a.get());
-        // By the time of the move the host would negotiate something else: only the connection's own values count.
+        // By the time of the move the host would negotiate something else: only the connection's own values
+        // count.
         for (const char* name : {"tcp_window_scaling", "tcp_timestamps", "tcp_sack"}) sysctl(name, 1);
         move();
         const tcp_info after = info(a.get());
@@ -420,7 +431,8 @@ TEST_P(TcpHandoverOptions, AreKept) {
         EXPECT_EQ(after.tcpi_rcv_wscale, before.tcpi_rcv_wscale);
         constexpr int kCompared = TCPI_OPT_SACK | TCPI_OPT_TIMESTAMPS;
         EXPECT_EQ(after.tcpi_options & kCompared, before.tcpi_options & kCompared);
-        // The report subtracts the time stamp option if the host would use it, whether this connection does or not.
+        // The report subtracts the time stamp option if the host would use it, whether this connection does
+        // or not.
         EXPECT_LE(after.tcpi_snd_mss, before.tcpi_snd_mss);
         EXPECT_GE(after.tcpi_snd_mss + 12, before.tcpi_snd_mss);
         converse();
@@ -532,7 +544,8 @@ TEST_F(TcpHandover, LargeQueuesMoveWhole) {
     finish();
 }
 
-// As above, where the program chose no sizes: what was needed for the move must not end the kernel's own tuning.
+// As above, where the program chose no sizes: what was needed for the move must not end the kernel's own
+// tuning.
 TEST_F(TcpHandover, BuffersNotChosenStayTheKernels) {
     establish(Opening::active);
     set_option(a.get(), SOL_SOCKET, SO_SNDBUFFORCE, 2 << 20);
@@ -580,7 +593,9 @@ TEST_F(TcpHandover, PeerHasFinished) {
         ASSERT_TRUE(eventually([&] { return state_of(a.get()) == TCP_CLOSE_WAIT; }));
         ASSERT_TRUE(eventually([&] { return state_of(b.get()) == TCP_FIN_WAIT2; }));
         move([&](int fd) {
-            ASSERT_EQ(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, device, static_cast<socklen_t>(strlen(device))), 0);
+            ASSERT_EQ(
+                setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, device, static_cast<socklen_t>(strlen(device))),
+                0);
         });
         EXPECT_EQ(state_of(a.get()), TCP_CLOSE_WAIT);
         char name[IFNAMSIZ] = {};
@@ -708,7 +723,8 @@ TEST_F(TcpHandover, BothFinsAtTheSameTime) {
     ASSERT_TRUE(ends(a.get()));
     unsilence(Host::a);
     ASSERT_TRUE(ends(b.get()));
-    EXPECT_TRUE(eventually([&] { return state_of(a.get()) == TCP_CLOSE; }));  // in TIME-WAIT, which no socket shows
+    EXPECT_TRUE(
+        eventually([&] { return state_of(a.get()) == TCP_CLOSE; }));  // in TIME-WAIT, which no socket shows
     EXPECT_EQ(option(a.get(), SOL_SOCKET, SO_ERROR), 0);
 }
 
@@ -929,8 +945,8 @@ TEST_F(TcpHandoverRefused, WithoutCapability) {
 
 // ---- steering ----
 
-// The order that handover.h asks for, with a real flow rule: the peer talks all the time and never meets a kernel that
-// does not know the connection.
+// The order that handover.h asks for, with a real flow rule: the peer talks all the time and never meets a
+// kernel that does not know the connection.
 TEST_F(TcpHandover, TheRuleGoesLast) {
     establish(Opening::passive);
     converse();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// TCP connections of a process that forks, executes, passes descriptors on, or ends: what both sides see is what they
-// see on the kernel. The program (tests/apps/tcp_processes.cpp) runs without the library first, for comparison, and then
-// with it; its peer is always on the kernel.
+// TCP connections of a process that forks, executes, passes descriptors on, or ends: what both sides see is
+// what they see on the kernel. The program (tests/apps/tcp_processes.cpp) runs without the library first, for
+// comparison, and then with it; its peer is always on the kernel.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -44,7 +44,8 @@ class TcpProcess : public HostsTest, public ::testing::WithParamInterface<Case> 
         }
         Seen seen;
         Exit peer_end = peer.wait();
-        EXPECT_FALSE(peer_end.timed_out) << peer_end.out << server.process().out() << scratch->read_all("log-");
+        EXPECT_FALSE(peer_end.timed_out)
+            << peer_end.out << server.process().out() << scratch->read_all("log-");
         end.reset();
         Exit server_end = server.process().wait();
         EXPECT_FALSE(server_end.timed_out) << server_end.out << scratch->read_all("log-");
@@ -63,46 +64,57 @@ TEST_P(TcpProcess, IsAsOnTheKernel) {
     if (GetParam().offloads) {
         // A program that is replaced, or ends inside of libc, logs no counters.
         const std::string log = scratch->read_all("log-");
-        EXPECT_TRUE(tcp_was_offloaded(log) || log.find("a TCP connection is moved to the kernel") != log.npos) << log;
+        EXPECT_TRUE(tcp_was_offloaded(log) || log.find("a TCP connection is moved to the kernel") != log.npos)
+            << log;
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Cases, TcpProcess,
-    ::testing::Values(Case{"fork-each"}, Case{"workers", false}, Case{"idle-child"}, Case{"child-reads-rest"},
-                      Case{"grandchild"}, Case{"parent-closes"}, Case{"parent-exits"}, Case{"pass"}, Case{"exec"},
-                      Case{"fork-exec"}, Case{"daemon"}, Case{"exit-unsent"}, Case{"_exit-unsent"}, Case{"close-exit"},
-                      Case{"shutdown-exit"}, Case{"restart"}, Case{"exit-unread"}, Case{"exit-linger0"}, Case{"exit-idle"},
-                      Case{"many-exit"}),
-    [](const auto& info) {
-        std::string name = info.param.name;
-        for (char& c : name)
-            if (c == '-') c = '_';
-        return name;
-    });
+INSTANTIATE_TEST_SUITE_P(Cases, TcpProcess,
+                         ::testing::Values(Case{"fork-each"}, Case{"workers", false}, Case{"idle-child"},
+                                           Case{"child-reads-rest"}, Case{"grandchild"},
+                                           Case{"parent-closes"}, Case{"parent-exits"}, Case{"pass"},
+                                           Case{"exec"}, Case{"fork-exec"}, Case{"daemon"},
+                                           Case{"exit-unsent"}, Case{"_exit-unsent"}, Case{"close-exit"},
+                                           Case{"shutdown-exit"}, Case{"restart"}, Case{"exit-unread"},
+                                           Case{"exit-linger0"}, Case{"exit-idle"}, Case{"many-exit"}),
+                         [](const auto& info) {
+                             std::string name = info.param.name;
+                             for (char& c : name)
+                                 if (c == '-') c = '_';
+                             return name;
+                         });
 
-// A server ends while its peers close: their FINs come between the moment in which a connection is described for the kernel and
-// the one in which its rule goes, and after that. None is lost. The peers' kernel waits long before it sends again, so an
-// acknowledgement that a busy machine delays is none that is missing.
+// A server ends while its peers close: their FINs come between the moment in which a connection is described
+// for the kernel and the one in which its rule goes, and after that. None is lost. The peers' kernel waits
+// long before it sends again, so an acknowledgement that a busy machine delays is none that is missing.
 class EndOfAProcess : public HostsTest {};
 
 TEST_F(EndOfAProcess, WhatArrivesMeanwhileIsNotLost) {
     const std::string address = TwoHosts::address(Host::a);
-    ASSERT_TRUE(hosts->run(Host::b, {"ip", "route", "replace", address, "dev", TwoHosts::interface(), "rto_min", "30s"}).wait().ok());
+    ASSERT_TRUE(hosts
+                    ->run(Host::b,
+                          {"ip", "route", "replace", address, "dev", TwoHosts::interface(), "rto_min", "30s"})
+                    .wait()
+                    .ok());
     const std::string common = "import os, socket, time\nN = 150\n";
     const std::string server = common +
-        "l = socket.socket()\n"
-        "l.bind(('" + address + "', 7000))\n"
-        "l.listen(N)\n"
-        "c = [l.accept()[0] for i in range(N)]\n"
-        "for s in c: s.send(b'x')\n"
-        "c[0].recv(1)\n"
-        "os._exit(0)\n";
+                               "l = socket.socket()\n"
+                               "l.bind(('" +
+                               address +
+                               "', 7000))\n"
+                               "l.listen(N)\n"
+                               "c = [l.accept()[0] for i in range(N)]\n"
+                               "for s in c: s.send(b'x')\n"
+                               "c[0].recv(1)\n"
+                               "os._exit(0)\n";
     // FIN_WAIT1, LAST_ACK, CLOSING: a FIN is not acknowledged.
-    const std::string client = common +
+    const std::string client =
+        common +
         "def open_ends():\n"
         "    return sum(l.split()[3] in ('04', '09', '0B') for l in list(open('/proc/net/tcp'))[1:])\n"
-        "c = [socket.create_connection(('" + address + "', 7000)) for i in range(N)]\n"
+        "c = [socket.create_connection(('" +
+        address +
+        "', 7000)) for i in range(N)]\n"
         "for s in c: s.recv(1)\n"
         "c[0].send(b'g')\n"
         "for s in c:\n"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// TCP sockets on the library, client and server, against a peer on the kernel and on the library: whatever a call
-// answers there, it answers here.
+// TCP sockets on the library, client and server, against a peer on the kernel and on the library: whatever a
+// call answers there, it answers here.
 #include "support/plain_test.h"
 
 namespace {
@@ -11,7 +11,8 @@ class TcpSockets : public testing::Test {
   protected:
     // The client's transcript; server on host b.
     std::string talk(RunOptions client, RunOptions server) {
-        // An address that nobody has is asked for anew: the failure of an earlier question would come too early.
+        // An address that nobody has is asked for anew: the failure of an earlier question would come too
+        // early.
         hosts.ip(Host::a, {"neigh", "flush", "dev", TwoHosts::interface(), "nud", "all"});
         Process listening = hosts.run(Host::b, {app("tcp_socket"), "server"}, std::move(server));
         EXPECT_TRUE(listening.wait_for_out("ready")) << listening.err();
@@ -40,8 +41,9 @@ class TcpConnection : public testing::Test {
   protected:
     void talk(int length, int count) {
         b.post("answer c " + std::to_string(length) + " " + std::to_string(count));
-        EXPECT_EQ(a.ask("talk c " + std::to_string(length) + " " + std::to_string(count), milliseconds(60000)),
-                  "talked " + std::to_string(count));
+        EXPECT_EQ(
+            a.ask("talk c " + std::to_string(length) + " " + std::to_string(count), milliseconds(60000)),
+            "talked " + std::to_string(count));
         EXPECT_EQ(b.answer(), "answered " + std::to_string(count));
     }
     void connect(const std::string& to) {
@@ -81,7 +83,8 @@ TEST_F(TcpConnection, SurvivesThatTheLinkGoesDownAndUp) {
     EXPECT_LE(kernel_segments(1000, 20), 2) << "not offloaded any more";
 }
 
-// A router behind which the link is narrower says so in the midst of a connection: ICMP "fragmentation needed".
+// A router behind which the link is narrower says so in the midst of a connection: ICMP "fragmentation
+// needed".
 TEST_F(TcpConnection, LearnsOfANarrowPath) {
     // b goes on in a namespace of its own behind a router: the namespace that was b's.
     const std::string far = hosts.netns(Host::b) + "f", route = "198.18.77.0/24";
@@ -90,8 +93,8 @@ TEST_F(TcpConnection, LearnsOfANarrowPath) {
         ~Namespace() { tool({"ip", "netns", "del", name}); }
     } const space{far};
     tool({"ip", "netns", "add", far});
-    hosts.ip_batch(Host::b, {"link add near type veth peer name far netns " + far, "address add 198.18.77.1/24 dev near",
-                             "link set near mtu 1500 up"});
+    hosts.ip_batch(Host::b, {"link add near type veth peer name far netns " + far,
+                             "address add 198.18.77.1/24 dev near", "link set near mtu 1500 up"});
     hosts.sysctl(Host::b, {"net.ipv4.ip_forward=1"});
     tool({"ip", "-n", far, "address", "add", "198.18.77.2/24", "dev", "far"});
     tool({"ip", "-n", far, "link", "set", "far", "up"});
@@ -111,9 +114,11 @@ while True:
     ASSERT_TRUE(server.wait_for_out("up")) << server.err();
     EXPECT_EQ(a.ask("dial c 198.18.77.2 5001"), "ok");
     EXPECT_EQ(a.ask("talk c 20000 5"), "talked 5");
-    hosts.ip(Host::b, {"route", "replace", "198.18.77.2/32", "dev", "near", "mtu", "1000"});  // there, not back
+    hosts.ip(Host::b,
+             {"route", "replace", "198.18.77.2/32", "dev", "near", "mtu", "1000"});  // there, not back
     EXPECT_EQ(a.ask("talk c 20000 20", milliseconds(30000)), "talked 20");
-    const Exit said = hosts.run(Host::b, {"sh", "-c", "nstat -asz IcmpOutDestUnreachs | awk '/^Icmp/ {print $2}'"}).wait();
+    const Exit said =
+        hosts.run(Host::b, {"sh", "-c", "nstat -asz IcmpOutDestUnreachs | awk '/^Icmp/ {print $2}'"}).wait();
     EXPECT_GT(atol(said.out.c_str()), 0) << "the router has not said so: " << said.out << said.err;
     const std::string counters = a.ask("tcp");
     EXPECT_LE(Agent::value(counters, "in") + Agent::value(counters, "out"), 2) << "not offloaded";

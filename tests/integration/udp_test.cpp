@@ -11,7 +11,8 @@ class Udp : public testing::Test {
   protected:
     // Both agents with their sockets: a on port 5000, b on 6000.
     void start(Wire wire, RunOptions a, RunOptions b) {
-        // On a busy machine the library may hear late that a neighbour has answered; until then the kernel sends.
+        // On a busy machine the library may hear late that a neighbour has answered; until then the kernel
+        // sends.
         wire.known_neighbours = neighbours_are_known;
         hosts = std::make_unique<TwoHosts>(wire);
         this->a = std::make_unique<Agent>(*hosts, Host::a, std::move(a));
@@ -153,13 +154,14 @@ TEST_F(Udp, BulkBothWays) {
     }
 }
 
-// A call that has to wait for room gives up after SO_SNDTIMEO. The library leaves fragments to the kernel, whose queue is held up.
+// A call that has to wait for room gives up after SO_SNDTIMEO. The library leaves fragments to the kernel,
+// whose queue is held up.
 TEST_F(Udp, SendTimeLimit) {
     start({}, with_library(), {});
     expect_conversation(*a, *b, "198.18.1.2", 3);
     auto held_up = [&](Agent& agent, Host host, const std::string& to) {
-        tool({"tc", "-n", hosts->netns(host), "qdisc", "add", "dev", "veth1", "root", "tbf", "rate", "800bit", "burst", "1600", "limit",
-              "200000"});
+        tool({"tc", "-n", hosts->netns(host), "qdisc", "add", "dev", "veth1", "root", "tbf", "rate", "800bit",
+              "burst", "1600", "limit", "200000"});
         EXPECT_EQ(agent.ask("set s sndbuf 4608"), "ok");
         EXPECT_EQ(agent.ask("set s sndtimeo 100"), "ok");
         return agent.ask("send s " + to + " 3000 5");

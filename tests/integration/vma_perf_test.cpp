@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// vma_perf as its users run it: two hosts, every transport, on the kernel and with the library; its outputs; and what it says
-// when something is not as it should be. Counts are asserted, times never.
+// vma_perf as its users run it: two hosts, every transport, on the kernel and with the library; its outputs;
+// and what it says when something is not as it should be. Counts are asserted, times never.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <limits.h>
@@ -21,9 +21,9 @@
 namespace {
 
 using namespace testing_support;
+using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
-using nlohmann::json;
 using Words = std::vector<std::string>;
 
 const bool kSanitized = sanitized();
@@ -62,7 +62,10 @@ class VmaPerf : public testing::Test {
     static void expect_all(const json& r, unsigned count, const std::string& what) {
         EXPECT_EQ(r.value("sent", 0u), count) << what << r.dump(1);
         EXPECT_EQ(r.value("received", 0u), count) << what;
-        EXPECT_EQ(r.value("lost", 1u) + r.value("duplicates", 1u) + r.value("reordered", 1u) + r.value("corrupt", 1u), 0u) << what;
+        EXPECT_EQ(r.value("lost", 1u) + r.value("duplicates", 1u) + r.value("reordered", 1u) +
+                      r.value("corrupt", 1u),
+                  0u)
+            << what;
     }
     void expect_failure(const std::string& words, int code, const std::string& text) {
         const Exit exit = client(words);
@@ -83,7 +86,8 @@ TEST_F(VmaPerf, KernelSocketsInEveryWayToWait) {
     start_server();
     for (const char* transport : {"udp", "tcp"})
         for (const char* wait : {"blocking", "nonblocking", "select", "poll", "epoll"}) {
-            const std::string how = std::string(" -t ") + transport + " --wait " + wait + " --warmup 0.02 --verify";
+            const std::string how =
+                std::string(" -t ") + transport + " --wait " + wait + " --warmup 0.02 --verify";
             expect_all(result("pingpong -n 200 -s 16-1400" + how), 200, how);
             expect_all(result("throughput -n 200 -r 5000" + how), 200, how);
         }
@@ -93,7 +97,8 @@ TEST_F(VmaPerf, LibraryOnBothSides) {
     start_server(true);
     for (const char* transport : {"udp", "tcp"})
         for (const char* wait : {"blocking", "epoll"}) {
-            const std::string how = std::string(" -t ") + transport + " --wait " + wait + " --warmup 0.02 --verify";
+            const std::string how =
+                std::string(" -t ") + transport + " --wait " + wait + " --warmup 0.02 --verify";
             const json r = result("pingpong -n 200" + how, true);
             expect_all(r, 200, how);
             EXPECT_EQ(r.value("client", ""), "libvma");
@@ -115,21 +120,27 @@ TEST_F(VmaPerf, LibraryOnOneSide) {
 TEST_F(VmaPerf, ThreadsConnectionsWindowsAndBursts) {
     start_server(false, {"--cpus", "0"});
     for (const char* transport : {" -t udp", " -t tcp"})
-        for (const char* shape : {" --threads 2", " -c 5", " --threads 2 -c 5 --server-wait select", " -w 8", " -w 8 -b 4 -c 2",
-                                  " -r 4000 -b 2", " -r 2000 -w 4 --threads 2", " --cpus 0", " --wait nonblocking -w 3 -c 2"}) {
+        for (const char* shape :
+             {" --threads 2", " -c 5", " --threads 2 -c 5 --server-wait select", " -w 8", " -w 8 -b 4 -c 2",
+              " -r 4000 -b 2", " -r 2000 -w 4 --threads 2", " --cpus 0", " --wait nonblocking -w 3 -c 2"}) {
             const std::string how = std::string(transport) + shape + " --warmup 0.02 --verify";
             expect_all(result("pingpong -n 301" + how), 301, how);
         }
     for (const char* shape : {" --threads 2 -c 5 -b 3", " --nagle off", " --wait poll"})
-        expect_all(result("throughput -t tcp --warmup 0.02 --verify -n 3001" + std::string(shape)), 3001, shape);
+        expect_all(result("throughput -t tcp --warmup 0.02 --verify -n 3001" + std::string(shape)), 3001,
+                   shape);
 }
 
 // Messages longer than what the sockets hold: neither side may wait for the other for ever.
 TEST_F(VmaPerf, LongMessagesInLargeWindows) {
     start_server();
     for (const char* wait : {"blocking", "nonblocking", "epoll"})
-        expect_all(result(std::string("pingpong -t tcp -s 1000000 -w 16 -n 48 --verify --warmup 0 --send-buffer 20000 "
-                                      "--receive-buffer 20000 --wait ") + wait), 48, wait);
+        expect_all(
+            result(
+                std::string("pingpong -t tcp -s 1000000 -w 16 -n 48 --verify --warmup 0 --send-buffer 20000 "
+                            "--receive-buffer 20000 --wait ") +
+                wait),
+            48, wait);
     expect_all(result("pingpong -t udp -s 65507 -n 20 --verify --warmup 0"), 20, "longest datagrams");
 }
 
@@ -138,9 +149,13 @@ TEST_F(VmaPerf, SocketOptions) {
     expect_all(result("pingpong -n 50 --connected --warmup 0"), 50, "connected");
     expect_all(result("pingpong -t tcp -n 50 --nagle on --warmup 0"), 50, "nagle");
     for (const bool preload : {false, true}) {
-        expect_all(result("pingpong -n 60 -c 3 --group 239.1.1.1,239.1.1.2 --group-ttl 2 --verify --warmup 0", preload), 60, "groups");
-        expect_all(result("throughput -n 60 -r 3000 --group 239.1.1.1 --warmup 0 --group-interface " + TwoHosts::address(Host::a),
-                          preload), 60, "group");
+        expect_all(result("pingpong -n 60 -c 3 --group 239.1.1.1,239.1.1.2 --group-ttl 2 --verify --warmup 0",
+                          preload),
+                   60, "groups");
+        expect_all(result("throughput -n 60 -r 3000 --group 239.1.1.1 --warmup 0 --group-interface " +
+                              TwoHosts::address(Host::a),
+                          preload),
+                   60, "group");
     }
 }
 
@@ -164,10 +179,11 @@ TEST_F(VmaPerf, RawIsTheDeviceWithoutSockets) {
 
 TEST_F(VmaPerf, Outputs) {
     start_server();
-    Exit exit = client("pingpong -n 500 --warmup 0 --label mine --log " + scratch.path("log") + " --csv " + scratch.path("csv") +
-                       " --json " + scratch.path("json"));
+    Exit exit = client("pingpong -n 500 --warmup 0 --label mine --log " + scratch.path("log") + " --csv " +
+                       scratch.path("csv") + " --json " + scratch.path("json"));
     EXPECT_EQ(exit.code, 0) << exit.err;
-    EXPECT_THAT(exit.out, AllOf(HasSubstr("sent 500, received 500"), HasSubstr("p99.999"), HasSubstr("half of the round trip")));
+    EXPECT_THAT(exit.out, AllOf(HasSubstr("sent 500, received 500"), HasSubstr("p99.999"),
+                                HasSubstr("half of the round trip")));
     EXPECT_EQ(exit.err, "");  // no progress where there is no terminal
     const json r = json::parse(scratch.read("json"));
     EXPECT_EQ(r["label"], "mine");
@@ -192,28 +208,37 @@ TEST_F(VmaPerf, RunningTable) {
     for (const char* test : {"pingpong", "throughput"}) {
         const Exit exit = client(std::string(test) + " -T 0.5 -r 500 --stages -i 0.1 --warmup 0");
         EXPECT_EQ(exit.code, 0) << exit.err;
-        EXPECT_THAT(exit.out, AllOf(HasSubstr("latency (us)"), HasSubstr("message rate (1/s)"), HasSubstr("Final:")));
+        EXPECT_THAT(exit.out,
+                    AllOf(HasSubstr("latency (us)"), HasSubstr("message rate (1/s)"), HasSubstr("Final:")));
         std::size_t rows = 0;
         for (std::size_t at = 0; (at = exit.out.find(" s] ", at)) != exit.out.npos; ++at) ++rows;
         EXPECT_GE(rows, 3u) << exit.out;
         EXPECT_LE(rows, 6u) << exit.out;
     }
-    EXPECT_THAT(client("pingpong -T 0.2 --stages -i 0.1 --percentile 99.9 --json").err, HasSubstr("99.9%"));  // the JSON has stdout
+    EXPECT_THAT(client("pingpong -T 0.2 --stages -i 0.1 --percentile 99.9 --json").err,
+                HasSubstr("99.9%"));  // the JSON has stdout
 }
 
 TEST_F(VmaPerf, PicturesAndComparisons) {
     start_server();
-    const std::string one = scratch.path("one.json"), two = scratch.path("two.json"), picture = scratch.path("p.svg");
+    const std::string one = scratch.path("one.json"), two = scratch.path("two.json"),
+                      picture = scratch.path("p.svg");
     EXPECT_EQ(client("pingpong -T 0.5 --json " + one).code, 0);
-    EXPECT_EQ(client("pingpong -T 0.5 --label second --json " + two + " --plot " + picture + " --plot-with " + one).code, 0);
+    EXPECT_EQ(
+        client("pingpong -T 0.5 --label second --json " + two + " --plot " + picture + " --plot-with " + one)
+            .code,
+        0);
     const std::string svg = scratch.read("p.svg");
-    EXPECT_THAT(svg, AllOf(HasSubstr("<svg"), HasSubstr(">second<"), HasSubstr(">kernel udp, 64 bytes<"), HasSubstr("</svg>")));
-    const Exit exit = Process::run({vma_perf(), "compare", one, two, "--plot", scratch.path("q.svg")}, {}).wait();
+    EXPECT_THAT(svg, AllOf(HasSubstr("<svg"), HasSubstr(">second<"), HasSubstr(">kernel udp, 64 bytes<"),
+                           HasSubstr("</svg>")));
+    const Exit exit =
+        Process::run({vma_perf(), "compare", one, two, "--plot", scratch.path("q.svg")}, {}).wait();
     EXPECT_EQ(exit.code, 0) << exit.err;
     EXPECT_THAT(exit.out, AllOf(HasSubstr("B: second"), HasSubstr("p99, us"), HasSubstr(" to ")));
     EXPECT_THAT(scratch.read("q.svg"), HasSubstr(">second<"));
     expect_failure("pingpong -n 5 --json /no/such/dir/x", 1, "/no/such/dir/x: No such file");
-    expect_failure("pingpong -n 5 --plot " + scratch.path("r.svg") + " --plot-with /dev/null", 1, "/dev/null: not a JSON file");
+    expect_failure("pingpong -n 5 --plot " + scratch.path("r.svg") + " --plot-with /dev/null", 1,
+                   "/dev/null: not a JSON file");
 }
 
 // ---- what goes wrong ----
@@ -227,7 +252,9 @@ Process impostor(const TwoHosts& hosts, const std::string& words) {
         address.sin_port = htons(18600);
         const int on = 1;
         setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-        if (bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 || listen(listener, 5) != 0) return 1;
+        if (bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
+            listen(listener, 5) != 0)
+            return 1;
         printf("ready\n");
         fflush(stdout);
         while (true) {
@@ -249,14 +276,15 @@ TEST_F(VmaPerf, NoServerOrAnother) {
     expect_failure("pingpong", 5, "198.18.1.2:18600 is no vma_perf");
     ssh = Process();
     const std::string hello = R"({"protocol":2,"version":"9.0"})";
-    Process other = impostor(*hosts, "VMAPERF\n" + std::string("\0\0\0", 3) + static_cast<char>(hello.size()) + hello);
+    Process other =
+        impostor(*hosts, "VMAPERF\n" + std::string("\0\0\0", 3) + static_cast<char>(hello.size()) + hello);
     ASSERT_TRUE(other.wait_for_out("ready"));
     expect_failure("pingpong", 5, "is vma_perf 9.0 with protocol 2, this is");
 }
 
 TEST_F(VmaPerf, ServerDiesInTheMiddle) {
-    for (const char* words : {"pingpong -T 60", "throughput -T 60", "pingpong -t tcp -T 60", "throughput -t tcp -T 60",
-                              "pingpong -T 60 --wait epoll --threads 2"})
+    for (const char* words : {"pingpong -T 60", "throughput -T 60", "pingpong -t tcp -T 60",
+                              "throughput -t tcp -T 60", "pingpong -T 60 --wait epoll --threads 2"})
         for (const int signal : {SIGKILL, SIGTERM}) {
             start_server();
             Process running = start(words);
@@ -294,7 +322,8 @@ TEST_F(VmaPerf, ClientsThatVanishAreForgotten) {
     expect_all(result("pingpong -n 100"), 100, "after others vanished");
     EXPECT_TRUE(server.wait_for_out("ended"));
     // Somebody who is no client at all.
-    EXPECT_TRUE(hosts->run(Host::a, {"sh", "-c", "echo hello | nc -N -w 2 198.18.1.2 18600"}).wait().code <= 1);
+    EXPECT_TRUE(hosts->run(Host::a, {"sh", "-c", "echo hello | nc -N -w 2 198.18.1.2 18600"}).wait().code <=
+                1);
     expect_all(result("pingpong -n 100"), 100, "after a stranger");
     server.kill(SIGINT);
     EXPECT_EQ(server.wait().code, 0);
@@ -315,7 +344,8 @@ TEST_F(VmaPerf, InterruptedClientsTellWhatTheyHave) {
 
 TEST_F(VmaPerf, WhatIsNotThere) {
     start_server(false, {"--clients", "3"});
-    expect_failure("pingpong --cpus 1023", 7, "vma_perf: --cpus: cannot run on processor 1023: ");  // no client of the server so far
+    expect_failure("pingpong --cpus 1023", 7,
+                   "vma_perf: --cpus: cannot run on processor 1023: ");  // no client of the server so far
     expect_failure("throughput -t tcp --server-cpus 0,1023", 7,
                    "the server 198.18.1.2:18600: --server-cpus: cannot run on processor 1023: ");
     expect_failure("pingpong --extra-api", 7, "--extra-api");
@@ -331,7 +361,8 @@ TEST_F(VmaPerf, WhatIsNotThere) {
 int pinned_threads(const Process& process) {
     int pinned = 0;
     std::error_code error;
-    for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(process.pid()) + "/task", error)) {
+    for (const auto& task :
+         std::filesystem::directory_iterator("/proc/" + std::to_string(process.pid()) + "/task", error)) {
         std::ifstream file(task.path() / "status");
         for (std::string line; std::getline(file, line);) pinned += line == "Cpus_allowed_list:\t0";
     }
@@ -341,7 +372,8 @@ int pinned_threads(const Process& process) {
 TEST_F(VmaPerf, ProcessorsOfBothSides) {
     start_server(false, {"-p", "18601", "--clients", "1"});
     Process running = start("pingpong -T 60 -p 18601 --threads 2 --cpus 0 --server-cpus 0");
-    for (int tries = 0; tries < 500 && !(pinned_threads(running) >= 2 && pinned_threads(server) >= 2); ++tries)
+    for (int tries = 0; tries < 500 && !(pinned_threads(running) >= 2 && pinned_threads(server) >= 2);
+         ++tries)
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
     EXPECT_GE(pinned_threads(running), 2);
     EXPECT_GE(pinned_threads(server), 2);
@@ -368,7 +400,8 @@ TEST_F(VmaPerf, QuietServer) {
 TEST_F(VmaPerf, TwoClientsAtOnce) {
     for (const bool preload : {false, true}) {
         start_server(preload);
-        Process one = start("pingpong -T 1 -r 500 --verify --json"), two = start("throughput -t tcp -T 1 -r 5000 --verify --json");
+        Process one = start("pingpong -T 1 -r 500 --verify --json"),
+                two = start("throughput -t tcp -T 1 -r 5000 --verify --json");
         const Exit first = one.wait(), second = two.wait();
         EXPECT_EQ(first.code, 0) << first.err;
         EXPECT_EQ(second.code, 0) << second.err;
@@ -379,8 +412,8 @@ TEST_F(VmaPerf, TwoClientsAtOnce) {
     }
 }
 
-// Memory of its own that a process holds, without pages of files. The least of several looks: a line of the running table takes some
-// for a moment.
+// Memory of its own that a process holds, without pages of files. The least of several looks: a line of the
+// running table takes some for a moment.
 long own_kb(const Process& process) {
     long least = LONG_MAX;
     for (int look = 0; look < 10; ++look) {
@@ -402,7 +435,10 @@ double table_at(const Process& process) {
 // From when everything has been allocated, which the running tables tell, for five seconds.
 TEST_F(VmaPerf, MemoryStaysTheSame) {
     // AddressSanitizer keeps what was freed, up to 256 MB, unless it is told otherwise.
-    if (kSanitized) program = {"env", "ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=1:thread_local_quarantine_size_kb=64", vma_perf()};
+    if (kSanitized)
+        program = {"env",
+                   "ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=1:thread_local_quarantine_size_kb=64",
+                   vma_perf()};
     start_server();
     Process ping = start("pingpong -T 6.5 -r 50000 -w 16 -s 16-1400 --stages -i 0.2 --log /dev/null --json");
     Process way = start("throughput -T 6.5 -r 50000 --stages -i 0.2 --json");
@@ -421,7 +457,8 @@ TEST_F(VmaPerf, MemoryStaysTheSame) {
     for (int i = 0; i < 3; ++i) later[i] = own_kb(*all[i]);
     for (int i = 0; i < 3; ++i) {
         EXPECT_GT(first[i], 100);
-        // A copy of a histogram or two, 220 KB each, goes back to the system or does not. Three bytes kept of each message are more.
+        // A copy of a histogram or two, 220 KB each, goes back to the system or does not. Three bytes kept of
+        // each message are more.
         EXPECT_LE(later[i], first[i] + (kSanitized ? 8192 : 512)) << i;
     }
     EXPECT_EQ(ping.wait().code, 0);
@@ -441,9 +478,11 @@ class VmaPerfRace : public testing::Test {
 
 TEST_F(VmaPerfRace, BothStacksInEachRound) {
     if (kSanitized) GTEST_SKIP() << "the preloaded library would need the sanitizer's";
-    Exit exit = race({"--rounds", "3", "--json", scratch.path("r"), "--plot", scratch.path("r.svg"), "--", "pingpong", "-T", "0.2"});
+    Exit exit = race({"--rounds", "3", "--json", scratch.path("r"), "--plot", scratch.path("r.svg"), "--",
+                      "pingpong", "-T", "0.2"});
     EXPECT_EQ(exit.code, 0) << exit.err;
-    EXPECT_THAT(exit.out, AllOf(HasSubstr("medians of 3 rounds"), HasSubstr("times better"), HasSubstr("p99.9, us"), HasSubstr(" to ")));
+    EXPECT_THAT(exit.out, AllOf(HasSubstr("medians of 3 rounds"), HasSubstr("times better"),
+                                HasSubstr("p99.9, us"), HasSubstr(" to ")));
     const json r = json::parse(scratch.read("r"));
     ASSERT_EQ(r["rounds"].size(), 3u);
     for (const json& round : r["rounds"]) {
@@ -451,8 +490,10 @@ TEST_F(VmaPerfRace, BothStacksInEachRound) {
         EXPECT_EQ(round["libvma"][0]["client"], "libvma");
         EXPECT_EQ(round["libvma"][0]["server"], "libvma");
     }
-    EXPECT_THAT(scratch.read("r.svg"), AllOf(HasSubstr(">kernel udp, 64 bytes<"), HasSubstr(">libvma udp, 64 bytes<")));
-    exit = race({"--rounds", "1", "--sides", "client", "--json", scratch.path("s"), "--", "throughput", "-t", "tcp", "-T", "0.2", "-s", "64,128"});
+    EXPECT_THAT(scratch.read("r.svg"),
+                AllOf(HasSubstr(">kernel udp, 64 bytes<"), HasSubstr(">libvma udp, 64 bytes<")));
+    exit = race({"--rounds", "1", "--sides", "client", "--json", scratch.path("s"), "--", "throughput", "-t",
+                 "tcp", "-T", "0.2", "-s", "64,128"});
     EXPECT_EQ(exit.code, 0) << exit.err;
     const json s = json::parse(scratch.read("s"));
     EXPECT_EQ(s["rounds"][0]["libvma"].size(), 2u);
@@ -462,8 +503,8 @@ TEST_F(VmaPerfRace, BothStacksInEachRound) {
 
 TEST_F(VmaPerfRace, OnGivenProcessorsAndTheServerAlone) {
     if (kSanitized) GTEST_SKIP() << "the preloaded library would need the sanitizer's";
-    const Exit exit = race({"--rounds", "1", "--sides", "server", "-q", "--json", scratch.path("r"), "--", "pingpong", "-T", "0.1",
-                            "--cpus", "0", "--server-cpus", "0"});
+    const Exit exit = race({"--rounds", "1", "--sides", "server", "-q", "--json", scratch.path("r"), "--",
+                            "pingpong", "-T", "0.1", "--cpus", "0", "--server-cpus", "0"});
     EXPECT_EQ(exit.code, 0) << exit.err;
     const json round = json::parse(scratch.read("r"))["rounds"][0];
     EXPECT_EQ(round["libvma"][0]["client"], "kernel");
@@ -472,7 +513,8 @@ TEST_F(VmaPerfRace, OnGivenProcessorsAndTheServerAlone) {
 }
 
 TEST_F(VmaPerfRace, Interrupted) {
-    Process running = Process::run({vma_perf(), "race", "--library", library(), "--", "pingpong", "-T", "60"}, {});
+    Process running =
+        Process::run({vma_perf(), "race", "--library", library(), "--", "pingpong", "-T", "60"}, {});
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     running.kill(SIGINT);
     const Exit exit = running.wait();
@@ -492,19 +534,27 @@ TEST_F(VmaPerfRace, WhatItRefuses) {
     refused({"--", "pingpong", "-t", "raw"}, 2, "--transport udp or tcp");
     refused({"--plot", "/dev/null", "--", "throughput"}, 2, "no latencies to draw");
     refused({"--json", "/no/such/dir/x", "--", "pingpong"}, 1, "/no/such/dir/x: No such file");
-    refused({"--", "pingpong", "-n", "5", "--server-cpus", "1023"}, 7, "--server-cpus: cannot run on processor 1023");
-    const Exit unprivileged = Process::run({"setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", vma_perf(), "race",
-                                            "--library", library(), "--", "pingpong"}, {}).wait();
+    refused({"--", "pingpong", "-n", "5", "--server-cpus", "1023"}, 7,
+            "--server-cpus: cannot run on processor 1023");
+    const Exit unprivileged = Process::run({"setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin",
+                                            vma_perf(), "race", "--library", library(), "--", "pingpong"},
+                                           {})
+                                  .wait();
     EXPECT_EQ(unprivileged.code, 7) << unprivileged.err;
     EXPECT_THAT(unprivileged.err, HasSubstr("needs root"));
     if (kSanitized) return;
-    const Exit exit = Process::run({vma_perf(), "race", "--library", "/no/such", "--", "pingpong"}, {}).wait();
+    const Exit exit =
+        Process::run({vma_perf(), "race", "--library", "/no/such", "--", "pingpong"}, {}).wait();
     EXPECT_EQ(exit.code, 2);
     EXPECT_THAT(exit.err, HasSubstr("/no/such: no such file"));
     // A library that leaves everything to the kernel.
-    scratch.write("os.conf", "application-id * *\nuse os udp_sender *:*\nuse os udp_receiver *:*\nuse os udp_connect *:*\n");
-    const Exit kernel = Process::run({vma_perf(), "race", "--library", library(), "--rounds", "1", "--", "pingpong", "-T", "0.2"},
-                                     {.env = {"VMA_CONFIG_FILE=" + scratch.path("os.conf")}}).wait(milliseconds(30000));
+    scratch.write(
+        "os.conf",
+        "application-id * *\nuse os udp_sender *:*\nuse os udp_receiver *:*\nuse os udp_connect *:*\n");
+    const Exit kernel = Process::run({vma_perf(), "race", "--library", library(), "--rounds", "1", "--",
+                                      "pingpong", "-T", "0.2"},
+                                     {.env = {"VMA_CONFIG_FILE=" + scratch.path("os.conf")}})
+                            .wait(milliseconds(30000));
     EXPECT_EQ(kernel.code, 8) << kernel.err;
     EXPECT_THAT(kernel.err, HasSubstr("not offloaded"));
 }

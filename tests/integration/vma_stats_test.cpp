@@ -300,8 +300,7 @@ TEST_F(VmaStats, CommandsNeedAProcessThatTakesThem) {
 TEST_F(VmaStats, FullDiskIsReported) {
     const Process process = seeming();
     const Exit exit =
-        Process::run({"sh", "-c", vma_stats() + " -k " + directory + " -c 1 >/dev/full"}, {})
-            .wait();
+        Process::run({"sh", "-c", vma_stats() + " -k " + directory + " -c 1 >/dev/full"}, {}).wait();
     EXPECT_EQ(exit.code, 1);
     EXPECT_THAT(exit.err, HasSubstr("cannot write: No space left"));
 }
@@ -349,8 +348,7 @@ TEST_F(VmaStats, LiveView) {
     const std::string log = scratch.path("status");
     const Terminal terminal(
         scratch.path("tmux"),
-        vma_stats() + " -k " + directory + " --top -i 0.2; echo \"status $?\"; sleep 1000",
-        160, 20);
+        vma_stats() + " -k " + directory + " --top -i 0.2; echo \"status $?\"; sleep 1000", 160, 20);
     ASSERT_TRUE(terminal.wait_for("HISTORY")) << terminal.screen();
     // A socket that carries much rises to the top, and its line gets a picture.
     bool risen = false;
@@ -394,8 +392,7 @@ TEST_F(VmaStats, LiveViewEndsWithTheProcess) {
     Process process = seeming();
     const Terminal terminal(
         scratch.path("tmux"),
-        vma_stats() + " -k " + directory + " --top -i 0.2; echo \"status $?\"; sleep 1000",
-        100, 20);
+        vma_stats() + " -k " + directory + " --top -i 0.2; echo \"status $?\"; sleep 1000", 100, 20);
     ASSERT_TRUE(terminal.wait_for("HISTORY")) << terminal.screen();
     process.kill(SIGKILL);
     process.wait();

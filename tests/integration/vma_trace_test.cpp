@@ -117,9 +117,11 @@ void expect_each_request_once(const std::string& transport, const std::string& p
             << queue;
     }
     // As the library counts. Requests that send nothing (Device::mark) are no frames.
-    // Preloaded before the library, the tracer ends first: a connection's last frames come and go while the library ends.
+    // Preloaded before the library, the tracer ends first: a connection's last frames come and go while the
+    // library ends.
     const long most = preload.starts_with(VMA_TRACE_LIBRARY) ? 4 : 0;
-    const long late_sends = counted(client.err, "tx_frames") + report.count("send", "driver") - report.sum("send", "posted");
+    const long late_sends =
+        counted(client.err, "tx_frames") + report.count("send", "driver") - report.sum("send", "posted");
     EXPECT_GE(late_sends, 0) << client.err;
     EXPECT_LE(late_sends, most) << client.err;
     const long late = counted(client.err, "rx_frames") - report.sum("receive", "completed");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Many threads asleep for one interface's frames: each is woken for its own, as in the kernel, and none is forgotten when the one
-// that watches the ring leaves.
+// Many threads asleep for one interface's frames: each is woken for its own, as in the kernel, and none is
+// forgotten when the one that watches the ring leaves.
 #include <gtest/gtest.h>
 
 #include "support/plain_test.h"
@@ -12,8 +12,9 @@ using namespace testing_support;
 
 constexpr int kThreads = 60, kRounds = 10;
 
-// A thread for each port from 5000 on, which sends back what comes. {udp}: the protocol; {wait}: SO_RCVTIMEO in microseconds, 0:
-// none. Prints "ready", and after "end" on each port how often its threads have slept since the first round was over.
+// A thread for each port from 5000 on, which sends back what comes. {udp}: the protocol; {wait}: SO_RCVTIMEO
+// in microseconds, 0: none. Prints "ready", and after "end" on each port how often its threads have slept
+// since the first round was over.
 const char* const kThreadsProgram = R"(
 import os, resource, socket, struct, sys, threading
 udp, wait, threads = sys.argv[1] == 'udp', int(sys.argv[2]), int(sys.argv[3])
@@ -92,11 +93,15 @@ class Waiting : public HostsTest {
     // How often the program's threads have slept.
     long run(bool library, const std::string& protocol, int wait_usec, int rounds) {
         RunOptions options = library ? with_library({"VMA_RX_POLL=0", "VMA_TRACELEVEL=debug"}) : RunOptions{};
-        Process program = hosts->run(Host::a, {"python3", "-c", kThreadsProgram, protocol, std::to_string(wait_usec),
-                                               std::to_string(kThreads)}, options);
+        Process program = hosts->run(
+            Host::a,
+            {"python3", "-c", kThreadsProgram, protocol, std::to_string(wait_usec), std::to_string(kThreads)},
+            options);
         EXPECT_TRUE(program.wait_for_out("ready")) << program.err();
-        Exit peer = hosts->run(Host::b, {"python3", "-c", kPeerProgram, protocol, std::to_string(kThreads),
-                                         std::to_string(rounds)}).wait();
+        Exit peer = hosts
+                        ->run(Host::b, {"python3", "-c", kPeerProgram, protocol, std::to_string(kThreads),
+                                        std::to_string(rounds)})
+                        .wait();
         EXPECT_TRUE(peer.ok()) << peer.err;
         Exit end = program.wait();
         EXPECT_TRUE(end.ok()) << end.out << end.err;
@@ -104,9 +109,9 @@ class Waiting : public HostsTest {
         const std::size_t at = end.out.find("slept ");
         return at == std::string::npos ? -1 : atol(end.out.c_str() + at + 6);
     }
-    // The kernel needs one sleep for each message. The library has one more for the thread that watches the ring, and one where that
-    // one gets a message and another takes over; as many again are for the machine's other work. Each thread for each frame would
-    // be 60.
+    // The kernel needs one sleep for each message. The library has one more for the thread that watches the
+    // ring, and one where that one gets a message and another takes over; as many again are for the machine's
+    // other work. Each thread for each frame would be 60.
     void expect_few_wakeups(const std::string& protocol) {
         const long messages = kThreads * (kRounds + 1);
         const long kernel = run(false, protocol, 0, kRounds), library = run(true, protocol, 0, kRounds);
@@ -121,7 +126,8 @@ class Waiting : public HostsTest {
 TEST_F(Waiting, ManyThreadsWakeForTheirOwnDatagrams) { expect_few_wakeups("udp"); }
 TEST_F(Waiting, ManyThreadsWakeForTheirOwnStreams) { expect_few_wakeups("tcp"); }
 
-// Whoever watches the ring leaves all the time: each message finds another one, or is lost on a sleeping thread.
+// Whoever watches the ring leaves all the time: each message finds another one, or is lost on a sleeping
+// thread.
 TEST_F(Waiting, WatchersComeAndGo) {
     for (const char* protocol : {"udp", "tcp"}) {
         SCOPED_TRACE(protocol);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The XDP device under a ring, against a kernel host at the other end of a veth pair: both modes, one and two queues,
-// ordinary and jumbo frames, what stays with the kernel, and what is left when the process is killed.
+// The XDP device under a ring, against a kernel host at the other end of a veth pair: both modes, one and two
+// queues, ordinary and jumbo frames, what stays with the kernel, and what is left when the process is killed.
 #include "libvma/verbs/xdp/xdp_device.h"
 
 #include <arpa/inet.h>
@@ -35,8 +35,8 @@ namespace {
 using testing_support::Fd;
 using testing_support::Host;
 using testing_support::On;
-using testing_support::socket_address;
 using testing_support::patience;
+using testing_support::socket_address;
 using testing_support::TwoHosts;
 
 constexpr std::uint16_t kPort = 2000, kPeerPort = 1000;
@@ -124,7 +124,8 @@ FlowSpec flow(std::uint16_t port, std::uint16_t peer_port = 0) {
 class XdpDeviceTest : public testing::TestWithParam<Mode> {
   protected:
     void start(unsigned queues = 1, std::uint32_t mtu = 1500, std::uint32_t rx_entries = 1024) {
-        hosts.emplace(testing_support::Wire{.queues = static_cast<int>(queues), .mtu = static_cast<int>(mtu)});
+        hosts.emplace(
+            testing_support::Wire{.queues = static_cast<int>(queues), .mtu = static_cast<int>(mtu)});
         {
             On host(*hosts, Host::b);
             peer_mac = mac_of(TwoHosts::interface());
@@ -143,10 +144,13 @@ class XdpDeviceTest : public testing::TestWithParam<Mode> {
         auto attached = ring->attach(spec, &to, ring::Share::latest);
         ASSERT_TRUE(attached) << attached.error().what;
     }
-    void peer_sends(const std::string& text, std::uint16_t port = kPort) const { peer_sends(peer, text, port); }
+    void peer_sends(const std::string& text, std::uint16_t port = kPort) const {
+        peer_sends(peer, text, port);
+    }
     static void peer_sends(const Fd& from, const std::string& text, std::uint16_t port = kPort) {
         const sockaddr_in to = socket_address(TwoHosts::address(Host::a), port);
-        ASSERT_EQ(sendto(from.get(), text.data(), text.size(), 0, reinterpret_cast<const sockaddr*>(&to), sizeof to),
+        ASSERT_EQ(sendto(from.get(), text.data(), text.size(), 0, reinterpret_cast<const sockaddr*>(&to),
+                         sizeof to),
                   static_cast<ssize_t>(text.size()))
             << strerror(errno);
     }
@@ -247,7 +251,8 @@ TEST_P(XdpDeviceTest, FragmentsAndSegmentsGoToTheKernel) {
     peer_sends(pattern(4500));
     segment = 0;
     setsockopt(peer.get(), SOL_UDP, UDP_SEGMENT, &segment, sizeof segment);
-    // Whether the far end splits it before the wire is its device's business; each datagram arrives once, on one side.
+    // Whether the far end splits it before the wire is its device's business; each datagram arrives once, on
+    // one side.
     std::multiset<std::string> wanted, got;
     for (std::size_t at = 0; at < 4500; at += 1000) wanted.insert(pattern(4500).substr(at, 1000));
     ASSERT_TRUE(poll_until([&] {
@@ -268,7 +273,9 @@ TEST_P(XdpDeviceTest, FramesSentWhileTheInterfaceIsDown) {
     hosts->ip(Host::a, {"link", "set", "dev", "veth1", "down"});
     for (int i = 0; i < 5; i++) ASSERT_EQ(send("down " + std::to_string(i)), 0);
     hosts->ip(Host::a, {"link", "set", "dev", "veth1", "up"});
-    for (int i = 0; i < 500 && hosts->ip(Host::a, {"link", "show", "dev", "veth1"}).find("LOWER_UP") == std::string::npos; i++)
+    for (int i = 0; i < 500 && hosts->ip(Host::a, {"link", "show", "dev", "veth1"}).find("LOWER_UP") ==
+                                   std::string::npos;
+         i++)
         usleep(10'000);
     ring->flush();
     for (int i = 0; i < 5; i++) EXPECT_EQ(receive(peer), "down " + std::to_string(i));
@@ -285,23 +292,27 @@ TEST_P(XdpDeviceTest, SendBufferHoldsTheWholeQueue) {
 
 TEST(XskBind, ZeroCopyComesBeforeScatterGather) {
     const std::uint16_t wake = XDP_USE_NEED_WAKEUP, sg = XDP_USE_SG, zero = XDP_ZEROCOPY, copy = XDP_COPY;
-    auto ways = [](auto... flags) { return std::vector<std::uint16_t>{static_cast<std::uint16_t>(flags)...}; };
+    auto ways = [](auto... flags) {
+        return std::vector<std::uint16_t>{static_cast<std::uint16_t>(flags)...};
+    };
     EXPECT_EQ(ways_to_bind(true, true), ways(zero | wake | sg, zero | wake, copy | wake | sg, copy | wake));
-    EXPECT_EQ(ways_to_bind(true, false), ways(zero | wake | sg, copy | wake | sg)) << "frames need several buffers";
+    EXPECT_EQ(ways_to_bind(true, false), ways(zero | wake | sg, copy | wake | sg))
+        << "frames need several buffers";
     EXPECT_EQ(ways_to_bind(false, true), ways(copy | wake | sg, copy | wake));
 }
 
 TEST_P(XdpDeviceTest, TwoQueues) {
     start(2);
     attach(flow(kPort), sink);
-    // A frame's queue follows from its flow; with so many flows there are some on each queue, and a queue without a
-    // socket would hand its frames to the kernel.
+    // A frame's queue follows from its flow; with so many flows there are some on each queue, and a queue
+    // without a socket would hand its frames to the kernel.
     constexpr int kFlows = 64, kEach = 20;
     std::vector<Fd> peers;
     {
         On host(*hosts, Host::b);
         for (int i = 0; i < kFlows; i++)
-            peers.push_back(udp_socket(TwoHosts::address(Host::b), static_cast<std::uint16_t>(kPeerPort + 1 + i)));
+            peers.push_back(
+                udp_socket(TwoHosts::address(Host::b), static_cast<std::uint16_t>(kPeerPort + 1 + i)));
     }
     for (int n = 0; n < kEach; n++)
         for (Fd& from : peers) {
@@ -332,7 +343,8 @@ TEST_P(XdpDeviceTest, JumboFramesBothWays) {
     EXPECT_EQ(ring->attr().chunk_size, 4096u);
     EXPECT_EQ(ring->max_udp_payload(), 8972u);
     attach(flow(kPort), sink);
-    for (std::size_t size : {100u, 3700u, 3797u, 3798u, 3799u, 3990u, 4000u, 7637u, 7638u, 7639u, 8971u, 8972u}) {
+    for (std::size_t size :
+         {100u, 3700u, 3797u, 3798u, 3799u, 3990u, 4000u, 7637u, 7638u, 7639u, 8971u, 8972u}) {
         const std::string text = pattern(size, static_cast<unsigned>(size));
         peer_sends(text);
         ASSERT_TRUE(poll_until([&] { return !sink.payloads.empty(); })) << size;
@@ -358,14 +370,16 @@ TEST_P(XdpDeviceTest, BurstsArriveWholeAndInOrder) {
     start();
     for (unsigned burst = 0; burst < 20; burst++) {
         const unsigned frames = burst * 37 % 400 + 1;
-        for (unsigned i = 0; i < frames; i++) ASSERT_EQ(send(std::to_string(burst) + "." + std::to_string(i)), 0);
+        for (unsigned i = 0; i < frames; i++)
+            ASSERT_EQ(send(std::to_string(burst) + "." + std::to_string(i)), 0);
         // No further call: the flusher sends the last ones.
         for (unsigned i = 0; i < frames; i++)
             ASSERT_EQ(receive(peer), std::to_string(burst) + "." + std::to_string(i)) << frames;
     }
     for (int i = 0; i < 20000; i++) {
         ASSERT_EQ(send(pattern(300, 7)), 0) << i;
-        for (int k = 0; i % 100 == 99 && k < 100; k++) ASSERT_TRUE(receive(peer) == pattern(300, 7)) << i << " " << k;
+        for (int k = 0; i % 100 == 99 && k < 100; k++)
+            ASSERT_TRUE(receive(peer) == pattern(300, 7)) << i << " " << k;
     }
     // Completions are asked for once in 32 requests and looked for when 64 buffers are out.
     EXPECT_GE(ring->buffer_counts().tx_free + 64, ring->buffer_counts().tx_total);

@@ -10,10 +10,10 @@
 #include <sys/types.h>
 
 #include <array>
-#include <functional>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -188,7 +188,7 @@ class Simulator {
     bool fails_now(Device& device);
     Device* add_device(Identity identity);
 
-    std::uint64_t fail_after_ = 0;  // MLX5_SIM_FAIL_AFTER
+    std::uint64_t fail_after_ = 0;                             // MLX5_SIM_FAIL_AFTER
     std::array<std::atomic<Device*>, kMaxDevices> devices_{};  // filled from the front
     std::array<std::unique_ptr<Context>, kMaxContexts> contexts_;
     std::array<std::atomic<ino_t>, kMaxContexts> inodes_{};  // of contexts_, 0: free

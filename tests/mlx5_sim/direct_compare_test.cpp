@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Random requests, once through libmlx5's data path and once through the library's own: the same frames on the wire, the same
-// completions.
+// Random requests, once through libmlx5's data path and once through the library's own: the same frames on
+// the wire, the same completions.
 #include <cstring>
 #include <random>
 
@@ -11,20 +11,22 @@ namespace mlx5_sim::test {
 namespace {
 
 struct Request {
-    std::vector<std::uint8_t> frame;   // of a large send: the payload
-    std::vector<std::uint32_t> pieces; // lengths of the buffers, together the frame
-    std::vector<std::uint8_t> header;  // not empty: a large send
+    std::vector<std::uint8_t> frame;    // of a large send: the payload
+    std::vector<std::uint32_t> pieces;  // lengths of the buffers, together the frame
+    std::vector<std::uint8_t> header;   // not empty: a large send
     std::uint16_t mss = 0;
     unsigned flags = 0;
 };
 
-// libmlx5 44 loses its place where the header of a large send goes on at the queue's beginning. So the test knows where libmlx5 is:
-// the simulated adapter wants no inline header, so libmlx5 writes none.
+// libmlx5 44 loses its place where the header of a large send goes on at the queue's beginning. So the test
+// knows where libmlx5 is: the simulated adapter wants no inline header, so libmlx5 writes none.
 struct PlainPosition {
     std::uint32_t entries, at = 0;
     static std::uint32_t units(const Request& r) {
-        std::uint32_t n = r.header.empty() ? 2 : 2 + static_cast<std::uint32_t>((r.header.size() - 2 + 15) / 16);
-        if ((r.flags & IBV_SEND_INLINE) != 0) return n + static_cast<std::uint32_t>((4 + r.frame.size() + 15) / 16);
+        std::uint32_t n =
+            r.header.empty() ? 2 : 2 + static_cast<std::uint32_t>((r.header.size() - 2 + 15) / 16);
+        if ((r.flags & IBV_SEND_INLINE) != 0)
+            return n + static_cast<std::uint32_t>((4 + r.frame.size() + 15) / 16);
         for (std::uint32_t length : r.pieces) n += length != 0;
         return n;
     }
@@ -72,7 +74,8 @@ class Compare {
             wr[i].num_sge = static_cast<int>(lists[i].size());
             wr[i].opcode = r.header.empty() ? IBV_WR_SEND : IBV_WR_TSO;
             wr[i].send_flags = r.flags;
-            wr[i].tso = {const_cast<std::uint8_t*>(r.header.data()), static_cast<std::uint16_t>(r.header.size()), r.mss};
+            wr[i].tso = {const_cast<std::uint8_t*>(r.header.data()),
+                         static_cast<std::uint16_t>(r.header.size()), r.mss};
         }
         ibv_send_wr* bad = nullptr;
         ASSERT_EQ(ibv_post_send(side.qp, wr.data(), &bad), 0);
@@ -127,7 +130,8 @@ TEST_P(DirectCompare, Sends) {
                 if (random() % 2 == 0) r.flags |= IBV_SEND_IP_CSUM;
                 if (r.frame.size() <= 204 && random() % 3 != 0) r.flags |= IBV_SEND_INLINE;
             }
-            // Up to four buffers, some of them empty; the first holds an Ethernet header at least, as libmlx5 wants it.
+            // Up to four buffers, some of them empty; the first holds an Ethernet header at least, as libmlx5
+            // wants it.
             auto left = static_cast<std::uint32_t>(r.frame.size());
             for (auto n = random() % 4; n != 0 && left > 20; n--) {
                 const std::uint32_t length = r.pieces.empty() ? 18 + random() % (left - 18) : random() % left;
@@ -166,12 +170,14 @@ TEST_P(DirectCompare, Receives) {
             for (Side* side : {c.plain.get(), c.direct.get()}) ASSERT_EQ(side->receive(posted), 0);
         for (auto n = random() % 40; n != 0; n--) {  // more than there are receives, now and then
             auto frame = udp_frame(60 + random() % 1400, static_cast<std::uint8_t>(random()));
-            if (random() % 4 == 0) frame[14 + random() % 40] ^= 1;  // wrong sums, other protocols, fragments, options
+            if (random() % 4 == 0)
+                frame[14 + random() % 40] ^= 1;  // wrong sums, other protocols, fragments, options
             if (random() % 16 == 0) frame[12] = 0x86, frame[13] = 0xdd;
             ASSERT_EQ(nic(kFirst).receive(frame), nic(kSecond).receive(frame));
         }
         ASSERT_TRUE(settle());
-        const auto plain = c.plain->poll(c.plain->recv_cq, 64), direct = c.direct->poll(c.direct->recv_cq, 64);
+        const auto plain = c.plain->poll(c.plain->recv_cq, 64),
+                   direct = c.direct->poll(c.direct->recv_cq, 64);
         compare_completions(plain, direct);
         if (HasFatalFailure()) return;
         for (const ibv_wc& wc : plain)

@@ -44,7 +44,8 @@ Side::Side(const std::string& device, const SideOptions& options) : memory_(std:
     if (options.with_channel) channel = check(ibv_create_comp_channel(context), "ibv_create_comp_channel");
     setenv("MLX5_CQE_SIZE", options.cqe_size == 128 ? "128" : "64", 1);
     const auto send_cqes = static_cast<int>(options.send_cqes != 0 ? options.send_cqes : options.sends);
-    const auto recv_cqes = static_cast<int>(options.receive_cqes != 0 ? options.receive_cqes : options.receives);
+    const auto recv_cqes =
+        static_cast<int>(options.receive_cqes != 0 ? options.receive_cqes : options.receives);
     real_send_cq = check(ibv_create_cq(context, send_cqes, nullptr, nullptr, 0), "ibv_create_cq");
     real_recv_cq = check(ibv_create_cq(context, recv_cqes, this, channel, 0), "ibv_create_cq");
     ibv_qp_init_attr_ex init{};
@@ -65,7 +66,8 @@ Side::Side(const std::string& device, const SideOptions& options) : memory_(std:
     recv_cq = real_recv_cq;
     if (!options.direct) return;
 
-    if (options.shared == nullptr) own_direct_ = mlx5::Direct::create({mlx5dv_init_obj}, options.config).value();
+    if (options.shared == nullptr)
+        own_direct_ = mlx5::Direct::create({mlx5dv_init_obj}, options.config).value();
     direct = options.shared != nullptr ? options.shared : own_direct_.get();
     send_cq = direct->wrap_cq(real_send_cq).value();
     recv_cq = direct->wrap_cq(real_recv_cq).value();
@@ -135,7 +137,8 @@ void Side::to(ibv_qp_state state) {
     ibv_qp_attr attr{};
     attr.qp_state = state;
     attr.port_num = 1;
-    check_zero(ibv_modify_qp(real_qp, &attr, IBV_QP_STATE | (state == IBV_QPS_INIT ? IBV_QP_PORT : 0)), "ibv_modify_qp");
+    check_zero(ibv_modify_qp(real_qp, &attr, IBV_QP_STATE | (state == IBV_QPS_INIT ? IBV_QP_PORT : 0)),
+               "ibv_modify_qp");
 }
 
 void Side::restart() {

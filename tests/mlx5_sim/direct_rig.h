@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// One RAW_PACKET QP on a simulated adapter through the real libibverbs and libmlx5, with libmlx5's data path or ours. Tests and a
-// benchmark need it, so it knows nothing of GoogleTest: what fails ends the process.
+// One RAW_PACKET QP on a simulated adapter through the real libibverbs and libmlx5, with libmlx5's data path
+// or ours. Tests and a benchmark need it, so it knows nothing of GoogleTest: what fails ends the process.
 #pragma once
 
 #include <infiniband/mlx5dv.h>
@@ -18,15 +18,15 @@ namespace mlx5_sim::test {
 
 struct SideOptions {
     bool direct = true;
-    std::uint32_t sends = 64, receives = 64;            // of the queues
-    std::uint32_t send_cqes = 0, receive_cqes = 0;      // 0: as many
+    std::uint32_t sends = 64, receives = 64;        // of the queues
+    std::uint32_t send_cqes = 0, receive_cqes = 0;  // 0: as many
     std::uint32_t max_sge = 4, max_inline = 204, max_tso_header = 0;
     std::uint32_t cqe_size = 64;
     bool with_channel = false;
     vma::verbs::mlx5::Config config{.rx_checksum = true};
-    vma::verbs::mlx5::QpLimits limits{};                // of the facade; 0: as the QP was made
-    ibv_context* context = nullptr;                     // of another Side, to share it; null: one of its own
-    vma::verbs::mlx5::Direct* shared = nullptr;         // likewise
+    vma::verbs::mlx5::QpLimits limits{};         // of the facade; 0: as the QP was made
+    ibv_context* context = nullptr;              // of another Side, to share it; null: one of its own
+    vma::verbs::mlx5::Direct* shared = nullptr;  // likewise
 };
 
 class Side {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The library's own data path on queues that the real libmlx5 made, under the strict adapter, which has nothing to report of it:
-// wraps of all indices, errors and recovery, overrun, events, shared registers.
+// The library's own data path on queues that the real libmlx5 made, under the strict adapter, which has
+// nothing to report of it: wraps of all indices, errors and recovery, overrun, events, shared registers.
 #include <errno.h>
 #include <poll.h>
 
@@ -26,7 +26,8 @@ class DirectPath : public Joined {
 
 std::uint32_t length_of(std::uint32_t number) { return 60 + number * 37 % 400; }
 
-// Two sides send to one another; each frame carries its number. Lengths and bursts are odd, so the positions of all queues drift.
+// Two sides send to one another; each frame carries its number. Lengths and bursts are odd, so the positions
+// of all queues drift.
 void exchange(Side& a, Side& b, std::uint32_t frames, std::uint32_t seed) {
     std::mt19937 random(seed);
     struct Way {
@@ -34,12 +35,15 @@ void exchange(Side& a, Side& b, std::uint32_t frames, std::uint32_t seed) {
         std::uint32_t sent = 0, reaped = 0, posted = 0, received = 0;
     } ways[] = {{a, b}, {b, a}};
     std::vector<std::vector<std::uint8_t>> kinds;
-    for (std::uint32_t i = 0; i < 400; i++) kinds.push_back(udp_frame(length_of(i), static_cast<std::uint8_t>(i)));
+    for (std::uint32_t i = 0; i < 400; i++)
+        kinds.push_back(udp_frame(length_of(i), static_cast<std::uint8_t>(i)));
     while (ways[0].received < frames || ways[1].received < frames) {
         for (Way& w : ways) {
-            while (w.posted < frames && w.posted - w.received < 64 && random() % 16 != 0) ASSERT_EQ(w.to.receive(w.posted++), 0);
+            while (w.posted < frames && w.posted - w.received < 64 && random() % 16 != 0)
+                ASSERT_EQ(w.to.receive(w.posted++), 0);
             // Never more than there are receives: a frame without one is lost.
-            for (auto burst = random() % 24; burst != 0 && w.sent < w.posted && w.sent - w.reaped < 60; burst--, w.sent++) {
+            for (auto burst = random() % 24; burst != 0 && w.sent < w.posted && w.sent - w.reaped < 60;
+                 burst--, w.sent++) {
                 auto& frame = kinds[w.sent % 400];
                 frame[4] = static_cast<std::uint8_t>(w.sent >> 8);  // of the address: in no checksum
                 frame[5] = static_cast<std::uint8_t>(w.sent);
@@ -92,7 +96,7 @@ TEST_F(DirectPath, LargeSendsAtEveryPosition) {
     std::vector<Frame> sent;
     nic(kFirst).on_transmit([&](Frame frame) { sent.push_back(std::move(frame)); });
     std::vector<std::uint8_t> headers = udp_frame(66, 0);
-    headers[23] = 6;     // TCP, with a header of 32 bytes
+    headers[23] = 6;  // TCP, with a header of 32 bytes
     headers[46] = 0x80;
     for (std::uint32_t i = 0; i < 3000; i++) a.slot(0)[i] = static_cast<std::uint8_t>(i * 7);
     std::vector<Frame> first;
@@ -145,7 +149,8 @@ TEST_F(DirectPath, FailedSendFlushAndRecovery) {
         Faults faults;
         faults.fail_sends = 1;
         nic(kFirst).set_faults(faults);
-        for (std::uint64_t i = 0; i < 10; i++) ASSERT_EQ(a.send(i, udp_frame(100, 1), i % 4 == 3 ? IBV_SEND_SIGNALED : 0), 0);
+        for (std::uint64_t i = 0; i < 10; i++)
+            ASSERT_EQ(a.send(i, udp_frame(100, 1), i % 4 == 3 ? IBV_SEND_SIGNALED : 0), 0);
         ASSERT_TRUE(settle());
         collect(a, a.send_cq, ends[direct]);
         for (std::uint64_t i = 10; i < 12; i++) ASSERT_EQ(a.send(i, udp_frame(100, 1), 0), 0);
@@ -302,7 +307,8 @@ TEST_F(DirectPath, EventsComeWhenArmed) {
     for (std::uint64_t i = 0; i < 40; i++) {
         b.arrival(2 * i);
         EXPECT_FALSE(b.readable());
-        // A completion that came before the arming, and was not polled, gives its event at once; after the poll it does not.
+        // A completion that came before the arming, and was not polled, gives its event at once; after the
+        // poll it does not.
         if (i % 2 == 0) {
             ASSERT_EQ(b.poll(b.recv_cq).size(), 1u);
         }
@@ -329,7 +335,8 @@ TEST_F(DirectPath, EventWithoutCompletion) {
         ASSERT_TRUE(b.readable());
         b.consume();
         EXPECT_TRUE(b.poll(b.recv_cq).empty());
-        // The waiter sleeps again: arms, looks once more, waits. The next frame wakes it, or it is there when it looks.
+        // The waiter sleeps again: arms, looks once more, waits. The next frame wakes it, or it is there when
+        // it looks.
         b.arm();
         settle();
         b.arrival(i);

@@ -17,8 +17,8 @@
 namespace mlx5_sim {
 namespace {
 
-constexpr int kFirstPrivate = 500;      // without a thread: out of the way of the program's own descriptors
-constexpr unsigned kBusyTurns = 20;     // turns without work before the thread sleeps
+constexpr int kFirstPrivate = 500;   // without a thread: out of the way of the program's own descriptors
+constexpr unsigned kBusyTurns = 20;  // turns without work before the thread sleeps
 constexpr unsigned kShortestRest = 20, kLongestRest = 250;  // microseconds
 thread_local bool on_the_thread = false;
 
@@ -117,8 +117,8 @@ void Engine::loop() {
         process_ = static_cast<int>(own_call(SYS_pidfd_open, ::getpid(), 0));
         private_table_ = process_ >= 0;
     }
-    // An adapter does not wait for a processor, however many programs spin: where that is allowed, neither does the thread that plays
-    // it. Idle, it sleeps; so programs have the processors.
+    // An adapter does not wait for a processor, however many programs spin: where that is allowed, neither
+    // does the thread that plays it. Idle, it sleeps; so programs have the processors.
     const sched_param lowest{.sched_priority = 1};
     ::sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &lowest);
     unsigned idle = 0;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What makes a netdev look like a port of an adapter with flow steering: frames that match a rule leave for the tap of the
-// process that made it, the rest stays with the kernel. Frames are sent to the tap, so the kernel completes their sums and cuts
-// super-frames up, as they would have left the peer's adapter. Three programs:
-//   take    at the head of the netdev's ingress: frames that match a rule. Of a frame to a group each process gets a copy.
-//   drop    at the tail of it: frames to groups that were copied
-//   give    at the tap's ingress: frames that were taken for a rule that went meanwhile, back to the netdev
+// What makes a netdev look like a port of an adapter with flow steering: frames that match a rule leave for
+// the tap of the process that made it, the rest stays with the kernel. Frames are sent to the tap, so the
+// kernel completes their sums and cuts super-frames up, as they would have left the peer's adapter. Three
+// programs:
+//   take    at the head of the netdev's ingress: frames that match a rule. Of a frame to a group each process
+//   gets a copy. drop    at the tail of it: frames to groups that were copied give    at the tap's ingress:
+//   frames that were taken for a rule that went meanwhile, back to the netdev
 #include "netdev_steer.h"
 
 #include <bpf/bpf_endian.h>
@@ -36,8 +37,10 @@ static long try_rule(__u32 index, void* context) {
     if (index >= NETDEV_STEER_MAX_RULES) return 1;
     struct netdev_steer_rule* rule = &search->table->rules[index];
     if (!rule->used) return 0;
-    if (((search->key[0] ^ rule->value[0]) & rule->mask[0]) || ((search->key[1] ^ rule->value[1]) & rule->mask[1]) ||
-        ((search->key[2] ^ rule->value[2]) & rule->mask[2]) || ((search->key[3] ^ rule->value[3]) & rule->mask[3]))
+    if (((search->key[0] ^ rule->value[0]) & rule->mask[0]) ||
+        ((search->key[1] ^ rule->value[1]) & rule->mask[1]) ||
+        ((search->key[2] ^ rule->value[2]) & rule->mask[2]) ||
+        ((search->key[3] ^ rule->value[3]) & rule->mask[3]))
         return 0;
     search->found = 1;
     return 1;
@@ -60,7 +63,8 @@ static __always_inline int read_key(struct __sk_buff* skb, struct netdev_steer_k
     key->src_ip = ip.saddr;
     key->dst_ip = ip.daddr;
     key->protocol = ip.protocol;
-    if ((ip.protocol != IPPROTO_UDP && ip.protocol != IPPROTO_TCP) || (ip.frag_off & bpf_htons(0x3fff))) return 0;
+    if ((ip.protocol != IPPROTO_UDP && ip.protocol != IPPROTO_TCP) || (ip.frag_off & bpf_htons(0x3fff)))
+        return 0;
     __be16 ports[2];
     if (bpf_skb_load_bytes(skb, sizeof eth + ip.ihl * 4, ports, sizeof ports)) return 0;
     key->has |= NETDEV_STEER_PORTS;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* What the netdev wire and its BPF programs share: the table of rules, in memory that both write and read. Plain C. */
+/* What the netdev wire and its BPF programs share: the table of rules, in memory that both write and read.
+ * Plain C. */
 #ifndef MLX5_SIM_NETDEV_STEER_H
 #define MLX5_SIM_NETDEV_STEER_H
 

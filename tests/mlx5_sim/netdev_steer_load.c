@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Loads the programs through their light skeleton. The descriptors are those of a thread with a table of its own, so close()
-// and syscall() of a preloaded library, which keeps books of the process's descriptors, must not see them.
+// Loads the programs through their light skeleton. The descriptors are those of a thread with a table of its
+// own, so close() and syscall() of a preloaded library, which keeps books of the process's descriptors, must
+// not see them.
 #include "tests/mlx5_sim/netdev_steer_load.h"
 
 #include <errno.h>

@@ -10,7 +10,8 @@ extern "C" {
 struct netdev_steer_fds {
     int take, drop, give, table;
 };
-/* Loads the programs into the kernel. 0, or a negative errno. Calls nothing that a preloaded library catches. */
+/* Loads the programs into the kernel. 0, or a negative errno. Calls nothing that a preloaded library catches.
+ */
 int netdev_steer_load(struct netdev_steer_fds* out);
 
 #ifdef __cplusplus

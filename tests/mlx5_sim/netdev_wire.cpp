@@ -37,9 +37,10 @@ namespace {
 using vma::os::raw_syscall;
 
 constexpr std::uint32_t kTcxIngress = 46;  // BPF_TCX_INGRESS of newer headers
-constexpr std::uint32_t kBefore = 1u << 3,
-                        kAfter = 1u << 4;  // BPF_F_BEFORE, BPF_F_AFTER: without another program: at the head, the tail
-constexpr int kTapFrames = 16384;          // between two turns
+constexpr std::uint32_t
+    kBefore = 1u << 3,
+    kAfter = 1u << 4;  // BPF_F_BEFORE, BPF_F_AFTER: without another program: at the head, the tail
+constexpr int kTapFrames = 16384;  // between two turns
 constexpr std::size_t kMaxFrame = 65536 + 64;
 constexpr int kFramesATurn = 64;
 constexpr std::size_t kMaxWaiting = 4096;
@@ -59,8 +60,9 @@ void close_fd(int fd) {
     if (fd >= 0) raw_syscall(SYS_close, fd);
 }
 
-// The interface gets no IPv6 address when it goes up, so it sends nothing of its own. By rtnetlink, which waits its turn; a write to
-// the setting disable_ipv6 tries again and again while interfaces come and go in other namespaces.
+// The interface gets no IPv6 address when it goes up, so it sends nothing of its own. By rtnetlink, which
+// waits its turn; a write to the setting disable_ipv6 tries again and again while interfaces come and go in
+// other namespaces.
 void no_ipv6_address(std::uint32_t ifindex) {
     struct {
         nlmsghdr header;
@@ -68,16 +70,20 @@ void no_ipv6_address(std::uint32_t ifindex) {
         nlattr spec, family, mode;
         std::uint32_t value;
     } request{};
-    constexpr auto rest = [](std::size_t offset) { return static_cast<std::uint16_t>(offsetof(decltype(request), value) + 1 - offset); };
+    constexpr auto rest = [](std::size_t offset) {
+        return static_cast<std::uint16_t>(offsetof(decltype(request), value) + 1 - offset);
+    };
     request.header = {sizeof request, RTM_SETLINK, NLM_F_REQUEST, 0, 0};
     request.link.ifi_index = static_cast<int>(ifindex);
     request.spec = {rest(offsetof(decltype(request), spec)), IFLA_AF_SPEC};
     request.family = {rest(offsetof(decltype(request), family)), AF_INET6};
     request.mode = {rest(offsetof(decltype(request), mode)), IFLA_INET6_ADDR_GEN_MODE};
     request.value = IN6_ADDR_GEN_MODE_NONE;
-    const auto fd = static_cast<int>(raw_syscall(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
+    const auto fd =
+        static_cast<int>(raw_syscall(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
     if (fd < 0) return;
-    raw_syscall(SYS_sendto, fd, &request, sizeof request, 0, nullptr, 0);  // done when it returns; else the tap only says more
+    raw_syscall(SYS_sendto, fd, &request, sizeof request, 0, nullptr,
+                0);  // done when it returns; else the tap only says more
     close_fd(fd);
 }
 
@@ -109,7 +115,8 @@ std::array<std::uint64_t, 8> row_of(const Rule& rule) {
         std::uint8_t has = 0;
         if (m.vlan_mask != 0) has |= NETDEV_STEER_TAG;
         if (ports) has |= NETDEV_STEER_PORTS;
-        if (ports || m.src_ip_mask != 0 || m.dst_ip_mask != 0 || m.protocol_mask != 0) has |= NETDEV_STEER_IPV4;
+        if (ports || m.src_ip_mask != 0 || m.dst_ip_mask != 0 || m.protocol_mask != 0)
+            has |= NETDEV_STEER_IPV4;
         value.fields.has = mask.fields.has = has;
     }
     std::array<std::uint64_t, 8> row{};
@@ -120,7 +127,8 @@ std::array<std::uint64_t, 8> row_of(const Rule& rule) {
 
 }  // namespace
 
-std::expected<std::unique_ptr<NetdevWire>, std::string> NetdevWire::create(Nic& nic, const std::string& netdev) {
+std::expected<std::unique_ptr<NetdevWire>, std::string> NetdevWire::create(Nic& nic,
+                                                                           const std::string& netdev) {
     std::unique_ptr<NetdevWire> wire(new NetdevWire(nic));
     if (std::string error = wire->open(netdev); !error.empty())
         return std::unexpected("netdev wire of " + netdev + ": " + error);
@@ -129,9 +137,12 @@ std::expected<std::unique_ptr<NetdevWire>, std::string> NetdevWire::create(Nic& 
 
 std::string NetdevWire::open(const std::string& netdev) {
     if (netdev.empty() || netdev.size() >= IFNAMSIZ) return "not a name of an interface";
-    packet_ = static_cast<int>(raw_syscall(SYS_socket, AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    packet_ =
+        static_cast<int>(raw_syscall(SYS_socket, AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (packet_ < 0) return failed("a packet socket", packet_);
-    const auto configure = [&](unsigned long request, ifreq& ifr) { return raw_syscall(SYS_ioctl, packet_, request, &ifr); };
+    const auto configure = [&](unsigned long request, ifreq& ifr) {
+        return raw_syscall(SYS_ioctl, packet_, request, &ifr);
+    };
     ifreq ifr{};
     netdev.copy(ifr.ifr_name, IFNAMSIZ - 1);
     if (const long error = configure(SIOCGIFINDEX, ifr); error < 0) return failed("no such interface", error);
@@ -139,28 +150,34 @@ std::string NetdevWire::open(const std::string& netdev) {
     sockaddr_ll address{};
     address.sll_family = AF_PACKET;  // no protocol: this socket only sends
     address.sll_ifindex = ifr.ifr_ifindex;
-    if (const long error = raw_syscall(SYS_bind, packet_, &address, sizeof address); error < 0) return failed("bind", error);
+    if (const long error = raw_syscall(SYS_bind, packet_, &address, sizeof address); error < 0)
+        return failed("bind", error);
     const int on = 1;
-    raw_syscall(SYS_setsockopt, packet_, SOL_PACKET, PACKET_QDISC_BYPASS, &on, sizeof on);  // else they only take longer
+    raw_syscall(SYS_setsockopt, packet_, SOL_PACKET, PACKET_QDISC_BYPASS, &on,
+                sizeof on);  // else they only take longer
 
-    tap_ = static_cast<int>(raw_syscall(SYS_openat, AT_FDCWD, "/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC));
+    tap_ =
+        static_cast<int>(raw_syscall(SYS_openat, AT_FDCWD, "/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC));
     if (tap_ < 0) return failed("/dev/net/tun", tap_);
     ifreq tap{};
     std::strcpy(tap.ifr_name, "mlx5sim%d");
     tap.ifr_flags = IFF_TAP | IFF_NO_PI;
-    if (const long error = raw_syscall(SYS_ioctl, tap_, TUNSETIFF, &tap); error < 0) return failed("a tap device", error);
+    if (const long error = raw_syscall(SYS_ioctl, tap_, TUNSETIFF, &tap); error < 0)
+        return failed("a tap device", error);
     tap.ifr_qlen = kTapFrames;
     if (const long error = configure(SIOCSIFTXQLEN, tap); error < 0) return failed("the tap's queue", error);
     if (const long error = configure(SIOCGIFINDEX, tap); error < 0) return failed("the tap's index", error);
     const auto tap_index = static_cast<std::uint32_t>(tap.ifr_ifindex);
     no_ipv6_address(tap_index);
     tap.ifr_flags = IFF_UP | IFF_NOARP;
-    if (const long error = configure(SIOCSIFFLAGS, tap); error < 0) return failed("the tap does not go up", error);
+    if (const long error = configure(SIOCSIFFLAGS, tap); error < 0)
+        return failed("the tap does not go up", error);
 
     netdev_steer_fds fds{};
-    if (const int error = netdev_steer_load(&fds); error != 0) return failed("loading the BPF programs", error);
-    const long mapped =
-        raw_syscall(SYS_mmap, nullptr, sizeof(netdev_steer_table), PROT_READ | PROT_WRITE, MAP_SHARED, fds.table, 0L);
+    if (const int error = netdev_steer_load(&fds); error != 0)
+        return failed("loading the BPF programs", error);
+    const long mapped = raw_syscall(SYS_mmap, nullptr, sizeof(netdev_steer_table), PROT_READ | PROT_WRITE,
+                                    MAP_SHARED, fds.table, 0L);
     close_fd(fds.table);
     std::string error;
     if (mapped < 0 && mapped > -4096) {
@@ -172,8 +189,9 @@ std::string NetdevWire::open(const std::string& netdev) {
         table_->returned = NETDEV_STEER_RETURNED | (tap_index & 0x7fff);
     }
     // A device is ready when frames come: so the netdev's are last.
-    for (const auto& [program, where, flags] :
-         {std::tuple{fds.give, tap_index, kAfter}, {fds.drop, ifindex, kAfter}, {fds.take, ifindex, kBefore}}) {
+    for (const auto& [program, where, flags] : {std::tuple{fds.give, tap_index, kAfter},
+                                                {fds.drop, ifindex, kAfter},
+                                                {fds.take, ifindex, kBefore}}) {
         const long link = error.empty() ? attach(program, where, flags) : -ECANCELED;
         if (link >= 0) {
             held_.push_back(static_cast<int>(link));
@@ -212,13 +230,14 @@ NetdevWire::~NetdevWire() {
     if (table_ != nullptr) raw_syscall(SYS_munmap, table_, sizeof(netdev_steer_table));
 }
 
-// Calls come one after another, but from any thread. The programs read while this writes: a rule they see half written is
-// either one that comes or one that goes, and what they take too much comes back.
+// Calls come one after another, but from any thread. The programs read while this writes: a rule they see
+// half written is either one that comes or one that goes, and what they take too much comes back.
 void NetdevWire::set_rules(const std::vector<Rule>& rules) {
     std::set<Row> wanted;
     for (const Rule& rule : rules) wanted.insert(row_of(rule));
     const auto store = [](auto& field, auto value) {
-        std::atomic_ref(field).store(static_cast<std::remove_reference_t<decltype(field)>>(value), std::memory_order_release);
+        std::atomic_ref(field).store(static_cast<std::remove_reference_t<decltype(field)>>(value),
+                                     std::memory_order_release);
     };
     if (wanted.size() > NETDEV_STEER_MAX_RULES) store(table_->take_all, 1);
     std::erase_if(rows_, [&](const auto& row) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Connects a simulated adapter to a netdev, as if it were the netdev's hardware: a bifurcated adapter. Frames that match a rule
-// of the adapter go to it, all others stay with the kernel, which keeps the netdev with its addresses; frames that the adapter
-// sends leave by the netdev. Several processes may share one netdev.
+// Connects a simulated adapter to a netdev, as if it were the netdev's hardware: a bifurcated adapter. Frames
+// that match a rule of the adapter go to it, all others stay with the kernel, which keeps the netdev with its
+// addresses; frames that the adapter sends leave by the netdev. Several processes may share one netdev.
 //
-// Steering is done by BPF programs on the netdev's tcx hook (netdev_steer.bpf.c), which send frames to a tap device of this
-// process; the kernel removes both when the process ends, however it ends. Needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF,
-// Linux 6.6.
+// Steering is done by BPF programs on the netdev's tcx hook (netdev_steer.bpf.c), which send frames to a tap
+// device of this process; the kernel removes both when the process ends, however it ends. Needs
+// CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, Linux 6.6.
 #pragma once
 
 #include <expected>
@@ -22,11 +22,12 @@ namespace mlx5_sim {
 
 class NetdevWire {
   public:
-    // In the network namespace of the calling thread. All descriptors are made, used and closed by raw system calls in the
-    // calling thread, which may have a descriptor table of its own: create(), step() of the adapter, turn() and the destructor
-    // belong to it. Rules may be made in any thread, and are in force when Nic::create_rule() returns. `nic` must outlive the
-    // wire.
-    static std::expected<std::unique_ptr<NetdevWire>, std::string> create(Nic& nic, const std::string& netdev);
+    // In the network namespace of the calling thread. All descriptors are made, used and closed by raw system
+    // calls in the calling thread, which may have a descriptor table of its own: create(), step() of the
+    // adapter, turn() and the destructor belong to it. Rules may be made in any thread, and are in force when
+    // Nic::create_rule() returns. `nic` must outlive the wire.
+    static std::expected<std::unique_ptr<NetdevWire>, std::string> create(Nic& nic,
+                                                                          const std::string& netdev);
     ~NetdevWire();
     NetdevWire(const NetdevWire&) = delete;
     NetdevWire& operator=(const NetdevWire&) = delete;

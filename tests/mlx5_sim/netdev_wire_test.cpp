@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The netdev wire between two namespaces: the simulated adapter on host a, the kernel on both. What rules want arrives at the
-// adapter, whole and with right sums; what they do not want is the kernel's; nothing is lost while rules come and go; nothing
-// stays.
+// The netdev wire between two namespaces: the simulated adapter on host a, the kernel on both. What rules
+// want arrives at the adapter, whole and with right sums; what they do not want is the kernel's; nothing is
+// lost while rules come and go; nothing stays.
 #include "tests/mlx5_sim/netdev_wire.h"
 
 #include <fcntl.h>
@@ -39,7 +39,8 @@ Fd socket_on(const TwoHosts& hosts, Host host, int type, std::uint16_t port) {
     const int bytes = 8 << 20;
     setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof bytes);
     const sockaddr_in at = socket_address(TwoHosts::address(host), port);
-    if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0) throw std::runtime_error("bind");
+    if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0)
+        throw std::runtime_error("bind");
     return fd;
 }
 
@@ -48,8 +49,9 @@ void send_to(const Fd& fd, std::string_view data, std::uint16_t port, std::uint1
     const int size = segment;
     setsockopt(fd.get(), SOL_UDP, UDP_SEGMENT, &size, sizeof size);
     const sockaddr_in to = socket_address(ip, port);
-    ASSERT_EQ(sendto(fd.get(), data.data(), data.size(), 0, reinterpret_cast<const sockaddr*>(&to), sizeof to),
-              static_cast<ssize_t>(data.size()));
+    ASSERT_EQ(
+        sendto(fd.get(), data.data(), data.size(), 0, reinterpret_cast<const sockaddr*>(&to), sizeof to),
+        static_cast<ssize_t>(data.size()));
 }
 
 // What a kernel socket got; "" if nothing comes within `limit`.
@@ -77,10 +79,12 @@ struct Adapter : Rig {
         auto made = NetdevWire::create(nic, TwoHosts::interface());
         if (!made) throw std::runtime_error(made.error());
         wire = std::move(*made);
-        for (unsigned i = 0; i < shape.recv_entries; ++i) put_receive({segment(std::size_t{i} * kBuffer, kBuffer)});
+        for (unsigned i = 0; i < shape.recv_entries; ++i)
+            put_receive({segment(std::size_t{i} * kBuffer, kBuffer)});
         write_receive_record();
     }
-    std::uint64_t steer(std::uint8_t protocol, std::uint16_t port, const std::string& ip = TwoHosts::address(Host::a)) {
+    std::uint64_t steer(std::uint8_t protocol, std::uint16_t port,
+                        const std::string& ip = TwoHosts::address(Host::a)) {
         Rule rule;
         rule.qpn = kQpn;
         rule.match.ether_type = htons(0x0800);
@@ -128,7 +132,8 @@ TEST(NetdevWire, UdpIsSharedByRules) {
     const TwoHosts hosts;
     Adapter adapter(hosts);
     const Fd peer = socket_on(hosts, Host::b, SOCK_DGRAM, 1000);
-    const Fd same_port = socket_on(hosts, Host::a, SOCK_DGRAM, 2000), other = socket_on(hosts, Host::a, SOCK_DGRAM, 2001);
+    const Fd same_port = socket_on(hosts, Host::a, SOCK_DGRAM, 2000),
+             other = socket_on(hosts, Host::a, SOCK_DGRAM, 2001);
     send_to(peer, "before", 2000);
     EXPECT_EQ(take(same_port), "before");
     const auto rule = adapter.steer(IPPROTO_UDP, 2000);
@@ -167,12 +172,14 @@ TEST(NetdevWire, SuperFramesAreCut) {
 TEST(NetdevWire, TcpGoesToAndFro) {
     const TwoHosts hosts;
     Adapter adapter(hosts);
-    const Fd server = socket_on(hosts, Host::a, SOCK_STREAM, 2000), client = socket_on(hosts, Host::b, SOCK_STREAM, 1000);
+    const Fd server = socket_on(hosts, Host::a, SOCK_STREAM, 2000),
+             client = socket_on(hosts, Host::b, SOCK_STREAM, 1000);
     ASSERT_EQ(listen(server.get(), 1), 0);
     const sockaddr_in to = socket_address(TwoHosts::address(Host::a), 2000);
     ASSERT_EQ(connect(client.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
     const Fd accepted(accept4(server.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    // The kernel's connection loses its segments to the adapter for a while: whole segments, cut from super-frames.
+    // The kernel's connection loses its segments to the adapter for a while: whole segments, cut from
+    // super-frames.
     const auto rule = adapter.steer(IPPROTO_TCP, 2000);
     const std::string data = numbered(14480);
     ASSERT_EQ(send(client.get(), data.data(), data.size(), 0), static_cast<ssize_t>(data.size()));
@@ -182,10 +189,11 @@ TEST(NetdevWire, TcpGoesToAndFro) {
     for (const Frame& frame : got) {
         const std::uint32_t sequence =
             static_cast<std::uint32_t>(frame[38]) << 24 | frame[39] << 16 | frame[40] << 8 | frame[41];
-        const std::size_t header = 34 + std::size_t{frame[46]} / 16 * 4, end = 14 + (std::size_t{frame[16]} << 8 | frame[17]);
+        const std::size_t header = 34 + std::size_t{frame[46]} / 16 * 4,
+                          end = 14 + (std::size_t{frame[16]} << 8 | frame[17]);
         EXPECT_LE(end, 1514u);
-        segments[sequence] =
-            std::string(frame.begin() + static_cast<std::ptrdiff_t>(header), frame.begin() + static_cast<std::ptrdiff_t>(end));
+        segments[sequence] = std::string(frame.begin() + static_cast<std::ptrdiff_t>(header),
+                                         frame.begin() + static_cast<std::ptrdiff_t>(end));
     }
     std::string all;
     for (const auto& [sequence, bytes] : segments) all += bytes;
@@ -205,7 +213,8 @@ TEST(NetdevWire, TcpGoesToAndFro) {
 TEST(NetdevWire, NothingIsLostWhileRulesComeAndGo) {
     const TwoHosts hosts;
     Adapter adapter(hosts);
-    const Fd peer = socket_on(hosts, Host::b, SOCK_DGRAM, 1000), kernel = socket_on(hosts, Host::a, SOCK_DGRAM, 2000);
+    const Fd peer = socket_on(hosts, Host::b, SOCK_DGRAM, 1000),
+             kernel = socket_on(hosts, Host::a, SOCK_DGRAM, 2000);
     constexpr unsigned kDatagrams = 20000;
     std::map<std::string, unsigned> seen;
     unsigned to_adapter = 0;
@@ -295,14 +304,16 @@ TEST(NetdevWire, GroupsGoToEveryAdapterThatWantsThem) {
 TEST(NetdevWire, MoreRulesThanFitAreStillRight) {
     const TwoHosts hosts;
     Adapter adapter(hosts);
-    const Fd peer = socket_on(hosts, Host::b, SOCK_DGRAM, 1000), kernel = socket_on(hosts, Host::a, SOCK_DGRAM, 9000);
+    const Fd peer = socket_on(hosts, Host::b, SOCK_DGRAM, 1000),
+             kernel = socket_on(hosts, Host::a, SOCK_DGRAM, 9000);
     // All made at once: each change alone costs time by the number of rules.
     adapter.nic.on_rules({});
     std::vector<std::uint64_t> rules;
     for (unsigned i = 0; i <= NETDEV_STEER_MAX_RULES; ++i)
         rules.push_back(adapter.steer(IPPROTO_UDP, static_cast<std::uint16_t>(2000 + i)));
     adapter.wire->follow_rules();
-    for (std::uint16_t port : {std::uint16_t{2000}, static_cast<std::uint16_t>(2000 + NETDEV_STEER_MAX_RULES)}) {
+    for (std::uint16_t port :
+         {std::uint16_t{2000}, static_cast<std::uint16_t>(2000 + NETDEV_STEER_MAX_RULES)}) {
         send_to(peer, std::to_string(port), port);
         const auto got = adapter.frames(1);
         ASSERT_EQ(got.size(), 1u);
@@ -322,7 +333,8 @@ TEST(NetdevWire, MoreRulesThanFitAreStillRight) {
 
 TEST(NetdevWire, NothingStaysOfAKilledProcess) {
     const TwoHosts hosts;
-    const Fd peer = socket_on(hosts, Host::b, SOCK_DGRAM, 1000), kernel = socket_on(hosts, Host::a, SOCK_DGRAM, 2000);
+    const Fd peer = socket_on(hosts, Host::b, SOCK_DGRAM, 1000),
+             kernel = socket_on(hosts, Host::a, SOCK_DGRAM, 2000);
     int ready[2];
     ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
     const pid_t child = fork();

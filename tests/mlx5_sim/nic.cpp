@@ -19,7 +19,8 @@ namespace mlx5_sim {
 namespace {
 
 constexpr std::size_t kAdapterPage = 4096;
-// Doorbell registers of QPs: 256 bytes each (two make a BlueFlame register of the adapter, which are used in turns).
+// Doorbell registers of QPs: 256 bytes each (two make a BlueFlame register of the adapter, which are used in
+// turns).
 constexpr std::size_t kFirstRegister = 0x800, kRegisterBytes = 0x100;
 constexpr std::uint64_t kSilenceUsec = 1000000;
 constexpr std::size_t kMaxTexts = 1000;
@@ -45,16 +46,18 @@ void Nic::State::violation(std::string text) {
     if (violations.size() < kMaxTexts) violations.push_back(std::move(text));
 }
 
-std::uint8_t* Nic::State::memory(std::uint32_t lkey, std::uint64_t address, std::uint64_t length, const std::string& who) {
+std::uint8_t* Nic::State::memory(std::uint32_t lkey, std::uint64_t address, std::uint64_t length,
+                                 const std::string& who) {
     const auto found = regions.find(lkey);
     if (found == regions.end()) {
         violation(fmt::format("{}: there is no memory region with the key {:#x}", who, lkey));
         return nullptr;
     }
     const Region& region = found->second;
-    if (address < region.address || length > region.length || address - region.address > region.length - length) {
-        violation(fmt::format("{}: {} bytes at {:#x} are outside the region {:#x} of {} bytes at {:#x}", who, length, address,
-                              lkey, region.length, region.address));
+    if (address < region.address || length > region.length ||
+        address - region.address > region.length - length) {
+        violation(fmt::format("{}: {} bytes at {:#x} are outside the region {:#x} of {} bytes at {:#x}", who,
+                              length, address, lkey, region.length, region.address));
         return nullptr;
     }
     return reinterpret_cast<std::uint8_t*>(address);
@@ -80,7 +83,8 @@ void Nic::State::list_pages() {
 void Nic::State::take_page(std::uint8_t* page) {
     bool send_rang = false, cq_rang = false;
     for (std::size_t base = 0; base < uar_page_bytes; base += kAdapterPage) {
-        if (const std::uint64_t doorbell = word_at(page + base + MLX5_CQ_DOORBELL, 0).exchange(0, std::memory_order_acq_rel);
+        if (const std::uint64_t doorbell =
+                word_at(page + base + MLX5_CQ_DOORBELL, 0).exchange(0, std::memory_order_acq_rel);
             doorbell != 0) {
             cq_rang = true;
             take_cq_doorbell(be64toh(doorbell));
@@ -91,7 +95,8 @@ void Nic::State::take_page(std::uint8_t* page) {
             if (doorbell == 0) continue;
             send_rang = true;
             bool blue_flame = false;
-            for (std::size_t i = 1; i < 8; ++i) blue_flame |= word_at(reg, i).load(std::memory_order_relaxed) != 0;
+            for (std::size_t i = 1; i < 8; ++i)
+                blue_flame |= word_at(reg, i).load(std::memory_order_relaxed) != 0;
             ring_send(page, be64toh(doorbell), reg, blue_flame);
             for (std::size_t i = 1; blue_flame && i < kRegisterBytes / 8; ++i) {
                 std::uint64_t seen = word_at(reg, i).load(std::memory_order_relaxed);
@@ -109,7 +114,8 @@ void Nic::State::take_page(std::uint8_t* page) {
         for (auto& [cqn, cq] : cqs) look_at_arm_record(cq, true);
 }
 
-void Nic::State::ring_send(std::uint8_t* page, std::uint64_t doorbell, const std::uint8_t* reg, bool blue_flame) {
+void Nic::State::ring_send(std::uint8_t* page, std::uint64_t doorbell, const std::uint8_t* reg,
+                           bool blue_flame) {
     ++(blue_flame ? counters.blue_flames : counters.doorbells);
     const auto index = static_cast<std::uint16_t>(doorbell >> 40);
     const std::uint32_t qpn = static_cast<std::uint32_t>(doorbell) >> 8;
@@ -130,7 +136,8 @@ void Nic::State::ring_send(std::uint8_t* page, std::uint64_t doorbell, const std
     const auto posted = static_cast<std::uint16_t>(load_be32(qp.attr.doorbell_record, MLX5_SND_DBR));
     const auto ahead = static_cast<std::uint16_t>(posted - index);
     if (ahead == 0 || ahead >= 0x8000)
-        violation(fmt::format("QP {:#x}: doorbell for the request {:#x}, but the record says {:#x}", qpn, index, posted));
+        violation(fmt::format("QP {:#x}: doorbell for the request {:#x}, but the record says {:#x}", qpn,
+                              index, posted));
     if (check_blue_flames && blue_flame) take_blue_flame(qp, doorbell, reg);
     run_send_queue(qp);
 }
@@ -140,7 +147,8 @@ void Nic::State::take_blue_flame(Qp& qp, std::uint64_t doorbell, const std::uint
     const auto index = static_cast<std::uint16_t>(doorbell >> 40);
     const std::size_t bytes = (static_cast<std::uint32_t>(doorbell) & 0x3f) * 16;
     if (bytes > kRegisterBytes) {
-        violation(fmt::format("QP {:#x}: BlueFlame copy of the request {:#x}, which has {} bytes", qp.attr.qpn, index, bytes));
+        violation(fmt::format("QP {:#x}: BlueFlame copy of the request {:#x}, which has {} bytes",
+                              qp.attr.qpn, index, bytes));
         return;
     }
     const auto* queue = static_cast<const std::uint8_t*>(qp.attr.send_buffer);
@@ -153,7 +161,9 @@ void Nic::State::take_blue_flame(Qp& qp, std::uint64_t doorbell, const std::uint
     bool same = std::memcmp(queue + (start & (queue_bytes - 1)), &first, 8) == 0;
     for (std::size_t at = 8; at < bytes; at += 8)
         same &= std::memcmp(queue + ((start + at) & (queue_bytes - 1)), reg + at, 8) == 0;
-    if (!same) violation(fmt::format("QP {:#x}: the BlueFlame copy of the request {:#x} differs from it", qp.attr.qpn, index));
+    if (!same)
+        violation(fmt::format("QP {:#x}: the BlueFlame copy of the request {:#x} differs from it",
+                              qp.attr.qpn, index));
 }
 
 void Nic::State::look_at_silent(Qp& qp) {
@@ -169,8 +179,9 @@ void Nic::State::look_at_silent(Qp& qp) {
         qp.silent_since = now;
     } else if (usec(now - *qp.silent_since) >= kSilenceUsec) {
         ++counters.doorbell_records;
-        violation(fmt::format("QP {:#x}: the send counter in the record is {:#x}, requests from {:#x} on got no doorbell",
-                              qp.attr.qpn, posted, qp.send_next));
+        violation(fmt::format(
+            "QP {:#x}: the send counter in the record is {:#x}, requests from {:#x} on got no doorbell",
+            qp.attr.qpn, posted, qp.send_next));
         qp.silent_posted = posted;
     }
 }
@@ -218,7 +229,8 @@ void Nic::create_cq(const CqAttr& attr) {
         invalid &= cq.owners[i] >> 4 == MLX5_CQE_INVALID;
     }
     if (!invalid) state_->violation(fmt::format("CQ {:#x}: its entries are not marked invalid", attr.cqn));
-    // Software never reads this word. Without the mark a first arming (0) whose doorbell is overwritten could not be seen.
+    // Software never reads this word. Without the mark a first arming (0) whose doorbell is overwritten could
+    // not be seen.
     cq.arm_record = kArmUnwritten;
     std::atomic_ref(static_cast<std::uint32_t*>(attr.doorbell_record)[1])
         .store(htobe32(kArmUnwritten), std::memory_order_release);
@@ -284,7 +296,8 @@ void Nic::destroy_qp(std::uint32_t qpn) {
     const auto posted = static_cast<std::uint16_t>(load_be32(qp.attr.doorbell_record, MLX5_SND_DBR));
     if (qp.sends() && posted != qp.send_next && posted != qp.silent_posted) {
         ++state_->counters.doorbell_records;
-        state_->violation(fmt::format("QP {:#x}: it goes, but requests from {:#x} on got no doorbell", qpn, qp.send_next));
+        state_->violation(
+            fmt::format("QP {:#x}: it goes, but requests from {:#x} on got no doorbell", qpn, qp.send_next));
     }
     state_->qps.erase(found);
 }

@@ -14,7 +14,8 @@ constexpr std::uint32_t kIndexMask = 0xffffff;
 
 // The 64 bytes that count of entry `index`: those of 128 have them in their second half.
 mlx5_cqe64* entry(const Cq& cq, std::uint32_t index) {
-    auto* start = static_cast<std::uint8_t*>(cq.attr.buffer) + std::size_t{index & (cq.attr.entries - 1)} * cq.attr.cqe_size;
+    auto* start = static_cast<std::uint8_t*>(cq.attr.buffer) +
+                  std::size_t{index & (cq.attr.entries - 1)} * cq.attr.cqe_size;
     return reinterpret_cast<mlx5_cqe64*>(start + cq.attr.cqe_size - 64);
 }
 
@@ -25,7 +26,9 @@ std::uint8_t owner_now(const Cq& cq, std::uint32_t index) {
 std::string name(const Cq& cq) { return fmt::format("CQ {:#x}", cq.attr.cqn); }
 
 // Is `a` behind `b`, of two that run modulo 2^24?
-bool behind(std::uint32_t a, std::uint32_t b) { return ((b - a) & kIndexMask) != 0 && ((b - a) & kIndexMask) < 0x800000; }
+bool behind(std::uint32_t a, std::uint32_t b) {
+    return ((b - a) & kIndexMask) != 0 && ((b - a) & kIndexMask) < 0x800000;
+}
 
 }  // namespace
 
@@ -34,9 +37,10 @@ void Nic::State::read_consumer(Cq& cq) {
     const std::uint32_t advance = (index - cq.consumer) & kIndexMask;
     if (advance > cq.producer - cq.consumer) {
         if (!cq.complained_consumer || cq.wrong_consumer != index)
-            violation(fmt::format("{}: the consumer index in the record is {:#x}, {} {:#x}", name(cq), index,
-                                  advance < 0x800000 ? "beyond the last completion at" : "behind the one before,",
-                                  (advance < 0x800000 ? cq.producer : cq.consumer) & kIndexMask));
+            violation(
+                fmt::format("{}: the consumer index in the record is {:#x}, {} {:#x}", name(cq), index,
+                            advance < 0x800000 ? "beyond the last completion at" : "behind the one before,",
+                            (advance < 0x800000 ? cq.producer : cq.consumer) & kIndexMask));
         cq.complained_consumer = true;
         cq.wrong_consumer = index;
         return;
@@ -52,16 +56,17 @@ bool Nic::State::complete(std::uint32_t cqn, const Completion& c) {
     Cq& cq = found->second;
     read_consumer(cq);
     if (cq.producer - cq.consumer == cq.attr.entries) {
-        violation(fmt::format("{}: overrun: all {} entries are taken, the consumer index is {:#x}", name(cq), cq.attr.entries,
-                              cq.consumer & kIndexMask));
+        violation(fmt::format("{}: overrun: all {} entries are taken, the consumer index is {:#x}", name(cq),
+                              cq.attr.entries, cq.consumer & kIndexMask));
         cq.overrun = true;
         if (cq.attr.failed) cq.attr.failed();
         return false;
     }
     const std::uint32_t slot = cq.producer & (cq.attr.entries - 1);
     if (const std::uint8_t now = owner_now(cq, cq.producer); now != cq.owners[slot])
-        violation(fmt::format("{}: software wrote to entry {}, which is the adapter's: op_own {:#x}, was {:#x}", name(cq), slot,
-                              now, cq.owners[slot]));
+        violation(
+            fmt::format("{}: software wrote to entry {}, which is the adapter's: op_own {:#x}, was {:#x}",
+                        name(cq), slot, now, cq.owners[slot]));
 
     const auto owner = static_cast<std::uint8_t>((cq.producer & cq.attr.entries) != 0 ? 1 : 0);
     const bool error = c.opcode == MLX5_CQE_REQ_ERR || c.opcode == MLX5_CQE_RESP_ERR;
@@ -86,7 +91,8 @@ bool Nic::State::complete(std::uint32_t cqn, const Completion& c) {
     // The byte that makes it valid comes last.
     mlx5_cqe64* to = entry(cq, cq.producer);
     std::memcpy(static_cast<void*>(to), &cqe, offsetof(mlx5_cqe64, op_own));
-    std::atomic_ref(to->op_own).store(static_cast<std::uint8_t>(c.opcode << 4 | owner), std::memory_order_release);
+    std::atomic_ref(to->op_own)
+        .store(static_cast<std::uint8_t>(c.opcode << 4 | owner), std::memory_order_release);
     ++cq.producer;
     if (cq.unreported++ == 0) cq.first_unreported = ticks();
     cq.unreported_solicited |= error;
@@ -99,8 +105,9 @@ void Nic::State::arm(Cq& cq, std::uint32_t word) {
     cq.silent_since.reset();
     const std::uint32_t sequence = word >> 28 & 3, index = word & kIndexMask;
     if (behind(cq.producer & kIndexMask, index)) {
-        violation(fmt::format("{}: armed with the consumer index {:#x}, but the last completion is before {:#x}", name(cq),
-                              index, cq.producer & kIndexMask));
+        violation(
+            fmt::format("{}: armed with the consumer index {:#x}, but the last completion is before {:#x}",
+                        name(cq), index, cq.producer & kIndexMask));
         return;
     }
     if (sequence != cq.sequence) {
@@ -108,8 +115,8 @@ void Nic::State::arm(Cq& cq, std::uint32_t word) {
         ++counters.stale_arms;
         constexpr std::uint32_t kPatience = 16;
         if (sequence != ((cq.sequence + 3) & 3) || ++cq.stale_run == kPatience)
-            violation(
-                fmt::format("{}: armed with the sequence number {}, the adapter expects {}", name(cq), sequence, cq.sequence));
+            violation(fmt::format("{}: armed with the sequence number {}, the adapter expects {}", name(cq),
+                                  sequence, cq.sequence));
         return;
     }
     cq.stale_run = 0;
@@ -135,7 +142,8 @@ void Nic::State::take_cq_doorbell(std::uint64_t doorbell) {
     const std::uint32_t record_sequence = record >> 28 & 3, sequence = word >> 28 & 3;
     if (record != word && (record_sequence == ((sequence + 3) & 3) ||
                            (record_sequence == sequence && behind(record & kIndexMask, word & kIndexMask)))) {
-        violation(fmt::format("{}: armed by doorbell with {:#x}, but the record says {:#x}", name(cq), word, record));
+        violation(fmt::format("{}: armed by doorbell with {:#x}, but the record says {:#x}", name(cq), word,
+                              record));
     }
     arm(cq, word);
     worked = true;
@@ -151,7 +159,8 @@ void Nic::State::look_at_arm_record(Cq& cq, bool page_rang) {
     } else if (const std::uint64_t now = ticks(); !cq.silent_since) {
         cq.silent_since = now;
     } else if (usec(now - *cq.silent_since) >= 1000000) {
-        violation(fmt::format("{}: armed in the record ({:#x}), but there was no doorbell", name(cq), record));
+        violation(
+            fmt::format("{}: armed in the record ({:#x}), but there was no doorbell", name(cq), record));
         cq.arm_record = record;
         cq.silent_since.reset();
     }

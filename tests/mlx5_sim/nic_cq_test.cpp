@@ -16,7 +16,8 @@ struct Listening : Rig {
         fill();
     }
     void fill() {
-        while (static_cast<std::uint16_t>(recv_post - arrived) < shape.recv_entries) put_receive({segment(0, 2048)});
+        while (static_cast<std::uint16_t>(recv_post - arrived) < shape.recv_entries)
+            put_receive({segment(0, 2048)});
         write_receive_record();
     }
     void arrive(int frames = 1) {
@@ -91,7 +92,8 @@ TEST(NicCq, ArmingBeforeTheEventWasReadIsIgnored) {
         rig.arm(rig.recv_cq);
         rig.nic.step();
     }
-    EXPECT_THAT(rig.violations(), HasSubstr("CQ 0x11: armed with the sequence number 0, the adapter expects 1"));
+    EXPECT_THAT(rig.violations(),
+                HasSubstr("CQ 0x11: armed with the sequence number 0, the adapter expects 1"));
 }
 
 TEST(NicCq, SolicitedOnlyWaitsForAnError) {
@@ -171,7 +173,8 @@ TEST(NicCq, ArmedWithoutADoorbell) {
     EXPECT_EQ(rig.violations(), "");
     rig.now += 1'000'000;
     rig.nic.step();
-    EXPECT_THAT(rig.violations(), HasSubstr("CQ 0x11: armed in the record (0x1000000), but there was no doorbell"));
+    EXPECT_THAT(rig.violations(),
+                HasSubstr("CQ 0x11: armed in the record (0x1000000), but there was no doorbell"));
     rig.arrive();
     EXPECT_EQ(rig.recv_cq.events, 0u);
 }
@@ -181,13 +184,15 @@ TEST(NicCq, WrongArming) {
     rig.recv_cq.sequence = 2;
     rig.arm(rig.recv_cq);
     rig.nic.step();
-    EXPECT_THAT(rig.violations(), HasSubstr("CQ 0x11: armed with the sequence number 2, the adapter expects 0"));
+    EXPECT_THAT(rig.violations(),
+                HasSubstr("CQ 0x11: armed with the sequence number 2, the adapter expects 0"));
     rig.recv_cq.sequence = 0;
     rig.recv_cq.consumer = 5;
     rig.arm(rig.recv_cq);
     rig.nic.step();
-    EXPECT_THAT(rig.violations(),
-                HasSubstr("CQ 0x11: armed with the consumer index 0x5, but the last completion is before 0x0"));
+    EXPECT_THAT(
+        rig.violations(),
+        HasSubstr("CQ 0x11: armed with the consumer index 0x5, but the last completion is before 0x0"));
     rig.ring_cq(0, 0x50);
     rig.nic.step();
     EXPECT_THAT(rig.violations(), HasSubstr("CQ doorbell for CQ 0x50"));
@@ -202,7 +207,8 @@ TEST(NicCq, ArmingDoorbellBeforeTheRecord) {
     rig.drain();
     rig.ring_cq(rig.arm_word(rig.recv_cq), Rig::kRecvCq);
     rig.nic.step();
-    EXPECT_THAT(rig.violations(), HasSubstr("CQ 0x11: armed by doorbell with 0x10000001, but the record says 0x0"));
+    EXPECT_THAT(rig.violations(),
+                HasSubstr("CQ 0x11: armed by doorbell with 0x10000001, but the record says 0x0"));
 }
 
 TEST(NicCq, Overrun) {
@@ -210,7 +216,8 @@ TEST(NicCq, Overrun) {
     rig.arrive(4);
     EXPECT_EQ(rig.violations(), "");
     rig.arrive();
-    EXPECT_THAT(rig.violations(), HasSubstr("CQ 0x11: overrun: all 4 entries are taken, the consumer index is 0x0"));
+    EXPECT_THAT(rig.violations(),
+                HasSubstr("CQ 0x11: overrun: all 4 entries are taken, the consumer index is 0x0"));
     EXPECT_EQ(rig.recv_cq.failures, 1u);
     rig.drain();
     rig.arrive();
@@ -236,10 +243,12 @@ TEST(NicCq, ConsumerIndexOutOfOrder) {
     rig.recv_cq.record[0] = htobe32(2);
     rig.nic.step();
     rig.nic.step();
-    EXPECT_EQ(rig.violations(), "CQ 0x11: the consumer index in the record is 0x2, behind the one before, 0x3\n");
+    EXPECT_EQ(rig.violations(),
+              "CQ 0x11: the consumer index in the record is 0x2, behind the one before, 0x3\n");
     rig.recv_cq.record[0] = htobe32(4);
     rig.nic.step();
-    EXPECT_EQ(rig.violations(), "CQ 0x11: the consumer index in the record is 0x4, beyond the last completion at 0x3\n");
+    EXPECT_EQ(rig.violations(),
+              "CQ 0x11: the consumer index in the record is 0x4, beyond the last completion at 0x3\n");
 }
 
 TEST(NicCq, SoftwareWritesToTheAdaptersEntry) {
@@ -252,8 +261,9 @@ TEST(NicCq, SoftwareWritesToTheAdaptersEntry) {
     rig.nic.step();
     rig.entry(rig.recv_cq, 3)->op_own ^= 1;
     rig.arrive(2);
-    EXPECT_THAT(rig.violations(),
-                HasSubstr("CQ 0x11: software wrote to entry 3, which is the adapter's: op_own 0xf1, was 0xf0"));
+    EXPECT_THAT(
+        rig.violations(),
+        HasSubstr("CQ 0x11: software wrote to entry 3, which is the adapter's: op_own 0xf1, was 0xf0"));
 }
 
 TEST(NicCq, EntriesMustStartInvalid) {

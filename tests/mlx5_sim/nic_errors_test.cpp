@@ -12,12 +12,16 @@ using testing::HasSubstr;
 
 constexpr std::uint8_t kSums = MLX5_ETH_WQE_L3_CSUM | MLX5_ETH_WQE_L4_CSUM;
 
-std::span<const std::uint8_t> head(const Frame& frame, std::size_t bytes) { return std::span(frame).first(bytes); }
+std::span<const std::uint8_t> head(const Frame& frame, std::size_t bytes) {
+    return std::span(frame).first(bytes);
+}
 
 Wqe good(Rig& rig) {
     const Frame frame = make_frame();
     std::copy(frame.begin() + 18, frame.end(), rig.arena.begin());
-    return Wqe().eth(0, 0, head(frame, 18)).data(&rig.arena[0], static_cast<std::uint32_t>(frame.size() - 18), Rig::kLkey);
+    return Wqe()
+        .eth(0, 0, head(frame, 18))
+        .data(&rig.arena[0], static_cast<std::uint32_t>(frame.size() - 18), Rig::kLkey);
 }
 
 // The syndrome of the next completion; 0: a good one; -1: none.
@@ -35,7 +39,8 @@ int syndrome(Rig& rig, Rig::Queue& cq, int* index = nullptr) {
     return error.syndrome;
 }
 
-// Posts one request, which must fail with that syndrome and those words, and send nothing; then starts the QP anew.
+// Posts one request, which must fail with that syndrome and those words, and send nothing; then starts the QP
+// anew.
 void fails(Rig& rig, const Wqe& wqe, int wanted, const std::string& words) {
     rig.post(wqe);
     rig.nic.step();
@@ -84,13 +89,16 @@ TEST(NicErrors, EthernetSegment) {
           "200 bytes of inline header do not fit");
     fails(rig, Wqe(MLX5_OPCODE_TSO).eth(kSums, 0, head(frame, 54)).data(&rig.arena[0], 2000, Rig::kLkey),
           MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR, "a large send with an MSS of 0");
-    fails(rig, Wqe(MLX5_OPCODE_TSO).eth(MLX5_ETH_WQE_L3_CSUM, 100, head(frame, 54)).data(&rig.arena[0], 2000, Rig::kLkey),
+    fails(rig,
+          Wqe(MLX5_OPCODE_TSO)
+              .eth(MLX5_ETH_WQE_L3_CSUM, 100, head(frame, 54))
+              .data(&rig.arena[0], 2000, Rig::kLkey),
           MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR, "without both checksum flags (0x40)");
     fails(rig, Wqe(MLX5_OPCODE_TSO).eth(kSums, 100, head(frame, 42)).data(&rig.arena[0], 2000, Rig::kLkey),
           MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR, "are not the headers of a TCP segment");
     rig.nic.set_limits({.min_inline = 18});
-    fails(rig, Wqe().eth(0, 0, head(frame, 16)).data(&rig.arena[0], 500, Rig::kLkey), MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR,
-          "16 bytes of inline header, the adapter wants 18");
+    fails(rig, Wqe().eth(0, 0, head(frame, 16)).data(&rig.arena[0], 500, Rig::kLkey),
+          MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR, "16 bytes of inline header, the adapter wants 18");
 }
 
 TEST(NicErrors, Lengths) {
@@ -117,8 +125,8 @@ TEST(NicErrors, Memory) {
     Rig rig;
     fails(rig, Wqe().eth(0, 0, {}).data(&rig.arena[0], 100, 0x7777), MLX5_CQE_SYNDROME_LOCAL_PROT_ERR,
           "there is no memory region with the key 0x7777");
-    fails(rig, Wqe().eth(0, 0, {}).data(&rig.arena[Rig::kArena - 99], 100, Rig::kLkey), MLX5_CQE_SYNDROME_LOCAL_PROT_ERR,
-          "outside the region 0x5500");
+    fails(rig, Wqe().eth(0, 0, {}).data(&rig.arena[Rig::kArena - 99], 100, Rig::kLkey),
+          MLX5_CQE_SYNDROME_LOCAL_PROT_ERR, "outside the region 0x5500");
     fails(rig, Wqe().eth(0, 0, {}).data(&rig.arena[0] - 1, 100, Rig::kLkey), MLX5_CQE_SYNDROME_LOCAL_PROT_ERR,
           "100 bytes at 0x");
     const Wqe wqe = good(rig);
@@ -132,8 +140,9 @@ TEST(NicErrors, SendQueueOverrun) {
     rig.write_record();
     rig.ring();
     rig.nic.step();
-    EXPECT_EQ(rig.violations(),
-              "QP 0x1234: the send counter 0x5 is 5 basic blocks beyond what completed last; the queue has 4\n");
+    EXPECT_EQ(
+        rig.violations(),
+        "QP 0x1234: the send counter 0x5 is 5 basic blocks beyond what completed last; the queue has 4\n");
     EXPECT_TRUE(rig.sent.empty());
     rig.reset();
     // The same, if all but the last are done, but nobody could know.
@@ -195,7 +204,8 @@ TEST(NicErrors, RecordWithoutADoorbell) {
     EXPECT_EQ(rig.violations(), "");
     rig.now += 2'000'000;
     rig.nic.step();
-    EXPECT_EQ(rig.violations(), "QP 0x1234: the send counter in the record is 0x1, requests from 0x0 on got no doorbell\n");
+    EXPECT_EQ(rig.violations(),
+              "QP 0x1234: the send counter in the record is 0x1, requests from 0x0 on got no doorbell\n");
     rig.now += 5'000'000'000;
     rig.nic.step();
     EXPECT_EQ(rig.violations(), "");
@@ -251,8 +261,9 @@ TEST(NicErrors, ReceiveRequests) {
     for (int i = 0; i < 9; ++i) rig.put_receive({rig.segment(0, 2048)});
     rig.write_receive_record();
     EXPECT_TRUE(rig.nic.receive(make_frame()));
-    EXPECT_EQ(rig.violations(),
-              "QP 0x1234: the receive counter 0x9 is 9 requests beyond what completed last; the queue has 8\n");
+    EXPECT_EQ(
+        rig.violations(),
+        "QP 0x1234: the receive counter 0x9 is 9 requests beyond what completed last; the queue has 8\n");
 }
 
 TEST(NicErrors, OrderedSendFailureFlushesTheRest) {

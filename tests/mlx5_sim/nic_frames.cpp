@@ -10,7 +10,8 @@ namespace mlx5_sim {
 namespace {
 
 constexpr std::uint16_t kIpv4 = 0x0800, kIpv6 = 0x86dd, kVlan = 0x8100;
-// l4_hdr_type_etc: the L4 header's type in bits 4 to 6, the L3 header's (MLX5_CQE_L3_HDR_TYPE_*) in bits 2 and 3.
+// l4_hdr_type_etc: the L4 header's type in bits 4 to 6, the L3 header's (MLX5_CQE_L3_HDR_TYPE_*) in bits 2
+// and 3.
 constexpr unsigned kL4None = 0, kL4TcpWithoutAck = 1, kL4Udp = 2, kL4TcpAckOnly = 3, kL4TcpAckAndData = 4;
 constexpr std::uint8_t kFin = 0x01, kPsh = 0x08, kAck = 0x10, kCwr = 0x80;
 
@@ -68,7 +69,8 @@ template <class T>
 bool differ(T value, T wanted, T mask) {
     return ((value ^ wanted) & mask) != 0;
 }
-bool differ(const std::uint8_t* value, const std::array<std::uint8_t, 6>& wanted, const std::array<std::uint8_t, 6>& mask) {
+bool differ(const std::uint8_t* value, const std::array<std::uint8_t, 6>& wanted,
+            const std::array<std::uint8_t, 6>& mask) {
     for (std::size_t i = 0; i < 6; ++i)
         if (((value[i] ^ wanted[i]) & mask[i]) != 0) return true;
     return false;
@@ -108,7 +110,8 @@ Headers parse(std::span<const std::uint8_t> frame) {
 
 bool matches(const Match& m, std::span<const std::uint8_t> frame, const Headers& h) {
     if (frame.size() < 14) return false;
-    if (differ(&frame[0], m.dst_mac, m.dst_mac_mask) || differ(&frame[6], m.src_mac, m.src_mac_mask)) return false;
+    if (differ(&frame[0], m.dst_mac, m.dst_mac_mask) || differ(&frame[6], m.src_mac, m.src_mac_mask))
+        return false;
     if (m.vlan_mask != 0 && (!h.tagged || differ(h.tci, m.vlan, m.vlan_mask))) return false;
     if (differ(h.ether_type, m.ether_type, m.ether_type_mask)) return false;
     const bool ports = m.src_port_mask != 0 || m.dst_port_mask != 0;
@@ -133,7 +136,8 @@ void complete_checksums(Frame& frame, bool l3, bool l4) {
     }
     if (l3 && h.ip_version == 4) {
         put16(&frame[h.l3 + 10], 0);
-        put16(&frame[h.l3 + 10], static_cast<std::uint16_t>(~folded(sum(std::span(frame).subspan(h.l3, h.l3_bytes)))));
+        put16(&frame[h.l3 + 10],
+              static_cast<std::uint16_t>(~folded(sum(std::span(frame).subspan(h.l3, h.l3_bytes)))));
     }
 }
 
@@ -165,7 +169,8 @@ ReceiveBits receive_bits(std::span<const std::uint8_t> frame) {
     return bits;
 }
 
-std::vector<Frame> cut(std::span<const std::uint8_t> header, std::span<const std::uint8_t> payload, std::size_t mss) {
+std::vector<Frame> cut(std::span<const std::uint8_t> header, std::span<const std::uint8_t> payload,
+                       std::size_t mss) {
     // The length in the header may be that of the header alone, of the whole, or 0: it says nothing.
     Frame whole(header.begin(), header.end());
     std::size_t l3 = 14;
@@ -175,7 +180,8 @@ std::vector<Frame> cut(std::span<const std::uint8_t> header, std::span<const std
     const std::size_t ip_bytes = version == 4 ? std::size_t{whole[l3]} % 16 * 4 : 40;
     if ((version != 4 && version != 6) || ip_bytes < 20 || whole.size() < l3 + ip_bytes + 20) return {};
     const std::size_t l4 = l3 + ip_bytes;
-    if (whole[l3 + (version == 4 ? 9 : 6)] != IPPROTO_TCP || std::size_t{whole[l4 + 12]} / 16 * 4 != whole.size() - l4)
+    if (whole[l3 + (version == 4 ? 9 : 6)] != IPPROTO_TCP ||
+        std::size_t{whole[l4 + 12]} / 16 * 4 != whole.size() - l4)
         return {};
 
     const std::uint32_t sequence = be32(&whole[l4 + 4]);

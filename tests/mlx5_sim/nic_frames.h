@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the simulated adapter knows of Ethernet frames: headers, sums, cutting large sends. Pure functions over bytes, written
-// without the library's own code, which they are there to check.
+// What the simulated adapter knows of Ethernet frames: headers, sums, cutting large sends. Pure functions
+// over bytes, written without the library's own code, which they are there to check.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,8 @@
 
 namespace mlx5_sim {
 
-// Where a frame's headers are; offsets from its first byte. Fields of headers that are absent or cut off are 0.
+// Where a frame's headers are; offsets from its first byte. Fields of headers that are absent or cut off are
+// 0.
 struct Headers {
     bool tagged = false;           // one 802.1Q tag
     std::uint16_t tci = 0;         // network order
@@ -29,10 +30,12 @@ struct Headers {
 Headers parse(std::span<const std::uint8_t> frame);
 
 bool matches(const Match& match, std::span<const std::uint8_t> frame, const Headers& headers);
-inline bool is_multicast(std::span<const std::uint8_t> frame) { return !frame.empty() && (frame[0] & 1) != 0; }
+inline bool is_multicast(std::span<const std::uint8_t> frame) {
+    return !frame.empty() && (frame[0] & 1) != 0;
+}
 
-// Puts right sums into the IPv4 header (l3) and the UDP or TCP header (l4), whatever was there. Absent headers and fragments
-// are left.
+// Puts right sums into the IPv4 header (l3) and the UDP or TCP header (l4), whatever was there. Absent
+// headers and fragments are left.
 void complete_checksums(Frame& frame, bool l3, bool l4);
 
 // The two bytes of a receive completion that tell of headers and sums.
@@ -42,8 +45,10 @@ struct ReceiveBits {
 };
 ReceiveBits receive_bits(std::span<const std::uint8_t> frame);
 
-// Cuts `payload` into frames of at most `mss` bytes behind copies of `header`, which must be that of a TCP segment: lengths,
-// IPv4 identifications, sequence numbers and flags follow; sums do not. Empty: the header is not one of TCP.
-std::vector<Frame> cut(std::span<const std::uint8_t> header, std::span<const std::uint8_t> payload, std::size_t mss);
+// Cuts `payload` into frames of at most `mss` bytes behind copies of `header`, which must be that of a TCP
+// segment: lengths, IPv4 identifications, sequence numbers and flags follow; sums do not. Empty: the header
+// is not one of TCP.
+std::vector<Frame> cut(std::span<const std::uint8_t> header, std::span<const std::uint8_t> payload,
+                       std::size_t mss);
 
 }  // namespace mlx5_sim

@@ -26,7 +26,8 @@ Frame ipv6_frame(std::size_t payload) {
 bool ipv6_sum_right(const Frame& frame) {
     const std::span<const std::uint8_t> bytes(frame);
     const std::size_t length = std::size_t{frame[18]} << 8 | frame[19];
-    return plain_sum(bytes.subspan(54, length), plain_sum(bytes.subspan(22, 32)) + IPPROTO_TCP + length) == 0xffff;
+    return plain_sum(bytes.subspan(54, length), plain_sum(bytes.subspan(22, 32)) + IPPROTO_TCP + length) ==
+           0xffff;
 }
 
 TEST(NicFrames, HeadersAndTheirPlaces) {
@@ -97,10 +98,12 @@ TEST(NicFrames, AnyBytes) {
     match.dst_ip_mask = match.src_ip_mask = 0xffffffff;
     match.dst_port_mask = match.src_port_mask = 0xffff;
     match.protocol_mask = 0xff;
-    const Frame samples[] = {make_frame(), make_frame({.tcp = true}), make_frame({.vlan = 3}), ipv6_frame(30)};
+    const Frame samples[] = {make_frame(), make_frame({.tcp = true}), make_frame({.vlan = 3}),
+                             ipv6_frame(30)};
     for (int round = 0; round < 20000; ++round) {
         Frame frame = samples[random() % 4];
-        for (unsigned i = random() % 4; i != 0; --i) frame[random() % frame.size()] = static_cast<std::uint8_t>(random());
+        for (unsigned i = random() % 4; i != 0; --i)
+            frame[random() % frame.size()] = static_cast<std::uint8_t>(random());
         frame.resize(random() % (frame.size() + 1));
         frame.shrink_to_fit();
         matches(match, frame, parse(frame));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The receive side of the simulated adapter: which QPs get a frame, and their receive requests: lists of data segments of 16
-// bytes, ended by one with the invalid key where the list does not fill the request.
+// The receive side of the simulated adapter: which QPs get a frame, and their receive requests: lists of data
+// segments of 16 bytes, ended by one with the invalid key where the list does not fill the request.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +12,9 @@
 namespace mlx5_sim {
 namespace {
 
-std::string name(const Qp& qp) { return fmt::format("QP {:#x} receive request {:#x}", qp.attr.qpn, qp.recv_next); }
+std::string name(const Qp& qp) {
+    return fmt::format("QP {:#x} receive request {:#x}", qp.attr.qpn, qp.recv_next);
+}
 
 std::uint16_t posted_receives(const Qp& qp) {
     return static_cast<std::uint16_t>(load_be32(qp.attr.doorbell_record, MLX5_RCV_DBR));
@@ -25,7 +27,8 @@ bool same_entry(const Rule& a, const Rule& b) {
 
 }  // namespace
 
-// For a frame to a station: the best, and those with an equal match. For a frame to a group all that match. One a QP.
+// For a frame to a station: the best, and those with an equal match. For a frame to a group all that match.
+// One a QP.
 std::vector<const Rule*> Nic::State::rules_for(std::span<const std::uint8_t> frame) const {
     std::vector<const Rule*> taken;
     const Headers headers = parse(frame);
@@ -43,8 +46,9 @@ void Nic::State::deliver(Qp& qp, const Rule& rule, std::span<const std::uint8_t>
     const auto posted = posted_receives(qp);
     const auto ready = static_cast<std::uint16_t>(posted - qp.recv_next);
     if (qp.receives() && ready > qp.attr.recv_entries) {
-        violation(fmt::format("QP {:#x}: the receive counter {:#x} is {} requests beyond what completed last; the queue has {}",
-                              qp.attr.qpn, posted, ready, qp.attr.recv_entries));
+        violation(fmt::format(
+            "QP {:#x}: the receive counter {:#x} is {} requests beyond what completed last; the queue has {}",
+            qp.attr.qpn, posted, ready, qp.attr.recv_entries));
         qp.dead_recv = qp.recv_failed = true;
     }
     if (!qp.receives() || ready == 0) {
@@ -73,7 +77,8 @@ void Nic::State::deliver(Qp& qp, const Rule& rule, std::span<const std::uint8_t>
         fail(faults.receive_syndrome, kVendorFault);
     } else {
         const std::size_t slot = qp.recv_next & (qp.attr.recv_entries - 1);
-        const auto* request = static_cast<const std::uint8_t*>(qp.attr.recv_buffer) + (slot << qp.attr.recv_shift);
+        const auto* request =
+            static_cast<const std::uint8_t*>(qp.attr.recv_buffer) + (slot << qp.attr.recv_shift);
         std::size_t done = 0;
         for (std::size_t at = 0; at < std::size_t{1} << qp.attr.recv_shift; at += sizeof(mlx5_wqe_data_seg)) {
             mlx5_wqe_data_seg segment;
@@ -112,7 +117,8 @@ void Nic::State::deliver(Qp& qp, const Rule& rule, std::span<const std::uint8_t>
 void Nic::State::flush_receives(Qp& qp) {
     const auto posted = posted_receives(qp);
     if (qp.flushes_receives() && static_cast<std::uint16_t>(posted - qp.recv_next) > qp.attr.recv_entries) {
-        violation(fmt::format("QP {:#x}: the receive counter {:#x} is beyond the queue", qp.attr.qpn, posted));
+        violation(
+            fmt::format("QP {:#x}: the receive counter {:#x} is beyond the queue", qp.attr.qpn, posted));
         qp.dead_recv = true;
     }
     while (qp.flushes_receives() && qp.recv_next != posted) {

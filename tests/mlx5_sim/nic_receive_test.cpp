@@ -85,7 +85,8 @@ TEST(NicReceive, SeveralSegmentsAndTheEndMarker) {
     rig.take_all();
     const Frame frame = make_frame({.payload = 300});
     rig.put_receive({rig.segment(1000, 100), rig.segment(5000, 1000)});  // and the marker
-    rig.put_receive({rig.segment(0, 64), rig.segment(100, 64), rig.segment(200, 64), rig.segment(300, 1000)});  // full
+    rig.put_receive(
+        {rig.segment(0, 64), rig.segment(100, 64), rig.segment(200, 64), rig.segment(300, 1000)});  // full
     rig.write_receive_record();
     ASSERT_TRUE(rig.nic.receive(frame));
     EXPECT_EQ(std::memcmp(&rig.arena[1000], &frame[0], 100), 0);

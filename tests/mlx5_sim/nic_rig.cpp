@@ -15,7 +15,8 @@ std::size_t ip_at(const Frame& frame) { return get16(frame, 12) == 0x8100 ? 18 :
 }  // namespace
 
 std::uint16_t plain_sum(std::span<const std::uint8_t> bytes, std::uint64_t start) {
-    for (std::size_t i = 0; i < bytes.size(); ++i) start += i % 2 == 0 ? std::uint64_t{bytes[i]} << 8 : bytes[i];
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+        start += i % 2 == 0 ? std::uint64_t{bytes[i]} << 8 : bytes[i];
     while (start > 0xffff) start = (start & 0xffff) + (start >> 16);
     return static_cast<std::uint16_t>(start);
 }
@@ -51,7 +52,8 @@ Frame make_frame(const Make& make) {
     if (!make.sums) return frame;
     put16(frame, ip + 10, static_cast<std::uint16_t>(~plain_sum(std::span(frame).subspan(ip, 20))));
     const std::size_t field = l4 + (make.tcp ? 16 : 6);
-    const std::uint64_t pseudo = plain_sum(std::span(frame).subspan(ip + 12, 8)) + frame[ip + 9] + (frame.size() - l4);
+    const std::uint64_t pseudo =
+        plain_sum(std::span(frame).subspan(ip + 12, 8)) + frame[ip + 9] + (frame.size() - l4);
     put16(frame, field, static_cast<std::uint16_t>(~plain_sum(std::span(frame).subspan(l4), pseudo)));
     return frame;
 }
@@ -59,7 +61,8 @@ Frame make_frame(const Make& make) {
 bool sums_right(const Frame& frame) {
     const std::size_t ip = ip_at(frame), l4 = ip + 20, bytes = get16(frame, ip + 2) - 20;
     if (plain_sum(std::span(frame).subspan(ip, 20)) != 0xffff) return false;
-    const std::uint64_t pseudo = std::uint64_t{plain_sum(std::span(frame).subspan(ip + 12, 8))} + frame[ip + 9] + bytes;
+    const std::uint64_t pseudo =
+        std::uint64_t{plain_sum(std::span(frame).subspan(ip + 12, 8))} + frame[ip + 9] + bytes;
     return plain_sum(std::span(frame).subspan(l4, bytes), pseudo) == 0xffff;
 }
 

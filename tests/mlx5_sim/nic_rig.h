@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The software's side of a simulated adapter, by hand: one QP, a CQ for each direction, a doorbell page, memory with one key.
-// Writes queue memory as the format says and nothing else, so a test can also write it wrongly.
+// The software's side of a simulated adapter, by hand: one QP, a CQ for each direction, a doorbell page,
+// memory with one key. Writes queue memory as the format says and nothing else, so a test can also write it
+// wrongly.
 #pragma once
 
 #include <arpa/inet.h>
@@ -18,13 +19,15 @@ namespace mlx5_sim {
 // A send request, before it is put into a queue.
 class Wqe {
   public:
-    explicit Wqe(std::uint8_t opcode = MLX5_OPCODE_SEND, bool signalled = true) : opcode(opcode), signalled(signalled) {
+    explicit Wqe(std::uint8_t opcode = MLX5_OPCODE_SEND, bool signalled = true)
+        : opcode(opcode), signalled(signalled) {
         bytes.resize(16);
     }
     Wqe& eth(std::uint8_t cs_flags, std::uint16_t mss, std::span<const std::uint8_t> header) {
         return eth_raw(cs_flags, mss, static_cast<std::uint16_t>(header.size()), header);
     }
-    Wqe& eth_raw(std::uint8_t cs_flags, std::uint16_t mss, std::uint16_t size_field, std::span<const std::uint8_t> header) {
+    Wqe& eth_raw(std::uint8_t cs_flags, std::uint16_t mss, std::uint16_t size_field,
+                 std::span<const std::uint8_t> header) {
         mlx5_wqe_eth_seg eth{};
         eth.cs_flags = cs_flags;
         eth.mss = htobe16(mss);
@@ -35,7 +38,8 @@ class Wqe {
         return pad();
     }
     Wqe& data(const void* at, std::uint32_t length, std::uint32_t lkey) {
-        mlx5_wqe_data_seg segment{htobe32(length), htobe32(lkey), htobe64(reinterpret_cast<std::uintptr_t>(at))};
+        mlx5_wqe_data_seg segment{htobe32(length), htobe32(lkey),
+                                  htobe64(reinterpret_cast<std::uintptr_t>(at))};
         const auto* raw = reinterpret_cast<const std::uint8_t*>(&segment);
         bytes.insert(bytes.end(), raw, raw + sizeof segment);
         return *this;
@@ -68,7 +72,8 @@ struct Shape {
 
 class Rig {
   public:
-    static constexpr std::uint32_t kQpn = 0x1234, kUser = 0x77, kSendCq = 0x10, kRecvCq = 0x11, kLkey = 0x5500, kUar = 3;
+    static constexpr std::uint32_t kQpn = 0x1234, kUser = 0x77, kSendCq = 0x10, kRecvCq = 0x11,
+                                   kLkey = 0x5500, kUar = 3;
     static constexpr std::size_t kArena = 65536;
 
     struct Queue {  // a CQ
@@ -135,9 +140,12 @@ class Rig {
         send_post = static_cast<std::uint16_t>(send_post + (segments + 3) / 4);
     }
     void write_record() { record[MLX5_SND_DBR] = htobe32(send_post); }
-    void ring(std::size_t reg = 0x800) { std::memcpy(page + reg, &send_queue[std::size_t{last} * 64 % send_queue.size()], 8); }
+    void ring(std::size_t reg = 0x800) {
+        std::memcpy(page + reg, &send_queue[std::size_t{last} * 64 % send_queue.size()], 8);
+    }
     void blue_flame(std::size_t bytes = 64, std::size_t reg = 0x800) {
-        for (std::size_t i = 0; i < bytes; ++i) page[reg + i] = send_queue[(std::size_t{last} * 64 + i) % send_queue.size()];
+        for (std::size_t i = 0; i < bytes; ++i)
+            page[reg + i] = send_queue[(std::size_t{last} * 64 + i) % send_queue.size()];
     }
     void post(const Wqe& wqe) {
         put(wqe);
@@ -148,12 +156,14 @@ class Rig {
     // ---- receiving ----
     void put_receive(std::vector<mlx5_wqe_data_seg> segments) {
         std::uint8_t* to = &recv_queue[std::size_t{recv_post % shape.recv_entries} << shape.recv_shift];
-        if (segments.size() < (std::size_t{1} << shape.recv_shift) / 16) segments.push_back({0, htobe32(MLX5_INVALID_LKEY), 0});
+        if (segments.size() < (std::size_t{1} << shape.recv_shift) / 16)
+            segments.push_back({0, htobe32(MLX5_INVALID_LKEY), 0});
         std::memcpy(to, segments.data(), segments.size() * 16);
         ++recv_post;
     }
     mlx5_wqe_data_seg segment(std::size_t offset, std::uint32_t length) {
-        return {htobe32(length), htobe32(kLkey), htobe64(reinterpret_cast<std::uintptr_t>(arena.data()) + offset)};
+        return {htobe32(length), htobe32(kLkey),
+                htobe64(reinterpret_cast<std::uintptr_t>(arena.data()) + offset)};
     }
     void write_receive_record() { record[MLX5_RCV_DBR] = htobe32(recv_post); }
     void post_receive(std::size_t offset, std::uint32_t length) {
@@ -174,7 +184,8 @@ class Rig {
     // The next one; nothing if there is none. The record is written, unless `tell` is false.
     std::optional<mlx5_cqe64> poll(Queue& cq, bool tell = true) {
         const mlx5_cqe64 cqe = *entry(cq, cq.consumer);
-        if (cqe.op_own >> 4 == MLX5_CQE_INVALID || (cqe.op_own & 1) != ((cq.consumer & shape.cqes) != 0 ? 1 : 0))
+        if (cqe.op_own >> 4 == MLX5_CQE_INVALID ||
+            (cqe.op_own & 1) != ((cq.consumer & shape.cqes) != 0 ? 1 : 0))
             return std::nullopt;
         ++cq.consumer;
         if (tell) tell_consumer(cq);
@@ -182,7 +193,8 @@ class Rig {
     }
     void tell_consumer(Queue& cq) { cq.record[0] = htobe32(cq.consumer & 0xffffff); }
     std::uint32_t arm_word(const Queue& cq, bool solicited = false) const {
-        return (cq.sequence & 3) << 28 | (solicited ? MLX5_CQ_DB_REQ_NOT_SOL : MLX5_CQ_DB_REQ_NOT) | (cq.consumer & 0xffffff);
+        return (cq.sequence & 3) << 28 | (solicited ? MLX5_CQ_DB_REQ_NOT_SOL : MLX5_CQ_DB_REQ_NOT) |
+               (cq.consumer & 0xffffff);
     }
     void arm(Queue& cq, bool solicited = false) {
         const std::uint32_t word = arm_word(cq, solicited);

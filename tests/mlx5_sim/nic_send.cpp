@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Send queues of the simulated adapter. A request is a control segment, an Ethernet segment with the inline header, and data
-// segments, inline or by address; it takes whole basic blocks of 64 bytes and may go on at the queue's start.
+// Send queues of the simulated adapter. A request is a control segment, an Ethernet segment with the inline
+// header, and data segments, inline or by address; it takes whole basic blocks of 64 bytes and may go on at
+// the queue's start.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -50,7 +51,9 @@ std::uint64_t be64_at(const std::vector<std::uint8_t>& bytes, std::size_t at) {
     return std::uint64_t{be32_at(bytes, at)} << 32 | be32_at(bytes, at + 4);
 }
 
-std::string name(const Qp& qp, std::uint16_t index) { return fmt::format("QP {:#x} send request {:#x}", qp.attr.qpn, index); }
+std::string name(const Qp& qp, std::uint16_t index) {
+    return fmt::format("QP {:#x} send request {:#x}", qp.attr.qpn, index);
+}
 
 // Takes the request at the queue's head out of its memory. A complaint: it cannot even be told where it ends.
 std::string fetch(const Qp& qp, std::uint16_t posted, Request& request) {
@@ -70,19 +73,22 @@ std::string fetch(const Qp& qp, std::uint16_t posted, Request& request) {
     request.blocks = static_cast<std::uint16_t>((segments + 3) / 4);
     if (segments == 0) return fmt::format("{}: 0 segments", name(qp, request.index));
     if (request.blocks > left)
-        return fmt::format("{}: {} segments, {} basic blocks, but only {} are posted", name(qp, request.index), segments,
-                           request.blocks, left);
+        return fmt::format("{}: {} segments, {} basic blocks, but only {} are posted",
+                           name(qp, request.index), segments, request.blocks, left);
     request.bytes.resize(segments * kSegment);
     if (flame && request.bytes.size() <= qp.flame.size()) {
         std::memcpy(request.bytes.data(), qp.flame.data(), request.bytes.size());
     } else {
         for (std::size_t at = 0; at < request.bytes.size(); at += kSegment)
-            std::memcpy(&request.bytes[at],
-                        queue + ((start - queue + at) & (std::size_t{qp.attr.send_entries} * MLX5_SEND_WQE_BB - 1)), kSegment);
+            std::memcpy(
+                &request.bytes[at],
+                queue + ((start - queue + at) & (std::size_t{qp.attr.send_entries} * MLX5_SEND_WQE_BB - 1)),
+                kSegment);
     }
 
     if ((what >> 8 & 0xffff) != qp.send_next)
-        return fmt::format("{}: its control segment has the index {:#x}", name(qp, request.index), what >> 8 & 0xffff);
+        return fmt::format("{}: its control segment has the index {:#x}", name(qp, request.index),
+                           what >> 8 & 0xffff);
     if (whose >> 8 != qp.attr.qpn)
         return fmt::format("{}: its control segment names QP {:#x}", name(qp, request.index), whose >> 8);
     return {};
@@ -102,7 +108,8 @@ Outcome gather(Nic::State& nic, const std::string& who, const Request& request, 
             at += (4 + length + kSegment - 1) / kSegment * kSegment;
             continue;
         }
-        if (count == 0) return bad_length(fmt::format("{}: a data segment of length 0, which means 2 GiB", who));
+        if (count == 0)
+            return bad_length(fmt::format("{}: a data segment of length 0, which means 2 GiB", who));
         const std::uint8_t* data = nic.memory(be32_at(bytes, at + 4), be64_at(bytes, at + 8), count, who);
         if (data == nullptr) return refuse(MLX5_CQE_SYNDROME_LOCAL_PROT_ERR, kVendorMemory, {});
         if (out.size() + count > std::size_t{nic.limits.max_frame} + nic.limits.max_tso)
@@ -114,20 +121,21 @@ Outcome gather(Nic::State& nic, const std::string& who, const Request& request, 
     return {};
 }
 
-Outcome large_send(const Nic::State& nic, const std::string& who, std::uint8_t flags, std::size_t mss, std::size_t header_bytes,
-                   const Frame& all) {
+Outcome large_send(const Nic::State& nic, const std::string& who, std::uint8_t flags, std::size_t mss,
+                   std::size_t header_bytes, const Frame& all) {
     if (mss == 0) return bad_request(fmt::format("{}: a large send with an MSS of 0", who));
     if ((flags & MLX5_ETH_WQE_L3_CSUM) == 0 || (flags & MLX5_ETH_WQE_L4_CSUM) == 0)
         return bad_request(fmt::format("{}: a large send without both checksum flags ({:#x})", who, flags));
     const std::span bytes(all);
     if (bytes.size() - header_bytes > nic.limits.max_tso)
-        return bad_length(
-            fmt::format("{}: a large send of {} bytes, {} are allowed", who, bytes.size() - header_bytes, nic.limits.max_tso));
+        return bad_length(fmt::format("{}: a large send of {} bytes, {} are allowed", who,
+                                      bytes.size() - header_bytes, nic.limits.max_tso));
     Outcome outcome;
     outcome.frames = cut(bytes.first(header_bytes), bytes.subspan(header_bytes), mss);
     if (outcome.frames.empty())
-        return bad_request(fmt::format("{}: the {} bytes of a large send's inline header are not the headers of a TCP segment",
-                                       who, header_bytes));
+        return bad_request(fmt::format(
+            "{}: the {} bytes of a large send's inline header are not the headers of a TCP segment", who,
+            header_bytes));
     return outcome;
 }
 
@@ -136,7 +144,8 @@ Outcome execute(Nic::State& nic, const Qp& qp, const Request& request) {
     if (request.opcode == MLX5_OPCODE_NOP) return {};
     const bool large = request.opcode == MLX5_OPCODE_TSO;
     if (request.opcode != MLX5_OPCODE_SEND && !large)
-        return bad_request(fmt::format("{}: operation {:#x} is none of a raw packet QP", who, request.opcode));
+        return bad_request(
+            fmt::format("{}: operation {:#x} is none of a raw packet QP", who, request.opcode));
     constexpr std::size_t kInlineStart = kSegment + offsetof(mlx5_wqe_eth_seg, inline_hdr_start);
     if (request.bytes.size() < 2 * kSegment) return bad_request(fmt::format("{}: no Ethernet segment", who));
     mlx5_wqe_eth_seg eth;
@@ -145,16 +154,17 @@ Outcome execute(Nic::State& nic, const Qp& qp, const Request& request) {
     const bool insert = (size_field & kInsertVlan) != 0;
     const std::size_t header_bytes = insert ? 0 : size_field & 0x3ff;
     if (kInlineStart + header_bytes > request.bytes.size())
-        return bad_request(fmt::format("{}: {} bytes of inline header do not fit into it", who, header_bytes));
-    if (header_bytes < nic.limits.min_inline)
         return bad_request(
-            fmt::format("{}: {} bytes of inline header, the adapter wants {}", who, header_bytes, nic.limits.min_inline));
+            fmt::format("{}: {} bytes of inline header do not fit into it", who, header_bytes));
+    if (header_bytes < nic.limits.min_inline)
+        return bad_request(fmt::format("{}: {} bytes of inline header, the adapter wants {}", who,
+                                       header_bytes, nic.limits.min_inline));
 
     Frame all(request.bytes.begin() + kInlineStart,
               request.bytes.begin() + static_cast<std::ptrdiff_t>(kInlineStart + header_bytes));
-    const std::size_t data =
-        kSegment + (offsetof(mlx5_wqe_eth_seg, inline_hdr_start) + std::max<std::size_t>(header_bytes, 2) + kSegment - 1) /
-                       kSegment * kSegment;
+    const std::size_t data = kSegment + (offsetof(mlx5_wqe_eth_seg, inline_hdr_start) +
+                                         std::max<std::size_t>(header_bytes, 2) + kSegment - 1) /
+                                            kSegment * kSegment;
     if (Outcome outcome = gather(nic, who, request, data, all); outcome.syndrome != 0) return outcome;
 
     Outcome outcome;
@@ -171,8 +181,10 @@ Outcome execute(Nic::State& nic, const Qp& qp, const Request& request) {
             frame.insert(frame.begin() + 12, std::begin(tag), std::end(tag));
         }
         if (frame.size() > nic.limits.max_frame)
-            return bad_length(fmt::format("{}: a frame of {} bytes, {} are allowed", who, frame.size(), nic.limits.max_frame));
-        complete_checksums(frame, (eth.cs_flags & MLX5_ETH_WQE_L3_CSUM) != 0, (eth.cs_flags & MLX5_ETH_WQE_L4_CSUM) != 0);
+            return bad_length(fmt::format("{}: a frame of {} bytes, {} are allowed", who, frame.size(),
+                                          nic.limits.max_frame));
+        complete_checksums(frame, (eth.cs_flags & MLX5_ETH_WQE_L3_CSUM) != 0,
+                           (eth.cs_flags & MLX5_ETH_WQE_L4_CSUM) != 0);
         if (frame.size() < kMinFrame) frame.resize(kMinFrame);
     }
     return outcome;
@@ -186,13 +198,15 @@ void Nic::State::run_send_queue(Qp& qp) {
     qp.send_posted = posted;
     if (posted == qp.send_next) return;
     if (!qp.sends() && !qp.flushes_sends()) {
-        if (!qp.dead_send) violation(fmt::format("QP {:#x}: doorbell while the QP may not send", qp.attr.qpn));
+        if (!qp.dead_send)
+            violation(fmt::format("QP {:#x}: doorbell while the QP may not send", qp.attr.qpn));
         return;
     }
     worked = true;
     if (const auto ahead = static_cast<std::uint16_t>(posted - qp.send_free); ahead > qp.attr.send_entries) {
         violation(
-            fmt::format("QP {:#x}: the send counter {:#x} is {} basic blocks beyond what completed last; the queue has {}",
+            fmt::format("QP {:#x}: the send counter {:#x} is {} basic blocks beyond what completed last; the "
+                        "queue has {}",
                         qp.attr.qpn, posted, ahead, qp.attr.send_entries));
         qp.dead_send = qp.send_failed = true;
         return;

@@ -11,13 +11,19 @@ using testing::HasSubstr;
 
 constexpr std::uint8_t kSums = MLX5_ETH_WQE_L3_CSUM | MLX5_ETH_WQE_L4_CSUM;
 
-std::span<const std::uint8_t> head(const Frame& frame, std::size_t bytes) { return std::span(frame).first(bytes); }
-std::span<const std::uint8_t> tail(const Frame& frame, std::size_t from) { return std::span(frame).subspan(from); }
+std::span<const std::uint8_t> head(const Frame& frame, std::size_t bytes) {
+    return std::span(frame).first(bytes);
+}
+std::span<const std::uint8_t> tail(const Frame& frame, std::size_t from) {
+    return std::span(frame).subspan(from);
+}
 
 // A request with 18 bytes of inline header and the rest by address.
 Wqe pointed(Rig& rig, const Frame& frame, std::size_t at = 0, std::uint8_t flags = 0) {
     std::copy(frame.begin() + 18, frame.end(), rig.arena.begin() + static_cast<std::ptrdiff_t>(at));
-    return Wqe().eth(flags, 0, head(frame, 18)).data(&rig.arena[at], static_cast<std::uint32_t>(frame.size() - 18), Rig::kLkey);
+    return Wqe()
+        .eth(flags, 0, head(frame, 18))
+        .data(&rig.arena[at], static_cast<std::uint32_t>(frame.size() - 18), Rig::kLkey);
 }
 
 TEST(NicFrames, TheTestsOwnFramesHaveRightSums) {
@@ -142,7 +148,9 @@ TEST(NicSend, ATagIsPutIn) {
     const Frame frame = make_frame({.sums = false});
     std::copy(frame.begin(), frame.end(), rig.arena.begin());
     const std::uint8_t tci[] = {0x20, 0x07};
-    rig.post(Wqe().eth_raw(kSums, 0, 0x8000, tci).data(&rig.arena[0], static_cast<std::uint32_t>(frame.size()), Rig::kLkey));
+    rig.post(Wqe()
+                 .eth_raw(kSums, 0, 0x8000, tci)
+                 .data(&rig.arena[0], static_cast<std::uint32_t>(frame.size()), Rig::kLkey));
     rig.nic.step();
     ASSERT_EQ(rig.sent.size(), 1u);
     EXPECT_EQ(rig.sent[0], make_frame({.vlan = 0x2007}));
@@ -151,7 +159,8 @@ TEST(NicSend, ATagIsPutIn) {
 
 TEST(NicSend, LargeSendsAreCut) {
     Rig rig;
-    const Frame whole = make_frame({.tcp = true, .payload = 2500, .tcp_flags = 0x99 /* CWR ACK PSH FIN */, .sums = false});
+    const Frame whole =
+        make_frame({.tcp = true, .payload = 2500, .tcp_flags = 0x99 /* CWR ACK PSH FIN */, .sums = false});
     std::copy(whole.begin() + 54, whole.end(), rig.arena.begin());
     rig.post(Wqe(MLX5_OPCODE_TSO)
                  .eth(kSums, 1000, head(whole, 54))

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The inside of the simulated adapter: plain data and the functions of its parts. Everything here happens under Nic's lock.
+// The inside of the simulated adapter: plain data and the functions of its parts. Everything here happens
+// under Nic's lock.
 //   nic.cpp          the control functions, step(), doorbells
 //   nic_send.cpp     send requests: reading, checking, executing
 //   nic_receive.cpp  rules, receive requests
 //   nic_cq.cpp       completions, arming, events
-// Queue positions run freely as the adapter's counters do: 16 bits of them stand in records and completions of work queues, 24
-// in those of completion queues.
+// Queue positions run freely as the adapter's counters do: 16 bits of them stand in records and completions
+// of work queues, 24 in those of completion queues.
 #pragma once
 
 #include <endian.h>
@@ -21,8 +22,8 @@
 namespace mlx5_sim {
 
 // Vendor syndromes say more than syndromes, to the vendor. Tests only see that they arrive.
-inline constexpr std::uint8_t kVendorFlush = 0xf9, kVendorRequest = 0x68, kVendorMemory = 0x51, kVendorLength = 0x32,
-                              kVendorFault = 0x77;
+inline constexpr std::uint8_t kVendorFlush = 0xf9, kVendorRequest = 0x68, kVendorMemory = 0x51,
+                              kVendorLength = 0x32, kVendorFault = 0x77;
 
 inline constexpr std::uint32_t kArmUnwritten = 0xffffffff;
 
@@ -36,7 +37,8 @@ struct Cq {
     bool overrun = false;
     bool complained_consumer = false;  // one violation for each wrong value
     std::uint32_t wrong_consumer = 0;
-    std::vector<std::uint8_t> owners;  // of each entry that is the adapter's, op_own as it was when it became so
+    std::vector<std::uint8_t>
+        owners;  // of each entry that is the adapter's, op_own as it was when it became so
     // Arming. The sequence number counts events; a doorbell with another one is not for now.
     std::uint32_t sequence = 0;
     bool armed = false, solicited_only = false;
@@ -54,10 +56,11 @@ struct Qp {
     QpAttr attr;
     QpState state = QpState::reset;
     bool send_failed = false, recv_failed = false;
-    bool dead_send = false, dead_recv = false;  // not even to be flushed: its queue is nonsense, or its CQ is dead
-    std::uint16_t send_next = 0;                // basic block to execute next
-    std::uint16_t send_posted = 0;              // the record, as last acted upon
-    std::uint16_t send_free = 0;                // blocks before this one completed visibly: software may use them again
+    bool dead_send = false,
+         dead_recv = false;         // not even to be flushed: its queue is nonsense, or its CQ is dead
+    std::uint16_t send_next = 0;    // basic block to execute next
+    std::uint16_t send_posted = 0;  // the record, as last acted upon
+    std::uint16_t send_free = 0;    // blocks before this one completed visibly: software may use them again
     std::uint16_t recv_next = 0;
     std::vector<std::uint8_t> flame;  // the last BlueFlame copy, of the request with `flame_index`
     std::uint16_t flame_index = 0;
@@ -66,7 +69,9 @@ struct Qp {
 
     bool sends() const { return state == QpState::rts && !send_failed && !dead_send; }
     bool flushes_sends() const { return (state == QpState::error || send_failed) && !dead_send; }
-    bool receives() const { return state != QpState::reset && state != QpState::error && !recv_failed && !dead_recv; }
+    bool receives() const {
+        return state != QpState::reset && state != QpState::error && !recv_failed && !dead_recv;
+    }
     bool flushes_receives() const { return (state == QpState::error || recv_failed) && !dead_recv; }
 };
 
@@ -106,7 +111,8 @@ struct Nic::State {
     void violation(std::string text);
     std::uint64_t usec(std::uint64_t ticks_passed) const { return ticks_passed / (mhz == 0 ? 1 : mhz); }
     // The bytes of a request's segment. Null, and a violation about `who`, if the key does not cover them.
-    std::uint8_t* memory(std::uint32_t lkey, std::uint64_t address, std::uint64_t length, const std::string& who);
+    std::uint8_t* memory(std::uint32_t lkey, std::uint64_t address, std::uint64_t length,
+                         const std::string& who);
 
     // nic.cpp
     void take_doorbells();
@@ -136,7 +142,8 @@ struct Nic::State {
         std::uint8_t hds_ip_ext = 0, l4_hdr_type_etc = 0;
         std::uint8_t syndrome = 0, vendor_syndrome = 0;
     };
-    bool complete(std::uint32_t cqn, const Completion& completion);  // false: it could not be written, the queue is dead
+    bool complete(std::uint32_t cqn,
+                  const Completion& completion);  // false: it could not be written, the queue is dead
     void read_consumer(Cq& cq);
     void arm(Cq& cq, std::uint32_t word);
     void take_cq_doorbell(std::uint64_t doorbell);

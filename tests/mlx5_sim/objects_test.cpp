@@ -413,8 +413,8 @@ TEST_F(Joined, AContextThatIsClosedWithEverythingOpen) {
     EXPECT_FALSE(nic(kFirst).steered(udp_frame(100, 1)));
     // libibverbs does not know it; its objects are given up, as after an error that nobody can handle.
     static void* lost[7];  // within reach of leak checkers
-    void* const released[] = {rule.release(), a->qp.release(), a->send_cq.release(), a->recv_cq.release(),
-            a->mr.release(), a->pd.release(), a->context.release()};
+    void* const released[] = {rule.release(),  a->qp.release(), a->send_cq.release(), a->recv_cq.release(),
+                              a->mr.release(), a->pd.release(), a->context.release()};
     std::copy(std::begin(released), std::end(released), lost);
     for (void* object : lost) EXPECT_NE(object, nullptr);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// System calls on the simulator's own descriptors. libc's functions, syscall() included, may be those of a library under test: they
-// would take a number of the simulator's private table for one of the program's, and wait for locks that the program holds
-// while it waits for the simulator.
+// System calls on the simulator's own descriptors. libc's functions, syscall() included, may be those of a
+// library under test: they would take a number of the simulator's private table for one of the program's, and
+// wait for locks that the program holds while it waits for the simulator.
 #pragma once
 
 #include <cerrno>

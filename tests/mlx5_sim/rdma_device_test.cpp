@@ -22,7 +22,8 @@ TEST_P(RdmaPaths, WhatItSays) {
     EXPECT_EQ(attr.chunk_size, 2048u);
     EXPECT_EQ(attr.rx_offset, 0u);
     EXPECT_EQ(attr.max_recv_wr, 64u);
-    EXPECT_TRUE(attr.tx_checksum && attr.rx_checksum && attr.moderation && attr.arrival_times && attr.coarse_steering);
+    EXPECT_TRUE(attr.tx_checksum && attr.rx_checksum && attr.moderation && attr.arrival_times &&
+                attr.coarse_steering);
     EXPECT_EQ(attr.max_inline, 204u);
     EXPECT_EQ(attr.max_tso, GetParam() ? 262144u : 0u) << "libmlx5's own is not to be trusted";
     EXPECT_EQ(attr.flow_tags, 0xffffffu);
@@ -90,7 +91,8 @@ TEST_P(RdmaPaths, Multicast) {
     b.rule(group);
     all.rule(group);
     auto frame = [](std::uint16_t port) {
-        return udp_frames::make({kMacA, {1, 0, 0x5e, 1, 2, 3}, kIpA, "239.1.2.3", 1000, port, "to the group"});
+        return udp_frames::make(
+            {kMacA, {1, 0, 0x5e, 1, 2, 3}, kIpA, "239.1.2.3", 1000, port, "to the group"});
     };
     EXPECT_TRUE(mlx5_sim::nic(kB).receive(frame(2000)));
     EXPECT_TRUE(mlx5_sim::nic(kB).receive(frame(2001)));
@@ -189,7 +191,8 @@ int send_large(Rig& a, Bytes& header, const std::string& payload, std::uint16_t 
     std::memcpy(at, payload.data(), first);
     std::memcpy(a.buffer(65), payload.data() + first, payload.size() - first);
     sge[0] = {reinterpret_cast<std::uintptr_t>(at), first, a.mr->lkey};
-    sge[1] = {reinterpret_cast<std::uintptr_t>(a.buffer(65)), static_cast<std::uint32_t>(payload.size()) - first, a.mr->lkey};
+    sge[1] = {reinterpret_cast<std::uintptr_t>(a.buffer(65)),
+              static_cast<std::uint32_t>(payload.size()) - first, a.mr->lkey};
     ibv_send_wr wr{}, *bad = nullptr;
     wr.sg_list = sge;
     wr.num_sge = 2;
@@ -302,9 +305,11 @@ TEST_P(RdmaPaths, TimeStampsOfTheSystem) {
     ASSERT_TRUE(b.last.wc_flags & vma::verbs::kWcTimestamp);
     timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    const std::uint64_t ns = static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
+    const std::uint64_t ns =
+        static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
     const std::uint64_t got = vma::verbs::arrival_ns(b.last);
-    EXPECT_LT(got > ns ? got - ns : ns - got, 3'600'000'000'000u) << "the right epoch; how exactly is rdma_clock_test's";
+    EXPECT_LT(got > ns ? got - ns : ns - got, 3'600'000'000'000u)
+        << "the right epoch; how exactly is rdma_clock_test's";
 }
 
 TEST_P(RdmaPaths, WithoutTimeStamps) {

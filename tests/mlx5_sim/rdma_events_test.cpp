@@ -43,7 +43,8 @@ std::vector<int> descriptors() {
     std::vector<int> all;
     DIR* folder = opendir("/proc/self/fd");
     while (const dirent* entry = readdir(folder))
-        if (entry->d_name[0] != '.' && atoi(entry->d_name) != dirfd(folder)) all.push_back(atoi(entry->d_name));
+        if (entry->d_name[0] != '.' && atoi(entry->d_name) != dirfd(folder))
+            all.push_back(atoi(entry->d_name));
     closedir(folder);
     std::ranges::sort(all);
     return all;
@@ -275,7 +276,8 @@ TEST_P(RdmaEvents, DescriptorsAreHidden) {
         for (int fd : descriptors()) {
             if (std::ranges::find(before, fd) != before.end()) continue;
             hidden += vma::InternalFd::is_internal(fd);
-            EXPECT_TRUE(vma::InternalFd::is_internal(fd) || fd >= 500) << fd << " is neither ours nor the simulator's";
+            EXPECT_TRUE(vma::InternalFd::is_internal(fd) || fd >= 500)
+                << fd << " is neither ours nor the simulator's";
         }
         EXPECT_EQ(hidden, 3) << "device, asynchronous events, channel";
         const int next = dup(0);

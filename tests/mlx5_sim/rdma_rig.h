@@ -43,7 +43,9 @@ inline Bytes udp(const std::string& payload, std::uint16_t dst_port = 2000, std:
                              .dst_port = dst_port,
                              .payload = payload});
 }
-inline FlowSpec three_tuple(std::uint16_t port = 2000) { return {IPPROTO_UDP, inet_addr(kIpB), htons(port), 0, 0}; }
+inline FlowSpec three_tuple(std::uint16_t port = 2000) {
+    return {IPPROTO_UDP, inet_addr(kIpB), htons(port), 0, 0};
+}
 inline FlowSpec five_tuple(std::uint16_t port = 2000, std::uint16_t src_port = 1000) {
     return {IPPROTO_UDP, inet_addr(kIpB), htons(port), inet_addr(kIpA), htons(src_port)};
 }
@@ -178,6 +180,8 @@ class RdmaPaths : public testing::TestWithParam<bool> {
     RdmaConfig config(const char* device) const { return config_of(device, GetParam()); }
 };
 
-inline std::string path_name(const testing::TestParamInfo<bool>& info) { return info.param ? "Direct" : "Plain"; }
+inline std::string path_name(const testing::TestParamInfo<bool>& info) {
+    return info.param ? "Direct" : "Plain";
+}
 
 }  // namespace rdma_rig

@@ -35,7 +35,8 @@ struct Host {
         ring = std::move(*made);
     }
     void attach(std::uint16_t port, Sink& sink) {
-        EXPECT_TRUE(ring->attach({IPPROTO_UDP, inet_addr(address), htons(port), 0, 0}, &sink, ring::Share::latest));
+        EXPECT_TRUE(
+            ring->attach({IPPROTO_UDP, inet_addr(address), htons(port), 0, 0}, &sink, ring::Share::latest));
     }
     int send(const Host& to, std::uint16_t port, const std::string& payload) {
         std::array<std::uint8_t, net::kUdpHeaders> headers;

@@ -9,9 +9,12 @@
 //   steps MLX5_SIM_THREAD   1: a thread steps, the wire is in the process: mlx5_0 is joined with mlx5_1,
 //   mlx5_2 with mlx5_3, and one
 //                     without a partner with itself
-//   MLX5_SIM_FAIL_AFTER  after so many sent frames the adapter fails, as by fail_device(). What comes over a netdev that is its wire is
-//                     lost for 0.2 s; then the driver has the adapter working again, and the netdev is the kernel's alone
-//   MLX5_SIM_COUNTERS  a file: when the process exits, a line is appended for each adapter, "mlx5_0 sent 5 doorbells 3 ..."
+//   MLX5_SIM_FAIL_AFTER  after so many sent frames the adapter fails, as by fail_device(). What comes over a
+//   netdev that is its wire is
+//                     lost for 0.2 s; then the driver has the adapter working again, and the netdev is the
+//                     kernel's alone
+//   MLX5_SIM_COUNTERS  a file: when the process exits, a line is appended for each adapter, "mlx5_0 sent 5
+//   doorbells 3 ..."
 // With neither a wire nor a thread nothing moves by itself: a test connects the wire (nic().on_transmit(), or
 // join()) and steps.
 #pragma once

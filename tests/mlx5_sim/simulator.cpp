@@ -56,8 +56,11 @@ void write_counters() {
     if (file == nullptr) return;
     simulator->each_device([&](const Device& device) {
         const NicCounters c = device.nic.counters();
-        std::fprintf(file, "%s sent %lu received %lu doorbells %lu blue_flames %lu send_completions %lu gathered %lu\n",
-                     device.identity.ibdev.c_str(), c.sent, c.received, c.doorbells, c.blue_flames, c.send_completions, c.gathered);
+        std::fprintf(
+            file,
+            "%s sent %lu received %lu doorbells %lu blue_flames %lu send_completions %lu gathered %lu\n",
+            device.identity.ibdev.c_str(), c.sent, c.received, c.doorbells, c.blue_flames, c.send_completions,
+            c.gathered);
     });
     std::fclose(file);
 }
@@ -238,7 +241,8 @@ bool Simulator::turn() {
         Device* const device = slot;
         if (device == nullptr) break;
         if (device->dead) {
-            if (device->wire != nullptr && device->failed_at && std::chrono::steady_clock::now() - *device->failed_at > kRecovery)
+            if (device->wire != nullptr && device->failed_at &&
+                std::chrono::steady_clock::now() - *device->failed_at > kRecovery)
                 device->wire.reset();
             continue;
         }
@@ -285,12 +289,13 @@ void Simulator::rest(unsigned microseconds) {
 
 namespace {
 
-// At the end of the process: an adapter has sent what it was told of before the process is gone, but on a busy machine the thread that
-// plays it may not even have run.
+// At the end of the process: an adapter has sent what it was told of before the process is gone, but on a
+// busy machine the thread that plays it may not even have run.
 __attribute__((destructor)) void finish() {
     Simulator* const simulator = Simulator::existing();
     if (simulator == nullptr || !simulator->engine.threaded() || simulator->contexts() == 0) return;
-    for (int i = 0; i < 2; i++) simulator->engine.run([] {});  // the second one runs after the turn that followed the first
+    for (int i = 0; i < 2; i++)
+        simulator->engine.run([] {});  // the second one runs after the turn that followed the first
 }
 
 }  // namespace

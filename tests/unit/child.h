@@ -12,7 +12,8 @@
 #include <string>
 
 #ifdef __SANITIZE_THREAD__
-// The sanitizer refuses threads in a child of a program with threads, which is just what some tests are about.
+// The sanitizer refuses threads in a child of a program with threads, which is just what some tests are
+// about.
 extern "C" inline __attribute__((used)) const char* __tsan_default_options() { return "die_after_fork=0"; }
 #endif
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What an announcement says of a VLAN, and of what it stands on. Messages are made here, since not every kernel has VLANs.
+// What an announcement says of a VLAN, and of what it stands on. Messages are made here, since not every
+// kernel has VLANs.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <linux/if_arp.h>
@@ -35,7 +36,8 @@ class Message {
         const std::size_t at = bytes_.size();
         append(type, nullptr, 0);
         fill(*this);
-        reinterpret_cast<rtattr*>(bytes_.data() + at)->rta_len = static_cast<unsigned short>(bytes_.size() - at);
+        reinterpret_cast<rtattr*>(bytes_.data() + at)->rta_len =
+            static_cast<unsigned short>(bytes_.size() - at);
         return *this;
     }
     Link decode() {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The extra API's binary layout: programs built against libvma's header years ago rely on each of these numbers.
-#include "mellanox/vma_extra.h"
-
+// The extra API's binary layout: programs built against libvma's header years ago rely on each of these
+// numbers.
 #include <gtest/gtest.h>
+
+#include "mellanox/vma_extra.h"
 
 static_assert(sizeof(vma_cmsg_ioctl_user_alloc_t) == 17);
 static_assert(sizeof(vma_buff_t) == 24 && offsetof(vma_buff_t, len) == 16);
@@ -17,7 +18,8 @@ static_assert(sizeof(vma_ring_alloc_logic_attr) == 20);
 static_assert(sizeof(vma_modify_ring_attr) == 16);
 static_assert(sizeof(vma_ring_type_attr) == 12);
 static_assert(sizeof(vma_api_t) == 168);
-static_assert(offsetof(vma_api_t, socketxtreme_poll) == 40 && offsetof(vma_api_t, get_socket_tx_ring_fd) == 64);
+static_assert(offsetof(vma_api_t, socketxtreme_poll) == 40 &&
+              offsetof(vma_api_t, get_socket_tx_ring_fd) == 64);
 static_assert(offsetof(vma_api_t, dump_fd_stats) == 96 && offsetof(vma_api_t, vma_modify_ring) == 144);
 static_assert(offsetof(vma_api_t, vma_extra_supported_mask) == 152 && offsetof(vma_api_t, ioctl) == 160);
 

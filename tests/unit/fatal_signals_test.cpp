@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What happens before a signal ends the process: the backtrace of a fault, the end in good order after SIGINT, and that the
-// process then dies as it would have died without the library, or its own handlers run.
+// What happens before a signal ends the process: the backtrace of a fault, the end in good order after
+// SIGINT, and that the process then dies as it would have died without the library, or its own handlers run.
 #include "libvma/runtime/fatal_signals.h"
 
 #include <gmock/gmock.h>
@@ -74,8 +74,9 @@ TEST_F(FatalSignals, BacktraceAndThenTheDefault) {
         write_to(16);
     });
     EXPECT_EQ(killed_by(outcome), SIGSEGV);
-    EXPECT_THAT(outcome.output, MatchesRegex("VMA ERROR: SIGSEGV at 0x[0-9a-f]+, address 0x10; backtrace of thread [0-9]+:\n"
-                                             "VMA ERROR: #0  0x[0-9a-f]+ unit_tests\\+0x[0-9a-f]+\n(.|\n)*"));
+    EXPECT_THAT(outcome.output,
+                MatchesRegex("VMA ERROR: SIGSEGV at 0x[0-9a-f]+, address 0x10; backtrace of thread [0-9]+:\n"
+                             "VMA ERROR: #0  0x[0-9a-f]+ unit_tests\\+0x[0-9a-f]+\n(.|\n)*"));
     // The chain goes on to the beginning of the program, in libraries with names.
     EXPECT_THAT(outcome.output, HasSubstr(" libc.so.6+0x"));
     EXPECT_THAT(outcome.output, HasSubstr(" __libc_start_main+0x"));
@@ -137,7 +138,8 @@ TEST_F(FatalSignals, ProgramsHandlerRuns) {
         });
         EXPECT_TRUE(outcome.passed());
         std::size_t times = 0;
-        for (std::size_t at = 0; (at = outcome.output.find("backtrace of", at)) != std::string::npos; at++) times++;
+        for (std::size_t at = 0; (at = outcome.output.find("backtrace of", at)) != std::string::npos; at++)
+            times++;
         EXPECT_EQ(times, 5u);  // no flood from a program that lives with faults
     }
 }

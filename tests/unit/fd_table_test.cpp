@@ -2,7 +2,6 @@
 #include "libvma/sockets/fd_table.h"
 
 #include <gtest/gtest.h>
-
 #include <limits.h>
 
 #include <atomic>
@@ -33,7 +32,8 @@ struct FdTableTest : ::testing::Test {
 };
 
 TEST_F(FdTableTest, AnyNumberMayBeAskedFor) {
-    for (int fd : {0, 1, -1, 1023, 1024, INT_MAX, INT_MIN, static_cast<int>(FdTable::kLeaf * FdTable::kTop)}) {
+    for (int fd :
+         {0, 1, -1, 1023, 1024, INT_MAX, INT_MIN, static_cast<int>(FdTable::kLeaf * FdTable::kTop)}) {
         EXPECT_EQ(table->peek(fd), nullptr) << fd;
         EXPECT_FALSE(table->find(fd)) << fd;
         EXPECT_FALSE(table->socket(fd)) << fd;
@@ -164,8 +164,8 @@ TEST_F(FdTableTest, GrowsFromManyThreads) {
     for (auto& p : probes) EXPECT_EQ(p->refs(), 1u + kLeaves);
 }
 
-// Readers race with a writer that keeps replacing what two numbers mean, reusing two objects' memory as a class's free
-// list does. A reader must never hold an object whose last reference is gone.
+// Readers race with a writer that keeps replacing what two numbers mean, reusing two objects' memory as a
+// class's free list does. A reader must never hold an object whose last reference is gone.
 TEST_F(FdTableTest, FindRacesWithRemoveAndReuse) {
     class Reused : public FdObject {
       public:

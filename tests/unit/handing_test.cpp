@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Sockets over fork: who asks whom, and when. The sockets are kernel ones; the object under their number only notes
-// that it was told to leave to the kernel, by an option that every process with the same socket sees.
-#include "libvma/sockets/handover/shared_sockets.h"
-
+// Sockets over fork: who asks whom, and when. The sockets are kernel ones; the object under their number only
+// notes that it was told to leave to the kernel, by an option that every process with the same socket sees.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -30,6 +28,7 @@
 #include "child.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/sockets/fd_table.h"
+#include "libvma/sockets/handover/shared_sockets.h"
 
 namespace {
 
@@ -149,7 +148,8 @@ TEST(Handing, ARequestDoesNotHoldTheLowestFreeNumber) {
         expect_good_end(start_child([&] {
             EXPECT_FALSE(g_fds.find(a.fd()));
             EXPECT_EQ(counts.lowest_free, lowest);
-            expect_good_end(start_child([&] { EXPECT_FALSE(g_fds.find(b.fd())); }));  // brings a socket for the answer
+            expect_good_end(
+                start_child([&] { EXPECT_FALSE(g_fds.find(b.fd())); }));  // brings a socket for the answer
         }));
         EXPECT_EQ(counts.left, 2);
         EXPECT_EQ(counts.lowest_free, lowest);
@@ -291,7 +291,8 @@ TEST(Handing, AParentThatDiedIsNotWaitedFor) {
             Fake a(counts);
             if (fork() == 0) {
                 close(result[0]);
-                while (getppid() != 1 && g_fds.peek(a.fd()) != nullptr && kill(getppid(), 0) == 0 && counts.left == 0)
+                while (getppid() != 1 && g_fds.peek(a.fd()) != nullptr && kill(getppid(), 0) == 0 &&
+                       counts.left == 0)
                     usleep(1000);
                 EXPECT_FALSE(g_fds.find(a.fd()));
                 EXPECT_EQ(write(result[1], testing::Test::HasFailure() ? "n" : "y", 1), 1);
@@ -399,7 +400,8 @@ TEST(Handing, AStoppedParentIsWaitedForOnce) {
         EXPECT_EQ(read(result[0], &c, 1), 1);
         EXPECT_EQ(c, 'y');
         expect_good_end(child);
-        // The requests are still there for the internal thread, which must be done with the sockets before they go.
+        // The requests are still there for the internal thread, which must be done with the sockets before
+        // they go.
         EXPECT_TRUE(eventually([] { return !handing::shared_since(0); }));
         EXPECT_EQ(counts.left, kSockets);
     });
@@ -602,7 +604,8 @@ TEST(Handing, NonsenseFromAChildDoesNoHarm) {
 
             std::mt19937 random(1);
             const std::uint64_t cookies[] = {0, 1, cookie_of(b.fd()), ~0ull};
-            const void* objects[] = {nullptr, &a, reinterpret_cast<void*>(8), reinterpret_cast<void*>(~0ull), &told};
+            const void* objects[] = {nullptr, &a, reinterpret_cast<void*>(8), reinterpret_cast<void*>(~0ull),
+                                     &told};
             const int numbers[] = {-1, 0, a.fd(), b.fd(), channel, INT_MAX, INT_MIN};
             for (int i = 0; i < 3000; i++) {
                 std::array<RawRequest, 300> requests;  // more than an owner takes
@@ -628,8 +631,8 @@ TEST(Handing, NonsenseFromAChildDoesNoHarm) {
         char byte;
         close(told[1]);
         ASSERT_EQ(read(told[0], &byte, 1), 1);
-        EXPECT_TRUE(eventually([&] { return open_descriptors() == before + 3 + 1; })) << "of pipes, and a channel, not "
-                                                                                   << open_descriptors() - before;
+        EXPECT_TRUE(eventually([&] { return open_descriptors() == before + 3 + 1; }))
+            << "of pipes, and a channel, not " << open_descriptors() - before;
         EXPECT_TRUE(handing::shared_since(0));
         expect_good_end(start_child([&] {
             EXPECT_FALSE(g_fds.find(b.fd()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What it costs to wait, and that no wake-up is lost: members that tell of their changes, in great numbers and from many
-// threads; rings that many sockets share.
+// What it costs to wait, and that no wake-up is lost: members that tell of their changes, in great numbers
+// and from many threads; rings that many sockets share.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
@@ -245,7 +245,8 @@ TEST(IomuxReady, HookThatCannotBeTakenDown) {
     EXPECT_TRUE(f->recycled);
 }
 
-// Sockets that share a ring: it is polled, armed and slept on for all of them, and their own functions are not called.
+// Sockets that share a ring: it is polled, armed and slept on for all of them, and their own functions are
+// not called.
 class OnRing final : public vma::sockets::Socket, public vma::ring::FrameSink {
   public:
     explicit OnRing(vma::ring::Ring* ring) : ring_(ring) {}
@@ -315,7 +316,8 @@ TEST(IomuxRings, PolledForAllTheirSockets) {
         std::vector<OnRing*> all;
         std::vector<int> fds;
         auto flow = [&](std::uint16_t i) {
-            return verbs::FlowSpec{IPPROTO_UDP, inet_addr("198.18.0.1"), htons(static_cast<std::uint16_t>(5000 + i)), 0, 0};
+            return verbs::FlowSpec{IPPROTO_UDP, inet_addr("198.18.0.1"),
+                                   htons(static_cast<std::uint16_t>(5000 + i)), 0, 0};
         };
         for (std::uint16_t i = 0; i < kSockets; i++) {
             OnRing* s = keep<OnRing>(near_ring->get());

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // select, poll and epoll over sockets whose whole readiness is ours (TCP connections), against the kernel.
 //
-// The kernel's world has real TCP sockets over loopback. In ours the program's descriptor is an unconnected shadow, and
-// the connection is a second kernel socket that nobody but the test's Socket class knows: it plays the TCP engine, so what
-// is true of a connection in any state comes from the kernel in both worlds. Both accounts must be the same.
+// The kernel's world has real TCP sockets over loopback. In ours the program's descriptor is an unconnected
+// shadow, and the connection is a second kernel socket that nobody but the test's Socket class knows: it
+// plays the TCP engine, so what is true of a connection in any state comes from the kernel in both worlds.
+// Both accounts must be the same.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -22,8 +23,10 @@ class Engine final : public Told {
     int fd() const { return fd_; }
     std::uint32_t ready_events() const noexcept override {
         asked++;
-        pollfd p{fd_, static_cast<short>(POLLIN | POLLOUT | POLLPRI | POLLRDNORM | POLLWRNORM | POLLRDBAND | POLLWRBAND |
-                                         POLLRDHUP), 0};
+        pollfd p{fd_,
+                 static_cast<short>(POLLIN | POLLOUT | POLLPRI | POLLRDNORM | POLLWRNORM | POLLRDBAND |
+                                    POLLWRBAND | POLLRDHUP),
+                 0};
         ::poll(&p, 1, 0);
         return static_cast<std::uint16_t>(p.revents);
     }
@@ -62,7 +65,8 @@ struct Listener {
     }
 };
 
-// TCP in a world: the same calls, but in ours on the hidden socket, with a word to the Socket class after each.
+// TCP in a world: the same calls, but in ours on the hidden socket, with a word to the Socket class after
+// each.
 class Tcp {
   public:
     explicit Tcp(World& world) : w(world), ours(std::string(world.name()) == "ours") {}
@@ -98,8 +102,7 @@ class Tcp {
     void connect(int fd, const Listener& to) {
         int rc = ::connect(engine(fd), reinterpret_cast<const sockaddr*>(&to.addr), sizeof to.addr);
         w.note("connect " + w.result(rc));
-        if (engines.contains(fd))
-            engines[fd]->woken(0, [&] { engines[fd]->mode = Readiness::ours; });
+        if (engines.contains(fd)) engines[fd]->woken(0, [&] { engines[fd]->mode = Readiness::ours; });
     }
     // Connected, on both sides. Returns the peer.
     int establish(int fd, Listener& to) {
@@ -190,14 +193,16 @@ void same_tcp(const std::function<void(World&, Tcp&)>& scene) {
     ASSERT_FALSE(expected.empty());
 }
 
-constexpr std::uint32_t kAll = EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP | EPOLLRDNORM | EPOLLWRNORM | EPOLLRDBAND;
+constexpr std::uint32_t kAll =
+    EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP | EPOLLRDNORM | EPOLLWRNORM | EPOLLRDBAND;
 
 // All that poll, select and fresh epoll sets say of `fd` now.
 void look(World& w, int fd, const std::string& when) {
     w.note("== " + when);
     std::vector<pollfd> fds;
-    for (short events : {short{0}, short{POLLIN}, short{POLLOUT}, short{POLLPRI}, static_cast<short>(POLLRDHUP),
-                         static_cast<short>(POLLRDNORM | POLLWRNORM), static_cast<short>(kAll)})
+    for (short events :
+         {short{0}, short{POLLIN}, short{POLLOUT}, short{POLLPRI}, static_cast<short>(POLLRDHUP),
+          static_cast<short>(POLLRDNORM | POLLWRNORM), static_cast<short>(kAll)})
         fds.push_back({fd, events, 0});
     w.polled(fds);
     for (auto& p : fds) w.polled({p});
@@ -212,7 +217,8 @@ void look(World& w, int fd, const std::string& when) {
                            FD_ISSET(fd, &sets[2])));
     }
     for (std::uint32_t mode : {0u, unsigned{EPOLLET}, unsigned{EPOLLONESHOT}, EPOLLET | EPOLLONESHOT})
-        for (std::uint32_t events : {0u, unsigned{EPOLLIN}, unsigned{EPOLLOUT}, unsigned{EPOLLRDHUP}, unsigned{EPOLLPRI}, kAll}) {
+        for (std::uint32_t events :
+             {0u, unsigned{EPOLLIN}, unsigned{EPOLLOUT}, unsigned{EPOLLRDHUP}, unsigned{EPOLLPRI}, kAll}) {
             int ep = w.epoll();
             w.ctl(ep, EPOLL_CTL_ADD, fd, events | mode, 7);
             w.wait(ep);
@@ -332,7 +338,8 @@ TEST(IomuxTcp, NonBlockingConnect) {
                 const Listener& to = refused ? closed : listener;
                 const std::uint32_t events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | mode;
                 auto finished = [&](int fd) {
-                    refused ? t.expect(fd, EPOLLERR, kIn | kOut | kGone | EPOLLRDHUP) : t.expect(fd, EPOLLOUT, kOut);
+                    refused ? t.expect(fd, EPOLLERR, kIn | kOut | kGone | EPOLLRDHUP)
+                            : t.expect(fd, EPOLLOUT, kOut);
                 };
                 int ep = w.epoll(), e = w.plain_eventfd();
                 w.ctl(ep, EPOLL_CTL_ADD, e, EPOLLIN, 9);
@@ -560,14 +567,16 @@ TEST(IomuxTcp, WaitersFollowTheState) {
             int ep = w.epoll(), outer = w.epoll(), a = t.open();
             int peer = t.establish(a, listener);
             t.send_from(peer, a, "x");
-            // A shadow without EPOLLHUP, as a listener's or a bound datagram socket's: both sides silent at first.
+            // A shadow without EPOLLHUP, as a listener's or a bound datagram socket's: both sides silent at
+            // first.
             int quiet = w.plain_eventfd();
             dup2(quiet, a);
             t.engines[a]->woken(0, [&] { t.engines[a]->mode = Readiness::kernel; });
             w.ctl(ep, EPOLL_CTL_ADD, a, EPOLLIN, 1);
             w.ctl(outer, EPOLL_CTL_ADD, ep, EPOLLIN, 1);
             {
-                Later later(20ms, [&] { t.engines[a]->woken(0, [&] { t.engines[a]->mode = Readiness::ours; }); });
+                Later later(20ms,
+                            [&] { t.engines[a]->woken(0, [&] { t.engines[a]->mode = Readiness::ours; }); });
                 EXPECT_EQ(wait_in(w, call, a, ep, outer), 1);
             }
             t.receive(a);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// select, poll and epoll over offloaded descriptors, against the kernel: most cases are scenarios that write down all
-// they see, played once on kernel sockets with the kernel's calls and once on sockets whose data waits in user space
-// with ours. Both accounts must be the same.
+// select, poll and epoll over offloaded descriptors, against the kernel: most cases are scenarios that write
+// down all they see, played once on kernel sockets with the kernel's calls and once on sockets whose data
+// waits in user space with ours. Both accounts must be the same.
 //
-// The offloaded sockets are small ones: a real shadow descriptor, a queue, a ring with an event channel (iomux_worlds.h).
+// The offloaded sockets are small ones: a real shadow descriptor, a queue, a ring with an event channel
+// (iomux_worlds.h).
 #include "libvma/iomux/iomux.h"
 
 #include <fcntl.h>
@@ -51,7 +52,12 @@ TEST(IomuxPoll, ReportsBothSides) {
     same([](World& w) {
         int a = w.socket(), b = w.socket(), c = w.plain_eventfd();
         auto all = [&] {
-            w.polled({{a, POLLIN, 0}, {b, POLLIN | POLLOUT, 0}, {c, POLLIN, 0}, {a, POLLRDNORM, 0}, {a, POLLOUT, 0}, {-1, POLLIN, 0}});
+            w.polled({{a, POLLIN, 0},
+                      {b, POLLIN | POLLOUT, 0},
+                      {c, POLLIN, 0},
+                      {a, POLLRDNORM, 0},
+                      {a, POLLOUT, 0},
+                      {-1, POLLIN, 0}});
         };
         all();
         w.deliver(a);
@@ -188,9 +194,11 @@ TEST(IomuxSelect, ErrorsLeaveTheSetsAlone) {
         FD_SET(a, &s.r);
         FD_SET(gone, &s.r);
         timespec none{0, 0}, bad{0, -1};
-        w.note(w.result(w.select(std::max(a, gone) + 1, &s.r, nullptr, nullptr, &none)) + show(s.r, {a, gone}));
+        w.note(w.result(w.select(std::max(a, gone) + 1, &s.r, nullptr, nullptr, &none)) +
+               show(s.r, {a, gone}));
         w.note(w.result(w.select(-1, &s.r, nullptr, nullptr, &none)) + show(s.r, {a, gone}));
-        w.note(w.result(w.select(std::max(a, gone) + 1, &s.r, nullptr, nullptr, &bad)) + show(s.r, {a, gone}));
+        w.note(w.result(w.select(std::max(a, gone) + 1, &s.r, nullptr, nullptr, &bad)) +
+               show(s.r, {a, gone}));
     });
 }
 
@@ -236,7 +244,8 @@ TEST(IomuxSelect, SleepsBesideAHungUpDescriptor) {
 TEST(IomuxSelect, SetsBeyondFdSetsize) {
     rlimit limit{};
     getrlimit(RLIMIT_NOFILE, &limit);
-    if (limit.rlim_cur < 3200) limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 4096), setrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_cur < 3200)
+        limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 4096), setrlimit(RLIMIT_NOFILE, &limit);
     Spin spin(0);
     OurWorld w;
     int a = w.socket();
@@ -306,8 +315,9 @@ class IomuxWait : public testing::TestWithParam<std::tuple<Call, std::int64_t>> 
 std::string case_name(const testing::TestParamInfo<IomuxWait::ParamType>& info) {
     const char* calls[] = {"Poll", "Select", "Epoll"};
     auto usec = std::get<1>(info.param);
-    return std::string(calls[static_cast<int>(std::get<0>(info.param))]) +
-           (usec < 0 ? "Spinning" : usec == 0 ? "Sleeping" : "Both");
+    return std::string(calls[static_cast<int>(std::get<0>(info.param))]) + (usec < 0    ? "Spinning"
+                                                                            : usec == 0 ? "Sleeping"
+                                                                                        : "Both");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, IomuxWait,
@@ -365,8 +375,12 @@ TEST_P(IomuxWait, LosesNoWakeUp) {
             while (turn.load() != i) std::this_thread::yield();
             for (int spin = i * 7 % 400; spin > 0; spin--) vma::cpu_relax();
             switch (i % 3) {
-                case 0: w.fakes[a]->deliver(); break;
-                case 1: w.deliver(a); break;
+                case 0:
+                    w.fakes[a]->deliver();
+                    break;
+                case 1:
+                    w.deliver(a);
+                    break;
                 default:  // two threads race for the ring
                     w.deliver(a);
                     w.ring.progress();
@@ -431,7 +445,8 @@ TEST_P(IomuxWait, IgnoredSignalDoesNotInterrupt) {
     EXPECT_EQ(wait(&t), 0);
 }
 
-// Signals sent all the time: whenever the handler runs, the call ends; none slips in between a look and the sleep.
+// Signals sent all the time: whenever the handler runs, the call ends; none slips in between a look and the
+// sleep.
 TEST_P(IomuxWait, NoSignalIsSleptThrough) {
     install(0);
     pthread_t self = pthread_self();
@@ -449,7 +464,8 @@ TEST_P(IomuxWait, NoSignalIsSleptThrough) {
         int handled = g_handled;
         timespec t = msec(2000);
         turn = i;
-        // A handler that ran before the call began is none of its business: then the next one must not wait for it.
+        // A handler that ran before the call began is none of its business: then the next one must not wait
+        // for it.
         while (g_handled.load() == handled)
             if (wait(&t) == 0 && g_handled.load() == handled) ends_by_time++;
     }
@@ -564,8 +580,8 @@ TEST(IomuxSignals, PendingAtZeroTimeoutAsInTheKernel) {
             pthread_kill(pthread_self(), SIGUSR1);
             w.note("poll " + w.result(w.poll(&p, 1, &none, &empty)) + std::to_string(g_handled));
             pthread_kill(pthread_self(), SIGUSR1);
-            w.note("select " + w.result(w.select(a + 1, &r, nullptr, nullptr, &none, &empty)) + std::to_string(g_handled) +
-                   show(r, {a}));
+            w.note("select " + w.result(w.select(a + 1, &r, nullptr, nullptr, &none, &empty)) +
+                   std::to_string(g_handled) + show(r, {a}));
             pthread_kill(pthread_self(), SIGUSR1);
             w.note("epoll " + w.result(w.epoll_wait(ep, &ev, 1, &none, &empty)) + std::to_string(g_handled));
         }
@@ -666,7 +682,7 @@ TEST(IomuxEpoll, OneShot) {
             w.wait(ep);
             w.deliver(a);
             w.wait(ep);
-            w.ctl(ep, EPOLL_CTL_ADD, a, in, 1);    // EEXIST, although reported
+            w.ctl(ep, EPOLL_CTL_ADD, a, in, 1);  // EEXIST, although reported
             w.wait(ep);
             w.ctl(ep, EPOLL_CTL_MOD, a, in, 11);
             w.wait(ep);
@@ -708,8 +724,8 @@ TEST(IomuxEpoll, OneShot) {
     });
 }
 
-// After a report of our side the kernel's set is silent as well: nobody who waits there, or on the set's descriptor, is
-// kept awake.
+// After a report of our side the kernel's set is silent as well: nobody who waits there, or on the set's
+// descriptor, is kept awake.
 TEST(IomuxEpoll, OneShotSilencesTheKernelsSet) {
     OurWorld w;
     int ep = w.epoll(), a = w.socket();

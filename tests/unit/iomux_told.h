@@ -11,7 +11,8 @@ namespace vma::test::worlds {
 
 using vma::sockets::Readiness;
 
-inline constexpr std::uint32_t kIn = EPOLLIN | EPOLLRDNORM, kOut = EPOLLOUT | EPOLLWRNORM, kGone = EPOLLHUP | EPOLLERR;
+inline constexpr std::uint32_t kIn = EPOLLIN | EPOLLRDNORM, kOut = EPOLLOUT | EPOLLWRNORM,
+                               kGone = EPOLLHUP | EPOLLERR;
 
 class Told : public vma::sockets::Socket {
   public:
@@ -113,9 +114,12 @@ inline int wait_in(World& w, Call call, int fd, int ep, int outer) {
     timespec t{20, 0};
     switch (call) {
         case Call::poll:
-        case Call::outer: return w.poll(&p, 1, &t);
-        case Call::select: return w.select(fd + 1, &r, nullptr, &e, &t);
-        default: return w.epoll_wait(ep, &ev, 1, &t);
+        case Call::outer:
+            return w.poll(&p, 1, &t);
+        case Call::select:
+            return w.select(fd + 1, &r, nullptr, &e, &t);
+        default:
+            return w.epoll_wait(ep, &ev, 1, &t);
     }
 }
 

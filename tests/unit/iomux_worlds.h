@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the tests of select, poll and epoll share: small offloaded sockets with a queue and a ring, and two worlds that a
-// scenario can be played in, the kernel's and ours.
+// What the tests of select, poll and epoll share: small offloaded sockets with a queue and a ring, and two
+// worlds that a scenario can be played in, the kernel's and ours.
 #pragma once
 
 #include <fmt/format.h>
@@ -160,9 +160,11 @@ class World {
     virtual void deliver(int fd) = 0;
     virtual void consume(int fd) = 0;
     virtual int poll(pollfd* fds, nfds_t n, const timespec* t, const sigset_t* m = nullptr) = 0;
-    virtual int select(int n, fd_set* r, fd_set* w, fd_set* e, const timespec* t, const sigset_t* m = nullptr) = 0;
+    virtual int select(int n, fd_set* r, fd_set* w, fd_set* e, const timespec* t,
+                       const sigset_t* m = nullptr) = 0;
     virtual int epoll_ctl(int epfd, int op, int fd, epoll_event* ev) = 0;
-    virtual int epoll_wait(int epfd, epoll_event* ev, int n, const timespec* t, const sigset_t* m = nullptr) = 0;
+    virtual int epoll_wait(int epfd, epoll_event* ev, int n, const timespec* t,
+                           const sigset_t* m = nullptr) = 0;
     virtual void closed(int) {}
     virtual void dupped(int, int) {}
     virtual const char* name() const = 0;
@@ -252,7 +254,9 @@ class KernelWorld : public World {
         char c;
         ASSERT_EQ(read(fd, &c, 1), 1);
     }
-    int poll(pollfd* f, nfds_t n, const timespec* t, const sigset_t* m) override { return ::ppoll(f, n, t, m); }
+    int poll(pollfd* f, nfds_t n, const timespec* t, const sigset_t* m) override {
+        return ::ppoll(f, n, t, m);
+    }
     int select(int n, fd_set* r, fd_set* w, fd_set* e, const timespec* t, const sigset_t* m) override {
         return ::pselect(n, r, w, e, t, m);
     }
@@ -281,14 +285,19 @@ class OurWorld : public World {
         ring.progress();
         fakes.at(fd)->consume();
     }
-    int poll(pollfd* f, nfds_t n, const timespec* t, const sigset_t* m) override { return iomux::poll(f, n, t, m); }
+    int poll(pollfd* f, nfds_t n, const timespec* t, const sigset_t* m) override {
+        return iomux::poll(f, n, t, m);
+    }
     int select(int n, fd_set* r, fd_set* w, fd_set* e, const timespec* t, const sigset_t* m) override {
         return iomux::select(n, r, w, e, t, m, nullptr);
     }
-    int epoll_ctl(int ep, int op, int fd, epoll_event* ev) override { return iomux::epoll_ctl(ep, op, fd, ev); }
+    int epoll_ctl(int ep, int op, int fd, epoll_event* ev) override {
+        return iomux::epoll_ctl(ep, op, fd, ev);
+    }
     int epoll_wait(int ep, epoll_event* ev, int n, const timespec* t, const sigset_t* m) override {
         if (g_fds.peek(ep) != nullptr) return iomux::epoll_wait(ep, ev, n, t, m);
-        return iomux::kernel_epoll_wait(ep, ev, n, t, m, [&] { return ::epoll_pwait(ep, ev, n, to_ms(t), m); });
+        return iomux::kernel_epoll_wait(ep, ev, n, t, m,
+                                        [&] { return ::epoll_pwait(ep, ev, n, to_ms(t), m); });
     }
     void closed(int fd) override { g_fds.remove(fd); }
     void dupped(int from, int to) override {

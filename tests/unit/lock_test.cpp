@@ -29,7 +29,8 @@ class LockModes : public ::testing::TestWithParam<LockMode> {
     void TearDown() override { Lock::set_mode(LockMode::spin); }
 };
 INSTANTIATE_TEST_SUITE_P(All, LockModes,
-                         ::testing::Values(LockMode::single, LockMode::spin, LockMode::mutex, LockMode::yield),
+                         ::testing::Values(LockMode::single, LockMode::spin, LockMode::mutex,
+                                           LockMode::yield),
                          [](const auto& info) { return mode_name(info.param); });
 
 TEST_P(LockModes, KnowsItsOwner) {
@@ -88,7 +89,8 @@ TEST_P(LockModes, ExcludesUnderContention) {
     EXPECT_EQ(counter, long{kThreads} * kRounds);
 }
 
-// The favourite thread of mode `single` against others, in the order that would let both in without a barrier.
+// The favourite thread of mode `single` against others, in the order that would let both in without a
+// barrier.
 TEST_P(LockModes, TheFirstThreadAndOthersExcludeEachOther) {
     Lock lock;
     std::atomic<bool> end{false};

@@ -303,16 +303,19 @@ TEST(Log, StartUpPrint) {
         config::print_start();
     });
     const std::string rule = "VMA INFO: " + std::string(75, '-') + "\n";
-    EXPECT_THAT(outcome.output, testing::StartsWith(rule + "VMA INFO: VMA_VERSION: " VMA_VERSION "\nVMA INFO: Cmd Line: "));
+    EXPECT_THAT(outcome.output,
+                testing::StartsWith(rule + "VMA INFO: VMA_VERSION: " VMA_VERSION "\nVMA INFO: Cmd Line: "));
     const std::string lines = outcome.output.substr(outcome.output.find(rule, 1) + rule.size());
-    EXPECT_EQ(lines,
-              "VMA INFO: Log Level                      info                       [VMA_TRACELEVEL]\n"
-              "VMA INFO: Log File                                                  [VMA_LOG_FILE]\n"
-              "VMA INFO: Tx Prefetch Bytes              0                          [VMA_TX_PREFETCH_BYTES] no effect: a datagram is "
-              "copied once, which fetches it\n"
-              "VMA INFO: Rx Poll Loops                  -1                         [VMA_RX_POLL]\n"
-              "VMA INFO: CQ Interrupts Moderation       Disabled                   [VMA_CQ_MODERATION_ENABLE]\n" +
-                  rule);
+    EXPECT_EQ(
+        lines,
+        "VMA INFO: Log Level                      info                       [VMA_TRACELEVEL]\n"
+        "VMA INFO: Log File                                                  [VMA_LOG_FILE]\n"
+        "VMA INFO: Tx Prefetch Bytes              0                          [VMA_TX_PREFETCH_BYTES] no "
+        "effect: a datagram is "
+        "copied once, which fetches it\n"
+        "VMA INFO: Rx Poll Loops                  -1                         [VMA_RX_POLL]\n"
+        "VMA INFO: CQ Interrupts Moderation       Disabled                   [VMA_CQ_MODERATION_ENABLE]\n" +
+            rule);
 }
 
 TEST(Log, LevelAndDetailsAtRunTime) {
@@ -370,14 +373,16 @@ TEST(Log, CallbackAddresses) {
     EXPECT_EQ(config::log_callback(address_of(reinterpret_cast<void*>(hear)), refused), hear);
     EXPECT_EQ(refused, "");
     static int data;
-    for (std::string text : {std::string("(nil)"), std::string(), std::string("0x"), std::string("0x0"), std::string("hear"),
-                             address_of(reinterpret_cast<void*>(hear)) + " ", std::string("0x12345678901234567890"),
-                             address_of(reinterpret_cast<void*>(hear)).substr(2)}) {
+    for (std::string text :
+         {std::string("(nil)"), std::string(), std::string("0x"), std::string("0x0"), std::string("hear"),
+          address_of(reinterpret_cast<void*>(hear)) + " ", std::string("0x12345678901234567890"),
+          address_of(reinterpret_cast<void*>(hear)).substr(2)}) {
         refused.clear();
         EXPECT_EQ(config::log_callback(text, refused), nullptr) << text;
         EXPECT_EQ(refused, "it is not an address as %p writes it") << text;
     }
-    for (std::string text : {address_of(&data), address_of(&refused), std::string("0x1"), std::string("0xffffffffffffffff")}) {
+    for (std::string text :
+         {address_of(&data), address_of(&refused), std::string("0x1"), std::string("0xffffffffffffffff")}) {
         refused.clear();
         EXPECT_EQ(config::log_callback(text, refused), nullptr) << text;
         EXPECT_EQ(refused, "there is no code at that address") << text;
@@ -397,7 +402,8 @@ TEST(Log, CallbackFromTheEnvironment) {
         setenv("VMA_LOG_CB_FUNC_PTR", "0x10", 1);
         config::get();
     });
-    EXPECT_EQ(outcome.output, "VMA WARNING: VMA_LOG_CB_FUNC_PTR=0x10 is not used: there is no code at that address\n");
+    EXPECT_EQ(outcome.output,
+              "VMA WARNING: VMA_LOG_CB_FUNC_PTR=0x10 is not used: there is no code at that address\n");
 }
 
 TEST(PidName, ReplacesOnePlaceholder) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The mlx5 data path on queues in plain memory: receive requests, completions as an adapter writes them, arming, making facades.
+// The mlx5 data path on queues in plain memory: receive requests, completions as an adapter writes them,
+// arming, making facades.
 #include <errno.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -52,8 +53,8 @@ TEST(Mlx5Direct, ReceivesOfSeveralBuffers) {
     auto at = [&](std::uint32_t index) { return std::span(b.qp.receive.get() + index * 64, 64); };
     const std::vector<std::uint8_t> end = join(big_endian(0, 4), big_endian(0x100, 4), big_endian(0, 8));
     ASSERT_EQ(b.receive(0, {b.sge(0, 10), b.sge(10, 20), b.sge(30, 30), b.sge(60, 40)}), 0);
-    EXPECT_THAT(at(0), ElementsAreArray(join(segment(b.sge(0, 10)), segment(b.sge(10, 20)), segment(b.sge(30, 30)),
-                                             segment(b.sge(60, 40)))));
+    EXPECT_THAT(at(0), ElementsAreArray(join(segment(b.sge(0, 10)), segment(b.sge(10, 20)),
+                                             segment(b.sge(30, 30)), segment(b.sge(60, 40)))));
     ASSERT_EQ(b.receive(1, {b.sge(0, 10), b.sge(5, 0), b.sge(10, 20)}), 0);
     EXPECT_THAT(at(1).first(48), ElementsAreArray(join(segment(b.sge(0, 10)), segment(b.sge(10, 20)), end)));
     ASSERT_EQ(b.receive(2, {}), 0);
@@ -186,7 +187,8 @@ TEST(Mlx5Direct, ErrorsAndFlush) {
     for (std::uint64_t i = 0; i < 6; i++) ASSERT_EQ(b.send({b.sge(0, 100)}, 0, 100 + i), 0);
     for (std::uint64_t i = 0; i < 3; i++) ASSERT_EQ(b.receive(200 + i, {b.sge(0, 64)}), 0);
     b.send_cq.failed(MLX5_CQE_REQ_ERR, 2, MLX5_CQE_SYNDROME_LOCAL_PROT_ERR, 0x52);
-    for (std::uint16_t i = 3; i < 6; i++) b.send_cq.failed(MLX5_CQE_REQ_ERR, i, MLX5_CQE_SYNDROME_WR_FLUSH_ERR);
+    for (std::uint16_t i = 3; i < 6; i++)
+        b.send_cq.failed(MLX5_CQE_REQ_ERR, i, MLX5_CQE_SYNDROME_WR_FLUSH_ERR);
     auto wc = b.poll(b.scq);
     ASSERT_EQ(wc.size(), 4u);
     EXPECT_EQ(wc[0].status, IBV_WC_LOC_PROT_ERR);
@@ -252,7 +254,7 @@ TEST(Mlx5Direct, CompletionsOfNobodyAreLeftOut) {
     Bench b;
     ASSERT_EQ(b.receive(5, {b.sge(0, 64)}), 0);
     b.recv_cq.complete(MLX5_CQE_NO_PACKET, [](mlx5_cqe64&) {});
-    b.recv_cq.send_done(0);                             // of sends, on the CQ for receives
+    b.recv_cq.send_done(0);  // of sends, on the CQ for receives
     b.recv_cq.failed(MLX5_CQE_REQ_ERR, 0, 1);
     b.recv_cq.received(60);
     auto wc = b.poll(b.rcq);
@@ -335,9 +337,11 @@ TEST(Mlx5Direct, WhatCannotBeServedIsRefused) {
     auto tiny = direct->wrap_cq(&small.object).value();
     const QpLimits limits{.max_send_wr = 32, .max_recv_wr = 32};
     FakeQp qp(64, 32);
-    EXPECT_EQ(direct->wrap_qp(&qp.object, scq, tiny, limits).error().code, EINVAL);  // its receives would overrun the CQ
+    EXPECT_EQ(direct->wrap_qp(&qp.object, scq, tiny, limits).error().code,
+              EINVAL);  // its receives would overrun the CQ
     EXPECT_EQ(direct->wrap_qp(&qp.object, tiny, rcq, limits).error().code, EINVAL);
-    EXPECT_EQ(direct->wrap_qp(&qp.object, rcq, rcq, {.max_send_wr = 33, .max_recv_wr = 32}).error().code, EINVAL);
+    EXPECT_EQ(direct->wrap_qp(&qp.object, rcq, rcq, {.max_send_wr = 33, .max_recv_wr = 32}).error().code,
+              EINVAL);
     qp.queues.sq.wqe_cnt = 65536;
     EXPECT_EQ(direct->wrap_qp(&qp.object, scq, rcq, limits).error().code, EOPNOTSUPP);
     qp.queues.sq.wqe_cnt = 64;

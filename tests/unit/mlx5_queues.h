@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Queues of a ConnectX in plain memory, and an mlx5dv_init_obj() that hands them out: what the adapter would read and write is read
-// and written by the test.
+// Queues of a ConnectX in plain memory, and an mlx5dv_init_obj() that hands them out: what the adapter would
+// read and write is read and written by the test.
 #pragma once
 
 #include <errno.h>
@@ -22,7 +22,9 @@ namespace vma::test {
 class Aligned {
   public:
     Aligned(std::size_t bytes, std::uint8_t pattern) : raw_(bytes + 64, pattern) {}
-    std::uint8_t* get() noexcept { return raw_.data() + (-reinterpret_cast<std::uintptr_t>(raw_.data()) & 63); }
+    std::uint8_t* get() noexcept {
+        return raw_.data() + (-reinterpret_cast<std::uintptr_t>(raw_.data()) & 63);
+    }
 
   private:
     std::vector<std::uint8_t> raw_;
@@ -38,7 +40,8 @@ struct FakeCq {
         for (std::uint32_t i = 0; i < entries; i++) at(i)->op_own = MLX5_CQE_INVALID << 4;
     }
     mlx5_cqe64* at(std::uint32_t index) {
-        return reinterpret_cast<mlx5_cqe64*>(memory.get() + std::size_t{index & (entries - 1)} * cqe_size + cqe_size - 64);
+        return reinterpret_cast<mlx5_cqe64*>(memory.get() + std::size_t{index & (entries - 1)} * cqe_size +
+                                             cqe_size - 64);
     }
     // Writes the adapter's next completion: `fill` gets it zeroed.
     template <class Fill>
@@ -76,7 +79,8 @@ struct FakeCq {
 };
 
 struct FakeQp {
-    FakeQp(std::uint32_t blocks, std::uint32_t receives, std::uint32_t receive_stride = 16, std::uint32_t flame = 256)
+    FakeQp(std::uint32_t blocks, std::uint32_t receives, std::uint32_t receive_stride = 16,
+           std::uint32_t flame = 256)
         : send(std::size_t{blocks} * 64, 0xee), receive(std::size_t{receives} * receive_stride, 0xee) {
         object.qp_context = this;
         object.qp_num = 0x123;
@@ -86,9 +90,15 @@ struct FakeQp {
         queues.rq = {receive.get(), receives, receive_stride};
         queues.bf = {registers + 256, flame};  // 0x800 of the page
     }
-    const std::uint8_t* block(std::uint32_t index) { return send.get() + std::size_t{index % queues.sq.wqe_cnt} * 64; }
-    std::uint16_t sends_announced() const { return static_cast<std::uint16_t>(be32toh(doorbell_record[MLX5_SND_DBR])); }
-    std::uint16_t receives_announced() const { return static_cast<std::uint16_t>(be32toh(doorbell_record[MLX5_RCV_DBR])); }
+    const std::uint8_t* block(std::uint32_t index) {
+        return send.get() + std::size_t{index % queues.sq.wqe_cnt} * 64;
+    }
+    std::uint16_t sends_announced() const {
+        return static_cast<std::uint16_t>(be32toh(doorbell_record[MLX5_SND_DBR]));
+    }
+    std::uint16_t receives_announced() const {
+        return static_cast<std::uint16_t>(be32toh(doorbell_record[MLX5_RCV_DBR]));
+    }
 
     Aligned send, receive;
     __be32 doorbell_record[2] = {};
@@ -110,10 +120,16 @@ inline int fake_init_obj(mlx5dv_obj* obj, std::uint64_t type) {
 }
 
 struct Options {
-    std::uint32_t blocks = 64, receives = 32, receive_stride = 16, flame = 256, cqe_size = 64, send_cqes = 64, receive_cqes = 32;
+    std::uint32_t blocks = 64, receives = 32, receive_stride = 16, flame = 256, cqe_size = 64, send_cqes = 64,
+                  receive_cqes = 32;
     verbs::mlx5::Config config;
-    verbs::mlx5::QpLimits limits{.max_send_wr = 32, .max_recv_wr = 32, .max_send_sge = 8, .max_recv_sge = 1, .max_inline = 204,
-                                 .max_tso = 65536, .max_tso_header = 94};
+    verbs::mlx5::QpLimits limits{.max_send_wr = 32,
+                                 .max_recv_wr = 32,
+                                 .max_send_sge = 8,
+                                 .max_recv_sge = 1,
+                                 .max_inline = 204,
+                                 .max_tso = 65536,
+                                 .max_tso_header = 94};
 };
 
 // A device with one QP, its CQs, and a frame of rising bytes.
@@ -174,7 +190,9 @@ struct Bench {
         out.resize(count);
         return out;
     }
-    std::vector<std::uint8_t> frame_bytes(std::size_t from, std::size_t count) { return {frame + from, frame + from + count}; }
+    std::vector<std::uint8_t> frame_bytes(std::size_t from, std::size_t count) {
+        return {frame + from, frame + from + count};
+    }
 
     FakeCq send_cq, recv_cq;
     FakeQp qp;
@@ -199,11 +217,13 @@ inline std::vector<std::uint8_t> segment(const ibv_sge& sge, std::uint32_t skip 
     return join(big_endian(sge.length - skip, 4), big_endian(sge.lkey, 4), big_endian(sge.addr + skip, 8));
 }
 // Control and Ethernet segment up to the inline header.
-inline std::vector<std::uint8_t> head(std::uint16_t position, std::uint8_t opcode, std::uint8_t units, bool signalled,
-                                      std::uint8_t sums, std::uint16_t mss, std::uint16_t header) {
-    return join(big_endian(std::uint64_t{position} << 8 | opcode, 4), big_endian(0x123u << 8 | units, 4), big_endian(0, 3),
-                big_endian(signalled ? 8 : 0, 1), big_endian(0, 4), big_endian(0, 4), big_endian(sums, 1), big_endian(0, 1),
-                big_endian(mss, 2), big_endian(0, 4), big_endian(header, 2));
+inline std::vector<std::uint8_t> head(std::uint16_t position, std::uint8_t opcode, std::uint8_t units,
+                                      bool signalled, std::uint8_t sums, std::uint16_t mss,
+                                      std::uint16_t header) {
+    return join(big_endian(std::uint64_t{position} << 8 | opcode, 4), big_endian(0x123u << 8 | units, 4),
+                big_endian(0, 3), big_endian(signalled ? 8 : 0, 1), big_endian(0, 4), big_endian(0, 4),
+                big_endian(sums, 1), big_endian(0, 1), big_endian(mss, 2), big_endian(0, 4),
+                big_endian(header, 2));
 }
 
 }  // namespace vma::test

@@ -20,11 +20,12 @@ using testing::ElementsAreArray;
 TEST(Mlx5Direct, FrameInOneBuffer) {
     Bench b;
     ASSERT_EQ(b.send({b.sge(0, 1000)}, IBV_SEND_SIGNALED | IBV_SEND_IP_CSUM), 0);
-    EXPECT_EQ(b.bytes(0, 64),
-              join(head(0, MLX5_OPCODE_SEND, 4, true, 0xc0, 0, 18), b.frame_bytes(0, 18), segment(b.sge(0, 1000), 18)));
+    EXPECT_EQ(b.bytes(0, 64), join(head(0, MLX5_OPCODE_SEND, 4, true, 0xc0, 0, 18), b.frame_bytes(0, 18),
+                                   segment(b.sge(0, 1000), 18)));
     EXPECT_EQ(b.qp.sends_announced(), 1);
     ASSERT_EQ(b.send({b.sge(7, 19)}), 0);
-    EXPECT_EQ(b.bytes(1, 64), join(head(1, MLX5_OPCODE_SEND, 4, false, 0, 0, 18), b.frame_bytes(7, 18), segment(b.sge(7, 19), 18)));
+    EXPECT_EQ(b.bytes(1, 64), join(head(1, MLX5_OPCODE_SEND, 4, false, 0, 0, 18), b.frame_bytes(7, 18),
+                                   segment(b.sge(7, 19), 18)));
     EXPECT_EQ(b.qp.sends_announced(), 2);
     EXPECT_EQ(b.bytes(2, 64), std::vector<std::uint8_t>(64, 0xee));
 }
@@ -32,15 +33,17 @@ TEST(Mlx5Direct, FrameInOneBuffer) {
 TEST(Mlx5Direct, FrameInSeveralBuffers) {
     Bench b;
     // The first is shorter than the inline header, one is empty, the third holds the header's end.
-    std::vector<ibv_sge> list{b.sge(0, 10), b.sge(500, 0), b.sge(10, 20), b.sge(30, 40), b.sge(600, 0), b.sge(70, 50)};
+    std::vector<ibv_sge> list{b.sge(0, 10),  b.sge(500, 0), b.sge(10, 20),
+                              b.sge(30, 40), b.sge(600, 0), b.sge(70, 50)};
     ASSERT_EQ(b.send(list), 0);
-    EXPECT_EQ(b.bytes(0, 96), join(head(0, MLX5_OPCODE_SEND, 6, false, 0, 0, 18), b.frame_bytes(0, 18), segment(list[2], 8),
-                                   segment(list[3]), segment(list[5])));
+    EXPECT_EQ(b.bytes(0, 96), join(head(0, MLX5_OPCODE_SEND, 6, false, 0, 0, 18), b.frame_bytes(0, 18),
+                                   segment(list[2], 8), segment(list[3]), segment(list[5])));
     EXPECT_EQ(b.qp.sends_announced(), 2);
     // A first buffer that is the header and nothing else.
     list = {b.sge(0, 18), b.sge(100, 9)};
     ASSERT_EQ(b.send(list), 0);
-    EXPECT_EQ(b.bytes(2, 64), join(head(2, MLX5_OPCODE_SEND, 4, false, 0, 0, 18), b.frame_bytes(0, 18), segment(list[1])));
+    EXPECT_EQ(b.bytes(2, 64),
+              join(head(2, MLX5_OPCODE_SEND, 4, false, 0, 0, 18), b.frame_bytes(0, 18), segment(list[1])));
     // Nothing but the header.
     ASSERT_EQ(b.send({b.sge(0, 18)}), 0);
     EXPECT_EQ(b.bytes(3, 48), join(head(3, MLX5_OPCODE_SEND, 3, false, 0, 0, 18), b.frame_bytes(0, 18)));
@@ -53,7 +56,8 @@ TEST(Mlx5Direct, CopiedFrames) {
         const std::uint32_t rest = length - 18;
         const std::uint32_t units = 3 + (rest != 0 ? (4 + rest + 15) / 16 : 0);
         ASSERT_EQ(b.send({b.sge(3, length)}, IBV_SEND_INLINE | IBV_SEND_SIGNALED), 0);
-        auto want = join(head(static_cast<std::uint16_t>(at), MLX5_OPCODE_SEND, static_cast<std::uint8_t>(units), true, 0, 0, 18),
+        auto want = join(head(static_cast<std::uint16_t>(at), MLX5_OPCODE_SEND,
+                              static_cast<std::uint8_t>(units), true, 0, 0, 18),
                          b.frame_bytes(3, 18));
         if (rest != 0) want = join(want, big_endian(0x80000000u | rest, 4), b.frame_bytes(21, rest));
         EXPECT_EQ(b.bytes(at, want.size()), want) << length;
@@ -64,21 +68,26 @@ TEST(Mlx5Direct, CopiedFrames) {
     }
     // From several buffers.
     ASSERT_EQ(b.send({b.sge(0, 5), b.sge(5, 30), b.sge(35, 65)}, IBV_SEND_INLINE), 0);
-    EXPECT_EQ(b.bytes(at, 48 + 4 + 82), join(head(static_cast<std::uint16_t>(at), MLX5_OPCODE_SEND, 9, false, 0, 0, 18),
-                                             b.frame_bytes(0, 18), big_endian(0x80000000u | 82, 4), b.frame_bytes(18, 82)));
+    EXPECT_EQ(b.bytes(at, 48 + 4 + 82),
+              join(head(static_cast<std::uint16_t>(at), MLX5_OPCODE_SEND, 9, false, 0, 0, 18),
+                   b.frame_bytes(0, 18), big_endian(0x80000000u | 82, 4), b.frame_bytes(18, 82)));
 }
 
 TEST(Mlx5Direct, LargeSend) {
     Bench b;
-    ASSERT_EQ(b.large_send({b.sge(100, 1000), b.sge(2000, 900)}, 66, 1448, IBV_SEND_IP_CSUM | IBV_SEND_SIGNALED), 0);
-    auto want = join(head(0, MLX5_OPCODE_TSO, 8, true, 0xc0, 1448, 66), b.frame_bytes(0, 66), segment(b.sge(100, 1000)),
-                     segment(b.sge(2000, 900)));
+    ASSERT_EQ(
+        b.large_send({b.sge(100, 1000), b.sge(2000, 900)}, 66, 1448, IBV_SEND_IP_CSUM | IBV_SEND_SIGNALED),
+        0);
+    auto want = join(head(0, MLX5_OPCODE_TSO, 8, true, 0xc0, 1448, 66), b.frame_bytes(0, 66),
+                     segment(b.sge(100, 1000)), segment(b.sge(2000, 900)));
     ASSERT_EQ(want.size(), 128u);
     EXPECT_EQ(b.bytes(0, 128), want);
     // A header that does not end at a segment's border leaves a gap.
     ASSERT_EQ(b.large_send({b.sge(100, 1000)}, 54, 1460), 0);
-    EXPECT_EQ(b.bytes(2, 16 + 14 + 54), join(head(2, MLX5_OPCODE_TSO, 7, false, 0, 1460, 54), b.frame_bytes(0, 54)));
-    EXPECT_THAT(std::span(b.qp.block(3), 64).subspan(96 - 64, 16), ElementsAreArray(segment(b.sge(100, 1000))));
+    EXPECT_EQ(b.bytes(2, 16 + 14 + 54),
+              join(head(2, MLX5_OPCODE_TSO, 7, false, 0, 1460, 54), b.frame_bytes(0, 54)));
+    EXPECT_THAT(std::span(b.qp.block(3), 64).subspan(96 - 64, 16),
+                ElementsAreArray(segment(b.sge(100, 1000))));
     EXPECT_EQ(b.qp.sends_announced(), 4);
     b.send_cq.send_done(0, MLX5_OPCODE_TSO);
     auto wc = b.poll(b.scq);
@@ -87,7 +96,8 @@ TEST(Mlx5Direct, LargeSend) {
 }
 
 TEST(Mlx5Direct, RequestsAcrossTheEndOfTheQueue) {
-    // Every kind, beginning at each of the last blocks. What precedes them is sent and completed one at a time.
+    // Every kind, beginning at each of the last blocks. What precedes them is sent and completed one at a
+    // time.
     for (std::uint32_t start = 60; start < 64; start++) {
         for (int kind = 0; kind < 3; kind++) {
             Bench b;
@@ -106,10 +116,14 @@ TEST(Mlx5Direct, RequestsAcrossTheEndOfTheQueue) {
                 std::vector<ibv_sge> list;
                 for (std::uint32_t i = 0; i < 8; i++) list.push_back(b.sge(i * 100, 50 + i));
                 ASSERT_EQ(b.send(list), 0);
-                want = join(head(position, MLX5_OPCODE_SEND, 11, false, 0, 0, 18), b.frame_bytes(0, 18), segment(list[0], 18));
+                want = join(head(position, MLX5_OPCODE_SEND, 11, false, 0, 0, 18), b.frame_bytes(0, 18),
+                            segment(list[0], 18));
                 for (std::uint32_t i = 1; i < 8; i++) want = join(want, segment(list[i]));
             } else {
-                ASSERT_EQ(b.large_send({b.sge(0, 1000), b.sge(1000, 1000), b.sge(2000, 1000), b.sge(3000, 1000)}, 82, 100), 0);
+                ASSERT_EQ(
+                    b.large_send({b.sge(0, 1000), b.sge(1000, 1000), b.sge(2000, 1000), b.sge(3000, 1000)},
+                                 82, 100),
+                    0);
                 want = join(head(position, MLX5_OPCODE_TSO, 11, false, 0, 100, 82), b.frame_bytes(0, 82));
                 for (std::uint32_t i = 0; i < 4; i++) want = join(want, segment(b.sge(i * 1000, 1000)));
             }
@@ -137,7 +151,8 @@ TEST(Mlx5Direct, ARequestThatSendsNothingCompletes) {
     const auto wc = b.poll(b.scq);
     ASSERT_EQ(wc.size(), 1u);
     EXPECT_EQ(wc[0].wr_id, 77u);
-    for (int i = 0; i < 64; i++) EXPECT_EQ(ibv_post_send(b.facade, &wr, &bad), 0) << "the one before it is done as well";
+    for (int i = 0; i < 64; i++)
+        EXPECT_EQ(ibv_post_send(b.facade, &wr, &bad), 0) << "the one before it is done as well";
     EXPECT_EQ(ibv_post_send(b.facade, &wr, &bad), ENOMEM);
 }
 
@@ -162,7 +177,8 @@ TEST(Mlx5Direct, WrongRequestsChangeNothing) {
     EXPECT_EQ(b.large_send({}, 66, 100), EINVAL);
     EXPECT_EQ(b.large_send({b.sge(0, 65536), b.sge(0, 1)}, 66, 100), EINVAL);
     EXPECT_EQ(b.large_send({b.sge(0, 1000)}, 66, 100, IBV_SEND_INLINE), EINVAL);
-    for (ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_READ, IBV_WR_LOCAL_INV}) {
+    for (ibv_wr_opcode opcode :
+         {IBV_WR_RDMA_WRITE, IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_READ, IBV_WR_LOCAL_INV}) {
         ibv_sge sge = b.sge(0, 100);
         ibv_send_wr wr{};
         wr.sg_list = &sge;
@@ -277,8 +293,8 @@ TEST(Mlx5Direct, NoBlueFlame) {
     for (int how = 0; how < 3; how++) {
         Options setup;
         if (how == 0) setup.config.blue_flame = false;
-        if (how == 1) setup.flame = 0;     // as libmlx5 reports a register without
-        if (how == 2) setup.flame = 100;   // what can only be a mistake
+        if (how == 1) setup.flame = 0;    // as libmlx5 reports a register without
+        if (how == 2) setup.flame = 100;  // what can only be a mistake
         Bench b(setup);
         for (std::uint32_t i = 0; i < 3; i++) {
             ASSERT_EQ(b.send({b.sge(0, 100)}), 0);

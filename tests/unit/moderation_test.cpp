@@ -9,8 +9,13 @@ using vma::ring::Moderation;
 using vma::ring::ModerationConfig;
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
-constexpr ModerationConfig kAdaptive{
-    .enabled = true, .count = 48, .period_usec = 50, .max_count = 560, .max_period_usec = 250, .interval_msec = 250, .rate = 5000};
+constexpr ModerationConfig kAdaptive{.enabled = true,
+                                     .count = 48,
+                                     .period_usec = 50,
+                                     .max_count = 560,
+                                     .max_period_usec = 250,
+                                     .interval_msec = 250,
+                                     .rate = 5000};
 
 // So many wake-ups a second for a second, each with so many frames.
 struct Load {
@@ -67,7 +72,8 @@ TEST(Moderation, AimsAtTheRate) {
 }
 
 TEST(Moderation, HasLimits) {
-    Moderation m({.enabled = true, .max_count = 30, .max_period_usec = 40, .interval_msec = 250, .rate = 100});
+    Moderation m(
+        {.enabled = true, .max_count = 30, .max_period_usec = 40, .interval_msec = 250, .rate = 100});
     Load{m}.run(100'000, 10);
     EXPECT_EQ(m.count(), 30u);
     EXPECT_EQ(m.period_usec(), 40u);

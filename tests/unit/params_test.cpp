@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The parameters: each row of the table is read, checked and documented.
 #include "libvma/config/params.h"
-#include "libvma/runtime/cpus.h"
 
 #include <gmock/gmock.h>
 #include <unistd.h>
@@ -11,6 +10,8 @@
 #include <fstream>
 #include <map>
 #include <sstream>
+
+#include "libvma/runtime/cpus.h"
 
 namespace {
 
@@ -43,7 +44,8 @@ TEST(Params, DefaultsWithoutEnvironment) {
     EXPECT_THAT(reading.complaints, IsEmpty());
     for (const ParamValue& value : values(reading.params)) {
         const Parameter& row = *find(value.name);
-        EXPECT_EQ(value.value, row.text != nullptr ? row.standard_text : std::to_string(row.standard)) << value.name;
+        EXPECT_EQ(value.value, row.text != nullptr ? row.standard_text : std::to_string(row.standard))
+            << value.name;
         EXPECT_STREQ(value.origin, "default") << value.name;
     }
 }
@@ -67,20 +69,24 @@ TEST(Params, EveryNumberHasItsRange) {
             Reading reading = read_with({{name, std::to_string(value)}});
             EXPECT_EQ(reading.params.*row.number, name == "VMA_RX_POLL" && value == 0 ? 1 : value);
             EXPECT_THAT(reading.complaints, IsEmpty());
-            EXPECT_THAT(values(reading.params)[static_cast<std::size_t>(&row - table().data())].origin, StrEq("environment"));
+            EXPECT_THAT(values(reading.params)[static_cast<std::size_t>(&row - table().data())].origin,
+                        StrEq("environment"));
         }
         for (std::int64_t value : {row.min - 1, row.max + 1}) {
             const std::string text = std::to_string(value);
             Reading reading = read_with({{name, text}});
             EXPECT_EQ(reading.params.*row.number, row.standard);
-            EXPECT_THAT(reading.complaints,
-                        ElementsAre(name + "=\"" + text + "\" is not between " + std::to_string(row.min) + " and " +
-                                    std::to_string(row.max) + ": the default " + fallback + " is used"));
+            EXPECT_THAT(
+                reading.complaints,
+                ElementsAre(name + "=\"" + text + "\" is not between " + std::to_string(row.min) + " and " +
+                            std::to_string(row.max) + ": the default " + fallback + " is used"));
         }
         Reading reading = read_with({{name, "abc"}});
         EXPECT_EQ(reading.params.*row.number, row.standard);
-        EXPECT_THAT(reading.complaints, ElementsAre(name + "=\"abc\" is not a number: the default " + fallback + " is used"));
-        EXPECT_THAT(values(reading.params)[static_cast<std::size_t>(&row - table().data())].origin, StrEq("default"));
+        EXPECT_THAT(reading.complaints,
+                    ElementsAre(name + "=\"abc\" is not a number: the default " + fallback + " is used"));
+        EXPECT_THAT(values(reading.params)[static_cast<std::size_t>(&row - table().data())].origin,
+                    StrEq("default"));
     }
 }
 
@@ -92,7 +98,8 @@ TEST(Params, EveryChoiceByNumberAndName) {
         for (const std::string& choice : choices_of(row)) {
             const std::string number = choice.substr(0, choice.find('='));
             standard_is_one |= number == std::to_string(row.standard);
-            std::string texts[] = {number, choice.substr(choice.find('=') + 1)};  // without a name: the number twice
+            std::string texts[] = {number,
+                                   choice.substr(choice.find('=') + 1)};  // without a name: the number twice
             for (std::string& text : texts) {
                 for (char& c : text) c = static_cast<char>(tolower(c));
                 Reading reading = read_with({{row.env, text}});
@@ -111,8 +118,8 @@ TEST(Params, EveryChoiceByNumberAndName) {
 
 TEST(Params, EveryTextIsTaken) {
     for (const Parameter& row : table()) {
-        const bool checked = row.text == &Params::tracelevel || row.text == &Params::xdp_mode || row.text == &Params::spec ||
-                             row.text == &Params::internal_thread_affinity;
+        const bool checked = row.text == &Params::tracelevel || row.text == &Params::xdp_mode ||
+                             row.text == &Params::spec || row.text == &Params::internal_thread_affinity;
         if (row.text == nullptr || checked) continue;
         EXPECT_EQ(read_with({{row.env, "some text"}}).params.*row.text, "some text") << row.env;
     }
@@ -124,7 +131,8 @@ TEST(Params, BytesMayHaveASuffix) {
     EXPECT_EQ(taken("3M"), 3 << 20);
     EXPECT_EQ(taken("1g"), 1 << 30);
     EXPECT_EQ(taken("0x10K"), 16 << 10);
-    for (const char* wrong : {"2g", "k", "1kb", "1 k", "1.5k", "-1k", "9999999999999g", "99999999999999999999k", "1t"}) {
+    for (const char* wrong :
+         {"2g", "k", "1kb", "1 k", "1.5k", "-1k", "9999999999999g", "99999999999999999999k", "1t"}) {
         Reading reading = read_with({{"VMA_RX_BYTES_MIN", wrong}});
         EXPECT_EQ(reading.params.rx_bytes_min, 65536) << wrong;
         EXPECT_EQ(reading.complaints.size(), 1u) << wrong;
@@ -151,7 +159,8 @@ TEST(Params, SomeFollowFromOthers) {
     Params force = read_with({{"VMA_SELECT_POLL_OS_FORCE", "1"}}).params;
     EXPECT_EQ(force.select_poll_os_ratio, 1);
     EXPECT_EQ(force.select_skip_os, 1);
-    Params explicit_ratio = read_with({{"VMA_SELECT_POLL_OS_FORCE", "1"}, {"VMA_SELECT_POLL_OS_RATIO", "7"}}).params;
+    Params explicit_ratio =
+        read_with({{"VMA_SELECT_POLL_OS_FORCE", "1"}, {"VMA_SELECT_POLL_OS_RATIO", "7"}}).params;
     EXPECT_EQ(explicit_ratio.select_poll_os_ratio, 7);
     EXPECT_EQ(explicit_ratio.select_skip_os, 1);
     EXPECT_EQ(read_with({{"VMA_TRACELEVEL", "4"}}).params.log_details, 2);
@@ -212,9 +221,9 @@ TEST(Params, WordsAreChecked) {
 
 TEST(Params, UnknownNames) {
     const char* environment[] = {
-        "PATH=/bin",    "VMA_RX_POLL=1",    "VMA_RX_POOL=1", "VMA_TRACE_LEVEL=3",  "VMA_TRACE_FILE=x", "VMA_SOMETHING=1",
-        "VMA_MTU=1500", "VMA_RX_SKIP_OS=1", "LOG_COLORS=1",  "VMA_HANDLE_SIGIN=1", "VMA_",
-        nullptr};
+        "PATH=/bin",        "VMA_RX_POLL=1",      "VMA_RX_POOL=1", "VMA_TRACE_LEVEL=3",
+        "VMA_TRACE_FILE=x", "VMA_SOMETHING=1",    "VMA_MTU=1500",  "VMA_RX_SKIP_OS=1",
+        "LOG_COLORS=1",     "VMA_HANDLE_SIGIN=1", "VMA_",          nullptr};
     Complaints complaints;
     check_names(environment, complaints);
     EXPECT_THAT(
@@ -250,33 +259,54 @@ TEST(Params, RowsAreComplete) {
 // The names in the manual's tables 4 and 5 and its start-up print, and those that came later.
 TEST(Params, EveryKnownName) {
     std::istringstream names(
-        "TRACELEVEL LOG_DETAILS LOG_FILE CONFIG_FILE LOG_COLORS CPU_USAGE_STATS APPLICATION_ID HANDLE_SIGINTR HANDLE_SIGSEGV "
-        "STATS_FD_NUM STATS_FILE TX_SEGS_TCP TX_BUFS TX_WRE TX_MAX_INLINE MAX_INLINE TX_MC_LOOPBACK TX_NONBLOCKED_EAGAINS "
-        "TX_PREFETCH_BYTES TX_BACKLOG_MAX RX_BUFS RX_WRE RX_WRE_BATCHING RX_BYTES_MIN RX_POLL RX_POLL_INIT RX_UDP_POLL_OS_RATIO "
-        "RX_POLL_OS_RATIO RX_SKIP_OS RX_POLL_YIELD RX_PREFETCH_BYTES RX_PREFETCH_BYTES_BEFORE_POLL RX_CQ_DRAIN_RATE_NSEC "
-        "GRO_STREAMS_MAX TCP_3T_RULES ETH_MC_L2_ONLY_RULES SELECT_POLL SELECT_POLL_OS_FORCE SELECT_POLL_OS_RATIO SELECT_POLL_RATIO "
-        "SELECT_POLL_YIELD SELECT_SKIP_OS SELECT_CQ_IRQ PROGRESS_ENGINE_INTERVAL PROGRESS_ENGINE_WCE_MAX CQ_DRAIN_WCE_MAX "
-        "CQ_MODERATION_ENABLE CQ_MODERATION_COUNT CQ_MODERATION_PERIOD_USEC CQ_AIM_MAX_COUNT CQ_AIM_MAX_PERIOD_USEC "
-        "CQ_AIM_MAX_PERIOD_US CQ_AIM_INTERVAL_MSEC CQ_AIM_INTERRUPTS_RATE_PER_SEC CQ_POLL_BATCH_MAX CQ_KEEP_QP_FULL "
-        "QP_COMPENSATION_LEVEL OFFLOADED_SOCKETS TIMER_RESOLUTION_MSEC TCP_TIMER_RESOLUTION_MSEC WAIT_AFTER_JOIN_MSEC "
-        "WAIT_AFTER_REREG_MSEC INTERNAL_THREAD_AFFINITY INTERNAL_THREAD_CPUSET INTERNAL_THREAD_CPUSSET INTERNAL_THREAD_ARM_CQ "
-        "THREAD_MODE MEM_ALLOC_TYPE NEIGH_UC_ARP_QUATA NEIGH_UC_ARP_DELAY_MSEC NEIGH_NUM_ERR_RETRIES IPOIB BF FORK CLOSE_ON_DUP2 "
-        "MTU MSS TCP_CC_ALGO WINDOW_SCALING SUPPRESS_IGMP_WARNING IGMP QP_LOGIC HUGETLB HUGETBL RING_ALLOCATION_LOGIC_TX "
-        "RING_ALLOCATION_LOGIC_RX RING_MIGRATION_RATIO_TX RING_MIGRATION_RATIO_RX RING_LIMIT_PER_INTERFACE SPEC SPEC_PARAM1 "
-        "SPEC_PARAM2 STATS_SHMEM_DIR VMAD_NOTIFY_DIR TX_WRE_BATCHING RING_DEV_MEM_TX HW_TS_CONVERSION RX_POLL_ON_TX_TCP "
-        "TRIGGER_DUMMY_SEND_GETSOCKNAME UDP_3T_RULES MC_FORCE_FLOWTAG TCP_CTL_THREAD TCP_TIMESTAMP_OPTION TCP_NODELAY TCP_QUICKACK "
-        "TCP_MAX_SYN_RATE EXCEPTION_HANDLING AVOID_SYS_CALLS_ON_TCP_FD ALLOW_PRIVILEGED_SOCK_OPT BUFFER_BATCHING_MODE SOCKETXTREME "
-        "NETLINK_TIMER DEFERRED_CLOSE LOG_CB_FUNC_PTR DBG_SEND_MCPKT_COUNTER DBG_SEND_MCPKT_MCGROUP TIME_MEASURE_NUM_SAMPLES "
+        "TRACELEVEL LOG_DETAILS LOG_FILE CONFIG_FILE LOG_COLORS CPU_USAGE_STATS APPLICATION_ID "
+        "HANDLE_SIGINTR HANDLE_SIGSEGV "
+        "STATS_FD_NUM STATS_FILE TX_SEGS_TCP TX_BUFS TX_WRE TX_MAX_INLINE MAX_INLINE TX_MC_LOOPBACK "
+        "TX_NONBLOCKED_EAGAINS "
+        "TX_PREFETCH_BYTES TX_BACKLOG_MAX RX_BUFS RX_WRE RX_WRE_BATCHING RX_BYTES_MIN RX_POLL RX_POLL_INIT "
+        "RX_UDP_POLL_OS_RATIO "
+        "RX_POLL_OS_RATIO RX_SKIP_OS RX_POLL_YIELD RX_PREFETCH_BYTES RX_PREFETCH_BYTES_BEFORE_POLL "
+        "RX_CQ_DRAIN_RATE_NSEC "
+        "GRO_STREAMS_MAX TCP_3T_RULES ETH_MC_L2_ONLY_RULES SELECT_POLL SELECT_POLL_OS_FORCE "
+        "SELECT_POLL_OS_RATIO SELECT_POLL_RATIO "
+        "SELECT_POLL_YIELD SELECT_SKIP_OS SELECT_CQ_IRQ PROGRESS_ENGINE_INTERVAL PROGRESS_ENGINE_WCE_MAX "
+        "CQ_DRAIN_WCE_MAX "
+        "CQ_MODERATION_ENABLE CQ_MODERATION_COUNT CQ_MODERATION_PERIOD_USEC CQ_AIM_MAX_COUNT "
+        "CQ_AIM_MAX_PERIOD_USEC "
+        "CQ_AIM_MAX_PERIOD_US CQ_AIM_INTERVAL_MSEC CQ_AIM_INTERRUPTS_RATE_PER_SEC CQ_POLL_BATCH_MAX "
+        "CQ_KEEP_QP_FULL "
+        "QP_COMPENSATION_LEVEL OFFLOADED_SOCKETS TIMER_RESOLUTION_MSEC TCP_TIMER_RESOLUTION_MSEC "
+        "WAIT_AFTER_JOIN_MSEC "
+        "WAIT_AFTER_REREG_MSEC INTERNAL_THREAD_AFFINITY INTERNAL_THREAD_CPUSET INTERNAL_THREAD_CPUSSET "
+        "INTERNAL_THREAD_ARM_CQ "
+        "THREAD_MODE MEM_ALLOC_TYPE NEIGH_UC_ARP_QUATA NEIGH_UC_ARP_DELAY_MSEC NEIGH_NUM_ERR_RETRIES IPOIB "
+        "BF FORK CLOSE_ON_DUP2 "
+        "MTU MSS TCP_CC_ALGO WINDOW_SCALING SUPPRESS_IGMP_WARNING IGMP QP_LOGIC HUGETLB HUGETBL "
+        "RING_ALLOCATION_LOGIC_TX "
+        "RING_ALLOCATION_LOGIC_RX RING_MIGRATION_RATIO_TX RING_MIGRATION_RATIO_RX RING_LIMIT_PER_INTERFACE "
+        "SPEC SPEC_PARAM1 "
+        "SPEC_PARAM2 STATS_SHMEM_DIR VMAD_NOTIFY_DIR TX_WRE_BATCHING RING_DEV_MEM_TX HW_TS_CONVERSION "
+        "RX_POLL_ON_TX_TCP "
+        "TRIGGER_DUMMY_SEND_GETSOCKNAME UDP_3T_RULES MC_FORCE_FLOWTAG TCP_CTL_THREAD TCP_TIMESTAMP_OPTION "
+        "TCP_NODELAY TCP_QUICKACK "
+        "TCP_MAX_SYN_RATE EXCEPTION_HANDLING AVOID_SYS_CALLS_ON_TCP_FD ALLOW_PRIVILEGED_SOCK_OPT "
+        "BUFFER_BATCHING_MODE SOCKETXTREME "
+        "NETLINK_TIMER DEFERRED_CLOSE LOG_CB_FUNC_PTR DBG_SEND_MCPKT_COUNTER DBG_SEND_MCPKT_MCGROUP "
+        "TIME_MEASURE_NUM_SAMPLES "
         "TIME_MEASURE_DUMP_FILE");
     for (std::string name; names >> name;) {
         name.insert(0, "VMA_");
-        const bool old = std::ranges::any_of(old_names(), [&](const OldName& row) { return name == row.old; });
+        const bool old =
+            std::ranges::any_of(old_names(), [&](const OldName& row) { return name == row.old; });
         EXPECT_TRUE(old || find(name) != nullptr) << name;
     }
-    EXPECT_TRUE(std::ranges::any_of(old_names(), [](const OldName& row) { return row.old == std::string_view("LOG_COLORS"); }));
+    EXPECT_TRUE(std::ranges::any_of(
+        old_names(), [](const OldName& row) { return row.old == std::string_view("LOG_COLORS"); }));
 }
 
-std::filesystem::path source_root() { return std::filesystem::path(__FILE__).parent_path().parent_path().parent_path(); }
+std::filesystem::path source_root() {
+    return std::filesystem::path(__FILE__).parent_path().parent_path().parent_path();
+}
 
 std::string content(const std::filesystem::path& file) {
     std::ifstream in(file);
@@ -291,7 +321,8 @@ TEST(Params, StateIsTrue) {
     std::string code;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(source_root() / "libvma"))
         if (entry.path().extension() == ".cpp" || entry.path().extension() == ".h")
-            if (entry.path().parent_path().filename() != "config" || entry.path().filename() == "rules_file.cpp" ||
+            if (entry.path().parent_path().filename() != "config" ||
+                entry.path().filename() == "rules_file.cpp" ||
                 entry.path().filename() == "start.cpp")  // these two put parameters to use
                 code += content(entry.path());
     std::map<std::string, std::string> members;
@@ -299,7 +330,8 @@ TEST(Params, StateIsTrue) {
     for (std::string line; std::getline(table_text, line);) {
         const std::size_t open = line.find('('), comma = line.find(", \"VMA_");
         if (!line.starts_with("VMA_") || comma == std::string::npos) continue;
-        members[line.substr(comma + 3, line.find('"', comma + 3) - comma - 3)] = line.substr(open + 1, comma - open - 1);
+        members[line.substr(comma + 3, line.find('"', comma + 3) - comma - 3)] =
+            line.substr(open + 1, comma - open - 1);
     }
     ASSERT_EQ(members.size(), kParameters);
     // Spent in reading the others.
@@ -314,7 +346,8 @@ TEST(Params, StateIsTrue) {
                 used = isalnum(next) == 0 && next != '_';
             }
         }
-        EXPECT_EQ(row.standing.state == State::works, used) << row.env << (used ? " is used" : " is used nowhere");
+        EXPECT_EQ(row.standing.state == State::works, used)
+            << row.env << (used ? " is used" : " is used nowhere");
     }
 }
 
@@ -339,16 +372,21 @@ TEST(Params, Presets) {
     EXPECT_EQ(read_with({{"VMA_SPEC", "multi_ring_latency"}}).params.ring_allocation_logic_rx, 20);
     EXPECT_EQ(read_with({{"VMA_SPEC", "7750"}}).params.tracelevel, "warn");
     // Also under an old name.
-    EXPECT_EQ(read_with({{"VMA_SPEC", "latency"}, {"VMA_SELECT_POLL_RATIO", "7"}}).params.select_poll_os_ratio, 7);
+    EXPECT_EQ(
+        read_with({{"VMA_SPEC", "latency"}, {"VMA_SELECT_POLL_RATIO", "7"}}).params.select_poll_os_ratio, 7);
     // A bad value of a variable leaves the preset's.
     reading = read_with({{"VMA_SPEC", "15"}, {"VMA_TX_WRE", "many"}});
-    EXPECT_THAT(reading.complaints, ElementsAre("VMA_TX_WRE=\"many\" is not a number: the default 256 is used"));
+    EXPECT_THAT(reading.complaints,
+                ElementsAre("VMA_TX_WRE=\"many\" is not a number: the default 256 is used"));
     for (const char* same : {"none", "0"}) EXPECT_EQ(read_with({{"VMA_SPEC", same}}).params.tx_wre, 2048);
-    for (const char* known : {"29west", "29", "wombat_fh", "554", "mcd", "623", "mcd-irq", "624", "rti", "784"})
+    for (const char* known :
+         {"29west", "29", "wombat_fh", "554", "mcd", "623", "mcd-irq", "624", "rti", "784"})
         EXPECT_THAT(read_with({{"VMA_SPEC", known}}).complaints, IsEmpty()) << known;
     for (const char* wrong : {"", "fast", "11", "Latency "}) {
         reading = read_with({{"VMA_SPEC", wrong}});
-        EXPECT_THAT(reading.complaints, ElementsAre(testing::HasSubstr("is not a preset: the default none is used"))) << wrong;
+        EXPECT_THAT(reading.complaints,
+                    ElementsAre(testing::HasSubstr("is not a preset: the default none is used")))
+            << wrong;
         EXPECT_EQ(reading.params.tx_wre, 2048);
     }
 }
@@ -357,10 +395,15 @@ TEST(Params, StartUpLines) {
     auto lines = parameter_lines(read_with({}).params, false);
     EXPECT_THAT(lines, ElementsAre(testing::MatchesRegex("Log Level +info +\\[VMA_TRACELEVEL\\]"),
                                    testing::MatchesRegex("Log File +\\[VMA_LOG_FILE\\]")));
-    lines = parameter_lines(read_with({{"VMA_TX_PREFETCH_BYTES", "64"}, {"VMA_RX_POLL", "100000"}, {"VMA_MEM_ALLOC_TYPE", "2"}}).params, false);
-    EXPECT_THAT(lines, ElementsAre(testing::_, testing::_,
-                                   testing::MatchesRegex("Tx Prefetch Bytes +64 +\\[VMA_TX_PREFETCH_BYTES\\] no effect: .*"),
-                                   testing::MatchesRegex("Mem Allocate type +2 \\(HUGEPAGES\\) +\\[VMA_MEM_ALLOC_TYPE\\]")));
+    lines = parameter_lines(
+        read_with({{"VMA_TX_PREFETCH_BYTES", "64"}, {"VMA_RX_POLL", "100000"}, {"VMA_MEM_ALLOC_TYPE", "2"}})
+            .params,
+        false);
+    EXPECT_THAT(
+        lines,
+        ElementsAre(testing::_, testing::_,
+                    testing::MatchesRegex("Tx Prefetch Bytes +64 +\\[VMA_TX_PREFETCH_BYTES\\] no effect: .*"),
+                    testing::MatchesRegex("Mem Allocate type +2 \\(HUGEPAGES\\) +\\[VMA_MEM_ALLOC_TYPE\\]")));
     EXPECT_EQ(parameter_lines(read_with({}).params, true).size(), kParameters);
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The adapter's clock to nanoseconds, with clocks that the test sets; and what is left where libraries are missing.
+// The adapter's clock to nanoseconds, with clocks that the test sets; and what is left where libraries are
+// missing.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -26,7 +27,9 @@ struct Clocks {
     std::optional<ClockLine> ptp;
 
     std::uint64_t ticks() const {
-        return (first_ticks + static_cast<std::uint64_t>(static_cast<double>(up_ns) * kKhz / 1e6 * (1 + ppm / 1e6))) & mask;
+        return (first_ticks +
+                static_cast<std::uint64_t>(static_cast<double>(up_ns) * kKhz / 1e6 * (1 + ppm / 1e6))) &
+               mask;
     }
     void pass(std::uint64_t ns) {
         up_ns += ns;
@@ -59,11 +62,13 @@ TEST(HwClock, FollowsTheSystemsClock) {
     HwClock clock = clocks.make(Conversion::system);
     EXPECT_LE(std::abs(difference(clock.to_ns(clocks.ticks()), clocks.real_ns)), 10);
     clocks.pass(1'000'000'000);
-    EXPECT_NEAR(static_cast<double>(difference(clock.to_ns(clocks.ticks()), clocks.real_ns)), 80'000, 100) << "not known yet";
+    EXPECT_NEAR(static_cast<double>(difference(clock.to_ns(clocks.ticks()), clocks.real_ns)), 80'000, 100)
+        << "not known yet";
     clock.synchronise();
     EXPECT_LE(std::abs(difference(clock.to_ns(clocks.ticks()), clocks.real_ns)), 10);
     clocks.pass(1'000'000'000);
-    EXPECT_LE(std::abs(difference(clock.to_ns(clocks.ticks()), clocks.real_ns)), 50) << "now the frequency is";
+    EXPECT_LE(std::abs(difference(clock.to_ns(clocks.ticks()), clocks.real_ns)), 50)
+        << "now the frequency is";
 }
 
 TEST(HwClock, OldTimeStamps) {
@@ -101,7 +106,8 @@ TEST(HwClock, AStepOfTheSystemsClock) {
     clocks.real_ns -= 7'200'000'000'000;
     clock.synchronise();
     clocks.pass(1'000'000'000);
-    EXPECT_LE(std::abs(difference(clock.to_ns(clocks.ticks()), clocks.real_ns)), 30'000) << "at the nominal frequency";
+    EXPECT_LE(std::abs(difference(clock.to_ns(clocks.ticks()), clocks.real_ns)), 30'000)
+        << "at the nominal frequency";
 }
 
 TEST(HwClock, BadReadingsAreLeftOut) {

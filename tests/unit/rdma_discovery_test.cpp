@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Which RDMA device is a netdev's: directories made up like sysfs, right and wrong ones.
-#include "libvma/verbs/rdma/discovery.h"
-
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
+
+#include "libvma/verbs/rdma/discovery.h"
 
 namespace {
 
@@ -14,8 +14,10 @@ using namespace vma::verbs;
 using namespace vma::verbs::rdma;
 namespace fs = std::filesystem;
 
-constexpr MacAddress kMac = {0x02, 0x00, 0x00, 0x00, 0x00, 0x01}, kOtherMac = {0x02, 0x00, 0x00, 0x00, 0x00, 0x02};
-const std::string kGid = "fe80:0000:0000:0000:0000:00ff:fe00:0001", kOtherGid = "fe80:0000:0000:0000:0000:00ff:fe00:0002";
+constexpr MacAddress kMac = {0x02, 0x00, 0x00, 0x00, 0x00, 0x01},
+                     kOtherMac = {0x02, 0x00, 0x00, 0x00, 0x00, 0x02};
+const std::string kGid = "fe80:0000:0000:0000:0000:00ff:fe00:0001",
+                  kOtherGid = "fe80:0000:0000:0000:0000:00ff:fe00:0002";
 const std::string kIpv4Gid = "0000:0000:0000:0000:0000:ffff:c612:0001";
 
 class Discovery : public testing::Test {
@@ -31,12 +33,15 @@ class Discovery : public testing::Test {
         std::ofstream(root_ + "/" + path) << text;
     }
     // Entry `index` of a port's GID table.
-    void gid(const std::string& device, int port, int index, const std::string& netdev, const std::string& gid) {
+    void gid(const std::string& device, int port, int index, const std::string& netdev,
+             const std::string& gid) {
         const std::string folder = "class/infiniband/" + device + "/ports/" + std::to_string(port);
         write(folder + "/gid_attrs/ndevs/" + std::to_string(index), netdev + "\n");
         write(folder + "/gids/" + std::to_string(index), gid + "\n");
     }
-    vma::Result<Port> find(const std::string& netdev, const MacAddress& mac = kMac) { return find_port(root_, {netdev, mac}); }
+    vma::Result<Port> find(const std::string& netdev, const MacAddress& mac = kMac) {
+        return find_port(root_, {netdev, mac});
+    }
     std::string refusal(const std::string& netdev) {
         auto found = find(netdev);
         EXPECT_FALSE(found);
@@ -99,7 +104,7 @@ TEST_F(Discovery, ABondThatIsThePort) {
 }
 
 TEST_F(Discovery, WhatMakesNoSense) {
-    gid("mlx5_0", 0, 0, "eth0", kGid);    // ports count from 1
+    gid("mlx5_0", 0, 0, "eth0", kGid);  // ports count from 1
     gid("mlx5_0", 256, 0, "eth0", kGid);
     write("class/infiniband/mlx5_0/ports/one/gid_attrs/ndevs/0", "eth0\n");
     write("class/infiniband/mlx5_0/device/net/eth0/dev_port", "first\n");
@@ -124,9 +129,10 @@ TEST(Gid, MacInIt) {
     MacAddress mac{};
     EXPECT_TRUE(mac_of_gid("fe80:0000:0000:0000:0202:c9ff:fe10:2a3b", mac));
     EXPECT_EQ(mac, (MacAddress{0x00, 0x02, 0xc9, 0x10, 0x2a, 0x3b}));
-    for (const char* text : {"", "fe80::1", "fe80:0000:0000:0000:0202:c9ff:ff10:2a3b", "fe80:0000:0000:0001:0202:c9ff:fe10:2a3b",
-                             "fe80:0000:0000:0000:0202:c9ff:fe10:2a3g", "fe80.0000:0000:0000:0202:c9ff:fe10:2a3b",
-                             "0000:0000:0000:0000:0000:ffff:c612:0001", "fe80:0000:0000:0000:0202:c9ff:fe10:2a3b0"})
+    for (const char* text :
+         {"", "fe80::1", "fe80:0000:0000:0000:0202:c9ff:ff10:2a3b", "fe80:0000:0000:0001:0202:c9ff:fe10:2a3b",
+          "fe80:0000:0000:0000:0202:c9ff:fe10:2a3g", "fe80.0000:0000:0000:0202:c9ff:fe10:2a3b",
+          "0000:0000:0000:0000:0000:ffff:c612:0001", "fe80:0000:0000:0000:0202:c9ff:fe10:2a3b0"})
         EXPECT_FALSE(mac_of_gid(text, mac)) << text;
 }
 

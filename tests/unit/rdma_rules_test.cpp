@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What a FlowSpec becomes for an adapter, byte by byte, and how specs share rules.
-#include "libvma/verbs/rdma/rules.h"
-
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "libvma/verbs/rdma/flow_table.h"
+#include "libvma/verbs/rdma/rules.h"
 
 namespace {
 
@@ -123,7 +122,9 @@ TEST(RdmaRules, ThreeTupleParameters) {
     EXPECT_NE(hw_rule(kTcp5, {.udp_3t = true}), hw_rule(kTcp3, {.udp_3t = true}));
     EXPECT_EQ(hw_rule(kUdp5, {.udp_3t = true}), hw_rule(kUdp3, {.udp_3t = true}));
     // Who has a rule for itself.
-    const auto alone = [](const FlowSpec& spec, const RuleOptions& o) { return is_only_for(hw_rule(spec, o), spec, o); };
+    const auto alone = [](const FlowSpec& spec, const RuleOptions& o) {
+        return is_only_for(hw_rule(spec, o), spec, o);
+    };
     EXPECT_TRUE(alone(kUdp3, {}) && alone(kTcp5, {}) && alone(kGroup, {}));
     EXPECT_FALSE(alone(kUdp5, {.udp_3t = true}));
     EXPECT_FALSE(alone(kUdp3, {.udp_3t = true}));
@@ -137,13 +138,14 @@ TEST(RdmaRules, ErrorsSayWhatToDo) {
     EXPECT_NE(flow_error(ENOMEM, rule, "mlx5_0").what.find("VMA_TCP_3T_RULES"), std::string::npos);
     EXPECT_NE(flow_error(EOPNOTSUPP, rule, "mlx4_0").what.find("flow steering"), std::string::npos);
     EXPECT_EQ(flow_error(EBUSY, rule, "x").code, EBUSY);
-    EXPECT_NE(flow_error(EBUSY, rule, "x").what.find("tcp to 198.18.0.1:80 from 198.18.0.2:40000"), std::string::npos);
+    EXPECT_NE(flow_error(EBUSY, rule, "x").what.find("tcp to 198.18.0.1:80 from 198.18.0.2:40000"),
+              std::string::npos);
 }
 
 // An adapter's table of rules.
 struct Adapter {
     std::vector<std::pair<ibv_flow*, Parts>> rules;
-    int refuse = 0;        // errno of the next call
+    int refuse = 0;  // errno of the next call
     bool takes_tags = true;
 
     FlowTable::Calls calls() {
@@ -168,7 +170,8 @@ TEST(FlowTable, SharedRulesAreCountedAndNeverAbsent) {
     FlowTable table(adapter.calls(), {.mac = kMac, .tcp_3t = true}, 1, "mlx5_0");
     Flow* listener = *table.add(kTcp3, 5);
     ASSERT_EQ(adapter.rules.size(), 1u);
-    EXPECT_EQ(adapter.rules[0].second.tag.tag_id, 0u) << "a tag would say whose frame it is for the first one only";
+    EXPECT_EQ(adapter.rules[0].second.tag.tag_id, 0u)
+        << "a tag would say whose frame it is for the first one only";
     const ibv_flow* const made = adapter.rules[0].first;
     Flow* accepted = *table.add(kTcp5, 6);
     ASSERT_EQ(adapter.rules.size(), 1u);

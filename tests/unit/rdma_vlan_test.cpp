@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Tags on their way down and up, over a queue pair made up by the test.
-#include "libvma/verbs/rdma/vlan.h"
-
 #include <errno.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +7,8 @@
 #include <deque>
 #include <string>
 #include <vector>
+
+#include "libvma/verbs/rdma/vlan.h"
 
 namespace {
 
@@ -39,7 +39,8 @@ struct Below {
                 for (int i = 0; i < wr->num_sge; i++)
                     frame.append(reinterpret_cast<const char*>(wr->sg_list[i].addr), wr->sg_list[i].length);
                 b.sent.push_back(frame);
-                if (wr->opcode == IBV_WR_TSO) b.headers.emplace_back(static_cast<const char*>(wr->tso.hdr), wr->tso.hdr_sz);
+                if (wr->opcode == IBV_WR_TSO)
+                    b.headers.emplace_back(static_cast<const char*>(wr->tso.hdr), wr->tso.hdr_sz);
             }
             return 0;
         };
@@ -96,7 +97,8 @@ struct Vlan : testing::Test {
         ibv_send_wr wr{};
         explicit Frame(const std::string& text) : memory(64, '.') {
             memory.insert(memory.end(), text.begin(), text.end());
-            sge = {reinterpret_cast<std::uintptr_t>(memory.data() + 64), static_cast<std::uint32_t>(text.size()), 0};
+            sge = {reinterpret_cast<std::uintptr_t>(memory.data() + 64),
+                   static_cast<std::uint32_t>(text.size()), 0};
             wr.sg_list = &sge;
             wr.num_sge = 1;
             wr.opcode = IBV_WR_SEND;
@@ -181,10 +183,12 @@ TEST_F(Vlan, QueueWrapsAndResets) {
     ibv_wc wc[8];
     for (int round = 0; round < 20; round++) {
         post({4, 5, 6});
-        for (int i = 0; i < 3; i++) below.arrived.emplace_back(kAddresses + kTag + "round " + std::to_string(round), IBV_WC_SUCCESS);
+        for (int i = 0; i < 3; i++)
+            below.arrived.emplace_back(kAddresses + kTag + "round " + std::to_string(round), IBV_WC_SUCCESS);
         ASSERT_EQ(ibv_poll_cq(cq, 8, wc), 3);
         for (int i = 0; i < 3; i++)
-            EXPECT_EQ(std::string(buffers[wc[i].wr_id] + 4, wc[i].byte_len), kAddresses + "round " + std::to_string(round));
+            EXPECT_EQ(std::string(buffers[wc[i].wr_id] + 4, wc[i].byte_len),
+                      kAddresses + "round " + std::to_string(round));
     }
     post({1, 2});
     below.posted.clear();

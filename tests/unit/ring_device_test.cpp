@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What a ring does with the abilities of hardware: checksums, flow tags, arrival times, inline requests, events, moderation; and with
-// its errors. TSO is in ring_tso_test.cpp. The wire's device offers each of them, and is stricter than hardware.
+// What a ring does with the abilities of hardware: checksums, flow tags, arrival times, inline requests,
+// events, moderation; and with its errors. TSO is in ring_tso_test.cpp. The wire's device offers each of
+// them, and is stricter than hardware.
 #include <gtest/gtest.h>
 #include <poll.h>
 
@@ -9,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "tests/support/wire/segments.h"
 #include "ring_hosts.h"
+#include "tests/support/wire/segments.h"
 
 namespace vma::ring {
 namespace {
@@ -66,7 +67,8 @@ TEST_F(RingDevice, ADeviceThatSendsAtOnceSumsShortFramesToo) {
         EXPECT_EQ(a.send(b, 2000, "short"), 0);
         a.ring->flush();
         ASSERT_EQ(seen.size(), 1u);
-        EXPECT_EQ(udp_sum_right(seen[0]), lazy != LazyTx::off);  // where the device was asked to, this one leaves the partial sum
+        EXPECT_EQ(udp_sum_right(seen[0]),
+                  lazy != LazyTx::off);  // where the device was asked to, this one leaves the partial sum
     }
 }
 
@@ -80,7 +82,8 @@ TEST_F(RingDevice, TagsLeadToTheSockets) {
         b.attach(static_cast<std::uint16_t>(2000 + i), *sinks.back());
     }
     for (int round = 0; round < 3; round++)
-        for (std::uint16_t i = 0; i < 150; i++) EXPECT_EQ(a.send(b, static_cast<std::uint16_t>(2000 + i), std::to_string(i)), 0);
+        for (std::uint16_t i = 0; i < 150; i++)
+            EXPECT_EQ(a.send(b, static_cast<std::uint16_t>(2000 + i), std::to_string(i)), 0);
     b.poll();
     for (std::uint16_t i = 0; i < 150; i++)
         EXPECT_EQ(sinks[i]->payloads, std::vector<std::string>(3, std::to_string(i))) << i;
@@ -123,7 +126,8 @@ TEST_F(RingDevice, AConnectionsFramesWithTheListenersTagAreTheConnections) {
 TEST_F(RingDevice, ArrivalTimesAreTheDevices) {
     for (const bool system : {true, false}) {
         Wire line(5);
-        Host a(line, kA), b(line, kB, {.arrival_times = true, .arrival_realtime = system, .arrival_base_ns = 5'000});
+        Host a(line, kA),
+            b(line, kB, {.arrival_times = true, .arrival_realtime = system, .arrival_base_ns = 5'000});
         Sink sink;
         b.attach(2000, sink);
         line.advance(7);
@@ -258,7 +262,8 @@ TEST_F(RingDevice, ACompletionWithoutItsEventIsFoundByTheCheck) {
     EXPECT_TRUE(readable(*b.ring));
 }
 
-// Several threads sleep on one channel, for a socket each; a sender sends to one at a time and waits until it has it.
+// Several threads sleep on one channel, for a socket each; a sender sends to one at a time and waits until it
+// has it.
 TEST_F(RingDevice, ThreadsThatSleepOnOneChannelAllWake) {
     constexpr int kThreads = 3, kRounds = 300;
     Host a(wire, kA), b(wire, kB, {.events = true});
@@ -317,7 +322,8 @@ TEST_F(RingDevice, AdaptiveModerationFollowsTheTraffic) {
     config.max_period_usec = 1000;
     config.interval_msec = 1;
     config.rate = 1;
-    Host a(wire, kA), b(wire, kB, {.events = true, .moderation = true}, {.huge_pages = false, .moderation = config});
+    Host a(wire, kA),
+        b(wire, kB, {.events = true, .moderation = true}, {.huge_pages = false, .moderation = config});
     Sink sink;
     b.attach(2000, sink);
     const bool changed = soon([&] {
@@ -382,13 +388,15 @@ TEST_F(RingDevice, AFailedReceiveIsRepairedAndWhatCameBeforeIsKept) {
 // A datagram's frame, cut behind its headers, with empty pieces around.
 std::vector<Frame> in_pieces(Wire& wire, Host& from, Host& to, const std::string& payload) {
     Frame whole;
-    wire.set_hook([&](const WireDevice&, std::vector<Frame>& frames) { whole = std::exchange(frames, {}).front(); });
+    wire.set_hook(
+        [&](const WireDevice&, std::vector<Frame>& frames) { whole = std::exchange(frames, {}).front(); });
     EXPECT_EQ(from.send(to, 2000, payload), 0);
     wire.set_hook({});
     return {{}, Frame(whole.begin(), whole.begin() + 42), {}, Frame(whole.begin() + 42, whole.end()), {}};
 }
 
-// Recovery once took buffers with nothing in them for free ones, though a sink held the frame they belonged to.
+// Recovery once took buffers with nothing in them for free ones, though a sink held the frame they belonged
+// to.
 TEST_F(RingDevice, EmptyPiecesOfAHeldFrameStayInTheAccount) {
     Host a(wire, kA), b(wire, kB);
     Sink sink(Sink::hold);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Which devices are tried for an interface, and in which order.
-#include "libvma/ring/devices.h"
-
 #include <gmock/gmock.h>
 #include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
 #include <map>
+
+#include "libvma/ring/devices.h"
 
 namespace {
 

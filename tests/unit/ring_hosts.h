@@ -65,7 +65,8 @@ class Sink final : public FrameSink {
 };
 
 struct Host {
-    Host(Wire& wire, const char* address, WireConfig config = {}, RingConfig ring_config = {.huge_pages = false})
+    Host(Wire& wire, const char* address, WireConfig config = {},
+         RingConfig ring_config = {.huge_pages = false})
         : address(address) {
         auto made = wire.connect(config);
         device = made.get();
@@ -104,13 +105,14 @@ struct Host {
                                0, out.data());
         return out;
     }
-    int send(const Host& to, std::uint16_t dst_port, const std::string& payload, std::uint16_t src_port = 1000) {
+    int send(const Host& to, std::uint16_t dst_port, const std::string& payload,
+             std::uint16_t src_port = 1000) {
         iovec iov{const_cast<char*>(payload.data()), payload.size()};
         return ring->send_udp(headers(to, src_port, dst_port).data(), &iov, 1, payload.size());
     }
     std::uint64_t bad(Drop drop) { return ring->counters().rx_bad[static_cast<std::size_t>(drop)]; }
-    // Every buffer is posted, free, or held by somebody we know of; and all send buffers came back, but for the last
-    // ones whose completion was not asked for.
+    // Every buffer is posted, free, or held by somebody we know of; and all send buffers came back, but for
+    // the last ones whose completion was not asked for.
     void expect_no_leak(std::size_t held = 0) {
         const BufferCounts c = ring->buffer_counts();
         EXPECT_EQ(c.rx_posted + c.rx_free + held, c.rx_total);

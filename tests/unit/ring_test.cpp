@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The ring on the test wire: what it delivers and to whom, what it drops and how it says so, and where its buffers go.
-// The device is strict (see wire_device.h), so every test ends with the question whether it saw a violation.
+// The ring on the test wire: what it delivers and to whom, what it drops and how it says so, and where its
+// buffers go. The device is strict (see wire_device.h), so every test ends with the question whether it saw a
+// violation.
 #include "libvma/ring/ring.h"
 
 #include <gtest/gtest.h>
@@ -20,8 +21,8 @@
 #include <vector>
 
 #include "libvma/verbs/lazy_kick.h"
-#include "tests/support/wire/wire_device.h"
 #include "ring_hosts.h"
+#include "tests/support/wire/wire_device.h"
 
 namespace vma::ring {
 namespace {
@@ -88,8 +89,8 @@ TEST_F(RingTest, UnmatchedFramesStayWithTheKernel) {
     EXPECT_EQ(payload_of(kernel[0]), "for the kernel");
 }
 
-// Sizes around every boundary, in every cut into iovecs, with and without checksum offload: the peer's kernel must
-// accept the frame, and a ring must give the same bytes.
+// Sizes around every boundary, in every cut into iovecs, with and without checksum offload: the peer's kernel
+// must accept the frame, and a ring must give the same bytes.
 void sizes_and_vectors(Wire& wire, TxChecksum checksum, std::uint32_t mtu) {
     const WireConfig config{.mtu = mtu, .tx_checksum = checksum};
     Host a(wire, kA, config), b(wire, kB, config);
@@ -120,7 +121,8 @@ void sizes_and_vectors(Wire& wire, TxChecksum checksum, std::uint32_t mtu) {
                 if (&from != a.device) return;
                 const Frame& f = frames[0];
                 right = f.size() == 42 + size && slow_sum(&f[kIp], 20) == 0xffff &&
-                        (udp_sum_right(f) || (checksum == TxChecksum::partial && get16(f, kUdp + 6) == pseudo_sum(f)));
+                        (udp_sum_right(f) ||
+                         (checksum == TxChecksum::partial && get16(f, kUdp + 6) == pseudo_sum(f)));
             });
             ASSERT_EQ(a.ring->send_udp(a.headers(b, 1000, 2000).data(), iov.data(), iov.size(), size), 0);
             EXPECT_TRUE(right) << size;
@@ -209,7 +211,8 @@ TEST_F(RingTest, EachReasonToDropHasItsCounterAndNothingElseIsLost) {
         {Drop::bad_protocol, "ICMP", [](Bytes& f) { f[kIp + 9] = 1, seal_ip(f); }},
         {Drop::bad_l4_length, "UDP claims more than IP", [](Bytes& f) { put16(f, kUdp + 4, 109); }},
         {Drop::bad_l4_length, "UDP claims 7", [](Bytes& f) { put16(f, kUdp + 4, 7); }},
-        {Drop::bad_l4_length, "IP ends in the UDP header", [](Bytes& f) { put16(f, kIp + 2, 27), seal_ip(f); }},
+        {Drop::bad_l4_length, "IP ends in the UDP header",
+         [](Bytes& f) { put16(f, kIp + 2, 27), seal_ip(f); }},
         {Drop::bad_l4_checksum, "changed payload", [](Bytes& f) { f.back() ^= 1; }},
         {Drop::bad_l4_checksum, "changed port", [](Bytes& f) { f[kUdp] ^= 1; }},
     };
@@ -357,7 +360,8 @@ TEST_F(RingTest, SourcesThatTheKernelRefusesAreNotDelivered) {
     ASSERT_TRUE(b.ring->attach(b.flow(3000, kA, 1000), &connected, Share::latest));
     b.ring->set_sources(verbs::Sources({{0, 0, true}, {inet_addr(kB), 32, false}}));
     unsigned refused = 0;
-    for (const char* source : {"198.18.0.9", "127.0.0.1", kB, "0.0.0.0", "239.1.1.1", "255.255.255.255", "198.18.0.10"}) {
+    for (const char* source :
+         {"198.18.0.9", "127.0.0.1", kB, "0.0.0.0", "239.1.1.1", "255.255.255.255", "198.18.0.10"}) {
         Udp u = datagram(b, source);
         u.src = source;
         b.device->receive_unsteered(make(u));
@@ -396,7 +400,8 @@ TEST_F(RingTest, FiveTupleWinsOverThreeTuple) {
     ASSERT_TRUE(b.ring->attach(b.flow(2000, kA, 1000), &connected, Share::latest));
     a.send(b, 2000, "connected", 1000);
     b.poll();
-    EXPECT_EQ(connected.payloads.size(), 3u) << "the flow of the frame before is remembered, but not for too long";
+    EXPECT_EQ(connected.payloads.size(), 3u)
+        << "the flow of the frame before is remembered, but not for too long";
     b.ring->detach(b.flow(2000), &any);
     a.send(b, 2000, "connected", 1000);
     a.send(b, 2000, "nobody", 1001);
@@ -538,7 +543,8 @@ TEST_F(RingTest, ChannelWakesASleeper) {
 
 // One socket never reads. Whatever the sizes, others go on, and all is as before once it does read.
 void starve(Wire& wire, WireConfig config, RingConfig ring_config) {
-    SCOPED_TRACE(testing::Message() << config.max_recv_wr << " posted at most, in batches of " << ring_config.post_batch);
+    SCOPED_TRACE(testing::Message() << config.max_recv_wr << " posted at most, in batches of "
+                                    << ring_config.post_batch);
     Host a(wire, kA, config), b(wire, kB, config, ring_config);
     Sink hoarder(Sink::hold), reader;
     b.attach(2000, hoarder);
@@ -633,7 +639,9 @@ TEST_F(RingTest, OthersReceiveWhileOneNeverReads) {
 
 // A segment with the numbers of `to`'s connection with port 1000 of kA.
 Bytes tcp_segment(const Host& to, const std::string& payload) {
-    Udp u = datagram(to, std::string(12, '\0') + payload);  // TCP's header is 12 bytes longer, and its ports lie in the same place
+    Udp u =
+        datagram(to, std::string(12, '\0') +
+                         payload);  // TCP's header is 12 bytes longer, and its ports lie in the same place
     u.src = kA;
     u.dst_port = 80;
     Bytes frame = make(u);
@@ -725,7 +733,8 @@ TEST_F(RingTest, CopiesHaveALimitAndTheFullestLoses) {
     b.expect_no_leak();
 }
 
-// A connection that receives in bulk, and whose program sleeps: what fits the window finds a buffer, as in the kernel.
+// A connection that receives in bulk, and whose program sleeps: what fits the window finds a buffer, as in
+// the kernel.
 TEST_F(RingTest, BurstToAConnectionWhoseProgramSleeps) {
     Host b(wire, kB, {.max_recv_wr = 8192, .recv_wr_hint = 128});
     Sink tcp;
@@ -775,7 +784,8 @@ TEST_F(RingTest, HeldBuffersAreNotOverwritten) {
     }
     b.poll();
     ASSERT_EQ(hoarder.held.size(), 40u);
-    for (unsigned i = 0; i < 40; i++) EXPECT_TRUE(Sink::read_payload(*hoarder.held[i]) == pattern(1 + i * 200, i)) << i;
+    for (unsigned i = 0; i < 40; i++)
+        EXPECT_TRUE(Sink::read_payload(*hoarder.held[i]) == pattern(1 + i * 200, i)) << i;
     EXPECT_EQ(reader.payloads.size(), 2000u);
 }
 
@@ -820,7 +830,8 @@ TEST_F(RingTest, BuffersReleasedByOtherThreads) {
     };
     std::thread one(consumer), two(consumer);
     for (int i = 0; i < 20000; i++) {
-        a.send(b, 2000, std::string(static_cast<std::size_t>(i * 37 % 3900), static_cast<char>('a' + i % 26)));
+        a.send(b, 2000,
+               std::string(static_cast<std::size_t>(i * 37 % 3900), static_cast<char>('a' + i % 26)));
         b.ring->poll();
     }
     b.poll();
@@ -905,7 +916,8 @@ TEST_F(RingTest, ManySendersShareARing) {
     for (int t = 0; t < 4; t++)
         senders.emplace_back([&, t] {
             for (int i = 0; i < 2000; i++)
-                while (a.send(b, 2000, std::string(200, static_cast<char>('a' + t)), static_cast<std::uint16_t>(1000 + t)) != 0)
+                while (a.send(b, 2000, std::string(200, static_cast<char>('a' + t)),
+                              static_cast<std::uint16_t>(1000 + t)) != 0)
                     std::this_thread::yield();
             running--;
         });
@@ -921,8 +933,14 @@ TEST_F(RingTest, ManySendersShareARing) {
 TEST_F(RingTest, HundredThousandFramesOverABadWire) {
     const WireConfig config{.mtu = 4000, .max_send_wr = 256, .max_recv_wr = 512};
     Host a(wire, kA, config), b(wire, kB, config);
-    const verbs::wire::Faults faults{.loss = 0.05, .duplicate = 0.05, .corrupt = 0.05, .corrupt_bits = 3,
-                                     .reorder = 0.1, .reorder_ns = 2000, .delay_ns = 500, .jitter_ns = 100};
+    const verbs::wire::Faults faults{.loss = 0.05,
+                                     .duplicate = 0.05,
+                                     .corrupt = 0.05,
+                                     .corrupt_bits = 3,
+                                     .reorder = 0.1,
+                                     .reorder_ns = 2000,
+                                     .delay_ns = 500,
+                                     .jitter_ns = 100};
     wire.set_faults(*a.device, faults);
     wire.set_faults(*b.device, faults);
     Sink at_a, at_b;
@@ -963,8 +981,9 @@ TEST_F(RingTest, HundredThousandFramesOverABadWire) {
         const auto w = wire.counters(*from->device);
         EXPECT_EQ(w.sent, from->ring->counters().tx_frames);
         EXPECT_EQ(w.delivered, w.sent - w.lost + w.duplicated);
-        EXPECT_EQ(to->ring->counters().rx_frames + to->device->kernel_frames() + to->device->rx_device_drops(),
-                  w.delivered);
+        EXPECT_EQ(
+            to->ring->counters().rx_frames + to->device->kernel_frames() + to->device->rx_device_drops(),
+            w.delivered);
         EXPECT_GT(to->bad(Drop::bad_l4_checksum), 0u);
         EXPECT_GT(to->bad(Drop::bad_ip_checksum), 0u);
     }
@@ -974,7 +993,8 @@ TEST_F(RingTest, SameSeedSameHistory) {
     auto history = [](std::uint64_t seed) {
         Wire wire(seed);
         Host a(wire, kA), b(wire, kB);
-        wire.set_faults(*a.device, {.loss = 0.1, .duplicate = 0.1, .corrupt = 0.1, .reorder = 0.2, .reorder_ns = 500});
+        wire.set_faults(*a.device,
+                        {.loss = 0.1, .duplicate = 0.1, .corrupt = 0.1, .reorder = 0.2, .reorder_ns = 500});
         Sink sink;
         b.attach(2000, sink);
         for (int i = 0; i < 2000; i++) {

@@ -35,7 +35,9 @@ Sent send_all(const std::vector<Segment>& segments, WireConfig config, bool udp_
     Sent sent;
     config.tx_checksum = TxChecksum::complete;
     Host a(wire, kA, config), b(wire, kB);
-    wire.set_hook([&](const WireDevice&, std::vector<Frame>& frames) { sent.frames.insert(sent.frames.end(), frames.begin(), frames.end()); });
+    wire.set_hook([&](const WireDevice&, std::vector<Frame>& frames) {
+        sent.frames.insert(sent.frames.end(), frames.begin(), frames.end());
+    });
     {
         Ring::Gather gather(a.ring.get());
         for (const Segment& s : segments) {
@@ -59,7 +61,8 @@ Sent send_all(const std::vector<Segment>& segments, WireConfig config, bool udp_
             std::string payload(s.length, '\0');
             for (std::size_t i = 0; i < payload.size(); i++) payload[i] = static_cast<char>((s.seq + i) * 7);
             // Two pieces, so that copying has seams.
-            iovec iov[2]{{payload.data(), s.length / 3}, {payload.data() + s.length / 3, s.length - s.length / 3}};
+            iovec iov[2]{{payload.data(), s.length / 3},
+                         {payload.data() + s.length / 3, s.length - s.length / 3}};
             EXPECT_EQ(a.ring->send_tcp(headers, sizeof headers, iov, 2, s.length), 0);
             if (udp_between) {
                 EXPECT_EQ(a.send(b, 2000, "between"), 0);
@@ -72,7 +75,8 @@ Sent send_all(const std::vector<Segment>& segments, WireConfig config, bool udp_
 }
 
 // The same frames with and without TSO; returns the number of TSO requests.
-std::uint64_t compare(const std::vector<Segment>& segments, WireConfig config = {}, bool udp_between = false) {
+std::uint64_t compare(const std::vector<Segment>& segments, WireConfig config = {},
+                      bool udp_between = false) {
     const std::uint32_t max_tso = config.max_tso != 0 ? config.max_tso : 65000;
     config.max_tso = 0;
     const Sent plain = send_all(segments, config, udp_between);
@@ -85,7 +89,8 @@ std::uint64_t compare(const std::vector<Segment>& segments, WireConfig config = 
     return tso.requests;
 }
 
-std::vector<Segment> stream(std::size_t count, std::size_t mss = 1000, std::size_t last = 1000, std::uint8_t last_flags = kAck) {
+std::vector<Segment> stream(std::size_t count, std::size_t mss = 1000, std::size_t last = 1000,
+                            std::uint8_t last_flags = kAck) {
     std::vector<Segment> list;
     for (std::size_t i = 0; i < count; i++) list.push_back({static_cast<std::uint32_t>(1 + i * mss), mss});
     list.back().length = last;
@@ -131,17 +136,20 @@ TEST(RingTso, WhatDiffersIsSentApart) {
 
 TEST(RingTso, LimitsOfTheDevice) {
     EXPECT_EQ(compare(stream(20), {.max_tso = 5000}), 4u);
-    EXPECT_EQ(compare(stream(40), {.max_send_sge = 4}), 6u);  // 4 buffers of 1984 bytes hold the headers and 7 segments
+    EXPECT_EQ(compare(stream(40), {.max_send_sge = 4}),
+              6u);  // 4 buffers of 1984 bytes hold the headers and 7 segments
 }
 
 TEST(RingTso, OthersComeInBetweenInOrder) { EXPECT_EQ(compare(stream(5), {}, true), 0u); }
 
 TEST(RingTso, MoreThanTheQueueHolds) {
     Wire wire(12);
-    Host a(wire, kA, {.max_send_wr = 128, .tx_checksum = TxChecksum::complete, .max_tso = 60000}), b(wire, kB);
+    Host a(wire, kA, {.max_send_wr = 128, .tx_checksum = TxChecksum::complete, .max_tso = 60000}),
+        b(wire, kB);
     a.device->hold_completions(true);
     std::uint8_t headers[54]{};
-    net::build_ip_headers({.src_mac = a.device->attr().mac, .dst_mac = b.device->attr().mac}, IPPROTO_TCP, headers);
+    net::build_ip_headers({.src_mac = a.device->attr().mac, .dst_mac = b.device->attr().mac}, IPPROTO_TCP,
+                          headers);
     headers[34 + 12] = 5 << 4;
     std::string payload(1400, 'x');
     iovec iov{payload.data(), payload.size()};
@@ -204,7 +212,8 @@ TEST(TcpTso, ATransferIsTheSameOnTheWire) {
         std::size_t sent = 0;
         EXPECT_TRUE(world.until([&] {
             if (sent < data.size())
-                if (const ssize_t n = send(client, data.substr(sent, 100'000)); n > 0) sent += static_cast<std::size_t>(n);
+                if (const ssize_t n = send(client, data.substr(sent, 100'000)); n > 0)
+                    sent += static_cast<std::size_t>(n);
             got += receive(server);
             return got.size() == data.size();
         }));

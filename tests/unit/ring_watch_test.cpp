@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Which of the threads that sleep on a ring watches its channel, and that one always does.
+#include "libvma/sockets/ring_watch.h"
+
 #include <gtest/gtest.h>
 #include <poll.h>
 
@@ -8,7 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include "libvma/sockets/ring_watch.h"
 #include "ring_hosts.h"
 
 namespace {
@@ -97,7 +98,8 @@ TEST_F(RingWatchTest, ASignalIsNotTakenForAnAppointment) {
     EXPECT_FALSE(follower.sleeps_on(POLLIN));
 }
 
-// Whoever leaves, in whatever order: as long as somebody sleeps, the channel is watched by exactly one in the end.
+// Whoever leaves, in whatever order: as long as somebody sleeps, the channel is watched by exactly one in the
+// end.
 TEST_F(RingWatchTest, ThreadsComeAndGo) {
     constexpr int kThreads = 8, kSleeps = 500;
     std::atomic<int> inside{0};

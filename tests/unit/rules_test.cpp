@@ -28,12 +28,16 @@ using testing::Not;
 constexpr Transport kVma = Transport::vma, kOs = Transport::os;
 constexpr const char* kNoId = "VMA_DEFAULT_APPLICATION_ID";
 
-Endpoint at(const char* addr, unsigned port) { return {inet_addr(addr), htons(static_cast<std::uint16_t>(port))}; }
+Endpoint at(const char* addr, unsigned port) {
+    return {inet_addr(addr), htons(static_cast<std::uint16_t>(port))};
+}
 
 struct Parsed {
     Rules rules;
     Complaints complaints;
-    Transport operator()(Role role, Endpoint first) const { return rules.match(role, first, nullptr).transport; }
+    Transport operator()(Role role, Endpoint first) const {
+        return rules.match(role, first, nullptr).transport;
+    }
     Transport operator()(Role role, Endpoint first, Endpoint second) const {
         return rules.match(role, first, &second).transport;
     }
@@ -88,7 +92,8 @@ TEST(Rules, ProgramPatternsOfTheManual) {
 }
 
 TEST(Rules, InstalledFile) {
-    auto file = std::filesystem::path(__FILE__).parent_path().parent_path().parent_path() / "config" / "libvma.conf";
+    auto file =
+        std::filesystem::path(__FILE__).parent_path().parent_path().parent_path() / "config" / "libvma.conf";
     std::ifstream in(file);
     ASSERT_TRUE(in) << file;
     std::ostringstream text;
@@ -98,7 +103,8 @@ TEST(Rules, InstalledFile) {
     EXPECT_EQ(p(Role::udp_connect, at("198.18.0.1", 53), at("198.18.0.2", 4000)), kOs);
     EXPECT_EQ(p(Role::udp_connect, at("198.18.0.1", 54), at("198.18.0.2", 4000)), kVma);
     EXPECT_EQ(p(Role::udp_sender, at("198.18.0.1", 53)), kVma);
-    for (Role role : {Role::tcp_server, Role::tcp_client, Role::udp_sender, Role::udp_receiver, Role::udp_connect})
+    for (Role role :
+         {Role::tcp_server, Role::tcp_client, Role::udp_sender, Role::udp_receiver, Role::udp_connect})
         EXPECT_FALSE(p.rules.all_os(role));
     // The examples in its comments must be right as well.
     std::string examples;
@@ -157,8 +163,9 @@ TEST(Rules, RulesBeforeTheFirstBlockAreForAll) {
     EXPECT_EQ(p(Role::tcp_server, at("198.18.0.1", 3)), kVma);
     EXPECT_THAT(
         p.complaints,
-        ElementsAre("line 4, column 1: this block is never reached: block \"*\" \"*\" of line 1 comes first and fits "
-                    "every program that this one fits"));
+        ElementsAre(
+            "line 4, column 1: this block is never reached: block \"*\" \"*\" of line 1 comes first and fits "
+            "every program that this one fits"));
 }
 
 TEST(Rules, IdThatNoBlockHas) {
@@ -176,7 +183,8 @@ TEST(Rules, MaskAppliesToBothSides) {
 }
 
 TEST(Rules, SecondEndpoint) {
-    Parsed p = parse("use os tcp_client 198.18.0.1:80:198.18.0.2:1000-2000\nuse os udp_connect *:*:198.18.0.2:*\n");
+    Parsed p =
+        parse("use os tcp_client 198.18.0.1:80:198.18.0.2:1000-2000\nuse os udp_connect *:*:198.18.0.2:*\n");
     EXPECT_THAT(p.complaints, IsEmpty());
     EXPECT_EQ(p(Role::tcp_client, at("198.18.0.1", 80), at("198.18.0.2", 1500)), kOs);
     EXPECT_EQ(p(Role::tcp_client, at("198.18.0.1", 80), at("198.18.0.2", 2500)), kVma);
@@ -190,10 +198,8 @@ TEST(Rules, SecondEndpoint) {
 TEST(Rules, SecondEndpointWhereThereIsNone) {
     Parsed p = parse("use os udp_receiver *:5:198.18.0.9:7\n");
     EXPECT_EQ(p(Role::udp_receiver, at("198.18.0.1", 5), at("198.18.0.1", 1)), kOs);
-    EXPECT_THAT(
-        p.complaints,
-        ElementsAre(
-            "line 1, column 24: end of line expected: udp_receiver has one address only, the second one is ignored"));
+    EXPECT_THAT(p.complaints, ElementsAre("line 1, column 24: end of line expected: udp_receiver has one "
+                                          "address only, the second one is ignored"));
 }
 
 TEST(Rules, BlanksCommentsAndLineEnds) {
@@ -219,15 +225,17 @@ TEST(Rules, LogStatements) {
         "log min-level 1 destination file /tmp/libvma.log\n"
         "log destination yfile libvma.log min-level 2\n"
         "log\n");
-    EXPECT_THAT(p.complaints,
-                ElementsAre("line 1, column 1: log statements have no effect: VMA_TRACELEVEL and VMA_LOG_FILE set "
-                            "up the log"));
+    EXPECT_THAT(
+        p.complaints,
+        ElementsAre("line 1, column 1: log statements have no effect: VMA_TRACELEVEL and VMA_LOG_FILE set "
+                    "up the log"));
     EXPECT_THAT(parse("log destination\n").complaints,
                 ElementsAre("line 1, column 16: stderr, syslog or file expected, not the end of the line"));
     EXPECT_THAT(parse("log destination file\n").complaints, ElementsAre(HasSubstr("a file name expected")));
     EXPECT_THAT(parse("log min-level x\n").complaints,
                 ElementsAre("line 1, column 15: a level (0 to 9) expected, not \"x\""));
-    EXPECT_THAT(parse("log level 3\n").complaints, ElementsAre(HasSubstr("destination or min-level expected")));
+    EXPECT_THAT(parse("log level 3\n").complaints,
+                ElementsAre(HasSubstr("destination or min-level expected")));
 }
 
 TEST(Rules, AMistakeCostsItsLineOnly) {
@@ -235,7 +243,8 @@ TEST(Rules, AMistakeCostsItsLineOnly) {
         "use os tcp_server *:80\n"
         "use os tcp_server 198.18.0.1\n"
         "use os tcp_client *:80\n");
-    EXPECT_THAT(p.complaints, ElementsAre("line 2, column 29: a colon and ports expected, not the end of the line"));
+    EXPECT_THAT(p.complaints,
+                ElementsAre("line 2, column 29: a colon and ports expected, not the end of the line"));
     EXPECT_EQ(p(Role::tcp_server, at("198.18.0.1", 80)), kOs);
     EXPECT_EQ(p(Role::tcp_server, at("198.18.0.1", 81)), kVma);
     EXPECT_EQ(p(Role::tcp_client, at("198.18.0.1", 80)), kOs);
@@ -254,31 +263,41 @@ TEST(Rules, Mistakes) {
              {"use OS tcp_server *:80", "column 5: vma, os or * expected, not \"OS\""},
              {"use os", "column 7: tcp_server, tcp_client"},
              {"use os server *:80",
-              "column 8: tcp_server, tcp_client, udp_sender, udp_receiver or udp_connect expected, not \"server\""},
+              "column 8: tcp_server, tcp_client, udp_sender, udp_receiver or udp_connect expected, not "
+              "\"server\""},
              {"use os tcp_server",
-              "column 18: an address a.b.c.d[/prefix], [IPv6][/prefix] or * expected, not the end of the line"},
+              "column 18: an address a.b.c.d[/prefix], [IPv6][/prefix] or * expected, not the end of the "
+              "line"},
              {"use os tcp_server host:80",
               "column 19: an address a.b.c.d[/prefix], [IPv6][/prefix] or * expected, not \"host:80\""},
-             {"use os tcp_server 256.1.1.1:80", "column 19: a number of an address (0 to 255) expected, not \"256\""},
+             {"use os tcp_server 256.1.1.1:80",
+              "column 19: a number of an address (0 to 255) expected, not \"256\""},
              {"use os tcp_server 1.1.1.999999999999999999:80",
               "column 25: a number of an address (0 to 255) expected, not \"999999999999999999\""},
              {"use os tcp_server 01.2.3.4:80",
               "column 19: a number of an address (0 to 255) without leading zeros expected, not \"01\""},
-             {"use os tcp_server 1.2.3:80", "column 24: a dot and the next of four numbers expected, not \":80\""},
+             {"use os tcp_server 1.2.3:80",
+              "column 24: a dot and the next of four numbers expected, not \":80\""},
              {"use os tcp_server 1.2.3.4.5:80", "column 26: a colon and ports expected, not \".5:80\""},
-             {"use os tcp_server 1. 2.3.4:80", "column 21: a number of an address (0 to 255) expected, not a blank"},
-             {"use os tcp_server 0.0.0.0:80", "column 19: an address or * for any address expected, not \"0.0.0.0\""},
+             {"use os tcp_server 1. 2.3.4:80",
+              "column 21: a number of an address (0 to 255) expected, not a blank"},
+             {"use os tcp_server 0.0.0.0:80",
+              "column 19: an address or * for any address expected, not \"0.0.0.0\""},
              {"use os tcp_server *.*.*.*:80", "column 20: a colon and ports expected, not \".*.*.*:80\""},
              {"use os tcp_server 1.2.3.4/33:80", "column 27: a prefix length (0 to 32) expected, not \"33\""},
              {"use os tcp_server 1.2.3.4/08:80",
               "column 27: a prefix length (0 to 32) without leading zeros expected, not \"08\""},
-             {"use os tcp_server 1.2.3.4/-1:80", "column 27: a prefix length (0 to 32) expected, not \"-1:80\""},
-             {"use os tcp_server 1.2.3.4/255.255.0.0:80", "column 27: a prefix length (0 to 32) expected, not \"255\""},
+             {"use os tcp_server 1.2.3.4/-1:80",
+              "column 27: a prefix length (0 to 32) expected, not \"-1:80\""},
+             {"use os tcp_server 1.2.3.4/255.255.0.0:80",
+              "column 27: a prefix length (0 to 32) expected, not \"255\""},
              {"use os tcp_server */8:80", "column 20: a colon and ports expected, not \"/8:80\""},
              {"use os tcp_server *:65536", "column 21: a port (1 to 65535) expected, not \"65536\""},
              {"use os tcp_server *:5-65536", "column 23: a port (1 to 65535) expected, not \"65536\""},
-             {"use os tcp_server *:99999999999", "column 21: a port (1 to 65535) expected, not \"99999999999\""},
-             {"use os tcp_server *:080", "column 21: a port (1 to 65535) without leading zeros expected, not \"080\""},
+             {"use os tcp_server *:99999999999",
+              "column 21: a port (1 to 65535) expected, not \"99999999999\""},
+             {"use os tcp_server *:080",
+              "column 21: a port (1 to 65535) without leading zeros expected, not \"080\""},
              {"use os tcp_server *:0", "column 21: a port (1 to 65535) expected, not \"0\""},
              {"use os tcp_server *:10-5", "column 21: 5-10 expected, not 10-5: the lower port comes first"},
              {"use os tcp_server *:-5", "column 21: a port (1 to 65535) expected, not \"-5\""},
@@ -297,18 +316,23 @@ TEST(Rules, Mistakes) {
               "column 19: an IPv6 address in brackets expected, as in [2001:db8::1]:80, not \"::1\""},
              {"use os tcp_server ::1: 80",
               "column 19: an IPv6 address in brackets expected, as in [2001:db8::1]:80, not \"::1:\""},
-             {"use os tcp_server [::1:80", "column 19: an IPv6 address in brackets expected, not \"[::1:80\""},
+             {"use os tcp_server [::1:80",
+              "column 19: an IPv6 address in brackets expected, not \"[::1:80\""},
              {"use os tcp_server [198.18.0.1]:80", "column 19: an IPv6 address in brackets expected"},
              {"use os tcp_server [fe80::1%eth0]:80", "column 19: an IPv6 address in brackets expected"},
              {"use os tcp_server 2001:db8:x", "column 19: an IPv6 address in brackets expected"},
-             {"use os tcp_server [::1]/129:80", "column 25: a prefix length (0 to 128) expected, not \"129\""},
+             {"use os tcp_server [::1]/129:80",
+              "column 25: a prefix length (0 to 128) expected, not \"129\""},
              {"use os tcp_server [::1]80", "column 24: a colon and ports expected, not \"80\""},
              {"use os tcp_client 198.18.0.1:80:[fe80::1]:80",
               "column 33: an address of the same kind as the first one expected"},
-             {"use sdp tcp_server *:80", "column 5: vma, os or * expected: sdp is not supported, the rule is ignored"},
-             {"use sa tcp_server *:*", "column 5: vma, os or * expected: sa is not supported, the rule is ignored"},
+             {"use sdp tcp_server *:80",
+              "column 5: vma, os or * expected: sdp is not supported, the rule is ignored"},
+             {"use sa tcp_server *:*",
+              "column 5: vma, os or * expected: sa is not supported, the rule is ignored"},
              {"application-id", "column 15: a program name or * expected, not the end of the line"},
-             {"application-id prog", "column 20: an id or * expected after the program name, not the end of the line"},
+             {"application-id prog",
+              "column 20: an id or * expected after the program name, not the end of the line"},
              {"application-id prog x y", "column 23: end of line expected, not \"y\""},
              {"application-id /usr/bin/prog *",
               "column 16: a program name without its directory expected, not \"/usr/bin/prog\""},
@@ -333,9 +357,11 @@ TEST(Rules, StrangeCharacters) {
               "line 1, column 7: tcp_server, tcp_client, udp_sender, udp_receiver or udp_connect "
               "expected, not \"\\x00tcp_server\""},
              {"use os tcp_server *:80\0"sv, "line 1, column 23: end of line expected, not \"\\x00\""},
-             {"\0\0\0\0"sv, "line 1, column 1: application-id, use or log expected, not \"\\x00\\x00\\x00\\x00\""},
+             {"\0\0\0\0"sv,
+              "line 1, column 1: application-id, use or log expected, not \"\\x00\\x00\\x00\\x00\""},
              {"use os tcp_server\xc2\xa0*:80"sv,
-              "line 1, column 18: an address a.b.c.d[/prefix], [IPv6][/prefix] or * expected, not \"\\xc2\\xa0*:80\""},
+              "line 1, column 18: an address a.b.c.d[/prefix], [IPv6][/prefix] or * expected, not "
+              "\"\\xc2\\xa0*:80\""},
              {"\x1b[31muse"sv, "line 1, column 1: application-id, use or log expected, not \"\\x1b[31muse\""},
              {"application-id pr\0g *"sv,
               "line 1, column 18: a printable character expected, not \"\\x00\"; the rules below, up "
@@ -357,7 +383,8 @@ TEST(Rules, LineEnds) {
         for (const char* line : {"", "use os tcp_server *:80", "", "x", "use os tcp_client *:81"})
             (text += end) += line;
         Parsed p = parse(text);
-        EXPECT_THAT(p.complaints, ElementsAre(HasSubstr("line 5, column 1: application-id, use or log expected")));
+        EXPECT_THAT(p.complaints,
+                    ElementsAre(HasSubstr("line 5, column 1: application-id, use or log expected")));
         EXPECT_EQ(p(Role::tcp_server, at("198.18.0.1", 80)), kOs);
         EXPECT_EQ(p(Role::tcp_client, at("198.18.0.1", 81)), kOs);
     }
@@ -365,12 +392,14 @@ TEST(Rules, LineEnds) {
 
 TEST(Rules, LongLines) {
     const std::string blanks(300'000, ' '), x(300'000, 'x');
-    Parsed p = parse("use" + blanks + "os tcp_server *:80 #" + x + "\nuse os " + x + "\napplication-id " + x + " *\n");
-    EXPECT_THAT(p.complaints,
-                ElementsAre("line 2, column 8: tcp_server, tcp_client, udp_sender, udp_receiver or udp_connect "
-                            "expected, not \"" +
-                                std::string(40, 'x') + "...\"",
-                            HasSubstr("line 3, column 16: a program name of at most 255 bytes expected")));
+    Parsed p = parse("use" + blanks + "os tcp_server *:80 #" + x + "\nuse os " + x + "\napplication-id " + x +
+                     " *\n");
+    EXPECT_THAT(
+        p.complaints,
+        ElementsAre("line 2, column 8: tcp_server, tcp_client, udp_sender, udp_receiver or udp_connect "
+                    "expected, not \"" +
+                        std::string(40, 'x') + "...\"",
+                    HasSubstr("line 3, column 16: a program name of at most 255 bytes expected")));
     EXPECT_STREQ(p.rules.match(Role::tcp_server, at("198.18.0.1", 80), nullptr).text(),
                  "libvma.conf:1: use os tcp_server *:80");
 }
@@ -394,10 +423,11 @@ TEST(Rules, Ipv6) {
         "use os udp_sender *:*\n");
     EXPECT_THAT(
         p.complaints,
-        ElementsAre("line 3, column 1: this rule never decides: the one of line 2 comes first and fits all that "
-                    "this one fits",
-                    "line 9, column 1: this rule never decides: the one of line 7 comes first and fits all that "
-                    "this one fits"));
+        ElementsAre(
+            "line 3, column 1: this rule never decides: the one of line 2 comes first and fits all that "
+            "this one fits",
+            "line 9, column 1: this rule never decides: the one of line 7 comes first and fits all that "
+            "this one fits"));
     EXPECT_EQ(p(Role::tcp_server, at("198.18.0.1", 80)), kVma);
     EXPECT_EQ(p(Role::tcp_client, at("198.18.0.1", 80), at("198.18.0.2", 80)), kVma);
     EXPECT_EQ(p(Role::tcp_client, at("198.18.0.1", 80)), kVma);
@@ -431,15 +461,17 @@ TEST(Rules, RulesThatNeverDecide) {
          }) {
         Parsed p = parse(std::string("\nuse vma ") + c.earlier + "\n# between\n  use os " + c.later);
         if (c.covered)
-            EXPECT_THAT(p.complaints,
-                        ElementsAre("line 4, column 3: this rule never decides: the one of line 2 comes first and "
-                                    "fits all that this one fits"))
+            EXPECT_THAT(
+                p.complaints,
+                ElementsAre("line 4, column 3: this rule never decides: the one of line 2 comes first and "
+                            "fits all that this one fits"))
                 << c.earlier << " / " << c.later;
         else
             EXPECT_THAT(p.complaints, IsEmpty()) << c.earlier << " / " << c.later;
     }
     EXPECT_THAT(
-        parse("application-id a *\nuse os tcp_client *:*\napplication-id b *\nuse os tcp_client *:*\n").complaints,
+        parse("application-id a *\nuse os tcp_client *:*\napplication-id b *\nuse os tcp_client *:*\n")
+            .complaints,
         IsEmpty())
         << "another block";
 }
@@ -472,12 +504,14 @@ TEST(Rules, BlocksThatAreNeverReached) {
         Parsed p = parse(std::string("application-id ") + c.earlier + "\napplication-id " + c.later, "none");
         EXPECT_EQ(p.complaints.size(), c.covered ? 1u : 0u) << c.earlier << " / " << c.later;
         for (const std::string& complaint : p.complaints)
-            EXPECT_THAT(complaint, testing::MatchesRegex(
-                                       "line 2, column 1: this block is never reached: block \"[^ ]*\" \"[^ ]*\" "
-                                       "of line 1 comes first and fits every program that this one fits"));
+            EXPECT_THAT(complaint,
+                        testing::MatchesRegex(
+                            "line 2, column 1: this block is never reached: block \"[^ ]*\" \"[^ ]*\" "
+                            "of line 1 comes first and fits every program that this one fits"));
     }
     EXPECT_THAT(
-        parse("application-id * *\napplication-id prog x\napplication-id * *\napplication-id prog x\n").complaints,
+        parse("application-id * *\napplication-id prog x\napplication-id * *\napplication-id prog x\n")
+            .complaints,
         testing::SizeIs(1))
         << "once for each block";
 }
@@ -537,7 +571,8 @@ TEST(Rules, AnyTransport) {
 TEST(Rules, WhichRuleDecided) {
     Parsed p;
     p.rules = Rules::parse(
-        "# first\n\n  use  vma\tudp_sender 198.18.0.0/16:*   # why\r\nuse os udp_sender * : 53\nuse os tcp_client *:*",
+        "# first\n\n  use  vma\tudp_sender 198.18.0.0/16:*   # why\r\nuse os udp_sender * : 53\nuse os "
+        "tcp_client *:*",
         "prog", kNoId, p.complaints, "my.conf");
     auto rule = [&](Endpoint to) { return p.rules.match(Role::udp_sender, to, nullptr); };
     ASSERT_NE(rule(at("198.18.0.1", 53)).rule, nullptr);
@@ -572,12 +607,13 @@ TEST(Rules, ManyMistakesAreCounted) {
 
 TEST(Rules, AnyTextIsSurvived) {
     std::minstd_rand random(1);
-    const std::string_view pieces[] = {"use", " ",           "os",         "vma",         "*",
-                                       ":",   "-",           "/",          ".",           "1",
-                                       "0",   "65536",       "tcp_server", "udp_connect", "application-id",
-                                       "log", "destination", "file",       "\n",          "\r\n",
-                                       "#",   "[",           "::",         "a",           std::string_view("\0", 1),
-                                       "\xff"};
+    const std::string_view pieces[] = {
+        "use", " ",           "os",         "vma",         "*",
+        ":",   "-",           "/",          ".",           "1",
+        "0",   "65536",       "tcp_server", "udp_connect", "application-id",
+        "log", "destination", "file",       "\n",          "\r\n",
+        "#",   "[",           "::",         "a",           std::string_view("\0", 1),
+        "\xff"};
     for (int round = 0; round < 20000; round++) {
         std::string text;
         for (unsigned n = random() % 24; n > 0; n--) text += pieces[random() % std::size(pieces)];
@@ -588,7 +624,8 @@ TEST(Rules, AnyTextIsSurvived) {
 
 // docs/configuration.md: its examples are right, and what it says of wrong lines is what the parser says.
 TEST(Rules, DocumentedExamples) {
-    auto file = std::filesystem::path(__FILE__).parent_path().parent_path().parent_path() / "docs" / "configuration.md";
+    auto file = std::filesystem::path(__FILE__).parent_path().parent_path().parent_path() / "docs" /
+                "configuration.md";
     std::ifstream in(file);
     ASSERT_TRUE(in) << file;
     int examples = 0, mistakes = 0;
@@ -634,15 +671,17 @@ TEST(Rules, FileOfTheProcess) {
     auto outcome = vma::test::in_child([&] {
         std::string file = dir + "/conf." + std::to_string(getpid());
         std::string self = std::filesystem::read_symlink("/proc/self/exe").filename();
-        std::ofstream(file) << "application-id " << self << " id" << getpid() << "\nuse os tcp_server *:80\nuse os x\n";
+        std::ofstream(file) << "application-id " << self << " id" << getpid()
+                            << "\nuse os tcp_server *:80\nuse os x\n";
         setenv("VMA_CONFIG_FILE", (dir + "/conf.%d").c_str(), 1);
         setenv("VMA_APPLICATION_ID", "id%d", 1);
         EXPECT_EQ(rules().match(Role::tcp_server, at("198.18.0.1", 80), nullptr).transport, kOs);
         EXPECT_EQ(&rules(), &rules());
     });
     EXPECT_TRUE(outcome.passed());
-    EXPECT_THAT(outcome.output,
-                testing::MatchesRegex("VMA WARNING: [^\n]*/conf\\.[0-9]+: line 3, column 8: tcp_server[^\n]*\n"));
+    EXPECT_THAT(
+        outcome.output,
+        testing::MatchesRegex("VMA WARNING: [^\n]*/conf\\.[0-9]+: line 3, column 8: tcp_server[^\n]*\n"));
     std::filesystem::remove_all(dir);
 }
 
@@ -662,7 +701,8 @@ TEST(Rules, NameTheProcessWasCalledBy) {
     });
     EXPECT_TRUE(outcome.passed());
     // Said once at level info, each time at level debug.
-    const std::string text = std::regex_replace(outcome.output, std::regex(" \\[pid [0-9]+ tid [0-9]+\\]"), "");
+    const std::string text =
+        std::regex_replace(outcome.output, std::regex(" \\[pid [0-9]+ tid [0-9]+\\]"), "");
     EXPECT_EQ(text,
               "VMA INFO: left to the kernel: libvma.conf:2: use os tcp_server *:80\n"
               "VMA DEBUG: tcp_server 198.18.0.1:80: os (libvma.conf:2: use os tcp_server *:80)\n"
@@ -678,7 +718,8 @@ TEST(Rules, MissingFile) {
         EXPECT_EQ(rules().match(Role::tcp_server, at("198.18.0.1", 80), nullptr).transport, kVma);
     });
     EXPECT_TRUE(outcome.passed());
-    EXPECT_EQ(outcome.output, "VMA WARNING: /no/such/libvma.conf does not exist: every socket may be offloaded\n");
+    EXPECT_EQ(outcome.output,
+              "VMA WARNING: /no/such/libvma.conf does not exist: every socket may be offloaded\n");
     outcome = vma::test::in_child([] {
         setenv("VMA_CONFIG_FILE", "", 1);
         rules();

@@ -430,7 +430,8 @@ TEST(InternalThread, RestartsInAForkedChild) {
 
 TEST(InternalThread, ForkWhileEveryThreadIsBusy) {
 #ifdef __SANITIZE_ADDRESS__
-    GTEST_SKIP() << "GCC 12's AddressSanitizer does not guard its allocator against fork: the child may wait for ever";
+    GTEST_SKIP()
+        << "GCC 12's AddressSanitizer does not guard its allocator against fork: the child may wait for ever";
 #endif
     auto outcome = in_child([] {
         std::atomic<bool> stop{false};

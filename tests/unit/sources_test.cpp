@@ -31,19 +31,21 @@ bool slow(const std::vector<SourcePrefix>& prefixes, in_addr_t address) {
 
 TEST(SourcesTest, WhatIsNeverASourceIsRefused) {
     const Sources all;
-    for (const char* address : {"0.0.0.0", "0.1.2.3", "127.0.0.1", "127.255.255.255", "224.0.0.1", "239.1.1.1", "240.0.0.1",
-                                "255.255.255.255"})
+    for (const char* address : {"0.0.0.0", "0.1.2.3", "127.0.0.1", "127.255.255.255", "224.0.0.1",
+                                "239.1.1.1", "240.0.0.1", "255.255.255.255"})
         EXPECT_FALSE(all.accepts(inet_addr(address))) << address;
     for (const char* address : {"1.0.0.0", "126.255.255.255", "128.0.0.0", "198.18.1.1", "223.255.255.255"})
         EXPECT_TRUE(all.accepts(inet_addr(address))) << address;
     EXPECT_FALSE(Sources({prefix("127.0.0.0", 8, true)}).accepts(inet_addr("127.0.0.1")));
     EXPECT_FALSE(Sources({prefix("224.0.0.0", 4, true)}).accepts(inet_addr("224.0.0.1")));
     EXPECT_TRUE(Sources({prefix("0.0.0.0", 4, true)}).accepts(inet_addr("1.2.3.4")));
-    EXPECT_FALSE(Sources(std::vector<SourcePrefix>{}).accepts(inet_addr("198.18.1.2"))) << "no route back at all";
+    EXPECT_FALSE(Sources(std::vector<SourcePrefix>{}).accepts(inet_addr("198.18.1.2")))
+        << "no route back at all";
 }
 
 TEST(SourcesTest, OwnAddressesAreAShortList) {
-    const Sources sources({prefix("0.0.0.0", 0, true), prefix("198.18.1.1", 32, false), prefix("198.18.2.1", 32, false)});
+    const Sources sources(
+        {prefix("0.0.0.0", 0, true), prefix("198.18.1.1", 32, false), prefix("198.18.2.1", 32, false)});
     std::vector<in_addr_t> refused;
     EXPECT_TRUE(sources.refused_addresses(refused, 16));
     EXPECT_EQ(refused, (std::vector<in_addr_t>{inet_addr("198.18.1.1"), inet_addr("198.18.2.1")}));
@@ -51,7 +53,8 @@ TEST(SourcesTest, OwnAddressesAreAShortList) {
     EXPECT_FALSE(Sources({prefix("198.18.0.0", 16, true)}).refused_addresses(refused, 16));
 }
 
-// Random tables against the slow way, at and around all edges; and the accepted prefixes say the same once more.
+// Random tables against the slow way, at and around all edges; and the accepted prefixes say the same once
+// more.
 TEST(SourcesTest, LongestPrefixDecides) {
     std::mt19937 random(7);
     for (int round = 0; round < 300; round++) {
@@ -62,7 +65,9 @@ TEST(SourcesTest, LongestPrefixDecides) {
             // Close to one another, so that they nest.
             const std::uint32_t base = random() % 4 == 0 ? random() : 0xc6120000u + random() % 1024;
             const SourcePrefix p{htonl(base & mask), static_cast<std::uint8_t>(length), random() % 2 == 0};
-            std::erase_if(prefixes, [&](const SourcePrefix& q) { return q.address == p.address && q.length == p.length; });
+            std::erase_if(prefixes, [&](const SourcePrefix& q) {
+                return q.address == p.address && q.length == p.length;
+            });
             prefixes.push_back(p);
         }
         const Sources sources(prefixes);

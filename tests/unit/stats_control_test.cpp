@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Commands to the process: who may, what is refused, and that a silent peer holds up nobody.
-#include "libvma/stats/control_server.h"
-
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "libvma/runtime/log.h"
+#include "libvma/stats/control_server.h"
 #include "libvma/stats/counter.h"
 #include "libvma/stats/segment.h"
 #include "tests/unit/child.h"
@@ -23,14 +22,12 @@ using namespace vma::stats;
 using vma::test::in_child;
 
 int g_zeroed, g_refreshed, g_dumped_fd, g_dumped_level;
-const CommandHandlers kHandlers{
-    [] () noexcept { g_refreshed++; },
-    [] () noexcept { g_zeroed++; },
-    [] (int fd, int level) noexcept {
-        g_dumped_fd = fd;
-        g_dumped_level = level;
-        return fd == 77 ? 0u : 1u;
-    }};
+const CommandHandlers kHandlers{[]() noexcept { g_refreshed++; }, []() noexcept { g_zeroed++; },
+                                [](int fd, int level) noexcept {
+                                    g_dumped_fd = fd;
+                                    g_dumped_level = level;
+                                    return fd == 77 ? 0u : 1u;
+                                }};
 
 Request request(Command command, int value = 0, int level = 0) {
     return {kControlMagic, kVersion, static_cast<std::uint32_t>(command), value, level, 0};
@@ -204,7 +201,8 @@ TEST(StatsControl, AForkedChildHasNone) {
         serve();
         char name[sizeof(Header::command_socket)];
         std::memcpy(name, current()->header().command_socket, sizeof name);
-        // The serving thread sleeps from here on: nothing guards a sanitizer's allocator against a fork in the middle of it.
+        // The serving thread sleeps from here on: nothing guards a sanitizer's allocator against a fork in
+        // the middle of it.
         EXPECT_EQ(ask(request(Command::refresh)), 0);
         const pid_t child = fork();
         if (child == 0) {

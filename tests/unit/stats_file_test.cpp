@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The statistics file in friendly and hostile directories.
-#include "libvma/stats/file.h"
-
 #include <fcntl.h>
-#include <stdlib.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -15,6 +13,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "libvma/stats/file.h"
 #include "libvma/stats/segment.h"
 #include "libvma/stats/stale_files.h"
 #include "tests/unit/child.h"
@@ -31,7 +30,8 @@ constexpr uid_t kOther = 12345;
 class StatsFile : public vma::test::StatsDirectory {
   protected:
     auto make(void* at = nullptr) {
-        return make_file(directory_, "file", kSize, at, [](void* memory) { std::strcpy(static_cast<char*>(memory), "filled"); });
+        return make_file(directory_, "file", kSize, at,
+                         [](void* memory) { std::strcpy(static_cast<char*>(memory), "filled"); });
     }
     std::string path(const char* name = "file") const { return directory_ + "/" + name; }
     std::string contents(const std::string& name) const {
@@ -94,11 +94,13 @@ TEST_F(StatsFile, RemovesThoseOfTheDead) {
     dead.pid_namespace = pid_namespace();
     ASSERT_NE(dead.pid_namespace, 0u);
     auto put = [&](const std::string& name, const Header& header, std::size_t size = sizeof(Header)) {
-        std::ofstream(path(name.c_str()), std::ios::binary).write(reinterpret_cast<const char*>(&header), static_cast<long>(size));
+        std::ofstream(path(name.c_str()), std::ios::binary)
+            .write(reinterpret_cast<const char*>(&header), static_cast<long>(size));
     };
     auto name_of = [](std::uint32_t pid) { return kFilePrefix + std::to_string(pid); };
     auto there = [&](const std::string& name) { return access(path(name.c_str()).c_str(), F_OK) == 0; };
-    auto stays = [&](const char* what, const std::string& name, const Header& header, std::size_t size = sizeof(Header)) {
+    auto stays = [&](const char* what, const std::string& name, const Header& header,
+                     std::size_t size = sizeof(Header)) {
         put(name, header, size);
         remove_stale_files(directory_);
         EXPECT_TRUE(there(name)) << what;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// docs/statistics.md lists where each field of the statistics file stands, for readers in other languages. It is checked here, and so is
-// that nothing moves unnoticed.
+// docs/statistics.md lists where each field of the statistics file stands, for readers in other languages. It
+// is checked here, and so is that nothing moves unnoticed.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -33,43 +33,92 @@ std::string paragraph(const char* block, std::size_t size, std::initializer_list
 }
 
 TEST(StatsLayout, DocumentIsCurrent) {
-    const std::string path = std::string(__FILE__).substr(0, std::string(__FILE__).rfind("/tests/")) + "/docs/statistics.md";
+    const std::string path =
+        std::string(__FILE__).substr(0, std::string(__FILE__).rfind("/tests/")) + "/docs/statistics.md";
     std::ostringstream document;
     document << std::ifstream(path).rdbuf();
     auto expect = [&](const std::string& text) {
-        EXPECT_NE(document.str().find("\n" + text), std::string::npos) << "docs/statistics.md must have the line\n" << text;
+        EXPECT_NE(document.str().find("\n" + text), std::string::npos)
+            << "docs/statistics.md must have the line\n"
+            << text;
     };
 #define F(name) {#name, offsetof(Header, name)}
     expect(paragraph("Header", sizeof(Header),
-                     {F(magic), F(version), F(header_size), F(file_size), F(pid), F(uid), F(start_ticks), F(started_ns),
-                      F(life), F(log_level), F(log_details), F(zeroed), F(sockets_unseen), F(program), F(library),
-                      F(command_socket), F(pid_namespace), F(sections)}));
+                     {F(magic), F(version), F(header_size), F(file_size), F(pid), F(uid), F(start_ticks),
+                      F(started_ns), F(life), F(log_level), F(log_details), F(zeroed), F(sockets_unseen),
+                      F(program), F(library), F(command_socket), F(pid_namespace), F(sections)}));
 #undef F
 #define F(name) {#name, offsetof(SectionEntry, name)}
-    expect(paragraph("SectionEntry", sizeof(SectionEntry),
-                     {F(kind), F(block_size), F(blocks), F(offset)}));
+    expect(paragraph("SectionEntry", sizeof(SectionEntry), {F(kind), F(block_size), F(blocks), F(offset)}));
 #undef F
 #define F(name) {#name, offsetof(Address, name)}
-    expect(paragraph("Address", sizeof(Address),
-                     {F(bytes), F(port), F(family)}));
+    expect(paragraph("Address", sizeof(Address), {F(bytes), F(port), F(family)}));
 #undef F
 #define F(name) {#name, offsetof(Traffic, name)}
-    expect(paragraph("Traffic", sizeof(Traffic),
-                     {F(packets), F(bytes), F(eagain), F(errors)}));
+    expect(paragraph("Traffic", sizeof(Traffic), {F(packets), F(bytes), F(eagain), F(errors)}));
 #undef F
 #define F(name) {#name, offsetof(SocketBlock, name)}
     expect(paragraph("SocketBlock", sizeof(SocketBlock),
-                     {F(sequence), F(state), F(id), F(fd), F(type), F(family), F(tcp_state), F(inode), F(rx_path),
-                      F(tx_path), F(rx_reason), F(tx_reason), F(blocking), F(multicast_loop), F(ring), F(ifindex),
-                      F(device), F(local), F(peer), F(multicast_interface), F(rule), F(detail), F(rx_thread),
-                      F(tx_thread), F(rx_queue_packets), F(rx_queue_bytes), F(rx_queue_limit), F(tx_queue_bytes),
-                      F(tx_queue_limit), F(rx_offload), F(rx_os), F(tx_offload), F(tx_os), F(rx_poll_hit),
-                      F(rx_poll_miss), F(rx_queue_max_packets), F(rx_queue_max_bytes), F(rx_drop_packets),
-                      F(rx_drop_bytes), F(ring_migrations), F(tx_dummy), F(tcp_retransmits), F(tcp_timeouts),
-                      F(tcp_fast_recoveries), F(tcp_tail_probes), F(tcp_dup_acks_in), F(tcp_out_of_order),
-                      F(tcp_segments_in), F(tcp_segments_out), F(tcp_rtt_us), F(tcp_rttvar_us), F(tcp_rto_us),
-                      F(tcp_cwnd_bytes), F(tcp_ssthresh_bytes), F(tcp_mss), F(tcp_send_window), F(tcp_accepted),
-                      F(tcp_accept_queue), F(tcp_accept_overflows), F(tcp_syn_dropped)}));
+                     {F(sequence),
+                      F(state),
+                      F(id),
+                      F(fd),
+                      F(type),
+                      F(family),
+                      F(tcp_state),
+                      F(inode),
+                      F(rx_path),
+                      F(tx_path),
+                      F(rx_reason),
+                      F(tx_reason),
+                      F(blocking),
+                      F(multicast_loop),
+                      F(ring),
+                      F(ifindex),
+                      F(device),
+                      F(local),
+                      F(peer),
+                      F(multicast_interface),
+                      F(rule),
+                      F(detail),
+                      F(rx_thread),
+                      F(tx_thread),
+                      F(rx_queue_packets),
+                      F(rx_queue_bytes),
+                      F(rx_queue_limit),
+                      F(tx_queue_bytes),
+                      F(tx_queue_limit),
+                      F(rx_offload),
+                      F(rx_os),
+                      F(tx_offload),
+                      F(tx_os),
+                      F(rx_poll_hit),
+                      F(rx_poll_miss),
+                      F(rx_queue_max_packets),
+                      F(rx_queue_max_bytes),
+                      F(rx_drop_packets),
+                      F(rx_drop_bytes),
+                      F(ring_migrations),
+                      F(tx_dummy),
+                      F(tcp_retransmits),
+                      F(tcp_timeouts),
+                      F(tcp_fast_recoveries),
+                      F(tcp_tail_probes),
+                      F(tcp_dup_acks_in),
+                      F(tcp_out_of_order),
+                      F(tcp_segments_in),
+                      F(tcp_segments_out),
+                      F(tcp_rtt_us),
+                      F(tcp_rttvar_us),
+                      F(tcp_rto_us),
+                      F(tcp_cwnd_bytes),
+                      F(tcp_ssthresh_bytes),
+                      F(tcp_mss),
+                      F(tcp_send_window),
+                      F(tcp_accepted),
+                      F(tcp_accept_queue),
+                      F(tcp_accept_overflows),
+                      F(tcp_syn_dropped)}));
 #undef F
 #define F(name) {#name, offsetof(TotalsBlock, name)}
     expect(paragraph("TotalsBlock", sizeof(TotalsBlock),
@@ -78,30 +127,50 @@ TEST(StatsLayout, DocumentIsCurrent) {
 #undef F
 #define F(name) {#name, offsetof(RingBlock, name)}
     expect(paragraph("RingBlock", sizeof(RingBlock),
-                     {F(sequence), F(state), F(ifindex), F(interface), F(device), F(rules), F(moderation_count),
-                      F(moderation_period_us), F(tx_free), F(rx_packets), F(rx_bytes), F(tx_packets), F(tx_bytes),
-                      F(tx_retransmits), F(tx_no_buffer), F(interrupts_requested), F(interrupts_received), F(drops),
-                      F(cq_dropped), F(cq_queue_length), F(cq_drained_max), F(cq_posted),
-                      F(tx_error), F(tx_lost), F(recoveries), F(rx_to_kernel)}));
+                     {F(sequence),
+                      F(state),
+                      F(ifindex),
+                      F(interface),
+                      F(device),
+                      F(rules),
+                      F(moderation_count),
+                      F(moderation_period_us),
+                      F(tx_free),
+                      F(rx_packets),
+                      F(rx_bytes),
+                      F(tx_packets),
+                      F(tx_bytes),
+                      F(tx_retransmits),
+                      F(tx_no_buffer),
+                      F(interrupts_requested),
+                      F(interrupts_received),
+                      F(drops),
+                      F(cq_dropped),
+                      F(cq_queue_length),
+                      F(cq_drained_max),
+                      F(cq_posted),
+                      F(tx_error),
+                      F(tx_lost),
+                      F(recoveries),
+                      F(rx_to_kernel)}));
 #undef F
 #define F(name) {#name, offsetof(PoolBlock, name)}
-    expect(paragraph("PoolBlock", sizeof(PoolBlock),
-                     {F(sequence), F(state), F(ring), F(direction), F(buffers), F(free), F(buffer_bytes),
-                      F(no_buffer)}));
+    expect(paragraph(
+        "PoolBlock", sizeof(PoolBlock),
+        {F(sequence), F(state), F(ring), F(direction), F(buffers), F(free), F(buffer_bytes), F(no_buffer)}));
 #undef F
 #define F(name) {#name, offsetof(MuxBlock, name)}
     expect(paragraph("MuxBlock", sizeof(MuxBlock),
                      {F(sequence), F(state), F(id), F(kind), F(fd), F(thread), F(calls), F(rx_ready_offload),
-                      F(rx_ready_os), F(timeouts), F(errors), F(poll_hit), F(poll_miss), F(polling_ns), F(waiting_ns),
-                      F(members)}));
+                      F(rx_ready_os), F(timeouts), F(errors), F(poll_hit), F(poll_miss), F(polling_ns),
+                      F(waiting_ns), F(members)}));
 #undef F
 #define F(name) {#name, offsetof(GroupBlock, name)}
     expect(paragraph("GroupBlock", sizeof(GroupBlock),
                      {F(sequence), F(state), F(socket_id), F(fd), F(path), F(group), F(source)}));
 #undef F
 #define F(name) {#name, offsetof(ParameterBlock, name)}
-    expect(paragraph("ParameterBlock", sizeof(ParameterBlock),
-                     {F(name), F(value), F(origin)}));
+    expect(paragraph("ParameterBlock", sizeof(ParameterBlock), {F(name), F(value), F(origin)}));
 #undef F
 }
 

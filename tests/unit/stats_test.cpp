@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The statistics segment: its layout, socket blocks, descriptions under readers, fork, exec; and what counts into it.
+// The statistics segment: its layout, socket blocks, descriptions under readers, fork, exec; and what counts
+// into it.
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -148,8 +149,8 @@ TEST_F(StatsSegment, DescriptionsAreReadWhole) {
     const auto* view = static_cast<const std::byte*>(mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0));
     close(fd);
     ASSERT_NE(view, MAP_FAILED);
-    const auto* seen = reinterpret_cast<const SocketBlock*>(view + (reinterpret_cast<std::byte*>(block) -
-                                                                  reinterpret_cast<std::byte*>(&segment->header())));
+    const auto* seen = reinterpret_cast<const SocketBlock*>(
+        view + (reinterpret_cast<std::byte*>(block) - reinterpret_cast<std::byte*>(&segment->header())));
     std::thread reader([&] {
         while (!stop.load()) {
             SocketBlock copy;
@@ -159,7 +160,8 @@ TEST_F(StatsSegment, DescriptionsAreReadWhole) {
             if (before % 2 != 0 || before != __atomic_load_n(&seen->sequence, __ATOMIC_RELAXED)) continue;
             taken++;
             const std::string_view detail = text_of(copy.detail);
-            torn += detail != std::string(detail.size(), static_cast<char>('a' + copy.fd)) || (copy.fd != 0 && detail.size() != 90);
+            torn += detail != std::string(detail.size(), static_cast<char>('a' + copy.fd)) ||
+                    (copy.fd != 0 && detail.size() != 90);
         }
     });
     for (int i = 0; i < 200000 || (taken == 0 && i < 100'000'000); i++) {
@@ -247,7 +249,8 @@ TEST_F(StatsSegment, ForkedChildWritesElsewhere) {
             good &= access(parents.c_str(), F_OK) == 0;
             vma::stats::start();
             good &= current() != nullptr && exists() && file() != parents;
-            good &= current()->header().pid == static_cast<std::uint32_t>(getpid()) && current()->take_socket() != nullptr;
+            good &= current()->header().pid == static_cast<std::uint32_t>(getpid()) &&
+                    current()->take_socket() != nullptr;
             end();
             good &= !exists();
             _exit(good ? 0 : 1);
@@ -391,13 +394,15 @@ TEST_F(StatsSegment, DecisionsWithTexts) {
         EXPECT_EQ(b.rx_reason, static_cast<std::uint16_t>(Reason::not_bound));
         tally.decided(Direction::rx, {Path::offloaded, Reason::none, {}, "no rule"});
         EXPECT_EQ(text_of(b.rule), "no rule");
-        tally.decided(Direction::tx, {Path::kernel, Reason::rule, {}, "libvma.conf:3: use os udp_sender *:*"});
+        tally.decided(Direction::tx,
+                      {Path::kernel, Reason::rule, {}, "libvma.conf:3: use os udp_sender *:*"});
         EXPECT_EQ(b.tx_path, static_cast<std::uint8_t>(Path::kernel));
         EXPECT_EQ(text_of(b.rule), "libvma.conf:3: use os udp_sender *:*");
         tally.decided(Direction::rx, {Path::offloaded, Reason::none, {}, "no rule"});
         EXPECT_EQ(text_of(b.rule), "libvma.conf:3: use os udp_sender *:*") << "the one that matters stays";
         const std::uint32_t sequence = b.sequence;
-        tally.decided(Direction::tx, {Path::kernel, Reason::rule, {}, "libvma.conf:3: use os udp_sender *:*"});
+        tally.decided(Direction::tx,
+                      {Path::kernel, Reason::rule, {}, "libvma.conf:3: use os udp_sender *:*"});
         EXPECT_EQ(b.sequence, sequence) << "nothing new, nothing written";
         for (unsigned r = 0; r < static_cast<unsigned>(Reason::count_); r++)
             EXPECT_STRNE(reason_text(static_cast<Reason>(r)), "unknown reason") << r;

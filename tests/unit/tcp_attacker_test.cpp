@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The attacker's repertory (tests/attacker/model.h), all of it and in order, over the in-process wire: each option with
-// each length, each number at each edge in each state, lies about what was received, windows that hardly open, data that
-// contradicts itself, and forged ICMP. What the attacker of the integration tests does by chance is done here for
-// certain, and under sanitizers.
+// The attacker's repertory (tests/attacker/model.h), all of it and in order, over the in-process wire: each
+// option with each length, each number at each edge in each state, lies about what was received, windows that
+// hardly open, data that contradicts itself, and forged ICMP. What the attacker of the integration tests does
+// by chance is done here for certain, and under sanitizers.
 #include <gtest/gtest.h>
 
 #include "libvma/tcp/lwip/memory.h"
@@ -74,7 +74,8 @@ struct Attack {
         m.scaling = said(s).scale.has_value();
         hear();
     }
-    void establish(const std::string& options = option::mss(1460) + option::sack_allowed() + option::scale(7) + option::stamps(100, 0)) {
+    void establish(const std::string& options = option::mss(1460) + option::sack_allowed() +
+                                                option::scale(7) + option::stamps(100, 0)) {
         ASSERT_NO_FATAL_FAILURE(start());
         answer(options);
         ASSERT_EQ(c->state(), State::established);
@@ -88,7 +89,8 @@ struct Attack {
     }
     void read() {
         const std::string got = receive(c);
-        for (const char b : got) ASSERT_EQ(b, stream_byte(delivered++, attacker::kOurSeed)) << "byte " << delivered - 1;
+        for (const char b : got)
+            ASSERT_EQ(b, stream_byte(delivered++, attacker::kOurSeed)) << "byte " << delivered - 1;
         ASSERT_LE(delivered, m.highest - m.first - 1);
     }
     // Honest from here on: all that was written is acknowledged, and bytes go both ways.
@@ -123,7 +125,8 @@ std::int64_t memory_used() {
 TEST(TcpAttacker, EachLengthOfEachOptionInASynAck) {
     std::vector<std::string> all = attacker::extreme_sizes();
     const auto lengths = attacker::all_lengths();
-    for (std::size_t i = 0; i < lengths.size(); i += 7) all.push_back(lengths[i]);  // a world each; all of them are below
+    for (std::size_t i = 0; i < lengths.size(); i += 7)
+        all.push_back(lengths[i]);  // a world each; all of them are below
     for (const std::string& o : attacker::malformed_options()) all.push_back(o);
     for (const std::string& o : all) {
         SCOPED_TRACE(testing::PrintToString(o));
@@ -193,13 +196,14 @@ TEST(TcpAttacker, EachLengthOfEachOptionOnAConnection) {
 
 class Edges : public testing::TestWithParam<State> {};
 
-// Everything but a reset with the right number: the state may go on as the peer's FIN or ACK says, but what the program
-// reads is right, and nothing breaks.
+// Everything but a reset with the right number: the state may go on as the peer's FIN or ACK says, but what
+// the program reads is right, and nothing breaks.
 TEST_P(Edges, OfEveryNumberInEveryState) {
     const State state = GetParam();
-    for (const std::uint8_t flags : {std::uint8_t{0}, std::uint8_t{kAck}, std::uint8_t{kAck | kPsh}, std::uint8_t{kFin | kAck},
-                                     std::uint8_t{kFin}, std::uint8_t{kSyn}, std::uint8_t{kSyn | kAck}, std::uint8_t{kRst},
-                                     std::uint8_t{kRst | kAck}, std::uint8_t{kUrg | kAck}, std::uint8_t{63}, std::uint8_t{255}}) {
+    for (const std::uint8_t flags :
+         {std::uint8_t{0}, std::uint8_t{kAck}, std::uint8_t{kAck | kPsh}, std::uint8_t{kFin | kAck},
+          std::uint8_t{kFin}, std::uint8_t{kSyn}, std::uint8_t{kSyn | kAck}, std::uint8_t{kRst},
+          std::uint8_t{kRst | kAck}, std::uint8_t{kUrg | kAck}, std::uint8_t{63}, std::uint8_t{255}}) {
         SCOPED_TRACE(int{flags});
         Attack t;
         ASSERT_NO_FATAL_FAILURE(t.start());
@@ -211,8 +215,12 @@ TEST_P(Edges, OfEveryNumberInEveryState) {
             say(kAck | kPsh, 100);
         }
         switch (state) {
-            case State::fin_wait1: t.c->shutdown(SHUT_WR); break;
-            case State::closing: t.c->shutdown(SHUT_WR), say(kFin | kAck); break;
+            case State::fin_wait1:
+                t.c->shutdown(SHUT_WR);
+                break;
+            case State::closing:
+                t.c->shutdown(SHUT_WR), say(kFin | kAck);
+                break;
             case State::fin_wait2:
             case State::time_wait:
                 t.c->shutdown(SHUT_WR);
@@ -225,11 +233,13 @@ TEST_P(Edges, OfEveryNumberInEveryState) {
                 say(kFin | kAck);
                 if (state == State::last_ack) t.c->shutdown(SHUT_WR);
                 break;
-            default: break;
+            default:
+                break;
         }
         for (const std::uint32_t seq : t.m.sequence_edges())
             for (const std::uint32_t ack : t.m.ack_edges()) {
-                if (state == State::syn_sent && (flags & kSyn)) continue;  // that would choose where the stream begins
+                if (state == State::syn_sent && (flags & kSyn))
+                    continue;  // that would choose where the stream begins
                 for (const std::size_t length : {0u, 1u, 1000u}) {
                     Segment s = t.m.segment(flags);
                     s.seq = seq;
@@ -247,9 +257,12 @@ TEST_P(Edges, OfEveryNumberInEveryState) {
 }
 
 INSTANTIATE_TEST_SUITE_P(TcpAttacker, Edges,
-                         testing::Values(State::syn_sent, State::established, State::fin_wait1, State::fin_wait2, State::closing,
-                                         State::close_wait, State::last_ack, State::time_wait),
-                         [](const auto& info) { return "state" + std::to_string(static_cast<int>(info.param)); });
+                         testing::Values(State::syn_sent, State::established, State::fin_wait1,
+                                         State::fin_wait2, State::closing, State::close_wait, State::last_ack,
+                                         State::time_wait),
+                         [](const auto& info) {
+                             return "state" + std::to_string(static_cast<int>(info.param));
+                         });
 
 // Found by the fuzzer: such a connection stayed for ever, with its port and its rule.
 TEST(TcpAttacker, SimultaneousOpenThatNobodyCompletes) {
@@ -262,7 +275,8 @@ TEST(TcpAttacker, SimultaneousOpenThatNobodyCompletes) {
     EXPECT_EQ(Connection::count(), 0u);
 }
 
-// Found by the fuzzer: of data that came with the peer's SYN-ACK the first byte got lost. The kernel takes none of it either.
+// Found by the fuzzer: of data that came with the peer's SYN-ACK the first byte got lost. The kernel takes
+// none of it either.
 TEST(TcpAttacker, DataWithTheSynAckOfASimultaneousOpen) {
     Attack t;
     ASSERT_NO_FATAL_FAILURE(t.start());
@@ -290,14 +304,16 @@ TEST(TcpAttacker, LiesAboutWhatWasReceived) {
         for (const bool stamps : {true, false}) {
             SCOPED_TRACE(kind);
             Attack t;
-            ASSERT_NO_FATAL_FAILURE(t.establish(option::mss(1460) + option::sack_allowed() + (stamps ? option::stamps(100, 0) : "")));
+            ASSERT_NO_FATAL_FAILURE(t.establish(option::mss(1460) + option::sack_allowed() +
+                                                (stamps ? option::stamps(100, 0) : "")));
             EXPECT_EQ(t.write(40'000), 40'000u);
             ASSERT_NO_FATAL_FAILURE(t.hear());
             t.m.rcv = t.m.their_first + 1;
             for (unsigned i = 0; i < 60; i++) {
                 const auto lies = t.m.lying_blocks();
                 Segment s = t.m.segment(kAck);
-                s.options = ((stamps ? s.options : "") + option::sack(lies[kind < kinds ? kind : i % kinds])).substr(0, 40);
+                s.options = ((stamps ? s.options : "") + option::sack(lies[kind < kinds ? kind : i % kinds]))
+                                .substr(0, 40);
                 t.put(s);
                 if (i % 8 == 7) t.w.pass(300 * kMs);
                 ASSERT_NO_FATAL_FAILURE(t.hear());
@@ -339,7 +355,8 @@ TEST(TcpAttacker, WindowsOfNothingAndOfOneByte) {
 
 // ---- data ----
 
-// Overlapping segments with other content: each place is of one of them, the order is right, nothing comes twice.
+// Overlapping segments with other content: each place is of one of them, the order is right, nothing comes
+// twice.
 TEST(TcpAttacker, DataThatContradictsItself) {
     for (std::uint64_t seed = 1; seed <= 20; seed++) {
         SCOPED_TRACE(seed);
@@ -365,7 +382,8 @@ TEST(TcpAttacker, DataThatContradictsItself) {
         t.w.poll();
         const std::string got = receive(t.c);
         ASSERT_EQ(got.size(), kTotal);
-        for (std::uint32_t i = 0; i < kTotal; i++) ASSERT_TRUE(said_there[i] >> (got[i] - 'a') & 1) << "byte " << i;
+        for (std::uint32_t i = 0; i < kTotal; i++)
+            ASSERT_TRUE(said_there[i] >> (got[i] - 'a') & 1) << "byte " << i;
         EXPECT_EQ(receive_result(t.c), -EAGAIN);
     }
 }
@@ -416,7 +434,8 @@ TEST(TcpAttacker, SegmentsOfHalfOpenConnectionsThatMakeRoom) {
             if (past.size() > 400) {
                 for (std::size_t back : {258u, 257u, 256u, 255u, 254u, 128u}) {
                     Segment old = past[past.size() - back];
-                    if (dice.take<unsigned>() % 2) old.flags = kAck, old.seq++, old.ack = dice.take<std::uint32_t>();
+                    if (dice.take<unsigned>() % 2)
+                        old.flags = kAck, old.seq++, old.ack = dice.take<std::uint32_t>();
                     w.a->device->kernel_send(build(old, w.a->device->attr().mac, w.b->device->attr().mac));
                 }
             }
@@ -448,7 +467,8 @@ TEST(TcpAttacker, ForgedIcmp) {
             SCOPED_TRACE(error * 100000 + static_cast<int>(mtu % 100000));
             Attack t;
             ASSERT_NO_FATAL_FAILURE(t.start());
-            for (const std::uint32_t seq : {t.m.their_first - 1, t.m.their_first + 2, t.m.their_first + 0x80000000u})
+            for (const std::uint32_t seq :
+                 {t.m.their_first - 1, t.m.their_first + 2, t.m.their_first + 0x80000000u})
                 t.c->icmp_error(*t.w.a->ring, {error, mtu, seq});
             EXPECT_EQ(t.c->state(), State::syn_sent);
             t.answer(option::mss(1460) + option::sack_allowed());
@@ -477,15 +497,25 @@ TEST(TcpAttacker, WhateverTheDiceSay) {
         t.w.options.timestamps = seed % 3 != 0;
         t.w.options.receive_window = seed % 4 == 0 ? 4096 : 1 << 20;
         ASSERT_NO_FATAL_FAILURE(t.start());
-        t.answer(option::mss(1460) + (seed % 5 ? option::sack_allowed() : "") + (seed % 7 ? option::scale(3) : "") +
-                 (t.w.options.timestamps ? option::stamps(100, 0) : ""));
+        t.answer(option::mss(1460) + (seed % 5 ? option::sack_allowed() : "") +
+                 (seed % 7 ? option::scale(3) : "") + (t.w.options.timestamps ? option::stamps(100, 0) : ""));
         for (int i = 0; i < 150; i++) {
             switch (dice.take<unsigned>() % 8) {
-                case 0: t.say(kAck | kPsh, dice.take<unsigned>() % 1400); break;
-                case 1: t.write(dice.take<unsigned>() % 5000); break;
-                case 2: ASSERT_NO_FATAL_FAILURE(t.read()); break;
-                case 3: ASSERT_NO_FATAL_FAILURE(t.hear()); break;
-                case 4: t.w.pass(dice.take<unsigned>() % 400 * kMs); break;
+                case 0:
+                    t.say(kAck | kPsh, dice.take<unsigned>() % 1400);
+                    break;
+                case 1:
+                    t.write(dice.take<unsigned>() % 5000);
+                    break;
+                case 2:
+                    ASSERT_NO_FATAL_FAILURE(t.read());
+                    break;
+                case 3:
+                    ASSERT_NO_FATAL_FAILURE(t.hear());
+                    break;
+                case 4:
+                    t.w.pass(dice.take<unsigned>() % 400 * kMs);
+                    break;
                 default: {
                     Segment s = t.m.crafted(dice);
                     if (t.c->state() == State::syn_sent) s.flags &= static_cast<std::uint8_t>(~kSyn);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// How fast a stream is when the network loses: our sender (CUBIC, SACK) beside a plain Reno sender (no SACK) over the same
-// wire, with the same losses. The time is the wire's, so the numbers are those of the algorithms and not of the machine. The
-// ratio is printed; what is tested is that both arrive.
+// How fast a stream is when the network loses: our sender (CUBIC, SACK) beside a plain Reno sender (no SACK)
+// over the same wire, with the same losses. The time is the wire's, so the numbers are those of the
+// algorithms and not of the machine. The ratio is printed; what is tested is that both arrive.
 #include <gtest/gtest.h>
 
 #include "tcp_wiretap.h"
@@ -28,7 +28,8 @@ double throughput(std::uint64_t seed, CongestionAlgorithm algorithm, bool sack, 
     w.wire.set_faults(*w.b->device, acks);
     const std::uint64_t start = w.wire.now();
     Stream up{.from = c, .to = s, .total = bytes, .seed = 1};
-    EXPECT_TRUE(w.until([&] { return up.send_some(), up.receive_some(), up.done() || up.failed(); }, 3600 * kSec));
+    EXPECT_TRUE(
+        w.until([&] { return up.send_some(), up.receive_some(), up.done() || up.failed(); }, 3600 * kSec));
     EXPECT_FALSE(up.failed());
     return static_cast<double>(bytes) / 1e6 / (static_cast<double>(w.wire.now() - start) / 1e9);
 }
@@ -40,10 +41,12 @@ TEST(TcpBulk, OnePercentLossTenMillisecondsBesidePlainReno) {
         ours += throughput(seed, CongestionAlgorithm::cubic, true, 8 << 20) / kRuns;
         reno += throughput(seed, CongestionAlgorithm::newreno, false, 8 << 20) / kRuns;
     }
-    printf("1 %% loss, 10 ms: CUBIC with SACK %.2f MB/s, plain Reno %.2f MB/s, ratio %.2f\n", ours, reno, ours / reno);
+    printf("1 %% loss, 10 ms: CUBIC with SACK %.2f MB/s, plain Reno %.2f MB/s, ratio %.2f\n", ours, reno,
+           ours / reno);
 }
 
-// Receives are posted for a window only once somebody sends as much: those of a conversation stay in the caches.
+// Receives are posted for a window only once somebody sends as much: those of a conversation stay in the
+// caches.
 TEST(TcpBulk, BuffersForAWindowComeWithAStream) {
     World w(1, {.max_recv_wr = 8192, .recv_wr_hint = 128});
     Connection *c = nullptr, *s = nullptr;

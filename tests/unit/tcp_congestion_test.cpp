@@ -71,7 +71,8 @@ TEST(TcpCongestion, SmallerSegmentsShrinkTheWindowInProportion) {
     EXPECT_EQ(c.cwnd(), 6 * kMss);
 }
 
-// Segments become shorter in a recovery that turns out to be needless: it ends, and the window is the one of before.
+// Segments become shorter in a recovery that turns out to be needless: it ends, and the window is the one of
+// before.
 TEST(TcpCongestion, SmallerSegmentsInARecoveryCanBeUndone) {
     Congestion c = make(cubic);
     c.on_ack(10 * kMss, 10 * kMss, false, 1000, kMs);

@@ -106,7 +106,8 @@ TEST(TcpConnection, RandomLoss) {
     EXPECT_EQ(got, data);
 }
 
-// What comes while a connection is held still for a move that fails is not lost: nothing has to be sent again.
+// What comes while a connection is held still for a move that fails is not lost: nothing has to be sent
+// again.
 TEST(TcpConnection, FramesThatComeWhileFrozenAreProcessedAfterwards) {
     World w;
     Connection *c, *s;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A connection that stands: what it keeps for its peer, when it acknowledges, and values that must not grow old.
+// A connection that stands: what it keeps for its peer, when it acknowledges, and values that must not grow
+// old.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -34,9 +35,19 @@ class Hog final : public ring::FrameSink {
     ring::RxBuffer* first_ = nullptr;
 };
 
-enum class Pattern { in_order, holes, holes_backwards, behind_a_hole, overlapping, shifted_segments, short_segments, filled_later };
-constexpr const char* kPatterns[] = {"in_order",    "holes",           "holes_backwards", "behind_a_hole",
-                                     "overlapping", "shifted_segments", "short_segments",  "filled_later"};
+enum class Pattern {
+    in_order,
+    holes,
+    holes_backwards,
+    behind_a_hole,
+    overlapping,
+    shifted_segments,
+    short_segments,
+    filled_later
+};
+constexpr const char* kPatterns[] = {"in_order",       "holes",       "holes_backwards",
+                                     "behind_a_hole",  "overlapping", "shifted_segments",
+                                     "short_segments", "filled_later"};
 
 struct Load {
     Pattern pattern;
@@ -45,7 +56,8 @@ struct Load {
 };
 class Memory : public testing::TestWithParam<Load> {};
 
-// The peer sends what costs most, and the program does not read. What is kept for it is less than twice the receive buffer.
+// The peer sends what costs most, and the program does not read. What is kept for it is less than twice the
+// receive buffer.
 TEST_P(Memory, IsBoundedByTwiceTheReceiveBuffer) {
     const auto [pattern, window, scarce] = GetParam();
     Scripted t;
@@ -80,13 +92,27 @@ TEST_P(Memory, IsBoundedByTwiceTheReceiveBuffer) {
     };
     for (std::uint32_t i = 0; i < count; i++) {
         switch (pattern) {
-            case Pattern::in_order: put(i, 1); break;
-            case Pattern::holes: put(1 + 2 * i, 1); break;
-            case Pattern::holes_backwards: put(window - 1 - 2 * (i % (window / 2)), 1); break;
-            case Pattern::behind_a_hole: put(1 + i, 1); break;
-            case Pattern::overlapping: put(1 + i, 100); break;
-            case Pattern::shifted_segments: put(1 + i % 20'000, 1400); break;
-            case Pattern::short_segments: put(500 * (i % (window / 500)), 500); break;
+            case Pattern::in_order:
+                put(i, 1);
+                break;
+            case Pattern::holes:
+                put(1 + 2 * i, 1);
+                break;
+            case Pattern::holes_backwards:
+                put(window - 1 - 2 * (i % (window / 2)), 1);
+                break;
+            case Pattern::behind_a_hole:
+                put(1 + i, 1);
+                break;
+            case Pattern::overlapping:
+                put(1 + i, 100);
+                break;
+            case Pattern::shifted_segments:
+                put(1 + i % 20'000, 1400);
+                break;
+            case Pattern::short_segments:
+                put(500 * (i % (window / 500)), 500);
+                break;
             case Pattern::filled_later:
                 // Holes, and then all that is missing, as often as there is room for it.
                 put(2 * i + 1, 1);
@@ -123,8 +149,8 @@ INSTANTIATE_TEST_SUITE_P(
         return testing::ValuesIn(all);
     }(),
     [](const auto& info) {
-        return std::string(kPatterns[static_cast<int>(info.param.pattern)]) + "_" + std::to_string(info.param.window) +
-               (info.param.scarce ? "_scarce" : "");
+        return std::string(kPatterns[static_cast<int>(info.param.pattern)]) + "_" +
+               std::to_string(info.param.window) + (info.param.scarce ? "_scarce" : "");
     });
 
 // Segments arrive in any order, some twice, and the stream is whole.
@@ -143,10 +169,12 @@ TEST(TcpEstablished, ReassemblesWhatComesInAnyOrder) {
             total += n;
         }
         for (std::size_t i = segments.size(); i-- > 1;)
-            if (random.below(3) != 0) std::swap(segments[i], segments[i - random.below(std::min<std::size_t>(i, 100))]);
+            if (random.below(3) != 0)
+                std::swap(segments[i], segments[i - random.below(std::min<std::size_t>(i, 100))]);
         const std::uint32_t base = t.peer.snd;
         std::string got;
-        // The FIN is the last segment's, wherever that comes; what was refused for want of room comes in the second round.
+        // The FIN is the last segment's, wherever that comes; what was refused for want of room comes in the
+        // second round.
         for (int round = 0; round < 2; round++)
             for (auto [at, n] : segments) {
                 std::string text(n, '\0');
@@ -276,7 +304,8 @@ TEST(TcpEstablished, WindowScaleIsTheOneOfTheSyn) {
     }
 }
 
-// SO_RCVBUF of a connection that stands: a larger one is for the peer to use at once, a smaller one takes nothing back.
+// SO_RCVBUF of a connection that stands: a larger one is for the peer to use at once, a smaller one takes
+// nothing back.
 TEST(TcpEstablished, ReceiveBufferChangesWhenItIsSet) {
     Scripted t;
     t.w.options.receive_window = 65536;
@@ -286,7 +315,8 @@ TEST(TcpEstablished, ReceiveBufferChangesWhenItIsSet) {
     auto look = [&] {
         for (const Segment& s : t.peer.take()) {
             const std::uint32_t now = s.ack + (std::uint32_t{s.window} << scale);
-            EXPECT_FALSE(static_cast<std::int32_t>(now - edge) < -(1 << scale)) << "the right edge moved back";
+            EXPECT_FALSE(static_cast<std::int32_t>(now - edge) < -(1 << scale))
+                << "the right edge moved back";
             edge = static_cast<std::int32_t>(now - edge) > 0 ? now : edge;
         }
     };
@@ -364,10 +394,11 @@ void closed_window_over_data(std::uint32_t acknowledged) {
     EXPECT_EQ(t.c->take_error(), ETIMEDOUT);
 }
 
-// The peer takes its window back over what is under way, and goes on answering (the kernel's "receiver dastardly shrinks
-// window"): that may last for hours.
+// The peer takes its window back over what is under way, and goes on answering (the kernel's "receiver
+// dastardly shrinks window"): that may last for hours.
 TEST(TcpEstablished, ClosedWindowOverDataUnderWayIsNotTheEnd) {
-    for (std::uint32_t acknowledged : {0u, 1000u}) ASSERT_NO_FATAL_FAILURE(closed_window_over_data(acknowledged));
+    for (std::uint32_t acknowledged : {0u, 1000u})
+        ASSERT_NO_FATAL_FAILURE(closed_window_over_data(acknowledged));
 }
 
 // ---- sequence numbers that grow old ----
@@ -410,8 +441,8 @@ TEST(TcpEstablished, ShortSegmentLeavesAfterGigabytes) {
 
 // ---- loss and round trips ----
 
-// Data that was sent again says nothing of the round trip, so its ACK must not end the backoff (RFC 6298 section 5, Karn). Else a
-// path that became slower than the timeout has each segment sent twice, for ever.
+// Data that was sent again says nothing of the round trip, so its ACK must not end the backoff (RFC 6298
+// section 5, Karn). Else a path that became slower than the timeout has each segment sent twice, for ever.
 TEST(TcpEstablished, TimeoutLearnsThatThePathBecameSlow) {
     World w;
     w.options.timestamps = false;
@@ -461,7 +492,8 @@ TEST(TcpEstablished, SlowStartEndsWhereDelayRises) {
             const Counters n = c->counters();
             const std::uint64_t flight = n.bytes_out - n.acked;
             const std::uint64_t now = w.wire.now();
-            last_arrival = std::max(last_arrival, now + 20 * kMs + (flight > 1'000'000 ? (flight - 1'000'000) * 5 : 0));
+            last_arrival =
+                std::max(last_arrival, now + 20 * kMs + (flight > 1'000'000 ? (flight - 1'000'000) * 5 : 0));
             w.wire.set_faults(*w.a->device, {.delay_ns = last_arrival - now});
             (void)c->sample(sample);
             largest = std::max(largest, sample.cwnd);

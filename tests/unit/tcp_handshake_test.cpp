@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The beginning of a connection when the other end is hostile: segment sizes that nobody can mean, and half-open connections
-// that end while their frames are under way.
+// The beginning of a connection when the other end is hostile: segment sizes that nobody can mean, and
+// half-open connections that end while their frames are under way.
 #include <gtest/gtest.h>
 
 #include "tcp_wiretap.h"
@@ -68,7 +68,8 @@ TEST_P(PeerMss, OfASynIsBounded) {
 TEST_P(PeerMss, OfASynAckIsBounded) {
     World w;
     Peer peer(w, *w.b, kTheirs, *w.a, kMine);
-    Connection* c = Connection::create(*w.a, {w.a->address, w.b->address, htons(kMine), htons(kTheirs)}, w.options);
+    Connection* c =
+        Connection::create(*w.a, {w.a->address, w.b->address, htons(kMine), htons(kTheirs)}, w.options);
     w.opened.push_back(c);
     ASSERT_EQ(c->connect(), 0);
     ASSERT_NO_FATAL_FAILURE(peer.answer(options()));
@@ -81,9 +82,10 @@ TEST_P(PeerMss, OfASynAckIsBounded) {
 
 // The kernel's floor of 48 bytes has room for our time stamps; 0 counts as not said.
 INSTANTIATE_TEST_SUITE_P(TcpHandshake, PeerMss,
-                         testing::Values(Size{1, true, 36}, Size{11, true, 36}, Size{12, true, 36}, Size{13, true, 36},
-                                         Size{47, true, 36}, Size{49, true, 37}, Size{0, true, 524}, Size{65535, true, 1448},
-                                         Size{1, false, 48}, Size{0, false, 536}, Size{536, false, 536}),
+                         testing::Values(Size{1, true, 36}, Size{11, true, 36}, Size{12, true, 36},
+                                         Size{13, true, 36}, Size{47, true, 36}, Size{49, true, 37},
+                                         Size{0, true, 524}, Size{65535, true, 1448}, Size{1, false, 48},
+                                         Size{0, false, 536}, Size{536, false, 536}),
                          [](const auto& info) {
                              return std::to_string(info.param.mss) + (info.param.stamps ? "WithStamps" : "");
                          });
@@ -94,8 +96,8 @@ TEST(TcpHandshake, OptionsOfASynCountInSynsOnly) {
         World w;
         w.listen();
         Peer peer(w, *w.a, 3000, *w.b, World::kPort);
-        ASSERT_NO_FATAL_FAILURE(
-            peer.connect(option::mss(1000) + option::scale(2) + (stamps ? option::stamps(100, 0) : std::string())));
+        ASSERT_NO_FATAL_FAILURE(peer.connect(option::mss(1000) + option::scale(2) +
+                                             (stamps ? option::stamps(100, 0) : std::string())));
         Connection* s = w.accept();
         ASSERT_NE(s, nullptr);
         const std::uint32_t mss = stamps ? 988 : 1000;
@@ -161,7 +163,8 @@ TEST(TcpHandshake, HalfOpenConnectionGoesWhileItsFramesAreStaged) {
     EXPECT_EQ(w.listener->pending(), 0u);
 }
 
-// A frame of another flow, behind the half-open connection's in the same batch, while whose delivery the connection ends.
+// A frame of another flow, behind the half-open connection's in the same batch, while whose delivery the
+// connection ends.
 TEST(TcpHandshake, HalfOpenConnectionExpiresWhileItsFramesAreStaged) {
     struct Meanwhile final : ring::FrameSink {
         std::function<void()> what;

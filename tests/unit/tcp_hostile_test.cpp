@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A peer that is no friend: resets, SYNs and data from somebody who guesses, old duplicates, options that make no sense, floods.
-// The connection goes on unharmed, memory stays bounded, and what happened is counted.
+// A peer that is no friend: resets, SYNs and data from somebody who guesses, old duplicates, options that
+// make no sense, floods. The connection goes on unharmed, memory stays bounded, and what happened is counted.
 #include <gtest/gtest.h>
 
 #include "tcp_scripted.h"
@@ -99,12 +99,13 @@ TEST_P(Reset, EndsTheConnectionAsInTheKernel) {
     EXPECT_TRUE(t.peer.take().empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(TcpHostile, Reset,
-                         testing::Values(InState{State::established, ECONNRESET}, InState{State::fin_wait1, ECONNRESET},
-                                         InState{State::fin_wait2, ECONNRESET}, InState{State::closing, ECONNRESET},
-                                         InState{State::close_wait, EPIPE}, InState{State::last_ack, ECONNRESET},
-                                         InState{State::time_wait, 0}),
-                         [](const auto& info) { return "state" + std::to_string(static_cast<int>(info.param.state)); });
+INSTANTIATE_TEST_SUITE_P(
+    TcpHostile, Reset,
+    testing::Values(InState{State::established, ECONNRESET}, InState{State::fin_wait1, ECONNRESET},
+                    InState{State::fin_wait2, ECONNRESET}, InState{State::closing, ECONNRESET},
+                    InState{State::close_wait, EPIPE}, InState{State::last_ack, ECONNRESET},
+                    InState{State::time_wait, 0}),
+    [](const auto& info) { return "state" + std::to_string(static_cast<int>(info.param.state)); });
 
 // ---- injection ----
 
@@ -214,7 +215,8 @@ TEST(TcpHostile, OldDuplicatesChangeNothing) {
         Tap tap(w);
         tap.keep = true;
         ASSERT_NO_FATAL_FAILURE(w.pair(c, s));
-        Stream up{.from = c, .to = s, .total = 60'000, .seed = 1}, down{.from = s, .to = c, .total = 60'000, .seed = 2};
+        Stream up{.from = c, .to = s, .total = 60'000, .seed = 1},
+            down{.from = s, .to = c, .total = 60'000, .seed = 2};
         auto both = [&] {
             for (Stream* x : {&up, &down}) x->send_some(), x->receive_some();
             return (up.done() && down.done()) || up.failed() || down.failed();
@@ -288,7 +290,8 @@ TEST(TcpHostile, MalformedOptionsOnAConnection) {
             Segment s = t.peer.segment(kAck | kPsh, "data");
             s.options = (before + o).substr(0, 40);
             t.peer.put(s);
-            // Whether a segment with a nonsensical time stamp counts is the receiver's choice; then the peer sends it again.
+            // Whether a segment with a nonsensical time stamp counts is the receiver's choice; then the peer
+            // sends it again.
             const std::string got = receive(t.c);
             EXPECT_TRUE(got == "data" || got.empty());
             if (got.empty()) {
@@ -364,7 +367,8 @@ TEST(TcpHostile, ShrinkingWindowIsSurvived) {
         while (more) {
             more = false;
             for (const Segment& s : later)
-                if (s.seq - base <= have && s.end() - base > have && !s.payload.empty()) have = s.end() - base, more = true;
+                if (s.seq - base <= have && s.end() - base > have && !s.payload.empty())
+                    have = s.end() - base, more = true;
         }
         t.peer.rcv = base + have;
         t.peer.say(kAck);
@@ -408,7 +412,8 @@ TEST(TcpHostile, TinySegmentsOutOfOrder) {
     Connection *c = nullptr, *s = nullptr;
     ASSERT_NO_FATAL_FAILURE(t.w.pair(c, s));
     Stream down{.from = s, .to = c, .total = 500'000};
-    EXPECT_TRUE(t.w.until([&] { return down.send_some(), down.receive_some(), down.done() || down.failed(); }, 60 * kSec));
+    EXPECT_TRUE(t.w.until([&] { return down.send_some(), down.receive_some(), down.done() || down.failed(); },
+                          60 * kSec));
     EXPECT_FALSE(down.failed());
     EXPECT_EQ(t.c->state(), State::established);
 }

@@ -14,18 +14,18 @@
 
 #include "libvma/ring/ring.h"
 #include "libvma/tcp/connection.h"
-#include "libvma/tcp/timers/engine.h"
 #include "libvma/tcp/handshake/isn.h"
 #include "libvma/tcp/handshake/listener.h"
 #include "libvma/tcp/lwip/glue.h"
+#include "libvma/tcp/timers/engine.h"
 #include "libvma/tcp/timers/time.h"
 #include "tests/support/wire/wire.h"
 #include "tests/support/wire/wire_device.h"
 
 namespace vma::tcp::test {
 
-// The clock of all hosts of a test. Starts late enough that no deadline is 0, and goes on from one World to the next:
-// the process has one timer wheel, for which time never goes back.
+// The clock of all hosts of a test. Starts late enough that no deadline is 0, and goes on from one World to
+// the next: the process has one timer wheel, for which time never goes back.
 inline verbs::wire::Wire* g_wire = nullptr;
 inline std::uint64_t g_epoch = 1'000'000'000;
 inline std::uint64_t wire_clock() { return g_epoch + (g_wire != nullptr ? g_wire->now() : 0); }
@@ -100,7 +100,8 @@ class World {
 
     void listen(unsigned backlog = 16) {
         listener = Listener::create(*b, htons(kPort), options, backlog);
-        ASSERT_TRUE(b->ring->attach({IPPROTO_TCP, b->address, htons(kPort), 0, 0}, listener, ring::Share::latest));
+        ASSERT_TRUE(
+            b->ring->attach({IPPROTO_TCP, b->address, htons(kPort), 0, 0}, listener, ring::Share::latest));
     }
     Connection* connect(in_port_t port = 1000) {
         Connection* c = Connection::create(*a, {a->address, b->address, htons(port), htons(kPort)}, options);
@@ -151,7 +152,8 @@ class World {
             settle();
         }
     }
-    // Passes time until `done()` or for `limit` ns. Returns done(), which is asked whenever something has happened.
+    // Passes time until `done()` or for `limit` ns. Returns done(), which is asked whenever something has
+    // happened.
     template <class F>
     bool until(F&& done, std::uint64_t limit = 300'000'000'000) {
         const std::uint64_t end = wire.now() + limit;
@@ -186,7 +188,8 @@ class World {
 
     // Initial sequence numbers and timestamps of all: what they begin with.
     static std::uint32_t sequence(const Endpoints& ends, std::uint64_t now) {
-        return first_sequence + (ntohs(ends.local_port) == kPort ? 0x40000000u : 0) + static_cast<std::uint32_t>(now / 4000);
+        return first_sequence + (ntohs(ends.local_port) == kPort ? 0x40000000u : 0) +
+               static_cast<std::uint32_t>(now / 4000);
     }
     static std::uint32_t offset(const Endpoints&) { return first_timestamp; }
     static inline std::uint32_t first_sequence = 1000, first_timestamp = 0;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A listener before there is a connection: half-open ones and their time, SYN cookies, floods, and what becomes of segments that
-// nobody knows.
+// A listener before there is a connection: half-open ones and their time, SYN cookies, floods, and what
+// becomes of segments that nobody knows.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "libvma/net/kernel_tcp.h"
-#include "libvma/tcp/lwip/memory.h"
 #include "libvma/tcp/handshake/syn_cookie.h"
+#include "libvma/tcp/lwip/memory.h"
 #include "tcp_wiretap.h"
 
 namespace vma::tcp::test {
@@ -41,7 +41,8 @@ void fill(World& w, std::size_t count = Listener::kMinHalfOpen) {
 }
 
 void expect_streams(World& w, Connection* c, Connection* s, std::uint64_t bytes = 300'000) {
-    Stream up{.from = c, .to = s, .total = bytes, .seed = 1}, down{.from = s, .to = c, .total = bytes, .seed = 2};
+    Stream up{.from = c, .to = s, .total = bytes, .seed = 1},
+        down{.from = s, .to = c, .total = bytes, .seed = 2};
     EXPECT_TRUE(w.until(
         [&] {
             for (Stream* x : {&up, &down}) x->send_some(), x->receive_some();
@@ -145,7 +146,8 @@ TEST(TcpCookie, HoldsWhatItWasMadeOf) {
     const std::uint64_t now = 1000 * kSec;
     struct {
         std::uint16_t mss, kept;
-    } cases[] = {{0, 536}, {1, 536}, {536, 536}, {1219, 536}, {1220, 1220}, {1399, 1220}, {1400, 1400}, {1460, 1460}, {65535, 1460}};
+    } cases[] = {{0, 536},     {1, 536},     {536, 536},   {1219, 536},  {1220, 1220},
+                 {1399, 1220}, {1400, 1400}, {1460, 1460}, {65535, 1460}};
     for (const auto& x : cases) {
         const std::uint32_t cookie = make_cookie(ends, 77, x.mss, now);
         EXPECT_EQ(read_cookie(ends, 77, cookie, now), x.kept);
@@ -214,7 +216,8 @@ TEST_P(Cookies, MakeAConnectionThatWorks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(TcpListener, Cookies,
-                         testing::Values(Kind{"WithStamps", true, 1}, Kind{"WithoutStamps", false, 1}, Kind{"Always", true, 2}),
+                         testing::Values(Kind{"WithStamps", true, 1}, Kind{"WithoutStamps", false, 1},
+                                         Kind{"Always", true, 2}),
                          [](const auto& info) { return info.param.name; });
 
 // The scale that was announced counts, whatever the program has set in the meantime.
@@ -587,7 +590,8 @@ TEST(KernelTcp, KnowsConnectionsOverOneSocket) {
     for (int i = 0; i < 100; i++) {
         EXPECT_TRUE(kernel.has(from.sin_addr.s_addr, from.sin_port, to.sin_addr.s_addr, to.sin_port, 1));
         EXPECT_FALSE(kernel.has(from.sin_addr.s_addr, from.sin_port, to.sin_addr.s_addr, htons(1), 1));
-        EXPECT_FALSE(kernel.has(to.sin_addr.s_addr, to.sin_port, inet_addr("198.18.0.1"), htons(1), 1)) << "that is the listener";
+        EXPECT_FALSE(kernel.has(to.sin_addr.s_addr, to.sin_port, inet_addr("198.18.0.1"), htons(1), 1))
+            << "that is the listener";
         EXPECT_EQ(InternalFd::list(fds, 64), none + 1);
     }
     close(client);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Loss: of each single segment of a connection's life in turn, and of any at random, together with duplication, reordering and
-// corruption. Whatever is lost, the bytes arrive in order, both ends go through the states RFC 9293 has for them, and
-// nothing is left over.
+// Loss: of each single segment of a connection's life in turn, and of any at random, together with
+// duplication, reordering and corruption. Whatever is lost, the bytes arrive in order, both ends go through
+// the states RFC 9293 has for them, and nothing is left over.
 #include <gtest/gtest.h>
 
 #include "tcp_wiretap.h"
@@ -25,7 +25,8 @@ void life(World& w, Order order) {
     Connection* c = w.connect();
     Connection* s = nullptr;
     ASSERT_TRUE(w.until([&] { return c->state() == State::established; }, 20 * kSec));
-    Stream up{.from = c, .total = 9000, .seed = 1, .write = 3000}, down{.to = c, .total = 12000, .seed = 2, .write = 5000};
+    Stream up{.from = c, .total = 9000, .seed = 1, .write = 3000},
+        down{.to = c, .total = 12000, .seed = 2, .write = 5000};
     if (order == Order::half_close) up.close_when_done = true;
     ASSERT_TRUE(w.until(
         [&] {
@@ -57,10 +58,12 @@ void life(World& w, Order order) {
     if (order != Order::simultaneous) {
         EXPECT_EQ(second->shutdown(SHUT_WR), 0);
     }
-    EXPECT_TRUE(w.until([&] { return receive_result(first) == 0 && first->state() == State::time_wait; }, 20 * kSec))
+    EXPECT_TRUE(
+        w.until([&] { return receive_result(first) == 0 && first->state() == State::time_wait; }, 20 * kSec))
         << static_cast<int>(first->state());
     const State last = order == Order::simultaneous ? State::time_wait : State::close;
-    EXPECT_TRUE(w.until([&] { return second->state() == last; }, 20 * kSec)) << static_cast<int>(second->state());
+    EXPECT_TRUE(w.until([&] { return second->state() == last; }, 20 * kSec))
+        << static_cast<int>(second->state());
     EXPECT_EQ(receive_result(second), 0);
     EXPECT_EQ(first->take_error(), 0);
     EXPECT_EQ(second->take_error(), 0);
@@ -76,8 +79,8 @@ TEST_P(EachSegment, IsLostOnce) {
     const auto [order, from_a] = GetParam();
     unsigned number = 0;
     for (bool more = true; more; number++) {
-        SCOPED_TRACE(testing::Message() << kOrderNames[static_cast<int>(order)] << ", segment " << number << " of the "
-                                        << (from_a ? "client" : "server") << " is lost");
+        SCOPED_TRACE(testing::Message() << kOrderNames[static_cast<int>(order)] << ", segment " << number
+                                        << " of the " << (from_a ? "client" : "server") << " is lost");
         World w;
         Tap tap(w);
         tap.drop = [&](const Tap::Seen& s) { return s.from_a == from_a && s.number == number; };
@@ -96,8 +99,9 @@ TEST_P(EachSegment, AndTheNextOneToo) {
     const auto [order, from_a] = GetParam();
     unsigned number = 0;
     for (bool more = true; more; number++) {
-        SCOPED_TRACE(testing::Message() << kOrderNames[static_cast<int>(order)] << ", from segment " << number << " of the "
-                                        << (from_a ? "client" : "server") << " on two are lost");
+        SCOPED_TRACE(testing::Message()
+                     << kOrderNames[static_cast<int>(order)] << ", from segment " << number << " of the "
+                     << (from_a ? "client" : "server") << " on two are lost");
         World w;
         Tap tap(w);
         tap.drop = [&](const Tap::Seen& s) {
@@ -113,8 +117,8 @@ TEST_P(EachSegment, AndTheNextOneToo) {
 }
 
 INSTANTIATE_TEST_SUITE_P(TcpLoss, EachSegment,
-                         testing::Combine(testing::Values(Order::client_first, Order::server_first, Order::simultaneous,
-                                                          Order::half_close),
+                         testing::Combine(testing::Values(Order::client_first, Order::server_first,
+                                                          Order::simultaneous, Order::half_close),
                                           testing::Bool()),
                          [](const auto& info) {
                              std::string name = kOrderNames[static_cast<int>(std::get<0>(info.param))];
@@ -128,8 +132,8 @@ struct Level {
     const char* name;
     double loss;
     std::uint64_t bytes;
-    std::uint64_t limit_s;  // of simulated time, about three times what the slowest seed took: one without SACK and time stamps,
-                            // whose backoff nothing ends before new data is sent (Karn)
+    std::uint64_t limit_s;  // of simulated time, about three times what the slowest seed took: one without
+                            // SACK and time stamps, whose backoff nothing ends before new data is sent (Karn)
 };
 
 class RandomFaults : public testing::TestWithParam<Level> {};
@@ -145,7 +149,7 @@ Options options_for(unsigned seed) {
     o.window_scaling = seed % 11 != 0;
     o.maxseg = kSegments[seed / 4 % std::size(kSegments)];
     o.nodelay = seed % 3 != 0;
-    o.congestion = seed % 7 == 0   ? CongestionAlgorithm::none
+    o.congestion = seed % 7 == 0  ? CongestionAlgorithm::none
                    : seed % 7 < 4 ? CongestionAlgorithm::cubic
                                   : CongestionAlgorithm::newreno;
     return o;
@@ -172,19 +176,29 @@ TEST_P(RandomFaults, BothStreamsArrive) {
         ASSERT_NO_FATAL_FAILURE(w.pair(c, s));
         // The second half goes the other way round: who closes first changes.
         const std::uint64_t bytes = w.options.maxseg == 100 ? level.bytes / 5 : level.bytes;
-        Stream up{.from = c, .to = s, .total = bytes, .seed = seed, .write = 1 + seed * 977 % 20000, .close_when_done = true};
-        Stream down{.from = s, .to = c, .total = bytes, .seed = ~seed, .write = 1 + seed * 3371 % 30000, .close_when_done = true};
+        Stream up{.from = c,
+                  .to = s,
+                  .total = bytes,
+                  .seed = seed,
+                  .write = 1 + seed * 977 % 20000,
+                  .close_when_done = true};
+        Stream down{.from = s,
+                    .to = c,
+                    .total = bytes,
+                    .seed = ~seed,
+                    .write = 1 + seed * 3371 % 30000,
+                    .close_when_done = true};
         const bool finished = w.until(
             [&] {
                 for (Stream* x : {&up, &down}) x->send_some(), x->receive_some();
                 return (up.done() && down.done()) || up.failed() || down.failed();
             },
             level.limit_s * kSec);
-        EXPECT_TRUE(finished) << "up " << up.sent << "/" << up.got << " down " << down.sent << "/" << down.got << " of "
-                              << bytes;
+        EXPECT_TRUE(finished) << "up " << up.sent << "/" << up.got << " down " << down.sent << "/" << down.got
+                              << " of " << bytes;
         EXPECT_FALSE(up.failed() || down.failed())
-            << up.wrong << down.wrong << " " << up.send_error << " " << down.send_error << " " << up.receive_error << " "
-            << down.receive_error;
+            << up.wrong << down.wrong << " " << up.send_error << " " << down.send_error << " "
+            << up.receive_error << " " << down.receive_error;
         EXPECT_TRUE(w.until(
             [&] {
                 auto over = [](State x) { return x == State::close || x == State::time_wait; };
@@ -207,7 +221,8 @@ TEST_P(RandomFaults, BothStreamsArrive) {
 }
 
 INSTANTIATE_TEST_SUITE_P(TcpLoss, RandomFaults,
-                         testing::Values(Level{"one_percent", 0.01, 200'000, 320}, Level{"five_percent", 0.05, 100'000, 15},
+                         testing::Values(Level{"one_percent", 0.01, 200'000, 320},
+                                         Level{"five_percent", 0.05, 100'000, 15},
                                          Level{"twenty_percent", 0.20, 30'000, 1800}),
                          [](const auto& info) { return std::string(info.param.name); });
 

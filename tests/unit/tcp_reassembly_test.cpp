@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What arrives out of sequence, against a model that keeps single bytes.
-#include "libvma/tcp/receive/reassembly.h"
-
 #include <gtest/gtest.h>
 
 #include <map>
 #include <string>
 
-#include "libvma/tcp/receive/blocks.h"
 #include "libvma/tcp/lwip/lwip.h"
 #include "libvma/tcp/lwip/memory.h"
+#include "libvma/tcp/receive/blocks.h"
+#include "libvma/tcp/receive/reassembly.h"
 #include "libvma/tcp/sequence.h"
 #include "tests/support/wire/wire.h"
 
@@ -45,7 +44,8 @@ void free_chain(pbuf* p) {
         p = next;
     }
 }
-bool keep(Reassembly& r, std::uint32_t seq, std::uint32_t length, std::uint32_t each = 5000, std::uint32_t window = kWindow) {
+bool keep(Reassembly& r, std::uint32_t seq, std::uint32_t length, std::uint32_t each = 5000,
+          std::uint32_t window = kWindow) {
     pbuf* p = chain_of(seq, length, each);
     const bool kept = r.keep(seq, p, length, window);
     free_chain(p);
@@ -57,7 +57,8 @@ std::uint32_t take(Reassembly& r, std::uint32_t next) {
     pbuf* p = r.take(next, bytes);
     for (const pbuf* q = p; q != nullptr; q = q->next)
         for (unsigned i = 0; i < q->len; i++) {
-            if (static_cast<std::uint8_t*>(q->payload)[i] != byte_of(next + seen)) ADD_FAILURE() << "byte " << seen;
+            if (static_cast<std::uint8_t*>(q->payload)[i] != byte_of(next + seen))
+                ADD_FAILURE() << "byte " << seen;
             seen++;
         }
     EXPECT_EQ(seen, bytes);
@@ -117,7 +118,8 @@ TEST(TcpReassembly, AgreesWithAModel) {
             const std::uint32_t at = next + 1 + static_cast<std::uint32_t>(random.below(30'000));
             const std::uint32_t most = random.below(20) == 0 ? 9000 : random.below(3) == 0 ? 3 : 1500;
             const std::uint32_t length = 1 + static_cast<std::uint32_t>(random.below(most));
-            ASSERT_TRUE(keep(r, start + at, length, 1 + static_cast<std::uint32_t>(random.below(2000)), 16 * kWindow));
+            ASSERT_TRUE(keep(r, start + at, length, 1 + static_cast<std::uint32_t>(random.below(2000)),
+                             16 * kWindow));
             for (std::uint32_t k = 0; k < length; k++) have[at + k] = true;
             ASSERT_EQ(r.bytes(), have.size());
             ASSERT_LE(r.held(), r.bytes() + kWindow / 8 * 5);

@@ -23,8 +23,8 @@ struct Scripted {
         w.opened.push_back(c);
         ASSERT_EQ(c->connect(), 0);
     }
-    void establish(const std::string& options = option::mss(1460) + option::sack_allowed() + option::scale(7) +
-                                                option::stamps(100, 0)) {
+    void establish(const std::string& options = option::mss(1460) + option::sack_allowed() +
+                                                option::scale(7) + option::stamps(100, 0)) {
         ASSERT_NO_FATAL_FAILURE(start());
         ASSERT_NO_FATAL_FAILURE(peer.answer(options));
         ASSERT_EQ(c->state(), State::established);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// How data is cut into segments, what happens when there is no way to the peer or no room in the device, and listeners under
-// pressure.
+// How data is cut into segments, what happens when there is no way to the peer or no room in the device, and
+// listeners under pressure.
 #include <gtest/gtest.h>
 
 #include "tcp_wiretap.h"
@@ -54,8 +54,8 @@ TEST_F(TcpSend, NagleHoldsASecondShortSegment) {
     EXPECT_EQ(sizes(*tap), (Sizes{1, 5}));
 }
 
-// A device that transmits lazily lets writes gather in a burst. A write after something was received begins a new one and leaves
-// at once, however soon it comes: on a fast wire an answer takes a few microseconds.
+// A device that transmits lazily lets writes gather in a burst. A write after something was received begins a
+// new one and leaves at once, however soon it comes: on a fast wire an answer takes a few microseconds.
 TEST(TcpSendLazily, AnAnswerIsNoBurst) {
     World w(1, {.lazy_tx = verbs::wire::LazyTx::fake_clock});
     Connection *c = nullptr, *s = nullptr;
@@ -64,7 +64,8 @@ TEST(TcpSendLazily, AnAnswerIsNoBurst) {
     Tap tap(w);
     for (int i = 0; i < 20; i++) {
         ASSERT_EQ(send(c, "ping"), 4);
-        EXPECT_EQ(c->ring()->flush_older(0, std::uint64_t{1} << 60), 0u) << "something is held in round " << i;
+        EXPECT_EQ(c->ring()->flush_older(0, std::uint64_t{1} << 60), 0u)
+            << "something is held in round " << i;
         w.poll();
         ASSERT_EQ(receive(s, 10), "ping") << i;
         ASSERT_EQ(send(s, "pong"), 4);
@@ -124,13 +125,16 @@ TEST_F(TcpSend, CorkedDataLeavesWithTheFin) {
 
 TEST_F(TcpSend, SmallerPathMtuCutsWhatIsUnderWay) {
     ASSERT_NO_FATAL_FAILURE(pair(true));
-    tap->drop = [](const Tap::Seen& x) { return x.from_a && x.payload.size() > 960; };  // a router of 1000 bytes
+    tap->drop = [](const Tap::Seen& x) {
+        return x.from_a && x.payload.size() > 960;
+    };  // a router of 1000 bytes
     Stream up{.from = c, .to = s, .total = 200'000};
     up.send_some();
     w.poll();
     c->path_mtu(1000);
     EXPECT_LE(c->mss(), 960u);
-    EXPECT_TRUE(w.until([&] { return up.send_some(), up.receive_some(), up.done() || up.failed(); }, 60 * kSec));
+    EXPECT_TRUE(
+        w.until([&] { return up.send_some(), up.receive_some(), up.done() || up.failed(); }, 60 * kSec));
     EXPECT_FALSE(up.failed());
     tap->seen.clear();
     c->path_mtu(20);  // nobody's MTU: taken for the least, as the kernel does
@@ -154,7 +158,8 @@ TEST_F(TcpSend, RouteThatGoesAndComesBack) {
     EXPECT_EQ(c->state(), State::established);
     w.a->error = 0;
     w.a->changed();
-    EXPECT_TRUE(w.until([&] { return up.send_some(), up.receive_some(), up.done() || up.failed(); }, 60 * kSec));
+    EXPECT_TRUE(
+        w.until([&] { return up.send_some(), up.receive_some(), up.done() || up.failed(); }, 60 * kSec));
     EXPECT_FALSE(up.failed());
 }
 
@@ -166,7 +171,8 @@ TEST_F(TcpSend, DeviceThatTakesNothingForAWhile) {
     w.pass(50 * kMs);
     EXPECT_EQ(up.got, 0u);
     w.a->device->refuse_sends(false);
-    EXPECT_TRUE(w.until([&] { return up.send_some(), up.receive_some(), up.done() || up.failed(); }, 60 * kSec));
+    EXPECT_TRUE(
+        w.until([&] { return up.send_some(), up.receive_some(), up.done() || up.failed(); }, 60 * kSec));
     EXPECT_FALSE(up.failed());
 }
 
@@ -176,7 +182,8 @@ TEST(TcpSmallDevice, QueueOfEightFramesIsEnough) {
     World w(3, config);
     Connection *c = nullptr, *s = nullptr;
     ASSERT_NO_FATAL_FAILURE(w.pair(c, s));
-    Stream up{.from = c, .to = s, .total = 1'000'000, .seed = 1}, down{.from = s, .to = c, .total = 1'000'000, .seed = 2};
+    Stream up{.from = c, .to = s, .total = 1'000'000, .seed = 1},
+        down{.from = s, .to = c, .total = 1'000'000, .seed = 2};
     EXPECT_TRUE(w.until(
         [&] {
             for (Stream* x : {&up, &down}) x->send_some(), x->receive_some();
@@ -196,11 +203,14 @@ TEST(TcpSmallDevice, ReaderThatSleepsDoesNotStarveOthers) {
     Connection *sleepy_c = nullptr, *sleepy = nullptr, *c = nullptr, *s = nullptr;
     ASSERT_NO_FATAL_FAILURE(w.pair(sleepy_c, sleepy));
     Stream full{.from = sleepy_c, .to = sleepy, .total = 4 << 20, .seed = 1};
-    EXPECT_TRUE(w.until([&] { return full.send_some(), sleepy->readable() >= 3u << 20; }, 300 * kSec)) << sleepy->readable();
+    EXPECT_TRUE(w.until([&] { return full.send_some(), sleepy->readable() >= 3u << 20; }, 300 * kSec))
+        << sleepy->readable();
     ASSERT_NO_FATAL_FAILURE(w.pair(c, s));
     Stream up{.from = c, .to = s, .total = 1 << 20, .seed = 2};
-    EXPECT_TRUE(w.until([&] { return up.send_some(), up.receive_some(), up.done() || up.failed(); }, 100 * kSec));
-    EXPECT_TRUE(w.until([&] { return full.send_some(), full.receive_some(), full.done() || full.failed(); }, 100 * kSec));
+    EXPECT_TRUE(
+        w.until([&] { return up.send_some(), up.receive_some(), up.done() || up.failed(); }, 100 * kSec));
+    EXPECT_TRUE(w.until([&] { return full.send_some(), full.receive_some(), full.done() || full.failed(); },
+                        100 * kSec));
     EXPECT_FALSE(full.failed() || up.failed());
 }
 
@@ -247,12 +257,15 @@ TEST(TcpOpen, SimultaneousOpen) {
         w.wire.set_faults(*w.b->device, delay);
         Tap tap(w);
         if (lossy) tap.drop = [](const Tap::Seen& x) { return x.number == 1; };
-        Connection* c = Connection::create(*w.a, {w.a->address, w.b->address, htons(7001), htons(7002)}, w.options);
-        Connection* s = Connection::create(*w.b, {w.b->address, w.a->address, htons(7002), htons(7001)}, w.options);
+        Connection* c =
+            Connection::create(*w.a, {w.a->address, w.b->address, htons(7001), htons(7002)}, w.options);
+        Connection* s =
+            Connection::create(*w.b, {w.b->address, w.a->address, htons(7002), htons(7001)}, w.options);
         w.opened = {c, s};
         ASSERT_EQ(c->connect(), 0);
         ASSERT_EQ(s->connect(), 0);
-        ASSERT_TRUE(w.until([&] { return c->state() == State::established && s->state() == State::established; }, 20 * kSec))
+        ASSERT_TRUE(w.until(
+            [&] { return c->state() == State::established && s->state() == State::established; }, 20 * kSec))
             << tap.text();
         Stream up{.from = c, .to = s, .total = 100'000, .seed = 1, .close_when_done = true};
         Stream down{.from = s, .to = c, .total = 100'000, .seed = 2, .close_when_done = true};
@@ -293,10 +306,10 @@ TEST(TcpListener, ClosedWithEveryKindOfConnection) {
     World w;
     w.listen(4);
     Connection *c = nullptr, *s = nullptr;
-    ASSERT_NO_FATAL_FAILURE(w.pair(c, s));              // accepted
-    Connection* pending = w.connect(2001);              // to be accepted
+    ASSERT_NO_FATAL_FAILURE(w.pair(c, s));  // accepted
+    Connection* pending = w.connect(2001);  // to be accepted
     w.poll();
-    Peer half(w, *w.a, 2002, *w.b, World::kPort);       // half open
+    Peer half(w, *w.a, 2002, *w.b, World::kPort);  // half open
     half.put(half.segment(kSyn));
     ASSERT_EQ(w.listener->pending(), 1u);
     ASSERT_EQ(w.listener->half_open(), 1u);

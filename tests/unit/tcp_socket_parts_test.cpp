@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The parts of TCP sockets that need neither network nor kernel.
-#include <gtest/gtest.h>
 #include <arpa/inet.h>
+#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -23,7 +23,8 @@ std::string text_of(const IovCursor& at, std::size_t limit) {
     std::size_t bytes = 0;
     std::string text;
     const std::size_t count = at.window(pieces, limit, bytes);
-    for (std::size_t i = 0; i < count; i++) text.append(static_cast<char*>(pieces[i].iov_base), pieces[i].iov_len);
+    for (std::size_t i = 0; i < count; i++)
+        text.append(static_cast<char*>(pieces[i].iov_base), pieces[i].iov_len);
     EXPECT_EQ(text.size(), bytes);
     return text;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Many threads on few connections, with the real clock: writers, readers, somebody who polls the rings, somebody who drives the
-// timers, and somebody who asks and changes things. What is tested is that every byte arrives once; the thread sanitizer
-// looks for the rest.
+// Many threads on few connections, with the real clock: writers, readers, somebody who polls the rings,
+// somebody who drives the timers, and somebody who asks and changes things. What is tested is that every byte
+// arrives once; the thread sanitizer looks for the rest.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -28,8 +28,8 @@ constexpr std::size_t kBytes = 300'000;
 constexpr std::size_t kBytes = 500'000;
 #endif
 
-// With each way of locking (VMA_THREAD_MODE). In mode `single` the thread that runs the test is the favoured one, and all the
-// others come by the slow way.
+// With each way of locking (VMA_THREAD_MODE). In mode `single` the thread that runs the test is the favoured
+// one, and all the others come by the slow way.
 class TcpThreads : public ::testing::TestWithParam<LockMode> {
   protected:
     void SetUp() override { Lock::set_mode(GetParam()); }
@@ -39,7 +39,9 @@ std::string mode_name(const ::testing::TestParamInfo<LockMode>& info) {
     constexpr const char* kNames[] = {"single", "spin", "mutex", "yield"};
     return kNames[static_cast<int>(info.param)];
 }
-INSTANTIATE_TEST_SUITE_P(Modes, TcpThreads, ::testing::Values(LockMode::single, LockMode::spin, LockMode::mutex, LockMode::yield),
+INSTANTIATE_TEST_SUITE_P(Modes, TcpThreads,
+                         ::testing::Values(LockMode::single, LockMode::spin, LockMode::mutex,
+                                           LockMode::yield),
                          mode_name);
 
 TEST_P(TcpThreads, EveryByteOnce) {
@@ -112,7 +114,8 @@ TEST_P(TcpThreads, EveryByteOnce) {
                     const ssize_t done = to->receive(&iov, 1, block.size(), 0);
                     if (done == 0) return;
                     if (done > 0) {
-                        for (ssize_t k = 0; k < done; k++) got[i][static_cast<std::uint8_t>(block[static_cast<std::size_t>(k)])]++;
+                        for (ssize_t k = 0; k < done; k++)
+                            got[i][static_cast<std::uint8_t>(block[static_cast<std::size_t>(k)])]++;
                     } else if (done == -EAGAIN) {
                         w.a->ring->poll();
                         w.b->ring->poll();
@@ -186,8 +189,8 @@ TEST_P(TcpThreads, OpenAndClose) {
         clients.emplace_back([&, n] {
             for (unsigned i = 0; i < kRounds; i++) {
                 const auto port = static_cast<in_port_t>(10'000 + 2 * i + n);
-                Connection* c =
-                    Connection::create(*w.a, {w.a->address, w.b->address, htons(port), htons(World::kPort)}, w.options);
+                Connection* c = Connection::create(
+                    *w.a, {w.a->address, w.b->address, htons(port), htons(World::kPort)}, w.options);
                 if (c->connect() == 0) {
                     while (c->state() == State::syn_sent) std::this_thread::yield();
                     if (send(c, "echo") == 4) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Time: how often, when and for how long. The clock is the wire's, so each moment is exact, and minutes pass in no time.
+// Time: how often, when and for how long. The clock is the wire's, so each moment is exact, and minutes pass
+// in no time.
 #include <gtest/gtest.h>
 
 #include "tcp_wiretap.h"
@@ -30,7 +31,8 @@ TEST(TcpTimer, SynIsRepeatedAtTheKernelsTimes) {
     Connection* c = w.connect();
     ASSERT_TRUE(w.until([&] { return c->state() == State::close; }, 200 * kSec));
     EXPECT_EQ(c->take_error(), ETIMEDOUT);
-    EXPECT_EQ(times_ms(tap.seen, true), (std::vector<std::uint64_t>{0, 1000, 3000, 7000, 15000, 31000, 63000}));
+    EXPECT_EQ(times_ms(tap.seen, true),
+              (std::vector<std::uint64_t>{0, 1000, 3000, 7000, 15000, 31000, 63000}));
     EXPECT_EQ(w.wire.now() / kMs, 127'000u);
 }
 
@@ -82,7 +84,8 @@ TEST(TcpTimer, RetransmissionsBackOffAndEnd) {
     EXPECT_LE(at.size(), 18u);
     for (std::size_t i = 3; i + 1 < at.size(); i++) {
         const auto gap = at[i + 1] - at[i], before = at[i] - at[i - 1];
-        EXPECT_TRUE(gap == 120'000 || (gap + 2 >= 2 * before && gap <= 2 * before + 2) || i < 4) << i << " " << before << " " << gap;
+        EXPECT_TRUE(gap == 120'000 || (gap + 2 >= 2 * before && gap <= 2 * before + 2) || i < 4)
+            << i << " " << before << " " << gap;
     }
 }
 
@@ -122,7 +125,8 @@ TEST(TcpTimer, KeepaliveFindsADeadPeer) {
     EXPECT_EQ(c->take_error(), ETIMEDOUT);
     auto at = times_ms(tap.seen, true);
     ASSERT_GE(at.size(), 3u);
-    EXPECT_EQ(std::vector<std::uint64_t>(at.begin(), at.begin() + 3), (std::vector<std::uint64_t>{40'000, 42'000, 44'000}));
+    EXPECT_EQ(std::vector<std::uint64_t>(at.begin(), at.begin() + 3),
+              (std::vector<std::uint64_t>{40'000, 42'000, 44'000}));
     EXPECT_EQ(w.wire.now() / kMs, 46'000u);
 }
 
@@ -292,7 +296,8 @@ TEST(TcpTimer, ClosedWindowIsProbed) {
     EXPECT_GT(c->counters().probes, 3u);
     // The program reads at last, but the window update is lost: the next probe finds out.
     tap.drop = [n = 0](const Tap::Seen& x) mutable { return !x.from_a && n++ == 0; };
-    EXPECT_TRUE(w.until([&] { return up.send_some(), up.receive_some(), up.done() || up.failed(); }, 300 * kSec));
+    EXPECT_TRUE(
+        w.until([&] { return up.send_some(), up.receive_some(), up.done() || up.failed(); }, 300 * kSec));
     EXPECT_FALSE(up.failed());
     EXPECT_GE(tap.dropped, 1u);
 }
@@ -307,7 +312,8 @@ TEST(TcpTimer, ClosedWindowOfALivingPeerIsNoReasonToEnd) {
     up.send_some();
     w.pass(7200 * kSec);
     EXPECT_EQ(c->state(), State::established);
-    EXPECT_TRUE(w.until([&] { return up.send_some(), up.receive_some(), up.done() || up.failed(); }, 300 * kSec));
+    EXPECT_TRUE(
+        w.until([&] { return up.send_some(), up.receive_some(), up.done() || up.failed(); }, 300 * kSec));
     EXPECT_FALSE(up.failed());
     Stream more{.from = c, .to = s, .total = 20'000};
     more.send_some();

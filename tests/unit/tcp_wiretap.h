@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Segments by hand: a tap that sees and drops what goes over the wire, a peer that is no TCP at all but says exactly what a
-// test tells it to, and a stream whose every byte can be checked. What the two hosts of tcp_hosts.h do on their own, they do
-// right; these are for everything else.
+// Segments by hand: a tap that sees and drops what goes over the wire, a peer that is no TCP at all but says
+// exactly what a test tells it to, and a stream whose every byte can be checked. What the two hosts of
+// tcp_hosts.h do on their own, they do right; these are for everything else.
 #pragma once
 
 #include <algorithm>
@@ -17,11 +17,11 @@ namespace vma::tcp::test {
 
 using verbs::wire::Frame;
 
-using attacker::Said;
-using attacker::Segment;
 using attacker::build;
 using attacker::parse;
+using attacker::Said;
 using attacker::said;
+using attacker::Segment;
 using attacker::stream_byte;
 using enum attacker::Flag;
 namespace option = attacker::option;
@@ -66,10 +66,11 @@ class Tap {
         std::string out;
         for (const Seen& s : seen) {
             char line[160];
-            snprintf(line, sizeof line, "%12.6f %s%-3u %c%c%c%c%c seq %u +%zu ack %u win %u%s\n", static_cast<double>(s.at) / 1e9,
-                     s.from_a ? "a" : "                        b", s.number, s.flags & kSyn ? 'S' : '.', s.flags & kFin ? 'F' : '.',
-                     s.flags & kRst ? 'R' : '.', s.flags & kPsh ? 'P' : '.', s.flags & kAck ? 'A' : '.', s.seq, s.payload.size(),
-                     s.ack, s.window, s.dropped ? " LOST" : "");
+            snprintf(line, sizeof line, "%12.6f %s%-3u %c%c%c%c%c seq %u +%zu ack %u win %u%s\n",
+                     static_cast<double>(s.at) / 1e9, s.from_a ? "a" : "                        b", s.number,
+                     s.flags & kSyn ? 'S' : '.', s.flags & kFin ? 'F' : '.', s.flags & kRst ? 'R' : '.',
+                     s.flags & kPsh ? 'P' : '.', s.flags & kAck ? 'A' : '.', s.seq, s.payload.size(), s.ack,
+                     s.window, s.dropped ? " LOST" : "");
             out += line;
         }
         return out;
@@ -78,7 +79,7 @@ class Tap {
     std::function<bool(const Seen&)> drop;  // true: the segment is lost
     bool record = true, keep = false;
     std::vector<Seen> seen;
-    std::vector<Frame> passed, lost;        // with `keep`
+    std::vector<Frame> passed, lost;  // with `keep`
     unsigned dropped = 0;
 
   private:
@@ -99,7 +100,8 @@ class Peer {
         world_.poll();
         std::vector<Segment> out;
         for (const Frame& f : here_.device->take_kernel_frames())
-            if (auto s = parse(f); s && s->to_port == port_ && s->from_port == there_port_) out.push_back(std::move(*s));
+            if (auto s = parse(f); s && s->to_port == port_ && s->from_port == there_port_)
+                out.push_back(std::move(*s));
         return out;
     }
     Segment segment(std::uint8_t flags, std::string payload = "") const {
@@ -228,7 +230,9 @@ struct Stream {
                 break;
             }
             for (ssize_t i = 0; i < n; i++)
-                if (buffer[static_cast<std::size_t>(i)] != stream_byte(got + static_cast<std::uint64_t>(i), seed)) wrong = true;
+                if (buffer[static_cast<std::size_t>(i)] !=
+                    stream_byte(got + static_cast<std::uint64_t>(i), seed))
+                    wrong = true;
             got += static_cast<std::uint64_t>(n);
             if (!all) break;
         }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// UDP frames for tests, made and summed without the library's own code, so that neither can hide the other's mistakes.
+// UDP frames for tests, made and summed without the library's own code, so that neither can hide the other's
+// mistakes.
 #pragma once
 
 #include <arpa/inet.h>
@@ -51,8 +52,8 @@ inline void seal_ip(Bytes& frame) {
 // Right again after a change of ports, addresses or payload.
 inline void seal_udp(Bytes& frame) {
     put16(frame, kUdp + 6, 0);
-    const std::uint16_t sum = static_cast<std::uint16_t>(
-        ~slow_sum(&frame[kUdp], get16(frame, kUdp + 4), pseudo_sum(frame)));
+    const std::uint16_t sum =
+        static_cast<std::uint16_t>(~slow_sum(&frame[kUdp], get16(frame, kUdp + 4), pseudo_sum(frame)));
     put16(frame, kUdp + 6, sum == 0 ? 0xffff : sum);
 }
 // Is the full sum there and right?

@@ -16,8 +16,8 @@ constexpr std::size_t kPage = 4096;
 class Mapping {
   public:
     Mapping(std::size_t pages, int fd) : length_(pages * kPage) {
-        at_ = static_cast<char*>(
-            mmap(nullptr, length_, PROT_READ | PROT_WRITE, fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd, 0));
+        at_ = static_cast<char*>(mmap(nullptr, length_, PROT_READ | PROT_WRITE,
+                                      fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd, 0));
     }
     ~Mapping() { munmap(at_, length_); }
     char* at(std::size_t page) const { return at_ + page * kPage; }

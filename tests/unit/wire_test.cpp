@@ -57,7 +57,8 @@ struct Station {
         return ibv_post_recv(qp, &wr, &bad);
     }
     // Sends from send chunk `i` on, in pieces of at most `piece` bytes.
-    int send(const Bytes& frame, std::uint32_t i = 0, unsigned flags = IBV_SEND_SIGNALED, std::size_t piece = 1u << 20) {
+    int send(const Bytes& frame, std::uint32_t i = 0, unsigned flags = IBV_SEND_SIGNALED,
+             std::size_t piece = 1u << 20) {
         std::vector<ibv_sge> sges;
         for (std::size_t at = 0; at < frame.size(); at += piece) {
             const std::size_t n = std::min(piece, frame.size() - at);
@@ -101,8 +102,10 @@ struct Station {
         pollfd p{channel->fd, POLLIN, 0};
         return ::poll(&p, 1, 0) == 1;
     }
-    Flow* rule(const char* dst, std::uint16_t dst_port, const char* src = nullptr, std::uint16_t src_port = 0) {
-        FlowSpec spec{IPPROTO_UDP, inet_addr(dst), htons(dst_port), src ? inet_addr(src) : 0, htons(src_port)};
+    Flow* rule(const char* dst, std::uint16_t dst_port, const char* src = nullptr,
+               std::uint16_t src_port = 0) {
+        FlowSpec spec{IPPROTO_UDP, inet_addr(dst), htons(dst_port), src ? inet_addr(src) : 0,
+                      htons(src_port)};
         return device->create_flow(qp, spec).value();
     }
 
@@ -229,7 +232,8 @@ std::vector<std::uint32_t> arrivals(std::uint64_t seed, const Faults& faults, bo
 }
 
 TEST(Wire, SameSeedSameFaults) {
-    const Faults faults{.loss = 0.1, .duplicate = 0.1, .corrupt = 0, .reorder = 0.1, .delay_ns = 500, .jitter_ns = 300};
+    const Faults faults{
+        .loss = 0.1, .duplicate = 0.1, .corrupt = 0, .reorder = 0.1, .delay_ns = 500, .jitter_ns = 300};
     const auto first = arrivals(7, faults);
     EXPECT_EQ(arrivals(7, faults), first);
     EXPECT_EQ(arrivals(7, faults, true), first) << "traffic the other way changes nothing";
@@ -284,7 +288,8 @@ TEST(Wire, CorruptionFlipsAsManyBitsAsAsked) {
     EXPECT_GT(places.size(), 90u) << "everywhere in the frame";
     EXPECT_EQ(wire.counters(*a).corrupted, 500u);
 
-    wire.set_faults(*a, {.corrupt = 1, .corrupt_by = [](Frame& f, Random& random) { f.resize(random.below(10)); }});
+    wire.set_faults(
+        *a, {.corrupt = 1, .corrupt_by = [](Frame& f, Random& random) { f.resize(random.below(10)); }});
     a->kernel_send(original);
     EXPECT_LT(b->take_kernel_frames().at(0).size(), 10u);
 }
@@ -295,10 +300,18 @@ TEST(Wire, HookDropsAltersAndAdds) {
     wire.set_hook([&](const WireDevice& from, std::vector<Frame>& frames) {
         if (&from != a.get()) return;
         switch (number_of(frames[0])) {
-            case 1: frames.clear(); break;
-            case 2: frames.push_back(frames[0]); break;
-            case 3: frames[0] = numbered(33); break;
-            case 4: frames.insert(frames.begin(), numbered(static_cast<std::uint32_t>(100 + wire.now()))); break;
+            case 1:
+                frames.clear();
+                break;
+            case 2:
+                frames.push_back(frames[0]);
+                break;
+            case 3:
+                frames[0] = numbered(33);
+                break;
+            case 4:
+                frames.insert(frames.begin(), numbered(static_cast<std::uint32_t>(100 + wire.now())));
+                break;
         }
     });
     for (std::uint32_t i = 0; i < 6; i++) a->kernel_send(numbered(i));
@@ -533,7 +546,8 @@ TEST(WireDevice, ChecksumOffload) {
             put16(frame, kUdp + 6, pseudo_sum(frame));
             EXPECT_EQ(s.send(frame, 0, IBV_SEND_SIGNALED | IBV_SEND_IP_CSUM, 777), 0);
             s.sent();
-            EXPECT_EQ(peer->take_kernel_frames().at(0), mode == TxChecksum::complete ? right : frame) << length;
+            EXPECT_EQ(peer->take_kernel_frames().at(0), mode == TxChecksum::complete ? right : frame)
+                << length;
             EXPECT_EQ(s.send(frame, 0), 0);  // not asked for
             s.sent();
             EXPECT_EQ(peer->take_kernel_frames().at(0), frame);
@@ -627,7 +641,8 @@ TEST(SendSlots, OrderOfPostingWhateverTheOrderOfPieces) {
         return slot;
     };
     for (std::uint64_t round = 0; round < 10; round++) {  // around the ring several times
-        const std::uint32_t a = add(round * 10 + 1, 2, true), b = add(round * 10 + 2, 1, false), c = add(round * 10 + 3, 1, true);
+        const std::uint32_t a = add(round * 10 + 1, 2, true), b = add(round * 10 + 2, 1, false),
+                            c = add(round * 10 + 3, 1, true);
         EXPECT_FALSE(slots.full());
         slots.piece_done(c);
         slots.piece_done(a);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A client and a server of which one is real: what they say about another side that damages messages, ends, or talks nonsense. Over
-// the loopback interface.
+// A client and a server of which one is real: what they say about another side that damages messages, ends,
+// or talks nonsense. Over the loopback interface.
 #include "tools/vma_perf/client.h"
 
 #include <fcntl.h>
@@ -62,7 +62,8 @@ End client_against(const std::function<void(Control&)>& talk, std::vector<const 
         } catch (const Failure&) {  // the client has gone, as it should
         }
     });
-    words.insert(words.begin(), {"vma_perf", "pingpong", "127.0.0.1", "-p", port.c_str(), "-n", "20", "--warmup", "0", "-q"});
+    words.insert(words.begin(), {"vma_perf", "pingpong", "127.0.0.1", "-p", port.c_str(), "-n", "20",
+                                 "--warmup", "0", "-q"});
     const Parsed parsed = parse_options(static_cast<int>(words.size()), words.data());
     EXPECT_EQ(parsed.err, "");
     const End end = end_of([&] { return run_client(std::get<ClientOptions>(parsed.command), kGoOn); });
@@ -98,7 +99,8 @@ void echo(Control& control, const std::function<void(std::span<std::byte>)>& cha
 TEST(PerfClient, MessagesThatAreNotWhatWasSent) {
     End end = client_against([](Control& c) { echo(c, [](std::span<std::byte>) {}); }, {"--verify"});
     EXPECT_EQ(end.status, kOk) << end.text;
-    end = client_against([](Control& c) { echo(c, [](std::span<std::byte> m) { m.back() ^= std::byte{1}; }); }, {"--verify"});
+    end = client_against(
+        [](Control& c) { echo(c, [](std::span<std::byte> m) { m.back() ^= std::byte{1}; }); }, {"--verify"});
     EXPECT_EQ(end.status, kData);
     EXPECT_EQ(end.text, "20 messages were not what was sent");
 }
@@ -120,7 +122,8 @@ TEST(PerfClient, AServerThatEnds) {
 }
 
 TEST(PerfClient, AServerThatRefuses) {
-    const End end = client_against([](Control& c) { c.send(error_message(Failure(kUnsupported, "no such transport"))); });
+    const End end =
+        client_against([](Control& c) { c.send(error_message(Failure(kUnsupported, "no such transport"))); });
     EXPECT_EQ(end.status, kUnsupported);
     EXPECT_THAT(end.text, HasSubstr("the server 127.0.0.1:"));
     EXPECT_THAT(end.text, HasSubstr(": no such transport"));
@@ -160,7 +163,9 @@ class PerfServer : public testing::Test {
     void start(unsigned clients) {
         // A port that was free a moment ago.
         port_ = port_of(local_address(listen_on(make_address("127.0.0.1", 0), 1).get()));
-        thread_ = std::thread([this, clients] { serve({.bind = "127.0.0.1", .port = port_, .clients = clients, .quiet = true}, stop_); });
+        thread_ = std::thread([this, clients] {
+            serve({.bind = "127.0.0.1", .port = port_, .clients = clients, .quiet = true}, stop_);
+        });
     }
     void TearDown() override {
         stop_ = true;
@@ -210,7 +215,8 @@ TEST_F(PerfServer, ClientsThatAskForNonsense) {
     expect_refusal(run("transport", "pigeon"), kUnsupported, "this vma_perf has no transport pigeon");
     expect_refusal(run("max_size", 70000), kUsage, "--size: too large for this transport");
     expect_refusal(run("connections", 2), kUsage, "--wait blocking");
-    expect_refusal(run("server_cpus", json::array({0, 1023})), kUnsupported, "--server-cpus: cannot run on processor 1023");
+    expect_refusal(run("server_cpus", json::array({0, 1023})), kUnsupported,
+                   "--server-cpus: cannot run on processor 1023");
     // And it goes on.
     Control control = greet();
     control.send(run("server_cpus", json::array({0})));
@@ -229,8 +235,9 @@ TEST_F(PerfServer, ARunOnGivenProcessors) {
     start(2);
     greet().send({{"bye", true}});
     const std::string port = std::to_string(port_);
-    std::vector<const char*> words{"vma_perf", "pingpong", "127.0.0.1", "-p", port.c_str(), "-n", "20", "-q", "--cpus", "0",
-                                   "--server-cpus", "0", "--threads", "2"};
+    std::vector<const char*> words{"vma_perf",  "pingpong", "127.0.0.1", "-p", port.c_str(),    "-n",
+                                   "20",        "-q",       "--cpus",    "0",  "--server-cpus", "0",
+                                   "--threads", "2"};
     const Parsed parsed = parse_options(static_cast<int>(words.size()), words.data());
     const End end = end_of([&] { return run_client(std::get<ClientOptions>(parsed.command), kGoOn); });
     EXPECT_EQ(end.status, kOk) << end.text;
@@ -249,7 +256,8 @@ TEST(PerfProgress, OneLineOnATerminalOnly) {
     const Fd terminal(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
     ASSERT_TRUE(terminal);
     ASSERT_EQ(grantpt(terminal.get()) + unlockpt(terminal.get()), 0);
-    const Fd other_end(open(ptsname(terminal.get()), O_RDWR | O_NOCTTY | O_CLOEXEC)), before(dup(STDERR_FILENO));
+    const Fd other_end(open(ptsname(terminal.get()), O_RDWR | O_NOCTTY | O_CLOEXEC)),
+        before(dup(STDERR_FILENO));
     ASSERT_GE(dup2(other_end.get(), STDERR_FILENO), 0);
     bool active = false, quiet = true;
     {

@@ -23,7 +23,9 @@ struct Pair {
         ours = Fd(ends[0]);
         theirs = Fd(ends[1]);
     }
-    void say(const std::string& bytes) const { EXPECT_EQ(write(theirs.get(), bytes.data(), bytes.size()), ssize_t(bytes.size())); }
+    void say(const std::string& bytes) const {
+        EXPECT_EQ(write(theirs.get(), bytes.data(), bytes.size()), ssize_t(bytes.size()));
+    }
     Fd ours, theirs;
 };
 
@@ -74,9 +76,11 @@ TEST(PerfControl, OtherVersionsAndStrangers) {
         Control control(std::move(pair.ours), "host");
         expect_failure(status, text, [&] { control.hello(soon(), nullptr); });
     };
-    hello_after(kMagic + framed(R"({"protocol":2,"version":"9.9"})"), kVersion, "host is vma_perf 9.9 with protocol 2, this is");
+    hello_after(kMagic + framed(R"({"protocol":2,"version":"9.9"})"), kVersion,
+                "host is vma_perf 9.9 with protocol 2, this is");
     hello_after(kMagic + framed(R"({"version":"9.9"})"), kVersion, "protocol ?");
-    hello_after(kMagic + framed(R"({"protocol":1,"version":"1","byte_order":"big"})"), kVersion, "another byte order");
+    hello_after(kMagic + framed(R"({"protocol":1,"version":"1","byte_order":"big"})"), kVersion,
+                "another byte order");
     hello_after("SSH-2.0-OpenSSH\r\n", kVersion, "host is no vma_perf");
     hello_after("HT", kVersion, "host is no vma_perf");
     hello_after("", kVersion, "it says nothing");
@@ -90,9 +94,7 @@ TEST(PerfControl, TheOtherSideEnds) {
     Pair pair;
     pair.theirs = Fd();
     Control control(std::move(pair.ours), "host");
-    expect_failure(kPeerEnded, "host ended", [&] {
-        control.hello(soon(), nullptr);
-    });
+    expect_failure(kPeerEnded, "host ended", [&] { control.hello(soon(), nullptr); });
     Pair half;
     half.say(std::string(kMagic) + std::string("\0\0\0\x20{", 5));
     half.theirs = Fd();

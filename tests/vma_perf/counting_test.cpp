@@ -48,7 +48,8 @@ TEST(PerfHistogram, PercentilesAreThoseOfTheSortedSamples) {
     std::sort(samples.begin(), samples.end());
     const Distribution d = copy_of(histogram);
     for (const double p : {1.0, 25.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999}) {
-        const double exact = samples[static_cast<std::size_t>(std::ceil(p / 100 * static_cast<double>(samples.size()))) - 1];
+        const double exact =
+            samples[static_cast<std::size_t>(std::ceil(p / 100 * static_cast<double>(samples.size()))) - 1];
         EXPECT_NEAR(d.percentile(p), exact, exact * 0.001 + 1) << p;
     }
     EXPECT_EQ(d.percentile(0), samples.front());
@@ -114,9 +115,10 @@ TEST(PerfTracker, AgreesWithASet) {
     std::uint64_t highest = 0;
     for (int i = 0; i < 200000; ++i) {
         const std::uint64_t jump = random() % 100 == 0 ? random() % 3000 : random() % 3;
-        const std::uint64_t n = random() % 4 == 0 && highest > 15000 ? highest - random() % 15000 : highest + jump;
+        const std::uint64_t n =
+            random() % 4 == 0 && highest > 15000 ? highest - random() % 15000 : highest + jump;
         const bool known = !seen.insert(n).second;
-        const auto expected = known ? Tracker::Kind::duplicate
+        const auto expected = known          ? Tracker::Kind::duplicate
                               : n >= highest ? Tracker::Kind::in_order
                                              : Tracker::Kind::reordered;
         ASSERT_EQ(t.note(n), expected) << n << " of " << highest;

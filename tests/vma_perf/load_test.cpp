@@ -140,10 +140,10 @@ TEST(PerfPingPong, LossDuplicatesAndOrder) {
     std::optional<Message> held;
     b.lane.wire = [&](unsigned c, Message m) {
         const std::uint64_t n = header_of(m).sequence;
-        if (n % 100 == 7) return;                      // lost
-        if (n % 100 == 20) b.lane.echo(c, m);          // twice
+        if (n % 100 == 7) return;              // lost
+        if (n % 100 == 20) b.lane.echo(c, m);  // twice
         if (n % 100 == 40) {
-            held = std::move(m);                       // after the next one
+            held = std::move(m);  // after the next one
             return;
         }
         b.lane.echo(c, std::move(m));
@@ -185,7 +185,7 @@ TEST(PerfPingPong, DamageIsFoundAndForeignMessagesAreNot) {
     Bench b(1, p);
     b.lane.wire = [&](unsigned c, Message m) {
         const std::uint64_t n = header_of(m).sequence;
-        b.lane.echo(c, Message(64));                       // no header of ours
+        b.lane.echo(c, Message(64));  // no header of ours
         if (n == 5 && m.size() > 16) m.back() ^= std::byte{1};
         b.lane.echo(c, std::move(m));
     };
@@ -210,7 +210,9 @@ TEST(PerfPingPong, NoRoomIsTriedAgain) {
     p.burst = 4;
     Bench b(1, p);
     b.lane.no_room = 5;
-    b.lane.on_receive = [&] { if (b.lane.receives % 7 == 0) b.lane.no_room = 2; };
+    b.lane.on_receive = [&] {
+        if (b.lane.receives % 7 == 0) b.lane.no_room = 2;
+    };
     b.run(100);
     EXPECT_EQ(b.recorder.counters().received, 100u);
     for (std::size_t i = 0; i < 100; ++i) EXPECT_EQ(header_of(b.lane.sent[i].message).sequence, i);
@@ -277,7 +279,8 @@ TEST(PerfPingPong, LatencyCountsFromWhenAMessageWasDue) {
     recorder.add_sent_latency(sent);
     EXPECT_EQ(due.count(), 1000u);
     EXPECT_GE(due.max(), 30e6);
-    // From sending, one message shows the stall; from when they were due, a tenth of all shows a good part of it.
+    // From sending, one message shows the stall; from when they were due, a tenth of all shows a good part of
+    // it.
     EXPECT_GT(due.percentile(90), 10e6);
     EXPECT_LT(sent.percentile(50), due.percentile(90));
     std::size_t samples = 0;
@@ -354,7 +357,8 @@ struct ServerBench {
         params.verify = verify;
         drain.emplace(lane, params, 0, clock);
     }
-    void deliver(std::uint64_t sequence, std::uint16_t flags = 0, std::uint16_t connection = 0, std::uint32_t length = 64) {
+    void deliver(std::uint64_t sequence, std::uint16_t flags = 0, std::uint16_t connection = 0,
+                 std::uint32_t length = 64) {
         Message m(64);
         write_header(m.data(), {length, connection, flags, sequence});
         if (params.verify) fill_pattern(m);
@@ -376,8 +380,8 @@ TEST(PerfDrain, Counts) {
     ServerBench b(true);
     for (const std::uint64_t n : {0, 1, 2, 2, 5, 4}) b.deliver(n);
     b.deliver(0, Header::kWarmUp);
-    b.deliver(6, 0, 1);        // another connection's
-    b.deliver(6, 0, 0, 63);    // not as long as it says
+    b.deliver(6, 0, 1);      // another connection's
+    b.deliver(6, 0, 0, 63);  // not as long as it says
     const Drained d = b.run();
     EXPECT_EQ(d.received, 5u);
     EXPECT_EQ(d.bytes, 5 * 64u);

@@ -57,12 +57,70 @@ TEST(PerfOptions, Defaults) {
 }
 
 TEST(PerfOptions, EveryOptionOfARun) {
-    const ClientOptions o = good({"pingpong", "h", "-p", "99", "-t", "udp", "-s", "64-1400", "-T", "3", "--warmup", "0.5", "-r", "1000",
-                                  "-b", "4", "-w", "8", "--threads", "2", "-c", "4", "--wait", "poll", "--server-wait", "select",
-                                  "--cpus", "0,2-3", "--server-cpus", "1,4", "--verify", "--lost-after", "0.1", "--timeout", "2", "--send-buffer", "10000",
-                                  "--receive-buffer", "20000", "--group", "239.1.1.1,239.1.1.2", "--group-interface", "198.18.0.1",
-                                  "--group-ttl", "3", "--rtt", "--stages", "-i", "0.5", "--percentile", "99", "--json", "a.json",
-                                  "--csv", "b.csv", "--log", "c.log", "--plot", "d.svg", "--plot-with", "e.json", "--label", "mine", "-q"});
+    const ClientOptions o = good({"pingpong",
+                                  "h",
+                                  "-p",
+                                  "99",
+                                  "-t",
+                                  "udp",
+                                  "-s",
+                                  "64-1400",
+                                  "-T",
+                                  "3",
+                                  "--warmup",
+                                  "0.5",
+                                  "-r",
+                                  "1000",
+                                  "-b",
+                                  "4",
+                                  "-w",
+                                  "8",
+                                  "--threads",
+                                  "2",
+                                  "-c",
+                                  "4",
+                                  "--wait",
+                                  "poll",
+                                  "--server-wait",
+                                  "select",
+                                  "--cpus",
+                                  "0,2-3",
+                                  "--server-cpus",
+                                  "1,4",
+                                  "--verify",
+                                  "--lost-after",
+                                  "0.1",
+                                  "--timeout",
+                                  "2",
+                                  "--send-buffer",
+                                  "10000",
+                                  "--receive-buffer",
+                                  "20000",
+                                  "--group",
+                                  "239.1.1.1,239.1.1.2",
+                                  "--group-interface",
+                                  "198.18.0.1",
+                                  "--group-ttl",
+                                  "3",
+                                  "--rtt",
+                                  "--stages",
+                                  "-i",
+                                  "0.5",
+                                  "--percentile",
+                                  "99",
+                                  "--json",
+                                  "a.json",
+                                  "--csv",
+                                  "b.csv",
+                                  "--log",
+                                  "c.log",
+                                  "--plot",
+                                  "d.svg",
+                                  "--plot-with",
+                                  "e.json",
+                                  "--label",
+                                  "mine",
+                                  "-q"});
     const Params& p = o.runs[0];
     EXPECT_EQ(o.port, 99);
     EXPECT_EQ(p.min_size, 64u);
@@ -107,7 +165,8 @@ TEST(PerfOptions, WaysToWait) {
     EXPECT_TRUE(good({"pingpong", "h", "-t", "tcp", "--nagle", "on"}).runs[0].sockets.delay);
     EXPECT_FALSE(good({"throughput", "h", "-t", "tcp", "--nagle", "off"}).runs[0].sockets.delay);
     EXPECT_EQ(good({"pingpong", "h", "-n", "5"}).runs[0].iterations, 5u);
-    EXPECT_EQ(good({"pingpong", "h", "-t", "raw", "--device", "veth1", "--xdp-mode", "drv"}).runs[0].raw.mode, "drv");
+    EXPECT_EQ(good({"pingpong", "h", "-t", "raw", "--device", "veth1", "--xdp-mode", "drv"}).runs[0].raw.mode,
+              "drv");
     EXPECT_TRUE(good({"pingpong", "h", "--connected"}).runs[0].sockets.connected);
 }
 
@@ -119,14 +178,16 @@ TEST(PerfOptions, Outputs) {
 }
 
 TEST(PerfOptions, OtherCommands) {
-    Parsed parsed = parse({"server", "-p", "77", "--bind", "198.18.0.1", "--clients", "2", "--cpus", "1", "-q"});
+    Parsed parsed =
+        parse({"server", "-p", "77", "--bind", "198.18.0.1", "--clients", "2", "--cpus", "1", "-q"});
     const auto& server = std::get<ServerOptions>(parsed.command);
     EXPECT_EQ(server.port, 77);
     EXPECT_EQ(server.bind, "198.18.0.1");
     EXPECT_EQ(server.clients, 2u);
     EXPECT_EQ(server.cpus, std::vector<unsigned>{1});
     EXPECT_TRUE(server.quiet);
-    parsed = parse({"compare", "a", "b", "c", "--confidence", "90", "--resamples", "500", "--seed", "4", "--plot", "p.svg", "--json"});
+    parsed = parse({"compare", "a", "b", "c", "--confidence", "90", "--resamples", "500", "--seed", "4",
+                    "--plot", "p.svg", "--json"});
     const auto& compare = std::get<CompareOptions>(parsed.command);
     EXPECT_EQ(compare.files, (std::vector<std::string>{"a", "b", "c"}));
     EXPECT_EQ(compare.confidence, 90);
@@ -134,8 +195,8 @@ TEST(PerfOptions, OtherCommands) {
     EXPECT_EQ(compare.seed, 4u);
     EXPECT_EQ(compare.json, "-");
     EXPECT_EQ(compare.plot, "p.svg");
-    parsed = parse({"race", "--rounds", "3", "--library", "/x", "--sides", "server", "--json", "r", "--plot", "p.svg", "-q", "--", "pingpong", "-t",
-                    "tcp", "-w", "4"});
+    parsed = parse({"race", "--rounds", "3", "--library", "/x", "--sides", "server", "--json", "r", "--plot",
+                    "p.svg", "-q", "--", "pingpong", "-t", "tcp", "-w", "4"});
     const auto& race = std::get<RaceOptions>(parsed.command);
     EXPECT_EQ(race.rounds, 3u);
     EXPECT_EQ(race.library, "/x");
@@ -154,7 +215,8 @@ TEST(PerfOptions, HelpAndVersion) {
         EXPECT_THAT(parse({"--help-all"}).out, HasSubstr(word));
     for (const char* word : {"server", "pingpong", "throughput", "compare", "race", "130 interrupted"})
         EXPECT_THAT(parse({"--help"}).out, HasSubstr(word));
-    for (const char* word : {"--window", "--transport", "--group", "--log", "--device", "udp, tcp, rc, ud, raw"})
+    for (const char* word :
+         {"--window", "--transport", "--group", "--log", "--device", "udp, tcp, rc, ud, raw"})
         EXPECT_THAT(parse({"pingpong", "--help"}).out, HasSubstr(word));
 }
 
@@ -177,7 +239,8 @@ TEST(PerfOptions, WrongOnes) {
     expect_wrong({"pingpong", "h", "--threads", "4", "-c", "2"}, "--connections: fewer than --threads");
     expect_wrong({"pingpong", "h", "--wait", "sleepily"}, "sleepily is none of blocking");
     expect_wrong({"pingpong", "h", "-c", "2", "--wait", "blocking"}, "--wait blocking");
-    expect_wrong({"pingpong", "h", "-c", "2", "--wait", "poll", "--server-wait", "blocking"}, "--server-wait blocking");
+    expect_wrong({"pingpong", "h", "-c", "2", "--wait", "poll", "--server-wait", "blocking"},
+                 "--server-wait blocking");
     expect_wrong({"pingpong", "h", "--cpus", "4-2"}, "--cpus: 4-2 is no list");
     expect_wrong({"pingpong", "h", "--server-cpus", "0,,1"}, "--server-cpus: 0,,1 is no list");
     expect_wrong({"throughput", "h", "--server-cpus", "1024"}, "--server-cpus: 1024 is no list");
@@ -205,7 +268,8 @@ TEST(PerfOptions, WrongOnes) {
     expect_wrong({"pingpong", "h", "--send-buffer", "-1"}, "--send-buffer: at least 0");
     expect_wrong({"pingpong", "h", "--receive-buffer", "-1"}, "--receive-buffer: at least 0");
     expect_wrong({"pingpong", "h", "--group", "239.1.1.1", "--group-ttl", "256"}, "--group-ttl: 0 to 255");
-    expect_wrong({"pingpong", "h", "--group", "239.1.1.1", "--group-interface", "eth0"}, "eth0 is no IPv4 address");
+    expect_wrong({"pingpong", "h", "--group", "239.1.1.1", "--group-interface", "eth0"},
+                 "eth0 is no IPv4 address");
     expect_wrong({"pingpong", "h", "--stages", "-i", "0"}, "--interval");
     expect_wrong({"pingpong", "h", "--stages", "--percentile", "101"}, "--percentile");
     expect_wrong({"throughput", "h", "--stages", "--percentile", "50"}, "--percentile");
@@ -238,15 +302,16 @@ TEST(PerfSizes, Lists) {
     EXPECT_EQ(parse_sizes("100:300:+100"), (List{{100, 100}, {200, 200}, {300, 300}}));
     EXPECT_EQ(parse_sizes("64-1024,99"), (List{{64, 1024}, {99, 99}}));
     EXPECT_EQ(parse_sizes("7:7"), (List{{7, 7}}));
-    for (const char* bad : {"", "x", "64,", ",64", "64:", "64-", "100-64", "100:64", "64:128:3", "64:128:*1", "64:128:+0", "64:128:*0",
-                            "64 ", "99999999999", "1:4000000000:+1", "-4"})
+    for (const char* bad : {"", "x", "64,", ",64", "64:", "64-", "100-64", "100:64", "64:128:3", "64:128:*1",
+                            "64:128:+0", "64:128:*0", "64 ", "99999999999", "1:4000000000:+1", "-4"})
         EXPECT_THROW(parse_sizes(bad), Failure) << bad;
 }
 
 TEST(PerfCpus, Lists) {
     EXPECT_EQ(parse_cpus("0", "--cpus"), std::vector<unsigned>{0});
     EXPECT_EQ(parse_cpus("1,3-5", "--cpus"), (std::vector<unsigned>{1, 3, 4, 5}));
-    for (const char* bad : {"", "a", "1,", "3-1", "1-", "99999"}) EXPECT_THROW(parse_cpus(bad, "--cpus"), Failure) << bad;
+    for (const char* bad : {"", "a", "1,", "3-1", "1-", "99999"})
+        EXPECT_THROW(parse_cpus(bad, "--cpus"), Failure) << bad;
     EXPECT_THROW(pin_to(1023), Failure);
     check_cpus({}, "--cpus");
     try {
@@ -254,13 +319,16 @@ TEST(PerfCpus, Lists) {
         ADD_FAILURE();
     } catch (const Failure& failure) {
         EXPECT_EQ(failure.status(), kUnsupported);
-        EXPECT_THAT(failure.what(), HasSubstr("--server-cpus: cannot run on processor 1023: Invalid argument ("));
+        EXPECT_THAT(failure.what(),
+                    HasSubstr("--server-cpus: cannot run on processor 1023: Invalid argument ("));
     }
     EXPECT_STREQ(socket_stack(), "kernel");
 }
 
 TEST(PerfParams, ArriveAsTheyWereSent) {
-    Params p = good({"pingpong", "h", "-t", "tcp", "-s", "20-30", "-r", "12.5", "-c", "3", "--wait", "select", "--verify"}).runs[0];
+    Params p = good({"pingpong", "h", "-t", "tcp", "-s", "20-30", "-r", "12.5", "-c", "3", "--wait", "select",
+                     "--verify"})
+                   .runs[0];
     EXPECT_EQ(params_from_json(to_json(p)), p);
     p.sockets.groups = {"239.1.1.1"};
     p.server_cpus = {0, 3};

@@ -29,9 +29,15 @@ Result pingpong() {
     Histogram h;
     for (int i = 1; i <= 1000; ++i) h.add(i * 2000);  // half a round trip: 1 to 1000 us
     h.add_to(r.latency);
-    r.counters = {.sent = 1003, .received = 1000, .bytes_sent = 64192, .bytes_received = 64000, .lost = 3, .duplicates = 1};
+    r.counters = {.sent = 1003,
+                  .received = 1000,
+                  .bytes_sent = 64192,
+                  .bytes_received = 64000,
+                  .lost = 3,
+                  .duplicates = 1};
     r.server = {{"received", 1003u}, {"reordered", 2u}, {"corrupt", 1u}};
-    r.blocks = {{.p50 = 2000, .p90 = 4000, .p99 = 6000, .p999 = 8000, .average = 2500, .received_per_s = 500}};
+    r.blocks = {
+        {.p50 = 2000, .p90 = 4000, .p99 = 6000, .p999 = 8000, .average = 2500, .received_per_s = 500}};
     return r;
 }
 
@@ -97,15 +103,18 @@ TEST(PerfResult, NothingArrived) {
 
 TEST(PerfResult, Csv) {
     const std::string head = csv_header(), line = csv_line(pingpong()), other = csv_line(one_way());
-    EXPECT_THAT(line, HasSubstr("\"a, \"\"b\"\"\",pingpong,udp,64,libvma,kernel,2.000,1003,1000,3,1,2,1,500.0,"));
+    EXPECT_THAT(line,
+                HasSubstr("\"a, \"\"b\"\"\",pingpong,udp,64,libvma,kernel,2.000,1003,1000,3,1,2,1,500.0,"));
     EXPECT_EQ(std::count(head.begin(), head.end(), ','), std::count(other.begin(), other.end(), ','));
-    EXPECT_EQ(std::count(head.begin(), head.end(), ','), std::count(line.begin(), line.end(), ',') - 1);  // one in the label
+    EXPECT_EQ(std::count(head.begin(), head.end(), ','),
+              std::count(line.begin(), line.end(), ',') - 1);  // one in the label
     EXPECT_TRUE(line.ends_with(",1000.000\n"));
 }
 
 TEST(PerfResult, Summaries) {
     const std::string text = summary(pingpong());
-    EXPECT_THAT(text, HasSubstr("udp ping-pong, 64 bytes, 1 connection, client on libvma, server on kernel\n"));
+    EXPECT_THAT(text,
+                HasSubstr("udp ping-pong, 64 bytes, 1 connection, client on libvma, server on kernel\n"));
     EXPECT_THAT(text, HasSubstr("sent 1003, received 1000 in 2.000 s; lost 3, duplicates 1, out of order 2"));
     EXPECT_THAT(text, HasSubstr("half of the round trip"));
     EXPECT_THAT(text, HasSubstr("p99.999"));
@@ -177,7 +186,8 @@ TEST(PerfPlot, OnePictureOfSeveralCurves) {
     // One sample, one value.
     EXPECT_THAT(draw({{"flat", false, {{0, 5}, {100, 5}}}}), Not(HasSubstr("nan")));
     for (const char* bad : {"{}", "[]", "3", R"({"label":"x","latency_of":"half","curve":[]})",
-                            R"({"label":"x","latency_of":"half","curve":[[0,-1]]})", R"({"label":"x","latency_of":"half","curve":[["a",1]]})"})
+                            R"({"label":"x","latency_of":"half","curve":[[0,-1]]})",
+                            R"({"label":"x","latency_of":"half","curve":[["a",1]]})"})
         EXPECT_THROW(curve_of(nlohmann::json::parse(bad), "x"), Failure) << bad;
 }
 
@@ -202,7 +212,8 @@ TEST_F(PerfCompare, RatiosOfFiles) {
         slow["blocks"].push_back({{"p50", 2 + i % 2 * 0.1}, {"received_per_s", 300}});
     }
     nlohmann::json fast = to_json(pingpong());
-    for (int i = 0; i < 10; ++i) fast["blocks"].push_back({{"p50", 1 + i % 3 * 0.1}, {"received_per_s", 600}});
+    for (int i = 0; i < 10; ++i)
+        fast["blocks"].push_back({{"p50", 1 + i % 3 * 0.1}, {"received_per_s", 600}});
     CompareOptions o{.files = {write("slow.json", slow.dump()), write("fast.json", fast.dump())},
                      .plot = directory_ + "/both.svg",
                      .json = directory_ + "/ratios.json"};
@@ -232,7 +243,8 @@ TEST_F(PerfCompare, RatiosOfFiles) {
 }
 
 TEST_F(PerfCompare, WhatCannotBeCompared) {
-    const std::string ping = write("ping.json", to_json(pingpong()).dump()), way = write("way.json", to_json(one_way()).dump());
+    const std::string ping = write("ping.json", to_json(pingpong()).dump()),
+                      way = write("way.json", to_json(one_way()).dump());
     const auto fails = [&](std::vector<std::string> files, Status status, const std::string& text) {
         try {
             run_compare({.files = std::move(files)});
@@ -247,7 +259,9 @@ TEST_F(PerfCompare, WhatCannotBeCompared) {
     fails({ping, write("bad", "{")}, kFailed, "bad: not a JSON file");
     fails({ping, write("alien", R"({"tool":"iperf"})")}, kFailed, "alien: no result of vma_perf");
     fails({ping, write("list", R"([1,2])")}, kFailed, "list: no result of vma_perf");
-    fails({ping, write("two", nlohmann::json{{"results", {to_json(pingpong()), to_json(pingpong())}}}.dump())}, kUsage, "has 2");
+    fails(
+        {ping, write("two", nlohmann::json{{"results", {to_json(pingpong()), to_json(pingpong())}}}.dump())},
+        kUsage, "has 2");
 }
 
 TEST(PerfFiles, ErrorsNameTheFile) {

@@ -25,9 +25,30 @@ Params run_of(std::vector<const char*> words) {
 }
 
 TEST(PerfVerbs, OptionsReachTheParameters) {
-    const Params p = run_of({"-t", "ud", "--send-depth", "32", "--receive-depth", "64", "--signal-every", "8", "--inline", "0",
-                             "--cq-events", "--wr-api", "--rdma-device", "mlx5_0", "--gid-index", "3", "--server-rdma-device",
-                             "mlx5_1", "--server-gid-index", "5", "--retry", "2", "--rnr-retry", "1"});
+    const Params p = run_of({"-t",
+                             "ud",
+                             "--send-depth",
+                             "32",
+                             "--receive-depth",
+                             "64",
+                             "--signal-every",
+                             "8",
+                             "--inline",
+                             "0",
+                             "--cq-events",
+                             "--wr-api",
+                             "--rdma-device",
+                             "mlx5_0",
+                             "--gid-index",
+                             "3",
+                             "--server-rdma-device",
+                             "mlx5_1",
+                             "--server-gid-index",
+                             "5",
+                             "--retry",
+                             "2",
+                             "--rnr-retry",
+                             "1"});
     EXPECT_EQ(p.rdma.send_depth, 32u);
     EXPECT_EQ(p.rdma.receive_depth, 64u);
     EXPECT_EQ(p.rdma.signal_every, 8);

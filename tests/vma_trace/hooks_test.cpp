@@ -305,7 +305,9 @@ TEST_F(Hooks, ADestroyedQpMakesRoomForAnotherAtItsAddress) {
 
 TEST_F(Hooks, AContextThatGoesTakesItsObjectsAlong) {
     FakeDevice& device = add_device(true);
-    const CreateCq never = [](ibv_context*, int, void*, ibv_comp_channel*, int) -> ibv_cq* { return nullptr; };
+    const CreateCq never = [](ibv_context*, int, void*, ibv_comp_channel*, int) -> ibv_cq* {
+        return nullptr;
+    };
     ibv_cq* cq = create_cq(never, device.context(), 16, nullptr, nullptr, 0);
     ibv_qp* qp = device.make_qp(cq, cq, 80);
     send(qp, {1, 2}, IBV_SEND_SIGNALED);

@@ -46,9 +46,11 @@ void Arena::make_host(Host& host) const {
     }
     write_end = Fd();
     int error = 0;
-    if (read(read_end.get(), &error, sizeof error) != sizeof error) throw Failure(kFailed, "no network namespace: the child died");
+    if (read(read_end.get(), &error, sizeof error) != sizeof error)
+        throw Failure(kFailed, "no network namespace: the child died");
     if (error != 0)
-        throw Failure(kUnsupported, fmt::format("no network namespace, which race needs root for: {}", strerror(error)));
+        throw Failure(kUnsupported,
+                      fmt::format("no network namespace, which race needs root for: {}", strerror(error)));
     host.netns = Fd(open(fmt::format("/proc/{}/ns/net", host.holder).c_str(), O_RDONLY | O_CLOEXEC));
     if (!host.netns) fail_errno("the network namespace");
 }
@@ -106,7 +108,8 @@ std::uint64_t Arena::kernel_packets(Side side, bool tcp) const {
         }
         for (const std::string& name : names) {
             words >> word;
-            if (name == (tcp ? "InSegs" : "InDatagrams") || name == (tcp ? "OutSegs" : "OutDatagrams")) sum += std::stoull(word);
+            if (name == (tcp ? "InSegs" : "InDatagrams") || name == (tcp ? "OutSegs" : "OutDatagrams"))
+                sum += std::stoull(word);
         }
     }
     return sum;

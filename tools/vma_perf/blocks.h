@@ -11,7 +11,8 @@ namespace vma_perf {
 class Blocks {
   public:
     static constexpr std::size_t kMost = 128;
-    static constexpr double kLength = 0.02;  // seconds of a block, at least: enough round trips for its 99.9th percentile
+    static constexpr double kLength =
+        0.02;  // seconds of a block, at least: enough round trips for its 99.9th percentile
 
     // When there are too many, every other one goes, and so it is with those that come.
     void add(const Block& block) {

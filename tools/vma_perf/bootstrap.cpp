@@ -24,7 +24,8 @@ class Draws {
     explicit Draws(std::uint64_t seed) : random_(seed) {}
     double median_of(std::span<const double> values) {
         drawn_.resize(values.size());
-        // The remainder of 64 random bits favours nobody that could be noticed, and is the same with every library.
+        // The remainder of 64 random bits favours nobody that could be noticed, and is the same with every
+        // library.
         for (double& d : drawn_) d = values[random_() % values.size()];
         return take_median(drawn_);
     }
@@ -53,7 +54,8 @@ double median(std::span<const double> values) {
     return take_median(copy);
 }
 
-Interval ratio_of_medians(std::span<const double> a, std::span<const double> b, const Resampling& resampling) {
+Interval ratio_of_medians(std::span<const double> a, std::span<const double> b,
+                          const Resampling& resampling) {
     const double ratio = median(b) / median(a);
     if (a.size() < kLeast || b.size() < kLeast || resampling.count == 0) return {ratio, ratio, ratio};
     Draws draws(resampling.seed);

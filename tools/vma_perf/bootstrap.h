@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// How far a ratio of two measurements can be trusted: the percentile bootstrap. What was measured in pieces is drawn again and
-// again from those pieces, with replacement, and the ratio is taken each time; the interval holds the middle part of the ratios.
+// How far a ratio of two measurements can be trusted: the percentile bootstrap. What was measured in pieces
+// is drawn again and again from those pieces, with replacement, and the ratio is taken each time; the
+// interval holds the middle part of the ratios.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ struct Resampling {
 };
 
 double median(std::span<const double> values);  // 0 when empty
-// median(b) / median(a), from pieces that were measured independently. Both have pieces; those of `a` are above 0.
+// median(b) / median(a), from pieces that were measured independently. Both have pieces; those of `a` are
+// above 0.
 Interval ratio_of_medians(std::span<const double> a, std::span<const double> b, const Resampling& resampling);
 // Median of ratios that were each taken within a round.
 Interval median_of_ratios(std::span<const double> ratios, const Resampling& resampling);

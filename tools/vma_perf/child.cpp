@@ -77,7 +77,8 @@ void Child::signal(int number) const {
 }
 
 bool Child::read_some(std::chrono::milliseconds limit) {
-    pollfd wait[2] = {{out_fd_.get(), POLLIN, 0}, {err_fd_.get(), POLLIN, 0}};  // closed ones are -1, which poll() skips
+    pollfd wait[2] = {{out_fd_.get(), POLLIN, 0},
+                      {err_fd_.get(), POLLIN, 0}};  // closed ones are -1, which poll() skips
     if (poll(wait, 2, static_cast<int>(limit.count())) <= 0) return true;
     if (wait[0].revents != 0 && !append(out_fd_, out_)) out_fd_ = Fd();
     if (wait[1].revents != 0 && !append(err_fd_, err_)) err_fd_ = Fd();
@@ -87,7 +88,8 @@ bool Child::read_some(std::chrono::milliseconds limit) {
 bool Child::wait_for_output(const std::string& text, std::chrono::milliseconds limit) {
     const auto deadline = std::chrono::steady_clock::now() + limit;
     while (out_.find(text) == out_.npos) {
-        const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+        const auto left =
+            std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
         if (left.count() <= 0 || !read_some(left)) return false;
     }
     return true;

@@ -30,7 +30,8 @@ class Child {
 
     // Reads output until it has `text`. False: the program ended, or the time is over, first.
     bool wait_for_output(const std::string& text, std::chrono::milliseconds limit);
-    // Reads output until the program ends. Returns its status, 128 + signal if it was killed. When `stop` is set it is asked to end.
+    // Reads output until the program ends. Returns its status, 128 + signal if it was killed. When `stop` is
+    // set it is asked to end.
     int wait(const std::atomic<bool>& stop);
     void signal(int number) const;
 

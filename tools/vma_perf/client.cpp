@@ -24,9 +24,11 @@ void print(const std::string& text) {
 }
 
 std::string label_of(const ClientOptions& o, const Result& r) {
-    if (!o.label.empty()) return o.runs.size() == 1 ? o.label : fmt::format("{}, {} bytes", o.label, size_text(r.params));
-    const std::string stack = r.client_stack == r.server_stack ? r.client_stack
-                                                               : fmt::format("{} to {}", r.client_stack, r.server_stack);
+    if (!o.label.empty())
+        return o.runs.size() == 1 ? o.label : fmt::format("{}, {} bytes", o.label, size_text(r.params));
+    const std::string stack = r.client_stack == r.server_stack
+                                  ? r.client_stack
+                                  : fmt::format("{} to {}", r.client_stack, r.server_stack);
     return fmt::format("{} {}, {} bytes", stack, r.params.transport, size_text(r.params));
 }
 
@@ -50,11 +52,13 @@ class Client {
             result.label = label_of(options_, result);
             progress_.clear();
             if (csv_) csv_->write(csv_line(result));
-            if (has_stdout(options_) && options_.runs.size() == 1) print((options_.stages ? "\n" : "") + summary(result));
+            if (has_stdout(options_) && options_.runs.size() == 1)
+                print((options_.stages ? "\n" : "") + summary(result));
             if (result.interrupted) break;
         }
         control_->send({{"bye", true}});
-        if (has_stdout(options_) && options_.runs.size() > 1) print((options_.stages ? "\n" : "") + sizes_table(results_));
+        if (has_stdout(options_) && options_.runs.size() > 1)
+            print((options_.stages ? "\n" : "") + sizes_table(results_));
         write_outputs();
         return status();
     }
@@ -80,7 +84,8 @@ class Client {
         const std::string server = fmt::format("{}:{}", options_.host, options_.port);
         progress_.show("connecting to " + server, true);
         place_.peer = resolve(options_.host);
-        const auto limit = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.runs.front().timeout));
+        const auto limit = std::chrono::duration_cast<Clock::duration>(
+            std::chrono::duration<double>(options_.runs.front().timeout));
         Fd fd = connect_to(make_address(place_.peer, options_.port), Clock::now() + limit, &interrupted_);
         place_.local = ip_text(local_address(fd.get()));
         control_.emplace(std::move(fd), "the server " + server);
@@ -106,14 +111,16 @@ class Client {
         if (progress_.active())
             run_options.progress = [&](double part, std::uint64_t messages) {
                 progress_.show(part < 0 ? fmt::format("{} bytes: warming up", size_text(params))
-                                        : fmt::format("{} bytes: {:.0f} %, {} messages", size_text(params), part * 100, messages));
+                                        : fmt::format("{} bytes: {:.0f} %, {} messages", size_text(params),
+                                                      part * 100, messages));
             };
         if (log_)
             run_options.log = [&](const Sample& s) {
-                log_->write(fmt::format("{},{},{},{:.3f},{:.3f},{:.3f},{:.3f}\n", s.connection, s.sequence, s.size,
-                                        static_cast<double>(s.due_ns) / 1e3, static_cast<double>(s.sent_ns) / 1e3,
-                                        static_cast<double>(s.received_ns) / 1e3,
-                                        static_cast<double>(s.received_ns - s.due_ns) / (options_.whole_round_trip ? 1e3 : 2e3)));
+                log_->write(fmt::format(
+                    "{},{},{},{:.3f},{:.3f},{:.3f},{:.3f}\n", s.connection, s.sequence, s.size,
+                    static_cast<double>(s.due_ns) / 1e3, static_cast<double>(s.sent_ns) / 1e3,
+                    static_cast<double>(s.received_ns) / 1e3,
+                    static_cast<double>(s.received_ns - s.due_ns) / (options_.whole_round_trip ? 1e3 : 2e3)));
             };
         Result result = vma_perf::run(*control_, params, place_, run_options, interrupted_);
         if (options_.stages) {
@@ -166,6 +173,8 @@ class Client {
 
 }  // namespace
 
-int run_client(const ClientOptions& options, const std::atomic<bool>& interrupted) { return Client(options, interrupted).run(); }
+int run_client(const ClientOptions& options, const std::atomic<bool>& interrupted) {
+    return Client(options, interrupted).run();
+}
 
 }  // namespace vma_perf

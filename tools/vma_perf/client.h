@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// vma_perf pingpong and vma_perf throughput: the runs that were asked for, one after the other, and what is printed of them.
+// vma_perf pingpong and vma_perf throughput: the runs that were asked for, one after the other, and what is
+// printed of them.
 #pragma once
 
 #include <atomic>

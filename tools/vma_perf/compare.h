@@ -13,10 +13,11 @@ struct Metric {
     bool latency;    // less is better; else more is
     bool in_blocks;  // the pieces of a run know it
 };
-inline constexpr Metric kMetrics[] = {{"p50", "p50, us", true, true},           {"p90", "p90, us", true, true},
-                                      {"p99", "p99, us", true, true},           {"p99.9", "p99.9, us", true, true},
-                                      {"p99.99", "p99.99, us", true, false},    {"max", "max, us", true, false},
-                                      {"average", "average, us", true, true},   {"received_per_s", "received/s", false, true}};
+inline constexpr Metric kMetrics[] = {
+    {"p50", "p50, us", true, true},         {"p90", "p90, us", true, true},
+    {"p99", "p99, us", true, true},         {"p99.9", "p99.9, us", true, true},
+    {"p99.99", "p99.99, us", true, false},  {"max", "max, us", true, false},
+    {"average", "average, us", true, true}, {"received_per_s", "received/s", false, true}};
 
 // Value of a metric in a result; negative: it has none.
 double metric_value(const nlohmann::json& result, const Metric& metric);

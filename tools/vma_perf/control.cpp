@@ -69,11 +69,14 @@ std::optional<nlohmann::json> Control::next_message() {
     memcpy(&length, buffer_.data(), sizeof length);
     length = ntohl(length);
     if (length > kMaxControl)
-        throw Failure(kVersion, fmt::format("{} sent a control message of {} bytes: no vma_perf does that", peer_, length));
+        throw Failure(kVersion, fmt::format("{} sent a control message of {} bytes: no vma_perf does that",
+                                            peer_, length));
     if (buffer_.size() < sizeof length + length) return std::nullopt;
-    auto message = nlohmann::json::parse(buffer_.begin() + sizeof length, buffer_.begin() + sizeof length + length, nullptr, false);
+    auto message = nlohmann::json::parse(buffer_.begin() + sizeof length,
+                                         buffer_.begin() + sizeof length + length, nullptr, false);
     buffer_.erase(0, sizeof length + length);
-    if (!message.is_object()) throw Failure(kVersion, fmt::format("{} sent a control message that is no JSON object", peer_));
+    if (!message.is_object())
+        throw Failure(kVersion, fmt::format("{} sent a control message that is no JSON object", peer_));
     return message;
 }
 
@@ -82,8 +85,9 @@ nlohmann::json Control::check_error(nlohmann::json message) const {
     if (error == message.end()) return message;
     const int status = message.value("status", int{kFailed});
     const bool known = (status >= kFailed && status <= kNotOffloaded);
-    throw Failure(known ? static_cast<Status>(status) : kFailed,
-                  fmt::format("{}: {}", peer_, error->is_string() ? error->get<std::string>() : error->dump()));
+    throw Failure(
+        known ? static_cast<Status>(status) : kFailed,
+        fmt::format("{}: {}", peer_, error->is_string() ? error->get<std::string>() : error->dump()));
 }
 
 std::optional<nlohmann::json> Control::look() {
@@ -108,7 +112,8 @@ nlohmann::json Control::expect(const char* field, Clock::time_point deadline, co
     nlohmann::json message = receive(deadline, stop);
     const auto found = message.find(field);
     if (found == message.end())
-        throw Failure(kVersion, fmt::format("{} sent {} where \"{}\" was expected", peer_, message.dump().substr(0, 100), field));
+        throw Failure(kVersion, fmt::format("{} sent {} where \"{}\" was expected", peer_,
+                                            message.dump().substr(0, 100), field));
     return std::move(*found);
 }
 
@@ -130,12 +135,17 @@ void Control::hello(Clock::time_point deadline, const std::atomic<bool>* stop) {
     const nlohmann::json theirs = receive(deadline, stop);
     const auto text = [&](const char* field) {
         const auto found = theirs.find(field);
-        return found == theirs.end() ? std::string("?") : found->is_string() ? found->get<std::string>() : found->dump();
+        return found == theirs.end() ? std::string("?")
+               : found->is_string()  ? found->get<std::string>()
+                                     : found->dump();
     };
     if (text("protocol") != std::to_string(kProtocol))
-        throw Failure(kVersion, fmt::format("{} is vma_perf {} with protocol {}, this is {} with protocol {}: use the same version "
-                                            "on both sides",
-                                            peer_, text("version"), text("protocol"), VMA_VERSION, kProtocol));
+        throw Failure(
+            kVersion,
+            fmt::format(
+                "{} is vma_perf {} with protocol {}, this is {} with protocol {}: use the same version "
+                "on both sides",
+                peer_, text("version"), text("protocol"), VMA_VERSION, kProtocol));
     if (text("byte_order") != byte_order())
         throw Failure(kVersion, fmt::format("{} has another byte order", peer_));
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The control connection: JSON messages over TCP, each behind its length, after an exchange of versions.
 //
-// The first bytes of both directions stay as they are for ever: kMagic, then a message with at least {"protocol", "version"}.
-// So programs that do not understand each other otherwise can still say so.
+// The first bytes of both directions stay as they are for ever: kMagic, then a message with at least
+// {"protocol", "version"}. So programs that do not understand each other otherwise can still say so.
 //
-// While a run is measured nobody waits on this socket: under libvma a waiting thread polls the device and would take part in the
-// measurement. Both sides look at it without waiting, a few times a second.
+// While a run is measured nobody waits on this socket: under libvma a waiting thread polls the device and
+// would take part in the measurement. Both sides look at it without waiting, a few times a second.
 #pragma once
 
 #include <netinet/in.h>
@@ -22,8 +22,8 @@
 
 namespace vma_perf {
 
-inline constexpr char kMagic[] = "VMAPERF\n";    // without the final zero
-inline constexpr int kProtocol = 1;              // of everything after the hello
+inline constexpr char kMagic[] = "VMAPERF\n";  // without the final zero
+inline constexpr int kProtocol = 1;            // of everything after the hello
 inline constexpr std::uint16_t kDefaultPort = 18600;
 inline constexpr std::size_t kMaxControl = 1 << 22;  // bytes of a message
 
@@ -31,11 +31,13 @@ class Control {
   public:
     Control(Fd fd, std::string peer_name);
 
-    // Exchanges versions. Throws Failure with kVersion when the other side is something else or speaks another protocol.
+    // Exchanges versions. Throws Failure with kVersion when the other side is something else or speaks
+    // another protocol.
     void hello(Clock::time_point deadline, const std::atomic<bool>* stop);
     // Sends a message. Throws Failure with kPeerEnded.
     void send(const nlohmann::json& message);
-    // The next message; waits for it. Throws Failure: kPeerEnded when the connection ends or the time is over, and, if it is
+    // The next message; waits for it. Throws Failure: kPeerEnded when the connection ends or the time is
+    // over, and, if it is
     // {"error", "status"}, what it says.
     nlohmann::json receive(Clock::time_point deadline, const std::atomic<bool>* stop);
     // The next message if it is there already. Throws as receive().

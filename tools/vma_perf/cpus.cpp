@@ -54,8 +54,8 @@ void pin_to(unsigned cpu) {
     CPU_ZERO(&set);
     CPU_SET(cpu, &set);
     if (sched_setaffinity(0, sizeof set, &set) != 0)
-        throw Failure(kUnsupported, fmt::format("cannot run on processor {}: {} ({} online)", cpu, strerror(errno),
-                                                sysconf(_SC_NPROCESSORS_ONLN)));
+        throw Failure(kUnsupported, fmt::format("cannot run on processor {}: {} ({} online)", cpu,
+                                                strerror(errno), sysconf(_SC_NPROCESSORS_ONLN)));
 }
 
 void check_cpus(const std::vector<unsigned>& cpus, const char* option) {
@@ -77,7 +77,8 @@ const char* socket_stack() {
     dl_iterate_phdr(
         [](dl_phdr_info* info, std::size_t, void* result) {
             const char* const name = strrchr(info->dlpi_name, '/');
-            if (strncmp(name != nullptr ? name + 1 : info->dlpi_name, "libvma.so", 9) == 0) *static_cast<bool*>(result) = true;
+            if (strncmp(name != nullptr ? name + 1 : info->dlpi_name, "libvma.so", 9) == 0)
+                *static_cast<bool*>(result) = true;
             return 0;
         },
         &found);

@@ -40,16 +40,22 @@ void Drain::run(const std::atomic<bool>& stop) {
 
 void Drain::take(const Arrival& arrival) {
     const Header header = read_header(arrival.message.data());
-    if (header.length != arrival.message.size() || header.connection != arrival.connection * threads_ + thread_) {
+    if (header.length != arrival.message.size() ||
+        header.connection != arrival.connection * threads_ + thread_) {
         ++counted_.foreign;
         return;
     }
     if (answers_ && !lane_.answer(arrival)) ++counted_.unanswered;
     if ((header.flags & Header::kWarmUp) != 0) return;
     switch (trackers_[arrival.connection].note(header.sequence)) {
-        case Tracker::Kind::duplicate: ++counted_.duplicates; return;
-        case Tracker::Kind::reordered: ++counted_.reordered; break;
-        case Tracker::Kind::in_order: break;
+        case Tracker::Kind::duplicate:
+            ++counted_.duplicates;
+            return;
+        case Tracker::Kind::reordered:
+            ++counted_.reordered;
+            break;
+        case Tracker::Kind::in_order:
+            break;
     }
     if (verify_ && !has_pattern(arrival.message)) ++counted_.corrupt;
     Histogram::bump(received_, 1);

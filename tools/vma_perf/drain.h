@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The server's side of a run: one thread for each lane, which answers (ping-pong) or only counts (throughput).
+// The server's side of a run: one thread for each lane, which answers (ping-pong) or only counts
+// (throughput).
 #pragma once
 
 #include <atomic>
@@ -14,14 +15,16 @@ namespace vma_perf {
 
 // What the server counted of the measured messages; of one lane or of all.
 struct Drained {
-    std::uint64_t received = 0, bytes = 0;   // duplicates are not in here
+    std::uint64_t received = 0, bytes = 0;  // duplicates are not in here
     std::uint64_t duplicates = 0, reordered = 0, corrupt = 0, foreign = 0;
-    std::uint64_t unanswered = 0;            // ping-pong: no room for the answer until the end
+    std::uint64_t unanswered = 0;  // ping-pong: no room for the answer until the end
     std::int64_t first_ns = INT64_MAX, last_ns = 0;
 
     Drained& operator+=(const Drained& other) noexcept;
     // From the first to the last message.
-    double seconds() const noexcept { return last_ns > first_ns ? static_cast<double>(last_ns - first_ns) / 1e9 : 0; }
+    double seconds() const noexcept {
+        return last_ns > first_ns ? static_cast<double>(last_ns - first_ns) / 1e9 : 0;
+    }
     // Messages per second. The first one opens the interval, so it does not count.
     double rate() const noexcept { return seconds() > 0 ? static_cast<double>(received - 1) / seconds() : 0; }
 };

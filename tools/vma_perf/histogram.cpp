@@ -60,7 +60,8 @@ double Distribution::percentile(double percent) const noexcept {
     if (percent <= 0) return min();
     if (percent >= 100) return max();
     // The smallest value so that at least this many samples are not above it.
-    const auto rank = static_cast<std::uint64_t>(std::max(1.0, std::ceil(percent / 100 * static_cast<double>(count_) - 1e-9)));
+    const auto rank = static_cast<std::uint64_t>(
+        std::max(1.0, std::ceil(percent / 100 * static_cast<double>(count_) - 1e-9)));
     std::uint64_t seen = 0;
     for (std::size_t i = 0; i < counts_.size(); ++i) {
         seen += counts_[i];

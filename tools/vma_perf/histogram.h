@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Counting times in constant memory, whatever their number: a log-linear histogram.
 //
-// Up to 2048 ns each nanosecond has a bucket of its own; above, each power of two is divided into 1024 buckets, so a value is
-// known to 0.1 per cent. 230 KB hold everything up to a minute.
+// Up to 2048 ns each nanosecond has a bucket of its own; above, each power of two is divided into 1024
+// buckets, so a value is known to 0.1 per cent. 230 KB hold everything up to a minute.
 //
-// Histogram is written by one thread and may be read by others meanwhile: counters are relaxed atomics, and a reader sees
-// each of them at about the same time, which is good enough for a running table. Distribution is a copy to calculate with.
+// Histogram is written by one thread and may be read by others meanwhile: counters are relaxed atomics, and a
+// reader sees each of them at about the same time, which is good enough for a running table. Distribution is
+// a copy to calculate with.
 #pragma once
 
 #include <array>
@@ -36,7 +37,8 @@ class Distribution {
     double deviation() const noexcept;  // standard deviation
     double min() const noexcept;        // 0 when empty
     double max() const noexcept;
-    // Value that `percent` per cent of the samples do not exceed; 0 when empty. 0 gives min(), 100 gives max().
+    // Value that `percent` per cent of the samples do not exceed; 0 when empty. 0 gives min(), 100 gives
+    // max().
     double percentile(double percent) const noexcept;
     // Non-empty buckets: (middle, count), ascending.
     std::vector<std::pair<double, std::uint64_t>> buckets() const;

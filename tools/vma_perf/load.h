@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The client's side of a run: who sends when. One thread runs one of these over one lane, first for the warm-up, then
-// for what is measured.
+// The client's side of a run: who sends when. One thread runs one of these over one lane, first for the
+// warm-up, then for what is measured.
 //
-// Without a rate a connection keeps `window` requests in flight (ping-pong), or sends as fast as it goes (throughput). With a rate
-// there is a schedule: burst k of the thread is due at start + k * interval, whatever happened before, and the latency of a request
-// counts from then. So when a stall holds back a thousand requests, all thousand of them show it, not only the one that was
-// under way (what is called coordinated omission otherwise).
+// Without a rate a connection keeps `window` requests in flight (ping-pong), or sends as fast as it goes
+// (throughput). With a rate there is a schedule: burst k of the thread is due at start + k * interval,
+// whatever happened before, and the latency of a request counts from then. So when a stall holds back a
+// thousand requests, all thousand of them show it, not only the one that was under way (what is called
+// coordinated omission otherwise).
 #pragma once
 
 #include <memory>
@@ -30,8 +31,8 @@ class RunClock {
 // When a thread's bursts are due. Pure: a test gives the times.
 class Schedule {
   public:
-    // `rate`: messages per second of this thread, 0: no schedule, everything is due. `offset`: fraction of an interval by which
-    // this thread starts later, so that threads take turns.
+    // `rate`: messages per second of this thread, 0: no schedule, everything is due. `offset`: fraction of an
+    // interval by which this thread starts later, so that threads take turns.
     Schedule(double rate, unsigned burst, double offset) noexcept
         : interval_ns_(rate > 0 ? burst * 1e9 / rate : 0), offset_ns_(offset * interval_ns_) {}
 
@@ -40,7 +41,9 @@ class Schedule {
         start_ns_ = static_cast<double>(now_ns) + offset_ns_;
         number_ = 0;
     }
-    std::int64_t due() const noexcept { return static_cast<std::int64_t>(start_ns_ + static_cast<double>(number_) * interval_ns_); }
+    std::int64_t due() const noexcept {
+        return static_cast<std::int64_t>(start_ns_ + static_cast<double>(number_) * interval_ns_);
+    }
     void next() noexcept { ++number_; }
 
   private:
@@ -51,11 +54,11 @@ class Schedule {
 
 // What one thread is to do.
 struct Work {
-    unsigned thread = 0;          // of Params::threads
+    unsigned thread = 0;  // of Params::threads
     const RunClock* clock = nullptr;
     const std::atomic<bool>* stop = nullptr;
-    bool reliable = false;        // of the transport
-    std::uint64_t iterations = 0; // messages of this thread to measure; 0: by time
+    bool reliable = false;         // of the transport
+    std::uint64_t iterations = 0;  // messages of this thread to measure; 0: by time
 };
 
 // From when to when a thread measured, ns of the RunClock.
@@ -67,8 +70,12 @@ struct Span {
 class Writer {
   public:
     Writer(const Params& params, unsigned thread)
-        : min_(params.min_size), span_(params.max_size - params.min_size + 1), verify_(params.verify), threads_(params.threads),
-          thread_(thread), random_(0x9e3779b97f4a7c15u * (thread + 1)) {}
+        : min_(params.min_size),
+          span_(params.max_size - params.min_size + 1),
+          verify_(params.verify),
+          threads_(params.threads),
+          thread_(thread),
+          random_(0x9e3779b97f4a7c15u * (thread + 1)) {}
 
     // The size of the next message.
     std::uint32_t size() noexcept {
@@ -79,9 +86,12 @@ class Writer {
         return min_ + static_cast<std::uint32_t>((random_ >> 32) * span_ >> 32);
     }
     // `connection`: of the lane.
-    void write(std::byte* to, std::uint32_t size, unsigned connection, std::uint64_t sequence, bool warm) const noexcept {
-        const auto flags = static_cast<std::uint16_t>((warm ? Header::kWarmUp : 0) | (verify_ ? Header::kPattern : 0));
-        write_header(to, {size, static_cast<std::uint16_t>(connection * threads_ + thread_), flags, sequence});
+    void write(std::byte* to, std::uint32_t size, unsigned connection, std::uint64_t sequence,
+               bool warm) const noexcept {
+        const auto flags =
+            static_cast<std::uint16_t>((warm ? Header::kWarmUp : 0) | (verify_ ? Header::kPattern : 0));
+        write_header(to,
+                     {size, static_cast<std::uint16_t>(connection * threads_ + thread_), flags, sequence});
         if (verify_) fill_pattern({to, size});
     }
     // Is this one of ours on that connection of the lane, whole, and of this part of the run?
@@ -102,13 +112,15 @@ class Writer {
 class Load : protected Receiver {
   public:
     Load(Lane& lane, const Params& params, const Work& work);
-    // Warm-up, then what is measured, into the recorder. Returns when both are over or `stop` is set. Throws Failure.
+    // Warm-up, then what is measured, into the recorder. Returns when both are over or `stop` is set. Throws
+    // Failure.
     Span run(Recorder& recorder);
     // Messages sent on each of the lane's connections in the measured part.
     virtual std::vector<std::uint64_t> sent() const = 0;
 
   protected:
-    // One part, from now_ until end_ or until nothing is left_; without a recorder it is the warm-up. Connections begin anew.
+    // One part, from now_ until end_ or until nothing is left_; without a recorder it is the warm-up.
+    // Connections begin anew.
     virtual Span part() = 0;
 
     bool stopped() const noexcept { return work_.stop->load(std::memory_order_relaxed); }
@@ -125,9 +137,9 @@ class Load : protected Receiver {
     Writer writer_;
     Schedule schedule_;
     Recorder* recorder_ = nullptr;  // none: warm-up
-    std::int64_t now_ = 0;          // the last time that was asked for; this and the next one: ns of the RunClock
-    std::int64_t end_ = 0;          // of this part
-    std::uint64_t left_ = 0;        // messages to send in this part
+    std::int64_t now_ = 0;    // the last time that was asked for; this and the next one: ns of the RunClock
+    std::int64_t end_ = 0;    // of this part
+    std::uint64_t left_ = 0;  // messages to send in this part
 
   private:
     Span start_part(double seconds, std::uint64_t iterations);

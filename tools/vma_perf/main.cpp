@@ -43,9 +43,12 @@ int run(const vma_perf::Parsed& parsed) {
         serve(*server, g_interrupted);
         return kOk;
     }
-    if (const auto* const client = std::get_if<ClientOptions>(&parsed.command)) return run_client(*client, g_interrupted);
-    if (const auto* const compare = std::get_if<CompareOptions>(&parsed.command)) return run_compare(*compare);
-    if (const auto* const race = std::get_if<RaceOptions>(&parsed.command)) return run_race(*race, g_interrupted);
+    if (const auto* const client = std::get_if<ClientOptions>(&parsed.command))
+        return run_client(*client, g_interrupted);
+    if (const auto* const compare = std::get_if<CompareOptions>(&parsed.command))
+        return run_compare(*compare);
+    if (const auto* const race = std::get_if<RaceOptions>(&parsed.command))
+        return run_race(*race, g_interrupted);
     return parsed.status;
 }
 

@@ -131,14 +131,19 @@ void check_params(const Params& p) {
     expect(p.connections <= 65536, "--connections: at most 65536");
     expect(p.burst >= 1 && p.burst <= 65536, "--burst: 1 to 65536");
     expect(p.window <= 65536, "--window: at most 65536");
-    expect(p.window == 0 || p.window >= p.burst, "--window: smaller than --burst, so no burst could ever be sent");
+    expect(p.window == 0 || p.window >= p.burst,
+           "--window: smaller than --burst, so no burst could ever be sent");
     expect(std::isfinite(p.rate) && p.rate >= 0 && p.rate <= 1e9, "--rate: 0 to 1e9 messages per second");
     expect(std::isfinite(p.seconds) && p.seconds > 0 && p.seconds <= 1e7, "--time: more than 0 seconds");
     expect(std::isfinite(p.warmup) && p.warmup >= 0 && p.warmup <= 3600, "--warmup: 0 to 3600 seconds");
-    expect(std::isfinite(p.lost_after) && p.lost_after >= 0.001 && p.lost_after <= 3600, "--lost-after: 0.001 to 3600 seconds");
-    expect(std::isfinite(p.timeout) && p.timeout >= 0.1 && p.timeout <= 3600, "--timeout: 0.1 to 3600 seconds");
-    for (const unsigned cpu : p.server_cpus) expect(cpu < kMaxCpus, fmt::format("--server-cpus: 0 to {}", kMaxCpus - 1));
-    expect(std::isfinite(p.interval) && p.interval >= 0 && p.interval <= 3600, "--interval: 0.01 to 3600 seconds");
+    expect(std::isfinite(p.lost_after) && p.lost_after >= 0.001 && p.lost_after <= 3600,
+           "--lost-after: 0.001 to 3600 seconds");
+    expect(std::isfinite(p.timeout) && p.timeout >= 0.1 && p.timeout <= 3600,
+           "--timeout: 0.1 to 3600 seconds");
+    for (const unsigned cpu : p.server_cpus)
+        expect(cpu < kMaxCpus, fmt::format("--server-cpus: 0 to {}", kMaxCpus - 1));
+    expect(std::isfinite(p.interval) && p.interval >= 0 && p.interval <= 3600,
+           "--interval: 0.01 to 3600 seconds");
     expect(p.sockets.send_buffer >= 0, "--send-buffer: at least 0 bytes");
     expect(p.sockets.receive_buffer >= 0, "--receive-buffer: at least 0 bytes");
     expect(p.sockets.group_ttl >= 0 && p.sockets.group_ttl <= 255, "--group-ttl: 0 to 255");

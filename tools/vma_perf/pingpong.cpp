@@ -21,10 +21,12 @@ class PingPong final : public Load {
           lost_after_ns_(static_cast<std::int64_t>(params.lost_after * 1e9)),
           timeout_ns_(static_cast<std::int64_t>(params.timeout * 1e9)) {
         window_ = params.window != 0 ? params.window
-                  : params.rate > 0  ? std::max<std::uint64_t>(kMostInFlight / lane.connections(), params.burst)
-                                     : params.burst;
+                  : params.rate > 0
+                      ? std::max<std::uint64_t>(kMostInFlight / lane.connections(), params.burst)
+                      : params.burst;
         connections_.resize(lane.connections());
-        for (Connection& c : connections_) c.requests.resize(std::bit_ceil(std::max<std::uint64_t>(2 * window_, 64)));
+        for (Connection& c : connections_)
+            c.requests.resize(std::bit_ceil(std::max<std::uint64_t>(2 * window_, 64)));
     }
 
     std::vector<std::uint64_t> sent() const override {
@@ -43,12 +45,14 @@ class PingPong final : public Load {
     };
     struct Connection {
         std::vector<Request> requests;
-        std::uint64_t next = 0;     // number of the next request
-        std::uint64_t oldest = 0;   // no request before this one is waiting
+        std::uint64_t next = 0;    // number of the next request
+        std::uint64_t oldest = 0;  // no request before this one is waiting
         std::uint64_t in_flight = 0;
-        std::uint64_t answered = 0; // one past the highest number answered
-        unsigned partial = 0;       // requests of the current burst that were sent before there was no room
-        Request& request(std::uint64_t sequence) noexcept { return requests[sequence & (requests.size() - 1)]; }
+        std::uint64_t answered = 0;  // one past the highest number answered
+        unsigned partial = 0;        // requests of the current burst that were sent before there was no room
+        Request& request(std::uint64_t sequence) noexcept {
+            return requests[sequence & (requests.size() - 1)];
+        }
     };
 
     Span part() override {
@@ -94,8 +98,11 @@ class PingPong final : public Load {
 
     void send_due() {
         while (left_ > 0 && schedule_.due() <= now_) {
-            // In turn; when it is this one's and its window is full, the schedule waits, and the latency shows it.
-            if (connections_[turn_].in_flight + params_.burst > window_ || !send_burst(turn_, schedule_.due())) return;
+            // In turn; when it is this one's and its window is full, the schedule waits, and the latency
+            // shows it.
+            if (connections_[turn_].in_flight + params_.burst > window_ ||
+                !send_burst(turn_, schedule_.due()))
+                return;
             turn_ = (turn_ + 1) % static_cast<unsigned>(connections_.size());
             schedule_.next();
         }
@@ -115,7 +122,8 @@ class PingPong final : public Load {
             writer_.write(to, size, number, c.next, recorder_ == nullptr);
             // Before it is sent: the answer may come out of send() on a transport that polls there.
             const std::int64_t sent = now();
-            const Request before = std::exchange(request, {Request::State::waiting, size, c.next, due < 0 ? sent : due, sent});
+            const Request before =
+                std::exchange(request, {Request::State::waiting, size, c.next, due < 0 ? sent : due, sent});
             if (!lane_.send(number, size, i + 1 < count)) {
                 request = before;
                 return stopped_in_burst(c, i);
@@ -141,7 +149,8 @@ class PingPong final : public Load {
         if (!writer_.ours(header, arrival.message.size(), arrival.connection, recorder_ == nullptr)) return;
         Connection& c = connections_[arrival.connection];
         Request& request = c.request(header.sequence);
-        if (header.sequence >= c.next || request.sequence != header.sequence || request.state == Request::State::answered) {
+        if (header.sequence >= c.next || request.sequence != header.sequence ||
+            request.state == Request::State::answered) {
             if (recorder_ != nullptr) recorder_->duplicate();
             return;
         }
@@ -156,7 +165,8 @@ class PingPong final : public Load {
         --c.in_flight, --in_flight_;
         if (recorder_ == nullptr) return;
         recorder_->received(arrival.message.size());
-        recorder_->round_trip({header.sequence, header.connection, header.length, request.due, request.sent, now_});
+        recorder_->round_trip(
+            {header.sequence, header.connection, header.length, request.due, request.sent, now_});
         if (header.sequence < c.answered)
             recorder_->reordered();
         else
@@ -183,10 +193,10 @@ class PingPong final : public Load {
     std::uint64_t window_;
     std::vector<Connection> connections_;
     std::uint64_t in_flight_ = 0;
-    unsigned turn_ = 0;             // connection whose burst is due
-    std::int64_t heard_ = 0;        // when an answer came, or none was missing
-    bool lost_since_ = false;       // requests were lost since the last answer
-    std::int64_t looked_ = 0;       // for lost ones
+    unsigned turn_ = 0;        // connection whose burst is due
+    std::int64_t heard_ = 0;   // when an answer came, or none was missing
+    bool lost_since_ = false;  // requests were lost since the last answer
+    std::int64_t looked_ = 0;  // for lost ones
 };
 
 }  // namespace

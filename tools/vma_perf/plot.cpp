@@ -17,17 +17,26 @@ namespace {
 constexpr double kWidth = 800, kHeight = 450;
 constexpr double kLeft = 70, kRight = 20, kTop = 20, kBottom = 55;
 // Told apart also by those who see fewer colours.
-constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"};
+constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                    "#e69f00", "#56b4e9", "#000000"};
 constexpr const char* kDashes[] = {"", "6 3", "2 3"};
 
 std::string escaped(const std::string& text) {
     std::string out;
     for (const char c : text) {
         switch (c) {
-            case '&': out += "&amp;"; break;
-            case '<': out += "&lt;"; break;
-            case '>': out += "&gt;"; break;
-            case '"': out += "&quot;"; break;
+            case '&':
+                out += "&amp;";
+                break;
+            case '<':
+                out += "&lt;";
+                break;
+            case '>':
+                out += "&gt;";
+                break;
+            case '"':
+                out += "&quot;";
+                break;
             default:
                 // Control characters have no place in XML.
                 if (static_cast<unsigned char>(c) >= 0x20) out += c;
@@ -61,7 +70,9 @@ class Axes {
         high_ = step_at_most(high);
         if (high_ < high || high_ == low_) high_ = next_step(high_);
     }
-    double x(double percentile) const { return kLeft + nines(percentile) / most_nines_ * (kWidth - kLeft - kRight); }
+    double x(double percentile) const {
+        return kLeft + nines(percentile) / most_nines_ * (kWidth - kLeft - kRight);
+    }
     double y(double us) const {
         const double part = std::log(std::max(us, low_) / low_) / std::log(high_ / low_);
         return kHeight - kBottom - part * (kHeight - kTop - kBottom);
@@ -70,14 +81,16 @@ class Axes {
         std::string svg;
         for (int nine = 0; nine <= static_cast<int>(most_nines_ + 1e-9); ++nine) {
             const double at = kLeft + nine / most_nines_ * (kWidth - kLeft - kRight);
-            svg += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2}\" stroke=\"#ddd\"/>\n"
-                               "<text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4}</text>\n",
-                               at, kTop, kHeight - kBottom, kHeight - kBottom + 18, percent_text(nine));
+            svg += fmt::format(
+                "<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2}\" stroke=\"#ddd\"/>\n"
+                "<text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4}</text>\n",
+                at, kTop, kHeight - kBottom, kHeight - kBottom + 18, percent_text(nine));
         }
         for (double us = low_; us < high_ * 1.0001; us = next_step(us))
-            svg += fmt::format("<line x1=\"{0}\" y1=\"{1:.1f}\" x2=\"{2}\" y2=\"{1:.1f}\" stroke=\"#ddd\"/>\n"
-                               "<text x=\"{3}\" y=\"{4:.1f}\" text-anchor=\"end\">{5:g}</text>\n",
-                               kLeft, y(us), kWidth - kRight, kLeft - 6, y(us) + 4, us);
+            svg += fmt::format(
+                "<line x1=\"{0}\" y1=\"{1:.1f}\" x2=\"{2}\" y2=\"{1:.1f}\" stroke=\"#ddd\"/>\n"
+                "<text x=\"{3}\" y=\"{4:.1f}\" text-anchor=\"end\">{5:g}</text>\n",
+                kLeft, y(us), kWidth - kRight, kLeft - 6, y(us) + 4, us);
         return svg;
     }
 
@@ -131,26 +144,32 @@ std::string draw(const std::vector<Curve>& curves) {
     const Axes axes(curves);
     std::string svg = fmt::format(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
-        "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
+        "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" "
+        "fill=\"white\"/>\n",
         kWidth, kHeight);
     svg += axes.grid();
     svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">percentile of the messages</text>\n",
                        (kLeft + kWidth - kRight) / 2, kHeight - 12);
     const double middle = (kTop + kHeight - kBottom) / 2;
-    svg += fmt::format("<text x=\"18\" y=\"{0}\" text-anchor=\"middle\" transform=\"rotate(-90 18 {0})\">{1}, us</text>\n", middle,
-                       curves.front().whole_round_trip ? "round trip" : "latency (half of the round trip)");
+    svg += fmt::format(
+        "<text x=\"18\" y=\"{0}\" text-anchor=\"middle\" transform=\"rotate(-90 18 {0})\">{1}, us</text>\n",
+        middle, curves.front().whole_round_trip ? "round trip" : "latency (half of the round trip)");
     for (std::size_t i = 0; i < curves.size(); ++i) {
         const char* const colour = kColours[i % std::size(kColours)];
         const char* const dash = kDashes[i / std::size(kColours) % std::size(kDashes)];
         std::string points;
         for (const auto& [percentile, us] : curves[i].points)
             if (percentile < 100) points += fmt::format("{:.1f},{:.1f} ", axes.x(percentile), axes.y(us));
-        svg += fmt::format("<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"2\" stroke-dasharray=\"{}\" points=\"{}\"/>\n",
-                           colour, dash, points);
+        svg += fmt::format(
+            "<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"2\" stroke-dasharray=\"{}\" "
+            "points=\"{}\"/>\n",
+            colour, dash, points);
         const double y = kTop + 18 + 18 * static_cast<double>(i);
-        svg += fmt::format("<line x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\" stroke=\"{}\" stroke-width=\"2\" stroke-dasharray=\"{}\"/>\n"
-                           "<text x=\"{}\" y=\"{}\">{}</text>\n",
-                           kLeft + 12, y - 4, kLeft + 36, y - 4, colour, dash, kLeft + 42, y, escaped(curves[i].label));
+        svg += fmt::format(
+            "<line x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\" stroke=\"{}\" stroke-width=\"2\" "
+            "stroke-dasharray=\"{}\"/>\n"
+            "<text x=\"{}\" y=\"{}\">{}</text>\n",
+            kLeft + 12, y - 4, kLeft + 36, y - 4, colour, dash, kLeft + 42, y, escaped(curves[i].label));
     }
     return svg + "</svg>\n";
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Latency percentile curves as an SVG picture: the percentile to the right, stretched so that each nine takes the same width,
-// and the latency upwards on a logarithmic scale, so that the kernel and libvma fit into one picture.
+// Latency percentile curves as an SVG picture: the percentile to the right, stretched so that each nine takes
+// the same width, and the latency upwards on a logarithmic scale, so that the kernel and libvma fit into one
+// picture.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

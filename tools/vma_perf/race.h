@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// vma_perf race: the kernel's sockets against libvma's on this machine, in two network namespaces joined by a veth pair. Both are
-// measured in each round, in turn first, and what counts is the ratio within a round.
+// vma_perf race: the kernel's sockets against libvma's on this machine, in two network namespaces joined by a
+// veth pair. Both are measured in each round, in turn first, and what counts is the ratio within a round.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,8 @@
 
 namespace vma_perf {
 
-// Prints; returns the exit status. Throws Failure: kUnsupported without root, kNotOffloaded when the kernel did libvma's work.
+// Prints; returns the exit status. Throws Failure: kUnsupported without root, kNotOffloaded when the kernel
+// did libvma's work.
 int run_race(const RaceOptions& options, const std::atomic<bool>& interrupted);
 
 }  // namespace vma_perf

@@ -5,8 +5,8 @@ namespace vma_perf {
 namespace {
 
 constexpr std::uint64_t Counters::*kAll[] = {
-    &Counters::sent, &Counters::received, &Counters::bytes_sent, &Counters::bytes_received, &Counters::lost,
-    &Counters::late, &Counters::duplicates, &Counters::reordered, &Counters::corrupt};
+    &Counters::sent, &Counters::received,   &Counters::bytes_sent, &Counters::bytes_received, &Counters::lost,
+    &Counters::late, &Counters::duplicates, &Counters::reordered,  &Counters::corrupt};
 
 }  // namespace
 
@@ -21,9 +21,11 @@ Counters& Counters::operator-=(const Counters& other) noexcept {
 }
 
 Counters Recorder::counters() const noexcept {
-    const auto get = [](const std::atomic<std::uint64_t>& counter) { return counter.load(std::memory_order_relaxed); };
-    return {get(sent_), get(received_), get(bytes_sent_), get(bytes_received_), get(lost_),
-            get(late_), get(duplicates_), get(reordered_), get(corrupt_)};
+    const auto get = [](const std::atomic<std::uint64_t>& counter) {
+        return counter.load(std::memory_order_relaxed);
+    };
+    return {get(sent_), get(received_),   get(bytes_sent_), get(bytes_received_), get(lost_),
+            get(late_), get(duplicates_), get(reordered_),  get(corrupt_)};
 }
 
 }  // namespace vma_perf

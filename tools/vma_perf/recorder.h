@@ -83,7 +83,8 @@ class Recorder {
     void duplicate() noexcept { Histogram::bump(duplicates_, 1); }
     void reordered() noexcept { Histogram::bump(reordered_, 1); }
     void corrupt() noexcept { Histogram::bump(corrupt_, 1); }
-    // A round trip. The latency counts from when it was due, so that a stall counts for every message it delayed.
+    // A round trip. The latency counts from when it was due, so that a stall counts for every message it
+    // delayed.
     void round_trip(const Sample& sample) noexcept {
         latency_.add(sample.received_ns - sample.due_ns);
         if (sent_latency_) sent_latency_->add(sample.received_ns - sample.sent_ns);

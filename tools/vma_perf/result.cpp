@@ -9,11 +9,14 @@
 namespace vma_perf {
 namespace {
 
-// A percentile curve has this many points for each halving of what is above: as dense in the tail as at the median.
+// A percentile curve has this many points for each halving of what is above: as dense in the tail as at the
+// median.
 constexpr int kPointsPerHalf = 5;
 
 nlohmann::json latency_json(const Result& r, const Distribution& d) {
-    nlohmann::json json{{"min", r.us(d.min())}, {"average", r.us(d.average())}, {"stddev", r.us(d.deviation())},
+    nlohmann::json json{{"min", r.us(d.min())},
+                        {"average", r.us(d.average())},
+                        {"stddev", r.us(d.deviation())},
                         {"max", r.us(d.max())}};
     for (const NamedPercentile& p : kPercentiles) json[p.name] = r.us(d.percentile(p.percent));
     return json;
@@ -36,7 +39,10 @@ nlohmann::json blocks_json(const Result& r) {
     for (const Block& b : r.blocks) {
         nlohmann::json block{{"received_per_s", b.received_per_s}};
         if (b.p50 > 0)
-            block.update({{"p50", r.us(b.p50)}, {"p90", r.us(b.p90)}, {"p99", r.us(b.p99)}, {"p99.9", r.us(b.p999)},
+            block.update({{"p50", r.us(b.p50)},
+                          {"p90", r.us(b.p90)},
+                          {"p99", r.us(b.p99)},
+                          {"p99.9", r.us(b.p999)},
                           {"average", r.us(b.average)}});
         blocks.push_back(std::move(block));
     }
@@ -51,7 +57,9 @@ std::uint64_t reported(const Result& r, const char* field) {
 
 std::uint64_t duplicates(const Result& r) { return r.counters.duplicates + reported(r, "duplicates"); }
 std::uint64_t reordered(const Result& r) { return r.counters.reordered + reported(r, "reordered"); }
-std::uint64_t received(const Result& r) { return r.params.throughput ? reported(r, "received") : r.counters.received; }
+std::uint64_t received(const Result& r) {
+    return r.params.throughput ? reported(r, "received") : r.counters.received;
+}
 
 }  // namespace
 
@@ -118,8 +126,9 @@ nlohmann::json to_json(const Result& r) {
 }
 
 std::string csv_header() {
-    std::string line = "label,test,transport,size,client,server,seconds,sent,received,lost,duplicates,reordered,corrupt,"
-                       "received_per_s,megabytes_per_s,samples,min_us,average_us,stddev_us";
+    std::string line =
+        "label,test,transport,size,client,server,seconds,sent,received,lost,duplicates,reordered,corrupt,"
+        "received_per_s,megabytes_per_s,samples,min_us,average_us,stddev_us";
     for (const NamedPercentile& p : kPercentiles) line += fmt::format(",{}_us", p.name);
     return line + ",max_us\n";
 }
@@ -132,10 +141,10 @@ std::string csv_line(const Result& r) {
         label = '"' + label + '"';
     }
     std::string line = fmt::format("{},{},{},{},{},{},{:.3f},{},{},{},{},{},{},{:.1f},{:.3f},{}", label,
-                                   r.params.throughput ? "throughput" : "pingpong", r.params.transport, size_text(r.params),
-                                   r.client_stack, r.server_stack, r.seconds, r.counters.sent, received(r), r.lost(),
-                                   duplicates(r), reordered(r), r.corrupt(), r.received_per_s(), r.megabytes_per_s(),
-                                   r.latency.count());
+                                   r.params.throughput ? "throughput" : "pingpong", r.params.transport,
+                                   size_text(r.params), r.client_stack, r.server_stack, r.seconds,
+                                   r.counters.sent, received(r), r.lost(), duplicates(r), reordered(r),
+                                   r.corrupt(), r.received_per_s(), r.megabytes_per_s(), r.latency.count());
     const bool has = r.latency.count() > 0;
     const auto cell = [&](double ns) { return has ? fmt::format(",{:.3f}", r.us(ns)) : std::string(","); };
     line += cell(r.latency.min()) + cell(r.latency.average()) + cell(r.latency.deviation());
@@ -144,31 +153,39 @@ std::string csv_line(const Result& r) {
 }
 
 std::string summary(const Result& r) {
-    std::string text = fmt::format("{} {}, {} bytes, {} connection{}, client on {}, server on {}{}\n", r.params.transport,
-                                   r.params.throughput ? "throughput" : "ping-pong", size_text(r.params), r.params.connections,
-                                   r.params.connections == 1 ? "" : "s", r.client_stack, r.server_stack,
-                                   r.interrupted ? " (interrupted)" : "");
-    text += fmt::format("  sent {}, received {} in {:.3f} s; lost {}, duplicates {}, out of order {}{}{}\n", r.counters.sent,
-                        received(r), r.seconds, r.lost(), duplicates(r), reordered(r),
+    std::string text =
+        fmt::format("{} {}, {} bytes, {} connection{}, client on {}, server on {}{}\n", r.params.transport,
+                    r.params.throughput ? "throughput" : "ping-pong", size_text(r.params),
+                    r.params.connections, r.params.connections == 1 ? "" : "s", r.client_stack,
+                    r.server_stack, r.interrupted ? " (interrupted)" : "");
+    text += fmt::format("  sent {}, received {} in {:.3f} s; lost {}, duplicates {}, out of order {}{}{}\n",
+                        r.counters.sent, received(r), r.seconds, r.lost(), duplicates(r), reordered(r),
                         r.counters.late > 0 ? fmt::format(", late {}", r.counters.late) : "",
                         r.params.verify ? fmt::format(", corrupt {}", r.corrupt()) : "");
-    text += fmt::format("  {} {:.0f} messages/s, {:.2f} MB/s\n", r.params.throughput ? "received by the server:" : "round trips:",
-                        r.received_per_s(), r.megabytes_per_s());
+    text += fmt::format("  {} {:.0f} messages/s, {:.2f} MB/s\n",
+                        r.params.throughput ? "received by the server:" : "round trips:", r.received_per_s(),
+                        r.megabytes_per_s());
     if (r.params.throughput) return text;
     if (r.latency.count() == 0) return text + "  no answers, so no latencies\n";
-    text += fmt::format("  {} in us, {} samples{}\n", r.whole_round_trip ? "round trip" : "latency (half of the round trip)",
+    text += fmt::format("  {} in us, {} samples{}\n",
+                        r.whole_round_trip ? "round trip" : "latency (half of the round trip)",
                         r.latency.count(), r.sent_latency.count() > 0 ? ", from when each was due" : "");
-    const auto line = [&](const char* name, double ns) { text += fmt::format("    {:<9}{:>12.3f}\n", name, r.us(ns)); };
+    const auto line = [&](const char* name, double ns) {
+        text += fmt::format("    {:<9}{:>12.3f}\n", name, r.us(ns));
+    };
     line("average", r.latency.average());
     line("stddev", r.latency.deviation());
     line("min", r.latency.min());
     for (const NamedPercentile& p : kPercentiles) line(p.name, r.latency.percentile(p.percent));
     line("max", r.latency.max());
     if (r.sent_latency.count() > 0)
-        text += fmt::format("  from when they were sent, which hides stalls: p50 {:.3f}, p99 {:.3f}, p99.9 {:.3f}, max {:.3f}\n",
-                            r.us(r.sent_latency.percentile(50)), r.us(r.sent_latency.percentile(99)),
-                            r.us(r.sent_latency.percentile(99.9)), r.us(r.sent_latency.max()));
-    if (r.log_dropped > 0) text += fmt::format("  the log lacks {} samples: it could not be written as fast\n", r.log_dropped);
+        text += fmt::format(
+            "  from when they were sent, which hides stalls: p50 {:.3f}, p99 {:.3f}, p99.9 {:.3f}, max "
+            "{:.3f}\n",
+            r.us(r.sent_latency.percentile(50)), r.us(r.sent_latency.percentile(99)),
+            r.us(r.sent_latency.percentile(99.9)), r.us(r.sent_latency.max()));
+    if (r.log_dropped > 0)
+        text += fmt::format("  the log lacks {} samples: it could not be written as fast\n", r.log_dropped);
     return text;
 }
 
@@ -176,19 +193,23 @@ std::string sizes_table(const std::vector<Result>& results) {
     if (results.empty()) return {};
     const Result& first = results.front();
     std::string text = fmt::format("{} {}, client on {}, server on {}{}\n", first.params.transport,
-                                   first.params.throughput ? "throughput" : "ping-pong", first.client_stack, first.server_stack,
-                                   first.params.throughput       ? ""
+                                   first.params.throughput ? "throughput" : "ping-pong", first.client_stack,
+                                   first.server_stack,
+                                   first.params.throughput  ? ""
                                    : first.whole_round_trip ? "; round trip in us"
                                                             : "; latency (half of the round trip) in us");
-    text += first.params.throughput ? fmt::format("{:>13}{:>14}{:>12}{:>12}{:>10}\n", "bytes", "received/s", "MB/s", "sent", "lost")
-                                    : fmt::format("{:>13}{:>14}{:>12}{:>12}{:>10}{:>12}{:>12}{:>12}{:>12}\n", "bytes",
-                                                  "round trips/s", "MB/s", "sent", "lost", "p50", "p99", "p99.9", "max");
+    text +=
+        first.params.throughput
+            ? fmt::format("{:>13}{:>14}{:>12}{:>12}{:>10}\n", "bytes", "received/s", "MB/s", "sent", "lost")
+            : fmt::format("{:>13}{:>14}{:>12}{:>12}{:>10}{:>12}{:>12}{:>12}{:>12}\n", "bytes",
+                          "round trips/s", "MB/s", "sent", "lost", "p50", "p99", "p99.9", "max");
     for (const Result& r : results) {
-        text += fmt::format("{:>13}{:>14.0f}{:>12.2f}{:>12}{:>10}", size_text(r.params), r.received_per_s(), r.megabytes_per_s(),
-                            r.counters.sent, r.lost());
+        text += fmt::format("{:>13}{:>14.0f}{:>12.2f}{:>12}{:>10}", size_text(r.params), r.received_per_s(),
+                            r.megabytes_per_s(), r.counters.sent, r.lost());
         if (!r.params.throughput)
             text += fmt::format("{:>12.3f}{:>12.3f}{:>12.3f}{:>12.3f}", r.us(r.latency.percentile(50)),
-                                r.us(r.latency.percentile(99)), r.us(r.latency.percentile(99.9)), r.us(r.latency.max()));
+                                r.us(r.latency.percentile(99)), r.us(r.latency.percentile(99.9)),
+                                r.us(r.latency.max()));
         text += "\n";
     }
     return text;

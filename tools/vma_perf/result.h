@@ -14,7 +14,8 @@ namespace vma_perf {
 
 // A short piece of the run, for comparisons: how much a value moves within a run tells how much it means.
 struct Block {
-    double p50 = 0, p90 = 0, p99 = 0, p999 = 0, average = 0;  // latency, ns of the whole round trip; 0: no latencies
+    double p50 = 0, p90 = 0, p99 = 0, p999 = 0,
+           average = 0;  // latency, ns of the whole round trip; 0: no latencies
     double received_per_s = 0;
 };
 
@@ -22,12 +23,12 @@ struct Result {
     Params params;
     std::string label;
     std::string client_stack, server_stack;  // "kernel" or "libvma"
-    double seconds = 0;           // of the measured part
-    Counters counters;            // of the client
-    Distribution latency;         // ns, whole round trips; with a schedule from when they were due
-    Distribution sent_latency;    // the same from when they were sent; only with a schedule
-    nlohmann::json server;        // its report
-    nlohmann::json transport;     // counters of the transport, of the client
+    double seconds = 0;                      // of the measured part
+    Counters counters;                       // of the client
+    Distribution latency;                    // ns, whole round trips; with a schedule from when they were due
+    Distribution sent_latency;               // the same from when they were sent; only with a schedule
+    nlohmann::json server;                   // its report
+    nlohmann::json transport;                // counters of the transport, of the client
     std::vector<Block> blocks;
     std::uint64_t log_dropped = 0;
     bool whole_round_trip = false;  // --rtt: print that, not half of it
@@ -48,9 +49,9 @@ struct NamedPercentile {
     const char* name;
     double percent;
 };
-inline constexpr NamedPercentile kPercentiles[] = {{"p25", 25},     {"p50", 50},     {"p75", 75},       {"p90", 90},
-                                                   {"p95", 95},     {"p99", 99},     {"p99.9", 99.9},   {"p99.99", 99.99},
-                                                   {"p99.999", 99.999}};
+inline constexpr NamedPercentile kPercentiles[] = {{"p25", 25},     {"p50", 50},       {"p75", 75},
+                                                   {"p90", 90},     {"p95", 95},       {"p99", 99},
+                                                   {"p99.9", 99.9}, {"p99.99", 99.99}, {"p99.999", 99.999}};
 
 nlohmann::json to_json(const Result& result);
 std::string csv_header();

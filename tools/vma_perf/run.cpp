@@ -18,12 +18,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kSetUp = 10s;           // for each step of setting up
-constexpr auto kReport = 10s;          // for the server's report
-constexpr auto kLastWords = 300ms;     // the server's own reason may come a moment after what it caused here
+constexpr auto kSetUp = 10s;        // for each step of setting up
+constexpr auto kReport = 10s;       // for the server's report
+constexpr auto kLastWords = 300ms;  // the server's own reason may come a moment after what it caused here
 constexpr std::size_t kLogCapacity = 1 << 18;  // samples between two looks, of each thread
-constexpr double kLook = 0.05;         // seconds between two looks, at most
-constexpr double kLooks = 40;          // in a run, at least
+constexpr double kLook = 0.05;                 // seconds between two looks, at most
+constexpr double kLooks = 40;                  // in a run, at least
 
 // The threads that measure.
 class Workers {
@@ -138,7 +138,8 @@ class Watcher {
     // What the server received so far (throughput).
     void server_says(std::uint64_t received, std::uint64_t bytes, double seconds) {
         if (seconds > server_at_ && received_ > 0)
-            blocks_.add({.received_per_s = static_cast<double>(received - received_) / (seconds - server_at_)});
+            blocks_.add(
+                {.received_per_s = static_cast<double>(received - received_) / (seconds - server_at_)});
         received_ = received;
         bytes_ = bytes;
         server_at_ = seconds;
@@ -150,13 +151,15 @@ class Watcher {
         const Counters counters = workers_.counters();
         const std::uint64_t messages = params_.throughput ? received_ : counters.received;
         if (options_.progress) {
-            const double part = params_.iterations > 0 ? static_cast<double>(counters.sent) / static_cast<double>(params_.iterations)
+            const double part = params_.iterations > 0 ? static_cast<double>(counters.sent) /
+                                                             static_cast<double>(params_.iterations)
                                                        : at / params_.seconds;
             options_.progress(at < 0 ? -1 : std::min(part, 1.0), messages);
         }
         if (at < 0) return;
         if (!params_.throughput) block(at, counters, last);
-        if (options_.stage_seconds > 0 && (at >= next_stage_ || (last && at - stage_at_ > options_.stage_seconds / 4))) {
+        if (options_.stage_seconds > 0 &&
+            (at >= next_stage_ || (last && at - stage_at_ > options_.stage_seconds / 4))) {
             stage(at, messages, params_.throughput ? bytes_ : counters.bytes_received);
             next_stage_ = at - std::fmod(at, options_.stage_seconds) + options_.stage_seconds;
         }
@@ -166,11 +169,13 @@ class Watcher {
 
   private:
     void block(double at, const Counters& counters, bool last) {
-        if (last || at - block_at_ < Blocks::kLength) return;  // the last piece would be shorter than the others
+        if (last || at - block_at_ < Blocks::kLength)
+            return;  // the last piece would be shorter than the others
         Distribution now = workers_.latency(), piece = now;
         piece -= block_latency_;
         if (piece.count() > 0)
-            blocks_.add({piece.percentile(50), piece.percentile(90), piece.percentile(99), piece.percentile(99.9), piece.average(),
+            blocks_.add({piece.percentile(50), piece.percentile(90), piece.percentile(99),
+                         piece.percentile(99.9), piece.average(),
                          static_cast<double>(counters.received - block_received_) / (at - block_at_)});
         block_at_ = at;
         block_received_ = counters.received;
@@ -178,7 +183,8 @@ class Watcher {
     }
 
     void stage(double at, std::uint64_t messages, std::uint64_t bytes) {
-        Stage stage{at, at - stage_at_, messages - stage_messages_, bytes - stage_bytes_, messages, bytes, {}, workers_.latency()};
+        Stage stage{at, at - stage_at_,    messages - stage_messages_, bytes - stage_bytes_, messages, bytes,
+                    {}, workers_.latency()};
         stage.latency = stage.all_latency;
         stage.latency -= stage_latency_;
         options_.stage(stage);
@@ -218,8 +224,8 @@ void listen_to_last_words(Control& control) {
 void take_progress(const nlohmann::json& message, Watcher& watcher) {
     const auto progress = message.find("progress");
     if (progress == message.end()) return;
-    watcher.server_says(progress->value("received", std::uint64_t{0}), progress->value("bytes", std::uint64_t{0}),
-                        progress->value("seconds", 0.0));
+    watcher.server_says(progress->value("received", std::uint64_t{0}),
+                        progress->value("bytes", std::uint64_t{0}), progress->value("seconds", 0.0));
 }
 
 Result run_as_agreed(Control& control, const Params& params, const Place& place, const RunOptions& options,

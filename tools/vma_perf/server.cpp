@@ -25,7 +25,8 @@ using namespace std::chrono_literals;
 
 constexpr auto kStepLimit = 10s;     // for each step of setting up a run
 constexpr auto kControlLook = 20ms;  // how often the control connection is looked at during a run
-constexpr auto kQuiet = 200ms;     // after the client's end nothing more is under way when nothing came for so long
+constexpr auto kQuiet =
+    200ms;  // after the client's end nothing more is under way when nothing came for so long
 
 void log(const ServerOptions& options, const std::string& text) {
     if (options.quiet) return;
@@ -37,11 +38,12 @@ void log(const ServerOptions& options, const std::string& text) {
 class Threads {
   public:
     // `cpus`: for the threads, in turn; empty: wherever.
-    Threads(const ServerSession& session, const Params& params, const std::vector<unsigned>& cpus, const RunClock& clock,
-            std::atomic<bool>& stop)
+    Threads(const ServerSession& session, const Params& params, const std::vector<unsigned>& cpus,
+            const RunClock& clock, std::atomic<bool>& stop)
         : stop_(stop) {
         const auto lanes = session.lanes();
-        for (unsigned i = 0; i < lanes.size(); ++i) drains_.push_back(std::make_unique<Drain>(*lanes[i], params, i, clock));
+        for (unsigned i = 0; i < lanes.size(); ++i)
+            drains_.push_back(std::make_unique<Drain>(*lanes[i], params, i, clock));
         errors_.resize(lanes.size());
         for (unsigned i = 0; i < lanes.size(); ++i)
             threads_.emplace_back([this, i, &cpus] {
@@ -93,8 +95,11 @@ class Threads {
 class ServedClient {
   public:
     ServedClient(const ServerOptions& options, Fd fd, std::string name, const std::atomic<bool>& stop)
-        : options_(options), local_(ip_text(local_address(fd.get()))), peer_(ip_text(peer_address(fd.get()))),
-          control_(std::move(fd), std::move(name)), stop_(stop) {}
+        : options_(options),
+          local_(ip_text(local_address(fd.get()))),
+          peer_(ip_text(peer_address(fd.get()))),
+          control_(std::move(fd), std::move(name)),
+          stop_(stop) {}
 
     void serve() {
         try {
@@ -129,21 +134,24 @@ class ServedClient {
     void run(const Params& params) {
         log(options_, fmt::format("{}: {} {}, {} bytes, connections: {}", control_.peer(), params.transport,
                                   params.throughput ? "throughput" : "ping-pong",
-                                  params.min_size == params.max_size ? std::to_string(params.min_size)
-                                                                     : fmt::format("{}-{}", params.min_size, params.max_size),
+                                  params.min_size == params.max_size
+                                      ? std::to_string(params.min_size)
+                                      : fmt::format("{}-{}", params.min_size, params.max_size),
                                   params.connections));
         const TransportType& type = transport(params.transport);
         if (params.max_size > type.max_size) throw Failure(kUsage, "--size: too large for this transport");
         type.check(params);
         check_cpus(params.server_cpus, "--server-cpus");
         std::atomic<bool> over{false};
-        const auto session = type.serve(params, {local_, peer_, options_.bind.empty() ? local_ : options_.bind, &over});
+        const auto session =
+            type.serve(params, {local_, peer_, options_.bind.empty() ? local_ : options_.bind, &over});
         const auto deadline = Clock::now() + kStepLimit;
         control_.send({{"offer", session->offer()}});
         session->accept(deadline);
         session->complete(control_.expect("answer", deadline, &stop_));
         const RunClock clock;
-        Threads threads(*session, params, params.server_cpus.empty() ? options_.cpus : params.server_cpus, clock, over);
+        Threads threads(*session, params, params.server_cpus.empty() ? options_.cpus : params.server_cpus,
+                        clock, over);
         control_.send({{"ready", true}, {"stack", type.stack != nullptr ? type.stack : socket_stack()}});
         const std::uint64_t sent = watch(threads, params, clock);
         // What a reliable transport has accepted does come, if only after retransmissions.
@@ -156,7 +164,8 @@ class ServedClient {
 
     // Until the client says that it has sent everything. Returns how much that is.
     std::uint64_t watch(const Threads& threads, const Params& params, const RunClock& clock) {
-        const auto interval = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(params.interval));
+        const auto interval =
+            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(params.interval));
         auto report_at = Clock::now() + interval;
         while (!stop_.load()) {
             if (const auto message = control_.look()) {
@@ -168,8 +177,10 @@ class ServedClient {
             if (threads.failed()) return 0;
             if (params.interval > 0 && Clock::now() >= report_at) {
                 report_at += interval;
-                control_.send({{"progress", {{"received", threads.received()}, {"bytes", threads.bytes()},
-                                             {"seconds", static_cast<double>(clock.now()) / 1e9}}}});
+                control_.send({{"progress",
+                                {{"received", threads.received()},
+                                 {"bytes", threads.bytes()},
+                                 {"seconds", static_cast<double>(clock.now()) / 1e9}}}});
             }
             std::this_thread::sleep_for(kControlLook);
         }
@@ -179,7 +190,8 @@ class ServedClient {
     // Until everything has arrived that will.
     void drain(const Threads& threads, std::uint64_t sent, std::chrono::duration<double> quiet) const {
         auto moved = Clock::now();
-        for (std::uint64_t before = threads.received(); before < sent && !threads.failed() && !stop_.load();) {
+        for (std::uint64_t before = threads.received();
+             before < sent && !threads.failed() && !stop_.load();) {
             std::this_thread::sleep_for(kControlLook / 4);
             const std::uint64_t now = threads.received();
             if (now != before) moved = Clock::now();
@@ -189,9 +201,10 @@ class ServedClient {
     }
 
     static nlohmann::json report(const Drained& d, ServerSession& session) {
-        return {{"received", d.received}, {"bytes", d.bytes}, {"duplicates", d.duplicates}, {"reordered", d.reordered},
-                {"corrupt", d.corrupt}, {"foreign", d.foreign}, {"unanswered", d.unanswered}, {"seconds", d.seconds()},
-                {"received_per_s", d.rate()}, {"transport", session.report()}};
+        return {{"received", d.received},       {"bytes", d.bytes},       {"duplicates", d.duplicates},
+                {"reordered", d.reordered},     {"corrupt", d.corrupt},   {"foreign", d.foreign},
+                {"unanswered", d.unanswered},   {"seconds", d.seconds()}, {"received_per_s", d.rate()},
+                {"transport", session.report()}};
     }
 
     const ServerOptions& options_;
@@ -209,7 +222,8 @@ struct Serving {
 
 void serve(const ServerOptions& options, const std::atomic<bool>& stop) {
     check_cpus(options.cpus, "--cpus");
-    const Fd listener = listen_on(make_address(options.bind.empty() ? "0.0.0.0" : options.bind, options.port), 64);
+    const Fd listener =
+        listen_on(make_address(options.bind.empty() ? "0.0.0.0" : options.bind, options.port), 64);
     log(options, fmt::format("vma_perf {} listens on port {}, sockets by {}", VMA_VERSION,
                              port_of(local_address(listener.get())), socket_stack()));
     std::list<Serving> clients;
@@ -227,7 +241,8 @@ void serve(const ServerOptions& options, const std::atomic<bool>& stop) {
         serving.thread = std::thread([&options, &stop, &serving, fd = std::move(fd)]() mutable {
             try {
                 const sockaddr_in peer = peer_address(fd.get());
-                ServedClient(options, std::move(fd), fmt::format("{}:{}", ip_text(peer), port_of(peer)), stop).serve();
+                ServedClient(options, std::move(fd), fmt::format("{}:{}", ip_text(peer), port_of(peer)), stop)
+                    .serve();
             } catch (const std::exception& error) {  // it was gone before it was looked at
                 log(options, error.what());
             }

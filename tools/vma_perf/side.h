@@ -8,7 +8,8 @@
 
 namespace vma_perf {
 
-// What the sessions of the client and of the server are both made of. A transport where they share more derives from it.
+// What the sessions of the client and of the server are both made of. A transport where they share more
+// derives from it.
 class Side {
   public:
     Side(const Params& params, const Place& place) : params_(params), place_(place) {}

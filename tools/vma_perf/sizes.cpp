@@ -26,7 +26,9 @@ class Parser {
 
   private:
     [[noreturn]] void bad() const {
-        throw Failure(kUsage, fmt::format("--size: {} is none of 64, 64,256, 64:1024, 64:1024:*2, 64:1024:+64, 64-1024", text_));
+        throw Failure(
+            kUsage, fmt::format("--size: {} is none of 64, 64,256, 64:1024, 64:1024:*2, 64:1024:+64, 64-1024",
+                                text_));
     }
     bool skip(char c) {
         if (at_ == end_ || *at_ != c) return false;
@@ -41,7 +43,8 @@ class Parser {
         return value;
     }
     void add(std::uint32_t min, std::uint32_t max) {
-        if (sizes_.size() == kMostRuns) throw Failure(kUsage, fmt::format("--size: {} is more than {} runs", text_, kMostRuns));
+        if (sizes_.size() == kMostRuns)
+            throw Failure(kUsage, fmt::format("--size: {} is more than {} runs", text_, kMostRuns));
         sizes_.push_back({min, max});
     }
     void entry() {

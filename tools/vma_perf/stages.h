@@ -2,8 +2,9 @@
 // The running table of --stages: a line for each interval, and one for the whole.
 //
 //   +----------------+--------------+----------------------------------+-------------------------+-------------------------+
-//   |                |              |           latency (us)           |    bandwidth (MB/s)     | message rate (1/s)      |
-//   |          stage |   # messages |     50% |  average |     overall |    average |    overall |    average |    overall |
+//   |                |              |           latency (us)           |    bandwidth (MB/s)     | message
+//   rate (1/s)      | |          stage |   # messages |     50% |  average |     overall |    average |
+//   overall |    average |    overall |
 //
 // "average" is of the interval, "overall" of everything so far.
 #pragma once
@@ -26,8 +27,9 @@ class StageTable {
     std::string last_line(const Result& result) const;
 
   private:
-    std::string row(const std::string& name, std::uint64_t messages, const Distribution& piece, const Distribution& all,
-                    double bytes_per_s, double all_bytes_per_s, double rate, double all_rate) const;
+    std::string row(const std::string& name, std::uint64_t messages, const Distribution& piece,
+                    const Distribution& all, double bytes_per_s, double all_bytes_per_s, double rate,
+                    double all_rate) const;
 
     const double percentile_;
     const double divisor_;  // ns to what is shown in us

@@ -17,7 +17,8 @@ constexpr std::int64_t kSpinNs = 200'000;  // before something is due we do not 
 
 class Throughput final : public Load {
   public:
-    Throughput(Lane& lane, const Params& params, const Work& work) : Load(lane, params, work), next_(lane.connections()) {}
+    Throughput(Lane& lane, const Params& params, const Work& work)
+        : Load(lane, params, work), next_(lane.connections()) {}
     std::vector<std::uint64_t> sent() const override { return next_; }
 
   private:
@@ -41,8 +42,9 @@ class Throughput final : public Load {
             if (count < look_at && !schedule_.active()) continue;
             const std::int64_t before = now_;
             now_ = now();
-            look_at = std::clamp(kLookNs * count / static_cast<double>(std::max<std::int64_t>(now_ - before, 1)), 1.0,
-                                 static_cast<double>(kLookAtMost));
+            look_at =
+                std::clamp(kLookNs * count / static_cast<double>(std::max<std::int64_t>(now_ - before, 1)),
+                           1.0, static_cast<double>(kLookAtMost));
             count = 0;
         }
         lane_.receive(*this, false);  // starts what the transport has collected
@@ -64,7 +66,8 @@ class Throughput final : public Load {
             if (!tried) moved_ = now_;
             tried = true;
             if (now_ - moved_ > static_cast<std::int64_t>(params_.timeout * 1e9))
-                throw Failure(kPeerEnded, fmt::format("stalled: no message could be sent for {:g} seconds", params_.timeout));
+                throw Failure(kPeerEnded, fmt::format("stalled: no message could be sent for {:g} seconds",
+                                                      params_.timeout));
             lane_.receive(*this, false);
         }
         ++next_[connection];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Which messages of a connection came, which twice, and which after a later one. Constant memory: the last 16000 numbers or so are
-// remembered; what is older than that counts as late and not as twice.
+// Which messages of a connection came, which twice, and which after a later one. Constant memory: the last
+// 16000 numbers or so are remembered; what is older than that counts as late and not as twice.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,8 @@ class Tracker {
     // Forgets the words that come into the window, then notes the number.
     void advance_to(std::uint64_t sequence) noexcept {
         const std::uint64_t entered = sequence / 64 - (next_ == 0 ? 0 : (next_ - 1) / 64);
-        for (std::uint64_t i = 0; i < std::min(entered, kWords); ++i) words_[(sequence / 64 - i) % kWords] = 0;
+        for (std::uint64_t i = 0; i < std::min(entered, kWords); ++i)
+            words_[(sequence / 64 - i) % kWords] = 0;
         word_of(sequence) |= bit_of(sequence);
         next_ = sequence + 1;
     }

@@ -9,7 +9,8 @@
 namespace vma_perf {
 namespace {
 
-const TransportType* const kTransports[] = {&sockets::kUdp, &sockets::kTcp, &rdma::kRc, &rdma::kUd, &raw::kRaw};
+const TransportType* const kTransports[] = {&sockets::kUdp, &sockets::kTcp, &rdma::kRc, &rdma::kUd,
+                                            &raw::kRaw};
 
 }  // namespace
 

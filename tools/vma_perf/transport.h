@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What a transport (udp, tcp, rc, ud, raw) is to the rest of the program.
 //
-// A run is the same for all of them: who sends when, windows, schedules, percentiles, loss and verification know nothing
-// of sockets or queue pairs (load.h, drain.h). A transport says how messages get from one side to the other:
+// A run is the same for all of them: who sends when, windows, schedules, percentiles, loss and verification
+// know nothing of sockets or queue pairs (load.h, drain.h). A transport says how messages get from one side
+// to the other:
 //
 //   client                                   server
-//   ClientSession(params)                    ServerSession(params)           made when the client has said what it wants
-//                                 <- offer   offer()                         prepares; JSON: ports, QP numbers, ...
-//   connect(offer)                           accept()                        at the same time: connections are made
-//   answer ->                                complete(answer)                JSON: what only the connected client knows
-//                                 <- ready                                   each side's lanes() run on a thread each
+//   ClientSession(params)                    ServerSession(params)           made when the client has said
+//   what it wants
+//                                 <- offer   offer()                         prepares; JSON: ports, QP
+//                                 numbers, ...
+//   connect(offer)                           accept()                        at the same time: connections
+//   are made answer ->                                complete(answer)                JSON: what only the
+//   connected client knows
+//                                 <- ready                                   each side's lanes() run on a
+//                                 thread each
 //   ... the run ...
 //   report() ->                              report()                        counters of the transport's own
 //
-// The JSON travels over the control connection (control.h). What a session throws (Failure) ends the run on both sides with
-// the text and the status. Sessions are made, used and destroyed by one thread; each lane is used by one thread at a time.
+// The JSON travels over the control connection (control.h). What a session throws (Failure) ends the run on
+// both sides with the text and the status. Sessions are made, used and destroyed by one thread; each lane is
+// used by one thread at a time.
 #pragma once
 
 #include <atomic>
@@ -38,9 +44,10 @@ inline constexpr std::chrono::milliseconds kTick{20};
 
 // A message that was received. Valid until take() returns.
 struct Arrival {
-    unsigned connection = 0;               // of the lane, from 0
-    std::span<const std::byte> message;    // with its Header; datagrams shorter than that are dropped by the lane
-    const void* origin = nullptr;          // the transport's own: where answer() sends to
+    unsigned connection = 0;  // of the lane, from 0
+    std::span<const std::byte>
+        message;                   // with its Header; datagrams shorter than that are dropped by the lane
+    const void* origin = nullptr;  // the transport's own: where answer() sends to
 };
 
 class Receiver {
@@ -54,35 +61,37 @@ class Lane {
   public:
     virtual ~Lane() = default;
 
-    // Connections of this lane. The run's connection c belongs to lane c % threads, as its number c / threads.
+    // Connections of this lane. The run's connection c belongs to lane c % threads, as its number c /
+    // threads.
     virtual unsigned connections() const noexcept = 0;
 
-    // Memory for the next message to be sent on the connection, at least Params::max_size bytes, kept as it is until send().
-    // Contents: what was there before (a transport may have several such places and use them in turn).
-    // nullptr: no place is free. Receive, then try again.
+    // Memory for the next message to be sent on the connection, at least Params::max_size bytes, kept as it
+    // is until send(). Contents: what was there before (a transport may have several such places and use them
+    // in turn). nullptr: no place is free. Receive, then try again.
     virtual std::byte* prepare(unsigned connection) = 0;
 
-    // Sends the first `length` bytes of what prepare() gave. `more`: another send() follows at once, so the transport may
-    // wait for it before it starts (a chain of work requests, one doorbell); the last of a burst comes without.
-    // False: there was no room; nothing was sent, and the same message may be tried again after receive(), which starts what was
-    // collected so far.
+    // Sends the first `length` bytes of what prepare() gave. `more`: another send() follows at once, so the
+    // transport may wait for it before it starts (a chain of work requests, one doorbell); the last of a
+    // burst comes without. False: there was no room; nothing was sent, and the same message may be tried
+    // again after receive(), which starts what was collected so far.
     virtual bool send(unsigned connection, std::size_t length, bool more) = 0;
 
-    // Server: sends a message back as it is, to where it came from. Called inside take(). May wait for room, and gives up
-    // when the run ends. False: not sent.
+    // Server: sends a message back as it is, to where it came from. Called inside take(). May wait for room,
+    // and gives up when the run ends. False: not sent.
     virtual bool answer(const Arrival& arrival) = 0;
 
-    // Hands over what has come, message by message; returns how many. With `may_wait` it first waits as Params::wait says,
-    // up to kTick (a transport that polls does not wait, and returns 0). Without, it looks once.
-    // A peer that closed the connection is a Failure with kPeerEnded.
+    // Hands over what has come, message by message; returns how many. With `may_wait` it first waits as
+    // Params::wait says, up to kTick (a transport that polls does not wait, and returns 0). Without, it looks
+    // once. A peer that closed the connection is a Failure with kPeerEnded.
     virtual std::size_t receive(Receiver& receiver, bool may_wait) = 0;
 };
 
 // Where the two sides are, and what a session must watch while it waits.
 struct Place {
-    std::string local, peer;          // IPv4 addresses of the control connection
-    std::string bind;                 // server: address to bind to, usually `local`
-    const std::atomic<bool>* stop;    // the run is over, or was given up: nothing may wait longer than kTick after that
+    std::string local, peer;  // IPv4 addresses of the control connection
+    std::string bind;         // server: address to bind to, usually `local`
+    const std::atomic<bool>*
+        stop;  // the run is over, or was given up: nothing may wait longer than kTick after that
 };
 
 class Session {
@@ -111,7 +120,8 @@ class ClientSession : public Session {
 // A row of the table of transports.
 struct TransportType {
     const char* name;
-    // True: lost messages are an error of the run, not a number. No message is given up for lost while there is a connection.
+    // True: lost messages are an error of the run, not a number. No message is given up for lost while there
+    // is a connection.
     bool reliable;
     std::size_t max_size;  // bytes of a message
     // Throws Failure with kUsage when the parameters do not go together for this transport.

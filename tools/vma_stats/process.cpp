@@ -15,7 +15,8 @@
 namespace vma_stats {
 namespace {
 
-// Empty where it cannot be read: a process may end between open and read, for which an iterator of the buffer would throw.
+// Empty where it cannot be read: a process may end between open and read, for which an iterator of the buffer
+// would throw.
 std::string contents(const std::string& path) {
     std::ostringstream text;
     text << std::ifstream(path).rdbuf();

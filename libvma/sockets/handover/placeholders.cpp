@@ -46,7 +46,8 @@ bool take_out(in_port_t port, Offer& out) noexcept {
     if (g_count.load(std::memory_order_acquire) == 0 || g_table->lock.owned_by_me()) return false;
     const std::lock_guard guard(g_table->lock);
     auto& offers = g_table->offers;
-    const auto it = std::find_if(offers.begin(), offers.end(), [&](const Offer& o) { return o.port == port; });
+    const auto it =
+        std::find_if(offers.begin(), offers.end(), [&](const Offer& o) { return o.port == port; });
     if (it == offers.end()) return false;
     out = std::move(*it);
     offers.erase(it);
@@ -76,7 +77,8 @@ Placeholder::Placeholder(in_addr_t listener, in_port_t port) noexcept {
     if (r != 0 && r != -EINPROGRESS) return;
     pollfd p{fd.get(), POLLOUT, 0};
     timespec limit{0, kPatienceMsec * 1'000'000};
-    if (os::raw_syscall(SYS_ppoll, &p, 1, &limit, nullptr, 0) <= 0 || (p.revents & (POLLERR | POLLHUP)) != 0) return;
+    if (os::raw_syscall(SYS_ppoll, &p, 1, &limit, nullptr, 0) <= 0 || (p.revents & (POLLERR | POLLHUP)) != 0)
+        return;
     // Where the listener has TCP_DEFER_ACCEPT, it wants data first.
     const char byte = 0;
     if (os::raw_syscall(SYS_sendto, fd.get(), &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT, nullptr, 0) != 1) return;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Connections that this process has accepted for whoever accepts next, in any of the processes that have the listener.
+// Connections that this process has accepted for whoever accepts next, in any of the processes that have the
+// listener.
 //
-// What waits in the queue of an offloaded listener is in the memory of one process. When a child comes for the listener,
-// or is about to be forked for it, each such connection becomes the kernel's, and a placeholder takes its place in the
-// kernel's queue: a connection over loopback, from an address that nobody else uses. So poll() and its kin wake up and
-// accept() has its order, in every process. Who accepts a placeholder gets the connection itself under its number: from
-// the table here, or from an ancestor that has it there (handover/shared_sockets.h).
+// What waits in the queue of an offloaded listener is in the memory of one process. When a child comes for
+// the listener, or is about to be forked for it, each such connection becomes the kernel's, and a placeholder
+// takes its place in the kernel's queue: a connection over loopback, from an address that nobody else uses.
+// So poll() and its kin wake up and accept() has its order, in every process. Who accepts a placeholder gets
+// the connection itself under its number: from the table here, or from an ancestor that has it there
+// (handover/shared_sockets.h).
 //
 // A placeholder whose other end is closed was not accepted, or in vain: its connection is closed, too.
 #pragma once
@@ -36,12 +38,14 @@ class Placeholder {
 // The connection of the placeholder that comes from this port; empty if it is none of this process's.
 InternalFd take(in_port_t port) noexcept;
 
-// After accept() or accept4() with these arguments has given `fd`: `fd`, now the connection itself if it was a placeholder. -1 and EAGAIN: it was one, but the connection is gone; accept again. `room`: what *len was.
+// After accept() or accept4() with these arguments has given `fd`: `fd`, now the connection itself if it was
+// a placeholder. -1 and EAGAIN: it was one, but the connection is gone; accept again. `room`: what *len was.
 int accepted(int fd, sockaddr* addr, socklen_t* len, socklen_t room, int flags) noexcept;
 // What `room` is to be.
 socklen_t room_of(const sockaddr* addr, const socklen_t* len) noexcept;
-// Before the rules of `listener` go: the kernel refuses the last segment of a handshake that is under way here. So this
-// waits for those to end, 50 ms at most; what comes meanwhile is the kernel's from its SYN on. `progress()` receives.
+// Before the rules of `listener` go: the kernel refuses the last segment of a handshake that is under way
+// here. So this waits for those to end, 50 ms at most; what comes meanwhile is the kernel's from its SYN on.
+// `progress()` receives.
 template <class Progress>
 void let_handshakes_end(tcp::Listener& listener, Progress&& progress) noexcept {
     listener.leave_new_to_kernel(true);

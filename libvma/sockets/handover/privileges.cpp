@@ -20,7 +20,8 @@ void before_drop() noexcept {
     if (Stack::running() == nullptr || !tcp::handover_possible()) return;
     g_had.store(true, std::memory_order_relaxed);
     log::once(log::Level::warn,
-              "the program gives up CAP_NET_ADMIN, which moving TCP connections to the kernel needs: TCP is served by the "
+              "the program gives up CAP_NET_ADMIN, which moving TCP connections to the kernel needs: TCP is "
+              "served by the "
               "kernel from now on");
     handing::hand_all(handing::Before::drop);
 }
@@ -31,7 +32,8 @@ bool tcp_may_be_ours() noexcept {
     if (tcp::handover_possible()) return true;
     if (g_had.load(std::memory_order_relaxed)) return false;
     log::once(log::Level::warn,
-              "without CAP_NET_ADMIN no TCP connection can be moved to the kernel: at exit, exec, and in a forked child "
+              "without CAP_NET_ADMIN no TCP connection can be moved to the kernel: at exit, exec, and in a "
+              "forked child "
               "connections end with a reset, and what is queued is lost");
     return true;
 }

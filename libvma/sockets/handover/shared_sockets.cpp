@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // See shared_sockets.h.
 //
-// What runs in the child before it returns from fork() uses neither malloc nor a lock of the parent: _Fork() and
-// clone() promise nothing, and any thread of the parent may have held anything. Foreign sockets therefore lie in pages
-// mapped for them, and the channels of a process in an array.
+// What runs in the child before it returns from fork() uses neither malloc nor a lock of the parent: _Fork()
+// and clone() promise nothing, and any thread of the parent may have held anything. Foreign sockets therefore
+// lie in pages mapped for them, and the channels of a process in an array.
 #include "libvma/sockets/handover/shared_sockets.h"
 
 #include <errno.h>
@@ -23,8 +23,8 @@
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/lock.h"
-#include "libvma/runtime/never_destroyed.h"
 #include "libvma/runtime/log.h"
+#include "libvma/runtime/never_destroyed.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/handover/placeholders.h"
@@ -39,16 +39,18 @@ namespace vma::sockets::handing {
 namespace {
 
 // Each direction has a bound: descriptors are not plenty.
-constexpr std::size_t kMaxChildren = 64;  // channels to children; more share the last one, whose end is then not seen
+constexpr std::size_t kMaxChildren =
+    64;  // channels to children; more share the last one, whose end is then not seen
 constexpr std::size_t kMaxAncestors = 8;  // channels to processes whose sockets we inherited
-constinit std::atomic<long> g_answer_msec{10'000};  // the parent's internal thread answers in microseconds, unless it is stopped
-constexpr std::size_t kRequests = 128;    // in one message
+constinit std::atomic<long> g_answer_msec{
+    10'000};  // the parent's internal thread answers in microseconds, unless it is stopped
+constexpr std::size_t kRequests = 128;  // in one message
 
-// What a child asks: "put this into the kernel". The object's address and the number are the owner's at the time of the
-// fork; the cookie (the kernel's own number of a socket, 0 for an epoll set) says whether they still mean the same.
-// A message is an array of requests. When all of them are done the owner answers with a byte: on the channel if the first says
-// so, else on the socket that the message brought.
-// Without an object it asks for a connection instead: the cookie is its placeholder's port, and the answer brings a descriptor.
+// What a child asks: "put this into the kernel". The object's address and the number are the owner's at the
+// time of the fork; the cookie (the kernel's own number of a socket, 0 for an epoll set) says whether they
+// still mean the same. A message is an array of requests. When all of them are done the owner answers with a
+// byte: on the channel if the first says so, else on the socket that the message brought. Without an object
+// it asks for a connection instead: the cookie is its placeholder's port, and the answer brings a descriptor.
 struct Request {
     std::uint64_t cookie;
     const FdObject* object;  // only to compare: the child may be hostile
@@ -56,7 +58,8 @@ struct Request {
     std::uint8_t answer_on_channel = 0;
 };
 
-// A socket or an epoll set whose state is in the memory of an ancestor. Never freed: there are as many as the fork found.
+// A socket or an epoll set whose state is in the memory of an ancestor. Never freed: there are as many as the
+// fork found.
 class Foreign final : public FdObject {
   public:
     Foreign(Kind kind, const FdObject* object, int fd, std::size_t ancestor) noexcept
@@ -93,8 +96,8 @@ std::atomic<std::uint32_t> g_newest_alive{0};
 
 // ---- the child's side ----
 
-// May who asks next have the answer on the channel itself? Only one at a time can, and only the child that the channel was
-// made for: its own children and those that share the last channel read from it, too.
+// May who asks next have the answer on the channel itself? Only one at a time can, and only the child that
+// the channel was made for: its own children and those that share the last channel read from it, too.
 using Turn = std::atomic<bool>;
 
 constinit NeverDestroyed<std::array<InternalFd, kMaxAncestors>> g_ancestors;
@@ -104,11 +107,12 @@ std::size_t g_ancestor_count = 0;
 // ---- a child in our memory (vfork, clone with CLONE_VM) asks by this one ----
 
 constinit NeverDestroyed<InternalFd> g_own_channel;
-constinit NeverDestroyed<InternalFd> g_own_channels_owner;  // the other end, watched as long as the process lives
+constinit NeverDestroyed<InternalFd>
+    g_own_channels_owner;  // the other end, watched as long as the process lives
 constinit Turn g_own_turn{false};
 
-// Descriptors on their way over a fork(). They are outside the registry of internal descriptors, because that closes
-// all its own in the child.
+// Descriptors on their way over a fork(). They are outside the registry of internal descriptors, because that
+// closes all its own in the child.
 struct Crossing {
     bool held = false;      // from before_fork() to in_parent()
     int nested = 0;         // fork() in a signal handler meanwhile
@@ -142,14 +146,15 @@ std::uint64_t cookie_of(int fd) noexcept {
     return os::raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0 ? cookie : 0;
 }
 
-// Would a child that holds it need us? An epoll set with an object has members that are not in the kernel's set.
+// Would a child that holds it need us? An epoll set with an object has members that are not in the kernel's
+// set.
 bool carries_state(const FdObject* object) noexcept {
     return object->kind() == Kind::epoll ||
            (object->kind() == Kind::socket && static_cast<const Socket*>(object)->carries_state());
 }
 
-// The socket under `fd`, if it carries state; nothing for a foreign one. While other threads run, an object may be
-// looked into only with a reference.
+// The socket under `fd`, if it carries state; nothing for a foreign one. While other threads run, an object
+// may be looked into only with a reference.
 Ref<Socket> with_state(int fd, const FdObject* object) noexcept {
     if (object->kind() != Kind::socket) return {};
     Ref<Socket> socket = g_fds.socket(fd);
@@ -170,8 +175,8 @@ void complete_sets(bool over_exec) noexcept {
     });
 }
 
-// Does a child inherit what it cannot use, or could not if we went on with it? Lets go of the ancestors from whom nothing
-// is left.
+// Does a child inherit what it cannot use, or could not if we went on with it? Lets go of the ancestors from
+// whom nothing is left.
 bool anything_to_share() noexcept {
     if (!g_fds.any()) return false;
     bool found = false;
@@ -193,12 +198,13 @@ void find_newest(Owner& owner) noexcept {
     g_newest_alive.store(newest, std::memory_order_release);
 }
 
-// What a request means, and the number under which we know it; nothing when we have closed it, and so put it into the kernel.
-// Another thread may close it meanwhile, so it is held before it is looked at.
+// What a request means, and the number under which we know it; nothing when we have closed it, and so put it
+// into the kernel. Another thread may close it meanwhile, so it is held before it is looked at.
 std::pair<Ref<FdObject>, int> meant_by(const Request& request) noexcept {
     auto under = [&](int fd) {
         Ref<FdObject> held = g_fds.hold(fd);
-        const bool it_is = held.get() == request.object && !held->is_foreign() && cookie_of(fd) == request.cookie;
+        const bool it_is =
+            held.get() == request.object && !held->is_foreign() && cookie_of(fd) == request.cookie;
         return it_is ? std::move(held) : Ref<FdObject>();
     };
     std::pair<Ref<FdObject>, int> found{under(request.fd), request.fd};
@@ -239,9 +245,9 @@ long receive_with(int from, iovec data, int& fd) noexcept {
     const long n = os::raw_syscall(SYS_recvmsg, from, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     // A message of no bytes may bring one, too.
     if (n >= 0)
-        if (const cmsghdr* c = CMSG_FIRSTHDR(&message);
-            c != nullptr && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
-            c->cmsg_len == CMSG_LEN(sizeof fd))
+        if (const cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr && c->cmsg_level == SOL_SOCKET &&
+                                                        c->cmsg_type == SCM_RIGHTS &&
+                                                        c->cmsg_len == CMSG_LEN(sizeof fd))
             std::memcpy(&fd, CMSG_DATA(c), sizeof fd);
     return n;
 }
@@ -250,8 +256,10 @@ long receive_with(int from, iovec data, int& fd) noexcept {
 bool may_carry_answer(int fd) noexcept {
     int domain = 0, type = 0;
     socklen_t length = sizeof domain;
-    return os::raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 && domain == AF_UNIX &&
-           os::raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_STREAM;
+    return os::raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 &&
+           domain == AF_UNIX &&
+           os::raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 &&
+           type == SOCK_STREAM;
 }
 
 // Can nothing come any more? A message of no bytes looks like the end, and many children may share a channel.
@@ -263,11 +271,13 @@ bool ended(int fd) noexcept {
 
 // One message from the channel `fd`; false when nobody is left at its other end. Internal thread.
 //
-// Who sends may be hostile: a forked child that has given up our privileges, and has been taken over. It can have sockets put into
-// the kernel, which costs speed, and gets connections that are offered; nothing else may come of a message.
+// Who sends may be hostile: a forked child that has given up our privileges, and has been taken over. It can
+// have sockets put into the kernel, which costs speed, and gets connections that are offered; nothing else
+// may come of a message.
 //
-// The program's threads may look for the lowest free number meanwhile. The kernel puts a descriptor that a message brings
-// there, so it moves away before anything else happens, and no number is taken when the child goes on.
+// The program's threads may look for the lowest free number meanwhile. The kernel puts a descriptor that a
+// message brings there, so it moves away before anything else happens, and no number is taken when the child
+// goes on.
 bool serve(int fd) noexcept {
     std::array<Request, kRequests> requests;
     int brought = -1;
@@ -281,7 +291,8 @@ bool serve(int fd) noexcept {
             connection = placeholders::take(static_cast<in_port_t>(request.cookie));
             continue;
         }
-        if (auto [object, number] = meant_by(request); object) object->leave_to_kernel(number, "used by a forked child");
+        if (auto [object, number] = meant_by(request); object)
+            object->leave_to_kernel(number, "used by a forked child");
     }
     char done = 1;
     if (count != 0 && requests[0].answer_on_channel != 0)
@@ -361,7 +372,8 @@ void before_fork() noexcept {
             close_raw(std::exchange(c.theirs, -1));
         }
     }
-    // The child is born with the next generation, and until it is known to be gone everything older is shared.
+    // The child is born with the next generation, and until it is known to be gone everything older is
+    // shared.
     if (c.theirs >= 0) {
         child.generation = g_generation.fetch_add(1, std::memory_order_relaxed) + 1;
         g_newest_alive.store(child.generation, std::memory_order_release);
@@ -423,7 +435,8 @@ struct Pages {
         if (at == end) return nullptr;
         const bool sends =
             object->kind() == Kind::socket && static_cast<const Socket*>(object)->kernel_may_send();
-        auto* made = new (at++) Foreign(sends ? Kind::foreign_datagrams : Kind::foreign, object, fd, ancestor);
+        auto* made =
+            new (at++) Foreign(sends ? Kind::foreign_datagrams : Kind::foreign, object, fd, ancestor);
         made->fd_added();
         return made;
     }
@@ -431,8 +444,8 @@ struct Pages {
 
 void in_child() noexcept {
     Crossing c = g_crossing;
-    const bool mine =
-        g_fork_lock.owned_by_me() && c.held && c.nested == 0;  // another thread's fork may be under way as well
+    const bool mine = g_fork_lock.owned_by_me() && c.held &&
+                      c.nested == 0;  // another thread's fork may be under way as well
     new (&g_fork_lock) Lock;
     g_crossing = {};
     g_owner = new (g_owner_memory) Owner;
@@ -477,7 +490,9 @@ class Deadline {
     bool wait(int fd, short events) noexcept {
         pollfd p{fd, events, 0};
         long ready;
-        do ready = os::raw_syscall(SYS_ppoll, &p, 1, &left_, nullptr, 0);  // the kernel counts down, over interruptions too
+        do
+            ready = os::raw_syscall(SYS_ppoll, &p, 1, &left_, nullptr,
+                                    0);  // the kernel counts down, over interruptions too
         while (ready == -EINTR);
         return ready > 0;
     }
@@ -491,7 +506,9 @@ class Question {
   public:
     // Both must outlive it. A question that gets no answer, or is jumped out of, keeps the turn.
     Question(const InternalFd& channel, Turn& turn) noexcept
-        : channel_(channel), turn_(turn), direct_(turn.load(std::memory_order_relaxed) && turn.exchange(false)) {}
+        : channel_(channel),
+          turn_(turn),
+          direct_(turn.load(std::memory_order_relaxed) && turn.exchange(false)) {}
     Question(const Question&) = delete;
     Question& operator=(const Question&) = delete;
     ~Question() {
@@ -512,7 +529,8 @@ class Question {
             std::array<char, 64> answers;
             const int from = direct_ ? channel_.get() : ours_;
             late_ = !deadline.wait(from, POLLIN);
-            const long n = receive_with(from, {answers.data(), std::min(messages_, answers.size())}, connection_);
+            const long n =
+                receive_with(from, {answers.data(), std::min(messages_, answers.size())}, connection_);
             if (n == 0 || (n < 0 && n != -EINTR && n != -EAGAIN)) break;  // the owner is no more
             if (n > 0) messages_ -= static_cast<std::size_t>(n);
         }
@@ -550,7 +568,9 @@ class Question {
     std::array<Request, kRequests> requests_;
 };
 
-Request request_of(int fd, const Foreign& foreign) noexcept { return {cookie_of(fd), foreign.object(), foreign.owners_fd()}; }
+Request request_of(int fd, const Foreign& foreign) noexcept {
+    return {cookie_of(fd), foreign.object(), foreign.owners_fd()};
+}
 
 // Asks for all foreign objects that `wanted(fd)` selects, each owner once.
 template <class F>
@@ -568,18 +588,19 @@ void ask_owners(F&& wanted) noexcept {
     }
 }
 
-// In a child that runs in our memory, with descriptors of its own, `only` (-1: what stays open over exec) is to be the
-// kernel's. The table tells what its numbers were in the parent, the cookie whether they still are. The owner is this
-// memory's internal thread, which runs in the parent.
+// In a child that runs in our memory, with descriptors of its own, `only` (-1: what stays open over exec) is
+// to be the kernel's. The table tells what its numbers were in the parent, the cookie whether they still are.
+// The owner is this memory's internal thread, which runs in the parent.
 void hand_from_shared_memory(int only) noexcept {
     Deadline deadline;
     if (*g_own_channel) {
         Question question(*g_own_channel, g_own_turn);
-        g_fds.for_each(only < 0 ? 0u : static_cast<unsigned>(only), only < 0 ? INT_MAX : static_cast<unsigned>(only),
-                       [&](int fd, const FdObject* object) {
+        g_fds.for_each(only < 0 ? 0u : static_cast<unsigned>(only),
+                       only < 0 ? INT_MAX : static_cast<unsigned>(only), [&](int fd, const FdObject* object) {
                            if (!carries_state(object) || (only < 0 && !stays_open(fd))) return;
                            const std::uint64_t cookie = cookie_of(fd);
-                           if (cookie != 0 || object->kind() == Kind::epoll) question.add({cookie, object, fd}, deadline);
+                           if (cookie != 0 || object->kind() == Kind::epoll)
+                               question.add({cookie, object, fd}, deadline);
                        });
         question.finish(deadline);
     }
@@ -597,7 +618,9 @@ void start() {
 
 std::uint32_t generation() noexcept { return g_generation.load(std::memory_order_relaxed); }
 
-bool shared_since(std::uint32_t born) noexcept { return g_newest_alive.load(std::memory_order_acquire) > born; }
+bool shared_since(std::uint32_t born) noexcept {
+    return g_newest_alive.load(std::memory_order_acquire) > born;
+}
 
 void set_answer_limit(long msec) noexcept { g_answer_msec = msec; }
 
@@ -642,16 +665,20 @@ void hand_all(Before what) noexcept {
         switch (what) {
             case Before::exec:
                 // The kernel ends a connection that is closed by exec, so it has to have it.
-                if (stays_open(fd) || socket->readiness() == Readiness::ours)
-                    socket->before_exec(fd);
+                if (stays_open(fd) || socket->readiness() == Readiness::ours) socket->before_exec(fd);
                 break;
             case Before::spawn:
                 if (stays_open(fd)) socket->leave_to_kernel(fd, "another program inherits it");
                 break;
-            case Before::exit: socket->before_process_end(fd); break;
-            case Before::daemon: socket->leave_to_kernel(fd, "the program becomes a daemon"); break;
+            case Before::exit:
+                socket->before_process_end(fd);
+                break;
+            case Before::daemon:
+                socket->leave_to_kernel(fd, "the program becomes a daemon");
+                break;
             case Before::drop:
-                if (!socket->kernel_may_send()) socket->leave_to_kernel(fd, "the program gives up privileges");
+                if (!socket->kernel_may_send())
+                    socket->leave_to_kernel(fd, "the program gives up privileges");
                 break;
         }
     });

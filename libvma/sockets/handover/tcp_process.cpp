@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What becomes of TCP sockets when the process forks, or ends. How a connection moves to the kernel is in tcp_control.cpp.
+// What becomes of TCP sockets when the process forks, or ends. How a connection moves to the kernel is in
+// tcp_control.cpp.
 //
-// At the end of a process the kernel closes its sockets: it resets connections with unread data, and for the others sends
-// what is queued, then FIN, and stays to answer the peer. Only a kernel socket can stay, so all connections that still
-// have something to say or to hear are moved, those included which the program has closed already.
+// At the end of a process the kernel closes its sockets: it resets connections with unread data, and for the
+// others sends what is queued, then FIN, and stays to answer the peer. Only a kernel socket can stay, so all
+// connections that still have something to say or to hear are moved, those included which the program has
+// closed already.
 #include <net/if.h>
 #include <netinet/in.h>
 
 #include "libvma/os/calls.h"
 #include "libvma/runtime/log.h"
-#include "libvma/sockets/handover/shared_sockets.h"
 #include "libvma/sockets/handover/placeholders.h"
+#include "libvma/sockets/handover/shared_sockets.h"
 #include "libvma/sockets/tcp/wait.h"
-#include "libvma/tcp/timers/engine.h"
 #include "libvma/tcp/migrate/handover.h"
+#include "libvma/tcp/timers/engine.h"
 
 #ifndef SO_BINDTOIFINDEX
 #define SO_BINDTOIFINDEX 62
@@ -22,7 +24,8 @@
 namespace vma::sockets {
 namespace {
 
-// What routes the packets of a connection, and who else may bind its port, on the kernel socket that is to end it.
+// What routes the packets of a connection, and who else may bind its port, on the kernel socket that is to
+// end it.
 void set_socket_options(int fd, const tcp::Options& options) noexcept {
     const tcp::PathOptions& path = options.path;
     auto set = [&](int level, int name, int value) {
@@ -48,9 +51,11 @@ void move_orphan(tcp::Connection& c) noexcept {
             };
             const auto result = state.over ? Result<void>{} : tcp::hand_over(fd, state, done);
             if (!result)
-                log::once(log::Level::warn, "a closed TCP connection cannot be moved to the kernel: {}", result.error().what);
+                log::once(log::Level::warn, "a closed TCP connection cannot be moved to the kernel: {}",
+                          result.error().what);
         } catch (...) {
-            log::once(log::Level::warn, "a closed TCP connection cannot be moved to the kernel: out of memory");
+            log::once(log::Level::warn,
+                      "a closed TCP connection cannot be moved to the kernel: out of memory");
         }
         if (!moved) c.finish_freeze(false);
     }
@@ -69,10 +74,12 @@ void TcpSocket::hand_over_orphans() noexcept {
     errno = saved;
 }
 
-// A listener that this process has not used yet is probably for its children (a server with workers). What arrived here in
-// the time until a child comes for it could be accepted by nobody; so until then the kernel takes connections.
+// A listener that this process has not used yet is probably for its children (a server with workers). What
+// arrived here in the time until a child comes for it could be accepted by nobody; so until then the kernel
+// takes connections.
 void TcpSocket::before_fork(int) noexcept {
-    if (phase() != Phase::listening || used_.load(std::memory_order_relaxed) || interrupted_own_code()) return;
+    if (phase() != Phase::listening || used_.load(std::memory_order_relaxed) || interrupted_own_code())
+        return;
     {
         Use use(*this);
         if (use.listener != nullptr && ring_count_.load(std::memory_order_relaxed) != 0)
@@ -84,7 +91,8 @@ void TcpSocket::before_fork(int) noexcept {
         }
         suspended_.store(true, std::memory_order_relaxed);
         drop_rules();
-        decided({stats::Path::kernel, stats::Reason::process, "a forked child may accept; this process has not yet"});
+        decided({stats::Path::kernel, stats::Reason::process,
+                 "a forked child may accept; this process has not yet"});
     }
     offer_waiting();
 }
@@ -117,7 +125,8 @@ void TcpSocket::before_process_end(int fd) noexcept {
         Use use(*this);
         tcp::Connection* c = use.connection;
         if (c == nullptr || over(*c)) return;
-        // A handshake is not to be completed by the internal thread in the last moments: the kernel refuses it.
+        // A handshake is not to be completed by the internal thread in the last moments: the kernel refuses
+        // it.
         if (still_connecting(*c) || c->readable() != 0 || linger_s_.load(std::memory_order_relaxed) == 0) {
             Inside here(*c);
             c->close(true);

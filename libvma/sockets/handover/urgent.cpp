@@ -12,8 +12,8 @@
 
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/internal_fd.h"
-#include "libvma/runtime/never_destroyed.h"
 #include "libvma/runtime/log.h"
+#include "libvma/runtime/never_destroyed.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/sockets/fd_table.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Which multicast groups the process's sockets are members of, as the statistics show it. The kernel serves multicast and keeps
-// the truth; this table only remembers what setsockopt() said yes to.
+// Which multicast groups the process's sockets are members of, as the statistics show it. The kernel serves
+// multicast and keeps the truth; this table only remembers what setsockopt() said yes to.
 #include <netinet/in.h>
 
 #include <array>
@@ -43,26 +43,29 @@ Membership parse(int name, const void* value, unsigned length) noexcept {
         case IP_ADD_MEMBERSHIP:
         case IP_DROP_MEMBERSHIP:
             if (ip_mreq r; read(value, length, r))
-                m = {name == IP_ADD_MEMBERSHIP ? Membership::join : Membership::leave, r.imr_multiaddr.s_addr, 0};
+                m = {name == IP_ADD_MEMBERSHIP ? Membership::join : Membership::leave, r.imr_multiaddr.s_addr,
+                     0};
             break;
         case IP_ADD_SOURCE_MEMBERSHIP:
         case IP_DROP_SOURCE_MEMBERSHIP:
             if (ip_mreq_source r; read(value, length, r))
-                m = {name == IP_ADD_SOURCE_MEMBERSHIP ? Membership::join : Membership::leave, r.imr_multiaddr.s_addr,
-                     r.imr_sourceaddr.s_addr};
+                m = {name == IP_ADD_SOURCE_MEMBERSHIP ? Membership::join : Membership::leave,
+                     r.imr_multiaddr.s_addr, r.imr_sourceaddr.s_addr};
             break;
         case MCAST_JOIN_GROUP:
         case MCAST_LEAVE_GROUP:
             if (group_req r; read(value, length, r))
-                m = {name == MCAST_JOIN_GROUP ? Membership::join : Membership::leave, address_of(r.gr_group), 0};
+                m = {name == MCAST_JOIN_GROUP ? Membership::join : Membership::leave, address_of(r.gr_group),
+                     0};
             break;
         case MCAST_JOIN_SOURCE_GROUP:
         case MCAST_LEAVE_SOURCE_GROUP:
             if (group_source_req r; read(value, length, r))
-                m = {name == MCAST_JOIN_SOURCE_GROUP ? Membership::join : Membership::leave, address_of(r.gsr_group),
-                     address_of(r.gsr_source)};
+                m = {name == MCAST_JOIN_SOURCE_GROUP ? Membership::join : Membership::leave,
+                     address_of(r.gsr_group), address_of(r.gsr_source)};
             break;
-        default: break;
+        default:
+            break;
     }
     if (m.group == 0) m.what = Membership::none;
     return m;

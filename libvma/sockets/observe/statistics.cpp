@@ -106,15 +106,25 @@ void publish_ring(unsigned number, RingSlot& slot) noexcept {
         const std::uint64_t n = now.rx_bad[i] - base.rx_bad[i];
         switch (static_cast<net::Drop>(i)) {
             case net::Drop::short_frame:
-            case net::Drop::bad_l4_length: drop(RingDrop::bad_length) += n; break;
-            case net::Drop::bad_ip_header: drop(RingDrop::bad_ip) += n; break;
-            case net::Drop::bad_ip_checksum: drop(RingDrop::bad_ip_checksum) += n; break;
-            case net::Drop::bad_l4_checksum: drop(RingDrop::bad_udp_checksum) += n; break;
-            default: drop(RingDrop::bad_other) += n;
+            case net::Drop::bad_l4_length:
+                drop(RingDrop::bad_length) += n;
+                break;
+            case net::Drop::bad_ip_header:
+                drop(RingDrop::bad_ip) += n;
+                break;
+            case net::Drop::bad_ip_checksum:
+                drop(RingDrop::bad_ip_checksum) += n;
+                break;
+            case net::Drop::bad_l4_checksum:
+                drop(RingDrop::bad_udp_checksum) += n;
+                break;
+            default:
+                drop(RingDrop::bad_other) += n;
         }
     }
     for (unsigned i = 0; i < stats::kRingDrops; i++) put(block.drops[i], drops[i]);
-    put(block.cq_dropped, drop(RingDrop::no_buffer) + drop(RingDrop::device) + drop(RingDrop::completion_error));
+    put(block.cq_dropped,
+        drop(RingDrop::no_buffer) + drop(RingDrop::device) + drop(RingDrop::completion_error));
     const std::uint32_t placed = buffers.rx_posted + buffers.rx_free;
     put(block.cq_queue_length, buffers.rx_total - std::min(placed, buffers.rx_total));
     put(block.cq_drained_max, now.rx_drained_max);
@@ -147,7 +157,8 @@ void for_each_ring(F&& visit) {
     stack->control().unlock();
     for (unsigned i = 0; i < g_rings.size(); i++)
         if (ring::Ring* ring = g_rings[i].ring.load(std::memory_order_acquire)) {
-            if (stats::load(stats::current()->ring(i).state) == 0) describe_ring(i, *ring, stack->present_view());
+            if (stats::load(stats::current()->ring(i).state) == 0)
+                describe_ring(i, *ring, stack->present_view());
             visit(i, g_rings[i]);
         }
 }
@@ -255,12 +266,14 @@ void zero() noexcept {
         for (unsigned way = 0; way < 4; way++) {
             stats::store(ways[way].eagain, 0);
             stats::store(ways[way].errors, 0);
-            const bool locked = block.type == SOCK_DGRAM && (way == unsigned(stats::Way::rx_offload) || way == unsigned(stats::Way::tx_offload));
+            const bool locked = block.type == SOCK_DGRAM && (way == unsigned(stats::Way::rx_offload) ||
+                                                             way == unsigned(stats::Way::tx_offload));
             if (locked) continue;
             stats::store(ways[way].packets, 0);
             stats::store(ways[way].bytes, 0);
         }
-        for (std::uint64_t* word : {&block.rx_poll_hit, &block.rx_poll_miss, &block.ring_migrations, &block.tx_dummy})
+        for (std::uint64_t* word :
+             {&block.rx_poll_hit, &block.rx_poll_miss, &block.ring_migrations, &block.tx_dummy})
             stats::store(*word, 0);
     });
     stats::collect_totals();
@@ -317,7 +330,8 @@ int ring_number(const ring::Ring* ring) noexcept {
     if (ring == nullptr) return -1;
     for (unsigned i = 0; i < g_rings.size(); i++) {
         ring::Ring* there = g_rings[i].ring.load(std::memory_order_acquire);
-        if (there == nullptr && g_rings[i].ring.compare_exchange_strong(there, const_cast<ring::Ring*>(ring))) there = const_cast<ring::Ring*>(ring);
+        if (there == nullptr && g_rings[i].ring.compare_exchange_strong(there, const_cast<ring::Ring*>(ring)))
+            there = const_cast<ring::Ring*>(ring);
         if (there == ring) return static_cast<int>(i);
     }
     return -1;
@@ -388,11 +402,15 @@ stats::Reason reason_of_address(in_addr_t address) noexcept {
 
 stats::Reason reason_of_route(const net::Route& route) noexcept {
     switch (route.kind) {
-        case net::Route::Kind::unicast: return stats::Reason::none;
-        case net::Route::Kind::local: return stats::Reason::loopback;
+        case net::Route::Kind::unicast:
+            return stats::Reason::none;
+        case net::Route::Kind::local:
+            return stats::Reason::loopback;
         case net::Route::Kind::broadcast:
-        case net::Route::Kind::multicast: return stats::Reason::multicast;
-        case net::Route::Kind::other: break;
+        case net::Route::Kind::multicast:
+            return stats::Reason::multicast;
+        case net::Route::Kind::other:
+            break;
     }
     return stats::Reason::no_route;
 }

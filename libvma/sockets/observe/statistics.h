@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What sockets, rings and groups show in the statistics file (libvma/stats): which socket has which block, and the copying of what
-// is not counted there directly.
+// What sockets, rings and groups show in the statistics file (libvma/stats): which socket has which block,
+// and the copying of what is not counted there directly.
 //
-// Traffic is counted where it happens. Gauges (queues, windows, RTT), and the counters that a connection or a ring keeps under its
-// own lock anyway, are copied by refresh(): once a second, when a reader asks for it (Command::refresh), and when a socket ends. So
-// nobody pays for readers that are not there.
+// Traffic is counted where it happens. Gauges (queues, windows, RTT), and the counters that a connection or a
+// ring keeps under its own lock anyway, are copied by refresh(): once a second, when a reader asks for it
+// (Command::refresh), and when a socket ends. So nobody pays for readers that are not there.
 #pragma once
 
 #include <cstdint>
@@ -34,21 +34,26 @@ namespace statistics {
 
 // The file, with blocks for sockets. After the stack has started, in each process.
 void start() noexcept;
-// What else the internal thread does for it: commands, gauges once a second, files of processes that were killed. From the first use of
-// a socket on, and from the first one that is the kernel's. May be called again.
+// What else the internal thread does for it: commands, gauges once a second, files of processes that were
+// killed. From the first use of a socket on, and from the first one that is the kernel's. May be called
+// again.
 void serve() noexcept;
 
-// `socket` has a block (or has none, then nothing happens), from now until left(), which is to be called before the object ends.
+// `socket` has a block (or has none, then nothing happens), from now until left(), which is to be called
+// before the object ends.
 void joined(Socket& socket) noexcept;
 void left(Socket& socket) noexcept;
 
-// Brings all blocks up to date. Not in signal handlers; waits for locks of rings and connections, one at a time.
+// Brings all blocks up to date. Not in signal handlers; waits for locks of rings and connections, one at a
+// time.
 void refresh() noexcept;
 // All counters begin at 0 again.
 void zero() noexcept;
-// What is known of the socket that `fd` stands for (0: of all) goes to the log, at `level`. How many there were.
+// What is known of the socket that `fd` stands for (0: of all) goes to the log, at `level`. How many there
+// were.
 unsigned dump(int fd, int level) noexcept;
-// A socket ends: its counters go to the log and to VMA_STATS_FILE. The same for all sockets, at the end of the process.
+// A socket ends: its counters go to the log and to VMA_STATS_FILE. The same for all sockets, at the end of
+// the process.
 void report_if_active(const stats::SocketBlock& block) noexcept;
 void report_all() noexcept;
 
@@ -70,8 +75,8 @@ stats::Reason reason_of(std::string_view why) noexcept;
 stats::Reason reason_of_address(in_addr_t address) noexcept;
 stats::Reason reason_of_route(const net::Route& route) noexcept;
 
-// The counters of a connection or a listener (`owner`) when the process's counters were zeroed; zeros if they were not since it
-// came to the block. In the internal thread, or when the socket ends.
+// The counters of a connection or a listener (`owner`) when the process's counters were zeroed; zeros if they
+// were not since it came to the block. In the internal thread, or when the socket ends.
 struct TcpBase {
     tcp::Counters connection;
     tcp::Listener::Counters listener;

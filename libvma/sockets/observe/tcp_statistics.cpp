@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What a TCP socket shows in the statistics. Calls are counted by the call; segments, windows and times are the connection's,
-// copied when somebody looks.
+// What a TCP socket shows in the statistics. Calls are counted by the call; segments, windows and times are
+// the connection's, copied when somebody looks.
 #include <netinet/tcp.h>
 
 #include "libvma/os/calls.h"
@@ -14,7 +14,9 @@ namespace vma::sockets {
 ssize_t TcpSocket::count(stats::Way way, ssize_t result) noexcept {
     if (result > 0)
         tally_.moved(way, static_cast<std::uint64_t>(result), false);
-    else if (__builtin_expect(result < 0 && result != -EREMOTE && result != -runtime::kRestart && result != -runtime::kAskKernel, 0))
+    else if (__builtin_expect(result < 0 && result != -EREMOTE && result != -runtime::kRestart &&
+                                  result != -runtime::kAskKernel,
+                              0))
         tally_.result(way, result);
     return result;
 }
@@ -56,7 +58,8 @@ void TcpSocket::describe() noexcept {
         block->tcp_state = static_cast<std::uint32_t>(tcp::State::listen);
         statistics::put_address(block->local, listen_addr_, listen_port_);
         const bool any = ring_count_.load(std::memory_order_acquire) != 0;
-        statistics::put_ring(*block, any ? rings_[0].load(std::memory_order_relaxed) : nullptr, stack_.present_view());
+        statistics::put_ring(*block, any ? rings_[0].load(std::memory_order_relaxed) : nullptr,
+                             stack_.present_view());
     } else {
         block->tcp_state = 0;
         statistics::put_ring(*block, nullptr, stack_.present_view());

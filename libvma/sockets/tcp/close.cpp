@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// close() of a TCP socket: the last number goes, the connection ends in order, its port stays taken until then.
+// close() of a TCP socket: the last number goes, the connection ends in order, its port stays taken until
+// then.
 #include <limits.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
@@ -10,9 +11,9 @@
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/handover/shared_sockets.h"
-#include "libvma/sockets/tcp/late_linger.h"
 #include "libvma/sockets/names.h"
 #include "libvma/sockets/shadow.h"
+#include "libvma/sockets/tcp/late_linger.h"
 #include "libvma/sockets/tcp/ports.h"
 #include "libvma/sockets/tcp/wait.h"
 
@@ -21,7 +22,8 @@ namespace vma::sockets {
 // ---- close ----
 
 bool TcpSocket::interrupted_own_code() const noexcept {
-    if (stack_.control().owned_by_me() || state_lock_.owned_by_me() || waiters_lock_.owned_by_me()) return true;
+    if (stack_.control().owned_by_me() || state_lock_.owned_by_me() || waiters_lock_.owned_by_me())
+        return true;
     const unsigned count = ring_count_.load(std::memory_order_acquire);
     for (unsigned i = 0; i < count; i++)
         if (rings_[i].load(std::memory_order_relaxed)->rx_owned_by_me()) return true;
@@ -44,7 +46,8 @@ void TcpSocket::before_last_close(int fd) noexcept {
 
 const char* TcpSocket::leaving() const noexcept {
     Use use(*this);
-    const bool due = use.connection != nullptr && use.connection->urgent_seen() && !stuck_.load(std::memory_order_relaxed);
+    const bool due =
+        use.connection != nullptr && use.connection->urgent_seen() && !stuck_.load(std::memory_order_relaxed);
     return due ? "urgent data" : nullptr;
 }
 
@@ -77,7 +80,8 @@ void TcpSocket::last_number_closed(int fd) noexcept {
             closed_.store(true, std::memory_order_release);
             if (shadow && linger_s > 0 && !handler) {
                 InternalFd port = accepted_ ? InternalFd() : keep_shadow(fd);
-                lingering_ = Lingering{static_cast<std::uint64_t>(linger_s) * 1'000'000'000u, std::move(port), nullptr};
+                lingering_ = Lingering{static_cast<std::uint64_t>(linger_s) * 1'000'000'000u, std::move(port),
+                                       nullptr};
                 if (!linger_later()) linger();
                 keep = false;
             }
@@ -87,8 +91,8 @@ void TcpSocket::last_number_closed(int fd) noexcept {
         closed_.store(true, std::memory_order_release);
     }
     if (listener_.load(std::memory_order_acquire) != nullptr) {
-        // A handler that interrupted the stack's own code must not wait for the locks its thread holds: the rules go with
-        // the next control operation, and meanwhile what they match is dropped.
+        // A handler that interrupted the stack's own code must not wait for the locks its thread holds: the
+        // rules go with the next control operation, and meanwhile what they match is dropped.
         if (interrupted_own_code()) {
             if (try_ref()) stack_.add_dead(this);
             return;
@@ -103,8 +107,8 @@ void TcpSocket::last_number_closed(int fd) noexcept {
     tell_waiters();
 }
 
-// A copy for a port that stays taken. It would also keep the number that is about to go in the kernel's sets, which then told of it for
-// ever; so the number leaves them first.
+// A copy for a port that stays taken. It would also keep the number that is about to go in the kernel's sets,
+// which then told of it for ever; so the number leaves them first.
 InternalFd TcpSocket::keep_shadow(int fd) noexcept {
     bool watched = true;
     if (!waiters_lock_.owned_by_me()) {
@@ -122,8 +126,8 @@ InternalFd TcpSocket::keep_shadow(int fd) noexcept {
     return InternalFd::copy_of(fd);
 }
 
-// The port stays taken while connections live that came in there. A socket that stops listening keeps a port that
-// bind() chose; another has to be bound again.
+// The port stays taken while connections live that came in there. A socket that stops listening keeps a port
+// that bind() chose; another has to be bound again.
 void TcpSocket::keep_listening_port(int fd) noexcept {
     tcp::Listener* listener = listener_.load(std::memory_order_acquire);
     if (!listener->has_connections()) return;
@@ -142,7 +146,8 @@ void TcpSocket::bury() noexcept {
     unref();
 }
 
-// ---- SO_LINGER: close() returns when the peer has everything, or after some time, or when a signal comes ----
+// ---- SO_LINGER: close() returns when the peer has everything, or after some time, or when a signal comes
+// ----
 
 namespace {
 

@@ -10,13 +10,13 @@
 #include "libvma/os/calls.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/no_cancel.h"
+#include "libvma/sockets/handover/privileges.h"
 #include "libvma/sockets/handover/shared_sockets.h"
+#include "libvma/sockets/handover/urgent.h"
 #include "libvma/sockets/icmp.h"
 #include "libvma/sockets/names.h"
-#include "libvma/sockets/handover/privileges.h"
 #include "libvma/sockets/shadow.h"
 #include "libvma/sockets/tcp/wait.h"
-#include "libvma/sockets/handover/urgent.h"
 
 namespace vma::sockets {
 namespace {
@@ -36,7 +36,8 @@ bool TcpSocket::plan_connect(int fd, const sockaddr_in& to, Plan& plan) noexcept
     };
     if (to.sin_port == 0) return left(stats::Reason::other, "there is no port 0");
     if (!is_unicast(to.sin_addr.s_addr)) return left(statistics::reason_of_address(to.sin_addr.s_addr));
-    if (!privileges::tcp_may_be_ours()) return left(stats::Reason::process, "the program has given up CAP_NET_ADMIN");
+    if (!privileges::tcp_may_be_ours())
+        return left(stats::Reason::process, "the program has given up CAP_NET_ADMIN");
     try {
         sockaddr_in local{};
         if (bound_ || autobound_) local = shadow::name_of(fd);
@@ -51,15 +52,20 @@ bool TcpSocket::plan_connect(int fd, const sockaddr_in& to, Plan& plan) noexcept
         query.dst_port = to.sin_port;
         auto route = stack_.view().route(query);
         if (!route) return left(stats::Reason::no_route);
-        if (const stats::Reason reason = statistics::reason_of_route(*route); reason != stats::Reason::none) return left(reason);
+        if (const stats::Reason reason = statistics::reason_of_route(*route); reason != stats::Reason::none)
+            return left(reason);
         const in_addr_t source = local.sin_addr.s_addr != 0 ? local.sin_addr.s_addr : route->src;
         int owner = 0;
-        if (!is_unicast(source) || !stack_.view().is_local(source, &owner)) return left(stats::Reason::foreign_address);
-        // Answers come in through the interface that owns the address; only one interface has the connection's rule.
+        if (!is_unicast(source) || !stack_.view().is_local(source, &owner))
+            return left(stats::Reason::foreign_address);
+        // Answers come in through the interface that owns the address; only one interface has the
+        // connection's rule.
         if (owner != route->ifindex) {
             log::once(log::Level::info,
-                      "a TCP connection is left to the kernel: its route and its source are on different interfaces");
-            return left(stats::Reason::foreign_address, "its route and its source are on different interfaces");
+                      "a TCP connection is left to the kernel: its route and its source are on different "
+                      "interfaces");
+            return left(stats::Reason::foreign_address,
+                        "its route and its source are on different interfaces");
         }
         const config::Endpoint here{source, local.sin_port}, there{to.sin_addr.s_addr, to.sin_port};
         const config::Decision decision = config::decide(config::Role::tcp_client, there, &here);
@@ -92,9 +98,9 @@ int TcpSocket::bind_shadow(int fd, Plan& plan) noexcept {
     return plan.ends.local_port != 0 ? 0 : EADDRNOTAVAIL;
 }
 
-// The port we took for connect() goes, as the kernel gives it back when a connection failed. A socket in state CLOSE keeps
-// its port, but one that stops listening does not; and an address that was given by bind() stays, unless another is given
-// without a port.
+// The port we took for connect() goes, as the kernel gives it back when a connection failed. A socket in
+// state CLOSE keeps its port, but one that stops listening does not; and an address that was given by bind()
+// stays, unless another is given without a port.
 void TcpSocket::unbind_shadow(int fd) noexcept {
     if (!autobound_) return;
     if (os::listen(fd, 0) != 0) return;  // the port stays, and serves the next connect()
@@ -124,7 +130,8 @@ int TcpSocket::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& 
     settle_options(fd);
     icmp::start(stack_);
     release_retired(0);
-    // The kernel does not know about connections of ours in TIME_WAIT, so a port it finds may be taken for this peer.
+    // The kernel does not know about connections of ours in TIME_WAIT, so a port it finds may be taken for
+    // this peer.
     int error;
     for (int attempt = 0;; attempt++) {
         if (plan.autobind && (error = bind_shadow(fd, plan)) != 0) break;
@@ -166,9 +173,11 @@ int TcpSocket::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& 
 }
 
 int TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
-    if (phase() == Phase::fresh && handing::shared_since(born_)) leave_to_kernel(fd, "a forked child has it, too");
+    if (phase() == Phase::fresh && handing::shared_since(born_))
+        leave_to_kernel(fd, "a forked child has it, too");
     if (phase() == Phase::kernel) return Socket::connect(fd, addr, len);
-    if (state_lock_.owned_by_me()) return failed(EALREADY);  // a signal handler inside a call that changes the state
+    if (state_lock_.owned_by_me())
+        return failed(EALREADY);  // a signal handler inside a call that changes the state
     sa_family_t family = AF_INET;
     const bool readable = len >= sizeof family && UserMemory::readable(addr, sizeof family);
     if (readable) std::memcpy(&family, addr, sizeof family);
@@ -214,7 +223,8 @@ int TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
         if (r == 0) errno = saved;
         return r;
     }
-    // Any thread's call from now on is the kernel's. A connect() that fails at once leaves a socket that may try elsewhere.
+    // Any thread's call from now on is the kernel's. A connect() that fails at once leaves a socket that may
+    // try elsewhere.
     settle_options(fd);
     set_phase(Phase::kernel);
     decided(why.decision(stats::Path::kernel));
@@ -277,12 +287,14 @@ int TcpSocket::disconnect(int fd) noexcept {
     int error = c->peek_error();
     switch (c->state()) {
         case tcp::State::close:
-        case tcp::State::time_wait: break;
+        case tcp::State::time_wait:
+            break;
         case tcp::State::closing:
         case tcp::State::last_ack:
             if (c->unsent_bytes() != 0) error = ECONNRESET;
             break;
-        default: error = ECONNRESET;
+        default:
+            error = ECONNRESET;
     }
     if (error != 0) pending_error_.store(error, std::memory_order_relaxed);
     let_go(fd, true);

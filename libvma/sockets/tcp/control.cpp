@@ -9,15 +9,15 @@
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/no_cancel.h"
 #include "libvma/sockets/destination.h"
-#include "libvma/sockets/handover/shared_sockets.h"
-#include "libvma/sockets/names.h"
 #include "libvma/sockets/handover/placeholders.h"
+#include "libvma/sockets/handover/shared_sockets.h"
+#include "libvma/sockets/handover/urgent.h"
+#include "libvma/sockets/names.h"
 #include "libvma/sockets/object_pool.h"
 #include "libvma/sockets/shadow.h"
 #include "libvma/sockets/tcp/defaults.h"
 #include "libvma/sockets/tcp/ports.h"
 #include "libvma/sockets/tcp/wait.h"
-#include "libvma/sockets/handover/urgent.h"
 #include "libvma/tcp/migrate/handover.h"
 
 #ifndef SO_COOKIE
@@ -114,7 +114,8 @@ bool TcpSocket::is_shadow(int fd) const noexcept {
 
 bool TcpSocket::still_mine(int fd) noexcept {
     const std::uint64_t now = clock::ticks();
-    if (now - verified_at_.load(std::memory_order_relaxed) < kVerifyUsec * clock::ticks_per_usec()) return true;
+    if (now - verified_at_.load(std::memory_order_relaxed) < kVerifyUsec * clock::ticks_per_usec())
+        return true;
     verified_at_.store(now, std::memory_order_relaxed);
     learn_cookie(fd);
     return is_shadow(fd);
@@ -143,8 +144,8 @@ int TcpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
     return r;
 }
 
-// bind() of a connected socket: EINVAL, for it has an address already (ip(7)). When the connection is over, its port has
-// gone with it, unless bind() had chosen it.
+// bind() of a connected socket: EINVAL, for it has an address already (ip(7)). When the connection is over,
+// its port has gone with it, unless bind() had chosen it.
 int TcpSocket::bind_again(int fd, const sockaddr* addr, socklen_t len) noexcept {
     if (state_lock_.owned_by_me()) return failed(EINVAL);
     state_lock_.lock();
@@ -172,7 +173,8 @@ int TcpSocket::getsockname(int fd, sockaddr* addr, socklen_t* len) {
             return copy_name(ends.local_addr, ends.local_port, addr, len);
         }
     }
-    if (const in_port_t port = last_port_.load(std::memory_order_relaxed); port != 0 && phase() == Phase::fresh) {
+    if (const in_port_t port = last_port_.load(std::memory_order_relaxed);
+        port != 0 && phase() == Phase::fresh) {
         const sockaddr_in name = shadow::name_of(fd);
         if (name.sin_port == 0) return copy_name(last_addr_.load(std::memory_order_relaxed), port, addr, len);
     }
@@ -183,7 +185,8 @@ int TcpSocket::getpeername(int fd, sockaddr* addr, socklen_t* len) {
     {
         Use use(*this);
         if (use.connection != nullptr) {
-            if (over(*use.connection) || use.connection->state() == tcp::State::syn_sent) return failed(ENOTCONN);
+            if (over(*use.connection) || use.connection->state() == tcp::State::syn_sent)
+                return failed(ENOTCONN);
             const tcp::Endpoints& ends = use.connection->endpoints();
             return copy_name(ends.remote_addr, ends.remote_port, addr, len);
         }
@@ -254,13 +257,15 @@ bool TcpSocket::handover(int fd, const char* why) noexcept {
                     moved = true;
                 });
                 if (!result)
-                    log::warn("a TCP connection cannot be moved to the kernel ({}): {}", why, result.error().what);
+                    log::warn("a TCP connection cannot be moved to the kernel ({}): {}", why,
+                              result.error().what);
             } catch (...) {
                 log::warn("a TCP connection cannot be moved to the kernel ({}): out of memory", why);
             }
             if (!moved) c->finish_freeze(false);
         } else {
-            log::once(log::Level::warn, "a TCP connection in this state cannot be moved to the kernel ({}): {}", why,
+            log::once(log::Level::warn,
+                      "a TCP connection in this state cannot be moved to the kernel ({}): {}", why,
                       strerrordesc_np(error));
         }
         if (moved) {
@@ -313,14 +318,16 @@ void TcpSocket::leave_to_kernel(int fd, const char* why) noexcept {
             decided({stats::Path::kernel, statistics::reason_of(why), why});
             break;
         }
-        default: break;
+        default:
+            break;
     }
     state_lock_.unlock();
     if (phase() == Phase::listening) offer_waiting();
     errno = saved;
 }
 
-// A connection that the kernel cannot take over (no CAP_NET_ADMIN, or the handshake is under way) has lost its path for good.
+// A connection that the kernel cannot take over (no CAP_NET_ADMIN, or the handshake is under way) has lost
+// its path for good.
 void TcpSocket::ring_failed(int fd, ring::Ring& ring) noexcept {
     if (phase() == Phase::listening) {
         Stack::Control control(stack_);

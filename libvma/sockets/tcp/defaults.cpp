@@ -21,7 +21,8 @@
 namespace vma::sockets {
 namespace {
 
-// A window that large keeps 10 Gbit/s busy over 1.6 ms; more memory than that for one slow reader is not worth having.
+// A window that large keeps 10 Gbit/s busy over 1.6 ms; more memory than that for one slow reader is not
+// worth having.
 constexpr std::uint32_t kMaxDefaultWindow = 2u << 20, kMinWindow = 4096;
 constexpr std::int64_t kMinMss = 88, kMaxKernelMss = 32767;  // what TCP_MAXSEG takes
 
@@ -42,33 +43,45 @@ tcp::Options read_defaults(int fd) noexcept {
     o.keep_count = static_cast<unsigned>(option(fd, IPPROTO_TCP, TCP_KEEPCNT, 9));
     o.syn_retries = static_cast<unsigned>(option(fd, IPPROTO_TCP, TCP_SYNCNT, 6));
     o.linger2_s = option(fd, IPPROTO_TCP, TCP_LINGER2, 60);
-    o.synack_retries = static_cast<unsigned>(std::clamp<long>(os::sysctl("ipv4/tcp_synack_retries", 5), 0, 255));
+    o.synack_retries =
+        static_cast<unsigned>(std::clamp<long>(os::sysctl("ipv4/tcp_synack_retries", 5), 0, 255));
     o.syncookies = static_cast<unsigned>(std::clamp<long>(os::sysctl("ipv4/tcp_syncookies", 1), 0, 2));
     o.mtu_expires_s = static_cast<unsigned>(os::sysctl("ipv4/route/mtu_expires", 600));
     o.retries2 = static_cast<unsigned>(os::sysctl("ipv4/tcp_retries2", 15));
     o.sack = os::sysctl("ipv4/tcp_sack", 1) != 0;
-    o.window_scaling = params.window_scaling == -2 ? os::sysctl("ipv4/tcp_window_scaling", 1) != 0 : params.window_scaling >= 0;
+    o.window_scaling = params.window_scaling == -2 ? os::sysctl("ipv4/tcp_window_scaling", 1) != 0
+                                                   : params.window_scaling >= 0;
     o.timestamps = params.tcp_timestamp_option == 2 ? os::sysctl("ipv4/tcp_timestamps", 1) != 0
                                                     : params.tcp_timestamp_option == 1;
     o.nodelay = params.tcp_nodelay != 0;
     o.delayed_ack_ms = params.tcp_quickack != 0 ? 0 : static_cast<std::uint32_t>(params.tcp_delayed_ack_msec);
     long memory[3];
     const long largest = os::read_sysctl("ipv4/tcp_rmem", memory) == 3 ? memory[2] : 6 << 20;
-    o.receive_window = static_cast<std::uint32_t>(std::clamp<long>(largest / 2, kMinWindow, kMaxDefaultWindow));
+    o.receive_window =
+        static_cast<std::uint32_t>(std::clamp<long>(largest / 2, kMinWindow, kMaxDefaultWindow));
     // The largest window that the factor can announce. What scale is announced follows from the window.
-    if (params.window_scaling >= 0) o.receive_window = std::min(o.receive_window, 0xffffu << params.window_scaling);
+    if (params.window_scaling >= 0)
+        o.receive_window = std::min(o.receive_window, 0xffffu << params.window_scaling);
     if (params.mss != 0) o.maxseg = static_cast<std::uint32_t>(std::max(params.mss, kMinMss));
     char name[16] = "";
     socklen_t len = sizeof name;
     using tcp::CongestionAlgorithm;
     o.congestion = CongestionAlgorithm::cubic;
-    if (os::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &len) == 0 && strncmp(name, "reno", sizeof name) == 0)
+    if (os::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &len) == 0 &&
+        strncmp(name, "reno", sizeof name) == 0)
         o.congestion = CongestionAlgorithm::newreno;
     switch (params.tcp_cc_algo) {
-        case 0: o.congestion = CongestionAlgorithm::newreno; break;
-        case 1: o.congestion = CongestionAlgorithm::cubic; break;
-        case 2: o.congestion = CongestionAlgorithm::none; break;
-        default: break;  // the kernel's
+        case 0:
+            o.congestion = CongestionAlgorithm::newreno;
+            break;
+        case 1:
+            o.congestion = CongestionAlgorithm::cubic;
+            break;
+        case 2:
+            o.congestion = CongestionAlgorithm::none;
+            break;
+        default:
+            break;  // the kernel's
     }
     return o;
 }
@@ -76,8 +89,8 @@ tcp::Options read_defaults(int fd) noexcept {
 }  // namespace
 
 tcp::Options default_tcp_options(int fd) noexcept {
-    // Not a static variable with an initializer: a signal handler that makes a socket would wait for the thread that it has interrupted.
-    // Who comes second reads them once more.
+    // Not a static variable with an initializer: a signal handler that makes a socket would wait for the
+    // thread that it has interrupted. Who comes second reads them once more.
     static constinit std::atomic<const tcp::Options*> known{nullptr};
     const tcp::Options* options = known.load(std::memory_order_acquire);
     if (options != nullptr) return *options;
@@ -117,12 +130,14 @@ unsigned somaxconn() noexcept {
     return value;
 }
 
-// For TCP the kernel sets DF with these two only (ip_dont_fragment), not with IP_PMTUDISC_PROBE and what followed it.
+// For TCP the kernel sets DF with these two only (ip_dont_fragment), not with IP_PMTUDISC_PROBE and what
+// followed it.
 bool forbids_fragments(int mtu_discover) noexcept {
     return mtu_discover == IP_PMTUDISC_WANT || mtu_discover == IP_PMTUDISC_DO;
 }
 
-// The kernel doubles what the program asks for, and gives half of the buffer to the window (net.ipv4.tcp_adv_win_scale 1).
+// The kernel doubles what the program asks for, and gives half of the buffer to the window
+// (net.ipv4.tcp_adv_win_scale 1).
 std::uint32_t window_of_receive_buffer(int value) noexcept {
     return std::max(static_cast<std::uint32_t>(std::max(value, 0)) / 2, kMinWindow);
 }

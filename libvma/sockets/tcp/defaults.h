@@ -8,7 +8,8 @@ namespace vma::sockets {
 
 // `fd`: a TCP socket nobody has set options on, which the kernel is asked about the first time.
 tcp::Options default_tcp_options(int fd) noexcept;
-// Sets on a new socket's shadow what the parameters want otherwise than the kernel; no call when they want nothing.
+// Sets on a new socket's shadow what the parameters want otherwise than the kernel; no call when they want
+// nothing.
 void set_tcp_defaults_on(int fd) noexcept;
 // net.core.somaxconn, which listen(2) cuts the backlog to.
 unsigned somaxconn() noexcept;

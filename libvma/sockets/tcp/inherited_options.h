@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The options a program set on a listener. An accepted socket has them too, but setting them on its shadow one by one
-// would cost more than all the rest of accept(); so each accepted socket shares this list and sets them when the shadow is
-// first asked for an option, or becomes the kernel's.
+// The options a program set on a listener. An accepted socket has them too, but setting them on its shadow
+// one by one would cost more than all the rest of accept(); so each accepted socket shares this list and sets
+// them when the shadow is first asked for an option, or becomes the kernel's.
 #pragma once
 
 #include <sys/socket.h>

@@ -6,8 +6,9 @@ namespace vma::sockets {
 
 class TcpSocket;
 
-// While one lives, a TCP socket whose last number goes in this thread does not wait. The destructor does, for each of them in
-// turn: it stands behind the kernel's close() of the numbers, inside the caller's region. Not inside each other.
+// While one lives, a TCP socket whose last number goes in this thread does not wait. The destructor does, for
+// each of them in turn: it stands behind the kernel's close() of the numbers, inside the caller's region. Not
+// inside each other.
 class LateLinger {
   public:
     LateLinger() noexcept;

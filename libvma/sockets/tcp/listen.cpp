@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A listening TCP socket: its rules, and accept() from two queues.
 //
-// The shadow listens as well, for loopback and all interfaces that are not ours. Rules are in place before it does: a SYN
-// that the kernel had answered in between would be a connection of the kernel's whose packets are steered to us.
+// The shadow listens as well, for loopback and all interfaces that are not ours. Rules are in place before it
+// does: a SYN that the kernel had answered in between would be a connection of the kernel's whose packets are
+// steered to us.
 #include <netinet/in.h>
 
 #include <algorithm>
@@ -12,23 +13,24 @@
 #include "libvma/config/rules.h"
 #include "libvma/os/calls.h"
 #include "libvma/os/raw_syscall.h"
-#include "libvma/runtime/no_cancel.h"
 #include "libvma/runtime/log.h"
-#include "libvma/sockets/handover/shared_sockets.h"
-#include "libvma/sockets/icmp.h"
+#include "libvma/runtime/no_cancel.h"
 #include "libvma/sockets/fd_table.h"
-#include "libvma/sockets/names.h"
 #include "libvma/sockets/handover/placeholders.h"
 #include "libvma/sockets/handover/privileges.h"
+#include "libvma/sockets/handover/shared_sockets.h"
+#include "libvma/sockets/handover/urgent.h"
+#include "libvma/sockets/icmp.h"
+#include "libvma/sockets/names.h"
 #include "libvma/sockets/tcp/defaults.h"
 #include "libvma/sockets/tcp/wait.h"
-#include "libvma/sockets/handover/urgent.h"
 #include "libvma/tcp/timers/engine.h"
 
 namespace vma::sockets {
 namespace {
 
-// An accept() in so many looks at the kernel's queue first, so that neither queue waits for the other to run dry.
+// An accept() in so many looks at the kernel's queue first, so that neither queue waits for the other to run
+// dry.
 constexpr unsigned kKernelTurn = 16;
 
 unsigned clamped(int backlog) noexcept { return std::min(static_cast<unsigned>(backlog), somaxconn()); }
@@ -40,14 +42,16 @@ unsigned clamped(int backlog) noexcept { return std::min(static_cast<unsigned>(b
 std::vector<TcpSocket::Rule> TcpSocket::wanted_rules(Why& why) {
     std::vector<Rule> wanted;
     why.reason = stats::Reason::foreign_address;
-    if (closed_.load(std::memory_order_acquire) || listener_.load(std::memory_order_acquire) == nullptr) return wanted;
+    if (closed_.load(std::memory_order_acquire) || listener_.load(std::memory_order_acquire) == nullptr)
+        return wanted;
     if (!privileges::tcp_may_be_ours()) {
         why = {stats::Reason::process, "the program has given up CAP_NET_ADMIN", {}};
         return wanted;
     }
     for (const net::LocalAddress& a : stack_.view().addresses()) {
         if (!stack_.may_serve(a, listen_addr_, options_.path.oif, why)) continue;
-        const config::Decision decision = config::decide(config::Role::tcp_server, {a.address, listen_port_}, nullptr);
+        const config::Decision decision =
+            config::decide(config::Role::tcp_server, {a.address, listen_port_}, nullptr);
         if (decision.os()) {
             why = {stats::Reason::rule, {}, decision.text()};
             continue;
@@ -66,7 +70,8 @@ std::vector<TcpSocket::Rule> TcpSocket::wanted_rules(Why& why) {
 void TcpSocket::set_rules(std::vector<Rule> wanted, Why& why) noexcept {
     tcp::Listener* listener = listener_.load(std::memory_order_acquire);
     auto has = [](const std::vector<Rule>& list, const Rule& r) {
-        return std::any_of(list.begin(), list.end(), [&](const Rule& x) { return x.ring == r.ring && x.spec == r.spec; });
+        return std::any_of(list.begin(), list.end(),
+                           [&](const Rule& x) { return x.ring == r.ring && x.spec == r.spec; });
     };
     const ring::Share share = !reuseport_         ? ring::Share::latest
                               : listen_addr_ == 0 ? ring::Share::spread_any
@@ -78,13 +83,14 @@ void TcpSocket::set_rules(std::vector<Rule> wanted, Why& why) noexcept {
             if (has(rules_, r)) {
                 now.push_back(r);
             } else if (auto added = r.ring->attach(r.spec, listener, share); added) {
-                // The kernel completes handshakes while the program does something else; here the engine has to.
+                // The kernel completes handshakes while the program does something else; here the engine has
+                // to.
                 tcp::Engine::instance().started(*r.ring);
                 now.push_back(r);
             } else {
                 why = {stats::Reason::no_room, added.error().what, {}};
-                log::once(log::Level::warn, "a TCP listener on {} is served by the kernel: {}", r.ring->attr().name,
-                          added.error().what);
+                log::once(log::Level::warn, "a TCP listener on {} is served by the kernel: {}",
+                          r.ring->attr().name, added.error().what);
             }
         }
     } catch (...) {
@@ -148,9 +154,11 @@ void TcpSocket::refresh_rules() noexcept {
 // ---- listen ----
 
 int TcpSocket::listen(int fd, int backlog) {
-    if (phase() == Phase::fresh && handing::shared_since(born_)) leave_to_kernel(fd, "a forked child has it, too");
+    if (phase() == Phase::fresh && handing::shared_since(born_))
+        leave_to_kernel(fd, "a forked child has it, too");
     if (phase() == Phase::kernel) return os::listen(fd, backlog);
-    if (state_lock_.owned_by_me() || stack_.control().owned_by_me()) return failed(EINVAL);  // in a signal handler
+    if (state_lock_.owned_by_me() || stack_.control().owned_by_me())
+        return failed(EINVAL);  // in a signal handler
     state_lock_.lock();
     struct Unlock {
         Lock& lock;
@@ -185,7 +193,8 @@ int TcpSocket::listen(int fd, int backlog) {
         return os::listen(fd, backlog);
     }
     icmp::start(stack_);
-    tcp::Listener* listener = tcp::Listener::create(stack_.paths(), name.sin_port, options_, clamped(backlog));
+    tcp::Listener* listener =
+        tcp::Listener::create(stack_.paths(), name.sin_port, options_, clamped(backlog));
     if (listener == nullptr) return os::listen(fd, backlog);
 
     urgent::prepare();
@@ -239,8 +248,8 @@ bool TcpSocket::kernel_has_connection(int fd) noexcept {
     return os::raw_syscall(SYS_ppoll, &p, 1, &now, nullptr, sizeof(std::uint64_t)) > 0;
 }
 
-// Never waits. O_NONBLOCK of the shadow is the program's, so a blocking listener is asked first; one thread at a time,
-// for two could see the same connection and one would wait for the next.
+// Never waits. O_NONBLOCK of the shadow is the program's, so a blocking listener is asked first; one thread
+// at a time, for two could see the same connection and one would wait for the next.
 int TcpSocket::accept_from_kernel(int fd, sockaddr* addr, socklen_t* len, int flags) {
     const runtime::NoCancel whole;
     const socklen_t room = placeholders::possible() ? placeholders::room_of(addr, len) : 0;
@@ -258,8 +267,7 @@ int TcpSocket::accept_from_kernel(int fd, sockaddr* addr, socklen_t* len, int fl
     }
     if (accepted < 0) return accepted;
     g_fds.drop_stale(accepted);
-    return placeholders::possible() ? placeholders::accepted(accepted, addr, len, room, flags)
-                                                           : accepted;
+    return placeholders::possible() ? placeholders::accepted(accepted, addr, len, room, flags) : accepted;
 }
 
 // Puts those who wait in our queue where every process that has the listener can accept them.
@@ -314,7 +322,9 @@ int TcpSocket::accept_ours(tcp::Listener& listener, sockaddr* addr, socklen_t* l
     }
     socket->tally_.open(stats::Protocol::tcp, fd, SOCK_STREAM, (flags & SOCK_NONBLOCK) == 0);
     const stats::SocketBlock* listeners = tally_.block();
-    socket->decided({stats::Path::offloaded, stats::Reason::none, {},
+    socket->decided({stats::Path::offloaded,
+                     stats::Reason::none,
+                     {},
                      listeners != nullptr ? stats::text_of(listeners->rule) : std::string_view{}});
     socket->describe();
     statistics::joined(*socket);
@@ -360,7 +370,8 @@ int TcpSocket::accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
                 flush();
                 progress();
             }
-            const bool kernel_first = accepts_.fetch_add(1, std::memory_order_relaxed) % kKernelTurn == kKernelTurn - 1;
+            const bool kernel_first =
+                accepts_.fetch_add(1, std::memory_order_relaxed) % kKernelTurn == kKernelTurn - 1;
             if (use.listener->pending() != 0 && !kernel_first) {
                 const int accepted = accept_ours(*use.listener, addr, len, flags);
                 if (accepted >= 0) errno = saved;

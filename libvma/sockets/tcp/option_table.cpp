@@ -34,7 +34,7 @@ constexpr TcpOptionRow kTable[] = {
     {SOL_SOCKET, SO_NO_CHECK, none},   // UDP only
     {SOL_SOCKET, SO_PASSCRED, none},   // AF_UNIX only
     {SOL_SOCKET, SO_PASSSEC, none},
-    {SOL_SOCKET, SO_RXQ_OVFL, none},   // datagrams only
+    {SOL_SOCKET, SO_RXQ_OVFL, none},  // datagrams only
     {SOL_SOCKET, SO_BUSY_POLL, none},
     {SOL_SOCKET, SO_PREFER_BUSY_POLL, none},
     {SOL_SOCKET, SO_BUSY_POLL_BUDGET, none},

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Socket options, fcntl and ioctl of a TCP socket.
 //
-// The shadow is asked first, so the kernel says what exists, what is allowed and what a value becomes; then the value is
-// read back from it and given to the connection, if it means something there. An option that we cannot serve makes the
-// socket the kernel's, with its connection if there is one, and an option that is not in the table counts as such:
-// nothing is silently accepted.
+// The shadow is asked first, so the kernel says what exists, what is allowed and what a value becomes; then
+// the value is read back from it and given to the connection, if it means something there. An option that we
+// cannot serve makes the socket the kernel's, with its connection if there is one, and an option that is not
+// in the table counts as such: nothing is silently accepted.
 #include <linux/sockios.h>
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
@@ -24,7 +24,8 @@
 namespace vma::sockets {
 namespace {
 
-constexpr std::size_t kCongestionName = 16;  // TCP_CA_NAME_MAX of linux/tcp.h, which does not go with netinet/tcp.h
+constexpr std::size_t kCongestionName =
+    16;  // TCP_CA_NAME_MAX of linux/tcp.h, which does not go with netinet/tcp.h
 
 int int_option(int fd, int level, int name) noexcept {
     int value = 0;
@@ -37,14 +38,17 @@ std::uint64_t timeout_option(int fd, int name) noexcept {
     timeval t{};
     socklen_t len = sizeof t;
     os::getsockopt(fd, SOL_SOCKET, name, &t, &len);
-    return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(t.tv_usec) * 1000u;
+    return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000u +
+           static_cast<std::uint64_t>(t.tv_usec) * 1000u;
 }
 
 // Does the value switch on what only the kernel can do? Most of these are off at 0.
 bool wants_kernel(const TcpOptionRow& row, const void* value, socklen_t len) noexcept {
     switch (row.effect) {
-        case TcpEffect::kernel: return true;
-        case TcpEffect::kernel_if_set: return any_byte(value, len);
+        case TcpEffect::kernel:
+            return true;
+        case TcpEffect::kernel_if_set:
+            return any_byte(value, len);
         case TcpEffect::kernel_if_limited: {  // SO_MAX_PACING_RATE: all ones is no limit
             const auto* p = static_cast<const unsigned char*>(value);
             return std::any_of(p, p + std::min<socklen_t>(len, 4), [](unsigned char b) { return b != 0xff; });
@@ -54,7 +58,8 @@ bool wants_kernel(const TcpOptionRow& row, const void* value, socklen_t len) noe
             std::memcpy(&number, value, std::min<std::size_t>(len, sizeof number));
             return number >= 0;
         }
-        default: return false;
+        default:
+            return false;
     }
 }
 
@@ -104,11 +109,19 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
     if (level == SOL_SOCKET) {
         switch (name) {
             case SO_RCVTIMEO:
-            case kReceiveTimeoutNew: rcvtimeo_ns_.store(timeout_option(fd, SO_RCVTIMEO)); break;
+            case kReceiveTimeoutNew:
+                rcvtimeo_ns_.store(timeout_option(fd, SO_RCVTIMEO));
+                break;
             case SO_SNDTIMEO:
-            case kSendTimeoutNew: sndtimeo_ns_.store(timeout_option(fd, SO_SNDTIMEO)); break;
-            case SO_REUSEADDR: edit([&](tcp::Options& o) { o.reuse_address = value != 0; }); break;
-            case SO_REUSEPORT: reuseport_ = value != 0; break;
+            case kSendTimeoutNew:
+                sndtimeo_ns_.store(timeout_option(fd, SO_SNDTIMEO));
+                break;
+            case SO_REUSEADDR:
+                edit([&](tcp::Options& o) { o.reuse_address = value != 0; });
+                break;
+            case SO_REUSEPORT:
+                reuseport_ = value != 0;
+                break;
             case SO_LINGER: {
                 struct linger l {};
                 socklen_t len = sizeof l;
@@ -116,7 +129,9 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
                 linger_s_.store(l.l_onoff != 0 ? std::max(l.l_linger, 0) : -1);
                 break;
             }
-            case SO_KEEPALIVE: edit([&](tcp::Options& o) { o.keepalive = value != 0; }); break;
+            case SO_KEEPALIVE:
+                edit([&](tcp::Options& o) { o.keepalive = value != 0; });
+                break;
             case SO_RCVBUF:
             case SO_RCVBUFFORCE: {
                 const int size = int_option(fd, SOL_SOCKET, SO_RCVBUF);
@@ -137,7 +152,9 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
                     use.connection->tell_readable();
                 }
                 break;
-            case SO_MARK: edit([&](tcp::Options& o) { o.path.mark = number; }); break;
+            case SO_MARK:
+                edit([&](tcp::Options& o) { o.path.mark = number; });
+                break;
             case SO_BINDTODEVICE:
             case kBindToIfindex: {
                 const int ifindex = int_option(fd, SOL_SOCKET, kBindToIfindex);
@@ -148,19 +165,27 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
                 }
                 break;
             }
-            default: break;
+            default:
+                break;
         }
         return;
     }
     if (level == IPPROTO_IP) {
         switch (name) {
-            case IP_TOS: edit([&](tcp::Options& o) { o.path.tos = static_cast<std::uint8_t>(value); }); break;
-            case IP_TTL: edit([&](tcp::Options& o) { o.path.ttl = static_cast<std::uint8_t>(value); }); break;
+            case IP_TOS:
+                edit([&](tcp::Options& o) { o.path.tos = static_cast<std::uint8_t>(value); });
+                break;
+            case IP_TTL:
+                edit([&](tcp::Options& o) { o.path.ttl = static_cast<std::uint8_t>(value); });
+                break;
             case IP_MTU_DISCOVER:
                 edit([&](tcp::Options& o) { o.path.dont_fragment = forbids_fragments(value); });
                 break;
-            case IP_BIND_ADDRESS_NO_PORT: bind_no_port_ = value != 0; break;
-            default: break;
+            case IP_BIND_ADDRESS_NO_PORT:
+                bind_no_port_ = value != 0;
+                break;
+            default:
+                break;
         }
         return;
     }
@@ -174,18 +199,42 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
             }
             break;
         }
-        case TCP_CORK: edit([&](tcp::Options& o) { o.cork = value != 0; }); break;
-        case TCP_MAXSEG: edit([&](tcp::Options& o) { o.maxseg = number; }); break;
-        case TCP_KEEPIDLE: edit([&](tcp::Options& o) { o.keep_idle_s = number; }); break;
-        case TCP_KEEPINTVL: edit([&](tcp::Options& o) { o.keep_interval_s = number; }); break;
-        case TCP_KEEPCNT: edit([&](tcp::Options& o) { o.keep_count = number; }); break;
-        case TCP_SYNCNT: edit([&](tcp::Options& o) { o.syn_retries = o.synack_retries = number; }); break;
-        case TCP_LINGER2: edit([&](tcp::Options& o) { o.linger2_s = value; }); break;
-        case TCP_DEFER_ACCEPT: edit([&](tcp::Options& o) { o.defer_accept_s = number; }); break;
-        case TCP_WINDOW_CLAMP: edit([&](tcp::Options& o) { o.window_clamp = number; }); break;
-        case TCP_USER_TIMEOUT: edit([&](tcp::Options& o) { o.user_timeout_ms = number; }); break;
-        case TCP_NOTSENT_LOWAT: edit([&](tcp::Options& o) { o.notsent_lowat = number == 0 ? 0xffffffff : number; }); break;
-        case TCP_INQ: report_inq_.store(value != 0); break;
+        case TCP_CORK:
+            edit([&](tcp::Options& o) { o.cork = value != 0; });
+            break;
+        case TCP_MAXSEG:
+            edit([&](tcp::Options& o) { o.maxseg = number; });
+            break;
+        case TCP_KEEPIDLE:
+            edit([&](tcp::Options& o) { o.keep_idle_s = number; });
+            break;
+        case TCP_KEEPINTVL:
+            edit([&](tcp::Options& o) { o.keep_interval_s = number; });
+            break;
+        case TCP_KEEPCNT:
+            edit([&](tcp::Options& o) { o.keep_count = number; });
+            break;
+        case TCP_SYNCNT:
+            edit([&](tcp::Options& o) { o.syn_retries = o.synack_retries = number; });
+            break;
+        case TCP_LINGER2:
+            edit([&](tcp::Options& o) { o.linger2_s = value; });
+            break;
+        case TCP_DEFER_ACCEPT:
+            edit([&](tcp::Options& o) { o.defer_accept_s = number; });
+            break;
+        case TCP_WINDOW_CLAMP:
+            edit([&](tcp::Options& o) { o.window_clamp = number; });
+            break;
+        case TCP_USER_TIMEOUT:
+            edit([&](tcp::Options& o) { o.user_timeout_ms = number; });
+            break;
+        case TCP_NOTSENT_LOWAT:
+            edit([&](tcp::Options& o) { o.notsent_lowat = number == 0 ? 0xffffffff : number; });
+            break;
+        case TCP_INQ:
+            report_inq_.store(value != 0);
+            break;
         case TCP_CONGESTION: {
             char text[kCongestionName + 1] = "";
             socklen_t len = kCongestionName;
@@ -196,7 +245,8 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
                 handover(fd, "its congestion control is the kernel's");
             break;
         }
-        default: break;
+        default:
+            break;
     }
 }
 
@@ -212,7 +262,8 @@ int TcpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
     if (wanted && has_connection() && !handover(fd, why)) return failed(EOPNOTSUPP);
 
     // No clamp exists for a closed socket only, and to the kernel the shadow is one.
-    if (level == IPPROTO_TCP && name == TCP_WINDOW_CLAMP && readable && len >= sizeof(int) && has_connection()) {
+    if (level == IPPROTO_TCP && name == TCP_WINDOW_CLAMP && readable && len >= sizeof(int) &&
+        has_connection()) {
         int clamp;
         std::memcpy(&clamp, value, sizeof clamp);
         Use use(*this);
@@ -271,9 +322,11 @@ int TcpSocket::get_from_connection(int fd, int level, int name, void* value, soc
     tcp::Connection* c = use.connection;
     if (c == nullptr) {
         if (level == SOL_SOCKET && name == SO_ERROR)
-            if (const int error = take_pending_error(); error != 0) return put(&error, sizeof error, value, len);
+            if (const int error = take_pending_error(); error != 0)
+                return put(&error, sizeof error, value, len);
         if (const int mss = static_cast<int>(past_mss_.load(std::memory_order_relaxed));
-            level == IPPROTO_TCP && name == TCP_MAXSEG && mss != 0 && phase() == Phase::fresh && options_.maxseg == 0)
+            level == IPPROTO_TCP && name == TCP_MAXSEG && mss != 0 && phase() == Phase::fresh &&
+            options_.maxseg == 0)
             return put(&mss, sizeof mss, value, len);
         known = false;
         return 0;
@@ -342,7 +395,8 @@ int TcpSocket::getsockopt(int fd, int level, int name, void* value, socklen_t* l
 
 int TcpSocket::fcntl(int fd, int cmd, unsigned long arg) {
     if (phase() != Phase::kernel) {
-        // F_SETOWN alone asks for SIGURG, which comes from the kernel: urgent data makes the connection its own.
+        // F_SETOWN alone asks for SIGURG, which comes from the kernel: urgent data makes the connection its
+        // own.
         if (cmd == F_SETFL && (arg & O_ASYNC) != 0) handover(fd, "it uses signal-driven I/O (O_ASYNC)");
     }
     int r = os::fcntl(fd, cmd, arg);
@@ -377,7 +431,8 @@ int TcpSocket::ioctl(int fd, unsigned long request, void* arg) {
                     answer = 0;
                     known = !c->urgent_seen();
                     break;
-                default: known = false;
+                default:
+                    known = false;
             }
             if (known) {
                 if (!UserMemory::writable(arg, sizeof(int))) return failed(EFAULT);
@@ -388,7 +443,8 @@ int TcpSocket::ioctl(int fd, unsigned long request, void* arg) {
     }
     if (request == SIOCATMARK && has_connection()) handover(fd, "urgent data");  // else the mark is nowhere
     int r = os::ioctl(fd, request, arg);
-    if (request == FIONBIO && r == 0) nonblock_.store(*static_cast<int*>(arg) != 0, std::memory_order_release);
+    if (request == FIONBIO && r == 0)
+        nonblock_.store(*static_cast<int*>(arg) != 0, std::memory_order_release);
     return r;
 }
 

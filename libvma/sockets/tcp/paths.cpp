@@ -12,7 +12,8 @@
 namespace vma::sockets {
 namespace {
 
-// The kernel repeats its own question after a second (net.ipv4.neigh.*.retrans_time_ms), so asking it more often is idle.
+// The kernel repeats its own question after a second (net.ipv4.neigh.*.retrans_time_ms), so asking it more
+// often is idle.
 constexpr std::uint64_t kAskAgainNs = 1'000'000'000;
 
 std::uint64_t key_of(const tcp::Endpoints& ends) noexcept {
@@ -101,7 +102,8 @@ int TcpPaths::find(const tcp::Endpoints& ends, const tcp::PathOptions& options, 
     }
 }
 
-// A neighbour that the kernel holds for stale is probed by the kernel as soon as it is used; our traffic it does not see.
+// A neighbour that the kernel holds for stale is probed by the kernel as soon as it is used; our traffic it
+// does not see.
 void TcpPaths::confirm(const tcp::Path& path, in_addr_t remote) noexcept {
     if (path.ring == nullptr || !path.stale) return;
     const int ifindex = path.ring->attr().ifindex;

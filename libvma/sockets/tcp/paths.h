@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The ways of TCP connections, from the network view: route, interface, its ring, next hop's link address.
 //
-// The kernel keeps the neighbour table. It is asked to resolve and to confirm (net::View::solicit), at most once a second
-// for one address, because a connection that waits asks often and many connections share a gateway.
+// The kernel keeps the neighbour table. It is asked to resolve and to confirm (net::View::solicit), at most
+// once a second for one address, because a connection that waits asks often and many connections share a
+// gateway.
 #pragma once
 
 #include <array>
@@ -35,8 +36,8 @@ class TcpPaths final : public tcp::PathSource {
         std::atomic<std::uint64_t> key{0}, at_ns{0};
     };
     std::array<Asked, 256> asked_{};
-    // Who waits for an answer. A failure is the answer for who was waiting, and says nothing to who comes later. Those that
-    // share a slot may wait for a second failure.
+    // Who waits for an answer. A failure is the answer for who was waiting, and says nothing to who comes
+    // later. Those that share a slot may wait for a second failure.
     std::array<Asked, 256> waiting_{};
 };
 

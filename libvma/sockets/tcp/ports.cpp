@@ -16,8 +16,8 @@
 namespace vma::sockets {
 namespace {
 
-// The shadow goes as soon as the connection has ended, the rest of the entry when look() comes by: the last reference must
-// not go while the connection's lock is held.
+// The shadow goes as soon as the connection has ended, the rest of the entry when look() comes by: the last
+// reference must not go while the connection's lock is held.
 struct Kept final : tcp::Owner {
     InternalFd shadow;
     tcp::Connection* connection = nullptr;
@@ -28,7 +28,7 @@ constexpr unsigned kLookMsec = 1000;
 
 constinit Lock g_lock;
 constinit NeverDestroyed<std::array<Kept, kMax>> g_kept;
-constinit std::size_t g_next = 0;      // where the next one goes: the oldest stands there
+constinit std::size_t g_next = 0;  // where the next one goes: the oldest stands there
 constinit std::size_t g_count = 0;
 constinit bool g_ticking = false;
 

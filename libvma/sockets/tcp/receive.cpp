@@ -18,7 +18,7 @@
 namespace vma::sockets {
 namespace {
 
-constexpr std::size_t kAhead = 2048;              // room checked before it is known how much will come
+constexpr std::size_t kAhead = 2048;  // room checked before it is known how much will come
 
 // Does one take() fill all of it, if there is enough?
 bool fits_in_one_go(const IovCursor& at) noexcept {
@@ -30,9 +30,10 @@ bool fits_in_one_go(const IovCursor& at) noexcept {
 
 }  // namespace
 
-// What is there now, at most `left` bytes, into the cursor's place. Bytes, 0 at the end of the stream, or -errno.
-// Only memory that will be written is looked at, as in the kernel: a buffer may be worse further on.
-ssize_t TcpSocket::take(tcp::Connection& c, IovCursor& at, std::size_t left, unsigned flags, std::size_t skip) noexcept {
+// What is there now, at most `left` bytes, into the cursor's place. Bytes, 0 at the end of the stream, or
+// -errno. Only memory that will be written is looked at, as in the kernel: a buffer may be worse further on.
+ssize_t TcpSocket::take(tcp::Connection& c, IovCursor& at, std::size_t left, unsigned flags,
+                        std::size_t skip) noexcept {
     const std::size_t there = c.readable();
     if (flags & tcp::Connection::kDiscard) {
         Inside here(c);
@@ -95,7 +96,8 @@ ssize_t TcpSocket::receive_ours(int fd, IovCursor& at, int flags) {
     if (c == nullptr) return -ENOTCONN;
     if (__builtin_expect(c->urgent_seen(), 0) && !stuck_.load(std::memory_order_relaxed)) return -EREMOTE;
     const bool peek = (flags & MSG_PEEK) != 0, waits = blocks(flags);
-    const unsigned how = (peek ? tcp::Connection::kPeek : 0u) | ((flags & MSG_TRUNC) ? tcp::Connection::kDiscard : 0u);
+    const unsigned how =
+        (peek ? tcp::Connection::kPeek : 0u) | ((flags & MSG_TRUNC) ? tcp::Connection::kDiscard : 0u);
     const std::size_t length = at.left();
     std::size_t target = 1;
     if (flags & MSG_WAITALL)
@@ -135,9 +137,10 @@ ssize_t TcpSocket::receive_ours(int fd, IovCursor& at, int flags) {
         const ssize_t n = take(*c, at, length - got, how, peek ? got : 0);
         if (n > 0) {
             got += static_cast<std::size_t>(n);
-            // What has come since is for the next call: another thread may have taken some before it, and the bytes of
-            // one call follow one another, since the kernel lets nobody in between.
-            const bool done = got == length || (got >= target && (c->readable() <= (peek ? got : 0) || fits_in_one_go(at)));
+            // What has come since is for the next call: another thread may have taken some before it, and the
+            // bytes of one call follow one another, since the kernel lets nobody in between.
+            const bool done =
+                got == length || (got >= target && (c->readable() <= (peek ? got : 0) || fits_in_one_go(at)));
             if (!(how & tcp::Connection::kDiscard)) at.advance(static_cast<std::size_t>(n));
             if (done) break;
             continue;
@@ -207,7 +210,8 @@ ssize_t TcpSocket::finish(ssize_t result, int) noexcept {
 // ---- calls ----
 
 ssize_t TcpSocket::recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) {
-    if (const int error = (flags & (MSG_ERRQUEUE | MSG_OOB)) ? 0 : take_pending_error(); __builtin_expect(error != 0, 0))
+    if (const int error = (flags & (MSG_ERRQUEUE | MSG_OOB)) ? 0 : take_pending_error();
+        __builtin_expect(error != 0, 0))
         return failed(error);
     auto kernel = [&] {
         return count_kernel(stats::Way::rx_os, Socket::recvfrom(fd, buf, len, flags, addr, alen), flags);
@@ -246,7 +250,8 @@ ssize_t TcpSocket::receive_urgent(int fd, void* buf, size_t len, int flags, sock
 }
 
 ssize_t TcpSocket::recvmsg(int fd, msghdr* msg, int flags) {
-    if (const int error = (flags & (MSG_ERRQUEUE | MSG_OOB)) ? 0 : take_pending_error(); __builtin_expect(error != 0, 0))
+    if (const int error = (flags & (MSG_ERRQUEUE | MSG_OOB)) ? 0 : take_pending_error();
+        __builtin_expect(error != 0, 0))
         return failed(error);
     // The kernel says what is wrong with it; its socket has nothing to give, unless it has the connection.
     auto kernel = [&] { return count_kernel(stats::Way::rx_os, Socket::recvmsg(fd, msg, flags), flags); };
@@ -254,11 +259,13 @@ ssize_t TcpSocket::recvmsg(int fd, msghdr* msg, int flags) {
         vectors_error(*msg) != 0 || (msg->msg_name != nullptr && static_cast<int>(msg->msg_namelen) < 0))
         return kernel();
     std::size_t length = 0;
-    for (std::size_t i = 0; i < msg->msg_iovlen; i++) length += std::min(msg->msg_iov[i].iov_len, kMaxTransfer - length);
+    for (std::size_t i = 0; i < msg->msg_iovlen; i++)
+        length += std::min(msg->msg_iov[i].iov_len, kMaxTransfer - length);
     ssize_t n;
     if (flags & MSG_OOB) {
         char* buf = msg->msg_iovlen != 0 ? static_cast<char*>(msg->msg_iov[0].iov_base) : nullptr;
-        n = receive_urgent(fd, buf, msg->msg_iovlen != 0 ? msg->msg_iov[0].iov_len : 0, flags, nullptr, nullptr);
+        n = receive_urgent(fd, buf, msg->msg_iovlen != 0 ? msg->msg_iov[0].iov_len : 0, flags, nullptr,
+                           nullptr);
         if (n >= 0) msg->msg_flags = MSG_OOB, msg->msg_controllen = 0;
         return n;
     }
@@ -276,7 +283,8 @@ ssize_t TcpSocket::recvmsg(int fd, msghdr* msg, int flags) {
     if (report_inq_.load(std::memory_order_relaxed)) {
         Use use(*this);
         int inq = use.connection == nullptr ? 0 : static_cast<int>(use.connection->readable());
-        if (inq == 0 && use.connection != nullptr && (use.connection->events() & EPOLLRDHUP) != 0) inq = 1;  // the FIN
+        if (inq == 0 && use.connection != nullptr && (use.connection->events() & EPOLLRDHUP) != 0)
+            inq = 1;  // the FIN
         control.put(IPPROTO_TCP, TCP_CM_INQ, &inq, sizeof inq);
     }
     return n;
@@ -290,7 +298,8 @@ int TcpSocket::recvmmsg(int fd, mmsghdr* msgs, unsigned room, int flags, timespe
         msgs, room, flags, timeout,
         [&](msghdr* msg, int how) -> ssize_t {
             if (std::exchange(first, false)) {
-                // The kernel asks for a pending error before it looks at any message, so an error comes before data and end.
+                // The kernel asks for a pending error before it looks at any message, so an error comes
+                // before data and end.
                 Use use(*this);
                 if (use.connection != nullptr && use.connection->peek_error() != 0)
                     if (const int error = use.connection->take_error(); error != 0) return failed(error);

@@ -16,7 +16,7 @@
 namespace vma::sockets {
 namespace {
 
-constexpr std::size_t kCopyStep = 32768;          // its SKB_FRAG_PAGE_ORDER
+constexpr std::size_t kCopyStep = 32768;  // its SKB_FRAG_PAGE_ORDER
 
 // As much of the pieces as can be read: bytes. All of it, as a rule.
 std::size_t readable_bytes(const iovec* pieces, std::size_t count) noexcept {
@@ -40,11 +40,15 @@ Control control_of(const msghdr& msg) noexcept {
     if (msg.msg_controllen == 0) return Control::nothing;
     if (!UserMemory::readable(msg.msg_control, msg.msg_controllen)) return Control::kernel;
     switch (classify(msg)) {
-        case SendControl::none: return Control::nothing;
-        case SendControl::invalid: return Control::invalid;
-        case SendControl::os_needed: break;
+        case SendControl::none:
+            return Control::nothing;
+        case SendControl::invalid:
+            return Control::invalid;
+        case SendControl::os_needed:
+            break;
     }
-    for (const cmsghdr* c = CMSG_FIRSTHDR(&msg); c != nullptr; c = CMSG_NXTHDR(const_cast<msghdr*>(&msg), const_cast<cmsghdr*>(c)))
+    for (const cmsghdr* c = CMSG_FIRSTHDR(&msg); c != nullptr;
+         c = CMSG_NXTHDR(const_cast<msghdr*>(&msg), const_cast<cmsghdr*>(c)))
         if (c->cmsg_level == SOL_SOCKET && c->cmsg_type != SCM_RIGHTS && c->cmsg_type != SCM_CREDENTIALS)
             return Control::kernel;
     return Control::nothing;
@@ -68,7 +72,8 @@ ssize_t TcpSocket::transmit_ours(int fd, IovCursor& at, int flags) {
     Waiting* w = nullptr;
     bool polled = false;
     if (config::get().rx_poll_on_tx_tcp != 0) progress();
-    // The connection is not ours any more, or is about to go. False: the caller asks the kernel, for all of it.
+    // The connection is not ours any more, or is about to go. False: the caller asks the kernel, for all of
+    // it.
     auto remote = [&] {
         int busy = 0;
         if (sent == 0) return false;
@@ -119,7 +124,8 @@ ssize_t TcpSocket::transmit_ours(int fd, IovCursor& at, int flags) {
         }
         if (w == nullptr) w = new (waiting_memory) Waiting(sndtimeo_ns_.load(std::memory_order_relaxed));
         const int error = wait(-1, *w, [&] {
-            return (c->events() & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0 || connection_.load(std::memory_order_relaxed) != c;
+            return (c->events() & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0 ||
+                   connection_.load(std::memory_order_relaxed) != c;
         });
         polled = false;
         if (error != 0) {
@@ -139,13 +145,15 @@ std::size_t TcpSocket::rest_to_kernel(int fd, IovCursor& at, int flags) {
     const std::size_t total = at.use_up([&](msghdr& m, std::size_t bytes) -> ssize_t {
         pollfd p{fd, POLLOUT, 0};
         if (!(flags & MSG_DONTWAIT) && runtime::poll_interruptibly(&p, 1, nullptr) < 0) return -1;
-        return os::sendmsg(fd, &m, (bytes < at.left() ? flags | MSG_MORE : flags) | MSG_NOSIGNAL | MSG_DONTWAIT);
+        return os::sendmsg(fd, &m,
+                           (bytes < at.left() ? flags | MSG_MORE : flags) | MSG_NOSIGNAL | MSG_DONTWAIT);
     });
     errno = saved;
     return total;
 }
 
-// For what only the kernel can send: is there a connection to send on? Waits for it as transmit() does. 0 or -errno.
+// For what only the kernel can send: is there a connection to send on? Waits for it as transmit() does. 0 or
+// -errno.
 ssize_t TcpSocket::may_send(int fd, int flags) {
     iovec none{};
     IovCursor at(&none, 1, 0);
@@ -162,8 +170,11 @@ ssize_t TcpSocket::finish_send(ssize_t result, int flags) noexcept {
     return finish(result, flags);
 }
 
-ssize_t TcpSocket::sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr, socklen_t alen) {
-    auto kernel = [&] { return count_kernel(stats::Way::tx_os, Socket::sendto(fd, buf, len, flags, addr, alen)); };
+ssize_t TcpSocket::sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr,
+                          socklen_t alen) {
+    auto kernel = [&] {
+        return count_kernel(stats::Way::tx_os, Socket::sendto(fd, buf, len, flags, addr, alen));
+    };
     if (__builtin_expect(!has_connection() || !still_mine(fd), 0)) {
         if ((flags & MSG_FASTOPEN) && phase() == Phase::fresh) leave_to_kernel(fd, "TCP fast open");
         if (phase() == Phase::fresh)
@@ -204,17 +215,20 @@ ssize_t TcpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
     // What the kernel finds wrong before it looks at the socket, in its order.
     if (msg->msg_name != nullptr && static_cast<int>(msg->msg_namelen) < 0) return failed(EINVAL);
     if (msg->msg_name != nullptr &&
-        !UserMemory::readable(msg->msg_name, std::min<std::size_t>(msg->msg_namelen, sizeof(sockaddr_storage))))
+        !UserMemory::readable(msg->msg_name,
+                              std::min<std::size_t>(msg->msg_namelen, sizeof(sockaddr_storage))))
         return failed(EFAULT);
     if (const int error = vectors_error(*msg); error != 0) return failed(error);
     std::size_t length = 0;
-    for (std::size_t i = 0; i < msg->msg_iovlen; i++) length += std::min(msg->msg_iov[i].iov_len, kMaxTransfer - length);
+    for (std::size_t i = 0; i < msg->msg_iovlen; i++)
+        length += std::min(msg->msg_iov[i].iov_len, kMaxTransfer - length);
     const Control control = control_of(*msg);
     if (control == Control::invalid) return failed(EINVAL);
     if (flags & MSG_FASTOPEN) return failed(phase() == Phase::connecting ? EALREADY : EISCONN);
     if ((flags & MSG_OOB) || control == Control::kernel) {
         if (const ssize_t n = may_send(fd, flags); n < 0) return finish_send(n, flags);
-        if (!handover(fd, flags & MSG_OOB ? "urgent data" : "control messages when sending")) return failed(EOPNOTSUPP);
+        if (!handover(fd, flags & MSG_OOB ? "urgent data" : "control messages when sending"))
+            return failed(EOPNOTSUPP);
         return kernel();
     }
     IovCursor at(msg->msg_iov, msg->msg_iovlen, length);
@@ -228,7 +242,8 @@ ssize_t TcpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
 }
 
 int TcpSocket::sendmmsg(int fd, mmsghdr* msgs, unsigned total, int flags) {
-    if (!has_connection()) return count_kernel(stats::Way::tx_os, Socket::sendmmsg(fd, msgs, total, flags), msgs, 0);
+    if (!has_connection())
+        return count_kernel(stats::Way::tx_os, Socket::sendmmsg(fd, msgs, total, flags), msgs, 0);
     return send_many(
         msgs, total, [&](const msghdr* msg) { return sendmsg(fd, msg, flags); },
         [](const msghdr& msg, std::size_t sent) {

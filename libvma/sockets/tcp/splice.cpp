@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// sendfile() and splice() of a TCP socket: the bytes go through a buffer of ours, since only the kernel can move pages.
+// sendfile() and splice() of a TCP socket: the bytes go through a buffer of ours, since only the kernel can
+// move pages.
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -55,7 +56,8 @@ int await_pipe(int fd, short events) {
 
 ssize_t TcpSocket::sendfile(int out, int in, off_t* offset, size_t length) {
     if (!has_connection()) {
-        if (const int error = phase() == Phase::fresh ? take_pending_error() : 0; error != 0) return failed(error);
+        if (const int error = phase() == Phase::fresh ? take_pending_error() : 0; error != 0)
+            return failed(error);
         return count_kernel(stats::Way::tx_os, Socket::sendfile(out, in, offset, length));
     }
     const int mode = os::fcntl(in, F_GETFL, 0);
@@ -99,9 +101,10 @@ ssize_t TcpSocket::sendfile(int out, int in, off_t* offset, size_t length) {
     return error == 0 ? 0 : finish_send(-error, 0);
 }
 
-// Only as much is taken from the pipe as there is room for in the send queue, so that nothing is left over when the
-// socket does not wait.
-ssize_t TcpSocket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len, unsigned flags) {
+// Only as much is taken from the pipe as there is room for in the send queue, so that nothing is left over
+// when the socket does not wait.
+ssize_t TcpSocket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len,
+                             unsigned flags) {
     if (!has_connection() || in_offset != nullptr || out_offset != nullptr || len == 0 || !is_pipe(in))
         return count_kernel(stats::Way::tx_os, asked(in, in_offset, out, out_offset, len, flags));
     std::unique_ptr<char[]> buffer(new (std::nothrow) char[std::min(len, kChunk)]);
@@ -128,7 +131,8 @@ ssize_t TcpSocket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
                 break;
             }
             auto settled = [&] {
-                return (!still_connecting(*c) && c->send_space() != 0) || (c->events() & (EPOLLHUP | EPOLLERR)) != 0 ||
+                return (!still_connecting(*c) && c->send_space() != 0) ||
+                       (c->events() & (EPOLLHUP | EPOLLERR)) != 0 ||
                        connection_.load(std::memory_order_relaxed) != c;
             };
             if (!settled()) {
@@ -169,7 +173,8 @@ ssize_t TcpSocket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
                 Use use(*this);
                 if (use.connection == nullptr || inside(*use.connection)) break;
                 Waiting w(0);
-                wait(-1, w, [&] { return (use.connection->events() & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0; });
+                wait(-1, w,
+                     [&] { return (use.connection->events() & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0; });
             } else if (int busy = 0; sent == -EREMOTE && moved_away(out, busy)) {
                 if (rest_to_kernel(out, at, more) == 0) error = -EPIPE;
                 break;
@@ -184,14 +189,16 @@ ssize_t TcpSocket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
     if (moved != 0) return static_cast<ssize_t>(moved);
     if (error == -EREMOTE) {
         int busy;
-        if (moved_away(out, busy)) return count_kernel(stats::Way::tx_os, asked(in, in_offset, out, out_offset, len, flags));
+        if (moved_away(out, busy))
+            return count_kernel(stats::Way::tx_os, asked(in, in_offset, out, out_offset, len, flags));
         return busy != 0 ? failed(busy) : splice_in(in, in_offset, out, out_offset, len, flags);
     }
     return error == 0 ? 0 : finish_send(error, 0);
 }
 
 // A pipe that poll() calls writable has a free page, which takes PIPE_BUF bytes without waiting (pipe(7)).
-ssize_t TcpSocket::splice_out(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len, unsigned flags) {
+ssize_t TcpSocket::splice_out(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len,
+                              unsigned flags) {
     if (!has_connection() || in_offset != nullptr || out_offset != nullptr || len == 0 || !is_pipe(out))
         return count_kernel(stats::Way::rx_os, asked(in, in_offset, out, out_offset, len, flags));
     char buffer[PIPE_BUF];
@@ -209,7 +216,8 @@ ssize_t TcpSocket::splice_out(int in, off64_t* in_offset, int out, off64_t* out_
         const ssize_t n = receive(in, at, moved != 0 ? MSG_DONTWAIT : 0);
         if (n == -EREMOTE && moved == 0) {
             int busy;
-            if (moved_away(in, busy)) return count_kernel(stats::Way::rx_os, asked(in, nullptr, out, nullptr, len, flags));
+            if (moved_away(in, busy))
+                return count_kernel(stats::Way::rx_os, asked(in, nullptr, out, nullptr, len, flags));
             return busy != 0 ? failed(busy) : splice_out(in, nullptr, out, nullptr, len, flags);
         }
         if (n < 0 && moved == 0) return finish(n, 0);

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A TCP/IPv4 socket of the program: descriptor semantics on top of tcp::Connection and tcp::Listener.
 //
-// The kernel's socket behind the descriptor (the shadow) is never connected while we serve the connection. It holds the
-// local port, knows the options, and answers what does not depend on the connection. So it is always in a state from
-// which the kernel can take over: before connect() or listen() by simply going on, afterwards by tcp/handover.h.
-// A listener's shadow listens for real, for the interfaces we do not serve.
+// The kernel's socket behind the descriptor (the shadow) is never connected while we serve the connection. It
+// holds the local port, knows the options, and answers what does not depend on the connection. So it is
+// always in a state from which the kernel can take over: before connect() or listen() by simply going on,
+// afterwards by tcp/handover.h. A listener's shadow listens for real, for the interfaces we do not serve.
 //
-// Phases: `fresh` (neither connected nor listening: everything is the kernel's), `listening`, `connecting` and
-// `connected` (a Connection; connecting until connect() has told the program how it ended), `kernel` (for good).
+// Phases: `fresh` (neither connected nor listening: everything is the kernel's), `listening`, `connecting`
+// and `connected` (a Connection; connecting until connect() has told the program how it ended), `kernel` (for
+// good).
 //
-// Locks: state_lock_ for changes of phase, taken before the stack's control lock; never held while waiting. Data calls
-// take no lock here: they announce themselves (Use), and a Connection that has been replaced is released when no
-// announced call can know it any more. waiters_lock_ is a leaf, taken inside the connection's lock.
+// Locks: state_lock_ for changes of phase, taken before the stack's control lock; never held while waiting.
+// Data calls take no lock here: they announce themselves (Use), and a Connection that has been replaced is
+// released when no announced call can know it any more. waiters_lock_ is a leaf, taken inside the
+// connection's lock.
 //
-// Split over files: tcp_control (life, connect, close), tcp_process (fork, exit), tcp_listen, tcp_options, tcp_receive, tcp_send, tcp_move
-// (sendfile, splice), tcp_wait (readiness and blocking).
+// Split over files: tcp_control (life, connect, close), tcp_process (fork, exit), tcp_listen, tcp_options,
+// tcp_receive, tcp_send, tcp_move (sendfile, splice), tcp_wait (readiness and blocking).
 #pragma once
 
 #include <array>
@@ -27,9 +29,9 @@
 #include "libvma/sockets/drain_rate.h"
 #include "libvma/sockets/fd_object.h"
 #include "libvma/sockets/iov_cursor.h"
+#include "libvma/sockets/observe/statistics.h"
 #include "libvma/sockets/ready_hook.h"
 #include "libvma/sockets/stack.h"
-#include "libvma/sockets/observe/statistics.h"
 #include "libvma/sockets/tcp/inherited_options.h"
 #include "libvma/sockets/waiter.h"
 #include "libvma/tcp/connection.h"
@@ -56,12 +58,15 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     ssize_t recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) override;
     ssize_t recvmsg(int fd, msghdr* msg, int flags) override;
     int recvmmsg(int fd, mmsghdr* msgs, unsigned count, int flags, timespec* timeout) override;
-    ssize_t sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr, socklen_t alen) override;
+    ssize_t sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr,
+                   socklen_t alen) override;
     ssize_t sendmsg(int fd, const msghdr* msg, int flags) override;
     int sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) override;
     ssize_t sendfile(int out, int in, off_t* offset, size_t count) override;
-    ssize_t splice_in(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len, unsigned flags) override;
-    ssize_t splice_out(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len, unsigned flags) override;
+    ssize_t splice_in(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len,
+                      unsigned flags) override;
+    ssize_t splice_out(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len,
+                       unsigned flags) override;
     void kernel_answered(int fd, stats::Way way, ssize_t result, int flags) noexcept override;
     void kernel_connected(int result) noexcept override;
     void leave_to_kernel(int fd, const char* why) noexcept override;
@@ -98,8 +103,8 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     void refresh_rules() noexcept override;
     void bury() noexcept override;
 
-    // Moves the live connection into the shadow: from here on the kernel serves it. False: it could not be moved (the log
-    // says why), and goes on as it was. A socket that has no connection is left to the kernel.
+    // Moves the live connection into the shadow: from here on the kernel serves it. False: it could not be
+    // moved (the log says why), and goes on as it was. A socket that has no connection is left to the kernel.
     bool handover(int fd, const char* why) noexcept;
     // The same for all connections that the program has closed and that are not done yet.
     static void hand_over_orphans() noexcept;
@@ -151,9 +156,12 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     void set_phase(Phase phase) noexcept;  // and tells waiters
     int take_pending_error() noexcept;
     void tell_waiters() noexcept;
-    // Has close() taken the last number away since this call looked it up? Then its answer is that of a call that comes later.
+    // Has close() taken the last number away since this call looked it up? Then its answer is that of a call
+    // that comes later.
     bool overtaken() const noexcept { return !has_fds(); }
-    bool has_connection() const noexcept { return phase() == Phase::connecting || phase() == Phase::connected; }
+    bool has_connection() const noexcept {
+        return phase() == Phase::connecting || phase() == Phase::connected;
+    }
     static bool still_connecting(const tcp::Connection& c) noexcept {
         return c.state() == tcp::State::syn_sent || c.state() == tcp::State::syn_recv;
     }
@@ -170,24 +178,25 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     };
     bool plan_connect(int fd, const sockaddr_in& to, Plan& plan) noexcept;
     int start_connect(int fd, const sockaddr* addr, socklen_t len, bool& ours, Why& why);
-    int bind_shadow(int fd, Plan& plan) noexcept;      // 0 or errno
+    int bind_shadow(int fd, Plan& plan) noexcept;  // 0 or errno
     void unbind_shadow(int fd) noexcept;
-    // After -EREMOTE of the connection: waits for the handover that is under way, or does it. True: the kernel answers now;
-    // false: it is ours still, so try again. `error`: neither, in a signal handler that interrupted the handover.
+    // After -EREMOTE of the connection: waits for the handover that is under way, or does it. True: the
+    // kernel answers now; false: it is ours still, so try again. `error`: neither, in a signal handler that
+    // interrupted the handover.
     bool moved_away(int fd, int& error) noexcept;
     int await_connect(int fd, int under_way);
     int disconnect(int fd) noexcept;
-    void let_go(int fd, bool reset) noexcept;          // of the connection; the phase becomes fresh. state_lock_ held
+    void let_go(int fd, bool reset) noexcept;  // of the connection; the phase becomes fresh. state_lock_ held
     int bind_again(int fd, const sockaddr* addr, socklen_t len) noexcept;
     void retire(tcp::Connection* connection, tcp::Listener* listener) noexcept;
     void release_retired(unsigned own_uses) noexcept;
     void learn_cookie(int fd) noexcept;
-    bool is_shadow(int fd) const noexcept;             // does the number still mean our socket? A system call
-    bool still_mine(int fd) noexcept;                  // the same, asked now and then
+    bool is_shadow(int fd) const noexcept;  // does the number still mean our socket? A system call
+    bool still_mine(int fd) noexcept;       // the same, asked now and then
     void linger() noexcept;
-    bool linger_later() noexcept;                      // false: this thread does not close later
+    bool linger_later() noexcept;  // false: this thread does not close later
     friend class LateLinger;
-    void finish_close() const noexcept;                // what close() left to the last call that was under way
+    void finish_close() const noexcept;  // what close() left to the last call that was under way
     bool interrupted_own_code() const noexcept;
 
     // ---- tcp_listen.cpp ----
@@ -195,23 +204,23 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
         ring::Ring* ring;
         verbs::FlowSpec spec;
     };
-    std::vector<Rule> wanted_rules(Why& why);           // why: if there are none. May throw bad_alloc
-    void add_rules() noexcept;                          // and follow the interfaces' addresses. Control lock
+    std::vector<Rule> wanted_rules(Why& why);  // why: if there are none. May throw bad_alloc
+    void add_rules() noexcept;                 // and follow the interfaces' addresses. Control lock
     void set_rules(std::vector<Rule> wanted, Why& why) noexcept;  // under the stack's control lock
     void drop_rules() noexcept;
     void end_listener() noexcept;
     void keep_listening_port(int fd) noexcept;
-    InternalFd keep_shadow(int fd) noexcept;            // before the last number goes
-    void stop_listening() noexcept;                     // state_lock_ held
+    InternalFd keep_shadow(int fd) noexcept;  // before the last number goes
+    void stop_listening() noexcept;           // state_lock_ held
     int accept_ours(tcp::Listener& listener, sockaddr* addr, socklen_t* len, int flags);
     int accept_from_kernel(int fd, sockaddr* addr, socklen_t* len, int flags);
     bool kernel_has_connection(int fd) noexcept;
-    void offer_waiting() noexcept;                      // see placeholders.h; no lock held
-    void resume() noexcept;                             // a suspended listener
+    void offer_waiting() noexcept;  // see placeholders.h; no lock held
+    void resume() noexcept;         // a suspended listener
 
     // ---- tcp_options.cpp ----
-    void apply(int fd, int level, int name) noexcept;   // takes over what the shadow now has
-    void settle_options(int fd) noexcept;               // sets on the shadow what it inherits from the listener
+    void apply(int fd, int level, int name) noexcept;  // takes over what the shadow now has
+    void settle_options(int fd) noexcept;  // sets on the shadow what it inherits from the listener
     template <class F>
     void edit_options(F&& edit) noexcept;
     int get_from_connection(int fd, int level, int name, void* value, socklen_t* len, bool& known);
@@ -219,7 +228,8 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     // ---- tcp_receive.cpp, tcp_send.cpp: bytes or -errno ----
     ssize_t receive(int fd, IovCursor& at, int flags);
     ssize_t receive_urgent(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen);
-    ssize_t take(tcp::Connection& c, IovCursor& at, std::size_t left, unsigned flags, std::size_t skip) noexcept;
+    ssize_t take(tcp::Connection& c, IovCursor& at, std::size_t left, unsigned flags,
+                 std::size_t skip) noexcept;
     ssize_t transmit(int fd, IovCursor& at, int flags);
     ssize_t may_send(int fd, int flags);
     // What is left of a call that waits, when the connection was handed over in the middle of it: bytes.
@@ -227,7 +237,8 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     static std::size_t rest_to_kernel(int fd, IovCursor& at, int flags);
     ssize_t receive_ours(int fd, IovCursor& at, int flags);
     ssize_t transmit_ours(int fd, IovCursor& at, int flags);
-    // Statistics: of a call's result, ours (bytes or -errno) or the kernel's (bytes, or -1 with errno), which is returned.
+    // Statistics: of a call's result, ours (bytes or -errno) or the kernel's (bytes, or -1 with errno), which
+    // is returned.
     ssize_t count(stats::Way way, ssize_t result) noexcept;
     ssize_t count_kernel(stats::Way way, ssize_t result, int flags = 0) noexcept;
     int count_kernel(stats::Way way, int result, const mmsghdr* msgs, int flags) noexcept;
@@ -236,7 +247,9 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     // For the program: -1 with errno, and SIGPIPE where the kernel raises it.
     static ssize_t finish(ssize_t result, int flags) noexcept;
     static ssize_t finish_send(ssize_t result, int flags) noexcept;
-    bool blocks(int flags) const noexcept { return !(flags & MSG_DONTWAIT) && !nonblock_.load(std::memory_order_relaxed); }
+    bool blocks(int flags) const noexcept {
+        return !(flags & MSG_DONTWAIT) && !nonblock_.load(std::memory_order_relaxed);
+    }
 
     // ---- tcp_wait.cpp ----
     struct Waiting {
@@ -252,7 +265,8 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     unsigned progress(const Use& use) const noexcept;
     void flush(const Use& use) const noexcept;
     unsigned rings(const Use& use, ring::Ring** out, unsigned room) const noexcept;
-    // Polls, then sleeps, until ready() (0), or an errno: EAGAIN at the deadline, EINTR, EBADF when closed meanwhile.
+    // Polls, then sleeps, until ready() (0), or an errno: EAGAIN at the deadline, EINTR, EBADF when closed
+    // meanwhile.
     template <class F>
     int wait(int fd, Waiting& w, F&& ready);
     // Did a signal handler interrupt this thread inside the connection's code? Then it will not become ready.
@@ -267,48 +281,50 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     Stack& stack_;
     std::atomic<Phase> phase_{Phase::fresh};
     std::atomic<bool> closed_{false}, nonblock_{false};
-    const std::uint32_t born_;                       // handing::generation()
+    const std::uint32_t born_;  // handing::generation()
     bool bound_ = false, autobound_ = false, accepted_ = false, listed_ = false, reuseport_ = false;
-    std::atomic<bool> trying_kernel_{false};         // connect() gave the socket to the kernel, which may refuse at once
-    std::atomic<bool> stuck_{false};                 // a handover failed: not tried again and again
-    bool closing_ = false;                           // the number is about to go: no handover any more. state_lock_
+    std::atomic<bool> trying_kernel_{
+        false};                       // connect() gave the socket to the kernel, which may refuse at once
+    std::atomic<bool> stuck_{false};  // a handover failed: not tried again and again
+    bool closing_ = false;            // the number is about to go: no handover any more. state_lock_
     std::atomic<tcp::Connection*> connection_{nullptr};
     std::atomic<tcp::Listener*> listener_{nullptr};
     mutable std::atomic<unsigned> users_{0};
     mutable std::atomic<bool> close_pending_{false};
     mutable Lock state_lock_;
-    std::atomic<std::uint64_t> cookie_{0};           // SO_COOKIE of the shadow; 0: not asked yet
-    std::atomic<std::uint64_t> verified_at_{0};      // ticks
-    std::atomic<int> pending_error_{0};              // SO_ERROR after a disconnect; EFAULT of a recvmmsg
-    // What getsockname() still tells after a connection: the kernel gives the port back, but does not forget its number.
+    std::atomic<std::uint64_t> cookie_{0};       // SO_COOKIE of the shadow; 0: not asked yet
+    std::atomic<std::uint64_t> verified_at_{0};  // ticks
+    std::atomic<int> pending_error_{0};          // SO_ERROR after a disconnect; EFAULT of a recvmmsg
+    // What getsockname() still tells after a connection: the kernel gives the port back, but does not forget
+    // its number.
     std::atomic<in_addr_t> last_addr_{0};
     std::atomic<in_port_t> last_port_{0};
-    std::atomic<std::uint32_t> past_mss_{0};         // the same for TCP_MAXSEG
-    std::atomic<bool> rebound_{false};               // bind() after the connection's end: the name is the shadow's
+    std::atomic<std::uint32_t> past_mss_{0};  // the same for TCP_MAXSEG
+    std::atomic<bool> rebound_{false};        // bind() after the connection's end: the name is the shadow's
 
     struct Retired {
         tcp::Connection* connection;
         tcp::Listener* listener;
     };
-    std::vector<Retired> retired_;                   // state_lock_
+    std::vector<Retired> retired_;  // state_lock_
 
     // options
-    tcp::Options options_;                           // for the next connection; state_lock_
-    std::shared_ptr<OptionLog> set_options_;         // set before listen() or while listening; state_lock_
-    std::shared_ptr<const OptionLog> inherited_;     // of an accepted socket, not on the shadow yet; state_lock_
+    tcp::Options options_;                        // for the next connection; state_lock_
+    std::shared_ptr<OptionLog> set_options_;      // set before listen() or while listening; state_lock_
+    std::shared_ptr<const OptionLog> inherited_;  // of an accepted socket, not on the shadow yet; state_lock_
     std::atomic<bool> has_inherited_{false};
     std::atomic<std::uint64_t> rcvtimeo_ns_{0}, sndtimeo_ns_{0};
     std::atomic<std::uint32_t> receive_lowat_{1};
     DrainRate drain_rate_;
-    std::atomic<int> linger_s_{-1};                  // SO_LINGER; -1: off
+    std::atomic<int> linger_s_{-1};  // SO_LINGER; -1: off
     struct Lingering {
         std::uint64_t ns = 0;
-        InternalFd port;                             // a copy of the shadow
-        TcpSocket* next = nullptr;                   // of a LateLinger
+        InternalFd port;            // a copy of the shadow
+        TcpSocket* next = nullptr;  // of a LateLinger
     };
-    Lingering lingering_;                            // the thread that closes
-    std::atomic<bool> report_inq_{false};            // TCP_INQ
-    bool bind_no_port_ = false;                      // IP_BIND_ADDRESS_NO_PORT
+    Lingering lingering_;                  // the thread that closes
+    std::atomic<bool> report_inq_{false};  // TCP_INQ
+    bool bind_no_port_ = false;            // IP_BIND_ADDRESS_NO_PORT
 
     // readiness
     mutable Lock waiters_lock_;
@@ -319,13 +335,13 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     // listener; of an accepted socket: what its listener was bound to
     in_addr_t listen_addr_ = 0;
     in_port_t listen_port_ = 0;
-    std::vector<Rule> rules_;                        // the stack's control lock
+    std::vector<Rule> rules_;  // the stack's control lock
     std::atomic<unsigned> ring_count_{0};
     std::array<std::atomic<ring::Ring*>, kMaxRings> rings_{};
     Lock kernel_accept_lock_;
     std::atomic<unsigned> accepts_{0};
-    mutable std::atomic<bool> used_{false};          // this process has called accept() or asked for readiness
-    std::atomic<bool> suspended_{false};             // the rules are gone until this process uses the listener
+    mutable std::atomic<bool> used_{false};  // this process has called accept() or asked for readiness
+    std::atomic<bool> suspended_{false};     // the rules are gone until this process uses the listener
 };
 
 }  // namespace vma::sockets

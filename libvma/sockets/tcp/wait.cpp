@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A TCP socket's readiness: what it is now, who is told when it changes, and how a thread sleeps until it does.
+// A TCP socket's readiness: what it is now, who is told when it changes, and how a thread sleeps until it
+// does.
 #include "libvma/sockets/tcp/wait.h"
 
 #include <algorithm>
@@ -23,12 +24,15 @@ constinit thread_local const tcp::Connection* t_inside = nullptr;
 
 Readiness TcpSocket::readiness() const noexcept {
     switch (phase()) {
-        case Phase::listening: return Readiness::both;
+        case Phase::listening:
+            return Readiness::both;
         case Phase::connecting:
-        case Phase::connected: return Readiness::ours;
+        case Phase::connected:
+            return Readiness::ours;
         case Phase::fresh:  // after a disconnect there is an error which the shadow does not know
             return pending_error_.load(std::memory_order_relaxed) != 0 ? Readiness::both : Readiness::kernel;
-        default: return Readiness::kernel;
+        default:
+            return Readiness::kernel;
     }
 }
 
@@ -52,7 +56,8 @@ void TcpSocket::changed() noexcept {
     std::uint32_t events = 0;
     tcp::Connection* c = connection_.load(std::memory_order_acquire);
     if (c != nullptr && c->urgent_seen()) urgent::ring_bell();
-    if (waiters_lock_.owned_by_me()) return;  // this thread changes the list, and looks at the events afterwards
+    if (waiters_lock_.owned_by_me())
+        return;  // this thread changes the list, and looks at the events afterwards
     waiters_lock_.lock();
     if (c != nullptr) {
         const std::uint32_t in = c->edges(EPOLLIN), out = c->edges(EPOLLOUT), now = c->events();
@@ -122,7 +127,9 @@ bool TcpSocket::unsubscribe(ReadyHook* hook) noexcept {
 
 // ---- rings ----
 
-unsigned TcpSocket::rings(ring::Ring** out, unsigned room) const noexcept { return rings(Use(*this), out, room); }
+unsigned TcpSocket::rings(ring::Ring** out, unsigned room) const noexcept {
+    return rings(Use(*this), out, room);
+}
 
 unsigned TcpSocket::rings(const Use& use, ring::Ring** out, unsigned room) const noexcept {
     if (use.connection != nullptr) {
@@ -139,7 +146,8 @@ unsigned TcpSocket::rings(const Use& use, ring::Ring** out, unsigned room) const
 unsigned TcpSocket::progress() noexcept { return progress(Use(*this)); }
 
 unsigned TcpSocket::progress(const Use& use) const noexcept {
-    // One poll takes one batch, and all of it may be other sockets'. "Nothing there" may be said only of an empty ring.
+    // One poll takes one batch, and all of it may be other sockets'. "Nothing there" may be said only of an
+    // empty ring.
     constexpr unsigned kMaxRounds = 1024;
     unsigned total = 0, round = 0, taken;
     if (const tcp::Connection* c = use.connection) {
@@ -204,13 +212,15 @@ bool TcpSocket::inside(const tcp::Connection& c) noexcept {
     return ring != nullptr && ring->rx_owned_by_me();
 }
 
-TcpSocket::Sleep::Sleep(TcpSocket& socket, int fd) noexcept : socket_(socket), fd_(fd), waiter_(Waiter::mine()) {
+TcpSocket::Sleep::Sleep(TcpSocket& socket, int fd) noexcept
+    : socket_(socket), fd_(fd), waiter_(Waiter::mine()) {
     if (waiter_ != nullptr) {
         waiter_->clear();
         sure_to_wake_ = socket_.add_waiter(waiter_);
     }
     ring::Ring* list[kMaxRings];
-    watch_.emplace(sure_to_wake_ ? waiter_ : nullptr, list, std::min(socket_.rings(list, kMaxRings), kMaxRings));
+    watch_.emplace(sure_to_wake_ ? waiter_ : nullptr, list,
+                   std::min(socket_.rings(list, kMaxRings), kMaxRings));
 }
 
 void TcpSocket::Sleep::arm() noexcept {
@@ -241,7 +251,8 @@ int TcpSocket::Sleep::run(std::uint64_t deadline, const sigset_t* mask) {
     woken_ = r > 0;
     if (woken_) watch_->woken();
     if (r < 0 && error != EINTR) return error;
-    // Handlers that were installed past our sigaction() are not counted; the first signal brings them behind ours.
+    // Handlers that were installed past our sigaction() are not counted; the first signal brings them behind
+    // ours.
     if (r < 0 && runtime::signals::adopt_new()) return EINTR;
     if (r == 0 && deadline != 0 && clock::monotonic_ns() >= deadline) {
         socket_.progress();

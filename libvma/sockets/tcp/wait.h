@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// How a blocking call on a TCP socket waits: it polls its rings for VMA_RX_POLL rounds, then sleeps on their channels.
+// How a blocking call on a TCP socket waits: it polls its rings for VMA_RX_POLL rounds, then sleeps on their
+// channels.
 //
-// Signals end the wait as they end the kernel's: a handler without SA_RESTART always, one with it only where a timeout is
-// set (signal(7)).
+// Signals end the wait as they end the kernel's: a handler without SA_RESTART always, one with it only where
+// a timeout is set (signal(7)).
 #pragma once
 
 #include <errno.h>
@@ -75,7 +76,8 @@ int TcpSocket::wait(int fd, Waiting& w, F&& ready) {
             use.look_again();
             progress(use);
             if (ready() || closed_.load(std::memory_order_acquire)) break;
-            if (int error = sleep.run(w.deadline, hold.original())) return error == EAGAIN && ready() ? 0 : error;
+            if (int error = sleep.run(w.deadline, hold.original()))
+                return error == EAGAIN && ready() ? 0 : error;
         } while (sleep.goes_on());
         w.spins = 0;
     }

@@ -85,8 +85,8 @@ void UdpSocket::before_last_close(int fd) noexcept {
 
 void UdpSocket::last_fd_closed() noexcept {
     closed_.store(true, std::memory_order_release);
-    // A handler that interrupted the stack's own code must not wait for the locks its thread holds: the rules go with the
-    // next control operation, and meanwhile what they match is dropped.
+    // A handler that interrupted the stack's own code must not wait for the locks its thread holds: the rules
+    // go with the next control operation, and meanwhile what they match is dropped.
     if (stack_.control().owned_by_me() || interrupted_library_code()) {
         if (try_ref()) stack_.add_dead(this);
         return;
@@ -176,7 +176,8 @@ std::vector<UdpSocket::Rule> UdpSocket::wanted_rules(bool only_route, Why& why) 
         return wanted;
     }
     auto allowed = [&](in_addr_t addr) {
-        const config::Decision decision = config::decide(config::Role::udp_receiver, {addr, local_port_}, nullptr);
+        const config::Decision decision =
+            config::decide(config::Role::udp_receiver, {addr, local_port_}, nullptr);
         if (decision.os()) why = {stats::Reason::rule, {}, {}};
         why.rule = decision.text();
         return !decision.os();
@@ -187,7 +188,8 @@ std::vector<UdpSocket::Rule> UdpSocket::wanted_rules(bool only_route, Why& why) 
             why.reason = stats::Reason::no_device;
             waits_for_device_ |= stack_.rings().held(ifindex);
         } else {
-            // Notes it for senders: the first one would need the control lock, and the kernel sent if it was held.
+            // Notes it for senders: the first one would need the control lock, and the kernel sent if it was
+            // held.
             stack_.open_ring(ifindex);
         }
         return ring;
@@ -205,17 +207,20 @@ std::vector<UdpSocket::Rule> UdpSocket::wanted_rules(bool only_route, Why& why) 
             return wanted;
         }
         why.reason = statistics::reason_of_address(is_host_address(local_addr_) ? peer_addr_ : local_addr_);
-        if (!is_host_address(local_addr_) || !is_host_address(peer_addr_) || !allowed(local_addr_)) return wanted;
-        net::RouteQuery query{peer_addr_, local_addr_, attributes_.oif, attributes_.mark, attributes_.tos,
-                              IPPROTO_UDP, local_port_, peer_port_};
+        if (!is_host_address(local_addr_) || !is_host_address(peer_addr_) || !allowed(local_addr_))
+            return wanted;
+        net::RouteQuery query{peer_addr_,      local_addr_, attributes_.oif, attributes_.mark,
+                              attributes_.tos, IPPROTO_UDP, local_port_,     peer_port_};
         auto route = stack_.view().route(query);
         why.reason = route ? statistics::reason_of_route(*route) : stats::Reason::no_route;
         if (why.reason != stats::Reason::none) return wanted;
         spec.dst_addr = local_addr_;
         if (ring::Ring* ring = ring_of(route->ifindex)) wanted.push_back({ring, spec});
-        // Answers may come in through the interface that owns the address, when that is another one and rp_filter allows it.
+        // Answers may come in through the interface that owns the address, when that is another one and
+        // rp_filter allows it.
         int owner = 0;
-        if (stack_.view().is_local(local_addr_, &owner) && owner != route->ifindex && stack_.view().sources(owner).accepts(peer_addr_))
+        if (stack_.view().is_local(local_addr_, &owner) && owner != route->ifindex &&
+            stack_.view().sources(owner).accepts(peer_addr_))
             if (ring::Ring* ring = ring_of(owner)) wanted.push_back({ring, spec});
         return wanted;
     }
@@ -240,7 +245,8 @@ void UdpSocket::set_rules(std::vector<Rule> wanted, Why& why) noexcept {
     // What was announced to the old rings is announced anew below.
     const std::int64_t announced = std::exchange(announced_, 0);
     if (announced != 0)
-        for (unsigned i = 0; i < ring_count_; i++) rings_[i].load(std::memory_order_relaxed)->expect(-announced);
+        for (unsigned i = 0; i < ring_count_; i++)
+            rings_[i].load(std::memory_order_relaxed)->expect(-announced);
     // New rules first, so that no datagram of a kept peer takes the way through the kernel in between.
     std::vector<Rule> now;
     try {
@@ -252,8 +258,8 @@ void UdpSocket::set_rules(std::vector<Rule> wanted, Why& why) noexcept {
                 now.push_back(r);
             } else {
                 why = {stats::Reason::no_room, added.error().what, {}};
-                log::once(log::Level::warn, "a UDP flow on {} is served by the kernel: {}", r.ring->attr().name,
-                          added.error().what);
+                log::once(log::Level::warn, "a UDP flow on {} is served by the kernel: {}",
+                          r.ring->attr().name, added.error().what);
             }
         }
     } catch (...) {
@@ -275,7 +281,9 @@ void UdpSocket::set_rules(std::vector<Rule> wanted, Why& why) noexcept {
     moved |= ring_count_.exchange(n, std::memory_order_acq_rel) != n;
     update_control_wanted();
     announce_queue();
-    if (moved) wake_waiters();  // threads that wait must wait on these rings, and no longer on the kernel's side alone
+    if (moved)
+        wake_waiters();  // threads that wait must wait on these rings, and no longer on the kernel's side
+                         // alone
 }
 
 void UdpSocket::announce_queue() noexcept {
@@ -283,7 +291,8 @@ void UdpSocket::announce_queue() noexcept {
     constexpr std::uint64_t kKernelCost = 768;
     const auto now = static_cast<std::int64_t>(ring_count_ == 0 ? 0 : queue_limit_.load() / kKernelCost);
     if (now == announced_) return;
-    for (unsigned i = 0; i < ring_count_; i++) rings_[i].load(std::memory_order_relaxed)->expect(now - announced_);
+    for (unsigned i = 0; i < ring_count_; i++)
+        rings_[i].load(std::memory_order_relaxed)->expect(now - announced_);
     announced_ = now;
 }
 
@@ -300,7 +309,8 @@ void UdpSocket::update_rules(bool only_route) noexcept {
         std::vector<Rule> wanted = wanted_rules(only_route, why);
         set_rules(std::move(wanted), why);
         decide_receive(why);
-        bool wildcard = !closed_ && !left_ && local_port_ != 0 && ((local_addr_ == 0 && peer_addr_ == 0) || waits_for_device_);
+        bool wildcard = !closed_ && !left_ && local_port_ != 0 &&
+                        ((local_addr_ == 0 && peer_addr_ == 0) || waits_for_device_);
         if (wildcard && !wildcard_listed_) {
             stack_.add_wildcard(this);
             wildcard_listed_ = true;
@@ -320,7 +330,8 @@ void UdpSocket::decide_receive(const Why& why) noexcept {
         tally_.decided(stats::Direction::rx, {stats::Path::offloaded, stats::Reason::none, {}, why.rule});
     else
         tally_.decided(stats::Direction::rx,
-                       why.decision(why.reason == stats::Reason::not_bound ? stats::Path::undecided : stats::Path::kernel));
+                       why.decision(why.reason == stats::Reason::not_bound ? stats::Path::undecided
+                                                                           : stats::Path::kernel));
 }
 
 void UdpSocket::refresh_rules() noexcept { update_rules(!bound_explicitly_); }
@@ -365,7 +376,8 @@ void UdpSocket::after_autobind(int fd) noexcept {
     if (!control.mine || local_port_ != 0) return;
     read_names(fd);
     read_attributes(fd);
-    // Only rings that exist, and the one of this route, which resolve() opens: a client need not attach everywhere.
+    // Only rings that exist, and the one of this route, which resolve() opens: a client need not attach
+    // everywhere.
     update_rules(true);
     publish();
 }
@@ -448,7 +460,8 @@ void UdpSocket::publish() noexcept {
     statistics::put_address(block->peer, peer_addr_, peer_port_);
     if (closed_.load(std::memory_order_relaxed)) return;  // its rules are gone; the report tells where it was
     const bool any = ring_count_.load(std::memory_order_acquire) != 0;
-    statistics::put_ring(*block, any ? rings_[0].load(std::memory_order_relaxed) : nullptr, stack_.present_view());
+    statistics::put_ring(*block, any ? rings_[0].load(std::memory_order_relaxed) : nullptr,
+                         stack_.present_view());
 }
 
 void UdpSocket::zero_counters() noexcept {

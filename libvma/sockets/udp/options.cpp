@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Socket options, fcntl and ioctl of a UDP socket.
 //
-// Every option is set on the shadow first; its answer is the program's answer. Then the option falls into one of four
-// groups: it changes how we send (the attributes are read again), it changes what we report with a datagram, it makes
-// sending the kernel's business, or receiving as well (the socket is left to the kernel). An option that is in no group
-// and not known to be without effect on us goes the last way: nothing is silently accepted.
+// Every option is set on the shadow first; its answer is the program's answer. Then the option falls into one
+// of four groups: it changes how we send (the attributes are read again), it changes what we report with a
+// datagram, it makes sending the kernel's business, or receiving as well (the socket is left to the kernel).
+// An option that is in no group and not known to be without effect on us goes the last way: nothing is
+// silently accepted.
 #include <linux/net_tstamp.h>
 #include <netinet/udp.h>
 
@@ -127,7 +128,8 @@ constexpr OptionRow kOptionTable[] = {
 
 int UdpSocket::setsockopt(int fd, int level, int name, const void* value, socklen_t len) {
     int r = os::setsockopt(fd, level, name, value, len);
-    if (r == 0 && level == IPPROTO_IP && statistics::membership(*this, fd, name, value, len)) member_.store(true);
+    if (r == 0 && level == IPPROTO_IP && statistics::membership(*this, fd, name, value, len))
+        member_.store(true);
     if (r != 0 || left_) return r;
     int saved = errno;
     const OptionRow* row = nullptr;
@@ -138,7 +140,8 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
     switch (effect) {
         case Effect::none:
             if (level == SOL_SOCKET && name == SO_REUSEPORT) reuseport_ = any_byte(value, len);
-            if (level == IPPROTO_IP && (name == IP_MULTICAST_IF || name == IP_MULTICAST_LOOP)) show_multicast(fd);
+            if (level == IPPROTO_IP && (name == IP_MULTICAST_IF || name == IP_MULTICAST_LOOP))
+                show_multicast(fd);
             break;
         case Effect::send:
         case Effect::queue:
@@ -172,8 +175,9 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
                 int flags = 0;
                 socklen_t size = sizeof flags;
                 os::getsockopt(fd, SOL_SOCKET, SO_TIMESTAMPING, &flags, &size);
-                set_kernel_tx(tx_timestamps, (flags & (SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_TX_HARDWARE |
-                                                       SOF_TIMESTAMPING_TX_SCHED)) != 0);
+                set_kernel_tx(tx_timestamps,
+                              (flags & (SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_TX_HARDWARE |
+                                        SOF_TIMESTAMPING_TX_SCHED)) != 0);
                 on = (flags & SOF_TIMESTAMPING_RX_SOFTWARE) && (flags & SOF_TIMESTAMPING_SOFTWARE);
                 if ((flags & SOF_TIMESTAMPING_RX_HARDWARE) && (flags & SOF_TIMESTAMPING_RAW_HARDWARE))
                     control_wanted_.fetch_or(timestamping_device);
@@ -207,12 +211,15 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
             flush();
             set_kernel_tx(row->bit, on);
             show_kernel_tx();
-            if (on) log::once(log::Level::info, "a UDP socket sends through the kernel: option {}/{} is set", level, name);
+            if (on)
+                log::once(log::Level::info, "a UDP socket sends through the kernel: option {}/{} is set",
+                          level, name);
             break;
         }
         case Effect::kernel_all: {
             char why[64];
-            auto end = fmt::format_to_n(why, sizeof why - 1, "socket option {}/{} is not supported", level, name);
+            auto end =
+                fmt::format_to_n(why, sizeof why - 1, "socket option {}/{} is not supported", level, name);
             *end.out = 0;
             leave_to_kernel(fd, why);
             break;
@@ -225,7 +232,7 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
 void UdpSocket::show_multicast(int fd) noexcept {
     stats::SocketBlock* block = tally_.block();
     if (block == nullptr) return;
-    in_addr interface{};
+    in_addr interface {};
     int loop = 1;
     socklen_t size = sizeof interface;
     if (os::getsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &interface, &size) != 0) interface = {};
@@ -241,7 +248,9 @@ int UdpSocket::getsockopt(int fd, int level, int name, void* value, socklen_t* l
 }
 
 void UdpSocket::update_control_wanted() noexcept {
-    bool wanted = (control_wanted_.load() & (timestamp | timestampns | timestamping | timestamping_device)) != 0 && !rules_.empty();
+    bool wanted =
+        (control_wanted_.load() & (timestamp | timestampns | timestamping | timestamping_device)) != 0 &&
+        !rules_.empty();
     if (wanted == counts_timestamps_) return;
     counts_timestamps_ = wanted;
     ring::Ring::want_timestamps(wanted);
@@ -273,7 +282,8 @@ int UdpSocket::ioctl(int fd, unsigned long request, void* arg) {
         }
     }
     int r = os::ioctl(fd, request, arg);
-    if (request == FIONBIO && r == 0) nonblock_.store(*static_cast<int*>(arg) != 0, std::memory_order_release);
+    if (request == FIONBIO && r == 0)
+        nonblock_.store(*static_cast<int*>(arg) != 0, std::memory_order_release);
     return r;
 }
 

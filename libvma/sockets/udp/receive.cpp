@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Receiving on a UDP socket: the queue, the kernel's side, spinning, sleeping, control messages.
 //
-// A datagram may come from the ring or from the shadow (fragments, loopback, foreign interfaces, everything before the
-// rules were in place). The queue is asked first; the kernel's side is asked in the proportion VMA_RX_UDP_POLL_OS_RATIO
-// while spinning, at once after anything in this process was sent through the kernel, and always before sleeping. Its
-// answer then is the call's answer, so errors, shutdown and everything unusual are the kernel's own.
+// A datagram may come from the ring or from the shadow (fragments, loopback, foreign interfaces, everything
+// before the rules were in place). The queue is asked first; the kernel's side is asked in the proportion
+// VMA_RX_UDP_POLL_OS_RATIO while spinning, at once after anything in this process was sent through the
+// kernel, and always before sleeping. Its answer then is the call's answer, so errors, shutdown and
+// everything unusual are the kernel's own.
 #include <limits.h>
-#include <time.h>
-
 #include <linux/errqueue.h>
+#include <time.h>
 
 #include <algorithm>
 #include <cstring>
@@ -23,10 +23,10 @@
 #include "libvma/runtime/spin.h"
 #include "libvma/sockets/cmsg.h"
 #include "libvma/sockets/many_messages.h"
-#include "libvma/sockets/stack.h"
-#include "libvma/sockets/user_memory.h"
 #include "libvma/sockets/ring_watch.h"
+#include "libvma/sockets/stack.h"
 #include "libvma/sockets/udp/udp_socket.h"
+#include "libvma/sockets/user_memory.h"
 
 namespace vma::sockets {
 
@@ -34,10 +34,11 @@ std::atomic<std::uint32_t> g_kernel_sends{0};
 
 namespace {
 
-// What one queued datagram costs beside its payload. The kernel charges its buffers (768 bytes and more for a small
-// datagram); ours are larger still, but a program's SO_RCVBUF is meant in the kernel's currency.
+// What one queued datagram costs beside its payload. The kernel charges its buffers (768 bytes and more for a
+// small datagram); ours are larger still, but a program's SO_RCVBUF is meant in the kernel's currency.
 constexpr std::uint64_t kDatagramCost = 256;
-constexpr std::uint64_t kKernelLookUsec = 10;  // a call that finds nothing looks at the kernel's side if the last look is older
+constexpr std::uint64_t kKernelLookUsec =
+    10;  // a call that finds nothing looks at the kernel's side if the last look is older
 
 }  // namespace
 
@@ -124,7 +125,8 @@ void UdpSocket::give_queue_to_kernel() noexcept {
 }
 
 unsigned UdpSocket::progress() noexcept {
-    // One poll takes one batch, and all of it may be other sockets'. "Nothing there" may be said only of an empty ring.
+    // One poll takes one batch, and all of it may be other sockets'. "Nothing there" may be said only of an
+    // empty ring.
     constexpr unsigned kMaxRounds = 1024;
     unsigned n = 0, round = 0, taken;
     const unsigned count = ring_count_.load(std::memory_order_acquire);
@@ -210,13 +212,15 @@ void UdpSocket::put_control(const ring::RxBuffer& b, msghdr& msg) noexcept {
             timeval tv{when.tv_sec, when.tv_nsec / 1000};
             out.put(SOL_SOCKET, SO_TIMESTAMP, &tv, sizeof tv);
         }
-        // As the kernel, it says what there is: where the device has no time, only the first is set, or there is no message at all.
+        // As the kernel, it says what there is: where the device has no time, only the first is set, or there
+        // is no message at all.
         const bool by_device = (wanted & timestamping_device) && b.timestamp_ns != 0 && b.device_ns != 0;
         if ((wanted & timestamping) || by_device) {
             scm_timestamping stamps{};
             if (wanted & timestamping) std::memcpy(&stamps.ts[0], &when, sizeof when);
             if (by_device) {
-                const timespec at{static_cast<time_t>(b.device_ns / 1'000'000'000), static_cast<long>(b.device_ns % 1'000'000'000)};
+                const timespec at{static_cast<time_t>(b.device_ns / 1'000'000'000),
+                                  static_cast<long>(b.device_ns % 1'000'000'000)};
                 std::memcpy(&stamps.ts[2], &at, sizeof at);
             }
             out.put(SOL_SOCKET, SO_TIMESTAMPING, &stamps, sizeof stamps);
@@ -278,7 +282,8 @@ ssize_t UdpSocket::finish(ring::RxBuffer* b, Receive& r) noexcept {
     return static_cast<ssize_t>(r.flags & MSG_TRUNC ? b->payload_length : copied);
 }
 
-// A signal handler that interrupted this thread while it held a lock we need: only the kernel's side can be served.
+// A signal handler that interrupted this thread while it held a lock we need: only the kernel's side can be
+// served.
 bool UdpSocket::interrupted_library_code() const noexcept {
     if (queue_lock_.owned_by_me()) return true;
     const unsigned count = ring_count_.load(std::memory_order_acquire);
@@ -289,7 +294,8 @@ bool UdpSocket::interrupted_library_code() const noexcept {
 
 bool UdpSocket::kernel_receives(int flags) const noexcept {
     if (offloaded()) return false;
-    return left_.load(std::memory_order_relaxed) || (flags & MSG_DONTWAIT) || nonblock_.load(std::memory_order_relaxed);
+    return left_.load(std::memory_order_relaxed) || (flags & MSG_DONTWAIT) ||
+           nonblock_.load(std::memory_order_relaxed);
 }
 
 bool UdpSocket::kernel_side_due() noexcept {
@@ -319,8 +325,8 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
     PollTime time;
     std::optional<ShadowEdges> edges;
     for (;;) {
-        // Without rings the kernel's side is all there is. It is still waited for here and not in a blocking recv(),
-        // because another thread's bind, connect or send may put rules in place meanwhile.
+        // Without rings the kernel's side is all there is. It is still waited for here and not in a blocking
+        // recv(), because another thread's bind, connect or send may put rules in place meanwhile.
         const bool rings = ring_count_.load(std::memory_order_acquire) != 0;
         bool look = kernel_side_due();
         if (!look) {
@@ -353,12 +359,14 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
             first = false;
             interruptions = runtime::interruptions();
             restarts = runtime::restarts();
-            if (std::uint64_t timeout = rcvtimeo_ns_.load(std::memory_order_relaxed); timeout != 0 && !nonblock)
+            if (std::uint64_t timeout = rcvtimeo_ns_.load(std::memory_order_relaxed);
+                timeout != 0 && !nonblock)
                 deadline = clock::monotonic_ns() + timeout;
             // A call that waits looks there while it polls, and its sleep ends when something is there.
             look |= g_kernel_sends.load(std::memory_order_relaxed) != kernel_sends_seen_ ||
                     ((nonblock || params.rx_udp_poll_os_ratio == 0) &&
-                     clock::ticks() - os_polled_at_.load(std::memory_order_relaxed) > kKernelLookUsec * clock::ticks_per_usec());
+                     clock::ticks() - os_polled_at_.load(std::memory_order_relaxed) >
+                         kKernelLookUsec * clock::ticks_per_usec());
         }
         if (closed_.load(std::memory_order_acquire)) {
             errno = EBADF;
@@ -367,7 +375,8 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
         if (look) {
             shadow_event_.store(false, std::memory_order_relaxed);
             kernel_sends_seen_ = g_kernel_sends.load(std::memory_order_relaxed);
-            os_polls_left_.store(static_cast<std::uint32_t>(params.rx_udp_poll_os_ratio), std::memory_order_relaxed);
+            os_polls_left_.store(static_cast<std::uint32_t>(params.rx_udp_poll_os_ratio),
+                                 std::memory_order_relaxed);
             int saved = errno;
             ssize_t n = os::recvmsg(fd, r.msg, r.flags | MSG_DONTWAIT);
             if (n >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) {
@@ -405,8 +414,10 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
         }
         {
             time.stop();
-            runtime::SignalHold hold;  // released last, so that a handler finds no lock or list of ours in use
-            if (!runtime::pending() && runtime::interruptions() == interruptions && (deadline == 0 || runtime::restarts() == restarts) &&
+            runtime::SignalHold
+                hold;  // released last, so that a handler finds no lock or list of ours in use
+            if (!runtime::pending() && runtime::interruptions() == interruptions &&
+                (deadline == 0 || runtime::restarts() == restarts) &&
                 !sleep(fd, deadline, hold.original(), edges))
                 return -1;
         }
@@ -429,7 +440,8 @@ void UdpSocket::ShadowEdges::take() noexcept {
     if (set_) os::raw_syscall(SYS_epoll_pwait, set_.get(), &event, 1, 0, nullptr, 8);
 }
 
-bool UdpSocket::sleep(int fd, std::uint64_t deadline, const sigset_t* mask, std::optional<ShadowEdges>& edges) {
+bool UdpSocket::sleep(int fd, std::uint64_t deadline, const sigset_t* mask,
+                      std::optional<ShadowEdges>& edges) {
     pollfd fds[2 + kMaxRings];
     const bool by_edges = edges && edges->fd() >= 0;
     Waiter* waiter = Waiter::mine();
@@ -447,7 +459,10 @@ bool UdpSocket::sleep(int fd, std::uint64_t deadline, const sigset_t* mask, std:
     }
     ring::Ring* watched[kMaxRings];
     RingWatch watch(sure_to_wake ? waiter : nullptr, watched, rings(watched, kMaxRings));
-    auto done = [this] { return queued() != 0 || closed_.load(std::memory_order_acquire) || rx_shut_.load(std::memory_order_acquire); };
+    auto done = [this] {
+        return queued() != 0 || closed_.load(std::memory_order_acquire) ||
+               rx_shut_.load(std::memory_order_acquire);
+    };
     int saved = errno;
     for (;;) {
         nfds_t n = 0;
@@ -468,7 +483,8 @@ bool UdpSocket::sleep(int fd, std::uint64_t deadline, const sigset_t* mask, std:
         }
         const int r = os::ppoll(fds, n, timeout, mask);
         if (r < 0 && errno != EINTR) return false;
-        // Handlers that were installed past our sigaction() are not counted; the first signal brings them behind ours.
+        // Handlers that were installed past our sigaction() are not counted; the first signal brings them
+        // behind ours.
         if (r < 0 && runtime::signals::adopt_new()) {
             errno = EINTR;
             return false;
@@ -477,7 +493,8 @@ bool UdpSocket::sleep(int fd, std::uint64_t deadline, const sigset_t* mask, std:
         if (r == 0 && deadline != 0 && clock::monotonic_ns() >= deadline) {
             progress();
             if (queued() != 0) return true;
-            tally_.eagain(ring_count_.load(std::memory_order_relaxed) != 0 ? stats::Way::rx_offload : stats::Way::rx_os);
+            tally_.eagain(ring_count_.load(std::memory_order_relaxed) != 0 ? stats::Way::rx_offload
+                                                                           : stats::Way::rx_os);
             errno = EAGAIN;
             return false;
         }
@@ -486,12 +503,14 @@ bool UdpSocket::sleep(int fd, std::uint64_t deadline, const sigset_t* mask, std:
         // Before the look at the shadow that follows.
         if (!by_edges && (fds[0].revents & (POLLERR | POLLIN)) == POLLERR) edges.emplace(fd);
         watch.woken();
-        if (fds[0].revents != 0 || done() || !watch.sleeps_on(waiter != nullptr ? fds[1].revents : short{0})) return true;
+        if (fds[0].revents != 0 || done() || !watch.sleeps_on(waiter != nullptr ? fds[1].revents : short{0}))
+            return true;
     }
 }
 
 void UdpSocket::kernel_answered(int fd, stats::Way way, ssize_t result, int flags) noexcept {
-    way == stats::Way::rx_os ? (void)count_kernel_receive(result, flags) : note_kernel_send(fd, flags, result);
+    way == stats::Way::rx_os ? (void)count_kernel_receive(result, flags)
+                             : note_kernel_send(fd, flags, result);
 }
 
 ssize_t UdpSocket::count_kernel_receive(ssize_t result, int flags) noexcept {
@@ -510,14 +529,15 @@ int UdpSocket::count_kernel_receive(int result, const mmsghdr* msgs, int flags) 
 // ---- calls ----
 
 ssize_t UdpSocket::recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) {
-    if (kernel_receives(flags)) return count_kernel_receive(Socket::recvfrom(fd, buf, len, flags, addr, alen), flags);
+    if (kernel_receives(flags))
+        return count_kernel_receive(Socket::recvfrom(fd, buf, len, flags, addr, alen), flags);
     iovec iov{buf, len};
     msghdr msg{};
     // A missing or negative length is noticed after the datagram was taken, as in the kernel.
-    const int name_error = addr == nullptr ? 0
+    const int name_error = addr == nullptr                             ? 0
                            : !UserMemory::writable(alen, sizeof *alen) ? EFAULT
-                           : static_cast<int>(*alen) < 0 ? EINVAL
-                                                         : 0;
+                           : static_cast<int>(*alen) < 0               ? EINVAL
+                                                                       : 0;
     if (addr != nullptr && name_error == 0) {
         msg.msg_name = addr;
         msg.msg_namelen = *alen;
@@ -543,7 +563,8 @@ ssize_t UdpSocket::recvmsg(int fd, msghdr* msg, int flags) {
 }
 
 int UdpSocket::recvmmsg(int fd, mmsghdr* msgs, unsigned count, int flags, timespec* timeout) {
-    if (kernel_receives(flags)) return count_kernel_receive(Socket::recvmmsg(fd, msgs, count, flags, timeout), msgs, flags);
+    if (kernel_receives(flags))
+        return count_kernel_receive(Socket::recvmmsg(fd, msgs, count, flags, timeout), msgs, flags);
     return receive_many(
         msgs, count, flags, timeout, [&](msghdr* msg, int how) { return recvmsg(fd, msg, how); },
         [&](int error) { pending_error_.store(error); });

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Sending on a UDP socket: over a ring when everything is ordinary, else through the shadow.
 //
-// Ordinary means: a destination whose route leads through an offloaded interface to a resolved neighbour, a datagram
-// that fits the path MTU, no flag or option that asks for more. All other cases the kernel does, on the same local port,
-// so the peer sees no difference and every errno is the kernel's own.
+// Ordinary means: a destination whose route leads through an offloaded interface to a resolved neighbour, a
+// datagram that fits the path MTU, no flag or option that asks for more. All other cases the kernel does, on
+// the same local port, so the peer sees no difference and every errno is the kernel's own.
 #include <limits.h>
 
 #include <cstring>
@@ -15,8 +15,8 @@
 #include "libvma/runtime/region.h"
 #include "libvma/sockets/many_messages.h"
 #include "libvma/sockets/stack.h"
-#include "libvma/sockets/user_memory.h"
 #include "libvma/sockets/udp/udp_socket.h"
+#include "libvma/sockets/user_memory.h"
 
 #ifndef SO_COOKIE
 #define SO_COOKIE 57
@@ -29,10 +29,18 @@ constexpr int kPlainFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
 constexpr std::uint64_t kRefreshUsec = 5'000'000;
 
 // The names of UdpSocket::KernelTx, for people.
-constexpr const char* kKernelTxNames[] = {
-    "UDP_CORK is set", "UDP_SEGMENT is set", "SO_MAX_PACING_RATE is set", "SO_TXTIME is set", "IP_OPTIONS is set",
-    "IP_FREEBIND or IP_TRANSPARENT is set", "SO_NO_CHECK is set", "it is shut down", "SO_DONTROUTE is set",
-    "transmit time stamps are wanted", "MSG_MORE", "IP_UNICAST_IF is set"};
+constexpr const char* kKernelTxNames[] = {"UDP_CORK is set",
+                                          "UDP_SEGMENT is set",
+                                          "SO_MAX_PACING_RATE is set",
+                                          "SO_TXTIME is set",
+                                          "IP_OPTIONS is set",
+                                          "IP_FREEBIND or IP_TRANSPARENT is set",
+                                          "SO_NO_CHECK is set",
+                                          "it is shut down",
+                                          "SO_DONTROUTE is set",
+                                          "transmit time stamps are wanted",
+                                          "MSG_MORE",
+                                          "IP_UNICAST_IF is set"};
 std::string_view name_of(unsigned kernel_tx) noexcept {
     const auto first = static_cast<std::size_t>(__builtin_ctz(kernel_tx));
     return first < std::size(kKernelTxNames) ? kKernelTxNames[first] : "";
@@ -42,7 +50,8 @@ std::string_view name_of(unsigned kernel_tx) noexcept {
 
 bool UdpSocket::still_mine(int fd) noexcept {
     std::uint64_t now = clock::ticks();
-    if (now - verified_at_.load(std::memory_order_relaxed) < kVerifyUsec * clock::ticks_per_usec()) return true;
+    if (now - verified_at_.load(std::memory_order_relaxed) < kVerifyUsec * clock::ticks_per_usec())
+        return true;
     verified_at_.store(now, std::memory_order_relaxed);
     std::uint64_t cookie = 0;
     socklen_t len = sizeof cookie;
@@ -89,7 +98,8 @@ Destination* UdpSocket::destination(in_addr_t addr, in_port_t port) noexcept {
 }
 
 void UdpSocket::show_kernel_tx() noexcept {
-    if (const unsigned bits = kernel_tx_.load(std::memory_order_relaxed); bits != 0 && !left_.load(std::memory_order_relaxed))
+    if (const unsigned bits = kernel_tx_.load(std::memory_order_relaxed);
+        bits != 0 && !left_.load(std::memory_order_relaxed))
         kernel_sends(stats::Reason::option, name_of(bits));
 }
 
@@ -103,7 +113,8 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
     in_port_t port = peer_port_;
     if (name != nullptr) {
         sockaddr_in to;
-        if (name_length < sizeof to || name_length > sizeof(sockaddr_storage) || !UserMemory::readable(name, sizeof to))
+        if (name_length < sizeof to || name_length > sizeof(sockaddr_storage) ||
+            !UserMemory::readable(name, sizeof to))
             return false;
         std::memcpy(&to, name, sizeof to);
         if (to.sin_family != AF_INET || to.sin_port == 0 || to.sin_addr.s_addr == 0) return false;
@@ -112,7 +123,8 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
     } else if (addr == 0) {
         return false;
     }
-    if (local_port_ == 0) return kernel_sends(stats::Reason::not_bound, "the first datagram binds the socket");
+    if (local_port_ == 0)
+        return kernel_sends(stats::Reason::not_bound, "the first datagram binds the socket");
     if (!still_mine(fd)) return false;
     for (std::size_t i = 0; i < count; i++)
         if (!UserMemory::readable(iov[i].iov_base, iov[i].iov_len)) return false;  // the kernel says EFAULT
@@ -129,14 +141,16 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
     if (__builtin_expect(d->stale, 0)) {
         std::uint64_t now = clock::ticks();
         if (now > d->confirm_at) {
-            d->generation = 0;  // resolved again next time: the kernel may have confirmed the neighbour by then
+            d->generation =
+                0;  // resolved again next time: the kernel may have confirmed the neighbour by then
             return kernel_sends(stats::Reason::neighbour, "a datagram through the kernel confirms it");
         }
     }
     int error = d->ring->send_udp(d->headers, iov, count, length);
     if (error == EBUSY) return false;
     if (error != 0) {
-        // The kernel has a queue of its own for what exceeds ours, and decides there whether the caller waits or gets EAGAIN.
+        // The kernel has a queue of its own for what exceeds ours, and decides there whether the caller waits
+        // or gets EAGAIN.
         if (config::get().tx_nonblocked_eagains == 0) return false;
         if (!(flags & MSG_DONTWAIT) && !nonblock_.load(std::memory_order_relaxed)) return false;
         tally_.eagain(stats::Way::tx_offload);
@@ -155,7 +169,8 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
 // The kernel wakes who waits for room whenever a datagram has left (sock_wfree), full or not.
 void UdpSocket::tell_of_room() noexcept {
     departures_.fetch_add(1, std::memory_order_release);
-    if (queue_lock_.owned_by_me()) return;  // a signal handler inside a receive: only an edge of room that was there already
+    if (queue_lock_.owned_by_me())
+        return;  // a signal handler inside a receive: only an edge of room that was there already
     queue_lock_.lock();
     hooks_.wake_all(kWakeOut);
     queue_lock_.unlock();
@@ -176,13 +191,15 @@ void UdpSocket::note_kernel_send(int fd, int flags, ssize_t result) noexcept {
     }
 }
 
-// A send that may wait in the kernel is tried without waiting first: few have to. See Socket::kernel_answered().
+// A send that may wait in the kernel is tried without waiting first: few have to. See
+// Socket::kernel_answered().
 int UdpSocket::dont_wait_here(int flags) const noexcept {
     const bool waits = !(flags & MSG_DONTWAIT) && !nonblock_.load(std::memory_order_relaxed);
     return waits && runtime::in_region() ? MSG_DONTWAIT : 0;
 }
 
-ssize_t UdpSocket::sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr, socklen_t alen) {
+ssize_t UdpSocket::sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr,
+                          socklen_t alen) {
     ssize_t result = -1;
     iovec iov{const_cast<void*>(buf), len};
     if (len <= 65535 && send_fast(fd, &iov, 1, len, flags, addr, alen, result)) return result;

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A UDP/IPv4 socket of the program.
 //
-// The kernel's socket (the shadow) stays bound and connected like ours: it reserves the port, answers everything that
-// is asked about the socket, receives what no flow rule catches (fragments, multicast, loopback, foreign interfaces),
-// collects ICMP errors, and sends what we do not: datagrams that need fragmenting or special options, and the first one
-// to a neighbour that is not resolved yet. So an answer that this class does not know is always one system call away,
-// and "leave it to the kernel" means to withdraw the flow rules and stop.
+// The kernel's socket (the shadow) stays bound and connected like ours: it reserves the port, answers
+// everything that is asked about the socket, receives what no flow rule catches (fragments, multicast,
+// loopback, foreign interfaces), collects ICMP errors, and sends what we do not: datagrams that need
+// fragmenting or special options, and the first one to a neighbour that is not resolved yet. So an answer
+// that this class does not know is always one system call away, and "leave it to the kernel" means to
+// withdraw the flow rules and stop.
 //
-// State changes (bind, connect, close, options) hold the stack's control lock. The receive queue has its own lock, and
-// so has sending. Split over files: udp_control, udp_options, udp_receive, udp_send.
+// State changes (bind, connect, close, options) hold the stack's control lock. The receive queue has its own
+// lock, and so has sending. Split over files: udp_control, udp_options, udp_receive, udp_send.
 #pragma once
 
 #include <array>
@@ -24,9 +25,9 @@
 #include "libvma/sockets/destination.h"
 #include "libvma/sockets/drain_rate.h"
 #include "libvma/sockets/fd_object.h"
+#include "libvma/sockets/observe/statistics.h"
 #include "libvma/sockets/ready_hook.h"
 #include "libvma/sockets/stack.h"
-#include "libvma/sockets/observe/statistics.h"
 #include "libvma/sockets/waiter.h"
 
 namespace vma::sockets {
@@ -46,7 +47,8 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     ssize_t recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) override;
     ssize_t recvmsg(int fd, msghdr* msg, int flags) override;
     int recvmmsg(int fd, mmsghdr* msgs, unsigned count, int flags, timespec* timeout) override;
-    ssize_t sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr, socklen_t alen) override;
+    ssize_t sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr,
+                   socklen_t alen) override;
     ssize_t sendmsg(int fd, const msghdr* msg, int flags) override;
     int sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) override;
     void kernel_answered(int fd, stats::Way way, ssize_t result, int flags) noexcept override;
@@ -59,8 +61,12 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     void before_last_close(int fd) noexcept override;
     void before_process_end(int fd) noexcept override;
 
-    bool offloaded() const noexcept override { return ring_count_.load(std::memory_order_acquire) != 0 || queued() != 0; }
-    std::uint32_t ready_events() const noexcept override { return queued() != 0 ? EPOLLIN | EPOLLRDNORM : 0u; }
+    bool offloaded() const noexcept override {
+        return ring_count_.load(std::memory_order_acquire) != 0 || queued() != 0;
+    }
+    std::uint32_t ready_events() const noexcept override {
+        return queued() != 0 ? EPOLLIN | EPOLLRDNORM : 0u;
+    }
     std::uint32_t arrivals() const noexcept override { return arrivals_.load(std::memory_order_acquire); }
     std::uint32_t edges(std::uint32_t events) const noexcept override {
         return arrivals() + ((events & kWakeOut) != 0 ? departures_.load(std::memory_order_acquire) : 0);
@@ -73,7 +79,9 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     void remove_waiter(Waiter* waiter) noexcept override;
     bool subscribe(ReadyHook* hook) noexcept override;
     bool unsubscribe(ReadyHook* hook) noexcept override;
-    void watch_room(int members) noexcept override { room_watched_.fetch_add(members, std::memory_order_relaxed); }
+    void watch_room(int members) noexcept override {
+        room_watched_.fetch_add(members, std::memory_order_relaxed);
+    }
     unsigned rings(ring::Ring** out, unsigned room) const noexcept override;
     void ring_failed(int fd, ring::Ring& ring) noexcept override;
 
@@ -91,11 +99,32 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     void zero_counters() noexcept override;
 
     // What to report with a received datagram.
-    enum Control : unsigned { pktinfo = 1, recvttl = 2, recvtos = 4, timestamp = 8, timestampns = 16, timestamping = 32,
-                              rxq_ovfl = 64, origdst = 128, timestamping_device = 256 };
+    enum Control : unsigned {
+        pktinfo = 1,
+        recvttl = 2,
+        recvtos = 4,
+        timestamp = 8,
+        timestampns = 16,
+        timestamping = 32,
+        rxq_ovfl = 64,
+        origdst = 128,
+        timestamping_device = 256
+    };
     // Reasons for the kernel to do all sending.
-    enum KernelTx : unsigned { cork = 1, segment = 2, pacing = 4, txtime = 8, ip_options = 16, source = 32, no_check = 64,
-                               shut = 128, dontroute = 256, tx_timestamps = 512, more = 1024, unicast_if = 2048 };
+    enum KernelTx : unsigned {
+        cork = 1,
+        segment = 2,
+        pacing = 4,
+        txtime = 8,
+        ip_options = 16,
+        source = 32,
+        no_check = 64,
+        shut = 128,
+        dontroute = 256,
+        tx_timestamps = 512,
+        more = 1024,
+        unicast_if = 2048
+    };
 
   protected:
     void last_fd_closed() noexcept override;
@@ -113,8 +142,8 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
         ring::Ring* ring;
         verbs::FlowSpec spec;
     };
-    void read_names(int fd) noexcept;          // local and peer address from the shadow
-    void read_attributes(int fd) noexcept;     // options that matter to us, from the shadow
+    void read_names(int fd) noexcept;       // local and peer address from the shadow
+    void read_attributes(int fd) noexcept;  // options that matter to us, from the shadow
     void update_rules(bool only_route) noexcept;
     void set_rules(std::vector<Rule> wanted, Why& why) noexcept;
     void drop_rules() noexcept;
@@ -123,7 +152,7 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     void after_autobind(int fd) noexcept;
     void watch_errors(int fd) noexcept;
     void wake_waiters() noexcept;
-    void announce_queue() noexcept;            // tells the rings how much this socket may hold
+    void announce_queue() noexcept;  // tells the rings how much this socket may hold
     std::int64_t announced_ = 0;
     ring::Share share() const noexcept { return reuseport_ ? ring::Share::spread : ring::Share::latest; }
 
@@ -134,13 +163,16 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
         int flags;
         msghdr* msg;  // name, control and flags of the result go here
     };
-    // Tells a sleeping call of changes of the shadow alone, which has no data but an error. An error queue that nobody reads
-    // keeps POLLERR set for ever: a plain poll() would end at once, again and again, where the kernel's recv() waits.
+    // Tells a sleeping call of changes of the shadow alone, which has no data but an error. An error queue
+    // that nobody reads keeps POLLERR set for ever: a plain poll() would end at once, again and again, where
+    // the kernel's recv() waits.
     class ShadowEdges {
       public:
         // What is true already counts as taken: look at the shadow after this.
         explicit ShadowEdges(int shadow) noexcept;
-        int fd() const noexcept { return set_.get(); }  // readable after a change; -1: there was no descriptor
+        int fd() const noexcept {
+            return set_.get();
+        }  // readable after a change; -1: there was no descriptor
         void take() noexcept;
 
       private:
@@ -169,11 +201,11 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
 
     // ---- send (udp_send.cpp) ----
     // Sends over a ring if all is well. False: the kernel has to send (nothing was done).
-    bool send_fast(int fd, const iovec* iov, std::size_t count, std::size_t length, int flags, const sockaddr* name,
-                   socklen_t name_length, ssize_t& result);
+    bool send_fast(int fd, const iovec* iov, std::size_t count, std::size_t length, int flags,
+                   const sockaddr* name, socklen_t name_length, ssize_t& result);
     void tell_of_room() noexcept;
     Destination* destination(in_addr_t addr, in_port_t port) noexcept;
-    bool still_mine(int fd) noexcept;          // checks now and then that libc has not closed the fd behind our back
+    bool still_mine(int fd) noexcept;  // checks now and then that libc has not closed the fd behind our back
     int dont_wait_here(int flags) const noexcept;
     void note_kernel_send(int fd, int flags, ssize_t result) noexcept;
     bool kernel_sends(stats::Reason reason, std::string_view detail, std::string_view rule = {}) noexcept {
@@ -189,28 +221,28 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     }
 
     Stack& stack_;
-    const std::uint32_t born_;                 // handing::generation()
-    std::uint64_t cookie_ = 0;                 // SO_COOKIE of the shadow: identity beyond the fd number
-    std::atomic<std::uint64_t> verified_at_{0};  // ticks
+    const std::uint32_t born_;                    // handing::generation()
+    std::uint64_t cookie_ = 0;                    // SO_COOKIE of the shadow: identity beyond the fd number
+    std::atomic<std::uint64_t> verified_at_{0};   // ticks
     std::atomic<std::uint64_t> refreshed_at_{0};  // ticks: destinations were looked up again
-    std::uint64_t token_ = 0;                  // for error events
+    std::uint64_t token_ = 0;                     // for error events
 
     // control state
-    std::atomic<bool> left_{false};            // left to the kernel for good
+    std::atomic<bool> left_{false};  // left to the kernel for good
     std::atomic<bool> closed_{false};
     bool wildcard_listed_ = false, errors_watched_ = false;
-    bool waits_for_device_ = false;            // another process has it
+    bool waits_for_device_ = false;  // another process has it
     bool reuseport_ = false, bound_explicitly_ = false;
-    std::atomic<bool> member_{false};          // has joined a multicast group at some time
+    std::atomic<bool> member_{false};  // has joined a multicast group at some time
     std::vector<Rule> rules_;
     std::atomic<unsigned> ring_count_{0};
     std::array<std::atomic<ring::Ring*>, kMaxRings> rings_{};
     in_addr_t local_addr_ = 0, peer_addr_ = 0;
     in_port_t local_port_ = 0, peer_port_ = 0;
     std::atomic<bool> nonblock_{false};
-    std::atomic<bool> shadow_event_{false};    // the shadow has an error or is shut down: ask it first
+    std::atomic<bool> shadow_event_{false};  // the shadow has an error or is shut down: ask it first
     std::atomic<bool> rx_shut_{false};
-    std::atomic<int> pending_error_{0};        // of a receive call that had something to return first
+    std::atomic<int> pending_error_{0};  // of a receive call that had something to return first
 
     // receive state
     Lock queue_lock_;
@@ -233,16 +265,17 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
 
     // send state
     Lock send_lock_;
-    std::atomic<unsigned> kernel_tx_{0};  // KernelTx
-    std::atomic<int> room_watched_{0};         // edge-triggered members that ask for room
-    std::atomic<std::uint32_t> departures_{0}; // datagrams sent meanwhile
+    std::atomic<unsigned> kernel_tx_{0};        // KernelTx
+    std::atomic<int> room_watched_{0};          // edge-triggered members that ask for room
+    std::atomic<std::uint32_t> departures_{0};  // datagrams sent meanwhile
     std::atomic<std::uint32_t> attributes_version_{1};
-    SendAttributes attributes_;                // written under control and send lock
+    SendAttributes attributes_;  // written under control and send lock
     Destination* last_destination_ = nullptr;
     std::unordered_map<std::uint64_t, std::unique_ptr<Destination>> destinations_;
 };
 
-// Sockets that got a send through the kernel in this process: receive calls look at the kernel side soon after.
+// Sockets that got a send through the kernel in this process: receive calls look at the kernel side soon
+// after.
 extern std::atomic<std::uint32_t> g_kernel_sends;
 
 }  // namespace vma::sockets

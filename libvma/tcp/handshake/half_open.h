@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The half-open connections of a listener: found by their endpoints, and in order of when something is to be done about them.
+// The half-open connections of a listener: found by their endpoints, and in order of when something is to be
+// done about them.
 //
-// Each is some 140 bytes of a block that comes back to the table, for anybody can have one made. It has no timer of its own: those that
-// waited equally often wait equally long, so a queue for each number of timeouts is in order by itself, and the listener's one timer
-// looks at the heads. The hash is keyed, because the peers choose what is hashed.
+// Each is some 140 bytes of a block that comes back to the table, for anybody can have one made. It has no
+// timer of its own: those that waited equally often wait equally long, so a queue for each number of timeouts
+// is in order by itself, and the listener's one timer looks at the heads. The hash is keyed, because the
+// peers choose what is hashed.
 //
 // Not locked: the listener's lock guards it.
 #pragma once
@@ -27,25 +29,26 @@ class Connection;
 struct Way {
     ring::Ring* ring = nullptr;
     net::MacAddress src_mac{}, dst_mac{};
-    std::uint16_t mss = 0;                 // what we announce there
+    std::uint16_t mss = 0;  // what we announce there
 };
 
 struct HalfOpen {
     Handshake handshake;
     Way way;
     std::uint8_t timeouts = 0;
-    bool acked = false;                    // the last ACK has come, and waits for data (TCP_DEFER_ACCEPT) or room in the accept queue
-    bool opening = false;                  // its connection is being made; it does not wait any more
-    Connection* connection = nullptr;      // then: a reference, once there is one
-    std::uint64_t answered_ns = 0;         // when a segment was last answered that it does not accept
+    bool acked =
+        false;  // the last ACK has come, and waits for data (TCP_DEFER_ACCEPT) or room in the accept queue
+    bool opening = false;              // its connection is being made; it does not wait any more
+    Connection* connection = nullptr;  // then: a reference, once there is one
+    std::uint64_t answered_ns = 0;     // when a segment was last answered that it does not accept
 
   private:
     friend class HalfOpenTable;
     std::uint32_t hash_ = 0;
     std::uint8_t queue_ = 0;
     bool queued_ = false;
-    HalfOpen* chain_ = nullptr;            // of a bucket, or of the free ones
-    HalfOpen* next_ = nullptr;             // in its queue
+    HalfOpen* chain_ = nullptr;  // of a bucket, or of the free ones
+    HalfOpen* next_ = nullptr;   // in its queue
     HalfOpen* prev_ = nullptr;
     std::uint64_t due_ns_ = 0;
 };
@@ -61,7 +64,8 @@ class HalfOpenTable {
     // A new one, which does not wait yet. Null without memory.
     HalfOpen* add(const Endpoints& ends) noexcept;
     void remove(HalfOpen& entry) noexcept;
-    // From now on it waits for as long as it does after so many timeouts: a second, two, four, ... two minutes (RFC 6298).
+    // From now on it waits for as long as it does after so many timeouts: a second, two, four, ... two
+    // minutes (RFC 6298).
     void wait(HalfOpen& entry, std::uint64_t now_ns) noexcept;
     // It does not wait any more, and is `opening`.
     void open(HalfOpen& entry) noexcept;
@@ -97,7 +101,7 @@ class HalfOpenTable {
     static constexpr unsigned kQueues = 8;  // from seven timeouts on it is two minutes
     std::array<Queue, kQueues> queues_;
     HalfOpen** buckets_ = nullptr;
-    std::size_t buckets_count_ = 0;         // a power of two
+    std::size_t buckets_count_ = 0;  // a power of two
     std::size_t size_ = 0, opening_ = 0;
     HalfOpen* free_ = nullptr;
     Block* blocks_ = nullptr;

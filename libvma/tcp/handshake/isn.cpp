@@ -42,7 +42,8 @@ struct SipState {
     }
 };
 
-// The hash is defined on little-endian words; on another machine it would be another hash, as good as this one.
+// The hash is defined on little-endian words; on another machine it would be another hash, as good as this
+// one.
 std::uint64_t load(const std::byte* at, std::size_t bytes) noexcept {
     std::uint64_t word = 0;
     std::memcpy(&word, at, bytes);
@@ -74,17 +75,19 @@ SecretKey draw_key() noexcept {
     SecretKey key;
     std::size_t have = 0;
     while (have < sizeof key) {
-        const long got = os::raw_syscall(SYS_getrandom, reinterpret_cast<char*>(key.data()) + have, sizeof key - have, 0);
+        const long got =
+            os::raw_syscall(SYS_getrandom, reinterpret_cast<char*>(key.data()) + have, sizeof key - have, 0);
         if (got == -EINTR) continue;
         if (got <= 0) break;
         have += static_cast<std::size_t>(got);
     }
     if (have == sizeof key) return key;
-    // A sandbox that forbids getrandom(). The kernel gave the process 16 random bytes when it started; they are the
-    // stack protector's too, so only their hash is used, with the time as what differs after a fork.
+    // A sandbox that forbids getrandom(). The kernel gave the process 16 random bytes when it started; they
+    // are the stack protector's too, so only their hash is used, with the time as what differs after a fork.
     SecretKey seed{0x76'6d'61'2d'74'63'70'31, clock::monotonic_ns()};
     std::array<std::byte, 16> start{};
-    if (const auto* bytes = reinterpret_cast<const std::byte*>(getauxval(AT_RANDOM))) std::memcpy(start.data(), bytes, 16);
+    if (const auto* bytes = reinterpret_cast<const std::byte*>(getauxval(AT_RANDOM)))
+        std::memcpy(start.data(), bytes, 16);
     key[0] = siphash(seed, start);
     seed[0] ^= clock::ticks();
     key[1] = siphash(seed, start);
@@ -123,12 +126,14 @@ std::uint64_t siphash(const SecretKey& key, std::span<const std::byte> bytes) no
 }
 
 std::uint32_t initial_sequence(const SecretKey& key, const Endpoints& ends, std::uint64_t now_ns) noexcept {
-    const IsnInput input{Purpose::sequence, ends.local_addr, ends.remote_addr, ends.local_port, ends.remote_port};
+    const IsnInput input{Purpose::sequence, ends.local_addr, ends.remote_addr, ends.local_port,
+                         ends.remote_port};
     return static_cast<std::uint32_t>(hash(key, input)) + static_cast<std::uint32_t>(now_ns / kClockNs);
 }
 
 std::uint32_t timestamp_offset(const SecretKey& key, const Endpoints& ends) noexcept {
-    return static_cast<std::uint32_t>(hash(key, {Purpose::timestamp, ends.local_addr, ends.remote_addr, 0, 0}));
+    return static_cast<std::uint32_t>(
+        hash(key, {Purpose::timestamp, ends.local_addr, ends.remote_addr, 0, 0}));
 }
 
 std::uint32_t initial_sequence(const Endpoints& ends, std::uint64_t now_ns) noexcept {
@@ -151,7 +156,8 @@ void set_sources(SequenceSource sequence, OffsetSource offset) noexcept {
 std::uint64_t random_number() noexcept {
     const SecretKey& key = own_key();
     const std::uint64_t n = process_key.drawn.fetch_add(1, std::memory_order_relaxed);
-    return hash(key, {Purpose::random, static_cast<std::uint32_t>(n), static_cast<std::uint32_t>(n >> 32), 0, 0});
+    return hash(key,
+                {Purpose::random, static_cast<std::uint32_t>(n), static_cast<std::uint32_t>(n >> 32), 0, 0});
 }
 
 std::uint16_t ephemeral_port_start(std::uint16_t first, std::uint16_t last) noexcept {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Numbers that nobody on the network may guess: initial sequence numbers, timestamp offsets, ports.
 //
-// All come from one keyed hash (SipHash-2-4) under a key that the kernel's random generator gave this process. A
-// sequence number must also not repeat what an old connection between the same endpoints used; so RFC 6528 adds a
-// clock to the hash of the endpoints, and the number of a reused pair of endpoints only ever grows.
+// All come from one keyed hash (SipHash-2-4) under a key that the kernel's random generator gave this
+// process. A sequence number must also not repeat what an old connection between the same endpoints used; so
+// RFC 6528 adds a clock to the hash of the endpoints, and the number of a reused pair of endpoints only ever
+// grows.
 #pragma once
 
 #include <array>
@@ -24,23 +25,27 @@ std::uint64_t siphash(const SecretKey& key, std::span<const std::byte> bytes) no
 std::uint32_t initial_sequence(const SecretKey& key, const Endpoints& ends, std::uint64_t now_ns) noexcept;
 std::uint32_t timestamp_offset(const SecretKey& key, const Endpoints& ends) noexcept;
 
-// RFC 6528: the hash of the endpoints plus a clock. The clock ticks every 64 ns, as the kernel's does: with the 4 us of the RFC
-// a connection of more than 250 KB/s outruns it, and the next one between the same endpoints would begin inside the numbers
-// that the old one has used. It wraps after 275 s, twice the life of a segment. May be called from any thread.
+// RFC 6528: the hash of the endpoints plus a clock. The clock ticks every 64 ns, as the kernel's does: with
+// the 4 us of the RFC a connection of more than 250 KB/s outruns it, and the next one between the same
+// endpoints would begin inside the numbers that the old one has used. It wraps after 275 s, twice the life of
+// a segment. May be called from any thread.
 std::uint32_t initial_sequence(const Endpoints& ends, std::uint64_t now_ns) noexcept;
 
-// What to add to the clock for the timestamps of a connection (RFC 7323 section 5.4), so that they do not tell how
-// long the machine has been up. It depends on the addresses only, as in the kernel, so that timestamps also grow from
-// one connection to the next between two hosts, which is what lets a peer accept a SYN in TIME_WAIT (RFC 6191).
+// What to add to the clock for the timestamps of a connection (RFC 7323 section 5.4), so that they do not
+// tell how long the machine has been up. It depends on the addresses only, as in the kernel, so that
+// timestamps also grow from one connection to the next between two hosts, which is what lets a peer accept a
+// SYN in TIME_WAIT (RFC 6191).
 std::uint32_t timestamp_offset(const Endpoints& ends) noexcept;
 
-// Under the process's key. Who uses it sees to it that no two uses hash the same bytes; 16 bytes are the functions' above and below.
+// Under the process's key. Who uses it sees to it that no two uses hash the same bytes; 16 bytes are the
+// functions' above and below.
 std::uint64_t keyed_hash(std::span<const std::byte> bytes) noexcept;
 
 // A number nobody can predict; for jitter and the like, and where a port search begins.
 std::uint64_t random_number() noexcept;
 
-// Where in [first, last] to begin looking for a free port (RFC 6056 section 3.3.1). `first` when the range is empty.
+// Where in [first, last] to begin looking for a free port (RFC 6056 section 3.3.1). `first` when the range is
+// empty.
 std::uint16_t ephemeral_port_start(std::uint16_t first, std::uint16_t last) noexcept;
 
 // For tests, which want the same numbers each time, or numbers about to wrap: what initial_sequence() and
@@ -49,8 +54,8 @@ using SequenceSource = std::uint32_t (*)(const Endpoints& ends, std::uint64_t no
 using OffsetSource = std::uint32_t (*)(const Endpoints& ends);
 void set_sources(SequenceSource sequence, OffsetSource offset) noexcept;
 
-// In a forked child, before it makes connections: a key of its own, so that it does not draw the parent's numbers.
-// No other thread may be inside these functions.
+// In a forked child, before it makes connections: a key of its own, so that it does not draw the parent's
+// numbers. No other thread may be inside these functions.
 void rekey_in_child() noexcept;
 
 }  // namespace vma::tcp

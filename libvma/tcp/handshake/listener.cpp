@@ -13,11 +13,11 @@
 #include "libvma/config/params.h"
 #include "libvma/os/calls.h"
 #include "libvma/runtime/log.h"
-#include "libvma/tcp/timers/engine.h"
 #include "libvma/tcp/handshake/isn.h"
+#include "libvma/tcp/handshake/syn_cookie.h"
 #include "libvma/tcp/lwip/entry.h"
 #include "libvma/tcp/sequence.h"
-#include "libvma/tcp/handshake/syn_cookie.h"
+#include "libvma/tcp/timers/engine.h"
 #include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
@@ -31,7 +31,8 @@ constexpr std::size_t kAgainAtOnce = 16;          // SYN-ACKs that one look at t
 
 std::uint32_t milliseconds(std::uint64_t ns) noexcept { return static_cast<std::uint32_t>(ns / 1'000'000); }
 
-// What lwIP calls while it makes a connection of a SYN. There is nothing to send: the answer has left already.
+// What lwIP calls while it makes a connection of a SYN. There is nothing to send: the answer has left
+// already.
 struct Making {
     static err_t output(void*, pbuf*, ip4_addr_t, ip4_addr_t, std::uint8_t, std::uint8_t) { return ERR_OK; }
     static std::uint32_t isn(void* handshake, ip4_addr_t, std::uint16_t, ip4_addr_t, std::uint16_t) {
@@ -83,7 +84,8 @@ struct Listener::Segment {
     std::span<const std::uint8_t> options;
 };
 
-Listener* Listener::create(PathSource& paths, in_port_t port, const Options& options, unsigned backlog) noexcept {
+Listener* Listener::create(PathSource& paths, in_port_t port, const Options& options,
+                           unsigned backlog) noexcept {
     try {
         return new Listener(paths, port, options, backlog);
     } catch (const std::bad_alloc&) {
@@ -219,7 +221,9 @@ void Listener::leave_new_to_kernel(bool on) noexcept {
 
 bool Listener::full() const noexcept { return ready_.size() + table_.opening() > backlog_; }
 
-std::size_t Listener::most_half_open() const noexcept { return std::clamp<std::size_t>(backlog_, kMinHalfOpen, kMaxHalfOpen); }
+std::size_t Listener::most_half_open() const noexcept {
+    return std::clamp<std::size_t>(backlog_, kMinHalfOpen, kMaxHalfOpen);
+}
 
 // One more SYN in this second, unless that is too many.
 bool Listener::within_syn_rate() noexcept {
@@ -246,7 +250,9 @@ bool Listener::may_look_up(std::uint64_t now) noexcept {
 // ---- segments ----
 
 bool Listener::deliver(ring::RxBuffer* buffer) noexcept { return take(buffer, nullptr); }
-bool Listener::deliver_again(ring::RxBuffer* buffer, std::uint32_t iss) noexcept { return take(buffer, &iss); }
+bool Listener::deliver_again(ring::RxBuffer* buffer, std::uint32_t iss) noexcept {
+    return take(buffer, &iss);
+}
 
 bool Listener::take(ring::RxBuffer* buffer, const std::uint32_t* iss) noexcept {
     const Segment segment(buffer);
@@ -285,8 +291,10 @@ bool Listener::take(ring::RxBuffer* buffer, const std::uint32_t* iss) noexcept {
     lock_.unlock();
     if (!syn && buffer->ring->attr().coarse_steering) {
         switch (kernels_.has(*buffer, segment.now)) {
-            case KernelConnections::Answer::no: break;
-            case KernelConnections::Answer::too_many: return false;
+            case KernelConnections::Answer::no:
+                break;
+            case KernelConnections::Answer::too_many:
+                return false;
             case KernelConnections::Answer::yes:
                 if (!buffer->ring->give_to_kernel(*buffer)) return false;
                 buffer->release();
@@ -329,7 +337,8 @@ bool Listener::on_syn(const Segment& segment, const std::uint32_t* iss) noexcept
         flooded = table_.waiting() >= most_half_open();
         cookie = iss == nullptr && options.syncookies != 0 && (flooded || options.syncookies == 2);
         if (cookie) {
-            if (segment.now - cookie_sent_ns_ > 2 * kCookieNs || cookie_sent_ns_ == 0) cookie_scale_ = handshake.scale;
+            if (segment.now - cookie_sent_ns_ > 2 * kCookieNs || cookie_sent_ns_ == 0)
+                cookie_scale_ = handshake.scale;
             cookie_sent_ns_ = segment.now;
             handshake.scale = cookie_scale_;
             counters_.cookies_sent++;
@@ -360,7 +369,8 @@ bool Listener::on_syn(const Segment& segment, const std::uint32_t* iss) noexcept
     return true;
 }
 
-// As the kernel's tcp_check_req(), but for RFC 5961: a RST counts where its number is right, a SYN is answered with an ACK.
+// As the kernel's tcp_check_req(), but for RFC 5961: a RST counts where its number is right, a SYN is
+// answered with an ACK.
 bool Listener::on_half_open(const Segment& segment, HalfOpen& e) noexcept {
     const Handshake& h = e.handshake;
     const std::uint32_t next = h.irs + 1;
@@ -415,7 +425,8 @@ bool Listener::on_half_open(const Segment& segment, HalfOpen& e) noexcept {
 
 // An ACK of nothing we know: perhaps the answer to a cookie.
 bool Listener::on_cookie(const Segment& segment) noexcept {
-    if ((segment.flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK || !cookies_expected(segment.now)) return false;
+    if ((segment.flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK || !cookies_expected(segment.now))
+        return false;
     const auto mss = read_cookie(segment.ends, segment.seq - 1, segment.ack - 1, segment.now);
     if (!mss) return false;
     Handshake h;
@@ -430,14 +441,18 @@ bool Listener::on_cookie(const Segment& segment) noexcept {
     h.scale = cookie_sent_ns_ != 0 ? cookie_scale_ : parameters_of(options, *mss, 0).rcv_scale;
     lock_.unlock();
     if (options.timestamps && read_stamps(segment.options, stamps)) {
-        if (!read_cookie_stamp(stamps.echo - timestamp_offset(segment.ends), milliseconds(segment.now), h.said)) return false;
+        if (!read_cookie_stamp(stamps.echo - timestamp_offset(segment.ends), milliseconds(segment.now),
+                               h.said))
+            return false;
         if ((h.said.sack && !options.sack) || (h.said.has_scale && !options.window_scaling)) return false;
         h.said.has_stamps = true;
         h.said.stamp = stamps.value;
     }
     if (!h.said.has_scale) h.scale = 0;
     // Its connection may be the kernel's by now.
-    if (Connection::any_moved() && kernels_.has(*segment.buffer, segment.now) != KernelConnections::Answer::no) return false;
+    if (Connection::any_moved() &&
+        kernels_.has(*segment.buffer, segment.now) != KernelConnections::Answer::no)
+        return false;
     lock_.lock();
     HalfOpen* e = nullptr;
     if (full())
@@ -494,8 +509,8 @@ bool Listener::open(const Segment& segment, const Handshake& handshake, bool coo
 }
 
 // lwIP makes its PCB of a SYN, so it gets one again.
-Connection* Listener::make(const Handshake& handshake, const Options& options, const Path& path, bool resolved,
-                           ring::Ring& from) noexcept {
+Connection* Listener::make(const Handshake& handshake, const Options& options, const Path& path,
+                           bool resolved, ring::Ring& from) noexcept {
     std::uint8_t bytes[kMaxHandshakeBytes];
     const std::size_t length = write_syn(handshake, bytes);
     pbuf* p = pbuf_alloc(PBUF_RAW, static_cast<u16_t>(length), PBUF_RAM);
@@ -524,10 +539,12 @@ Connection* Listener::make(const Handshake& handshake, const Options& options, c
 // A segment of no connection: RST, unless the kernel has the connection.
 bool Listener::on_stray(const Segment& segment) noexcept {
     if (!(segment.flags & TCP_ACK) || (segment.flags & TCP_RST)) return false;
-    // The device leaves the kernel its connections, but this segment may have been in the queue when one was moved.
+    // The device leaves the kernel its connections, but this segment may have been in the queue when one was
+    // moved.
     if (Connection::any_moved() && !segment.buffer->ring->attr().coarse_steering) {
         const auto kernels = kernels_.has(*segment.buffer, segment.now);
-        if (kernels == KernelConnections::Answer::yes && segment.buffer->ring->give_to_kernel(*segment.buffer)) {
+        if (kernels == KernelConnections::Answer::yes &&
+            segment.buffer->ring->give_to_kernel(*segment.buffer)) {
             segment.buffer->release();
             return true;
         }
@@ -540,18 +557,22 @@ bool Listener::on_stray(const Segment& segment) noexcept {
     Way way;
     if (find_way(segment, options, false, way)) {
         std::uint8_t bytes[kMaxHandshakeBytes];
-        send(segment.ends, way, options, bytes, write_reset(segment.ends, segment.ack, bytes), segment.buffer->ring);
+        send(segment.ends, way, options, bytes, write_reset(segment.ends, segment.ack, bytes),
+             segment.buffer->ring);
     }
     segment.buffer->release();
     return true;
 }
 
-Listener::KernelConnections::Answer Listener::KernelConnections::has(const ring::RxBuffer& segment, std::uint64_t now) noexcept {
+Listener::KernelConnections::Answer Listener::KernelConnections::has(const ring::RxBuffer& segment,
+                                                                     std::uint64_t now) noexcept {
     const Endpoints ends{segment.dst_addr, segment.src_addr, segment.dst_port, segment.src_port};
-    const std::uint64_t hash = (std::uint64_t{ends.remote_addr} << 32 | std::uint64_t{ends.remote_port} << 16) ^ ends.local_addr;
+    const std::uint64_t hash =
+        (std::uint64_t{ends.remote_addr} << 32 | std::uint64_t{ends.remote_port} << 16) ^ ends.local_addr;
     Entry& entry = known_[hash * 0x9e3779b97f4a7c15u >> 56];
     lock_.lock();
-    const bool same = entry.ends.remote_addr == ends.remote_addr && entry.ends.remote_port == ends.remote_port &&
+    const bool same = entry.ends.remote_addr == ends.remote_addr &&
+                      entry.ends.remote_port == ends.remote_port &&
                       entry.ends.local_addr == ends.local_addr && entry.until_ns != 0;
     if (same && now < entry.until_ns) {
         lock_.unlock();
@@ -563,7 +584,8 @@ Listener::KernelConnections::Answer Listener::KernelConnections::has(const ring:
     if (ask && !same) entry.asked++;
     bool found = false;
     if (ask) {
-        found = kernel_.has(ends.local_addr, ends.local_port, ends.remote_addr, ends.remote_port, segment.ring->attr().ifindex);
+        found = kernel_.has(ends.local_addr, ends.local_port, ends.remote_addr, ends.remote_port,
+                            segment.ring->attr().ifindex);
         if (found)
             entry.ends = ends, entry.until_ns = now + kRememberNs;
         else if (same)
@@ -575,8 +597,8 @@ Listener::KernelConnections::Answer Listener::KernelConnections::has(const ring:
 
 // ---- answers ----
 
-// By the route, if it may be looked up; else where the segment came from. So is a neighbour that is not resolved yet: it has just shown
-// its link address. False: there is no way.
+// By the route, if it may be looked up; else where the segment came from. So is a neighbour that is not
+// resolved yet: it has just shown its link address. False: there is no way.
 bool Listener::find_way(const Segment& segment, const Options& options, bool look_up, Way& way) noexcept {
     const ring::RxBuffer& b = *segment.buffer;
     way.ring = b.ring;
@@ -601,23 +623,28 @@ bool Listener::find_way(const Segment& segment, const Options& options, bool loo
     return ((way.dst_mac[0] | way.src_mac[0]) & 1) == 0;  // no group is a sender
 }
 
-void Listener::send_syn_ack(const Handshake& h, const Way& way, const Options& options, bool cookie, ring::Ring* asked) noexcept {
+void Listener::send_syn_ack(const Handshake& h, const Way& way, const Options& options, bool cookie,
+                            ring::Ring* asked) noexcept {
     const std::uint32_t now_ms = milliseconds(now_ns());
-    const std::uint32_t stamp = (cookie ? make_cookie_stamp(h.said, now_ms) : now_ms) + timestamp_offset(h.ends);
-    const auto window = static_cast<std::uint16_t>(std::min<std::uint32_t>(parameters_of(options, way.mss, 0).wnd, 0xffff));
+    const std::uint32_t stamp =
+        (cookie ? make_cookie_stamp(h.said, now_ms) : now_ms) + timestamp_offset(h.ends);
+    const auto window =
+        static_cast<std::uint16_t>(std::min<std::uint32_t>(parameters_of(options, way.mss, 0).wnd, 0xffff));
     std::uint8_t bytes[kMaxHandshakeBytes];
     send(h.ends, way, options, bytes, write_syn_ack(h, way.mss, window, stamp, bytes), asked);
 }
 
-void Listener::send_ack(const Handshake& h, const Way& way, const Options& options, ring::Ring* asked) noexcept {
+void Listener::send_ack(const Handshake& h, const Way& way, const Options& options,
+                        ring::Ring* asked) noexcept {
     const std::uint32_t window = parameters_of(options, way.mss, 0).wnd >> (h.said.has_scale ? h.scale : 0);
     const std::uint32_t stamp = milliseconds(now_ns()) + timestamp_offset(h.ends);
     std::uint8_t bytes[kMaxHandshakeBytes];
-    send(h.ends, way, options, bytes, write_ack(h, static_cast<std::uint16_t>(std::min(window, 0xffffu)), stamp, bytes), asked);
+    send(h.ends, way, options, bytes,
+         write_ack(h, static_cast<std::uint16_t>(std::min(window, 0xffffu)), stamp, bytes), asked);
 }
 
-void Listener::send(const Endpoints& ends, const Way& way, const Options& options, const std::uint8_t* segment, std::size_t length,
-                    ring::Ring* asked) noexcept {
+void Listener::send(const Endpoints& ends, const Way& way, const Options& options,
+                    const std::uint8_t* segment, std::size_t length, ring::Ring* asked) noexcept {
     Answer answer;
     answer.asked = asked;
     answer.by = way.ring;
@@ -666,7 +693,8 @@ void Listener::batch_end(ring::Ring& ring) noexcept {
     {
         ring::Ring::Gather gather(&ring);
         Answer answer;
-        while (take_answer(ring, answer)) (void)answer.by->send_tcp(answer.bytes.data(), answer.length, nullptr, 0, 0);
+        while (take_answer(ring, answer))
+            (void)answer.by->send_tcp(answer.bytes.data(), answer.length, nullptr, 0, 0);
     }
     unref();
 }
@@ -692,8 +720,8 @@ void Listener::timer_fired(Timer& timer) noexcept {
     l->unref();
 }
 
-// How often a SYN-ACK is repeated. As in the kernel's reqsk_timer_handler(), less often when the table is more than half full, mostly of
-// entries that have been repeated: the peers of a flood do not answer.
+// How often a SYN-ACK is repeated. As in the kernel's reqsk_timer_handler(), less often when the table is
+// more than half full, mostly of entries that have been repeated: the peers of a flood do not answer.
 unsigned Listener::retries_now() const noexcept {
     unsigned retries = options_.synack_retries;
     const std::size_t waiting = table_.waiting();
@@ -734,7 +762,8 @@ void Listener::on_timer() noexcept {
         }
         if (count < kAgainAtOnce) arm();
         lock_.unlock();
-        for (std::size_t i = 0; i < count; i++) send_syn_ack(again[i].handshake, again[i].way, options, false, nullptr);
+        for (std::size_t i = 0; i < count; i++)
+            send_syn_ack(again[i].handshake, again[i].way, options, false, nullptr);
     } while (count == kAgainAtOnce);
 }
 

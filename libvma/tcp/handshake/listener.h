@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A listening port: answers SYNs, keeps the half-open connections and the established ones nobody has accepted yet.
+// A listening port: answers SYNs, keeps the half-open connections and the established ones nobody has
+// accepted yet.
 //
-// It is the sink of 3-tuple rules, which the layer above puts on the rings. A half-open connection is an entry in a table
-// (half_open.h), for anybody can have one made, under any address; a Connection, with all its memory, is made when the handshake's last
-// ACK has come, and gets its own 5-tuple rule. When the table is full, SYNs are answered with cookies (syn_cookie.h), where the kernel
-// would; nobody is evicted. A flood of SYNs costs no system calls but the shared kick of the answers: more than some hundred new SYNs a
-// second are answered the way they came, without a look at the routes.
+// It is the sink of 3-tuple rules, which the layer above puts on the rings. A half-open connection is an
+// entry in a table (half_open.h), for anybody can have one made, under any address; a Connection, with all
+// its memory, is made when the handshake's last ACK has come, and gets its own 5-tuple rule. When the table
+// is full, SYNs are answered with cookies (syn_cookie.h), where the kernel would; nobody is evicted. A flood
+// of SYNs costs no system calls but the shared kick of the answers: more than some hundred new SYNs a second
+// are answered the way they came, without a look at the routes.
 //
 // As in the kernel, a queue that is full of connections to accept drops the handshake's last ACK; the peer's
-// retransmission, or ours of the SYN-ACK, tries again. TCP_DEFER_ACCEPT drops it, too, until data comes or the time is over.
+// retransmission, or ours of the SYN-ACK, tries again. TCP_DEFER_ACCEPT drops it, too, until data comes or
+// the time is over.
 #pragma once
 
 #include <array>
@@ -24,24 +27,26 @@ namespace vma::tcp {
 class Listener final : public ring::FrameSink {
   public:
     struct Counters {
-        std::uint64_t syns = 0, accepted = 0;      // SYNs seen, connections completed
-        std::uint64_t refused = 0;                 // SYNs for which the table had no room, and cookies are off
-        std::uint64_t overflows = 0;               // handshakes held up by a full accept queue
-        std::uint64_t limited = 0;                 // SYNs beyond VMA_TCP_MAX_SYN_RATE
-        std::uint64_t resets_sent = 0, bad = 0;    // segments that belonged to nothing; malformed ones
+        std::uint64_t syns = 0, accepted = 0;    // SYNs seen, connections completed
+        std::uint64_t refused = 0;               // SYNs for which the table had no room, and cookies are off
+        std::uint64_t overflows = 0;             // handshakes held up by a full accept queue
+        std::uint64_t limited = 0;               // SYNs beyond VMA_TCP_MAX_SYN_RATE
+        std::uint64_t resets_sent = 0, bad = 0;  // segments that belonged to nothing; malformed ones
         std::uint64_t cookies_sent = 0, cookies_accepted = 0;
     };
     // The most half-open connections a listener keeps, by its backlog; beyond that there are cookies.
     static constexpr std::size_t kMinHalfOpen = 256, kMaxHalfOpen = 4096;
     static constexpr std::size_t kFrameHeaders = sizeof(net::EthernetHeader) + sizeof(net::Ipv4Header);
 
-    // One reference, the caller's; null without memory. `port` in network order. `backlog` as listen(2)'s, already clamped to somaxconn.
-    static Listener* create(PathSource& paths, in_port_t port, const Options& options, unsigned backlog) noexcept;
+    // One reference, the caller's; null without memory. `port` in network order. `backlog` as listen(2)'s,
+    // already clamped to somaxconn.
+    static Listener* create(PathSource& paths, in_port_t port, const Options& options,
+                            unsigned backlog) noexcept;
     void ref() noexcept { refs_.fetch_add(1, std::memory_order_relaxed); }
     void unref() noexcept;
 
-    void set_backlog(unsigned backlog) noexcept;   // listen() again
-    void set_owner(Owner* owner) noexcept;         // changed(): something to accept
+    void set_backlog(unsigned backlog) noexcept;  // listen() again
+    void set_owner(Owner* owner) noexcept;        // changed(): something to accept
     // The oldest established connection, with a reference for the caller, or null. It has no owner yet.
     Connection* accept() noexcept;
     unsigned pending() const noexcept { return pending_.load(std::memory_order_acquire); }
@@ -53,30 +58,35 @@ class Listener final : public ring::FrameSink {
         edit(options_);
         lock_.unlock();
     }
-    // No more: pending connections are reset, half-open ones forgotten. The rules must be withdrawn by the caller.
+    // No more: pending connections are reset, half-open ones forgotten. The rules must be withdrawn by the
+    // caller.
     void close() noexcept;
-    // A connection keeps its port busy also when the listener has gone. `socket`, a socket of the kernel's with the port,
-    // is held until the last connection that came from here has ended; while all of these have SO_REUSEADDR, so has it.
+    // A connection keeps its port busy also when the listener has gone. `socket`, a socket of the kernel's
+    // with the port, is held until the last connection that came from here has ended; while all of these have
+    // SO_REUSEADDR, so has it.
     void hold_port(InternalFd socket) noexcept;
     bool has_connections() noexcept;
     Counters counters() noexcept;
     std::size_t half_open() noexcept;
-    // The rules are about to go, or stay after all. Handshakes that are under way go on here, others are the kernel's from their SYN on.
+    // The rules are about to go, or stay after all. Handshakes that are under way go on here, others are the
+    // kernel's from their SYN on.
     void leave_new_to_kernel(bool on) noexcept;
 
     bool deliver(ring::RxBuffer* buffer) noexcept override;
     void batch_end(ring::Ring& ring) noexcept override;
-    // The same for a SYN that begins anew where a connection in TIME_WAIT has used up the numbers before `iss`.
+    // The same for a SYN that begins anew where a connection in TIME_WAIT has used up the numbers before
+    // `iss`.
     bool deliver_again(ring::RxBuffer* buffer, std::uint32_t iss) noexcept;
 
   private:
     friend class Connection;
 
-    Listener(PathSource& paths, in_port_t port, const Options& options, unsigned backlog);  // may throw bad_alloc
+    Listener(PathSource& paths, in_port_t port, const Options& options,
+             unsigned backlog);  // may throw bad_alloc
     ~Listener() override;
 
     // ---- with the lock held ----
-    bool full() const noexcept;                    // the accept queue, with those on their way into it
+    bool full() const noexcept;  // the accept queue, with those on their way into it
     std::size_t most_half_open() const noexcept;
     unsigned retries_now() const noexcept;
     bool within_syn_rate() noexcept;
@@ -92,15 +102,18 @@ class Listener final : public ring::FrameSink {
     bool on_stray(const Segment& segment) noexcept;
     // The last ACK of `handshake`, whose entry is opening: makes the connection, which gets the segment.
     bool open(const Segment& segment, const Handshake& handshake, bool cookie) noexcept;
-    Connection* make(const Handshake& handshake, const Options& options, const Path& path, bool resolved, ring::Ring& from) noexcept;
+    Connection* make(const Handshake& handshake, const Options& options, const Path& path, bool resolved,
+                     ring::Ring& from) noexcept;
 
     // ---- answers; without the lock ----
     bool find_way(const Segment& segment, const Options& options, bool look_up, Way& way) noexcept;
     // `asked`: the ring whose segment is answered, with whose batch the answer leaves. Null: now.
-    void send_syn_ack(const Handshake& handshake, const Way& way, const Options& options, bool cookie, ring::Ring* asked) noexcept;
-    void send_ack(const Handshake& handshake, const Way& way, const Options& options, ring::Ring* asked) noexcept;
-    void send(const Endpoints& ends, const Way& way, const Options& options, const std::uint8_t* segment, std::size_t length,
-              ring::Ring* asked) noexcept;
+    void send_syn_ack(const Handshake& handshake, const Way& way, const Options& options, bool cookie,
+                      ring::Ring* asked) noexcept;
+    void send_ack(const Handshake& handshake, const Way& way, const Options& options,
+                  ring::Ring* asked) noexcept;
+    void send(const Endpoints& ends, const Way& way, const Options& options, const std::uint8_t* segment,
+              std::size_t length, ring::Ring* asked) noexcept;
 
     // ---- time ----
     struct OwnTimer : Timer {
@@ -121,9 +134,10 @@ class Listener final : public ring::FrameSink {
     void left(bool reuse) noexcept;
     void set_reuse() noexcept;
 
-    // Connections that the kernel has behind our port: those that were moved, and where the device leaves their segments to us
-    // (attr().coarse_steering) all others. Asking costs two system calls. So a yes is remembered for a second, should the connection have
-    // ended meanwhile, the kernel knows what to answer; and strangers' segments are asked about some thousand times a second at most.
+    // Connections that the kernel has behind our port: those that were moved, and where the device leaves
+    // their segments to us (attr().coarse_steering) all others. Asking costs two system calls. So a yes is
+    // remembered for a second, should the connection have ended meanwhile, the kernel knows what to answer;
+    // and strangers' segments are asked about some thousand times a second at most.
     class KernelConnections {
       public:
         enum class Answer { no, yes, too_many };
@@ -133,7 +147,7 @@ class Listener final : public ring::FrameSink {
         struct Entry {
             Endpoints ends{};
             std::uint64_t until_ns = 0;
-            std::uint64_t second = 0;   // in which asked questions were asked
+            std::uint64_t second = 0;  // in which asked questions were asked
             unsigned asked = 0;
         };
         std::array<Entry, 256> known_{};
@@ -156,7 +170,7 @@ class Listener final : public ring::FrameSink {
     std::atomic<unsigned> pending_{0};
     std::atomic<std::uint32_t> arrivals_{0};
 
-    Lock lock_;                       // taken inside connections' locks; inside it nothing but the owner's and the timer wheel's
+    Lock lock_;  // taken inside connections' locks; inside it nothing but the owner's and the timer wheel's
     Options options_;
     unsigned backlog_;
     bool closed_ = false, leaving_ = false;
@@ -164,16 +178,16 @@ class Listener final : public ring::FrameSink {
     HalfOpenTable table_;
     std::array<Answer, 32> answers_;
     std::size_t answer_count_ = 0;
-    std::deque<Connection*> ready_;   // references
+    std::deque<Connection*> ready_;             // references
     std::size_t alive_ = 0, alive_strict_ = 0;  // connections from here; those without SO_REUSEADDR
     InternalFd held_port_;
-    std::uint64_t syn_second_ = 0;    // when the second began in which syns_this_second_ were answered
+    std::uint64_t syn_second_ = 0;  // when the second began in which syns_this_second_ were answered
     std::int64_t syns_this_second_ = 0;
-    std::uint64_t look_second_ = 0;   // the same for look-ups of paths
+    std::uint64_t look_second_ = 0;  // the same for look-ups of paths
     unsigned looks_this_second_ = 0;
     std::atomic<std::uint32_t> known_mtu_{0};  // of the last path that was looked up
-    std::uint64_t cookie_sent_ns_ = 0;  // the last cookie; all of a time announce one scale,
-    std::uint8_t cookie_scale_ = 0;     // which the ACK does not bring back
+    std::uint64_t cookie_sent_ns_ = 0;         // the last cookie; all of a time announce one scale,
+    std::uint8_t cookie_scale_ = 0;            // which the ACK does not bring back
     std::uint64_t armed_for_ = 0;
     OwnTimer timer_{this};
     Counters counters_;

@@ -41,7 +41,8 @@ void for_each_option(std::span<const std::uint8_t> options, F&& each) noexcept {
 // A segment in the making.
 class Writer {
   public:
-    Writer(std::uint8_t* out, in_port_t from, in_port_t to) noexcept : start_(out), at_(out + sizeof header_) {
+    Writer(std::uint8_t* out, in_port_t from, in_port_t to) noexcept
+        : start_(out), at_(out + sizeof header_) {
         header_.src_port = from;
         header_.dst_port = to;
     }
@@ -80,7 +81,8 @@ SynOptions read_syn_options(std::span<const std::uint8_t> options, const Options
     SynOptions said;
     for_each_option(options, [&](std::uint8_t kind, std::span<const std::uint8_t> value) {
         if (kind == kMss && value.size() == 2) {
-            if (const int mss = value[0] << 8 | value[1]; mss != 0) said.mss = static_cast<std::uint16_t>(mss);
+            if (const int mss = value[0] << 8 | value[1]; mss != 0)
+                said.mss = static_cast<std::uint16_t>(mss);
         } else if (kind == kScale && value.size() == 1 && wanted.window_scaling) {
             said.has_scale = true;
             said.scale = std::min(value[0], kMaxScale);
@@ -104,7 +106,8 @@ bool read_stamps(std::span<const std::uint8_t> options, Stamps& stamps) noexcept
     return found;
 }
 
-std::size_t write_syn_ack(const Handshake& h, std::uint16_t mss, std::uint16_t window, std::uint32_t stamp, std::uint8_t* out) noexcept {
+std::size_t write_syn_ack(const Handshake& h, std::uint16_t mss, std::uint16_t window, std::uint32_t stamp,
+                          std::uint8_t* out) noexcept {
     Writer w(out, h.ends.local_port, h.ends.remote_port);
     w.header().seq = htonl(h.iss);
     w.header().ack = htonl(h.irs + 1);
@@ -124,7 +127,8 @@ std::size_t write_syn(const Handshake& h, std::uint8_t* out) noexcept {
     return w.finish();
 }
 
-std::size_t write_ack(const Handshake& h, std::uint16_t window, std::uint32_t stamp, std::uint8_t* out) noexcept {
+std::size_t write_ack(const Handshake& h, std::uint16_t window, std::uint32_t stamp,
+                      std::uint8_t* out) noexcept {
     Writer w(out, h.ends.local_port, h.ends.remote_port);
     w.header().seq = htonl(h.iss + 1);
     w.header().ack = htonl(h.irs + 1);

@@ -30,9 +30,18 @@ struct CookieInput {
 };
 static_assert(sizeof(CookieInput) == 24, "no padding that would be hashed");
 
-std::uint64_t hash(const CookieInput& input) noexcept { return keyed_hash(std::as_bytes(std::span(&input, 1))); }
-CookieInput cookie_input_of(const Endpoints& ends, std::uint32_t peer_isn, std::uint64_t period, std::uint32_t size) noexcept {
-    return {ends.local_addr, ends.remote_addr, ends.local_port, ends.remote_port, peer_isn, static_cast<std::uint32_t>(period), size};
+std::uint64_t hash(const CookieInput& input) noexcept {
+    return keyed_hash(std::as_bytes(std::span(&input, 1)));
+}
+CookieInput cookie_input_of(const Endpoints& ends, std::uint32_t peer_isn, std::uint64_t period,
+                            std::uint32_t size) noexcept {
+    return {ends.local_addr,
+            ends.remote_addr,
+            ends.local_port,
+            ends.remote_port,
+            peer_isn,
+            static_cast<std::uint32_t>(period),
+            size};
 }
 // Hides period and size, which would show in the upper bits of all cookies otherwise.
 std::uint32_t mask_of(const Endpoints& ends, std::uint32_t peer_isn) noexcept {
@@ -41,11 +50,13 @@ std::uint32_t mask_of(const Endpoints& ends, std::uint32_t peer_isn) noexcept {
 
 }  // namespace
 
-std::uint32_t make_cookie(const Endpoints& ends, std::uint32_t peer_isn, std::uint16_t mss, std::uint64_t now_ns) noexcept {
+std::uint32_t make_cookie(const Endpoints& ends, std::uint32_t peer_isn, std::uint16_t mss,
+                          std::uint64_t now_ns) noexcept {
     std::uint32_t size = kSizes.size() - 1;
     while (size != 0 && kSizes[size] > mss) size--;
     const std::uint64_t period = now_ns / kCookieNs;
-    const auto proof = static_cast<std::uint32_t>(hash(cookie_input_of(ends, peer_isn, period, size))) & kHashMask;
+    const auto proof =
+        static_cast<std::uint32_t>(hash(cookie_input_of(ends, peer_isn, period, size))) & kHashMask;
     const auto head = static_cast<std::uint32_t>(period & kPeriodMask) << kSizeBits | size;
     return (head << kHashBits | proof) + mask_of(ends, peer_isn);
 }
@@ -55,9 +66,11 @@ std::optional<std::uint16_t> read_cookie(const Endpoints& ends, std::uint32_t pe
     const std::uint32_t plain = cookie - mask_of(ends, peer_isn);
     const std::uint32_t size = plain >> kHashBits & ((1u << kSizeBits) - 1);
     const std::uint64_t now = now_ns / kCookieNs;
-    const std::uint32_t age = (static_cast<std::uint32_t>(now) - (plain >> (kHashBits + kSizeBits))) & kPeriodMask;
+    const std::uint32_t age =
+        (static_cast<std::uint32_t>(now) - (plain >> (kHashBits + kSizeBits))) & kPeriodMask;
     if (age > 1 || age > now) return std::nullopt;
-    const auto proof = static_cast<std::uint32_t>(hash(cookie_input_of(ends, peer_isn, now - age, size))) & kHashMask;
+    const auto proof =
+        static_cast<std::uint32_t>(hash(cookie_input_of(ends, peer_isn, now - age, size))) & kHashMask;
     if (proof != (plain & kHashMask)) return std::nullopt;
     return kSizes[size];
 }

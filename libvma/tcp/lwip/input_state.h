@@ -29,7 +29,8 @@ struct vma_lwip_input_state {
 void vma_lwip_save_input(struct vma_lwip_input_state* state);
 void vma_lwip_restore_input(const struct vma_lwip_input_state* state);
 
-/* From Hooks::inpacket: lwIP shall see neither data nor FIN in the segment at hand, only what it acknowledges. */
+/* From Hooks::inpacket: lwIP shall see neither data nor FIN in the segment at hand, only what it
+ * acknowledges. */
 void vma_lwip_drop_text(void);
 
 #ifdef __cplusplus

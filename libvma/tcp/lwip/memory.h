@@ -18,7 +18,8 @@ inline constexpr std::size_t kLargestBlock = 4096;
 void* allocate(std::size_t size) noexcept;
 // What a block of mem_malloc() has in front.
 inline constexpr std::size_t kHeaderBytes = 16;
-// Bytes from `memory`, which mem_malloc() gave (as pbufs of type PBUF_RAM are), to the end of its block: all of them may be used.
+// Bytes from `memory`, which mem_malloc() gave (as pbufs of type PBUF_RAM are), to the end of its block: all
+// of them may be used.
 std::size_t room_of(const void* memory) noexcept;
 // Gives back a block of allocate(size); `size` is the same number. Any thread may do so.
 void deallocate(void* block, std::size_t size) noexcept;

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "libvma/tcp/connection.h"
-#include "libvma/tcp/migrate/handover.h"
 #include "libvma/tcp/lwip/entry.h"
+#include "libvma/tcp/migrate/handover.h"
 #include "libvma/tcp/recovery/segments.h"
 #include "libvma/tcp/sequence.h"
 #include "libvma/tcp/timers/time.h"
@@ -37,12 +37,17 @@ int Connection::freeze(KernelState& out) noexcept {
             out.snd_una = out.snd_nxt = 1;
             out.rcv_nxt = out.rcv_wup = out.snd_wl1 = static_cast<std::uint32_t>(rx_.bytes()) + 1;
             out.rcv_wnd = out.snd_wnd = out.max_window = 0xffff;
-            // The program may still ask for the segment size. The kernel takes off its time stamps where it would propose them.
-            out.mss = static_cast<std::uint16_t>(mss_.load(std::memory_order_relaxed) + (options_.timestamps ? kTimestampBytes : 0));
+            // The program may still ask for the segment size. The kernel takes off its time stamps where it
+            // would propose them.
+            out.mss = static_cast<std::uint16_t>(mss_.load(std::memory_order_relaxed) +
+                                                 (options_.timestamps ? kTimestampBytes : 0));
             frozen_ = true;
         } else {
-            // Sequence numbers of data alone: a FIN of ours that was sent, or acknowledged, stands behind data_end_.
-            auto without_fin = [&](std::uint32_t seq) { return seq_before(data_end_, seq) ? data_end_ : seq; };
+            // Sequence numbers of data alone: a FIN of ours that was sent, or acknowledged, stands behind
+            // data_end_.
+            auto without_fin = [&](std::uint32_t seq) {
+                return seq_before(data_end_, seq) ? data_end_ : seq;
+            };
             out.snd_una = without_fin(pcb_->lastack);
             out.snd_nxt = without_fin(pcb_->snd_nxt);
             if (!write_shut_)
@@ -93,9 +98,11 @@ int Connection::freeze(KernelState& out) noexcept {
     return result;
 }
 
-// A frame of a connection that moves, or has moved: the kernel is to have it, as soon as it has the connection.
+// A frame of a connection that moves, or has moved: the kernel is to have it, as soon as it has the
+// connection.
 void Connection::kernels_frame(ring::RxBuffer* buffer) noexcept {
-    constexpr std::uint32_t kMost = 1024;  // what a peer sends in the fraction of a millisecond that a move takes
+    constexpr std::uint32_t kMost =
+        1024;  // what a peer sends in the fraction of a millisecond that a move takes
     if (frozen_ && frozen_frames_ < kMost) {
         buffer->next = nullptr;
         (frozen_last_ != nullptr ? frozen_last_->next : frozen_first_) = buffer;

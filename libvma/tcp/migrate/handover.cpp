@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// See handover.h. The order of the steps is the kernel's: sequence numbers only while closed, options only before the
-// first byte is queued, windows after the receive queue, bytes that were never sent only outside of repair mode.
+// See handover.h. The order of the steps is the kernel's: sequence numbers only while closed, options only
+// before the first byte is queued, windows after the receive queue, bytes that were never sent only outside
+// of repair mode.
 //
-// That last point would make a failure visible, because outside of repair mode the kernel sends. So until the last byte
-// is queued the socket believes the peer's window to be zero, and every failure can still be undone in silence.
+// That last point would make a failure visible, because outside of repair mode the kernel sends. So until the
+// last byte is queued the socket believes the peer's window to be zero, and every failure can still be undone
+// in silence.
 #include "libvma/tcp/migrate/handover.h"
 
 #include <errno.h>
@@ -64,19 +66,23 @@ std::size_t bytes(std::span<const iovec> queue) noexcept {
 }
 
 std::unexpected<Error> refused(long result, const char* step) {
-    return fail(static_cast<int>(-result), std::string("handing a TCP connection over to the kernel: ") + step);
+    return fail(static_cast<int>(-result),
+                std::string("handing a TCP connection over to the kernel: ") + step);
 }
 
-long raw_socket() noexcept { return os::raw_syscall(SYS_socket, AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW); }
+long raw_socket() noexcept {
+    return os::raw_syscall(SYS_socket, AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
+}
 
-// One that is kept for play(): the internal thread hands over, too, and a socket made there would hold the lowest free number,
-// which a thread of the program may count on.
+// One that is kept for play(): the internal thread hands over, too, and a socket made there would hold the
+// lowest free number, which a thread of the program may count on.
 constinit NeverDestroyed<InternalFd> g_raw;
 constinit int g_raw_number = -1;  // g_raw->get(); atomic
 
 bool same_network(int a, int b) noexcept {
     std::uint64_t here = 0, there = 1;
-    return get(a, SOL_SOCKET, SO_NETNS_COOKIE, here) >= 0 && get(b, SOL_SOCKET, SO_NETNS_COOKIE, there) >= 0 && here == there;
+    return get(a, SOL_SOCKET, SO_NETNS_COOKIE, here) >= 0 &&
+           get(b, SOL_SOCKET, SO_NETNS_COOKIE, there) >= 0 && here == there;
 }
 
 // A place in a queue, moved on as the kernel takes bytes.
@@ -108,7 +114,8 @@ class Cursor {
     std::size_t at_ = 0, offset_ = 0;
 };
 
-// Lets a socket buffer hold `wanted` bytes for now, whatever the limits; then puts the program's own setting back.
+// Lets a socket buffer hold `wanted` bytes for now, whatever the limits; then puts the program's own setting
+// back.
 class Buffer {
   public:
     Buffer(int fd, int name, int force) noexcept
@@ -173,15 +180,17 @@ class Handover {
         measuring_ = s_.timestamps && s_.srtt_us != 0 &&
                      (total_ != 0 || s_.own_fin == OwnFin::wanted || s_.own_fin == OwnFin::sent);
         auto done = install();
-        // Where our own segments do not get through (loopback is down, a packet filter), without a measured time.
+        // Where our own segments do not get through (loopback is down, a packet filter), without a measured
+        // time.
         if (!done && std::exchange(measuring_, false)) done = install();
         return done;
     }
 
   private:
     Result<void> install() {
-        for (auto step : {&Handover::begin, &Handover::connect, &Handover::options, &Handover::received,
-                          &Handover::measure, &Handover::sent, &Handover::unsent, &Handover::fins, &Handover::go}) {
+        for (auto step :
+             {&Handover::begin, &Handover::connect, &Handover::options, &Handover::received,
+              &Handover::measure, &Handover::sent, &Handover::unsent, &Handover::fins, &Handover::go}) {
             if (auto ok = (this->*step)(); !ok) {
                 undo();
                 return ok;
@@ -192,7 +201,8 @@ class Handover {
 
     // A connection that a reset has just ended is what a program sees of one that has ended in any way.
     Result<void> install_over() {
-        for (auto step : {&Handover::begin, &Handover::connect, &Handover::options, &Handover::received, &Handover::end}) {
+        for (auto step : {&Handover::begin, &Handover::connect, &Handover::options, &Handover::received,
+                          &Handover::end}) {
             if (auto ok = (this->*step)(); !ok) {
                 undo();
                 return ok;
@@ -221,7 +231,8 @@ class Handover {
             return refused(-EINVAL, "a FIN was sent before the data");
         if (s_.own_fin == OwnFin::acknowledged && total_ != 0)
             return refused(-EINVAL, "a FIN was acknowledged before the data");
-        if (s_.snd_wscale > kMaxScale || s_.rcv_wscale > kMaxScale) return refused(-EINVAL, "window scale above 14");
+        if (s_.snd_wscale > kMaxScale || s_.rcv_wscale > kMaxScale)
+            return refused(-EINVAL, "window scale above 14");
         const int state = kernel_state(fd_);
         if (state < 0) return refused(-ENOTSOCK, "not a TCP socket");
         if (state != TCP_CLOSE) return refused(-EISCONN, "the socket is in use");
@@ -231,7 +242,8 @@ class Handover {
     Result<void> begin() {
         get(fd_, SOL_SOCKET, SO_REUSEADDR, reuse_);
         if (long r = repair(TCP_REPAIR_ON); r < 0) return refused(r, "TCP_REPAIR");
-        set(fd_, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 0);  // it would put the connection off until the first byte
+        set(fd_, IPPROTO_TCP, TCP_FASTOPEN_CONNECT,
+            0);  // it would put the connection off until the first byte
         return {};
     }
 
@@ -244,7 +256,8 @@ class Handover {
         const auto first = static_cast<std::uint32_t>(s_.rcv_nxt - received_);
         if (long r = set(fd_, IPPROTO_TCP, TCP_QUEUE_SEQ, first); r < 0) return refused(r, "TCP_QUEUE_SEQ");
 
-        // What the peer may still send into our last window must find room, so before connect() looks at the buffer.
+        // What the peer may still send into our last window must find room, so before connect() looks at the
+        // buffer.
         receive_.make_room(received_ + s_.rcv_wnd);
         send_.make_room(total_);
 
@@ -253,7 +266,8 @@ class Handover {
         socklen_t length = sizeof bound;
         os::raw_syscall(SYS_getsockname, fd_, &bound, &length);
         if (bound.sin_port == 0) {
-            if (long r = os::raw_syscall(SYS_bind, fd_, &s_.local, sizeof s_.local); r < 0) return refused(r, "bind");
+            if (long r = os::raw_syscall(SYS_bind, fd_, &s_.local, sizeof s_.local); r < 0)
+                return refused(r, "bind");
         } else if (bound.sin_port != s_.local.sin_port) {
             return refused(-EINVAL, "the socket is bound to another port");
         }
@@ -273,17 +287,19 @@ class Handover {
         std::size_t count = 0;
         list[count++] = {TCPOPT_MAXSEG, s_.mss};
         // Always, for without it the kernel would scale as it would have proposed to.
-        const std::uint32_t snd = s_.window_scaling ? s_.snd_wscale : 0, rcv = s_.window_scaling ? s_.rcv_wscale : 0;
+        const std::uint32_t snd = s_.window_scaling ? s_.snd_wscale : 0,
+                            rcv = s_.window_scaling ? s_.rcv_wscale : 0;
         list[count++] = {TCPOPT_WINDOW, snd | rcv << 16};
         if (s_.sack) list[count++] = {TCPOPT_SACK_PERMITTED, 0};
         if (s_.timestamps) list[count++] = {TCPOPT_TIMESTAMP, 0};
-        long r =
-            os::raw_syscall(SYS_setsockopt, fd_, IPPROTO_TCP, TCP_REPAIR_OPTIONS, list.data(), count * sizeof list[0]);
+        long r = os::raw_syscall(SYS_setsockopt, fd_, IPPROTO_TCP, TCP_REPAIR_OPTIONS, list.data(),
+                                 count * sizeof list[0]);
         if (r < 0) return refused(r, "TCP_REPAIR_OPTIONS");
         if (s_.timestamps)
-            if (r = set(fd_, IPPROTO_TCP, TCP_TIMESTAMP, own_time()); r < 0) return refused(r, "TCP_TIMESTAMP");
-        // The segment size follows the MSS only when something makes the kernel compute it again: setting the IP
-        // options to what they are does.
+            if (r = set(fd_, IPPROTO_TCP, TCP_TIMESTAMP, own_time()); r < 0)
+                return refused(r, "TCP_TIMESTAMP");
+        // The segment size follows the MSS only when something makes the kernel compute it again: setting the
+        // IP options to what they are does.
         std::array<std::uint8_t, 40> ip{};
         socklen_t length = ip.size();
         if (os::raw_syscall(SYS_getsockopt, fd_, IPPROTO_IP, IP_OPTIONS, ip.data(), &length) >= 0)
@@ -361,7 +377,8 @@ class Handover {
         return {};
     }
 
-    // Opening the window by hand has started nothing. Setting TCP_NODELAY does; then the program's own setting.
+    // Opening the window by hand has started nothing. Setting TCP_NODELAY does; then the program's own
+    // setting.
     void start_sending() noexcept {
         int nodelay = 0;
         get(fd_, IPPROTO_TCP, TCP_NODELAY, nodelay);
@@ -387,8 +404,8 @@ class Handover {
 
     // Even: an odd value asks the kernel to count in microseconds. Ahead by one at most, and never behind.
     std::uint32_t own_time() const noexcept { return (s_.ts_value + 1) & ~1u; }
-    // Repair mode uses SO_REUSEADDR for itself and leaves it cleared. It is restored before a frame can reach the socket, since what
-    // the connection becomes then, TIME_WAIT for one, keeps it as it is.
+    // Repair mode uses SO_REUSEADDR for itself and leaves it cleared. It is restored before a frame can reach
+    // the socket, since what the connection becomes then, TIME_WAIT for one, keeps it as it is.
     long repair(int mode) const noexcept {
         const long r = set(fd_, IPPROTO_TCP, TCP_REPAIR, mode);
         if (mode != TCP_REPAIR_ON) set(fd_, SOL_SOCKET, SO_REUSEADDR, reuse_);
@@ -406,7 +423,8 @@ class Handover {
         w.max_window = std::max(s_.max_window, s_.snd_wnd);
         w.rcv_wnd = edge - from;
         w.rcv_wup = from;
-        if (long r = set(fd_, IPPROTO_TCP, TCP_REPAIR_WINDOW, w); r < 0) return refused(r, "TCP_REPAIR_WINDOW");
+        if (long r = set(fd_, IPPROTO_TCP, TCP_REPAIR_WINDOW, w); r < 0)
+            return refused(r, "TCP_REPAIR_WINDOW");
         return {};
     }
 
@@ -421,7 +439,8 @@ class Handover {
             if (r > 0) {
                 from.advance(static_cast<std::size_t>(r));
                 length -= static_cast<std::size_t>(r);
-            } else if (r != -EINTR && !((r == -EAGAIN || r == -ENOMEM || r == -ENOBUFS) && room.double_it())) {
+            } else if (r != -EINTR &&
+                       !((r == -EAGAIN || r == -ENOMEM || r == -ENOBUFS) && room.double_it())) {
                 return refused(r == 0 ? -EIO : r, what);
             }
         }
@@ -430,13 +449,15 @@ class Handover {
 
     void play_peer_fin(std::uint32_t ack) noexcept {
         const int before = kernel_state(fd_);
-        if (play(s_.rcv_nxt, ack, kFin | kAck) && delivered([&] { return kernel_state(fd_) != before; })) return;
+        if (play(s_.rcv_nxt, ack, kFin | kAck) && delivered([&] { return kernel_state(fd_) != before; }))
+            return;
         // At least the program sees the end of the stream. The peer has sent its last byte already.
         log::debug("the kernel did not take a FIN received earlier; its connection stays half open");
         os::raw_syscall(SYS_shutdown, fd_, SHUT_RD);
     }
 
-    // A segment on loopback is delivered before the send call returns, unless the kernel's packet thread is busy.
+    // A segment on loopback is delivered before the send call returns, unless the kernel's packet thread is
+    // busy.
     template <class Condition>
     static bool delivered(Condition reached) noexcept {
         for (int i = 0; i < 20; i++) {
@@ -447,9 +468,9 @@ class Handover {
         return false;
     }
 
-    // Gives the kernel's socket a segment from the peer, over loopback. It finds the socket by its four numbers; were
-    // it bound to a device, it would not, and the kernel would send a reset. No `echo`: no round trip time is taken.
-    // False when nothing was sent.
+    // Gives the kernel's socket a segment from the peer, over loopback. It finds the socket by its four
+    // numbers; were it bound to a device, it would not, and the kernel would send a reset. No `echo`: no
+    // round trip time is taken. False when nothing was sent.
     bool play(std::uint32_t seq, std::uint32_t ack, std::uint8_t flags, std::uint32_t echo = 0) noexcept {
         int out = std::atomic_ref(g_raw_number).load(std::memory_order_relaxed), made = -1;
         if (out < 0 || !same_network(out, fd_)) out = made = static_cast<int>(std::max(raw_socket(), -1L));
@@ -464,8 +485,8 @@ class Handover {
                 sockaddr_in to{};
                 to.sin_family = AF_INET;
                 to.sin_addr = s_.local.sin_addr;
-                done = os::raw_syscall(SYS_sendto, out, segment.data.data(), segment.length, MSG_DONTWAIT, &to,
-                                       sizeof to) > 0;
+                done = os::raw_syscall(SYS_sendto, out, segment.data.data(), segment.length, MSG_DONTWAIT,
+                                       &to, sizeof to) > 0;
                 if (bound) set(fd_, SOL_SOCKET, SO_BINDTODEVICE, device);
             }
         }
@@ -477,7 +498,8 @@ class Handover {
         std::array<std::uint8_t, sizeof(net::Ipv4Header) + 20 + 12> data{};
         std::size_t length = 0;
     };
-    Segment make(std::uint32_t seq, std::uint32_t ack, std::uint8_t flags, std::uint32_t echo) const noexcept {
+    Segment make(std::uint32_t seq, std::uint32_t ack, std::uint8_t flags,
+                 std::uint32_t echo) const noexcept {
         Segment segment;
         tcphdr tcp{};
         std::size_t tcp_length = sizeof tcp + (s_.timestamps ? 12 : 0);
@@ -494,11 +516,12 @@ class Handover {
         std::uint8_t* at = segment.data.data() + sizeof(net::Ipv4Header);
         std::memcpy(at, &tcp, sizeof tcp);
         if (s_.timestamps) {
-            const std::array<std::uint32_t, 3> option{htonl(TCPOPT_TSTAMP_HDR), htonl(s_.ts_recent), htonl(echo)};
+            const std::array<std::uint32_t, 3> option{htonl(TCPOPT_TSTAMP_HDR), htonl(s_.ts_recent),
+                                                      htonl(echo)};
             std::memcpy(at + sizeof tcp, option.data(), sizeof option);
         }
-        std::uint64_t sum = net::pseudo_header_sum(s_.remote.sin_addr.s_addr, s_.local.sin_addr.s_addr, IPPROTO_TCP,
-                                                   static_cast<std::uint32_t>(tcp_length));
+        std::uint64_t sum = net::pseudo_header_sum(s_.remote.sin_addr.s_addr, s_.local.sin_addr.s_addr,
+                                                   IPPROTO_TCP, static_cast<std::uint32_t>(tcp_length));
         sum = net::checksum_add(at, tcp_length, sum);
         const auto check = static_cast<std::uint16_t>(~net::checksum_fold(sum));
         std::memcpy(at + offsetof(tcphdr, check), &check, sizeof check);
@@ -540,7 +563,8 @@ constinit std::atomic<int> g_possible{-1};  // -1: to be asked
 constinit std::atomic<bool> g_keeping{false};
 
 void keep_raw_socket() noexcept {
-    if (std::atomic_ref(g_raw_number).load(std::memory_order_relaxed) >= 0 || g_keeping.exchange(true)) return;
+    if (std::atomic_ref(g_raw_number).load(std::memory_order_relaxed) >= 0 || g_keeping.exchange(true))
+        return;
     *g_raw = InternalFd(static_cast<int>(std::max(raw_socket(), -1L)));
     if (*g_raw) {
         set(g_raw->get(), SOL_SOCKET, SO_RCVBUF, 1);  // nobody reads what a peer sends to protocol 255

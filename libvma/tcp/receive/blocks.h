@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Pieces of received data: pbufs whose bytes lie in a buffer of the ring, or in a block of our own memory that is filled bit by bit.
+// Pieces of received data: pbufs whose bytes lie in a buffer of the ring, or in a block of our own memory
+// that is filled bit by bit.
 //
-// What a piece costs is all the memory that it keeps from others, not its bytes: a buffer of the ring is 2 KiB and more,
-// whatever it holds. The queues of received data bound the sum of these.
+// What a piece costs is all the memory that it keeps from others, not its bytes: a buffer of the ring is 2
+// KiB and more, whatever it holds. The queues of received data bound the sum of these.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Frames on their way into the state machine: staging and merging, the checks in front of lwIP, and what follows from them.
+// Frames on their way into the state machine: staging and merging, the checks in front of lwIP, and what
+// follows from them.
 #include <errno.h>
 #include <netinet/in.h>
 
@@ -8,19 +9,19 @@
 
 #include "libvma/config/params.h"
 #include "libvma/tcp/connection.h"
-#include "libvma/tcp/timers/engine.h"
 #include "libvma/tcp/handshake/isn.h"
 #include "libvma/tcp/handshake/listener.h"
+#include "libvma/tcp/handshake/syn.h"
 #include "libvma/tcp/lwip/entry.h"
 #include "libvma/tcp/sequence.h"
-#include "libvma/tcp/handshake/syn.h"
+#include "libvma/tcp/timers/engine.h"
 #include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
 namespace {
 
-constexpr std::uint32_t kMaxMerged = 60000;           // lwIP counts a segment's bytes in 16 bits
-constexpr unsigned kChallengesPerSecond = 100;        // RFC 5961 section 7; a connection's own share
+constexpr std::uint32_t kMaxMerged = 60000;     // lwIP counts a segment's bytes in 16 bits
+constexpr unsigned kChallengesPerSecond = 100;  // RFC 5961 section 7; a connection's own share
 constexpr std::uint64_t kPawsIdleNs = 24ull * 86400 * 1'000'000'000;
 
 struct RxPbuf {
@@ -37,16 +38,19 @@ void release_buffer(pbuf* p) {
 
 pbuf* wrap(ring::RxBuffer* buffer, std::uint32_t offset, std::uint32_t length) noexcept {
     auto* storage = new (buffer->user) pbuf_custom{};
-    return lwip::received(*storage, &release_buffer, buffer->frame + offset, static_cast<std::uint16_t>(length));
+    return lwip::received(*storage, &release_buffer, buffer->frame + offset,
+                          static_cast<std::uint16_t>(length));
 }
 
 const net::TcpHeader& header_of(const ring::RxBuffer& b) noexcept {
     return *reinterpret_cast<const net::TcpHeader*>(b.frame + b.l4_offset);
 }
 
-// The TCP part of a frame (from `skip` bytes behind the start of its header on) as a chain of pbufs, one for each buffer.
+// The TCP part of a frame (from `skip` bytes behind the start of its header on) as a chain of pbufs, one for
+// each buffer.
 pbuf* chain_of(ring::RxBuffer* first, std::uint32_t from) noexcept {
-    const std::uint32_t end = first->payload_offset + first->payload_length;  // Ethernet may have padded the frame
+    const std::uint32_t end =
+        first->payload_offset + first->payload_length;  // Ethernet may have padded the frame
     const std::uint32_t header_end = first->payload_offset;
     if (first->length < header_end) {
         // Options beyond the first buffer: no device we know splits frames there. In one piece it is, then.
@@ -134,7 +138,8 @@ void hide_options(tcp_hdr& header, unsigned option_bytes, const Options& wanted)
         }
         const unsigned kind = options[at], size = options[at + 1];
         const bool no_mss = kind == 2 && size == 4 && options[at + 2] == 0 && options[at + 3] == 0;
-        if ((kind == 8 && !wanted.timestamps) || (kind == 4 && !wanted.sack) || (kind == 3 && !wanted.window_scaling) || no_mss)
+        if ((kind == 8 && !wanted.timestamps) || (kind == 4 && !wanted.sack) ||
+            (kind == 3 && !wanted.window_scaling) || no_mss)
             std::memset(options + at, 1, size);
         at += size;
     }
@@ -150,7 +155,8 @@ bool Connection::deliver(ring::RxBuffer* buffer) noexcept {
         staged_first_ = buffer;
     staged_last_ = buffer;
     if (!in_batch_) {
-        // Whoever owns this connection may let go of it before the batch is over: a later frame of the batch, a timer.
+        // Whoever owns this connection may let go of it before the batch is over: a later frame of the batch,
+        // a timer.
         in_batch_ = true;
         ref();
         buffer->ring->at_batch_end(this);
@@ -214,7 +220,8 @@ void Connection::input_list(ring::RxBuffer* list) noexcept {
             continue;
         }
         if (pcb_ == nullptr) {
-            // The rule outlives the connection by some microseconds, and the peer may have begun the next one by then.
+            // The rule outlives the connection by some microseconds, and the peer may have begun the next one
+            // by then.
             const bool next = origin_ != nullptr && first->ring->rx_owned_by_me();
             if (!next || !origin_->deliver(first)) first->release();
             continue;
@@ -229,7 +236,8 @@ void Connection::input_list(ring::RxBuffer* list) noexcept {
             std::uint32_t total = first->payload_length;
             std::uint32_t next_seq = ntohl(header_of(*first).seq) + first->payload_length;
             ring::RxBuffer* last = first;
-            while (list != nullptr && total + list->payload_length <= kMaxMerged && merges(*last, *list, next_seq)) {
+            while (list != nullptr && total + list->payload_length <= kMaxMerged &&
+                   merges(*last, *list, next_seq)) {
                 total += list->payload_length;
                 next_seq += list->payload_length;
                 last->next = list;
@@ -306,13 +314,15 @@ void Connection::input(pbuf* p, std::uint64_t now) noexcept {
         retries_ = 0;
         probes_ = 0;
         first_retry_ns_ = 0;
-        // The backoff stays until a round trip is measured (RFC 6298 section 5, Karn): where it takes longer than the timeout,
-        // the next timeout would be as wrong as this one.
-        if (!seq_before(pcb_->lastack, small_end_)) small_end_ = pcb_->lastack;  // so it never gets so old that it seems new
+        // The backoff stays until a round trip is measured (RFC 6298 section 5, Karn): where it takes longer
+        // than the timeout, the next timeout would be as wrong as this one.
+        if (!seq_before(pcb_->lastack, small_end_))
+            small_end_ = pcb_->lastack;  // so it never gets so old that it seems new
         soft_error_ = 0;
         rto_at_ = pcb_->unacked != nullptr ? last_rx_ns_ + std::uint64_t{rtt_.rto_us()} * 1000 : 0;
         if (handshake) {
-            if (!syn_repeated_) rtt_.sample(static_cast<std::uint32_t>((last_rx_ns_ - syn_sent_ns_) / 1000), last_rx_ns_);
+            if (!syn_repeated_)
+                rtt_.sample(static_cast<std::uint32_t>((last_rx_ns_ - syn_sent_ns_) / 1000), last_rx_ns_);
         }
         if (path_.stale) paths_.confirm(path_, ends_.remote_addr), path_.stale = false;
     }
@@ -322,14 +332,16 @@ void Connection::input(pbuf* p, std::uint64_t now) noexcept {
 
 // ---- in front of lwIP ----
 
-// Cuts off what lies beyond our window. lwIP does so only for some segments; others would make its window negative. A FIN
-// needs no room, as in the kernel: else the end of a stream that just fills the window would wait for a retransmission.
+// Cuts off what lies beyond our window. lwIP does so only for some segments; others would make its window
+// negative. A FIN needs no room, as in the kernel: else the end of a stream that just fills the window would
+// wait for a retransmission.
 void Connection::trim_to_window(pbuf* p) noexcept {
     if (p->len < sizeof(net::TcpHeader) || pcb_->state == TIME_WAIT) return;
     auto& h = *static_cast<net::TcpHeader*>(p->payload);
     const std::uint32_t header = std::uint32_t{h.data_offset} >> 4 << 2;
     if (header < sizeof h || header > p->len || (h.flags & (TCP_SYN | TCP_RST))) return;
-    const std::uint32_t seq = ntohl(h.seq), length = p->tot_len - header, right = pcb_->rcv_nxt + pcb_->rcv_wnd;
+    const std::uint32_t seq = ntohl(h.seq), length = p->tot_len - header,
+                        right = pcb_->rcv_nxt + pcb_->rcv_wnd;
     if ((h.flags & TCP_FIN) && seq + length == right && !fin_room_) {
         fin_room_ = true;
         pcb_->rcv_wnd++;
@@ -348,8 +360,8 @@ std::uint32_t Connection::receive_capacity() const noexcept {
 
 // ---- out of sequence ----
 
-// Data, or a FIN, behind a gap. lwIP will not see it before the gap is filled. The ACK goes at once (RFC 5681 section 4.2): a
-// peer without SACK counts them.
+// Data, or a FIN, behind a gap. lwIP will not see it before the gap is filled. The ACK goes at once (RFC 5681
+// section 4.2): a peer without SACK counts them.
 void Connection::keep_early(std::uint32_t seq, const pbuf& p, bool fin) noexcept {
     // After the FIN, or when nobody can read it any more, it is of no use.
     if (pcb_->state < CLOSE_WAIT && (pcb_->flags & TF_RXCLOSED) == 0) {
@@ -401,14 +413,14 @@ void Connection::take_early() noexcept {
     replaying_ = false;
 }
 
-// Whether this segment's window is news. As in the kernel, and unlike RFC 9293, any segment that acknowledges something new
-// is: a retransmission has an old sequence number, and with the window of before, what may be sent would end beyond what the
-// peer has said. One that acknowledges less than is known never is. lwIP compares its snd_wl1 and snd_wl2; they are set so
-// that it comes to the same result.
+// Whether this segment's window is news. As in the kernel, and unlike RFC 9293, any segment that acknowledges
+// something new is: a retransmission has an old sequence number, and with the window of before, what may be
+// sent would end beyond what the peer has said. One that acknowledges less than is known never is. lwIP
+// compares its snd_wl1 and snd_wl2; they are set so that it comes to the same result.
 void Connection::choose_window(std::uint32_t seq, std::uint32_t ack, std::uint32_t window) noexcept {
-    const bool news = !seq_before(ack, pcb_->lastack) &&
-                      (seq_before(pcb_->lastack, ack) || seq_before(window_seq_, seq) ||
-                       (seq == window_seq_ && (window > pcb_->snd_wnd || window == 0)));
+    const bool news =
+        !seq_before(ack, pcb_->lastack) && (seq_before(pcb_->lastack, ack) || seq_before(window_seq_, seq) ||
+                                            (seq == window_seq_ && (window > pcb_->snd_wnd || window == 0)));
     if (news) {
         window_seq_ = seq;
         pcb_->snd_wl1 = seq - 1;
@@ -418,8 +430,8 @@ void Connection::choose_window(std::uint32_t seq, std::uint32_t ack, std::uint32
     }
 }
 
-err_t Callbacks::inpacket(void* connection, tcp_pcb* pcb, tcp_hdr* header, std::uint16_t optlen, std::uint16_t opt1len,
-                          std::uint8_t*, pbuf* p) {
+err_t Callbacks::inpacket(void* connection, tcp_pcb* pcb, tcp_hdr* header, std::uint16_t optlen,
+                          std::uint16_t opt1len, std::uint8_t*, pbuf* p) {
     if (pcb->state == LISTEN) return ERR_OK;
     (void)opt1len;
     return static_cast<Connection*>(connection)->check(*header, optlen, *p) ? ERR_OK : ERR_ABRT;
@@ -428,7 +440,8 @@ err_t Callbacks::inpacket(void* connection, tcp_pcb* pcb, tcp_hdr* header, std::
 // Does the segment announce urgent data that somebody may want to know of? Then it is not for us.
 bool Connection::urgent_wanted(const tcp_hdr& h) noexcept {
     const std::uint32_t offset = ntohs(h.urgp);
-    const std::uint32_t urgent = h.seqno + (offset != 0 ? offset - 1 : 0);  // RFC 6093: the kernel takes the byte before
+    const std::uint32_t urgent =
+        h.seqno + (offset != 0 ? offset - 1 : 0);         // RFC 6093: the kernel takes the byte before
     if (seq_before(urgent, pcb_->rcv_nxt)) return false;  // of the past
     if (orphan_ || urgent_kept_.load(std::memory_order_relaxed)) return false;
     urgent_seen_.store(true, std::memory_order_release);
@@ -508,7 +521,8 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
     }
     if (state == TIME_WAIT) {
         if (!(flags & TCP_RST)) return true;
-        // As in the kernel (net.ipv4.tcp_rfc1337 of 0) it ends the wait; leave() sees to it, lwIP would ignore it.
+        // As in the kernel (net.ipv4.tcp_rfc1337 of 0) it ends the wait; leave() sees to it, lwIP would
+        // ignore it.
         if (seq == pcb_->rcv_nxt) abandon_.store(true), wants_output_.store(true);
         return false;
     }
@@ -521,10 +535,10 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
             }
             return false;
         }
-        if (simultaneous_ && (flags & (TCP_SYN | TCP_ACK | TCP_FIN)) == (TCP_SYN | TCP_ACK) && seq == pcb_->rcv_nxt - 1 &&
-            length == 0) {
-            // The other half of a simultaneous open: its SYN is known, its ACK counts. With data it is not taken, as in the kernel
-            // (lwIP would take the SYN for the first byte): these come again.
+        if (simultaneous_ && (flags & (TCP_SYN | TCP_ACK | TCP_FIN)) == (TCP_SYN | TCP_ACK) &&
+            seq == pcb_->rcv_nxt - 1 && length == 0) {
+            // The other half of a simultaneous open: its SYN is known, its ACK counts. With data it is not
+            // taken, as in the kernel (lwIP would take the SYN for the first byte): these come again.
             TCPH_FLAGS_SET(&h, TCP_ACK);
             h.seqno = pcb_->rcv_nxt;
             return true;
@@ -532,16 +546,16 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
     }
 
     // PAWS (RFC 7323 section 5.3).
-    if (has_ts && (pcb_->flags & TF_TIMESTAMP) && !(flags & TCP_RST) && seq_before(ts_value, pcb_->ts_recent) &&
-        last_rx_ns_ - ts_recent_ns_ < kPawsIdleNs) {
+    if (has_ts && (pcb_->flags & TF_TIMESTAMP) && !(flags & TCP_RST) &&
+        seq_before(ts_value, pcb_->ts_recent) && last_rx_ns_ - ts_recent_ns_ < kPawsIdleNs) {
         counters_.paws++;
         challenge();
         return false;
     }
     if (has_ts) ts_recent_ns_ = last_rx_ns_;
 
-    // Acceptability (RFC 9293 section 3.10.7.4), with the kernel's tolerance for probes and for ACKs while our window is
-    // closed: any overlap of [seq, end] with [last ACK sent, right edge].
+    // Acceptability (RFC 9293 section 3.10.7.4), with the kernel's tolerance for probes and for ACKs while
+    // our window is closed: any overlap of [seq, end] with [last ACK sent, right edge].
     const std::uint32_t right = pcb_->rcv_nxt + pcb_->rcv_wnd;
     if (seq_before(end, acked_upto_) || seq_before(right, seq)) {
         counters_.unacceptable++;
@@ -573,7 +587,8 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
         return true;
     }
     // RFC 5961 section 5: an ACK of what was never sent, or older than any window the peer could have seen.
-    if (seq_before(pcb_->snd_nxt, ack) || seq_before(ack, pcb_->lastack - std::max(pcb_->snd_wnd_max, 65535u))) {
+    if (seq_before(pcb_->snd_nxt, ack) ||
+        seq_before(ack, pcb_->lastack - std::max(pcb_->snd_wnd_max, 65535u))) {
         counters_.unacceptable++;
         challenge();
         return false;
@@ -633,7 +648,8 @@ err_t Callbacks::received(void* connection, tcp_pcb*, pbuf* p, err_t) {
 
 void Callbacks::failed(void* connection, err_t error) {
     auto* c = static_cast<Connection*>(connection);
-    // Data for a connection that is shut on both sides: the peer gets a RST, and the program the kernel's error.
+    // Data for a connection that is shut on both sides: the peer gets a RST, and the program the kernel's
+    // error.
     if (error == ERR_ABRT && c->processing_) c->fail(ECONNRESET);
     if (error != ERR_RST) return;  // by ourselves, or the regular end
     // The kernel's tcp_reset().
@@ -668,7 +684,8 @@ void Connection::peer_finished() noexcept {
     tcp_ack_now(pcb_);
 }
 
-// Makes our window as large as the capacity allows. Never smaller: the peer may use what it was told. Called inside lwIP.
+// Makes our window as large as the capacity allows. Never smaller: the peer may use what it was told. Called
+// inside lwIP.
 void Connection::widen_window() noexcept {
     const std::size_t capacity = receive_capacity(), used = rx_.bytes();
     const std::size_t room = std::min<std::size_t>(capacity > used ? capacity - used : 0, TCP_WND_MAX(pcb_));
@@ -680,9 +697,11 @@ void Connection::widen_window() noexcept {
 void Connection::open_window() noexcept {
     in_lwip([&](lwip::Entry&) { widen_window(); });
     if (pcb_ == nullptr) return;
-    // Tell the peer when what it may send has at least doubled, by a segment or more (RFC 9293 section 3.8.6.2.2).
+    // Tell the peer when what it may send has at least doubled, by a segment or more (RFC 9293
+    // section 3.8.6.2.2).
     const std::uint32_t known = pcb_->rcv_ann_right_edge - pcb_->rcv_nxt;
-    if (pcb_->rcv_wnd >= 2 * known && pcb_->rcv_wnd - known >= std::min<std::uint32_t>(largest_in_, pcb_->rcv_wnd / 2) &&
+    if (pcb_->rcv_wnd >= 2 * known &&
+        pcb_->rcv_wnd - known >= std::min<std::uint32_t>(largest_in_, pcb_->rcv_wnd / 2) &&
         pcb_->state != SYN_SENT && pcb_->state != SYN_RCVD) {
         pcb_->rcv_ann_wnd = pcb_->rcv_wnd;
         tcp_ack_now(pcb_);
@@ -725,7 +744,8 @@ void Connection::simultaneous_open(const tcp_hdr& h, unsigned option_bytes) noex
 
 // ---- TIME_WAIT ----
 
-// RFC 9293 section 3.10.7.4 and RFC 6191, as the kernel does it: a SYN beyond the old connection's numbers begins anew.
+// RFC 9293 section 3.10.7.4 and RFC 6191, as the kernel does it: a SYN beyond the old connection's numbers
+// begins anew.
 bool Connection::time_wait_reopens(const ring::RxBuffer& buffer) const noexcept {
     const net::TcpHeader& h = header_of(buffer);
     if ((h.flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) != TCP_SYN || origin_ == nullptr) return false;
@@ -739,11 +759,12 @@ void Connection::reopen(ring::RxBuffer* buffer) noexcept {
         buffer->release();
         return;
     }
-    // Beyond any segment of the old connection's that may still be on its way, as the kernel's tcp_timewait_state_process().
+    // Beyond any segment of the old connection's that may still be on its way, as the kernel's
+    // tcp_timewait_state_process().
     const std::uint32_t iss = pcb_->snd_nxt + 65537;
     in_lwip([&](lwip::Entry&) { tcp_abandon(pcb_, 0); });
-    // The listener's table has no rule of ours to compete with: it answers the SYN now, and the rule that goes is replaced
-    // when the handshake is complete.
+    // The listener's table has no rule of ours to compete with: it answers the SYN now, and the rule that
+    // goes is replaced when the handshake is complete.
     if (!origin_->deliver_again(buffer, iss)) buffer->release();
 }
 

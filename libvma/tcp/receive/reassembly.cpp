@@ -4,23 +4,24 @@
 #include <algorithm>
 #include <cstring>
 
-#include "libvma/tcp/receive/blocks.h"
 #include "libvma/tcp/lwip/lwip.h"
 #include "libvma/tcp/lwip/memory.h"
+#include "libvma/tcp/receive/blocks.h"
 #include "libvma/tcp/sequence.h"
 
 namespace vma::tcp {
 namespace {
 
-constexpr std::size_t kFirstRuns = 256;  // bytes of the array when it begins; it doubles up to the pool's largest block
+constexpr std::size_t kFirstRuns =
+    256;  // bytes of the array when it begins; it doubles up to the pool's largest block
 
 }  // namespace
 
 // A place in a chain that only moves forward.
 struct Reassembly::Reader {
     const pbuf* piece;
-    std::uint32_t at = 0;     // in it
-    std::uint32_t passed = 0; // of the whole chain
+    std::uint32_t at = 0;      // in it
+    std::uint32_t passed = 0;  // of the whole chain
 
     void skip_to(std::uint32_t position) noexcept {
         while (piece != nullptr && passed < position) {
@@ -138,7 +139,8 @@ bool Reassembly::fill(Run& run, Reader& from, std::uint32_t bytes, std::uint32_t
     return true;
 }
 
-bool Reassembly::keep(std::uint32_t seq, const pbuf* chain, std::uint32_t length, std::uint32_t window) noexcept {
+bool Reassembly::keep(std::uint32_t seq, const pbuf* chain, std::uint32_t length,
+                      std::uint32_t window) noexcept {
     const std::uint32_t end = seq + length;
     const std::size_t at = find(seq);
     if ((at == count_ || seq_before(seq, runs_[at].left)) && !insert(at, seq, window)) return false;

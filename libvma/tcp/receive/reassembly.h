@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What has arrived out of sequence, and what of it the SACK option tells the peer.
 //
-// Kept in place of lwIP's list of segments, which is linear, and in which each segment keeps its memory however little of it
-// is still wanted. Here are runs: stretches without a gap, in a sorted array. All bytes are copied into blocks, so a run of
-// single bytes costs little more than one of full segments, and nothing here keeps a buffer of the ring.
+// Kept in place of lwIP's list of segments, which is linear, and in which each segment keeps its memory
+// however little of it is still wanted. Here are runs: stretches without a gap, in a sorted array. All bytes
+// are copied into blocks, so a run of single bytes costs little more than one of full segments, and nothing
+// here keeps a buffer of the ring.
 //
-// The peer decides what arrives, so all is bounded: bytes by the receive window, runs by kMaxRuns, and the memory beyond the
-// bytes by five eighths of the window. Where that is not enough, what is last gives way to what comes before it, and the peer
-// sends it again (RFC 2018 section 8 allows that). Finding a place is a binary search, and each byte is copied once.
+// The peer decides what arrives, so all is bounded: bytes by the receive window, runs by kMaxRuns, and the
+// memory beyond the bytes by five eighths of the window. Where that is not enough, what is last gives way to
+// what comes before it, and the peer sends it again (RFC 2018 section 8 allows that). Finding a place is a
+// binary search, and each byte is copied once.
 //
 // Not locked: it belongs to its connection.
 #pragma once
@@ -31,11 +33,11 @@ class Reassembly {
     Reassembly(const Reassembly&) = delete;
     Reassembly& operator=(const Reassembly&) = delete;
 
-    // Copies what is new of the `length` bytes at `chain`, whose first has the number `seq`. `window`: the receive window's
-    // full size. False: not all of it could be kept.
+    // Copies what is new of the `length` bytes at `chain`, whose first has the number `seq`. `window`: the
+    // receive window's full size. False: not all of it could be kept.
     bool keep(std::uint32_t seq, const pbuf* chain, std::uint32_t length, std::uint32_t window) noexcept;
-    // The data from `next` on, as far as it has no gap: a chain of `bytes` bytes that is the caller's from now on, or null.
-    // What lies before `next` is forgotten.
+    // The data from `next` on, as far as it has no gap: a chain of `bytes` bytes that is the caller's from
+    // now on, or null. What lies before `next` is forgotten.
     pbuf* take(std::uint32_t next, std::uint32_t& bytes) noexcept;
     void clear() noexcept;
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "libvma/tcp/receive/blocks.h"
 #include "libvma/tcp/lwip/lwip.h"
+#include "libvma/tcp/receive/blocks.h"
 
 namespace vma::tcp {
 namespace {
@@ -13,9 +13,11 @@ namespace {
 constexpr std::uint32_t kMaxLoose = 256;  // buffers of the ring that one connection's queue keeps
 constexpr std::uint32_t kMinBlock = 512, kBlocksOfWindow = 8;
 
-// Several fit into a small window, so that one that is nearly empty and one that is nearly read do not count much.
+// Several fit into a small window, so that one that is nearly empty and one that is nearly read do not count
+// much.
 std::uint32_t block_bytes(std::uint32_t window) noexcept {
-    return std::clamp(window / kBlocksOfWindow, kMinBlock, blocks::kLargest + blocks::kOverhead) - blocks::kOverhead;
+    return std::clamp(window / kBlocksOfWindow, kMinBlock, blocks::kLargest + blocks::kOverhead) -
+           blocks::kOverhead;
 }
 
 }  // namespace
@@ -65,7 +67,8 @@ void ReceiveQueue::settle(std::uint32_t window) noexcept {
         const auto* data = static_cast<const std::uint8_t*>(p->payload);
         std::uint32_t done = 0;
         while (done < p->len) {
-            std::uint32_t room = settled_ != nullptr && blocks::is_block(*settled_) ? blocks::room(*settled_) : 0;
+            std::uint32_t room =
+                settled_ != nullptr && blocks::is_block(*settled_) ? blocks::room(*settled_) : 0;
             if (room == 0) {
                 pbuf* block = blocks::make(block_bytes(window));
                 if (block == nullptr) break;
@@ -91,7 +94,8 @@ void ReceiveQueue::settle(std::uint32_t window) noexcept {
     }
 }
 
-std::size_t ReceiveQueue::read(const iovec* iov, std::size_t count, std::size_t length, const How& how) noexcept {
+std::size_t ReceiveQueue::read(const iovec* iov, std::size_t count, std::size_t length,
+                               const How& how) noexcept {
     std::size_t done = 0, at = 0, which = 0, from = 0, skip = how.skip;
     pbuf* p = first_;
     while (skip != 0 && p != nullptr) {
@@ -108,8 +112,8 @@ std::size_t ReceiveQueue::read(const iovec* iov, std::size_t count, std::size_t 
             while (which < count && at == iov[which].iov_len) which++, at = 0;
             if (which == count) break;
             piece = std::min(piece, iov[which].iov_len - at);
-            std::memcpy(static_cast<std::uint8_t*>(iov[which].iov_base) + at, static_cast<const std::uint8_t*>(p->payload) + from,
-                        piece);
+            std::memcpy(static_cast<std::uint8_t*>(iov[which].iov_base) + at,
+                        static_cast<const std::uint8_t*>(p->payload) + from, piece);
             at += piece;
         }
         done += piece;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What has arrived in sequence and was not read yet.
 //
-// Data stays in the ring's buffers as long as that is cheap. A peer that sends single bytes would keep a buffer with
-// each, so pieces are copied together into blocks when there are many of them, when buffers are scarce, and when the memory they keep
-// nears twice the receive window. Each piece is copied at most once, and none that was settled is looked at again: the work
-// for a segment does not depend on how much waits in front of it.
+// Data stays in the ring's buffers as long as that is cheap. A peer that sends single bytes would keep a
+// buffer with each, so pieces are copied together into blocks when there are many of them, when buffers are
+// scarce, and when the memory they keep nears twice the receive window. Each piece is copied at most once,
+// and none that was settled is looked at again: the work for a segment does not depend on how much waits in
+// front of it.
 //
 // Not locked: it belongs to its connection.
 #pragma once
@@ -25,9 +26,9 @@ class ReceiveQueue {
     ReceiveQueue(const ReceiveQueue&) = delete;
     ReceiveQueue& operator=(const ReceiveQueue&) = delete;
 
-    // Takes a chain of pieces. `scarce`: the ring wants its buffers back. `window`: bytes of data that may wait here and out of
-    // order together; `elsewhere`: the memory that what is out of order keeps. held() + elsewhere stays below 2 * window, unless
-    // there is no memory to copy to.
+    // Takes a chain of pieces. `scarce`: the ring wants its buffers back. `window`: bytes of data that may
+    // wait here and out of order together; `elsewhere`: the memory that what is out of order keeps. held() +
+    // elsewhere stays below 2 * window, unless there is no memory to copy to.
     void append(pbuf* chain, bool scarce, std::uint32_t window, std::size_t elsewhere) noexcept;
 
     struct How {
@@ -41,7 +42,7 @@ class ReceiveQueue {
 
     const pbuf* first() const noexcept { return first_; }
     std::size_t bytes() const noexcept { return bytes_; }
-    std::size_t held() const noexcept { return held_; }    // bytes of memory
+    std::size_t held() const noexcept { return held_; }  // bytes of memory
     // Pieces that append() has looked at, ever; for tests.
     std::uint64_t steps() const noexcept { return steps_; }
 
@@ -51,9 +52,9 @@ class ReceiveQueue {
 
     pbuf* first_ = nullptr;
     pbuf* last_ = nullptr;
-    pbuf* settled_ = nullptr;      // what is behind it may be copied yet; null: all
+    pbuf* settled_ = nullptr;  // what is behind it may be copied yet; null: all
     std::size_t bytes_ = 0, held_ = 0;
-    std::uint32_t loose_ = 0;      // pieces behind settled_
+    std::uint32_t loose_ = 0;  // pieces behind settled_
     std::uint64_t steps_ = 0;
 };
 

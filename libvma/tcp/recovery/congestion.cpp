@@ -74,7 +74,8 @@ void Congestion::set_mss(std::uint32_t mss) noexcept {
         c->epoch_start_ns = 0;
     }
     // The way back from a recovery that is under way leads to a window of the new segments.
-    if (mss < mss_) undo_.cwnd = std::max<std::uint32_t>(static_cast<std::uint64_t>(undo_.cwnd) * mss / mss_, mss);
+    if (mss < mss_)
+        undo_.cwnd = std::max<std::uint32_t>(static_cast<std::uint64_t>(undo_.cwnd) * mss / mss_, mss);
     mss_ = mss;
 }
 

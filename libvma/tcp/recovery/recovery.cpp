@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Loss: what an ACK says about it, and what is sent again.
 //
-// before_ack() runs in front of lwIP, which then frees what the ACK covers. It keeps the scoreboard (sack.h), measures round
-// trips, moves the congestion window, and begins and ends recoveries; output() sends what the scoreboard says is lost, as
-// far as the window allows, before new data. Without SACK the same works from duplicate ACKs (NewReno).
+// before_ack() runs in front of lwIP, which then frees what the ACK covers. It keeps the scoreboard (sack.h),
+// measures round trips, moves the congestion window, and begins and ends recoveries; output() sends what the
+// scoreboard says is lost, as far as the window allows, before new data. Without SACK the same works from
+// duplicate ACKs (NewReno).
 //
-// A loss at the end of what there is to send shows in no later ACK. So when nothing was acknowledged for two round trips,
-// the last segment is sent again (the tail loss probe of RFC 8985, section 7): its SACK starts the recovery long before
-// the retransmission timer, which never waits less than 200 ms.
+// A loss at the end of what there is to send shows in no later ACK. So when nothing was acknowledged for two
+// round trips, the last segment is sent again (the tail loss probe of RFC 8985, section 7): its SACK starts
+// the recovery long before the retransmission timer, which never waits less than 200 ms.
 #include <netinet/in.h>
 
 #include <algorithm>
@@ -22,8 +23,8 @@ namespace vma::tcp {
 namespace {
 
 constexpr std::uint32_t kMinProbeUs = 10'000;
-// A lone segment's ACK may be delayed (RFC 8985 section 7.2: WCDelAckT). Linux delays by 40 ms and more as a rule, so with
-// less, each last segment would be sent twice.
+// A lone segment's ACK may be delayed (RFC 8985 section 7.2: WCDelAckT). Linux delays by 40 ms and more as a
+// rule, so with less, each last segment would be sent twice.
 constexpr std::uint32_t kMaxAckDelayUs = 200'000;
 
 }  // namespace
@@ -36,9 +37,13 @@ void Connection::start_recovery() noexcept {
 
 std::uint32_t Connection::pipe() const noexcept { return scoreboard_->pipe(pcb_->snd_nxt - pcb_->lastack); }
 
-void Connection::all_lost() noexcept { scoreboard_->on_rto(pcb_->unacked, pcb_->lastack, pcb_->snd_nxt, true); }
+void Connection::all_lost() noexcept {
+    scoreboard_->on_rto(pcb_->unacked, pcb_->lastack, pcb_->snd_nxt, true);
+}
 
-void Connection::split_sent(tcp_seg* first, tcp_seg* second) noexcept { scoreboard_->on_split(first, second); }
+void Connection::split_sent(tcp_seg* first, tcp_seg* second) noexcept {
+    scoreboard_->on_split(first, second);
+}
 
 bool Connection::recovering() const noexcept { return scoreboard_->phase() != RecoveryPhase::open; }
 bool Connection::after_timeout() const noexcept { return scoreboard_->phase() == RecoveryPhase::timeout; }
@@ -66,19 +71,22 @@ void Connection::retransmit_lost() noexcept {
 }
 
 void Connection::restart_after_idle(std::uint64_t now) noexcept {
-    if (last_data_tx_ns_ != 0 && now > last_data_tx_ns_) cc_.after_idle((now - last_data_tx_ns_) / 1000, rtt_.rto_us());
+    if (last_data_tx_ns_ != 0 && now > last_data_tx_ns_)
+        cc_.after_idle((now - last_data_tx_ns_) / 1000, rtt_.rto_us());
 }
 
 // ---- tail loss probe ----
 
 void Connection::schedule_tail_probe(std::uint64_t now) noexcept {
     if (tlp_at_ != 0 && pcb_->unacked != nullptr) return;
-    if (!scoreboard_->uses_sack() || recovering() || tail_probed_ || !rtt_.measured() || pcb_->unacked == nullptr) {
+    if (!scoreboard_->uses_sack() || recovering() || tail_probed_ || !rtt_.measured() ||
+        pcb_->unacked == nullptr) {
         tlp_at_ = 0;
         return;
     }
     std::uint64_t wait_us = std::max(2 * rtt_.srtt_us(), kMinProbeUs);
-    if (pcb_->unacked->next == nullptr) wait_us = std::max<std::uint64_t>(wait_us, rtt_.srtt_us() * 3 / 2 + kMaxAckDelayUs);
+    if (pcb_->unacked->next == nullptr)
+        wait_us = std::max<std::uint64_t>(wait_us, rtt_.srtt_us() * 3 / 2 + kMaxAckDelayUs);
     const std::uint64_t at = now + wait_us * 1000;
     tlp_at_ = rto_at_ != 0 && at >= rto_at_ ? 0 : at;
 }
@@ -87,8 +95,8 @@ void Connection::tail_loss_probe() noexcept {
     if (pcb_->unacked == nullptr || recovering()) return;
     tail_probed_ = true;
     // New data serves as well, and is not sent for nothing.
-    if (pcb_->unsent != nullptr && !seq_before(pcb_->lastack + pcb_->snd_wnd,
-                                              ntohl(pcb_->unsent->tcphdr->seqno) + pcb_->unsent->len)) {
+    if (pcb_->unsent != nullptr &&
+        !seq_before(pcb_->lastack + pcb_->snd_wnd, ntohl(pcb_->unsent->tcphdr->seqno) + pcb_->unsent->len)) {
         burst_ = 0;
         const tcp_seg* before = pcb_->unsent;
         output();
@@ -114,11 +122,13 @@ void Connection::before_ack(const AckInfo& info) noexcept {
     if (advances) {
         const AckOutcome out = scoreboard_->on_cumulative_ack(head, info.ack, pcb_->snd_nxt);
         const tcp_seg* last = nullptr;
-        while (head != nullptr && seq_at_or_before(SegmentAccess::seq(head) + SegmentAccess::len(head), info.ack)) {
+        while (head != nullptr &&
+               seq_at_or_before(SegmentAccess::seq(head) + SegmentAccess::len(head), info.ack)) {
             last = head;
             head = head->next;
         }
-        // HyStart++ wants to see how the delay grows within a round: a sample with each ACK (RFC 9406 section 4.2).
+        // HyStart++ wants to see how the delay grows within a round: a sample with each ACK (RFC 9406
+        // section 4.2).
         std::uint32_t newest_us = 0;
         if (last != nullptr && last->len != 0 && !out.retransmitted) {
             newest_us = std::max(static_cast<std::uint32_t>(now / 1000) - SegmentAccess::sent_us(last), 1u);
@@ -146,9 +156,8 @@ void Connection::before_ack(const AckInfo& info) noexcept {
     }
     bool reported = false;
     if (info.block_count != 0) {
-        const SackOutcome out =
-            scoreboard_->on_sack(head, std::span(info.blocks, info.block_count), info.ack, advances ? info.ack : una,
-                                 pcb_->snd_nxt);
+        const SackOutcome out = scoreboard_->on_sack(head, std::span(info.blocks, info.block_count), info.ack,
+                                                     advances ? info.ack : una, pcb_->snd_nxt);
         counters_.dsacks += out.dsacks;
         counters_.bad_options += out.invalid;
         reported = out.newly_sacked != 0;
@@ -158,7 +167,8 @@ void Connection::before_ack(const AckInfo& info) noexcept {
         }
     }
     // A duplicate ACK (RFC 5681 section 2).
-    if (!advances && info.ack == una && !info.data && head != nullptr && (info.window == pcb_->snd_wnd || reported)) {
+    if (!advances && info.ack == una && !info.data && head != nullptr &&
+        (info.window == pcb_->snd_wnd || reported)) {
         counters_.dup_acks_in++;
         scoreboard_->on_duplicate_ack(head, una, flight);
     }

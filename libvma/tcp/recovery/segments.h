@@ -17,8 +17,8 @@ struct SegmentAccess {
     static std::uint32_t len(const Segment* s) noexcept { return TCP_TCPLEN(s); }
     static std::uint8_t flags(const Segment* s) noexcept { return s->flags; }
     static void set_flags(Segment* s, std::uint8_t flags) noexcept { s->flags = flags; }
-    // When it was sent first, in microseconds that wrap. Kept where lwIP has an acknowledgement number: each frame gets a
-    // fresh one of those, and in the segment nobody reads it.
+    // When it was sent first, in microseconds that wrap. Kept where lwIP has an acknowledgement number: each
+    // frame gets a fresh one of those, and in the segment nobody reads it.
     static std::uint32_t sent_us(const Segment* s) noexcept { return s->tcphdr->ackno; }
     static void set_sent_us(Segment* s, std::uint32_t us) noexcept { s->tcphdr->ackno = us; }
     static constexpr std::uint8_t kSacked = 0x20, kLost = 0x40, kRetransmitted = 0x80;

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Everything that is sent: the send queue, what of it may leave now, ACKs, and the frames themselves.
 //
-// Segments are lwIP's (tcp_seg), because lwIP frees them when they are acknowledged; but they are built, sent and sent
-// again here, in place: a segment stays where it is in the list of unacknowledged ones, and the scoreboard says which of them
-// are lost.
+// Segments are lwIP's (tcp_seg), because lwIP frees them when they are acknowledged; but they are built, sent
+// and sent again here, in place: a segment stays where it is in the list of unacknowledged ones, and the
+// scoreboard says which of them are lost.
 //
-// A short last segment waits in four cases: TCP_CORK and MSG_MORE (200 ms), Nagle as Linux has it (only behind a short segment
-// that is still unacknowledged), and in a burst of writes: where frames share a kick of the device, the pieces of a burst
-// share segments too. A write is part of a burst when it follows another within a few microseconds and the program did not
-// turn to receiving in between; the ring ends the burst (Ring::hold).
+// A short last segment waits in four cases: TCP_CORK and MSG_MORE (200 ms), Nagle as Linux has it (only
+// behind a short segment that is still unacknowledged), and in a burst of writes: where frames share a kick
+// of the device, the pieces of a burst share segments too. A write is part of a burst when it follows another
+// within a few microseconds and the program did not turn to receiving in between; the ring ends the burst
+// (Ring::hold).
 #include <errno.h>
 
 #include <algorithm>
@@ -16,24 +17,25 @@
 #include <span>
 
 #include "libvma/tcp/connection.h"
-#include "libvma/tcp/timers/engine.h"
 #include "libvma/tcp/handshake/isn.h"
 #include "libvma/tcp/lwip/entry.h"
 #include "libvma/tcp/recovery/segments.h"
 #include "libvma/tcp/sequence.h"
+#include "libvma/tcp/timers/engine.h"
 #include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
 namespace {
 
-constexpr std::uint64_t kBurstNs = 10'000;             // writes closer than this are a burst
-constexpr std::size_t kLongWrite = 8192;               // such a write shares kicks by itself; its end need not wait for more
-constexpr std::uint64_t kCorkNs = 200'000'000;         // the kernel's limit for TCP_CORK
-constexpr std::uint32_t kStretch = 16;                 // segments for one ACK in a stream
-constexpr std::uint32_t kSoonMs = 4;                   // such an ACK when nobody polls the ring
-constexpr std::uint64_t kRetryNs = 1'000'000;          // after a full device queue
-constexpr std::uint32_t kMaxSegments = 60'000;         // lwIP counts pbufs in 16 bits
-constexpr std::uint32_t kSmallBlock = 448;             // room of a segment for a lone short write
+constexpr std::uint64_t kBurstNs = 10'000;  // writes closer than this are a burst
+constexpr std::size_t kLongWrite =
+    8192;  // such a write shares kicks by itself; its end need not wait for more
+constexpr std::uint64_t kCorkNs = 200'000'000;  // the kernel's limit for TCP_CORK
+constexpr std::uint32_t kStretch = 16;          // segments for one ACK in a stream
+constexpr std::uint32_t kSoonMs = 4;            // such an ACK when nobody polls the ring
+constexpr std::uint64_t kRetryNs = 1'000'000;   // after a full device queue
+constexpr std::uint32_t kMaxSegments = 60'000;  // lwIP counts pbufs in 16 bits
+constexpr std::uint32_t kSmallBlock = 448;      // room of a segment for a lone short write
 constexpr std::uint32_t kMinSendBuffer = 256 * 1024, kMaxSendBuffer = 4 * 1024 * 1024;
 
 std::uint32_t seq_of(const tcp_seg* seg) noexcept { return ntohl(seg->tcphdr->seqno); }
@@ -46,7 +48,8 @@ std::uint8_t* data_of(const tcp_seg* seg) noexcept {
 
 // ---- hooks ----
 
-const lwip::Hooks Callbacks::kHooks{&Callbacks::output, &Callbacks::isn, &Callbacks::transmit, &Callbacks::inpacket};
+const lwip::Hooks Callbacks::kHooks{&Callbacks::output, &Callbacks::isn, &Callbacks::transmit,
+                                    &Callbacks::inpacket};
 
 tcp_pcb_listen Callbacks::g_listener = [] {
     tcp_pcb_listen l{};
@@ -120,9 +123,15 @@ std::uint32_t Connection::send_limit() const noexcept {
     return std::clamp(2 * std::min(cc_.cwnd(), kMaxSendBuffer), kMinSendBuffer, kMaxSendBuffer);
 }
 
-std::size_t Connection::unacked_bytes() const noexcept { return shown_queued_.load(std::memory_order_acquire); }
-std::size_t Connection::unsent_bytes() const noexcept { return shown_unsent_.load(std::memory_order_acquire); }
-std::uint32_t Connection::send_buffer() const noexcept { return shown_limit_.load(std::memory_order_acquire); }
+std::size_t Connection::unacked_bytes() const noexcept {
+    return shown_queued_.load(std::memory_order_acquire);
+}
+std::size_t Connection::unsent_bytes() const noexcept {
+    return shown_unsent_.load(std::memory_order_acquire);
+}
+std::uint32_t Connection::send_buffer() const noexcept {
+    return shown_limit_.load(std::memory_order_acquire);
+}
 std::uint32_t Connection::send_space() const noexcept {
     const std::uint32_t used = static_cast<std::uint32_t>(unacked_bytes()), limit = send_buffer();
     return used < limit ? limit - used : 0;
@@ -154,7 +163,8 @@ std::size_t Connection::append(const iovec* iov, std::size_t count, std::size_t 
     const std::uint32_t mss = mss_.load(std::memory_order_relaxed);
     std::size_t done = 0, at = 0, which = 0;
     while (done < length) {
-        std::uint32_t room = tail_ != nullptr && tail_->len < mss ? std::min(tail_room_, mss - tail_->len) : 0;
+        std::uint32_t room =
+            tail_ != nullptr && tail_->len < mss ? std::min(tail_room_, mss - tail_->len) : 0;
         if (room == 0) {
             if (pcb_->snd_queuelen >= kMaxSegments) break;
             const std::size_t left = length - done;
@@ -213,8 +223,8 @@ ssize_t Connection::send(const iovec* iov, std::size_t count, std::size_t length
         result = -EAGAIN;
     } else {
         const std::uint32_t used = queued(), limit = send_limit();
-        // As the kernel does, the last write that begins within the limit may go beyond it by a segment: so short writes of several
-        // threads are not torn apart.
+        // As the kernel does, the last write that begins within the limit may go beyond it by a segment: so
+        // short writes of several threads are not torn apart.
         const std::size_t segment = std::min<std::size_t>(length, mss_.load(std::memory_order_relaxed));
         const std::size_t room = used < limit ? std::max<std::size_t>(limit - used, segment) : 0;
         if (length == 0) {
@@ -288,7 +298,8 @@ void Connection::resegment() noexcept {
 // ---- what may leave ----
 
 bool Connection::keep_back(const tcp_seg* seg) noexcept {
-    if (seg->next != nullptr || seg->len >= mss_.load(std::memory_order_relaxed) || seg->len == 0) return false;
+    if (seg->next != nullptr || seg->len >= mss_.load(std::memory_order_relaxed) || seg->len == 0)
+        return false;
     if (TCPH_FLAGS(seg->tcphdr) & TCP_FIN) return false;
     if (push_) return false;
     if (options_.cork || more_) {
@@ -333,7 +344,8 @@ void Connection::output(std::uint64_t now) noexcept {
     }
     if (learnt_mtu_ != 0 && now >= learnt_until_ns_) forget_mtu();
     const tcp_seg* const first = pcb_->unsent;
-    ring::Ring::Gather gather(was_established_ && first != nullptr && first->next != nullptr ? path_.ring : nullptr);
+    ring::Ring::Gather gather(was_established_ && first != nullptr && first->next != nullptr ? path_.ring
+                                                                                             : nullptr);
     if (was_established_) retransmit_lost();
     app_limited_ = false;
     for (;;) {
@@ -349,8 +361,8 @@ void Connection::output(std::uint64_t now) noexcept {
             if (seg->len > mss && !split(seg, mss)) break;
             const std::uint32_t seq = seq_of(seg), edge = pcb_->lastack + pcb_->snd_wnd;
             if (seq_before(edge, seq + seg->len)) {
-                // Silly window avoidance (RFC 9293 section 3.8.6.2.1): a part only when it is half of the largest window
-                // the peer had.
+                // Silly window avoidance (RFC 9293 section 3.8.6.2.1): a part only when it is half of the
+                // largest window the peer had.
                 const std::uint32_t room = seq_before(seq, edge) ? edge - seq : 0;
                 if (room == 0 || room < pcb_->snd_wnd_max / 2 || !split(seg, room)) break;
             }
@@ -399,9 +411,9 @@ void Connection::acknowledge(std::uint64_t now) noexcept {
         ack_at_ = 0;
         return;
     }
-    // RFC 9293 section 3.8.6.3: an ACK for every second segment, at once. In the midst of a stream that costs more frames
-    // than it helps anybody, so there it is one for sixteen, or for those of 20 us; receivers that merge segments in
-    // hardware have made every sender live with that.
+    // RFC 9293 section 3.8.6.3: an ACK for every second segment, at once. In the midst of a stream that costs
+    // more frames than it helps anybody, so there it is one for sixteen, or for those of 20 us; receivers
+    // that merge segments in hardware have made every sender live with that.
     const std::uint32_t segment = std::max(largest_in_, 1u);
     const bool quick = options_.delayed_ack_ms == 0 || (quick_acks_ != 0 && !pingpong_);
     const bool bulk = bulk_bytes_ > kBulkSegments * segment && options_.delayed_ack_ms != 0;
@@ -413,7 +425,9 @@ void Connection::acknowledge(std::uint64_t now) noexcept {
     }
     const bool soon = ack_due_bytes_ >= 2 * segment;
     ack_when_idle_ = soon;
-    const std::uint64_t at = now + (soon ? std::min(kSoonMs, options_.delayed_ack_ms) : options_.delayed_ack_ms) * std::uint64_t{1'000'000};
+    const std::uint64_t at =
+        now + (soon ? std::min(kSoonMs, options_.delayed_ack_ms) : options_.delayed_ack_ms) *
+                  std::uint64_t{1'000'000};
     if (ack_at_ == 0 || at < ack_at_) ack_at_ = at;
 }
 
@@ -430,8 +444,9 @@ bool Connection::send_segment(tcp_seg* seg, bool again) noexcept {
     if (pcb_->state != SYN_SENT) flags |= TCP_ACK;
     if (seg->len != 0 && seg->next == nullptr) flags |= TCP_PSH;
     h->flags = flags;
-    const std::uint32_t window = syn ? std::min<std::uint32_t>(pcb_->rcv_ann_wnd, 0xffff)
-                                     : std::min<std::uint32_t>(RCV_WND_SCALE(pcb_, pcb_->rcv_ann_wnd), 0xffff);
+    const std::uint32_t window =
+        syn ? std::min<std::uint32_t>(pcb_->rcv_ann_wnd, 0xffff)
+            : std::min<std::uint32_t>(RCV_WND_SCALE(pcb_, pcb_->rcv_ann_wnd), 0xffff);
     h->window = htons(static_cast<std::uint16_t>(window));
     h->checksum = 0;
     h->urgent = 0;
@@ -535,7 +550,8 @@ void Connection::send_ack(std::uint32_t back) noexcept {
     h->seq = htonl(pcb_->snd_nxt - back);
     h->ack = htonl(pcb_->rcv_nxt);
     h->flags = TCP_ACK;
-    h->window = htons(static_cast<std::uint16_t>(std::min<std::uint32_t>(RCV_WND_SCALE(pcb_, pcb_->rcv_ann_wnd), 0xffff)));
+    h->window = htons(
+        static_cast<std::uint16_t>(std::min<std::uint32_t>(RCV_WND_SCALE(pcb_, pcb_->rcv_ann_wnd), 0xffff)));
     h->checksum = 0;
     h->urgent = 0;
     const std::size_t length = sizeof *h + put_options(head + sizeof *h, nullptr, now_ns());
@@ -564,8 +580,8 @@ void Connection::send_control(pbuf* p) noexcept {
     (void)transmit(head, header, &data, data.iov_len != 0, data.iov_len);
 }
 
-int Connection::transmit(const std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov, std::size_t count,
-                         std::size_t length) noexcept {
+int Connection::transmit(const std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov,
+                         std::size_t count, std::size_t length) noexcept {
     if (!has_path_) {
         if (find_path() != 0) return EAGAIN;
     }

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A connection's timers. One wheel timer serves all of them: it is armed for the earliest deadline, and when it fires each
-// deadline that has come is handled. A deadline that moves later costs a store.
+// A connection's timers. One wheel timer serves all of them: it is armed for the earliest deadline, and when
+// it fires each deadline that has come is handled. A deadline that moves later costs a store.
 #include <errno.h>
 
 #include <algorithm>
 
 #include "libvma/tcp/connection.h"
-#include "libvma/tcp/timers/engine.h"
 #include "libvma/tcp/handshake/isn.h"
 #include "libvma/tcp/handshake/listener.h"
 #include "libvma/tcp/lwip/entry.h"
 #include "libvma/tcp/sequence.h"
+#include "libvma/tcp/timers/engine.h"
 #include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
 namespace {
 
 constexpr std::uint64_t kMilli = 1'000'000;
-constexpr std::uint64_t kTimeWaitNs = 60 * kSecond;     // the kernel's TCP_TIMEWAIT_LEN
+constexpr std::uint64_t kTimeWaitNs = 60 * kSecond;  // the kernel's TCP_TIMEWAIT_LEN
 constexpr std::uint64_t kMaxProbeNs = 120 * kSecond;
-constexpr std::uint64_t kSilenceNs = 240 * kSecond;     // twice the kernel's TCP_RTO_MAX
-constexpr unsigned kOrphanRetries = 8;                  // net.ipv4.tcp_orphan_retries, 0 there means this
-constexpr unsigned kSynAckRetries = 5;                  // net.ipv4.tcp_synack_retries
-constexpr unsigned kBatchesFirst = 16;                  // of received frames, before a timer acts
+constexpr std::uint64_t kSilenceNs = 240 * kSecond;  // twice the kernel's TCP_RTO_MAX
+constexpr unsigned kOrphanRetries = 8;               // net.ipv4.tcp_orphan_retries, 0 there means this
+constexpr unsigned kSynAckRetries = 5;               // net.ipv4.tcp_synack_retries
+constexpr unsigned kBatchesFirst = 16;               // of received frames, before a timer acts
 constexpr std::uint64_t kNeighbourPatienceNs = 3 * kSecond;
 
 }  // namespace
@@ -34,7 +34,8 @@ void Connection::timer_fired(Timer& timer) noexcept {
     do {
         if (n == 0) return;
     } while (!c->refs_.compare_exchange_weak(n, n + 1, std::memory_order_acquire, std::memory_order_relaxed));
-    // What has arrived but was not looked at yet must not be taken for lost: nobody polls while the program computes.
+    // What has arrived but was not looked at yet must not be taken for lost: nobody polls while the program
+    // computes.
     if (ring::Ring* ring = c->ring(); ring != nullptr && c->unacked_bytes() != 0)
         for (unsigned i = 0; i < kBatchesFirst && ring->poll() != 0; i++) {
         }
@@ -120,7 +121,8 @@ void Connection::give_up(int error) noexcept {
 
 bool Connection::retried_too_long(std::uint64_t now) const noexcept {
     if (pcb_->state == SYN_SENT) {
-        if (options_.user_timeout_ms != 0 && now - first_retry_ns_ >= options_.user_timeout_ms * kMilli) return true;
+        if (options_.user_timeout_ms != 0 && now - first_retry_ns_ >= options_.user_timeout_ms * kMilli)
+            return true;
         return retries_ > options_.syn_retries;
     }
     if (pcb_->state == SYN_RCVD) return retries_ > kSynAckRetries;
@@ -135,7 +137,8 @@ void Connection::retransmission_timeout(std::uint64_t now) noexcept {
         // The segment could not be sent at all (no path): it is on the unsent list still.
         if (pcb_->unsent == nullptr || was_established_) return;
     }
-    // A peer that has closed its window over data under way is asked, not lost: such tries are not counted, as in the kernel.
+    // A peer that has closed its window over data under way is asked, not lost: such tries are not counted,
+    // as in the kernel.
     const bool closed = was_established_ && !orphan_ && pcb_->snd_wnd == 0;
     if (retries_ == 0 && !(closed && first_retry_ns_ != 0))
         first_retry_ns_ = pcb_->state == SYN_SENT && syn_sent_ns_ != 0 ? syn_sent_ns_ : now;
@@ -170,7 +173,8 @@ void Connection::retransmission_timeout(std::uint64_t now) noexcept {
     output();
 }
 
-// The peer's window is closed: ask whether it still is (RFC 9293 section 3.8.6.1), with a segment it has already.
+// The peer's window is closed: ask whether it still is (RFC 9293 section 3.8.6.1), with a segment it has
+// already.
 void Connection::probe(std::uint64_t now) noexcept {
     if (pcb_->unsent == nullptr || pcb_->unacked != nullptr) return;
     const std::uint32_t edge = pcb_->lastack + pcb_->snd_wnd, seq = ntohl(pcb_->unsent->tcphdr->seqno);
@@ -179,8 +183,9 @@ void Connection::probe(std::uint64_t now) noexcept {
         return;
     }
     if (probes_ == 0) first_retry_ns_ = now;
-    if (options_.user_timeout_ms != 0 ? now - first_retry_ns_ >= options_.user_timeout_ms * kMilli
-                                      : unanswered_probes_ >= options_.retries2 || (orphan_ && probes_ >= kOrphanRetries)) {
+    if (options_.user_timeout_ms != 0
+            ? now - first_retry_ns_ >= options_.user_timeout_ms * kMilli
+            : unanswered_probes_ >= options_.retries2 || (orphan_ && probes_ >= kOrphanRetries)) {
         give_up(ETIMEDOUT);
         return;
     }
@@ -210,13 +215,15 @@ void Connection::keep_alive(std::uint64_t now) noexcept {
     if (!options_.keepalive || !was_established_ || in_time_wait_) return;
     const std::uint64_t idle = now - last_rx_ns_;
     // Data under way is watched by the retransmission timer.
-    if (pcb_->unacked != nullptr || (pcb_->unsent != nullptr && probe_at_ != 0) || idle < options_.keep_idle_s * kSecond) {
+    if (pcb_->unacked != nullptr || (pcb_->unsent != nullptr && probe_at_ != 0) ||
+        idle < options_.keep_idle_s * kSecond) {
         keepalives_ = 0;
         keepalive_at_ = std::max(last_rx_ns_ + options_.keep_idle_s * kSecond, now + kMilli);
         return;
     }
-    const bool over = options_.user_timeout_ms != 0 ? idle >= options_.user_timeout_ms * kMilli && keepalives_ > 0
-                                                    : keepalives_ >= options_.keep_count;
+    const bool over = options_.user_timeout_ms != 0
+                          ? idle >= options_.user_timeout_ms * kMilli && keepalives_ > 0
+                          : keepalives_ >= options_.keep_count;
     if (over) {
         give_up(ETIMEDOUT);
         return;

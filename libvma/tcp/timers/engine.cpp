@@ -72,7 +72,9 @@ void Engine::set_timer() noexcept {
     std::uint64_t next = wheel_.next_deadline();
     // Never more often than the internal thread's other work.
     const config::Params& params = config::get();
-    const auto grain = static_cast<std::uint64_t>(std::max(params.tcp_timer_resolution_msec, params.timer_resolution_msec)) * 1'000'000;
+    const auto grain =
+        static_cast<std::uint64_t>(std::max(params.tcp_timer_resolution_msec, params.timer_resolution_msec)) *
+        1'000'000;
     if (next != TimerWheel::kNever && grain > 1'000'000) next = (next + grain - 1) / grain * grain;
     itimerspec spec{};
     if (next != TimerWheel::kNever) {
@@ -101,14 +103,16 @@ void Engine::started(ring::Ring& ring) noexcept {
     try {
         if (it == rings_.end()) it = rings_.insert(rings_.end(), Used{&ring});
         it->connections++;
-        start = !ticking_ && config::get().progress_engine_interval != 0 && config::get().progress_engine_wce_max != 0;
+        start = !ticking_ && config::get().progress_engine_interval != 0 &&
+                config::get().progress_engine_wce_max != 0;
         if (start) ticking_ = true;
     } catch (...) {
     }
     lock_.unlock();
     if (!start) return;
     try {
-        runtime::every(static_cast<unsigned>(config::get().progress_engine_interval), [this] { return tick(); });
+        runtime::every(static_cast<unsigned>(config::get().progress_engine_interval),
+                       [this] { return tick(); });
     } catch (const std::bad_alloc&) {
         lock_.lock();
         ticking_ = false;  // the next connection tries again

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What makes connections progress while the program does nothing: the timers, and polling for rings that nobody polls.
+// What makes connections progress while the program does nothing: the timers, and polling for rings that
+// nobody polls.
 //
-// One timer wheel for the process, driven by the internal thread through a timerfd that is set for the next deadline. While
-// there are connections, the internal thread also looks every VMA_PROGRESS_ENGINE_INTERVAL milliseconds which rings were
-// not polled since the last look, and polls those: data is acknowledged although the program computes. After a while
-// without a frame it leaves the ring's event channel to wake it, so an idle process sleeps.
+// One timer wheel for the process, driven by the internal thread through a timerfd that is set for the next
+// deadline. While there are connections, the internal thread also looks every VMA_PROGRESS_ENGINE_INTERVAL
+// milliseconds which rings were not polled since the last look, and polls those: data is acknowledged
+// although the program computes. After a while without a frame it leaves the ring's event channel to wake it,
+// so an idle process sleeps.
 #pragma once
 
 #include <atomic>
@@ -26,20 +28,23 @@ class Engine {
 
     TimerWheel& wheel() noexcept { return wheel_; }
 
-    // A connection begins, or stops, to use a ring. May be called with the ring's rx_lock and a connection's lock held.
+    // A connection begins, or stops, to use a ring. May be called with the ring's rx_lock and a connection's
+    // lock held.
     void started(ring::Ring& ring) noexcept;
     void stopped(ring::Ring& ring) noexcept;
 
-    // Connections in TIME_WAIT are bounded (kMaxTimeWait): the oldest ends early, as with the kernel's tcp_max_tw_buckets.
+    // Connections in TIME_WAIT are bounded (kMaxTimeWait): the oldest ends early, as with the kernel's
+    // tcp_max_tw_buckets.
     static constexpr std::size_t kMaxTimeWait = 16384;
     void time_wait_entered(Connection& connection) noexcept;
     void time_wait_left(Connection& connection) noexcept;
 
-    // Connections that the program has closed and that have not said all yet (TIME_WAIT does not count). Called with the
-    // connection's lock held.
+    // Connections that the program has closed and that have not said all yet (TIME_WAIT does not count).
+    // Called with the connection's lock held.
     void orphaned(Connection& connection) noexcept;
     void orphan_left(Connection& connection) noexcept;
-    // Takes one off the list, with a reference for the caller; null: none is left, or this is a signal handler inside here.
+    // Takes one off the list, with a reference for the caller; null: none is left, or this is a signal
+    // handler inside here.
     Connection* take_orphan() noexcept;
 
     // Without the internal thread (tests): nobody else drives the timers.
@@ -60,12 +65,12 @@ class Engine {
         std::uint32_t connections = 0;
         std::uint32_t polls_seen = 0;
         std::uint32_t idle_ticks = 0;
-        bool watched = false;      // its channel wakes the internal thread
+        bool watched = false;  // its channel wakes the internal thread
     };
 
     TimerWheel wheel_{&Engine::wake, this};
     std::atomic<bool> by_hand_{false};
-    Lock lock_;                    // a leaf: nothing is called with it held
+    Lock lock_;  // a leaf: nothing is called with it held
     std::vector<Used> rings_;
     bool ticking_ = false;
     InternalFd timer_fd_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Completions: whose turn it is stands in the owner bit of each, which changes its meaning with each lap of the queue.
+// Completions: whose turn it is stands in the owner bit of each, which changes its meaning with each lap of
+// the queue.
 #include <atomic>
 #include <cstring>
 
@@ -10,7 +11,6 @@
 
 namespace vma::verbs::mlx5 {
 namespace {
-
 
 void give_back(CompletionQueue& cq, std::uint32_t index) noexcept {
     cq.consumer_index.store(index, std::memory_order_relaxed);
@@ -27,29 +27,46 @@ inline const SendSlot& finish_sends(SendQueue& q, std::uint16_t position) noexce
 
 ibv_wc_status status_of(std::uint8_t syndrome) noexcept {
     switch (syndrome) {
-        case MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR: return IBV_WC_LOC_LEN_ERR;
-        case MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR: return IBV_WC_LOC_QP_OP_ERR;
-        case MLX5_CQE_SYNDROME_LOCAL_PROT_ERR: return IBV_WC_LOC_PROT_ERR;
-        case MLX5_CQE_SYNDROME_WR_FLUSH_ERR: return IBV_WC_WR_FLUSH_ERR;
-        case MLX5_CQE_SYNDROME_MW_BIND_ERR: return IBV_WC_MW_BIND_ERR;
-        case MLX5_CQE_SYNDROME_BAD_RESP_ERR: return IBV_WC_BAD_RESP_ERR;
-        case MLX5_CQE_SYNDROME_LOCAL_ACCESS_ERR: return IBV_WC_LOC_ACCESS_ERR;
-        case MLX5_CQE_SYNDROME_REMOTE_INVAL_REQ_ERR: return IBV_WC_REM_INV_REQ_ERR;
-        case MLX5_CQE_SYNDROME_REMOTE_ACCESS_ERR: return IBV_WC_REM_ACCESS_ERR;
-        case MLX5_CQE_SYNDROME_REMOTE_OP_ERR: return IBV_WC_REM_OP_ERR;
-        case MLX5_CQE_SYNDROME_TRANSPORT_RETRY_EXC_ERR: return IBV_WC_RETRY_EXC_ERR;
-        case MLX5_CQE_SYNDROME_RNR_RETRY_EXC_ERR: return IBV_WC_RNR_RETRY_EXC_ERR;
-        case MLX5_CQE_SYNDROME_REMOTE_ABORTED_ERR: return IBV_WC_REM_ABORT_ERR;
-        default: return IBV_WC_GENERAL_ERR;
+        case MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR:
+            return IBV_WC_LOC_LEN_ERR;
+        case MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR:
+            return IBV_WC_LOC_QP_OP_ERR;
+        case MLX5_CQE_SYNDROME_LOCAL_PROT_ERR:
+            return IBV_WC_LOC_PROT_ERR;
+        case MLX5_CQE_SYNDROME_WR_FLUSH_ERR:
+            return IBV_WC_WR_FLUSH_ERR;
+        case MLX5_CQE_SYNDROME_MW_BIND_ERR:
+            return IBV_WC_MW_BIND_ERR;
+        case MLX5_CQE_SYNDROME_BAD_RESP_ERR:
+            return IBV_WC_BAD_RESP_ERR;
+        case MLX5_CQE_SYNDROME_LOCAL_ACCESS_ERR:
+            return IBV_WC_LOC_ACCESS_ERR;
+        case MLX5_CQE_SYNDROME_REMOTE_INVAL_REQ_ERR:
+            return IBV_WC_REM_INV_REQ_ERR;
+        case MLX5_CQE_SYNDROME_REMOTE_ACCESS_ERR:
+            return IBV_WC_REM_ACCESS_ERR;
+        case MLX5_CQE_SYNDROME_REMOTE_OP_ERR:
+            return IBV_WC_REM_OP_ERR;
+        case MLX5_CQE_SYNDROME_TRANSPORT_RETRY_EXC_ERR:
+            return IBV_WC_RETRY_EXC_ERR;
+        case MLX5_CQE_SYNDROME_RNR_RETRY_EXC_ERR:
+            return IBV_WC_RNR_RETRY_EXC_ERR;
+        case MLX5_CQE_SYNDROME_REMOTE_ABORTED_ERR:
+            return IBV_WC_REM_ABORT_ERR;
+        default:
+            return IBV_WC_GENERAL_ERR;
     }
 }
 
 // Everything but a send or a receive that went well. False: nobody's, and left out.
-[[gnu::noinline, gnu::cold]] bool other_completion(CompletionQueue& cq, const mlx5_cqe64* cqe, std::uint8_t opcode,
-                                                   ibv_wc* wc) noexcept {
-    QueuePair* qp = opcode == MLX5_CQE_REQ_ERR ? cq.sender : opcode == MLX5_CQE_RESP_ERR ? cq.receiver : nullptr;
+[[gnu::noinline, gnu::cold]] bool other_completion(CompletionQueue& cq, const mlx5_cqe64* cqe,
+                                                   std::uint8_t opcode, ibv_wc* wc) noexcept {
+    QueuePair* qp = opcode == MLX5_CQE_REQ_ERR    ? cq.sender
+                    : opcode == MLX5_CQE_RESP_ERR ? cq.receiver
+                                                  : nullptr;
     if (qp == nullptr) {
-        log::once(log::Level::warn, "mlx5: CQ {} has a completion with opcode {}, which is nobody's", cq.number, opcode);
+        log::once(log::Level::warn, "mlx5: CQ {} has a completion with opcode {}, which is nobody's",
+                  cq.number, opcode);
         return false;
     }
     const auto& error = *reinterpret_cast<const mlx5_err_cqe*>(cqe);
@@ -66,7 +83,8 @@ ibv_wc_status status_of(std::uint8_t syndrome) noexcept {
     }
     if (wc->status != IBV_WC_WR_FLUSH_ERR)
         log::once(log::Level::warn, "mlx5: a {} request of QP {} failed: syndrome {:#x}, vendor's {:#x}",
-                  opcode == MLX5_CQE_REQ_ERR ? "send" : "receive", qp->qp_num, error.syndrome, error.vendor_err_synd);
+                  opcode == MLX5_CQE_REQ_ERR ? "send" : "receive", qp->qp_num, error.syndrome,
+                  error.vendor_err_synd);
     return true;
 }
 
@@ -76,7 +94,8 @@ inline void fetch(const std::uint8_t* from, std::uint32_t lines) noexcept {
 
 // Where a posted receive puts its frame.
 inline const std::uint8_t* frame_of(const ReceiveQueue& q, std::uint32_t index) noexcept {
-    const auto* segment = reinterpret_cast<const mlx5_wqe_data_seg*>(q.buffer + (std::size_t{index & q.mask} << q.shift));
+    const auto* segment =
+        reinterpret_cast<const mlx5_wqe_data_seg*>(q.buffer + (std::size_t{index & q.mask} << q.shift));
     return reinterpret_cast<const std::uint8_t*>(__builtin_bswap64(segment->addr));
 }
 
@@ -107,8 +126,8 @@ class Walk {
 
     const mlx5_cqe64* entry() const noexcept { return reinterpret_cast<const mlx5_cqe64*>(at_); }
     std::uint32_t index() const noexcept { return index_; }
-    // Its opcode, or MLX5_CQE_INVALID if it is not written yet. The owner bit of what the adapter wrote changes with each lap; what
-    // it never wrote has the first lap's bit, but that opcode.
+    // Its opcode, or MLX5_CQE_INVALID if it is not written yet. The owner bit of what the adapter wrote
+    // changes with each lap; what it never wrote has the first lap's bit, but that opcode.
     std::uint8_t opcode() const noexcept {
         const std::uint8_t op_own = *static_cast<const volatile std::uint8_t*>(&entry()->op_own);
         if (((op_own ^ owner_) & MLX5_CQE_OWNER_MASK) != 0) return MLX5_CQE_INVALID;
@@ -134,7 +153,8 @@ class Walk {
 
 // One completion of any kind. False: nobody's, and left out.
 bool take_any(CompletionQueue& cq, const mlx5_cqe64* cqe, std::uint8_t opcode, ibv_wc* wc) noexcept {
-    if (__builtin_expect(opcode != MLX5_CQE_REQ || cq.sender == nullptr, 0)) return other_completion(cq, cqe, opcode, wc);
+    if (__builtin_expect(opcode != MLX5_CQE_REQ || cq.sender == nullptr, 0))
+        return other_completion(cq, cqe, opcode, wc);
     take_send(*cq.sender, cqe, wc);
     return true;
 }
@@ -160,7 +180,8 @@ int poll_receives(CompletionQueue& cq, int count, ibv_wc* wc) noexcept {
             done = q.done;
             continue;
         }
-        const std::uint32_t length = __builtin_bswap32(cqe->byte_cnt), tag = __builtin_bswap32(cqe->sop_drop_qpn) & tag_mask;
+        const std::uint32_t length = __builtin_bswap32(cqe->byte_cnt),
+                            tag = __builtin_bswap32(cqe->sop_drop_qpn) & tag_mask;
         static_assert(offsetof(mlx5_cqe64, l4_hdr_type_etc) == offsetof(mlx5_cqe64, hds_ip_ext) + 1);
         std::uint16_t sums;
         std::memcpy(&sums, &cqe->hds_ip_ext, sizeof sums);
@@ -206,7 +227,8 @@ int poll_cq(ibv_cq* facade, int count, ibv_wc* wc) noexcept {
 
 int req_notify_cq(ibv_cq* facade, int solicited_only) noexcept {
     CompletionQueue& cq = static_cast<CompletionQueue&>(*facade);
-    // The number of events so far tells the adapter whether this arming is new or one that it has answered already.
+    // The number of events so far tells the adapter whether this arming is new or one that it has answered
+    // already.
     const std::uint32_t number = cq.armings.load(std::memory_order_relaxed) & 3;
     const std::uint32_t index = cq.consumer_index.load(std::memory_order_relaxed) & 0xffffff;
     const std::uint32_t what = solicited_only != 0 ? MLX5_CQ_DB_REQ_NOT_SOL : MLX5_CQ_DB_REQ_NOT;

@@ -14,21 +14,25 @@
 namespace vma::verbs::mlx5 {
 namespace {
 
-constexpr std::uint32_t kMaxEntries = 1u << 15;             // of a work queue: 16-bit counters must tell full from empty
-constexpr std::uint32_t kMaxCompletions = 1u << 23;         // of a CQ: likewise, 24 bits
-constexpr std::uint32_t kMaxFlame = 256;                    // bytes of a BlueFlame buffer in any adapter so far
+constexpr std::uint32_t kMaxEntries = 1u << 15;  // of a work queue: 16-bit counters must tell full from empty
+constexpr std::uint32_t kMaxCompletions = 1u << 23;  // of a CQ: likewise, 24 bits
+constexpr std::uint32_t kMaxFlame = 256;             // bytes of a BlueFlame buffer in any adapter so far
 
-// Longest frame that a request can carry: its three leading units hold 18 bytes, the inline segment needs 4 for its length.
+// Longest frame that a request can carry: its three leading units hold 18 bytes, the inline segment needs 4
+// for its length.
 constexpr std::uint32_t kMaxInline = (kMaxUnits - 3) * kUnit - sizeof(mlx5_wqe_inl_data_seg) + kInlineHeader;
 constexpr std::uint32_t kMaxSendSge = kMaxUnits - 3;
 
 bool power_of_two(std::uint32_t n, std::uint32_t max) noexcept { return std::has_single_bit(n) && n <= max; }
 
-std::uint32_t lines(std::uint32_t bytes) noexcept { return std::min((bytes + kCacheLine - 1) / kCacheLine, 255u); }
+std::uint32_t lines(std::uint32_t bytes) noexcept {
+    return std::min((bytes + kCacheLine - 1) / kCacheLine, 255u);
+}
 
 }  // namespace
 
-Direct::Direct(const Functions& functions, const Config& config) noexcept : functions_(functions), config_(config) {
+Direct::Direct(const Functions& functions, const Config& config) noexcept
+    : functions_(functions), config_(config) {
     context_.ops.post_send = post_send;
     context_.ops.post_recv = post_recv;
     context_.ops.poll_cq = poll_cq;
@@ -49,10 +53,12 @@ Result<ibv_cq*> Direct::wrap_cq(ibv_cq* real) {
     mlx5dv_obj object{};
     object.cq.in = real;
     object.cq.out = &queue;
-    if (int error = functions_.init_obj(&object, MLX5DV_OBJ_CQ); error != 0) return fail(error, "mlx5dv_init_obj of a CQ");
+    if (int error = functions_.init_obj(&object, MLX5DV_OBJ_CQ); error != 0)
+        return fail(error, "mlx5dv_init_obj of a CQ");
     if (!power_of_two(queue.cqe_cnt, kMaxCompletions) || (queue.cqe_size != 64 && queue.cqe_size != 128))
         return fail(EOPNOTSUPP, fmt::format("CQ with {} entries of {} bytes", queue.cqe_cnt, queue.cqe_size));
-    if (queue.buf == nullptr || queue.dbrec == nullptr || queue.cq_uar == nullptr) return fail(EOPNOTSUPP, "CQ without a queue");
+    if (queue.buf == nullptr || queue.dbrec == nullptr || queue.cq_uar == nullptr)
+        return fail(EOPNOTSUPP, "CQ without a queue");
 
     context_.device = real->context->device;  // its name, for whoever shows a facade to people
 
@@ -78,7 +84,8 @@ Result<ibv_cq*> Direct::wrap_cq(ibv_cq* real) {
     return static_cast<ibv_cq*>(cqs_.back().get());
 }
 
-Result<ibv_qp*> Direct::wrap_qp(ibv_qp* real, ibv_cq* send_facade, ibv_cq* recv_facade, const QpLimits& limits) {
+Result<ibv_qp*> Direct::wrap_qp(ibv_qp* real, ibv_cq* send_facade, ibv_cq* recv_facade,
+                                const QpLimits& limits) {
     auto& send_cq = static_cast<CompletionQueue&>(*send_facade);
     auto& recv_cq = static_cast<CompletionQueue&>(*recv_facade);
     for (const CompletionQueue* cq : {&send_cq, &recv_cq})
@@ -88,13 +95,16 @@ Result<ibv_qp*> Direct::wrap_qp(ibv_qp* real, ibv_cq* send_facade, ibv_cq* recv_
     mlx5dv_obj object{};
     object.qp.in = real;
     object.qp.out = &queues;
-    if (int error = functions_.init_obj(&object, MLX5DV_OBJ_QP); error != 0) return fail(error, "mlx5dv_init_obj of a QP");
+    if (int error = functions_.init_obj(&object, MLX5DV_OBJ_QP); error != 0)
+        return fail(error, "mlx5dv_init_obj of a QP");
     const auto& sq = queues.sq;
     const auto& rq = queues.rq;
     if (!power_of_two(sq.wqe_cnt, kMaxEntries) || sq.stride != kBlock || sq.buf == nullptr)
         return fail(EOPNOTSUPP, fmt::format("send queue with {} entries of {} bytes", sq.wqe_cnt, sq.stride));
-    if (!power_of_two(rq.wqe_cnt, kMaxEntries) || !power_of_two(rq.stride, 512) || rq.stride < kUnit || rq.buf == nullptr)
-        return fail(EOPNOTSUPP, fmt::format("receive queue with {} entries of {} bytes", rq.wqe_cnt, rq.stride));
+    if (!power_of_two(rq.wqe_cnt, kMaxEntries) || !power_of_two(rq.stride, 512) || rq.stride < kUnit ||
+        rq.buf == nullptr)
+        return fail(EOPNOTSUPP,
+                    fmt::format("receive queue with {} entries of {} bytes", rq.wqe_cnt, rq.stride));
     if (queues.dbrec == nullptr || queues.bf.reg == nullptr) return fail(EOPNOTSUPP, "QP without a doorbell");
 
     auto qp = std::make_unique<QueuePair>();
@@ -110,7 +120,8 @@ Result<ibv_qp*> Direct::wrap_qp(ibv_qp* real, ibv_cq* send_facade, ibv_cq* recv_
     qp->qp_type = IBV_QPT_RAW_PACKET;
     qp->real = real;
 
-    // Every request may end with a completion of its own (after an error), so no more may be outstanding than the CQ holds.
+    // Every request may end with a completion of its own (after an error), so no more may be outstanding than
+    // the CQ holds.
     ReceiveQueue& receive = qp->receive;
     qp->receive_wr_ids = std::make_unique<std::uint64_t[]>(rq.wqe_cnt);
     receive.buffer = static_cast<std::uint8_t*>(rq.buf);
@@ -123,8 +134,8 @@ Result<ibv_qp*> Direct::wrap_qp(ibv_qp* real, ibv_cq* send_facade, ibv_cq* recv_
 
     const std::uint32_t room = send_cq.entries - (&send_cq == &recv_cq ? receive.max_requests : 0);
     if (room < limits.max_send_wr || receive.max_requests < limits.max_recv_wr)
-        return fail(EINVAL, fmt::format("CQs for {} sends and {} receives, wanted {} and {}", room, receive.max_requests,
-                                        limits.max_send_wr, limits.max_recv_wr));
+        return fail(EINVAL, fmt::format("CQs for {} sends and {} receives, wanted {} and {}", room,
+                                        receive.max_requests, limits.max_send_wr, limits.max_recv_wr));
     SendQueue& send = qp->send;
     qp->send_slots = std::make_unique<SendSlot[]>(sq.wqe_cnt);
     send.buffer = static_cast<std::uint8_t*>(sq.buf);
@@ -141,7 +152,8 @@ Result<ibv_qp*> Direct::wrap_qp(ibv_qp* real, ibv_cq* send_facade, ibv_cq* recv_
     send.max_tso_header = limits.max_tso_header;
     if (config_.blue_flame && power_of_two(queues.bf.size, kMaxFlame) && queues.bf.size >= kBlock)
         send.flame_bytes = static_cast<std::uint16_t>(queues.bf.size);
-    // Two QPs may have been given the same register. Doorbells of 8 bytes can be mixed there without a lock, longer ones cannot.
+    // Two QPs may have been given the same register. Doorbells of 8 bytes can be mixed there without a lock,
+    // longer ones cannot.
     for (auto& other : qps_) {
         if (other->send.doorbell != send.doorbell) continue;
         other->send.flame_bytes = other->send.flame_toggle = 0;
@@ -172,7 +184,9 @@ void Direct::event(const ibv_cq* real) noexcept {
         if (cq->real == real) cq->armings.fetch_add(1, std::memory_order_relaxed);
 }
 
-ibv_cq* Direct::real(const ibv_cq* facade) noexcept { return static_cast<const CompletionQueue*>(facade)->real; }
+ibv_cq* Direct::real(const ibv_cq* facade) noexcept {
+    return static_cast<const CompletionQueue*>(facade)->real;
+}
 ibv_qp* Direct::real(const ibv_qp* facade) noexcept { return static_cast<const QueuePair*>(facade)->real; }
 
 }  // namespace vma::verbs::mlx5

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the data path knows of one QP and one CQ. What it touches for each frame stands together in as few cache lines as possible,
-// and the two sides of a QP, which different threads may use, share none.
+// What the data path knows of one QP and one CQ. What it touches for each frame stands together in as few
+// cache lines as possible, and the two sides of a QP, which different threads may use, share none.
 //
-// All counters run freely and wrap at 2^32; queues are powers of two, so a position is a counter's low bits. The adapter counts
-// requests with 16 bits and completions with 24: the low bits of these counters.
+// All counters run freely and wrap at 2^32; queues are powers of two, so a position is a counter's low bits.
+// The adapter counts requests with 16 bits and completions with 24: the low bits of these counters.
 #pragma once
 
 #include <infiniband/mlx5dv.h>
@@ -21,11 +21,13 @@ namespace vma::verbs::mlx5 {
 
 static_assert(std::endian::native == std::endian::little, "fields are put together as little-endian words");
 
-inline constexpr std::uint32_t kBlock = MLX5_SEND_WQE_BB;  // basic block: a send request takes one or more, 64 bytes each
+inline constexpr std::uint32_t kBlock =
+    MLX5_SEND_WQE_BB;  // basic block: a send request takes one or more, 64 bytes each
 inline constexpr std::uint32_t kCacheLine = 64;
-inline constexpr std::uint32_t kUnit = 16;                 // segments are multiples of it
-inline constexpr std::uint32_t kMaxUnits = 63;             // of one request: its length field has 6 bits
-inline constexpr std::uint32_t kInlineHeader = 18;         // bytes of its frame in each request: Ethernet with one VLAN tag
+inline constexpr std::uint32_t kUnit = 16;      // segments are multiples of it
+inline constexpr std::uint32_t kMaxUnits = 63;  // of one request: its length field has 6 bits
+inline constexpr std::uint32_t kInlineHeader =
+    18;  // bytes of its frame in each request: Ethernet with one VLAN tag
 
 // A posted send request, at the position of its first block.
 struct SendSlot {
@@ -38,14 +40,15 @@ struct alignas(64) SendQueue {
     std::uint8_t* buffer = nullptr;
     SendSlot* slots = nullptr;
     __be32* doorbell_record = nullptr;
-    std::uint8_t* doorbell = nullptr;   // the QP's first BlueFlame buffer
-    std::uint32_t mask = 0;             // blocks - 1
-    std::uint32_t qpn_shifted = 0;      // as in a control segment, without the length
-    std::uint32_t posted_blocks = 0, posted = 0;            // posted: requests
-    std::uint32_t block_limit = 0, request_limit = 0;       // what `posted` may become until more completions are seen
-    std::uint32_t max_requests = 0;     // outstanding ones: as many as may complete without overrunning the CQ
-    std::uint16_t flame_bytes = 0;      // longest request for BlueFlame; 0: doorbells of 8 bytes only
-    std::uint16_t flame_toggle = 0;     // 0 or flame_bytes: the adapter has two buffers, used in turn
+    std::uint8_t* doorbell = nullptr;             // the QP's first BlueFlame buffer
+    std::uint32_t mask = 0;                       // blocks - 1
+    std::uint32_t qpn_shifted = 0;                // as in a control segment, without the length
+    std::uint32_t posted_blocks = 0, posted = 0;  // posted: requests
+    std::uint32_t block_limit = 0,
+                  request_limit = 0;  // what `posted` may become until more completions are seen
+    std::uint32_t max_requests = 0;   // outstanding ones: as many as may complete without overrunning the CQ
+    std::uint16_t flame_bytes = 0;    // longest request for BlueFlame; 0: doorbells of 8 bytes only
+    std::uint16_t flame_toggle = 0;   // 0 or flame_bytes: the adapter has two buffers, used in turn
     // ---- second line: for other than the simplest requests
     std::uint32_t max_sge = 0, max_inline = 0, max_tso = 0, max_tso_header = 0;
 
@@ -65,7 +68,7 @@ struct alignas(64) ReceiveQueue {
     std::uint32_t posted = 0, done = 0;
     std::uint32_t max_requests = 0;
     std::uint32_t max_sge = 0;
-    std::uint8_t shift = 4;             // log2 of a request's bytes
+    std::uint8_t shift = 4;  // log2 of a request's bytes
 };
 
 // The facade comes first and the two sides begin a cache line each.
@@ -77,25 +80,27 @@ struct QueuePair : ibv_qp {
     std::unique_ptr<std::uint64_t[]> receive_wr_ids;
 };
 
-// What hds_ip_ext and, above it, l4_hdr_type_etc of a completion say where IP's and UDP's or TCP's sums are right: two bits for the
-// sums, and IPv4 in the two bits of the header's kind.
+// What hds_ip_ext and, above it, l4_hdr_type_etc of a completion say where IP's and UDP's or TCP's sums are
+// right: two bits for the sums, and IPv4 in the two bits of the header's kind.
 inline constexpr std::uint16_t kChecksumMask = MLX5_CQE_L3_OK | MLX5_CQE_L4_OK | 3 << (2 + 8);
-inline constexpr std::uint16_t kChecksumGood = MLX5_CQE_L3_OK | MLX5_CQE_L4_OK | MLX5_CQE_L3_HDR_TYPE_IPV4 << (2 + 8);
+inline constexpr std::uint16_t kChecksumGood =
+    MLX5_CQE_L3_OK | MLX5_CQE_L4_OK | MLX5_CQE_L3_HDR_TYPE_IPV4 << (2 + 8);
 inline constexpr std::uint16_t kChecksumNever = 0xffff;  // equals nothing that is masked
 
 // What polling needs of a CQ: with the facade's context, which lies behind it, exactly one cache line.
 struct CompletionRing {
-    std::uint8_t* last64 = nullptr;     // of the first entry: where the completion lies in it (all of it if entries have 64 bytes)
+    std::uint8_t* last64 =
+        nullptr;  // of the first entry: where the completion lies in it (all of it if entries have 64 bytes)
     __be32* doorbell_record = nullptr;
-    QueuePair* sender = nullptr;        // whose requests complete here; null: none
+    QueuePair* sender = nullptr;  // whose requests complete here; null: none
     QueuePair* receiver = nullptr;
     std::atomic<std::uint32_t> consumer_index = 0;  // written by who polls; arming reads it on any thread
     std::uint32_t entries = 0;
-    std::uint32_t tag_mask = 0;         // 0: no flow tags
+    std::uint32_t tag_mask = 0;                    // 0: no flow tags
     std::uint16_t checksum_good = kChecksumNever;  // or kChecksumGood
-    std::uint8_t shift = 6;             // log2 of an entry's bytes
-    std::uint8_t prefetch_lines = 0;    // cache lines of a received frame to fetch
-    Clock* clock = nullptr;             // null: no time stamps
+    std::uint8_t shift = 6;                        // log2 of an entry's bytes
+    std::uint8_t prefetch_lines = 0;               // cache lines of a received frame to fetch
+    Clock* clock = nullptr;                        // null: no time stamps
 };
 
 static_assert(sizeof(CompletionRing) + sizeof(ibv_context*) == 64);
@@ -103,18 +108,18 @@ static_assert(sizeof(CompletionRing) + sizeof(ibv_context*) == 64);
 struct alignas(64) CompletionQueue : CompletionRing, ibv_cq {
     std::uint32_t number = 0;
     std::uint32_t prefetch_lines_before_poll = 0;
-    std::uint8_t* uar = nullptr;        // page with the register for arming
+    std::uint8_t* uar = nullptr;             // page with the register for arming
     std::atomic<std::uint32_t> armings = 0;  // completion events so far
     ibv_cq* real = nullptr;
 };
 
 // The data path, as an ibv_context has it.
-int post_send(ibv_qp* facade, ibv_send_wr* wr, ibv_send_wr** bad) noexcept;        // send.cpp
-int post_recv(ibv_qp* facade, ibv_recv_wr* wr, ibv_recv_wr** bad) noexcept;        // receive.cpp
-int poll_cq(ibv_cq* facade, int count, ibv_wc* wc) noexcept;                       // completion.cpp
-int req_notify_cq(ibv_cq* facade, int solicited_only) noexcept;                    // completion.cpp
+int post_send(ibv_qp* facade, ibv_send_wr* wr, ibv_send_wr** bad) noexcept;  // send.cpp
+int post_recv(ibv_qp* facade, ibv_recv_wr* wr, ibv_recv_wr** bad) noexcept;  // receive.cpp
+int poll_cq(ibv_cq* facade, int count, ibv_wc* wc) noexcept;                 // completion.cpp
+int req_notify_cq(ibv_cq* facade, int solicited_only) noexcept;              // completion.cpp
 
 // Forgets the completions that are in the CQ. The caller polls.
-void discard_completions(CompletionQueue& cq) noexcept;                            // completion.cpp
+void discard_completions(CompletionQueue& cq) noexcept;  // completion.cpp
 
 }  // namespace vma::verbs::mlx5

@@ -11,8 +11,9 @@ namespace vma::verbs::mlx5 {
 namespace {
 
 inline void write_segment(std::uint8_t* at, const ibv_sge& sge) noexcept {
-    const std::uint64_t segment[2] = {std::uint64_t{__builtin_bswap32(sge.lkey)} << 32 | __builtin_bswap32(sge.length),
-                                      __builtin_bswap64(sge.addr)};
+    const std::uint64_t segment[2] = {
+        std::uint64_t{__builtin_bswap32(sge.lkey)} << 32 | __builtin_bswap32(sge.length),
+        __builtin_bswap64(sge.addr)};
     std::memcpy(at, segment, sizeof segment);
 }
 
@@ -61,7 +62,8 @@ int post_recv(ibv_qp* facade, ibv_recv_wr* wr, ibv_recv_wr** bad) noexcept {
         q.posted = posted;
         // There is no doorbell for receives: the adapter reads the record when it runs out of those it knows.
         before_doorbell_record();
-        *const_cast<volatile __be32*>(q.doorbell_record) = __builtin_bswap32(static_cast<std::uint16_t>(posted));
+        *const_cast<volatile __be32*>(q.doorbell_record) =
+            __builtin_bswap32(static_cast<std::uint16_t>(posted));
     }
     return error;
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Send requests: a control segment, an Ethernet segment with the frame's first bytes, then pointers to the rest or the rest itself.
+// Send requests: a control segment, an Ethernet segment with the frame's first bytes, then pointers to the
+// rest or the rest itself.
 //
-// Nearly all requests are of two kinds, a frame in one buffer and a short frame in one buffer that is copied. These are written by
-// straight-line code; whatever else verbs allow goes through write_any().
+// Nearly all requests are of two kinds, a frame in one buffer and a short frame in one buffer that is copied.
+// These are written by straight-line code; whatever else verbs allow goes through write_any().
 #include <errno.h>
 
 #include <cstring>
@@ -14,10 +15,12 @@ namespace vma::verbs::mlx5 {
 namespace {
 
 // Offsets in a request.
-constexpr std::uint32_t kEthernetAt = sizeof(mlx5_wqe_ctrl_seg);                                 // the Ethernet segment
-constexpr std::uint32_t kHeaderAt = kEthernetAt + offsetof(mlx5_wqe_eth_seg, inline_hdr_start);  // the frame's first byte
+constexpr std::uint32_t kEthernetAt = sizeof(mlx5_wqe_ctrl_seg);  // the Ethernet segment
+constexpr std::uint32_t kHeaderAt =
+    kEthernetAt + offsetof(mlx5_wqe_eth_seg, inline_hdr_start);  // the frame's first byte
 constexpr std::uint32_t kMaxLength = 0x7fffffff;  // of a data segment: the highest bit marks inline data
-static_assert(sizeof(mlx5_wqe_ctrl_seg) == 16 && sizeof(mlx5_wqe_eth_seg) == 32 && sizeof(mlx5_wqe_data_seg) == 16);
+static_assert(sizeof(mlx5_wqe_ctrl_seg) == 16 && sizeof(mlx5_wqe_eth_seg) == 32 &&
+              sizeof(mlx5_wqe_data_seg) == 16);
 constexpr std::uint32_t kDataAt = kHeaderAt + kInlineHeader;  // of the frame's rest
 static_assert(kDataAt == 48);
 
@@ -50,7 +53,8 @@ inline void copy_short(std::uint8_t* to, const std::uint8_t* from, std::size_t n
     }
 }
 
-// The first 8 bytes of the control segment, as they lie in memory: position, opcode, QP, length. They are the doorbell as well.
+// The first 8 bytes of the control segment, as they lie in memory: position, opcode, QP, length. They are the
+// doorbell as well.
 inline std::uint64_t control_word(const SendQueue& q, std::uint32_t opcode, std::uint32_t units) noexcept {
     const std::uint64_t position = static_cast<std::uint16_t>(q.posted_blocks);
     return __builtin_bswap64(position << 40 | std::uint64_t{opcode} << 32 | q.qpn_shifted | units);
@@ -58,7 +62,8 @@ inline std::uint64_t control_word(const SendQueue& q, std::uint32_t opcode, std:
 
 // The other 8: whether a completion is wanted. The flag of verbs becomes that of the adapter by shifting.
 inline std::uint64_t completion_word(unsigned send_flags) noexcept {
-    static_assert(MLX5_WQE_CTRL_CQ_UPDATE == IBV_SEND_SIGNALED << 2 && offsetof(mlx5_wqe_ctrl_seg, fm_ce_se) == 11);
+    static_assert(MLX5_WQE_CTRL_CQ_UPDATE == IBV_SEND_SIGNALED << 2 &&
+                  offsetof(mlx5_wqe_ctrl_seg, fm_ce_se) == 11);
     return std::uint64_t{send_flags & IBV_SEND_SIGNALED} << (2 + 24);
 }
 
@@ -66,7 +71,8 @@ inline std::uint64_t completion_word(unsigned send_flags) noexcept {
 inline std::uint64_t offload_word(unsigned send_flags, std::uint16_t mss = 0) noexcept {
     static_assert(offsetof(mlx5_wqe_eth_seg, cs_flags) == 4 && offsetof(mlx5_wqe_eth_seg, mss) == 6);
     static_assert((MLX5_ETH_WQE_L3_CSUM | MLX5_ETH_WQE_L4_CSUM) == IBV_SEND_IP_CSUM * 12);
-    return std::uint64_t{send_flags & IBV_SEND_IP_CSUM} * 12 << 32 | std::uint64_t{__builtin_bswap16(mss)} << 48;
+    return std::uint64_t{send_flags & IBV_SEND_IP_CSUM} * 12 << 32 | std::uint64_t{__builtin_bswap16(mss)}
+                                                                         << 48;
 }
 
 // A length and an lkey, each turned, as one word.
@@ -75,8 +81,8 @@ inline std::uint64_t length_and_key(std::uint32_t length, std::uint32_t lkey) no
 }
 
 // Control and Ethernet segment with the first 18 bytes of `frame`: everything before the data.
-inline std::uint64_t write_head(const SendQueue& q, std::uint8_t* at, unsigned send_flags, std::uint32_t units,
-                                const std::uint8_t* frame) noexcept {
+inline std::uint64_t write_head(const SendQueue& q, std::uint8_t* at, unsigned send_flags,
+                                std::uint32_t units, const std::uint8_t* frame) noexcept {
     const std::uint64_t control = control_word(q, MLX5_OPCODE_SEND, units);
     store64(at, control);
     store64(at + 8, completion_word(send_flags));
@@ -87,8 +93,12 @@ inline std::uint64_t write_head(const SendQueue& q, std::uint8_t* at, unsigned s
     return control;
 }
 
-constexpr std::uint32_t units_of(std::size_t bytes) noexcept { return static_cast<std::uint32_t>((bytes + kUnit - 1) / kUnit); }
-constexpr std::uint32_t blocks_of(std::uint32_t units) noexcept { return (units + kBlock / kUnit - 1) / (kBlock / kUnit); }
+constexpr std::uint32_t units_of(std::size_t bytes) noexcept {
+    return static_cast<std::uint32_t>((bytes + kUnit - 1) / kUnit);
+}
+constexpr std::uint32_t blocks_of(std::uint32_t units) noexcept {
+    return (units + kBlock / kUnit - 1) / (kBlock / kUnit);
+}
 
 // Copies into the queue, from its end to its beginning where the request goes on there.
 class Cursor {
@@ -114,8 +124,8 @@ class Cursor {
     std::uint8_t *at_, *begin_, *end_;
 };
 
-// A request of any kind, at its place in the queue. Returns 0 with its length and first word, EINVAL if it is wrong, ENOMEM if
-// there is no room for it now. Writes nothing but what belongs to it.
+// A request of any kind, at its place in the queue. Returns 0 with its length and first word, EINVAL if it is
+// wrong, ENOMEM if there is no room for it now. Writes nothing but what belongs to it.
 [[gnu::noinline]] int write_any(const SendQueue& q, const ibv_send_wr& wr, std::uint32_t* blocks,
                                 std::uint64_t* control) noexcept {
     if (wr.opcode == IBV_WR_DRIVER1) {
@@ -174,7 +184,8 @@ class Cursor {
     store64(at, *control);
     store64(at + 8, completion_word(wr.send_flags));
     store64(at + kEthernetAt, offload_word(wr.send_flags, large ? wr.tso.mss : 0));
-    store64(at + kEthernetAt + 8, std::uint64_t{__builtin_bswap16(static_cast<std::uint16_t>(header_bytes))} << 32);
+    store64(at + kEthernetAt + 8,
+            std::uint64_t{__builtin_bswap16(static_cast<std::uint16_t>(header_bytes))} << 32);
     Cursor cursor(q, at + kHeaderAt);
     cursor.put(header, header_bytes);
     cursor.align();
@@ -189,16 +200,19 @@ class Cursor {
         if (copied) {
             cursor.put(reinterpret_cast<const void*>(sge.addr + skip), sge.length - skip);
         } else {
-            const std::uint64_t segment[2] = {length_and_key(sge.length - skip, sge.lkey), __builtin_bswap64(sge.addr + skip)};
+            const std::uint64_t segment[2] = {length_and_key(sge.length - skip, sge.lkey),
+                                              __builtin_bswap64(sge.addr + skip)};
             cursor.put(segment, sizeof segment);
         }
     }
     return 0;
 }
 
-// A frame in one buffer, longer than its inline header, and no longer than a segment can say (one comparison for both).
+// A frame in one buffer, longer than its inline header, and no longer than a segment can say (one comparison
+// for both).
 inline bool is_pointer(const ibv_send_wr& wr) noexcept {
-    return (wr.send_flags & IBV_SEND_INLINE) == 0 && wr.sg_list->length - (kInlineHeader + 1) < kMaxLength - kInlineHeader;
+    return (wr.send_flags & IBV_SEND_INLINE) == 0 &&
+           wr.sg_list->length - (kInlineHeader + 1) < kMaxLength - kInlineHeader;
 }
 inline std::uint64_t write_pointer(const SendQueue& q, std::uint8_t* at, const ibv_send_wr& wr) noexcept {
     const ibv_sge& sge = *wr.sg_list;
@@ -209,12 +223,13 @@ inline std::uint64_t write_pointer(const SendQueue& q, std::uint8_t* at, const i
     return control;
 }
 
-// A short frame in one buffer, copied into the request. How many blocks it takes; 0: not this way (not to be copied, wrong, no
-// room, beyond the queue's end).
-inline std::uint32_t write_inline(const SendQueue& q, std::uint8_t* at, std::uint32_t position, const ibv_send_wr& wr,
-                                  std::uint64_t* control) noexcept {
+// A short frame in one buffer, copied into the request. How many blocks it takes; 0: not this way (not to be
+// copied, wrong, no room, beyond the queue's end).
+inline std::uint32_t write_inline(const SendQueue& q, std::uint8_t* at, std::uint32_t position,
+                                  const ibv_send_wr& wr, std::uint64_t* control) noexcept {
     const ibv_sge& sge = *wr.sg_list;
-    if ((wr.send_flags & IBV_SEND_INLINE) == 0 || sge.length < kInlineHeader + 8 || sge.length > q.max_inline) return 0;
+    if ((wr.send_flags & IBV_SEND_INLINE) == 0 || sge.length < kInlineHeader + 8 || sge.length > q.max_inline)
+        return 0;
     const std::uint32_t rest = sge.length - kInlineHeader;
     const std::uint32_t units = kDataAt / kUnit + units_of(sizeof(mlx5_wqe_inl_data_seg) + rest);
     const std::uint32_t blocks = blocks_of(units);
@@ -227,7 +242,8 @@ inline std::uint32_t write_inline(const SendQueue& q, std::uint8_t* at, std::uin
 }
 
 // The request is in the queue now.
-inline void advance(SendQueue& q, std::uint32_t position, std::uint32_t blocks, std::uint64_t wr_id) noexcept {
+inline void advance(SendQueue& q, std::uint32_t position, std::uint32_t blocks,
+                    std::uint64_t wr_id) noexcept {
     const std::uint32_t end_block = q.posted_blocks + blocks, end_request = q.posted + 1;
     q.posted_blocks = end_block;
     q.posted = end_request;
@@ -251,7 +267,8 @@ inline void ring_doorbell(SendQueue& q, std::uint64_t control) noexcept {
 }
 
 // The same for one request, which is at `at`: written into the register as a whole where that is allowed.
-inline void ring_doorbell(SendQueue& q, std::uint64_t control, const std::uint8_t* at, std::uint32_t blocks) noexcept {
+inline void ring_doorbell(SendQueue& q, std::uint64_t control, const std::uint8_t* at,
+                          std::uint32_t blocks) noexcept {
     if (__builtin_expect(blocks * kBlock > q.flame_bytes, 0)) {
         ring_doorbell(q, control);
         return;

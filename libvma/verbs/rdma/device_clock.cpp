@@ -26,10 +26,12 @@ std::optional<ClockPair> read_pair(ibv_context* context) noexcept {
         ibv_values_ex values{};
         values.comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
         const std::uint64_t before = realtime_ns();
-        if (ibv_query_rt_values_ex(context, &values) != 0 || !(values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK)) return std::nullopt;
+        if (ibv_query_rt_values_ex(context, &values) != 0 || !(values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK))
+            return std::nullopt;
         const std::uint64_t after = realtime_ns();
         if (after < before || (best && after - before >= best->width_ns)) continue;
-        const auto ticks = static_cast<std::uint64_t>(values.raw_clock.tv_nsec);  // cycles, in spite of the name
+        const auto ticks =
+            static_cast<std::uint64_t>(values.raw_clock.tv_nsec);  // cycles, in spite of the name
         best = ClockPair{ticks, before + (after - before) / 2, after - before};
     }
     return best;
@@ -38,7 +40,8 @@ std::optional<ClockPair> read_pair(ibv_context* context) noexcept {
 std::optional<ClockLine> read_ptp(ibv_context* context, const Mlx5& mlx5) noexcept {
     mlx5dv_clock_info info{};
     if (mlx5.get_clock_info(context, &info) != 0 || info.shift >= 64 || info.mult == 0) return std::nullopt;
-    const auto mult = static_cast<std::uint64_t>((static_cast<unsigned __int128>(info.mult) << 32) >> info.shift);
+    const auto mult =
+        static_cast<std::uint64_t>((static_cast<unsigned __int128>(info.mult) << 32) >> info.shift);
     return ClockLine{info.last_cycles, info.nsec + (info.frac >> info.shift), mult};
 }
 

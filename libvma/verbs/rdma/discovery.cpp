@@ -48,8 +48,8 @@ std::optional<std::uint8_t> port_number(const std::string& name) {
 
 enum class Match { no, yes, other_mac };
 
-// Entries of the port's GID table that belong to a netdev of this name. An entry whose GID tells no MAC (an IPv4 address, an IPv6
-// address made otherwise) says nothing against it.
+// Entries of the port's GID table that belong to a netdev of this name. An entry whose GID tells no MAC (an
+// IPv4 address, an IPv6 address made otherwise) says nothing against it.
 Match match_port(const std::string& port, const Netdev& netdev) {
     Match match = Match::no;
     for (const std::string& index : names_in(port + "/gid_attrs/ndevs")) {
@@ -67,7 +67,8 @@ Match match_port(const std::string& port, const Netdev& netdev) {
 }
 
 // The function's own netdevs; dev_port counts from 0. `other_mac`: one of this name is not the one wanted.
-std::optional<std::uint8_t> port_by_function(const std::string& device, const Netdev& netdev, bool& other_mac) {
+std::optional<std::uint8_t> port_by_function(const std::string& device, const Netdev& netdev,
+                                             bool& other_mac) {
     const std::string folder = device + "/device/net/" + netdev.name;
     const auto dev_port = number<std::uint8_t>(read_line(folder + "/dev_port"));
     if (!dev_port || *dev_port == 255) return std::nullopt;
@@ -87,7 +88,8 @@ std::optional<std::uint8_t> port_by_function(const std::string& device, const Ne
 std::string read_line(const std::string& path) {
     std::string text = os::read_proc_file(path.c_str(), kLongestLine);
     text.resize(std::min(text.find('\n'), text.size()));
-    while (!text.empty() && (text.back() == ' ' || text.back() == '\t' || text.back() == '\r')) text.pop_back();
+    while (!text.empty() && (text.back() == ' ' || text.back() == '\t' || text.back() == '\r'))
+        text.pop_back();
     return text;
 }
 
@@ -135,9 +137,13 @@ Result<Port> find_port(const std::string& root, const Netdev& netdev) {
         if (auto port = port_by_function(device, netdev, other_mac)) return Port{name, *port};
     }
     if (other_mac)
-        return fail(ENODEV, fmt::format("the RDMA device of {} has another MAC address: it belongs to another network namespace",
-                                        netdev.name));
-    return fail(ENODEV, fmt::format("none of the RDMA devices ({}) is the hardware of {}", fmt::join(all, ", "), netdev.name));
+        return fail(
+            ENODEV,
+            fmt::format(
+                "the RDMA device of {} has another MAC address: it belongs to another network namespace",
+                netdev.name));
+    return fail(ENODEV, fmt::format("none of the RDMA devices ({}) is the hardware of {}",
+                                    fmt::join(all, ", "), netdev.name));
 }
 
 }  // namespace vma::verbs::rdma

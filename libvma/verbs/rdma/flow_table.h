@@ -16,7 +16,8 @@ namespace vma::verbs::rdma {
 
 class FlowTable {
   public:
-    // The calls that make rules: as ibv_create_flow() for one QP (null and errno on failure) and ibv_destroy_flow().
+    // The calls that make rules: as ibv_create_flow() for one QP (null and errno on failure) and
+    // ibv_destroy_flow().
     struct Calls {
         std::function<ibv_flow*(ibv_flow_attr*)> create;
         std::function<void(ibv_flow*)> destroy;
@@ -27,12 +28,14 @@ class FlowTable {
     FlowTable(const FlowTable&) = delete;
     FlowTable& operator=(const FlowTable&) = delete;
 
-    // The handle goes back to remove(). The rule gets the tag where it can only ever serve this spec, and where the device takes
-    // tags: the adapter does not change a rule that it has, so one that had to lose its tag would be absent for a moment.
+    // The handle goes back to remove(). The rule gets the tag where it can only ever serve this spec, and
+    // where the device takes tags: the adapter does not change a rule that it has, so one that had to lose
+    // its tag would be absent for a moment.
     Result<Flow*> add(const FlowSpec& spec, std::uint32_t tag);
     void remove(Flow* flow) noexcept;
 
-    // Unicast rules for another MAC, each new one before the old one goes. A rule that cannot be made stays as it is.
+    // Unicast rules for another MAC, each new one before the old one goes. A rule that cannot be made stays
+    // as it is.
     void set_mac(const MacAddress& mac) noexcept;
     // add() answers ENODEV from now on.
     void close() noexcept;

@@ -8,10 +8,11 @@ namespace {
 
 using Wide = unsigned __int128;
 
-// A crystal is off by less than a hundred parts in a million, and the system's clock is slewed by 500 at most. What seems to be more
-// is a step of the system's clock, of which the frequency says nothing.
+// A crystal is off by less than a hundred parts in a million, and the system's clock is slewed by 500 at
+// most. What seems to be more is a step of the system's clock, of which the frequency says nothing.
 constexpr std::uint64_t kLargestErrorPpm = 1000;
-// Where the two clocks could be read only with this much between them (the thread lost its processor), the pair is of no use.
+// Where the two clocks could be read only with this much between them (the thread lost its processor), the
+// pair is of no use.
 constexpr std::uint64_t kWidestPairNs = 100'000;
 // Over a shorter time the readings' own error spoils the frequency.
 constexpr std::uint64_t kShortestBaseNs = 100'000'000;
@@ -25,7 +26,8 @@ std::uint64_t nanoseconds(std::uint64_t ticks, std::uint64_t mult) noexcept {
 
 HwClock::HwClock(const Attr& attr, Source source) : attr_(attr), source_(std::move(source)) {
     if (attr_.conversion == Conversion::none) return;
-    if (attr_.khz != 0) nominal_ = static_cast<std::uint64_t>(((Wide{1'000'000} << 32) + attr_.khz / 2) / attr_.khz);
+    if (attr_.khz != 0)
+        nominal_ = static_cast<std::uint64_t>(((Wide{1'000'000} << 32) + attr_.khz / 2) / attr_.khz);
     const auto has_pair = [&] { return source_.pair && source_.pair().has_value(); };
     const auto has_ptp = [&] { return source_.ptp && source_.ptp().has_value(); };
     Conversion& mode = attr_.conversion;
@@ -42,7 +44,8 @@ std::uint64_t HwClock::to_ns(std::uint64_t ticks) const noexcept {
     const ClockLine line = line_now();
     const std::uint64_t mask = attr_.mask;
     const std::uint64_t after = (ticks - line.ticks) & mask;
-    // Counters shorter than 64 bits wrap. Raw time begins anew then; with a point, half of the range lies before it.
+    // Counters shorter than 64 bits wrap. Raw time begins anew then; with a point, half of the range lies
+    // before it.
     if (attr_.conversion == Conversion::raw || after <= mask / 2)
         return line.ns + nanoseconds(after, line.mult);
     const std::uint64_t before = (line.ticks - ticks) & mask;

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // From the adapter's clock to nanoseconds: what the time stamp of a received frame means to a program.
 //
-// The adapter counts cycles of its own crystal, which nobody sets. VMA_HW_TS_CONVERSION says what becomes of them:
+// The adapter counts cycles of its own crystal, which nobody sets. VMA_HW_TS_CONVERSION says what becomes of
+// them:
 //   none    no time stamps
 //   raw     cycles divided by the nominal frequency: right intervals, any beginning
 //   best    as system where the clock can be read, else as raw
-//   system  CLOCK_REALTIME: both clocks are read together about once a second, which gives a point and the true frequency
-//   ptp     the adapter's own PTP clock, as the kernel keeps it for ptp4l (a page that mlx5 shares); where there is none, as system
+//   system  CLOCK_REALTIME: both clocks are read together about once a second, which gives a point and the
+//   true frequency ptp     the adapter's own PTP clock, as the kernel keeps it for ptp4l (a page that mlx5
+//   shares); where there is none, as system
 //
-// All but raw are a straight line through the last point, so a step of the system's clock shows within a second.
+// All but raw are a straight line through the last point, so a step of the system's clock shows within a
+// second.
 #pragma once
 
 #include <atomic>
@@ -39,19 +42,22 @@ class HwClock {
         std::uint64_t mask = 0;  // of the bits a time stamp has (completion_timestamp_mask)
         std::uint64_t ptp_mask = ~std::uint64_t{0};  // of those that the PTP clock's line counts with
     };
-    // How the clocks are read. A function that is empty, or answers nothing, is a thing the device does not have.
+    // How the clocks are read. A function that is empty, or answers nothing, is a thing the device does not
+    // have.
     struct Source {
         std::function<std::optional<ClockPair>()> pair;  // device and CLOCK_REALTIME
         std::function<std::optional<ClockLine>()> ptp;   // the kernel's line for the adapter's PTP clock
     };
 
-    // What is really done: `conversion` as asked for, or what there is in its place; none where nothing is left.
+    // What is really done: `conversion` as asked for, or what there is in its place; none where nothing is
+    // left.
     HwClock(const Attr& attr, Source source);
     Conversion conversion() const noexcept { return attr_.conversion; }
 
     // Nanoseconds of a time stamp, also of one that is some seconds old. Any thread, without a lock.
     std::uint64_t to_ns(std::uint64_t ticks) const noexcept;
-    // Reads the clocks anew. About once a second, one thread at a time; nothing happens in conversions none and raw.
+    // Reads the clocks anew. About once a second, one thread at a time; nothing happens in conversions none
+    // and raw.
     void synchronise() noexcept;
 
   private:

@@ -29,7 +29,8 @@ Result<void> load(const char* file, const Symbol (&symbols)[N]) {
     void* library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
         const char* why = dlerror();
-        return fail(ENOENT, fmt::format("{} cannot be loaded ({})", file, why != nullptr ? why : "no reason given"));
+        return fail(ENOENT,
+                    fmt::format("{} cannot be loaded ({})", file, why != nullptr ? why : "no reason given"));
     }
     for (const Symbol& symbol : symbols) {
         *symbol.place = find(library, symbol);

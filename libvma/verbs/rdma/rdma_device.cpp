@@ -18,17 +18,21 @@
 namespace vma::verbs::rdma {
 namespace {
 
-constexpr std::uint32_t kEthernet = 14 + 4;      // header with a tag: what an adapter may deliver beyond the MTU
-constexpr std::uint32_t kSmallestChunk = 2048;   // two in a page; a frame of ordinary Ethernet fits
-constexpr std::uint32_t kSmallDepth = 1024;      // receives to begin with, as many as a kernel's driver has; the ring asks for more
-constexpr std::uint32_t kVlanHeadroom = 64;      // the tag needs 4 bytes; frames stay aligned to cache lines
-constexpr std::uint32_t kTsoHeader = 14 + 4 + 20 + 60;  // Ethernet with a tag, IPv4 without options, the longest TCP
-constexpr std::uint32_t kTsoPieces = 17;         // of a large send: as many buffers as a ring ever uses for one request
+constexpr std::uint32_t kEthernet = 14 + 4;  // header with a tag: what an adapter may deliver beyond the MTU
+constexpr std::uint32_t kSmallestChunk = 2048;  // two in a page; a frame of ordinary Ethernet fits
+constexpr std::uint32_t kSmallDepth =
+    1024;  // receives to begin with, as many as a kernel's driver has; the ring asks for more
+constexpr std::uint32_t kVlanHeadroom = 64;  // the tag needs 4 bytes; frames stay aligned to cache lines
+constexpr std::uint32_t kTsoHeader =
+    14 + 4 + 20 + 60;  // Ethernet with a tag, IPv4 without options, the longest TCP
+constexpr std::uint32_t kTsoPieces =
+    17;  // of a large send: as many buffers as a ring ever uses for one request
 constexpr std::uint32_t kLargestTag = 0xffffff;  // 24 bits in a completion of ConnectX
 
 int pid() noexcept { return static_cast<int>(os::raw_syscall(SYS_getpid)); }
 
-// Before the first object of any device, as its manual page wants. It fails where the program has used verbs before us without it.
+// Before the first object of any device, as its manual page wants. It fails where the program has used verbs
+// before us without it.
 void prepare_for_fork(const Verbs& verbs) {
     static const int error = verbs.fork_init();
     if (error != 0) log::once(log::Level::debug, "ibv_fork_init: {}", strerror(error));
@@ -36,19 +40,23 @@ void prepare_for_fork(const Verbs& verbs) {
 
 // The device's counter of frames without a posted buffer, in one of two places.
 std::string drops_file(const std::string& root, const Port& port) {
-    return fmt::format("{}/class/infiniband/{}/ports/{}/hw_counters/out_of_buffer", root, port.device, port.port);
+    return fmt::format("{}/class/infiniband/{}/ports/{}/hw_counters/out_of_buffer", root, port.device,
+                       port.port);
 }
 
 Error open_error(int error, const std::string& device) {
     if (error == EACCES || error == EPERM)
-        return {EACCES, fmt::format("{} may not be opened: the process needs access to /dev/infiniband/uverbs*", device)};
+        return {
+            EACCES,
+            fmt::format("{} may not be opened: the process needs access to /dev/infiniband/uverbs*", device)};
     return {error, fmt::format("{} cannot be opened: {}", device, strerror(error))};
 }
 
 }  // namespace
 
 Result<std::unique_ptr<RdmaDevice>> RdmaDevice::open(RdmaConfig config) {
-    if (runtime::in_foreign_process() || runtime::in_vfork_child()) return fail(EBUSY, "not in a vforked child");
+    if (runtime::in_foreign_process() || runtime::in_vfork_child())
+        return fail(EBUSY, "not in a vforked child");
     const Result<const Verbs*>& loaded = rdma::verbs();
     if (!loaded) return std::unexpected(loaded.error());
     const Verbs& verbs = **loaded;
@@ -58,7 +66,8 @@ Result<std::unique_ptr<RdmaDevice>> RdmaDevice::open(RdmaConfig config) {
     ibv_device** list = verbs.get_device_list(&count);
     if (list == nullptr) return fail(errno, fmt::format("libibverbs lists no devices: {}", strerror(errno)));
     ibv_device** const end = list + count;
-    ibv_device** found = std::find_if(list, end, [&](ibv_device* d) { return config.port.device == verbs.get_device_name(d); });
+    ibv_device** found = std::find_if(
+        list, end, [&](ibv_device* d) { return config.port.device == verbs.get_device_name(d); });
     ibv_context* context = nullptr;
     int error = ENODEV;
     if (found != end) {
@@ -67,9 +76,12 @@ Result<std::unique_ptr<RdmaDevice>> RdmaDevice::open(RdmaConfig config) {
     }
     verbs.free_device_list(list);
     if (found == end)
-        return fail(ENODEV, fmt::format("libibverbs does not know {}: its provider library, or /dev/infiniband, is missing",
-                                        config.port.device));
-    if (context == nullptr) return std::unexpected(open_error(error != 0 ? error : ENODEV, config.port.device));
+        return fail(
+            ENODEV,
+            fmt::format("libibverbs does not know {}: its provider library, or /dev/infiniband, is missing",
+                        config.port.device));
+    if (context == nullptr)
+        return std::unexpected(open_error(error != 0 ? error : ENODEV, config.port.device));
     std::unique_ptr<RdmaDevice> device(new RdmaDevice(std::move(config), verbs, context));
     if (auto started = device->start(); !started) return std::unexpected(started.error());
     return device;
@@ -130,9 +142,12 @@ Result<void> RdmaDevice::start() {
     if (!cmd_fd_ || !async_fd_) return fail(EMFILE, "no descriptor for " + config_.port.device);
     if (auto queried = query(); !queried) return queried;
     pd_ = verbs_.alloc_pd(real_);
-    if (pd_ == nullptr) return fail(errno, fmt::format("no protection domain on {}: {}", config_.port.device, strerror(errno)));
+    if (pd_ == nullptr)
+        return fail(errno,
+                    fmt::format("no protection domain on {}: {}", config_.port.device, strerror(errno)));
     open_direct();
-    attr_.name = fmt::format("{}:{}/{} ({})", direct_ ? "mlx5" : "rdma", config_.port.device, config_.port.port, config_.netdev);
+    attr_.name = fmt::format("{}:{}/{} ({})", direct_ ? "mlx5" : "rdma", config_.port.device,
+                             config_.port.port, config_.netdev);
     if (config_.vlan != 0) vlan_ = std::make_unique<VlanLayer>(config_.vlan);
     drops_before_ = drops_in_sysfs();
     context_ = *real_;
@@ -141,17 +156,22 @@ Result<void> RdmaDevice::start() {
 }
 
 // Bytes of the buffer that a frame needs on its way out or in.
-std::uint32_t RdmaDevice::buffer_for(std::uint32_t mtu) const noexcept { return mtu + kEthernet + attr_.tx_headroom; }
+std::uint32_t RdmaDevice::buffer_for(std::uint32_t mtu) const noexcept {
+    return mtu + kEthernet + attr_.tx_headroom;
+}
 
 Result<void> RdmaDevice::query() {
     ibv_port_attr port{};
     if (const int error = verbs_.query_port(real_, config_.port.port, port))
-        return fail(error, fmt::format("port {} of {} cannot be asked: {}", config_.port.port, config_.port.device, strerror(error)));
+        return fail(error, fmt::format("port {} of {} cannot be asked: {}", config_.port.port,
+                                       config_.port.device, strerror(error)));
     if (port.link_layer != IBV_LINK_LAYER_ETHERNET)
-        return fail(EOPNOTSUPP, fmt::format("port {} of {} is not an Ethernet port", config_.port.port, config_.port.device));
+        return fail(EOPNOTSUPP, fmt::format("port {} of {} is not an Ethernet port", config_.port.port,
+                                            config_.port.device));
     ibv_device_attr_ex device{};
     if (const int error = verbs_.query_device(real_, device))
-        return fail(error, fmt::format("{} cannot be asked what it can: {}", config_.port.device, strerror(error)));
+        return fail(error,
+                    fmt::format("{} cannot be asked what it can: {}", config_.port.device, strerror(error)));
 
     const std::uint32_t tag = config_.vlan != 0 ? VlanLayer::kTag : 0;
     attr_.ifindex = config_.ifindex;
@@ -168,8 +188,10 @@ Result<void> RdmaDevice::query() {
     attr_.max_send_wr = limit(config_.tx_entries, most.max_qp_wr, most.max_cqe);
     attr_.max_recv_wr = limit(config_.rx_entries, most.max_qp_wr, most.max_cqe);
     const std::uint64_t caps = most.device_cap_flags | device.device_cap_flags_ex;
-    attr_.tx_checksum = attr_.rx_checksum = (caps & IBV_DEVICE_RAW_IP_CSUM) || (device.raw_packet_caps & IBV_RAW_PACKET_CAP_IP_CSUM);
-    if (ibv_is_qpt_supported(device.tso_caps.supported_qpts, IBV_QPT_RAW_PACKET)) largest_tso_ = device.tso_caps.max_tso;
+    attr_.tx_checksum = attr_.rx_checksum =
+        (caps & IBV_DEVICE_RAW_IP_CSUM) || (device.raw_packet_caps & IBV_RAW_PACKET_CAP_IP_CSUM);
+    if (ibv_is_qpt_supported(device.tso_caps.supported_qpts, IBV_QPT_RAW_PACKET))
+        largest_tso_ = device.tso_caps.max_tso;
     attr_.max_send_sge = limit(largest_tso_ != 0 ? kTsoPieces : 2, most.max_sge, most.max_sge);
     attr_.recv_wr_hint = kSmallDepth;
     moderation_ = device.cq_mod_caps;
@@ -177,12 +199,15 @@ Result<void> RdmaDevice::query() {
     attr_.coarse_steering = true;
     attr_.partial_sums = config_.partial_sums;
 
-    const HwClock::Attr clock{.conversion = config_.hw_ts, .khz = device.hca_core_clock, .mask = device.completion_timestamp_mask};
+    const HwClock::Attr clock{
+        .conversion = config_.hw_ts, .khz = device.hca_core_clock, .mask = device.completion_timestamp_mask};
     if (clock.conversion != Conversion::none && clock.mask != 0) {
-        const bool page = clock.conversion == Conversion::ptp && rdma::mlx5() && (*rdma::mlx5())->is_supported(real_->device);
+        const bool page = clock.conversion == Conversion::ptp && rdma::mlx5() &&
+                          (*rdma::mlx5())->is_supported(real_->device);
         clock_ = std::make_unique<DeviceClock>(real_, clock, page ? *rdma::mlx5() : nullptr);
         if (clock.conversion == Conversion::ptp && clock_->clock().conversion() == Conversion::system)
-            log::once(log::Level::info, "{} tells nothing of a PTP clock: VMA_HW_TS_CONVERSION is 3", config_.port.device);
+            log::once(log::Level::info, "{} tells nothing of a PTP clock: VMA_HW_TS_CONVERSION is 3",
+                      config_.port.device);
         // A PTP clock may run by TAI.
         attr_.arrival_realtime = clock_->clock().conversion() == Conversion::system;
         if (!clock_->usable()) clock_.reset();
@@ -196,7 +221,8 @@ void RdmaDevice::open_direct() {
     const Result<const Mlx5*>& mlx5 = rdma::mlx5();
     if (!mlx5) {
         if (config_.port.device.starts_with("mlx5"))
-            log::once(log::Level::info, "{} is used through libibverbs alone: {}", config_.port.device, mlx5.error().what);
+            log::once(log::Level::info, "{} is used through libibverbs alone: {}", config_.port.device,
+                      mlx5.error().what);
         return;
     }
     if (!(*mlx5)->is_supported(real_->device)) return;
@@ -205,7 +231,8 @@ void RdmaDevice::open_direct() {
     config_.direct.clock = clock_.get();
     auto direct = mlx5::Direct::create({(*mlx5)->init_obj}, config_.direct);
     if (!direct) {
-        log::once(log::Level::info, "{} is used through libibverbs alone: {}", config_.port.device, direct.error().what);
+        log::once(log::Level::info, "{} is used through libibverbs alone: {}", config_.port.device,
+                  direct.error().what);
         return;
     }
     direct_ = std::move(*direct);
@@ -229,14 +256,17 @@ Result<ibv_mr*> RdmaDevice::reg_mr(void* addr, std::size_t length) {
     if (mr_ != nullptr) return mr_;
     // Pinned memory counts as locked.
     const int error = errno == ENOMEM || errno == EAGAIN ? ENOBUFS : errno;
-    return fail(error, fmt::format("{} cannot register {} KiB of buffers: {}", config_.port.device, length / 1024, strerror(errno)));
+    return fail(error, fmt::format("{} cannot register {} KiB of buffers: {}", config_.port.device,
+                                   length / 1024, strerror(errno)));
 }
 
 Result<ibv_comp_channel*> RdmaDevice::create_comp_channel() {
     Calm calm;
     if (channel_ != nullptr) return fail(EBUSY, "the device has its completion channel already");
     channel_ = verbs_.create_comp_channel(real_);
-    if (channel_ == nullptr) return fail(errno, fmt::format("{} gives no completion channel: {}", config_.port.device, strerror(errno)));
+    if (channel_ == nullptr)
+        return fail(errno,
+                    fmt::format("{} gives no completion channel: {}", config_.port.device, strerror(errno)));
     hide(channel_->fd, channel_fd_);
     if (!channel_fd_) return fail(EMFILE, "no descriptor for the completion channel");
     const int flags = os::fcntl(channel_->fd, F_GETFL, 0);
@@ -244,7 +274,8 @@ Result<ibv_comp_channel*> RdmaDevice::create_comp_channel() {
     return channel_;
 }
 
-// With time stamps, and flow tags where the device knows them. Null where it has no such CQs; then frames have no time stamps.
+// With time stamps, and flow tags where the device knows them. Null where it has no such CQs; then frames
+// have no time stamps.
 ibv_cq_ex* RdmaDevice::make_extended_cq(int entries, ibv_comp_channel* channel) noexcept {
     ibv_cq_init_attr_ex init{};
     init.cqe = static_cast<std::uint32_t>(entries);
@@ -271,9 +302,11 @@ Result<ibv_cq*> RdmaDevice::create_cq(int entries, ibv_comp_channel* channel) {
         log::once(log::Level::info, "{} gives no completion queue with time stamps", config_.port.device);
         attr_.arrival_times = false;
     }
-    real = extended != nullptr ? ibv_cq_ex_to_cq(extended) : verbs_.create_cq(real_, entries, nullptr, channel, 0);
+    real = extended != nullptr ? ibv_cq_ex_to_cq(extended)
+                               : verbs_.create_cq(real_, entries, nullptr, channel, 0);
     if (real == nullptr)
-        return fail(errno, fmt::format("{} gives no completion queue of {} entries: {}", config_.port.device, entries, strerror(errno)));
+        return fail(errno, fmt::format("{} gives no completion queue of {} entries: {}", config_.port.device,
+                                       entries, strerror(errno)));
     facade = real;
     if (direct_) {
         auto wrapped = direct_->wrap_cq(real);
@@ -314,8 +347,8 @@ Result<ibv_qp*> RdmaDevice::create_qp(const ibv_qp_init_attr& wanted) {
     } tries[] = {{true, inline_bytes}, {true, 0}, {false, inline_bytes}, {false, 0}};
     int error = EINVAL;
     for (const auto& attempt : tries) {
-        // libmlx5 (44, and there is no other provider with TSO) misplaces the data of a large send whose headers go round the queue's
-        // end, so only the direct queues do it.
+        // libmlx5 (44, and there is no other provider with TSO) misplaces the data of a large send whose
+        // headers go round the queue's end, so only the direct queues do it.
         if (attempt.tso && (largest_tso_ == 0 || !direct_)) continue;
         init.cap = wanted.cap;
         init.cap.max_inline_data = attempt.inline_bytes;
@@ -329,15 +362,23 @@ Result<ibv_qp*> RdmaDevice::create_qp(const ibv_qp_init_attr& wanted) {
     const std::string& device = config_.port.device;
     if (qp_ == nullptr) {
         if (error == EPERM || error == EACCES)
-            return fail(EPERM, fmt::format("{} gives no raw packet queue: the process needs CAP_NET_RAW (setcap cap_net_raw+ep, or "
-                                           "AmbientCapabilities= in a systemd unit)", device));
+            return fail(
+                EPERM,
+                fmt::format(
+                    "{} gives no raw packet queue: the process needs CAP_NET_RAW (setcap cap_net_raw+ep, or "
+                    "AmbientCapabilities= in a systemd unit)",
+                    device));
         if (error == ENOMEM)
-            return fail(error, fmt::format("{} has no room for queues of {} receives and {} sends: reduce VMA_RX_WRE and VMA_TX_WRE",
-                                           device, wanted.cap.max_recv_wr, wanted.cap.max_send_wr));
+            return fail(
+                error,
+                fmt::format(
+                    "{} has no room for queues of {} receives and {} sends: reduce VMA_RX_WRE and VMA_TX_WRE",
+                    device, wanted.cap.max_recv_wr, wanted.cap.max_send_wr));
         return fail(error, fmt::format("{} gives no raw packet queue: {}", device, strerror(error)));
     }
     if (const int refused = bring_up())
-        return fail(refused, fmt::format("the queues of {} cannot be started: {}", device, strerror(refused)));
+        return fail(refused,
+                    fmt::format("the queues of {} cannot be started: {}", device, strerror(refused)));
     attr_.max_inline = inline_bytes == 0 ? 0 : std::min(init.cap.max_inline_data, inline_bytes);
     attr_.max_tso = init.max_tso_header != 0 ? static_cast<std::uint32_t>(largest_tso_) : 0;
 
@@ -356,9 +397,7 @@ Result<ibv_qp*> RdmaDevice::create_qp(const ibv_qp_init_attr& wanted) {
         qp_facade_ = *wrapped;
     }
     FlowTable::Calls calls{
-        [this](ibv_flow_attr* attr) {
-            return ibv_create_flow(qp_, attr);
-        },
+        [this](ibv_flow_attr* attr) { return ibv_create_flow(qp_, attr); },
         [](ibv_flow* flow) { (void)ibv_destroy_flow(flow); },
     };
     flows_ = std::make_unique<FlowTable>(std::move(calls), config_.rules, config_.port.port, device);

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // An RDMA device of the kernel with Ethernet ports: a RAW_PACKET QP of it, through libibverbs.
 //
-// Any provider that has raw packet QPs will do. Facades, which the ring gets in place of the real objects, stack on them where there
-// is more to do than the provider does:
+// Any provider that has raw packet QPs will do. Facades, which the ring gets in place of the real objects,
+// stack on them where there is more to do than the provider does:
 //   mlx5::Direct   ConnectX: own access to the queues, the provider is out of the data path
 //   StampedCq      time stamps and flow tags of completions, for other providers and without Direct
 //   VlanLayer      the netdev is a VLAN on the device's port
 // The adapter steers like a switch: what a rule matches is ours, all the rest is the kernel's.
 //
-// The device's descriptors (device, asynchronous events, completion channel) are internal ones (runtime/internal_fd.h). After fork()
-// they are closed in the child, where nothing of this class calls verbs any more.
+// The device's descriptors (device, asynchronous events, completion channel) are internal ones
+// (runtime/internal_fd.h). After fork() they are closed in the child, where nothing of this class calls verbs
+// any more.
 #pragma once
 
 #include <atomic>
@@ -29,20 +30,20 @@
 namespace vma::verbs::rdma {
 
 struct RdmaConfig {
-    Port port;                    // see discovery.h
-    std::string netdev;           // the one that sockets use: a VLAN's name if it is one
+    Port port;           // see discovery.h
+    std::string netdev;  // the one that sockets use: a VLAN's name if it is one
     int ifindex = 0;
     MacAddress mac{};
     std::uint32_t mtu = 1500;
-    std::uint16_t vlan = 0;       // its VLAN id, or 0
+    std::uint16_t vlan = 0;                               // its VLAN id, or 0
     std::uint32_t rx_entries = 16000, tx_entries = 2048;  // VMA_RX_WRE, VMA_TX_WRE
     std::uint32_t max_inline = 204;                       // VMA_TX_MAX_INLINE
     RuleOptions rules;                                    // its MAC and VLAN are filled in from those above
     Conversion hw_ts = Conversion::system;                // VMA_HW_TS_CONVERSION
-    bool partial_sums = false;                            // DeviceAttr::partial_sums: the netdev is a virtual one
-    bool fork = true;                                     // VMA_FORK
-    bool mlx5_direct = true;                              // VMA_MLX5_DIRECT
-    mlx5::Config direct;          // of that: what parameters say; the rest is filled in
+    bool partial_sums = false;  // DeviceAttr::partial_sums: the netdev is a virtual one
+    bool fork = true;           // VMA_FORK
+    bool mlx5_direct = true;    // VMA_MLX5_DIRECT
+    mlx5::Config direct;        // of that: what parameters say; the rest is filled in
 };
 
 class RdmaDevice final : public Device {
@@ -56,7 +57,8 @@ class RdmaDevice final : public Device {
     Result<ibv_comp_channel*> create_comp_channel() override;
     // The first CQ with a channel is the one for receiving.
     Result<ibv_cq*> create_cq(int entries, ibv_comp_channel* channel) override;
-    // EOPNOTSUPP where the device's queues are of a form that mlx5::Direct does not read; without it they will do.
+    // EOPNOTSUPP where the device's queues are of a form that mlx5::Direct does not read; without it they
+    // will do.
     Result<ibv_qp*> create_qp(const ibv_qp_init_attr& init) override;
     Result<Flow*> create_flow(ibv_qp* qp, const FlowSpec& spec, std::uint32_t tag = 0) override;
     void destroy_flow(Flow* flow) noexcept override;
@@ -69,7 +71,8 @@ class RdmaDevice final : public Device {
     void on_failure(std::function<void()> call) override;
     void give_up_flows() noexcept override;
     void link_changed(const MacAddress& mac, std::uint32_t mtu) noexcept override;
-    // Of the whole RDMA device: frames of all QPs and processes for which nothing was posted. 0 where sysfs does not tell.
+    // Of the whole RDMA device: frames of all QPs and processes for which nothing was posted. 0 where sysfs
+    // does not tell.
     std::uint64_t rx_device_drops() noexcept override;
 
     bool is_direct() const noexcept { return direct_ != nullptr; }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What happens to an open RdmaDevice: completion events, asynchronous events, errors and recovery, changes of the link.
+// What happens to an open RdmaDevice: completion events, asynchronous events, errors and recovery, changes of
+// the link.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,7 +33,8 @@ void RdmaDevice::moderate(ibv_cq* cq, std::uint16_t count, std::uint16_t period_
     Calm calm;
     ibv_modify_cq_attr attr{};
     attr.attr_mask = IBV_CQ_ATTR_MODERATE;
-    attr.moderate = {std::min(count, moderation_.max_cq_count), std::min(period_usec, moderation_.max_cq_period)};
+    attr.moderate = {std::min(count, moderation_.max_cq_count),
+                     std::min(period_usec, moderation_.max_cq_period)};
     ibv_cq* real = cq == send_facade_ ? send_cq_ : recv_cq_;
     if (const int error = ibv_modify_cq(real, &attr))
         log::once(log::Level::debug, "{} does not moderate: {}", attr_.name, strerror(error));
@@ -60,7 +62,8 @@ int RdmaDevice::bring_up() noexcept {
 
 void RdmaDevice::stop(ibv_qp*) noexcept {
     Calm calm;
-    if (!failed() && !to_state(IBV_QPS_ERR)) log::debug("{}: the queue pair cannot be stopped: {}", attr_.name, strerror(errno));
+    if (!failed() && !to_state(IBV_QPS_ERR))
+        log::debug("{}: the queue pair cannot be stopped: {}", attr_.name, strerror(errno));
 }
 
 bool RdmaDevice::recover(ibv_qp*) noexcept {

@@ -17,7 +17,8 @@ std::string text(in_addr_t address, in_port_t port) {
 
 std::string text(const HwRule& rule) {
     if (rule.priority == Priority::layer_2) return fmt::format("{:02x}", fmt::join(rule.dst_mac, ":"));
-    std::string to = (rule.match.protocol == IPPROTO_TCP ? "tcp to " : "udp to ") + text(rule.match.dst_addr, rule.match.dst_port);
+    std::string to = (rule.match.protocol == IPPROTO_TCP ? "tcp to " : "udp to ") +
+                     text(rule.match.dst_addr, rule.match.dst_port);
     if (rule.match.is_five_tuple()) to += " from " + text(rule.match.src_addr, rule.match.src_port);
     return to;
 }
@@ -26,7 +27,11 @@ std::string text(const HwRule& rule) {
 
 MacAddress multicast_mac(in_addr_t group) noexcept {
     const std::uint32_t a = ntohl(group);
-    return {0x01, 0x00, 0x5e, static_cast<std::uint8_t>(a >> 16 & 0x7f), static_cast<std::uint8_t>(a >> 8),
+    return {0x01,
+            0x00,
+            0x5e,
+            static_cast<std::uint8_t>(a >> 16 & 0x7f),
+            static_cast<std::uint8_t>(a >> 8),
             static_cast<std::uint8_t>(a)};
 }
 
@@ -84,7 +89,8 @@ FlowAttr::FlowAttr(const HwRule& rule, std::uint8_t port, std::uint32_t tag) noe
         ip.mask.dst_ip = rule.match.dst_addr != 0 ? 0xffffffffu : 0;
         ip.val.src_ip = rule.match.src_addr;
         ip.mask.src_ip = rule.match.src_addr != 0 ? 0xffffffffu : 0;
-        auto& l4 = append<ibv_flow_spec_tcp_udp>(rule.match.protocol == IPPROTO_TCP ? IBV_FLOW_SPEC_TCP : IBV_FLOW_SPEC_UDP);
+        auto& l4 = append<ibv_flow_spec_tcp_udp>(rule.match.protocol == IPPROTO_TCP ? IBV_FLOW_SPEC_TCP
+                                                                                    : IBV_FLOW_SPEC_UDP);
         l4.val.dst_port = rule.match.dst_port;
         l4.mask.dst_port = rule.match.dst_port != 0 ? 0xffff : 0;
         l4.val.src_port = rule.match.src_port;
@@ -98,14 +104,20 @@ Error flow_error(int error, const HwRule& rule, const std::string& device) {
     switch (error) {
         case EPERM:
         case EACCES:
-            return {EPERM, what + "the process needs CAP_NET_RAW (setcap cap_net_raw+ep, or AmbientCapabilities= in a systemd unit)"};
+            return {EPERM, what +
+                               "the process needs CAP_NET_RAW (setcap cap_net_raw+ep, or "
+                               "AmbientCapabilities= in a systemd unit)"};
         case ENOMEM:
         case ENOSPC:
-            return {error, what + "its table of rules is full; VMA_TCP_3T_RULES=1 and VMA_UDP_3T_RULES=1 need fewer"};
+            return {
+                error,
+                what + "its table of rules is full; VMA_TCP_3T_RULES=1 and VMA_UDP_3T_RULES=1 need fewer"};
         case EOPNOTSUPP:
         case ENOSYS:
-            return {EOPNOTSUPP, what + "the device has no flow steering, or its driver has it switched off (virtual functions need it "
-                                       "allowed by the host; mlx4_core needs log_num_mgm_entry_size=-1)"};
+            return {EOPNOTSUPP, what +
+                                    "the device has no flow steering, or its driver has it switched off "
+                                    "(virtual functions need it "
+                                    "allowed by the host; mlx4_core needs log_num_mgm_entry_size=-1)"};
         case EINVAL:
             return {error, what + "the device does not match on these fields"};
         default:

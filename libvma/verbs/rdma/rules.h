@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // From what a socket wants to what an adapter matches: flow rules as ibv_create_flow() takes them.
 //
-// A FlowSpec becomes a HwRule, which may match more than the spec says: VMA_TCP_3T_RULES and VMA_UDP_3T_RULES leave the peer out, and
-// VMA_ETH_MC_L2_ONLY_RULES all but the group's Ethernet address. Several specs may then share a rule. Pure functions.
+// A FlowSpec becomes a HwRule, which may match more than the spec says: VMA_TCP_3T_RULES and VMA_UDP_3T_RULES
+// leave the peer out, and VMA_ETH_MC_L2_ONLY_RULES all but the group's Ethernet address. Several specs may
+// then share a rule. Pure functions.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -54,8 +55,9 @@ class FlowAttr {
     template <class Spec>
     Spec& append(ibv_flow_spec_type type) noexcept;
 
-    static constexpr std::size_t kLargest = sizeof(ibv_flow_attr) + sizeof(ibv_flow_spec_eth) + sizeof(ibv_flow_spec_ipv4) +
-                                            sizeof(ibv_flow_spec_tcp_udp) + sizeof(ibv_flow_spec_action_tag);
+    static constexpr std::size_t kLargest = sizeof(ibv_flow_attr) + sizeof(ibv_flow_spec_eth) +
+                                            sizeof(ibv_flow_spec_ipv4) + sizeof(ibv_flow_spec_tcp_udp) +
+                                            sizeof(ibv_flow_spec_action_tag);
     alignas(8) std::array<std::uint8_t, kLargest> bytes_{};
     std::size_t used_ = sizeof(ibv_flow_attr);
 };

@@ -7,7 +7,8 @@
 
 namespace vma::verbs::rdma {
 
-StampedCq::StampedCq(ibv_cq_ex* below, const HwClock& clock, bool tags) noexcept : below_(below), clock_(clock), tags_(tags) {
+StampedCq::StampedCq(ibv_cq_ex* below, const HwClock& clock, bool tags) noexcept
+    : below_(below), clock_(clock), tags_(tags) {
     context_.abi_compat = this;
     context_.cmd_fd = context_.async_fd = -1;
     context_.ops.poll_cq = &StampedCq::poll;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A receive CQ whose completions carry what ibv_poll_cq() has no field for: the time of arrival and the flow tag.
+// A receive CQ whose completions carry what ibv_poll_cq() has no field for: the time of arrival and the flow
+// tag.
 //
-// Both come out of an extended CQ only by a call for each field of each completion, which is some dozen instructions more for each
-// frame than ibv_poll_cq(). So they are read while somebody wants arrival times (Device::arrival_times_wanted()), and at all other
-// times the CQ is polled the plain way.
+// Both come out of an extended CQ only by a call for each field of each completion, which is some dozen
+// instructions more for each frame than ibv_poll_cq(). So they are read while somebody wants arrival times
+// (Device::arrival_times_wanted()), and at all other times the CQ is polled the plain way.
 #pragma once
 
 #include <infiniband/verbs.h>

@@ -9,7 +9,7 @@
 namespace vma::verbs::rdma {
 namespace {
 
-constexpr std::size_t kAddresses = 12;           // destination and source: the tag comes behind them (IEEE 802.1Q)
+constexpr std::size_t kAddresses = 12;  // destination and source: the tag comes behind them (IEEE 802.1Q)
 constexpr std::uint8_t kTpid[2] = {0x81, 0x00};  // tag protocol identifier
 constexpr std::size_t kBatch = 16;               // requests tagged at a time
 
@@ -163,7 +163,8 @@ int VlanLayer::poll_recv(ibv_cq* cq, int count, ibv_wc* wc) {
     const int n = layer.cq_below_->context->ops.poll_cq(layer.cq_below_, count, wc);
     for (int i = 0; i < n && layer.tail_ != layer.head_; i++) {
         const Buffer& buffer = layer.posted_[layer.tail_++ & mask];
-        if (wc[i].status == IBV_WC_SUCCESS) layer.remove(pointer<std::uint8_t>(buffer.address), buffer.length, wc[i]);
+        if (wc[i].status == IBV_WC_SUCCESS)
+            layer.remove(pointer<std::uint8_t>(buffer.address), buffer.length, wc[i]);
     }
     return n;
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A VLAN on a device: its users see untagged frames, the wire tagged ones.
 //
-// A layer of facades over a QP and its receive CQ, which may be facades themselves: the functions in its ibv_context insert the 802.1Q
-// tag (priority 0) into frames on their way down, where they lie in their buffer, and take it out on the way up. Twelve bytes of
-// Ethernet addresses are moved for it.
+// A layer of facades over a QP and its receive CQ, which may be facades themselves: the functions in its
+// ibv_context insert the 802.1Q tag (priority 0) into frames on their way down, where they lie in their
+// buffer, and take it out on the way up. Twelve bytes of Ethernet addresses are moved for it.
 //
-// Sending uses kTag bytes in front of a frame. A received frame begins kTag bytes into its buffer, which has to have room for as many
-// bytes more than the frame.
+// Sending uses kTag bytes in front of a frame. A received frame begins kTag bytes into its buffer, which has
+// to have room for as many bytes more than the frame.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -26,15 +26,17 @@ class VlanLayer {
     VlanLayer(const VlanLayer&) = delete;
     VlanLayer& operator=(const VlanLayer&) = delete;
 
-    // The facades, one of each; they live as long as this object, and what is below them longer. Calls on them are serialised by the
-    // caller, sending and receiving apart.
+    // The facades, one of each; they live as long as this object, and what is below them longer. Calls on
+    // them are serialised by the caller, sending and receiving apart.
     ibv_cq* wrap_recv_cq(ibv_cq* below) noexcept;
     ibv_qp* wrap_qp(ibv_qp* below, std::uint32_t max_recv_wr);
     // The QP was reset: nothing is posted.
     void reset() noexcept { head_ = tail_ = 0; }
 
   private:
-    static VlanLayer& layer_of(ibv_context* context) noexcept { return *static_cast<VlanLayer*>(context->abi_compat); }
+    static VlanLayer& layer_of(ibv_context* context) noexcept {
+        return *static_cast<VlanLayer*>(context->abi_compat);
+    }
     static int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad);
     static int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad);
     static int poll_recv(ibv_cq* cq, int count, ibv_wc* wc);
@@ -54,8 +56,8 @@ class VlanLayer {
     ibv_qp qp_{};
     ibv_cq* cq_below_ = nullptr;
     ibv_qp* qp_below_ = nullptr;
-    std::vector<Buffer> posted_;              // receives complete in the order in which they were posted
-    std::uint32_t head_ = 0, tail_ = 0;       // running; a power of two wraps them
+    std::vector<Buffer> posted_;         // receives complete in the order in which they were posted
+    std::uint32_t head_ = 0, tail_ = 0;  // running; a power of two wraps them
 };
 
 }  // namespace vma::verbs::rdma

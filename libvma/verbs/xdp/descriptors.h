@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the kernel's rings say about chunks of the umem, checked: drivers write it, and a number that is wrong there must
-// cost a frame at most. A descriptor that names no chunk of ours, or one that is not with the kernel, is passed over; a
-// length that a chunk has no room for is cut, so the frame is found to be short.
+// What the kernel's rings say about chunks of the umem, checked: drivers write it, and a number that is wrong
+// there must cost a frame at most. A descriptor that names no chunk of ours, or one that is not with the
+// kernel, is passed over; a length that a chunk has no room for is cut, so the frame is found to be short.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -22,7 +22,8 @@
 
 namespace vma::verbs::xdp {
 
-inline constexpr std::uint32_t kHeadroom = 256;  // XDP_PACKET_HEADROOM: the kernel keeps it in front of each received frame
+inline constexpr std::uint32_t kHeadroom =
+    256;  // XDP_PACKET_HEADROOM: the kernel keeps it in front of each received frame
 
 // The chunks that are with the kernel, and a number for each.
 class ChunksAway {

@@ -35,7 +35,8 @@ bool ending(pid_t pid) noexcept {
     os::close(fd);
     if (n <= 0) return false;
     text[n] = 0;
-    // The command's name may hold anything; the fields behind it are: state, ppid, pgrp, session, tty, tpgid, flags.
+    // The command's name may hold anything; the fields behind it are: state, ppid, pgrp, session, tty, tpgid,
+    // flags.
     const char* at = strrchr(text, ')');
     char state = 0;
     unsigned long flags = 0;
@@ -52,7 +53,8 @@ InternalFd Holder::announce(int ifindex) noexcept {
     const int fd = os::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     InternalFd own;
     if (fd >= 0) own = InternalFd(fd);
-    if (own && (os::bind(own.get(), reinterpret_cast<const sockaddr*>(&name), length) != 0 || os::listen(own.get(), kWaiting) != 0))
+    if (own && (os::bind(own.get(), reinterpret_cast<const sockaddr*>(&name), length) != 0 ||
+                os::listen(own.get(), kWaiting) != 0))
         own.reset();
     errno = saved;
     return own;

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The XDP program: IPv4 UDP and TCP frames that match a flow rule go to the rule's AF_XDP socket, everything else
-// passes to the kernel. It is the software counterpart of a bifurcated NIC's flow steering, so it must never drop.
+// The XDP program: IPv4 UDP and TCP frames that match a flow rule go to the rule's AF_XDP socket, everything
+// else passes to the kernel. It is the software counterpart of a bifurcated NIC's flow steering, so it must
+// never drop.
 //
-// Left to the kernel on purpose: fragments (they have no ports; the kernel reassembles, the shadow socket receives),
-// IP options, frames for another station, sources the kernel may refuse (martians, rp_filter), and UDP super-frames, whose datagram boundaries only the kernel knows.
+// Left to the kernel on purpose: fragments (they have no ports; the kernel reassembles, the shadow socket
+// receives), IP options, frames for another station, sources the kernel may refuse (martians, rp_filter), and
+// UDP super-frames, whose datagram boundaries only the kernel knows.
+#include "steer.h"
+
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
 #include <linux/ip.h>
-
-#include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
-
-#include "steer.h"
 
 struct {
     __uint(type, BPF_MAP_TYPE_XSKMAP);
@@ -57,8 +58,8 @@ struct ports {
     __be16 dst;
 };
 
-// A listener's rule stands for connections yet to be made. One that the library has handed over to the kernel, behind the
-// same port, is the kernel's to find.
+// A listener's rule stands for connections yet to be made. One that the library has handed over to the
+// kernel, behind the same port, is the kernel's to find.
 static __always_inline int kernel_has_connection(struct xdp_md* ctx, const struct steer_five_tuple* five) {
     struct bpf_sock_tuple tuple = {};
     tuple.ipv4.saddr = five->src_addr;
@@ -72,8 +73,9 @@ static __always_inline int kernel_has_connection(struct xdp_md* ctx, const struc
     return connected;
 }
 
-// Does the kernel surely accept packets from this address here? What is in doubt passes to it: it drops martians and what
-// comes by a wrong way (rp_filter), and gives the rest to the socket that it has on the same port.
+// Does the kernel surely accept packets from this address here? What is in doubt passes to it: it drops
+// martians and what comes by a wrong way (rp_filter), and gives the rest to the socket that it has on the
+// same port.
 static __always_inline int surely_accepted(const struct steer_config* cfg, __be32 source) {
     __u32 address = bpf_ntohl(source);
     if (address >> 24 == 0 || address >> 24 == 127 || address >= 0xe0000000) return 0;

@@ -30,13 +30,17 @@ struct steer_source {
 #define STEER_MAX_SOURCES 65536
 
 struct steer_config {
-    __u16 mac[3];         /* in memory order; frames for other stations stay with the kernel, which knows what to do with them */
-    __u16 listed_sources_only;  /* not 0: 3-tuple rules take frames from what the map of sources holds, else from all but `refused` */
-    __u32 max_udp_frame;  /* longer UDP frames are super-frames (UDP_SEGMENT): only the kernel can split them again */
-    __u32 refused[STEER_MAX_REFUSED];  /* unused ones are 0, which is no source anyway */
+    __u16 mac[3]; /* in memory order; frames for other stations stay with the kernel, which knows what to do
+                     with them */
+    __u16 listed_sources_only; /* not 0: 3-tuple rules take frames from what the map of sources holds, else
+                                  from all but `refused` */
+    __u32 max_udp_frame; /* longer UDP frames are super-frames (UDP_SEGMENT): only the kernel can split them
+                            again */
+    __u32 refused[STEER_MAX_REFUSED]; /* unused ones are 0, which is no source anyway */
 };
 
-/* A rule's value is a slot; the socket for a frame is at index slot + receive queue. Each process gets its own slot. */
+/* A rule's value is a slot; the socket for a frame is at index slot + receive queue. Each process gets its
+ * own slot. */
 #define STEER_MAX_QUEUES 64
 #define STEER_MAX_SLOTS 16
 #define STEER_MAX_XSKS (STEER_MAX_QUEUES * STEER_MAX_SLOTS)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The little of libbpf that one program with a few maps needs: the maps are made, their numbers are written into the
-// instructions that clang left open (relocations), and the program is loaded. So neither libbpf nor libelf is part of the
-// library. A light skeleton would do the same by a program of type SYSCALL; that costs milliseconds, and the verifier accepts
-// it only from those who have CAP_PERFMON, too.
+// The little of libbpf that one program with a few maps needs: the maps are made, their numbers are written
+// into the instructions that clang left open (relocations), and the program is loaded. So neither libbpf nor
+// libelf is part of the library. A light skeleton would do the same by a program of type SYSCALL; that costs
+// milliseconds, and the verifier accepts it only from those who have CAP_PERFMON, too.
 #include "libvma/verbs/xdp/steer_load.h"
 
 #include <elf.h>
@@ -28,7 +28,9 @@ extern "C" const char vma_steer_object[], vma_steer_object_end[];
 
 namespace vma::verbs::xdp {
 
-long bpf(int command, bpf_attr& attr) noexcept { return os::raw_syscall(SYS_bpf, command, &attr, sizeof attr); }
+long bpf(int command, bpf_attr& attr) noexcept {
+    return os::raw_syscall(SYS_bpf, command, &attr, sizeof attr);
+}
 
 namespace {
 
@@ -43,10 +45,13 @@ struct Map {
 // As steer.bpf.c declares them.
 constexpr Map kMaps[] = {
     {"xsks", BPF_MAP_TYPE_XSKMAP, 4, 4, STEER_MAX_XSKS, 0, &SteerFds::xsks},
-    {"flows5", BPF_MAP_TYPE_HASH, sizeof(steer_five_tuple), 4, STEER_MAX_FLOWS, BPF_F_NO_PREALLOC, &SteerFds::flows5},
-    {"flows3", BPF_MAP_TYPE_HASH, sizeof(steer_three_tuple), 4, STEER_MAX_FLOWS, BPF_F_NO_PREALLOC, &SteerFds::flows3},
+    {"flows5", BPF_MAP_TYPE_HASH, sizeof(steer_five_tuple), 4, STEER_MAX_FLOWS, BPF_F_NO_PREALLOC,
+     &SteerFds::flows5},
+    {"flows3", BPF_MAP_TYPE_HASH, sizeof(steer_three_tuple), 4, STEER_MAX_FLOWS, BPF_F_NO_PREALLOC,
+     &SteerFds::flows3},
     {"config", BPF_MAP_TYPE_ARRAY, 4, sizeof(steer_config), 1, 0, &SteerFds::config},
-    {"sources", BPF_MAP_TYPE_LPM_TRIE, sizeof(steer_source), 4, STEER_MAX_SOURCES, BPF_F_NO_PREALLOC, &SteerFds::sources},
+    {"sources", BPF_MAP_TYPE_LPM_TRIE, sizeof(steer_source), 4, STEER_MAX_SOURCES, BPF_F_NO_PREALLOC,
+     &SteerFds::sources},
 };
 
 // The sections of the object that matter. It is our own build's, so its form is known.
@@ -65,11 +70,14 @@ struct Object {
             const Elf64_Shdr& s = sections[i];
             const std::string_view name = section_names + s.sh_name;
             if (name == kSection)
-                program = {reinterpret_cast<const bpf_insn*>(base + s.sh_offset), s.sh_size / sizeof(bpf_insn)};
+                program = {reinterpret_cast<const bpf_insn*>(base + s.sh_offset),
+                           s.sh_size / sizeof(bpf_insn)};
             else if (name == kRelocations)
-                relocations = {reinterpret_cast<const Elf64_Rel*>(base + s.sh_offset), s.sh_size / sizeof(Elf64_Rel)};
+                relocations = {reinterpret_cast<const Elf64_Rel*>(base + s.sh_offset),
+                               s.sh_size / sizeof(Elf64_Rel)};
             else if (s.sh_type == SHT_SYMTAB) {
-                symbols = {reinterpret_cast<const Elf64_Sym*>(base + s.sh_offset), s.sh_size / sizeof(Elf64_Sym)};
+                symbols = {reinterpret_cast<const Elf64_Sym*>(base + s.sh_offset),
+                           s.sh_size / sizeof(Elf64_Sym)};
                 names = base + sections[s.sh_link].sh_offset;
             }
         }
@@ -77,11 +85,14 @@ struct Object {
     }
 };
 
-void set_name(char* to, std::string_view name) noexcept { std::memcpy(to, name.data(), std::min<std::size_t>(name.size(), 15)); }
+void set_name(char* to, std::string_view name) noexcept {
+    std::memcpy(to, name.data(), std::min<std::size_t>(name.size(), 15));
+}
 
 std::string explain(const char* what, int error) {
     if (error == EPERM || error == EACCES)
-        return fmt::format("no permission to load an XDP program (CAP_BPF and CAP_NET_ADMIN, or root): {}", what);
+        return fmt::format("no permission to load an XDP program (CAP_BPF and CAP_NET_ADMIN, or root): {}",
+                           what);
     return fmt::format("cannot load the XDP program: {}: {}", what, strerror(error));
 }
 
@@ -89,7 +100,8 @@ std::string explain(const char* what, int error) {
 
 Result<SteerFds> load_steer() {
     Object object;
-    if (!object.read()) return fail(ENOEXEC, "cannot load the XDP program: its object is not what it should be");
+    if (!object.read())
+        return fail(ENOEXEC, "cannot load the XDP program: its object is not what it should be");
     SteerFds fds{-1, -1, -1, -1, -1, -1};
     auto give_up = [&](const char* what, int error) {
         for (const Map& map : kMaps)
@@ -127,7 +139,8 @@ Result<SteerFds> load_steer() {
     attr.license = reinterpret_cast<std::uintptr_t>("Dual BSD/GPL");
     attr.prog_flags = BPF_F_XDP_HAS_FRAGS;
     set_name(attr.prog_name, kProgram);
-    // The verifier gives up with EAGAIN when a signal comes. Its handler is put off then, and signals are blocked.
+    // The verifier gives up with EAGAIN when a signal comes. Its handler is put off then, and signals are
+    // blocked.
     constexpr int kLoads = 5;
     long fd = bpf(BPF_PROG_LOAD, attr);
     for (int i = 1; i < kLoads && fd == -EAGAIN; i++) fd = bpf(BPF_PROG_LOAD, attr);

@@ -19,8 +19,8 @@
 namespace vma::verbs::xdp {
 namespace {
 
-// How long a program may stay that no process says is his: one of ours goes any moment, another tool's does not, and who has not
-// CAP_SYS_ADMIN cannot tell.
+// How long a program may stay that no process says is his: one of ours goes any moment, another tool's does
+// not, and who has not CAP_SYS_ADMIN cannot tell.
 constexpr std::uint64_t kOurs = 1'000'000'000, kForeign = 20'000'000, kUnknown = 200'000'000;
 
 long update(int map, const void* key, const void* value) noexcept {
@@ -51,7 +51,8 @@ Program attached_program(int own_program) noexcept {
     for (;;) {
         attr = {};
         attr.start_id = id;
-        if (const long r = bpf(BPF_PROG_GET_NEXT_ID, attr); r != 0) return r == -EPERM ? Program::unknown : Program::foreign;
+        if (const long r = bpf(BPF_PROG_GET_NEXT_ID, attr); r != 0)
+            return r == -EPERM ? Program::unknown : Program::foreign;
         id = attr.next_id;
         if (id == own_id) continue;
         attr = {};
@@ -70,7 +71,10 @@ Program attached_program(int own_program) noexcept {
 }
 
 steer_five_tuple five(const FlowSpec& s) noexcept {
-    return {.src_addr = s.src_addr, .dst_addr = s.dst_addr, .src_port = s.src_port, .dst_port = s.dst_port,
+    return {.src_addr = s.src_addr,
+            .dst_addr = s.dst_addr,
+            .src_port = s.src_port,
+            .dst_port = s.dst_port,
             .protocol = s.protocol};
 }
 steer_three_tuple three(const FlowSpec& s) noexcept {
@@ -79,7 +83,8 @@ steer_three_tuple three(const FlowSpec& s) noexcept {
 
 }  // namespace
 
-Result<Steering> Steering::attach(int ifindex, const std::string& name, Mode mode, std::uint64_t deadline_ns) {
+Result<Steering> Steering::attach(int ifindex, const std::string& name, Mode mode,
+                                  std::uint64_t deadline_ns) {
     auto loaded = load_steer();
     if (!loaded) return std::unexpected(loaded.error());
     Steering s;
@@ -89,7 +94,8 @@ Result<Steering> Steering::attach(int ifindex, const std::string& name, Mode mod
     s.flows3_ = InternalFd(loaded->flows3);
     s.config_ = InternalFd(loaded->config);
     s.sources_ = InternalFd(loaded->sources);
-    if (!s.program_ || !s.xsks_ || !s.flows5_ || !s.flows3_ || !s.config_ || !s.sources_) return fail(EMFILE, "too many descriptors");
+    if (!s.program_ || !s.xsks_ || !s.flows5_ || !s.flows3_ || !s.config_ || !s.sources_)
+        return fail(EMFILE, "too many descriptors");
 
     long link = -EBUSY;
     Program other = Program::unknown;
@@ -102,19 +108,25 @@ Result<Steering> Steering::attach(int ifindex, const std::string& name, Mode mod
         attr.link_create.flags = mode == Mode::drv ? XDP_FLAGS_DRV_MODE : XDP_FLAGS_SKB_MODE;
         link = bpf(BPF_LINK_CREATE, attr);
         if (link != -EBUSY && link != -EEXIST) break;
-        // A process that ends gives up its name first and its program a little later. Whoever has the name now was faster.
+        // A process that ends gives up its name first and its program a little later. Whoever has the name
+        // now was faster.
         const std::uint64_t now = clock::monotonic_ns();
         if (first) {
             other = attached_program(s.program_.get());
-            until = std::min(deadline_ns, now + (other == Program::ours ? kOurs : other == Program::foreign ? kForeign : kUnknown));
+            until = std::min(deadline_ns, now + (other == Program::ours      ? kOurs
+                                                 : other == Program::foreign ? kForeign
+                                                                             : kUnknown));
         }
         if (now >= until || Holder::ask(ifindex) == Holder::State::alive) break;
         timespec pause{0, 1'000'000};
         os::raw_syscall(SYS_nanosleep, &pause, 0);
     }
     if (link == -EBUSY || link == -EEXIST)
-        return fail(EBUSY, other != Program::foreign ? fmt::format("another libvma process holds {}, or a foreign XDP program is attached", name)
-                                                     : fmt::format("a foreign XDP program is attached to {}", name));
+        return fail(
+            EBUSY,
+            other != Program::foreign
+                ? fmt::format("another libvma process holds {}, or a foreign XDP program is attached", name)
+                : fmt::format("a foreign XDP program is attached to {}", name));
     if (link < 0)
         return fail(static_cast<int>(-link),
                     fmt::format("cannot attach an XDP program to {} ({} mode): {}", name,
@@ -133,7 +145,8 @@ Result<void> Steering::set_config(const MacAddress& mac, std::uint32_t mtu) {
 Result<void> Steering::write_config() {
     std::uint32_t key = 0;
     if (long r = update(config_.get(), &key, &values_); r < 0)
-        return fail(static_cast<int>(-r), fmt::format("XDP program's configuration: {}", strerror(static_cast<int>(-r))));
+        return fail(static_cast<int>(-r),
+                    fmt::format("XDP program's configuration: {}", strerror(static_cast<int>(-r))));
     return {};
 }
 
@@ -148,9 +161,10 @@ Result<void> Steering::set_sources(const Sources& sources) {
     auto key_of = [](const SourcePrefix& p) { return steer_source{p.length, p.address}; };
     // Both lists are in order.
     auto has = [](const std::vector<SourcePrefix>& list, const SourcePrefix& p) {
-        return std::binary_search(list.begin(), list.end(), p, [](const SourcePrefix& a, const SourcePrefix& b) {
-            return std::pair(ntohl(a.address), a.length) < std::pair(ntohl(b.address), b.length);
-        });
+        return std::binary_search(
+            list.begin(), list.end(), p, [](const SourcePrefix& a, const SourcePrefix& b) {
+                return std::pair(ntohl(a.address), a.length) < std::pair(ntohl(b.address), b.length);
+            });
     };
     // What is new is added before anything goes, and what is asked for meanwhile passes to the kernel.
     std::uint32_t value = 1;
@@ -158,7 +172,8 @@ Result<void> Steering::set_sources(const Sources& sources) {
         if (has(listed_, p)) continue;
         steer_source key = key_of(p);
         if (long r = update(sources_.get(), &key, &value); r < 0)
-            return fail(static_cast<int>(-r), fmt::format("XDP program's sources: {}", strerror(static_cast<int>(-r))));
+            return fail(static_cast<int>(-r),
+                        fmt::format("XDP program's sources: {}", strerror(static_cast<int>(-r))));
     }
     values_.listed_sources_only = !few;
     std::memset(values_.refused, 0, sizeof values_.refused);
@@ -190,7 +205,8 @@ Result<void> Steering::add(const FlowSpec& spec, std::uint32_t slot) {
         steer_three_tuple key = three(spec);
         r = update(flows3_.get(), &key, &slot);
     }
-    if (r < 0) return fail(static_cast<int>(-r), fmt::format("flow rule: {}", strerror(static_cast<int>(-r))));
+    if (r < 0)
+        return fail(static_cast<int>(-r), fmt::format("flow rule: {}", strerror(static_cast<int>(-r))));
     return {};
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The XDP program on one netdev and its maps: attach, flow rules, sockets.
 //
-// The program hangs on a bpf_link that only this process holds, so it is detached by the kernel however the process
-// ends, and every flow returns to the kernel.
+// The program hangs on a bpf_link that only this process holds, so it is detached by the kernel however the
+// process ends, and every flow returns to the kernel.
 #pragma once
 
 #include <string>
@@ -18,12 +18,15 @@ enum class Mode { drv, skb };
 
 class Steering {
   public:
-    // Loads the program and attaches it. EBUSY: another program is attached (the message says whose). While nobody says that it is
-    // his, it is waited for until `deadline_ns` (CLOCK_MONOTONIC), since a process that has just ended may still hold it.
-    static Result<Steering> attach(int ifindex, const std::string& name, Mode mode, std::uint64_t deadline_ns);
+    // Loads the program and attaches it. EBUSY: another program is attached (the message says whose). While
+    // nobody says that it is his, it is waited for until `deadline_ns` (CLOCK_MONOTONIC), since a process
+    // that has just ended may still hold it.
+    static Result<Steering> attach(int ifindex, const std::string& name, Mode mode,
+                                   std::uint64_t deadline_ns);
 
     Result<void> set_config(const MacAddress& mac, std::uint32_t mtu);
-    // Frames that only a 3-tuple rule matches are taken from these sources alone; the others pass to the kernel.
+    // Frames that only a 3-tuple rule matches are taken from these sources alone; the others pass to the
+    // kernel.
     Result<void> set_sources(const Sources& sources);
     Result<void> set_socket(std::uint32_t slot, std::uint32_t queue, int xsk_fd);
     Result<void> add(const FlowSpec& spec, std::uint32_t slot);

@@ -15,12 +15,13 @@
 namespace vma::verbs::xdp {
 namespace {
 
-constexpr std::uint32_t kTxHeadroom = 64;   // metadata needs 24 bytes; a cache line keeps headers aligned
+constexpr std::uint32_t kTxHeadroom = 64;  // metadata needs 24 bytes; a cache line keeps headers aligned
 constexpr std::uint32_t kSmallChunk = 2048, kLargeChunk = 4096;
-constexpr std::uint32_t kFillBatch = 32;    // to one queue before the others are looked at
-constexpr std::uint32_t kSmallDepth = 128;  // for each queue, to begin with: the ring asks for more as sockets come
-constexpr std::uint32_t kMaxSendSge = 17;   // MAX_SKB_FRAGS
-constexpr int kKickTries = 8;               // of 32 frames each; more than that is a queue the kernel holds up
+constexpr std::uint32_t kFillBatch = 32;  // to one queue before the others are looked at
+constexpr std::uint32_t kSmallDepth =
+    128;  // for each queue, to begin with: the ring asks for more as sockets come
+constexpr std::uint32_t kMaxSendSge = 17;  // MAX_SKB_FRAGS
+constexpr int kKickTries = 8;              // of 32 frames each; more than that is a queue the kernel holds up
 
 void pause_msec() noexcept {
     timespec pause{0, 1'000'000};
@@ -119,7 +120,8 @@ Result<ibv_qp*> XdpDevice::create_qp(const ibv_qp_init_attr& init) {
         int error = EINVAL;
         for (std::uint16_t flags : ways) {
             xsk.bind_flags = flags;
-            // Our program is attached, so whoever holds the queue is on his way out: the kernel takes 1 to 300 ms for it.
+            // Our program is attached, so whoever holds the queue is on his way out: the kernel takes 1 to
+            // 300 ms for it.
             while ((error = socket.bind(xsk, q == 0 ? nullptr : queues_.front().get())) == EBUSY &&
                    clock::monotonic_ns() < deadline_ns_)
                 pause_msec();
@@ -128,15 +130,16 @@ Result<ibv_qp*> XdpDevice::create_qp(const ibv_qp_init_attr& init) {
         if (error == 0 && q == 0) scatter_ = (xsk.bind_flags & XDP_USE_SG) != 0;
         if (error == 0 && socket.zero_copy()) zero_copy_ = true;
         if (error == EINVAL && q != 0) {
-            // The kernel tells how many queues were allocated, not how many are in use; this one is not. Should it be
-            // used later, its frames find no socket and pass to the kernel.
+            // The kernel tells how many queues were allocated, not how many are in use; this one is not.
+            // Should it be used later, its frames find no socket and pass to the kernel.
             queues_.pop_back();
             break;
         }
         if (error != 0)
             return fail(error, error == EBUSY
                                    ? fmt::format("another process holds queue {} of {}", q, config_.name)
-                                   : fmt::format("cannot bind to queue {} of {}: {}", q, config_.name, strerror(error)));
+                                   : fmt::format("cannot bind to queue {} of {}: {}", q, config_.name,
+                                                 strerror(error)));
         if (auto set = steering_.set_socket(0, q, socket.fd()); !set) return std::unexpected(set.error());
     }
     if (queues_.size() == 1) {
@@ -178,11 +181,13 @@ std::uint64_t XdpDevice::rx_device_drops() noexcept {
 
 // ---- receive side ----
 
-// Each queue gets back what it has used. In turn, the buffers would gather in the queues where nothing arrives.
+// Each queue gets back what it has used. In turn, the buffers would gather in the queues where nothing
+// arrives.
 Xsk* XdpDevice::emptiest_queue() noexcept {
     Xsk* emptiest = nullptr;
     for (const auto& queue : queues_)
-        if ((emptiest == nullptr || queue->posted < emptiest->posted) && queue->fill.room(1) != 0) emptiest = queue.get();
+        if ((emptiest == nullptr || queue->posted < emptiest->posted) && queue->fill.room(1) != 0)
+            emptiest = queue.get();
     return emptiest;
 }
 
@@ -235,8 +240,8 @@ int XdpDevice::poll_recv(int count, ibv_wc* wc) noexcept {
     return n;
 }
 
-// A zero-copy driver that ran out of buffers sleeps until it is told that there are some, and nothing arrives meanwhile after which
-// more would be posted.
+// A zero-copy driver that ran out of buffers sleeps until it is told that there are some, and nothing arrives
+// meanwhile after which more would be posted.
 void XdpDevice::wake_drivers() noexcept {
     for (const auto& queue : queues_)
         if (queue->fill.needs_wakeup() && queue->posted != 0) queue->kick_rx();
@@ -300,8 +305,9 @@ void XdpDevice::submit_and_kick() noexcept {
         queue.tx.submit(unsubmitted_);
         unsubmitted_ = 0;
     }
-    // In copy mode the kernel takes at most 32 descriptors a call and says EAGAIN when more remain, or when its
-    // completion ring or the socket's send buffer is full; then completions are taken and it is asked again.
+    // In copy mode the kernel takes at most 32 descriptors a call and says EAGAIN when more remain, or when
+    // its completion ring or the socket's send buffer is full; then completions are taken and it is asked
+    // again.
     int error = 0;
     for (int i = 0; i < kKickTries; i++) {
         error = queue.kick_tx();
@@ -310,8 +316,8 @@ void XdpDevice::submit_and_kick() noexcept {
     }
     const std::uint64_t now = clock::ticks();
     lazy_.kicked(now);
-    // The kernel would not take them all: they count as held, so that the flusher asks again. After another error (the interface
-    // is down) that is for whoever sends or flushes next.
+    // The kernel would not take them all: they count as held, so that the flusher asks again. After another
+    // error (the interface is down) that is for whoever sends or flushes next.
     backlog_ = error == EAGAIN || error == EBUSY || error == ENOBUFS;
     stuck_ = error != 0 && !backlog_;
     held_since_.store(now, std::memory_order_relaxed);

@@ -4,13 +4,13 @@
 //   PD + MR            the umem
 //   posted receive     an entry of a fill ring (the wr_id is remembered for each chunk)
 //   receive CQ         the RX rings of all queues: a flow may arrive on any
-//   send request       TX descriptors, one for each SGE, with checksum metadata when IBV_SEND_IP_CSUM asks for it
-//   send CQ            the completion ring; only signalled requests appear, in order
-//   completion channel the XSK itself, or an epoll set of them when there are several queues
-//   flow rule          an entry of the XDP program's map; what no rule matches stays with the kernel
+//   send request       TX descriptors, one for each SGE, with checksum metadata when IBV_SEND_IP_CSUM asks
+//   for it send CQ            the completion ring; only signalled requests appear, in order completion
+//   channel the XSK itself, or an epoll set of them when there are several queues flow rule          an entry
+//   of the XDP program's map; what no rule matches stays with the kernel
 //
-// One QP and one CQ each way. Calls on the send side are serialised by the caller, and so are those on the receive
-// side; the two sides may run in parallel.
+// One QP and one CQ each way. Calls on the send side are serialised by the caller, and so are those on the
+// receive side; the two sides may run in parallel.
 #pragma once
 
 #include <memory>
@@ -28,23 +28,25 @@
 namespace vma::verbs::xdp {
 
 struct XdpConfig {
-    std::string name;          // netdev
+    std::string name;  // netdev
     int ifindex = 0;
     MacAddress mac{};
     std::uint32_t mtu = 1500;
-    unsigned queues = 1;       // receive queues of the netdev
-    std::vector<Mode> modes;   // to try, in order
+    unsigned queues = 1;              // receive queues of the netdev
+    std::vector<Mode> modes;          // to try, in order
     std::uint32_t rx_entries = 8192;  // in all queues together; rounded down to powers of two
     std::uint32_t tx_entries = 2048;
     bool zero_copy = true;     // try it first in drv mode
     bool partial_sums = true;  // DeviceAttr::partial_sums
-    std::uint64_t patience_ns = 1'000'000'000;  // how long a process that ends may take to let go of the netdev
+    std::uint64_t patience_ns =
+        1'000'000'000;  // how long a process that ends may take to let go of the netdev
 };
 
 class XdpDevice final : public SoftwareDevice {
   public:
-    // Attaches the program. Sockets are made by reg_mr() and create_qp(). EBUSY, from each of them: somebody else has the netdev, or
-    // did not let go of it in patience_ns. A living process that has it is not waited for.
+    // Attaches the program. Sockets are made by reg_mr() and create_qp(). EBUSY, from each of them: somebody
+    // else has the netdev, or did not let go of it in patience_ns. A living process that has it is not waited
+    // for.
     static Result<std::unique_ptr<XdpDevice>> open(XdpConfig config);
     ~XdpDevice() override;
 
@@ -81,9 +83,9 @@ class XdpDevice final : public SoftwareDevice {
 
     XdpConfig config_;
     Steering steering_;
-    InternalFd name_;   // says that this process has the netdev
+    InternalFd name_;                // says that this process has the netdev
     std::uint64_t deadline_ns_ = 0;  // of the opening
-    InternalFd epoll_;  // channel of several queues
+    InternalFd epoll_;               // channel of several queues
 
     std::uint8_t* memory_ = nullptr;
     std::uint32_t rx_per_queue_ = 0;
@@ -92,12 +94,12 @@ class XdpDevice final : public SoftwareDevice {
     Receives receives_;
 
     SendSlots slots_;
-    ChunksAway sent_;                         // numbers: places in slots_
-    bool scatter_ = true;                     // a frame may have several descriptors
+    ChunksAway sent_;      // numbers: places in slots_
+    bool scatter_ = true;  // a frame may have several descriptors
     bool zero_copy_ = false;
-    bool stuck_ = false;                      // the same after an error that time does not mend
-    bool backlog_ = false;                    // the kernel left submitted descriptors in the TX ring
-    std::uint32_t unsubmitted_ = 0;           // TX descriptors written and not yet visible to the kernel
+    bool stuck_ = false;             // the same after an error that time does not mend
+    bool backlog_ = false;           // the kernel left submitted descriptors in the TX ring
+    std::uint32_t unsubmitted_ = 0;  // TX descriptors written and not yet visible to the kernel
     LazyKick lazy_;
     std::atomic<unsigned> held_{0};
     std::atomic<std::uint64_t> held_since_{0};

@@ -35,8 +35,8 @@ Result<xdp_mmap_offsets> offsets(int fd) {
 }  // namespace
 
 template <class Entry>
-Result<void> XskRing<Entry>::create(int fd, int option, std::uint64_t page_offset, const xdp_ring_offset& where,
-                                    std::uint32_t size) {
+Result<void> XskRing<Entry>::create(int fd, int option, std::uint64_t page_offset,
+                                    const xdp_ring_offset& where, std::uint32_t size) {
     if (os::setsockopt(fd, SOL_XDP, option, &size, sizeof size) != 0)
         return fail(errno, fmt::format("XDP ring {} of {} entries: {}", option, size, strerror(errno)));
     map_length_ = where.desc + size * sizeof(Entry);
@@ -123,16 +123,19 @@ Result<void> Xsk::make_rings(const XskConfig& config) {
     if (!off) return std::unexpected(off.error());
     // A queue has its own fill and completion ring even when the umem is shared.
     std::uint32_t completion_size = config.tx_size != 0 ? config.tx_size : 64;
-    if (auto r = fill.create(fd(), XDP_UMEM_FILL_RING, XDP_UMEM_PGOFF_FILL_RING, off->fr, config.rx_size); !r) return r;
+    if (auto r = fill.create(fd(), XDP_UMEM_FILL_RING, XDP_UMEM_PGOFF_FILL_RING, off->fr, config.rx_size); !r)
+        return r;
     if (auto r = completion.create(fd(), XDP_UMEM_COMPLETION_RING, XDP_UMEM_PGOFF_COMPLETION_RING, off->cr,
                                    completion_size);
         !r)
         return r;
     if (auto r = rx.create(fd(), XDP_RX_RING, XDP_PGOFF_RX_RING, off->rx, config.rx_size); !r) return r;
     if (config.tx_size != 0) {
-        // In copy mode the kernel charges each frame on its way to the socket's send buffer, whose default is some 200 of them.
+        // In copy mode the kernel charges each frame on its way to the socket's send buffer, whose default is
+        // some 200 of them.
         constexpr int kCharge = 8192;  // of a frame, by a wide margin
-        const int room = static_cast<int>(std::min<std::uint64_t>(std::uint64_t{config.tx_size} * kCharge, 1u << 30));
+        const int room =
+            static_cast<int>(std::min<std::uint64_t>(std::uint64_t{config.tx_size} * kCharge, 1u << 30));
         if (os::setsockopt(fd(), SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof room) != 0)
             os::setsockopt(fd(), SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
         if (auto r = tx.create(fd(), XDP_TX_RING, XDP_PGOFF_TX_RING, off->tx, config.tx_size); !r) return r;
@@ -171,7 +174,8 @@ std::uint64_t Xsk::rx_drops() const noexcept {
 bool Xsk::zero_copy() const noexcept {
     xdp_options options{};
     socklen_t len = sizeof options;
-    return os::getsockopt(fd(), SOL_XDP, XDP_OPTIONS, &options, &len) == 0 && (options.flags & XDP_OPTIONS_ZEROCOPY);
+    return os::getsockopt(fd(), SOL_XDP, XDP_OPTIONS, &options, &len) == 0 &&
+           (options.flags & XDP_OPTIONS_ZEROCOPY);
 }
 
 }  // namespace vma::verbs::xdp

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// AF_XDP sockets: the umem, and the four rings of a queue. The kernel's interface is used directly because libxdp's
-// helpers cannot ask for transmit metadata, scatter-gather and per-queue rings of one umem at the same time.
+// AF_XDP sockets: the umem, and the four rings of a queue. The kernel's interface is used directly because
+// libxdp's helpers cannot ask for transmit metadata, scatter-gather and per-queue rings of one umem at the
+// same time.
 //
 // Rings are single producer, single consumer: the device's caller serialises each side (see ring/ring.h).
 #pragma once
@@ -53,7 +54,8 @@ class XskRing {
     ~XskRing();
 
     // Sets the ring's size on the socket and maps it. `size` is a power of two.
-    Result<void> create(int fd, int option, std::uint64_t page_offset, const xdp_ring_offset& where, std::uint32_t size);
+    Result<void> create(int fd, int option, std::uint64_t page_offset, const xdp_ring_offset& where,
+                        std::uint32_t size);
 
     // The part of create() that needs no kernel: takes the ring that lies at `base`, which the caller keeps.
     void use(void* base, const xdp_ring_offset& where, std::uint32_t size) noexcept;
@@ -107,23 +109,25 @@ class XskRing {
 struct XskConfig {
     int ifindex = 0;
     std::uint32_t queue = 0;
-    std::uint32_t rx_size = 0;       // RX and fill ring
-    std::uint32_t tx_size = 0;       // TX and completion ring; 0: this queue only receives
-    std::uint16_t bind_flags = 0;    // XDP_COPY / XDP_ZEROCOPY, XDP_USE_SG, XDP_USE_NEED_WAKEUP
+    std::uint32_t rx_size = 0;     // RX and fill ring
+    std::uint32_t tx_size = 0;     // TX and completion ring; 0: this queue only receives
+    std::uint16_t bind_flags = 0;  // XDP_COPY / XDP_ZEROCOPY, XDP_USE_SG, XDP_USE_NEED_WAKEUP
 };
 
-// The flags to try for bind(), in this order. Scatter-gather is given up for zero copy where a frame always fits `one_chunk`: some
-// drivers have the one, not the other.
+// The flags to try for bind(), in this order. Scatter-gather is given up for zero copy where a frame always
+// fits `one_chunk`: some drivers have the one, not the other.
 std::vector<std::uint16_t> ways_to_bind(bool zero_copy, bool one_chunk);
 
 // One AF_XDP socket on one queue. The first one registers the umem, further ones share it.
 class Xsk {
   public:
-    // Registers [memory, memory+length) as umem. `metadata` tells whether the kernel took the transmit metadata.
+    // Registers [memory, memory+length) as umem. `metadata` tells whether the kernel took the transmit
+    // metadata.
     Result<void> open_with_umem(void* memory, std::size_t length, std::uint32_t chunk, bool& metadata);
     Result<void> open();
-    // Creates the rings and binds; `owner` is the socket whose umem is shared, or null for the first. EBUSY is
-    // returned as such: the caller decides about retrying (a queue is released some milliseconds after a close).
+    // Creates the rings and binds; `owner` is the socket whose umem is shared, or null for the first. EBUSY
+    // is returned as such: the caller decides about retrying (a queue is released some milliseconds after a
+    // close).
     Result<void> make_rings(const XskConfig& config);
     int bind(const XskConfig& config, const Xsk* owner) noexcept;  // 0 or errno
     void close() noexcept { fd_.reset(); }

@@ -201,8 +201,8 @@ void beyond_fd_setsize() {
 }  // namespace
 
 // Only the pair at the loopback address is the kernel's. It begins with 3 segments, carries a byte and its
-// acknowledgement in half of the 32 subsets, and ends with at most 4. This host sends and receives each of them, so each
-// counts twice.
+// acknowledgement in half of the 32 subsets, and ends with at most 4. This host sends and receives each of
+// them, so each counts twice.
 constexpr long kLoopbackSegments = 2 * (3 + 2 * 16 + 4);
 
 #define MIXED(name, how) \

@@ -16,8 +16,8 @@ void read_all(int fd) {
     }
 }
 
-// Shows what a Watch reports once the socket has `wanted`. Whoever brings it shows it first and wakes waiters then, in the kernel as
-// well: so a set may hear of it a moment after poll() does.
+// Shows what a Watch reports once the socket has `wanted`. Whoever brings it shows it first and wakes waiters
+// then, in the kernel as well: so a set may hear of it a moment after poll() does.
 void show_with(Watch& w, const char* what, int fd, int wanted) {
     await_events(fd, wanted);
     w.show(what, kLong);

@@ -447,26 +447,53 @@ void other_numbers_of_the_set(Kind kind) {
 
 // ---- a set that others watch ----
 
-enum Watching { kByPoll, kByPpoll, kBySelect, kByPselect, kAmongOurs, kSelectAmongOurs, kByOuterSet, kPolledOuterSet, kCopy };
-const char* const kWatchings[] = {"poll",   "ppoll",     "select",           "pselect",         "poll with sockets",
-                                  "select with sockets", "epoll of the set", "poll of the outer set", "poll of a copy"};
+enum Watching {
+    kByPoll,
+    kByPpoll,
+    kBySelect,
+    kByPselect,
+    kAmongOurs,
+    kSelectAmongOurs,
+    kByOuterSet,
+    kPolledOuterSet,
+    kCopy
+};
+const char* const kWatchings[] = {"poll",
+                                  "ppoll",
+                                  "select",
+                                  "pselect",
+                                  "poll with sockets",
+                                  "select with sockets",
+                                  "epoll of the set",
+                                  "poll of the outer set",
+                                  "poll of a copy"};
 
-// Waits for `set` alone or, as a pollfd or in a set of its own, in company. The call's result, and -2 for a wrong report.
+// Waits for `set` alone or, as a pollfd or in a set of its own, in company. The call's result, and -2 for a
+// wrong report.
 int watch_set(Watching how, int set, int outer, int copy, const Company& ours) {
     int n = 0;
     constexpr timespec kTime{5, 0};
     fd_set in;
     FD_ZERO(&in);
     FD_SET(set, &in);
-    pollfd p[3] = {{how == kPolledOuterSet ? outer : how == kCopy ? copy : set, POLLIN, 0},
+    pollfd p[3] = {{how == kPolledOuterSet ? outer
+                    : how == kCopy         ? copy
+                                           : set,
+                    POLLIN, 0},
                    {ours.udp, POLLIN, 0},
                    {ours.tcp, POLLIN, 0}};
     switch (how) {
         case kByPoll:
         case kPolledOuterSet:
-        case kCopy: n = poll(p, 1, 5000); break;
-        case kByPpoll: n = ppoll(p, 1, &kTime, nullptr); break;
-        case kAmongOurs: n = poll(p, 3, 5000); break;
+        case kCopy:
+            n = poll(p, 1, 5000);
+            break;
+        case kByPpoll:
+            n = ppoll(p, 1, &kTime, nullptr);
+            break;
+        case kAmongOurs:
+            n = poll(p, 3, 5000);
+            break;
         case kSelectAmongOurs:
             FD_SET(ours.udp, &in);
             [[fallthrough]];
@@ -487,7 +514,8 @@ int watch_set(Watching how, int set, int outer, int copy, const Company& ours) {
     return n == 1 && p[0].revents != POLLIN ? -2 : n;
 }
 
-// Threads that watch a set in each of these ways, all at once. `change` is made meanwhile and makes nothing ready.
+// Threads that watch a set in each of these ways, all at once. `change` is made meanwhile and makes nothing
+// ready.
 class Watchers {
   public:
     Watchers(int set, const Company& ours) : outer_(epoll_create1(0)), copy_(dup(set)) {
@@ -692,14 +720,18 @@ void fairness(int room) {
 
 }  // namespace
 
-TCP_KERNEL_CASE(sets, control_errors, 7) { for_each_kind("errors of epoll_ctl and epoll_wait", control_errors); }
+TCP_KERNEL_CASE(sets, control_errors, 7) {
+    for_each_kind("errors of epoll_ctl and epoll_wait", control_errors);
+}
 TCP_KERNEL_CASE(sets, data_intact, 10) { for_each_kind("the program's data", data_intact); }
 TCP_CASE(sets, duplicates) { for_each_kind("two numbers of one socket", duplicates); }
 TCP_KERNEL_CASE(sets, two_sets, 7) { for_each_kind("a member of several sets", two_sets); }
 TCP_CASE(sets, nested) { for_each_kind("sets in sets", nested); }
 TCP_KERNEL_CASE(sets, modify, 7) { for_each_kind("modify", modify); }
 TCP_CASE(sets, read_before_the_wait) { for_each_kind("read before the wait", read_before_the_wait); }
-TCP_KERNEL_CASE(sets, closed_while_watched, 7) { for_each_kind("closed while watched", closed_while_watched); }
+TCP_KERNEL_CASE(sets, closed_while_watched, 7) {
+    for_each_kind("closed while watched", closed_while_watched);
+}
 TCP_KERNEL_CASE(sets, closed_by_another, 10) { for_each_kind("closed by another thread", closed_by_another); }
 TCP_KERNEL_CASE(sets, threads_in_one_wait, 7) { for_each_kind("several threads wait", threads_in_one_wait); }
 TCP_KERNEL_CASE(sets, changes_wake, 10) { for_each_kind("changes wake", changes_wake); }
@@ -789,8 +821,8 @@ TCP_KERNEL_CASE(sets, watched_from_outside, 12) {
     for (Kind kind : {kTcp, kUdp})
         for (bool early : {false, true}) connected_while_watched(*friends, kind, early);
 }
-// Each connection of fairness() ends with its byte unread, so by a reset. The peer's FIN crosses it and finds the
-// connection gone: the kernel receives that FIN and answers it. All 15 may do so.
+// Each connection of fairness() ends with its byte unread, so by a reset. The peer's FIN crosses it and finds
+// the connection gone: the kernel receives that FIN and answers it. All 15 may do so.
 constexpr int kRooms[] = {1, 2, 3, 5, 8};
 constexpr int kConnectionsOfARoom = 9 / kKinds;
 TCP_KERNEL_CASE(sets, fairness, (1 + std::ssize(kRooms) * kConnectionsOfARoom) * kStragglers.kernel_limit) {

@@ -29,7 +29,8 @@ bool has_mask(How how) {
            is_opaque(how);
 }
 
-// Makes a call, and signals its thread until the call has ended: on a busy machine one signal may come before the call.
+// Makes a call, and signals its thread until the call has ended: on a busy machine one signal may come before
+// the call.
 template <class Call>
 void interrupted(Call&& call) {
     const pthread_t self = pthread_self();

@@ -12,7 +12,8 @@ void one(int fd, const char* what, int length = 25, size_t room = 512) {
     if (wait_in(fd)) show_recv(what, fd, 0, 70000, room);
 }
 
-// The kernel turns stamping on in the background, on a busy machine after seconds: receives until a datagram has a stamp.
+// The kernel turns stamping on in the background, on a busy machine after seconds: receives until a datagram
+// has a stamp.
 bool until_stamped(int fd) {
     for (int i = 0; i < 1000; i++) {
         if (i > 20) usleep(10'000);

@@ -30,12 +30,13 @@ void works_on(int fd) {
     if (wait_in(fd)) show_recv("recv", fd);
 }
 
-// How often the calling thread has read from anything that is no socket, as the kernel counts it. A thread that goes to
-// sleep in the library does so each time.
+// How often the calling thread has read from anything that is no socket, as the kernel counts it. A thread
+// that goes to sleep in the library does so each time.
 long reads_of_this_thread() {
     FILE* io = fopen("/proc/thread-self/io", "r");
     long rchar = 0, wchar = 0, reads = -1;
-    if (io == nullptr || fscanf(io, "rchar: %ld wchar: %ld syscr: %ld", &rchar, &wchar, &reads) != 3) say("no count");
+    if (io == nullptr || fscanf(io, "rchar: %ld wchar: %ld syscr: %ld", &rchar, &wchar, &reads) != 3)
+        say("no count");
     if (io != nullptr) fclose(io);
     return reads;
 }

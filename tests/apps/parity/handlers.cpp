@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Handlers that do what signal-safety(7) allows, at instants nobody chooses: they jump out of the call, end the process, poll,
-// write, close, fork. Whatever they interrupt, the sockets go on working afterwards.
+// Handlers that do what signal-safety(7) allows, at instants nobody chooses: they jump out of the call, end
+// the process, poll, write, close, fork. Whatever they interrupt, the sockets go on working afterwards.
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -243,9 +243,11 @@ PARITY_CASE(handler, sees_all, kernel_carries(20)) {
     g_stack.ss_sp = stack;
     g_stack.ss_size = sizeof stack;
     SHOW("sigaltstack", sigaltstack(&g_stack, nullptr));
-    for (int flags : {0, int{SA_NODEFER}, int{SA_ONSTACK}, static_cast<int>(SA_RESETHAND), int{SA_RESTART | SA_ONSTACK}}) {
+    for (int flags : {0, int{SA_NODEFER}, int{SA_ONSTACK}, static_cast<int>(SA_RESETHAND),
+                      int{SA_RESTART | SA_ONSTACK}}) {
         for (bool waits : {false, true}) {
-            struct sigaction action {}, after {};
+            struct sigaction action {
+            }, after{};
             action.sa_sigaction = with_info;
             action.sa_flags = flags | SA_SIGINFO;
             sigaddset(&action.sa_mask, SIGUSR2);
@@ -278,15 +280,16 @@ PARITY_CASE(handler, sees_all, kernel_carries(20)) {
             sigset_t now;
             sigprocmask(SIG_BLOCK, nullptr, &now);
             sigaction(SIGUSR1, nullptr, &after);
-            say("flags %x: ran %d code %d value %d own pid %d on stack %d blocks USR1 %d USR2 %d, afterwards %d %d, default %d",
-                static_cast<unsigned>(flags), static_cast<int>(g_ran), g_info.si_code, g_info.si_value.sival_int,
-                g_info.si_pid == getpid(), (g_where.ss_flags & SS_ONSTACK) != 0, sigismember(&g_mask, SIGUSR1),
-                sigismember(&g_mask, SIGUSR2), sigismember(&now, SIGUSR1), sigismember(&now, SIGUSR2),
-                after.sa_handler == SIG_DFL);
+            say("flags %x: ran %d code %d value %d own pid %d on stack %d blocks USR1 %d USR2 %d, afterwards "
+                "%d %d, default %d",
+                static_cast<unsigned>(flags), static_cast<int>(g_ran), g_info.si_code,
+                g_info.si_value.sival_int, g_info.si_pid == getpid(), (g_where.ss_flags & SS_ONSTACK) != 0,
+                sigismember(&g_mask, SIGUSR1), sigismember(&g_mask, SIGUSR2), sigismember(&now, SIGUSR1),
+                sigismember(&now, SIGUSR2), after.sa_handler == SIG_DFL);
         }
     }
-    // Signals of one number come in the order in which they were sent to the process. Of those for a thread each comes once;
-    // one that is put off may fall behind one that arrives at that moment.
+    // Signals of one number come in the order in which they were sent to the process. Of those for a thread
+    // each comes once; one that is put off may fall behind one that arrives at that moment.
     struct sigaction action {};
     action.sa_sigaction = in_order;
     action.sa_flags = SA_SIGINFO | SA_RESTART;

@@ -32,22 +32,22 @@ inline constexpr const char* kThere = "198.18.1.2";
 inline constexpr const char* kThereSecond = "198.18.1.102";
 inline constexpr const char* kHereLink2 = "198.18.2.1";
 inline constexpr const char* kThereLink2 = "198.18.2.2";
-inline constexpr int kPort = 5000;      // ours
-inline constexpr int kPeerPort = 6000;  // the agent's
+inline constexpr int kPort = 5000;        // ours
+inline constexpr int kPeerPort = 6000;    // the agent's
 inline constexpr int kSettlePort = 4999;  // of settle(), on both sides
 
 // What of a case the kernel may carry when the library serves it.
 struct Traffic {
-    // Datagrams, and segments of TCP, that the kernel of the namespace sends and delivers; at most. Of a case with two programs
-    // it is the limit of each side.
+    // Datagrams, and segments of TCP, that the kernel of the namespace sends and delivers; at most. Of a case
+    // with two programs it is the limit of each side.
     long kernel_limit;
     bool server_is_killed = false;  // so only the client is tried with the library
 
     static const Traffic offloaded;  // nothing
 };
 inline constexpr Traffic Traffic::offloaded{0};
-// For fragments, the loopback, multicast and whatever else is the kernel's: as many as the case has of them. A TCP case has room
-// for acknowledgements besides, whose number depends on time.
+// For fragments, the loopback, multicast and whatever else is the kernel's: as many as the case has of them.
+// A TCP case has room for acknowledgements besides, whose number depends on time.
 constexpr Traffic kernel_carries(long packets) { return {packets}; }
 
 struct Case {
@@ -57,8 +57,9 @@ struct Case {
     void (*run)();
 };
 std::vector<Case>& cases();
-// The report of what the kernel carried (descriptor 101, see tests/integration/support/kernel_report.h): `counter` tells it, and
-// the program says "begin" when its case begins, and "end" when that or a program it executed has ended.
+// The report of what the kernel carried (descriptor 101, see tests/integration/support/kernel_report.h):
+// `counter` tells it, and the program says "begin" when its case begins, and "end" when that or a program it
+// executed has ended.
 void count_kernel_packets_with(long (*counter)());
 void report_kernel_packets(const char* when);
 struct Registration {
@@ -105,8 +106,8 @@ int get(int fd, int level, int name);             // its value, -1 when it canno
 // ---- receiving ----
 // Waits until `fd` is readable (by poll); prints and returns false after `msec`.
 bool wait_in(int fd, int msec = 3000);
-// Returns when all that both hosts have sent each other so far has arrived, errors of ICMP included: a datagram of its own goes
-// to the agent and back behind it. No socket of the case has been looked at.
+// Returns when all that both hosts have sent each other so far has arrived, errors of ICMP included: a
+// datagram of its own goes to the agent and back behind it. No socket of the case has been looked at.
 void settle();
 // recvmsg with room for everything; prints length, hash, sender, flags and control messages.
 long show_recv(const char* what, int fd, int flags = 0, size_t room = 70000, size_t control = 512);

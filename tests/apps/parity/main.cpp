@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The program whose behaviour must not depend on the library: `parity --list`, or `parity THEME.NAME` with
-// the agent's control socket as descriptor 100. The transcript goes to stdout; the kernel's UDP counters, by which the test sees
-// whether datagrams bypassed the kernel, go to descriptor 101.
+// the agent's control socket as descriptor 100. The transcript goes to stdout; the kernel's UDP counters, by
+// which the test sees whether datagrams bypassed the kernel, go to descriptor 101.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,8 +31,7 @@ int main(int argc, char** argv) {
     using namespace parity;
     count_kernel_packets_with(kernel_datagrams);
     if (argc == 2 && strcmp(argv[1], "--list") == 0) {
-        for (const Case& c : cases())
-            printf("%s %s %ld\n", c.theme, c.name, c.traffic.kernel_limit);
+        for (const Case& c : cases()) printf("%s %s %ld\n", c.theme, c.name, c.traffic.kernel_limit);
         return 0;
     }
     if (argc >= 3 && strcmp(argv[1], "--exec") == 0) {

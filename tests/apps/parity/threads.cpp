@@ -4,14 +4,13 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/time.h>
 
 #include <atomic>
 #include <mutex>
 #include <set>
 #include <thread>
-
-#include <sys/ioctl.h>
 
 #include "harness.h"
 
@@ -73,9 +72,9 @@ PARITY_CASE(thread, close_under_receiver, Traffic::offloaded) {
     usleep(150'000);
     SHOW("close", close(fd));
     usleep(100'000);
-    // A documented difference (docs/architecture.md): the kernel's receiver keeps the socket alive and waits on, ours
-    // gets EBADF at once. Whichever it is, nothing else may happen, and nothing that is opened under the number next
-    // may be touched.
+    // A documented difference (docs/architecture.md): the kernel's receiver keeps the socket alive and waits
+    // on, ours gets EBADF at once. Whichever it is, nothing else may happen, and nothing that is opened under
+    // the number next may be touched.
     bool waits = r.result == 4711;
     bool refused = r.result == -EBADF;
     say("receiver waits or was refused: %d", waits || refused);
@@ -205,7 +204,8 @@ PARITY_CASE(thread, open_and_close_meanwhile, Traffic::offloaded) {
     say("received %d, failed binds %d, %s", n, failures.load(), answer().c_str());
 }
 
-// The first datagram of a bound socket takes the way past the kernel at once, whatever others change meanwhile.
+// The first datagram of a bound socket takes the way past the kernel at once, whatever others change
+// meanwhile.
 PARITY_CASE(thread, first_send_beside_binds, Traffic::offloaded) {
     int fd = listening();
     std::atomic<bool> done{false};

@@ -56,7 +56,8 @@ Result World::call(int actor, const Call& call) {
 }
 
 void World::show_result(int actor, const char* name, int fd, const Result& r) {
-    tell("A%d %s(%d) = %ld%s%s%s", actor, name, fd, r.value, r.value < 0 ? " " : "", r.value < 0 ? strerrorname_np(r.error) : "", r.text);
+    tell("A%d %s(%d) = %ld%s%s%s", actor, name, fd, r.value, r.value < 0 ? " " : "",
+         r.value < 0 ? strerrorname_np(r.error) : "", r.text);
 }
 
 Result World::show(int actor, const char* name, const Call& call) {
@@ -88,7 +89,8 @@ int World::any_thread(Draw& draw, int process) {
 }
 
 void World::give_up(const char* why, int actor) {
-    tell("A%d %s (call %d of descriptor %d): HANG", actor, why, static_cast<int>(g_pages[actor].call.what), g_pages[actor].call.fd);
+    tell("A%d %s (call %d of descriptor %d): HANG", actor, why, static_cast<int>(g_pages[actor].call.what),
+         g_pages[actor].call.fd);
     // Where to look with a debugger or in /proc, before all of it goes.
     if (getenv("TEST_RANDOM_STAY") != nullptr) {
         fprintf(stderr, "process %d thread %d hangs\n", g_pages[actor].process, g_pages[actor].thread);

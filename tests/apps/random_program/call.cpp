@@ -64,7 +64,8 @@ std::string address_text(const void* address, unsigned length) {
     char name[INET_ADDRSTRLEN];
     std::string text = inet_ntop(AF_INET, &a.sin_addr, name, sizeof name);
     const int number = ntohs(a.sin_port);
-    if (number >= g_base && number < g_base + kPorts) return text + ":base+" + std::to_string(number - g_base);
+    if (number >= g_base && number < g_base + kPorts)
+        return text + ":base+" + std::to_string(number - g_base);
     return text + (number < 32768 ? ":" + std::to_string(number) : ":ephemeral");
 }
 
@@ -72,7 +73,8 @@ std::string events_text(unsigned events) {
     static constexpr struct {
         unsigned bit;
         const char* name;
-    } kNames[] = {{EPOLLIN, "IN"}, {EPOLLOUT, "OUT"}, {EPOLLPRI, "PRI"}, {EPOLLERR, "ERR"}, {EPOLLHUP, "HUP"}, {EPOLLRDHUP, "RDHUP"},
+    } kNames[] = {{EPOLLIN, "IN"},         {EPOLLOUT, "OUT"},       {EPOLLPRI, "PRI"},
+                  {EPOLLERR, "ERR"},       {EPOLLHUP, "HUP"},       {EPOLLRDHUP, "RDHUP"},
                   {EPOLLRDNORM, "RDNORM"}, {EPOLLWRNORM, "WRNORM"}, {POLLNVAL, "NVAL"}};
     std::string text;
     for (const auto& n : kNames)
@@ -244,7 +246,13 @@ void do_send(const Call& call, Result& r) {
     Stream{call.key}.fill(b, call.a, call.at);
     iovec parts[3] = {{b, third}, {b + third, third}, {b + 2 * third, length - 2 * third}};
     sockaddr_in to = address_at(kPeer[call.list[0]], static_cast<int>(call.d));
-    msghdr m{call.d != 0 ? &to : nullptr, call.d != 0 ? static_cast<socklen_t>(sizeof to) : 0, parts, 3, nullptr, 0, 0};
+    msghdr m{call.d != 0 ? &to : nullptr,
+             call.d != 0 ? static_cast<socklen_t>(sizeof to) : 0,
+             parts,
+             3,
+             nullptr,
+             0,
+             0};
     switch (call.c) {
         case 0:
             r.value = write(call.fd, b, length);
@@ -264,7 +272,8 @@ void do_send(const Call& call, Result& r) {
         default: {
             // A part each. The value is the sum of what was taken.
             mmsghdr several[3] = {};
-            for (int i = 0; i < 3; i++) several[i].msg_hdr = {m.msg_name, m.msg_namelen, &parts[i], 1, nullptr, 0, 0};
+            for (int i = 0; i < 3; i++)
+                several[i].msg_hdr = {m.msg_name, m.msg_namelen, &parts[i], 1, nullptr, 0, 0};
             const int sent = sendmmsg(call.fd, several, 3, flags);
             r.error = errno;
             r.value = sent < 0 ? -1 : 0;
@@ -281,11 +290,13 @@ void do_send(const Call& call, Result& r) {
 // list: fd, events, fd, events...; count of them; a: timeout.
 void do_poll(const Call& call, Result& r) {
     pollfd p[8];
-    for (int i = 0; i < call.count; i++) p[i] = {call.list[2 * i], static_cast<short>(call.list[2 * i + 1]), 0};
+    for (int i = 0; i < call.count; i++)
+        p[i] = {call.list[2 * i], static_cast<short>(call.list[2 * i + 1]), 0};
     r.value = poll(p, static_cast<nfds_t>(call.count), static_cast<int>(call.a));
     r.error = errno;
     if (r.value >= 0)
-        for (int i = 0; i < call.count; i++) note(r, " %s", events_text(static_cast<unsigned>(p[i].revents)).c_str());
+        for (int i = 0; i < call.count; i++)
+            note(r, " %s", events_text(static_cast<unsigned>(p[i].revents)).c_str());
 }
 
 void do_select(const Call& call, Result& r) {
@@ -307,7 +318,8 @@ void do_select(const Call& call, Result& r) {
     if (r.value >= 0)
         for (int i = 0; i < call.count; i++) {
             const int fd = call.list[2 * i];
-            note(r, " %s%s%s.", FD_ISSET(fd, &in) ? "r" : "", FD_ISSET(fd, &out) ? "w" : "", FD_ISSET(fd, &urgent) ? "x" : "");
+            note(r, " %s%s%s.", FD_ISSET(fd, &in) ? "r" : "", FD_ISSET(fd, &out) ? "w" : "",
+                 FD_ISSET(fd, &urgent) ? "x" : "");
         }
 }
 
@@ -316,9 +328,11 @@ void do_wait_set(const Call& call, Result& r) {
     epoll_event events[64];
     r.value = epoll_wait(call.fd, events, 64, static_cast<int>(call.a));
     r.error = errno;
-    std::sort(events, events + std::max(0L, r.value), [](const auto& x, const auto& y) { return x.data.u64 < y.data.u64; });
+    std::sort(events, events + std::max(0L, r.value),
+              [](const auto& x, const auto& y) { return x.data.u64 < y.data.u64; });
     for (long i = 0; i < r.value; i++)
-        note(r, " %lu:%s", static_cast<unsigned long>(events[i].data.u64), events_text(events[i].events).c_str());
+        note(r, " %lu:%s", static_cast<unsigned long>(events[i].data.u64),
+             events_text(events[i].events).c_str());
 }
 
 // Until all of it is true: a bytes are there (or -1), b are among poll()'s events. 5 s.
@@ -332,7 +346,8 @@ void do_await(const Call& call, Result& r) {
         const bool enough = call.a < 0 || (bytes == call.a && (call.a == 0 || p.revents & POLLIN));
         if (enough && (p.revents & call.b) == call.b) break;
         if (milliseconds() > end) {
-            note(r, " NEVER: %d bytes for %ld, %s for %s", bytes, call.a, events_text(static_cast<unsigned>(p.revents)).c_str(),
+            note(r, " NEVER: %d bytes for %ld, %s for %s", bytes, call.a,
+                 events_text(static_cast<unsigned>(p.revents)).c_str(),
                  events_text(static_cast<unsigned>(call.b)).c_str());
             r.value = -1;
             break;
@@ -462,8 +477,9 @@ void perform(Page& page) {
         case What::own_name:
         case What::peer_name:
             length = sizeof address;
-            r.value = call.what == What::own_name ? getsockname(call.fd, reinterpret_cast<sockaddr*>(&address), &length)
-                                                  : getpeername(call.fd, reinterpret_cast<sockaddr*>(&address), &length);
+            r.value = call.what == What::own_name
+                          ? getsockname(call.fd, reinterpret_cast<sockaddr*>(&address), &length)
+                          : getpeername(call.fd, reinterpret_cast<sockaddr*>(&address), &length);
             r.error = errno;
             if (r.value == 0) note(r, " %s", address_text(&address, length).c_str());
             return;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Numbers that depend on the seed and the step only, so that a step can be left out without changing the others.
+// Numbers that depend on the seed and the step only, so that a step can be left out without changing the
+// others.
 #pragma once
 
 #include <stdint.h>
@@ -21,7 +22,9 @@ class Draw {
     uint64_t number() { return state_ = mix(state_); }
     unsigned below(unsigned limit) { return static_cast<unsigned>(number() % limit); }
     bool one_in(unsigned n) { return below(n) == 0; }
-    int of(std::initializer_list<int> choices) { return choices.begin()[below(static_cast<unsigned>(choices.size()))]; }
+    int of(std::initializer_list<int> choices) {
+        return choices.begin()[below(static_cast<unsigned>(choices.size()))];
+    }
     // A length: mostly small, now and then up to `most`.
     long length(unsigned most) {
         static constexpr unsigned kScale[] = {8, 100, 1448, 5000, 20000};

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A program that is drawn at random: threads, children, handlers, descriptors and their copies, epoll sets, connections in
-// both directions, UDP sockets; cancels, closes and ends at any place. It runs once on the kernel and once
-// with the library; what it saw must be the same (tests/integration/random_program_test.cpp).
+// A program that is drawn at random: threads, children, handlers, descriptors and their copies, epoll sets,
+// connections in both directions, UDP sockets; cancels, closes and ends at any place. It runs once on the
+// kernel and once with the library; what it saw must be the same (tests/integration/random_program_test.cpp).
 //
 //   app_random_program subject SEED BASE_PORT STEPS [--skip 3,17,...] [--without name,...]
 //   app_random_program peer SEED BASE_PORT
 //
-// Descriptor 100 is the socket to the other half. The transcript goes to standard output. The peer is on the other host.
+// Descriptor 100 is the socket to the other half. The transcript goes to standard output. The peer is on the
+// other host.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,8 @@ namespace {
 
 template <class T>
 T* shared(size_t count = 1) {
-    void* memory = mmap(nullptr, count * sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* memory =
+        mmap(nullptr, count * sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) abort();
     return static_cast<T*>(memory);
 }
@@ -33,7 +35,9 @@ T* shared(size_t count = 1) {
 int main(int argc, char** argv) {
     using namespace random_program;
     if (argc < 4) {
-        fprintf(stderr, "usage: %s subject|peer SEED BASE_PORT STEPS [--skip 3,17,...] [--without name,...]\n", argv[0]);
+        fprintf(stderr,
+                "usage: %s subject|peer SEED BASE_PORT STEPS [--skip 3,17,...] [--without name,...]\n",
+                argv[0]);
         return 2;
     }
     g_base = atoi(argv[3]);

@@ -91,9 +91,11 @@ Told await(const Connection& c, const Asked& w) {
         ioctl(c.fd, FIONREAD, &bytes);
         pollfd p{c.fd, static_cast<short>(POLLIN | POLLRDHUP | w.b), 0};
         poll(&p, 1, 0);
-        if ((w.a < 0 || bytes >= w.a) && (p.revents & w.b) == w.b) return answer(bytes, 0, "%s", events_text(static_cast<unsigned>(p.revents)).c_str());
+        if ((w.a < 0 || bytes >= w.a) && (p.revents & w.b) == w.b)
+            return answer(bytes, 0, "%s", events_text(static_cast<unsigned>(p.revents)).c_str());
         if (milliseconds() > end)
-            return answer(-1, 0, "NEVER: %d bytes for %ld, %s for %s", bytes, w.a, events_text(static_cast<unsigned>(p.revents)).c_str(),
+            return answer(-1, 0, "NEVER: %d bytes for %ld, %s for %s", bytes, w.a,
+                          events_text(static_cast<unsigned>(p.revents)).c_str(),
                           events_text(static_cast<unsigned>(w.b)).c_str());
     }
 }
@@ -105,7 +107,8 @@ Told read_stream(Connection& c, long most) {
     while (have < most) {
         if (!readable(c.fd, 5000)) return answer(have, 0, "%ld bytes, then NOTHING", have);
         const long n = recv(c.fd, b, static_cast<size_t>(std::min<long>(sizeof b, most - have)), 0);
-        if (n <= 0) return answer(have, 0, "%ld bytes, then %s", have, n == 0 ? "the end" : strerrorname_np(errno));
+        if (n <= 0)
+            return answer(have, 0, "%ld bytes, then %s", have, n == 0 ? "the end" : strerrorname_np(errno));
         const long wrong = c.from.wrong(b, n, c.received);
         if (wrong >= 0) return answer(have, 0, "WRONG bytes at %ld", static_cast<long>(c.received) + wrong);
         have += n;
@@ -189,7 +192,8 @@ Told crowd(const Asked& w) {
         setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
         setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
         all.push_back(fd);
-        if (connect(fd, raw(at(kSubject[w.at], static_cast<int>(w.b))), sizeof(sockaddr_in)) != 0) return failed("crowd's connect");
+        if (connect(fd, raw(at(kSubject[w.at], static_cast<int>(w.b))), sizeof(sockaddr_in)) != 0)
+            return failed("crowd's connect");
         uint64_t word = static_cast<uint64_t>(i) * Stream::kStep;
         if (send(fd, &word, sizeof word, MSG_NOSIGNAL) != sizeof word) return failed("crowd's send");
     }
@@ -214,7 +218,8 @@ Told send_datagrams(Connection& c, const Asked& w) {
         const long length = 1 + static_cast<long>(mix(w.key + static_cast<uint64_t>(i)) % 1000);
         b[0] = static_cast<uint8_t>(i);
         Stream{w.key + static_cast<uint64_t>(i)}.fill(b + 1, length - 1, 0);
-        if (sendto(c.fd, b, static_cast<size_t>(length), 0, raw(at(kSubject[w.at], static_cast<int>(w.b))), sizeof(sockaddr_in)) < 0)
+        if (sendto(c.fd, b, static_cast<size_t>(length), 0, raw(at(kSubject[w.at], static_cast<int>(w.b))),
+                   sizeof(sockaddr_in)) < 0)
             return failed("peer's datagrams");
         if (i % 8 == 7) usleep(300);
     }
@@ -277,7 +282,8 @@ Told grant(const Asked& w) {
             c = {};
             c.datagrams = true;
             c.fd = socket(AF_INET, SOCK_DGRAM, 0);
-            if (bind(c.fd, raw(at(kPeer[w.a], static_cast<int>(w.b))), sizeof(sockaddr_in)) != 0) return failed("peer's bind");
+            if (bind(c.fd, raw(at(kPeer[w.a], static_cast<int>(w.b))), sizeof(sockaddr_in)) != 0)
+                return failed("peer's bind");
             return done();
         }
         case Wish::close:
@@ -285,7 +291,8 @@ Told grant(const Asked& w) {
             return done();
         case Wish::send_to:
             Stream{w.key}.fill(b, w.a, 0);
-            if (sendto(c.fd, b, static_cast<size_t>(w.a), 0, raw(at(kSubject[w.at], static_cast<int>(w.b))), sizeof(sockaddr_in)) != w.a)
+            if (sendto(c.fd, b, static_cast<size_t>(w.a), 0, raw(at(kSubject[w.at], static_cast<int>(w.b))),
+                       sizeof(sockaddr_in)) != w.a)
                 return failed("peer's sendto");
             return done();
         case Wish::receive: {
@@ -294,7 +301,8 @@ Told grant(const Asked& w) {
             socklen_t length = sizeof from;
             const long n = recvfrom(c.fd, b, sizeof b, 0, reinterpret_cast<sockaddr*>(&from), &length);
             if (n < 0) return failed("peer's recvfrom");
-            return answer(n, 0, "%ld hash %08x from %s", n, hash_of(b, n), address_text(&from, length).c_str());
+            return answer(n, 0, "%ld hash %08x from %s", n, hash_of(b, n),
+                          address_text(&from, length).c_str());
         }
         case Wish::datagrams:
             return send_datagrams(c, w);
@@ -308,7 +316,8 @@ int run_peer() {
     g_listener = socket(AF_INET, SOCK_STREAM, 0);
     int on = 1;
     setsockopt(g_listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(g_listener, raw(at("0.0.0.0", g_base)), sizeof(sockaddr_in)) != 0 || listen(g_listener, 64) != 0) {
+    if (bind(g_listener, raw(at("0.0.0.0", g_base)), sizeof(sockaddr_in)) != 0 ||
+        listen(g_listener, 64) != 0) {
         say("cannot listen: %s", strerrorname_np(errno));
         return 3;
     }

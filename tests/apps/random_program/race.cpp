@@ -64,8 +64,9 @@ void read_stream(const Call& call, Tally& tally, Result& r, bool to_end) {
             const long n = recv(call.fd, b, room, MSG_PEEK | MSG_DONTWAIT);
             if (n >= 15 && !stream.has(b, n)) return fault(r, "peeked at what is not of the stream", 0);
         }
-        const long n = manner < 3 ? recv(call.fd, b, room, flags) : manner == 3 ? recvfrom(call.fd, b, room, flags, nullptr, nullptr)
-                                                                                : recvmsg(call.fd, &m, flags);
+        const long n = manner < 3    ? recv(call.fd, b, room, flags)
+                       : manner == 3 ? recvfrom(call.fd, b, room, flags, nullptr, nullptr)
+                                     : recvmsg(call.fd, &m, flags);
         if (n > 0) {
             tally.add(stream, b, n, !to_end && call.d != 0);
             g_race->read += n;
@@ -183,8 +184,10 @@ void watch(const Call& call, Result& r) {
                 break;
             }
             case 5:
-                event = {EPOLLIN | (draw.one_in(2) ? EPOLLET : 0u) | (draw.one_in(2) ? EPOLLONESHOT : 0u), {.u64 = 8}};
-                if (epoll_ctl(set, EPOLL_CTL_MOD, call.fd, &event) != 0) return fault(r, "EPOLL_CTL_MOD", errno);
+                event = {EPOLLIN | (draw.one_in(2) ? EPOLLET : 0u) | (draw.one_in(2) ? EPOLLONESHOT : 0u),
+                         {.u64 = 8}};
+                if (epoll_ctl(set, EPOLL_CTL_MOD, call.fd, &event) != 0)
+                    return fault(r, "EPOLL_CTL_MOD", errno);
                 break;
             case 6:
                 getsockopt(call.fd, SOL_SOCKET, SO_SNDBUF, &value, &length);
@@ -225,7 +228,10 @@ void fork_children(const Call& call, Result& r) {
         while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
         if (status != 0) {
             r.value = -1;
-            snprintf(r.text, sizeof r.text, " a child that %s ended with %x", what == 0 ? "did nothing" : what == 1 ? "wrote" : "read",
+            snprintf(r.text, sizeof r.text, " a child that %s ended with %x",
+                     what == 0   ? "did nothing"
+                     : what == 1 ? "wrote"
+                                 : "read",
                      static_cast<unsigned>(status));
             return;
         }
@@ -241,7 +247,8 @@ void accept_crowd(const Call& call, Result& r) {
         if (milliseconds() > end) return fault(r, "not all are accepted", 0);
         pollfd p{call.fd, POLLIN, 0};
         poll(&p, 1, 10);
-        const int fd = draw.one_in(2) ? accept(call.fd, nullptr, nullptr) : accept4(call.fd, nullptr, nullptr, SOCK_CLOEXEC);
+        const int fd = draw.one_in(2) ? accept(call.fd, nullptr, nullptr)
+                                      : accept4(call.fd, nullptr, nullptr, SOCK_CLOEXEC);
         if (fd < 0) {
             if (errno == EAGAIN || errno == EINTR) continue;
             return fault(r, "accept", errno);
@@ -253,7 +260,8 @@ void accept_crowd(const Call& call, Result& r) {
         do n = recv(fd, b, sizeof b, MSG_WAITALL);
         while (n < 0 && errno == EINTR);
         if (n != 8) return fault(r, "an accepted connection has no data", n < 0 ? errno : 0);
-        if (send(fd, b, 8, MSG_NOSIGNAL) != 8) return fault(r, "an accepted connection does not take data", errno);
+        if (send(fd, b, 8, MSG_NOSIGNAL) != 8)
+            return fault(r, "an accepted connection does not take data", errno);
         if (draw.one_in(2)) {
             const int copy = dup(fd);
             close(fd);
@@ -266,8 +274,9 @@ void accept_crowd(const Call& call, Result& r) {
 
 }  // namespace
 
-// fd; list[0] the role, list[1] of what (0 stream, 1 datagrams, 2 listener); key of the stream; count its number as a
-// writer; a how many, b seed, c whether the stream ends, d whether what one call reads is one piece.
+// fd; list[0] the role, list[1] of what (0 stream, 1 datagrams, 2 listener); key of the stream; count its
+// number as a writer; a how many, b seed, c whether the stream ends, d whether what one call reads is one
+// piece.
 void take_part(const Call& call, Page& page, Result& r) {
     switch (static_cast<Role>(call.list[0])) {
         case Role::reader:

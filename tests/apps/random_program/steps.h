@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the coordinator knows of the world, and the steps it may take in it. A step ends when all of it has arrived: what
-// every call answers then depends on the calls before only, and the kernel's transcript can be compared with the library's.
-// Inside a race nothing is shown; what must hold there is checked, and the step says so.
+// What the coordinator knows of the world, and the steps it may take in it. A step ends when all of it has
+// arrived: what every call answers then depends on the calls before only, and the kernel's transcript can be
+// compared with the library's. Inside a race nothing is shown; what must hold there is checked, and the step
+// says so.
 #pragma once
 
 #include <functional>
@@ -91,7 +92,9 @@ class World {
     // Waits until all that is expected is there, on both sides.
     void settle(int object);
     bool readable(const Object& o) const { return o.in_queue > 0 || o.peer_ended || o.dead || o.read_shut; }
-    static bool talks(const Object& o) { return o.kind == Kind::tcp && !o.dead && !o.we_ended && !o.peer_closed; }
+    static bool talks(const Object& o) {
+        return o.kind == Kind::tcp && !o.dead && !o.we_ended && !o.peer_closed;
+    }
 
     // ---- steps ----
     bool open_udp(Draw& draw);
@@ -131,7 +134,8 @@ class World {
     void after_send(int object, const Result& r);
     void trigger_data(int object, long length);
     void trigger_end(int object, int how);
-    void race(Draw& draw, int object, const std::vector<std::pair<int, Call>>& parts, bool signals, int record_fd);
+    void race(Draw& draw, int object, const std::vector<std::pair<int, Call>>& parts, bool signals,
+              int record_fd);
     [[noreturn]] void leave(Draw& draw);
 
     uint64_t seed_;

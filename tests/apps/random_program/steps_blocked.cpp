@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Steps in which an actor waits in a call, and something ends its wait: data, an end, a signal, a handler that jumps,
-// pthread_cancel(). Signals are sent again and again until the call has ended, so it does not matter whether
-// the first one came too early.
+// Steps in which an actor waits in a call, and something ends its wait: data, an end, a signal, a handler
+// that jumps, pthread_cancel(). Signals are sent again and again until the call has ended, so it does not
+// matter whether the first one came too early.
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -16,9 +16,21 @@
 namespace random_program {
 namespace {
 
-enum class By : int { data, end, reset, signal, restart, handler_send, handler_close, jump, cancel, shutdown };
-const char* const kBy[] = {"data", "end", "reset", "signal", "restarting signal", "sending handler", "closing handler", "jump", "cancel",
-                           "shutdown"};
+enum class By : int {
+    data,
+    end,
+    reset,
+    signal,
+    restart,
+    handler_send,
+    handler_close,
+    jump,
+    cancel,
+    shutdown
+};
+const char* const kBy[] = {
+    "data", "end",    "reset",   "signal", "restarting signal", "sending handler", "closing handler",
+    "jump", "cancel", "shutdown"};
 
 }  // namespace
 
@@ -37,7 +49,9 @@ void World::cancel(int actor, const char* name) {
 // The call is one of recv's kin on a connection without data.
 bool World::blocked_receive(Draw& draw) {
     const By by = static_cast<By>(draw.below(10));
-    const int h = pick(draw, [&](auto&, auto& o) { return o.kind == Kind::tcp && talks(o) && !readable(o) && !o.nonblocking; });
+    const int h = pick(draw, [&](auto&, auto& o) {
+        return o.kind == Kind::tcp && talks(o) && !readable(o) && !o.nonblocking;
+    });
     if (h < 0 || !allowed(kBy[static_cast<int>(by)])) return false;
     const Handle handle = handles_[static_cast<size_t>(h)];
     const int actor = any_thread(draw, handle.process);
@@ -55,10 +69,17 @@ bool World::blocked_receive(Draw& draw) {
     if (by == By::jump) page.in_handler = static_cast<int>(InHandler::jump);
     if (by == By::handler_send) page.in_handler = static_cast<int>(InHandler::send);
     if (by == By::handler_close) page.in_handler = static_cast<int>(InHandler::close);
-    begin(actor, {.what = What::receive, .fd = handle.fd, .a = room, .b = all ? MSG_WAITALL : 0, .c = manner, .key = o.rx_key, .at = o.received});
+    begin(actor, {.what = What::receive,
+                  .fd = handle.fd,
+                  .a = room,
+                  .b = all ? MSG_WAITALL : 0,
+                  .c = manner,
+                  .key = o.rx_key,
+                  .at = o.received});
     usleep(delay);
     char name[80];
-    snprintf(name, sizeof name, "waits for %ld%s manner %d, %s", room, all ? " all" : "", manner, kBy[static_cast<int>(by)]);
+    snprintf(name, sizeof name, "waits for %ld%s manner %d, %s", room, all ? " all" : "", manner,
+             kBy[static_cast<int>(by)]);
     bool removed = false;
     switch (by) {
         case By::data:
@@ -105,8 +126,13 @@ bool World::blocked_receive(Draw& draw) {
     // The first segment may end the wait, or all that belong together: the rest is read now.
     const long wanted = std::min(room, r.moved + o.in_queue);
     if (r.value > 0 && r.moved < wanted) {
-        const Result rest = call(actor, {.what = What::receive, .fd = handle.fd, .a = wanted - r.moved, .b = MSG_WAITALL, .c = 1,
-                                         .key = o.rx_key, .at = o.received});
+        const Result rest = call(actor, {.what = What::receive,
+                                         .fd = handle.fd,
+                                         .a = wanted - r.moved,
+                                         .b = MSG_WAITALL,
+                                         .c = 1,
+                                         .key = o.rx_key,
+                                         .at = o.received});
         after_receive(o, rest);
         if (rest.value != wanted - r.moved) show_result(actor, "the rest", handle.fd, rest);
         r.value += rest.moved;
@@ -119,10 +145,13 @@ bool World::blocked_receive(Draw& draw) {
 
 // poll, select or epoll_wait on several, one of which becomes ready.
 bool World::blocked_wait(Draw& draw) {
-    static constexpr By kPossible[] = {By::data, By::data, By::end, By::reset, By::signal, By::restart, By::jump, By::cancel};
+    static constexpr By kPossible[] = {By::data,   By::data,    By::end,  By::reset,
+                                       By::signal, By::restart, By::jump, By::cancel};
     const By by = kPossible[draw.below(8)];
     const int h = pick(draw, [&](auto&, auto& o) {
-        if (o.kind == Kind::udp) return o.datagrams == 0 && by != By::end && by != By::reset && (!o.was_shared || allowed("shared_udp"));
+        if (o.kind == Kind::udp)
+            return o.datagrams == 0 && by != By::end && by != By::reset &&
+                   (!o.was_shared || allowed("shared_udp"));
         return o.kind == Kind::tcp && talks(o) && !readable(o);
     });
     if (h < 0 || !allowed(kBy[static_cast<int>(by)])) return false;
@@ -137,8 +166,12 @@ bool World::blocked_wait(Draw& draw) {
     if (how == 2) {
         const Result r = call(actor, {.what = What::new_set});
         set = static_cast<int>(r.value);
-        call(actor, {.what = What::change_set, .fd = set, .a = EPOLL_CTL_ADD, .b = handle.fd,
-                     .c = EPOLLIN | (draw.one_in(2) ? static_cast<long>(EPOLLET) : 0l), .at = 5});
+        call(actor, {.what = What::change_set,
+                     .fd = set,
+                     .a = EPOLL_CTL_ADD,
+                     .b = handle.fd,
+                     .c = EPOLLIN | (draw.one_in(2) ? static_cast<long>(EPOLLET) : 0l),
+                     .at = 5});
         waiting.what = What::wait_set;
         waiting.fd = set;
     } else {
@@ -146,8 +179,11 @@ bool World::blocked_wait(Draw& draw) {
         // Others that are not ready.
         for (const Handle& other : handles_) {
             const Object& object = objects_[static_cast<size_t>(other.object)];
-            if (other.process != handle.process || waiting.count == 6 || other.object == handle.object) continue;
-            if (object.kind == Kind::udp && (object.datagrams > 0 || (object.was_shared && !allowed("shared_udp")))) continue;
+            if (other.process != handle.process || waiting.count == 6 || other.object == handle.object)
+                continue;
+            if (object.kind == Kind::udp &&
+                (object.datagrams > 0 || (object.was_shared && !allowed("shared_udp"))))
+                continue;
             if (object.kind == Kind::tcp && (!talks(object) || readable(object))) continue;
             if (object.kind == Kind::set) continue;
             waiting.list[2 * waiting.count] = other.fd;
@@ -164,7 +200,8 @@ bool World::blocked_wait(Draw& draw) {
     snprintf(name, sizeof name, "waits in %s, %s", kHow[how], kBy[static_cast<int>(by)]);
     if (!has_end) {
         if (o.kind == Kind::udp) {
-            ask_peer("sends", {Wish::send_to, o.id, 50, o.port, draw.number(), static_cast<uint64_t>(o.link)});
+            ask_peer("sends",
+                     {Wish::send_to, o.id, 50, o.port, draw.number(), static_cast<uint64_t>(o.link)});
             o.datagrams++;
         } else if (by == By::data) {
             trigger_data(handle.object, draw.length(3000));
@@ -174,7 +211,8 @@ bool World::blocked_wait(Draw& draw) {
     } else if (by == By::cancel) {
         cancel(actor, name);
     } else {
-        for (int i = 0; i < 5000 && !finished(actor, 1); i++) signal_actor(actor, by == By::signal ? SIGUSR1 : SIGUSR2);
+        for (int i = 0; i < 5000 && !finished(actor, 1); i++)
+            signal_actor(actor, by == By::signal ? SIGUSR1 : SIGUSR2);
     }
     if (by != By::cancel) {
         const Result r = finish(actor);
@@ -189,13 +227,16 @@ bool World::blocked_wait(Draw& draw) {
 // More than fits is written; the peer reads it, or a signal ends the wait.
 bool World::blocked_send(Draw& draw) {
     const By by = draw.one_in(2) ? By::data : draw.one_in(2) ? By::signal : By::reset;
-    const int h = pick(draw, [&](auto&, auto& o) { return o.kind == Kind::tcp && talks(o) && !o.nonblocking && o.out_queue == 0; });
+    const int h = pick(draw, [&](auto&, auto& o) {
+        return o.kind == Kind::tcp && talks(o) && !o.nonblocking && o.out_queue == 0;
+    });
     if (h < 0) return false;
     const Handle handle = handles_[static_cast<size_t>(h)];
     const int actor = any_thread(draw, handle.process), manner = draw.of({0, 1, 3, 4});
     Object& o = objects_[static_cast<size_t>(handle.object)];
     const long length = 4'000'000;  // more than both buffers have room for
-    begin(actor, {.what = What::send, .fd = handle.fd, .a = length, .c = manner, .key = o.tx_key, .at = o.sent});
+    begin(actor,
+          {.what = What::send, .fd = handle.fd, .a = length, .c = manner, .key = o.tx_key, .at = o.sent});
     ask_peer("awaits", {Wish::await, o.id, 10'000, 0, 0, 0});
     usleep(draw.below(3) * draw.below(600));
     const int pipes = *g_sigpipes;
@@ -214,8 +255,12 @@ bool World::blocked_send(Draw& draw) {
         show_result(actor, name, handle.fd, r);
     } else {
         // How much went before is not to be foreseen; that all of it comes is seen now.
-        tell("A%d %s: %s", actor, name, r.value > 0 ? "a part" : r.value == length ? "all" : strerrorname_np(r.error));
-        if (by == By::signal && r.value > 0 && ask_peer("reads", {Wish::read, o.id, r.value, 0, 0, 0}).value != r.value)
+        tell("A%d %s: %s", actor, name,
+             r.value > 0         ? "a part"
+             : r.value == length ? "all"
+                                 : strerrorname_np(r.error));
+        if (by == By::signal && r.value > 0 &&
+            ask_peer("reads", {Wish::read, o.id, r.value, 0, 0, 0}).value != r.value)
             tell("the peer has not got all: LOST");
     }
     if (*g_sigpipes != pipes) tell("SIGPIPE %d", *g_sigpipes - pipes);
@@ -224,15 +269,18 @@ bool World::blocked_send(Draw& draw) {
 }
 
 bool World::blocked_accept(Draw& draw) {
-    const By by = draw.one_in(2) ? By::data : static_cast<By>(draw.of({static_cast<int>(By::signal), static_cast<int>(By::restart),
-                                                                       static_cast<int>(By::jump), static_cast<int>(By::cancel)}));
+    const By by = draw.one_in(2)
+                      ? By::data
+                      : static_cast<By>(draw.of({static_cast<int>(By::signal), static_cast<int>(By::restart),
+                                                 static_cast<int>(By::jump), static_cast<int>(By::cancel)}));
     const int h = pick(draw, [&](auto&, auto& o) { return o.kind == Kind::listener && !o.nonblocking; });
     if (h < 0 || count(Kind::tcp) >= 6 || !allowed(kBy[static_cast<int>(by)])) return false;
     if (by == By::cancel && !allowed("cancel in accept")) return false;
     const Handle handle = handles_[static_cast<size_t>(h)];
     const int actor = any_thread(draw, handle.process);
     if (by == By::cancel && !is_thread(actor)) return false;
-    const int link = objects_[static_cast<size_t>(handle.object)].link, port = objects_[static_cast<size_t>(handle.object)].port;
+    const int link = objects_[static_cast<size_t>(handle.object)].link,
+              port = objects_[static_cast<size_t>(handle.object)].port;
     Page& page = g_pages[actor];
     page.in_handler = by == By::jump ? static_cast<int>(InHandler::jump) : 0;
     begin(actor, {.what = What::accept, .fd = handle.fd, .b = draw.one_in(2)});
@@ -244,7 +292,8 @@ bool World::blocked_accept(Draw& draw) {
         return true;
     }
     if (by == By::signal || by == By::jump) {
-        for (int i = 0; i < 5000 && !finished(actor, 1); i++) signal_actor(actor, by == By::signal ? SIGUSR1 : SIGUSR2);
+        for (int i = 0; i < 5000 && !finished(actor, 1); i++)
+            signal_actor(actor, by == By::signal ? SIGUSR1 : SIGUSR2);
         show_result(actor, name, handle.fd, finish(actor));
         page.in_handler = 0;
         return true;

@@ -19,14 +19,15 @@ constexpr long kMostUnread = 30'000;  // less than any window
 }  // namespace
 
 bool World::open_udp(Draw& draw) {
-    const int link = static_cast<int>(draw.below(2)), actor = any_actor(draw, 0), any = draw.one_in(2), connect = draw.one_in(2),
-              nonblocking = draw.one_in(4);
+    const int link = static_cast<int>(draw.below(2)), actor = any_actor(draw, 0), any = draw.one_in(2),
+              connect = draw.one_in(2), nonblocking = draw.one_in(4);
     if (count(Kind::udp) >= 3 || next_port_ >= kPorts) return false;
     const int o = add_object(Kind::udp, link);
     Object& object = objects_[static_cast<size_t>(o)];
     object.port = g_base + next_port_++;  // no run meets what another has left
     ask_peer("opens", {Wish::open, o, link, object.port, 0, 0});
-    const Result r = show(actor, "socket udp", {.what = What::socket, .a = SOCK_DGRAM | (nonblocking ? SOCK_NONBLOCK : 0)});
+    const Result r = show(actor, "socket udp",
+                          {.what = What::socket, .a = SOCK_DGRAM | (nonblocking ? SOCK_NONBLOCK : 0)});
     if (r.value < 0) return true;
     object.nonblocking = nonblocking;
     add_handle(0, r.value, o);
@@ -40,13 +41,17 @@ bool World::open_udp(Draw& draw) {
 }
 
 bool World::open_tcp(Draw& draw) {
-    const int link = static_cast<int>(draw.below(2)), actor = any_actor(draw, 0), nonblocking = draw.one_in(3), nodelay = !draw.one_in(5);
+    const int link = static_cast<int>(draw.below(2)), actor = any_actor(draw, 0),
+              nonblocking = draw.one_in(3), nodelay = !draw.one_in(5);
     if (count(Kind::tcp) >= 6) return false;
     const int o = add_object(Kind::tcp, link);
-    const Result r = show(actor, "socket tcp", {.what = What::socket, .a = SOCK_STREAM | (nonblocking ? SOCK_NONBLOCK : 0)});
+    const Result r = show(actor, "socket tcp",
+                          {.what = What::socket, .a = SOCK_STREAM | (nonblocking ? SOCK_NONBLOCK : 0)});
     if (r.value < 0) return true;
     const int fd = static_cast<int>(r.value);
-    if (nodelay) show(actor, "TCP_NODELAY", {.what = What::set_option, .fd = fd, .a = IPPROTO_TCP, .b = TCP_NODELAY, .c = 1});
+    if (nodelay)
+        show(actor, "TCP_NODELAY",
+             {.what = What::set_option, .fd = fd, .a = IPPROTO_TCP, .b = TCP_NODELAY, .c = 1});
     show(actor, "connect", {.what = What::connect, .fd = fd, .a = link, .b = g_base});
     Object& object = objects_[static_cast<size_t>(o)];
     ask_peer("accepts", {Wish::accept, o, 0, 0, object.rx_key, object.tx_key});
@@ -60,7 +65,8 @@ bool World::open_tcp(Draw& draw) {
 }
 
 bool World::open_listener(Draw& draw) {
-    const int link = static_cast<int>(draw.below(2)), actor = any_actor(draw, 0), any = draw.one_in(2), nonblocking = draw.one_in(2);
+    const int link = static_cast<int>(draw.below(2)), actor = any_actor(draw, 0), any = draw.one_in(2),
+              nonblocking = draw.one_in(2);
     if (count(Kind::listener) >= 2 || next_port_ >= kPorts) return false;
     const int o = add_object(Kind::listener, link);
     Object& object = objects_[static_cast<size_t>(o)];
@@ -68,8 +74,10 @@ bool World::open_listener(Draw& draw) {
     const Result r = show(actor, "socket tcp", {.what = What::socket, .a = SOCK_STREAM});
     if (r.value < 0) return true;
     const int fd = static_cast<int>(r.value);
-    show(actor, "SO_REUSEADDR", {.what = What::set_option, .fd = fd, .a = SOL_SOCKET, .b = SO_REUSEADDR, .c = 1});
-    show(actor, "TCP_NODELAY", {.what = What::set_option, .fd = fd, .a = IPPROTO_TCP, .b = TCP_NODELAY, .c = 1});
+    show(actor, "SO_REUSEADDR",
+         {.what = What::set_option, .fd = fd, .a = SOL_SOCKET, .b = SO_REUSEADDR, .c = 1});
+    show(actor, "TCP_NODELAY",
+         {.what = What::set_option, .fd = fd, .a = IPPROTO_TCP, .b = TCP_NODELAY, .c = 1});
     show(actor, "bind", {.what = What::bind, .fd = fd, .a = any ? -1 : link, .b = object.port});
     show(actor, "listen", {.what = What::listen, .fd = fd, .a = 16});
     if (nonblocking) {
@@ -84,19 +92,24 @@ bool World::accept_one(Draw& draw) {
     const int h = pick(draw, [](auto&, auto& o) { return o.kind == Kind::listener; });
     if (h < 0 || count(Kind::tcp) >= 6) return false;
     const Handle handle = handles_[static_cast<size_t>(h)];
-    const int actor = any_actor(draw, handle.process), four = draw.one_in(2), nonblocking = draw.one_in(3), early_data = draw.one_in(3);
-    const int link = objects_[static_cast<size_t>(handle.object)].link, port = objects_[static_cast<size_t>(handle.object)].port;
+    const int actor = any_actor(draw, handle.process), four = draw.one_in(2), nonblocking = draw.one_in(3),
+              early_data = draw.one_in(3);
+    const int link = objects_[static_cast<size_t>(handle.object)].link,
+              port = objects_[static_cast<size_t>(handle.object)].port;
     if (objects_[static_cast<size_t>(handle.object)].nonblocking && draw.one_in(4))
         show(actor, "accept", {.what = What::accept, .fd = handle.fd, .a = 0, .b = four});  // nobody is there
     const int o = add_object(Kind::tcp, link);
     Object& object = objects_[static_cast<size_t>(o)];
-    if (ask_peer("connects", {Wish::connect, o, link, port, object.rx_key, object.tx_key}).value < 0) return true;
+    if (ask_peer("connects", {Wish::connect, o, link, port, object.rx_key, object.tx_key}).value < 0)
+        return true;
     if (early_data) {
         ask_peer("sends", {Wish::send, o, 100, 0, 0, 0});
         object.in_queue = 100;
     }
     show(actor, "poll", {.what = What::poll, .count = 1, .a = 5000, .list = {handle.fd, POLLIN}});
-    const Result r = show(actor, "accept", {.what = What::accept, .fd = handle.fd, .a = four && nonblocking ? SOCK_NONBLOCK : 0, .b = four});
+    const Result r = show(
+        actor, "accept",
+        {.what = What::accept, .fd = handle.fd, .a = four && nonblocking ? SOCK_NONBLOCK : 0, .b = four});
     if (r.value < 0) {
         ask_peer("closes", {Wish::end, o, 2, 0, 0, 0});
         return true;
@@ -127,12 +140,16 @@ bool World::peer_sends(Draw& draw) {
         // Fragments take another way than whole frames; nobody promises the order.
         const bool in_fragments = o.datagrams == 0 && draw.one_in(12);
         const long length = in_fragments ? 3000 : static_cast<long>(draw.below(1473));
-        ask_peer("sends", {Wish::send_to, o.id, length, o.port, draw.number(), static_cast<uint64_t>(o.link)});
-        const int fd = handles_[static_cast<size_t>(h)].fd, process = handles_[static_cast<size_t>(h)].process;
-        show(any_actor(draw, process), "poll", {.what = What::poll, .count = 1, .a = 3000, .list = {fd, POLLIN}});
+        ask_peer("sends",
+                 {Wish::send_to, o.id, length, o.port, draw.number(), static_cast<uint64_t>(o.link)});
+        const int fd = handles_[static_cast<size_t>(h)].fd,
+                  process = handles_[static_cast<size_t>(h)].process;
+        show(any_actor(draw, process), "poll",
+             {.what = What::poll, .count = 1, .a = 3000, .list = {fd, POLLIN}});
         // It waits in the kernel's queue, where select() and its kin look less often: so it is received now.
         if (in_fragments)
-            show(any_actor(draw, process), "receive fragments", {.what = What::receive, .fd = fd, .a = 4000, .b = MSG_DONTWAIT, .c = 1});
+            show(any_actor(draw, process), "receive fragments",
+                 {.what = What::receive, .fd = fd, .a = 4000, .b = MSG_DONTWAIT, .c = 1});
         else
             o.datagrams++;
         return true;
@@ -143,11 +160,14 @@ bool World::peer_sends(Draw& draw) {
 }
 
 bool World::peer_reads(Draw& draw) {
-    const int h = pick(draw, [](auto&, auto& o) { return o.kind == Kind::tcp && o.out_queue > 0 && !o.peer_closed && !o.dead; });
+    const int h = pick(draw, [](auto&, auto& o) {
+        return o.kind == Kind::tcp && o.out_queue > 0 && !o.peer_closed && !o.dead;
+    });
     if (h < 0) return false;
     const int number = handles_[static_cast<size_t>(h)].object;
     Object& o = objects_[static_cast<size_t>(number)];
-    const long length = draw.one_in(2) ? o.out_queue : 1 + static_cast<long>(draw.below(static_cast<unsigned>(o.out_queue)));
+    const long length =
+        draw.one_in(2) ? o.out_queue : 1 + static_cast<long>(draw.below(static_cast<unsigned>(o.out_queue)));
     ask_peer("reads", {Wish::read, o.id, length, 0, 0, 0}, false);
     o.out_queue -= length;
     return true;
@@ -155,7 +175,8 @@ bool World::peer_reads(Draw& draw) {
 
 void World::trigger_end(int object, int how) {
     Object& o = objects_[static_cast<size_t>(object)];
-    if (how == 1 && (o.out_queue > 0 || o.in_queue > 0) && o.out_queue > 0) how = 3;  // the kernel resets then
+    if (how == 1 && (o.out_queue > 0 || o.in_queue > 0) && o.out_queue > 0)
+        how = 3;  // the kernel resets then
     ask_peer("ends", {Wish::end, o.id, how == 3 ? 1 : how, 0, 0, 0});
     if (how >= 2) {
         o.dead = o.peer_closed = true;
@@ -200,13 +221,20 @@ bool World::receive(Draw& draw) {
     if (!o.nonblocking && !(flags & MSG_DONTWAIT)) {
         if (!readable(o) && flagless) return false;
         if (!readable(o)) flags |= MSG_DONTWAIT;
-        if (flags & MSG_WAITALL && o.in_queue < room && !o.peer_ended && !o.dead && !o.read_shut) flags &= ~MSG_WAITALL;
+        if (flags & MSG_WAITALL && o.in_queue < room && !o.peer_ended && !o.dead && !o.read_shut)
+            flags &= ~MSG_WAITALL;
     }
     const int actor = any_actor(draw, handle.process);
     char name[60];
     snprintf(name, sizeof name, "receive %ld flags %x manner %d", room, static_cast<unsigned>(flags), manner);
     const Result r = show(actor, name,
-                          {.what = What::receive, .fd = handle.fd, .a = room, .b = flags, .c = manner, .key = o.rx_key, .at = o.received});
+                          {.what = What::receive,
+                           .fd = handle.fd,
+                           .a = room,
+                           .b = flags,
+                           .c = manner,
+                           .key = o.rx_key,
+                           .at = o.received});
     after_receive(o, r);
     settle(handle.object);
     return true;
@@ -240,18 +268,27 @@ bool World::send(Draw& draw) {
     char name[60];
     snprintf(name, sizeof name, "send %ld flags %x manner %d", length, static_cast<unsigned>(flags), manner);
     const Result r = show(actor, name,
-                          {.what = What::send, .fd = handle.fd, .a = length, .b = flags, .c = manner, .key = o.tx_key, .at = o.sent});
+                          {.what = What::send,
+                           .fd = handle.fd,
+                           .a = length,
+                           .b = flags,
+                           .c = manner,
+                           .key = o.tx_key,
+                           .at = o.sent});
     after_send(handle.object, r);
     return true;
 }
 
 bool World::shut_down(Draw& draw) {
     const int how = static_cast<int>(draw.below(4));  // 3 is none
-    const int h = pick(draw, [&](auto&, auto& o) { return o.kind == Kind::tcp && (how == 3 || o.in_queue == 0 || how == SHUT_WR); });
+    const int h = pick(draw, [&](auto&, auto& o) {
+        return o.kind == Kind::tcp && (how == 3 || o.in_queue == 0 || how == SHUT_WR);
+    });
     if (h < 0) return false;
     const Handle handle = handles_[static_cast<size_t>(h)];
     Object& o = objects_[static_cast<size_t>(handle.object)];
-    const Result r = show(any_actor(draw, handle.process), "shutdown", {.what = What::shutdown, .fd = handle.fd, .a = how});
+    const Result r = show(any_actor(draw, handle.process), "shutdown",
+                          {.what = What::shutdown, .fd = handle.fd, .a = how});
     if (r.value == 0) {
         if (how != SHUT_RD) o.we_ended = true;
         if (how != SHUT_WR) o.read_shut = true;
@@ -292,11 +329,14 @@ bool World::duplicate(Draw& draw) {
             call.a = number;
             call.b = call.what == What::dup3 && draw.one_in(2) ? O_CLOEXEC : 0;
             if (draw.one_in(3)) {
-                replaced = pick(draw, [&](auto& other, auto&) { return other.process == handle.process && other.object != handle.object; });
+                replaced = pick(draw, [&](auto& other, auto&) {
+                    return other.process == handle.process && other.object != handle.object;
+                });
                 if (replaced >= 0) call.a = handles_[static_cast<size_t>(replaced)].fd;
             } else {
                 for (size_t i = 0; i < handles_.size(); i++)
-                    if (handles_[i].process == handle.process && handles_[i].fd == number) replaced = static_cast<int>(i);
+                    if (handles_[i].process == handle.process && handles_[i].fd == number)
+                        replaced = static_cast<int>(i);
             }
             break;
         default:
@@ -321,7 +361,8 @@ bool World::blocking_mode(Draw& draw) {
     if (h < 0) return false;
     const Handle handle = handles_[static_cast<size_t>(h)];
     const int actor = any_actor(draw, handle.process);
-    show(actor, on ? "sets O_NONBLOCK" : "clears O_NONBLOCK", {.what = by_ioctl ? What::nonblock_ioctl : What::nonblock, .fd = handle.fd, .a = on});
+    show(actor, on ? "sets O_NONBLOCK" : "clears O_NONBLOCK",
+         {.what = by_ioctl ? What::nonblock_ioctl : What::nonblock, .fd = handle.fd, .a = on});
     objects_[static_cast<size_t>(handle.object)].nonblocking = on;
     show(any_actor(draw, handle.process), "F_GETFL", {.what = What::status_flags, .fd = handle.fd});
     return true;
@@ -358,7 +399,8 @@ bool World::options(Draw& draw) {
     };
     const Option& option = kOptions[draw.below(static_cast<unsigned>(kOptions.size()))];
     const int h = pick(draw, [&](auto&, auto& o) {
-        return o.kind == Kind::udp ? option.udp : (o.kind == Kind::tcp || o.kind == Kind::listener) && option.tcp;
+        return o.kind == Kind::udp ? option.udp
+                                   : (o.kind == Kind::tcp || o.kind == Kind::listener) && option.tcp;
     });
     const int value = option.values[draw.below(static_cast<unsigned>(option.values.size()))];
     if (h < 0) return false;
@@ -366,9 +408,11 @@ bool World::options(Draw& draw) {
     const int actor = any_actor(draw, handle.process);
     char name[60];
     snprintf(name, sizeof name, "sets %s to %d", option.name, value);
-    show(actor, name, {.what = What::set_option, .fd = handle.fd, .a = option.level, .b = option.number, .c = value});
+    show(actor, name,
+         {.what = What::set_option, .fd = handle.fd, .a = option.level, .b = option.number, .c = value});
     snprintf(name, sizeof name, "gets %s", option.name);
-    show(any_actor(draw, handle.process), name, {.what = What::get_option, .fd = handle.fd, .a = option.level, .b = option.number});
+    show(any_actor(draw, handle.process), name,
+         {.what = What::get_option, .fd = handle.fd, .a = option.level, .b = option.number});
     return true;
 }
 
@@ -388,12 +432,14 @@ bool World::look(Draw& draw) {
         if (h.process != process || call.count == 8 || draw.one_in(3)) continue;
         if (process != 0 && !serves_child(objects_[static_cast<size_t>(h.object)])) continue;
         call.list[2 * call.count] = h.fd;
-        call.list[2 * call.count + 1] = draw.of({POLLIN, POLLOUT, POLLIN | POLLOUT, POLLIN | POLLOUT | POLLRDHUP, POLLPRI | POLLIN});
+        call.list[2 * call.count + 1] =
+            draw.of({POLLIN, POLLOUT, POLLIN | POLLOUT, POLLIN | POLLOUT | POLLRDHUP, POLLPRI | POLLIN});
         call.count++;
     }
     if (call.count == 0) return false;
     std::string name = call.what == What::poll ? "poll" : "select";
-    for (int i = 0; i < call.count; i++) name += " " + std::to_string(call.list[2 * i]) + ":" + std::to_string(call.list[2 * i + 1]);
+    for (int i = 0; i < call.count; i++)
+        name += " " + std::to_string(call.list[2 * i]) + ":" + std::to_string(call.list[2 * i + 1]);
     show(any_actor(draw, process), name.c_str(), call);
     return true;
 }
@@ -410,10 +456,17 @@ bool World::udp_send(Draw& draw) {
     char name[60];
     snprintf(name, sizeof name, "send %ld manner %d", length, manner);
     const Result r = show(any_actor(draw, handle.process), name,
-                          {.what = What::send, .fd = handle.fd, .a = length, .b = draw.one_in(3) ? MSG_DONTWAIT : 0, .c = manner,
-                           .d = addressed ? o.port : 0, .key = draw.number(), .list = {o.link}});
+                          {.what = What::send,
+                           .fd = handle.fd,
+                           .a = length,
+                           .b = draw.one_in(3) ? MSG_DONTWAIT : 0,
+                           .c = manner,
+                           .d = addressed ? o.port : 0,
+                           .key = draw.number(),
+                           .list = {o.link}});
     if (r.value < 0) return true;
-    for (int i = 0; i < (manner == 5 ? 3 : 1); i++) ask_peer("receives", {Wish::receive, o.id, 0, 0, 0, 0}, false);
+    for (int i = 0; i < (manner == 5 ? 3 : 1); i++)
+        ask_peer("receives", {Wish::receive, o.id, 0, 0, 0, 0}, false);
     return true;
 }
 
@@ -440,7 +493,8 @@ bool World::udp_receive(Draw& draw) {
     char name[60];
     snprintf(name, sizeof name, "receive %ld flags %x manner %d", room, static_cast<unsigned>(flags), manner);
     // What is cut off by MSG_TRUNC is not to be looked at.
-    const Result r = show(actor, name, {.what = What::receive, .fd = handle.fd, .a = room, .b = flags, .c = manner});
+    const Result r =
+        show(actor, name, {.what = What::receive, .fd = handle.fd, .a = room, .b = flags, .c = manner});
     if (r.value >= 0 && taken) o.datagrams = std::max(0L, o.datagrams - 1);
     return true;
 }
@@ -461,7 +515,8 @@ bool World::udp_connect(Draw& draw) {
 bool World::new_set(Draw& draw) {
     if (count(Kind::set) >= 3) return false;
     const int o = add_object(Kind::set, 0);
-    const Result r = show(any_actor(draw, 0), "epoll_create1", {.what = What::new_set, .a = draw.of({0, EPOLL_CLOEXEC})});
+    const Result r =
+        show(any_actor(draw, 0), "epoll_create1", {.what = What::new_set, .a = draw.of({0, EPOLL_CLOEXEC})});
     if (r.value >= 0) add_handle(0, r.value, o);
     return true;
 }
@@ -475,7 +530,8 @@ bool World::change_set(Draw& draw) {
         return h.process == set.process && o.kind != Kind::set && (allowed("shared_set") || !o.was_shared);
     });
     if (m < 0) return false;
-    const int operation = draw.of({EPOLL_CTL_ADD, EPOLL_CTL_ADD, EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL});
+    const int operation =
+        draw.of({EPOLL_CTL_ADD, EPOLL_CTL_ADD, EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL});
     uint32_t events = 0;
     for (uint32_t bit : {EPOLLIN, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLPRI})
         if (draw.one_in(2)) events |= bit;
@@ -496,12 +552,19 @@ bool World::change_set(Draw& draw) {
     char name[80];
     snprintf(name, sizeof name, "epoll_ctl %d of %d events %x", operation, member, events);
     show(any_actor(draw, set.process), name,
-         {.what = What::change_set, .fd = set.fd, .a = operation, .b = member, .c = static_cast<long>(events), .at = step_});
+         {.what = What::change_set,
+          .fd = set.fd,
+          .a = operation,
+          .b = member,
+          .c = static_cast<long>(events),
+          .at = step_});
     return true;
 }
 
 bool World::wait_set(Draw& draw) {
-    const int s = pick(draw, [&](auto&, auto& o) { return o.kind == Kind::set && (!o.was_shared || allowed("shared_set")); });
+    const int s = pick(draw, [&](auto&, auto& o) {
+        return o.kind == Kind::set && (!o.was_shared || allowed("shared_set"));
+    });
     if (s < 0) return false;
     const Handle set = handles_[static_cast<size_t>(s)];
     show(any_actor(draw, set.process), "epoll_wait", {.what = What::wait_set, .fd = set.fd, .a = 0});

@@ -8,9 +8,10 @@
 
 namespace random_program {
 
-// Everybody's part runs until it ends by itself; watchers when all others have. Signals come the while, if so drawn;
-// where record_fd is one, their handlers send a word on it.
-void World::race(Draw& draw, int object, const std::vector<std::pair<int, Call>>& parts, bool signals, int record_fd) {
+// Everybody's part runs until it ends by itself; watchers when all others have. Signals come the while, if so
+// drawn; where record_fd is one, their handlers send a word on it.
+void World::race(Draw& draw, int object, const std::vector<std::pair<int, Call>>& parts, bool signals,
+                 int record_fd) {
     for (const auto& [actor, part] : parts) {
         Page& page = g_pages[actor];
         page.tally.reset();
@@ -23,7 +24,8 @@ void World::race(Draw& draw, int object, const std::vector<std::pair<int, Call>>
     const long end = milliseconds() + 25'000;
     auto all_done = [&](bool watchers) {
         for (const auto& [actor, part] : parts)
-            if ((part.list[0] == static_cast<int>(Role::watcher)) == watchers && !finished(actor, 0)) return false;
+            if ((part.list[0] == static_cast<int>(Role::watcher)) == watchers && !finished(actor, 0))
+                return false;
         return true;
     };
     while (!all_done(false)) {
@@ -40,14 +42,19 @@ void World::race(Draw& draw, int object, const std::vector<std::pair<int, Call>>
         // A signal may come after the actor's part.
         g_pages[actor].in_handler = 0;
         while (g_pages[actor].handlers != 0) usleep(100);
-        if (r.value < 0) tell("A%d in a race, role %d:%s %s: FAULT", actor, part.list[0], r.text, r.error ? strerrorname_np(r.error) : "");
+        if (r.value < 0)
+            tell("A%d in a race, role %d:%s %s: FAULT", actor, part.list[0], r.text,
+                 r.error ? strerrorname_np(r.error) : "");
     }
     (void)object;
 }
 
 bool World::race_stream(Draw& draw) {
     const bool to_end = draw.one_in(4), signals = draw.one_in(2), records = draw.one_in(2);
-    const int h = pick(draw, [&](auto&, auto& o) { return o.kind == Kind::tcp && talks(o) && !o.peer_ended && !o.read_shut && o.out_queue == 0 && (!to_end || !o.nonblocking); });
+    const int h = pick(draw, [&](auto&, auto& o) {
+        return o.kind == Kind::tcp && talks(o) && !o.peer_ended && !o.read_shut && o.out_queue == 0 &&
+               (!to_end || !o.nonblocking);
+    });
     if (h < 0) return false;
     const Handle handle = handles_[static_cast<size_t>(h)];
     Object& o = objects_[static_cast<size_t>(handle.object)];
@@ -66,12 +73,20 @@ bool World::race_stream(Draw& draw) {
         if (!processes_[static_cast<size_t>(process)].alive) continue;
         int fd = -1;
         for (const Handle& other : handles_)
-            if (other.process == process && other.object == handle.object && (fd < 0 || draw.one_in(2))) fd = other.fd;
+            if (other.process == process && other.object == handle.object && (fd < 0 || draw.one_in(2)))
+                fd = other.fd;
         if (fd < 0) continue;
         Role role = static_cast<Role>(draw.of({0, 0, 1, 1, 2, 3}));
         if (role == Role::forker && (!forks || *g_brief_used != 0)) role = Role::writer;
-        Call part{.what = What::race, .fd = fd, .count = actor, .a = 1 + draw.below(25), .b = static_cast<long>(draw.number() >> 2),
-                  .c = to_end, .d = allowed("one_piece"), .key = o.rx_key, .list = {static_cast<int>(role), 0}};
+        Call part{.what = What::race,
+                  .fd = fd,
+                  .count = actor,
+                  .a = 1 + draw.below(25),
+                  .b = static_cast<long>(draw.number() >> 2),
+                  .c = to_end,
+                  .d = allowed("one_piece"),
+                  .key = o.rx_key,
+                  .list = {static_cast<int>(role), 0}};
         if (role == Role::forker) part.a = 1 + draw.below(4);
         reads = reads || role == Role::reader;
         parts.emplace_back(actor, part);
@@ -93,8 +108,8 @@ bool World::race_stream(Draw& draw) {
     for (int i = 0; i < *g_brief_used; i++) tallies.push_back(&g_brief[i]);
     const uint64_t to = o.received + static_cast<uint64_t>(o.in_queue + length);
     const std::string fault = coverage(Stream{o.rx_key}, tallies, o.received, to);
-    tell("%zu race on %d: %s%s%s", parts.size(), handle.fd, t.value < 0 ? "FAULT" : "sent", fault.empty() ? ", received" : ", FAULT: ",
-         fault.c_str());
+    tell("%zu race on %d: %s%s%s", parts.size(), handle.fd, t.value < 0 ? "FAULT" : "sent",
+         fault.empty() ? ", received" : ", FAULT: ", fault.c_str());
     o.received = to;
     o.in_queue = 0;
     o.peer_ended = to_end;
@@ -105,7 +120,8 @@ bool World::race_stream(Draw& draw) {
 bool World::race_datagrams(Draw& draw) {
     const bool signals = draw.one_in(2);
     const int h = pick(draw, [&](auto&, auto& o) {
-        return o.kind == Kind::udp && o.datagrams == 0 && !o.connected && (!o.was_shared || allowed("shared_udp"));
+        return o.kind == Kind::udp && o.datagrams == 0 && !o.connected &&
+               (!o.was_shared || allowed("shared_udp"));
     });
     if (h < 0) return false;
     const Handle handle = handles_[static_cast<size_t>(h)];
@@ -117,13 +133,17 @@ bool World::race_datagrams(Draw& draw) {
     std::vector<std::pair<int, Call>> parts;
     for (int actor = 1; actor < kActors; actor++) {
         const int process = process_of(actor);
-        if (!processes_[static_cast<size_t>(process)].alive || (process != 0 && !allowed("shared_udp"))) continue;
+        if (!processes_[static_cast<size_t>(process)].alive || (process != 0 && !allowed("shared_udp")))
+            continue;
         int fd = -1;
         for (const Handle& other : handles_)
             if (other.process == process && other.object == handle.object) fd = other.fd;
         if (fd < 0) continue;
         const Role role = actor != 1 && draw.one_in(3) ? Role::watcher : Role::reader;
-        parts.emplace_back(actor, Call{.what = What::race, .fd = fd, .b = static_cast<long>(draw.number() >> 2), .key = key,
+        parts.emplace_back(actor, Call{.what = What::race,
+                                       .fd = fd,
+                                       .b = static_cast<long>(draw.number() >> 2),
+                                       .key = key,
                                        .list = {static_cast<int>(role), 1}});
     }
     if (parts.empty()) return false;
@@ -154,7 +174,9 @@ bool World::race_accept(Draw& draw) {
         for (const Handle& other : handles_)
             if (other.process == process && other.object == handle.object) fd = other.fd;
         if (fd < 0 || draw.one_in(3)) continue;
-        parts.emplace_back(actor, Call{.what = What::race, .fd = fd, .b = static_cast<long>(draw.number() >> 2),
+        parts.emplace_back(actor, Call{.what = What::race,
+                                       .fd = fd,
+                                       .b = static_cast<long>(draw.number() >> 2),
                                        .list = {static_cast<int>(Role::reader), 2}});
     }
     if (parts.empty()) return false;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What the bytes of a connection are, so that lost, doubled and mixed ones are always found.
 //
-// A stream is a sequence of 8-byte words; each is made of its index and a key, and tells its index to who knows
-// the key. A piece of the stream of 15 bytes or more therefore says itself where it belongs (find()), also
-// when several threads read from one connection and nobody knows who was first. Shorter pieces are counted by
-// their bytes; together they have to fill the gaps that the long ones leave (Tally).
+// A stream is a sequence of 8-byte words; each is made of its index and a key, and tells its index to who
+// knows the key. A piece of the stream of 15 bytes or more therefore says itself where it belongs (find()),
+// also when several threads read from one connection and nobody knows who was first. Shorter pieces are
+// counted by their bytes; together they have to fill the gaps that the long ones leave (Tally).
 //
 // Several threads that write to one connection write whole words: who wrote, and how many before (Records).
 #pragma once
@@ -35,8 +35,8 @@ struct Stream {
             if (in[i] != byte(at + static_cast<uint64_t>(i))) return i;
         return -1;
     }
-    // Where `length` bytes, 15 or more, begin, and how many of them follow one another there; -1 when they are no piece of
-    // the stream.
+    // Where `length` bytes, 15 or more, begin, and how many of them follow one another there; -1 when they
+    // are no piece of the stream.
     long find(const uint8_t* in, long length, long& run) const {
         for (unsigned skip = 0; skip < 8; skip++) {
             uint64_t w;
@@ -72,9 +72,10 @@ struct Tally {
         wrong = false;
         memset(short_bytes, 0, sizeof short_bytes);
     }
-    // What one call gave. In a call that blocks the kernel may let other readers in between, so it need not be one piece. Then
-    // the bytes beside a seam are counted by their value alone: the last one before it may happen to be the one that belongs
-    // before the next piece in the stream, and the first ones behind it may continue the piece before.
+    // What one call gave. In a call that blocks the kernel may let other readers in between, so it need not
+    // be one piece. Then the bytes beside a seam are counted by their value alone: the last one before it may
+    // happen to be the one that belongs before the next piece in the stream, and the first ones behind it may
+    // continue the piece before.
     void add(const Stream& stream, const uint8_t* in, long length, bool one_piece) {
         constexpr long kSeam = 8;
         while (length > 0) {
@@ -97,14 +98,16 @@ struct Tally {
 };
 
 // "" when the tallies together are the stream's bytes from `from` to `to`, each once.
-inline std::string coverage(const Stream& stream, const std::vector<const Tally*>& tallies, uint64_t from, uint64_t to) {
+inline std::string coverage(const Stream& stream, const std::vector<const Tally*>& tallies, uint64_t from,
+                            uint64_t to) {
     std::map<uint64_t, uint64_t> pieces;
     std::vector<long> missing(256, 0);
     for (const Tally* tally : tallies) {
         if (tally->wrong) return "bytes that are not of the stream, or out of order";
         for (uint32_t i = 0; i < tally->count; i++)
             if (!pieces.emplace(tally->pieces[i].at, tally->pieces[i].length).second) return "bytes twice";
-        for (int b = 0; b < 256; b++) missing[static_cast<size_t>(b)] -= static_cast<long>(tally->short_bytes[b]);
+        for (int b = 0; b < 256; b++)
+            missing[static_cast<size_t>(b)] -= static_cast<long>(tally->short_bytes[b]);
     }
     uint64_t at = from;
     auto gap = [&](uint64_t end) {
@@ -147,8 +150,8 @@ struct Records {
             if (writer >= kWriters)
                 fault = "mixed bytes";
             else if (serial != next[writer]++)
-                fault = "writer " + std::to_string(writer) + " wrote " + std::to_string(next[writer] - 1) + ", came " +
-                        std::to_string(serial);
+                fault = "writer " + std::to_string(writer) + " wrote " + std::to_string(next[writer] - 1) +
+                        ", came " + std::to_string(serial);
         }
     }
 };

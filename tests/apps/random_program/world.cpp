@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What there is, the table of steps, and how the program ends, see steps.h.
-#include "steps.h"
-
 #include <dirent.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -13,6 +11,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+
+#include "steps.h"
 
 namespace random_program {
 
@@ -97,7 +97,9 @@ int World::add_object(Kind kind, int link) {
     return number;
 }
 
-void World::add_handle(int process, long fd, int object) { handles_.push_back({process, static_cast<int>(fd), object}); }
+void World::add_handle(int process, long fd, int object) {
+    handles_.push_back({process, static_cast<int>(fd), object});
+}
 
 bool World::has_handle(int object) const { return first_handle(object) != nullptr; }
 
@@ -136,7 +138,8 @@ bool World::serves_child(const Object& o) const {
 
 int World::count(Kind kind) const {
     int n = 0;
-    for (size_t i = 0; i < objects_.size(); i++) n += objects_[i].kind == kind && has_handle(static_cast<int>(i));
+    for (size_t i = 0; i < objects_.size(); i++)
+        n += objects_[i].kind == kind && has_handle(static_cast<int>(i));
     return n;
 }
 
@@ -170,7 +173,8 @@ void World::settle(int object) {
     if (o.dead) events |= POLLHUP;
     if (o.peer_ended) events |= POLLRDHUP;
     if (!o.we_ended && !o.dead) events |= POLLOUT;
-    const Result r = call(actor, {.what = What::await, .fd = h->fd, .a = o.dead ? -1 : o.in_queue, .b = events});
+    const Result r =
+        call(actor, {.what = What::await, .fd = h->fd, .a = o.dead ? -1 : o.in_queue, .b = events});
     if (r.value < 0) show_result(actor, "awaits", h->fd, r);
 }
 
@@ -181,7 +185,8 @@ void World::leave(Draw& draw) {
         if (!processes_[p].alive || (!in_order && draw.one_in(2))) continue;
         if (processes_[p].parent != 0) continue;
         bool has_children = false;
-        for (const Proc& other : processes_) has_children = has_children || (other.alive && other.parent == static_cast<int>(p));
+        for (const Proc& other : processes_)
+            has_children = has_children || (other.alive && other.parent == static_cast<int>(p));
         if (has_children) continue;
         Page& page = g_pages[kThreads + static_cast<int>(p) - 1];
         page.call = {.what = What::exit, .a = draw.of({0, 1}), .b = 0};

@@ -499,9 +499,7 @@ TCP_PAIR_CASE(close, linger_frees_the_number) {
         close(nothing);
         say("sigpipes %d", sigpipes());
     });
-    at_right([&] {
-        read_to_the_end(fd);
-    });
+    at_right([&] { read_to_the_end(fd); });
 }
 
 // The same when another file takes the number.
@@ -526,9 +524,7 @@ TCP_CASE(close, linger_of_dup2) {
         close(nothing);
         say("sigpipes %d", sigpipes());
     });
-    at_client([&] {
-        read_to_the_end(fd);
-    });
+    at_client([&] { read_to_the_end(fd); });
 }
 
 TCP_PAIR_CASE(close, linger_nonblocking) {

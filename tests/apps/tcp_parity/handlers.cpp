@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Handlers that jump out of waiting calls or end the process, cancelled threads, and many threads. The connection goes on, is
-// closed in order, and nothing of it is lost.
+// Handlers that jump out of waiting calls or end the process, cancelled threads, and many threads. The
+// connection goes on, is closed in order, and nothing of it is lost.
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -93,7 +93,8 @@ TCP_CASE(handler, jump_out_of_connect) {
             int fd = stream();
             sockaddr_in silent = at(far_silent(), port());
             jump_out("connect", 10, [&] {
-                if (connect(fd, raw(silent), sizeof silent) == 0 || (errno != EINTR && errno != EALREADY)) say("ended early");
+                if (connect(fd, raw(silent), sizeof silent) == 0 || (errno != EINTR && errno != EALREADY))
+                    say("ended early");
             });
             SHOW("close", close(fd));
         }
@@ -130,7 +131,8 @@ TCP_CASE(handler, jump_out_of_accept) {
     });
 }
 
-// _exit() and exit() while data is being sent: it arrives, and then the end. The child is the first to make a socket here.
+// _exit() and exit() while data is being sent: it arrives, and then the end. The child is the first to make a
+// socket here.
 TCP_CASE(handler, end_while_sending) {
     constexpr int kRounds = 6;
     int listener = -1;
@@ -230,8 +232,8 @@ TCP_CASE(handler, cancel_connect_and_accept) {
 }
 
 // At any instant of socket(), connect(), send(), recv(), close(): the thread ends, the process does not.
-// The server closes with a byte unread, so each side may reset what the other one has forgotten: two segments for each connection may
-// find nobody but the kernel.
+// The server closes with a byte unread, so each side may reset what the other one has forgotten: two segments
+// for each connection may find nobody but the kernel.
 constexpr int kCancelled = 60, kConnectionsOfOne = 4;
 TCP_KERNEL_CASE(handler, cancel_at_any_instant, 2 * kCancelled * kConnectionsOfOne) {
     int listener = -1;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The program whose TCP behaviour must not depend on the library: `tcp_parity --list`, or
 // `tcp_parity THEME.NAME server|client BASE_PORT` with a socket to its other half as descriptor 100. The
-// transcript goes to stdout; the kernel's TCP counters, by which the test sees whether segments bypassed the kernel, go to
-// descriptor 101.
+// transcript goes to stdout; the kernel's TCP counters, by which the test sees whether segments bypassed the
+// kernel, go to descriptor 101.
 #include <stdlib.h>
 
 #include "after_exec.h"
@@ -25,7 +25,8 @@ long kernel_segments() {
     return sum;
 }
 
-// Does a socket of an earlier run still repeat something (a FIN the network lost)? That would be counted as this run's.
+// Does a socket of an earlier run still repeat something (a FIN the network lost)? That would be counted as
+// this run's.
 bool earlier_run_repeats() {
     FILE* f = fopen("/proc/net/tcp", "r");
     if (f == nullptr) return false;
@@ -34,7 +35,8 @@ bool earlier_run_repeats() {
     bool repeats = false;
     while (fgets(line, sizeof line, f) != nullptr)
         // 1 is the timer of retransmissions, 4 that of zero window probes.
-        if (sscanf(line, " %*d: %*s %*s %*x %*x:%*x %x:", &timer) == 1) repeats = repeats || timer == 1 || timer == 4;
+        if (sscanf(line, " %*d: %*s %*s %*x %*x:%*x %x:", &timer) == 1)
+            repeats = repeats || timer == 1 || timer == 4;
     fclose(f);
     return repeats;
 }
@@ -51,7 +53,8 @@ int main(int argc, char** argv) {
     count_kernel_packets_with(kernel_segments);
     if (argc == 2 && strcmp(argv[1], "--list") == 0) {
         for (const Case& c : cases())
-            printf("%s %s %ld %s\n", c.theme, c.name, c.traffic.kernel_limit, c.traffic.server_is_killed ? "killed" : "lives");
+            printf("%s %s %ld %s\n", c.theme, c.name, c.traffic.kernel_limit,
+                   c.traffic.server_is_killed ? "killed" : "lives");
         return 0;
     }
     if (argc >= 3 && strcmp(argv[1], "--exec") == 0) {

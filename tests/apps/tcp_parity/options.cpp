@@ -484,7 +484,8 @@ TCP_PAIR_CASE(option, info) {
     say("acked %llu received %llu", static_cast<unsigned long long>(i.tcpi_bytes_acked),
         static_cast<unsigned long long>(i.tcpi_bytes_received));
     // Less what a busy machine made either side send again.
-    say("sent %llu notsent %u", static_cast<unsigned long long>(i.tcpi_bytes_sent - i.tcpi_bytes_retrans), i.tcpi_notsent_bytes);
+    say("sent %llu notsent %u", static_cast<unsigned long long>(i.tcpi_bytes_sent - i.tcpi_bytes_retrans),
+        i.tcpi_notsent_bytes);
     say("segments %d %d", i.tcpi_segs_in > 0, i.tcpi_segs_out > 0);
     say("scales %d %d", i.tcpi_snd_wscale > 0 && i.tcpi_snd_wscale <= 14, i.tcpi_rcv_wscale <= 14);
     say("window %d", i.tcpi_snd_wnd > 0);

@@ -46,7 +46,8 @@ void begin(bool is_server, int base_port) {
 void swap_sides() { g_left = !g_left; }
 
 long exchange(long value) {
-    // What was sent is to have arrived when the other side goes on. A simulated adapter is a thread that has to get a processor first.
+    // What was sent is to have arrived when the other side goes on. A simulated adapter is a thread that has
+    // to get a processor first.
     static const char* const settle = getenv("TEST_SETTLE_USEC");
     if (settle != nullptr) usleep(static_cast<useconds_t>(atoi(settle)));
     if (send(kMeeting, &value, sizeof value, MSG_NOSIGNAL) != sizeof value) give_up("the other side is gone");

@@ -57,9 +57,11 @@ inline constexpr Traffic kStragglers = kernel_carries(2);
 #define TCP_CASE(theme, name) PARITY_CASE(theme, name, ::parity::tcp::kStragglers)
 // One of whose segments the kernel carries some: at most `limit` at each side.
 #define TCP_KERNEL_CASE(theme, name, limit) PARITY_CASE(theme, name, ::parity::kernel_carries(limit))
-// One whose server is killed. The kernel then ends a connection for it, but of one that lives in the program's own memory
-// nobody is left to say goodbye (docs/troubleshooting.md); so the library is at the client only.
-#define TCP_KILLED_CASE(theme, name) PARITY_CASE(theme, name, (::parity::Traffic{::parity::tcp::kStragglers.kernel_limit, true}))
+// One whose server is killed. The kernel then ends a connection for it, but of one that lives in the
+// program's own memory nobody is left to say goodbye (docs/troubleshooting.md); so the library is at the
+// client only.
+#define TCP_KILLED_CASE(theme, name) \
+    PARITY_CASE(theme, name, (::parity::Traffic{::parity::tcp::kStragglers.kernel_limit, true}))
 // One that runs twice: the server is left, then the client is.
 #define TCP_PAIR_CASE(theme, name) TCP_PAIR_OF(theme, name, ::parity::tcp::kStragglers)
 // The same for what the kernel has to serve: the connection is moved into it at once.

@@ -94,7 +94,8 @@ TCP_PAIR_CASE(thread, close_while_reading) {
     at_right([&] { await_events(fd, POLLIN); });
 }
 
-// A write that another thread's close() or dup2() overtakes finds the connection, no descriptor, or the other file.
+// A write that another thread's close() or dup2() overtakes finds the connection, no descriptor, or the other
+// file.
 TCP_CASE(thread, write_while_closing) {
     constexpr int kRounds = 100;
     int listener = -1, failed = 0, refused = 0;
@@ -148,7 +149,8 @@ TCP_PAIR_CASE(thread, many_writers) {
     constexpr int kWriters = 4, kEach = 200;
     int fd = connection();
     if (left()) {
-        // All of it finds room: a thread that waits for room in the midst of a record lets others write, in the kernel as well.
+        // All of it finds room: a thread that waits for room in the midst of a record lets others write, in
+        // the kernel as well.
         set(fd, SOL_SOCKET, SO_SNDBUF, 1'000'000);
         std::vector<std::thread> writers;
         for (int w = 0; w < kWriters; w++)

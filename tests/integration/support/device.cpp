@@ -44,7 +44,8 @@ std::string device_name() {
 
 bool simulated() { return device() != Device::xdp; }
 
-void make_adapters(const std::string& netns, const std::vector<std::pair<std::string, std::string>>& interfaces) {
+void make_adapters(const std::string& netns,
+                   const std::vector<std::pair<std::string, std::string>>& interfaces) {
     if (!simulated()) return;
     std::vector<std::string> line = {VMA_SIM_SYSFS, sysfs_of(netns)};
     for (const auto& [name, mac] : interfaces) line.push_back(name + "=" + mac);
@@ -60,11 +61,13 @@ std::vector<std::string> adapter_environment(const std::string& netns) {
     if (!has_adapters(netns)) return {};
     // Without the adapter there is nothing but the kernel: a suite must not pass over XDP in its place.
     // What an adapter would punish ends the program.
-    return {"SYSFS_PATH=" + sysfs_of(netns).string(), "MLX5_SIM_WIRE=netdev", "MLX5_SIM_STRICT=abort", "VMA_XDP_INTERFACES=",
-            std::string("VMA_MLX5_DIRECT=") + (device() == Device::mlx5 ? "1" : "0")};
+    return {"SYSFS_PATH=" + sysfs_of(netns).string(), "MLX5_SIM_WIRE=netdev", "MLX5_SIM_STRICT=abort",
+            "VMA_XDP_INTERFACES=", std::string("VMA_MLX5_DIRECT=") + (device() == Device::mlx5 ? "1" : "0")};
 }
 
-std::string adapter_preload(const std::string& netns) { return has_adapters(netns) ? ":" VMA_SIM_LIBRARY : ""; }
+std::string adapter_preload(const std::string& netns) {
+    return has_adapters(netns) ? ":" VMA_SIM_LIBRARY : "";
+}
 
 bool shows_offloading(const std::string& links, const std::string& interface) {
     std::istringstream in(links);

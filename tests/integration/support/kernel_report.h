@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// How many packets the kernel carried while a parity case ran, as the programs of tests/apps/*parity report it.
+// How many packets the kernel carried while a parity case ran, as the programs of tests/apps/*parity report
+// it.
 #pragma once
 
 #include <string>
@@ -8,8 +9,9 @@
 
 namespace testing_support {
 
-// A memory file that the program has as descriptor 101 and writes lines to: "begin N" when its case begins, "end N" when it has
-// ended, and again when a program that it executed ends. A later "begin" takes the place of the first: nothing is to be counted.
+// A memory file that the program has as descriptor 101 and writes lines to: "begin N" when its case begins,
+// "end N" when it has ended, and again when a program that it executed ends. A later "begin" takes the place
+// of the first: nothing is to be counted.
 class KernelReport {
   public:
     static constexpr int kNumber = 101;

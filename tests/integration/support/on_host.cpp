@@ -14,7 +14,8 @@ namespace testing_support {
 
 On::On(const TwoHosts& hosts, Host host) : before_(open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC)) {
     const Fd there(open(("/run/netns/" + hosts.netns(host)).c_str(), O_RDONLY | O_CLOEXEC));
-    if (setns(there.get(), CLONE_NEWNET) != 0) throw std::runtime_error("setns: " + std::string(strerror(errno)));
+    if (setns(there.get(), CLONE_NEWNET) != 0)
+        throw std::runtime_error("setns: " + std::string(strerror(errno)));
 }
 
 On::~On() {

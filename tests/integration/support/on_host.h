@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// For tests that call a layer of the library themselves: being on one of two hosts for a while, and addresses there.
+// For tests that call a layer of the library themselves: being on one of two hosts for a while, and addresses
+// there.
 #pragma once
 
 #include <netinet/in.h>
@@ -11,7 +12,8 @@
 
 namespace testing_support {
 
-// This thread is on another host while the object lives. Sockets stay where they were made. Throws std::runtime_error.
+// This thread is on another host while the object lives. Sockets stay where they were made. Throws
+// std::runtime_error.
 class On {
   public:
     On(const TwoHosts& hosts, Host host);

@@ -24,10 +24,10 @@ constexpr int kFirstPort = 10000, kLastPort = 32000, kPortsPerCase = 20;
 
 // The destinations that cannot be reached, see tests/apps/tcp_parity/tcp_harness.h.
 void prepare(const TwoHosts& hosts, Host host) {
-    std::vector<std::string> settings = {
-        // Limits on the rate of ACKs would let one case change the next.
-        "net.ipv4.tcp_challenge_ack_limit=2147483647", "net.ipv4.tcp_invalid_ratelimit=0", "net.ipv4.tcp_fastopen=3",
-        "net.ipv4.ip_forward=1"};
+    std::vector<std::string> settings = {// Limits on the rate of ACKs would let one case change the next.
+                                         "net.ipv4.tcp_challenge_ack_limit=2147483647",
+                                         "net.ipv4.tcp_invalid_ratelimit=0", "net.ipv4.tcp_fastopen=3",
+                                         "net.ipv4.ip_forward=1"};
     // A neighbour that does not answer is given up in 50 ms, not in 3 s.
     for (const char* link : {"veth1", "veth2"}) {
         settings.push_back(std::string("net.ipv4.neigh.") + link + ".mcast_solicit=1");
@@ -40,9 +40,10 @@ void prepare(const TwoHosts& hosts, Host host) {
     auto network = [](int n) { return "198.19." + std::to_string(n) + ".0/24"; };
     std::vector<std::string> routes;
     for (int n = 1; n <= 3; n++) routes.push_back(network(mine + n) + " via " + gateway);
-    routes.insert(routes.end(), {network(theirs + 1) + " via 198.18.2.99",  // where nobody is
-                                 "prohibit " + network(theirs + 2), "blackhole " + network(theirs + 3),
-                                 "unreachable " + network(21), "prohibit " + network(22), "blackhole " + network(23)});
+    routes.insert(routes.end(),
+                  {network(theirs + 1) + " via 198.18.2.99",  // where nobody is
+                   "prohibit " + network(theirs + 2), "blackhole " + network(theirs + 3),
+                   "unreachable " + network(21), "prohibit " + network(22), "blackhole " + network(23)});
     for (auto& route : routes) route = "route add " + route;
     hosts.ip_batch(host, routes);
 }
@@ -88,7 +89,8 @@ std::vector<PairCase> pair_cases(const std::string& program) {
     std::vector<PairCase> cases;
     std::string theme, name, server;
     long limit = 0;
-    while (list >> theme >> name >> limit >> server) cases.push_back({program, theme, name, limit, server == "killed"});
+    while (list >> theme >> name >> limit >> server)
+        cases.push_back({program, theme, name, limit, server == "killed"});
     std::sort(cases.begin(), cases.end(), [](const PairCase& a, const PairCase& b) {
         return std::tie(a.theme, a.name) < std::tie(b.theme, b.name);
     });
@@ -97,7 +99,8 @@ std::vector<PairCase> pair_cases(const std::string& program) {
 
 void PairParity::SetUpTestSuite() {
     try {
-        hosts_ = std::make_unique<TwoHosts>(Wire{.links = 2, .second_address = true, .known_neighbours = true});
+        hosts_ =
+            std::make_unique<TwoHosts>(Wire{.links = 2, .second_address = true, .known_neighbours = true});
         for (Host host : {Host::a, Host::b}) prepare(*hosts_, host);
     } catch (const std::exception& e) {
         why_ = e.what();
@@ -173,8 +176,8 @@ void PairParity::expect_same_as_kernel(bool each_side) {
     // A case that complains about its own ground would compare nothing.
     EXPECT_EQ(both.find("never: "), std::string::npos) << both;
     EXPECT_EQ(both.find("cannot "), std::string::npos) << both;
-    // Sanitizers look for errors in the library, and they are slow: each side once is enough for them. So it is for plain verbs, which
-    // differ from direct queues below the ring only.
+    // Sanitizers look for errors in the library, and they are slow: each side once is enough for them. So it
+    // is for plain verbs, which differ from direct queues below the ring only.
     each_side = each_side && !sanitized() && device() != Device::rdma;
     if (each_side && !GetParam().server_is_killed)
         compare("library at the server", kernel, run(true, false), true, false);

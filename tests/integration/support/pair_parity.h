@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The kernel is the reference, for two programs that talk: a case of a program in tests/apps that is written
 // with tests/apps/tcp_parity/tcp_harness.h runs as a server on host a and a client on host b, without the
-// library and with it; the transcripts must be equal. Each case has moreover a limit of packets that the kernel may carry at a
-// side with the library, seen in its counters; otherwise falling back for everything would pass.
+// library and with it; the transcripts must be equal. Each case has moreover a limit of packets that the
+// kernel may carry at a side with the library, seen in its counters; otherwise falling back for everything
+// would pass.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -61,7 +61,8 @@ std::vector<std::string> environment(const RunOptions& options) {
     }
     // Outside the test's own namespaces the library must not attach to the machine's interfaces.
     if (options.preload && options.netns.empty()) env.emplace_back("VMA_XDP_INTERFACES=");
-    // Also to programs without the library: see tests/apps/tcp_parity/tcp_harness.cpp and mux_parity/random.cpp.
+    // Also to programs without the library: see tests/apps/tcp_parity/tcp_harness.cpp and
+    // mux_parity/random.cpp.
     if (simulated()) {
         if (getenv("TEST_SETTLE_USEC") == nullptr) env.emplace_back("TEST_SETTLE_USEC=700");
         env.emplace_back("TEST_RANDOM_STEPS=1000");
@@ -110,7 +111,8 @@ std::string library() {
 }
 
 bool sanitized() {
-    static const bool value = tool({"readelf", "--dynamic", library()}).find("[libasan.so") != std::string::npos;
+    static const bool value =
+        tool({"readelf", "--dynamic", library()}).find("[libasan.so") != std::string::npos;
     return value;
 }
 

@@ -86,10 +86,11 @@ class Process {
 // the text).
 std::string tool(std::vector<std::string> argv, bool* ok = nullptr);
 
-// Path of a file of the build under test: this build, or the one of the directory VMA_TEST_BUILD (a sanitized one). The programs that
-// use the library are always this build's.
+// Path of a file of the build under test: this build, or the one of the directory VMA_TEST_BUILD (a sanitized
+// one). The programs that use the library are always this build's.
 std::string built(const std::string& file);
-// Path of the library under test: that of the build under test, or VMA_TEST_LIBRARY (an installed one, an older one).
+// Path of the library under test: that of the build under test, or VMA_TEST_LIBRARY (an installed one, an
+// older one).
 std::string library();
 // Has the library under test AddressSanitizer?
 bool sanitized();

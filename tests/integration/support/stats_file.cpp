@@ -35,7 +35,8 @@ std::vector<Block> StatsFile::blocks(Section kind) const {
         if (e.kind != static_cast<std::uint32_t>(kind)) continue;
         for (std::uint32_t i = 0; i < e.blocks; i++) {
             Block block;
-            std::memcpy(static_cast<void*>(&block), bytes_.data() + e.offset + std::size_t{i} * e.block_size, sizeof block);
+            std::memcpy(static_cast<void*>(&block), bytes_.data() + e.offset + std::size_t{i} * e.block_size,
+                        sizeof block);
             if constexpr (requires { block.state; })
                 if (block.state == 0) continue;
             out.push_back(block);
@@ -60,10 +61,12 @@ Answer command(const TwoHosts& hosts, Host host, const StatsFile& file, Command 
     StatsFile now = file;
     Answer none{0, -1, {}};
     if (!now.read()) return none;
-    auto* answer = static_cast<Answer*>(mmap(nullptr, sizeof(Answer), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    auto* answer = static_cast<Answer*>(
+        mmap(nullptr, sizeof(Answer), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
     *answer = none;
     Process process = hosts.run(host, [&] {
-        const std::string name(now.header().command_socket, strnlen(now.header().command_socket, sizeof now.header().command_socket));
+        const std::string name(now.header().command_socket,
+                               strnlen(now.header().command_socket, sizeof now.header().command_socket));
         sockaddr_un address{};
         address.sun_family = AF_UNIX;
         std::memcpy(address.sun_path + 1, name.data(), name.size());

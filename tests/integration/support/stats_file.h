@@ -41,9 +41,10 @@ class StatsFile {
     std::vector<std::byte> bytes_;
 };
 
-// Sends a command to the process whose file this is, from its network namespace. The answer's error and text; error -1: none came.
-vma::stats::Answer command(const TwoHosts& hosts, Host host, const StatsFile& file, vma::stats::Command what, int value = 0,
-                           int level = 0);
+// Sends a command to the process whose file this is, from its network namespace. The answer's error and text;
+// error -1: none came.
+vma::stats::Answer command(const TwoHosts& hosts, Host host, const StatsFile& file, vma::stats::Command what,
+                           int value = 0, int level = 0);
 // Has the process refresh its file, then reads it.
 bool refresh(const TwoHosts& hosts, Host host, StatsFile& file);
 

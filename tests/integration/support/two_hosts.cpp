@@ -25,7 +25,8 @@ namespace {
 const std::string kPrefix = "vmatest-";
 
 // `ip` for each line, in one process; `options` come first. Throws on failure.
-void run_ip_batch(std::vector<std::string> options, const std::vector<std::string>& lines, bool go_on = false) {
+void run_ip_batch(std::vector<std::string> options, const std::vector<std::string>& lines,
+                  bool go_on = false) {
     Fd file(memfd_create("commands", MFD_CLOEXEC));
     std::string text;
     for (const auto& line : lines) text += line + "\n";
@@ -34,7 +35,8 @@ void run_ip_batch(std::vector<std::string> options, const std::vector<std::strin
     std::vector<std::string> argv = {"ip"};
     if (go_on) argv.push_back("-force");
     argv.insert(argv.end(), options.begin(), options.end());
-    argv.insert(argv.end(), {"-batch", "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file.get())});
+    argv.insert(argv.end(),
+                {"-batch", "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file.get())});
     bool ok;
     tool(argv, go_on ? &ok : nullptr);
 }
@@ -89,8 +91,9 @@ TwoHosts::TwoHosts(const Wire& wire) {
     for (int link = 1; link <= wire.links; link++) {
         const std::string dev = interface(link), count = std::to_string(wire.queues),
                           queues = " numrxqueues " + count + " numtxqueues " + count;
-        lines[0].push_back("link add " + dev + " address " + mac(Host::a, link) + queues + " type veth peer name " + dev + " address " +
-                           mac(Host::b, link) + queues + " netns " + b_);
+        lines[0].push_back("link add " + dev + " address " + mac(Host::a, link) + queues +
+                           " type veth peer name " + dev + " address " + mac(Host::b, link) + queues +
+                           " netns " + b_);
     }
     for (Host host : {Host::a, Host::b}) {
         auto& mine = lines[host == Host::b];
@@ -100,13 +103,15 @@ TwoHosts::TwoHosts(const Wire& wire) {
             mine.push_back(add + address(host, link) + "/24 broadcast +");
             if (wire.second_address) mine.push_back(add + second_address(host, link) + "/24 broadcast +");
             if (wire.ipv6)
-                mine.push_back(add + "2001:2:0:" + std::to_string(link) + (host == Host::a ? "::1/64" : "::2/64") + " nodad");
+                mine.push_back(add + "2001:2:0:" + std::to_string(link) +
+                               (host == Host::a ? "::1/64" : "::2/64") + " nodad");
             mine.push_back("link set " + dev + " mtu " + std::to_string(wire.mtu) + " up");
             interfaces[host == Host::b].emplace_back(dev, mac(host, link));
             const Host other = host == Host::a ? Host::b : Host::a;
             if (wire.known_neighbours)
                 for (const auto& peer : {address(other, link), second_address(other, link)})
-                    mine.push_back("neigh add " + peer + " lladdr " + mac(other, link) + " dev " + dev + " nud permanent");
+                    mine.push_back("neigh add " + peer + " lladdr " + mac(other, link) + " dev " + dev +
+                                   " nud permanent");
         }
         ip_batch(host, mine);
         make_adapters(netns(host), interfaces[host == Host::b]);
@@ -114,7 +119,8 @@ TwoHosts::TwoHosts(const Wire& wire) {
     for (Host host : {Host::a, Host::b}) wait_up(host, wire.links);
 }
 
-// The kernel drops what an interface sends until its own worker has seen that there is a carrier, which a busy machine delays.
+// The kernel drops what an interface sends until its own worker has seen that there is a carrier, which a
+// busy machine delays.
 void TwoHosts::wait_up(Host host, int links) const {
     const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     for (;;) {
@@ -122,7 +128,8 @@ void TwoHosts::wait_up(Host host, int links) const {
         int up = 0;
         for (std::size_t at = 0; (at = all.find(" state UP ", at)) != all.npos; at++) up++;
         if (up >= links) return;
-        if (std::chrono::steady_clock::now() > limit) throw std::runtime_error("an interface has no carrier: " + all);
+        if (std::chrono::steady_clock::now() > limit)
+            throw std::runtime_error("an interface has no carrier: " + all);
         std::this_thread::sleep_for(milliseconds(2));
     }
 }
@@ -138,7 +145,9 @@ std::string TwoHosts::ip(Host host, std::vector<std::string> args) const {
     return tool(std::move(args));
 }
 
-void TwoHosts::ip_batch(Host host, const std::vector<std::string>& lines) const { run_ip_batch({"-n", netns(host)}, lines); }
+void TwoHosts::ip_batch(Host host, const std::vector<std::string>& lines) const {
+    run_ip_batch({"-n", netns(host)}, lines);
+}
 
 void TwoHosts::sysctl(Host host, const std::vector<std::string>& settings) const {
     // /proc/sys/net is that of the process's namespace.

@@ -23,7 +23,8 @@ struct Wire {
     bool ipv6 = false;  // adds 2001:2:0:n::1/64 and ::2
     int queues = 1;     // receive and transmit queues of each veth
     int mtu = 1500;
-    // The hosts know each other's link addresses for good: no packet has to wait for one, or goes through the kernel to confirm it.
+    // The hosts know each other's link addresses for good: no packet has to wait for one, or goes through the
+    // kernel to confirm it.
     bool known_neighbours = false;
 };
 
@@ -46,7 +47,8 @@ class TwoHosts {
     void ip_batch(Host host, const std::vector<std::string>& lines) const;
     // Settings as sysctl -w has them: "net.ipv4.ip_forward=1". Throws on failure.
     void sysctl(Host host, const std::vector<std::string>& settings) const;
-    // Does the library in some process use the host's interface now, seen from outside: an XDP program, or the simulator's tap?
+    // Does the library in some process use the host's interface now, seen from outside: an XDP program, or
+    // the simulator's tap?
     bool offloaded(Host host, int link = 1) const;
     // Waits until offloaded() is `wanted`.
     bool wait_offloaded(Host host, bool wanted, int link = 1, milliseconds limit = milliseconds(3000)) const;

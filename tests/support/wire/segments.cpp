@@ -19,7 +19,8 @@ std::uint32_t get(const Frame& frame, std::size_t at, std::size_t bytes) {
     return value;
 }
 void put(Frame& frame, std::size_t at, std::size_t bytes, std::uint32_t value) {
-    for (std::size_t i = 0; i < bytes; i++) frame[at + i] = static_cast<std::uint8_t>(value >> (8 * (bytes - 1 - i)));
+    for (std::size_t i = 0; i < bytes; i++)
+        frame[at + i] = static_cast<std::uint8_t>(value >> (8 * (bytes - 1 - i)));
 }
 
 // RFC 1071, of the bytes [from, to), added to `sum`.
@@ -30,11 +31,13 @@ std::uint16_t sum_of(const Frame& frame, std::size_t from, std::size_t to, std::
 }
 
 bool is_tcp(const Frame& frame) { return frame[kIp + 9] == IPPROTO_TCP; }
-std::size_t end_of(const Frame& frame) { return std::min<std::size_t>(frame.size(), kIp + get(frame, kIp + 2, 2)); }
+std::size_t end_of(const Frame& frame) {
+    return std::min<std::size_t>(frame.size(), kIp + get(frame, kIp + 2, 2));
+}
 
 std::uint32_t pseudo_sum(const Frame& frame, std::size_t l4_length) {
-    return get(frame, kIp + 12, 2) + get(frame, kIp + 14, 2) + get(frame, kIp + 16, 2) + get(frame, kIp + 18, 2) +
-           frame[kIp + 9] + static_cast<std::uint32_t>(l4_length);
+    return get(frame, kIp + 12, 2) + get(frame, kIp + 14, 2) + get(frame, kIp + 16, 2) +
+           get(frame, kIp + 18, 2) + frame[kIp + 9] + static_cast<std::uint32_t>(l4_length);
 }
 
 }  // namespace
@@ -65,7 +68,8 @@ std::vector<Frame> cut_segments(const Frame& header, const Frame& payload, std::
     for (std::size_t at = 0; at < payload.size(); at += mss) {
         const std::size_t length = std::min<std::size_t>(mss, payload.size() - at);
         Frame f = header;
-        f.insert(f.end(), payload.begin() + static_cast<std::ptrdiff_t>(at), payload.begin() + static_cast<std::ptrdiff_t>(at + length));
+        f.insert(f.end(), payload.begin() + static_cast<std::ptrdiff_t>(at),
+                 payload.begin() + static_cast<std::ptrdiff_t>(at + length));
         put(f, kIp + 2, 2, static_cast<std::uint32_t>(f.size() - kIp));
         if (counts) put(f, kIp + 4, 2, get(header, kIp + 4, 2) + static_cast<std::uint32_t>(segments.size()));
         put(f, kIp + 10, 2, 0);

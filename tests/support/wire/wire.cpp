@@ -69,8 +69,8 @@ void Wire::transmit(WireDevice& from, Frame frame) {
     deliver_due();
 }
 
-// The faults, in the order in which they would happen on a way: lost ones are neither doubled nor damaged, and the
-// copies of a duplicated frame have fates of their own from there on.
+// The faults, in the order in which they would happen on a way: lost ones are neither doubled nor damaged,
+// and the copies of a duplicated frame have fates of their own from there on.
 void Wire::pass_one(Port& from, Frame frame) {
     const Faults& faults = from.faults;
     if (from.random.chance(faults.loss)) {
@@ -98,8 +98,8 @@ void Wire::pass_one(Port& from, Frame frame) {
     }
 }
 
-// A known station gets its frames alone; everything else is for all, as on a switch. With two end points the other one
-// gets every frame, like the far end of a cable.
+// A known station gets its frames alone; everything else is for all, as on a switch. With two end points the
+// other one gets every frame, like the far end of a cable.
 void Wire::carry(Port& from, Frame frame) {
     std::uint64_t due = now() + from.faults.delay_ns;
     if (from.faults.jitter_ns != 0) due += from.random.below(from.faults.jitter_ns + 1);
@@ -110,7 +110,8 @@ void Wire::carry(Port& from, Frame frame) {
     WireDevice* only = nullptr;
     if (frame.size() >= 6)
         for (auto& port : ports_)
-            if (port.get() != &from && std::equal(frame.begin(), frame.begin() + 6, port->device->attr_.mac.begin()))
+            if (port.get() != &from &&
+                std::equal(frame.begin(), frame.begin() + 6, port->device->attr_.mac.begin()))
                 only = port->device;
     for (auto& port : ports_) {
         if (port.get() == &from || (only != nullptr && port->device != only && ports_.size() > 2)) continue;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A wire inside the process: what one end point sends arrives at the others, as badly as a test wishes.
 //
-// It exists because loss, duplication, reordering, corruption and delay decide whether a protocol is right, and no real
-// network produces them on demand. Everything depends only on the seed, the frames, and a clock that stands still until
-// it is told to advance, so a failure happens again with the same seed. With faults off, frames arrive at once.
+// It exists because loss, duplication, reordering, corruption and delay decide whether a protocol is right,
+// and no real network produces them on demand. Everything depends only on the seed, the frames, and a clock
+// that stands still until it is told to advance, so a failure happens again with the same seed. With faults
+// off, frames arrive at once.
 //
 // Any thread may call: one lock covers the wire with its devices. The wire must outlive its devices.
 #pragma once
@@ -52,12 +53,12 @@ struct Faults {
     double loss = 0;
     double duplicate = 0;
     double corrupt = 0;
-    unsigned corrupt_bits = 1;                            // flipped in a corrupted frame, anywhere in it
-    std::function<void(Frame&, Random&)> corrupt_by;      // does it instead of flipping
-    double reorder = 0;                                   // delayed by reorder_ns more, so that later ones overtake
+    unsigned corrupt_bits = 1;                        // flipped in a corrupted frame, anywhere in it
+    std::function<void(Frame&, Random&)> corrupt_by;  // does it instead of flipping
+    double reorder = 0;  // delayed by reorder_ns more, so that later ones overtake
     std::uint64_t reorder_ns = 10'000;
     std::uint64_t delay_ns = 0;
-    std::uint64_t jitter_ns = 0;                          // 0 to this much more for each frame; it reorders, too
+    std::uint64_t jitter_ns = 0;  // 0 to this much more for each frame; it reorders, too
 };
 
 struct WireCounters {
@@ -66,8 +67,8 @@ struct WireCounters {
     std::uint64_t delivered = 0;    // copies handed to an end point
 };
 
-// Sees each frame before the faults: a vector with this one frame, which it may change, remove, or add others to.
-// It runs inside the wire's lock: of the wire it may call only now().
+// Sees each frame before the faults: a vector with this one frame, which it may change, remove, or add others
+// to. It runs inside the wire's lock: of the wire it may call only now().
 using Hook = std::function<void(const WireDevice& from, std::vector<Frame>& frames)>;
 
 class Wire {
@@ -108,7 +109,7 @@ class Wire {
         Frame frame;
     };
 
-    void transmit(WireDevice& from, Frame frame);               // these want the lock held
+    void transmit(WireDevice& from, Frame frame);  // these want the lock held
     void pass_one(Port& from, Frame frame);
     void carry(Port& from, Frame frame);
     void deliver_due();
@@ -119,9 +120,9 @@ class Wire {
 
     mutable std::mutex mutex_;
     std::uint64_t seed_;
-    std::uint64_t made_ = 0;     // end points ever connected
+    std::uint64_t made_ = 0;  // end points ever connected
     std::atomic<std::uint64_t> now_{0};
-    std::uint64_t serial_ = 0;   // keeps the order of what falls due at the same time
+    std::uint64_t serial_ = 0;  // keeps the order of what falls due at the same time
     std::vector<std::unique_ptr<Port>> ports_;
     std::map<std::pair<std::uint64_t, std::uint64_t>, Arrival> under_way_;  // by time and serial
     Hook hook_;

@@ -12,8 +12,8 @@ namespace vma::verbs::wire {
 
 // ---- errors ----
 
-// The QP goes to the error state. Requests that are not done complete as flushed, but the first with an error, unless the QP was
-// stopped before.
+// The QP goes to the error state. Requests that are not done complete as flushed, but the first with an
+// error, unless the QP was stopped before.
 void WireDevice::break_qp() {
     bool first = !std::exchange(stopped_, true);
     for (std::deque<PostedSend>* list : {&unsent_, &sent_}) {
@@ -92,7 +92,8 @@ void WireDevice::kernel_send(Frame frame) {
 
 std::vector<Frame> WireDevice::take_kernel_frames() {
     std::lock_guard guard(wire_.mutex_);
-    std::vector<Frame> frames(std::make_move_iterator(to_kernel_.begin()), std::make_move_iterator(to_kernel_.end()));
+    std::vector<Frame> frames(std::make_move_iterator(to_kernel_.begin()),
+                              std::make_move_iterator(to_kernel_.end()));
     to_kernel_.clear();
     return frames;
 }

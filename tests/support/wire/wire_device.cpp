@@ -15,7 +15,8 @@
 namespace vma::verbs::wire {
 namespace {
 
-constexpr std::size_t kEthernet = 14, kTransport = kEthernet + 20;  // the frames a rule matches have no IP options
+constexpr std::size_t kEthernet = 14,
+                      kTransport = kEthernet + 20;  // the frames a rule matches have no IP options
 
 constexpr int kPoison = 0xdb;
 
@@ -61,7 +62,8 @@ WireDevice::WireDevice(Wire& wire, const WireConfig& config)
     attr_.coarse_steering = config.coarse_steering;
     attr_.ifindex = config.ifindex;
     attr_.lazy_tx = config.lazy_tx != LazyTx::off;
-    set_calls({&WireDevice::post_send, &WireDevice::post_recv, &WireDevice::poll_cq, &WireDevice::req_notify_cq});
+    set_calls(
+        {&WireDevice::post_send, &WireDevice::post_recv, &WireDevice::poll_cq, &WireDevice::req_notify_cq});
 }
 
 WireDevice::~WireDevice() { wire_.disconnect(*this); }
@@ -129,7 +131,8 @@ int WireDevice::post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad) {
     for (; wr != nullptr; wr = wr->next) {
         *bad = wr;
         if (d.receives_.size() + d.received_.size() >= d.attr_.max_recv_wr) return ENOMEM;
-        const bool valid = wr->num_sge == 1 && wr->sg_list->length == d.attr_.chunk_size && d.in_region(*wr->sg_list);
+        const bool valid =
+            wr->num_sge == 1 && wr->sg_list->length == d.attr_.chunk_size && d.in_region(*wr->sg_list);
         if (d.dead_) return EIO;
         if (!valid || d.owner_[d.chunk_of(wr->sg_list->addr)] != Owner::caller) {
             d.violations_++;
@@ -143,7 +146,8 @@ int WireDevice::post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad) {
     return 0;
 }
 
-// A frame from the wire. The rules are those of the XDP program: what it leaves to the kernel stays there here, too.
+// A frame from the wire. The rules are those of the XDP program: what it leaves to the kernel stays there
+// here, too.
 void WireDevice::arrive(const Frame& frame) {
     if (dead_) return;
     if (const auto tag = have_qp_ ? steered(frame) : std::nullopt) {
@@ -155,7 +159,8 @@ void WireDevice::arrive(const Frame& frame) {
 }
 
 std::optional<std::uint32_t> WireDevice::steered(const Frame& frame) const {
-    if (frame.size() < kTransport + 4 || !std::equal(attr_.mac.begin(), attr_.mac.end(), frame.begin())) return std::nullopt;
+    if (frame.size() < kTransport + 4 || !std::equal(attr_.mac.begin(), attr_.mac.end(), frame.begin()))
+        return std::nullopt;
     if (read16(frame, 12) != htons(0x0800) || frame[kEthernet] != 0x45) return std::nullopt;
     const std::uint8_t protocol = frame[kEthernet + 9];
     if (protocol != IPPROTO_UDP && protocol != IPPROTO_TCP) return std::nullopt;
@@ -201,7 +206,8 @@ ibv_wc& WireDevice::fill(std::span<const std::uint8_t> bytes) {
     const PostedReceive buffer = receives_.front();
     receives_.pop_front();
     if (!bytes.empty())
-        std::memcpy(reinterpret_cast<std::uint8_t*>(buffer.address) + attr_.rx_offset, bytes.data(), bytes.size());
+        std::memcpy(reinterpret_cast<std::uint8_t*>(buffer.address) + attr_.rx_offset, bytes.data(),
+                    bytes.size());
     ibv_wc wc{};
     wc.wr_id = buffer.wr_id;
     wc.status = IBV_WC_SUCCESS;
@@ -281,14 +287,16 @@ bool WireDevice::valid_send(const ibv_send_wr& wr, std::size_t& length) const {
     for (int i = 0; valid && i < wr.num_sge; i++) {
         const ibv_sge& sge = wr.sg_list[i];
         valid = in_region(sge) && owner_[chunk_of(sge.addr)] == Owner::caller &&
-                (i != 0 || (sge.addr - reinterpret_cast<std::uintptr_t>(mr_.addr)) % attr_.chunk_size >= attr_.tx_headroom);
+                (i != 0 || (sge.addr - reinterpret_cast<std::uintptr_t>(mr_.addr)) % attr_.chunk_size >=
+                               attr_.tx_headroom);
         for (int j = 0; valid && j < i; j++) valid = chunk_of(wr.sg_list[j].addr) != chunk_of(sge.addr);
         length += sge.length;
     }
     if (tso)
-        return valid && length > wr.tso.mss && length <= attr_.max_tso && wr.tso.mss != 0 && wr.tso.hdr_sz >= kTransport + 20 &&
-               (wr.send_flags & IBV_SEND_IP_CSUM) != 0;
-    return valid && wr.opcode == IBV_WR_SEND && ((wr.send_flags & IBV_SEND_INLINE) == 0 || length <= attr_.max_inline);
+        return valid && length > wr.tso.mss && length <= attr_.max_tso && wr.tso.mss != 0 &&
+               wr.tso.hdr_sz >= kTransport + 20 && (wr.send_flags & IBV_SEND_IP_CSUM) != 0;
+    return valid && wr.opcode == IBV_WR_SEND &&
+           ((wr.send_flags & IBV_SEND_INLINE) == 0 || length <= attr_.max_inline);
 }
 
 int WireDevice::send_one(const ibv_send_wr& wr) {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// An end point of the wire: a host with a kernel, and a software RDMA device that takes the frames of its flow rules.
+// An end point of the wire: a host with a kernel, and a software RDMA device that takes the frames of its
+// flow rules.
 //
-// To the ring it is like any other device. It is stricter than one, though: a buffer posted twice, a send buffer posted
-// again before its completion, or bytes outside the memory region are refused and counted in violations(), where
-// hardware would silently do harm. A posted receive buffer is overwritten at once, so that whoever still reads it
-// notices, and a send request's frame is read when it leaves (at the kick), not when it is posted.
+// To the ring it is like any other device. It is stricter than one, though: a buffer posted twice, a send
+// buffer posted again before its completion, or bytes outside the memory region are refused and counted in
+// violations(), where hardware would silently do harm. A posted receive buffer is overwritten at once, so
+// that whoever still reads it notices, and a send request's frame is read when it leaves (at the kick), not
+// when it is posted.
 #pragma once
 
 #include <atomic>
@@ -45,7 +47,7 @@ struct WireConfig {
     std::uint32_t rx_offset = 256;
     std::uint32_t tx_headroom = 64;
     std::uint32_t max_send_sge = 17;
-    std::uint32_t max_send_wr = 256;   // a power of two
+    std::uint32_t max_send_wr = 256;  // a power of two
     std::uint32_t max_recv_wr = 1024;
     std::uint32_t recv_wr_hint = 0;
     TxChecksum tx_checksum = TxChecksum::none;
@@ -53,11 +55,12 @@ struct WireConfig {
     std::uint64_t burst_gap_ns = LazyKick::kBurstGapNs;  // longer, and even a slow test's frames are a burst
     // What hardware can do; see DeviceAttr.
     int ifindex = 0;
-    bool events = false;               // one event for each ibv_req_notify_cq(), as verbs have it; else the channel tells the level
+    bool events =
+        false;  // one event for each ibv_req_notify_cq(), as verbs have it; else the channel tells the level
     bool rx_checksum = false;
     std::uint32_t flow_tags = 0;
-    bool arrival_times = false;        // the wire's clock, from arrival_base_ns on
-    bool arrival_realtime = false;     // only says so
+    bool arrival_times = false;     // the wire's clock, from arrival_base_ns on
+    bool arrival_realtime = false;  // only says so
     std::uint64_t arrival_base_ns = 1'000'000'000'000;
     std::uint32_t max_inline = 0;
     std::uint32_t max_tso = 0;
@@ -78,7 +81,9 @@ class WireDevice final : public SoftwareDevice {
     void destroy_flow(Flow* flow) noexcept override;
     void flush(ibv_qp* qp) noexcept override;
     void gather(ibv_qp*, bool on) noexcept override;
-    unsigned tx_held(const ibv_qp*) const noexcept override { return visible_held_.load(std::memory_order_relaxed); }
+    unsigned tx_held(const ibv_qp*) const noexcept override {
+        return visible_held_.load(std::memory_order_relaxed);
+    }
     std::uint64_t tx_held_since(const ibv_qp*) const noexcept override {
         return held_since_.load(std::memory_order_relaxed);
     }
@@ -101,7 +106,8 @@ class WireDevice final : public SoftwareDevice {
     // ---- controls for tests ----
     // Gives a frame to the queue pair whatever the rules say, as a device with coarser rules would.
     void receive_unsteered(Frame frame);
-    // The same for a frame in pieces of any lengths, 0 included, each in a buffer of its own. Not `finished`: more of it follows.
+    // The same for a frame in pieces of any lengths, 0 included, each in a buffer of its own. Not `finished`:
+    // more of it follows.
     void receive_pieces(const std::vector<Frame>& pieces, bool finished = true);
     // While on, posting a send fails as if the queue were full.
     void refuse_sends(bool on);
@@ -115,8 +121,8 @@ class WireDevice final : public SoftwareDevice {
     // Receive buffers in the device: waiting for a frame, or filled and not yet polled.
     std::uint32_t receives_posted() const;
     std::uint32_t receives_filled() const;
-    // Frames sent and dropped by the device: longer than the MTU allows, or shorter than an Ethernet header. Such a
-    // request completes all the same.
+    // Frames sent and dropped by the device: longer than the MTU allows, or shorter than an Ethernet header.
+    // Such a request completes all the same.
     std::uint64_t tx_invalid() const;
     std::uint64_t violations() const;
     // The next request completes with an error, and the QP stops: what is posted before recover() is flushed.
@@ -165,7 +171,8 @@ class WireDevice final : public SoftwareDevice {
     int poll_recv(int count, ibv_wc* wc);
     bool in_region(const ibv_sge& sge) const noexcept;
     std::uint32_t chunk_of(std::uint64_t address) const noexcept {
-        return static_cast<std::uint32_t>((address - reinterpret_cast<std::uintptr_t>(mr_.addr)) / attr_.chunk_size);
+        return static_cast<std::uint32_t>((address - reinterpret_cast<std::uintptr_t>(mr_.addr)) /
+                                          attr_.chunk_size);
     }
 
     enum class Owner : std::uint8_t { caller, receive_queue, send_queue };
@@ -188,10 +195,11 @@ class WireDevice final : public SoftwareDevice {
 
     Wire& wire_;
     WireConfig config_;
-    InternalFd event_;               // holds 1 exactly while completions wait; with config_.events: the events not yet consumed
+    InternalFd
+        event_;  // holds 1 exactly while completions wait; with config_.events: the events not yet consumed
     bool armed_ = false;
     unsigned events_to_lose_ = 0;
-    std::vector<Owner> owner_;       // of each chunk
+    std::vector<Owner> owner_;  // of each chunk
     std::map<FlowSpec, std::unique_ptr<Flow>> flows_;
     std::map<FlowSpec, std::uint32_t> tags_;
 
@@ -203,7 +211,7 @@ class WireDevice final : public SoftwareDevice {
 
     SendSlots slots_;
     std::deque<PostedSend> unsent_;
-    std::deque<PostedSend> sent_;    // without their completion (hold_completions)
+    std::deque<PostedSend> sent_;  // without their completion (hold_completions)
     LazyKick lazy_;
     std::atomic<unsigned> visible_held_{0};
     std::atomic<std::uint64_t> held_since_{0};
@@ -212,9 +220,9 @@ class WireDevice final : public SoftwareDevice {
     std::uint64_t tso_requests_ = 0, inline_requests_ = 0, recoveries_ = 0;
     std::pair<unsigned, unsigned> moderation_{0, 0};
 
-    bool stopped_ = false;           // the QP is in the error state
+    bool stopped_ = false;  // the QP is in the error state
     bool fail_send_ = false, fail_receive_ = false, refuse_recovery_ = false;
-    std::deque<ibv_wc> send_errors_; // completions of requests that failed or were flushed
+    std::deque<ibv_wc> send_errors_;  // completions of requests that failed or were flushed
     std::atomic<bool> dead_{false};
     std::function<void()> on_failure_;
 };

@@ -32,7 +32,8 @@ constexpr std::uint32_t kSignalEvery = 32;               // sends that share a c
 template <class T>
 T must(vma::Result<T> result) {
     if (result) return std::move(*result);
-    throw Failure(kUnsupported, fmt::format("raw: {}: {}", result.error().what, strerror(result.error().code)));
+    throw Failure(kUnsupported,
+                  fmt::format("raw: {}: {}", result.error().what, strerror(result.error().code)));
 }
 
 std::string name_with_address(const std::string& address) {
@@ -42,7 +43,8 @@ std::string name_with_address(const std::string& address) {
     const sockaddr_in wanted = make_address(address, 0);
     for (const ifaddrs* i = all; i != nullptr; i = i->ifa_next) {
         if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_INET) continue;
-        if (reinterpret_cast<const sockaddr_in*>(i->ifa_addr)->sin_addr.s_addr == wanted.sin_addr.s_addr) return i->ifa_name;
+        if (reinterpret_cast<const sockaddr_in*>(i->ifa_addr)->sin_addr.s_addr == wanted.sin_addr.s_addr)
+            return i->ifa_name;
     }
     throw Failure(kUnsupported, fmt::format("raw: no interface has the address {}", address));
 }
@@ -51,8 +53,8 @@ std::string name_with_address(const std::string& address) {
 unsigned receive_queues(const std::string& name) {
     unsigned count = 0;
     std::error_code error;
-    for (std::filesystem::directory_iterator at("/sys/class/net/" + name + "/queues", error), end; !error && at != end;
-         at.increment(error))
+    for (std::filesystem::directory_iterator at("/sys/class/net/" + name + "/queues", error), end;
+         !error && at != end; at.increment(error))
         if (at->path().filename().string().starts_with("rx-")) ++count;
     return std::max(count, 1u);
 }
@@ -63,7 +65,8 @@ Netdev find_netdev(const std::string& name, const std::string& address) {
     Netdev netdev;
     netdev.name = name.empty() ? name_with_address(address) : name;
     ifreq request{};
-    if (netdev.name.size() >= sizeof request.ifr_name) throw Failure(kUsage, fmt::format("--device: {} is no device", netdev.name));
+    if (netdev.name.size() >= sizeof request.ifr_name)
+        throw Failure(kUsage, fmt::format("--device: {} is no device", netdev.name));
     netdev.name.copy(request.ifr_name, sizeof request.ifr_name - 1);
     const Fd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     if (ioctl(fd.get(), SIOCGIFHWADDR, &request) != 0) fail_errno("raw: device " + netdev.name, kUnsupported);
@@ -99,7 +102,8 @@ RawDevice::RawDevice(const Netdev& netdev, const std::string& mode) {
     recv_count_ = attr.max_recv_wr;
     send_count_ = std::min(attr.max_send_wr, kSends);
     length_ = std::size_t{recv_count_ + send_count_} * attr.chunk_size;
-    void* const memory = mmap(nullptr, length_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    void* const memory =
+        mmap(nullptr, length_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (memory == MAP_FAILED) fail_errno("raw: memory for frames");
     memory_ = static_cast<std::uint8_t*>(memory);
     mr_ = must(device_->reg_mr(memory_, length_));
@@ -149,7 +153,8 @@ std::uint8_t* RawDevice::next_frame() noexcept {
 
 bool RawDevice::post(std::size_t length) noexcept {
     const vma::verbs::DeviceAttr& attr = device_->attr();
-    std::uint8_t* const frame = memory_ + (std::size_t{recv_count_} + posted_ % send_count_) * attr.chunk_size + attr.tx_headroom;
+    std::uint8_t* const frame =
+        memory_ + (std::size_t{recv_count_} + posted_ % send_count_) * attr.chunk_size + attr.tx_headroom;
     ibv_sge sge{reinterpret_cast<std::uintptr_t>(frame), static_cast<std::uint32_t>(length), mr_->lkey};
     ibv_send_wr wr{};
     wr.wr_id = posted_ + 1;  // how many are done when this one is
@@ -165,7 +170,8 @@ bool RawDevice::post(std::size_t length) noexcept {
 
 void RawDevice::reap() noexcept {
     std::array<ibv_wc, kBatch> wc;
-    for (int n; (n = ibv_poll_cq(send_cq_, kBatch, wc.data())) > 0;) done_ = wc[static_cast<std::size_t>(n) - 1].wr_id;
+    for (int n; (n = ibv_poll_cq(send_cq_, kBatch, wc.data())) > 0;)
+        done_ = wc[static_cast<std::size_t>(n) - 1].wr_id;
 }
 
 void RawDevice::post_receives(std::span<const std::uint64_t> buffers) noexcept {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The library's device layer without anything on top: a verbs device on a netdev, its queues, and buffers for both ways.
-// What it reaches is what the sockets above it can come near to.
+// The library's device layer without anything on top: a verbs device on a netdev, its queues, and buffers for
+// both ways. What it reaches is what the sockets above it can come near to.
 #pragma once
 
 #include <array>
@@ -22,7 +22,8 @@ struct Netdev {
     std::uint32_t mtu = 0;
     unsigned queues = 1;
 };
-// `name`, or with an empty name the one that has the IPv4 address. Throws Failure with kUnsupported: none, or no Ethernet.
+// `name`, or with an empty name the one that has the IPv4 address. Throws Failure with kUnsupported: none, or
+// no Ethernet.
 Netdev find_netdev(const std::string& name, const std::string& address);
 
 // One thread.
@@ -62,9 +63,9 @@ class RawDevice {
     ibv_cq* send_cq_ = nullptr;
     ibv_qp* qp_ = nullptr;
     std::vector<vma::verbs::Flow*> flows_;
-    std::uint32_t recv_count_ = 0, send_count_ = 0;   // buffers
-    std::uint64_t posted_ = 0, done_ = 0;             // sends, running
-    bool partial_ = false;                            // within a frame of several buffers
+    std::uint32_t recv_count_ = 0, send_count_ = 0;  // buffers
+    std::uint64_t posted_ = 0, done_ = 0;            // sends, running
+    bool partial_ = false;                           // within a frame of several buffers
 };
 
 template <class Take>
@@ -81,7 +82,8 @@ std::size_t RawDevice::poll(Take&& take) {
         const bool whole = !more && !partial_;
         partial_ = more;
         if (c.status == IBV_WC_SUCCESS && whole)
-            take(std::span<const std::uint8_t>(memory_ + c.wr_id * attr.chunk_size + attr.rx_offset, c.byte_len));
+            take(std::span<const std::uint8_t>(memory_ + c.wr_id * attr.chunk_size + attr.rx_offset,
+                                               c.byte_len));
     }
     post_receives({buffers.data(), static_cast<std::size_t>(n)});
     return static_cast<std::size_t>(n);

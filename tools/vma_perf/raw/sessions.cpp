@@ -24,7 +24,7 @@ using vma::net::kUdpHeaders;
 
 // The two ends of a connection; ports in network byte order.
 struct Connection {
-    Fd reserved;               // a kernel socket that keeps our port
+    Fd reserved;  // a kernel socket that keeps our port
     in_port_t port = 0;
     std::array<std::uint8_t, kUdpHeaders> headers{};  // towards the peer
 };
@@ -63,10 +63,11 @@ class RawLane final : public Lane {
         std::size_t count = 0;
         device_.poll([&](std::span<const std::uint8_t> frame) {
             vma::net::ParsedFrame parsed;
-            if (vma::net::parse(frame, true, parsed) != vma::net::Drop::none || parsed.protocol != IPPROTO_UDP ||
-                parsed.payload_length < sizeof(Header))
+            if (vma::net::parse(frame, true, parsed) != vma::net::Drop::none ||
+                parsed.protocol != IPPROTO_UDP || parsed.payload_length < sizeof(Header))
                 return;
-            const std::byte* const message = reinterpret_cast<const std::byte*>(frame.data() + parsed.payload_offset);
+            const std::byte* const message =
+                reinterpret_cast<const std::byte*>(frame.data() + parsed.payload_offset);
             for (unsigned c = 0; c < connections_.size(); ++c)
                 if (connections_[c].port == parsed.dst_port) {
                     receiver.take({c, {message, parsed.payload_length}, nullptr});
@@ -114,12 +115,15 @@ class RawSide : public Side {
     void meet(const nlohmann::json& peer) {
         const auto mac = peer.at("mac").get<vma::verbs::MacAddress>();
         const auto ports = peer.at("ports").get<std::vector<std::uint16_t>>();
-        if (ports.size() != connections_.size()) throw Failure(kVersion, "the other side has another number of ports");
+        if (ports.size() != connections_.size())
+            throw Failure(kVersion, "the other side has another number of ports");
         for (std::size_t c = 0; c < ports.size(); ++c)
-            vma::net::build_udp_headers({.src_mac = netdev_.mac, .dst_mac = mac,
+            vma::net::build_udp_headers({.src_mac = netdev_.mac,
+                                         .dst_mac = mac,
                                          .src_addr = make_address(place_.local, 0).sin_addr.s_addr,
                                          .dst_addr = make_address(place_.peer, 0).sin_addr.s_addr,
-                                         .src_port = connections_[c].port, .dst_port = htons(ports[c])},
+                                         .src_port = connections_[c].port,
+                                         .dst_port = htons(ports[c])},
                                         0, connections_[c].headers.data());
     }
 
@@ -155,20 +159,28 @@ class RawClient final : public SessionOf<ClientSession, RawSide> {
 
 void check(const Params& params) {
     if (params.threads != 1) throw Failure(kUsage, "--threads: raw has one queue pair, so one thread");
-    for (const auto& [wait, option] : {std::pair{params.wait, "--wait"}, {params.server_wait, "--server-wait"}})
-        if (wait != Wait::nonblocking) throw Failure(kUsage, fmt::format("{}: raw polls; only nonblocking", option));
+    for (const auto& [wait, option] :
+         {std::pair{params.wait, "--wait"}, {params.server_wait, "--server-wait"}})
+        if (wait != Wait::nonblocking)
+            throw Failure(kUsage, fmt::format("{}: raw polls; only nonblocking", option));
     if (params.raw.mode != "skb" && params.raw.mode != "drv") throw Failure(kUsage, "--xdp-mode: skb or drv");
     const SocketParams& s = params.sockets;
     if (!s.groups.empty() || s.connected || s.extra_api || s.send_buffer != 0 || s.receive_buffer != 0)
-        throw Failure(kUsage, "raw has no sockets: --group, --connected, --send-buffer, --receive-buffer and --extra-api are for udp "
-                              "and tcp");
+        throw Failure(kUsage,
+                      "raw has no sockets: --group, --connected, --send-buffer, --receive-buffer and "
+                      "--extra-api are for udp "
+                      "and tcp");
 }
 
 }  // namespace
 
-constinit const TransportType kRaw{
-    .name = "raw", .reliable = false, .max_size = kMaxMessage,
-    .check = check, .serve = make_session<ServerSession, RawServer>, .connect = make_session<ClientSession, RawClient>,
-    .usual_wait = Wait::nonblocking, .stack = "device"};
+constinit const TransportType kRaw{.name = "raw",
+                                   .reliable = false,
+                                   .max_size = kMaxMessage,
+                                   .check = check,
+                                   .serve = make_session<ServerSession, RawServer>,
+                                   .connect = make_session<ClientSession, RawClient>,
+                                   .usual_wait = Wait::nonblocking,
+                                   .stack = "device"};
 
 }  // namespace vma_perf::raw

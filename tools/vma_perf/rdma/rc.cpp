@@ -31,8 +31,8 @@ sockaddr_in address_of(const std::string& ip, std::uint16_t port) {
     return address;
 }
 
-// How long a sender waits when we had no buffer, as verbs count it (0.64 ms). RDMA-CM leaves it at 0, which stands for the longest
-// time, 655 ms.
+// How long a sender waits when we had no buffer, as verbs count it (0.64 ms). RDMA-CM leaves it at 0, which
+// stands for the longest time, 655 ms.
 constexpr std::uint8_t kReceiverNotReady = 12;
 
 // What both sides have.
@@ -211,9 +211,12 @@ class RcClient final : public SessionOf<ClientSession, RcSide> {
 
 }  // namespace
 
-constinit const TransportType kRc{
-    .name = "rc", .reliable = true, .max_size = kMaxRcMessage,
-    .check = check_rc, .serve = make_session<ServerSession, RcServer>, .connect = make_session<ClientSession, RcClient>,
-    .usual_wait = Wait::nonblocking};
+constinit const TransportType kRc{.name = "rc",
+                                  .reliable = true,
+                                  .max_size = kMaxRcMessage,
+                                  .check = check_rc,
+                                  .serve = make_session<ServerSession, RcServer>,
+                                  .connect = make_session<ClientSession, RcClient>,
+                                  .usual_wait = Wait::nonblocking};
 
 }  // namespace vma_perf::rdma

@@ -10,12 +10,15 @@ namespace vma_perf::rdma {
 
 class VerbsSide : public Side {
   protected:
-    VerbsSide(const Params& params, const Place& place, ibv_qp_type type) : Side(params, place), type_(type) {}
+    VerbsSide(const Params& params, const Place& place, ibv_qp_type type)
+        : Side(params, place), type_(type) {}
     ~VerbsSide() { lanes_.clear(); }  // their memory is registered in the protection domain
 
     // One for each thread, without queue pairs so far. Throws Failure.
     void make_lanes(ibv_context* context);
-    VerbsLane& lane_of(unsigned connection) const { return static_cast<VerbsLane&>(*lanes_[connection % params_.threads]); }
+    VerbsLane& lane_of(unsigned connection) const {
+        return static_cast<VerbsLane&>(*lanes_[connection % params_.threads]);
+    }
     unsigned number_of(unsigned connection) const noexcept { return connection / params_.threads; }
     ibv_pd* pd() const noexcept { return pd_.get(); }
     // The device's name, and what all lanes counted. After make_lanes().

@@ -181,9 +181,12 @@ class UdClient final : public SessionOf<ClientSession, UdSide> {
 
 }  // namespace
 
-constinit const TransportType kUd{
-    .name = "ud", .reliable = false, .max_size = kMaxUdMessage,
-    .check = check_ud, .serve = make_session<ServerSession, UdServer>, .connect = make_session<ClientSession, UdClient>,
-    .usual_wait = Wait::nonblocking};
+constinit const TransportType kUd{.name = "ud",
+                                  .reliable = false,
+                                  .max_size = kMaxUdMessage,
+                                  .check = check_ud,
+                                  .serve = make_session<ServerSession, UdServer>,
+                                  .connect = make_session<ClientSession, UdClient>,
+                                  .usual_wait = Wait::nonblocking};
 
 }  // namespace vma_perf::rdma

@@ -16,7 +16,8 @@ sockaddr_in make_address(const std::string& ip, std::uint16_t port) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(port);
-    if (inet_pton(AF_INET, ip.c_str(), &address.sin_addr) != 1) throw Failure(kUsage, ip + " is no IPv4 address");
+    if (inet_pton(AF_INET, ip.c_str(), &address.sin_addr) != 1)
+        throw Failure(kUsage, ip + " is no IPv4 address");
     return address;
 }
 

@@ -21,7 +21,9 @@ sockaddr_in peer_address(int fd);
 // bind(), and the address that was got. Throws Failure.
 sockaddr_in bind_to(int fd, const sockaddr_in& address);
 
-inline const sockaddr* as_sockaddr(const sockaddr_in& address) { return reinterpret_cast<const sockaddr*>(&address); }
+inline const sockaddr* as_sockaddr(const sockaddr_in& address) {
+    return reinterpret_cast<const sockaddr*>(&address);
+}
 inline sockaddr* as_sockaddr(sockaddr_in& address) { return reinterpret_cast<sockaddr*>(&address); }
 
 }  // namespace vma_perf

@@ -15,8 +15,8 @@ using Clock = std::chrono::steady_clock;
 
 // A listening socket, bound.
 Fd listen_on(const sockaddr_in& address, int backlog);
-// A connection. Throws Failure with kUnreachable, also when `stop` is set or the time is over. `prepare`, if any, is called
-// for the socket before it connects.
+// A connection. Throws Failure with kUnreachable, also when `stop` is set or the time is over. `prepare`, if
+// any, is called for the socket before it connects.
 Fd connect_to(const sockaddr_in& address, Clock::time_point deadline, const std::atomic<bool>* stop,
               void (*prepare)(int fd, const void* context) = nullptr, const void* context = nullptr);
 // The next connection; none (an empty Fd) when `stop` is set or the time is over.

@@ -17,10 +17,11 @@ std::vector<int> descriptors(const std::vector<DatagramConnection>& connections)
     return result;
 }
 
-// No room now; or the network said something about an earlier datagram that is lost, which is what loss is counted for.
+// No room now; or the network said something about an earlier datagram that is lost, which is what loss is
+// counted for.
 bool passing(int error) {
-    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR || error == ENOBUFS || error == EHOSTUNREACH ||
-           error == ENETUNREACH;
+    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR || error == ENOBUFS ||
+           error == EHOSTUNREACH || error == ENETUNREACH;
 }
 
 }  // namespace
@@ -33,7 +34,8 @@ DatagramLane::DatagramLane(std::vector<DatagramConnection> connections, const Pa
       out_(params.max_size),
       in_(kMaxDatagram) {}
 
-bool DatagramLane::send_to(unsigned connection, const std::byte* data, std::size_t length, const sockaddr_in& to) const {
+bool DatagramLane::send_to(unsigned connection, const std::byte* data, std::size_t length,
+                           const sockaddr_in& to) const {
     const DatagramConnection& c = connections_[connection];
     const ssize_t sent = c.connected ? ::send(c.fd.get(), data, length, 0)
                                      : sendto(c.fd.get(), data, length, 0, as_sockaddr(to), sizeof to);
@@ -64,7 +66,8 @@ std::size_t DatagramLane::receive(Receiver& receiver, bool may_wait) {
         sockaddr_in from;
         socklen_t from_length = sizeof from;
         const ssize_t got = c.connected ? recv(c.fd.get(), in_.data(), in_.size(), flags)
-                                        : recvfrom(c.fd.get(), in_.data(), in_.size(), flags, as_sockaddr(from), &from_length);
+                                        : recvfrom(c.fd.get(), in_.data(), in_.size(), flags,
+                                                   as_sockaddr(from), &from_length);
         if (got < 0) {
             if (errno == ECONNREFUSED) throw Failure(kPeerEnded, "the other side's UDP port is closed");
             if (!passing(errno)) fail_errno("receiving a datagram");

@@ -20,7 +20,8 @@ struct DatagramConnection {
 
 class DatagramLane final : public Lane {
   public:
-    DatagramLane(std::vector<DatagramConnection> connections, const Params& params, const std::atomic<bool>* stop);
+    DatagramLane(std::vector<DatagramConnection> connections, const Params& params,
+                 const std::atomic<bool>* stop);
 
     unsigned connections() const noexcept override { return static_cast<unsigned>(connections_.size()); }
     std::byte* prepare(unsigned /*connection*/) override { return out_.data(); }

@@ -27,7 +27,8 @@ void set_option(int fd, int level, int option, int value, const char* name) {
 }
 
 void set_buffers(int fd, const Params& params) {
-    if (params.sockets.send_buffer > 0) set_option(fd, SOL_SOCKET, SO_SNDBUF, params.sockets.send_buffer, "--send-buffer");
+    if (params.sockets.send_buffer > 0)
+        set_option(fd, SOL_SOCKET, SO_SNDBUF, params.sockets.send_buffer, "--send-buffer");
     if (params.sockets.receive_buffer > 0)
         set_option(fd, SOL_SOCKET, SO_RCVBUF, params.sockets.receive_buffer, "--receive-buffer");
 }
@@ -41,7 +42,8 @@ std::vector<std::vector<Connection>> deal(std::vector<Connection> all, unsigned 
 }
 
 template <class L, class Connection>
-std::vector<std::unique_ptr<Lane>> make_lanes(std::vector<Connection> all, const Params& params, const Place& place) {
+std::vector<std::unique_ptr<Lane>> make_lanes(std::vector<Connection> all, const Params& params,
+                                              const Place& place) {
     std::vector<std::unique_ptr<Lane>> lanes;
     for (auto& connections : deal(std::move(all), params.threads))
         lanes.push_back(std::make_unique<L>(std::move(connections), params, place.stop));
@@ -49,14 +51,18 @@ std::vector<std::unique_ptr<Lane>> make_lanes(std::vector<Connection> all, const
 }
 
 void check(const Params& params) {
-    for (const auto& [wait, threads] : {std::pair{params.wait, "--wait"}, {params.server_wait, "--server-wait"}})
+    for (const auto& [wait, threads] :
+         {std::pair{params.wait, "--wait"}, {params.server_wait, "--server-wait"}})
         if (wait == Wait::blocking && params.connections > params.threads)
-            throw Failure(kUsage, fmt::format("{} blocking: a thread can block on one connection only; as many --threads as "
-                                              "--connections, or another --wait",
-                                              threads));
+            throw Failure(
+                kUsage,
+                fmt::format("{} blocking: a thread can block on one connection only; as many --threads as "
+                            "--connections, or another --wait",
+                            threads));
     // The library's extra API is asked for where there is one; this tree has none yet.
     if (params.sockets.extra_api)
-        throw Failure(kUnsupported, "--extra-api: the library's extra API with zero-copy receive is not available");
+        throw Failure(kUnsupported,
+                      "--extra-api: the library's extra API with zero-copy receive is not available");
 }
 
 // ---- UDP ----
@@ -80,7 +86,8 @@ class UdpServer final : public SessionOf<ServerSession> {
             DatagramConnection connection;
             connection.fd = udp_socket(params_, params_.own_wait());
             const std::string group = group_of(c);
-            const sockaddr_in bound = bind_to(connection.fd.get(), make_address(group.empty() ? place_.bind : group, 0));
+            const sockaddr_in bound =
+                bind_to(connection.fd.get(), make_address(group.empty() ? place_.bind : group, 0));
             if (!group.empty()) join(connection.fd.get(), group);
             ports.push_back(port_of(bound));
             all.push_back(std::move(connection));
@@ -110,19 +117,23 @@ class UdpClient final : public SessionOf<ClientSession> {
 
     nlohmann::json connect(const nlohmann::json& offer, Clock::time_point) override {
         const auto ports = offer.at("ports").get<std::vector<std::uint16_t>>();
-        if (ports.size() != params_.connections) throw Failure(kVersion, "the server offers another number of ports");
+        if (ports.size() != params_.connections)
+            throw Failure(kVersion, "the server offers another number of ports");
         const auto& groups = params_.sockets.groups;
         std::vector<DatagramConnection> all;
         for (unsigned c = 0; c < params_.connections; ++c) {
             DatagramConnection connection;
             connection.fd = udp_socket(params_, params_.own_wait());
             const int fd = connection.fd.get();
-            // Bound to the address that the server sees, so that a socket is one interface's from the beginning.
+            // Bound to the address that the server sees, so that a socket is one interface's from the
+            // beginning.
             bind_to(fd, make_address(place_.local, 0));
-            connection.peer = make_address(groups.empty() ? place_.peer : groups[c % groups.size()], ports[c]);
+            connection.peer =
+                make_address(groups.empty() ? place_.peer : groups[c % groups.size()], ports[c]);
             if (!groups.empty()) send_to_group(fd);
             connection.connected = params_.sockets.connected;
-            if (connection.connected && ::connect(fd, as_sockaddr(connection.peer), sizeof connection.peer) != 0)
+            if (connection.connected &&
+                ::connect(fd, as_sockaddr(connection.peer), sizeof connection.peer) != 0)
                 fail_errno("connect");
             all.push_back(std::move(connection));
         }
@@ -135,14 +146,16 @@ class UdpClient final : public SessionOf<ClientSession> {
         const std::string& interface = params_.sockets.group_interface;
         ip_mreqn request{};
         request.imr_address = make_address(interface.empty() ? place_.local : interface, 0).sin_addr;
-        if (setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &request, sizeof request) != 0) fail_errno("--group-interface");
+        if (setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &request, sizeof request) != 0)
+            fail_errno("--group-interface");
         set_option(fd, IPPROTO_IP, IP_MULTICAST_TTL, params_.sockets.group_ttl, "--group-ttl");
     }
 };
 
 // ---- TCP ----
 
-// The first bytes of a connection say which one it is: a header with the session's token as its sequence number.
+// The first bytes of a connection say which one it is: a header with the session's token as its sequence
+// number.
 constexpr std::uint16_t kIntroduction = 0x8000;
 
 void prepare_stream(int fd, const Params& params) {
@@ -191,7 +204,8 @@ class TcpServer final : public SessionOf<ServerSession> {
             if (n > 0) got += static_cast<std::size_t>(n);
         }
         const Header header = read_header(bytes);
-        if (header.flags != kIntroduction || header.sequence != token_ || header.connection >= params_.connections)
+        if (header.flags != kIntroduction || header.sequence != token_ ||
+            header.connection >= params_.connections)
             return std::nullopt;
         return header.connection;
     }
@@ -208,12 +222,17 @@ class TcpClient final : public SessionOf<ClientSession> {
         const sockaddr_in server = make_address(place_.peer, offer.at("port").get<std::uint16_t>());
         std::vector<Fd> all;
         for (unsigned c = 0; c < params_.connections; ++c) {
-            Fd fd = connect_to(server, deadline, place_.stop, [](int socket, const void* params) {
-                set_buffers(socket, *static_cast<const Params*>(params));
-            }, &params_);
+            Fd fd = connect_to(
+                server, deadline, place_.stop,
+                [](int socket, const void* params) {
+                    set_buffers(socket, *static_cast<const Params*>(params));
+                },
+                &params_);
             std::byte bytes[sizeof(Header)];
-            write_header(bytes, {sizeof bytes, static_cast<std::uint16_t>(c), kIntroduction, offer.at("token").get<std::uint64_t>()});
-            if (::send(fd.get(), bytes, sizeof bytes, MSG_NOSIGNAL) != sizeof bytes) fail_errno("TCP connection", kPeerEnded);
+            write_header(bytes, {sizeof bytes, static_cast<std::uint16_t>(c), kIntroduction,
+                                 offer.at("token").get<std::uint64_t>()});
+            if (::send(fd.get(), bytes, sizeof bytes, MSG_NOSIGNAL) != sizeof bytes)
+                fail_errno("TCP connection", kPeerEnded);
             prepare_stream(fd.get(), params_);
             prepare_for(fd.get(), params_.own_wait());
             all.push_back(std::move(fd));
@@ -227,9 +246,13 @@ void check_udp(const Params& params) {
     check(params);
     for (const std::string& group : params.sockets.groups)
         if (!IN_MULTICAST(ntohl(make_address(group, 0).sin_addr.s_addr)))
-            throw Failure(kUsage, fmt::format("--group: {} is no multicast group (224.0.0.0 to 239.255.255.255)", group));
+            throw Failure(
+                kUsage,
+                fmt::format("--group: {} is no multicast group (224.0.0.0 to 239.255.255.255)", group));
     if (!params.sockets.groups.empty() && params.sockets.connected && !params.throughput)
-        throw Failure(kUsage, "--connected: answers of a group come from other addresses, which a connected socket drops");
+        throw Failure(
+            kUsage,
+            "--connected: answers of a group come from other addresses, which a connected socket drops");
     if (!params.sockets.group_interface.empty()) make_address(params.sockets.group_interface, 0);
 }
 
@@ -241,11 +264,17 @@ void check_tcp(const Params& params) {
 
 }  // namespace
 
-constinit const TransportType kUdp{
-    .name = "udp", .reliable = false, .max_size = kMaxDatagram,
-    .check = check_udp, .serve = make_session<ServerSession, UdpServer>, .connect = make_session<ClientSession, UdpClient>};
-constinit const TransportType kTcp{
-    .name = "tcp", .reliable = true, .max_size = kMaxStreamMessage,
-    .check = check_tcp, .serve = make_session<ServerSession, TcpServer>, .connect = make_session<ClientSession, TcpClient>};
+constinit const TransportType kUdp{.name = "udp",
+                                   .reliable = false,
+                                   .max_size = kMaxDatagram,
+                                   .check = check_udp,
+                                   .serve = make_session<ServerSession, UdpServer>,
+                                   .connect = make_session<ClientSession, UdpClient>};
+constinit const TransportType kTcp{.name = "tcp",
+                                   .reliable = true,
+                                   .max_size = kMaxStreamMessage,
+                                   .check = check_tcp,
+                                   .serve = make_session<ServerSession, TcpServer>,
+                                   .connect = make_session<ClientSession, TcpClient>};
 
 }  // namespace vma_perf::sockets

@@ -29,7 +29,8 @@ bool no_room(int error) { return error == EAGAIN || error == EWOULDBLOCK || erro
 StreamLane::StreamLane(std::vector<Fd> connections, const Params& params, const std::atomic<bool>* stop)
     : waiter_(params.own_wait(), descriptors(connections)),
       max_size_(params.max_size),
-      send_flags_(MSG_NOSIGNAL | (params.throughput || (params.window <= 1 && params.rate == 0) ? 0 : MSG_DONTWAIT)),
+      send_flags_(MSG_NOSIGNAL |
+                  (params.throughput || (params.window <= 1 && params.rate == 0) ? 0 : MSG_DONTWAIT)),
       wait_for_room_(params.throughput && params.own_wait() != Wait::nonblocking),
       stop_(stop) {
     for (Fd& fd : connections) {
@@ -40,10 +41,12 @@ StreamLane::StreamLane(std::vector<Fd> connections, const Params& params, const 
     }
 }
 
-std::size_t StreamLane::write_some(const Connection& c, const std::byte* data, std::size_t length, int flags) const {
+std::size_t StreamLane::write_some(const Connection& c, const std::byte* data, std::size_t length,
+                                   int flags) const {
     const ssize_t sent = ::send(c.fd.get(), data, length, flags);
     if (sent >= 0) return static_cast<std::size_t>(sent);
-    if (ended(errno)) throw Failure(kPeerEnded, fmt::format("the other side closed a TCP connection: {}", strerror(errno)));
+    if (ended(errno))
+        throw Failure(kPeerEnded, fmt::format("the other side closed a TCP connection: {}", strerror(errno)));
     if (!no_room(errno)) fail_errno("sending on a TCP connection");
     return 0;
 }
@@ -108,7 +111,8 @@ std::size_t StreamLane::take_messages(unsigned number, Receiver& receiver) {
     while (c.end - c.begin >= sizeof(Header)) {
         const std::size_t length = read_header(c.in.data() + c.begin).length;
         if (length < sizeof(Header) || length > max_size_)
-            throw Failure(kData, fmt::format("a TCP connection is out of step: a message of {} bytes", length));
+            throw Failure(kData,
+                          fmt::format("a TCP connection is out of step: a message of {} bytes", length));
         if (c.end - c.begin < length) break;
         receiver.take({number, {c.in.data() + c.begin, length}, nullptr});
         c.begin += length;
@@ -118,8 +122,8 @@ std::size_t StreamLane::take_messages(unsigned number, Receiver& receiver) {
         c.begin = c.end = 0;
     } else if (c.in.size() - c.begin < std::max(max_size_, sizeof(Header))) {
         // The rest of the message would not fit behind its beginning.
-        std::copy(c.in.begin() + static_cast<std::ptrdiff_t>(c.begin), c.in.begin() + static_cast<std::ptrdiff_t>(c.end),
-                  c.in.begin());
+        std::copy(c.in.begin() + static_cast<std::ptrdiff_t>(c.begin),
+                  c.in.begin() + static_cast<std::ptrdiff_t>(c.end), c.in.begin());
         c.end -= c.begin;
         c.begin = 0;
     }
@@ -137,7 +141,8 @@ std::size_t StreamLane::receive(Receiver& receiver, bool may_wait) {
         if (got == 0) throw Failure(kPeerEnded, "the other side closed a TCP connection");
         if (got < 0) {
             if (ended(errno))
-                throw Failure(kPeerEnded, fmt::format("the other side closed a TCP connection: {}", strerror(errno)));
+                throw Failure(kPeerEnded,
+                              fmt::format("the other side closed a TCP connection: {}", strerror(errno)));
             if (!no_room(errno)) fail_errno("receiving on a TCP connection");
             continue;
         }

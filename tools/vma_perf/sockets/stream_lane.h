@@ -24,7 +24,8 @@ class StreamLane final : public Lane {
   private:
     struct Connection {
         Fd fd;
-        // What prepare() gives; of a message that the socket took in part, `left` bytes from `at` on wait here.
+        // What prepare() gives; of a message that the socket took in part, `left` bytes from `at` on wait
+        // here.
         std::vector<std::byte> out;
         std::size_t at = 0, left = 0;
         // Received and not yet taken: in[begin, end).
@@ -41,7 +42,8 @@ class StreamLane final : public Lane {
     std::vector<Connection> connections_;
     Waiter waiter_;
     const std::size_t max_size_;
-    // A ping-pong client with several requests in flight must never wait in a send: the server might wait for us to receive.
+    // A ping-pong client with several requests in flight must never wait in a send: the server might wait for
+    // us to receive.
     const int send_flags_;
     const bool wait_for_room_;
     const std::atomic<bool>* stop_;

@@ -39,14 +39,18 @@ Waiter::Waiter(Wait wait, std::vector<int> descriptors) : wait_(wait), descripto
     switch (wait_) {
         case Wait::blocking:
             if (descriptors_.size() > 1)
-                throw Failure(kUsage, "--wait blocking: a thread can block on one connection only; as many --threads as "
-                                      "--connections, or another --wait");
+                throw Failure(
+                    kUsage,
+                    "--wait blocking: a thread can block on one connection only; as many --threads as "
+                    "--connections, or another --wait");
             break;
-        case Wait::nonblocking: break;
+        case Wait::nonblocking:
+            break;
         case Wait::select:
             FD_ZERO(&set_);
             for (const int fd : descriptors_) {
-                if (fd >= FD_SETSIZE) throw Failure(kUsage, "--wait select: too many connections for select()");
+                if (fd >= FD_SETSIZE)
+                    throw Failure(kUsage, "--wait select: too many connections for select()");
                 FD_SET(fd, &set_);
                 highest_ = std::max(highest_, fd);
             }
@@ -59,7 +63,8 @@ Waiter::Waiter(Wait wait, std::vector<int> descriptors) : wait_(wait), descripto
             if (!epoll_) fail_errno("epoll_create1");
             for (unsigned i = 0; i < descriptors_.size(); ++i) {
                 epoll_event event{EPOLLIN, {.u32 = i}};
-                if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptors_[i], &event) != 0) fail_errno("epoll_ctl");
+                if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptors_[i], &event) != 0)
+                    fail_errno("epoll_ctl");
             }
             break;
     }
@@ -69,10 +74,14 @@ std::span<const unsigned> Waiter::ready(bool may_wait) {
     const int timeout = may_wait ? kTickMs : 0;
     switch (wait_) {
         case Wait::blocking:
-        case Wait::nonblocking: return all_;
-        case Wait::select: return by_select(timeout);
-        case Wait::poll: return by_poll(timeout);
-        case Wait::epoll: return by_epoll(timeout);
+        case Wait::nonblocking:
+            return all_;
+        case Wait::select:
+            return by_select(timeout);
+        case Wait::poll:
+            return by_poll(timeout);
+        case Wait::epoll:
+            return by_epoll(timeout);
     }
     return {};
 }

@@ -18,16 +18,18 @@ void prepare_for(int fd, Wait wait);
 
 class Waiter {
   public:
-    // The descriptors stay the caller's. Throws Failure: more than one with Wait::blocking, or a number too large for select().
+    // The descriptors stay the caller's. Throws Failure: more than one with Wait::blocking, or a number too
+    // large for select().
     Waiter(Wait wait, std::vector<int> descriptors);
 
-    // Numbers (positions in `descriptors`) of the sockets worth a receive. With blocking and nonblocking that is all of them,
-    // and a blocking one waits itself (see receive_flags). Otherwise waits up to kTick, or only looks.
-    // Valid until the next call.
+    // Numbers (positions in `descriptors`) of the sockets worth a receive. With blocking and nonblocking that
+    // is all of them, and a blocking one waits itself (see receive_flags). Otherwise waits up to kTick, or
+    // only looks. Valid until the next call.
     std::span<const unsigned> ready(bool may_wait);
     // For the receive that follows.
     int receive_flags(bool may_wait) const noexcept;
-    // Waits until the socket takes data again, up to kTick; does not wait with Wait::nonblocking, where the caller spins.
+    // Waits until the socket takes data again, up to kTick; does not wait with Wait::nonblocking, where the
+    // caller spins.
     void wait_writable(unsigned number) const;
 
   private:
