@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The statistics file of a process, as the library writes it and tools read it. Tools include this header and
-// nothing else of the library.
+// The statistics file of a process, as the library writes it and tools read it. Tools include this header
+// with its two tables (numbers.def, reasons.def) and nothing else of the library.
 //
 // Where: <dir>/vmastat.<pid>, <dir> being VMA_STATS_SHMEM_DIR (default /dev/shm). Mode 0600, made with O_EXCL
 // and O_NOFOLLOW under a temporary name, filled in, and renamed into place: who finds the file finds it
@@ -77,74 +77,20 @@ struct Header {
 // Which way a direction of a socket goes.
 enum class Path : std::uint8_t { undecided = 0, offloaded = 1, kernel = 2, closed = 3 };
 
-// Why a direction is not offloaded, or not yet. Texts: reason_text().
+// Why a direction is not offloaded, or not yet.
 enum class Reason : std::uint16_t {
-    none = 0,    // it is offloaded
-    not_bound,   // nothing decided yet: no bind, connect, listen or send so far
-    rule,        // libvma.conf says os; the rule is in SocketBlock::rule
-    all_off,     // VMA_OFFLOADED_SOCKETS=0, or set-uid
-    not_inet,    // IPv6, unix and the like
-    raw_socket,  // a kind that is never offloaded
-    no_device,   // the interface cannot be offloaded; SocketBlock::detail says why
-    loopback,
-    multicast,
-    foreign_address,  // bound to an address of no interface that is offloaded
-    no_route,
-    option,     // a socket option only the kernel serves; detail names it
-    flags,      // a send or receive flag only the kernel serves
-    too_long,   // datagrams above the path MTU
-    neighbour,  // waits for the neighbour to be resolved
-    namespace_changed,
-    process,  // shared with, or handed to, another process; detail
-    no_memory,
-    no_room,  // limits of the library; detail
-    other,    // detail
+#define VMA_REASON(name, text) name,
+#include "libvma/stats/reasons.def"
     count_
 };
 
-// VMA's word for each reason, for people.
+// The words for each reason, for people; "unknown reason" for a number of no reason.
 constexpr const char* reason_text(Reason reason) noexcept {
     switch (reason) {
-        case Reason::none:
-            return "offloaded";
-        case Reason::not_bound:
-            return "not bound or connected yet";
-        case Reason::rule:
-            return "libvma.conf leaves it to the kernel";
-        case Reason::all_off:
-            return "offloading is switched off";
-        case Reason::not_inet:
-            return "not an IPv4 socket";
-        case Reason::raw_socket:
-            return "neither UDP nor TCP";
-        case Reason::no_device:
-            return "the interface cannot be offloaded";
-        case Reason::loopback:
-            return "loopback";
-        case Reason::multicast:
-            return "multicast is served by the kernel";
-        case Reason::foreign_address:
-            return "the address is on no offloaded interface";
-        case Reason::no_route:
-            return "no route";
-        case Reason::option:
-            return "a socket option only the kernel serves";
-        case Reason::flags:
-            return "flags only the kernel serves";
-        case Reason::too_long:
-            return "datagrams above the path MTU";
-        case Reason::neighbour:
-            return "the neighbour is not resolved yet";
-        case Reason::namespace_changed:
-            return "the process has changed its network namespace";
-        case Reason::process:
-            return "shared with another process";
-        case Reason::no_memory:
-            return "no memory";
-        case Reason::no_room:
-            return "a limit of the library";
-        case Reason::other:
-            return "see detail";
+#define VMA_REASON(name, text) \
+    case Reason::name:         \
+        return text;
+#include "libvma/stats/reasons.def"
         case Reason::count_:
             break;
     }
@@ -192,47 +138,26 @@ struct SocketBlock {
     char detail[96];  // more about the reason
     // gauges
     std::int32_t rx_thread, tx_thread;  // ids of the last ones to receive and send
-    std::uint64_t rx_queue_packets, rx_queue_bytes, rx_queue_limit;
-    std::uint64_t tx_queue_bytes, tx_queue_limit;
-    // counters
-    Traffic rx_offload, rx_os, tx_offload, tx_os;
-    std::uint64_t rx_poll_hit, rx_poll_miss;                 // waits that polling satisfied, and that slept
-    std::uint64_t rx_queue_max_packets, rx_queue_max_bytes;  // since the last zero
-    std::uint64_t rx_drop_packets, rx_drop_bytes;            // the receive queue was full
-    std::uint64_t ring_migrations;
-    std::uint64_t tx_dummy;  // warm-up sends
-    // TCP
-    std::uint64_t tcp_retransmits, tcp_timeouts, tcp_fast_recoveries, tcp_tail_probes;
-    std::uint64_t tcp_dup_acks_in, tcp_out_of_order, tcp_segments_in, tcp_segments_out;
-    std::uint64_t tcp_rtt_us, tcp_rttvar_us, tcp_rto_us;  // gauges
-    std::uint64_t tcp_cwnd_bytes, tcp_ssthresh_bytes, tcp_mss, tcp_send_window;
-    std::uint64_t tcp_accepted, tcp_accept_queue, tcp_accept_overflows, tcp_syn_dropped;  // of a listener
+    // gauges and counters
+#define VMA_SOCKET_NUMBER(member, ...) std::uint64_t member;
+#define VMA_SOCKET_TRAFFIC(member, ...) Traffic member;
+#include "libvma/stats/numbers.def"
 };
 
 // What sockets without a block did, and all sockets that have ended: with the blocks in use, the process's
 // whole traffic.
 struct TotalsBlock {
-    std::uint64_t sockets;  // sockets ever made that the library knows
-    std::uint64_t reserved;
-    Traffic rx_offload, rx_os, tx_offload, tx_os;
-    std::uint64_t rx_drop_packets, rx_drop_bytes;
-    std::uint64_t tcp_retransmits;
+#define VMA_TOTALS_NUMBER(member, ...) std::uint64_t member;
+#define VMA_TOTALS_RESERVED(member) std::uint64_t member;
+#define VMA_TOTALS_TRAFFIC(member, ...) Traffic member;
+#include "libvma/stats/numbers.def"
 };
 enum : unsigned { kTotalsUdp = 0, kTotalsTcp = 1, kTotalsCount = 2 };  // blocks of Section::totals
 
 // Drops of a ring by reason, beside those that sockets count.
 enum class RingDrop : unsigned {
-    no_socket = 0,  // a rule matched, its socket has just gone
-    no_buffer,      // to keep the receive queue filled
-    queue_full,     // the socket's queue was full
-    device,         // the device dropped it before the library saw it
-    completion_error,
-    bad_length,
-    bad_ip,
-    bad_ip_checksum,
-    bad_udp_checksum,
-    bad_tcp_checksum,
-    bad_other,
+#define VMA_RING_DROP(name) name,
+#include "libvma/stats/numbers.def"
     count_
 };
 inline constexpr unsigned kRingDrops = 16;
@@ -245,26 +170,10 @@ struct RingBlock {
     std::uint32_t reserved;
     char interface[16];
     char device[48];  // "xdp (generic, copy)"
-    // gauges
-    std::uint64_t rules;  // flow rules now
-    std::uint64_t moderation_count, moderation_period_us;
-    std::uint64_t tx_free;
-    // counters
-    std::uint64_t rx_packets, rx_bytes, tx_packets, tx_bytes;  // frames with their headers
-    std::uint64_t tx_retransmits;
-    std::uint64_t tx_no_buffer;
-    std::uint64_t interrupts_requested, interrupts_received;
-    std::uint64_t drops[kRingDrops];  // by RingDrop
-    // its completion queue
-    std::uint64_t
-        cq_dropped;  // completions that brought nothing: sums of no_buffer, device and completion_error
-    std::uint64_t cq_queue_length;  // gauge: frames taken from the CQ that wait for a socket to read them
-    std::uint64_t cq_drained_max;   // most completions taken by one poll since the last zero
-    std::uint64_t cq_posted;        // gauge: receives in the device
-    // of an RDMA adapter
-    std::uint64_t tx_error, tx_lost;  // counters: sends that failed; those, and what was posted behind them
-    std::uint64_t recoveries;         // counter: times its queues were brought back to work after that
-    std::uint64_t rx_to_kernel;       // counter: frames given to the kernel, which a coarse rule had brought
+    // gauges and counters
+#define VMA_RING_NUMBER(member, ...) std::uint64_t member;
+#define VMA_RING_DROPS(member) std::uint64_t member[kRingDrops];
+#include "libvma/stats/numbers.def"
 };
 
 struct PoolBlock {
@@ -274,10 +183,8 @@ struct PoolBlock {
     std::int32_t ring;        // number of the ring block
     std::uint32_t direction;  // 0 receive, 1 send
     // gauges and counters
-    std::uint64_t buffers;  // all
-    std::uint64_t free;
-    std::uint64_t buffer_bytes;  // size of one
-    std::uint64_t no_buffer;     // counter: somebody asked in vain
+#define VMA_POOL_NUMBER(member, ...) std::uint64_t member;
+#include "libvma/stats/numbers.def"
 };
 
 enum class Mux : std::uint32_t { poll = 1, select = 2, epoll = 3 };
@@ -293,14 +200,9 @@ struct MuxBlock {
     std::int32_t fd;      // epoll: its number; -1: many
     std::int32_t thread;  // id of the last to wait
     std::uint32_t reserved;
-    // counters
-    std::uint64_t calls;
-    std::uint64_t rx_ready_offload, rx_ready_os;  // ready descriptors reported
-    std::uint64_t timeouts, errors;
-    std::uint64_t poll_hit, poll_miss;  // waits that polling satisfied, and that slept
-    std::uint64_t polling_ns,
-        waiting_ns;         // of the time in calls: spent polling, and altogether (VMA_CPU_USAGE_STATS)
-    std::uint64_t members;  // gauge, epoll: offloaded sockets watched
+    // counters and gauges
+#define VMA_MUX_NUMBER(member, ...) std::uint64_t member;
+#include "libvma/stats/numbers.def"
 };
 
 inline constexpr unsigned kGroupBlocks = 256;
