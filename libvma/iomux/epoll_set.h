@@ -120,7 +120,6 @@ class EpollSet final : public sockets::FdObject {
     void leave_to_kernel(int epfd, const char* why) noexcept override;
     void sync_with_kernel() noexcept override;
 
-    static void reset_in_child() noexcept;
     // Has this process ever had a set?
     static bool any() noexcept;
 

@@ -15,6 +15,7 @@
 #include "libvma/iomux/kernel_set.h"
 #include "libvma/os/calls.h"
 #include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/sockets/stack.h"
@@ -40,18 +41,15 @@ std::uint64_t inode_of(int fd) noexcept {
 
 constinit std::atomic<bool> g_any{false};
 
-void register_fork_hook() noexcept {
-    if (!g_any.exchange(true)) runtime::at_fork({nullptr, nullptr, EpollSet::reset_in_child});
-}
-
-}  // namespace
-
-void EpollSet::reset_in_child() noexcept {
+void renew_sets() noexcept {
     // The sets themselves are forgotten with the descriptor table.
     new (&g_make_lock) Lock();
     new (&g_free_lock) Lock();
     g_free = nullptr;
 }
+VMA_RENEW_IN_CHILD(renew_sets);
+
+}  // namespace
 
 bool EpollSet::any() noexcept { return g_any.load(std::memory_order_acquire); }
 
@@ -63,7 +61,8 @@ Ref<EpollSet> EpollSet::find(int epfd) noexcept {
 }
 
 Ref<EpollSet> EpollSet::make(int epfd) {
-    register_fork_hook();
+    g_any.store(true);
+    runtime::install_fork_hooks();
     EpollSet* set = nullptr;
     {
         std::lock_guard guard(g_free_lock);

@@ -20,6 +20,7 @@
 #include "libvma/os/proc_file.h"
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/never_destroyed.h"
@@ -255,10 +256,7 @@ bool superseded(int epfd) noexcept {
 }
 
 unsigned enter(std::span<const int> epfds) noexcept {
-    // The threads it counts are the parent's.
-    if (static constinit std::atomic<bool> hooked{false};
-        !hooked.load(std::memory_order_relaxed) && !hooked.exchange(true))
-        runtime::at_fork({nullptr, nullptr, &reset_in_child});
+    runtime::install_fork_hooks();
     if (t_place.ticket != 0) leave(t_place.ticket);
     t_place.count = 0;
     for (int epfd : epfds) {
@@ -313,7 +311,9 @@ void kick(std::span<const int> epfds) noexcept {
     errno = saved;
 }
 
-void reset_in_child() noexcept {
+namespace {
+// The threads that are counted are the parent's.
+void forget_sleepers() noexcept {
     new (&g_kick_lock) Lock();
     g_kicks = g_in_sets = 0;
     t_place.ticket = 0;
@@ -324,6 +324,8 @@ void reset_in_child() noexcept {
             if (count.load(std::memory_order_relaxed) != 0) count.store(0, std::memory_order_relaxed);
     }
 }
+VMA_RENEW_IN_CHILD(forget_sleepers);
+}  // namespace
 
 }  // namespace sleepers
 

@@ -68,8 +68,6 @@ void kick(std::span<const int> epfds) noexcept;
 bool is_kick(std::uint64_t data) noexcept;
 std::uint64_t kick_data() noexcept;
 
-void reset_in_child() noexcept;
-
 }  // namespace sleepers
 
 }  // namespace vma::iomux

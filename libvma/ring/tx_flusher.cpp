@@ -13,6 +13,7 @@
 #include "libvma/os/raw_syscall.h"
 #include "libvma/ring/ring.h"
 #include "libvma/runtime/clock.h"
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/leader.h"
 #include "libvma/runtime/never_destroyed.h"
 #include "libvma/verbs/lazy_kick.h"
@@ -51,6 +52,11 @@ void TxFlusher::remove(Ring* ring) noexcept {
     std::erase(rings_, ring);
     lock_.unlock();
 }
+
+namespace {
+void forget_flusher() noexcept { TxFlusher::instance().reset_in_child(); }
+VMA_RENEW_IN_CHILD(forget_flusher);
+}  // namespace
 
 void TxFlusher::reset_in_child() noexcept { new (this) TxFlusher; }
 

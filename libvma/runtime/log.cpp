@@ -19,6 +19,7 @@
 
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/never_destroyed.h"
 #include "libvma/runtime/pid_name.h"
@@ -312,8 +313,12 @@ void set_details(int details) noexcept { g_details.store(std::clamp(details, 0, 
 Level level() noexcept { return static_cast<Level>(g_level.load(std::memory_order_relaxed)); }
 int details() noexcept { return g_details.load(std::memory_order_relaxed); }
 
-void after_fork_in_child() noexcept {
+namespace {
+// A forked child opens a log file of its own, with its pid in the name, when it has something to write.
+void reopen_file() noexcept {
     if (g_file_state.load() != FileState::none) g_file_state.store(FileState::reopen);
 }
+VMA_RENEW_IN_CHILD(reopen_file);
+}  // namespace
 
 }  // namespace vma::log

@@ -105,8 +105,4 @@ void set_details(int details) noexcept;
 Level level() noexcept;
 int details() noexcept;
 
-// In a forked child, after the library's descriptors were closed: the log file is opened anew, with the
-// child's pid in its name, when the child has something to write. Async-signal-safe.
-void after_fork_in_child() noexcept;
-
 }  // namespace vma::log

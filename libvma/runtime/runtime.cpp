@@ -10,12 +10,20 @@
 #include <atomic>
 
 #include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/internal_thread.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/region.h"
 #include "libvma/runtime/signals.h"
+
+// The ends of the array that VMA_RENEW_IN_CHILD fills. Weak: a program of a few of the library's files may
+// have none.
+extern "C" {
+[[gnu::weak, gnu::visibility("hidden")]] extern const vma::runtime::Renewal __start_vma_renewals[];
+[[gnu::weak, gnu::visibility("hidden")]] extern const vma::runtime::Renewal __stop_vma_renewals[];
+}
 
 namespace vma::runtime {
 namespace {
@@ -108,11 +116,11 @@ void run_fork_child() noexcept {
     Lock::reset_in_child();
     InternalFd::close_all_in_child();
     internal_thread::forget_in_child();
-    log::after_fork_in_child();
-    signals::after_fork_in_child();
+    for (const Renewal* r = __start_vma_renewals; r != __stop_vma_renewals; ++r) r->renew();
     int n = g_hook_count.load(std::memory_order_acquire);
     for (int i = 0; i < n; i++)
         if (g_hooks[i].child != nullptr) g_hooks[i].child();
+    // Last: from here on the program's signal handlers run.
     forget_regions_in_child();
 }
 

@@ -31,8 +31,8 @@ void set_internal_thread(InternalThreadSettings settings);
 // Registers functions run around fork(), in the order given (prepare: reverse order). Held locks: take them
 // in prepare, release them in parent; in the child make them new. At most 16 registrations, before the first
 // fork. Before the first child function runs, the library's descriptors are closed in the child (InternalFd
-// objects are empty), the log is usable, and the internal thread with all its watches and ticks is forgotten:
-// the next watch(), watch_errors() or every() starts a new one.
+// objects are empty), the internal thread with all its watches and ticks is forgotten: the next watch(),
+// watch_errors() or every() starts a new one; and what fork_renewal.h lists is new.
 struct ForkHooks {
     void (*prepare)() = nullptr;
     void (*parent)() = nullptr;

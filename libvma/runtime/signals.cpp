@@ -12,6 +12,7 @@
 
 #include "libvma/os/calls.h"
 #include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/runtime/signal_hold.h"
@@ -389,7 +390,11 @@ int siginterrupt(int sig, int interrupt) noexcept {
     return signals::sigaction(sig, &action, nullptr);
 }
 
-void after_fork_in_child() noexcept { new (&g_lock) Lock(); }
+namespace {
+// A forked child inherits dispositions and table as they are. Another thread of the parent may hold the lock.
+void renew_signals() noexcept { new (&g_lock) Lock(); }
+VMA_RENEW_IN_CHILD(renew_signals);
+}  // namespace
 
 }  // namespace signals
 }  // namespace vma::runtime

@@ -45,8 +45,4 @@ void guard(int sig, Hook hook) noexcept;
 // The default disposition, and the signal for this process. It takes effect at once if `sig` is not blocked.
 void die_of(int sig) noexcept;
 
-// In a forked child, which inherits dispositions and table as they are: another thread of the parent may have
-// been in the middle of a change, and its lock is made new. Async-signal-safe.
-void after_fork_in_child() noexcept;
-
 }  // namespace vma::runtime::signals

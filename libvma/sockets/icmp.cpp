@@ -12,6 +12,7 @@
 #include "libvma/net/frame.h"
 #include "libvma/os/calls.h"
 #include "libvma/ring/ring.h"
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/never_destroyed.h"
@@ -112,6 +113,9 @@ void start(Stack& stack) noexcept {
     errno = saved;
 }
 
-void reset_in_child() noexcept { g_started = false; }
+namespace {
+void forget_icmp() noexcept { g_started = false; }
+VMA_RENEW_IN_CHILD(forget_icmp);
+}  // namespace
 
 }  // namespace vma::sockets::icmp

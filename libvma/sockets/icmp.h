@@ -16,7 +16,6 @@ namespace icmp {
 // Starts listening, once in a process; without CAP_NET_RAW it logs that path MTU discovery is off. Any
 // thread.
 void start(Stack& stack) noexcept;
-void reset_in_child() noexcept;
 
 }  // namespace icmp
 }  // namespace vma::sockets

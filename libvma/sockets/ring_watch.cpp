@@ -6,6 +6,7 @@
 #include <new>
 
 #include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/lock.h"
 
 namespace vma::sockets {
@@ -127,5 +128,6 @@ bool RingWatch::sleeps_on(short event) noexcept {
 void RingWatch::reset_in_child() noexcept {
     for (Place& place : g_places) new (&place) Place;
 }
+VMA_RENEW_IN_CHILD(RingWatch::reset_in_child);
 
 }  // namespace vma::sockets

@@ -11,6 +11,7 @@
 #include "libvma/os/raw_syscall.h"
 #include "libvma/ring/tx_flusher.h"
 #include "libvma/runtime/fatal_signals.h"
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/region.h"
 #include "libvma/runtime/runtime.h"
@@ -40,16 +41,11 @@ Lock g_start_lock;
 // In a forked child everything the parent had stays the parent's: the table is emptied
 // (handover/shared_sockets.h), so inherited sockets are plain kernel sockets, and the stack is forgotten, so
 // that the child's first own socket starts a new one.
-void child_after_fork() {
-    Waiter::reset_in_child();
-    RingWatch::reset_in_child();
-    UdpSocket::reset_in_child();
-    ring::TxFlusher::instance().reset_in_child();
-    TcpSocket::reset_in_child();
-    icmp::reset_in_child();
+void forget_stack() noexcept {
     g_stack.store(nullptr, std::memory_order_relaxed);
     if (g_state.load(std::memory_order_relaxed) != off) g_state.store(idle, std::memory_order_relaxed);
 }
+VMA_RENEW_IN_CHILD(forget_stack);
 
 // Locks that a thread holds around its fork(). What is done under them uses locks that only their library
 // knows: the loader's, those of libibverbs, of a static object's first use. A child that had them from a
@@ -153,7 +149,6 @@ Stack* Stack::get(int fd) noexcept {
         static std::once_flag hooks;
         std::call_once(hooks, [] {
             handing::start();
-            runtime::at_fork({nullptr, nullptr, &child_after_fork});
             runtime::on_error(&UdpSocket::on_shadow_error);
         });
         auto* stack = new Stack(net::View::make());

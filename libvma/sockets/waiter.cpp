@@ -18,6 +18,7 @@
 #include <new>
 
 #include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/region.h"
 
@@ -163,5 +164,8 @@ void Waiter::reset_in_child() noexcept {
     t_mine = nullptr;
     if (g_key_state.load() == 1) g_key_state.store(0);
 }
+namespace {
+VMA_RENEW_IN_CHILD(Waiter::reset_in_child);
+}  // namespace
 
 }  // namespace vma::sockets

@@ -13,6 +13,7 @@
 #include <new>
 
 #include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/runtime.h"
@@ -201,5 +202,6 @@ void start_control(const CommandHandlers& handlers) noexcept {
 
 // The descriptors are closed already, and the watches forgotten.
 void forget_control_in_child() noexcept { g_server = nullptr; }
+VMA_RENEW_IN_CHILD(forget_control_in_child);
 
 }  // namespace vma::stats

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/stats/segment.h"
 
 namespace vma::stats {
@@ -88,11 +89,14 @@ void zero_muxes() noexcept {
         for (auto counter : kCounters) store(segment->mux(i).*counter, 0);
 }
 
-void forget_muxes_in_child() noexcept {
+namespace {
+void forget_muxes() noexcept {
     for (auto& used : g_used) used.store(false, std::memory_order_relaxed);
     for (Calls& calls : g_calls)
         for (MuxBlock& block : calls.blocks)
             for (auto counter : kCounters) store(block.*counter, 0);
 }
+VMA_RENEW_IN_CHILD(forget_muxes);
+}  // namespace
 
 }  // namespace vma::stats

@@ -20,7 +20,6 @@ MuxBlock& calls_of(Mux kind) noexcept;
 
 void collect_muxes() noexcept;
 void zero_muxes() noexcept;
-void forget_muxes_in_child() noexcept;
 
 // One call has ended. `result`: descriptors, or -errno; `offloaded` of them are ready on our side.
 inline void count_call(MuxBlock& block, int result, unsigned offloaded, Came came) noexcept {

@@ -15,6 +15,7 @@
 #include "libvma/config/params.h"
 #include "libvma/os/proc_file.h"
 #include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/pid_name.h"
 #include "libvma/runtime/runtime.h"
@@ -76,6 +77,7 @@ void forget_segment_in_child() noexcept {
     inherited->older_ = g_inherited;
     g_inherited = inherited;
 }
+VMA_RENEW_IN_CHILD(forget_segment_in_child);
 
 // ---- one segment ----
 
@@ -253,8 +255,7 @@ Segment* current() noexcept { return g_current.load(std::memory_order_acquire); 
 
 void start() noexcept {
     if (current() != nullptr) return;
-    static std::atomic<bool> hooked{false};
-    if (!hooked.exchange(true)) runtime::at_fork({nullptr, nullptr, &forget_segment_in_child});
+    runtime::install_fork_hooks();
     try {
         const config::Params& p = config::get();
         Settings settings{static_cast<unsigned>(p.stats_fd_num), p.stats_shmem_dir, parameters()};

@@ -92,7 +92,7 @@ class Segment {
 // When a process started: field 22 of /proc/<pid>/stat, 0 if it cannot be told.
 std::uint64_t start_ticks_of(long pid);
 
-// In a forked child, through a hook of start().
+// In a forked child.
 void forget_segment_in_child() noexcept;
 
 // The process's segment, null before start().

@@ -10,6 +10,7 @@
 #include <new>
 #include <utility>
 
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/log.h"
 #include "libvma/tcp/handshake/isn.h"
 #include "libvma/tcp/handshake/listener.h"
@@ -838,10 +839,9 @@ bool Connection::drained() const noexcept {
     }
 }
 
-void Connection::reset_in_child() noexcept {
-    g_count = 0;
-    Engine::reset_in_child();
-    rekey_in_child();
-}
+namespace {
+void forget_connections() noexcept { g_count = 0; }
+VMA_RENEW_IN_CHILD(forget_connections);
+}  // namespace
 
 }  // namespace vma::tcp

@@ -257,8 +257,6 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     // of the kernel's.
     static bool any_moved() noexcept;
     static void note_moved() noexcept;
-    // In a forked child: connections are the parent's. Forget all.
-    static void reset_in_child() noexcept;
 
   private:
     friend class Listener;

@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/internal_thread.h"
 #include "libvma/runtime/log.h"
@@ -108,6 +109,29 @@ TEST(Runtime, ForkHooksRunInOrder) {
         waitpid(pid, &status, 0);
         EXPECT_EQ(status, 0);
         EXPECT_EQ(g_order, "p3 p1 a1 a3 ");
+    });
+    EXPECT_TRUE(outcome.passed());
+}
+
+std::string* g_renewed = nullptr;
+void renew_for_test() noexcept {
+    if (g_renewed != nullptr) *g_renewed += "renewed ";
+}
+VMA_RENEW_IN_CHILD(renew_for_test);
+
+TEST(Runtime, StateIsRenewedInAForkedChildOnlyAndBeforeItsHooks) {
+    auto outcome = in_child([] {
+        g_renewed = &g_order;
+        runtime::at_fork({.child = [] { g_order += "hook "; }});
+        int status = 0;
+        pid_t pid = fork();
+        if (pid == 0) {
+            EXPECT_EQ(g_order, "renewed hook ");
+            _exit(::testing::Test::HasFailure());
+        }
+        waitpid(pid, &status, 0);
+        EXPECT_EQ(status, 0);
+        EXPECT_EQ(g_order, "");
     });
     EXPECT_TRUE(outcome.passed());
 }

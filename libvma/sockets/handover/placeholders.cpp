@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/sockets/handover/shared_sockets.h"
@@ -147,9 +148,12 @@ int accepted(int fd, sockaddr* addr, socklen_t* len, socklen_t room, int flags) 
     return fd;
 }
 
-void reset_in_child() noexcept {
+namespace {
+void forget_table() noexcept {
     g_table = new (g_memory) Table;
     g_count.store(0, std::memory_order_relaxed);
 }
+VMA_RENEW_IN_CHILD(forget_table);
+}  // namespace
 
 }  // namespace vma::sockets::placeholders

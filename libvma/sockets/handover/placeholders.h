@@ -60,6 +60,4 @@ void let_handshakes_end(tcp::Listener& listener, Progress&& progress) noexcept {
 // May accept() give one? Has this process, or an ancestor, a library that offers: some loads.
 bool possible() noexcept;
 
-void reset_in_child() noexcept;
-
 }  // namespace vma::sockets::placeholders

@@ -450,10 +450,8 @@ void in_child() noexcept {
     g_crossing = {};
     g_owner = new (g_owner_memory) Owner;
     for (Turn& turn : g_turns) turn.store(false, std::memory_order_relaxed);
-    tcp::forget_handover_in_child();
     g_generation.store(0, std::memory_order_relaxed);
     g_newest_alive.store(0, std::memory_order_relaxed);
-    placeholders::reset_in_child();
     if (!mine) {
         g_fds.clear_in_child();
         return;

@@ -11,6 +11,7 @@
 #include <exception>
 
 #include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/never_destroyed.h"
@@ -57,9 +58,12 @@ void ring_bell() noexcept {
     os::raw_syscall(SYS_write, g_bell_fd->get(), &one, sizeof one);
 }
 
-void reset_in_child() noexcept {
+namespace {
+void forget_bell() noexcept {
     g_hung.store(false, std::memory_order_relaxed);
     g_prepared.store(false, std::memory_order_relaxed);
 }
+VMA_RENEW_IN_CHILD(forget_bell);
+}  // namespace
 
 }  // namespace vma::sockets::urgent

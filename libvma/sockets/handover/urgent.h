@@ -13,7 +13,5 @@ namespace vma::sockets::urgent {
 void prepare() noexcept;
 // Any thread, any lock, signal handlers.
 void ring_bell() noexcept;
-// In a forked child, where descriptor and watch do not exist.
-void reset_in_child() noexcept;
 
 }  // namespace vma::sockets::urgent

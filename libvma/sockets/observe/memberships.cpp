@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/sockets/fd_object.h"
@@ -116,9 +117,12 @@ void forget_memberships(const Socket& socket) noexcept {
     g_lock.unlock();
 }
 
-void forget_memberships_in_child() noexcept {
+namespace {
+void forget_all_memberships() noexcept {
     new (&g_lock) Lock;
     g_members.fill(nullptr);
 }
+VMA_RENEW_IN_CHILD(forget_all_memberships);
+}  // namespace
 
 }  // namespace vma::sockets::statistics

@@ -9,6 +9,7 @@
 #include <atomic>
 
 #include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/sockets/fd_table.h"
@@ -165,7 +166,7 @@ void for_each_ring(F&& visit) {
 
 std::atomic<bool> g_served{false};  // serve() was called
 
-void forget_in_child() {
+void forget_in_child() noexcept {
     g_served.store(false, std::memory_order_relaxed);
     for (auto& socket : g_sockets) socket.store(nullptr, std::memory_order_relaxed);
     for (RingSlot& slot : g_rings) {
@@ -175,18 +176,15 @@ void forget_in_child() {
         slot.device_base = 0;
     }
     if (g_bases != nullptr) g_bases->fill({});
-    forget_memberships_in_child();
-    stats::forget_control_in_child();
-    stats::forget_muxes_in_child();
 }
+VMA_RENEW_IN_CHILD(forget_in_child);
 
 }  // namespace
 
 // ---- life ----
 
 void start() noexcept {
-    static std::atomic<bool> hooked{false};
-    if (!hooked.exchange(true)) runtime::at_fork({nullptr, nullptr, &forget_in_child});
+    runtime::install_fork_hooks();
     stats::start();
 }
 

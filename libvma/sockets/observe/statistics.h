@@ -88,7 +88,6 @@ void set_base(const stats::SocketBlock* block, const void* owner, const TcpBase&
 bool membership(Socket& socket, int fd, int name, const void* value, unsigned length) noexcept;
 // The socket ends.
 void forget_memberships(const Socket& socket) noexcept;
-void forget_memberships_in_child() noexcept;
 
 }  // namespace statistics
 }  // namespace vma::sockets

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "libvma/os/calls.h"
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/no_cancel.h"
 #include "libvma/sockets/destination.h"
@@ -72,12 +73,10 @@ void TcpSocket::recycle() noexcept {
     give_memory(this);
 }
 
-void TcpSocket::reset_in_child() noexcept {
-    g_tcp_pool.reset_in_child();
-    forget_ports_in_child();
-    tcp::Connection::reset_in_child();
-    urgent::reset_in_child();
-}
+namespace {
+void renew_tcp_pool() noexcept { g_tcp_pool.reset_in_child(); }
+VMA_RENEW_IN_CHILD(renew_tcp_pool);
+}  // namespace
 
 tcp::Connection* TcpSocket::connection() noexcept {
     Use use(*this);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "libvma/os/calls.h"
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/never_destroyed.h"
@@ -91,11 +92,14 @@ void keep_port(InternalFd copy, tcp::Connection* connection) noexcept {
     errno = saved;
 }
 
-void forget_ports_in_child() noexcept {
+namespace {
+void forget_ports() noexcept {
     new (&g_lock) Lock;
     for (Kept& kept : *g_kept) kept.connection = nullptr;  // the descriptors have been closed already
     g_next = g_count = 0;
     g_ticking = false;
 }
+VMA_RENEW_IN_CHILD(forget_ports);
+}  // namespace
 
 }  // namespace vma::sockets

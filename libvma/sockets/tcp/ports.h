@@ -16,6 +16,5 @@ namespace vma::sockets {
 // Nothing happens in a signal handler that interrupted this function, or when `copy` is empty. Preserves
 // errno.
 void keep_port(InternalFd copy, tcp::Connection* connection) noexcept;
-void forget_ports_in_child() noexcept;
 
 }  // namespace vma::sockets

@@ -111,9 +111,6 @@ class TcpSocket final : public Socket, public tcp::Owner, public Steered {
     // The connection behind `fd` now, with a reference for the caller; null without one.
     tcp::Connection* connection() noexcept;
 
-    // In a forked child: locks and reserved ports are the parent's.
-    static void reset_in_child() noexcept;
-
   protected:
     void last_fd_closed() noexcept override { last_number_closed(-1); }
     void last_number_closed(int fd) noexcept override;

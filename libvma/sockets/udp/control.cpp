@@ -7,6 +7,7 @@
 #include "libvma/config/rules.h"
 #include "libvma/os/calls.h"
 #include "libvma/runtime/error_watch.h"
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/sockets/handover/shared_sockets.h"
@@ -45,7 +46,10 @@ UdpSocket* UdpSocket::create(Stack& stack, int fd, int type) noexcept {
     return socket;
 }
 
-void UdpSocket::reset_in_child() noexcept { g_udp_pool.reset_in_child(); }
+namespace {
+void renew_udp_pool() noexcept { g_udp_pool.reset_in_child(); }
+VMA_RENEW_IN_CHILD(renew_udp_pool);
+}  // namespace
 
 UdpSocket::UdpSocket(Stack& stack, int fd, int type) noexcept : stack_(stack), born_(handing::generation()) {
     socklen_t len = sizeof cookie_;

@@ -93,7 +93,6 @@ class UdpSocket final : public Socket, public ring::FrameSink, public Steered {
     void bury() noexcept override;
     // An error event of the shadow (internal thread): the next call must ask the kernel.
     static void on_shadow_error(std::uint64_t token) noexcept;
-    static void reset_in_child() noexcept;
 
     void publish() noexcept override;
     void zero_counters() noexcept override;

@@ -12,6 +12,7 @@
 
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/lock.h"
 
 namespace vma::tcp {
@@ -168,11 +169,15 @@ std::uint16_t ephemeral_port_start(std::uint16_t first, std::uint16_t last) noex
     return static_cast<std::uint16_t>(first + (scaled >> 32));
 }
 
+namespace {
+// A forked child draws a key of its own: its numbers must tell nothing about those of its parent.
 void rekey_in_child() noexcept {
     new (&process_key.lock) Lock;  // a thread of the parent's may have held it
     process_key.drawn.store(0, std::memory_order_relaxed);
     process_key.key = draw_key();
     process_key.ready.store(true, std::memory_order_release);
 }
+VMA_RENEW_IN_CHILD(rekey_in_child);
+}  // namespace
 
 }  // namespace vma::tcp

@@ -54,8 +54,4 @@ using SequenceSource = std::uint32_t (*)(const Endpoints& ends, std::uint64_t no
 using OffsetSource = std::uint32_t (*)(const Endpoints& ends);
 void set_sources(SequenceSource sequence, OffsetSource offset) noexcept;
 
-// In a forked child, before it makes connections: a key of its own, so that it does not draw the parent's
-// numbers. No other thread may be inside these functions.
-void rekey_in_child() noexcept;
-
 }  // namespace vma::tcp

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/region.h"
 #include "libvma/runtime/runtime.h"
@@ -143,6 +144,7 @@ Block* take_locked(std::size_t index, Block** list, std::uint32_t more, std::uin
 // The child's only thread is the one that forked; another may have held the lock, with the lists half
 // changed.
 void forget_in_child() noexcept { new (&g_shared) Shared(); }
+VMA_RENEW_IN_CHILD(forget_in_child);
 
 void flush_at_exit(void*) noexcept {
     runtime::Region region;
@@ -158,7 +160,7 @@ void register_thread() noexcept {
     int unmade = 0;
     if (state.load(std::memory_order_acquire) != 2) {
         if (!state.compare_exchange_strong(unmade, 1)) return;  // the next refill registers this thread
-        runtime::at_fork({nullptr, nullptr, &forget_in_child});
+        runtime::install_fork_hooks();
         if (pthread_key_create(&key, &flush_at_exit) != 0) return;
         state.store(2, std::memory_order_release);
     }

@@ -27,6 +27,7 @@
 #include "libvma/net/checksum.h"
 #include "libvma/net/frame.h"
 #include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/never_destroyed.h"
@@ -576,11 +577,14 @@ void keep_raw_socket() noexcept {
 
 void forget_handover_possible() noexcept { g_possible.store(-1, std::memory_order_relaxed); }
 
-void forget_handover_in_child() noexcept {
+namespace {
+void forget_keepers() noexcept {
     forget_handover_possible();
     g_keeping.store(false, std::memory_order_relaxed);
     std::atomic_ref(g_raw_number).store(-1, std::memory_order_relaxed);
 }
+VMA_RENEW_IN_CHILD(forget_keepers);
+}  // namespace
 
 bool handover_possible() noexcept {
     int value = g_possible.load(std::memory_order_relaxed);

@@ -100,7 +100,5 @@ Result<void> hand_over(int fd, const KernelState& state, const std::function<voi
 // forget_handover_possible(). Preserves errno.
 bool handover_possible() noexcept;
 void forget_handover_possible() noexcept;
-// In a forked child: what the parent knew, and kept for it, is not the child's. Async-signal-safe.
-void forget_handover_in_child() noexcept;
 
 }  // namespace vma::tcp

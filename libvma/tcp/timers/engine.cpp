@@ -9,6 +9,7 @@
 
 #include "libvma/config/params.h"
 #include "libvma/os/calls.h"
+#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/tcp/connection.h"
@@ -36,10 +37,13 @@ Engine& Engine::instance() noexcept {
     return *engine;
 }
 
-void Engine::reset_in_child() noexcept {
+namespace {
+void forget_engine() noexcept {
     g_engine.store(nullptr, std::memory_order_relaxed);
     new (&g_make_lock) Lock;
 }
+VMA_RENEW_IN_CHILD(forget_engine);
+}  // namespace
 
 // ---- timers ----
 

@@ -50,8 +50,6 @@ class Engine {
     // Without the internal thread (tests): nobody else drives the timers.
     void drive_by_hand() noexcept { by_hand_.store(true); }
 
-    static void reset_in_child() noexcept;
-
   private:
     Engine() = default;
     static void wake(void* self) noexcept;
