@@ -22,24 +22,31 @@ struct Field {
 
 std::string paragraph(const char* block, std::size_t size, std::initializer_list<Field> fields) {
     std::ostringstream text;
-    text << '`' << block << "`, " << size << " bytes: ";
+    text << block << ", " << size << " bytes: ";
     const char* separator = "";
     for (const Field& field : fields) {
-        text << separator << '`' << field.name << "` " << field.offset;
+        text << separator << field.name << ' ' << field.offset;
         separator = ", ";
     }
-    text << ".\n";
+    text << '.';
     return text.str();
+}
+
+// Lines of the document are at most 110 columns wide, so where a line ends means nothing.
+std::string one_line(std::istream& in) {
+    std::string text, word;
+    while (in >> word) text += ' ' + word;
+    return text + ' ';
 }
 
 TEST(StatsLayout, DocumentIsCurrent) {
     const std::string path =
         std::string(__FILE__).substr(0, std::string(__FILE__).rfind("/tests/")) + "/docs/statistics.md";
-    std::ostringstream document;
-    document << std::ifstream(path).rdbuf();
+    std::ifstream file(path);
+    const std::string document = one_line(file);
     auto expect = [&](const std::string& text) {
-        EXPECT_NE(document.str().find("\n" + text), std::string::npos)
-            << "docs/statistics.md must have the line\n"
+        EXPECT_NE(document.find(' ' + text + ' '), std::string::npos)
+            << "docs/statistics.md must have, over one line or several,\n"
             << text;
     };
 #define F(name) {#name, offsetof(Header, name)}
