@@ -6,9 +6,9 @@
 //
 // VICTIM is the address of a tcp_victim that echoes on PORT. The attacker has the addresses from .50 to .250
 // of the victim's /24 and a MAC address of its own; it answers who asks for them. It follows each connection
-// (attacker/model.h), so it gets into its deep states, and lies from there. What comes back as an echo must
-// be what it sent: a wrong byte is a fault of the victim's, and ends the program with 1. It prints how far it
-// got; it does not print times.
+// (tests/support/attacker/model.h), so it gets into its deep states, and lies from there. What comes back as
+// an echo must be what it sent: a wrong byte is a fault of the victim's, and ends the program with 1. It
+// prints how far it got; it does not print times.
 //
 // The honest client uses the kernel. It wants each of its bytes back.
 #include <errno.h>
@@ -28,7 +28,7 @@
 #include <map>
 #include <memory>
 
-#include "../attacker/model.h"
+#include "tests/support/attacker/model.h"
 
 using namespace attacker;
 

@@ -15,9 +15,9 @@
 #include "libvma/net/frame.h"
 #include "libvma/ring/ring.h"
 #include "libvma/verbs/rdma/rdma_device.h"
-#include "tests/mlx5_sim/direct_rig.h"
-#include "tests/mlx5_sim/sim.h"
-#include "tests/mlx5_sim/sysfs.h"
+#include "tests/support/mlx5_sim/sim.h"
+#include "tests/support/mlx5_sim/sysfs.h"
+#include "tests/verbs/sim_mlx5/direct_rig.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""An RDMA adapter below the library, simulated (tests/mlx5_sim), beside AF_XDP and the kernel. For information only.
+"""An RDMA adapter below the library, simulated (tests/support/mlx5_sim), beside AF_XDP and the kernel. For information only.
 
 The simulator is a thread that plays the adapter, on the same processors as the program, so its figures are no forecast of a card's.
 What they show is that unmodified programs run over the verbs devices, and what lies between plain verbs and the library's own queues

@@ -7,7 +7,7 @@
 // Input: options, then operations of a byte and their arguments.
 #include "libvma/runtime/log.h"
 #include "tests/fuzz/input.h"
-#include "tests/unit/mlx5_queues.h"
+#include "tests/verbs/mlx5_queues.h"
 
 using namespace vma;
 

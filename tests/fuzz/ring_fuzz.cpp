@@ -17,8 +17,8 @@
 #include "libvma/ring/ring.h"
 #include "libvma/runtime/log.h"
 #include "libvma/verbs/software_device.h"
-#include "tests/attacker/segment.h"
 #include "tests/fuzz/input.h"
+#include "tests/support/attacker/segment.h"
 
 using namespace vma;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// An input as a play of two: an attacker who follows the protocol and lies (tests/attacker/model.h), and a
-// program that makes socket calls. The input first chooses a state that is hard to reach by chance and is
-// brought about in a few honest segments; then operations of a byte with their arguments.
+// An input as a play of two: an attacker who follows the protocol and lies (tests/support/attacker/model.h),
+// and a program that makes socket calls. The input first chooses a state that is hard to reach by chance and
+// is brought about in a few honest segments; then operations of a byte with their arguments.
 //
 // Beside memory errors and assertions these are findings:
 //   - the program reads a byte that nobody sent there, or one twice, or beyond what was ever sent;

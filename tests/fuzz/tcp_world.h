@@ -19,8 +19,8 @@
 #include "libvma/tcp/migrate/handover.h"
 #include "libvma/tcp/timers/engine.h"
 #include "libvma/tcp/timers/time.h"
-#include "tests/attacker/model.h"
 #include "tests/fuzz/input.h"
+#include "tests/support/attacker/model.h"
 #include "tests/support/wire/wire.h"
 #include "tests/support/wire/wire_device.h"
 

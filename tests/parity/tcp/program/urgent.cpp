@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Urgent data: one byte outside the stream or inside it, the mark, and the events around it.
+#include <signal.h>
+#include <sys/epoll.h>
+
+#include "tests/parity/pair/tcp_harness.h"
+
+namespace parity::tcp {
+namespace {
+
+int at_mark(int fd) {
+    int mark = -1;
+    return ioctl(fd, SIOCATMARK, &mark) == 0 ? mark : -1;
+}
+
+}  // namespace
+
+TCP_KERNEL_PAIR_CASE(urgent, out_of_band, 28) {
+    int fd = connection();
+    at_left([&] {
+        put(fd, "before");
+        SHOW("oob", send(fd, "!", 1, MSG_OOB));
+        put(fd, "after");
+        await_acked(fd);
+    });
+    at_right([&] {
+        await_bytes(fd, 6);
+        await_events(fd, POLLPRI);
+        await_readable(fd);
+        show_events("urgent", fd);
+        show_select("urgent", fd);
+        say("at mark %d", at_mark(fd));
+        show_read("peek oob", fd, 10, MSG_OOB | MSG_PEEK);
+        show_read("oob", fd, 10, MSG_OOB);
+        show_read("oob again", fd, 10, MSG_OOB);
+        show_read("up to the mark", fd, 100);
+        say("at mark %d", at_mark(fd));
+        show_events("at the mark", fd);
+        show_read("behind it", fd, 100);
+        say("at mark %d", at_mark(fd));
+        show_read("no more oob", fd, 10, MSG_OOB);
+        show_events("all read", fd);
+    });
+}
+
+TCP_KERNEL_PAIR_CASE(urgent, longer_than_a_byte, 19) {
+    int fd = connection();
+    at_left([&] { SHOW("oob", send(fd, "abc", 3, MSG_OOB)); });
+    at_right([&] {
+        await_events(fd, POLLPRI);
+        await_bytes(fd, 2);
+        show_read("stream", fd, 10);
+        show_read("oob", fd, 10, MSG_OOB);
+        show_read("nothing", fd, 10, MSG_DONTWAIT);
+    });
+}
+
+TCP_KERNEL_PAIR_CASE(urgent, inline_, 28) {
+    int fd = connection();
+    at_right([&] {
+        SHOW("inline", set(fd, SOL_SOCKET, SO_OOBINLINE, 1));
+        say("inline %d", get(fd, SOL_SOCKET, SO_OOBINLINE));
+    });
+    at_left([&] {
+        put(fd, "before");
+        SHOW("oob", send(fd, "!", 1, MSG_OOB));
+        put(fd, "after");
+        await_acked(fd);
+    });
+    at_right([&] {
+        await_events(fd, POLLPRI);
+        await_bytes(fd, 6);
+        show_events("urgent", fd);
+        show_read("oob", fd, 10, MSG_OOB);
+        show_read("up to the mark", fd, 100);
+        say("at mark %d", at_mark(fd));
+        await_bytes(fd, 6);
+        show_read("the urgent byte and on", fd, 100);
+        say("at mark %d", at_mark(fd));
+    });
+}
+
+TCP_KERNEL_PAIR_CASE(urgent, two_in_a_row, 25) {
+    int fd = connection();
+    at_left([&] {
+        SHOW("first", send(fd, "1", 1, MSG_OOB));
+        await_acked(fd);
+        SHOW("second", send(fd, "2", 1, MSG_OOB));
+        await_acked(fd);
+    });
+    at_right([&] {
+        await_events(fd, POLLPRI);
+        // The first one became ordinary data.
+        show_read("oob", fd, 10, MSG_OOB);
+        show_read("stream", fd, 10, MSG_DONTWAIT);
+    });
+}
+
+TCP_PAIR_CASE(urgent, none) {
+    int fd = connection();
+    say("at mark %d", at_mark(fd));
+    show_read("oob", fd, 10, MSG_OOB);
+    show_read("oob", fd, 10, MSG_OOB | MSG_DONTWAIT);
+    show_read("oob, no room", fd, 0, MSG_OOB);
+    sync();
+    at_left([&] { shutdown(fd, SHUT_WR); });
+    at_right([&] {
+        await_events(fd, POLLRDHUP);
+        show_read("oob at the end", fd, 10, MSG_OOB);
+    });
+}
+
+TCP_KERNEL_PAIR_CASE(urgent, signal, 19) {
+    int fd = connection();
+    static volatile sig_atomic_t urgent;
+    urgent = 0;
+    at_right([&] {
+        struct sigaction action {};
+        action.sa_handler = [](int) { urgent = urgent + 1; };
+        sigaction(SIGURG, &action, nullptr);
+        SHOW("owner", fcntl(fd, F_SETOWN, getpid()));
+        say("owner is us %d", fcntl(fd, F_GETOWN) == getpid());
+    });
+    at_left([&] { SHOW("oob", send(fd, "!", 1, MSG_OOB)); });
+    at_right([&] {
+        eventually("signal", [&] { return urgent > 0; });
+        await_events(fd, POLLPRI);
+        show_read("oob", fd, 10, MSG_OOB);
+    });
+}
+
+TCP_KERNEL_PAIR_CASE(urgent, epoll, 19) {
+    int fd = connection();
+    int ep = epoll_create1(0);
+    epoll_event e{EPOLLPRI, {.fd = fd}};
+    epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e);
+    at_left([&] { SHOW("oob", send(fd, "x!", 2, MSG_OOB)); });
+    at_right([&] {
+        SHOW("wait", epoll_wait(ep, &e, 1, 3000));
+        say("events %x", e.events);
+        await_bytes(fd, 1);
+        show_read("stream", fd, 10);
+        SHOW("read up to it", epoll_wait(ep, &e, 1, 0));
+        show_read("oob", fd, 10, MSG_OOB);
+        SHOW("read", epoll_wait(ep, &e, 1, 0));
+    });
+}
+
+}  // namespace parity::tcp

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Coming and going over AF_XDP: threads that only AF_XDP needs, an interface that another process holds or
+// that carries another XDP program, and what permissions suffice.
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "lifecycle_fixture.h"
+
+namespace {
+
+using namespace testing_support;
+
+TEST_F(Lifecycle, MainLeavesByPthreadExit) {
+    Process process = hosts->run(Host::a, {app("preload_leader"), "198.18.1.2", "6000"}, with_library());
+    Exit end = process.wait(milliseconds(10000));
+    EXPECT_FALSE(end.timed_out) << "the process does not end";
+    EXPECT_EQ(end.code, 0) << end.err;
+    EXPECT_EQ(end.out, "flusher 1\n");
+}
+
+TEST_F(Lifecycle, NoMemory) {
+    if (sanitized()) GTEST_SKIP() << "the program has an allocator of its own";
+    Process server =
+        hosts->run(Host::b, {"python3", "-c",
+                             "import socket\ns = socket.create_server(('198.18.1.2', 6001), backlog=64)\n"
+                             "print('ready', flush=True)\nwhile True: s.accept()[0].close()"});
+    ASSERT_TRUE(server.wait_for_out("ready"));
+    Exit end = hosts->run(Host::a, {app("preload_no_memory"), "198.18.1.2", "6001"}, with_library()).wait();
+    EXPECT_TRUE(end.ok()) << end.code << " " << end.signal << end.err;
+    EXPECT_EQ(end.out, "survived, something failed: 1, connected: 1\n");
+    server.kill(SIGKILL);
+}
+
+// The program that was there second takes the interface over when the first one ends, and its socket goes
+// with it.
+TEST_F(Lifecycle, SecondProgramTakesOverWhenTheFirstEnds) {
+    auto first = program();
+    talks_offloaded(*first);
+    auto second = program(true, {}, 5001);
+    talks(*second);
+    EXPECT_EQ(second->process().err().find("are offloaded by"), std::string::npos);
+    first->process().kill(SIGKILL);
+    EXPECT_TRUE(second->process().wait_for_err("are offloaded by", milliseconds(10000) * patience()))
+        << second->process().err();
+    talks_offloaded(*second);
+    EXPECT_TRUE(second->finish().ok());
+}
+
+// A child knows that its parent has the interface: its first socket costs no attempt to get it.
+TEST_F(Lifecycle, ForkedChildDoesNotTry) {
+    Exit end = hosts
+                   ->run(Host::a,
+                         {"python3", "-c",
+                          "import os, socket\n"
+                          "def bound(port):\n"
+                          "    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+                          "    s.bind(('198.18.1.1', port))\n"
+                          "    return s\n"
+                          "s = bound(5000)\n"
+                          "if os.fork() == 0:\n"
+                          "    t = bound(5001)\n"
+                          "    os._exit(0)\n"
+                          "assert os.wait()[1] == 0\n"},
+                         with_library())
+                   .wait();
+    EXPECT_TRUE(end.ok()) << end.err;
+    EXPECT_NE(end.err.find("are offloaded by"), std::string::npos) << end.err;
+    EXPECT_NE(end.err.find("another libvma process holds veth1: process"), std::string::npos) << end.err;
+}
+
+// Exactly what the documents ask for, as another user, with the locked memory that users have.
+TEST_F(Lifecycle, DocumentedCapabilitiesSuffice) {
+    const std::string three = "-all,+net_admin,+net_raw,+bpf";
+    auto agent = program(true, {"prlimit", "--memlock=8388608:8388608", "setpriv", "--reuid=65534",
+                                "--regid=65534", "--clear-groups", "--bounding-set=" + three,
+                                "--inh-caps=" + three, "--ambient-caps=" + three});
+    talks_offloaded(*agent);
+    EXPECT_TRUE(hosts->offloaded(Host::a)) << agent->process().err();
+    EXPECT_NE(agent->process().err().find("locked memory is limited"), std::string::npos)
+        << agent->process().err();
+    EXPECT_TRUE(agent->finish().ok());
+}
+
+TEST_F(Lifecycle, ForeignXdpProgramStays) {
+    // A program that passes everything, as another tool would have attached it.
+    auto dir = std::filesystem::temp_directory_path() / ("vmatest-" + std::to_string(getpid()));
+    std::filesystem::create_directory(dir);
+    std::string object = dir / "pass.o";
+    {
+        Fd source(memfd_create("pass.c", 0));
+        const char text[] = "__attribute__((section(\"xdp\"), used)) int pass(void *c) { return 2; }\n";
+        ASSERT_EQ(write(source.get(), text, sizeof text - 1), static_cast<ssize_t>(sizeof text - 1));
+        tool({"clang", "-O2", "-target", "bpf", "-x", "c", "-c",
+              "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(source.get()), "-o", object});
+    }
+    for (const char* mode : {"xdpgeneric", "xdpdrv"}) {
+        SCOPED_TRACE(mode);
+        hosts->ip(Host::a, {"link", "set", "dev", "veth1", mode, "obj", object, "sec", "xdp"});
+        auto agent = program();
+        talks(*agent);
+        expect_reason(*agent, "a foreign XDP program is attached");
+        EXPECT_TRUE(agent->finish().ok());
+        EXPECT_TRUE(hosts->offloaded(Host::a)) << "the foreign program is gone";
+        hosts->ip(Host::a, {"link", "set", "dev", "veth1", mode, "off"});
+        EXPECT_TRUE(hosts->wait_offloaded(Host::a, false));
+    }
+    std::filesystem::remove_all(dir);
+    auto agent = program();
+    talks_offloaded(*agent);
+}
+
+}  // namespace

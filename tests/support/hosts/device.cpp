@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// See device.h.
+#include "device.h"
+
+#include <stdlib.h>
+
+#include <filesystem>
+#include <sstream>
+#include <stdexcept>
+#include <string_view>
+
+#include "process.h"
+
+namespace testing_support {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path sysfs_of(const std::string& netns) { return "/dev/shm/" + netns + "-sysfs"; }
+
+bool has_adapters(const std::string& netns) {
+    std::error_code error;
+    return !netns.empty() && fs::exists(sysfs_of(netns), error);
+}
+
+}  // namespace
+
+Device device() {
+    static const Device chosen = [] {
+        const char* name = getenv("VMA_TEST_DEVICE");
+        const std::string_view wanted = name == nullptr ? "" : name;
+        if (wanted.empty() || wanted == "xdp") return Device::xdp;
+        if (wanted == "rdma") return Device::rdma;
+        if (wanted == "mlx5") return Device::mlx5;
+        throw std::runtime_error("VMA_TEST_DEVICE is " + std::string(wanted) + ", not xdp, rdma or mlx5");
+    }();
+    return chosen;
+}
+
+std::string device_name() {
+    static const char* const kNames[] = {"xdp", "rdma", "mlx5"};
+    return kNames[static_cast<int>(device())];
+}
+
+bool simulated() { return device() != Device::xdp; }
+
+void make_adapters(const std::string& netns,
+                   const std::vector<std::pair<std::string, std::string>>& interfaces) {
+    if (!simulated()) return;
+    std::vector<std::string> line = {VMA_SIM_SYSFS, sysfs_of(netns)};
+    for (const auto& [name, mac] : interfaces) line.push_back(name + "=" + mac);
+    tool(line);
+}
+
+void remove_adapters(const std::string& netns) {
+    std::error_code error;
+    fs::remove_all(sysfs_of(netns), error);
+}
+
+std::vector<std::string> adapter_environment(const std::string& netns) {
+    if (!has_adapters(netns)) return {};
+    // Without the adapter there is nothing but the kernel: a suite must not pass over XDP in its place.
+    // What an adapter would punish ends the program.
+    return {"SYSFS_PATH=" + sysfs_of(netns).string(), "MLX5_SIM_WIRE=netdev", "MLX5_SIM_STRICT=abort",
+            "VMA_XDP_INTERFACES=", std::string("VMA_MLX5_DIRECT=") + (device() == Device::mlx5 ? "1" : "0")};
+}
+
+std::string adapter_preload(const std::string& netns) {
+    return has_adapters(netns) ? ":" VMA_SIM_LIBRARY : "";
+}
+
+bool shows_offloading(const std::string& links, const std::string& interface) {
+    std::istringstream in(links);
+    bool here = false;
+    for (std::string line; std::getline(in, line);) {
+        if (!line.starts_with(" ")) {  // "5: veth1@if4: <...>" begins an interface
+            const std::string name = line.substr(std::min(line.size(), line.find(": ") + 2));
+            // The simulator's tap exists as long as a rule redirects frames of the interface to it.
+            if (simulated() && name.starts_with("mlx5sim")) return true;
+            here = name.starts_with(interface + "@") || name.starts_with(interface + ":");
+        }
+        if (!simulated() && here && line.find("prog/xdp") != line.npos) return true;
+    }
+    return false;
+}
+
+}  // namespace testing_support

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "on_host.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stdexcept>
+
+namespace testing_support {
+
+On::On(const TwoHosts& hosts, Host host) : before_(open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC)) {
+    const Fd there(open(("/run/netns/" + hosts.netns(host)).c_str(), O_RDONLY | O_CLOEXEC));
+    if (setns(there.get(), CLONE_NEWNET) != 0)
+        throw std::runtime_error("setns: " + std::string(strerror(errno)));
+}
+
+On::~On() {
+    if (setns(before_.get(), CLONE_NEWNET) != 0) abort();
+}
+
+sockaddr_in socket_address(const std::string& ip, std::uint16_t port) {
+    sockaddr_in a{};
+    a.sin_family = AF_INET;
+    a.sin_addr.s_addr = inet_addr(ip.c_str());
+    a.sin_port = htons(port);
+    return a;
+}
+
+}  // namespace testing_support

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// For tests that call a layer of the library themselves: being on one of two hosts for a while, and addresses
+// there.
+#pragma once
+
+#include <netinet/in.h>
+
+#include <cstdint>
+#include <string>
+
+#include "two_hosts.h"
+
+namespace testing_support {
+
+// This thread is on another host while the object lives. Sockets stay where they were made. Throws
+// std::runtime_error.
+class On {
+  public:
+    On(const TwoHosts& hosts, Host host);
+    ~On();
+    On(const On&) = delete;
+    On& operator=(const On&) = delete;
+
+  private:
+    Fd before_;
+};
+
+sockaddr_in socket_address(const std::string& ip, std::uint16_t port);
+
+}  // namespace testing_support

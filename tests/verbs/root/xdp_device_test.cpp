@@ -1,0 +1,463 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The XDP device under a ring, against a kernel host at the other end of a veth pair: both modes, one and two
+// queues, ordinary and jumbo frames, what stays with the kernel, and what is left when the process is killed.
+#include "libvma/verbs/xdp/xdp_device.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <net/if.h>
+#include <netinet/udp.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "libvma/ring/ring.h"
+#include "tests/support/hosts/on_host.h"
+
+namespace vma::verbs::xdp {
+namespace {
+
+using testing_support::Fd;
+using testing_support::Host;
+using testing_support::On;
+using testing_support::patience;
+using testing_support::socket_address;
+using testing_support::TwoHosts;
+
+constexpr std::uint16_t kPort = 2000, kPeerPort = 1000;
+
+Fd udp_socket(const std::string& ip, std::uint16_t port) {
+    Fd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    int room = 64 << 20;
+    setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room);
+    const sockaddr_in own = socket_address(ip, port);
+    if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&own), sizeof own) != 0)
+        throw std::runtime_error("bind: " + std::string(strerror(errno)));
+    return fd;
+}
+
+MacAddress mac_of(const std::string& interface) {
+    Fd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    ifreq request{};
+    std::strncpy(request.ifr_name, interface.c_str(), sizeof request.ifr_name - 1);
+    if (ioctl(fd.get(), SIOCGIFHWADDR, &request) != 0) throw std::runtime_error("SIOCGIFHWADDR");
+    MacAddress mac;
+    std::memcpy(mac.data(), request.ifr_hwaddr.sa_data, 6);
+    return mac;
+}
+
+std::string pattern(std::size_t length, unsigned seed = 0) {
+    std::string text(length, '\0');
+    std::uint32_t state = seed * 2654435761u + 12345;
+    for (char& c : text) c = static_cast<char>((state = state * 1664525u + 1013904223u) >> 24);
+    return text;
+}
+
+// A datagram from a kernel socket, or nothing for five seconds.
+std::optional<std::string> receive(const Fd& fd) {
+    pollfd p{fd.get(), POLLIN, 0};
+    if (poll(&p, 1, 5000 * patience()) != 1) return std::nullopt;
+    std::string text(65536, '\0');
+    const ssize_t n = recv(fd.get(), text.data(), text.size(), 0);
+    if (n < 0) return std::nullopt;
+    text.resize(static_cast<std::size_t>(n));
+    return text;
+}
+
+struct Sink final : ring::FrameSink {
+    std::vector<std::string> payloads;
+    std::map<std::uint16_t, int> by_peer_port;
+    bool deliver(ring::RxBuffer* buffer) noexcept override {
+        std::string text(buffer->payload_length, '\0');
+        iovec iov{text.data(), text.size()};
+        buffer->copy_to(&iov, 1);
+        payloads.push_back(std::move(text));
+        by_peer_port[ntohs(buffer->src_port)]++;
+        buffer->release();
+        return true;
+    }
+};
+
+// Opens the device of host a, in the calling thread's namespace.
+Result<std::unique_ptr<XdpDevice>> open_device(Mode mode, unsigned queues, std::uint32_t mtu,
+                                               std::uint32_t rx_entries = 1024) {
+    XdpConfig config;
+    config.name = TwoHosts::interface();
+    config.ifindex = static_cast<int>(if_nametoindex(config.name.c_str()));
+    config.mac = mac_of(config.name);
+    config.mtu = mtu;
+    config.queues = queues;
+    config.modes = {mode};
+    config.rx_entries = rx_entries;
+    config.tx_entries = 512;
+    return XdpDevice::open(std::move(config));
+}
+
+Result<std::unique_ptr<ring::Ring>> open_ring(Mode mode, unsigned queues, std::uint32_t mtu,
+                                              std::uint32_t rx_entries = 1024) {
+    auto device = open_device(mode, queues, mtu, rx_entries);
+    if (!device) return std::unexpected(device.error());
+    return ring::Ring::create(std::move(*device), {.huge_pages = false});
+}
+
+FlowSpec flow(std::uint16_t port, std::uint16_t peer_port = 0) {
+    return {IPPROTO_UDP, inet_addr(TwoHosts::address(Host::a).c_str()), htons(port),
+            peer_port != 0 ? inet_addr(TwoHosts::address(Host::b).c_str()) : 0, htons(peer_port)};
+}
+
+// Host a has the ring and a kernel socket on the same port (the shadow); host b is all kernel.
+class XdpDeviceTest : public testing::TestWithParam<Mode> {
+  protected:
+    void start(unsigned queues = 1, std::uint32_t mtu = 1500, std::uint32_t rx_entries = 1024) {
+        hosts.emplace(
+            testing_support::Wire{.queues = static_cast<int>(queues), .mtu = static_cast<int>(mtu)});
+        {
+            On host(*hosts, Host::b);
+            peer_mac = mac_of(TwoHosts::interface());
+            peer = udp_socket(TwoHosts::address(Host::b), kPeerPort);
+        }
+        On host(*hosts, Host::a);
+        own_mac = mac_of(TwoHosts::interface());
+        shadow = udp_socket(TwoHosts::address(Host::a), kPort);
+        auto opened = open_ring(GetParam(), queues, mtu, rx_entries);
+        ASSERT_TRUE(opened) << opened.error().what;
+        ring = std::move(*opened);
+    }
+    void attach(const FlowSpec& spec, Sink& to) {
+        ring->expect(2048);  // what a socket with a large receive buffer announces
+        ring->expect(2048);  // what a socket with a large receive buffer announces
+        auto attached = ring->attach(spec, &to, ring::Share::latest);
+        ASSERT_TRUE(attached) << attached.error().what;
+    }
+    void peer_sends(const std::string& text, std::uint16_t port = kPort) const {
+        peer_sends(peer, text, port);
+    }
+    static void peer_sends(const Fd& from, const std::string& text, std::uint16_t port = kPort) {
+        const sockaddr_in to = socket_address(TwoHosts::address(Host::a), port);
+        ASSERT_EQ(sendto(from.get(), text.data(), text.size(), 0, reinterpret_cast<const sockaddr*>(&to),
+                         sizeof to),
+                  static_cast<ssize_t>(text.size()))
+            << strerror(errno);
+    }
+    // Polls until `reached` or for five seconds.
+    template <class Condition>
+    bool poll_until(Condition reached) {
+        const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5) * patience();
+        while (!reached()) {
+            if (ring->poll() == 0) std::this_thread::yield();
+            if (std::chrono::steady_clock::now() > end) return false;
+        }
+        return true;
+    }
+    int send(const std::string& text) {
+        std::uint8_t headers[net::kUdpHeaders];
+        net::build_udp_headers({.src_mac = own_mac,
+                                .dst_mac = peer_mac,
+                                .src_addr = inet_addr(TwoHosts::address(Host::a).c_str()),
+                                .dst_addr = inet_addr(TwoHosts::address(Host::b).c_str()),
+                                .src_port = htons(kPort),
+                                .dst_port = htons(kPeerPort)},
+                               0, headers);
+        iovec iov{const_cast<char*>(text.data()), text.size()};
+        return ring->send_udp(headers, &iov, 1, text.size());
+    }
+
+    std::optional<TwoHosts> hosts;
+    MacAddress own_mac{}, peer_mac{};
+    Fd peer, shadow;
+    Sink sink;
+    std::unique_ptr<ring::Ring> ring;
+};
+
+TEST_P(XdpDeviceTest, BothWays) {
+    start();
+    EXPECT_EQ(ring->attr().name, GetParam() == Mode::drv ? "xdp:veth1 (drv)" : "xdp:veth1 (skb)");
+    EXPECT_EQ(ring->attr().chunk_size, 2048u);
+    EXPECT_EQ(ring->max_udp_payload(), 1472u);
+    EXPECT_TRUE(hosts->offloaded(Host::a));
+    attach(flow(kPort), sink);
+    for (std::size_t size : {0u, 1u, 2u, 99u, 255u, 256u, 257u, 1000u, 1471u, 1472u}) {
+        const std::string text = pattern(size, static_cast<unsigned>(size));
+        peer_sends(text);
+        ASSERT_TRUE(poll_until([&] { return !sink.payloads.empty(); })) << size;
+        EXPECT_TRUE(sink.payloads == std::vector<std::string>{text}) << size;
+        sink.payloads.clear();
+        ASSERT_EQ(send(text), 0);
+        EXPECT_TRUE(receive(peer) == text) << size << ", checksum offload " << ring->attr().tx_checksum;
+    }
+    const ring::RingCounters counters = ring->counters();
+    EXPECT_EQ(counters.rx_frames, 10u);
+    for (std::uint64_t bad : counters.rx_bad) EXPECT_EQ(bad, 0u);
+    ring.reset();
+    EXPECT_FALSE(hosts->offloaded(Host::a));
+}
+
+TEST_P(XdpDeviceTest, RulesComeAndGo) {
+    start();
+    Fd other_peer;
+    {
+        On host(*hosts, Host::b);
+        other_peer = udp_socket(TwoHosts::address(Host::b), kPeerPort + 1);
+    }
+    peer_sends("before any rule");
+    EXPECT_EQ(receive(shadow), "before any rule");
+
+    Sink any, connected;
+    attach(flow(kPort), any);
+    attach(flow(kPort, kPeerPort), connected);
+    peer_sends("five");
+    peer_sends(other_peer, "three");
+    ASSERT_TRUE(poll_until([&] { return !any.payloads.empty() && !connected.payloads.empty(); }));
+    EXPECT_EQ(any.payloads, std::vector<std::string>{"three"});
+    EXPECT_EQ(connected.payloads, std::vector<std::string>{"five"});
+
+    ring->detach(flow(kPort), &any);
+    peer_sends(other_peer, "kernel");
+    EXPECT_EQ(receive(shadow), "kernel");
+    peer_sends("five again");
+    ASSERT_TRUE(poll_until([&] { return connected.payloads.size() == 2; }));
+
+    ring->detach(flow(kPort, kPeerPort), &connected);
+    peer_sends("kernel again");
+    EXPECT_EQ(receive(shadow), "kernel again");
+    ring->poll();
+    EXPECT_EQ(any.payloads.size(), 1u);
+    EXPECT_EQ(connected.payloads.size(), 2u);
+}
+
+TEST_P(XdpDeviceTest, FragmentsAndSegmentsGoToTheKernel) {
+    start();
+    attach(flow(kPort), sink);
+    const std::string large = pattern(5000);
+    peer_sends(large);  // fragments, which the kernel puts together
+    EXPECT_TRUE(receive(shadow) == large);
+    int segment = 1000;
+    ASSERT_EQ(setsockopt(peer.get(), SOL_UDP, UDP_SEGMENT, &segment, sizeof segment), 0);
+    peer_sends(pattern(4500));
+    segment = 0;
+    setsockopt(peer.get(), SOL_UDP, UDP_SEGMENT, &segment, sizeof segment);
+    // Whether the far end splits it before the wire is its device's business; each datagram arrives once, on
+    // one side.
+    std::multiset<std::string> wanted, got;
+    for (std::size_t at = 0; at < 4500; at += 1000) wanted.insert(pattern(4500).substr(at, 1000));
+    ASSERT_TRUE(poll_until([&] {
+        std::string text(2000, '\0');
+        ssize_t n = recv(shadow.get(), text.data(), text.size(), MSG_DONTWAIT);
+        if (n >= 0) got.insert(text.substr(0, static_cast<std::size_t>(n)));
+        return got.size() + sink.payloads.size() >= wanted.size();
+    }));
+    got.insert(sink.payloads.begin(), sink.payloads.end());
+    EXPECT_TRUE(got == wanted);
+}
+
+// What the kernel did not take while the interface was down leaves when it is up again.
+TEST_P(XdpDeviceTest, FramesSentWhileTheInterfaceIsDown) {
+    start();
+    ASSERT_EQ(send("first"), 0);
+    EXPECT_EQ(receive(peer), "first");
+    hosts->ip(Host::a, {"link", "set", "dev", "veth1", "down"});
+    for (int i = 0; i < 5; i++) ASSERT_EQ(send("down " + std::to_string(i)), 0);
+    hosts->ip(Host::a, {"link", "set", "dev", "veth1", "up"});
+    for (int i = 0; i < 500 && hosts->ip(Host::a, {"link", "show", "dev", "veth1"}).find("LOWER_UP") ==
+                                   std::string::npos;
+         i++)
+        usleep(10'000);
+    ring->flush();
+    for (int i = 0; i < 5; i++) EXPECT_EQ(receive(peer), "down " + std::to_string(i));
+}
+
+// Copy mode charges frames on their way to the socket's send buffer; the default is less than the queue.
+TEST_P(XdpDeviceTest, SendBufferHoldsTheWholeQueue) {
+    start();
+    int room = 0;
+    socklen_t length = sizeof room;
+    ASSERT_EQ(getsockopt(ring->channel_fd(), SOL_SOCKET, SO_SNDBUF, &room, &length), 0);
+    EXPECT_GE(room, 512 * 4096);
+}
+
+TEST(XskBind, ZeroCopyComesBeforeScatterGather) {
+    const std::uint16_t wake = XDP_USE_NEED_WAKEUP, sg = XDP_USE_SG, zero = XDP_ZEROCOPY, copy = XDP_COPY;
+    auto ways = [](auto... flags) {
+        return std::vector<std::uint16_t>{static_cast<std::uint16_t>(flags)...};
+    };
+    EXPECT_EQ(ways_to_bind(true, true), ways(zero | wake | sg, zero | wake, copy | wake | sg, copy | wake));
+    EXPECT_EQ(ways_to_bind(true, false), ways(zero | wake | sg, copy | wake | sg))
+        << "frames need several buffers";
+    EXPECT_EQ(ways_to_bind(false, true), ways(copy | wake | sg, copy | wake));
+}
+
+TEST_P(XdpDeviceTest, TwoQueues) {
+    start(2);
+    attach(flow(kPort), sink);
+    // A frame's queue follows from its flow; with so many flows there are some on each queue, and a queue
+    // without a socket would hand its frames to the kernel.
+    constexpr int kFlows = 64, kEach = 20;
+    std::vector<Fd> peers;
+    {
+        On host(*hosts, Host::b);
+        for (int i = 0; i < kFlows; i++)
+            peers.push_back(
+                udp_socket(TwoHosts::address(Host::b), static_cast<std::uint16_t>(kPeerPort + 1 + i)));
+    }
+    for (int n = 0; n < kEach; n++)
+        for (Fd& from : peers) {
+            peer_sends(from, pattern(200));
+            if (n % 4 == 0) ring->poll();
+        }
+    ASSERT_TRUE(poll_until([&] { return sink.payloads.size() >= kFlows * kEach; })) << sink.payloads.size();
+    EXPECT_EQ(sink.by_peer_port.size(), static_cast<std::size_t>(kFlows));
+    for (auto [port, count] : sink.by_peer_port) EXPECT_EQ(count, kEach) << port;
+    EXPECT_EQ(recv(shadow.get(), nullptr, 0, MSG_DONTWAIT), -1) << "the kernel got one";
+    ASSERT_EQ(send("answer"), 0);
+    EXPECT_EQ(receive(peer), "answer");
+    // Asleep on all queues.
+    for (std::size_t i = 0; i < 8; i++) {
+        sink.payloads.clear();
+        ring->arm();
+        while (ring->poll() != 0) {
+        }
+        peer_sends(peers[i], "wake");
+        pollfd p{ring->channel_fd(), POLLIN, 0};
+        ASSERT_EQ(poll(&p, 1, 5000 * patience()), 1);
+        ASSERT_TRUE(poll_until([&] { return !sink.payloads.empty(); }));
+    }
+}
+
+TEST_P(XdpDeviceTest, JumboFramesBothWays) {
+    start(1, 9000);
+    EXPECT_EQ(ring->attr().chunk_size, 4096u);
+    EXPECT_EQ(ring->max_udp_payload(), 8972u);
+    attach(flow(kPort), sink);
+    for (std::size_t size :
+         {100u, 3700u, 3797u, 3798u, 3799u, 3990u, 4000u, 7637u, 7638u, 7639u, 8971u, 8972u}) {
+        const std::string text = pattern(size, static_cast<unsigned>(size));
+        peer_sends(text);
+        ASSERT_TRUE(poll_until([&] { return !sink.payloads.empty(); })) << size;
+        EXPECT_TRUE(sink.payloads == std::vector<std::string>{text}) << size;
+        sink.payloads.clear();
+        ASSERT_EQ(send(text), 0);
+        EXPECT_TRUE(receive(peer) == text) << size;
+    }
+    // And many of them, so that buffers come round.
+    for (unsigned i = 0; i < 2000; i++) {
+        peer_sends(pattern(8972, i));
+        ASSERT_TRUE(poll_until([&] { return !sink.payloads.empty(); })) << i;
+        ASSERT_TRUE(sink.payloads[0] == pattern(8972, i)) << i;
+        sink.payloads.clear();
+        ASSERT_EQ(send(pattern(8972, i)), 0);
+        ASSERT_TRUE(receive(peer) == pattern(8972, i)) << i;
+    }
+    const ring::BufferCounts counts = ring->buffer_counts();
+    EXPECT_EQ(counts.rx_posted + counts.rx_free, counts.rx_total);
+}
+
+TEST_P(XdpDeviceTest, BurstsArriveWholeAndInOrder) {
+    start();
+    for (unsigned burst = 0; burst < 20; burst++) {
+        const unsigned frames = burst * 37 % 400 + 1;
+        for (unsigned i = 0; i < frames; i++)
+            ASSERT_EQ(send(std::to_string(burst) + "." + std::to_string(i)), 0);
+        // No further call: the flusher sends the last ones.
+        for (unsigned i = 0; i < frames; i++)
+            ASSERT_EQ(receive(peer), std::to_string(burst) + "." + std::to_string(i)) << frames;
+    }
+    for (int i = 0; i < 20000; i++) {
+        ASSERT_EQ(send(pattern(300, 7)), 0) << i;
+        for (int k = 0; i % 100 == 99 && k < 100; k++)
+            ASSERT_TRUE(receive(peer) == pattern(300, 7)) << i << " " << k;
+    }
+    // Completions are asked for once in 32 requests and looked for when 64 buffers are out.
+    EXPECT_GE(ring->buffer_counts().tx_free + 64, ring->buffer_counts().tx_total);
+}
+
+TEST_P(XdpDeviceTest, FramesWithoutABufferAreCountedAndItGoesOn) {
+    start(1, 1500, 256);
+    attach(flow(kPort), sink);
+    for (int i = 0; i < 1000; i++) peer_sends(std::to_string(i));  // nobody polls
+    ASSERT_TRUE(poll_until([&] { return sink.payloads.size() + ring->device().rx_device_drops() >= 1000; }))
+        << sink.payloads.size() << " delivered, " << ring->device().rx_device_drops() << " dropped";
+    EXPECT_EQ(sink.payloads.size() + ring->device().rx_device_drops(), 1000u);
+    EXPECT_GT(ring->device().rx_device_drops(), 0u);
+    EXPECT_EQ(sink.payloads[0], "0");
+    sink.payloads.clear();
+    for (int i = 0; i < 1000; i++) {
+        peer_sends(std::to_string(i));
+        ring->poll();
+    }
+    ASSERT_TRUE(poll_until([&] { return sink.payloads.size() == 1000; })) << sink.payloads.size();
+    EXPECT_EQ(sink.payloads.back(), "999");
+}
+
+TEST_P(XdpDeviceTest, InterfaceHasOneHolder) {
+    start();
+    On host(*hosts, Host::a);
+    auto second = open_device(GetParam(), 1, 1500);
+    ASSERT_FALSE(second);
+    EXPECT_EQ(second.error().code, EBUSY);
+    EXPECT_NE(second.error().what.find("veth1"), std::string::npos) << second.error().what;
+    ring.reset();
+    auto third = open_ring(GetParam(), 1, 1500);
+    EXPECT_TRUE(third) << third.error().what;
+}
+
+TEST_P(XdpDeviceTest, KilledProcessLeavesNothingBehind) {
+    hosts.emplace();
+    {
+        On host(*hosts, Host::b);
+        peer = udp_socket(TwoHosts::address(Host::b), kPeerPort);
+    }
+    On host(*hosts, Host::a);
+    shadow = udp_socket(TwoHosts::address(Host::a), kPort);
+    auto holder = hosts->run(Host::a, [mode = GetParam()] {
+        Sink own;
+        auto opened = open_ring(mode, 1, 1500);
+        if (!opened || !(*opened)->attach(flow(kPort), &own, ring::Share::latest)) return 1;
+        while (own.payloads.empty()) (*opened)->poll();
+        if (write(STDOUT_FILENO, "received", 8) != 8) return 1;
+        for (;;) pause();
+    });
+    ASSERT_TRUE(hosts->wait_offloaded(Host::a, true));
+    // The rule comes a little after the program; until then the kernel's socket takes the frames.
+    while (holder.running() && holder.out().empty()) {
+        peer_sends("x");
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    ASSERT_EQ(holder.out(), "received");
+    char text[10];
+    while (recv(shadow.get(), text, sizeof text, MSG_DONTWAIT) >= 0) {
+    }
+    holder.kill(SIGKILL);
+    EXPECT_EQ(holder.wait().signal, SIGKILL);
+    ASSERT_TRUE(hosts->wait_offloaded(Host::a, false));
+    peer_sends("for the kernel");
+    EXPECT_EQ(receive(shadow), "for the kernel");
+
+    auto opened = open_ring(GetParam(), 1, 1500);
+    ASSERT_TRUE(opened) << opened.error().what;
+    ring = std::move(*opened);
+    attach(flow(kPort), sink);
+    peer_sends("for the next");
+    ASSERT_TRUE(poll_until([&] { return !sink.payloads.empty(); }));
+    EXPECT_EQ(sink.payloads, std::vector<std::string>{"for the next"});
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, XdpDeviceTest, testing::Values(Mode::skb, Mode::drv),
+                         [](auto& info) { return info.param == Mode::drv ? "drv" : "skb"; });
+
+}  // namespace
+}  // namespace vma::verbs::xdp

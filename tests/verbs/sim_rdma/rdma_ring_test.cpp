@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Rings over the rdma device: UDP between two of them.
+#include <gmock/gmock.h>
+
+#include "libvma/ring/ring.h"
+#include "tests/verbs/sim_rdma/rdma_rig.h"
+
+namespace rdma_rig {
+namespace {
+
+using namespace vma;
+using testing::ElementsAre;
+
+class RdmaRing : public RdmaPaths {};
+INSTANTIATE_TEST_SUITE_P(Rdma, RdmaRing, testing::Bool(), path_name);
+
+struct Sink final : ring::FrameSink {
+    std::vector<std::string> payloads;
+    bool deliver(ring::RxBuffer* buffer) noexcept override {
+        std::string text(buffer->payload_length, '\0');
+        iovec iov{text.data(), text.size()};
+        EXPECT_EQ(buffer->copy_to(&iov, 1), text.size());
+        payloads.push_back(text);
+        buffer->release();
+        return true;
+    }
+};
+
+struct Host {
+    Host(const RdmaConfig& config, const char* address) : address(address) {
+        auto device = RdmaDevice::open(config);
+        if (!device) throw std::runtime_error(device.error().what);
+        auto made = ring::Ring::create(std::move(*device), {.huge_pages = false});
+        if (!made) throw std::runtime_error(made.error().what);
+        ring = std::move(*made);
+    }
+    void attach(std::uint16_t port, Sink& sink) {
+        EXPECT_TRUE(
+            ring->attach({IPPROTO_UDP, inet_addr(address), htons(port), 0, 0}, &sink, ring::Share::latest));
+    }
+    int send(const Host& to, std::uint16_t port, const std::string& payload) {
+        std::array<std::uint8_t, net::kUdpHeaders> headers;
+        net::build_udp_headers({.src_mac = ring->attr().mac,
+                                .dst_mac = to.ring->attr().mac,
+                                .src_addr = inet_addr(address),
+                                .dst_addr = inet_addr(to.address),
+                                .src_port = htons(1000),
+                                .dst_port = htons(port)},
+                               0, headers.data());
+        iovec iov{const_cast<char*>(payload.data()), payload.size()};
+        const int error = ring->send_udp(headers.data(), &iov, 1, payload.size());
+        mlx5_sim::settle();
+        return error;
+    }
+    void poll() {
+        for (int idle = 0; idle < 2;) idle = ring->poll() == 0 ? idle + 1 : 0;
+        mlx5_sim::settle();
+    }
+
+    const char* address;
+    std::unique_ptr<ring::Ring> ring;
+};
+
+TEST_P(RdmaRing, UdpBothWays) {
+    Host a(config(kA), kIpA), b(config(kB), kIpB);
+    Sink at_a, at_b;
+    a.attach(3000, at_a);
+    b.attach(2000, at_b);
+    for (std::size_t i = 0; i < 500; i++) {
+        const std::string payload = udp_frames::pattern(i * 37 % 1473, static_cast<unsigned>(i));
+        ASSERT_EQ(a.send(b, 2000, payload), 0);
+        b.poll();
+        ASSERT_THAT(at_b.payloads, ElementsAre(payload));
+        ASSERT_EQ(b.send(a, 3000, payload), 0);
+        a.poll();
+        ASSERT_THAT(at_a.payloads, ElementsAre(payload));
+        at_a.payloads.clear();
+        at_b.payloads.clear();
+    }
+}
+
+TEST_P(RdmaRing, OnAVlan) {
+    RdmaConfig first = config(kA), second = config(kB);
+    first.vlan = second.vlan = 9;
+    Host a(first, kIpA), b(second, kIpB);
+    Sink sink;
+    b.attach(2000, sink);
+    std::vector<std::string> sent;
+    for (std::size_t i = 0; i < 100; i++) {
+        sent.push_back(udp_frames::pattern(i * 15 % 1473, static_cast<unsigned>(i)));
+        ASSERT_EQ(a.send(b, 2000, sent.back()), 0);
+        b.poll();
+    }
+    EXPECT_EQ(sink.payloads, sent);
+}
+
+}  // namespace
+}  // namespace rdma_rig
