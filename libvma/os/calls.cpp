@@ -25,7 +25,7 @@ void* resolve_optional(const char* name) noexcept {
 void* resolve(const char* name) noexcept {
     void* fn = resolve_optional(name);
     if (fn == nullptr) {
-        // Nothing can be done for the caller, and a null call would hide the cause.
+        // The caller cannot go on without the function, and a null call would hide the cause.
         const char text[] = "VMA PANIC: libc has no function ";
         raw_syscall(SYS_write, STDERR_FILENO, text, sizeof(text) - 1);
         raw_syscall(SYS_write, STDERR_FILENO, name, strlen(name));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The real libc functions behind the ones this library interposes.
 //
-// The library must reach the kernel exactly as the program would have without it: through libc, so that
-// cancellation points, errno and libc's own bookkeeping stay as they are. One table, symbols.def, names each
-// function once; from a row come a pointer, its first-use resolution and an inline call. Resolution is lazy
-// because the program may call us before our constructor has run (from another library's constructor, or from
-// malloc).
+// The library reaches the kernel as the program would without the library: through libc. So cancellation
+// points, errno and libc's own bookkeeping stay as they are. One table, symbols.def, names each function
+// once; a row gives a pointer, its resolution on first use and an inline call. Resolution is lazy because the
+// program may call an interposed function before the library's constructor has run: from another library's
+// constructor, or from malloc.
 #pragma once
 
 #include <atomic>
@@ -14,11 +14,11 @@
 
 namespace vma::os {
 
-// Next definition of `name` after this library in symbol search order; aborts with a message if libc has
-// none. Async-signal-safe only after the first call for a given name.
+// The next definition of `name` after this library in the order of symbol search. Aborts with a message if
+// libc has none. Async-signal-safe only after the first call for a given name.
 void* resolve(const char* name) noexcept;
 
-// Same, but returns nullptr where libc has no such function (newer or older glibc).
+// Same, but returns nullptr where libc has no function of that name (newer or older glibc).
 void* resolve_optional(const char* name) noexcept;
 
 #define VMA_SYM(ret, name, params, args)                              \

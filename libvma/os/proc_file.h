@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Reading small files of /proc without libc, whose descriptors and streams the program may watch or replace.
+// Reads small files of /proc without libc, whose descriptors and streams the program may watch or replace.
 #pragma once
 
 #include <errno.h>

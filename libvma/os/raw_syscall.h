@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// System calls without libc: no cancellation point, no errno, and not caught by the syscall() this library
-// exports. For the library's own work (kicks, futexes, its log). Returns what the kernel returns: -errno on
-// failure.
+// System calls without libc, for the library's own work (kicks, futexes, its log). They are no cancellation
+// points, leave errno alone, and bypass the syscall() that this library exports. They return what the kernel
+// returns: -errno on failure.
 #pragma once
 
 #include <sys/syscall.h>
