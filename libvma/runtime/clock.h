@@ -25,9 +25,10 @@ inline constinit std::atomic<std::uint64_t> ticks_per_usec{0};
 std::uint64_t measure_ticks_per_usec() noexcept;
 }  // namespace internal
 
-// Ticks in a microsecond; measured against CLOCK_MONOTONIC on first use (takes about 0.2 ms), at least 1. A
-// signal handler may come into that and measure for itself: so what follows from it is not kept in static
-// variables of functions, whose second caller would wait for the thread that it has interrupted.
+// Ticks in a microsecond, at least 1. The first call measures them against CLOCK_MONOTONIC, which takes about
+// 0.2 ms. A signal handler may interrupt the measurement and measure for itself. So callers must not keep
+// derived values in static variables of functions: the handler would wait there for the thread that it has
+// interrupted.
 inline std::uint64_t ticks_per_usec() noexcept {
     const std::uint64_t known = internal::ticks_per_usec.load(std::memory_order_relaxed);
     return __builtin_expect(known != 0, 1) ? known : internal::measure_ticks_per_usec();

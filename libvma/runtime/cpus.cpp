@@ -7,7 +7,7 @@
 namespace vma {
 namespace {
 
-// The number at the beginning of `text`, which goes.
+// Takes the number at the beginning of `text` away.
 bool number(std::string_view& text, unsigned& value) noexcept {
     auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc{} || value >= CPU_SETSIZE) return false;

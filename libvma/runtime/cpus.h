@@ -8,7 +8,7 @@
 
 namespace vma {
 
-// False: not such a text, or no processor in it.
+// False if `text` is neither a mask nor a list, or names no processor.
 bool parse_cpus(std::string_view text, cpu_set_t& cpus) noexcept;
 
 }  // namespace vma

@@ -10,7 +10,7 @@
 
 namespace vma {
 
-// An errno value and a sentence for the log: what was tried, on what.
+// An errno value, and a sentence for the log that tells what was tried on what.
 struct Error {
     int code = 0;
     std::string what;
@@ -19,7 +19,7 @@ struct Error {
 template <class T>
 using Result = std::expected<T, Error>;
 
-// errno of a failed system call with what was tried.
+// The errno value of a failed system call, with what was tried.
 inline std::unexpected<Error> fail(int code, std::string what) {
     return std::unexpected(Error{code, std::move(what)});
 }

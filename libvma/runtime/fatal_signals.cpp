@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The end by SIGINT takes locks and memory, so it cannot happen in a handler, which may have interrupted
-// anything: the handler only wakes the internal thread. The backtrace has to happen in the handler. What it
-// needs is loaded beforehand; looking up names takes the dynamic linker's lock, which is held by nobody but a
-// thread that is loading a library at this moment.
+// The end by SIGINT takes locks and memory, but a handler may have interrupted any code. So the handler only
+// wakes the internal thread, which does the work. The backtrace has to happen in the handler, so start()
+// loads what the backtrace needs. Looking up names takes the dynamic linker's lock, which only a thread that
+// is loading a library holds.
 #include "libvma/runtime/fatal_signals.h"
 
 #include <dlfcn.h>
@@ -37,7 +37,7 @@ std::atomic<void (*)() noexcept> g_end{nullptr};
 // An eventfd that the internal thread watches. Never destroyed: a signal may come at any time.
 constinit NeverDestroyed<InternalFd> g_wake;
 std::atomic<bool> g_watched{false};
-std::atomic<long> g_owner{0};  // process whose internal thread that is
+std::atomic<long> g_owner{0};  // process whose internal thread watches
 std::atomic<int> g_interrupts{0};
 
 bool on_interrupt(int, siginfo_t*, void*, bool program_handles) {
@@ -50,7 +50,7 @@ bool on_interrupt(int, siginfo_t*, void*, bool program_handles) {
     return os::raw_syscall(SYS_write, g_wake->get(), &one, sizeof one) != sizeof one;
 }
 
-// The internal thread.
+// Runs on the internal thread.
 void end_by_interrupt() {
     unwatch_this();
     log::info("SIGINT ends the process");
@@ -91,7 +91,7 @@ std::string_view base_name(const char* path) noexcept {
 }
 
 void say_frame(int number, std::uintptr_t address, bool returns_here) noexcept {
-    // A return address may be the first one of the next function.
+    // A return address may be the first address of the next function.
     Dl_info info{};
     if (dladdr(reinterpret_cast<void*>(address - (returns_here ? 1 : 0)), &info) == 0)
         return say("#{:<2} {:#x}", number, address);
@@ -114,10 +114,10 @@ bool on_fault(int, siginfo_t* info, void* context, bool) {
         say("SIGSEGV sent by process {}; backtrace of thread {}:", info->si_pid, os::raw_syscall(SYS_gettid));
     void* frames[kMaxFrames];
     const int count = backtrace(frames, kMaxFrames);
-    // Above what was interrupted stand this function and those that led here.
+    // Above the interrupted frame stand this function and its callers.
     int first = 0;
     while (first < count && reinterpret_cast<std::uintptr_t>(frames[first]) != at) first++;
-    if (first == count) {  // a jump to nowhere: the unwinder has no place to begin at
+    if (first == count) {  // a jump to an invalid address: the unwinder has no frame to begin at
         say_frame(0, at, false);
         first = 0;
     }
@@ -134,7 +134,7 @@ void set_end(void (*end)() noexcept) noexcept { g_end.store(end); }
 void start(bool interrupt, bool fault) noexcept {
     if (interrupt) watch_interrupts();
     if (fault) {
-        // The first one loads the unwinder's library.
+        // The first call of backtrace() loads the unwinder's library.
         void* frames[1];
         backtrace(frames, 1);
         signals::guard(SIGSEGV, on_fault);

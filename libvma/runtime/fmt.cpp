@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The part of fmt that is no template, compiled once: fmt as a header-only library compiles it in every file
-// that formats, which was half the time of a build. (The distribution's libfmt is a shared library, and a
-// preloaded library brings what it needs.)
+// The part of fmt that is no template, compiled once. As a header-only library, fmt compiles this part in
+// every file that formats, which was half the time of a build. The distribution's libfmt is a shared library,
+// and a preloaded library must not depend on one.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

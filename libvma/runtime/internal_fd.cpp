@@ -13,9 +13,9 @@
 namespace vma {
 namespace {
 
-// One slot for each descriptor; -1 is a free slot. Rings, netlink sockets, event descriptors: some dozen for
-// each offloaded netdev, and one for each thread that sleeps. A linear scan of those in use happens only in
-// the close family, and only for numbers as high as ours are.
+// One slot for each descriptor; -1 is a free slot. Rings, netlink sockets and event descriptors need some
+// dozen slots for each offloaded netdev. Each sleeping thread needs one more. Only the close family scans the
+// used slots, and only for numbers as high as the library's.
 constexpr int kSlots = static_cast<int>(InternalFd::kMost);
 constexpr int kFree = -1;
 std::atomic<int> g_lowest{INT_MAX};
@@ -37,9 +37,9 @@ void prepare() noexcept {
     }
 }
 
-// Numbers from here on are out of the way of programs (select() ends at 1024, shells use 255), and low enough
-// for small RLIMIT_NOFILE. The kernel's descriptor table grows with the highest number, so it is not placed
-// at the top.
+// The library's numbers begin here: above those that programs use (select() ends at 1024, shells use 255),
+// and low enough for a small RLIMIT_NOFILE. They are not at the top, because the kernel's descriptor table
+// grows with the highest number.
 int base_number() noexcept {
     rlimit limit{};
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 3;
@@ -54,7 +54,7 @@ void note_number(int fd) noexcept {
     }
 }
 
-// Raw calls: none of this is a cancellation point. As fcntl(2) and close(2).
+// Raw calls, because neither function may be a cancellation point. As fcntl(2) and close(2).
 int duplicate_from(int fd, int lowest) noexcept {
     const long copy = os::raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, lowest);
     if (copy < 0) errno = static_cast<int>(-copy);

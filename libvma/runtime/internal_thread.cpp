@@ -2,13 +2,13 @@
 // The internal thread: one epoll loop for netlink sockets, device events, periodic work and errors of the
 // program's sockets.
 //
-// The program must not notice it: it takes no signals, belongs to nobody who waits for threads, has a small
-// stack, and calls the kernel directly, so that none of this library's own wrappers is entered. Its state is
-// never destroyed, since it runs on while exit() takes the process apart around it.
+// The program must not notice the thread. So the thread blocks all signals, is detached, has a small stack,
+// and calls the kernel directly, past this library's own wrappers. Its state is never destroyed, because the
+// thread runs on while exit() destroys the process's objects.
 //
-// The program's descriptors sit in a set of their own that is nested in the thread's. So their tokens cannot
-// be taken for ours, and since that set only holds EPOLLET without EPOLLIN, a datagram does not wake the
-// thread.
+// The program's descriptors sit in an epoll set of their own, nested in the thread's set. So the thread
+// cannot take a program's token for one of its own. The nested set only holds EPOLLET without EPOLLIN, so a
+// datagram does not wake the thread.
 #include "libvma/runtime/internal_thread.h"
 
 #include <errno.h>
@@ -41,11 +41,11 @@
 namespace vma::runtime {
 namespace {
 
-using Id = std::uint32_t;  // of a watch or a tick; also what `running` holds, hence the size of a futex
+using Id = std::uint32_t;  // of a watch or a tick. `running` holds one too, so it has the size of a futex
 constexpr Id kNobody = 0, kWake = 1, kErrors = 2, kFirst = 16;
 
-// How often to look whether the main thread has exited, and then, whether we are alone. A look costs some
-// microseconds.
+// How often the thread looks whether the main thread has exited, and after that, whether only the library's
+// threads remain. A look costs some microseconds.
 constexpr int kLookMsec = 1000, kLookSoonMsec = 50;
 constexpr std::size_t kStack =
     256 * 1024;  // callbacks parse netlink and format log lines; only touched pages count
@@ -65,25 +65,25 @@ struct Tick {
 struct State {
     Lock lock;
     bool started = false;
-    bool failed = false;  // said once that the thread cannot be started
+    bool failed = false;  // the failure to start the thread has been logged
     InternalFd events, errors, wake, stat;
     std::vector<Watch> watches;
     std::vector<Tick> ticks;
     Id next_id = kFirst;
     std::atomic<Id> running{kNobody};
-    State* forgotten = nullptr;  // an older one, in a child of a child
+    State* forgotten = nullptr;  // state of an earlier process, in a child of a child
 };
 
 std::atomic<const InternalThreadSettings*> g_settings{nullptr};  // never freed: the thread outlives exit()
 std::atomic<State*> g_state{nullptr};
-State* g_forgotten = nullptr;  // of the process this one was forked from
+State* g_forgotten = nullptr;  // states of the processes this one was forked from
 std::atomic<void (*)(std::uint64_t)> g_on_error{nullptr};
 constinit thread_local bool t_internal = false;
 
 // Called by InternalFd::relocate().
 void watched_number_moved(int from, int to) noexcept;
 
-// Never destroyed. Made without a lock, which fork() could find held.
+// Never destroyed. Made without a lock, because fork() could find a lock held.
 State& state() {
     State* known = g_state.load(std::memory_order_acquire);
     if (known != nullptr) return *known;
@@ -155,7 +155,7 @@ void run_errors(State& s) noexcept {
     }
 }
 
-// To the next multiple of the resolution.
+// Rounds up to a multiple of the resolution.
 std::uint64_t round_up(std::uint64_t ns) noexcept {
     const InternalThreadSettings* settings = g_settings.load(std::memory_order_acquire);
     const std::uint64_t step =
@@ -164,7 +164,8 @@ std::uint64_t round_up(std::uint64_t ns) noexcept {
 }
 
 void move_to_cpuset(const std::string& directory) noexcept {
-    // Threads move alone in version 1's "tasks" and in a threaded cgroup of version 2.
+    // One thread alone moves through "tasks" in version 1, and through "cgroup.threads" of a threaded cgroup
+    // in version 2.
     for (const char* file : {"/tasks", "/cgroup.threads"}) {
         long fd = os::raw_syscall(SYS_openat, AT_FDCWD, (directory + file).c_str(), O_WRONLY | O_CLOEXEC, 0);
         if (fd < 0) continue;
@@ -187,7 +188,7 @@ void settle_down() noexcept {
                   settings->affinity);
 }
 
-// Calls what is due; returns milliseconds to the next one, -1 for none.
+// Calls the ticks that are due. Returns milliseconds to the next one, -1 for none.
 int run_ticks(State& s) noexcept {
     for (;;) {
         std::uint64_t now = clock::monotonic_ns(), next = UINT64_MAX;
@@ -199,7 +200,7 @@ int run_ticks(State& s) noexcept {
                 id = tick.id;
                 call = tick.call;
                 tick.due_ns =
-                    std::max(tick.due_ns + tick.period_ns, now + 1);  // late ones are not made up for
+                    std::max(tick.due_ns + tick.period_ns, now + 1);  // missed periods are not made up for
                 break;
             }
             next = std::min(next, round_up(tick.due_ns));
@@ -231,7 +232,8 @@ void* loop(void*) noexcept {
         epoll_event events[16];
         long n = wait(s.events.get(), events, 16, msec);
         if (n < 0 && n != -EINTR) {
-            // Somebody closed our set with a call we do not see. Ticks still work.
+            // The program has closed the epoll set with a call that the library does not see. Ticks still
+            // work.
             log::once(log::Level::error, "internal thread: its descriptors are gone ({})",
                       strerrordesc_np(static_cast<int>(-n)));
             timespec pause{0, 10'000'000};
@@ -259,8 +261,8 @@ void* loop(void*) noexcept {
 }
 
 bool start_thread() noexcept {
-    // Signals are blocked before the thread exists, or one could arrive in it. Not by a direct system call:
-    // libc keeps the signals it needs itself (setuid() in all threads) out of the set.
+    // Signals are blocked before the thread exists, because one could arrive in it. libc does the blocking:
+    // it keeps the signals it needs itself (setuid() in all threads) out of the set.
     sigset_t all, before;
     sigfillset(&all);
     pthread_attr_t attributes;
@@ -270,8 +272,7 @@ bool start_thread() noexcept {
     pthread_t thread;
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&thread, &attributes, loop, nullptr);
-    if (error ==
-        EINVAL) {  // thread-local data of the program does not fit into our stack: take the default size
+    if (error == EINVAL) {  // the program's thread-local data does not fit into kStack: take the default size
         pthread_attr_destroy(&attributes);
         pthread_attr_init(&attributes);
         pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
@@ -283,7 +284,7 @@ bool start_thread() noexcept {
     return error == 0;
 }
 
-// With the lock held. False when there is no thread.
+// The caller holds the lock. False when there is no thread.
 bool ensure_started(State& s) noexcept {
     if (s.started) return true;
     int saved = errno;
@@ -321,7 +322,7 @@ void await_end(State& s, Id id) noexcept {
         os::raw_syscall(SYS_futex, &s.running, FUTEX_WAIT_PRIVATE, id, nullptr);
 }
 
-// Takes the watch that `is_it` knows out of the table, with the lock held.
+// Takes the watch for which `is_it` is true out of the table. The caller holds the lock.
 template <class F>
 Watch take_if(State& s, F&& is_it) noexcept {
     Watch found{kNobody, -1, nullptr};
@@ -336,7 +337,7 @@ Watch take(State& s, int fd) noexcept {
     return take_if(s, [fd](const Watch& w) { return w.fd == fd; });
 }
 
-// The set knows a descriptor by its number, too (InternalFd::on_move).
+// Called by InternalFd::relocate(). The epoll set knows a descriptor by its number, too.
 void watched_number_moved(int from, int to) noexcept {
     State* known = g_state.load(std::memory_order_acquire);
     if (known == nullptr) return;
@@ -439,8 +440,8 @@ namespace internal_thread {
 void forget_in_child() noexcept {
     t_internal = false;
     leader::own_threads.store(0);
-    // Not reused: its lock may be held by a thread that does not exist here. Not freed, see the header; but
-    // kept within reach of leak checkers.
+    // The old state is not reused: a thread that does not exist in the child may hold its lock. The old state
+    // is not freed either (see the header), but stays within reach of leak checkers.
     State* known = g_state.exchange(nullptr);
     if (known == nullptr) return;
     known->forgotten = g_forgotten;

@@ -18,8 +18,7 @@ InternalFd open_stat() noexcept {
 
 Threads look(const InternalFd& file) noexcept {
     // proc(5): "pid (name) state ppid ..."; the name may hold blanks and parentheses. Field 3 is the state of
-    // the main thread, field 20 the number of threads, in which a main thread that has exited is still
-    // counted.
+    // the main thread. Field 20 is the number of threads, a main thread that has exited included.
     if (!file) return Threads::many;
     char text[1024];
     long size = os::raw_syscall(SYS_pread64, file.get(), static_cast<char*>(text), sizeof text, 0);

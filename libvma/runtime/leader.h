@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Does the internal thread keep the process alive?
 //
-// Not when main returns or somebody calls exit(). But a program may end by pthread_exit() in every thread,
-// main's included; libc then calls exit(0) in the last one. It counts our threads too, so the last thread
-// would be ours and the process would stay for ever. No event tells that the main thread is gone (a pidfd of
-// the thread stays silent until the whole process has ended, since Linux 6.15), so the internal thread looks
-// now and then.
+// It does not when main returns or the program calls exit(). But a program may call pthread_exit() in every
+// thread, main's included; libc then calls exit(0) in the last thread. libc also counts the library's
+// threads, so the process would never end. No event tells that the main thread has exited: since Linux 6.15 a
+// pidfd of the thread stays silent until the whole process has ended. So the internal thread looks now and
+// then.
 #pragma once
 
 #include <atomic>
@@ -14,17 +14,17 @@
 
 namespace vma::runtime::leader {
 
-// Threads of the library, which do not keep the process alive. Whoever starts one counts it.
+// The library's threads, which do not keep the process alive. The code that starts a thread counts it here.
 inline constinit std::atomic<int> own_threads{0};
 
 enum class Threads {
-    many,          // the main thread lives, or it cannot be told
-    without_main,  // the main thread has exited, others of the program have not
+    many,          // the main thread lives, or its state is unknown
+    without_main,  // the main thread has exited, other threads of the program live
     only_own,
 };
 
-// What look() reads, kept open: a descriptor opened each time would take, for a moment, the lowest free
-// number, which the program may be about to rely on. Empty where there is no /proc.
+// The file that look() reads, kept open. Opening it each time would take the lowest free number for a moment,
+// and the program may rely on that number. Empty without /proc.
 InternalFd open_stat() noexcept;
 
 Threads look(const InternalFd& stat) noexcept;

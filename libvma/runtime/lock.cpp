@@ -33,8 +33,8 @@ bool Lock::others_try_lock(std::uint32_t me) noexcept {
 void Lock::lock_slow() noexcept {
     const std::uint32_t me = thread_number();
     if (favourite() != 0) {
-        // Nobody is told when the lock comes free. It is held for less than a microsecond; a holder that is
-        // not running gets the core.
+        // No waiter is told when the lock comes free. A holder has the lock for less than a microsecond; a
+        // waiter offers its core, in case the holder is not running.
         auto until = [](auto&& condition) {
             for (int i = 0; !condition(); i++) {
                 cpu_relax();
@@ -47,7 +47,7 @@ void Lock::lock_slow() noexcept {
             return other_.compare_exchange_weak(expected, me, std::memory_order_acquire,
                                                 std::memory_order_relaxed);
         });
-        // The favourite thread does not get in again while other_ is claimed.
+        // The favourite thread cannot take the lock while other_ is claimed.
         os::raw_syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
         return until([&] { return word_.load(std::memory_order_acquire) == 0; });
     }
@@ -65,7 +65,7 @@ void Lock::lock_slow() noexcept {
     for (;;) {
         std::uint32_t word = word_.load(std::memory_order_relaxed);
         if (word == 0) {
-            // Whether others still sleep is not known, so the next unlock wakes one.
+            // This thread does not know whether others still sleep, so the next unlock wakes one.
             if (word_.compare_exchange_weak(word, me | kWaiters, std::memory_order_acquire,
                                             std::memory_order_relaxed))
                 return;

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The library's lock: a futex mutex that spins briefly first and knows its owner.
 //
-// Critical sections are some hundred nanoseconds, so spinning usually wins; but a holder can be preempted,
+// Critical sections take some hundred nanoseconds, so spinning usually wins. But a holder can be preempted,
 // and with as many busy threads as cores an unbounded spin would stall for a scheduler tick. So a waiter
-// sleeps after kSpins tries. The owner is known because a signal handler may interrupt a holder and call into
-// the library again: try_lock and owned_by_me let that call go to the kernel instead of waiting for itself.
+// sleeps after kSpins tries. A signal handler may interrupt a holder and call into the library again. So the
+// lock knows its owner: try_lock and owned_by_me let that call go to the kernel instead of waiting for
+// itself.
 //
 // VMA_THREAD_MODE chooses how a waiter waits (LockMode). In mode `single` the lock costs the program's one
-// thread no atomic operation: that thread stores its number and looks whether somebody else is there. All
-// others, of which there should be only the library's own, claim the lock in a second word and then have the
-// kernel order the two accesses (membarrier(2)), which costs them some microseconds. So the lock is right
-// with any number of threads; it is only fast for one.
+// thread no atomic operation: that thread stores its number and looks whether another thread has a claim. All
+// other threads, normally only the library's own, claim the lock in a second word. They then have the kernel
+// order the two accesses (membarrier(2)), which costs them some microseconds. So the lock is correct with any
+// number of threads, but fast for one only.
 #pragma once
 
 #include <atomic>
@@ -47,10 +48,10 @@ class Lock {
     Lock(const Lock&) = delete;
     Lock& operator=(const Lock&) = delete;
 
-    // For all locks of the process. Called once, before there is a second thread; for `single` by the thread
-    // that is it. Without membarrier(2) `single` is taken as `spin`.
+    // Sets the mode of all locks of the process. Call it once, before there is a second thread. With
+    // `single`, the calling thread becomes the favourite thread. Without membarrier(2) `single` means `spin`.
     static void set_mode(LockMode mode) noexcept;
-    // In a forked child: its one thread takes the place of the parent's.
+    // In a forked child: the child's one thread takes the place of the parent's favourite thread.
     static void reset_in_child() noexcept;
 
     bool try_lock() noexcept {
@@ -66,8 +67,8 @@ class Lock {
         if (__builtin_expect(favourite() != 0, 0)) return single_unlock();
         if (word_.exchange(0, std::memory_order_release) & kWaiters) wake();
     }
-    // One load, and the owner is part of the word that the lock is: so the answer is right at any instruction
-    // a signal handler may interrupt.
+    // One load of the lock's word, which holds the owner. So the answer is right at any instruction that a
+    // signal handler may interrupt.
     bool owned_by_me() const noexcept {
         return (word_.load(std::memory_order_relaxed) & ~kWaiters) == thread_number() ||
                (__builtin_expect(favourite() != 0, 0) &&
@@ -81,15 +82,15 @@ class Lock {
     void lock_slow() noexcept;
     void wake() noexcept;
 
-    // Mode `single`. word_ is the favourite thread's, other_ everybody else's.
+    // Mode `single`: word_ belongs to the favourite thread, other_ to all other threads.
     bool single_try_lock() noexcept {
         const std::uint32_t me = thread_number();
         if (me != favourite()) return others_try_lock(me);
         if (word_.load(std::memory_order_relaxed) == me)
             return false;  // in a handler that interrupted the holder
         word_.store(me, std::memory_order_relaxed);
-        // Against a thread that claims other_: its membarrier is a full barrier in this thread, too, here or
-        // elsewhere.
+        // Pairs with the membarrier of a thread that claims other_, which is a full barrier in this thread,
+        // too, before or after this fence.
         std::atomic_signal_fence(std::memory_order_seq_cst);
         if (__builtin_expect(other_.load(std::memory_order_acquire) == 0, 1)) return true;
         word_.store(0, std::memory_order_release);
@@ -101,11 +102,11 @@ class Lock {
     bool others_try_lock(std::uint32_t me) noexcept;
 
     static inline constinit std::atomic<std::uint32_t> favourite_{
-        0};  // thread_number() of the one thread; 0: another mode
+        0};  // thread_number() of the favourite thread; 0: another mode
     static inline constinit std::atomic<LockMode> mode_{LockMode::spin};
 
     std::atomic<std::uint32_t> word_{
-        0};  // the owner's thread_number(), with kWaiters when somebody sleeps; 0: free
+        0};  // thread_number() of the owner, with kWaiters when a thread sleeps; 0: free
     std::atomic<std::uint32_t> other_{0};
 };
 

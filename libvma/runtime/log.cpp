@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Writing a log line must be possible anywhere: in a signal handler, in a vforked or forked child, on a
-// thread that the program cancels. So no lock is taken here at all; what needs agreement between threads
-// (opening the file again after fork, remembering texts) is done with single compare-and-swap steps, and the
-// kernel is called without libc.
+// thread that the program cancels. So nothing here takes a lock or calls libc for system calls. Threads agree
+// by single compare-and-swap steps: on opening the file again after fork, and on remembered texts.
 #include "libvma/runtime/log.h"
 
 #include <errno.h>
@@ -48,8 +47,8 @@ std::atomic<bool> g_colors{false};
 std::atomic<Callback> g_callback{nullptr};
 constinit thread_local bool t_in_callback = false;
 
-// The log file. `reopen` is set in a forked child; the thread that turns it into `opening` does the work,
-// lines that other threads write in that moment are lost.
+// State of the log file. A forked child sets `reopen`; the thread that turns it into `opening` opens the
+// file. Lines that other threads write meanwhile are lost.
 enum class FileState : int { none, ready, reopen, opening };
 std::atomic<FileState> g_file_state{FileState::none};
 char g_file_name[PATH_MAX];  // with %d
@@ -69,7 +68,7 @@ bool stderr_usable() noexcept {
 int open_file() noexcept {
     char name[PATH_MAX];
     if (!expand_pid(g_file_name, os::raw_syscall(SYS_getpid), name, sizeof name)) return ENAMETOOLONG;
-    // Not blocking, or a FIFO without a reader would stop the program.
+    // Non-blocking, because a FIFO without a reader would stop the program.
     long fd = os::raw_syscall(SYS_openat, AT_FDCWD, static_cast<const char*>(name),
                               O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
     if (fd < 0) return static_cast<int>(-fd);
@@ -80,7 +79,7 @@ int open_file() noexcept {
     return error;
 }
 
-// The descriptor a line goes to, -1 for none.
+// The descriptor that a line goes to, -1 for none.
 int target() noexcept {
     switch (g_file_state.load(std::memory_order_acquire)) {
         case FileState::none:
@@ -101,9 +100,8 @@ int target() noexcept {
     return stderr_usable() ? STDERR_FILENO : -1;
 }
 
-// write(2) once. A pipe without a reader must not kill the program because of our line: SIGPIPE is held back,
-// and taken away again if it was this write that raised it. Same for SIGXFSZ on a file that reached its
-// limit.
+// Calls write(2) once. A pipe without a reader must not kill the program because of a log line. So SIGPIPE is
+// blocked, and taken away again if this write raised it. Same for SIGXFSZ on a file that reached its limit.
 void put(int fd, const char* data, std::size_t size) noexcept {
     constexpr std::size_t kSetSize = 8;  // the kernel's sigset_t
     std::uint64_t block = (1ull << (SIGPIPE - 1)) | (1ull << (SIGXFSZ - 1)), before = 0, pending = 0;
@@ -162,7 +160,7 @@ void emit(int fd, Callback callback, Level level, std::string_view text) noexcep
         if (details >= 2) out = fmt::format_to(out, "pid {} ", os::raw_syscall(SYS_getpid));
         out = fmt::format_to(out, "tid {}] ", os::raw_syscall(SYS_gettid));
     }
-    // One line is one line, whatever a variable or a file name contains.
+    // Control characters in a variable or a file name must not break a line in two.
     for (char c : text.substr(0, kMaxText)) {
         auto byte = static_cast<unsigned char>(c);
         *out++ = byte < 0x20 || byte == 0x7f ? '?' : c;
@@ -275,7 +273,7 @@ void configure(const Settings& settings) noexcept {
     file().reset();
     int error = 0;
     if (!settings.file.empty()) {
-        // The name is needed again after fork, when the program may have changed its directory.
+        // The name is needed again after fork, when the program may have changed its working directory.
         std::size_t n = 0;
         if (settings.file[0] != '/' && getcwd(g_file_name, sizeof g_file_name - 1) != nullptr) {
             n = strlen(g_file_name);
@@ -303,7 +301,7 @@ void configure(const Settings& settings) noexcept {
 
 void set_level(Level level) noexcept {
     if (runtime::inert()) return;
-    // Several threads and processes are in the picture then.
+    // Level debug shows several threads and processes, so lines need their ids.
     if (level >= Level::debug && details() < 2) set_details(2);
     g_level.store(static_cast<int>(level));
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Log lines: "VMA <LEVEL>: text", one write(2) each, to stderr or VMA_LOG_FILE.
 //
-// Nothing is written before start() has run, nothing in a set-uid program, and nothing to descriptor 2 once
-// it is no longer the file it was when the process started (daemons close it and open their own files under
-// that number).
+// The log writes nothing before start() has run, and nothing in a set-uid program. It writes to descriptor 2
+// only while that is still the file it was when the process started: daemons close it and open their own
+// files under that number.
 #pragma once
 
 #include <fmt/core.h>
@@ -28,22 +28,22 @@ enum class Level : int {
 
 extern std::atomic<int> g_level;
 
-// The level a text names: none, panic, error, warn(ing), info, details, debug, fine, finer, all, the manual's
-// func and func_all, or 0 to 6; case does not matter. "details" has no number of its own and is info.
+// Parses the name of a level: none, panic, error, warn(ing), info, details, debug, fine, finer, all, the
+// manual's func and func_all, or 0 to 6. Case does not matter. "details" has no number of its own and means
+// info.
 std::optional<Level> parse_level(std::string_view text) noexcept;
 
 inline bool enabled(Level level) noexcept {
     return static_cast<int>(level) <= g_level.load(std::memory_order_relaxed);
 }
 
-// Writes one line; errno is preserved; never throws, never allocates after the text is formatted (at most 1
-// KiB, longer text is cut).
+// Writes one line. Keeps errno, never throws, and never allocates. Text over 1 KiB is cut.
 void write(Level level, std::string_view text) noexcept;
 
 // The same, but never through the program's callback: for handlers of fatal signals.
 void write_direct(Level level, std::string_view text) noexcept;
 
-// Formatting is compiled once, in log.cpp, and not in every file that has something to say.
+// log.cpp compiles the formatting once for all files that log.
 void format_and_write(Level level, fmt::string_view format, fmt::format_args args) noexcept;
 template <class... Args>
 void print(Level level, fmt::format_string<Args...> format, Args&&... args) noexcept {
@@ -62,8 +62,8 @@ VMA_LOG_FN(debug)
 VMA_LOG_FN(fine)
 #undef VMA_LOG_FN
 
-// Like print, but each distinct text appears once in the life of the process. After 256 different texts there
-// is no memory for more, and later ones are dropped: what would come more often than that is a flood.
+// Like print, but each distinct text appears once in the life of the process. There is room for 256 different
+// texts; later ones are dropped, because more of them would flood the log.
 void write_once(Level level, std::string_view text) noexcept;
 void format_and_write_once(Level level, fmt::string_view format, fmt::format_args args) noexcept;
 template <class... Args>
@@ -71,16 +71,17 @@ void once(Level level, fmt::format_string<Args...> format, Args&&... args) noexc
     if (enabled(level)) format_and_write_once(level, format, fmt::make_format_args(args...));
 }
 
-// Remembers what stderr is, reads no configuration. Called from the library's constructor; cheap.
+// Remembers which file stderr is; reads no configuration. Called from the library's constructor, so it must
+// be cheap.
 void remember_stderr() noexcept;
 
-// A function of the program that gets each line, with its newline, and the level's number. Called on whatever
-// thread has something to say, perhaps with locks of the library held: so it must not use sockets. Lines that
-// come up while it runs on the same thread are lost.
+// A function of the program that gets each line, with its newline, and the level's number. Any thread of the
+// process may call it, perhaps while it holds locks of the library: so it must not use sockets. Lines that
+// the same thread logs while the function runs are lost.
 using Callback = void (*)(int level, const char* line);
 
-// How the log shall be. `file` may hold one %d for the process id; empty means stderr. With a callback
-// neither is used, except by write_direct().
+// `file` may hold one %d for the process id; empty means stderr. With a callback the log uses neither, except
+// in write_direct().
 struct Settings {
     Level level = Level::info;
     int details = 0;
@@ -89,17 +90,17 @@ struct Settings {
     Callback callback = nullptr;
 };
 
-// Opens the log. In a set-uid program it stays closed. A file that cannot be opened is reported on stderr,
-// which then serves instead. The second call replaces the settings of the first.
+// Opens the log. In a set-uid program it stays closed. If the file cannot be opened, the log goes to stderr
+// and says so there. A second call replaces the settings of the first.
 void configure(const Settings& settings) noexcept;
 
 // Configures the log from VMA_TRACELEVEL, VMA_LOG_DETAILS, VMA_LOG_FILE, VMA_LOG_COLORS. Idempotent. Defined
 // in config/start.cpp, because parameters are a layer above the log.
 void start() noexcept;
 
-// While the program runs: the level, and what a line begins with (VMA_LOG_DETAILS, 0 to 3; other numbers are
-// bent into the range). As at start, level debug and beyond come with details of at least 2; set_details()
-// afterwards may lower them. Nothing changes in a set-uid program. Async-signal-safe.
+// Set, while the program runs, the level and what a line begins with (VMA_LOG_DETAILS, clamped to 0 to 3). As
+// at start, level debug and beyond raise the details to at least 2; set_details() may lower them afterwards.
+// Nothing changes the level of a set-uid program. set_level() and set_details() are async-signal-safe.
 void set_level(Level level) noexcept;
 void set_details(int details) noexcept;
 Level level() noexcept;

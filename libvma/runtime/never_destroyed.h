@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A static object that outlives the program's end: the library's threads, and the program's own atexit
-// handlers, still use it while static objects are destroyed.
+// A static object that is never destroyed, because the library's threads and the program's own atexit
+// handlers still use it while static objects are destroyed.
 #pragma once
 
 #include <utility>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Holds pthread_cancel() off: in calls that are no cancellation points in libc, and wherever the library's
-// own system calls are cancellation points that nobody may unwind from (noexcept functions, a change that is
-// half done).
+// Holds pthread_cancel() off, in two places. The first are calls that are no cancellation points in libc. The
+// second are the library's own system calls that must not unwind: in noexcept functions, and in the middle of
+// a change.
 #pragma once
 
 #include <pthread.h>

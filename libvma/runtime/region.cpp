@@ -22,7 +22,7 @@ SignalSet change_mask(int how, SignalSet set) noexcept {
 
 }  // namespace
 
-// Nothing here is looked at after a handler has run: it need not come back.
+// Handlers may jump out and not return, so nothing here depends on code after them, but errno.
 void deliver_deferred() {
     Deferral& t = t_deferral;
     const int saved = errno;
@@ -40,7 +40,7 @@ void deliver_deferred() {
 
 MaskChange::MaskChange(SignalSet more) noexcept {
     original_ = change_mask(SIG_BLOCK, more);
-    // Put off before, or in the middle of this: then the mask is not the program's any more.
+    // A signal was deferred before or during the call above: the current mask is then not the program's.
     if (pending()) {
         late_ = true;
         original_ = t_deferral.program_mask;

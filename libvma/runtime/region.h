@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Where a thread is inside the library, and what happens to signals meanwhile.
+// Tells whether a thread is inside the library, and what happens to signals meanwhile.
 //
 // A handler of the program may do at any instant what signal-safety(7) allows: return, jump out with
-// siglongjmp(), end the process, fork, call any socket function. So none may run while its thread holds a
-// lock of ours, a reference to a socket, or has changed half of something. Each call of the program into the
-// library is a Region. A signal that has a handler of the program and reaches the thread there is put off
-// (signals.cpp): the function of ours that stands before the handler sends the signal to its own thread once
-// more, has the interrupted context block signals, and returns. The end of the region unblocks them, so the
-// kernel delivers the signal with everything that belongs to it: siginfo, mask, stack, flags.
+// siglongjmp(), end the process, fork, call any socket function. So no handler may run while its thread holds
+// a lock of the library or a reference to a socket, or is in the middle of a change. Each call of the program
+// into the library is a Region. When a signal with a handler of the program reaches a thread in a Region,
+// signals.cpp defers the signal. The library's trampoline before the handler sends the signal to its own
+// thread once more, has the interrupted context block signals, and returns. The end of the region unblocks
+// them. So the kernel delivers the signal with everything that belongs to it: siginfo, mask, stack, flags.
 //
-// A call that waits does what the kernel's does: it looks at pending(), gives up what it holds, and leaves
-// the region with EINTR, or with kRestart where the kernel would start the call anew after a handler with
-// SA_RESTART. The preload layer decides when the handlers have run. What waits inside the kernel itself is
-// left to the preload layer, too (kAskKernel), for there no handler may be put off: the kernel would go on
-// with the call, and the handler would never run.
+// A call that waits does what the kernel's call does: it looks at pending(), releases what it holds, and
+// leaves the region with EINTR. It leaves with kRestart where the kernel would restart the call after a
+// handler with SA_RESTART. The preload layer decides when the handlers have run. A call that waits inside the
+// kernel itself goes back to the preload layer, too (kAskKernel). There no handler may be deferred: the
+// kernel would go on with the call, and the handler would never run.
 //
-// Signals that the thread itself raised by a fault are never put off: the instruction would only fault again.
+// Signals that the thread itself raised by a fault are never deferred: the instruction would only fault
+// again.
 #pragma once
 
 #include <signal.h>
@@ -25,9 +26,9 @@
 
 namespace vma::runtime {
 
-// errno of a call that has to leave the region first; they never reach the program.
+// errno values of a call that has to leave the region first; the program never sees them.
 inline constexpr int kRestart =
-    85;  // ERESTART: run the handlers; again, unless one of them interrupts system calls
+    85;  // ERESTART: run the handlers; repeat the call, unless one of them interrupts system calls
 inline constexpr int kAskKernel = 4097;  // make the call without the library: it may wait in the kernel
 
 // The kernel's signal set: the first eight bytes of a sigset_t.
@@ -37,20 +38,20 @@ inline SignalSet as_kernel_set(const sigset_t& set) noexcept {
     return reinterpret_cast<const SignalSet&>(set);
 }
 
-// What a thread's own handlers read and write as well: plain variables, ordered by signal fences.
+// A thread and its own handlers share these variables: plain ones, ordered by signal fences.
 struct Deferral {
-    unsigned depth;             // regions inside each other
-    bool pending;               // a signal was put off: every signal is blocked since, until the region ends
-    bool admitted;              // it came in through `admitting`
-    SignalSet program_mask;     // pending: the thread's mask for the program
-    SignalSet admit_mask;       // admitted: what was let in
-    const sigset_t* admitting;  // ppoll() and its like: the mask of the call, which lets in what the thread's
-                                // own one blocks
+    unsigned depth;          // nested regions
+    bool pending;            // a signal was deferred: every signal is blocked since, until the region ends
+    bool admitted;           // the signal came in through `admitting`
+    SignalSet program_mask;  // pending: the thread's mask for the program
+    SignalSet admit_mask;    // admitted: the mask that let the signal in
+    // The mask of ppoll() and similar calls, which lets in signals that the thread's own mask blocks.
+    const sigset_t* admitting;
 };
 extern constinit thread_local Deferral t_deferral;
 
 inline bool in_region() noexcept { return t_deferral.depth != 0; }
-// Has a signal been put off? The call has to come to its end.
+// Has a signal been deferred? The call then has to end.
 inline bool pending() noexcept {
     std::atomic_signal_fence(std::memory_order_acquire);
     return __builtin_expect(const_cast<const volatile bool&>(t_deferral.pending), false);
@@ -79,8 +80,8 @@ class Region {
     Region& operator=(const Region&) = delete;
 };
 
-// A change of the thread's signal mask by the library: blocks `more`. The destructor takes it back, unless a
-// signal was put off: then that is the end of the region's business.
+// Changes the thread's signal mask: blocks `more`. The destructor restores the mask. If a signal was
+// deferred, the end of the region restores the mask instead.
 class MaskChange {
   public:
     explicit MaskChange(SignalSet more) noexcept;
@@ -88,16 +89,16 @@ class MaskChange {
     MaskChange(const MaskChange&) = delete;
     MaskChange& operator=(const MaskChange&) = delete;
 
-    // Another mask for the time being.
+    // Sets another mask until the destructor runs.
     void set(SignalSet mask) noexcept;
     SignalSet original() const noexcept { return original_; }
 
   private:
     SignalSet original_ = 0;
-    bool late_ = false;  // a signal had been put off before
+    bool late_ = false;  // a signal had been deferred before
 };
 
-// While it lives, `mask` (may be null) is what a sleeping call lets signals in by.
+// While it lives, a sleeping call lets signals in by `mask` (may be null).
 class Admit {
   public:
     explicit Admit(const sigset_t* mask) noexcept : before_(t_deferral.admitting) {
@@ -111,7 +112,7 @@ class Admit {
     const sigset_t* before_;
 };
 
-// In a forked child: signals that were put off are the parent's. Ends all regions.
+// In a forked child: deferred signals belong to the parent. Ends all regions.
 void forget_regions_in_child() noexcept;
 
 }  // namespace vma::runtime

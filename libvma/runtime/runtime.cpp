@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Which process this is: a set-uid program, a forked child, a vforked child, or the one the library works
-// for.
+// Tells which process this is: a set-uid program, a forked child, a vforked child, or the process that owns
+// the library's state.
 #include "libvma/runtime/runtime.h"
 
 #include <pthread.h>
@@ -32,11 +32,11 @@ pid_t current_pid() noexcept { return static_cast<pid_t>(os::raw_syscall(SYS_get
 
 std::atomic<pid_t> g_owner{0};
 
-// A vforked child must not be the first to ask, so the owner is recorded when the library is loaded.
+// The owner is recorded when the library is loaded, because a vforked child might be the first to ask.
 __attribute__((constructor(101))) void record_owner() noexcept { g_owner.store(current_pid()); }
 
 // Parent and vforked child share this variable, as they share all memory; the parent is suspended meanwhile.
-// A count, because a vforked child may call vfork() itself.
+// It is a count, because a vforked child may call vfork() itself.
 constinit thread_local volatile unsigned t_vfork_depth = 0;
 
 constexpr int kMaxHooks = 16;
@@ -60,7 +60,7 @@ bool inert() noexcept {
 bool in_foreign_process() noexcept {
     pid_t owner = g_owner.load(std::memory_order_relaxed);
     pid_t self = current_pid();
-    if (owner == 0) {  // called by another library's constructor, before ours
+    if (owner == 0) {  // called by another library's constructor, before the library's own
         g_owner.store(self, std::memory_order_relaxed);
         return false;
     }
@@ -73,8 +73,9 @@ void leave_vfork() noexcept {
     if (t_vfork_depth != 0) t_vfork_depth = t_vfork_depth - 1;
 }
 
-// An allocator of the program's may have functions around fork() that hold its locks. It registers them when
-// it is first used: before ours, so that we take our locks before it does, for whoever has them allocates.
+// A program's allocator may register fork functions that hold its locks; it does so on its first use.
+// malloc() here makes it register before the library, so fork() takes the library's locks first. Threads that
+// hold the library's locks allocate, so the order must be this one.
 void install_fork_hooks() noexcept {
     if (g_installed.exchange(true)) return;
     void* volatile memory = malloc(1);
@@ -94,7 +95,8 @@ void at_fork(const ForkHooks& hooks) noexcept {
     if (n >= kMaxHooks) log::error("no room for another fork hook");
 }
 
-// From here to the other two, fork() is a call into the library: its hooks hold locks meanwhile.
+// From here to run_fork_parent() or run_fork_child(), fork() is a call into the library: its hooks hold locks
+// meanwhile.
 void run_fork_prepare() noexcept {
     enter_region();
     for (int i = g_hook_count.load(std::memory_order_acquire) - 1; i >= 0; i--)
@@ -111,8 +113,8 @@ void run_fork_parent() noexcept {
 void run_fork_child() noexcept {
     g_owner.store(current_pid());
     t_vfork_depth = 0;
-    new (&g_hook_lock) Lock();  // another thread of the parent may have held it
-    // Hooks may open descriptors of their own, so the parent's go first.
+    new (&g_hook_lock) Lock();  // another thread of the parent may have held the lock
+    // Hooks may open descriptors of their own, so the parent's descriptors go first.
     Lock::reset_in_child();
     InternalFd::close_all_in_child();
     internal_thread::forget_in_child();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Holds signals back between the last look at "has a handler run?" and the system call that sleeps, so that
-// none is slept through: ppoll() lets them in again with original(), atomically.
+// Blocks signals between the last look at "has a handler run?" and the system call that sleeps, so that the
+// call sleeps through no signal. ppoll() with original() lets signals in again, atomically.
 #pragma once
 
 #include <poll.h>
@@ -10,7 +10,7 @@
 
 namespace vma::runtime {
 
-// Every signal but those a fault of the thread raises.
+// Every signal but those that a fault of the thread raises.
 inline constexpr SignalSet kSignalsToHold = [] {
     SignalSet all = ~SignalSet{0};
     for (int fault :

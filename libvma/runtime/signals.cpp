@@ -20,7 +20,7 @@
 namespace vma::runtime {
 namespace {
 
-// Lock-free and in the thread's static TLS block, hence usable in a handler. Atomic, because a handler can
+// Lock-free and in the thread's static TLS block, so a handler can use them. Atomic, because a handler can
 // interrupt the increment of another one.
 constinit thread_local std::atomic<std::uint32_t> t_interruptions{0};
 constinit thread_local std::atomic<std::uint32_t> t_restarts{0};
@@ -37,8 +37,7 @@ using Handler = void (*)(int, siginfo_t*, void*);
 
 constexpr int kSignals = 65;  // 1..64
 
-// rt_sigaction(2) without libc, which would put its own restorer in place of one that the program brought
-// along.
+// rt_sigaction(2) without libc, which would put its own restorer in place of the program's.
 struct KernelAction {
     Handler handler;
     unsigned long flags;
@@ -51,7 +50,7 @@ bool exchange(int sig, const KernelAction* act, KernelAction* old) noexcept {
 
 struct Row {
     std::atomic<Handler> slot[2];
-    // With SA_RESETHAND, which the kernel has taken away when the handler runs: what was installed.
+    // The installed action of a handler with SA_RESETHAND: the kernel has removed it when the handler runs.
     std::atomic<bool> once[2];
     KernelAction action[2];
 };
@@ -60,9 +59,10 @@ Row g_table[kSignals];
 std::atomic<Hook> g_hooks[kSignals];
 
 std::atomic<bool> g_started{false};
-Lock g_lock;  // writers; taken with all signals blocked, so that a handler cannot meet its own thread's lock
+Lock g_lock;  // for writers; they block all signals, so that a handler cannot meet its own thread's lock
 
-// By a fault of the thread, or by its abort(): what comes after it must not run without the handler.
+// Is the signal raised by a fault of the thread, or by its abort()? The code after the fault must not run
+// before the handler.
 bool raised_by_itself(int sig, const siginfo_t* info) noexcept {
     switch (sig) {
         case SIGSEGV:
@@ -81,7 +81,7 @@ bool raised_by_itself(int sig, const siginfo_t* info) noexcept {
 }
 
 void queue_again(long process, long thread, int sig, const siginfo_t* info) noexcept {
-    // Too many are queued (RLIMIT_SIGPENDING): then, as in the kernel, the signal comes without its
+    // Too many signals are queued (RLIMIT_SIGPENDING). As in the kernel, the signal then comes without its
     // information.
     if (os::raw_syscall(SYS_rt_tgsigqueueinfo, process, thread, sig, info) != 0)
         os::raw_syscall(SYS_tgkill, process, thread, sig);
@@ -95,14 +95,14 @@ void put_off(int sig, int slot, siginfo_t* info, void* context) noexcept {
     os::raw_syscall(SYS_rt_sigprocmask, SIG_BLOCK, &all, nullptr, sizeof all);
     Row& row = g_table[sig];
     if (row.once[slot].load(std::memory_order_acquire)) {
-        // It has not run yet. Unless another thread has installed something else meanwhile, it is still to.
+        // The handler has not run yet. Unless another thread has installed another action meanwhile, the
+        // handler stays due.
         KernelAction now{};
         if (exchange(sig, nullptr, &now) && now.handler == nullptr) exchange(sig, &row.action[slot], nullptr);
     }
     const long process = os::raw_syscall(SYS_getpid), thread = os::raw_syscall(SYS_gettid);
-    // Signals of one number that are queued come in the order in which they were sent. This one was first.
-    // One that arrives after the last look and before the end goes ahead, so nothing else is done between the
-    // two.
+    // Queued signals of one number arrive in the order of sending, and this one was first. A signal that
+    // arrives between the last look and the requeueing overtakes it, so nothing else happens between the two.
     constexpr int kMost = 6;
     siginfo_t later[kMost];
     int count = 0;
@@ -114,7 +114,7 @@ void put_off(int sig, int slot, siginfo_t* info, void* context) noexcept {
     }
     queue_again(process, thread, sig, info);
     for (int i = 0; i < count; i++) queue_again(process, thread, sig, &later[i]);
-    // Of the set, a signal frame has what the kernel knows, and no more.
+    // A signal frame holds only the kernel's part of the set.
     SignalSet& mask = as_kernel_set(static_cast<ucontext_t*>(context)->uc_sigmask);
     if (!t.pending) {
         t.program_mask = mask;
@@ -127,17 +127,16 @@ void put_off(int sig, int slot, siginfo_t* info, void* context) noexcept {
     mask |= kSignalsToHold | one;
 }
 
-// What the kernel calls. All three arguments are passed on whether the program asked for SA_SIGINFO or not:
-// that is what the kernel does too. Not noexcept: a handler may throw (-fnon-call-exceptions) or jump out,
-// and nothing is left to do here after it.
+// The kernel calls this function. It passes on all three arguments whether the program asked for SA_SIGINFO
+// or not, as the kernel does. Not noexcept: a handler may throw (-fnon-call-exceptions) or jump out, and this
+// function then has nothing left to do.
 template <int slot, bool restart>
 void trampoline(int sig, siginfo_t* info, void* context) {
     Deferral& t = t_deferral;
     const unsigned depth = t.depth;
     if (__builtin_expect(depth != 0, 0)) {
         if (!raised_by_itself(sig, info)) return put_off(sig, slot, info, context);
-        // The handler stands outside, wherever the fault was: it may go back, or jump and never be seen
-        // again.
+        // The handler runs outside the region, wherever the fault was: it may return, or jump out for good.
         t.depth = 0;
     }
     (restart ? t_restarts : t_interruptions).fetch_add(1, std::memory_order_relaxed);
@@ -149,13 +148,13 @@ void trampoline(int sig, siginfo_t* info, void* context) {
 constexpr Handler kTrampolines[2][2] = {{trampoline<0, false>, trampoline<0, true>},
                                         {trampoline<1, false>, trampoline<1, true>}};
 
-// In the place of SIG_DFL for a signal that has a hook.
+// Stands in place of SIG_DFL for a signal that has a hook.
 void guarded_default(int sig, siginfo_t* info, void* context) noexcept;
 
 bool is_default(const struct sigaction& action) noexcept { return action.sa_handler == SIG_DFL; }
 
-// What the kernel gets for SIG_DFL when there is a hook. System calls go on after it, since it changes
-// nothing for them.
+// The action that the kernel gets for SIG_DFL when there is a hook. SA_RESTART lets system calls go on after
+// a hook that changes nothing for them.
 struct sigaction default_action() noexcept {
     struct sigaction action {};
     action.sa_sigaction = guarded_default;
@@ -179,18 +178,18 @@ std::optional<int> slot_of(Handler handler) noexcept {
     return std::nullopt;
 }
 
-// Puts the program's handler in the place of our function.
+// Puts the program's handler in the place of the library's trampoline.
 void translate(int sig, struct sigaction& action) noexcept {
     if (handler_of(action) == guarded_default) action = {};
     if (auto slot = slot_of(handler_of(action)))
         set_handler(action, g_table[sig].slot[*slot].load(std::memory_order_relaxed));
 }
 
-// The table for one thread at a time, no signals meanwhile.
+// Gives one thread at a time the table, with all signals blocked.
 class Exclusive {
   public:
     Exclusive() noexcept {
-        std::uint64_t all = ~0ull;  // with libc's own signals, which is right for such a short time
+        std::uint64_t all = ~0ull;  // blocks libc's own signals too, for a short time only
         os::raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before_, sizeof all);
         g_lock.lock();
     }
@@ -208,8 +207,8 @@ void remember_once(int sig, int slot, const KernelAction& action) noexcept {
     g_table[sig].once[slot].store(true, std::memory_order_release);
 }
 
-// Installs `action`, a function of the program, behind ours; `old` becomes what was there, not yet
-// translated. Exclusive.
+// Installs `action`, a function of the program, behind a trampoline. `old` becomes the previous action, not
+// yet translated. The caller holds an Exclusive.
 int install(int sig, struct sigaction action, struct sigaction& old) noexcept {
     struct sigaction now {};
     if (int error = os::sigaction(sig, nullptr, &now); error != 0) return error;
@@ -233,13 +232,13 @@ bool is_foreign_function(const KernelAction& action) noexcept {
            action.handler != guarded_default;
 }
 
-// Puts what is installed now behind ours. Exclusive.
+// Puts a trampoline before the installed handler. The caller holds an Exclusive.
 void adopt(int sig) noexcept {
     KernelAction now{}, replaced{};
     if (!exchange(sig, nullptr, &now)) return;
     int slot = 0;
-    // A thread to which start() was not yet visible can install a handler between our two calls; it is seen
-    // in `replaced` and takes its turn.
+    // A thread that does not see start() yet can install a handler between the two calls. That handler shows
+    // up in `replaced`, and the next round adopts it.
     while (is_foreign_function(now)) {
         g_table[sig].slot[slot].store(now.handler, std::memory_order_relaxed);
         KernelAction ours = now;
@@ -263,8 +262,8 @@ void guarded_default(int sig, siginfo_t* info, void* context) noexcept {
     const int saved = errno;
     Hook hook = g_hooks[sig].load(std::memory_order_relaxed);
     if (hook == nullptr || hook(sig, info, context, false)) {
-        // A fault happens again when we return, now without a handler; so the core shows where. What was sent
-        // is sent again.
+        // A fault happens again after the return, now without a handler; so the core dump shows where. A sent
+        // signal is sent again.
         if (info->si_code > 0 && sig != SIGINT) {
             KernelAction standard{};
             exchange(sig, &standard, nullptr);
@@ -275,7 +274,7 @@ void guarded_default(int sig, siginfo_t* info, void* context) noexcept {
     errno = saved;
 }
 
-// The signals for which siginterrupt() asked, which signal() looks at.
+// The signals for which the program called siginterrupt(); signal() looks at them.
 std::atomic<std::uint64_t> g_interrupting{0};
 
 bool valid(int sig) noexcept { return sig > 0 && sig < kSignals; }
@@ -299,8 +298,7 @@ sighandler_t install_simple(int sig, sighandler_t handler, int flags, bool block
 void start() noexcept {
     if (inert() || in_vfork_child() || g_started.exchange(true)) return;
     install_fork_hooks();
-    Exclusive
-        exclusive;  // once for all: with the masks of each, it would be three times as many system calls
+    Exclusive exclusive;  // once for all signals: an Exclusive for each would triple the system calls
     for (int sig = 1; sig < kSignals; sig++)
         if (sig != 32 && sig != 33) adopt(sig);  // libc's own: cancellation and setuid()
 }
@@ -341,7 +339,8 @@ int sigaction(int sig, const struct sigaction* act, struct sigaction* old) noexc
     }, was{};
     if (act != nullptr) {
         wanted = *act;
-        translate(sig, wanted);  // ours, learned by a direct system call: do not put it behind itself
+        // The handler may be a trampoline, learned by a direct system call: do not put it behind itself.
+        translate(sig, wanted);
     }
     int result;
     if (act == nullptr) {
@@ -353,7 +352,7 @@ int sigaction(int sig, const struct sigaction* act, struct sigaction* old) noexc
         if (result == 0 && is_function(wanted) && !in_vfork_child() &&
             g_started.load(std::memory_order_acquire)) {
             Exclusive exclusive;
-            adopt(sig);  // start() came meanwhile
+            adopt(sig);  // start() ran meanwhile
         }
     } else {
         Exclusive exclusive;

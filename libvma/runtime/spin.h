@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // How a polling loop waits between two polls.
 //
-// An answer that is on its way arrives within microseconds, so at first there is only a pause instruction. A
-// loop that has polled in vain for longer is idle, and on a machine with more busy threads than cores its
-// peer may be waiting for this very core: from then on it offers the core now and then, which costs next to
-// nothing when nobody wants it.
+// An answer that is on its way arrives within microseconds, so at first the loop only executes a pause
+// instruction. A loop that has polled in vain for longer is idle. On a machine with more busy threads than
+// cores its peer may wait for this very core. So from then on the loop offers its core now and then, which
+// costs next to nothing when no other thread wants the core.
 #pragma once
 
 #include <atomic>
@@ -27,8 +27,8 @@ inline void spin_wait(std::uint64_t round) noexcept {
         cpu_relax();
 }
 
-// VMA_CPU_USAGE_STATS: how long threads polled, in loops that had found nothing yet. One of these in each
-// loop.
+// VMA_CPU_USAGE_STATS: how long threads polled, in loops that had found nothing yet. Each loop has one of
+// these objects.
 class PollTime {
   public:
     static void enable() noexcept {
@@ -36,21 +36,21 @@ class PollTime {
         enabled_ = true;
     }
     static bool enabled() noexcept { return enabled_; }
-    // Of the time since enable(), of one thread; more than 100 where several poll.
+    // Share of the time since enable(), in percent of one thread; more than 100 where several threads poll.
     static unsigned per_cent() noexcept {
         const std::uint64_t all = clock::ticks() - began_;
         return all == 0 ? 0 : static_cast<unsigned>(total_.load(std::memory_order_relaxed) * 100 / all);
     }
 
     PollTime() noexcept = default;
-    // Adds the ticks it measures to `also`.
+    // Adds the measured ticks to `also`, too.
     explicit PollTime(std::uint64_t& also) noexcept : also_(&also) {}
     ~PollTime() { stop(); }
-    // A poll in vain.
+    // Counts a poll in vain.
     void round() noexcept {
         if (__builtin_expect(enabled_, 0) && since_ == 0) since_ = clock::ticks();
     }
-    // Before sleeping.
+    // Called before sleeping.
     void stop() noexcept {
         if (__builtin_expect(since_ == 0, 1)) return;
         const std::uint64_t spent = clock::ticks() - since_;
