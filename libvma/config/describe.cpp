@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The parameter table for people: the start-up print, docs/parameters.md, docs/man/libvma.7. Needs nothing
-// but the table, so that tools/vma_params does not link the library.
+// Prints the parameter table for people: the start-up print, docs/parameters.md, docs/man/libvma.7. Needs
+// nothing but the table, so that tools/vma_params does not link the library.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -47,7 +47,7 @@ std::string standing_of(const Parameter& row) {
     return "works";
 }
 
-// Markdown takes these characters for its own inside a table.
+// Escapes the characters that Markdown interprets inside a table.
 std::string escaped(std::string_view text) {
     std::string out;
     for (char c : text) {
@@ -57,7 +57,7 @@ std::string escaped(std::string_view text) {
     return out;
 }
 
-// And roff these; a line must not begin with a point or an apostrophe.
+// Escapes the characters that roff interprets; a line must not begin with a point or an apostrophe.
 std::string roff(std::string_view text) {
     std::string out;
     for (char c : text) {

@@ -9,7 +9,7 @@
 namespace vma::config {
 namespace {
 
-constexpr std::size_t kMaxText = 16 << 20;  // of environment or map
+constexpr std::size_t kMaxText = 16 << 20;  // of /proc/self/environ or /proc/self/maps
 
 // Was the process started with this variable and value?
 bool inherited(std::string_view text) {
@@ -21,7 +21,7 @@ bool inherited(std::string_view text) {
     return false;
 }
 
-// Hexadecimal digits at the beginning of `text`, which are taken away.
+// Takes the hexadecimal digits at the beginning of `text` away.
 std::uint64_t hexadecimal(std::string_view& text) noexcept {
     std::uint64_t value = 0;
     auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
@@ -29,7 +29,7 @@ std::uint64_t hexadecimal(std::string_view& text) noexcept {
     return error == std::errc() ? value : 0;
 }
 
-// A line of the map is "low-high rwxp ...".
+// Is the address in executable memory? A line of /proc/self/maps is "low-high rwxp ...".
 bool executable(std::uint64_t address) {
     const std::string map = os::read_proc_file("/proc/self/maps", kMaxText);
     std::string_view rest = map;

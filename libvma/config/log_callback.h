@@ -2,10 +2,11 @@
 // VMA_LOG_CB_FUNC_PTR: the program's function for log lines, whose address (as printf's %p writes it) comes
 // in the environment.
 //
-// An address from the environment is a strange thing to jump to, so it must be one that this program itself
+// A jump to an address from the environment needs care. So the address must be one that this program itself
 // has put there, with setenv() before its first socket. An address that the process was started with comes
-// from its parent, where it meant something else, and is refused; so is one that is not inside executable
-// memory. What is left is a program that names a wrong function of its own, and that could call it as well.
+// from its parent, where it meant something else, and is refused. An address outside executable memory is
+// refused, too. A program can still name a wrong function of its own, but it could also call that function
+// itself.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A misspelt variable has no effect and says nothing, which is the worst of answers. So every VMA_ variable
-// in the environment that is not in the table gets a line.
+// A misspelt variable has no effect, and the user does not notice. So every VMA_ variable in the environment
+// that is not in the table gets a line in the log.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,10 +12,9 @@
 namespace vma::config {
 namespace {
 
-constexpr std::size_t kFarthest =
-    2;  // a slip of the finger: one letter wrong, left out, doubled, or two exchanged
+constexpr std::size_t kFarthest = 2;  // a typing error: one letter wrong, left out, doubled, or two exchanged
 constexpr std::size_t kLongest = 64;
-// What vma_trace looks at, which may be preloaded as well (docs/vma_trace.md).
+// Variables of vma_trace, which may be preloaded as well (docs/vma_trace.md).
 constexpr std::string_view kTracers[] = {"VMA_TRACE_CSV",     "VMA_TRACE_FILE",  "VMA_TRACE_HARDWARE_TIME",
                                          "VMA_TRACE_JSON",    "VMA_TRACE_LINES", "VMA_TRACE_OUTSTANDING",
                                          "VMA_TRACE_RECORDS", "VMA_TRACE_QUIET", "VMA_TRACE_SIGNALS"};
@@ -50,7 +49,7 @@ void check_names(const char* const* environment, Complaints& complaints) {
         name = name.substr(0, name.find('='));
         if (std::ranges::find(kTracers, name) != std::end(kTracers)) continue;
         if (std::ranges::find(names, name) != names.end())
-            continue;  // the distances would cost more than all else here
+            continue;  // the distances would cost more than the rest of the function
         std::string_view nearest;
         std::size_t best = kFarthest + 1;
         for (std::string_view candidate : names) {

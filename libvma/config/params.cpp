@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Reading the environment. A value is taken whole or not at all: "10k", "" or " 5" is no number, and a number
-// outside the range is not bent into it, because a silently different value is what users of such variables
-// lose days over.
+// Reads the environment. A value counts as a whole or not at all: "10k", "" or " 5" is no number. A number
+// outside the range is not clamped, because users lose days over a value that differs silently.
 #include "libvma/config/params.h"
 
 #include <limits.h>
@@ -22,7 +21,7 @@ using GetEnv = const char* (*)(const char*);
 
 enum class Reading { good, not_a_number, out_of_range };
 
-// [-][0x]digits, all of the text.
+// Reads [-][0x]digits, which must be all of the text.
 Reading read_number(std::string_view text, std::int64_t min, std::int64_t max, std::int64_t& value) noexcept {
     bool negative = text.starts_with('-');
     if (negative) text.remove_prefix(1);
@@ -77,7 +76,7 @@ bool same_word(std::string_view a, std::string_view b) noexcept {
     });
 }
 
-// One of "0=Name|1=Other", by number or name.
+// Reads one choice of "0=Name|1=Other", by number or name.
 bool read_choice(std::string_view text, std::string_view choices, std::int64_t& value) noexcept {
     std::int64_t number = 0;
     const bool numeric = read_number(text, INT32_MIN, INT32_MAX, number) == Reading::good;
@@ -96,8 +95,8 @@ bool read_choice(std::string_view text, std::string_view choices, std::int64_t& 
     return false;
 }
 
-// What is wrong with a text that is not free; empty if nothing. Texts that other layers read are checked
-// here, so that a mistake is found when the program starts and not when the value is first needed.
+// What is wrong with a text that must have a form; empty if nothing. Texts that other layers read are checked
+// here, so that the program's start finds a mistake, not the first use of the value.
 std::string_view fault_of(const Parameter& row, std::string_view text) noexcept {
     if (row.text == &Params::tracelevel && !log::parse_level(text)) return "is not a log level";
     if (row.text == &Params::internal_thread_affinity && text != "-1")
@@ -108,8 +107,8 @@ std::string_view fault_of(const Parameter& row, std::string_view text) noexcept 
     return {};
 }
 
-// Takes `text`, which the variable `name` holds, for the value of the row. False, with a complaint, if it
-// cannot be one.
+// Takes `text` of the variable `name` as the value of the row. Returns false, with a complaint, if the text
+// is no valid value.
 bool take(const Parameter& row, const char* name, std::string_view text, Params& params,
           Complaints& complaints) {
     std::string wrong;
@@ -155,7 +154,8 @@ void read_old_names(GetEnv env, Params& params, Complaints& complaints) {
         if (text == nullptr || env(name.now) != nullptr) continue;
         if (name.complain) complaints.push_back(fmt::format("{} is an old name: use {}", name.old, name.now));
         const Parameter& row = *find(name.now);
-        // A name that is not ours alone may hold a text that is none of our values, and is then not wrong.
+        // A name that other software uses, too, may hold a text that is no value of this library. That is no
+        // mistake.
         Complaints ignored;
         const bool ours = std::string_view(name.old).starts_with("VMA_");
         if (take(row, name.old, text, params, ours ? complaints : ignored))
@@ -163,7 +163,7 @@ void read_old_names(GetEnv env, Params& params, Complaints& complaints) {
     }
 }
 
-// Sets what follows from other parameters, unless the environment has set it.
+// Sets a parameter that follows from others, unless the environment has set it.
 void derive(Params& params, std::int64_t Params::*member, std::int64_t value) {
     for (std::size_t i = 0; i < kParameters; i++) {
         if (table()[i].number != member || params.*member == value) continue;

@@ -2,8 +2,8 @@
 // The parameters: VMA_* environment variables, read once at start.
 //
 // One row of params.def is one parameter: parsing, the range check, the default, the start-up print, its
-// documentation and its test come from that row. A value that cannot be read or is out of range is reported
-// with the variable's name and replaced by the default. VMA_SPEC names a preset, which changes defaults.
+// documentation and its test come from that row. A value that is unreadable or out of range is reported with
+// the variable's name and replaced by the default. VMA_SPEC names a preset, which changes defaults.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@
 
 namespace vma::config {
 
-// Where a parameter's value comes from. derived: it follows from another parameter that was set.
+// Where a parameter's value comes from. derived: the value follows from another parameter that was set.
 enum class Origin : std::uint8_t { standard, environment, preset, derived };
 const char* origin_name(Origin origin) noexcept;  // "default", "environment", "preset", "derived"
 
@@ -44,15 +44,15 @@ struct Params {
     std::array<Origin, kParameters> origin{};  // in the table's order
 };
 
-// What a parameter is worth in this release.
+// What a parameter does in this release.
 enum class State : std::uint8_t { works, no_effect, not_yet };
 struct Standing {
     State state;
-    const char* why;  // no_effect: the reason; not_yet: what it waits for
+    const char* why;  // no_effect: the reason; not_yet: the missing feature
 };
 
 // toggle: 0 or 1. bytes: a number that may end in k, m or g (1024s). choice: one of a list, by number or
-// name. file: a text whose first %d stands for the process id (see with_pid).
+// name. file: a text whose first %d means the process id (see with_pid).
 enum class Type : std::uint8_t { number, bytes, toggle, choice, text, file };
 
 // A row of the table.
@@ -73,11 +73,12 @@ struct Parameter {
 std::span<const Parameter, kParameters> table() noexcept;
 const Parameter* find(std::string_view env) noexcept;  // a row by its variable, null if there is none
 
-// Old and misspelt names of the manual and of earlier releases. They count where the present name is not set.
+// Old and misspelt names of the manual and of earlier releases. A name counts where the present one is not
+// set.
 struct OldName {
     const char* old;
     const char* now;
-    bool complain;  // whether the log says that the name is old
+    bool complain;  // the log reports the old name
 };
 std::span<const OldName> old_names() noexcept;
 
@@ -95,7 +96,7 @@ struct Preset {
 std::span<const Preset> presets() noexcept;
 const Preset* find_preset(std::string_view name_or_number) noexcept;
 
-// A line for the log about one variable: which, its text, and what is used instead.
+// Lines for the log, each about one variable: its name, its text, and the value used instead.
 using Complaints = std::vector<std::string>;
 
 // Reads all parameters through `getenv_fn` (tests pass their own). Never throws on bad values.
@@ -106,18 +107,18 @@ inline constinit std::atomic<const Params*> g_known{nullptr};
 const Params& read_process() noexcept;
 }  // namespace internal
 
-// The process's parameters; read from the environment on first use. That also starts the log, and complaints
-// go there as warnings.
+// The process's parameters, read from the environment on first use. The first use also starts the log, which
+// gets the complaints as warnings.
 inline const Params& get() noexcept {
     const Params* params = internal::g_known.load(std::memory_order_acquire);
     return __builtin_expect(params != nullptr, 1) ? *params : internal::read_process();
 }
 
-// The start-up print (manual section 4.2), once for a process and its children: when the first socket that
-// may be offloaded is made.
+// Writes the start-up print (manual section 4.2), once for a process and its children, when the program makes
+// the first socket that may be offloaded.
 void print_start() noexcept;
 
-// A parameter of the process as text: the value as one would set it, and where it comes from.
+// A parameter of the process as text: the value as a user would set it, and its origin.
 struct ParamValue {
     const char* name;
     std::string value;
@@ -125,21 +126,21 @@ struct ParamValue {
 };
 std::vector<ParamValue> values(const Params& params = get());
 
-// The value of a row as one would set it, and as the start-up print shows it ("Disabled", "0 (Ring per
+// The value of a row as a user would set it, and as the start-up print shows it ("Disabled", "0 (Ring per
 // interface)").
 std::string value_text(const Parameter& row, const Params& params);
 std::string shown_text(const Parameter& row, const Params& params);
 
-// `text` with its first %d replaced by the calling process's id. For parameters of type file, when they are
-// used: a forked child has another id.
+// `text` with its first %d replaced by the calling process's id. Parameters of type file need it on every
+// use, because a forked child has another id.
 std::string with_pid(std::string_view text);
 
-// Variables of `environment` (as environ(7), ends with a null pointer) that begin with VMA_ and are no
-// parameter, most likely spelling mistakes, go to `complaints` with the nearest name.
+// Checks `environment` (as environ(7), ends with a null pointer) for variables that begin with VMA_ and are
+// no parameter. They are most likely spelling mistakes, so `complaints` gets them with the nearest name.
 void check_names(const char* const* environment, Complaints& complaints);
 
-// The lines of the start-up print: each parameter, or only those that are not at their default (and two that
-// always are shown).
+// The lines of the start-up print: all parameters, or only those that differ from their default (and the two
+// that are always shown).
 std::vector<std::string> parameter_lines(const Params& params, bool all);
 
 // docs/parameters.md and docs/man/libvma.7.

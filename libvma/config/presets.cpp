@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// VMA_SPEC: names for sets of defaults. Values are texts, as a variable would hold them, so a preset cannot
-// say what a variable could not.
+// VMA_SPEC: names for sets of defaults. Values are texts, as in a variable, so a preset cannot set a value
+// that a variable could not.
 #include "libvma/config/params.h"
 
 namespace vma::config {
@@ -27,7 +27,7 @@ constexpr Preset::Value kLatency[] = {
     {"VMA_RING_DEV_MEM_TX", "16384"},
 };
 
-// As latency, and these.
+// As latency, with these changes.
 constexpr Preset::Value kUltraLatency[] = {
     {"VMA_TX_WRE", "256"},
     {"VMA_TX_WRE_BATCHING", "4"},

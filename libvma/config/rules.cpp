@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Matching of the rules of libvma.conf. They are read in rules_parser.cpp, the file itself in rules_file.cpp.
+// Matches the rules of libvma.conf. rules_parser.cpp parses them, rules_file.cpp reads the file.
 #include "libvma/config/rules.h"
 
 #include <arpa/inet.h>

@@ -10,14 +10,13 @@
 //   addr        a.b.c.d[/prefix], [IPv6 address][/prefix] or *             ports   number[-number] or *
 //
 // A statement is a line; # begins a comment anywhere; blanks are free around every token. A line with a
-// mistake is reported and skipped, the others count; below a wrong application-id there are rules for a
-// program that is not known, so they are skipped, too. Rules before the first application-id belong to the
-// block `* *`; naming a block again continues it. The first block that fits the program decides alone. Blocks
-// and rules that come too late to decide anything are reported. IPv6 addresses fit no socket, as IPv6 is not
-// offloaded. `log` is read for the sake of old files and changes nothing (the log is set up by VMA_TRACELEVEL
-// and VMA_LOG_FILE).
+// mistake is reported and skipped; the other lines count. Rules below a wrong application-id are skipped,
+// too, because their program is unknown. Rules before the first application-id belong to the block `* *`;
+// naming a block again continues it. Only the first block that fits the program decides. Blocks and rules
+// that can never decide are reported. IPv6 addresses fit no socket, because IPv6 is not offloaded. `log` is
+// accepted for old files and changes nothing (VMA_TRACELEVEL and VMA_LOG_FILE set up the log).
 //
-// docs/configuration.md is the same for users.
+// docs/configuration.md tells users the same.
 #pragma once
 
 #include <netinet/in.h>
@@ -41,11 +40,11 @@ struct Endpoint {
 enum class Role { tcp_server, tcp_client, udp_sender, udp_receiver, udp_connect };
 enum class Transport { vma, os };
 
-// What the rules say, and which of them.
+// The rules' answer, and the rule that gave it.
 struct Decision {
     Transport transport = Transport::vma;
-    // "libvma.conf:12: use os udp_sender *:53", or null when no rule fits. The Rules own the text: for the
-    // process's own (rules()) it stays for good.
+    // "libvma.conf:12: use os udp_sender *:53", or null when no rule fits. The Rules own the text; the
+    // process's own Rules (rules()) are never destroyed.
     const std::string* rule = nullptr;
 
     bool os() const noexcept { return transport == Transport::os; }
@@ -54,22 +53,23 @@ struct Decision {
 
 class Rules {
   public:
-    // The rules that apply to a program called `program` (no path) with application id `app_id`. Complaints
-    // name line and column, "line 3, column 14: ...". Any text may come in. `file` is the name for
-    // Decision::rule. `called` is the name the program was started by, where that is another one (a link to
-    // it).
+    // Parses the rules that apply to a program called `program` (no path) with application id `app_id`.
+    // Complaints name line and column, "line 3, column 14: ...". `text` may be any bytes. `file` is the name
+    // for Decision::rule. `called` is the name the program was started by, if that is a different one (a link
+    // to the program).
     static Rules parse(std::string_view text, std::string_view program, std::string_view app_id,
                        Complaints& complaints, std::string_view file = "libvma.conf",
                        std::string_view called = {});
 
     // The first rule for `role` that fits, else vma. `first` is the local endpoint of a server or receiver
-    // (or the group), the remote one of a client, sender or connected socket. `second`, the local endpoint of
-    // a client or connected socket, may be null; then second addresses of rules are not looked at. Transport
-    // * means os for tcp_client, udp_connect and unicast receivers, else vma: so VMA has always read it.
+    // (or the group), and the remote one of a client, sender or connected socket. `second`, the local
+    // endpoint of a client or connected socket, may be null; then second addresses of rules do not count.
+    // Transport * means os for tcp_client, udp_connect and unicast receivers, else vma: VMA has always read
+    // it so.
     Decision match(Role role, Endpoint first, const Endpoint* second) const;
 
-    // The rule that leaves every endpoint to the kernel for `role`, or null. Then a socket need not be looked
-    // at at all. As Decision::rule.
+    // The rule that leaves every endpoint to the kernel for `role`, or null. With such a rule the library
+    // need not look at a socket at all. Ownership as in Decision::rule.
     const std::string* all_os(Role role) const;
 
   private:
@@ -80,7 +80,7 @@ class Rules {
         std::array<std::uint8_t, 16> bytes{};  // network order; IPv4: the first four
         std::uint16_t low = 0, high = 65535;   // ports, in the machine's order
         bool matches(Endpoint endpoint) const noexcept;
-        // Does all that fits `other` fit here?
+        // Does this fit every endpoint that `other` fits?
         bool covers(const Addresses& other) const noexcept;
         bool everything() const noexcept {
             return family != AF_INET6 && prefix == 0 && low == 0 && high == 65535;
@@ -100,10 +100,10 @@ class Rules {
 };
 
 // The process's rules, read on first use from VMA_CONFIG_FILE for this program and VMA_APPLICATION_ID.
-// Complaints go to the log. Without the file there are no rules, so everything may be offloaded.
+// Complaints go to the log. Without the file there are no rules, so every socket may be offloaded.
 const Rules& rules() noexcept;
 
-// rules().match(), with a line in the log: at level info the first time that a rule leaves something to the
+// rules().match(), with a line in the log: at level info the first time that a rule leaves a socket to the
 // kernel, at level debug always.
 Decision decide(Role role, Endpoint first, const Endpoint* second) noexcept;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Reading one line of libvma.conf from left to right. What does not fit throws Mistake, which ends the line
-// and nothing else.
+// Reads one line of libvma.conf from left to right. Text that does not fit throws Mistake, which ends that
+// line only.
 #pragma once
 
 #include <fmt/format.h>
@@ -23,8 +23,8 @@ inline bool is_hex(char c) noexcept {
 }
 inline bool is_control(char c) noexcept { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }
 
-// `text` in quotes for a message: at most 40 bytes of it, and those that are not printable ASCII as \xNN, so
-// that a binary file cannot play tricks with the terminal.
+// `text` in quotes for a message. It holds at most 40 bytes of `text`; bytes that are not printable ASCII
+// become \xNN, so that a binary file sends no control sequences to the terminal.
 inline std::string quoted(std::string_view text) {
     std::string result = "\"";
     for (char c : text.substr(0, 40)) {
@@ -51,35 +51,35 @@ class Cursor {
         at_ += size;
         skip_blanks();
     }
-    // Takes `c` if it comes next, and the blanks behind it.
+    // Takes `c`, and the blanks behind it, if `c` comes next.
     bool accept(char c) noexcept {
         if (!accept_inside(c)) return false;
         skip_blanks();
         return true;
     }
-    // Same for a character inside a token, after which no blank may come.
+    // Same for a character inside a token, where no blank may follow.
     bool accept_inside(char c) noexcept {
         if (at_end() || line_[at_] != c) return false;
         at_++;
         return true;
     }
 
-    // A run of non-blank characters, possibly none; without control characters.
+    // Takes a run of non-blank characters, possibly none. Control characters are a Mistake.
     std::string_view word() {
         for (std::size_t i = at_; i < line_.size() && !is_blank(line_[i]); i++)
             if (is_control(line_[i]))
                 fail(i, fmt::format("a printable character expected, not {}", quoted(line_.substr(i, 1))));
         return run([](char c) { return !is_blank(c); });
     }
-    // A run of letters, digits, _ and -, possibly none.
+    // Takes a run of letters, digits, _ and -, possibly none.
     std::string_view keyword() noexcept {
         return run([](char c) {
             return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '-';
         });
     }
 
-    // Decimal digits, value at most `max`; `what` is for the message and tells the range. Blanks behind them
-    // are passed unless they stand inside a token.
+    // Takes decimal digits with a value of at most `max`; `what` tells the range in the message. Passes the
+    // blanks behind the digits unless they stand inside a token.
     unsigned number(unsigned max, std::string_view what, bool inside_token = false) {
         const std::size_t start = at_;
         while (!at_end() && is_digit(line_[at_])) at_++;
@@ -99,7 +99,7 @@ class Cursor {
         if (!at_end()) fail(at_, fmt::format("end of line expected, not {}", here()));
     }
 
-    // What comes next, for a message.
+    // The next token, for a message.
     std::string here() const {
         if (at_end()) return "the end of the line";
         if (is_blank(line_[at_])) return "a blank";

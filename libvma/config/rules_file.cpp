@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Finding and reading libvma.conf for this process.
+// Finds and reads libvma.conf for this process.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -18,9 +18,10 @@
 namespace vma::config {
 namespace {
 
-constexpr std::size_t kMaxFile = 1 << 20;  // 1 MiB: nobody writes so many rules; it is some other file then
+// More than any set of rules: a larger file is some other file.
+constexpr std::size_t kMaxFile = 1 << 20;
 
-// Closed when the reader is done, or when memory runs out meanwhile.
+// Closes the file when the reader ends, also by an exception for lack of memory.
 struct File {
     long fd;
     ~File() {
@@ -28,14 +29,15 @@ struct File {
     }
 };
 
-// The text of the file; empty, after a line in the log, when it cannot be had. `chosen`: the user named it,
-// so it is missed when it does not exist.
+// The text of the file. Empty, after a line in the log, when the file is unreadable. `chosen`: the user named
+// the file, so a missing one is a warning.
 std::string load(const char* name, bool chosen) {
     if (*name == '\0') {
         log::warn("VMA_CONFIG_FILE is empty: every socket may be offloaded");
         return {};
     }
-    // Not blocking, so that a FIFO under this name does not stop the program before it is recognised.
+    // Non-blocking, so that a FIFO of this name does not stop the program before the code below recognises
+    // it.
     File file{os::raw_syscall(SYS_openat, AT_FDCWD, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)};
     if (file.fd == -ENOENT || file.fd == -ENOTDIR) {
         log::print(chosen ? log::Level::warn : log::Level::debug,
@@ -68,7 +70,7 @@ std::string load(const char* name, bool chosen) {
     }
 }
 
-// Name of the running program without its directory; for a script this is the interpreter.
+// The name of the running program without its directory; for a script this is the interpreter.
 std::string program_name() {
     char path[PATH_MAX];
     long size = os::raw_syscall(SYS_readlinkat, AT_FDCWD, static_cast<const char*>("/proc/self/exe"),
@@ -76,8 +78,7 @@ std::string program_name() {
     if (size <= 0) return program_invocation_short_name;
     std::string_view name(path, static_cast<std::size_t>(size));
     name.remove_prefix(name.rfind('/') + 1);
-    constexpr std::string_view kDeleted =
-        " (deleted)";  // the kernel's mark on a file that was replaced meanwhile
+    constexpr std::string_view kDeleted = " (deleted)";  // the kernel's mark on a replaced file
     if (name.ends_with(kDeleted)) name.remove_suffix(kDeleted.size());
     return std::string(name);
 }
@@ -106,7 +107,7 @@ Rules read_rules() {
 }  // namespace
 
 const Rules& rules() noexcept {
-    // As config::get(): no lock, the first to finish wins, never freed.
+    // As config::get(): no lock, the first thread to finish wins, never freed.
     static constinit std::atomic<const Rules*> known{nullptr};
     if (const Rules* rules = known.load(std::memory_order_acquire)) return *rules;
     alignas(Rules) static unsigned char storage[sizeof(Rules)];  // never destroyed

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Parser of libvma.conf. Statements are lines, so it is one cursor over a line and a function for each part
-// of the grammar.
+// Parses libvma.conf. Statements are lines, so the parser is one cursor over a line and a function for each
+// part of the grammar.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <fnmatch.h>
@@ -17,15 +17,15 @@ namespace vma::config {
 namespace {
 
 constexpr std::size_t kMaxComplaints = 20;  // a file of another kind would otherwise fill the log
-// A block or rule is compared with so many that come first, to see whether it can decide anything: with no
-// end, a file of 1 MiB would take seconds.
+// The parser compares a block or rule with so many before it, to see whether it can ever decide. Without a
+// limit, a file of 1 MiB would take seconds.
 constexpr std::size_t kMaxCompared = 500;
 constexpr std::string_view kDefaultId = "VMA_DEFAULT_APPLICATION_ID";
 
 constexpr const char* kOctet = "a number of an address (0 to 255)";
 constexpr const char* kPort = "a port (1 to 65535)";
 
-// A "use" statement with one blank between each two words and none elsewhere.
+// A "use" statement with one blank between words and none elsewhere.
 std::string plain(std::string_view text) {
     auto joins = [](char c) { return c == ':' || c == '/' || c == '-'; };
     std::string result;
@@ -42,8 +42,8 @@ std::string plain(std::string_view text) {
     return result;
 }
 
-// Does every name that fits `narrow` fit `wide`? Both are patterns of fnmatch(3). "No" may also mean "not
-// certain", when there are brackets or backslashes.
+// Does every name that fits `narrow` fit `wide`? Both are patterns of fnmatch(3). With brackets or
+// backslashes, "no" may also mean "not certain".
 bool pattern_covers(std::string_view wide, std::string_view narrow) {
     if (wide == narrow || wide == "*") return true;
     if ((std::string(wide) += narrow).find_first_of("[\\") != std::string::npos) return false;
@@ -65,7 +65,7 @@ bool pattern_covers(std::string_view wide, std::string_view narrow) {
     return fits.back() != 0;
 }
 
-// Does an IPv6 address stand here? Either in brackets, or with more colons than an IPv4 endpoint can begin
+// Does an IPv6 address stand here? It stands in brackets, or has more colons than an IPv4 endpoint can begin
 // with.
 bool looks_like_ipv6(std::string_view text) noexcept {
     if (text.starts_with('[') || text.starts_with("::")) return true;
@@ -81,9 +81,9 @@ bool read_ipv6(std::string_view text, std::uint8_t* bytes) {
            inet_pton(AF_INET6, std::string(text).c_str(), bytes) == 1;
 }
 
-// How many characters of an IPv6 address without brackets stand at the beginning of `text`. The colon that
-// ends it has to be told from those inside: a prefix follows, or the last colon cannot be the address's own.
-// 0: none, or it could be read in two ways.
+// The length of an IPv6 address without brackets at the beginning of `text`. The colon that ends the address
+// differs from those inside in one of two ways: a prefix follows, or the last colon cannot belong to the
+// address. 0: there is no address, or the text has two meanings.
 std::size_t ipv6_length(std::string_view text, std::uint8_t* bytes) {
     std::size_t end = 0;
     while (end < text.size() && (text[end] == ':' || text[end] == '.' || is_hex(text[end]))) end++;
@@ -148,7 +148,7 @@ class Rules::Parser {
         unsigned line;
         Lists lists;
         std::array<std::vector<unsigned>, 5> lines;  // of each rule
-        // No program has such a name: what stands below a wrong application-id is for nobody.
+        // No program has an empty name: rules below a wrong application-id apply to no program.
         bool dead() const noexcept { return program.empty(); }
     };
 
@@ -185,7 +185,7 @@ class Rules::Parser {
             log(line, column);
         } else {
             std::string text = fmt::format("application-id, use or log expected, not {}", first);
-            // Most likely meant to begin a block, whose rules shall not go to the block above.
+            // The line most likely means to begin a block, whose rules must not join the block above.
             if (keyword.size() >= 3 && strncasecmp(keyword.data(), "app", 3) == 0) {
                 open("", "");
                 text += "; the rules below, up to the next application-id, are skipped";
@@ -356,7 +356,7 @@ class Rules::Parser {
                                                  high, low));
         }
         if (high == 0) Cursor::fail(column, fmt::format("{} expected, not \"0\"", kPort));
-        if (low <= 1 && high == 65535) return result;  // all ports there are
+        if (low <= 1 && high == 65535) return result;  // all valid ports
         result.low = static_cast<std::uint16_t>(std::max(low, 1u));
         result.high = static_cast<std::uint16_t>(high);
         return result;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The process's parameters, and what begins with them: the log and its first lines.
+// The process's parameters, and what their first use starts: the log and its first lines.
 //
-// Opening the log needs parameters, and reading parameters needs the log for its complaints. So the log takes
-// plain settings (runtime/log.h), and the parameters, a layer above, hand them down here.
+// Opening the log needs parameters, and reading parameters needs the log for complaints. So the log takes
+// plain settings (runtime/log.h), and the parameters, a layer above, pass them here.
 #include <stdlib.h>
 #include <sys/single_threaded.h>
 #include <sys/utsname.h>
@@ -35,7 +35,7 @@ std::string command_line() {
     return text;
 }
 
-// At level debug more of the surroundings, and every parameter.
+// At level debug the print shows more of the surroundings, and every parameter.
 void print(const Params& params) {
     if (!log::enabled(log::Level::info)) return;
     const bool all = log::enabled(log::Level::debug);
@@ -77,8 +77,8 @@ void print_start() noexcept {
     }
 }
 
-// No lock, so that neither fork nor a signal handler can meet one held: threads that come at the same time
-// each read the environment, and the first to finish wins. Never freed, since other threads outlive exit().
+// Takes no lock, so neither fork nor a signal handler can meet a held one. Threads that come at the same time
+// each read the environment, and the first to finish wins. Never freed, because other threads outlive exit().
 const Params& internal::read_process() noexcept {
     Complaints complaints;
     std::unique_ptr<const Params> mine;
@@ -94,7 +94,8 @@ const Params& internal::read_process() noexcept {
     if (!internal::g_known.compare_exchange_strong(expected, mine.get(), std::memory_order_acq_rel))
         return *expected;
     const Params& params = *mine.release();
-    // With other threads there already, one of them may just be waiting for a lock: it would never be told.
+    // With other threads running, one may be waiting for a lock now, and mode `single` would never wake that
+    // thread.
     const auto mode = static_cast<LockMode>(params.thread_mode);
     Lock::set_mode(mode == LockMode::single && !__libc_single_threaded ? LockMode::spin : mode);
     if (params.cpu_usage_stats != 0) PollTime::enable();
@@ -103,7 +104,7 @@ const Params& internal::read_process() noexcept {
                                       static_cast<unsigned>(params.timer_resolution_msec)});
     } catch (const std::exception&) {  // no memory for some text
     }
-    log::start();  // asks get() again, which answers from here on
+    log::start();  // calls get() again, which answers from here on
     for (const std::string& text : complaints) log::warn("{}", text);
     return params;
 }
@@ -115,7 +116,7 @@ namespace vma::log {
 void start() noexcept {
     static constinit std::atomic<bool> done{false};
     const config::Params& params =
-        config::get();  // the first get() of the process comes back here, and is then done
+        config::get();  // the process's first get() calls start() again, which then does the work
     if (done.exchange(true)) return;
     std::string refused;
     Callback callback = nullptr;

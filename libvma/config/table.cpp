@@ -12,7 +12,7 @@ constexpr Standing works{State::works, ""};
 constexpr Standing no_effect(const char* why) { return {State::no_effect, why}; }
 constexpr Standing not_yet(const char* what) { return {State::not_yet, what}; }
 
-// Titles are rows without a variable; they go into the rows that follow.
+// Titles are rows without a variable; rows() copies a title into the rows that follow.
 consteval std::array<Parameter, kParameters> rows() {
     const Parameter lines[] = {
 #define VMA_SECTION(title) Parameter{.section = title, .env = nullptr},
@@ -61,7 +61,7 @@ constexpr OldName kOldNames[] = {
     {"LOG_COLORS", "VMA_LOG_COLORS", false},
 };
 
-// The name of a choice; empty when it has none.
+// The name of a choice, empty for a choice without a name.
 std::string_view choice_name(std::string_view choices, std::int64_t value) {
     const std::string number = std::to_string(value);
     while (!choices.empty()) {
