@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The sum is one's complement, so any wider word may be added as long as every carry comes back in: 2^64 = 1
-// modulo 2^16 - 1. Short data, which is most of it, is added 64 bits at a time with the carry chain of the
-// processor. From kWide bytes on, a processor with AVX2 adds eight 32-bit words at a time into 64-bit lanes,
-// which cannot overflow before 2^32 steps. The choice is made by a plain branch on a remembered CPUID answer
-// and not by an ifunc, because ifunc resolvers of a preloaded library run before libc is relocated.
+// modulo 2^16 - 1. Most data is short; it is added 64 bits at a time with the processor's carry chain. From
+// kWide bytes on, a processor with AVX2 adds eight 32-bit words at a time into 64-bit lanes, which cannot
+// overflow before 2^32 steps. A plain branch on a remembered CPUID answer makes the choice. An ifunc could
+// not: ifunc resolvers of a preloaded library run before libc is relocated.
 #include "libvma/net/checksum.h"
 
 #include <string.h>
@@ -32,13 +32,13 @@ T copy_word(std::uint8_t* to, const std::uint8_t* from) noexcept {
     return value;
 }
 
-// sum + value with the carry brought back in.
+// Adds `value` to `sum`, with the carry brought back in.
 std::uint64_t add(std::uint64_t sum, std::uint64_t value) noexcept {
     std::uint64_t result;
     return __builtin_add_overflow(sum, value, &result) ? result + 1 : result;
 }
 
-// Up to seven bytes that are left, as one word in memory order, zero-padded.
+// The last up to seven bytes as one word in memory order, zero-padded.
 std::uint64_t tail(const std::uint8_t* p, std::size_t length) noexcept {
     std::uint64_t word = 0;
     unsigned shift = 0;
@@ -64,8 +64,8 @@ std::uint64_t tail(const std::uint8_t* p, std::size_t length) noexcept {
 
 std::uint64_t add_words(const std::uint8_t* p, std::size_t length, std::uint64_t sum) noexcept {
 #if defined(__x86_64__)
-    // The compiler breaks a chain of carries into compare and add; the processor does it in one instruction a
-    // word.
+    // The compiler breaks a chain of carries into compare and add; the processor does the same in one
+    // instruction a word.
     for (; length >= 64; p += 64, length -= 64) {
         asm("addq 0(%1), %0\n\t"
             "adcq 8(%1), %0\n\t"
@@ -99,19 +99,19 @@ std::uint64_t add_words(const std::uint8_t* p, std::size_t length, std::uint64_t
 
 #if defined(__x86_64__)
 
-// Below this the set-up and the final addition across lanes cost more than they save (measured: equal near
-// 128).
+// Below this size the set-up and the final addition across lanes cost more than they save (measured: equal
+// near 128).
 constexpr std::size_t kWide = 256;
 
-// Not __builtin_cpu_supports(), which brings a constructor of libgcc's into the library: a dozen CPUID
-// instructions in each process, and in a virtual machine every one of them leaves the guest, which takes as
-// long as a few system calls.
+// __builtin_cpu_supports() would bring a constructor of libgcc into the library: a dozen CPUID instructions
+// in each process. In a virtual machine every CPUID leaves the guest, which takes as long as a few system
+// calls.
 bool ask_for_avx2() noexcept {
     unsigned a = 0, b = 0, c = 0, d = 0;
     if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & bit_OSXSAVE) == 0) return false;
     unsigned low = 0, high = 0;
     asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    constexpr unsigned kVectorState = 6;  // the system keeps XMM and YMM registers
+    constexpr unsigned kVectorState = 6;  // the operating system keeps XMM and YMM registers
     return (low & kVectorState) == kVectorState && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 &&
            (b & bit_AVX2) != 0;
 }
@@ -126,7 +126,7 @@ bool have_avx2() noexcept {
     return answer != 0;
 }
 
-// Sums 64-byte blocks, copying them to `to` on the way when Copy. `length` is a multiple of 64.
+// Sums 64-byte blocks, and copies them to `to` with Copy. `length` is a multiple of 64.
 template <bool Copy>
 [[gnu::target("avx2")]] std::uint64_t add_blocks_avx2(std::uint8_t* to, const std::uint8_t* p,
                                                       std::size_t length, std::uint64_t sum) noexcept {
@@ -182,7 +182,7 @@ std::uint64_t checksum_copy(void* to, const void* from, std::size_t length, std:
     }
 #endif
     // Each word is read once, so the sum is that of the copy even if another thread changes the source
-    // meanwhile; and summing the copy afterwards would wait for its stores.
+    // meanwhile. Summing the copy afterwards would wait for the copy's stores.
     std::uint64_t second = 0;
     for (; length >= 16; p += 16, q += 16, length -= 16) {
         auto x = copy_word<std::uint64_t>(q, p), y = copy_word<std::uint64_t>(q + 8, p + 8);

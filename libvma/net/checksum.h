@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The Internet checksum (RFC 1071), UDP and TCP pseudo headers (RFC 768, RFC 9293), incremental update (RFC
-// 1624).
+// The Internet checksum (RFC 1071), UDP and TCP pseudo headers (RFC 768, RFC 9293), incremental update
+// (RFC 1624).
 #pragma once
 
 #include <netinet/in.h>
@@ -10,9 +10,9 @@
 
 namespace vma::net {
 
-// One's complement sum of `length` bytes added to `sum`, not folded. Bytes are taken in memory order, so the
-// folded result can be stored without byte swapping. Any alignment; odd lengths are padded with zero, so only
-// the last piece of a chain may be odd.
+// The one's complement sum of `length` bytes added to `sum`, not folded. Bytes are taken in memory order, so
+// callers can store the folded result without byte swapping. Any alignment; odd lengths are padded with zero,
+// so only the last piece of a chain may be odd.
 std::uint64_t checksum_add(const void* data, std::size_t length, std::uint64_t sum) noexcept;
 
 // Folds to 16 bits (not complemented).

@@ -91,7 +91,7 @@ constexpr auto kMetricsPolicy = [] {
     return p;
 }();
 
-// From IFLA_INFO_DATA of a link of kind "vlan". 0 for 802.1ad, whose tag is another one.
+// Reads IFLA_INFO_DATA of a link of kind "vlan". 0 for 802.1ad, which has another tag.
 std::uint16_t vlan_id(nlattr* data) {
     std::array<nlattr*, IFLA_VLAN_MAX + 1> attributes;
     if (nla_parse_nested(attributes.data(), IFLA_VLAN_MAX, data,
@@ -109,8 +109,8 @@ bool decode_link(nlmsghdr* message, LinkEntry& out) {
     std::array<nlattr*, IFLA_MAX + 1> attributes;
     if (!parse_attributes(message, sizeof(ifinfomsg), attributes, kLinkPolicy)) return false;
     const auto* info = static_cast<const ifinfomsg*>(nlmsg_data(message));
-    // A bridge announces its ports under AF_BRIDGE, and a port that leaves it as RTM_DELLINK: the device is
-    // still there.
+    // A bridge announces its ports under AF_BRIDGE. A port that leaves the bridge is an RTM_DELLINK, though
+    // the device still exists.
     if (info->ifi_family != AF_UNSPEC || attributes[IFLA_WIRELESS] != nullptr) return false;
     out = {};
     out.flags = info->ifi_flags & ~kFlagsWithoutMeaning;
@@ -201,7 +201,7 @@ bool decode_route(nlmsghdr* message, Route& out) {
         default:
             break;
     }
-    // A gateway of another family, or a tunnel made by the route: the kernel's business.
+    // The route has a gateway of another family, or makes a tunnel: the kernel serves it.
     if (attributes[RTA_VIA] || attributes[RTA_ENCAP]) out.kind = Route::Kind::other;
     if (attributes[RTA_OIF]) out.ifindex = static_cast<int>(nla_get_u32(attributes[RTA_OIF]));
     if (attributes[RTA_GATEWAY]) out.gateway = ipv4(attributes[RTA_GATEWAY]);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Parsing is the first thing done to bytes from the network, so every length is checked against what is
-// really there before it is used, in the order the kernel checks (ip_rcv, udp_rcv, tcp_v4_rcv), and the drop
-// reasons follow that order. The common frame, one piece and a partial or absent checksum, costs the 20-byte
+// The parser is the first code to see bytes from the network. So it checks every length against the bytes
+// that exist before it uses the length. Its checks have the kernel's order (ip_rcv, udp_rcv, tcp_v4_rcv), and
+// the drop reasons follow that order. The common frame, one piece and a partial or absent checksum, costs the
+// 20-byte IP sum and some compares.
 // IP sum and some compares.
 #include "libvma/net/frame.h"
 
@@ -17,7 +18,7 @@ namespace {
 
 constexpr std::size_t kIpOffset = sizeof(EthernetHeader);
 constexpr std::size_t kL4Offset = kIpOffset + sizeof(Ipv4Header);
-constexpr std::uint8_t kVersion4Ihl5 = 0x45;  // steering leaves packets with IP options to the kernel
+constexpr std::uint8_t kVersion4Ihl5 = 0x45;  // rules leave packets with IP options to the kernel
 
 std::uint64_t ip_header_sum(const std::uint8_t* header) noexcept {
     std::uint32_t words[sizeof(Ipv4Header) / 4];
@@ -27,9 +28,9 @@ std::uint64_t ip_header_sum(const std::uint8_t* header) noexcept {
     return sum;
 }
 
-// Sum of `length` bytes from `offset` of the frame, which must hold them. A piece that starts at an odd place
-// in the data has its bytes in the other halves of the 16-bit words, so its sum is swapped (RFC 1071, section
-// 2(B)).
+// The sum of `length` bytes from `offset` of the frame, which must hold them. A piece may start at an odd
+// place in the data. Its bytes then sit in the other halves of the 16-bit words, so its sum is swapped (RFC
+// 1071, section 2(B)).
 std::uint64_t sum_pieces(FramePieces frame, std::size_t offset, std::size_t length,
                          std::uint64_t sum) noexcept {
     bool odd = false;
@@ -49,13 +50,13 @@ std::uint64_t sum_pieces(FramePieces frame, std::size_t offset, std::size_t leng
     return sum;
 }
 
-// `field` is the checksum as it stands in the header.
+// `field` is the checksum of the header.
 bool l4_sum_acceptable(FramePieces frame, std::size_t l4_length, const ParsedFrame& parsed,
                        std::uint16_t field, bool partial_sums) noexcept {
     if (field == 0 && parsed.protocol == IPPROTO_UDP) return true;
     std::uint64_t pseudo = pseudo_header_sum(parsed.src_addr, parsed.dst_addr, parsed.protocol,
                                              static_cast<std::uint32_t>(l4_length));
-    // The partial sum first: it costs nothing, and on a host's own links nearly every frame has it.
+    // The partial sum comes first: it costs nothing, and on a host's own links nearly every frame has it.
     if (partial_sums && field == checksum_fold(pseudo)) return true;
     auto first = frame[0];
     std::uint64_t sum = kL4Offset + l4_length <= first.size()
@@ -64,7 +65,7 @@ bool l4_sum_acceptable(FramePieces frame, std::size_t l4_length, const ParsedFra
     return checksum_fold(sum) == 0xffff;
 }
 
-// Identification for datagrams that a router may fragment (RFC 6864); starts anywhere.
+// The identification for datagrams that a router may fragment (RFC 6864). Its first value is arbitrary.
 std::atomic<std::uint32_t> g_next_id{static_cast<std::uint32_t>(clock::ticks() >> 4)};
 
 std::uint16_t next_id() noexcept {
@@ -181,7 +182,7 @@ void complete_sum(std::span<std::uint8_t> first, FramePieces frame) noexcept {
     field = 0;
     memcpy(first.data() + at, &field, sizeof field);
     field = static_cast<std::uint16_t>(~checksum_fold(sum_pieces(frame, f.l4_offset, length, pseudo)));
-    if (field == 0) field = 0xffff;  // of UDP, where 0 means none; the same number to TCP
+    if (field == 0) field = 0xffff;  // UDP: 0 would mean no checksum. TCP: 0xffff is the same number
     memcpy(first.data() + at, &field, sizeof field);
 }
 

@@ -53,14 +53,14 @@ inline constexpr std::uint16_t kEthertypeIpv4 = 0x0800;
 inline constexpr std::uint16_t kDontFragment = 0x4000, kMoreFragments = 0x2000, kFragmentOffset = 0x1fff;
 inline constexpr std::size_t kUdpHeaders = sizeof(EthernetHeader) + sizeof(Ipv4Header) + sizeof(UdpHeader);
 
-// Why a frame was not accepted. One counter each (the names are what statistics print).
+// Why a frame was not accepted. Each reason has a counter; the statistics print these names.
 enum class Drop : std::uint8_t {
     none,
-    short_frame,    // less than the headers, or than IP's total length says
+    short_frame,    // shorter than the headers, or than IP's total length
     bad_ethertype,  // not IPv4
     bad_ip_header,  // version, IHL, total length
     bad_ip_checksum,
-    fragment,       // a fragment reached us: steering should have left it to the kernel
+    fragment,       // rules should leave fragments to the kernel
     bad_protocol,   // neither UDP nor TCP
     bad_l4_length,  // UDP length or TCP data offset does not fit
     bad_l4_checksum,
@@ -81,25 +81,25 @@ struct ParsedFrame {
     std::uint32_t payload_length = 0;  // UDP: the UDP length less 8; TCP: what IP's total length leaves
 };
 
-// Parses and validates one received frame. Never reads outside the pieces, whatever they contain. Trailing
-// bytes after IP's total length (Ethernet padding) are ignored. `checksum_good` skips the IP and L4 sums (the
-// device checked them). Otherwise the L4 sum must be right, or be absent (UDP 0, RFC 768), or, if
-// `partial_sums`, be exactly the pseudo-header sum: a frame that never left this host carries the kernel's
+// Parses and validates one received frame. Never reads outside the pieces, whatever they contain. Ignores
+// bytes after IP's total length (Ethernet padding). `checksum_good` skips the IP and L4 sums, because the
+// device has checked them. Otherwise the L4 sum must be right or absent (UDP 0, RFC 768). With `partial_sums`
+// it may also be exactly the pseudo-header sum: a frame that never left this host carries the kernel's
 // partial checksum. Returns Drop::none when `out` is valid.
 Drop parse(FramePieces frame, bool checksum_good, ParsedFrame& out, bool partial_sums = true) noexcept;
 
-// Convenience for a frame in one piece.
+// The same for a frame in one piece.
 inline Drop parse(std::span<const std::uint8_t> frame, bool checksum_good, ParsedFrame& out,
                   bool partial_sums = true) noexcept {
     return parse(FramePieces(&frame, 1), checksum_good, out, partial_sums);
 }
 
-// Makes a partial checksum (see parse()) of a UDP or TCP frame that parse() accepted a full one. `first` is
-// the frame's first piece, once more, to be written to.
+// Turns the partial checksum (see parse()) of a UDP or TCP frame that parse() accepted into a full one.
+// `first` is the frame's first piece again, writable.
 void complete_sum(std::span<std::uint8_t> first, FramePieces frame) noexcept;
 
 // Writes Ethernet, IPv4 and UDP headers at `out` (kUdpHeaders bytes) for a datagram of `payload` bytes. The
-// IP sum is complete, the UDP checksum field is 0. The result is the template a destination caches.
+// IP sum is complete, the UDP checksum field is 0. A destination caches the result as its template.
 struct UdpTemplate {
     MacAddress src_mac{}, dst_mac{};
     in_addr_t src_addr = 0, dst_addr = 0;
@@ -108,16 +108,16 @@ struct UdpTemplate {
     bool dont_fragment = true;
 };
 void build_udp_headers(const UdpTemplate& from, std::uint16_t payload, std::uint8_t* out) noexcept;
-// The Ethernet and IPv4 headers of a flow (34 bytes) for IP protocol `protocol`; IP's length and checksum are
-// left 0.
+// Writes the Ethernet and IPv4 headers of a flow (34 bytes) for IP protocol `protocol`, with IP's length and
+// checksum 0.
 void build_ip_headers(const UdpTemplate& from, std::uint8_t protocol, std::uint8_t* out) noexcept;
 
-// Gives such headers an identification of their own where a router may fragment the packet (RFC 6864); the
-// checksum is not touched.
+// Gives headers of build_ip_headers() a new identification where a router may fragment the packet (RFC 6864).
+// Leaves the checksum alone.
 void renew_ip_id(std::uint8_t* headers) noexcept;
 
-// Completes the template `headers` for `payload` bytes: lengths and the IP checksum (incrementally), and a
-// fresh identification where fragmentation is allowed (RFC 6864). UDP checksum is 0.
+// Completes the template `headers` for `payload` bytes: lengths, the IP checksum (incrementally), and a fresh
+// identification where fragmentation is allowed (RFC 6864). The UDP checksum is 0.
 void finish_udp_headers(std::uint8_t* headers, std::uint16_t payload) noexcept;
 
 }  // namespace vma::net

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// See kernel_path.h.
 #include "libvma/net/kernel_path.h"
 
 #include <errno.h>
@@ -19,7 +18,7 @@ namespace {
 constexpr std::size_t kIpAt = sizeof(EthernetHeader), kMaxIpHeader = 60, kMaxPieces = 64;
 constexpr std::uint64_t kReportNs = 10'000'000'000;  // between two lines of the log
 
-// An address that a single host can have, outside of 127/8.
+// Can a single host have this address? 127/8 does not count.
 bool is_host(in_addr_t address) noexcept {
     const std::uint32_t a = ntohl(address);
     return a >> 24 != 0 && a >> 24 != 127 && a >> 28 < 0xe;
@@ -60,7 +59,7 @@ bool KernelPath::give(FramePieces frame, const MacAddress& own) noexcept {
     if (!is_host(ip.dst) || !is_host(ip.src) || !is_local_ || !is_local_(ip.dst) || is_local_(ip.src))
         return false;
 
-    // An identification of 0 would be filled in, for each fragment another.
+    // The kernel would fill in an identification of 0, a different one for each fragment.
     if (ip.id == 0 && (ip.fragment & htons(kMoreFragments | kFragmentOffset)) != 0) ip.id = 0xffff;
     std::uint8_t head[kMaxIpHeader];
     memcpy(head, first.data() + kIpAt, header);

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// See kernel_tcp.h.
 #include "libvma/net/kernel_tcp.h"
 
 #include <errno.h>
@@ -57,7 +56,7 @@ bool KernelTcp::has(in_addr_t local_addr, in_port_t local_port, in_addr_t remote
         inet_diag_msg message{};
         if (n < static_cast<long>(sizeof header)) return false;
         std::memcpy(&header, answer.data(), sizeof header);
-        if (header.nlmsg_seq != sequence_) continue;  // to a question that was interrupted
+        if (header.nlmsg_seq != sequence_) continue;  // answers a request that was interrupted
         if (header.nlmsg_type != SOCK_DIAG_BY_FAMILY || n < static_cast<long>(NLMSG_HDRLEN + sizeof message))
             return false;
         std::memcpy(&message, answer.data() + NLMSG_HDRLEN, sizeof message);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Does the kernel have a connection? A rule for a listening port also matches the segments of connections
-// that the kernel serves on it: those moved to it.
+// Asks whether the kernel has a connection. A rule for a listening port also matches the segments of
+// connections that the library handed over to the kernel.
 #pragma once
 
 #include <netinet/in.h>
@@ -13,11 +13,11 @@ namespace vma::net {
 
 class KernelTcp {
   public:
-    // Addresses and ports in network order. `ifindex`: the interface its segments come in by. True for any
-    // state but LISTEN, TIME_WAIT included; false also where the kernel does not tell (sock_diag(7) is
-    // missing or not allowed). In the network namespace of the first call's thread. Two system calls; the
-    // first call, and a forked child's first one, makes the socket. No memory, errno untouched. One thread at
-    // a time.
+    // Addresses and ports in network order. `ifindex`: the interface that receives the connection's segments.
+    // True for any state but LISTEN, TIME_WAIT included. False also without an answer (sock_diag(7) is
+    // missing or not allowed). Asks in the network namespace of the first call's thread. Two system calls;
+    // the first call, and a forked child's first one, makes the socket. Never allocates, errno untouched. One
+    // thread at a time.
     bool has(in_addr_t local_addr, in_port_t local_port, in_addr_t remote_addr, in_port_t remote_port,
              int ifindex) noexcept;
 

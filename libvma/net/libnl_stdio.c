@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What stderr, stdout and getenv are called inside our copy of libnl (see cmake/HiddenArchive.cmake). The
-// streams stay NULL: libnl writes to them only from debugging calls, which the environment would switch on;
-// it sees an empty one.
+// The library's copy of libnl has these names for stderr, stdout and getenv (see cmake/HiddenArchive.cmake).
+// The streams stay NULL: libnl writes to them only from debugging calls, which the environment would switch
+// on, and libnl sees an empty environment.
 #include <stddef.h>
 #include <stdio.h>
 

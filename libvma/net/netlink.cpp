@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The kernel answers a route or table request inside the system call that brings it, so an answer is there
-// when send() returns, and nothing here ever waits.
+// The kernel answers a route or table request inside the system call that brings the request. So the answer
+// exists when send() returns, and no function here waits.
 #include "libvma/net/netlink.h"
 
 #include <netlink/msg.h>
@@ -15,11 +15,12 @@
 namespace vma::net {
 namespace {
 
-// The kernel fills dumps with datagrams of up to 32 KiB, if it has seen that the reader's buffer is that big.
+// The kernel fills dumps with datagrams of up to 32 KiB, once it has seen that the reader's buffer is that
+// big.
 constexpr std::size_t kDumpBuffer = 64 * 1024;
 constexpr int kDumpAttempts = 8;
 
-// One pass of a dump: 0, an errno value, or EINTR when the kernel says the table changed under it.
+// One pass of a dump: 0, an errno value, or EINTR when the table changed meanwhile.
 int read_dump(NetlinkSocket& socket, std::span<std::uint8_t> buffer, std::uint32_t sequence,
               const std::function<void(nlmsghdr*)>& each) {
     bool interrupted = false;
@@ -29,10 +30,10 @@ int read_dump(NetlinkSocket& socket, std::span<std::uint8_t> buffer, std::uint32
         int left = static_cast<int>(got);
         for (auto* message = reinterpret_cast<nlmsghdr*>(buffer.data()); nlmsg_ok(message, left);
              message = nlmsg_next(message, &left)) {
-            if (message->nlmsg_seq != sequence) continue;  // the rest of a dump that was given up
+            if (message->nlmsg_seq != sequence) continue;  // the rest of an abandoned dump
             if (message->nlmsg_flags & NLM_F_DUMP_INTR) interrupted = true;
             if (message->nlmsg_type == NLMSG_DONE) {
-                int result = 0;  // a dump that failed on the way says so here
+                int result = 0;  // a dump that failed on the way reports the failure here
                 if (nlmsg_datalen(message) >= static_cast<int>(sizeof result))
                     memcpy(&result, nlmsg_data(message), sizeof result);
                 if (result < 0) return -result;
@@ -122,15 +123,15 @@ int NetlinkSocket::dump(int type, const void* header, std::size_t header_length,
         if (!send(message)) return errno;
         error = read_dump(*this, buffer, message->nlmsg_seq, each);
         if (error == EBUSY) {
-            // A dump that was given up half-way is still running: read it to its end, then ask again.
+            // An abandoned dump is still running: read it to its end, then ask again.
             while (receive(buffer) > 0) {
             }
         } else if (error != EINTR) {
             return error;
         }
     }
-    // A table that changes faster than it can be read; what was read last is as good as any, and the
-    // announcements that follow correct it.
+    // The table changes faster than this function can read it. The last entries are as good as any, and the
+    // announcements that follow correct them.
     return error == EINTR ? 0 : error;
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Three sockets, so that none waits for another: announcements, table dumps (both used by the internal thread
-// only) and route queries from any thread. Tables are small and changed rarely, so each is a map under a lock
-// that readers hold while they copy one value out.
+// Three sockets, so that none waits for another: announcements and table dumps, both for the internal thread
+// only, and route queries from any thread. Tables are small and change rarely, so each is a map under a lock.
+// Readers hold the lock while they copy one value out.
 //
-// Order matters twice. The groups are joined before the tables are read, so a change in between is announced;
-// and after a loss the queue of old announcements is emptied before the tables are read again, so none of
-// them overwrites newer state. Announcements that arrive during the dump may repeat what it said, and end at
-// the same state.
+// Order matters twice. The view joins the groups before it reads the tables, so the kernel announces a change
+// in between. After a loss the view empties the queue of old announcements before it reads the tables again,
+// so none overwrites newer state. Announcements that arrive during the dump may repeat the dump's entries,
+// and lead to the same state.
 #include "libvma/net/view.h"
 
 #include <fcntl.h>
@@ -39,7 +39,8 @@
 namespace vma::net {
 namespace {
 
-// Some thousand announcements (the kernel accounts about 1 KiB for a small one). It is memory only when used.
+// Room for some thousand announcements (the kernel accounts about 1 KiB for a small one). Only used room
+// costs memory.
 constexpr int kAnnouncementBuffer = 4 << 20;
 // Datagrams taken in one process(), so that the internal thread gets to its other work in a storm.
 constexpr int kBatch = 512;
@@ -61,9 +62,9 @@ std::uint64_t neighbour_key(int ifindex, in_addr_t address) {
 }
 
 // Holds one of the view's locks. A signal handler may interrupt the holder anywhere, also half-way through
-// taking the lock, and ask again; so the thread notes that it is inside before it touches the lock. Where
-// entered() is false the handler must do without. The view's locks are never nested, so one note for all of
-// them will do.
+// taking the lock, and ask again. So the thread notes that it is inside before it touches the lock. Where
+// entered() is false, the handler must do without the lock. The view's locks are never nested, so one note
+// for all of them is enough.
 class Section {
   public:
     explicit Section(Lock& lock) noexcept : lock_(t_inside ? nullptr : &lock) {
@@ -89,7 +90,8 @@ class Section {
 };
 thread_local volatile bool Section::t_inside = false;
 
-// RTM_NEWNEIGH with NTF_USE: what a packet to the neighbour would set off. Made on the stack as well.
+// RTM_NEWNEIGH with NTF_USE: the kernel does what a packet to the neighbour would make it do. Made on the
+// stack, as RouteRequest.
 class UseNeighbour {
   public:
     UseNeighbour(int ifindex, in_addr_t address, std::uint32_t sequence) noexcept {
@@ -114,10 +116,10 @@ class UseNeighbour {
 };
 static_assert(sizeof(UseNeighbour) == NLMSG_LENGTH(sizeof(ndmsg)) + RTA_LENGTH(sizeof(in_addr_t)));
 
-// An announcement says what changed, but not that the kernel has learned a path MTU.
+// Announcements do not tell that the kernel has learned a path MTU, so remembered routes expire.
 constexpr std::uint64_t kKnownForNs = 1'000'000'000;
 
-// What one process() found out; told to the listener when all tables are consistent again.
+// The changes of one process(). The listener gets them when all tables are consistent again.
 struct Changes {
     bool any = false;  // moves the generation
     bool addresses = false;
@@ -208,8 +210,8 @@ class KernelView final : public View {
     bool reload_again_ = false;  // the last reload failed
 
     Lock query_lock_;
-    // Answers by everything of the question but ports, as long as these do not matter. A program that
-    // connects again and again asks the same.
+    // Answers by the whole question but its ports, as long as ports do not matter. A program that connects
+    // again and again repeats the same question.
     struct KnownRoute {
         RouteQuery query;
         Route route;
@@ -219,12 +221,12 @@ class KernelView final : public View {
     KnownRoute* known_route(const RouteQuery& query) noexcept;
     Lock route_lock_;
     std::array<KnownRoute, 16> known_routes_;
-    std::atomic<bool> ports_matter_{true};  // a policy rule or multipath looks at them
-    std::atomic<bool> own_rules_{true};     // policy rules beside the three that there are from the start
-    mutable std::atomic<bool> routes_matter_{false};  // sources() looked at them
+    std::atomic<bool> ports_matter_{true};            // a policy rule or multipath looks at ports
+    std::atomic<bool> own_rules_{true};               // policy rules beside the kernel's three default ones
+    mutable std::atomic<bool> routes_matter_{false};  // sources() looked at routes
     std::atomic<bool> processing_{false};  // announcements were taken, the generation has not moved yet
-    // For sources(), also on the internal thread: kept open, since a new descriptor would have the number
-    // that the program expects of its own next one, if only for a moment.
+    // For sources(), also on the internal thread. Kept open: a new descriptor would take, for a moment, the
+    // number that the program expects for its own next one.
     mutable Lock sources_lock_;
     mutable std::map<std::string, InternalFd> settings_;
     mutable std::optional<NetlinkSocket> source_routes_;
@@ -291,7 +293,7 @@ int KernelView::read_neighbours(Neighbours& out) {
         });
 }
 
-// Rules that are not understood, or cannot be read, may look at anything.
+// Rules that the decoder does not understand, or that are unreadable, may look at anything.
 void KernelView::read_rules() {
     bool matter = false, own = false;
     fib_rule_hdr header{};
@@ -335,7 +337,7 @@ void KernelView::process() {
 
 bool KernelView::take_announcements(Changes& changes) {
     bool complete = true;
-    // After a loss the kernel adds nothing until the queue is empty, so emptying it ends by itself.
+    // After a loss the kernel adds nothing until the queue is empty, so this loop ends.
     for (int taken = 0; taken < kBatch || !complete; taken++) {
         ssize_t got = announcements_.receive(buffer_);
         if (got == -ENOBUFS || got == -EMSGSIZE) {
@@ -364,8 +366,7 @@ void KernelView::apply(nlmsghdr* message, Changes& changes) {
             break;
         case RTM_NEWADDR:
         case RTM_DELADDR:
-            // Where the kernel puts a new address among the others depends on scopes and prefixes: ask for
-            // the list.
+            // The kernel orders a new address among the others by scopes and prefixes: ask for the list.
             changes.reread_addresses = true;
             break;
         case RTM_NEWROUTE:
@@ -408,7 +409,7 @@ void KernelView::apply_link(nlmsghdr* message, Changes& changes) {
     Section section(table_lock_);
     LinkEntry& known = links_[ifindex];
     // Flags count on their own: taking a link without carrier down removes routes, and the kernel announces
-    // only this.
+    // only the flags.
     if (known.flags == entry.flags && same(known.link, entry.link)) return;
     changes.any = true;
     if (!same(known.link, entry.link)) changes.links[ifindex] = entry.link;
@@ -480,8 +481,8 @@ void KernelView::reload(Changes& changes) {
     neighbours_.swap(neighbours);
 }
 
-// Is what the tables and the generation say the state of the network now? The kernel queues an announcement
-// before the call that made the change returns.
+// Do the tables and the generation show the network's state now? The kernel queues an announcement before the
+// call that made the change returns.
 bool KernelView::nothing_announced() const noexcept {
     if (processing_.load(std::memory_order_seq_cst)) return false;
     char byte;
@@ -490,7 +491,7 @@ bool KernelView::nothing_announced() const noexcept {
     return nothing && !processing_.load(std::memory_order_seq_cst);
 }
 
-// Called with route_lock_ held.
+// The caller holds route_lock_.
 KernelView::KnownRoute* KernelView::known_route(const RouteQuery& q) noexcept {
     std::uint64_t hash = (std::uint64_t{q.dst} << 32 | q.src) * 0x9e3779b97f4a7c15u;
     return &known_routes_[hash >> 60];
@@ -532,7 +533,8 @@ Result<Route> KernelView::ask_route(const RouteQuery& query) {
             errno = saved;
             return answer;
         }
-        // What stands before our answer belongs to a query whose answer could not be read then.
+        // A message before this query's answer belongs to an earlier query whose answer was not readable
+        // then.
         while (message == nullptr) {
             ssize_t got = queries_.receive(buffer);
             if (got == -ENOBUFS || got == -EMSGSIZE) continue;
@@ -550,7 +552,7 @@ Result<Route> KernelView::ask_route(const RouteQuery& query) {
         return answer;
     }
     if (!decode_route(message, answer)) return Route{};
-    if (answer.src == 0) answer.src = query.src;  // the kernel does not repeat a source it was given
+    if (answer.src == 0) answer.src = query.src;  // the kernel does not repeat a source from the question
     const std::uint32_t limit = link_mtu(answer.ifindex);
     if (answer.mtu == 0 || (limit != 0 && limit < answer.mtu)) answer.mtu = limit;
     return answer;
@@ -578,7 +580,7 @@ void KernelView::solicit(int ifindex, in_addr_t address) noexcept {
         if (known != neighbours_.end()) {
             // The kernel would make a permanent entry an ordinary one.
             if (usable(known->second) && !known->second.stale) return;
-            // It does not announce that it asks again, only the outcome.
+            // The kernel announces the outcome, not that it asks again.
             if (known->second.state == Neighbour::State::failed)
                 known->second.state = Neighbour::State::incomplete;
         }
@@ -586,7 +588,7 @@ void KernelView::solicit(int ifindex, in_addr_t address) noexcept {
     Section section(query_lock_);
     if (!section.entered()) return;
     int saved = errno;
-    // No answer is asked for; what may come (EPERM) is taken for an old one by the next query.
+    // The request asks for no answer. If one comes (EPERM), the next query takes it for an old one.
     queries_.send(UseNeighbour(ifindex, address, queries_.next_sequence()).message());
     errno = saved;
 }
@@ -638,7 +640,7 @@ bool KernelView::is_local(in_addr_t address, int* ifindex) const {
     return found != nullptr;
 }
 
-// fib_validate_source() and ip_route_input_slow() of the kernel.
+// Follows fib_validate_source() and ip_route_input_slow() of the kernel.
 verbs::Sources KernelView::sources(int ifindex) const {
     Link own;
     if (!link(ifindex, own)) return verbs::Sources(std::vector<verbs::SourcePrefix>{});
@@ -651,14 +653,15 @@ verbs::Sources KernelView::sources(int ifindex) const {
     if (rp_filter == 0) {
         prefixes.push_back({0, 0, true});
     } else if (!routed_sources(ifindex, rp_filter == 1, prefixes)) {
-        prefixes.clear();  // none is sure
+        prefixes.clear();  // no prefix is certain
     }
     if (!accept_local)
         for (const LocalAddress& a : addresses()) prefixes.push_back({a.address, 32, false});
     return verbs::Sources(std::move(prefixes));
 }
 
-// The number in the file below /proc/sys/net/ipv4/conf; 0 if it cannot be read. With sources_lock_ held.
+// The number in the file below /proc/sys/net/ipv4/conf; 0 if the file is unreadable. The caller holds
+// sources_lock_.
 long KernelView::setting(const std::string& name) const {
     InternalFd& file = settings_[name];
     const std::string path = "/proc/sys/net/ipv4/conf/" + name;
@@ -670,13 +673,13 @@ long KernelView::setting(const std::string& name) const {
         char text[16] = {};
         if (file && os::raw_syscall(SYS_pread64, file.get(), &text[0], sizeof text - 1, 0L) > 0)
             return strtol(text, nullptr, 10);
-        file.reset();  // of an interface that has gone; there may be another one of its name
+        file.reset();  // the file's interface has gone; another one may have its name
     }
     return 0;
 }
 
-// Which sources have a route back: in loose mode any, in strict mode one by this interface. False: it cannot
-// be told.
+// Which sources have a route back: in loose mode any route, in strict mode one by this interface. False:
+// unknown.
 bool KernelView::routed_sources(int ifindex, bool strict, std::vector<verbs::SourcePrefix>& out) const {
     constexpr std::size_t kMaxRoutes = 32768;
     if (own_rules_.load(std::memory_order_acquire)) {
@@ -703,7 +706,7 @@ bool KernelView::routed_sources(int ifindex, bool strict, std::vector<verbs::Sou
         [&](nlmsghdr* message) {
             RouteEntry r;
             if (!decode_route_entry(message, r)) return;
-            // The local table comes first; whatever it has is no source.
+            // The local table comes first; its addresses are no sources.
             const bool local = r.table == RT_TABLE_LOCAL;
             if (!local && r.table != RT_TABLE_MAIN) return;
             if (routes.size() >= kMaxRoutes) {
@@ -715,8 +718,8 @@ bool KernelView::routed_sources(int ifindex, bool strict, std::vector<verbs::Sou
             const bool ok = !local && r.unicast && !r.tos && here;
             auto [known, added] = routes.try_emplace({r.destination, r.length}, Best{r.metric, ok});
             if (added) return;
-            // Of several the one with the smallest metric counts; one for some packets only leaves it in
-            // doubt.
+            // Of several routes the one with the smallest metric counts. A route for some packets only leaves
+            // the answer in doubt.
             if (local || r.tos)
                 known->second = {0, false};
             else if (r.metric < known->second.metric)
