@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Commands to a running process: log level, zeroed counters, a dump of a socket to the log.
 //
-// An abstract unix socket (SOCK_SEQPACKET), whose name stands in the statistics file. The process answers
-// only peers whose effective user (SO_PEERCRED) is its own or root. A request is one message, a Request; the
-// answer one message, an Answer. Served by the internal thread, one request a connection.
+// An abstract unix socket (SOCK_SEQPACKET), whose name is in the statistics file. The process answers only
+// peers whose effective user (SO_PEERCRED) is its own or root. A request is one message, a Request; the
+// answer is one message, an Answer. The internal thread serves one request for each connection.
 #pragma once
 
 #include <cstdint>
 
 namespace vma::stats {
 
-// refresh: brings up to date what is otherwise copied into the file once a second: gauges, and the counters
-// of TCP, rings, pools and muxes. A reader that may, sends it before it reads.
+// refresh: updates the numbers that the process otherwise copies into the file once a second: gauges, and the
+// counters of TCP, rings, pools and muxes. A reader with the permission sends it before it reads.
 enum class Command : std::uint32_t { log_level = 1, log_details = 2, zero = 3, dump_socket = 4, refresh = 5 };
 
 inline constexpr std::uint32_t kControlMagic = 0x63616d76;  // "vmac"
@@ -28,7 +28,7 @@ struct Request {
 struct Answer {
     std::uint32_t magic;
     std::int32_t error;  // 0, or an errno value
-    char text[120];      // what was wrong, or what was done
+    char text[120];      // what was wrong, or what the process did
 };
 
 }  // namespace vma::stats

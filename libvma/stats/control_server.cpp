@@ -32,14 +32,15 @@ struct Peer {
     std::uint64_t serial = 0;  // in order of arrival
 };
 
-// Used by the internal thread alone, once it is started.
+// Only the internal thread uses it, once it is started.
 struct Server {
     InternalFd listener;
     CommandHandlers handlers;
     std::array<Peer, kPeers> peers;
     std::uint64_t serial = 0;
 };
-// Never destroyed: the internal thread outlives exit(). In a forked child it is made anew over the parent's.
+// Never destroyed, because the internal thread outlives exit(). A forked child makes a new one over the
+// parent's.
 alignas(Server) std::byte g_memory[sizeof(Server)];
 Server* g_server = nullptr;
 
@@ -63,9 +64,9 @@ void drop(Peer& peer) noexcept {
     peer.fd.reset();
 }
 
-// False: nothing has come yet.
+// Answers a peer's request. False: no request has arrived yet.
 bool serve(Peer& peer) noexcept {
-    char message[sizeof(Request) + 1];  // one byte more shows a message that is too long
+    char message[sizeof(Request) + 1];  // one byte more, to recognise a message that is too long
     const long n =
         os::raw_syscall(SYS_recvfrom, peer.fd.get(), message, sizeof message, MSG_DONTWAIT, nullptr, nullptr);
     if (n == -EAGAIN || n == -EINTR) return false;
@@ -88,7 +89,7 @@ Peer& free_place() noexcept {
 }
 
 void accept_peers() {
-    for (std::size_t i = 0; i < kPeers; i++) {  // the watch calls again while there are more
+    for (std::size_t i = 0; i < kPeers; i++) {  // the internal thread calls again while more peers wait
         const long fd = os::raw_syscall(SYS_accept4, g_server->listener.get(), nullptr, nullptr,
                                         SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) return;
@@ -107,7 +108,7 @@ void accept_peers() {
     }
 }
 
-// Its name, or an empty one.
+// Returns the socket's name, or an empty one.
 std::string open_listener(InternalFd& out) {
     std::uint64_t random[2] = {};
     if (getrandom(random, sizeof random, GRND_NONBLOCK) != sizeof random) return {};
@@ -183,7 +184,7 @@ Answer answer_to(const void* message, std::size_t length, unsigned uid, unsigned
 
 void start_control(const CommandHandlers& handlers) noexcept {
     Segment* segment = current();
-    if (segment == nullptr || !segment->is_file()) return;  // nobody would find it
+    if (segment == nullptr || !segment->is_file()) return;  // no reader would find the socket
     try {
         auto* server = new (g_memory) Server;
         server->handlers = handlers;
@@ -200,7 +201,7 @@ void start_control(const CommandHandlers& handlers) noexcept {
     }
 }
 
-// The descriptors are closed already, and the watches forgotten.
+// The child has closed the descriptors and forgotten the watches already.
 void forget_control_in_child() noexcept { g_server = nullptr; }
 VMA_RENEW_IN_CHILD(forget_control_in_child);
 

@@ -20,7 +20,8 @@ template <class T>
 inline void store(T& word, std::type_identity_t<T> value) noexcept {
     std::atomic_ref<T>(word).store(value, std::memory_order_relaxed);
 }
-// Of a word that says, when it is not 0, that the block is described: who sees it sees the description.
+// Stores a word that, when it is not 0, says that the block is described: a reader that sees the word sees
+// the description.
 template <class T>
 inline void publish(T& word, std::type_identity_t<T> value) noexcept {
     std::atomic_ref<T>(word).store(value, std::memory_order_release);
@@ -34,7 +35,7 @@ inline void add(std::uint64_t& word, std::uint64_t n) noexcept { store(word, loa
 inline void raise(std::uint64_t& word, std::uint64_t value) noexcept {
     if (value > load(word)) store(word, value);
 }
-// For all others.
+// For callers without a common lock.
 inline void add_shared(std::uint64_t& word, std::uint64_t n) noexcept {
     std::atomic_ref<std::uint64_t>(word).fetch_add(n, std::memory_order_relaxed);
 }
@@ -42,8 +43,8 @@ inline std::uint64_t take(std::uint64_t& word) noexcept {
     return std::atomic_ref<std::uint64_t>(word).exchange(0, std::memory_order_relaxed);
 }
 
-// A text, cut where there is no room, always with its terminating zero. Inside Describe, or before anybody
-// reads.
+// Writes a text, cut to the room, always with its terminating zero. Inside Describe, or before the first
+// reader.
 template <std::size_t N>
 inline void put_text(char (&out)[N], std::string_view text) noexcept {
     const std::size_t n = text.copy(out, N - 1);
@@ -54,9 +55,10 @@ inline std::string_view text_of(const char (&text)[N]) noexcept {
     return {text, strnlen(text, N)};
 }
 
-// While it lives, this thread alone writes the description of the block that `sequence` guards. Writers are
-// rare and quick, so another one is waited for, but not for ever: it may be this thread, interrupted by a
-// signal handler. False: nothing may be written; the description is brought up to date with the next refresh.
+// While it lives, only this thread writes the description of the block that `sequence` guards. Writers are
+// rare and quick, so a thread waits for another writer, but not for ever: the other writer may be this
+// thread, interrupted by a signal handler. False: the caller must not write; the next refresh updates the
+// description.
 class Describe {
   public:
     explicit Describe(std::uint32_t& sequence) noexcept : sequence_(sequence) {
@@ -65,7 +67,7 @@ class Describe {
             if (sequence_.compare_exchange_weak(even, even + 1, std::memory_order_acquire,
                                                 std::memory_order_relaxed)) {
                 mine_ = true;
-                // What follows must not be seen before the odd number.
+                // A reader must see the odd number before the writes that follow.
                 std::atomic_thread_fence(std::memory_order_release);
                 return;
             }

@@ -62,7 +62,7 @@ Result<int> open_directory(const std::string& directory) {
     return refused(EACCES, objection);
 }
 
-// Gives the finished file its name: 0 or errno.
+// Renames the finished file to `name`. Returns 0 or an errno value.
 int give_name(int directory, const char* temporary, const char* name) noexcept {
     constexpr int kTries = 3;  // another process may make or remove a file of the name meanwhile
     int error = EEXIST;
@@ -102,16 +102,16 @@ Result<void*> make_file(const std::string& directory, const std::string& name, s
             if (name != nullptr) os::raw_syscall(SYS_unlinkat, directory, name, 0);
         }
     } unlink{dir.get(), temporary.c_str()};
-    // The umask may have taken from us what we need ourselves.
+    // The umask may have removed permissions that this process needs.
     os::raw_syscall(SYS_fchmod, file.get(), 0600);
-    // With all its pages: one that is lacking later would be a SIGBUS.
+    // Allocates all pages now: a missing page would later be a SIGBUS.
     long error = os::raw_syscall(SYS_ftruncate, file.get(), size);
     if (error == 0) error = os::raw_syscall(SYS_fallocate, file.get(), 0, 0L, size);
     if (error != 0) return refused(static_cast<int>(-error), "gets no memory");
     const long mapped =
         os::raw_syscall(SYS_mmap, nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0L);
     if (mapped < 0 && mapped > -4096) return refused(static_cast<int>(-mapped), "cannot be mapped");
-    // Until it is where it belongs, it goes again with any failure.
+    // Removes the file and the mapping after any failure before the rename.
     struct Unmap {
         long at;
         std::size_t size;

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The statistics file of a process, as the library writes it and tools read it. Tools include this header
-// with its two tables (numbers.def, reasons.def) and nothing else of the library.
+// with its two tables (numbers.def, reasons.def) and no other header of the library.
 //
-// Where: <dir>/vmastat.<pid>, <dir> being VMA_STATS_SHMEM_DIR (default /dev/shm). Mode 0600, made with O_EXCL
-// and O_NOFOLLOW under a temporary name, filled in, and renamed into place: who finds the file finds it
-// complete. Its size never changes.
+// Where: <dir>/vmastat.<pid>, <dir> being VMA_STATS_SHMEM_DIR (default /dev/shm). The library makes the file
+// with mode 0600, O_EXCL and O_NOFOLLOW under a temporary name, fills it in, and renames it into place. So a
+// reader always finds a complete file. Its size never changes.
 //
 // What: a Header, then the sections it lists, each an array of blocks of one kind. All numbers are in the
-// byte order of the machine, counters 64 bits and running from the start of the process (or the last "zero"
-// command); addresses are in network order, ports in the machine's. A reader takes offsets and sizes from the
-// header, never from its own structs: a block that is longer than it knows has new fields at its end (same
-// version), one that is shorter lacks them. Fields never move within a version.
+// machine's byte order. Counters have 64 bits and count from the start of the process (or the last "zero"
+// command). Addresses are in network order, ports in the machine's. A reader takes offsets and sizes from the
+// header, never from its own structs. A block that is longer than the reader's struct has new fields at its
+// end (same version); a shorter block lacks fields. Fields never move within a version.
 //
-// Who: one process writes; anyone who may open the file reads, without write permission. Counters are written
-// with relaxed stores of 8 bytes, so each is whole but two may belong to different moments. The description
-// of a block (names, addresses, texts: everything under "description") is guarded by `sequence`: odd while it
-// is written; a reader copies and takes the copy when `sequence` was even and the same before and after. A
-// reader trusts nothing it finds: texts may lack their terminating zero, numbers may be anything.
+// Who: one process writes; every process that may open the file reads, without write permission. The writer
+// stores counters with relaxed stores of 8 bytes, so each is whole, but two may belong to different moments.
+// `sequence` guards the description of a block (names, addresses, texts: everything under "description"). It
+// is odd while the process writes the description. A reader makes a copy, and uses it if `sequence` was even
+// and the same before and after. A reader trusts no value in the file: texts may lack their terminating zero,
+// numbers may be anything.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +44,7 @@ inline constexpr unsigned kMaxSections = 16;
 struct SectionEntry {
     std::uint32_t kind;        // Section; 0: not used
     std::uint32_t block_size;  // bytes from one block to the next
-    std::uint32_t blocks;      // how many there is room for
+    std::uint32_t blocks;      // room for so many blocks
     std::uint32_t reserved;
     std::uint64_t offset;  // from the beginning of the file
 };
@@ -58,23 +59,24 @@ struct Header {
     std::uint32_t pid;
     std::uint32_t uid;
     std::uint64_t
-        start_ticks;  // field 22 of /proc/<pid>/stat: tells a process from a later one of the same pid
+        start_ticks;  // field 22 of /proc/<pid>/stat: tells a process from a later one with the same pid
     std::uint64_t started_ns;  // CLOCK_REALTIME when the file was made
     std::uint32_t life;        // Life; "ended" is written before the file is removed
-    std::int32_t log_level;    // as VMA_TRACELEVEL now is
+    std::int32_t log_level;    // the current VMA_TRACELEVEL
     std::int32_t log_details;
-    std::uint32_t zeroed;  // how often counters were zeroed by command
+    std::uint32_t zeroed;  // how often a command zeroed the counters
     std::uint64_t
-        sockets_unseen;  // sockets that found no block (VMA_STATS_FD_NUM); the totals count what they do
+        sockets_unseen;  // sockets that found no block (VMA_STATS_FD_NUM); the totals count their traffic
     char program[64];
-    char library[32];             // version
-    char command_socket[108];     // abstract unix socket for commands, without the leading zero byte; empty:
-                                  // none (control.h)
-    std::uint32_t pid_namespace;  // inode number of /proc/<pid>/ns/pid: where `pid` is a pid; 0: unknown
+    char library[32];  // version
+    // Abstract unix socket for commands (control.h), without the leading zero byte; empty: none.
+    char command_socket[108];
+    // Inode number of /proc/<pid>/ns/pid, the namespace of `pid`; 0: unknown.
+    std::uint32_t pid_namespace;
     SectionEntry sections[kMaxSections];
 };
 
-// Which way a direction of a socket goes.
+// The path of a socket's direction.
 enum class Path : std::uint8_t { undecided = 0, offloaded = 1, kernel = 2, closed = 3 };
 
 // Why a direction is not offloaded, or not yet.
@@ -84,7 +86,7 @@ enum class Reason : std::uint16_t {
     count_
 };
 
-// The words for each reason, for people; "unknown reason" for a number of no reason.
+// The reason in words for people; "unknown reason" for an unknown number.
 constexpr const char* reason_text(Reason reason) noexcept {
     switch (reason) {
 #define VMA_REASON(name, text) \
@@ -107,7 +109,7 @@ struct Address {
 struct Traffic {
     std::uint64_t packets;  // datagrams, or receive and send calls that moved data of a stream
     std::uint64_t bytes;    // of the program's data
-    std::uint64_t eagain;   // calls that found nothing, or no room
+    std::uint64_t eagain;   // calls that found no data, or no room
     std::uint64_t errors;   // calls that failed otherwise
 };
 
@@ -115,13 +117,13 @@ struct SocketBlock {
     // state: 0 free, 1 in use, 2 closed by the program but still at work (TCP's end)
     std::uint32_t sequence;
     std::uint32_t state;
-    std::uint64_t id;  // a number no other socket of the process has: tells a new socket in an old block
+    std::uint64_t id;  // unique in the process: tells a new socket in an old block
     // description
-    std::int32_t fd;    // one number that the program knows it by
+    std::int32_t fd;    // one number by which the program knows the socket
     std::int32_t type;  // SOCK_DGRAM, SOCK_STREAM, ...
     std::int32_t family;
     std::uint32_t tcp_state;  // as TCP_INFO numbers them: 1 established .. 10 listen, 11 closing; 0: none
-    std::uint64_t inode;      // of the kernel's socket, as /proc/net/{udp,tcp} show it
+    std::uint64_t inode;      // of the kernel's socket, as in /proc/net/{udp,tcp}
     std::uint8_t rx_path;     // Path
     std::uint8_t tx_path;
     std::uint16_t rx_reason;  // Reason
@@ -134,18 +136,19 @@ struct SocketBlock {
     Address local, peer;
     std::uint8_t multicast_interface[4];  // IP_MULTICAST_IF
     std::uint32_t reserved0;
-    char rule[96];    // which rule decided: "libvma.conf:12: use os udp_sender *:53", or "no rule"
+    // The rule that decided: "libvma.conf:12: use os udp_sender *:53", or "no rule".
+    char rule[96];
     char detail[96];  // more about the reason
     // gauges
-    std::int32_t rx_thread, tx_thread;  // ids of the last ones to receive and send
+    std::int32_t rx_thread, tx_thread;  // ids of the last threads to receive and send
     // gauges and counters
 #define VMA_SOCKET_NUMBER(member, ...) std::uint64_t member;
 #define VMA_SOCKET_TRAFFIC(member, ...) Traffic member;
 #include "libvma/stats/numbers.def"
 };
 
-// What sockets without a block did, and all sockets that have ended: with the blocks in use, the process's
-// whole traffic.
+// Traffic of sockets without a block, and of all sockets that have ended. With the blocks in use, that is the
+// process's whole traffic.
 struct TotalsBlock {
 #define VMA_TOTALS_NUMBER(member, ...) std::uint64_t member;
 #define VMA_TOTALS_RESERVED(member) std::uint64_t member;
@@ -154,7 +157,7 @@ struct TotalsBlock {
 };
 enum : unsigned { kTotalsUdp = 0, kTotalsTcp = 1, kTotalsCount = 2 };  // blocks of Section::totals
 
-// Drops of a ring by reason, beside those that sockets count.
+// A ring's drops by reason, beside the drops that sockets count.
 enum class RingDrop : unsigned {
 #define VMA_RING_DROP(name) name,
 #include "libvma/stats/numbers.def"
@@ -198,7 +201,7 @@ struct MuxBlock {
     // description
     std::uint32_t kind;   // Mux
     std::int32_t fd;      // epoll: its number; -1: many
-    std::int32_t thread;  // id of the last to wait
+    std::int32_t thread;  // id of the last thread to wait
     std::uint32_t reserved;
     // counters and gauges
 #define VMA_MUX_NUMBER(member, ...) std::uint64_t member;
@@ -212,11 +215,11 @@ struct GroupBlock {
     // description
     std::uint64_t socket_id;  // SocketBlock::id, or 0 when that socket has no block
     std::int32_t fd;
-    std::uint32_t path;     // Path of what the group sends
+    std::uint32_t path;     // Path of packets sent to the group
     Address group, source;  // source: of a source-specific membership
 };
 
-// A parameter as the process has it.
+// The process's value of a parameter.
 struct ParameterBlock {
     char name[48];
     char value[80];
@@ -226,7 +229,7 @@ struct ParameterBlock {
 static_assert(sizeof(Header) % 8 == 0 && sizeof(SocketBlock) % 8 == 0 && sizeof(RingBlock) % 8 == 0 &&
               sizeof(PoolBlock) % 8 == 0 && sizeof(MuxBlock) % 8 == 0 && sizeof(GroupBlock) % 8 == 0 &&
               sizeof(ParameterBlock) % 8 == 0 && sizeof(TotalsBlock) % 8 == 0);
-// Where the counters stand in version 1.
+// Checks the counters' places in version 1.
 static_assert(offsetof(SocketBlock, rx_offload) % 8 == 0 && offsetof(Header, sections) % 8 == 0);
 
 }  // namespace vma::stats

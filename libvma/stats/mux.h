@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What calls of select, poll and epoll_wait count. An epoll set with offloaded members counts in a block of
-// its own (the last block is for all sets beyond); poll and select have one block each, which threads share
-// in stripes.
+// Counts calls of select, poll and epoll_wait. An epoll set with offloaded members has a block of its own;
+// the last block is for all sets beyond. poll and select have one block each, and threads share its stripes.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +11,16 @@
 
 namespace vma::stats {
 
-// Null when there are no statistics.
+// Null without statistics.
 MuxBlock* open_epoll(int fd) noexcept;
 void close_epoll(MuxBlock* block) noexcept;
-// Of the calling thread; collect_muxes() adds it to the block.
+// The calling thread's stripe; collect_muxes() adds it to the block.
 MuxBlock& calls_of(Mux kind) noexcept;
 
 void collect_muxes() noexcept;
 void zero_muxes() noexcept;
 
-// One call has ended. `result`: descriptors, or -errno; `offloaded` of them are ready on our side.
+// Counts the end of one call. `result`: descriptors, or -errno; the library found `offloaded` of them ready.
 inline void count_call(MuxBlock& block, int result, unsigned offloaded, Came came) noexcept {
     add_shared(block.calls, 1);
     if (const std::int32_t me = thread_id(); load(block.thread) != me) store(block.thread, me);

@@ -60,7 +60,7 @@ std::string decision(const SocketBlock& b) {
     return text;
 }
 
-// Appends in one go. A limit on file sizes must not kill the program because of our lines.
+// Appends with one write(2). A limit on file sizes must not kill the program because of the library's lines.
 void append(int fd, std::string_view text) noexcept {
     constexpr std::size_t kSetSize = 8;  // the kernel's sigset_t
     std::uint64_t block = 1ull << (SIGXFSZ - 1), before = 0, pending = 0;

@@ -59,7 +59,7 @@ std::vector<ParameterBlock> parameters() {
 
 }  // namespace
 
-// The name in field 2 may hold anything, so counting begins behind its last parenthesis.
+// The name in field 2 may hold any character, so counting begins behind its last parenthesis.
 std::uint64_t start_ticks_of(long pid) {
     const std::string text = os::read_proc_file(fmt::format("/proc/{}/stat", pid).c_str(), 4096);
     std::size_t at = text.rfind(')');
@@ -120,7 +120,7 @@ void Segment::fill(void* at, const Settings& settings) noexcept {
         header.start_ticks = start_ticks_of(static_cast<long>(header.pid));
         put_text(header.program, program_name());
     } catch (...) {
-        // the file is as good without them
+        // The file works without the parameters
     }
     put_text(header.library, VMA_VERSION);
     header.pid_namespace = pid_namespace();
@@ -188,7 +188,7 @@ void Segment::resume() noexcept {
     ended_ = false;
     try {
         auto made = make_file(directory_, name_, size_, base_, [&](void* at) {
-            // Others go on counting meanwhile, and a few counts may be lost.
+            // Other threads go on counting meanwhile, so a few counts may be lost.
             std::memcpy(at, base_, size_);
             static_cast<Header*>(at)->life = static_cast<std::uint32_t>(Life::running);
         });
@@ -220,14 +220,14 @@ SocketBlock* Segment::take_socket(unsigned spare) noexcept {
             (word.fetch_or(bit, std::memory_order_acquire) & bit) != 0)
             continue;
         SocketBlock& block = socket(i);
-        Describe guard(block.sequence);  // who reads must not take half of the old socket for the new one
+        Describe guard(block.sequence);  // a reader must not take half of the old socket for the new one
         auto* words = reinterpret_cast<std::uint64_t*>(&block);
         for (std::size_t w = 1; w < sizeof block / 8; w++) store(words[w], 0);  // all but sequence and state
         store(block.id, id_.fetch_add(1, std::memory_order_relaxed) + 1);
         next_.store(i + 1, std::memory_order_relaxed);
         return &block;
     }
-    // Others took and gave blocks meanwhile, always where the search was not.
+    // Other threads took and gave blocks meanwhile: free ones were always where the search was not.
     in_use_.fetch_sub(1, std::memory_order_relaxed);
     return nullptr;
 }
@@ -249,7 +249,7 @@ unsigned Segment::index_of(const SocketBlock* block) noexcept {
         static_cast<std::ptrdiff_t>(strides_[s]));
 }
 
-// ---- the process's ----
+// ---- the process's segment ----
 
 Segment* current() noexcept { return g_current.load(std::memory_order_acquire); }
 

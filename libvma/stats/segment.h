@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The memory that statistics live in: the file of layout.h, mapped, or private memory where there can be
-// none. Who counts does not see the difference.
+// The memory of the statistics: the file of layout.h, mapped, or private memory without a file. Code that
+// counts does not see the difference.
 //
-// Life: start() when the first socket that may be offloaded is made; the file goes at exit and before exec,
-// marked as ended first. A forked child must not write into its parent's file: in the child hook private
-// pages take its place, under the same addresses, so that what is left of the parent's objects stays
-// harmless; the child's own stack starts a segment of its own.
+// Life: start() runs when the program makes the first socket that may be offloaded. At exit and before exec
+// the library marks the file as ended and removes it. A forked child must not write into its parent's file.
+// So the child hook puts private pages at the same addresses, and the parent's old objects stay harmless. The
+// child's own stack starts a segment of its own.
 #pragma once
 
 #include <array>
@@ -23,14 +23,14 @@ inline constexpr unsigned kMaxSockets = 1024, kRingBlocks = 16, kPoolBlocks = 2 
 
 struct Settings {
     unsigned sockets = 100;  // blocks, at most kMaxSockets
-    std::string directory;   // one %d is the process id; empty: no file
+    std::string directory;   // one %d means the process id; empty: no file
     std::vector<ParameterBlock> parameters;
 };
 
 class Segment {
   public:
-    // Null without memory. What kept it from having a file is put into `why`, empty if nothing did or none
-    // was wanted.
+    // Null without memory. `why` becomes the reason for a missing file, or empty if there is a file or
+    // `settings` wants none.
     static std::unique_ptr<Segment> create(const Settings& settings, std::string& why) noexcept;
     ~Segment();
     Segment(const Segment&) = delete;
@@ -46,22 +46,22 @@ class Segment {
     TotalsBlock& totals(unsigned i) noexcept { return block<TotalsBlock>(Section::totals, i); }
     unsigned sockets() const noexcept { return sockets_; }
 
-    // A socket block that is free, zeroed but for `state` and `sequence`, with an id of its own; null: none
-    // is free, or fewer than `spare` would be left. Lock-free. The caller fills in the description and sets
-    // the state.
+    // Takes a free socket block: zeroed but for `state` and `sequence`, with an id of its own. Null if no
+    // block is free, or if fewer than `spare` would be left. Lock-free. The caller fills in the description
+    // and sets the state.
     SocketBlock* take_socket(unsigned spare = 0) noexcept;
     void give_socket(SocketBlock* block) noexcept;
     unsigned index_of(const SocketBlock* block) noexcept;
 
     bool is_file() const noexcept { return !name_.empty(); }
     std::string path() const { return directory_ + "/" + name_; }
-    // The file is marked as ended and goes; the memory stays. Idempotent.
+    // Marks the file as ended and removes it; the memory stays. Idempotent.
     void end() noexcept;
-    // It comes back, after an exec that failed.
+    // Makes the file again, after an exec that failed.
     void resume() noexcept;
     // Removes files of killed processes from the directory. Any thread.
     void sweep() const noexcept;
-    // In a forked child: the memory is private from now on, and empty. Async-signal-safe.
+    // In a forked child: makes the memory private and empty. Async-signal-safe.
     void forget_in_child() noexcept;
 
   private:
@@ -81,7 +81,7 @@ class Segment {
     std::array<unsigned, kMaxSections> counts_{};
     std::string directory_, name_;
     bool ended_ = false;
-    Segment* older_ = nullptr;  // in a forked child: the parent's, out of use
+    Segment* older_ = nullptr;  // in a forked child: the parent's segment, out of use
     friend void forget_segment_in_child() noexcept;
     std::array<std::atomic<std::uint64_t>, kMaxSockets / 64> used_{};  // a bit for each socket block
     std::atomic<unsigned> in_use_{0};
@@ -89,7 +89,7 @@ class Segment {
     std::atomic<std::uint64_t> id_{0};
 };
 
-// When a process started: field 22 of /proc/<pid>/stat, 0 if it cannot be told.
+// When a process started: field 22 of /proc/<pid>/stat, 0 if unknown.
 std::uint64_t start_ticks_of(long pid);
 
 // In a forked child.
@@ -97,12 +97,14 @@ void forget_segment_in_child() noexcept;
 
 // The process's segment, null before start().
 Segment* current() noexcept;
-// Makes it as VMA_STATS_* say. Once; callers serialise. Never fails as far as the program is concerned.
+// Makes the segment according to VMA_STATS_*. Once; callers serialise. After a failure the program goes on
+// without statistics.
 void start() noexcept;
-// Marked as ended, and the file removed: the process ends, or becomes another program. resume(): it did not.
+// Marks the file as ended and removes it, because the process ends or becomes another program. resume(): the
+// exec failed.
 void end() noexcept;
 void resume() noexcept;
-// remove_stale_files() of the process's directory, if it has a file there. Any thread.
+// Calls remove_stale_files() for the process's directory, if the process has a file there. Any thread.
 void sweep() noexcept;
 
 }  // namespace vma::stats

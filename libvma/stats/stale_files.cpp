@@ -28,7 +28,7 @@ bool is_gone(const Header& header) {
     return now != 0 && header.start_ticks != 0 && now != header.start_ticks;
 }
 
-// `name` in `directory`, if it is a statistics file that may go.
+// Is `name` in `directory` a statistics file to remove?
 bool is_stale(int directory, const char* name, std::uint32_t mine) {
     std::uint32_t pid = 0;
     const char* end = name + std::strlen(name);

@@ -17,7 +17,7 @@ namespace {
 
 constinit std::array<Stripe, kStripes> g_stripes{};
 
-// Adds up what `from` counts in `to`. `from` may go on counting.
+// Adds the counters of `from` to `to`. Other threads may go on counting in `from`.
 template <class From>
 void add_traffic(TotalsBlock& to, From& from, std::uint64_t (*read)(std::uint64_t&)) noexcept {
     Traffic* in = &from.rx_offload;
@@ -38,7 +38,7 @@ void add_traffic(TotalsBlock& to, From& from, std::uint64_t (*read)(std::uint64_
 
 constinit thread_local std::int32_t t_id = 0;
 
-// Which blocks are kernel sockets; bits by block.
+// The blocks of kernel sockets, one bit for each block.
 std::array<std::atomic<std::uint64_t>, kMaxSockets / 64> g_kernel_sockets{};
 
 std::uint64_t inode_of(int fd) noexcept {
@@ -110,7 +110,7 @@ void Tally::decided(Direction direction, const Decision& d) noexcept {
     if (!guard) return;
     store(rx ? block_->rx_path : block_->tx_path, static_cast<std::uint8_t>(d.path));
     store(rx ? block_->rx_reason : block_->tx_reason, static_cast<std::uint16_t>(d.reason));
-    // One text serves both directions: that of the one which is not offloaded.
+    // One text serves both directions: the text of the direction that is not offloaded.
     const auto other = static_cast<Reason>(load(rx ? block_->tx_reason : block_->rx_reason));
     const bool told = d.reason != Reason::none || other == Reason::none || other == Reason::not_bound;
     if (told) put_text(block_->detail, d.detail);
@@ -124,13 +124,13 @@ bool active(const SocketBlock& block) noexcept {
     return any;
 }
 
-// ---- sockets of the kernel's ----
+// ---- kernel sockets ----
 
 void note_kernel_socket(int fd, int family, int type, Reason reason, std::string_view detail,
                         std::string_view rule) noexcept {
     Segment* segment = current();
     if (segment == nullptr) return;
-    // The number may be that of one before, which was closed.
+    // An earlier kernel socket, closed meanwhile, may have had the same number.
     for (unsigned i = 0; i < segment->sockets(); i++)
         if ((g_kernel_sockets[i / 64].load(std::memory_order_relaxed) >> (i % 64) & 1) != 0 &&
             segment->socket(i).fd == fd &&

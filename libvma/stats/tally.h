@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What a socket counts into: a block of the statistics file of its own, or, for sockets beyond
-// VMA_STATS_FD_NUM, the totals of its protocol, which threads share in stripes.
+// Counts for a socket: in its own block of the statistics file. Sockets beyond VMA_STATS_FD_NUM count in the
+// totals of their protocol, whose stripes threads share.
 //
 // Costs: with a block, a plain addition where the caller holds a lock that all callers of that counter hold
 // (`held`), else an atomic one. Without a block always an atomic one, on a stripe that few threads use.
@@ -24,14 +24,14 @@ enum class Way : unsigned { rx_offload, rx_os, tx_offload, tx_os };
 static_assert(offsetof(SocketBlock, tx_os) == offsetof(SocketBlock, rx_offload) + 3 * sizeof(Traffic));
 static_assert(offsetof(TotalsBlock, tx_os) == offsetof(TotalsBlock, rx_offload) + 3 * sizeof(Traffic));
 
-// How the data of a receive call came.
+// When the data of a receive call arrived.
 enum class Came : unsigned {
     there,
     polled,
     slept
-};  // had arrived before; while the call polled; while it slept
+};  // before the call; while the call polled; while the call slept
 
-// Why a direction goes the way it does. Texts are copied.
+// A direction's path and the reason. Texts are copied.
 struct Decision {
     Path path = Path::undecided;
     Reason reason = Reason::not_bound;
@@ -42,29 +42,29 @@ struct Decision {
 // The kernel's number of the calling thread.
 std::int32_t thread_id() noexcept;
 
-// The totals that are not in the file yet, for tests and refresh().
+// The totals that are not in the file yet. For tests and refresh().
 inline constexpr unsigned kStripes = 16;
 struct alignas(64) Stripe {
     TotalsBlock totals[kTotalsCount];
 };
 Stripe& stripe(unsigned i) noexcept;
 inline Stripe& my_stripe() noexcept { return stripe(thread_number() % kStripes); }
-// Adds what the stripes hold to the totals in the file.
+// Adds the stripes' counts to the totals in the file.
 void collect_totals() noexcept;
-// In a forked child: they are the parent's.
+// In a forked child: clears the stripes, which hold the parent's counts.
 void forget_totals() noexcept;
 
 class Tally {
   public:
-    // Takes a block if there is one, and describes the socket. `fd`: a number of it.
+    // Takes a block if one is free, and describes the socket. `fd`: a number of the socket.
     void open(Protocol protocol, int fd, int type, bool blocking) noexcept;
-    // What was counted goes to the totals, the block becomes free. After the last use of the socket.
+    // Adds the block's counts to the totals and frees the block. Call it after the last use of the socket.
     void close() noexcept;
-    // Null: none.
+    // Null without a block.
     SocketBlock* block() const noexcept { return block_; }
     std::uint64_t id() const noexcept { return block_ == nullptr ? 0 : load(block_->id); }
 
-    // One packet (a datagram, or a call that moved data of a stream).
+    // Counts one packet (a datagram, or a call that moved data of a stream).
     void moved(Way way, std::uint64_t bytes, bool held) noexcept {
         Traffic& t = traffic(way);
         if (held && block_ != nullptr) {
@@ -78,7 +78,7 @@ class Tally {
     }
     void eagain(Way way) noexcept { add_shared(traffic(way).eagain, 1); }
     void failed(Way way) noexcept { add_shared(traffic(way).errors, 1); }
-    // The same from a call's result: bytes, or -errno.
+    // Counts a call's result: bytes, or -errno.
     void result(Way way, std::int64_t result) noexcept {
         if (result >= 0)
             moved(way, static_cast<std::uint64_t>(result), false);
@@ -91,7 +91,7 @@ class Tally {
         if (block_ == nullptr || how == Came::there) return;
         add_shared(how == Came::polled ? block_->rx_poll_hit : block_->rx_poll_miss, 1);
     }
-    // With the queue's lock held.
+    // The caller holds the queue's lock.
     void dropped(std::uint64_t bytes) noexcept {
         if (block_ != nullptr) {
             add(block_->rx_drop_packets, 1);
@@ -108,10 +108,10 @@ class Tally {
         raise(block_->rx_queue_max_bytes, bytes);
     }
 
-    // Which way a direction goes from now on, and why. Cheap when nothing changes.
+    // Sets a direction's path from now on, and the reason. Cheap when nothing changes.
     void decided(Direction direction, const Decision& decision) noexcept;
     bool is(Direction direction, Path path, Reason reason) const noexcept {
-        if (block_ == nullptr) return true;  // there is nowhere to write it
+        if (block_ == nullptr) return true;  // there is no block to write to
         const bool rx = direction == Direction::rx;
         return load(rx ? block_->rx_path : block_->tx_path) == static_cast<std::uint8_t>(path) &&
                load(rx ? block_->rx_reason : block_->tx_reason) == static_cast<std::uint16_t>(reason);
@@ -132,13 +132,13 @@ class Tally {
     Protocol protocol_ = Protocol::udp;
 };
 
-// Does the block have anything to report?
+// Has the block counted anything?
 bool active(const SocketBlock& block) noexcept;
 
-// A socket the library has nothing to do with beyond telling why: takes a block as long as many are free.
+// Notes a socket that the kernel serves, with the reason. Takes a block as long as many are free.
 void note_kernel_socket(int fd, int family, int type, Reason reason, std::string_view detail,
                         std::string_view rule = {}) noexcept;
-// Gives back the blocks of those that the program has closed. From refresh().
+// Frees the blocks of kernel sockets that the program has closed. Called by refresh().
 void forget_closed_kernel_sockets() noexcept;
 
 }  // namespace vma::stats
