@@ -12,7 +12,7 @@ void write_call(log::Level level, const char* call, long first, long result) noe
     const int error = errno;
     if (result >= 0) return log::print(level, "{}({}) = {}", call, first, result);
     if (error == runtime::kRestart || error == runtime::kAskKernel)
-        return;  // the call goes on, and says more at its end
+        return;  // the caller makes the call again or asks the kernel, and logs the end
     const char* name = strerrorname_np(error);
     log::print(level, "{}({}) = {} {}", call, first, result, name != nullptr ? name : "?");
     errno = error;

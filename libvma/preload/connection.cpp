@@ -11,7 +11,7 @@ VMA_EXPORT int bind(int fd, const sockaddr* addr, socklen_t len) noexcept {
     return os::bind(fd, addr, len);
 }
 
-// libc binds the socket to a reserved port without passing us.
+// libc binds the socket to a reserved port inside libc, past the wrapper of bind().
 VMA_EXPORT int bindresvport(int fd, sockaddr_in* addr) noexcept {
     if (maybe_ours(fd)) {
         Inside hold;
@@ -35,7 +35,7 @@ VMA_EXPORT int listen(int fd, int backlog) noexcept {
 
 namespace {
 
-// accept() of the kernel, where what it gives may stand for a connection that a parent process has accepted
+// accept() of the kernel. Its result may be a placeholder for a connection that a parent process has accepted
 // already.
 template <class Accept>
 int accept_from_kernel(sockaddr* addr, socklen_t* len, int flags, Accept&& accept) {
@@ -53,8 +53,8 @@ int accept_from_kernel(sockaddr* addr, socklen_t* len, int flags, Accept&& accep
 
 }  // namespace
 
-// A socket that accepts registers what it hands out itself; only what comes from the kernel is checked for a
-// stale object.
+// An accepting socket registers its new descriptors itself; only the kernel's new descriptors are checked for
+// a stale object.
 VMA_EXPORT int accept(int fd, sockaddr* addr, socklen_t* len) {
     return waiting<Ours, log::Level::debug>(
         fd, [&](sockets::Socket& s) { return s.accept4(fd, addr, len, 0); },

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Calls by which a program gives up CAP_NET_ADMIN: see sockets/privileges.h. libc makes them in all threads.
-// What a thread does for itself alone, by syscall(), is not followed.
+// The library does not follow changes that a thread makes for itself alone, by syscall().
 #include <linux/capability.h>
 #include <linux/securebits.h>
 #include <sys/prctl.h>
@@ -16,7 +16,7 @@ using namespace vma::preload;
 
 namespace {
 
-// capabilities(7): what a change of the effective user does to the effective set.
+// capabilities(7): does a change of the effective user leave the effective set alone?
 bool keeps_capabilities() noexcept {
     const long bits = os::raw_syscall(SYS_prctl, PR_GET_SECUREBITS);
     return bits > 0 && (bits & (SECBIT_NO_SETUID_FIXUP | SECBIT_KEEP_CAPS)) != 0;

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What every wrapper of this folder needs. The shape of a wrapper is
+// What the wrappers of this folder have in common. A wrapper has this shape:
 //
 //     if (auto s = ours(fd)) return guarded_nocancel(fd, [&] { return s->call(fd, ...); });
 //     return os::call(fd, ...);
 //
-// so a descriptor that is not ours costs one look into the table. What may wait has the shape
+// So a descriptor of the kernel costs one look into the table. A call that may wait has this shape:
 //
 //     return waiting(fd, [&](sockets::Socket& s) { return s.call(fd, ...); }, [&] { return os::call(fd, ...);
 //     }, ...);
 //
-// Both tell the log of calls on what is ours; the call's name there is the wrapper's.
+// Both write calls on offloaded sockets to the log, under the wrapper's name.
 //
-// Whatever touches the library's state is a runtime::Region, from before a reference is taken until it is
-// given back. The wrapper of a cancellation point is never noexcept (pthread_cancel unwinds through it);
-// libc's headers declare the others noexcept, and they hold cancellation off while the library works, because
-// the library's own system calls are cancellation points.
+// Code that touches the library's state runs in a runtime::Region, from before it takes a reference until it
+// has released the reference. The wrapper of a cancellation point is never noexcept, because pthread_cancel
+// unwinds through it. libc's headers declare the other calls noexcept. Their wrappers hold cancellation off,
+// because the library's own system calls are cancellation points.
 #pragma once
 
 #include <errno.h>
@@ -43,21 +43,22 @@ namespace vma::preload {
 
 using sockets::g_fds;
 
-// Threads of this process that have a vforked child at the moment. In such a child numbers mean other things
-// than in the table, which is the parent's.
+// Threads of this process that have a vforked child at the moment. In the child, descriptor numbers may mean
+// other files than in the table, which is the parent's.
 inline constinit std::atomic<int> g_vforks{0};
 
 inline bool in_vfork_child() noexcept {
     return __builtin_expect(g_vforks.load(std::memory_order_relaxed) != 0, 0) && runtime::in_vfork_child();
 }
 
-// True where the table must not be touched: it belongs to another process whose memory this one shares.
+// True where this process must not touch the table: it belongs to another process whose memory this one
+// shares.
 inline bool table_is_foreign() noexcept { return in_vfork_child() || runtime::in_foreign_process(); }
 
 inline bool maybe_ours(int fd) noexcept { return __builtin_expect(g_fds.peek(fd) != nullptr, 0); }
 
-// The socket behind `fd`, or nothing where the kernel alone serves it. Where there may be one, a Region as
-// long as it lives.
+// The library's socket behind `fd`, or empty where the kernel alone serves `fd`. While it holds a socket, it
+// is a Region.
 class Ours {
   public:
     explicit Ours(int fd, bool sends = false) noexcept(false) {
@@ -83,14 +84,15 @@ class Ours {
 };
 inline Ours ours(int fd) { return Ours(fd); }
 
-// The same for calls that only send, or ask for a name or an option: a UDP socket that a forked child
-// inherited is not taken from the parent by them, since the kernel's socket can do as much.
+// The same for calls that only send, or ask for a name or an option. They do not take a UDP socket that a
+// forked child inherited away from the parent, because the kernel's socket can do the same.
 class OursToSend : public Ours {
   public:
     explicit OursToSend(int fd) noexcept(false) : Ours(fd, true) {}
 };
 
-// The kernel has just handed out `fd`: what we had under that number was closed behind our back.
+// The kernel has just given out `fd`: an object under that number is stale, because the program closed the
+// number past the library.
 inline int fresh(int fd) noexcept {
     if (maybe_ours(fd) && !table_is_foreign()) {
         runtime::Region region;
@@ -99,8 +101,8 @@ inline int fresh(int fd) noexcept {
     return fd;
 }
 
-// Runs library code: std::bad_alloc ends here, as ENOMEM. Everything the library throws is a std::exception;
-// what is not passes through, above all the unwinding of pthread_cancel.
+// Runs library code: std::bad_alloc ends here, as ENOMEM. The library throws only std::exception; other
+// exceptions pass through, above all the unwinding of pthread_cancel.
 template <class F>
 inline auto guarded(F&& call) -> decltype(call()) {
     try {
@@ -113,7 +115,7 @@ inline auto guarded(F&& call) -> decltype(call()) {
 
 using runtime::NoCancel;
 
-// Work of the library in such a call: a Region, too.
+// Runs the library's work in a call that is no cancellation point. It is a Region, too.
 class Inside {
     runtime::Region region_;
     NoCancel hold_;
@@ -129,8 +131,8 @@ inline auto guarded_nocancel(int fd, F&& call, const char* name = __builtin_FUNC
     return result;
 }
 
-// libc acts on a pending pthread_cancel when such a call begins, even if the call would not block. So must
-// ours. `first`: for the log.
+// libc acts on a pending pthread_cancel when a cancellation point begins, even if the call would not block.
+// So does this function. `first`: for the log.
 template <class F>
 inline auto cancellation_point(long first, F&& call, const char* name = __builtin_FUNCTION())
     -> decltype(call()) {
@@ -141,16 +143,16 @@ inline auto cancellation_point(long first, F&& call, const char* name = __builti
     return result;
 }
 
-// What waiting() does beside the kernel's call: nothing.
+// Default for `answered` of waiting(): does nothing.
 struct NotCounted {
     template <class Result>
     void operator()(sockets::Socket&, Result) const noexcept {}
 };
 
-// A call on a socket that may wait. `call` runs inside the region; when it gives up there for the sake of a
-// handler, the handlers run, and then the call ends with EINTR or begins anew, as in the kernel. `kernel` is
-// the program's call as it stands, for descriptors of the kernel and where the socket asks for it; `answered`
-// gets what it then returned.
+// Makes a call on a socket that may wait. `call` runs inside the region. When it ends early for a handler,
+// the handlers run; then the call ends with EINTR or begins anew, as in the kernel. `kernel` is the program's
+// own call, for descriptors of the kernel and for a socket that asks for it (kAskKernel). `answered` gets the
+// result of `kernel` in the latter case.
 template <class Socket = Ours, log::Level level = log::Level::fine, class F, class K, class A = NotCounted>
 inline auto waiting_nocancel(int fd, F&& call, K&& kernel, A&& answered = {},
                              const char* name = __builtin_FUNCTION()) -> decltype(kernel()) {
@@ -199,13 +201,13 @@ inline auto waiting(int fd, F&& call, K&& kernel, A&& answered = {}, const char*
                                            std::forward<A>(answered), name);
 }
 
-// dup() and its relatives beside F_DUPFD: `make` asks the kernel for a copy of `fd`.
+// dup() and similar calls, except F_DUPFD: `make` asks the kernel for a copy of `fd`.
 template <class F>
 inline int duplicate(int fd, F&& make, const char* name = __builtin_FUNCTION()) noexcept {
     int copy = make();
     if (copy < 0) return copy;
     if (in_vfork_child()) {
-        // What it is for is a program that the child is about to become.
+        // The copy is for a program that the child is about to execute.
         if (maybe_ours(fd)) sockets::handing::hand_one(fd, "given to another program");
         return copy;
     }
@@ -223,12 +225,14 @@ inline int duplicate(int fd, F&& make, const char* name = __builtin_FUNCTION()) 
 }
 
 // io_uring reaches sockets past all wrappers: event loops that use it for epoll_ctl() would wait in vain. So
-// it is refused as on a kernel that has none (io_uring.cpp).
+// the library refuses io_uring, as a kernel without it does (io_uring.cpp).
 bool refuses_io_uring() noexcept;
 
-// Sends what lazy transmission holds back on any socket: what follows ends this program without coming back.
+// Sends the frames that lazy transmission holds back on any socket, before a call that ends this program and
+// does not return.
 void flush_all() noexcept;
-// Before the process ends: the same, and connections go to the kernel, which closes them in its own time.
+// Before the process ends: flushes as above, and hands connections over to the kernel, which closes them in
+// its own time.
 void before_end() noexcept;
 
 }  // namespace vma::preload

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// io_uring is refused: see guard.h. Programs reach it by syscall(), which is decoded (syscalls.def), or by
-// liburing, which has the instruction in its own functions; so those of its functions that begin with a ring
-// are here. Not seen: a liburing that is linked statically, and the instruction in the program's own code.
+// The library refuses io_uring: see guard.h. Programs reach it by syscall(), which syscalls.def decodes, or
+// by liburing, whose own functions contain the instruction. So this file interposes those functions of
+// liburing that begin with a ring. The library does not see a statically linked liburing, or the instruction
+// in the program's own code.
 #include <cstddef>
 
 #include "libvma/preload/guard.h"
@@ -22,7 +23,7 @@ bool refuses_io_uring() noexcept {
 
 namespace {
 
-// In a program where the library does nothing it is liburing's own function that has to answer.
+// In a set-uid program the library does nothing, so liburing's own function has to answer.
 template <class... Args>
 int begin_ring(const char* name, Args... args) noexcept {
     if (refuses_io_uring()) return -ENOSYS;

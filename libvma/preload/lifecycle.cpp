@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Where descriptors begin and end: socket, close, dup and their relatives, and the stdio calls that close one
-// inside libc.
+// Begin and end of descriptors: socket, close, dup and similar calls, and the stdio calls that close a
+// descriptor inside libc.
 #include <limits.h>
 #include <resolv.h>
 #include <stdarg.h>
@@ -48,8 +48,8 @@ VMA_EXPORT int pipe2(int fds[2], int flags) noexcept {
 
 namespace {
 
-// Forgets what `fd` means, of a stream that libc is about to close. Cancellation first: a close that is
-// cancelled closes nothing.
+// Removes the object of `fd`, the descriptor of a stream that libc is about to close. Tests for cancellation
+// first, because a cancelled close closes nothing.
 void forget(int fd, const char* call = __builtin_FUNCTION()) {
     if (table_is_foreign()) return;
     pthread_testcancel();
@@ -58,8 +58,8 @@ void forget(int fd, const char* call = __builtin_FUNCTION()) {
     log_call(call, fd, 0);
 }
 
-// Forgets what `fd` means before the kernel closes it: the other way round, another thread could get the
-// number from the kernel and have its new object removed. True: the kernel has closed it, too, with `result`.
+// Removes the object of `fd` before the kernel closes `fd`. In the other order, another thread could get the
+// number from the kernel and lose its new object. True: the kernel has closed `fd`, too, with `result`.
 [[gnu::noinline]] bool close_ours(int fd, int& result) {
     if (table_is_foreign()) return false;
     pthread_testcancel();
@@ -91,8 +91,8 @@ VMA_EXPORT int close(int fd) {
 }
 VMA_ALIAS(__close, close);
 
-// The resolver closes its sockets inside libc. They were made there too, so no object of ours lives under
-// these numbers unless it is stale; old libresolv calls this function through the PLT.
+// The resolver makes and closes its sockets inside libc, so an object under these numbers is stale. Old
+// libresolv calls this function through the PLT.
 VMA_EXPORT void __res_iclose(res_state state, bool free_addr) {
     if (g_fds.any()) {
         fresh(state->_vcsock);
@@ -109,15 +109,15 @@ VMA_EXPORT int dup(int fd) noexcept {
 
 namespace {
 
-// Makes room for dup2/dup3 onto `target`, or returns false with errno. The object under the target must go
-// before the kernel replaces the file, but stay if the call is going to fail.
+// Makes room for dup2/dup3 onto `target`, or returns false with errno. The object of `target` must go before
+// the kernel replaces the file, but stay if the call will fail.
 bool prepare_target(int source, int target) noexcept {
     if (source == target || in_vfork_child()) return true;
     if (not_open(source)) return false;
     if (__builtin_expect(InternalFd::is_internal(target), 0)) {
         runtime::Region region;
         if (!InternalFd::relocate(target)) {
-            errno = EBUSY;  // what the kernel answers when the number is being given out at this moment
+            errno = EBUSY;  // the kernel's answer while another call is taking the number
             return false;
         }
     }
@@ -128,7 +128,7 @@ bool prepare_target(int source, int target) noexcept {
     return true;
 }
 
-// `make`: dup2() or dup3() of the kernel.
+// `make` is the kernel's dup2() or dup3().
 template <class F>
 int duplicate_onto(int source, int target, F&& make, const char* name = __builtin_FUNCTION()) noexcept {
     Inside hold;
@@ -154,7 +154,7 @@ VMA_EXPORT int dup3(int source, int target, int flags) noexcept {
 
 namespace {
 
-// While it lives, the numbers of a range mean nothing, and the kernel closes them.
+// While it lives, the numbers of a range have no objects, and the caller closes them in the kernel.
 class ForgottenRange {
   public:
     ForgottenRange(unsigned first, unsigned last) noexcept
@@ -178,8 +178,8 @@ class ForgottenRange {
     bool any_ = false;
 };
 
-// Calls `close(first, last)` for the parts of the range between the library's own descriptors, while it
-// returns 0.
+// Calls `close(first, last)` for the parts of the range between the library's own descriptors, until a call
+// fails.
 template <class F>
 int for_each_gap(unsigned first, unsigned last, F&& close) noexcept {
     int internal[InternalFd::kMost];
@@ -198,14 +198,14 @@ int for_each_gap(unsigned first, unsigned last, F&& close) noexcept {
 }  // namespace
 
 VMA_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcept {
-    // Ours are close-on-exec already.
+    // The library's descriptors are close-on-exec already.
     const bool vforked = in_vfork_child();
     if ((flags & CLOSE_RANGE_CLOEXEC) != 0 || first > last || (!vforked && runtime::in_foreign_process()))
         return os::close_range(first, last, flags);
-    // Beyond all numbers: closes nothing, but checks the flags and unshares the table.
+    // A range beyond all numbers closes nothing, but checks the flags and unshares the table.
     if (flags != 0 && os::close_range(UINT_MAX, UINT_MAX, flags) != 0) return -1;
-    // A vforked child closes only its own copies. It needs ours when it executes a program
-    // (sockets/handover/shared_sockets.h).
+    // A vforked child closes only its own copies. The parent's objects stay, because the child needs them
+    // when it executes a program (sockets/handover/shared_sockets.h).
     std::optional<ForgottenRange> forgotten;
     if (!vforked) forgotten.emplace(first, last);
     return for_each_gap(first, last,
@@ -220,7 +220,7 @@ VMA_EXPORT void closefrom(int low) noexcept {
     if (!vforked) forgotten.emplace(first, INT_MAX);
     int saved = errno;
     for_each_gap(first, UINT_MAX, [](unsigned from, unsigned to) {
-        if (to == UINT_MAX) {  // libc knows what to do on kernels without close_range
+        if (to == UINT_MAX) {  // libc handles kernels without close_range
             os::closefrom(static_cast<int>(from));
             return 0;
         }
@@ -237,8 +237,8 @@ VMA_EXPORT int shutdown(int fd, int how) noexcept {
 }
 
 // ---- stdio ----
-// Streams read, write and close their descriptor inside libc, past all wrappers. So a socket that becomes a
-// stream goes to the kernel for good, and closing a stream forgets what its number meant.
+// Streams read, write and close their descriptor inside libc, past all wrappers. So fdopen() leaves the
+// socket to the kernel for good, and closing a stream removes the object under its number.
 
 namespace {
 
@@ -278,8 +278,8 @@ VMA_EXPORT FILE* freopen64(const char* path, const char* mode, FILE* stream) {
 }
 
 // ---- formatted text to a descriptor ----
-// libc writes it past all wrappers. A connection's goes the way of write() from here; a UDP socket's through
-// the kernel's socket, which has the same name.
+// libc writes the text past all wrappers. For a connection this code formats the text and calls write(). A
+// UDP socket's text goes through the kernel's socket, which has the same name.
 
 namespace {
 
@@ -296,7 +296,7 @@ int write_all(int fd, const char* text, int length) {
     return length;
 }
 
-// `flag`: as __vdprintf_chk has it; 0 for vdprintf.
+// `flag`: as in __vdprintf_chk; 0 for vdprintf.
 int print(int fd, int flag, const char* format, va_list args) {
     char text[1024];
     va_list again;
@@ -319,7 +319,7 @@ bool prints_itself(int fd) {
     OursToSend s(fd);
     if (!s) return false;
     if (s->readiness() == sockets::Readiness::ours) return true;
-    s->flush();  // so the order stays
+    s->flush();  // keeps the order of the frames
     return false;
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Calls that hand out a descriptor number and are otherwise none of our business.
+// Calls that give out a descriptor number and do not concern the library otherwise.
 //
-// A number may come back while the table still holds an object for it, when the program closed the descriptor
-// in a way no library sees (a system call in assembler). What the kernel hands out is new, so an object found
-// there is stale and goes.
+// The kernel may give a number out again while the table still holds an object for it. That happens when the
+// program closed the descriptor past the library (a system call in assembler). The kernel's descriptor is
+// new, so fresh() removes the stale object.
 #include <stdarg.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -54,8 +54,8 @@ VMA_EXPORT int openat64(int dirfd, const char* path, int flags, ...) {
     return fresh(os::openat64(dirfd, path, flags, mode));
 }
 
-// The forms of _FORTIFY_SOURCE, called where the compiler could not see the flags; they abort when a mode is
-// missing.
+// The forms of _FORTIFY_SOURCE, which programs call where the compiler could not see the flags. They abort
+// when a mode is missing.
 VMA_EXPORT int __open_2(const char* path, int flags) { return fresh(os::__open_2(path, flags)); }
 VMA_EXPORT int __open64_2(const char* path, int flags) { return fresh(os::__open64_2(path, flags)); }
 VMA_EXPORT int __openat_2(int dirfd, const char* path, int flags) {
@@ -74,7 +74,7 @@ VMA_EXPORT int open_by_handle_at(int mount_fd, struct file_handle* handle, int f
 
 namespace {
 
-// Threads may watch it before it is ours.
+// Threads may watch the set before it becomes an EpollSet.
 int new_set(int fd) noexcept {
     if (fd >= 0 && !in_vfork_child() && !runtime::inert()) iomux::set_numbers::note(fd);
     return fresh(fd);
@@ -102,7 +102,7 @@ VMA_EXPORT int pidfd_getfd(int pidfd, int target, unsigned flags) noexcept {
 }
 VMA_EXPORT int posix_openpt(int flags) { return fresh(os::posix_openpt(flags)); }
 
-// With a number given, an existing signalfd gets a new mask: nothing new is handed out.
+// With a number given, an existing signalfd gets a new mask: the call gives out no new number.
 VMA_EXPORT int signalfd(int fd, const sigset_t* mask, int flags) noexcept {
     int result = os::signalfd(fd, mask, flags);
     return fd == -1 ? fresh(result) : result;

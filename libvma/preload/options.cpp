@@ -19,9 +19,9 @@ VMA_EXPORT int getsockopt(int fd, int level, int name, void* value, socklen_t* l
     return os::getsockopt(fd, level, name, value, len);
 }
 
-// The variadic argument is read as a register's content, whatever its type is: both calling conventions pass
-// int, long and pointer in the same place, and a call without it only hands on a value that the command
-// ignores.
+// Reads the variadic argument as a register's content, whatever its type is: both calling conventions pass
+// int, long and pointer in the same place. A call without the argument only passes on a value that the
+// command ignores.
 VMA_EXPORT int fcntl(int fd, int cmd, ...) {
     va_list more;
     va_start(more, cmd);

@@ -2,11 +2,11 @@
 // Processes: fork and its relatives, exec, _exit.
 //
 // fork() runs the runtime's hooks through pthread_atfork. _Fork() and clone() skip those handlers by design,
-// so here they get the library's hooks by hand. A child that shares our memory (vfork, CLONE_VM) gets none:
-// it only must not touch the library's state, which the flags of runtime/runtime.h tell; what it takes along
-// into exec it asks its parent for (sockets/handover/shared_sockets.h). popen, system and posix_spawn make
-// such a child inside libc, call nothing of ours there, and our own descriptors are close-on-exec. What a
-// program started by posix_spawn inherits has to be the kernel's before, as with exec.
+// so their wrappers run the library's hooks themselves. A child in its parent's memory (vfork, CLONE_VM) gets
+// no hooks: it only must not touch the library's state, as the flags of runtime/runtime.h tell. Before exec,
+// that child asks its parent for the sockets that it takes along (sockets/handover/shared_sockets.h). popen,
+// system and posix_spawn make such a child inside libc, past the wrappers, and the library's descriptors are
+// close-on-exec. Before posix_spawn, as before exec, the library leaves the inherited sockets to the kernel.
 #include <limits.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -25,7 +25,7 @@ using namespace vma::preload;
 
 namespace vma::preload {
 
-// What is held back may be a closed socket's.
+// Flushes all rings, because a held-back frame may belong to a closed socket.
 void flush_all() noexcept {
     sockets::Stack* stack = sockets::Stack::running();
     if (stack == nullptr || table_is_foreign()) return;
@@ -37,7 +37,7 @@ void flush_all() noexcept {
 
 namespace {
 
-// `ends`: this process, or its image, goes, and its devices with it.
+// `ends`: this process, or its image, ends, and its devices with it.
 void prepare(sockets::handing::Before what, bool ends = true) noexcept {
     if (!g_fds.any() && sockets::Stack::running() == nullptr) return;
     if (table_is_foreign()) {  // a child in its parent's memory
@@ -62,7 +62,7 @@ void prepare(sockets::handing::Before what, bool ends = true) noexcept {
 void before_end() noexcept {
     runtime::Region region;
     prepare(sockets::handing::Before::exit);
-    // exit() may lead here more than once.
+    // exit() may call this function more than once.
     static std::atomic<bool> counted{false};
     if (table_is_foreign() || counted.exchange(true)) return;
     sockets::log_counters();
@@ -72,7 +72,7 @@ void before_end() noexcept {
 
 }  // namespace vma::preload
 
-// Called by the vfork trampoline, before and after, in the parent.
+// The vfork trampoline calls these before and after vfork, in the parent.
 extern "C" __attribute__((visibility("hidden"))) void vma_vfork_begin() noexcept {
     g_vforks.fetch_add(1, std::memory_order_relaxed);
     runtime::enter_vfork();
@@ -85,8 +85,8 @@ extern "C" __attribute__((visibility("hidden"))) long vma_vfork_end(long result)
     return -1;
 }
 
-// Nothing to do beside pthread_atfork; exported because programs that open this library by hand look the name
-// up here.
+// pthread_atfork does the work. Exported because programs that open this library with dlopen look the name up
+// here.
 VMA_EXPORT pid_t fork() noexcept { return os::fork(); }
 VMA_ALIAS(__fork, fork);
 
@@ -105,7 +105,7 @@ namespace {
 void before_exec() noexcept { prepare(sockets::handing::Before::exec); }
 void before_spawn() noexcept { prepare(sockets::handing::Before::spawn, false); }
 
-// The statistics file is the old program's. `call` comes back only where there is no new one.
+// The statistics file is the old program's. `call` returns only where the exec failed.
 template <class F>
 int exec(F&& call) noexcept {
     before_exec();
@@ -132,7 +132,7 @@ struct CloneStart {
     void* arg;
 };
 
-// First thing in a cloned child: it has its own copy of the parent's memory, `start` included.
+// Runs first in a cloned child, which has its own copy of the parent's memory, `start` included.
 int clone_child(void* start) {
     CloneStart program = *static_cast<CloneStart*>(start);
     runtime::run_fork_child();
@@ -149,8 +149,9 @@ VMA_EXPORT int clone(int (*entry)(void*), void* stack, int flags, void* arg, ...
     void* child_tid = va_arg(more, void*);
     va_end(more);
 
-    // A copy of the process. With a shared descriptor table the child must not close what belongs to us both,
-    // so it is left alone, and recognised later as a foreign process.
+    // A copy of the process. With a shared descriptor table the child must not close the parent's
+    // descriptors. So the hooks do not run for that child, and the library later recognises it as a foreign
+    // process.
     if ((flags & (CLONE_VM | CLONE_FILES)) == 0 && entry != nullptr && stack != nullptr) {
         CloneStart start{entry, arg};
         runtime::run_fork_prepare();
@@ -160,7 +161,7 @@ VMA_EXPORT int clone(int (*entry)(void*), void* stack, int flags, void* arg, ...
         errno = saved;
         return pid;
     }
-    // vfork with a stack of its own: the child runs on this thread's TLS while this thread waits.
+    // A vfork with a stack of its own: the child runs on this thread's TLS while this thread waits.
     if ((flags & (CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_THREAD | CLONE_SETTLS)) ==
         (CLONE_VM | CLONE_VFORK)) {
         vma_vfork_begin();
@@ -172,7 +173,7 @@ VMA_EXPORT int clone(int (*entry)(void*), void* stack, int flags, void* arg, ...
 }
 VMA_ALIAS(__clone, clone);
 
-// libc's daemon() replaces descriptors 0 to 2 without passing us, and its parent exits without passing us.
+// libc's daemon() replaces descriptors 0 to 2 and ends its parent inside libc, past the wrappers.
 VMA_EXPORT int daemon(int nochdir, int noclose) noexcept {
     prepare(sockets::handing::Before::daemon);
     const bool ends = !table_is_foreign() && stats::current() != nullptr;
@@ -189,9 +190,9 @@ VMA_EXPORT int daemon(int nochdir, int noclose) noexcept {
 }
 
 // ---- exec ----
-// With the old program our descriptors go, and with them the steering. A UDP socket that survives exec is a
-// plain kernel socket again, only what we have promised to send must go out before; TCP connections go to the
-// kernel.
+// The library's descriptors end with the old program, and the rules with them. A UDP socket that survives
+// exec is a plain kernel socket again, so only the held-back frames must go out before. TCP connections are
+// handed over to the kernel.
 
 VMA_EXPORT int execve(const char* path, char* const argv[], char* const env[]) noexcept {
     return exec([&] { return os::execve(path, argv, env); });
@@ -215,8 +216,8 @@ VMA_EXPORT int execveat(int dirfd, const char* path, char* const argv[], char* c
 
 namespace {
 
-// Collects the arguments of execl and its kin on the stack (a vforked child must not allocate) and calls
-// `run`, which also gets what follows the terminating null.
+// Collects the arguments of execl and its kin on the stack, because a vforked child must not allocate. Calls
+// `run`, which also gets the arguments after the terminating null.
 template <class F>
 [[gnu::always_inline]] inline int with_arguments(const char* first, va_list counting, va_list more,
                                                  F&& run) noexcept {
@@ -278,7 +279,8 @@ VMA_EXPORT int pidfd_spawnp(int* pidfd, const char* file, const posix_spawn_file
     auto fn = reinterpret_cast<decltype(&pidfd_spawnp)>(os::resolve_optional("pidfd_spawnp"));
     return fn != nullptr ? fresh_pidfd(fn(pidfd, file, actions, attributes, argv, env), pidfd) : ENOSYS;
 }
-// A descriptor that is closed on exec passes under another number; `actions` cannot be asked for it later.
+// A close-on-exec descriptor passes to the new program under another number. `actions` does not tell the
+// number later, so the socket is handed over now.
 VMA_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd,
                                                 int number) noexcept {
     if (g_fds.any() && !table_is_foreign()) {

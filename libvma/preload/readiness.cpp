@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// select, poll and epoll. A call that concerns no object of ours reaches the kernel with its arguments
-// untouched, so timeouts keep their precision; else it goes to iomux, which knows one form of each call, with
+// select, poll and epoll. A call without the library's objects reaches the kernel with its arguments
+// untouched, so timeouts keep their precision. Other calls go to iomux, which has one form of each call, with
 // a timespec.
 #include <algorithm>
 #include <climits>
@@ -20,7 +20,7 @@ constexpr nfds_t kMostPolled = 1u << 21;
 
 bool any_ours(pollfd* fds, nfds_t count) noexcept {
     if (!g_fds.any() || in_vfork_child()) return false;
-    // What cannot be an array of that size goes to the kernel, to be refused.
+    // The kernel refuses arguments that cannot be an array of that size.
     if (count > kMostPolled || !sockets::UserMemory::writable(fds, count * sizeof *fds)) return false;
     for (nfds_t i = 0; i < count; i++)
         if (g_fds.peek(fds[i].fd) != nullptr) return true;
@@ -45,12 +45,12 @@ bool any_ours(int nfds, fd_set* r, fd_set* w, fd_set* e) noexcept {
 
 bool is_ours(int epfd) noexcept { return maybe_ours(epfd) && !in_vfork_child(); }
 
-// A timespec the kernel refuses goes to the kernel, to be refused.
+// The kernel refuses an invalid timespec, so it gets the call.
 bool valid(const timespec* t) noexcept {
     return t == nullptr || (t->tv_sec >= 0 && t->tv_nsec >= 0 && t->tv_nsec < 1'000'000'000);
 }
 
-// A timeout in milliseconds as a timespec; null for "for ever".
+// A timeout in milliseconds as a timespec; null for an infinite one.
 class Milliseconds {
   public:
     explicit Milliseconds(int msec) noexcept
@@ -71,12 +71,12 @@ bool sleeps(const timespec* timeout) noexcept {
     return timeout == nullptr || timeout->tv_sec != 0 || timeout->tv_nsec != 0;
 }
 
-// May a call that sleeps watch a set of the kernel's, which can become ours meanwhile?
+// May a call that sleeps watch a set of the kernel, which can become an EpollSet meanwhile?
 bool may_watch_sets(const timespec* timeout) noexcept {
     return iomux::set_numbers::any() && valid(timeout) && sleeps(timeout) && !in_vfork_child();
 }
 
-// Where no descriptor is ours. `kernel`: the program's call as it stands.
+// poll() without a descriptor of the library. `kernel` is the program's own call.
 template <class F>
 int poll_the_kernels(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask, F&& kernel,
                      const char* name = __builtin_FUNCTION()) {
@@ -125,7 +125,7 @@ VMA_EXPORT int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, c
 // ---- select ----
 namespace {
 
-// The kernel leaves its results where the arguments were; this puts those back.
+// Keeps a copy of select()'s arguments, because the kernel overwrites them with its results.
 class SelectArguments {
   public:
     SelectArguments(int nfds, fd_set* r, fd_set* w, fd_set* e)
@@ -145,7 +145,7 @@ class SelectArguments {
     iomux::Scratch<fd_mask, 3 * FD_SETSIZE / NFDBITS> kept_;
 };
 
-// As poll_the_kernels(). A set is readable or nothing, so only the first fd_set can name one that matters.
+// As poll_the_kernels(). A set can only be readable, so only the first fd_set can name a set that matters.
 template <class K, class F>
 int select_the_kernels(int nfds, fd_set* r, fd_set* w, fd_set* e, const timespec* timeout, K&& kernel,
                        F&& ours) {
@@ -171,7 +171,7 @@ VMA_EXPORT int select(int nfds, fd_set* r, fd_set* w, fd_set* e, timeval* timeou
         return os::select(nfds, r, w, e, timeout);
     timespec limit{};
     if (timeout != nullptr) {
-        // More than a second of microseconds is allowed and carried over.
+        // The kernel allows more than a second of microseconds and carries them over.
         limit.tv_sec = timeout->tv_usec / 1'000'000 > LONG_MAX - timeout->tv_sec
                            ? LONG_MAX
                            : timeout->tv_sec + timeout->tv_usec / 1'000'000;
@@ -215,8 +215,8 @@ VMA_EXPORT int epoll_ctl(int epfd, int op, int fd, epoll_event* event) noexcept 
 
 namespace {
 
-// Waits on a set: through iomux if it has offloaded members, else as `kernel` does, but so that the first
-// such member, added by another thread meanwhile, is noticed.
+// Waits on a set: through iomux if it has offloaded members, else by `kernel`. In the latter case the call
+// still notices when another thread adds the first offloaded member.
 template <class F>
 int wait_for_events(int epfd, epoll_event* events, int count, const timespec* timeout, const sigset_t* mask,
                     F&& kernel, const char* name = __builtin_FUNCTION()) {
@@ -224,7 +224,7 @@ int wait_for_events(int epfd, epoll_event* events, int count, const timespec* ti
         const int before = errno;
         const int n = cancellation_point(
             epfd, [&] { return iomux::epoll_wait(epfd, events, count, timeout, mask); }, name);
-        if (n >= 0 || errno != runtime::kAskKernel) return n;  // else it has just ceased to be ours
+        if (n >= 0 || errno != runtime::kAskKernel) return n;  // else the set has just lost its last number
         errno = before;
     }
     if (!sleeps(timeout) || in_vfork_child() || runtime::inert()) return kernel();

@@ -19,7 +19,7 @@ auto received(int fd, int flags) noexcept {
 }  // namespace
 
 VMA_EXPORT ssize_t read(int fd, void* buf, size_t len) {
-    // read() of nothing returns 0 and leaves the datagram where it is, unlike recv().
+    // A read() of 0 bytes returns 0 and leaves the datagram where it is, unlike recv().
     auto kernel = [&] { return os::read(fd, buf, len); };
     if (len == 0) return kernel();
     return waiting(
@@ -84,7 +84,7 @@ VMA_EXPORT int recvmmsg(int fd, mmsghdr* msgs, unsigned count, int flags, timesp
 }
 
 // ---- _FORTIFY_SOURCE ----
-// libc's own forms end the program when the length passes the size of the buffer that the compiler knew.
+// libc's own forms end the program when the length exceeds the buffer size that the compiler knew.
 
 extern "C" [[noreturn]] void __chk_fail();
 
@@ -104,9 +104,9 @@ VMA_EXPORT ssize_t __recvfrom_chk(int fd, void* buf, size_t len, size_t size, in
     return recvfrom(fd, buf, len, flags, addr, alen);
 }
 
-// ---- reading and writing past us ----
-// libc's own threads make these calls, on the shadow socket: nothing arrives there that is steered to the
-// library, and that of a connection is not connected.
+// ---- input and output inside libc ----
+// libc's own threads make these calls, on the shadow. Packets for the library's rules do not arrive there,
+// and a connection's shadow is not connected.
 
 namespace {
 

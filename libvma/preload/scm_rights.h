@@ -13,7 +13,7 @@ namespace vma::preload {
 
 template <class F>
 inline void for_each_passed_fd(const msghdr& msg, F&& visit) {
-    // What cannot be read, the kernel refuses.
+    // The kernel refuses unreadable control messages.
     if (msg.msg_control == nullptr || !sockets::UserMemory::readable(msg.msg_control, msg.msg_controllen))
         return;
     for (cmsghdr* c = CMSG_FIRSTHDR(&msg); c != nullptr; c = CMSG_NXTHDR(const_cast<msghdr*>(&msg), c)) {
@@ -30,8 +30,8 @@ inline void for_each_passed_fd(const msghdr& msg, F&& visit) {
     }
 }
 
-// The other process will use the kernel's socket, so the packets must arrive there. Before the call: its
-// arguments may be anything.
+// The other process will use the kernel's socket, so the packets must arrive there. Called before the
+// program's call, so its arguments may be invalid.
 inline void release_passed_fds(const msghdr* given) noexcept {
     if (!sockets::UserMemory::readable(given, sizeof *given)) return;
     const msghdr& msg = *given;

@@ -20,8 +20,8 @@ auto sent(int fd, int flags) noexcept {
 
 }  // namespace
 
-// write() of nothing reaches the socket: a datagram socket sends an empty datagram, a stream that is shut
-// down says EPIPE. writev() of nothing does not.
+// A write() of 0 bytes reaches the socket: a datagram socket sends an empty datagram, a stream that is shut
+// down answers EPIPE. A writev() of 0 bytes does not.
 VMA_EXPORT ssize_t write(int fd, const void* buf, size_t len) {
     return waiting<OursToSend>(
         fd, [&](Socket& s) { return s.sendto(fd, buf, len, 0, nullptr, 0); },

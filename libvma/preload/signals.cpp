@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Signal dispositions. The runtime puts a handler of its own before the program's to know which waits were
-// interrupted, so all calls that set or ask for a disposition must go there: libc's signal() and its kin call
+// Signal dispositions. The runtime puts a trampoline before the program's handler to know which waits were
+// interrupted. So all calls that set or ask for a disposition must go there: libc's signal() and its kin call
 // sigaction inside libc.
 #include "libvma/runtime/signals.h"
 
@@ -41,7 +41,7 @@ VMA_EXPORT sighandler_t __sysv_signal(int sig, sighandler_t handler) noexcept
 
 VMA_EXPORT int siginterrupt(int sig, int interrupt) noexcept { return signals::siginterrupt(sig, interrupt); }
 
-// The old System V calls, made of the above.
+// The old System V calls, made of the calls above.
 
 VMA_EXPORT sighandler_t sigset(int sig, sighandler_t disposition) noexcept {
     if (refused(sig, disposition)) return SIG_ERR;

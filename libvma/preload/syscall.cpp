@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Where syscall() arrives with a number that may concern the library (see syscalls.def and
+// syscall() with a number that may concern the library arrives here (see syscalls.def and
 // trampolines_x86_64.S).
 //
-// A call that turns out not to be ours is made exactly as libc's syscall() would make it: no cancellation
-// point, and the kernel's own form of the arguments (poll and select write the remaining time back, signal
-// sets have their size given).
+// A call that does not concern the library is made exactly as libc's syscall() would make it. It is no
+// cancellation point, and its arguments have the kernel's own form: poll and select write the remaining time
+// back, signal sets have a size.
 #if defined(__x86_64__)
 
 #include <sched.h>
@@ -77,7 +77,7 @@ class Mask {
     sigset_t set_;
 };
 
-// Runs `wait` with a copy of the timeout and writes back what remains of it.
+// Runs `wait` with a copy of the timeout and writes the remaining time back.
 template <class F>
 long with_remaining_time(timespec* timeout, F&& wait) {
     if (timeout == nullptr) return wait(nullptr);
@@ -96,7 +96,7 @@ long with_remaining_time(timespec* timeout, F&& wait) {
     return rc;
 }
 
-// What cannot be read goes to the kernel, which says EFAULT. Nothing can be wrong with a null pointer.
+// The kernel gets unreadable arguments and answers EFAULT. A null pointer is always readable.
 bool can_read(const void* at, size_t bytes) noexcept {
     return at == nullptr || sockets::UserMemory::readable(at, bytes);
 }

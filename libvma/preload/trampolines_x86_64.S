@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // vfork() and syscall(): functions that must not have a C frame.
 //
-// The child of vfork runs on its parent's stack and returns from vfork() first, so the return address cannot stay on the
-// stack: the parent would find it overwritten. It travels in a register, which the kernel saves. syscall(2) can start a
-// child too (SYS_clone with a new stack), so a call that is none of ours is made without touching the stack at all. On
-// other architectures these two are libc's own.
+// The child of vfork runs on its parent's stack and returns from vfork() first. So the return address cannot
+// stay on the stack: the parent would find it overwritten. It stays in a register, which the kernel saves.
+// syscall(2) can start a child too (SYS_clone with a new stack). So a call that does not concern the library
+// is made without touching the stack. On other architectures these two functions are libc's own.
 #if defined(__x86_64__)
 
 #include <sys/syscall.h>

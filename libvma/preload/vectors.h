@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the kernel does with an iovec before the socket sees it, for readv, writev, preadv2 and pwritev2.
+// What the kernel does with an iovec before the socket sees the iovec, for readv, writev, preadv2 and
+// pwritev2.
 #pragma once
 
 #include <limits.h>
@@ -10,9 +11,9 @@
 
 namespace vma::preload {
 
-// The file layer answers such calls itself: a bad count, a length that overflows, or no byte at all (readv
-// and writev of nothing return 0 and touch no datagram, unlike recvmsg and sendmsg). They go to the kernel,
-// which knows the answer.
+// The kernel's file layer answers these calls itself: a bad count, a length that overflows, or 0 bytes. readv
+// and writev of 0 bytes return 0 and touch no datagram, unlike recvmsg and sendmsg. So the kernel gets these
+// calls.
 inline bool file_layer_answers(const iovec* iov, int count) noexcept {
     if (count <= 0 || count > IOV_MAX) return true;
     if (!sockets::UserMemory::readable(iov, static_cast<size_t>(count) * sizeof *iov)) return true;
@@ -31,7 +32,8 @@ inline msghdr as_message(const iovec* iov, int count) noexcept {
     return msg;
 }
 
-// preadv2 and pwritev2 work on a socket when the offset is -1. Of their flags one means something there.
+// preadv2 and pwritev2 work on a socket when the offset is -1. Only RWF_NOWAIT of their flags has an effect
+// there.
 inline bool positioned_call_is_plain(off_t offset, int flags) noexcept {
     return offset == -1 && (flags & ~(RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT | RWF_APPEND)) == 0;
 }
