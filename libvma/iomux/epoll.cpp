@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The epoll calls. What a set is and does: epoll_set.h.
+// The epoll calls. epoll_set.h describes an EpollSet.
 #include <atomic>
 #include <climits>
 #include <new>
@@ -25,7 +25,7 @@ class EpollCall final : public Wait {
   public:
     EpollCall(Ref<EpollSet>&& set, int epfd, epoll_event* events, int maxevents)
         : set_(*set), call_(set_, epfd), epfd_(epfd), events_(events), maxevents_(maxevents) {
-        // sources_ keeps the set, and goes after call_
+        // sources_ keeps the set alive, and is destroyed after call_.
         counters_ = set_.counters();
         if (const unsigned members = set_.offloaded_members();
             counters_ != nullptr && stats::load(counters_->members) != members)
@@ -42,14 +42,15 @@ class EpollCall final : public Wait {
         sleepers::settle();
         int n =
             set_.collect(epfd_, events_, maxevents_, std::exchange(kernel_ready_, false), offloaded_ready_);
-        // The first look is what a zero timeout gets: there epoll_wait does not care for signals.
+        // A call with a zero timeout ends with the first look, and there epoll_wait ignores signals.
         if (n != 0 || mask == nullptr || first) return n;
         pollfd self{call_.fd(), POLLIN, 0};
         return os::ppoll(&self, 1, &kNow, mask) < 0 ? -errno : 0;
     }
 
     int sleep(std::span<const int> extra, const timespec* limit, const sigset_t* mask) override {
-        // Watched, not waited on: epoll_wait comes with the next look, joined with our side.
+        // The kernel's set is watched, not waited on: the next look calls epoll_wait and joins its events
+        // with the library's.
         Scratch<pollfd, 32> all;
         all.reserve(extra.size() + 1);
         all.push_back({call_.fd(), POLLIN, 0});
@@ -67,7 +68,7 @@ class EpollCall final : public Wait {
     bool kernel_ready_ = false;
 };
 
-// Rounded up: a timeout never ends early.
+// Rounds up, because a timeout never ends early.
 int milliseconds(const timespec* timeout) noexcept {
     if (timeout == nullptr) return -1;
     if (timeout->tv_sec >= INT_MAX / 1000) return INT_MAX;
@@ -114,7 +115,8 @@ int epoll_wait(int epfd, epoll_event* events, int maxevents, const timespec* tim
         if (!deadline.set(timeout)) return finish(-EINVAL, saved);
         auto kernel = [&] { return os::epoll_pwait(epfd, events, maxevents, milliseconds(timeout), mask); };
         if (runtime::in_region())
-            return finish(-runtime::kAskKernel, saved);  // no set any more, and it may wait
+            return finish(-runtime::kAskKernel,
+                          saved);  // the set has lost its last number, and the call may wait
         if (set) return kernel();
         return kernel_epoll_wait(epfd, events, maxevents, timeout, mask, kernel);
     }
@@ -149,7 +151,7 @@ KernelWait::KernelWait(std::span<const int> sets, const timespec* timeout) noexc
             deadline_ns_ = deadline.at_ns();
         }
     }
-    // Who does not sleep need not be woken.
+    // A thread that does not sleep needs no wake-up.
     if (!infinite_ && deadline_ns_ == 0) return;
     runtime::Region region;
     ticket_ = sleepers::enter(sets);

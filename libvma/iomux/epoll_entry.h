@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // One offloaded member of an epoll set, and the two lists a set keeps its active members on.
 //
-// A member whose socket reports a change is pushed on the *incoming* stack, without a lock, in whatever
-// thread that happens. Who looks at the set moves it from there to the *active* list, under the set's lock,
-// where it stays as long as it may have something to report. So a look costs what is active, not what is
-// there.
+// A member whose socket reports a change is pushed on the *incoming* stack, without a lock, by the reporting
+// thread. A thread that looks at the set moves the member to the *active* list, under the set's lock. The
+// member stays on that list as long as it may have an event to report. So the cost of a look depends on the
+// active members, not on all members.
 #pragma once
 
 #include <sys/epoll.h>
@@ -22,9 +22,9 @@ namespace vma::iomux {
 
 class EpollSet;
 
-// The kernel reports these whether asked to or not.
+// The kernel reports these events in any case.
 inline constexpr std::uint32_t kImpliedEvents = EPOLLERR | EPOLLHUP;
-// What a member's `events` ask for: EPOLLET and the like are modes.
+// The events that a member asks for. EPOLLET and the other high bits are modes.
 constexpr std::uint32_t wanted_events(std::uint32_t events) noexcept {
     constexpr std::uint32_t kPollBits = 0xffff;
     return (events & kPollBits) | kImpliedEvents;
@@ -35,50 +35,49 @@ struct EpollEntry final : sockets::ReadyHook {
     void wake(std::uint32_t what) noexcept override;
 
     EpollSet& set;
-    int fd = -1;  // the number it was added under, which with the file is its identity
+    int fd = -1;  // the number at EPOLL_CTL_ADD; number and file identify a member
     sockets::Ref<sockets::FdObject> object;
-    std::uint32_t events = 0;  // the program's
+    std::uint32_t events = 0;  // as the program gave them
     std::uint64_t data = 0;
-    sockets::Readiness mode = sockets::Readiness::kernel;  // as last seen
+    sockets::Readiness mode = sockets::Readiness::kernel;  // as of the last resync()
     bool fired = false;                                    // one-shot and reported: silent until MOD
-    bool removed = false;                                  // not in the kernel's set: `ours`, or fired by us
-    bool fresh = true;          // added or modified: an edge even if nothing new came
-    bool walked = false;        // cannot tell of changes: always on the active list
-    bool own_rings = true;      // its rings are not known: it is polled itself
-    bool asking = false;        // counted in EpollSet::asking_
-    bool room_watched = false;  // its socket knows, see Socket::watch_room()
-    bool dead = false;          // left the set, but its hook could not be taken down yet
+    bool removed = false;   // not in the kernel's set: Readiness::ours, or one-shot and fired by the library
+    bool fresh = true;      // added or modified: an edge even without new data
+    bool walked = false;    // cannot report changes: always on the active list
+    bool own_rings = true;  // its rings are unknown: the call polls the socket itself
+    bool asking = false;    // counted in EpollSet::asking_
+    bool room_watched = false;  // Socket::watch_room() was called
+    bool dead = false;          // left the set, but its hook is still in place
     std::uint32_t reported_edges = 0;
     std::uint32_t seen_edges = 0, pending = 0;  // within one collect()
     std::unique_ptr<EpollEntry> next;           // in a Dropped list
 
-    // What a wake-up must be for to matter: the events asked for and the implied ones; 0 while silent.
+    // The events for which a wake-up matters: those asked for and the implied ones; 0 while silent.
     std::atomic<std::uint32_t> interest{0};
     std::atomic<bool> moved{false};  // readiness() or rings() changed
 
-    // Lists. Incoming: any thread; the rest: under the set's lock.
+    // Lists. Any thread changes the incoming ones; the set's lock guards the others.
     std::atomic<bool> incoming{false};
     EpollEntry* incoming_next = nullptr;
     EpollEntry *active_prev = nullptr, *active_next = nullptr;
     bool active = false;
 };
 
-// Pushed by any thread, taken as a whole.
+// A stack: any thread pushes, one thread takes all.
 class IncomingEntries {
   public:
-    // Also false while take() runs: what it has taken may not be on the active list yet.
+    // Also false while take() runs: the entries that it has taken may not be on the active list yet.
     bool empty() const noexcept {
         return head_.load(std::memory_order_seq_cst) == nullptr && !taking_.load(std::memory_order_seq_cst);
     }
-    // Does nothing if it is there already. Whoever changed the member's state did so before.
+    // Does nothing if the entry is on the stack already. The caller changes the member's state before.
     void push(EpollEntry& e) noexcept {
         if (e.incoming.exchange(true, std::memory_order_acq_rel)) return;
         EpollEntry* head = head_.load(std::memory_order_relaxed);
         do e.incoming_next = head;
         while (!head_.compare_exchange_weak(head, &e, std::memory_order_seq_cst, std::memory_order_relaxed));
     }
-    // Calls visit(entry) for each, in order of arrival. A member may come in again from the moment it is
-    // visited.
+    // Calls visit(entry) for each entry, in order of arrival. From its visit on, an entry may arrive again.
     template <class F>
     void take(F&& visit) noexcept {
         if (head_.load(std::memory_order_seq_cst) == nullptr) return;
@@ -90,7 +89,7 @@ class IncomingEntries {
         }
         while (ordered != nullptr) {
             EpollEntry* next = ordered->incoming_next;
-            // Before its state is read: what changes after that makes it come in again.
+            // Cleared before visit() reads the state: a later change makes the entry arrive again.
             ordered->incoming.exchange(false, std::memory_order_acq_rel);
             visit(*std::exchange(ordered, next));
         }
@@ -102,10 +101,10 @@ class IncomingEntries {
     std::atomic<bool> taking_{false};
 };
 
-// A queue from which any member can be taken out.
+// A queue that gives up any member.
 class ActiveEntries {
   public:
-    // May be asked without the lock, as a hint.
+    // Callers without the lock may use it as a hint.
     bool empty() const noexcept { return size_.load(std::memory_order_acquire) == 0; }
     std::size_t size() const noexcept { return size_.load(std::memory_order_relaxed); }
     EpollEntry* first() const noexcept { return first_; }
@@ -127,7 +126,7 @@ class ActiveEntries {
         size_.store(size_.load(std::memory_order_relaxed) - 1, std::memory_order_release);
     }
 
-    // To the end of the queue; never missing from it meanwhile for who asks empty().
+    // Moves the entry to the end of the queue. The entry always counts for empty() meanwhile.
     void rotate(EpollEntry& e) noexcept {
         if (!e.active || last_ == &e) return;
         (e.active_prev != nullptr ? e.active_prev->active_next : first_) = e.active_next;

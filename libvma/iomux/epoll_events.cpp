@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Events of an EpollSet: what its members have to report, and how that is joined with the kernel's report.
+// Events of an EpollSet: collects the library's events of its members, and joins them with the kernel's
+// report.
 #include <algorithm>
 #include <climits>
 #include <mutex>
@@ -20,17 +21,17 @@ using sockets::Socket;
 
 namespace {
 
-// What a set in a set can have.
+// The events that an inner set can have.
 constexpr std::uint32_t kSetEvents = EPOLLIN | EPOLLRDNORM;
-// A set of members that are all ours needs no kernel. But the kernel's set is shared with children and with
-// calls that we do not see, so it is asked once in so many looks.
+// A set that has only members with Readiness::ours needs no kernel. But children, and calls past the library,
+// share the kernel's set. So the library asks the kernel once in so many looks.
 constexpr unsigned kMaxNotAsked = 64;
 constexpr std::size_t kMaxTurns = 16;
 
-// Events for the library's own wake-up call (see kernel_set.h) are left out.
+// Takes the kernel's events, without events for the library's own wake-up (see kernel_set.h).
 int ask_kernel(int kernel, epoll_event* events, int max) noexcept {
     for (int attempt = 0;; attempt++) {
-        // Not a cancellation point: edges and one-shots taken here would be lost.
+        // Not a cancellation point, because it would lose the edges and one-shots that the call has taken.
         auto got = static_cast<int>(os::raw_syscall(SYS_epoll_pwait, kernel, events, max, 0, nullptr, 8));
         if (got <= 0) return got;
         int n = 0;
@@ -48,7 +49,8 @@ void EpollEntry::wake(std::uint32_t what) noexcept {
     if (what == 0) {
         moved.store(true, std::memory_order_release);
     } else if ((what & interest.load(std::memory_order_relaxed)) == 0) {
-        // Either we see what EPOLL_CTL_MOD has just asked for, or it sees what has just changed.
+        // Either this thread sees the interest that EPOLL_CTL_MOD has just stored, or EPOLL_CTL_MOD sees the
+        // new state.
         std::atomic_thread_fence(std::memory_order_seq_cst);
         if ((what & interest.load(std::memory_order_relaxed)) == 0) return;
     }
@@ -61,9 +63,9 @@ void EpollSet::woken(Entry& e) noexcept {
     wake_waiters();
 }
 
-// A thread that goes to sleep puts its waiter here and then looks at the lists; we have put the member on a
-// list and look for waiters then. In a handler that interrupted this very lock's holder nothing is lost: a
-// waiter that is coming has signals held, and one that is being signalled looks at the lists after that.
+// A thread that goes to sleep first adds its waiter and then looks at the lists. This thread has put the
+// member on a list first and looks for waiters then. A handler that interrupted this very lock's holder loses
+// no wake-up: an arriving waiter holds signals, and a signalled waiter looks at the lists afterwards.
 void EpollSet::wake_waiters() noexcept {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (waiting_.load(std::memory_order_seq_cst) == 0 || waiters_lock_.owned_by_me()) return;
@@ -88,7 +90,7 @@ void EpollSet::remove_waiter(sockets::Waiter* waiter) noexcept {
 
 // ---- events ----
 
-// Takes over who has reported a change.
+// Moves the members that have reported a change to the active list.
 void EpollSet::settle() noexcept {
     incoming_.take([this](Entry& e) {
         if (e.dead) return;
@@ -97,8 +99,8 @@ void EpollSet::settle() noexcept {
     });
 }
 
-// The first from `from` on that has something to report. Those that have not leave the active list, those
-// whose last descriptor is closed leave the set.
+// The first entry from `from` on that has an event to report. Entries without an event leave the active list;
+// members whose last descriptor is closed leave the set.
 EpollSet::Entry* EpollSet::find_ready(Entry* from, unsigned depth, Dropped& dropped) noexcept {
     for (Entry* e = from; e != nullptr;) {
         bool open = e->object->has_fds();
@@ -126,7 +128,7 @@ std::uint32_t EpollSet::edges_of(const Entry& e, unsigned depth) noexcept {
     return static_cast<EpollSet*>(object)->arrivals(depth + 1);
 }
 
-// What our side of the member has, whether reported before or not.
+// The library's events of the member, reported before or not.
 std::uint32_t EpollSet::level(const Entry& e, unsigned depth) noexcept {
     if (e.fired || !e.object->has_fds()) return 0;
     std::uint32_t wanted = wanted_events(e.events);
@@ -139,7 +141,7 @@ std::uint32_t EpollSet::level(const Entry& e, unsigned depth) noexcept {
     return wanted != 0 && depth < kMaxDepth && static_cast<EpollSet*>(object)->ready(depth + 1) ? wanted : 0;
 }
 
-// The kernel's part of the events of a member that it serves, too.
+// The kernel's events of a member that the kernel serves, too.
 std::uint32_t EpollSet::kernel_level(const Entry& e) noexcept {
     const int number = e.removed ? -1 : number_of(e);
     if (number < 0) return 0;
@@ -151,10 +153,10 @@ std::uint32_t EpollSet::kernel_level(const Entry& e) noexcept {
     return static_cast<std::uint16_t>(asked.revents) & wanted;
 }
 
-// What our side has to report now. The edges are counted before the readiness is read: what comes between the
-// two is at worst reported once more. An edge shows all that is true when it is looked at, even if that is
-// not what made it: data that came and was read still makes a member report that it is writable, or an inner
-// set what else is ready in it.
+// The library's events to report now. The edges are counted before the readiness is read, so an event between
+// the two is at worst reported twice. An edge shows all events that are true at that moment, also those that
+// did not cause it. So data that came and was read still makes a member report that it is writable. In the
+// same way an inner set reports its other ready members.
 std::uint32_t EpollSet::edge(Entry& e, unsigned depth) noexcept {
     if (e.fired) return 0;
     if ((e.events & EPOLLET) == 0) return level(e, depth);
@@ -166,7 +168,7 @@ std::uint32_t EpollSet::edge(Entry& e, unsigned depth) noexcept {
     return set || (e.events & (EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND)) != 0 ? kernel_level(e) : 0;
 }
 
-// What made it active is over, whether it had something to report or not.
+// The reason for the member's activity is handled, with or without an event.
 void EpollSet::looked_at(Entry& e) noexcept {
     e.fresh = false;
     e.reported_edges = e.seen_edges;
@@ -216,8 +218,8 @@ int EpollSet::collect(int epfd, epoll_event* events, int maxevents, bool kernel_
         found_.push_back(e);
     const int ours = static_cast<int>(found_.size());
 
-    // Neither side may starve the other: ours gets half of the room if it needs it. If there is room for one
-    // event only, each of our members has its turn, then the kernel's.
+    // Neither side may starve the other: the library's events get half of the room if they need it. With room
+    // for one event, each of the library's active members has its turn, then the kernel's.
     int room = maxevents;
     if (ours != 0 && maxevents > 1) room = maxevents - std::min(ours, maxevents / 2);
     bool ask = true, told_all = true;
@@ -243,7 +245,7 @@ int EpollSet::collect(int epfd, epoll_event* events, int maxevents, bool kernel_
     int n = got > 0 ? join(kernel, events, got) : 0;
     if (ours == 0) return n;
     if (events == nullptr) return -EFAULT;
-    // What the kernel reported as well has been taken off by join().
+    // join() has cleared `pending` of members that the kernel reported as well.
     const auto joined =
         std::count_if(found_.begin(), found_.end(), [](const Entry* e) { return e->pending == 0; });
     const int total = fill(kernel, events, n, maxevents, told_all);
@@ -251,8 +253,8 @@ int EpollSet::collect(int epfd, epoll_event* events, int maxevents, bool kernel_
     return total;
 }
 
-// With room for one event the kernel goes on having its turn until it has nothing more or reports a member
-// again: its level-triggered members take turns, so that is when all have been reported.
+// With room for one event, the kernel keeps its turn until it has no event or reports a member again. Its
+// level-triggered members take turns, so at that moment it has reported all of them.
 void EpollSet::kernel_had_turn(bool reported, std::uint64_t data) noexcept {
     bool first = kernel_turns_++ == 0;
     if (first) kernel_first_ = data;
@@ -260,7 +262,7 @@ void EpollSet::kernel_had_turn(bool reported, std::uint64_t data) noexcept {
         turns_ = kernel_turns_ = 0;
 }
 
-// Adds our side to events of the kernel, where the member is recognised.
+// Adds the library's events to events of the kernel, where the data identifies the member.
 int EpollSet::join(int kernel, epoll_event* events, int n) noexcept {
     int kept = 0;
     for (int i = 0; i < n; i++) {
@@ -271,7 +273,8 @@ int EpollSet::join(int kernel, epoll_event* events, int n) noexcept {
             if (it->second.count == 1) {
                 Entry& e = *it->second.ours;
                 if (e.removed) continue;
-                // It has become ours since settle(), or the kernel could not be made to forget it.
+                // The socket has become Readiness::ours since settle(), or its removal from the kernel's set
+                // failed.
                 auto* socket =
                     e.object->kind() == Kind::socket ? static_cast<Socket*>(e.object.get()) : nullptr;
                 if (socket != nullptr && socket->readiness() == Readiness::ours) {
@@ -280,8 +283,7 @@ int EpollSet::join(int kernel, epoll_event* events, int n) noexcept {
                     continue;
                 }
                 if ((e.events & EPOLLET) != 0) e.seen_edges = edges_of(e, 0);
-                // An edge of the kernel's shows the whole state, as the kernel does it, whatever was reported
-                // before.
+                // An edge of the kernel shows the whole state, as in the kernel, also events reported before.
                 std::uint32_t more = level(e);
                 event.events |= more;
                 if (more != 0 || e.pending != 0 || (e.events & EPOLLET) != 0) reported(e);
@@ -295,8 +297,8 @@ int EpollSet::join(int kernel, epoll_event* events, int n) noexcept {
     return kept;
 }
 
-// The kernel reported one of several members with the same data. If one-shot members of ours are among them,
-// the kernel has to be asked which ones have fired.
+// The kernel reported one of several members with the same data. If one-shot members of this set are among
+// them, the kernel has to tell which ones have fired.
 void EpollSet::find_fired(int kernel, std::uint64_t data) noexcept {
     bool concerned = false;
     for (auto& [fd, e] : entries_)
@@ -310,11 +312,11 @@ void EpollSet::find_fired(int kernel, std::uint64_t data) noexcept {
                     set_fired(e);
         }
     } catch (const std::bad_alloc&) {
-        // Then one of them may be reported once too often.
+        // The kernel may then report one of them once too often.
     }
 }
 
-// The program was told of an error on the kernel's side: the socket's next call has to report it.
+// The kernel's event told the program of an error, so the socket's next call has to report the error.
 void EpollSet::kernel_error(std::uint64_t data) noexcept {
     const DataUse& use = data_.find(data)->second;
     auto tell = [](Entry& e) {
@@ -325,9 +327,9 @@ void EpollSet::kernel_error(std::uint64_t data) noexcept {
         if (e->data == data) tell(*e);
 }
 
-// Appends events that only our side has. An edge-triggered event shows all that is true of the member at that
-// moment, so the kernel is asked for its part (all such members in one call); for a level-triggered one the
-// kernel has reported it already, unless it was not asked for everything.
+// Appends events that only the library has. An edge-triggered event shows all that is true of the member at
+// that moment. So one call asks the kernel for its part of all such members. The kernel has reported a
+// level-triggered member's part already, unless the library did not ask for all events.
 int EpollSet::fill(int kernel, epoll_event* events, int n, int max, bool kernel_told_all) noexcept {
     constexpr int kBatch = 64;
     pollfd asked[kBatch];
@@ -365,7 +367,7 @@ int EpollSet::fill(int kernel, epoll_event* events, int n, int max, bool kernel_
             set_removed(e, true);
             set_fired(e);
         }
-        // The next edge brings it back.
+        // The next edge puts the member back on the list.
         if ((e.events & (EPOLLET | EPOLLONESHOT)) != 0 && !e.walked) active_.remove(e);
     }
     complete();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Membership of an EpollSet, in both sets: ours and the kernel's. Its events are in epoll_events.cpp, how one
-// comes into being in epoll_set_life.cpp.
+// Membership of an EpollSet, in the library's set and the kernel's. epoll_events.cpp handles events,
+// epoll_set_life.cpp makes and ends sets.
 #include "libvma/iomux/epoll_set.h"
 
 #include <algorithm>
@@ -85,7 +85,7 @@ EpollSet::Entry& EpollSet::put(int fd, Ref<FdObject>&& object, std::uint32_t eve
     }
     e.removed = !in_kernel;
     if (in_kernel) in_kernel_++;
-    // From here on changes are reported; what was before is found by the first look.
+    // From here on the socket reports changes; the first look finds earlier ones.
     Socket* socket = as_socket(e.object.get());
     e.walked = socket == nullptr || !socket->subscribe(&e);
     if (e.walked) walked_++;
@@ -125,7 +125,8 @@ void EpollSet::drop(Entry& e, Dropped& dropped) noexcept {
     discard(e, dropped);
 }
 
-// After this it is on no list but the active one, and comes on none. May bring others to the end of that.
+// Takes the entry off all lists but the active one, and off their sources. settle() may move other entries to
+// the end of the active list.
 void EpollSet::detach(Entry& e) noexcept {
     e.interest.store(0, std::memory_order_relaxed);
     if (!e.walked) e.dead = !as_socket(e.object.get())->unsubscribe(&e);
@@ -138,13 +139,14 @@ void EpollSet::discard(Entry& e, Dropped& dropped) noexcept {
     if (it == end) return;
     std::unique_ptr<Entry> gone = std::move(it->second);
     entries_.erase(it);
-    // Closed here, it stays a member in the kernel's set for as long as another process has it.
+    // A member that this process has closed stays in the kernel's set as long as another process has the
+    // socket.
     const Socket* socket = as_socket(gone->object.get());
     if (!gone->removed && !gone->object->has_fds() && socket != nullptr && socket->lives_elsewhere()) {
         try {
             put_other(gone->fd, gone->data);
         } catch (const std::bad_alloc&) {
-            // Then the kernel is asked now and then only.
+            // The library then asks the kernel only once in kMaxNotAsked looks.
         }
     }
     unuse_data(gone->data, gone.get());
@@ -160,8 +162,7 @@ void EpollSet::discard(Entry& e, Dropped& dropped) noexcept {
     } else {
         dropped.add(std::move(gone));
     }
-    // Which of the rings nobody needs any more is found out now and then, at the cost of a visit to each
-    // member.
+    // Finding the unused rings costs a visit to each member, so it happens only after many members have left.
     constexpr std::size_t kMinLeft = 64;
     if (++left_ > std::max(kMinLeft, entries_.size()) || entries_.empty()) {
         left_ = 0;
@@ -172,7 +173,7 @@ void EpollSet::discard(Entry& e, Dropped& dropped) noexcept {
     }
 }
 
-// Members whose hook could not be taken down when they left, because a signal handler had interrupted their
+// Frees members whose hook was still in place when they left, because a signal handler had interrupted their
 // socket.
 void EpollSet::bury_dead(Dropped& dropped) noexcept {
     std::unique_ptr<Entry> still;
@@ -190,9 +191,8 @@ void EpollSet::bury_dead(Dropped& dropped) noexcept {
     dead_ = std::move(still);
 }
 
-// What the kernel, by accepting `fd`, says is no longer a member under that number. The same number with
-// another live file stays: a socket that was added, duplicated and closed under this number is still a
-// member.
+// The kernel has accepted `fd`, so closed members under that number are stale and go. A member with another
+// live file stays: a socket that was added, duplicated and closed under this number is still a member.
 void EpollSet::drop_stale(int fd, const FdObject* object, Dropped& dropped) noexcept {
     auto stale = [&]() -> Entry* {
         auto [it, end] = entries_.equal_range(fd);
@@ -268,7 +268,7 @@ void EpollSet::set_removed(Entry& e, bool removed) noexcept {
     removed ? in_kernel_-- : in_kernel_++;
 }
 
-// After what a hook reports with 0.
+// Updates an entry after its hook reported 0 (EpollEntry::wake).
 void EpollSet::resync(Entry& e) noexcept {
     Socket* socket = as_socket(e.object.get());
     if (socket == nullptr) return;
@@ -280,16 +280,16 @@ void EpollSet::resync(Entry& e) noexcept {
     find_rings(e);
 }
 
-// The kernel knows a member by the number it was added under. When that number means something else now (the
-// socket lives on in a duplicate), the member stays in the kernel's set, and join() leaves out what the
-// kernel says of it.
+// The kernel identifies a member by the number at EPOLL_CTL_ADD. If that number means another file now (the
+// socket lives on in a duplicate), the member stays in the kernel's set. join() then leaves out the kernel's
+// events of the member.
 void EpollSet::leave_kernel(Entry& e) noexcept {
     if (g_fds.peek(e.fd) != e.object.get()) return;
     long rc = os::raw_syscall(SYS_epoll_ctl, any_kernel_fd(), EPOLL_CTL_DEL, e.fd, nullptr);
     if (rc == 0 || rc == -ENOENT) set_removed(e, true);
 }
 
-// A number the member's object has now; -1: none.
+// A present number of the member's object; -1 without one.
 int EpollSet::number_of(const Entry& e) noexcept {
     if (g_fds.peek(e.fd) == e.object.get()) return e.fd;
     int number = -1;
@@ -305,7 +305,8 @@ void EpollSet::enter_kernel(Entry& e) noexcept {
     if (number < 0) return;
     epoll_event event = event_of(e);
     if (e.fired)
-        event.events = EPOLLONESHOT;  // until MOD; but for errors and hang-ups, which the kernel adds
+        event.events =
+            EPOLLONESHOT;  // no events until MOD, except errors and hang-ups, which the kernel adds
     long rc = os::raw_syscall(SYS_epoll_ctl, any_kernel_fd(), EPOLL_CTL_ADD, number, &event);
     if (rc == 0 || rc == -EEXIST) set_removed(e, false);
 }
@@ -316,7 +317,7 @@ void EpollSet::find_rings(Entry& e) noexcept {
     constexpr unsigned kRoom = 16;
     ring::Ring* rings[kRoom];
     unsigned n = socket->rings(rings, kRoom);
-    bool own = n > kRoom, news = own != e.own_rings;  // or kRingsUnknown
+    bool own = n > kRoom, news = own != e.own_rings;  // n may be kRingsUnknown
     for (unsigned i = 0; !own && i < n; i++) {
         if (std::find(rings_.begin(), rings_.end(), rings[i]) != rings_.end()) continue;
         try {
@@ -340,8 +341,8 @@ int EpollSet::control(int epfd, int op, int fd, epoll_event* event) {
     return control_locked(epfd, op, fd, event, std::move(object), dropped);
 }
 
-// The kernel first: it knows every reason to refuse. Held together under the lock, so that no other thread
-// sees the two sides apart.
+// The kernel's set changes first, because the kernel knows every reason to refuse. The lock covers both
+// sides, so no other thread sees them differ.
 int EpollSet::control_locked(int epfd, int op, int fd, epoll_event* event, Ref<FdObject>&& object,
                              Dropped& dropped) {
     last_epfd_ = epfd;
@@ -349,8 +350,8 @@ int EpollSet::control_locked(int epfd, int op, int fd, epoll_event* event, Ref<F
     if (e != nullptr && e->removed) return control_removed(epfd, op, fd, event, *e, dropped);
     bool in_kernel = true;
     if (op == EPOLL_CTL_ADD && e == nullptr && object && readiness_of(object.get()) == Readiness::ours) {
-        // It would be taken out again at once, after the shadow's events had woken everybody. So the kernel
-        // is asked what it thinks of the arguments by changing a member that is not there.
+        // The library would remove the member at once, after the shadow's events had woken every waiter. So a
+        // MOD of a member that does not exist makes the kernel check the arguments.
         in_kernel = !(os::epoll_ctl(epfd, EPOLL_CTL_MOD, fd, event) != 0 && errno == ENOENT);
     }
     if (in_kernel && os::epoll_ctl(epfd, op, fd, event) != 0) return -errno;
@@ -395,23 +396,24 @@ void EpollSet::modify(Entry& e, const epoll_event& event) {
     count_asking(e, true);
     e.fired = false;
     e.fresh = true;
-    // Before the look at its state that follows, see EpollEntry::wake.
+    // Stored before the look at the member's state that follows, see EpollEntry::wake.
     e.interest.store(wanted_events(e.events), std::memory_order_seq_cst);
     bool listed = e.active;
     active_.add(e);
     announce(e, listed);
 }
 
-// A member has come or was changed: who waits must look if it is ready. The kernel wakes them in the same
-// cases. For a set around this one it is an edge, unless the member was on the list of active ones already.
+// After a member was added or changed: wakes the waiters if the member is ready, as the kernel does. For a
+// set around this one the change is an edge, unless the member was on the active list already.
 void EpollSet::announce(Entry& e, bool listed) noexcept {
     if (level(e) == 0) return;
     if (!listed) edges_.fetch_add(1, std::memory_order_relaxed);
     wake_waiters();
 }
 
-// A member that is not in the kernel's set, since it is ours or has fired; but the program must not notice.
-// The kernel is asked all the same, for the errors that have nothing to do with membership.
+// Controls a member that is not in the kernel's set, because it is Readiness::ours or has fired. The program
+// must not notice the difference. The library still calls the kernel, for the errors that do not depend on
+// membership.
 int EpollSet::control_removed(int epfd, int op, int fd, epoll_event* event, Entry& e, Dropped& dropped) {
     bool accepted = os::epoll_ctl(epfd, op, fd, event) == 0;
     if (!accepted && errno != ENOENT) return -errno;

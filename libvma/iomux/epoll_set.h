@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // An epoll set with offloaded members.
 //
-// The kernel's set stays complete as far as the kernel knows anything: every member is in it with the
-// program's own events and data, so the kernel's part (writability, errors, what arrived on the shadow
-// sockets, a forked child that inherits the set) works by itself. This object adds what the kernel cannot
-// see, with the kernel's rules for level, edge and one-shot triggering.
+// The kernel's set stays complete as far as the kernel's knowledge goes: every member is in it with the
+// program's own events and data. So the kernel's part works by itself: writability, errors, data on the
+// shadows, a forked child that inherits the set. This object adds the events that the kernel cannot see, with
+// the kernel's rules for level, edge and one-shot triggering.
 //
-// Members whose readiness is `ours` (a TCP connection: its shadow is an unconnected socket, for which the
-// kernel would report EPOLLHUP) are taken out of the kernel's set while they are, and ADD, MOD and DEL of
-// them answer as if they were there. They go back when the kernel gets the connection.
+// Members with Readiness::ours leave the kernel's set while they have it, and ADD, MOD and DEL of them answer
+// as if they were in the set. (A TCP connection's shadow is unconnected, and the kernel would report EPOLLHUP
+// for it.) They go back when the library hands the connection over to the kernel.
 //
-// Members report changes (sockets/ready_hook.h, epoll_entry.h), so a look costs what is active, and a thread
-// that sleeps here is on this set's list of waiters and on none of the members'. Members that cannot report,
-// and sets in the set, are asked in each look.
+// Members report changes (sockets/ready_hook.h, epoll_entry.h), so the cost of a look depends on the active
+// members. A thread that sleeps here is on this set's list of waiters and on no member's list. Each look asks
+// the members that cannot report, and the inner sets.
 //
-// One event for each member. When both sides report the same member, the two are joined. The kernel returns
-// only the program's data, so the member is recognised by it; the set keeps the data of all its members, ours
-// or not, to know whether it is unique. Where several members share one datum the program itself cannot tell
-// their events apart, and the two sides' events are reported one after the other. (The alternative,
-// registering members with data of our own, would show that data to forked children and to calls we do not
-// intercept.)
+// A call reports one event for each member. When both sides report the same member, join() merges the two.
+// The kernel returns only the program's data, so that data identifies the member. The set keeps the data of
+// all its members, offloaded or not, to know whether a value is unique. Where several members share one
+// value, the program itself cannot tell their events apart. The two sides' events are then reported one after
+// the other. (The alternative would be to register members with data of the library. Forked children, and
+// calls past the library, would see that data.)
 //
-// One-shot. When our side reports such a member, the kernel must not report it either until EPOLL_CTL_MOD.
-// The kernel has no call for "disarm": MOD always adds EPOLLERR and EPOLLHUP. So the member is taken out of
-// the kernel's set, and ADD, MOD and DEL of it answer as if it were there.
+// One-shot: when the library reports a one-shot member, the kernel must not report it either until
+// EPOLL_CTL_MOD. The kernel has no call for "disarm": MOD always adds EPOLLERR and EPOLLHUP. So the member
+// leaves the kernel's set, and ADD, MOD and DEL of it answer as if it were in the set.
 //
-// A forked child shares the kernel's set. When it first uses it, all members become the kernel's and enter
-// that set (sockets/handover/shared_sockets.h, leave_to_kernel() here), as they do before daemon() and exec.
-// Members added later are not seen by it.
+// A forked child shares the kernel's set. On the child's first use of the set, the library leaves all members
+// to the kernel, and they enter that set (sockets/handover/shared_sockets.h, leave_to_kernel() here). The
+// same happens before daemon() and exec. The child does not see members added later.
 #pragma once
 
 #include <atomic>
@@ -50,22 +50,23 @@ namespace vma::iomux {
 
 class EpollSet final : public sockets::FdObject {
   public:
-    // The kernel allows a set in a set in a set ... four times (EP_MAX_NESTS).
+    // The kernel allows a set in a set up to four times (EP_MAX_NESTS).
     static constexpr unsigned kMaxDepth = 4;
 
-    // What a waiting call has to look after itself: it changes as a whole.
+    // The members that a waiting call has to visit itself. An immutable copy: a change makes a new one.
     struct Members {
-        std::vector<sockets::Ref<sockets::Socket>> sockets;  // that do not report changes, or not their rings
+        // Sockets that do not report changes, or not their rings.
+        std::vector<sockets::Ref<sockets::Socket>> sockets;
         std::vector<sockets::Ref<EpollSet>> sets;
-        std::vector<ring::Ring*> rings;  // of all others; perhaps of some that have left
+        std::vector<ring::Ring*> rings;  // rings of all other members; perhaps of some that have left
         std::uint64_t generation = 0;
     };
 
     static sockets::Ref<EpollSet> find(int epfd) noexcept;
-    // The set under `epfd`, made if there is none yet, with all members that the kernel's set has. Empty
-    // without memory.
+    // The set under `epfd`, made if there is none yet, with all members of the kernel's set. Empty without
+    // memory.
     static sockets::Ref<EpollSet> find_or_make(int epfd);
-    // In a signal handler that interrupted a function of this set: the kernel alone must answer.
+    // True in a signal handler that interrupted a function of this set: the kernel alone must answer.
     bool busy_in_this_thread() const noexcept { return lock_.owned_by_me(); }
 
     // epoll_ctl(2), first in the kernel, then here. 0 or -errno.
@@ -73,37 +74,39 @@ class EpollSet final : public sockets::FdObject {
     // Records a member that the kernel has accepted already.
     void added(int fd, const epoll_event& event);
 
-    // epoll_wait(2) with a zero timeout: count or -errno. kernel_ready: the kernel is known to have
-    // something, so it is asked even if all members are ours.
-    // `offloaded`: of them, how many are ready on our side.
+    // epoll_wait(2) with a zero timeout: count or -errno. kernel_ready: the kernel has an event, so the call
+    // asks the kernel even if all members have Readiness::ours. `offloaded` becomes the number of events that
+    // the library found.
     int collect(int epfd, epoll_event* events, int maxevents, bool kernel_ready, unsigned& offloaded);
-    // Of events that a sleeper got from the kernel's set before this one was here: takes out those of sets in
-    // it that are not ready. They were, as long as their sleepers were being woken. Returns how many are
-    // left.
+    // Filters `n` events that a sleeper got from the kernel's set before this object existed. Removes those
+    // of inner sets that are not ready; they were ready while kick() woke their sleepers. Returns how many
+    // events are left.
     int without_kicked(epoll_event* events, int n) noexcept;
-    // Where waiting calls count; null: nowhere.
+    // The block in which waiting calls count; null without statistics.
     stats::MuxBlock* counters() const noexcept { return counters_; }
-    // Are all members sockets of ours, of which only reading is asked?
+    // Are all members offloaded sockets, watched for reading only?
     bool only_shadows() noexcept;
-    // Would our side report something? Marks nothing as reported. Takes no lock while nothing is active.
+    // Has the library an event to report? Marks no event as reported. Takes no lock while no member is
+    // active.
     bool ready(unsigned depth = 0) noexcept;
-    // Counts what may have made the set ready; for a set that is an edge-triggered member of another.
+    // Counts the changes that may have made the set ready; for a set that is an edge-triggered member of
+    // another.
     std::uint32_t arrivals(unsigned depth = 0) noexcept;
-    // Has any member a side that the kernel does not see?
+    // Has any member events that the kernel does not see?
     bool offloaded() const noexcept { return offloaded_members() != 0; }
     unsigned offloaded_members() const noexcept { return offloaded_.load(std::memory_order_relaxed); }
-    // Of a member's hook.
+    // Called by a member's hook.
     void woken(EpollEntry& e) noexcept;
 
     std::shared_ptr<const Members> members();
     std::uint64_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
-    // False: the list is full. Signalled when members or their events change.
+    // The set signals the waiter when members or their events change. False: the list is full.
     bool add_waiter(sockets::Waiter* waiter) noexcept;
     void remove_waiter(sockets::Waiter* waiter) noexcept;
 
     // A call that waits on this set. The kernel's set lives on while a thread is inside epoll_wait, even if
-    // every descriptor of it is closed meanwhile; so while such a call runs, a descriptor of our own keeps
-    // it.
+    // the program closes every descriptor of the set meanwhile. So while such a call runs, a descriptor of
+    // the library keeps the kernel's set.
     class Call {
       public:
         Call(EpollSet& set, int epfd) noexcept;
@@ -132,13 +135,13 @@ class EpollSet final : public sockets::FdObject {
   private:
     using Entry = EpollEntry;
     struct DataUse {
-        unsigned count = 0;     // members with this data, ours or not
-        Entry* ours = nullptr;  // one of them that is ours
+        unsigned count = 0;     // members with this data, offloaded or not
+        Entry* ours = nullptr;  // one of them that is offloaded
     };
-    // In which order members were added does not matter; a number can stand for several files.
+    // The order of adding does not matter; a number can mean several files.
     using Entries = std::unordered_multimap<int, std::unique_ptr<Entry>>;
-    // Entries on their way out. They go when lock_ is free again, since a socket may end with its last
-    // reference.
+    // Entries that have left the set. They are destroyed after lock_ is released, because a socket may end
+    // with its last reference.
     class Dropped {
       public:
         Dropped() = default;
@@ -160,7 +163,7 @@ class EpollSet final : public sockets::FdObject {
     void adopt_member(int epfd, int fd);
     int kernel_fd(int epfd) const noexcept { return own_fd_ ? own_fd_.get() : epfd; }
 
-    // All below: with lock_ held.
+    // The caller of all functions below holds lock_.
 
     // Membership.
     int control_locked(int epfd, int op, int fd, epoll_event* event, sockets::Ref<sockets::FdObject>&& object,
@@ -181,11 +184,11 @@ class EpollSet final : public sockets::FdObject {
     void forget_other(int fd) noexcept;
     void use_data(std::uint64_t data, Entry* ours);
     void unuse_data(std::uint64_t data, Entry* ours) noexcept;
-    void changed() noexcept;       // there are other things for waiting calls to look after
+    void changed() noexcept;       // waiting calls have to visit other members now
     void wake_waiters() noexcept;  // also without lock_
     void announce(Entry& e, bool listed) noexcept;
 
-    // What members are to the kernel's set, and which rings they have.
+    // The members' state in the kernel's set, and their rings.
     void resync(Entry& e) noexcept;
     void set_mode(Entry& e, sockets::Readiness mode) noexcept;
     void set_fired(Entry& e) noexcept;
@@ -217,20 +220,20 @@ class EpollSet final : public sockets::FdObject {
     std::unordered_map<std::uint64_t, DataUse> data_;
     IncomingEntries incoming_;  // without lock_
     ActiveEntries active_;
-    std::vector<Entry*> found_;               // what one collect() works on
+    std::vector<Entry*> found_;               // the members that one collect() works on
     std::unique_ptr<Entry> dead_;             // a list over `next`
     std::vector<ring::Ring*> rings_;          // grows with the members, made anew when many have left
-    std::size_t left_ = 0;                    // since then
+    std::size_t left_ = 0;                    // members that left since then
     std::size_t in_kernel_ = 0;               // of entries_
     std::size_t walked_ = 0;                  // of entries_
-    std::size_t asking_ = 0;                  // of entries_: what they ask of the kernel is more than to read
-    unsigned not_asked_ = 0;                  // looks in a row that left out the kernel
-    unsigned skipped_ = 0;                    // the same, of those that found something on our side
+    std::size_t asking_ = 0;                  // members of entries_ that ask the kernel for more than reading
+    unsigned not_asked_ = 0;                  // looks in a row that did not ask the kernel
+    unsigned skipped_ = 0;                    // the same, counting looks that found an event of the library
     std::atomic<unsigned> offloaded_{0};      // of entries_
     std::atomic<std::uint32_t> edges_{0};     // wake-ups of members, additions
-    std::shared_ptr<const Members> members_;  // null: to be made again
+    std::shared_ptr<const Members> members_;  // null: outdated
     std::atomic<std::uint64_t> generation_{1};
-    // The waiters have a lock of their own, a leaf: members signal them while their own locks are held.
+    // A leaf lock for the waiters, because members signal them while they hold their own locks.
     Lock waiters_lock_;
     sockets::WaiterList waiters_;
     std::atomic<unsigned> waiting_{0};
@@ -239,8 +242,8 @@ class EpollSet final : public sockets::FdObject {
     int last_epfd_ = -1;  // a number of this set, if own_fd_ could not be made
     unsigned calls_ = 0;
     bool closed_ = false;
-    // With room for one event: turns of our side in a row, then of the kernel's, and what that reported
-    // first.
+    // With room for one event: turns in a row of the library's side, then of the kernel's, and the first data
+    // that the kernel reported.
     std::size_t turns_ = 0, kernel_turns_ = 0;
     std::uint64_t kernel_first_ = 0;
     EpollSet* next_free_ = nullptr;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// How an EpollSet comes into being and ends.
+// Makes and ends EpollSets.
 //
-// It is made late, when a kernel set gets its first offloaded member, so that programs which wait only for
-// kernel descriptors pay nothing. What the set was before is read from the kernel: its members, its other
-// numbers, the sets it is a member of. Threads that sleep in it are woken, to come back through this library.
+// A set is made late, when a kernel set gets its first offloaded member, so that programs which wait only for
+// kernel descriptors pay nothing. The library reads the kernel set's earlier state from the kernel: its
+// members, its other numbers, the sets around it. Then it wakes the threads that sleep in the kernel set, and
+// they come back through this library.
 #include <sys/stat.h>
 
 #include <atomic>
@@ -42,7 +43,7 @@ std::uint64_t inode_of(int fd) noexcept {
 constinit std::atomic<bool> g_any{false};
 
 void renew_sets() noexcept {
-    // The sets themselves are forgotten with the descriptor table.
+    // The child forgets the sets themselves with the descriptor table.
     new (&g_make_lock) Lock();
     new (&g_free_lock) Lock();
     g_free = nullptr;
@@ -88,7 +89,7 @@ Ref<EpollSet> EpollSet::find_or_make(int epfd) {
     std::lock_guard guard(g_make_lock);
     std::vector<int> made;
     Ref<EpollSet> set = find_or_make_locked(epfd, made);
-    // When all are there: who wakes up for one of them must see the others, too.
+    // Kicks when all sets exist: a thread that wakes up for one of them must see the others, too.
     sleepers::kick(made);
     return set;
 }
@@ -125,7 +126,7 @@ int EpollSet::without_kicked(epoll_event* events, int n) noexcept {
     return kept;
 }
 
-// Nobody else knows this set yet.
+// No other thread knows this set yet.
 void EpollSet::adopt(int epfd) {
     for (const KernelMember& m : kernel_members(epfd)) {
         Ref<FdObject> object = g_fds.find(m.fd);
@@ -138,7 +139,7 @@ void EpollSet::adopt(int epfd) {
     }
 }
 
-// `fd`, so far a member that only the kernel served, has become an EpollSet.
+// `fd`, until now a member that only the kernel served, has become an EpollSet.
 void EpollSet::adopt_member(int epfd, int fd) {
     Ref<FdObject> object = g_fds.find(fd);
     if (!object || busy_in_this_thread()) return;
@@ -155,7 +156,8 @@ void EpollSet::adopt_member(int epfd, int fd) {
     }
 }
 
-// Their locks come after this set's, and a handover wakes it, so members are asked without it.
+// Calls the members without lock_, because their locks come after it, and a handover takes it again through a
+// hook.
 void EpollSet::leave_to_kernel(int, const char* why) noexcept {
     if (busy_in_this_thread()) return;
     try {

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // select, poll and epoll over descriptors of which some are offloaded.
 //
-// An offloaded socket's descriptor is a real kernel socket. Who knows whether it is ready depends on the
-// socket (sockets::Readiness). For most, the kernel answers for everything but data that waits in the
-// library: so each call asks the kernel about the program's own descriptors, unchanged, and adds "readable"
-// for what our sockets hold. For a TCP connection the kernel's socket is only a shadow, so the kernel is not
-// asked about it, and all events are ours. Results, errno, signal and timeout semantics are the kernel's:
-// select, poll and epoll_wait are never restarted after a handler, whatever SA_RESTART says; ppoll's mask
+// An offloaded socket's descriptor is a real kernel socket. sockets::Readiness tells which side knows whether
+// the socket is ready. For most sockets, the kernel answers for everything but data that waits in the
+// library. So each call asks the kernel about the program's own descriptors, unchanged, and adds "readable"
+// for the library's data. A TCP connection's kernel socket is only a shadow, so the call does not ask the
+// kernel, and all events are the library's. Results, errno, signal and timeout semantics are the kernel's.
+// select, poll and epoll_wait are never restarted after a handler, whatever SA_RESTART says. ppoll's mask
 // holds for the whole call; a timeout never ends early.
 //
-// How a call waits: it looks once; it polls the rings for VMA_SELECT_POLL microseconds, looking at the kernel
-// once in VMA_SELECT_POLL_OS_RATIO rounds; then it sleeps in one kernel call on the program's descriptors,
-// the rings' event channels and the thread's Waiter.
+// How a call waits: it looks once. Then it polls the rings for VMA_SELECT_POLL microseconds, and asks the
+// kernel once in VMA_SELECT_POLL_OS_RATIO rounds. Then it sleeps in one kernel call on the program's
+// descriptors, the rings' event channels and the thread's Waiter.
 //
-// Out of reach: an offloaded member of an epoll set that is waited on through a path the library does not see
-// (io_uring, a raw system call) shows only what the kernel knows, a TCP connection of ours nothing; so does a
-// set in a process that received it over a unix socket.
+// The library does not see a wait on an epoll set by io_uring or a raw system call. An offloaded member then
+// shows only the kernel's events, and an offloaded TCP connection none. The same is true of a set in a
+// process that received the set over a unix socket.
 //
 // pthread_cancel unwinds through all of these, so none is noexcept. std::bad_alloc may leave them.
 #pragma once
@@ -32,15 +32,15 @@ namespace vma::iomux {
 // poll(2) and ppoll(2). timeout: null waits for ever. mask: may be null.
 int poll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask);
 
-// select(2) and pselect(2). remaining: when not null and there is a timeout, receives what is left of it,
-// also when the call fails.
+// select(2) and pselect(2). remaining: when not null and there is a timeout, receives the time left, also
+// when the call fails.
 int select(int nfds, fd_set* r, fd_set* w, fd_set* e, const timespec* timeout, const sigset_t* mask,
            timespec* remaining);
 
-// The number of descriptors a select() with this nfds really concerns. The kernel cuts nfds to the size of
-// the process's descriptor table, and old programs pass getdtablesize() with sets of 1024 bits, which works
-// because that table is small. The library's own high descriptors make it larger, so the sets must not be
-// read or written past this.
+// The number of descriptors that a select() with this nfds really concerns. The kernel cuts nfds to the size
+// of the process's descriptor table. Old programs pass getdtablesize() with sets of 1024 bits, which works
+// because that table is small. The library's own high descriptors make the table larger, so the library must
+// not read or write the sets past this number.
 int select_limit(int nfds) noexcept;
 
 // epoll_ctl(2). The first offloaded member turns `epfd` into an EpollSet in sockets::g_fds.
@@ -52,24 +52,24 @@ int epoll_wait(int epfd, epoll_event* events, int maxevents, const timespec* tim
 // The program has received `fd` over a unix socket. It may be one more number of an EpollSet.
 void received(int fd) noexcept;
 
-// A call that sleeps in the kernel on sets of which none is an EpollSet. When another thread adds the first
-// offloaded socket to one of them, this thread must wake up and wait as above, or it would never see that
-// socket's data. So it is counted while it sleeps, and the library wakes it through an event of its own,
+// A call that sleeps in the kernel on sets of which none is an EpollSet. Another thread may add the first
+// offloaded socket to one of them. Then this thread must wake up and wait as above, or it would never see
+// that socket's data. So the library counts the thread while it sleeps, and wakes it by an event of its own,
 // which this class keeps from the program.
 class KernelWait {
   public:
-    // sets: of the program, maybe none. They outlive this object.
+    // sets: the program's sets, possibly none. They outlive this object.
     KernelWait(std::span<const int> sets, const timespec* timeout) noexcept;
     ~KernelWait();
     KernelWait(const KernelWait&) = delete;
     KernelWait& operator=(const KernelWait&) = delete;
 
-    // An EpollSet has appeared: call iomux's function instead of the kernel's.
+    // One of the sets is an EpollSet now: call iomux's function instead of the kernel's.
     bool superseded() const noexcept;
-    // Takes the library's event out of the n events that epoll_wait() returned; returns how many are left.
-    // -1: nothing but ours was there, so call iomux::epoll_wait with remaining().
+    // Removes the library's event from the n events of epoll_wait(); returns how many are left. -1: there was
+    // no other event, so call iomux::epoll_wait with remaining().
     int filter(epoll_event* events, int n) const noexcept;
-    // Of the timeout, put into `left`; null: for ever.
+    // The rest of the timeout, stored in `left`; null for an infinite one.
     const timespec* remaining(timespec& left) const noexcept;
 
   private:
@@ -82,7 +82,7 @@ class KernelWait {
 // EpollSet::without_kicked() of the set under `epfd`.
 int without_kicked(int epfd, epoll_event* events, int n) noexcept;
 
-// epoll_wait() on a descriptor that is no EpollSet: `kernel` is the program's call as it stands.
+// epoll_wait() on a descriptor that is no EpollSet; `kernel` is the program's own call.
 template <class Call>
 int kernel_epoll_wait(int epfd, epoll_event* events, int maxevents, const timespec* timeout,
                       const sigset_t* mask, Call&& kernel) {
@@ -108,8 +108,7 @@ int kernel_epoll_wait(int epfd, epoll_event* events, int maxevents, const timesp
     }
 }
 
-// poll() or select() of descriptors none of which is ours, some of them sets. `ours(timeout)`: the same call
-// in iomux.
+// poll() or select() of kernel descriptors only, some of them sets. `ours(timeout)`: the same call in iomux.
 template <class Call, class Ours>
 int kernel_poll(std::span<const int> sets, const timespec* timeout, Call&& kernel, Ours&& ours) {
     timespec left;

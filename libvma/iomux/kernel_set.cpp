@@ -30,7 +30,7 @@
 namespace vma::iomux {
 namespace {
 
-// A descriptor for the length of a function. Raw calls, so that nothing here is a cancellation point.
+// A descriptor for the length of a function. Raw calls, so that none is a cancellation point.
 class Opened {
   public:
     Opened(const char* path, int flags) noexcept
@@ -46,7 +46,7 @@ class Opened {
     int fd_;
 };
 
-// The number after `key` in `line`. False when it is not there.
+// Reads the number after `key` in `line`. False if there is none.
 template <class T>
 bool field(std::string_view line, std::string_view key, int base, T& value) noexcept {
     std::size_t at = line.find(key);
@@ -173,26 +173,25 @@ Count* count_of(int fd, bool make) noexcept {
 
 constinit Lock g_kick_lock;
 constinit NeverDestroyed<InternalFd>
-    g_kick_fd;                     // an eventfd that is always readable; guarded by g_kick_lock for making
-constinit int g_kick_number = -1;  // as sets know it
-constinit int g_in_sets = 0;       // how many of g_kicks; g_kick_lock
+    g_kick_fd;                     // an eventfd that is always readable; g_kick_lock guards its making
+constinit int g_kick_number = -1;  // its number in the sets
+constinit int g_in_sets = 0;       // how many of g_kicks are in sets; guarded by g_kick_lock
 
 constinit std::atomic<std::uint64_t> g_kicked_at_ns{0};
 
-// Where the thread sleeps.
+// The sets in which the thread sleeps.
 struct Place {
-    unsigned ticket = 0;  // 0: nowhere
+    unsigned ticket = 0;  // 0: none
     std::size_t count = 0;
     int fds[WatchedSets::kMost];
 };
 constinit thread_local Place t_place{};
 constinit thread_local unsigned t_tickets = 0;
 
-// Its address is the event's data. No program has a reason to use an address inside this library as its own
-// data.
+// Its address is the event's data. A program has no reason to use an address inside this library as data.
 const char g_kick_token = 0;
 
-// Takes the event out of all sets.
+// Removes the event from all sets: closing the file does that.
 void close_kick_file() noexcept {
     g_kick_fd->reset();
     g_kick_number = -1;
@@ -201,15 +200,14 @@ void close_kick_file() noexcept {
 
 void end_kick(int epfd) noexcept {
     const int fd = g_kick_fd->get();
-    // A dup2() of the program has moved it, and a set cannot be told to forget the former number: closing the
-    // file can.
+    // A dup2() of the program has moved the event. A set keeps the former number until the file is closed.
     if (fd != g_kick_number) return close_kick_file();
     if (fd < 0 || os::raw_syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_DEL, fd, nullptr) != 0) return;
     g_kicks.fetch_sub(1);
     g_in_sets--;
 }
 
-// Does anybody sleep in the set under `epfd`, by whatever number?
+// Does a thread sleep in the set under `epfd`, by any of its numbers?
 bool anybody_in(int epfd) noexcept {
     const sockets::FdObject* set = sockets::g_fds.peek(epfd);
     bool any = false;
@@ -238,7 +236,7 @@ void kick_one(int epfd) noexcept {
             g_kicks.fetch_add(1);
             g_in_sets++;
         }
-        // Whoever left between the two looks at the count found no kick to take away.
+        // A thread that left between the two looks at the count found no kick to remove.
         if (!anybody_in(epfd)) end_kick(epfd);
     }
     g_kick_lock.unlock();
@@ -270,7 +268,7 @@ unsigned enter(std::span<const int> epfds) noexcept {
     return t_place.ticket = t_tickets;
 }
 
-// The kick stays until nobody is left who could have missed it; the one who leaves last takes it away.
+// The kick stays as long as a counted thread could have missed it; the last thread to leave removes it.
 void leave(unsigned ticket) noexcept {
     if (t_place.ticket != ticket) return;  // a handler of this thread has slept elsewhere meanwhile
     t_place.ticket = 0;
@@ -290,7 +288,8 @@ void leave(unsigned ticket) noexcept {
 }
 
 void await_settled() noexcept {
-    constexpr std::uint64_t kLongestNs = 500'000'000;  // who has not woken up by then is in a handler
+    constexpr std::uint64_t kLongestNs =
+        500'000'000;  // a thread that has not woken up by then is in a handler
     constexpr unsigned kYields = 50;
     for (unsigned i = 0; g_kicks.load(std::memory_order_seq_cst) > 0; i++) {
         if (clock::monotonic_ns() - g_kicked_at_ns.load(std::memory_order_relaxed) > kLongestNs) return;
@@ -303,8 +302,8 @@ void kick(std::span<const int> epfds) noexcept {
     int saved = errno;
     g_kicked_at_ns.store(clock::monotonic_ns(), std::memory_order_relaxed);
     g_kicks.fetch_add(1);
-    // The sets were put under the numbers before the counts are read; a sleeper counts itself before it looks
-    // for a set.
+    // kick()'s caller put the sets under the numbers before this function reads the counts. A sleeper counts
+    // itself before it looks for a set.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     for (int epfd : epfds) kick_one(epfd);
     g_kicks.fetch_sub(1);

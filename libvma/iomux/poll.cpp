@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // poll and ppoll.
 //
-// The kernel's look works on the program's own array, so it also decides about EFAULT, EINVAL and POLLNVAL,
-// and fills in every revents; ours are added to it afterwards. Members of which the kernel knows nothing
-// (Readiness::ours) are hidden from it in a copy of the array; when there is nothing else, it is not asked.
+// The kernel's look works on the program's own array. So the kernel also decides about EFAULT, EINVAL and
+// POLLNVAL, and fills in every revents; the library then adds its events. A copy of the array hides members
+// of which the kernel knows nothing (Readiness::ours). With hidden members only, the call does not ask the
+// kernel.
 #include <pthread.h>
 #include <sys/resource.h>
 
@@ -26,10 +27,10 @@ using sockets::Ref;
 
 constexpr short kEpollReadable = POLLIN | POLLRDNORM;
 constexpr short kImplied = POLLERR | POLLHUP;
-// Above this many descriptors the limit is checked before the array is read: the count may be garbage, which
-// the kernel answers with EINVAL.
+// Above this many descriptors the limit is checked before the array is read: the count may be garbage, and
+// the kernel answers EINVAL.
 constexpr nfds_t kPlausible = 1024;
-// Up to this many, RLIMIT_NOFILE is taken to be large enough without asking the kernel.
+// Up to this many, RLIMIT_NOFILE is assumed to be large enough without asking the kernel.
 constexpr nfds_t kSurelyAllowed = 16;
 
 constinit thread_local unsigned t_poll_skipped = 0;
@@ -53,7 +54,7 @@ class PollCall final : public Wait {
         }
         counters_ = &stats::calls_of(stats::Mux::poll);
     }
-    // Those that nobody but the kernel knew when the call began.
+    // The sets that were not EpollSets when the call began.
     std::span<const int> kernel_sets() const noexcept { return kernel_sets_.numbers(); }
 
   private:
@@ -61,15 +62,16 @@ class PollCall final : public Wait {
         nfds_t index;
         int fd;
         short events;
-        FdObject* object;  // kept by sources_
-        bool was_ours;     // when the call began
+        FdObject* object;  // kept alive by sources_
+        bool was_ours;     // Readiness::ours when the call began
         bool hidden;       // from the kernel, in the present look
     };
 
-    // Its number was closed, or given to another file, meanwhile: the kernel's business.
+    // Another thread has closed the number, or given it to another file, meanwhile: the kernel answers for
+    // it.
     static bool gone(const Member& m) noexcept { return g_fds.peek(m.fd) != m.object; }
     static bool hidden(const Member& m) noexcept { return gone(m) ? m.was_ours : is_ours(*m.object); }
-    // What our side has for the member.
+    // The library's events of the member.
     static short events_of(const Member& m) noexcept {
         if (gone(m)) return m.was_ours ? events_of_former(m.fd, m.events) : short{0};
         if (m.object->kind() == Kind::epoll) {
@@ -81,7 +83,7 @@ class PollCall final : public Wait {
         return static_cast<short>(socket->ready_events() & static_cast<std::uint16_t>(m.events | kImplied));
     }
 
-    // Asks the kernel about what it knows of. The hidden are in members_, in order of index.
+    // Asks the kernel about all members but the hidden ones. members_ is in order of index.
     int ask_kernel(const sigset_t* mask, bool first) {
         nfds_t hiding = 0;
         const bool skip = mask == nullptr && only_shadows() && ready() && skip_kernel(t_poll_skipped, began_);
@@ -121,7 +123,7 @@ class PollCall final : public Wait {
     int look(const sigset_t* mask, bool first) override {
         int n = ask_kernel(mask, first);
         if (n < 0) {
-            // Without a mask EINTR only says that a handler has just run; what we have is still to be
+            // Without a mask EINTR only says that a handler has just run; the library's events must still be
             // reported. The kernel has cleared every revents.
             if (errno != EINTR || !ready()) return -errno;
             n = 0;
@@ -152,8 +154,8 @@ class PollCall final : public Wait {
         }
         if (os::ppoll(all.data(), all.size(), limit, mask) >= 0) return 0;
         if (errno != EINVAL) return -errno;
-        // With ours there are more than RLIMIT_NOFILE allows: sleep on ours in slices, between which the
-        // program's descriptors are looked at.
+        // With the library's descriptors there are more than RLIMIT_NOFILE allows. So the call sleeps on the
+        // library's descriptors in slices, and looks at the program's in between.
         timespec slice{0, 1'000'000};
         if (limit != nullptr && limit->tv_sec == 0) slice.tv_nsec = std::min(slice.tv_nsec, limit->tv_nsec);
         all.resize(std::min(all.size(), extra.size()));
@@ -164,7 +166,7 @@ class PollCall final : public Wait {
     pollfd* fds_;
     nfds_t count_;
     bool readers_ = true;  // members_ are sockets, watched for reading
-    bool began_ = false;   // the kernel has been asked about all
+    bool began_ = false;   // the kernel has been asked about all members
     nfds_t asked_ = 0;     // how many numbers are not negative
     Scratch<Member, 64> members_;
     Scratch<pollfd, 64> copy_;

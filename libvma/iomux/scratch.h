@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// An array that a call needs while it runs: on the stack while it is small, on the heap beyond, never a VLA
-// of a length the program chose.
+// An array for the length of a call: on the stack while it is small, on the heap beyond. It is never a VLA,
+// because the program chooses the length.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ class Scratch {
     Scratch(const Scratch&) = delete;
     Scratch& operator=(const Scratch&) = delete;
 
-    // Throws std::bad_alloc; the contents stay as they were then.
+    // Throws std::bad_alloc; the contents then stay unchanged.
     void push_back(T value) {
         if (size_ == capacity_) reserve(capacity_ * 2);
         new (data_ + size_++) T(std::move(value));

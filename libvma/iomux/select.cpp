@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // select and pselect.
 //
-// The kernel's select is used for looking and for sleeping, since poll's events do not match select's sets
-// exactly: a hung-up descriptor that is only in the write set would wake poll at once, again and again. The
-// library's descriptors are beyond FD_SETSIZE, so the sets are bit maps of our own size; the kernel has no
-// limit there. Members of which the kernel knows nothing (Readiness::ours) are not in the sets it gets; their
-// events are sorted into the three sets as it does it.
+// The kernel's select does the looking and sleeping, because poll's events do not match select's sets
+// exactly. A hung-up descriptor that is only in the write set would wake poll at once, again and again. The
+// library's descriptors are beyond FD_SETSIZE, so the sets are bit maps of a size of their own; the kernel
+// has no limit there. Members of which the kernel knows nothing (Readiness::ours) are not in the kernel's
+// sets; the library sorts their events into the three sets as the kernel does.
 #include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
@@ -47,7 +47,7 @@ void add(Word* set, int fd) noexcept {
 void take_out(Word* set, int fd) noexcept {
     set[static_cast<std::size_t>(fd) / kBits] &= ~(Word{1} << (static_cast<std::size_t>(fd) % kBits));
 }
-// What makes a descriptor a member of each set (POLLIN_SET, POLLOUT_SET and POLLEX_SET in the kernel).
+// The events that make a descriptor ready in each set (POLLIN_SET, POLLOUT_SET and POLLEX_SET in the kernel).
 constexpr std::uint32_t kSetBits[3] = {EPOLLIN | EPOLLRDNORM | EPOLLRDBAND | EPOLLHUP | EPOLLERR | POLLNVAL,
                                        EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND | EPOLLERR | POLLNVAL,
                                        EPOLLPRI | POLLNVAL};
@@ -82,10 +82,10 @@ class SelectCall final : public Wait {
         }
     }
 
-    // Epoll sets that nobody but the kernel knew when the call began.
+    // The epoll sets that were not EpollSets when the call began.
     std::span<const int> kernel_sets() const noexcept { return kernel_sets_.numbers(); }
 
-    // The sets as the kernel leaves them; not called when the call fails.
+    // Stores the result in the program's sets; not called when the call fails.
     void store() noexcept {
         for (int s = 0; s < 3; s++)
             if (user_[s] != nullptr) memcpy(user_[s], out(s), words_ * sizeof(Word));
@@ -94,17 +94,18 @@ class SelectCall final : public Wait {
   private:
     struct Member {
         int fd;
-        FdObject* object;  // kept by sources_
-        bool was_ours;     // when the call began
+        FdObject* object;  // kept alive by sources_
+        bool was_ours;     // Readiness::ours when the call began
     };
 
     Word* in(int s) noexcept { return in_.data() + static_cast<std::size_t>(s) * words_; }
     Word* out(int s) noexcept { return out_.data() + static_cast<std::size_t>(s) * words_; }
 
-    // Its number was closed, or given to another file, meanwhile: the kernel's business.
+    // Another thread has closed the number, or given it to another file, meanwhile: the kernel answers for
+    // it.
     static bool gone(const Member& m) noexcept { return g_fds.peek(m.fd) != m.object; }
     static bool hidden(const Member& m) noexcept { return gone(m) ? m.was_ours : is_ours(*m.object); }
-    // What our side has for the member.
+    // The library's events of the member.
     static std::uint32_t events_of(const Member& m) noexcept {
         if (gone(m)) {
             constexpr short kAsked =
@@ -115,7 +116,7 @@ class SelectCall final : public Wait {
         auto* socket = static_cast<sockets::Socket*>(m.object);
         return socket->readiness() == sockets::Readiness::kernel ? 0 : socket->ready_events();
     }
-    // Is the member in set `s` of the program, and do these events make it one of the result?
+    // Is the member in the program's set `s`, and do these events make it ready there?
     bool belongs(const Member& m, int s, std::uint32_t events) noexcept {
         return test(in(s), m.fd) && (events & kSetBits[s]) != 0;
     }
@@ -129,7 +130,7 @@ class SelectCall final : public Wait {
         });
     }
 
-    // Asks the kernel about what it knows of; not at all when that is nothing.
+    // Asks the kernel about the members that are not hidden; makes no call if there are none.
     int ask_kernel(const sigset_t* mask, bool first) {
         std::copy(in_.begin(), in_.end(), out_.begin());
         bool any_hidden = false;
@@ -155,8 +156,8 @@ class SelectCall final : public Wait {
         began_ = true;
         return n;
     }
-    // A number is not open that was open when the call began: for the kernel, which would have noticed that
-    // when the call wakes up, it is ready in each set.
+    // A number that was open when the call began is not open now. The kernel would have noticed that on its
+    // wake-up, and reports such a number as ready in each set.
     int report_closed() noexcept {
         std::fill(out_.begin(), out_.end(), 0);
         int n = 0;
@@ -220,7 +221,7 @@ class SelectCall final : public Wait {
             std::copy_n(in(static_cast<int>(s)), words_, target);
             set[s] = user_[s] != nullptr || s == 0 ? as_set(target) : nullptr;
         }
-        // The last word may have bits beyond nfds, which the kernel would not have looked at.
+        // The last word may have bits beyond nfds, which the kernel would not have read.
         if (std::size_t tail = static_cast<std::size_t>(nfds_) % kBits; tail != 0)
             for (std::size_t s = 0; s < 3; s++) sets[s * words + words_ - 1] &= (Word{1} << tail) - 1;
         for (const Member& m : members_)
@@ -228,8 +229,9 @@ class SelectCall final : public Wait {
                 for (std::size_t i = 0; i < 3; i++) take_out(sets.data() + i * words, m.fd);
         for (int fd : extra) add(sets.data(), fd);
         if (os::pselect(top, set[0], set[1], set[2], limit, mask) >= 0) return 0;
-        return errno == EBADF ? 0
-                              : -errno;  // the next look says EBADF, if it is about the program's descriptors
+        return errno == EBADF
+                   ? 0
+                   : -errno;  // the next look reports EBADF, if a descriptor of the program is the cause
     }
 
     WatchedSets kernel_sets_;
@@ -239,11 +241,11 @@ class SelectCall final : public Wait {
     Scratch<Word, 3 * kInlineWords> in_, out_;
     Scratch<Member, 64> members_;
     bool readers_ = true;  // members_ are sockets, watched for reading
-    bool others_ = false;  // there are others
+    bool others_ = false;  // there are other members
     bool began_ = false;   // the kernel has been asked
 };
 
-// FDSize of /proc/self/status: what the kernel cuts nfds to. INT_MAX when unknown.
+// FDSize of /proc/self/status: the kernel cuts nfds to this size. INT_MAX when unknown.
 int descriptor_table_size() noexcept {
     int result = INT_MAX;
     long fd = os::raw_syscall(SYS_openat, AT_FDCWD, "/proc/self/status", O_RDONLY | O_CLOEXEC, 0);
@@ -279,7 +281,8 @@ bool program_has_any(int first, int end) noexcept {
 int select_limit(int nfds) noexcept {
     if (nfds <= FD_SETSIZE) return nfds;
     int table = std::min(nfds, descriptor_table_size());
-    // Our descriptors start above FD_SETSIZE. A table beyond some thousands is the program's own doing.
+    // The library's descriptors start above FD_SETSIZE. A table beyond some thousands comes from the program
+    // itself.
     constexpr int kOurRange = 4096;
     if (table > FD_SETSIZE && table <= kOurRange && !program_has_any(FD_SETSIZE, table)) return FD_SETSIZE;
     return table;

@@ -6,7 +6,7 @@ namespace vma::iomux {
 namespace set_numbers {
 namespace {
 
-constexpr unsigned kNumbers = 1u << 21;  // as many as sockets::FdTable has; further ones are not noted
+constexpr unsigned kNumbers = 1u << 21;  // as many as sockets::FdTable has; higher numbers are not noted
 constinit std::atomic<std::uint64_t> g_bits[kNumbers / 64]{};
 
 std::uint64_t bit_of(unsigned number) noexcept { return std::uint64_t{1} << (number % 64); }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Which descriptors of the program may be epoll sets that only the kernel knows so far.
+// The descriptors of the program that may be epoll sets without an EpollSet.
 //
-// A thread that sleeps in poll() or select() on such a set must be woken when another thread adds its first
-// offloaded member (see KernelWait). To ask the kernel what each number is would cost more than the call
-// itself. So a number is noted where the program gets it, or uses it as a set. A number that is noted wrongly
-// costs two atomic additions for each call that watches it, and no more.
+// A thread that sleeps in poll() or select() on such a set must wake up when another thread adds the set's
+// first offloaded member (see KernelWait). Asking the kernel what each number is would cost more than the
+// call itself. So the library notes a number where the program gets it, or uses it as a set. A wrongly noted
+// number only costs two atomic additions for each call that watches it.
 #pragma once
 
 #include <poll.h>
@@ -17,8 +17,8 @@
 
 namespace vma::iomux {
 
-// Does `wanted(fd)` hold for one of the numbers below `nfds` in a set, which must be readable? Asks until it
-// does.
+// Is `wanted(fd)` true for one of the numbers below `nfds` in a set, which must be readable? Stops at the
+// first such number.
 template <class F>
 bool any_number(const fd_set* set, int nfds, F&& wanted) {
     for (int base = 0; base < nfds; base += NFDBITS) {
@@ -42,10 +42,10 @@ inline bool may_be_set(int fd) noexcept { return any() && noted(fd); }
 
 }  // namespace set_numbers
 
-// Those among the numbers one call watches.
+// The noted numbers among the numbers of one call.
 class WatchedSets {
   public:
-    // Further ones wake nobody.
+    // Further sets do not wake the thread.
     static constexpr std::size_t kMost = 16;
 
     WatchedSets() = default;

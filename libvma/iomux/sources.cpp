@@ -24,7 +24,7 @@ void Sources::add(Ref<sockets::FdObject> object) {
 }
 
 void Sources::look_into(EpollSet* set, unsigned depth) {
-    // A handler that interrupted the set's own code gets the kernel's answer alone.
+    // In a handler that interrupted the set's own code, only the kernel answers.
     if (depth > EpollSet::kMaxDepth || set->busy_in_this_thread()) return;
     views_.push_back(View{set, set->members()});
     // By index: views_ may move while inner sets are appended; the members themselves do not.
@@ -65,7 +65,7 @@ void Sources::take_rings(Socket& socket) {
     constexpr unsigned kRoom = 16;
     ring::Ring* rings[kRoom];
     unsigned n = socket.rings(rings, kRoom);
-    if (n > kRoom)  // or kRingsUnknown
+    if (n > kRoom)  // n may be kRingsUnknown
         own_rings_.push_back(&socket);
     else
         for (unsigned i = 0; i < n; i++) take_ring(rings[i]);

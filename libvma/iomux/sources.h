@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The offloaded part of one select, poll or epoll_wait: which sockets and sets it concerns, how their rings
-// are polled, and how the thread makes sure that it is woken for them.
+// The offloaded part of one select, poll or epoll_wait: the sockets and sets of the call, the polling of
+// their rings, and the thread's wake-up.
 //
-// Many sockets share few rings, so rings are polled, flushed and armed once each, for all sockets. A socket
-// that does not tell its rings is polled by itself. An epoll set knows the rings of its members and wakes the
-// threads that wait on it, so its members are not visited at all.
+// Many sockets share few rings, so the call polls, flushes and arms each ring once, for all sockets. It polls
+// a socket that does not tell its rings by itself. An epoll set knows the rings of its members and wakes the
+// threads that wait on it, so the call does not visit the set's members.
 #pragma once
 
 #include <memory>
@@ -23,24 +23,23 @@ class Sources {
     void add(sockets::Ref<sockets::FdObject> object);
 
     // Sets change while a call waits on them, and sockets get other rings. refresh() takes over the sets'
-    // present members, and the rings: when a set changed, when `rings`, and now and then (a socket that is
-    // not in a set does not tell).
+    // present members. It looks up the rings when a set has changed, when `rings` is true, and now and then,
+    // because a socket outside of sets does not report the change.
     bool stale() const noexcept;
     void refresh(bool rings = false);
 
     void flush() noexcept;
-    // Takes one batch from each ring. Returns the frames handled; what there is has been taken when that is
-    // 0.
+    // Takes one batch from each ring. Returns the number of frames; at 0, the rings are empty.
     unsigned progress() noexcept;
     // After a sleep: as progress(), with the rings' moderation of wake-ups.
     void woken() noexcept;
-    // Does any socket take data past the kernel? If not, there is nothing to spin for.
+    // Does any socket take data past the kernel? If none does, spinning is useless.
     bool offloaded() const noexcept;
 
   private:
     friend class Arming;
     struct View {
-        EpollSet* set;  // kept by roots_ or by the members of the set around it
+        EpollSet* set;  // kept alive by roots_ or by the members of the set around it
         std::shared_ptr<const EpollSet::Members> members;
     };
     void look_into(EpollSet* set, unsigned depth);
@@ -55,15 +54,15 @@ class Sources {
     Scratch<sockets::Ref<EpollSet>, 4> roots_;
     Scratch<View, 4> views_;
     Scratch<ring::Ring*, 8> rings_;
-    Scratch<sockets::Socket*, 64> own_rings_;  // sockets that are polled by themselves
-    unsigned rounds_ = 0;                      // since the rings were looked up; 0: not yet
+    Scratch<sockets::Socket*, 64> own_rings_;  // sockets that the call polls themselves
+    unsigned rounds_ = 0;                      // rounds since the rings were looked up; 0: not yet
 };
 
-// While it lives, the rings notify and the thread's waiter is on every set, and on every socket outside of
+// While it lives, the rings notify, and the thread's waiter is on every set, and on every socket outside of
 // sets. After arm() the caller must look at its sources once more before it sleeps.
 class Arming {
   public:
-    // interrupts: the rings are to notify; else complete() is false.
+    // interrupts: the rings shall notify; else complete() is false.
     Arming(const Sources& sources, sockets::Waiter* waiter, bool interrupts = true) noexcept
         : sources_(sources), waiter_(waiter), interrupts_(interrupts), complete_(interrupts) {}
     ~Arming();
@@ -71,9 +70,9 @@ class Arming {
     Arming& operator=(const Arming&) = delete;
 
     void arm();
-    // False: some change may go unnoticed, so the caller sleeps in short slices.
+    // False: the thread may miss a change, so the caller sleeps in short slices.
     bool complete() const noexcept { return waiter_ != nullptr && complete_; }
-    // What to watch for reading: the rings' channels, each once, and the waiter.
+    // The descriptors to watch for reading: the rings' channels, each once, and the waiter.
     std::span<const int> fds() const noexcept { return {fds_.data(), fds_.size()}; }
 
   private:

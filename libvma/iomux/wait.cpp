@@ -19,13 +19,12 @@ namespace vma::iomux {
 namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
-// When nothing can wake us for sure (no eventfd left, too many sleepers on one set), sleep no longer than
-// this.
+// The longest sleep when no wake-up is certain (no eventfd left, too many sleepers on one set).
 constexpr std::uint64_t kSliceNs = 1'000'000;
-// With a signal mask the kernel is asked at least this often while spinning: only it knows what the mask lets
-// through.
+// With a signal mask, a spinning call asks the kernel at least this often: only the kernel knows which
+// signals the mask lets through.
 constexpr std::int64_t kSignalRatio = 100;
-// How often a spinning call checks that there still is an offloaded socket to spin for.
+// How often a spinning call checks that it still has an offloaded socket.
 constexpr std::uint64_t kOffloadCheck = 256;
 
 constexpr std::int64_t kUnset = std::numeric_limits<std::int64_t>::min();
@@ -86,7 +85,7 @@ bool Deadline::set(const timespec* timeout) noexcept {
         kind_ = zero_;
         return true;
     }
-    // Three centuries are for ever.
+    // Three centuries count as infinite.
     if (static_cast<std::uint64_t>(timeout->tv_sec) > 9'000'000'000u) return true;
     kind_ = timed_;
     at_ns_ = clock::monotonic_ns() + static_cast<std::uint64_t>(timeout->tv_sec) * kSecond +
@@ -103,11 +102,11 @@ std::uint64_t Deadline::left_ns() const noexcept {
 
 timespec Deadline::left() const noexcept { return to_timespec(left_ns()); }
 
-// A call of the kernel's ends with EINTR when a handler has run while it waited. Ours has three ways to
-// notice one. Spinning: the running counts of handlers. Between the last look at them and the sleep: all
-// signals are held, and the sleeping call lets them through. With a mask: what the mask blocks is blocked
-// while we spin, and what only the mask lets through stays pending for the kernel's zero-timeout call with
-// that mask.
+// A kernel call ends with EINTR when a handler has run while the call waited. The library's call notices a
+// handler in three ways. While it spins: by the running counts of handlers. Between the last look at the
+// counts and the sleep: all signals are held, and the sleeping call lets them through. With a mask: the
+// spinning call blocks the mask's signals. A signal that only the mask lets through stays pending for the
+// kernel's zero-timeout call with that mask.
 class Wait::Signals {
   public:
     explicit Signals(const sigset_t* mask) noexcept : mask_(mask) {
@@ -130,7 +129,7 @@ class Wait::Signals {
                runtime::restarts() != restarts_;
     }
 
-    // Holds every signal but those a fault of this thread raises.
+    // Holds every signal but those that a fault of this thread raises.
     void hold() noexcept {
         if (change_)
             change_->set(spinning_ | runtime::kSignalsToHold);
@@ -157,8 +156,8 @@ bool Wait::poll_rings() {
     return empty_rings();
 }
 
-// One poll takes one batch, and all of it may be other sockets': "nothing there" may be said only of empty
-// rings.
+// One poll takes one batch, which may belong to other sockets only. So the answer is "no event" only after
+// the rings are empty.
 bool Wait::empty_rings() {
     constexpr unsigned kMaxRounds = 1024;
     for (unsigned round = 0;; round++) {
@@ -200,7 +199,7 @@ int Wait::run_uncounted(const timespec* timeout, const sigset_t* mask) {
 
     came_ = stats::Came::polled;
     Signals signals(mask);
-    // With a mask, handlers that ran before it was in force are none of this call's business.
+    // With a mask, handlers that ran before the mask was in force do not count.
     if (mask == nullptr) signals.count_from(interruptions, restarts);
     bool over = false;
     n = spin(deadline, signals, mask, over);
@@ -215,18 +214,20 @@ int Wait::run_uncounted(const timespec* timeout, const sigset_t* mask) {
     }
 }
 
-// over: the call ends with what is returned. Otherwise it goes to sleep.
+// over: the call ends with the returned value. Otherwise it goes to sleep.
 int Wait::spin(const Deadline& deadline, const Signals& signals, const sigset_t* mask, bool& over) {
     SpinPolicy policy = spin_policy();
     if (policy.usec == 0 || !sources_.offloaded()) return 0;
-    // What seldom comes there need not be looked for as often as the program's other descriptors.
+    // The kernel's side of offloaded sockets is rarely ready, so the call looks there less often than at the
+    // program's other descriptors.
     if (policy.skip_os > 1 && policy.os_ratio > 1 && only_shadows()) policy.os_ratio *= policy.skip_os;
     if (mask != nullptr && (policy.os_ratio == 0 || policy.os_ratio > kSignalRatio))
         policy.os_ratio = kSignalRatio;
     constexpr std::uint64_t kEver = std::numeric_limits<std::uint64_t>::max();
     std::uint64_t per_usec = clock::ticks_per_usec();
     std::uint64_t spin_ticks = policy.usec < 0 ? kEver : static_cast<std::uint64_t>(policy.usec) * per_usec;
-    // The counter's rate is known to some parts in a thousand: it says when to ask the clock, which decides.
+    // The counter's rate is known to some parts in a thousand: the counter says when to read the clock, and
+    // the clock decides.
     auto ticks_left = [&] {
         std::uint64_t usec = deadline.infinite() ? kEver : deadline.left_ns() / 1000;
         return usec > kEver / per_usec / 2 ? kEver / 2 : usec * per_usec;
@@ -236,12 +237,12 @@ int Wait::spin(const Deadline& deadline, const Signals& signals, const sigset_t*
     over = true;
     for (std::uint64_t round = 1;; round++) {
         bool ours = poll_rings();
-        if (runtime::pending()) {  // the handler has not run, so what there is goes first
+        if (runtime::pending()) {  // the handler has not run yet, so results go first
             const int n = look(nullptr, false);
             return n != 0 ? n : -EINTR;
         }
-        // Before the results: a handler that wakes its own thread through a pipe ends the kernel's calls with
-        // EINTR.
+        // Checked before the results: a handler that wakes its own thread through a pipe ends the kernel's
+        // calls with EINTR.
         if (signals.handler_ran()) return -EINTR;
         bool ask = policy.os_ratio != 0 && round % static_cast<std::uint64_t>(policy.os_ratio) == 0;
         if (ask || round % kOffloadCheck == 0) pthread_testcancel();
@@ -257,7 +258,7 @@ int Wait::spin(const Deadline& deadline, const Signals& signals, const sigset_t*
         if (spent >= spin_ticks) break;
         if (round % kOffloadCheck == 0 && !sources_.offloaded()) break;
         time.round();
-        sources_.flush();  // what polling has answered must not wait for the flusher
+        sources_.flush();  // frames that polling has answered must not wait for the flusher
         policy.yield ? yield_core() : spin_wait(round);
     }
     over = false;
@@ -265,7 +266,7 @@ int Wait::spin(const Deadline& deadline, const Signals& signals, const sigset_t*
 }
 
 int Wait::sleep_once(const Deadline& deadline, Signals& signals) {
-    // Declared first, so released last: until then nothing of ours is on any list when a handler runs.
+    // Declared first, so released last: when a handler runs, the thread's waiter is on no list any more.
     struct Hold {
         Signals& signals;
         explicit Hold(Signals& s) noexcept : signals(s) { signals.hold(); }

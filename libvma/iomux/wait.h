@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The waiting that select, poll and epoll_wait have in common: look, spin, sleep; timeouts; signals.
+// The common waiting of select, poll and epoll_wait: look, spin, sleep; timeouts; signals.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace vma::iomux {
 
-// VMA_SELECT_*. Set at run time only by tests.
+// VMA_SELECT_*. Only tests set it at run time.
 struct SpinPolicy {
     std::int64_t usec;         // how long to poll the rings before sleeping; -1 for ever
     std::int64_t os_ratio;     // look at the kernel once in this many rounds; 0: not while spinning
@@ -23,14 +23,14 @@ struct SpinPolicy {
 SpinPolicy spin_policy() noexcept;
 void set_spin_policy(SpinPolicy policy) noexcept;
 
-// When a call must end. Absolute, so that a call which sleeps several times is not prolonged.
+// When a call must end. Absolute, so that several sleeps do not prolong the call.
 class Deadline {
   public:
-    // null: never. False: not a time (the kernel's EINVAL).
+    // null: never. False: invalid (the kernel's EINVAL).
     bool set(const timespec* timeout) noexcept;
     bool infinite() const noexcept { return kind_ == infinite_; }
     bool zero() const noexcept { return kind_ == zero_; }
-    // Nanoseconds left, 0 when it has passed.
+    // Nanoseconds left, 0 after the deadline.
     std::uint64_t left_ns() const noexcept;
     timespec left() const noexcept;
     std::uint64_t at_ns() const noexcept {
@@ -42,29 +42,29 @@ class Deadline {
     std::uint64_t at_ns_ = 0;
 };
 
-// One select, poll or epoll_wait. What returns int here returns a count, or -errno.
+// One select, poll or epoll_wait. Functions that return int return a count, or -errno.
 class Wait {
   public:
     int run(const timespec* timeout, const sigset_t* mask);
 
   protected:
     ~Wait() = default;
-    // Has our side something to report? No system call, nothing is marked as reported.
+    // Has the library an event to report? Makes no system call and marks no event as reported.
     virtual bool ready() noexcept = 0;
-    // Asks the kernel with a zero timeout, adds our side, and fills in the results if there are any. With
-    // `mask`, a signal it lets through ends the call with -EINTR if the kernel has nothing; null when our
-    // side is ready, since readiness goes before signals.
+    // Asks the kernel with a zero timeout, adds the library's events, and fills in the results if there are
+    // any. With `mask`, a signal that it lets through ends the call with -EINTR if the kernel has no event.
+    // `mask` is null when the library has events, because events go before signals.
     virtual int look(const sigset_t* mask, bool first) = 0;
-    // Sleeps until the kernel has something on the program's descriptors or on `extra`, or a handler has run
+    // Sleeps until the kernel has an event on the program's descriptors or on `extra`, or a handler has run
     // (-EINTR).
     virtual int sleep(std::span<const int> extra, const timespec* limit, const sigset_t* mask) = 0;
-    // Is all that the kernel could answer for the kernel's side of our own sockets, and only for reading?
-    // Then it is asked less often while polling.
+    // Does the call watch only offloaded sockets, for reading? Then it asks the kernel less often while
+    // polling.
     virtual bool only_shadows() noexcept = 0;
 
     Sources sources_;
-    // Statistics: where the call counts (null: nowhere), and how many descriptors of look()'s result our side
-    // has made ready.
+    // Statistics: the block in which the call counts (null: none), and how many descriptors of look()'s
+    // result the library has made ready.
     stats::MuxBlock* counters_ = nullptr;
     unsigned offloaded_ready_ = 0;
 
@@ -74,15 +74,15 @@ class Wait {
     int look_once(const sigset_t* mask);
     int spin(const Deadline& deadline, const Signals& signals, const sigset_t* mask, bool& over);
     int sleep_once(const Deadline& deadline, Signals& signals);
-    // Both: takes what the rings have, until our side is ready.
+    // Both take the rings' frames until the library has an event.
     bool poll_rings();
     bool empty_rings();
 
     stats::Came came_ = stats::Came::there;
-    std::uint64_t polling_ticks_ = 0;  // only where VMA_CPU_USAGE_STATS wants it
+    std::uint64_t polling_ticks_ = 0;  // only with VMA_CPU_USAGE_STATS
 };
 
-// A result in libc's form; `saved` is errno at entry, which a call that succeeds leaves alone.
+// A result in libc's form; `saved` is errno at entry, which a successful call leaves alone.
 inline int finish(int result, int saved) noexcept {
     if (result < 0) {
         errno = -result;
@@ -98,7 +98,7 @@ inline bool is_ours(sockets::FdObject& object) noexcept {
            static_cast<sockets::Socket&>(object).readiness() == sockets::Readiness::ours;
 }
 
-// Is every member of a call a socket with a side of ours? All are sockets.
+// Is every member an offloaded socket? The caller makes sure that all members are sockets.
 template <class Members>
 bool all_offloaded(const Members& members) noexcept {
     return std::all_of(members.begin(), members.end(), [](const auto& m) {
@@ -108,20 +108,20 @@ bool all_offloaded(const Members& members) noexcept {
 
 inline constexpr timespec kNow{0, 0};
 
-// For a call that has found something on our side and watches nothing but our sockets, for reading: may it
-// leave out the kernel's side of them this time (VMA_SELECT_SKIP_OS)? `asked`: this call has asked the kernel
-// before, in vain. `skipped` counts calls in a row that did not.
+// For a call that has found the library's events and watches only offloaded sockets, for reading: may it
+// leave out the kernel this time (VMA_SELECT_SKIP_OS)? `asked`: this call has asked the kernel before, in
+// vain. `skipped` counts calls in a row that did not ask.
 bool skip_kernel(unsigned& skipped, bool asked) noexcept;
-// What the kernel's side of such a socket is asked for.
+// The events that a reader asks of the kernel.
 constexpr bool only_reads(std::uint32_t events) noexcept {
     return (events & 0xffff &
             ~static_cast<std::uint32_t>(EPOLLIN | EPOLLRDNORM | EPOLLRDBAND | EPOLLPRI | EPOLLRDHUP |
                                         EPOLLERR | EPOLLHUP)) == 0;
 }
 
-// Of a number that was a socket of ours when the call began and is not any more: what the kernel says of it,
-// as POLL* bits, POLLNVAL when it is closed. Between our forgetting it and the kernel's close the number is
-// still the shadow, an unconnected TCP socket, of which nothing is said.
+// The kernel's events, as POLL* bits, for a number that was an offloaded socket when the call began and is
+// none now. POLLNVAL when the number is closed. The library forgets a socket before the kernel closes its
+// number. In between, the number still means the shadow, an unconnected TCP socket, which gives no events.
 short events_of_former(int fd, short events) noexcept;
 
 }  // namespace vma::iomux
