@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/ring/frame_log.h"
+
 #include <arpa/inet.h>
 
 #include <cstring>
 
-#include "libvma/ring/ring.h"
 #include "libvma/runtime/log.h"
 
 namespace vma::ring {
 
-[[gnu::cold]] void Ring::log_frame(const char* way, std::span<const std::uint8_t> head, std::size_t length,
-                                   net::Drop drop) const noexcept {
+[[gnu::cold]] void log_frame(std::string_view device, const char* way, std::span<const std::uint8_t> head,
+                             std::size_t length, net::Drop drop) noexcept {
     if (drop != net::Drop::none) {
-        log::print(log::Level::finer, "{} {} {} bytes: {}", attr().name, way, length, net::drop_name(drop));
+        log::print(log::Level::finer, "{} {} {} bytes: {}", device, way, length, net::drop_name(drop));
         return;
     }
     net::Ipv4Header ip;
@@ -26,7 +27,7 @@ namespace vma::ring {
     std::memcpy(&ports, head.data() + ports_at, sizeof ports);
     const in_addr src{ip.src}, dst{ip.dst};
     char from[INET_ADDRSTRLEN], to[INET_ADDRSTRLEN];
-    log::print(log::Level::finer, "{} {} {} bytes: {} {}:{} to {}:{}", attr().name, way, length,
+    log::print(log::Level::finer, "{} {} {} bytes: {} {}:{} to {}:{}", device, way, length,
                ip.protocol == IPPROTO_UDP ? "UDP" : "TCP", inet_ntop(AF_INET, &src, from, sizeof from),
                ntohs(ports.src), inet_ntop(AF_INET, &dst, to, sizeof to), ntohs(ports.dst));
 }

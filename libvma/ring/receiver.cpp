@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/ring/receiver.h"
+
+#include <netinet/udp.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "libvma/ring/frame_log.h"
+#include "libvma/runtime/clock.h"
+#include "libvma/runtime/log.h"
+
+namespace vma::ring {
+namespace {
+
+constexpr unsigned kMaxBatches = 8;  // in one poll()
+
+}  // namespace
+
+void Receiver::open(verbs::Device& device, ibv_qp* qp, ibv_cq* cq, const RingConfig& config) {
+    const verbs::DeviceAttr& attr = device.attr();
+    device_ = &device;
+    cq_ = cq;
+    partial_sums_ = attr.partial_sums;
+    idle_ticks_ = config.idle_usec * clock::ticks_per_usec();
+    is_local_ = config.is_local;
+    wc_.resize(std::max(config.batch, 1u));
+    batch_.reserve(2 * wc_.size());  // each frame adds one, and one more when its sink hands it on
+    flows_.open(device, qp);
+    // Of a netdev; where the device steers precisely, for what was in its queue when a rule went.
+    if (attr.coarse_steering || attr.ifindex != 0) kernel_path_.open(attr.name, is_local_);
+}
+
+unsigned Receiver::poll() noexcept {
+    if (!lock_.try_lock_to_poll()) return 0;
+    polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    // A program that only writes polls once a call: the ACKs of one call's segments must not pile up.
+    unsigned n = 0, taken;
+    do {
+        taken = poll_locked();
+        n += taken;
+    } while (taken == wc_.size() && n < kMaxBatches * wc_.size());
+    if (n != 0) frames_.store(frames_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+    if (__builtin_expect(n > counters_.rx_drained_max, 0)) counters_.rx_drained_max = n;
+    lock_.unlock();
+    return n;
+}
+
+unsigned Receiver::poll_locked() noexcept {
+    int n = ibv_poll_cq(cq_, static_cast<int>(wc_.size()), wc_.data());
+    if (n <= 0) {
+        queue_.replenish_idle();
+        if (__builtin_expect(!idle_.empty(), 0)) serve_idle();
+        return 0;
+    }
+    queue_.taken(static_cast<std::uint32_t>(n), static_cast<std::size_t>(n) == wc_.size());
+    for (int i = 0; i < n; i++) {
+        const ibv_wc& wc = wc_[i];
+        RxBuffer* b = &queue_.buffer(wc.wr_id);
+        b->more = nullptr;
+        if (__builtin_expect(wc.status != IBV_WC_SUCCESS, 0)) {
+            if (wc.status != IBV_WC_WR_FLUSH_ERR) counters_.rx_error++;
+            queue_.recycle(b);
+            if (pieces_ != 0) lose_pieces();
+            lock_.note_error();
+            continue;
+        }
+        b->length = wc.byte_len;
+        if (__builtin_expect((wc.wc_flags & verbs::kWcMore) != 0 || pieces_ != 0, 0)) {
+            b = add_piece(b, (wc.wc_flags & verbs::kWcMore) != 0);
+            if (b == nullptr) continue;
+        }
+        handle_frame(b, wc);
+    }
+    if (!batch_.empty()) end_batch();
+    queue_.replenish();
+    return static_cast<unsigned>(n);
+}
+
+// Returns the frame when it is complete. An empty piece is not kept: a length of 0 says that a buffer is
+// free.
+RxBuffer* Receiver::add_piece(RxBuffer* piece, bool more) noexcept {
+    if (pieces_ <= kMaxPieces &&
+        ++pieces_ > kMaxPieces) {  // a frame without an end must not take all buffers
+        counters_.rx_bad[static_cast<std::size_t>(net::Drop::bad_ip_header)]++;
+        lose_pieces();
+    }
+    if (pieces_ > kMaxPieces || piece->length == 0) {
+        queue_.recycle(piece);
+    } else {
+        (partial_first_ == nullptr ? partial_first_ : partial_last_->more) = piece;
+        partial_last_ = piece;
+    }
+    if (more) return nullptr;
+    pieces_ = 0;
+    return std::exchange(partial_first_, nullptr);
+}
+
+// What is there of the unfinished frame goes, and what still comes of it.
+void Receiver::lose_pieces() noexcept {
+    if (partial_first_ != nullptr) queue_.recycle(std::exchange(partial_first_, nullptr));
+    pieces_ = kMaxPieces + 1;
+}
+
+void Receiver::handle_frame(RxBuffer* first, const ibv_wc& wc) noexcept {
+    const bool good = (wc.wc_flags & IBV_WC_IP_CSUM_OK) != 0;
+    net::ParsedFrame f;
+    net::Drop drop;
+    if (__builtin_expect(first->more == nullptr, 1)) {
+        counters_.rx_bytes += first->length;
+        drop = net::parse(std::span<const std::uint8_t>(first->frame, first->length), good, f, partial_sums_);
+    } else {
+        std::span<const std::uint8_t> pieces[kMaxPieces];
+        std::size_t n = 0;
+        for (RxBuffer* b = first; b != nullptr && n < kMaxPieces; b = b->more) {
+            pieces[n++] = {b->frame, b->length};
+            counters_.rx_bytes += b->length;
+        }
+        drop = net::parse(net::FramePieces(pieces, n), good, f, partial_sums_);
+    }
+    counters_.rx_frames++;
+    if (__builtin_expect(log::enabled(log::Level::finer), 0)) {
+        std::size_t length = 0;
+        for (const RxBuffer* b = first; b != nullptr; b = b->more) length += b->length;
+        log_frame(device_->attr().name, "receives", {first->frame, first->length}, length, drop);
+    }
+    if (__builtin_expect(drop != net::Drop::none, 0)) {
+        const bool whole = drop == net::Drop::fragment || drop == net::Drop::bad_ip_header ||
+                           drop == net::Drop::bad_protocol;
+        if (!whole || !give_to_kernel(*first)) counters_.rx_bad[static_cast<std::size_t>(drop)]++;
+        queue_.recycle(first);
+        return;
+    }
+    FlowTable::Entry* flow = flows_.find(f, wc);
+    if (__builtin_expect(flow == nullptr, 0)) {
+        if (!give_to_kernel(*first)) counters_.rx_no_socket++;
+        queue_.recycle(first);
+        return;
+    }
+    if (__builtin_expect(!flows_.accepts(*flow, f.src_addr), 0)) {
+        counters_.rx_bad_source++;
+        queue_.recycle(first);
+        return;
+    }
+    // So that the device has a buffer for every flow. Connections copy what they keep when scarce() says so,
+    // and what is lost to them costs their peers a timeout; so they get all.
+    if (__builtin_expect(queue_.exhausted(), 0) && f.protocol == IPPROTO_UDP) {
+        counters_.rx_no_buffer++;
+        queue_.recycle(first);
+        return;
+    }
+    first->l4_offset = static_cast<std::uint16_t>(f.l4_offset);
+    first->payload_offset = f.payload_offset;
+    first->payload_length = f.payload_length;
+    first->src_addr = f.src_addr;
+    first->dst_addr = f.dst_addr;
+    first->src_port = f.src_port;
+    first->dst_port = f.dst_port;
+    first->tos = f.tos;
+    first->ttl = f.ttl;
+    if (timestamps_.load(std::memory_order_relaxed) > 0) {
+        stamp(*first, wc);
+    } else {
+        first->timestamp_ns = 0;
+    }
+    if (!FlowTable::sink_of(*flow, f)->deliver(first)) {
+        counters_.rx_refused++;
+        queue_.recycle(first);
+    }
+}
+
+void Receiver::stamp(RxBuffer& frame, const ibv_wc& wc) const noexcept {
+    frame.device_ns = (wc.wc_flags & verbs::kWcTimestamp) != 0 ? verbs::arrival_ns(wc) : 0;
+    if (frame.device_ns != 0 && device_->attr().arrival_realtime) {
+        frame.timestamp_ns = static_cast<std::int64_t>(frame.device_ns);
+        return;
+    }
+    timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    frame.timestamp_ns = now.tv_sec * 1'000'000'000ll + now.tv_nsec;
+}
+
+bool Receiver::give(const RxBuffer& frame) noexcept {
+    std::span<const std::uint8_t> pieces[kMaxPieces];
+    std::size_t n = 0;
+    for (const RxBuffer* b = &frame; b != nullptr && n < kMaxPieces; b = b->more)
+        pieces[n++] = {b->frame, b->length};
+    // The kernel would not believe a sum that is not complete of a packet that comes by this way.
+    if (partial_sums_) net::complete_sum({frame.frame, frame.length}, net::FramePieces(pieces, n));
+    return kernel_path_.give(net::FramePieces(pieces, n), device_->attr().mac);
+}
+
+bool Receiver::give_to_kernel(const RxBuffer& frame) noexcept {
+    if (!kernel_path_ || !give(frame)) return false;
+    to_kernel_.fetch_add(1, std::memory_order_relaxed);
+    return true;
+}
+
+bool Receiver::give_back(const RxBuffer& frame) noexcept {
+    // The checksum was good, but may be unfinished (a frame of this machine): 0 is "none", RFC 768.
+    std::memset(frame.frame + frame.l4_offset + offsetof(udphdr, check), 0, sizeof(udphdr::check));
+    ReceiveLock::Hold hold(lock_);
+    if (!kernel_path_) kernel_path_.open(device_->attr().name, is_local_);
+    return kernel_path_ && give(frame);
+}
+
+// ---- sinks ----
+
+void Receiver::when_idle(FrameSink* sink) noexcept {
+    const std::uint64_t due = clock::ticks() + idle_ticks_;
+    if (idle_.empty() || due < idle_due_) idle_due_ = due;
+    try {
+        idle_.push_back(sink);
+    } catch (...) {
+        // No memory: its timer does it.
+    }
+}
+
+void Receiver::serve_idle() noexcept {
+    if (clock::ticks() < idle_due_) return;
+    for (std::size_t i = 0; i < idle_.size(); i++) idle_[i]->idle(ring_);
+    idle_.clear();
+}
+
+void Receiver::end_batch() noexcept {
+    // A sink may ask again while it is served (it handed a frame to another one).
+    for (std::size_t i = 0; i < batch_.size(); i++) batch_[i]->batch_end(ring_);
+    batch_.clear();
+}
+
+void Receiver::detach(const verbs::FlowSpec& spec, FrameSink* sink, bool drain) noexcept {
+    std::erase(idle_, sink);
+    const FlowTable::Entry* last = flows_.begin_detach(spec, sink);
+    if (last == nullptr) return;
+    // What is in the queue already is delivered. Not from within a batch: the completions it took are being
+    // handed out.
+    for (int i = 0; drain && batch_.empty() && i < 4096 && poll_locked() != 0; i++) {
+    }
+    flows_.finish_detach(spec, last);
+}
+
+// ---- for the other parts of the ring ----
+
+void Receiver::take_all() noexcept {
+    unsigned n = 0;
+    const std::size_t most = 4 * (queue_.total() / wc_.size() + 1);
+    for (std::size_t i = 0; i < most; i++) {
+        const unsigned taken = poll_locked();
+        if (taken == 0) break;
+        n += taken;
+    }
+    if (n != 0) frames_.store(frames_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+}
+
+void Receiver::reclaim() noexcept {
+    lose_pieces();
+    pieces_ = 0;
+    queue_.reclaim();
+}
+
+void Receiver::count(RxCounters& out) const noexcept {
+    out = counters_;
+    out.rx_to_kernel = to_kernel_.load(std::memory_order_relaxed);
+}
+
+}  // namespace vma::ring

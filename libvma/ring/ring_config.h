@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What the maker of a ring decides.
+#pragma once
+
+#include <netinet/in.h>
+
+#include <cstdint>
+#include <functional>
+
+#include "libvma/ring/moderation.h"
+
+namespace vma::ring {
+
+class Ring;
+
+struct RingConfig {
+    std::uint32_t batch = 16;       // completions in one poll
+    std::uint32_t post_batch = 64;  // receives posted at a time
+    std::uint32_t max_rx_buffers = 200000;
+    std::uint32_t max_tx_buffers = 200000;
+    std::uint64_t max_copied = 64u << 20;  // bytes of datagrams that sockets may hold beside the buffers
+    // Send requests that share a completion, at most; twice as many send buffers stay warm.
+    std::uint32_t signal_every = 32;
+    // Microseconds from when_idle() on; 0 makes what happens independent of how fast it happens.
+    std::uint32_t idle_usec = 20;
+    bool huge_pages = true;
+    bool warn_ordinary = false;  // log it when the host has not enough huge pages
+    // Is it an address of this host? Asked before a frame is given to the kernel, which would forward it
+    // otherwise.
+    std::function<bool(in_addr_t)> is_local;
+    // The device works no more. Once, from the internal thread, no lock held.
+    std::function<void(Ring&)> on_failure;
+    ModerationConfig moderation = {};
+};
+
+}  // namespace vma::ring

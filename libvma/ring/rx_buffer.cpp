@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/ring/rx_buffer.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "libvma/ring/ring.h"
+
+namespace vma::ring {
+
+std::size_t RxBuffer::copy_to(const iovec* iov, std::size_t count, std::size_t from) const noexcept {
+    std::size_t left = payload_length > from ? payload_length - from : 0, copied = 0;
+    const RxBuffer* piece = this;
+    std::size_t at = payload_offset + from;  // from the start of the frame
+    while (piece != nullptr && at >= piece->length) {
+        at -= piece->length;
+        piece = piece->more;
+    }
+    for (std::size_t i = 0; i < count && left != 0; i++) {
+        std::size_t room = iov[i].iov_len, put = 0;
+        while (put < room && left != 0 && piece != nullptr) {
+            std::size_t n = std::min({room - put, left, static_cast<std::size_t>(piece->length) - at});
+            std::memcpy(static_cast<std::uint8_t*>(iov[i].iov_base) + put, piece->frame + at, n);
+            put += n;
+            left -= n;
+            at += n;
+            if (at == piece->length) {
+                piece = piece->more;
+                at = 0;
+            }
+        }
+        copied += put;
+    }
+    return copied;
+}
+
+void RxBuffer::release() noexcept {
+    RxQueue& home = ring->rx_.queue();
+    if (__builtin_expect(copied, 0)) return home.free_copy(this);
+    // A chain becomes a list of single buffers; the whole list is pushed at once.
+    RxBuffer* last = this;
+    for (RxBuffer* b = this; b != nullptr; b = b->more) {
+        b->next = b->more;
+        last = b;
+    }
+    home.release(this, last);
+}
+
+}  // namespace vma::ring

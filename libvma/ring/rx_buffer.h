@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// One receive buffer's descriptor, which a sink gets with each frame.
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace vma::ring {
+
+class Ring;
+
+// A frame in several buffers is a chain over `more`, the first one describes it. Everything but the time
+// stamp lies in one cache line; the second line is the sink's, as long as the sink has the buffer.
+struct alignas(64) RxBuffer {
+    RxBuffer* next = nullptr;  // list the buffer is on
+    RxBuffer* more = nullptr;  // continuation of the frame
+    Ring* ring = nullptr;
+    std::uint8_t* frame = nullptr;  // first byte of the frame (or of its continuation)
+    std::uint32_t length = 0;       // bytes in this buffer; 0: posted, or free to be posted
+    std::uint32_t payload_offset = 0;
+    std::uint32_t payload_length = 0;
+    in_addr_t src_addr = 0, dst_addr = 0;
+    in_port_t src_port = 0, dst_port = 0;
+    std::uint8_t tos = 0, ttl = 0;
+    bool copied = false;  // not a buffer of the ring: memory of its own, in one piece (Ring::swap_for_copy)
+    std::uint32_t drops_before = 0;  // the socket's drop count when this was queued (SO_RXQ_OVFL)
+    // CLOCK_REALTIME on arrival, 0 unless a socket wants arrival times (Ring::want_timestamps).
+    std::int64_t timestamp_ns = 0;
+    // The device's own time of arrival, 0: it has none. Meaningful where timestamp_ns is not 0.
+    std::uint64_t device_ns = 0;
+    std::uint16_t l4_offset = 0;      // of the UDP or TCP header, from the start of the frame
+    alignas(8) std::byte user[40]{};  // whatever the sink that holds the buffer needs with it
+
+    // Copies up to the iovecs' room from payload byte `from` on. Returns bytes copied.
+    std::size_t copy_to(const iovec* iov, std::size_t count, std::size_t from = 0) const noexcept;
+    // Gives the whole chain back to its ring. Any thread.
+    void release() noexcept;
+};
+
+}  // namespace vma::ring

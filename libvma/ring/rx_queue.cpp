@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/ring/rx_queue.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <type_traits>
+
+namespace vma::ring {
+namespace {
+
+constexpr std::uint32_t kSlack = 64;                           // receives beyond what the sockets expect
+constexpr std::uint32_t kBusyStreams = 16, kStreamBurst = 64;  // connections that count; frames of each
+constexpr std::uint32_t kStreamWindow = 2048;                  // frames of a window of 2 MB
+
+// A copy's block: its descriptor, then the frame with its headers, since give_back() sends the whole.
+std::size_t copy_size(const RxBuffer& frame) noexcept {
+    const std::size_t bytes = std::size_t{frame.payload_offset} + frame.payload_length;
+    return sizeof(RxBuffer) + (bytes + alignof(RxBuffer) - 1) / alignof(RxBuffer) * alignof(RxBuffer);
+}
+
+}  // namespace
+
+void RxQueue::open(Ring& ring, ibv_qp* qp, PacketMemory& memory, std::uint32_t max_depth, std::uint32_t hint,
+                   const RingConfig& config) {
+    qp_ = qp;
+    buffers_ = memory.rx_buffers();
+    base_ = reinterpret_cast<std::uintptr_t>(memory.rx_base());
+    chunk_size_ = memory.chunk_size();
+    lkey_ = memory.lkey();
+    max_copied_ = config.max_copied;
+    max_depth_ = max_depth;
+    depth_ = hint != 0 ? std::min(hint, max_depth_) : max_depth_;
+    // A batch may not exceed what can be missing from the queue before that counts as a shortage.
+    post_batch_ = std::clamp(config.post_batch, 1u, std::max(low_water(), 1u));
+    wr_.resize(post_batch_);
+    sge_.resize(post_batch_);
+    for (RxBuffer& b : buffers_) b.ring = &ring;
+    free_.reserve(total());
+    for (std::uint32_t i = total(); i-- > 0;) free_.push_back(i);
+    // Together, sockets with unread datagrams leave half of the buffers to all others, and one alone most of
+    // that half, too.
+    plenty_ = total() / 2;
+    hold_limit_ = total() / 8;
+    post_free(true);
+}
+
+void RxQueue::take_returned() noexcept {
+    if (returned_.load(std::memory_order_relaxed) == nullptr) return;
+    RxBuffer* list = returned_.exchange(nullptr, std::memory_order_acquire);
+    while (list != nullptr) {
+        RxBuffer* next = list->next;
+        free_one(list);
+        list = next;
+    }
+}
+
+bool RxQueue::still_short(std::uint32_t held) noexcept {
+    take_returned();
+    return held >= hold_limit_ || at_hand() < plenty_;
+}
+
+RxBuffer* RxQueue::swap_for_copy(RxBuffer* frame, std::uint64_t queued, std::uint32_t sinks,
+                                 RxCounters& counters) noexcept {
+    const std::size_t size = copy_size(*frame);
+    if (copied_bytes() + size > max_copied_ && queued + size > max_copied_ / std::max(sinks, 1u))
+        return nullptr;
+    void* block = std::aligned_alloc(alignof(RxBuffer), size);
+    if (block == nullptr) return nullptr;
+    copied_bytes_.fetch_add(size, std::memory_order_relaxed);
+    auto* copy = new (block) RxBuffer(*frame);
+    copy->copied = true;
+    copy->next = copy->more = nullptr;
+    copy->frame = static_cast<std::uint8_t*>(block) + sizeof(RxBuffer);
+    copy->length = frame->payload_offset + frame->payload_length;
+    std::memcpy(copy->frame, frame->frame, frame->payload_offset);
+    iovec to{copy->frame + frame->payload_offset, frame->payload_length};
+    frame->copy_to(&to, 1);
+    recycle(frame);
+    counters.rx_copied++;
+    return copy;
+}
+
+void RxQueue::free_copy(RxBuffer* copy) noexcept {
+    static_assert(std::is_trivially_destructible_v<RxBuffer>);
+    copied_bytes_.fetch_sub(copy_size(*copy), std::memory_order_relaxed);
+    std::free(copy);
+}
+
+void RxQueue::refill(bool all) noexcept {
+    take_returned();
+    post_free(all);
+}
+
+// Looks at the numbers of the buffers only: their descriptors left the caches long ago.
+void RxQueue::post_free(bool all) noexcept {
+    if (__builtin_expect(suspended_, 0)) return;
+    while (!free_.empty() && posted_ < depth_) {
+        const auto left = static_cast<std::uint32_t>(free_.size());
+        std::uint32_t wanted = std::min({post_batch_, depth_ - posted_, left});
+        if (!all && wanted < post_batch_) break;
+        for (std::uint32_t i = 0; i < wanted; i++) {
+            const std::uint32_t index = free_[left - 1 - i];
+            sge_[i] = {base_ + std::uintptr_t{index} * chunk_size_, chunk_size_, lkey_};
+            wr_[i].wr_id = index;
+            wr_[i].sg_list = &sge_[i];
+            wr_[i].num_sge = 1;
+            wr_[i].next = i + 1 < wanted ? &wr_[i + 1] : nullptr;
+        }
+        free_.resize(left - wanted);
+        posted_ += wanted;
+        ibv_recv_wr* bad = nullptr;
+        if (ibv_post_recv(qp_, wr_.data(), &bad) != 0) {
+            for (; bad != nullptr; bad = bad->next) {  // the queue is full: keep the rest
+                free_.push_back(static_cast<std::uint32_t>(bad->wr_id));
+                posted_--;
+            }
+            break;
+        }
+    }
+}
+
+// When polls keep finding full batches, the polling thread has fallen behind by a good part of the queue, and
+// the queue gets deeper for good.
+void RxQueue::grow_if_behind(std::uint32_t batch) noexcept {
+    full_batches_++;
+    if (full_batches_ * std::size_t{batch} < depth_ / 4 || depth_ >= max_depth_) return;
+    full_batches_ = 0;
+    depth_ = std::min(depth_ * 4, max_depth_);
+    refill(true);
+}
+
+void RxQueue::expect(std::int64_t delta) noexcept {
+    expected_ = std::max<std::int64_t>(0, expected_ + delta);
+    deepen();
+}
+
+void RxQueue::expect_stream(bool more) noexcept {
+    streams_ += more ? 1 : -1u;
+    if (more && streams_ <= kBusyStreams) deepen();
+}
+
+void RxQueue::deepen() noexcept {
+    const std::int64_t streams =
+        std::min(streams_, kBusyStreams) * kStreamBurst + (bulk_posted_ ? kStreamWindow : 0);
+    const std::int64_t all = expected_ + streams + kSlack;
+    const auto wanted = static_cast<std::uint32_t>(std::min<std::int64_t>(max_depth_, all));
+    if (wanted <= depth_) return;
+    depth_ = wanted;
+    refill(true);
+}
+
+void RxQueue::count(BufferCounts& out) noexcept {
+    take_returned();
+    out.rx_total = total();
+    out.rx_posted = posted_;
+    out.rx_free = static_cast<std::uint32_t>(free_.size());
+}
+
+void RxQueue::reclaim() noexcept {
+    take_returned();
+    const std::size_t known = free_.size();
+    for (std::size_t i = 0; i < known; i++) buffers_[free_[i]].length = 1;
+    for (RxBuffer& b : buffers_)
+        if (b.length == 0) free_.push_back(static_cast<std::uint32_t>(&b - buffers_.data()));
+    for (std::size_t i = 0; i < known; i++) buffers_[free_[i]].length = 0;
+    posted_ = 0;
+}
+
+void RxQueue::resume() noexcept {
+    suspended_ = false;
+    post_free(true);
+}
+
+}  // namespace vma::ring

@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/ring/tx_queue.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "libvma/net/checksum.h"
+#include "libvma/os/raw_syscall.h"
+#include "libvma/ring/frame_log.h"
+#include "libvma/ring/tcp_headers.h"
+#include "libvma/ring/tx_flusher.h"
+#include "libvma/runtime/clock.h"
+#include "libvma/runtime/log.h"
+#include "libvma/stats/counter.h"
+
+namespace vma::ring {
+namespace {
+
+// Bytes of payload below which summing while copying is cheaper than AF_XDP's metadata.
+constexpr std::uint32_t kOffloadChecksumFrom = 256;
+
+}  // namespace
+
+void TxQueue::open(verbs::Device& device, ibv_qp* qp, ibv_cq* cq, const PacketMemory& memory,
+                   const RingConfig& config) {
+    const verbs::DeviceAttr& attr = device.attr();
+    device_ = &device;
+    qp_ = qp;
+    cq_ = cq;
+    lazy_ = attr.lazy_tx;
+    buffers_.open(memory, attr.tx_headroom);
+    // A device that transmits at once sums for nothing.
+    offload_from_ = !attr.tx_checksum ? ~0u : attr.lazy_tx ? kOffloadChecksumFrom : 0;
+    max_inline_ = std::min(attr.max_inline, buffers_.room());
+    tso_.open(attr.tx_checksum ? attr.max_tso : 0, attr.max_send_sge);
+    extras_ = max_inline_ != 0 || tso_.available();
+    signal_most_ = std::clamp(buffers_.count() / 4, 1u, std::max(config.signal_every, 1u));
+    signal_every_ = signal_most_;
+}
+
+std::uint32_t TxQueue::max_udp_payload() const noexcept {
+    const verbs::DeviceAttr& attr = device_->attr();
+    std::uint32_t room = buffers_.room() * std::min(kMaxPieces, attr.max_send_sge);
+    return std::min(attr.mtu, room - 14) - 28;
+}
+
+bool TxQueue::reap() noexcept {
+    ibv_wc wc[16];
+    bool any = false;
+    for (;;) {
+        int n = ibv_poll_cq(cq_, 16, wc);
+        if (n <= 0) break;
+        any = true;
+        for (int i = 0; i < n; i++) {
+            if (__builtin_expect(wc[i].status == IBV_WC_SUCCESS, 1)) continue;
+            if (wc[i].status != IBV_WC_WR_FLUSH_ERR) stats::add(counters_.tx_error, 1);
+            stats::add(counters_.tx_lost, 1);
+            rx_lock_.note_error();
+        }
+        // wr_id is the number of the request's last place: everything before it is done as well.
+        buffers_.done(wc[n - 1].wr_id);
+        if (n < 16) break;
+    }
+    return any;
+}
+
+// Are there `pieces` buffers, and a place in the queue for a request without one? Waits a little. With
+// lock_ held.
+bool TxQueue::make_room(std::uint32_t pieces) noexcept {
+    auto enough = [&] { return buffers_.free() >= pieces && !buffers_.full(pieces); };
+    // Completions exist only for what the kernel has seen, so what is held back goes first.
+    for (int i = 0; !enough() && i < 16; i++)
+        if (!reap()) device_->flush(qp_);
+    if (enough()) return true;
+    stats::add(counters_.tx_no_buffer, 1);
+    return false;
+}
+
+// Posts `wr`, which has the last `pieces` places in the queue. 0, or ENOBUFS: then these are free again.
+// With lock_ held. Inline, for each frame comes here.
+[[gnu::always_inline]] inline int TxQueue::post(ibv_send_wr& wr, std::uint32_t pieces) noexcept {
+    wr.wr_id = buffers_.posted();
+    const bool signalled = unsignalled_ + pieces >= signal_every_;
+    if (signalled) wr.send_flags |= IBV_SEND_SIGNALED;
+    ibv_send_wr* bad = nullptr;
+    const int error = ibv_post_send(qp_, &wr, &bad);
+    if (__builtin_expect(error != 0, 0) && !post_again(wr, pieces, error)) return ENOBUFS;
+    unsignalled_ = signalled ? 0 : unsignalled_ + pieces;  // a refused request will not complete
+    return 0;
+}
+
+// The queue was full, perhaps: what is done makes room. False: the request's places in the queue are free
+// again.
+[[gnu::cold]] bool TxQueue::post_again(ibv_send_wr& wr, std::uint32_t pieces, int error) noexcept {
+    ibv_send_wr* bad = nullptr;
+    for (int i = 0; error == ENOMEM && i < 16; i++) {
+        reap();
+        device_->flush(qp_);
+        error = ibv_post_send(qp_, &wr, &bad);
+    }
+    if (error == 0) return true;
+    buffers_.untake(pieces);
+    stats::add(counters_.tx_no_buffer, 1);
+    return false;
+}
+
+template <class Finish>
+int TxQueue::send_frame(const std::uint8_t* headers, std::size_t header_length, const iovec* iov,
+                        std::size_t count, std::size_t length, Finish&& finish) noexcept {
+    const std::uint32_t room = buffers_.room();
+    const std::size_t frame_length = header_length + length;
+    const std::uint32_t pieces =
+        frame_length <= room ? 1 : static_cast<std::uint32_t>((frame_length + room - 1) / room);
+
+    if (!lock()) return EBUSY;
+    Hold hold(*this);
+
+    bool as_inline = false, full = false;
+    if (extras_) {
+        if (tso_.waiting()) send_gathered();
+        as_inline = frame_length <= max_inline_;
+        full = buffers_.full(pieces);
+    }
+    if (__builtin_expect(buffers_.free() < pieces || full, 0) && !make_room(pieces)) return ENOBUFS;
+
+    ibv_sge sge[kMaxPieces];
+    std::size_t left = length, at = 0, which = 0;  // position in the iovecs
+    const bool offload = length >= offload_from_;
+    std::uint64_t sum = 0;
+    std::uint8_t* first = nullptr;
+    bool odd = false;
+    for (std::uint32_t p = 0; p < pieces; p++) {
+        std::uint8_t* frame = buffers_.take(as_inline);
+        std::uint8_t* out = frame;
+        std::size_t space = room;
+        if (p == 0) {
+            first = frame;
+            std::memcpy(out, headers, header_length);
+            out += header_length;
+            space -= header_length;
+        }
+        std::uint8_t* piece_start = out;
+        while (space != 0 && left != 0 && which < count) {
+            if (at == iov[which].iov_len) {
+                which++;
+                at = 0;
+                continue;
+            }
+            std::size_t n = std::min({space, left, iov[which].iov_len - at});
+            std::memcpy(out, static_cast<const std::uint8_t*>(iov[which].iov_base) + at, n);
+            out += n;
+            space -= n;
+            left -= n;
+            at += n;
+        }
+        if (!offload) {
+            // A piece that starts at an odd position contributes byte-swapped (RFC 1071, section 2B).
+            std::size_t n = static_cast<std::size_t>(out - piece_start);
+            std::uint16_t part = net::checksum_fold(net::checksum_add(piece_start, n, 0));
+            sum += odd ? static_cast<std::uint16_t>(part << 8 | part >> 8) : part;
+            odd ^= (n & 1) != 0;
+        }
+        sge[p] = {reinterpret_cast<std::uintptr_t>(frame), static_cast<std::uint32_t>(out - frame),
+                  buffers_.lkey()};
+    }
+    finish(first, sum, offload);
+
+    ibv_send_wr wr{};
+    wr.sg_list = sge;
+    wr.num_sge = static_cast<int>(pieces);
+    wr.opcode = IBV_WR_SEND;
+    wr.send_flags = offload ? static_cast<unsigned>(IBV_SEND_IP_CSUM) : 0u;
+    if (as_inline) wr.send_flags |= IBV_SEND_INLINE;
+    if (const int error = post(wr, pieces); error != 0) return error;
+    stats::add(counters_.tx_frames, 1);
+    stats::add(counters_.tx_bytes, frame_length);
+    if (__builtin_expect(log::enabled(log::Level::finer), 0))
+        log_frame(device_->attr().name, "sends", {first, header_length}, frame_length, net::Drop::none);
+    if (lazy_) {
+        in_burst_.store(true, std::memory_order_relaxed);
+        if (device_->tx_held(qp_) == 1) TxFlusher::instance().held();
+    }
+    if (buffers_.under_way() >= 2 * signal_every_) {
+        reap();
+        hold.attend();
+    }
+    return 0;
+}
+
+int TxQueue::send_udp(const std::uint8_t* headers, const iovec* iov, std::size_t count,
+                      std::size_t length) noexcept {
+    return send_frame(
+        headers, net::kUdpHeaders, iov, count, length,
+        [&](std::uint8_t* frame, std::uint64_t sum, bool offload) {
+            net::finish_udp_headers(frame, static_cast<std::uint16_t>(length));
+            auto* ip = reinterpret_cast<const net::Ipv4Header*>(frame + sizeof(net::EthernetHeader));
+            auto* udp = reinterpret_cast<net::UdpHeader*>(frame + sizeof(net::EthernetHeader) +
+                                                          sizeof(net::Ipv4Header));
+            const std::uint32_t udp_length = static_cast<std::uint32_t>(length) + sizeof(net::UdpHeader);
+            std::uint64_t pseudo = net::pseudo_header_sum(ip->src, ip->dst, IPPROTO_UDP, udp_length);
+            if (offload) {
+                udp->checksum = net::checksum_fold(pseudo);
+                return;
+            }
+            sum = net::checksum_add(udp, sizeof *udp, sum + pseudo);
+            std::uint16_t folded = static_cast<std::uint16_t>(~net::checksum_fold(sum));
+            udp->checksum = folded == 0 ? 0xffff : folded;  // 0 would mean "none" (RFC 768)
+        });
+}
+
+int TxQueue::send_tcp(const std::uint8_t* headers, std::size_t header_length, const iovec* iov,
+                      std::size_t count, std::size_t length) noexcept {
+    if (gathering_.load(std::memory_order_relaxed) != 0 && tso_.available())
+        if (int error = 0; gather_segment(headers, header_length, iov, count, length, error)) return error;
+    return send_frame(headers, header_length, iov, count, length,
+                      [&](std::uint8_t* frame, std::uint64_t sum, bool offload) {
+                          finish_tcp_headers(frame, header_length, length, sum, offload);
+                      });
+}
+
+// True: the segment was kept, or `error` says why not. False: it is to be sent as it is.
+bool TxQueue::gather_segment(const std::uint8_t* headers, std::size_t header_length, const iovec* iov,
+                             std::size_t count, std::size_t length, int& error) noexcept {
+    const std::uint32_t room = buffers_.room();
+    if (length == 0 || header_length + length > room * std::min<std::size_t>(kMaxPieces, tso_.max_pieces()))
+        return false;
+    if (!lock()) {
+        error = EBUSY;
+        return true;
+    }
+    Hold hold(*this);
+    if (!tso_.waiting() || !tso_.continues(buffers_, headers, header_length, length)) {
+        if (tso_.waiting()) send_gathered();
+        if (gathering_.load(std::memory_order_relaxed) == 0)
+            return false;  // another thread's gathering ended
+        if (!make_room(static_cast<std::uint32_t>((header_length + length + room - 1) / room))) {
+            error = ENOBUFS;
+            return true;
+        }
+        tso_.begin(buffers_, headers, header_length, length);
+    }
+    tso_.add(buffers_, headers, iov, count, length);
+    hold.attend();
+    return true;
+}
+
+// Posts what tso_ has. If the queue stays full it is lost, and TCP will find out. With lock_ held.
+void TxQueue::send_gathered() noexcept {
+    ibv_send_wr wr{};
+    const Tso::Request request = tso_.finish(buffers_, max_inline_, wr);
+    if (post(wr, request.pieces) != 0) {
+        stats::add(counters_.tx_lost, request.segments);
+        return;
+    }
+    if (__builtin_expect(log::enabled(log::Level::finer), 0))
+        log_frame(device_->attr().name, "sends", {request.headers, request.header_length},
+                  request.header_length + request.payload, net::Drop::none);
+    stats::add(counters_.tx_frames, request.segments);
+    stats::add(counters_.tx_bytes, request.payload + std::uint64_t{request.segments} * request.header_length);
+    if (buffers_.under_way() >= 2 * signal_every_) reap();
+}
+
+bool TxQueue::gather(int change) noexcept {
+    if ((!lazy_ && !tso_.available()) || lock_.owned_by_me()) return false;
+    lock_.lock();
+    Hold hold(*this);
+    const int now = gathering_.load(std::memory_order_relaxed) + change;
+    gathering_.store(now, std::memory_order_relaxed);
+    if (now == (change > 0 ? 1 : 0)) {
+        if (tso_.waiting()) send_gathered();
+        device_->gather(qp_, change > 0);
+    }
+    hold.attend();
+    return true;
+}
+
+void TxQueue::hold(HeldSender* sender) noexcept {
+    const bool first = held_.add(sender);
+    in_burst_.store(true, std::memory_order_relaxed);
+    if (first) TxFlusher::instance().held();
+}
+
+void TxQueue::flush_now() noexcept {
+    if (lock_.owned_by_me()) return;  // a signal handler inside send_udp()
+    if (!held_.empty()) held_.send_all();
+    lock_.lock();
+    in_burst_.store(false, std::memory_order_relaxed);
+    device_->flush(qp_);
+    lock_.unlock();
+}
+
+std::uint64_t TxQueue::flush_older(std::uint64_t now, std::uint64_t age) noexcept {
+    if (!held_.empty()) {
+        const std::uint64_t oldest = held_.since();
+        if (now < oldest + age) return oldest + age;
+        held_.send_all();
+        flush_now();
+        return now + age;
+    }
+    if (device_->tx_held(qp_) == 0) return 0;
+    std::uint64_t since = device_->tx_held_since(qp_);
+    if (now < since + age) return since + age;
+    if (lock_.try_lock()) {  // a sender holds it otherwise, and decides itself
+        device_->flush(qp_);
+        lock_.unlock();
+        return now + age;  // a burst is going on: look again
+    }
+    return now + age / 8;
+}
+
+void TxQueue::ending(bool on) noexcept {
+    if (device_->attr().level_events || lock_.owned_by_me())
+        return;  // software has it as soon as it is flushed
+    lock_.lock();
+    signal_every_ = on ? 1 : signal_most_;
+    lock_.unlock();
+}
+
+void TxQueue::drain() noexcept {
+    if (device_->attr().level_events || lock_.owned_by_me()) return;
+    constexpr std::uint64_t kLongestNs = 20'000'000;
+    constexpr timespec kPause{0, 50'000};
+    lock_.lock();
+    Hold hold(*this);
+    // Frames that did not ask for a completion get one behind them. Where there is no such request they have
+    // the whole time: more than an adapter needs.
+    if (unsignalled_ != 0 && device_->mark(qp_, buffers_.posted())) unsignalled_ = 0;
+    const std::uint64_t from = clock::monotonic_ns();
+    for (;;) {
+        reap();
+        if (buffers_.under_way() == 0 || clock::monotonic_ns() - from >= kLongestNs) break;
+        os::raw_syscall(SYS_nanosleep, &kPause, nullptr);
+    }
+}
+
+// ---- recovery ----
+
+void TxQueue::stop() noexcept {
+    lock_.lock();
+    device_->stop(qp_);
+    lock_.unlock();
+}
+
+bool TxQueue::restart(bool recover) noexcept {
+    lock_.lock();
+    reap();
+    const bool works = recover && device_->recover(qp_);
+    reap();
+    // What has no completion has been lost, too.
+    stats::add(counters_.tx_lost, buffers_.under_way());
+    buffers_.done(buffers_.posted());
+    tso_.forget();
+    unsignalled_ = 0;
+    lock_.unlock();
+    return works;
+}
+
+// ---- statistics ----
+
+void TxQueue::count(TxCounters& out) const noexcept {
+    out.tx_frames = stats::load(counters_.tx_frames);
+    out.tx_bytes = stats::load(counters_.tx_bytes);
+    out.tx_error = stats::load(counters_.tx_error);
+    out.tx_lost = stats::load(counters_.tx_lost);
+    out.tx_no_buffer = stats::load(counters_.tx_no_buffer);
+    out.tx_retransmits = retransmits_.load(std::memory_order_relaxed);
+}
+
+void TxQueue::count(BufferCounts& out) noexcept {
+    lock_.lock();
+    reap();
+    out.tx_total = buffers_.count();
+    out.tx_free = buffers_.free();
+    lock_.unlock();
+}
+
+}  // namespace vma::ring

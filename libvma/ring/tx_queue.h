@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The send side of a ring: headers and payload become a frame in a registered buffer, which is posted, and
+// buffers come back with completions.
+//
+// The device may hold a frame back within a burst (DeviceAttr::lazy_tx); flush() and the flusher thread send
+// it on. TCP segments that follow one another may become one request (Tso).
+//
+// Locks: a lock of its own, which guards everything posted for sending; it is taken inside the receive lock
+// and is never held while calling into a program or a sink. A thread that already has it, in a signal
+// handler, is turned away. Errors: 0, or a positive errno value.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "libvma/ring/held_senders.h"
+#include "libvma/ring/packet_memory.h"
+#include "libvma/ring/receive_lock.h"
+#include "libvma/ring/ring_config.h"
+#include "libvma/ring/ring_counters.h"
+#include "libvma/ring/tso.h"
+#include "libvma/ring/tx_buffers.h"
+#include "libvma/runtime/lock.h"
+#include "libvma/verbs/device.h"
+
+namespace vma::ring {
+
+class TxQueue {
+  public:
+    static constexpr unsigned kMaxPieces = 17;  // of a frame to be sent
+
+    // Errors that completions tell of are noted with `rx_lock`, for Recovery.
+    explicit TxQueue(ReceiveLock& rx_lock) noexcept : rx_lock_(rx_lock) {}
+
+    // Takes the send chunks of `memory`. The device, `qp` and `cq` (send completions) outlive the queue.
+    // Once. May throw std::bad_alloc.
+    void open(verbs::Device& device, ibv_qp* qp, ibv_cq* cq, const PacketMemory& memory,
+              const RingConfig& config);
+
+    // ---- as in Ring, any thread ----
+    int send_udp(const std::uint8_t* headers, const iovec* iov, std::size_t count,
+                 std::size_t length) noexcept;
+    int send_tcp(const std::uint8_t* headers, std::size_t header_length, const iovec* iov, std::size_t count,
+                 std::size_t length) noexcept;
+    std::uint32_t max_udp_payload() const noexcept;
+    void hold(HeldSender* sender) noexcept;
+    void flush() noexcept {
+        if (in_burst_.load(std::memory_order_relaxed)) flush_now();
+    }
+    std::uint64_t flush_older(std::uint64_t now, std::uint64_t age) noexcept;
+    // One Gather object more (+1), one fewer (-1). False: there is nothing to gather.
+    bool gather(int change) noexcept;
+    void ending(bool on) noexcept;
+    // Waits until the device has sent what was posted: some 20 ms at most.
+    void drain() noexcept;
+    bool owned_by_me() const noexcept { return lock_.owned_by_me(); }
+    void note_retransmit() noexcept { retransmits_.fetch_add(1, std::memory_order_relaxed); }
+
+    // ---- statistics, any thread ----
+    void count(TxCounters& out) const noexcept;
+    void count(BufferCounts& out) noexcept;
+
+    // ---- for Recovery, with the receive lock held, and not by a thread with this lock ----
+    // Stops the device's QP: after this it reads no send buffer.
+    void stop() noexcept;
+    // Takes what completed, has the device bring the QP back if `recover`, and gives up what is left: its
+    // buffers are free. False: the QP does not work.
+    bool restart(bool recover) noexcept;
+
+  private:
+    // Has lock_, which the caller took, until it goes.
+    struct Hold {
+        explicit Hold(TxQueue& q) noexcept : queue(&q) {}
+        ~Hold() {
+            if (queue != nullptr) queue->lock_.unlock();
+        }
+        Hold(const Hold&) = delete;
+        Hold& operator=(const Hold&) = delete;
+        // If there is an error to recover from: unlocks here, and sees to it.
+        void attend() noexcept {
+            if (__builtin_expect(!queue->rx_lock_.error_noted(), 1)) return;
+            TxQueue* q = queue;
+            queue = nullptr;
+            q->lock_.unlock();
+            q->rx_lock_.attend();
+        }
+        TxQueue* queue;
+    };
+    // False: this thread has it already (a signal handler).
+    bool lock() noexcept {
+        if (lock_.try_lock()) return true;
+        if (lock_.owned_by_me()) return false;
+        lock_.lock();
+        return true;
+    }
+    template <class Finish>
+    int send_frame(const std::uint8_t* headers, std::size_t header_length, const iovec* iov,
+                   std::size_t count, std::size_t length, Finish&& finish) noexcept;
+    int post(ibv_send_wr& wr, std::uint32_t pieces) noexcept;
+    bool post_again(ibv_send_wr& wr, std::uint32_t pieces, int error) noexcept;
+    bool make_room(std::uint32_t pieces) noexcept;
+    bool reap() noexcept;
+    bool gather_segment(const std::uint8_t* headers, std::size_t header_length, const iovec* iov,
+                        std::size_t count, std::size_t length, int& error) noexcept;
+    void send_gathered() noexcept;
+    void flush_now() noexcept;
+
+    // Two cache lines, and those of buffers_, are what a frame touches.
+    alignas(64) Lock lock_;
+    verbs::Device* device_ = nullptr;
+    ibv_qp* qp_ = nullptr;
+    ibv_cq* cq_ = nullptr;
+    std::uint32_t offload_from_ = 0;  // bytes of payload from which on the device sums
+    std::uint32_t max_inline_ = 0;    // bytes of a frame
+    std::uint32_t unsignalled_ = 0;
+    std::uint32_t signal_every_ = 1;     // send requests, one of which asks for a completion
+    std::atomic<int> gathering_{0};      // Gather objects; changed with the lock held
+    std::atomic<bool> in_burst_{false};  // sent since the last flush()
+    bool extras_ = false;                // the device has inline requests or TSO
+    bool lazy_ = false;                  // the device's attribute
+    TxBuffers buffers_;
+    TxCounters counters_;  // written with the lock, read without
+    HeldSenders held_;     // any thread
+    ReceiveLock& rx_lock_;
+    std::uint32_t signal_most_ = 1;  // signal_every_, but for the process's end
+    Tso tso_;
+    std::atomic<std::uint64_t> retransmits_{0};
+};
+
+}  // namespace vma::ring
