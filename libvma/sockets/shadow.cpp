@@ -8,13 +8,26 @@
 
 namespace vma::sockets::shadow {
 
-sockaddr_in name_of(int fd) noexcept {
+namespace {
+
+// What getsockname() or getpeername() puts there.
+sockaddr_in name_by(int (*ask)(int, sockaddr*, socklen_t*), int fd) noexcept {
     sockaddr_in a{};
     socklen_t len = sizeof a;
     int saved = errno;
-    if (os::getsockname(fd, reinterpret_cast<sockaddr*>(&a), &len) != 0 || a.sin_family != AF_INET) a = {};
+    if (ask(fd, reinterpret_cast<sockaddr*>(&a), &len) != 0 || a.sin_family != AF_INET) a = {};
     errno = saved;
     return a;
+}
+
+}  // namespace
+
+sockaddr_in name_of(int fd) noexcept {
+    return name_by([](int s, sockaddr* a, socklen_t* len) { return os::getsockname(s, a, len); }, fd);
+}
+
+sockaddr_in peer_of(int fd) noexcept {
+    return name_by([](int s, sockaddr* a, socklen_t* len) { return os::getpeername(s, a, len); }, fd);
 }
 
 int bind_to(int fd, in_addr_t addr, in_port_t port) noexcept {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The kernel socket under a TCP socket of ours: it holds the port, and its name. errno stays where it is not
-// the answer.
+// The kernel socket under a socket of the library's: it holds the port, and its name. errno stays where it is
+// not the answer.
 #pragma once
 
 #include <netinet/in.h>
@@ -9,6 +9,8 @@ namespace vma::sockets::shadow {
 
 // getsockname(); all zero if it has no IPv4 name.
 sockaddr_in name_of(int fd) noexcept;
+// getpeername(), the same.
+sockaddr_in peer_of(int fd) noexcept;
 
 // bind(); both in network order.
 int bind_to(int fd, in_addr_t addr, in_port_t port) noexcept;

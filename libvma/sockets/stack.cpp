@@ -17,6 +17,7 @@
 #include "libvma/runtime/runtime.h"
 #include "libvma/runtime/signals.h"
 #include "libvma/sockets/fd_table.h"
+#include "libvma/sockets/handover/orphans.h"
 #include "libvma/sockets/handover/shared_sockets.h"
 #include "libvma/sockets/icmp.h"
 #include "libvma/sockets/names.h"
@@ -244,7 +245,7 @@ void Stack::ring_failed(ring::Ring& ring) noexcept {
     g_fds.for_each(0, INT_MAX, [&](int fd, const FdObject*) {
         if (Ref<Socket> socket = g_fds.socket(fd)) socket->ring_failed(fd, ring);
     });
-    TcpSocket::hand_over_orphans();
+    orphans::hand_over();
 }
 
 bool Stack::device_freed(int ifindex) noexcept {

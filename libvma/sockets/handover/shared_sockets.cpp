@@ -27,6 +27,7 @@
 #include "libvma/runtime/never_destroyed.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/sockets/fd_table.h"
+#include "libvma/sockets/handover/orphans.h"
 #include "libvma/sockets/handover/placeholders.h"
 #include "libvma/sockets/tcp/tcp_socket.h"
 #include "libvma/tcp/migrate/handover.h"
@@ -687,7 +688,7 @@ void hand_all(Before what) noexcept {
         });
     }
     if (what != Before::exit || shared_since(0)) complete_sets(exec);
-    TcpSocket::hand_over_orphans();
+    orphans::hand_over();
     errno = saved;
 }
 

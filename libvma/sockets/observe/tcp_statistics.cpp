@@ -7,11 +7,11 @@
 #include "libvma/runtime/region.h"
 #include "libvma/sockets/names.h"
 #include "libvma/sockets/shadow.h"
-#include "libvma/sockets/tcp/tcp_socket.h"
+#include "libvma/sockets/tcp/core.h"
 
 namespace vma::sockets {
 
-ssize_t TcpSocket::count(stats::Way way, ssize_t result) noexcept {
+ssize_t TcpCore::count(stats::Way way, ssize_t result) noexcept {
     if (result > 0)
         tally_.moved(way, static_cast<std::uint64_t>(result), false);
     else if (__builtin_expect(result < 0 && result != -EREMOTE && result != -runtime::kRestart &&
@@ -21,31 +21,26 @@ ssize_t TcpSocket::count(stats::Way way, ssize_t result) noexcept {
     return result;
 }
 
-void TcpSocket::kernel_answered(int, stats::Way way, ssize_t result, int flags) noexcept {
+void TcpCore::kernel_answered(int, stats::Way way, ssize_t result, int flags) noexcept {
     count_kernel(way, result, way == stats::Way::rx_os ? flags : 0);
 }
 
-ssize_t TcpSocket::count_kernel(stats::Way way, ssize_t result, int flags) noexcept {
+ssize_t TcpCore::count_kernel(stats::Way way, ssize_t result, int flags) noexcept {
     if ((flags & (MSG_PEEK | MSG_ERRQUEUE)) != 0 && result >= 0) return result;
     count(way, result >= 0 ? result : -errno);
     return result;
 }
 
-int TcpSocket::count_kernel(stats::Way way, int result, const mmsghdr* msgs, int flags) noexcept {
+int TcpCore::count_kernel(stats::Way way, int result, const mmsghdr* msgs, int flags) noexcept {
     if (result < 0) return static_cast<int>(count_kernel(way, static_cast<ssize_t>(result), flags));
     for (int i = 0; i < result; i++) count_kernel(way, static_cast<ssize_t>(msgs[i].msg_len), flags);
     return result;
 }
 
-void TcpSocket::decided(const stats::Decision& decision) noexcept {
-    tally_.decided(stats::Direction::rx, decision);
-    tally_.decided(stats::Direction::tx, decision);
-}
-
-void TcpSocket::describe() noexcept {
+void TcpCore::describe() noexcept {
     stats::SocketBlock* block = tally_.block();
     if (block == nullptr) return;
-    Use use(*this);
+    Use use(transport_);
     stats::Describe guard(block->sequence);
     if (!guard) return;
     if (const tcp::Connection* c = use.connection) {
@@ -56,10 +51,8 @@ void TcpSocket::describe() noexcept {
         statistics::put_ring(*block, c->ring(), stack_.present_view());
     } else if (phase() == Phase::listening) {
         block->tcp_state = static_cast<std::uint32_t>(tcp::State::listen);
-        statistics::put_address(block->local, listen_addr_, listen_port_);
-        const bool any = ring_count_.load(std::memory_order_acquire) != 0;
-        statistics::put_ring(*block, any ? rings_[0].load(std::memory_order_relaxed) : nullptr,
-                             stack_.present_view());
+        statistics::put_address(block->local, name_.listen_addr(), name_.listen_port());
+        statistics::put_ring(*block, rules_.first(), stack_.present_view());
     } else {
         block->tcp_state = 0;
         statistics::put_ring(*block, nullptr, stack_.present_view());
@@ -89,12 +82,12 @@ KernelSide ask_kernel(int fd) noexcept {
 
 }  // namespace
 
-void TcpSocket::publish() noexcept {
+void TcpCore::publish() noexcept {
     stats::SocketBlock* block = tally_.block();
     if (block == nullptr) return;
     describe();
     const int fd = statistics::number_of(*this, block->fd);
-    Use use(*this);
+    Use use(transport_);
     auto put = [](std::uint64_t& word, std::uint64_t value) { stats::store(word, value); };
     tcp::Connection::Sample s;
     if (tcp::Connection* c = use.connection; c != nullptr && c->sample(s)) {
@@ -141,10 +134,10 @@ void TcpSocket::publish() noexcept {
 }
 
 // What is counted in the block is counted by atomic additions, which need no lock.
-void TcpSocket::zero_counters() noexcept {
+void TcpCore::zero_counters() noexcept {
     stats::SocketBlock* block = tally_.block();
     if (block == nullptr) return;
-    Use use(*this);
+    Use use(transport_);
     statistics::TcpBase base;
     tcp::Connection::Sample s;
     if (tcp::Connection* c = use.connection; c != nullptr && c->sample(s)) {

@@ -11,11 +11,12 @@
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/no_cancel.h"
 #include "libvma/sockets/handover/privileges.h"
-#include "libvma/sockets/handover/shared_sockets.h"
 #include "libvma/sockets/handover/urgent.h"
 #include "libvma/sockets/icmp.h"
 #include "libvma/sockets/names.h"
+#include "libvma/sockets/path_resolver.h"
 #include "libvma/sockets/shadow.h"
+#include "libvma/sockets/tcp/connecting.h"
 #include "libvma/sockets/tcp/wait.h"
 
 namespace vma::sockets {
@@ -28,7 +29,7 @@ constexpr int kPortTries = 32;
 // ---- connect ----
 
 // Can the connection to `to` be ours? Finds its addresses and opens the interface's ring.
-bool TcpSocket::plan_connect(int fd, const sockaddr_in& to, Plan& plan) noexcept {
+bool TcpConnecting::plan_connect(int fd, const sockaddr_in& to, Plan& plan) noexcept {
     auto left = [&](stats::Reason reason, std::string_view detail = {}) {
         plan.why.reason = reason;
         plan.why.detail = detail;
@@ -40,17 +41,9 @@ bool TcpSocket::plan_connect(int fd, const sockaddr_in& to, Plan& plan) noexcept
         return left(stats::Reason::process, "the program has given up CAP_NET_ADMIN");
     try {
         sockaddr_in local{};
-        if (bound_ || autobound_) local = shadow::name_of(fd);
-        net::RouteQuery query;
-        query.dst = to.sin_addr.s_addr;
-        query.src = local.sin_addr.s_addr;
-        query.oif = options_.path.oif;
-        query.mark = options_.path.mark;
-        query.tos = options_.path.tos;
-        query.protocol = IPPROTO_TCP;
-        query.src_port = local.sin_port;
-        query.dst_port = to.sin_port;
-        auto route = stack_.view().route(query);
+        if (name_.bound()) local = shadow::name_of(fd);
+        const tcp::Endpoints ends{local.sin_addr.s_addr, to.sin_addr.s_addr, local.sin_port, to.sin_port};
+        auto route = PathResolver(stack_).route(IPPROTO_TCP, ends, options_.next().path);
         if (!route) return left(stats::Reason::no_route);
         if (const stats::Reason reason = statistics::reason_of_route(*route); reason != stats::Reason::none)
             return left(reason);
@@ -85,33 +78,8 @@ bool TcpSocket::plan_connect(int fd, const sockaddr_in& to, Plan& plan) noexcept
     }
 }
 
-// Reserves an ephemeral port of the source address in the kernel.
-int TcpSocket::bind_shadow(int fd, Plan& plan) noexcept {
-    int off = 0, on = 1;
-    if (bind_no_port_) os::setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &off, sizeof off);
-    const int r = shadow::bind_to(fd, plan.ends.local_addr, 0);
-    const int error = errno;
-    if (bind_no_port_) os::setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
-    if (r != 0) return error == EADDRINUSE ? EADDRNOTAVAIL : error;
-    plan.ends.local_port = shadow::name_of(fd).sin_port;
-    autobound_ = true;
-    return plan.ends.local_port != 0 ? 0 : EADDRNOTAVAIL;
-}
-
-// The port we took for connect() goes, as the kernel gives it back when a connection failed. A socket in
-// state CLOSE keeps its port, but one that stops listening does not; and an address that was given by bind()
-// stays, unless another is given without a port.
-void TcpSocket::unbind_shadow(int fd) noexcept {
-    if (!autobound_) return;
-    if (os::listen(fd, 0) != 0) return;  // the port stays, and serves the next connect()
-    shadow::dissolve(fd);
-    autobound_ = false;
-    if (bound_) return;  // the program chose the address, only the port was left to us
-    shadow::bind_address(fd, INADDR_ANY, bind_no_port_);
-}
-
 // 0: under way, or errno. ours == false: nothing was done, the kernel shall connect.
-int TcpSocket::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& ours, Why& why) {
+int TcpConnecting::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& ours, Why& why) {
     ours = false;
     why = {stats::Reason::other, "not an IPv4 address", {}};
     sockaddr_in to{};
@@ -126,31 +94,32 @@ int TcpSocket::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& 
         return 0;
     }
     urgent::prepare();
-    learn_cookie(fd);
-    settle_options(fd);
+    shadow_.learn(fd);
+    options_.settle(fd);
     icmp::start(stack_);
-    release_retired(0);
+    transport_.release_retired();
     // The kernel does not know about connections of ours in TIME_WAIT, so a port it finds may be taken for
     // this peer.
     int error;
     for (int attempt = 0;; attempt++) {
-        if (plan.autobind && (error = bind_shadow(fd, plan)) != 0) break;
-        tcp::Connection* c = tcp::Connection::create(stack_.paths(), plan.ends, options_);
+        if (plan.autobind && (error = name_.reserve(fd, plan.ends.local_addr, plan.ends.local_port)) != 0)
+            break;
+        tcp::Connection* c = tcp::Connection::create(stack_.paths(), plan.ends, options_.next());
         if (c == nullptr) {
-            unbind_shadow(fd);
+            name_.release(fd);
             why = {stats::Reason::no_memory, {}, {}};
             errno = saved;
             return 0;
         }
         in_edges_told_ = out_edges_told_ = 0;
         pending_error_.store(0, std::memory_order_relaxed);
-        past_mss_.store(0, std::memory_order_relaxed);
+        options_.set_past_mss(0);
         // Everything is in place before the first packet: the outcome may come while connect() still runs.
-        connection_.store(c, std::memory_order_seq_cst);
+        transport_.set(c);
         phase_.store(Phase::connecting, std::memory_order_release);
         c->set_owner(this);
         {
-            Inside here(*c);
+            ConnectionScope here(*c);
             error = -c->connect();
         }
         if (error == 0) {
@@ -172,9 +141,8 @@ int TcpSocket::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& 
     return error;
 }
 
-int TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
-    if (phase() == Phase::fresh && handing::shared_since(born_))
-        leave_to_kernel(fd, "a forked child has it, too");
+int TcpConnecting::connect(int fd, const sockaddr* addr, socklen_t len) {
+    if (phase() == Phase::fresh && shared()) leave_to_kernel(fd, "a forked child has it, too");
     if (phase() == Phase::kernel) return Socket::connect(fd, addr, len);
     if (state_lock_.owned_by_me())
         return failed(EALREADY);  // a signal handler inside a call that changes the state
@@ -225,7 +193,7 @@ int TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
     }
     // Any thread's call from now on is the kernel's. A connect() that fails at once leaves a socket that may
     // try elsewhere.
-    settle_options(fd);
+    options_.settle(fd);
     set_phase(Phase::kernel);
     decided(why.decision(stats::Path::kernel));
     held.now();
@@ -237,7 +205,7 @@ int TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
     return r;
 }
 
-void TcpSocket::kernel_connected(int result) noexcept {
+void TcpConnecting::kernel_connected(int result) noexcept {
     if (!trying_kernel_.exchange(false, std::memory_order_relaxed)) return;
     const bool refused =
         result != 0 && errno != EINPROGRESS && errno != EINTR && errno != EALREADY && errno != EISCONN;
@@ -245,18 +213,18 @@ void TcpSocket::kernel_connected(int result) noexcept {
 }
 
 // Waits for the outcome. `under_way`: what a call that does not wait (so long) says.
-int TcpSocket::await_connect(int fd, int under_way) {
+int TcpConnecting::await_connect(int fd, int under_way) {
     tcp::Connection* c;
     {
-        Use use(*this);
+        Use use(transport_);
         c = use.connection;
         if (c == nullptr) return failed(ECONNABORTED);
         // The kernel's first answer is this one, however quick the peer's.
         if (under_way == EINPROGRESS && nonblock_.load(std::memory_order_relaxed)) return failed(under_way);
         if (still_connecting(*c)) {
             if (nonblock_.load(std::memory_order_relaxed)) return failed(under_way);
-            if (inside(*c)) return failed(under_way);
-            Waiting w(sndtimeo_ns_.load(std::memory_order_relaxed));
+            if (ConnectionScope::interrupted(*c)) return failed(under_way);
+            Waiting w(options_.send_timeout_ns());
             const int error = wait(-1, w, [&] { return !still_connecting(*c); });
             if (error == EAGAIN) return failed(under_way);
             if (error != 0) return failed(error);
@@ -266,7 +234,7 @@ int TcpSocket::await_connect(int fd, int under_way) {
     state_lock_.lock();
     int error = 0;
     // Another thread may have been told meanwhile, or have let go of the connection.
-    if (connection_.load(std::memory_order_relaxed) != c) {
+    if (transport_.connection() != c) {
         error = phase() == Phase::kernel ? 0 : ECONNABORTED;  // established, and handed over meanwhile
     } else if (phase() == Phase::connecting) {
         if (c->state() == tcp::State::close) {
@@ -282,8 +250,8 @@ int TcpSocket::await_connect(int fd, int under_way) {
 }
 
 // connect(AF_UNSPEC), and shutdown() of a connection that is not there yet.
-int TcpSocket::disconnect(int fd) noexcept {
-    const tcp::Connection* c = connection_.load(std::memory_order_relaxed);
+int TcpConnecting::disconnect(int fd) noexcept {
+    const tcp::Connection* c = transport_.connection();
     int error = c->peek_error();
     switch (c->state()) {
         case tcp::State::close:
@@ -301,26 +269,18 @@ int TcpSocket::disconnect(int fd) noexcept {
     return 0;
 }
 
-void TcpSocket::let_go(int fd, bool reset) noexcept {
-    tcp::Connection* c = connection_.exchange(nullptr, std::memory_order_seq_cst);
+void TcpConnecting::let_go(int fd, bool reset) noexcept {
+    tcp::Connection* c = transport_.take_connection();
     if (c == nullptr) return;
     const tcp::Endpoints c_ends = c->endpoints();
     {
-        Inside here(*c);
+        ConnectionScope here(*c);
         c->close(reset);
     }
-    past_mss_.store(c->mss(), std::memory_order_relaxed);
-    retire(c, nullptr);
-    release_retired(0);
-    int saved = errno;
-    unbind_shadow(fd);
+    options_.set_past_mss(c->mss());
+    transport_.retire(c);
     // The address that the listener was bound to is the accepted socket's own.
-    if (accepted_ && listen_addr_ != 0 && !rebound_.load(std::memory_order_relaxed))
-        bound_ = shadow::bind_address(fd, listen_addr_, bind_no_port_);
-    last_addr_.store(bound_ ? shadow::name_of(fd).sin_addr.s_addr : 0, std::memory_order_relaxed);
-    last_port_.store(c_ends.local_port, std::memory_order_relaxed);
-    rebound_.store(false, std::memory_order_relaxed);
-    errno = saved;
+    name_.leave_connection(fd, c_ends.local_port, accepted_ ? name_.listen_addr() : 0);
     accepted_ = false;
     set_phase(Phase::fresh);
     decided({});

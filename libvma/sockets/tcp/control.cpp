@@ -2,42 +2,23 @@
 // A TCP socket's life: creation, names, shutdown, and how it becomes the kernel's.
 #include <netinet/in.h>
 
-#include <cstring>
-#include <utility>
+#include <mutex>
 
 #include "libvma/os/calls.h"
 #include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/no_cancel.h"
-#include "libvma/sockets/destination.h"
-#include "libvma/sockets/handover/placeholders.h"
-#include "libvma/sockets/handover/shared_sockets.h"
 #include "libvma/sockets/handover/urgent.h"
 #include "libvma/sockets/names.h"
 #include "libvma/sockets/object_pool.h"
-#include "libvma/sockets/shadow.h"
 #include "libvma/sockets/tcp/defaults.h"
 #include "libvma/sockets/tcp/ports.h"
-#include "libvma/sockets/tcp/wait.h"
-#include "libvma/tcp/migrate/handover.h"
-
-#ifndef SO_COOKIE
-#define SO_COOKIE 57
-#endif
+#include "libvma/sockets/tcp/tcp_socket.h"
 
 namespace vma::sockets {
 namespace {
 
 constinit ObjectPool<TcpSocket> g_tcp_pool;
-
-std::uint64_t cookie_of(int fd) noexcept {
-    std::uint64_t cookie = 0;
-    socklen_t len = sizeof cookie;
-    int saved = errno;
-    if (fd < 0 || os::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) != 0) cookie = 0;
-    errno = saved;
-    return cookie;
-}
 
 }  // namespace
 
@@ -49,21 +30,37 @@ TcpSocket* TcpSocket::create(Stack& stack, int fd, int type) noexcept {
     auto* socket = new (memory) TcpSocket(stack, type);
     socket->tally_.open(stats::Protocol::tcp, fd, SOCK_STREAM, (type & SOCK_NONBLOCK) == 0);
     statistics::joined(*socket);
-    socket->options_ = default_tcp_options(fd);
+    socket->options_.next() = default_tcp_options(fd);
     set_tcp_defaults_on(fd);
     return socket;
 }
 
-TcpSocket::TcpSocket(Stack& stack, int type) noexcept : stack_(stack), born_(handing::generation()) {
-    nonblock_.store((type & SOCK_NONBLOCK) != 0, std::memory_order_relaxed);
+TcpSocket* TcpSocket::accepted(void* memory, TcpListening& listener, tcp::Connection* c, int fd,
+                               int flags) noexcept {
+    auto& from = static_cast<TcpSocket&>(listener);
+    auto* socket = new (memory) TcpSocket(from.stack_, flags);
+    socket->accepted_ = true;
+    socket->name_.set_listening(from.name_.listen_addr(), 0);
+    socket->shadow_.trust_from(clock::ticks());
+    socket->transport_.set(c);
+    socket->phase_.store(Phase::connected, std::memory_order_release);
+    socket->rcvtimeo_ns_.store(from.rcvtimeo_ns_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    const bool with_list = !from.state_lock_.owned_by_me();
+    if (with_list) from.state_lock_.lock();
+    socket->options_.inherit(from.options_, with_list);
+    if (with_list) from.state_lock_.unlock();
+    socket->tally_.open(stats::Protocol::tcp, fd, SOCK_STREAM, (flags & SOCK_NONBLOCK) == 0);
+    const stats::SocketBlock* listeners = from.tally_.block();
+    socket->decided({stats::Path::offloaded,
+                     stats::Reason::none,
+                     {},
+                     listeners != nullptr ? stats::text_of(listeners->rule) : std::string_view{}});
+    socket->describe();
+    statistics::joined(*socket);
+    return socket;
 }
 
-TcpSocket::~TcpSocket() {
-    statistics::left(*this);
-    if (tcp::Connection* c = connection_.load(std::memory_order_relaxed)) c->unref();
-    if (tcp::Listener* l = listener_.load(std::memory_order_relaxed)) l->unref();
-    release_retired(0);
-}
+TcpSocket::~TcpSocket() { statistics::left(*this); }
 
 void* TcpSocket::take_memory() noexcept { return g_tcp_pool.take(); }
 void TcpSocket::give_memory(void* memory) noexcept { g_tcp_pool.give(memory); }
@@ -77,48 +74,6 @@ namespace {
 void renew_tcp_pool() noexcept { g_tcp_pool.reset_in_child(); }
 VMA_RENEW_IN_CHILD(renew_tcp_pool);
 }  // namespace
-
-tcp::Connection* TcpSocket::connection() noexcept {
-    Use use(*this);
-    if (use.connection != nullptr) use.connection->ref();
-    return use.connection;
-}
-
-void TcpSocket::retire(tcp::Connection* connection, tcp::Listener* listener) noexcept {
-    try {
-        retired_.push_back({connection, listener});
-    } catch (...) {
-        // Without memory for the note the object stays for ever, which is better than too short.
-    }
-}
-
-// `own_uses`: announcements of the caller itself.
-void TcpSocket::release_retired(unsigned own_uses) noexcept {
-    if (retired_.empty() || users_.load(std::memory_order_seq_cst) != own_uses) return;
-    for (Retired& r : retired_) {
-        if (r.connection != nullptr) r.connection->unref();
-        if (r.listener != nullptr) r.listener->unref();
-    }
-    retired_.clear();
-}
-
-void TcpSocket::learn_cookie(int fd) noexcept {
-    if (cookie_.load(std::memory_order_relaxed) == 0) cookie_.store(cookie_of(fd), std::memory_order_relaxed);
-}
-
-bool TcpSocket::is_shadow(int fd) const noexcept {
-    const std::uint64_t known = cookie_.load(std::memory_order_relaxed);
-    return known != 0 && cookie_of(fd) == known;
-}
-
-bool TcpSocket::still_mine(int fd) noexcept {
-    const std::uint64_t now = clock::ticks();
-    if (now - verified_at_.load(std::memory_order_relaxed) < kVerifyUsec * clock::ticks_per_usec())
-        return true;
-    verified_at_.store(now, std::memory_order_relaxed);
-    learn_cookie(fd);
-    return is_shadow(fd);
-}
 
 // ---- names ----
 
@@ -134,9 +89,7 @@ int TcpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
     }
     if (r == 0) {
         state_lock_.lock();
-        bound_ = true;
-        autobound_ = false;
-        last_port_.store(0, std::memory_order_relaxed);
+        name_.note_bind();
         state_lock_.unlock();
         describe();
     }
@@ -147,42 +100,33 @@ int TcpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
 // its port has gone with it, unless bind() had chosen it.
 int TcpSocket::bind_again(int fd, const sockaddr* addr, socklen_t len) noexcept {
     if (state_lock_.owned_by_me()) return failed(EINVAL);
-    state_lock_.lock();
-    struct Unlock {
-        Lock& lock;
-        ~Unlock() { lock.unlock(); }
-    } unlock{state_lock_};
-    const tcp::Connection* c = connection_.load(std::memory_order_relaxed);
-    if (c == nullptr || !over(*c) || (bound_ && !autobound_)) return failed(EINVAL);
-    unbind_shadow(fd);
+    const std::lock_guard guard(state_lock_);
+    const tcp::Connection* c = transport_.connection();
+    if (c == nullptr || !over(*c) || name_.chosen()) return failed(EINVAL);
+    name_.release(fd);
     const int r = os::bind(fd, addr, len);
-    if (r == 0) {
-        bound_ = true;
-        autobound_ = false;
-        rebound_.store(true, std::memory_order_release);
-    }
+    if (r == 0) name_.note_rebind();
     return r;
 }
 
 int TcpSocket::getsockname(int fd, sockaddr* addr, socklen_t* len) {
     {
-        Use use(*this);
-        if (use.connection != nullptr && !rebound_.load(std::memory_order_acquire)) {
+        Use use(transport_);
+        if (use.connection != nullptr && !name_.rebound()) {
             const tcp::Endpoints& ends = use.connection->endpoints();
             return copy_name(ends.local_addr, ends.local_port, addr, len);
         }
     }
-    if (const in_port_t port = last_port_.load(std::memory_order_relaxed);
-        port != 0 && phase() == Phase::fresh) {
-        const sockaddr_in name = shadow::name_of(fd);
-        if (name.sin_port == 0) return copy_name(last_addr_.load(std::memory_order_relaxed), port, addr, len);
-    }
+    in_addr_t past_addr;
+    in_port_t past_port;
+    if (phase() == Phase::fresh && name_.past(fd, past_addr, past_port))
+        return copy_name(past_addr, past_port, addr, len);
     return os::getsockname(fd, addr, len);
 }
 
 int TcpSocket::getpeername(int fd, sockaddr* addr, socklen_t* len) {
     {
-        Use use(*this);
+        Use use(transport_);
         if (use.connection != nullptr) {
             if (over(*use.connection) || use.connection->state() == tcp::State::syn_sent)
                 return failed(ENOTCONN);
@@ -210,11 +154,11 @@ int TcpSocket::shutdown(int fd, int how) {
     }
     bool remote = false;
     {
-        Use use(*this);
+        Use use(transport_);
         if (use.connection == nullptr) return failed(ENOTCONN);
         if (over(*use.connection)) return failed(ENOTCONN);
         if (use.connection->state() != tcp::State::syn_sent) {
-            Inside here(*use.connection);
+            ConnectionScope here(*use.connection);
             const int error = -use.connection->shutdown(how);
             if (error != EREMOTE) return error == 0 ? 0 : failed(error);
             int busy = 0;
@@ -232,60 +176,6 @@ int TcpSocket::shutdown(int fd, int how) {
 
 // ---- the kernel takes over ----
 
-bool TcpSocket::handover(int fd, const char* why) noexcept {
-    if (phase() == Phase::kernel) return true;
-    if (!has_connection()) {
-        leave_to_kernel(fd, why);
-        return true;
-    }
-    if (state_lock_.owned_by_me() || stuck_.load(std::memory_order_relaxed)) return false;
-    const runtime::NoCancel whole;
-    flush();
-    state_lock_.lock();
-    tcp::Connection* c = connection_.load(std::memory_order_acquire);
-    bool moved = phase() == Phase::kernel;  // another thread was faster
-    if (c != nullptr && !inside(*c) && !closing_ && !stuck_.load(std::memory_order_relaxed)) {
-        int saved = errno;
-        settle_options(fd);
-        tcp::KernelState state;
-        const int error = -c->freeze(state);
-        if (error == 0) {
-            try {
-                auto result = tcp::hand_over(fd, state, [&] {
-                    c->finish_freeze(true);
-                    moved = true;
-                });
-                if (!result)
-                    log::warn("a TCP connection cannot be moved to the kernel ({}): {}", why,
-                              result.error().what);
-            } catch (...) {
-                log::warn("a TCP connection cannot be moved to the kernel ({}): out of memory", why);
-            }
-            if (!moved) c->finish_freeze(false);
-        } else {
-            log::once(log::Level::warn,
-                      "a TCP connection in this state cannot be moved to the kernel ({}): {}", why,
-                      strerrordesc_np(error));
-        }
-        if (moved) {
-            log::once(log::Level::info, "a TCP connection is moved to the kernel: {}", why);
-            c->set_owner(nullptr);
-            publish();  // the connection's last numbers
-            connection_.store(nullptr, std::memory_order_seq_cst);
-            retire(c, nullptr);
-            release_retired(0);
-            set_phase(Phase::kernel);
-            decided({stats::Path::kernel, statistics::reason_of(why), why});
-        } else {
-            stuck_.store(true, std::memory_order_relaxed);
-            c->keep_urgent();
-        }
-        errno = saved;
-    }
-    state_lock_.unlock();
-    return moved;
-}
-
 void TcpSocket::leave_to_kernel(int fd, const char* why) noexcept {
     if (has_connection()) {
         handover(fd, why);
@@ -295,28 +185,21 @@ void TcpSocket::leave_to_kernel(int fd, const char* why) noexcept {
     int saved = errno;
     const runtime::NoCancel whole;
     flush();
-    if (Use use(*this); use.listener != nullptr && ring_count_.load(std::memory_order_relaxed) != 0)
-        placeholders::let_handshakes_end(*use.listener, [&] { progress(); });
+    let_handshakes_end();
     state_lock_.lock();
     switch (phase()) {
         case Phase::fresh:
             log::once(log::Level::info, "a TCP socket is left to the kernel: {}", why);
-            settle_options(fd);
+            options_.settle(fd);
             set_phase(Phase::kernel);
             decided({stats::Path::kernel, statistics::reason_of(why), why});
             break;
-        case Phase::listening: {
+        case Phase::listening:
             // New connections come to the shadow.
             log::once(log::Level::info, "a listening TCP socket is left to the kernel: {}", why);
-            suspended_.store(false, std::memory_order_relaxed);
-            Stack::Control control(stack_);
-            if (control.mine)
-                drop_rules();
-            else
-                listener_.load(std::memory_order_relaxed)->leave_new_to_kernel(false);
+            suspend_for_good();
             decided({stats::Path::kernel, statistics::reason_of(why), why});
             break;
-        }
         default:
             break;
     }
@@ -334,13 +217,13 @@ void TcpSocket::ring_failed(int fd, ring::Ring& ring) noexcept {
         return;
     }
     {
-        Use use(*this);
+        Use use(transport_);
         if (use.connection == nullptr || use.connection->ring() != &ring || over(*use.connection)) return;
     }
     if (handover(fd, "its device has failed")) return;
-    Use use(*this);
+    Use use(transport_);
     if (use.connection == nullptr) return;
-    Inside here(*use.connection);
+    ConnectionScope here(*use.connection);
     use.connection->lose_path(still_connecting(*use.connection) ? EHOSTUNREACH : ETIMEDOUT);
 }
 

@@ -1,37 +1,28 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A listening TCP socket: its rules, and accept() from two queues.
-//
-// The shadow listens as well, for loopback and all interfaces that are not ours. Rules are in place before it
-// does: a SYN that the kernel had answered in between would be a connection of the kernel's whose packets are
-// steered to us.
+// A listening TCP socket: its rules, listen(), and what becomes of it in a fork or when it ends.
 #include <netinet/in.h>
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "libvma/config/rules.h"
 #include "libvma/os/calls.h"
-#include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/log.h"
-#include "libvma/runtime/no_cancel.h"
 #include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/handover/placeholders.h"
 #include "libvma/sockets/handover/privileges.h"
-#include "libvma/sockets/handover/shared_sockets.h"
 #include "libvma/sockets/handover/urgent.h"
 #include "libvma/sockets/icmp.h"
 #include "libvma/sockets/names.h"
+#include "libvma/sockets/shadow.h"
 #include "libvma/sockets/tcp/defaults.h"
-#include "libvma/sockets/tcp/wait.h"
+#include "libvma/sockets/tcp/listening.h"
 #include "libvma/tcp/timers/engine.h"
 
 namespace vma::sockets {
 namespace {
-
-// An accept() in so many looks at the kernel's queue first, so that neither queue waits for the other to run
-// dry.
-constexpr unsigned kKernelTurn = 16;
 
 unsigned clamped(int backlog) noexcept { return std::min(static_cast<unsigned>(backlog), somaxconn()); }
 
@@ -39,19 +30,18 @@ unsigned clamped(int backlog) noexcept { return std::min(static_cast<unsigned>(b
 
 // ---- rules ----
 
-std::vector<TcpSocket::Rule> TcpSocket::wanted_rules(Why& why) {
-    std::vector<Rule> wanted;
+std::vector<FlowRules::Rule> TcpListening::wanted_rules(Why& why) {
+    std::vector<FlowRules::Rule> wanted;
     why.reason = stats::Reason::foreign_address;
-    if (closed_.load(std::memory_order_acquire) || listener_.load(std::memory_order_acquire) == nullptr)
-        return wanted;
+    if (closed() || transport_.listener() == nullptr) return wanted;
     if (!privileges::tcp_may_be_ours()) {
         why = {stats::Reason::process, "the program has given up CAP_NET_ADMIN", {}};
         return wanted;
     }
     for (const net::LocalAddress& a : stack_.view().addresses()) {
-        if (!stack_.may_serve(a, listen_addr_, options_.path.oif, why)) continue;
+        if (!stack_.may_serve(a, name_.listen_addr(), options_.next().path.oif, why)) continue;
         const config::Decision decision =
-            config::decide(config::Role::tcp_server, {a.address, listen_port_}, nullptr);
+            config::decide(config::Role::tcp_server, {a.address, name_.listen_port()}, nullptr);
         if (decision.os()) {
             why = {stats::Reason::rule, {}, decision.text()};
             continue;
@@ -62,87 +52,50 @@ std::vector<TcpSocket::Rule> TcpSocket::wanted_rules(Why& why) {
             why.reason = stats::Reason::no_device;
             continue;
         }
-        wanted.push_back({ring, {IPPROTO_TCP, a.address, listen_port_, 0, 0}});
+        wanted.push_back({ring, {IPPROTO_TCP, a.address, name_.listen_port(), 0, 0}});
     }
     return wanted;
 }
 
-void TcpSocket::set_rules(std::vector<Rule> wanted, Why& why) noexcept {
-    tcp::Listener* listener = listener_.load(std::memory_order_acquire);
-    auto has = [](const std::vector<Rule>& list, const Rule& r) {
-        return std::any_of(list.begin(), list.end(),
-                           [&](const Rule& x) { return x.ring == r.ring && x.spec == r.spec; });
-    };
-    const ring::Share share = !reuseport_         ? ring::Share::latest
-                              : listen_addr_ == 0 ? ring::Share::spread_any
-                                                  : ring::Share::spread;
-    std::vector<Rule> now;
-    try {
-        now.reserve(wanted.size());  // what is attached is noted
-        for (const Rule& r : wanted) {
-            if (has(rules_, r)) {
-                now.push_back(r);
-            } else if (auto added = r.ring->attach(r.spec, listener, share); added) {
-                // The kernel completes handshakes while the program does something else; here the engine has
-                // to.
-                tcp::Engine::instance().started(*r.ring);
-                now.push_back(r);
-            } else {
-                why = {stats::Reason::no_room, added.error().what, {}};
-                log::once(log::Level::warn, "a TCP listener on {} is served by the kernel: {}",
-                          r.ring->attr().name, added.error().what);
-            }
-        }
-    } catch (...) {
-        log::once(log::Level::warn, "a TCP listener is served by the kernel: out of memory");
-    }
-    for (const Rule& r : rules_) {
-        if (has(now, r)) continue;
-        r.ring->detach(r.spec, listener);
-        tcp::Engine::instance().stopped(*r.ring);
-    }
-    rules_ = std::move(now);
-
-    unsigned n = 0;
-    for (const Rule& r : rules_) {
-        bool known = false;
-        for (unsigned i = 0; i < n; i++) known |= rings_[i].load(std::memory_order_relaxed) == r.ring;
-        if (!known && n < kMaxRings) rings_[n++].store(r.ring, std::memory_order_relaxed);
-    }
-    if (ring_count_.exchange(n, std::memory_order_acq_rel) != n) tell_waiters();
+void TcpListening::set_rules(std::vector<FlowRules::Rule> wanted, Why& why) noexcept {
+    const ring::Share share = !options_.reuseport()      ? ring::Share::latest
+                              : name_.listen_addr() == 0 ? ring::Share::spread_any
+                                                         : ring::Share::spread;
+    FlowRules::Target target{transport_.listener(), share, "a TCP listener"};
+    // The kernel completes handshakes while the program does something else; here the engine has to.
+    target.attached = [](ring::Ring& ring) { tcp::Engine::instance().started(ring); };
+    target.detached = [](ring::Ring& ring) { tcp::Engine::instance().stopped(ring); };
+    if (rules_.set(std::move(wanted), target, why)) watchers_.wake(0);
 }
 
-void TcpSocket::drop_rules() noexcept {
-    if (listed_) stack_.remove_wildcard(this);
-    listed_ = false;
+void TcpListening::drop_rules() noexcept {
+    rules_.unfollow(stack_, this);
     Why why;
     set_rules({}, why);
 }
 
-void TcpSocket::add_rules() noexcept {
+void TcpListening::add_rules() noexcept {
     refresh_rules();
-    if (listed_) return;
     try {
-        stack_.add_wildcard(this);
-        listed_ = true;
+        rules_.follow(stack_, this);
     } catch (...) {
         // it will not follow changes of addresses
     }
 }
 
-void TcpSocket::end_listener() noexcept {
+void TcpListening::end_listener() noexcept {
     drop_rules();
-    tcp::Listener* listener = listener_.load(std::memory_order_acquire);
+    tcp::Listener* listener = transport_.listener();
     listener->set_owner(nullptr);
     listener->close();
 }
 
-void TcpSocket::refresh_rules() noexcept {
+void TcpListening::refresh_rules() noexcept {
     try {
         Why why;
-        std::vector<Rule> wanted = wanted_rules(why);
+        std::vector<FlowRules::Rule> wanted = wanted_rules(why);
         set_rules(std::move(wanted), why);
-        if (ring_count_.load(std::memory_order_relaxed) != 0)
+        if (rules_.any())
             decided({stats::Path::offloaded, stats::Reason::none, {}, why.rule});
         else
             decided(why.decision(stats::Path::kernel));
@@ -151,23 +104,30 @@ void TcpSocket::refresh_rules() noexcept {
     }
 }
 
+// ---- readiness ----
+
+std::uint32_t TcpListening::ready_events() const noexcept {
+    Use use(transport_);
+    if (use.connection != nullptr) return use.connection->events_asked();
+    if (use.listener != nullptr) {
+        if (!used_.load(std::memory_order_relaxed)) used_.store(true, std::memory_order_relaxed);
+        return use.listener->pending() != 0 ? EPOLLIN | EPOLLRDNORM : 0u;
+    }
+    return pending_error_.load(std::memory_order_relaxed) != 0 ? static_cast<std::uint32_t>(EPOLLERR) : 0u;
+}
+
 // ---- listen ----
 
-int TcpSocket::listen(int fd, int backlog) {
-    if (phase() == Phase::fresh && handing::shared_since(born_))
-        leave_to_kernel(fd, "a forked child has it, too");
+int TcpListening::listen(int fd, int backlog) {
+    if (phase() == Phase::fresh && shared()) leave_to_kernel(fd, "a forked child has it, too");
     if (phase() == Phase::kernel) return os::listen(fd, backlog);
     if (state_lock_.owned_by_me() || stack_.control().owned_by_me())
         return failed(EINVAL);  // in a signal handler
-    state_lock_.lock();
-    struct Unlock {
-        Lock& lock;
-        ~Unlock() { lock.unlock(); }
-    } unlock{state_lock_};
+    const std::lock_guard guard(state_lock_);
     if (has_connection()) return failed(EINVAL);
     if (phase() == Phase::listening) {
         const int r = os::listen(fd, backlog);
-        if (r == 0) listener_.load(std::memory_order_relaxed)->set_backlog(clamped(backlog));
+        if (r == 0) transport_.listener()->set_backlog(clamped(backlog));
         return r;
     }
     if (const std::string* rule = config::rules().all_os(config::Role::tcp_server)) {
@@ -194,17 +154,16 @@ int TcpSocket::listen(int fd, int backlog) {
     }
     icmp::start(stack_);
     tcp::Listener* listener =
-        tcp::Listener::create(stack_.paths(), name.sin_port, options_, clamped(backlog));
+        tcp::Listener::create(stack_.paths(), name.sin_port, options_.next(), clamped(backlog));
     if (listener == nullptr) return os::listen(fd, backlog);
 
     urgent::prepare();
-    release_retired(0);
-    learn_cookie(fd);
-    listen_addr_ = name.sin_addr.s_addr;
-    listen_port_ = name.sin_port;
+    transport_.release_retired();
+    shadow_.learn(fd);
+    name_.set_listening(name.sin_addr.s_addr, name.sin_port);
     {
         Stack::Control control(stack_);
-        listener_.store(listener, std::memory_order_seq_cst);
+        transport_.set(listener);
         add_rules();
     }
     used_.store(false, std::memory_order_relaxed);
@@ -223,58 +182,43 @@ int TcpSocket::listen(int fd, int backlog) {
     return 0;
 }
 
-void TcpSocket::stop_listening() noexcept {
+void TcpListening::stop_listening() noexcept {
     int saved = errno;
-    tcp::Listener* listener = listener_.load(std::memory_order_relaxed);
+    tcp::Listener* listener = transport_.listener();
     if (listener != nullptr) {
         {
             Stack::Control control(stack_);
             end_listener();
         }
-        listener_.store(nullptr, std::memory_order_seq_cst);
-        retire(nullptr, listener);
-        release_retired(0);
+        transport_.retire(transport_.take_listener());
     }
     set_phase(Phase::fresh);
     decided({});
     errno = saved;
 }
 
-// ---- accept ----
+// ---- a listener whose connections come to the kernel ----
 
-bool TcpSocket::kernel_has_connection(int fd) noexcept {
-    pollfd p{fd, POLLIN, 0};
-    timespec now{};
-    return os::raw_syscall(SYS_ppoll, &p, 1, &now, nullptr, sizeof(std::uint64_t)) > 0;
+void TcpListening::let_handshakes_end() noexcept {
+    Use use(transport_);
+    if (use.listener != nullptr && rules_.any())
+        placeholders::let_handshakes_end(*use.listener, [&] { progress(use); });
 }
 
-// Never waits. O_NONBLOCK of the shadow is the program's, so a blocking listener is asked first; one thread
-// at a time, for two could see the same connection and one would wait for the next.
-int TcpSocket::accept_from_kernel(int fd, sockaddr* addr, socklen_t* len, int flags) {
-    const runtime::NoCancel whole;
-    const socklen_t room = placeholders::possible() ? placeholders::room_of(addr, len) : 0;
-    int accepted = -1;
-    if (nonblock_.load(std::memory_order_relaxed)) {
-        accepted = os::accept4(fd, addr, len, flags);
-    } else {
-        if (!kernel_accept_lock_.try_lock()) return failed(EAGAIN);
-        struct Unlock {
-            Lock& lock;
-            ~Unlock() { lock.unlock(); }
-        } unlock{kernel_accept_lock_};
-        if (!kernel_has_connection(fd)) return failed(EAGAIN);
-        accepted = os::accept4(fd, addr, len, flags);
-    }
-    if (accepted < 0) return accepted;
-    g_fds.drop_stale(accepted);
-    return placeholders::possible() ? placeholders::accepted(accepted, addr, len, room, flags) : accepted;
+void TcpListening::suspend_for_good() noexcept {
+    suspended_.store(false, std::memory_order_relaxed);
+    Stack::Control control(stack_);
+    if (control.mine)
+        drop_rules();
+    else
+        transport_.listener()->leave_new_to_kernel(false);
 }
 
 // Puts those who wait in our queue where every process that has the listener can accept them.
-void TcpSocket::offer_waiting() noexcept {
-    Use use(*this);
+void TcpListening::offer_waiting() noexcept {
+    Use use(transport_);
     while (use.listener != nullptr && use.listener->pending() != 0) {
-        placeholders::Placeholder placeholder(listen_addr_, listen_port_);
+        placeholders::Placeholder placeholder(name_.listen_addr(), name_.listen_port());
         if (!placeholder) return;
         const int fd = accept_ours(*use.listener, nullptr, nullptr, SOCK_CLOEXEC);
         if (fd < 0) return;
@@ -289,109 +233,76 @@ void TcpSocket::offer_waiting() noexcept {
     }
 }
 
-// EAGAIN: another thread was faster.
-int TcpSocket::accept_ours(tcp::Listener& listener, sockaddr* addr, socklen_t* len, int flags) {
-    const runtime::NoCancel whole;
-    // Descriptor and memory first: where they are lacking, the connection stays in the queue.
-    const int fd = os::socket(AF_INET, SOCK_STREAM | flags, 0);
-    if (fd < 0) return -1;
-    g_fds.drop_stale(fd);
-    void* memory = take_memory();
-    tcp::Connection* c = memory == nullptr ? nullptr : listener.accept();
-    if (c == nullptr) {
-        if (memory != nullptr) give_memory(memory);
-        os::close(fd);
-        return failed(memory == nullptr ? ENOMEM : EAGAIN);
-    }
-    auto* socket = new (memory) TcpSocket(stack_, flags);
-    socket->accepted_ = true;
-    socket->listen_addr_ = listen_addr_;
-    socket->verified_at_.store(clock::ticks(), std::memory_order_relaxed);
-    socket->connection_.store(c, std::memory_order_relaxed);
-    socket->phase_.store(Phase::connected, std::memory_order_release);
-    socket->rcvtimeo_ns_.store(rcvtimeo_ns_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    socket->sndtimeo_ns_.store(sndtimeo_ns_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    socket->receive_lowat_.store(receive_lowat_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    socket->linger_s_.store(linger_s_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    socket->report_inq_.store(report_inq_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    if (!state_lock_.owned_by_me()) {
-        state_lock_.lock();
-        socket->inherited_ = set_options_;
-        state_lock_.unlock();
-        socket->has_inherited_.store(socket->inherited_ != nullptr, std::memory_order_relaxed);
-    }
-    socket->tally_.open(stats::Protocol::tcp, fd, SOCK_STREAM, (flags & SOCK_NONBLOCK) == 0);
-    const stats::SocketBlock* listeners = tally_.block();
-    socket->decided({stats::Path::offloaded,
-                     stats::Reason::none,
-                     {},
-                     listeners != nullptr ? stats::text_of(listeners->rule) : std::string_view{}});
-    socket->describe();
-    statistics::joined(*socket);
-    c->set_owner(socket);
-    const bool inserted = g_fds.insert(fd, socket);
-    if (inserted && c->urgent_seen()) urgent::ring_bell();
-    if (inserted && is_standard_stream(fd)) socket->leave_to_kernel(fd, "a standard stream");
-    socket->unref();
-    if (!inserted) {
-        c->close(true);
-        os::close(fd);
-        return failed(ENFILE);
-    }
-    if (addr != nullptr) {
-        const tcp::Endpoints& ends = c->endpoints();
-        if (copy_name(ends.remote_addr, ends.remote_port, addr, len) != 0) {
-            const int error = errno;  // the kernel closes the connection, too
-            g_fds.remove(fd);
-            os::close(fd);
-            return failed(error);
+// A listener that this process has not used yet is probably for its children (a server with workers). What
+// arrived here in the time until a child comes for it could be accepted by nobody; so until then the kernel
+// takes connections.
+void TcpListening::before_fork(int) noexcept {
+    if (phase() != Phase::listening || used_.load(std::memory_order_relaxed) || interrupted_own_code())
+        return;
+    {
+        Use use(transport_);
+        let_handshakes_end();
+        Stack::Control control(stack_);
+        if (!control.mine || !rules_.follows()) {
+            if (use.listener != nullptr) use.listener->leave_new_to_kernel(false);
+            return;
         }
+        suspended_.store(true, std::memory_order_relaxed);
+        drop_rules();
+        decided({stats::Path::kernel, stats::Reason::process,
+                 "a forked child may accept; this process has not yet"});
     }
-    return fd;
+    offer_waiting();
 }
 
-int TcpSocket::accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
-    if (phase() != Phase::listening || (flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != 0) {
-        const int accepted = Socket::accept4(fd, addr, len, flags);
-        if (accepted >= 0) g_fds.drop_stale(accepted);
-        return accepted;
+// This process accepts itself after all.
+void TcpListening::resume() noexcept {
+    if (interrupted_own_code()) return;
+    state_lock_.lock();
+    if (phase() == Phase::listening && suspended_.exchange(false, std::memory_order_relaxed)) {
+        Stack::Control control(stack_);
+        transport_.listener()->leave_new_to_kernel(false);
+        if (control.mine) add_rules();
     }
-    if (!used_.load(std::memory_order_relaxed)) used_.store(true, std::memory_order_relaxed);
-    if (suspended_.load(std::memory_order_relaxed)) resume();
-    Waiting w(rcvtimeo_ns_.load(std::memory_order_relaxed));
-    const unsigned ratio = static_cast<unsigned>(config::get().rx_udp_poll_os_ratio);
+    state_lock_.unlock();
+}
+
+// ---- close ----
+
+bool TcpListening::end_with_last_number(int fd) noexcept {
+    // A handler that interrupted the stack's own code must not wait for the locks its thread holds: the rules
+    // go with the next control operation, and meanwhile what they match is dropped.
+    if (interrupted_own_code()) {
+        if (try_ref()) stack_.add_dead(this);
+        return false;
+    }
+    {
+        Stack::Control control(stack_);
+        end_listener();
+    }
+    // Another process that has the listener keeps its port, too, and needs it listening.
+    if (shadow_.is(fd) && !shared()) keep_listening_port(fd);
+    return true;
+}
+
+// The port stays taken while connections live that came in there. A socket that stops listening keeps a port
+// that bind() chose; another has to be bound again.
+void TcpListening::keep_listening_port(int fd) noexcept {
+    tcp::Listener* listener = transport_.listener();
+    if (!listener->has_connections()) return;
     int saved = errno;
-    for (;;) {
-        if (phase() != Phase::listening) return Socket::accept4(fd, addr, len, flags);  // EINVAL
-        {
-            Use use(*this);
-            if (use.listener == nullptr) continue;
-            if (use.listener->pending() == 0) {
-                flush();
-                progress();
-            }
-            const bool kernel_first =
-                accepts_.fetch_add(1, std::memory_order_relaxed) % kKernelTurn == kKernelTurn - 1;
-            if (use.listener->pending() != 0 && !kernel_first) {
-                const int accepted = accept_ours(*use.listener, addr, len, flags);
-                if (accepted >= 0) errno = saved;
-                if (accepted >= 0 || errno != EAGAIN) return accepted;
-            }
-            const int accepted = accept_from_kernel(fd, addr, len, flags);
-            if (accepted >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) return accepted;
-            if (use.listener->pending() != 0) continue;
-            if (nonblock_.load(std::memory_order_relaxed) || interrupted_own_code()) return failed(EAGAIN);
-        }
-        const int error = wait(fd, w, [&] {
-            if (phase() != Phase::listening) return true;
-            Use use(*this);
-            if (use.listener == nullptr || use.listener->pending() != 0) return true;
-            return (ratio == 0 ? w.spins == 0 : w.spins % ratio == 0) && kernel_has_connection(fd);
-        });
-        if (error == EAGAIN) return failed(EAGAIN);
-        if (error != 0) return failed(error);
-        errno = saved;
+    const in_port_t port = shadow::name_of(fd).sin_port;
+    if (port != 0 && os::shutdown(fd, SHUT_RDWR) == 0) {
+        if (shadow::name_of(fd).sin_port != 0 || shadow::bind_to(fd, name_.listen_addr(), port) == 0)
+            listener->hold_port(copy_shadow(fd));
     }
+    errno = saved;
+}
+
+void TcpListening::bury() noexcept {
+    end_listener();
+    watchers_.wake(0);
+    unref();
 }
 
 }  // namespace vma::sockets

@@ -34,14 +34,6 @@ int int_option(int fd, int level, int name) noexcept {
     return value;
 }
 
-std::uint64_t timeout_option(int fd, int name) noexcept {
-    timeval t{};
-    socklen_t len = sizeof t;
-    os::getsockopt(fd, SOL_SOCKET, name, &t, &len);
-    return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000u +
-           static_cast<std::uint64_t>(t.tv_usec) * 1000u;
-}
-
 // Does the value switch on what only the kernel can do? Most of these are off at 0.
 bool wants_kernel(const TcpOptionRow& row, const void* value, socklen_t len) noexcept {
     switch (row.effect) {
@@ -76,28 +68,17 @@ int put(const void* from, std::size_t size, void* value, socklen_t* len) noexcep
 
 }  // namespace
 
-// What the options were on the listener, before the shadow is asked or changed for the first time.
-void TcpSocket::settle_options(int fd) noexcept {
-    if (!has_inherited_.load(std::memory_order_acquire) || !has_inherited_.exchange(false)) return;
-    int saved = errno;
-    for (const OptionLog::Entry& e : inherited_->entries())
-        os::setsockopt(fd, e.level, e.name, e.value.data(), static_cast<socklen_t>(e.value.size()));
-    const int none = 0;  // the priority is not inherited, but IP_TOS sets it as well
-    os::setsockopt(fd, SOL_SOCKET, SO_PRIORITY, &none, sizeof none);
-    errno = saved;
-}
-
 template <class F>
 void TcpSocket::edit_options(F&& edit) noexcept {
-    Use use(*this);
+    Use use(transport_);
     if (use.connection != nullptr) {
-        Inside here(*use.connection);
+        ConnectionScope here(*use.connection);
         use.connection->change(edit);
         return;
     }
     if (state_lock_.owned_by_me()) return;
     state_lock_.lock();
-    edit(options_);
+    edit(options_.next());
     state_lock_.unlock();
     if (use.listener != nullptr) use.listener->change(edit);
 }
@@ -114,19 +95,19 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
                 break;
             case SO_SNDTIMEO:
             case kSendTimeoutNew:
-                sndtimeo_ns_.store(timeout_option(fd, SO_SNDTIMEO));
+                options_.set_send_timeout_ns(timeout_option(fd, SO_SNDTIMEO));
                 break;
             case SO_REUSEADDR:
                 edit([&](tcp::Options& o) { o.reuse_address = value != 0; });
                 break;
             case SO_REUSEPORT:
-                reuseport_ = value != 0;
+                options_.set_reuseport(value != 0);
                 break;
             case SO_LINGER: {
                 struct linger l {};
                 socklen_t len = sizeof l;
                 os::getsockopt(fd, SOL_SOCKET, SO_LINGER, &l, &len);
-                linger_s_.store(l.l_onoff != 0 ? std::max(l.l_linger, 0) : -1);
+                options_.set_linger_s(l.l_onoff != 0 ? std::max(l.l_linger, 0) : -1);
                 break;
             }
             case SO_KEEPALIVE:
@@ -145,10 +126,10 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
                 break;
             }
             case SO_RCVLOWAT:
-                receive_lowat_.store(std::max(number, 1u));
+                options_.set_receive_lowat(std::max(number, 1u));
                 edit([&](tcp::Options& o) { o.receive_lowat = std::max(number, 1u); });
-                if (Use use(*this); use.connection != nullptr) {
-                    Inside here(*use.connection);
+                if (Use use(transport_); use.connection != nullptr) {
+                    ConnectionScope here(*use.connection);
                     use.connection->tell_readable();
                 }
                 break;
@@ -182,7 +163,7 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
                 edit([&](tcp::Options& o) { o.path.dont_fragment = forbids_fragments(value); });
                 break;
             case IP_BIND_ADDRESS_NO_PORT:
-                bind_no_port_ = value != 0;
+                name_.set_no_port(value != 0);
                 break;
             default:
                 break;
@@ -192,9 +173,9 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
     switch (name) {
         case TCP_NODELAY: {
             edit([&](tcp::Options& o) { o.nodelay = value != 0; });
-            Use use(*this);
+            Use use(transport_);
             if (use.connection != nullptr) {
-                Inside here(*use.connection);
+                ConnectionScope here(*use.connection);
                 use.connection->nodelay(value != 0);
             }
             break;
@@ -233,7 +214,7 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
             edit([&](tcp::Options& o) { o.notsent_lowat = number == 0 ? 0xffffffff : number; });
             break;
         case TCP_INQ:
-            report_inq_.store(value != 0);
+            options_.set_report_inq(value != 0);
             break;
         case TCP_CONGESTION: {
             char text[kCongestionName + 1] = "";
@@ -252,7 +233,7 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
 
 int TcpSocket::setsockopt(int fd, int level, int name, const void* value, socklen_t len) {
     if (phase() == Phase::kernel) return os::setsockopt(fd, level, name, value, len);
-    settle_options(fd);
+    options_.settle(fd);
     const TcpOptionRow* row = find_tcp_option(level, name);
     const bool readable = UserMemory::readable(value, len) && len <= 4096;
     char why[64];
@@ -266,7 +247,7 @@ int TcpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
         has_connection()) {
         int clamp;
         std::memcpy(&clamp, value, sizeof clamp);
-        Use use(*this);
+        Use use(transport_);
         if (clamp == 0 && use.connection != nullptr && !over(*use.connection)) return failed(EINVAL);
     }
 
@@ -276,9 +257,9 @@ int TcpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
         if (r != 0 || !readable || len < sizeof(int)) return r;
         int on;
         std::memcpy(&on, value, sizeof on);
-        Use use(*this);
+        Use use(transport_);
         if (use.connection != nullptr) {
-            Inside here(*use.connection);
+            ConnectionScope here(*use.connection);
             use.connection->quick_ack(on != 0);
         } else {
             edit_options([&](tcp::Options& o) { o.quickack = on != 0; });
@@ -300,12 +281,7 @@ int TcpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
     if (result == 0 && readable && value != nullptr && !has_connection() && !state_lock_.owned_by_me()) {
         state_lock_.lock();
         try {
-            // Accepted sockets share the list, so it is not changed under them.
-            if (set_options_ == nullptr)
-                set_options_ = std::make_shared<OptionLog>();
-            else if (set_options_.use_count() != 1)
-                set_options_ = std::make_shared<OptionLog>(*set_options_);
-            set_options_->note(level, name, value, len);
+            options_.note(level, name, value, len);
         } catch (...) {
             result = ENOBUFS;
         }
@@ -317,21 +293,21 @@ int TcpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
 
 // What only the connection knows. `known` says whether this is one of these.
 int TcpSocket::get_from_connection(int fd, int level, int name, void* value, socklen_t* len, bool& known) {
-    Use use(*this);
+    Use use(transport_);
     known = true;
     tcp::Connection* c = use.connection;
     if (c == nullptr) {
         if (level == SOL_SOCKET && name == SO_ERROR)
             if (const int error = take_pending_error(); error != 0)
                 return put(&error, sizeof error, value, len);
-        if (const int mss = static_cast<int>(past_mss_.load(std::memory_order_relaxed));
+        if (const int mss = static_cast<int>(options_.past_mss());
             level == IPPROTO_TCP && name == TCP_MAXSEG && mss != 0 && phase() == Phase::fresh &&
-            options_.maxseg == 0)
+            options_.next().maxseg == 0)
             return put(&mss, sizeof mss, value, len);
         known = false;
         return 0;
     }
-    Inside here(*c);
+    ConnectionScope here(*c);
     if (level == SOL_SOCKET && name == SO_ERROR) {
         int error = take_pending_error();
         if (error == 0) error = c->take_error();
@@ -388,27 +364,14 @@ int TcpSocket::getsockopt(int fd, int level, int name, void* value, socklen_t* l
     if (phase() != Phase::kernel) {
         const int r = get_from_connection(fd, level, name, value, len, known);
         if (known) return r;
-        settle_options(fd);
+        options_.settle(fd);
     }
     return os::getsockopt(fd, level, name, value, len);
 }
 
-int TcpSocket::fcntl(int fd, int cmd, unsigned long arg) {
-    if (phase() != Phase::kernel) {
-        // F_SETOWN alone asks for SIGURG, which comes from the kernel: urgent data makes the connection its
-        // own.
-        if (cmd == F_SETFL && (arg & O_ASYNC) != 0) handover(fd, "it uses signal-driven I/O (O_ASYNC)");
-    }
-    int r = os::fcntl(fd, cmd, arg);
-    if (cmd == F_SETFL && r == 0) nonblock_.store((arg & O_NONBLOCK) != 0, std::memory_order_release);
-    return r;
-}
-
 int TcpSocket::ioctl(int fd, unsigned long request, void* arg) {
-    if (request == FIOASYNC && UserMemory::readable(arg, sizeof(int)) && *static_cast<int*>(arg) != 0)
-        handover(fd, "it uses signal-driven I/O (FIOASYNC)");
     if (has_connection()) {
-        Use use(*this);
+        Use use(transport_);
         if (const tcp::Connection* c = use.connection) {
             const bool young = still_connecting(*c);
             std::size_t answer = 0;
@@ -442,10 +405,7 @@ int TcpSocket::ioctl(int fd, unsigned long request, void* arg) {
         }
     }
     if (request == SIOCATMARK && has_connection()) handover(fd, "urgent data");  // else the mark is nowhere
-    int r = os::ioctl(fd, request, arg);
-    if (request == FIONBIO && r == 0)
-        nonblock_.store(*static_cast<int*>(arg) != 0, std::memory_order_release);
-    return r;
+    return SteeredSocket::ioctl(fd, request, arg);
 }
 
 }  // namespace vma::sockets

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "libvma/runtime/clock.h"
-#include "libvma/sockets/destination.h"
+#include "libvma/sockets/path_resolver.h"
 #include "libvma/sockets/stack.h"
 
 namespace vma::sockets {
@@ -56,31 +56,19 @@ int TcpPaths::find(const tcp::Endpoints& ends, const tcp::PathOptions& options, 
     // Read before asking: a change while we ask makes the answer outdated at once.
     out.generation = stack_.view().generation();
     const runtime::NoCancel whole;
-    net::RouteQuery query;
-    query.dst = ends.remote_addr;
-    query.src = ends.local_addr;
-    query.oif = options.oif;
-    query.mark = options.mark;
-    query.tos = options.tos;
-    query.protocol = IPPROTO_TCP;
-    query.src_port = ends.local_port;
-    query.dst_port = ends.remote_port;
-    auto route = stack_.view().route(query);
+    PathResolver paths(stack_);
+    auto route = paths.route(IPPROTO_TCP, ends, options);
     if (!route) return route.error().code;
     if (route->kind != net::Route::Kind::unicast) return EOPNOTSUPP;
     net::Link link;
-    if (!stack_.view().link(route->ifindex, link) || !link.up) return ENETUNREACH;
-    out.ring = stack_.ring(route->ifindex);
-    if (out.ring == nullptr) {
-        // Our caller may hold a ring's lock, and control operations take those: no waiting here.
-        if (!stack_.control().try_lock()) return EAGAIN;
-        out.ring = stack_.open_ring(route->ifindex);
-        stack_.control().unlock();
-    }
+    if (!paths.link(*route, link)) return ENETUNREACH;
+    bool busy = false;  // the caller may hold a ring's lock, and control operations take those
+    out.ring = paths.ring(*route, busy);
+    if (busy) return EAGAIN;
     if (out.ring == nullptr) return EOPNOTSUPP;
     out.src_mac = link.mac;
-    out.mtu = limit_mtu(std::min(route->mtu != 0 ? route->mtu : link.mtu, link.mtu));
-    out.next_hop = route->gateway != 0 ? route->gateway : ends.remote_addr;
+    out.mtu = limit_mtu(PathResolver::mtu(*route, link));
+    out.next_hop = PathResolver::next_hop(*route, ends.remote_addr);
     const net::Neighbour next = stack_.view().neighbour(route->ifindex, out.next_hop);
     switch (next.state) {
         case net::Neighbour::State::usable:

@@ -9,6 +9,7 @@
 #include "libvma/sockets/cmsg.h"
 #include "libvma/sockets/many_messages.h"
 #include "libvma/sockets/names.h"
+#include "libvma/sockets/tcp/stream.h"
 #include "libvma/sockets/tcp/wait.h"
 
 #ifndef TCP_CM_INQ
@@ -32,11 +33,11 @@ bool fits_in_one_go(const IovCursor& at) noexcept {
 
 // What is there now, at most `left` bytes, into the cursor's place. Bytes, 0 at the end of the stream, or
 // -errno. Only memory that will be written is looked at, as in the kernel: a buffer may be worse further on.
-ssize_t TcpSocket::take(tcp::Connection& c, IovCursor& at, std::size_t left, unsigned flags,
+ssize_t TcpStream::take(tcp::Connection& c, IovCursor& at, std::size_t left, unsigned flags,
                         std::size_t skip) noexcept {
     const std::size_t there = c.readable();
     if (flags & tcp::Connection::kDiscard) {
-        Inside here(c);
+        ConnectionScope here(c);
         return c.receive(nullptr, 0, left, flags, skip);
     }
     std::size_t wanted = std::min(left, std::max(there > skip ? there - skip : 0, kAhead));
@@ -48,7 +49,7 @@ ssize_t TcpSocket::take(tcp::Connection& c, IovCursor& at, std::size_t left, uns
         for (std::size_t i = 0; i < count; i++)
             good &= UserMemory::writable(pieces[i].iov_base, pieces[i].iov_len);
         if (good) {
-            Inside here(c);
+            ConnectionScope here(c);
             return c.receive(pieces, count, bytes, flags, skip);
         }
         if (wanted > there - std::min(skip, there) && there > skip) {
@@ -59,7 +60,7 @@ ssize_t TcpSocket::take(tcp::Connection& c, IovCursor& at, std::size_t left, uns
             // Nothing to write yet: is there something to report?
             char byte;
             iovec one{&byte, 1};
-            Inside here(c);
+            ConnectionScope here(c);
             const ssize_t n = c.receive(&one, 1, 1, flags | tcp::Connection::kPeek, skip);
             return n > 0 ? -EFAULT : n;
         }
@@ -85,13 +86,13 @@ ssize_t TcpSocket::take(tcp::Connection& c, IovCursor& at, std::size_t left, uns
     }
 }
 
-ssize_t TcpSocket::receive(int fd, IovCursor& at, int flags) {
+ssize_t TcpStream::receive(int fd, IovCursor& at, int flags) {
     const ssize_t n = receive_ours(fd, at, flags);
     return (flags & MSG_PEEK) != 0 && n > 0 ? n : count(stats::Way::rx_offload, n);
 }
 
-ssize_t TcpSocket::receive_ours(int fd, IovCursor& at, int flags) {
-    Use use(*this);
+ssize_t TcpStream::receive_ours(int fd, IovCursor& at, int flags) {
+    Use use(transport_);
     tcp::Connection* const c = use.connection;
     if (c == nullptr) return -ENOTCONN;
     if (__builtin_expect(c->urgent_seen(), 0) && !stuck_.load(std::memory_order_relaxed)) return -EREMOTE;
@@ -102,7 +103,7 @@ ssize_t TcpSocket::receive_ours(int fd, IovCursor& at, int flags) {
     std::size_t target = 1;
     if (flags & MSG_WAITALL)
         target = std::max<std::size_t>(length, 1);
-    else if (const std::size_t lowat = receive_lowat_.load(std::memory_order_relaxed); lowat > 1)
+    else if (const std::size_t lowat = options_.receive_lowat(); lowat > 1)
         target = std::max<std::size_t>(std::min(lowat, length), 1);
 
     if (__builtin_expect(length == 0, 0)) {
@@ -163,7 +164,7 @@ ssize_t TcpSocket::receive_ours(int fd, IovCursor& at, int flags) {
             flush();
             if (progress() != 0) continue;
         }
-        if (!waits || inside(*c)) {
+        if (!waits || ConnectionScope::interrupted(*c)) {
             if (got != 0) break;
             return -EAGAIN;
         }
@@ -171,14 +172,14 @@ ssize_t TcpSocket::receive_ours(int fd, IovCursor& at, int flags) {
         const std::size_t have = peek ? got : 0;
         const int error = wait(-1, *w, [&] {
             return c->readable() > have || (c->events() & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0 ||
-                   connection_.load(std::memory_order_relaxed) != c;
+                   transport_.connection() != c;
         });
         if (error != 0) {
             if (got != 0) break;
             return -error;
         }
         // Another thread disconnected it, or gave it to the kernel, which knows the answer.
-        if (connection_.load(std::memory_order_acquire) != c) {
+        if (transport_.connection() != c) {
             if (remote() == Then::leave) return -EREMOTE;
             break;
         }
@@ -190,7 +191,7 @@ ssize_t TcpSocket::receive_ours(int fd, IovCursor& at, int flags) {
     return static_cast<ssize_t>(got);
 }
 
-std::size_t TcpSocket::rest_from_kernel(int fd, IovCursor& at, int flags) {
+std::size_t TcpStream::rest_from_kernel(int fd, IovCursor& at, int flags) {
     int saved = errno;
     const std::size_t total = at.use_up([&](msghdr& m, std::size_t) -> ssize_t {
         pollfd p{fd, POLLIN, 0};
@@ -201,7 +202,7 @@ std::size_t TcpSocket::rest_from_kernel(int fd, IovCursor& at, int flags) {
     return total;
 }
 
-ssize_t TcpSocket::finish(ssize_t result, int) noexcept {
+ssize_t TcpStream::finish(ssize_t result, int) noexcept {
     if (result >= 0) return result;
     errno = static_cast<int>(-result);
     return -1;
@@ -209,7 +210,7 @@ ssize_t TcpSocket::finish(ssize_t result, int) noexcept {
 
 // ---- calls ----
 
-ssize_t TcpSocket::recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) {
+ssize_t TcpStream::recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) {
     if (const int error = (flags & (MSG_ERRQUEUE | MSG_OOB)) ? 0 : take_pending_error();
         __builtin_expect(error != 0, 0))
         return failed(error);
@@ -235,9 +236,9 @@ ssize_t TcpSocket::recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* 
     return finish(n, flags);
 }
 
-ssize_t TcpSocket::receive_urgent(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) {
+ssize_t TcpStream::receive_urgent(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) {
     {
-        Use use(*this);
+        Use use(transport_);
         const tcp::Connection* c = use.connection;
         if (c != nullptr && !c->urgent_seen()) {
             flush();
@@ -249,7 +250,7 @@ ssize_t TcpSocket::receive_urgent(int fd, void* buf, size_t len, int flags, sock
     return count_kernel(stats::Way::rx_os, Socket::recvfrom(fd, buf, len, flags, addr, alen), flags);
 }
 
-ssize_t TcpSocket::recvmsg(int fd, msghdr* msg, int flags) {
+ssize_t TcpStream::recvmsg(int fd, msghdr* msg, int flags) {
     if (const int error = (flags & (MSG_ERRQUEUE | MSG_OOB)) ? 0 : take_pending_error();
         __builtin_expect(error != 0, 0))
         return failed(error);
@@ -280,8 +281,8 @@ ssize_t TcpSocket::recvmsg(int fd, msghdr* msg, int flags) {
     msg->msg_flags = flags & MSG_CMSG_CLOEXEC;
     if (msg->msg_name != nullptr) msg->msg_namelen = 0;
     CmsgWriter control(*msg);
-    if (report_inq_.load(std::memory_order_relaxed)) {
-        Use use(*this);
+    if (options_.report_inq()) {
+        Use use(transport_);
         int inq = use.connection == nullptr ? 0 : static_cast<int>(use.connection->readable());
         if (inq == 0 && use.connection != nullptr && (use.connection->events() & EPOLLRDHUP) != 0)
             inq = 1;  // the FIN
@@ -290,7 +291,7 @@ ssize_t TcpSocket::recvmsg(int fd, msghdr* msg, int flags) {
     return n;
 }
 
-int TcpSocket::recvmmsg(int fd, mmsghdr* msgs, unsigned room, int flags, timespec* timeout) {
+int TcpStream::recvmmsg(int fd, mmsghdr* msgs, unsigned room, int flags, timespec* timeout) {
     if (!has_connection() || (flags & MSG_ERRQUEUE))
         return count_kernel(stats::Way::rx_os, Socket::recvmmsg(fd, msgs, room, flags, timeout), msgs, flags);
     bool first = true;
@@ -300,7 +301,7 @@ int TcpSocket::recvmmsg(int fd, mmsghdr* msgs, unsigned room, int flags, timespe
             if (std::exchange(first, false)) {
                 // The kernel asks for a pending error before it looks at any message, so an error comes
                 // before data and end.
-                Use use(*this);
+                Use use(transport_);
                 if (use.connection != nullptr && use.connection->peek_error() != 0)
                     if (const int error = use.connection->take_error(); error != 0) return failed(error);
             }

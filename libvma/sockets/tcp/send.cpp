@@ -11,6 +11,7 @@
 #include "libvma/sockets/cmsg.h"
 #include "libvma/sockets/many_messages.h"
 #include "libvma/sockets/names.h"
+#include "libvma/sockets/tcp/stream.h"
 #include "libvma/sockets/tcp/wait.h"
 
 namespace vma::sockets {
@@ -56,12 +57,12 @@ Control control_of(const msghdr& msg) noexcept {
 
 }  // namespace
 
-ssize_t TcpSocket::transmit(int fd, IovCursor& at, int flags) {
+ssize_t TcpStream::transmit(int fd, IovCursor& at, int flags) {
     return count(stats::Way::tx_offload, transmit_ours(fd, at, flags));
 }
 
-ssize_t TcpSocket::transmit_ours(int fd, IovCursor& at, int flags) {
-    Use use(*this);
+ssize_t TcpStream::transmit_ours(int fd, IovCursor& at, int flags) {
+    Use use(transport_);
     tcp::Connection* const c = use.connection;
     if (c == nullptr) return -EREMOTE;
     const bool waits = blocks(flags);
@@ -91,7 +92,7 @@ ssize_t TcpSocket::transmit_ours(int fd, IovCursor& at, int flags) {
         if (good == 0 && bytes != 0 && sent != 0) break;
         ssize_t n;
         {
-            Inside here(*c);
+            ConnectionScope here(*c);
             // More of this call follows what the window holds.
             n = c->send(pieces, count, good, good < at.left() ? how | tcp::Connection::kMore : how);
         }
@@ -118,21 +119,20 @@ ssize_t TcpSocket::transmit_ours(int fd, IovCursor& at, int flags) {
             flush();
             if (progress() != 0) continue;
         }
-        if (!waits || inside(*c)) {
+        if (!waits || ConnectionScope::interrupted(*c)) {
             if (sent != 0) break;
             return -EAGAIN;
         }
-        if (w == nullptr) w = new (waiting_memory) Waiting(sndtimeo_ns_.load(std::memory_order_relaxed));
+        if (w == nullptr) w = new (waiting_memory) Waiting(options_.send_timeout_ns());
         const int error = wait(-1, *w, [&] {
-            return (c->events() & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0 ||
-                   connection_.load(std::memory_order_relaxed) != c;
+            return (c->events() & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0 || transport_.connection() != c;
         });
         polled = false;
         if (error != 0) {
             if (sent != 0) break;
             return -error;
         }
-        if (connection_.load(std::memory_order_acquire) != c) {
+        if (transport_.connection() != c) {
             if (!remote()) return -EREMOTE;
             break;
         }
@@ -140,7 +140,7 @@ ssize_t TcpSocket::transmit_ours(int fd, IovCursor& at, int flags) {
     return static_cast<ssize_t>(sent);
 }
 
-std::size_t TcpSocket::rest_to_kernel(int fd, IovCursor& at, int flags) {
+std::size_t TcpStream::rest_to_kernel(int fd, IovCursor& at, int flags) {
     int saved = errno;
     const std::size_t total = at.use_up([&](msghdr& m, std::size_t bytes) -> ssize_t {
         pollfd p{fd, POLLOUT, 0};
@@ -154,7 +154,7 @@ std::size_t TcpSocket::rest_to_kernel(int fd, IovCursor& at, int flags) {
 
 // For what only the kernel can send: is there a connection to send on? Waits for it as transmit() does. 0 or
 // -errno.
-ssize_t TcpSocket::may_send(int fd, int flags) {
+ssize_t TcpStream::may_send(int fd, int flags) {
     iovec none{};
     IovCursor at(&none, 1, 0);
     const ssize_t n = transmit(fd, at, flags & ~MSG_OOB);
@@ -162,7 +162,7 @@ ssize_t TcpSocket::may_send(int fd, int flags) {
 }
 
 // To the thread that made the call, as the kernel sends it.
-ssize_t TcpSocket::finish_send(ssize_t result, int flags) noexcept {
+ssize_t TcpStream::finish_send(ssize_t result, int flags) noexcept {
     if (result == -EPIPE && !(flags & MSG_NOSIGNAL)) {
         const long pid = os::raw_syscall(SYS_getpid), tid = os::raw_syscall(SYS_gettid);
         os::raw_syscall(SYS_tgkill, pid, tid, static_cast<long>(SIGPIPE));
@@ -170,7 +170,7 @@ ssize_t TcpSocket::finish_send(ssize_t result, int flags) noexcept {
     return finish(result, flags);
 }
 
-ssize_t TcpSocket::sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr,
+ssize_t TcpStream::sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr,
                           socklen_t alen) {
     auto kernel = [&] {
         return count_kernel(stats::Way::tx_os, Socket::sendto(fd, buf, len, flags, addr, alen));
@@ -203,7 +203,7 @@ ssize_t TcpSocket::sendto(int fd, const void* buf, size_t len, int flags, const 
     return finish_send(n, flags);
 }
 
-ssize_t TcpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
+ssize_t TcpStream::sendmsg(int fd, const msghdr* msg, int flags) {
     if (!UserMemory::readable(msg, sizeof *msg)) return failed(EFAULT);
     auto kernel = [&] { return count_kernel(stats::Way::tx_os, Socket::sendmsg(fd, msg, flags)); };
     if (__builtin_expect(!has_connection() || !still_mine(fd), 0)) {
@@ -241,7 +241,7 @@ ssize_t TcpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
     return finish_send(n, flags);
 }
 
-int TcpSocket::sendmmsg(int fd, mmsghdr* msgs, unsigned total, int flags) {
+int TcpStream::sendmmsg(int fd, mmsghdr* msgs, unsigned total, int flags) {
     if (!has_connection())
         return count_kernel(stats::Way::tx_os, Socket::sendmmsg(fd, msgs, total, flags), msgs, 0);
     return send_many(

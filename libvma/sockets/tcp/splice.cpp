@@ -13,6 +13,7 @@
 #include "libvma/os/calls.h"
 #include "libvma/sockets/many_messages.h"
 #include "libvma/sockets/names.h"
+#include "libvma/sockets/tcp/stream.h"
 #include "libvma/sockets/tcp/wait.h"
 
 namespace vma::sockets {
@@ -54,7 +55,7 @@ int await_pipe(int fd, short events) {
 
 }  // namespace
 
-ssize_t TcpSocket::sendfile(int out, int in, off_t* offset, size_t length) {
+ssize_t TcpStream::sendfile(int out, int in, off_t* offset, size_t length) {
     if (!has_connection()) {
         if (const int error = phase() == Phase::fresh ? take_pending_error() : 0; error != 0)
             return failed(error);
@@ -103,7 +104,7 @@ ssize_t TcpSocket::sendfile(int out, int in, off_t* offset, size_t length) {
 
 // Only as much is taken from the pipe as there is room for in the send queue, so that nothing is left over
 // when the socket does not wait.
-ssize_t TcpSocket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len,
+ssize_t TcpStream::splice_in(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len,
                              unsigned flags) {
     if (!has_connection() || in_offset != nullptr || out_offset != nullptr || len == 0 || !is_pipe(in))
         return count_kernel(stats::Way::tx_os, asked(in, in_offset, out, out_offset, len, flags));
@@ -124,7 +125,7 @@ ssize_t TcpSocket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
         }
         std::size_t room = 0;
         {
-            Use use(*this);
+            Use use(transport_);
             tcp::Connection* c = use.connection;
             if (c == nullptr) {
                 error = -EREMOTE;
@@ -132,18 +133,17 @@ ssize_t TcpSocket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
             }
             auto settled = [&] {
                 return (!still_connecting(*c) && c->send_space() != 0) ||
-                       (c->events() & (EPOLLHUP | EPOLLERR)) != 0 ||
-                       connection_.load(std::memory_order_relaxed) != c;
+                       (c->events() & (EPOLLHUP | EPOLLERR)) != 0 || transport_.connection() != c;
             };
             if (!settled()) {
                 flush();
                 progress();
                 if (!settled()) {
-                    if (!blocks(0) || moved != 0 || inside(*c)) {
+                    if (!blocks(0) || moved != 0 || ConnectionScope::interrupted(*c)) {
                         if (moved == 0) error = -EAGAIN;
                         break;
                     }
-                    Waiting w(sndtimeo_ns_.load(std::memory_order_relaxed));
+                    Waiting w(options_.send_timeout_ns());
                     if (int e = wait(-1, w, settled)) {
                         error = -e;
                         break;
@@ -155,7 +155,7 @@ ssize_t TcpSocket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
                 // Why there is none: send() knows, and takes nothing from the pipe.
                 char none = 0;
                 iovec iov{&none, 0};
-                Inside here(*c);
+                ConnectionScope here(*c);
                 error = c->send(&iov, 1, 0, 0);
                 if (error == 0) error = -EPIPE;
                 break;
@@ -170,8 +170,8 @@ ssize_t TcpSocket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
         while (at.left() != 0) {
             const ssize_t sent = transmit(out, at, more);
             if (sent == -EAGAIN) {
-                Use use(*this);
-                if (use.connection == nullptr || inside(*use.connection)) break;
+                Use use(transport_);
+                if (use.connection == nullptr || ConnectionScope::interrupted(*use.connection)) break;
                 Waiting w(0);
                 wait(-1, w,
                      [&] { return (use.connection->events() & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0; });
@@ -197,7 +197,7 @@ ssize_t TcpSocket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
 }
 
 // A pipe that poll() calls writable has a free page, which takes PIPE_BUF bytes without waiting (pipe(7)).
-ssize_t TcpSocket::splice_out(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len,
+ssize_t TcpStream::splice_out(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len,
                               unsigned flags) {
     if (!has_connection() || in_offset != nullptr || out_offset != nullptr || len == 0 || !is_pipe(out))
         return count_kernel(stats::Way::rx_os, asked(in, in_offset, out, out_offset, len, flags));

@@ -6,248 +6,48 @@
 // VMA_RX_UDP_POLL_OS_RATIO while spinning, at once after anything in this process was sent through the
 // kernel, and always before sleeping. Its answer then is the call's answer, so errors, shutdown and
 // everything unusual are the kernel's own.
-#include <limits.h>
-#include <linux/errqueue.h>
-#include <time.h>
-
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
 #include "libvma/config/params.h"
 #include "libvma/os/calls.h"
 #include "libvma/os/raw_syscall.h"
-#include "libvma/runtime/clock.h"
-#include "libvma/runtime/runtime.h"
 #include "libvma/runtime/signal_hold.h"
-#include "libvma/runtime/signals.h"
-#include "libvma/runtime/spin.h"
-#include "libvma/sockets/cmsg.h"
 #include "libvma/sockets/many_messages.h"
-#include "libvma/sockets/ring_watch.h"
-#include "libvma/sockets/stack.h"
 #include "libvma/sockets/udp/udp_socket.h"
 #include "libvma/sockets/user_memory.h"
 
 namespace vma::sockets {
 
-std::atomic<std::uint32_t> g_kernel_sends{0};
-
-namespace {
-
-// What one queued datagram costs beside its payload. The kernel charges its buffers (768 bytes and more for a
-// small datagram); ours are larger still, but a program's SO_RCVBUF is meant in the kernel's currency.
-constexpr std::uint64_t kDatagramCost = 256;
-constexpr std::uint64_t kKernelLookUsec =
-    10;  // a call that finds nothing looks at the kernel's side if the last look is older
-
-}  // namespace
-
-// ---- arrival ----
-
-// Without what is charged for each datagram. With queue_lock_ held.
-std::uint64_t UdpSocket::queued_payload() const noexcept {
-    return queued_bytes_ - std::uint64_t{queued_.load(std::memory_order_relaxed)} * kDatagramCost;
-}
-
-bool UdpSocket::deliver(ring::RxBuffer* b) noexcept {
-    if (closed_.load(std::memory_order_acquire)) return false;
-    const std::uint64_t cost = b->payload_length + kDatagramCost;
-    queue_lock_.lock();
-    if (queued_bytes_ + cost > queue_limit_.load(std::memory_order_relaxed) && head_ != nullptr) {
-        drops_++;
-        tally_.dropped(b->payload_length);
-        queue_lock_.unlock();
-        return false;
-    }
-    // What is unread for long must not keep the ring's buffers: others receive into them.
-    if (b->ring->should_copy(queued_.load(std::memory_order_relaxed))) {
-        ring::RxBuffer* copy = b->ring->swap_for_copy(b, queued_bytes_);
-        if (copy == nullptr) {
-            drops_++;
-            tally_.dropped(b->payload_length);
-            queue_lock_.unlock();
-            return false;
-        }
-        b = copy;
-    }
-    b->drops_before = drops_;
-    b->next = nullptr;
-    if (tail_ != nullptr)
-        tail_->next = b;
-    else
-        head_ = b;
-    tail_ = b;
-    queued_bytes_ += cost;
-    queued_.store(queued_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-    arrivals_.store(arrivals_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-    tally_.queued(queued_.load(std::memory_order_relaxed), queued_payload());
-    if (!waiters_.empty()) waiters_.signal_all();
-    hooks_.wake_all(kWakeIn);
-    queue_lock_.unlock();
-    return true;
-}
+// ---- the queue ----
 
 ring::RxBuffer* UdpSocket::pop(bool count) noexcept {
-    queue_lock_.lock();
-    ring::RxBuffer* b = head_;
-    if (b != nullptr) {
-        head_ = b->next;
-        if (head_ == nullptr) tail_ = nullptr;
-        b->next = nullptr;
-        queued_bytes_ -= b->payload_length + kDatagramCost;
-        if (count) tally_.moved(stats::Way::rx_offload, b->payload_length, true);
-        queued_.store(queued_.load(std::memory_order_relaxed) - 1, std::memory_order_release);
-        // The last one of a socket left to the kernel: from here on its readiness is the kernel's.
-        if (head_ == nullptr && ring_count_.load(std::memory_order_relaxed) == 0) hooks_.wake_all(0);
-    }
-    queue_lock_.unlock();
+    const std::lock_guard guard(watchers_.lock());
+    ring::RxBuffer* b = queue_.pop();
+    if (b == nullptr) return nullptr;
+    if (count) tally_.moved(stats::Way::rx_offload, b->payload_length, true);
+    // The last one of a socket left to the kernel: from here on its readiness is the kernel's.
+    if (queue_.first() == nullptr && !rules_.any()) watchers_.wake_sets_held(0);
     return b;
 }
 
 // In order, and behind what the kernel has got since the rules went: datagrams have no order.
 void UdpSocket::give_queue_to_kernel() noexcept {
-    if (queue_lock_.owned_by_me()) return;
+    if (watchers_.locked_by_me()) return;
     while (ring::RxBuffer* b = pop(false)) {
         if (b->ring->give_back(*b)) {
             b->release();
             continue;
         }
-        // Our receive calls still deliver it.
-        queue_lock_.lock();
-        b->next = head_;
-        head_ = b;
-        if (tail_ == nullptr) tail_ = b;
-        queued_bytes_ += b->payload_length + kDatagramCost;
-        queued_.store(queued_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-        queue_lock_.unlock();
+        // The library's receive calls still deliver it.
+        const std::lock_guard guard(watchers_.lock());
+        queue_.put_back(b);
         return;
     }
 }
 
-unsigned UdpSocket::progress() noexcept {
-    // One poll takes one batch, and all of it may be other sockets'. "Nothing there" may be said only of an
-    // empty ring.
-    constexpr unsigned kMaxRounds = 1024;
-    unsigned n = 0, round = 0, taken;
-    const unsigned count = ring_count_.load(std::memory_order_acquire);
-    do {
-        taken = 0;
-        for (unsigned i = 0; i < count; i++) taken += rings_[i].load(std::memory_order_relaxed)->poll();
-        n += taken;
-    } while (taken != 0 && queued() == 0 && ++round < kMaxRounds);
-    return n;
-}
-
-// One batch, although there is something queued.
-void UdpSocket::drain() noexcept {
-    const unsigned count = ring_count_.load(std::memory_order_acquire);
-    for (unsigned i = 0; i < count; i++) rings_[i].load(std::memory_order_relaxed)->poll();
-}
-
-void UdpSocket::flush() noexcept {
-    const unsigned count = ring_count_.load(std::memory_order_acquire);
-    for (unsigned i = 0; i < count; i++) rings_[i].load(std::memory_order_relaxed)->flush();
-}
-
-unsigned UdpSocket::arm(int* fds, unsigned room) noexcept {
-    const unsigned count = ring_count_.load(std::memory_order_acquire);
-    unsigned n = 0;
-    for (unsigned i = 0; i < count && n < room; i++) {
-        ring::Ring* ring = rings_[i].load(std::memory_order_relaxed);
-        ring->arm();
-        fds[n++] = ring->channel_fd();
-    }
-    return n;
-}
-
-bool UdpSocket::add_waiter(Waiter* waiter) noexcept {
-    queue_lock_.lock();
-    bool added = waiters_.add(waiter);
-    queue_lock_.unlock();
-    return added;
-}
-
-void UdpSocket::remove_waiter(Waiter* waiter) noexcept {
-    queue_lock_.lock();
-    waiters_.remove(waiter);
-    queue_lock_.unlock();
-}
-
-bool UdpSocket::subscribe(ReadyHook* hook) noexcept {
-    if (queue_lock_.owned_by_me()) return false;
-    queue_lock_.lock();
-    hooks_.add(hook);
-    queue_lock_.unlock();
-    return true;
-}
-
-bool UdpSocket::unsubscribe(ReadyHook* hook) noexcept {
-    if (queue_lock_.owned_by_me()) return false;
-    queue_lock_.lock();
-    hooks_.remove(hook);
-    queue_lock_.unlock();
-    return true;
-}
-
-unsigned UdpSocket::rings(ring::Ring** out, unsigned room) const noexcept {
-    const unsigned count = ring_count_.load(std::memory_order_acquire);
-    for (unsigned i = 0; i < count && i < room; i++) out[i] = rings_[i].load(std::memory_order_relaxed);
-    return count;
-}
-
 // ---- one datagram to the caller ----
-
-void UdpSocket::put_control(const ring::RxBuffer& b, msghdr& msg) noexcept {
-    const unsigned wanted = control_wanted_.load(std::memory_order_relaxed);
-    CmsgWriter out(msg);
-    if (wanted == 0) return;
-    // The kernel's order: socket level first, then the IP level by option.
-    if (wanted & (timestamp | timestampns | timestamping | timestamping_device)) {
-        timespec when{b.timestamp_ns / 1'000'000'000, b.timestamp_ns % 1'000'000'000};
-        // It came before anybody asked for time stamps; like the kernel, take the time of asking.
-        if (b.timestamp_ns == 0) clock_gettime(CLOCK_REALTIME, &when);
-        if (wanted & timestampns) {
-            out.put(SOL_SOCKET, SO_TIMESTAMPNS, &when, sizeof when);
-        } else if (wanted & timestamp) {
-            timeval tv{when.tv_sec, when.tv_nsec / 1000};
-            out.put(SOL_SOCKET, SO_TIMESTAMP, &tv, sizeof tv);
-        }
-        // As the kernel, it says what there is: where the device has no time, only the first is set, or there
-        // is no message at all.
-        const bool by_device = (wanted & timestamping_device) && b.timestamp_ns != 0 && b.device_ns != 0;
-        if ((wanted & timestamping) || by_device) {
-            scm_timestamping stamps{};
-            if (wanted & timestamping) std::memcpy(&stamps.ts[0], &when, sizeof when);
-            if (by_device) {
-                const timespec at{static_cast<time_t>(b.device_ns / 1'000'000'000),
-                                  static_cast<long>(b.device_ns % 1'000'000'000)};
-                std::memcpy(&stamps.ts[2], &at, sizeof at);
-            }
-            out.put(SOL_SOCKET, SO_TIMESTAMPING, &stamps, sizeof stamps);
-        }
-    }
-    if ((wanted & rxq_ovfl) && b.drops_before != 0)
-        out.put(SOL_SOCKET, SO_RXQ_OVFL, &b.drops_before, sizeof b.drops_before);
-    if (wanted & pktinfo) {
-        in_pktinfo info{};
-        info.ipi_ifindex = b.ring->attr().ifindex;
-        info.ipi_spec_dst.s_addr = b.dst_addr;
-        info.ipi_addr.s_addr = b.dst_addr;
-        out.put(IPPROTO_IP, IP_PKTINFO, &info, sizeof info);
-    }
-    if (wanted & recvttl) {
-        int ttl = b.ttl;
-        out.put(IPPROTO_IP, IP_TTL, &ttl, sizeof ttl);
-    }
-    if (wanted & recvtos) out.put(IPPROTO_IP, IP_TOS, &b.tos, sizeof b.tos);
-    if (wanted & origdst) {
-        sockaddr_in to{};
-        to.sin_family = AF_INET;
-        to.sin_addr.s_addr = b.dst_addr;
-        to.sin_port = b.dst_port;
-        out.put(IPPROTO_IP, IP_ORIGDSTADDR, &to, sizeof to);
-    }
-}
 
 ssize_t UdpSocket::finish(ring::RxBuffer* b, Receive& r) noexcept {
     msghdr& msg = *r.msg;
@@ -278,18 +78,8 @@ ssize_t UdpSocket::finish(ring::RxBuffer* b, Receive& r) noexcept {
     } else {
         msg.msg_namelen = 0;
     }
-    put_control(*b, msg);
+    control_.put(*b, msg);
     return static_cast<ssize_t>(r.flags & MSG_TRUNC ? b->payload_length : copied);
-}
-
-// A signal handler that interrupted this thread while it held a lock we need: only the kernel's side can be
-// served.
-bool UdpSocket::interrupted_library_code() const noexcept {
-    if (queue_lock_.owned_by_me()) return true;
-    const unsigned count = ring_count_.load(std::memory_order_acquire);
-    for (unsigned i = 0; i < count; i++)
-        if (rings_[i].load(std::memory_order_relaxed)->rx_owned_by_me()) return true;
-    return false;
 }
 
 bool UdpSocket::kernel_receives(int flags) const noexcept {
@@ -298,18 +88,17 @@ bool UdpSocket::kernel_receives(int flags) const noexcept {
            nonblock_.load(std::memory_order_relaxed);
 }
 
-bool UdpSocket::kernel_side_due() noexcept {
-    if (shadow_event_.load(std::memory_order_acquire)) return true;
-    std::uint32_t left = os_polls_left_.load(std::memory_order_relaxed);
-    if (left == 0) return false;  // VMA_RX_UDP_POLL_OS_RATIO is 0
-    os_polls_left_.store(left - 1, std::memory_order_relaxed);
-    return left == 1;
+int UdpSocket::would_block() noexcept {
+    tally_.eagain(rules_.any() ? stats::Way::rx_offload : stats::Way::rx_os);
+    errno = EAGAIN;
+    return -1;
 }
 
 ssize_t UdpSocket::receive(int fd, Receive& r) {
     const config::Params& params = config::get();
-    const bool nonblock = (r.flags & MSG_DONTWAIT) || nonblock_.load(std::memory_order_relaxed);
-    // Other flags mean nothing to a UDP receive, in the kernel neither (MSG_OOB for one).
+    const bool waits = blocks(r.flags);
+    // Other flags mean nothing to a UDP receive, in the kernel neither (MSG_OOB for one). A handler that
+    // interrupted the library gets what the kernel has.
     if ((r.flags & MSG_ERRQUEUE) || interrupted_library_code())
         return count_kernel_receive(os::recvmsg(fd, r.msg, r.flags), r.flags);
     if (pending_error_.load(std::memory_order_relaxed) != 0)
@@ -318,34 +107,29 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
             return -1;
         }
     const bool peek = r.flags & MSG_PEEK;
-    std::uint64_t deadline = 0, spins = 0;
-    std::uint32_t interruptions = 0, restarts = 0;
-    bool first = true, woken = false;
+    bool woken = false;
     stats::Came came = stats::Came::there;
     PollTime time;
+    std::optional<Waiting> waiting;  // from the first round that found nothing
     std::optional<ShadowEdges> edges;
     for (;;) {
         // Without rings the kernel's side is all there is. It is still waited for here and not in a blocking
         // recv(), because another thread's bind, connect or send may put rules in place meanwhile.
-        const bool rings = ring_count_.load(std::memory_order_acquire) != 0;
-        bool look = kernel_side_due();
+        const bool rings = rules_.any();
+        bool look = kernel_side_.due();
         if (!look) {
-            if (queued() == 0) {
+            if (queue_.size() == 0) {
                 if (came == stats::Came::there) came = stats::Came::polled;
                 flush();
                 progress();
             } else if (drain_rate_.due()) {
-                drain();
+                rules_.poll_once();
             }
-            if (queued() != 0) {
+            if (queue_.size() != 0) {
                 if (peek) {
-                    queue_lock_.lock();
-                    ssize_t n = -1;
-                    bool have = head_ != nullptr;
-                    if (have) n = finish(head_, r);
-                    queue_lock_.unlock();
-                    if (have) return n;
-                } else if (ring::RxBuffer* b = pop()) {
+                    const std::lock_guard guard(watchers_.lock());
+                    if (ring::RxBuffer* b = queue_.first()) return finish(b, r);
+                } else if (ring::RxBuffer* b = pop(true)) {
                     tally_.came(came);
                     ssize_t n = finish(b, r);
                     b->release();
@@ -355,28 +139,16 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
         }
         look |= !rings || woken;
         woken = false;
-        if (first) {
-            first = false;
-            interruptions = runtime::interruptions();
-            restarts = runtime::restarts();
-            if (std::uint64_t timeout = rcvtimeo_ns_.load(std::memory_order_relaxed);
-                timeout != 0 && !nonblock)
-                deadline = clock::monotonic_ns() + timeout;
-            // A call that waits looks there while it polls, and its sleep ends when something is there.
-            look |= g_kernel_sends.load(std::memory_order_relaxed) != kernel_sends_seen_ ||
-                    ((nonblock || params.rx_udp_poll_os_ratio == 0) &&
-                     clock::ticks() - os_polled_at_.load(std::memory_order_relaxed) >
-                         kKernelLookUsec * clock::ticks_per_usec());
+        if (!waiting) {
+            waiting.emplace(waits ? rcvtimeo_ns_.load(std::memory_order_relaxed) : 0);
+            look |= kernel_side_.due_at_first(waits);
         }
-        if (closed_.load(std::memory_order_acquire)) {
+        if (closed()) {
             errno = EBADF;
             return -1;
         }
         if (look) {
-            shadow_event_.store(false, std::memory_order_relaxed);
-            kernel_sends_seen_ = g_kernel_sends.load(std::memory_order_relaxed);
-            os_polls_left_.store(static_cast<std::uint32_t>(params.rx_udp_poll_os_ratio),
-                                 std::memory_order_relaxed);
+            kernel_side_.looks();
             int saved = errno;
             ssize_t n = os::recvmsg(fd, r.msg, r.flags | MSG_DONTWAIT);
             if (n >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) {
@@ -384,44 +156,33 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
                 return count_kernel_receive(n, r.flags);
             }
             errno = saved;
-            os_polled_at_.store(clock::ticks(), std::memory_order_relaxed);
-            if (queued() != 0) continue;
+            kernel_side_.was_empty();
+            if (queue_.size() != 0) continue;
         }
-        if (nonblock) {
-            if (queued() == 0) progress();  // the ring may not have been asked yet
-            if (queued() != 0) continue;
-            tally_.eagain(rings ? stats::Way::rx_offload : stats::Way::rx_os);
-            errno = EAGAIN;
-            return -1;
+        if (!waits) {
+            if (queue_.size() == 0) progress();  // the ring may not have been asked yet
+            if (queue_.size() != 0) continue;
+            return would_block();
         }
         if (rx_shut_.load(std::memory_order_acquire)) return 0;
-        if (runtime::pending() || runtime::interruptions() != interruptions ||
-            (deadline != 0 && runtime::restarts() != restarts)) {
-            errno = runtime::pending() && deadline == 0 ? runtime::kRestart : EINTR;  // see signal(7)
-            return -1;
-        }
-        spins++;
-        if (deadline != 0 && (spins & 63) == 0 && clock::monotonic_ns() >= deadline) {
-            tally_.eagain(rings ? stats::Way::rx_offload : stats::Way::rx_os);
-            errno = EAGAIN;
-            return -1;
-        }
-        if (const std::int64_t limit = rings ? params.rx_poll : params.rx_poll_init;
-            limit < 0 || spins < static_cast<std::uint64_t>(limit)) {
-            time.round();
-            params.rx_poll_yield != 0 ? yield_core() : spin_wait(spins);
-            continue;
+        switch (waiting->next(rings ? params.rx_poll : params.rx_poll_init)) {
+            case Waiting::Next::poll:
+                waiting->pause(time);
+                continue;
+            case Waiting::Next::interrupted:
+                errno = waiting->error();
+                return -1;
+            case Waiting::Next::late:
+                return would_block();
+            case Waiting::Next::sleep:
+                break;
         }
         {
             time.stop();
-            runtime::SignalHold
-                hold;  // released last, so that a handler finds no lock or list of ours in use
-            if (!runtime::pending() && runtime::interruptions() == interruptions &&
-                (deadline == 0 || runtime::restarts() == restarts) &&
-                !sleep(fd, deadline, hold.original(), edges))
-                return -1;
+            runtime::SignalHold hold;  // released last, see Sleep
+            if (!waiting->interrupted() && !sleep(fd, waiting->deadline, hold.original(), edges)) return -1;
         }
-        spins = 0;
+        waiting->spins = 0;
         came = stats::Came::slept;
         woken = true;  // perhaps by the kernel's side
     }
@@ -442,70 +203,32 @@ void UdpSocket::ShadowEdges::take() noexcept {
 
 bool UdpSocket::sleep(int fd, std::uint64_t deadline, const sigset_t* mask,
                       std::optional<ShadowEdges>& edges) {
-    pollfd fds[2 + kMaxRings];
     const bool by_edges = edges && edges->fd() >= 0;
-    Waiter* waiter = Waiter::mine();
-    bool sure_to_wake = false;
-    struct Waiting {
-        UdpSocket* socket;
-        Waiter* waiter;
-        ~Waiting() {
-            if (waiter != nullptr) socket->remove_waiter(waiter);
-        }
-    } waiting{this, waiter};
-    if (waiter != nullptr) {
-        waiter->clear();
-        sure_to_wake = add_waiter(waiter);
-    }
-    ring::Ring* watched[kMaxRings];
-    RingWatch watch(sure_to_wake ? waiter : nullptr, watched, rings(watched, kMaxRings));
-    auto done = [this] {
-        return queued() != 0 || closed_.load(std::memory_order_acquire) ||
-               rx_shut_.load(std::memory_order_acquire);
-    };
-    int saved = errno;
-    for (;;) {
-        nfds_t n = 0;
-        fds[n++] = {by_edges ? edges->fd() : fd, POLLIN, 0};
-        if (waiter != nullptr) fds[n++] = {waiter->fd(), POLLIN, 0};
-        n += watch.arm(fds + n);
+    auto done = [this] { return queue_.size() != 0 || closed() || rx_shut_.load(std::memory_order_acquire); };
+    Sleep sleep(*this, by_edges ? edges->fd() : fd);
+    do {
+        sleep.arm();
         // A datagram that came before the waiter was in place must not be slept through.
-        flush();
         progress();
         if (done()) return true;
-        timespec limit{}, *timeout = nullptr;
-        if (deadline != 0 || !sure_to_wake) {
-            std::uint64_t now = clock::monotonic_ns();
-            std::uint64_t left = deadline == 0 ? ~std::uint64_t{0} : deadline > now ? deadline - now : 0;
-            if (!sure_to_wake) left = std::min<std::uint64_t>(left, 1'000'000);
-            limit = {static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
-            timeout = &limit;
-        }
-        const int r = os::ppoll(fds, n, timeout, mask);
-        if (r < 0 && errno != EINTR) return false;
-        // Handlers that were installed past our sigaction() are not counted; the first signal brings them
-        // behind ours.
-        if (r < 0 && runtime::signals::adopt_new()) {
-            errno = EINTR;
+        if (const int error = sleep.run(deadline, mask); error == EAGAIN) {
+            if (queue_.size() != 0) return true;
+            would_block();
+            return false;
+        } else if (error != 0) {
+            errno = error;
             return false;
         }
-        errno = saved;
-        if (r == 0 && deadline != 0 && clock::monotonic_ns() >= deadline) {
-            progress();
-            if (queued() != 0) return true;
-            tally_.eagain(ring_count_.load(std::memory_order_relaxed) != 0 ? stats::Way::rx_offload
-                                                                           : stats::Way::rx_os);
-            errno = EAGAIN;
-            return false;
-        }
-        if (r <= 0) return true;
-        if (by_edges && fds[0].revents != 0) edges->take();
-        // Before the look at the shadow that follows.
-        if (!by_edges && (fds[0].revents & (POLLERR | POLLIN)) == POLLERR) edges.emplace(fd);
-        watch.woken();
-        if (fds[0].revents != 0 || done() || !watch.sleeps_on(waiter != nullptr ? fds[1].revents : short{0}))
+        if (const short events = sleep.fd_events(); events != 0) {
+            // Before the look at the shadow that follows.
+            if (by_edges)
+                edges->take();
+            else if ((events & (POLLERR | POLLIN)) == POLLERR)
+                edges.emplace(fd);
             return true;
-    }
+        }
+    } while (!done() && sleep.goes_on());
+    return true;
 }
 
 void UdpSocket::kernel_answered(int fd, stats::Way way, ssize_t result, int flags) noexcept {

@@ -10,23 +10,18 @@
 #include "libvma/net/frame.h"
 #include "libvma/ring/ring.h"
 #include "libvma/sockets/observe/statistics.h"
+#include "libvma/tcp/path.h"
 
 namespace vma::sockets {
 
 class Stack;
 
-// For so long a socket trusts that its path is still the kernel's choice.
-inline constexpr std::uint64_t kVerifyUsec = 1000;
-
 // What of a socket's state decides where and how its datagrams leave.
 struct SendAttributes {
     in_addr_t src_addr = 0;  // bound address, 0: the route's
     in_port_t src_port = 0;  // network order
-    int oif = 0;             // SO_BINDTODEVICE
-    std::uint32_t mark = 0;
-    std::uint8_t tos = 0;
-    std::uint8_t ttl = 64;
-    int pmtu_discover = 1;  // IP_PMTUDISC_*
+    tcp::PathOptions path;   // SO_BINDTODEVICE, SO_MARK, IP_TOS, IP_TTL
+    int pmtu_discover = 1;   // IP_PMTUDISC_*
 };
 
 struct Destination {
@@ -42,9 +37,6 @@ struct Destination {
     std::uint64_t confirm_at = 0;  // ticks: next datagram through the kernel while `stale`
     alignas(8) std::uint8_t headers[net::kUdpHeaders]{};
 };
-
-// `mtu` of a link or route, or VMA_MTU where that is less.
-std::uint32_t limit_mtu(std::uint32_t mtu) noexcept;
 
 // Fills `d` (addr and port are set) from the view; opens the interface's ring if there is none yet.
 void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept;

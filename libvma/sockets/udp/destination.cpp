@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "libvma/sockets/destination.h"
+#include "libvma/sockets/udp/destination.h"
 
 #include <algorithm>
 
 #include "libvma/config/rules.h"
 #include "libvma/runtime/clock.h"
+#include "libvma/sockets/path_resolver.h"
 #include "libvma/sockets/stack.h"
 
 namespace vma::sockets {
@@ -14,14 +15,7 @@ namespace {
 // through the kernel now and then starts its reachability probe (RFC 4861's NUD, as Linux does it for ARP).
 constexpr std::uint64_t kConfirmUsec = 10'000'000;
 
-constexpr std::uint32_t kLeastMtu = 68;  // RFC 791
-
 }  // namespace
-
-std::uint32_t limit_mtu(std::uint32_t mtu) noexcept {
-    const auto wanted = static_cast<std::uint32_t>(config::get().mtu);
-    return wanted == 0 ? mtu : std::min(mtu, std::max(wanted, kLeastMtu));
-}
 
 void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept {
     const runtime::NoCancel whole;
@@ -41,16 +35,8 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
         const config::Decision decision = config::decide(config::Role::udp_sender, {d.addr, d.port}, nullptr);
         d.why.rule = decision.text();
         if (decision.os()) return leave(stats::Reason::rule);
-        net::RouteQuery query;
-        query.dst = d.addr;
-        query.src = from.src_addr;
-        query.oif = from.oif;
-        query.mark = from.mark;
-        query.tos = from.tos;
-        query.protocol = IPPROTO_UDP;
-        query.src_port = from.src_port;
-        query.dst_port = d.port;
-        auto route = stack.view().route(query);
+        PathResolver paths(stack);
+        auto route = paths.route(IPPROTO_UDP, {from.src_addr, d.addr, from.src_port, d.port}, from.path);
         if (!route) return leave(stats::Reason::no_route);
         if (const stats::Reason reason = statistics::reason_of_route(*route); reason != stats::Reason::none)
             return leave(reason);
@@ -58,27 +44,24 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
             int ifindex;
             if (!stack.view().is_local(from.src_addr, &ifindex)) return leave(stats::Reason::foreign_address);
         }
-        ring::Ring* ring = stack.ring(route->ifindex);  // of the map only under the control lock
-        if (ring == nullptr) {
-            // Control operations take the send lock, which our caller holds, so there is no waiting here: if
-            // one is running, the kernel sends this datagram and the next one asks again.
-            if (!stack.control().try_lock()) {
-                d.generation = 0;
-                return leave(stats::Reason::other, "the rings are being changed at the moment");
-            }
-            ring = stack.open_ring(route->ifindex, &d.why.detail);
-            stack.control().unlock();
+        // Control operations take the send lock, which the caller holds, so the ring is not waited for: the
+        // kernel sends this datagram, and the next one asks again.
+        bool busy = false;
+        ring::Ring* ring = paths.ring(*route, busy, &d.why.detail);
+        if (busy) {
+            d.generation = 0;
+            return leave(stats::Reason::other, "the rings are being changed at the moment");
         }
         if (ring == nullptr) {
             d.why.reason = stats::Reason::no_device;
             return;
         }
         net::Neighbour next =
-            stack.view().neighbour(route->ifindex, route->gateway != 0 ? route->gateway : d.addr);
+            stack.view().neighbour(route->ifindex, PathResolver::next_hop(*route, d.addr));
         if (next.state != net::Neighbour::State::usable) return leave(stats::Reason::neighbour);
 
         net::Link link;
-        if (!stack.view().link(route->ifindex, link) || !link.up)
+        if (!paths.link(*route, link))
             return leave(stats::Reason::no_device, "the interface is down");
         net::UdpTemplate t;
         t.src_mac = link.mac;
@@ -87,15 +70,15 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
         t.dst_addr = d.addr;
         t.src_port = from.src_port;
         t.dst_port = d.port;
-        t.tos = from.tos;
-        t.ttl = from.ttl;
+        t.tos = from.path.tos;
+        t.ttl = from.path.ttl;
         t.dont_fragment = true;
         net::build_udp_headers(t, 0, d.headers);
         d.src_addr = t.src_addr;
         std::uint32_t mtu =
             from.pmtu_discover == IP_PMTUDISC_PROBE || from.pmtu_discover == IP_PMTUDISC_INTERFACE
                 ? link.mtu
-                : std::min(route->mtu != 0 ? route->mtu : link.mtu, link.mtu);
+                : PathResolver::mtu(*route, link);
         d.max_payload = std::min(limit_mtu(mtu) - 28, ring->max_udp_payload());
         if (next.stale) {
             d.stale = true;

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/sockets/flow_rules.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "libvma/runtime/log.h"
+#include "libvma/sockets/stack.h"
+
+namespace vma::sockets {
+
+bool FlowRules::set(std::vector<Rule> wanted, const Target& target, Why& why) noexcept {
+    auto has = [](const std::vector<Rule>& list, const Rule& rule) {
+        return std::find(list.begin(), list.end(), rule) != list.end();
+    };
+    std::vector<Rule> now;
+    try {
+        now.reserve(wanted.size());  // what is attached is noted
+        for (const Rule& rule : wanted) {
+            if (has(rules_, rule)) {
+                now.push_back(rule);
+            } else if (auto added = rule.ring->attach(rule.spec, target.sink, target.share); added) {
+                if (target.attached != nullptr) target.attached(*rule.ring);
+                now.push_back(rule);
+            } else {
+                why = {stats::Reason::no_room, added.error().what, {}};
+                log::once(log::Level::warn, "{} on {} is served by the kernel: {}", target.name,
+                          rule.ring->attr().name, added.error().what);
+            }
+        }
+    } catch (...) {
+        why.reason = stats::Reason::no_memory;
+        log::once(log::Level::warn, "{} is served by the kernel: out of memory", target.name);
+    }
+    for (const Rule& rule : rules_) {
+        if (has(now, rule)) continue;
+        rule.ring->detach(rule.spec, target.sink);
+        if (target.detached != nullptr) target.detached(*rule.ring);
+    }
+    rules_ = std::move(now);
+
+    unsigned n = 0;
+    bool moved = false;
+    for (const Rule& rule : rules_) {
+        bool known = false;
+        for (unsigned i = 0; i < n; i++) known |= &ring(i) == rule.ring;
+        if (known || n == kMaxRings) continue;
+        moved |= rings_[n++].exchange(rule.ring, std::memory_order_relaxed) != rule.ring;
+    }
+    moved |= count_.exchange(n, std::memory_order_acq_rel) != n;
+    return moved;
+}
+
+void FlowRules::follow(Stack& stack, Steered* socket) {
+    if (follows_) return;
+    stack.add_wildcard(socket);
+    follows_ = true;
+}
+
+void FlowRules::unfollow(Stack& stack, Steered* socket) noexcept {
+    if (follows_) stack.remove_wildcard(socket);
+    follows_ = false;
+}
+
+}  // namespace vma::sockets

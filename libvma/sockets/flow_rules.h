@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The flow rules of one socket, and the rings that they lie on.
+//
+// Stack::control() guards the rules; control operations change them. Data calls read the list of rings
+// without a lock. An interface beyond kMaxRings stays with the kernel.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <vector>
+
+#include "libvma/ring/ring.h"
+#include "libvma/sockets/observe/statistics.h"
+
+namespace vma::sockets {
+
+class Stack;
+class Steered;
+
+class FlowRules {
+  public:
+    static constexpr unsigned kMaxRings = 16;
+
+    struct Rule {
+        ring::Ring* ring;
+        verbs::FlowSpec spec;
+        bool operator==(const Rule& other) const noexcept { return ring == other.ring && spec == other.spec; }
+    };
+    // Where frames go that a rule catches.
+    struct Target {
+        ring::FrameSink* sink;
+        ring::Share share;
+        const char* name;  // for the log: "a UDP flow"
+        // A rule of this ring came, or went. Null: nobody wants to know.
+        void (*attached)(ring::Ring&) = nullptr;
+        void (*detached)(ring::Ring&) = nullptr;
+    };
+
+    // ---- under Stack::control() ----
+    // Makes the rules be `wanted`: new ones first, so that no packet of a kept peer takes the way through the
+    // kernel in between. A rule that cannot be had is the kernel's, and `why` tells. True: the rings are
+    // others than before, so threads that wait have to wait on these.
+    bool set(std::vector<Rule> wanted, const Target& target, Why& why) noexcept;
+    bool empty() const noexcept { return rules_.empty(); }
+    // Does the socket follow the interfaces' addresses (Stack::add_wildcard)? May throw bad_alloc.
+    void follow(Stack& stack, Steered* socket);
+    void unfollow(Stack& stack, Steered* socket) noexcept;
+    bool follows() const noexcept { return follows_; }
+
+    // ---- any thread ----
+    unsigned count() const noexcept { return count_.load(std::memory_order_acquire); }
+    bool any() const noexcept { return count() != 0; }
+    ring::Ring& ring(unsigned i) const noexcept { return *rings_[i].load(std::memory_order_relaxed); }
+    ring::Ring* first() const noexcept { return any() ? &ring(0) : nullptr; }
+    // Puts at most `room` rings at `out`; returns how many there are.
+    unsigned copy(ring::Ring** out, unsigned room) const noexcept {
+        const unsigned n = count();
+        for (unsigned i = 0; i < n && i < room; i++) out[i] = &ring(i);
+        return n;
+    }
+    // Takes what has come, until done() or the rings are empty: one poll takes one batch, and all of it may
+    // be other sockets'. "Nothing there" may be said only of an empty ring. Frames taken.
+    template <class Done>
+    unsigned poll_until(Done&& done) const noexcept {
+        constexpr unsigned kMaxRounds = 1024;
+        const unsigned n = count();
+        unsigned total = 0, round = 0, taken;
+        do {
+            taken = 0;
+            for (unsigned i = 0; i < n; i++) taken += ring(i).poll();
+            total += taken;
+        } while (taken != 0 && !done() && ++round < kMaxRounds);
+        return total;
+    }
+    // One batch of each.
+    void poll_once() const noexcept {
+        const unsigned n = count();
+        for (unsigned i = 0; i < n; i++) ring(i).poll();
+    }
+    void flush() const noexcept {
+        const unsigned n = count();
+        for (unsigned i = 0; i < n; i++) ring(i).flush();
+    }
+    // Did a signal handler interrupt this thread inside one of the rings?
+    bool interrupted() const noexcept {
+        const unsigned n = count();
+        for (unsigned i = 0; i < n; i++)
+            if (ring(i).rx_owned_by_me()) return true;
+        return false;
+    }
+
+  private:
+    std::vector<Rule> rules_;
+    bool follows_ = false;
+    std::atomic<unsigned> count_{0};
+    std::array<std::atomic<ring::Ring*>, kMaxRings> rings_{};
+};
+
+}  // namespace vma::sockets

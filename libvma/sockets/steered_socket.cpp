@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/sockets/steered_socket.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/ioctl.h>
+#include <sys/time.h>
+
+#include <algorithm>
+
+#include "libvma/os/calls.h"
+#include "libvma/sockets/fd_table.h"
+#include "libvma/sockets/handover/shared_sockets.h"
+#include "libvma/sockets/user_memory.h"
+
+namespace vma::sockets {
+
+SteeredSocket::SteeredSocket(Stack& stack, int type) noexcept
+    : stack_(stack), born_(handing::generation()), nonblock_((type & SOCK_NONBLOCK) != 0) {}
+
+bool SteeredSocket::shared() const noexcept { return handing::shared_since(born_); }
+
+void SteeredSocket::leave_if_shared(int fd) noexcept {
+    if (!carries_state() || !shared()) return;
+    leave_to_kernel(fd, "closed here, open in another process");
+    handing::complete_sets();
+}
+
+InternalFd SteeredSocket::copy_shadow(int fd) noexcept {
+    if (watchers_.watched_by_sets()) {
+        int saved = errno;
+        g_fds.for_each(0, INT_MAX, [fd](int set, const FdObject* object) {
+            if (object->kind() == Kind::epoll) os::epoll_ctl(set, EPOLL_CTL_DEL, fd, nullptr);
+        });
+        errno = saved;
+    }
+    return InternalFd::copy_of(fd);
+}
+
+unsigned SteeredSocket::arm(int* fds, unsigned room) noexcept {
+    ring::Ring* list[FlowRules::kMaxRings];
+    const unsigned count = std::min({rings(list, FlowRules::kMaxRings), FlowRules::kMaxRings, room});
+    for (unsigned i = 0; i < count; i++) {
+        list[i]->arm();
+        fds[i] = list[i]->channel_fd();
+    }
+    return count;
+}
+
+// F_SETOWN alone asks for SIGURG, which comes from the kernel: urgent data makes the connection its own.
+int SteeredSocket::fcntl(int fd, int cmd, unsigned long arg) {
+    if (cmd == F_SETFL && (arg & O_ASYNC) != 0) leave_to_kernel(fd, "it uses signal-driven I/O (O_ASYNC)");
+    const int r = os::fcntl(fd, cmd, arg);
+    if (cmd == F_SETFL && r == 0) nonblock_.store((arg & O_NONBLOCK) != 0, std::memory_order_release);
+    return r;
+}
+
+int SteeredSocket::ioctl(int fd, unsigned long request, void* arg) {
+    if (request == FIOASYNC && UserMemory::readable(arg, sizeof(int)) && *static_cast<int*>(arg) != 0)
+        leave_to_kernel(fd, "it uses signal-driven I/O (FIOASYNC)");
+    const int r = os::ioctl(fd, request, arg);
+    if (request == FIONBIO && r == 0)
+        nonblock_.store(*static_cast<int*>(arg) != 0, std::memory_order_release);
+    return r;
+}
+
+std::uint64_t SteeredSocket::timeout_option(int fd, int name) noexcept {
+    timeval t{};
+    socklen_t len = sizeof t;
+    os::getsockopt(fd, SOL_SOCKET, name, &t, &len);
+    return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000u +
+           static_cast<std::uint64_t>(t.tv_usec) * 1000u;
+}
+
+}  // namespace vma::sockets

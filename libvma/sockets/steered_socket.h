@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What UDP and TCP sockets share: flow rules that follow the interfaces, a shadow of the kernel's, watchers.
+//
+// The kernel's socket behind the descriptor (the shadow) holds the port, answers what is asked about the
+// socket, and takes over when the library cannot serve it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "libvma/runtime/internal_fd.h"
+#include "libvma/sockets/drain_rate.h"
+#include "libvma/sockets/fd_object.h"
+#include "libvma/sockets/flow_rules.h"
+#include "libvma/sockets/shadow_identity.h"
+#include "libvma/sockets/stack.h"
+#include "libvma/sockets/watchers.h"
+
+namespace vma::sockets {
+
+class SteeredSocket : public Socket, public Steered {
+  public:
+    bool lives_elsewhere() const noexcept override { return shared(); }
+    bool add_waiter(Waiter* waiter) noexcept override { return watchers_.add(waiter); }
+    void remove_waiter(Waiter* waiter) noexcept override { watchers_.remove(waiter); }
+    bool subscribe(ReadyHook* hook) noexcept override { return watchers_.add(hook); }
+    bool unsubscribe(ReadyHook* hook) noexcept override { return watchers_.remove(hook); }
+    unsigned arm(int* fds, unsigned room) noexcept override;
+    int fcntl(int fd, int cmd, unsigned long arg) override;
+    int ioctl(int fd, unsigned long request, void* arg) override;
+
+  protected:
+    // `type`: of socket(2), with its flags.
+    SteeredSocket(Stack& stack, int type) noexcept;
+    ~SteeredSocket() override = default;
+
+    // Is anybody alive who may have inherited it (handing::shared_since)?
+    bool shared() const noexcept;
+    // Of before_last_close(): what is shared with another process goes to the kernel.
+    void leave_if_shared(int fd) noexcept;
+    // A copy of the shadow, for a port that stays taken when `fd`, the last number, goes. It would also keep
+    // that number in the kernel's epoll sets, which then told of it for ever; so the number leaves them
+    // first.
+    InternalFd copy_shadow(int fd) noexcept;
+    bool blocks(int flags) const noexcept {
+        return !(flags & MSG_DONTWAIT) && !nonblock_.load(std::memory_order_relaxed);
+    }
+    bool closed() const noexcept { return closed_.load(std::memory_order_acquire); }
+    // Did a signal handler interrupt this thread while it held a lock that a call on this socket needs?
+    bool interrupted_library_code() const noexcept {
+        return watchers_.locked_by_me() || rules_.interrupted();
+    }
+    // Both directions go this way.
+    void decided(const stats::Decision& decision) noexcept {
+        tally_.decided(stats::Direction::rx, decision);
+        tally_.decided(stats::Direction::tx, decision);
+    }
+    // The value of SO_RCVTIMEO or SO_SNDTIMEO (`name`), in nanoseconds; 0: none.
+    static std::uint64_t timeout_option(int fd, int name) noexcept;
+
+    Stack& stack_;
+    const std::uint32_t born_;  // handing::generation()
+    std::atomic<bool> closed_{false}, nonblock_{false};
+    std::atomic<int> pending_error_{0};  // for the next call that reports one
+    std::atomic<std::uint64_t> rcvtimeo_ns_{0};
+    DrainRate drain_rate_;
+    ShadowIdentity shadow_;
+    FlowRules rules_;
+    mutable Watchers watchers_;
+};
+
+}  // namespace vma::sockets

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/sockets/tcp/core.h"
+
+#include <cstring>
+
+#include "libvma/runtime/log.h"
+#include "libvma/runtime/no_cancel.h"
+#include "libvma/tcp/migrate/handover.h"
+
+namespace vma::sockets {
+
+tcp::Connection* TcpCore::connection() noexcept {
+    Use use(transport_);
+    if (use.connection != nullptr) use.connection->ref();
+    return use.connection;
+}
+
+const char* TcpCore::leaving() const noexcept {
+    Use use(transport_);
+    const bool due =
+        use.connection != nullptr && use.connection->urgent_seen() && !stuck_.load(std::memory_order_relaxed);
+    return due ? "urgent data" : nullptr;
+}
+
+// ---- the kernel takes over ----
+
+bool TcpCore::handover(int fd, const char* why) noexcept {
+    if (phase() == Phase::kernel) return true;
+    if (!has_connection()) {
+        leave_to_kernel(fd, why);
+        return true;
+    }
+    if (state_lock_.owned_by_me() || stuck_.load(std::memory_order_relaxed)) return false;
+    const runtime::NoCancel whole;
+    flush();
+    state_lock_.lock();
+    tcp::Connection* c = transport_.connection();
+    bool moved = phase() == Phase::kernel;  // another thread was faster
+    if (c != nullptr && !ConnectionScope::interrupted(*c) && !closing_ &&
+        !stuck_.load(std::memory_order_relaxed)) {
+        int saved = errno;
+        options_.settle(fd);
+        tcp::KernelState state;
+        const int error = -c->freeze(state);
+        if (error == 0) {
+            try {
+                auto result = tcp::hand_over(fd, state, [&] {
+                    c->finish_freeze(true);
+                    moved = true;
+                });
+                if (!result)
+                    log::warn("a TCP connection cannot be moved to the kernel ({}): {}", why,
+                              result.error().what);
+            } catch (...) {
+                log::warn("a TCP connection cannot be moved to the kernel ({}): out of memory", why);
+            }
+            if (!moved) c->finish_freeze(false);
+        } else {
+            log::once(log::Level::warn,
+                      "a TCP connection in this state cannot be moved to the kernel ({}): {}", why,
+                      strerrordesc_np(error));
+        }
+        if (moved) {
+            log::once(log::Level::info, "a TCP connection is moved to the kernel: {}", why);
+            c->set_owner(nullptr);
+            publish();  // the connection's last numbers
+            transport_.retire(transport_.take_connection());
+            set_phase(Phase::kernel);
+            decided({stats::Path::kernel, statistics::reason_of(why), why});
+        } else {
+            stuck_.store(true, std::memory_order_relaxed);
+            c->keep_urgent();
+        }
+        errno = saved;
+    }
+    state_lock_.unlock();
+    return moved;
+}
+
+bool TcpCore::moved_away(int fd, int& error) noexcept {
+    error = state_lock_.owned_by_me() ? EAGAIN : 0;
+    if (error != 0) return false;
+    if (has_connection()) handover(fd, "urgent data");
+    return !has_connection();
+}
+
+}  // namespace vma::sockets

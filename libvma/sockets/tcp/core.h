@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What every part of a TCP socket needs: its phase, its connection or listener, readiness, waiting, and how
+// the connection moves to the kernel.
+//
+// A TCP socket consists of layers, each a class that knows those below: TcpCore, TcpListening (listen,
+// accept), TcpConnecting (connect), TcpStream (data), TcpSocket (life, names, options, close).
+//
+// The shadow is never connected while the library serves the connection. It holds the local port, knows the
+// options, and answers what does not depend on the connection. So it is always in a state from which the
+// kernel can take over: before connect() or listen() by simply going on, afterwards by tcp/migrate. A
+// listener's shadow listens for real, for the interfaces that the library does not serve.
+//
+// Locks: state_lock_ for changes of phase, taken before the stack's control lock; never held while waiting.
+// Data calls take no lock here (TcpTransport). The lock of the watchers is a leaf, taken inside the
+// connection's lock.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "libvma/sockets/steered_socket.h"
+#include "libvma/sockets/tcp/local_name.h"
+#include "libvma/sockets/tcp/option_state.h"
+#include "libvma/sockets/tcp/transport.h"
+
+namespace vma::sockets {
+
+struct Waiting;
+
+class TcpCore : public SteeredSocket, public tcp::Owner {
+  public:
+    bool carries_state() const noexcept override {
+        const Phase p = phase();
+        return p != Phase::fresh && p != Phase::kernel;
+    }
+    const char* leaving() const noexcept override;
+    void kernel_answered(int fd, stats::Way way, ssize_t result, int flags) noexcept override;
+
+    bool offloaded() const noexcept override { return readiness() != Readiness::kernel; }
+    Readiness readiness() const noexcept override;
+    std::uint32_t arrivals() const noexcept override { return edges(EPOLLIN); }
+    std::uint32_t edges(std::uint32_t interest) const noexcept override;
+    unsigned progress() noexcept override { return progress(Use(transport_)); }
+    void flush() noexcept override { flush(Use(transport_)); }
+    unsigned rings(ring::Ring** out, unsigned room) const noexcept override {
+        return rings(Use(transport_), out, room);
+    }
+
+    // tcp::Owner, with the connection's or the listener's lock held
+    void changed() noexcept override;
+    void publish() noexcept override;
+    void zero_counters() noexcept override;
+
+    // Moves the live connection into the shadow: from here on the kernel serves it. False: it could not be
+    // moved (the log says why), and goes on as it was. A socket that has no connection is left to the kernel.
+    bool handover(int fd, const char* why) noexcept;
+    // The connection now, with a reference for the caller; null without one.
+    tcp::Connection* connection() noexcept;
+
+  protected:
+    using Use = TcpTransport::Use;
+    // `fresh`: neither connected nor listening, everything is the kernel's. `connecting` and `connected`: a
+    // connection; connecting until connect() has told the program how it ended. `kernel`: for good.
+    enum class Phase : std::uint8_t { fresh, listening, connecting, connected, kernel };
+
+    TcpCore(Stack& stack, int type) noexcept : SteeredSocket(stack, type) {}
+    ~TcpCore() override = default;
+
+    Phase phase() const noexcept { return phase_.load(std::memory_order_acquire); }
+    void set_phase(Phase phase) noexcept;  // and tells who watches
+    bool has_connection() const noexcept {
+        return phase() == Phase::connecting || phase() == Phase::connected;
+    }
+    static bool still_connecting(const tcp::Connection& c) noexcept {
+        return c.state() == tcp::State::syn_sent || c.state() == tcp::State::syn_recv;
+    }
+    // As the program sees it: in TIME_WAIT the kernel's socket is detached from the connection, and closed.
+    static bool over(const tcp::Connection& c) noexcept {
+        return c.state() == tcp::State::close || c.state() == tcp::State::time_wait;
+    }
+    int take_pending_error() noexcept;
+    // Has close() taken the last number away since this call looked it up? Then its answer is that of a call
+    // that comes later.
+    bool overtaken() const noexcept { return !has_fds(); }
+    // Does the number still mean this socket? Asked now and then.
+    bool still_mine(int fd) noexcept {
+        const std::uint64_t now = clock::ticks();
+        return shadow_.trusted(now) || shadow_.verify(fd, now);
+    }
+    // Did a signal handler interrupt this thread while it held a lock that a change of phase needs?
+    bool interrupted_own_code() const noexcept {
+        return stack_.control().owned_by_me() || state_lock_.owned_by_me() || interrupted_library_code();
+    }
+    // After -EREMOTE of the connection: waits for the handover that is under way, or does it. True: the
+    // kernel answers now; false: the connection is still here, so try again. `error`: neither, in a signal
+    // handler that interrupted the handover.
+    bool moved_away(int fd, int& error) noexcept;
+
+    unsigned progress(const Use& use) const noexcept;
+    void flush(const Use& use) const noexcept;
+    unsigned rings(const Use& use, ring::Ring** out, unsigned room) const noexcept;
+    // Polls, then sleeps, until ready() (0), or an errno: EAGAIN at the deadline, EINTR, EBADF when closed
+    // meanwhile. See wait.h.
+    template <class F>
+    int wait(int fd, Waiting& w, F&& ready);
+
+    // Statistics: of a call's result, the library's (bytes or -errno) or the kernel's (bytes, or -1 with
+    // errno), which is returned.
+    ssize_t count(stats::Way way, ssize_t result) noexcept;
+    ssize_t count_kernel(stats::Way way, ssize_t result, int flags = 0) noexcept;
+    int count_kernel(stats::Way way, int result, const mmsghdr* msgs, int flags) noexcept;
+    void describe() noexcept;  // names and ring, without asking the kernel
+
+    std::atomic<Phase> phase_{Phase::fresh};
+    std::atomic<bool> stuck_{false};  // a handover failed: not tried again and again
+    bool closing_ = false;            // the number is about to go: no handover any more. state_lock_
+    TcpTransport transport_;
+    mutable Lock state_lock_;
+    LocalName name_;
+    TcpOptionState options_;
+    std::uint32_t in_edges_told_ = 0, out_edges_told_ = 0;  // the lock of the watchers
+};
+
+}  // namespace vma::sockets

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/sockets/tcp/local_name.h"
+
+#include <errno.h>
+
+#include "libvma/os/calls.h"
+#include "libvma/sockets/shadow.h"
+
+namespace vma::sockets {
+
+void LocalName::note_bind() noexcept {
+    bound_ = true;
+    autobound_ = false;
+    last_port_.store(0, std::memory_order_relaxed);
+}
+
+void LocalName::note_rebind() noexcept {
+    bound_ = true;
+    autobound_ = false;
+    rebound_.store(true, std::memory_order_release);
+}
+
+int LocalName::reserve(int fd, in_addr_t addr, in_port_t& port) noexcept {
+    int off = 0, on = 1;
+    if (no_port_) os::setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &off, sizeof off);
+    const int r = shadow::bind_to(fd, addr, 0);
+    const int error = errno;
+    if (no_port_) os::setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
+    if (r != 0) return error == EADDRINUSE ? EADDRNOTAVAIL : error;
+    port = shadow::name_of(fd).sin_port;
+    autobound_ = true;
+    return port != 0 ? 0 : EADDRNOTAVAIL;
+}
+
+// A socket in state CLOSE keeps its port, but one that stops listening does not; and an address that bind()
+// gave stays, unless another is given without a port.
+void LocalName::release(int fd) noexcept {
+    if (!autobound_) return;
+    if (os::listen(fd, 0) != 0) return;  // the port stays, and serves the next connect()
+    shadow::dissolve(fd);
+    autobound_ = false;
+    if (bound_) return;  // the program chose the address, only the port was left to the library
+    shadow::bind_address(fd, INADDR_ANY, no_port_);
+}
+
+void LocalName::leave_connection(int fd, in_port_t port, in_addr_t inherited) noexcept {
+    int saved = errno;
+    release(fd);
+    if (inherited != 0 && !rebound_.load(std::memory_order_relaxed))
+        bound_ = shadow::bind_address(fd, inherited, no_port_);
+    last_addr_.store(bound_ ? shadow::name_of(fd).sin_addr.s_addr : 0, std::memory_order_relaxed);
+    last_port_.store(port, std::memory_order_relaxed);
+    rebound_.store(false, std::memory_order_relaxed);
+    errno = saved;
+}
+
+bool LocalName::past(int fd, in_addr_t& addr, in_port_t& port) const noexcept {
+    port = last_port_.load(std::memory_order_relaxed);
+    addr = last_addr_.load(std::memory_order_relaxed);
+    return port != 0 && shadow::name_of(fd).sin_port == 0;
+}
+
+}  // namespace vma::sockets

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The data calls of a TCP socket: receive, send, sendfile, splice.
+//
+// Methods that return bytes or -errno say -EREMOTE when the connection is the kernel's, or about to go there:
+// then the call is repeated on the shadow.
+#pragma once
+
+#include "libvma/sockets/iov_cursor.h"
+#include "libvma/sockets/tcp/connecting.h"
+
+namespace vma::sockets {
+
+class TcpStream : public TcpConnecting {
+  public:
+    ssize_t recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) override;
+    ssize_t recvmsg(int fd, msghdr* msg, int flags) override;
+    int recvmmsg(int fd, mmsghdr* msgs, unsigned count, int flags, timespec* timeout) override;
+    ssize_t sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr,
+                   socklen_t alen) override;
+    ssize_t sendmsg(int fd, const msghdr* msg, int flags) override;
+    int sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) override;
+    ssize_t sendfile(int out, int in, off_t* offset, size_t count) override;
+    ssize_t splice_in(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len,
+                      unsigned flags) override;
+    ssize_t splice_out(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len,
+                       unsigned flags) override;
+
+  protected:
+    using TcpConnecting::TcpConnecting;
+    ~TcpStream() override = default;
+
+  private:
+    // ---- receive.cpp ----
+    ssize_t receive(int fd, IovCursor& at, int flags);
+    ssize_t receive_ours(int fd, IovCursor& at, int flags);
+    ssize_t receive_urgent(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen);
+    ssize_t take(tcp::Connection& c, IovCursor& at, std::size_t left, unsigned flags,
+                 std::size_t skip) noexcept;
+    // What is left of a call that waits, when the connection was handed over in the middle of it: bytes.
+    static std::size_t rest_from_kernel(int fd, IovCursor& at, int flags);
+    // For the program: -1 with errno.
+    static ssize_t finish(ssize_t result, int flags) noexcept;
+
+    // ---- send.cpp ----
+    ssize_t transmit(int fd, IovCursor& at, int flags);
+    ssize_t transmit_ours(int fd, IovCursor& at, int flags);
+    ssize_t may_send(int fd, int flags);
+    static std::size_t rest_to_kernel(int fd, IovCursor& at, int flags);
+    // For the program: -1 with errno, and SIGPIPE where the kernel raises it.
+    static ssize_t finish_send(ssize_t result, int flags) noexcept;
+};
+
+}  // namespace vma::sockets

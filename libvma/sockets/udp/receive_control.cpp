@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/sockets/udp/receive_control.h"
+
+#include <linux/errqueue.h>
+#include <netinet/in.h>
+#include <sys/time.h>
+#include <time.h>
+
+#include <cstring>
+
+namespace vma::sockets {
+
+void ReceiveControl::want(unsigned wish, bool on) noexcept {
+    constexpr unsigned kPlain = timestamp | timestampns;
+    if ((wish & kPlain) != 0) wanted_.fetch_and(~kPlain);
+    if (on)
+        wanted_.fetch_or(wish);
+    else
+        wanted_.fetch_and(~wish);
+}
+
+void ReceiveControl::count_timestamps(bool has_rules) noexcept {
+    constexpr unsigned kAny = timestamp | timestampns | timestamping | timestamping_device;
+    const bool wanted = (wanted_.load() & kAny) != 0 && has_rules;
+    if (wanted == counted_) return;
+    counted_ = wanted;
+    ring::Ring::want_timestamps(wanted);
+}
+
+void ReceiveControl::put(const ring::RxBuffer& b, unsigned wanted, CmsgWriter& out) noexcept {
+    // The kernel's order: socket level first, then the IP level by option.
+    if (wanted & (timestamp | timestampns | timestamping | timestamping_device)) {
+        timespec when{b.timestamp_ns / 1'000'000'000, b.timestamp_ns % 1'000'000'000};
+        // It came before anybody asked for time stamps; like the kernel, take the time of asking.
+        if (b.timestamp_ns == 0) clock_gettime(CLOCK_REALTIME, &when);
+        if (wanted & timestampns) {
+            out.put(SOL_SOCKET, SO_TIMESTAMPNS, &when, sizeof when);
+        } else if (wanted & timestamp) {
+            timeval tv{when.tv_sec, when.tv_nsec / 1000};
+            out.put(SOL_SOCKET, SO_TIMESTAMP, &tv, sizeof tv);
+        }
+        // As the kernel, it says what there is: where the device has no time, only the first is set, or there
+        // is no message at all.
+        const bool by_device = (wanted & timestamping_device) && b.timestamp_ns != 0 && b.device_ns != 0;
+        if ((wanted & timestamping) || by_device) {
+            scm_timestamping stamps{};
+            if (wanted & timestamping) std::memcpy(&stamps.ts[0], &when, sizeof when);
+            if (by_device) {
+                const timespec at{static_cast<time_t>(b.device_ns / 1'000'000'000),
+                                  static_cast<long>(b.device_ns % 1'000'000'000)};
+                std::memcpy(&stamps.ts[2], &at, sizeof at);
+            }
+            out.put(SOL_SOCKET, SO_TIMESTAMPING, &stamps, sizeof stamps);
+        }
+    }
+    if ((wanted & rxq_ovfl) && b.drops_before != 0)
+        out.put(SOL_SOCKET, SO_RXQ_OVFL, &b.drops_before, sizeof b.drops_before);
+    if (wanted & pktinfo) {
+        in_pktinfo info{};
+        info.ipi_ifindex = b.ring->attr().ifindex;
+        info.ipi_spec_dst.s_addr = b.dst_addr;
+        info.ipi_addr.s_addr = b.dst_addr;
+        out.put(IPPROTO_IP, IP_PKTINFO, &info, sizeof info);
+    }
+    if (wanted & recvttl) {
+        int ttl = b.ttl;
+        out.put(IPPROTO_IP, IP_TTL, &ttl, sizeof ttl);
+    }
+    if (wanted & recvtos) out.put(IPPROTO_IP, IP_TOS, &b.tos, sizeof b.tos);
+    if (wanted & origdst) {
+        sockaddr_in to{};
+        to.sin_family = AF_INET;
+        to.sin_addr.s_addr = b.dst_addr;
+        to.sin_port = b.dst_port;
+        out.put(IPPROTO_IP, IP_ORIGDSTADDR, &to, sizeof to);
+    }
+}
+
+}  // namespace vma::sockets

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The datagrams of a UDP socket that wait for a receive call, oldest first, bounded as by SO_RCVBUF.
+//
+// The socket's Watchers::lock() guards the queue. size(), arrivals() and limit() need no lock.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+#include "libvma/ring/ring.h"
+#include "libvma/stats/tally.h"
+
+namespace vma::sockets {
+
+class ReceiveQueue {
+  public:
+    std::uint32_t size() const noexcept { return size_.load(std::memory_order_acquire); }
+    // Datagrams that have ever been queued.
+    std::uint32_t arrivals() const noexcept { return arrivals_.load(std::memory_order_acquire); }
+    // Bytes, as SO_RCVBUF counts them.
+    std::uint64_t limit() const noexcept { return limit_.load(std::memory_order_relaxed); }
+    void set_limit(std::uint64_t bytes) noexcept { limit_.store(bytes); }
+
+    // ---- with the lock held ----
+    ring::RxBuffer* first() const noexcept { return head_; }
+    // Bytes of the datagrams, without what is charged for each.
+    std::uint64_t payload() const noexcept { return bytes_ - std::uint64_t{count()} * kDatagramCost; }
+    // Takes over the buffer. False: the queue is full, or no memory; counted as dropped, the buffer stays the
+    // caller's.
+    bool push(ring::RxBuffer* b, stats::Tally& tally) noexcept {
+        const std::uint64_t cost = b->payload_length + kDatagramCost;
+        if (bytes_ + cost > limit() && head_ != nullptr) return drop(*b, tally);
+        // What is unread for long must not keep the ring's buffers: others receive into them.
+        if (b->ring->should_copy(count())) {
+            ring::RxBuffer* copy = b->ring->swap_for_copy(b, bytes_);
+            if (copy == nullptr) return drop(*b, tally);
+            b = copy;
+        }
+        b->drops_before = drops_;
+        b->next = nullptr;
+        (tail_ != nullptr ? tail_->next : head_) = b;
+        tail_ = b;
+        bytes_ += cost;
+        size_.store(count() + 1, std::memory_order_release);
+        arrivals_.store(arrivals_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+        tally.queued(count(), payload());
+        return true;
+    }
+    // The oldest one, the caller's from here on; null: there is none.
+    ring::RxBuffer* pop() noexcept {
+        ring::RxBuffer* b = head_;
+        if (b == nullptr) return nullptr;
+        head_ = b->next;
+        if (head_ == nullptr) tail_ = nullptr;
+        b->next = nullptr;
+        bytes_ -= b->payload_length + kDatagramCost;
+        size_.store(count() - 1, std::memory_order_release);
+        return b;
+    }
+    // Undoes pop().
+    void put_back(ring::RxBuffer* b) noexcept {
+        b->next = head_;
+        head_ = b;
+        if (tail_ == nullptr) tail_ = b;
+        bytes_ += b->payload_length + kDatagramCost;
+        size_.store(count() + 1, std::memory_order_release);
+    }
+
+  private:
+    // What one queued datagram costs beside its payload. The kernel charges its buffers (768 bytes and more
+    // for a small datagram); a ring's are larger still, but SO_RCVBUF is meant in the kernel's currency.
+    static constexpr std::uint64_t kDatagramCost = 256;
+
+    std::uint32_t count() const noexcept { return size_.load(std::memory_order_relaxed); }
+    bool drop(const ring::RxBuffer& b, stats::Tally& tally) noexcept {
+        drops_++;
+        tally.dropped(b.payload_length);
+        return false;
+    }
+
+    ring::RxBuffer* head_ = nullptr;
+    ring::RxBuffer* tail_ = nullptr;
+    std::atomic<std::uint32_t> size_{0};
+    std::atomic<std::uint32_t> arrivals_{0};
+    std::uint64_t bytes_ = 0;  // with kDatagramCost for each
+    std::atomic<std::uint64_t> limit_{212992};
+    std::uint32_t drops_ = 0;
+};
+
+}  // namespace vma::sockets

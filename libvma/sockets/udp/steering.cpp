@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/sockets/udp/steering.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "libvma/config/params.h"
+#include "libvma/config/rules.h"
+#include "libvma/os/calls.h"
+#include "libvma/runtime/log.h"
+#include "libvma/sockets/names.h"
+#include "libvma/sockets/path_resolver.h"
+#include "libvma/sockets/shadow.h"
+
+namespace vma::sockets {
+namespace {
+
+int int_option(int fd, int level, int name, int otherwise) noexcept {
+    int value = otherwise;
+    socklen_t len = sizeof value;
+    return os::getsockopt(fd, level, name, &value, &len) == 0 ? value : otherwise;
+}
+
+}  // namespace
+
+// ---- arrival ----
+
+bool UdpSteering::deliver(ring::RxBuffer* b) noexcept {
+    if (closed()) return false;
+    const std::lock_guard guard(watchers_.lock());
+    if (!queue_.push(b, tally_)) return false;
+    watchers_.wake_held(kWakeIn);
+    return true;
+}
+
+// ---- names ----
+
+void UdpSteering::read_names(int fd) noexcept {
+    const sockaddr_in local = shadow::name_of(fd), peer = shadow::peer_of(fd);
+    ends_ = {local.sin_addr.s_addr, peer.sin_addr.s_addr, local.sin_port, peer.sin_port};
+}
+
+void UdpSteering::read_attributes(int fd) noexcept {
+    SendAttributes a;
+    // A connected or bound socket has a source; one bound to INADDR_ANY takes the route's.
+    a.src_addr = ends_.local_addr;
+    a.src_port = ends_.local_port;
+    a.path.tos = static_cast<std::uint8_t>(int_option(fd, IPPROTO_IP, IP_TOS, 0));
+    a.path.ttl = static_cast<std::uint8_t>(int_option(fd, IPPROTO_IP, IP_TTL, 64));
+    a.pmtu_discover = int_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT);
+    a.path.mark = static_cast<std::uint32_t>(int_option(fd, SOL_SOCKET, SO_MARK, 0));
+    char device[16] = "";
+    socklen_t len = sizeof device;
+    if (os::getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, device, &len) == 0 && device[0] != 0)
+        for (const net::Link& link : stack_.view().links())
+            if (link.name == device) a.path.oif = link.ifindex;
+    const auto limit = static_cast<std::uint64_t>(int_option(fd, SOL_SOCKET, SO_RCVBUF, 212992));
+    queue_.set_limit(std::max(limit, static_cast<std::uint64_t>(config::get().rx_bytes_min)));
+    reuseport_ = int_option(fd, SOL_SOCKET, SO_REUSEPORT, 0) != 0;
+    send_.set_attributes(a);
+}
+
+// ---- rules ----
+
+bool UdpSteering::rule_allows(in_addr_t addr, Why& why) const {
+    const config::Decision decision =
+        config::decide(config::Role::udp_receiver, {addr, ends_.local_port}, nullptr);
+    if (decision.os()) why = {stats::Reason::rule, {}, {}};
+    why.rule = decision.text();
+    return !decision.os();
+}
+
+ring::Ring* UdpSteering::ring_of(int ifindex, Why& why) {
+    ring::Ring* ring = stack_.rings().get(ifindex, &why.detail);
+    if (ring == nullptr) {
+        why.reason = stats::Reason::no_device;
+        waits_for_device_ |= stack_.rings().held(ifindex);
+    } else {
+        // Notes it for senders: the first one would need the control lock, and the kernel sent if it was
+        // held.
+        stack_.open_ring(ifindex);
+    }
+    return ring;
+}
+
+// One peer, one local address, the interface of the route there.
+std::vector<FlowRules::Rule> UdpSteering::connected_rules(Why& why) {
+    std::vector<FlowRules::Rule> wanted;
+    config::Endpoint local{ends_.local_addr, ends_.local_port}, peer{ends_.remote_addr, ends_.remote_port};
+    if (auto decision = config::decide(config::Role::udp_connect, peer, &local); decision.os()) {
+        why = {stats::Reason::rule, {}, decision.text()};
+        decide_receive(why);
+        left_ = true;
+        tally_.decided(stats::Direction::tx, why.decision(stats::Path::kernel));
+        return wanted;
+    }
+    const bool hosts = is_unicast(ends_.local_addr) && is_unicast(ends_.remote_addr);
+    why.reason =
+        statistics::reason_of_address(is_unicast(ends_.local_addr) ? ends_.remote_addr : ends_.local_addr);
+    if (!hosts || !rule_allows(ends_.local_addr, why)) return wanted;
+    auto route = PathResolver(stack_).route(IPPROTO_UDP, ends_, send_.attributes().path);
+    why.reason = route ? statistics::reason_of_route(*route) : stats::Reason::no_route;
+    if (why.reason != stats::Reason::none) return wanted;
+    const verbs::FlowSpec spec{IPPROTO_UDP, ends_.local_addr, ends_.local_port, ends_.remote_addr,
+                               ends_.remote_port};
+    if (ring::Ring* ring = ring_of(route->ifindex, why)) wanted.push_back({ring, spec});
+    // Answers may come in through the interface that owns the address, when that is another one and
+    // rp_filter allows it.
+    int owner = 0;
+    if (stack_.view().is_local(ends_.local_addr, &owner) && owner != route->ifindex &&
+        stack_.view().sources(owner).accepts(ends_.remote_addr))
+        if (ring::Ring* ring = ring_of(owner, why)) wanted.push_back({ring, spec});
+    return wanted;
+}
+
+std::vector<FlowRules::Rule> UdpSteering::wanted_rules(bool only_route, Why& why) {
+    std::vector<FlowRules::Rule> wanted;
+    why.reason = stats::Reason::not_bound;
+    waits_for_device_ = false;
+    if (left_ || closed_ || ends_.local_port == 0) return wanted;
+    if (rules_.empty() && shared()) {
+        why = {stats::Reason::process, "a forked child has it, too", {}};
+        return wanted;
+    }
+    if (ends_.remote_addr != 0) return connected_rules(why);
+    why.reason = statistics::reason_of_address(ends_.local_addr);
+    if (why.reason == stats::Reason::none || ends_.local_addr == 0)
+        why.reason = stats::Reason::foreign_address;
+    for (const net::LocalAddress& a : stack_.view().addresses()) {
+        if (!stack_.may_serve(a, ends_.local_addr, send_.attributes().path.oif, why)) continue;
+        if (!rule_allows(a.address, why)) continue;
+        ring::Ring* ring = only_route ? stack_.rings().find(a.ifindex) : ring_of(a.ifindex, why);
+        if (ring == nullptr) continue;
+        wanted.push_back({ring, {IPPROTO_UDP, a.address, ends_.local_port, 0, 0}});
+    }
+    return wanted;
+}
+
+void UdpSteering::set_rules(std::vector<FlowRules::Rule> wanted, Why& why) noexcept {
+    // What was announced to the old rings is announced anew below.
+    const std::int64_t announced = std::exchange(announced_, 0);
+    if (announced != 0)
+        for (unsigned i = 0; i < rules_.count(); i++) rules_.ring(i).expect(-announced);
+    const ring::Share share = reuseport_ ? ring::Share::spread : ring::Share::latest;
+    const bool moved = rules_.set(std::move(wanted), {this, share, "a UDP flow"}, why);
+    control_.count_timestamps(!rules_.empty());
+    announce_queue();
+    if (moved) watchers_.wake(0);  // who waits must wait on these rings, no longer on the shadow alone
+}
+
+void UdpSteering::announce_queue() noexcept {
+    // The kernel charges a small datagram about this much of SO_RCVBUF.
+    constexpr std::uint64_t kKernelCost = 768;
+    const auto now = static_cast<std::int64_t>(rules_.any() ? queue_.limit() / kKernelCost : 0);
+    if (now == announced_) return;
+    for (unsigned i = 0; i < rules_.count(); i++) rules_.ring(i).expect(now - announced_);
+    announced_ = now;
+}
+
+void UdpSteering::drop_rules() noexcept {
+    rules_.unfollow(stack_, this);
+    Why why;
+    set_rules({}, why);
+}
+
+void UdpSteering::update_rules(bool only_route) noexcept {
+    try {
+        Why why;
+        std::vector<FlowRules::Rule> wanted = wanted_rules(only_route, why);
+        set_rules(std::move(wanted), why);
+        decide_receive(why);
+        const bool anywhere = ends_.local_addr == 0 && ends_.remote_addr == 0;
+        if (!closed_ && !left_ && ends_.local_port != 0 && (anywhere || waits_for_device_))
+            rules_.follow(stack_, this);
+        else
+            rules_.unfollow(stack_, this);
+    } catch (...) {
+        log::once(log::Level::warn, "a UDP socket is served by the kernel: out of memory");
+    }
+}
+
+// A socket that is left to the kernel knows why already.
+void UdpSteering::decide_receive(const Why& why) noexcept {
+    if (left_ || closed_) return;
+    if (rules_.any())
+        tally_.decided(stats::Direction::rx, {stats::Path::offloaded, stats::Reason::none, {}, why.rule});
+    else
+        tally_.decided(stats::Direction::rx,
+                       why.decision(why.reason == stats::Reason::not_bound ? stats::Path::undecided
+                                                                           : stats::Path::kernel));
+}
+
+void UdpSteering::bury() noexcept {
+    drop_rules();
+    watchers_.wake(0);
+    unref();
+}
+
+}  // namespace vma::sockets

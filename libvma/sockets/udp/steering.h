@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// How datagrams get to a UDP socket: its names, the flow rules that follow from them, and its queue.
+//
+// Names and options are read from the shadow, which the kernel binds and connects. State here changes under
+// Stack::control().
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "libvma/ring/ring.h"
+#include "libvma/sockets/steered_socket.h"
+#include "libvma/sockets/udp/receive_control.h"
+#include "libvma/sockets/udp/receive_queue.h"
+#include "libvma/sockets/udp/send_path.h"
+#include "libvma/tcp/path.h"
+
+namespace vma::sockets {
+
+class UdpSteering : public SteeredSocket, public ring::FrameSink {
+  public:
+    // Any that has rules, or may get some from another call.
+    bool carries_state() const noexcept override { return !left_ && !closed_; }
+    unsigned rings(ring::Ring** out, unsigned room) const noexcept override { return rules_.copy(out, room); }
+
+    // ring::FrameSink, with the ring's lock held
+    bool deliver(ring::RxBuffer* buffer) noexcept override;
+
+    // Steered
+    void refresh_rules() noexcept override { update_rules(!bound_explicitly_); }
+    void bury() noexcept override;
+
+  protected:
+    UdpSteering(Stack& stack, int type) noexcept : SteeredSocket(stack, type) {}
+    ~UdpSteering() override = default;
+
+    // ---- under Stack::control() ----
+    void read_names(int fd) noexcept;       // local and peer address from the shadow
+    void read_attributes(int fd) noexcept;  // options that matter to the library, from the shadow
+    // `only_route`: on rings that exist alone. A client need not attach everywhere: a send opens its ring.
+    void update_rules(bool only_route) noexcept;
+    void drop_rules() noexcept;
+    void announce_queue() noexcept;  // tells the rings how much this socket may hold
+
+    tcp::Endpoints ends_;            // as the shadow is bound and connected; 0: not
+    std::atomic<bool> left_{false};  // left to the kernel for good
+    bool bound_explicitly_ = false, reuseport_ = false;
+    ReceiveQueue queue_;  // watchers_.lock()
+    ReceiveControl control_;
+    SendPath send_;
+
+  private:
+    std::vector<FlowRules::Rule> wanted_rules(bool only_route,
+                                              Why& why);  // why: if none. May throw bad_alloc
+    std::vector<FlowRules::Rule> connected_rules(Why& why);
+    ring::Ring* ring_of(int ifindex, Why& why);
+    bool rule_allows(in_addr_t addr, Why& why) const;
+    void set_rules(std::vector<FlowRules::Rule> wanted, Why& why) noexcept;
+    void decide_receive(const Why& why) noexcept;
+
+    bool waits_for_device_ = false;  // another process has it
+    std::int64_t announced_ = 0;
+};
+
+}  // namespace vma::sockets

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// How a blocking call on a socket waits: the call polls for VMA_RX_POLL rounds, then sleeps on the channels
+// of its rings.
+//
+// Signals end the wait as they end the kernel's: a handler without SA_RESTART always, one with SA_RESTART
+// only where a timeout is set (signal(7)).
+#pragma once
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <cstdint>
+
+#include "libvma/config/params.h"
+#include "libvma/runtime/clock.h"
+#include "libvma/runtime/runtime.h"
+#include "libvma/runtime/signals.h"
+#include "libvma/runtime/spin.h"
+#include "libvma/sockets/fd_object.h"
+#include "libvma/sockets/flow_rules.h"
+#include "libvma/sockets/ring_watch.h"
+
+namespace vma::sockets {
+
+// The deadline of one call, and the signals that have come since it began.
+struct Waiting {
+    explicit Waiting(std::uint64_t timeout_ns) noexcept  // 0: for ever
+        : deadline(timeout_ns == 0 ? 0 : clock::monotonic_ns() + timeout_ns),
+          interruptions(runtime::interruptions()),
+          restarts(runtime::restarts()) {}
+
+    bool interrupted() const noexcept {
+        return runtime::pending() || runtime::interruptions() != interruptions ||
+               (deadline != 0 && runtime::restarts() != restarts);
+    }
+    // errno of a call that is interrupted. With a timeout no call is started anew (signal(7)).
+    int error() const noexcept { return runtime::pending() && deadline == 0 ? runtime::kRestart : EINTR; }
+
+    enum class Next { poll, sleep, interrupted, late };
+    // A round of polling has found nothing: what now? `limit`: rounds before a sleep, negative: no sleep.
+    Next next(std::int64_t limit) noexcept {
+        if (interrupted()) return Next::interrupted;
+        spins++;
+        if (deadline != 0 && (spins & 63) == 0 && clock::monotonic_ns() >= deadline) return Next::late;
+        return limit < 0 || spins < static_cast<std::uint64_t>(limit) ? Next::poll : Next::sleep;
+    }
+    // Between two rounds. A cancellation point now and then, as the kernel's wait is one.
+    void pause(PollTime& time) const {
+        if ((spins & 1023) == 0) pthread_testcancel();
+        time.round();
+        config::get().rx_poll_yield != 0 ? yield_core() : spin_wait(spins);
+    }
+
+    std::uint64_t deadline;  // CLOCK_MONOTONIC, ns; 0: none
+    std::uint32_t interruptions, restarts;
+    std::uint64_t spins = 0;
+    bool slept = false;
+};
+
+// While it lives, the thread's waiter is on the socket, and the rings notify. Construct it under a
+// runtime::SignalHold, so that a handler finds no lock or list of the library's in use.
+class Sleep {
+  public:
+    // `fd`: a descriptor whose readability ends the sleep as well, or -1.
+    Sleep(Socket& socket, int fd) noexcept;
+    ~Sleep();
+    Sleep(const Sleep&) = delete;
+    Sleep& operator=(const Sleep&) = delete;
+    // Before each run(), and before the last look at the socket: what came before the waiter was in place
+    // must not be slept through.
+    void arm() noexcept;
+    // Until something may have happened: 0, or an errno; EAGAIN at the deadline. `deadline` as in Waiting.
+    // `mask`: the signals that wait.
+    int run(std::uint64_t deadline, const sigset_t* mask);
+    // After run(): what poll() said of `fd`.
+    short fd_events() const noexcept { return woken_ && fd_ >= 0 ? fds_[0].revents : short{0}; }
+    // After run(): did nothing happen that concerns this thread (RingWatch::sleeps_on)?
+    bool goes_on() noexcept;
+
+  private:
+    Waiter* enter() noexcept;
+    RingWatch watch() noexcept;
+
+    Socket& socket_;
+    const int fd_;
+    Waiter* const waiter_;
+    const bool sure_to_wake_;
+    bool woken_ = false;
+    nfds_t count_ = 0;
+    pollfd fds_[2 + FlowRules::kMaxRings];
+    RingWatch watch_;
+};
+
+}  // namespace vma::sockets
