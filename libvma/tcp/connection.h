@@ -26,13 +26,21 @@
 
 #include "libvma/ring/ring.h"
 #include "libvma/runtime/lock.h"
+#include "libvma/tcp/handshake/opening.h"
+#include "libvma/tcp/migrate/freeze.h"
 #include "libvma/tcp/path.h"
-#include "libvma/tcp/receive/reassembly.h"
-#include "libvma/tcp/receive/receive_queue.h"
-#include "libvma/tcp/recovery/congestion.h"
-#include "libvma/tcp/recovery/rtt.h"
+#include "libvma/tcp/phase.h"
+#include "libvma/tcp/published.h"
+#include "libvma/tcp/receive/acceptance.h"
+#include "libvma/tcp/receive/backlog.h"
+#include "libvma/tcp/receive/receiver.h"
+#include "libvma/tcp/recovery/loss_recovery.h"
 #include "libvma/tcp/recovery/scoreboard.h"
-#include "libvma/tcp/timers/timer_wheel.h"
+#include "libvma/tcp/route.h"
+#include "libvma/tcp/send/ack_policy.h"
+#include "libvma/tcp/send/send_queue.h"
+#include "libvma/tcp/timers/connection_timers.h"
+#include "libvma/tcp/timers/engine.h"
 
 struct tcp_pcb;
 struct tcp_seg;
@@ -84,21 +92,6 @@ struct Counters {
     std::uint64_t merged = 0;  // received frames that shared a pass through the state machine
     // As TCP_INFO counts: sequence numbers, each once, and what was sent again.
     std::uint64_t acked = 0, received = 0, bytes_again = 0, data_segments_in = 0, data_segments_out = 0;
-};
-
-// States as TCP_INFO numbers them.
-enum class State : std::uint8_t {
-    established = 1,
-    syn_sent,
-    syn_recv,
-    fin_wait1,
-    fin_wait2,
-    time_wait,
-    close,
-    close_wait,
-    last_ack,
-    listen,
-    closing
 };
 
 // What getsockopt(TCP_INFO) tells: the kernel's struct tcp_info (linux/tcp.h), of which the C library's
@@ -168,24 +161,26 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     bool drained() const noexcept;
 
     // ---- state ----
-    State state() const noexcept { return state_.load(std::memory_order_acquire); }
+    State state() const noexcept { return shown_.state.load(std::memory_order_acquire); }
     // EPOLL* bits that are true now.
-    std::uint32_t events() const noexcept { return events_.load(std::memory_order_acquire); }
+    std::uint32_t events() const noexcept { return shown_.events.load(std::memory_order_acquire); }
     // The same for somebody who will be woken by a hook: as with the kernel's poll, who was told that there
     // is no room for data hears when there is (and who was not, does not).
     std::uint32_t events_asked() const noexcept {
         std::uint32_t now = events();
         if ((now & EPOLLOUT) != 0) return now;
-        if (!room_wanted_.load(std::memory_order_relaxed))
-            room_wanted_.store(true, std::memory_order_seq_cst);
-        return events_.load(std::memory_order_seq_cst);
+        if (!shown_.room_wanted.load(std::memory_order_relaxed))
+            shown_.room_wanted.store(true, std::memory_order_seq_cst);
+        return shown_.events.load(std::memory_order_seq_cst);
     }
     // Counts wake-ups as Socket::edges() does.
     std::uint32_t edges(std::uint32_t interest) const noexcept;
     // Takes the pending error (SO_ERROR); 0: none.
     int take_error() noexcept;
-    int peek_error() const noexcept { return error_.load(std::memory_order_acquire); }
-    std::size_t readable() const noexcept { return readable_.load(std::memory_order_acquire); }  // FIONREAD
+    int peek_error() const noexcept { return shown_.error.load(std::memory_order_acquire); }
+    std::size_t readable() const noexcept {
+        return shown_.readable.load(std::memory_order_acquire);
+    }                                            // FIONREAD
     std::size_t unacked_bytes() const noexcept;  // SIOCOUTQ: not yet acknowledged, sent or not
     std::size_t unsent_bytes() const noexcept;   // SIOCOUTQNSD
     void info(Info& out) noexcept;
@@ -206,7 +201,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     };
     Held held() noexcept;
     const Endpoints& endpoints() const noexcept { return ends_; }
-    std::uint32_t mss() const noexcept { return mss_.load(std::memory_order_relaxed); }
+    std::uint32_t mss() const noexcept { return shown_.mss.load(std::memory_order_relaxed); }
     CongestionAlgorithm algorithm() noexcept;
     ring::Ring* ring() const noexcept { return ring_.load(std::memory_order_acquire); }
     std::uint32_t send_space() const noexcept;   // bytes that send() would take now
@@ -239,8 +234,8 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     // Urgent data was sent by the peer: only the kernel serves that. The segments with it are dropped, so
     // that the peer repeats them to whoever serves the connection then; the owner is told. keep_urgent(): it
     // cannot be moved, so urgent data is a part of the stream from now on.
-    bool urgent_seen() const noexcept { return urgent_seen_.load(std::memory_order_relaxed); }
-    void keep_urgent() noexcept { urgent_kept_.store(true, std::memory_order_relaxed); }
+    bool urgent_seen() const noexcept { return shown_.urgent_seen.load(std::memory_order_relaxed); }
+    void keep_urgent() noexcept { shown_.urgent_kept.store(true, std::memory_order_relaxed); }
 
     // ring::FrameSink
     bool deliver(ring::RxBuffer* buffer) noexcept override;
@@ -382,13 +377,8 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     void wait_for_path(int error, std::uint64_t now) noexcept;
     void close_locked(bool reset) noexcept;
 
-    struct OwnTimer : Timer {
-        explicit OwnTimer(Connection* c) noexcept : Timer(&Connection::timer_fired), connection(c) {}
-        Connection* connection;
-    };
     friend class Engine;
 
-    PathSource& paths_;
     const Endpoints ends_;
     std::atomic<std::uint32_t> refs_{1};
     Listener* origin_ = nullptr;  // of an accepted connection; a reference
@@ -397,127 +387,27 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     Owner* owner_ = nullptr;
 
     mutable Lock lock_;
-    Lock backlog_lock_;  // a leaf
-    ring::RxBuffer* backlog_first_ = nullptr;
-    ring::RxBuffer* backlog_last_ = nullptr;
-    std::atomic<bool> backlog_any_{false};
-    // Frames of the running batch; under the ring's rx_lock.
-    ring::RxBuffer* staged_first_ = nullptr;
-    ring::RxBuffer* staged_last_ = nullptr;
-    bool in_batch_ = false;  // the ring's list for batch_end() has us; a reference
-
-    // What others read without the lock.
-    std::atomic<State> state_{State::close};
-    std::atomic<std::uint32_t> events_{0};
-    std::atomic<std::uint32_t> in_edges_{0}, out_edges_{0};
-    mutable std::atomic<bool> room_wanted_{false};  // events_asked() said that there is no room
-    std::atomic<std::size_t> readable_{0};
-    std::atomic<std::uint32_t> mss_{536};
-    std::atomic<int> error_{0};
+    Staging staged_;
+    Backlog backlog_;
+    Published shown_;
     std::atomic<ring::Ring*> ring_{nullptr};
-    std::atomic<bool> urgent_seen_{false}, urgent_kept_{false};
-    std::atomic<bool> wants_output_{
-        false};  // for the lock's owner: send what is held back, or see abandon_, close_requested_
-    std::atomic<bool> abandon_{false};
-    std::atomic<bool> icmp_any_{false};
-    ring::IcmpError icmp_;                 // the last one; under backlog_lock_
-    std::atomic<int> close_requested_{0};  // 1: close(), 2: close(reset)
-    std::atomic<bool> held_{false};        // on the ring's list of held senders
-    std::atomic<bool> ring_scarce_{false};
-    std::atomic<std::uint32_t> shown_queued_{0}, shown_unsent_{0}, shown_limit_{0};
 
     // All below: under lock_.
     tcp_pcb* pcb_ = nullptr;
     Options options_;
-    bool orphan_ = false, attached_ = false, detaching_ = false, frozen_ = false;
-    bool moved_ = false;                      // into the kernel
-    ring::RxBuffer* frozen_first_ = nullptr;  // frames that came while frozen_
-    ring::RxBuffer* frozen_last_ = nullptr;
-    std::uint32_t frozen_frames_ = 0;
-    bool connecting_ = false, was_established_ = false, changed_ = false;
-    bool read_shut_ = false, write_shut_ = false, peer_closed_ = false;
-    bool fin_seen_ = false;    // the stream has an end, which comes before any error
-    bool processing_ = false;  // a received segment is in lwIP
-    bool no_space_ = false;    // a send() was told that there is no room
-    bool more_ = false;        // the last write said that more follows
-    bool push_ = false;        // what is queued goes now, though it be corked
-    bool simultaneous_ = false, syn_repeated_ = false;
+    Phase phase_;
+    bool attached_ = false, detaching_ = false;
     std::uint32_t later_unrefs_ = 0;
-    std::uint32_t in_wake_ = 0, out_wake_ = 0;  // wake-ups to publish
-
-    // path
-    Path path_;
-    ring::Ring* rule_ring_ = nullptr;  // where the peer's SYN came in; answers may go another way
-    bool has_path_ = false;
-    std::uint32_t learnt_mtu_ = 0;  // by ICMP, 0: none
-    std::uint64_t learnt_until_ns_ = 0;
-    alignas(8) std::uint8_t ip_headers_[34]{};
-
-    // receive
-    ReceiveQueue rx_;
-    Reassembly early_;                  // what came out of sequence
-    std::uint32_t fin_at_ = 0;          // the peer's FIN has this number, if fin_early_
-    bool fin_early_ = false;            // it came before data that is missing
-    bool replaying_ = false;            // lwIP is given that FIN again
-    std::uint8_t own_scale_ = 0;        // of our window, as the SYN announces it; options may change later
-    std::uint32_t own_window_ = 0;      // what lwIP takes for the full window until the SYN is answered
-    std::uint32_t syn_window_ = 0;      // the largest window that a SYN of ours announced
-    std::uint64_t last_ack_rx_ns_ = 0;  // the last acceptable ACK
-    std::uint32_t ack_due_bytes_ = 0;   // received since the last ACK left
-    std::uint32_t acked_upto_ = 0;      // rcv_nxt in the last segment sent
-    std::uint32_t quick_acks_ = 16;     // ACKs to send without delay, as Linux does when a connection begins
-    std::uint64_t challenge_window_start_ = 0;
-    unsigned challenges_ = 0;
-    std::uint64_t last_rx_ns_ = 0;
-    std::uint64_t last_data_rx_ns_ = 0, last_data_tx_ns_ = 0;
-    std::uint64_t ts_recent_ns_ = 0;
-    std::uint32_t largest_in_ = 0;                      // the peer's segments, as seen
-    static constexpr std::uint32_t kBulkSegments = 64;  // a stream, from here on
-    std::uint32_t bulk_bytes_ = 0;                      // received without a pause in which we sent data
-    bool ack_when_idle_ = false;                        // the ring is to remind us of an ACK that is due soon
-    bool idle_asked_ = false;                           // and has been told so; under its rx_lock
-    std::uint32_t window_seq_ = 0;  // SND.WL1: the segment that the peer's window was last taken from
-    bool fin_room_ = false;         // our window was made one larger for the peer's FIN
-    bool pingpong_ = false;         // requests and answers alternate: an ACK can wait for the answer
-
-    // send
-    tcp_seg* tail_ = nullptr;  // last of pcb_->unsent if data may be appended to it
-    std::uint32_t tail_room_ = 0;
-    tcp_seg* unacked_last_ = nullptr;
-    std::uint32_t data_end_ = 0;   // sequence number behind the last byte queued
-    std::uint32_t small_end_ = 0;  // end of the last short segment sent (Nagle, Minshall's variant)
-    std::uint32_t burst_ = 0;      // writes since the program last turned to something else
-    std::uint64_t last_write_ns_ = 0;
-    Congestion cc_;
-    RttEstimator rtt_;
-    std::uint64_t syn_sent_ns_ = 0;
-    int soft_error_ = 0;
-    std::uint32_t rtt_seq_ = 0;       // segment being timed ends here
-    std::uint64_t rtt_start_ns_ = 0;  // 0: none
-    bool app_limited_ = false;
-    std::unique_ptr<SegmentBoard> scoreboard_;
-    bool tail_probed_ = false;   // since the last ACK
-    std::uint32_t retries_ = 0;  // timeouts in a row
-    std::uint64_t first_retry_ns_ = 0;
-    std::uint32_t ts_offset_ = 0;
-
-    // time
-    OwnTimer timer_{this};
-    std::uint64_t armed_for_ = 0;
-    std::uint64_t tlp_at_ = 0, user_at_ = 0, path_since_ns_ = 0;
-    unsigned timed_keep_idle_s_ = 0;  // what keepalive_at_ was computed with
-    std::uint64_t rto_at_ = 0, ack_at_ = 0, probe_at_ = 0, keepalive_at_ = 0, end_at_ = 0, path_at_ = 0,
-                  cork_at_ = 0;
-    unsigned probes_ = 0, keepalives_ = 0, path_tries_ = 0;
-    unsigned unanswered_probes_ = 0;  // of a closed window
-    Connection* tw_next_ = nullptr;
-    Connection* tw_prev_ = nullptr;
-    bool in_time_wait_ = false;
-    bool tw_listed_ = false;      // under Engine's lock, as tw_next_ and tw_prev_
-    bool orphan_listed_ = false;  // the same
-    Connection* orphan_next_ = nullptr;
-    Connection* orphan_prev_ = nullptr;
-
+    Freeze freeze_;
+    Route route_;
+    Receiver receiver_;
+    Acceptance check_;
+    AckPolicy acks_;
+    Opening opening_;
+    SendQueue send_;
+    LossRecovery recovery_;
+    ConnectionTimers timers_{*this, &Connection::timer_fired};
+    EngineLinks links_;
     Counters counters_;
 };
 

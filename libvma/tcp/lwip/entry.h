@@ -48,8 +48,9 @@ void hide_options(tcp_hdr& header, unsigned option_bytes, const Options& options
 
 template <class F>
 void Connection::in_lwip(F&& call) noexcept {
-    lwip::Parameters parameters = parameters_of(options_, own_scale_, wanted_mss(), ts_offset_);
-    if (own_window_ != 0 && !was_established_) parameters.wnd = own_window_;
+    lwip::Parameters parameters =
+        parameters_of(options_, opening_.own_scale, wanted_mss(), opening_.ts_offset);
+    if (opening_.own_window != 0 && !phase_.established) parameters.wnd = opening_.own_window;
     tcp_pcb* left;
     {
         lwip::Entry entry(pcb_, Callbacks::kHooks, this, parameters);
@@ -59,8 +60,8 @@ void Connection::in_lwip(F&& call) noexcept {
     if (pcb_ != nullptr && left == nullptr) {
         gone();
     } else if (pcb_ != nullptr) {
-        if (pcb_->unacked == nullptr) unacked_last_ = nullptr;
-        if (pcb_->unsent == nullptr) tail_ = nullptr;
+        if (pcb_->unacked == nullptr) send_.unacked_last = nullptr;
+        if (pcb_->unsent == nullptr) send_.tail = nullptr;
     }
 }
 

@@ -149,15 +149,15 @@ void hide_options(tcp_hdr& header, unsigned option_bytes, const Options& wanted)
 
 bool Connection::deliver(ring::RxBuffer* buffer) noexcept {
     buffer->next = nullptr;
-    if (staged_last_ != nullptr)
-        staged_last_->next = buffer;
+    if (staged_.last != nullptr)
+        staged_.last->next = buffer;
     else
-        staged_first_ = buffer;
-    staged_last_ = buffer;
-    if (!in_batch_) {
+        staged_.first = buffer;
+    staged_.last = buffer;
+    if (!staged_.in_batch) {
         // Whoever owns this connection may let go of it before the batch is over: a later frame of the batch,
         // a timer.
-        in_batch_ = true;
+        staged_.in_batch = true;
         ref();
         buffer->ring->at_batch_end(this);
     }
@@ -165,21 +165,21 @@ bool Connection::deliver(ring::RxBuffer* buffer) noexcept {
 }
 
 void Connection::batch_end(ring::Ring& ring) noexcept {
-    in_batch_ = false;
-    ring::RxBuffer* list = staged_first_;
-    ring::RxBuffer* last = staged_last_;
-    staged_first_ = staged_last_ = nullptr;
+    staged_.in_batch = false;
+    ring::RxBuffer* list = staged_.first;
+    ring::RxBuffer* last = staged_.last;
+    staged_.first = staged_.last = nullptr;
     if (list != nullptr) take_batch(ring, list, last);
     unref();
 }
 
 void Connection::take_batch(ring::Ring& ring, ring::RxBuffer* list, ring::RxBuffer* last) noexcept {
-    ring_scarce_.store(ring.scarce(), std::memory_order_relaxed);
+    staged_.ring_scarce.store(ring.scarce(), std::memory_order_relaxed);
     if (lock_.try_lock()) {
-        if (!backlog_any_.load(std::memory_order_acquire)) {
+        if (!backlog_.any.load(std::memory_order_acquire)) {
             input_list(list);
-            if (ack_when_idle_ && !idle_asked_ && attached_) {
-                idle_asked_ = true;
+            if (acks_.ack_when_idle && !staged_.idle_asked && attached_) {
+                staged_.idle_asked = true;
                 ring.when_idle(this);
             }
             leave();
@@ -187,23 +187,23 @@ void Connection::take_batch(ring::Ring& ring, ring::RxBuffer* list, ring::RxBuff
         }
         lock_.unlock();
     }
-    backlog_lock_.lock();
-    if (backlog_last_ != nullptr)
-        backlog_last_->next = list;
+    backlog_.lock.lock();
+    if (backlog_.last != nullptr)
+        backlog_.last->next = list;
     else
-        backlog_first_ = list;
-    backlog_last_ = last;
-    backlog_any_.store(true, std::memory_order_seq_cst);
-    backlog_lock_.unlock();
+        backlog_.first = list;
+    backlog_.last = last;
+    backlog_.any.store(true, std::memory_order_seq_cst);
+    backlog_.lock.unlock();
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (lock_.try_lock()) leave();  // its owner let go meanwhile
 }
 
 void Connection::idle(ring::Ring&) noexcept {
-    idle_asked_ = false;
+    staged_.idle_asked = false;
     if (!lock_.try_lock()) return;  // its owner, or the timer
     ref();
-    if (pcb_ != nullptr && ack_when_idle_) send_ack();
+    if (pcb_ != nullptr && acks_.ack_when_idle) send_ack();
     leave();
     unref();
 }
@@ -215,7 +215,7 @@ void Connection::input_list(ring::RxBuffer* list) noexcept {
         ring::RxBuffer* first = list;
         list = first->next;
         first->next = nullptr;
-        if (__builtin_expect(frozen_ || moved_, 0)) {
+        if (__builtin_expect(freeze_.frozen || freeze_.moved, 0)) {
             kernels_frame(first);
             continue;
         }
@@ -226,7 +226,7 @@ void Connection::input_list(ring::RxBuffer* list) noexcept {
             if (!next || !origin_->deliver(first)) first->release();
             continue;
         }
-        if (in_time_wait_ && time_wait_reopens(*first)) {
+        if (phase_.in_time_wait && time_wait_reopens(*first)) {
             reopen(first);
             continue;
         }
@@ -288,7 +288,7 @@ void Connection::input_list(ring::RxBuffer* list) noexcept {
 
 void Connection::input(pbuf* p, std::uint64_t now) noexcept {
     counters_.segments_in++;
-    last_rx_ns_ = now;
+    check_.last_rx_ns = now;
     // lwIP's own fast retransmit and window arithmetic rest: see before_ack().
     pcb_->rtime = -1;
     pcb_->dupacks = 0;
@@ -299,35 +299,39 @@ void Connection::input(pbuf* p, std::uint64_t now) noexcept {
     tcp_clear_flags(pcb_, TF_ACK_DELAY);  // else lwIP wants an ACK for every second call of it
     const std::uint32_t una = pcb_->lastack, window = pcb_->snd_wnd, expected = pcb_->rcv_nxt;
     const bool handshake = pcb_->state == SYN_SENT || pcb_->state == SYN_RCVD;
-    if (was_established_) trim_to_window(p);
-    processing_ = true;
+    if (phase_.established) trim_to_window(p);
+    receiver_.processing = true;
     in_lwip([&](lwip::Entry& entry) { entry.input(p, {ends_.remote_addr}, {ends_.local_addr}); });
-    processing_ = false;
+    receiver_.processing = false;
     if (pcb_ == nullptr) return;
-    if (pcb_->rcv_nxt != expected && (fin_early_ || !early_.empty())) {
+    if (pcb_->rcv_nxt != expected && (receiver_.fin_early || !receiver_.early.empty())) {
         take_early();
         if (pcb_ == nullptr) return;
     }
     if (!handshake) counters_.received += pcb_->rcv_nxt - expected;
     if (seq_before(una, pcb_->lastack)) {
         if (!handshake || origin_ == nullptr) counters_.acked += pcb_->lastack - una;
-        retries_ = 0;
-        probes_ = 0;
-        first_retry_ns_ = 0;
+        recovery_.retries = 0;
+        timers_.probes = 0;
+        recovery_.first_retry_ns = 0;
         // The backoff stays until a round trip is measured (RFC 6298 section 5, Karn): where it takes longer
         // than the timeout, the next timeout would be as wrong as this one.
-        if (!seq_before(pcb_->lastack, small_end_))
-            small_end_ = pcb_->lastack;  // so it never gets so old that it seems new
-        soft_error_ = 0;
-        rto_at_ = pcb_->unacked != nullptr ? last_rx_ns_ + std::uint64_t{rtt_.rto_us()} * 1000 : 0;
+        if (!seq_before(pcb_->lastack, send_.small_end))
+            send_.small_end = pcb_->lastack;  // so it never gets so old that it seems new
+        route_.soft_error = 0;
+        timers_.rto_at =
+            pcb_->unacked != nullptr ? check_.last_rx_ns + std::uint64_t{recovery_.rtt.rto_us()} * 1000 : 0;
         if (handshake) {
-            if (!syn_repeated_)
-                rtt_.sample(static_cast<std::uint32_t>((last_rx_ns_ - syn_sent_ns_) / 1000), last_rx_ns_);
+            if (!opening_.syn_repeated)
+                recovery_.rtt.sample(
+                    static_cast<std::uint32_t>((check_.last_rx_ns - opening_.syn_sent_ns) / 1000),
+                    check_.last_rx_ns);
         }
-        if (path_.stale) paths_.confirm(path_, ends_.remote_addr), path_.stale = false;
+        if (route_.path.stale)
+            route_.paths.confirm(route_.path, ends_.remote_addr), route_.path.stale = false;
     }
-    if (pcb_->snd_wnd != window || probes_ == 0) probe_at_ = 0;
-    if (orphan_ && pcb_->state == FIN_WAIT_2) start_fin_wait2();
+    if (pcb_->snd_wnd != window || timers_.probes == 0) timers_.probe_at = 0;
+    if (phase_.orphan && pcb_->state == FIN_WAIT_2) start_fin_wait2();
 }
 
 // ---- in front of lwIP ----
@@ -342,8 +346,8 @@ void Connection::trim_to_window(pbuf* p) noexcept {
     if (header < sizeof h || header > p->len || (h.flags & (TCP_SYN | TCP_RST))) return;
     const std::uint32_t seq = ntohl(h.seq), length = p->tot_len - header,
                         right = pcb_->rcv_nxt + pcb_->rcv_wnd;
-    if ((h.flags & TCP_FIN) && seq + length == right && !fin_room_) {
-        fin_room_ = true;
+    if ((h.flags & TCP_FIN) && seq + length == right && !receiver_.fin_room) {
+        receiver_.fin_room = true;
         pcb_->rcv_wnd++;
         return;
     }
@@ -366,10 +370,10 @@ void Connection::keep_early(std::uint32_t seq, const pbuf& p, bool fin) noexcept
     // After the FIN, or when nobody can read it any more, it is of no use.
     if (pcb_->state < CLOSE_WAIT && (pcb_->flags & TF_RXCLOSED) == 0) {
         const std::uint32_t length = p.tot_len;
-        const bool whole = length == 0 || early_.keep(seq, &p, length, receive_capacity());
-        if (fin && whole && !fin_early_) {
-            fin_early_ = true;
-            fin_at_ = seq + length;
+        const bool whole = length == 0 || receiver_.early.keep(seq, &p, length, receive_capacity());
+        if (fin && whole && !receiver_.fin_early) {
+            receiver_.fin_early = true;
+            receiver_.fin_at = seq + length;
         }
     }
     vma_lwip_drop_text();
@@ -379,13 +383,13 @@ void Connection::keep_early(std::uint32_t seq, const pbuf& p, bool fin) noexcept
 // Data came in sequence: what lay behind the gap may follow now.
 void Connection::take_early() noexcept {
     if (pcb_->state >= CLOSE_WAIT) {  // the peer's FIN came in sequence: there was nothing behind it
-        early_.clear();
-        fin_early_ = false;
+        receiver_.early.clear();
+        receiver_.fin_early = false;
         return;
     }
     tcp_ack_now(pcb_);  // RFC 5681 section 4.2: a gap is filled, wholly or in part
     std::uint32_t bytes = 0;
-    if (pbuf* chain = early_.take(pcb_->rcv_nxt, bytes); chain != nullptr) {
+    if (pbuf* chain = receiver_.early.take(pcb_->rcv_nxt, bytes); chain != nullptr) {
         in_lwip([&](lwip::Entry&) {
             pcb_->rcv_nxt += bytes;
             pcb_->rcv_wnd -= std::min(bytes, pcb_->rcv_wnd);
@@ -393,24 +397,24 @@ void Connection::take_early() noexcept {
             received(chain);
         });
     }
-    if (pcb_ == nullptr || !fin_early_ || seq_before(pcb_->rcv_nxt, fin_at_)) return;
-    fin_early_ = false;
-    if (pcb_->rcv_nxt != fin_at_) return;  // the peer sent data behind its FIN
-    early_.clear();
+    if (pcb_ == nullptr || !receiver_.fin_early || seq_before(pcb_->rcv_nxt, receiver_.fin_at)) return;
+    receiver_.fin_early = false;
+    if (pcb_->rcv_nxt != receiver_.fin_at) return;  // the peer sent data behind its FIN
+    receiver_.early.clear();
     pbuf* p = pbuf_alloc(PBUF_RAW, sizeof(net::TcpHeader), PBUF_RAM);
     if (p == nullptr) return;  // the peer sends it again
     net::TcpHeader h{};
     h.src_port = ends_.remote_port;
     h.dst_port = ends_.local_port;
-    h.seq = htonl(fin_at_);
+    h.seq = htonl(receiver_.fin_at);
     h.ack = htonl(pcb_->lastack);
     h.data_offset = sizeof h / 4 << 4;
     h.flags = TCP_ACK | TCP_FIN;
     std::memcpy(p->payload, &h, sizeof h);
     if (pcb_->rcv_wnd == 0) pcb_->rcv_wnd = 1;  // a FIN needs no room
-    replaying_ = true;
+    receiver_.replaying = true;
     in_lwip([&](lwip::Entry& entry) { entry.input(p, {ends_.remote_addr}, {ends_.local_addr}); });
-    replaying_ = false;
+    receiver_.replaying = false;
 }
 
 // Whether this segment's window is news. As in the kernel, and unlike RFC 9293, any segment that acknowledges
@@ -418,11 +422,11 @@ void Connection::take_early() noexcept {
 // sent would end beyond what the peer has said. One that acknowledges less than is known never is. lwIP
 // compares its snd_wl1 and snd_wl2; they are set so that it comes to the same result.
 void Connection::choose_window(std::uint32_t seq, std::uint32_t ack, std::uint32_t window) noexcept {
-    const bool news =
-        !seq_before(ack, pcb_->lastack) && (seq_before(pcb_->lastack, ack) || seq_before(window_seq_, seq) ||
-                                            (seq == window_seq_ && (window > pcb_->snd_wnd || window == 0)));
+    const bool news = !seq_before(ack, pcb_->lastack) &&
+                      (seq_before(pcb_->lastack, ack) || seq_before(check_.window_seq, seq) ||
+                       (seq == check_.window_seq && (window > pcb_->snd_wnd || window == 0)));
     if (news) {
-        window_seq_ = seq;
+        check_.window_seq = seq;
         pcb_->snd_wl1 = seq - 1;
     } else {
         pcb_->snd_wl1 = seq;
@@ -443,19 +447,19 @@ bool Connection::urgent_wanted(const tcp_hdr& h) noexcept {
     const std::uint32_t urgent =
         h.seqno + (offset != 0 ? offset - 1 : 0);         // RFC 6093: the kernel takes the byte before
     if (seq_before(urgent, pcb_->rcv_nxt)) return false;  // of the past
-    if (orphan_ || urgent_kept_.load(std::memory_order_relaxed)) return false;
-    urgent_seen_.store(true, std::memory_order_release);
+    if (phase_.orphan || shown_.urgent_kept.load(std::memory_order_relaxed)) return false;
+    shown_.urgent_seen.store(true, std::memory_order_release);
     if (owner_ != nullptr) owner_->changed();
     return true;
 }
 
 void Connection::challenge() noexcept {
-    const std::uint64_t now = last_rx_ns_;
-    if (now - challenge_window_start_ > 1'000'000'000) {
-        challenge_window_start_ = now;
-        challenges_ = 0;
+    const std::uint64_t now = check_.last_rx_ns;
+    if (now - check_.challenge_window_start > 1'000'000'000) {
+        check_.challenge_window_start = now;
+        check_.challenges = 0;
     }
-    if (challenges_++ >= kChallengesPerSecond) return;
+    if (check_.challenges++ >= kChallengesPerSecond) return;
     counters_.challenge_acks++;
     tcp_ack_now(pcb_);
 }
@@ -465,7 +469,8 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
     const std::uint32_t seq = h.seqno, ack = h.ackno;
     const std::uint32_t length = p.tot_len;
     const std::uint32_t end = seq + length + ((flags & TCP_SYN) != 0) + ((flags & TCP_FIN) != 0);
-    if (replaying_) {  // take_early()'s own: all has been checked when it came, and its window is old
+    if (receiver_
+            .replaying) {  // take_early()'s own: all has been checked when it came, and its window is old
         pcb_->snd_wl1 = seq;
         pcb_->snd_wl2 = ack + 1;
         return true;
@@ -523,19 +528,19 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
         if (!(flags & TCP_RST)) return true;
         // As in the kernel (net.ipv4.tcp_rfc1337 of 0) it ends the wait; leave() sees to it, lwIP would
         // ignore it.
-        if (seq == pcb_->rcv_nxt) abandon_.store(true), wants_output_.store(true);
+        if (seq == pcb_->rcv_nxt) backlog_.abandon.store(true), backlog_.wants_output.store(true);
         return false;
     }
     if (state == SYN_RCVD) {
         if ((flags & TCP_SYN) && seq == pcb_->rcv_nxt - 1 && !(flags & TCP_ACK)) {
             // A SYN again: our SYN-ACK got lost.
             if (pcb_->unacked != nullptr) {
-                syn_repeated_ = true;
+                opening_.syn_repeated = true;
                 send_segment(pcb_->unacked, true);
             }
             return false;
         }
-        if (simultaneous_ && (flags & (TCP_SYN | TCP_ACK | TCP_FIN)) == (TCP_SYN | TCP_ACK) &&
+        if (opening_.simultaneous && (flags & (TCP_SYN | TCP_ACK | TCP_FIN)) == (TCP_SYN | TCP_ACK) &&
             seq == pcb_->rcv_nxt - 1 && length == 0) {
             // The other half of a simultaneous open: its SYN is known, its ACK counts. With data it is not
             // taken, as in the kernel (lwIP would take the SYN for the first byte): these come again.
@@ -547,17 +552,17 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
 
     // PAWS (RFC 7323 section 5.3).
     if (has_ts && (pcb_->flags & TF_TIMESTAMP) && !(flags & TCP_RST) &&
-        seq_before(ts_value, pcb_->ts_recent) && last_rx_ns_ - ts_recent_ns_ < kPawsIdleNs) {
+        seq_before(ts_value, pcb_->ts_recent) && check_.last_rx_ns - check_.ts_recent_ns < kPawsIdleNs) {
         counters_.paws++;
         challenge();
         return false;
     }
-    if (has_ts) ts_recent_ns_ = last_rx_ns_;
+    if (has_ts) check_.ts_recent_ns = check_.last_rx_ns;
 
     // Acceptability (RFC 9293 section 3.10.7.4), with the kernel's tolerance for probes and for ACKs while
     // our window is closed: any overlap of [seq, end] with [last ACK sent, right edge].
     const std::uint32_t right = pcb_->rcv_nxt + pcb_->rcv_wnd;
-    if (seq_before(end, acked_upto_) || seq_before(right, seq)) {
+    if (seq_before(end, acks_.acked_upto) || seq_before(right, seq)) {
         counters_.unacceptable++;
         if (length != 0 || (flags & TCP_FIN))
             tcp_ack_now(pcb_);  // data again: our ACK got lost
@@ -603,8 +608,8 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
     info.blocks = blocks;
     info.block_count = pcb_->flags & TF_SACK ? block_count : 0;
     info.echo = has_ts && (pcb_->flags & TF_TIMESTAMP) ? ts_echo : 0;
-    unanswered_probes_ = 0;
-    last_ack_rx_ns_ = last_rx_ns_;
+    timers_.unanswered_probes = 0;
+    check_.last_ack_rx_ns = check_.last_rx_ns;
     choose_window(seq, ack, info.window);
     before_ack(info);
     if (length != 0) count_data(length);
@@ -614,14 +619,15 @@ bool Connection::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
 
 // Data that will be acknowledged.
 void Connection::count_data(std::uint32_t length) noexcept {
-    ack_due_bytes_ += length;
+    acks_.ack_due_bytes += length;
     counters_.bytes_in += length;
     counters_.data_segments_in++;
-    pingpong_ = last_data_tx_ns_ > last_data_rx_ns_;
-    bulk_bytes_ = pingpong_ ? 0 : bulk_bytes_ + std::min(length, 0x7fffffffu - bulk_bytes_);
-    last_data_rx_ns_ = last_rx_ns_;
-    largest_in_ = std::max(largest_in_, std::min(length, std::uint32_t{wanted_mss()}));
-    if (bulk_bytes_ > kBulkSegments * std::max(largest_in_, 1u))
+    acks_.pingpong = acks_.last_data_tx_ns > acks_.last_data_rx_ns;
+    acks_.bulk_bytes =
+        acks_.pingpong ? 0 : acks_.bulk_bytes + std::min(length, 0x7fffffffu - acks_.bulk_bytes);
+    acks_.last_data_rx_ns = check_.last_rx_ns;
+    acks_.largest_in = std::max(acks_.largest_in, std::min(length, std::uint32_t{wanted_mss()}));
+    if (acks_.bulk_bytes > AckPolicy::kBulkSegments * std::max(acks_.largest_in, 1u))
         if (ring::Ring* ring = ring_.load(std::memory_order_relaxed)) ring->expect_bulk();
 }
 
@@ -650,7 +656,7 @@ void Callbacks::failed(void* connection, err_t error) {
     auto* c = static_cast<Connection*>(connection);
     // Data for a connection that is shut on both sides: the peer gets a RST, and the program the kernel's
     // error.
-    if (error == ERR_ABRT && c->processing_) c->fail(ECONNRESET);
+    if (error == ERR_ABRT && c->receiver_.processing) c->fail(ECONNRESET);
     if (error != ERR_RST) return;  // by ourselves, or the regular end
     // The kernel's tcp_reset().
     switch (c->pcb_->state) {
@@ -669,25 +675,26 @@ void Callbacks::failed(void* connection, err_t error) {
 }
 
 void Connection::received(pbuf* p) noexcept {
-    const std::size_t before = rx_.bytes();
-    rx_.append(p, ring_scarce_.load(std::memory_order_relaxed), receive_capacity(), early_.held());
-    if (rx_.bytes() == before) return;
-    readable_.store(rx_.bytes(), std::memory_order_release);
-    in_wake_++;
+    const std::size_t before = receiver_.rx.bytes();
+    receiver_.rx.append(p, staged_.ring_scarce.load(std::memory_order_relaxed), receive_capacity(),
+                        receiver_.early.held());
+    if (receiver_.rx.bytes() == before) return;
+    shown_.readable.store(receiver_.rx.bytes(), std::memory_order_release);
+    shown_.in_wake++;
     widen_window();
 }
 
 void Connection::peer_finished() noexcept {
-    peer_closed_ = true;
-    fin_seen_ = true;
-    in_wake_++;
+    phase_.peer_closed = true;
+    phase_.fin_seen = true;
+    shown_.in_wake++;
     tcp_ack_now(pcb_);
 }
 
 // Makes our window as large as the capacity allows. Never smaller: the peer may use what it was told. Called
 // inside lwIP.
 void Connection::widen_window() noexcept {
-    const std::size_t capacity = receive_capacity(), used = rx_.bytes();
+    const std::size_t capacity = receive_capacity(), used = receiver_.rx.bytes();
     const std::size_t room = std::min<std::size_t>(capacity > used ? capacity - used : 0, TCP_WND_MAX(pcb_));
     if (room <= pcb_->rcv_wnd) return;
     pcb_->rcv_wnd = static_cast<tcpwnd_size_t>(room);
@@ -701,7 +708,7 @@ void Connection::open_window() noexcept {
     // section 3.8.6.2.2).
     const std::uint32_t known = pcb_->rcv_ann_right_edge - pcb_->rcv_nxt;
     if (pcb_->rcv_wnd >= 2 * known &&
-        pcb_->rcv_wnd - known >= std::min<std::uint32_t>(largest_in_, pcb_->rcv_wnd / 2) &&
+        pcb_->rcv_wnd - known >= std::min<std::uint32_t>(acks_.largest_in, pcb_->rcv_wnd / 2) &&
         pcb_->state != SYN_SENT && pcb_->state != SYN_RCVD) {
         pcb_->rcv_ann_wnd = pcb_->rcv_wnd;
         tcp_ack_now(pcb_);
@@ -721,7 +728,8 @@ void Connection::simultaneous_open(const tcp_hdr& h, unsigned option_bytes) noex
         pcb_->ts_recent = said.stamp;
         tcp_set_flags(pcb_, TF_TIMESTAMP);
     }
-    const lwip::Parameters parameters = parameters_of(options_, own_scale_, wanted_mss(), ts_offset_);
+    const lwip::Parameters parameters =
+        parameters_of(options_, opening_.own_scale, wanted_mss(), opening_.ts_offset);
     if (said.has_scale) {
         tcp_set_flags(pcb_, TF_WND_SCALE);
         pcb_->snd_scale = said.scale;
@@ -735,9 +743,9 @@ void Connection::simultaneous_open(const tcp_hdr& h, unsigned option_bytes) noex
     pcb_->snd_wl1 = h.seqno - 1;
     // What tcp_listen_input() has there, so that the ACK of our SYN is new.
     pcb_->lastack = pcb_->snd_nxt - 1;
-    acked_upto_ = pcb_->rcv_nxt;
+    acks_.acked_upto = pcb_->rcv_nxt;
     pcb_->state = SYN_RCVD;
-    simultaneous_ = true;
+    opening_.simultaneous = true;
     TCPH_SET_FLAG(pcb_->unacked->tcphdr, TCP_ACK);
     (void)send_segment(pcb_->unacked, true);
 }

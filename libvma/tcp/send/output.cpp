@@ -113,24 +113,24 @@ lwip::Parameters parameters_of(const Options& options, std::uint8_t scale, std::
 // ---- the send queue ----
 
 std::uint32_t Connection::queued() const noexcept {
-    if (pcb_ == nullptr || !was_established_) return 0;
-    const auto n = static_cast<std::int32_t>(data_end_ - pcb_->lastack);
+    if (pcb_ == nullptr || !phase_.established) return 0;
+    const auto n = static_cast<std::int32_t>(send_.data_end - pcb_->lastack);
     return n > 0 ? static_cast<std::uint32_t>(n) : 0;
 }
 
 std::uint32_t Connection::send_limit() const noexcept {
     if (options_.send_buffer != 0) return options_.send_buffer;
-    return std::clamp(2 * std::min(cc_.cwnd(), kMaxSendBuffer), kMinSendBuffer, kMaxSendBuffer);
+    return std::clamp(2 * std::min(recovery_.cc.cwnd(), kMaxSendBuffer), kMinSendBuffer, kMaxSendBuffer);
 }
 
 std::size_t Connection::unacked_bytes() const noexcept {
-    return shown_queued_.load(std::memory_order_acquire);
+    return shown_.queued.load(std::memory_order_acquire);
 }
 std::size_t Connection::unsent_bytes() const noexcept {
-    return shown_unsent_.load(std::memory_order_acquire);
+    return shown_.unsent.load(std::memory_order_acquire);
 }
 std::uint32_t Connection::send_buffer() const noexcept {
-    return shown_limit_.load(std::memory_order_acquire);
+    return shown_.limit.load(std::memory_order_acquire);
 }
 std::uint32_t Connection::send_space() const noexcept {
     const std::uint32_t used = static_cast<std::uint32_t>(unacked_bytes()), limit = send_buffer();
@@ -160,16 +160,17 @@ tcp_seg* Connection::new_segment(std::uint32_t room) noexcept {
 
 // Appends up to `length` bytes to the queue. Returns how many.
 std::size_t Connection::append(const iovec* iov, std::size_t count, std::size_t length) noexcept {
-    const std::uint32_t mss = mss_.load(std::memory_order_relaxed);
+    const std::uint32_t mss = shown_.mss.load(std::memory_order_relaxed);
     std::size_t done = 0, at = 0, which = 0;
     while (done < length) {
-        std::uint32_t room =
-            tail_ != nullptr && tail_->len < mss ? std::min(tail_room_, mss - tail_->len) : 0;
+        std::uint32_t room = send_.tail != nullptr && send_.tail->len < mss
+                                 ? std::min(send_.tail_room, mss - send_.tail->len)
+                                 : 0;
         if (room == 0) {
             if (pcb_->snd_queuelen >= kMaxSegments) break;
             const std::size_t left = length - done;
             // Pieces of a burst will fill a whole segment, where they are kept back for it.
-            const bool whole = left > kSmallBlock || (burst_ != 0 && path_.ring->attr().lazy_tx);
+            const bool whole = left > kSmallBlock || (send_.burst != 0 && route_.path.ring->attr().lazy_tx);
             const std::uint32_t size = whole ? mss : std::min(kSmallBlock, mss);
             tcp_seg* seg = new_segment(size);
             if (seg == nullptr) break;
@@ -177,18 +178,18 @@ std::size_t Connection::append(const iovec* iov, std::size_t count, std::size_t 
             if (pcb_->unsent == nullptr) {
                 pcb_->unsent = seg;
             } else {
-                tcp_seg* last = tail_;
+                tcp_seg* last = send_.tail;
                 if (last == nullptr)
                     for (last = pcb_->unsent; last->next != nullptr; last = last->next) {
                     }
                 last->next = seg;
             }
             pcb_->snd_queuelen++;
-            tail_ = seg;
-            tail_room_ = room = size;
+            send_.tail = seg;
+            send_.tail_room = room = size;
         }
         const std::size_t n = std::min<std::size_t>(room, length - done);
-        std::uint8_t* out = data_of(tail_) + tail_->len;
+        std::uint8_t* out = data_of(send_.tail) + send_.tail->len;
         for (std::size_t put = 0; put < n;) {
             while (at == iov[which].iov_len) which++, at = 0;
             const std::size_t piece = std::min(n - put, iov[which].iov_len - at);
@@ -197,53 +198,53 @@ std::size_t Connection::append(const iovec* iov, std::size_t count, std::size_t 
             at += piece;
         }
         (void)count;
-        tail_->len = static_cast<u16_t>(tail_->len + n);
-        tail_->p->len = tail_->p->tot_len = static_cast<u16_t>(tail_->p->len + n);
-        tail_room_ -= static_cast<std::uint32_t>(n);
+        send_.tail->len = static_cast<u16_t>(send_.tail->len + n);
+        send_.tail->p->len = send_.tail->p->tot_len = static_cast<u16_t>(send_.tail->p->len + n);
+        send_.tail_room -= static_cast<std::uint32_t>(n);
         pcb_->snd_lbb += static_cast<std::uint32_t>(n);
         done += n;
     }
-    data_end_ = pcb_->snd_lbb;
+    send_.data_end = pcb_->snd_lbb;
     return done;
 }
 
 ssize_t Connection::send(const iovec* iov, std::size_t count, std::size_t length, unsigned flags) noexcept {
     if (!enter()) return -EWOULDBLOCK;
     ssize_t result;
-    if (__builtin_expect(frozen_ || moved_, 0)) {
+    if (__builtin_expect(freeze_.frozen || freeze_.moved, 0)) {
         result = -EREMOTE;
-    } else if (int error = error_.load(std::memory_order_relaxed); error != 0) {
-        error_.store(0, std::memory_order_relaxed);
+    } else if (int error = shown_.error.load(std::memory_order_relaxed); error != 0) {
+        shown_.error.store(0, std::memory_order_relaxed);
         result = -error;
-    } else if (write_shut_) {
+    } else if (phase_.write_shut) {
         result = -EPIPE;
     } else if (pcb_ == nullptr) {
-        result = connecting_ ? -EAGAIN : -EPIPE;
-    } else if (!was_established_) {
+        result = phase_.connecting ? -EAGAIN : -EPIPE;
+    } else if (!phase_.established) {
         result = -EAGAIN;
     } else {
         const std::uint32_t used = queued(), limit = send_limit();
         // As the kernel does, the last write that begins within the limit may go beyond it by a segment: so
         // short writes of several threads are not torn apart.
-        const std::size_t segment = std::min<std::size_t>(length, mss_.load(std::memory_order_relaxed));
+        const std::size_t segment = std::min<std::size_t>(length, shown_.mss.load(std::memory_order_relaxed));
         const std::size_t room = used < limit ? std::max<std::size_t>(limit - used, segment) : 0;
         if (length == 0) {
             result = 0;
         } else if (room == 0) {
-            no_space_ = true;
+            send_.no_space = true;
             result = -EAGAIN;
         } else {
             const std::uint64_t now = now_ns();
-            if (now - last_write_ns_ < kBurstNs && length < kLongWrite)
-                burst_++;
+            if (now - send_.last_write_ns < kBurstNs && length < kLongWrite)
+                send_.burst++;
             else
-                burst_ = 0;
-            last_write_ns_ = now;
+                send_.burst = 0;
+            send_.last_write_ns = now;
             if (pcb_->unsent == nullptr && pcb_->unacked == nullptr) restart_after_idle(now);
-            more_ = (flags & kMore) != 0;
-            push_ = false;
+            send_.more = (flags & kMore) != 0;
+            send_.push = false;
             const std::size_t done = append(iov, count, std::min(length, room));
-            if (done < length) no_space_ = true;
+            if (done < length) send_.no_space = true;
             result = done != 0 ? static_cast<ssize_t>(done) : -EAGAIN;
             if (!(flags & kQuiet)) output(now);
         }
@@ -277,18 +278,18 @@ bool Connection::split(tcp_seg* seg, std::uint32_t length) noexcept {
     rest->next = seg->next;
     seg->next = rest;
     pcb_->snd_queuelen++;
-    if (tail_ == seg) {
-        tail_ = rest;
-        tail_room_ = 0;
+    if (send_.tail == seg) {
+        send_.tail = rest;
+        send_.tail_room = 0;
     }
-    if (unacked_last_ == seg) unacked_last_ = rest;
+    if (send_.unacked_last == seg) send_.unacked_last = rest;
     if (sent) split_sent(seg, rest);
     return true;
 }
 
 // Segments became too long for the path: the ones under way are lost for certain.
 void Connection::resegment() noexcept {
-    const std::uint32_t mss = mss_.load(std::memory_order_relaxed);
+    const std::uint32_t mss = shown_.mss.load(std::memory_order_relaxed);
     for (tcp_seg* list : {pcb_->unacked, pcb_->unsent})
         for (tcp_seg* seg = list; seg != nullptr; seg = seg->next)
             if (seg->len > mss && !split(seg, mss)) return;
@@ -298,22 +299,22 @@ void Connection::resegment() noexcept {
 // ---- what may leave ----
 
 bool Connection::keep_back(const tcp_seg* seg) noexcept {
-    if (seg->next != nullptr || seg->len >= mss_.load(std::memory_order_relaxed) || seg->len == 0)
+    if (seg->next != nullptr || seg->len >= shown_.mss.load(std::memory_order_relaxed) || seg->len == 0)
         return false;
     if (TCPH_FLAGS(seg->tcphdr) & TCP_FIN) return false;
-    if (push_) return false;
-    if (options_.cork || more_) {
+    if (send_.push) return false;
+    if (options_.cork || send_.more) {
         const std::uint64_t now = now_ns();
-        if (cork_at_ == 0) cork_at_ = now + kCorkNs;
-        if (now < cork_at_) return true;
-        cork_at_ = 0;
-        more_ = false;
+        if (timers_.cork_at == 0) timers_.cork_at = now + kCorkNs;
+        if (now < timers_.cork_at) return true;
+        timers_.cork_at = 0;
+        send_.more = false;
         return false;
     }
-    if (!options_.nodelay && seq_before(pcb_->lastack, small_end_)) return true;
-    ring::Ring* ring = path_.ring;
-    if (burst_ != 0 && ring->attr().lazy_tx) {
-        if (!held_.exchange(true, std::memory_order_relaxed)) {
+    if (!options_.nodelay && seq_before(pcb_->lastack, send_.small_end)) return true;
+    ring::Ring* ring = route_.path.ring;
+    if (send_.burst != 0 && ring->attr().lazy_tx) {
+        if (!staged_.held.exchange(true, std::memory_order_relaxed)) {
             ref();
             ring->hold(this);
         }
@@ -323,8 +324,8 @@ bool Connection::keep_back(const tcp_seg* seg) noexcept {
 }
 
 void Connection::send_held() noexcept {
-    held_.store(false, std::memory_order_relaxed);
-    wants_output_.store(true, std::memory_order_seq_cst);
+    staged_.held.store(false, std::memory_order_relaxed);
+    backlog_.wants_output.store(true, std::memory_order_seq_cst);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (lock_.try_lock()) leave();  // else its owner sees the wish
     unref();
@@ -333,31 +334,31 @@ void Connection::send_held() noexcept {
 void Connection::output() noexcept { output(now_ns()); }
 
 void Connection::output(std::uint64_t now) noexcept {
-    if (pcb_ == nullptr || frozen_) return;
-    if (!has_path_ || path_.generation != paths_.generation()) {
+    if (pcb_ == nullptr || freeze_.frozen) return;
+    if (!route_.has_path || route_.path.generation != route_.paths.generation()) {
         if (const int error = find_path(); error != 0) {
             wait_for_path(error, now);
             return;
         }
-        path_tries_ = 0;
-        path_at_ = 0;
+        route_.path_tries = 0;
+        timers_.path_at = 0;
     }
-    if (learnt_mtu_ != 0 && now >= learnt_until_ns_) forget_mtu();
+    if (route_.learnt_mtu != 0 && now >= route_.learnt_until_ns) forget_mtu();
     const tcp_seg* const first = pcb_->unsent;
-    ring::Ring::Gather gather(was_established_ && first != nullptr && first->next != nullptr ? path_.ring
-                                                                                             : nullptr);
-    if (was_established_) retransmit_lost();
-    app_limited_ = false;
+    ring::Ring::Gather gather(
+        phase_.established && first != nullptr && first->next != nullptr ? route_.path.ring : nullptr);
+    if (phase_.established) retransmit_lost();
+    recovery_.app_limited = false;
     for (;;) {
         tcp_seg* seg = pcb_->unsent;
         if (seg == nullptr) {
-            app_limited_ = true;
+            recovery_.app_limited = true;
             break;
         }
         const bool syn = (TCPH_FLAGS(seg->tcphdr) & TCP_SYN) != 0;
         if (!syn) {
-            if (!was_established_) break;
-            const std::uint32_t mss = mss_.load(std::memory_order_relaxed);
+            if (!phase_.established) break;
+            const std::uint32_t mss = shown_.mss.load(std::memory_order_relaxed);
             if (seg->len > mss && !split(seg, mss)) break;
             const std::uint32_t seq = seq_of(seg), edge = pcb_->lastack + pcb_->snd_wnd;
             if (seq_before(edge, seq + seg->len)) {
@@ -367,34 +368,34 @@ void Connection::output(std::uint64_t now) noexcept {
                 if (room == 0 || room < pcb_->snd_wnd_max / 2 || !split(seg, room)) break;
             }
             const std::uint32_t in_flight = pipe();
-            if (seg->len != 0 && in_flight != 0 && in_flight + seg->len > cc_.cwnd()) break;
+            if (seg->len != 0 && in_flight != 0 && in_flight + seg->len > recovery_.cc.cwnd()) break;
             if (keep_back(seg)) {
-                app_limited_ = true;
+                recovery_.app_limited = true;
                 break;
             }
         }
         if (!send_segment(seg, false)) {
-            path_at_ = now + kRetryNs;
+            timers_.path_at = now + kRetryNs;
             break;
         }
         pcb_->unsent = seg->next;
         seg->next = nullptr;
-        if (tail_ == seg) tail_ = nullptr;
+        if (send_.tail == seg) send_.tail = nullptr;
         if (pcb_->unacked == nullptr)
             pcb_->unacked = seg;
         else
-            unacked_last_->next = seg;
-        unacked_last_ = seg;
+            send_.unacked_last->next = seg;
+        send_.unacked_last = seg;
     }
-    if (pcb_->unsent == nullptr) cork_at_ = 0;
-    if (was_established_) schedule_tail_probe(now);
+    if (pcb_->unsent == nullptr) timers_.cork_at = 0;
+    if (phase_.established) schedule_tail_probe(now);
     // A closed window, and nothing under way whose ACK could open it: probes.
-    if (pcb_->unacked == nullptr && pcb_->unsent != nullptr && was_established_ &&
+    if (pcb_->unacked == nullptr && pcb_->unsent != nullptr && phase_.established &&
         seq_before(pcb_->lastack + pcb_->snd_wnd, seq_of(pcb_->unsent) + pcb_->unsent->len)) {
-        if (probe_at_ == 0) probe_at_ = now + std::uint64_t{rtt_.rto_us()} * 1000;
+        if (timers_.probe_at == 0) timers_.probe_at = now + std::uint64_t{recovery_.rtt.rto_us()} * 1000;
     } else {
-        probe_at_ = 0;
-        probes_ = 0;
+        timers_.probe_at = 0;
+        timers_.probes = 0;
     }
     acknowledge(now);
 }
@@ -406,29 +407,29 @@ void Connection::acknowledge(std::uint64_t now) noexcept {
         send_ack();
         return;
     }
-    if (ack_due_bytes_ == 0) {
+    if (acks_.ack_due_bytes == 0) {
         tcp_clear_flags(pcb_, TF_ACK_DELAY);
-        ack_at_ = 0;
+        timers_.ack_at = 0;
         return;
     }
     // RFC 9293 section 3.8.6.3: an ACK for every second segment, at once. In the midst of a stream that costs
     // more frames than it helps anybody, so there it is one for sixteen, or for those of 20 us; receivers
     // that merge segments in hardware have made every sender live with that.
-    const std::uint32_t segment = std::max(largest_in_, 1u);
-    const bool quick = options_.delayed_ack_ms == 0 || (quick_acks_ != 0 && !pingpong_);
-    const bool bulk = bulk_bytes_ > kBulkSegments * segment && options_.delayed_ack_ms != 0;
+    const std::uint32_t segment = std::max(acks_.largest_in, 1u);
+    const bool quick = options_.delayed_ack_ms == 0 || (acks_.quick_acks != 0 && !acks_.pingpong);
+    const bool bulk = acks_.bulk_bytes > AckPolicy::kBulkSegments * segment && options_.delayed_ack_ms != 0;
     const std::uint32_t enough = bulk ? std::min(kStretch * segment, pcb_->rcv_ann_wnd / 4) : 2 * segment;
-    if (ack_due_bytes_ >= enough || (quick && !bulk)) {
-        if (quick_acks_ != 0) quick_acks_--;
+    if (acks_.ack_due_bytes >= enough || (quick && !bulk)) {
+        if (acks_.quick_acks != 0) acks_.quick_acks--;
         send_ack();
         return;
     }
-    const bool soon = ack_due_bytes_ >= 2 * segment;
-    ack_when_idle_ = soon;
+    const bool soon = acks_.ack_due_bytes >= 2 * segment;
+    acks_.ack_when_idle = soon;
     const std::uint64_t at =
         now + (soon ? std::min(kSoonMs, options_.delayed_ack_ms) : options_.delayed_ack_ms) *
                   std::uint64_t{1'000'000};
-    if (ack_at_ == 0 || at < ack_at_) ack_at_ = at;
+    if (timers_.ack_at == 0 || at < timers_.ack_at) timers_.ack_at = at;
 }
 
 bool Connection::send_segment(tcp_seg* seg, bool again) noexcept {
@@ -460,30 +461,30 @@ bool Connection::send_segment(tcp_seg* seg, bool again) noexcept {
     const std::uint32_t end = seq_of(seg) + span_of(seg);
     if (again) {
         counters_.retransmits++;
-        if (path_.ring != nullptr) path_.ring->note_retransmit();
+        if (route_.path.ring != nullptr) route_.path.ring->note_retransmit();
         counters_.bytes_again += seg->len;
         // Karn: what is sent twice is not timed.
-        if (rtt_start_ns_ != 0 && !seq_before(rtt_seq_, end)) rtt_start_ns_ = 0;
+        if (recovery_.rtt_start_ns != 0 && !seq_before(recovery_.rtt_seq, end)) recovery_.rtt_start_ns = 0;
     } else {
         SegmentAccess::set_sent_us(seg, static_cast<std::uint32_t>(now / 1000));
         if (seq_before(pcb_->snd_nxt, end)) pcb_->snd_nxt = end;
-        tlp_at_ = 0;
-        if (rtt_start_ns_ == 0 && seg->len != 0) {
-            rtt_start_ns_ = now;
-            rtt_seq_ = end;
+        timers_.tlp_at = 0;
+        if (recovery_.rtt_start_ns == 0 && seg->len != 0) {
+            recovery_.rtt_start_ns = now;
+            recovery_.rtt_seq = end;
         }
-        if (seg->len != 0 && seg->len < mss_.load(std::memory_order_relaxed)) small_end_ = end;
+        if (seg->len != 0 && seg->len < shown_.mss.load(std::memory_order_relaxed)) send_.small_end = end;
     }
     if (syn) {
-        if (syn_sent_ns_ == 0) syn_sent_ns_ = now;
-        syn_window_ = std::max(syn_window_, window);
+        if (opening_.syn_sent_ns == 0) opening_.syn_sent_ns = now;
+        opening_.syn_window = std::max(opening_.syn_window, window);
     }
     if (seg->len != 0) {
-        last_data_tx_ns_ = now;
+        acks_.last_data_tx_ns = now;
         counters_.bytes_out += seg->len;
         counters_.data_segments_out++;
     }
-    if (rto_at_ == 0) rto_at_ = now + std::uint64_t{rtt_.rto_us()} * 1000;
+    if (timers_.rto_at == 0) timers_.rto_at = now + std::uint64_t{recovery_.rtt.rto_us()} * 1000;
     return true;
 }
 
@@ -500,7 +501,7 @@ std::size_t Connection::put_options(std::uint8_t* at, const tcp_seg* seg, std::u
         const bool active = pcb_->state == SYN_SENT;
         if (options_.sack && (active || (pcb_->flags & TF_SACK))) word(0x01010402u);
         if (options_.window_scaling && (active || (pcb_->flags & TF_WND_SCALE)))
-            word(0x01030300u | own_scale_);
+            word(0x01030300u | opening_.own_scale);
         if (options_.timestamps && (active || (pcb_->flags & TF_TIMESTAMP))) {
             word(0x0101080au);
             word(timestamp(now));
@@ -515,7 +516,7 @@ std::size_t Connection::put_options(std::uint8_t* at, const tcp_seg* seg, std::u
     }
     if (seg == nullptr && (pcb_->flags & TF_SACK)) {
         SackBlock blocks[Reassembly::kMaxBlocks];
-        const std::size_t n = early_.blocks(blocks, pcb_->flags & TF_TIMESTAMP ? 3 : 4);
+        const std::size_t n = receiver_.early.blocks(blocks, pcb_->flags & TF_TIMESTAMP ? 3 : 4);
         if (n != 0) {
             word(0x01010500u | static_cast<std::uint32_t>(2 + 8 * n));
             for (const SackBlock& block : std::span(blocks, n)) {
@@ -528,17 +529,17 @@ std::size_t Connection::put_options(std::uint8_t* at, const tcp_seg* seg, std::u
 }
 
 std::uint32_t Connection::timestamp(std::uint64_t now) const noexcept {
-    return static_cast<std::uint32_t>(now / 1'000'000) + ts_offset_;
+    return static_cast<std::uint32_t>(now / 1'000'000) + opening_.ts_offset;
 }
 
 void Connection::ack_sent() noexcept {
     tcp_clear_flags(pcb_, TF_ACK_DELAY | TF_ACK_NOW);
     pcb_->rcv_ann_right_edge = pcb_->rcv_nxt + pcb_->rcv_ann_wnd;
     pcb_->ts_lastacksent = pcb_->rcv_nxt;
-    acked_upto_ = pcb_->rcv_nxt;
-    ack_due_bytes_ = 0;
-    ack_at_ = 0;
-    ack_when_idle_ = false;
+    acks_.acked_upto = pcb_->rcv_nxt;
+    acks_.ack_due_bytes = 0;
+    timers_.ack_at = 0;
+    acks_.ack_when_idle = false;
 }
 
 // `back`: how far before SND.NXT it is; 1 makes it a probe, which the peer must answer because it is old.
@@ -557,7 +558,8 @@ void Connection::send_ack(std::uint32_t back) noexcept {
     const std::size_t length = sizeof *h + put_options(head + sizeof *h, nullptr, now_ns());
     h->data_offset = static_cast<std::uint8_t>(length / 4 << 4);
     if (transmit(head, length, nullptr, 0, 0) != 0) {
-        if (path_at_ == 0) path_at_ = now_ns() + kRetryNs;  // the flag stays, so output() comes back to it
+        if (timers_.path_at == 0)
+            timers_.path_at = now_ns() + kRetryNs;  // the flag stays, so output() comes back to it
         return;
     }
     ack_sent();
@@ -582,14 +584,15 @@ void Connection::send_control(pbuf* p) noexcept {
 
 int Connection::transmit(const std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov,
                          std::size_t count, std::size_t length) noexcept {
-    if (!has_path_) {
+    if (!route_.has_path) {
         if (find_path() != 0) return EAGAIN;
     }
-    std::uint8_t headers[sizeof ip_headers_ + 60];
-    std::memcpy(headers, ip_headers_, sizeof ip_headers_);
-    std::memcpy(headers + sizeof ip_headers_, tcp_header, header_length);
+    std::uint8_t headers[sizeof route_.ip_headers + 60];
+    std::memcpy(headers, route_.ip_headers, sizeof route_.ip_headers);
+    std::memcpy(headers + sizeof route_.ip_headers, tcp_header, header_length);
     if (!options_.path.dont_fragment) net::renew_ip_id(headers);
-    const int error = path_.ring->send_tcp(headers, sizeof ip_headers_ + header_length, iov, count, length);
+    const int error =
+        route_.path.ring->send_tcp(headers, sizeof route_.ip_headers + header_length, iov, count, length);
     if (error == 0) counters_.segments_out++;
     return error;
 }

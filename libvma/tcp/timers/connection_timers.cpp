@@ -28,7 +28,7 @@ constexpr std::uint64_t kNeighbourPatienceNs = 3 * kSecond;
 }  // namespace
 
 void Connection::timer_fired(Timer& timer) noexcept {
-    Connection* c = static_cast<OwnTimer&>(timer).connection;
+    Connection* c = &static_cast<ConnectionTimer&>(timer).connection;
     // The last reference may have gone meanwhile; its holder waits for this callback in cancel().
     std::uint32_t n = c->refs_.load(std::memory_order_relaxed);
     do {
@@ -40,7 +40,7 @@ void Connection::timer_fired(Timer& timer) noexcept {
         for (unsigned i = 0; i < kBatchesFirst && ring->poll() != 0; i++) {
         }
     if (c->enter()) {
-        c->armed_for_ = 0;
+        c->timers_.armed_for = 0;
         c->run_timers(now_ns());
         c->leave();
     }
@@ -52,124 +52,128 @@ void Connection::arm_timers() noexcept {
     auto consider = [&](std::uint64_t at) {
         if (at != 0 && (next == 0 || at < next)) next = at;
     };
-    if (pcb_ != nullptr && !frozen_) {
-        if (options_.keepalive && was_established_ && keepalive_at_ == 0 && !in_time_wait_)
-            keepalive_at_ = last_rx_ns_ + options_.keep_idle_s * kSecond;
-        consider(rto_at_);
-        consider(ack_at_);
-        consider(probe_at_);
-        consider(keepalive_at_);
-        consider(end_at_);
-        consider(path_at_);
-        consider(cork_at_);
-        consider(tlp_at_);
-        consider(user_at_);
+    if (pcb_ != nullptr && !freeze_.frozen) {
+        if (options_.keepalive && phase_.established && timers_.keepalive_at == 0 && !phase_.in_time_wait)
+            timers_.keepalive_at = check_.last_rx_ns + options_.keep_idle_s * kSecond;
+        consider(timers_.rto_at);
+        consider(timers_.ack_at);
+        consider(timers_.probe_at);
+        consider(timers_.keepalive_at);
+        consider(timers_.end_at);
+        consider(timers_.path_at);
+        consider(timers_.cork_at);
+        consider(timers_.tlp_at);
+        consider(timers_.user_at);
     }
     if (next == 0) {
-        if (armed_for_ != 0) Engine::instance().wheel().disarm(timer_);
-        armed_for_ = 0;
+        if (timers_.armed_for != 0) Engine::instance().wheel().disarm(timers_.timer);
+        timers_.armed_for = 0;
         return;
     }
     // Later is found out when it fires; only earlier must be told.
-    if (armed_for_ != 0 && next >= armed_for_) return;
-    armed_for_ = next;
-    Engine::instance().wheel().arm(timer_, next);
+    if (timers_.armed_for != 0 && next >= timers_.armed_for) return;
+    timers_.armed_for = next;
+    Engine::instance().wheel().arm(timers_.timer, next);
 }
 
 void Connection::run_timers(std::uint64_t now) noexcept {
-    if (pcb_ == nullptr || frozen_) return;
+    if (pcb_ == nullptr || freeze_.frozen) return;
     auto due = [&](std::uint64_t& at) {
         if (at == 0 || at > now) return false;
         at = 0;
         return true;
     };
-    if (due(end_at_)) {
+    if (due(timers_.end_at)) {
         // TIME_WAIT, or FIN_WAIT_2 of a closed socket, is over; or a SYN_RCVD nobody completed.
         in_lwip([&](lwip::Entry&) { tcp_abandon(pcb_, 0); });
         return;
     }
     bool send = false;
-    if (due(ack_at_)) {
+    if (due(timers_.ack_at)) {
         tcp_ack_now(pcb_);
-        quick_acks_ = options_.quickack ? quick_acks_ : 0;
+        acks_.quick_acks = options_.quickack ? acks_.quick_acks : 0;
         send = true;
     }
-    if (cork_at_ != 0 && cork_at_ <= now) send = true;  // output() looks at it
-    if (due(path_at_)) send = true;
-    if (due(user_at_)) {
+    if (timers_.cork_at != 0 && timers_.cork_at <= now) send = true;  // output() looks at it
+    if (due(timers_.path_at)) send = true;
+    if (due(timers_.user_at)) {
         give_up(ETIMEDOUT);
         return;
     }
-    if (due(rto_at_)) {
+    if (due(timers_.rto_at)) {
         retransmission_timeout(now);
         if (pcb_ == nullptr) return;
-    } else if (due(tlp_at_)) {
+    } else if (due(timers_.tlp_at)) {
         tail_loss_probe();
     }
-    if (due(probe_at_)) probe(now);
-    if (pcb_ != nullptr && due(keepalive_at_)) keep_alive(now);
+    if (due(timers_.probe_at)) probe(now);
+    if (pcb_ != nullptr && due(timers_.keepalive_at)) keep_alive(now);
     if (pcb_ != nullptr && send) {
-        burst_ = 0;
+        send_.burst = 0;
         output();
     }
 }
 
 void Connection::give_up(int error) noexcept {
-    if (!orphan_) fail(error);
+    if (!phase_.orphan) fail(error);
     in_lwip([&](lwip::Entry&) { tcp_abandon(pcb_, pcb_->state != SYN_SENT && pcb_->state != SYN_RCVD); });
 }
 
 bool Connection::retried_too_long(std::uint64_t now) const noexcept {
     if (pcb_->state == SYN_SENT) {
-        if (options_.user_timeout_ms != 0 && now - first_retry_ns_ >= options_.user_timeout_ms * kMilli)
+        if (options_.user_timeout_ms != 0 &&
+            now - recovery_.first_retry_ns >= options_.user_timeout_ms * kMilli)
             return true;
-        return retries_ > options_.syn_retries;
+        return recovery_.retries > options_.syn_retries;
     }
-    if (pcb_->state == SYN_RCVD) return retries_ > kSynAckRetries;
-    if (options_.user_timeout_ms != 0) return now - first_retry_ns_ >= options_.user_timeout_ms * kMilli;
+    if (pcb_->state == SYN_RCVD) return recovery_.retries > kSynAckRetries;
+    if (options_.user_timeout_ms != 0)
+        return now - recovery_.first_retry_ns >= options_.user_timeout_ms * kMilli;
     // Such probes go on for as long as the peer answers (tcp_rtx_probe0_timed_out() in the kernel).
-    if (pcb_->snd_wnd == 0 && !orphan_) return now - std::max(last_ack_rx_ns_, first_retry_ns_) > kSilenceNs;
-    return retries_ > (orphan_ ? kOrphanRetries : options_.retries2);
+    if (pcb_->snd_wnd == 0 && !phase_.orphan)
+        return now - std::max(check_.last_ack_rx_ns, recovery_.first_retry_ns) > kSilenceNs;
+    return recovery_.retries > (phase_.orphan ? kOrphanRetries : options_.retries2);
 }
 
 void Connection::retransmission_timeout(std::uint64_t now) noexcept {
     if (pcb_->unacked == nullptr) {
         // The segment could not be sent at all (no path): it is on the unsent list still.
-        if (pcb_->unsent == nullptr || was_established_) return;
+        if (pcb_->unsent == nullptr || phase_.established) return;
     }
     // A peer that has closed its window over data under way is asked, not lost: such tries are not counted,
     // as in the kernel.
-    const bool closed = was_established_ && !orphan_ && pcb_->snd_wnd == 0;
-    if (retries_ == 0 && !(closed && first_retry_ns_ != 0))
-        first_retry_ns_ = pcb_->state == SYN_SENT && syn_sent_ns_ != 0 ? syn_sent_ns_ : now;
-    if (!closed) retries_++;
+    const bool closed = phase_.established && !phase_.orphan && pcb_->snd_wnd == 0;
+    if (recovery_.retries == 0 && !(closed && recovery_.first_retry_ns != 0))
+        recovery_.first_retry_ns =
+            pcb_->state == SYN_SENT && opening_.syn_sent_ns != 0 ? opening_.syn_sent_ns : now;
+    if (!closed) recovery_.retries++;
     counters_.timeouts++;
     if (retried_too_long(now)) {
-        const int soft = soft_error_;
+        const int soft = route_.soft_error;
         give_up(soft != 0 ? soft : ETIMEDOUT);
         return;
     }
-    rtt_.backoff();
-    std::uint64_t wait = std::uint64_t{rtt_.rto_us()} * 1000;
+    recovery_.rtt.backoff();
+    std::uint64_t wait = std::uint64_t{recovery_.rtt.rto_us()} * 1000;
     if (options_.user_timeout_ms != 0) {
-        const std::uint64_t end = first_retry_ns_ + options_.user_timeout_ms * kMilli;
+        const std::uint64_t end = recovery_.first_retry_ns + options_.user_timeout_ms * kMilli;
         if (end > now && now + wait > end) wait = end - now;
     }
-    rto_at_ = now + wait;
-    paths_.doubt(path_, ends_.remote_addr);
-    if (!was_established_) {
-        syn_repeated_ = true;
-        rtt_start_ns_ = 0;
+    timers_.rto_at = now + wait;
+    route_.paths.doubt(route_.path, ends_.remote_addr);
+    if (!phase_.established) {
+        opening_.syn_repeated = true;
+        recovery_.rtt_start_ns = 0;
         if (pcb_->unacked != nullptr) {
-            if (has_path_ || find_path() == 0) (void)send_segment(pcb_->unacked, true);
+            if (route_.has_path || find_path() == 0) (void)send_segment(pcb_->unacked, true);
         } else {
             output();
         }
         return;
     }
-    rtt_start_ns_ = 0;
+    recovery_.rtt_start_ns = 0;
     on_timeout(now);
-    rto_at_ = now + wait;
+    timers_.rto_at = now + wait;
     output();
 }
 
@@ -182,17 +186,17 @@ void Connection::probe(std::uint64_t now) noexcept {
         output();
         return;
     }
-    if (probes_ == 0) first_retry_ns_ = now;
-    if (options_.user_timeout_ms != 0
-            ? now - first_retry_ns_ >= options_.user_timeout_ms * kMilli
-            : unanswered_probes_ >= options_.retries2 || (orphan_ && probes_ >= kOrphanRetries)) {
+    if (timers_.probes == 0) recovery_.first_retry_ns = now;
+    if (options_.user_timeout_ms != 0 ? now - recovery_.first_retry_ns >= options_.user_timeout_ms * kMilli
+                                      : timers_.unanswered_probes >= options_.retries2 ||
+                                            (phase_.orphan && timers_.probes >= kOrphanRetries)) {
         give_up(ETIMEDOUT);
         return;
     }
-    probes_++;
-    unanswered_probes_++;
+    timers_.probes++;
+    timers_.unanswered_probes++;
     counters_.probes++;
-    std::uint64_t wait = std::uint64_t{rtt_.rto_us()} * 1000 << std::min(probes_, 16u);
+    std::uint64_t wait = std::uint64_t{recovery_.rtt.rto_us()} * 1000 << std::min(timers_.probes, 16u);
     wait = std::min(wait, kMaxProbeNs);
     if (seq_before(seq, edge)) {
         // Some room, too little for silly window avoidance: use it now.
@@ -201,70 +205,71 @@ void Connection::probe(std::uint64_t now) noexcept {
         if (split(seg, room) && send_segment(seg, false)) {
             pcb_->unsent = seg->next;
             seg->next = nullptr;
-            pcb_->unacked = unacked_last_ = seg;
+            pcb_->unacked = send_.unacked_last = seg;
             return;
         }
     } else {
         in_lwip([&](lwip::Entry&) { tcp_keepalive(pcb_); });
         if (pcb_ == nullptr) return;
     }
-    probe_at_ = now + wait;
+    timers_.probe_at = now + wait;
 }
 
 void Connection::keep_alive(std::uint64_t now) noexcept {
-    if (!options_.keepalive || !was_established_ || in_time_wait_) return;
-    const std::uint64_t idle = now - last_rx_ns_;
+    if (!options_.keepalive || !phase_.established || phase_.in_time_wait) return;
+    const std::uint64_t idle = now - check_.last_rx_ns;
     // Data under way is watched by the retransmission timer.
-    if (pcb_->unacked != nullptr || (pcb_->unsent != nullptr && probe_at_ != 0) ||
+    if (pcb_->unacked != nullptr || (pcb_->unsent != nullptr && timers_.probe_at != 0) ||
         idle < options_.keep_idle_s * kSecond) {
-        keepalives_ = 0;
-        keepalive_at_ = std::max(last_rx_ns_ + options_.keep_idle_s * kSecond, now + kMilli);
+        timers_.keepalives = 0;
+        timers_.keepalive_at = std::max(check_.last_rx_ns + options_.keep_idle_s * kSecond, now + kMilli);
         return;
     }
     const bool over = options_.user_timeout_ms != 0
-                          ? idle >= options_.user_timeout_ms * kMilli && keepalives_ > 0
-                          : keepalives_ >= options_.keep_count;
+                          ? idle >= options_.user_timeout_ms * kMilli && timers_.keepalives > 0
+                          : timers_.keepalives >= options_.keep_count;
     if (over) {
         give_up(ETIMEDOUT);
         return;
     }
-    keepalives_++;
+    timers_.keepalives++;
     counters_.keepalives++;
     in_lwip([&](lwip::Entry&) { tcp_keepalive(pcb_); });
-    keepalive_at_ = now + options_.keep_interval_s * kSecond;
+    timers_.keepalive_at = now + options_.keep_interval_s * kSecond;
 }
 
 void Connection::enter_time_wait() noexcept {
-    in_time_wait_ = true;
-    rto_at_ = probe_at_ = keepalive_at_ = cork_at_ = tlp_at_ = user_at_ = 0;
-    tail_ = unacked_last_ = nullptr;
+    phase_.in_time_wait = true;
+    timers_.rto_at = timers_.probe_at = timers_.keepalive_at = timers_.cork_at = timers_.tlp_at =
+        timers_.user_at = 0;
+    send_.tail = send_.unacked_last = nullptr;
     scoreboard_reset();
-    end_at_ = now_ns() + kTimeWaitNs;
-    if (orphan_) Engine::instance().orphan_left(*this);
+    timers_.end_at = now_ns() + kTimeWaitNs;
+    if (phase_.orphan) Engine::instance().orphan_left(*this);
     Engine::instance().time_wait_entered(*this);
 }
 
 void Connection::start_fin_wait2() noexcept {
-    if (end_at_ != 0) return;
+    if (timers_.end_at != 0) return;
     if (options_.linger2_s < 0) {
         in_lwip([&](lwip::Entry&) { tcp_abandon(pcb_, 1); });
         return;
     }
-    end_at_ = now_ns() + static_cast<std::uint64_t>(options_.linger2_s) * kSecond;
+    timers_.end_at = now_ns() + static_cast<std::uint64_t>(options_.linger2_s) * kSecond;
 }
 
 // No way to the peer at the moment.
 void Connection::wait_for_path(int error, std::uint64_t now) noexcept {
-    if (path_tries_++ == 0) path_since_ns_ = now;
+    if (route_.path_tries++ == 0) route_.path_since_ns = now;
     const bool asking = error == EAGAIN;
-    soft_error_ = asking ? 0 : error;
-    if (!was_established_ && (!asking || now - path_since_ns_ > kNeighbourPatienceNs)) {
+    route_.soft_error = asking ? 0 : error;
+    if (!phase_.established && (!asking || now - route_.path_since_ns > kNeighbourPatienceNs)) {
         give_up(asking ? EHOSTUNREACH : error);
         return;
     }
     // A neighbour answers in microseconds as a rule; a route that went may come back.
-    const unsigned shift = std::min(path_tries_, 8u);
-    path_at_ = now + (asking ? kMilli : 20 * kMilli) * (std::uint64_t{1} << (shift - 1));
+    const unsigned shift = std::min(route_.path_tries, 8u);
+    timers_.path_at = now + (asking ? kMilli : 20 * kMilli) * (std::uint64_t{1} << (shift - 1));
 }
 
 }  // namespace vma::tcp

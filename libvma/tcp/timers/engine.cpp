@@ -168,11 +168,11 @@ bool Engine::tick() noexcept {
 void Engine::time_wait_entered(Connection& c) noexcept {
     Connection* oldest = nullptr;
     lock_.lock();
-    c.tw_prev_ = tw_last_;
-    c.tw_next_ = nullptr;
-    (tw_last_ != nullptr ? tw_last_->tw_next_ : tw_first_) = &c;
+    c.links_.tw_prev = tw_last_;
+    c.links_.tw_next = nullptr;
+    (tw_last_ != nullptr ? tw_last_->links_.tw_next : tw_first_) = &c;
     tw_last_ = &c;
-    c.tw_listed_ = true;
+    c.links_.tw_listed = true;
     if (++tw_count_ > kMaxTimeWait) {
         oldest = tw_first_;
         std::uint32_t n = oldest->refs_.load(std::memory_order_relaxed);
@@ -191,10 +191,10 @@ void Engine::time_wait_entered(Connection& c) noexcept {
 
 void Engine::time_wait_left(Connection& c) noexcept {
     lock_.lock();
-    if (c.tw_listed_) {
-        (c.tw_prev_ != nullptr ? c.tw_prev_->tw_next_ : tw_first_) = c.tw_next_;
-        (c.tw_next_ != nullptr ? c.tw_next_->tw_prev_ : tw_last_) = c.tw_prev_;
-        c.tw_listed_ = false;
+    if (c.links_.tw_listed) {
+        (c.links_.tw_prev != nullptr ? c.links_.tw_prev->links_.tw_next : tw_first_) = c.links_.tw_next;
+        (c.links_.tw_next != nullptr ? c.links_.tw_next->links_.tw_prev : tw_last_) = c.links_.tw_prev;
+        c.links_.tw_listed = false;
         tw_count_--;
     }
     lock_.unlock();
@@ -204,21 +204,22 @@ void Engine::time_wait_left(Connection& c) noexcept {
 
 void Engine::orphaned(Connection& c) noexcept {
     lock_.lock();
-    if (!c.orphan_listed_) {
-        c.orphan_next_ = orphans_;
-        c.orphan_prev_ = nullptr;
-        if (orphans_ != nullptr) orphans_->orphan_prev_ = &c;
+    if (!c.links_.orphan_listed) {
+        c.links_.orphan_next = orphans_;
+        c.links_.orphan_prev = nullptr;
+        if (orphans_ != nullptr) orphans_->links_.orphan_prev = &c;
         orphans_ = &c;
-        c.orphan_listed_ = true;
+        c.links_.orphan_listed = true;
     }
     lock_.unlock();
 }
 
 void Engine::unlist_orphan(Connection& c) noexcept {
-    if (!c.orphan_listed_) return;
-    (c.orphan_prev_ != nullptr ? c.orphan_prev_->orphan_next_ : orphans_) = c.orphan_next_;
-    if (c.orphan_next_ != nullptr) c.orphan_next_->orphan_prev_ = c.orphan_prev_;
-    c.orphan_listed_ = false;
+    if (!c.links_.orphan_listed) return;
+    (c.links_.orphan_prev != nullptr ? c.links_.orphan_prev->links_.orphan_next : orphans_) =
+        c.links_.orphan_next;
+    if (c.links_.orphan_next != nullptr) c.links_.orphan_next->links_.orphan_prev = c.links_.orphan_prev;
+    c.links_.orphan_listed = false;
 }
 
 void Engine::orphan_left(Connection& c) noexcept {

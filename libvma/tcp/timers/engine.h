@@ -22,6 +22,15 @@ namespace vma::tcp {
 
 class Connection;
 
+// A connection's place in the engine's lists. Under the engine's lock.
+struct EngineLinks {
+    Connection* tw_next = nullptr;  // in TIME_WAIT
+    Connection* tw_prev = nullptr;
+    Connection* orphan_next = nullptr;
+    Connection* orphan_prev = nullptr;
+    bool tw_listed = false, orphan_listed = false;
+};
+
 class Engine {
   public:
     static Engine& instance() noexcept;
