@@ -8,21 +8,73 @@
 
 #include "libvma/tcp/path.h"
 
+namespace vma::ring {
+struct IcmpError;
+}
+
 namespace vma::tcp {
 
-struct Route {
-    explicit Route(PathSource& source) noexcept : paths(source) {}
+struct Tcb;
 
-    PathSource& paths;
-    Path path;
-    ring::Ring* rule_ring = nullptr;  // where the peer's SYN came in; answers may go another way
-    bool has_path = false;
-    std::uint32_t learnt_mtu = 0;  // by ICMP, 0: none
-    std::uint64_t learnt_until_ns = 0;
-    alignas(8) std::uint8_t ip_headers[34]{};
-    int soft_error = 0;       // why retransmissions may fail
-    unsigned path_tries = 0;  // without success
-    std::uint64_t path_since_ns = 0;
+class Route {
+  public:
+    Route(Tcb& tcb, PathSource& source) noexcept : tcb_(tcb), source_(source) {}
+
+    // Looks the way up: 0, or an errno of PathSource.
+    int find() noexcept;
+    // As found by a listener. `resolved`: the neighbour's address is known. `rule_ring`: where the peer's SYN
+    // came in; answers may go another way.
+    void adopt(const Path& path, bool resolved, ring::Ring& rule_ring) noexcept;
+    bool known() const noexcept { return known_; }
+    // Is the way known, and does it still hold?
+    bool holds() const noexcept { return known_ && path_.generation == source_.generation(); }
+    // The ring that sends, and the one that has the rule. Null before find().
+    ring::Ring* ring() const noexcept { return path_.ring; }
+    ring::Ring* rule_ring() const noexcept { return rule_ring_ != nullptr ? rule_ring_ : path_.ring; }
+    const Path& path() const noexcept { return path_; }
+
+    // No way to the peer at the moment, for `error`: tries again later, or gives up.
+    void wait(int error, std::uint64_t now) noexcept;
+    void found() noexcept { tries_ = 0; }
+    // The peer has answered; or it has not.
+    void confirm() noexcept {
+        if (path_.stale) confirm_stale();
+    }
+    void doubt() noexcept;
+    // Why retransmissions fail, as far as anybody has said; 0: unknown.
+    int soft_error() const noexcept { return soft_error_; }
+    void clear_soft_error() noexcept { soft_error_ = 0; }
+
+    // Bytes of data in a segment as the path and the program allow; the same with the peer's word, and
+    // without the options of each segment; and what the path takes with headers.
+    std::uint32_t wanted_mss() const noexcept;
+    std::uint32_t send_mss() const noexcept;
+    std::uint32_t mtu() const noexcept {
+        return learnt_mtu_ != 0 && learnt_mtu_ < path_.mtu ? learnt_mtu_ : path_.mtu;
+    }
+    // The path, or the program, allows segments of another size.
+    void mss_changed() noexcept;
+    // ICMP says that packets have to be as short as `mtu`; that holds for some minutes.
+    void learn_mtu(std::uint32_t mtu) noexcept;
+    void expire_mtu(std::uint64_t now) noexcept {
+        if (learnt_mtu_ != 0 && now >= learnt_until_ns_) forget_mtu();
+    }
+    void icmp_error(const ring::IcmpError& error) noexcept;
+
+  private:
+    void confirm_stale() noexcept;
+    void forget_mtu() noexcept;
+
+    Tcb& tcb_;
+    PathSource& source_;
+    Path path_;
+    bool known_ = false;
+    std::uint32_t learnt_mtu_ = 0;  // by ICMP, 0: none
+    std::uint64_t learnt_until_ns_ = 0;
+    ring::Ring* rule_ring_ = nullptr;
+    int soft_error_ = 0;
+    unsigned tries_ = 0;  // to find the way, without success
+    std::uint64_t tries_since_ns_ = 0;
 };
 
 }  // namespace vma::tcp

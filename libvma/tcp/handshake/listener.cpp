@@ -16,6 +16,7 @@
 #include "libvma/tcp/handshake/isn.h"
 #include "libvma/tcp/handshake/syn_cookie.h"
 #include "libvma/tcp/lwip/entry.h"
+#include "libvma/tcp/receive/frames.h"
 #include "libvma/tcp/sequence.h"
 #include "libvma/tcp/timers/engine.h"
 #include "libvma/tcp/timers/time.h"

@@ -79,7 +79,7 @@ class Listener final : public ring::FrameSink {
     bool deliver_again(ring::RxBuffer* buffer, std::uint32_t iss) noexcept;
 
   private:
-    friend class Connection;
+    friend class Origin;
 
     Listener(PathSource& paths, in_port_t port, const Options& options,
              unsigned backlog);  // may throw bad_alloc

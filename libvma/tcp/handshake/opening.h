@@ -1,21 +1,66 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What this end's SYN announced, and how the handshake went.
+// The handshake: what this end's SYN announced, how it went, and what follows when it is done.
 //
 // Under the connection's lock.
 #pragma once
 
 #include <cstdint>
 
+struct tcp_hdr;
+struct tcp_pcb;
+struct vma_lwip_parameters;
+
 namespace vma::tcp {
 
-struct Opening {
-    std::uint32_t own_window = 0;  // what lwIP takes for the full window until the SYN is answered
-    std::uint32_t syn_window = 0;  // the largest window that a SYN announced
-    std::uint32_t ts_offset = 0;   // of the time stamps
-    std::uint8_t own_scale = 0;    // of the window, as the SYN announces it; options may change later
-    bool simultaneous = false;     // both ends sent a SYN
-    bool syn_repeated = false;     // so its round trip is not measured
-    std::uint64_t syn_sent_ns = 0;
+struct Handshake;
+struct Tcb;
+
+class Opening {
+  public:
+    explicit Opening(Tcb& tcb) noexcept;
+
+    // An active open: makes the PCB and sends the SYN. 0 or ENOBUFS.
+    int start() noexcept;
+    // A PCB that lwIP made of a SYN, whose answer has been sent already.
+    void adopt(tcp_pcb* pcb, const Handshake& handshake) noexcept;
+    // Both ends sent a SYN (RFC 9293 section 3.5, figure 7).
+    void simultaneous_open(const tcp_hdr& header, unsigned option_bytes) noexcept;
+    // A SYN came again, or the timer says so: this end's is repeated.
+    void repeat() noexcept;
+    // The peer has acknowledged this end's SYN. Called by lwIP.
+    void established() noexcept;
+
+    // A SYN with the window `window` leaves at the time `now`.
+    void syn_sent(std::uint32_t window, std::uint64_t now) noexcept {
+        if (sent_ns_ == 0) sent_ns_ = now;
+        if (window > syn_window_) syn_window_ = window;
+    }
+    void note_repeated() noexcept { repeated_ = true; }
+    // The round trip of the SYN, unless it was repeated.
+    void measure(std::uint64_t now) noexcept;
+    std::uint64_t sent_ns() const noexcept { return sent_ns_; }
+    bool simultaneous() const noexcept { return simultaneous_; }
+    std::uint8_t own_scale() const noexcept { return own_scale_; }
+    bool begun() const noexcept { return own_window_ != 0; }
+
+    // The time stamp that a segment sent at `now` carries: one a millisecond.
+    std::uint32_t timestamp(std::uint64_t now) const noexcept {
+        return static_cast<std::uint32_t>(now / 1'000'000) + ts_offset_;
+    }
+    // What lwIP reads of this connection.
+    struct vma_lwip_parameters parameters() const noexcept;
+
+  private:
+    struct vma_lwip_parameters negotiated() const noexcept;
+
+    Tcb& tcb_;
+    std::uint32_t own_window_ = 0;  // what lwIP takes for the full window until the SYN is answered
+    std::uint32_t syn_window_ = 0;  // the largest window that a SYN announced
+    std::uint32_t ts_offset_;       // of the time stamps
+    std::uint8_t own_scale_ = 0;    // of the window, as the SYN announces it; options may change later
+    bool simultaneous_ = false;
+    bool repeated_ = false;  // so the SYN's round trip is not measured
+    std::uint64_t sent_ns_ = 0;
 };
 
 }  // namespace vma::tcp

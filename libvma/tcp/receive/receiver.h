@@ -1,24 +1,73 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What has been received and was not read yet, in sequence and out of it, and the end of the stream.
+// The receiving half: takes segments to lwIP, keeps what it says is received, and announces the window.
 //
 // Under the connection's lock.
 #pragma once
 
+#include <sys/uio.h>
+
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "libvma/tcp/receive/reassembly.h"
 #include "libvma/tcp/receive/receive_queue.h"
 
+struct pbuf;
+
+namespace vma::ring {
+struct RxBuffer;
+}
+
 namespace vma::tcp {
 
-struct Receiver {
-    ReceiveQueue rx;
-    Reassembly early;          // what came out of sequence
-    std::uint32_t fin_at = 0;  // the peer's FIN has this number, if fin_early
-    bool fin_early = false;    // it came before data that is missing
-    bool replaying = false;    // lwIP is given that FIN again
-    bool fin_room = false;     // the window was made one larger for the peer's FIN
-    bool processing = false;   // a received segment is in lwIP
+struct Tcb;
+
+class Receiver {
+  public:
+    explicit Receiver(Tcb& tcb) noexcept : tcb_(tcb) {}
+
+    // Processes a list of frames, which are taken, and sends what follows from them.
+    void input(ring::RxBuffer* list) noexcept;
+    // Copies to the program, see Connection::receive(). Opens the window for what was taken.
+    std::size_t read(const iovec* iov, std::size_t count, std::size_t length,
+                     const ReceiveQueue::How& how) noexcept;
+    // A segment that acceptance lets pass came too early: lwIP sees it when the gap is filled.
+    void keep_early(std::uint32_t seq, const pbuf& p, bool fin) noexcept;
+    // Makes the window as large as the program's options allow, and tells the peer if that is worth it.
+    void open_window() noexcept;
+    void clear() noexcept;
+    // Forgets what came out of sequence.
+    void clear_early() noexcept;
+
+    // What lwIP tells: data in sequence, whose chain is taken; and the end of the stream.
+    void received(pbuf* p) noexcept;
+    void peer_finished() noexcept;
+
+    const ReceiveQueue& queue() const noexcept { return queue_; }
+    const Reassembly& early() const noexcept { return early_; }
+    bool replaying() const noexcept { return replaying_; }
+    bool processing() const noexcept { return processing_; }
+    // The ring wants its buffers back. May be called without the lock.
+    void set_scarce(bool scarce) noexcept { scarce_.store(scarce, std::memory_order_relaxed); }
+
+  private:
+    void input_segment(pbuf* p, std::uint64_t now) noexcept;
+    void acknowledged(std::uint32_t bytes, bool handshake) noexcept;
+    void trim_to_window(pbuf* p) noexcept;
+    std::uint32_t capacity() const noexcept;
+    void take_early() noexcept;
+    void widen_window() noexcept;
+
+    Tcb& tcb_;
+    ReceiveQueue queue_;        // in sequence
+    Reassembly early_;          // out of it
+    std::uint32_t fin_at_ = 0;  // the peer's FIN has this number, if fin_early_
+    bool fin_early_ = false;    // it came before data that is missing
+    bool replaying_ = false;    // lwIP is given that FIN again
+    bool fin_room_ = false;     // the window was made one larger for the peer's FIN
+    bool processing_ = false;   // a received segment is in lwIP
+    std::atomic<bool> scarce_{false};
 };
 
 }  // namespace vma::tcp

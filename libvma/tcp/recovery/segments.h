@@ -4,7 +4,6 @@
 
 #include <netinet/in.h>
 
-#include "libvma/tcp/connection.h"
 #include "libvma/tcp/lwip/glue.h"
 #include "libvma/tcp/recovery/scoreboard.h"
 
@@ -24,7 +23,7 @@ struct SegmentAccess {
     static constexpr std::uint8_t kSacked = 0x20, kLost = 0x40, kRetransmitted = 0x80;
 };
 
-// A class of its own, so that connection.h need not know lwIP's types.
+// A class of its own, so that loss_recovery.h need not know lwIP's types.
 struct SegmentBoard : Scoreboard<SegmentAccess> {};
 
 }  // namespace vma::tcp

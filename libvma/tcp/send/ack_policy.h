@@ -4,21 +4,53 @@
 // Under the connection's lock.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace vma::tcp {
 
-struct AckPolicy {
+struct Tcb;
+
+class AckPolicy {
+  public:
+    explicit AckPolicy(Tcb& tcb) noexcept;
+
+    // `length` bytes of data have come that will be acknowledged; data has been sent.
+    void data_received(std::uint32_t length) noexcept;
+    void data_sent(std::uint64_t now) noexcept { last_data_tx_ns_ = now; }
+    // Sends an ACK if one is due and has not gone with data; else sees to its time.
+    void acknowledge(std::uint64_t now) noexcept;
+    // A segment has left, and has acknowledged all there was.
+    void sent() noexcept;
+    // The handshake is done: all before `seq` is acknowledged.
+    void start(std::uint32_t seq) noexcept { acked_upto_ = seq; }
+    // TCP_QUICKACK. True: an ACK is to leave now.
+    bool quick(bool on) noexcept;
+    // The delayed ACK was due: delaying was right, or the program does not want to hear of it.
+    void delay_over() noexcept;
+
+    // RCV.NXT in the last segment sent.
+    std::uint32_t acked_upto() const noexcept { return acked_upto_; }
+    // Is the ring to remind the connection, when it is idle, of an ACK that is due soon?
+    bool when_idle() const noexcept { return when_idle_; }
+    std::uint32_t largest_in() const noexcept { return largest_in_; }
+    // When data came and left last; 0: never.
+    std::uint64_t last_data_rx_ns() const noexcept { return last_data_rx_ns_; }
+    std::uint64_t last_data_tx_ns() const noexcept { return last_data_tx_ns_; }
+
+  private:
+    static constexpr std::uint32_t kQuickAcks = 16;
     static constexpr std::uint32_t kBulkSegments = 64;  // a stream, from here on
 
-    std::uint32_t ack_due_bytes = 0;  // received since the last ACK left
-    std::uint32_t acked_upto = 0;     // rcv_nxt in the last segment sent
-    std::uint32_t quick_acks = 16;    // ACKs to send without delay, as Linux does when a connection begins
-    std::uint32_t largest_in = 0;     // the peer's segments, as seen
-    std::uint32_t bulk_bytes = 0;     // received without a pause in which the program sent data
-    bool ack_when_idle = false;       // the ring is to remind the connection of an ACK that is due soon
-    bool pingpong = false;            // requests and answers alternate: an ACK can wait for the answer
-    std::uint64_t last_data_rx_ns = 0, last_data_tx_ns = 0;
+    Tcb& tcb_;
+    std::uint32_t due_bytes_ = 0;  // received since the last ACK left
+    std::uint32_t acked_upto_ = 0;
+    std::uint32_t quick_acks_;      // to send without delay, as Linux does when a connection begins
+    std::uint32_t largest_in_ = 0;  // the peer's segments, as seen
+    std::uint32_t bulk_bytes_ = 0;  // received without a pause in which the program sent data
+    bool when_idle_ = false;
+    bool pingpong_ = false;  // requests and answers alternate: an ACK can wait for the answer
+    std::uint64_t last_data_rx_ns_ = 0, last_data_tx_ns_ = 0;
 };
 
 }  // namespace vma::tcp

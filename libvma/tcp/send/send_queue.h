@@ -1,26 +1,63 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The send queue: what the program has written, from the first byte that is not acknowledged on.
 //
-// Under the connection's lock.
+// The segments are in lwIP's lists, unacked and unsent, since lwIP frees them when they are acknowledged.
+// Here are the ends of those lists, and all that makes, fills, cuts and moves segments. Under the
+// connection's lock.
 #pragma once
 
+#include <sys/uio.h>
+
+#include <cstddef>
 #include <cstdint>
 
 struct tcp_seg;
 
 namespace vma::tcp {
 
-struct SendQueue {
-    tcp_seg* tail = nullptr;  // the last unsent segment if data may be appended to it
-    std::uint32_t tail_room = 0;
-    bool no_space = false;  // a send() was told that there is no room
-    bool more = false;      // the last write said that more follows
-    bool push = false;      // what is queued goes now, though it be corked
-    tcp_seg* unacked_last = nullptr;
-    std::uint32_t data_end = 0;   // sequence number behind the last byte queued
-    std::uint32_t small_end = 0;  // end of the last short segment sent (Nagle, Minshall's variant)
-    std::uint32_t burst = 0;      // writes since the program last turned to something else
-    std::uint64_t last_write_ns = 0;
+struct Tcb;
+
+class SendQueue {
+  public:
+    explicit SendQueue(Tcb& tcb) noexcept : tcb_(tcb) {}
+
+    // Bytes that wait to be acknowledged, sent or not; bytes that were not sent; and the most that may wait.
+    std::uint32_t queued() const noexcept;
+    std::uint32_t unsent() const noexcept;
+    std::uint32_t limit() const noexcept;
+    // Sequence number behind the last byte written.
+    std::uint32_t data_end() const noexcept { return data_end_; }
+
+    // The handshake is done: the first byte gets the number `seq`.
+    void start(std::uint32_t seq) noexcept { data_end_ = seq; }
+    // The SYN-ACK that lwIP has queued is under way already.
+    void adopt_syn_ack() noexcept;
+    // Appends up to `length` bytes. `whole`: segments have room for what follows soon. Returns how many.
+    std::size_t append(const iovec* iov, std::size_t length, bool whole) noexcept;
+    // Cuts a segment behind `length` bytes. False: no memory.
+    bool split(tcp_seg* segment, std::uint32_t length) noexcept;
+    // Cuts what has become too long for the path; what of it is under way is lost for certain.
+    void resegment() noexcept;
+
+    // The first unsent segment has been sent.
+    void first_sent() noexcept;
+    tcp_seg* last_sent() const noexcept { return unacked_last_; }
+    // lwIP has freed segments; all of them, in forget().
+    void freed() noexcept;
+    void forget() noexcept {
+        tail_ = unacked_last_ = nullptr;
+        tail_room_ = 0;
+    }
+
+  private:
+    tcp_seg* new_segment(std::uint32_t room) noexcept;
+    bool add_segment(std::uint32_t size) noexcept;
+
+    Tcb& tcb_;
+    tcp_seg* tail_ = nullptr;  // the last unsent segment if data may be appended to it
+    tcp_seg* unacked_last_ = nullptr;
+    std::uint32_t tail_room_ = 0;
+    std::uint32_t data_end_ = 0;
 };
 
 }  // namespace vma::tcp

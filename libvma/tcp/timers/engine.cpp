@@ -168,17 +168,14 @@ bool Engine::tick() noexcept {
 void Engine::time_wait_entered(Connection& c) noexcept {
     Connection* oldest = nullptr;
     lock_.lock();
-    c.links_.tw_prev = tw_last_;
-    c.links_.tw_next = nullptr;
-    (tw_last_ != nullptr ? tw_last_->links_.tw_next : tw_first_) = &c;
+    c.links().tw_prev = tw_last_;
+    c.links().tw_next = nullptr;
+    (tw_last_ != nullptr ? tw_last_->links().tw_next : tw_first_) = &c;
     tw_last_ = &c;
-    c.links_.tw_listed = true;
+    c.links().tw_listed = true;
     if (++tw_count_ > kMaxTimeWait) {
         oldest = tw_first_;
-        std::uint32_t n = oldest->refs_.load(std::memory_order_relaxed);
-        while (n != 0 && !oldest->refs_.compare_exchange_weak(n, n + 1, std::memory_order_acquire)) {
-        }
-        if (n == 0) oldest = nullptr;
+        if (!oldest->try_ref()) oldest = nullptr;
     }
     lock_.unlock();
     if (oldest == &c) {
@@ -191,10 +188,10 @@ void Engine::time_wait_entered(Connection& c) noexcept {
 
 void Engine::time_wait_left(Connection& c) noexcept {
     lock_.lock();
-    if (c.links_.tw_listed) {
-        (c.links_.tw_prev != nullptr ? c.links_.tw_prev->links_.tw_next : tw_first_) = c.links_.tw_next;
-        (c.links_.tw_next != nullptr ? c.links_.tw_next->links_.tw_prev : tw_last_) = c.links_.tw_prev;
-        c.links_.tw_listed = false;
+    if (c.links().tw_listed) {
+        (c.links().tw_prev != nullptr ? c.links().tw_prev->links().tw_next : tw_first_) = c.links().tw_next;
+        (c.links().tw_next != nullptr ? c.links().tw_next->links().tw_prev : tw_last_) = c.links().tw_prev;
+        c.links().tw_listed = false;
         tw_count_--;
     }
     lock_.unlock();
@@ -204,22 +201,22 @@ void Engine::time_wait_left(Connection& c) noexcept {
 
 void Engine::orphaned(Connection& c) noexcept {
     lock_.lock();
-    if (!c.links_.orphan_listed) {
-        c.links_.orphan_next = orphans_;
-        c.links_.orphan_prev = nullptr;
-        if (orphans_ != nullptr) orphans_->links_.orphan_prev = &c;
+    if (!c.links().orphan_listed) {
+        c.links().orphan_next = orphans_;
+        c.links().orphan_prev = nullptr;
+        if (orphans_ != nullptr) orphans_->links().orphan_prev = &c;
         orphans_ = &c;
-        c.links_.orphan_listed = true;
+        c.links().orphan_listed = true;
     }
     lock_.unlock();
 }
 
 void Engine::unlist_orphan(Connection& c) noexcept {
-    if (!c.links_.orphan_listed) return;
-    (c.links_.orphan_prev != nullptr ? c.links_.orphan_prev->links_.orphan_next : orphans_) =
-        c.links_.orphan_next;
-    if (c.links_.orphan_next != nullptr) c.links_.orphan_next->links_.orphan_prev = c.links_.orphan_prev;
-    c.links_.orphan_listed = false;
+    if (!c.links().orphan_listed) return;
+    (c.links().orphan_prev != nullptr ? c.links().orphan_prev->links().orphan_next : orphans_) =
+        c.links().orphan_next;
+    if (c.links().orphan_next != nullptr) c.links().orphan_next->links().orphan_prev = c.links().orphan_prev;
+    c.links().orphan_listed = false;
 }
 
 void Engine::orphan_left(Connection& c) noexcept {
@@ -235,10 +232,7 @@ Connection* Engine::take_orphan() noexcept {
     while (taken == nullptr && orphans_ != nullptr) {
         Connection* c = orphans_;
         unlist_orphan(*c);
-        std::uint32_t n = c->refs_.load(std::memory_order_relaxed);
-        while (n != 0 && !c->refs_.compare_exchange_weak(n, n + 1, std::memory_order_acquire)) {
-        }
-        if (n != 0) taken = c;
+        if (c->try_ref()) taken = c;
     }
     lock_.unlock();
     return taken;

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <netinet/tcp.h>
+
+#include <algorithm>
+
+#include "libvma/tcp/connection.h"
+#include "libvma/tcp/lwip/entry.h"
+#include "libvma/tcp/timers/time.h"
+
+namespace vma::tcp {
+
+// ---- options ----
+
+Options Connection::options() noexcept {
+    if (!enter()) return tcb_.options;
+    Options o = tcb_.options;
+    leave();
+    return o;
+}
+
+void Connection::tell_readable() noexcept {
+    if (!enter()) return;
+    const std::size_t enough = std::max<std::size_t>(1, tcb_.options.receive_lowat);
+    if (tcb_.shown.readable() >= enough || tcb_.phase.fin_seen) tcb_.shown.wake_readers();
+    leave();
+}
+
+void Connection::options_changed() noexcept {
+    if (tcb_.pcb != nullptr) {
+        tcb_.set_pcb_options();
+        if (tcb_.phase.established) {
+            tcb_.recovery.set_algorithm(tcb_.options.congestion);
+            tcb_.route.mss_changed();
+        }
+        if (tcb_.route.known()) tcb_.writer.use(tcb_.route.path());
+        // SO_RCVBUF may have grown.
+        if (tcb_.phase.established && !tcb_.phase.in_time_wait) tcb_.receiver.open_window();
+        tcb_.sender.end_burst();
+        if (tcb_.pcb != nullptr) tcb_.sender.output();  // a cork may have gone
+    }
+    tcb_.timers.keepalive_changed();
+    if (tcb_.pcb != nullptr) tcb_.origin.reuse_changed(tcb_.options.reuse_address);
+}
+
+void Connection::quick_ack(bool on) noexcept {
+    if (!enter()) return;
+    tcb_.options.quickack = on;
+    if (tcb_.acks.quick(on) && tcb_.pcb != nullptr) {
+        tcp_ack_now(tcb_.pcb);
+        tcb_.sender.output();
+    }
+    leave();
+}
+
+void Connection::nodelay(bool on) noexcept {
+    if (!enter()) return;
+    tcb_.options.nodelay = on;
+    tcb_.sender.end_burst();
+    if (on) tcb_.sender.push_all();
+    if (tcb_.pcb != nullptr) tcb_.sender.output();
+    leave();
+}
+
+void Connection::path_mtu(std::uint32_t mtu) noexcept {
+    if (!enter()) return;
+    tcb_.route.learn_mtu(mtu);
+    leave();
+}
+
+CongestionAlgorithm Connection::algorithm() noexcept { return options().congestion; }
+
+int Connection::take_error() noexcept {
+    const int error = tcb_.shown.take_error();
+    if (error != 0 && enter()) leave();  // EPOLLERR goes
+    return error;
+}
+
+// ---- figures ----
+
+Counters Connection::counters() noexcept {
+    if (!enter()) return tcb_.counters;
+    Counters c = tcb_.counters;
+    leave();
+    return c;
+}
+
+bool Connection::sample(Sample& out) noexcept {
+    if (!enter()) return false;
+    out.counters = tcb_.counters;
+    out.rtt_us = tcb_.recovery.rtt().srtt_us();
+    out.rttvar_us = tcb_.recovery.rtt().rttvar_us();
+    out.rto_us = tcb_.recovery.rtt().rto_us();
+    out.cwnd = tcb_.recovery.congestion().cwnd();
+    out.ssthresh = tcb_.recovery.congestion().ssthresh() >= Congestion::kNoThreshold
+                       ? 0
+                       : tcb_.recovery.congestion().ssthresh();
+    out.mss = tcb_.shown.mss();
+    out.send_window = tcb_.pcb != nullptr ? tcb_.pcb->snd_wnd : 0;
+    out.receive_window = tcb_.options.receive_window;
+    out.send_limit = tcb_.queue.limit();
+    leave();
+    return true;
+}
+
+Connection::Held Connection::held() noexcept {
+    if (!enter()) return {};
+    const Held h{tcb_.receiver.queue().bytes() + tcb_.receiver.early().bytes(),
+                 tcb_.receiver.queue().held() + tcb_.receiver.early().held(),
+                 tcb_.receiver.queue().steps() + tcb_.receiver.early().steps()};
+    leave();
+    return h;
+}
+
+// As the kernel's tcp_get_info(), in its units: microseconds, milliseconds, segments.
+void Connection::info(Info& all) noexcept {
+    all = {};
+    ::tcp_info& out = all.basic;
+    if (!enter()) return;
+    const std::uint64_t now = now_ns();
+    auto ms_since = [&](std::uint64_t at) {
+        return at == 0 ? 0u : static_cast<std::uint32_t>((now - at) / 1'000'000);
+    };
+    const std::uint32_t mss = std::max(tcb_.shown.mss(), 1u);
+    out.tcpi_state = static_cast<std::uint8_t>(state());
+    out.tcpi_ca_state = tcb_.recovery.after_timeout() ? TCP_CA_Loss
+                        : tcb_.recovery.recovering()  ? TCP_CA_Recovery
+                                                      : TCP_CA_Open;
+    out.tcpi_retransmits = static_cast<std::uint8_t>(std::min(tcb_.recovery.retries(), 255u));
+    out.tcpi_probes = static_cast<std::uint8_t>(std::min(tcb_.timers.probes(), 255u));
+    out.tcpi_backoff = static_cast<std::uint8_t>(std::min(tcb_.recovery.rtt().backoffs(), 255u));
+    out.tcpi_rto = tcb_.recovery.rtt().rto_us();
+    out.tcpi_ato = tcb_.options.delayed_ack_ms * 1000;
+    out.tcpi_snd_mss = mss;
+    out.tcpi_rcv_mss = std::max(tcb_.acks.largest_in(), 536u);
+    out.tcpi_advmss = tcb_.route.wanted_mss() - (tcb_.options.timestamps ? kTimestampBytes : 0);
+    out.tcpi_pmtu = tcb_.route.mtu();
+    out.tcpi_rtt = tcb_.recovery.rtt().srtt_us();
+    out.tcpi_rttvar = tcb_.recovery.rtt().rttvar_us();
+    out.tcpi_snd_ssthresh = tcb_.recovery.congestion().ssthresh() >= Congestion::kNoThreshold
+                                ? 0x7fffffff
+                                : tcb_.recovery.congestion().ssthresh() / mss;
+    out.tcpi_snd_cwnd = std::max(tcb_.recovery.congestion().cwnd() / mss, 1u);
+    out.tcpi_reordering = 3;
+    out.tcpi_last_data_sent = ms_since(tcb_.acks.last_data_tx_ns());
+    out.tcpi_last_data_recv = ms_since(tcb_.acks.last_data_rx_ns());
+    out.tcpi_last_ack_recv = ms_since(tcb_.acceptance.last_ack_rx_ns());
+    out.tcpi_rcv_space = tcb_.options.receive_window;
+    out.tcpi_total_retrans = static_cast<std::uint32_t>(tcb_.counters.retransmits);
+    if (tcb_.pcb != nullptr) {
+        if (tcb_.pcb->flags & TF_TIMESTAMP) out.tcpi_options |= TCPI_OPT_TIMESTAMPS;
+        if (tcb_.pcb->flags & TF_SACK) out.tcpi_options |= TCPI_OPT_SACK;
+        if (tcb_.pcb->flags & TF_WND_SCALE) {
+            out.tcpi_options |= TCPI_OPT_WSCALE;
+            out.tcpi_snd_wscale = tcb_.pcb->snd_scale & 15u;
+            out.tcpi_rcv_wscale = tcb_.pcb->rcv_scale & 15u;
+        }
+        for (const tcp_seg* s = tcb_.pcb->unacked; s != nullptr; s = s->next) out.tcpi_unacked++;
+        all.snd_wnd = tcb_.pcb->snd_wnd;
+    }
+    all.pacing_rate = all.max_pacing_rate = ~std::uint64_t{0};  // not paced
+    all.bytes_acked = tcb_.counters.acked;
+    all.bytes_received = tcb_.counters.received;
+    all.segs_out = static_cast<std::uint32_t>(tcb_.counters.segments_out);
+    all.segs_in = static_cast<std::uint32_t>(tcb_.counters.segments_in);
+    all.notsent_bytes = static_cast<std::uint32_t>(unsent_bytes());
+    all.min_rtt = tcb_.recovery.rtt().min_rtt_us();
+    all.data_segs_in = static_cast<std::uint32_t>(tcb_.counters.data_segments_in);
+    all.data_segs_out = static_cast<std::uint32_t>(tcb_.counters.data_segments_out);
+    all.delivered = all.data_segs_out > out.tcpi_unacked ? all.data_segs_out - out.tcpi_unacked : 0;
+    all.bytes_sent = tcb_.counters.bytes_out;
+    all.bytes_retrans = tcb_.counters.bytes_again;
+    all.dsack_dups = static_cast<std::uint32_t>(tcb_.counters.dsacks);
+    all.rcv_ooopack = static_cast<std::uint32_t>(tcb_.counters.out_of_order);
+    leave();
+}
+
+}  // namespace vma::tcp

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
+
+#include <algorithm>
+
+#include "libvma/tcp/connection.h"
+#include "libvma/tcp/handshake/isn.h"
+#include "libvma/tcp/lwip/entry.h"
+#include "libvma/tcp/timers/time.h"
+
+namespace vma::tcp {
+namespace {
+
+// Bytes of data that the program gives the peer room for.
+std::uint32_t full_window(const Options& options) noexcept {
+    std::uint32_t window = std::max(options.receive_window != 0 ? options.receive_window : 65535u, 536u);
+    if (options.window_clamp != 0) window = std::min(window, options.window_clamp);
+    return options.window_scaling ? window : std::min(window, 65535u);
+}
+
+}  // namespace
+
+const lwip::Hooks Callbacks::kHooks{&Callbacks::output, &Callbacks::isn, &Callbacks::transmit,
+                                    &Callbacks::inpacket};
+
+tcp_pcb_listen Callbacks::g_listener = [] {
+    tcp_pcb_listen l{};
+    l.state = LISTEN;
+    l.accept = &Callbacks::accepted;
+    return l;
+}();
+
+// lwIP would like to send now. Sender::output() does so when lwIP is done.
+err_t Callbacks::transmit(void*, tcp_pcb*) { return ERR_OK; }
+
+err_t Callbacks::output(void* tcb, pbuf* p, ip4_addr_t, ip4_addr_t, std::uint8_t, std::uint8_t) {
+    static_cast<Tcb*>(tcb)->writer.send_control(p);
+    return ERR_OK;
+}
+
+std::uint32_t Callbacks::isn(void* tcb, ip4_addr_t, std::uint16_t, ip4_addr_t, std::uint16_t) {
+    return initial_sequence(static_cast<const Tcb*>(tcb)->ends, now_ns());
+}
+
+void Callbacks::install(tcp_pcb* pcb, Tcb& tcb) noexcept {
+    tcp_arg(pcb, &tcb);
+    pcb->recv = &Callbacks::received;
+    pcb->errf = &Callbacks::failed;
+    pcb->sent = nullptr;
+    pcb->poll = nullptr;
+    pcb->listener = &g_listener;
+}
+
+std::uint8_t window_scale(const Options& options) noexcept {
+    const std::uint32_t window = full_window(options);
+    std::uint8_t scale = 0;
+    while (scale < 14 && (window >> scale) > 0xffff) scale++;
+    return scale;
+}
+
+lwip::Parameters parameters_of(const Options& options, std::uint8_t scale, std::uint32_t mss,
+                               std::uint32_t timestamp_offset) noexcept {
+    lwip::Parameters p{};
+    p.mss = static_cast<std::uint16_t>(mss);
+    p.rcv_scale = scale;
+    p.wnd = std::min(full_window(options), 0xffffu << scale);
+    p.snd_buf = 0x7fffffff;
+    p.wnd_update_threshold = 0x7fffffff;  // Receiver::open_window() decides
+    p.ooseq_bytes = p.wnd;
+    p.timestamp_offset = timestamp_offset;
+    return p;
+}
+
+err_t Callbacks::inpacket(void* tcb, tcp_pcb* pcb, tcp_hdr* header, std::uint16_t optlen,
+                          std::uint16_t opt1len, std::uint8_t*, pbuf* p) {
+    if (pcb->state == LISTEN) return ERR_OK;
+    (void)opt1len;
+    return static_cast<Tcb*>(tcb)->acceptance.check(*header, optlen, *p) ? ERR_OK : ERR_ABRT;
+}
+
+err_t Callbacks::connected(void* tcb, tcp_pcb*, err_t) {
+    static_cast<Tcb*>(tcb)->opening.established();
+    return ERR_OK;
+}
+
+err_t Callbacks::accepted(void* tcb, tcp_pcb*, err_t) {
+    static_cast<Tcb*>(tcb)->opening.established();
+    return ERR_OK;
+}
+
+err_t Callbacks::received(void* tcb, tcp_pcb*, pbuf* p, err_t) {
+    auto* t = static_cast<Tcb*>(tcb);
+    if (p != nullptr)
+        t->receiver.received(p);
+    else
+        t->receiver.peer_finished();
+    return ERR_OK;
+}
+
+void Callbacks::failed(void* tcb, err_t error) {
+    auto* t = static_cast<Tcb*>(tcb);
+    // Data for a connection that is shut on both sides: the peer gets a RST, and the program the kernel's
+    // error.
+    if (error == ERR_ABRT && t->receiver.processing()) t->shown.fail(ECONNRESET);
+    if (error != ERR_RST) return;  // by ourselves, or the regular end
+    // The kernel's tcp_reset().
+    switch (t->pcb->state) {
+        case SYN_SENT:
+            t->shown.fail(ECONNREFUSED);
+            break;
+        case CLOSE_WAIT:
+            t->shown.fail(EPIPE);
+            break;
+        case TIME_WAIT:
+        case SYN_RCVD:
+            break;
+        default:
+            t->shown.fail(ECONNRESET);
+    }
+}
+
+}  // namespace vma::tcp

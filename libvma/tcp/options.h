@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What a program sets of a connection, and what a connection tells of itself.
+#pragma once
+
+#include <netinet/tcp.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "libvma/tcp/path.h"
+#include "libvma/tcp/recovery/congestion.h"
+
+namespace vma::tcp {
+
+inline constexpr std::uint32_t kTimestampBytes = 12;  // of options in each segment
+
+// What the program may set (socket options), in the units of the options. A listener's are copied to what it
+// accepts.
+struct Options {
+    PathOptions path;
+    bool nodelay = false, cork = false, keepalive = false;
+    bool quickack = true;  // TCP_QUICKACK as read: true while not "pingpong"
+    bool timestamps = true, sack = true, window_scaling = true;
+    unsigned keep_idle_s = 7200, keep_interval_s = 75, keep_count = 9;
+    std::uint32_t user_timeout_ms = 0;        // TCP_USER_TIMEOUT, 0: by retransmissions
+    unsigned syn_retries = 6, retries2 = 15;  // TCP_SYNCNT, net.ipv4.tcp_retries2
+    unsigned synack_retries = 5;              // TCP_SYNCNT of a listener, net.ipv4.tcp_synack_retries
+    unsigned syncookies = 1;           // net.ipv4.tcp_syncookies: never, when the table is full, always
+    int linger2_s = 60;                // TCP_LINGER2: FIN_WAIT_2 of a closed socket; < 0: none
+    std::uint32_t maxseg = 0;          // TCP_MAXSEG, 0: the path's
+    std::uint32_t receive_window = 0;  // bytes of data we let the peer have under way and unread
+    std::uint32_t send_buffer =
+        0;  // bytes of data that may wait to be acknowledged; 0: grows with the window
+    std::uint32_t window_clamp = 0;
+    std::uint32_t notsent_lowat = 0xffffffff;
+    std::uint32_t receive_lowat = 1;  // SO_RCVLOWAT
+    unsigned defer_accept_s = 0;
+    bool reuse_address = false;  // SO_REUSEADDR: others may bind the port while the connection lives
+    std::uint32_t delayed_ack_ms = 40;
+    unsigned mtu_expires_s = 600;  // net.ipv4.route.mtu_expires: how long what ICMP said of the path holds
+    CongestionAlgorithm congestion = CongestionAlgorithm::cubic;
+};
+
+// What a connection is good for at the moment; for statistics and tests.
+struct Counters {
+    std::uint64_t segments_in = 0, segments_out = 0, bytes_in = 0, bytes_out = 0;
+    std::uint64_t retransmits = 0, fast_recoveries = 0, timeouts = 0, tail_probes = 0, dup_acks_in = 0,
+                  out_of_order = 0;
+    std::uint64_t challenge_acks = 0, unacceptable = 0, paws = 0, bad_options = 0, probes = 0, keepalives = 0,
+                  dsacks = 0;
+    std::uint64_t merged = 0;  // received frames that shared a pass through the state machine
+    // As TCP_INFO counts: sequence numbers, each once, and what was sent again.
+    std::uint64_t acked = 0, received = 0, bytes_again = 0, data_segments_in = 0, data_segments_out = 0;
+};
+
+// What getsockopt(TCP_INFO) tells: the kernel's struct tcp_info (linux/tcp.h), of which the C library's
+// header has the beginning only. Fields up to snd_wnd; what follows is newer than the features here.
+struct Info {
+    ::tcp_info basic;
+    std::uint64_t pacing_rate, max_pacing_rate, bytes_acked, bytes_received;
+    std::uint32_t segs_out, segs_in, notsent_bytes, min_rtt, data_segs_in, data_segs_out;
+    std::uint64_t delivery_rate, busy_time, rwnd_limited, sndbuf_limited;
+    std::uint32_t delivered, delivered_ce;
+    std::uint64_t bytes_sent, bytes_retrans;
+    std::uint32_t dsack_dups, reord_seen, rcv_ooopack, snd_wnd;
+};
+static_assert(offsetof(Info, bytes_acked) == 120 && offsetof(Info, snd_wnd) == 228);
+
+}  // namespace vma::tcp

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/tcp/published.h"
+
+#include <netinet/in.h>
+
+#include <algorithm>
+
+#include "libvma/tcp/connection.h"
+#include "libvma/tcp/lwip/glue.h"
+#include "libvma/tcp/recovery/segments.h"
+
+namespace vma::tcp {
+namespace {
+
+constexpr std::uint32_t kInEvents =
+    EPOLLIN | EPOLLRDNORM | EPOLLRDBAND | EPOLLRDHUP | EPOLLPRI | EPOLLHUP | EPOLLERR;
+
+State state_of(const tcp_pcb& pcb) noexcept {
+    switch (pcb.state) {
+        case SYN_SENT:
+            return State::syn_sent;
+        case SYN_RCVD:
+            return State::syn_recv;
+        case ESTABLISHED:
+            return State::established;
+        case FIN_WAIT_1:
+            return State::fin_wait1;
+        case FIN_WAIT_2:
+            return State::fin_wait2;
+        case CLOSE_WAIT:
+            return State::close_wait;
+        case CLOSING:
+            return State::closing;
+        case LAST_ACK:
+            return State::last_ack;
+        case TIME_WAIT:
+            return State::time_wait;
+        case LISTEN:
+            return State::listen;
+        default:
+            return State::close;
+    }
+}
+
+}  // namespace
+
+std::uint32_t Published::edges(std::uint32_t interest) const noexcept {
+    std::uint32_t n = 0;
+    if (interest & kInEvents) n += in_edges_.load(std::memory_order_acquire);
+    if (interest & (EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND)) n += out_edges_.load(std::memory_order_acquire);
+    return n;
+}
+
+void Published::update() noexcept {
+    if (tcb_.freeze.moved()) {  // what was shown last stays true until the owner shows the kernel's socket
+        tcb_.timers.arm();
+        return;
+    }
+    // Of a connection that has failed the last count stands, as in the kernel; the SYN counts until it is
+    // answered.
+    if (tcb_.pcb != nullptr)
+        queued_.store(tcb_.phase.established ? tcb_.queue.queued() : !tcb_.origin.passive(),
+                      std::memory_order_release);
+    unsent_.store(tcb_.queue.unsent(), std::memory_order_release);
+    set_limit(tcb_.queue.limit());
+    if (tcb_.pcb != nullptr) {
+        const State now = state_of(*tcb_.pcb);
+        if (now == State::time_wait && !tcb_.phase.in_time_wait) tcb_.timers.enter_time_wait();
+        // "Wake up lingering close()" (tcp_rcv_state_process): another edge.
+        if (now == State::fin_wait2 && state_.load(std::memory_order_relaxed) == State::fin_wait1)
+            in_wake_++, out_wake_++;
+        state_.store(now, std::memory_order_release);
+    } else {
+        state_.store(State::close, std::memory_order_release);
+    }
+    publish();
+    tcb_.timers.arm();
+}
+
+void Published::publish() noexcept {
+    const std::uint32_t before = events_.load(std::memory_order_relaxed);
+    // Before connect(), which sets the window: who watches must not see a hang-up.
+    if (tcb_.pcb == nullptr && before == 0 && !tcb_.opening.begun() && !tcb_.phase.established) return;
+    const std::uint32_t now = compute_events();
+    if ((now & ~before) & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) in_wake_++, out_wake_++;
+    // Visible before the look at who asked meanwhile, see events_asked().
+    if (before != now) events_.store(now, std::memory_order_seq_cst);
+    if (now & EPOLLOUT) {
+        const bool asked = room_wanted_.load(std::memory_order_seq_cst);
+        if (no_space_ || asked || (!(before & EPOLLOUT) && !tcb_.phase.established)) out_wake_++;
+        if (asked) room_wanted_.store(false, std::memory_order_relaxed);
+        no_space_ = false;
+    }
+    if (before == now && (in_wake_ | out_wake_) == 0) return;
+    in_edges_.fetch_add(in_wake_, std::memory_order_release);
+    out_edges_.fetch_add(out_wake_, std::memory_order_release);
+    in_wake_ = out_wake_ = 0;
+    if (tcb_.owner != nullptr) tcb_.owner->changed();
+}
+
+// The kernel's tcp_poll() in other words.
+std::uint32_t Published::compute_events() const noexcept {
+    std::uint32_t mask = 0;
+    const State state = tcb_.pcb != nullptr ? state_of(*tcb_.pcb) : State::close;
+    const bool receive_shut = tcb_.phase.read_shut || tcb_.phase.peer_closed;
+    if ((receive_shut && tcb_.phase.write_shut) || state == State::close) mask |= EPOLLHUP;
+    if (receive_shut) mask |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
+    if (state != State::syn_sent && state != State::syn_recv) {
+        const std::uint32_t limit = tcb_.queue.limit();
+        const std::size_t enough = std::max<std::size_t>(1, std::min(tcb_.options.receive_lowat, limit));
+        if (readable_.load(std::memory_order_relaxed) >= enough) mask |= EPOLLIN | EPOLLRDNORM;
+        if (tcb_.phase.write_shut) {
+            mask |= EPOLLOUT | EPOLLWRNORM;
+        } else {
+            const std::uint32_t used = tcb_.queue.queued();
+            const bool room = used <= limit && limit - used >= used / 2;
+            const bool few_unsent = tcb_.options.notsent_lowat == 0xffffffff ||
+                                    unsent() < tcb_.options.notsent_lowat || unsent() == 0;
+            if (room && few_unsent) mask |= EPOLLOUT | EPOLLWRNORM;
+        }
+    }
+    if (error_.load(std::memory_order_relaxed) != 0) mask |= EPOLLERR;
+    return mask;
+}
+
+}  // namespace vma::tcp

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/tcp/recovery/loss_recovery.h"
+
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <span>
+
+#include "libvma/tcp/connection.h"
+#include "libvma/tcp/lwip/glue.h"
+#include "libvma/tcp/recovery/segments.h"
+#include "libvma/tcp/send/segment.h"
+#include "libvma/tcp/sequence.h"
+#include "libvma/tcp/timers/time.h"
+
+namespace vma::tcp {
+namespace {
+
+constexpr std::uint32_t kMinProbeUs = 10'000;
+// A lone segment's ACK may be delayed (RFC 8985 section 7.2: WCDelAckT). Linux delays by 40 ms and more as a
+// rule, so with less, each last segment would be sent twice.
+constexpr std::uint32_t kMaxAckDelayUs = 200'000;
+constexpr std::uint64_t kDeviceFullNs = 1'000'000;  // until the next try
+
+}  // namespace
+
+LossRecovery::LossRecovery(Tcb& tcb) : tcb_(tcb), scoreboard_(std::make_unique<SegmentBoard>()) {}
+LossRecovery::~LossRecovery() = default;
+
+void LossRecovery::start() noexcept {
+    congestion_.init(tcb_.options.congestion, tcb_.route.send_mss());
+    if (rtt_.backoffs() != 0 && !rtt_.measured()) rtt_.handshake_without_sample();
+    retries_ = 0;
+    scoreboard_->init((tcb_.pcb->flags & TF_SACK) != 0, tcb_.route.send_mss(), tcb_.pcb->lastack);
+}
+
+void LossRecovery::reset() noexcept { scoreboard_->forget(); }
+
+void LossRecovery::set_mss(std::uint32_t mss) noexcept {
+    congestion_.set_mss(mss);
+    scoreboard_->set_mss(mss);
+}
+
+void LossRecovery::set_algorithm(CongestionAlgorithm algorithm) noexcept {
+    if (congestion_.algorithm() != algorithm) congestion_.change(algorithm);
+}
+
+std::uint32_t LossRecovery::pipe() const noexcept {
+    return scoreboard_->pipe(tcb_.pcb->snd_nxt - tcb_.pcb->lastack);
+}
+
+bool LossRecovery::room_for(std::uint32_t length) const noexcept {
+    const std::uint32_t flight = pipe();
+    return length == 0 || flight == 0 || flight + length <= congestion_.cwnd();
+}
+
+void LossRecovery::all_lost() noexcept {
+    scoreboard_->on_rto(tcb_.pcb->unacked, tcb_.pcb->lastack, tcb_.pcb->snd_nxt, true);
+}
+
+void LossRecovery::split_sent(tcp_seg* first, tcp_seg* second) noexcept {
+    scoreboard_->on_split(first, second);
+}
+
+bool LossRecovery::recovering() const noexcept { return scoreboard_->phase() != RecoveryPhase::open; }
+
+bool LossRecovery::after_timeout() const noexcept { return scoreboard_->phase() == RecoveryPhase::timeout; }
+
+void LossRecovery::on_timeout(std::uint64_t now) noexcept {
+    congestion_.on_rto(tcb_.pcb->snd_nxt - tcb_.pcb->lastack, retries_ == 1, now);
+    scoreboard_->on_rto(tcb_.pcb->unacked, tcb_.pcb->lastack, tcb_.pcb->snd_nxt, true);
+    tcb_.timers.tail_at = 0;
+}
+
+void LossRecovery::timed_out(std::uint64_t since, bool counted) noexcept {
+    if (retries_ == 0 && (counted || first_retry_ns_ == 0)) first_retry_ns_ = since;
+    if (counted) retries_++;
+}
+
+void LossRecovery::sent_again(std::uint32_t end) noexcept {
+    // Karn: what is sent twice is not timed.
+    if (rtt_start_ns_ != 0 && !seq_before(rtt_seq_, end)) rtt_start_ns_ = 0;
+}
+
+void LossRecovery::retransmit_lost() noexcept {
+    const std::uint32_t mss = tcb_.shown.mss();
+    for (;;) {
+        tcp_seg* seg = scoreboard_->next_to_retransmit(tcb_.pcb->unacked);
+        if (seg == nullptr) return;
+        const std::uint32_t flight = pipe();
+        if (flight != 0 && flight + seg->len > congestion_.cwnd()) return;
+        if (seg->len > mss && tcb_.queue.split(seg, mss)) continue;
+        if (!tcb_.writer.send(seg, true)) {
+            tcb_.timers.path_at = now_ns() + kDeviceFullNs;
+            return;
+        }
+        scoreboard_->on_retransmitted(tcb_.pcb->unacked, seg, tcb_.pcb->snd_nxt);
+    }
+}
+
+void LossRecovery::restart_after_idle(std::uint64_t now) noexcept {
+    const std::uint64_t last = tcb_.acks.last_data_tx_ns();
+    if (last != 0 && now > last) congestion_.after_idle((now - last) / 1000, rtt_.rto_us());
+}
+
+void LossRecovery::schedule_tail_probe(std::uint64_t now) noexcept {
+    if (tcb_.timers.tail_at != 0 && tcb_.pcb->unacked != nullptr) return;
+    if (!scoreboard_->uses_sack() || recovering() || tail_probed_ || !rtt_.measured() ||
+        tcb_.pcb->unacked == nullptr) {
+        tcb_.timers.tail_at = 0;
+        return;
+    }
+    std::uint64_t wait_us = std::max(2 * rtt_.srtt_us(), kMinProbeUs);
+    if (tcb_.pcb->unacked->next == nullptr)
+        wait_us = std::max<std::uint64_t>(wait_us, rtt_.srtt_us() * 3 / 2 + kMaxAckDelayUs);
+    const std::uint64_t at = now + wait_us * 1000;
+    tcb_.timers.tail_at = tcb_.timers.rto_at != 0 && at >= tcb_.timers.rto_at ? 0 : at;
+}
+
+void LossRecovery::tail_loss_probe() noexcept {
+    if (tcb_.pcb->unacked == nullptr || recovering()) return;
+    tail_probed_ = true;
+    // New data serves as well, and is not sent for nothing.
+    if (tcb_.pcb->unsent != nullptr && !seq_before(tcb_.pcb->lastack + tcb_.pcb->snd_wnd,
+                                                   seq_of(tcb_.pcb->unsent) + tcb_.pcb->unsent->len)) {
+        tcb_.sender.end_burst();
+        const tcp_seg* before = tcb_.pcb->unsent;
+        tcb_.sender.output();
+        if (tcb_.pcb == nullptr || tcb_.pcb->unsent != before) return;
+    }
+    const std::uint32_t mss = tcb_.shown.mss();
+    while (tcb_.queue.last_sent() != nullptr && tcb_.queue.last_sent()->len > mss)
+        if (!tcb_.queue.split(tcb_.queue.last_sent(), mss)) return;
+    if (tcb_.queue.last_sent() != nullptr && tcb_.writer.send(tcb_.queue.last_sent(), true)) {
+        tcb_.counters.tail_probes++;
+        scoreboard_->on_retransmitted(tcb_.pcb->unacked, tcb_.queue.last_sent(), tcb_.pcb->snd_nxt);
+    }
+}
+
+// The cumulative part of an ACK. Returns the first segment that it leaves.
+tcp_seg* LossRecovery::advance(const AckInfo& info, tcp_seg* head, std::uint64_t now) noexcept {
+    const std::uint32_t una = tcb_.pcb->lastack, flight = tcb_.pcb->snd_nxt - una;
+    const AckOutcome out = scoreboard_->on_cumulative_ack(head, info.ack, tcb_.pcb->snd_nxt);
+    const tcp_seg* last = nullptr;
+    while (head != nullptr &&
+           seq_at_or_before(SegmentAccess::seq(head) + SegmentAccess::len(head), info.ack)) {
+        last = head;
+        head = head->next;
+    }
+    // HyStart++ wants to see how the delay grows within a round: a sample with each ACK (RFC 9406
+    // section 4.2).
+    std::uint32_t newest_us = 0;
+    if (last != nullptr && last->len != 0 && !out.retransmitted) {
+        newest_us = std::max(static_cast<std::uint32_t>(now / 1000) - SegmentAccess::sent_us(last), 1u);
+        congestion_.on_rtt_sample(newest_us);
+    }
+    std::uint32_t rtt_us = 0;
+    if (rtt_start_ns_ != 0 && !seq_before(info.ack, rtt_seq_)) {
+        rtt_us = static_cast<std::uint32_t>(std::max<std::uint64_t>((now - rtt_start_ns_) / 1000, 1));
+        rtt_start_ns_ = 0;
+    } else if (info.echo != 0 && out.retransmitted) {
+        // The time stamp tells which of the transmissions was answered; in milliseconds.
+        const std::uint32_t ms = tcb_.opening.timestamp(now) - info.echo;
+        if (ms < 120'000) rtt_us = std::max(ms, 1u) * 1000;
+    } else if (rtt_.backoffs() != 0) {
+        rtt_us = newest_us;  // the first that is certain ends the backoff
+    }
+    if (rtt_us != 0) {
+        rtt_.sample(rtt_us, now);
+    }
+    congestion_.on_ack(info.ack - una, flight, app_limited_, rtt_.srtt_us(), now);
+    if (out.recovered) congestion_.on_recovery_exit();
+    if (out.reneged) all_lost();
+    tail_probed_ = false;
+    tcb_.timers.tail_at = 0;
+    return head;
+}
+
+void LossRecovery::before_ack(const AckInfo& info) noexcept {
+    if (!tcb_.phase.established) return;
+    const std::uint64_t now = tcb_.acceptance.last_rx_ns();
+    const std::uint32_t una = tcb_.pcb->lastack, flight = tcb_.pcb->snd_nxt - una;
+    tcp_seg* head = tcb_.pcb->unacked;
+    const bool advances = seq_before(una, info.ack);
+    if (advances) head = advance(info, head, now);
+    bool reported = false;
+    if (info.block_count != 0) {
+        const SackOutcome out = scoreboard_->on_sack(head, std::span(info.blocks, info.block_count), info.ack,
+                                                     advances ? info.ack : una, tcb_.pcb->snd_nxt);
+        tcb_.counters.dsacks += out.dsacks;
+        tcb_.counters.bad_options += out.invalid;
+        reported = out.newly_sacked != 0;
+        if (out.dsacks != 0 && scoreboard_->all_retransmissions_needless()) {
+            congestion_.on_spurious();
+            scoreboard_->undo(head);
+        }
+    }
+    // A duplicate ACK (RFC 5681 section 2).
+    if (!advances && info.ack == una && !info.data && head != nullptr &&
+        (info.window == tcb_.pcb->snd_wnd || reported)) {
+        tcb_.counters.dup_acks_in++;
+        scoreboard_->on_duplicate_ack(head, una, flight);
+    }
+    if (scoreboard_->loss_found()) {
+        scoreboard_->enter_recovery(advances ? info.ack : una, tcb_.pcb->snd_nxt);
+        tcb_.counters.fast_recoveries++;
+        congestion_.on_loss_event(flight, now);
+    }
+}
+
+}  // namespace vma::tcp

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/tcp/route.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+
+#include "libvma/tcp/connection.h"
+#include "libvma/tcp/lwip/glue.h"
+#include "libvma/tcp/sequence.h"
+#include "libvma/tcp/timers/time.h"
+
+namespace vma::tcp {
+namespace {
+
+constexpr std::uint32_t kMinSendMss = 48;  // the kernel's net.ipv4.tcp_min_snd_mss
+constexpr std::uint64_t kNeighbourPatienceNs = 3 * kSecond;
+constexpr std::uint64_t kNeighbourRetryNs = 1'000'000, kRouteRetryNs = 20'000'000;
+
+}  // namespace
+
+int Route::find() noexcept {
+    Path path;
+    const int error = source_.find(tcb_.ends, tcb_.options.path, path);
+    if (error != 0 && error != EAGAIN) {
+        known_ = false;
+        return error;
+    }
+    if (path.ring == nullptr) return error != 0 ? error : EOPNOTSUPP;
+    // The rule stays on the ring where it is: a route over another interface is used for sending only.
+    const std::uint32_t mss_before = wanted_mss();
+    path_ = path;
+    known_ = error == 0;
+    if (known_) tcb_.writer.use(path);
+    if (wanted_mss() != mss_before) mss_changed();
+    return error;
+}
+
+void Route::adopt(const Path& path, bool resolved, ring::Ring& rule_ring) noexcept {
+    path_ = path;
+    rule_ring_ = &rule_ring;
+    known_ = resolved;
+    if (resolved) tcb_.writer.use(path);
+}
+
+void Route::wait(int error, std::uint64_t now) noexcept {
+    if (tries_++ == 0) tries_since_ns_ = now;
+    const bool asking = error == EAGAIN;
+    soft_error_ = asking ? 0 : error;
+    if (!tcb_.phase.established && (!asking || now - tries_since_ns_ > kNeighbourPatienceNs)) {
+        tcb_.give_up(asking ? EHOSTUNREACH : error);
+        return;
+    }
+    // A neighbour answers in microseconds as a rule; a route that went may come back.
+    const unsigned shift = std::min(tries_, 8u);
+    tcb_.timers.path_at =
+        now + (asking ? kNeighbourRetryNs : kRouteRetryNs) * (std::uint64_t{1} << (shift - 1));
+}
+
+void Route::confirm_stale() noexcept {
+    source_.confirm(path_, tcb_.ends.remote_addr);
+    path_.stale = false;
+}
+
+void Route::doubt() noexcept { source_.doubt(path_, tcb_.ends.remote_addr); }
+
+std::uint32_t Route::wanted_mss() const noexcept {
+    std::uint32_t mtu = path_.mtu != 0 ? path_.mtu : 1500;
+    if (learnt_mtu_ != 0) mtu = std::min(mtu, learnt_mtu_);
+    std::uint32_t mss = mtu > 40 + 88 ? mtu - 40 : 88;
+    if (tcb_.options.maxseg != 0) mss = std::min(mss, tcb_.options.maxseg);
+    return std::min<std::uint32_t>(mss, 0xffff - 40);
+}
+
+// As the kernel's tcp_mtu_to_mss(): what the peer asks for is raised to kMinSendMss, and our options take
+// their room of that.
+std::uint32_t Route::send_mss() const noexcept {
+    static_assert(kMinSendMss > kTimestampBytes);
+    std::uint32_t mss = wanted_mss();
+    if (tcb_.pcb != nullptr) mss = std::min<std::uint32_t>(mss, tcb_.pcb->mss);
+    mss = std::max(mss, kMinSendMss);
+    return tcb_.pcb != nullptr && (tcb_.pcb->flags & TF_TIMESTAMP) ? mss - kTimestampBytes : mss;
+}
+
+void Route::mss_changed() noexcept {
+    if (!tcb_.phase.established) return;
+    const std::uint32_t mss = send_mss();
+    if (mss == tcb_.shown.mss()) return;
+    tcb_.shown.set_mss(mss);
+    tcb_.recovery.set_mss(mss);
+}
+
+void Route::learn_mtu(std::uint32_t mtu) noexcept {
+    mtu = std::max<std::uint32_t>(mtu, 552);  // the kernel's net.ipv4.route.min_pmtu
+    if (learnt_mtu_ != 0 && mtu > learnt_mtu_) return;
+    // After this time a longer segment tries again, as in the kernel: the path may have become better.
+    learnt_until_ns_ = now_ns() + std::uint64_t{tcb_.options.mtu_expires_s} * 1'000'000'000;
+    if (mtu == learnt_mtu_) return;
+    learnt_mtu_ = mtu;
+    if (tcb_.pcb == nullptr || !tcb_.phase.established) return;
+    const std::uint32_t before = tcb_.shown.mss();
+    mss_changed();
+    if (send_mss() >= before)
+        return;  // segments were that short already: it is not for this that one was lost
+    tcb_.queue.resegment();
+    tcb_.sender.output();
+}
+
+void Route::forget_mtu() noexcept {
+    learnt_mtu_ = 0;
+    mss_changed();
+}
+
+// As the kernel's tcp_v4_err(): only what quotes a segment under way counts. Fatal while connecting, else a
+// hint why retransmissions may fail; a smaller MTU is obeyed.
+void Route::icmp_error(const ring::IcmpError& error) noexcept {
+    if (tcb_.pcb == nullptr || tcb_.freeze.frozen() || tcb_.phase.in_time_wait) return;
+    if (seq_before(error.seq, tcb_.pcb->lastack) || seq_before(tcb_.pcb->snd_nxt, error.seq)) return;
+    if (error.error == EMSGSIZE) {
+        learn_mtu(error.mtu != 0 ? error.mtu : 576);
+    } else if (tcb_.pcb->state == SYN_SENT || tcb_.pcb->state == SYN_RCVD) {
+        tcb_.give_up(error.error);
+    } else {
+        soft_error_ = error.error;
+    }
+}
+
+}  // namespace vma::tcp

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What may leave now: the windows, and the cases in which a short last segment waits.
+//
+// Under the connection's lock.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+
+struct tcp_seg;
+
+namespace vma::tcp {
+
+struct Tcb;
+
+class Sender {
+  public:
+    explicit Sender(Tcb& tcb) noexcept : tcb_(tcb) {}
+
+    // Queues what there is room for and sends what may leave. `more`: the program says that more follows.
+    // `quiet`: the caller calls output() later. Bytes, or -EAGAIN.
+    ssize_t write(const iovec* iov, std::size_t length, bool more, bool quiet) noexcept;
+    // Sends whatever may be sent now: retransmissions, data, an ACK.
+    void output() noexcept;
+    void output(std::uint64_t now) noexcept;
+
+    // The program has turned to something else: what was written is complete.
+    void end_burst() noexcept { burst_ = 0; }
+    // The same; and the next write begins a burst, however soon it comes: an answer on a fast wire.
+    void program_reads() noexcept {
+        burst_ = 0;
+        last_write_ns_ = 0;
+    }
+    // What is queued goes with the next output(), though it be corked.
+    void push_all() noexcept { push_ = true; }
+
+    // The handshake is done: the first byte has the number `seq`.
+    void start(std::uint32_t seq) noexcept { small_end_ = seq; }
+    // A short segment that ends at `end` has left.
+    void small_sent(std::uint32_t end) noexcept { small_end_ = end; }
+    // The peer has acknowledged all up to `ack`.
+    void acked(std::uint32_t ack) noexcept;
+
+  private:
+    bool may_leave(tcp_seg* segment) noexcept;
+    bool keep_back(const tcp_seg* segment) noexcept;
+
+    Tcb& tcb_;
+    std::uint64_t last_write_ns_ = 0;
+    std::uint32_t small_end_ = 0;  // end of the last short segment sent (Nagle, Minshall's variant)
+    std::uint32_t burst_ = 0;      // writes since the program last turned to something else
+    bool more_ = false;            // the last write said that more follows
+    bool push_ = false;
+};
+
+}  // namespace vma::tcp

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/tcp/tcb.h"
+
+#include "libvma/tcp/connection.h"
+#include "libvma/tcp/lwip/entry.h"
+#include "libvma/tcp/timers/engine.h"
+
+namespace vma::tcp {
+
+Tcb::Tcb(Connection& c, PathSource& paths, const Endpoints& e, const Options& o)
+    : connection(c), ends(e), options(o), route(*this, paths) {
+    shown.set_limit(queue.limit());
+}
+
+void Tcb::abandon(bool reset) noexcept {
+    in_lwip([&](lwip::Entry&) { tcp_abandon(pcb, reset); });
+}
+
+// The connection is over, for whatever reason.
+void Tcb::gone() noexcept {
+    pcb = nullptr;
+    queue.forget();
+    phase.connecting = false;
+    origin.gone(connection);
+    receiver.clear_early();
+    recovery.reset();
+    Engine::instance().time_wait_left(connection);
+    if (phase.orphan) Engine::instance().orphan_left(connection);
+    // Both directions, as the kernel's tcp_done().
+    phase.peer_closed = true;
+    phase.write_shut = true;
+    shown.wake_all();
+    if (phase.orphan) free_queues();
+}
+
+void Tcb::give_up(int error) noexcept {
+    if (!phase.orphan) shown.fail(error);
+    abandon(pcb->state != SYN_SENT && pcb->state != SYN_RCVD);
+}
+
+void Tcb::free_queues() noexcept {
+    receiver.clear();
+    shown.set_readable(0);
+}
+
+void Tcb::set_pcb_options() noexcept {
+    pcb->ttl = options.path.ttl;
+    pcb->tos = options.path.tos;
+    tcp_set_flags(pcb, TF_NODELAY);  // when to wait is decided in sender.cpp
+}
+
+}  // namespace vma::tcp
