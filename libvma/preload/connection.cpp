@@ -40,14 +40,12 @@ namespace {
 template <class Accept>
 int accept_from_kernel(sockaddr* addr, socklen_t* len, int flags, Accept&& accept) {
     if (!sockets::placeholders::possible()) return fresh(accept());
-    const socklen_t room = sockets::placeholders::room_of(addr, len);
+    sockets::placeholders::Accepting accepting(addr, len, flags);
     for (;;) {
         const int fd = fresh(accept());
         if (fd < 0) return fd;
         Inside hold;
-        const int accepted = sockets::placeholders::accepted(fd, addr, len, room, flags);
-        if (accepted >= 0) return accepted;
-        if (room != 0) *len = room;
+        if (const int accepted = accepting.resolve(fd); accepted >= 0) return accepted;
     }
 }
 

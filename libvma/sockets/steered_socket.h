@@ -20,12 +20,12 @@ namespace vma::sockets {
 
 class SteeredSocket : public Socket, public Steered {
   public:
-    bool lives_elsewhere() const noexcept override { return shared(); }
-    bool add_waiter(Waiter* waiter) noexcept override { return watchers_.add(waiter); }
-    void remove_waiter(Waiter* waiter) noexcept override { watchers_.remove(waiter); }
-    bool subscribe(ReadyHook* hook) noexcept override { return watchers_.add(hook); }
-    bool unsubscribe(ReadyHook* hook) noexcept override { return watchers_.remove(hook); }
-    unsigned arm(int* fds, unsigned room) noexcept override;
+    bool lives_elsewhere() const noexcept final { return shared(); }
+    bool add_waiter(Waiter* waiter) noexcept final { return watchers_.add(waiter); }
+    void remove_waiter(Waiter* waiter) noexcept final { watchers_.remove(waiter); }
+    bool subscribe(ReadyHook* hook) noexcept final { return watchers_.add(hook); }
+    bool unsubscribe(ReadyHook* hook) noexcept final { return watchers_.remove(hook); }
+    unsigned arm(int* fds, unsigned room) noexcept final;
     int fcntl(int fd, int cmd, unsigned long arg) override;
     int ioctl(int fd, unsigned long request, void* arg) override;
 
@@ -38,6 +38,12 @@ class SteeredSocket : public Socket, public Steered {
     bool shared() const noexcept;
     // Of before_last_close(): what is shared with another process goes to the kernel.
     void leave_if_shared(int fd) noexcept;
+    // Of last_fd_closed(), in a handler that interrupted the library: it must not wait for locks that its own
+    // thread holds. The rules go with the next control operation (Steered::bury); what they match is dropped
+    // until then.
+    void bury_later() noexcept {
+        if (try_ref()) stack_.add_dead(this);
+    }
     // A copy of the shadow, for a port that stays taken when `fd`, the last number, goes. It would also keep
     // that number in the kernel's epoll sets, which then told of it for ever; so the number leaves them
     // first.

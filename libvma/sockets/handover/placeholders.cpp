@@ -118,12 +118,13 @@ InternalFd take(in_port_t port) noexcept {
 
 bool possible() noexcept { return g_offered.load(std::memory_order_relaxed) || handing::has_ancestors(); }
 
-socklen_t room_of(const sockaddr* addr, const socklen_t* len) noexcept {
-    return addr != nullptr && UserMemory::readable(len, sizeof *len) ? *len : 0;
+Accepting::Accepting(sockaddr* addr, socklen_t* len, int flags) noexcept
+    : addr_(addr), len_(len), flags_(flags) {
+    if (possible() && addr != nullptr && UserMemory::readable(len, sizeof *len)) room_ = *len;
 }
 
-int accepted(int fd, sockaddr* addr, socklen_t* len, socklen_t room, int flags) noexcept {
-    if (fd < 0) return fd;
+int Accepting::resolve(int fd) noexcept {
+    if (fd < 0 || !possible()) return fd;
     sockaddr_in from{};
     socklen_t length = sizeof from;
     if (os::raw_syscall(SYS_getpeername, fd, &from, &length) != 0 || from.sin_family != AF_INET ||
@@ -134,16 +135,17 @@ int accepted(int fd, sockaddr* addr, socklen_t* len, socklen_t room, int flags) 
     if (connection < 0) connection = handing::ask_for_connection(from.sin_port);
     if (connection < 0) {
         os::raw_syscall(SYS_close, fd);
+        if (room_ != 0) *len_ = room_;
         errno = EAGAIN;
         return -1;
     }
-    os::raw_syscall(SYS_dup3, connection, fd, (flags & SOCK_CLOEXEC) != 0 ? O_CLOEXEC : 0);
+    os::raw_syscall(SYS_dup3, connection, fd, (flags_ & SOCK_CLOEXEC) != 0 ? O_CLOEXEC : 0);
     if (!mine) os::raw_syscall(SYS_close, connection);
-    os::raw_syscall(SYS_fcntl, fd, F_SETFL, (flags & SOCK_NONBLOCK) != 0 ? O_NONBLOCK : 0);
+    os::raw_syscall(SYS_fcntl, fd, F_SETFL, (flags_ & SOCK_NONBLOCK) != 0 ? O_NONBLOCK : 0);
     length = sizeof from;
-    if (room != 0 && os::raw_syscall(SYS_getpeername, fd, &from, &length) == 0) {
-        std::memcpy(addr, &from, std::min<std::size_t>(room, sizeof from));
-        *len = sizeof from;
+    if (room_ != 0 && os::raw_syscall(SYS_getpeername, fd, &from, &length) == 0) {
+        std::memcpy(addr_, &from, std::min<std::size_t>(room_, sizeof from));
+        *len_ = sizeof from;
     }
     return fd;
 }

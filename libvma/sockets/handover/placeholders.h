@@ -38,11 +38,21 @@ class Placeholder {
 // The connection of the placeholder that comes from this port; empty if it is none of this process's.
 InternalFd take(in_port_t port) noexcept;
 
-// After accept() or accept4() with these arguments has given `fd`: `fd`, now the connection itself if it was
-// a placeholder. -1 and EAGAIN: it was one, but the connection is gone; accept again. `room`: what *len was.
-int accepted(int fd, sockaddr* addr, socklen_t* len, socklen_t room, int flags) noexcept;
-// What `room` is to be.
-socklen_t room_of(const sockaddr* addr, const socklen_t* len) noexcept;
+// Around accept() or accept4() of the kernel with these arguments: what it gives may be a placeholder.
+class Accepting {
+  public:
+    Accepting(sockaddr* addr, socklen_t* len, int flags) noexcept;
+    // `fd`: what accept() gave, or -1. Returns it; it is the connection itself now if it was a placeholder.
+    // -1 and EAGAIN: it was one, but the connection is gone; *len is as before, accept again.
+    int resolve(int fd) noexcept;
+
+  private:
+    sockaddr* const addr_;
+    socklen_t* const len_;
+    const int flags_;
+    socklen_t room_ = 0;  // what *len_ was
+};
+
 // Before the rules of `listener` go: the kernel refuses the last segment of a handshake that is under way
 // here. So this waits for those to end, 50 ms at most; what comes meanwhile is the kernel's from its SYN on.
 // `progress()` receives.

@@ -34,7 +34,7 @@ bool kernel_has_connection(int fd) noexcept {
 // at a time, for two could see the same connection and one would wait for the next.
 int TcpListening::accept_from_kernel(int fd, sockaddr* addr, socklen_t* len, int flags) {
     const runtime::NoCancel whole;
-    const socklen_t room = placeholders::possible() ? placeholders::room_of(addr, len) : 0;
+    placeholders::Accepting accepting(addr, len, flags);
     int accepted = -1;
     if (nonblock_.load(std::memory_order_relaxed)) {
         accepted = os::accept4(fd, addr, len, flags);
@@ -46,7 +46,7 @@ int TcpListening::accept_from_kernel(int fd, sockaddr* addr, socklen_t* len, int
     }
     if (accepted < 0) return accepted;
     g_fds.drop_stale(accepted);
-    return placeholders::possible() ? placeholders::accepted(accepted, addr, len, room, flags) : accepted;
+    return accepting.resolve(accepted);
 }
 
 // EAGAIN: another thread was faster.

@@ -29,27 +29,27 @@ struct Waiting;
 
 class TcpCore : public SteeredSocket, public tcp::Owner {
   public:
-    bool carries_state() const noexcept override {
+    bool carries_state() const noexcept final {
         const Phase p = phase();
         return p != Phase::fresh && p != Phase::kernel;
     }
-    const char* leaving() const noexcept override;
-    void kernel_answered(int fd, stats::Way way, ssize_t result, int flags) noexcept override;
+    const char* leaving() const noexcept final;
+    void kernel_answered(int fd, stats::Way way, ssize_t result, int flags) noexcept final;
 
-    bool offloaded() const noexcept override { return readiness() != Readiness::kernel; }
-    Readiness readiness() const noexcept override;
-    std::uint32_t arrivals() const noexcept override { return edges(EPOLLIN); }
-    std::uint32_t edges(std::uint32_t interest) const noexcept override;
-    unsigned progress() noexcept override { return progress(Use(transport_)); }
-    void flush() noexcept override { flush(Use(transport_)); }
-    unsigned rings(ring::Ring** out, unsigned room) const noexcept override {
+    bool offloaded() const noexcept final { return readiness() != Readiness::kernel; }
+    Readiness readiness() const noexcept final;
+    std::uint32_t arrivals() const noexcept final { return edges(EPOLLIN); }
+    std::uint32_t edges(std::uint32_t interest) const noexcept final;
+    unsigned progress() noexcept final { return progress(Use(transport_)); }
+    void flush() noexcept final { flush(Use(transport_)); }
+    unsigned rings(ring::Ring** out, unsigned room) const noexcept final {
         return rings(Use(transport_), out, room);
     }
 
     // tcp::Owner, with the connection's or the listener's lock held
-    void changed() noexcept override;
-    void publish() noexcept override;
-    void zero_counters() noexcept override;
+    void changed() noexcept final;
+    void publish() noexcept final;
+    void zero_counters() noexcept final;
 
     // Moves the live connection into the shadow: from here on the kernel serves it. False: it could not be
     // moved (the log says why), and goes on as it was. A socket that has no connection is left to the kernel.

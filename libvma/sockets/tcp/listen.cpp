@@ -270,10 +270,8 @@ void TcpListening::resume() noexcept {
 // ---- close ----
 
 bool TcpListening::end_with_last_number(int fd) noexcept {
-    // A handler that interrupted the stack's own code must not wait for the locks its thread holds: the rules
-    // go with the next control operation, and meanwhile what they match is dropped.
     if (interrupted_own_code()) {
-        if (try_ref()) stack_.add_dead(this);
+        bury_later();
         return false;
     }
     {

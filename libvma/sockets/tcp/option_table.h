@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Every option a TCP/IPv4 socket can have, and what it means to us; see tcp_options.cpp.
+// Every option a TCP/IPv4 socket can have, and what it means to the library; see options.cpp.
 #pragma once
 
 #include <cstdint>

@@ -60,12 +60,7 @@ void UdpSocket::before_last_close(int fd) noexcept {
 
 void UdpSocket::last_fd_closed() noexcept {
     closed_.store(true, std::memory_order_release);
-    // A handler that interrupted the stack's own code must not wait for the locks its thread holds: the rules
-    // go with the next control operation, and meanwhile what they match is dropped.
-    if (stack_.control().owned_by_me() || interrupted_library_code()) {
-        if (try_ref()) stack_.add_dead(this);
-        return;
-    }
+    if (stack_.control().owned_by_me() || interrupted_library_code()) return bury_later();
     {
         Stack::Control control(stack_);
         drop_rules();

@@ -21,15 +21,15 @@ namespace vma::sockets {
 class UdpSteering : public SteeredSocket, public ring::FrameSink {
   public:
     // Any that has rules, or may get some from another call.
-    bool carries_state() const noexcept override { return !left_ && !closed_; }
-    unsigned rings(ring::Ring** out, unsigned room) const noexcept override { return rules_.copy(out, room); }
+    bool carries_state() const noexcept final { return !left_ && !closed_; }
+    unsigned rings(ring::Ring** out, unsigned room) const noexcept final { return rules_.copy(out, room); }
 
     // ring::FrameSink, with the ring's lock held
-    bool deliver(ring::RxBuffer* buffer) noexcept override;
+    bool deliver(ring::RxBuffer* buffer) noexcept final;
 
     // Steered
-    void refresh_rules() noexcept override { update_rules(!bound_explicitly_); }
-    void bury() noexcept override;
+    void refresh_rules() noexcept final { update_rules(!bound_explicitly_); }
+    void bury() noexcept final;
 
   protected:
     UdpSteering(Stack& stack, int type) noexcept : SteeredSocket(stack, type) {}
