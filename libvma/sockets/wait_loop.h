@@ -15,6 +15,7 @@
 
 #include "libvma/config/params.h"
 #include "libvma/runtime/clock.h"
+#include "libvma/runtime/region.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/runtime/signals.h"
 #include "libvma/runtime/spin.h"
