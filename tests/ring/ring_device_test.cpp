@@ -480,6 +480,27 @@ TEST_F(RingDevice, ErrorsWithoutEndAreAFailure) {
     EXPECT_EQ(a.device->recoveries(), 4u);
 }
 
+// The last error stops the receive side alone, so the device still reads what was posted for sending.
+TEST_F(RingDevice, ADeviceThatIsGivenUpIsStoppedBeforeItsSendBuffersAreFree) {
+    Host a(wire, kA), b(wire, kB);
+    Sink sink;
+    a.attach(1000, sink);
+    auto fail_receive = [&](bool whole_qp) {
+        a.device->fail_next_receive(whole_qp);
+        EXPECT_EQ(b.send(a, 1000, "x"), 0);
+        a.poll();
+    };
+    for (int i = 0; i < 4; i++) fail_receive(true);
+    EXPECT_EQ(a.ring->counters().recoveries, 4u);
+    a.device->hold_completions(true);
+    for (int i = 0; i < 10; i++) EXPECT_EQ(a.send(b, 2000, "under way"), 0);
+    fail_receive(false);
+    EXPECT_TRUE(a.ring->failed());
+    for (int i = 0; i < 20; i++) a.send(b, 2000, "later");
+    EXPECT_EQ(a.device->violations(), 0u) << "a buffer that the device had was written";
+    a.ring->detach(a.flow(1000), &sink);
+}
+
 TEST_F(RingDevice, ARecoveryThatFailsIsAFailure) {
     std::atomic<int> told{0};
     RingConfig config{.huge_pages = false};

@@ -73,9 +73,10 @@ void WireDevice::fail_next_send() {
     fail_send_ = true;
 }
 
-void WireDevice::fail_next_receive() {
+void WireDevice::fail_next_receive(bool whole_qp) {
     std::lock_guard guard(wire_.mutex_);
     fail_receive_ = true;
+    fail_whole_qp_ = whole_qp;
 }
 
 void WireDevice::refuse_recovery(bool on) {

@@ -198,7 +198,7 @@ void WireDevice::receive(const Frame& frame, std::uint32_t tag) {
         if (attr_.arrival_times) set_arrival_ns(wc, config_.arrival_base_ns + wire_.now());
     }
     notify();
-    if (broken) break_qp();
+    if (broken) fail_whole_qp_ ? break_qp() : flush_receives();
 }
 
 // Puts `bytes` into the next posted buffer, of which there is one. Its completion, in the queue.

@@ -127,8 +127,9 @@ class WireDevice final : public SoftwareDevice {
     std::uint64_t violations() const;
     // The next request completes with an error, and the QP stops: what is posted before recover() is flushed.
     void fail_next_send();
-    // The next frame's receive completes with an error, and the QP stops.
-    void fail_next_receive();
+    // The next frame's receive completes with an error, and the QP stops. Or the QP's receive side does, and
+    // what was posted for sending stays under way.
+    void fail_next_receive(bool whole_qp = true);
     void refuse_recovery(bool on);
     std::uint64_t recoveries() const;
     // An adapter that is pulled out. Calls what on_failure() was given.
@@ -221,7 +222,7 @@ class WireDevice final : public SoftwareDevice {
     std::pair<unsigned, unsigned> moderation_{0, 0};
 
     bool stopped_ = false;  // the QP is in the error state
-    bool fail_send_ = false, fail_receive_ = false, refuse_recovery_ = false;
+    bool fail_send_ = false, fail_receive_ = false, fail_whole_qp_ = true, refuse_recovery_ = false;
     std::deque<ibv_wc> send_errors_;  // completions of requests that failed or were flushed
     std::atomic<bool> dead_{false};
     std::function<void()> on_failure_;
