@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Registers the cases of a GoogleTest executable in groups, each of which ctest runs as one process:
 #
-#   add_grouped_tests(TARGET BY SUITE|THEME [PREFIX text] [WITHOUT theme] [ENVIRONMENT NAME=value ...] [PROPERTIES name value ...])
+#   add_grouped_tests(TARGET BY SUITE|THEME [PREFIX text] [WITHOUT theme] [ENVIRONMENT NAME=value ...]
+#     [PROPERTIES name value ...])
 #
-# gtest_discover_tests() gives each case a process of its own. Where cases are short and share what is expensive to set up (two
-# network namespaces, a sanitizer's start), most of the time goes there.
+# gtest_discover_tests() gives each case a process of its own. Where cases are short and share what is
+# expensive to set up (two network namespaces, a sanitizer's start), most of the time goes there.
 #   SUITE   a group is a test suite
-#   THEME   a group is the cases of a suite whose parameter's name begins with the same word: "SameAsKernel/bind_busy_port" is
-#           of the theme "bind"
+#   THEME   a group is the cases of a suite whose parameter's name begins with the same word:
+#           "SameAsKernel/bind_busy_port" is of the theme "bind"
 # WITHOUT leaves the groups of one theme out.
-# A group is called PREFIX and then "Suite" or "Suite.theme". What its cases did stands in test-results/ of the build directory, a
-# file in GoogleTest's XML for each group, so a failure is known by its case (tests/summary.py reads them).
+# A group is called PREFIX and then "Suite" or "Suite.theme". What its cases did stands in test-results/ of
+# the build directory, a file in GoogleTest's XML for each group, so a failure is known by its case
+# (tests/summary.py reads them).
 set(GROUP_TESTS_SCRIPT ${CMAKE_CURRENT_LIST_FILE})
 
 function(add_grouped_tests target)
@@ -20,12 +22,14 @@ function(add_grouped_tests target)
   string(REPLACE ";" "|" properties "${GROUP_PROPERTIES}")
   string(REPLACE ";" "|" environment "${GROUP_ENVIRONMENT}")
   add_custom_command(TARGET ${target} POST_BUILD
-    COMMAND ${CMAKE_COMMAND} -D EXECUTABLE=$<TARGET_FILE:${target}> -D BY=${GROUP_BY} -D "PREFIX=${GROUP_PREFIX}" -D "WITHOUT=${GROUP_WITHOUT}"
-      -D "ENVIRONMENT=${environment}" -D "PROPERTIES=${properties}" -D RESULTS=${CMAKE_BINARY_DIR}/test-results -D FILE=${file}
+    COMMAND ${CMAKE_COMMAND} -D EXECUTABLE=$<TARGET_FILE:${target}> -D BY=${GROUP_BY}
+      -D "PREFIX=${GROUP_PREFIX}" -D "WITHOUT=${GROUP_WITHOUT}" -D "ENVIRONMENT=${environment}"
+      -D "PROPERTIES=${properties}" -D RESULTS=${CMAKE_BINARY_DIR}/test-results -D FILE=${file}
       -P ${GROUP_TESTS_SCRIPT}
     BYPRODUCTS ${file} VERBATIM)
   set(include ${CMAKE_CURRENT_BINARY_DIR}/${target}_${GROUP_PREFIX}include.cmake)
-  file(WRITE ${include} "if(EXISTS \"${file}\")\n  include(\"${file}\")\nelse()\n  add_test(${target}_NOT_BUILT ${target}_NOT_BUILT)\nendif()\n")
+  file(WRITE ${include} "if(EXISTS \"${file}\")\n  include(\"${file}\")\nelse()\n"
+    "  add_test(${target}_NOT_BUILT ${target}_NOT_BUILT)\nendif()\n")
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${include})
 endfunction()
 
@@ -72,7 +76,8 @@ set(script "")
 foreach(name IN LISTS names)
   string(REPLACE "/" "." result_file "${PREFIX}${name}")
   # Groups with many cases first: they would make everybody wait in the end.
-  string(APPEND script "add_test([=[${PREFIX}${name}]=] ${EXECUTABLE} [=[--gtest_filter=${filter_${name}}]=])\n"
+  string(APPEND script
+    "add_test([=[${PREFIX}${name}]=] ${EXECUTABLE} [=[--gtest_filter=${filter_${name}}]=])\n"
     "set_tests_properties([=[${PREFIX}${name}]=] PROPERTIES COST ${count_${name}} ENVIRONMENT "
     "[=[GTEST_OUTPUT=xml:${RESULTS}/${result_file}.xml;${ENVIRONMENT}]=]")
   foreach(property IN LISTS PROPERTIES)

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # lwIP, the TCP engine: where its sources come from and how they are compiled.
 #
-# They are not in this repository and are not edited by hand. By default they are the distribution's source package,
-# fetched once per machine (cmake/fetch_lwip); LWIP_SOURCE_DIR names an unpacked lwIP 2.1.3 instead. While configuring,
-# copies go through a checked transformation (cmake/transform_lwip.cmake) into the build tree. Why and how lwIP is then
-# entered: libvma/tcp/lwip/glue.h.
+# They are not in this repository and are not edited by hand. By default they are the distribution's source
+# package, fetched once per machine (cmake/fetch_lwip); LWIP_SOURCE_DIR names an unpacked lwIP 2.1.3 instead.
+# While configuring, copies go through a checked transformation (cmake/transform_lwip.cmake) into the build
+# tree. Why and how lwIP is then entered: libvma/tcp/lwip/glue.h.
 #
 # Sets LWIP_SOURCES (to be compiled), LWIP_INCLUDES (system include directories), and the sources' properties.
-set(LWIP_SOURCE_DIR "" CACHE PATH "Unpacked lwIP 2.1.3 (the directory with src/core); empty: the distribution's")
+set(LWIP_SOURCE_DIR "" CACHE PATH
+  "Unpacked lwIP 2.1.3 (the directory with src/core); empty: the distribution's")
 
 set(_lwip_from "${LWIP_SOURCE_DIR}")
 if(NOT _lwip_from)
@@ -44,4 +45,5 @@ set(LWIP_SOURCES
   ${LWIP_COPY}/core/ipv4/ip4_addr.c)
 set(LWIP_INCLUDES ${LWIP_COPY}/include ${CMAKE_CURRENT_SOURCE_DIR}/tcp/lwip/port)
 # Warnings about code that is not ours help nobody here.
-set_source_files_properties(${LWIP_SOURCES} PROPERTIES COMPILE_OPTIONS "-w" INCLUDE_DIRECTORIES "${LWIP_COPY}")
+set_source_files_properties(${LWIP_SOURCES} PROPERTIES COMPILE_OPTIONS "-w"
+  INCLUDE_DIRECTORIES "${LWIP_COPY}")

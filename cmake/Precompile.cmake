@@ -3,12 +3,14 @@
 #
 #   precompile_headers(TARGET HEADERS... | REUSE_FROM OTHER)
 #
-# Only headers of the standard library and of other projects: they never change, so no source is compiled again because of them.
-# REUSE_FROM takes the other target's, whose options of the compiler have to be the same, also -O and what is defined:
-# g++ fails otherwise. Few headers serve better than many, and none better for less than some ten sources: a precompiled header takes 4 s.
+# Only headers of the standard library and of other projects: they never change, so no source is compiled
+# again because of them. REUSE_FROM takes the other target's, whose options of the compiler have to be the
+# same, also -O and what is defined: g++ fails otherwise. Few headers serve better than many, and none better
+# for less than some ten sources: a precompiled header takes 4 s.
 #
-# Each source still includes what it uses; VMA_PCH=OFF builds without. That is the default where the compiler is called through a
-# launcher: ccache keeps nothing of what was compiled with a precompiled header unless it is told to be sloppy.
+# Each source still includes what it uses; VMA_PCH=OFF builds without. That is the default where the compiler
+# is called through a launcher: ccache keeps nothing of what was compiled with a precompiled header unless it
+# is told to be sloppy.
 if(CMAKE_CXX_COMPILER_LAUNCHER)
   set(_vma_pch OFF)
 else()
@@ -17,8 +19,8 @@ endif()
 option(VMA_PCH "Precompiled headers" ${_vma_pch})
 
 # What most sources include.
-set(PCH_STANDARD <algorithm> <array> <atomic> <chrono> <cstring> <functional> <map> <memory> <mutex> <optional> <span> <string>
-  <string_view> <utility> <vector>)
+set(PCH_STANDARD <algorithm> <array> <atomic> <chrono> <cstring> <functional> <map> <memory> <mutex>
+  <optional> <span> <string> <string_view> <utility> <vector>)
 set(PCH_TESTS ${PCH_STANDARD} <filesystem> <fstream> <random> <set> <sstream> <thread> <gtest/gtest.h>)
 
 function(precompile_headers target)
@@ -42,8 +44,9 @@ endfunction()
 #
 #   compile_together(TARGET [SOURCES...])
 #
-# All sources of TARGET, except SOURCES: those that need headers which do not go with others', and generated ones. A name in an
-# unnamed namespace must be unique in the target. Off where precompiled headers are, so that a source is compiled again alone.
+# All sources of TARGET, except SOURCES: those that need headers which do not go with others', and generated
+# ones. A name in an unnamed namespace must be unique in the target. Off where precompiled headers are, so
+# that a source is compiled again alone.
 option(VMA_UNITY "Several sources in one translation unit" ${_vma_pch})
 
 function(compile_together target)

@@ -1,24 +1,29 @@
 # SPDX-License-Identifier: BSD-2-Clause
-# What the CMakeLists.txt of a folder of tests calls. The folder says what its tests are; a test is a file *_test.cpp in it.
+# What the CMakeLists.txt of a folder of tests calls. The folder says what its tests are; a test is a file
+# *_test.cpp in it.
 #
 #   add_unit_tests()
-#       Adds the folder's tests and those of its folder threads/ to unit_tests. A build with the thread sanitizer takes threads/ only.
+#       Adds the folder's tests and those of its folder threads/ to unit_tests. A build with the thread
+#       sanitizer takes threads/ only.
 #   add_unit_program(NAME [SOURCES...] [LINK targets...] [SIMULATED])
-#       An executable of unit tests apart from unit_tests: those of the folder, and SOURCES. SIMULATED puts the simulated adapter's
-#       system calls before libc's.
+#       An executable of unit tests apart from unit_tests: those of the folder, and SOURCES. SIMULATED puts
+#       the simulated adapter's system calls before libc's.
 #   add_root_tests(LABEL label [ALONE] [SOURCES files...] [LINK targets...])
-#       Tests that call code directly in network namespaces of their own. One executable for each file, in every build.
+#       Tests that call code directly in network namespaces of their own. One executable for each file, in
+#       every build.
 #   add_program_tests(LABEL label [ALONE] [DEVICES devices...] [LINK targets...])
-#       Tests that run programs with the library preloaded. One executable for each file. No sanitized build has them: those of the
-#       release build take a sanitized library from VMA_TEST_BUILD.
+#       Tests that run programs with the library preloaded. One executable for each file. No sanitized build
+#       has them: those of the release build take a sanitized library from VMA_TEST_BUILD.
 #   add_parity_tests([DEVICES devices...] [WITHOUT theme])
 #       The same, registered by theme, and only over each device but xdp without the cases of one theme.
 #   add_test_program(NAME SOURCES...)
-#       A program app_NAME that tests run. A build with the thread sanitizer has it, too, since that needs programs of its own.
+#       A program app_NAME that tests run. A build with the thread sanitizer has it, too, since that needs
+#       programs of its own.
 #
-# ALONE: the tests look at all processes of the machine, or at time of a processor, so ctest runs nothing beside them.
-# DEVICES: xdp (the default), rdma, mlx5. A test over rdma or mlx5 is the same executable with VMA_TEST_DEVICE, the device's name
-# before the test's, and the label hardware.
+# ALONE: the tests look at all processes of the machine, or at time of a processor, so ctest runs nothing
+# beside them.
+# DEVICES: xdp (the default), rdma, mlx5. A test over rdma or mlx5 is the same executable with
+# VMA_TEST_DEVICE, the device's name before the test's, and the label hardware.
 set(VMA_TESTS_DIR ${CMAKE_BINARY_DIR}/tests)  # where programs and executables of tests lie
 
 function(add_unit_tests)

@@ -3,14 +3,16 @@
 """What a run of ctest found, counted by case, though ctest runs the cases of a group in one process.
 
     summary.py PRESET JUNIT RESULTS LOG DOCUMENT
-        prints "PASSED FAILED SKIPPED", then a line for each case that needs a look: "unstable NAME" when it failed and then
-        passed, "skipped NAME: REASON" when DOCUMENT does not allow it to be skipped (it counts as failed)
+        prints "PASSED FAILED SKIPPED", then a line for each case that needs a look: "unstable NAME" when it
+        failed and then passed, "skipped NAME: REASON" when DOCUMENT does not allow it to be skipped (it
+        counts as failed)
 
     summary.py --cases FILE
         prints "PASSED FAILED" of a file in GoogleTest's XML; a skipped case counts as failed
 
-JUNIT is the file of `ctest --output-junit`, RESULTS the directory with the groups' own results (cmake/GroupTests.cmake), LOG
-what ctest printed with failures shown, and DOCUMENT docs/testing.md, whose table of skipped tests is the rule.
+JUNIT is the file of `ctest --output-junit`, RESULTS the directory with the groups' own results
+(cmake/GroupTests.cmake), LOG what ctest printed with failures shown, and DOCUMENT docs/testing.md, whose
+table of skipped tests is the rule.
 """
 import os
 import re
@@ -19,7 +21,8 @@ import xml.etree.ElementTree
 from dataclasses import dataclass, field
 
 TABLE = "| Build | Reason, as the test prints it |"    # how the table of skipped tests begins
-NO_TEST = ("disabled", "notrun")    # ctest's and GoogleTest's words for a test that was skipped or could not run
+NO_TEST = ("disabled",
+           "notrun")    # ctest's and GoogleTest's words for a test that was skipped or could not run
 DEVICE = re.compile(r"^(?:rdma|mlx5)\.")    # prefixes of ctest's names that GoogleTest's do not have
 
 
@@ -84,7 +87,8 @@ def count(junit, results):
 
 
 def attempts(log):
-    """Test -> for each time ctest ran it, the set of cases that failed: its own name for what failed outside of a case."""
+    """Test -> for each time ctest ran it, the set of cases that failed: its own name for what failed outside
+    of a case."""
     tests = {}
     parts = re.split(r"^.*?Test +#\d+: (\S+) \.+(.*)$", log, flags=re.MULTILINE)
     for name, result, output in zip(parts[1::3], parts[2::3], parts[3::3]):

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""That cases are counted as they went, however ctest put them together, and that the rules of run-tests hold."""
+"""That cases are counted as they went, however ctest put them together, and that the rules of run-tests
+hold."""
 import os
 import subprocess
 import sys
@@ -39,7 +40,8 @@ DOCUMENT = f"""Text.
 
 | asan | not of this table | x |
 """
-SKIPPED = """<testcase name="c" status="notrun"><skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/><system-out>Note
+SKIPPED = """<testcase name="c" status="notrun"><skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/>\
+<system-out>Note
 [ RUN      ] A.C
 /x/y.cpp:31: Skipped
 not
@@ -64,13 +66,14 @@ class Summary(unittest.TestCase):
         return counts.passed, counts.failed, counts.skipped
 
     def test_single_tests_count_as_one(self):
-        self.assertEqual(self.count('<testcase name="a" status="run"/><testcase name="b" status="fail"><failure/></testcase>'
-                                    + SKIPPED + '<testcase name="d" status="disabled"/>'),
+        two = '<testcase name="a" status="run"/><testcase name="b" status="fail"><failure/></testcase>'
+        self.assertEqual(self.count(two + SKIPPED + '<testcase name="d" status="disabled"/>'),
                          (1, 1, [("c", "not here"), ("d", "no reason")]))
 
     def test_a_group_counts_its_cases(self):
         self.write("rdma.Tcp.TcpParity.bind.xml", GROUP)
-        self.assertEqual(self.count('<testcase name="rdma.Tcp/TcpParity.bind" status="fail"><failure/></testcase>'),
+        failed = '<testcase name="rdma.Tcp/TcpParity.bind" status="fail"><failure/></testcase>'
+        self.assertEqual(self.count(failed),
                          (1, 1, [("rdma.Same/bind_c", "not here"), ("rdma.Same/bind_d", "did not run")]))
 
     def test_a_group_that_died_is_a_failure(self):
@@ -82,7 +85,8 @@ class Summary(unittest.TestCase):
         self.assertEqual(self.count('<testcase name="G" status="fail"><failure/></testcase>'), (1, 1, []))
 
     def test_what_failed_and_then_passed_is_unstable(self):
-        self.assertEqual(summary.unstable(LOG), ["Udp.Ends", "bench.xsk_raw", "rdma.Tcp/TcpParity.Same/bind_c"])
+        self.assertEqual(summary.unstable(LOG),
+                         ["Udp.Ends", "bench.xsk_raw", "rdma.Tcp/TcpParity.Same/bind_c"])
 
     def test_reasons_are_those_of_the_table_and_the_preset(self):
         self.assertEqual(summary.allowed_reasons(DOCUMENT, "asan"), {"not here", "nowhere"})
@@ -90,7 +94,8 @@ class Summary(unittest.TestCase):
 
     def run_program(self, preset):
         junit = self.write("junit", f'<testsuite><testcase name="a" status="run"/>{SKIPPED}</testsuite>')
-        return subprocess.run([sys.executable, "-B", os.path.join(HERE, "summary.py"), preset, junit, self.directory.name,
+        return subprocess.run([sys.executable, "-B", os.path.join(HERE, "summary.py"), preset, junit,
+                               self.directory.name,
                                self.write("log", LOG), self.write("document", DOCUMENT)],
                               check=True, capture_output=True, text=True).stdout.splitlines()
 
@@ -111,7 +116,8 @@ class Summary(unittest.TestCase):
         function = text[text.index("judge_unstable()"):]
         function = function[:function.index("\n}\n") + 3]
         names = " ".join(f"case{i}" for i in range(unstable))
-        return subprocess.run(["bash", "-uc", f"passed=10 failed=0 summaries=() unstable=({names})\n{function}"
+        return subprocess.run(["bash", "-uc",
+                               f"passed=10 failed=0 summaries=() unstable=({names})\n{function}"
                                               'judge_unstable\necho "$passed $failed ${#summaries[@]}"'],
                               check=True, capture_output=True, text=True).stdout.split()
 

@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """beside.py BEFORE AFTER: two builds of libvma.so side by side, so that a change shows what it costs.
 
-    git worktree add ../before COMMIT && (cd ../before && cmake --preset release && cmake --build --preset release --target vma)
+    git worktree add ../before COMMIT
+    (cd ../before && cmake --preset release && cmake --build --preset release --target vma)
     sudo tests/bench/beside.py ../before/build-release/libvma/libvma.so build-release/libvma/libvma.so
 
-Each round measures everything with both builds, every other round in reverse order. Client and server are pinned to a
-processor each. A ratio above 1 says that AFTER is better; it is taken inside a round.
+Each round measures everything with both builds, every other round in reverse order. Client and server are
+pinned to a processor each. A ratio above 1 says that AFTER is better; it is taken inside a round.
 """
 import argparse
 import os
@@ -27,9 +28,12 @@ ROWS = {
     "UDP ping-pong, 64 bytes, p99 in us": ("UDP ping-pong, 64 bytes, p50 in us", "p99", True),
     "TCP ping-pong, 64 bytes, p50 in us": (lambda w, s: suite_tcp.ping_pong(w, s, **BOTH), "p50", True),
     "TCP ping-pong, 64 bytes, p99 in us": ("TCP ping-pong, 64 bytes, p50 in us", "p99", True),
-    "UDP one way, 100 bytes, 1000 msg/s": (lambda w, s: suite_udp.throughput(w, s, vma=True), "received", False),
-    "TCP one way, 100 bytes, 1000 msg/s": (lambda w, s: suite_tcp.throughput(w, s, 100, vma=True), "received", False),
-    "TCP one way, 1400 bytes, 1000 msg/s": (lambda w, s: suite_tcp.throughput(w, s, 1400, vma=True), "received", False),
+    "UDP one way, 100 bytes, 1000 msg/s": (lambda w, s: suite_udp.throughput(w, s, vma=True), "received",
+                                           False),
+    "TCP one way, 100 bytes, 1000 msg/s": (lambda w, s: suite_tcp.throughput(w, s, 100, vma=True), "received",
+                                           False),
+    "TCP one way, 1400 bytes, 1000 msg/s": (lambda w, s: suite_tcp.throughput(w, s, 1400, vma=True),
+                                            "received", False),
 }
 
 
@@ -45,7 +49,8 @@ def ratios(rounds, before, after, field, less):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="beside.py", description="Two builds of libvma.so side by side, pinned.")
+    parser = argparse.ArgumentParser(prog="beside.py",
+                                     description="Two builds of libvma.so side by side, pinned.")
     parser.add_argument("before", help="libvma.so of the commit before")
     parser.add_argument("after", help="libvma.so with the change")
     parser.add_argument("--rounds", type=int, default=7)
@@ -64,13 +69,15 @@ def main():
     for number in STOPPING:
         signal.signal(number, stop)
     check_machine()
-    rows = {name: row for name, row in ROWS.items() if not options.only or options.only.lower() in name.lower()}
+    rows = {name: row for name,
+            row in ROWS.items() if not options.only or options.only.lower() in name.lower()}
     steps = {}
     for name, (function, field, _) in rows.items():
         del field
         source = name if callable(function) else function
         for which, library in libraries.items():
-            steps[f"{source}, {which}"] = (lambda s=ROWS[source][0], l=library: reading(wire, l, s, options.seconds))
+            steps[f"{source}, {which}"] = (lambda s=ROWS[source][0],
+                                           l=library: reading(wire, l, s, options.seconds))
     with Wire("", pinned=True, congestion="cubic") as wire:
         rounds = measure(wire, "builds", steps, options.rounds)
     print(f"{options.rounds} rounds of {options.seconds} s, pinned; medians (smallest-largest)")

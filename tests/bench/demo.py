@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Measures programs on the kernel and the same programs with libvma preloaded, side by side, and prints one table.
+"""Measures programs on the kernel and the same programs with libvma preloaded, side by side, and prints one
+table.
 
-A number from one machine at one moment says little: clocks, neighbours and hypervisors move it by tens of per cent.
-So everything is measured in rounds, each round measures everything once, every other round in reverse order, and what
-counts is the ratio inside a round. Beside the library stands what AF_XDP gives with nothing on top of it (xsk_raw), so
-it shows how much there was to gain.
+A number from one machine at one moment says little: clocks, neighbours and hypervisors move it by tens of per
+cent. So everything is measured in rounds, each round measures everything once, every other round in reverse
+order, and what counts is the ratio inside a round. Beside the library stands what AF_XDP gives with nothing
+on top of it (xsk_raw), so it shows how much there was to gain.
 
 What is measured and what is aimed at stands in the files suite_*.py; all run in two network namespaces made
-for this and joined by a veth pair (wire.py). A reading with libvma counts only if the kernel's own protocol counters
-stood still meanwhile (offload.py): a library that silently left the work to the kernel is an error here.
+for this and joined by a veth pair (wire.py). A reading with libvma counts only if the kernel's own protocol
+counters stood still meanwhile (offload.py): a library that silently left the work to the kernel is an error
+here.
 """
 import argparse
 import datetime
@@ -30,7 +32,8 @@ from table import evaluate, table
 from wire import Failure, STOPPING, Wire
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SUITES = {"udp": suite_udp, "tcp": suite_tcp, "mux": suite_mux, "stats": suite_stats, "hardware": suite_hardware}
+SUITES = {"udp": suite_udp, "tcp": suite_tcp, "mux": suite_mux, "stats": suite_stats,
+          "hardware": suite_hardware}
 ALL = [name for name, suite in SUITES.items() if getattr(suite, "BY_DEFAULT", True)]
 ROUNDS = {"udp": 5, "tcp": 3, "mux": 3, "stats": 5, "hardware": 3}   # TCP has three times as many readings
 QUICK_ROUNDS = {"udp": 2, "tcp": 1, "mux": 1, "stats": 3, "hardware": 1}
@@ -54,7 +57,8 @@ def find_programs(build):
     library = os.path.join(build, "libvma", "libvma.so")
     programs = {name: os.path.join(build, "tests", "bench", name)
                 for name in ("xsk_raw", "conn_rate", "many_connections", "watch_many")}
-    simulator = {name: os.path.join(build, "tests", "mlx5_sim", name) for name in ("libmlx5_sim.so", "mlx5_sim_sysfs")}
+    simulator = {name: os.path.join(build, "tests", "mlx5_sim", name)
+                 for name in ("libmlx5_sim.so", "mlx5_sim_sysfs")}
     for path in (library, *programs.values()):
         if not os.path.exists(path):
             raise Failure(f"{path} is missing: build first, or start this as ./demo")
@@ -87,7 +91,8 @@ def progress(text):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="demo", description="Kernel and libvma side by side, on a veth pair.")
+    parser = argparse.ArgumentParser(prog="demo",
+                                     description="Kernel and libvma side by side, on a veth pair.")
     parser.add_argument("--rounds", type=int,
                         help="rounds, each measures everything once (default: 5 for UDP, else 3)")
     parser.add_argument("--seconds", type=int, help="length of one reading (default 2)")
@@ -95,9 +100,11 @@ def main():
                         help="readings of 1 second, 2 rounds for UDP, else 1, unless told otherwise")
     parser.add_argument("--only", choices=SUITES, help="measure only this (hardware: only if asked for)")
     parser.add_argument("--unpinned", action="store_true",
-                        help="let the scheduler place the programs (default: client and server on a processor each)")
+                        help="let the scheduler place the programs "
+                             "(default: client and server on a processor each)")
     parser.add_argument("--congestion", default="cubic", metavar="NAME",
-                        help="the kernel's TCP congestion control (default cubic; bbr is the other one in wide use)")
+                        help="the kernel's TCP congestion control "
+                             "(default cubic; bbr is the other one in wide use)")
     parser.add_argument("--json", metavar="FILE", help="write all readings and the table there")
     parser.add_argument("--build", default=os.path.join(REPOSITORY, "build-release"), help="build directory")
     options = parser.parse_args()
@@ -117,9 +124,11 @@ def main():
     with Wire(library, not options.unpinned, options.congestion) as wire:
         placed = "client and server pinned to a processor each" if wire.pinned else "programs not pinned"
         for name, number in rounds_of.items():
-            rounds[name] = measure(wire, name.upper(), SUITES[name].measurements(wire, seconds, programs), number)
+            rounds[name] = measure(wire, name.upper(), SUITES[name].measurements(wire, seconds, programs),
+                                   number)
             evaluated += evaluate(SUITES[name].rows(), rounds[name])
-    print(f"Linux {os.uname().release}, {os.cpu_count()} CPUs, veth; {placed}; kernel TCP with {options.congestion}; "
+    print(f"Linux {os.uname().release}, {os.cpu_count()} CPUs, veth; {placed}; "
+          f"kernel TCP with {options.congestion}; "
           f"medians of rounds of {seconds} s (smallest-largest): "
           + ", ".join(f"{number} for {name.upper()}" for name, number in rounds_of.items()) + "\n")
     print(table(evaluated))

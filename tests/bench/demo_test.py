@@ -47,7 +47,8 @@ def round_of(kernel, vma):
     """A round of the UDP suite."""
     latency = {"p50": kernel, "p99": 2 * kernel}
     fast = {"p50": vma, "p99": 2 * vma}
-    return {"kernel": latency, "kernel spin": latency, "vma both": fast, "vma client": fast, "vma server": fast, "raw": fast,
+    return {"kernel": latency, "kernel spin": latency, "vma both": fast, "vma client": fast,
+            "vma server": fast, "raw": fast,
             "kernel rate": {"received": 1.0}, "vma rate": {"received": 4.0}, "raw rate": {"received": 5.0},
             "tcp alone": {"rate": 20.0}, "tcp beside": {"rate": 15.0}}
 
@@ -70,26 +71,32 @@ def is_running(pid):
 
 class Readings(unittest.TestCase):
     def test_ping_pong(self):
-        self.assertEqual(readings.parse_ping_pong(PING_PONG), {"p50": 38.627, "p99": 66.255, "messages": 16082})
+        self.assertEqual(readings.parse_ping_pong(PING_PONG),
+                         {"p50": 38.627, "p99": 66.255, "messages": 16082})
 
     def test_ping_pong_without_answers_is_a_failure(self):
         with self.assertRaises(ground.Failure):
-            readings.parse_ping_pong("sockperf: No messages were received from the server. Is the server down?\n")
+            readings.parse_ping_pong("sockperf: No messages were received from the server. "
+                                     "Is the server down?\n")
 
     def test_throughput(self):
-        self.assertEqual(readings.parse_throughput_client("sockperf: Total of 204069 messages sent in 1.000 sec\n"), (204069, 1.0))
-        self.assertEqual(readings.parse_server("sockperf: Total 199196 messages received and handled\n"), 199196)
+        sent = "sockperf: Total of 204069 messages sent in 1.000 sec\n"
+        self.assertEqual(readings.parse_throughput_client(sent), (204069, 1.0))
+        self.assertEqual(readings.parse_server("sockperf: Total 199196 messages received and handled\n"),
+                         199196)
         with self.assertRaises(ground.Failure):
             readings.parse_server("")
 
     def test_iperf3(self):
         self.assertEqual(readings.parse_iperf3('{"end": {"sum_received": {"bits_per_second": 2.5e9}}}'), 2.5)
-        for text in ('{"error": "unable to connect"}', '{"error": "reset", "end": {"sum_received": {"bits_per_second": 1}}}', ""):
+        for text in ('{"error": "unable to connect"}',
+                     '{"error": "reset", "end": {"sum_received": {"bits_per_second": 1}}}', ""):
             with self.assertRaises(ground.Failure):
                 readings.parse_iperf3(text)
 
     def test_line_of_json(self):
-        self.assertEqual(readings.parse_json('VMA WARNING: a line of the log\n{"connections": 3}\n', "x"), {"connections": 3})
+        self.assertEqual(readings.parse_json('VMA WARNING: a line of the log\n{"connections": 3}\n', "x"),
+                         {"connections": 3})
         with self.assertRaises(ground.Failure):
             readings.parse_json("", "x")
 
@@ -101,25 +108,31 @@ class Readings(unittest.TestCase):
 class Table(unittest.TestCase):
     def test_ratio_is_taken_inside_a_round(self):
         # The machine was three times slower in the second round: the ratio of medians would not show 2, 2, 4.
-        rows = {row["key"]: row for row in table.evaluate(suite_udp.rows(), [round_of(8.0, 4.0), round_of(24.0, 12.0), round_of(8.0, 2.0)])}
+        rows = {row["key"]: row
+                for row in table.evaluate(suite_udp.rows(),
+                                          [round_of(8.0, 4.0), round_of(24.0, 12.0), round_of(8.0, 2.0)])}
         self.assertEqual(rows["both p50"]["ratio"], {"median": 2.0, "min": 2.0, "max": 4.0})
         self.assertEqual(rows["rate"]["ratio"]["median"], 4.0)      # more is better
         self.assertEqual(rows["beside"]["ratio"]["median"], 0.75)
 
     def test_a_row_for_each_target(self):
         self.assertEqual({row.key for row in suite_udp.rows()}, set(suite_udp.TARGETS))
-        self.assertEqual({row.key for row in suite_tcp.rows()}, set(suite_tcp.TARGETS) | set(suite_tcp.LIMITS))
+        self.assertEqual({row.key for row in suite_tcp.rows()},
+                         set(suite_tcp.TARGETS) | set(suite_tcp.LIMITS))
         for suite in (suite_udp, suite_tcp):
             self.assertLessEqual(set(suite.RAW_TARGETS), {row.key for row in suite.rows() if row.raw})
 
     def test_rows_compare_what_is_measured(self):
         for suite in (suite_udp, suite_tcp, suite_mux, suite_stats):
-            names = set(suite.measurements(None, 1, dict.fromkeys(("xsk_raw", "conn_rate", "many_connections", "watch_many"), "")))
+            names = set(suite.measurements(None, 1,
+                                           dict.fromkeys(("xsk_raw", "conn_rate", "many_connections",
+                                                          "watch_many"), "")))
             used = {name for row in suite.rows() for name in (row.kernel, row.vma, row.raw) if name}
             self.assertEqual(used, names)
 
     def test_hardware_compares_every_device(self):
-        with unittest.mock.patch.object(suite_hardware, "environments", lambda *_: dict.fromkeys(suite_hardware.DEVICES, ())):
+        with unittest.mock.patch.object(suite_hardware, "environments",
+                                        lambda *_: dict.fromkeys(suite_hardware.DEVICES, ())):
             names = set(suite_hardware.measurements(None, 1, {}))
         self.assertEqual({name for row in suite_hardware.rows() for name in (row.kernel, row.vma)}, names)
 
@@ -180,7 +193,8 @@ class Cleaning(unittest.TestCase):
 
     def test_what_a_killed_demo_left_is_removed(self):
         script = ("import wire, time\nwith wire.Wire('') as w:\n"
-                  " p = w.start('a', 'sleep', '1000')\n print(p.pid, *w.name.values(), flush=True)\n time.sleep(1000)")
+                  " p = w.start('a', 'sleep', '1000')\n"
+                  " print(p.pid, *w.name.values(), flush=True)\n time.sleep(1000)")
         killed = subprocess.Popen([sys.executable, "-B", "-c", script], stdout=subprocess.PIPE, text=True,
                                   cwd=os.path.dirname(os.path.abspath(ground.__file__)))
         child, *names = killed.stdout.readline().split()
@@ -207,7 +221,8 @@ class Cleaning(unittest.TestCase):
         with ground.Wire("") as wire:
             check = offload.OffloadCheck(wire, ["a", "b"])
             check.verify(100)
-            wire.inside("a", sys.executable, "-c", "import socket; s = socket.socket(type=socket.SOCK_DGRAM)\n"
+            wire.inside("a", sys.executable, "-c",
+                        "import socket; s = socket.socket(type=socket.SOCK_DGRAM)\n"
                         "for _ in range(100): s.sendto(b'x', ('198.18.7.2', 9))")
             with self.assertRaises(ground.Failure):
                 check.verify(100)

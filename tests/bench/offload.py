@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Was a reading with libvma really libvma's? The kernel's own protocol counters tell: they must have stood still."""
+"""Was a reading with libvma really libvma's? The kernel's own protocol counters tell: they must have stood
+still."""
 from readings import parse_counters
 from wire import Failure
 
@@ -8,7 +9,8 @@ COUNTERS = {"Udp": ("InDatagrams", "OutDatagrams"), "Tcp": ("InSegs", "OutSegs")
 
 
 class OffloadCheck:
-    """Around a run: the sides that have the library must not have used the kernel's protocol, "Udp" or "Tcp"."""
+    """Around a run: the sides that have the library must not have used the kernel's protocol, "Udp" or
+    "Tcp"."""
 
     def __init__(self, wire, sides, protocol="Udp"):
         self.wire, self.sides, self.protocol = wire, sides, protocol
@@ -19,7 +21,8 @@ class OffloadCheck:
 
     def used(self):
         """The most that a side's kernel has sent or received since."""
-        return max((after - before for side in self.sides for after, before in zip(self.read(side), self.before[side])),
+        return max((after - before for side in self.sides for after,
+                    before in zip(self.read(side), self.before[side])),
                    default=0)
 
     def offloaded(self, count):
@@ -28,5 +31,6 @@ class OffloadCheck:
 
     def verify(self, count):
         if not self.offloaded(count):
-            raise Failure(f"not offloaded: of {count} packets {self.used()} went through the kernel's {self.protocol} "
-                          "on the side that has the library (VMA_TRACELEVEL=debug tells why)")
+            raise Failure(f"not offloaded: of {count} packets {self.used()} went through the kernel's "
+                          f"{self.protocol} on the side that has the library "
+                          "(VMA_TRACELEVEL=debug tells why)")

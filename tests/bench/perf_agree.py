@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Do vma_perf and sockperf say the same? Both measure the same things on the same wire, on the kernel and on libvma, one
-after the other in each round, every other round backwards, the two sides on a processor each. What counts is the ratio inside a
-round: the machine's load moves both. Prints a table; the exit status is 0 when all medians agree within the tolerance.
+"""Do vma_perf and sockperf say the same? Both measure the same things on the same wire, on the kernel and on
+libvma, one after the other in each round, every other round backwards, the two sides on a processor each.
+What counts is the ratio inside a round: the machine's load moves both. Prints a table; the exit status is 0
+when all medians agree within the tolerance.
 
     sudo tests/bench/perf_agree.py [--rounds 7] [--seconds 2] [--only udp|tcp] [--json FILE]
 """
@@ -26,7 +27,8 @@ REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__f
 TOLERANCE = 0.10
 PING_SIZE, ONE_WAY_SIZE = 64, 100
 PORT = 11111
-SERVER_ON, CLIENT_ON = (["taskset", "-c", "1"], ["taskset", "-c", "0"]) if os.cpu_count() > 1 else ([], [])   # no luck with placement
+SERVER_ON, CLIENT_ON = (["taskset", "-c", "1"],
+                        ["taskset", "-c", "0"]) if os.cpu_count() > 1 else ([], [])   # no luck with placement
 CONTROL_PORT = 18600
 
 
@@ -35,7 +37,8 @@ class Measurement:
 
     def __init__(self, transport, one_way, vma):
         self.transport, self.one_way, self.vma = transport, one_way, vma
-        self.title = f"{transport.upper()} {'one way, 100 bytes, received/s' if one_way else 'ping-pong, 64 bytes, p50 in us'}"
+        what = "one way, 100 bytes, received/s" if one_way else "ping-pong, 64 bytes, p50 in us"
+        self.title = f"{transport.upper()} {what}"
         self.stack = "libvma" if vma else "kernel"
 
     def check(self, wire):
@@ -52,7 +55,8 @@ class Measurement:
         server = wire.start("b", *SERVER_ON, "sockperf", "sr", *where, vma=self.vma)
         wire.wait_bound(server, self.transport, PORT)
         test, size = ("tp", ONE_WAY_SIZE) if self.one_way else ("pp", PING_SIZE)
-        text = wire.finish(wire.start("a", *CLIENT_ON, "sockperf", test, *where, "-t", str(seconds), "-m", str(size), vma=self.vma),
+        text = wire.finish(wire.start("a", *CLIENT_ON, "sockperf", test, *where, "-t", str(seconds), "-m",
+                                      str(size), vma=self.vma),
                            seconds)
         if self.one_way:
             sent, duration = parse_throughput_client(text)
@@ -71,7 +75,8 @@ class Measurement:
         server = wire.start("b", *SERVER_ON, program, "server", "--clients", "1", vma=self.vma)
         wire.wait_bound(server, "tcp", CONTROL_PORT)
         test, size = ("throughput", ONE_WAY_SIZE) if self.one_way else ("pingpong", PING_SIZE)
-        text = wire.finish(wire.start("a", *CLIENT_ON, program, test, ADDRESS["b"], "-t", self.transport, "-T", str(seconds), "-s", str(size),
+        text = wire.finish(wire.start("a", *CLIENT_ON, program, test, ADDRESS["b"], "-t", self.transport,
+                                      "-T", str(seconds), "-s", str(size),
                                       "--csv", vma=self.vma), seconds)
         wire.finish(server)
         result, = csv.DictReader(text.splitlines()[-2:])   # what comes before is the library's log
@@ -86,9 +91,11 @@ def rounds_of(wire, measurements, options, program):
         steps = [(m, tool) for m in measurements for tool in ("sockperf", "vma_perf")]
         readings = {}
         for m, tool in steps if number_of_round % 2 == 0 else reversed(steps):
-            print(f"round {number_of_round + 1} of {options.rounds}: {m.title}, {m.stack}, {tool}", file=sys.stderr, flush=True)
+            print(f"round {number_of_round + 1} of {options.rounds}: {m.title}, {m.stack}, {tool}",
+                  file=sys.stderr, flush=True)
             wire.wait_until(lambda: not any(map(wire.has_program, "ab")), "no XDP program is attached")
-            value = (m.sockperf(wire, options.seconds) if tool == "sockperf" else m.vma_perf(wire, options.seconds, program))
+            value = (m.sockperf(wire, options.seconds) if tool == "sockperf"
+                     else m.vma_perf(wire, options.seconds, program))
             readings.setdefault(m, {})[tool] = value
         rounds.append(readings)
     return rounds
@@ -100,20 +107,25 @@ def evaluate(measurements, rounds):
         sockperf, perf = ([r[m][tool] for r in rounds] for tool in ("sockperf", "vma_perf"))
         ratios = [b / a for a, b in zip(sockperf, perf)]
         ratio = statistics.median(ratios)
-        rows.append({"title": m.title, "stack": m.stack, "sockperf": statistics.median(sockperf), "vma_perf": statistics.median(perf),
-                     "ratio": ratio, "smallest": min(ratios), "largest": max(ratios), "agrees": abs(ratio - 1) <= TOLERANCE})
+        rows.append({"title": m.title, "stack": m.stack, "sockperf": statistics.median(sockperf),
+                     "vma_perf": statistics.median(perf),
+                     "ratio": ratio, "smallest": min(ratios), "largest": max(ratios),
+                     "agrees": abs(ratio - 1) <= TOLERANCE})
     return rows
 
 
 def print_table(rows):
     print(f"{'':40}{'sockperf':>12}{'vma_perf':>12}{'ratio':>8}  (smallest-largest)")
     for row in rows:
-        print(f"{row['title'] + ', ' + row['stack']:40}{number(row['sockperf']):>12}{number(row['vma_perf']):>12}{row['ratio']:>8.3f}"
-              f"  ({row['smallest']:.3f}-{row['largest']:.3f}){'' if row['agrees'] else '  more than 10 % apart'}")
+        apart = "" if row["agrees"] else "  more than 10 % apart"
+        print(f"{row['title'] + ', ' + row['stack']:40}{number(row['sockperf']):>12}"
+              f"{number(row['vma_perf']):>12}{row['ratio']:>8.3f}"
+              f"  ({row['smallest']:.3f}-{row['largest']:.3f}){apart}")
 
 
 def main():
-    parser = argparse.ArgumentParser(description="vma_perf and sockperf side by side, on the kernel and on libvma.")
+    parser = argparse.ArgumentParser(
+        description="vma_perf and sockperf side by side, on the kernel and on libvma.")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=int, default=2, help="length of one reading")
     parser.add_argument("--only", choices=("udp", "tcp"))
@@ -134,7 +146,8 @@ def main():
         raise KeyboardInterrupt
     for which in STOPPING:
         signal.signal(which, stop)
-    measurements = [Measurement(transport, one_way, vma) for transport in ("udp", "tcp") if options.only in (None, transport)
+    measurements = [Measurement(transport, one_way, vma) for transport in ("udp", "tcp")
+                    if options.only in (None, transport)
                     for one_way in (False, True) for vma in (False, True)]
     with Wire(library) as wire:
         rounds = rounds_of(wire, measurements, options, program)
@@ -142,7 +155,9 @@ def main():
     print_table(rows)
     if options.json:
         with open(options.json, "w", encoding="ascii") as file:
-            json.dump({"rows": rows, "rounds": [{f"{m.title}, {m.stack}": v for m, v in r.items()} for r in rounds]}, file, indent=1)
+            json.dump({"rows": rows,
+                       "rounds": [{f"{m.title}, {m.stack}": v for m, v in r.items()} for r in rounds]}, file,
+                      indent=1)
             file.write("\n")
     return 0 if all(row["agrees"] for row in rows) else 1
 

@@ -7,7 +7,8 @@ from wire import Failure
 
 
 def parse_ping_pong(text):
-    """Output of sockperf's ping-pong client -> {"p50", "p99"} in microseconds (half of the round trip) and messages."""
+    """Output of sockperf's ping-pong client -> {"p50", "p99"} in microseconds (half of the round trip) and
+    messages."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     percentiles = {m[1]: float(m[2]) for m in re.finditer(r"percentile\s+([0-9.]+)\s*=\s*([0-9.]+)", text)}
     run = re.search(r"\[Total Run\].*ReceivedMessages=(\d+)", text)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Waiting: what epoll_wait costs among many sockets, select and epoll beside recv, sleeping and being woken."""
+"""Waiting: what epoll_wait costs among many sockets, select and epoll beside recv, sleeping and being
+woken."""
 import os
 import tempfile
 import time
@@ -15,8 +16,9 @@ CONNECTIONS = 10_000
 CALLS = {"epoll": "e", "select": "s", "poll": "p"}   # sockperf -F; beside recvfrom: r
 ASLEEP = ["VMA_RX_POLL=0", "VMA_SELECT_POLL=0"]
 
-# What is aimed at: epoll_wait among 10,000 at most 1.3 times what it costs with one; latency by epoll and select at most 1.15 times
-# that by recvfrom; woken from sleep at most 1.1 times the kernel's time; less than one per cent of a processor when idle.
+# What is aimed at: epoll_wait among 10,000 at most 1.3 times what it costs with one; latency by epoll and
+# select at most 1.15 times that by recvfrom; woken from sleep at most 1.1 times the kernel's time; less than
+# one per cent of a processor when idle.
 AMONG_MANY = 1.3
 BESIDE_RECEIVE = 1 / 1.15
 WOKEN = 1 / 1.1
@@ -26,7 +28,8 @@ IDLE = 1.0
 def watch_many(wire, program, vma=False):
     pair = Pair(wire, vma, vma)
     server = pair.serve(program, "server", ADDRESS["b"], pair.port)
-    result = parse_json(pair.ask(30, program, "client", ADDRESS["b"], pair.port, "--connections", str(CONNECTIONS)), "watch_many")
+    result = parse_json(pair.ask(30, program, "client", ADDRESS["b"], pair.port, "--connections",
+                                 str(CONNECTIONS)), "watch_many")
     wire.interrupt(server)
     time.sleep(1)  # the kernel still has ten thousand sockets to take apart
     return {"ready one": result["one_ready_ns"], "ready many": result["many_ready_ns"],
@@ -87,7 +90,8 @@ def measurements(wire, seconds, programs):
         result["vma " + name] = lambda call=call: by_call(wire, seconds, call, **both)
     for name, call in (("receive", "r"), ("epoll", "e")):
         result["sleeping kernel " + name] = lambda call=call: by_call(wire, seconds, call)
-        result["sleeping vma " + name] = lambda call=call: by_call(wire, seconds, call, server_vma=True, environment=ASLEEP)
+        result["sleeping vma " + name] = lambda call=call: by_call(wire, seconds, call, server_vma=True,
+                                                                   environment=ASLEEP)
         result["idle kernel " + name] = lambda call=call: idle(wire, seconds, call, vma=False)
         result["idle " + name] = lambda call=call: idle(wire, seconds, call)
     return result
@@ -95,20 +99,25 @@ def measurements(wire, seconds, programs):
 
 def rows():
     section = f"epoll_wait: {CONNECTIONS:,} TCP connections watched, one active, beside one watched"
-    for key, title in (("ready", "call that finds it / the same with one"), ("empty", "call that finds nothing / the same with one")):
-        yield Row("watch " + key, title, "watch kernel", "watch vma", key, less=True, limit=AMONG_MANY, section=section)
+    for key, title in (("ready", "call that finds it / the same with one"),
+                       ("empty", "call that finds nothing / the same with one")):
+        yield Row("watch " + key, title, "watch kernel", "watch vma", key, less=True, limit=AMONG_MANY,
+                  section=section)
         section = None
     section = "UDP ping-pong under libvma, by recvfrom and by others, half of the round trip in us"
     for name in CALLS:
-        yield Row("call " + name, f"recvfrom, {name}; p50", "vma receive", "vma " + name, "p50", less=True, target=BESIDE_RECEIVE,
+        yield Row("call " + name, f"recvfrom, {name}; p50", "vma receive", "vma " + name, "p50", less=True,
+                  target=BESIDE_RECEIVE,
                   section=section)
         section = None
     section = "Woken from sleep, kernel peer, half of the round trip in us"
     for name in ("receive", "epoll"):
-        yield Row("woken " + name, name + "; p50", "sleeping kernel " + name, "sleeping vma " + name, "p50", less=True, target=WOKEN,
+        yield Row("woken " + name, name + "; p50", "sleeping kernel " + name, "sleeping vma " + name, "p50",
+                  less=True, target=WOKEN,
                   section=section)
         section = None
     section = "Idle, told not to poll: per cent of a processor"
     for name in ("receive", "epoll"):
-        yield Row("idle " + name, name, "idle kernel " + name, "idle " + name, "cpu", less=True, limit=IDLE, section=section)
+        yield Row("idle " + name, name, "idle kernel " + name, "idle " + name, "cpu", less=True, limit=IDLE,
+                  section=section)
         section = None

@@ -14,27 +14,31 @@ from wire import ADDRESS, Failure
 
 FRAME = 1400               # bytes of a frame of the raw limit for bulk data
 RAW_PAYLOAD = FRAME - 42   # without its Ethernet, IPv4 and UDP headers
-LARGEST = 65536            # bytes that the kernel moves as one segment at most: what it would at least have counted
+LARGEST = 65536            # bytes that the kernel moves as one segment at most; it counts that at least
 AT_ONCE = 16               # short connections under way
 CONNECTIONS = 10_000       # in one process
-SEGMENTS = 6              # of a connection that is opened and closed: what the kernel would at least have counted. A process that ends
-                          # hands over to it what is not acknowledged yet, so it sees some.
+# Of a connection that is opened and closed: the kernel counts that at least. A process that ends hands over
+# to the kernel what is not acknowledged yet, so the kernel sees some.
+SEGMENTS = 6
 
-# Until the library offloads TCP, a reading that went through the kernel is marked in the table; then it is an error.
+# Until the library offloads TCP, a reading that went through the kernel is marked in the table; then it is an
+# error.
 MUST_BE_OFFLOADED = False
 
-PEERS = {"kernel": {"client_vma": True}, "libvma": {"client_vma": True, "server_vma": True}}   # of libvma on side a
+PEERS = {"kernel": {"client_vma": True},
+         "libvma": {"client_vma": True, "server_vma": True}}   # of libvma on side a
 STREAMS = (1, 8)
 DIRECTIONS = {"sends": False, "receives": True}   # side a; iperf3 -R
 
-# Row -> how many times better than the kernel; the latencies' limits as fractions of the kernel's time: 0.38, 0.7.
-# iperf3 has none: on veth the kernel moves 64 KB in one piece, which AF_XDP cannot.
+# Row -> how many times better than the kernel; the latencies' limits as fractions of the kernel's time: 0.38,
+# 0.7. iperf3 has none: on veth the kernel moves 64 KB in one piece, which AF_XDP cannot.
 TARGETS = {
     "both p50": 1 / 0.38, "both p99": None,
     "client p50": 1 / 0.7, "client p99": None,
     "server p50": 1 / 0.7, "server p99": None,
     "rate 100": 2.0, "rate 1400": 2.0,
-    **{f"bulk {peer} {streams} {direction}": None for peer in PEERS for streams in STREAMS for direction in DIRECTIONS},
+    **{f"bulk {peer} {streams} {direction}": None for peer in PEERS for streams in STREAMS
+       for direction in DIRECTIONS},
     "short both": 1.0, "short client": None, "short server": None,
 }
 # libvma beside the raw limit.
@@ -59,7 +63,8 @@ class Pair:
     """A server on b and the check around both programs."""
 
     def __init__(self, wire, client_vma, server_vma, environment=()):
-        self.wire, self.client_vma, self.server_vma, self.environment = wire, client_vma, server_vma, environment
+        self.wire, self.environment = wire, environment
+        self.client_vma, self.server_vma = client_vma, server_vma
         self.port = str(next(_ports))
         self.check = OffloadCheck(wire, ["a"] * client_vma + ["b"] * server_vma, "Tcp")
 
@@ -70,7 +75,8 @@ class Pair:
 
     def ask(self, seconds, *command):
         """Runs the client to its end; its output."""
-        return self.wire.finish(self.wire.start("a", *command, vma=self.client_vma, environment=self.environment),
+        return self.wire.finish(self.wire.start("a", *command, vma=self.client_vma,
+                                                environment=self.environment),
                                 seconds)
 
 
@@ -117,7 +123,8 @@ def raw_bulk(wire, seconds, program):
 def short_connections(wire, seconds, program, client_vma=False, server_vma=False):
     pair = Pair(wire, client_vma, server_vma)
     server = pair.serve(program, "server", ADDRESS["b"], pair.port)
-    result = parse_json(pair.ask(seconds, program, "client", ADDRESS["b"], pair.port, "--seconds", str(seconds),
+    result = parse_json(pair.ask(seconds, program, "client", ADDRESS["b"], pair.port, "--seconds",
+                                 str(seconds),
                                  "--at-once", str(AT_ONCE)), "conn_rate")
     wire.interrupt(server)
     return measured(pair.check, result["connections"], {"rate": result["per_second"] / 1e3})
@@ -126,7 +133,8 @@ def short_connections(wire, seconds, program, client_vma=False, server_vma=False
 def many_connections(wire, program, vma=False):
     pair = Pair(wire, vma, vma)
     server = pair.serve(program, "server", ADDRESS["b"], pair.port)
-    result = parse_json(pair.ask(30, program, "client", ADDRESS["b"], pair.port, "--connections", str(CONNECTIONS)),
+    result = parse_json(pair.ask(30, program, "client", ADDRESS["b"], pair.port, "--connections",
+                                 str(CONNECTIONS)),
                         "many_connections")
     wire.interrupt(server)
     return measured(pair.check, result["connections"] * SEGMENTS,
@@ -139,7 +147,8 @@ def many_connections(wire, program, vma=False):
 def measurements(wire, seconds, programs):
     """Name -> function that measures it once."""
     both = {"client_vma": True, "server_vma": True}
-    sides = {"kernel": {}, "vma both": both, "vma client": {"client_vma": True}, "vma server": {"server_vma": True}}
+    sides = {"kernel": {}, "vma both": both, "vma client": {"client_vma": True},
+             "vma server": {"server_vma": True}}
     result = {}
 
     def add(name, function, *arguments, **options):
@@ -177,8 +186,10 @@ def rows():
                       raw="raw" if key == "both" else None, section=section)
             section = None
     section = "TCP one way, received, 1000 msg/s"
-    for size, limit in ((100, None), (1400, "raw bulk")):   # short messages share frames: frames are no limit for them
-        yield row(f"rate {size}", f"{size} bytes", f"kernel rate {size}", f"vma rate {size}", "received", raw=limit,
+    for size, limit in ((100, None),
+                        (1400, "raw bulk")):   # short messages share frames: frames are no limit for them
+        yield row(f"rate {size}", f"{size} bytes", f"kernel rate {size}", f"vma rate {size}", "received",
+                  raw=limit,
                   section=section)
         section = None
     section = "TCP bulk data (iperf3), Gbit/s; raw: frames of 1400 bytes"

@@ -10,8 +10,10 @@ from wire import ADDRESS, CPU, DEVICE, PATIENCE, run
 
 UDP_PORT, TCP_PORT = 11111, 5201
 
-# Row -> least ratio to aim at, from what AF_XDP in copy mode on veth allows (docs/performance.md). None: no aim.
-TARGETS = {   # how many times better than the kernel; the limits as fractions of the kernel's time: 0.33, 0.5, 0.65
+# Row -> least ratio to aim at, from what AF_XDP in copy mode on veth allows (docs/performance.md). None: no
+# aim.
+# How many times better than the kernel; the limits as fractions of the kernel's time: 0.33, 0.5, 0.65.
+TARGETS = {
     "both p50": 1 / 0.33, "both p99": 1 / 0.5,
     "client p50": 1 / 0.65, "client p99": None,
     "server p50": 1 / 0.65, "server p99": None,
@@ -27,10 +29,12 @@ def ping_pong(wire, seconds, client_vma=False, server_vma=False, spin=False, env
     """sockperf's ping-pong from a to b, 64 bytes."""
     options = ["--nonblocked"] if spin else []
     check = OffloadCheck(wire, ["a"] * client_vma + ["b"] * server_vma)
-    server = wire.start("b", "sockperf", "sr", "-i", ADDRESS["b"], "-p", str(UDP_PORT), *options, vma=server_vma,
+    server = wire.start("b", "sockperf", "sr", "-i", ADDRESS["b"], "-p", str(UDP_PORT), *options,
+                        vma=server_vma,
                         environment=environment)
     wire.wait_bound(server, "udp", UDP_PORT)
-    client = wire.start("a", "sockperf", "pp", "-i", ADDRESS["b"], "-p", str(UDP_PORT), "-t", str(seconds), "-m", "64",
+    client = wire.start("a", "sockperf", "pp", "-i", ADDRESS["b"], "-p", str(UDP_PORT), "-t", str(seconds),
+                        "-m", "64",
                         *options, vma=client_vma, environment=environment)
     result = parse_ping_pong(wire.finish(client, seconds))
     wire.interrupt(server)
@@ -39,12 +43,14 @@ def ping_pong(wire, seconds, client_vma=False, server_vma=False, spin=False, env
 
 
 def throughput(wire, seconds, vma=False, server_vma=False, environment=()):
-    """sockperf's throughput test, 100 bytes: thousands of messages per second that the server's program received."""
+    """sockperf's throughput test, 100 bytes: thousands of messages per second that the server's program
+    received."""
     check = OffloadCheck(wire, ["a"] * vma + ["b"] * (vma or server_vma))
     server = wire.start("b", "sockperf", "sr", "-i", ADDRESS["b"], "-p", str(UDP_PORT), vma=vma or server_vma,
                         environment=environment)
     wire.wait_bound(server, "udp", UDP_PORT)
-    client = wire.start("a", "sockperf", "tp", "-i", ADDRESS["b"], "-p", str(UDP_PORT), "-t", str(seconds), "-m", "100",
+    client = wire.start("a", "sockperf", "tp", "-i", ADDRESS["b"], "-p", str(UDP_PORT), "-t", str(seconds),
+                        "-m", "100",
                         vma=vma, environment=environment)
     sent, duration = parse_throughput_client(wire.finish(client, seconds))
     time.sleep(0.1)   # what is queued still counts: it was sent in time
@@ -54,9 +60,11 @@ def throughput(wire, seconds, vma=False, server_vma=False, environment=()):
 
 
 def kernel_tcp(wire, seconds, beside=False):
-    """iperf3 over the kernel's TCP from a to b, Gbit/s; with `beside` while a process with libvma holds b's device."""
+    """iperf3 over the kernel's TCP from a to b, Gbit/s; with `beside` while a process with libvma holds b's
+    device."""
     neighbour = None
-    if beside:   # it sleeps in recvfrom: the question is what its XDP program costs, not what its spinning costs
+    if beside:
+        # It sleeps in recvfrom: the question is what its XDP program costs, not what its spinning costs.
         neighbour = wire.start("b", "sockperf", "sr", "-i", ADDRESS["b"], "-p", str(UDP_PORT), vma=True,
                                environment=["VMA_RX_POLL=1"])
         wire.wait_until(lambda: wire.has_program("b"), "the library has attached its XDP program", neighbour)
@@ -74,7 +82,8 @@ def run_raw(wire, seconds, program, what, *options):
     """xsk_raw from a to b: its line of JSON."""
     places = [f"{wire.name[side]}:{DEVICE[side]}" for side in "ab"]
     pins = ["--cpus", f"{CPU['a']},{CPU['b']}"] if wire.pinned else []
-    return json.loads(run(program, what, *places, "--seconds", str(seconds), *pins, *options, timeout=seconds + PATIENCE))
+    return json.loads(run(program, what, *places, "--seconds", str(seconds), *pins, *options,
+                          timeout=seconds + PATIENCE))
 
 
 def raw(wire, seconds, program, what):
@@ -104,15 +113,18 @@ def measurements(wire, seconds, programs):
 
 def rows():
     def row(key, title, kernel, vma, field, **more):
-        return Row(key, title, kernel, vma, field, target=TARGETS[key], raw_target=RAW_TARGETS.get(key), **more)
+        return Row(key, title, kernel, vma, field, target=TARGETS[key], raw_target=RAW_TARGETS.get(key),
+                   **more)
 
     section = "UDP ping-pong, 64 bytes, half of the round trip in us"
     for key, title, kernel, vma, limit in (("both", "libvma on both sides", "kernel", "vma both", "raw"),
                                            ("client", "libvma client only", "kernel", "vma client", None),
                                            ("server", "libvma server only", "kernel", "vma server", None),
-                                           ("spin", "both, kernel spinning too", "kernel spin", "vma both", "raw")):
+                                           ("spin", "both, kernel spinning too", "kernel spin", "vma both",
+                                            "raw")):
         for field in ("p50", "p99"):
-            yield row(f"{key} {field}", f"{title}, {field}", kernel, vma, field, less=True, raw=limit, section=section)
+            yield row(f"{key} {field}", f"{title}, {field}", kernel, vma, field, less=True, raw=limit,
+                      section=section)
             section = None
     yield row("rate", "received, 1000 msg/s", "kernel rate", "vma rate", "received", raw="raw rate",
               section="UDP one way, 100 bytes")

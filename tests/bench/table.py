@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""From readings to the table. A reading is a dictionary of numbers; a round is a dictionary of readings by their names.
+"""From readings to the table. A reading is a dictionary of numbers; a round is a dictionary of readings by
+their names.
 
 Ratios are taken inside a round: what moves the machine moves all of its readings.
 """
@@ -9,7 +10,8 @@ import statistics
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One line: which readings it compares, and what is aimed at. A suite (suite_udp, suite_tcp) is a list of them."""
+    """One line: which readings it compares, and what is aimed at. A suite (suite_udp, suite_tcp) is a list of
+    them."""
     key: str
     title: str
     kernel: str                 # names of readings
@@ -86,7 +88,8 @@ def table(evaluated):
     for row in evaluated:
         if row["section"]:
             lines.append([row["section"]])
-        lines.append(["  " + row["title"], cell(row["kernel"]), cell(row["libvma"]), cell(row["ratio"]), target(row),
+        lines.append(["  " + row["title"], cell(row["kernel"]), cell(row["libvma"]), cell(row["ratio"]),
+                      target(row),
                       cell(row["raw"]), cell(row["to_raw"]), raw_target(row)])
     widths = [max(len(line[i]) for line in lines if len(line) > 1) for i in range(8)]
     text = []

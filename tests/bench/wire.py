@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The ground of the measurements: two network namespaces joined by a veth pair, and the programs that run in them."""
+"""The ground of the measurements: two network namespaces joined by a veth pair, and the programs that run in
+them."""
 import ctypes
 import ipaddress
 import json
@@ -13,7 +14,8 @@ import time
 PREFIX = "vmademo"                           # of the namespaces' names; the process id follows
 ADDRESS = {"a": "198.18.7.1", "b": "198.18.7.2"}
 DEVICE = {"a": "veth0", "b": "veth1"}        # in their namespaces
-CPU = {"a": 0, "b": 1}                        # a processor each: unpinned, the scheduler puts both on one or wakes a sleeping one
+# A processor each: unpinned, the scheduler puts both on one or wakes a sleeping one.
+CPU = {"a": 0, "b": 1}
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE = 10.0                              # seconds a program may take longer than it was asked to
 
@@ -37,11 +39,12 @@ def run(*command, timeout=PATIENCE):
 
 
 class Wire:
-    """Two namespaces joined by a veth pair, and the processes in them. Leaving the context removes all of it."""
+    """Two namespaces joined by a veth pair, and the processes in them. Leaving the context removes all of
+    it."""
 
     def __init__(self, library, pinned=False, congestion=None):
-        """`pinned`: programs of a side keep to that side's processor, with all their threads. `congestion`: the kernel's
-        congestion control in both namespaces; None: the machine's."""
+        """`pinned`: programs of a side keep to that side's processor, with all their threads. `congestion`:
+        the kernel's congestion control in both namespaces; None: the machine's."""
         self.library = library
         self.pinned, self.congestion = pinned and os.cpu_count() > 1, congestion
         self.name = {side: f"{PREFIX}{os.getpid()}{side}" for side in "ab"}
@@ -55,7 +58,8 @@ class Wire:
                 run("ip", "netns", "add", self.name[side])
                 # Neighbour discovery and router solicitations would only be noise.
                 self.inside(side, "sh", "-c", "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6 || true")
-                # Many short connections: the usual 28,000 ports run out, and the kernel searches long before they do.
+                # Many short connections: the usual 28,000 ports run out, and the kernel searches long before
+                # they do.
                 self.inside(side, "sh", "-c", "echo 1024 65535 > /proc/sys/net/ipv4/ip_local_port_range")
             run("ip", "link", "add", DEVICE["a"], "netns", self.name["a"], "type", "veth",
                 "peer", "name", DEVICE["b"], "netns", self.name["b"])
@@ -66,9 +70,11 @@ class Wire:
                 if self.congestion:
                     # By the route: in a namespace the default may only be the machine's own, or reno.
                     network = str(ipaddress.ip_interface(ADDRESS[side] + "/24").network)
-                    run("ip", "-n", self.name[side], "route", "replace", network, "dev", DEVICE[side], "proto", "kernel", "scope", "link",
+                    run("ip", "-n", self.name[side], "route", "replace", network, "dev", DEVICE[side],
+                        "proto", "kernel", "scope", "link",
                         "src", ADDRESS[side], "congctl", self.congestion)
-            self.wait_until(lambda: all(self.link(side)["operstate"] == "UP" for side in "ab"), "the veth pair is up")
+            self.wait_until(lambda: all(self.link(side)["operstate"] == "UP" for side in "ab"),
+                            "the veth pair is up")
         except BaseException:
             self.__exit__()
             raise
@@ -129,19 +135,21 @@ class Wire:
         deadline = time.monotonic() + PATIENCE
         while not condition():
             if process is not None and process.poll() is not None:
-                raise Failure(f"{process.what}: ended early; it printed:\n{self.finish(process, may_fail=True)}")
+                raise Failure(f"{process.what}: ended early; it printed:\n"
+                              f"{self.finish(process, may_fail=True)}")
             if time.monotonic() > deadline:
                 raise Failure("waited in vain until " + what)
             time.sleep(0.02)
 
     def wait_bound(self, process, protocol, port):
-        """Waits until the kernel knows a socket on the port in the process's namespace; of TCP one that listens, since
-        connections of a server before may be there for a while."""
+        """Waits until the kernel knows a socket on the port in the process's namespace; of TCP one that
+        listens, since connections of a server before may be there for a while."""
         def bound():
             try:
                 with open(f"/proc/{process.pid}/net/{protocol}", encoding="ascii") as file:
                     sockets = [line.split() for line in file.readlines()[1:]]
-                    return any(s[1].endswith(f":{port:04X}") and (protocol != "tcp" or s[3] == "0A") for s in sockets)
+                    return any(s[1].endswith(f":{port:04X}") and (protocol != "tcp" or s[3] == "0A")
+                               for s in sockets)
             except OSError:
                 return False
         self.wait_until(bound, f"{process.what} has bound its port", process)
@@ -154,7 +162,8 @@ class Wire:
 
     def congestion_control(self):
         """What a connection from a to b begins with."""
-        ask = (f"import socket; s = socket.socket(); s.setblocking(False); s.connect_ex(('{ADDRESS['b']}', 9)); "
+        ask = (f"import socket; s = socket.socket(); s.setblocking(False); "
+               f"s.connect_ex(('{ADDRESS['b']}', 9)); "
                "print(s.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).split(b'\\0')[0].decode())")
         return self.inside("a", sys.executable, "-c", ask).strip()
 

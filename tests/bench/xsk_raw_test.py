@@ -68,16 +68,19 @@ class XskRaw(unittest.TestCase):
                 self.assertLessEqual(result["received"], result["sent"])
 
     def test_frames_are_valid(self):
-        # An XSK's frames pass no packet socket on their own device, so they take a way with a bridge in the middle.
+        # An XSK's frames pass no packet socket on their own device, so they take a way with a bridge in the
+        # middle.
         bridge, ends = self.wire.name["b"], self.wire.name["a"]
         ground.run("ip", "-n", bridge, "link", "add", "bridge0", "type", "bridge")
         for i in "01":
-            ground.run("ip", "-n", ends, "link", "add", "end" + i, "type", "veth", "peer", "name", "port" + i, "netns", bridge)
+            ground.run("ip", "-n", ends, "link", "add", "end" + i, "type", "veth", "peer", "name", "port" + i,
+                       "netns", bridge)
             ground.run("ip", "-n", ends, "addr", "add", f"198.18.8.{int(i) + 1}/24", "dev", "end" + i)
             ground.run("ip", "-n", ends, "link", "set", "end" + i, "up")
             ground.run("ip", "-n", bridge, "link", "set", "port" + i, "master", "bridge0", "up")
         ground.run("ip", "-n", bridge, "link", "set", "bridge0", "up")
-        self.wire.wait_until(lambda: ground.run("bridge", "-n", bridge, "link").count("state forwarding") == 2, "ports forward")
+        self.wire.wait_until(lambda: ground.run("bridge", "-n", bridge,
+                                                "link").count("state forwarding") == 2, "ports forward")
         watchers = [self.wire.start("b", sys.executable, "-c", CHECK_FRAMES, "port" + i) for i in "01"]
         for watcher in watchers:
             self.assertEqual(watcher.stdout.readline(), "ready\n")
@@ -93,7 +96,8 @@ class XskRaw(unittest.TestCase):
             self.assertIn("usage", str(caught.exception))
 
     def test_errors_are_told(self):
-        for places in (["nosuchnamespace:veth0", self.places[1]], [self.places[0], f"{self.wire.name['b']}:nosuchdevice"]):
+        for places in (["nosuchnamespace:veth0", self.places[1]],
+                       [self.places[0], f"{self.wire.name['b']}:nosuchdevice"]):
             with self.subTest(places), self.assertRaises(ground.Failure) as caught:
                 ground.run(PROGRAM, "latency", *places)
             self.assertIn("nosuch", str(caught.exception))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Installs into an empty folder and looks at the result as its users would: a preloaded program must find no symbol that
-it did not ask for and no library that it did not load, a compiler must find the header, a reader the configuration."""
+"""Installs into an empty folder and looks at the result as its users would: a preloaded program must find no
+symbol that it did not ask for and no library that it did not load, a compiler must find the header, a reader
+the configuration."""
 import argparse
 import fnmatch
 import os
@@ -11,7 +12,8 @@ import tempfile
 import unittest
 
 parser = argparse.ArgumentParser()
-for option in ("cmake", "build", "source", "prefix", "libdir", "bindir", "includedir", "mandir", "sanitize", "cxx"):
+for option in ("cmake", "build", "source", "prefix", "libdir", "bindir", "includedir", "mandir", "sanitize",
+               "cxx"):
     parser.add_argument("--" + option)
 GIVEN, rest = parser.parse_known_args()
 # Programs of tools/ that only the build uses.
@@ -72,18 +74,21 @@ class Install(unittest.TestCase):
         self.assertTrue(os.path.isfile(self.path(GIVEN.includedir, "mellanox", "vma_extra.h")))
         for language in ("c", "c++"):
             with self.subTest(language):
-                run(GIVEN.cxx, "-x", language, "-fsyntax-only", "-Wall", "-Werror", "-I" + self.path(GIVEN.includedir), "-",
+                run(GIVEN.cxx, "-x", language, "-fsyntax-only", "-Wall", "-Werror",
+                    "-I" + self.path(GIVEN.includedir), "-",
                     input="#include <mellanox/vma_extra.h>\nint main(void) { return 0; }\n")
 
     def test_programs(self):
         tools = os.listdir(os.path.join(GIVEN.source, "tools"))
         for name in {os.path.splitext(file)[0] for file in tools if file.startswith("vma_")} - NOT_INSTALLED:
             with self.subTest(name):
-                where = self.path(GIVEN.libdir, f"lib{name}.so") if name in PRELOADED else self.path(GIVEN.bindir, name)
+                where = self.path(GIVEN.libdir,
+                                  f"lib{name}.so") if name in PRELOADED else self.path(GIVEN.bindir, name)
                 self.assertTrue(os.access(where, os.R_OK | (0 if name in PRELOADED else os.X_OK)))
 
     def test_configuration_is_where_the_library_reads_it(self):
-        self.assertEqual(read(self.path(READ_BY_THE_LIBRARY)), read(os.path.join(GIVEN.source, "config", "libvma.conf")))
+        self.assertEqual(read(self.path(READ_BY_THE_LIBRARY)),
+                         read(os.path.join(GIVEN.source, "config", "libvma.conf")))
 
     def test_configuration_of_the_administrator_stays(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -94,12 +99,14 @@ class Install(unittest.TestCase):
             said = run(GIVEN.cmake, "--install", GIVEN.build, env={**os.environ, "DESTDIR": folder})
             self.assertEqual(read(mine), "use os udp_receiver *:*\n")
             self.assertIn(f"Kept: {mine}", said)
-            example = next(path for path in files_below(folder) if path.endswith("libvma.conf") and path != mine)
+            example = next(path for path in files_below(folder) if path.endswith("libvma.conf")
+                           and path != mine)
             self.assertEqual(read(example), read(os.path.join(GIVEN.source, "config", "libvma.conf")))
 
     @unittest.skipIf(GIVEN.sanitize, "a sanitizer must be loaded first")
     def test_preloading_by_name_works_after_a_real_installation(self):
-        """What `sudo cmake --install` does, on copies of /etc and of the prefix that only this mount namespace sees."""
+        """What `sudo cmake --install` does, on copies of /etc and of the prefix that only this mount
+        namespace sees."""
         with tempfile.TemporaryDirectory() as folder:
             script = f"""
                 set -e
@@ -111,7 +118,8 @@ class Install(unittest.TestCase):
                 mount --bind {folder}/prefix {GIVEN.prefix}
                 {GIVEN.cmake} --install {GIVEN.build}
                 echo 'use nonsense' >> /etc/libvma.conf
-                LD_PRELOAD=libvma.so VMA_TRACELEVEL=info python3 -c 'import socket; socket.socket(type=socket.SOCK_DGRAM)' 2>&1
+                LD_PRELOAD=libvma.so VMA_TRACELEVEL=info python3 \
+                    -c 'import socket; socket.socket(type=socket.SOCK_DGRAM)' 2>&1
             """
             said = run("unshare", "--mount", "sh", "-c", script)
             self.assertIn("LD_PRELOAD=libvma.so works now", said)
@@ -122,20 +130,23 @@ class Install(unittest.TestCase):
         folder = os.path.join(GIVEN.source, "docs", "man")
         self.assertIn("libvma.conf.5", os.listdir(folder))
         for page in os.listdir(folder):
-            with self.subTest(page), open(self.path(GIVEN.mandir, "man" + page[-1], page), encoding="utf-8") as installed:
+            with self.subTest(page), open(self.path(GIVEN.mandir, "man" + page[-1], page),
+                                          encoding="utf-8") as installed:
                 self.assertIn("\n.TH ", installed.read())
 
     def test_nothing_lies_outside_the_prefix_and_the_configuration(self):
         for folder, _, files in os.walk(self.folder.name):
             for file in files:
                 path = os.path.join(folder, file)[len(self.folder.name):]
-                self.assertTrue(path.startswith(GIVEN.prefix.rstrip("/") + "/") or path == READ_BY_THE_LIBRARY, path)
+                self.assertTrue(path.startswith(GIVEN.prefix.rstrip("/") + "/")
+                                or path == READ_BY_THE_LIBRARY, path)
 
     def test_exports_are_the_listed_ones(self):
         listed = version_script(os.path.join(GIVEN.source, "libvma", "preload", "exports.map"))
         self.assertGreater(len(listed), 50)
         exported = self.exported()
-        unlisted = {name for name in exported if not any(fnmatch.fnmatchcase(name, pattern) for pattern in listed)}
+        unlisted = {name for name in exported
+                    if not any(fnmatch.fnmatchcase(name, pattern) for pattern in listed)}
         self.assertFalse(unlisted, "exported and not listed")
         self.assertFalse({name for name in listed if "*" not in name} - exported, "listed and not exported")
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """A real RDMA stack without hardware: Debian's kernel with rdma_rxe (Soft-RoCE), booted in QEMU.
 
-The kernel package is downloaded and unpacked below the build directory, nothing is installed. The guest sees the host's
-root file system read-only over 9p, so every program of the host and of the build directory runs there under the same
-path; what it writes goes to a directory of results, over 9p as well. It has two RDMA devices on the two ends of a veth
-pair: rxe0 (198.18.9.1) and rxe1 (198.18.9.2); traffic between the two addresses takes the wire.
+The kernel package is downloaded and unpacked below the build directory, nothing is installed. The guest sees
+the host's root file system read-only over 9p, so every program of the host and of the build directory runs
+there under the same path; what it writes goes to a directory of results, over 9p as well. It has two RDMA
+devices on the two ends of a veth pair: rxe0 (198.18.9.1) and rxe1 (198.18.9.2); traffic between the two
+addresses takes the wire.
 
-One boot runs a list of steps, one after the other. KVM is not used: everything is emulated, so only functions can be
-tested there, never speed.
+One boot runs a list of steps, one after the other. KVM is not used: everything is emulated, so only functions
+can be tested there, never speed.
 """
 import ctypes
 import dataclasses
@@ -24,10 +25,12 @@ ADDRESS = ("198.18.9.1", "198.18.9.2")       # of rxe0 and rxe1; guest.sh sets t
 KERNEL_PACKAGE = "linux-image-amd64"         # depends on the current kernel's package
 MODULES = ("virtio_pci", "9pnet_virtio", "9p", "veth", "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm")
 # Program that must be there, the Debian package that has it.
-NEEDED = (("qemu-system-x86_64", "qemu-system-x86"), ("busybox", "busybox-static"), ("cpio", "cpio"), ("depmod", "kmod"),
+NEEDED = (("qemu-system-x86_64", "qemu-system-x86"), ("busybox", "busybox-static"), ("cpio", "cpio"),
+          ("depmod", "kmod"),
           ("rdma", "iproute2"), ("dpkg-deb", "dpkg"))
 PROVIDER = "/etc/libibverbs.d/rxe.driver"    # without it libibverbs sees no rxe device
-GUEST_SECONDS = 480                          # from the start of QEMU to its end, as long as a step or the whole run says nothing else
+# From the start of QEMU to its end, as long as a step or the whole run says nothing else.
+GUEST_SECONDS = 480
 
 
 class Failure(Exception):
@@ -38,10 +41,11 @@ class Failure(Exception):
 class Step:
     """A command of the guest, with a second one running beside it if there is a server.
 
-    `ready` says what the server must have opened before the client starts: "tcp:PORT", "udp:PORT", or "cm:PORT" for a
-    listener of RDMA-CM. `seconds` is how long that may take, and how long the client may: what only a hung program reaches, since a
-    busy host makes the guest many times slower. `env` goes to both. Below /run/results they may write files, see Guest.run(). `stop`
-    is the signal that ends a server that is still there a quarter of `seconds` after its client.
+    `ready` says what the server must have opened before the client starts: "tcp:PORT", "udp:PORT", or
+    "cm:PORT" for a listener of RDMA-CM. `seconds` is how long that may take, and how long the client may:
+    what only a hung program reaches, since a busy host makes the guest many times slower. `env` goes to both.
+    Below /run/results they may write files, see Guest.run(). `stop` is the signal that ends a server that is
+    still there a quarter of `seconds` after its client.
     """
     name: str
     command: list
@@ -54,7 +58,8 @@ class Step:
 
 @dataclasses.dataclass
 class Output:
-    """What a command did. `code` is its exit status: 124 when it took too long, None when it was not started."""
+    """What a command did. `code` is its exit status: 124 when it took too long, None when it was not
+    started."""
     code: int | None
     out: str
     err: str
@@ -67,9 +72,11 @@ def die_with_parent():
 
 
 def run(*command, cwd=None, stdin=None, timeout=120):
-    done = subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, timeout=timeout, preexec_fn=die_with_parent)
+    done = subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, timeout=timeout,
+                          preexec_fn=die_with_parent)
     if done.returncode != 0:
-        raise Failure(f"{' '.join(map(str, command))}: {(done.stderr or done.stdout).decode(errors='replace').strip()}")
+        said = (done.stderr or done.stdout).decode(errors="replace").strip()
+        raise Failure(f"{' '.join(map(str, command))}: {said}")
     return done.stdout
 
 
@@ -100,7 +107,8 @@ class Guest:
         self.cache = pathlib.Path(build_directory).resolve() / "rxe"
         self.cache.mkdir(parents=True, exist_ok=True)
 
-    # The kernel and the initramfs are made once for a build directory and a version of guest.sh and this file.
+    # The kernel and the initramfs are made once for a build directory and a version of guest.sh and this
+    # file.
     def prepare(self):
         kernels = sorted(self.cache.glob("kernel/boot/vmlinuz-*"))
         if not kernels:
@@ -109,7 +117,8 @@ class Guest:
         self.kernel = kernels[-1]
         self.initramfs = self.cache / "initramfs.cpio"
         sources = (pathlib.Path(__file__), HERE / "init.sh", self.kernel)
-        if not self.initramfs.exists() or self.initramfs.stat().st_mtime < max(f.stat().st_mtime for f in sources):
+        if not self.initramfs.exists() or self.initramfs.stat().st_mtime < max(f.stat().st_mtime
+                                                                               for f in sources):
             self.make_initramfs(self.kernel.name.removeprefix("vmlinuz-"))
 
     def unpack_kernel(self):
@@ -123,7 +132,8 @@ class Guest:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         # Only what may be needed of 400 MB.
-        wanted = ("./boot/vmlinuz-*", "./lib/modules/*/modules.*", "./lib/modules/*/kernel/drivers/infiniband/core/*",
+        wanted = ("./boot/vmlinuz-*", "./lib/modules/*/modules.*",
+                  "./lib/modules/*/kernel/drivers/infiniband/core/*",
                   "./lib/modules/*/kernel/drivers/infiniband/sw/*", "./lib/modules/*/kernel/drivers/virtio/*",
                   "./lib/modules/*/kernel/drivers/net/veth.ko", "./lib/modules/*/kernel/fs/9p/*",
                   "./lib/modules/*/kernel/fs/configfs/*",
@@ -131,7 +141,8 @@ class Guest:
                   "./lib/modules/*/kernel/net/9p/*", "./lib/modules/*/kernel/net/ipv4/*",
                   "./lib/modules/*/kernel/net/ipv6/*", "./lib/modules/*/kernel/lib/*",
                   "./lib/modules/*/kernel/crypto/*", "./lib/modules/*/kernel/arch/x86/crypto/*")
-        run("sh", "-c", 'dpkg-deb --fsys-tarfile "$0" | tar -x --wildcards -f - "$@"', archive, *wanted, cwd=partial)
+        run("sh", "-c", 'dpkg-deb --fsys-tarfile "$0" | tar -x --wildcards -f - "$@"', archive, *wanted,
+            cwd=partial)
         version = next(partial.glob("boot/vmlinuz-*")).name.removeprefix("vmlinuz-")
         run(self.programs["depmod"], "-b", partial, version)
         archive.unlink()
@@ -173,7 +184,8 @@ class Guest:
         self.initramfs.write_bytes(archive)
 
     def run(self, steps, seconds=GUEST_SECONDS):
-        """Boots, runs the steps, and returns {name: (Output of the command, Output of the server)}; Failure after `seconds`.
+        """Boots, runs the steps, and returns {name: (Output of the command, Output of the server)}; Failure
+        after `seconds`.
 
         Whatever else was written to /run/results is in self.files, by name.
         """
@@ -185,8 +197,10 @@ class Guest:
         try:
             (results / "steps.sh").write_text("".join(map(self.shell, steps)))
             self.boot(results, seconds)
-            self.files = {path.name: path.read_text(errors="replace") for path in results.iterdir() if path.is_file()}
-            return {step.name: (self.output(results / step.name), self.output(results / f"{step.name}.server"))
+            self.files = {path.name: path.read_text(errors="replace") for path in results.iterdir()
+                          if path.is_file()}
+            return {step.name: (self.output(results / step.name),
+                                self.output(results / f"{step.name}.server"))
                     for step in steps}
         finally:
             shutil.rmtree(results, ignore_errors=True)
@@ -210,15 +224,18 @@ class Guest:
     def boot(self, results, seconds):
         console = results / "console"
         share = "security_model=none,multidevs=remap"
-        command = [self.programs["qemu-system-x86_64"], "-accel", "tcg,thread=multi", "-machine", "q35", "-cpu", "max",
-                   "-smp", "2", "-m", "768", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+        command = [self.programs["qemu-system-x86_64"], "-accel", "tcg,thread=multi", "-machine", "q35",
+                   "-cpu", "max",
+                   "-smp", "2", "-m", "768", "-nodefaults", "-no-user-config", "-display", "none",
+                   "-no-reboot",
                    "-serial", f"file:{console}", "-kernel", str(self.kernel), "-initrd", str(self.initramfs),
                    "-virtfs", f"local,path=/,mount_tag=host,readonly=on,{share}",
                    "-virtfs", f"local,path={results},mount_tag=results,{share}",
                    "-append", f"console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off random.trust_cpu=on "
                               f"guest_script={HERE}/guest.sh"]
         begin = time.monotonic()
-        qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT,
                                 preexec_fn=die_with_parent)
         try:
             said, _ = qemu.communicate(timeout=seconds)

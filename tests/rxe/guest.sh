@@ -1,13 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-2-Clause
 # Inside the guest, after init.sh: two RDMA devices, then the steps that guest.py wrote to results/steps.sh.
-export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/run/tmp TMPDIR=/run/tmp LC_ALL=C
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export HOME=/run/tmp TMPDIR=/run/tmp LC_ALL=C
 results=/run/results
 mkdir -p /dev/shm && mount -t tmpfs shm /dev/shm
 ln -s /proc/self/fd /dev/fd
 
-# Both ends of the wire in one namespace, since rxe of this kernel knows only the first one. Local addresses are looked up last
-# for what is sent, so that it takes the wire, and first for what arrives there.
+# Both ends of the wire in one namespace, since rxe of this kernel knows only the first one. Local addresses
+# are looked up last for what is sent, so that it takes the wire, and first for what arrives there.
 addresses=(198.18.9.1 198.18.9.2)
 ip link set lo up
 ip link add veth0 type veth peer name veth1
@@ -26,8 +27,8 @@ done
 echo 0 >/proc/sys/net/ipv4/conf/all/rp_filter
 for i in 0 1; do rdma link add rxe$i type rxe netdev veth$i; done
 
-# The guest is slow, and on a busy host slower: starting a program takes longer than most programs run. So what waits here is made
-# of bash alone, and patient.
+# The guest is slow, and on a busy host slower: starting a program takes longer than most programs run. So
+# what waits here is made of bash alone, and patient.
 mkfifo /run/nothing && exec {nothing}<>/run/nothing
 pause() { read -rt 0.1 -u "$nothing" || true; }
 
@@ -61,7 +62,8 @@ step() {
     : >"$name.begun"
     if [[ -n $server ]]; then
         eval "words=($server)"
-        timeout -s "$stop" -k 10 $((2 * seconds)) "${words[@]}" >"$name.server.out" 2>"$name.server.err" </dev/null &
+        timeout -s "$stop" -k 10 $((2 * seconds)) "${words[@]}" \
+            >"$name.server.out" 2>"$name.server.err" </dev/null &
         pid=$!
         for ((limit = SECONDS + seconds; SECONDS < limit; )); do
             { is_ready "$ready" || ! kill -0 $pid; } 2>/dev/null && break
@@ -72,7 +74,10 @@ step() {
     timeout -k 10 "$seconds" "${words[@]}" >"$name.out" 2>"$name.err" </dev/null
     echo $? >"$name.code"
     if [[ -n $server ]]; then
-        for ((limit = SECONDS + seconds / 4; SECONDS < limit; )); do kill -0 $pid 2>/dev/null || break; pause; done
+        for ((limit = SECONDS + seconds / 4; SECONDS < limit; )); do
+            kill -0 $pid 2>/dev/null || break
+            pause
+        done
         # timeout passes the signal on.
         kill -s "$stop" $pid 2>/dev/null
         wait $pid

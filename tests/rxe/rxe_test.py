@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Verbs on a real RDMA stack: one guest (see guest.py) runs all steps, then each test looks at what its steps did.
+"""Verbs on a real RDMA stack: one guest (see guest.py) runs all steps, then each test looks at what its steps
+did.
 
 Asserted is what was done, counted and said, never how fast.
 """
@@ -19,17 +20,21 @@ PERF_PORT = "18600"
 STEPS, RESULTS, FILES = [], {}, {}
 OK, FAILED, USAGE, ENDED, VERSION, UNSUPPORTED = 0, 1, 2, 4, 5, 7   # exit statuses of vma_perf
 KILLED = 128 + 9
-NEEDED = (("ibv_devinfo", "ibverbs-utils"), ("rping", "rdmacm-utils"), ("ib_send_bw", "perftest"), ("nc", "netcat-openbsd"),
+NEEDED = (("ibv_devinfo", "ibverbs-utils"), ("rping", "rdmacm-utils"), ("ib_send_bw", "perftest"),
+          ("nc", "netcat-openbsd"),
           ("pgrep", "procps"))
 
 
 def perftest(name, program, *options, env=None):
-    """perftest's program on both devices; by events, since two programs that poll take each other's processor away."""
+    """perftest's program on both devices; by events, since two programs that poll take each other's processor
+    away."""
     common = [program, "-F", "-e", "-x", "1", *options]
-    return Step(name, [*common, "-d", "rxe0", ADDRESS[1]], server=[*common, "-d", "rxe1"], ready="tcp:18515", env=env or {})
+    return Step(name, [*common, "-d", "rxe0", ADDRESS[1]], server=[*common, "-d", "rxe1"], ready="tcp:18515",
+                env=env or {})
 
 
-PATIENCE = {"pingpong": ["--timeout", "40", "--lost-after", "20"], "throughput": ["--timeout", "40"]}   # in a slow guest
+PATIENCE = {"pingpong": ["--timeout", "40", "--lost-after", "20"],
+            "throughput": ["--timeout", "40"]}   # in a slow guest
 
 
 def server(address=ADDRESS[1], clients=1):
@@ -37,16 +42,19 @@ def server(address=ADDRESS[1], clients=1):
 
 
 def vma_perf(name, test, *options, env=None, address=ADDRESS[1], warmup="0.02"):
-    return Step(name, [VMA_PERF, test, address, "-q", "--json", "-", "--warmup", warmup, *PATIENCE[test], *options],
+    return Step(name,
+                [VMA_PERF, test, address, "-q", "--json", "-", "--warmup", warmup, *PATIENCE[test], *options],
                 server=server(address), ready=f"tcp:{PERF_PORT}", env=env or {})
 
 
 def broken(name, test, *options, by, after="", clients=1):
-    """A client that measures until `by`, words for a shell, breaks it; then `after`. The step's exit status is the client's.
+    """A client that measures until `by`, words for a shell, breaks it; then `after`. The step's exit status
+    is the client's.
 
     `by` may use $client, its process, and $server. What the client printed is in FILES["NAME.client"].
     """
-    client = shlex.join([VMA_PERF, test, ADDRESS[1], "-q", "--time", "300", "--stages", "--interval", "0.2", *PATIENCE[test],
+    client = shlex.join([VMA_PERF, test, ADDRESS[1], "-q", "--time", "300", "--stages", "--interval", "0.2",
+                         *PATIENCE[test],
                          *options])
     # The client's running table tells that it measures.
     script = f"""
@@ -62,11 +70,13 @@ def broken(name, test, *options, by, after="", clients=1):
 
 def traced(name):
     """Environment for a step whose programs are traced; reports() finds what was written."""
-    return {"LD_PRELOAD": VMA_TRACE, "VMA_TRACE_JSON": f"/run/results/trace-{name}-%d", "VMA_TRACE_LINES": "2"}
+    return {"LD_PRELOAD": VMA_TRACE, "VMA_TRACE_JSON": f"/run/results/trace-{name}-%d",
+            "VMA_TRACE_LINES": "2"}
 
 
 def reports(name):
-    """The tracer's queues of a step's two processes, by device: {"rxe0": {"send": [...], "receive": [...]}, ...}."""
+    """The tracer's queues of a step's two processes, by device: {"rxe0": {"send": [...], "receive": [...]},
+    ...}."""
     found = {device: {"send": [], "receive": []} for device in ("rxe0", "rxe1")}
     for file, text in FILES.items():
         if file.startswith(f"trace-{name}-"):
@@ -87,7 +97,8 @@ def setUpModule():
     RESULTS.update(machine.run(STEPS))
     FILES.update(machine.files)
     slowest = sorted(((output.seconds, name) for name, (output, _) in RESULTS.items()), reverse=True)[:5]
-    print(f"the guest ran for {machine.seconds:.0f} s; longest steps: " + ", ".join(f"{name} {s:.1f} s" for s, name in slowest),
+    print(f"the guest ran for {machine.seconds:.0f} s; longest steps: " +
+          ", ".join(f"{name} {s:.1f} s" for s, name in slowest),
           file=sys.stderr)
 
 
@@ -120,7 +131,8 @@ class Case(unittest.TestCase):
 STEPS += [
     Step("devinfo", ["ibv_devinfo"]),
     Step("rping", ["rping", "-c", "-a", ADDRESS[1], "-p", "7471", "-C", "10", "-v"],
-         server=["rping", "-s", "-a", ADDRESS[1], "-p", "7471", "-C", "10", "-v"], ready="cm:7471", env=traced("rping")),
+         server=["rping", "-s", "-a", ADDRESS[1], "-p", "7471", "-C", "10", "-v"], ready="cm:7471",
+         env=traced("rping")),
     perftest("send_lat", "ib_send_lat", "-n", "20"),
 ]
 
@@ -131,7 +143,8 @@ class Ground(Case):
     def test_there_are_two_active_devices(self):
         output = RESULTS["devinfo"][0]
         self.assertEqual(output.code, 0, output.err)
-        self.assertEqual([line.split()[1] for line in output.out.splitlines() if "hca_id" in line], ["rxe0", "rxe1"])
+        self.assertEqual([line.split()[1] for line in output.out.splitlines() if "hca_id" in line],
+                         ["rxe0", "rxe1"])
         self.assertEqual(output.out.count("PORT_ACTIVE"), 2)
 
     def test_rping_pings_ten_times(self):
@@ -139,7 +152,8 @@ class Ground(Case):
             self.assertEqual(output.out.count("ping data: rdma-ping-"), 10)
 
     def test_perftest_sends_all_it_should(self):
-        for name, size, count in (("send_lat", "2", "20"), ("send_bw", "4096", "100"), ("send_bw_ud", "1024", "100")):
+        for name, size, count in (("send_lat", "2", "20"), ("send_bw", "4096", "100"),
+                                  ("send_bw_ud", "1024", "100")):
             output = self.both_succeeded(name)[0]
             rows = [line.split()[:2] for line in output.out.splitlines()]
             self.assertIn([size, count], rows, output.out)
@@ -148,7 +162,8 @@ class Ground(Case):
 STEPS += [
     perftest("send_bw", "ib_send_bw", "-n", "100", "-s", "4096", "--use_old_post", env=traced("send_bw")),
     # Two QPs, and only every tenth send is signalled.
-    perftest("send_bw_ud", "ib_send_bw", "-c", "UD", "-q", "2", "-n", "50", "-s", "1024", "-Q", "10", env=traced("send_bw_ud")),
+    perftest("send_bw_ud", "ib_send_bw", "-c", "UD", "-q", "2", "-n", "50", "-s", "1024", "-Q", "10",
+             env=traced("send_bw_ud")),
 ]
 
 
@@ -161,7 +176,8 @@ class Trace(Case):
         for device in found.values():
             for queue in device["send"] + device["receive"]:
                 self.assertEqual(queue["unmatched"], 0, queue)
-                self.assertEqual(queue["posted"], queue["completed"] + queue["outstanding"] + queue["forgotten"], queue)
+                self.assertEqual(queue["posted"],
+                                 queue["completed"] + queue["outstanding"] + queue["forgotten"], queue)
                 self.assertEqual(queue["latency_us"]["count"], queue["completed"], queue)
         return found
 
@@ -189,30 +205,38 @@ class Trace(Case):
     def test_rping_through_librdmacm(self):
         self.both_succeeded("rping")
         found = reports("rping")
-        # Each ping: the client tells where its data are, twice, and the server reads, writes and answers twice.
+        # Each ping: the client tells where its data are, twice, and the server reads, writes and answers
+        # twice.
         self.assertEqual(total(found["rxe0"]["send"], "completed"), 20)
         self.assertEqual(total(found["rxe1"]["send"], "completed"), 40)
 
     def test_vma_perf_counts_the_same(self):
         for name in ("rc", "rc_builder", "rc_ring", "ud_builder"):
             result, found = self.measured(name), self.check_sound(name)
-            for device, report in (("rxe0", result["transport_report"]), ("rxe1", result["server_report"]["transport"])):
+            for device, report in (("rxe0", result["transport_report"]),
+                                   ("rxe1", result["server_report"]["transport"])):
                 with self.subTest(f"{name} {device}"):
                     self.assertEqual(report["device"], device)
                     self.assertEqual(total(found[device]["send"], "posted"), report["sends"])
                     self.assertEqual(total(found[device]["send"], "completions"), report["send_completions"])
-                    received = total(found[device]["receive"], "completed") - total(found[device]["receive"], "errors")
+                    receives = found[device]["receive"]
+                    received = total(receives, "completed") - total(receives, "errors")
                     self.assertEqual(received, report["receives"])
 
 
 STEPS += [
     vma_perf("rc", "pingpong", "-t", "rc", "-n", "30", "--verify", env=traced("rc")),
-    vma_perf("rc_builder", "pingpong", "-t", "rc", "-n", "60", "-c", "2", "-w", "4", "--wr-api", "--cq-events", "--verify",
+    vma_perf("rc_builder", "pingpong", "-t", "rc", "-n", "60", "-c", "2", "-w", "4", "--wr-api",
+             "--cq-events", "--verify",
              env=traced("rc_builder")),
-    vma_perf("rc_ring", "throughput", "-t", "rc", "-n", "100", "-s", "8192", "-b", "4", "--inline", "0", "--send-depth", "16",
-             "--signal-every", "4", "--receive-depth", "8", "--rnr-retry", "7", "--cq-events", "--verify", env=traced("rc_ring")),
-    vma_perf("rc_signal_all", "pingpong", "-t", "rc", "-n", "200", "--signal-every", "1", "--cq-events", warmup="0"),
-    vma_perf("rc_starved", "throughput", "-t", "rc", "-n", "300", "--signal-every", "0", "--send-depth", "32"),
+    vma_perf("rc_ring", "throughput", "-t", "rc", "-n", "100", "-s", "8192", "-b", "4", "--inline", "0",
+             "--send-depth", "16",
+             "--signal-every", "4", "--receive-depth", "8", "--rnr-retry", "7", "--cq-events", "--verify",
+             env=traced("rc_ring")),
+    vma_perf("rc_signal_all", "pingpong", "-t", "rc", "-n", "200", "--signal-every", "1", "--cq-events",
+             warmup="0"),
+    vma_perf("rc_starved", "throughput", "-t", "rc", "-n", "300", "--signal-every", "0", "--send-depth",
+             "32"),
     vma_perf("rc_no_device", "pingpong", "-t", "rc", "-n", "5", address="127.0.0.1"),
     Step("rc_group", [VMA_PERF, "pingpong", ADDRESS[1], "-t", "rc", "--group", "239.1.1.7"]),
 ]
@@ -223,7 +247,8 @@ class Rc(Case):
         for name, count in (("rc", 30), ("rc_builder", 60), ("rc_signal_all", 200)):
             with self.subTest(name):
                 result = self.measured(name)
-                self.assertEqual((result["sent"], result["received"], result["lost"], result["corrupt"]), (count, count, 0, 0))
+                self.assertEqual((result["sent"], result["received"], result["lost"], result["corrupt"]),
+                                 (count, count, 0, 0))
                 self.assertIn("p50", result["latency_us"])
                 self.assertEqual(result["server_report"]["received"], count)
 
@@ -256,19 +281,23 @@ FIND = f"ip neigh del {ADDRESS[1]} dev veth0"
 STEPS += [
     broken("rc_server_dies", "pingpong", "-t", "rc", "--cq-events", by="kill -KILL $server"),
     broken("rc_client_dies", "pingpong", "-t", "rc", "--cq-events", by="kill -KILL $client", clients=2,
-           after=shlex.join([VMA_PERF, "pingpong", ADDRESS[1], "-t", "rc", "-n", "5", "--cq-events", "-q", *PATIENCE["pingpong"]])),
+           after=shlex.join([VMA_PERF, "pingpong", ADDRESS[1], "-t", "rc", "-n", "5", "--cq-events", "-q",
+                             *PATIENCE["pingpong"]])),
     broken("rc_retry", "pingpong", "-t", "rc", "--cq-events", "--retry", "1", by=LOSE, after=FIND),
     # A process that is stopped posts no receives, but its adapter goes on acknowledging.
-    broken("rc_rnr_retry", "throughput", "-t", "rc", "--rnr-retry", "1", "--receive-depth", "8", "--server-wait", "blocking",
+    broken("rc_rnr_retry", "throughput", "-t", "rc", "--rnr-retry", "1", "--receive-depth", "8",
+           "--server-wait", "blocking",
            by="kill -STOP $server", after="kill -CONT $server"),
 ]
 
 
 class RcBreaks(Case):
-    """What the client says and how it ends when a connection breaks during a run, and that the server lives on."""
+    """What the client says and how it ends when a connection breaks during a run, and that the server lives
+    on."""
 
     def test_the_server_dies(self):
-        self.refused("rc_server_dies", ENDED, "the server .* ended|the connection is broken|does not acknowledge any more")
+        self.refused("rc_server_dies", ENDED,
+                     "the server .* ended|the connection is broken|does not acknowledge any more")
         self.assertEqual(RESULTS["rc_server_dies"][1].code, KILLED)
 
     def test_the_client_dies(self):
@@ -285,18 +314,24 @@ class RcBreaks(Case):
 
     def test_retries_for_want_of_receives_are_exhausted(self):
         self.refused("rc_rnr_retry", FAILED,
-                     r"no receive posted: more of them \(--receive-depth\) or a longer patience \(--rnr-retry\)")
+                     r"no receive posted: more of them \(--receive-depth\) or a longer patience "
+                     r"\(--rnr-retry\)")
         self.assertEqual(RESULTS["rc_rnr_retry"][1].code, OK, self.said("rc_rnr_retry"))
 
 
-# Another version's greeting, as a file of the guest; and a client and a server that say it and print what they hear.
+# Another version's greeting, as a file of the guest; and a client and a server that say it and print what
+# they hear.
 GREETING = json.dumps({"protocol": 99, "version": "9.9", "byte_order": "little"}).encode()
-GREET = "printf '%b' '" + "".join(f"\\x{byte:02x}" for byte in b"VMAPERF\n" + struct.pack(">I", len(GREETING)) + GREETING) + "'"
-UD_CLIENT = [VMA_PERF, "pingpong", ADDRESS[1], "-t", "ud", "-n", "5", "--cq-events", "-q", *PATIENCE["pingpong"]]
+GREETED = b"VMAPERF\n" + struct.pack(">I", len(GREETING)) + GREETING
+GREET = "printf '%b' '" + "".join(f"\\x{byte:02x}" for byte in GREETED) + "'"
+UD_CLIENT = [VMA_PERF, "pingpong", ADDRESS[1], "-t", "ud", "-n", "5", "--cq-events", "-q",
+             *PATIENCE["pingpong"]]
 STEPS += [
     # The stranger first, then a client of the server's version.
-    Step("ud_other_client", ["bash", "-c", f"exec 3<>/dev/tcp/{ADDRESS[1]}/{PERF_PORT}; {GREET} >&3; cat <&3; exec 3>&-; "
-                             f"exec {shlex.join(UD_CLIENT)}"], server=server(clients=2), ready=f"tcp:{PERF_PORT}"),
+    Step("ud_other_client",
+         ["bash", "-c", f"exec 3<>/dev/tcp/{ADDRESS[1]}/{PERF_PORT}; {GREET} >&3; cat <&3; exec 3>&-; "
+                             f"exec {shlex.join(UD_CLIENT)}"], server=server(clients=2),
+         ready=f"tcp:{PERF_PORT}"),
     Step("ud_other_server", UD_CLIENT, server=["bash", "-c", f"{GREET} | nc -N -l {ADDRESS[1]} {PERF_PORT}"],
          ready=f"tcp:{PERF_PORT}"),
 ]
@@ -304,7 +339,8 @@ STEPS += [
 
 class Versions(Case):
     """The exchange of versions before ud's addresses are exchanged."""
-    MESSAGE = "is vma_perf 9.9 with protocol 99, this is .* with protocol .*: use the same version on both sides"
+    MESSAGE = ("is vma_perf 9.9 with protocol 99, this is .* with protocol .*: "
+               "use the same version on both sides")
 
     def test_a_server_survives_a_client_of_another_version(self):
         client, server = self.both_succeeded("ud_other_client")
@@ -319,12 +355,17 @@ class Versions(Case):
 
 
 STEPS += [
-    vma_perf("ud", "pingpong", "-t", "ud", "-n", "60", "-c", "3", "--threads", "2", "--cq-events", "--verify"),
-    vma_perf("ud_builder", "pingpong", "-t", "ud", "-n", "50", "--wr-api", "--cq-events", env=traced("ud_builder")),
-    vma_perf("ud_index", "throughput", "-t", "ud", "-n", "50", "-s", "1024", "-r", "200", "--rdma-device", "rxe0", "--gid-index", "1",
+    vma_perf("ud", "pingpong", "-t", "ud", "-n", "60", "-c", "3", "--threads", "2", "--cq-events",
+             "--verify"),
+    vma_perf("ud_builder", "pingpong", "-t", "ud", "-n", "50", "--wr-api", "--cq-events",
+             env=traced("ud_builder")),
+    vma_perf("ud_index", "throughput", "-t", "ud", "-n", "50", "-s", "1024", "-r", "200", "--rdma-device",
+             "rxe0", "--gid-index", "1",
              "--server-rdma-device", "rxe1", "--server-gid-index", "1"),
-    Step("route", ["sh", "-c", "ip route add 239.1.1.0/24 dev veth0 table 99 && ip rule add pref 150 lookup 99"]),
-    vma_perf("ud_group", "pingpong", "-t", "ud", "-n", "30", "-c", "2", "--group", "239.1.1.7,239.1.1.8", "--cq-events"),
+    Step("route",
+         ["sh", "-c", "ip route add 239.1.1.0/24 dev veth0 table 99 && ip rule add pref 150 lookup 99"]),
+    vma_perf("ud_group", "pingpong", "-t", "ud", "-n", "30", "-c", "2", "--group", "239.1.1.7,239.1.1.8",
+             "--cq-events"),
     vma_perf("ud_no_device", "pingpong", "-t", "ud", "--server-rdma-device", "rxe9"),
     vma_perf("ud_no_index", "pingpong", "-t", "ud", "--gid-index", "777"),
     Step("small_mtu", ["sh", "-c", "ip link set veth0 mtu 1500 && ip link set veth1 mtu 1500"]),
@@ -356,7 +397,9 @@ class Ud(Case):
         self.assertGreater(result["received"], 15)
 
     def test_a_message_is_one_packet(self):
-        self.refused("ud_mtu", USAGE, "--size: 2048 bytes do not fit: a datagram of ud is one packet, and the MTU of rxe1 is 1024 bytes")
+        self.refused("ud_mtu", USAGE,
+                     "--size: 2048 bytes do not fit: a datagram of ud is one packet, "
+                     "and the MTU of rxe1 is 1024 bytes")
 
     def test_what_is_not_there_is_said(self):
         self.refused("ud_no_device", UNSUPPORTED, "there is no RDMA device rxe9, only rxe0 rxe1")

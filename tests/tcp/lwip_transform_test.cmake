@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # cmake -DFROM=<lwIP> -DWORK=<directory> -P lwip_transform_test.cmake
-# The transformation of lwIP's sources (cmake/transform_lwip.cmake) stops at a lwIP it was not written for, and says why.
+# The transformation of lwIP's sources (cmake/transform_lwip.cmake) stops at a lwIP it was not written for,
+# and says why.
 cmake_minimum_required(VERSION 3.20)
 include(${CMAKE_CURRENT_LIST_DIR}/../../cmake/transform_lwip.cmake)
 
@@ -9,8 +10,8 @@ if(DEFINED ONE)
   return()
 endif()
 
-# Transforms a copy in which `old` in `file` was replaced by `new`; the output must match `expected`, and the result
-# be success or not as `succeeds` says.
+# Transforms a copy in which `old` in `file` was replaced by `new`; the output must match `expected`, and the
+# result be success or not as `succeeds` says.
 function(check file old new succeeds expected)
   file(REMOVE_RECURSE "${WORK}")
   file(MAKE_DIRECTORY "${WORK}/from")
@@ -25,7 +26,8 @@ function(check file old new succeeds expected)
     RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
   string(REGEX REPLACE "[ \n]+" " " output "${output}")
   if(succeeds AND NOT status EQUAL 0 OR NOT succeeds AND status EQUAL 0 OR NOT output MATCHES "${expected}")
-    message(FATAL_ERROR "${file} with '${new}' for '${old}': status ${status}, '${output}', expected '${expected}'")
+    message(FATAL_ERROR "${file} with '${new}' for '${old}': status ${status}, '${output}', "
+      "expected '${expected}'")
   endif()
 endfunction()
 

@@ -3,8 +3,8 @@
 
    memcached_client.py ADDRESS PORT CONNECTIONS KEYS
 
-Each connection has keys of its own. Values go from nothing to 100 KB; requests go one by one, many in one packet, and as
-one get of many keys.
+Each connection has keys of its own. Values go from nothing to 100 KB; requests go one by one, many in one
+packet, and as one get of many keys.
 """
 import hashlib
 import socket
@@ -50,7 +50,8 @@ class Client:
             self.socket.sendall(self.set_command(key))
             self.line(b"STORED")
         batch = 20
-        for first in range(half, keys, batch):                    # many commands before the first answer is read
+        for first in range(half, keys,
+                           batch):                    # many commands before the first answer is read
             group = range(first, min(first + batch, keys))
             self.socket.sendall(b"".join(map(self.set_command, group)))
             for _ in group:
