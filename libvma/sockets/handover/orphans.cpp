@@ -7,6 +7,7 @@
 #include "libvma/os/calls.h"
 #include "libvma/runtime/log.h"
 #include "libvma/sockets/stack.h"
+#include "libvma/tcp/connection.h"
 #include "libvma/tcp/migrate/handover.h"
 #include "libvma/tcp/timers/engine.h"
 
