@@ -3,8 +3,8 @@
 //
 // A software device's channel is readable while completions wait (attr().level_events), so a sleeper is woken
 // whatever others do. A verbs device sends one event for each ibv_req_notify_cq(), for a completion that
-// comes after it, and the channel is readable until that event is read. Three rules keep threads from
-// sleeping for ever there:
+// comes after it. The channel is readable until that event is read. Three rules keep threads from sleeping
+// for ever there:
 //   1. After asking, the CQ is emptied under the receive lock, because what came before does not notify.
 //      Waiting for the lock is part of it: another thread may have looked at the CQ just before the
 //      completion came.

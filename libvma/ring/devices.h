@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Which device serves an interface: an RDMA device whose port it is (or whose port it is a VLAN on), else the
-// xdp device where that is allowed, else none, and the kernel serves it.
+// Which device serves an interface. First comes an RDMA device whose port it is (or whose port it is a VLAN
+// on), then the xdp device where that is allowed. With neither, the kernel serves the interface.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What a ring asks of those who receive frames, and of those who send bursts.
+// What a ring asks of a receiver of frames.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,7 @@ void Moderation::interrupt(std::uint64_t frames, std::uint64_t now_ns) noexcept 
         (config_.interval_msec != 0 ? config_.interval_msec : kDefaultInterval) * kMsec;
     const std::uint64_t passed = now_ns - since_ns_;
     if (passed < interval) return;
-    // Nobody asked for a while: what it says of the rate is that it is low.
+    // A long interval without a wake-up says that the rate is low.
     frame_rate_ = (frames - frames_then_) * kSecond / passed;
     const std::uint64_t interrupt_rate = (received_ - received_then_) * kSecond / passed;
     since_ns_ = now_ns;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Interrupt moderation: how long a thread that arriving frames have woken waits for more of them, so that a
-// busy receiver is woken some thousand times a second and not for every frame.
+// Interrupt moderation: how long a thread that frames have woken waits for more of them. So a busy receiver
+// is woken some thousand times a second, and not for every frame.
 //
 // A NIC holds back the notification of a CQ until there are `count` frames or the first is `period` old.
-// AF_XDP has no such thing: its socket is readable with the first frame, and what the kernel offers
-// (napi_defer_hard_irqs, gro_flush_timeout) belongs to the whole netdev, so it is done by the woken thread,
-// in software, the same on every device.
+// AF_XDP has no such thing: its socket is readable with the first frame. What the kernel offers
+// (napi_defer_hard_irqs, gro_flush_timeout) belongs to the whole netdev. So the woken thread does it, in
+// software, the same on every device.
 //
 // Adaptive: once an interval the rate of wake-ups is compared with the one aimed at. Below it nothing is held
 // back, so a wake-up costs no latency; above it, count and period are what would have led to the rate aimed
@@ -26,7 +26,7 @@ struct ModerationConfig {
 
 struct ModerationCounters {
     std::uint64_t requested = 0,
-                  received = 0;  // times somebody armed the ring before sleeping, and was woken by frames
+                  received = 0;  // times a thread armed the ring before sleeping, and frames woke it
     std::uint64_t frames = 0;    // taken by the ring
     std::uint32_t count = 0, period_usec = 0;  // at present
 };

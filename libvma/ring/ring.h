@@ -62,8 +62,8 @@ class Ring {
     // is repaired, and each posted buffer is one more that has left the caches when its turn comes.
     void expect_stream(bool more) noexcept;
     // One of them receives in bulk: a whole window of it may come while no thread polls. Any lock held; the
-    // next poll() that finds frames posts for it. Before that its peer has not so much under way (RFC 5681),
-    // and buffers that are used in turn, but never all at once, only leave the caches.
+    // next poll() that finds frames posts for it. Before that its peer has not so much under way (RFC 5681).
+    // Buffers that are used in turn, but never all at once, only leave the caches.
     void expect_bulk() noexcept { rx_.queue().expect_bulk(); }
     // After this no deliver() to `sink` for `spec` is running or will come.
     void detach(const verbs::FlowSpec& spec, FrameSink* sink) noexcept;
@@ -78,9 +78,8 @@ class Ring {
     // RingConfig::idle_usec or more from now. Not called while no thread polls. A sink that is detached
     // meanwhile is forgotten.
     void when_idle(FrameSink* sink) noexcept { rx_.when_idle(sink); }
-    // No sink here wants the frame (where the device leaves such frames to us), or it was in the queue
-    // already when its rule went, so the kernel gets it; the buffer stays the caller's. False: the kernel did
-    // not take it.
+    // Gives the kernel a frame that no sink here wants. The device steers coarsely, or the frame was in the
+    // queue already when its rule went. The buffer stays the caller's. False: the kernel did not take it.
     bool give_to_kernel(const RxBuffer& frame) noexcept { return rx_.give_to_kernel(frame); }
     // The same for a UDP frame that a sink has kept and that another process is to have. No lock of a sink
     // held.
@@ -118,8 +117,8 @@ class Ring {
     // since only what comes afterwards notifies; so call it when the waiter is on the socket.
     void arm() noexcept { events_.arm(); }
     // After such a sleep, in place of the first poll(): counts, waits for more frames if wake-ups are to be
-    // moderated, and polls. Takes up to VMA_CQ_AIM_MAX_PERIOD_USEC. Events are consumed, and others who sleep
-    // on the channel go on being notified. Returns frames handled.
+    // moderated, and polls. Takes up to VMA_CQ_AIM_MAX_PERIOD_USEC. Events are consumed, and other
+    // threads that sleep on the channel go on being notified. Returns frames handled.
     unsigned woken() noexcept { return events_.woken(); }
     // The same for a thread that always watches the channel: nothing is counted or moderated.
     void channel_ready() noexcept { events_.channel_ready(); }
@@ -140,9 +139,8 @@ class Ring {
     }
     // Bytes.
     std::uint32_t max_udp_payload() const noexcept { return tx_.max_udp_payload(); }
-    // Sends one TCP segment: `headers` are Ethernet, IPv4 (without options) and TCP with its options,
-    // complete but for IP's length, IP's checksum and TCP's checksum, which are filled in here. Otherwise as
-    // send_udp.
+    // Sends one TCP segment: `headers` are Ethernet, IPv4 (without options) and TCP with its options. They
+    // are complete but for IP's length, IP's checksum and TCP's checksum. Otherwise as send_udp.
     int send_tcp(const std::uint8_t* headers, std::size_t header_length, const iovec* iov, std::size_t count,
                  std::size_t length) noexcept {
         return tx_.send_tcp(headers, header_length, iov, count, length);

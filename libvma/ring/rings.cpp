@@ -84,7 +84,7 @@ Ring* Rings::get(int ifindex, std::string* why) {
     }
     Slot& slot = slots_[ifindex];
     if (slot.ring != nullptr)
-        return tell("its device has failed");  // for good: the ring stays, whoever may still look at it
+        return tell("its device has failed");  // for good: the ring stays, for sockets that still refer to it
     std::uint64_t now = clock::monotonic_ns();
     if (slot.retry_at_ns > now) return tell(slot.why);
     // The first one waits for a predecessor that ends. Later ones are calls of a program that is served by
@@ -133,7 +133,7 @@ void Rings::wait_for(int ifindex) {
     try_again(ifindex);
 }
 
-// Quickly at first: a process that ends needs milliseconds. A program that is not ours may stay for ever.
+// Quickly at first: a process that ends needs milliseconds. A program without this library may stay for ever.
 void Rings::try_again(int ifindex) {
     static constexpr unsigned kTickMsec = 10, kLongest = 1000;  // ticks
     struct State {
@@ -155,7 +155,7 @@ bool Rings::retry(int ifindex) {
     if (!slot.waiting) return false;
     slot.retry_at_ns = 0;
     if (get(ifindex) != nullptr || !slot.held) return slot.waiting = false;
-    // Somebody was faster: his end is what to wait for.
+    // Another process was faster: wait for its end.
     if (verbs::xdp::Holder::ask(ifindex) != verbs::xdp::Holder::State::alive) return true;
     wait_for(ifindex);
     return false;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Which interface gets which ring: one for each netdev, made when the first flow needs it.
 //
-// An interface that cannot be offloaded is remembered with its reason for a while, so that a program with
-// many sockets neither tries nor logs again and again.
+// An interface that cannot be offloaded is remembered with its reason for a while. So a program with many
+// sockets neither tries nor logs again and again.
 #pragma once
 
 #include <functional>
@@ -27,13 +27,13 @@ class Rings {
     Ring* find(int ifindex) noexcept;
     // What to do when the device of a ring fails (RingConfig::on_failure). Before the first get().
     void on_failure(std::function<void(Ring&)> tell) { on_failure_ = std::move(tell); }
-    // Whom to tell when somebody else who had the interface may have let go of it; he calls retry() then, and
-    // returns what it says. Internal thread, no lock held. Before the first get().
+    // `tell` is called when another process that had the interface may have let go of it. It calls retry()
+    // and returns what retry() says. Internal thread, no lock held. Before the first get().
     void on_freed(std::function<bool(int ifindex)> tell) { on_freed_ = std::move(tell); }
-    // get() of an interface that somebody else had. True: he still has it, and on_freed() comes again.
-    // Callers serialise, as of get().
+    // get() of an interface that another process had. True: that process still has it, and on_freed() comes
+    // again. Callers serialise, as of get().
     bool retry(int ifindex);
-    // Does somebody else have the interface, so that on_freed() tells when he may have let go? Callers
+    // Does another process have the interface, so that on_freed() tells when it may be free? Callers
     // serialise, as of get().
     bool held(int ifindex) const noexcept {
         auto slot = slots_.find(ifindex);
@@ -65,8 +65,8 @@ class Rings {
         std::unique_ptr<Ring> ring;
         std::uint64_t retry_at_ns = 0;
         std::string why;                     // there is no ring
-        bool held = false, waiting = false;  // by somebody else; and somebody tells when to try again
-        InternalFd holder;                   // hangs up when that one's process goes
+        bool held = false, waiting = false;  // by another process; and on_freed_ will be called
+        InternalFd holder;                   // hangs up when that process goes
     };
     net::View& view_;
     std::function<void(Ring&)> on_failure_;

@@ -120,8 +120,8 @@ void RxQueue::post_free(bool all) noexcept {
     }
 }
 
-// When polls keep finding full batches, the polling thread has fallen behind by a good part of the queue, and
-// the queue gets deeper for good.
+// When polls keep finding full batches, the polling thread has fallen behind by a good part of the queue.
+// Then the queue gets deeper for good.
 void RxQueue::grow_if_behind(std::uint32_t batch) noexcept {
     full_batches_++;
     if (full_batches_ * std::size_t{batch} < depth_ / 4 || depth_ >= max_depth_) return;

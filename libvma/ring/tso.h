@@ -5,9 +5,9 @@
 // payload behind that of the segment before. The next segment either continues it, or has it sent first. So
 // what is on the wire is what TCP made, segment for segment.
 //
-// One segment follows another if they are of the same connection, its sequence number is the next one, the
-// one before was full, and neither time stamps, nor windows, nor acknowledgements have changed. PSH and FIN
-// end the request, since the device leaves them to the last segment.
+// One segment follows another if they are of the same connection, its sequence number is the next one, and
+// the one before was full. Time stamps, window and acknowledgement must be the same. PSH and FIN end the
+// request, since the device leaves them to the last segment.
 //
 // Locks: the caller holds TxQueue's lock. Payload lies in buffers that Tso takes from TxBuffers.
 #pragma once

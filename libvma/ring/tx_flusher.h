@@ -2,9 +2,9 @@
 // The thread that keeps lazy transmission's promise: the last frame of a burst leaves within 50 us even if
 // the program makes no further call.
 //
-// While a burst is going on it wakes when the oldest held frame reaches its age limit, which a running sender
-// has usually sent by then; after two idle milliseconds it sleeps on a futex, and the next burst pays one
-// wake-up.
+// While a burst is going on it wakes when the oldest held frame reaches its age limit. A running sender has
+// usually sent the frame by then; after two idle milliseconds it sleeps on a futex, and the next burst pays
+// one wake-up.
 #pragma once
 
 #include <atomic>

@@ -108,7 +108,7 @@ class TxQueue {
     void send_gathered() noexcept;
     void flush_now() noexcept;
 
-    // Two cache lines, and those of buffers_, are what a frame touches.
+    // What a frame touches, in three cache lines: up to the first of counters_.
     alignas(64) Lock lock_;
     verbs::Device* device_ = nullptr;
     ibv_qp* qp_ = nullptr;
