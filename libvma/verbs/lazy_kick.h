@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// When to hand posted frames to the kernel: the policy of lazy transmission, without clock or device.
+// Tells when to submit posted frames to the kernel: the policy of lazy transmission, without clock or device.
 //
-// A kick costs more than everything else a sender does, so frames of a burst share one. A burst is recognised
-// by its gap: a frame posted within kBurstGap of the one before it, with no receive in between (a program
-// that turns to receiving waits for an answer, so nothing may be held back from then on). The first
-// kLoneFrames therefore leave at once, also the only frame of a request, and later ones wait for: kMaxHeld
-// frames, a receive call (the ring flushes), or the flusher thread, which looks at frames held for longer
-// than kHoldLimit. A sender that knows that more follows says so (gather).
+// A kick costs more than all other work of a sender, so frames of a burst share one. A frame belongs to a
+// burst if it is posted within kBurstGap of the one before, with no receive in between. (A program that turns
+// to receiving waits for an answer, so from then on no frame may be held back.) The first kLoneFrames leave
+// at once, so the only frame of a request does, too. Later frames wait for kMaxHeld frames, for a receive
+// call (the ring flushes), or for the flusher thread. The flusher looks at frames held for longer than
+// kHoldLimit. A sender that will post more frames at once calls gather().
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ namespace vma::verbs {
 
 class LazyKick {
   public:
-    static constexpr unsigned kMaxHeld = 32;  // what the kernel transmits in one sendto() (max_tx_budget)
-    // Frames of a burst that still leave at once: an event loop that answers some connections is no bulk
-    // sender, and what it holds back keeps the flusher awake, whose timer costs more than the kicks.
+    static constexpr unsigned kMaxHeld = 32;  // the kernel transmits as many in one sendto() (max_tx_budget)
+    // Frames of a burst that still leave at once. An event loop that answers some connections is no bulk
+    // sender. Its held frames would keep the flusher awake, whose timer costs more than the kicks.
     static constexpr unsigned kLoneFrames = 16;
     static constexpr std::uint64_t kBurstGapNs =
         2000;  // half a round trip on the fastest wire; a kick is about 600 ns
@@ -27,7 +27,7 @@ class LazyKick {
     explicit LazyKick(std::uint64_t burst_gap_ticks, unsigned lone_frames = kLoneFrames) noexcept
         : gap_(burst_gap_ticks), lone_frames_(lone_frames) {}
 
-    // A frame was posted at `now` (ticks). True: kick now. False: it is held.
+    // A frame was posted at `now` (ticks). True: kick now. False: the frame is held.
     bool posted(std::uint64_t now) noexcept {
         held_++;
         run_ = in_burst_ && now - last_ < gap_ ? run_ + 1 : 1;
@@ -43,7 +43,7 @@ class LazyKick {
         }
         return true;
     }
-    // The kick was done at `now`; the time it took does not count as a gap.
+    // The kick was done at `now`; its duration does not count as a gap.
     void kicked(std::uint64_t now) noexcept {
         held_ = 0;
         last_ = now;
@@ -51,7 +51,7 @@ class LazyKick {
     // The program turned to receiving: the next frame is a lone one.
     void end_burst() noexcept { in_burst_ = false; }
 
-    // More follows at once: all wait, even the first, until gather(false), when the caller kicks.
+    // All frames wait, even the first, until gather(false), when the caller kicks.
     void gather(bool on) noexcept { gathering_ = on; }
     bool gathering() const noexcept { return gathering_; }
 

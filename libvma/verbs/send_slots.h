@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The send requests of a software device between post and completion.
 //
-// A request is done when all of its pieces are, and pieces may be done in any order; but completions are
-// reported in the order of posting, and only for signalled requests, as verbs promise.
+// A request is done when all of its pieces are, and pieces may be done in any order. As verbs promise,
+// completions come in the order of posting, and only for signalled requests.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -22,15 +22,15 @@ class SendSlots {
     bool full() const noexcept { return head_ - tail_ > mask_; }
     // The slot that the next add() takes.
     std::uint32_t next() const noexcept { return head_ & mask_; }
-    // Not when full().
+    // The caller checks full() before.
     void add(const ibv_send_wr& wr) noexcept {
         slots_[head_++ & mask_] = {wr.wr_id, static_cast<std::uint16_t>(wr.num_sge),
                                    (wr.send_flags & IBV_SEND_SIGNALED) != 0};
     }
     void piece_done(std::uint32_t slot) noexcept { slots_[slot].pieces_left--; }
 
-    // Takes done requests, in order, and reports the signalled ones, of the queue pair of that number.
-    // Returns completions written.
+    // Takes done requests, in order, and reports the signalled ones as completions of queue pair `qp_num`.
+    // Returns the number of completions written.
     int poll(int count, ibv_wc* wc, std::uint32_t qp_num) noexcept {
         int n = 0;
         while (tail_ != head_ && n < count) {
@@ -48,7 +48,7 @@ class SendSlots {
         return n;
     }
 
-    // The requests that are not done will never be: forgets them, and tells each one's wr_id, in order.
+    // Forgets the requests that are not done and never will be; calls tell(wr_id) for each one, in order.
     template <class F>
     void abandon(F&& tell) {
         std::uint32_t at = tail_;

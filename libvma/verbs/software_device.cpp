@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Filling in the verbs objects of software devices; see software_device.h.
+// Fills in the verbs objects of software devices; see software_device.h.
 #include "libvma/verbs/software_device.h"
 
 #include <cstring>

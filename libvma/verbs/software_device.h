@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The verbs objects of a device made of software: one memory region, one channel, one CQ each way, one QP.
 //
-// There is no kernel behind these objects, so they are plain members, filled in so that libibverbs' inline
-// calls find the device's own functions. An implementation adds what moves frames.
+// No kernel object is behind these objects. So they are plain members, filled in so that libibverbs' inline
+// calls find the device's own functions. An implementation adds the code that moves frames.
 #pragma once
 
 #include "libvma/verbs/device.h"
@@ -24,7 +24,7 @@ class SoftwareDevice : public Device {
     };
     // Call once attr_.name is set.
     void set_calls(const Calls& calls) noexcept;
-    // The device that an object handed to one of the calls belongs to.
+    // The device of an object that a call gets.
     template <class Derived>
     static Derived& device_of(ibv_context* context) noexcept {
         return *static_cast<Derived*>(static_cast<SoftwareDevice*>(context->abi_compat));

@@ -22,12 +22,12 @@ Sources::Sources(std::vector<SourcePrefix> prefixes) {
         const unsigned length = std::min<unsigned>(p.length, 32);
         const std::uint64_t size = std::uint64_t{1} << (32 - length);
         const std::uint64_t first = ntohl(p.address) & ~(size - 1);
-        // Nothing inside of what is never a source is one.
+        // No address inside a never_a_source() block is a source.
         const bool never = never_a_source(htonl(static_cast<std::uint32_t>(first))) &&
                            length >= (first >= 0xe0000000u ? 3 : 8);
         nested.push_back({first, first + size - 1, static_cast<std::uint8_t>(length), p.accepted && !never});
     }
-    // Outer ones before those inside; of equal ones the last given comes last.
+    // Sorts outer intervals before those inside; of equal ones the last given comes last.
     std::stable_sort(nested.begin(), nested.end(), [](const Interval& a, const Interval& b) {
         return a.first != b.first ? a.first < b.first : a.length < b.length;
     });
@@ -61,7 +61,7 @@ std::vector<SourcePrefix> Sources::accepted_prefixes() const {
         std::uint64_t at = ranges_[i].first;
         const std::uint64_t end = i + 1 < ranges_.size() ? ranges_[i + 1].first : std::uint64_t{1} << 32;
         while (at < end) {
-            // The largest block that begins here and does not go beyond the end.
+            // The largest block that begins here and does not exceed the end.
             unsigned bits = at == 0 ? 32 : static_cast<unsigned>(std::countr_zero(at));
             while ((std::uint64_t{1} << bits) > end - at) bits--;
             out.push_back(
@@ -81,7 +81,7 @@ bool Sources::refused_addresses(std::vector<in_addr_t>& out, std::size_t most) c
         for (; at < end; at++) {
             const in_addr_t address = htonl(static_cast<std::uint32_t>(at));
             if (never_a_source(address)) {
-                // On to the end of its block; these are whole numbers of /8.
+                // Goes on to the end of its block; these are whole numbers of /8.
                 at = at >= 0xe0000000u ? 0xffffffffu : at | 0xffffff;
                 continue;
             }

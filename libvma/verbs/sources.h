@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// From which source addresses an interface accepts packets for this host, as the kernel does: not from the
-// host's own addresses, and with net.ipv4.conf.*.rp_filter only where the route back is right.
+// The source addresses from which an interface accepts packets for this host. As in the kernel, these are not
+// the host's own addresses. With net.ipv4.conf.*.rp_filter, the route back to them must be right.
 //
-// The whole address space is cut into ranges, so that an answer is one search, and neighbours of the same
-// kind are one. A refusal means "the kernel knows better", where there is a kernel to ask (the XDP program
-// lets such frames pass).
+// The whole address space is cut into ranges without neighbours of the same kind, so that an answer is one
+// search. A refusal means "ask the kernel", where the kernel can get the frame (the XDP program passes such
+// frames on).
 #pragma once
 
 #include <netinet/in.h>
@@ -23,7 +23,7 @@ struct SourcePrefix {
     friend bool operator==(const SourcePrefix&, const SourcePrefix&) = default;
 };
 
-// Sources that are never a host: this network, loopback, multicast, and the reserved class E with the
+// Addresses that are never a source: this network, loopback, multicast, and the reserved class E with the
 // broadcast address.
 inline bool never_a_source(in_addr_t address) noexcept {
     const std::uint32_t a = ntohl(address);
@@ -33,13 +33,14 @@ inline bool never_a_source(in_addr_t address) noexcept {
 class Sources {
   public:
     struct Range {
-        std::uint32_t first;  // in host order; it ends where the next one begins
+        std::uint32_t first;  // in host order; a range ends where the next one begins
         bool accepted;
         friend bool operator==(const Range&, const Range&) = default;
     };
-    // Accepts all that may be a source.
+    // Accepts all addresses that may be a source.
     Sources() : Sources(std::vector<SourcePrefix>{{0, 0, true}}) {}
-    // What no prefix matches is refused; of two equal prefixes the last one counts. May throw std::bad_alloc.
+    // Refuses addresses that match no prefix; of two equal prefixes the last one counts. May throw
+    // std::bad_alloc.
     explicit Sources(std::vector<SourcePrefix> prefixes);
 
     bool accepts(in_addr_t source) const noexcept {
@@ -52,8 +53,7 @@ class Sources {
     const std::vector<Range>& ranges() const noexcept { return ranges_; }
     // The accepted ranges as prefixes; no two overlap.
     std::vector<SourcePrefix> accepted_prefixes() const;
-    // The refused addresses, if that is all that is refused (beside never_a_source()); false: there are
-    // ranges among them, or more than `most`.
+    // The refused addresses beside never_a_source(). False: there are more than `most`.
     bool refused_addresses(std::vector<in_addr_t>& out, std::size_t most) const;
     friend bool operator==(const Sources&, const Sources&) = default;
 

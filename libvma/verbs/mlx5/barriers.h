@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The order in which an adapter on the bus sees what the processor writes, and the processor what the adapter
-// wrote.
+// The order in which an adapter on the bus sees the processor's writes, and the processor sees the adapter's.
 //
-// Three kinds of memory take part: ordinary memory that the adapter reads and writes by DMA (queues, doorbell
-// records, frames), the adapter's registers, which are mapped write-combining (BlueFlame and the send
-// doorbell), and the compiler's idea of either. x86 keeps ordinary stores in order among themselves and loads
-// in order among themselves, so there most of these only hold the compiler; arm64 keeps nothing in order by
-// itself. "osh" (outer shareable) is the domain that holds devices on the bus.
+// Three parties need an order. The adapter reads and writes ordinary memory by DMA (queues, doorbell records,
+// frames). The adapter's registers are mapped write-combining (BlueFlame and the send doorbell). The compiler
+// may reorder accesses to both. x86 keeps ordinary stores in order among themselves and loads in order among
+// themselves, so most of these barriers only hold the compiler there. arm64 keeps no order by itself. "osh"
+// (outer shareable) is the domain that holds devices on the bus.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +16,7 @@
 
 namespace vma::verbs::mlx5 {
 
-// Between filling a request (and the frame it names) and the doorbell record that announces it: whoever sees
+// Between filling a request (and its frame) and the doorbell record that announces it: an adapter that sees
 // the record sees the request. Both are ordinary memory.
 inline void before_doorbell_record() noexcept {
 #if defined(__x86_64__)
@@ -29,10 +28,10 @@ inline void before_doorbell_record() noexcept {
 #endif
 }
 
-// Between the doorbell record and the doorbell: the adapter may read the record as soon as it hears the
+// Between the doorbell record and the doorbell: the adapter may read the record as soon as it gets the
 // doorbell. Stores to write-combining memory may overtake ordinary ones even on x86. On arm64 a barrier of
-// order alone (dmb) does not hold between ordinary memory and what leaves a write buffer as a bus
-// transaction; dsb waits until the stores are done.
+// order alone (dmb) does not hold between ordinary memory and a bus transaction from a write buffer. dsb
+// waits until the stores are done.
 inline void before_register() noexcept {
 #if defined(__x86_64__)
     asm volatile("sfence" ::: "memory");
@@ -41,12 +40,12 @@ inline void before_register() noexcept {
 #endif
 }
 
-// After a doorbell: sends it on its way now (a write-combining buffer may wait for neighbours), and keeps it
-// apart from the next one, which would otherwise be allowed to merge with it or to overtake it.
+// After a doorbell: sends the doorbell now, because a write-combining buffer may wait for neighbours. Keeps
+// the next doorbell apart, which could otherwise merge with this one or overtake it.
 inline void after_register() noexcept { before_register(); }
 
-// Between seeing that a completion is ours (its owner bit) and reading the rest of it, and the frame: the
-// adapter writes the owner bit last, so nothing may be read ahead of it.
+// Between seeing a written completion (its owner bit) and reading the rest of it, and the frame. The adapter
+// writes the owner bit last, so the processor must not read ahead of it.
 inline void after_owner_bit() noexcept {
 #if defined(__x86_64__)
     asm volatile("" ::: "memory");
@@ -55,7 +54,7 @@ inline void after_owner_bit() noexcept {
 #endif
 }
 
-// Between reading completions and giving their entries back by the consumer index: the adapter may overwrite
+// Between reading completions and returning their entries by the consumer index: the adapter may overwrite
 // them from then on. (On x86 no store overtakes an earlier load; dmb ld orders loads against later stores as
 // well.)
 inline void before_consumer_index() noexcept { after_owner_bit(); }
@@ -65,7 +64,7 @@ inline void write_register(void* reg, std::uint64_t value) noexcept {
     *static_cast<volatile std::uint64_t*>(reg) = value;
 }
 
-// 64 bytes to a write-combining register, in rising order, each byte once. Not memcpy(), which may do
+// Writes 64 bytes to a write-combining register, in rising order, each byte once. memcpy() guarantees
 // neither.
 inline void write_block(void* reg, const void* block) noexcept {
 #if defined(__SSE2__)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Completions: whose turn it is stands in the owner bit of each, which changes its meaning with each lap of
-// the queue.
+// Completions. The owner bit of each entry tells whether the adapter has written it; the bit's meaning
+// changes with each lap of the queue.
 #include <atomic>
 #include <cstring>
 
@@ -18,7 +18,7 @@ void give_back(CompletionQueue& cq, std::uint32_t index) noexcept {
     *const_cast<volatile __be32*>(cq.doorbell_record) = __builtin_bswap32(index & 0xffffff);
 }
 
-// A send completion stands for everything posted before it as well.
+// A send completion also completes all requests posted before.
 inline const SendSlot& finish_sends(SendQueue& q, std::uint16_t position) noexcept {
     const SendSlot& slot = q.slots[position & q.mask];
     q.set_done(slot.end_block, slot.end_request);
@@ -58,7 +58,8 @@ ibv_wc_status status_of(std::uint8_t syndrome) noexcept {
     }
 }
 
-// Everything but a send or a receive that went well. False: nobody's, and left out.
+// Takes any completion but a send or a receive that succeeded. False: the completion belongs to no QP, and is
+// left out.
 [[gnu::noinline, gnu::cold]] bool other_completion(CompletionQueue& cq, const mlx5_cqe64* cqe,
                                                    std::uint8_t opcode, ibv_wc* wc) noexcept {
     QueuePair* qp = opcode == MLX5_CQE_REQ_ERR    ? cq.sender
@@ -99,7 +100,7 @@ inline const std::uint8_t* frame_of(const ReceiveQueue& q, std::uint32_t index) 
     return reinterpret_cast<const std::uint8_t*>(__builtin_bswap64(segment->addr));
 }
 
-// Status and opcode as one word: neighbours in ibv_wc.
+// Writes status and opcode as one word: they are neighbours in ibv_wc.
 inline void set_success(ibv_wc* wc, ibv_wc_opcode opcode) noexcept {
     static_assert(offsetof(ibv_wc, opcode) == offsetof(ibv_wc, status) + 4 && IBV_WC_SUCCESS == 0);
     const std::uint64_t both = std::uint64_t{opcode} << 32;
@@ -126,8 +127,8 @@ class Walk {
 
     const mlx5_cqe64* entry() const noexcept { return reinterpret_cast<const mlx5_cqe64*>(at_); }
     std::uint32_t index() const noexcept { return index_; }
-    // Its opcode, or MLX5_CQE_INVALID if it is not written yet. The owner bit of what the adapter wrote
-    // changes with each lap; what it never wrote has the first lap's bit, but that opcode.
+    // The entry's opcode, or MLX5_CQE_INVALID if the adapter has not written it yet. The owner bit of written
+    // entries changes with each lap. A never written entry has the first lap's bit, but the invalid opcode.
     std::uint8_t opcode() const noexcept {
         const std::uint8_t op_own = *static_cast<const volatile std::uint8_t*>(&entry()->op_own);
         if (((op_own ^ owner_) & MLX5_CQE_OWNER_MASK) != 0) return MLX5_CQE_INVALID;
@@ -151,7 +152,7 @@ class Walk {
     const std::uint8_t* at_;
 };
 
-// One completion of any kind. False: nobody's, and left out.
+// Takes one completion of any kind. False: the completion belongs to no QP, and is left out.
 bool take_any(CompletionQueue& cq, const mlx5_cqe64* cqe, std::uint8_t opcode, ibv_wc* wc) noexcept {
     if (__builtin_expect(opcode != MLX5_CQE_REQ || cq.sender == nullptr, 0))
         return other_completion(cq, cqe, opcode, wc);
@@ -159,7 +160,7 @@ bool take_any(CompletionQueue& cq, const mlx5_cqe64* cqe, std::uint8_t opcode, i
     return true;
 }
 
-// The receive CQ: what is the same for all frames of a batch is fetched once.
+// Polls the receive CQ, and fetches once the values that all frames of a batch share.
 int poll_receives(CompletionQueue& cq, int count, ibv_wc* wc) noexcept {
     Walk walk(cq);
     ReceiveQueue& q = cq.receiver->receive;
@@ -227,7 +228,7 @@ int poll_cq(ibv_cq* facade, int count, ibv_wc* wc) noexcept {
 
 int req_notify_cq(ibv_cq* facade, int solicited_only) noexcept {
     CompletionQueue& cq = static_cast<CompletionQueue&>(*facade);
-    // The number of events so far tells the adapter whether this arming is new or one that it has answered
+    // The number of events so far tells the adapter whether this arming is new, or one that it has answered
     // already.
     const std::uint32_t number = cq.armings.load(std::memory_order_relaxed) & 3;
     const std::uint32_t index = cq.consumer_index.load(std::memory_order_relaxed) & 0xffffff;

@@ -18,8 +18,8 @@ constexpr std::uint32_t kMaxEntries = 1u << 15;  // of a work queue: 16-bit coun
 constexpr std::uint32_t kMaxCompletions = 1u << 23;  // of a CQ: likewise, 24 bits
 constexpr std::uint32_t kMaxFlame = 256;             // bytes of a BlueFlame buffer in any adapter so far
 
-// Longest frame that a request can carry: its three leading units hold 18 bytes, the inline segment needs 4
-// for its length.
+// The longest frame that a request can carry: its three leading units hold 18 bytes, the inline segment needs
+// 4 for its length.
 constexpr std::uint32_t kMaxInline = (kMaxUnits - 3) * kUnit - sizeof(mlx5_wqe_inl_data_seg) + kInlineHeader;
 constexpr std::uint32_t kMaxSendSge = kMaxUnits - 3;
 
@@ -60,7 +60,7 @@ Result<ibv_cq*> Direct::wrap_cq(ibv_cq* real) {
     if (queue.buf == nullptr || queue.dbrec == nullptr || queue.cq_uar == nullptr)
         return fail(EOPNOTSUPP, "CQ without a queue");
 
-    context_.device = real->context->device;  // its name, for whoever shows a facade to people
+    context_.device = real->context->device;  // its name, for callers that print the device of a facade
 
     auto cq = std::make_unique<CompletionQueue>();
     cq->context = &context_;
@@ -120,8 +120,8 @@ Result<ibv_qp*> Direct::wrap_qp(ibv_qp* real, ibv_cq* send_facade, ibv_cq* recv_
     qp->qp_type = IBV_QPT_RAW_PACKET;
     qp->real = real;
 
-    // Every request may end with a completion of its own (after an error), so no more may be outstanding than
-    // the CQ holds.
+    // Every request may end with a completion of its own (after an error), so outstanding requests must not
+    // exceed the CQ's entries.
     ReceiveQueue& receive = qp->receive;
     qp->receive_wr_ids = std::make_unique<std::uint64_t[]>(rq.wqe_cnt);
     receive.buffer = static_cast<std::uint8_t*>(rq.buf);
@@ -152,8 +152,8 @@ Result<ibv_qp*> Direct::wrap_qp(ibv_qp* real, ibv_cq* send_facade, ibv_cq* recv_
     send.max_tso_header = limits.max_tso_header;
     if (config_.blue_flame && power_of_two(queues.bf.size, kMaxFlame) && queues.bf.size >= kBlock)
         send.flame_bytes = static_cast<std::uint16_t>(queues.bf.size);
-    // Two QPs may have been given the same register. Doorbells of 8 bytes can be mixed there without a lock,
-    // longer ones cannot.
+    // Two QPs may have the same register. Doorbells of 8 bytes can share it without a lock, longer ones
+    // cannot.
     for (auto& other : qps_) {
         if (other->send.doorbell != send.doorbell) continue;
         other->send.flame_bytes = other->send.flame_toggle = 0;
@@ -174,7 +174,7 @@ void Direct::reset(ibv_qp* facade) noexcept {
     qp.receive.posted = qp.receive.done = 0;
     // As libmlx5 left them in state RESET.
     *qp.send.doorbell_record = *qp.receive.doorbell_record = 0;
-    // What was posted before will not complete.
+    // Requests posted before the reset will not complete, so the tracer must forget them.
     withdraw_from_tracer(&context_);
     offer_to_tracer(&context_);
 }

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The data path of ConnectX adapters without libmlx5: requests are written into the adapter's queues and
-// completions read from them in the adapter's own formats (infiniband/mlx5dv.h).
+// The data path of ConnectX adapters without libmlx5. It writes requests into the adapter's queues and reads
+// completions from them in the adapter's own formats (infiniband/mlx5dv.h).
 //
-// The control path stays with whoever made the objects (rdma/): they are created, modified and destroyed
-// through libibverbs. Direct learns from mlx5dv_init_obj() where their queues are, and hands out facades: an
-// ibv_cq and an ibv_qp whose ibv_context carries the functions of this folder, so ibv_post_send(),
-// ibv_post_recv(), ibv_poll_cq() and ibv_req_notify_cq() on a facade go straight to the queues, and their
-// caller cannot tell. Every other verb needs the real object.
+// The control path stays with the objects' maker (rdma/), which creates, modifies and destroys them through
+// libibverbs. mlx5dv_init_obj() tells Direct where their queues are, and Direct makes facades: an ibv_cq and
+// an ibv_qp whose ibv_context carries the functions of this folder. So ibv_post_send(), ibv_post_recv(),
+// ibv_poll_cq() and ibv_req_notify_cq() on a facade go straight to the queues, and the caller sees no
+// difference. Every other verb needs the real object.
 //
-// One opcode is more than verbs have for such a QP: IBV_WR_DRIVER1 sends nothing, and completes
-// (Device::mark).
+// One opcode goes beyond verbs for such a QP: IBV_WR_DRIVER1 sends no frame, and completes (Device::mark).
 //
-// Why it is faster than libmlx5 is what it leaves out: one QP type, one QP for each side of a CQ, no locks
-// (the caller serialises each side: sends and polls of the send CQ; receives and polls of the receive CQ), no
-// lookup of the QP for a completion.
+// Direct is faster than libmlx5 because it leaves work out. It has one QP type, one QP for each side of a CQ,
+// and no lookup of the QP for a completion. It takes no locks: the caller serialises each side (sends and
+// polls of the send CQ; receives and polls of the receive CQ).
 #pragma once
 
 #include <infiniband/mlx5dv.h>
@@ -27,14 +26,14 @@
 
 namespace vma::verbs::mlx5 {
 
-// What is needed of libmlx5, which is opened at run time.
+// The functions of libmlx5 that Direct needs; libmlx5 is opened at run time.
 struct Functions {
     int (*init_obj)(mlx5dv_obj* obj,
                     std::uint64_t type) = nullptr;  // mlx5dv_init_obj, version MLX5_1.2 (the default one)
 };
 
-// Turns the time stamp of a completion into nanoseconds of whatever clock was chosen. Called for each
-// received frame by the thread that polls, so it must be quick and needs no lock.
+// Turns the time stamp of a completion into nanoseconds of the chosen clock. The polling thread calls it for
+// each received frame, so it must be quick and take no lock.
 class Clock {
   public:
     virtual ~Clock() = default;
@@ -42,18 +41,19 @@ class Clock {
 };
 
 struct Config {
-    bool blue_flame = true;    // VMA_BF: a single short request is written into the doorbell page as well
-    bool rx_checksum = false;  // IBV_WC_IP_CSUM_OK, where the adapter found IP's and UDP's or TCP's sum right
-    bool flow_tags = false;    // kWcFlowTag and flow_tag(), where a rule has a tag
-    Clock* clock =
-        nullptr;  // kWcTimestamp and arrival_ns(), while Device::arrival_times_wanted(); must outlive Direct
-    std::uint32_t rx_prefetch =
-        0;  // VMA_RX_PREFETCH_BYTES: bytes of a received frame to fetch into the cache
-    std::uint32_t rx_prefetch_before_poll =
-        0;  // VMA_RX_PREFETCH_BYTES_BEFORE_POLL: of the next buffer, when a poll finds nothing
+    bool blue_flame = true;  // VMA_BF: also writes a single short request into the doorbell page
+    bool rx_checksum =
+        false;  // sets IBV_WC_IP_CSUM_OK where the adapter found the sums of IP and of UDP or TCP right
+    bool flow_tags = false;  // sets kWcFlowTag and flow_tag(), where a rule has a tag
+    // For kWcTimestamp and arrival_ns(), while Device::arrival_times_wanted(); must outlive Direct.
+    Clock* clock = nullptr;
+    // VMA_RX_PREFETCH_BYTES: bytes of a received frame to fetch into the cache.
+    std::uint32_t rx_prefetch = 0;
+    // VMA_RX_PREFETCH_BYTES_BEFORE_POLL: bytes of the next buffer to fetch when a poll finds no frame.
+    std::uint32_t rx_prefetch_before_poll = 0;
 };
 
-// What the real QP was created with, as ibv_create_qp() returned it in ibv_qp_init_attr(_ex).
+// The limits of the real QP, as ibv_create_qp() returned them in ibv_qp_init_attr(_ex).
 struct QpLimits {
     std::uint32_t max_send_wr = 0, max_recv_wr = 0;
     std::uint32_t max_send_sge = 1, max_recv_sge = 1;
@@ -65,33 +65,33 @@ struct QpLimits {
 struct CompletionQueue;  // queues.h
 struct QueuePair;
 
-// One for each opened device. Control functions: one thread at a time, and none while the data path of the
-// same object is in use.
+// One for each opened device. Control functions: one thread at a time, and none during a call of the data
+// path on the same object.
 class Direct {
   public:
-    // EINVAL: no function. (EOPNOTSUPP comes from wrap_cq() and wrap_qp(): a form of queue that this code
-    // does not read.)
+    // EINVAL: `functions` is empty. (EOPNOTSUPP comes from wrap_cq() and wrap_qp(): this code does not read
+    // that form of queue.)
     static Result<std::unique_ptr<Direct>> create(const Functions& functions, const Config& config);
     ~Direct();
     Direct(const Direct&) = delete;
     Direct& operator=(const Direct&) = delete;
 
-    // A facade of a CQ that was never polled. From here on libmlx5 must not poll or arm it. The facade lives
-    // as long as Direct; the real CQ must outlive its use. Its `channel`, `cqe` and `cq_context` are those of
-    // the real CQ.
+    // A facade of a CQ that was never polled. From here on libmlx5 must not poll or arm the CQ. The facade
+    // lives as long as Direct; the real CQ must outlive the facade's use. The facade has the real CQ's
+    // `channel`, `cqe` and `cq_context`.
     Result<ibv_cq*> wrap_cq(ibv_cq* real);
-    // A facade of a RAW_PACKET QP in state RTS on which nothing was posted yet. `send` and `recv` are facades
-    // of the CQs it was created with (they may be the same). A CQ serves one QP only: EBUSY. EINVAL: a CQ is
-    // smaller than what the QP may have outstanding.
+    // A facade of a RAW_PACKET QP in state RTS, before its first request. `send` and `recv` are facades of
+    // the CQs it was created with (they may be the same). EBUSY: a CQ serves another QP already. EINVAL: a CQ
+    // is smaller than the number of requests that the QP may have outstanding.
     Result<ibv_qp*> wrap_qp(ibv_qp* real, ibv_cq* send, ibv_cq* recv, const QpLimits& limits);
 
-    // After the real QP went through RESET and is in RTS again, before anything is posted: forgets everything
-    // that was posted, and all completions of it that are still in the CQs. Nobody uses the facades
-    // meanwhile.
+    // Forgets all posted requests, and all their completions that are still in the CQs. Call it after the
+    // real QP went through RESET and is in RTS again, before the first new request. No thread may use the
+    // facades meanwhile.
     void reset(ibv_qp* facade) noexcept;
-    // Counts a completion event that ibv_get_cq_event() returned for the real CQ: the adapter wants their
-    // number with each arming and ignores an arming with one that it has answered. Any thread. CQs that were
-    // not wrapped are ignored.
+    // Counts a completion event that ibv_get_cq_event() returned for the real CQ. The adapter wants the
+    // number of events with each arming, and ignores an arming with an answered number. Any thread. Ignores
+    // CQs that were not wrapped.
     void event(const ibv_cq* real) noexcept;
 
     // The object behind a facade, for every verb beyond the four.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the data path knows of one QP and one CQ. What it touches for each frame stands together in as few
-// cache lines as possible, and the two sides of a QP, which different threads may use, share none.
+// The data path's state of one QP and one CQ. Fields for each frame stand together in as few cache lines as
+// possible. The two sides of a QP, which different threads may use, share no line.
 //
 // All counters run freely and wrap at 2^32; queues are powers of two, so a position is a counter's low bits.
 // The adapter counts requests with 16 bits and completions with 24: the low bits of these counters.
@@ -32,8 +32,8 @@ inline constexpr std::uint32_t kInlineHeader =
 // A posted send request, at the position of its first block.
 struct SendSlot {
     std::uint64_t wr_id;
-    std::uint32_t end_block;    // blocks posted up to and with it
-    std::uint32_t end_request;  // requests posted up to and with it
+    std::uint32_t end_block;    // blocks posted up to and with this request
+    std::uint32_t end_request;  // requests posted up to and with this request
 };
 
 struct alignas(64) SendQueue {
@@ -45,14 +45,14 @@ struct alignas(64) SendQueue {
     std::uint32_t qpn_shifted = 0;                // as in a control segment, without the length
     std::uint32_t posted_blocks = 0, posted = 0;  // posted: requests
     std::uint32_t block_limit = 0,
-                  request_limit = 0;  // what `posted` may become until more completions are seen
-    std::uint32_t max_requests = 0;   // outstanding ones: as many as may complete without overrunning the CQ
+                  request_limit = 0;  // upper limits of posted_blocks and `posted` until the next completions
+    std::uint32_t max_requests = 0;   // most outstanding requests: their completions must not overrun the CQ
     std::uint16_t flame_bytes = 0;    // longest request for BlueFlame; 0: doorbells of 8 bytes only
     std::uint16_t flame_toggle = 0;   // 0 or flame_bytes: the adapter has two buffers, used in turn
-    // ---- second line: for other than the simplest requests
+    // ---- second line: for all but the simplest requests
     std::uint32_t max_sge = 0, max_inline = 0, max_tso = 0, max_tso_header = 0;
 
-    // Everything up to these numbers is done.
+    // All requests up to these numbers are done.
     void set_done(std::uint32_t blocks, std::uint32_t requests) noexcept {
         block_limit = blocks + mask + 1;
         request_limit = requests + max_requests;
@@ -71,7 +71,7 @@ struct alignas(64) ReceiveQueue {
     std::uint8_t shift = 4;  // log2 of a request's bytes
 };
 
-// The facade comes first and the two sides begin a cache line each.
+// The facade comes first, and each of the two sides begins a cache line.
 struct QueuePair : ibv_qp {
     SendQueue send;
     ReceiveQueue receive;
@@ -80,21 +80,24 @@ struct QueuePair : ibv_qp {
     std::unique_ptr<std::uint64_t[]> receive_wr_ids;
 };
 
-// What hds_ip_ext and, above it, l4_hdr_type_etc of a completion say where IP's and UDP's or TCP's sums are
-// right: two bits for the sums, and IPv4 in the two bits of the header's kind.
+// hds_ip_ext and, above it, l4_hdr_type_etc of a completion whose sums of IP and of UDP or TCP are right. Two
+// bits tell the sums, two bits above them tell that the header is IPv4.
 inline constexpr std::uint16_t kChecksumMask = MLX5_CQE_L3_OK | MLX5_CQE_L4_OK | 3 << (2 + 8);
 inline constexpr std::uint16_t kChecksumGood =
     MLX5_CQE_L3_OK | MLX5_CQE_L4_OK | MLX5_CQE_L3_HDR_TYPE_IPV4 << (2 + 8);
-inline constexpr std::uint16_t kChecksumNever = 0xffff;  // equals nothing that is masked
+inline constexpr std::uint16_t kChecksumNever = 0xffff;  // no masked value equals it
 
-// What polling needs of a CQ: with the facade's context, which lies behind it, exactly one cache line.
+// Fields for polling a CQ: with the pointer to the facade's context, which lies behind them, exactly one
+// cache line.
 struct CompletionRing {
-    std::uint8_t* last64 =
-        nullptr;  // of the first entry: where the completion lies in it (all of it if entries have 64 bytes)
+    // The 64 bytes of the first entry that hold its completion: the whole entry, or the last half of 128
+    // bytes.
+    std::uint8_t* last64 = nullptr;
     __be32* doorbell_record = nullptr;
-    QueuePair* sender = nullptr;  // whose requests complete here; null: none
+    QueuePair* sender = nullptr;  // the QP whose requests complete here; null: none
     QueuePair* receiver = nullptr;
-    std::atomic<std::uint32_t> consumer_index = 0;  // written by who polls; arming reads it on any thread
+    std::atomic<std::uint32_t> consumer_index =
+        0;  // the polling thread writes it; arming reads it on any thread
     std::uint32_t entries = 0;
     std::uint32_t tag_mask = 0;                    // 0: no flow tags
     std::uint16_t checksum_good = kChecksumNever;  // or kChecksumGood
@@ -113,13 +116,13 @@ struct alignas(64) CompletionQueue : CompletionRing, ibv_cq {
     ibv_cq* real = nullptr;
 };
 
-// The data path, as an ibv_context has it.
+// The data path's functions for an ibv_context.
 int post_send(ibv_qp* facade, ibv_send_wr* wr, ibv_send_wr** bad) noexcept;  // send.cpp
 int post_recv(ibv_qp* facade, ibv_recv_wr* wr, ibv_recv_wr** bad) noexcept;  // receive.cpp
 int poll_cq(ibv_cq* facade, int count, ibv_wc* wc) noexcept;                 // completion.cpp
 int req_notify_cq(ibv_cq* facade, int solicited_only) noexcept;              // completion.cpp
 
-// Forgets the completions that are in the CQ. The caller polls.
+// Forgets the completions that are in the CQ. Only the polling thread may call it.
 void discard_completions(CompletionQueue& cq) noexcept;  // completion.cpp
 
 }  // namespace vma::verbs::mlx5

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Receive requests: a list of pointers each, ended by an invalid one where it is shorter than its place.
+// Receive requests: a list of pointers each. An invalid pointer ends a list that is shorter than its place.
 #include <errno.h>
 
 #include <cstring>
@@ -17,11 +17,11 @@ inline void write_segment(std::uint8_t* at, const ibv_sge& sge) noexcept {
     std::memcpy(at, segment, sizeof segment);
 }
 
-// A request of any number of pieces. EINVAL: more than it may have.
+// A request of any number of pieces. EINVAL: more than max_sge.
 [[gnu::noinline]] int write_any(const ReceiveQueue& q, std::uint8_t* at, const ibv_recv_wr& wr) noexcept {
     if (wr.num_sge < 0 || static_cast<std::uint32_t>(wr.num_sge) > q.max_sge) return EINVAL;
     for (int i = 0; i < wr.num_sge; i++)
-        if (wr.sg_list[i].length > 0x7fffffff) return EINVAL;  // the highest bit means something else
+        if (wr.sg_list[i].length > 0x7fffffff) return EINVAL;  // the highest bit has another meaning
     const std::uint8_t* end = at + (std::size_t{1} << q.shift);
     for (int i = 0; i < wr.num_sge; i++) {
         if (wr.sg_list[i].length == 0) continue;  // the adapter would take 0 for 2^31
@@ -40,7 +40,7 @@ int post_recv(ibv_qp* facade, ibv_recv_wr* wr, ibv_recv_wr** bad) noexcept {
     std::uint32_t posted = before;
     std::uint8_t* const buffer = q.buffer;
     std::uint64_t* const wr_ids = q.wr_ids;
-    const bool single = q.shift == 4;  // room for one pointer: nothing to end
+    const bool single = q.shift == 4;  // room for one pointer: a list needs no end
     int error = 0;
     for (; wr != nullptr; wr = wr->next) {
         if (__builtin_expect(posted == limit, 0)) {
@@ -60,7 +60,7 @@ int post_recv(ibv_qp* facade, ibv_recv_wr* wr, ibv_recv_wr** bad) noexcept {
     if (__builtin_expect(error != 0, 0)) *bad = wr;
     if (__builtin_expect(posted != before, 1)) {
         q.posted = posted;
-        // There is no doorbell for receives: the adapter reads the record when it runs out of those it knows.
+        // Receives need no doorbell: the adapter reads the record when it runs out of known requests.
         before_doorbell_record();
         *const_cast<volatile __be32*>(q.doorbell_record) =
             __builtin_bswap32(static_cast<std::uint16_t>(posted));

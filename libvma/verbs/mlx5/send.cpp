@@ -2,8 +2,8 @@
 // Send requests: a control segment, an Ethernet segment with the frame's first bytes, then pointers to the
 // rest or the rest itself.
 //
-// Nearly all requests are of two kinds, a frame in one buffer and a short frame in one buffer that is copied.
-// These are written by straight-line code; whatever else verbs allow goes through write_any().
+// Nearly all requests are of two kinds: a frame in one buffer, and a short frame in one buffer that is
+// copied. Straight-line code writes these; write_any() writes all other requests that verbs allow.
 #include <errno.h>
 
 #include <cstring>
@@ -33,13 +33,13 @@ inline T load(const void* from) noexcept {
     return value;
 }
 
-// The first and the last Bytes of n, which may overlap.
+// Copies the first and the last Bytes of n, which may overlap.
 template <std::size_t Bytes>
 inline void copy_ends(std::uint8_t* to, const std::uint8_t* from, std::size_t n) noexcept {
     std::memcpy(to, from, Bytes);
     std::memcpy(to + n - Bytes, from + n - Bytes, Bytes);
 }
-// n bytes, at least 8, without a call and with few decisions.
+// Copies n bytes, at least 8, without a call and with few branches.
 inline void copy_short(std::uint8_t* to, const std::uint8_t* from, std::size_t n) noexcept {
     if (n >= 64) {
         for (std::size_t i = 0; i + 64 < n; i += 64) std::memcpy(to + i, from + i, 64);
@@ -53,21 +53,21 @@ inline void copy_short(std::uint8_t* to, const std::uint8_t* from, std::size_t n
     }
 }
 
-// The first 8 bytes of the control segment, as they lie in memory: position, opcode, QP, length. They are the
+// The first 8 bytes of the control segment, in memory order: position, opcode, QP, length. They are the
 // doorbell as well.
 inline std::uint64_t control_word(const SendQueue& q, std::uint32_t opcode, std::uint32_t units) noexcept {
     const std::uint64_t position = static_cast<std::uint16_t>(q.posted_blocks);
     return __builtin_bswap64(position << 40 | std::uint64_t{opcode} << 32 | q.qpn_shifted | units);
 }
 
-// The other 8: whether a completion is wanted. The flag of verbs becomes that of the adapter by shifting.
+// The other 8 bytes: whether the request wants a completion. A shift turns verbs' flag into the adapter's.
 inline std::uint64_t completion_word(unsigned send_flags) noexcept {
     static_assert(MLX5_WQE_CTRL_CQ_UPDATE == IBV_SEND_SIGNALED << 2 &&
                   offsetof(mlx5_wqe_ctrl_seg, fm_ce_se) == 11);
     return std::uint64_t{send_flags & IBV_SEND_SIGNALED} << (2 + 24);
 }
 
-// The first 8 bytes of the Ethernet segment: which checksums to complete, and the MSS of a large send.
+// The first 8 bytes of the Ethernet segment: the checksums to complete, and the MSS of a large send.
 inline std::uint64_t offload_word(unsigned send_flags, std::uint16_t mss = 0) noexcept {
     static_assert(offsetof(mlx5_wqe_eth_seg, cs_flags) == 4 && offsetof(mlx5_wqe_eth_seg, mss) == 6);
     static_assert((MLX5_ETH_WQE_L3_CSUM | MLX5_ETH_WQE_L4_CSUM) == IBV_SEND_IP_CSUM * 12);
@@ -75,12 +75,12 @@ inline std::uint64_t offload_word(unsigned send_flags, std::uint16_t mss = 0) no
                                                                          << 48;
 }
 
-// A length and an lkey, each turned, as one word.
+// A length and an lkey, each in big-endian order, as one word.
 inline std::uint64_t length_and_key(std::uint32_t length, std::uint32_t lkey) noexcept {
     return std::uint64_t{__builtin_bswap32(lkey)} << 32 | __builtin_bswap32(length);
 }
 
-// Control and Ethernet segment with the first 18 bytes of `frame`: everything before the data.
+// Writes control and Ethernet segment with the first 18 bytes of `frame`: all bytes before the data.
 inline std::uint64_t write_head(const SendQueue& q, std::uint8_t* at, unsigned send_flags,
                                 std::uint32_t units, const std::uint8_t* frame) noexcept {
     const std::uint64_t control = control_word(q, MLX5_OPCODE_SEND, units);
@@ -100,7 +100,7 @@ constexpr std::uint32_t blocks_of(std::uint32_t units) noexcept {
     return (units + kBlock / kUnit - 1) / (kBlock / kUnit);
 }
 
-// Copies into the queue, from its end to its beginning where the request goes on there.
+// Copies into the queue. A request may wrap around from the queue's end to its beginning.
 class Cursor {
   public:
     Cursor(const SendQueue& q, std::uint8_t* at) noexcept
@@ -117,19 +117,19 @@ class Cursor {
             n -= now;
         }
     }
-    // To the next segment's border.
+    // Advances to the next segment's border.
     void align() noexcept { at_ += -reinterpret_cast<std::uintptr_t>(at_) & (kUnit - 1); }
 
   private:
     std::uint8_t *at_, *begin_, *end_;
 };
 
-// A request of any kind, at its place in the queue. Returns 0 with its length and first word, EINVAL if it is
-// wrong, ENOMEM if there is no room for it now. Writes nothing but what belongs to it.
+// Writes a request of any kind at its place in the queue. Returns 0 with its length and first word, EINVAL
+// for an invalid request, ENOMEM without room for it now. Writes only the request's own bytes.
 [[gnu::noinline]] int write_any(const SendQueue& q, const ibv_send_wr& wr, std::uint32_t* blocks,
                                 std::uint64_t* control) noexcept {
     if (wr.opcode == IBV_WR_DRIVER1) {
-        *blocks = 1;  // for which there is room, or nobody would be here
+        *blocks = 1;  // the caller has made sure of room for one block
         std::uint8_t* at = q.buffer + std::size_t{q.posted_blocks & q.mask} * kBlock;
         *control = control_word(q, MLX5_OPCODE_NOP, 1);
         store64(at, *control);
@@ -145,11 +145,11 @@ class Cursor {
         length += wr.sg_list[i].length;
     }
 
-    // What stands in the Ethernet segment: the headers of a large send, or the first bytes of the frame.
+    // The inline bytes of the Ethernet segment: the headers of a large send, or the first bytes of the frame.
     std::uint8_t first[kInlineHeader];
     const void* header = first;
     std::size_t header_bytes = kInlineHeader;
-    std::uint32_t skip_sge = 0, skip_bytes = 0;  // of the scatter list: is in the header
+    std::uint32_t skip_sge = 0, skip_bytes = 0;  // of the scatter list: bytes that are in the header
     if (large) {
         header = wr.tso.hdr;
         header_bytes = wr.tso.hdr_sz;
@@ -208,8 +208,8 @@ class Cursor {
     return 0;
 }
 
-// A frame in one buffer, longer than its inline header, and no longer than a segment can say (one comparison
-// for both).
+// Is it a frame in one buffer, longer than its inline header, and within a segment's length field? One
+// comparison checks both.
 inline bool is_pointer(const ibv_send_wr& wr) noexcept {
     return (wr.send_flags & IBV_SEND_INLINE) == 0 &&
            wr.sg_list->length - (kInlineHeader + 1) < kMaxLength - kInlineHeader;
@@ -223,8 +223,8 @@ inline std::uint64_t write_pointer(const SendQueue& q, std::uint8_t* at, const i
     return control;
 }
 
-// A short frame in one buffer, copied into the request. How many blocks it takes; 0: not this way (not to be
-// copied, wrong, no room, beyond the queue's end).
+// Copies a short frame in one buffer into the request. Returns the number of blocks, or 0 if the request does
+// not qualify: not inline, invalid, no room, beyond the queue's end.
 inline std::uint32_t write_inline(const SendQueue& q, std::uint8_t* at, std::uint32_t position,
                                   const ibv_send_wr& wr, std::uint64_t* control) noexcept {
     const ibv_sge& sge = *wr.sg_list;
@@ -241,7 +241,7 @@ inline std::uint32_t write_inline(const SendQueue& q, std::uint8_t* at, std::uin
     return blocks;
 }
 
-// The request is in the queue now.
+// Counts a request that is in the queue now.
 inline void advance(SendQueue& q, std::uint32_t position, std::uint32_t blocks,
                     std::uint64_t wr_id) noexcept {
     const std::uint32_t end_block = q.posted_blocks + blocks, end_request = q.posted + 1;
@@ -258,7 +258,7 @@ inline void write_record(SendQueue& q) noexcept {
     before_register();
 }
 
-// Tells the adapter of everything posted by the first word of the last request.
+// Announces all posted requests to the adapter by the first word of the last request.
 inline void ring_doorbell(SendQueue& q, std::uint64_t control) noexcept {
     write_record(q);
     write_register(q.doorbell + q.flame_toggle, control);
@@ -266,7 +266,7 @@ inline void ring_doorbell(SendQueue& q, std::uint64_t control) noexcept {
     q.flame_toggle ^= q.flame_bytes;
 }
 
-// The same for one request, which is at `at`: written into the register as a whole where that is allowed.
+// The same for one request at `at`: writes the whole request into the register where the adapter allows that.
 inline void ring_doorbell(SendQueue& q, std::uint64_t control, const std::uint8_t* at,
                           std::uint32_t blocks) noexcept {
     if (__builtin_expect(blocks * kBlock > q.flame_bytes, 0)) {
@@ -287,7 +287,7 @@ inline void ring_doorbell(SendQueue& q, std::uint64_t control, const std::uint8_
     q.flame_toggle ^= q.flame_bytes;
 }
 
-// Several requests, or one that is not of the usual kinds.
+// Posts several requests, or one that is not of the two usual kinds.
 [[gnu::noinline]] int post_list(SendQueue& q, ibv_send_wr* wr, ibv_send_wr** bad) noexcept {
     const std::uint32_t before = q.posted;
     std::uint64_t control = 0;

@@ -12,7 +12,7 @@ namespace vma::verbs::rdma {
 namespace {
 
 constexpr unsigned kSynchroniseMsec = 1000;
-constexpr int kReadings = 5;  // of both clocks; the one that took least counts
+constexpr int kReadings = 5;  // of both clocks; the quickest reading counts
 
 std::uint64_t realtime_ns() noexcept {
     timespec now;
@@ -45,7 +45,7 @@ std::optional<ClockLine> read_ptp(ibv_context* context, const Mlx5& mlx5) noexce
     return ClockLine{info.last_cycles, info.nsec + (info.frac >> info.shift), mult};
 }
 
-// The kernel counts with fewer bits than the adapter.
+// The kernel's PTP clock counts with fewer bits than the adapter.
 std::uint64_t ptp_mask(ibv_context* context, const Mlx5& mlx5) noexcept {
     mlx5dv_clock_info info{};
     return mlx5.get_clock_info(context, &info) == 0 && info.mask != 0 ? info.mask : ~std::uint64_t{0};
@@ -57,7 +57,7 @@ struct DeviceClock::Shared {
     Shared(const HwClock::Attr& attr, const HwClock::Source& source) : clock(attr, source) {}
 
     Lock lock;         // a leaf
-    bool open = true;  // the device is
+    bool open = true;  // the device is open
     HwClock clock;
 };
 

@@ -48,8 +48,8 @@ std::optional<std::uint8_t> port_number(const std::string& name) {
 
 enum class Match { no, yes, other_mac };
 
-// Entries of the port's GID table that belong to a netdev of this name. An entry whose GID tells no MAC (an
-// IPv4 address, an IPv6 address made otherwise) says nothing against it.
+// Does the port's GID table have an entry of a netdev with this name? A GID without a MAC (an IPv4 address,
+// another kind of IPv6 address) does not speak against the netdev.
 Match match_port(const std::string& port, const Netdev& netdev) {
     Match match = Match::no;
     for (const std::string& index : names_in(port + "/gid_attrs/ndevs")) {
@@ -66,7 +66,8 @@ Match match_port(const std::string& port, const Netdev& netdev) {
     return match;
 }
 
-// The function's own netdevs; dev_port counts from 0. `other_mac`: one of this name is not the one wanted.
+// Looks at the function's own netdevs; dev_port counts from 0. `other_mac` becomes true if a netdev of this
+// name has another MAC.
 std::optional<std::uint8_t> port_by_function(const std::string& device, const Netdev& netdev,
                                              bool& other_mac) {
     const std::string folder = device + "/device/net/" + netdev.name;

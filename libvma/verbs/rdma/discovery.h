@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Which RDMA device, and which of its ports, is a netdev's hardware: what sysfs says.
+// Finds the RDMA device and the port that are a netdev's hardware, as sysfs tells:
 //
-//   class/infiniband/DEVICE/ports/PORT/gid_attrs/ndevs/N   name of the netdev that entry N of the port's GID
-//   table belongs to class/infiniband/DEVICE/ports/PORT/gids/N              that GID; fe80::/64 with the
-//   netdev's MAC in it (EUI-64) for most class/infiniband/DEVICE/device/net/NETDEV/dev_port     the
-//   function's netdevs, for devices that do not tell the above
+//   class/infiniband/DEVICE/ports/PORT/gid_attrs/ndevs/N
+//       the netdev's name of entry N in the port's GID table
+//   class/infiniband/DEVICE/ports/PORT/gids/N
+//       that GID; for most entries fe80::/64 with the netdev's MAC in it (EUI-64)
+//   class/infiniband/DEVICE/device/net/NETDEV/dev_port
+//       the function's netdevs, for devices without the files above
 //
 // Names repeat: sysfs shows the RDMA devices of all network namespaces, and eth0 exists in each of those. So
-// the MAC in the GID has to be the netdev's own. Pure functions over a directory; whatever is missing or
-// makes no sense there is passed over.
+// the MAC in the GID has to be the netdev's own. Pure functions over a directory; they skip missing and
+// malformed files.
 #pragma once
 
 #include <cstdint>
@@ -25,25 +27,25 @@ struct Port {
     friend bool operator==(const Port&, const Port&) = default;
 };
 
-// A netdev to be found: its name and MAC.
+// A netdev to find: its name and MAC.
 struct Netdev {
     std::string name;
     MacAddress mac{};
 };
 
-// Where libibverbs looks for devices: SYSFS_PATH unless the program is set-uid, else /sys; without a slash at
-// the end.
+// The directory where libibverbs looks for devices: SYSFS_PATH unless the program is set-uid, else /sys;
+// without a slash at the end.
 std::string sysfs_root();
 
-// The RDMA devices there are, sorted by name.
+// The names of all RDMA devices, sorted.
 std::vector<std::string> devices(const std::string& root);
 
 // The port whose hardware `netdev` is. Error ENODEV: there is no RDMA device at all (then `what` is empty),
-// or none is this netdev's, and `what` says what was found instead.
+// or none is this netdev's, and `what` tells which devices there are.
 Result<Port> find_port(const std::string& root, const Netdev& netdev);
 
-// The MAC in a GID as sysfs writes it ("fe80:0000:0000:0000:0202:c9ff:fe00:0001"). False: it is not made from
-// one.
+// The MAC in a GID as sysfs writes it ("fe80:0000:0000:0000:0202:c9ff:fe00:0001"). False: the GID holds no
+// MAC.
 bool mac_of_gid(const std::string& gid, MacAddress& mac);
 
 // A file's first line without blanks at its end; empty if there is none.

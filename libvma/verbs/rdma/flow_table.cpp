@@ -14,14 +14,14 @@ FlowTable::FlowTable(Calls calls, RuleOptions options, std::uint8_t port, std::s
 
 FlowTable::~FlowTable() { withdraw(); }
 
-// The rule as the adapter gets it: for the MAC that the netdev has now.
+// The adapter's form of the rule, with the netdev's present MAC.
 HwRule FlowTable::for_adapter(const HwRule& key) const noexcept {
     HwRule rule = key;
     if (rule.dst_mac == MacAddress{}) rule.dst_mac = options_.mac;
     return rule;
 }
 
-// Null with errno. Without the tag where the device does not take it.
+// Null with errno. Makes the rule without the tag where the device refuses tags.
 ibv_flow* FlowTable::make(const HwRule& key, std::uint32_t tag) {
     const HwRule rule = for_adapter(key);
     if (tag != 0 && !tags_refused_) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The flow rules of a QP: which FlowSpecs share which rule of the adapter, counted.
+// The flow rules of a QP. Several FlowSpecs may share a rule of the adapter, so the table counts a rule's
+// users.
 //
-// Rules name the netdev's MAC, so when that changes all of them are made anew.
+// Rules name the netdev's MAC, so a new MAC replaces all of them.
 #pragma once
 
 #include <functional>
@@ -16,7 +17,7 @@ namespace vma::verbs::rdma {
 
 class FlowTable {
   public:
-    // The calls that make rules: as ibv_create_flow() for one QP (null and errno on failure) and
+    // The calls that make and destroy rules: ibv_create_flow() for one QP (null and errno on failure) and
     // ibv_destroy_flow().
     struct Calls {
         std::function<ibv_flow*(ibv_flow_attr*)> create;
@@ -28,20 +29,20 @@ class FlowTable {
     FlowTable(const FlowTable&) = delete;
     FlowTable& operator=(const FlowTable&) = delete;
 
-    // The handle goes back to remove(). The rule gets the tag where it can only ever serve this spec, and
-    // where the device takes tags: the adapter does not change a rule that it has, so one that had to lose
-    // its tag would be absent for a moment.
+    // The caller returns the handle to remove(). The rule gets the tag where it can only ever serve this
+    // spec, and where the device takes tags. The adapter cannot change an existing rule, so a rule that had
+    // to lose its tag would be absent for a moment.
     Result<Flow*> add(const FlowSpec& spec, std::uint32_t tag);
     void remove(Flow* flow) noexcept;
 
-    // Unicast rules for another MAC, each new one before the old one goes. A rule that cannot be made stays
-    // as it is.
+    // Makes unicast rules for another MAC, each new rule before the old one goes. A rule that the device
+    // refuses keeps its old MAC.
     void set_mac(const MacAddress& mac) noexcept;
     // add() answers ENODEV from now on.
     void close() noexcept;
-    // Takes all rules out of the adapter, too: frames go to the kernel from now on. Handles stay valid.
+    // Takes all rules out of the adapter, too: from now on the kernel gets the frames. Handles stay valid.
     void withdraw() noexcept;
-    // Forgets all rules without calling anybody, in a forked child: they are the parent's.
+    // Forgets all rules without a call, in a forked child: the rules are the parent's.
     void forget() noexcept;
     std::size_t rules() const noexcept;
 
@@ -62,8 +63,9 @@ class FlowTable {
     RuleOptions options_;
     const std::uint8_t port_;
     const std::string device_;
-    mutable Lock lock_;  // a leaf; add() and remove() run on any thread, the others on the internal thread
-    std::map<HwRule, Rule> rules_;  // unicast without the MAC, which changes
+    // A leaf lock; add() and remove() run on any thread, the others on the internal thread.
+    mutable Lock lock_;
+    std::map<HwRule, Rule> rules_;  // unicast keys have no MAC, because the MAC changes
     bool closed_ = false;
     bool tags_refused_ = false;
 };

@@ -8,16 +8,15 @@ namespace {
 
 using Wide = unsigned __int128;
 
-// A crystal is off by less than a hundred parts in a million, and the system's clock is slewed by 500 at
-// most. What seems to be more is a step of the system's clock, of which the frequency says nothing.
+// A crystal is off by less than 100 parts in a million, and the kernel slews the system's clock by at most
+// 500. A larger error is a step of the system's clock, which tells nothing about the frequency.
 constexpr std::uint64_t kLargestErrorPpm = 1000;
-// Where the two clocks could be read only with this much between them (the thread lost its processor), the
-// pair is of no use.
+// A pair of readings further apart (the thread lost its processor) is useless.
 constexpr std::uint64_t kWidestPairNs = 100'000;
-// Over a shorter time the readings' own error spoils the frequency.
+// Over a shorter time, the error of the readings spoils the frequency.
 constexpr std::uint64_t kShortestBaseNs = 100'000'000;
 
-// To the nearest one.
+// Rounds to the nearest nanosecond.
 std::uint64_t nanoseconds(std::uint64_t ticks, std::uint64_t mult) noexcept {
     return static_cast<std::uint64_t>((Wide{ticks} * mult + (Wide{1} << 31)) >> 32);
 }
@@ -44,7 +43,7 @@ std::uint64_t HwClock::to_ns(std::uint64_t ticks) const noexcept {
     const ClockLine line = line_now();
     const std::uint64_t mask = attr_.mask;
     const std::uint64_t after = (ticks - line.ticks) & mask;
-    // Counters shorter than 64 bits wrap. Raw time begins anew then; with a point, half of the range lies
+    // Counters shorter than 64 bits wrap. Raw time then begins anew; with a point, half of the range lies
     // before it.
     if (attr_.conversion == Conversion::raw || after <= mask / 2)
         return line.ns + nanoseconds(after, line.mult);

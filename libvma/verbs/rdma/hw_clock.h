@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// From the adapter's clock to nanoseconds: what the time stamp of a received frame means to a program.
+// Converts the adapter's clock to nanoseconds: a program's meaning of a received frame's time stamp.
 //
-// The adapter counts cycles of its own crystal, which nobody sets. VMA_HW_TS_CONVERSION says what becomes of
-// them:
+// The adapter counts cycles of its own crystal, which no clock discipline sets. VMA_HW_TS_CONVERSION chooses
+// the conversion:
 //   none    no time stamps
-//   raw     cycles divided by the nominal frequency: right intervals, any beginning
+//   raw     cycles divided by the nominal frequency: right intervals, arbitrary beginning
 //   best    as system where the clock can be read, else as raw
-//   system  CLOCK_REALTIME: both clocks are read together about once a second, which gives a point and the
-//   true frequency ptp     the adapter's own PTP clock, as the kernel keeps it for ptp4l (a page that mlx5
-//   shares); where there is none, as system
+//   system  CLOCK_REALTIME: about once a second both clocks are read together, for a point and the frequency
+//   ptp     the adapter's own PTP clock, which the kernel keeps for ptp4l (a page that mlx5 shares); else
+//   system
 //
 // All but raw are a straight line through the last point, so a step of the system's clock shows within a
 // second.
@@ -29,7 +29,7 @@ struct ClockLine {
     friend bool operator==(const ClockLine&, const ClockLine&) = default;
 };
 
-// Both clocks at the same moment, but for half of `width_ns`.
+// Both clocks at the same moment, with an error of half of `width_ns`.
 struct ClockPair {
     std::uint64_t ticks = 0, ns = 0, width_ns = 0;
 };
@@ -38,26 +38,25 @@ class HwClock {
   public:
     struct Attr {
         Conversion conversion = Conversion::none;
-        std::uint64_t khz = 0;   // nominal (ibv_device_attr_ex::hca_core_clock)
-        std::uint64_t mask = 0;  // of the bits a time stamp has (completion_timestamp_mask)
-        std::uint64_t ptp_mask = ~std::uint64_t{0};  // of those that the PTP clock's line counts with
+        std::uint64_t khz = 0;                       // nominal (ibv_device_attr_ex::hca_core_clock)
+        std::uint64_t mask = 0;                      // of a time stamp's bits (completion_timestamp_mask)
+        std::uint64_t ptp_mask = ~std::uint64_t{0};  // of the bits that the PTP clock's line counts with
     };
-    // How the clocks are read. A function that is empty, or answers nothing, is a thing the device does not
-    // have.
+    // The calls that read the clocks. An empty function, or one without an answer, means that the device
+    // lacks the clock.
     struct Source {
         std::function<std::optional<ClockPair>()> pair;  // device and CLOCK_REALTIME
         std::function<std::optional<ClockLine>()> ptp;   // the kernel's line for the adapter's PTP clock
     };
 
-    // What is really done: `conversion` as asked for, or what there is in its place; none where nothing is
-    // left.
+    // The conversion in use: the one asked for, or its replacement; none without any usable clock.
     HwClock(const Attr& attr, Source source);
     Conversion conversion() const noexcept { return attr_.conversion; }
 
-    // Nanoseconds of a time stamp, also of one that is some seconds old. Any thread, without a lock.
+    // Nanoseconds of a time stamp, which may be some seconds old. Any thread, without a lock.
     std::uint64_t to_ns(std::uint64_t ticks) const noexcept;
-    // Reads the clocks anew. About once a second, one thread at a time; nothing happens in conversions none
-    // and raw.
+    // Reads the clocks anew. Call it about once a second, on one thread at a time. Does nothing for
+    // conversions none and raw.
     void synchronise() noexcept;
 
   private:

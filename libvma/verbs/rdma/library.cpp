@@ -17,7 +17,7 @@ struct Symbol {
     void** place;
 };
 
-// Another release of the ABI may have the function as its default version only.
+// A library with another release of the ABI may have only its default version of the function.
 void* find(void* library, const Symbol& symbol) noexcept {
     if (void* found = dlvsym(library, symbol.name, symbol.version)) return found;
     return dlsym(library, symbol.name);
@@ -66,7 +66,7 @@ Result<const Mlx5*> load_mlx5(const char* file) {
     return table.release();
 }
 
-// Not destroyed at exit: other threads may still be at work then.
+// Not destroyed at exit, because other threads may still use it then.
 const Result<const Verbs*>& verbs() {
     static const auto* const loaded = new Result<const Verbs*>(load_verbs("libibverbs.so.1"));
     return *loaded;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// libibverbs and libmlx5, opened when an RDMA device is there to be used, never before and never linked: a
-// machine without them, or without such a device, has the library all the same.
+// libibverbs and libmlx5, opened for the first RDMA device and never linked. So the library also works on a
+// machine without them, or without an RDMA device.
 //
-// Of infiniband/verbs.h and infiniband/mlx5dv.h only types, constants and those inline functions are used
-// that call through an object's own table; everything that is a symbol of the libraries goes through the
-// tables below. Some names of the header are macros around functions of an older ABI (ibv_query_port,
-// ibv_reg_mr): query_port() and query_device() here stand for them.
+// The library uses types, constants and some inline functions of infiniband/verbs.h and infiniband/mlx5dv.h:
+// those that call through an object's own table. Calls to symbols of the libraries go through the tables
+// below. Some names of the header are macros around functions of an older ABI (ibv_query_port, ibv_reg_mr);
+// query_port() and query_device() replace them.
 #pragma once
 
 #include <infiniband/mlx5dv.h>
@@ -15,7 +15,7 @@
 
 namespace vma::verbs::rdma {
 
-// One row is a function: member, symbol, version of the ABI we compiled against.
+// One row is a function: member, symbol, version of the ABI at compile time.
 #define VMA_VERBS_FUNCTIONS(row)                                                                             \
     row(get_device_list, ibv_get_device_list, "IBVERBS_1.1") row(free_device_list, ibv_free_device_list,     \
                                                                  "IBVERBS_1.1")                              \
@@ -58,18 +58,18 @@ struct Mlx5 {
 #undef VMA_MEMBER
 };
 
-// Opens a library and finds all its functions; it then stays open. Errors name the file, or the function that
-// is missing in it. libmlx5 is the object that libibverbs uses as its provider (that is a link to the same
-// file), so it knows libibverbs' devices.
+// Opens a library and finds all its functions; the library then stays open. Errors name the file, or its
+// missing function. libmlx5 is the object that libibverbs uses as its provider (a link to the same file), so
+// libmlx5 knows libibverbs' devices.
 Result<const Verbs*> load_verbs(const char* file);
 Result<const Mlx5*> load_mlx5(const char* file);
 
-// The process's; opened by the first call, which decides for good.
+// The process's tables; the first call opens the library, and its result is final.
 const Result<const Verbs*>& verbs();
 const Result<const Mlx5*>& mlx5();
 
-// While one lives: errno is kept, and the thread cannot be cancelled (the libraries call open, read, write
-// and close).
+// While it lives, errno is kept, and the thread cannot be cancelled: the libraries call open, read, write and
+// close.
 class Calm {
   public:
     Calm() noexcept;

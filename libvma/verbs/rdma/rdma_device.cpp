@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Opening, making and taking apart; what happens later is in rdma_events.cpp.
+// Opens, makes and destroys the device; rdma_events.cpp has its later events.
 #include "libvma/verbs/rdma/rdma_device.h"
 
 #include <fmt/format.h>
@@ -18,27 +18,28 @@
 namespace vma::verbs::rdma {
 namespace {
 
-constexpr std::uint32_t kEthernet = 14 + 4;  // header with a tag: what an adapter may deliver beyond the MTU
-constexpr std::uint32_t kSmallestChunk = 2048;  // two in a page; a frame of ordinary Ethernet fits
+constexpr std::uint32_t kEthernet =
+    14 + 4;  // header with a tag: an adapter may deliver so many bytes beyond the MTU
+constexpr std::uint32_t kSmallestChunk = 2048;  // two fit in a page; a frame of ordinary Ethernet fits
 constexpr std::uint32_t kSmallDepth =
-    1024;  // receives to begin with, as many as a kernel's driver has; the ring asks for more
+    1024;  // receives to begin with, as many as a kernel driver has; the ring asks for more
 constexpr std::uint32_t kVlanHeadroom = 64;  // the tag needs 4 bytes; frames stay aligned to cache lines
 constexpr std::uint32_t kTsoHeader =
     14 + 4 + 20 + 60;  // Ethernet with a tag, IPv4 without options, the longest TCP
 constexpr std::uint32_t kTsoPieces =
-    17;  // of a large send: as many buffers as a ring ever uses for one request
+    17;  // of a large send: the most buffers that a ring uses for one request
 constexpr std::uint32_t kLargestTag = 0xffffff;  // 24 bits in a completion of ConnectX
 
 int pid() noexcept { return static_cast<int>(os::raw_syscall(SYS_getpid)); }
 
-// Before the first object of any device, as its manual page wants. It fails where the program has used verbs
-// before us without it.
+// Its manual page wants the call before the first object of any device. It fails if the program has used
+// verbs before without it.
 void prepare_for_fork(const Verbs& verbs) {
     static const int error = verbs.fork_init();
     if (error != 0) log::once(log::Level::debug, "ibv_fork_init: {}", strerror(error));
 }
 
-// The device's counter of frames without a posted buffer, in one of two places.
+// The file of the device's counter of frames without a posted buffer.
 std::string drops_file(const std::string& root, const Port& port) {
     return fmt::format("{}/class/infiniband/{}/ports/{}/hw_counters/out_of_buffer", root, port.device,
                        port.port);
@@ -97,7 +98,7 @@ RdmaDevice::RdmaDevice(RdmaConfig config, const Verbs& verbs, ibv_context* conte
 
 RdmaDevice::~RdmaDevice() {
     if (owner_ != pid()) {
-        // What these would free is the parent's, or its provider's.
+        // Destroying these would free objects of the parent, or of its provider.
         if (flows_) flows_->forget();
         (void)flows_.release();
         (void)clock_.release();
@@ -132,7 +133,7 @@ void RdmaDevice::destroy() noexcept {
     verbs_.close_device(real_);
 }
 
-// Moves a descriptor of libibverbs out of the program's way; libibverbs goes on with whatever number it has.
+// Moves a descriptor of libibverbs to a high number; libibverbs uses the new number.
 void RdmaDevice::hide(int& fd, InternalFd& hidden) noexcept {
     hidden = InternalFd(fd);
     hidden.mirror(&fd);
@@ -155,7 +156,7 @@ Result<void> RdmaDevice::start() {
     return {};
 }
 
-// Bytes of the buffer that a frame needs on its way out or in.
+// Bytes of the buffer that a frame needs in either direction.
 std::uint32_t RdmaDevice::buffer_for(std::uint32_t mtu) const noexcept {
     return mtu + kEthernet + attr_.tx_headroom;
 }
@@ -208,14 +209,14 @@ Result<void> RdmaDevice::query() {
         if (clock.conversion == Conversion::ptp && clock_->clock().conversion() == Conversion::system)
             log::once(log::Level::info, "{} tells nothing of a PTP clock: VMA_HW_TS_CONVERSION is 3",
                       config_.port.device);
-        // A PTP clock may run by TAI.
+        // A PTP clock may follow TAI, so only conversion `system` is CLOCK_REALTIME.
         attr_.arrival_realtime = clock_->clock().conversion() == Conversion::system;
         if (!clock_->usable()) clock_.reset();
     }
     return {};
 }
 
-// Null where the device is no ConnectX, where libmlx5 is missing, or where it is not wanted.
+// Leaves direct_ null where the device is no ConnectX, libmlx5 is missing, or a parameter switches it off.
 void RdmaDevice::open_direct() {
     if (!config_.mlx5_direct) return;
     const Result<const Mlx5*>& mlx5 = rdma::mlx5();
@@ -254,7 +255,7 @@ Result<ibv_mr*> RdmaDevice::reg_mr(void* addr, std::size_t length) {
     if (mr_ != nullptr) return fail(EBUSY, "the device has its memory region already");
     mr_ = verbs_.reg_mr(pd_, addr, length, IBV_ACCESS_LOCAL_WRITE);
     if (mr_ != nullptr) return mr_;
-    // Pinned memory counts as locked.
+    // The kernel counts pinned memory as locked.
     const int error = errno == ENOMEM || errno == EAGAIN ? ENOBUFS : errno;
     return fail(error, fmt::format("{} cannot register {} KiB of buffers: {}", config_.port.device,
                                    length / 1024, strerror(errno)));
@@ -274,8 +275,8 @@ Result<ibv_comp_channel*> RdmaDevice::create_comp_channel() {
     return channel_;
 }
 
-// With time stamps, and flow tags where the device knows them. Null where it has no such CQs; then frames
-// have no time stamps.
+// Makes a CQ with time stamps, and with flow tags where the device knows them. Null where the device has no
+// such CQs; frames then have no time stamps.
 ibv_cq_ex* RdmaDevice::make_extended_cq(int entries, ibv_comp_channel* channel) noexcept {
     ibv_cq_init_attr_ex init{};
     init.cqe = static_cast<std::uint32_t>(entries);
@@ -296,7 +297,7 @@ Result<ibv_cq*> RdmaDevice::create_cq(int entries, ibv_comp_channel* channel) {
     ibv_cq*& real = receive ? recv_cq_ : send_cq_;
     ibv_cq*& facade = receive ? recv_facade_ : send_facade_;
     if (real != nullptr) return fail(EBUSY, "the device has its completion queues already");
-    // The kernel's driver promises time stamps in the form it describes only for CQs that ask for them.
+    // The kernel's driver promises time stamps of the described form only for CQs that ask for them.
     ibv_cq_ex* extended = receive && clock_ ? make_extended_cq(entries, channel) : nullptr;
     if (receive && clock_ && extended == nullptr) {
         log::once(log::Level::info, "{} gives no completion queue with time stamps", config_.port.device);
@@ -339,7 +340,7 @@ Result<ibv_qp*> RdmaDevice::create_qp(const ibv_qp_init_attr& wanted) {
     init.qp_type = IBV_QPT_RAW_PACKET;
     init.send_cq = send_cq_;
     init.recv_cq = recv_cq_;
-    // What a device does not have it refuses, without saying what; so the same again with less.
+    // The device refuses a missing feature without naming it, so each attempt asks for less.
     const std::uint32_t inline_bytes = config_.max_inline;
     const struct {
         bool tso;
@@ -347,8 +348,8 @@ Result<ibv_qp*> RdmaDevice::create_qp(const ibv_qp_init_attr& wanted) {
     } tries[] = {{true, inline_bytes}, {true, 0}, {false, inline_bytes}, {false, 0}};
     int error = EINVAL;
     for (const auto& attempt : tries) {
-        // libmlx5 (44, and there is no other provider with TSO) misplaces the data of a large send whose
-        // headers go round the queue's end, so only the direct queues do it.
+        // libmlx5 (44, and no other provider has TSO) misplaces the data of a large send whose headers wrap
+        // around the queue's end. So only the direct queues use TSO.
         if (attempt.tso && (largest_tso_ == 0 || !direct_)) continue;
         init.cap = wanted.cap;
         init.cap.max_inline_data = attempt.inline_bytes;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // An RDMA device of the kernel with Ethernet ports: a RAW_PACKET QP of it, through libibverbs.
 //
-// Any provider that has raw packet QPs will do. Facades, which the ring gets in place of the real objects,
-// stack on them where there is more to do than the provider does:
-//   mlx5::Direct   ConnectX: own access to the queues, the provider is out of the data path
+// Any provider with raw packet QPs will do. The ring gets facades in place of the real objects. They stack
+// where the library does more than the provider:
+//   mlx5::Direct   ConnectX: direct access to the queues, without the provider in the data path
 //   StampedCq      time stamps and flow tags of completions, for other providers and without Direct
 //   VlanLayer      the netdev is a VLAN on the device's port
-// The adapter steers like a switch: what a rule matches is ours, all the rest is the kernel's.
+// The adapter steers like a switch: this process gets the frames that a rule matches, the kernel gets all
+// others.
 //
 // The device's descriptors (device, asynchronous events, completion channel) are internal ones
-// (runtime/internal_fd.h). After fork() they are closed in the child, where nothing of this class calls verbs
-// any more.
+// (runtime/internal_fd.h). A forked child has closed them, and this class calls no verbs there.
 #pragma once
 
 #include <atomic>
@@ -31,34 +31,34 @@ namespace vma::verbs::rdma {
 
 struct RdmaConfig {
     Port port;           // see discovery.h
-    std::string netdev;  // the one that sockets use: a VLAN's name if it is one
+    std::string netdev;  // the netdev that sockets use; of a VLAN, the VLAN's name
     int ifindex = 0;
     MacAddress mac{};
     std::uint32_t mtu = 1500;
     std::uint16_t vlan = 0;                               // its VLAN id, or 0
     std::uint32_t rx_entries = 16000, tx_entries = 2048;  // VMA_RX_WRE, VMA_TX_WRE
     std::uint32_t max_inline = 204;                       // VMA_TX_MAX_INLINE
-    RuleOptions rules;                                    // its MAC and VLAN are filled in from those above
-    Conversion hw_ts = Conversion::system;                // VMA_HW_TS_CONVERSION
-    bool partial_sums = false;  // DeviceAttr::partial_sums: the netdev is a virtual one
-    bool fork = true;           // VMA_FORK
-    bool mlx5_direct = true;    // VMA_MLX5_DIRECT
-    mlx5::Config direct;        // of that: what parameters say; the rest is filled in
+    RuleOptions rules;                      // open() fills in MAC and VLAN from the members above
+    Conversion hw_ts = Conversion::system;  // VMA_HW_TS_CONVERSION
+    bool partial_sums = false;              // DeviceAttr::partial_sums: the netdev is a virtual one
+    bool fork = true;                       // VMA_FORK
+    bool mlx5_direct = true;                // VMA_MLX5_DIRECT
+    mlx5::Config direct;                    // the parameters' values; open() fills in the rest
 };
 
 class RdmaDevice final : public Device {
   public:
-    // Opens the device. Errors say what to do. EBUSY in a vforked child.
+    // Opens the device. Errors tell the remedy. EBUSY in a vforked child.
     static Result<std::unique_ptr<RdmaDevice>> open(RdmaConfig config);
-    // In a forked child nothing happens: all is the parent's.
+    // Does nothing in a forked child, because all objects are the parent's.
     ~RdmaDevice() override;
 
     Result<ibv_mr*> reg_mr(void* addr, std::size_t length) override;
     Result<ibv_comp_channel*> create_comp_channel() override;
     // The first CQ with a channel is the one for receiving.
     Result<ibv_cq*> create_cq(int entries, ibv_comp_channel* channel) override;
-    // EOPNOTSUPP where the device's queues are of a form that mlx5::Direct does not read; without it they
-    // will do.
+    // EOPNOTSUPP where mlx5::Direct does not read the device's form of queues; the device works without
+    // Direct.
     Result<ibv_qp*> create_qp(const ibv_qp_init_attr& init) override;
     Result<Flow*> create_flow(ibv_qp* qp, const FlowSpec& spec, std::uint32_t tag = 0) override;
     void destroy_flow(Flow* flow) noexcept override;
@@ -71,8 +71,8 @@ class RdmaDevice final : public Device {
     void on_failure(std::function<void()> call) override;
     void give_up_flows() noexcept override;
     void link_changed(const MacAddress& mac, std::uint32_t mtu) noexcept override;
-    // Of the whole RDMA device: frames of all QPs and processes for which nothing was posted. 0 where sysfs
-    // does not tell.
+    // Of the whole RDMA device: frames of all QPs and processes without a posted receive. 0 where sysfs does
+    // not tell.
     std::uint64_t rx_device_drops() noexcept override;
 
     bool is_direct() const noexcept { return direct_ != nullptr; }
@@ -101,7 +101,7 @@ class RdmaDevice final : public Device {
     const int owner_;  // process that opened the device
     InternalFd cmd_fd_, async_fd_, channel_fd_;
 
-    // Real objects, libibverbs' own.
+    // Real objects of libibverbs.
     ibv_context* real_;
     ibv_pd* pd_ = nullptr;
     ibv_mr* mr_ = nullptr;
@@ -117,7 +117,7 @@ class RdmaDevice final : public Device {
     ibv_qp* qp_facade_ = nullptr;
 
     std::unique_ptr<FlowTable> flows_;
-    std::uint64_t largest_tso_ = 0;  // what the device says, before the QP is made
+    std::uint64_t largest_tso_ = 0;  // the device's limit, before the QP is made
     ibv_cq_moderation_caps moderation_{};
     std::uint64_t drops_before_ = 0;
     bool watching_ = false;
@@ -127,7 +127,7 @@ class RdmaDevice final : public Device {
         std::function<void()> call;
         bool failed = false, told = false;
     };
-    std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();  // with the internal thread
+    std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();  // shared with the internal thread
 };
 
 }  // namespace vma::verbs::rdma

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What happens to an open RdmaDevice: completion events, asynchronous events, errors and recovery, changes of
-// the link.
+// Events of an open RdmaDevice: completion events, asynchronous events, errors and recovery, changes of the
+// link.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ void RdmaDevice::consume_events(ibv_comp_channel*) noexcept {
         if (direct_) direct_->event(cq);
         events++;
     }
-    if (events != 0) verbs_.ack_cq_events(recv_cq_, events);  // the only one with a channel
+    if (events != 0) verbs_.ack_cq_events(recv_cq_, events);  // the only CQ with a channel
 }
 
 void RdmaDevice::moderate(ibv_cq* cq, std::uint16_t count, std::uint16_t period_usec) noexcept {
@@ -87,7 +87,7 @@ void RdmaDevice::watch_async_events() {
     runtime::watch(real_->async_fd, [this] { async_event(); });
 }
 
-// One event, on the internal thread; it is called again while there are more.
+// Handles one event, on the internal thread, which calls again while more wait.
 void RdmaDevice::async_event() noexcept {
     Calm calm;
     ibv_async_event event{};
@@ -103,18 +103,18 @@ void RdmaDevice::async_event() noexcept {
             fail_device("the adapter reports a fatal error");
             break;
         case IBV_EVENT_CQ_ERR:
-            // Of an overrun. Nothing brings such a queue back but a new one.
+            // The queue was overrun. Only a new queue helps.
             fail_device(fmt::format("a completion queue failed ({})", name));
             break;
         case IBV_EVENT_QP_FATAL:
         case IBV_EVENT_QP_REQ_ERR:
         case IBV_EVENT_QP_ACCESS_ERR:
-            // Completions with an error, which tell the ring, come as well.
+            // Completions with an error arrive as well, and tell the ring.
             log::once(log::Level::warn, "{}: {}", attr_.name, name);
             break;
         case IBV_EVENT_PORT_ERR:
         case IBV_EVENT_PORT_ACTIVE:
-            // The netdev's carrier follows, and what the library does about that.
+            // The netdev's carrier follows, and the library reacts to that.
             if (event.element.port_num == config_.port.port) log::debug("{}: {}", attr_.name, name);
             break;
         default:
@@ -142,7 +142,7 @@ void RdmaDevice::on_failure(std::function<void()> call) {
     tell_failure(failure_);
 }
 
-// With the lock. The call comes from the internal thread, whoever noticed.
+// The caller holds the lock. Any thread may have noticed the failure; the internal thread makes the call.
 void RdmaDevice::tell_failure(const std::shared_ptr<Failure>& failure) {
     if (!failure->failed || failure->told || !failure->call) return;
     failure->told = true;

@@ -79,7 +79,7 @@ FlowAttr::FlowAttr(const HwRule& rule, std::uint8_t port, std::uint32_t tag) noe
     auto& eth = append<ibv_flow_spec_eth>(IBV_FLOW_SPEC_ETH);
     std::memcpy(eth.val.dst_mac, rule.dst_mac.data(), rule.dst_mac.size());
     std::memset(eth.mask.dst_mac, 0xff, sizeof eth.mask.dst_mac);
-    if (rule.vlan != 0) {  // the id alone: whatever the frame's priority
+    if (rule.vlan != 0) {  // the id alone: any priority of the frame
         eth.val.vlan_tag = htons(rule.vlan);
         eth.mask.vlan_tag = htons(0x0fff);
     }

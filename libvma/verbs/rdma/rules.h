@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// From what a socket wants to what an adapter matches: flow rules as ibv_create_flow() takes them.
+// Turns a socket's FlowSpec into the adapter's flow rule for ibv_create_flow().
 //
-// A FlowSpec becomes a HwRule, which may match more than the spec says: VMA_TCP_3T_RULES and VMA_UDP_3T_RULES
-// leave the peer out, and VMA_ETH_MC_L2_ONLY_RULES all but the group's Ethernet address. Several specs may
-// then share a rule. Pure functions.
+// A FlowSpec becomes a HwRule, which may match more frames than the spec. VMA_TCP_3T_RULES and
+// VMA_UDP_3T_RULES leave the peer out; VMA_ETH_MC_L2_ONLY_RULES leaves out all but the group's Ethernet
+// address. Several specs may then share a rule. Pure functions.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -21,17 +21,17 @@ struct RuleOptions {
     std::uint16_t vlan = 0;   // VLAN id of the frames, 0: untagged
     bool tcp_3t = false;      // VMA_TCP_3T_RULES
     bool udp_3t = false;      // VMA_UDP_3T_RULES
-    bool mc_l2_only = false;  // what VMA_ETH_MC_L2_ONLY_RULES is for; nobody asks for multicast so far
+    bool mc_l2_only = false;  // VMA_ETH_MC_L2_ONLY_RULES; multicast is not offloaded so far
 };
 
-// Lower wins. A frame that matches a rule of each kind goes where the narrowest says.
+// The lower value wins. A frame that matches a rule of each kind follows the narrowest.
 enum class Priority : std::uint16_t { five_tuple = 0, three_tuple = 1, layer_2 = 2 };
 
 struct HwRule {
     MacAddress dst_mac{};
     std::uint16_t vlan = 0;
     Priority priority = Priority::three_tuple;
-    FlowSpec match;  // nothing of it counts with Priority::layer_2
+    FlowSpec match;  // without effect for Priority::layer_2
     friend auto operator<=>(const HwRule&, const HwRule&) = default;
 };
 
@@ -62,7 +62,7 @@ class FlowAttr {
     std::size_t used_ = sizeof(ibv_flow_attr);
 };
 
-// What refused ibv_create_flow() with `error`, and what to do about it.
+// The reason why ibv_create_flow() failed with `error`, and the remedy.
 Error flow_error(int error, const HwRule& rule, const std::string& device);
 
 }  // namespace vma::verbs::rdma

@@ -42,7 +42,8 @@ int StampedCq::poll(ibv_cq* cq, int count, ibv_wc* wc) {
     if (count <= 0) return 0;
     ibv_poll_cq_attr attr{};
     int error = ibv_start_poll(below, &attr);
-    if (error != 0) return error == ENOENT ? 0 : -1;  // without ibv_end_poll()
+    if (error != 0)
+        return error == ENOENT ? 0 : -1;  // without ibv_end_poll(), because the poll did not start
     int n = 0;
     do {
         self.read(wc[n++]);

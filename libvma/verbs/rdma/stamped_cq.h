@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A receive CQ whose completions carry what ibv_poll_cq() has no field for: the time of arrival and the flow
-// tag.
+// A receive CQ whose completions carry values without a field in ibv_poll_cq(): the time of arrival and the
+// flow tag.
 //
-// Both come out of an extended CQ only by a call for each field of each completion, which is some dozen
-// instructions more for each frame than ibv_poll_cq(). So they are read while somebody wants arrival times
-// (Device::arrival_times_wanted()), and at all other times the CQ is polled the plain way.
+// An extended CQ gives both only by a call for each field of each completion. That costs some dozen
+// instructions more for each frame than ibv_poll_cq(). So StampedCq reads them while a socket wants arrival
+// times (Device::arrival_times_wanted()), and polls the CQ the plain way at all other times.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -15,11 +15,11 @@ namespace vma::verbs::rdma {
 
 class StampedCq {
   public:
-    // What an extended CQ has to be created with for this.
+    // The flags to create the extended CQ with.
     static constexpr std::uint64_t kTimes = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
     static constexpr std::uint64_t kTags = IBV_WC_EX_WITH_FLOW_TAG;
 
-    // `below` was made with kTimes, and with kTags if `tags`. The clock must outlive this.
+    // `below` was made with kTimes, and with kTags if `tags`. The clock must outlive this object.
     StampedCq(ibv_cq_ex* below, const HwClock& clock, bool tags) noexcept;
     StampedCq(const StampedCq&) = delete;
     StampedCq& operator=(const StampedCq&) = delete;

@@ -72,7 +72,7 @@ void VlanLayer::insert(ibv_send_wr& wr, std::uint8_t* tso_header) noexcept {
     std::memcpy(frame + kAddresses, tag_, kTag);
 }
 
-// The request is the caller's, who may post it again where it was refused.
+// Restores the request, which is the caller's: the caller may post a refused request again.
 void VlanLayer::undo(ibv_send_wr& wr, void* tso_header, bool sent) noexcept {
     if (wr.opcode == IBV_WR_TSO) {
         wr.tso.hdr = tso_header;
@@ -144,16 +144,16 @@ int VlanLayer::post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad) {
     return error;
 }
 
-// The frame begins kTag bytes into the buffer afterwards.
+// Afterwards the frame begins kTag bytes into the buffer.
 void VlanLayer::remove(std::uint8_t* buffer, std::uint32_t room, ibv_wc& wc) const noexcept {
     const std::uint32_t length = wc.byte_len;
     if (length >= kAddresses + kTag + 2 && std::memcmp(buffer + kAddresses, kTpid, sizeof kTpid) == 0) {
         std::memmove(buffer + kTag, buffer, kAddresses);
         wc.byte_len = length - kTag;
-    } else if (length + kTag <= room) {  // somebody took it out already
+    } else if (length + kTag <= room) {  // the device has removed the tag already
         std::memmove(buffer + kTag, buffer, length);
     } else {
-        wc.byte_len = 0;  // no frame that the rules ask for, and none that anybody takes for one
+        wc.byte_len = 0;  // no frame for these rules: length 0 keeps the ring from taking it for one
     }
 }
 

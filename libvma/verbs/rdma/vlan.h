@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A VLAN on a device: its users see untagged frames, the wire tagged ones.
 //
-// A layer of facades over a QP and its receive CQ, which may be facades themselves: the functions in its
-// ibv_context insert the 802.1Q tag (priority 0) into frames on their way down, where they lie in their
-// buffer, and take it out on the way up. Twelve bytes of Ethernet addresses are moved for it.
+// A layer of facades over a QP and its receive CQ, which may be facades themselves. The functions in its
+// ibv_context insert the 802.1Q tag (priority 0) into sent frames, in place in their buffer. They take the
+// tag out of received frames. Either way they move twelve bytes of Ethernet addresses.
 //
-// Sending uses kTag bytes in front of a frame. A received frame begins kTag bytes into its buffer, which has
-// to have room for as many bytes more than the frame.
+// Sending uses kTag bytes in front of a frame. A received frame begins kTag bytes into its buffer, which
+// needs room for as many bytes more than the frame.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -26,11 +26,11 @@ class VlanLayer {
     VlanLayer(const VlanLayer&) = delete;
     VlanLayer& operator=(const VlanLayer&) = delete;
 
-    // The facades, one of each; they live as long as this object, and what is below them longer. Calls on
-    // them are serialised by the caller, sending and receiving apart.
+    // The facades, one of each. They live as long as this object, and the objects below must live longer. The
+    // caller serialises calls on them, sending and receiving apart.
     ibv_cq* wrap_recv_cq(ibv_cq* below) noexcept;
     ibv_qp* wrap_qp(ibv_qp* below, std::uint32_t max_recv_wr);
-    // The QP was reset: nothing is posted.
+    // The QP was reset: no receive is posted.
     void reset() noexcept { head_ = tail_ = 0; }
 
   private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the kernel's rings say about chunks of the umem, checked: drivers write it, and a number that is wrong
-// there must cost a frame at most. A descriptor that names no chunk of ours, or one that is not with the
-// kernel, is passed over; a length that a chunk has no room for is cut, so the frame is found to be short.
+// Checks the kernel's descriptors of chunks of the umem. Drivers write the descriptors, and a wrong number
+// must cost a frame at most. The library skips a descriptor that names no chunk of the umem, or a chunk that
+// is not with the kernel. A length that does not fit the chunk is cut, so parse() finds the frame too short.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -25,7 +25,7 @@ namespace vma::verbs::xdp {
 inline constexpr std::uint32_t kHeadroom =
     256;  // XDP_PACKET_HEADROOM: the kernel keeps it in front of each received frame
 
-// The chunks that are with the kernel, and a number for each.
+// The chunks that the kernel has, and a number for each.
 class ChunksAway {
   public:
     static constexpr std::uint64_t kNone = ~0ull;
@@ -36,7 +36,7 @@ class ChunksAway {
         numbers_.assign(length >> shift_, kNone);
     }
     void give(std::uint64_t offset, std::uint64_t number) noexcept { numbers_[offset >> shift_] = number; }
-    // The chunk is back: its number, or kNone if it was not away.
+    // Takes the chunk back: returns its number, or kNone if the kernel did not have it.
     std::uint64_t take(std::uint64_t offset) noexcept {
         const std::uint64_t chunk = offset >> shift_;
         if (__builtin_expect(chunk >= numbers_.size(), 0)) return kNone;
@@ -48,7 +48,7 @@ class ChunksAway {
     std::vector<std::uint64_t> numbers_;
 };
 
-// Received descriptors as completions. The numbers are the requests' wr_id.
+// Turns received descriptors into completions. The numbers are the requests' wr_id.
 class Receives {
   public:
     void start(std::uint8_t* memory, std::size_t length, std::uint32_t chunk) {
@@ -57,7 +57,7 @@ class Receives {
         away_.resize(length, chunk);
     }
     void posted(std::uint64_t offset, std::uint64_t wr_id) noexcept { away_.give(offset, wr_id); }
-    // False: no receive of ours, and there is no completion.
+    // False: the descriptor is of no posted receive, and there is no completion.
     bool take(const xdp_desc& from, std::uint32_t qp_num, ibv_wc& out) noexcept {
         const xdp_desc desc = from;  // once: the ring is shared
         const std::uint64_t wr_id = away_.take(desc.addr);

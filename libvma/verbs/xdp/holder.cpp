@@ -24,7 +24,8 @@ socklen_t name_of(int ifindex, sockaddr_un& name) noexcept {
     return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<std::size_t>(n));
 }
 
-// Has the process begun to exit? Its sockets go last, after its memory, and that may take a while.
+// Has the process begun to exit? The kernel closes its sockets last, after freeing its memory, which may take
+// a while.
 bool ending(pid_t pid) noexcept {
     constexpr unsigned long kExiting = 4;  // PF_EXITING of the kernel
     char path[32], text[512];
@@ -35,8 +36,8 @@ bool ending(pid_t pid) noexcept {
     os::close(fd);
     if (n <= 0) return false;
     text[n] = 0;
-    // The command's name may hold anything; the fields behind it are: state, ppid, pgrp, session, tty, tpgid,
-    // flags.
+    // The command's name may hold any character; the fields behind it are: state, ppid, pgrp, session, tty,
+    // tpgid, flags.
     const char* at = strrchr(text, ')');
     char state = 0;
     unsigned long flags = 0;
@@ -73,7 +74,7 @@ Holder::State Holder::ask(int ifindex, InternalFd* connection, pid_t* pid) noexc
             if (os::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) peer.pid = 0;
             state = peer.pid > 0 && ending(peer.pid) ? State::ending : State::alive;
         } else if (errno == EAGAIN) {
-            state = State::alive;  // so many wait for it
+            state = State::alive;  // the queue is full of waiting processes
             connection = nullptr;
         }
         if (pid != nullptr) *pid = peer.pid;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Which process has a netdev: it says so by a listening socket whose abstract name holds the interface's
-// number.
+// Tells which process holds a netdev. The holder has a listening socket whose abstract name contains the
+// interface's number.
 //
-// The kernel tells only that some program is attached. A process that starts has to know more: one that is
-// about to end (a predecessor that was just killed) is worth waiting for, one that lives is not, and it wants
-// to hear when that one goes. A name belongs to a network namespace, as an interface's number does. Who takes
-// the name without the netdev makes others not try it for as long; they try again once a second.
+// The kernel only tells that some program is attached. A starting process has to know more. A holder that is
+// about to end (a predecessor that was just killed) is worth waiting for; a living one is not. But the
+// process wants a notice when the living holder ends. A name belongs to a network namespace, as an
+// interface's number does. A process that takes the name without the netdev keeps others from trying; they
+// try again once a second.
 #pragma once
 
 #include <sys/types.h>
@@ -18,11 +19,11 @@ class Holder {
   public:
     enum class State { nobody, ending, alive };
 
-    // Says that this process has the netdev, until the descriptor is closed. Empty: somebody else says so, or
-    // out of descriptors.
+    // Announces that this process holds the netdev, until the descriptor is closed. Empty: another process
+    // has the name, or no descriptor is free.
     static InternalFd announce(int ifindex) noexcept;
-    // Who says so. `connection` (or null) gets a socket that hangs up when a living holder goes, if there is
-    // one to be had; `pid` (or null) its process, 0: it is in another pid namespace.
+    // The state of the holder. `connection` (or null) gets a socket that hangs up when a living holder ends,
+    // if possible. `pid` (or null) gets the holder's pid, 0 if the holder is in another pid namespace.
     static State ask(int ifindex, InternalFd* connection = nullptr, pid_t* pid = nullptr) noexcept;
 };
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The XDP program: IPv4 UDP and TCP frames that match a flow rule go to the rule's AF_XDP socket, everything
-// else passes to the kernel. It is the software counterpart of a bifurcated NIC's flow steering, so it must
-// never drop.
+// The XDP program. It sends IPv4 UDP and TCP frames that match a flow rule to the rule's AF_XDP socket, and
+// passes all others to the kernel. It is the software counterpart of a bifurcated NIC's flow steering, so it
+// must never drop a frame.
 //
-// Left to the kernel on purpose: fragments (they have no ports; the kernel reassembles, the shadow socket
-// receives), IP options, frames for another station, sources the kernel may refuse (martians, rp_filter), and
-// UDP super-frames, whose datagram boundaries only the kernel knows.
+// The program leaves some frames to the kernel on purpose. Fragments have no ports: the kernel reassembles
+// them, and the shadow receives the datagram. The kernel also gets frames with IP options, for another
+// station, or from a source that the kernel may refuse (martians, rp_filter). UDP super-frames stay with the
+// kernel, too, because only the kernel knows their datagram boundaries.
 #include "steer.h"
 
 #include <bpf/bpf_endian.h>
@@ -58,8 +59,8 @@ struct ports {
     __be16 dst;
 };
 
-// A listener's rule stands for connections yet to be made. One that the library has handed over to the
-// kernel, behind the same port, is the kernel's to find.
+// A listener's rule also matches frames of connections. A connection that the library has handed over to the
+// kernel, behind the same port, must stay with the kernel.
 static __always_inline int kernel_has_connection(struct xdp_md* ctx, const struct steer_five_tuple* five) {
     struct bpf_sock_tuple tuple = {};
     tuple.ipv4.saddr = five->src_addr;
@@ -73,9 +74,9 @@ static __always_inline int kernel_has_connection(struct xdp_md* ctx, const struc
     return connected;
 }
 
-// Does the kernel surely accept packets from this address here? What is in doubt passes to it: it drops
-// martians and what comes by a wrong way (rp_filter), and gives the rest to the socket that it has on the
-// same port.
+// Does the kernel surely accept packets from this address here? The program passes doubtful frames to the
+// kernel. The kernel drops martians and frames from a wrong interface (rp_filter), and gives the rest to its
+// socket on the same port.
 static __always_inline int surely_accepted(const struct steer_config* cfg, __be32 source) {
     __u32 address = bpf_ntohl(source);
     if (address >> 24 == 0 || address >> 24 == 127 || address >= 0xe0000000) return 0;
@@ -113,7 +114,7 @@ int vma_steer(struct xdp_md* ctx) {
     if (!cfg) return XDP_PASS;
     __u32* slot = bpf_map_lookup_elem(&flows5, &five);
     if (!slot) {
-        // The peer of a 5-tuple rule was looked at when the rule was made.
+        // The library checked the peer of a 5-tuple rule when it made the rule.
         struct steer_three_tuple three = {
             .dst_addr = ip->daddr,
             .dst_port = ports->dst,
@@ -128,7 +129,7 @@ int vma_steer(struct xdp_md* ctx) {
     __u16* to = (__u16*)eth->h_dest;
     if (to[0] != cfg->mac[0] || to[1] != cfg->mac[1] || to[2] != cfg->mac[2]) return XDP_PASS;
     if (ip->protocol == IPPROTO_UDP && bpf_xdp_get_buff_len(ctx) > cfg->max_udp_frame) return XDP_PASS;
-    // No socket at this index (its process has just gone): the kernel gets the frame.
+    // Without a socket at this index (its process has just ended) the kernel gets the frame.
     return bpf_redirect_map(&xsks, *slot + ctx->rx_queue_index, XDP_PASS);
 }
 

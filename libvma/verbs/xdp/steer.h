@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* What the XDP program and the library agree on: map keys and values. Plain C, included by both. */
+/* Map keys and values that the XDP program and the library share. Plain C, included by both. */
 #ifndef VMA_VERBS_XDP_STEER_H
 #define VMA_VERBS_XDP_STEER_H
 
@@ -20,7 +20,7 @@ struct steer_three_tuple {
     __u16 protocol;
 };
 
-/* A prefix of source addresses, as BPF_MAP_TYPE_LPM_TRIE wants it. */
+/* A prefix of source addresses in the form of BPF_MAP_TYPE_LPM_TRIE. */
 struct steer_source {
     __u32 prefix;
     __u32 address;
@@ -30,13 +30,13 @@ struct steer_source {
 #define STEER_MAX_SOURCES 65536
 
 struct steer_config {
-    __u16 mac[3]; /* in memory order; frames for other stations stay with the kernel, which knows what to do
-                     with them */
-    __u16 listed_sources_only; /* not 0: 3-tuple rules take frames from what the map of sources holds, else
-                                  from all but `refused` */
-    __u32 max_udp_frame; /* longer UDP frames are super-frames (UDP_SEGMENT): only the kernel can split them
-                            again */
-    __u32 refused[STEER_MAX_REFUSED]; /* unused ones are 0, which is no source anyway */
+    /* In memory order. Frames for other stations stay with the kernel. */
+    __u16 mac[3];
+    /* Not 0: 3-tuple rules take frames from the sources in the map only; 0: from all but `refused`. */
+    __u16 listed_sources_only;
+    /* Longer UDP frames are super-frames (UDP_SEGMENT): only the kernel can split them. */
+    __u32 max_udp_frame;
+    __u32 refused[STEER_MAX_REFUSED]; /* unused ones are 0, which is never a source */
 };
 
 /* A rule's value is a slot; the socket for a frame is at index slot + receive queue. Each process gets its

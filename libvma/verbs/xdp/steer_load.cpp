@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The little of libbpf that one program with a few maps needs: the maps are made, their numbers are written
-// into the instructions that clang left open (relocations), and the program is loaded. So neither libbpf nor
-// libelf is part of the library. A light skeleton would do the same by a program of type SYSCALL; that costs
-// milliseconds, and the verifier accepts it only from those who have CAP_PERFMON, too.
+// The few functions of libbpf that one program with a few maps needs. This code makes the maps, writes their
+// numbers into the instructions that clang left open (relocations), and loads the program. So neither libbpf
+// nor libelf is part of the library. A light skeleton would do the same by a program of type SYSCALL. That
+// costs milliseconds, and the verifier accepts such a program only with CAP_PERFMON, too.
 #include "libvma/verbs/xdp/steer_load.h"
 
 #include <elf.h>
@@ -42,7 +42,7 @@ struct Map {
     std::uint32_t key, value, entries, flags;
     int SteerFds::*fd;
 };
-// As steer.bpf.c declares them.
+// The maps of steer.bpf.c.
 constexpr Map kMaps[] = {
     {"xsks", BPF_MAP_TYPE_XSKMAP, 4, 4, STEER_MAX_XSKS, 0, &SteerFds::xsks},
     {"flows5", BPF_MAP_TYPE_HASH, sizeof(steer_five_tuple), 4, STEER_MAX_FLOWS, BPF_F_NO_PREALLOC,
@@ -54,7 +54,8 @@ constexpr Map kMaps[] = {
      &SteerFds::sources},
 };
 
-// The sections of the object that matter. It is our own build's, so its form is known.
+// The sections of the object that the loader needs. The project's own build makes the object, so its form is
+// known.
 struct Object {
     std::span<const bpf_insn> program;
     std::span<const Elf64_Rel> relocations;
@@ -139,8 +140,8 @@ Result<SteerFds> load_steer() {
     attr.license = reinterpret_cast<std::uintptr_t>("Dual BSD/GPL");
     attr.prog_flags = BPF_F_XDP_HAS_FRAGS;
     set_name(attr.prog_name, kProgram);
-    // The verifier gives up with EAGAIN when a signal comes. Its handler is put off then, and signals are
-    // blocked.
+    // The verifier gives up with EAGAIN when a signal comes. The library then defers the handler and blocks
+    // signals, so a retry succeeds.
     constexpr int kLoads = 5;
     long fd = bpf(BPF_PROG_LOAD, attr);
     for (int i = 1; i < kLoads && fd == -EAGAIN; i++) fd = bpf(BPF_PROG_LOAD, attr);

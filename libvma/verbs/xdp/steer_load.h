@@ -8,14 +8,14 @@
 
 namespace vma::verbs::xdp {
 
-// bpf(2): what it returns, or a negative errno.
+// bpf(2): returns its result, or a negative errno.
 long bpf(int command, bpf_attr& attr) noexcept;
 
 struct SteerFds {
     int program, xsks, flows5, flows3, config, sources;
 };
 
-// Six descriptors for the caller to close, or none and why.
+// Returns six descriptors for the caller to close, or none and the reason.
 Result<SteerFds> load_steer();
 
 }  // namespace vma::verbs::xdp

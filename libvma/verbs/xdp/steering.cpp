@@ -19,8 +19,8 @@
 namespace vma::verbs::xdp {
 namespace {
 
-// How long a program may stay that no process says is his: one of ours goes any moment, another tool's does
-// not, and who has not CAP_SYS_ADMIN cannot tell.
+// How long attach() waits for a program of an unknown process. A program of this library goes any moment,
+// another tool's stays. A process without CAP_SYS_ADMIN cannot tell which it is.
 constexpr std::uint64_t kOurs = 1'000'000'000, kForeign = 20'000'000, kUnknown = 200'000'000;
 
 long update(int map, const void* key, const void* value) noexcept {
@@ -38,7 +38,8 @@ void erase(int map, const void* key) noexcept {
     bpf(BPF_MAP_DELETE_ELEM, attr);
 }
 
-// Is a program called like ours loaded by somebody else? Names the likely holder of a netdev for the log.
+// Has another process loaded a program with this library's name? Names the likely holder of a netdev for the
+// log.
 enum class Program { ours, foreign, unknown };
 Program attached_program(int own_program) noexcept {
     bpf_attr attr{};
@@ -108,8 +109,8 @@ Result<Steering> Steering::attach(int ifindex, const std::string& name, Mode mod
         attr.link_create.flags = mode == Mode::drv ? XDP_FLAGS_DRV_MODE : XDP_FLAGS_SKB_MODE;
         link = bpf(BPF_LINK_CREATE, attr);
         if (link != -EBUSY && link != -EEXIST) break;
-        // A process that ends gives up its name first and its program a little later. Whoever has the name
-        // now was faster.
+        // A process that ends gives up its name first and its program a little later. A process that has the
+        // name now was faster.
         const std::uint64_t now = clock::monotonic_ns();
         if (first) {
             other = attached_program(s.program_.get());
@@ -155,7 +156,7 @@ Result<void> Steering::set_sources(const Sources& sources) {
     const bool few = sources.refused_addresses(refused, STEER_MAX_REFUSED);
     std::vector<SourcePrefix> listed;
     if (!few) listed = sources.accepted_prefixes();
-    // More than the map holds: then the kernel has all that 3-tuple rules match.
+    // The map cannot hold them all: then the kernel gets all frames that match only 3-tuple rules.
     bool full = listed.size() > STEER_MAX_SOURCES;
     if (full) listed.clear();
     auto key_of = [](const SourcePrefix& p) { return steer_source{p.length, p.address}; };
@@ -166,7 +167,7 @@ Result<void> Steering::set_sources(const Sources& sources) {
                 return std::pair(ntohl(a.address), a.length) < std::pair(ntohl(b.address), b.length);
             });
     };
-    // What is new is added before anything goes, and what is asked for meanwhile passes to the kernel.
+    // Adds new entries before it removes old ones; lookups meanwhile pass the frame to the kernel.
     std::uint32_t value = 1;
     for (const SourcePrefix& p : listed) {
         if (has(listed_, p)) continue;

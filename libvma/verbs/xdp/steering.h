@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The XDP program on one netdev and its maps: attach, flow rules, sockets.
 //
-// The program hangs on a bpf_link that only this process holds, so it is detached by the kernel however the
+// The program is attached by a bpf_link that only this process holds. So the kernel detaches it however the
 // process ends, and every flow returns to the kernel.
 #pragma once
 
@@ -18,15 +18,14 @@ enum class Mode { drv, skb };
 
 class Steering {
   public:
-    // Loads the program and attaches it. EBUSY: another program is attached (the message says whose). While
-    // nobody says that it is his, it is waited for until `deadline_ns` (CLOCK_MONOTONIC), since a process
-    // that has just ended may still hold it.
+    // Loads the program and attaches it. EBUSY: another program is attached (the message tells whose). A
+    // process that has just ended may still hold the netdev. So attach() waits until `deadline_ns`
+    // (CLOCK_MONOTONIC) while no process has announced itself as the holder.
     static Result<Steering> attach(int ifindex, const std::string& name, Mode mode,
                                    std::uint64_t deadline_ns);
 
     Result<void> set_config(const MacAddress& mac, std::uint32_t mtu);
-    // Frames that only a 3-tuple rule matches are taken from these sources alone; the others pass to the
-    // kernel.
+    // 3-tuple rules take frames from these sources only; the others pass to the kernel.
     Result<void> set_sources(const Sources& sources);
     Result<void> set_socket(std::uint32_t slot, std::uint32_t queue, int xsk_fd);
     Result<void> add(const FlowSpec& spec, std::uint32_t slot);

@@ -17,11 +17,11 @@ namespace {
 
 constexpr std::uint32_t kTxHeadroom = 64;  // metadata needs 24 bytes; a cache line keeps headers aligned
 constexpr std::uint32_t kSmallChunk = 2048, kLargeChunk = 4096;
-constexpr std::uint32_t kFillBatch = 32;  // to one queue before the others are looked at
+constexpr std::uint32_t kFillBatch = 32;  // to one queue before the others have a turn
 constexpr std::uint32_t kSmallDepth =
     128;  // for each queue, to begin with: the ring asks for more as sockets come
 constexpr std::uint32_t kMaxSendSge = 17;  // MAX_SKB_FRAGS
-constexpr int kKickTries = 8;              // of 32 frames each; more than that is a queue the kernel holds up
+constexpr int kKickTries = 8;  // of 32 frames each; if more are needed, the kernel holds the queue up
 
 void pause_msec() noexcept {
     timespec pause{0, 1'000'000};
@@ -120,8 +120,8 @@ Result<ibv_qp*> XdpDevice::create_qp(const ibv_qp_init_attr& init) {
         int error = EINVAL;
         for (std::uint16_t flags : ways) {
             xsk.bind_flags = flags;
-            // Our program is attached, so whoever holds the queue is on his way out: the kernel takes 1 to
-            // 300 ms for it.
+            // This process's program is attached, so the process that holds the queue is ending: the kernel
+            // takes 1 to 300 ms for it.
             while ((error = socket.bind(xsk, q == 0 ? nullptr : queues_.front().get())) == EBUSY &&
                    clock::monotonic_ns() < deadline_ns_)
                 pause_msec();
@@ -130,8 +130,8 @@ Result<ibv_qp*> XdpDevice::create_qp(const ibv_qp_init_attr& init) {
         if (error == 0 && q == 0) scatter_ = (xsk.bind_flags & XDP_USE_SG) != 0;
         if (error == 0 && socket.zero_copy()) zero_copy_ = true;
         if (error == EINVAL && q != 0) {
-            // The kernel tells how many queues were allocated, not how many are in use; this one is not.
-            // Should it be used later, its frames find no socket and pass to the kernel.
+            // The kernel tells how many queues were allocated, not how many are in use; this one is not. If
+            // it is used later, its frames find no socket and pass to the kernel.
             queues_.pop_back();
             break;
         }
@@ -181,8 +181,8 @@ std::uint64_t XdpDevice::rx_device_drops() noexcept {
 
 // ---- receive side ----
 
-// Each queue gets back what it has used. In turn, the buffers would gather in the queues where nothing
-// arrives.
+// Each queue gets back the buffers that it has used. A round robin would gather the buffers in queues without
+// traffic.
 Xsk* XdpDevice::emptiest_queue() noexcept {
     Xsk* emptiest = nullptr;
     for (const auto& queue : queues_)
@@ -232,7 +232,7 @@ int XdpDevice::poll_recv(int count, ibv_wc* wc) noexcept {
         }
         queue.rx.release(ready);
         queue.posted -= std::min(queue.posted, static_cast<std::uint32_t>(n - before));
-        // Stay on this queue while a frame is unfinished: its pieces must come out together.
+        // The loop stays on this queue while a frame is unfinished: its pieces must come out together.
         if (unfinished) break;
         if (++next_poll_ == queues_.size()) next_poll_ = 0;
     }
@@ -240,8 +240,8 @@ int XdpDevice::poll_recv(int count, ibv_wc* wc) noexcept {
     return n;
 }
 
-// A zero-copy driver that ran out of buffers sleeps until it is told that there are some, and nothing arrives
-// meanwhile after which more would be posted.
+// A zero-copy driver without buffers sleeps until this process wakes it. No frame arrives meanwhile, so no
+// later post would wake it either.
 void XdpDevice::wake_drivers() noexcept {
     for (const auto& queue : queues_)
         if (queue->fill.needs_wakeup() && queue->posted != 0) queue->kick_rx();
@@ -289,7 +289,7 @@ int XdpDevice::send_one(const ibv_send_wr& wr) noexcept {
             auto* frame = reinterpret_cast<std::uint8_t*>(sge.addr);
             auto* meta = reinterpret_cast<TxMetadata*>(frame - sizeof(TxMetadata));
             meta->flags = kTxMetadataChecksum;
-            meta->checksum_start = 14 + 20;  // the frames we build have no IP options
+            meta->checksum_start = 14 + 20;  // the library's frames have no IP options
             meta->checksum_offset = frame[14 + 9] == IPPROTO_TCP ? 16 : 6;
             desc.options |= XDP_TX_METADATA;
         }
@@ -305,8 +305,8 @@ void XdpDevice::submit_and_kick() noexcept {
         queue.tx.submit(unsubmitted_);
         unsubmitted_ = 0;
     }
-    // In copy mode the kernel takes at most 32 descriptors a call and says EAGAIN when more remain, or when
-    // its completion ring or the socket's send buffer is full; then completions are taken and it is asked
+    // In copy mode the kernel takes at most 32 descriptors a call. It answers EAGAIN when more remain, or
+    // when its completion ring or the socket's send buffer is full. Then the loop takes completions and asks
     // again.
     int error = 0;
     for (int i = 0; i < kKickTries; i++) {
@@ -316,8 +316,8 @@ void XdpDevice::submit_and_kick() noexcept {
     }
     const std::uint64_t now = clock::ticks();
     lazy_.kicked(now);
-    // The kernel would not take them all: they count as held, so that the flusher asks again. After another
-    // error (the interface is down) that is for whoever sends or flushes next.
+    // Frames that the kernel did not take count as held, so that the flusher asks again. After another error
+    // (the interface is down) the next send or flush asks again.
     backlog_ = error == EAGAIN || error == EBUSY || error == ENOBUFS;
     stuck_ = error != 0 && !backlog_;
     held_since_.store(now, std::memory_order_relaxed);
@@ -332,7 +332,7 @@ int XdpDevice::post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
         error = d.send_one(*wr);
         if (error != 0) {
             *bad = wr;
-            kick = d.unsubmitted_ != 0;  // room comes only from sending what is held
+            kick = d.unsubmitted_ != 0;  // only sending the held frames makes room
             break;
         }
         kick |= d.lazy_.posted(clock::ticks()) || d.stuck_;

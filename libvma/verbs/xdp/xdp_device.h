@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A software RDMA device on any Linux netdev, over AF_XDP.
 //
-//   PD + MR            the umem
-//   posted receive     an entry of a fill ring (the wr_id is remembered for each chunk)
-//   receive CQ         the RX rings of all queues: a flow may arrive on any
-//   send request       TX descriptors, one for each SGE, with checksum metadata when IBV_SEND_IP_CSUM asks
-//   for it send CQ            the completion ring; only signalled requests appear, in order completion
-//   channel the XSK itself, or an epoll set of them when there are several queues flow rule          an entry
-//   of the XDP program's map; what no rule matches stays with the kernel
+//   PD + MR             the umem
+//   posted receive      an entry of a fill ring (the wr_id is remembered for each chunk)
+//   receive CQ          the RX rings of all queues: a flow may arrive on any
+//   send request        TX descriptors, one for each SGE, with checksum metadata for IBV_SEND_IP_CSUM
+//   send CQ             the completion ring; only signalled requests appear, in order
+//   completion channel  the XSK itself, or an epoll set of several queues' XSKs
+//   flow rule           an entry of the XDP program's map; frames without a rule stay with the kernel
 //
-// One QP and one CQ each way. Calls on the send side are serialised by the caller, and so are those on the
-// receive side; the two sides may run in parallel.
+// One QP and one CQ each way. The caller serialises calls on the send side, and calls on the receive side;
+// the two sides may run in parallel.
 #pragma once
 
 #include <memory>
@@ -38,15 +38,15 @@ struct XdpConfig {
     std::uint32_t tx_entries = 2048;
     bool zero_copy = true;     // try it first in drv mode
     bool partial_sums = true;  // DeviceAttr::partial_sums
-    std::uint64_t patience_ns =
-        1'000'000'000;  // how long a process that ends may take to let go of the netdev
+    // How long an ending process may take to release the netdev.
+    std::uint64_t patience_ns = 1'000'000'000;
 };
 
 class XdpDevice final : public SoftwareDevice {
   public:
-    // Attaches the program. Sockets are made by reg_mr() and create_qp(). EBUSY, from each of them: somebody
-    // else has the netdev, or did not let go of it in patience_ns. A living process that has it is not waited
-    // for.
+    // Attaches the program. reg_mr() and create_qp() make the sockets. EBUSY, from each of them: another
+    // process holds the netdev, or did not release it within patience_ns. The device does not wait for a
+    // living holder.
     static Result<std::unique_ptr<XdpDevice>> open(XdpConfig config);
     ~XdpDevice() override;
 
@@ -83,8 +83,8 @@ class XdpDevice final : public SoftwareDevice {
 
     XdpConfig config_;
     Steering steering_;
-    InternalFd name_;                // says that this process has the netdev
-    std::uint64_t deadline_ns_ = 0;  // of the opening
+    InternalFd name_;                // announces that this process holds the netdev
+    std::uint64_t deadline_ns_ = 0;  // of the opening, CLOCK_MONOTONIC
     InternalFd epoll_;               // channel of several queues
 
     std::uint8_t* memory_ = nullptr;
@@ -97,7 +97,7 @@ class XdpDevice final : public SoftwareDevice {
     ChunksAway sent_;      // numbers: places in slots_
     bool scatter_ = true;  // a frame may have several descriptors
     bool zero_copy_ = false;
-    bool stuck_ = false;             // the same after an error that time does not mend
+    bool stuck_ = false;             // unsent descriptors after an error that waiting does not clear
     bool backlog_ = false;           // the kernel left submitted descriptors in the TX ring
     std::uint32_t unsubmitted_ = 0;  // TX descriptors written and not yet visible to the kernel
     LazyKick lazy_;

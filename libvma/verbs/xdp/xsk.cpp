@@ -12,7 +12,7 @@
 namespace vma::verbs::xdp {
 namespace {
 
-// struct xdp_umem_reg as of Linux 6.8; older kernels take its first four members.
+// struct xdp_umem_reg as of Linux 6.8; older kernels read its first four members.
 struct UmemReg {
     std::uint64_t addr, len;
     std::uint32_t chunk_size, headroom, flags, tx_metadata_len;
@@ -131,9 +131,9 @@ Result<void> Xsk::make_rings(const XskConfig& config) {
         return r;
     if (auto r = rx.create(fd(), XDP_RX_RING, XDP_PGOFF_RX_RING, off->rx, config.rx_size); !r) return r;
     if (config.tx_size != 0) {
-        // In copy mode the kernel charges each frame on its way to the socket's send buffer, whose default is
-        // some 200 of them.
-        constexpr int kCharge = 8192;  // of a frame, by a wide margin
+        // In copy mode the kernel charges each frame on its way to the socket's send buffer, whose default
+        // size holds some 200 frames.
+        constexpr int kCharge = 8192;  // for a frame, by a wide margin
         const int room =
             static_cast<int>(std::min<std::uint64_t>(std::uint64_t{config.tx_size} * kCharge, 1u << 30));
         if (os::setsockopt(fd(), SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof room) != 0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// AF_XDP sockets: the umem, and the four rings of a queue. The kernel's interface is used directly because
+// AF_XDP sockets: the umem, and the four rings of a queue. This code uses the kernel's interface directly.
 // libxdp's helpers cannot ask for transmit metadata, scatter-gather and per-queue rings of one umem at the
 // same time.
 //
@@ -44,7 +44,7 @@ struct TxMetadata {
 inline constexpr std::uint64_t kTxMetadataChecksum = 1u << 1;
 static_assert(sizeof(TxMetadata) == 24);
 
-// One shared ring of `Entry`s. The producer or the consumer role is fixed by which functions are called.
+// One shared ring of `Entry`s. Its user calls either the producer's or the consumer's functions, never both.
 template <class Entry>
 class XskRing {
   public:
@@ -57,7 +57,7 @@ class XskRing {
     Result<void> create(int fd, int option, std::uint64_t page_offset, const xdp_ring_offset& where,
                         std::uint32_t size);
 
-    // The part of create() that needs no kernel: takes the ring that lies at `base`, which the caller keeps.
+    // The part of create() without the kernel: takes the ring at `base`, which the caller owns.
     void use(void* base, const xdp_ring_offset& where, std::uint32_t size) noexcept;
 
     // Consumer: entries ready to read, at most size(); then front(i) for i below that count; then release(n).
@@ -114,36 +114,37 @@ struct XskConfig {
     std::uint16_t bind_flags = 0;  // XDP_COPY / XDP_ZEROCOPY, XDP_USE_SG, XDP_USE_NEED_WAKEUP
 };
 
-// The flags to try for bind(), in this order. Scatter-gather is given up for zero copy where a frame always
-// fits `one_chunk`: some drivers have the one, not the other.
+// The flags to try for bind(), in this order. For zero copy, one try leaves out scatter-gather where a frame
+// always fits `one_chunk`, because some drivers have only one of the two.
 std::vector<std::uint16_t> ways_to_bind(bool zero_copy, bool one_chunk);
 
 // One AF_XDP socket on one queue. The first one registers the umem, further ones share it.
 class Xsk {
   public:
-    // Registers [memory, memory+length) as umem. `metadata` tells whether the kernel took the transmit
+    // Registers [memory, memory+length) as umem. `metadata` becomes true if the kernel accepts the transmit
     // metadata.
     Result<void> open_with_umem(void* memory, std::size_t length, std::uint32_t chunk, bool& metadata);
     Result<void> open();
-    // Creates the rings and binds; `owner` is the socket whose umem is shared, or null for the first. EBUSY
-    // is returned as such: the caller decides about retrying (a queue is released some milliseconds after a
-    // close).
+    // Creates the rings and binds; `owner` is the socket whose umem is shared, or null for the first. bind()
+    // returns EBUSY to the caller. The caller decides about a retry: the kernel releases a queue some
+    // milliseconds after a close.
     Result<void> make_rings(const XskConfig& config);
     int bind(const XskConfig& config, const Xsk* owner) noexcept;  // 0 or errno
     void close() noexcept { fd_.reset(); }
 
     int fd() const noexcept { return fd_.get(); }
     void mirror_fd(int* number) noexcept { fd_.mirror(number); }
-    // Hands the TX ring's content to the kernel; errno value or 0. EAGAIN/EBUSY: more remains, or try again.
+    // Submits the TX ring's content to the kernel; errno value or 0. EAGAIN/EBUSY: more remains, or try
+    // again.
     int kick_tx() noexcept;
     void kick_rx() noexcept;
-    // rx_dropped + rx_ring_full + rx_invalid_descs + rx_fill_ring_empty as the kernel counted them.
+    // rx_dropped + rx_ring_full + rx_invalid_descs + rx_fill_ring_empty by the kernel's count.
     std::uint64_t rx_drops() const noexcept;
     bool zero_copy() const noexcept;
 
     XskRing<std::uint64_t> fill, completion;
     XskRing<xdp_desc> rx, tx;
-    std::uint32_t posted = 0;  // to the fill ring, and not yet come back in the RX ring
+    std::uint32_t posted = 0;  // to the fill ring, and not returned in the RX ring yet
 
   private:
     InternalFd fd_;
