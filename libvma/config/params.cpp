@@ -95,8 +95,8 @@ bool read_choice(std::string_view text, std::string_view choices, std::int64_t& 
     return false;
 }
 
-// What is wrong with a text that must have a form; empty if nothing. Texts that other layers read are checked
-// here, so that the program's start finds a mistake, not the first use of the value.
+// What is wrong with a text that must have a form; empty if the text is valid. Texts that other layers read
+// are checked here, so that the program's start finds a mistake, not the first use of the value.
 std::string_view fault_of(const Parameter& row, std::string_view text) noexcept {
     if (row.text == &Params::tracelevel && !log::parse_level(text)) return "is not a log level";
     if (row.text == &Params::internal_thread_affinity && text != "-1")

@@ -103,8 +103,8 @@ class Rules {
 // Complaints go to the log. Without the file there are no rules, so every socket may be offloaded.
 const Rules& rules() noexcept;
 
-// rules().match(), with a line in the log: at level info the first time that a rule leaves a socket to the
-// kernel, at level debug always.
+// rules().match(), with a line in the log. At level info the line appears the first time that a rule leaves a
+// socket to the kernel, at level debug always.
 Decision decide(Role role, Endpoint first, const Endpoint* second) noexcept;
 
 }  // namespace vma::config

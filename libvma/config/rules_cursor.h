@@ -23,7 +23,7 @@ inline bool is_hex(char c) noexcept {
 }
 inline bool is_control(char c) noexcept { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }
 
-// `text` in quotes for a message. It holds at most 40 bytes of `text`; bytes that are not printable ASCII
+// `text` in quotes for a message. It holds at most 40 bytes of `text`. Bytes that are not printable ASCII
 // become \xNN, so that a binary file sends no control sequences to the terminal.
 inline std::string quoted(std::string_view text) {
     std::string result = "\"";

@@ -81,9 +81,9 @@ bool read_ipv6(std::string_view text, std::uint8_t* bytes) {
            inet_pton(AF_INET6, std::string(text).c_str(), bytes) == 1;
 }
 
-// The length of an IPv6 address without brackets at the beginning of `text`. The colon that ends the address
-// differs from those inside in one of two ways: a prefix follows, or the last colon cannot belong to the
-// address. 0: there is no address, or the text has two meanings.
+// The length of an IPv6 address without brackets at the beginning of `text`. A colon ends the address if a
+// prefix follows, or if the last colon cannot belong to the address. 0: there is no address, or the text has
+// two meanings.
 std::size_t ipv6_length(std::string_view text, std::uint8_t* bytes) {
     std::size_t end = 0;
     while (end < text.size() && (text[end] == ':' || text[end] == '.' || is_hex(text[end]))) end++;

@@ -6,9 +6,9 @@
 // shadows, a forked child that inherits the set. This object adds the events that the kernel cannot see, with
 // the kernel's rules for level, edge and one-shot triggering.
 //
-// Members with Readiness::ours leave the kernel's set while they have it, and ADD, MOD and DEL of them answer
-// as if they were in the set. (A TCP connection's shadow is unconnected, and the kernel would report EPOLLHUP
-// for it.) They go back when the library hands the connection over to the kernel.
+// A member leaves the kernel's set while it has Readiness::ours. ADD, MOD and DEL of it answer as if it were
+// in the set. (A TCP connection's shadow is unconnected, and the kernel would report EPOLLHUP for it.) The
+// member goes back when the library hands the connection over to the kernel.
 //
 // Members report changes (sockets/ready_hook.h, epoll_entry.h), so the cost of a look depends on the active
 // members. A thread that sleeps here is on this set's list of waiters and on no member's list. Each look asks

@@ -5,7 +5,7 @@
 // exactly. A hung-up descriptor that is only in the write set would wake poll at once, again and again. The
 // library's descriptors are beyond FD_SETSIZE, so the sets are bit maps of a size of their own; the kernel
 // has no limit there. Members of which the kernel knows nothing (Readiness::ours) are not in the kernel's
-// sets; the library sorts their events into the three sets as the kernel does.
+// sets. The library sorts their events into the three sets as the kernel does.
 #include <fcntl.h>
 #include <pthread.h>
 #include <string.h>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The descriptors of the program that may be epoll sets without an EpollSet.
 //
-// A thread that sleeps in poll() or select() on such a set must wake up when another thread adds the set's
-// first offloaded member (see KernelWait). Asking the kernel what each number is would cost more than the
-// call itself. So the library notes a number where the program gets it, or uses it as a set. A wrongly noted
-// number only costs two atomic additions for each call that watches it.
+// A thread may sleep in poll() or select() on an epoll set. It must wake up when another thread adds the
+// set's first offloaded member (see KernelWait). Asking the kernel what each number is would cost more than
+// the call itself. So the library notes a number where the program gets it, or uses it as a set. A wrongly
+// noted number only costs two atomic additions for each call that watches it.
 #pragma once
 
 #include <poll.h>

@@ -3,8 +3,8 @@
 // their rings, and the thread's wake-up.
 //
 // Many sockets share few rings, so the call polls, flushes and arms each ring once, for all sockets. It polls
-// a socket that does not tell its rings by itself. An epoll set knows the rings of its members and wakes the
-// threads that wait on it, so the call does not visit the set's members.
+// a socket that does not tell its rings by itself. An epoll set knows its members' rings and wakes the
+// threads that wait on it. So the call does not visit the set's members.
 #pragma once
 
 #include <memory>
@@ -23,8 +23,8 @@ class Sources {
     void add(sockets::Ref<sockets::FdObject> object);
 
     // Sets change while a call waits on them, and sockets get other rings. refresh() takes over the sets'
-    // present members. It looks up the rings when a set has changed, when `rings` is true, and now and then,
-    // because a socket outside of sets does not report the change.
+    // present members. It looks up the rings when a set has changed and when `rings` is true. It also does so
+    // now and then, because a socket outside of sets does not report the change.
     bool stale() const noexcept;
     void refresh(bool rings = false);
 

@@ -13,9 +13,9 @@
 //   netfilter   the packet passes OUTPUT and then INPUT with lo as its interface; connection tracking sees
 //   that counters    of the loopback interface instead of the device's; no hardware time stamp IP header the
 //   kernel fills in a checksum and an identification of 0
-// KernelPath does not give multicast and broadcast. Nor does it give packets to a foreign address (the kernel
-// would forward them), from an address of this host, or sent by this host itself. Nor packets with a bad IP
-// checksum, which the kernel would correct.
+// KernelPath keeps these packets from the kernel: multicast and broadcast; packets to a foreign address,
+// which the kernel would forward; packets from an address of this host, or sent by this host itself; packets
+// with a bad IP checksum, which the kernel would correct.
 #pragma once
 
 #include <netinet/in.h>

@@ -143,7 +143,7 @@ inline auto cancellation_point(long first, F&& call, const char* name = __builti
     return result;
 }
 
-// Default for `answered` of waiting(): does nothing.
+// Default for `answered` of waiting(), without an effect.
 struct NotCounted {
     template <class Result>
     void operator()(sockets::Socket&, Result) const noexcept {}

@@ -2,9 +2,9 @@
 // syscall() with a number that may concern the library arrives here (see syscalls.def and
 // trampolines_x86_64.S).
 //
-// A call that does not concern the library is made exactly as libc's syscall() would make it. It is no
-// cancellation point, and its arguments have the kernel's own form: poll and select write the remaining time
-// back, signal sets have a size.
+// A call that does not concern the library is made exactly as libc's syscall() would make it. The call is no
+// cancellation point, and its arguments have the kernel's own form. So poll and select write the remaining
+// time back, and signal sets have a size.
 #if defined(__x86_64__)
 
 #include <sched.h>

@@ -8,7 +8,7 @@
 // itself.
 //
 // VMA_THREAD_MODE chooses how a waiter waits (LockMode). In mode `single` the lock costs the program's one
-// thread no atomic operation: that thread stores its number and looks whether another thread has a claim. All
+// thread no atomic operation. That thread stores its number and looks whether another thread has a claim. All
 // other threads, normally only the library's own, claim the lock in a second word. They then have the kernel
 // order the two accesses (membarrier(2)), which costs them some microseconds. So the lock is correct with any
 // number of threads, but fast for one only.

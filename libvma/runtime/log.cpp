@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Writing a log line must be possible anywhere: in a signal handler, in a vforked or forked child, on a
-// thread that the program cancels. So nothing here takes a lock or calls libc for system calls. Threads agree
-// by single compare-and-swap steps: on opening the file again after fork, and on remembered texts.
+// thread that the program cancels. So this code takes no lock, and makes its system calls without libc.
+// Threads agree by single compare-and-swap steps: on opening the file again after fork, and on remembered
+// texts.
 #include "libvma/runtime/log.h"
 
 #include <errno.h>

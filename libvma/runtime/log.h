@@ -2,8 +2,8 @@
 // Log lines: "VMA <LEVEL>: text", one write(2) each, to stderr or VMA_LOG_FILE.
 //
 // The log writes nothing before start() has run, and nothing in a set-uid program. It writes to descriptor 2
-// only while that is still the file it was when the process started: daemons close it and open their own
-// files under that number.
+// only while that number means the same file as at the start of the process. Daemons close the number and
+// open their own files under it.
 #pragma once
 
 #include <fmt/core.h>
@@ -100,7 +100,7 @@ void start() noexcept;
 
 // Set, while the program runs, the level and what a line begins with (VMA_LOG_DETAILS, clamped to 0 to 3). As
 // at start, level debug and beyond raise the details to at least 2; set_details() may lower them afterwards.
-// Nothing changes the level of a set-uid program. set_level() and set_details() are async-signal-safe.
+// set_level() has no effect in a set-uid program. All four functions are async-signal-safe.
 void set_level(Level level) noexcept;
 void set_details(int details) noexcept;
 Level level() noexcept;

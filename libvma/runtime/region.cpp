@@ -22,7 +22,7 @@ SignalSet change_mask(int how, SignalSet set) noexcept {
 
 }  // namespace
 
-// Handlers may jump out and not return, so nothing here depends on code after them, but errno.
+// A handler may never return. So this function reads and clears the thread's state before the handlers run.
 void deliver_deferred() {
     Deferral& t = t_deferral;
     const int saved = errno;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Tells whether a thread is inside the library, and what happens to signals meanwhile.
 //
-// A handler of the program may do at any instant what signal-safety(7) allows: return, jump out with
-// siglongjmp(), end the process, fork, call any socket function. So no handler may run while its thread holds
-// a lock of the library or a reference to a socket, or is in the middle of a change. Each call of the program
-// into the library is a Region. When a signal with a handler of the program reaches a thread in a Region,
-// signals.cpp defers the signal. The library's trampoline before the handler sends the signal to its own
-// thread once more, has the interrupted context block signals, and returns. The end of the region unblocks
-// them. So the kernel delivers the signal with everything that belongs to it: siginfo, mask, stack, flags.
+// A handler of the program may do at any instant what signal-safety(7) allows. It may return, jump out with
+// siglongjmp(), end the process, fork, or call any socket function. So no handler may run while its thread
+// holds a lock of the library or a reference to a socket. Nor may a handler run in the middle of a change.
+// Each call of the program into the library is a Region. When a signal with a handler of the program reaches
+// a thread in a Region, signals.cpp defers the signal. The library's trampoline before the handler sends the
+// signal to its own thread once more, has the interrupted context block signals, and returns. The end of the
+// region unblocks them. So the kernel delivers the signal with everything that belongs to it: siginfo, mask,
+// stack, flags.
 //
 // A call that waits does what the kernel's call does: it looks at pending(), releases what it holds, and
 // leaves the region with EINTR. It leaves with kRestart where the kernel would restart the call after a

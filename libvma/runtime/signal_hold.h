@@ -35,7 +35,7 @@ class SignalHold {
     sigset_t original_;
 };
 
-// poll(2) that a signal ends with EINTR even if its handler is put off, or was before. A cancellation point.
+// poll(2) that a signal ends with EINTR even if its handler is deferred, or was before. A cancellation point.
 int poll_interruptibly(pollfd* fds, nfds_t count, const timespec* timeout);
 
 }  // namespace vma::runtime

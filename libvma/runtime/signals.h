@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Counts the signals that reach a thread.
 //
-// A blocking call that spins in user space is not in the kernel when a signal comes, so the kernel does not
-// tell it to return EINTR. Therefore each handler of the program sits behind a trampoline of the library. The
-// trampoline increments a counter of the thread, interruptions() or restarts() of runtime.h, and calls the
-// program's handler. The program sees no difference: flags and mask are installed as the program gave them,
-// and a question for the current handler gets the program's own.
+// A signal may come while a blocking call spins in user space. The kernel then does not tell the call to
+// return EINTR. Therefore each handler of the program sits behind a trampoline of the library. The trampoline
+// increments a counter of the thread, interruptions() or restarts() of runtime.h, and calls the program's
+// handler. The program sees no difference. Flags and mask are installed as the program gave them, and a
+// question for the current handler gets the program's own.
 //
 // The kernel always answers "what is installed", because SA_RESETHAND changes it without the library. The
 // table only translates trampolines back to handlers. Each signal has two slots, each with a trampoline of

@@ -56,7 +56,7 @@ inline std::string_view text_of(const char (&text)[N]) noexcept {
 }
 
 // While it lives, only this thread writes the description of the block that `sequence` guards. Writers are
-// rare and quick, so a thread waits for another writer, but not for ever: the other writer may be this
+// rare and quick, so a thread waits for another writer, but not for ever. The other writer may be this
 // thread, interrupted by a signal handler. False: the caller must not write; the next refresh updates the
 // description.
 class Describe {

@@ -7,10 +7,10 @@
 // are never followed: the file is made under a temporary name with O_EXCL and O_NOFOLLOW, and renamed. The
 // library keeps no descriptor that the program could close or pass on by mistake.
 //
-// One hazard remains. Users who may open the file for writing (its owner and root, mode 0600) can truncate
-// it, and then the next write to a counter raises SIGBUS. The seal against that (F_SEAL_SHRINK) exists for
-// memfd files alone, which have no name in a directory; a file of tmpfs comes with F_SEAL_SEAL. The same
-// users can kill the process, so the hazard gives them nothing new.
+// One hazard remains. The file's owner and root may open it for writing (mode 0600) and can truncate it. Then
+// the next write to a counter raises SIGBUS. The seal against that (F_SEAL_SHRINK) exists for memfd files
+// alone, which have no name in a directory; a file of tmpfs comes with F_SEAL_SEAL. The same users can kill
+// the process, so the hazard gives them nothing new.
 #pragma once
 
 #include <sys/types.h>
