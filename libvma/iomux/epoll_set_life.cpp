@@ -171,7 +171,7 @@ void EpollSet::leave_to_kernel(int, const char* why) noexcept {
         }
         for (auto& [fd, object] : members) object->leave_to_kernel(fd, why);
     } catch (const std::bad_alloc&) {
-        log::once(log::Level::warn, "members of an epoll set are not moved to the kernel ({}): out of memory",
+        log::once(log::Level::warn, "members of an epoll set are not left to the kernel ({}): out of memory",
                   why);
     }
     sync_with_kernel();

@@ -684,7 +684,7 @@ bool KernelView::routed_sources(int ifindex, bool strict, std::vector<verbs::Sou
     constexpr std::size_t kMaxRoutes = 32768;
     if (own_rules_.load(std::memory_order_acquire)) {
         log::once(log::Level::info,
-                  "rp_filter is on and there are policy rules: what has no connection yet reaches sockets "
+                  "rp_filter is on and there are policy rules: frames without a connection reach sockets "
                   "through the kernel");
         return false;
     }
@@ -727,7 +727,7 @@ bool KernelView::routed_sources(int ifindex, bool strict, std::vector<verbs::Sou
         });
     if (error != 0 || too_many) {
         log::once(log::Level::info,
-                  "rp_filter is on and the routing table is {}: what has no connection yet reaches sockets "
+                  "rp_filter is on and the routing table is {}: frames without a connection reach sockets "
                   "through the kernel",
                   too_many ? "long" : "not to be read");
         return false;

@@ -66,8 +66,9 @@ ibv_wc_status status_of(std::uint8_t syndrome) noexcept {
                     : opcode == MLX5_CQE_RESP_ERR ? cq.receiver
                                                   : nullptr;
     if (qp == nullptr) {
-        log::once(log::Level::warn, "mlx5: CQ {} has a completion with opcode {}, which is nobody's",
-                  cq.number, opcode);
+        log::once(log::Level::warn,
+                  "mlx5: CQ {} has a completion with opcode {}, which belongs to no queue pair", cq.number,
+                  opcode);
         return false;
     }
     const auto& error = *reinterpret_cast<const mlx5_err_cqe*>(cqe);

@@ -164,7 +164,7 @@ std::uint32_t RdmaDevice::buffer_for(std::uint32_t mtu) const noexcept {
 Result<void> RdmaDevice::query() {
     ibv_port_attr port{};
     if (const int error = verbs_.query_port(real_, config_.port.port, port))
-        return fail(error, fmt::format("port {} of {} cannot be asked: {}", config_.port.port,
+        return fail(error, fmt::format("port {} of {} cannot be queried: {}", config_.port.port,
                                        config_.port.device, strerror(error)));
     if (port.link_layer != IBV_LINK_LAYER_ETHERNET)
         return fail(EOPNOTSUPP, fmt::format("port {} of {} is not an Ethernet port", config_.port.port,
@@ -172,7 +172,7 @@ Result<void> RdmaDevice::query() {
     ibv_device_attr_ex device{};
     if (const int error = verbs_.query_device(real_, device))
         return fail(error,
-                    fmt::format("{} cannot be asked what it can: {}", config_.port.device, strerror(error)));
+                    fmt::format("{} does not report its features: {}", config_.port.device, strerror(error)));
 
     const std::uint32_t tag = config_.vlan != 0 ? VlanLayer::kTag : 0;
     attr_.ifindex = config_.ifindex;
@@ -207,7 +207,7 @@ Result<void> RdmaDevice::query() {
                           (*rdma::mlx5())->is_supported(real_->device);
         clock_ = std::make_unique<DeviceClock>(real_, clock, page ? *rdma::mlx5() : nullptr);
         if (clock.conversion == Conversion::ptp && clock_->clock().conversion() == Conversion::system)
-            log::once(log::Level::info, "{} tells nothing of a PTP clock: VMA_HW_TS_CONVERSION is 3",
+            log::once(log::Level::info, "{} has no readable PTP clock: VMA_HW_TS_CONVERSION is 3",
                       config_.port.device);
         // A PTP clock may follow TAI, so only conversion `system` is CLOCK_REALTIME.
         attr_.arrival_realtime = clock_->clock().conversion() == Conversion::system;

@@ -101,8 +101,7 @@ std::string explain(const char* what, int error) {
 
 Result<SteerFds> load_steer() {
     Object object;
-    if (!object.read())
-        return fail(ENOEXEC, "cannot load the XDP program: its object is not what it should be");
+    if (!object.read()) return fail(ENOEXEC, "cannot load the XDP program: its object is malformed");
     SteerFds fds{-1, -1, -1, -1, -1, -1};
     auto give_up = [&](const char* what, int error) {
         for (const Map& map : kMaps)
