@@ -125,8 +125,8 @@ void EpollSet::drop(Entry& e, Dropped& dropped) noexcept {
     discard(e, dropped);
 }
 
-// Takes the entry off all lists but the active one, and off their sources. settle() may move other entries to
-// the end of the active list.
+// After this the entry is on no list but the active one, and no hook puts it on another. settle() may move
+// other entries to the end of the active list.
 void EpollSet::detach(Entry& e) noexcept {
     e.interest.store(0, std::memory_order_relaxed);
     if (!e.walked) e.dead = !as_socket(e.object.get())->unsubscribe(&e);

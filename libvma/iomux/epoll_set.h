@@ -135,8 +135,8 @@ class EpollSet final : public sockets::FdObject {
   private:
     using Entry = EpollEntry;
     struct DataUse {
-        unsigned count = 0;     // members with this data, offloaded or not
-        Entry* ours = nullptr;  // one of them that is offloaded
+        unsigned count = 0;     // members with this data, in entries_ or others_
+        Entry* ours = nullptr;  // one of them in entries_
     };
     // The order of adding does not matter; a number can mean several files.
     using Entries = std::unordered_multimap<int, std::unique_ptr<Entry>>;

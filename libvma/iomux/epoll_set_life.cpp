@@ -156,8 +156,7 @@ void EpollSet::adopt_member(int epfd, int fd) {
     }
 }
 
-// Calls the members without lock_, because their locks come after it, and a handover takes it again through a
-// hook.
+// Calls the members without lock_, because a handover takes their locks and wakes this set.
 void EpollSet::leave_to_kernel(int, const char* why) noexcept {
     if (busy_in_this_thread()) return;
     try {

@@ -114,8 +114,9 @@ struct XskConfig {
     std::uint16_t bind_flags = 0;  // XDP_COPY / XDP_ZEROCOPY, XDP_USE_SG, XDP_USE_NEED_WAKEUP
 };
 
-// The flags to try for bind(), in this order. For zero copy, one try leaves out scatter-gather where a frame
-// always fits `one_chunk`, because some drivers have only one of the two.
+// The flags to try for bind(), in this order: zero copy before copy mode. Where a frame always fits
+// `one_chunk`, each mode also has a try without scatter-gather. Some drivers have zero copy or
+// scatter-gather, not both.
 std::vector<std::uint16_t> ways_to_bind(bool zero_copy, bool one_chunk);
 
 // One AF_XDP socket on one queue. The first one registers the umem, further ones share it.
