@@ -86,6 +86,7 @@ bool FdTable::insert(int fd, FdObject* object) noexcept {
     object->fd_added();
     auto& entry = leaf->entries[static_cast<unsigned>(fd) & (kLeaf - 1)];
     FdObject* stale = entry.exchange(object, std::memory_order_acq_rel);
+    note(*leaf, static_cast<unsigned>(fd), stale, object);
     if (stale != nullptr)
         drop(fd, stale);
     else
@@ -100,6 +101,7 @@ void FdTable::remove(int fd) noexcept {
     if (leaf == nullptr) return;
     FdObject* object = leaf->entries[index & (kLeaf - 1)].exchange(nullptr, std::memory_order_acq_rel);
     if (object == nullptr) return;
+    note(*leaf, index, object, nullptr);
     used_.fetch_sub(1, std::memory_order_relaxed);
     int saved = errno;
     drop(fd, object);
@@ -114,6 +116,7 @@ void FdTable::remove_if(int fd, FdObject* object) noexcept {
     if (!leaf->entries[index & (kLeaf - 1)].compare_exchange_strong(object, nullptr,
                                                                     std::memory_order_acq_rel))
         return;
+    note(*leaf, index, object, nullptr);
     used_.fetch_sub(1, std::memory_order_relaxed);
     int saved = errno;
     drop(fd, object);
@@ -151,6 +154,7 @@ void FdTable::clear_in_child() noexcept {
         for (auto& entry : leaf->entries)
             if (entry.load(std::memory_order_relaxed) != nullptr)
                 entry.store(nullptr, std::memory_order_relaxed);
+        for (auto& sets : leaf->sets) sets.store(0, std::memory_order_relaxed);
     }
     used_.store(0, std::memory_order_relaxed);
 }

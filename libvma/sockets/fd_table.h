@@ -129,6 +129,21 @@ class FdTable {
             }
         }
     }
+    // The same for each epoll set. Costs a look at 64 numbers at once, so close() of a socket may ask.
+    template <class F>
+    void for_each_set(F&& visit) const {
+        for (unsigned t = 0; t < kTop; t++) {
+            Leaf* leaf = top_[t].load(std::memory_order_acquire);
+            if (leaf == nullptr) continue;
+            for (unsigned w = 0; w < kLeaf / 64; w++)
+                for (std::uint64_t bits = leaf->sets[w].load(std::memory_order_acquire); bits != 0;
+                     bits &= bits - 1) {
+                    const unsigned i = w * 64 + static_cast<unsigned>(__builtin_ctzll(bits));
+                    FdObject* o = leaf->entries[i].load(std::memory_order_acquire);
+                    if (is_set(o)) visit(static_cast<int>((t << kLeafBits) | i), o);
+                }
+        }
+    }
     // In a forked child: forget everything without touching the objects. Async-signal-safe.
     void clear_in_child() noexcept;
     // The same, but puts `other(fd, object)` in the place of each entry (null: nothing), which has the
@@ -145,15 +160,38 @@ class FdTable {
                 object = other(static_cast<int>((t << kLeafBits) | i), object);
                 leaf->entries[i].store(object, std::memory_order_relaxed);
                 used += object != nullptr;
+                leaf->note(i);
             }
         }
         used_.store(used, std::memory_order_relaxed);
     }
 
   private:
+    static bool is_set(const FdObject* object) noexcept {
+        return object != nullptr && object->kind() == Kind::epoll;
+    }
     struct Leaf {
         std::atomic<FdObject*> entries[kLeaf];
+        std::atomic<std::uint64_t> sets[kLeaf / 64];  // a bit for each entry that is an epoll set
+
+        // After entry `i` has changed, where one of the two values is a set.
+        void note(unsigned i) noexcept {
+            const std::uint64_t bit = std::uint64_t{1} << (i % 64);
+            FdObject* now = entries[i].load(std::memory_order_acquire);
+            for (;;) {
+                if (is_set(now))
+                    sets[i / 64].fetch_or(bit, std::memory_order_acq_rel);
+                else
+                    sets[i / 64].fetch_and(~bit, std::memory_order_acq_rel);
+                FdObject* again = entries[i].load(std::memory_order_acquire);
+                if (again == now) return;
+                now = again;
+            }
+        }
     };
+    static void note(Leaf& leaf, unsigned index, const FdObject* before, const FdObject* after) noexcept {
+        if (is_set(before) || is_set(after)) leaf.note(index & (kLeaf - 1));
+    }
     Leaf* leaf_for(unsigned index) noexcept;
     static FdObject* release(Ref<FdObject>& ref) noexcept {
         FdObject* p = ref.get();

@@ -4,7 +4,12 @@
 #include <errno.h>
 
 #include "libvma/os/calls.h"
+#include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/no_cancel.h"
+
+#ifndef SO_COOKIE
+#define SO_COOKIE 57
+#endif
 
 namespace vma::sockets::shadow {
 
@@ -28,6 +33,12 @@ sockaddr_in name_of(int fd) noexcept {
 
 sockaddr_in peer_of(int fd) noexcept {
     return name_by([](int s, sockaddr* a, socklen_t* len) { return os::getpeername(s, a, len); }, fd);
+}
+
+std::uint64_t cookie_of(int fd) noexcept {
+    std::uint64_t cookie = 0;
+    socklen_t length = sizeof cookie;
+    return os::raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0 ? cookie : 0;
 }
 
 int bind_to(int fd, in_addr_t addr, in_port_t port) noexcept {

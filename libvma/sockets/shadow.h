@@ -5,12 +5,17 @@
 
 #include <netinet/in.h>
 
+#include <cstdint>
+
 namespace vma::sockets::shadow {
 
 // getsockname(); all zero if it has no IPv4 name.
 sockaddr_in name_of(int fd) noexcept;
 // getpeername(), the same.
 sockaddr_in peer_of(int fd) noexcept;
+
+// SO_COOKIE, which tells sockets apart whatever their numbers; 0: the kernel does not tell, or it is none.
+std::uint64_t cookie_of(int fd) noexcept;
 
 // bind(); both in network order.
 int bind_to(int fd, in_addr_t addr, in_port_t port) noexcept;

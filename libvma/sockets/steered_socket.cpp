@@ -2,7 +2,6 @@
 #include "libvma/sockets/steered_socket.h"
 
 #include <fcntl.h>
-#include <limits.h>
 #include <sys/ioctl.h>
 #include <sys/time.h>
 
@@ -29,9 +28,8 @@ void SteeredSocket::leave_if_shared(int fd) noexcept {
 InternalFd SteeredSocket::copy_shadow(int fd) noexcept {
     if (watchers_.watched_by_sets()) {
         int saved = errno;
-        g_fds.for_each(0, INT_MAX, [fd](int set, const FdObject* object) {
-            if (object->kind() == Kind::epoll) os::epoll_ctl(set, EPOLL_CTL_DEL, fd, nullptr);
-        });
+        g_fds.for_each_set(
+            [fd](int set, const FdObject*) { os::epoll_ctl(set, EPOLL_CTL_DEL, fd, nullptr); });
         errno = saved;
     }
     return InternalFd::copy_of(fd);

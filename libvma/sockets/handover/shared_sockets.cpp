@@ -29,12 +29,9 @@
 #include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/handover/orphans.h"
 #include "libvma/sockets/handover/placeholders.h"
+#include "libvma/sockets/shadow.h"
 #include "libvma/sockets/tcp/tcp_socket.h"
 #include "libvma/tcp/migrate/handover.h"
-
-#ifndef SO_COOKIE
-#define SO_COOKIE 57
-#endif
 
 namespace vma::sockets::handing {
 namespace {
@@ -141,12 +138,6 @@ bool stays_open(int fd) noexcept {
     return flags >= 0 && (flags & FD_CLOEXEC) == 0;
 }
 
-std::uint64_t cookie_of(int fd) noexcept {
-    std::uint64_t cookie = 0;
-    socklen_t length = sizeof cookie;
-    return os::raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0 ? cookie : 0;
-}
-
 // Would a child that holds it need us? An epoll set with an object has members that are not in the kernel's
 // set.
 bool carries_state(const FdObject* object) noexcept {
@@ -169,8 +160,7 @@ Ref<FdObject> own(int fd, const FdObject* object) noexcept {
 
 // After sockets have become the kernel's, for who goes on with the kernel's sets alone.
 void complete_sets(bool over_exec) noexcept {
-    g_fds.for_each(0, INT_MAX, [&](int fd, const FdObject* object) {
-        if (object->kind() != Kind::epoll) return;
+    g_fds.for_each_set([&](int fd, const FdObject* object) {
         if (over_exec && !stays_open(fd)) return;
         if (auto set = own(fd, object)) set->sync_with_kernel();
     });
@@ -205,7 +195,7 @@ std::pair<Ref<FdObject>, int> meant_by(const Request& request) noexcept {
     auto under = [&](int fd) {
         Ref<FdObject> held = g_fds.hold(fd);
         const bool it_is =
-            held.get() == request.object && !held->is_foreign() && cookie_of(fd) == request.cookie;
+            held.get() == request.object && !held->is_foreign() && shadow::cookie_of(fd) == request.cookie;
         return it_is ? std::move(held) : Ref<FdObject>();
     };
     std::pair<Ref<FdObject>, int> found{under(request.fd), request.fd};
@@ -568,7 +558,7 @@ class Question {
 };
 
 Request request_of(int fd, const Foreign& foreign) noexcept {
-    return {cookie_of(fd), foreign.object(), foreign.owners_fd()};
+    return {shadow::cookie_of(fd), foreign.object(), foreign.owners_fd()};
 }
 
 // Asks for all foreign objects that `wanted(fd)` selects, each owner once.
@@ -597,7 +587,7 @@ void hand_from_shared_memory(int only) noexcept {
         g_fds.for_each(only < 0 ? 0u : static_cast<unsigned>(only),
                        only < 0 ? INT_MAX : static_cast<unsigned>(only), [&](int fd, const FdObject* object) {
                            if (!carries_state(object) || (only < 0 && !stays_open(fd))) return;
-                           const std::uint64_t cookie = cookie_of(fd);
+                           const std::uint64_t cookie = shadow::cookie_of(fd);
                            if (cookie != 0 || object->kind() == Kind::epoll)
                                question.add({cookie, object, fd}, deadline);
                        });
