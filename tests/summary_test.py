@@ -14,7 +14,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 GROUP = """<testsuites tests="4"><testsuite name="Tcp/TcpParity">
 <testcase name="Same/bind_a" status="run" result="completed"/>
 <testcase name="Same/bind_b" status="run" result="completed"><failure message="differ"/></testcase>
-<testcase name="Same/bind_c" status="run" result="skipped"><skipped message="/x/y.cpp:31&#x0A;not here"/></testcase>
+<testcase name="Same/bind_c" status="run" result="skipped">\
+<skipped message="/x/y.cpp:31&#x0A;not here"/></testcase>
 <testcase name="Same/bind_d" status="notrun" result="suppressed"/>
 </testsuite></testsuites>"""
 LOG = """    Test  #3: rdma.Tcp/TcpParity.bind ........***Failed    8.31 sec

@@ -39,7 +39,8 @@ exec 200>lock; ls -l /proc/self/fd/200 >/dev/null; echo $?)"},
     {"bash_traps_and_jobs", R"(trap 'echo caught USR1' USR1; trap 'echo leaving' EXIT
 kill -USR1 $$
 set -m
-sleep 30 & until grep -q sleep /proc/$!/comm; do :; done; kill %1; wait %1; echo "job $?"; sleep 0.1 & jobs; wait; jobs
+sleep 30 & until grep -q sleep /proc/$!/comm; do :; done; kill %1; wait %1; echo "job $?"
+sleep 0.1 & jobs; wait; jobs
 (trap '' TERM; kill -TERM $BASHPID; echo survived)
 { (kill -KILL $BASHPID); } 2>/dev/null; echo "killed $?"
 timeout 0.2 sleep 5; echo "timeout $?"
@@ -68,7 +69,8 @@ k = socket.create_connection(l.getsockname()); f = k.makefile("rwb")
 f.write(b"abc\n"); f.flush(); print(f.readline()); f.close(); k.close(); t.join()
 a, b = socket.socketpair(); socket.send_fds(a, [b"fd"], [s.fileno()]); m = socket.recv_fds(b, 10, 4)
 d = socket.socket(fileno=m[1][0]); c.send(b"passed"); print(m[0], d.recv(10))
-p = select.poll(); p.register(d, select.POLLIN); print(p.poll(10)); c.send(b"z"); print([e for _, e in p.poll(1000)])
+p = select.poll(); p.register(d, select.POLLIN); print(p.poll(10)); c.send(b"z")
+print([e for _, e in p.poll(1000)])
 e = select.epoll(); e.register(d, select.EPOLLIN); print([x for _, x in e.poll(1)]); print(d.recv(9))
 print(subprocess.run(["cat"], input=b"in", capture_output=True).stdout)
 print(subprocess.run("exit 3", shell=True).returncode)
@@ -121,10 +123,12 @@ E
 python3 m.py)",
      "python3"},
     {"git",
-     R"(export GIT_CONFIG_NOSYSTEM=1 HOME=$PWD GIT_AUTHOR_DATE='2020-01-01T00:00Z' GIT_COMMITTER_DATE='2020-01-01T00:00Z'
+     R"(export GIT_CONFIG_NOSYSTEM=1 HOME=$PWD
+export GIT_AUTHOR_DATE='2020-01-01T00:00Z' GIT_COMMITTER_DATE='2020-01-01T00:00Z'
 git init -q -b main r; cd r; git config user.name n; git config user.email e@x
 for i in 1 2 3; do seq $i 100 > f; git add f; git commit -q -m "c$i"; done
-git log --oneline; git gc -q --prune=now; git fsck; cd ..; git clone -q r s 2>&1; git -C s rev-parse HEAD; git -C s diff HEAD~1 | head -5)",
+git log --oneline; git gc -q --prune=now; git fsck
+cd ..; git clone -q r s 2>&1; git -C s rev-parse HEAD; git -C s diff HEAD~1 | head -5)",
      "git"},
     {"curl_from_python", R"(mkdir w; seq 50000 > w/file; touch port
 python3 -u -m http.server --bind 127.0.0.1 --directory w 0 >port 2>/dev/null & server=$!
@@ -154,14 +158,19 @@ make -j3; make fail; echo $?)",
      "gcc -c -o y.o nothing.c; echo $?",
      "gcc"},
     {"perl", R"(perl -MIO::Socket::INET -MSocket -e '
-my $s = IO::Socket::INET->new(Proto => "udp", LocalAddr => "127.0.0.1"); my $c = IO::Socket::INET->new(Proto => "udp", PeerAddr => "127.0.0.1", PeerPort => $s->sockport);
+my $s = IO::Socket::INET->new(Proto => "udp", LocalAddr => "127.0.0.1");
+my $c = IO::Socket::INET->new(Proto => "udp", PeerAddr => "127.0.0.1", PeerPort => $s->sockport);
 print $c "over stdio\n"; $c->flush; $c->send("datagram"); for (1..2) { $s->recv(my $b, 100); print "$b\n"; }
-my $pid = fork; if (!$pid) { $c->send("child"); exit 3 } waitpid $pid, 0; print $? >> 8, "\n"; $s->recv(my $b, 100); print "$b\n";
-$SIG{ALRM} = sub { print "alarm\n" }; alarm 1; $s->recv($b, 1); print `echo back`; open F, "-|", "seq 3"; print <F>; close F; exec "sh", "-c", "exit 9"')",
+my $pid = fork; if (!$pid) { $c->send("child"); exit 3 } waitpid $pid, 0; print $? >> 8, "\n";
+$s->recv(my $b, 100); print "$b\n";
+$SIG{ALRM} = sub { print "alarm\n" }; alarm 1; $s->recv($b, 1); print `echo back`;
+open F, "-|", "seq 3"; print <F>; close F; exec "sh", "-c", "exit 9"')",
      "perl"},
     {"awk_sed_sort", R"(seq 2000 | awk '{s+=$1; print $1 % 7 | "sort -n | uniq -c"} END {print s}'
-seq 10 | sed -n '/3/,/5/p;$='; seq 100000 | sort -R --random-source=/dev/zero | sort -n -S 1M --parallel=2 | md5sum
-echo x | sed 's/x/[&]/w out'; cat out; awk 'BEGIN { while (("echo a b" | getline l) > 0) print l; exit 6 }')"},
+seq 10 | sed -n '/3/,/5/p;$='
+seq 100000 | sort -R --random-source=/dev/zero | sort -n -S 1M --parallel=2 | md5sum
+echo x | sed 's/x/[&]/w out'; cat out
+awk 'BEGIN { while (("echo a b" | getline l) > 0) print l; exit 6 }')"},
     {"dd_and_tools",
      "dd if=/dev/zero of=z bs=4k count=100 2>/dev/null; md5sum z; dd if=z bs=1 count=3 2>&1 >/dev/null | "
      "head -2; split -b 100k z; "
@@ -185,8 +194,10 @@ s.on("message", (m, r) => { console.log("" + m); s.send("re " + m, r.port, r.add
 c.on("message", m => { console.log("" + m); s.close(); c.close(); });
 s.bind(0, "127.0.0.1", () => c.send("hello", s.address().port, "127.0.0.1"));
 const t = net.createServer(k => k.pipe(k)).listen(0, "127.0.0.1", () => {
-  const k = net.connect(t.address().port, "127.0.0.1"); k.end("tcp"); k.on("data", x => console.log("" + x)); k.on("close", () => t.close()); });
-process.on("exit", () => { console.log(cp.execSync("echo sub") + ""); process.exitCode = 5; });' | sort; echo ${PIPESTATUS[0]})",
+  const k = net.connect(t.address().port, "127.0.0.1"); k.end("tcp");
+  k.on("data", x => console.log("" + x)); k.on("close", () => t.close()); });
+process.on("exit", () => { console.log(cp.execSync("echo sub") + ""); process.exitCode = 5; });' | sort
+echo ${PIPESTATUS[0]})",
      "node"},
     {"sqlite_bc_jq",
      "sqlite3 d.db 'create table t(x); insert into t values(1),(2); select sum(x) from t'; echo '2^200' | "
@@ -200,7 +211,8 @@ process.on("exit", () => { console.log(cp.execSync("echo sub") + ""); process.ex
     {"wget", R"(touch port; python3 -u -m http.server --bind 127.0.0.1 0 >port 2>/dev/null & server=$!
 until grep -q port port; do sleep 0.05; done
 port=$(sed 's/.*port \([0-9]*\).*/\1/' port); echo content >file
-wget -q -O - http://127.0.0.1:$port/file; wget -q -O - http://127.0.0.1:$port/none; echo $?; kill $server; wait $server; echo $?)",
+wget -q -O - http://127.0.0.1:$port/file; wget -q -O - http://127.0.0.1:$port/none; echo $?
+kill $server; wait $server; echo $?)",
      "wget python3"},
     {"static_binary",
      "printf '#include <stdio.h>\\n#include <sys/socket.h>\\nint "
@@ -208,7 +220,8 @@ wget -q -O - http://127.0.0.1:$port/file; wget -q -O - http://127.0.0.1:$port/no
      "gcc -static -o x x.c; ./x; echo $?",
      "gcc"},
     {"setuid_binary",
-     R"(mkdir p; chmod 755 p; cp "$APPS/app_preload_secure" p/app && chown 65534 p/app && chmod 4755 p/app; p/app; echo $?)",
+     R"(mkdir p; chmod 755 p
+cp "$APPS/app_preload_secure" p/app && chown 65534 p/app && chmod 4755 p/app; p/app; echo $?)",
      "", false},
     {"unreadable_environment",
      "env -i LD_PRELOAD=\"$LD_PRELOAD\" /bin/sh -c 'echo fine'; (ulimit -n 6; echo limited; exec "

@@ -94,8 +94,8 @@ for attempt in range(100):
     try: s.send(b'first'); s.recv(100); break
     except (TimeoutError, ConnectionRefusedError): pass
 answered = 0
-# socat has a moment in which neither the child has the new client nor the parent listens again: what comes then is lost, with the
-# kernel, too. So a client repeats itself; answers of before are passed over.
+# socat has a moment in which neither the child has the new client nor the parent listens again: what comes
+# then is lost, with the kernel, too. So a client repeats itself; answers of before are passed over.
 for i in range(4):
     s = client(); s.settimeout(1)
     for j in range(3):

@@ -92,7 +92,8 @@ void expect_grammar(const std::string& text) {
     static const std::regex help("# HELP ([a-zA-Z_:][a-zA-Z0-9_:]*) .+");
     static const std::regex type("# TYPE ([a-zA-Z_:][a-zA-Z0-9_:]*) (counter|gauge)");
     static const std::regex sample(
-        R"re(([a-zA-Z_:][a-zA-Z0-9_:]*)(\{(?:[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\[\\"n])*"(?:,|(?=\})))*\})? (-?[0-9.e+-]+))re");
+        R"re(([a-zA-Z_:][a-zA-Z0-9_:]*))re"
+        R"re((\{(?:[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\[\\"n])*"(?:,|(?=\})))*\})? (-?[0-9.e+-]+))re");
     std::istringstream in(text);
     std::string line, current;
     std::set<std::string> declared, series;

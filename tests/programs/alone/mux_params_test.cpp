@@ -279,7 +279,9 @@ TEST_F(MuxParams, InternalThreadCpuset) {
 }
 
 constexpr const char* kSwitches = R"(
-def switches(): return int(open(f'/proc/self/task/{found[0]}/status').read().split('\nvoluntary_ctxt_switches:\t')[1].split()[0])
+def switches():
+    status = open(f'/proc/self/task/{found[0]}/status').read()
+    return int(status.split('\nvoluntary_ctxt_switches:\t')[1].split()[0])
 )";
 
 TEST_F(MuxParams, InternalThreadArmCq) {

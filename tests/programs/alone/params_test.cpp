@@ -52,7 +52,8 @@ def ack_time(c, times=4):
         time.sleep(0.03)
         start = time.monotonic()
         c.send(b'x')
-        while struct.unpack('i', fcntl.ioctl(c, termios.TIOCOUTQ, b'    '))[0] and time.monotonic() < start + 3:
+        while time.monotonic() < start + 3:
+            if not struct.unpack('i', fcntl.ioctl(c, termios.TIOCOUTQ, b'    '))[0]: break
             time.sleep(0.001)
         worst = max(worst, time.monotonic() - start)
     return int(worst * 1000)
@@ -256,7 +257,8 @@ n = 0
 while n < 800000:
     time.sleep(0.003)
     n += len(c.recv(1000000))
-print(struct.unpack_from('I', c.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 240), 152)[0]) # tcpi_data_segs_in
+info = c.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 240)
+print(struct.unpack_from('I', info, 152)[0]) # tcpi_data_segs_in
 ready()
 )";
     // A few frames at a time, which the sender's kernel does not put together.
