@@ -96,7 +96,7 @@ syscall:
         cmpl    $SYS_clone3, %edi
         je      .Lclone3
         jmp     vma_syscall_decode      // same arguments, same stack
-.Lclone:                                // only a copy of the process on a copy of this stack can pass through C
+.Lclone:                      // only a copy of the process on a copy of this stack can pass through C
         testl   $(CLONE_VM | CLONE_FILES), %esi
         jnz     .Lkernel
         testq   %rdx, %rdx

@@ -32,9 +32,9 @@ void set_internal_thread(InternalThreadSettings settings);
 // Registers functions that run around fork(), in the order of registration (prepare: in reverse order). A
 // module takes its locks in prepare, releases them in parent, and makes them new in child. At most 16
 // registrations, before the first fork. Before the first child function runs, the child has closed the
-// library's descriptors (InternalFd objects are empty), and what fork_renewal.h lists is new. The internal
-// thread is forgotten with all its watches and ticks. The next watch(), watch_errors() or every() starts a new
-// thread.
+// library's descriptors (InternalFd objects are empty), and what fork_renewal.h lists is new. The child has
+// forgotten the internal thread with all its watches and ticks. The next watch(), watch_errors() or every()
+// starts a new thread.
 struct ForkHooks {
     void (*prepare)() = nullptr;
     void (*parent)() = nullptr;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""tools/structure: that it counts right, and that the sources of this tree are within tools/structure.limits."""
+"""tools/structure counts right, and the sources of this tree are within tools/structure.limits."""
 import pathlib
 import subprocess
 import sys
@@ -58,7 +58,8 @@ class Structure(unittest.TestCase):
         for name in ("a", "b"):
             (self.top / f"libvma/high/{name}.cpp").write_text(SOURCE)
         (self.top / "docs/text.md").write_text(
-            "# A title\n\nShort. " + "word " * 26 + "end.\n\n    " + "code " * 30 + "\n\n| " + "cell " * 20 + "|\n")
+            "# A title\n\nShort. " + "word " * 26 + "end.\n\n    " + "code " * 30 + "\n\n| " +
+            "cell " * 20 + "|\n")
 
     def figures(self):
         lines = self.run_tool(self.top).stdout.splitlines()
