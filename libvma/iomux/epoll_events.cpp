@@ -191,14 +191,14 @@ bool EpollSet::ready(unsigned depth) noexcept {
 bool EpollSet::only_shadows() noexcept {
     if (busy_in_this_thread()) return false;
     std::lock_guard guard(lock_);
-    return others_.empty() && asking_ == 0 && walked_ == 0;
+    return others_.empty() && census_.asking == 0 && census_.walked == 0;
 }
 
 std::uint32_t EpollSet::arrivals(unsigned depth) noexcept {
     if (depth > kMaxDepth || busy_in_this_thread()) return 0;
     std::lock_guard guard(lock_);
     std::uint32_t sum = edges_.load(std::memory_order_relaxed);
-    if (walked_ == 0) return sum;
+    if (census_.walked == 0) return sum;
     for (Entry* e = active_.first(); e != nullptr; e = ActiveEntries::after(*e))
         if (e->walked) sum += edges_of(*e, depth);
     return sum;
@@ -224,19 +224,21 @@ int EpollSet::collect(int epfd, epoll_event* events, int maxevents, bool kernel_
     if (ours != 0 && maxevents > 1) room = maxevents - std::min(ours, maxevents / 2);
     bool ask = true, told_all = true;
     bool plausible = maxevents > 0 && maxevents <= INT_MAX / static_cast<int>(sizeof(epoll_event));
-    if (!kernel_ready && plausible && in_kernel_ == 0 && others_.empty() && not_asked_ < kMaxNotAsked) {
-        not_asked_++;
+    if (!kernel_ready && plausible && census_.in_kernel == 0 && others_.empty() &&
+        looks_.not_asked < kMaxNotAsked) {
+        looks_.not_asked++;
         ask = false;
-    } else if (ours != 0 && plausible && others_.empty() && asking_ == 0 && skip_kernel(skipped_, false)) {
+    } else if (ours != 0 && plausible && others_.empty() && census_.asking == 0 &&
+               skip_kernel(looks_.skipped, false)) {
         ask = false;
     } else if (ours != 0 && maxevents == 1) {
-        ask = told_all = turns_ >= std::min(active_.size(), kMaxTurns);
-        turns_++;
+        ask = told_all = turns_.ours >= std::min(active_.size(), kMaxTurns);
+        turns_.ours++;
     }
     int kernel = kernel_fd(epfd), got = 0;
     if (ask) {
-        not_asked_ = 0;
-        skipped_ = 0;
+        looks_.not_asked = 0;
+        looks_.skipped = 0;
         got = ask_kernel(kernel, events, room);
         if (got < 0) return got;
         told_all = got < room;
@@ -256,10 +258,10 @@ int EpollSet::collect(int epfd, epoll_event* events, int maxevents, bool kernel_
 // With room for one event, the kernel keeps its turn until it has no event or reports a member again. Its
 // level-triggered members take turns, so at that moment it has reported all of them.
 void EpollSet::kernel_had_turn(bool reported, std::uint64_t data) noexcept {
-    bool first = kernel_turns_++ == 0;
-    if (first) kernel_first_ = data;
-    if (!reported || (!first && data == kernel_first_) || kernel_turns_ >= kMaxTurns)
-        turns_ = kernel_turns_ = 0;
+    bool first = turns_.kernels++ == 0;
+    if (first) turns_.kernel_first = data;
+    if (!reported || (!first && data == turns_.kernel_first) || turns_.kernels >= kMaxTurns)
+        turns_.ours = turns_.kernels = 0;
 }
 
 // Adds the library's events to events of the kernel, where the data identifies the member.

@@ -84,11 +84,11 @@ EpollSet::Entry& EpollSet::put(int fd, Ref<FdObject>&& object, std::uint32_t eve
         throw;
     }
     e.removed = !in_kernel;
-    if (in_kernel) in_kernel_++;
+    if (in_kernel) census_.in_kernel++;
     // From here on the socket reports changes; the first look finds earlier ones.
     Socket* socket = as_socket(e.object.get());
     e.walked = socket == nullptr || !socket->subscribe(&e);
-    if (e.walked) walked_++;
+    if (e.walked) census_.walked++;
     count_asking(e, true);
     active_.add(e);
     resync(e);
@@ -99,7 +99,7 @@ EpollSet::Entry& EpollSet::put(int fd, Ref<FdObject>&& object, std::uint32_t eve
 void EpollSet::count_asking(Entry& e, bool member) noexcept {
     const bool asking =
         member && (!only_reads(e.events) || e.object->kind() != Kind::socket || e.mode == Readiness::kernel);
-    if (asking != e.asking) asking ? asking_++ : asking_--;
+    if (asking != e.asking) asking ? census_.asking++ : census_.asking--;
     e.asking = asking;
     const bool room = member && (e.events & EPOLLET) != 0 && (e.events & sockets::kWakeOut) != 0 &&
                       as_socket(e.object.get()) != nullptr;
@@ -151,9 +151,9 @@ void EpollSet::discard(Entry& e, Dropped& dropped) noexcept {
     }
     unuse_data(gone->data, gone.get());
     active_.remove(*gone);
-    if (!gone->removed) in_kernel_--;
+    if (!gone->removed) census_.in_kernel--;
     set_mode(*gone, Readiness::kernel);
-    if (gone->walked) walked_--;
+    if (gone->walked) census_.walked--;
     count_asking(*gone, false);
     if (gone->walked || gone->own_rings) changed();
     if (gone->dead) {
@@ -164,8 +164,8 @@ void EpollSet::discard(Entry& e, Dropped& dropped) noexcept {
     }
     // Finding the unused rings costs a visit to each member, so it happens only after many members have left.
     constexpr std::size_t kMinLeft = 64;
-    if (++left_ > std::max(kMinLeft, entries_.size()) || entries_.empty()) {
-        left_ = 0;
+    if (++census_.left > std::max(kMinLeft, entries_.size()) || entries_.empty()) {
+        census_.left = 0;
         if (rings_.empty()) return;
         rings_.clear();
         changed();
@@ -265,7 +265,7 @@ void EpollSet::set_fired(Entry& e) noexcept {
 void EpollSet::set_removed(Entry& e, bool removed) noexcept {
     if (e.removed == removed) return;
     e.removed = removed;
-    removed ? in_kernel_-- : in_kernel_++;
+    removed ? census_.in_kernel-- : census_.in_kernel++;
 }
 
 // Updates an entry after its hook reported 0 (EpollEntry::wake).

@@ -220,15 +220,19 @@ class EpollSet final : public sockets::FdObject {
     std::unordered_map<std::uint64_t, DataUse> data_;
     IncomingEntries incoming_;  // without lock_
     ActiveEntries active_;
-    std::vector<Entry*> found_;               // the members that one collect() works on
-    std::unique_ptr<Entry> dead_;             // a list over `next`
-    std::vector<ring::Ring*> rings_;          // grows with the members, made anew when many have left
-    std::size_t left_ = 0;                    // members that left since then
-    std::size_t in_kernel_ = 0;               // of entries_
-    std::size_t walked_ = 0;                  // of entries_
-    std::size_t asking_ = 0;                  // members of entries_ that ask the kernel for more than reading
-    unsigned not_asked_ = 0;                  // looks in a row that did not ask the kernel
-    unsigned skipped_ = 0;                    // the same, counting looks that found an event of the library
+    std::vector<Entry*> found_;       // the members that one collect() works on
+    std::unique_ptr<Entry> dead_;     // a list over `next`
+    std::vector<ring::Ring*> rings_;  // grows with the members, made anew when many have left
+    struct Census {
+        std::size_t left = 0;       // members that left since rings_ was made
+        std::size_t in_kernel = 0;  // of entries_
+        std::size_t walked = 0;     // of entries_
+        std::size_t asking = 0;     // members of entries_ that ask the kernel for more than reading
+    } census_;
+    struct Looks {
+        unsigned not_asked = 0;  // in a row that did not ask the kernel
+        unsigned skipped = 0;    // the same, counting looks that found an event of the library
+    } looks_;
     std::atomic<unsigned> offloaded_{0};      // of entries_
     std::atomic<std::uint32_t> edges_{0};     // wake-ups of members, additions
     std::shared_ptr<const Members> members_;  // null: outdated
@@ -242,10 +246,11 @@ class EpollSet final : public sockets::FdObject {
     int last_epfd_ = -1;  // a number of this set, if own_fd_ could not be made
     unsigned calls_ = 0;
     bool closed_ = false;
-    // With room for one event: turns in a row of the library's side, then of the kernel's, and the first data
-    // that the kernel reported.
-    std::size_t turns_ = 0, kernel_turns_ = 0;
-    std::uint64_t kernel_first_ = 0;
+    // With room for one event, the library's side and the kernel's take turns.
+    struct Turns {
+        std::size_t ours = 0, kernels = 0;  // in a row
+        std::uint64_t kernel_first = 0;     // the first data that the kernel reported
+    } turns_;
     EpollSet* next_free_ = nullptr;
 };
 

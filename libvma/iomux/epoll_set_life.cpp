@@ -215,7 +215,7 @@ void EpollSet::recycle() noexcept {
         clear(dropped);
         own_fd_.reset();
         closed_ = false;
-        turns_ = kernel_turns_ = 0;
+        turns_.ours = turns_.kernels = 0;
         last_epfd_ = -1;
         stats::close_epoll(std::exchange(counters_, nullptr));
     }

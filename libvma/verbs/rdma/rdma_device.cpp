@@ -295,7 +295,7 @@ Result<ibv_cq*> RdmaDevice::create_cq(int entries, ibv_comp_channel* channel) {
     Calm calm;
     const bool receive = channel != nullptr && recv_cq_ == nullptr;
     ibv_cq*& real = receive ? recv_cq_ : send_cq_;
-    ibv_cq*& facade = receive ? recv_facade_ : send_facade_;
+    ibv_cq*& facade = receive ? facades_.recv : facades_.send;
     if (real != nullptr) return fail(EBUSY, "the device has its completion queues already");
     // The kernel's driver promises time stamps of the described form only for CQs that ask for them.
     ibv_cq_ex* extended = receive && clock_ ? make_extended_cq(entries, channel) : nullptr;
@@ -383,7 +383,7 @@ Result<ibv_qp*> RdmaDevice::create_qp(const ibv_qp_init_attr& wanted) {
     attr_.max_inline = inline_bytes == 0 ? 0 : std::min(init.cap.max_inline_data, inline_bytes);
     attr_.max_tso = init.max_tso_header != 0 ? static_cast<std::uint32_t>(largest_tso_) : 0;
 
-    qp_facade_ = qp_;
+    facades_.qp = qp_;
     if (direct_) {
         mlx5::QpLimits limits;
         limits.max_send_wr = wanted.cap.max_send_wr;
@@ -393,18 +393,18 @@ Result<ibv_qp*> RdmaDevice::create_qp(const ibv_qp_init_attr& wanted) {
         limits.max_inline = attr_.max_inline;
         limits.max_tso = attr_.max_tso;
         limits.max_tso_header = init.max_tso_header;
-        auto wrapped = direct_->wrap_qp(qp_, send_facade_, recv_facade_, limits);
+        auto wrapped = direct_->wrap_qp(qp_, facades_.send, facades_.recv, limits);
         if (!wrapped) return std::unexpected(wrapped.error());
-        qp_facade_ = *wrapped;
+        facades_.qp = *wrapped;
     }
     FlowTable::Calls calls{
         [this](ibv_flow_attr* attr) { return ibv_create_flow(qp_, attr); },
         [](ibv_flow* flow) { (void)ibv_destroy_flow(flow); },
     };
     flows_ = std::make_unique<FlowTable>(std::move(calls), config_.rules, config_.port.port, device);
-    if (!vlan_) return qp_facade_;
+    if (!vlan_) return facades_.qp;
     attr_.max_inline -= std::min(attr_.max_inline, VlanLayer::kTag);
-    return vlan_->wrap_qp(qp_facade_, wanted.cap.max_recv_wr);
+    return vlan_->wrap_qp(facades_.qp, wanted.cap.max_recv_wr);
 }
 
 Result<Flow*> RdmaDevice::create_flow(ibv_qp*, const FlowSpec& spec, std::uint32_t tag) {

@@ -113,8 +113,10 @@ class RdmaDevice final : public Device {
     std::unique_ptr<mlx5::Direct> direct_;
     std::unique_ptr<StampedCq> stamped_;
     std::unique_ptr<VlanLayer> vlan_;
-    ibv_cq *recv_facade_ = nullptr, *send_facade_ = nullptr;  // below the VLAN
-    ibv_qp* qp_facade_ = nullptr;
+    struct Facades {
+        ibv_cq *recv = nullptr, *send = nullptr;  // below the VLAN
+        ibv_qp* qp = nullptr;
+    } facades_;
 
     std::unique_ptr<FlowTable> flows_;
     std::uint64_t largest_tso_ = 0;  // the device's limit, before the QP is made

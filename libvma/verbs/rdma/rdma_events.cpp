@@ -35,7 +35,7 @@ void RdmaDevice::moderate(ibv_cq* cq, std::uint16_t count, std::uint16_t period_
     attr.attr_mask = IBV_CQ_ATTR_MODERATE;
     attr.moderate = {std::min(count, moderation_.max_cq_count),
                      std::min(period_usec, moderation_.max_cq_period)};
-    ibv_cq* real = cq == send_facade_ ? send_cq_ : recv_cq_;
+    ibv_cq* real = cq == facades_.send ? send_cq_ : recv_cq_;
     if (const int error = ibv_modify_cq(real, &attr))
         log::once(log::Level::debug, "{} does not moderate: {}", attr_.name, strerror(error));
 }
@@ -73,7 +73,7 @@ bool RdmaDevice::recover(ibv_qp*) noexcept {
         fail_device(fmt::format("its queue pair cannot be brought back: {}", strerror(errno)));
         return false;
     }
-    if (direct_) direct_->reset(qp_facade_);
+    if (direct_) direct_->reset(facades_.qp);
     if (vlan_) vlan_->reset();
     return true;
 }
