@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "libvma/config/params.h"
+#include "tools/common/files.h"
 
 int main(int argc, char** argv) {
     const bool man = argc == 2 && std::string_view(argv[1]) == "--man";
@@ -14,8 +15,7 @@ int main(int argc, char** argv) {
         return 2;
     }
     const std::string text = man ? vma::config::parameters_man() : vma::config::parameters_markdown();
-    bool written =
-        std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+    const bool written = tools::print(text);
     if (!written) std::perror("vma_params");
     return written ? 0 : 1;
 }

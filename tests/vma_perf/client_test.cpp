@@ -51,7 +51,7 @@ End end_of(const std::function<int()>& what) {
 
 // The client against a server that greets as it should and then does `talk`.
 End client_against(const std::function<void(Control&)>& talk, std::vector<const char*> words = {}) {
-    const Fd listener = listen_on(make_address("127.0.0.1", 0), 1);
+    const tools::Fd listener = listen_on(make_address("127.0.0.1", 0), 1);
     const std::string port = std::to_string(port_of(local_address(listener.get())));
     std::thread server([&] {
         try {
@@ -73,7 +73,7 @@ End client_against(const std::function<void(Control&)>& talk, std::vector<const 
 
 // Offers a UDP port, answers what comes there with `change` made to it, and reports what it counted.
 void echo(Control& control, const std::function<void(std::span<std::byte>)>& change) {
-    const Fd udp(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    const tools::Fd udp(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     const sockaddr_in bound = bind_to(udp.get(), make_address("127.0.0.1", 0));
     control.send({{"offer", {{"ports", {port_of(bound)}}}}});
     control.expect("answer", soon(), nullptr);
@@ -172,7 +172,7 @@ class PerfServer : public testing::Test {
         if (thread_.joinable()) thread_.join();
     }
     Control greet() const {
-        Fd fd;
+        tools::Fd fd;
         for (const auto deadline = soon(); !fd;) try {
                 fd = connect_to(make_address("127.0.0.1", port_), deadline, nullptr);
             } catch (const Failure&) {  // it does not listen so far
@@ -253,10 +253,10 @@ TEST(PerfServerOptions, AProcessorThatIsNotThere) {
 }
 
 TEST(PerfProgress, OneLineOnATerminalOnly) {
-    const Fd terminal(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+    const tools::Fd terminal(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
     ASSERT_TRUE(terminal);
     ASSERT_EQ(grantpt(terminal.get()) + unlockpt(terminal.get()), 0);
-    const Fd other_end(open(ptsname(terminal.get()), O_RDWR | O_NOCTTY | O_CLOEXEC)),
+    const tools::Fd other_end(open(ptsname(terminal.get()), O_RDWR | O_NOCTTY | O_CLOEXEC)),
         before(dup(STDERR_FILENO));
     ASSERT_GE(dup2(other_end.get(), STDERR_FILENO), 0);
     bool active = false, quiet = true;
@@ -282,7 +282,7 @@ TEST(PerfProgress, OneLineOnATerminalOnly) {
         text.append(part, static_cast<std::size_t>(length));
     }
     EXPECT_EQ(text, expected);
-    const Fd file(open("/dev/null", O_WRONLY | O_CLOEXEC));
+    const tools::Fd file(open("/dev/null", O_WRONLY | O_CLOEXEC));
     dup2(file.get(), STDERR_FILENO);
     active = Progress(false).active();
     dup2(before.get(), STDERR_FILENO);

@@ -20,13 +20,13 @@ struct Pair {
     Pair() {
         int ends[2];
         EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-        ours = Fd(ends[0]);
-        theirs = Fd(ends[1]);
+        ours = tools::Fd(ends[0]);
+        theirs = tools::Fd(ends[1]);
     }
     void say(const std::string& bytes) const {
         EXPECT_EQ(write(theirs.get(), bytes.data(), bytes.size()), ssize_t(bytes.size()));
     }
-    Fd ours, theirs;
+    tools::Fd ours, theirs;
 };
 
 std::string framed(const std::string& text) {
@@ -92,12 +92,12 @@ TEST(PerfControl, OtherVersionsAndStrangers) {
 
 TEST(PerfControl, TheOtherSideEnds) {
     Pair pair;
-    pair.theirs = Fd();
+    pair.theirs = tools::Fd();
     Control control(std::move(pair.ours), "host");
     expect_failure(kPeerEnded, "host ended", [&] { control.hello(soon(), nullptr); });
     Pair half;
     half.say(std::string(kMagic) + std::string("\0\0\0\x20{", 5));
-    half.theirs = Fd();
+    half.theirs = tools::Fd();
     Control other(std::move(half.ours), "host");
     expect_failure(kPeerEnded, "host", [&] { other.hello(soon(), nullptr); });
 }

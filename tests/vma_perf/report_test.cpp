@@ -26,7 +26,7 @@ Result pingpong() {
     r.client_stack = "libvma";
     r.server_stack = "kernel";
     r.seconds = 2;
-    Histogram h;
+    LatencyHistogram h;
     for (int i = 1; i <= 1000; ++i) h.add(i * 2000);  // half a round trip: 1 to 1000 us
     h.add_to(r.latency);
     r.counters = {.sent = 1003,
@@ -127,7 +127,7 @@ TEST(PerfStages, Rows) {
     const StageTable table(50, false, false);
     EXPECT_THAT(table.head(), HasSubstr("50%"));
     EXPECT_THAT(table.head(), HasSubstr("message rate (1/s)"));
-    Histogram h;
+    LatencyHistogram h;
     h.add(4000);
     Stage stage{2.0, 1.0, 100, 6400, 300, 19200, {}, {}};
     h.add_to(stage.latency);

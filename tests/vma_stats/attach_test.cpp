@@ -218,7 +218,7 @@ class StatsCommands : public StatsAttach {
     void SetUp() override {
         StatsAttach::SetUp();
         const std::string name = "vma_stats_test." + std::to_string(getpid());
-        listener = Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+        listener = tools::Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
         sockaddr_un address{};
         address.sun_family = AF_UNIX;
         name.copy(address.sun_path + 1, sizeof address.sun_path - 1);
@@ -238,7 +238,7 @@ class StatsCommands : public StatsAttach {
     // Takes one request and gives the answer's first `length` bytes.
     std::thread serve(const vma::stats::Answer& answer, std::size_t length = sizeof(vma::stats::Answer)) {
         return std::thread([this, answer, length] {
-            const Fd peer(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+            const tools::Fd peer(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
             EXPECT_EQ(recv(peer.get(), &request, sizeof request, 0), static_cast<ssize_t>(sizeof request));
             if (length != 0) ::send(peer.get(), &answer, length, MSG_NOSIGNAL);
         });
@@ -246,7 +246,7 @@ class StatsCommands : public StatsAttach {
     vma::stats::Answer answer{.magic = vma::stats::kControlMagic, .error = 0, .text = "done"};
     vma::stats::Request request{};
     stats_image::Image image;
-    Fd listener;
+    tools::Fd listener;
 };
 
 TEST_F(StatsCommands, RequestAndAnswer) {

@@ -63,8 +63,8 @@ class StatsHttpServer : public testing::Test {
         stop = true;
         server.join();
     }
-    Fd connected() {
-        Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    tools::Fd connected() {
+        tools::Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
         sockaddr_in address{};
         address.sin_family = AF_INET;
         address.sin_port = htons(port);
@@ -74,14 +74,14 @@ class StatsHttpServer : public testing::Test {
         setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
         return fd;
     }
-    static std::string all(const Fd& fd) {
+    static std::string all(const tools::Fd& fd) {
         std::string out;
         char block[4096];
         for (ssize_t n; (n = recv(fd.get(), block, sizeof block, 0)) > 0;)
             out.append(block, static_cast<std::size_t>(n));
         return out;
     }
-    static void put(const Fd& fd, const std::string& text) {
+    static void put(const tools::Fd& fd, const std::string& text) {
         send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL);
     }
 
@@ -91,9 +91,9 @@ class StatsHttpServer : public testing::Test {
 };
 
 TEST_F(StatsHttpServer, ServesInPiecesAndBesideSilentClients) {
-    std::vector<Fd> silent;
+    std::vector<tools::Fd> silent;
     for (int i = 0; i < 5; i++) silent.push_back(connected());
-    const Fd client = connected();
+    const tools::Fd client = connected();
     for (const char c : std::string("GET /metrics HTTP/1.1\r\nHost: localhost\r\n"))
         put(client, std::string(1, c));
     put(client, "\r\n");
@@ -101,17 +101,17 @@ TEST_F(StatsHttpServer, ServesInPiecesAndBesideSilentClients) {
 }
 
 TEST_F(StatsHttpServer, EndlessRequestsAreCutOff) {
-    const Fd client = connected();
+    const tools::Fd client = connected();
     put(client, "GET /metrics HTTP/1.1\r\n" + std::string(20000, 'x'));
     const std::string got = all(client);
     EXPECT_TRUE(got.empty() || got.starts_with("HTTP/1.1 431")) << got;
-    const Fd next = connected();
+    const tools::Fd next = connected();
     put(next, "GET /metrics HTTP/1.1\r\n\r\n");
     EXPECT_THAT(all(next), EndsWith("vma_processes 1\n"));
 }
 
 TEST_F(StatsHttpServer, SilentClientsAreCutOff) {
-    const Fd client = connected();
+    const tools::Fd client = connected();
     put(client, "GET /met");
     EXPECT_EQ(all(client), "");  // the connection ends, after five seconds
 }

@@ -27,42 +27,6 @@ std::vector<Record> records(const WorkQueue& queue) {
     return all;
 }
 
-TEST(TraceHistogram, KnowsPercentilesWithinABucket) {
-    Histogram h;
-    EXPECT_EQ(h.percentile(.5), 0u);
-    for (std::uint64_t v = 1; v <= 10000; v++) h.put(v);
-    EXPECT_EQ(h.count(), 10000u);
-    EXPECT_EQ(h.min(), 1u);
-    EXPECT_EQ(h.max(), 10000u);
-    EXPECT_DOUBLE_EQ(h.mean(), 5000.5);
-    for (const double part : {.01, .5, .9, .99, .999})
-        EXPECT_NEAR(static_cast<double>(h.percentile(part)), 10000 * part, 10000 * part * .04) << part;
-    EXPECT_EQ(h.percentile(1), 10000u);
-    EXPECT_EQ(h.percentile(0), 1u);
-}
-
-TEST(TraceHistogram, TakesExtremeValues) {
-    Histogram h;
-    h.put(0);
-    EXPECT_EQ(h.min(), 0u);
-    EXPECT_EQ(h.max(), 0u);
-    h.put(~std::uint64_t{0});
-    EXPECT_EQ(h.max(), ~std::uint64_t{0});
-    EXPECT_EQ(h.min(), 0u);
-    EXPECT_EQ(h.percentile(.5), 0u);
-}
-
-TEST(TraceHistogram, MergesWhatOthersCounted) {
-    Histogram a, b;
-    a.put(5);
-    b.put(3);
-    b.put(1000);
-    a.merge(b);
-    EXPECT_EQ(a.count(), 3u);
-    EXPECT_EQ(a.min(), 3u);
-    EXPECT_EQ(a.max(), 1000u);
-}
-
 TEST(TraceWorkQueue, TimesARequest) {
     const auto queue = WorkQueue::create(Side::send, 8, 8);
     post(*queue, 1000, 7, true, 64);

@@ -16,6 +16,7 @@
 #include <sstream>
 #include <thread>
 
+#include "tools/common/clock.h"
 #include "tools/vma_perf/child.h"
 #include "tools/vma_perf/status.h"
 
@@ -30,10 +31,8 @@ const std::atomic<bool> kNeverStop{false};
 }  // namespace
 
 void Arena::make_host(Host& host) const {
-    int ready[2];
-    if (pipe2(ready, O_CLOEXEC) != 0) fail_errno("pipe");
-    const Fd read_end(ready[0]);
-    Fd write_end(ready[1]);
+    tools::Pipe ready = tools::make_pipe();
+    if (!ready.read) fail_errno("pipe");
     const pid_t parent = getpid();
     host.holder = fork();
     if (host.holder < 0) fail_errno("fork");
@@ -41,17 +40,17 @@ void Arena::make_host(Host& host) const {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent) _exit(1);
         const int error = unshare(CLONE_NEWNET) == 0 ? 0 : errno;
-        if (write(write_end.get(), &error, sizeof error) != sizeof error || error != 0) _exit(1);
+        if (write(ready.write.get(), &error, sizeof error) != sizeof error || error != 0) _exit(1);
         while (true) pause();
     }
-    write_end = Fd();
+    ready.write.reset();
     int error = 0;
-    if (read(read_end.get(), &error, sizeof error) != sizeof error)
+    if (read(ready.read.get(), &error, sizeof error) != sizeof error)
         throw Failure(kFailed, "no network namespace: the child died");
     if (error != 0)
         throw Failure(kUnsupported,
                       fmt::format("no network namespace, which race needs root for: {}", strerror(error)));
-    host.netns = Fd(open(fmt::format("/proc/{}/ns/net", host.holder).c_str(), O_RDONLY | O_CLOEXEC));
+    host.netns = tools::Fd(open(fmt::format("/proc/{}/ns/net", host.holder).c_str(), O_RDONLY | O_CLOEXEC));
     if (!host.netns) fail_errno("the network namespace");
 }
 
@@ -116,10 +115,10 @@ std::uint64_t Arena::kernel_packets(Side side, bool tcp) const {
 }
 
 void Arena::wait_until_free() const {
-    const auto deadline = std::chrono::steady_clock::now() + 3s;
+    const auto deadline = tools::Clock::now() + 3s;
     for (const Side side : {client, server})
         while (ip_output(side, {"link", "show", "dev", kDevice[side]}).find(" xdp") != std::string::npos &&
-               std::chrono::steady_clock::now() < deadline)
+               tools::Clock::now() < deadline)
             std::this_thread::sleep_for(20ms);
 }
 

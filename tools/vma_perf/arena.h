@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/vma_perf/fd.h"
+#include "tools/common/fd.h"
 
 namespace vma_perf {
 
@@ -34,7 +34,7 @@ class Arena {
   private:
     struct Host {
         pid_t holder = -1;  // a process that sleeps in the namespace
-        Fd netns;
+        tools::Fd netns;
     };
     void make_host(Host& host) const;
     void end_holders() noexcept;

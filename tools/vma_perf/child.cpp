@@ -13,19 +13,20 @@
 
 #include <utility>
 
+#include "tools/common/clock.h"
 #include "tools/vma_perf/status.h"
 
 namespace vma_perf {
 namespace {
 
-std::pair<Fd, Fd> make_pipe() {
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) fail_errno("pipe");
-    return {Fd(ends[0]), Fd(ends[1])};
+tools::Pipe open_pipe() {
+    tools::Pipe made = tools::make_pipe();
+    if (!made.read) fail_errno("pipe");
+    return made;
 }
 
 // False: the end.
-bool append(Fd& fd, std::string& text) {
+bool append(tools::Fd& fd, std::string& text) {
     char bytes[16384];
     const ssize_t got = read(fd.get(), bytes, sizeof bytes);
     if (got > 0) text.append(bytes, static_cast<std::size_t>(got));
@@ -35,8 +36,7 @@ bool append(Fd& fd, std::string& text) {
 }  // namespace
 
 Child::Child(const Start& start) {
-    auto [out_read, out_write] = make_pipe();
-    auto [err_read, err_write] = make_pipe();
+    tools::Pipe out = open_pipe(), err = open_pipe();
     std::vector<char*> argv;
     for (const std::string& word : start.arguments) argv.push_back(const_cast<char*>(word.c_str()));
     argv.push_back(nullptr);
@@ -50,8 +50,8 @@ Child::Child(const Start& start) {
         if (start.netns >= 0 && setns(start.netns, CLONE_NEWNET) != 0) _exit(126);
         const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
         dup2(null, STDIN_FILENO);
-        dup2(out_write.get(), STDOUT_FILENO);
-        dup2(err_write.get(), STDERR_FILENO);
+        dup2(out.write.get(), STDOUT_FILENO);
+        dup2(err.write.get(), STDERR_FILENO);
         ::signal(SIGPIPE, SIG_DFL);
         unsetenv("LD_PRELOAD");
         if (!start.preload.empty()) {
@@ -62,8 +62,8 @@ Child::Child(const Start& start) {
         dprintf(STDERR_FILENO, "%s cannot be run\n", argv[0]);
         _exit(127);
     }
-    out_fd_ = std::move(out_read);
-    err_fd_ = std::move(err_read);
+    out_fd_ = std::move(out.read);
+    err_fd_ = std::move(err.read);
 }
 
 Child::~Child() {
@@ -80,16 +80,15 @@ bool Child::read_some(std::chrono::milliseconds limit) {
     pollfd wait[2] = {{out_fd_.get(), POLLIN, 0},
                       {err_fd_.get(), POLLIN, 0}};  // closed ones are -1, which poll() skips
     if (poll(wait, 2, static_cast<int>(limit.count())) <= 0) return true;
-    if (wait[0].revents != 0 && !append(out_fd_, out_)) out_fd_ = Fd();
-    if (wait[1].revents != 0 && !append(err_fd_, err_)) err_fd_ = Fd();
+    if (wait[0].revents != 0 && !append(out_fd_, out_)) out_fd_.reset();
+    if (wait[1].revents != 0 && !append(err_fd_, err_)) err_fd_.reset();
     return out_fd_ || err_fd_;
 }
 
 bool Child::wait_for_output(const std::string& text, std::chrono::milliseconds limit) {
-    const auto deadline = std::chrono::steady_clock::now() + limit;
+    const auto deadline = tools::Clock::now() + limit;
     while (out_.find(text) == out_.npos) {
-        const auto left =
-            std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+        const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - tools::Clock::now());
         if (left.count() <= 0 || !read_some(left)) return false;
     }
     return true;

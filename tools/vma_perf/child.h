@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/vma_perf/fd.h"
+#include "tools/common/fd.h"
 
 namespace vma_perf {
 
@@ -43,7 +43,7 @@ class Child {
     bool read_some(std::chrono::milliseconds limit);
 
     pid_t pid_ = -1;
-    Fd out_fd_, err_fd_;
+    tools::Fd out_fd_, err_fd_;
     std::string out_, err_;
 };
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <stdio.h>
 
+#include "tools/common/json.h"
 #include "tools/vma_perf/control.h"
 #include "tools/vma_perf/cpus.h"
 #include "tools/vma_perf/files.h"
@@ -86,7 +87,8 @@ class Client {
         place_.peer = resolve(options_.host);
         const auto limit = std::chrono::duration_cast<Clock::duration>(
             std::chrono::duration<double>(options_.runs.front().timeout));
-        Fd fd = connect_to(make_address(place_.peer, options_.port), Clock::now() + limit, &interrupted_);
+        tools::Fd fd =
+            connect_to(make_address(place_.peer, options_.port), Clock::now() + limit, &interrupted_);
         place_.local = ip_text(local_address(fd.get()));
         control_.emplace(std::move(fd), "the server " + server);
         control_->hello(Clock::now() + limit, &interrupted_);
@@ -141,8 +143,7 @@ class Client {
                 json["version"] = VMA_VERSION;
                 for (const Result& result : results_) json["results"].push_back(to_json(result));
             }
-            // A label may be any bytes.
-            json_->write(json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+            json_->write(tools::json_text(json, 1));
             json_->close();
         }
         if (csv_) csv_->close();

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "tools/common/json.h"
 #include "tools/vma_perf/bootstrap.h"
 #include "tools/vma_perf/files.h"
 #include "tools/vma_perf/plot.h"
@@ -63,7 +64,7 @@ std::vector<double> pieces(const nlohmann::json& result, const Metric& metric) {
 }
 
 std::string line(const Metric& metric, double a, double b, const std::optional<Interval>& interval) {
-    std::string cells = fmt::format("  {:<14}{:>12}{:>12}", metric.title, short_number(a), short_number(b));
+    std::string cells = fmt::format("  {:<14}{:>12}{:>12}", metric.title, significant(a), significant(b));
     if (interval && interval->low < interval->high)
         cells += fmt::format("{:>10.3f}   {:.3f} to {:.3f}", interval->ratio, interval->low, interval->high);
     else
@@ -84,7 +85,7 @@ double metric_value(const nlohmann::json& result, const Metric& metric) {
     return value != in->end() && value->is_number() ? value->get<double>() : -1;
 }
 
-std::string short_number(double value) {
+std::string significant(double value) {
     return value >= 10000 ? fmt::format("{:.0f}", value)
            : value >= 100 ? fmt::format("{:.1f}", value)
                           : fmt::format("{:.3f}", value);
@@ -137,7 +138,7 @@ int run_compare(const CompareOptions& options) {
     }
     if (options.json) {
         OutputFile file(*options.json);
-        file.write(json.dump(1) + "\n");
+        file.write(tools::json_text(json, 1));
         file.close();
     }
     if (options.json != "-") fputs(out.c_str(), stdout);

@@ -22,7 +22,7 @@ inline constexpr Metric kMetrics[] = {
 // Value of a metric in a result; negative: it has none.
 double metric_value(const nlohmann::json& result, const Metric& metric);
 // Three digits and more only where they mean something.
-std::string short_number(double value);
+std::string significant(double value);
 
 // Prints; returns the exit status. Throws Failure.
 int run_compare(const CompareOptions& options);

@@ -23,7 +23,7 @@ const char* byte_order() { return std::endian::native == std::endian::little ? "
 
 }  // namespace
 
-Control::Control(Fd fd, std::string peer_name) : fd_(std::move(fd)), peer_(std::move(peer_name)) {
+Control::Control(tools::Fd fd, std::string peer_name) : fd_(std::move(fd)), peer_(std::move(peer_name)) {
     const int on = 1;
     setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/vma_perf/fd.h"
+#include "tools/common/fd.h"
 #include "tools/vma_perf/sockets/connect.h"
 #include "tools/vma_perf/status.h"
 
@@ -29,7 +29,7 @@ inline constexpr std::size_t kMaxControl = 1 << 22;  // bytes of a message
 
 class Control {
   public:
-    Control(Fd fd, std::string peer_name);
+    Control(tools::Fd fd, std::string peer_name);
 
     // Exchanges versions. Throws Failure with kVersion when the other side is something else or speaks
     // another protocol.
@@ -54,7 +54,7 @@ class Control {
     void send_bytes(const char* data, std::size_t length);
     nlohmann::json check_error(nlohmann::json message) const;
 
-    Fd fd_;
+    tools::Fd fd_;
     std::string peer_;
     std::string buffer_;
     bool closed_ = false;

@@ -7,46 +7,25 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <optional>
 #include <thread>
 
+#include "tools/common/numbers.h"
 #include "tools/vma_perf/status.h"
 
 namespace vma_perf {
-namespace {
 
 static_assert(kMaxCpus == CPU_SETSIZE);
 
-[[noreturn]] void bad_list(const std::string& text, const char* option) {
-    throw Failure(kUsage, fmt::format("{}: {} is no list of processors and ranges, as 0,2-4", option, text));
-}
-
-}  // namespace
-
 std::vector<unsigned> parse_cpus(const std::string& text, const char* option) {
+    const auto ranges = tools::parse_ranges(text, kMaxCpus - 1);
+    if (!ranges)
+        throw Failure(kUsage,
+                      fmt::format("{}: {} is no list of processors and ranges, as 0,2-4", option, text));
     std::vector<unsigned> cpus;
-    const char* at = text.data();
-    const char* const end = at + text.size();
-    const auto number = [&] {
-        unsigned value = 0;
-        const auto [next, error] = std::from_chars(at, end, value);
-        if (error != std::errc() || value >= kMaxCpus) bad_list(text, option);
-        at = next;
-        return value;
-    };
-    while (true) {
-        const unsigned first = number();
-        unsigned last = first;
-        if (at != end && *at == '-') {
-            ++at;
-            last = number();
-        }
-        if (last < first) bad_list(text, option);
-        for (unsigned cpu = first; cpu <= last; ++cpu) cpus.push_back(cpu);
-        if (at == end) return cpus;
-        if (*at++ != ',') bad_list(text, option);
-    }
+    for (const auto& [first, last] : *ranges)
+        for (int cpu = first; cpu <= last; ++cpu) cpus.push_back(static_cast<unsigned>(cpu));
+    return cpus;
 }
 
 void pin_to(unsigned cpu) {

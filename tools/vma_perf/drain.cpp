@@ -3,16 +3,19 @@
 
 #include <algorithm>
 
+#include "tools/common/sums.h"
+
 namespace vma_perf {
+namespace {
+
+constexpr std::uint64_t Drained::*kCounters[] = {&Drained::received,  &Drained::bytes,   &Drained::duplicates,
+                                                 &Drained::reordered, &Drained::corrupt, &Drained::foreign,
+                                                 &Drained::unanswered};
+
+}  // namespace
 
 Drained& Drained::operator+=(const Drained& other) noexcept {
-    received += other.received;
-    bytes += other.bytes;
-    duplicates += other.duplicates;
-    reordered += other.reordered;
-    corrupt += other.corrupt;
-    foreign += other.foreign;
-    unanswered += other.unanswered;
+    tools::add_members(*this, other, kCounters);
     first_ns = std::min(first_ns, other.first_ns);
     last_ns = std::max(last_ns, other.last_ns);
     return *this;
@@ -58,15 +61,8 @@ void Drain::take(const Arrival& arrival) {
             break;
     }
     if (verify_ && !has_pattern(arrival.message)) ++counted_.corrupt;
-    Histogram::bump(received_, 1);
-    Histogram::bump(bytes_, arrival.message.size());
-}
-
-Drained Drain::result() const noexcept {
-    Drained result = counted_;
-    result.received = received();
-    result.bytes = bytes();
-    return result;
+    vma::stats::add(counted_.received, 1);
+    vma::stats::add(counted_.bytes, arrival.message.size());
 }
 
 }  // namespace vma_perf

@@ -36,10 +36,10 @@ class Drain final : private Receiver {
     void run(const std::atomic<bool>& stop);
 
     // Any thread, at any time: messages so far, and bytes.
-    std::uint64_t received() const noexcept { return received_.load(std::memory_order_relaxed); }
-    std::uint64_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
+    std::uint64_t received() const noexcept { return vma::stats::load(counted_.received); }
+    std::uint64_t bytes() const noexcept { return vma::stats::load(counted_.bytes); }
     // After run().
-    Drained result() const noexcept;
+    Drained result() const noexcept { return counted_; }
 
   private:
     void take(const Arrival& arrival) override;
@@ -50,7 +50,6 @@ class Drain final : private Receiver {
     const RunClock& clock_;
     std::vector<Tracker> trackers_;
     Drained counted_;
-    std::atomic<std::uint64_t> received_{0}, bytes_{0};
 };
 
 }  // namespace vma_perf

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tools/vma_perf/files.h"
 
-#include <errno.h>
 #include <fmt/format.h>
 #include <string.h>
 
 #include <nlohmann/json.hpp>
 
+#include "tools/common/files.h"
 #include "tools/vma_perf/status.h"
 
 namespace vma_perf {
@@ -27,13 +27,9 @@ void OutputFile::close() {
 }
 
 nlohmann::json read_json(const std::string& path) {
-    const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen(path.c_str(), "re"), fclose);
-    if (!file) fail_errno(path);
-    std::string text;
-    char part[65536];
-    for (std::size_t got; (got = fread(part, 1, sizeof part, file.get())) > 0;) text.append(part, got);
-    if (ferror(file.get()) != 0) fail_errno(path);
-    auto json = nlohmann::json::parse(text, nullptr, false);
+    const auto text = tools::read_file(path);
+    if (!text) throw Failure(kFailed, fmt::format("{}: {}", path, strerror(text.error())));
+    auto json = nlohmann::json::parse(*text, nullptr, false);
     if (json.is_discarded()) throw Failure(kFailed, fmt::format("{}: not a JSON file", path));
     return json;
 }

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <exception>
 
+#include "tools/common/signals.h"
 #include "tools/vma_perf/client.h"
 #include "tools/vma_perf/compare.h"
 #include "tools/vma_perf/options.h"
@@ -28,12 +29,7 @@ void catch_signals() {
     struct sigaction action {};
     action.sa_handler = [](int) { g_interrupted = true; };
     action.sa_flags = static_cast<int>(SA_RESETHAND);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-        struct sigaction old {};
-        sigaction(signal, nullptr, &old);
-        // nohup and background jobs of old shells ask us to ignore some.
-        if (old.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
-    }
+    for (const int signal : tools::kEndSignals) tools::handle_unless_ignored(signal, action);
     signal(SIGPIPE, SIG_IGN);
 }
 
@@ -57,8 +53,7 @@ int run(const vma_perf::Parsed& parsed) {
 int main(int argc, char** argv) {
     try {
         const vma_perf::Parsed parsed = vma_perf::parse_options(argc, argv);
-        fputs(parsed.out.c_str(), stdout);
-        fputs(parsed.err.c_str(), stderr);
+        parsed.print();
         catch_signals();
         return run(parsed);
     } catch (const vma_perf::Failure& failure) {

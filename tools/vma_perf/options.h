@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "tools/common/options.h"
 #include "tools/vma_perf/params.h"
 #include "tools/vma_perf/server.h"
 #include "tools/vma_perf/status.h"
@@ -50,12 +51,9 @@ struct RaceOptions {
     bool quiet = false;
 };
 
-// What is to be done, or, when parsing has said all there is to say (help, version, an error), the exit
-// status.
-struct Parsed {
+// What the command line asks for. Without that, the caller prints what was said and exits with its status.
+struct Parsed : tools::Said {
     std::variant<std::monostate, ServerOptions, ClientOptions, CompareOptions, RaceOptions> command;
-    int status = kOk;
-    std::string out, err;
 };
 Parsed parse_options(int argc, const char* const* argv);
 

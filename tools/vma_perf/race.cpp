@@ -12,6 +12,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "tools/common/json.h"
 #include "tools/vma_perf/arena.h"
 #include "tools/vma_perf/bootstrap.h"
 #include "tools/vma_perf/child.h"
@@ -192,9 +193,8 @@ class Race {
                 for (std::size_t i = 0; i < kernel.size(); ++i)
                     better.push_back(metric.latency ? kernel[i] / libvma[i] : libvma[i] / kernel[i]);
                 const Interval interval = median_of_ratios(better, {});
-                out +=
-                    fmt::format("  {:<14}{:>12}{:>12}{:>14.2f}", metric.title, short_number(median(kernel)),
-                                short_number(median(libvma)), interval.ratio);
+                out += fmt::format("  {:<14}{:>12}{:>12}{:>14.2f}", metric.title, significant(median(kernel)),
+                                   significant(median(libvma)), interval.ratio);
                 if (interval.low < interval.high)
                     out += fmt::format("   {:.2f} to {:.2f}", interval.low, interval.high);
                 out += "\n";
@@ -211,7 +211,7 @@ class Race {
                 {"tool", "vma_perf"}, {"race", options_.arguments}, {"rounds", nlohmann::json::array()}};
             for (const auto& round : results_)
                 json["rounds"].push_back({{"kernel", round[0]}, {"libvma", round[1]}});
-            json_->write(json.dump(1) + "\n");
+            json_->write(tools::json_text(json, 1));
             json_->close();
         }
         if (!plot_) return;

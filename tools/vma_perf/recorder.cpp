@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tools/vma_perf/recorder.h"
 
+#include "tools/common/sums.h"
+
 namespace vma_perf {
 namespace {
 
@@ -11,21 +13,14 @@ constexpr std::uint64_t Counters::*kAll[] = {
 }  // namespace
 
 Counters& Counters::operator+=(const Counters& other) noexcept {
-    for (const auto field : kAll) this->*field += other.*field;
-    return *this;
-}
-
-Counters& Counters::operator-=(const Counters& other) noexcept {
-    for (const auto field : kAll) this->*field -= other.*field;
+    tools::add_members(*this, other, kAll);
     return *this;
 }
 
 Counters Recorder::counters() const noexcept {
-    const auto get = [](const std::atomic<std::uint64_t>& counter) {
-        return counter.load(std::memory_order_relaxed);
-    };
-    return {get(sent_), get(received_),   get(bytes_sent_), get(bytes_received_), get(lost_),
-            get(late_), get(duplicates_), get(reordered_),  get(corrupt_)};
+    Counters copy;
+    for (const auto field : kAll) copy.*field = vma::stats::load(counters_.*field);
+    return copy;
 }
 
 }  // namespace vma_perf

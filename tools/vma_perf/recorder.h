@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "tools/vma_perf/histogram.h"
+#include "tools/vma_perf/latency.h"
 
 namespace vma_perf {
 
@@ -22,7 +22,6 @@ struct Counters {
     std::uint64_t corrupt = 0;     // --verify: not what was sent
 
     Counters& operator+=(const Counters& other) noexcept;
-    Counters& operator-=(const Counters& other) noexcept;
 };
 
 // One round trip, for --log.
@@ -40,7 +39,7 @@ class SampleQueue {
     bool push(const Sample& sample) noexcept {
         const std::uint64_t head = head_.load(std::memory_order_relaxed);
         if (head - tail_.load(std::memory_order_acquire) == samples_.size()) {
-            Histogram::bump(dropped_, 1);
+            vma::stats::add(dropped_, 1);
             return false;
         }
         samples_[head % samples_.size()] = sample;
@@ -54,35 +53,36 @@ class SampleQueue {
             take(samples_[tail % samples_.size()]);
         tail_.store(tail, std::memory_order_release);
     }
-    std::uint64_t dropped() const noexcept { return dropped_.load(std::memory_order_relaxed); }
+    std::uint64_t dropped() const noexcept { return vma::stats::load(dropped_); }
 
   private:
     std::vector<Sample> samples_;
-    std::atomic<std::uint64_t> head_{0}, tail_{0}, dropped_{0};
+    std::atomic<std::uint64_t> head_{0}, tail_{0};
+    std::uint64_t dropped_ = 0;
 };
 
 class Recorder {
   public:
     explicit Recorder(bool scheduled, std::size_t log_capacity)
-        : sent_latency_(scheduled ? std::make_unique<Histogram>() : nullptr),
+        : sent_latency_(scheduled ? std::make_unique<LatencyHistogram>() : nullptr),
           samples_(log_capacity > 0 ? std::make_unique<SampleQueue>(log_capacity) : nullptr) {}
 
     // ---- the thread that measures ----
     // The measured part begins; ns of the RunClock.
     void begin(std::int64_t now_ns) noexcept { began_.store(now_ns, std::memory_order_relaxed); }
     void sent(std::size_t bytes) noexcept {
-        Histogram::bump(sent_, 1);
-        Histogram::bump(bytes_sent_, bytes);
+        count(counters_.sent);
+        count(counters_.bytes_sent, bytes);
     }
     void received(std::size_t bytes) noexcept {
-        Histogram::bump(received_, 1);
-        Histogram::bump(bytes_received_, bytes);
+        count(counters_.received);
+        count(counters_.bytes_received, bytes);
     }
-    void lost() noexcept { Histogram::bump(lost_, 1); }
-    void late() noexcept { Histogram::bump(late_, 1); }
-    void duplicate() noexcept { Histogram::bump(duplicates_, 1); }
-    void reordered() noexcept { Histogram::bump(reordered_, 1); }
-    void corrupt() noexcept { Histogram::bump(corrupt_, 1); }
+    void lost() noexcept { count(counters_.lost); }
+    void late() noexcept { count(counters_.late); }
+    void duplicate() noexcept { count(counters_.duplicates); }
+    void reordered() noexcept { count(counters_.reordered); }
+    void corrupt() noexcept { count(counters_.corrupt); }
     // A round trip. The latency counts from when it was due, so that a stall counts for every message it
     // delayed.
     void round_trip(const Sample& sample) noexcept {
@@ -103,12 +103,14 @@ class Recorder {
     SampleQueue* samples() const noexcept { return samples_.get(); }
 
   private:
-    Histogram latency_;
-    std::unique_ptr<Histogram> sent_latency_;
+    // Only the thread that measures writes a counter.
+    static void count(std::uint64_t& counter, std::uint64_t by = 1) noexcept { vma::stats::add(counter, by); }
+
+    LatencyHistogram latency_;
+    std::unique_ptr<LatencyHistogram> sent_latency_;
     std::unique_ptr<SampleQueue> samples_;
     std::atomic<std::int64_t> began_{-1};
-    std::atomic<std::uint64_t> sent_{0}, received_{0}, bytes_sent_{0}, bytes_received_{0};
-    std::atomic<std::uint64_t> lost_{0}, late_{0}, duplicates_{0}, reordered_{0}, corrupt_{0};
+    Counters counters_;
 };
 
 }  // namespace vma_perf

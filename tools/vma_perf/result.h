@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/vma_perf/histogram.h"
+#include "tools/vma_perf/latency.h"
 #include "tools/vma_perf/params.h"
 #include "tools/vma_perf/recorder.h"
 

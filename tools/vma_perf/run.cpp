@@ -5,13 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 #include <memory>
 #include <thread>
 
 #include "tools/vma_perf/blocks.h"
-#include "tools/vma_perf/cpus.h"
 #include "tools/vma_perf/load.h"
+#include "tools/vma_perf/thread_group.h"
 
 namespace vma_perf {
 namespace {
@@ -37,32 +36,14 @@ class Workers {
             recorders_.push_back(std::make_unique<Recorder>(params.rate > 0, options.log ? kLogCapacity : 0));
         }
         spans_.resize(params.threads);
-        errors_.resize(params.threads);
-        running_ = params.threads;
-        for (unsigned i = 0; i < params.threads; ++i)
-            threads_.emplace_back([this, i, &options] {
-                try {
-                    if (!options.cpus.empty()) pin_to(options.cpus[i % options.cpus.size()]);
-                    spans_[i] = loads_[i]->run(*recorders_[i]);
-                } catch (...) {
-                    errors_[i] = std::current_exception();
-                    failed_ = true;
-                }
-                --running_;
-            });
+        threads_.start(params.threads, options.cpus,
+                       [this](unsigned i) { spans_[i] = loads_[i]->run(*recorders_[i]); });
     }
-    ~Workers() { join(); }
-    void join() {
-        for (std::thread& thread : threads_) thread.join();
-        threads_.clear();
-    }
-    bool running() const noexcept { return running_ > 0; }
-    bool failed() const noexcept { return failed_; }
+    void join() { threads_.join(); }
+    bool running() const noexcept { return threads_.running(); }
+    bool failed() const noexcept { return threads_.failed(); }
     // After join().
-    void rethrow() const {
-        for (const auto& error : errors_)
-            if (error) std::rethrow_exception(error);
-    }
+    void rethrow() const { threads_.rethrow(); }
     std::uint64_t sent() const {
         std::uint64_t sum = 0;
         for (const auto& load : loads_)
@@ -123,10 +104,7 @@ class Workers {
     std::vector<std::unique_ptr<Load>> loads_;
     std::vector<std::unique_ptr<Recorder>> recorders_;
     std::vector<Span> spans_;
-    std::vector<std::exception_ptr> errors_;
-    std::vector<std::thread> threads_;
-    std::atomic<unsigned> running_{0};
-    std::atomic<bool> failed_{false};
+    ThreadGroup threads_;  // ends first: it uses what stands above
 };
 
 // Looks at the threads from time to time: blocks, stages, progress, the log.

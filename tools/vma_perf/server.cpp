@@ -15,7 +15,9 @@
 #include "tools/vma_perf/control.h"
 #include "tools/vma_perf/cpus.h"
 #include "tools/vma_perf/drain.h"
+#include "tools/vma_perf/result.h"
 #include "tools/vma_perf/sockets/address.h"
+#include "tools/vma_perf/thread_group.h"
 #include "tools/vma_perf/transport.h"
 
 namespace vma_perf {
@@ -44,30 +46,19 @@ class Threads {
         const auto lanes = session.lanes();
         for (unsigned i = 0; i < lanes.size(); ++i)
             drains_.push_back(std::make_unique<Drain>(*lanes[i], params, i, clock));
-        errors_.resize(lanes.size());
-        for (unsigned i = 0; i < lanes.size(); ++i)
-            threads_.emplace_back([this, i, &cpus] {
-                try {
-                    if (!cpus.empty()) pin_to(cpus[i % cpus.size()]);
-                    drains_[i]->run(stop_);
-                } catch (...) {
-                    errors_[i] = std::current_exception();
-                    failed_ = true;
-                }
-            });
+        threads_.start(static_cast<unsigned>(lanes.size()), cpus,
+                       [this](unsigned i) { drains_[i]->run(stop_); });
     }
     ~Threads() { join(); }
     void join() {
         stop_ = true;
-        for (std::thread& thread : threads_) thread.join();
-        threads_.clear();
+        threads_.join();
     }
-    bool failed() const noexcept { return failed_; }
+    bool failed() const noexcept { return threads_.failed(); }
     // After join(). Throws what a thread threw.
     Drained result() const {
         Drained sum;
-        for (const auto& error : errors_)
-            if (error) std::rethrow_exception(error);
+        threads_.rethrow();
         for (const auto& drain : drains_) sum += drain->result();
         return sum;
     }
@@ -86,15 +77,13 @@ class Threads {
   private:
     std::atomic<bool>& stop_;
     std::vector<std::unique_ptr<Drain>> drains_;
-    std::vector<std::exception_ptr> errors_;
-    std::vector<std::thread> threads_;
-    std::atomic<bool> failed_{false};
+    ThreadGroup threads_;  // ends first: it uses what stands above
 };
 
 // One client, from its hello to its end.
 class ServedClient {
   public:
-    ServedClient(const ServerOptions& options, Fd fd, std::string name, const std::atomic<bool>& stop)
+    ServedClient(const ServerOptions& options, tools::Fd fd, std::string name, const std::atomic<bool>& stop)
         : options_(options),
           local_(ip_text(local_address(fd.get()))),
           peer_(ip_text(peer_address(fd.get()))),
@@ -133,10 +122,7 @@ class ServedClient {
 
     void run(const Params& params) {
         log(options_, fmt::format("{}: {} {}, {} bytes, connections: {}", control_.peer(), params.transport,
-                                  params.throughput ? "throughput" : "ping-pong",
-                                  params.min_size == params.max_size
-                                      ? std::to_string(params.min_size)
-                                      : fmt::format("{}-{}", params.min_size, params.max_size),
+                                  params.throughput ? "throughput" : "ping-pong", size_text(params),
                                   params.connections));
         const TransportType& type = transport(params.transport);
         if (params.max_size > type.max_size) throw Failure(kUsage, "--size: too large for this transport");
@@ -222,14 +208,14 @@ struct Serving {
 
 void serve(const ServerOptions& options, const std::atomic<bool>& stop) {
     check_cpus(options.cpus, "--cpus");
-    const Fd listener =
+    const tools::Fd listener =
         listen_on(make_address(options.bind.empty() ? "0.0.0.0" : options.bind, options.port), 64);
     log(options, fmt::format("vma_perf {} listens on port {}, sockets by {}", VMA_VERSION,
                              port_of(local_address(listener.get())), socket_stack()));
     std::list<Serving> clients;
     unsigned seen = 0;
     while (!stop.load() && (options.clients == 0 || seen < options.clients)) {
-        Fd fd = accept_one(listener.get(), Clock::now() + 1s, &stop);
+        tools::Fd fd = accept_one(listener.get(), Clock::now() + 1s, &stop);
         clients.remove_if([](Serving& c) {
             if (!c.done.load()) return false;
             c.thread.join();

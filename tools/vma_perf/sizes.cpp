@@ -3,9 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <charconv>
-
+#include "tools/common/numbers.h"
 #include "tools/vma_perf/status.h"
 
 namespace vma_perf {
@@ -15,12 +13,12 @@ constexpr std::size_t kMostRuns = 1000;
 
 class Parser {
   public:
-    explicit Parser(const std::string& text) : text_(text), at_(text.data()), end_(at_ + text.size()) {}
+    explicit Parser(const std::string& text) : text_(text), scanner_(text) {}
 
     std::vector<SizeRange> parse() {
         do entry();
         while (skip(','));
-        if (at_ != end_) bad();
+        if (!scanner_.at_end()) bad();
         return std::move(sizes_);
     }
 
@@ -30,17 +28,11 @@ class Parser {
             kUsage, fmt::format("--size: {} is none of 64, 64,256, 64:1024, 64:1024:*2, 64:1024:+64, 64-1024",
                                 text_));
     }
-    bool skip(char c) {
-        if (at_ == end_ || *at_ != c) return false;
-        ++at_;
-        return true;
-    }
+    bool skip(char c) { return scanner_.skip(c); }
     std::uint32_t number() {
-        std::uint32_t value = 0;
-        const auto [next, error] = std::from_chars(at_, end_, value);
-        if (error != std::errc()) bad();
-        at_ = next;
-        return value;
+        const auto value = scanner_.number<std::uint32_t>();
+        if (!value) bad();
+        return *value;
     }
     void add(std::uint32_t min, std::uint32_t max) {
         if (sizes_.size() == kMostRuns)
@@ -77,8 +69,7 @@ class Parser {
     }
 
     const std::string& text_;
-    const char* at_;
-    const char* const end_;
+    tools::Scanner scanner_;
     std::vector<SizeRange> sizes_;
 };
 

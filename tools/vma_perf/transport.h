@@ -32,12 +32,13 @@
 #include <string>
 #include <vector>
 
+#include "tools/common/clock.h"
 #include "tools/vma_perf/params.h"
 #include "tools/vma_perf/status.h"
 
 namespace vma_perf {
 
-using Clock = std::chrono::steady_clock;
+using tools::Clock;
 
 // A lane that waits comes back after this time at the latest, so that its thread sees the end of the run.
 inline constexpr std::chrono::milliseconds kTick{20};

@@ -11,13 +11,13 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <time.h>
 
 #include <algorithm>
-#include <charconv>
 #include <memory>
 #include <string_view>
 
+#include "tools/common/clock.h"
+#include "tools/common/numbers.h"
 #include "tools/vma_stats/process.h"
 #include "tools/vma_stats/text.h"
 
@@ -48,12 +48,6 @@ class FileSource : public Source {
     int fd_;
 };
 
-std::int64_t now_ns(clockid_t clock) {
-    timespec t{};
-    clock_gettime(clock, &t);
-    return t.tv_sec * 1'000'000'000 + t.tv_nsec;
-}
-
 std::unexpected<Problem> refuse(pid_t pid, std::string text, bool gone = false) {
     return std::unexpected(Problem{pid, gone, std::move(text)});
 }
@@ -65,7 +59,7 @@ void remove_stale(const std::string& path, const struct stat& seen) {
     if (now.st_dev == seen.st_dev && now.st_ino == seen.st_ino) unlink(path.c_str());
 }
 
-std::expected<Fd, Problem> open_checked(const std::string& path, pid_t pid, struct stat& st) {
+std::expected<tools::Fd, Problem> open_checked(const std::string& path, pid_t pid, struct stat& st) {
     // Looked at before it is opened, because opening a device may do something.
     if (lstat(path.c_str(), &st) != 0) {
         if (errno != ENOENT) return refuse(pid, fmt::format("{}: {}", path, strerrordesc_np(errno)));
@@ -84,7 +78,7 @@ std::expected<Fd, Problem> open_checked(const std::string& path, pid_t pid, stru
                              : S_ISREG(st.st_mode) ? nullptr
                                                    : "no regular file";
     if (kind != nullptr) return refuse(pid, fmt::format("{} is {}; it is not read", path, kind));
-    Fd file(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    tools::Fd file(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     if (!file) {
         const int error = errno;
         if (error == EACCES || error == EPERM)
@@ -114,7 +108,7 @@ std::expected<Attachment, Problem> attach(const std::string& directory, pid_t pi
     a.device_ = st.st_dev;
     a.inode_ = st.st_ino;
     // Before /proc is looked at, so that it stands for the process that is compared below.
-    a.pidfd_ = Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+    a.pidfd_ = tools::Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
 
     FileSource source(a.file_.get());
     const auto fault = read_header(source, a.header_);
@@ -148,8 +142,8 @@ std::expected<Snapshot, Problem> Attachment::read() {
     FileSource source(file_.get());
     Snapshot snapshot;
     if (auto fault = read_snapshot(source, snapshot)) return refuse(pid_, path_ + " " + fault->text);
-    snapshot.taken_ns = now_ns(CLOCK_MONOTONIC);
-    snapshot.realtime_ns = now_ns(CLOCK_REALTIME);
+    snapshot.taken_ns = tools::now_ns(CLOCK_MONOTONIC);
+    snapshot.realtime_ns = tools::now_ns(CLOCK_REALTIME);
     header_ = snapshot.header;
     return snapshot;
 }
@@ -181,11 +175,9 @@ Found discover(const std::string& directory, bool clean) {
         constexpr std::string_view kPrefix = layout::kFilePrefix;
         if (!name.starts_with(kPrefix)) continue;
         name.remove_prefix(kPrefix.size());
-        pid_t pid = 0;
-        const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
-        // A file with a longer name is one that is just being made, or somebody else's.
-        if (error == std::errc() && end == name.data() + name.size() && pid > 0 && name[0] != '0')
-            pids.push_back(pid);
+        const auto pid = tools::whole_number<pid_t>(name);
+        // A file with a longer name is one that its process still makes, or belongs to another program.
+        if (pid && name[0] != '0') pids.push_back(*pid);
     }
     std::sort(pids.begin(), pids.end());
     for (const pid_t pid : pids) {

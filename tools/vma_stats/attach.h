@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/vma_stats/fd.h"
+#include "tools/common/fd.h"
 #include "tools/vma_stats/reader.h"
 
 namespace vma_stats {
@@ -48,7 +48,7 @@ class Attachment {
 
     pid_t pid_ = 0;
     std::string path_;
-    Fd file_, pidfd_;
+    tools::Fd file_, pidfd_;
     dev_t device_ = 0;
     ino_t inode_ = 0;
     layout::Header header_{};

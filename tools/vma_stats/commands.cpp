@@ -31,18 +31,18 @@ bool same_file(const char* a, const char* b) {
 }
 
 // A unix socket in the network namespace of the process.
-std::expected<Fd, std::string> socket_near(pid_t pid) {
-    const auto make = [] { return Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)); };
+std::expected<tools::Fd, std::string> socket_near(pid_t pid) {
+    const auto make = [] { return tools::Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)); };
     const std::string theirs = fmt::format("/proc/{}/ns/net", pid);
     struct stat st {};
     // Whoever may not look cannot enter either; then it may still be the same one.
     if (stat(theirs.c_str(), &st) != 0 || same_file(theirs.c_str(), "/proc/self/ns/net")) return make();
-    const Fd home(open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)),
+    const tools::Fd home(open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)),
         there(open(theirs.c_str(), O_RDONLY | O_CLOEXEC));
     if (!home || !there || setns(there.get(), CLONE_NEWNET) != 0)
         return std::unexpected(fmt::format(
             "it runs in another network namespace, which cannot be entered: {}", strerrordesc_np(errno)));
-    Fd made = make();
+    tools::Fd made = make();
     if (setns(home.get(), CLONE_NEWNET) != 0)
         return std::unexpected(
             fmt::format("cannot return to the network namespace: {}", strerrordesc_np(errno)));
@@ -50,7 +50,8 @@ std::expected<Fd, std::string> socket_near(pid_t pid) {
 }
 
 // The name comes from the file, which may lie: only the process itself is spoken to.
-std::expected<Fd, std::string> connect_to(const Attachment& process, std::chrono::milliseconds patience) {
+std::expected<tools::Fd, std::string> connect_to(const Attachment& process,
+                                                 std::chrono::milliseconds patience) {
     const auto& field = process.header().command_socket;
     const std::string_view name(field, strnlen(field, sizeof field));
     if (name.empty()) return std::unexpected("it takes no commands");

@@ -16,12 +16,13 @@
 #include <string_view>
 #include <vector>
 
+#include "tools/common/clock.h"
 #include "tools/vma_stats/formats.h"
 
 namespace vma_stats {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using tools::Clock;
 constexpr std::size_t kMaxRequest = 8192;
 constexpr std::size_t kMaxClients = 32;
 constexpr std::chrono::seconds kPatience{5};
@@ -62,7 +63,7 @@ std::string bound_address(int fd) {
 }
 
 struct Client {
-    Fd socket;
+    tools::Fd socket;
     Clock::time_point deadline;
     std::string request, answer;
     std::size_t sent = 0;
@@ -124,7 +125,7 @@ std::expected<HttpServer, std::string> HttpServer::listen(const std::string& whe
         return std::unexpected(fmt::format("{}: {}", where, gai_strerror(error)));
     const std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(found, freeaddrinfo);
     HttpServer server;
-    server.socket_ = Fd(socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    server.socket_ = tools::Fd(socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const int on = 1;
     setsockopt(server.socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (!server.socket_ || bind(server.socket_.get(), list->ai_addr, list->ai_addrlen) != 0 ||
@@ -153,7 +154,7 @@ void HttpServer::run(const std::function<std::string()>& metrics, const std::fun
         const bool arrived = waits.size() > clients.size() && waits.back().revents != 0;
         std::erase_if(clients, [](const Client& client) { return client.done; });
         if (!arrived) continue;
-        Fd socket(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        tools::Fd socket(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
         if (socket) clients.push_back({.socket = std::move(socket), .deadline = now + kPatience});
     }
 }

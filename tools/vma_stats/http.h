@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "tools/vma_stats/fd.h"
+#include "tools/common/fd.h"
 
 namespace vma_stats {
 
@@ -25,7 +25,7 @@ class HttpServer {
     void run(const std::function<std::string()>& metrics, const std::function<bool()>& stop) const;
 
   private:
-    Fd socket_;
+    tools::Fd socket_;
     std::string address_;
 };
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // JSON, one object for each report of a process. See formats.h.
+#include "tools/common/json.h"
+
 #include <sys/socket.h>
 
 #include <nlohmann/json.hpp>
@@ -168,7 +170,7 @@ class Writer {
 }  // namespace
 
 std::string json_line(const Frame& frame, const Shape& shape) {
-    return Writer(frame, shape).whole().dump() + "\n";
+    return tools::json_text(Writer(frame, shape).whole());
 }
 
 }  // namespace vma_stats

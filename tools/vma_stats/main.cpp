@@ -11,8 +11,7 @@
 int main(int argc, char** argv) {
     try {
         const vma_stats::Parsed parsed = vma_stats::parse_options(argc, argv);
-        fputs(parsed.out.c_str(), stdout);
-        fputs(parsed.err.c_str(), stderr);
+        parsed.print();
         return parsed.options ? vma_stats::watch(*parsed.options) : parsed.status;
     } catch (const std::exception& error) {
         // Memory is what may be missing.

@@ -5,17 +5,15 @@
 #include <fmt/format.h>
 #include <stdlib.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
+#include "tools/common/cli.h"
 #include "tools/vma_stats/http.h"
 
 namespace vma_stats {
 namespace {
-
-constexpr int kUsageError = 2;
 
 struct LevelName {
     const char* name;
@@ -48,9 +46,6 @@ void only_one_of(std::initializer_list<const CLI::Option*> options) {
         first = option;
     }
 }
-
-// The help says in words what a range is.
-CLI::Validator quiet(CLI::Validator validator) { return validator.description(""); }
 
 CLI::Validator level_name() {
     return CLI::Validator(
@@ -94,9 +89,8 @@ Parsed parse_options(int argc, const char* const* argv) {
         "others are "
         "left to the kernel.\n",
         "vma_stats");
-    app.get_formatter()->column_width(38);
-    app.set_help_flag("-h,--help", "Prints this help and exits");
-    app.set_version_flag("-V,--version", "vma_stats " VMA_VERSION, "Prints the version and exits");
+    const std::string version = "vma_stats " VMA_VERSION;
+    tools::add_usual_flags(app, version, 38);
 
     // Flags are asked for with count(); what they set is nobody's.
     bool given = false;
@@ -109,7 +103,7 @@ Parsed parse_options(int argc, const char* const* argv) {
     auto* const by_pid =
         choose(
             app.add_option("-p,--pid", pid, "Process to show; by default the only one that runs with libvma"))
-            ->check(quiet(CLI::Range(1, 1 << 30)))
+            ->check(tools::in_range(1, 1 << 30))
             ->type_name("PID");
     auto* const by_name =
         choose(app.add_option("-n,--name", o.name, "Process to show, by the name of its program"))
@@ -133,19 +127,19 @@ Parsed parse_options(int argc, const char* const* argv) {
                  "-v,--view", o.view,
                  "1: counters (default), 2: with receive queues, 3: everything, 4: multicast groups, "
                  "5: sockets of all processes as netstat lists them"))
-            ->check(quiet(CLI::Range(1, 5)))
+            ->check(tools::in_range(1, 5))
             ->type_name("1-5");
     auto* const detail =
         show(app.add_option("-d,--details", details, "1: totals (default), 2: what happened in a second"))
-            ->check(quiet(CLI::Range(1, 2)))
+            ->check(tools::in_range(1, 2))
             ->type_name("1|2");
     auto* const interval =
         show(app.add_option("-i,--interval", o.interval, "Seconds between reports; fractions are allowed"))
-            ->check(quiet(CLI::Range(0.01, 1e6)))
+            ->check(tools::in_range(0.01, 1e6))
             ->type_name("SECONDS")
             ->capture_default_str();
     auto* const cycles = show(app.add_option("-c,--cycles", o.cycles, "Number of reports, 0: no end"))
-                             ->check(quiet(CLI::Range(0L, 1'000'000'000L)))
+                             ->check(tools::in_range(0L, 1'000'000'000L))
                              ->type_name("NUMBER");
     auto* const list =
         show(app.add_option("-s,--sockets", sockets, "Only sockets with these descriptors: 4-16,9"))
@@ -185,7 +179,7 @@ Parsed parse_options(int argc, const char* const* argv) {
             ->type_name("LEVEL");
     auto* const set_details =
         act(app.add_option("-D,--details_level,--details-level", details_level, "Sets its log details"))
-            ->check(quiet(CLI::Range(0, 3)))
+            ->check(tools::in_range(0, 3))
             ->type_name("0-3");
     auto* const dump_socket =
         act(app.add_option("-S,--dump", dump,
@@ -196,41 +190,34 @@ Parsed parse_options(int argc, const char* const* argv) {
         "\nExit status: 0 in order, 1 nothing to show or a command failed, 2 wrong usage. See vma_stats(8).");
 
     Parsed result;
-    try {
-        app.parse(arguments(argc, argv));
-        only_one_of({by_pid, by_name});
-        only_one_of({by_pid, by_finding});
-        only_one_of({view, json, prometheus, listen, top, explain, parameters});
-        if (!std::isfinite(o.interval)) throw CLI::ValidationError("--interval", "not a number");
-        if (set_level->count() != 0)
-            o.instructions.push_back({vma::stats::Command::log_level, *log_level(level)});
-        if (set_details->count() != 0)
-            o.instructions.push_back({vma::stats::Command::log_details, details_level});
-        if (dump_socket->count() != 0) {
-            int fd = 0;
-            if (!CLI::detail::lexical_cast(dump[0], fd) || fd < 0)
-                throw CLI::ValidationError("--dump", dump[0] + " is no descriptor");
-            const auto at = log_level(dump.size() > 1 ? dump[1] : "info");
-            if (!at) throw CLI::ValidationError("--dump", dump[1] + " is no log level");
-            o.instructions.push_back({vma::stats::Command::dump_socket, fd, *at});
-        }
-        if (zero->count() != 0) o.instructions.push_back({vma::stats::Command::zero});
-        if (prometheus->count() != 0 && !where.empty()) o.listen = where;
-        if (!o.listen.empty() && !HttpServer::valid(o.listen))
-            throw CLI::ValidationError(listen->count() != 0 ? "--listen" : "--prometheus",
-                                       o.listen + ": expected PORT, ADDRESS:PORT or [IPv6 ADDRESS]:PORT");
-        if (by_name->count() != 0 && o.name.empty()) throw CLI::ValidationError("--name", "an empty name");
-    } catch (const CLI::CallForHelp&) {
-        result.out = app.help();
-        return result;
-    } catch (const CLI::CallForVersion&) {
-        result.out = "vma_stats " VMA_VERSION "\n";
-        return result;
-    } catch (const CLI::ParseError& error) {
-        result.status = kUsageError;
-        result.err = fmt::format("vmastat: {}\nTry vma_stats --help.\n", error.what());
-        return result;
-    }
+    static_cast<tools::Said&>(result) =
+        tools::parse_with(app, version, "vmastat", "Try vma_stats --help.", [&] {
+            app.parse(arguments(argc, argv));
+            only_one_of({by_pid, by_name});
+            only_one_of({by_pid, by_finding});
+            only_one_of({view, json, prometheus, listen, top, explain, parameters});
+            if (!std::isfinite(o.interval)) throw CLI::ValidationError("--interval", "not a number");
+            if (set_level->count() != 0)
+                o.instructions.push_back({vma::stats::Command::log_level, *log_level(level)});
+            if (set_details->count() != 0)
+                o.instructions.push_back({vma::stats::Command::log_details, details_level});
+            if (dump_socket->count() != 0) {
+                int fd = 0;
+                if (!CLI::detail::lexical_cast(dump[0], fd) || fd < 0)
+                    throw CLI::ValidationError("--dump", dump[0] + " is no descriptor");
+                const auto at = log_level(dump.size() > 1 ? dump[1] : "info");
+                if (!at) throw CLI::ValidationError("--dump", dump[1] + " is no log level");
+                o.instructions.push_back({vma::stats::Command::dump_socket, fd, *at});
+            }
+            if (zero->count() != 0) o.instructions.push_back({vma::stats::Command::zero});
+            if (prometheus->count() != 0 && !where.empty()) o.listen = where;
+            if (!o.listen.empty() && !HttpServer::valid(o.listen))
+                throw CLI::ValidationError(listen->count() != 0 ? "--listen" : "--prometheus",
+                                           o.listen + ": expected PORT, ADDRESS:PORT or [IPv6 ADDRESS]:PORT");
+            if (by_name->count() != 0 && o.name.empty())
+                throw CLI::ValidationError("--name", "an empty name");
+        });
+    if (!result.out.empty() || result.status != 0) return result;
 
     if (by_pid->count() != 0) o.pid = pid;
     o.clean = !keep;

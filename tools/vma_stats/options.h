@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/common/options.h"
 #include "tools/vma_stats/commands.h"
 #include "tools/vma_stats/views.h"
 
@@ -31,12 +32,9 @@ struct Options {
     std::string listen;              // where to serve /metrics
 };
 
-// What is to be done, or, when parsing has said all there is to say (help, version, an error), the exit
-// status.
-struct Parsed {
+// What the command line asks for. Without that, the caller prints what was said and exits with its status.
+struct Parsed : tools::Said {
     std::optional<Options> options;
-    int status = 0;
-    std::string out, err;
 };
 Parsed parse_options(int argc, const char* const* argv);
 

@@ -9,19 +9,15 @@
 #include <unistd.h>
 
 #include <climits>
-#include <fstream>
 #include <sstream>
+
+#include "tools/common/files.h"
 
 namespace vma_stats {
 namespace {
 
-// Empty where it cannot be read: a process may end between open and read, for which an iterator of the buffer
-// would throw.
-std::string contents(const std::string& path) {
-    std::ostringstream text;
-    text << std::ifstream(path).rdbuf();
-    return text.str();
-}
+// Empty where the file cannot be read: a process may end between open and read.
+std::string contents(const std::string& path) { return tools::read_file(path).value_or(""); }
 
 bool exists(pid_t pid) { return kill(pid, 0) == 0 || errno == EPERM; }
 

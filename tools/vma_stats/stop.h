@@ -2,6 +2,7 @@
 // Ending on request: SIGINT, SIGTERM and SIGHUP end a wait and are then seen by stopped().
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 namespace vma_stats {
@@ -11,7 +12,6 @@ bool stopped();
 
 // Sleeps until the monotonic clock shows `until_ns`, a signal asks to end, or one of `descriptors` is
 // readable.
-void wait_until(long long until_ns, const std::vector<int>& descriptors);
-long long monotonic_ns();
+void wait_until(std::int64_t until_ns, const std::vector<int>& descriptors);
 
 }  // namespace vma_stats

@@ -66,20 +66,20 @@ class Top {
           interval_(options.interval) {}
 
     int run() {
-        long long next = monotonic_ns();
+        std::int64_t next = tools::now_ns(CLOCK_MONOTONIC);
         long reports = 0;
         while (!stopped() && !quit_) {
-            if (!paused_ && monotonic_ns() >= next) {
+            if (!paused_ && tools::now_ns(CLOCK_MONOTONIC) >= next) {
                 if (!take()) return fleet_.failed() ? kFailed : kOk;
                 if (options_.cycles != 0 && ++reports > options_.cycles) break;
-                next = monotonic_ns() + static_cast<long long>(interval_ * 1e9);
+                next = tools::now_ns(CLOCK_MONOTONIC) + static_cast<std::int64_t>(interval_ * 1e9);
                 draw();
             }
             const int key = getch();
             if (key == ERR) continue;
             const double before = interval_;
             press(key);
-            if (before != interval_) next = monotonic_ns();
+            if (before != interval_) next = tools::now_ns(CLOCK_MONOTONIC);
             draw();
         }
         return kOk;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "tools/common/numbers.h"
 #include "tools/vma_stats/sampler.h"
 
 namespace vma_stats {
@@ -19,7 +20,7 @@ class FdFilter {
     bool contains(int fd) const;
 
   private:
-    std::vector<std::pair<int, int>> ranges_;
+    std::vector<tools::Range> ranges_;
 };
 
 struct Shape {

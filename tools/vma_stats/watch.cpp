@@ -10,6 +10,8 @@
 
 #include <map>
 
+#include "tools/common/clock.h"
+#include "tools/common/files.h"
 #include "tools/vma_stats/formats.h"
 #include "tools/vma_stats/http.h"
 #include "tools/vma_stats/stop.h"
@@ -17,8 +19,8 @@
 namespace vma_stats {
 namespace {
 
-constexpr long long kSecond = 1'000'000'000;
-constexpr long long kLookAgain = kSecond / 5;  // for a process to appear (--wait)
+constexpr std::int64_t kSecond = 1'000'000'000;
+constexpr std::int64_t kLookAgain = kSecond / 5;  // for a process to appear (--wait)
 
 // Does the output show every process there is?
 bool shows_all(const Options& o) {
@@ -40,7 +42,7 @@ bool find(Fleet& fleet, const Options& options) {
             return false;
         }
         if (first) say("waiting for a process...");
-        wait_until(monotonic_ns() + kLookAgain, {});
+        wait_until(tools::now_ns(CLOCK_MONOTONIC) + kLookAgain, {});
         if (stopped()) return false;
     }
 }
@@ -134,8 +136,8 @@ class Reports {
     std::map<pid_t, BasicView> views_;
 };
 
-bool print(const std::string& text) {
-    if (fwrite(text.data(), 1, text.size(), stdout) == text.size() && fflush(stdout) == 0) return true;
+bool print_report(const std::string& text) {
+    if (tools::print(text)) return true;
     say(fmt::format("cannot write: {}", strerrordesc_np(errno)));
     return false;
 }
@@ -143,14 +145,14 @@ bool print(const std::string& text) {
 // Reports until `options.cycles` of them are out, everybody has ended, or a signal comes.
 int report(Fleet& fleet, const Options& options) {
     Reports reports(options);
-    const auto interval = static_cast<long long>(options.interval * 1e9);
+    const auto interval = static_cast<std::int64_t>(options.interval * 1e9);
     long done = 0;
-    long long next = monotonic_ns();
+    std::int64_t next = tools::now_ns(CLOCK_MONOTONIC);
     while (!stopped()) {
         const std::vector<Sample> samples = fleet.sample();
         say_all(fleet.complaints());
         const std::string text = reports.text(samples);
-        if (!print(text)) return kFailed;
+        if (!print_report(text)) return kFailed;
         for (const Sample& sample : samples)
             if (sample.ended) say(fmt::format("process {} ({}) has ended", sample.pid, sample.program));
         // The first look of delta mode is no report.
@@ -163,7 +165,7 @@ int report(Fleet& fleet, const Options& options) {
             continue;
         }
         // Reports keep their rhythm however long they take; the ones that were missed are left out.
-        next = std::max(next + interval, monotonic_ns());
+        next = std::max(next + interval, tools::now_ns(CLOCK_MONOTONIC));
         wait_until(next, fleet.pidfds());
     }
     return fleet.failed() ? kFailed : kOk;

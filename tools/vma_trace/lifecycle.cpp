@@ -15,6 +15,7 @@
 
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/pid_name.h"
+#include "tools/common/fd.h"
 #include "tools/vma_trace/report.h"
 
 namespace vma_trace {
@@ -40,13 +41,10 @@ void write_file(const std::string& name, void (*write)(Registry&, const TimeScal
     char path[PATH_MAX];
     if (!vma::expand_pid(name, getpid(), path, sizeof path))
         return complain("the name is too long", name.c_str());
-    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0644);
-    if (fd < 0) return complain(strerrordesc_np(errno), path);
-    {
-        Output out(fd);
-        write(registry(), time, out);
-    }
-    close(fd);
+    const tools::Fd fd(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0644));
+    if (!fd) return complain(strerrordesc_np(errno), path);
+    Output out(fd.get());
+    write(registry(), time, out);
 }
 
 void on_signal(int number) {

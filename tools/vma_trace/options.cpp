@@ -4,8 +4,9 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <string_view>
+
+#include "tools/common/numbers.h"
 
 namespace vma_trace {
 namespace {
@@ -43,17 +44,16 @@ std::string set(Options& options, const OptionRow& row, std::string_view value) 
         options.*row.text = value;
         return {};
     }
-    std::size_t parsed = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), parsed);
-    if (error != std::errc() || end != value.data() + value.size() || parsed > row.most)
+    const auto parsed = tools::whole_number<std::size_t>(value);
+    if (!parsed || *parsed > row.most)
         return fmt::format("{}={}: expected a number from 0 to {}; {} is used", row.name, value, row.most,
                            row.number != nullptr ? options.*row.number
                            : options.*row.flag   ? 1
                                                  : 0);
     if (row.number != nullptr)
-        options.*row.number = parsed;
+        options.*row.number = *parsed;
     else
-        options.*row.flag = parsed != 0;
+        options.*row.flag = *parsed != 0;
     return {};
 }
 

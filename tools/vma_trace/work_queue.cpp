@@ -9,16 +9,19 @@
 #include <mutex>
 #include <new>
 
+#include "tools/common/sums.h"
+
 namespace vma_trace {
+namespace {
+
+constexpr std::uint64_t Totals::*kCounters[] = {&Totals::posted,   &Totals::completed, &Totals::completions,
+                                                &Totals::bytes,    &Totals::errors,    &Totals::unmatched,
+                                                &Totals::forgotten};
+
+}  // namespace
 
 void Totals::merge(const Totals& other) noexcept {
-    posted += other.posted;
-    completed += other.completed;
-    completions += other.completions;
-    bytes += other.bytes;
-    errors += other.errors;
-    unmatched += other.unmatched;
-    forgotten += other.forgotten;
+    tools::add_members(*this, other, kCounters);
     if (other.began != 0 && (began == 0 || other.began < began)) began = other.began;
     ended = std::max(ended, other.ended);
     latency.merge(other.latency);

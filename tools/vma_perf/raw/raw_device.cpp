@@ -19,7 +19,7 @@
 #include <thread>
 
 #include "libvma/verbs/xdp/xdp_device.h"
-#include "tools/vma_perf/fd.h"
+#include "tools/common/fd.h"
 #include "tools/vma_perf/sockets/address.h"
 #include "tools/vma_perf/status.h"
 
@@ -68,7 +68,7 @@ Netdev find_netdev(const std::string& name, const std::string& address) {
     if (netdev.name.size() >= sizeof request.ifr_name)
         throw Failure(kUsage, fmt::format("--device: {} is no device", netdev.name));
     netdev.name.copy(request.ifr_name, sizeof request.ifr_name - 1);
-    const Fd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    const tools::Fd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     if (ioctl(fd.get(), SIOCGIFHWADDR, &request) != 0) fail_errno("raw: device " + netdev.name, kUnsupported);
     if (request.ifr_hwaddr.sa_family != ARPHRD_ETHER)
         throw Failure(kUnsupported, fmt::format("raw: {} is no Ethernet device", netdev.name));

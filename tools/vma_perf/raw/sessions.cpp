@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "libvma/net/frame.h"
+#include "tools/common/fd.h"
 #include "tools/vma_perf/cpus.h"
-#include "tools/vma_perf/fd.h"
 #include "tools/vma_perf/message.h"
 #include "tools/vma_perf/raw/raw_device.h"
 #include "tools/vma_perf/side.h"
@@ -24,7 +24,7 @@ using vma::net::kUdpHeaders;
 
 // The two ends of a connection; ports in network byte order.
 struct Connection {
-    Fd reserved;  // a kernel socket that keeps our port
+    tools::Fd reserved;  // a kernel socket that keeps our port
     in_port_t port = 0;
     std::array<std::uint8_t, kUdpHeaders> headers{};  // towards the peer
 };
@@ -103,7 +103,7 @@ class RawSide : public Side {
         nlohmann::json ports = nlohmann::json::array();
         for (unsigned c = 0; c < params_.connections; ++c) {
             Connection& connection = connections_.emplace_back();
-            connection.reserved = Fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+            connection.reserved = tools::Fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
             const sockaddr_in bound = bind_to(connection.reserved.get(), make_address(place_.local, 0));
             connection.port = bound.sin_port;
             device_->receive_at(bound.sin_addr.s_addr, bound.sin_port);

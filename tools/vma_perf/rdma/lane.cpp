@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "tools/common/sums.h"
 #include "tools/vma_perf/message.h"
 
 namespace vma_perf::rdma {
@@ -41,9 +42,12 @@ Depths depths_of(const Params& p, std::size_t head) noexcept {
     return d;
 }
 
+constexpr std::uint64_t VerbsLane::Counts::*kCounts[] = {
+    &VerbsLane::Counts::sends,    &VerbsLane::Counts::signalled, &VerbsLane::Counts::send_completions,
+    &VerbsLane::Counts::receives, &VerbsLane::Counts::events,    &VerbsLane::Counts::inlined};
+
 VerbsLane::Counts& VerbsLane::Counts::operator+=(const Counts& other) noexcept {
-    sends += other.sends, signalled += other.signalled, send_completions += other.send_completions;
-    receives += other.receives, events += other.events, inlined += other.inlined;
+    tools::add_members(*this, other, kCounts);
     return *this;
 }
 

@@ -12,6 +12,7 @@
 
 #include "tools/vma_perf/rdma/sessions.h"
 #include "tools/vma_perf/rdma/side.h"
+#include "tools/vma_perf/sockets/address.h"
 
 namespace vma_perf::rdma {
 namespace {
@@ -22,14 +23,6 @@ struct PrivateData {
     std::uint32_t connection = 0;
     static constexpr std::uint32_t kMagic = 0x766d6170;
 };
-
-sockaddr_in address_of(const std::string& ip, std::uint16_t port) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port);
-    inet_pton(AF_INET, ip.c_str(), &address.sin_addr);
-    return address;
-}
 
 // How long a sender waits when we had no buffer, as verbs count it (0.64 ms). RDMA-CM leaves it at 0, which
 // stands for the longest time, 655 ms.
@@ -112,7 +105,7 @@ class RcSide : public VerbsSide {
 class RcServer final : public SessionOf<ServerSession, RcSide> {
   public:
     RcServer(const Params& params, const Place& place) : SessionOf(params, place), listener_(make_id()) {
-        sockaddr_in address = address_of(place.bind, 0);
+        sockaddr_in address = make_address(place.bind, 0);
         if (rdma_bind_addr(listener_.get(), reinterpret_cast<sockaddr*>(&address)) != 0 ||
             listener_->verbs == nullptr)
             throw Failure(kUnsupported, fmt::format("no RDMA device has the address {}: {}", place.bind,
@@ -187,7 +180,7 @@ class RcClient final : public SessionOf<ClientSession, RcSide> {
     void connect_one(unsigned c, std::uint16_t port, Clock::time_point deadline) {
         CmIdPtr& id = ids_[c];
         id = make_id();
-        sockaddr_in from = address_of(place_.local, 0), to = address_of(place_.peer, port);
+        sockaddr_in from = make_address(place_.local, 0), to = make_address(place_.peer, port);
         const auto left =
             std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
         const int limit = static_cast<int>(std::clamp<long>(left, 1, 10'000));

@@ -14,7 +14,7 @@
 #include <algorithm>
 #include <random>
 
-#include "tools/vma_perf/fd.h"
+#include "tools/common/fd.h"
 #include "tools/vma_perf/rdma/device.h"
 #include "tools/vma_perf/rdma/sessions.h"
 #include "tools/vma_perf/rdma/side.h"
@@ -154,7 +154,7 @@ class UdServer final : public SessionOf<ServerSession, UdSide> {
 
   private:
     void attach(ibv_qp* qp, const std::string& group) {
-        Fd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+        tools::Fd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
         ip_mreqn request{};
         inet_pton(AF_INET, group.c_str(), &request.imr_multiaddr);
         inet_pton(AF_INET, place_.bind.c_str(), &request.imr_address);
@@ -166,7 +166,7 @@ class UdServer final : public SessionOf<ServerSession, UdSide> {
         attached_.emplace_back(qp, gid);
     }
 
-    std::vector<Fd> members_;
+    std::vector<tools::Fd> members_;
     std::vector<std::pair<ibv_qp*, ibv_gid>> attached_;
 };
 

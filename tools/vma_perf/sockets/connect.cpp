@@ -35,8 +35,8 @@ bool wait_for(int fd, short events, Clock::time_point deadline, const std::atomi
     }
 }
 
-Fd listen_on(const sockaddr_in& address, int backlog) {
-    Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+tools::Fd listen_on(const sockaddr_in& address, int backlog) {
+    tools::Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (!fd) fail_errno("socket");
     const int on = 1;
     setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -45,9 +45,9 @@ Fd listen_on(const sockaddr_in& address, int backlog) {
     return fd;
 }
 
-Fd connect_to(const sockaddr_in& address, Clock::time_point deadline, const std::atomic<bool>* stop,
-              void (*prepare)(int fd, const void* context), const void* context) {
-    Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+tools::Fd connect_to(const sockaddr_in& address, Clock::time_point deadline, const std::atomic<bool>* stop,
+                     void (*prepare)(int fd, const void* context), const void* context) {
+    tools::Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd) fail_errno("socket");
     if (prepare != nullptr) prepare(fd.get(), context);
     if (connect(fd.get(), as_sockaddr(address), sizeof address) != 0) {
@@ -62,9 +62,9 @@ Fd connect_to(const sockaddr_in& address, Clock::time_point deadline, const std:
     return fd;
 }
 
-Fd accept_one(int listener, Clock::time_point deadline, const std::atomic<bool>* stop) {
+tools::Fd accept_one(int listener, Clock::time_point deadline, const std::atomic<bool>* stop) {
     if (!wait_for(listener, POLLIN, deadline, stop)) return {};
-    Fd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    tools::Fd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
     // A client that gave up in between is nobody's error.
     if (!fd && errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) fail_errno("accept");
     return fd;

@@ -6,14 +6,14 @@
 
 #include <vector>
 
-#include "tools/vma_perf/fd.h"
+#include "tools/common/fd.h"
 #include "tools/vma_perf/sockets/waiter.h"
 #include "tools/vma_perf/transport.h"
 
 namespace vma_perf::sockets {
 
 struct DatagramConnection {
-    Fd fd;
+    tools::Fd fd;
     sockaddr_in peer{};      // where prepare()d messages go; a server answers and needs none
     bool connected = false;  // send() and recv() in place of sendto() and recvfrom()
 };

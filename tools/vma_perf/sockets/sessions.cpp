@@ -67,8 +67,8 @@ void check(const Params& params) {
 
 // ---- UDP ----
 
-Fd udp_socket(const Params& params, Wait wait) {
-    Fd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+tools::Fd udp_socket(const Params& params, Wait wait) {
+    tools::Fd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     if (!fd) fail_errno("socket");
     set_buffers(fd.get(), params);
     prepare_for(fd.get(), wait);
@@ -175,9 +175,9 @@ class TcpServer final : public SessionOf<ServerSession> {
     }
 
     void accept(Clock::time_point deadline) override {
-        std::vector<Fd> all(params_.connections);
+        std::vector<tools::Fd> all(params_.connections);
         for (unsigned missing = params_.connections; missing > 0;) {
-            Fd fd = accept_one(listener_.get(), deadline, place_.stop);
+            tools::Fd fd = accept_one(listener_.get(), deadline, place_.stop);
             if (!fd) {
                 if (place_.stop->load() || Clock::now() >= deadline)
                     throw Failure(kPeerEnded, "the client did not make its TCP connections in time");
@@ -190,7 +190,7 @@ class TcpServer final : public SessionOf<ServerSession> {
             all[*number] = std::move(fd);
             --missing;
         }
-        listener_ = Fd();
+        listener_.reset();
         lanes_ = make_lanes<StreamLane>(std::move(all), params_, place_);
     }
 
@@ -211,7 +211,7 @@ class TcpServer final : public SessionOf<ServerSession> {
     }
 
     std::uint64_t token_ = 0;
-    Fd listener_;
+    tools::Fd listener_;
 };
 
 class TcpClient final : public SessionOf<ClientSession> {
@@ -220,9 +220,9 @@ class TcpClient final : public SessionOf<ClientSession> {
 
     nlohmann::json connect(const nlohmann::json& offer, Clock::time_point deadline) override {
         const sockaddr_in server = make_address(place_.peer, offer.at("port").get<std::uint16_t>());
-        std::vector<Fd> all;
+        std::vector<tools::Fd> all;
         for (unsigned c = 0; c < params_.connections; ++c) {
-            Fd fd = connect_to(
+            tools::Fd fd = connect_to(
                 server, deadline, place_.stop,
                 [](int socket, const void* params) {
                     set_buffers(socket, *static_cast<const Params*>(params));

@@ -15,9 +15,9 @@ namespace {
 
 constexpr std::size_t kReceive = 65536;  // bytes asked for at once, at least
 
-std::vector<int> descriptors(const std::vector<Fd>& connections) {
+std::vector<int> descriptors(const std::vector<tools::Fd>& connections) {
     std::vector<int> result;
-    for (const Fd& fd : connections) result.push_back(fd.get());
+    for (const tools::Fd& fd : connections) result.push_back(fd.get());
     return result;
 }
 
@@ -26,14 +26,15 @@ bool no_room(int error) { return error == EAGAIN || error == EWOULDBLOCK || erro
 
 }  // namespace
 
-StreamLane::StreamLane(std::vector<Fd> connections, const Params& params, const std::atomic<bool>* stop)
+StreamLane::StreamLane(std::vector<tools::Fd> connections, const Params& params,
+                       const std::atomic<bool>* stop)
     : waiter_(params.own_wait(), descriptors(connections)),
       max_size_(params.max_size),
       send_flags_(MSG_NOSIGNAL |
                   (params.throughput || (params.window <= 1 && params.rate == 0) ? 0 : MSG_DONTWAIT)),
       wait_for_room_(params.throughput && params.own_wait() != Wait::nonblocking),
       stop_(stop) {
-    for (Fd& fd : connections) {
+    for (tools::Fd& fd : connections) {
         Connection& c = connections_.emplace_back();
         c.fd = std::move(fd);
         c.out.resize(params.max_size);

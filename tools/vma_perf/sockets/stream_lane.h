@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/vma_perf/fd.h"
+#include "tools/common/fd.h"
 #include "tools/vma_perf/sockets/waiter.h"
 #include "tools/vma_perf/transport.h"
 
@@ -13,7 +13,7 @@ namespace vma_perf::sockets {
 
 class StreamLane final : public Lane {
   public:
-    StreamLane(std::vector<Fd> connections, const Params& params, const std::atomic<bool>* stop);
+    StreamLane(std::vector<tools::Fd> connections, const Params& params, const std::atomic<bool>* stop);
 
     unsigned connections() const noexcept override { return static_cast<unsigned>(connections_.size()); }
     std::byte* prepare(unsigned connection) override;
@@ -23,7 +23,7 @@ class StreamLane final : public Lane {
 
   private:
     struct Connection {
-        Fd fd;
+        tools::Fd fd;
         // What prepare() gives; of a message that the socket took in part, `left` bytes from `at` on wait
         // here.
         std::vector<std::byte> out;

@@ -59,7 +59,7 @@ Waiter::Waiter(Wait wait, std::vector<int> descriptors) : wait_(wait), descripto
             for (const int fd : descriptors_) poll_.push_back({fd, POLLIN, 0});
             break;
         case Wait::epoll:
-            epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
+            epoll_ = tools::Fd(epoll_create1(EPOLL_CLOEXEC));
             if (!epoll_) fail_errno("epoll_create1");
             for (unsigned i = 0; i < descriptors_.size(); ++i) {
                 epoll_event event{EPOLLIN, {.u32 = i}};

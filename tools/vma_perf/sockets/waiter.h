@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "tools/vma_perf/fd.h"
+#include "tools/common/fd.h"
 #include "tools/vma_perf/params.h"
 
 namespace vma_perf::sockets {
@@ -43,7 +43,7 @@ class Waiter {
     std::vector<pollfd> poll_;
     fd_set set_{};
     int highest_ = -1;
-    Fd epoll_;
+    tools::Fd epoll_;
 };
 
 }  // namespace vma_perf::sockets
