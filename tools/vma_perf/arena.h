@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Two network namespaces joined by a veth pair. They have no names, so they are gone when the last process in
-// them is, whatever happens to this program.
+// Two network namespaces joined by a veth pair. They have no names, so they end with the last process in
+// them, even if this program is killed.
 #pragma once
 
 #include <sys/types.h>
@@ -27,8 +27,8 @@ class Arena {
     static const char* address(Side side) noexcept { return side == client ? "198.18.77.1" : "198.18.77.2"; }
     // Datagrams and TCP segments that the kernel has received and sent there so far.
     std::uint64_t kernel_packets(Side side, bool tcp) const;
-    // Waits until no XDP program is attached: the last holder's goes a moment after the process. Gives up
-    // after three seconds.
+    // Waits until no XDP program is attached: the kernel removes a process's program a moment after the
+    // process. Gives up after three seconds.
     void wait_until_free() const;
 
   private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The pieces of a run that comparisons are made of: at most kMost, however long the run is.
+// The pieces of a run, for comparisons: at most kMost, however long the run is.
 #pragma once
 
 #include <vector>
@@ -14,7 +14,7 @@ class Blocks {
     static constexpr double kLength =
         0.02;  // seconds of a block, at least: enough round trips for its 99.9th percentile
 
-    // When there are too many, every other one goes, and so it is with those that come.
+    // With too many blocks, every other one goes, and from then on only every other new one is kept.
     void add(const Block& block) {
         if (skip_ > 0) {
             --skip_;

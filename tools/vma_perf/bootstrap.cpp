@@ -24,8 +24,7 @@ class Draws {
     explicit Draws(std::uint64_t seed) : random_(seed) {}
     double median_of(std::span<const double> values) {
         drawn_.resize(values.size());
-        // The remainder of 64 random bits favours nobody that could be noticed, and is the same with every
-        // library.
+        // The remainder of 64 random bits is uniform enough, and the same with every library.
         for (double& d : drawn_) d = values[random_() % values.size()];
         return take_median(drawn_);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// How far a ratio of two measurements can be trusted: the percentile bootstrap. What was measured in pieces
-// is drawn again and again from those pieces, with replacement, and the ratio is taken each time; the
-// interval holds the middle part of the ratios.
+// How far a ratio of two measurements can be trusted: the percentile bootstrap. The bootstrap draws pieces of
+// a measurement again and again, with replacement, and takes the ratio each time. The interval holds the
+// middle part of the ratios.
 #pragma once
 
 #include <cstdint>

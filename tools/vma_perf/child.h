@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Programs that race runs: in a namespace, with their output at hand, and gone when we are.
+// Programs that race runs in a namespace. The parent reads their output, and they end with the parent.
 #pragma once
 
 #include <sys/types.h>
@@ -15,7 +15,7 @@ namespace vma_perf {
 
 struct Start {
     std::vector<std::string> arguments;  // the first one is searched in PATH
-    int netns = -1;                      // descriptor of a network namespace; -1: ours
+    int netns = -1;                      // descriptor of a network namespace; -1: the parent's
     std::string preload;                 // LD_PRELOAD; empty: without
     bool quiet_library = true;           // VMA_TRACELEVEL=warn unless the environment says something
 };

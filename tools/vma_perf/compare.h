@@ -6,7 +6,7 @@
 
 namespace vma_perf {
 
-// What two results are compared by. `key`: in "latency_us", in the result itself and in its blocks.
+// A value that compare sets side by side. `key`: in "latency_us", in the result itself and in its blocks.
 struct Metric {
     const char* key;
     const char* title;

@@ -2,10 +2,10 @@
 // The control connection: JSON messages over TCP, each behind its length, after an exchange of versions.
 //
 // The first bytes of both directions stay as they are for ever: kMagic, then a message with at least
-// {"protocol", "version"}. So programs that do not understand each other otherwise can still say so.
+// {"protocol", "version"}. So programs of other protocols can still say that they do not match.
 //
-// While a run is measured nobody waits on this socket: under libvma a waiting thread polls the device and
-// would take part in the measurement. Both sides look at it without waiting, a few times a second.
+// No thread waits on this socket during a measurement: under libvma the waiting thread would poll the device
+// and disturb the result. Both sides look at the socket without waiting, a few times a second.
 #pragma once
 
 #include <netinet/in.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Which processors a thread runs on, and what else a result should say about where it ran.
+// Processors of threads, and the stack that carries the sockets of this process.
 #pragma once
 
 #include <string>

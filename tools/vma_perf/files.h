@@ -10,7 +10,7 @@
 
 namespace vma_perf {
 
-// A file that is written to its end, or an error: close() tells what a full disk hid.
+// A file that is written completely, or a Failure: close() reports what a full disk hid.
 class OutputFile {
   public:
     // Throws Failure. "-": standard output.

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The client's side of a run: who sends when. One thread runs one of these over one lane, first for the
-// warm-up, then for what is measured.
+// The client's side of a run: when it sends what. One thread runs one load over one lane, first the warm-up,
+// then the measured part.
 //
 // Without a rate a connection keeps `window` requests in flight (ping-pong), or sends as fast as it goes
 // (throughput). With a rate there is a schedule: burst k of the thread is due at start + k * interval,
-// whatever happened before, and the latency of a request counts from then. So when a stall holds back a
-// thousand requests, all thousand of them show it, not only the one that was under way (what is called
-// coordinated omission otherwise).
+// however late earlier ones are. The latency of a request counts from then. So when a stall delays a thousand
+// requests, all thousand show the stall. A client that counts from the send shows one: coordinated omission.
 #pragma once
 
 #include <memory>
@@ -94,7 +93,7 @@ class Writer {
                      {size, static_cast<std::uint16_t>(connection * threads_ + thread_), flags, sequence});
         if (verify_) fill_pattern({to, size});
     }
-    // Is this one of ours on that connection of the lane, whole, and of this part of the run?
+    // Does this writer's connection of the lane expect the message: whole, and of this part of the run?
     bool ours(const Header& header, std::size_t size, unsigned connection, bool warm) const noexcept {
         return header.length == size && header.connection == connection * threads_ + thread_ &&
                ((header.flags & Header::kWarmUp) != 0) == warm;

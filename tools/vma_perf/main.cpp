@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // vma_perf: measures round trips and rates. docs/vma_perf.md tells how it is used.
 //
-//   options    what is wanted             transport  what carries messages: sockets/, raw/, rdma/
-//   client     pingpong, throughput       load       who sends when (pingpong, throughput)
+//   options    the command line           transport  what carries messages: sockets/, raw/, rdma/
+//   client     pingpong, throughput       load       what is sent when (pingpong, throughput)
 //   run        one measurement            drain      the server's side of it
 //   server     all clients                control    the connection on which both sides agree
-//   histogram, recorder, result, stages   what was found out, and its forms
+//   latency, recorder, result, stages     the results and their forms
 //   plot, compare, race                   pictures, ratios, kernel against libvma
 #include <signal.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ namespace {
 
 std::atomic<bool> g_interrupted{false};
 
-// The first signal ends what is being done in order; the second one ends the program.
+// The first signal ends the current work in order; the second one ends the program.
 void catch_signals() {
     struct sigaction action {};
     action.sa_handler = [](int) { g_interrupted = true; };
@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
         fprintf(stderr, "vma_perf: %s\n", failure.what());
         return failure.status();
     } catch (const std::exception& error) {
-        // Memory is what may be missing.
+        // Memory may be missing.
         fprintf(stderr, "vma_perf: %s\n", error.what());
         return vma_perf::kFailed;
     }

@@ -39,7 +39,7 @@ inline void write_header(std::byte* message, const Header& header) noexcept {
 // Fills what follows the header with bytes that depend on the connection, the sequence number and the
 // position.
 void fill_pattern(std::span<std::byte> message) noexcept;
-// Is it what fill_pattern() wrote?
+// Does the message hold the bytes that fill_pattern() writes?
 bool has_pattern(std::span<const std::byte> message) noexcept;
 
 }  // namespace vma_perf

@@ -63,7 +63,7 @@ void visit(P& p, Visitor&& visitor) {
     visitor("server_gid_index", p.rdma.server_gid_index);
 }
 
-// The library would convert 1e12 or -1 to something.
+// nlohmann::json would silently convert 1e12 or -1 to another number.
 template <class Number>
 Number whole_number(const nlohmann::json& value, const char* name) {
     const auto number = value.get<std::int64_t>();

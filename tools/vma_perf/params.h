@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What one run is. The client decides; the server is told everything over the control connection.
+// The parameters of a run. The client decides, and sends all of them to the server over the control
+// connection.
 #pragma once
 
 #include <cstdint>

@@ -98,8 +98,8 @@ class PingPong final : public Load {
 
     void send_due() {
         while (left_ > 0 && schedule_.due() <= now_) {
-            // In turn; when it is this one's and its window is full, the schedule waits, and the latency
-            // shows it.
+            // Connections take turns. When the window of the next one is full, the schedule waits, and the
+            // latency shows the wait.
             if (connections_[turn_].in_flight + params_.burst > window_ ||
                 !send_burst(turn_, schedule_.due()))
                 return;

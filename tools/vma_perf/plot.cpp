@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kWidth = 800, kHeight = 450;
 constexpr double kLeft = 70, kRight = 20, kTop = 20, kBottom = 55;
-// Told apart also by those who see fewer colours.
+// Colour-blind readers tell these colours apart, too.
 constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                     "#e69f00", "#56b4e9", "#000000"};
 constexpr const char* kDashes[] = {"", "6 3", "2 3"};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// One line on the terminal that tells how far a long job is. Nothing when standard error is no terminal.
+// A line on the terminal that shows how much of a long job is done. Without a terminal on standard error,
+// nothing.
 #pragma once
 
 #include <chrono>

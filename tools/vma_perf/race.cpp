@@ -150,7 +150,7 @@ class Race {
 
     bool tcp() const { return client_.runs.front().transport == "tcp"; }
 
-    // A library that silently left the work to the kernel is not what was to be measured.
+    // Throws if the library silently left the work to the kernel.
     void check_offloaded(Arena::Side side, std::uint64_t before, const Results& results) const {
         const std::uint64_t used = arena_.kernel_packets(side, tcp()) - before;
         std::uint64_t messages = 0, bytes = 0;
@@ -159,7 +159,7 @@ class Race {
             messages += received;
             bytes += received * r.at("params").value("min_size", std::uint64_t{0});
         }
-        // What the kernel would at least have counted: many messages may share a segment.
+        // The least that the kernel would have counted: many messages may share a segment.
         const double least =
             static_cast<double>(tcp() ? std::min(messages, bytes / kLargestSegment) : messages);
         if (static_cast<double>(used) > std::max(least * kKernelMay, 100.0))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // vma_perf race: the kernel's sockets against libvma's on this machine, in two network namespaces joined by a
-// veth pair. Both are measured in each round, in turn first, and what counts is the ratio within a round.
+// veth pair. Each round measures both, and the first one alternates. The ratio within a round counts.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What a thread of the client finds out while it runs, readable by others meanwhile.
+// Counters and latencies of a client thread. Other threads may read them meanwhile.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace vma_perf {
 
-// Counters of one thread: it alone writes them. Sums of several are plain numbers.
+// Counters of one thread, which alone writes them, or sums of those.
 struct Counters {
     std::uint64_t sent = 0, received = 0;
     std::uint64_t bytes_sent = 0, bytes_received = 0;

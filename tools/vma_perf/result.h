@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What a run found out, and its forms: JSON (also what compare and --plot read again), CSV, text.
+// The result of a run and its forms: JSON (which compare and --plot read), CSV, text.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,7 +12,8 @@
 
 namespace vma_perf {
 
-// A short piece of the run, for comparisons: how much a value moves within a run tells how much it means.
+// A short piece of the run, for comparisons: how far a value moves within a run tells how precise the value
+// is.
 struct Block {
     double p50 = 0, p90 = 0, p99 = 0, p999 = 0,
            average = 0;  // latency, ns of the whole round trip; 0: no latencies

@@ -186,7 +186,7 @@ class Watcher {
     Distribution stage_latency_;
 };
 
-// After something failed here: throws what the server says about it, if it says something.
+// After a failure here: throws the server's reason, if the server gives one.
 void listen_to_last_words(Control& control) {
     const auto deadline = Clock::now() + kLastWords;
     while (Clock::now() < deadline) {
@@ -225,7 +225,7 @@ Result run_as_agreed(Control& control, const Params& params, const Place& place,
     result.client_stack = type.stack != nullptr ? type.stack : socket_stack();
 
     Workers workers(*session, params, options, type.reliable, stop);
-    // Whatever ends this function ends the threads, too.
+    // The threads end with this function, also by an exception.
     const std::shared_ptr<void> stopper(nullptr, [&](void*) { stop = true; });
     Watcher watcher(workers, params, options);
     const double length = params.iterations > 0 ? 1e9 : params.seconds;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// One run of the client: the server is told, both sides connect, threads measure, and what they find is
-// collected.
+// One run of the client: the client tells the server, both sides connect, threads measure, and the client
+// collects their results.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,7 @@ struct RunOptions {
     std::vector<unsigned> cpus;  // of the threads, in turn
     double stage_seconds = 0;    // 0: no stages
     std::function<void(const Stage&)> stage;
-    // Called some ten times a second with the part that is done (0 to 1; negative: warm-up) and what was
+    // Called some ten times a second with the part that is done (0 to 1; negative: warm-up) and the messages
     // received so far.
     std::function<void(double part, std::uint64_t messages)> progress;
     std::function<void(const Sample&)> log;  // every round trip; from the thread that calls run()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What transports build their sessions from.
+// Parts of the sessions of transports.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,8 +8,7 @@
 
 namespace vma_perf {
 
-// What the sessions of the client and of the server are both made of. A transport where they share more
-// derives from it.
+// The common part of client and server sessions. A transport where they share more derives from Side.
 class Side {
   public:
     Side(const Params& params, const Place& place) : params_(params), place_(place) {}
@@ -31,10 +30,16 @@ class SessionOf : public Base, protected S {
     nlohmann::json report() final { return S::report(); }
 };
 
-// For the rows of the table of transports: makes a session of type `S`.
-template <class Base, class S>
-std::unique_ptr<Base> make_session(const Params& params, const Place& place) {
-    return std::make_unique<S>(params, place);
+// A row of the table of transports, with functions that make sessions of these types.
+template <class Server, class Client>
+consteval TransportType with_sessions(TransportType row) {
+    row.serve = [](const Params& params, const Place& place) -> std::unique_ptr<ServerSession> {
+        return std::make_unique<Server>(params, place);
+    };
+    row.connect = [](const Params& params, const Place& place) -> std::unique_ptr<ClientSession> {
+        return std::make_unique<Client>(params, place);
+    };
+    return row;
 }
 
 }  // namespace vma_perf

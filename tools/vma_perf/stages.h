@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The running table of --stages: a line for each interval, and one for the whole.
 //
-//   |       |            |      latency (us)       | bandwidth (MB/s)  | message rate (1/s) |
-//   | stage | # messages | 50% | average | overall | average | overall | average |  overall |
+// Columns: the stage, the number of messages, latency in us (a percentile, average, overall), bandwidth in
+// MB/s (average, overall) and messages per second (average, overall).
 //
 // "average" is of the interval, "overall" of everything so far.
 #pragma once

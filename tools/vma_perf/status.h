@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// How the program ends. The numbers are documented in vma_perf(1): scripts rely on them.
+// Exit statuses. Scripts rely on the numbers, which vma_perf(1) documents.
 #pragma once
 
 #include <stdexcept>

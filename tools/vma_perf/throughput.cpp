@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// One way: messages that nobody answers; see load.h. What arrived is the server's to say.
+// One way: messages without answers; see load.h. The server reports what arrived.
 #include <fmt/format.h>
 #include <time.h>
 

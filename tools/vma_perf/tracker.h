@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Which messages of a connection came, which twice, and which after a later one. Constant memory: the last
-// 16000 numbers or so are remembered; what is older than that counts as late and not as twice.
+// Tells which messages of a connection came, which came twice, and which after a later one. The tracker
+// remembers about the last 16000 numbers; an older number counts as late, never as a duplicate.
 #pragma once
 
 #include <algorithm>

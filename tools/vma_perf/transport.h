@@ -1,25 +1,20 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What a transport (udp, tcp, rc, ud, raw) is to the rest of the program.
 //
-// A run is the same for all of them: who sends when, windows, schedules, percentiles, loss and verification
-// know nothing of sockets or queue pairs (load.h, drain.h). A transport says how messages get from one side
-// to the other:
+// A run is the same for all transports: schedules, windows, percentiles, loss and verification know nothing
+// of sockets or queue pairs (load.h, drain.h). A transport carries messages from one side to the other:
 //
-//   client                                   server
-//   ClientSession(params)                    ServerSession(params)           made when the client has said
-//   what it wants
-//                                 <- offer   offer()                         prepares; JSON: ports, QP
-//                                 numbers, ...
-//   connect(offer)                           accept()                        at the same time: connections
-//   are made answer ->                                complete(answer)                JSON: what only the
-//   connected client knows
-//                                 <- ready                                   each side's lanes() run on a
-//                                 thread each
+//   client                          server
+//   ClientSession(params)           ServerSession(params)   made when the client has sent its parameters
+//                          <- offer offer()                 prepares; JSON: ports, QP numbers, ...
+//   connect(offer)                  accept()                at the same time: connections are made
+//   answer ->                       complete(answer)        JSON: what only the connected client knows
+//                          <- ready                         each side's lanes() run on a thread each
 //   ... the run ...
-//   report() ->                              report()                        counters of the transport's own
+//   report() ->                     report()                counters of the transport's own
 //
-// The JSON travels over the control connection (control.h). What a session throws (Failure) ends the run on
-// both sides with the text and the status. Sessions are made, used and destroyed by one thread; each lane is
+// The JSON travels over the control connection (control.h). A Failure that a session throws ends the run on
+// both sides, with its text and status. Sessions are made, used and destroyed by one thread; each lane is
 // used by one thread at a time.
 #pragma once
 
@@ -66,9 +61,9 @@ class Lane {
     // threads.
     virtual unsigned connections() const noexcept = 0;
 
-    // Memory for the next message to be sent on the connection, at least Params::max_size bytes, kept as it
-    // is until send(). Contents: what was there before (a transport may have several such places and use them
-    // in turn). nullptr: no place is free. Receive, then try again.
+    // Memory for the next message to be sent on the connection, at least Params::max_size bytes, kept until
+    // send(). The memory holds old bytes; a transport may have several such places and use them in turn.
+    // nullptr: no place is free. Receive, then try again.
     virtual std::byte* prepare(unsigned connection) = 0;
 
     // Sends the first `length` bytes of what prepare() gave. `more`: another send() follows at once, so the
@@ -81,9 +76,9 @@ class Lane {
     // and gives up when the run ends. False: not sent.
     virtual bool answer(const Arrival& arrival) = 0;
 
-    // Hands over what has come, message by message; returns how many. With `may_wait` it first waits as
-    // Params::wait says, up to kTick (a transport that polls does not wait, and returns 0). Without, it looks
-    // once. A peer that closed the connection is a Failure with kPeerEnded.
+    // Gives the arrived messages to the receiver, one by one; returns their number. With `may_wait` the lane
+    // first waits as Params::wait says, up to kTick. A transport that polls does not wait, and returns 0.
+    // Without `may_wait` the lane looks once. A peer that closed the connection is a Failure with kPeerEnded.
     virtual std::size_t receive(Receiver& receiver, bool may_wait) = 0;
 };
 
@@ -132,7 +127,8 @@ struct TransportType {
     std::unique_ptr<ClientSession> (*connect)(const Params& params, const Place& place);
     // Where --wait says nothing and a thread has one connection.
     Wait usual_wait = Wait::blocking;
-    // What carries the messages, for the result; nullptr: sockets, and the result says whose.
+    // What carries the messages, for the result. nullptr: sockets; the result then tells whether libvma or
+    // the kernel has them.
     const char* stack = nullptr;
 };
 

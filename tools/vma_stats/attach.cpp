@@ -52,7 +52,8 @@ std::unexpected<Problem> refuse(pid_t pid, std::string text, bool gone = false) 
     return std::unexpected(Problem{pid, gone, std::move(text)});
 }
 
-// Removes what a process left behind, if it is still the file that was looked at, and ours.
+// Removes the file of an ended process, if the path still leads to the file that was checked and this user
+// owns the file.
 void remove_stale(const std::string& path, const struct stat& seen) {
     struct stat now {};
     if (seen.st_uid != geteuid() || lstat(path.c_str(), &now) != 0) return;
@@ -60,7 +61,7 @@ void remove_stale(const std::string& path, const struct stat& seen) {
 }
 
 std::expected<tools::Fd, Problem> open_checked(const std::string& path, pid_t pid, struct stat& st) {
-    // Looked at before it is opened, because opening a device may do something.
+    // lstat() comes before open(), because opening a device may have an effect.
     if (lstat(path.c_str(), &st) != 0) {
         if (errno != ENOENT) return refuse(pid, fmt::format("{}: {}", path, strerrordesc_np(errno)));
         const bool runs = kill(pid, 0) == 0 || errno == EPERM;
@@ -107,7 +108,7 @@ std::expected<Attachment, Problem> attach(const std::string& directory, pid_t pi
     a.file_ = std::move(*file);
     a.device_ = st.st_dev;
     a.inode_ = st.st_ino;
-    // Before /proc is looked at, so that it stands for the process that is compared below.
+    // Opened before /proc is read, so that the pidfd stands for the process that is compared below.
     a.pidfd_ = tools::Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
 
     FileSource source(a.file_.get());

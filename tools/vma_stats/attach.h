@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Finding the statistics files of running processes, and opening them only when they are what they seem to
-// be.
+// Finds the statistics files of running processes and opens those that pass the checks below.
 //
-// The directory may be one that everybody can write to. So a file counts only when it is a regular file,
-// belongs to root or to the user whose process it is named after, says itself that it is of that process, and
-// that process is the one that runs under the number now. It is read with pread(2) from then on, by the
-// descriptor that was checked.
+// Any user may be able to write to the directory. So a file counts only if it is a regular file of root or of
+// the process's user. Its header must name the process, and the process that has the number now must be the
+// same one. vma_stats then reads the file with pread(2), by the descriptor that was checked.
 #pragma once
 
 #include <sys/types.h>
@@ -39,7 +37,7 @@ class Attachment {
     bool replaced() const;
     // Does the process still run?
     bool alive() const;
-    // Readable when the process ends; -1 where that is not to be had.
+    // Readable when the process ends; -1 where the kernel has no pidfds.
     int pidfd() const { return pidfd_.get(); }
 
   private:
@@ -54,12 +52,12 @@ class Attachment {
     layout::Header header_{};
 };
 
-// Opens the statistics of a process. A file that a process left behind is removed when it is ours and `clean`
-// is set.
+// Opens the statistics of a process. With `clean`, removes the file of an ended process if the file belongs
+// to this user.
 std::expected<Attachment, Problem> attach(const std::string& directory, pid_t pid, bool clean);
 
-// All processes that have statistics in the directory, by number; those that cannot be watched with the
-// reason.
+// All processes that have statistics in the directory, by number. `problems` gives the reason for each that
+// cannot be watched.
 struct Found {
     std::vector<Attachment> processes;
     std::vector<Problem> problems;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// See commands.h. The process's socket has an abstract name, which belongs to its network namespace; so ours
-// is made there.
+// See commands.h. The process's socket has an abstract name, which belongs to its network namespace. So
+// vma_stats makes its socket there.
 #include "tools/vma_stats/commands.h"
 
 #include <errno.h>
@@ -35,7 +35,7 @@ std::expected<tools::Fd, std::string> socket_near(pid_t pid) {
     const auto make = [] { return tools::Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)); };
     const std::string theirs = fmt::format("/proc/{}/ns/net", pid);
     struct stat st {};
-    // Whoever may not look cannot enter either; then it may still be the same one.
+    // Without permission to read the link, setns() would fail, too. The namespace may still be the same one.
     if (stat(theirs.c_str(), &st) != 0 || same_file(theirs.c_str(), "/proc/self/ns/net")) return make();
     const tools::Fd home(open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)),
         there(open(theirs.c_str(), O_RDONLY | O_CLOEXEC));
@@ -49,7 +49,7 @@ std::expected<tools::Fd, std::string> socket_near(pid_t pid) {
     return made;
 }
 
-// The name comes from the file, which may lie: only the process itself is spoken to.
+// The name comes from the file, which may lie. So the peer must have the process id.
 std::expected<tools::Fd, std::string> connect_to(const Attachment& process,
                                                  std::chrono::milliseconds patience) {
     const auto& field = process.header().command_socket;

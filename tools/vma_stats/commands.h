@@ -18,7 +18,7 @@ struct Instruction {
     int level = 0;  // of a dump's lines
 };
 
-// Sends it and waits for the answer: what was done, or why not.
+// Sends the command and waits for the answer: what the process did, or why it did not.
 std::expected<std::string, std::string> command(const Attachment& process, const Instruction& what,
                                                 std::chrono::milliseconds patience = std::chrono::seconds(3));
 

@@ -66,14 +66,14 @@ std::expected<void, Refusal> Fleet::find_all() {
             refusal.lines.push_back(fmt::format("  {:>7}  {}", a.pid(), a.program()));
         return std::unexpected(std::move(refusal));
     }
-    // Who watches one process does not ask about others.
+    // With one process chosen, problems of others do not matter.
     if (all_)
         for (const Problem& problem : found.problems) complain(problem);
     for (Attachment& a : found.processes) members_.push_back({.process = std::move(a)});
     return {};
 }
 
-// Those that have ended are nothing to complain of.
+// The end of a process is no problem to report.
 void Fleet::complain(const Problem& problem) {
     if (!problem.gone && complained_.insert(problem.text).second) complaints_.push_back(problem.text);
 }
@@ -109,7 +109,7 @@ std::vector<Sample> Fleet::sample() {
     std::vector<Sample> samples;
     std::erase_if(members_, [&](Member& member) {
         follow(member);
-        // Asked first: a process that ends between the two is then found out by the next report.
+        // alive() comes first: the next report then notices a process that ends between the two calls.
         const bool alive = member.process.alive();
         if (member.refreshes && alive)
             member.refreshes =

@@ -33,8 +33,8 @@ class Fleet {
     Fleet(const Options& options, bool all) : options_(options), all_(all) {}
 
     std::expected<void, Refusal> find();
-    // Reads every process, in the order of their numbers. Those that have ended are given once more, marked,
-    // and forgotten.
+    // Reads every process, in the order of their numbers. A process that has ended comes once more, marked,
+    // and is then forgotten.
     std::vector<Sample> sample();
     // What went wrong since the last call, each once.
     std::vector<std::string> complaints();

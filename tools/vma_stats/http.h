@@ -20,8 +20,8 @@ class HttpServer {
 
     std::string address() const { return address_; }  // as it listens, "127.0.0.1:9100"
 
-    // Serves until `stop` says so (looked at several times a second, and when a signal comes). Slow and
-    // silent clients are cut off after a few seconds and hold up nobody.
+    // Serves until `stop` returns true; asks it several times a second, and when a signal comes. Slow and
+    // silent clients delay no others: the server closes their connections after a few seconds.
     void run(const std::function<std::string()>& metrics, const std::function<bool()>& stop) const;
 
   private:
@@ -29,7 +29,7 @@ class HttpServer {
     std::string address_;
 };
 
-// The whole answer to a request, of which the head is complete.
+// The whole answer to a request with a complete head.
 std::string http_answer(const std::string& request, const std::function<std::string()>& metrics);
 
 }  // namespace vma_stats

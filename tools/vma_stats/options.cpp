@@ -35,7 +35,7 @@ std::vector<std::string> arguments(int argc, const char* const* argv) {
     return words;  // from the last to the first, as CLI11 takes them
 }
 
-// At most one of them may be given: what they ask for contradicts.
+// Throws if the command line has more than one of them: the options contradict each other.
 void only_one_of(std::initializer_list<const CLI::Option*> options) {
     const CLI::Option* first = nullptr;
     for (const CLI::Option* option : options) {
@@ -92,7 +92,7 @@ Parsed parse_options(int argc, const char* const* argv) {
     const std::string version = "vma_stats " VMA_VERSION;
     tools::add_usual_flags(app, version, 38);
 
-    // Flags are asked for with count(); what they set is nobody's.
+    // The code asks for flags with count(); nothing reads the variable that they set.
     bool given = false;
     const auto flag = [&](const std::string& name, const std::string& description) {
         return app.add_flag(name, given, description);
@@ -228,7 +228,7 @@ Parsed parse_options(int argc, const char* const* argv) {
     if (top->count() != 0) o.output = Output::top;
     if (explain->count() != 0) o.output = Output::explain;
     if (parameters->count() != 0) o.output = Output::parameters;
-    // Lists are printed once unless somebody asks for more.
+    // Lists are printed once, unless an option asks for more reports.
     const bool lists = o.output == Output::explain || o.output == Output::parameters ||
                        o.output == Output::prometheus || (o.output == Output::view && o.view >= 4);
     if (lists && cycles->count() == 0 && interval->count() == 0) o.cycles = 1;

@@ -33,8 +33,8 @@ ProcessFacts facts_of(pid_t pid) {
         return facts;
     }
     facts.owner = facts.effective = st.st_uid;
-    // The name in parentheses may hold anything, so fields are counted from the last parenthesis: state is
-    // the third.
+    // The name in parentheses may hold any bytes, so fields count from the last parenthesis: the state is the
+    // third.
     const std::string line = contents(folder + "/stat");
     facts.alive = !line.empty() || exists(pid);
     if (const std::size_t close = line.rfind(')'); close != line.npos) {
@@ -53,7 +53,7 @@ ProcessFacts facts_of(pid_t pid) {
         unsigned real = 0, effective = 0;
         if (sscanf(row.c_str(), "Uid: %u %u", &real, &effective) == 2) facts.effective = effective;
     }
-    // A zombie has ended, only nobody has asked how.
+    // A zombie has ended; its parent has not waited for it yet.
     if (facts.zombie) facts.alive = false;
     return facts;
 }

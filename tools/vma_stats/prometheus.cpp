@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Prometheus' text format 0.0.4. See formats.h. All samples of a metric stand together, and no two have the
-// same labels, whatever the files say: a scraper refuses the whole answer otherwise.
+// same labels, even if the files are wrong. Otherwise a scraper refuses the whole answer.
 #include <fmt/format.h>
 
 #include <set>
@@ -13,7 +13,7 @@
 namespace vma_stats {
 namespace {
 
-// name="value", with what the format wants escaped.
+// name="value", escaped as the format demands.
 std::string label(std::string_view name, std::string_view value) {
     std::string out = fmt::format("{}=\"", name);
     for (const char c : value) {
@@ -26,7 +26,7 @@ std::string label(std::string_view name, std::string_view value) {
     return out + '"';
 }
 
-// A block as a series: its labels, and the process it is of.
+// A block as a series: its labels, and its process.
 template <class Block>
 struct Series {
     std::string labels;

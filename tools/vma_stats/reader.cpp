@@ -14,8 +14,8 @@
 namespace vma_stats {
 namespace {
 
-// How often a description is read again before it is taken as it is. A writer needs less than a microsecond
-// for one, so that this is reached only by a writer that stopped, or one that does it on purpose.
+// How often the reader reads a description again before it takes the description as it is. A writer needs
+// less than a microsecond for one. So only a stopped or hostile writer reaches this limit.
 constexpr int kAttempts = 50;
 constexpr std::size_t kChunk = 256u << 10;
 constexpr std::size_t kSectionsAt = offsetof(layout::Header, sections);
@@ -139,7 +139,7 @@ std::optional<ReadError> read_header(Source& source, layout::Header& header) {
     if (header.file_size > kMaxFileSize || header.file_size < header.header_size)
         return ReadError{Fault::malformed, fmt::format("is damaged: it claims {} bytes", header.file_size)};
     if (size < header.file_size) return truncated(size, header.file_size);
-    // What a shorter header does not have is not part of it.
+    // Fields beyond a shorter header are not part of the header.
     if (header.header_size < sizeof header)
         memset(reinterpret_cast<std::byte*>(&header) + header.header_size, 0,
                sizeof header - header.header_size);

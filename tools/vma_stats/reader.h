@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Takes a statistics file apart. Nothing in the file is trusted: sizes and offsets are checked against the
-// file, whose bytes are copied out before they are looked at, so that a writer who changes or truncates it
-// meanwhile can do no harm.
+// Takes a statistics file apart and trusts nothing in it. The reader checks sizes and offsets against the
+// file. It copies bytes out before it looks at them, so a writer that changes or truncates the file meanwhile
+// does no harm.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ class Source {
     virtual std::int64_t read(std::uint64_t offset, std::span<std::byte> to) = 0;
 };
 
-// Limits above which a file is not believed. The library's own files have a few hundred blocks in a megabyte
-// or two.
+// Above these limits the reader refuses a file. The library's own files have a few hundred blocks in a
+// megabyte or two.
 inline constexpr std::uint64_t kMaxFileSize = 256u << 20;
 inline constexpr std::uint32_t kMaxBlockSize = 64u << 10;
 inline constexpr std::uint32_t kMaxBlocks = 16384;

@@ -12,7 +12,7 @@
 namespace vma_stats {
 namespace {
 
-// What makes a block the same one in both snapshots: sockets and sets of descriptors have an id, a ring its
+// The key that finds a block in both snapshots: sockets and sets of descriptors have an id, a ring its
 // interface, others their place.
 template <class Block>
 std::uint64_t identity(const Row<Block>& row) {

@@ -7,8 +7,8 @@
 namespace vma_stats {
 
 // `now` with each counter replaced by what it counted since `before`; gauges and descriptions are those of
-// `now`. A block that `before` did not have (another id) counted from zero, and so did a counter that is
-// lower than it was: it was zeroed in between.
+// `now`. A block that `before` does not have (another id) counts from zero. So does a counter that is lower
+// than before: the process zeroed it in between.
 Snapshot difference(const Snapshot& before, const Snapshot& now);
 
 // What one report shows. `change` and `seconds` are about the time since the report before it.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// See stop.h. The signals are blocked except while we sleep, so none is missed between looking and sleeping.
+// See stop.h. The signals are blocked except during the sleep, so none is missed between looking and
+// sleeping.
 #include "tools/vma_stats/stop.h"
 
 #include <poll.h>
@@ -28,7 +29,7 @@ void catch_signals() {
 }
 
 bool stopped() {
-    // A signal that came while we worked is still pending.
+    // A signal that came while the program worked is still pending.
     sigset_t pending;
     sigpending(&pending);
     for (const int signal : tools::kEndSignals)

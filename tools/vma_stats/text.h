@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Texts of the file and numbers, for people. A text from a file may contain anything; what leaves here is
-// printable ASCII.
+// Texts of the file and numbers, for people. A text from a file may contain any bytes; the functions here
+// return printable ASCII.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace vma_stats {
 
-// Bytes that are not printable ASCII become \xNN, a backslash two: no terminal, JSON reader or log is
-// surprised.
+// Bytes that are not printable ASCII become \xNN, and a backslash becomes two, so that every terminal and
+// reader takes the text.
 std::string escaped(std::string_view raw);
 
 // A text field: up to its terminating zero, or all of it.

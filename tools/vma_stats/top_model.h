@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the full-screen view shows, as lines of text: no terminal here, so that tests can look at it.
+// The lines of text of the full-screen view. The model has no terminal, so that tests can read its lines.
 #pragma once
 
 #include <deque>

@@ -24,10 +24,10 @@ namespace vma_stats {
 namespace {
 
 constexpr double kFastest = 0.1, kSlowest = 60;
-constexpr int kScreenTick = 50;  // milliseconds between looks at the clock while nobody presses a key
+constexpr int kScreenTick = 50;  // milliseconds between looks at the clock while no key is pressed
 constexpr int kFirstLine = 3;
 
-// The terminal is left as it was found, however we leave.
+// Restores the terminal on every way out.
 class Screen {
   public:
     Screen() : screen_(newterm(nullptr, stdout, stdin)) {
@@ -84,11 +84,11 @@ class Top {
         }
         return kOk;
     }
-    // What is to be said once the screen is gone.
+    // Messages for stderr after the screen is gone.
     const std::vector<std::string>& farewell() const { return farewell_; }
 
   private:
-    // False when there is nobody left to watch.
+    // False: no process is left to watch.
     bool take() {
         std::vector<Sample> samples = fleet_.sample();
         for (std::string& line : fleet_.complaints()) farewell_.push_back(std::move(line));
@@ -160,7 +160,7 @@ class Top {
 
     static int room() { return std::max(1, LINES - kFirstLine - 1); }
 
-    // A line, cut at the screen's edge: what is no ASCII are sparklines, so it is cut by characters.
+    // A line, cut at the screen's edge. Sparklines are not ASCII, so the cut counts characters.
     static void put(int y, const std::string& line, attr_t attributes = A_NORMAL) {
         if (y >= LINES) return;
         std::size_t bytes = 0;

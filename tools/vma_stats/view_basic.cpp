@@ -101,8 +101,8 @@ std::vector<std::string> mux_lines(const Frame& frame, bool deltas) {
             name += m.fd >= 0 ? fmt::format("[{}]", m.fd) : "[others]";
         else
             name += "()";
-        // The processor's share is one of time that has passed: since the last report, or else since the
-        // process began, when the counter has run for as long.
+        // The processor's share is a part of passed time: since the last report, or else since the process
+        // began.
         double share = -1;
         if (frame.seconds > 0) {
             for (const auto& change : frame.change.muxes)

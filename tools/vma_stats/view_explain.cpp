@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// --explain: for each socket which way its data goes and why, so that nobody has to guess. See views.h.
+// --explain: for each socket, which way its data goes and why. See views.h.
 #include <fmt/format.h>
 #include <sys/socket.h>
 

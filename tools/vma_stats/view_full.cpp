@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// View 3: everything. See views.h. Lines of the manual's example 3 keep its words; traffic lines that would
-// hold only zeros are left out, as there.
+// View 3: everything. See views.h. Lines of the manual's example 3 keep its words. As in the manual, traffic
+// lines with nothing but zeros are left out.
 #include <fmt/format.h>
 #include <sys/socket.h>
 

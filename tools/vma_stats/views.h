@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The manual's views (section 8.1) as text. What the manual does not have stands to the right of its columns
-// or in lines of its own, so that a script which reads the manual's layout finds what it expects.
+// The manual's views (section 8.1) as text. Additions to the manual stand to the right of its columns or in
+// lines of their own. So a script for the manual's layout works.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ namespace vma_stats {
 // -s: descriptors in lists and ranges; empty selects all.
 class FdFilter {
   public:
-    // "4-16,9". False, and nothing changed, when it is something else.
+    // Takes "4-16,9". False: the text is something else, and the filter is unchanged.
     bool parse(const std::string& list);
     bool contains(int fd) const;
 
@@ -28,7 +28,8 @@ struct Shape {
     FdFilter sockets;
 };
 
-// Views 1 and 2: two lines for each socket, two for each kind of waiting. It remembers when a heading is due.
+// Views 1 and 2: two lines for each socket, two for each kind of waiting. The view remembers when a heading
+// is due.
 class BasicView {
   public:
     BasicView(Shape shape, bool medium) : shape_(std::move(shape)), medium_(medium) {}
@@ -44,7 +45,7 @@ class BasicView {
 // View 3: everything about each socket, ring, completion queue, buffer pool.
 std::string full_view(const Frame& frame, const Shape& shape);
 
-// View 4: groups and who is a member.
+// View 4: groups and their members.
 std::string groups_view(const Snapshot& now, const Shape& shape);
 
 // View 5: the sockets of all processes as netstat lists them.

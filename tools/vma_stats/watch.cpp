@@ -31,7 +31,7 @@ void say_all(const std::vector<std::string>& lines) {
     for (const std::string& line : lines) say(line);
 }
 
-// Finds whom to watch, waiting if told to. False when there is nobody.
+// Finds the processes to watch; with --wait, waits for one. False: there is none.
 bool find(Fleet& fleet, const Options& options) {
     for (bool first = true;; first = false) {
         auto found = fleet.find();
@@ -142,7 +142,7 @@ bool print_report(const std::string& text) {
     return false;
 }
 
-// Reports until `options.cycles` of them are out, everybody has ended, or a signal comes.
+// Reports until `options.cycles` reports are out, every process has ended, or a signal comes.
 int report(Fleet& fleet, const Options& options) {
     Reports reports(options);
     const auto interval = static_cast<std::int64_t>(options.interval * 1e9);
@@ -164,7 +164,7 @@ int report(Fleet& fleet, const Options& options) {
             if (!find(fleet, options)) return stopped() ? kOk : kFailed;
             continue;
         }
-        // Reports keep their rhythm however long they take; the ones that were missed are left out.
+        // Reports keep their rhythm; a report that takes too long replaces those that were due meanwhile.
         next = std::max(next + interval, tools::now_ns(CLOCK_MONOTONIC));
         wait_until(next, fleet.pidfds());
     }
@@ -180,7 +180,7 @@ int serve(const Options& options) {
     say(fmt::format("serving http://{}/metrics", server->address()));
     Fleet fleet(options, true);
     const auto metrics = [&] {
-        // Who is not there now may be there at the next scrape.
+        // A process that does not run now may run at the next scrape.
         if (options.pid && fleet.empty() && !fleet.find()) return prometheus_text({}, options.shape);
         const std::vector<Sample> samples = fleet.sample();
         say_all(fleet.complaints());

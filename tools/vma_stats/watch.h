@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Watching: reports at intervals until it is enough or there is nobody left. The exit statuses of vma_stats
+// Reports at intervals, until enough reports are out or no process is left. The exit statuses of vma_stats
 // come from here.
 #pragma once
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the library exports: functions of libibverbs under their own names and versions (exports.map), which
-// learn of objects as the program makes them, and the entry for devices that are none of libibverbs'.
+// The exported functions. Those of libibverbs, under their own names and versions (exports.map), learn of
+// objects as the program makes them. vma_trace_context() is for devices outside libibverbs.
 #include "tools/vma_trace/exports.h"
 
 #include <dlfcn.h>
@@ -65,8 +65,8 @@ EXPORT void vma_trace_context(ibv_context* context) {
     registry().add_context(context);
 }
 
-// The opposite: the functions are the device's own again, and the context and its objects are forgotten. What
-// they did is still reported.
+// Undoes vma_trace_context(): the device's own functions are back, and the context and its objects are
+// forgotten. Reports still hold their numbers.
 EXPORT void vma_trace_context_gone(ibv_context* context) { registry().remove_context(context); }
 
 EXPORT ibv_context* ibv_open_device(ibv_device* device) {
@@ -109,7 +109,7 @@ EXPORT int ibv_destroy_cq(ibv_cq* cq) {
     return error;
 }
 
-// It has a macro of the same name in front of it in some versions.
+// Some versions of verbs.h hide the function behind a macro of the same name.
 #undef ibv_create_qp
 EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
     auto* create = real<decltype(&ibv_create_qp)>(kCreateQp);
@@ -148,7 +148,7 @@ EXPORT int ibv_destroy_srq(ibv_srq* srq) {
     return error;
 }
 
-// Nobody gets at the ibv_wr_ functions but through this one.
+// A program reaches the ibv_wr_ functions only through this one.
 EXPORT ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {
     auto* convert = real<decltype(&ibv_qp_to_qp_ex)>(kQpToQpEx);
     if (convert == nullptr) return nullptr;

@@ -6,7 +6,7 @@ namespace vma_trace {
 
 struct Export {
     const char* name;
-    const char* version;  // the symbol version that our function is; others are left alone
+    const char* version;  // the symbol version that the replacement has; other versions stay as they are
     void* ours;
     void* real;  // found when first needed, or when the program looked it up itself
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What stands in for the functions of verbs objects while they are traced.
+// The functions that replace those of verbs objects while they are traced.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -8,9 +8,9 @@
 
 namespace vma_trace {
 
-// Puts our functions in the place of those of a context, whose own are in `context.calls` already.
+// Replaces the functions of a context by the tracer's. `context.calls` must hold the device's own already.
 void install(Context& context) noexcept;
-// Puts its own back.
+// Restores the device's own functions.
 void uninstall(Context& context) noexcept;
 bool is_hooked(const ibv_context_ops& ops) noexcept;
 

@@ -2,8 +2,8 @@
 // The functions of a context: ibv_post_send(), ibv_post_recv(), ibv_post_srq_recv() and ibv_poll_cq(), and
 // the functions that create extended objects.
 //
-// A request gets its time before the device has it, so that a completion can never be earlier. The lock of a
-// queue is held while the device takes the request: its order in our ring is the device's.
+// A request gets its time before the device has it, so that a completion can never be earlier. The hook holds
+// the lock of a queue while the device takes the request, so that the tracer's ring has the device's order.
 #include <cerrno>
 
 #include "libvma/runtime/clock.h"
@@ -105,7 +105,7 @@ ibv_wc classic(ibv_cq_ex& cq) noexcept {
     return wc;
 }
 
-// ibv_poll_cq() of a CQ that we made an extended one.
+// ibv_poll_cq() of a CQ that create_cq() made an extended one.
 [[gnu::noinline]] int poll_translated(Cq& traced, int wanted, ibv_wc* out) noexcept {
     auto& cq = *reinterpret_cast<ibv_cq_ex*>(traced.cq);
     if (wanted <= 0) return 0;

@@ -3,7 +3,7 @@
 // ibv_end_poll() of a CQ.
 //
 // They are pointers in the objects themselves. The requests between start and complete belong together: they
-// get one time, and nobody sees them before.
+// get one time and become visible together.
 #include <cerrno>
 
 #include "libvma/runtime/clock.h"

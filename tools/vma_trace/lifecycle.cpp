@@ -24,7 +24,7 @@ namespace {
 using vma::clock::monotonic_ns;
 using vma::clock::ticks;
 
-// Whose default action ends the process, and which are sent to do so.
+// Signals that are sent to end a process, and do so by default.
 constexpr int kEnding[] = {SIGHUP, SIGINT, SIGQUIT, SIGABRT, SIGTERM};
 
 std::atomic<pid_t> owner{0};
@@ -62,7 +62,7 @@ void watch_signals() noexcept {
         struct sigaction ours {};
         ours.sa_handler = on_signal;
         sigfillset(&ours.sa_mask);
-        // Raised again in the handler, it must come through.
+        // The handler raises the signal again, so the mask must let it through.
         sigdelset(&ours.sa_mask, number);
         ours.sa_flags = SA_NODEFER;
         sigaction(number, &ours, nullptr);

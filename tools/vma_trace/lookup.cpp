@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // See lookup.h.
 //
-// Our dlsym() and dlvsym() have glibc's newest version of these names. What we call ourselves is the older
-// version of dlvsym(), so it is libc's. dlsym(RTLD_NEXT) means the object after the caller's, which libc
-// tells by the return address: so for all names that are none of ours the stubs jump, and leave no trace on
-// the stack.
+// The dlsym() and dlvsym() here have glibc's newest version of these names. The tracer itself calls the older
+// version of dlvsym(), which is libc's. dlsym(RTLD_NEXT) means the object after the caller's, and libc tells
+// the caller by the return address. So for all names that exports.cpp lacks, the stubs jump and leave nothing
+// on the stack.
 #include "tools/vma_trace/lookup.h"
 
 #include <string.h>
@@ -69,7 +69,7 @@ void* libc_lookup(int index) noexcept {
     return __atomic_load_n(&vma_trace_libc_lookups[index], __ATOMIC_ACQUIRE);
 }
 
-// What the program gets for a name of ours, when the real function is there.
+// The function that the program gets for an exported name, if the real function exists.
 void* exchange_for_ours(Export& row, void* real) noexcept {
     if (real == nullptr || real == row.ours) return real;
     void* unknown = nullptr;

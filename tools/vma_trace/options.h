@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the environment asks of the tracer: one table, kOptions, from which it is read and documented.
+// The options in the environment. One table, kOptions, is the source of reading and documentation.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ struct OptionRow {
 };
 std::span<const OptionRow> option_table() noexcept;
 
-// Reads all options by `get` (getenv or its like). What cannot be understood keeps its default, and
+// Reads all options by `get` (getenv or its like). An option with a wrong value keeps its default, and
 // `complaints` says so.
 Options read_options(const char* (*get)(const char*), std::vector<std::string>& complaints);
 

@@ -224,8 +224,8 @@ void Registry::forget_qp(const ibv_qp* qp, Qp* known) noexcept {
     map_.erase(key_of(qp));
     if (map_.find(key_of(*known->context, known->number)) == known)
         map_.erase(key_of(*known->context, known->number));
-    // Whoever polls one of its CQs may have found it a moment ago; whoever has the CQ's lock after us has
-    // not.
+    // A thread that polls one of the QP's CQs may have found the QP a moment ago. A thread that takes the
+    // CQ's lock later does not find it.
     for (const ibv_cq* cq : {known->send_cq, known->recv_cq}) {
         Cq* polled = known_cq(cq);
         if (polled == nullptr) continue;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Which verbs objects are traced, and what their own functions were before.
+// The traced verbs objects, and their own functions.
 //
-// Contexts, QPs, CQs and shared receive queues are found by their address, and QPs by context and number too,
-// since that is what a completion tells. Looking up takes no lock. Objects appear when the program creates
-// them; those whose creation was not seen (a driver's own create function, a software device) appear with
-// their first request. They go when the program destroys them, at the latest with their context.
+// The registry finds contexts, QPs, CQs and shared receive queues by address. It finds QPs by context and
+// number, too, since a completion tells the number. Looking up takes no lock. Objects appear when the program
+// creates them. If the tracer does not see that (a driver's own create function, a software device), they
+// appear with their first request. Objects go when the program destroys them, at the latest with their
+// context.
 //
-// In a forked child nothing is added or removed: another thread of the parent may have been about to. What
-// the child opens itself is not traced.
+// A forked child adds and removes nothing, because another thread of the parent may have held the lock. So
+// objects that the child opens are not traced.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -94,9 +95,9 @@ struct Cq {
     bool extended = false;  // its poll functions are replaced
     ibv_cq_ex calls{};      // as they were
     Qp* last = nullptr;     // of the completion before
-    // Queue pairs that receive here. The completion of a received frame need not tell the number of its QP
-    // (libmlx5 puts the flow tag of raw packets there), so that one that has the CQ for itself is remembered:
-    // nullptr if there are several.
+    // Queue pairs that receive here. The completion of a received frame may lack the number of its QP:
+    // libmlx5 puts the flow tag of raw packets there. So `receiver` is the only QP of the CQ; nullptr: there
+    // are several.
     unsigned receivers = 0;
     Qp* receiver = nullptr;
 };
@@ -112,7 +113,7 @@ class Registry {
 
     // Replaces the functions of a context; a second call changes nothing. nullptr: too many contexts.
     Context* add_context(ibv_context* context) noexcept;
-    // Puts them back, and removes the context with its objects. Nobody uses them meanwhile.
+    // Restores the functions, and removes the context with its objects. No thread may use them meanwhile.
     void remove_context(ibv_context* context) noexcept;
     Context* context(const ibv_context* context) const noexcept {
         return static_cast<Context*>(map_.find(key_of(context)));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What was traced, as text for people, as a JSON object and as lines of CSV.
+// The report: as text for people, as a JSON object and as lines of CSV.
 //
-// Written while other threads may still post and poll, and possibly in a signal handler: nothing is
-// allocated, nothing locked.
+// Other threads may still post and poll, and a signal handler may write the report. So the functions allocate
+// nothing and take no lock.
 #pragma once
 
 #include <fmt/format.h>

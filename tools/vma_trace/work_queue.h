@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The requests of one send or receive queue: which are under way, what became of the others.
+// The requests of one send or receive queue: those under way, and numbers of the finished ones.
 //
-// Whoever posts writes requests into a ring and publishes them with a time; whoever polls takes completions
-// to them. The two sides may be different threads. What is finished goes into counters, histograms and a
-// second ring that keeps the last ones, all of it in memory that was mapped when the queue was created. The
-// functions take the time from outside, in any unit.
+// The posting thread writes requests into a ring and publishes them with a time; the polling thread matches
+// completions with them. Finished requests go into counters and histograms, and a second ring keeps the last
+// ones. All memory is mapped when the queue is created. The functions take the time from outside, in any
+// unit.
 //
 // A send queue completes in order, and a completion of a signalled request completes the unsignalled ones
 // before it. A shared receive queue, and some software devices, complete in any order: a completion takes the
@@ -34,7 +34,7 @@ using Histogram = tools::Histogram<tools::LogBuckets<5, 48>>;
 
 enum class Side : std::uint8_t { send, receive };
 
-// Waits without sleeping: it is held for as long as a provider's own lock is.
+// Waits without sleeping: a thread holds the lock as long as a provider's own lock.
 class SpinLock {
   public:
     void lock() noexcept {
@@ -99,7 +99,7 @@ class WorkQueue {
     static Ptr create(Side side, std::size_t outstanding, std::size_t records) noexcept;
 
     Side side() const noexcept { return side_; }
-    // Whose it is, for reports. Set before others see the queue.
+    // The owner of the queue, for reports. Set before other threads see the queue.
     char device[IBV_SYSFS_NAME_MAX] = "";
     char kind[8] = "";               // RC, UD, SRQ, ...
     std::uint32_t number = 0;        // of the QP
@@ -107,7 +107,7 @@ class WorkQueue {
 
     // Posting; one thread at a time, which holds post_lock.
     SpinLock post_lock;
-    // Prepares a request; nobody sees it before publish().
+    // Prepares a request; publish() makes it visible.
     void prepare(std::uint64_t wr_id, std::uint32_t bytes, std::uint8_t opcode, bool signalled) noexcept;
     // The same as prepare() and publish() for a single request, while none is prepared.
     void post(std::uint64_t wr_id, std::uint32_t bytes, std::uint8_t opcode, bool signalled,
@@ -137,8 +137,8 @@ class WorkQueue {
     // Forgets what was prepared and not published.
     void discard() noexcept { prepared_ = prepared_kept_ = 0; }
 
-    // The usual case of complete(), and a short way for it: the oldest request went well, has a completion of
-    // its own, and that has no hardware time. False: another case, and nothing was done.
+    // The short way for the usual case of complete(): the oldest request succeeded and has a completion of
+    // its own, without a hardware time. False: another case; nothing changed.
     bool complete_oldest(std::uint64_t wr_id, std::uint32_t bytes, std::uint64_t now) noexcept;
     // Polling; any thread. False, and `unmatched` counted where `count_unmatched`, if no request goes with
     // the completion.

@@ -174,13 +174,11 @@ void check(const Params& params) {
 
 }  // namespace
 
-constinit const TransportType kRaw{.name = "raw",
-                                   .reliable = false,
-                                   .max_size = kMaxMessage,
-                                   .check = check,
-                                   .serve = make_session<ServerSession, RawServer>,
-                                   .connect = make_session<ClientSession, RawClient>,
-                                   .usual_wait = Wait::nonblocking,
-                                   .stack = "device"};
+constinit const TransportType kRaw = with_sessions<RawServer, RawClient>({.name = "raw",
+                                                                          .reliable = false,
+                                                                          .max_size = kMaxMessage,
+                                                                          .check = check,
+                                                                          .usual_wait = Wait::nonblocking,
+                                                                          .stack = "device"});
 
 }  // namespace vma_perf::raw

@@ -19,8 +19,8 @@ struct DevicePort {
 };
 
 // Opens the device `name` (empty: the first that fits) with entry `gid_index` of its GID table (negative: the
-// one of `address`, RoCE version 2 before others). Throws Failure with kUnsupported, whose text names what is
-// there.
+// one of `address`, RoCE version 2 before others). Throws Failure with kUnsupported; its text names the
+// devices and entries that exist.
 DevicePort open_port(const std::string& name, int gid_index, const std::string& address);
 
 // ::ffff:a.b.c.d, as RoCE maps IPv4. `address` must be valid.

@@ -35,9 +35,9 @@ class VerbsLane final : public Lane {
     VerbsLane(const VerbsLane&) = delete;
     VerbsLane& operator=(const VerbsLane&) = delete;
 
-    // Calls `create` with what a queue pair of this lane must be, with less and less inline data as long as
-    // it is refused and the parameters leave it open. `create` returns nullptr with errno. The queue pair
-    // stays the caller's. It must be able to take receives (RTS of ud, INIT of rc).
+    // Calls `create` with the attributes of a queue pair of this lane. If the device refuses, tries with less
+    // inline data, unless the parameters fix the number. `create` returns nullptr with errno. The queue pair
+    // stays the caller's. The queue pair must take receives already (RTS of ud, INIT of rc).
     using Create = ibv_qp* (*)(void* context, ibv_qp_init_attr_ex& attr);
     void add_queue_pair(unsigned connection, Create create, void* context);
     // Posts its receives.

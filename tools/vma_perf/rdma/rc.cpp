@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Reliable connections by RDMA-CM: the server listens on a port of the system's choice, the client connects
-// once for each connection and says in the private data which one it is.
+// Reliable connections by RDMA-CM. The server listens on a port of the system's choice. The client connects
+// once for each connection; the private data tell its number.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +38,7 @@ class RcSide : public VerbsSide {
         if (fcntl(channel_->fd, F_SETFL, O_NONBLOCK) != 0) fail_errno("an event channel of RDMA-CM");
         ids_.resize(params.connections);
     }
-    // The ids go with their queue pairs, before the lanes, whose completion queues they use.
+    // The ids and their queue pairs end before the lanes: the queue pairs use completion queues of the lanes.
     ~RcSide() {
         for (const CmIdPtr& id : ids_)
             if (id && id->qp != nullptr) rdma_disconnect(id.get());
@@ -204,12 +204,10 @@ class RcClient final : public SessionOf<ClientSession, RcSide> {
 
 }  // namespace
 
-constinit const TransportType kRc{.name = "rc",
-                                  .reliable = true,
-                                  .max_size = kMaxRcMessage,
-                                  .check = check_rc,
-                                  .serve = make_session<ServerSession, RcServer>,
-                                  .connect = make_session<ClientSession, RcClient>,
-                                  .usual_wait = Wait::nonblocking};
+constinit const TransportType kRc = with_sessions<RcServer, RcClient>({.name = "rc",
+                                                                       .reliable = true,
+                                                                       .max_size = kMaxRcMessage,
+                                                                       .check = check_rc,
+                                                                       .usual_wait = Wait::nonblocking});
 
 }  // namespace vma_perf::rdma

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Unreliable datagrams: what the sides must know of one another (QP numbers, GID, MTU) goes over the control
-// connection.
+// Unreliable datagrams. The sides exchange QP numbers, GID and MTU over the control connection.
 //
 // A multicast group is a GID that the server's queue pairs are attached to. The kernel's IP layer must know
 // the group as well, since RoCE's packets are UDP datagrams to its address: a plain socket joins it for as
@@ -181,12 +180,10 @@ class UdClient final : public SessionOf<ClientSession, UdSide> {
 
 }  // namespace
 
-constinit const TransportType kUd{.name = "ud",
-                                  .reliable = false,
-                                  .max_size = kMaxUdMessage,
-                                  .check = check_ud,
-                                  .serve = make_session<ServerSession, UdServer>,
-                                  .connect = make_session<ClientSession, UdClient>,
-                                  .usual_wait = Wait::nonblocking};
+constinit const TransportType kUd = with_sessions<UdServer, UdClient>({.name = "ud",
+                                                                       .reliable = false,
+                                                                       .max_size = kMaxUdMessage,
+                                                                       .check = check_ud,
+                                                                       .usual_wait = Wait::nonblocking});
 
 }  // namespace vma_perf::rdma

@@ -65,7 +65,7 @@ tools::Fd connect_to(const sockaddr_in& address, Clock::time_point deadline, con
 tools::Fd accept_one(int listener, Clock::time_point deadline, const std::atomic<bool>* stop) {
     if (!wait_for(listener, POLLIN, deadline, stop)) return {};
     tools::Fd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-    // A client that gave up in between is nobody's error.
+    // A client may give up in between: no error.
     if (!fd && errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) fail_errno("accept");
     return fd;
 }

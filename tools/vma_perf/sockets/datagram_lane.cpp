@@ -17,8 +17,7 @@ std::vector<int> descriptors(const std::vector<DatagramConnection>& connections)
     return result;
 }
 
-// No room now; or the network said something about an earlier datagram that is lost, which is what loss is
-// counted for.
+// There is no room now, or the network reports the loss of an earlier datagram, which counts as loss anyway.
 bool passing(int error) {
     return error == EAGAIN || error == EWOULDBLOCK || error == EINTR || error == ENOBUFS ||
            error == EHOSTUNREACH || error == ENETUNREACH;
@@ -74,7 +73,7 @@ std::size_t DatagramLane::receive(Receiver& receiver, bool may_wait) {
             continue;
         }
         const std::span<const std::byte> message(in_.data(), static_cast<std::size_t>(got));
-        if (message.size() < sizeof(Header)) continue;  // somebody else's
+        if (message.size() < sizeof(Header)) continue;  // of another program
         receiver.take({number, message, &from});
         ++count;
     }

@@ -184,7 +184,7 @@ class TcpServer final : public SessionOf<ServerSession> {
                 continue;
             }
             const auto number = introduction(fd.get(), deadline);
-            if (!number || all[*number]) continue;  // somebody else's
+            if (!number || all[*number]) continue;  // of another program
             prepare_stream(fd.get(), params_);
             prepare_for(fd.get(), params_.own_wait());
             all[*number] = std::move(fd);
@@ -264,17 +264,9 @@ void check_tcp(const Params& params) {
 
 }  // namespace
 
-constinit const TransportType kUdp{.name = "udp",
-                                   .reliable = false,
-                                   .max_size = kMaxDatagram,
-                                   .check = check_udp,
-                                   .serve = make_session<ServerSession, UdpServer>,
-                                   .connect = make_session<ClientSession, UdpClient>};
-constinit const TransportType kTcp{.name = "tcp",
-                                   .reliable = true,
-                                   .max_size = kMaxStreamMessage,
-                                   .check = check_tcp,
-                                   .serve = make_session<ServerSession, TcpServer>,
-                                   .connect = make_session<ClientSession, TcpClient>};
+constinit const TransportType kUdp = with_sessions<UdpServer, UdpClient>(
+    {.name = "udp", .reliable = false, .max_size = kMaxDatagram, .check = check_udp});
+constinit const TransportType kTcp = with_sessions<TcpServer, TcpClient>(
+    {.name = "tcp", .reliable = true, .max_size = kMaxStreamMessage, .check = check_tcp});
 
 }  // namespace vma_perf::sockets
