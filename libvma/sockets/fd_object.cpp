@@ -59,7 +59,7 @@ int Socket::sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) {
     return left_to_caller() ? -1 : os::sendmmsg(fd, msgs, count, flags);
 }
 
-// The kernel moves the bytes. Into a socket of ours they go through the shadow socket, which has the same
+// The kernel moves the bytes. Into an offloaded socket they go through the shadow socket, which has the same
 // addresses; what the library still holds back goes out first, so the order stays. Out of one they can only
 // come from the shadow socket.
 ssize_t Socket::sendfile(int out, int in, off_t* offset, size_t count) {

@@ -60,7 +60,7 @@ class FdTable {
         if (!sends || found->kind() != Kind::foreign_datagrams) settle_foreign(fd, found.get());
         return {};
     }
-    // The same for who only looks: what is another process's stays that.
+    // The same for a mere look: what is another process's stays that.
     Ref<FdObject> hold(int fd) const noexcept {
         FdObject* object = peek(fd);
         while (__builtin_expect(object != nullptr, 0)) {
@@ -92,7 +92,7 @@ class FdTable {
         return leaf == nullptr ? nullptr : leaf->entries[index & (kLeaf - 1)].load(std::memory_order_acquire);
     }
 
-    // Is any descriptor ours? While false, the preload layer need not look at the arguments of calls that
+    // Has the table any entry? While false, the preload layer need not look at the arguments of calls that
     // take many.
     bool any() const noexcept { return used_.load(std::memory_order_relaxed) != 0; }
 
@@ -111,7 +111,7 @@ class FdTable {
     void closed(int fd) noexcept;
     // Is it what close() puts there?
     static bool is_closing(const FdObject* object) noexcept;
-    // The kernel has just returned `fd` from some call: whatever we had under it was closed behind our back.
+    // The kernel has just returned `fd` from some call: what the table has under it was closed unseen.
     void drop_stale(int fd) noexcept {
         if (__builtin_expect(peek(fd) != nullptr, 0)) remove(fd);
     }

@@ -31,7 +31,7 @@ class FlowRules {
         ring::FrameSink* sink;
         ring::Share share;
         const char* name;  // for the log: "a UDP flow"
-        // A rule of this ring came, or went. Null: nobody wants to know.
+        // A rule of this ring came, or went. Null: not told.
         void (*attached)(ring::Ring&) = nullptr;
         void (*detached)(ring::Ring&) = nullptr;
     };

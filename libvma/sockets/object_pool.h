@@ -22,7 +22,7 @@ class ObjectPool {
     void* take() noexcept {
         if (lock_.owned_by_me()) return nullptr;
         lock_.lock();
-        // Others only add to the list, so the first one stays where it is until we have its successor.
+        // Others only add to the list, so the first one stays where it is until its successor is read.
         Free* f = first_.load(std::memory_order_acquire);
         while (f != nullptr && !first_.compare_exchange_weak(f, f->next, std::memory_order_acquire)) {
         }

@@ -25,7 +25,7 @@ class PathResolver {
     // False: there is none, or it is down.
     bool link(const net::Route& route, net::Link& out);
     // The ring of the route's interface, opened if need be. Never waits for Stack::control(), whose holder
-    // may wait for a lock of the caller: `busy` tells that somebody holds it, so try again soon. Null
+    // may wait for a lock of the caller: `busy`: it is held, so try again soon. Null
     // otherwise: there is none, and `why`, if given, tells.
     ring::Ring* ring(const net::Route& route, bool& busy, std::string* why = nullptr) noexcept;
     static in_addr_t next_hop(const net::Route& route, in_addr_t remote) noexcept {

@@ -39,7 +39,7 @@ class RingWatch {
     // `event`: what ppoll() said of the waiter.
     bool sleeps_on(short event) noexcept;
 
-    // In a forked child, which has no sleeping thread.
+    // In a forked child: no thread sleeps.
     static void reset_in_child() noexcept;
 
   private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Does a descriptor number still mean the socket's shadow? libc and the program can close a number, or put
-// another file there, without passing us. The kernel's SO_COOKIE of the shadow outlives its numbers.
+// another file there, without passing the library. The kernel's SO_COOKIE of the shadow outlives its numbers.
 #pragma once
 
 #include <atomic>

@@ -84,9 +84,9 @@ class Stack {
     // The interface's ring, opened now if need be; then sockets bound to INADDR_ANY get their rules there.
     // Under control(). `why`: gets the reason where there is none.
     ring::Ring* open_ring(int ifindex, std::string* why = nullptr) noexcept;
-    // Can frames to the host's address `a` be ours, for a socket bound to `wanted` (INADDR_ANY: 0) and to the
-    // interface `oif` (0: any)? If the interface stands against it, and nothing else did before (`why` says
-    // foreign_address), `why` tells.
+    // Can the library have the frames to the host's address `a`, for a socket bound to `wanted` (INADDR_ANY:
+    // 0) and to the interface `oif` (0: any)? If the interface stands against it, and nothing else did before
+    // (`why` says foreign_address), `why` tells.
     bool may_serve(const net::LocalAddress& a, in_addr_t wanted, int oif, Why& why);
     // The interface's ring if open_ring() was called for it. Any thread, no lock.
     ring::Ring* ring(int ifindex) const noexcept;
@@ -95,7 +95,8 @@ class Stack {
     void drain() noexcept;
     // The device of `ring` works no more: its sockets become the kernel's. Internal thread, no lock held.
     void ring_failed(ring::Ring& ring) noexcept;
-    // Takes in what has arrived on any of them: for answers that depend on connections nobody is looking at.
+    // Takes in what has arrived on any of them: for answers that depend on connections without a running
+    // call.
     void progress() noexcept;
 
     // Sends what lazy transmission holds back on all rings.

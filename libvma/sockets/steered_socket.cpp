@@ -62,6 +62,12 @@ int SteeredSocket::ioctl(int fd, unsigned long request, void* arg) {
     return r;
 }
 
+int SteeredSocket::int_option(int fd, int level, int name, int otherwise) noexcept {
+    int value = otherwise;
+    socklen_t len = sizeof value;
+    return os::getsockopt(fd, level, name, &value, &len) == 0 ? value : otherwise;
+}
+
 std::uint64_t SteeredSocket::timeout_option(int fd, int name) noexcept {
     timeval t{};
     socklen_t len = sizeof t;

@@ -34,7 +34,7 @@ class SteeredSocket : public Socket, public Steered {
     SteeredSocket(Stack& stack, int type) noexcept;
     ~SteeredSocket() override = default;
 
-    // Is anybody alive who may have inherited it (handing::shared_since)?
+    // Is a process alive that may have inherited it (handing::shared_since)?
     bool shared() const noexcept;
     // Of before_last_close(): what is shared with another process goes to the kernel.
     void leave_if_shared(int fd) noexcept;
@@ -61,6 +61,8 @@ class SteeredSocket : public Socket, public Steered {
         tally_.decided(stats::Direction::rx, decision);
         tally_.decided(stats::Direction::tx, decision);
     }
+    // The value of an option of type int; `otherwise`: there is none.
+    static int int_option(int fd, int level, int name, int otherwise = 0) noexcept;
     // The value of SO_RCVTIMEO or SO_SNDTIMEO (`name`), in nanoseconds; 0: none.
     static std::uint64_t timeout_option(int fd, int name) noexcept;
 

@@ -45,7 +45,7 @@ constexpr std::size_t kAtOnce = 64;  // pages a system call asks about
                            FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_EQ, 0)) != -EFAULT;
 }
 
-// Copies a byte of each page onto itself (written), or into a byte of ours (read), with the kernel's checks.
+// Copies a byte of each page onto itself (written), or into a local byte (read), with the kernel's checks.
 // The bytes are the first ones of the pages [page, end) that are not before `start`.
 bool ask(std::uintptr_t page, std::uintptr_t end, std::uintptr_t start, unsigned kind) noexcept {
     char byte;

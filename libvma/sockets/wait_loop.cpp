@@ -10,7 +10,7 @@
 namespace vma::sockets {
 namespace {
 
-constexpr std::uint64_t kSliceNs = 1'000'000;  // sleep of a thread that nobody may wake
+constexpr std::uint64_t kSliceNs = 1'000'000;  // sleep of a thread that no other thread is sure to wake
 
 }  // namespace
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A thread about to sleep in a receive, select, poll or epoll_wait call.
 //
-// The ring's channel wakes it for frames nobody has taken yet; but another thread may poll the same ring and
-// queue a datagram for this thread's socket. So a sleeper puts its Waiter on each socket it waits for, and
-// whoever queues a datagram signals the waiters of that socket. Each thread has one, made on first use.
+// The ring's channel wakes it for frames that no thread has taken yet; but another thread may poll the same
+// ring and queue a datagram for this thread's socket. So a sleeper puts its Waiter on each socket it waits
+// for, and whoever queues a datagram signals the waiters of that socket. Each thread has one, made on first
+// use.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What a TCP socket shows in the statistics. Calls are counted by the call; segments, windows and times are
-// the connection's, copied when somebody looks.
+// the connection's, copied when a reader asks.
 #include <netinet/tcp.h>
 
 #include "libvma/os/calls.h"

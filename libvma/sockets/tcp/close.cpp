@@ -28,7 +28,7 @@ void TcpSocket::last_number_closed(int fd) noexcept {
     if (tcp::Connection* c = transport_.connection()) {
         const int linger_s = options_.linger_s();
         const bool handler = ConnectionScope::interrupted(*c);
-        // Something of ours may have been found under a number that means another file by now.
+        // The number may mean another file by now.
         const bool shadow = (linger_s > 0 || !accepted_) && shadow_.is(fd);
         bool keep = !accepted_;
         // Calls of other threads that are under way go on, as in the kernel: the last of them closes.
@@ -58,7 +58,7 @@ void TcpSocket::before_process_end(int fd) noexcept {
     if (phase() == Phase::listening) {
         if (interrupted_own_code()) return;
         state_lock_.lock();
-        if (phase() == Phase::listening) stop_listening();  // resets who has not been accepted
+        if (phase() == Phase::listening) stop_listening();  // resets what has not been accepted
         state_lock_.unlock();
         return;
     }

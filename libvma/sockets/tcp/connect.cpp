@@ -28,7 +28,7 @@ constexpr int kPortTries = 32;
 
 // ---- connect ----
 
-// Can the connection to `to` be ours? Finds its addresses and opens the interface's ring.
+// Can the library serve the connection to `to`? Finds its addresses and opens the interface's ring.
 bool TcpConnecting::plan_connect(int fd, const sockaddr_in& to, Plan& plan) noexcept {
     auto left = [&](stats::Reason reason, std::string_view detail = {}) {
         plan.why.reason = reason;
@@ -78,7 +78,7 @@ bool TcpConnecting::plan_connect(int fd, const sockaddr_in& to, Plan& plan) noex
     }
 }
 
-// 0: under way, or errno. ours == false: nothing was done, the kernel shall connect.
+// 0: under way, or errno. !ours: nothing was done, the kernel shall connect.
 int TcpConnecting::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& ours, Why& why) {
     ours = false;
     why = {stats::Reason::other, "not an IPv4 address", {}};
@@ -98,8 +98,8 @@ int TcpConnecting::start_connect(int fd, const sockaddr* addr, socklen_t len, bo
     options_.settle(fd);
     icmp::start(stack_);
     transport_.release_retired();
-    // The kernel does not know about connections of ours in TIME_WAIT, so a port it finds may be taken for
-    // this peer.
+    // The kernel does not know about connections of the library in TIME_WAIT, so a port it finds may be taken
+    // for this peer.
     int error;
     for (int attempt = 0;; attempt++) {
         if (plan.autobind && (error = name_.reserve(fd, plan.ends.local_addr, plan.ends.local_port)) != 0)

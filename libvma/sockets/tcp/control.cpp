@@ -82,7 +82,7 @@ int TcpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
     int saved = errno;
     int r = os::bind(fd, addr, len);
     if (r != 0 && errno == EADDRINUSE) {
-        // Perhaps of a connection whose last segment has come, but nobody has looked.
+        // Perhaps of a connection whose last segment has come, and lies in the ring.
         stack_.progress();
         r = os::bind(fd, addr, len);
         if (r == 0) errno = saved;

@@ -67,7 +67,7 @@ class TcpCore : public SteeredSocket, public tcp::Owner {
     ~TcpCore() override = default;
 
     Phase phase() const noexcept { return phase_.load(std::memory_order_acquire); }
-    void set_phase(Phase phase) noexcept;  // and tells who watches
+    void set_phase(Phase phase) noexcept;  // and tells the watchers
     bool has_connection() const noexcept {
         return phase() == Phase::connecting || phase() == Phase::connected;
     }

@@ -6,7 +6,7 @@
 
 namespace vma::sockets {
 
-// `fd`: a TCP socket nobody has set options on, which the kernel is asked about the first time.
+// `fd`: a TCP socket without set options, which the kernel is asked about the first time.
 tcp::Options default_tcp_options(int fd) noexcept;
 // Sets on a new socket's shadow what the parameters want otherwise than the kernel; no call when they want
 // nothing.

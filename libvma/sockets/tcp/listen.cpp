@@ -214,7 +214,7 @@ void TcpListening::suspend_for_good() noexcept {
         transport_.listener()->leave_new_to_kernel(false);
 }
 
-// Puts those who wait in our queue where every process that has the listener can accept them.
+// Puts the connections of the accept queue where every process that has the listener can accept them.
 void TcpListening::offer_waiting() noexcept {
     Use use(transport_);
     while (use.listener != nullptr && use.listener->pending() != 0) {
@@ -234,7 +234,7 @@ void TcpListening::offer_waiting() noexcept {
 }
 
 // A listener that this process has not used yet is probably for its children (a server with workers). What
-// arrived here in the time until a child comes for it could be accepted by nobody; so until then the kernel
+// arrived here in the time until a child comes for it could not be accepted; so until then the kernel
 // takes connections.
 void TcpListening::before_fork(int) noexcept {
     if (phase() != Phase::listening || used_.load(std::memory_order_relaxed) || interrupted_own_code())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The local address and port of a TCP socket: who chose them, and what getsockname() tells after a
+// The local address and port of a TCP socket: whether bind() chose them, and what getsockname() tells after a
 // connection.
 //
 // The shadow holds the port. The kernel gives the port of a failed or dissolved connection back, but does not

@@ -7,13 +7,18 @@
 
 namespace vma::sockets {
 
-void TcpOptionState::note(int level, int name, const void* value, socklen_t len) {
-    // Accepted sockets share the list, so it is not changed under them.
-    if (set_ == nullptr)
-        set_ = std::make_shared<OptionLog>();
-    else if (set_.use_count() != 1)
-        set_ = std::make_shared<OptionLog>(*set_);
-    set_->note(level, name, value, len);
+bool TcpOptionState::note(int level, int name, const void* value, socklen_t len) noexcept {
+    try {
+        // Accepted sockets share the list, so it is not changed under them.
+        if (set_ == nullptr)
+            set_ = std::make_shared<OptionLog>();
+        else if (set_.use_count() != 1)
+            set_ = std::make_shared<OptionLog>(*set_);
+        set_->note(level, name, value, len);
+        return true;
+    } catch (...) {
+        return false;
+    }
 }
 
 void TcpOptionState::inherit(const TcpOptionState& listener, bool with_list) noexcept {

@@ -20,9 +20,9 @@ class TcpOptionState {
     const tcp::Options& next() const noexcept { return next_; }
 
     // ---- what an accepted socket inherits ----
-    // setsockopt() succeeded: accepted sockets get it, too. May throw bad_alloc.
-    void note(int level, int name, const void* value, socklen_t len);
-    // Of a socket that was just accepted, and nobody knows yet. `listener`'s state lock is held, unless
+    // setsockopt() succeeded: accepted sockets get it, too. False: no memory.
+    bool note(int level, int name, const void* value, socklen_t len) noexcept;
+    // Of a socket that was just accepted, and is in no table yet. `listener`'s state lock is held, unless
     // `with_list` is false: then only what data calls read is inherited.
     void inherit(const TcpOptionState& listener, bool with_list) noexcept;
     // Sets on the shadow what it inherits, before the shadow is asked or changed for the first time.

@@ -71,7 +71,7 @@ constexpr TcpOptionRow kTable[] = {
     {IPPROTO_IP, IP_MTU_DISCOVER, connection},
     {IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, connection},
     {IPPROTO_IP, 51 /* IP_LOCAL_PORT_RANGE */, none},  // bind() of the shadow obeys it
-    {IPPROTO_IP, IP_FREEBIND, none},                   // a source that is not ours is not offloaded
+    {IPPROTO_IP, IP_FREEBIND, none},                   // a foreign source is not offloaded
     {IPPROTO_IP, IP_PKTINFO, none},                    // messages of datagrams
     {IPPROTO_IP, IP_RECVTTL, none},
     {IPPROTO_IP, IP_RECVTOS, none},

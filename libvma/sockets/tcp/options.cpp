@@ -2,15 +2,16 @@
 // Socket options, fcntl and ioctl of a TCP socket.
 //
 // The shadow is asked first, so the kernel says what exists, what is allowed and what a value becomes; then
-// the value is read back from it and given to the connection, if it means something there. An option that we
-// cannot serve makes the socket the kernel's, with its connection if there is one, and an option that is not
-// in the table counts as such: nothing is silently accepted.
+// the value is read back from it and given to the connection, if it means something there. An option that the
+// library cannot serve makes the socket the kernel's, with its connection if there is one, and an option that
+// is not in the table counts as such: nothing is silently accepted.
 #include <linux/sockios.h>
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
 #include "libvma/os/calls.h"
 #include "libvma/runtime/log.h"
@@ -24,15 +25,8 @@
 namespace vma::sockets {
 namespace {
 
-constexpr std::size_t kCongestionName =
-    16;  // TCP_CA_NAME_MAX of linux/tcp.h, which does not go with netinet/tcp.h
-
-int int_option(int fd, int level, int name) noexcept {
-    int value = 0;
-    socklen_t len = sizeof value;
-    os::getsockopt(fd, level, name, &value, &len);
-    return value;
-}
+// TCP_CA_NAME_MAX of linux/tcp.h, which does not go with netinet/tcp.h
+constexpr std::size_t kCongestionName = 16;
 
 // Does the value switch on what only the kernel can do? Most of these are off at 0.
 bool wants_kernel(const TcpOptionRow& row, const void* value, socklen_t len) noexcept {
@@ -279,13 +273,8 @@ int TcpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
         apply(fd, level, name);
     }
     if (result == 0 && readable && value != nullptr && !has_connection() && !state_lock_.owned_by_me()) {
-        state_lock_.lock();
-        try {
-            options_.note(level, name, value, len);
-        } catch (...) {
-            result = ENOBUFS;
-        }
-        state_lock_.unlock();
+        const std::lock_guard guard(state_lock_);
+        if (!options_.note(level, name, value, len)) result = ENOBUFS;
     }
     errno = saved;
     return result == 0 ? 0 : failed(result);
@@ -330,7 +319,7 @@ int TcpSocket::get_from_connection(int fd, int level, int name, void* value, soc
         return put(&mtu, sizeof mtu, value, len);
     }
     if (level == IPPROTO_TCP && name == TCP_INFO) {
-        // As long as the running kernel has it, and what is newer than us as in a new socket.
+        // As long as the running kernel has it, and newer fields as in a new socket.
         alignas(tcp::Info) std::byte all[512]{};
         socklen_t size = sizeof all;
         int saved = errno;

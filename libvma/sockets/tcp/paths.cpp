@@ -53,7 +53,7 @@ void TcpPaths::waits_no_more(const tcp::Endpoints& ends) noexcept {
 
 int TcpPaths::find(const tcp::Endpoints& ends, const tcp::PathOptions& options, tcp::Path& out) noexcept {
     out = tcp::Path{};
-    // Read before asking: a change while we ask makes the answer outdated at once.
+    // Read before asking: a change meanwhile makes the answer outdated at once.
     out.generation = stack_.view().generation();
     const runtime::NoCancel whole;
     PathResolver paths(stack_);
@@ -90,8 +90,8 @@ int TcpPaths::find(const tcp::Endpoints& ends, const tcp::PathOptions& options, 
     }
 }
 
-// A neighbour that the kernel holds for stale is probed by the kernel as soon as it is used; our traffic it
-// does not see.
+// A neighbour that the kernel holds for stale is probed by the kernel as soon as it is used; the kernel does
+// not see the library's traffic.
 void TcpPaths::confirm(const tcp::Path& path, in_addr_t remote) noexcept {
     if (path.ring == nullptr || !path.stale) return;
     const int ifindex = path.ring->attr().ifindex;

@@ -36,8 +36,8 @@ class TcpPaths final : public tcp::PathSource {
         std::atomic<std::uint64_t> key{0}, at_ns{0};
     };
     std::array<Asked, 256> asked_{};
-    // Who waits for an answer. A failure is the answer for who was waiting, and says nothing to who comes
-    // later. Those that share a slot may wait for a second failure.
+    // Connections that wait for an answer. A failure is the answer for those, and says nothing to later
+    // ones. Those that share a slot may wait for a second failure.
     std::array<Asked, 256> waiting_{};
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A TCP socket's readiness: what it is now, who is told when it changes, and which rings make it change.
+// A TCP socket's readiness: what it is now, how changes are told, and which rings make it change.
 #include <algorithm>
 #include <mutex>
 
@@ -44,7 +44,7 @@ void TcpCore::changed() noexcept {
         out_edges_told_ = out;
         events |= now & (EPOLLERR | EPOLLHUP | EPOLLRDHUP | EPOLLPRI);
     } else {
-        events = kWakeIn;  // a listener has somebody to accept
+        events = kWakeIn;  // a listener has a connection to accept
     }
     watchers_.signal_held();
     if (events != 0) watchers_.wake_sets_held(events);

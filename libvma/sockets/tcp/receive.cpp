@@ -120,7 +120,7 @@ ssize_t TcpStream::receive_ours(int fd, IovCursor& at, int flags) {
 
     std::size_t got = 0;
     bool polled = false;
-    // The connection is not ours any more, or is about to go.
+    // The connection is the kernel's, or about to go there.
     enum class Then { stop, again, leave };
     auto remote = [&]() -> Then {
         int busy = 0;
@@ -139,7 +139,7 @@ ssize_t TcpStream::receive_ours(int fd, IovCursor& at, int flags) {
         if (n > 0) {
             got += static_cast<std::size_t>(n);
             // What has come since is for the next call: another thread may have taken some before it, and the
-            // bytes of one call follow one another, since the kernel lets nobody in between.
+            // bytes of one call follow one another, since the kernel lets no call in between.
             const bool done =
                 got == length || (got >= target && (c->readable() <= (peek ? got : 0) || fits_in_one_go(at)));
             if (!(how & tcp::Connection::kDiscard)) at.advance(static_cast<std::size_t>(n));

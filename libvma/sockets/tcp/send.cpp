@@ -73,7 +73,7 @@ ssize_t TcpStream::transmit_ours(int fd, IovCursor& at, int flags) {
     Waiting* w = nullptr;
     bool polled = false;
     if (config::get().rx_poll_on_tx_tcp != 0) progress();
-    // The connection is not ours any more, or is about to go. False: the caller asks the kernel, for all of
+    // The connection is the kernel's, or about to go there. False: the caller asks the kernel, for all of
     // it.
     auto remote = [&] {
         int busy = 0;

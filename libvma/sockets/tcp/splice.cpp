@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// sendfile() and splice() of a TCP socket: the bytes go through a buffer of ours, since only the kernel can
-// move pages.
+// sendfile() and splice() of a TCP socket: the bytes go through a buffer of the library, since only the
+// kernel can move pages.
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>

@@ -65,7 +65,7 @@ class TcpTransport {
         connection_.store(connection, std::memory_order_seq_cst);
     }
     void set(tcp::Listener* listener) noexcept { listener_.store(listener, std::memory_order_seq_cst); }
-    // What it had; nobody finds that from here on. To be retired.
+    // What it had; no call finds that from here on. To be retired.
     tcp::Connection* take_connection() noexcept {
         return connection_.exchange(nullptr, std::memory_order_seq_cst);
     }
@@ -73,7 +73,7 @@ class TcpTransport {
     // Releases it once no call uses it. Null: nothing.
     void retire(tcp::Connection* connection) noexcept { retire({connection, nullptr}); }
     void retire(tcp::Listener* listener) noexcept { retire({nullptr, listener}); }
-    // What was retired goes, if nobody is under way.
+    // What was retired goes, if no call is under way.
     void release_retired() noexcept;
 
     // close(): the connection is closed now, or by the last call of another thread that is under way, as in

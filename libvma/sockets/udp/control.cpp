@@ -156,7 +156,7 @@ void UdpSocket::leave_to_kernel(int, const char* why) noexcept {
         Stack::Control control(stack_);
         if (control.mine) drop_rules();
     }
-    // Others than our receive calls will want what has come already.
+    // Calls of the kernel's will want what has come already.
     if (reason != stats::Reason::option && reason != stats::Reason::flags) give_queue_to_kernel();
     errno = saved;
 }
@@ -169,7 +169,7 @@ void UdpSocket::before_exec(int fd) noexcept {
     errno = saved;
 }
 
-// What is in the queue of a socket that nobody else has is for nobody.
+// The queue of a socket that no other process has ends with the process.
 void UdpSocket::before_process_end(int fd) noexcept {
     if (shared()) leave_to_kernel(fd, "the program ends");
 }

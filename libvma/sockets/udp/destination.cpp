@@ -11,8 +11,9 @@
 namespace vma::sockets {
 namespace {
 
-// A neighbour the kernel holds for stale is confirmed by its own traffic, which we bypass. One datagram
-// through the kernel now and then starts its reachability probe (RFC 4861's NUD, as Linux does it for ARP).
+// A neighbour the kernel holds for stale is confirmed by its own traffic, which the library bypasses. One
+// datagram through the kernel now and then starts its reachability probe (RFC 4861's NUD, as Linux does it
+// for ARP).
 constexpr std::uint64_t kConfirmUsec = 10'000'000;
 
 }  // namespace
@@ -21,7 +22,7 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
     const runtime::NoCancel whole;
     d.ring = nullptr;
     d.stale = false;
-    // Read before asking: a change while we ask makes the answer outdated at once.
+    // Read before asking: a change meanwhile makes the answer outdated at once.
     d.generation = stack.view().generation();
     auto leave = [&](stats::Reason reason, std::string_view detail = {}) {
         d.why.reason = reason;
@@ -56,13 +57,11 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
             d.why.reason = stats::Reason::no_device;
             return;
         }
-        net::Neighbour next =
-            stack.view().neighbour(route->ifindex, PathResolver::next_hop(*route, d.addr));
+        net::Neighbour next = stack.view().neighbour(route->ifindex, PathResolver::next_hop(*route, d.addr));
         if (next.state != net::Neighbour::State::usable) return leave(stats::Reason::neighbour);
 
         net::Link link;
-        if (!paths.link(*route, link))
-            return leave(stats::Reason::no_device, "the interface is down");
+        if (!paths.link(*route, link)) return leave(stats::Reason::no_device, "the interface is down");
         net::UdpTemplate t;
         t.src_mac = link.mac;
         t.dst_mac = next.mac;

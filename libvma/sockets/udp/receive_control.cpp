@@ -31,7 +31,7 @@ void ReceiveControl::put(const ring::RxBuffer& b, unsigned wanted, CmsgWriter& o
     // The kernel's order: socket level first, then the IP level by option.
     if (wanted & (timestamp | timestampns | timestamping | timestamping_device)) {
         timespec when{b.timestamp_ns / 1'000'000'000, b.timestamp_ns % 1'000'000'000};
-        // It came before anybody asked for time stamps; like the kernel, take the time of asking.
+        // The datagram came before any socket wanted time stamps: as in the kernel, the time is now.
         if (b.timestamp_ns == 0) clock_gettime(CLOCK_REALTIME, &when);
         if (wanted & timestampns) {
             out.put(SOL_SOCKET, SO_TIMESTAMPNS, &when, sizeof when);

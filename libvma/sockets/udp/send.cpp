@@ -78,8 +78,8 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
     int error = d->ring->send_udp(d->headers, iov, count, length);
     if (error == EBUSY) return false;
     if (error != 0) {
-        // The kernel has a queue of its own for what exceeds ours, and decides there whether the caller waits
-        // or gets EAGAIN.
+        // The kernel has a queue of its own for what exceeds the ring, and decides there whether the caller
+        // waits or gets EAGAIN.
         if (config::get().tx_nonblocked_eagains == 0) return false;
         if (blocks(flags)) return false;
         tally_.eagain(stats::Way::tx_offload);
@@ -95,7 +95,7 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
     return true;
 }
 
-// The kernel wakes who waits for room whenever a datagram has left (sock_wfree), full or not.
+// The kernel wakes waiters for room whenever a datagram has left (sock_wfree), full or not.
 void UdpSocket::tell_of_room() noexcept {
     send_.note_departure();
     if (watchers_.locked_by_me())

@@ -14,15 +14,6 @@
 #include "libvma/sockets/shadow.h"
 
 namespace vma::sockets {
-namespace {
-
-int int_option(int fd, int level, int name, int otherwise) noexcept {
-    int value = otherwise;
-    socklen_t len = sizeof value;
-    return os::getsockopt(fd, level, name, &value, &len) == 0 ? value : otherwise;
-}
-
-}  // namespace
 
 // ---- arrival ----
 
@@ -146,7 +137,7 @@ void UdpSteering::set_rules(std::vector<FlowRules::Rule> wanted, Why& why) noexc
     const bool moved = rules_.set(std::move(wanted), {this, share, "a UDP flow"}, why);
     control_.count_timestamps(!rules_.empty());
     announce_queue();
-    if (moved) watchers_.wake(0);  // who waits must wait on these rings, no longer on the shadow alone
+    if (moved) watchers_.wake(0);  // waiting threads move to these rings
 }
 
 void UdpSteering::announce_queue() noexcept {

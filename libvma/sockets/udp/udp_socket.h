@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A UDP/IPv4 socket of the program.
 //
-// The kernel's socket (the shadow) stays bound and connected like ours: it reserves the port, answers
+// The kernel's socket (the shadow) stays bound and connected as this object is: it reserves the port, answers
 // everything that is asked about the socket, receives what no flow rule catches (fragments, multicast,
-// loopback, foreign interfaces), collects ICMP errors, and sends what we do not: datagrams that need
-// fragmenting or special options, and the first one to a neighbour that is not resolved yet. So an answer
-// that this class does not know is always one system call away, and "leave it to the kernel" means to
+// loopback, foreign interfaces), collects ICMP errors, and sends what the library does not: datagrams that
+// need fragmenting or special options, and the first one to a neighbour that is not resolved yet. So an
+// answer that this class does not know is always one system call away, and "leave it to the kernel" means to
 // withdraw the flow rules and stop.
 //
 // State changes (bind, connect, close, options) hold the stack's control lock. The receive queue has the lock
@@ -91,8 +91,8 @@ class UdpSocket final : public UdpSteering {
         int flags;
         msghdr* msg;  // name, control and flags of the result go here
     };
-    // Tells a sleeping call of changes of the shadow alone, which has no data but an error. An error queue
-    // that nobody reads keeps POLLERR set for ever: a plain poll() would end at once, again and again, where
+    // Tells a sleeping call of changes of the shadow alone, which has no data but an error. An unread
+    // error queue keeps POLLERR set for ever: a plain poll() would end at once, again and again, where
     // the kernel's recv() waits.
     class ShadowEdges {
       public:
@@ -123,7 +123,7 @@ class UdpSocket final : public UdpSteering {
     bool send_fast(int fd, const iovec* iov, std::size_t count, std::size_t length, int flags,
                    const sockaddr* name, socklen_t name_length, ssize_t& result);
     void tell_of_room() noexcept;
-    bool still_mine(int fd) noexcept;  // checks now and then that libc has not closed the fd behind our back
+    bool still_mine(int fd) noexcept;  // asked now and then: libc can close a number unseen
     int dont_wait_here(int flags) const noexcept;
     void note_kernel_send(int fd, int flags, ssize_t result) noexcept;
     bool kernel_sends(stats::Reason reason, std::string_view detail, std::string_view rule = {}) noexcept {
