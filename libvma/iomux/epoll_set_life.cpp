@@ -157,7 +157,7 @@ void EpollSet::adopt_member(int epfd, int fd) {
 }
 
 // Calls the members without lock_, because a handover takes their locks and wakes this set.
-void EpollSet::leave_to_kernel(int, const char* why) noexcept {
+void EpollSet::leave_to_kernel(int, LeaveCause why) noexcept {
     if (busy_in_this_thread()) return;
     try {
         std::vector<std::pair<int, Ref<FdObject>>> members;
@@ -171,7 +171,7 @@ void EpollSet::leave_to_kernel(int, const char* why) noexcept {
         for (auto& [fd, object] : members) object->leave_to_kernel(fd, why);
     } catch (const std::bad_alloc&) {
         log::once(log::Level::warn, "members of an epoll set are not left to the kernel ({}): out of memory",
-                  why);
+                  why.text);
     }
     sync_with_kernel();
 }

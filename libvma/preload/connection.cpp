@@ -15,7 +15,7 @@ VMA_EXPORT int bind(int fd, const sockaddr* addr, socklen_t len) noexcept {
 VMA_EXPORT int bindresvport(int fd, sockaddr_in* addr) noexcept {
     if (maybe_ours(fd)) {
         Inside hold;
-        sockets::handing::hand_one(fd, "bound by bindresvport");
+        sockets::handing::hand_one(fd, leave::bindresvport);
     }
     return os::bindresvport(fd, addr);
 }

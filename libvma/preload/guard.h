@@ -208,7 +208,7 @@ inline int duplicate(int fd, F&& make, const char* name = __builtin_FUNCTION()) 
     if (copy < 0) return copy;
     if (in_vfork_child()) {
         // The copy is for a program that the child is about to execute.
-        if (maybe_ours(fd)) sockets::handing::hand_one(fd, "given to another program");
+        if (maybe_ours(fd)) sockets::handing::hand_one(fd, leave::given_to_program);
         return copy;
     }
     iomux::set_numbers::may_be_set(fd) ? iomux::set_numbers::note(copy) : iomux::set_numbers::forget(copy);

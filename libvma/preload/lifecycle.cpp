@@ -252,7 +252,7 @@ void forget_stream(FILE* stream, const char* call = __builtin_FUNCTION()) {
 VMA_EXPORT FILE* fdopen(int fd, const char* mode) noexcept {
     if (auto s = ours(fd)) {
         NoCancel hold;
-        s->leave_to_kernel(fd, "used as a stdio stream");
+        s->leave_to_kernel(fd, leave::stdio_stream);
     }
     return os::fdopen(fd, mode);
 }

@@ -285,7 +285,7 @@ VMA_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* acti
                                                 int number) noexcept {
     if (g_fds.any() && !table_is_foreign()) {
         Inside hold;
-        sockets::handing::hand_one(fd, "given to another program");
+        sockets::handing::hand_one(fd, leave::given_to_program);
     }
     return os::posix_spawn_file_actions_adddup2(actions, fd, number);
 }

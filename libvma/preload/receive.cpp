@@ -114,7 +114,7 @@ void hand_to_aio(const struct aiocb* control) noexcept {
     if (!g_fds.any()) return;
     if (auto s = ours(control->aio_fildes)) {
         NoCancel hold;
-        s->leave_to_kernel(control->aio_fildes, "used with asynchronous input and output");
+        s->leave_to_kernel(control->aio_fildes, leave::asynchronous_io);
     }
 }
 

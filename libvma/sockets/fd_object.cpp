@@ -73,10 +73,10 @@ ssize_t Socket::splice_in(int in, off64_t* in_offset, int out, off64_t* out_offs
 }
 ssize_t Socket::splice_out(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len,
                            unsigned flags) {
-    leave_to_kernel(in, "source of splice()");
+    leave_to_kernel(in, leave::splice_source);
     return left_to_caller() ? -1 : os::splice(in, in_offset, out, out_offset, len, flags);
 }
 
-void FdObject::leave_to_kernel(int, const char*) noexcept {}
+void FdObject::leave_to_kernel(int, LeaveCause) noexcept {}
 
 }  // namespace vma::sockets

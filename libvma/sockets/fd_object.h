@@ -16,6 +16,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "libvma/sockets/leave_cause.h"
 #include "libvma/stats/tally.h"
 
 namespace vma::ring {
@@ -79,7 +80,7 @@ class FdObject {
 
     // Puts what only this process knows of it into the kernel, for good, before something we cannot follow
     // (SCM_RIGHTS, a forked child that uses it...). `why` goes to the log.
-    virtual void leave_to_kernel(int fd, const char* why) noexcept;
+    virtual void leave_to_kernel(int fd, LeaveCause why) noexcept;
     // An epoll set: members that have become the kernel's are to be in the kernel's set from here on, before
     // its owner looks.
     virtual void sync_with_kernel() noexcept {}
@@ -151,7 +152,7 @@ class Socket : public FdObject {
 
     // Has something come that only the kernel can serve? Why, or null. Then leave_to_kernel() is due, as soon
     // as somebody calls who knows the number (see urgent.h).
-    virtual const char* leaving() const noexcept { return nullptr; }
+    virtual const LeaveCause* leaving() const noexcept { return nullptr; }
 
     // ---- other processes (see handover/shared_sockets.h) ----
     // Is there state here that the kernel's socket lacks, so that another process which holds it could do
@@ -169,11 +170,11 @@ class Socket : public FdObject {
     virtual void before_fork(int fd) noexcept { (void)fd; }
     // The process ends, and with it what is in its memory; the descriptor is still open. Nobody in this
     // process uses the socket any more.
-    virtual void before_process_end(int fd) noexcept { leave_to_kernel(fd, "the program ends"); }
+    virtual void before_process_end(int fd) noexcept { leave_to_kernel(fd, leave::end); }
 
     // The program calls exec(), and `fd` stays open or the socket would end with it. Should exec fail, the
     // program goes on.
-    virtual void before_exec(int fd) noexcept { leave_to_kernel(fd, "the program calls exec"); }
+    virtual void before_exec(int fd) noexcept { leave_to_kernel(fd, leave::exec); }
 
     // ---- readiness, for iomux ----
     // These are asked while an epoll set's lock is held, in any thread: they neither wait nor poll.

@@ -166,7 +166,7 @@ void on_dup(int oldfd, int newfd) noexcept {
         return;
     }
     if (is_standard_stream(newfd) && object->kind() == Kind::socket)
-        object->leave_to_kernel(newfd, "a standard stream");
+        object->leave_to_kernel(newfd, leave::standard_stream);
 }
 
 }  // namespace vma::sockets

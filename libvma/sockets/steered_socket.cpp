@@ -21,7 +21,7 @@ bool SteeredSocket::shared() const noexcept { return handing::shared_since(born_
 
 void SteeredSocket::leave_if_shared(int fd) noexcept {
     if (!carries_state() || !shared()) return;
-    leave_to_kernel(fd, "closed here, open in another process");
+    leave_to_kernel(fd, leave::open_elsewhere);
     handing::complete_sets();
 }
 
@@ -47,7 +47,7 @@ unsigned SteeredSocket::arm(int* fds, unsigned room) noexcept {
 
 // F_SETOWN alone asks for SIGURG, which comes from the kernel: urgent data makes the connection its own.
 int SteeredSocket::fcntl(int fd, int cmd, unsigned long arg) {
-    if (cmd == F_SETFL && (arg & O_ASYNC) != 0) leave_to_kernel(fd, "it uses signal-driven I/O (O_ASYNC)");
+    if (cmd == F_SETFL && (arg & O_ASYNC) != 0) leave_to_kernel(fd, leave::signal_driven);
     const int r = os::fcntl(fd, cmd, arg);
     if (cmd == F_SETFL && r == 0) nonblock_.store((arg & O_NONBLOCK) != 0, std::memory_order_release);
     return r;
@@ -55,7 +55,7 @@ int SteeredSocket::fcntl(int fd, int cmd, unsigned long arg) {
 
 int SteeredSocket::ioctl(int fd, unsigned long request, void* arg) {
     if (request == FIOASYNC && UserMemory::readable(arg, sizeof(int)) && *static_cast<int*>(arg) != 0)
-        leave_to_kernel(fd, "it uses signal-driven I/O (FIOASYNC)");
+        leave_to_kernel(fd, leave::signal_driven_ioctl);
     const int r = os::ioctl(fd, request, arg);
     if (request == FIONBIO && r == 0)
         nonblock_.store(*static_cast<int*>(arg) != 0, std::memory_order_release);

@@ -59,7 +59,7 @@ class Fake final : public Socket {
     }
     int fd() const { return fd_; }
     bool carries_state() const noexcept override { return state_; }
-    void leave_to_kernel(int fd, const char*) noexcept override {
+    void leave_to_kernel(int fd, LeaveCause) noexcept override {
         if (!state_.exchange(false)) return;
         counts_.left++;
         const int lowest = dup(fd);
@@ -70,7 +70,7 @@ class Fake final : public Socket {
     }
     void before_last_close(int fd) noexcept override {
         counts_.last_closes++;
-        if (handing::shared_since(born_)) leave_to_kernel(fd, "");
+        if (handing::shared_since(born_)) leave_to_kernel(fd, leave::end);
     }
     void recycle() noexcept override {}
 
@@ -472,10 +472,10 @@ TEST(Handing, AVforkedChildAsksForWhatItCopies) {
         runtime::enter_vfork();
         const pid_t pid = vfork();
         if (pid == 0) {
-            handing::hand_one(a.fd(), "");
+            handing::hand_one(a.fd(), leave::end);
             // The number of b means another file here.
             syscall(SYS_dup2, a.fd(), b.fd());
-            handing::hand_one(b.fd(), "");
+            handing::hand_one(b.fd(), leave::end);
             handing::hand_all(handing::Before::exec);
             _exit(0);
         }

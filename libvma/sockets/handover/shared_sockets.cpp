@@ -283,7 +283,7 @@ bool serve(int fd) noexcept {
             continue;
         }
         if (auto [object, number] = meant_by(request); object)
-            object->leave_to_kernel(number, "used by a forked child");
+            object->leave_to_kernel(number, leave::used_by_child);
     }
     char done = 1;
     if (count != 0 && requests[0].answer_on_channel != 0)
@@ -313,7 +313,7 @@ void give_up_sharing() noexcept {
     log::once(log::Level::warn,
               "no channel to a forked child: the sockets it inherits are served by the kernel from now on");
     g_fds.for_each(0, INT_MAX, [](int fd, const FdObject* object) {
-        if (auto socket = with_state(fd, object)) socket->leave_to_kernel(fd, "inherited by a forked child");
+        if (auto socket = with_state(fd, object)) socket->leave_to_kernel(fd, leave::inherited_by_child);
     });
     complete_sets(false);
 }
@@ -657,17 +657,16 @@ void hand_all(Before what) noexcept {
                 if (stays_open(fd) || socket->readiness() == Readiness::ours) socket->before_exec(fd);
                 break;
             case Before::spawn:
-                if (stays_open(fd)) socket->leave_to_kernel(fd, "another program inherits it");
+                if (stays_open(fd)) socket->leave_to_kernel(fd, leave::inherited_by_program);
                 break;
             case Before::exit:
                 socket->before_process_end(fd);
                 break;
             case Before::daemon:
-                socket->leave_to_kernel(fd, "the program becomes a daemon");
+                socket->leave_to_kernel(fd, leave::daemon);
                 break;
             case Before::drop:
-                if (!socket->kernel_may_send())
-                    socket->leave_to_kernel(fd, "the program gives up privileges");
+                if (!socket->kernel_may_send()) socket->leave_to_kernel(fd, leave::privileges);
                 break;
         }
     });
@@ -684,7 +683,7 @@ void hand_all(Before what) noexcept {
 
 void complete_sets() noexcept { complete_sets(false); }
 
-void hand_one(int fd, const char* why) noexcept {
+void hand_one(int fd, LeaveCause why) noexcept {
     int saved = errno;
     if (runtime::in_vfork_child() || runtime::in_foreign_process())
         hand_from_shared_memory(fd);

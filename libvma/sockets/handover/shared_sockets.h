@@ -68,7 +68,7 @@ enum class Before : std::uint8_t {
 // at once. In a process that shares its parent's memory only before exec. errno preserved.
 void hand_all(Before what) noexcept;
 // The same for one descriptor, which becomes the kernel's for good whatever it is. `why` goes to the log.
-void hand_one(int fd, const char* why) noexcept;
+void hand_one(int fd, LeaveCause why) noexcept;
 
 // The connection that an ancestor has accepted for the placeholder that comes from `port` (placeholders.h): a
 // descriptor of the caller's, or -1. errno preserved.

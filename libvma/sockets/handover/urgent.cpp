@@ -31,7 +31,7 @@ void look() {
     g_fds.for_each(0, INT_MAX, [](int fd, const FdObject* object) {
         if (object->kind() != Kind::socket) return;
         if (Ref<Socket> socket = g_fds.socket(fd))
-            if (const char* why = socket->leaving()) socket->leave_to_kernel(fd, why);
+            if (const LeaveCause* why = socket->leaving()) socket->leave_to_kernel(fd, *why);
     });
 }
 

@@ -372,25 +372,6 @@ void put_number(stats::SocketBlock& block, int fd) noexcept {
 
 // ---- reasons ----
 
-stats::Reason reason_of(std::string_view why) noexcept {
-    struct Row {
-        std::string_view part;
-        stats::Reason reason;
-    };
-    // The texts are those of leave_to_kernel()'s callers.
-    static constexpr Row kRows[] = {
-        {"option", stats::Reason::option},           {"congestion control", stats::Reason::option},
-        {"signal-driven", stats::Reason::option},    {"urgent data", stats::Reason::flags},
-        {"fast open", stats::Reason::flags},         {"control messages", stats::Reason::flags},
-        {"process", stats::Reason::process},         {"forked child", stats::Reason::process},
-        {"another program", stats::Reason::process}, {"exec", stats::Reason::process},
-        {"daemon", stats::Reason::process},          {"program ends", stats::Reason::process},
-    };
-    for (const Row& row : kRows)
-        if (why.find(row.part) != why.npos) return row.reason;
-    return stats::Reason::other;
-}
-
 stats::Reason reason_of_address(in_addr_t address) noexcept {
     const std::uint32_t host = ntohl(address);
     if (host >> 24 == 127) return stats::Reason::loopback;

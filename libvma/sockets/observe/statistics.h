@@ -69,8 +69,6 @@ void put_ring(stats::SocketBlock& block, ring::Ring* ring, net::View& view) noex
 // `fd`: a number of the socket, -1: the program has closed it.
 void put_number(stats::SocketBlock& block, int fd) noexcept;
 
-// What is behind a text that leave_to_kernel() was given.
-stats::Reason reason_of(std::string_view why) noexcept;
 // What an address that is no neighbour's or host's own means for offloading; none for ordinary ones.
 stats::Reason reason_of_address(in_addr_t address) noexcept;
 stats::Reason reason_of_route(const net::Route& route) noexcept;

@@ -67,7 +67,7 @@ int TcpListening::accept_ours(tcp::Listener& listener, sockaddr* addr, socklen_t
     c->set_owner(socket);
     const bool inserted = g_fds.insert(fd, socket);
     if (inserted && c->urgent_seen()) urgent::ring_bell();
-    if (inserted && is_standard_stream(fd)) socket->leave_to_kernel(fd, "a standard stream");
+    if (inserted && is_standard_stream(fd)) socket->leave_to_kernel(fd, leave::standard_stream);
     socket->unref();
     if (!inserted) {
         c->close(true);

@@ -52,7 +52,7 @@ void TcpSocket::last_number_closed(int fd) noexcept {
 
 void TcpSocket::before_process_end(int fd) noexcept {
     if (shared()) {
-        leave_to_kernel(fd, "the program ends");
+        leave_to_kernel(fd, leave::end);
         return;
     }
     if (phase() == Phase::listening) {
@@ -74,7 +74,7 @@ void TcpSocket::before_process_end(int fd) noexcept {
             return;
         }
     }
-    leave_to_kernel(fd, "the program ends");
+    leave_to_kernel(fd, leave::end);
 }
 
 // ---- SO_LINGER: close() returns when the peer has everything, or after some time, or when a signal comes

@@ -142,7 +142,7 @@ int TcpConnecting::start_connect(int fd, const sockaddr* addr, socklen_t len, bo
 }
 
 int TcpConnecting::connect(int fd, const sockaddr* addr, socklen_t len) {
-    if (phase() == Phase::fresh && shared()) leave_to_kernel(fd, "a forked child has it, too");
+    if (phase() == Phase::fresh && shared()) leave_to_kernel(fd, leave::forked_child_has_it);
     if (phase() == Phase::kernel) return Socket::connect(fd, addr, len);
     if (state_lock_.owned_by_me())
         return failed(EALREADY);  // a signal handler inside a call that changes the state

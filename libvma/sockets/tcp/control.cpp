@@ -176,7 +176,7 @@ int TcpSocket::shutdown(int fd, int how) {
 
 // ---- the kernel takes over ----
 
-void TcpSocket::leave_to_kernel(int fd, const char* why) noexcept {
+void TcpSocket::leave_to_kernel(int fd, LeaveCause why) noexcept {
     if (has_connection()) {
         handover(fd, why);
         return;
@@ -189,16 +189,16 @@ void TcpSocket::leave_to_kernel(int fd, const char* why) noexcept {
     state_lock_.lock();
     switch (phase()) {
         case Phase::fresh:
-            log::once(log::Level::info, "a TCP socket is left to the kernel: {}", why);
+            log::once(log::Level::info, "a TCP socket is left to the kernel: {}", why.text);
             options_.settle(fd);
             set_phase(Phase::kernel);
-            decided({stats::Path::kernel, statistics::reason_of(why), why});
+            decided({stats::Path::kernel, why.reason, why.text});
             break;
         case Phase::listening:
             // New connections come to the shadow.
-            log::once(log::Level::info, "a listening TCP socket is left to the kernel: {}", why);
+            log::once(log::Level::info, "a listening TCP socket is left to the kernel: {}", why.text);
             suspend_for_good();
-            decided({stats::Path::kernel, statistics::reason_of(why), why});
+            decided({stats::Path::kernel, why.reason, why.text});
             break;
         default:
             break;
@@ -220,7 +220,7 @@ void TcpSocket::ring_failed(int fd, ring::Ring& ring) noexcept {
         Use use(transport_);
         if (use.connection == nullptr || use.connection->ring() != &ring || over(*use.connection)) return;
     }
-    if (handover(fd, "its device has failed")) return;
+    if (handover(fd, leave::device_failed)) return;
     Use use(transport_);
     if (use.connection == nullptr) return;
     ConnectionScope here(*use.connection);

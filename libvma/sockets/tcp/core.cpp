@@ -15,16 +15,16 @@ tcp::Connection* TcpCore::connection() noexcept {
     return use.connection;
 }
 
-const char* TcpCore::leaving() const noexcept {
+const LeaveCause* TcpCore::leaving() const noexcept {
     Use use(transport_);
     const bool due =
         use.connection != nullptr && use.connection->urgent_seen() && !stuck_.load(std::memory_order_relaxed);
-    return due ? "urgent data" : nullptr;
+    return due ? &leave::urgent_data : nullptr;
 }
 
 // ---- the kernel takes over ----
 
-bool TcpCore::handover(int fd, const char* why) noexcept {
+bool TcpCore::handover(int fd, LeaveCause why) noexcept {
     if (phase() == Phase::kernel) return true;
     if (!has_connection()) {
         leave_to_kernel(fd, why);
@@ -52,7 +52,7 @@ bool TcpCore::handover(int fd, const char* why) noexcept {
                     log::warn("a TCP connection cannot be moved to the kernel ({}): {}", why,
                               result.error().what);
             } catch (...) {
-                log::warn("a TCP connection cannot be moved to the kernel ({}): out of memory", why);
+                log::warn("a TCP connection cannot be moved to the kernel ({}): out of memory", why.text);
             }
             if (!moved) c->finish_freeze(false);
         } else {
@@ -61,12 +61,12 @@ bool TcpCore::handover(int fd, const char* why) noexcept {
                       strerrordesc_np(error));
         }
         if (moved) {
-            log::once(log::Level::info, "a TCP connection is moved to the kernel: {}", why);
+            log::once(log::Level::info, "a TCP connection is moved to the kernel: {}", why.text);
             c->set_owner(nullptr);
             publish();  // the connection's last numbers
             transport_.retire(transport_.take_connection());
             set_phase(Phase::kernel);
-            decided({stats::Path::kernel, statistics::reason_of(why), why});
+            decided({stats::Path::kernel, why.reason, why.text});
         } else {
             stuck_.store(true, std::memory_order_relaxed);
             c->keep_urgent();
@@ -80,7 +80,7 @@ bool TcpCore::handover(int fd, const char* why) noexcept {
 bool TcpCore::moved_away(int fd, int& error) noexcept {
     error = state_lock_.owned_by_me() ? EAGAIN : 0;
     if (error != 0) return false;
-    if (has_connection()) handover(fd, "urgent data");
+    if (has_connection()) handover(fd, leave::urgent_data);
     return !has_connection();
 }
 

@@ -33,7 +33,7 @@ class TcpCore : public SteeredSocket, public tcp::Owner {
         const Phase p = phase();
         return p != Phase::fresh && p != Phase::kernel;
     }
-    const char* leaving() const noexcept final;
+    const LeaveCause* leaving() const noexcept final;
     void kernel_answered(int fd, stats::Way way, ssize_t result, int flags) noexcept final;
 
     bool offloaded() const noexcept final { return readiness() != Readiness::kernel; }
@@ -53,7 +53,7 @@ class TcpCore : public SteeredSocket, public tcp::Owner {
 
     // Moves the live connection into the shadow: from here on the kernel serves it. False: it could not be
     // moved (the log says why), and goes on as it was. A socket that has no connection is left to the kernel.
-    bool handover(int fd, const char* why) noexcept;
+    bool handover(int fd, LeaveCause why) noexcept;
     // The connection now, with a reference for the caller; null without one.
     tcp::Connection* connection() noexcept;
 

@@ -119,7 +119,7 @@ std::uint32_t TcpListening::ready_events() const noexcept {
 // ---- listen ----
 
 int TcpListening::listen(int fd, int backlog) {
-    if (phase() == Phase::fresh && shared()) leave_to_kernel(fd, "a forked child has it, too");
+    if (phase() == Phase::fresh && shared()) leave_to_kernel(fd, leave::forked_child_has_it);
     if (phase() == Phase::kernel) return os::listen(fd, backlog);
     if (state_lock_.owned_by_me() || stack_.control().owned_by_me())
         return failed(EINVAL);  // in a signal handler
@@ -224,7 +224,7 @@ void TcpListening::offer_waiting() noexcept {
         if (fd < 0) return;
         InternalFd connection;
         if (auto socket = g_fds.socket(fd)) {
-            socket->leave_to_kernel(fd, "it waited at a listener that a forked child has, too");
+            socket->leave_to_kernel(fd, leave::forked_child_has_listener);
             if (!socket->offloaded()) connection = InternalFd::copy_of(fd);
         }
         g_fds.remove(fd);

@@ -217,7 +217,7 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
             if (auto known = tcp::congestion_algorithm(text))
                 edit([&](tcp::Options& o) { o.congestion = *known; });
             else
-                handover(fd, "its congestion control is the kernel's");
+                handover(fd, leave::congestion_control);
             break;
         }
         default:
@@ -234,7 +234,7 @@ int TcpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
     *fmt::format_to_n(why, sizeof why - 1, "socket option {}/{} is set", level, name).out = 0;
     // Such an option may want a connected socket: first the connection moves, then the kernel answers.
     const bool wanted = row != nullptr && readable && wants_kernel(*row, value, len);
-    if (wanted && has_connection() && !handover(fd, why)) return failed(EOPNOTSUPP);
+    if (wanted && has_connection() && !handover(fd, {stats::Reason::option, why})) return failed(EOPNOTSUPP);
 
     // No clamp exists for a closed socket only, and to the kernel the shadow is one.
     if (level == IPPROTO_TCP && name == TCP_WINDOW_CLAMP && readable && len >= sizeof(int) &&
@@ -265,10 +265,10 @@ int TcpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
     int saved = errno;
     int result = 0;
     if (wanted) {
-        leave_to_kernel(fd, why);
+        leave_to_kernel(fd, {stats::Reason::option, why});
     } else if (row == nullptr) {
         *fmt::format_to_n(why, sizeof why - 1, "socket option {}/{} is not known here", level, name).out = 0;
-        if (!handover(fd, why)) result = EOPNOTSUPP;
+        if (!handover(fd, {stats::Reason::option, why})) result = EOPNOTSUPP;
     } else if (row->effect == TcpEffect::connection) {
         apply(fd, level, name);
     }
@@ -393,7 +393,8 @@ int TcpSocket::ioctl(int fd, unsigned long request, void* arg) {
             }
         }
     }
-    if (request == SIOCATMARK && has_connection()) handover(fd, "urgent data");  // else the mark is nowhere
+    if (request == SIOCATMARK && has_connection())
+        handover(fd, leave::urgent_data);  // else the mark is nowhere
     return SteeredSocket::ioctl(fd, request, arg);
 }
 

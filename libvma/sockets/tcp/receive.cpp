@@ -246,7 +246,7 @@ ssize_t TcpStream::receive_urgent(int fd, void* buf, size_t len, int flags, sock
         }
         if (c != nullptr && !c->urgent_seen()) return failed(EINVAL);  // recv(2): there is none
     }
-    if (!handover(fd, "urgent data")) return failed(EOPNOTSUPP);
+    if (!handover(fd, leave::urgent_data)) return failed(EOPNOTSUPP);
     return count_kernel(stats::Way::rx_os, Socket::recvfrom(fd, buf, len, flags, addr, alen), flags);
 }
 

@@ -176,7 +176,7 @@ ssize_t TcpStream::sendto(int fd, const void* buf, size_t len, int flags, const 
         return count_kernel(stats::Way::tx_os, Socket::sendto(fd, buf, len, flags, addr, alen));
     };
     if (__builtin_expect(!has_connection() || !still_mine(fd), 0)) {
-        if ((flags & MSG_FASTOPEN) && phase() == Phase::fresh) leave_to_kernel(fd, "TCP fast open");
+        if ((flags & MSG_FASTOPEN) && phase() == Phase::fresh) leave_to_kernel(fd, leave::fast_open);
         if (phase() == Phase::fresh)
             if (const int error = take_pending_error(); error != 0) return failed(error);
         return kernel();
@@ -189,7 +189,7 @@ ssize_t TcpStream::sendto(int fd, const void* buf, size_t len, int flags, const 
     if (flags & MSG_FASTOPEN) return failed(phase() == Phase::connecting ? EALREADY : EISCONN);
     if (flags & MSG_OOB) {
         if (const ssize_t n = may_send(fd, flags); n < 0) return finish_send(n, flags);
-        if (!handover(fd, "urgent data")) return failed(EOPNOTSUPP);
+        if (!handover(fd, leave::urgent_data)) return failed(EOPNOTSUPP);
         return kernel();
     }
     iovec iov{const_cast<void*>(buf), std::min(len, kMaxTransfer)};
@@ -207,7 +207,7 @@ ssize_t TcpStream::sendmsg(int fd, const msghdr* msg, int flags) {
     if (!UserMemory::readable(msg, sizeof *msg)) return failed(EFAULT);
     auto kernel = [&] { return count_kernel(stats::Way::tx_os, Socket::sendmsg(fd, msg, flags)); };
     if (__builtin_expect(!has_connection() || !still_mine(fd), 0)) {
-        if ((flags & MSG_FASTOPEN) && phase() == Phase::fresh) leave_to_kernel(fd, "TCP fast open");
+        if ((flags & MSG_FASTOPEN) && phase() == Phase::fresh) leave_to_kernel(fd, leave::fast_open);
         if (phase() == Phase::fresh)
             if (const int error = take_pending_error(); error != 0) return failed(error);
         return kernel();
@@ -227,7 +227,7 @@ ssize_t TcpStream::sendmsg(int fd, const msghdr* msg, int flags) {
     if (flags & MSG_FASTOPEN) return failed(phase() == Phase::connecting ? EALREADY : EISCONN);
     if ((flags & MSG_OOB) || control == Control::kernel) {
         if (const ssize_t n = may_send(fd, flags); n < 0) return finish_send(n, flags);
-        if (!handover(fd, flags & MSG_OOB ? "urgent data" : "control messages when sending"))
+        if (!handover(fd, flags & MSG_OOB ? leave::urgent_data : leave::control_messages))
             return failed(EOPNOTSUPP);
         return kernel();
     }

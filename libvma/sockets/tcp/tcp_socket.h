@@ -28,7 +28,7 @@ class TcpSocket final : public TcpStream {
     int getsockname(int fd, sockaddr* addr, socklen_t* len) override;
     int getpeername(int fd, sockaddr* addr, socklen_t* len) override;
     int ioctl(int fd, unsigned long request, void* arg) override;
-    void leave_to_kernel(int fd, const char* why) noexcept override;
+    void leave_to_kernel(int fd, LeaveCause why) noexcept override;
     void ring_failed(int fd, ring::Ring& ring) noexcept override;
     void before_last_close(int fd) noexcept override;
     void before_process_end(int fd) noexcept override;

@@ -145,11 +145,11 @@ int UdpSocket::shutdown(int fd, int how) {
     return r;
 }
 
-void UdpSocket::leave_to_kernel(int, const char* why) noexcept {
+void UdpSocket::leave_to_kernel(int, LeaveCause why) noexcept {
     int saved = errno;
     if (left_.exchange(true)) return;
-    log::once(log::Level::info, "a UDP socket is left to the kernel: {}", why);
-    const stats::Reason reason = statistics::reason_of(why);
+    log::once(log::Level::info, "a UDP socket is left to the kernel: {}", why.text);
+    const stats::Reason reason = why.reason;
     decided({stats::Path::kernel, reason, why});
     flush();
     {
@@ -171,7 +171,7 @@ void UdpSocket::before_exec(int fd) noexcept {
 
 // The queue of a socket that no other process has ends with the process.
 void UdpSocket::before_process_end(int fd) noexcept {
-    if (shared()) leave_to_kernel(fd, "the program ends");
+    if (shared()) leave_to_kernel(fd, leave::end);
 }
 
 // The ring is not to be had any more, so its rules go, and destinations are looked up again.
@@ -271,7 +271,7 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
             auto end =
                 fmt::format_to_n(why, sizeof why - 1, "socket option {}/{} is not supported", level, name);
             *end.out = 0;
-            leave_to_kernel(fd, why);
+            leave_to_kernel(fd, {stats::Reason::option, why});
             break;
         }
     }

@@ -41,7 +41,7 @@ class UdpSocket final : public UdpSteering {
     ssize_t sendmsg(int fd, const msghdr* msg, int flags) override;
     int sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) override;
     void kernel_answered(int fd, stats::Way way, ssize_t result, int flags) noexcept override;
-    void leave_to_kernel(int fd, const char* why) noexcept override;
+    void leave_to_kernel(int fd, LeaveCause why) noexcept override;
     void before_exec(int fd) noexcept override;
     bool kernel_may_send() const noexcept override { return true; }
     void before_last_close(int fd) noexcept override;
