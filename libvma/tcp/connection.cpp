@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+// A connection's life: beginning, lock, ring, data, end.
 #include "libvma/tcp/connection.h"
 
 #include <errno.h>
@@ -152,8 +153,7 @@ void Connection::leave() noexcept {
             ring()->detach_soon(flow(), this, moved);
             return;
         }
-        if (backlog_.empty()) return;
-        if (!lock_.try_lock()) return;  // the new owner does it
+        if (backlog_.empty() || !lock_.try_lock()) return;  // the lock's new owner does it
     }
 }
 
@@ -360,12 +360,10 @@ void Connection::close_locked(bool reset) noexcept {
     tcb_.phase.read_shut = true;
     if (tcb_.pcb->state == SYN_SENT) {
         tcb_.abandon(false);
-    } else if (tcb_.pcb->state == TIME_WAIT) {
-        // nothing more to do
-    } else if (reset || unread || !tcb_.phase.established) {
+    } else if (tcb_.pcb->state != TIME_WAIT && (reset || unread || !tcb_.phase.established)) {
         // A FIN would wait for the handshake of a simultaneous open, which a peer need not ever complete.
         tcb_.abandon(true);
-    } else {
+    } else if (tcb_.pcb->state != TIME_WAIT) {
         tcp_set_flags(tcb_.pcb, TF_RXCLOSED);  // data that still comes is answered with a RST
         if (!tcb_.phase.write_shut) {
             tcb_.phase.write_shut = true;
@@ -380,12 +378,6 @@ void Connection::close_locked(bool reset) noexcept {
     }
 }
 
-void Connection::lose_path(int error) noexcept {
-    if (!enter()) return;
-    if (tcb_.pcb != nullptr && !tcb_.freeze.frozen() && !tcb_.phase.in_time_wait) tcb_.give_up(error);
-    leave();
-}
-
 bool Connection::drained() const noexcept {
     switch (state()) {
         case State::fin_wait1:
@@ -397,22 +389,6 @@ bool Connection::drained() const noexcept {
         default:
             return true;
     }
-}
-
-// ---- moving to the kernel ----
-
-int Connection::freeze(KernelState& out) noexcept {
-    if (!enter()) return -EOPNOTSUPP;
-    const int result = tcb_.freeze.begin(out);
-    leave();
-    return result;
-}
-
-void Connection::finish_freeze(bool moved) noexcept {
-    if (moved) note_moved();
-    if (!enter()) return;
-    tcb_.freeze.finish(moved);
-    leave();
 }
 
 namespace {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
+// What a program sets of a connection, asks of it, and how it takes it away.
+#include <errno.h>
 #include <netinet/tcp.h>
 
 #include <algorithm>
@@ -73,6 +75,12 @@ int Connection::take_error() noexcept {
     const int error = tcb_.shown.take_error();
     if (error != 0 && enter()) leave();  // EPOLLERR goes
     return error;
+}
+
+void Connection::lose_path(int error) noexcept {
+    if (!enter()) return;
+    if (tcb_.pcb != nullptr && !tcb_.freeze.frozen() && !tcb_.phase.in_time_wait) tcb_.give_up(error);
+    leave();
 }
 
 // ---- figures ----
@@ -171,6 +179,22 @@ void Connection::info(Info& all) noexcept {
     all.bytes_retrans = tcb_.counters.bytes_again;
     all.dsack_dups = static_cast<std::uint32_t>(tcb_.counters.dsacks);
     all.rcv_ooopack = static_cast<std::uint32_t>(tcb_.counters.out_of_order);
+    leave();
+}
+
+// ---- moving to the kernel ----
+
+int Connection::freeze(KernelState& out) noexcept {
+    if (!enter()) return -EOPNOTSUPP;
+    const int result = tcb_.freeze.begin(out);
+    leave();
+    return result;
+}
+
+void Connection::finish_freeze(bool moved) noexcept {
+    if (moved) note_moved();
+    if (!enter()) return;
+    tcb_.freeze.finish(moved);
     leave();
 }
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "libvma/tcp/connection.h"
-#include "libvma/tcp/lwip/glue.h"
 #include "libvma/tcp/recovery/segments.h"
+#include "libvma/tcp/tcb_inline.h"
 
 namespace vma::tcp {
 namespace {
@@ -52,20 +52,21 @@ std::uint32_t Published::edges(std::uint32_t interest) const noexcept {
 }
 
 void Published::update() noexcept {
-    if (tcb_.freeze.moved()) {  // what was shown last stays true until the owner shows the kernel's socket
-        tcb_.timers.arm();
+    Tcb& t = tcb_;
+    if (t.freeze.moved()) {  // what was shown last stays true until the owner shows the kernel's socket
+        t.timers.arm();
         return;
     }
     // Of a connection that has failed the last count stands, as in the kernel; the SYN counts until it is
     // answered.
-    if (tcb_.pcb != nullptr)
-        queued_.store(tcb_.phase.established ? tcb_.queue.queued() : !tcb_.origin.passive(),
-                      std::memory_order_release);
-    unsent_.store(tcb_.queue.unsent(), std::memory_order_release);
-    set_limit(tcb_.queue.limit());
-    if (tcb_.pcb != nullptr) {
-        const State now = state_of(*tcb_.pcb);
-        if (now == State::time_wait && !tcb_.phase.in_time_wait) tcb_.timers.enter_time_wait();
+    const std::uint32_t used = t.queue.queued(), limit = t.queue.limit();
+    if (t.pcb != nullptr)
+        queued_.store(t.phase.established ? used : !t.origin.passive(), std::memory_order_release);
+    unsent_.store(t.queue.unsent(), std::memory_order_release);
+    set_limit(limit);
+    if (t.pcb != nullptr) {
+        const State now = state_of(*t.pcb);
+        if (now == State::time_wait && !t.phase.in_time_wait) t.timers.enter_time_wait();
         // "Wake up lingering close()" (tcp_rcv_state_process): another edge.
         if (now == State::fin_wait2 && state_.load(std::memory_order_relaxed) == State::fin_wait1)
             in_wake_++, out_wake_++;
@@ -73,21 +74,21 @@ void Published::update() noexcept {
     } else {
         state_.store(State::close, std::memory_order_release);
     }
-    publish();
-    tcb_.timers.arm();
+    publish(compute_events(used, limit));
+    t.timers.arm();
 }
 
-void Published::publish() noexcept {
+[[gnu::always_inline]] inline void Published::publish(std::uint32_t now) noexcept {
+    Tcb& t = tcb_;
     const std::uint32_t before = events_.load(std::memory_order_relaxed);
     // Before connect(), which sets the window: who watches must not see a hang-up.
-    if (tcb_.pcb == nullptr && before == 0 && !tcb_.opening.begun() && !tcb_.phase.established) return;
-    const std::uint32_t now = compute_events();
+    if (t.pcb == nullptr && before == 0 && !t.opening.begun() && !t.phase.established) return;
     if ((now & ~before) & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) in_wake_++, out_wake_++;
     // Visible before the look at who asked meanwhile, see events_asked().
     if (before != now) events_.store(now, std::memory_order_seq_cst);
     if (now & EPOLLOUT) {
         const bool asked = room_wanted_.load(std::memory_order_seq_cst);
-        if (no_space_ || asked || (!(before & EPOLLOUT) && !tcb_.phase.established)) out_wake_++;
+        if (no_space_ || asked || (!(before & EPOLLOUT) && !t.phase.established)) out_wake_++;
         if (asked) room_wanted_.store(false, std::memory_order_relaxed);
         no_space_ = false;
     }
@@ -95,27 +96,27 @@ void Published::publish() noexcept {
     in_edges_.fetch_add(in_wake_, std::memory_order_release);
     out_edges_.fetch_add(out_wake_, std::memory_order_release);
     in_wake_ = out_wake_ = 0;
-    if (tcb_.owner != nullptr) tcb_.owner->changed();
+    if (t.owner != nullptr) t.owner->changed();
 }
 
 // The kernel's tcp_poll() in other words.
-std::uint32_t Published::compute_events() const noexcept {
+[[gnu::always_inline]] inline std::uint32_t Published::compute_events(std::uint32_t used,
+                                                                      std::uint32_t limit) const noexcept {
+    const Tcb& t = tcb_;
     std::uint32_t mask = 0;
-    const State state = tcb_.pcb != nullptr ? state_of(*tcb_.pcb) : State::close;
-    const bool receive_shut = tcb_.phase.read_shut || tcb_.phase.peer_closed;
-    if ((receive_shut && tcb_.phase.write_shut) || state == State::close) mask |= EPOLLHUP;
+    const State state = t.pcb != nullptr ? state_of(*t.pcb) : State::close;
+    const bool receive_shut = t.phase.read_shut || t.phase.peer_closed;
+    if ((receive_shut && t.phase.write_shut) || state == State::close) mask |= EPOLLHUP;
     if (receive_shut) mask |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
     if (state != State::syn_sent && state != State::syn_recv) {
-        const std::uint32_t limit = tcb_.queue.limit();
-        const std::size_t enough = std::max<std::size_t>(1, std::min(tcb_.options.receive_lowat, limit));
+        const std::size_t enough = std::max<std::size_t>(1, std::min(t.options.receive_lowat, limit));
         if (readable_.load(std::memory_order_relaxed) >= enough) mask |= EPOLLIN | EPOLLRDNORM;
-        if (tcb_.phase.write_shut) {
+        if (t.phase.write_shut) {
             mask |= EPOLLOUT | EPOLLWRNORM;
         } else {
-            const std::uint32_t used = tcb_.queue.queued();
             const bool room = used <= limit && limit - used >= used / 2;
-            const bool few_unsent = tcb_.options.notsent_lowat == 0xffffffff ||
-                                    unsent() < tcb_.options.notsent_lowat || unsent() == 0;
+            const bool few_unsent =
+                t.options.notsent_lowat == 0xffffffff || unsent() < t.options.notsent_lowat || unsent() == 0;
             if (room && few_unsent) mask |= EPOLLOUT | EPOLLWRNORM;
         }
     }

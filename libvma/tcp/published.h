@@ -89,8 +89,8 @@ class Published {
     void update() noexcept;
 
   private:
-    void publish() noexcept;
-    std::uint32_t compute_events() const noexcept;
+    inline void publish(std::uint32_t now) noexcept;
+    inline std::uint32_t compute_events(std::uint32_t used, std::uint32_t limit) const noexcept;
 
     Tcb& tcb_;
     std::atomic<State> state_{State::close};

@@ -7,8 +7,8 @@
 #include <algorithm>
 
 #include "libvma/tcp/connection.h"
-#include "libvma/tcp/lwip/glue.h"
 #include "libvma/tcp/sequence.h"
+#include "libvma/tcp/tcb_inline.h"
 #include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {

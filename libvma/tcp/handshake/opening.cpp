@@ -16,17 +16,6 @@ namespace vma::tcp {
 
 Opening::Opening(Tcb& tcb) noexcept : tcb_(tcb), ts_offset_(timestamp_offset(tcb.ends)) {}
 
-lwip::Parameters Opening::parameters() const noexcept {
-    lwip::Parameters p = negotiated();
-    if (own_window_ != 0 && !tcb_.phase.established) p.wnd = own_window_;
-    return p;
-}
-
-// Without what holds only until the SYN is answered.
-lwip::Parameters Opening::negotiated() const noexcept {
-    return parameters_of(tcb_.options, own_scale_, tcb_.route.wanted_mss(), ts_offset_);
-}
-
 int Opening::start() noexcept {
     own_scale_ = window_scale(tcb_.options);
     const lwip::Parameters parameters = negotiated();
@@ -93,35 +82,36 @@ void Opening::established() noexcept {
 
 // Both ends sent a SYN (RFC 9293 section 3.5, figure 7): lwIP does not know this way into SYN_RCVD.
 void Opening::simultaneous_open(const tcp_hdr& h, unsigned option_bytes) noexcept {
-    if (tcb_.pcb->unacked == nullptr) return;
+    tcp_pcb* const pcb = tcb_.pcb;
+    if (pcb->unacked == nullptr) return;
     const auto* options = reinterpret_cast<const std::uint8_t*>(&h + 1);
     const SynOptions said = read_syn_options({options, option_bytes}, tcb_.options);
     const std::uint32_t mss = said.mss != 0 ? said.mss : 536;
-    tcp_clear_flags(tcb_.pcb, TF_SACK | TF_TIMESTAMP | TF_WND_SCALE);
-    if (said.sack) tcp_set_flags(tcb_.pcb, TF_SACK);
+    tcp_clear_flags(pcb, TF_SACK | TF_TIMESTAMP | TF_WND_SCALE);
+    if (said.sack) tcp_set_flags(pcb, TF_SACK);
     if (said.has_stamps) {
-        tcb_.pcb->ts_recent = said.stamp;
-        tcp_set_flags(tcb_.pcb, TF_TIMESTAMP);
+        pcb->ts_recent = said.stamp;
+        tcp_set_flags(pcb, TF_TIMESTAMP);
     }
     const lwip::Parameters parameters = negotiated();
     if (said.has_scale) {
-        tcp_set_flags(tcb_.pcb, TF_WND_SCALE);
-        tcb_.pcb->snd_scale = said.scale;
-        tcb_.pcb->rcv_scale = parameters.rcv_scale;
-        tcb_.pcb->rcv_wnd = tcb_.pcb->rcv_ann_wnd = parameters.wnd;
+        tcp_set_flags(pcb, TF_WND_SCALE);
+        pcb->snd_scale = said.scale;
+        pcb->rcv_scale = parameters.rcv_scale;
+        pcb->rcv_wnd = pcb->rcv_ann_wnd = parameters.wnd;
     }
-    tcb_.pcb->mss = static_cast<u16_t>(std::min(mss, tcb_.route.wanted_mss()));
-    tcb_.pcb->rcv_nxt = h.seqno + 1;
-    tcb_.pcb->rcv_ann_right_edge = tcb_.pcb->rcv_nxt;
-    tcb_.pcb->snd_wnd = tcb_.pcb->snd_wnd_max = h.wnd;
-    tcb_.pcb->snd_wl1 = h.seqno - 1;
+    pcb->mss = static_cast<u16_t>(std::min(mss, tcb_.route.wanted_mss()));
+    pcb->rcv_nxt = h.seqno + 1;
+    pcb->rcv_ann_right_edge = pcb->rcv_nxt;
+    pcb->snd_wnd = pcb->snd_wnd_max = h.wnd;
+    pcb->snd_wl1 = h.seqno - 1;
     // What tcp_listen_input() has there, so that the ACK of our SYN is new.
-    tcb_.pcb->lastack = tcb_.pcb->snd_nxt - 1;
-    tcb_.acks.start(tcb_.pcb->rcv_nxt);
-    tcb_.pcb->state = SYN_RCVD;
+    pcb->lastack = pcb->snd_nxt - 1;
+    tcb_.acks.start(pcb->rcv_nxt);
+    pcb->state = SYN_RCVD;
     simultaneous_ = true;
-    TCPH_SET_FLAG(tcb_.pcb->unacked->tcphdr, TCP_ACK);
-    (void)tcb_.writer.send(tcb_.pcb->unacked, true);
+    TCPH_SET_FLAG(pcb->unacked->tcphdr, TCP_ACK);
+    (void)tcb_.writer.send(pcb->unacked, true);
 }
 
 void Opening::repeat() noexcept {

@@ -48,10 +48,10 @@ class Opening {
         return static_cast<std::uint32_t>(now / 1'000'000) + ts_offset_;
     }
     // What lwIP reads of this connection.
-    struct vma_lwip_parameters parameters() const noexcept;
+    inline struct vma_lwip_parameters parameters() const noexcept;
 
   private:
-    struct vma_lwip_parameters negotiated() const noexcept;
+    inline struct vma_lwip_parameters negotiated() const noexcept;
 
     Tcb& tcb_;
     std::uint32_t own_window_ = 0;  // what lwIP takes for the full window until the SYN is answered

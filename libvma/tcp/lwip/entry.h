@@ -3,7 +3,7 @@
 #pragma once
 
 #include "libvma/tcp/lwip/glue.h"
-#include "libvma/tcp/tcb.h"
+#include "libvma/tcp/tcb_inline.h"
 
 namespace vma::tcp {
 
@@ -36,6 +36,17 @@ lwip::Parameters parameters_of(const Options& options, std::uint8_t scale, std::
 inline lwip::Parameters parameters_of(const Options& options, std::uint32_t mss,
                                       std::uint32_t timestamp_offset) noexcept {
     return parameters_of(options, window_scale(options), mss, timestamp_offset);
+}
+
+// Without what holds only until the SYN is answered.
+inline lwip::Parameters Opening::negotiated() const noexcept {
+    return parameters_of(tcb_.options, own_scale_, tcb_.route.wanted_mss(), ts_offset_);
+}
+
+inline lwip::Parameters Opening::parameters() const noexcept {
+    lwip::Parameters p = negotiated();
+    if (own_window_ != 0 && !tcb_.phase.established) p.wnd = own_window_;
+    return p;
 }
 
 template <class F>

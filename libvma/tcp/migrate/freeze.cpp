@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "libvma/tcp/connection.h"
-#include "libvma/tcp/lwip/glue.h"
 #include "libvma/tcp/migrate/handover.h"
 #include "libvma/tcp/send/segment.h"
 #include "libvma/tcp/sequence.h"
+#include "libvma/tcp/tcb_inline.h"
 #include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
@@ -63,50 +63,52 @@ void Freeze::describe_ended(KernelState& out) const {
 
 // Sequence numbers, and the data that is not acknowledged.
 void Freeze::describe_queues(KernelState& out) const {
+    tcp_pcb* const pcb = tcb_.pcb;
     // Sequence numbers of data alone: a FIN of ours that was sent, or acknowledged, stands behind
     // data_end_.
     auto without_fin = [&](std::uint32_t seq) {
         return seq_before(tcb_.queue.data_end(), seq) ? tcb_.queue.data_end() : seq;
     };
-    out.snd_una = without_fin(tcb_.pcb->lastack);
-    out.snd_nxt = without_fin(tcb_.pcb->snd_nxt);
+    out.snd_una = without_fin(pcb->lastack);
+    out.snd_nxt = without_fin(pcb->snd_nxt);
     if (!tcb_.phase.write_shut)
         out.own_fin = KernelState::OwnFin::none;
-    else if (seq_before(tcb_.queue.data_end(), tcb_.pcb->lastack))
+    else if (seq_before(tcb_.queue.data_end(), pcb->lastack))
         out.own_fin = KernelState::OwnFin::acknowledged;
-    else if (seq_before(tcb_.queue.data_end(), tcb_.pcb->snd_nxt))
+    else if (seq_before(tcb_.queue.data_end(), pcb->snd_nxt))
         out.own_fin = KernelState::OwnFin::sent;
     else
         out.own_fin = KernelState::OwnFin::wanted;
-    for (tcp_seg* list : {tcb_.pcb->unacked, tcb_.pcb->unsent}) {
+    for (tcp_seg* list : {pcb->unacked, pcb->unsent}) {
         for (tcp_seg* seg = list; seg != nullptr; seg = seg->next) {
             if (seg->len == 0) continue;
             const std::uint32_t seq = seq_of(seg);
-            const std::uint32_t skip = seq_before(seq, tcb_.pcb->lastack) ? tcb_.pcb->lastack - seq : 0;
+            const std::uint32_t skip = seq_before(seq, pcb->lastack) ? pcb->lastack - seq : 0;
             if (skip >= seg->len) continue;
             out.send_queue.push_back({data_of(seg) + skip, seg->len - skip});
         }
     }
     out.peer_fin = tcb_.phase.peer_closed;
-    out.rcv_nxt = tcb_.pcb->rcv_nxt - (tcb_.phase.peer_closed ? 1 : 0);
-    out.peer_fin_first = tcb_.pcb->state == CLOSE_WAIT || tcb_.pcb->state == LAST_ACK;
+    out.rcv_nxt = pcb->rcv_nxt - (tcb_.phase.peer_closed ? 1 : 0);
+    out.peer_fin_first = pcb->state == CLOSE_WAIT || pcb->state == LAST_ACK;
     out.read_shut = tcb_.phase.read_shut;
 }
 
 // What the SYNs have agreed on, the windows, and the clocks.
 void Freeze::describe_terms(KernelState& out) const {
-    out.mss = tcb_.pcb->mss;
-    out.window_scaling = (tcb_.pcb->flags & TF_WND_SCALE) != 0;
-    out.snd_wscale = tcb_.pcb->snd_scale;
-    out.rcv_wscale = tcb_.pcb->rcv_scale;
-    out.sack = (tcb_.pcb->flags & TF_SACK) != 0;
-    out.timestamps = (tcb_.pcb->flags & TF_TIMESTAMP) != 0;
+    tcp_pcb* const pcb = tcb_.pcb;
+    out.mss = pcb->mss;
+    out.window_scaling = (pcb->flags & TF_WND_SCALE) != 0;
+    out.snd_wscale = pcb->snd_scale;
+    out.rcv_wscale = pcb->rcv_scale;
+    out.sack = (pcb->flags & TF_SACK) != 0;
+    out.timestamps = (pcb->flags & TF_TIMESTAMP) != 0;
     out.ts_value = tcb_.opening.timestamp(now_ns());
-    out.ts_recent = tcb_.pcb->ts_recent;
-    out.snd_wnd = tcb_.pcb->snd_wnd;
-    out.snd_wl1 = tcb_.pcb->snd_wl1;
-    out.max_window = std::max(tcb_.pcb->snd_wnd_max, tcb_.pcb->snd_wnd);
-    const std::uint32_t edge = tcb_.pcb->rcv_ann_right_edge;
+    out.ts_recent = pcb->ts_recent;
+    out.snd_wnd = pcb->snd_wnd;
+    out.snd_wl1 = pcb->snd_wl1;
+    out.max_window = std::max(pcb->snd_wnd_max, pcb->snd_wnd);
+    const std::uint32_t edge = pcb->rcv_ann_right_edge;
     out.rcv_wup = seq_before(out.rcv_nxt, tcb_.acks.acked_upto()) ? out.rcv_nxt : tcb_.acks.acked_upto();
     out.rcv_wnd = seq_before(out.rcv_wup, edge) ? edge - out.rcv_wup : 0;
     out.srtt_us = tcb_.recovery.rtt().srtt_us();

@@ -7,10 +7,10 @@
 #include <cstring>
 
 #include "libvma/tcp/connection.h"
-#include "libvma/tcp/lwip/glue.h"
 #include "libvma/tcp/receive/frames.h"
 #include "libvma/tcp/recovery/scoreboard.h"
 #include "libvma/tcp/sequence.h"
+#include "libvma/tcp/tcb_inline.h"
 #include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
@@ -32,27 +32,29 @@ struct Acceptance::Said {
 Acceptance::Acceptance(Tcb& tcb) noexcept : tcb_(tcb), last_rx_ns_(now_ns()) {}
 
 bool Acceptance::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcept {
+    Tcb& t = tcb_;
+    tcp_pcb* const pcb = t.pcb;
     const std::uint8_t flags = TCPH_FLAGS(&h);
     const std::uint32_t seq = h.seqno, ack = h.ackno;
     const std::uint32_t length = p.tot_len;
     const std::uint32_t end = seq + length + ((flags & TCP_SYN) != 0) + ((flags & TCP_FIN) != 0);
     // The receiver's own: all has been checked when it came, and its window is old.
-    if (tcb_.receiver.replaying()) {
-        tcb_.pcb->snd_wl1 = seq;
-        tcb_.pcb->snd_wl2 = ack + 1;
+    if (t.receiver.replaying()) {
+        pcb->snd_wl1 = seq;
+        pcb->snd_wl2 = ack + 1;
         return true;
     }
     Said said;
     read_options(h, option_bytes, said);
-    if (tcb_.pcb->state != ESTABLISHED) {
+    if (pcb->state != ESTABLISHED) {
         const Answer answer = check_by_state(h, option_bytes, length);
         if (answer != Answer::open) return answer == Answer::yes;
     }
 
     // PAWS (RFC 7323 section 5.3).
-    if (said.has_stamp && (tcb_.pcb->flags & TF_TIMESTAMP) && !(flags & TCP_RST) &&
-        seq_before(said.stamp, tcb_.pcb->ts_recent) && last_rx_ns_ - ts_recent_ns_ < kPawsIdleNs) {
-        tcb_.counters.paws++;
+    if (said.has_stamp && (pcb->flags & TF_TIMESTAMP) && !(flags & TCP_RST) &&
+        seq_before(said.stamp, pcb->ts_recent) && last_rx_ns_ - ts_recent_ns_ < kPawsIdleNs) {
+        t.counters.paws++;
         challenge();
         return false;
     }
@@ -60,18 +62,18 @@ bool Acceptance::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
 
     // Acceptability (RFC 9293 section 3.10.7.4), with the kernel's tolerance for probes and for ACKs while
     // our window is closed: any overlap of [seq, end] with [last ACK sent, right edge].
-    const std::uint32_t right = tcb_.pcb->rcv_nxt + tcb_.pcb->rcv_wnd;
-    if (seq_before(end, tcb_.acks.acked_upto()) || seq_before(right, seq)) {
-        tcb_.counters.unacceptable++;
+    const std::uint32_t right = pcb->rcv_nxt + pcb->rcv_wnd;
+    if (seq_before(end, t.acks.acked_upto()) || seq_before(right, seq)) {
+        t.counters.unacceptable++;
         if (length != 0 || (flags & TCP_FIN))
-            tcp_ack_now(tcb_.pcb);  // data again: our ACK got lost
+            tcp_ack_now(pcb);  // data again: our ACK got lost
         else if (!(flags & TCP_RST))
             challenge();
         return false;
     }
-    const bool early = seq_before(tcb_.pcb->rcv_nxt, seq) && (length != 0 || (flags & TCP_FIN) != 0);
+    const bool early = seq_before(pcb->rcv_nxt, seq) && (length != 0 || (flags & TCP_FIN) != 0);
     if (flags & TCP_RST) {
-        if (seq == tcb_.pcb->rcv_nxt) return true;
+        if (seq == pcb->rcv_nxt) return true;
         challenge();  // RFC 5961 section 3
         return false;
     }
@@ -79,34 +81,34 @@ bool Acceptance::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
         challenge();  // RFC 5961 section 4
         return false;
     }
-    if (!(flags & TCP_ACK)) return tcb_.counters.unacceptable++, false;
-    if (tcb_.pcb->state == SYN_RCVD) {
+    if (!(flags & TCP_ACK)) return t.counters.unacceptable++, false;
+    if (pcb->state == SYN_RCVD) {
         // Others of this batch may have filled the queue since the listener looked.
-        if (tcb_.origin.hold_up()) return false;
+        if (t.origin.hold_up()) return false;
         // lwIP checks the ACK, and answers a wrong one with a RST.
-        if (seq_before(tcb_.pcb->lastack, ack) && seq_at_or_before(ack, tcb_.pcb->snd_nxt)) {
-            if (length != 0) tcb_.acks.data_received(length);
-            if (early) tcb_.receiver.keep_early(seq, p, (flags & TCP_FIN) != 0);
+        if (seq_before(pcb->lastack, ack) && seq_at_or_before(ack, pcb->snd_nxt)) {
+            if (length != 0) t.acks.data_received(length);
+            if (early) t.receiver.keep_early(seq, p, (flags & TCP_FIN) != 0);
         }
         return true;
     }
     // RFC 5961 section 5: an ACK of what was never sent, or older than any window the peer could have seen.
-    if (seq_before(tcb_.pcb->snd_nxt, ack) ||
-        seq_before(ack, tcb_.pcb->lastack - std::max(tcb_.pcb->snd_wnd_max, 65535u))) {
-        tcb_.counters.unacceptable++;
+    if (seq_before(pcb->snd_nxt, ack) || seq_before(ack, pcb->lastack - std::max(pcb->snd_wnd_max, 65535u))) {
+        t.counters.unacceptable++;
         challenge();
         return false;
     }
     if (__builtin_expect((flags & TCP_URG) != 0, 0) && urgent_wanted(h)) return false;
-    if (length != 0 && seq != tcb_.pcb->rcv_nxt) tcb_.counters.out_of_order++;
+    if (length != 0 && seq != pcb->rcv_nxt) t.counters.out_of_order++;
 
     take_ack(h, length, said);
-    if (length != 0) tcb_.acks.data_received(length);
-    if (early) tcb_.receiver.keep_early(seq, p, (flags & TCP_FIN) != 0);
+    if (length != 0) t.acks.data_received(length);
+    if (early) t.receiver.keep_early(seq, p, (flags & TCP_FIN) != 0);
     return true;
 }
 
-void Acceptance::read_options(tcp_hdr& h, unsigned option_bytes, Said& said) noexcept {
+[[gnu::always_inline]] inline void Acceptance::read_options(tcp_hdr& h, unsigned option_bytes,
+                                                            Said& said) noexcept {
     const std::uint8_t flags = TCPH_FLAGS(&h);
     // What is malformed ends the list, as in the kernel.
     auto* options = reinterpret_cast<std::uint8_t*>(&h + 1);
@@ -146,39 +148,40 @@ void Acceptance::read_options(tcp_hdr& h, unsigned option_bytes, Said& said) noe
 // What the states before and after a connection's life make of a segment. Open: the general rules hold.
 Acceptance::Answer Acceptance::check_by_state(tcp_hdr& h, unsigned option_bytes,
                                               std::uint32_t length) noexcept {
+    Tcb& t = tcb_;
+    tcp_pcb* const pcb = t.pcb;
     const std::uint8_t flags = TCPH_FLAGS(&h);
     const std::uint32_t seq = h.seqno, ack = h.ackno;
-    const tcp_state state = tcb_.pcb->state;
+    const tcp_state state = pcb->state;
     if (state == SYN_SENT) {
         if (flags & TCP_RST) {
             // Without an acceptable ACK it is somebody's guess (RFC 9293 section 3.10.7.3).
-            if (!(flags & TCP_ACK) || ack != tcb_.pcb->snd_nxt)
-                return tcb_.counters.unacceptable++, Answer::no;
+            if (!(flags & TCP_ACK) || ack != pcb->snd_nxt) return t.counters.unacceptable++, Answer::no;
             return Answer::yes;
         }
         if (!(flags & TCP_ACK) && (flags & TCP_SYN))
-            return tcb_.opening.simultaneous_open(h, option_bytes), Answer::no;
+            return t.opening.simultaneous_open(h, option_bytes), Answer::no;
         return Answer::yes;
     }
     if (state == TIME_WAIT) {
         if (!(flags & TCP_RST)) return Answer::yes;
         // As in the kernel (net.ipv4.tcp_rfc1337 of 0) it ends the wait; leave() sees to it, lwIP would
         // ignore it.
-        if (seq == tcb_.pcb->rcv_nxt) tcb_.connection.abandon_soon();
+        if (seq == pcb->rcv_nxt) t.connection.abandon_soon();
         return Answer::no;
     }
     if (state == SYN_RCVD) {
-        if ((flags & TCP_SYN) && seq == tcb_.pcb->rcv_nxt - 1 && !(flags & TCP_ACK)) {
+        if ((flags & TCP_SYN) && seq == pcb->rcv_nxt - 1 && !(flags & TCP_ACK)) {
             // A SYN again: our SYN-ACK got lost.
-            tcb_.opening.repeat();
+            t.opening.repeat();
             return Answer::no;
         }
-        if (tcb_.opening.simultaneous() && (flags & (TCP_SYN | TCP_ACK | TCP_FIN)) == (TCP_SYN | TCP_ACK) &&
-            seq == tcb_.pcb->rcv_nxt - 1 && length == 0) {
+        if (t.opening.simultaneous() && (flags & (TCP_SYN | TCP_ACK | TCP_FIN)) == (TCP_SYN | TCP_ACK) &&
+            seq == pcb->rcv_nxt - 1 && length == 0) {
             // The other half of a simultaneous open: its SYN is known, its ACK counts. With data it is not
             // taken, as in the kernel (lwIP would take the SYN for the first byte): these come again.
             TCPH_FLAGS_SET(&h, TCP_ACK);
-            h.seqno = tcb_.pcb->rcv_nxt;
+            h.seqno = pcb->rcv_nxt;
             return Answer::yes;
         }
     }
@@ -186,37 +189,41 @@ Acceptance::Answer Acceptance::check_by_state(tcp_hdr& h, unsigned option_bytes,
 }
 
 // An acceptable ACK.
-void Acceptance::take_ack(const tcp_hdr& h, std::uint32_t length, const Said& said) noexcept {
+[[gnu::always_inline]] inline void Acceptance::take_ack(const tcp_hdr& h, std::uint32_t length,
+                                                        const Said& said) noexcept {
+    Tcb& t = tcb_;
+    tcp_pcb* const pcb = t.pcb;
     const std::uint8_t flags = TCPH_FLAGS(&h);
     const std::uint32_t seq = h.seqno, ack = h.ackno;
     AckInfo info;
     info.ack = ack;
-    info.window = static_cast<std::uint32_t>(h.wnd)
-                  << (tcb_.pcb->flags & TF_WND_SCALE ? tcb_.pcb->snd_scale : 0);
+    info.window = static_cast<std::uint32_t>(h.wnd) << (pcb->flags & TF_WND_SCALE ? pcb->snd_scale : 0);
     info.data = length != 0 || (flags & TCP_FIN);
     info.blocks = said.blocks;
-    info.block_count = tcb_.pcb->flags & TF_SACK ? said.block_count : 0;
-    info.echo = said.has_stamp && (tcb_.pcb->flags & TF_TIMESTAMP) ? said.echo : 0;
-    tcb_.timers.probe_answered();
+    info.block_count = pcb->flags & TF_SACK ? said.block_count : 0;
+    info.echo = said.has_stamp && (pcb->flags & TF_TIMESTAMP) ? said.echo : 0;
+    t.timers.probe_answered();
     last_ack_rx_ns_ = last_rx_ns_;
     choose_window(seq, ack, info.window);
-    tcb_.recovery.before_ack(info);
+    t.recovery.before_ack(info);
 }
 
 // Whether this segment's window is news. As in the kernel, and unlike RFC 9293, any segment that acknowledges
 // something new is: a retransmission has an old sequence number, and with the window of before, what may be
 // sent would end beyond what the peer has said. One that acknowledges less than is known never is. lwIP
 // compares its snd_wl1 and snd_wl2; they are set so that it comes to the same result.
-void Acceptance::choose_window(std::uint32_t seq, std::uint32_t ack, std::uint32_t window) noexcept {
-    const bool news = !seq_before(ack, tcb_.pcb->lastack) &&
-                      (seq_before(tcb_.pcb->lastack, ack) || seq_before(window_seq_, seq) ||
-                       (seq == window_seq_ && (window > tcb_.pcb->snd_wnd || window == 0)));
+[[gnu::always_inline]] inline void Acceptance::choose_window(std::uint32_t seq, std::uint32_t ack,
+                                                             std::uint32_t window) noexcept {
+    tcp_pcb* const pcb = tcb_.pcb;
+    const bool news =
+        !seq_before(ack, pcb->lastack) && (seq_before(pcb->lastack, ack) || seq_before(window_seq_, seq) ||
+                                           (seq == window_seq_ && (window > pcb->snd_wnd || window == 0)));
     if (news) {
         window_seq_ = seq;
-        tcb_.pcb->snd_wl1 = seq - 1;
+        pcb->snd_wl1 = seq - 1;
     } else {
-        tcb_.pcb->snd_wl1 = seq;
-        tcb_.pcb->snd_wl2 = ack + 1;
+        pcb->snd_wl1 = seq;
+        pcb->snd_wl2 = ack + 1;
     }
 }
 

@@ -42,10 +42,10 @@ class Acceptance {
     struct Said;  // by the segment's options
     enum class Answer : std::uint8_t { no, yes, open };
 
-    void read_options(tcp_hdr& header, unsigned option_bytes, Said& said) noexcept;
+    inline void read_options(tcp_hdr& header, unsigned option_bytes, Said& said) noexcept;
     Answer check_by_state(tcp_hdr& header, unsigned option_bytes, std::uint32_t length) noexcept;
-    void take_ack(const tcp_hdr& header, std::uint32_t length, const Said& said) noexcept;
-    void choose_window(std::uint32_t seq, std::uint32_t ack, std::uint32_t window) noexcept;
+    inline void take_ack(const tcp_hdr& header, std::uint32_t length, const Said& said) noexcept;
+    inline void choose_window(std::uint32_t seq, std::uint32_t ack, std::uint32_t window) noexcept;
     bool urgent_wanted(const tcp_hdr& header) noexcept;
     void challenge() noexcept;
 

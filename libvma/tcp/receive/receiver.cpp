@@ -47,49 +47,51 @@ void Receiver::input(ring::RxBuffer* list) noexcept {
 }
 
 void Receiver::input_segment(pbuf* p, std::uint64_t now) noexcept {
-    tcb_.counters.segments_in++;
-    tcb_.acceptance.arrived(now);
+    Tcb& t = tcb_;
+    tcp_pcb* const pcb = t.pcb;
+    t.counters.segments_in++;
+    t.acceptance.arrived(now);
     // lwIP's own fast retransmit and window arithmetic rest: see before_ack().
-    tcb_.pcb->rtime = -1;
-    tcb_.pcb->dupacks = 0;
-    tcb_.pcb->ssthresh = 0;
-    tcb_.pcb->cwnd = 0x7fffffff;
-    tcb_.pcb->bytes_acked = 0;
-    tcb_.pcb->rttest = 0;
-    tcp_clear_flags(tcb_.pcb, TF_ACK_DELAY);  // else lwIP wants an ACK for every second call of it
-    const std::uint32_t una = tcb_.pcb->lastack, window = tcb_.pcb->snd_wnd, expected = tcb_.pcb->rcv_nxt;
-    const bool handshake = tcb_.pcb->state == SYN_SENT || tcb_.pcb->state == SYN_RCVD;
-    if (tcb_.phase.established) trim_to_window(p);
+    pcb->rtime = -1;
+    pcb->dupacks = 0;
+    pcb->ssthresh = 0;
+    pcb->cwnd = 0x7fffffff;
+    pcb->bytes_acked = 0;
+    pcb->rttest = 0;
+    tcp_clear_flags(pcb, TF_ACK_DELAY);  // else lwIP wants an ACK for every second call of it
+    const std::uint32_t una = pcb->lastack, window = pcb->snd_wnd, expected = pcb->rcv_nxt;
+    const bool handshake = pcb->state == SYN_SENT || pcb->state == SYN_RCVD;
+    if (t.phase.established) trim_to_window(p);
     processing_ = true;
-    tcb_.in_lwip(
-        [&](lwip::Entry& entry) { entry.input(p, {tcb_.ends.remote_addr}, {tcb_.ends.local_addr}); });
+    t.in_lwip([&](lwip::Entry& entry) { entry.input(p, {t.ends.remote_addr}, {t.ends.local_addr}); });
     processing_ = false;
-    if (tcb_.pcb == nullptr) return;
-    if (tcb_.pcb->rcv_nxt != expected && (fin_early_ || !early_.empty())) {
+    if (t.pcb == nullptr) return;
+    if (pcb->rcv_nxt != expected && (fin_early_ || !early_.empty())) {
         take_early();
-        if (tcb_.pcb == nullptr) return;
+        if (t.pcb == nullptr) return;
     }
-    if (!handshake) tcb_.counters.received += tcb_.pcb->rcv_nxt - expected;
-    if (seq_before(una, tcb_.pcb->lastack)) {
-        acknowledged(tcb_.pcb->lastack - una, handshake);
+    if (!handshake) t.counters.received += pcb->rcv_nxt - expected;
+    if (seq_before(una, pcb->lastack)) {
+        acknowledged(pcb->lastack - una, handshake);
     }
-    if (tcb_.pcb->snd_wnd != window || tcb_.timers.probes() == 0) tcb_.timers.probe_at = 0;
-    if (tcb_.phase.orphan && tcb_.pcb->state == FIN_WAIT_2) tcb_.timers.start_fin_wait2();
+    if (pcb->snd_wnd != window || t.timers.probes() == 0) t.timers.probe_at = 0;
+    if (t.phase.orphan && pcb->state == FIN_WAIT_2) t.timers.start_fin_wait2();
 }
 
 // The peer has acknowledged `bytes` more.
 void Receiver::acknowledged(std::uint32_t bytes, bool handshake) noexcept {
-    if (!handshake || !tcb_.origin.passive()) tcb_.counters.acked += bytes;
+    Tcb& t = tcb_;
+    if (!handshake || !t.origin.passive()) t.counters.acked += bytes;
     // The backoff stays until a round trip is measured (RFC 6298 section 5, Karn): where it takes longer than
     // the timeout, the next timeout would be as wrong as this one.
-    tcb_.recovery.answered();
-    tcb_.timers.probing_over();
-    tcb_.sender.acked(tcb_.pcb->lastack);
-    tcb_.route.clear_soft_error();
-    const std::uint64_t now = tcb_.acceptance.last_rx_ns();
-    tcb_.timers.rto_at = tcb_.pcb->unacked != nullptr ? now + tcb_.recovery.rto_ns() : 0;
-    if (handshake) tcb_.opening.measure(now);
-    tcb_.route.confirm();
+    t.recovery.answered();
+    t.timers.probing_over();
+    t.sender.acked(t.pcb->lastack);
+    t.route.clear_soft_error();
+    const std::uint64_t now = t.acceptance.last_rx_ns();
+    t.timers.rto_at = t.pcb->unacked != nullptr ? now + t.recovery.rto_ns() : 0;
+    if (handshake) t.opening.measure(now);
+    t.route.confirm();
 }
 
 std::size_t Receiver::read(const iovec* iov, std::size_t count, std::size_t length,
@@ -116,15 +118,15 @@ void Receiver::clear_early() noexcept {
 // negative. A FIN needs no room, as in the kernel: else the end of a stream that just fills the window would
 // wait for a retransmission.
 void Receiver::trim_to_window(pbuf* p) noexcept {
-    if (p->len < sizeof(net::TcpHeader) || tcb_.pcb->state == TIME_WAIT) return;
+    tcp_pcb* const pcb = tcb_.pcb;
+    if (p->len < sizeof(net::TcpHeader) || pcb->state == TIME_WAIT) return;
     auto& h = *static_cast<net::TcpHeader*>(p->payload);
     const std::uint32_t header = std::uint32_t{h.data_offset} >> 4 << 2;
     if (header < sizeof h || header > p->len || (h.flags & (TCP_SYN | TCP_RST))) return;
-    const std::uint32_t seq = ntohl(h.seq), length = p->tot_len - header,
-                        right = tcb_.pcb->rcv_nxt + tcb_.pcb->rcv_wnd;
+    const std::uint32_t seq = ntohl(h.seq), length = p->tot_len - header, right = pcb->rcv_nxt + pcb->rcv_wnd;
     if ((h.flags & TCP_FIN) && seq + length == right && !fin_room_) {
         fin_room_ = true;
-        tcb_.pcb->rcv_wnd++;
+        pcb->rcv_wnd++;
         return;
     }
     // A probe of a closed window, or something far off: answered elsewhere.
@@ -210,24 +212,26 @@ void Receiver::peer_finished() noexcept {
 // Makes our window as large as the capacity allows. Never smaller: the peer may use what it was told. Called
 // inside lwIP.
 void Receiver::widen_window() noexcept {
+    tcp_pcb* const pcb = tcb_.pcb;
     const std::size_t most = capacity(), used = queue_.bytes();
-    const std::size_t room = std::min<std::size_t>(most > used ? most - used : 0, TCP_WND_MAX(tcb_.pcb));
-    if (room <= tcb_.pcb->rcv_wnd) return;
-    tcb_.pcb->rcv_wnd = static_cast<tcpwnd_size_t>(room);
-    tcp_update_rcv_ann_wnd(tcb_.pcb);
+    const std::size_t room = std::min<std::size_t>(most > used ? most - used : 0, TCP_WND_MAX(pcb));
+    if (room <= pcb->rcv_wnd) return;
+    pcb->rcv_wnd = static_cast<tcpwnd_size_t>(room);
+    tcp_update_rcv_ann_wnd(pcb);
 }
 
 void Receiver::open_window() noexcept {
     tcb_.in_lwip([&](lwip::Entry&) { widen_window(); });
-    if (tcb_.pcb == nullptr) return;
+    tcp_pcb* const pcb = tcb_.pcb;
+    if (pcb == nullptr) return;
     // Tell the peer when what it may send has at least doubled, by a segment or more (RFC 9293
     // section 3.8.6.2.2).
-    const std::uint32_t known = tcb_.pcb->rcv_ann_right_edge - tcb_.pcb->rcv_nxt;
-    if (tcb_.pcb->rcv_wnd >= 2 * known &&
-        tcb_.pcb->rcv_wnd - known >= std::min<std::uint32_t>(tcb_.acks.largest_in(), tcb_.pcb->rcv_wnd / 2) &&
-        tcb_.pcb->state != SYN_SENT && tcb_.pcb->state != SYN_RCVD) {
-        tcb_.pcb->rcv_ann_wnd = tcb_.pcb->rcv_wnd;
-        tcp_ack_now(tcb_.pcb);
+    const std::uint32_t known = pcb->rcv_ann_right_edge - pcb->rcv_nxt;
+    if (pcb->rcv_wnd >= 2 * known &&
+        pcb->rcv_wnd - known >= std::min<std::uint32_t>(tcb_.acks.largest_in(), pcb->rcv_wnd / 2) &&
+        pcb->state != SYN_SENT && pcb->state != SYN_RCVD) {
+        pcb->rcv_ann_wnd = pcb->rcv_wnd;
+        tcp_ack_now(pcb);
         tcb_.sender.output();
     }
 }

@@ -7,10 +7,10 @@
 #include <span>
 
 #include "libvma/tcp/connection.h"
-#include "libvma/tcp/lwip/glue.h"
 #include "libvma/tcp/recovery/segments.h"
 #include "libvma/tcp/send/segment.h"
 #include "libvma/tcp/sequence.h"
+#include "libvma/tcp/tcb_inline.h"
 #include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
@@ -45,15 +45,6 @@ void LossRecovery::set_algorithm(CongestionAlgorithm algorithm) noexcept {
     if (congestion_.algorithm() != algorithm) congestion_.change(algorithm);
 }
 
-std::uint32_t LossRecovery::pipe() const noexcept {
-    return scoreboard_->pipe(tcb_.pcb->snd_nxt - tcb_.pcb->lastack);
-}
-
-bool LossRecovery::room_for(std::uint32_t length) const noexcept {
-    const std::uint32_t flight = pipe();
-    return length == 0 || flight == 0 || flight + length <= congestion_.cwnd();
-}
-
 void LossRecovery::all_lost() noexcept {
     scoreboard_->on_rto(tcb_.pcb->unacked, tcb_.pcb->lastack, tcb_.pcb->snd_nxt, true);
 }
@@ -83,18 +74,20 @@ void LossRecovery::sent_again(std::uint32_t end) noexcept {
 }
 
 void LossRecovery::retransmit_lost() noexcept {
-    const std::uint32_t mss = tcb_.shown.mss();
+    Tcb& t = tcb_;
+    tcp_pcb* const pcb = t.pcb;
+    const std::uint32_t mss = t.shown.mss();
     for (;;) {
-        tcp_seg* seg = scoreboard_->next_to_retransmit(tcb_.pcb->unacked);
+        tcp_seg* seg = scoreboard_->next_to_retransmit(pcb->unacked);
         if (seg == nullptr) return;
         const std::uint32_t flight = pipe();
         if (flight != 0 && flight + seg->len > congestion_.cwnd()) return;
-        if (seg->len > mss && tcb_.queue.split(seg, mss)) continue;
-        if (!tcb_.writer.send(seg, true)) {
-            tcb_.timers.path_at = now_ns() + kDeviceFullNs;
+        if (seg->len > mss && t.queue.split(seg, mss)) continue;
+        if (!t.writer.send(seg, true)) {
+            t.timers.path_at = now_ns() + kDeviceFullNs;
             return;
         }
-        scoreboard_->on_retransmitted(tcb_.pcb->unacked, seg, tcb_.pcb->snd_nxt);
+        scoreboard_->on_retransmitted(pcb->unacked, seg, pcb->snd_nxt);
     }
 }
 
@@ -104,17 +97,19 @@ void LossRecovery::restart_after_idle(std::uint64_t now) noexcept {
 }
 
 void LossRecovery::schedule_tail_probe(std::uint64_t now) noexcept {
-    if (tcb_.timers.tail_at != 0 && tcb_.pcb->unacked != nullptr) return;
+    Tcb& t = tcb_;
+    tcp_pcb* const pcb = t.pcb;
+    if (t.timers.tail_at != 0 && pcb->unacked != nullptr) return;
     if (!scoreboard_->uses_sack() || recovering() || tail_probed_ || !rtt_.measured() ||
-        tcb_.pcb->unacked == nullptr) {
-        tcb_.timers.tail_at = 0;
+        pcb->unacked == nullptr) {
+        t.timers.tail_at = 0;
         return;
     }
     std::uint64_t wait_us = std::max(2 * rtt_.srtt_us(), kMinProbeUs);
-    if (tcb_.pcb->unacked->next == nullptr)
+    if (pcb->unacked->next == nullptr)
         wait_us = std::max<std::uint64_t>(wait_us, rtt_.srtt_us() * 3 / 2 + kMaxAckDelayUs);
     const std::uint64_t at = now + wait_us * 1000;
-    tcb_.timers.tail_at = tcb_.timers.rto_at != 0 && at >= tcb_.timers.rto_at ? 0 : at;
+    t.timers.tail_at = t.timers.rto_at != 0 && at >= t.timers.rto_at ? 0 : at;
 }
 
 void LossRecovery::tail_loss_probe() noexcept {
@@ -138,9 +133,12 @@ void LossRecovery::tail_loss_probe() noexcept {
 }
 
 // The cumulative part of an ACK. Returns the first segment that it leaves.
-tcp_seg* LossRecovery::advance(const AckInfo& info, tcp_seg* head, std::uint64_t now) noexcept {
-    const std::uint32_t una = tcb_.pcb->lastack, flight = tcb_.pcb->snd_nxt - una;
-    const AckOutcome out = scoreboard_->on_cumulative_ack(head, info.ack, tcb_.pcb->snd_nxt);
+[[gnu::always_inline]] inline tcp_seg* LossRecovery::advance(const AckInfo& info, tcp_seg* head,
+                                                             std::uint64_t now) noexcept {
+    Tcb& t = tcb_;
+    tcp_pcb* const pcb = t.pcb;
+    const std::uint32_t una = pcb->lastack, flight = pcb->snd_nxt - una;
+    const AckOutcome out = scoreboard_->on_cumulative_ack(head, info.ack, pcb->snd_nxt);
     const tcp_seg* last = nullptr;
     while (head != nullptr &&
            seq_at_or_before(SegmentAccess::seq(head) + SegmentAccess::len(head), info.ack)) {
@@ -160,7 +158,7 @@ tcp_seg* LossRecovery::advance(const AckInfo& info, tcp_seg* head, std::uint64_t
         rtt_start_ns_ = 0;
     } else if (info.echo != 0 && out.retransmitted) {
         // The time stamp tells which of the transmissions was answered; in milliseconds.
-        const std::uint32_t ms = tcb_.opening.timestamp(now) - info.echo;
+        const std::uint32_t ms = t.opening.timestamp(now) - info.echo;
         if (ms < 120'000) rtt_us = std::max(ms, 1u) * 1000;
     } else if (rtt_.backoffs() != 0) {
         rtt_us = newest_us;  // the first that is certain ends the backoff
@@ -172,23 +170,25 @@ tcp_seg* LossRecovery::advance(const AckInfo& info, tcp_seg* head, std::uint64_t
     if (out.recovered) congestion_.on_recovery_exit();
     if (out.reneged) all_lost();
     tail_probed_ = false;
-    tcb_.timers.tail_at = 0;
+    t.timers.tail_at = 0;
     return head;
 }
 
 void LossRecovery::before_ack(const AckInfo& info) noexcept {
-    if (!tcb_.phase.established) return;
-    const std::uint64_t now = tcb_.acceptance.last_rx_ns();
-    const std::uint32_t una = tcb_.pcb->lastack, flight = tcb_.pcb->snd_nxt - una;
-    tcp_seg* head = tcb_.pcb->unacked;
+    Tcb& t = tcb_;
+    tcp_pcb* const pcb = t.pcb;
+    if (!t.phase.established) return;
+    const std::uint64_t now = t.acceptance.last_rx_ns();
+    const std::uint32_t una = pcb->lastack, flight = pcb->snd_nxt - una;
+    tcp_seg* head = pcb->unacked;
     const bool advances = seq_before(una, info.ack);
     if (advances) head = advance(info, head, now);
     bool reported = false;
     if (info.block_count != 0) {
         const SackOutcome out = scoreboard_->on_sack(head, std::span(info.blocks, info.block_count), info.ack,
-                                                     advances ? info.ack : una, tcb_.pcb->snd_nxt);
-        tcb_.counters.dsacks += out.dsacks;
-        tcb_.counters.bad_options += out.invalid;
+                                                     advances ? info.ack : una, pcb->snd_nxt);
+        t.counters.dsacks += out.dsacks;
+        t.counters.bad_options += out.invalid;
         reported = out.newly_sacked != 0;
         if (out.dsacks != 0 && scoreboard_->all_retransmissions_needless()) {
             congestion_.on_spurious();
@@ -197,13 +197,13 @@ void LossRecovery::before_ack(const AckInfo& info) noexcept {
     }
     // A duplicate ACK (RFC 5681 section 2).
     if (!advances && info.ack == una && !info.data && head != nullptr &&
-        (info.window == tcb_.pcb->snd_wnd || reported)) {
-        tcb_.counters.dup_acks_in++;
+        (info.window == pcb->snd_wnd || reported)) {
+        t.counters.dup_acks_in++;
         scoreboard_->on_duplicate_ack(head, una, flight);
     }
     if (scoreboard_->loss_found()) {
-        scoreboard_->enter_recovery(advances ? info.ack : una, tcb_.pcb->snd_nxt);
-        tcb_.counters.fast_recoveries++;
+        scoreboard_->enter_recovery(advances ? info.ack : una, pcb->snd_nxt);
+        t.counters.fast_recoveries++;
         congestion_.on_loss_event(flight, now);
     }
 }

@@ -49,7 +49,7 @@ class LossRecovery {
     // Sends again what is lost, as far as the window allows.
     void retransmit_lost() noexcept;
     // May `length` bytes of new data leave?
-    bool room_for(std::uint32_t length) const noexcept;
+    inline bool room_for(std::uint32_t length) const noexcept;
     void schedule_tail_probe(std::uint64_t now) noexcept;
     void tail_loss_probe() noexcept;
     // The program writes after a pause in which nothing was under way.
@@ -96,8 +96,8 @@ class LossRecovery {
     bool after_timeout() const noexcept;
 
   private:
-    std::uint32_t pipe() const noexcept;  // bytes that are in the network, as far as is known
-    tcp_seg* advance(const AckInfo& info, tcp_seg* head, std::uint64_t now) noexcept;
+    inline std::uint32_t pipe() const noexcept;  // bytes that are in the network, as far as is known
+    inline tcp_seg* advance(const AckInfo& info, tcp_seg* head, std::uint64_t now) noexcept;
 
     Tcb& tcb_;
     Congestion congestion_;

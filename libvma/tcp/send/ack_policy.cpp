@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "libvma/tcp/connection.h"
-#include "libvma/tcp/lwip/glue.h"
+#include "libvma/tcp/tcb_inline.h"
 #include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
@@ -18,56 +18,49 @@ constexpr std::uint32_t kSoonMs = 4;    // such an ACK when nobody polls the rin
 AckPolicy::AckPolicy(Tcb& tcb) noexcept : tcb_(tcb), quick_acks_(tcb.options.quickack ? kQuickAcks : 0) {}
 
 void AckPolicy::data_received(std::uint32_t length) noexcept {
+    Tcb& t = tcb_;
     due_bytes_ += length;
-    tcb_.counters.bytes_in += length;
-    tcb_.counters.data_segments_in++;
+    t.counters.bytes_in += length;
+    t.counters.data_segments_in++;
     pingpong_ = last_data_tx_ns_ > last_data_rx_ns_;
     bulk_bytes_ = pingpong_ ? 0 : bulk_bytes_ + std::min(length, 0x7fffffffu - bulk_bytes_);
-    last_data_rx_ns_ = tcb_.acceptance.last_rx_ns();
-    largest_in_ = std::max(largest_in_, std::min(length, std::uint32_t{tcb_.route.wanted_mss()}));
+    last_data_rx_ns_ = t.acceptance.last_rx_ns();
+    largest_in_ = std::max(largest_in_, std::min(length, std::uint32_t{t.route.wanted_mss()}));
     if (bulk_bytes_ > kBulkSegments * std::max(largest_in_, 1u))
-        if (ring::Ring* ring = tcb_.connection.ring()) ring->expect_bulk();
+        if (ring::Ring* ring = t.connection.ring()) ring->expect_bulk();
 }
 
 void AckPolicy::acknowledge(std::uint64_t now) noexcept {
-    if (tcb_.pcb->state == SYN_SENT || tcb_.pcb->state == SYN_RCVD) return;
-    if (tcb_.pcb->flags & TF_ACK_NOW) {
-        tcb_.writer.send_ack();
+    Tcb& t = tcb_;
+    tcp_pcb* const pcb = t.pcb;
+    if (pcb->state == SYN_SENT || pcb->state == SYN_RCVD) return;
+    if (pcb->flags & TF_ACK_NOW) {
+        t.writer.send_ack();
         return;
     }
     if (due_bytes_ == 0) {
-        tcp_clear_flags(tcb_.pcb, TF_ACK_DELAY);
-        tcb_.timers.ack_at = 0;
+        tcp_clear_flags(pcb, TF_ACK_DELAY);
+        t.timers.ack_at = 0;
         return;
     }
     // RFC 9293 section 3.8.6.3: an ACK for every second segment, at once. In the midst of a stream that costs
     // more frames than it helps anybody, so there it is one for sixteen, or for those of 20 us; receivers
     // that merge segments in hardware have made every sender live with that.
     const std::uint32_t segment = std::max(largest_in_, 1u);
-    const bool quick = tcb_.options.delayed_ack_ms == 0 || (quick_acks_ != 0 && !pingpong_);
-    const bool bulk = bulk_bytes_ > kBulkSegments * segment && tcb_.options.delayed_ack_ms != 0;
-    const std::uint32_t enough = bulk ? std::min(kStretch * segment, tcb_.pcb->rcv_ann_wnd / 4) : 2 * segment;
+    const bool quick = t.options.delayed_ack_ms == 0 || (quick_acks_ != 0 && !pingpong_);
+    const bool bulk = bulk_bytes_ > kBulkSegments * segment && t.options.delayed_ack_ms != 0;
+    const std::uint32_t enough = bulk ? std::min(kStretch * segment, pcb->rcv_ann_wnd / 4) : 2 * segment;
     if (due_bytes_ >= enough || (quick && !bulk)) {
         if (quick_acks_ != 0) quick_acks_--;
-        tcb_.writer.send_ack();
+        t.writer.send_ack();
         return;
     }
     const bool soon = due_bytes_ >= 2 * segment;
     when_idle_ = soon;
     const std::uint64_t at =
-        now + (soon ? std::min(kSoonMs, tcb_.options.delayed_ack_ms) : tcb_.options.delayed_ack_ms) *
+        now + (soon ? std::min(kSoonMs, t.options.delayed_ack_ms) : t.options.delayed_ack_ms) *
                   std::uint64_t{1'000'000};
-    if (tcb_.timers.ack_at == 0 || at < tcb_.timers.ack_at) tcb_.timers.ack_at = at;
-}
-
-void AckPolicy::sent() noexcept {
-    tcp_clear_flags(tcb_.pcb, TF_ACK_DELAY | TF_ACK_NOW);
-    tcb_.pcb->rcv_ann_right_edge = tcb_.pcb->rcv_nxt + tcb_.pcb->rcv_ann_wnd;
-    tcb_.pcb->ts_lastacksent = tcb_.pcb->rcv_nxt;
-    acked_upto_ = tcb_.pcb->rcv_nxt;
-    due_bytes_ = 0;
-    tcb_.timers.ack_at = 0;
-    when_idle_ = false;
+    if (t.timers.ack_at == 0 || at < t.timers.ack_at) t.timers.ack_at = at;
 }
 
 bool AckPolicy::quick(bool on) noexcept {

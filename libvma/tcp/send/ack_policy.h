@@ -21,7 +21,7 @@ class AckPolicy {
     // Sends an ACK if one is due and has not gone with data; else sees to its time.
     void acknowledge(std::uint64_t now) noexcept;
     // A segment has left, and has acknowledged all there was.
-    void sent() noexcept;
+    inline void sent() noexcept;
     // The handshake is done: all before `seq` is acknowledged.
     void start(std::uint32_t seq) noexcept { acked_upto_ = seq; }
     // TCP_QUICKACK. True: an ACK is to leave now.

@@ -9,16 +9,19 @@
 #include <span>
 
 #include "libvma/tcp/connection.h"
-#include "libvma/tcp/lwip/glue.h"
 #include "libvma/tcp/recovery/segments.h"
 #include "libvma/tcp/send/segment.h"
 #include "libvma/tcp/sequence.h"
+#include "libvma/tcp/tcb_inline.h"
 #include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
 namespace {
 
 constexpr std::uint64_t kRetryNs = 1'000'000;  // after a full device queue
+// In front of a TCP header: link and IP headers, and what aligns the TCP header.
+constexpr std::size_t kRoom = 36;
+constexpr std::size_t kMaxTcpHeader = 60;
 
 }  // namespace
 
@@ -35,21 +38,23 @@ void SegmentWriter::use(const Path& path) noexcept {
 }
 
 bool SegmentWriter::send(tcp_seg* seg, bool again) noexcept {
-    std::uint8_t head[60];
+    Tcb& t = tcb_;
+    tcp_pcb* const pcb = t.pcb;
+    alignas(4) std::uint8_t frame[kRoom + kMaxTcpHeader];
+    std::uint8_t* const head = frame + kRoom;
     auto* h = reinterpret_cast<net::TcpHeader*>(head);
     const std::uint8_t own = TCPH_FLAGS(seg->tcphdr);
     const bool syn = (own & TCP_SYN) != 0;
-    h->src_port = tcb_.ends.local_port;
-    h->dst_port = tcb_.ends.remote_port;
+    h->src_port = t.ends.local_port;
+    h->dst_port = t.ends.remote_port;
     h->seq = seg->tcphdr->seqno;
-    h->ack = tcb_.pcb->state == SYN_SENT ? 0 : htonl(tcb_.pcb->rcv_nxt);
+    h->ack = pcb->state == SYN_SENT ? 0 : htonl(pcb->rcv_nxt);
     std::uint8_t flags = static_cast<std::uint8_t>(own & (TCP_SYN | TCP_FIN));
-    if (tcb_.pcb->state != SYN_SENT) flags |= TCP_ACK;
+    if (pcb->state != SYN_SENT) flags |= TCP_ACK;
     if (seg->len != 0 && seg->next == nullptr) flags |= TCP_PSH;
     h->flags = flags;
-    const std::uint32_t window =
-        syn ? std::min<std::uint32_t>(tcb_.pcb->rcv_ann_wnd, 0xffff)
-            : std::min<std::uint32_t>(RCV_WND_SCALE(tcb_.pcb, tcb_.pcb->rcv_ann_wnd), 0xffff);
+    const std::uint32_t window = syn ? std::min<std::uint32_t>(pcb->rcv_ann_wnd, 0xffff)
+                                     : std::min<std::uint32_t>(RCV_WND_SCALE(pcb, pcb->rcv_ann_wnd), 0xffff);
     h->window = htons(static_cast<std::uint16_t>(window));
     h->checksum = 0;
     h->urgent = 0;
@@ -59,31 +64,33 @@ bool SegmentWriter::send(tcp_seg* seg, bool again) noexcept {
 
     const iovec data{data_of(seg), seg->len};
     if (transmit(head, length, &data, seg->len != 0, seg->len) != 0) return false;
-    tcb_.acks.sent();
+    t.acks.sent();
     const std::uint32_t end = seq_of(seg) + span_of(seg);
     if (again) {
-        tcb_.counters.retransmits++;
-        if (tcb_.route.ring() != nullptr) tcb_.route.ring()->note_retransmit();
-        tcb_.counters.bytes_again += seg->len;
-        tcb_.recovery.sent_again(end);
+        t.counters.retransmits++;
+        if (t.route.ring() != nullptr) t.route.ring()->note_retransmit();
+        t.counters.bytes_again += seg->len;
+        t.recovery.sent_again(end);
     } else {
         SegmentAccess::set_sent_us(seg, static_cast<std::uint32_t>(now / 1000));
-        if (seq_before(tcb_.pcb->snd_nxt, end)) tcb_.pcb->snd_nxt = end;
-        tcb_.timers.tail_at = 0;
-        tcb_.recovery.sent(end, seg->len != 0, now);
-        if (seg->len != 0 && seg->len < tcb_.shown.mss()) tcb_.sender.small_sent(end);
+        if (seq_before(pcb->snd_nxt, end)) pcb->snd_nxt = end;
+        t.timers.tail_at = 0;
+        t.recovery.sent(end, seg->len != 0, now);
+        if (seg->len != 0 && seg->len < t.shown.mss()) t.sender.small_sent(end);
     }
-    if (syn) tcb_.opening.syn_sent(window, now);
+    if (syn) t.opening.syn_sent(window, now);
     if (seg->len != 0) {
-        tcb_.acks.data_sent(now);
-        tcb_.counters.bytes_out += seg->len;
-        tcb_.counters.data_segments_out++;
+        t.acks.data_sent(now);
+        t.counters.bytes_out += seg->len;
+        t.counters.data_segments_out++;
     }
-    if (tcb_.timers.rto_at == 0) tcb_.timers.rto_at = now + tcb_.recovery.rto_ns();
+    if (t.timers.rto_at == 0) t.timers.rto_at = now + t.recovery.rto_ns();
     return true;
 }
 
 std::size_t SegmentWriter::put_options(std::uint8_t* at, const tcp_seg* seg, std::uint64_t now) noexcept {
+    Tcb& t = tcb_;
+    tcp_pcb* const pcb = t.pcb;
     std::uint8_t* const start = at;
     auto word = [&](std::uint32_t v) {
         v = htonl(v);
@@ -92,26 +99,26 @@ std::size_t SegmentWriter::put_options(std::uint8_t* at, const tcp_seg* seg, std
     };
     const bool syn = seg != nullptr && (TCPH_FLAGS(seg->tcphdr) & TCP_SYN) != 0;
     if (syn) {
-        word(0x02040000u | (tcb_.route.wanted_mss() & 0xffff));
-        const bool active = tcb_.pcb->state == SYN_SENT;
-        if (tcb_.options.sack && (active || (tcb_.pcb->flags & TF_SACK))) word(0x01010402u);
-        if (tcb_.options.window_scaling && (active || (tcb_.pcb->flags & TF_WND_SCALE)))
-            word(0x01030300u | tcb_.opening.own_scale());
-        if (tcb_.options.timestamps && (active || (tcb_.pcb->flags & TF_TIMESTAMP))) {
+        word(0x02040000u | (t.route.wanted_mss() & 0xffff));
+        const bool active = pcb->state == SYN_SENT;
+        if (t.options.sack && (active || (pcb->flags & TF_SACK))) word(0x01010402u);
+        if (t.options.window_scaling && (active || (pcb->flags & TF_WND_SCALE)))
+            word(0x01030300u | t.opening.own_scale());
+        if (t.options.timestamps && (active || (pcb->flags & TF_TIMESTAMP))) {
             word(0x0101080au);
-            word(tcb_.opening.timestamp(now));
-            word(active ? 0 : tcb_.pcb->ts_recent);
+            word(t.opening.timestamp(now));
+            word(active ? 0 : pcb->ts_recent);
         }
         return static_cast<std::size_t>(at - start);
     }
-    if (tcb_.pcb->flags & TF_TIMESTAMP) {
+    if (pcb->flags & TF_TIMESTAMP) {
         word(0x0101080au);
-        word(tcb_.opening.timestamp(now));
-        word(tcb_.pcb->ts_recent);
+        word(t.opening.timestamp(now));
+        word(pcb->ts_recent);
     }
-    if (seg == nullptr && (tcb_.pcb->flags & TF_SACK)) {
+    if (seg == nullptr && (pcb->flags & TF_SACK)) {
         SackBlock blocks[Reassembly::kMaxBlocks];
-        const std::size_t n = tcb_.receiver.early().blocks(blocks, tcb_.pcb->flags & TF_TIMESTAMP ? 3 : 4);
+        const std::size_t n = t.receiver.early().blocks(blocks, pcb->flags & TF_TIMESTAMP ? 3 : 4);
         if (n != 0) {
             word(0x01010500u | static_cast<std::uint32_t>(2 + 8 * n));
             for (const SackBlock& block : std::span(blocks, n)) {
@@ -124,31 +131,35 @@ std::size_t SegmentWriter::put_options(std::uint8_t* at, const tcp_seg* seg, std
 }
 
 void SegmentWriter::send_ack(std::uint32_t back) noexcept {
-    std::uint8_t head[60];
+    Tcb& t = tcb_;
+    tcp_pcb* const pcb = t.pcb;
+    alignas(4) std::uint8_t frame[kRoom + kMaxTcpHeader];
+    std::uint8_t* const head = frame + kRoom;
     auto* h = reinterpret_cast<net::TcpHeader*>(head);
-    h->src_port = tcb_.ends.local_port;
-    h->dst_port = tcb_.ends.remote_port;
-    h->seq = htonl(tcb_.pcb->snd_nxt - back);
-    h->ack = htonl(tcb_.pcb->rcv_nxt);
+    h->src_port = t.ends.local_port;
+    h->dst_port = t.ends.remote_port;
+    h->seq = htonl(pcb->snd_nxt - back);
+    h->ack = htonl(pcb->rcv_nxt);
     h->flags = TCP_ACK;
-    h->window = htons(static_cast<std::uint16_t>(
-        std::min<std::uint32_t>(RCV_WND_SCALE(tcb_.pcb, tcb_.pcb->rcv_ann_wnd), 0xffff)));
+    h->window = htons(
+        static_cast<std::uint16_t>(std::min<std::uint32_t>(RCV_WND_SCALE(pcb, pcb->rcv_ann_wnd), 0xffff)));
     h->checksum = 0;
     h->urgent = 0;
     const std::size_t length = sizeof *h + put_options(head + sizeof *h, nullptr, now_ns());
     h->data_offset = static_cast<std::uint8_t>(length / 4 << 4);
     if (transmit(head, length, nullptr, 0, 0) != 0) {
-        if (tcb_.timers.path_at == 0)
-            tcb_.timers.path_at = now_ns() + kRetryNs;  // the flag stays, so output() comes back to it
+        if (t.timers.path_at == 0)
+            t.timers.path_at = now_ns() + kRetryNs;  // the flag stays, so output() comes back to it
         return;
     }
-    tcb_.acks.sent();
+    t.acks.sent();
 }
 
 void SegmentWriter::send_control(pbuf* p) noexcept {
-    std::uint8_t head[128];
+    alignas(4) std::uint8_t frame[kRoom + 128];
+    std::uint8_t* const head = frame + kRoom;
     const std::uint16_t length = p->tot_len;
-    if (length < sizeof(net::TcpHeader) || length > sizeof head) return;
+    if (length < sizeof(net::TcpHeader) || length > sizeof frame - kRoom) return;
     pbuf_copy_partial(p, head, length, 0);
     auto* h = reinterpret_cast<net::TcpHeader*>(head);
     if (h->flags == TCP_ACK && tcb_.pcb != nullptr && tcb_.pcb->state >= ESTABLISHED) {
@@ -161,18 +172,19 @@ void SegmentWriter::send_control(pbuf* p) noexcept {
     (void)transmit(head, header, &data, data.iov_len != 0, data.iov_len);
 }
 
-int SegmentWriter::transmit(const std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov,
+// `tcp_header` has kRoom bytes in front of it, for the other headers.
+int SegmentWriter::transmit(std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov,
                             std::size_t count, std::size_t length) noexcept {
-    if (!tcb_.route.known()) {
-        if (tcb_.route.find() != 0) return EAGAIN;
+    Tcb& t = tcb_;
+    if (!t.route.known()) {
+        if (t.route.find() != 0) return EAGAIN;
     }
-    std::uint8_t headers[sizeof ip_headers_ + 60];
+    std::uint8_t* const headers = tcp_header - sizeof ip_headers_;
     std::memcpy(headers, ip_headers_, sizeof ip_headers_);
-    std::memcpy(headers + sizeof ip_headers_, tcp_header, header_length);
-    if (!tcb_.options.path.dont_fragment) net::renew_ip_id(headers);
+    if (!t.options.path.dont_fragment) net::renew_ip_id(headers);
     const int error =
-        tcb_.route.ring()->send_tcp(headers, sizeof ip_headers_ + header_length, iov, count, length);
-    if (error == 0) tcb_.counters.segments_out++;
+        t.route.ring()->send_tcp(headers, sizeof ip_headers_ + header_length, iov, count, length);
+    if (error == 0) t.counters.segments_out++;
     return error;
 }
 

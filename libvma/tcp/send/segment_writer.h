@@ -33,8 +33,8 @@ class SegmentWriter {
     void send_control(pbuf* p) noexcept;
 
   private:
-    int transmit(const std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov,
-                 std::size_t count, std::size_t length) noexcept;
+    int transmit(std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov, std::size_t count,
+                 std::size_t length) noexcept;
     std::size_t put_options(std::uint8_t* at, const tcp_seg* segment, std::uint64_t now) noexcept;
 
     Tcb& tcb_;

@@ -8,17 +8,16 @@
 #include <utility>
 
 #include "libvma/tcp/connection.h"
-#include "libvma/tcp/lwip/glue.h"
 #include "libvma/tcp/recovery/segments.h"
 #include "libvma/tcp/send/segment.h"
 #include "libvma/tcp/sequence.h"
+#include "libvma/tcp/tcb_inline.h"
 
 namespace vma::tcp {
 namespace {
 
 constexpr std::uint32_t kMaxSegments = 60'000;  // lwIP counts pbufs in 16 bits
 constexpr std::uint32_t kSmallBlock = 448;      // room of a segment for a lone short write
-constexpr std::uint32_t kMinSendBuffer = 256 * 1024, kMaxSendBuffer = 4 * 1024 * 1024;
 
 // Copies to segments what the iovecs of one write hold.
 class IovReader {
@@ -40,24 +39,6 @@ class IovReader {
 };
 
 }  // namespace
-
-std::uint32_t SendQueue::queued() const noexcept {
-    if (tcb_.pcb == nullptr || !tcb_.phase.established) return 0;
-    const auto n = static_cast<std::int32_t>(data_end_ - tcb_.pcb->lastack);
-    return n > 0 ? static_cast<std::uint32_t>(n) : 0;
-}
-
-std::uint32_t SendQueue::unsent() const noexcept {
-    if (tcb_.pcb == nullptr || tcb_.pcb->unsent == nullptr || !tcb_.phase.established) return 0;
-    const auto n = static_cast<std::int32_t>(data_end_ - seq_of(tcb_.pcb->unsent));
-    return n > 0 ? static_cast<std::uint32_t>(n) : 0;
-}
-
-std::uint32_t SendQueue::limit() const noexcept {
-    if (tcb_.options.send_buffer != 0) return tcb_.options.send_buffer;
-    return std::clamp(2 * std::min(tcb_.recovery.congestion().cwnd(), kMaxSendBuffer), kMinSendBuffer,
-                      kMaxSendBuffer);
-}
 
 void SendQueue::adopt_syn_ack() noexcept {
     tcb_.pcb->unacked = unacked_last_ = std::exchange(tcb_.pcb->unsent, nullptr);
@@ -86,20 +67,21 @@ tcp_seg* SendQueue::new_segment(std::uint32_t room) noexcept {
 
 // Puts an empty segment with room for `size` bytes at the end.
 bool SendQueue::add_segment(std::uint32_t size) noexcept {
-    if (tcb_.pcb->snd_queuelen >= kMaxSegments) return false;
+    tcp_pcb* const pcb = tcb_.pcb;
+    if (pcb->snd_queuelen >= kMaxSegments) return false;
     tcp_seg* seg = new_segment(size);
     if (seg == nullptr) return false;
-    seg->tcphdr->seqno = htonl(tcb_.pcb->snd_lbb);
-    if (tcb_.pcb->unsent == nullptr) {
-        tcb_.pcb->unsent = seg;
+    seg->tcphdr->seqno = htonl(pcb->snd_lbb);
+    if (pcb->unsent == nullptr) {
+        pcb->unsent = seg;
     } else {
         tcp_seg* last = tail_;
         if (last == nullptr)
-            for (last = tcb_.pcb->unsent; last->next != nullptr; last = last->next) {
+            for (last = pcb->unsent; last->next != nullptr; last = last->next) {
             }
         last->next = seg;
     }
-    tcb_.pcb->snd_queuelen++;
+    pcb->snd_queuelen++;
     tail_ = seg;
     tail_room_ = size;
     return true;
@@ -129,7 +111,8 @@ std::size_t SendQueue::append(const iovec* iov, std::size_t length, bool whole) 
 }
 
 bool SendQueue::split(tcp_seg* seg, std::uint32_t length) noexcept {
-    const bool sent = seq_before(seq_of(seg), tcb_.pcb->snd_nxt);
+    tcp_pcb* const pcb = tcb_.pcb;
+    const bool sent = seq_before(seq_of(seg), pcb->snd_nxt);
     tcp_seg* rest = new_segment(seg->len - length);
     if (rest == nullptr) return false;
     rest->len = static_cast<u16_t>(seg->len - length);
@@ -146,7 +129,7 @@ bool SendQueue::split(tcp_seg* seg, std::uint32_t length) noexcept {
     seg->p->len = seg->p->tot_len = static_cast<u16_t>(sizeof(net::TcpHeader) + length);
     rest->next = seg->next;
     seg->next = rest;
-    tcb_.pcb->snd_queuelen++;
+    pcb->snd_queuelen++;
     if (tail_ == seg) {
         tail_ = rest;
         tail_room_ = 0;
@@ -162,23 +145,6 @@ void SendQueue::resegment() noexcept {
         for (tcp_seg* seg = list; seg != nullptr; seg = seg->next)
             if (seg->len > mss && !split(seg, mss)) return;
     if (tcb_.pcb->unacked != nullptr) tcb_.recovery.all_lost();
-}
-
-void SendQueue::first_sent() noexcept {
-    tcp_seg* seg = tcb_.pcb->unsent;
-    tcb_.pcb->unsent = seg->next;
-    seg->next = nullptr;
-    if (tail_ == seg) tail_ = nullptr;
-    if (tcb_.pcb->unacked == nullptr)
-        tcb_.pcb->unacked = seg;
-    else
-        unacked_last_->next = seg;
-    unacked_last_ = seg;
-}
-
-void SendQueue::freed() noexcept {
-    if (tcb_.pcb->unacked == nullptr) unacked_last_ = nullptr;
-    if (tcb_.pcb->unsent == nullptr) tail_ = nullptr;
 }
 
 }  // namespace vma::tcp

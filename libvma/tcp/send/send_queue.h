@@ -22,9 +22,9 @@ class SendQueue {
     explicit SendQueue(Tcb& tcb) noexcept : tcb_(tcb) {}
 
     // Bytes that wait to be acknowledged, sent or not; bytes that were not sent; and the most that may wait.
-    std::uint32_t queued() const noexcept;
-    std::uint32_t unsent() const noexcept;
-    std::uint32_t limit() const noexcept;
+    inline std::uint32_t queued() const noexcept;
+    inline std::uint32_t unsent() const noexcept;
+    inline std::uint32_t limit() const noexcept;
     // Sequence number behind the last byte written.
     std::uint32_t data_end() const noexcept { return data_end_; }
 
@@ -40,10 +40,10 @@ class SendQueue {
     void resegment() noexcept;
 
     // The first unsent segment has been sent.
-    void first_sent() noexcept;
+    inline void first_sent() noexcept;
     tcp_seg* last_sent() const noexcept { return unacked_last_; }
     // lwIP has freed segments; all of them, in forget().
-    void freed() noexcept;
+    inline void freed() noexcept;
     void forget() noexcept {
         tail_ = unacked_last_ = nullptr;
         tail_room_ = 0;

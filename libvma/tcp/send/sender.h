@@ -41,11 +41,11 @@ class Sender {
     // A short segment that ends at `end` has left.
     void small_sent(std::uint32_t end) noexcept { small_end_ = end; }
     // The peer has acknowledged all up to `ack`.
-    void acked(std::uint32_t ack) noexcept;
+    inline void acked(std::uint32_t ack) noexcept;
 
   private:
-    bool may_leave(tcp_seg* segment) noexcept;
-    bool keep_back(const tcp_seg* segment) noexcept;
+    inline bool may_leave(tcp_seg* segment) noexcept;
+    inline bool keep_back(const tcp_seg* segment) noexcept;
 
     Tcb& tcb_;
     std::uint64_t last_write_ns_ = 0;

@@ -46,13 +46,14 @@ void ConnectionTimers::fired(Timer& timer) noexcept {
 }
 
 void ConnectionTimers::arm() noexcept {
+    Tcb& t = tcb_;
     std::uint64_t next = 0;
     auto consider = [&](std::uint64_t at) {
         if (at != 0 && (next == 0 || at < next)) next = at;
     };
-    if (tcb_.pcb != nullptr && !tcb_.freeze.frozen()) {
-        if (tcb_.options.keepalive && tcb_.phase.established && keepalive_at == 0 && !tcb_.phase.in_time_wait)
-            keepalive_at = tcb_.acceptance.last_rx_ns() + tcb_.options.keep_idle_s * kSecond;
+    if (t.pcb != nullptr && !t.freeze.frozen()) {
+        if (t.options.keepalive && t.phase.established && keepalive_at == 0 && !t.phase.in_time_wait)
+            keepalive_at = t.acceptance.last_rx_ns() + t.options.keep_idle_s * kSecond;
         consider(rto_at);
         consider(ack_at);
         consider(probe_at);
@@ -235,17 +236,18 @@ void ConnectionTimers::start_fin_wait2() noexcept {
 }
 
 bool ConnectionTimers::retried_too_long(std::uint64_t now) const noexcept {
-    if (tcb_.pcb->state == SYN_SENT) {
+    tcp_pcb* const pcb = tcb_.pcb;
+    if (pcb->state == SYN_SENT) {
         if (tcb_.options.user_timeout_ms != 0 &&
             now - tcb_.recovery.first_retry_ns() >= tcb_.options.user_timeout_ms * kMilli)
             return true;
         return tcb_.recovery.retries() > tcb_.options.syn_retries;
     }
-    if (tcb_.pcb->state == SYN_RCVD) return tcb_.recovery.retries() > kSynAckRetries;
+    if (pcb->state == SYN_RCVD) return tcb_.recovery.retries() > kSynAckRetries;
     if (tcb_.options.user_timeout_ms != 0)
         return now - tcb_.recovery.first_retry_ns() >= tcb_.options.user_timeout_ms * kMilli;
     // Such probes go on for as long as the peer answers (tcp_rtx_probe0_timed_out() in the kernel).
-    if (tcb_.pcb->snd_wnd == 0 && !tcb_.phase.orphan)
+    if (pcb->snd_wnd == 0 && !tcb_.phase.orphan)
         return now - std::max(tcb_.acceptance.last_ack_rx_ns(), tcb_.recovery.first_retry_ns()) > kSilenceNs;
     return tcb_.recovery.retries() > (tcb_.phase.orphan ? kOrphanRetries : tcb_.options.retries2);
 }

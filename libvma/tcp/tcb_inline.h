@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Short functions of a Tcb's parts that run for each segment. Apart from tcb.h, which need not know lwIP's
+// types: a source of tcp/ that calls them includes this.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "libvma/tcp/lwip/glue.h"
+#include "libvma/tcp/recovery/segments.h"
+#include "libvma/tcp/send/segment.h"
+#include "libvma/tcp/sequence.h"
+#include "libvma/tcp/tcb.h"
+
+namespace vma::tcp {
+
+inline constexpr std::uint32_t kMinSendBuffer = 256 * 1024, kMaxSendBuffer = 4 * 1024 * 1024;
+
+inline std::uint32_t SendQueue::queued() const noexcept {
+    const Tcb& t = tcb_;
+    if (t.pcb == nullptr || !t.phase.established) return 0;
+    const auto n = static_cast<std::int32_t>(data_end_ - t.pcb->lastack);
+    return n > 0 ? static_cast<std::uint32_t>(n) : 0;
+}
+
+inline std::uint32_t SendQueue::unsent() const noexcept {
+    const Tcb& t = tcb_;
+    if (t.pcb == nullptr || t.pcb->unsent == nullptr || !t.phase.established) return 0;
+    const auto n = static_cast<std::int32_t>(data_end_ - seq_of(t.pcb->unsent));
+    return n > 0 ? static_cast<std::uint32_t>(n) : 0;
+}
+
+inline std::uint32_t SendQueue::limit() const noexcept {
+    if (tcb_.options.send_buffer != 0) return tcb_.options.send_buffer;
+    return std::clamp(2 * std::min(tcb_.recovery.congestion().cwnd(), kMaxSendBuffer), kMinSendBuffer,
+                      kMaxSendBuffer);
+}
+
+inline void SendQueue::first_sent() noexcept {
+    tcp_pcb* const pcb = tcb_.pcb;
+    tcp_seg* seg = pcb->unsent;
+    pcb->unsent = seg->next;
+    seg->next = nullptr;
+    if (tail_ == seg) tail_ = nullptr;
+    if (pcb->unacked == nullptr)
+        pcb->unacked = seg;
+    else
+        unacked_last_->next = seg;
+    unacked_last_ = seg;
+}
+
+inline void SendQueue::freed() noexcept {
+    tcp_pcb* const pcb = tcb_.pcb;
+    if (pcb->unacked == nullptr) unacked_last_ = nullptr;
+    if (pcb->unsent == nullptr) tail_ = nullptr;
+}
+
+inline void Sender::acked(std::uint32_t ack) noexcept {
+    if (!seq_before(ack, small_end_)) small_end_ = ack;  // so it never gets so old that it seems new
+}
+
+inline void AckPolicy::sent() noexcept {
+    tcp_pcb* const pcb = tcb_.pcb;
+    tcp_clear_flags(pcb, TF_ACK_DELAY | TF_ACK_NOW);
+    pcb->rcv_ann_right_edge = pcb->rcv_nxt + pcb->rcv_ann_wnd;
+    pcb->ts_lastacksent = pcb->rcv_nxt;
+    acked_upto_ = pcb->rcv_nxt;
+    due_bytes_ = 0;
+    tcb_.timers.ack_at = 0;
+    when_idle_ = false;
+}
+
+inline std::uint32_t LossRecovery::pipe() const noexcept {
+    tcp_pcb* const pcb = tcb_.pcb;
+    return scoreboard_->pipe(pcb->snd_nxt - pcb->lastack);
+}
+
+inline bool LossRecovery::room_for(std::uint32_t length) const noexcept {
+    const std::uint32_t flight = pipe();
+    return length == 0 || flight == 0 || flight + length <= congestion_.cwnd();
+}
+
+}  // namespace vma::tcp
