@@ -37,7 +37,7 @@ bool Rules::Rule::covers(const Rule& other) const noexcept {
     return !second || second->covers(other.second ? *other.second : kAny);
 }
 
-Decision Rules::match(Role role, Endpoint first, const Endpoint* second) const {
+Verdict Rules::match(Role role, Endpoint first, const Endpoint* second) const {
     for (const Rule& rule : lists_[static_cast<std::size_t>(role)]) {
         if (!rule.first.matches(first)) continue;
         if (rule.second && second != nullptr && !rule.second->matches(*second)) continue;

@@ -41,7 +41,7 @@ enum class Role { tcp_server, tcp_client, udp_sender, udp_receiver, udp_connect 
 enum class Transport { vma, os };
 
 // The rules' answer, and the rule that gave it.
-struct Decision {
+struct Verdict {
     Transport transport = Transport::vma;
     // "libvma.conf:12: use os udp_sender *:53", or null when no rule fits. The Rules own the text; the
     // process's own Rules (rules()) are never destroyed.
@@ -55,7 +55,7 @@ class Rules {
   public:
     // Parses the rules that apply to a program called `program` (no path) with application id `app_id`.
     // Complaints name line and column, "line 3, column 14: ...". `text` may be any bytes. `file` is the name
-    // for Decision::rule. `called` is the name the program was started by, if that is a different one (a link
+    // for Verdict::rule. `called` is the name the program was started by, if that is a different one (a link
     // to the program).
     static Rules parse(std::string_view text, std::string_view program, std::string_view app_id,
                        Complaints& complaints, std::string_view file = "libvma.conf",
@@ -66,10 +66,10 @@ class Rules {
     // endpoint of a client or connected socket, may be null; then second addresses of rules do not count.
     // Transport * means os for tcp_client, udp_connect and unicast receivers, else vma: VMA has always read
     // it so.
-    Decision match(Role role, Endpoint first, const Endpoint* second) const;
+    Verdict match(Role role, Endpoint first, const Endpoint* second) const;
 
     // The rule that leaves every endpoint to the kernel for `role`, or null. With such a rule the library
-    // need not look at a socket at all. Ownership as in Decision::rule.
+    // need not look at a socket at all. Ownership as in Verdict::rule.
     const std::string* all_os(Role role) const;
 
   private:
@@ -90,7 +90,7 @@ class Rules {
         Word transport;
         Addresses first;
         std::optional<Addresses> second;
-        std::string text;  // Decision::rule
+        std::string text;  // Verdict::rule
         bool covers(const Rule& other) const noexcept;
     };
     using Lists = std::array<std::vector<Rule>, 5>;  // by role
@@ -105,6 +105,6 @@ const Rules& rules() noexcept;
 
 // rules().match(), with a line in the log. At level info the line appears the first time that a rule leaves a
 // socket to the kernel, at level debug always.
-Decision decide(Role role, Endpoint first, const Endpoint* second) noexcept;
+Verdict decide(Role role, Endpoint first, const Endpoint* second) noexcept;
 
 }  // namespace vma::config

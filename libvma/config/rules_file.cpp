@@ -124,8 +124,8 @@ const Rules& rules() noexcept {
     return *mine.release();
 }
 
-Decision decide(Role role, Endpoint first, const Endpoint* second) noexcept {
-    const Decision decision = rules().match(role, first, second);
+Verdict decide(Role role, Endpoint first, const Endpoint* second) noexcept {
+    const Verdict decision = rules().match(role, first, second);
     if (decision.os()) log::once(log::Level::info, "left to the kernel: {}", decision.text());
     if (log::enabled(log::Level::debug)) {
         static constexpr const char* kRoles[] = {"tcp_server", "tcp_client", "udp_sender", "udp_receiver",

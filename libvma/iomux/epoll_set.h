@@ -120,7 +120,7 @@ class EpollSet final : public sockets::FdObject {
         int epfd_;
     };
 
-    void leave_to_kernel(int epfd, LeaveCause why) noexcept override;
+    void leave_to_kernel(int epfd, sockets::LeaveCause why) noexcept override;
     void sync_with_kernel() noexcept override;
 
     // Has this process ever had a set?

@@ -157,7 +157,7 @@ void EpollSet::adopt_member(int epfd, int fd) {
 }
 
 // Calls the members without lock_, because a handover takes their locks and wakes this set.
-void EpollSet::leave_to_kernel(int, LeaveCause why) noexcept {
+void EpollSet::leave_to_kernel(int, sockets::LeaveCause why) noexcept {
     if (busy_in_this_thread()) return;
     try {
         std::vector<std::pair<int, Ref<FdObject>>> members;

@@ -9,7 +9,7 @@ using sockets::Kind;
 using sockets::Ref;
 using sockets::Socket;
 
-void Sources::add(Ref<sockets::FdObject> object) {
+void WaitTargets::add(Ref<sockets::FdObject> object) {
     auto* raw = object.get();
     bool taken = raw->try_ref();  // a second count, so that the typed Ref below owns one of its own
     if (!taken) return;
@@ -23,7 +23,7 @@ void Sources::add(Ref<sockets::FdObject> object) {
     }
 }
 
-void Sources::look_into(EpollSet* set, unsigned depth) {
+void WaitTargets::look_into(EpollSet* set, unsigned depth) {
     // In a handler that interrupted the set's own code, only the kernel answers.
     if (depth > EpollSet::kMaxDepth || set->busy_in_this_thread()) return;
     views_.push_back(View{set, set->members()});
@@ -32,13 +32,13 @@ void Sources::look_into(EpollSet* set, unsigned depth) {
     for (const auto& inner : members->sets) look_into(inner.get(), depth + 1);
 }
 
-bool Sources::stale() const noexcept {
+bool WaitTargets::stale() const noexcept {
     for (const View& view : views_)
         if (view.members->generation != view.set->generation()) return true;
     return false;
 }
 
-void Sources::refresh(bool rings) {
+void WaitTargets::refresh(bool rings) {
     constexpr unsigned kRingRounds = 64;
     if (!views_.empty() && stale()) {
         views_.clear();
@@ -49,7 +49,7 @@ void Sources::refresh(bool rings) {
     rounds_++;
 }
 
-void Sources::find_rings() {
+void WaitTargets::find_rings() {
     rounds_ = 0;
     rings_.clear();
     own_rings_.clear();
@@ -61,7 +61,7 @@ void Sources::find_rings() {
     });
 }
 
-void Sources::take_rings(Socket& socket) {
+void WaitTargets::take_rings(Socket& socket) {
     constexpr unsigned kRoom = 16;
     ring::Ring* rings[kRoom];
     unsigned n = socket.rings(rings, kRoom);
@@ -71,14 +71,14 @@ void Sources::take_rings(Socket& socket) {
         for (unsigned i = 0; i < n; i++) take_ring(rings[i]);
 }
 
-void Sources::take_ring(ring::Ring* ring) {
+void WaitTargets::take_ring(ring::Ring* ring) {
     for (ring::Ring* known : rings_)
         if (known == ring) return;
     rings_.push_back(ring);
 }
 
 template <class F>
-void Sources::each_socket(F&& visit) const {
+void WaitTargets::each_socket(F&& visit) const {
     for (const auto& socket : sockets_)
         if (!visit(*socket)) return;
     for (const View& view : views_)
@@ -86,23 +86,23 @@ void Sources::each_socket(F&& visit) const {
             if (!visit(*socket)) return;
 }
 
-void Sources::flush() noexcept {
+void WaitTargets::flush() noexcept {
     for (ring::Ring* ring : rings_) ring->flush();
     for (Socket* socket : own_rings_) socket->flush();
 }
 
-unsigned Sources::progress() noexcept {
+unsigned WaitTargets::progress() noexcept {
     unsigned taken = 0;
     for (ring::Ring* ring : rings_) taken += ring->poll();
     for (Socket* socket : own_rings_) taken += socket->progress();
     return taken;
 }
 
-void Sources::woken() noexcept {
+void WaitTargets::woken() noexcept {
     for (ring::Ring* ring : rings_) ring->woken();
 }
 
-bool Sources::offloaded() const noexcept {
+bool WaitTargets::offloaded() const noexcept {
     for (const View& view : views_)
         if (view.set->offloaded()) return true;
     for (const auto& socket : sockets_)
@@ -110,14 +110,14 @@ bool Sources::offloaded() const noexcept {
     return false;
 }
 
-void Arming::watch(int fd) {
+void ArmedWait::watch(int fd) {
     // Many sockets share few rings, so the list stays short.
     for (int known : fds_)
         if (known == fd) return;
     fds_.push_back(fd);
 }
 
-void Arming::arm() {
+void ArmedWait::arm() {
     if (waiter_ != nullptr) {
         for (const auto& view : sources_.views_) {
             if (!view.set->add_waiter(waiter_)) complete_ = false;
@@ -148,7 +148,7 @@ void Arming::arm() {
     if (waiter_ != nullptr) watch(waiter_->fd());
 }
 
-Arming::~Arming() {
+ArmedWait::~ArmedWait() {
     for (std::size_t i = 0; i < armed_; i++) sources_.own_rings_.data()[i]->disarm();
     sources_.each_socket([&](Socket& s) {
         if (waiting_ == 0) return false;

@@ -17,7 +17,7 @@
 
 namespace vma::iomux {
 
-class Sources {
+class WaitTargets {
   public:
     // Keeps the object alive until the call ends.
     void add(sockets::Ref<sockets::FdObject> object);
@@ -37,7 +37,7 @@ class Sources {
     bool offloaded() const noexcept;
 
   private:
-    friend class Arming;
+    friend class ArmedWait;
     struct View {
         EpollSet* set;  // kept alive by roots_ or by the members of the set around it
         std::shared_ptr<const EpollSet::Members> members;
@@ -60,14 +60,14 @@ class Sources {
 
 // While it lives, the rings notify, and the thread's waiter is on every set, and on every socket outside of
 // sets. After arm() the caller must look at its sources once more before it sleeps.
-class Arming {
+class ArmedWait {
   public:
     // interrupts: the rings shall notify; else complete() is false.
-    Arming(const Sources& sources, sockets::Waiter* waiter, bool interrupts = true) noexcept
+    ArmedWait(const WaitTargets& sources, sockets::Waiter* waiter, bool interrupts = true) noexcept
         : sources_(sources), waiter_(waiter), interrupts_(interrupts), complete_(interrupts) {}
-    ~Arming();
-    Arming(const Arming&) = delete;
-    Arming& operator=(const Arming&) = delete;
+    ~ArmedWait();
+    ArmedWait(const ArmedWait&) = delete;
+    ArmedWait& operator=(const ArmedWait&) = delete;
 
     void arm();
     // False: the thread may miss a change, so the caller sleeps in short slices.
@@ -78,7 +78,7 @@ class Arming {
   private:
     void watch(int fd);
 
-    const Sources& sources_;
+    const WaitTargets& sources_;
     sockets::Waiter* waiter_;
     const bool interrupts_;
     bool complete_;

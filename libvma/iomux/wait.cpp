@@ -197,14 +197,14 @@ int Wait::run_uncounted(const timespec* timeout, const sigset_t* mask) {
     int n = look(ours ? nullptr : mask, true);
     if (n != 0 || deadline.zero()) return n;
 
-    came_ = stats::Came::polled;
+    came_ = stats::Arrived::polled;
     Signals signals(mask);
     // With a mask, handlers that ran before the mask was in force do not count.
     if (mask == nullptr) signals.count_from(interruptions, restarts);
     bool over = false;
     n = spin(deadline, signals, mask, over);
     if (over) return n;
-    came_ = stats::Came::slept;
+    came_ = stats::Arrived::slept;
     for (;;) {
         n = sleep_once(deadline, signals);
         if (n < 0) return n;
@@ -277,7 +277,7 @@ int Wait::sleep_once(const Deadline& deadline, Signals& signals) {
     sockets::Waiter* waiter = sockets::Waiter::mine();
     if (waiter != nullptr) waiter->clear();
     sources_.refresh(true);
-    Arming arming(sources_, waiter, spin_policy().interrupts);
+    ArmedWait arming(sources_, waiter, spin_policy().interrupts);
     arming.arm();
     if (sources_.stale()) return 0;
     if (empty_rings()) return 0;

@@ -62,7 +62,7 @@ class Wait {
     // polling.
     virtual bool only_shadows() noexcept = 0;
 
-    Sources sources_;
+    WaitTargets sources_;
     // Statistics: the block in which the call counts (null: none), and how many descriptors of look()'s
     // result the library has made ready.
     stats::MuxBlock* counters_ = nullptr;
@@ -78,7 +78,7 @@ class Wait {
     bool poll_rings();
     bool empty_rings();
 
-    stats::Came came_ = stats::Came::there;
+    stats::Arrived came_ = stats::Arrived::there;
     std::uint64_t polling_ticks_ = 0;  // only with VMA_CPU_USAGE_STATS
 };
 

@@ -171,7 +171,7 @@ class RouteRequest {
     std::size_t used_ = 0;
 };
 
-class KernelView final : public View {
+class NetlinkView final : public KernelView {
   public:
     Result<void> load() override;
 
@@ -184,7 +184,7 @@ class KernelView final : public View {
     std::vector<Link> links() const override;
     std::vector<LocalAddress> addresses() const override;
     bool is_local(in_addr_t address, int* ifindex) const override;
-    verbs::Sources sources(int ifindex) const override;
+    verbs::SourceFilter sources(int ifindex) const override;
 
   private:
     bool routed_sources(int ifindex, bool strict, std::vector<verbs::SourcePrefix>& out) const;
@@ -237,7 +237,7 @@ class KernelView final : public View {
     Neighbours neighbours_;
 };
 
-Result<void> KernelView::load() {
+Result<void> NetlinkView::load() {
     for (NetlinkSocket* socket : {&announcements_, &dumps_, &queries_}) {
         auto opened = NetlinkSocket::open();
         if (!opened) return std::unexpected(opened.error());
@@ -259,7 +259,7 @@ Result<void> KernelView::load() {
     return {};
 }
 
-int KernelView::read_links(Links& out) {
+int NetlinkView::read_links(Links& out) {
     ifinfomsg header{};
     return dumps_.dump(
         RTM_GETLINK, &header, sizeof header, [&] { out.clear(); },
@@ -270,7 +270,7 @@ int KernelView::read_links(Links& out) {
         });
 }
 
-int KernelView::read_addresses(Addresses& out) {
+int NetlinkView::read_addresses(Addresses& out) {
     ifaddrmsg header{};
     header.ifa_family = AF_INET;
     return dumps_.dump(
@@ -281,7 +281,7 @@ int KernelView::read_addresses(Addresses& out) {
         });
 }
 
-int KernelView::read_neighbours(Neighbours& out) {
+int NetlinkView::read_neighbours(Neighbours& out) {
     ndmsg header{};
     header.ndm_family = AF_INET;
     return dumps_.dump(
@@ -294,7 +294,7 @@ int KernelView::read_neighbours(Neighbours& out) {
 }
 
 // Rules that the decoder does not understand, or that are unreadable, may look at anything.
-void KernelView::read_rules() {
+void NetlinkView::read_rules() {
     bool matter = false, own = false;
     fib_rule_hdr header{};
     header.family = AF_INET;
@@ -311,7 +311,7 @@ void KernelView::read_rules() {
     ports_matter_.store(matter || error != 0 || policy, std::memory_order_release);
 }
 
-void KernelView::process() {
+void NetlinkView::process() {
     if (Section::in_handler()) return;
     processing_.store(true, std::memory_order_seq_cst);
     struct Done {
@@ -335,7 +335,7 @@ void KernelView::process() {
     if (changes.addresses && listener_.addresses_changed) listener_.addresses_changed();
 }
 
-bool KernelView::take_announcements(Changes& changes) {
+bool NetlinkView::take_announcements(Changes& changes) {
     bool complete = true;
     // After a loss the kernel adds nothing until the queue is empty, so this loop ends.
     for (int taken = 0; taken < kBatch || !complete; taken++) {
@@ -354,7 +354,7 @@ bool KernelView::take_announcements(Changes& changes) {
     return complete;
 }
 
-void KernelView::apply(nlmsghdr* message, Changes& changes) {
+void NetlinkView::apply(nlmsghdr* message, Changes& changes) {
     switch (message->nlmsg_type) {
         case RTM_NEWLINK:
         case RTM_DELLINK:
@@ -389,7 +389,7 @@ void KernelView::apply(nlmsghdr* message, Changes& changes) {
     }
 }
 
-void KernelView::apply_link(nlmsghdr* message, Changes& changes) {
+void NetlinkView::apply_link(nlmsghdr* message, Changes& changes) {
     LinkEntry entry;
     if (!decode_link(message, entry)) return;
     const int ifindex = entry.link.ifindex;
@@ -416,7 +416,7 @@ void KernelView::apply_link(nlmsghdr* message, Changes& changes) {
     known = std::move(entry);
 }
 
-void KernelView::apply_neighbour(nlmsghdr* message, Changes& changes) {
+void NetlinkView::apply_neighbour(nlmsghdr* message, Changes& changes) {
     NeighbourEntry entry;
     if (!decode_neighbour(message, entry)) return;
     const auto key = neighbour_key(entry.ifindex, entry.address);
@@ -435,7 +435,7 @@ void KernelView::apply_neighbour(nlmsghdr* message, Changes& changes) {
     if (known.state == Neighbour::State::failed) known.failed_at_ns = clock::monotonic_ns();
 }
 
-void KernelView::replace_addresses(Changes& changes) {
+void NetlinkView::replace_addresses(Changes& changes) {
     Addresses fresh;
     if (int error = read_addresses(fresh)) {
         log::warn("reading the addresses failed: {}", strerror(error));
@@ -448,7 +448,7 @@ void KernelView::replace_addresses(Changes& changes) {
     changes.any = changes.addresses = true;
 }
 
-void KernelView::reload(Changes& changes) {
+void NetlinkView::reload(Changes& changes) {
     Links links;
     Addresses addresses;
     Neighbours neighbours;
@@ -483,7 +483,7 @@ void KernelView::reload(Changes& changes) {
 
 // Do the tables and the generation show the network's state now? The kernel queues an announcement before the
 // call that made the change returns.
-bool KernelView::nothing_announced() const noexcept {
+bool NetlinkView::nothing_announced() const noexcept {
     if (processing_.load(std::memory_order_seq_cst)) return false;
     char byte;
     const bool nothing =
@@ -492,12 +492,12 @@ bool KernelView::nothing_announced() const noexcept {
 }
 
 // The caller holds route_lock_.
-KernelView::KnownRoute* KernelView::known_route(const RouteQuery& q) noexcept {
+NetlinkView::KnownRoute* NetlinkView::known_route(const RouteQuery& q) noexcept {
     std::uint64_t hash = (std::uint64_t{q.dst} << 32 | q.src) * 0x9e3779b97f4a7c15u;
     return &known_routes_[hash >> 60];
 }
 
-Result<Route> KernelView::route(const RouteQuery& query) {
+Result<Route> NetlinkView::route(const RouteQuery& query) {
     if (ports_matter_.load(std::memory_order_acquire)) return ask_route(query);
     const std::uint32_t now = generation();
     const std::uint64_t ns = clock::monotonic_ns();
@@ -519,7 +519,7 @@ Result<Route> KernelView::route(const RouteQuery& query) {
     return answer;
 }
 
-Result<Route> KernelView::ask_route(const RouteQuery& query) {
+Result<Route> NetlinkView::ask_route(const RouteQuery& query) {
     Route answer;
     alignas(nlmsghdr) std::uint8_t buffer[4096];  // an answer is some hundred bytes
     nlmsghdr* message = nullptr;
@@ -558,21 +558,21 @@ Result<Route> KernelView::ask_route(const RouteQuery& query) {
     return answer;
 }
 
-std::uint32_t KernelView::link_mtu(int ifindex) const noexcept {
+std::uint32_t NetlinkView::link_mtu(int ifindex) const noexcept {
     Section section(table_lock_);
     if (!section.entered()) return 0;
     auto found = links_.find(ifindex);
     return found == links_.end() ? 0 : found->second.link.mtu;
 }
 
-Neighbour KernelView::neighbour(int ifindex, in_addr_t address) const {
+Neighbour NetlinkView::neighbour(int ifindex, in_addr_t address) const {
     Section section(neighbour_lock_);
     if (!section.entered()) return {};
     auto found = neighbours_.find(neighbour_key(ifindex, address));
     return found == neighbours_.end() ? Neighbour{} : found->second;
 }
 
-void KernelView::solicit(int ifindex, in_addr_t address) noexcept {
+void NetlinkView::solicit(int ifindex, in_addr_t address) noexcept {
     {
         Section section(neighbour_lock_);
         if (!section.entered()) return;
@@ -593,7 +593,7 @@ void KernelView::solicit(int ifindex, in_addr_t address) noexcept {
     errno = saved;
 }
 
-bool KernelView::link(int ifindex, Link& out) const {
+bool NetlinkView::link(int ifindex, Link& out) const {
     Section section(table_lock_);
     if (!section.entered()) return false;
     auto found = links_.find(ifindex);
@@ -602,7 +602,7 @@ bool KernelView::link(int ifindex, Link& out) const {
     return true;
 }
 
-std::vector<Link> KernelView::links() const {
+std::vector<Link> NetlinkView::links() const {
     std::vector<Link> result;
     Section section(table_lock_);
     if (!section.entered()) return result;
@@ -611,7 +611,7 @@ std::vector<Link> KernelView::links() const {
     return result;
 }
 
-std::vector<LocalAddress> KernelView::addresses() const {
+std::vector<LocalAddress> NetlinkView::addresses() const {
     std::vector<LocalAddress> result;
     Section section(table_lock_);
     if (!section.entered()) return result;
@@ -620,7 +620,7 @@ std::vector<LocalAddress> KernelView::addresses() const {
     return result;
 }
 
-bool KernelView::is_local(in_addr_t address, int* ifindex) const {
+bool NetlinkView::is_local(in_addr_t address, int* ifindex) const {
     Section section(table_lock_);
     if (!section.entered()) return false;
     const AddressEntry* found = nullptr;
@@ -641,9 +641,9 @@ bool KernelView::is_local(in_addr_t address, int* ifindex) const {
 }
 
 // Follows fib_validate_source() and ip_route_input_slow() of the kernel.
-verbs::Sources KernelView::sources(int ifindex) const {
+verbs::SourceFilter NetlinkView::sources(int ifindex) const {
     Link own;
-    if (!link(ifindex, own)) return verbs::Sources(std::vector<verbs::SourcePrefix>{});
+    if (!link(ifindex, own)) return verbs::SourceFilter(std::vector<verbs::SourcePrefix>{});
     const std::lock_guard hold(sources_lock_);
     const long rp_filter = std::max(setting("all/rp_filter"), setting(own.name + "/rp_filter"));
     const bool accept_local = setting("all/accept_local") != 0 || setting(own.name + "/accept_local") != 0;
@@ -657,12 +657,12 @@ verbs::Sources KernelView::sources(int ifindex) const {
     }
     if (!accept_local)
         for (const LocalAddress& a : addresses()) prefixes.push_back({a.address, 32, false});
-    return verbs::Sources(std::move(prefixes));
+    return verbs::SourceFilter(std::move(prefixes));
 }
 
 // The number in the file below /proc/sys/net/ipv4/conf; 0 if the file is unreadable. The caller holds
 // sources_lock_.
-long KernelView::setting(const std::string& name) const {
+long NetlinkView::setting(const std::string& name) const {
     InternalFd& file = settings_[name];
     const std::string path = "/proc/sys/net/ipv4/conf/" + name;
     for (int tries = 0; tries < 2; tries++) {
@@ -680,7 +680,7 @@ long KernelView::setting(const std::string& name) const {
 
 // Which sources have a route back: in loose mode any route, in strict mode one by this interface. False:
 // unknown.
-bool KernelView::routed_sources(int ifindex, bool strict, std::vector<verbs::SourcePrefix>& out) const {
+bool NetlinkView::routed_sources(int ifindex, bool strict, std::vector<verbs::SourcePrefix>& out) const {
     constexpr std::size_t kMaxRoutes = 32768;
     if (own_rules_.load(std::memory_order_acquire)) {
         log::once(log::Level::info,
@@ -738,9 +738,9 @@ bool KernelView::routed_sources(int ifindex, bool strict, std::vector<verbs::Sou
 
 }  // namespace
 
-std::unique_ptr<View> View::make() { return std::make_unique<KernelView>(); }
+std::unique_ptr<KernelView> KernelView::make() { return std::make_unique<NetlinkView>(); }
 
-Result<std::unique_ptr<View>> View::open() {
+Result<std::unique_ptr<KernelView>> KernelView::open() {
     auto view = make();
     if (auto loaded = view->load(); !loaded) return std::unexpected(loaded.error());
     return view;

@@ -78,13 +78,13 @@ struct Neighbour {
     std::uint64_t failed_at_ns = 0;
 };
 
-class View {
+class KernelView {
   public:
     // A view without data: no link, no address, and every route is Kind::other.
-    static std::unique_ptr<View> make();
+    static std::unique_ptr<KernelView> make();
     // make() and load().
-    static Result<std::unique_ptr<View>> open();
-    virtual ~View() = default;
+    static Result<std::unique_ptr<KernelView>> open();
+    virtual ~KernelView() = default;
 
     // Opens the sockets in the calling thread's network namespace and reads the tables. Errors name the
     // failed step. Call it once, before other use of the view; only generation() may be read meanwhile.
@@ -128,7 +128,7 @@ class View {
     // interface's). The kernel may still accept a source that this answer refuses: the answer does not follow
     // policy rules. Some system calls, and the routing table where rp_filter is on; any thread, not in a
     // signal handler.
-    virtual verbs::Sources sources(int) const { return {}; }
+    virtual verbs::SourceFilter sources(int) const { return {}; }
 
     // process() calls these after the tables changed, without any lock held. Set them before the first
     // process().

@@ -14,8 +14,8 @@ VMA_EXPORT int bind(int fd, const sockaddr* addr, socklen_t len) noexcept {
 // libc binds the socket to a reserved port inside libc, past the wrapper of bind().
 VMA_EXPORT int bindresvport(int fd, sockaddr_in* addr) noexcept {
     if (maybe_ours(fd)) {
-        Inside hold;
-        sockets::handing::hand_one(fd, leave::bindresvport);
+        NotCancelled hold;
+        sockets::sharing::hand_one(fd, sockets::leave::bindresvport);
     }
     return os::bindresvport(fd, addr);
 }
@@ -44,7 +44,7 @@ int accept_from_kernel(sockaddr* addr, socklen_t* len, int flags, Accept&& accep
     for (;;) {
         const int fd = fresh(accept());
         if (fd < 0) return fd;
-        Inside hold;
+        NotCancelled hold;
         if (const int accepted = accepting.resolve(fd); accepted >= 0) return accepted;
     }
 }

@@ -26,7 +26,7 @@ template <class F>
 int change(bool drops, F&& call) noexcept {
     if (sockets::Stack::running() == nullptr || table_is_foreign()) return call();
     if (drops) {
-        Inside hold;
+        NotCancelled hold;
         sockets::privileges::before_drop();
     }
     const int result = call();

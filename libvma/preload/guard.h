@@ -116,7 +116,7 @@ inline auto guarded(F&& call) -> decltype(call()) {
 using runtime::NoCancel;
 
 // Runs the library's work in a call that is no cancellation point. It is a Region, too.
-class Inside {
+class NotCancelled {
     runtime::Region region_;
     NoCancel hold_;
 };
@@ -125,7 +125,7 @@ class Inside {
 template <class F>
 inline auto guarded_nocancel(int fd, F&& call, const char* name = __builtin_FUNCTION()) noexcept
     -> decltype(call()) {
-    Inside inside;
+    NotCancelled inside;
     const auto result = guarded(std::forward<F>(call));
     log_call(name, fd, result);
     return result;
@@ -208,13 +208,13 @@ inline int duplicate(int fd, F&& make, const char* name = __builtin_FUNCTION()) 
     if (copy < 0) return copy;
     if (in_vfork_child()) {
         // The copy is for a program that the child is about to execute.
-        if (maybe_ours(fd)) sockets::handing::hand_one(fd, leave::given_to_program);
+        if (maybe_ours(fd)) sockets::sharing::hand_one(fd, sockets::leave::given_to_program);
         return copy;
     }
     iomux::set_numbers::may_be_set(fd) ? iomux::set_numbers::note(copy) : iomux::set_numbers::forget(copy);
     if (maybe_ours(fd) && !runtime::in_foreign_process()) {
         int saved = errno;
-        Inside hold;
+        NotCancelled hold;
         sockets::on_dup(fd, copy);
         log_call(name, fd, copy);
         errno = saved;

@@ -21,7 +21,7 @@ VMA_EXPORT int socket(int domain, int type, int protocol) noexcept {
     int fd = os::socket(domain, type, protocol);
     if (fd < 0 || in_vfork_child() || runtime::inert()) return fd;
     fresh(fd);
-    Inside hold;
+    NotCancelled hold;
     sockets::on_socket_created(fd, domain, type, protocol);
     if (maybe_ours(fd)) log_call("socket", domain, fd);
     return fd;
@@ -53,7 +53,7 @@ namespace {
 void forget(int fd, const char* call = __builtin_FUNCTION()) {
     if (table_is_foreign()) return;
     pthread_testcancel();
-    Inside hold;
+    NotCancelled hold;
     if (g_fds.close(fd)) g_fds.closed(fd);
     log_call(call, fd, 0);
 }
@@ -63,7 +63,7 @@ void forget(int fd, const char* call = __builtin_FUNCTION()) {
 [[gnu::noinline]] bool close_ours(int fd, int& result) {
     if (table_is_foreign()) return false;
     pthread_testcancel();
-    Inside hold;
+    NotCancelled hold;
     sockets::LateLinger linger;
     const bool placed = g_fds.close(fd);
     if (placed) {
@@ -131,7 +131,7 @@ bool prepare_target(int source, int target) noexcept {
 // `make` is the kernel's dup2() or dup3().
 template <class F>
 int duplicate_onto(int source, int target, F&& make, const char* name = __builtin_FUNCTION()) noexcept {
-    Inside hold;
+    NotCancelled hold;
     sockets::LateLinger linger;
     if (!prepare_target(source, target)) return -1;
     const int copy = duplicate(source, make, name);
@@ -172,7 +172,7 @@ class ForgottenRange {
     ForgottenRange& operator=(const ForgottenRange&) = delete;
 
   private:
-    Inside hold_;
+    NotCancelled hold_;
     sockets::LateLinger linger_;
     unsigned first_, last_;
     bool any_ = false;
@@ -252,7 +252,7 @@ void forget_stream(FILE* stream, const char* call = __builtin_FUNCTION()) {
 VMA_EXPORT FILE* fdopen(int fd, const char* mode) noexcept {
     if (auto s = ours(fd)) {
         NoCancel hold;
-        s->leave_to_kernel(fd, leave::stdio_stream);
+        s->leave_to_kernel(fd, sockets::leave::stdio_stream);
     }
     return os::fdopen(fd, mode);
 }

@@ -18,7 +18,7 @@
 #include "libvma/sockets/handover/shared_sockets.h"
 #include "libvma/sockets/observe/statistics.h"
 #include "libvma/sockets/stack.h"
-#include "libvma/stats/segment.h"
+#include "libvma/stats/stats_memory.h"
 
 using namespace vma;
 using namespace vma::preload;
@@ -30,7 +30,7 @@ void flush_all() noexcept {
     sockets::Stack* stack = sockets::Stack::running();
     if (stack == nullptr || table_is_foreign()) return;
     int saved = errno;
-    Inside hold;
+    NotCancelled hold;
     stack->flush();
     errno = saved;
 }
@@ -38,17 +38,17 @@ void flush_all() noexcept {
 namespace {
 
 // `ends`: this process, or its image, ends, and its devices with it.
-void prepare(sockets::handing::Before what, bool ends = true) noexcept {
+void prepare(sockets::sharing::Before what, bool ends = true) noexcept {
     if (!g_fds.any() && sockets::Stack::running() == nullptr) return;
     if (table_is_foreign()) {  // a child in its parent's memory
-        sockets::handing::hand_all(what);
+        sockets::sharing::hand_all(what);
         return;
     }
     flush_all();
-    Inside hold;
+    NotCancelled hold;
     sockets::Stack* stack = ends ? sockets::Stack::running() : nullptr;
     if (stack != nullptr) stack->ending(true);
-    sockets::handing::hand_all(what);
+    sockets::sharing::hand_all(what);
     flush_all();
     if (stack == nullptr) return;
     const int saved = errno;
@@ -61,7 +61,7 @@ void prepare(sockets::handing::Before what, bool ends = true) noexcept {
 
 void before_end() noexcept {
     runtime::Region region;
-    prepare(sockets::handing::Before::exit);
+    prepare(sockets::sharing::Before::exit);
     // exit() may call this function more than once.
     static std::atomic<bool> counted{false};
     if (table_is_foreign() || counted.exchange(true)) return;
@@ -102,8 +102,8 @@ VMA_EXPORT pid_t _Fork() noexcept {
 
 namespace {
 
-void before_exec() noexcept { prepare(sockets::handing::Before::exec); }
-void before_spawn() noexcept { prepare(sockets::handing::Before::spawn, false); }
+void before_exec() noexcept { prepare(sockets::sharing::Before::exec); }
+void before_spawn() noexcept { prepare(sockets::sharing::Before::spawn, false); }
 
 // The statistics file is the old program's. `call` returns only where the exec failed.
 template <class F>
@@ -175,7 +175,7 @@ VMA_ALIAS(__clone, clone);
 
 // libc's daemon() replaces descriptors 0 to 2 and ends its parent inside libc, past the wrappers.
 VMA_EXPORT int daemon(int nochdir, int noclose) noexcept {
-    prepare(sockets::handing::Before::daemon);
+    prepare(sockets::sharing::Before::daemon);
     const bool ends = !table_is_foreign() && stats::current() != nullptr;
     if (ends) stats::end();
     int rc = os::daemon(nochdir, noclose);
@@ -284,8 +284,8 @@ VMA_EXPORT int pidfd_spawnp(int* pidfd, const char* file, const posix_spawn_file
 VMA_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd,
                                                 int number) noexcept {
     if (g_fds.any() && !table_is_foreign()) {
-        Inside hold;
-        sockets::handing::hand_one(fd, leave::given_to_program);
+        NotCancelled hold;
+        sockets::sharing::hand_one(fd, sockets::leave::given_to_program);
     }
     return os::posix_spawn_file_actions_adddup2(actions, fd, number);
 }

@@ -10,10 +10,10 @@ using namespace vma::preload;
 namespace {
 
 using sockets::Socket;
-using stats::Way;
+using stats::TrafficPath;
 
 auto received(int fd, int flags) noexcept {
-    return [fd, flags](Socket& s, ssize_t n) { s.kernel_answered(fd, Way::rx_os, n, flags); };
+    return [fd, flags](Socket& s, ssize_t n) { s.kernel_answered(fd, TrafficPath::rx_os, n, flags); };
 }
 
 }  // namespace
@@ -78,8 +78,8 @@ VMA_EXPORT int recvmmsg(int fd, mmsghdr* msgs, unsigned count, int flags, timesp
     return waiting(
         fd, [&](Socket& s) { return s.recvmmsg(fd, msgs, count, flags, timeout); }, kernel,
         [&](Socket& s, int n) {
-            if (n < 0) s.kernel_answered(fd, Way::rx_os, n, flags);
-            for (int i = 0; i < n; i++) s.kernel_answered(fd, Way::rx_os, msgs[i].msg_len, flags);
+            if (n < 0) s.kernel_answered(fd, TrafficPath::rx_os, n, flags);
+            for (int i = 0; i < n; i++) s.kernel_answered(fd, TrafficPath::rx_os, msgs[i].msg_len, flags);
         });
 }
 
@@ -114,7 +114,7 @@ void hand_to_aio(const struct aiocb* control) noexcept {
     if (!g_fds.any()) return;
     if (auto s = ours(control->aio_fildes)) {
         NoCancel hold;
-        s->leave_to_kernel(control->aio_fildes, leave::asynchronous_io);
+        s->leave_to_kernel(control->aio_fildes, sockets::leave::asynchronous_io);
     }
 }
 

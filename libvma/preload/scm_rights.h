@@ -38,7 +38,7 @@ inline void release_passed_fds(const msghdr* given) noexcept {
     for_each_passed_fd(msg, [](int fd) {
         if (auto s = ours(fd)) {
             NoCancel hold;
-            s->leave_to_kernel(fd, leave::passed_to_process);
+            s->leave_to_kernel(fd, sockets::leave::passed_to_process);
         }
     });
 }

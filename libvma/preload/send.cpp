@@ -12,10 +12,10 @@ using namespace vma::preload;
 namespace {
 
 using sockets::Socket;
-using stats::Way;
+using stats::TrafficPath;
 
 auto sent(int fd, int flags) noexcept {
-    return [fd, flags](Socket& s, ssize_t n) { s.kernel_answered(fd, Way::tx_os, n, flags); };
+    return [fd, flags](Socket& s, ssize_t n) { s.kernel_answered(fd, TrafficPath::tx_os, n, flags); };
 }
 
 }  // namespace
@@ -79,8 +79,8 @@ VMA_EXPORT int sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) {
     return waiting<OursToSend>(
         fd, [&](Socket& s) { return s.sendmmsg(fd, msgs, count, flags); }, kernel,
         [&](Socket& s, int n) {
-            if (n < 0) s.kernel_answered(fd, Way::tx_os, n, flags);
-            for (int i = 0; i < n; i++) s.kernel_answered(fd, Way::tx_os, msgs[i].msg_len, flags);
+            if (n < 0) s.kernel_answered(fd, TrafficPath::tx_os, n, flags);
+            for (int i = 0; i < n; i++) s.kernel_answered(fd, TrafficPath::tx_os, msgs[i].msg_len, flags);
         });
 }
 VMA_ALIAS(__sendmmsg, sendmmsg);
@@ -107,5 +107,5 @@ VMA_EXPORT ssize_t splice(int in, off64_t* in_offset, int out, off64_t* out_offs
     };
     return waiting(
         in, [&](Socket& s) { return s.splice_out(in, in_offset, out, out_offset, len, flags); }, into,
-        [in](Socket& s, ssize_t n) { s.kernel_answered(in, Way::rx_os, n, 0); });
+        [in](Socket& s, ssize_t n) { s.kernel_answered(in, TrafficPath::rx_os, n, 0); });
 }

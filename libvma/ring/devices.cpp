@@ -55,7 +55,7 @@ std::uint32_t send_entries() {
 
 // May frames come from this host itself, by a virtual interface that leaves their checksums partial? A frame
 // off a real wire with such a sum is damaged or made up.
-bool partial_sums(const net::View& view, net::Link link) {
+bool partial_sums(const net::KernelView& view, net::Link link) {
     if (link.kind == "vlan" && link.lower != 0) view.link(link.lower, link);
     if (link.kind == "bond" || link.kind == "team") return false;
     if (!link.kind.empty()) return true;
@@ -88,7 +88,7 @@ Result<std::unique_ptr<verbs::Device>> open_xdp(const net::Link& link, bool part
 }
 
 // The port that is the interface's hardware. For a VLAN, that of the interface below it.
-Result<rdma::Port> port_of(const net::View& view, const net::Link& link) {
+Result<rdma::Port> port_of(const net::KernelView& view, const net::Link& link) {
     const std::string root = rdma::sysfs_root();
     // The GID table also names VLANs, so one must not be looked for there.
     net::Link below = link;
@@ -124,7 +124,8 @@ rdma::RdmaConfig rdma_config(const rdma::Port& port, const net::Link& link) {
 
 }  // namespace
 
-std::vector<Candidate> devices_for(const net::View& view, const net::Link& link, std::uint64_t patience_ns) {
+std::vector<Candidate> devices_for(const net::KernelView& view, const net::Link& link,
+                                   std::uint64_t patience_ns) {
     std::vector<Candidate> candidates;
     if (auto port = port_of(view, link)) {
         auto add = [&](bool direct, int only_after) {

@@ -23,7 +23,7 @@ struct Candidate {
 inline constexpr std::uint64_t kPatienceNs = 1'000'000'000;
 
 // In the order in which they are to be tried; the last one is no hardware.
-std::vector<Candidate> devices_for(const net::View& view, const net::Link& link,
+std::vector<Candidate> devices_for(const net::KernelView& view, const net::Link& link,
                                    std::uint64_t patience_ns = kPatienceNs);
 
 // Is there anything to try at all? `why` says what is wrong with the interface.

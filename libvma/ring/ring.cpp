@@ -115,7 +115,7 @@ void Ring::expect_stream(bool more) noexcept {
     rx_.queue().expect_stream(more);
 }
 
-void Ring::set_sources(verbs::Sources sources) {
+void Ring::set_sources(verbs::SourceFilter sources) {
     if (!device_->attr().coarse_steering) {
         if (auto set = device_->set_sources(sources); !set)
             log::once(log::Level::info,
@@ -123,7 +123,7 @@ void Ring::set_sources(verbs::Sources sources) {
                       set.error().what);
         return;
     }
-    auto fresh = std::make_unique<const verbs::Sources>(std::move(sources));
+    auto fresh = std::make_unique<const verbs::SourceFilter>(std::move(sources));
     ReceiveLock::Hold hold(rx_.lock());
     rx_.flows().set_sources(fresh);
 }

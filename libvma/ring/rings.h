@@ -18,7 +18,7 @@ namespace vma::ring {
 
 class Rings {
   public:
-    explicit Rings(net::View& view) noexcept : view_(view) {}
+    explicit Rings(net::KernelView& view) noexcept : view_(view) {}
 
     // The ring of an interface, or null; then the reason has been logged once, and is put into `why`. Callers
     // serialise.
@@ -68,7 +68,7 @@ class Rings {
         bool held = false, waiting = false;  // by another process; and on_freed_ will be called
         InternalFd holder;                   // hangs up when that process goes
     };
-    net::View& view_;
+    net::KernelView& view_;
     std::function<void(Ring&)> on_failure_;
     std::function<bool(int)> on_freed_;
     std::map<int, Slot> slots_;

@@ -17,7 +17,7 @@
 #include <cstdint>
 
 #include "libvma/sockets/leave_cause.h"
-#include "libvma/stats/tally.h"
+#include "libvma/stats/socket_counters.h"
 
 namespace vma::ring {
 class Ring;
@@ -142,7 +142,7 @@ class Socket : public FdObject {
     // What may wait in the kernel is not called inside a region (runtime/region.h): these calls fail there
     // with kAskKernel, the caller makes the call itself, and tells the socket what came of it. In errno: the
     // error of a result below 0.
-    virtual void kernel_answered(int fd, stats::Way way, ssize_t result, int flags) noexcept {
+    virtual void kernel_answered(int fd, stats::TrafficPath way, ssize_t result, int flags) noexcept {
         (void)fd;
         (void)way;
         (void)result;
@@ -162,7 +162,7 @@ class Socket : public FdObject {
     // May calls that send pass by that state? (UDP: the kernel's socket has the same name.)
     virtual bool kernel_may_send() const noexcept { return false; }
     // The program closes `fd`, the last number of this socket; the kernel's socket is still open. What is
-    // shared with another process (handing::shared_since) has to leave to the kernel now.
+    // shared with another process (sharing::shared_since) has to leave to the kernel now.
     virtual void before_last_close(int fd) noexcept { (void)fd; }
     // May another process have it, so that it lives on when its last number here is closed?
     virtual bool lives_elsewhere() const noexcept { return false; }
@@ -252,7 +252,7 @@ class Socket : public FdObject {
     }
 
     // ---- statistics ----
-    stats::Tally& tally() noexcept { return tally_; }
+    stats::SocketCounters& socket_counters() noexcept { return socket_counters_; }
     // Copies gauges and names into the block. Not in a signal handler.
     virtual void publish() noexcept {}
     // Counters in the block that are written under a lock of the socket's begin at 0 again. The same.
@@ -261,7 +261,7 @@ class Socket : public FdObject {
   protected:
     void last_fd_closed() noexcept override {}
 
-    stats::Tally tally_;
+    stats::SocketCounters socket_counters_;
 };
 
 }  // namespace vma::sockets

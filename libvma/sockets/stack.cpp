@@ -149,10 +149,10 @@ Stack* Stack::get(int fd) noexcept {
         }
         static std::once_flag hooks;
         std::call_once(hooks, [] {
-            handing::start();
+            sharing::start();
             runtime::on_error(&UdpSocket::on_shadow_error);
         });
-        auto* stack = new Stack(net::View::make());
+        auto* stack = new Stack(net::KernelView::make());
         stack->netns_ = netns_of(fd);
         stack->rings_.on_failure([stack](ring::Ring& ring) { stack->ring_failed(ring); });
         stack->rings_.on_freed([stack](int ifindex) { return stack->device_freed(ifindex); });
@@ -186,7 +186,7 @@ void Stack::start_use() noexcept {
     try {
         if (auto loaded = view_->load(); loaded) {
             listen();
-            handing::open_own_channel();
+            sharing::open_own_channel();
         } else {
             log::once(log::Level::warn, "sockets are served by the kernel: {}", loaded.error().what);
             g_state = off;  // for those that come; those that are there find no address and no route

@@ -47,12 +47,12 @@ class Stack {
 
     // The network view. The first call reads it, and starts what a process needs that uses its sockets: a
     // program that only makes one pays for none of it.
-    net::View& view() noexcept {
+    net::KernelView& view() noexcept {
         if (__builtin_expect(!in_use_.load(std::memory_order_acquire), 0)) start_use();
         return *view_;
     }
     // The same as it is: it may know nothing yet.
-    net::View& present_view() noexcept { return *view_; }
+    net::KernelView& present_view() noexcept { return *view_; }
     // As view() does: something comes for which the internal thread has to be there.
     void use() noexcept { (void)view(); }
     ring::Rings& rings() noexcept { return rings_; }
@@ -111,7 +111,8 @@ class Stack {
     void bury_dead() noexcept;
 
   private:
-    explicit Stack(std::unique_ptr<net::View> view) : view_(std::move(view)), rings_(*view_), paths_(*this) {}
+    explicit Stack(std::unique_ptr<net::KernelView> view)
+        : view_(std::move(view)), rings_(*view_), paths_(*this) {}
     void start_use() noexcept;
     bool in_my_namespace() const noexcept;
     void listen();
@@ -119,7 +120,7 @@ class Stack {
     void refresh_wildcards() noexcept;
     void note_ring(int ifindex, ring::Ring* ring) noexcept;
 
-    std::unique_ptr<net::View> view_;
+    std::unique_ptr<net::KernelView> view_;
     std::atomic<bool> in_use_{false};
     Lock use_lock_;  // held while that is made true
     ring::Rings rings_;

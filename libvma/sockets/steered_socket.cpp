@@ -15,14 +15,14 @@
 namespace vma::sockets {
 
 SteeredSocket::SteeredSocket(Stack& stack, int type) noexcept
-    : stack_(stack), born_(handing::generation()), nonblock_((type & SOCK_NONBLOCK) != 0) {}
+    : stack_(stack), born_(sharing::generation()), nonblock_((type & SOCK_NONBLOCK) != 0) {}
 
-bool SteeredSocket::shared() const noexcept { return handing::shared_since(born_); }
+bool SteeredSocket::shared() const noexcept { return sharing::shared_since(born_); }
 
 void SteeredSocket::leave_if_shared(int fd) noexcept {
     if (!carries_state() || !shared()) return;
     leave_to_kernel(fd, leave::open_elsewhere);
-    handing::complete_sets();
+    sharing::complete_sets();
 }
 
 InternalFd SteeredSocket::copy_shadow(int fd) noexcept {

@@ -34,7 +34,7 @@ class SteeredSocket : public Socket, public Steered {
     SteeredSocket(Stack& stack, int type) noexcept;
     ~SteeredSocket() override = default;
 
-    // Is a process alive that may have inherited it (handing::shared_since)?
+    // Is a process alive that may have inherited it (sharing::shared_since)?
     bool shared() const noexcept;
     // Of before_last_close(): what is shared with another process goes to the kernel.
     void leave_if_shared(int fd) noexcept;
@@ -58,8 +58,8 @@ class SteeredSocket : public Socket, public Steered {
     }
     // Both directions go this way.
     void decided(const stats::Decision& decision) noexcept {
-        tally_.decided(stats::Direction::rx, decision);
-        tally_.decided(stats::Direction::tx, decision);
+        socket_counters_.decided(stats::Direction::rx, decision);
+        socket_counters_.decided(stats::Direction::tx, decision);
     }
     // The value of an option of type int; `otherwise`: there is none.
     static int int_option(int fd, int level, int name, int otherwise = 0) noexcept;
@@ -67,7 +67,7 @@ class SteeredSocket : public Socket, public Steered {
     static std::uint64_t timeout_option(int fd, int name) noexcept;
 
     Stack& stack_;
-    const std::uint32_t born_;  // handing::generation()
+    const std::uint32_t born_;  // sharing::generation()
     std::atomic<bool> closed_{false}, nonblock_{false};
     std::atomic<int> pending_error_{0};  // for the next call that reports one
     std::atomic<std::uint64_t> rcvtimeo_ns_{0};

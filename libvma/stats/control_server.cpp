@@ -18,7 +18,7 @@
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/stats/counter.h"
-#include "libvma/stats/segment.h"
+#include "libvma/stats/stats_memory.h"
 
 namespace vma::stats {
 namespace {
@@ -143,7 +143,7 @@ Answer answer_to(const void* message, std::size_t length, unsigned uid, unsigned
         return say(EPROTONOSUPPORT, "this process speaks version {}, not {}", kVersion, request.version);
     constexpr int kLowest = static_cast<int>(log::Level::none),
                   kHighest = static_cast<int>(log::Level::finer);
-    Segment* segment = current();
+    StatsMemory* segment = current();
     switch (static_cast<Command>(request.command)) {
         case Command::log_level:
             if (request.value < kLowest || request.value > kHighest)
@@ -183,7 +183,7 @@ Answer answer_to(const void* message, std::size_t length, unsigned uid, unsigned
 }
 
 void start_control(const CommandHandlers& handlers) noexcept {
-    Segment* segment = current();
+    StatsMemory* segment = current();
     if (segment == nullptr || !segment->is_file()) return;  // no reader would find the socket
     try {
         auto* server = new (g_memory) Server;

@@ -5,7 +5,7 @@
 #include <atomic>
 
 #include "libvma/runtime/fork_renewal.h"
-#include "libvma/stats/segment.h"
+#include "libvma/stats/stats_memory.h"
 
 namespace vma::stats {
 namespace {
@@ -39,7 +39,7 @@ void describe(MuxBlock& block, Mux kind, int fd) noexcept {
 }  // namespace
 
 MuxBlock* open_epoll(int fd) noexcept {
-    Segment* segment = current();
+    StatsMemory* segment = current();
     if (segment == nullptr) return nullptr;
     for (unsigned i = kFirstEpoll; i < kLastEpoll; i++) {
         if (g_used[i].exchange(true, std::memory_order_acquire)) continue;
@@ -52,7 +52,7 @@ MuxBlock* open_epoll(int fd) noexcept {
 }
 
 void close_epoll(MuxBlock* block) noexcept {
-    Segment* segment = current();
+    StatsMemory* segment = current();
     if (segment == nullptr || block == nullptr) return;
     for (unsigned i = kFirstEpoll; i < kLastEpoll; i++) {
         if (&segment->mux(i) != block) continue;
@@ -69,7 +69,7 @@ MuxBlock& calls_of(Mux kind) noexcept {
 }
 
 void collect_muxes() noexcept {
-    Segment* segment = current();
+    StatsMemory* segment = current();
     if (segment == nullptr) return;
     for (Calls& calls : g_calls)
         for (unsigned i : {kPoll, kSelect}) {
@@ -82,7 +82,7 @@ void collect_muxes() noexcept {
 }
 
 void zero_muxes() noexcept {
-    Segment* segment = current();
+    StatsMemory* segment = current();
     if (segment == nullptr) return;
     collect_muxes();
     for (unsigned i = 0; i < kMuxBlocks; i++)

@@ -7,7 +7,7 @@
 
 #include "libvma/stats/counter.h"
 #include "libvma/stats/layout.h"
-#include "libvma/stats/tally.h"
+#include "libvma/stats/socket_counters.h"
 
 namespace vma::stats {
 
@@ -21,7 +21,7 @@ void collect_muxes() noexcept;
 void zero_muxes() noexcept;
 
 // Counts the end of one call. `result`: descriptors, or -errno; the library found `offloaded` of them ready.
-inline void count_call(MuxBlock& block, int result, unsigned offloaded, Came came) noexcept {
+inline void count_call(MuxBlock& block, int result, unsigned offloaded, Arrived came) noexcept {
     add_shared(block.calls, 1);
     if (const std::int32_t me = thread_id(); load(block.thread) != me) store(block.thread, me);
     if (result < 0) return add_shared(block.errors, 1);
@@ -29,7 +29,7 @@ inline void count_call(MuxBlock& block, int result, unsigned offloaded, Came cam
     const auto ready = static_cast<unsigned>(result);
     if (offloaded != 0) add_shared(block.rx_ready_offload, offloaded);
     if (ready > offloaded) add_shared(block.rx_ready_os, ready - offloaded);
-    if (came != Came::there) add_shared(came == Came::polled ? block.poll_hit : block.poll_miss, 1);
+    if (came != Arrived::there) add_shared(came == Arrived::polled ? block.poll_hit : block.poll_miss, 1);
 }
 
 }  // namespace vma::stats

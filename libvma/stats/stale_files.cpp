@@ -15,7 +15,7 @@
 #include "libvma/os/proc_file.h"
 #include "libvma/os/raw_syscall.h"
 #include "libvma/stats/layout.h"
-#include "libvma/stats/segment.h"
+#include "libvma/stats/stats_memory.h"
 
 namespace vma::stats {
 namespace {

@@ -44,7 +44,7 @@ Connection::~Connection() {
     tcb_.timers.cancel();
     later_unrefs_ = 0;
     if (tcb_.pcb != nullptr) tcb_.abandon(false);
-    if (tcb_.phase.orphan) Engine::instance().orphan_left(*this);
+    if (tcb_.phase.orphan) Background::instance().orphan_left(*this);
     tcb_.free_queues();
     g_count.fetch_sub(1, std::memory_order_relaxed);
 }
@@ -83,7 +83,7 @@ int Connection::attach() noexcept {
     ref();  // the rule's; detached() gives it back
     ring_.store(ring, std::memory_order_release);
     ring->expect_stream(true);
-    Engine::instance().started(*ring);
+    Background::instance().started(*ring);
     return 0;
 }
 
@@ -251,7 +251,7 @@ void Connection::send_held() noexcept {
 }
 
 void Connection::detached(ring::Ring& ring) noexcept {
-    Engine::instance().stopped(ring);
+    Background::instance().stopped(ring);
     ring.expect_stream(false);
     staged_.frames.release();  // frames that this batch has staged find no PCB any more
     unref();
@@ -374,7 +374,7 @@ void Connection::close_locked(bool reset) noexcept {
             tcb_.sender.output();
         }
         if (tcb_.pcb != nullptr && tcb_.pcb->state == FIN_WAIT_2) tcb_.timers.start_fin_wait2();
-        if (tcb_.pcb != nullptr) Engine::instance().orphaned(*this);
+        if (tcb_.pcb != nullptr) Background::instance().orphaned(*this);
     }
 }
 

@@ -28,7 +28,7 @@
 #include "libvma/tcp/published.h"
 #include "libvma/tcp/receive/backlog.h"
 #include "libvma/tcp/tcb.h"
-#include "libvma/tcp/timers/engine.h"
+#include "libvma/tcp/timers/background.h"
 
 struct tcp_pcb;
 

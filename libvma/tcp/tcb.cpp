@@ -3,7 +3,7 @@
 
 #include "libvma/tcp/connection.h"
 #include "libvma/tcp/lwip/entry.h"
-#include "libvma/tcp/timers/engine.h"
+#include "libvma/tcp/timers/background.h"
 
 namespace vma::tcp {
 
@@ -24,8 +24,8 @@ void Tcb::gone() noexcept {
     origin.gone(connection);
     receiver.clear_early();
     recovery.reset();
-    Engine::instance().time_wait_left(connection);
-    if (phase.orphan) Engine::instance().orphan_left(connection);
+    Background::instance().time_wait_left(connection);
+    if (phase.orphan) Background::instance().orphan_left(connection);
     // Both directions, as the kernel's tcp_done().
     phase.peer_closed = true;
     phase.write_shut = true;

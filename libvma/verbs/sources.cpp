@@ -14,7 +14,7 @@ struct Interval {
 
 }  // namespace
 
-Sources::Sources(std::vector<SourcePrefix> prefixes) {
+SourceFilter::SourceFilter(std::vector<SourcePrefix> prefixes) {
     for (const auto& [address, length] : {std::pair{0u, 8}, {127u << 24, 8}, {0xe0000000u, 3}})
         prefixes.push_back({htonl(address), static_cast<std::uint8_t>(length), false});
     std::vector<Interval> nested;
@@ -54,7 +54,7 @@ Sources::Sources(std::vector<SourcePrefix> prefixes) {
     close_before(~std::uint64_t{0});
 }
 
-std::vector<SourcePrefix> Sources::accepted_prefixes() const {
+std::vector<SourcePrefix> SourceFilter::accepted_prefixes() const {
     std::vector<SourcePrefix> out;
     for (std::size_t i = 0; i < ranges_.size(); i++) {
         if (!ranges_[i].accepted) continue;
@@ -72,7 +72,7 @@ std::vector<SourcePrefix> Sources::accepted_prefixes() const {
     return out;
 }
 
-bool Sources::refused_addresses(std::vector<in_addr_t>& out, std::size_t most) const {
+bool SourceFilter::refused_addresses(std::vector<in_addr_t>& out, std::size_t most) const {
     out.clear();
     for (std::size_t i = 0; i < ranges_.size(); i++) {
         if (ranges_[i].accepted) continue;

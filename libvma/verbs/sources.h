@@ -30,7 +30,7 @@ inline bool never_a_source(in_addr_t address) noexcept {
     return a >> 24 == 0 || a >> 24 == 127 || a >= 0xe0000000u;
 }
 
-class Sources {
+class SourceFilter {
   public:
     struct Range {
         std::uint32_t first;  // in host order; a range ends where the next one begins
@@ -38,10 +38,10 @@ class Sources {
         friend bool operator==(const Range&, const Range&) = default;
     };
     // Accepts all addresses that may be a source.
-    Sources() : Sources(std::vector<SourcePrefix>{{0, 0, true}}) {}
+    SourceFilter() : SourceFilter(std::vector<SourcePrefix>{{0, 0, true}}) {}
     // Refuses addresses that match no prefix; of two equal prefixes the last one counts. May throw
     // std::bad_alloc.
-    explicit Sources(std::vector<SourcePrefix> prefixes);
+    explicit SourceFilter(std::vector<SourcePrefix> prefixes);
 
     bool accepts(in_addr_t source) const noexcept {
         const std::uint32_t a = ntohl(source);
@@ -55,7 +55,7 @@ class Sources {
     std::vector<SourcePrefix> accepted_prefixes() const;
     // The refused addresses beside never_a_source(). False: there are more than `most`.
     bool refused_addresses(std::vector<in_addr_t>& out, std::size_t most) const;
-    friend bool operator==(const Sources&, const Sources&) = default;
+    friend bool operator==(const SourceFilter&, const SourceFilter&) = default;
 
   private:
     std::vector<Range> ranges_;

@@ -24,7 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
          {Role::tcp_server, Role::tcp_client, Role::udp_sender, Role::udp_receiver, Role::udp_connect}) {
         const bool all_os = rules.all_os(role) != nullptr;
         for (const Endpoint& first : endpoints) {
-            const Decision alone = rules.match(role, first, nullptr);
+            const Verdict alone = rules.match(role, first, nullptr);
             if (all_os) FUZZ_CHECK(alone.os());
             if (alone.rule == nullptr) {
                 FUZZ_CHECK(!alone.os());

@@ -17,7 +17,7 @@
 #include "libvma/tcp/lwip/glue.h"
 #include "libvma/tcp/lwip/memory.h"
 #include "libvma/tcp/migrate/handover.h"
-#include "libvma/tcp/timers/engine.h"
+#include "libvma/tcp/timers/background.h"
 #include "libvma/tcp/timers/time.h"
 #include "tests/fuzz/input.h"
 #include "tests/support/attacker/model.h"
@@ -27,9 +27,9 @@
 namespace fuzz {
 
 using namespace attacker;
+using vma::tcp::Background;
 using vma::tcp::Connection;
 using vma::tcp::Endpoints;
-using vma::tcp::Engine;
 using vma::tcp::KernelState;
 using vma::tcp::Listener;
 using vma::tcp::State;
@@ -86,10 +86,10 @@ class Host final : public vma::tcp::PathSource {
         const std::uint64_t end = wire_.now() + ns;
         for (;;) {
             poll();
-            if (Engine::instance().wheel().expire(now()) != 0) continue;
+            if (Background::instance().wheel().expire(now()) != 0) continue;
             if (wire_.now() >= end) return;
             std::uint64_t next = end;
-            const std::uint64_t timer = Engine::instance().wheel().next_deadline();
+            const std::uint64_t timer = Background::instance().wheel().next_deadline();
             if (timer != vma::tcp::TimerWheel::kNever)
                 next = std::min(next, timer > kEpoch ? timer - kEpoch : 0);
             if (next > wire_.now()) wire_.advance(next - wire_.now());
@@ -147,7 +147,7 @@ class Host final : public vma::tcp::PathSource {
             [](const Endpoints& ends, std::uint64_t) { return 0xffffe000u + ends.remote_port; },
             [](const Endpoints&) { return 5000u - static_cast<std::uint32_t>(self_->started_ / kMs); });
         vma::tcp::lwip::abort_on_assertion(true);
-        Engine::instance().drive_by_hand();
+        Background::instance().drive_by_hand();
         auto device = wire_.connect(small());
         device_ = device.get();
         attacker_ = wire_.connect({});

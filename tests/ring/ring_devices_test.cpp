@@ -16,7 +16,7 @@ using testing::ElementsAre;
 namespace fs = std::filesystem;
 
 // Links only.
-struct Links final : net::View {
+struct Links final : net::KernelView {
     std::map<int, net::Link> all;
     int fd() const noexcept override { return -1; }
     void process() override {}

@@ -70,14 +70,14 @@ class Fake final : public Socket {
     }
     void before_last_close(int fd) noexcept override {
         counts_.last_closes++;
-        if (handing::shared_since(born_)) leave_to_kernel(fd, leave::end);
+        if (sharing::shared_since(born_)) leave_to_kernel(fd, leave::end);
     }
     void recycle() noexcept override {}
 
   private:
     Counts& counts_;
     std::atomic<bool> state_;
-    std::uint32_t born_ = handing::generation();
+    std::uint32_t born_ = sharing::generation();
     int fd_;
 };
 
@@ -115,7 +115,7 @@ bool eventually(Condition reached) {
 void run(const std::function<void(Counts&)>& test) {
     runtime::install_fork_hooks();  // so that the child knows that it is a process of its own
     EXPECT_TRUE(vma::test::in_child([&] {
-                    handing::start();
+                    sharing::start();
                     test(*shared_counts());
                 }).passed());
 }
@@ -190,7 +190,7 @@ TEST(Handing, TheParentsLastCloseLeavesWhatAChildShares) {
             EXPECT_FALSE(g_fds.find(a.fd()));
             EXPECT_TRUE(is_kernels(a.fd()));
         });
-        EXPECT_TRUE(handing::shared_since(0));
+        EXPECT_TRUE(sharing::shared_since(0));
         Fake young(counts);
         close_as_program(young.fd());
         EXPECT_EQ(counts.last_closes, 1);
@@ -200,7 +200,7 @@ TEST(Handing, TheParentsLastCloseLeavesWhatAChildShares) {
         EXPECT_EQ(counts.left, 1);
         ASSERT_EQ(write(go[1], "", 1), 1);
         expect_good_end(pid);
-        EXPECT_TRUE(eventually([] { return !handing::shared_since(0); }));
+        EXPECT_TRUE(eventually([] { return !sharing::shared_since(0); }));
         close_as_program(b.fd());
         EXPECT_EQ(counts.left, 1) << "the child is gone";
     });
@@ -276,10 +276,10 @@ TEST(Handing, GrandchildrenKeepASocketShared) {
             EXPECT_FALSE(g_fds.find(a.fd()));
             EXPECT_TRUE(is_kernels(a.fd()));
         }));
-        EXPECT_TRUE(handing::shared_since(0));
+        EXPECT_TRUE(sharing::shared_since(0));
         ASSERT_EQ(write(go[1], "", 1), 1);
         EXPECT_TRUE(eventually([&] { return counts.left == 1; }));
-        EXPECT_TRUE(eventually([] { return !handing::shared_since(0); }));
+        EXPECT_TRUE(eventually([] { return !sharing::shared_since(0); }));
     });
 }
 
@@ -370,7 +370,7 @@ TEST(Handing, ForksOfManyThreads) {
             });
         for (auto& t : threads) t.join();
         EXPECT_EQ(counts.left, 1);
-        EXPECT_TRUE(eventually([] { return !handing::shared_since(0); }));
+        EXPECT_TRUE(eventually([] { return !sharing::shared_since(0); }));
     });
 }
 
@@ -383,14 +383,14 @@ TEST(Handing, AStoppedParentIsWaitedForOnce) {
             sockets.push_back(std::make_unique<Fake>(counts));
             fcntl(sockets.back()->fd(), F_SETFD, 0);
         }
-        handing::set_answer_limit(200);
+        sharing::set_answer_limit(200);
         int result[2];
         ASSERT_EQ(pipe(result), 0);
         const pid_t parent = getpid(), child = fork();
         if (child == 0) {
             kill(parent, SIGSTOP);
             const auto begin = std::chrono::steady_clock::now();
-            handing::hand_all(handing::Before::exec);
+            sharing::hand_all(sharing::Before::exec);
             const bool once = std::chrono::steady_clock::now() - begin < std::chrono::seconds(20);
             const char c = once && !g_fds.any() ? 'y' : 'n';
             kill(parent, SIGCONT);
@@ -402,7 +402,7 @@ TEST(Handing, AStoppedParentIsWaitedForOnce) {
         expect_good_end(child);
         // The requests are still there for the internal thread, which must be done with the sockets before
         // they go.
-        EXPECT_TRUE(eventually([] { return !handing::shared_since(0); }));
+        EXPECT_TRUE(eventually([] { return !sharing::shared_since(0); }));
         EXPECT_EQ(counts.left, kSockets);
     });
 }
@@ -438,7 +438,7 @@ TEST(Handing, NoDescriptorOfARequestStaysOpen) {
         });
         close(kept[1]);
         expect_good_end(pid);
-        EXPECT_TRUE(eventually([] { return !handing::shared_since(0); }));
+        EXPECT_TRUE(eventually([] { return !sharing::shared_since(0); }));
         pollfd end{kept[0], POLLIN, 0};
         EXPECT_EQ(poll(&end, 1, 0), 1) << "somebody can still write";
         EXPECT_EQ(end.revents, POLLHUP);
@@ -455,7 +455,7 @@ TEST(Handing, AChildsExecAsksForAllAtOnce) {
             fcntl(sockets.back()->fd(), F_SETFD, 0);
         }
         expect_good_end(start_child([&] {
-            handing::hand_all(handing::Before::exec);
+            sharing::hand_all(sharing::Before::exec);
             for (auto& s : sockets) EXPECT_TRUE(is_kernels(s->fd()));
             EXPECT_FALSE(g_fds.any());
         }));
@@ -466,17 +466,17 @@ TEST(Handing, AChildsExecAsksForAllAtOnce) {
 // In our memory, with other numbers.
 TEST(Handing, AVforkedChildAsksForWhatItCopies) {
     run([](Counts& counts) {
-        handing::open_own_channel();
+        sharing::open_own_channel();
         Fake a(counts), b(counts), c(counts);
         fcntl(c.fd(), F_SETFD, 0);
         runtime::enter_vfork();
         const pid_t pid = vfork();
         if (pid == 0) {
-            handing::hand_one(a.fd(), leave::end);
+            sharing::hand_one(a.fd(), leave::end);
             // The number of b means another file here.
             syscall(SYS_dup2, a.fd(), b.fd());
-            handing::hand_one(b.fd(), leave::end);
-            handing::hand_all(handing::Before::exec);
+            sharing::hand_one(b.fd(), leave::end);
+            sharing::hand_all(sharing::Before::exec);
             _exit(0);
         }
         runtime::leave_vfork();
@@ -494,10 +494,10 @@ TEST(Handing, ExecTakesWhatStaysOpenExitTakesAll) {
         fcntl(stays.fd(), F_SETFD, 0);
         fcntl(plain.fd(), F_SETFD, 0);
         errno = 4711;
-        handing::hand_all(handing::Before::exec);
+        sharing::hand_all(sharing::Before::exec);
         EXPECT_TRUE(is_kernels(stays.fd()));
         EXPECT_FALSE(is_kernels(goes.fd()));
-        handing::hand_all(handing::Before::exit);
+        sharing::hand_all(sharing::Before::exit);
         EXPECT_EQ(errno, 4711);
         EXPECT_TRUE(is_kernels(goes.fd()));
         EXPECT_FALSE(is_kernels(plain.fd()));
@@ -510,10 +510,10 @@ TEST(Handing, AChildsExecTakesWhatItInherited) {
         Fake stays(counts), goes(counts);
         fcntl(stays.fd(), F_SETFD, 0);
         expect_good_end(start_child([&] {
-            handing::hand_all(handing::Before::exec);
+            sharing::hand_all(sharing::Before::exec);
             EXPECT_TRUE(is_kernels(stays.fd()));
             EXPECT_FALSE(is_kernels(goes.fd()));
-            handing::hand_all(handing::Before::exit);  // the parent goes on serving what the child never used
+            sharing::hand_all(sharing::Before::exit);  // the parent goes on serving what the child never used
             EXPECT_FALSE(is_kernels(goes.fd()));
         }));
         EXPECT_EQ(counts.left, 1);
@@ -575,7 +575,7 @@ int open_descriptors() {
 // What the parent's internal thread keeps is there.
 void warm_up() {
     expect_good_end(start_child([] {}));
-    EXPECT_TRUE(eventually([] { return !handing::shared_since(0); }));
+    EXPECT_TRUE(eventually([] { return !sharing::shared_since(0); }));
 }
 
 TEST(Handing, NonsenseFromAChildDoesNoHarm) {
@@ -633,7 +633,7 @@ TEST(Handing, NonsenseFromAChildDoesNoHarm) {
         ASSERT_EQ(read(told[0], &byte, 1), 1);
         EXPECT_TRUE(eventually([&] { return open_descriptors() == before + 3 + 1; }))
             << "of pipes, and a channel, not " << open_descriptors() - before;
-        EXPECT_TRUE(handing::shared_since(0));
+        EXPECT_TRUE(sharing::shared_since(0));
         expect_good_end(start_child([&] {
             EXPECT_FALSE(g_fds.find(b.fd()));
             EXPECT_TRUE(is_kernels(b.fd()));
@@ -659,7 +659,7 @@ TEST(Handing, AnEmptyMessageEndsNothing) {
             ASSERT_EQ(shutdown(channel, SHUT_WR), 0);  // the end for whom it serves, and for nobody else
         }));
         EXPECT_EQ(counts.left, 1);
-        EXPECT_TRUE(eventually([] { return !handing::shared_since(0); }));
+        EXPECT_TRUE(eventually([] { return !sharing::shared_since(0); }));
     });
 }
 
@@ -691,7 +691,7 @@ TEST(Handing, OnlyWhatIsNamedLeaves) {
             young.push_back(std::make_unique<Fake>(others));
         }
         expect_good_end(pid);
-        EXPECT_TRUE(eventually([] { return !handing::shared_since(0); }));
+        EXPECT_TRUE(eventually([] { return !sharing::shared_since(0); }));
         EXPECT_EQ(others.left, 0);
     });
 }

@@ -13,7 +13,7 @@
 #include "libvma/runtime/log.h"
 #include "libvma/stats/control_server.h"
 #include "libvma/stats/counter.h"
-#include "libvma/stats/segment.h"
+#include "libvma/stats/stats_memory.h"
 #include "tests/support/child.h"
 
 namespace {

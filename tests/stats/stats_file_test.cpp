@@ -14,8 +14,8 @@
 #include <sstream>
 
 #include "libvma/stats/file.h"
-#include "libvma/stats/segment.h"
 #include "libvma/stats/stale_files.h"
+#include "libvma/stats/stats_memory.h"
 #include "tests/stats/stats_directory.h"
 #include "tests/support/child.h"
 

@@ -19,8 +19,8 @@
 #include "libvma/runtime/runtime.h"
 #include "libvma/stats/mux.h"
 #include "libvma/stats/report.h"
-#include "libvma/stats/segment.h"
-#include "libvma/stats/tally.h"
+#include "libvma/stats/socket_counters.h"
+#include "libvma/stats/stats_memory.h"
 #include "tests/stats/stats_directory.h"
 #include "tests/support/child.h"
 
@@ -31,9 +31,9 @@ using vma::test::in_child;
 
 class StatsSegment : public vma::test::StatsDirectory {
   protected:
-    std::unique_ptr<Segment> make(unsigned sockets, std::vector<ParameterBlock> parameters = {}) {
+    std::unique_ptr<StatsMemory> make(unsigned sockets, std::vector<ParameterBlock> parameters = {}) {
         std::string why;
-        auto segment = Segment::create({sockets, directory_, std::move(parameters)}, why);
+        auto segment = StatsMemory::create({sockets, directory_, std::move(parameters)}, why);
         EXPECT_EQ(why, "");
         EXPECT_NE(segment, nullptr);
         return segment;
@@ -89,17 +89,17 @@ TEST_F(StatsSegment, LayoutTellsTheTruth) {
 
 TEST_F(StatsSegment, PrivateMemoryWhereThereCanBeNoFile) {
     std::string why;
-    auto segment = Segment::create({3, directory_ + "/none", {}}, why);
+    auto segment = StatsMemory::create({3, directory_ + "/none", {}}, why);
     ASSERT_NE(segment, nullptr);
     EXPECT_NE(why.find("cannot be opened"), std::string::npos) << why;
     EXPECT_FALSE(segment->is_file());
     EXPECT_NE(segment->take_socket(), nullptr);
     why.clear();
-    segment = Segment::create({3, "", {}}, why);
+    segment = StatsMemory::create({3, "", {}}, why);
     ASSERT_NE(segment, nullptr);
     EXPECT_EQ(why, "") << "none was wanted";
     EXPECT_FALSE(segment->is_file());
-    segment = Segment::create({3, std::string(5000, 'x'), {}}, why);
+    segment = StatsMemory::create({3, std::string(5000, 'x'), {}}, why);
     ASSERT_NE(segment, nullptr);
     EXPECT_NE(why.find("too long"), std::string::npos);
 }
@@ -108,7 +108,7 @@ TEST_F(StatsSegment, DirectoryWithProcessId) {
     const std::string with_pid = directory_ + "/" + std::to_string(getpid());
     ASSERT_EQ(mkdir(with_pid.c_str(), 0700), 0);
     std::string why;
-    auto segment = Segment::create({1, directory_ + "/%d", {}}, why);
+    auto segment = StatsMemory::create({1, directory_ + "/%d", {}}, why);
     EXPECT_EQ(why, "");
     EXPECT_EQ(segment->path(), with_pid + "/vmastat." + std::to_string(getpid()));
 }
@@ -310,22 +310,22 @@ TEST_F(StatsSegment, ParametersWithValues) {
 TEST_F(StatsSegment, CountsInBlocksAndTotals) {
     const auto outcome = in_child([&] {
         start("1");
-        Tally first, second;
+        SocketCounters first, second;
         first.open(Protocol::udp, 10, SOCK_DGRAM, true);
         second.open(Protocol::udp, 11, SOCK_DGRAM, true);
         ASSERT_NE(first.block(), nullptr);
         EXPECT_EQ(second.block(), nullptr) << "VMA_STATS_FD_NUM is 1";
         EXPECT_EQ(current()->header().sockets_unseen, 1u);
-        for (Tally* tally : {&first, &second}) {
-            tally->moved(Way::rx_offload, 100, true);
-            tally->moved(Way::tx_os, 20, false);
-            tally->eagain(Way::rx_os);
-            tally->failed(Way::tx_offload);
-            tally->result(Way::rx_os, -EAGAIN);
-            tally->result(Way::rx_os, -ECONNREFUSED);
+        for (SocketCounters* tally : {&first, &second}) {
+            tally->moved(TrafficPath::rx_offload, 100, true);
+            tally->moved(TrafficPath::tx_os, 20, false);
+            tally->eagain(TrafficPath::rx_os);
+            tally->failed(TrafficPath::tx_offload);
+            tally->result(TrafficPath::rx_os, -EAGAIN);
+            tally->result(TrafficPath::rx_os, -ECONNREFUSED);
             tally->dropped(50);
             tally->queued(3, 300);
-            tally->came(Came::slept);
+            tally->came(Arrived::slept);
         }
         const SocketBlock& b = *first.block();
         EXPECT_EQ(b.rx_offload.packets, 1u);
@@ -363,15 +363,15 @@ TEST_F(StatsSegment, CountsInBlocksAndTotals) {
 TEST_F(StatsSegment, ManyThreadsLoseNoCount) {
     const auto outcome = in_child([&] {
         start("1");
-        Tally seen, unseen;
+        SocketCounters seen, unseen;
         seen.open(Protocol::udp, 1, SOCK_DGRAM, true);
         unseen.open(Protocol::udp, 2, SOCK_DGRAM, true);
         std::vector<std::thread> threads;
         for (int i = 0; i < 4; i++)
             threads.emplace_back([&] {
                 for (int n = 0; n < 50000; n++) {
-                    seen.moved(Way::tx_os, 3, false);
-                    unseen.moved(Way::tx_os, 3, n % 2 == 0);
+                    seen.moved(TrafficPath::tx_os, 3, false);
+                    unseen.moved(TrafficPath::tx_os, 3, n % 2 == 0);
                     if (n % 1000 == 0) collect_totals();
                 }
             });
@@ -388,7 +388,7 @@ TEST_F(StatsSegment, ManyThreadsLoseNoCount) {
 TEST_F(StatsSegment, DecisionsWithTexts) {
     const auto outcome = in_child([&] {
         start("1");
-        Tally tally;
+        SocketCounters tally;
         tally.open(Protocol::udp, 1, SOCK_DGRAM, true);
         const SocketBlock& b = *tally.block();
         EXPECT_EQ(b.rx_reason, static_cast<std::uint16_t>(Reason::not_bound));
@@ -442,10 +442,10 @@ TEST_F(StatsSegment, KernelSocketsTakeFewBlocksAndGo) {
 TEST_F(StatsSegment, Muxes) {
     const auto outcome = in_child([&] {
         start("1");
-        count_call(calls_of(Mux::poll), 3, 2, Came::polled);
-        count_call(calls_of(Mux::poll), 0, 0, Came::slept);
-        count_call(calls_of(Mux::poll), -EINTR, 0, Came::slept);
-        count_call(calls_of(Mux::select), 1, 1, Came::there);
+        count_call(calls_of(Mux::poll), 3, 2, Arrived::polled);
+        count_call(calls_of(Mux::poll), 0, 0, Arrived::slept);
+        count_call(calls_of(Mux::poll), -EINTR, 0, Arrived::slept);
+        count_call(calls_of(Mux::select), 1, 1, Arrived::there);
         collect_muxes();
         const MuxBlock& p = current()->mux(0);
         EXPECT_EQ(p.state, 1u);

@@ -180,7 +180,7 @@ TEST(TcpHandshake, HalfOpenConnectionExpiresWhileItsFramesAreStaged) {
         // As the internal thread does it, between one frame and the next: all retries and their end.
         for (int i = 0; i < 200; i++) {
             g_epoch += kSec;
-            Engine::instance().wheel().expire(wire_clock());
+            Background::instance().wheel().expire(wire_clock());
         }
     };
     Segment s = syn_from(w, 1);

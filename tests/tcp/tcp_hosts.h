@@ -17,7 +17,7 @@
 #include "libvma/tcp/handshake/isn.h"
 #include "libvma/tcp/handshake/listener.h"
 #include "libvma/tcp/lwip/glue.h"
-#include "libvma/tcp/timers/engine.h"
+#include "libvma/tcp/timers/background.h"
 #include "libvma/tcp/timers/time.h"
 #include "tests/support/wire/wire.h"
 #include "tests/support/wire/wire_device.h"
@@ -75,7 +75,7 @@ class World {
         set_clock(&wire_clock);
         set_sources(&sequence, &offset);
         lwip::abort_on_assertion(true);
-        Engine::instance().drive_by_hand();
+        Background::instance().drive_by_hand();
         a = std::make_unique<Host>(wire, "198.18.0.1", config);
         b = std::make_unique<Host>(wire, "198.18.0.2", config);
         a->peer = b.get();
@@ -130,7 +130,7 @@ class World {
     std::size_t settle() {
         std::size_t all = 0, n;
         do {
-            n = poll() + Engine::instance().wheel().expire(wire_clock());
+            n = poll() + Background::instance().wheel().expire(wire_clock());
             all += n;
         } while (n != 0);
         return all;
@@ -138,7 +138,7 @@ class World {
     // Time goes on to when something happens by itself, at most to `end`.
     void go_on(std::uint64_t end) {
         std::uint64_t next = end;
-        const std::uint64_t timer = Engine::instance().wheel().next_deadline();
+        const std::uint64_t timer = Background::instance().wheel().next_deadline();
         if (timer != TimerWheel::kNever) next = std::min(next, timer > g_epoch ? timer - g_epoch : 0);
         if (auto due = wire.next_due()) next = std::min(next, *due);
         if (next > wire.now()) wire.advance(next - wire.now());

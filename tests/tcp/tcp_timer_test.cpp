@@ -175,7 +175,7 @@ TEST(TcpTimer, TimeWaitLastsAMinute) {
 TEST(TcpTimer, TimeWaitIsBounded) {
     World w;
     w.listen();
-    for (unsigned i = 0; i < Engine::kMaxTimeWait + 200; i++) {
+    for (unsigned i = 0; i < Background::kMaxTimeWait + 200; i++) {
         Connection* c = w.connect(static_cast<in_port_t>(1024 + i));
         w.poll();
         Connection* s = w.accept();
@@ -185,8 +185,8 @@ TEST(TcpTimer, TimeWaitIsBounded) {
         w.close(c);
         w.poll();
     }
-    EXPECT_LE(Connection::count(), Engine::kMaxTimeWait + 1);
-    EXPECT_GE(Connection::count(), Engine::kMaxTimeWait - 1);
+    EXPECT_LE(Connection::count(), Background::kMaxTimeWait + 1);
+    EXPECT_GE(Connection::count(), Background::kMaxTimeWait - 1);
     w.pass(62 * kSec);
     EXPECT_EQ(Connection::count(), 0u);
 }

@@ -165,7 +165,7 @@ TEST(VerbsLibrary, AnotherLibraryByThatName) {
 TEST(VerbsLibrary, CalmKeepsErrno) {
     errno = EDOM;
     {
-        Calm calm;
+        ErrnoAndCancelKept calm;
         (void)access("/nowhere/at/all", F_OK);
     }
     EXPECT_EQ(errno, EDOM);

@@ -30,27 +30,27 @@ bool slow(const std::vector<SourcePrefix>& prefixes, in_addr_t address) {
 }
 
 TEST(SourcesTest, WhatIsNeverASourceIsRefused) {
-    const Sources all;
+    const SourceFilter all;
     for (const char* address : {"0.0.0.0", "0.1.2.3", "127.0.0.1", "127.255.255.255", "224.0.0.1",
                                 "239.1.1.1", "240.0.0.1", "255.255.255.255"})
         EXPECT_FALSE(all.accepts(inet_addr(address))) << address;
     for (const char* address : {"1.0.0.0", "126.255.255.255", "128.0.0.0", "198.18.1.1", "223.255.255.255"})
         EXPECT_TRUE(all.accepts(inet_addr(address))) << address;
-    EXPECT_FALSE(Sources({prefix("127.0.0.0", 8, true)}).accepts(inet_addr("127.0.0.1")));
-    EXPECT_FALSE(Sources({prefix("224.0.0.0", 4, true)}).accepts(inet_addr("224.0.0.1")));
-    EXPECT_TRUE(Sources({prefix("0.0.0.0", 4, true)}).accepts(inet_addr("1.2.3.4")));
-    EXPECT_FALSE(Sources(std::vector<SourcePrefix>{}).accepts(inet_addr("198.18.1.2")))
+    EXPECT_FALSE(SourceFilter({prefix("127.0.0.0", 8, true)}).accepts(inet_addr("127.0.0.1")));
+    EXPECT_FALSE(SourceFilter({prefix("224.0.0.0", 4, true)}).accepts(inet_addr("224.0.0.1")));
+    EXPECT_TRUE(SourceFilter({prefix("0.0.0.0", 4, true)}).accepts(inet_addr("1.2.3.4")));
+    EXPECT_FALSE(SourceFilter(std::vector<SourcePrefix>{}).accepts(inet_addr("198.18.1.2")))
         << "no route back at all";
 }
 
 TEST(SourcesTest, OwnAddressesAreAShortList) {
-    const Sources sources(
+    const SourceFilter sources(
         {prefix("0.0.0.0", 0, true), prefix("198.18.1.1", 32, false), prefix("198.18.2.1", 32, false)});
     std::vector<in_addr_t> refused;
     EXPECT_TRUE(sources.refused_addresses(refused, 16));
     EXPECT_EQ(refused, (std::vector<in_addr_t>{inet_addr("198.18.1.1"), inet_addr("198.18.2.1")}));
     EXPECT_FALSE(sources.refused_addresses(refused, 1));
-    EXPECT_FALSE(Sources({prefix("198.18.0.0", 16, true)}).refused_addresses(refused, 16));
+    EXPECT_FALSE(SourceFilter({prefix("198.18.0.0", 16, true)}).refused_addresses(refused, 16));
 }
 
 // Random tables against the slow way, at and around all edges; and the accepted prefixes say the same once
@@ -70,7 +70,7 @@ TEST(SourcesTest, LongestPrefixDecides) {
             });
             prefixes.push_back(p);
         }
-        const Sources sources(prefixes);
+        const SourceFilter sources(prefixes);
         std::vector<std::uint32_t> places;
         for (const SourcePrefix& p : prefixes) {
             const std::uint64_t size = std::uint64_t{1} << (32 - p.length);

@@ -9,7 +9,7 @@
 #include "libvma/sockets/stack.h"
 #include "libvma/tcp/connection.h"
 #include "libvma/tcp/migrate/handover.h"
-#include "libvma/tcp/timers/engine.h"
+#include "libvma/tcp/timers/background.h"
 
 #ifndef SO_BINDTOIFINDEX
 #define SO_BINDTOIFINDEX 62
@@ -61,7 +61,7 @@ void move_orphan(tcp::Connection& c) noexcept {
 void hand_over() noexcept {
     if (Stack::running() == nullptr) return;
     int saved = errno;
-    while (tcp::Connection* c = tcp::Engine::instance().take_orphan()) {
+    while (tcp::Connection* c = tcp::Background::instance().take_orphan()) {
         move_orphan(*c);
         c->unref();
     }

@@ -116,7 +116,7 @@ InternalFd take(in_port_t port) noexcept {
     return std::move(found.connection);
 }
 
-bool possible() noexcept { return g_offered.load(std::memory_order_relaxed) || handing::has_ancestors(); }
+bool possible() noexcept { return g_offered.load(std::memory_order_relaxed) || sharing::has_ancestors(); }
 
 Accepting::Accepting(sockaddr* addr, socklen_t* len, int flags) noexcept
     : addr_(addr), len_(len), flags_(flags) {
@@ -132,7 +132,7 @@ int Accepting::resolve(int fd) noexcept {
         return fd;
     InternalFd mine = take(from.sin_port);
     int connection = mine.get();
-    if (connection < 0) connection = handing::ask_for_connection(from.sin_port);
+    if (connection < 0) connection = sharing::ask_for_connection(from.sin_port);
     if (connection < 0) {
         os::raw_syscall(SYS_close, fd);
         if (room_ != 0) *len_ = room_;

@@ -23,7 +23,7 @@ void before_drop() noexcept {
               "the program gives up CAP_NET_ADMIN, which moving TCP connections to the kernel needs: TCP is "
               "served by the "
               "kernel from now on");
-    handing::hand_all(handing::Before::drop);
+    sharing::hand_all(sharing::Before::drop);
 }
 
 void changed() noexcept { tcp::forget_handover_possible(); }

@@ -33,7 +33,7 @@
 #include "libvma/sockets/tcp/tcp_socket.h"
 #include "libvma/tcp/migrate/handover.h"
 
-namespace vma::sockets::handing {
+namespace vma::sockets::sharing {
 namespace {
 
 // Each direction has a bound: descriptors are not plenty.
@@ -692,13 +692,13 @@ void hand_one(int fd, LeaveCause why) noexcept {
     errno = saved;
 }
 
-}  // namespace vma::sockets::handing
+}  // namespace vma::sockets::sharing
 
 namespace vma::sockets {
 
 // Async-signal-safe, errno untouched, no cancellation point. Any thread; twice does no harm.
 void settle_foreign(int fd, FdObject* object) noexcept {
-    using namespace handing;
+    using namespace sharing;
     const auto& foreign = *static_cast<Foreign*>(object);
     if (InternalFd& channel = (*g_ancestors)[foreign.ancestor()]) {
         Deadline deadline;

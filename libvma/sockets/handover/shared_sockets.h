@@ -33,7 +33,7 @@
 
 #include "libvma/sockets/fd_object.h"
 
-namespace vma::sockets::handing {
+namespace vma::sockets::sharing {
 
 // Registers the fork hooks, among them the one that empties the child's descriptor table. Idempotent, before
 // the first fork that matters; called when the stack starts.
@@ -76,4 +76,4 @@ int ask_for_connection(in_port_t port) noexcept;
 // Could an ancestor have any?
 bool has_ancestors() noexcept;
 
-}  // namespace vma::sockets::handing
+}  // namespace vma::sockets::sharing

@@ -12,7 +12,7 @@
 #include "libvma/sockets/fd_object.h"
 #include "libvma/sockets/observe/statistics.h"
 #include "libvma/sockets/user_memory.h"
-#include "libvma/stats/segment.h"
+#include "libvma/stats/stats_memory.h"
 
 namespace vma::sockets::statistics {
 namespace {
@@ -72,7 +72,7 @@ Membership parse(int name, const void* value, unsigned length) noexcept {
     return m;
 }
 
-void release(stats::Segment& segment, unsigned i) noexcept {
+void release(stats::StatsMemory& segment, unsigned i) noexcept {
     g_members[i] = nullptr;
     stats::Describe guard(segment.group(i).sequence);
     stats::store(segment.group(i).state, 0);
@@ -82,7 +82,7 @@ void release(stats::Segment& segment, unsigned i) noexcept {
 
 bool membership(Socket& socket, int fd, int name, const void* value, unsigned length) noexcept {
     const Membership m = parse(name, value, length);
-    stats::Segment* segment = stats::current();
+    stats::StatsMemory* segment = stats::current();
     if (m.what == Membership::none || segment == nullptr || g_lock.owned_by_me()) return false;
     auto same = [](const stats::Address& a, in_addr_t b) { return std::memcmp(a.bytes, &b, sizeof b) == 0; };
     g_lock.lock();
@@ -95,7 +95,7 @@ bool membership(Socket& socket, int fd, int name, const void* value, unsigned le
         } else if (g_members[i] == nullptr) {
             g_members[i] = &socket;
             stats::Describe guard(block.sequence);
-            block.socket_id = socket.tally().id();
+            block.socket_id = socket.socket_counters().id();
             block.fd = fd;
             block.path = static_cast<std::uint32_t>(stats::Path::kernel);
             put_address(block.group, m.group, 0);
@@ -109,7 +109,7 @@ bool membership(Socket& socket, int fd, int name, const void* value, unsigned le
 }
 
 void forget_memberships(const Socket& socket) noexcept {
-    stats::Segment* segment = stats::current();
+    stats::StatsMemory* segment = stats::current();
     if (segment == nullptr || g_lock.owned_by_me()) return;
     g_lock.lock();
     for (unsigned i = 0; i < stats::kGroupBlocks; i++)

@@ -18,7 +18,7 @@
 #include "libvma/stats/control_server.h"
 #include "libvma/stats/mux.h"
 #include "libvma/stats/report.h"
-#include "libvma/stats/segment.h"
+#include "libvma/stats/stats_memory.h"
 
 namespace vma::sockets::statistics {
 namespace {
@@ -45,7 +45,7 @@ std::array<BaseSlot, stats::kMaxSockets>* g_bases = nullptr;  // made by the fir
 // Calls `visit(socket, block)` for each socket with a block, which is held meanwhile.
 template <class F>
 void for_each_socket(F&& visit) {
-    stats::Segment* segment = stats::current();
+    stats::StatsMemory* segment = stats::current();
     if (segment == nullptr) return;
     for (unsigned i = 0; i < segment->sockets(); i++) {
         Socket* socket = g_sockets[i].load(std::memory_order_acquire);
@@ -58,7 +58,7 @@ void for_each_socket(F&& visit) {
 
 // ---- rings ----
 
-void describe_ring(unsigned number, ring::Ring& ring, net::View& view) noexcept {
+void describe_ring(unsigned number, ring::Ring& ring, net::KernelView& view) noexcept {
     stats::RingBlock& block = stats::current()->ring(number);
     const verbs::DeviceAttr& attr = ring.attr();
     net::Link link;
@@ -210,14 +210,14 @@ void serve() noexcept {
 }
 
 void joined(Socket& socket) noexcept {
-    stats::Segment* segment = stats::current();
-    if (segment == nullptr || socket.tally().block() == nullptr) return;
-    g_sockets[segment->index_of(socket.tally().block())].store(&socket, std::memory_order_release);
+    stats::StatsMemory* segment = stats::current();
+    if (segment == nullptr || socket.socket_counters().block() == nullptr) return;
+    g_sockets[segment->index_of(socket.socket_counters().block())].store(&socket, std::memory_order_release);
 }
 
 void left(Socket& socket) noexcept {
-    stats::Segment* segment = stats::current();
-    const stats::SocketBlock* block = socket.tally().block();
+    stats::StatsMemory* segment = stats::current();
+    const stats::SocketBlock* block = socket.socket_counters().block();
     if (segment == nullptr || block == nullptr) return;
     const unsigned i = segment->index_of(block);
     // A socket of the process we were forked from has no block here.
@@ -225,7 +225,7 @@ void left(Socket& socket) noexcept {
     socket.publish();
     report_if_active(*block);
     g_sockets[i].store(nullptr, std::memory_order_release);
-    socket.tally().close();
+    socket.socket_counters().close();
 }
 
 void report_if_active(const stats::SocketBlock& block) noexcept {
@@ -243,7 +243,7 @@ void report_all() noexcept {
 // ---- commands ----
 
 void refresh() noexcept {
-    stats::Segment* segment = stats::current();
+    stats::StatsMemory* segment = stats::current();
     if (segment == nullptr) return;
     for_each_socket([](Socket& socket, stats::SocketBlock&) { socket.publish(); });
     stats::forget_closed_kernel_sockets();
@@ -255,7 +255,7 @@ void refresh() noexcept {
 }
 
 void zero() noexcept {
-    stats::Segment* segment = stats::current();
+    stats::StatsMemory* segment = stats::current();
     if (segment == nullptr) return;
     for_each_socket([](Socket& socket, stats::SocketBlock& block) {
         socket.zero_counters();
@@ -264,8 +264,9 @@ void zero() noexcept {
         for (unsigned way = 0; way < 4; way++) {
             stats::store(ways[way].eagain, 0);
             stats::store(ways[way].errors, 0);
-            const bool locked = block.type == SOCK_DGRAM && (way == unsigned(stats::Way::rx_offload) ||
-                                                             way == unsigned(stats::Way::tx_offload));
+            const bool locked =
+                block.type == SOCK_DGRAM && (way == unsigned(stats::TrafficPath::rx_offload) ||
+                                             way == unsigned(stats::TrafficPath::tx_offload));
             if (locked) continue;
             stats::store(ways[way].packets, 0);
             stats::store(ways[way].bytes, 0);
@@ -353,7 +354,7 @@ void put_address(stats::Address& out, in_addr_t address, in_port_t port) noexcep
     out = a;
 }
 
-void put_ring(stats::SocketBlock& block, ring::Ring* ring, net::View& view) noexcept {
+void put_ring(stats::SocketBlock& block, ring::Ring* ring, net::KernelView& view) noexcept {
     const int number = ring_number(ring);
     block.ring = number;
     block.ifindex = ring == nullptr ? 0 : ring->attr().ifindex;

@@ -14,7 +14,7 @@
 #include "libvma/config/rules.h"
 #include "libvma/net/view.h"
 #include "libvma/ring/ring.h"
-#include "libvma/stats/tally.h"
+#include "libvma/stats/socket_counters.h"
 #include "libvma/tcp/handshake/listener.h"
 
 namespace vma::sockets {
@@ -65,7 +65,7 @@ int number_of(const Socket& socket, int fd) noexcept;
 
 // Fields of a description. Inside stats::Describe.
 void put_address(stats::Address& out, in_addr_t address, in_port_t port) noexcept;
-void put_ring(stats::SocketBlock& block, ring::Ring* ring, net::View& view) noexcept;
+void put_ring(stats::SocketBlock& block, ring::Ring* ring, net::KernelView& view) noexcept;
 // `fd`: a number of the socket, -1: the program has closed it.
 void put_number(stats::SocketBlock& block, int fd) noexcept;
 

@@ -11,39 +11,39 @@
 
 namespace vma::sockets {
 
-ssize_t TcpCore::count(stats::Way way, ssize_t result) noexcept {
+ssize_t TcpCore::count(stats::TrafficPath way, ssize_t result) noexcept {
     if (result > 0)
-        tally_.moved(way, static_cast<std::uint64_t>(result), false);
+        socket_counters_.moved(way, static_cast<std::uint64_t>(result), false);
     else if (__builtin_expect(result < 0 && result != -EREMOTE && result != -runtime::kRestart &&
                                   result != -runtime::kAskKernel,
                               0))
-        tally_.result(way, result);
+        socket_counters_.result(way, result);
     return result;
 }
 
-void TcpCore::kernel_answered(int, stats::Way way, ssize_t result, int flags) noexcept {
-    count_kernel(way, result, way == stats::Way::rx_os ? flags : 0);
+void TcpCore::kernel_answered(int, stats::TrafficPath way, ssize_t result, int flags) noexcept {
+    count_kernel(way, result, way == stats::TrafficPath::rx_os ? flags : 0);
 }
 
-ssize_t TcpCore::count_kernel(stats::Way way, ssize_t result, int flags) noexcept {
+ssize_t TcpCore::count_kernel(stats::TrafficPath way, ssize_t result, int flags) noexcept {
     if ((flags & (MSG_PEEK | MSG_ERRQUEUE)) != 0 && result >= 0) return result;
     count(way, result >= 0 ? result : -errno);
     return result;
 }
 
-int TcpCore::count_kernel(stats::Way way, int result, const mmsghdr* msgs, int flags) noexcept {
+int TcpCore::count_kernel(stats::TrafficPath way, int result, const mmsghdr* msgs, int flags) noexcept {
     if (result < 0) return static_cast<int>(count_kernel(way, static_cast<ssize_t>(result), flags));
     for (int i = 0; i < result; i++) count_kernel(way, static_cast<ssize_t>(msgs[i].msg_len), flags);
     return result;
 }
 
 void TcpCore::describe() noexcept {
-    stats::SocketBlock* block = tally_.block();
+    stats::SocketBlock* block = socket_counters_.block();
     if (block == nullptr) return;
-    Use use(transport_);
+    Pin pin(transport_);
     stats::Describe guard(block->sequence);
     if (!guard) return;
-    if (const tcp::Connection* c = use.connection) {
+    if (const tcp::Connection* c = pin.connection) {
         const tcp::Endpoints& ends = c->endpoints();
         block->tcp_state = static_cast<std::uint32_t>(c->state());
         statistics::put_address(block->local, ends.local_addr, ends.local_port);
@@ -83,14 +83,14 @@ KernelSide ask_kernel(int fd) noexcept {
 }  // namespace
 
 void TcpCore::publish() noexcept {
-    stats::SocketBlock* block = tally_.block();
+    stats::SocketBlock* block = socket_counters_.block();
     if (block == nullptr) return;
     describe();
     const int fd = statistics::number_of(*this, block->fd);
-    Use use(transport_);
+    Pin pin(transport_);
     auto put = [](std::uint64_t& word, std::uint64_t value) { stats::store(word, value); };
     tcp::Connection::Sample s;
-    if (tcp::Connection* c = use.connection; c != nullptr && c->sample(s)) {
+    if (tcp::Connection* c = pin.connection; c != nullptr && c->sample(s)) {
         put(block->rx_queue_bytes, c->readable());
         put(block->rx_queue_limit, s.receive_window);
         put(block->tx_queue_bytes, c->unacked_bytes());
@@ -112,7 +112,7 @@ void TcpCore::publish() noexcept {
         put(block->tcp_mss, s.mss);
         put(block->tcp_send_window, s.send_window);
     }
-    if (tcp::Listener* l = use.listener; l != nullptr && phase() == Phase::listening) {
+    if (tcp::Listener* l = pin.listener; l != nullptr && phase() == Phase::listening) {
         const tcp::Listener::Counters now = l->counters();
         const statistics::TcpBase base = statistics::base_of(block, l);
         put(block->tcp_accepted, now.accepted - base.listener.accepted);
@@ -120,7 +120,7 @@ void TcpCore::publish() noexcept {
         put(block->tcp_accept_overflows, now.overflows - base.listener.overflows);
         put(block->tcp_syn_dropped, now.refused - base.listener.refused);
     }
-    const bool kernels = fd >= 0 && use.connection == nullptr && phase() != Phase::listening;
+    const bool kernels = fd >= 0 && pin.connection == nullptr && phase() != Phase::listening;
     const KernelSide side = kernels ? ask_kernel(fd) : KernelSide{};
     stats::Describe guard(block->sequence);
     if (!guard) return;
@@ -135,15 +135,15 @@ void TcpCore::publish() noexcept {
 
 // What is counted in the block is counted by atomic additions, which need no lock.
 void TcpCore::zero_counters() noexcept {
-    stats::SocketBlock* block = tally_.block();
+    stats::SocketBlock* block = socket_counters_.block();
     if (block == nullptr) return;
-    Use use(transport_);
+    Pin pin(transport_);
     statistics::TcpBase base;
     tcp::Connection::Sample s;
-    if (tcp::Connection* c = use.connection; c != nullptr && c->sample(s)) {
+    if (tcp::Connection* c = pin.connection; c != nullptr && c->sample(s)) {
         base.connection = s.counters;
         statistics::set_base(block, c, base);
-    } else if (tcp::Listener* l = use.listener; l != nullptr && phase() == Phase::listening) {
+    } else if (tcp::Listener* l = pin.listener; l != nullptr && phase() == Phase::listening) {
         base.listener = l->counters();
         statistics::set_base(block, l, base);
     }

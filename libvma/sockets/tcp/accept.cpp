@@ -100,28 +100,28 @@ int TcpListening::accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
     for (;;) {
         if (phase() != Phase::listening) return Socket::accept4(fd, addr, len, flags);  // EINVAL
         {
-            Use use(transport_);
-            if (use.listener == nullptr) continue;
-            if (use.listener->pending() == 0) {
+            Pin pin(transport_);
+            if (pin.listener == nullptr) continue;
+            if (pin.listener->pending() == 0) {
                 flush();
                 progress();
             }
             const bool kernel_first =
                 accepts_.fetch_add(1, std::memory_order_relaxed) % kKernelTurn == kKernelTurn - 1;
-            if (use.listener->pending() != 0 && !kernel_first) {
-                const int accepted = accept_ours(*use.listener, addr, len, flags);
+            if (pin.listener->pending() != 0 && !kernel_first) {
+                const int accepted = accept_ours(*pin.listener, addr, len, flags);
                 if (accepted >= 0) errno = saved;
                 if (accepted >= 0 || errno != EAGAIN) return accepted;
             }
             const int accepted = accept_from_kernel(fd, addr, len, flags);
             if (accepted >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) return accepted;
-            if (use.listener->pending() != 0) continue;
+            if (pin.listener->pending() != 0) continue;
             if (nonblock_.load(std::memory_order_relaxed) || interrupted_own_code()) return failed(EAGAIN);
         }
         const int error = wait(fd, w, [&] {
             if (phase() != Phase::listening) return true;
-            Use use(transport_);
-            if (use.listener == nullptr || use.listener->pending() != 0) return true;
+            Pin pin(transport_);
+            if (pin.listener == nullptr || pin.listener->pending() != 0) return true;
             return (ratio == 0 ? w.spins == 0 : w.spins % ratio == 0) && kernel_has_connection(fd);
         });
         if (error == EAGAIN) return failed(EAGAIN);

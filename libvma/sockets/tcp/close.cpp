@@ -63,8 +63,8 @@ void TcpSocket::before_process_end(int fd) noexcept {
         return;
     }
     {
-        Use use(transport_);
-        tcp::Connection* c = use.connection;
+        Pin pin(transport_);
+        tcp::Connection* c = pin.connection;
         if (c == nullptr || over(*c)) return;
         // A handshake is not to be completed by the internal thread in the last moments: the kernel refuses
         // it.

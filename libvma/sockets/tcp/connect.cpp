@@ -61,7 +61,7 @@ bool TcpConnecting::plan_connect(int fd, const sockaddr_in& to, Plan& plan) noex
                         "its route and its source are on different interfaces");
         }
         const config::Endpoint here{source, local.sin_port}, there{to.sin_addr.s_addr, to.sin_port};
-        const config::Decision decision = config::decide(config::Role::tcp_client, there, &here);
+        const config::Verdict decision = config::decide(config::Role::tcp_client, there, &here);
         plan.why.rule = decision.text();
         if (decision.os()) return left(stats::Reason::rule);
         if (stack_.ring(route->ifindex) == nullptr) {
@@ -216,8 +216,8 @@ void TcpConnecting::kernel_connected(int result) noexcept {
 int TcpConnecting::await_connect(int fd, int under_way) {
     tcp::Connection* c;
     {
-        Use use(transport_);
-        c = use.connection;
+        Pin pin(transport_);
+        c = pin.connection;
         if (c == nullptr) return failed(ECONNABORTED);
         // The kernel's first answer is this one, however quick the peer's.
         if (under_way == EINPROGRESS && nonblock_.load(std::memory_order_relaxed)) return failed(under_way);

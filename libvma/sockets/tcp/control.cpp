@@ -28,7 +28,7 @@ TcpSocket* TcpSocket::create(Stack& stack, int fd, int type) noexcept {
     void* memory = take_memory();
     if (memory == nullptr) return nullptr;
     auto* socket = new (memory) TcpSocket(stack, type);
-    socket->tally_.open(stats::Protocol::tcp, fd, SOCK_STREAM, (type & SOCK_NONBLOCK) == 0);
+    socket->socket_counters_.open(stats::Protocol::tcp, fd, SOCK_STREAM, (type & SOCK_NONBLOCK) == 0);
     statistics::joined(*socket);
     socket->options_.next() = default_tcp_options(fd);
     set_tcp_defaults_on(fd);
@@ -49,8 +49,8 @@ TcpSocket* TcpSocket::accepted(void* memory, TcpListening& listener, tcp::Connec
     if (with_list) from.state_lock_.lock();
     socket->options_.inherit(from.options_, with_list);
     if (with_list) from.state_lock_.unlock();
-    socket->tally_.open(stats::Protocol::tcp, fd, SOCK_STREAM, (flags & SOCK_NONBLOCK) == 0);
-    const stats::SocketBlock* listeners = from.tally_.block();
+    socket->socket_counters_.open(stats::Protocol::tcp, fd, SOCK_STREAM, (flags & SOCK_NONBLOCK) == 0);
+    const stats::SocketBlock* listeners = from.socket_counters_.block();
     socket->decided({stats::Path::offloaded,
                      stats::Reason::none,
                      {},
@@ -111,9 +111,9 @@ int TcpSocket::bind_again(int fd, const sockaddr* addr, socklen_t len) noexcept 
 
 int TcpSocket::getsockname(int fd, sockaddr* addr, socklen_t* len) {
     {
-        Use use(transport_);
-        if (use.connection != nullptr && !name_.rebound()) {
-            const tcp::Endpoints& ends = use.connection->endpoints();
+        Pin pin(transport_);
+        if (pin.connection != nullptr && !name_.rebound()) {
+            const tcp::Endpoints& ends = pin.connection->endpoints();
             return copy_name(ends.local_addr, ends.local_port, addr, len);
         }
     }
@@ -126,11 +126,11 @@ int TcpSocket::getsockname(int fd, sockaddr* addr, socklen_t* len) {
 
 int TcpSocket::getpeername(int fd, sockaddr* addr, socklen_t* len) {
     {
-        Use use(transport_);
-        if (use.connection != nullptr) {
-            if (over(*use.connection) || use.connection->state() == tcp::State::syn_sent)
+        Pin pin(transport_);
+        if (pin.connection != nullptr) {
+            if (over(*pin.connection) || pin.connection->state() == tcp::State::syn_sent)
                 return failed(ENOTCONN);
-            const tcp::Endpoints& ends = use.connection->endpoints();
+            const tcp::Endpoints& ends = pin.connection->endpoints();
             return copy_name(ends.remote_addr, ends.remote_port, addr, len);
         }
     }
@@ -154,12 +154,12 @@ int TcpSocket::shutdown(int fd, int how) {
     }
     bool remote = false;
     {
-        Use use(transport_);
-        if (use.connection == nullptr) return failed(ENOTCONN);
-        if (over(*use.connection)) return failed(ENOTCONN);
-        if (use.connection->state() != tcp::State::syn_sent) {
-            ConnectionScope here(*use.connection);
-            const int error = -use.connection->shutdown(how);
+        Pin pin(transport_);
+        if (pin.connection == nullptr) return failed(ENOTCONN);
+        if (over(*pin.connection)) return failed(ENOTCONN);
+        if (pin.connection->state() != tcp::State::syn_sent) {
+            ConnectionScope here(*pin.connection);
+            const int error = -pin.connection->shutdown(how);
             if (error != EREMOTE) return error == 0 ? 0 : failed(error);
             int busy = 0;
             remote = true;
@@ -217,14 +217,14 @@ void TcpSocket::ring_failed(int fd, ring::Ring& ring) noexcept {
         return;
     }
     {
-        Use use(transport_);
-        if (use.connection == nullptr || use.connection->ring() != &ring || over(*use.connection)) return;
+        Pin pin(transport_);
+        if (pin.connection == nullptr || pin.connection->ring() != &ring || over(*pin.connection)) return;
     }
     if (handover(fd, leave::device_failed)) return;
-    Use use(transport_);
-    if (use.connection == nullptr) return;
-    ConnectionScope here(*use.connection);
-    use.connection->lose_path(still_connecting(*use.connection) ? EHOSTUNREACH : ETIMEDOUT);
+    Pin pin(transport_);
+    if (pin.connection == nullptr) return;
+    ConnectionScope here(*pin.connection);
+    pin.connection->lose_path(still_connecting(*pin.connection) ? EHOSTUNREACH : ETIMEDOUT);
 }
 
 }  // namespace vma::sockets

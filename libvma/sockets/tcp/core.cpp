@@ -10,15 +10,15 @@
 namespace vma::sockets {
 
 tcp::Connection* TcpCore::connection() noexcept {
-    Use use(transport_);
-    if (use.connection != nullptr) use.connection->ref();
-    return use.connection;
+    Pin pin(transport_);
+    if (pin.connection != nullptr) pin.connection->ref();
+    return pin.connection;
 }
 
 const LeaveCause* TcpCore::leaving() const noexcept {
-    Use use(transport_);
+    Pin pin(transport_);
     const bool due =
-        use.connection != nullptr && use.connection->urgent_seen() && !stuck_.load(std::memory_order_relaxed);
+        pin.connection != nullptr && pin.connection->urgent_seen() && !stuck_.load(std::memory_order_relaxed);
     return due ? &leave::urgent_data : nullptr;
 }
 
@@ -49,7 +49,7 @@ bool TcpCore::handover(int fd, LeaveCause why) noexcept {
                     moved = true;
                 });
                 if (!result)
-                    log::warn("a TCP connection cannot be moved to the kernel ({}): {}", why,
+                    log::warn("a TCP connection cannot be moved to the kernel ({}): {}", why.text,
                               result.error().what);
             } catch (...) {
                 log::warn("a TCP connection cannot be moved to the kernel ({}): out of memory", why.text);
@@ -57,7 +57,7 @@ bool TcpCore::handover(int fd, LeaveCause why) noexcept {
             if (!moved) c->finish_freeze(false);
         } else {
             log::once(log::Level::warn,
-                      "a TCP connection in this state cannot be moved to the kernel ({}): {}", why,
+                      "a TCP connection in this state cannot be moved to the kernel ({}): {}", why.text,
                       strerrordesc_np(error));
         }
         if (moved) {

@@ -34,16 +34,16 @@ class TcpCore : public SteeredSocket, public tcp::Owner {
         return p != Phase::fresh && p != Phase::kernel;
     }
     const LeaveCause* leaving() const noexcept final;
-    void kernel_answered(int fd, stats::Way way, ssize_t result, int flags) noexcept final;
+    void kernel_answered(int fd, stats::TrafficPath way, ssize_t result, int flags) noexcept final;
 
     bool offloaded() const noexcept final { return readiness() != Readiness::kernel; }
     Readiness readiness() const noexcept final;
     std::uint32_t arrivals() const noexcept final { return edges(EPOLLIN); }
     std::uint32_t edges(std::uint32_t interest) const noexcept final;
-    unsigned progress() noexcept final { return progress(Use(transport_)); }
-    void flush() noexcept final { flush(Use(transport_)); }
+    unsigned progress() noexcept final { return progress(Pin(transport_)); }
+    void flush() noexcept final { flush(Pin(transport_)); }
     unsigned rings(ring::Ring** out, unsigned room) const noexcept final {
-        return rings(Use(transport_), out, room);
+        return rings(Pin(transport_), out, room);
     }
 
     // tcp::Owner, with the connection's or the listener's lock held
@@ -58,7 +58,7 @@ class TcpCore : public SteeredSocket, public tcp::Owner {
     tcp::Connection* connection() noexcept;
 
   protected:
-    using Use = TcpTransport::Use;
+    using Pin = TcpTransport::Pin;
     // `fresh`: neither connected nor listening, everything is the kernel's. `connecting` and `connected`: a
     // connection; connecting until connect() has told the program how it ended. `kernel`: for good.
     enum class Phase : std::uint8_t { fresh, listening, connecting, connected, kernel };
@@ -96,9 +96,9 @@ class TcpCore : public SteeredSocket, public tcp::Owner {
     // handler that interrupted the handover.
     bool moved_away(int fd, int& error) noexcept;
 
-    unsigned progress(const Use& use) const noexcept;
-    void flush(const Use& use) const noexcept;
-    unsigned rings(const Use& use, ring::Ring** out, unsigned room) const noexcept;
+    unsigned progress(const Pin& pin) const noexcept;
+    void flush(const Pin& pin) const noexcept;
+    unsigned rings(const Pin& pin, ring::Ring** out, unsigned room) const noexcept;
     // Polls, then sleeps, until ready() (0), or an errno: EAGAIN at the deadline, EINTR, EBADF when closed
     // meanwhile. See wait.h.
     template <class F>
@@ -106,9 +106,9 @@ class TcpCore : public SteeredSocket, public tcp::Owner {
 
     // Statistics: of a call's result, the library's (bytes or -errno) or the kernel's (bytes, or -1 with
     // errno), which is returned.
-    ssize_t count(stats::Way way, ssize_t result) noexcept;
-    ssize_t count_kernel(stats::Way way, ssize_t result, int flags = 0) noexcept;
-    int count_kernel(stats::Way way, int result, const mmsghdr* msgs, int flags) noexcept;
+    ssize_t count(stats::TrafficPath way, ssize_t result) noexcept;
+    ssize_t count_kernel(stats::TrafficPath way, ssize_t result, int flags = 0) noexcept;
+    int count_kernel(stats::TrafficPath way, int result, const mmsghdr* msgs, int flags) noexcept;
     void describe() noexcept;  // names and ring, without asking the kernel
 
     std::atomic<Phase> phase_{Phase::fresh};

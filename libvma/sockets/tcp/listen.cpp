@@ -19,7 +19,7 @@
 #include "libvma/sockets/shadow.h"
 #include "libvma/sockets/tcp/defaults.h"
 #include "libvma/sockets/tcp/listening.h"
-#include "libvma/tcp/timers/engine.h"
+#include "libvma/tcp/timers/background.h"
 
 namespace vma::sockets {
 namespace {
@@ -40,7 +40,7 @@ std::vector<FlowRules::Rule> TcpListening::wanted_rules(Why& why) {
     }
     for (const net::LocalAddress& a : stack_.view().addresses()) {
         if (!stack_.may_serve(a, name_.listen_addr(), options_.next().path.oif, why)) continue;
-        const config::Decision decision =
+        const config::Verdict decision =
             config::decide(config::Role::tcp_server, {a.address, name_.listen_port()}, nullptr);
         if (decision.os()) {
             why = {stats::Reason::rule, {}, decision.text()};
@@ -63,8 +63,8 @@ void TcpListening::set_rules(std::vector<FlowRules::Rule> wanted, Why& why) noex
                                                          : ring::Share::spread;
     FlowRules::Target target{transport_.listener(), share, "a TCP listener"};
     // The kernel completes handshakes while the program does something else; here the engine has to.
-    target.attached = [](ring::Ring& ring) { tcp::Engine::instance().started(ring); };
-    target.detached = [](ring::Ring& ring) { tcp::Engine::instance().stopped(ring); };
+    target.attached = [](ring::Ring& ring) { tcp::Background::instance().started(ring); };
+    target.detached = [](ring::Ring& ring) { tcp::Background::instance().stopped(ring); };
     if (rules_.set(std::move(wanted), target, why)) watchers_.wake(0);
 }
 
@@ -107,11 +107,11 @@ void TcpListening::refresh_rules() noexcept {
 // ---- readiness ----
 
 std::uint32_t TcpListening::ready_events() const noexcept {
-    Use use(transport_);
-    if (use.connection != nullptr) return use.connection->events_asked();
-    if (use.listener != nullptr) {
+    Pin pin(transport_);
+    if (pin.connection != nullptr) return pin.connection->events_asked();
+    if (pin.listener != nullptr) {
         if (!used_.load(std::memory_order_relaxed)) used_.store(true, std::memory_order_relaxed);
-        return use.listener->pending() != 0 ? EPOLLIN | EPOLLRDNORM : 0u;
+        return pin.listener->pending() != 0 ? EPOLLIN | EPOLLRDNORM : 0u;
     }
     return pending_error_.load(std::memory_order_relaxed) != 0 ? static_cast<std::uint32_t>(EPOLLERR) : 0u;
 }
@@ -200,9 +200,9 @@ void TcpListening::stop_listening() noexcept {
 // ---- a listener whose connections come to the kernel ----
 
 void TcpListening::let_handshakes_end() noexcept {
-    Use use(transport_);
-    if (use.listener != nullptr && rules_.any())
-        placeholders::let_handshakes_end(*use.listener, [&] { progress(use); });
+    Pin pin(transport_);
+    if (pin.listener != nullptr && rules_.any())
+        placeholders::let_handshakes_end(*pin.listener, [&] { progress(pin); });
 }
 
 void TcpListening::suspend_for_good() noexcept {
@@ -216,11 +216,11 @@ void TcpListening::suspend_for_good() noexcept {
 
 // Puts the connections of the accept queue where every process that has the listener can accept them.
 void TcpListening::offer_waiting() noexcept {
-    Use use(transport_);
-    while (use.listener != nullptr && use.listener->pending() != 0) {
+    Pin pin(transport_);
+    while (pin.listener != nullptr && pin.listener->pending() != 0) {
         placeholders::Placeholder placeholder(name_.listen_addr(), name_.listen_port());
         if (!placeholder) return;
-        const int fd = accept_ours(*use.listener, nullptr, nullptr, SOCK_CLOEXEC);
+        const int fd = accept_ours(*pin.listener, nullptr, nullptr, SOCK_CLOEXEC);
         if (fd < 0) return;
         InternalFd connection;
         if (auto socket = g_fds.socket(fd)) {
@@ -240,11 +240,11 @@ void TcpListening::before_fork(int) noexcept {
     if (phase() != Phase::listening || used_.load(std::memory_order_relaxed) || interrupted_own_code())
         return;
     {
-        Use use(transport_);
+        Pin pin(transport_);
         let_handshakes_end();
         Stack::Control control(stack_);
         if (!control.mine || !rules_.follows()) {
-            if (use.listener != nullptr) use.listener->leave_new_to_kernel(false);
+            if (pin.listener != nullptr) pin.listener->leave_new_to_kernel(false);
             return;
         }
         suspended_.store(true, std::memory_order_relaxed);

@@ -64,17 +64,17 @@ int put(const void* from, std::size_t size, void* value, socklen_t* len) noexcep
 
 template <class F>
 void TcpSocket::edit_options(F&& edit) noexcept {
-    Use use(transport_);
-    if (use.connection != nullptr) {
-        ConnectionScope here(*use.connection);
-        use.connection->change(edit);
+    Pin pin(transport_);
+    if (pin.connection != nullptr) {
+        ConnectionScope here(*pin.connection);
+        pin.connection->change(edit);
         return;
     }
     if (state_lock_.owned_by_me()) return;
     state_lock_.lock();
     edit(options_.next());
     state_lock_.unlock();
-    if (use.listener != nullptr) use.listener->change(edit);
+    if (pin.listener != nullptr) pin.listener->change(edit);
 }
 
 void TcpSocket::apply(int fd, int level, int name) noexcept {
@@ -122,9 +122,9 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
             case SO_RCVLOWAT:
                 options_.set_receive_lowat(std::max(number, 1u));
                 edit([&](tcp::Options& o) { o.receive_lowat = std::max(number, 1u); });
-                if (Use use(transport_); use.connection != nullptr) {
-                    ConnectionScope here(*use.connection);
-                    use.connection->tell_readable();
+                if (Pin pin(transport_); pin.connection != nullptr) {
+                    ConnectionScope here(*pin.connection);
+                    pin.connection->tell_readable();
                 }
                 break;
             case SO_MARK:
@@ -167,10 +167,10 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
     switch (name) {
         case TCP_NODELAY: {
             edit([&](tcp::Options& o) { o.nodelay = value != 0; });
-            Use use(transport_);
-            if (use.connection != nullptr) {
-                ConnectionScope here(*use.connection);
-                use.connection->nodelay(value != 0);
+            Pin pin(transport_);
+            if (pin.connection != nullptr) {
+                ConnectionScope here(*pin.connection);
+                pin.connection->nodelay(value != 0);
             }
             break;
         }
@@ -241,8 +241,8 @@ int TcpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
         has_connection()) {
         int clamp;
         std::memcpy(&clamp, value, sizeof clamp);
-        Use use(transport_);
-        if (clamp == 0 && use.connection != nullptr && !over(*use.connection)) return failed(EINVAL);
+        Pin pin(transport_);
+        if (clamp == 0 && pin.connection != nullptr && !over(*pin.connection)) return failed(EINVAL);
     }
 
     // Stays with the connection, which knows more than its three values (tcp(7)).
@@ -251,10 +251,10 @@ int TcpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
         if (r != 0 || !readable || len < sizeof(int)) return r;
         int on;
         std::memcpy(&on, value, sizeof on);
-        Use use(transport_);
-        if (use.connection != nullptr) {
-            ConnectionScope here(*use.connection);
-            use.connection->quick_ack(on != 0);
+        Pin pin(transport_);
+        if (pin.connection != nullptr) {
+            ConnectionScope here(*pin.connection);
+            pin.connection->quick_ack(on != 0);
         } else {
             edit_options([&](tcp::Options& o) { o.quickack = on != 0; });
         }
@@ -282,9 +282,9 @@ int TcpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
 
 // What only the connection knows. `known` says whether this is one of these.
 int TcpSocket::get_from_connection(int fd, int level, int name, void* value, socklen_t* len, bool& known) {
-    Use use(transport_);
+    Pin pin(transport_);
     known = true;
-    tcp::Connection* c = use.connection;
+    tcp::Connection* c = pin.connection;
     if (c == nullptr) {
         if (level == SOL_SOCKET && name == SO_ERROR)
             if (const int error = take_pending_error(); error != 0)
@@ -360,8 +360,8 @@ int TcpSocket::getsockopt(int fd, int level, int name, void* value, socklen_t* l
 
 int TcpSocket::ioctl(int fd, unsigned long request, void* arg) {
     if (has_connection()) {
-        Use use(transport_);
-        if (const tcp::Connection* c = use.connection) {
+        Pin pin(transport_);
+        if (const tcp::Connection* c = pin.connection) {
             const bool young = still_connecting(*c);
             std::size_t answer = 0;
             bool known = true;

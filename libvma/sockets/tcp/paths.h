@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The ways of TCP connections, from the network view: route, interface, its ring, next hop's link address.
 //
-// The kernel keeps the neighbour table. It is asked to resolve and to confirm (net::View::solicit), at most
-// once a second for one address, because a connection that waits asks often and many connections share a
+// The kernel keeps the neighbour table. It is asked to resolve and to confirm (net::KernelView::solicit), at
+// most once a second for one address, because a connection that waits asks often and many connections share a
 // gateway.
 #pragma once
 

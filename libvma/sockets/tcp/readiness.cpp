@@ -25,9 +25,9 @@ Readiness TcpCore::readiness() const noexcept {
 }
 
 std::uint32_t TcpCore::edges(std::uint32_t interest) const noexcept {
-    Use use(transport_);
-    if (use.connection != nullptr) return use.connection->edges(interest);
-    return use.listener != nullptr ? use.listener->arrivals() : 0;
+    Pin pin(transport_);
+    if (pin.connection != nullptr) return pin.connection->edges(interest);
+    return pin.listener != nullptr ? pin.listener->arrivals() : 0;
 }
 
 void TcpCore::changed() noexcept {
@@ -64,9 +64,9 @@ int TcpCore::take_pending_error() noexcept {
 
 // ---- rings ----
 
-unsigned TcpCore::rings(const Use& use, ring::Ring** out, unsigned room) const noexcept {
-    if (use.connection != nullptr) {
-        ring::Ring* ring = use.connection->ring();
+unsigned TcpCore::rings(const Pin& pin, ring::Ring** out, unsigned room) const noexcept {
+    if (pin.connection != nullptr) {
+        ring::Ring* ring = pin.connection->ring();
         if (ring == nullptr) return 0;
         if (room != 0) out[0] = ring;
         return 1;
@@ -74,8 +74,8 @@ unsigned TcpCore::rings(const Use& use, ring::Ring** out, unsigned room) const n
     return rules_.copy(out, room);
 }
 
-unsigned TcpCore::progress(const Use& use) const noexcept {
-    if (const tcp::Connection* c = use.connection) {
+unsigned TcpCore::progress(const Pin& pin) const noexcept {
+    if (const tcp::Connection* c = pin.connection) {
         ring::Ring* ring = c->ring();
         if (ring == nullptr) return 0;
         constexpr unsigned kMaxRounds = 1024;  // see FlowRules::poll_until()
@@ -86,12 +86,12 @@ unsigned TcpCore::progress(const Use& use) const noexcept {
         } while (taken != 0 && (c->events() & EPOLLIN) == 0 && ++round < kMaxRounds);
         return total;
     }
-    return rules_.poll_until([&] { return use.listener != nullptr && use.listener->pending() != 0; });
+    return rules_.poll_until([&] { return pin.listener != nullptr && pin.listener->pending() != 0; });
 }
 
-void TcpCore::flush(const Use& use) const noexcept {
-    if (use.connection == nullptr) return rules_.flush();
-    if (ring::Ring* ring = use.connection->ring()) ring->flush();
+void TcpCore::flush(const Pin& pin) const noexcept {
+    if (pin.connection == nullptr) return rules_.flush();
+    if (ring::Ring* ring = pin.connection->ring()) ring->flush();
 }
 
 }  // namespace vma::sockets

@@ -88,12 +88,12 @@ ssize_t TcpStream::take(tcp::Connection& c, IovCursor& at, std::size_t left, uns
 
 ssize_t TcpStream::receive(int fd, IovCursor& at, int flags) {
     const ssize_t n = receive_ours(fd, at, flags);
-    return (flags & MSG_PEEK) != 0 && n > 0 ? n : count(stats::Way::rx_offload, n);
+    return (flags & MSG_PEEK) != 0 && n > 0 ? n : count(stats::TrafficPath::rx_offload, n);
 }
 
 ssize_t TcpStream::receive_ours(int fd, IovCursor& at, int flags) {
-    Use use(transport_);
-    tcp::Connection* const c = use.connection;
+    Pin pin(transport_);
+    tcp::Connection* const c = pin.connection;
     if (c == nullptr) return -ENOTCONN;
     if (__builtin_expect(c->urgent_seen(), 0) && !stuck_.load(std::memory_order_relaxed)) return -EREMOTE;
     const bool peek = (flags & MSG_PEEK) != 0, waits = blocks(flags);
@@ -185,9 +185,9 @@ ssize_t TcpStream::receive_ours(int fd, IovCursor& at, int flags) {
         }
     }
     if (got != 0 && !peek)
-        tally_.came(w != nullptr ? (w->slept ? stats::Came::slept : stats::Came::polled)
-                    : polled     ? stats::Came::polled
-                                 : stats::Came::there);
+        socket_counters_.came(w != nullptr ? (w->slept ? stats::Arrived::slept : stats::Arrived::polled)
+                              : polled     ? stats::Arrived::polled
+                                           : stats::Arrived::there);
     return static_cast<ssize_t>(got);
 }
 
@@ -215,7 +215,8 @@ ssize_t TcpStream::recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* 
         __builtin_expect(error != 0, 0))
         return failed(error);
     auto kernel = [&] {
-        return count_kernel(stats::Way::rx_os, Socket::recvfrom(fd, buf, len, flags, addr, alen), flags);
+        return count_kernel(stats::TrafficPath::rx_os, Socket::recvfrom(fd, buf, len, flags, addr, alen),
+                            flags);
     };
     if (!has_connection() || (flags & MSG_ERRQUEUE)) return kernel();
     if (flags & MSG_OOB) return receive_urgent(fd, buf, len, flags, addr, alen);
@@ -238,8 +239,8 @@ ssize_t TcpStream::recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* 
 
 ssize_t TcpStream::receive_urgent(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) {
     {
-        Use use(transport_);
-        const tcp::Connection* c = use.connection;
+        Pin pin(transport_);
+        const tcp::Connection* c = pin.connection;
         if (c != nullptr && !c->urgent_seen()) {
             flush();
             progress();
@@ -247,7 +248,7 @@ ssize_t TcpStream::receive_urgent(int fd, void* buf, size_t len, int flags, sock
         if (c != nullptr && !c->urgent_seen()) return failed(EINVAL);  // recv(2): there is none
     }
     if (!handover(fd, leave::urgent_data)) return failed(EOPNOTSUPP);
-    return count_kernel(stats::Way::rx_os, Socket::recvfrom(fd, buf, len, flags, addr, alen), flags);
+    return count_kernel(stats::TrafficPath::rx_os, Socket::recvfrom(fd, buf, len, flags, addr, alen), flags);
 }
 
 ssize_t TcpStream::recvmsg(int fd, msghdr* msg, int flags) {
@@ -255,7 +256,9 @@ ssize_t TcpStream::recvmsg(int fd, msghdr* msg, int flags) {
         __builtin_expect(error != 0, 0))
         return failed(error);
     // The kernel says what is wrong with it; its socket has nothing to give, unless it has the connection.
-    auto kernel = [&] { return count_kernel(stats::Way::rx_os, Socket::recvmsg(fd, msg, flags), flags); };
+    auto kernel = [&] {
+        return count_kernel(stats::TrafficPath::rx_os, Socket::recvmsg(fd, msg, flags), flags);
+    };
     if (!has_connection() || (flags & MSG_ERRQUEUE) || !UserMemory::writable(msg, sizeof *msg) ||
         vectors_error(*msg) != 0 || (msg->msg_name != nullptr && static_cast<int>(msg->msg_namelen) < 0))
         return kernel();
@@ -282,9 +285,9 @@ ssize_t TcpStream::recvmsg(int fd, msghdr* msg, int flags) {
     if (msg->msg_name != nullptr) msg->msg_namelen = 0;
     CmsgWriter control(*msg);
     if (options_.report_inq()) {
-        Use use(transport_);
-        int inq = use.connection == nullptr ? 0 : static_cast<int>(use.connection->readable());
-        if (inq == 0 && use.connection != nullptr && (use.connection->events() & EPOLLRDHUP) != 0)
+        Pin pin(transport_);
+        int inq = pin.connection == nullptr ? 0 : static_cast<int>(pin.connection->readable());
+        if (inq == 0 && pin.connection != nullptr && (pin.connection->events() & EPOLLRDHUP) != 0)
             inq = 1;  // the FIN
         control.put(IPPROTO_TCP, TCP_CM_INQ, &inq, sizeof inq);
     }
@@ -293,7 +296,8 @@ ssize_t TcpStream::recvmsg(int fd, msghdr* msg, int flags) {
 
 int TcpStream::recvmmsg(int fd, mmsghdr* msgs, unsigned room, int flags, timespec* timeout) {
     if (!has_connection() || (flags & MSG_ERRQUEUE))
-        return count_kernel(stats::Way::rx_os, Socket::recvmmsg(fd, msgs, room, flags, timeout), msgs, flags);
+        return count_kernel(stats::TrafficPath::rx_os, Socket::recvmmsg(fd, msgs, room, flags, timeout), msgs,
+                            flags);
     bool first = true;
     return receive_many(
         msgs, room, flags, timeout,
@@ -301,9 +305,9 @@ int TcpStream::recvmmsg(int fd, mmsghdr* msgs, unsigned room, int flags, timespe
             if (std::exchange(first, false)) {
                 // The kernel asks for a pending error before it looks at any message, so an error comes
                 // before data and end.
-                Use use(transport_);
-                if (use.connection != nullptr && use.connection->peek_error() != 0)
-                    if (const int error = use.connection->take_error(); error != 0) return failed(error);
+                Pin pin(transport_);
+                if (pin.connection != nullptr && pin.connection->peek_error() != 0)
+                    if (const int error = pin.connection->take_error(); error != 0) return failed(error);
             }
             return recvmsg(fd, msg, how);
         },

@@ -58,12 +58,12 @@ Control control_of(const msghdr& msg) noexcept {
 }  // namespace
 
 ssize_t TcpStream::transmit(int fd, IovCursor& at, int flags) {
-    return count(stats::Way::tx_offload, transmit_ours(fd, at, flags));
+    return count(stats::TrafficPath::tx_offload, transmit_ours(fd, at, flags));
 }
 
 ssize_t TcpStream::transmit_ours(int fd, IovCursor& at, int flags) {
-    Use use(transport_);
-    tcp::Connection* const c = use.connection;
+    Pin pin(transport_);
+    tcp::Connection* const c = pin.connection;
     if (c == nullptr) return -EREMOTE;
     const bool waits = blocks(flags);
     const unsigned how = (flags & MSG_MORE) ? tcp::Connection::kMore : 0u;
@@ -173,7 +173,7 @@ ssize_t TcpStream::finish_send(ssize_t result, int flags) noexcept {
 ssize_t TcpStream::sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr,
                           socklen_t alen) {
     auto kernel = [&] {
-        return count_kernel(stats::Way::tx_os, Socket::sendto(fd, buf, len, flags, addr, alen));
+        return count_kernel(stats::TrafficPath::tx_os, Socket::sendto(fd, buf, len, flags, addr, alen));
     };
     if (__builtin_expect(!has_connection() || !still_mine(fd), 0)) {
         if ((flags & MSG_FASTOPEN) && phase() == Phase::fresh) leave_to_kernel(fd, leave::fast_open);
@@ -205,7 +205,7 @@ ssize_t TcpStream::sendto(int fd, const void* buf, size_t len, int flags, const 
 
 ssize_t TcpStream::sendmsg(int fd, const msghdr* msg, int flags) {
     if (!UserMemory::readable(msg, sizeof *msg)) return failed(EFAULT);
-    auto kernel = [&] { return count_kernel(stats::Way::tx_os, Socket::sendmsg(fd, msg, flags)); };
+    auto kernel = [&] { return count_kernel(stats::TrafficPath::tx_os, Socket::sendmsg(fd, msg, flags)); };
     if (__builtin_expect(!has_connection() || !still_mine(fd), 0)) {
         if ((flags & MSG_FASTOPEN) && phase() == Phase::fresh) leave_to_kernel(fd, leave::fast_open);
         if (phase() == Phase::fresh)
@@ -243,7 +243,7 @@ ssize_t TcpStream::sendmsg(int fd, const msghdr* msg, int flags) {
 
 int TcpStream::sendmmsg(int fd, mmsghdr* msgs, unsigned total, int flags) {
     if (!has_connection())
-        return count_kernel(stats::Way::tx_os, Socket::sendmmsg(fd, msgs, total, flags), msgs, 0);
+        return count_kernel(stats::TrafficPath::tx_os, Socket::sendmmsg(fd, msgs, total, flags), msgs, 0);
     return send_many(
         msgs, total, [&](const msghdr* msg) { return sendmsg(fd, msg, flags); },
         [](const msghdr& msg, std::size_t sent) {

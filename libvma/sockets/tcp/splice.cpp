@@ -59,7 +59,7 @@ ssize_t TcpStream::sendfile(int out, int in, off_t* offset, size_t length) {
     if (!has_connection()) {
         if (const int error = phase() == Phase::fresh ? take_pending_error() : 0; error != 0)
             return failed(error);
-        return count_kernel(stats::Way::tx_os, Socket::sendfile(out, in, offset, length));
+        return count_kernel(stats::TrafficPath::tx_os, Socket::sendfile(out, in, offset, length));
     }
     const int mode = os::fcntl(in, F_GETFL, 0);
     if (mode < 0) return -1;
@@ -107,7 +107,7 @@ ssize_t TcpStream::sendfile(int out, int in, off_t* offset, size_t length) {
 ssize_t TcpStream::splice_in(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len,
                              unsigned flags) {
     if (!has_connection() || in_offset != nullptr || out_offset != nullptr || len == 0 || !is_pipe(in))
-        return count_kernel(stats::Way::tx_os, asked(in, in_offset, out, out_offset, len, flags));
+        return count_kernel(stats::TrafficPath::tx_os, asked(in, in_offset, out, out_offset, len, flags));
     std::unique_ptr<char[]> buffer(new (std::nothrow) char[std::min(len, kChunk)]);
     if (buffer == nullptr) return failed(ENOMEM);
     len = std::min(len, kMaxTransfer);
@@ -125,8 +125,8 @@ ssize_t TcpStream::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
         }
         std::size_t room = 0;
         {
-            Use use(transport_);
-            tcp::Connection* c = use.connection;
+            Pin pin(transport_);
+            tcp::Connection* c = pin.connection;
             if (c == nullptr) {
                 error = -EREMOTE;
                 break;
@@ -170,11 +170,11 @@ ssize_t TcpStream::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
         while (at.left() != 0) {
             const ssize_t sent = transmit(out, at, more);
             if (sent == -EAGAIN) {
-                Use use(transport_);
-                if (use.connection == nullptr || ConnectionScope::interrupted(*use.connection)) break;
+                Pin pin(transport_);
+                if (pin.connection == nullptr || ConnectionScope::interrupted(*pin.connection)) break;
                 Waiting w(0);
                 wait(-1, w,
-                     [&] { return (use.connection->events() & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0; });
+                     [&] { return (pin.connection->events() & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0; });
             } else if (int busy = 0; sent == -EREMOTE && moved_away(out, busy)) {
                 if (rest_to_kernel(out, at, more) == 0) error = -EPIPE;
                 break;
@@ -190,7 +190,7 @@ ssize_t TcpStream::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
     if (error == -EREMOTE) {
         int busy;
         if (moved_away(out, busy))
-            return count_kernel(stats::Way::tx_os, asked(in, in_offset, out, out_offset, len, flags));
+            return count_kernel(stats::TrafficPath::tx_os, asked(in, in_offset, out, out_offset, len, flags));
         return busy != 0 ? failed(busy) : splice_in(in, in_offset, out, out_offset, len, flags);
     }
     return error == 0 ? 0 : finish_send(error, 0);
@@ -200,7 +200,7 @@ ssize_t TcpStream::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
 ssize_t TcpStream::splice_out(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t len,
                               unsigned flags) {
     if (!has_connection() || in_offset != nullptr || out_offset != nullptr || len == 0 || !is_pipe(out))
-        return count_kernel(stats::Way::rx_os, asked(in, in_offset, out, out_offset, len, flags));
+        return count_kernel(stats::TrafficPath::rx_os, asked(in, in_offset, out, out_offset, len, flags));
     char buffer[PIPE_BUF];
     std::size_t moved = 0;
     len = std::min(len, kMaxTransfer);
@@ -217,7 +217,7 @@ ssize_t TcpStream::splice_out(int in, off64_t* in_offset, int out, off64_t* out_
         if (n == -EREMOTE && moved == 0) {
             int busy;
             if (moved_away(in, busy))
-                return count_kernel(stats::Way::rx_os, asked(in, nullptr, out, nullptr, len, flags));
+                return count_kernel(stats::TrafficPath::rx_os, asked(in, nullptr, out, nullptr, len, flags));
             return busy != 0 ? failed(busy) : splice_out(in, nullptr, out, nullptr, len, flags);
         }
         if (n < 0 && moved == 0) return finish(n, 0);

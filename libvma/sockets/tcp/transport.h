@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The connection or the listener that a TCP descriptor stands for, and the calls that use it.
 //
-// Data calls take no lock: each announces itself by a Use. A connection or a listener that was replaced is
+// Data calls take no lock: each announces itself by a Pin. A connection or a listener that was replaced is
 // retired, and released when no announced call can know it any more. The socket's state lock guards every
 // change.
 #pragma once
@@ -32,19 +32,19 @@ class ConnectionScope {
 class TcpTransport {
   public:
     // A data call that looks at connection or listener. While one is under way, neither is released.
-    struct Use {
-        explicit Use(const TcpTransport& t) noexcept : transport(t) {
+    struct Pin {
+        explicit Pin(const TcpTransport& t) noexcept : transport(t) {
             transport.users_.fetch_add(1, std::memory_order_seq_cst);
             connection = transport.connection_.load(std::memory_order_seq_cst);
             listener = transport.listener_.load(std::memory_order_seq_cst);
         }
-        ~Use() {
+        ~Pin() {
             if (transport.users_.fetch_sub(1, std::memory_order_seq_cst) == 1 &&
                 __builtin_expect(transport.close_pending_.load(std::memory_order_seq_cst), false))
                 transport.finish_close();
         }
-        Use(const Use&) = delete;
-        Use& operator=(const Use&) = delete;
+        Pin(const Pin&) = delete;
+        Pin& operator=(const Pin&) = delete;
         // What the socket has now: nothing that it had since the constructor goes before the destructor.
         void look_again() noexcept {
             connection = transport.connection();
@@ -57,7 +57,7 @@ class TcpTransport {
 
     ~TcpTransport();
 
-    // Without a Use or the state lock: to compare only.
+    // Without a Pin or the state lock: to compare only.
     tcp::Connection* connection() const noexcept { return connection_.load(std::memory_order_acquire); }
     tcp::Listener* listener() const noexcept { return listener_.load(std::memory_order_acquire); }
     // Takes over a reference.

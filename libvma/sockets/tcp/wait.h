@@ -12,14 +12,14 @@ template <class F>
 int TcpCore::wait(int fd, Waiting& w, F&& ready) {
     const std::int64_t limit = config::get().rx_poll;
     PollTime time;
-    Use use(transport_);  // one for all rounds: it costs more than a look at an empty queue
-    for (;; use.look_again()) {
-        progress(use);
+    Pin pin(transport_);  // one for all rounds: it costs more than a look at an empty queue
+    for (;; pin.look_again()) {
+        progress(pin);
         if (ready()) return 0;
         if (closed()) return EBADF;
         switch (w.next(limit)) {
             case Waiting::Next::poll:
-                flush(use);  // what polling has answered must not wait for the flusher
+                flush(pin);  // what polling has answered must not wait for the flusher
                 w.pause(time);
                 continue;
             case Waiting::Next::interrupted:
@@ -36,8 +36,8 @@ int TcpCore::wait(int fd, Waiting& w, F&& ready) {
         Sleep sleep(*this, fd);
         do {
             sleep.arm();
-            use.look_again();
-            progress(use);
+            pin.look_again();
+            progress(pin);
             if (ready() || closed()) break;
             if (int error = sleep.run(w.deadline, hold.original()))
                 return error == EAGAIN && ready() ? 0 : error;

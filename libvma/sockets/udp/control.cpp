@@ -27,7 +27,7 @@ UdpSocket* UdpSocket::create(Stack& stack, int fd, int type) noexcept {
     void* memory = g_udp_pool.take();
     if (memory == nullptr) return nullptr;
     auto* socket = new (memory) UdpSocket(stack, fd, type);
-    socket->tally_.open(stats::Protocol::udp, fd, SOCK_DGRAM, (type & SOCK_NONBLOCK) == 0);
+    socket->socket_counters_.open(stats::Protocol::udp, fd, SOCK_DGRAM, (type & SOCK_NONBLOCK) == 0);
     statistics::joined(*socket);
     return socket;
 }
@@ -150,7 +150,7 @@ void UdpSocket::leave_to_kernel(int, LeaveCause why) noexcept {
     if (left_.exchange(true)) return;
     log::once(log::Level::info, "a UDP socket is left to the kernel: {}", why.text);
     const stats::Reason reason = why.reason;
-    decided({stats::Path::kernel, reason, why});
+    decided({stats::Path::kernel, reason, why.text});
     flush();
     {
         Stack::Control control(stack_);
@@ -280,7 +280,7 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
 }
 
 void UdpSocket::show_multicast(int fd) noexcept {
-    stats::SocketBlock* block = tally_.block();
+    stats::SocketBlock* block = socket_counters_.block();
     if (block == nullptr) return;
     in_addr interface {};
     int loop = 1;
@@ -309,7 +309,7 @@ int UdpSocket::ioctl(int fd, unsigned long request, void* arg) {
 // ---- statistics ----
 
 void UdpSocket::publish() noexcept {
-    stats::SocketBlock* block = tally_.block();
+    stats::SocketBlock* block = socket_counters_.block();
     if (block == nullptr || watchers_.locked_by_me()) return;
     {
         const std::lock_guard guard(watchers_.lock());
@@ -329,7 +329,7 @@ void UdpSocket::publish() noexcept {
 }
 
 void UdpSocket::zero_counters() noexcept {
-    stats::SocketBlock* block = tally_.block();
+    stats::SocketBlock* block = socket_counters_.block();
     if (block == nullptr) return;
     {
         const std::lock_guard guard(watchers_.lock());

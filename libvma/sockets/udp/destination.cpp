@@ -33,7 +33,7 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
         // Such packets need identifications the kernel hands out.
         if (from.pmtu_discover == IP_PMTUDISC_DONT)
             return leave(stats::Reason::option, "IP_MTU_DISCOVER is IP_PMTUDISC_DONT");
-        const config::Decision decision = config::decide(config::Role::udp_sender, {d.addr, d.port}, nullptr);
+        const config::Verdict decision = config::decide(config::Role::udp_sender, {d.addr, d.port}, nullptr);
         d.why.rule = decision.text();
         if (decision.os()) return leave(stats::Reason::rule);
         PathResolver paths(stack);

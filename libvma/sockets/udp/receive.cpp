@@ -26,7 +26,7 @@ ring::RxBuffer* UdpSocket::pop(bool count) noexcept {
     const std::lock_guard guard(watchers_.lock());
     ring::RxBuffer* b = queue_.pop();
     if (b == nullptr) return nullptr;
-    if (count) tally_.moved(stats::Way::rx_offload, b->payload_length, true);
+    if (count) socket_counters_.moved(stats::TrafficPath::rx_offload, b->payload_length, true);
     // The last one of a socket left to the kernel: from here on its readiness is the kernel's.
     if (queue_.first() == nullptr && !rules_.any()) watchers_.wake_sets_held(0);
     return b;
@@ -89,7 +89,7 @@ bool UdpSocket::kernel_receives(int flags) const noexcept {
 }
 
 int UdpSocket::would_block() noexcept {
-    tally_.eagain(rules_.any() ? stats::Way::rx_offload : stats::Way::rx_os);
+    socket_counters_.eagain(rules_.any() ? stats::TrafficPath::rx_offload : stats::TrafficPath::rx_os);
     errno = EAGAIN;
     return -1;
 }
@@ -108,7 +108,7 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
         }
     const bool peek = r.flags & MSG_PEEK;
     bool woken = false;
-    stats::Came came = stats::Came::there;
+    stats::Arrived came = stats::Arrived::there;
     PollTime time;
     std::optional<Waiting> waiting;  // from the first round that found nothing
     std::optional<ShadowEdges> edges;
@@ -119,7 +119,7 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
         bool look = kernel_side_.due();
         if (!look) {
             if (queue_.size() == 0) {
-                if (came == stats::Came::there) came = stats::Came::polled;
+                if (came == stats::Arrived::there) came = stats::Arrived::polled;
                 flush();
                 progress();
             } else if (drain_rate_.due()) {
@@ -130,7 +130,7 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
                     const std::lock_guard guard(watchers_.lock());
                     if (ring::RxBuffer* b = queue_.first()) return finish(b, r);
                 } else if (ring::RxBuffer* b = pop(true)) {
-                    tally_.came(came);
+                    socket_counters_.came(came);
                     ssize_t n = finish(b, r);
                     b->release();
                     return n;
@@ -152,7 +152,7 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
             int saved = errno;
             ssize_t n = os::recvmsg(fd, r.msg, r.flags | MSG_DONTWAIT);
             if (n >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) {
-                if (n >= 0 && !peek) tally_.came(came);
+                if (n >= 0 && !peek) socket_counters_.came(came);
                 return count_kernel_receive(n, r.flags);
             }
             errno = saved;
@@ -183,7 +183,7 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
             if (!waiting->interrupted() && !sleep(fd, waiting->deadline, hold.original(), edges)) return -1;
         }
         waiting->spins = 0;
-        came = stats::Came::slept;
+        came = stats::Arrived::slept;
         woken = true;  // perhaps by the kernel's side
     }
 }
@@ -231,15 +231,15 @@ bool UdpSocket::sleep(int fd, std::uint64_t deadline, const sigset_t* mask,
     return true;
 }
 
-void UdpSocket::kernel_answered(int fd, stats::Way way, ssize_t result, int flags) noexcept {
-    way == stats::Way::rx_os ? (void)count_kernel_receive(result, flags)
-                             : note_kernel_send(fd, flags, result);
+void UdpSocket::kernel_answered(int fd, stats::TrafficPath way, ssize_t result, int flags) noexcept {
+    way == stats::TrafficPath::rx_os ? (void)count_kernel_receive(result, flags)
+                                     : note_kernel_send(fd, flags, result);
 }
 
 ssize_t UdpSocket::count_kernel_receive(ssize_t result, int flags) noexcept {
     if (result >= 0 && (flags & (MSG_PEEK | MSG_ERRQUEUE)) != 0) return result;
     if (result < 0 && errno == runtime::kAskKernel) return result;
-    tally_.result(stats::Way::rx_os, result >= 0 ? result : -errno);
+    socket_counters_.result(stats::TrafficPath::rx_os, result >= 0 ? result : -errno);
     return result;
 }
 

@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "libvma/ring/ring.h"
-#include "libvma/stats/tally.h"
+#include "libvma/stats/socket_counters.h"
 
 namespace vma::sockets {
 
@@ -28,7 +28,7 @@ class ReceiveQueue {
     std::uint64_t payload() const noexcept { return bytes_ - std::uint64_t{count()} * kDatagramCost; }
     // Takes over the buffer. False: the queue is full, or no memory; counted as dropped, the buffer stays the
     // caller's.
-    bool push(ring::RxBuffer* b, stats::Tally& tally) noexcept {
+    bool push(ring::RxBuffer* b, stats::SocketCounters& tally) noexcept {
         const std::uint64_t cost = b->payload_length + kDatagramCost;
         if (bytes_ + cost > limit() && head_ != nullptr) return drop(*b, tally);
         // What is unread for long must not keep the ring's buffers: others receive into them.
@@ -73,7 +73,7 @@ class ReceiveQueue {
     static constexpr std::uint64_t kDatagramCost = 256;
 
     std::uint32_t count() const noexcept { return size_.load(std::memory_order_relaxed); }
-    bool drop(const ring::RxBuffer& b, stats::Tally& tally) noexcept {
+    bool drop(const ring::RxBuffer& b, stats::SocketCounters& tally) noexcept {
         drops_++;
         tally.dropped(b.payload_length);
         return false;

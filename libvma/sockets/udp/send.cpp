@@ -82,14 +82,16 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
         // waits or gets EAGAIN.
         if (config::get().tx_nonblocked_eagains == 0) return false;
         if (blocks(flags)) return false;
-        tally_.eagain(stats::Way::tx_offload);
+        socket_counters_.eagain(stats::TrafficPath::tx_offload);
         errno = EAGAIN;
         result = -1;
         return true;
     }
-    tally_.moved(stats::Way::tx_offload, length, true);
-    if (__builtin_expect(!tally_.is(stats::Direction::tx, stats::Path::offloaded, stats::Reason::none), 0))
-        tally_.decided(stats::Direction::tx, {stats::Path::offloaded, stats::Reason::none, {}, d->why.rule});
+    socket_counters_.moved(stats::TrafficPath::tx_offload, length, true);
+    if (__builtin_expect(
+            !socket_counters_.is(stats::Direction::tx, stats::Path::offloaded, stats::Reason::none), 0))
+        socket_counters_.decided(stats::Direction::tx,
+                                 {stats::Path::offloaded, stats::Reason::none, {}, d->why.rule});
     if (__builtin_expect(send_.room_watched(), 0)) tell_of_room();
     result = static_cast<ssize_t>(length);
     return true;
@@ -105,7 +107,7 @@ void UdpSocket::tell_of_room() noexcept {
 }
 
 void UdpSocket::note_kernel_send(int fd, int flags, ssize_t result) noexcept {
-    tally_.result(stats::Way::tx_os, result >= 0 ? result : -errno);
+    socket_counters_.result(stats::TrafficPath::tx_os, result >= 0 ? result : -errno);
     KernelSide::note_send();
     if (result < 0) return;
     if (flags & MSG_MORE)

@@ -20,7 +20,7 @@ namespace vma::sockets {
 bool UdpSteering::deliver(ring::RxBuffer* b) noexcept {
     if (closed()) return false;
     const std::lock_guard guard(watchers_.lock());
-    if (!queue_.push(b, tally_)) return false;
+    if (!queue_.push(b, socket_counters_)) return false;
     watchers_.wake_held(kWakeIn);
     return true;
 }
@@ -55,7 +55,7 @@ void UdpSteering::read_attributes(int fd) noexcept {
 // ---- rules ----
 
 bool UdpSteering::rule_allows(in_addr_t addr, Why& why) const {
-    const config::Decision decision =
+    const config::Verdict decision =
         config::decide(config::Role::udp_receiver, {addr, ends_.local_port}, nullptr);
     if (decision.os()) why = {stats::Reason::rule, {}, {}};
     why.rule = decision.text();
@@ -83,7 +83,7 @@ std::vector<FlowRules::Rule> UdpSteering::connected_rules(Why& why) {
         why = {stats::Reason::rule, {}, decision.text()};
         decide_receive(why);
         left_ = true;
-        tally_.decided(stats::Direction::tx, why.decision(stats::Path::kernel));
+        socket_counters_.decided(stats::Direction::tx, why.decision(stats::Path::kernel));
         return wanted;
     }
     const bool hosts = is_unicast(ends_.local_addr) && is_unicast(ends_.remote_addr);
@@ -175,11 +175,12 @@ void UdpSteering::update_rules(bool only_route) noexcept {
 void UdpSteering::decide_receive(const Why& why) noexcept {
     if (left_ || closed_) return;
     if (rules_.any())
-        tally_.decided(stats::Direction::rx, {stats::Path::offloaded, stats::Reason::none, {}, why.rule});
+        socket_counters_.decided(stats::Direction::rx,
+                                 {stats::Path::offloaded, stats::Reason::none, {}, why.rule});
     else
-        tally_.decided(stats::Direction::rx,
-                       why.decision(why.reason == stats::Reason::not_bound ? stats::Path::undecided
-                                                                           : stats::Path::kernel));
+        socket_counters_.decided(stats::Direction::rx,
+                                 why.decision(why.reason == stats::Reason::not_bound ? stats::Path::undecided
+                                                                                     : stats::Path::kernel));
 }
 
 void UdpSteering::bury() noexcept {

@@ -40,7 +40,7 @@ class UdpSocket final : public UdpSteering {
                    socklen_t alen) override;
     ssize_t sendmsg(int fd, const msghdr* msg, int flags) override;
     int sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) override;
-    void kernel_answered(int fd, stats::Way way, ssize_t result, int flags) noexcept override;
+    void kernel_answered(int fd, stats::TrafficPath way, ssize_t result, int flags) noexcept override;
     void leave_to_kernel(int fd, LeaveCause why) noexcept override;
     void before_exec(int fd) noexcept override;
     bool kernel_may_send() const noexcept override { return true; }
@@ -127,7 +127,7 @@ class UdpSocket final : public UdpSteering {
     int dont_wait_here(int flags) const noexcept;
     void note_kernel_send(int fd, int flags, ssize_t result) noexcept;
     bool kernel_sends(stats::Reason reason, std::string_view detail, std::string_view rule = {}) noexcept {
-        tally_.decided(stats::Direction::tx, {stats::Path::kernel, reason, detail, rule});
+        socket_counters_.decided(stats::Direction::tx, {stats::Path::kernel, reason, detail, rule});
         return false;
     }
 

@@ -26,7 +26,7 @@ namespace vma::tcp {
 class Connection;
 
 // The way an answer takes.
-struct Way {
+struct ReturnPath {
     ring::Ring* ring = nullptr;
     net::MacAddress src_mac{}, dst_mac{};
     std::uint16_t mss = 0;  // what we announce there
@@ -34,7 +34,7 @@ struct Way {
 
 struct HalfOpen {
     Handshake handshake;
-    Way way;
+    ReturnPath way;
     std::uint8_t timeouts = 0;
     bool acked =
         false;  // the last ACK has come, and waits for data (TCP_DEFER_ACCEPT) or room in the accept queue

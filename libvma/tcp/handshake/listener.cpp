@@ -18,7 +18,7 @@
 #include "libvma/tcp/lwip/entry.h"
 #include "libvma/tcp/receive/frames.h"
 #include "libvma/tcp/sequence.h"
-#include "libvma/tcp/timers/engine.h"
+#include "libvma/tcp/timers/background.h"
 #include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
@@ -97,7 +97,7 @@ Listener* Listener::create(PathSource& paths, in_port_t port, const Options& opt
 Listener::Listener(PathSource& paths, in_port_t port, const Options& options, unsigned backlog)
     : paths_(paths), port_(port), options_(options), backlog_(backlog) {}
 
-Listener::~Listener() { Engine::instance().wheel().cancel(timer_); }
+Listener::~Listener() { Background::instance().wheel().cancel(timer_); }
 
 void Listener::unref() noexcept {
     if (refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
@@ -313,7 +313,7 @@ bool Listener::on_syn(const Segment& segment, const std::uint32_t* iss) noexcept
     const Options options = options_;
     const bool look_up = may_look_up(segment.now);
     lock_.unlock();
-    Way way;
+    ReturnPath way;
     if (!find_way(segment, options, look_up, way)) return false;
     const lwip::Parameters parameters = parameters_of(options, way.mss, 0);
     Handshake handshake;
@@ -396,7 +396,7 @@ bool Listener::on_half_open(const Segment& segment, HalfOpen& e) noexcept {
         const bool answer = may_answer && (!(segment.flags & TCP_RST) || !outside);
         if (answer) e.answered_ns = segment.now;
         const Handshake handshake = h;
-        const Way way = e.way;
+        const ReturnPath way = e.way;
         const Options options = options_;
         lock_.unlock();
         if (answer) send_ack(handshake, way, options, segment.buffer->ring);
@@ -555,7 +555,7 @@ bool Listener::on_stray(const Segment& segment) noexcept {
     const Options options = options_;
     counters_.resets_sent++;
     lock_.unlock();
-    Way way;
+    ReturnPath way;
     if (find_way(segment, options, false, way)) {
         std::uint8_t bytes[kMaxHandshakeBytes];
         send(segment.ends, way, options, bytes, write_reset(segment.ends, segment.ack, bytes),
@@ -600,7 +600,8 @@ Listener::KernelConnections::Answer Listener::KernelConnections::has(const ring:
 
 // By the route, if it may be looked up; else where the segment came from. So is a neighbour that is not
 // resolved yet: it has just shown its link address. False: there is no way.
-bool Listener::find_way(const Segment& segment, const Options& options, bool look_up, Way& way) noexcept {
+bool Listener::find_way(const Segment& segment, const Options& options, bool look_up,
+                        ReturnPath& way) noexcept {
     const ring::RxBuffer& b = *segment.buffer;
     way.ring = b.ring;
     const auto& ethernet = *reinterpret_cast<const net::EthernetHeader*>(b.frame);
@@ -624,7 +625,7 @@ bool Listener::find_way(const Segment& segment, const Options& options, bool loo
     return ((way.dst_mac[0] | way.src_mac[0]) & 1) == 0;  // no group is a sender
 }
 
-void Listener::send_syn_ack(const Handshake& h, const Way& way, const Options& options, bool cookie,
+void Listener::send_syn_ack(const Handshake& h, const ReturnPath& way, const Options& options, bool cookie,
                             ring::Ring* asked) noexcept {
     const std::uint32_t now_ms = milliseconds(now_ns());
     const std::uint32_t stamp =
@@ -635,7 +636,7 @@ void Listener::send_syn_ack(const Handshake& h, const Way& way, const Options& o
     send(h.ends, way, options, bytes, write_syn_ack(h, way.mss, window, stamp, bytes), asked);
 }
 
-void Listener::send_ack(const Handshake& h, const Way& way, const Options& options,
+void Listener::send_ack(const Handshake& h, const ReturnPath& way, const Options& options,
                         ring::Ring* asked) noexcept {
     const std::uint32_t window = parameters_of(options, way.mss, 0).wnd >> (h.said.has_scale ? h.scale : 0);
     const std::uint32_t stamp = milliseconds(now_ns()) + timestamp_offset(h.ends);
@@ -644,7 +645,7 @@ void Listener::send_ack(const Handshake& h, const Way& way, const Options& optio
          write_ack(h, static_cast<std::uint16_t>(std::min(window, 0xffffu)), stamp, bytes), asked);
 }
 
-void Listener::send(const Endpoints& ends, const Way& way, const Options& options,
+void Listener::send(const Endpoints& ends, const ReturnPath& way, const Options& options,
                     const std::uint8_t* segment, std::size_t length, ring::Ring* asked) noexcept {
     Answer answer;
     answer.asked = asked;
@@ -707,7 +708,7 @@ void Listener::arm() noexcept {
     const std::uint64_t next = table_.next_due();
     if (next == 0 || (armed_for_ != 0 && armed_for_ <= next)) return;
     armed_for_ = next;
-    Engine::instance().wheel().arm(timer_, next);
+    Background::instance().wheel().arm(timer_, next);
 }
 
 void Listener::timer_fired(Timer& timer) noexcept {
@@ -734,7 +735,7 @@ unsigned Listener::retries_now() const noexcept {
 void Listener::on_timer() noexcept {
     struct Again {
         Handshake handshake;
-        Way way;
+        ReturnPath way;
     } again[kAgainAtOnce];
     std::size_t count;
     lock_.lock();

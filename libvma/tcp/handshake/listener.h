@@ -106,14 +106,14 @@ class Listener final : public ring::FrameSink {
                      ring::Ring& from) noexcept;
 
     // ---- answers; without the lock ----
-    bool find_way(const Segment& segment, const Options& options, bool look_up, Way& way) noexcept;
+    bool find_way(const Segment& segment, const Options& options, bool look_up, ReturnPath& way) noexcept;
     // `asked`: the ring whose segment is answered, with whose batch the answer leaves. Null: now.
-    void send_syn_ack(const Handshake& handshake, const Way& way, const Options& options, bool cookie,
+    void send_syn_ack(const Handshake& handshake, const ReturnPath& way, const Options& options, bool cookie,
                       ring::Ring* asked) noexcept;
-    void send_ack(const Handshake& handshake, const Way& way, const Options& options,
+    void send_ack(const Handshake& handshake, const ReturnPath& way, const Options& options,
                   ring::Ring* asked) noexcept;
-    void send(const Endpoints& ends, const Way& way, const Options& options, const std::uint8_t* segment,
-              std::size_t length, ring::Ring* asked) noexcept;
+    void send(const Endpoints& ends, const ReturnPath& way, const Options& options,
+              const std::uint8_t* segment, std::size_t length, ring::Ring* asked) noexcept;
 
     // ---- time ----
     struct OwnTimer : Timer {

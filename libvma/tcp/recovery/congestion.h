@@ -3,10 +3,10 @@
 //
 // One type holds all algorithms, because a program changes the algorithm of a live connection
 // (TCP_CONGESTION) and because a switch over an enum costs less per ACK than a virtual call. Loss recovery is
-// not here: the scoreboard (scoreboard.h) tells what is lost and how much is on its way (pipe); a connection sends
-// while pipe is below cwnd. So the window itself never has to be inflated by duplicate ACKs and deflated by
-// partial ones, as RFC 6582 describes it for senders that compare cwnd with everything unacknowledged: it is
-// ssthresh from the first moment of a recovery to its end, with and without SACK.
+// not here: the scoreboard (scoreboard.h) tells what is lost and how much is on its way (pipe); a connection
+// sends while pipe is below cwnd. So the window itself never has to be inflated by duplicate ACKs and
+// deflated by partial ones, as RFC 6582 describes it for senders that compare cwnd with everything
+// unacknowledged: it is ssthresh from the first moment of a recovery to its end, with and without SACK.
 //
 // Units: windows in bytes, times in nanoseconds or microseconds as the name says.
 #pragma once

@@ -9,7 +9,7 @@
 #include "libvma/tcp/lwip/entry.h"
 #include "libvma/tcp/send/segment.h"
 #include "libvma/tcp/sequence.h"
-#include "libvma/tcp/timers/engine.h"
+#include "libvma/tcp/timers/background.h"
 #include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
@@ -25,7 +25,7 @@ constexpr unsigned kBatchesFirst = 16;               // of received frames, befo
 
 }  // namespace
 
-void ConnectionTimers::cancel() noexcept { Engine::instance().wheel().cancel(timer_); }
+void ConnectionTimers::cancel() noexcept { Background::instance().wheel().cancel(timer_); }
 
 void ConnectionTimers::fired(Timer& timer) noexcept {
     ConnectionTimers& timers = static_cast<WheelTimer&>(timer).timers;
@@ -64,14 +64,14 @@ void ConnectionTimers::arm() noexcept {
         consider(tail_at);
     }
     if (next == 0) {
-        if (armed_for_ != 0) Engine::instance().wheel().disarm(timer_);
+        if (armed_for_ != 0) Background::instance().wheel().disarm(timer_);
         armed_for_ = 0;
         return;
     }
     // Later is found out when it fires; only earlier must be told.
     if (armed_for_ != 0 && next >= armed_for_) return;
     armed_for_ = next;
-    Engine::instance().wheel().arm(timer_, next);
+    Background::instance().wheel().arm(timer_, next);
 }
 
 void ConnectionTimers::run(std::uint64_t now) noexcept {
@@ -222,8 +222,8 @@ void ConnectionTimers::enter_time_wait() noexcept {
     tcb_.queue.forget();
     tcb_.recovery.reset();
     end_at = now_ns() + kTimeWaitNs;
-    if (tcb_.phase.orphan) Engine::instance().orphan_left(tcb_.connection);
-    Engine::instance().time_wait_entered(tcb_.connection);
+    if (tcb_.phase.orphan) Background::instance().orphan_left(tcb_.connection);
+    Background::instance().time_wait_entered(tcb_.connection);
 }
 
 void ConnectionTimers::start_fin_wait2() noexcept {

@@ -62,7 +62,7 @@ struct DeviceClock::Shared {
 };
 
 DeviceClock::DeviceClock(ibv_context* context, const HwClock::Attr& attr, const Mlx5* mlx5) {
-    Calm calm;
+    ErrnoAndCancelKept calm;
     HwClock::Attr wanted = attr;
     HwClock::Source source;
     source.pair = [context] { return read_pair(context); };

@@ -25,7 +25,7 @@ void* find(void* library, const Symbol& symbol) noexcept {
 
 template <std::size_t N>
 Result<void> load(const char* file, const Symbol (&symbols)[N]) {
-    Calm calm;
+    ErrnoAndCancelKept calm;
     void* library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
         const char* why = dlerror();
@@ -43,9 +43,11 @@ Result<void> load(const char* file, const Symbol (&symbols)[N]) {
 
 }  // namespace
 
-Calm::Calm() noexcept : errno_(errno) { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_); }
+ErrnoAndCancelKept::ErrnoAndCancelKept() noexcept : errno_(errno) {
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_);
+}
 
-Calm::~Calm() {
+ErrnoAndCancelKept::~ErrnoAndCancelKept() {
     pthread_setcancelstate(cancel_, nullptr);
     errno = errno_;
 }

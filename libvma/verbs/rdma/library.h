@@ -70,12 +70,12 @@ const Result<const Mlx5*>& mlx5();
 
 // While it lives, errno is kept, and the thread cannot be cancelled: the libraries call open, read, write and
 // close.
-class Calm {
+class ErrnoAndCancelKept {
   public:
-    Calm() noexcept;
-    ~Calm();
-    Calm(const Calm&) = delete;
-    Calm& operator=(const Calm&) = delete;
+    ErrnoAndCancelKept() noexcept;
+    ~ErrnoAndCancelKept();
+    ErrnoAndCancelKept(const ErrnoAndCancelKept&) = delete;
+    ErrnoAndCancelKept& operator=(const ErrnoAndCancelKept&) = delete;
 
   private:
     int errno_, cancel_ = 0;

@@ -61,7 +61,7 @@ Result<std::unique_ptr<RdmaDevice>> RdmaDevice::open(RdmaConfig config) {
     const Result<const Verbs*>& loaded = rdma::verbs();
     if (!loaded) return std::unexpected(loaded.error());
     const Verbs& verbs = **loaded;
-    Calm calm;
+    ErrnoAndCancelKept calm;
     if (config.fork) prepare_for_fork(verbs);
     int count = 0;
     ibv_device** list = verbs.get_device_list(&count);
@@ -105,7 +105,7 @@ RdmaDevice::~RdmaDevice() {
         (void)direct_.release();
         return;
     }
-    Calm calm;
+    ErrnoAndCancelKept calm;
     destroy();
 }
 
@@ -251,7 +251,7 @@ bool RdmaDevice::mark(ibv_qp* qp, std::uint64_t wr_id) noexcept {
 }
 
 Result<ibv_mr*> RdmaDevice::reg_mr(void* addr, std::size_t length) {
-    Calm calm;
+    ErrnoAndCancelKept calm;
     if (mr_ != nullptr) return fail(EBUSY, "the device has its memory region already");
     mr_ = verbs_.reg_mr(pd_, addr, length, IBV_ACCESS_LOCAL_WRITE);
     if (mr_ != nullptr) return mr_;
@@ -262,7 +262,7 @@ Result<ibv_mr*> RdmaDevice::reg_mr(void* addr, std::size_t length) {
 }
 
 Result<ibv_comp_channel*> RdmaDevice::create_comp_channel() {
-    Calm calm;
+    ErrnoAndCancelKept calm;
     if (channel_ != nullptr) return fail(EBUSY, "the device has its completion channel already");
     channel_ = verbs_.create_comp_channel(real_);
     if (channel_ == nullptr)
@@ -292,7 +292,7 @@ ibv_cq_ex* RdmaDevice::make_extended_cq(int entries, ibv_comp_channel* channel) 
 }
 
 Result<ibv_cq*> RdmaDevice::create_cq(int entries, ibv_comp_channel* channel) {
-    Calm calm;
+    ErrnoAndCancelKept calm;
     const bool receive = channel != nullptr && recv_cq_ == nullptr;
     ibv_cq*& real = receive ? recv_cq_ : send_cq_;
     ibv_cq*& facade = receive ? facades_.recv : facades_.send;
@@ -332,7 +332,7 @@ ibv_qp* RdmaDevice::make_qp(ibv_qp_init_attr_ex& init) noexcept {
 }
 
 Result<ibv_qp*> RdmaDevice::create_qp(const ibv_qp_init_attr& wanted) {
-    Calm calm;
+    ErrnoAndCancelKept calm;
     if (mr_ == nullptr || recv_cq_ == nullptr || send_cq_ == nullptr || qp_ != nullptr)
         return fail(EINVAL, "one memory region and two completion queues first, then one QP");
     ibv_qp_init_attr_ex init{};
@@ -408,12 +408,12 @@ Result<ibv_qp*> RdmaDevice::create_qp(const ibv_qp_init_attr& wanted) {
 }
 
 Result<Flow*> RdmaDevice::create_flow(ibv_qp*, const FlowSpec& spec, std::uint32_t tag) {
-    Calm calm;
+    ErrnoAndCancelKept calm;
     return flows_->add(spec, tag);
 }
 
 void RdmaDevice::destroy_flow(Flow* flow) noexcept {
-    Calm calm;
+    ErrnoAndCancelKept calm;
     flows_->remove(flow);
 }
 

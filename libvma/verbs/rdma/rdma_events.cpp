@@ -17,7 +17,7 @@ namespace vma::verbs::rdma {
 // ---- completion events ----
 
 void RdmaDevice::consume_events(ibv_comp_channel*) noexcept {
-    Calm calm;
+    ErrnoAndCancelKept calm;
     ibv_cq* cq = nullptr;
     void* context = nullptr;
     unsigned events = 0;
@@ -30,7 +30,7 @@ void RdmaDevice::consume_events(ibv_comp_channel*) noexcept {
 
 void RdmaDevice::moderate(ibv_cq* cq, std::uint16_t count, std::uint16_t period_usec) noexcept {
     if (!attr_.moderation || failed()) return;
-    Calm calm;
+    ErrnoAndCancelKept calm;
     ibv_modify_cq_attr attr{};
     attr.attr_mask = IBV_CQ_ATTR_MODERATE;
     attr.moderate = {std::min(count, moderation_.max_cq_count),
@@ -61,13 +61,13 @@ int RdmaDevice::bring_up() noexcept {
 }
 
 void RdmaDevice::stop(ibv_qp*) noexcept {
-    Calm calm;
+    ErrnoAndCancelKept calm;
     if (!failed() && !to_state(IBV_QPS_ERR))
         log::debug("{}: the queue pair cannot be stopped: {}", attr_.name, strerror(errno));
 }
 
 bool RdmaDevice::recover(ibv_qp*) noexcept {
-    Calm calm;
+    ErrnoAndCancelKept calm;
     if (failed()) return false;
     if (!to_state(IBV_QPS_RESET) || bring_up() != 0) {
         fail_device(fmt::format("its queue pair cannot be brought back: {}", strerror(errno)));
@@ -89,7 +89,7 @@ void RdmaDevice::watch_async_events() {
 
 // Handles one event, on the internal thread, which calls again while more wait.
 void RdmaDevice::async_event() noexcept {
-    Calm calm;
+    ErrnoAndCancelKept calm;
     ibv_async_event event{};
     if (verbs_.get_async_event(real_, &event) != 0) {
         if (errno == EAGAIN || errno == EINTR) return;
@@ -160,7 +160,7 @@ void RdmaDevice::tell_failure(const std::shared_ptr<Failure>& failure) {
 // ---- the link ----
 
 void RdmaDevice::link_changed(const MacAddress& mac, std::uint32_t mtu) noexcept {
-    Calm calm;
+    ErrnoAndCancelKept calm;
     if (failed()) return;
     attr_.mac = mac;
     attr_.mtu = mtu;

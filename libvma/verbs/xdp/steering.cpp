@@ -151,7 +151,7 @@ Result<void> Steering::write_config() {
     return {};
 }
 
-Result<void> Steering::set_sources(const Sources& sources) {
+Result<void> Steering::set_sources(const SourceFilter& sources) {
     std::vector<in_addr_t> refused;
     const bool few = sources.refused_addresses(refused, STEER_MAX_REFUSED);
     std::vector<SourcePrefix> listed;

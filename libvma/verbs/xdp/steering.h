@@ -26,7 +26,7 @@ class Steering {
 
     Result<void> set_config(const MacAddress& mac, std::uint32_t mtu);
     // 3-tuple rules take frames from these sources only; the others pass to the kernel.
-    Result<void> set_sources(const Sources& sources);
+    Result<void> set_sources(const SourceFilter& sources);
     Result<void> set_socket(std::uint32_t slot, std::uint32_t queue, int xsk_fd);
     Result<void> add(const FlowSpec& spec, std::uint32_t slot);
     void remove(const FlowSpec& spec) noexcept;

@@ -95,7 +95,7 @@ class NetView : public testing::Test {
     }
 
     void open() {
-        auto opened = View::open();
+        auto opened = KernelView::open();
         ASSERT_TRUE(opened) << opened.error().what << ": " << strerror(opened.error().code);
         view = std::move(*opened);
     }
@@ -219,7 +219,7 @@ class NetView : public testing::Test {
         return view->route(query);
     }
 
-    std::unique_ptr<View> view;
+    std::unique_ptr<KernelView> view;
     Fd peer{-1};
 };
 
@@ -268,7 +268,7 @@ TEST_F(NetView, Links) {
 TEST_F(NetView, LinkChangesAreAnnounced) {
     open();
     std::map<std::string, std::vector<Link>> heard;
-    View::Listener listener;
+    KernelView::Listener listener;
     listener.link_changed = [&](const Link& link) { heard[link.name].push_back(link); };
     view->listen(listener);
     Link link;
@@ -337,7 +337,7 @@ TEST_F(NetView, AddressesInTheKernelsOrder) {
     };
     EXPECT_EQ(view->addresses(), kernels());
     int calls = 0;
-    View::Listener listener;
+    KernelView::Listener listener;
     listener.addresses_changed = [&] { calls++; };
     view->listen(listener);
     for (const char* change :
@@ -800,7 +800,7 @@ TEST_F(NetView, LostAnnouncementsReloadEverything) {
     }
     std::vector<std::string> changed;
     int addresses = 0;
-    View::Listener listener;
+    KernelView::Listener listener;
     listener.link_changed = [&](const Link& link) {
         changed.push_back(link.name + (link.up ? " up" : " down"));
     };
@@ -860,7 +860,7 @@ TEST_F(NetView, QueriesFromManyThreadsWhileTablesChange) {
     EXPECT_EQ(wrong, 0);
 }
 
-View* g_view = nullptr;
+KernelView* g_view = nullptr;
 volatile sig_atomic_t g_signals = 0;
 
 TEST_F(NetView, SignalHandlerMayAsk) {

@@ -249,7 +249,7 @@ TEST(RandomProgramTally, ByteThatFitsBesideASeamIsNotReadTwice) {
     stream.fill(first.data(), static_cast<long>(from), 0);
     stream.fill(first.data() + from, static_cast<long>(end - to), to);
     stream.fill(second.data(), static_cast<long>(to - from), from);
-    auto one = std::make_unique<Tally>(), two = std::make_unique<Tally>();
+    auto one = std::make_unique<SocketCounters>(), two = std::make_unique<SocketCounters>();
     one->reset(), two->reset();
     one->add(stream, first.data(), static_cast<long>(first.size()), false);
     two->add(stream, second.data(), static_cast<long>(second.size()), false);

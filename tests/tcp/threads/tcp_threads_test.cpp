@@ -69,7 +69,7 @@ TEST_P(TcpThreads, EveryByteOnce) {
     });
     helpers.emplace_back([&] {
         while (!stop) {
-            Engine::instance().wheel().expire(now_ns());
+            Background::instance().wheel().expire(now_ns());
             std::this_thread::sleep_for(std::chrono::microseconds(500));
         }
     });
@@ -166,7 +166,7 @@ TEST_P(TcpThreads, OpenAndClose) {
     });
     helpers.emplace_back([&] {
         while (!stop) {
-            Engine::instance().wheel().expire(now_ns());
+            Background::instance().wheel().expire(now_ns());
             std::this_thread::sleep_for(std::chrono::microseconds(500));
         }
     });

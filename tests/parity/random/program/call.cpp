@@ -31,7 +31,7 @@ namespace random_program {
 int g_base;
 Race* g_race;
 Page* g_pages;
-Tally* g_brief;
+SocketCounters* g_brief;
 std::atomic<int>* g_brief_used;
 std::atomic<int>* g_sigpipes;
 thread_local Page* t_page;

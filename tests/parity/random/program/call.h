@@ -103,14 +103,14 @@ struct Page {
     uint64_t handler_key, handler_at;
     int handler_writer;
     uint64_t handler_serial;
-    Tally tally;
+    SocketCounters tally;
 };
 
 extern Race* g_race;
 extern Page* g_pages;
 // Tallies of children that a race forks, for their short lives.
 inline constexpr int kActors = 8, kThreads = 4, kBriefTallies = 64;
-extern Tally* g_brief;
+extern SocketCounters* g_brief;
 extern std::atomic<int>* g_brief_used;
 extern std::atomic<int>* g_sigpipes;
 extern thread_local Page* t_page;

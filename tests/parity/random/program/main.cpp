@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
     if (strcmp(argv[1], "peer") == 0) return run_peer();
     g_pages = shared<Page>(kActors);
     g_race = shared<Race>();
-    g_brief = shared<Tally>(kBriefTallies);
+    g_brief = shared<SocketCounters>(kBriefTallies);
     g_brief_used = shared<std::atomic<int>>();
     g_sigpipes = shared<std::atomic<int>>();
     for (int i = 0; i < kActors; i++) g_pages[i].number = i;

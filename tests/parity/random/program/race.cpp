@@ -35,7 +35,7 @@ void fault(Result& r, const char* what, int error) {
 }
 
 // Reads of the stream until all is read, or with `to_end` until the end.
-void read_stream(const Call& call, Tally& tally, Result& r, bool to_end) {
+void read_stream(const Call& call, SocketCounters& tally, Result& r, bool to_end) {
     Draw draw(static_cast<uint64_t>(call.b), 0);
     static thread_local uint8_t b[20000];
     const Stream stream{call.key};

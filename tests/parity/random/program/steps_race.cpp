@@ -103,7 +103,7 @@ bool World::race_stream(Draw& draw) {
     ask_peer("begins", {Wish::race, o.id, length, to_end, 0, 0});
     race(draw, handle.object, parts, signals, record_fd);
     const Told t = ask_peer("has read", {Wish::race_over, o.id, g_race->written, 0, 0, 0});
-    std::vector<const Tally*> tallies;
+    std::vector<const SocketCounters*> tallies;
     for (const auto& [actor, part] : parts) tallies.push_back(&g_pages[actor].tally);
     for (int i = 0; i < *g_brief_used; i++) tallies.push_back(&g_brief[i]);
     const uint64_t to = o.received + static_cast<uint64_t>(o.in_queue + length);

@@ -4,7 +4,7 @@
 // A stream is a sequence of 8-byte words; each is made of its index and a key, and tells its index to who
 // knows the key. A piece of the stream of 15 bytes or more therefore says itself where it belongs (find()),
 // also when several threads read from one connection and nobody knows who was first. Shorter pieces are
-// counted by their bytes; together they have to fill the gaps that the long ones leave (Tally).
+// counted by their bytes; together they have to fill the gaps that the long ones leave (SocketCounters).
 //
 // Several threads that write to one connection write whole words: who wrote, and how many before (Records).
 #pragma once
@@ -57,7 +57,7 @@ struct Stream {
 };
 
 // What a thread has read of a stream that others read, too. In shared memory.
-struct Tally {
+struct SocketCounters {
     static constexpr uint32_t kPieces = 4096;
     uint32_t count;
     bool wrong;
@@ -98,11 +98,11 @@ struct Tally {
 };
 
 // "" when the tallies together are the stream's bytes from `from` to `to`, each once.
-inline std::string coverage(const Stream& stream, const std::vector<const Tally*>& tallies, uint64_t from,
-                            uint64_t to) {
+inline std::string coverage(const Stream& stream, const std::vector<const SocketCounters*>& tallies,
+                            uint64_t from, uint64_t to) {
     std::map<uint64_t, uint64_t> pieces;
     std::vector<long> missing(256, 0);
-    for (const Tally* tally : tallies) {
+    for (const SocketCounters* tally : tallies) {
         if (tally->wrong) return "bytes that are not of the stream, or out of order";
         for (uint32_t i = 0; i < tally->count; i++)
             if (!pieces.emplace(tally->pieces[i].at, tally->pieces[i].length).second) return "bytes twice";

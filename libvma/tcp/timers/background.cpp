@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "libvma/tcp/timers/engine.h"
+#include "libvma/tcp/timers/background.h"
 
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -18,19 +18,19 @@
 namespace vma::tcp {
 namespace {
 
-alignas(Engine) std::byte g_memory[sizeof(Engine)];
-std::atomic<Engine*> g_engine{nullptr};
+alignas(Background) std::byte g_memory[sizeof(Background)];
+std::atomic<Background*> g_engine{nullptr};
 Lock g_make_lock;
 
 }  // namespace
 
-Engine& Engine::instance() noexcept {
-    if (Engine* engine = g_engine.load(std::memory_order_acquire)) return *engine;
+Background& Background::instance() noexcept {
+    if (Background* engine = g_engine.load(std::memory_order_acquire)) return *engine;
     g_make_lock.lock();
-    Engine* engine = g_engine.load(std::memory_order_relaxed);
+    Background* engine = g_engine.load(std::memory_order_relaxed);
     if (engine == nullptr) {
-        engine = new (g_memory) Engine;  // never destroyed: threads outlive static destructors
-        engine->wheel_.next_deadline();  // from here on it says when somebody has to wake for a timer
+        engine = new (g_memory) Background;  // never destroyed: threads outlive static destructors
+        engine->wheel_.next_deadline();      // from here on it says when somebody has to wake for a timer
         g_engine.store(engine, std::memory_order_release);
     }
     g_make_lock.unlock();
@@ -47,9 +47,9 @@ VMA_RENEW_IN_CHILD(forget_engine);
 
 // ---- timers ----
 
-void Engine::wake(void* self) noexcept { static_cast<Engine*>(self)->set_timer(); }
+void Background::wake(void* self) noexcept { static_cast<Background*>(self)->set_timer(); }
 
-void Engine::set_timer() noexcept {
+void Background::set_timer() noexcept {
     if (by_hand_.load(std::memory_order_relaxed)) return;
     int none = 0;
     if (timer_state_.compare_exchange_strong(none, 1)) {
@@ -90,7 +90,7 @@ void Engine::set_timer() noexcept {
     lock_.unlock();
 }
 
-void Engine::timer_readable() noexcept {
+void Background::timer_readable() noexcept {
     std::uint64_t expirations;
     (void)!os::read(timer_fd_.get(), &expirations, sizeof expirations);
     wheel_.expire(now_ns());
@@ -99,7 +99,7 @@ void Engine::timer_readable() noexcept {
 
 // ---- rings nobody polls ----
 
-void Engine::started(ring::Ring& ring) noexcept {
+void Background::started(ring::Ring& ring) noexcept {
     if (by_hand_.load(std::memory_order_relaxed)) return;
     bool start = false;
     lock_.lock();
@@ -124,14 +124,14 @@ void Engine::started(ring::Ring& ring) noexcept {
     }
 }
 
-void Engine::stopped(ring::Ring& ring) noexcept {
+void Background::stopped(ring::Ring& ring) noexcept {
     lock_.lock();
     for (Used& u : rings_)
         if (u.ring == &ring && u.connections != 0) u.connections--;
     lock_.unlock();
 }
 
-bool Engine::tick() noexcept {
+bool Background::tick() noexcept {
     // Rings are never destroyed while the process lives, so pointers may be used without the lock.
     ring::Ring* poll[16];
     std::size_t count = 0;
@@ -165,7 +165,7 @@ bool Engine::tick() noexcept {
 
 // ---- TIME_WAIT ----
 
-void Engine::time_wait_entered(Connection& c) noexcept {
+void Background::time_wait_entered(Connection& c) noexcept {
     Connection* oldest = nullptr;
     lock_.lock();
     c.links().tw_prev = tw_last_;
@@ -186,7 +186,7 @@ void Engine::time_wait_entered(Connection& c) noexcept {
     }
 }
 
-void Engine::time_wait_left(Connection& c) noexcept {
+void Background::time_wait_left(Connection& c) noexcept {
     lock_.lock();
     if (c.links().tw_listed) {
         (c.links().tw_prev != nullptr ? c.links().tw_prev->links().tw_next : tw_first_) = c.links().tw_next;
@@ -199,7 +199,7 @@ void Engine::time_wait_left(Connection& c) noexcept {
 
 // ---- orphans ----
 
-void Engine::orphaned(Connection& c) noexcept {
+void Background::orphaned(Connection& c) noexcept {
     lock_.lock();
     if (!c.links().orphan_listed) {
         c.links().orphan_next = orphans_;
@@ -211,7 +211,7 @@ void Engine::orphaned(Connection& c) noexcept {
     lock_.unlock();
 }
 
-void Engine::unlist_orphan(Connection& c) noexcept {
+void Background::unlist_orphan(Connection& c) noexcept {
     if (!c.links().orphan_listed) return;
     (c.links().orphan_prev != nullptr ? c.links().orphan_prev->links().orphan_next : orphans_) =
         c.links().orphan_next;
@@ -219,13 +219,13 @@ void Engine::unlist_orphan(Connection& c) noexcept {
     c.links().orphan_listed = false;
 }
 
-void Engine::orphan_left(Connection& c) noexcept {
+void Background::orphan_left(Connection& c) noexcept {
     lock_.lock();
     unlist_orphan(c);
     lock_.unlock();
 }
 
-Connection* Engine::take_orphan() noexcept {
+Connection* Background::take_orphan() noexcept {
     if (lock_.owned_by_me()) return nullptr;
     lock_.lock();
     Connection* taken = nullptr;

@@ -31,9 +31,9 @@ struct EngineLinks {
     bool tw_listed = false, orphan_listed = false;
 };
 
-class Engine {
+class Background {
   public:
-    static Engine& instance() noexcept;
+    static Background& instance() noexcept;
 
     TimerWheel& wheel() noexcept { return wheel_; }
 
@@ -60,7 +60,7 @@ class Engine {
     void drive_by_hand() noexcept { by_hand_.store(true); }
 
   private:
-    Engine() = default;
+    Background() = default;
     static void wake(void* self) noexcept;
     void set_timer() noexcept;
     void timer_readable() noexcept;
@@ -75,7 +75,7 @@ class Engine {
         bool watched = false;  // its channel wakes the internal thread
     };
 
-    TimerWheel wheel_{&Engine::wake, this};
+    TimerWheel wheel_{&Background::wake, this};
     std::atomic<bool> by_hand_{false};
     Lock lock_;  // a leaf: nothing is called with it held
     std::vector<Used> rings_;

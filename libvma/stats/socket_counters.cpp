@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "libvma/stats/tally.h"
+#include "libvma/stats/socket_counters.h"
 
 #include <errno.h>
 #include <sys/socket.h>
@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "libvma/os/raw_syscall.h"
-#include "libvma/stats/segment.h"
+#include "libvma/stats/stats_memory.h"
 
 namespace vma::stats {
 namespace {
@@ -56,7 +56,7 @@ std::int32_t thread_id() noexcept {
 Stripe& stripe(unsigned i) noexcept { return g_stripes[i % kStripes]; }
 
 void collect_totals() noexcept {
-    Segment* segment = current();
+    StatsMemory* segment = current();
     if (segment == nullptr) return;
     for (Stripe& s : g_stripes)
         for (unsigned p = 0; p < kTotalsCount; p++) add_traffic(segment->totals(p), s.totals[p], &take);
@@ -69,9 +69,9 @@ void forget_totals() noexcept {
     for (auto& word : g_kernel_sockets) word.store(0, std::memory_order_relaxed);
 }
 
-void Tally::open(Protocol protocol, int fd, int type, bool blocking) noexcept {
+void SocketCounters::open(Protocol protocol, int fd, int type, bool blocking) noexcept {
     protocol_ = protocol;
-    Segment* segment = current();
+    StatsMemory* segment = current();
     if (segment == nullptr) return;
     add_shared(segment->totals(static_cast<unsigned>(protocol)).sockets, 1);
     block_ = segment->take_socket();
@@ -90,8 +90,8 @@ void Tally::open(Protocol protocol, int fd, int type, bool blocking) noexcept {
     store(block_->state, 1);
 }
 
-void Tally::close() noexcept {
-    Segment* segment = current();
+void SocketCounters::close() noexcept {
+    StatsMemory* segment = current();
     SocketBlock* block = block_;
     block_ = nullptr;
     if (segment == nullptr || block == nullptr) return;
@@ -100,7 +100,7 @@ void Tally::close() noexcept {
     segment->give_socket(block);
 }
 
-void Tally::decided(Direction direction, const Decision& d) noexcept {
+void SocketCounters::decided(Direction direction, const Decision& d) noexcept {
     if (block_ == nullptr) return;
     const bool rx = direction == Direction::rx;
     if (is(direction, d.path, d.reason) && (d.detail.empty() || d.detail == text_of(block_->detail)) &&
@@ -128,7 +128,7 @@ bool active(const SocketBlock& block) noexcept {
 
 void note_kernel_socket(int fd, int family, int type, Reason reason, std::string_view detail,
                         std::string_view rule) noexcept {
-    Segment* segment = current();
+    StatsMemory* segment = current();
     if (segment == nullptr) return;
     // An earlier kernel socket, closed meanwhile, may have had the same number.
     for (unsigned i = 0; i < segment->sockets(); i++)
@@ -157,7 +157,7 @@ void note_kernel_socket(int fd, int family, int type, Reason reason, std::string
 }
 
 void forget_closed_kernel_sockets() noexcept {
-    Segment* segment = current();
+    StatsMemory* segment = current();
     if (segment == nullptr) return;
     for (unsigned i = 0; i < segment->sockets(); i++) {
         const std::uint64_t bit = std::uint64_t{1} << (i % 64);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "libvma/stats/segment.h"
+#include "libvma/stats/stats_memory.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -21,8 +21,8 @@
 #include "libvma/runtime/runtime.h"
 #include "libvma/stats/counter.h"
 #include "libvma/stats/file.h"
+#include "libvma/stats/socket_counters.h"
 #include "libvma/stats/stale_files.h"
-#include "libvma/stats/tally.h"
 
 namespace vma::stats {
 namespace {
@@ -42,9 +42,9 @@ std::string program_name() {
     return name;
 }
 
-constinit std::atomic<Segment*> g_current{nullptr};
+constinit std::atomic<StatsMemory*> g_current{nullptr};
 
-Segment* g_inherited = nullptr;  // kept within reach of leak checkers
+StatsMemory* g_inherited = nullptr;  // kept within reach of leak checkers
 
 std::vector<ParameterBlock> parameters() {
     std::vector<ParameterBlock> blocks;
@@ -71,7 +71,7 @@ std::uint64_t start_ticks_of(long pid) {
 
 void forget_segment_in_child() noexcept {
     forget_totals();
-    Segment* inherited = g_current.exchange(nullptr);
+    StatsMemory* inherited = g_current.exchange(nullptr);
     if (inherited == nullptr) return;
     inherited->forget_in_child();
     inherited->older_ = g_inherited;
@@ -81,7 +81,7 @@ VMA_RENEW_IN_CHILD(forget_segment_in_child);
 
 // ---- one segment ----
 
-void Segment::lay_out(const Settings& settings) {
+void StatsMemory::lay_out(const Settings& settings) {
     std::size_t at = round_up(sizeof(Header), kLine);
     auto section = [&](Section kind, std::size_t block, std::size_t count) {
         const auto s = static_cast<unsigned>(kind);
@@ -101,7 +101,7 @@ void Segment::lay_out(const Settings& settings) {
     size_ = round_up(at, static_cast<std::size_t>(sysconf(_SC_PAGESIZE)));
 }
 
-void Segment::fill(void* at, const Settings& settings) noexcept {
+void StatsMemory::fill(void* at, const Settings& settings) noexcept {
     auto& header = *static_cast<Header*>(at);
     std::memcpy(header.magic, kMagic, sizeof kMagic);
     header.version = kVersion;
@@ -134,9 +134,9 @@ void Segment::fill(void* at, const Settings& settings) noexcept {
         std::memcpy(blocks + i * sizeof(ParameterBlock), &settings.parameters[i], sizeof(ParameterBlock));
 }
 
-std::unique_ptr<Segment> Segment::create(const Settings& settings, std::string& why) noexcept {
+std::unique_ptr<StatsMemory> StatsMemory::create(const Settings& settings, std::string& why) noexcept {
     try {
-        std::unique_ptr<Segment> segment(new Segment);
+        std::unique_ptr<StatsMemory> segment(new StatsMemory);
         segment->lay_out(settings);
         if (!settings.directory.empty()) {
             const long pid = os::raw_syscall(SYS_getpid);
@@ -167,23 +167,23 @@ std::unique_ptr<Segment> Segment::create(const Settings& settings, std::string& 
     }
 }
 
-Segment::~Segment() {
+StatsMemory::~StatsMemory() {
     end();
     if (base_ != nullptr) munmap(base_, size_);
 }
 
-void Segment::end() noexcept {
+void StatsMemory::end() noexcept {
     if (ended_ || !is_file()) return;
     ended_ = true;
     store(header().life, static_cast<std::uint32_t>(Life::ended));
     remove_file(directory_, name_);
 }
 
-void Segment::sweep() const noexcept {
+void StatsMemory::sweep() const noexcept {
     if (is_file()) remove_stale_files(directory_);
 }
 
-void Segment::resume() noexcept {
+void StatsMemory::resume() noexcept {
     if (!ended_) return;
     ended_ = false;
     try {
@@ -198,7 +198,7 @@ void Segment::resume() noexcept {
     }
 }
 
-void Segment::forget_in_child() noexcept {
+void StatsMemory::forget_in_child() noexcept {
     os::raw_syscall(SYS_mmap, base_, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
                     -1, 0L);
     ended_ = true;
@@ -206,7 +206,7 @@ void Segment::forget_in_child() noexcept {
 
 // ---- socket blocks ----
 
-SocketBlock* Segment::take_socket(unsigned spare) noexcept {
+SocketBlock* StatsMemory::take_socket(unsigned spare) noexcept {
     if (in_use_.fetch_add(1, std::memory_order_relaxed) + spare >= sockets_) {
         in_use_.fetch_sub(1, std::memory_order_relaxed);
         return nullptr;
@@ -232,7 +232,7 @@ SocketBlock* Segment::take_socket(unsigned spare) noexcept {
     return nullptr;
 }
 
-void Segment::give_socket(SocketBlock* block) noexcept {
+void StatsMemory::give_socket(SocketBlock* block) noexcept {
     const unsigned i = index_of(block);
     {
         Describe guard(block->sequence);
@@ -242,7 +242,7 @@ void Segment::give_socket(SocketBlock* block) noexcept {
     in_use_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-unsigned Segment::index_of(const SocketBlock* block) noexcept {
+unsigned StatsMemory::index_of(const SocketBlock* block) noexcept {
     const auto s = static_cast<unsigned>(Section::sockets);
     return static_cast<unsigned>(
         (reinterpret_cast<const std::byte*>(block) - base_ - static_cast<std::ptrdiff_t>(offsets_[s])) /
@@ -251,7 +251,7 @@ unsigned Segment::index_of(const SocketBlock* block) noexcept {
 
 // ---- the process's segment ----
 
-Segment* current() noexcept { return g_current.load(std::memory_order_acquire); }
+StatsMemory* current() noexcept { return g_current.load(std::memory_order_acquire); }
 
 void start() noexcept {
     if (current() != nullptr) return;
@@ -260,7 +260,7 @@ void start() noexcept {
         const config::Params& p = config::get();
         Settings settings{static_cast<unsigned>(p.stats_fd_num), p.stats_shmem_dir, parameters()};
         std::string why;
-        auto segment = Segment::create(settings, why);
+        auto segment = StatsMemory::create(settings, why);
         if (!why.empty()) log::once(log::Level::warn, "no statistics file: {}", why);
         g_current.store(segment.release(), std::memory_order_release);
     } catch (...) {
@@ -269,15 +269,15 @@ void start() noexcept {
 }
 
 void sweep() noexcept {
-    if (Segment* segment = current()) segment->sweep();
+    if (StatsMemory* segment = current()) segment->sweep();
 }
 
 void end() noexcept {
-    if (Segment* segment = current()) segment->end();
+    if (StatsMemory* segment = current()) segment->end();
 }
 
 void resume() noexcept {
-    if (Segment* segment = current()) segment->resume();
+    if (StatsMemory* segment = current()) segment->resume();
 }
 
 }  // namespace vma::stats

@@ -27,14 +27,14 @@ struct Settings {
     std::vector<ParameterBlock> parameters;
 };
 
-class Segment {
+class StatsMemory {
   public:
     // Null without memory. `why` becomes the reason for a missing file, or empty if there is a file or
     // `settings` wants none.
-    static std::unique_ptr<Segment> create(const Settings& settings, std::string& why) noexcept;
-    ~Segment();
-    Segment(const Segment&) = delete;
-    Segment& operator=(const Segment&) = delete;
+    static std::unique_ptr<StatsMemory> create(const Settings& settings, std::string& why) noexcept;
+    ~StatsMemory();
+    StatsMemory(const StatsMemory&) = delete;
+    StatsMemory& operator=(const StatsMemory&) = delete;
 
     Header& header() noexcept { return *reinterpret_cast<Header*>(base_); }
     SocketBlock& socket(unsigned i) noexcept { return block<SocketBlock>(Section::sockets, i); }
@@ -65,7 +65,7 @@ class Segment {
     void forget_in_child() noexcept;
 
   private:
-    Segment() = default;
+    StatsMemory() = default;
     template <class Block>
     Block& block(Section section, unsigned i) noexcept {
         const auto s = static_cast<unsigned>(section);
@@ -81,7 +81,7 @@ class Segment {
     std::array<unsigned, kMaxSections> counts_{};
     std::string directory_, name_;
     bool ended_ = false;
-    Segment* older_ = nullptr;  // in a forked child: the parent's segment, out of use
+    StatsMemory* older_ = nullptr;  // in a forked child: the parent's segment, out of use
     friend void forget_segment_in_child() noexcept;
     std::array<std::atomic<std::uint64_t>, kMaxSockets / 64> used_{};  // a bit for each socket block
     std::atomic<unsigned> in_use_{0};
@@ -96,7 +96,7 @@ std::uint64_t start_ticks_of(long pid);
 void forget_segment_in_child() noexcept;
 
 // The process's segment, null before start().
-Segment* current() noexcept;
+StatsMemory* current() noexcept;
 // Makes the segment according to VMA_STATS_*. Once; callers serialise. After a failure the program goes on
 // without statistics.
 void start() noexcept;

@@ -20,12 +20,12 @@ enum class Protocol : unsigned { udp = kTotalsUdp, tcp = kTotalsTcp };
 enum class Direction : unsigned { rx, tx };
 
 // The four Traffics of a block, in its order.
-enum class Way : unsigned { rx_offload, rx_os, tx_offload, tx_os };
+enum class TrafficPath : unsigned { rx_offload, rx_os, tx_offload, tx_os };
 static_assert(offsetof(SocketBlock, tx_os) == offsetof(SocketBlock, rx_offload) + 3 * sizeof(Traffic));
 static_assert(offsetof(TotalsBlock, tx_os) == offsetof(TotalsBlock, rx_offload) + 3 * sizeof(Traffic));
 
 // When the data of a receive call arrived.
-enum class Came : unsigned {
+enum class Arrived : unsigned {
     there,
     polled,
     slept
@@ -54,7 +54,7 @@ void collect_totals() noexcept;
 // In a forked child: clears the stripes, which hold the parent's counts.
 void forget_totals() noexcept;
 
-class Tally {
+class SocketCounters {
   public:
     // Takes a block if one is free, and describes the socket. `fd`: a number of the socket.
     void open(Protocol protocol, int fd, int type, bool blocking) noexcept;
@@ -65,7 +65,7 @@ class Tally {
     std::uint64_t id() const noexcept { return block_ == nullptr ? 0 : load(block_->id); }
 
     // Counts one packet (a datagram, or a call that moved data of a stream).
-    void moved(Way way, std::uint64_t bytes, bool held) noexcept {
+    void moved(TrafficPath way, std::uint64_t bytes, bool held) noexcept {
         Traffic& t = traffic(way);
         if (held && block_ != nullptr) {
             add(t.packets, 1);
@@ -74,12 +74,13 @@ class Tally {
             add_shared(t.packets, 1);
             add_shared(t.bytes, bytes);
         }
-        if (block_ != nullptr) note_thread(way < Way::tx_offload ? block_->rx_thread : block_->tx_thread);
+        if (block_ != nullptr)
+            note_thread(way < TrafficPath::tx_offload ? block_->rx_thread : block_->tx_thread);
     }
-    void eagain(Way way) noexcept { add_shared(traffic(way).eagain, 1); }
-    void failed(Way way) noexcept { add_shared(traffic(way).errors, 1); }
+    void eagain(TrafficPath way) noexcept { add_shared(traffic(way).eagain, 1); }
+    void failed(TrafficPath way) noexcept { add_shared(traffic(way).errors, 1); }
     // Counts a call's result: bytes, or -errno.
-    void result(Way way, std::int64_t result) noexcept {
+    void result(TrafficPath way, std::int64_t result) noexcept {
         if (result >= 0)
             moved(way, static_cast<std::uint64_t>(result), false);
         else if (result == -EAGAIN)
@@ -87,9 +88,9 @@ class Tally {
         else
             failed(way);
     }
-    void came(Came how) noexcept {
-        if (block_ == nullptr || how == Came::there) return;
-        add_shared(how == Came::polled ? block_->rx_poll_hit : block_->rx_poll_miss, 1);
+    void came(Arrived how) noexcept {
+        if (block_ == nullptr || how == Arrived::there) return;
+        add_shared(how == Arrived::polled ? block_->rx_poll_hit : block_->rx_poll_miss, 1);
     }
     // The caller holds the queue's lock.
     void dropped(std::uint64_t bytes) noexcept {
@@ -119,7 +120,7 @@ class Tally {
 
   private:
     TotalsBlock& my_totals() const noexcept { return my_stripe().totals[static_cast<unsigned>(protocol_)]; }
-    Traffic& traffic(Way way) const noexcept {
+    Traffic& traffic(TrafficPath way) const noexcept {
         return (block_ != nullptr ? &block_->rx_offload
                                   : &my_totals().rx_offload)[static_cast<unsigned>(way)];
     }
