@@ -231,20 +231,20 @@ bool Listener::within_syn_rate() noexcept {
     const std::int64_t limit = config::get().tcp_max_syn_rate;
     if (limit == 0) return true;
     const std::uint64_t now = now_ns();
-    if (now - syn_second_ >= kSecond) {
-        syn_second_ = now;
-        syns_this_second_ = 0;
+    if (now - syns_.began >= kSecond) {
+        syns_.began = now;
+        syns_.count = 0;
     }
-    return ++syns_this_second_ <= limit;
+    return ++syns_.count <= limit;
 }
 
 bool Listener::may_look_up(std::uint64_t now) noexcept {
-    if (now - look_second_ >= kSecond) {
-        look_second_ = now;
-        looks_this_second_ = 0;
+    if (now - looks_.began >= kSecond) {
+        looks_.began = now;
+        looks_.count = 0;
     }
-    if (looks_this_second_ >= kLookUpsPerSecond) return false;
-    looks_this_second_++;
+    if (looks_.count >= kLookUpsPerSecond) return false;
+    looks_.count++;
     return true;
 }
 
@@ -338,10 +338,10 @@ bool Listener::on_syn(const Segment& segment, const std::uint32_t* iss) noexcept
         flooded = table_.waiting() >= most_half_open();
         cookie = iss == nullptr && options.syncookies != 0 && (flooded || options.syncookies == 2);
         if (cookie) {
-            if (segment.now - cookie_sent_ns_ > 2 * kCookieNs || cookie_sent_ns_ == 0)
-                cookie_scale_ = handshake.scale;
-            cookie_sent_ns_ = segment.now;
-            handshake.scale = cookie_scale_;
+            if (segment.now - cookies_.sent_ns > 2 * kCookieNs || cookies_.sent_ns == 0)
+                cookies_.scale = handshake.scale;
+            cookies_.sent_ns = segment.now;
+            handshake.scale = cookies_.scale;
             counters_.cookies_sent++;
             answer = true;
         } else if (flooded && iss == nullptr) {
@@ -439,7 +439,7 @@ bool Listener::on_cookie(const Segment& segment) noexcept {
     Stamps stamps;
     lock_.lock();
     const Options options = options_;
-    h.scale = cookie_sent_ns_ != 0 ? cookie_scale_ : parameters_of(options, *mss, 0).rcv_scale;
+    h.scale = cookies_.sent_ns != 0 ? cookies_.scale : parameters_of(options, *mss, 0).rcv_scale;
     lock_.unlock();
     if (options.timestamps && read_stamps(segment.options, stamps)) {
         if (!read_cookie_stamp(stamps.echo - timestamp_offset(segment.ends), milliseconds(segment.now),
@@ -663,10 +663,10 @@ void Listener::send(const Endpoints& ends, const ReturnPath& way, const Options&
     std::memcpy(answer.bytes.data() + kFrameHeaders, segment, length);
     if (asked != nullptr) {
         lock_.lock();
-        const bool room = answer_count_ < answers_.size();
+        const bool room = answers_.count < answers_.list.size();
         bool first = true;
-        for (std::size_t i = 0; i < answer_count_; i++) first &= answers_[i].asked != asked;
-        if (room) answers_[answer_count_++] = answer;
+        for (std::size_t i = 0; i < answers_.count; i++) first &= answers_.list[i].asked != asked;
+        if (room) answers_.list[answers_.count++] = answer;
         lock_.unlock();
         if (room && first) {
             ref();  // until batch_end()
@@ -680,11 +680,11 @@ void Listener::send(const Endpoints& ends, const ReturnPath& way, const Options&
 bool Listener::take_answer(const ring::Ring& asked, Answer& answer) noexcept {
     lock_.lock();
     std::size_t i = 0;
-    while (i < answer_count_ && answers_[i].asked != &asked) i++;
-    const bool found = i < answer_count_;
+    while (i < answers_.count && answers_.list[i].asked != &asked) i++;
+    const bool found = i < answers_.count;
     if (found) {
-        answer = answers_[i];
-        answers_[i] = answers_[--answer_count_];
+        answer = answers_.list[i];
+        answers_.list[i] = answers_.list[--answers_.count];
     }
     lock_.unlock();
     return found;

@@ -176,18 +176,24 @@ class Listener final : public ring::FrameSink {
     bool closed_ = false, leaving_ = false;
     Owner* owner_ = nullptr;
     HalfOpenTable table_;
-    std::array<Answer, 32> answers_;
-    std::size_t answer_count_ = 0;
+    struct Answers {
+        std::array<Answer, 32> list;
+        std::size_t count = 0;
+    } answers_;
     std::deque<Connection*> ready_;             // references
     std::size_t alive_ = 0, alive_strict_ = 0;  // connections from here; those without SO_REUSEADDR
     InternalFd held_port_;
-    std::uint64_t syn_second_ = 0;  // when the second began in which syns_this_second_ were answered
-    std::int64_t syns_this_second_ = 0;
-    std::uint64_t look_second_ = 0;  // the same for look-ups of paths
-    unsigned looks_this_second_ = 0;
+    struct ThisSecond {
+        std::uint64_t began = 0;  // ns
+        std::int64_t count = 0;
+    };
+    ThisSecond syns_;                          // SYNs that were answered
+    ThisSecond looks_;                         // look-ups of paths
     std::atomic<std::uint32_t> known_mtu_{0};  // of the last path that was looked up
-    std::uint64_t cookie_sent_ns_ = 0;         // the last cookie; all of a time announce one scale,
-    std::uint8_t cookie_scale_ = 0;            // which the ACK does not bring back
+    struct Cookies {
+        std::uint64_t sent_ns = 0;  // the last cookie; all of a time announce one scale,
+        std::uint8_t scale = 0;     // which the ACK does not bring back
+    } cookies_;
     std::uint64_t armed_for_ = 0;
     OwnTimer timer_{this};
     Counters counters_;

@@ -83,12 +83,14 @@ class Scoreboard {
     bool uses_sack() const noexcept { return sack_; }
 
     // Sums in bytes. Without SACK a duplicate ACK counts as a full segment that has arrived.
-    std::uint32_t sacked_bytes() const noexcept { return sacked_bytes_ + reno_bytes_; }
-    std::uint32_t lost_bytes() const noexcept { return lost_bytes_; }        // without those sacked since
-    std::uint32_t retrans_bytes() const noexcept { return retrans_bytes_; }  // sent again, not sacked since
-    unsigned sacked_segments() const noexcept { return sacked_segments_ + dupacks_; }
-    unsigned lost_segments() const noexcept { return lost_segments_; }
-    unsigned retrans_segments() const noexcept { return retrans_segments_; }
+    std::uint32_t sacked_bytes() const noexcept { return counts_.sacked_bytes + counts_.reno_bytes; }
+    std::uint32_t lost_bytes() const noexcept { return counts_.lost_bytes; }  // without those sacked since
+    std::uint32_t retrans_bytes() const noexcept {
+        return counts_.retrans_bytes;
+    }  // sent again, not sacked since
+    unsigned sacked_segments() const noexcept { return counts_.sacked_segments + dupacks_; }
+    unsigned lost_segments() const noexcept { return counts_.lost_segments; }
+    unsigned retrans_segments() const noexcept { return counts_.retrans_segments; }
     std::uint64_t dsacks() const noexcept { return dsacks_; }
     std::uint64_t invalid_blocks() const noexcept { return invalid_; }
     unsigned dupacks() const noexcept { return dupacks_; }
@@ -97,8 +99,8 @@ class Scoreboard {
     // segment's sequence number. A connection sends while pipe() is less than cwnd by a segment; that is also
     // limited transmit (RFC 3042), as the first duplicate ACKs lower pipe and leave cwnd.
     std::uint32_t pipe(std::uint32_t outstanding) const noexcept {
-        const std::uint64_t gone = std::uint64_t{sacked_bytes()} + lost_bytes_;
-        const std::uint64_t sent = std::uint64_t{outstanding} + retrans_bytes_;
+        const std::uint64_t gone = std::uint64_t{sacked_bytes()} + counts_.lost_bytes;
+        const std::uint64_t sent = std::uint64_t{outstanding} + counts_.retrans_bytes;
         return sent > gone ? static_cast<std::uint32_t>(std::min<std::uint64_t>(sent - gone, UINT32_MAX)) : 0;
     }
 
@@ -113,7 +115,7 @@ class Scoreboard {
 
     // True when something is lost and no recovery is under way: the moment for enter_recovery() and
     // Congestion::on_loss_event().
-    bool loss_found() const noexcept { return phase_ == RecoveryPhase::open && lost_segments_ != 0; }
+    bool loss_found() const noexcept { return phase_ == RecoveryPhase::open && counts_.lost_segments != 0; }
 
     void enter_recovery(std::uint32_t una, std::uint32_t nxt) noexcept {
         phase_ = RecoveryPhase::recovery;
@@ -171,7 +173,7 @@ class Scoreboard {
         dupacks_++;
         // All but the first segment may have arrived, not more.
         const std::uint32_t rest = outstanding > Access::len(head) ? outstanding - Access::len(head) : 0;
-        reno_bytes_ = std::min(reno_bytes_ + mss_, rest);
+        counts_.reno_bytes = std::min(counts_.reno_bytes + mss_, rest);
         if (phase_ != RecoveryPhase::open || dupacks_ != kDupThresh) return false;
         return mark_lost(head) != 0;
     }
@@ -213,9 +215,9 @@ class Scoreboard {
             if (!sack_ && hole_first) {
                 // The hole and what had arrived behind it.
                 const std::uint32_t behind = out.bytes - std::min(out.bytes, first_len);
-                reno_bytes_ -= std::min(reno_bytes_, behind);
-                if (phase_ != RecoveryPhase::recovery) reno_bytes_ = 0;
-                dupacks_ = phase_ == RecoveryPhase::recovery ? reno_bytes_ / mss_ : 0;
+                counts_.reno_bytes -= std::min(counts_.reno_bytes, behind);
+                if (phase_ != RecoveryPhase::recovery) counts_.reno_bytes = 0;
+                dupacks_ = phase_ == RecoveryPhase::recovery ? counts_.reno_bytes / mss_ : 0;
             }
             head_sent_again(segment, nxt);
         }
@@ -224,7 +226,7 @@ class Scoreboard {
                 phase_ = RecoveryPhase::open;
                 guarded_ = true;
                 dupacks_ = 0;
-                reno_bytes_ = 0;
+                counts_.reno_bytes = 0;
                 out.recovered = true;
             } else if (out.segments != 0) {
                 out.partial = true;
@@ -243,7 +245,7 @@ class Scoreboard {
     // The segment to send again now: the first one that is lost and was not sent again since. nullptr: none,
     // send new data. Call on_retransmitted() when it has been sent.
     Segment* next_to_retransmit(Segment* head) noexcept {
-        if (lost_segments_ == lost_retrans_segments_) return nullptr;
+        if (counts_.lost_segments == counts_.lost_retrans_segments) return nullptr;
         Segment* segment = resend_ == nullptr ? head : resend_;
         constexpr std::uint8_t mask = Access::kLost | Access::kRetransmitted | Access::kSacked;
         while (segment != nullptr && (Access::flags(segment) & mask) != Access::kLost)
@@ -277,9 +279,9 @@ class Scoreboard {
         undo_possible_ = true;
         if (!(flags & (Access::kSacked | Access::kRetransmitted))) {
             Access::set_flags(segment, flags | Access::kRetransmitted);
-            retrans_bytes_ += len;
-            retrans_segments_++;
-            if (flags & Access::kLost) lost_retrans_segments_++;
+            counts_.retrans_bytes += len;
+            counts_.retrans_segments++;
+            if (flags & Access::kLost) counts_.lost_retrans_segments++;
         }
         if (segment == head) {
             head_again_ = true;
@@ -298,8 +300,8 @@ class Scoreboard {
             if (drop_sacked) flags &= ~Access::kSacked;
             if (!(flags & Access::kSacked)) {
                 flags = (flags & ~Access::kRetransmitted) | Access::kLost;
-                lost_bytes_ += Access::len(segment);
-                lost_segments_++;
+                counts_.lost_bytes += Access::len(segment);
+                counts_.lost_segments++;
             } else {
                 edge_bytes_ += Access::len(segment);
                 edge_segments_++;
@@ -330,12 +332,12 @@ class Scoreboard {
             const std::uint8_t flags = Access::flags(segment);
             if (flags & Access::kLost) Access::set_flags(segment, flags & ~Access::kLost);
         }
-        lost_bytes_ = 0;
-        lost_segments_ = lost_retrans_segments_ = 0;
+        counts_.lost_bytes = 0;
+        counts_.lost_segments = counts_.lost_retrans_segments = 0;
         resend_ = nullptr;
         phase_ = RecoveryPhase::open;
         dupacks_ = 0;
-        reno_bytes_ = 0;
+        counts_.reno_bytes = 0;
         undo_possible_ = false;
         head_again_ = false;
     }
@@ -346,14 +348,14 @@ class Scoreboard {
         constexpr std::uint8_t mask = Access::kSacked | Access::kLost | Access::kRetransmitted;
         Access::set_flags(second, (Access::flags(second) & ~mask) | (flags & mask));
         if (flags & Access::kSacked) {
-            sacked_segments_++;
+            counts_.sacked_segments++;
             if (edge_ == nullptr || seq_at_or_before(Access::seq(edge_), Access::seq(first)))
                 edge_segments_++;
         }
-        if (flags & Access::kLost) lost_segments_++;
+        if (flags & Access::kLost) counts_.lost_segments++;
         if (!(flags & Access::kSacked) && (flags & Access::kRetransmitted)) {
-            retrans_segments_++;
-            if (flags & Access::kLost) lost_retrans_segments_++;
+            counts_.retrans_segments++;
+            if (flags & Access::kLost) counts_.lost_retrans_segments++;
         }
         if (highest_ == first) highest_ = second;
         cached_ = 0;  // a piece of what a block covered in part may be covered now
@@ -460,8 +462,8 @@ class Scoreboard {
         uncount(flags, len);
         // The mark of a retransmission stays, for Karn; it does not count any more.
         Access::set_flags(segment, (flags & ~Access::kLost) | Access::kSacked);
-        sacked_bytes_ += len;
-        sacked_segments_++;
+        counts_.sacked_bytes += len;
+        counts_.sacked_segments++;
         if (edge_ == nullptr || seq_at_or_before(Access::seq(edge_), Access::seq(segment))) {
             edge_bytes_ += len;
             edge_segments_++;
@@ -474,18 +476,18 @@ class Scoreboard {
     // Takes a segment out of the sums.
     void uncount(std::uint8_t flags, std::uint32_t len) noexcept {
         if (flags & Access::kSacked) {
-            sacked_bytes_ -= len;
-            sacked_segments_--;
+            counts_.sacked_bytes -= len;
+            counts_.sacked_segments--;
             return;
         }
         if (flags & Access::kRetransmitted) {
-            retrans_bytes_ -= len;
-            retrans_segments_--;
-            if (flags & Access::kLost) lost_retrans_segments_--;
+            counts_.retrans_bytes -= len;
+            counts_.retrans_segments--;
+            if (flags & Access::kLost) counts_.lost_retrans_segments--;
         }
         if (flags & Access::kLost) {
-            lost_bytes_ -= len;
-            lost_segments_--;
+            counts_.lost_bytes -= len;
+            counts_.lost_segments--;
         }
     }
 
@@ -493,9 +495,9 @@ class Scoreboard {
         const std::uint8_t flags = Access::flags(segment);
         if (flags & (Access::kLost | Access::kSacked)) return 0;
         Access::set_flags(segment, flags | Access::kLost);
-        lost_bytes_ += Access::len(segment);
-        lost_segments_++;
-        if (flags & Access::kRetransmitted) lost_retrans_segments_++;
+        counts_.lost_bytes += Access::len(segment);
+        counts_.lost_segments++;
+        if (flags & Access::kRetransmitted) counts_.lost_retrans_segments++;
         if (resend_ != nullptr && seq_before(Access::seq(segment), Access::seq(resend_))) resend_ = segment;
         return Access::len(segment);
     }
@@ -537,9 +539,9 @@ class Scoreboard {
         if (!seq_before(head_again_nxt_, reached) || reached - head_again_nxt_ <= (kDupThresh - 1) * mss_)
             return 0;
         Access::set_flags(head, flags & ~Access::kRetransmitted);
-        retrans_bytes_ -= Access::len(head);
-        retrans_segments_--;
-        lost_retrans_segments_--;
+        counts_.retrans_bytes -= Access::len(head);
+        counts_.retrans_segments--;
+        counts_.lost_retrans_segments--;
         resend_ = nullptr;
         head_again_ = false;
         return Access::len(head);
@@ -560,13 +562,14 @@ class Scoreboard {
     }
 
     void forget_sums(bool drop_sacked) noexcept {
-        lost_bytes_ = retrans_bytes_ = reno_bytes_ = edge_bytes_ = 0;
-        lost_segments_ = retrans_segments_ = lost_retrans_segments_ = dupacks_ = edge_segments_ = 0;
+        counts_.lost_bytes = counts_.retrans_bytes = counts_.reno_bytes = edge_bytes_ = 0;
+        counts_.lost_segments = counts_.retrans_segments = counts_.lost_retrans_segments = dupacks_ =
+            edge_segments_ = 0;
         edge_ = resend_ = rescue_ = nullptr;
         head_again_ = false;
         if (!drop_sacked) return;
-        sacked_bytes_ = 0;
-        sacked_segments_ = 0;
+        counts_.sacked_bytes = 0;
+        counts_.sacked_segments = 0;
         highest_ = cursor_ = nullptr;
     }
 
@@ -576,9 +579,11 @@ class Scoreboard {
     Segment* resend_ = nullptr;  // nullptr: the first segment
     Segment* rescue_ = nullptr;  // from the edge to here next_to_rescue() has nothing to offer
     std::uint32_t mss_ = 536;
-    std::uint32_t sacked_bytes_ = 0, lost_bytes_ = 0, retrans_bytes_ = 0, reno_bytes_ = 0;
-    std::uint32_t sacked_segments_ = 0, lost_segments_ = 0, retrans_segments_ = 0;
-    std::uint32_t lost_retrans_segments_ = 0;           // lost and sent again
+    struct Counts {
+        std::uint32_t sacked_bytes = 0, lost_bytes = 0, retrans_bytes = 0, reno_bytes = 0;
+        std::uint32_t sacked_segments = 0, lost_segments = 0, retrans_segments = 0;
+        std::uint32_t lost_retrans_segments = 0;  // lost and sent again
+    } counts_;
     std::uint32_t edge_bytes_ = 0, edge_segments_ = 0;  // sacked at or after the edge
     std::uint32_t dupacks_ = 0;
     std::uint32_t recovery_point_ = 0;
