@@ -43,9 +43,10 @@ struct Options {
 
 // What a connection is good for at the moment; for statistics and tests.
 struct Counters {
-    std::uint64_t segments_in = 0, segments_out = 0, bytes_in = 0, bytes_out = 0;
-    std::uint64_t retransmits = 0, fast_recoveries = 0, timeouts = 0, tail_probes = 0, dup_acks_in = 0,
-                  out_of_order = 0;
+    // What vma_stats shows.
+#define VMA_TCP_COUNTER(name, ...) std::uint64_t name = 0;
+#include "libvma/stats/numbers.def"
+    std::uint64_t bytes_in = 0, bytes_out = 0;
     std::uint64_t challenge_acks = 0, unacceptable = 0, paws = 0, bad_options = 0, probes = 0, keepalives = 0,
                   dsacks = 0;
     std::uint64_t merged = 0;  // received frames that shared a pass through the state machine

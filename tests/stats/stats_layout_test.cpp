@@ -66,111 +66,62 @@ TEST(StatsLayout, DocumentIsCurrent) {
 #undef F
 #define F(name) {#name, offsetof(SocketBlock, name)}
     expect(paragraph("SocketBlock", sizeof(SocketBlock),
-                     {F(sequence),
-                      F(state),
-                      F(id),
-                      F(fd),
-                      F(type),
-                      F(family),
-                      F(tcp_state),
-                      F(inode),
-                      F(rx_path),
-                      F(tx_path),
-                      F(rx_reason),
-                      F(tx_reason),
-                      F(blocking),
-                      F(multicast_loop),
-                      F(ring),
-                      F(ifindex),
-                      F(device),
-                      F(local),
-                      F(peer),
-                      F(multicast_interface),
-                      F(rule),
-                      F(detail),
-                      F(rx_thread),
-                      F(tx_thread),
-                      F(rx_queue_packets),
-                      F(rx_queue_bytes),
-                      F(rx_queue_limit),
-                      F(tx_queue_bytes),
-                      F(tx_queue_limit),
-                      F(rx_offload),
-                      F(rx_os),
-                      F(tx_offload),
-                      F(tx_os),
-                      F(rx_poll_hit),
-                      F(rx_poll_miss),
-                      F(rx_queue_max_packets),
-                      F(rx_queue_max_bytes),
-                      F(rx_drop_packets),
-                      F(rx_drop_bytes),
-                      F(ring_migrations),
-                      F(tx_dummy),
-                      F(tcp_retransmits),
-                      F(tcp_timeouts),
-                      F(tcp_fast_recoveries),
-                      F(tcp_tail_probes),
-                      F(tcp_dup_acks_in),
-                      F(tcp_out_of_order),
-                      F(tcp_segments_in),
-                      F(tcp_segments_out),
-                      F(tcp_rtt_us),
-                      F(tcp_rttvar_us),
-                      F(tcp_rto_us),
-                      F(tcp_cwnd_bytes),
-                      F(tcp_ssthresh_bytes),
-                      F(tcp_mss),
-                      F(tcp_send_window),
-                      F(tcp_accepted),
-                      F(tcp_accept_queue),
-                      F(tcp_accept_overflows),
-                      F(tcp_syn_dropped)}));
+                     {
+                         F(sequence), F(state),          F(id),        F(fd),
+                         F(type),     F(family),         F(tcp_state), F(inode),
+                         F(rx_path),  F(tx_path),        F(rx_reason), F(tx_reason),
+                         F(blocking), F(multicast_loop), F(ring),      F(ifindex),
+                         F(device),   F(local),          F(peer),      F(multicast_interface),
+                         F(rule),     F(detail),         F(rx_thread), F(tx_thread),
+#define VMA_SOCKET_NUMBER(member, ...) F(member),
+#define VMA_SOCKET_TRAFFIC(member, ...) F(member),
+#include "libvma/stats/numbers.def"
+                     }));
 #undef F
 #define F(name) {#name, offsetof(TotalsBlock, name)}
     expect(paragraph("TotalsBlock", sizeof(TotalsBlock),
-                     {F(sockets), F(rx_offload), F(rx_os), F(tx_offload), F(tx_os), F(rx_drop_packets),
-                      F(rx_drop_bytes), F(tcp_retransmits)}));
+                     {
+#define VMA_TOTALS_NUMBER(member, ...) F(member),
+#define VMA_TOTALS_TRAFFIC(member, ...) F(member),
+#include "libvma/stats/numbers.def"
+                     }));
 #undef F
 #define F(name) {#name, offsetof(RingBlock, name)}
     expect(paragraph("RingBlock", sizeof(RingBlock),
-                     {F(sequence),
-                      F(state),
-                      F(ifindex),
-                      F(interface),
-                      F(device),
-                      F(rules),
-                      F(moderation_count),
-                      F(moderation_period_us),
-                      F(tx_free),
-                      F(rx_packets),
-                      F(rx_bytes),
-                      F(tx_packets),
-                      F(tx_bytes),
-                      F(tx_retransmits),
-                      F(tx_no_buffer),
-                      F(interrupts_requested),
-                      F(interrupts_received),
-                      F(drops),
-                      F(cq_dropped),
-                      F(cq_queue_length),
-                      F(cq_drained_max),
-                      F(cq_posted),
-                      F(tx_error),
-                      F(tx_lost),
-                      F(recoveries),
-                      F(rx_to_kernel)}));
+                     {
+                         F(sequence),
+                         F(state),
+                         F(ifindex),
+                         F(interface),
+                         F(device),
+#define VMA_RING_NUMBER(member, ...) F(member),
+#define VMA_RING_DROPS(member) F(member),
+#include "libvma/stats/numbers.def"
+                     }));
 #undef F
 #define F(name) {#name, offsetof(PoolBlock, name)}
-    expect(paragraph(
-        "PoolBlock", sizeof(PoolBlock),
-        {F(sequence), F(state), F(ring), F(direction), F(buffers), F(free), F(buffer_bytes), F(no_buffer)}));
+    expect(paragraph("PoolBlock", sizeof(PoolBlock),
+                     {
+                         F(sequence),
+                         F(state),
+                         F(ring),
+                         F(direction),
+#define VMA_POOL_NUMBER(member, ...) F(member),
+#include "libvma/stats/numbers.def"
+                     }));
 #undef F
 #define F(name) {#name, offsetof(MuxBlock, name)}
     expect(paragraph("MuxBlock", sizeof(MuxBlock),
-                     {F(sequence), F(state), F(id), F(kind), F(fd), F(thread), F(calls), F(rx_ready_offload),
-                      F(rx_ready_os), F(timeouts), F(errors), F(poll_hit), F(poll_miss), F(polling_ns),
-                      F(waiting_ns), F(members)}));
+                     {
+                         F(sequence),
+                         F(state),
+                         F(id),
+                         F(kind),
+                         F(fd),
+                         F(thread),
+#define VMA_MUX_NUMBER(member, ...) F(member),
+#include "libvma/stats/numbers.def"
+                     }));
 #undef F
 #define F(name) {#name, offsetof(GroupBlock, name)}
     expect(paragraph("GroupBlock", sizeof(GroupBlock),

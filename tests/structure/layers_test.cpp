@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// From the top down; also in docs/architecture.md.
+// From the top down; also in docs/architecture/README.md.
 constexpr std::array<std::string_view, 12> kLayers = {
     "preload", "api", "iomux", "sockets", "tcp", "ring", "net", "verbs", "stats", "config", "runtime", "os"};
 // What programs outside the library share with it: the layout of the statistics, and the parameter table.

@@ -96,14 +96,8 @@ void TcpCore::publish() noexcept {
         put(block->tx_queue_bytes, c->unacked_bytes());
         put(block->tx_queue_limit, s.send_limit);
         const statistics::TcpBase base = statistics::base_of(block, c);
-        put(block->tcp_retransmits, s.counters.retransmits - base.connection.retransmits);
-        put(block->tcp_timeouts, s.counters.timeouts - base.connection.timeouts);
-        put(block->tcp_fast_recoveries, s.counters.fast_recoveries - base.connection.fast_recoveries);
-        put(block->tcp_tail_probes, s.counters.tail_probes - base.connection.tail_probes);
-        put(block->tcp_dup_acks_in, s.counters.dup_acks_in - base.connection.dup_acks_in);
-        put(block->tcp_out_of_order, s.counters.out_of_order - base.connection.out_of_order);
-        put(block->tcp_segments_in, s.counters.segments_in - base.connection.segments_in);
-        put(block->tcp_segments_out, s.counters.segments_out - base.connection.segments_out);
+#define VMA_TCP_COUNTER(name, ...) put(block->tcp_##name, s.counters.name - base.connection.name);
+#include "libvma/stats/numbers.def"
         put(block->tcp_rtt_us, s.rtt_us);
         put(block->tcp_rttvar_us, s.rttvar_us);
         put(block->tcp_rto_us, s.rto_us);

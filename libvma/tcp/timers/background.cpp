@@ -19,30 +19,30 @@ namespace vma::tcp {
 namespace {
 
 alignas(Background) std::byte g_memory[sizeof(Background)];
-std::atomic<Background*> g_engine{nullptr};
+std::atomic<Background*> g_background{nullptr};
 Lock g_make_lock;
 
 }  // namespace
 
 Background& Background::instance() noexcept {
-    if (Background* engine = g_engine.load(std::memory_order_acquire)) return *engine;
+    if (Background* engine = g_background.load(std::memory_order_acquire)) return *engine;
     g_make_lock.lock();
-    Background* engine = g_engine.load(std::memory_order_relaxed);
+    Background* engine = g_background.load(std::memory_order_relaxed);
     if (engine == nullptr) {
         engine = new (g_memory) Background;  // never destroyed: threads outlive static destructors
         engine->wheel_.next_deadline();      // from here on it says when somebody has to wake for a timer
-        g_engine.store(engine, std::memory_order_release);
+        g_background.store(engine, std::memory_order_release);
     }
     g_make_lock.unlock();
     return *engine;
 }
 
 namespace {
-void forget_engine() noexcept {
-    g_engine.store(nullptr, std::memory_order_relaxed);
+void forget_background() noexcept {
+    g_background.store(nullptr, std::memory_order_relaxed);
     new (&g_make_lock) Lock;
 }
-VMA_RENEW_IN_CHILD(forget_engine);
+VMA_RENEW_IN_CHILD(forget_background);
 }  // namespace
 
 // ---- timers ----

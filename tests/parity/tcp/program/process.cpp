@@ -436,8 +436,8 @@ TCP_KERNEL_CASE(process, listener_inherited_by_exec, 23) {
         put(accepted(listener), "from the parent");
     } else {
         sync();
-        usleep(200'000);  // a handshake that is under way when the server forks: docs/architecture.md,
-                          // differences
+        usleep(200'000);  // a handshake that is under way when the server forks:
+                          // docs/architecture/differences.md, differences
         int fd = connecting(there(), port());
         converse(fd, "hello");
         fd = connecting(there(), port());

@@ -72,9 +72,9 @@ PARITY_CASE(thread, close_under_receiver, Traffic::offloaded) {
     usleep(150'000);
     SHOW("close", close(fd));
     usleep(100'000);
-    // A documented difference (docs/architecture.md): the kernel's receiver keeps the socket alive and waits
-    // on, ours gets EBADF at once. Whichever it is, nothing else may happen, and nothing that is opened under
-    // the number next may be touched.
+    // A documented difference (docs/architecture/differences.md): the kernel's receiver keeps the socket
+    // alive and waits on, ours gets EBADF at once. Whichever it is, nothing else may happen, and nothing that
+    // is opened under the number next may be touched.
     bool waits = r.result == 4711;
     bool refused = r.result == -EBADF;
     say("receiver waits or was refused: %d", waits || refused);
