@@ -64,6 +64,8 @@ void describe_ring(unsigned number, ring::Ring& ring, net::KernelView& view) noe
     net::Link link;
     const bool known = view.link(attr.ifindex, link);
     stats::Describe guard(block.sequence);
+    // Another thread may have been quicker; others read what it wrote by now.
+    if (!guard || stats::published(block.state)) return;
     block.ifindex = attr.ifindex;
     stats::put_text(block.interface, known ? link.name : std::string_view{});
     stats::put_text(block.device, attr.name);

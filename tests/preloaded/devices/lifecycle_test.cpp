@@ -133,7 +133,8 @@ TEST_F(Lifecycle, SocketAloneStartsLittle) {
         if (line.starts_with("getpgid(1)"))
             marks++;
         else if (marks == 1)
-            calls++;
+            // A sanitizer asks the kernel whether memory is readable: pipe2, write, and two closes.
+            calls += line.starts_with("pipe2(") ? -3 : 1;
     }
     EXPECT_EQ(marks, 2);
     EXPECT_GT(calls, 1);
