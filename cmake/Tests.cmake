@@ -60,6 +60,12 @@ function(_add_hosts_test source)
   set(name ${name} PARENT_SCOPE)
 endfunction()
 
+# Registers the tests of ${name}, with the label and the needs of the folder.
+macro(_discover_labelled_tests)
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
+    PROPERTIES LABELS ${TESTS_LABEL} RUN_SERIAL ${TESTS_ALONE} PROCESSORS 2 TIMEOUT 120)
+endmacro()
+
 function(add_root_tests)
   cmake_parse_arguments(PARSE_ARGV 0 TESTS "ALONE" "LABEL" "LINK;SOURCES")
   file(GLOB sources CONFIGURE_DEPENDS *_test.cpp)
@@ -69,8 +75,7 @@ function(add_root_tests)
       target_sources(${name} PRIVATE $<TARGET_OBJECTS:vma_core>)
       precompile_headers(${name} REUSE_FROM unit_tests)
     endif()
-    gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
-      PROPERTIES LABELS ${TESTS_LABEL} RUN_SERIAL ${TESTS_ALONE} PROCESSORS 2 TIMEOUT 120)
+    _discover_labelled_tests()
   endforeach()
 endfunction()
 
@@ -89,8 +94,7 @@ function(add_program_tests)
     precompile_headers(${name} REUSE_FROM test_support)
     foreach(device IN LISTS TESTS_DEVICES)
       if(device STREQUAL "xdp")
-        gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
-          PROPERTIES LABELS ${TESTS_LABEL} RUN_SERIAL ${TESTS_ALONE} PROCESSORS 2 TIMEOUT 120)
+        _discover_labelled_tests()
       else()
         gtest_discover_tests(${name} TEST_PREFIX ${device}. TEST_LIST ${name}_${device} DISCOVERY_TIMEOUT 60
           PROPERTIES LABELS hardware PROCESSORS 2 TIMEOUT 240 ENVIRONMENT VMA_TEST_DEVICE=${device})

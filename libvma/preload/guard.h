@@ -143,6 +143,11 @@ inline auto cancellation_point(long first, F&& call, const char* name = __builti
     return result;
 }
 
+// `answered` of waiting() for one transfer: counts what the kernel did.
+inline auto counted(int fd, stats::TrafficPath path, int flags) noexcept {
+    return [=](sockets::Socket& s, ssize_t n) { s.kernel_answered(fd, path, n, flags); };
+}
+
 // Default for `answered` of waiting(), without an effect.
 struct NotCounted {
     template <class Result>

@@ -7,16 +7,8 @@
 using namespace vma;
 using namespace vma::preload;
 
-namespace {
-
 using sockets::Socket;
 using stats::TrafficPath;
-
-auto received(int fd, int flags) noexcept {
-    return [fd, flags](Socket& s, ssize_t n) { s.kernel_answered(fd, TrafficPath::rx_os, n, flags); };
-}
-
-}  // namespace
 
 VMA_EXPORT ssize_t read(int fd, void* buf, size_t len) {
     // A read() of 0 bytes returns 0 and leaves the datagram where it is, unlike recv().
@@ -24,7 +16,7 @@ VMA_EXPORT ssize_t read(int fd, void* buf, size_t len) {
     if (len == 0) return kernel();
     return waiting(
         fd, [&](Socket& s) { return s.recvfrom(fd, buf, len, 0, nullptr, nullptr); }, kernel,
-        received(fd, 0));
+        counted(fd, TrafficPath::rx_os, 0));
 }
 VMA_ALIAS(__read, read);
 
@@ -33,7 +25,7 @@ VMA_EXPORT ssize_t readv(int fd, const iovec* iov, int count) {
     if (!maybe_ours(fd) || file_layer_answers(iov, count)) return kernel();
     msghdr msg = as_message(iov, count);
     return waiting(
-        fd, [&](Socket& s) { return s.recvmsg(fd, &msg, 0); }, kernel, received(fd, 0));
+        fd, [&](Socket& s) { return s.recvmsg(fd, &msg, 0); }, kernel, counted(fd, TrafficPath::rx_os, 0));
 }
 
 VMA_EXPORT ssize_t preadv2(int fd, const iovec* iov, int count, off_t offset, int flags) {
@@ -42,20 +34,22 @@ VMA_EXPORT ssize_t preadv2(int fd, const iovec* iov, int count, off_t offset, in
         return kernel();
     msghdr msg = as_message(iov, count);
     return waiting(
-        fd, [&](Socket& s) { return s.recvmsg(fd, &msg, message_flags(flags)); }, kernel, received(fd, 0));
+        fd, [&](Socket& s) { return s.recvmsg(fd, &msg, message_flags(flags)); }, kernel,
+        counted(fd, TrafficPath::rx_os, 0));
 }
 VMA_ALIAS(preadv64v2, preadv2);
 
 VMA_EXPORT ssize_t recv(int fd, void* buf, size_t len, int flags) {
     return waiting(
         fd, [&](Socket& s) { return s.recvfrom(fd, buf, len, flags, nullptr, nullptr); },
-        [&] { return os::recv(fd, buf, len, flags); }, received(fd, flags));
+        [&] { return os::recv(fd, buf, len, flags); }, counted(fd, TrafficPath::rx_os, flags));
 }
 
 VMA_EXPORT ssize_t recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) {
     return waiting(
         fd, [&](Socket& s) { return s.recvfrom(fd, buf, len, flags, addr, alen); },
-        [&] { return os::recvfrom(fd, buf, len, flags, addr, alen); }, received(fd, flags));
+        [&] { return os::recvfrom(fd, buf, len, flags, addr, alen); },
+        counted(fd, TrafficPath::rx_os, flags));
 }
 
 VMA_EXPORT ssize_t recvmsg(int fd, msghdr* msg, int flags) {
@@ -65,7 +59,8 @@ VMA_EXPORT ssize_t recvmsg(int fd, msghdr* msg, int flags) {
         return got;
     };
     return waiting(
-        fd, [&](Socket& s) { return s.recvmsg(fd, msg, flags); }, kernel, received(fd, flags));
+        fd, [&](Socket& s) { return s.recvmsg(fd, msg, flags); }, kernel,
+        counted(fd, TrafficPath::rx_os, flags));
 }
 
 VMA_EXPORT int recvmmsg(int fd, mmsghdr* msgs, unsigned count, int flags, timespec* timeout) {

@@ -9,23 +9,15 @@
 using namespace vma;
 using namespace vma::preload;
 
-namespace {
-
 using sockets::Socket;
 using stats::TrafficPath;
-
-auto sent(int fd, int flags) noexcept {
-    return [fd, flags](Socket& s, ssize_t n) { s.kernel_answered(fd, TrafficPath::tx_os, n, flags); };
-}
-
-}  // namespace
 
 // A write() of 0 bytes reaches the socket: a datagram socket sends an empty datagram, a stream that is shut
 // down answers EPIPE. A writev() of 0 bytes does not.
 VMA_EXPORT ssize_t write(int fd, const void* buf, size_t len) {
     return waiting<OursToSend>(
         fd, [&](Socket& s) { return s.sendto(fd, buf, len, 0, nullptr, 0); },
-        [&] { return os::write(fd, buf, len); }, sent(fd, 0));
+        [&] { return os::write(fd, buf, len); }, counted(fd, TrafficPath::tx_os, 0));
 }
 VMA_ALIAS(__write, write);
 
@@ -34,7 +26,7 @@ VMA_EXPORT ssize_t writev(int fd, const iovec* iov, int count) {
     if (!maybe_ours(fd) || file_layer_answers(iov, count)) return kernel();
     msghdr msg = as_message(iov, count);
     return waiting<OursToSend>(
-        fd, [&](Socket& s) { return s.sendmsg(fd, &msg, 0); }, kernel, sent(fd, 0));
+        fd, [&](Socket& s) { return s.sendmsg(fd, &msg, 0); }, kernel, counted(fd, TrafficPath::tx_os, 0));
 }
 
 VMA_EXPORT ssize_t pwritev2(int fd, const iovec* iov, int count, off_t offset, int flags) {
@@ -43,14 +35,15 @@ VMA_EXPORT ssize_t pwritev2(int fd, const iovec* iov, int count, off_t offset, i
         return kernel();
     msghdr msg = as_message(iov, count);
     return waiting<OursToSend>(
-        fd, [&](Socket& s) { return s.sendmsg(fd, &msg, message_flags(flags)); }, kernel, sent(fd, 0));
+        fd, [&](Socket& s) { return s.sendmsg(fd, &msg, message_flags(flags)); }, kernel,
+        counted(fd, TrafficPath::tx_os, 0));
 }
 VMA_ALIAS(pwritev64v2, pwritev2);
 
 VMA_EXPORT ssize_t send(int fd, const void* buf, size_t len, int flags) {
     return waiting<OursToSend>(
         fd, [&](Socket& s) { return s.sendto(fd, buf, len, flags, nullptr, 0); },
-        [&] { return os::send(fd, buf, len, flags); }, sent(fd, flags));
+        [&] { return os::send(fd, buf, len, flags); }, counted(fd, TrafficPath::tx_os, flags));
 }
 VMA_ALIAS(__send, send);
 
@@ -58,7 +51,7 @@ VMA_EXPORT ssize_t sendto(int fd, const void* buf, size_t len, int flags, const 
                           socklen_t alen) {
     return waiting<OursToSend>(
         fd, [&](Socket& s) { return s.sendto(fd, buf, len, flags, addr, alen); },
-        [&] { return os::sendto(fd, buf, len, flags, addr, alen); }, sent(fd, flags));
+        [&] { return os::sendto(fd, buf, len, flags, addr, alen); }, counted(fd, TrafficPath::tx_os, flags));
 }
 
 VMA_EXPORT ssize_t sendmsg(int fd, const msghdr* msg, int flags) {
@@ -67,7 +60,8 @@ VMA_EXPORT ssize_t sendmsg(int fd, const msghdr* msg, int flags) {
         return os::sendmsg(fd, msg, flags);
     };
     return waiting<OursToSend>(
-        fd, [&](Socket& s) { return s.sendmsg(fd, msg, flags); }, kernel, sent(fd, flags));
+        fd, [&](Socket& s) { return s.sendmsg(fd, msg, flags); }, kernel,
+        counted(fd, TrafficPath::tx_os, flags));
 }
 
 VMA_EXPORT int sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) {
@@ -92,7 +86,8 @@ VMA_EXPORT ssize_t sendfile(int out, int in, off_t* offset, size_t count) noexce
     if (!maybe_ours(out)) return kernel();
     NoCancel hold;
     return waiting_nocancel<OursToSend>(
-        out, [&](Socket& s) { return s.sendfile(out, in, offset, count); }, kernel, sent(out, 0));
+        out, [&](Socket& s) { return s.sendfile(out, in, offset, count); }, kernel,
+        counted(out, TrafficPath::tx_os, 0));
 }
 VMA_EXPORT ssize_t sendfile64(int out, int in, off64_t* offset, size_t count) noexcept
     __attribute__((alias("sendfile")));
@@ -103,7 +98,7 @@ VMA_EXPORT ssize_t splice(int in, off64_t* in_offset, int out, off64_t* out_offs
     auto into = [&] {
         return waiting<OursToSend>(
             out, [&](Socket& s) { return s.splice_in(in, in_offset, out, out_offset, len, flags); }, kernel,
-            sent(out, 0), "splice");
+            counted(out, TrafficPath::tx_os, 0), "splice");
     };
     return waiting(
         in, [&](Socket& s) { return s.splice_out(in, in_offset, out, out_offset, len, flags); }, into,

@@ -77,7 +77,7 @@ void leave_vfork() noexcept {
 // malloc() here makes it register before the library, so fork() takes the library's locks first. Threads that
 // hold the library's locks allocate, so the order must be this one.
 void install_fork_hooks() noexcept {
-    if (g_installed.exchange(true)) return;
+    if (g_installed.load(std::memory_order_relaxed) || g_installed.exchange(true)) return;
     void* volatile memory = malloc(1);
     free(memory);
     pthread_atfork(run_fork_prepare, run_fork_parent, run_fork_child);

@@ -149,15 +149,14 @@ void UdpSocket::leave_to_kernel(int, LeaveCause why) noexcept {
     int saved = errno;
     if (left_.exchange(true)) return;
     log::once(log::Level::info, "a UDP socket is left to the kernel: {}", why.text);
-    const stats::Reason reason = why.reason;
-    decided({stats::Path::kernel, reason, why.text});
+    decided({stats::Path::kernel, why.reason, why.text});
     flush();
     {
         Stack::Control control(stack_);
         if (control.mine) drop_rules();
     }
     // Calls of the kernel's will want what has come already.
-    if (reason != stats::Reason::option && reason != stats::Reason::flags) give_queue_to_kernel();
+    if (why.reason != stats::Reason::option && why.reason != stats::Reason::flags) give_queue_to_kernel();
     errno = saved;
 }
 

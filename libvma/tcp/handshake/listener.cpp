@@ -226,26 +226,19 @@ std::size_t Listener::most_half_open() const noexcept {
     return std::clamp<std::size_t>(backlog_, kMinHalfOpen, kMaxHalfOpen);
 }
 
-// One more SYN in this second, unless that is too many.
-bool Listener::within_syn_rate() noexcept {
-    const std::int64_t limit = config::get().tcp_max_syn_rate;
-    if (limit == 0) return true;
-    const std::uint64_t now = now_ns();
-    if (now - syns_.began >= kSecond) {
-        syns_.began = now;
-        syns_.count = 0;
+bool Listener::ThisSecond::one_more(std::uint64_t now, std::int64_t limit) noexcept {
+    if (now - began >= kSecond) {
+        began = now;
+        count = 0;
     }
-    return ++syns_.count <= limit;
+    if (count >= limit) return false;
+    count++;
+    return true;
 }
 
-bool Listener::may_look_up(std::uint64_t now) noexcept {
-    if (now - looks_.began >= kSecond) {
-        looks_.began = now;
-        looks_.count = 0;
-    }
-    if (looks_.count >= kLookUpsPerSecond) return false;
-    looks_.count++;
-    return true;
+bool Listener::within_syn_rate(std::uint64_t now) noexcept {
+    const std::int64_t limit = config::get().tcp_max_syn_rate;
+    return limit == 0 || syns_.one_more(now, limit);
 }
 
 // ---- segments ----
@@ -285,7 +278,7 @@ bool Listener::take(ring::RxBuffer* buffer, const std::uint32_t* iss) noexcept {
     }
     const bool overflow = syn && full();
     if (overflow) counters_.overflows++;
-    const bool limited = syn && !overflow && !within_syn_rate();
+    const bool limited = syn && !overflow && !within_syn_rate(segment.now);
     if (limited) counters_.limited++;
     const bool nothing = !syn && !(segment.flags & TCP_ACK);
     if (nothing) counters_.bad++;
@@ -311,7 +304,7 @@ bool Listener::take(ring::RxBuffer* buffer, const std::uint32_t* iss) noexcept {
 bool Listener::on_syn(const Segment& segment, const std::uint32_t* iss) noexcept {
     lock_.lock();
     const Options options = options_;
-    const bool look_up = may_look_up(segment.now);
+    const bool look_up = looks_.one_more(segment.now, kLookUpsPerSecond);
     lock_.unlock();
     ReturnPath way;
     if (!find_way(segment, options, look_up, way)) return false;

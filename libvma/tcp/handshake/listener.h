@@ -89,8 +89,7 @@ class Listener final : public ring::FrameSink {
     bool full() const noexcept;  // the accept queue, with those on their way into it
     std::size_t most_half_open() const noexcept;
     unsigned retries_now() const noexcept;
-    bool within_syn_rate() noexcept;
-    bool may_look_up(std::uint64_t now) noexcept;
+    bool within_syn_rate(std::uint64_t now) noexcept;
     void arm() noexcept;
 
     // ---- segments; each takes the buffer, or says false ----
@@ -186,6 +185,8 @@ class Listener final : public ring::FrameSink {
     struct ThisSecond {
         std::uint64_t began = 0;  // ns
         std::int64_t count = 0;
+        // Counts one more, unless that is above `limit` in this second.
+        bool one_more(std::uint64_t now, std::int64_t limit) noexcept;
     };
     ThisSecond syns_;                          // SYNs that were answered
     ThisSecond looks_;                         // look-ups of paths
