@@ -12,8 +12,9 @@ namespace vma::ring {
 class HeldSender {
   public:
     virtual ~HeldSender() = default;
-    // Sends the piece now. Any thread, no lock of the ring held.
-    virtual void send_held() noexcept = 0;
+    // Sends the piece now. True: the program has not written for a while, so its burst is over. Any thread,
+    // no lock of the ring held.
+    virtual bool send_held() noexcept = 0;
 
   private:
     friend class HeldSenders;
@@ -36,13 +37,16 @@ class HeldSenders {
     bool empty() const noexcept { return head_.load(std::memory_order_relaxed) == nullptr; }
     // Ticks of the oldest add(); meaningful unless empty().
     std::uint64_t since() const noexcept { return since_.load(std::memory_order_relaxed); }
-    void send_all() noexcept {
+    // True: one of them says that its burst is over.
+    bool send_all() noexcept {
+        bool over = false;
         HeldSender* list = head_.exchange(nullptr, std::memory_order_acquire);
         while (list != nullptr) {
             HeldSender* next = list->next_held_;
-            list->send_held();
+            over |= list->send_held();
             list = next;
         }
+        return over;
     }
 
   private:

@@ -51,7 +51,8 @@ Result<void> Ring::start(const RingConfig& config) {
 
     rx_.open(*device_, qp_, *recv_cq, config);
     const bool short_of_memory = memory_.rx_chunks() != rx_wanted;
-    rx_.queue().open(*this, qp_, memory_, short_of_memory ? std::min(depth, memory_.rx_chunks() / 2) : depth,
+    const std::uint32_t room = attr.max_recv_wr;  // create_qp() may have found less
+    rx_.queue().open(*this, qp_, memory_, short_of_memory ? std::min(room, memory_.rx_chunks() / 2) : room,
                      attr.recv_wr_hint, config);
     tx_.open(*device_, qp_, *send_cq, memory_, config);
     if (attr.lazy_tx) TxFlusher::instance().add(this);

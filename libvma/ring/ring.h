@@ -167,10 +167,9 @@ class Ring {
     // The program turned to receiving: sends what the device holds back, and the next frame is not part of a
     // burst. Costs a load when nothing was sent since the last time.
     void flush() noexcept { tx_.flush(); }
-    // For the flusher: flushes if frames are held for at least `age` ticks at `now`. Returns the tick when
-    // the oldest held frame will be that old, or 0 when none is held.
-    std::uint64_t flush_older(std::uint64_t now, std::uint64_t age) noexcept {
-        return tx_.flush_older(now, age);
+    // For the flusher: flushes if frames are held for at least `age` ticks at `now`, and adds to `look`.
+    void flush_older(std::uint64_t now, std::uint64_t age, LookAtHeld& look) noexcept {
+        tx_.flush_older(now, age, look);
     }
     // For the end of the process, with which an adapter forgets what it has not read yet. While `on`, each
     // frame asks for a completion.

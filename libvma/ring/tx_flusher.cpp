@@ -22,6 +22,7 @@ namespace vma::ring {
 namespace {
 
 constexpr std::uint64_t kIdleNs = 2'000'000;
+constexpr std::uint64_t kLongestPauseNs = 280'000;
 
 void sleep_ns(std::uint64_t ns) noexcept {
     timespec t{0, static_cast<long>(ns)};
@@ -92,38 +93,40 @@ void* TxFlusher::run(void* self) {
     return nullptr;
 }
 
+// Flushes the rings whose oldest held frame is of `age` ticks at `now`.
+LookAtHeld TxFlusher::look(std::uint64_t now, std::uint64_t age) noexcept {
+    LookAtHeld found;
+    lock_.lock();
+    for (Ring* ring : rings_) ring->flush_older(now, age, found);
+    lock_.unlock();
+    return found;
+}
+
 void TxFlusher::loop() noexcept {
     const std::uint64_t per_usec = clock::ticks_per_usec();
     const std::uint64_t age = verbs::LazyKick::kHoldLimitNs * per_usec / 1000;
-    std::uint64_t idle_since = clock::ticks();
+    std::uint64_t idle_since = clock::ticks(), pause_ns = verbs::LazyKick::kHoldLimitNs;
     for (;;) {
-        std::uint64_t now = clock::ticks(), due = 0;
-        bool any = false;
-        lock_.lock();
-        for (Ring* ring : rings_) {
-            std::uint64_t next = ring->flush_older(now, age);
-            if (next == 0) continue;
-            any = true;
-            if (due == 0 || next < due) due = next;
-        }
-        lock_.unlock();
-        if (any) {
-            idle_since = now;
+        std::uint64_t now = clock::ticks();
+        const LookAtHeld found = look(now, age);
+        if (found.due != 0 || found.goes_on) idle_since = now;
+        if (found.goes_on && !found.left)
+            pause_ns = std::min(pause_ns + pause_ns / 4, kLongestPauseNs);
+        else
+            pause_ns = verbs::LazyKick::kHoldLimitNs;
+        if (found.due != 0) {
             now = clock::ticks();
-            if (due > now) sleep_ns(std::max<std::uint64_t>((due - now) * 1000 / per_usec, 1));
+            const std::uint64_t until_due = found.due > now ? (found.due - now) * 1000 / per_usec : 1;
+            sleep_ns(std::max<std::uint64_t>(until_due, found.goes_on ? pause_ns : 1));
             continue;
         }
         if (now - idle_since < kIdleNs / 1000 * per_usec) {
-            sleep_ns(verbs::LazyKick::kHoldLimitNs);
+            sleep_ns(pause_ns);
             continue;
         }
         asleep_.store(1, std::memory_order_relaxed);
         std::atomic_thread_fence(std::memory_order_seq_cst);
-        bool held = false;
-        lock_.lock();
-        for (Ring* ring : rings_) held |= ring->flush_older(now, age) != 0;
-        lock_.unlock();
-        if (!held)
+        if (look(now, age).due == 0)
             while (asleep_.load(std::memory_order_acquire) == 1)
                 os::raw_syscall(SYS_futex, &asleep_, FUTEX_WAIT_PRIVATE, 1, 0, 0, 0);
         else

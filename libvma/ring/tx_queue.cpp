@@ -2,10 +2,11 @@
 #include "libvma/ring/tx_queue.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <utility>
 
 #include "libvma/net/checksum.h"
-#include "libvma/os/raw_syscall.h"
 #include "libvma/ring/frame_log.h"
 #include "libvma/ring/tcp_headers.h"
 #include "libvma/ring/tx_flusher.h"
@@ -32,7 +33,7 @@ void TxQueue::open(verbs::Device& device, ibv_qp* qp, ibv_cq* cq, const PacketMe
     // A device that transmits at once sums for nothing.
     offload_from_ = !attr.tx_checksum ? ~0u : attr.lazy_tx ? kOffloadChecksumFrom : 0;
     max_inline_ = std::min(attr.max_inline, buffers_.room());
-    tso_.open(attr.tx_checksum ? attr.max_tso : 0, attr.max_send_sge);
+    tso_.open(attr.tx_checksum ? attr.max_tso : 0, attr.max_tso_sge, attr.tso_copies);
     extras_ = max_inline_ != 0 || tso_.available();
     signal_most_ = std::clamp(buffers_.count() / 4, 1u, std::max(config.signal_every, 1u));
     signal_every_ = signal_most_;
@@ -107,13 +108,25 @@ bool TxQueue::make_room(std::uint32_t pieces) noexcept {
 template <class Finish>
 int TxQueue::send_frame(const std::uint8_t* headers, std::size_t header_length, const iovec* iov,
                         std::size_t count, std::size_t length, Finish&& finish) noexcept {
+    if (!lock()) return EBUSY;
+    Hold hold(*this);
+    const int error = post_frame(headers, header_length, iov, count, length, std::forward<Finish>(finish));
+    if (__builtin_expect(buffers_.under_way() >= 2 * signal_every_, 0)) {
+        reap();
+        hold.attend();
+    }
+    return error;
+}
+
+// With lock_ held. Inline, for each frame comes here.
+template <class Finish>
+[[gnu::always_inline]] inline int TxQueue::post_frame(const std::uint8_t* headers, std::size_t header_length,
+                                                      const iovec* iov, std::size_t count, std::size_t length,
+                                                      Finish&& finish) noexcept {
     const std::uint32_t room = buffers_.room();
     const std::size_t frame_length = header_length + length;
     const std::uint32_t pieces =
         frame_length <= room ? 1 : static_cast<std::uint32_t>((frame_length + room - 1) / room);
-
-    if (!lock()) return EBUSY;
-    Hold hold(*this);
 
     bool as_inline = false, full = false;
     if (extras_) {
@@ -180,12 +193,20 @@ int TxQueue::send_frame(const std::uint8_t* headers, std::size_t header_length, 
         in_burst_.store(true, std::memory_order_relaxed);
         if (device_->tx_held(qp_) == 1) TxFlusher::instance().held();
     }
-    if (buffers_.under_way() >= 2 * signal_every_) {
-        reap();
-        hold.attend();
-    }
     return 0;
 }
+
+namespace {
+
+// Completes the headers of a TCP segment that was copied to a buffer.
+struct TcpSums {
+    std::size_t header_length, length;
+    void operator()(std::uint8_t* frame, std::uint64_t sum, bool offload) const noexcept {
+        finish_tcp_headers(frame, header_length, length, sum, offload);
+    }
+};
+
+}  // namespace
 
 int TxQueue::send_udp(const std::uint8_t* headers, const iovec* iov, std::size_t count,
                       std::size_t length) noexcept {
@@ -212,28 +233,28 @@ int TxQueue::send_tcp(const std::uint8_t* headers, std::size_t header_length, co
                       std::size_t count, std::size_t length) noexcept {
     if (gathering_.load(std::memory_order_relaxed) != 0 && tso_.available())
         if (int error = 0; gather_segment(headers, header_length, iov, count, length, error)) return error;
-    return send_frame(headers, header_length, iov, count, length,
-                      [&](std::uint8_t* frame, std::uint64_t sum, bool offload) {
-                          finish_tcp_headers(frame, header_length, length, sum, offload);
-                      });
+    return send_frame(headers, header_length, iov, count, length, TcpSums{header_length, length});
 }
 
 // True: the segment was kept, or `error` says why not. False: it is to be sent as it is.
 bool TxQueue::gather_segment(const std::uint8_t* headers, std::size_t header_length, const iovec* iov,
                              std::size_t count, std::size_t length, int& error) noexcept {
     const std::uint32_t room = buffers_.room();
-    if (length == 0 || header_length + length > room * std::min<std::size_t>(kMaxPieces, tso_.max_pieces()))
+    const bool in_place = tso_.in_place();
+    if (length == 0 || count > kMaxPieces) return false;
+    if (in_place ? gatherer_.load(std::memory_order_relaxed) != thread_number()
+                 : header_length + length > room * std::min<std::size_t>(kMaxPieces, tso_.max_pieces()))
         return false;
     if (!lock()) {
         error = EBUSY;
         return true;
     }
     Hold hold(*this);
-    if (!tso_.waiting() || !tso_.continues(buffers_, headers, header_length, length)) {
+    if (!tso_.waiting() || !tso_.continues(buffers_, headers, header_length, count, length)) {
         if (tso_.waiting()) send_gathered();
         if (gathering_.load(std::memory_order_relaxed) == 0)
             return false;  // another thread's gathering ended
-        if (!make_room(static_cast<std::uint32_t>((header_length + length + room - 1) / room))) {
+        if (!in_place && !make_room(static_cast<std::uint32_t>((header_length + length + room - 1) / room))) {
             error = ENOBUFS;
             return true;
         }
@@ -246,9 +267,17 @@ bool TxQueue::gather_segment(const std::uint8_t* headers, std::size_t header_len
 
 // Posts what tso_ has. If the queue stays full it is lost, and TCP will find out. With lock_ held.
 void TxQueue::send_gathered() noexcept {
+    if (tso_.in_place() && tso_.segments() == 1) {
+        std::array<iovec, kMaxPieces> iov;
+        const Tso::Lone lone = tso_.take_lone(iov);
+        if (post_frame(lone.headers, lone.header_length, iov.data(), lone.count, lone.length,
+                       TcpSums{lone.header_length, lone.length}) != 0)
+            stats::add(counters_.tx_lost, 1);
+        return;
+    }
     ibv_send_wr wr{};
     const Tso::Request request = tso_.finish(buffers_, max_inline_, wr);
-    if (post(wr, request.pieces) != 0) {
+    if (tso_.in_place() ? post_in_place(wr) != 0 : post(wr, request.pieces) != 0) {
         stats::add(counters_.tx_lost, request.segments);
         return;
     }
@@ -260,12 +289,29 @@ void TxQueue::send_gathered() noexcept {
     if (buffers_.under_way() >= 2 * signal_every_) reap();
 }
 
+// Posts a request that takes no place in the queue. While the device has no room, it gets a little time.
+int TxQueue::post_in_place(ibv_send_wr& wr) noexcept {
+    int error = ENOMEM;
+    for (int i = 0; i < 16 && error == ENOMEM; i++) {
+        ibv_send_wr* bad = nullptr;
+        error = ibv_post_send(qp_, &wr, &bad);
+    }
+    return error;
+}
+
 bool TxQueue::gather(int change) noexcept {
     if ((!lazy_ && !tso_.available()) || lock_.owned_by_me()) return false;
     lock_.lock();
     Hold hold(*this);
     const int now = gathering_.load(std::memory_order_relaxed) + change;
     gathering_.store(now, std::memory_order_relaxed);
+    const std::uint32_t me = thread_number();
+    if (change > 0 && gatherer_.load(std::memory_order_relaxed) == 0)
+        gatherer_.store(me, std::memory_order_relaxed);
+    else if (change < 0 && gatherer_.load(std::memory_order_relaxed) == me) {
+        if (tso_.waiting()) send_gathered();
+        gatherer_.store(0, std::memory_order_relaxed);
+    }
     if (now == (change > 0 ? 1 : 0)) {
         if (tso_.waiting()) send_gathered();
         device_->gather(qp_, change > 0);
@@ -289,89 +335,24 @@ void TxQueue::flush_now() noexcept {
     lock_.unlock();
 }
 
-std::uint64_t TxQueue::flush_older(std::uint64_t now, std::uint64_t age) noexcept {
+void TxQueue::flush_older(std::uint64_t now, std::uint64_t age, LookAtHeld& look) noexcept {
+    const std::uint64_t frames = stats::load(counters_.tx_frames);
+    if (frames - std::exchange(frames_looked_at_, frames) >= LookAtHeld::kGoesOn) look.goes_on = true;
     if (!held_.empty()) {
         const std::uint64_t oldest = held_.since();
-        if (now < oldest + age) return oldest + age;
-        held_.send_all();
+        if (now < oldest + age) return look.at(oldest + age);
+        look.left |= held_.send_all();
         flush_now();
-        return now + age;
+        return look.at(now + age);
     }
-    if (device_->tx_held(qp_) == 0) return 0;
+    if (device_->tx_held(qp_) == 0) return;
     std::uint64_t since = device_->tx_held_since(qp_);
-    if (now < since + age) return since + age;
-    if (lock_.try_lock()) {  // a sender holds it otherwise, and decides itself
-        device_->flush(qp_);
-        lock_.unlock();
-        return now + age;  // a burst is going on: look again
-    }
-    return now + age / 8;
-}
-
-void TxQueue::ending(bool on) noexcept {
-    if (device_->attr().level_events || lock_.owned_by_me())
-        return;  // software has it as soon as it is flushed
-    lock_.lock();
-    signal_every_ = on ? 1 : signal_most_;
+    if (now < since + age) return look.at(since + age);
+    if (!lock_.try_lock()) return look.at(now + age / 8);  // a sender holds it, and decides itself
+    device_->flush(qp_);
     lock_.unlock();
-}
-
-void TxQueue::drain() noexcept {
-    if (device_->attr().level_events || lock_.owned_by_me()) return;
-    constexpr std::uint64_t kLongestNs = 20'000'000;
-    constexpr timespec kPause{0, 50'000};
-    lock_.lock();
-    Hold hold(*this);
-    // Frames that did not ask for a completion get one behind them. Where there is no such request they have
-    // the whole time: more than an adapter needs.
-    if (unsignalled_ != 0 && device_->mark(qp_, buffers_.posted())) unsignalled_ = 0;
-    const std::uint64_t from = clock::monotonic_ns();
-    for (;;) {
-        reap();
-        if (buffers_.under_way() == 0 || clock::monotonic_ns() - from >= kLongestNs) break;
-        os::raw_syscall(SYS_nanosleep, &kPause, nullptr);
-    }
-}
-
-// ---- recovery ----
-
-void TxQueue::stop() noexcept {
-    lock_.lock();
-    device_->stop(qp_);
-    lock_.unlock();
-}
-
-bool TxQueue::restart(bool recover) noexcept {
-    lock_.lock();
-    reap();
-    const bool works = recover && device_->recover(qp_);
-    reap();
-    // What has no completion has been lost, too.
-    stats::add(counters_.tx_lost, buffers_.under_way());
-    buffers_.done(buffers_.posted());
-    tso_.forget();
-    unsignalled_ = 0;
-    lock_.unlock();
-    return works;
-}
-
-// ---- statistics ----
-
-void TxQueue::count(TxCounters& out) const noexcept {
-    out.tx_frames = stats::load(counters_.tx_frames);
-    out.tx_bytes = stats::load(counters_.tx_bytes);
-    out.tx_error = stats::load(counters_.tx_error);
-    out.tx_lost = stats::load(counters_.tx_lost);
-    out.tx_no_buffer = stats::load(counters_.tx_no_buffer);
-    out.tx_retransmits = retransmits_.load(std::memory_order_relaxed);
-}
-
-void TxQueue::count(BufferCounts& out) noexcept {
-    lock_.lock();
-    reap();
-    out.tx_total = buffers_.count();
-    out.tx_free = buffers_.free();
-    lock_.unlock();
+    look.left = true;
+    look.at(now + age);
 }
 
 }  // namespace vma::ring

@@ -12,6 +12,7 @@
 
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -27,6 +28,18 @@
 #include "libvma/verbs/device.h"
 
 namespace vma::ring {
+
+// What the flusher finds in the rings.
+struct LookAtHeld {
+    static constexpr std::uint64_t kGoesOn = 8;  // frames between two looks
+
+    void at(std::uint64_t tick) noexcept { due = due == 0 ? tick : std::min(due, tick); }
+
+    std::uint64_t due =
+        0;              // the tick when the oldest held frame will be of the age asked for; 0: none is held
+    bool left = false;  // there were frames that their sender had left
+    bool goes_on = false;  // a sender has sent a good deal since the last look
+};
 
 class TxQueue {
   public:
@@ -50,7 +63,7 @@ class TxQueue {
     void flush() noexcept {
         if (in_burst_.load(std::memory_order_relaxed)) flush_now();
     }
-    std::uint64_t flush_older(std::uint64_t now, std::uint64_t age) noexcept;
+    void flush_older(std::uint64_t now, std::uint64_t age, LookAtHeld& look) noexcept;
     // One Gather object more (+1), one fewer (-1). False: there is nothing to gather.
     bool gather(int change) noexcept;
     void ending(bool on) noexcept;
@@ -99,7 +112,11 @@ class TxQueue {
     template <class Finish>
     int send_frame(const std::uint8_t* headers, std::size_t header_length, const iovec* iov,
                    std::size_t count, std::size_t length, Finish&& finish) noexcept;
+    template <class Finish>
+    int post_frame(const std::uint8_t* headers, std::size_t header_length, const iovec* iov,
+                   std::size_t count, std::size_t length, Finish&& finish) noexcept;
     int post(ibv_send_wr& wr, std::uint32_t pieces) noexcept;
+    int post_in_place(ibv_send_wr& wr) noexcept;
     bool post_again(ibv_send_wr& wr, std::uint32_t pieces, int error) noexcept;
     bool make_room(std::uint32_t pieces) noexcept;
     bool reap() noexcept;
@@ -116,11 +133,12 @@ class TxQueue {
     std::uint32_t offload_from_ = 0;  // bytes of payload from which on the device sums
     std::uint32_t max_inline_ = 0;    // bytes of a frame
     std::uint32_t unsignalled_ = 0;
-    std::uint32_t signal_every_ = 1;     // send requests, one of which asks for a completion
-    std::atomic<int> gathering_{0};      // Gather objects; changed with the lock held
-    std::atomic<bool> in_burst_{false};  // sent since the last flush()
-    bool extras_ = false;                // the device has inline requests or TSO
-    bool lazy_ = false;                  // the device's attribute
+    std::uint32_t signal_every_ = 1;          // send requests, one of which asks for a completion
+    std::atomic<int> gathering_{0};           // Gather objects; changed with the lock held
+    std::atomic<std::uint32_t> gatherer_{0};  // thread_number() of the first of them; its segments are kept
+    std::atomic<bool> in_burst_{false};       // sent since the last flush()
+    bool extras_ = false;                     // the device has inline requests or TSO
+    bool lazy_ = false;                       // the device's attribute
     TxBuffers buffers_;
     TxCounters counters_;  // written with the lock, read without
     HeldSenders held_;     // any thread
@@ -128,6 +146,7 @@ class TxQueue {
     std::uint32_t signal_most_ = 1;  // signal_every_, but for the process's end
     Tso tso_;
     std::atomic<std::uint64_t> retransmits_{0};
+    std::uint64_t frames_looked_at_ = 0;  // the flusher's
 };
 
 }  // namespace vma::ring

@@ -162,8 +162,7 @@ void Connection::serve_backlog() noexcept {
     if (ring::IcmpError error; backlog_.take_icmp(error)) tcb_.route.icmp_error(error);
     if (const auto how = backlog_.take_close(); how != Backlog::Close::no)
         close_locked(how == Backlog::Close::reset);
-    tcb_.sender.end_burst();
-    tcb_.sender.output();
+    tcb_.sender.output_kept();
 }
 
 void Connection::try_leave() noexcept {
@@ -243,11 +242,13 @@ void Connection::hold(ring::Ring& ring) noexcept {
     ring.hold(this);
 }
 
-void Connection::send_held() noexcept {
+bool Connection::send_held() noexcept {
+    const bool over = tcb_.sender.pausing(now_ns());
     backlog_.unhold();
     backlog_.ask_output();
     try_leave();
     unref();
+    return over;
 }
 
 void Connection::detached(ring::Ring& ring) noexcept {

@@ -171,7 +171,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     void icmp_error(ring::Ring& ring, const ring::IcmpError& error) noexcept override;
     void detached(ring::Ring& ring) noexcept override;
     // ring::HeldSender
-    void send_held() noexcept override;
+    bool send_held() noexcept override;
 
     // Bytes of memory of all connections of the process, without queued data; and how many there are.
     static std::size_t count() noexcept;

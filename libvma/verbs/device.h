@@ -95,6 +95,10 @@ struct DeviceAttr {
     std::uint32_t max_inline = 0;
     // Payload bytes of one IBV_WR_TSO request, 0: no TSO. Posting copies wr.tso.hdr.
     std::uint32_t max_tso = 0;
+    std::uint32_t max_tso_sge = 0;  // pieces of payload in such a request
+    // Such a request takes its payload from anywhere and copies it, takes no place in the send queue, and has
+    // no completion. Its headers have the lengths and the pseudo-header's sum of the whole.
+    bool tso_copies = false;
     std::uint32_t flow_tags = 0;    // largest tag for create_flow(), 0: none
     bool arrival_times = false;     // the device sets kWcTimestamp
     bool arrival_realtime = false;  // the times are CLOCK_REALTIME's

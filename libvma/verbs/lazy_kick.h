@@ -5,8 +5,12 @@
 // burst if it is posted within kBurstGap of the one before, with no receive in between. (A program that turns
 // to receiving waits for an answer, so from then on no frame may be held back.) The first kLoneFrames leave
 // at once, so the only frame of a request does, too. Later frames wait for kMaxHeld frames, for a receive
-// call (the ring flushes), or for the flusher thread. The flusher looks at frames held for longer than
-// kHoldLimit. A sender that will post more frames at once calls gather().
+// call (the ring flushes), or until they are as old as the hold limit. The sender sees their age with its
+// next frame. The flusher thread sees it if there is no next frame. A sender that will post more frames at
+// once calls gather().
+//
+// A run of kLongRun frames survives gaps up to four times as long: an interrupt does not turn a bulk sender
+// into a sender of lone frames.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +23,21 @@ class LazyKick {
     // Frames of a burst that still leave at once. An event loop that answers some connections is no bulk
     // sender. Its held frames would keep the flusher awake, whose timer costs more than the kicks.
     static constexpr unsigned kLoneFrames = 16;
+    static constexpr unsigned kLongRun = 256;
     static constexpr std::uint64_t kBurstGapNs =
         2000;  // half a round trip on the fastest wire; a kick is about 600 ns
     static constexpr std::uint64_t kHoldLimitNs =
         35000;  // the promise is 50 us; the rest is for waking the flusher
 
-    explicit LazyKick(std::uint64_t burst_gap_ticks, unsigned lone_frames = kLoneFrames) noexcept
-        : gap_(burst_gap_ticks), lone_frames_(lone_frames) {}
+    // `hold_limit_ticks`: age of the oldest held frame at which the next one has them kicked.
+    explicit LazyKick(std::uint64_t burst_gap_ticks, unsigned lone_frames = kLoneFrames,
+                      std::uint64_t hold_limit_ticks = UINT64_MAX) noexcept
+        : gap_(burst_gap_ticks), hold_limit_(hold_limit_ticks), lone_frames_(lone_frames) {}
 
     // A frame was posted at `now` (ticks). True: kick now. False: the frame is held.
     bool posted(std::uint64_t now) noexcept {
         held_++;
-        run_ = in_burst_ && now - last_ < gap_ ? run_ + 1 : 1;
+        run_ = in_burst_ && now - last_ < (run_ < kLongRun ? gap_ : 4 * gap_) ? run_ + 1 : 1;
         in_burst_ = true;
         last_ = now;
         if (gathering_) {
@@ -39,7 +46,7 @@ class LazyKick {
         }
         if (run_ > lone_frames_ && held_ < kMaxHeld) {
             if (held_ == 1) held_since_ = now;
-            return false;
+            return now - held_since_ >= hold_limit_;
         }
         return true;
     }
@@ -59,7 +66,7 @@ class LazyKick {
     std::uint64_t held_since() const noexcept { return held_since_; }
 
   private:
-    std::uint64_t gap_;
+    std::uint64_t gap_, hold_limit_;
     unsigned lone_frames_;
     std::uint64_t last_ = 0, held_since_ = 0;
     unsigned held_ = 0, run_ = 0;  // run_: frames of this burst

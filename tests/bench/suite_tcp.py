@@ -90,9 +90,9 @@ def ping_pong(wire, seconds, client_vma=False, server_vma=False, environment=())
     return measured(pair.check, result["messages"], {"p50": result["p50"], "p99": result["p99"]})
 
 
-def throughput(wire, seconds, size, vma=False, server_vma=False, environment=()):
+def throughput(wire, seconds, size, vma=False, client_vma=False, server_vma=False, environment=()):
     """sockperf's throughput test: thousands of messages per second that the server's program received."""
-    pair = Pair(wire, vma, vma or server_vma, environment)
+    pair = Pair(wire, vma or client_vma, vma or server_vma, environment)
     where = ["--tcp", "-i", ADDRESS["b"], "-p", pair.port]
     server = pair.serve("sockperf", "sr", *where)
     sent, duration = parse_throughput_client(

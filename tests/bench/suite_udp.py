@@ -42,16 +42,16 @@ def ping_pong(wire, seconds, client_vma=False, server_vma=False, spin=False, env
     return {"p50": result["p50"], "p99": result["p99"]}
 
 
-def throughput(wire, seconds, vma=False, server_vma=False, environment=()):
-    """sockperf's throughput test, 100 bytes: thousands of messages per second that the server's program
-    received."""
-    check = OffloadCheck(wire, ["a"] * vma + ["b"] * (vma or server_vma))
-    server = wire.start("b", "sockperf", "sr", "-i", ADDRESS["b"], "-p", str(UDP_PORT), vma=vma or server_vma,
+def throughput(wire, seconds, size=100, vma=False, client_vma=False, server_vma=False, environment=()):
+    """sockperf's throughput test: thousands of messages per second that the server's program received."""
+    client_vma, server_vma = vma or client_vma, vma or server_vma
+    check = OffloadCheck(wire, ["a"] * client_vma + ["b"] * server_vma)
+    server = wire.start("b", "sockperf", "sr", "-i", ADDRESS["b"], "-p", str(UDP_PORT), vma=server_vma,
                         environment=environment)
     wire.wait_bound(server, "udp", UDP_PORT)
     client = wire.start("a", "sockperf", "tp", "-i", ADDRESS["b"], "-p", str(UDP_PORT), "-t", str(seconds),
-                        "-m", "100",
-                        vma=vma, environment=environment)
+                        "-m", str(size),
+                        vma=client_vma, environment=environment)
     sent, duration = parse_throughput_client(wire.finish(client, seconds))
     time.sleep(0.1)   # what is queued still counts: it was sent in time
     received = parse_server(wire.interrupt(server))

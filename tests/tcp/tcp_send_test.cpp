@@ -64,14 +64,55 @@ TEST(TcpSendLazily, AnAnswerIsNoBurst) {
     Tap tap(w);
     for (int i = 0; i < 20; i++) {
         ASSERT_EQ(send(c, "ping"), 4);
-        EXPECT_EQ(c->ring()->flush_older(0, std::uint64_t{1} << 60), 0u)
-            << "something is held in round " << i;
+        ring::LookAtHeld look;
+        c->ring()->flush_older(0, std::uint64_t{1} << 60, look);
+        EXPECT_EQ(look.due, 0u) << "something is held in round " << i;
         w.poll();
         ASSERT_EQ(receive(s, 10), "ping") << i;
         ASSERT_EQ(send(s, "pong"), 4);
         w.poll();
         ASSERT_EQ(receive(c, 10), "pong") << i;
     }
+}
+
+// A long burst of writes collects super-frames where the device takes them; flush() and time end the wait.
+TEST(TcpSendLazily, ALongBurstLeavesAsSuperFrames) {
+    World w(1, {.tx_checksum = verbs::wire::TxChecksum::complete,
+                .lazy_tx = verbs::wire::LazyTx::fake_clock,
+                .max_tso = 60000,
+                .tso_copies = true});
+    Connection *c = nullptr, *s = nullptr;
+    ASSERT_NO_FATAL_FAILURE(w.pair(c, s));
+    c->nodelay(true);
+    w.pass(kSec);
+    std::string all, got;
+    for (int i = 0; i < 20; i++) {  // opens the congestion window
+        const std::string message(20'000, static_cast<char>('A' + i));
+        ASSERT_EQ(send(c, message), 20'000) << i;
+        all += message;
+        ASSERT_TRUE(w.until([&] { return (got += receive(s)).size() == all.size(); }));
+    }
+    w.pass(kMs);
+    const std::uint64_t before = w.a->device->tso_requests();
+    for (int i = 0; i < 100; i++) {
+        const std::string message(1400, static_cast<char>('a' + i % 26));
+        ASSERT_EQ(send(c, message), 1400) << i;
+        all += message;
+    }
+    EXPECT_EQ(w.a->device->tso_requests() - before, 1u) << "as far as the congestion window goes";
+    ASSERT_TRUE(w.until([&] { return (got += receive(s)).size() == all.size(); }));
+    EXPECT_TRUE(got == all);
+
+    w.pass(kSec);
+    for (int i = 0; i < 40; i++) ASSERT_EQ(send(c, "x"), 1) << i;
+    EXPECT_GT(c->unsent_bytes(), 0u) << "the end waits for more";
+    c->ring()->flush();
+    EXPECT_EQ(c->unsent_bytes(), 0u);
+    for (int i = 0; i < 40; i++) ASSERT_EQ(send(c, "x"), 1) << i;
+    EXPECT_GT(c->unsent_bytes(), 0u);
+    w.pass(50'000);
+    ASSERT_EQ(send(c, "x"), 1);
+    EXPECT_EQ(c->unsent_bytes(), 0u) << "a write after a pause leaves at once";
 }
 
 // As Linux has it (Minshall): a short segment waits for a short one only, not behind full ones.

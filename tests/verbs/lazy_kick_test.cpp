@@ -102,6 +102,29 @@ TEST(LazyKick, ABurstBeginsAfterSomeFrames) {
     }
 }
 
+TEST(LazyKick, OldHeldFramesLeaveWithTheNextOne) {
+    LazyKick lazy(kGap, 1, 250);
+    EXPECT_TRUE(post(lazy, 1000));
+    EXPECT_FALSE(post(lazy, 1090));
+    EXPECT_FALSE(post(lazy, 1180));
+    EXPECT_FALSE(post(lazy, 1270));
+    EXPECT_FALSE(post(lazy, 1339));
+    EXPECT_TRUE(post(lazy, 1340)) << "the oldest is 250 old";
+    EXPECT_FALSE(post(lazy, 1430));
+    EXPECT_EQ(lazy.held_since(), 1430u);
+}
+
+TEST(LazyKick, ALongRunSurvivesAGap) {
+    LazyKick lazy(kGap, 1);
+    std::uint64_t now = 1000;
+    for (unsigned i = 0; i < LazyKick::kLongRun; i++) post(lazy, ++now);
+    lazy.kicked(now);
+    EXPECT_FALSE(post(lazy, now += 4 * kGap - 1));
+    EXPECT_TRUE(post(lazy, now += 4 * kGap)) << "four gaps end every run";
+    EXPECT_FALSE(post(lazy, ++now));
+    EXPECT_TRUE(post(lazy, now += kGap)) << "a new run is a short one";
+}
+
 TEST(LazyKick, PingPongIsNeverHeld) {
     LazyKick lazy(kGap, 1);
     for (std::uint64_t now = 0; now < 1000; now += 3) {

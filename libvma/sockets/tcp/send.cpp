@@ -117,7 +117,10 @@ ssize_t TcpStream::transmit_ours(int fd, IovCursor& at, int flags) {
             // Perhaps acknowledgements have come.
             polled = true;
             flush();
-            if (progress() != 0) continue;
+            // A call that waits goes on when a third of the buffer is free, as in the kernel: a trickle of
+            // room would make short segments.
+            if (progress() != 0 && (!waits || (c->events() & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0))
+                continue;
         }
         if (!waits || ConnectionScope::interrupted(*c)) {
             if (sent != 0) break;

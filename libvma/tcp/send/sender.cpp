@@ -9,6 +9,7 @@
 #include <errno.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "libvma/tcp/connection.h"
 #include "libvma/tcp/send/segment.h"
@@ -20,8 +21,15 @@ namespace vma::tcp {
 namespace {
 
 constexpr std::uint64_t kBurstNs = 10'000;  // writes closer than this are a burst
+// The same program may be kept from writing for a while: each such pause takes kLoneWrites off its burst. So
+// a program that writes every 20 us is soon seen as what it is.
+constexpr std::uint64_t kLongPauseNs = 200'000;
+constexpr std::uint32_t kLongestBurst = 1024;
 // Such a write shares kicks by itself; its end need not wait for more.
 constexpr std::size_t kLongWrite = 8192;
+// A burst that is longer than this many writes becomes super-frames of up to kSuperFrame bytes, where the
+// device takes them.
+constexpr std::uint32_t kLoneWrites = 16, kSuperFrame = 32 * 1024;
 constexpr std::uint64_t kCorkNs = 200'000'000;       // the kernel's limit for TCP_CORK
 constexpr std::uint64_t kDeviceRetryNs = 1'000'000;  // after a full device queue
 
@@ -35,25 +43,48 @@ ssize_t Sender::write(const iovec* iov, std::size_t length, bool more, bool quie
     const std::size_t segment = std::min<std::size_t>(length, t.shown.mss());
     const std::size_t room = used < limit ? std::max<std::size_t>(limit - used, segment) : 0;
     if (length == 0) return 0;
+    blocked_.store(room == 0, std::memory_order_relaxed);
     if (room == 0) {
         t.shown.refuse_writer();
         return -EAGAIN;
     }
     const std::uint64_t now = now_ns();
-    if (now - last_write_ns_ < kBurstNs && length < kLongWrite)
-        burst_++;
-    else
+    const std::uint64_t pause = now - last_write_ns_.load(std::memory_order_relaxed);
+    soon_ = pause < kBurstNs && length < kLongWrite;
+    if (length >= kLongWrite || pause >= kLongPauseNs)
         burst_ = 0;
-    last_write_ns_ = now;
+    else if (pause < kBurstNs)
+        burst_ = std::min(burst_ + 1, kLongestBurst);
+    else  // what takes the processor from a bulk sender does not make its messages lone ones
+        burst_ -= std::min(burst_, kLoneWrites);
+    last_write_ns_.store(now, std::memory_order_relaxed);
     if (t.pcb->unsent == nullptr && t.pcb->unacked == nullptr) t.recovery.restart_after_idle(now);
     more_ = more;
     push_ = false;
     // Pieces of a burst will fill a whole segment, where they are kept back for it.
-    const bool whole = burst_ != 0 && t.route.ring()->attr().lazy_tx;
+    const bool whole = soon_ && t.route.ring()->attr().lazy_tx;
     const std::size_t done = t.queue.append(iov, std::min(length, room), whole);
     if (done < length) t.shown.refuse_writer();
-    if (!quiet) output(now);
+    if (!quiet && !collect(now)) output(now);
     return done != 0 ? static_cast<ssize_t>(done) : -EAGAIN;
+}
+
+// Does what is queued wait for more of a long burst, to leave as one super-frame?
+inline bool Sender::collecting(std::uint64_t now) const noexcept {
+    return collecting_since_ != 0 && soon_ && burst_ > kLoneWrites && !push_ &&
+           now - collecting_since_ < kCollectNs && tcb_.queue.unsent() < kSuperFrame;
+}
+
+// After a write: begins to collect, or goes on.
+inline bool Sender::collect(std::uint64_t now) noexcept {
+    Tcb& t = tcb_;
+    if (!soon_ || burst_ <= kLoneWrites) return false;
+    ring::Ring* ring = t.route.ring();
+    if (!t.phase.established || !t.route.holds() || !ring->attr().tso_copies) return false;
+    if (collecting_since_ == 0) collecting_since_ = now;
+    if (!collecting(now)) return false;
+    t.connection.hold(*ring);
+    return true;
 }
 
 [[gnu::always_inline]] inline bool Sender::keep_back(const tcp_seg* seg) noexcept {
@@ -71,7 +102,7 @@ ssize_t Sender::write(const iovec* iov, std::size_t length, bool more, bool quie
     }
     if (!t.options.nodelay && seq_before(t.pcb->lastack, small_end_)) return true;
     ring::Ring* ring = t.route.ring();
-    if (burst_ != 0 && ring->attr().lazy_tx) {
+    if (soon_ && ring->attr().lazy_tx) {
         t.connection.hold(*ring);
         return true;
     }
@@ -80,10 +111,20 @@ ssize_t Sender::write(const iovec* iov, std::size_t length, bool more, bool quie
 
 void Sender::output() noexcept { output(now_ns()); }
 
+void Sender::output_kept() noexcept {
+    const std::uint64_t now = now_ns();
+    const std::uint32_t burst = burst_;
+    end_burst();
+    output(now);
+    if (!pausing(now)) burst_ = burst;
+}
+
 void Sender::output(std::uint64_t now) noexcept {
     Tcb& t = tcb_;
     tcp_pcb* const pcb = t.pcb;
     if (pcb == nullptr || t.freeze.frozen()) return;
+    if (collecting(now)) return t.acks.acknowledge(now);
+    collecting_since_ = 0;
     if (!t.route.holds()) {
         if (const int error = t.route.find(); error != 0) {
             t.route.wait(error, now);
@@ -134,7 +175,10 @@ void Sender::output(std::uint64_t now) noexcept {
         // Silly window avoidance (RFC 9293 section 3.8.6.2.1): a part only when it is half of the largest
         // window the peer had.
         const std::uint32_t room = seq_before(seq, edge) ? edge - seq : 0;
-        if (room == 0 || room < pcb->snd_wnd_max / 2 || !t.queue.split(seg, room)) return false;
+        if (room == 0 || room < pcb->snd_wnd_max / 2 || !t.queue.split(seg, room)) {
+            t.recovery.set_app_limited(true);  // the peer's window is the limit, not the congestion window
+            return false;
+        }
     }
     if (!t.recovery.room_for(seg->len)) return false;
     if (!keep_back(seg)) return true;

@@ -6,6 +6,7 @@
 
 #include <sys/uio.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -26,12 +27,24 @@ class Sender {
     void output() noexcept;
     void output(std::uint64_t now) noexcept;
 
+    // The same, and nothing waits for more of a burst. The burst goes on if the program goes on.
+    void output_kept() noexcept;
+
     // The program has turned to something else: what was written is complete.
-    void end_burst() noexcept { burst_ = 0; }
+    void end_burst() noexcept {
+        burst_ = 0;
+        soon_ = false;
+    }
     // The same; and the next write begins a burst, however soon it comes: an answer on a fast wire.
     void program_reads() noexcept {
-        burst_ = 0;
-        last_write_ns_ = 0;
+        end_burst();
+        last_write_ns_.store(0, std::memory_order_relaxed);
+    }
+    // Has the program not written for longer than a burst's end may wait, though there was room? Without the
+    // connection's lock.
+    bool pausing(std::uint64_t now) const noexcept {
+        return !blocked_.load(std::memory_order_relaxed) &&
+               now - last_write_ns_.load(std::memory_order_relaxed) >= kCollectNs;
     }
     // What is queued goes with the next output(), though it be corked.
     void push_all() noexcept { push_ = true; }
@@ -44,14 +57,21 @@ class Sender {
     inline void acked(std::uint32_t ack) noexcept;
 
   private:
+    inline bool collecting(std::uint64_t now) const noexcept;
+    inline bool collect(std::uint64_t now) noexcept;
     inline bool may_leave(tcp_seg* segment) noexcept;
     inline bool keep_back(const tcp_seg* segment) noexcept;
 
     Tcb& tcb_;
-    std::uint64_t last_write_ns_ = 0;
-    std::uint32_t small_end_ = 0;  // end of the last short segment sent (Nagle, Minshall's variant)
-    std::uint32_t burst_ = 0;      // writes since the program last turned to something else
-    bool more_ = false;            // the last write said that more follows
+    // What is kept for a super-frame waits this long at most.
+    static constexpr std::uint64_t kCollectNs = 35'000;
+    std::atomic<std::uint64_t> last_write_ns_{0};
+    std::atomic<bool> blocked_{false};    // the last write found no room
+    std::uint64_t collecting_since_ = 0;  // 0: the queue is not kept for a super-frame
+    std::uint32_t small_end_ = 0;         // end of the last short segment sent (Nagle, Minshall's variant)
+    std::uint32_t burst_ = 0;  // writes since the program last turned to something else, less pauses
+    bool soon_ = false;        // the last write came soon after the one before
+    bool more_ = false;        // the last write said that more follows
     bool push_ = false;
 };
 

@@ -382,6 +382,7 @@ Result<ibv_qp*> RdmaDevice::create_qp(const ibv_qp_init_attr& wanted) {
                     fmt::format("the queues of {} cannot be started: {}", device, strerror(refused)));
     attr_.max_inline = inline_bytes == 0 ? 0 : std::min(init.cap.max_inline_data, inline_bytes);
     attr_.max_tso = init.max_tso_header != 0 ? static_cast<std::uint32_t>(largest_tso_) : 0;
+    attr_.max_tso_sge = attr_.max_send_sge;
 
     facades_.qp = qp_;
     if (direct_) {

@@ -11,6 +11,7 @@
 #include "libvma/os/calls.h"
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
+#include "libvma/runtime/log.h"
 
 namespace vma::verbs::xdp {
 namespace {
@@ -64,7 +65,8 @@ Result<std::unique_ptr<XdpDevice>> XdpDevice::open(XdpConfig config) {
 XdpDevice::XdpDevice(XdpConfig config, Steering steering)
     : config_(std::move(config)),
       steering_(std::move(steering)),
-      lazy_(LazyKick::kBurstGapNs * clock::ticks_per_usec() / 1000) {
+      lazy_(LazyKick::kBurstGapNs * clock::ticks_per_usec() / 1000, LazyKick::kLoneFrames,
+            LazyKick::kHoldLimitNs * clock::ticks_per_usec() / 1000) {
     attr_.name = fmt::format("xdp:{} ({})", config_.name, config_.modes.front() == Mode::drv ? "drv" : "skb");
     attr_.ifindex = config_.ifindex;
     attr_.mac = config_.mac;
@@ -81,6 +83,13 @@ XdpDevice::XdpDevice(XdpConfig config, Steering steering)
     attr_.level_events = true;
     attr_.partial_sums = config_.partial_sums;
     attr_.lazy_tx = true;
+    if (auto opened = super_.open(config_.ifindex, config_.name); opened) {
+        attr_.max_tso = SuperFrames::kMaxPayload;
+        attr_.max_tso_sge = SuperFrames::kMaxPieces;
+        attr_.tso_copies = true;
+    } else {
+        log::info("{}: TCP segments leave one by one: {}", attr_.name, opened.error().what);
+    }
     set_calls({&XdpDevice::post_send, &XdpDevice::post_recv, &XdpDevice::poll_cq, &XdpDevice::req_notify_cq});
 }
 
@@ -153,6 +162,8 @@ Result<ibv_qp*> XdpDevice::create_qp(const ibv_qp_init_attr& init) {
         }
         epoll_.mirror(&channel_.fd);
     }
+    // There may be fewer queues than were asked for.
+    attr_.max_recv_wr = rx_per_queue_ * static_cast<std::uint32_t>(queues_.size());
     slots_.resize(attr_.max_send_wr);
     return fill_qp(init);
 }
@@ -299,6 +310,12 @@ int XdpDevice::send_one(const ibv_send_wr& wr) noexcept {
     return 0;
 }
 
+// Frames that were posted before leave before.
+int XdpDevice::send_super(const ibv_send_wr& wr) noexcept {
+    if (unsubmitted_ != 0 || backlog_) submit_and_kick();
+    return super_.send(wr);
+}
+
 void XdpDevice::submit_and_kick() noexcept {
     Xsk& queue = *queues_.front();
     if (unsubmitted_ != 0) {
@@ -329,7 +346,12 @@ int XdpDevice::post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
     bool kick = false;
     int error = 0;
     for (; wr != nullptr; wr = wr->next) {
-        error = d.send_one(*wr);
+        if (wr->opcode == IBV_WR_TSO) {
+            error = d.send_super(*wr);
+            if (error == 0) continue;
+        } else {
+            error = d.send_one(*wr);
+        }
         if (error != 0) {
             *bad = wr;
             kick = d.unsubmitted_ != 0;  // only sending the held frames makes room

@@ -23,6 +23,7 @@
 #include "libvma/verbs/xdp/holder.h"
 #include "libvma/verbs/xdp/steer.h"
 #include "libvma/verbs/xdp/steering.h"
+#include "libvma/verbs/xdp/super_frames.h"
 #include "libvma/verbs/xdp/xsk.h"
 
 namespace vma::verbs::xdp {
@@ -74,6 +75,7 @@ class XdpDevice final : public SoftwareDevice {
     static int req_notify_cq(ibv_cq* cq, int solicited_only);
 
     int send_one(const ibv_send_wr& wr) noexcept;
+    int send_super(const ibv_send_wr& wr) noexcept;
     void submit_and_kick() noexcept;
     void reap() noexcept;
     Xsk* emptiest_queue() noexcept;
@@ -93,6 +95,7 @@ class XdpDevice final : public SoftwareDevice {
     unsigned next_poll_ = 0;
     Receives receives_;
 
+    SuperFrames super_;
     SendSlots slots_;
     ChunksAway sent_;      // numbers: places in slots_
     bool scatter_ = true;  // a frame may have several descriptors

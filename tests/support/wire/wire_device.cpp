@@ -58,6 +58,8 @@ WireDevice::WireDevice(Wire& wire, const WireConfig& config)
     attr_.arrival_realtime = config.arrival_realtime;
     attr_.max_inline = config.max_inline;
     attr_.max_tso = config.max_tso;
+    attr_.max_tso_sge = config.tso_copies ? 64 : config.max_send_sge;
+    attr_.tso_copies = config.tso_copies;
     attr_.moderation = config.moderation;
     attr_.coarse_steering = config.coarse_steering;
     attr_.ifindex = config.ifindex;
@@ -347,7 +349,12 @@ int WireDevice::post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
     bool kick = false;
     int error = 0;
     for (; wr != nullptr; wr = wr->next) {
-        error = d.send_one(*wr);
+        if (wr->opcode == IBV_WR_TSO && d.attr_.tso_copies) {
+            error = d.send_copying(*wr);
+            if (error == 0) continue;
+        } else {
+            error = d.send_one(*wr);
+        }
         if (error != 0) {
             *bad = wr;
             kick = !d.unsent_.empty();  // room comes only from sending what is held
@@ -370,15 +377,42 @@ void WireDevice::publish_held() noexcept {
     visible_held_.store(lazy_.gathering() ? 0 : lazy_.held(), std::memory_order_relaxed);
 }
 
+// A request whose payload is anywhere, with headers of the whole: see DeviceAttr::tso_copies.
+int WireDevice::send_copying(const ibv_send_wr& wr) {
+    if (dead_) return EIO;
+    if (refuse_sends_) return ENOMEM;
+    Frame payload;
+    for (int i = 0; i < wr.num_sge; i++) {
+        auto* bytes = reinterpret_cast<const std::uint8_t*>(wr.sg_list[i].addr);
+        payload.insert(payload.end(), bytes, bytes + wr.sg_list[i].length);
+    }
+    const auto* header = static_cast<const std::uint8_t*>(wr.tso.hdr);
+    const std::size_t ip_length = std::size_t{header[kEthernet + 2]} << 8 | header[kEthernet + 3];
+    if (wr.num_sge <= 0 || static_cast<std::uint32_t>(wr.num_sge) > attr_.max_tso_sge ||
+        payload.size() <= wr.tso.mss || payload.size() > attr_.max_tso || wr.tso.mss == 0 ||
+        wr.tso.hdr_sz < kTransport + 20 || ip_length != wr.tso.hdr_sz - kEthernet + payload.size()) {
+        violations_++;
+        return EINVAL;
+    }
+    if (!unsent_.empty()) kick();
+    tso_requests_++;
+    transmit_all(cut_segments({header, header + wr.tso.hdr_sz}, payload, wr.tso.mss), true);
+    return 0;
+}
+
+void WireDevice::transmit_all(std::vector<Frame> frames, bool checksum) {
+    for (Frame& frame : frames) {
+        if (checksum && config_.tx_checksum == TxChecksum::complete) complete_sums(frame);
+        if (frame.size() < kEthernet || frame.size() > kEthernet + attr_.mtu)
+            tx_invalid_++;
+        else
+            wire_.transmit(*this, std::move(frame));
+    }
+}
+
 void WireDevice::kick() {
     for (PostedSend& send : unsent_) {
-        for (Frame& frame : frames_of(send)) {
-            if (send.checksum && config_.tx_checksum == TxChecksum::complete) complete_sums(frame);
-            if (frame.size() < kEthernet || frame.size() > kEthernet + attr_.mtu)
-                tx_invalid_++;
-            else
-                wire_.transmit(*this, std::move(frame));
-        }
+        transmit_all(frames_of(send), send.checksum);
         sent_.push_back(std::move(send));
     }
     unsent_.clear();

@@ -64,6 +64,7 @@ struct WireConfig {
     std::uint64_t arrival_base_ns = 1'000'000'000'000;
     std::uint32_t max_inline = 0;
     std::uint32_t max_tso = 0;
+    bool tso_copies = false;
     bool moderation = false;
     bool coarse_steering = false;
     bool partial_sums = true;
@@ -153,6 +154,8 @@ class WireDevice final : public SoftwareDevice {
     static int req_notify_cq(ibv_cq* cq, int solicited_only);
 
     // All below want the wire's lock held.
+    int send_copying(const ibv_send_wr& wr);
+    void transmit_all(std::vector<Frame> frames, bool checksum);
     int send_one(const ibv_send_wr& wr);
     void kick();
     void complete_sent();

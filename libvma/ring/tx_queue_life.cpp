@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// A send queue's end, recovery and statistics.
+#include <time.h>
+
+#include "libvma/os/raw_syscall.h"
+#include "libvma/ring/tx_queue.h"
+#include "libvma/runtime/clock.h"
+#include "libvma/stats/counter.h"
+
+namespace vma::ring {
+
+void TxQueue::ending(bool on) noexcept {
+    if (device_->attr().level_events || lock_.owned_by_me())
+        return;  // software has it as soon as it is flushed
+    lock_.lock();
+    signal_every_ = on ? 1 : signal_most_;
+    lock_.unlock();
+}
+
+void TxQueue::drain() noexcept {
+    if (device_->attr().level_events || lock_.owned_by_me()) return;
+    constexpr std::uint64_t kLongestNs = 20'000'000;
+    constexpr timespec kPause{0, 50'000};
+    lock_.lock();
+    Hold hold(*this);
+    // Frames that did not ask for a completion get one behind them. Where there is no such request they have
+    // the whole time: more than an adapter needs.
+    if (unsignalled_ != 0 && device_->mark(qp_, buffers_.posted())) unsignalled_ = 0;
+    const std::uint64_t from = clock::monotonic_ns();
+    for (;;) {
+        reap();
+        if (buffers_.under_way() == 0 || clock::monotonic_ns() - from >= kLongestNs) break;
+        os::raw_syscall(SYS_nanosleep, &kPause, nullptr);
+    }
+}
+
+// ---- recovery ----
+
+void TxQueue::stop() noexcept {
+    lock_.lock();
+    device_->stop(qp_);
+    lock_.unlock();
+}
+
+bool TxQueue::restart(bool recover) noexcept {
+    lock_.lock();
+    reap();
+    const bool works = recover && device_->recover(qp_);
+    reap();
+    // What has no completion has been lost, too.
+    stats::add(counters_.tx_lost, buffers_.under_way());
+    buffers_.done(buffers_.posted());
+    tso_.forget();
+    unsignalled_ = 0;
+    lock_.unlock();
+    return works;
+}
+
+// ---- statistics ----
+
+void TxQueue::count(TxCounters& out) const noexcept {
+    out.tx_frames = stats::load(counters_.tx_frames);
+    out.tx_bytes = stats::load(counters_.tx_bytes);
+    out.tx_error = stats::load(counters_.tx_error);
+    out.tx_lost = stats::load(counters_.tx_lost);
+    out.tx_no_buffer = stats::load(counters_.tx_no_buffer);
+    out.tx_retransmits = retransmits_.load(std::memory_order_relaxed);
+}
+
+void TxQueue::count(BufferCounts& out) noexcept {
+    lock_.lock();
+    reap();
+    out.tx_total = buffers_.count();
+    out.tx_free = buffers_.free();
+    lock_.unlock();
+}
+
+}  // namespace vma::ring

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/verbs/xdp/super_frames.h"
+
+#include <errno.h>
+#include <fmt/format.h>
+#include <linux/ethtool.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <linux/sockios.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/uio.h>
+
+#include <cstring>
+
+#include "libvma/os/calls.h"
+#include "libvma/os/raw_syscall.h"
+
+namespace vma::verbs::xdp {
+namespace {
+
+constexpr int kSendBuffer = 16 << 20;  // bytes that the netdev may hold; a veth holds none
+constexpr std::uint16_t kTcpAt = 14 + 20, kTcpSumAt = 16;
+
+// struct virtio_net_hdr (virtio 1.2, section 5.1.6), in the host's byte order. linux/virtio_net.h is no C++.
+struct VnetHeader {
+    std::uint8_t flags, gso_type;
+    std::uint16_t header_length, gso_size, sum_start, sum_offset;
+};
+static_assert(sizeof(VnetHeader) == 10);
+constexpr std::uint8_t kNeedsSum = 1, kGsoTcp4 = 1;
+
+bool segments_tcp(int fd, const std::string& name) noexcept {
+    ethtool_value value{.cmd = ETHTOOL_GTSO, .data = 0};
+    ifreq request{};
+    name.copy(request.ifr_name, sizeof request.ifr_name - 1);
+    request.ifr_data = reinterpret_cast<char*>(&value);
+    return os::raw_syscall(SYS_ioctl, fd, SIOCETHTOOL, &request) == 0 && value.data != 0;
+}
+
+}  // namespace
+
+Result<void> SuperFrames::open(int ifindex, const std::string& name) {
+    // Protocol 0: the socket receives nothing.
+    InternalFd fd(os::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0));
+    if (!fd) return fail(errno, fmt::format("socket(AF_PACKET): {}", strerror(errno)));
+    const int on = 1;
+    if (os::setsockopt(fd.get(), SOL_PACKET, PACKET_VNET_HDR, &on, sizeof on) != 0)
+        return fail(errno, fmt::format("PACKET_VNET_HDR: {}", strerror(errno)));
+    if (!segments_tcp(fd.get(), name)) return fail(EOPNOTSUPP, fmt::format("{} does not segment TCP", name));
+    if (os::setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUFFORCE, &kSendBuffer, sizeof kSendBuffer) != 0)
+        os::setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &kSendBuffer, sizeof kSendBuffer);
+    socket_ = std::move(fd);
+    ifindex_ = ifindex;
+    return {};
+}
+
+int SuperFrames::send(const ibv_send_wr& wr) const noexcept {
+    if (wr.num_sge <= 0 || wr.num_sge > static_cast<int>(kMaxPieces) || wr.tso.hdr_sz < kTcpAt + 20)
+        return EINVAL;
+    VnetHeader about{.flags = kNeedsSum,
+                     .gso_type = kGsoTcp4,
+                     .header_length = wr.tso.hdr_sz,
+                     .gso_size = wr.tso.mss,
+                     .sum_start = kTcpAt,
+                     .sum_offset = kTcpSumAt};
+    iovec iov[2 + kMaxPieces];
+    iov[0] = {&about, sizeof about};
+    iov[1] = {wr.tso.hdr, wr.tso.hdr_sz};
+    for (int i = 0; i < wr.num_sge; i++)
+        iov[2 + i] = {reinterpret_cast<void*>(wr.sg_list[i].addr), wr.sg_list[i].length};
+    sockaddr_ll to{};
+    to.sll_family = AF_PACKET;
+    to.sll_protocol = htons(ETH_P_IP);
+    to.sll_ifindex = ifindex_;
+    msghdr message{};
+    message.msg_name = &to;
+    message.msg_namelen = sizeof to;
+    message.msg_iov = iov;
+    message.msg_iovlen = static_cast<std::size_t>(2 + wr.num_sge);
+    const long sent = os::raw_syscall(SYS_sendmsg, socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent >= 0) return 0;
+    return sent == -EAGAIN || sent == -ENOBUFS ? ENOMEM : static_cast<int>(-sent);
+}
+
+}  // namespace vma::verbs::xdp
