@@ -555,45 +555,6 @@ TEST_F(Lwip, TransmitHookReplacesOutput) {
     ASSERT_NE(client.pcb->unsent, nullptr);
 }
 
-TEST_F(Lwip, SegmentsOfOurOwn) {
-    End client(1), server(2);
-    ASSERT_NO_FATAL_FAILURE(establish(client, server));
-    const auto data = pattern(200, 7);
-    {
-        Entry entry(client.pcb, client.hooks, &client, client.parameters);
-        const std::uint16_t options = LWIP_TCP_OPT_LENGTH(TF_SEG_OPTS_TS);
-        pbuf* p = pbuf_alloc(PBUF_TRANSPORT, static_cast<std::uint16_t>(options + data.size()), PBUF_RAM);
-        ASSERT_NE(p, nullptr);
-        std::memcpy(static_cast<std::uint8_t*>(p->payload) + options, data.data(), data.size());
-        tcp_seg* seg =
-            vma_lwip_create_segment(client.pcb, p, TCP_ACK | TCP_PSH, client.pcb->snd_lbb, TF_SEG_OPTS_TS);
-        ASSERT_NE(seg, nullptr);
-        EXPECT_EQ(seg->len, data.size());
-        client.pcb->snd_lbb += static_cast<std::uint32_t>(data.size());
-        client.pcb->snd_queuelen = 1;
-        client.pcb->unacked = seg;
-        EXPECT_EQ(vma_lwip_output_segment(seg, client.pcb), ERR_OK);
-        client.pcb->snd_nxt = client.pcb->snd_lbb;
-        EXPECT_EQ(vma_lwip_output_segment(seg, client.pcb), ERR_OK) << "a retransmission";
-        ASSERT_EQ(client.sent.size(), 2u);
-        EXPECT_EQ(client.sent[0].bytes.size(), client.sent[1].bytes.size());
-    }
-    run(client, server);
-    EXPECT_EQ(server.received, data);
-    EXPECT_EQ(client.pcb->unacked, nullptr) << "the duplicate is acknowledged at once, and that with it";
-    {
-        Entry entry(client.pcb, client.hooks, &client, client.parameters);
-        pbuf* p = vma_lwip_alloc_header(client.pcb, LWIP_TCP_OPT_LEN_TS_OUT, 0, client.pcb->snd_nxt - 1);
-        ASSERT_NE(p, nullptr);
-        vma_lwip_fill_options(client.pcb, p, TF_SEG_OPTS_TS,
-                              vma_lwip_num_sacks(client.pcb, LWIP_TCP_OPT_LEN_TS_OUT));
-        EXPECT_EQ(vma_lwip_output_control_segment(client.pcb, p), ERR_OK);
-    }
-    ASSERT_EQ(client.sent.size(), 1u);
-    EXPECT_EQ(client.sent[0].option(LWIP_TCP_OPT_TS).size(), 8u);
-    run(client, server);
-}
-
 TEST_F(Lwip, ProbesAnswer) {
     End client(1), server(2);
     ASSERT_NO_FATAL_FAILURE(establish(client, server));
