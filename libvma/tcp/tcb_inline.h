@@ -63,7 +63,6 @@ inline void AckPolicy::sent() noexcept {
     tcp_pcb* const pcb = tcb_.pcb;
     tcp_clear_flags(pcb, TF_ACK_DELAY | TF_ACK_NOW);
     pcb->rcv_ann_right_edge = pcb->rcv_nxt + pcb->rcv_ann_wnd;
-    pcb->ts_lastacksent = pcb->rcv_nxt;
     acked_upto_ = pcb->rcv_nxt;
     due_bytes_ = 0;
     tcb_.timers.ack_at = 0;

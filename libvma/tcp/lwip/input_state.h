@@ -32,6 +32,8 @@ void vma_lwip_restore_input(const struct vma_lwip_input_state* state);
 /* From Hooks::inpacket: lwIP shall see neither data nor FIN in the segment at hand, only what it
  * acknowledges. */
 void vma_lwip_drop_text(void);
+/* The same of its options: lwIP reads none. */
+void vma_lwip_drop_options(void);
 
 #ifdef __cplusplus
 }

@@ -44,12 +44,18 @@ bool Acceptance::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
         pcb->snd_wl2 = ack + 1;
         return true;
     }
-    Said said;
-    read_options(h, option_bytes, said);
+    // lwIP reads what a SYN says. The options of all other segments are read here alone.
+    if (__builtin_expect((flags & TCP_SYN) != 0, 0)) {
+        if (!hide_options(h, option_bytes, t.options)) t.counters.bad_options++;
+    } else {
+        vma_lwip_drop_options();
+    }
     if (pcb->state != ESTABLISHED) {
         const Answer answer = check_by_state(h, option_bytes, length);
         if (answer != Answer::open) return answer == Answer::yes;
     }
+    Said said;
+    read_options(h, option_bytes, said);
 
     // PAWS (RFC 7323 section 5.3).
     if (said.has_stamp && (pcb->flags & TF_TIMESTAMP) && !(flags & TCP_RST) &&
@@ -90,6 +96,7 @@ bool Acceptance::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
             if (length != 0) t.acks.data_received(length);
             if (early) t.receiver.keep_early(seq, p, (flags & TCP_FIN) != 0);
         }
+        keep_stamp(said, seq, end);
         return true;
     }
     // RFC 5961 section 5: an ACK of what was never sent, or older than any window the peer could have seen.
@@ -104,14 +111,14 @@ bool Acceptance::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
     take_ack(h, length, said);
     if (length != 0) t.acks.data_received(length);
     if (early) t.receiver.keep_early(seq, p, (flags & TCP_FIN) != 0);
+    keep_stamp(said, seq, end);
     return true;
 }
 
-[[gnu::always_inline]] inline void Acceptance::read_options(tcp_hdr& h, unsigned option_bytes,
+[[gnu::always_inline]] inline void Acceptance::read_options(const tcp_hdr& h, unsigned option_bytes,
                                                             Said& said) noexcept {
-    const std::uint8_t flags = TCPH_FLAGS(&h);
     // What is malformed ends the list, as in the kernel.
-    auto* options = reinterpret_cast<std::uint8_t*>(&h + 1);
+    const auto* options = reinterpret_cast<const std::uint8_t*>(&h + 1);
     for (unsigned at = 0; at < option_bytes;) {
         const std::uint8_t kind = options[at];
         if (kind == 0) break;
@@ -121,7 +128,6 @@ bool Acceptance::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
         }
         if (at + 1 >= option_bytes || options[at + 1] < 2 || at + options[at + 1] > option_bytes) {
             tcb_.counters.bad_options++;
-            std::memset(options + at, 0, option_bytes - at);  // lwIP would read on
             break;
         }
         const unsigned size = options[at + 1];
@@ -130,9 +136,7 @@ bool Acceptance::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
             std::memcpy(&v, options + at + offset, 4);
             return ntohl(v);
         };
-        if (kind == 2 && !(flags & TCP_SYN)) {
-            std::memset(options + at, 1, size);  // only a SYN may say it, and lwIP would believe any segment
-        } else if (kind == 8 && size == 10) {
+        if (kind == 8 && size == 10) {
             said.has_stamp = true;
             said.stamp = word(2);
             said.echo = word(6);
@@ -142,7 +146,14 @@ bool Acceptance::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcep
         }
         at += size;
     }
-    if (flags & TCP_SYN) hide_options(h, option_bytes, tcb_.options);
+}
+
+// The stamp to echo is that of the segment in which the last ACK sent lies (RFC 7323 section 4.3).
+[[gnu::always_inline]] inline void Acceptance::keep_stamp(const Said& said, std::uint32_t seq,
+                                                          std::uint32_t end) noexcept {
+    const std::uint32_t acked = tcb_.acks.acked_upto();
+    if (said.has_stamp && seq_at_or_before(seq, acked) && seq_at_or_before(acked, end))
+        tcb_.pcb->ts_recent = said.stamp;
 }
 
 // What the states before and after a connection's life make of a segment. Open: the general rules hold.

@@ -42,8 +42,9 @@ class Acceptance {
     struct Said;  // by the segment's options
     enum class Answer : std::uint8_t { no, yes, open };
 
-    inline void read_options(tcp_hdr& header, unsigned option_bytes, Said& said) noexcept;
+    inline void read_options(const tcp_hdr& header, unsigned option_bytes, Said& said) noexcept;
     Answer check_by_state(tcp_hdr& header, unsigned option_bytes, std::uint32_t length) noexcept;
+    inline void keep_stamp(const Said& said, std::uint32_t seq, std::uint32_t end) noexcept;
     inline void take_ack(const tcp_hdr& header, std::uint32_t length, const Said& said) noexcept;
     inline void choose_window(std::uint32_t seq, std::uint32_t ack, std::uint32_t window) noexcept;
     bool urgent_wanted(const tcp_hdr& header) noexcept;

@@ -169,7 +169,7 @@ pbuf* merged_part(ring::RxBuffer* first, ring::RxBuffer*& list, std::uint64_t& m
     return head;
 }
 
-void hide_options(tcp_hdr& header, unsigned option_bytes, const Options& wanted) noexcept {
+bool hide_options(tcp_hdr& header, unsigned option_bytes, const Options& wanted) noexcept {
     auto* options = reinterpret_cast<std::uint8_t*>(&header + 1);
     for (unsigned at = 0; at < option_bytes && options[at] != 0;) {
         if (options[at] == 1) {
@@ -178,7 +178,7 @@ void hide_options(tcp_hdr& header, unsigned option_bytes, const Options& wanted)
         }
         if (at + 1 >= option_bytes || options[at + 1] < 2 || at + options[at + 1] > option_bytes) {
             std::memset(options + at, 0, option_bytes - at);
-            return;
+            return false;
         }
         const unsigned kind = options[at], size = options[at + 1];
         const bool no_mss = kind == 2 && size == 4 && options[at + 2] == 0 && options[at + 3] == 0;
@@ -187,6 +187,7 @@ void hide_options(tcp_hdr& header, unsigned option_bytes, const Options& wanted)
             std::memset(options + at, 1, size);
         at += size;
     }
+    return true;
 }
 
 }  // namespace vma::tcp

@@ -26,7 +26,7 @@ pbuf* tcp_part(ring::RxBuffer* buffer) noexcept;
 pbuf* merged_part(ring::RxBuffer* first, ring::RxBuffer*& list, std::uint64_t& merged) noexcept;
 
 // Turns options of a SYN that `options` does not want into padding, and cuts off what is malformed: lwIP
-// reads them next.
-void hide_options(tcp_hdr& header, unsigned option_bytes, const Options& options) noexcept;
+// reads them next. False: something was malformed.
+bool hide_options(tcp_hdr& header, unsigned option_bytes, const Options& options) noexcept;
 
 }  // namespace vma::tcp
