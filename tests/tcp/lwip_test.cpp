@@ -21,6 +21,7 @@
 
 #include "libvma/tcp/lwip/glue.h"
 #include "libvma/tcp/lwip/memory.h"
+#include "libvma/tcp/lwip/piece.h"
 #include "libvma/tcp/timers/time.h"
 
 namespace {
@@ -147,7 +148,7 @@ struct End {
     void input(const Segment& segment) {
         const auto enter = [&](tcp_pcb* at) {
             Entry entry(at, hooks, this, parameters);
-            entry.input(Received::make(segment), segment.from, segment.to);
+            entry.input(lwip::Piece::of(Received::make(segment)), segment.from.addr, segment.to.addr);
             if (tcp_pcb* made = entry.created()) pcb = made;
             if (at == pcb && entry.pcb() == nullptr) pcb = nullptr;
         };

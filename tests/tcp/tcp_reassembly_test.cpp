@@ -5,9 +5,8 @@
 #include <map>
 #include <string>
 
-#include "libvma/tcp/lwip/lwip.h"
 #include "libvma/tcp/lwip/memory.h"
-#include "libvma/tcp/receive/blocks.h"
+#include "libvma/tcp/lwip/piece.h"
 #include "libvma/tcp/receive/reassembly.h"
 #include "libvma/tcp/sequence.h"
 #include "tests/support/wire/wire.h"
@@ -15,38 +14,43 @@
 namespace vma::tcp {
 namespace {
 
+using lwip::Piece;
+
 constexpr std::uint32_t kWindow = 1 << 16;
 
 // Byte `seq` of a peer that always says the same.
 std::uint8_t byte_of(std::uint32_t seq) { return static_cast<std::uint8_t>(seq * 2654435761u >> 24); }
 
 // A chain of pieces of `each` bytes at most.
-pbuf* chain_of(std::uint32_t seq, std::uint32_t length, std::uint32_t each) {
-    pbuf* first = nullptr;
-    pbuf* last = nullptr;
+Piece* chain_of(std::uint32_t seq, std::uint32_t length, std::uint32_t each) {
+    Piece* first = nullptr;
+    Piece* last = nullptr;
     for (std::uint32_t at = 0; at < length;) {
         const std::uint32_t n = std::min(each, length - at);
-        pbuf* p = blocks::make(n);
+        Piece* p = Piece::block(n);
         for (std::uint32_t i = 0; i < n; i++) {
             const std::uint8_t byte = byte_of(seq + at + i);
-            blocks::append(*p, &byte, 1);
+            p->append(&byte, 1);
         }
-        (last != nullptr ? last->next : first) = p;
+        if (last != nullptr)
+            last->set_next(p);
+        else
+            first = p;
         last = p;
         at += n;
     }
     return first;
 }
-void free_chain(pbuf* p) {
+void free_chain(Piece* p) {
     while (p != nullptr) {
-        pbuf* next = p->next;
-        blocks::free_one(p);
+        Piece* next = p->next();
+        p->free();
         p = next;
     }
 }
 bool keep(Reassembly& r, std::uint32_t seq, std::uint32_t length, std::uint32_t each = 5000,
           std::uint32_t window = kWindow) {
-    pbuf* p = chain_of(seq, length, each);
+    Piece* p = chain_of(seq, length, each);
     const bool kept = r.keep(seq, p, length, window);
     free_chain(p);
     return kept;
@@ -54,11 +58,10 @@ bool keep(Reassembly& r, std::uint32_t seq, std::uint32_t length, std::uint32_t 
 // Takes from `next` on and checks each byte. Returns how many.
 std::uint32_t take(Reassembly& r, std::uint32_t next) {
     std::uint32_t bytes = 0, seen = 0;
-    pbuf* p = r.take(next, bytes);
-    for (const pbuf* q = p; q != nullptr; q = q->next)
-        for (unsigned i = 0; i < q->len; i++) {
-            if (static_cast<std::uint8_t*>(q->payload)[i] != byte_of(next + seen))
-                ADD_FAILURE() << "byte " << seen;
+    Piece* p = r.take(next, bytes);
+    for (const Piece* q = p; q != nullptr; q = q->next())
+        for (unsigned i = 0; i < q->size(); i++) {
+            if (q->data()[i] != byte_of(next + seen)) ADD_FAILURE() << "byte " << seen;
             seen++;
         }
     EXPECT_EQ(seen, bytes);

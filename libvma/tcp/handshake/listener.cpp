@@ -16,7 +16,8 @@
 #include "libvma/tcp/handshake/isn.h"
 #include "libvma/tcp/handshake/syn_cookie.h"
 #include "libvma/tcp/lwip/entry.h"
-#include "libvma/tcp/receive/frames.h"
+#include "libvma/tcp/lwip/frames.h"
+#include "libvma/tcp/lwip/piece.h"
 #include "libvma/tcp/sequence.h"
 #include "libvma/tcp/timers/background.h"
 #include "libvma/tcp/timers/time.h"
@@ -507,9 +508,8 @@ Connection* Listener::make(const Handshake& handshake, const Options& options, c
                            bool resolved, ring::Ring& from) noexcept {
     std::uint8_t bytes[kMaxHandshakeBytes];
     const std::size_t length = write_syn(handshake, bytes);
-    pbuf* p = pbuf_alloc(PBUF_RAW, static_cast<u16_t>(length), PBUF_RAM);
+    lwip::Piece* p = lwip::Piece::copy_of(bytes, static_cast<std::uint32_t>(length));
     if (p == nullptr) return nullptr;
-    std::memcpy(p->payload, bytes, length);
     lwip::Parameters parameters =
         parameters_of(options, announced_mss(path.mtu, options), timestamp_offset(handshake.ends));
     // As it was announced, whatever the program has set since then.
@@ -522,7 +522,7 @@ Connection* Listener::make(const Handshake& handshake, const Options& options, c
     pcb.accept = &Callbacks::accepted;
     Handshake numbers = handshake;
     lwip::Entry entry(&pcb, Making::kHooks, &numbers, parameters);
-    entry.input(p, {handshake.ends.remote_addr}, {handshake.ends.local_addr});
+    entry.input(p, handshake.ends.remote_addr, handshake.ends.local_addr);
     tcp_pcb* made = entry.created();
     if (made == nullptr) return nullptr;
     Connection* c = Connection::adopt(paths_, made, handshake, options, path, resolved, from, this);

@@ -6,6 +6,7 @@
 #include "libvma/tcp/connection.h"
 #include "libvma/tcp/handshake/isn.h"
 #include "libvma/tcp/lwip/entry.h"
+#include "libvma/tcp/lwip/piece.h"
 #include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
@@ -34,7 +35,7 @@ tcp_pcb_listen Callbacks::g_listener = [] {
 err_t Callbacks::transmit(void*, tcp_pcb*) { return ERR_OK; }
 
 err_t Callbacks::output(void* tcb, pbuf* p, ip4_addr_t, ip4_addr_t, std::uint8_t, std::uint8_t) {
-    static_cast<Tcb*>(tcb)->writer.send_control(p);
+    static_cast<Tcb*>(tcb)->writer.send_control(*lwip::Piece::of(p));
     return ERR_OK;
 }
 
@@ -75,7 +76,7 @@ err_t Callbacks::inpacket(void* tcb, tcp_pcb* pcb, tcp_hdr* header, std::uint16_
                           std::uint16_t opt1len, std::uint8_t*, pbuf* p) {
     if (pcb->state == LISTEN) return ERR_OK;
     (void)opt1len;
-    return static_cast<Tcb*>(tcb)->acceptance.check(*header, optlen, *p) ? ERR_OK : ERR_ABRT;
+    return static_cast<Tcb*>(tcb)->acceptance.check(*header, optlen, *lwip::Piece::of(p)) ? ERR_OK : ERR_ABRT;
 }
 
 err_t Callbacks::connected(void* tcb, tcp_pcb*, err_t) {
@@ -91,7 +92,7 @@ err_t Callbacks::accepted(void* tcb, tcp_pcb*, err_t) {
 err_t Callbacks::received(void* tcb, tcp_pcb*, pbuf* p, err_t) {
     auto* t = static_cast<Tcb*>(tcb);
     if (p != nullptr)
-        t->receiver.received(p);
+        t->receiver.received(lwip::Piece::of(p));
     else
         t->receiver.peer_finished();
     return ERR_OK;

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "libvma/runtime/log.h"
+#include "libvma/tcp/lwip/piece.h"
 #include "libvma/tcp/timers/time.h"
 #include "lwip/ip.h"
 #include "lwip/netif.h"
@@ -116,12 +117,12 @@ tcp_pcb* Entry::created() const noexcept {
     return pcb_ != nullptr && pcb_->state == LISTEN ? tcp_active_pcbs : nullptr;
 }
 
-void Entry::input(pbuf* p, ip4_addr_t from, ip4_addr_t to) noexcept {
+void Entry::input(Piece* segment, in_addr_t from, in_addr_t to) noexcept {
     ip_data.current_netif = &g_netif;
     ip_data.current_input_netif = &g_netif;
-    ip_data.current_iphdr_src = from;
-    ip_data.current_iphdr_dest = to;
-    tcp_input(p, &g_netif);
+    ip_data.current_iphdr_src = {from};
+    ip_data.current_iphdr_dest = {to};
+    tcp_input(Piece::raw(segment), &g_netif);
 }
 
 std::uint64_t failed_assertions() noexcept { return g_failed_assertions.load(std::memory_order_relaxed); }

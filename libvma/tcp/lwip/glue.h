@@ -19,6 +19,8 @@
 // any of this; what the thread was doing is put aside and comes back.
 #pragma once
 
+#include <netinet/in.h>
+
 #include <cstddef>
 #include <cstdint>
 
@@ -26,6 +28,8 @@
 #include "libvma/tcp/lwip/lwip.h"
 
 namespace vma::tcp::lwip {
+
+class Piece;
 
 using Parameters = struct vma_lwip_parameters;
 
@@ -68,9 +72,10 @@ class Entry {
     // What a SYN made of a listening PCB: the new connection's PCB, in state SYN_RCVD, or null.
     tcp_pcb* created() const noexcept;
 
-    // Gives lwIP a received segment. `p->payload` is at the TCP header (it is changed in place), length and
-    // checksum of the IP packet have been checked. Takes `p`. pcb() may be null afterwards.
-    void input(pbuf* p, ip4_addr_t from, ip4_addr_t to) noexcept;
+    // Gives lwIP a received segment, which begins with the TCP header. It is changed in place; length and
+    // checksum of the IP packet have been checked. Takes the segment. Addresses in network byte order. pcb()
+    // may be null afterwards.
+    void input(Piece* segment, in_addr_t from, in_addr_t to) noexcept;
 
     // tcp::now_ns() when the Entry began.
     std::uint64_t now_ns() const noexcept { return now_ns_; }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "libvma/tcp/connection.h"
+#include "libvma/tcp/lwip/piece.h"
 #include "libvma/tcp/migrate/handover.h"
 #include "libvma/tcp/send/segment.h"
 #include "libvma/tcp/sequence.h"
@@ -32,8 +33,8 @@ int Freeze::begin(KernelState& out) noexcept {
         out.remote.sin_port = tcb_.ends.remote_port;
         if (!tcb_.phase.established || away()) return -EOPNOTSUPP;
         if (!tcb_.phase.established || away()) return -EOPNOTSUPP;
-        for (const pbuf* p = tcb_.receiver.queue().first(); p != nullptr; p = p->next)
-            if (p->len != 0) out.receive_queue.push_back({p->payload, p->len});
+        for (const lwip::Piece* p = tcb_.receiver.queue().first(); p != nullptr; p = p->next())
+            if (p->size() != 0) out.receive_queue.push_back({p->data(), p->size()});
         if (tcb_.pcb == nullptr || tcb_.phase.in_time_wait) {
             describe_ended(out);
         } else {

@@ -7,7 +7,8 @@
 #include <cstring>
 
 #include "libvma/tcp/connection.h"
-#include "libvma/tcp/receive/frames.h"
+#include "libvma/tcp/lwip/frames.h"
+#include "libvma/tcp/lwip/piece.h"
 #include "libvma/tcp/recovery/scoreboard.h"
 #include "libvma/tcp/sequence.h"
 #include "libvma/tcp/tcb_inline.h"
@@ -31,12 +32,12 @@ struct Acceptance::Said {
 
 Acceptance::Acceptance(Tcb& tcb) noexcept : tcb_(tcb), last_rx_ns_(now_ns()) {}
 
-bool Acceptance::check(tcp_hdr& h, unsigned option_bytes, const pbuf& p) noexcept {
+bool Acceptance::check(tcp_hdr& h, unsigned option_bytes, const lwip::Piece& p) noexcept {
     Tcb& t = tcb_;
     tcp_pcb* const pcb = t.pcb;
     const std::uint8_t flags = TCPH_FLAGS(&h);
     const std::uint32_t seq = h.seqno, ack = h.ackno;
-    const std::uint32_t length = p.tot_len;
+    const std::uint32_t length = p.total();
     const std::uint32_t end = seq + length + ((flags & TCP_SYN) != 0) + ((flags & TCP_FIN) != 0);
     // The receiver's own: all has been checked when it came, and its window is old.
     if (t.receiver.replaying()) {

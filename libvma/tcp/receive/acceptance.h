@@ -7,11 +7,14 @@
 
 #include <cstdint>
 
-struct pbuf;
 struct tcp_hdr;
 
 namespace vma::ring {
 struct RxBuffer;
+}
+
+namespace vma::tcp::lwip {
+class Piece;
 }
 
 namespace vma::tcp {
@@ -23,7 +26,7 @@ class Acceptance {
     explicit Acceptance(Tcb& tcb) noexcept;
 
     // Called by lwIP with the header's numbers in host byte order. False: lwIP is not to see the segment.
-    bool check(tcp_hdr& header, unsigned option_bytes, const pbuf& p) noexcept;
+    bool check(tcp_hdr& header, unsigned option_bytes, const lwip::Piece& p) noexcept;
     // The handshake is done: the peer's window came with the segment `window_seq`.
     void start(std::uint32_t window_seq) noexcept {
         window_seq_ = window_seq;

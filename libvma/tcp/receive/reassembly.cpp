@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cstring>
 
-#include "libvma/tcp/lwip/lwip.h"
 #include "libvma/tcp/lwip/memory.h"
-#include "libvma/tcp/receive/blocks.h"
+#include "libvma/tcp/lwip/piece.h"
 #include "libvma/tcp/sequence.h"
 
 namespace vma::tcp {
+
+using lwip::Piece;
+
 namespace {
 
 constexpr std::size_t kFirstRuns =
@@ -19,26 +21,26 @@ constexpr std::size_t kFirstRuns =
 
 // A place in a chain that only moves forward.
 struct Reassembly::Reader {
-    const pbuf* piece;
+    const Piece* piece;
     std::uint32_t at = 0;      // in it
     std::uint32_t passed = 0;  // of the whole chain
 
     void skip_to(std::uint32_t position) noexcept {
         while (piece != nullptr && passed < position) {
-            const std::uint32_t n = std::min<std::uint32_t>(position - passed, piece->len - at);
+            const std::uint32_t n = std::min<std::uint32_t>(position - passed, piece->size() - at);
             passed += n;
             at += n;
-            if (at == piece->len) piece = piece->next, at = 0;
+            if (at == piece->size()) piece = piece->next(), at = 0;
         }
     }
-    void copy_to(pbuf& block, std::uint32_t bytes) noexcept {
+    void copy_to(Piece& block, std::uint32_t bytes) noexcept {
         while (piece != nullptr && bytes != 0) {
-            const std::uint32_t n = std::min<std::uint32_t>(bytes, piece->len - at);
-            blocks::append(block, static_cast<const std::uint8_t*>(piece->payload) + at, n);
+            const std::uint32_t n = std::min<std::uint32_t>(bytes, piece->size() - at);
+            block.append(piece->data() + at, n);
             bytes -= n;
             passed += n;
             at += n;
-            if (at == piece->len) piece = piece->next, at = 0;
+            if (at == piece->size()) piece = piece->next(), at = 0;
         }
     }
 };
@@ -93,10 +95,10 @@ bool Reassembly::drop_last(std::uint32_t behind) noexcept {
     if (count_ == 0 || !seq_before(behind, runs_[count_ - 1].left)) return false;
     const Run run = runs_[--count_];
     bytes_ -= run.right - run.left;
-    for (pbuf* p = run.first; p != nullptr;) {
-        pbuf* next = p->next;
-        held_ -= blocks::cost(*p);
-        blocks::free_one(p);
+    for (Piece* p = run.first; p != nullptr;) {
+        Piece* next = p->next();
+        held_ -= p->cost();
+        p->free();
         p = next;
         steps_++;
     }
@@ -109,22 +111,22 @@ bool Reassembly::drop_last(std::uint32_t behind) noexcept {
 // Appends the next `bytes` bytes to the run. False: not all, for want of memory.
 bool Reassembly::fill(Run& run, Reader& from, std::uint32_t bytes, std::uint32_t window) noexcept {
     while (bytes != 0) {
-        std::uint32_t room = run.last != nullptr ? blocks::room(*run.last) : 0;
+        std::uint32_t room = run.last != nullptr ? run.last->room() : 0;
         if (room == 0) {
             // The longer the run, the more is likely to follow.
             const std::uint32_t grown = std::min((run.right - run.left) / 2, window / 4);
-            pbuf* block = blocks::make(std::min(std::max(bytes, grown), blocks::kLargest));
+            Piece* block = Piece::block(std::min(std::max(bytes, grown), Piece::kLargest));
             if (block == nullptr) return false;
-            room = blocks::room(*block);
-            const std::size_t cost = blocks::cost(*block);
+            room = block->room();
+            const std::size_t cost = block->cost();
             while (!fits(cost, std::min(bytes, room), window)) {
                 if (drop_last(run.right + bytes)) continue;
-                blocks::free_one(block);
+                block->free();
                 return false;
             }
             held_ += cost;
             if (run.last != nullptr)
-                run.last->next = block;
+                run.last->set_next(block);
             else
                 run.first = block;
             run.last = block;
@@ -139,7 +141,7 @@ bool Reassembly::fill(Run& run, Reader& from, std::uint32_t bytes, std::uint32_t
     return true;
 }
 
-bool Reassembly::keep(std::uint32_t seq, const pbuf* chain, std::uint32_t length,
+bool Reassembly::keep(std::uint32_t seq, const Piece* chain, std::uint32_t length,
                       std::uint32_t window) noexcept {
     const std::uint32_t end = seq + length;
     const std::size_t at = find(seq);
@@ -157,7 +159,7 @@ bool Reassembly::keep(std::uint32_t seq, const pbuf* chain, std::uint32_t length
             if (!whole) break;
         }
         if (next == nullptr || run.right != next->left) break;
-        run.last->next = next->first;
+        run.last->set_next(next->first);
         run.last = next->last;
         run.right = next->right;
         joined++;
@@ -190,9 +192,9 @@ std::size_t Reassembly::blocks(SackBlock* out, std::size_t most) const noexcept 
     return n;
 }
 
-pbuf* Reassembly::take(std::uint32_t next, std::uint32_t& bytes) noexcept {
+Piece* Reassembly::take(std::uint32_t next, std::uint32_t& bytes) noexcept {
     bytes = 0;
-    pbuf* chain = nullptr;
+    Piece* chain = nullptr;
     std::size_t gone = 0;
     for (; gone < count_ && !seq_before(next, runs_[gone].left) && chain == nullptr; gone++) {
         Run& run = runs_[gone];
@@ -200,17 +202,17 @@ pbuf* Reassembly::take(std::uint32_t next, std::uint32_t& bytes) noexcept {
         std::uint32_t old = std::min(next - run.left, run.right - run.left);
         bytes = run.right - run.left - old;
         chain = run.first;
-        while (chain != nullptr && old >= chain->len) {
-            pbuf* rest = chain->next;
-            old -= chain->len;
-            held_ -= blocks::cost(*chain);
-            blocks::free_one(chain);
+        while (chain != nullptr && old >= chain->size()) {
+            Piece* rest = chain->next();
+            old -= chain->size();
+            held_ -= chain->cost();
+            chain->free();
             chain = rest;
             steps_++;
         }
-        if (chain != nullptr) blocks::remove(*chain, old);
+        if (chain != nullptr) chain->remove(old);
     }
-    for (const pbuf* p = chain; p != nullptr; p = p->next) held_ -= blocks::cost(*p), steps_++;
+    for (const Piece* p = chain; p != nullptr; p = p->next()) held_ -= p->cost(), steps_++;
     erase(0, gone);
     std::size_t n = 0;
     const std::uint32_t reached = next + bytes;
@@ -223,9 +225,9 @@ pbuf* Reassembly::take(std::uint32_t next, std::uint32_t& bytes) noexcept {
 
 void Reassembly::clear() noexcept {
     for (std::size_t i = 0; i < count_; i++) {
-        for (pbuf* p = runs_[i].first; p != nullptr;) {
-            pbuf* next = p->next;
-            blocks::free_one(p);
+        for (Piece* p = runs_[i].first; p != nullptr;) {
+            Piece* next = p->next();
+            p->free();
             p = next;
         }
     }

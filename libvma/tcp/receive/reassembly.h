@@ -19,7 +19,9 @@
 
 #include "libvma/tcp/recovery/scoreboard.h"
 
-struct pbuf;
+namespace vma::tcp::lwip {
+class Piece;
+}
 
 namespace vma::tcp {
 
@@ -35,10 +37,11 @@ class Reassembly {
 
     // Copies what is new of the `length` bytes at `chain`, whose first has the number `seq`. `window`: the
     // receive window's full size. False: not all of it could be kept.
-    bool keep(std::uint32_t seq, const pbuf* chain, std::uint32_t length, std::uint32_t window) noexcept;
+    bool keep(std::uint32_t seq, const lwip::Piece* chain, std::uint32_t length,
+              std::uint32_t window) noexcept;
     // The data from `next` on, as far as it has no gap: a chain of `bytes` bytes that is the caller's from
     // now on, or null. What lies before `next` is forgotten.
-    pbuf* take(std::uint32_t next, std::uint32_t& bytes) noexcept;
+    lwip::Piece* take(std::uint32_t next, std::uint32_t& bytes) noexcept;
     void clear() noexcept;
 
     bool empty() const noexcept { return count_ == 0; }
@@ -53,8 +56,8 @@ class Reassembly {
   private:
     struct Run {
         std::uint32_t left, right;
-        pbuf* first;
-        pbuf* last;
+        lwip::Piece* first;
+        lwip::Piece* last;
     };
     struct Reader;
 

@@ -15,7 +15,9 @@
 #include <cstddef>
 #include <cstdint>
 
-struct pbuf;
+namespace vma::tcp::lwip {
+class Piece;
+}
 
 namespace vma::tcp {
 
@@ -29,7 +31,7 @@ class ReceiveQueue {
     // Takes a chain of pieces. `scarce`: the ring wants its buffers back. `window`: bytes of data that may
     // wait here and out of order together; `elsewhere`: the memory that what is out of order keeps. held() +
     // elsewhere stays below 2 * window, unless there is no memory to copy to.
-    void append(pbuf* chain, bool scarce, std::uint32_t window, std::size_t elsewhere) noexcept;
+    void append(lwip::Piece* chain, bool scarce, std::uint32_t window, std::size_t elsewhere) noexcept;
 
     struct How {
         bool copy = true;      // else the iovecs are not looked at
@@ -40,7 +42,7 @@ class ReceiveQueue {
     std::size_t read(const iovec* iov, std::size_t count, std::size_t length, const How& how) noexcept;
     void clear() noexcept;
 
-    const pbuf* first() const noexcept { return first_; }
+    const lwip::Piece* first() const noexcept { return first_; }
     std::size_t bytes() const noexcept { return bytes_; }
     std::size_t held() const noexcept { return held_; }  // bytes of memory
     // Pieces that append() has looked at, ever; for tests.
@@ -48,11 +50,11 @@ class ReceiveQueue {
 
   private:
     void settle(std::uint32_t window) noexcept;
-    void link(pbuf* piece) noexcept;
+    void link(lwip::Piece* piece) noexcept;
 
-    pbuf* first_ = nullptr;
-    pbuf* last_ = nullptr;
-    pbuf* settled_ = nullptr;  // what is behind it may be copied yet; null: all
+    lwip::Piece* first_ = nullptr;
+    lwip::Piece* last_ = nullptr;
+    lwip::Piece* settled_ = nullptr;  // what is behind it may be copied yet; null: all
     std::size_t bytes_ = 0, held_ = 0;
     std::uint32_t loose_ = 0;  // pieces behind settled_
     std::uint64_t steps_ = 0;

@@ -9,7 +9,8 @@
 #include "libvma/config/params.h"
 #include "libvma/tcp/connection.h"
 #include "libvma/tcp/lwip/entry.h"
-#include "libvma/tcp/receive/frames.h"
+#include "libvma/tcp/lwip/frames.h"
+#include "libvma/tcp/lwip/piece.h"
 #include "libvma/tcp/sequence.h"
 #include "libvma/tcp/timers/time.h"
 
@@ -40,13 +41,13 @@ void Receiver::input(ring::RxBuffer* list) noexcept {
         // Without SACK a sender counts the duplicate ACKs, one for each segment behind a gap.
         const bool counted =
             (tcb_.pcb->flags & TF_SACK) == 0 && ntohl(header_of(*first).seq) != tcb_.pcb->rcv_nxt;
-        pbuf* p = merge && !counted ? merged_part(first, list, tcb_.counters.merged) : tcp_part(first);
+        lwip::Piece* p = merge && !counted ? merged_part(first, list, tcb_.counters.merged) : tcp_part(first);
         if (p != nullptr) input_segment(p, now);
     }
     if (tcb_.pcb != nullptr) tcb_.sender.output(now);
 }
 
-void Receiver::input_segment(pbuf* p, std::uint64_t now) noexcept {
+void Receiver::input_segment(lwip::Piece* p, std::uint64_t now) noexcept {
     Tcb& t = tcb_;
     tcp_pcb* const pcb = t.pcb;
     t.counters.segments_in++;
@@ -63,7 +64,7 @@ void Receiver::input_segment(pbuf* p, std::uint64_t now) noexcept {
     const bool handshake = pcb->state == SYN_SENT || pcb->state == SYN_RCVD;
     if (t.phase.established) trim_to_window(p);
     processing_ = true;
-    t.in_lwip([&](lwip::Entry& entry) { entry.input(p, {t.ends.remote_addr}, {t.ends.local_addr}); });
+    t.in_lwip([&](lwip::Entry& entry) { entry.input(p, t.ends.remote_addr, t.ends.local_addr); });
     processing_ = false;
     if (t.pcb == nullptr) return;
     if (pcb->rcv_nxt != expected && (fin_early_ || !early_.empty())) {
@@ -117,13 +118,13 @@ void Receiver::clear_early() noexcept {
 // Cuts off what lies beyond our window. lwIP does so only for some segments; others would make its window
 // negative. A FIN needs no room, as in the kernel: else the end of a stream that just fills the window would
 // wait for a retransmission.
-void Receiver::trim_to_window(pbuf* p) noexcept {
+void Receiver::trim_to_window(lwip::Piece* p) noexcept {
     tcp_pcb* const pcb = tcb_.pcb;
-    if (p->len < sizeof(net::TcpHeader) || pcb->state == TIME_WAIT) return;
-    auto& h = *static_cast<net::TcpHeader*>(p->payload);
+    if (p->size() < sizeof(net::TcpHeader) || pcb->state == TIME_WAIT) return;
+    auto& h = *reinterpret_cast<net::TcpHeader*>(p->data());
     const std::uint32_t header = std::uint32_t{h.data_offset} >> 4 << 2;
-    if (header < sizeof h || header > p->len || (h.flags & (TCP_SYN | TCP_RST))) return;
-    const std::uint32_t seq = ntohl(h.seq), length = p->tot_len - header, right = pcb->rcv_nxt + pcb->rcv_wnd;
+    if (header < sizeof h || header > p->size() || (h.flags & (TCP_SYN | TCP_RST))) return;
+    const std::uint32_t seq = ntohl(h.seq), length = p->total() - header, right = pcb->rcv_nxt + pcb->rcv_wnd;
     if ((h.flags & TCP_FIN) && seq + length == right && !fin_room_) {
         fin_room_ = true;
         pcb->rcv_wnd++;
@@ -132,7 +133,7 @@ void Receiver::trim_to_window(pbuf* p) noexcept {
     // A probe of a closed window, or something far off: answered elsewhere.
     if (!seq_before(seq, right) || !seq_before(right, seq + length)) return;
     h.flags &= static_cast<std::uint8_t>(~TCP_FIN);
-    pbuf_realloc(p, static_cast<u16_t>(header + (right - seq)));
+    p->shorten(header + (right - seq));
 }
 
 // What the receive queue may hold. A smaller TCP_WINDOW_CLAMP bounds the window, not this.
@@ -142,10 +143,10 @@ std::uint32_t Receiver::capacity() const noexcept {
 
 // Data, or a FIN, behind a gap. lwIP will not see it before the gap is filled. The ACK goes at once (RFC 5681
 // section 4.2): a peer without SACK counts them.
-void Receiver::keep_early(std::uint32_t seq, const pbuf& p, bool fin) noexcept {
+void Receiver::keep_early(std::uint32_t seq, const lwip::Piece& p, bool fin) noexcept {
     // After the FIN, or when nobody can read it any more, it is of no use.
     if (tcb_.pcb->state < CLOSE_WAIT && (tcb_.pcb->flags & TF_RXCLOSED) == 0) {
-        const std::uint32_t length = p.tot_len;
+        const std::uint32_t length = p.total();
         const bool whole = length == 0 || early_.keep(seq, &p, length, capacity());
         if (fin && whole && !fin_early_) {
             fin_early_ = true;
@@ -164,7 +165,7 @@ void Receiver::take_early() noexcept {
     }
     tcp_ack_now(tcb_.pcb);  // RFC 5681 section 4.2: a gap is filled, wholly or in part
     std::uint32_t bytes = 0;
-    if (pbuf* chain = early_.take(tcb_.pcb->rcv_nxt, bytes); chain != nullptr) {
+    if (lwip::Piece* chain = early_.take(tcb_.pcb->rcv_nxt, bytes); chain != nullptr) {
         tcb_.in_lwip([&](lwip::Entry&) {
             tcb_.pcb->rcv_nxt += bytes;
             tcb_.pcb->rcv_wnd -= std::min(bytes, tcb_.pcb->rcv_wnd);
@@ -176,8 +177,6 @@ void Receiver::take_early() noexcept {
     fin_early_ = false;
     if (tcb_.pcb->rcv_nxt != fin_at_) return;  // the peer sent data behind its FIN
     early_.clear();
-    pbuf* p = pbuf_alloc(PBUF_RAW, sizeof(net::TcpHeader), PBUF_RAM);
-    if (p == nullptr) return;  // the peer sends it again
     net::TcpHeader h{};
     h.src_port = tcb_.ends.remote_port;
     h.dst_port = tcb_.ends.local_port;
@@ -185,15 +184,15 @@ void Receiver::take_early() noexcept {
     h.ack = htonl(tcb_.pcb->lastack);
     h.data_offset = sizeof h / 4 << 4;
     h.flags = TCP_ACK | TCP_FIN;
-    std::memcpy(p->payload, &h, sizeof h);
+    lwip::Piece* p = lwip::Piece::copy_of(&h, sizeof h);
+    if (p == nullptr) return;                           // the peer sends it again
     if (tcb_.pcb->rcv_wnd == 0) tcb_.pcb->rcv_wnd = 1;  // a FIN needs no room
     replaying_ = true;
-    tcb_.in_lwip(
-        [&](lwip::Entry& entry) { entry.input(p, {tcb_.ends.remote_addr}, {tcb_.ends.local_addr}); });
+    tcb_.in_lwip([&](lwip::Entry& entry) { entry.input(p, tcb_.ends.remote_addr, tcb_.ends.local_addr); });
     replaying_ = false;
 }
 
-void Receiver::received(pbuf* p) noexcept {
+void Receiver::received(lwip::Piece* p) noexcept {
     const std::size_t before = queue_.bytes();
     queue_.append(p, scarce_.load(std::memory_order_relaxed), capacity(), early_.held());
     if (queue_.bytes() == before) return;

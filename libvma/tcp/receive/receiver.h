@@ -13,10 +13,12 @@
 #include "libvma/tcp/receive/reassembly.h"
 #include "libvma/tcp/receive/receive_queue.h"
 
-struct pbuf;
-
 namespace vma::ring {
 struct RxBuffer;
+}
+
+namespace vma::tcp::lwip {
+class Piece;
 }
 
 namespace vma::tcp {
@@ -33,7 +35,7 @@ class Receiver {
     std::size_t read(const iovec* iov, std::size_t count, std::size_t length,
                      const ReceiveQueue::How& how) noexcept;
     // A segment that acceptance lets pass came too early: lwIP sees it when the gap is filled.
-    void keep_early(std::uint32_t seq, const pbuf& p, bool fin) noexcept;
+    void keep_early(std::uint32_t seq, const lwip::Piece& p, bool fin) noexcept;
     // Makes the window as large as the program's options allow, and tells the peer if that is worth it.
     void open_window() noexcept;
     void clear() noexcept;
@@ -41,7 +43,7 @@ class Receiver {
     void clear_early() noexcept;
 
     // What lwIP tells: data in sequence, whose chain is taken; and the end of the stream.
-    void received(pbuf* p) noexcept;
+    void received(lwip::Piece* p) noexcept;
     void peer_finished() noexcept;
 
     const ReceiveQueue& queue() const noexcept { return queue_; }
@@ -52,9 +54,9 @@ class Receiver {
     void set_scarce(bool scarce) noexcept { scarce_.store(scarce, std::memory_order_relaxed); }
 
   private:
-    void input_segment(pbuf* p, std::uint64_t now) noexcept;
+    void input_segment(lwip::Piece* p, std::uint64_t now) noexcept;
     void acknowledged(std::uint32_t bytes, bool handshake) noexcept;
-    void trim_to_window(pbuf* p) noexcept;
+    void trim_to_window(lwip::Piece* p) noexcept;
     std::uint32_t capacity() const noexcept;
     void take_early() noexcept;
     void widen_window() noexcept;

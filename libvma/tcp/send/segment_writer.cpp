@@ -9,6 +9,7 @@
 #include <span>
 
 #include "libvma/tcp/connection.h"
+#include "libvma/tcp/lwip/piece.h"
 #include "libvma/tcp/recovery/segments.h"
 #include "libvma/tcp/send/segment.h"
 #include "libvma/tcp/sequence.h"
@@ -155,12 +156,12 @@ void SegmentWriter::send_ack(std::uint32_t back) noexcept {
     t.acks.sent();
 }
 
-void SegmentWriter::send_control(pbuf* p) noexcept {
+void SegmentWriter::send_control(const lwip::Piece& segment) noexcept {
     alignas(4) std::uint8_t frame[kRoom + 128];
     std::uint8_t* const head = frame + kRoom;
-    const std::uint16_t length = p->tot_len;
+    const std::uint32_t length = segment.total();
     if (length < sizeof(net::TcpHeader) || length > sizeof frame - kRoom) return;
-    pbuf_copy_partial(p, head, length, 0);
+    segment.copy_to(head, length);
     auto* h = reinterpret_cast<net::TcpHeader*>(head);
     if (h->flags == TCP_ACK && tcb_.pcb != nullptr && tcb_.pcb->state >= ESTABLISHED) {
         send_ack(tcb_.pcb->snd_nxt - ntohl(h->seq));  // the same with our options

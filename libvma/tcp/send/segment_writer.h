@@ -9,8 +9,11 @@
 #include <cstddef>
 #include <cstdint>
 
-struct pbuf;
 struct tcp_seg;
+
+namespace vma::tcp::lwip {
+class Piece;
+}
 
 namespace vma::tcp {
 
@@ -30,7 +33,7 @@ class SegmentWriter {
     // because it is old.
     void send_ack(std::uint32_t back = 0) noexcept;
     // Sends what lwIP has made itself: RST, keep-alive, ACKs of out-of-order segments.
-    void send_control(pbuf* p) noexcept;
+    void send_control(const lwip::Piece& segment) noexcept;
 
   private:
     int transmit(std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov, std::size_t count,

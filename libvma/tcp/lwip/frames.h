@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Received frames as lwIP wants them: chains of pbufs, those of one stretch of data merged.
+// Received frames as lwIP wants them: chains of pieces, those of one stretch of data merged.
 #pragma once
 
 #include <cstdint>
 
-#include "libvma/net/frame.h"
 #include "libvma/ring/ring.h"
 
-struct pbuf;
 struct tcp_hdr;
+
+namespace vma::tcp::lwip {
+class Piece;
+}
 
 namespace vma::tcp {
 
@@ -18,12 +20,12 @@ inline const net::TcpHeader& header_of(const ring::RxBuffer& b) noexcept {
     return *reinterpret_cast<const net::TcpHeader*>(b.frame + b.l4_offset);
 }
 
-// The TCP part of a received frame as a pbuf chain, one for each buffer; takes the buffer. Null without
+// The TCP part of a received frame as a chain of pieces, one for each buffer; takes the buffer. Null without
 // memory (then it is released).
-pbuf* tcp_part(ring::RxBuffer* buffer) noexcept;
+lwip::Piece* tcp_part(ring::RxBuffer* buffer) noexcept;
 // The same of `first` and of those at the front of `list` that continue it, as one segment; these leave the
 // list. Adds to `merged` how many frames share a segment.
-pbuf* merged_part(ring::RxBuffer* first, ring::RxBuffer*& list, std::uint64_t& merged) noexcept;
+lwip::Piece* merged_part(ring::RxBuffer* first, ring::RxBuffer*& list, std::uint64_t& merged) noexcept;
 
 // Turns options of a SYN that `options` does not want into padding, and cuts off what is malformed: lwIP
 // reads them next. False: something was malformed.

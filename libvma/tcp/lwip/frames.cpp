@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "libvma/tcp/receive/frames.h"
+#include "libvma/tcp/lwip/frames.h"
 
 #include <netinet/in.h>
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 
-#include "libvma/tcp/lwip/glue.h"
+#include "libvma/tcp/lwip/lwip.h"
+#include "libvma/tcp/lwip/piece.h"
 #include "libvma/tcp/options.h"
 
 namespace vma::tcp {
@@ -15,48 +15,30 @@ namespace {
 
 constexpr std::uint32_t kMaxMerged = 60000;  // lwIP counts a segment's bytes in 16 bits
 
-struct RxPbuf {
-    pbuf_custom storage;
-};
-static_assert(sizeof(RxPbuf) <= sizeof(ring::RxBuffer::user));
+using lwip::Piece;
 
-void release_buffer(pbuf* p) {
-    auto* storage = reinterpret_cast<std::byte*>(p);
-    auto* buffer = reinterpret_cast<ring::RxBuffer*>(storage - offsetof(ring::RxBuffer, user));
-    buffer->more = nullptr;
-    buffer->release();
-}
-
-pbuf* wrap(ring::RxBuffer* buffer, std::uint32_t offset, std::uint32_t length) noexcept {
-    auto* storage = new (buffer->user) pbuf_custom{};
-    return lwip::received(*storage, &release_buffer, buffer->frame + offset,
-                          static_cast<std::uint16_t>(length));
-}
-
-// Tells each pbuf of a chain how much there is from it on.
-void set_total(pbuf* head) noexcept {
+// Tells each piece of a chain how much there is from it on.
+void set_total(Piece* head) noexcept {
     std::uint32_t total = 0;
-    for (pbuf* p = head; p != nullptr; p = p->next) total += p->len;
-    for (pbuf* p = head; p != nullptr; p = p->next) {
-        p->tot_len = static_cast<u16_t>(total);
-        total -= p->len;
+    for (Piece* p = head; p != nullptr; p = p->next()) total += p->size();
+    for (Piece* p = head; p != nullptr; p = p->next()) {
+        p->set_total(total);
+        total -= p->size();
     }
 }
 
 // The TCP part of a frame, from its byte `from` to `end`, copied into one piece.
-pbuf* copy_of(ring::RxBuffer* first, std::uint32_t from, std::uint32_t end) noexcept {
+Piece* copy_of(ring::RxBuffer* first, std::uint32_t from, std::uint32_t end) noexcept {
     const std::uint32_t total = end - from;
-    pbuf* p = pbuf_alloc(PBUF_RAW, static_cast<u16_t>(total), PBUF_RAM);
+    Piece* p = Piece::block(total);
     if (p != nullptr) {
-        std::uint32_t at = 0, skip = from;
-        for (ring::RxBuffer* b = first; b != nullptr && at < total; b = b->more) {
+        std::uint32_t skip = from;
+        for (ring::RxBuffer* b = first; b != nullptr && p->size() < total; b = b->more) {
             if (skip >= b->length) {
                 skip -= b->length;
                 continue;
             }
-            const std::uint32_t n = std::min(b->length - skip, total - at);
-            std::memcpy(static_cast<std::uint8_t*>(p->payload) + at, b->frame + skip, n);
-            at += n;
+            p->append(b->frame + skip, std::min(b->length - skip, total - p->size()));
             skip = 0;
         }
     }
@@ -64,16 +46,16 @@ pbuf* copy_of(ring::RxBuffer* first, std::uint32_t from, std::uint32_t end) noex
     return p;
 }
 
-// The TCP part of a frame (from `skip` bytes behind the start of its header on) as a chain of pbufs, one for
+// The TCP part of a frame (from `skip` bytes behind the start of its header on) as a chain of pieces, one for
 // each buffer.
-pbuf* chain_of(ring::RxBuffer* first, std::uint32_t from) noexcept {
+Piece* chain_of(ring::RxBuffer* first, std::uint32_t from) noexcept {
     const std::uint32_t end =
         first->payload_offset + first->payload_length;  // Ethernet may have padded the frame
     const std::uint32_t header_end = first->payload_offset;
     // Options beyond the first buffer: no device that is known splits frames there.
     if (first->length < header_end) return copy_of(first, from, end);
-    pbuf* head = nullptr;
-    pbuf* last = nullptr;
+    Piece* head = nullptr;
+    Piece* last = nullptr;
     std::uint32_t position = 0, skip = from;
     ring::RxBuffer* b = first;
     while (b != nullptr) {
@@ -82,11 +64,11 @@ pbuf* chain_of(ring::RxBuffer* first, std::uint32_t from) noexcept {
         const std::uint32_t in_here = std::min(b->length, left);
         position += b->length;
         if (in_here > skip) {
-            pbuf* p = wrap(b, skip, in_here - skip);
+            Piece* p = Piece::of_buffer(b, skip, in_here - skip);
             if (head == nullptr)
                 head = p;
             else
-                last->next = p;
+                last->set_next(p);
             last = p;
             skip = 0;
         } else {
@@ -134,9 +116,9 @@ ring::RxBuffer* take_run(ring::RxBuffer* first, ring::RxBuffer*& list) noexcept 
 
 }  // namespace
 
-pbuf* tcp_part(ring::RxBuffer* buffer) noexcept { return chain_of(buffer, buffer->l4_offset); }
+Piece* tcp_part(ring::RxBuffer* buffer) noexcept { return chain_of(buffer, buffer->l4_offset); }
 
-pbuf* merged_part(ring::RxBuffer* first, ring::RxBuffer*& list, std::uint64_t& merged) noexcept {
+Piece* merged_part(ring::RxBuffer* first, ring::RxBuffer*& list, std::uint64_t& merged) noexcept {
     if (list == nullptr || first->payload_length == 0) return tcp_part(first);
     const ring::RxBuffer* last = take_run(first, list);
     if (last == first) return tcp_part(first);
@@ -150,17 +132,17 @@ pbuf* merged_part(ring::RxBuffer* first, ring::RxBuffer*& list, std::uint64_t& m
     to.window = from.window;
     const unsigned options = first->payload_offset - first->l4_offset - sizeof(net::TcpHeader);
     if (options != 0) std::memcpy(&to + 1, &from + 1, options);
-    pbuf* head = nullptr;
-    pbuf* tail = nullptr;
+    Piece* head = nullptr;
+    Piece* tail = nullptr;
     for (ring::RxBuffer* b = first; b != nullptr;) {
         ring::RxBuffer* next = b->next;
         b->next = nullptr;
-        pbuf* p = chain_of(b, head == nullptr ? b->l4_offset : b->payload_offset);
+        Piece* p = chain_of(b, head == nullptr ? b->l4_offset : b->payload_offset);
         if (head == nullptr)
             head = p;
         else
-            tail->next = p;
-        for (tail = p; tail->next != nullptr; tail = tail->next) {
+            tail->set_next(p);
+        for (tail = p; tail->next() != nullptr; tail = tail->next()) {
         }
         merged++;
         b = next;
