@@ -108,7 +108,7 @@ int Connection::connect() noexcept {
     return -error;
 }
 
-Connection* Connection::adopt(PathSource& paths, tcp_pcb* pcb, const Handshake& handshake,
+Connection* Connection::adopt(PathSource& paths, lwip::Pcb* pcb, const Handshake& handshake,
                               const Options& options, const Path& path, bool resolved, ring::Ring& from,
                               Listener* origin) noexcept {
     Connection* c = create(paths, handshake.ends, options);
@@ -321,7 +321,7 @@ int Connection::shutdown(int how) noexcept {
         result = -EREMOTE;
     } else if (tcb_.pcb == nullptr) {
         result = -ENOTCONN;
-    } else if (tcb_.pcb->state == SYN_SENT) {
+    } else if (tcb_.pcb->in(State::syn_sent)) {
         // The kernel gives the connection up, without an error to read.
         tcb_.abandon(false);
         tcb_.phase.peer_closed = false;
@@ -331,12 +331,11 @@ int Connection::shutdown(int how) noexcept {
         if (how != SHUT_WR) tcb_.phase.read_shut = true;
         if (how != SHUT_RD && !tcb_.phase.write_shut) {
             tcb_.phase.write_shut = true;
-            tcb_.in_lwip([&](lwip::Entry&) { tcp_shutdown(tcb_.pcb, 0, 1); });
+            tcb_.in_lwip([&](lwip::Entry&) { tcb_.pcb->shut_write(); });
             if (tcb_.pcb != nullptr) tcb_.sender.output();
         }
         // As the kernel: data that still comes can reach nobody, and is answered with a RST.
-        if (tcb_.pcb != nullptr && tcb_.phase.read_shut && tcb_.phase.write_shut)
-            tcp_set_flags(tcb_.pcb, TF_RXCLOSED);
+        if (tcb_.pcb != nullptr && tcb_.phase.read_shut && tcb_.phase.write_shut) tcb_.pcb->refuse_data();
     }
     leave();
     return result;
@@ -359,22 +358,22 @@ void Connection::close_locked(bool reset) noexcept {
     tcb_.free_queues();
     if (tcb_.pcb == nullptr) return;
     tcb_.phase.read_shut = true;
-    if (tcb_.pcb->state == SYN_SENT) {
+    if (tcb_.pcb->in(State::syn_sent)) {
         tcb_.abandon(false);
-    } else if (tcb_.pcb->state != TIME_WAIT && (reset || unread || !tcb_.phase.established)) {
+    } else if (!tcb_.pcb->in(State::time_wait) && (reset || unread || !tcb_.phase.established)) {
         // A FIN would wait for the handshake of a simultaneous open, which a peer need not ever complete.
         tcb_.abandon(true);
-    } else if (tcb_.pcb->state != TIME_WAIT) {
-        tcp_set_flags(tcb_.pcb, TF_RXCLOSED);  // data that still comes is answered with a RST
+    } else if (!tcb_.pcb->in(State::time_wait)) {
+        tcb_.pcb->refuse_data();  // data that still comes is answered with a RST
         if (!tcb_.phase.write_shut) {
             tcb_.phase.write_shut = true;
-            tcb_.in_lwip([&](lwip::Entry&) { tcp_shutdown(tcb_.pcb, 0, 1); });
+            tcb_.in_lwip([&](lwip::Entry&) { tcb_.pcb->shut_write(); });
         }
         if (tcb_.pcb != nullptr) {
             tcb_.sender.end_burst();
             tcb_.sender.output();
         }
-        if (tcb_.pcb != nullptr && tcb_.pcb->state == FIN_WAIT_2) tcb_.timers.start_fin_wait2();
+        if (tcb_.pcb != nullptr && tcb_.pcb->in(State::fin_wait2)) tcb_.timers.start_fin_wait2();
         if (tcb_.pcb != nullptr) Background::instance().orphaned(*this);
     }
 }

@@ -30,8 +30,6 @@
 #include "libvma/tcp/tcb.h"
 #include "libvma/tcp/timers/background.h"
 
-struct tcp_pcb;
-
 namespace vma::tcp {
 
 class Listener;
@@ -208,7 +206,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     ~Connection() override;
     // For a PCB that lwIP made of a SYN (state SYN_RCVD), whose answer `origin` has sent. `from`: where the
     // peer's segments come in.
-    static Connection* adopt(PathSource& paths, tcp_pcb* pcb, const Handshake& handshake,
+    static Connection* adopt(PathSource& paths, lwip::Pcb* pcb, const Handshake& handshake,
                              const Options& options, const Path& path, bool resolved, ring::Ring& from,
                              Listener* origin) noexcept;
 

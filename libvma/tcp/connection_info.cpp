@@ -29,7 +29,6 @@ void Connection::tell_readable() noexcept {
 
 void Connection::options_changed() noexcept {
     if (tcb_.pcb != nullptr) {
-        tcb_.set_pcb_options();
         if (tcb_.phase.established) {
             tcb_.recovery.set_algorithm(tcb_.options.congestion);
             tcb_.route.mss_changed();
@@ -48,7 +47,7 @@ void Connection::quick_ack(bool on) noexcept {
     if (!enter()) return;
     tcb_.options.quickack = on;
     if (tcb_.acks.quick(on) && tcb_.pcb != nullptr) {
-        tcp_ack_now(tcb_.pcb);
+        tcb_.pcb->ack_now();
         tcb_.sender.output();
     }
     leave();
@@ -103,7 +102,7 @@ bool Connection::sample(Sample& out) noexcept {
                        ? 0
                        : tcb_.recovery.congestion().ssthresh();
     out.mss = tcb_.shown.mss();
-    out.send_window = tcb_.pcb != nullptr ? tcb_.pcb->snd_wnd : 0;
+    out.send_window = tcb_.pcb != nullptr ? tcb_.pcb->snd_wnd() : 0;
     out.receive_window = tcb_.options.receive_window;
     out.send_limit = tcb_.queue.limit();
     leave();
@@ -155,15 +154,15 @@ void Connection::info(Info& all) noexcept {
     out.tcpi_rcv_space = tcb_.options.receive_window;
     out.tcpi_total_retrans = static_cast<std::uint32_t>(tcb_.counters.retransmits);
     if (tcb_.pcb != nullptr) {
-        if (tcb_.pcb->flags & TF_TIMESTAMP) out.tcpi_options |= TCPI_OPT_TIMESTAMPS;
-        if (tcb_.pcb->flags & TF_SACK) out.tcpi_options |= TCPI_OPT_SACK;
-        if (tcb_.pcb->flags & TF_WND_SCALE) {
+        if (tcb_.pcb->timestamps()) out.tcpi_options |= TCPI_OPT_TIMESTAMPS;
+        if (tcb_.pcb->sack()) out.tcpi_options |= TCPI_OPT_SACK;
+        if (tcb_.pcb->window_scaling()) {
             out.tcpi_options |= TCPI_OPT_WSCALE;
-            out.tcpi_snd_wscale = tcb_.pcb->snd_scale & 15u;
-            out.tcpi_rcv_wscale = tcb_.pcb->rcv_scale & 15u;
+            out.tcpi_snd_wscale = tcb_.pcb->snd_scale() & 15u;
+            out.tcpi_rcv_wscale = tcb_.pcb->rcv_scale() & 15u;
         }
-        for (const tcp_seg* s = tcb_.pcb->unacked; s != nullptr; s = s->next) out.tcpi_unacked++;
-        all.snd_wnd = tcb_.pcb->snd_wnd;
+        for (const lwip::Segment* s = tcb_.pcb->unacked(); s != nullptr; s = s->next()) out.tcpi_unacked++;
+        all.snd_wnd = tcb_.pcb->snd_wnd();
     }
     all.pacing_rate = all.max_pacing_rate = ~std::uint64_t{0};  // not paced
     all.bytes_acked = tcb_.counters.acked;

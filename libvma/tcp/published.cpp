@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "libvma/tcp/published.h"
 
-#include <netinet/in.h>
-
 #include <algorithm>
 
 #include "libvma/tcp/connection.h"
@@ -14,33 +12,6 @@ namespace {
 
 constexpr std::uint32_t kInEvents =
     EPOLLIN | EPOLLRDNORM | EPOLLRDBAND | EPOLLRDHUP | EPOLLPRI | EPOLLHUP | EPOLLERR;
-
-State state_of(const tcp_pcb& pcb) noexcept {
-    switch (pcb.state) {
-        case SYN_SENT:
-            return State::syn_sent;
-        case SYN_RCVD:
-            return State::syn_recv;
-        case ESTABLISHED:
-            return State::established;
-        case FIN_WAIT_1:
-            return State::fin_wait1;
-        case FIN_WAIT_2:
-            return State::fin_wait2;
-        case CLOSE_WAIT:
-            return State::close_wait;
-        case CLOSING:
-            return State::closing;
-        case LAST_ACK:
-            return State::last_ack;
-        case TIME_WAIT:
-            return State::time_wait;
-        case LISTEN:
-            return State::listen;
-        default:
-            return State::close;
-    }
-}
 
 }  // namespace
 
@@ -65,7 +36,7 @@ void Published::update() noexcept {
     unsent_.store(t.queue.unsent(), std::memory_order_release);
     set_limit(limit);
     if (t.pcb != nullptr) {
-        const State now = state_of(*t.pcb);
+        const State now = t.pcb->state();
         if (now == State::time_wait && !t.phase.in_time_wait) t.timers.enter_time_wait();
         // "Wake up lingering close()" (tcp_rcv_state_process): another edge.
         if (now == State::fin_wait2 && state_.load(std::memory_order_relaxed) == State::fin_wait1)
@@ -104,7 +75,7 @@ void Published::update() noexcept {
                                                                       std::uint32_t limit) const noexcept {
     const Tcb& t = tcb_;
     std::uint32_t mask = 0;
-    const State state = t.pcb != nullptr ? state_of(*t.pcb) : State::close;
+    const State state = t.pcb != nullptr ? t.pcb->state() : State::close;
     const bool receive_shut = t.phase.read_shut || t.phase.peer_closed;
     if ((receive_shut && t.phase.write_shut) || state == State::close) mask |= EPOLLHUP;
     if (receive_shut) mask |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;

@@ -11,26 +11,11 @@
 #include <cstddef>
 #include <cstdint>
 
-struct tcp_pcb;
+#include "libvma/tcp/state.h"
 
 namespace vma::tcp {
 
 struct Tcb;
-
-// States as TCP_INFO numbers them.
-enum class State : std::uint8_t {
-    established = 1,
-    syn_sent,
-    syn_recv,
-    fin_wait1,
-    fin_wait2,
-    time_wait,
-    close,
-    close_wait,
-    last_ack,
-    listen,
-    closing
-};
 
 class Published {
   public:

@@ -78,9 +78,9 @@ std::uint32_t Route::wanted_mss() const noexcept {
 std::uint32_t Route::send_mss() const noexcept {
     static_assert(kMinSendMss > kTimestampBytes);
     std::uint32_t mss = wanted_mss();
-    if (tcb_.pcb != nullptr) mss = std::min<std::uint32_t>(mss, tcb_.pcb->mss);
+    if (tcb_.pcb != nullptr) mss = std::min<std::uint32_t>(mss, tcb_.pcb->mss());
     mss = std::max(mss, kMinSendMss);
-    return tcb_.pcb != nullptr && (tcb_.pcb->flags & TF_TIMESTAMP) ? mss - kTimestampBytes : mss;
+    return tcb_.pcb != nullptr && tcb_.pcb->timestamps() ? mss - kTimestampBytes : mss;
 }
 
 void Route::mss_changed() noexcept {
@@ -116,10 +116,10 @@ void Route::forget_mtu() noexcept {
 // hint why retransmissions may fail; a smaller MTU is obeyed.
 void Route::icmp_error(const ring::IcmpError& error) noexcept {
     if (tcb_.pcb == nullptr || tcb_.freeze.frozen() || tcb_.phase.in_time_wait) return;
-    if (seq_before(error.seq, tcb_.pcb->lastack) || seq_before(tcb_.pcb->snd_nxt, error.seq)) return;
+    if (seq_before(error.seq, tcb_.pcb->snd_una()) || seq_before(tcb_.pcb->snd_nxt(), error.seq)) return;
     if (error.error == EMSGSIZE) {
         learn_mtu(error.mtu != 0 ? error.mtu : 576);
-    } else if (tcb_.pcb->state == SYN_SENT || tcb_.pcb->state == SYN_RCVD) {
+    } else if (tcb_.pcb->in(State::syn_sent) || tcb_.pcb->in(State::syn_recv)) {
         tcb_.give_up(error.error);
     } else {
         soft_error_ = error.error;

@@ -13,7 +13,7 @@ Tcb::Tcb(Connection& c, PathSource& paths, const Endpoints& e, const Options& o)
 }
 
 void Tcb::abandon(bool reset) noexcept {
-    in_lwip([&](lwip::Entry&) { tcp_abandon(pcb, reset); });
+    in_lwip([&](lwip::Entry&) { pcb->abandon(reset); });
 }
 
 // The connection is over, for whatever reason.
@@ -35,18 +35,12 @@ void Tcb::gone() noexcept {
 
 void Tcb::give_up(int error) noexcept {
     if (!phase.orphan) shown.fail(error);
-    abandon(pcb->state != SYN_SENT && pcb->state != SYN_RCVD);
+    abandon(!pcb->in_handshake());
 }
 
 void Tcb::free_queues() noexcept {
     receiver.clear();
     shown.set_readable(0);
-}
-
-void Tcb::set_pcb_options() noexcept {
-    pcb->ttl = options.path.ttl;
-    pcb->tos = options.path.tos;
-    tcp_set_flags(pcb, TF_NODELAY);  // when to wait is decided in sender.cpp
 }
 
 }  // namespace vma::tcp

@@ -10,6 +10,7 @@
 
 #include "libvma/tcp/handshake/opening.h"
 #include "libvma/tcp/handshake/origin.h"
+#include "libvma/tcp/lwip/types.h"
 #include "libvma/tcp/migrate/freeze.h"
 #include "libvma/tcp/options.h"
 #include "libvma/tcp/path.h"
@@ -23,8 +24,6 @@
 #include "libvma/tcp/send/send_queue.h"
 #include "libvma/tcp/send/sender.h"
 #include "libvma/tcp/timers/connection_timers.h"
-
-struct tcp_pcb;
 
 namespace vma::tcp {
 
@@ -53,14 +52,12 @@ struct Tcb {
     void abandon(bool reset) noexcept;
     // Ends the connection with `error` for the program, if it has not closed it.
     void give_up(int error) noexcept;
-    // The options that lwIP itself looks at.
-    void set_pcb_options() noexcept;
     // Frees what was received and not read.
     void free_queues() noexcept;
 
     Connection& connection;
     const Endpoints ends;
-    tcp_pcb* pcb = nullptr;
+    lwip::Pcb* pcb = nullptr;
     Owner* owner = nullptr;
     Options options;
     Phase phase;

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "libvma/tcp/lwip/glue.h"
+#include "libvma/tcp/lwip/pcb.h"
+#include "libvma/tcp/lwip/segment.h"
 #include "libvma/tcp/recovery/segments.h"
-#include "libvma/tcp/send/segment.h"
 #include "libvma/tcp/sequence.h"
 #include "libvma/tcp/tcb.h"
 
@@ -19,14 +19,14 @@ inline constexpr std::uint32_t kMinSendBuffer = 256 * 1024, kMaxSendBuffer = 4 *
 inline std::uint32_t SendQueue::queued() const noexcept {
     const Tcb& t = tcb_;
     if (t.pcb == nullptr || !t.phase.established) return 0;
-    const auto n = static_cast<std::int32_t>(data_end_ - t.pcb->lastack);
+    const auto n = static_cast<std::int32_t>(data_end_ - t.pcb->snd_una());
     return n > 0 ? static_cast<std::uint32_t>(n) : 0;
 }
 
 inline std::uint32_t SendQueue::unsent() const noexcept {
     const Tcb& t = tcb_;
-    if (t.pcb == nullptr || t.pcb->unsent == nullptr || !t.phase.established) return 0;
-    const auto n = static_cast<std::int32_t>(data_end_ - seq_of(t.pcb->unsent));
+    if (t.pcb == nullptr || t.pcb->unsent() == nullptr || !t.phase.established) return 0;
+    const auto n = static_cast<std::int32_t>(data_end_ - t.pcb->unsent()->seq());
     return n > 0 ? static_cast<std::uint32_t>(n) : 0;
 }
 
@@ -37,22 +37,22 @@ inline std::uint32_t SendQueue::limit() const noexcept {
 }
 
 inline void SendQueue::first_sent() noexcept {
-    tcp_pcb* const pcb = tcb_.pcb;
-    tcp_seg* seg = pcb->unsent;
-    pcb->unsent = seg->next;
-    seg->next = nullptr;
+    lwip::Pcb* const pcb = tcb_.pcb;
+    lwip::Segment* seg = pcb->unsent();
+    pcb->set_unsent(seg->next());
+    seg->set_next(nullptr);
     if (tail_ == seg) tail_ = nullptr;
-    if (pcb->unacked == nullptr)
-        pcb->unacked = seg;
+    if (pcb->unacked() == nullptr)
+        pcb->set_unacked(seg);
     else
-        unacked_last_->next = seg;
+        unacked_last_->set_next(seg);
     unacked_last_ = seg;
 }
 
 inline void SendQueue::freed() noexcept {
-    tcp_pcb* const pcb = tcb_.pcb;
-    if (pcb->unacked == nullptr) unacked_last_ = nullptr;
-    if (pcb->unsent == nullptr) tail_ = nullptr;
+    lwip::Pcb* const pcb = tcb_.pcb;
+    if (pcb->unacked() == nullptr) unacked_last_ = nullptr;
+    if (pcb->unsent() == nullptr) tail_ = nullptr;
 }
 
 inline void Sender::acked(std::uint32_t ack) noexcept {
@@ -60,18 +60,17 @@ inline void Sender::acked(std::uint32_t ack) noexcept {
 }
 
 inline void AckPolicy::sent() noexcept {
-    tcp_pcb* const pcb = tcb_.pcb;
-    tcp_clear_flags(pcb, TF_ACK_DELAY | TF_ACK_NOW);
-    pcb->rcv_ann_right_edge = pcb->rcv_nxt + pcb->rcv_ann_wnd;
-    acked_upto_ = pcb->rcv_nxt;
+    lwip::Pcb* const pcb = tcb_.pcb;
+    pcb->ack_sent();
+    acked_upto_ = pcb->rcv_nxt();
     due_bytes_ = 0;
     tcb_.timers.ack_at = 0;
     when_idle_ = false;
 }
 
 inline std::uint32_t LossRecovery::pipe() const noexcept {
-    tcp_pcb* const pcb = tcb_.pcb;
-    return scoreboard_->pipe(pcb->snd_nxt - pcb->lastack);
+    lwip::Pcb* const pcb = tcb_.pcb;
+    return scoreboard_->pipe(pcb->snd_nxt() - pcb->snd_una());
 }
 
 inline bool LossRecovery::room_for(std::uint32_t length) const noexcept {

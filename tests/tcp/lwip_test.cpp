@@ -24,6 +24,10 @@
 #include "libvma/tcp/lwip/piece.h"
 #include "libvma/tcp/timers/time.h"
 
+// lwIP's own tcp_output() under the name that the transformation gives it. The library has a sender in its
+// place; here it makes lwIP complete.
+extern "C" err_t vma_lwip_original_output(tcp_pcb* pcb);
+
 namespace {
 
 using namespace vma::tcp;
@@ -178,6 +182,7 @@ struct End {
         tcp_err(at, [](void* self, err_t error) { static_cast<End*>(self)->error = error; });
     }
 
+    static err_t transmit(void*, tcp_pcb* pcb) { return vma_lwip_original_output(pcb); }
     static err_t output(void* self, pbuf* p, ip4_addr_t from, ip4_addr_t to, std::uint8_t, std::uint8_t) {
         Segment segment{from, to, std::vector<std::uint8_t>(p->tot_len)};
         EXPECT_EQ(pbuf_copy_partial(p, segment.bytes.data(), p->tot_len, 0), p->tot_len);
@@ -189,7 +194,7 @@ struct End {
     }
 
     ip4_addr_t ip;
-    Hooks hooks{.output = &output, .isn = &isn};
+    Hooks hooks{.output = &output, .isn = &isn, .transmit = &transmit};
     Parameters parameters{.mss = 1460,
                           .rcv_scale = 7,
                           .wnd = 1u << 20,

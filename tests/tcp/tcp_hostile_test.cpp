@@ -206,6 +206,24 @@ TEST(TcpHostile, TimestampOfASegmentBeyondTheWindowIsNotRemembered) {
     ASSERT_NO_FATAL_FAILURE(t.expect_alive());
 }
 
+// RFC 7323 section 4.3: a segment behind a gap does not change what is echoed.
+TEST(TcpHostile, EchoedTimestampIsThatOfTheSegmentThatTheLastAckLiesIn) {
+    Scripted t;
+    ASSERT_NO_FATAL_FAILURE(t.establish());
+    const auto echoed = [&](std::uint32_t stamp, const Segment& s) {
+        Segment sent = s;
+        sent.options = option::stamps(stamp, t.peer.echo);
+        t.peer.put(sent);
+        const auto answers = t.peer.take();
+        return answers.empty() ? std::nullopt : said(answers.back()).echo;
+    };
+    Segment first = t.peer.segment(kAck | kPsh, "first"), second = first, third = first;
+    second.seq += 5, third.seq += 10;
+    EXPECT_EQ(echoed(1000, third), 100u);
+    EXPECT_EQ(echoed(1001, first), 1001u);
+    EXPECT_EQ(echoed(1002, second), 1002u);
+}
+
 // Every frame of the connection's past comes again, in both directions.
 TEST(TcpHostile, OldDuplicatesChangeNothing) {
     for (bool stamps : {true, false}) {

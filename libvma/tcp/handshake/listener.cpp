@@ -17,7 +17,6 @@
 #include "libvma/tcp/handshake/syn_cookie.h"
 #include "libvma/tcp/lwip/entry.h"
 #include "libvma/tcp/lwip/frames.h"
-#include "libvma/tcp/lwip/piece.h"
 #include "libvma/tcp/sequence.h"
 #include "libvma/tcp/timers/background.h"
 #include "libvma/tcp/timers/time.h"
@@ -32,17 +31,6 @@ constexpr std::uint64_t kAnswerNs = 500'000'000;  // the kernel's net.ipv4.tcp_i
 constexpr std::size_t kAgainAtOnce = 16;          // SYN-ACKs that one look at the table repeats
 
 std::uint32_t milliseconds(std::uint64_t ns) noexcept { return static_cast<std::uint32_t>(ns / 1'000'000); }
-
-// What lwIP calls while it makes a connection of a SYN. There is nothing to send: the answer has left
-// already.
-struct Making {
-    static err_t output(void*, pbuf*, ip4_addr_t, ip4_addr_t, std::uint8_t, std::uint8_t) { return ERR_OK; }
-    static std::uint32_t isn(void* handshake, ip4_addr_t, std::uint16_t, ip4_addr_t, std::uint16_t) {
-        return static_cast<const Handshake*>(handshake)->iss;
-    }
-    static err_t transmit(void*, tcp_pcb*) { return ERR_OK; }
-    static constexpr lwip::Hooks kHooks{&output, &isn, &transmit};
-};
 
 // After how many timeouts TCP_DEFER_ACCEPT is over (the kernel's secs_to_retrans()).
 unsigned defer_timeouts(unsigned seconds) noexcept {
@@ -503,30 +491,18 @@ bool Listener::open(const Segment& segment, const Handshake& handshake, bool coo
     return false;
 }
 
-// lwIP makes its PCB of a SYN, so it gets one again.
 Connection* Listener::make(const Handshake& handshake, const Options& options, const Path& path,
                            bool resolved, ring::Ring& from) noexcept {
-    std::uint8_t bytes[kMaxHandshakeBytes];
-    const std::size_t length = write_syn(handshake, bytes);
-    lwip::Piece* p = lwip::Piece::copy_of(bytes, static_cast<std::uint32_t>(length));
-    if (p == nullptr) return nullptr;
     lwip::Parameters parameters =
         parameters_of(options, announced_mss(path.mtu, options), timestamp_offset(handshake.ends));
     // As it was announced, whatever the program has set since then.
     parameters.rcv_scale = handshake.scale;
     parameters.wnd = std::min(parameters.wnd, 0xffffu << handshake.scale);
-    tcp_pcb_listen pcb{};
-    pcb.state = LISTEN;
-    pcb.prio = TCP_PRIO_NORMAL;
-    pcb.local_port = ntohs(port_);
-    pcb.accept = &Callbacks::accepted;
-    Handshake numbers = handshake;
-    lwip::Entry entry(&pcb, Making::kHooks, &numbers, parameters);
-    entry.input(p, handshake.ends.remote_addr, handshake.ends.local_addr);
-    tcp_pcb* made = entry.created();
-    if (made == nullptr) return nullptr;
-    Connection* c = Connection::adopt(paths_, made, handshake, options, path, resolved, from, this);
-    if (c == nullptr) tcp_abandon(made, 0);
+    lwip::SynEntry entry(handshake, parameters);
+    lwip::Pcb* pcb = entry.made();
+    if (pcb == nullptr) return nullptr;
+    Connection* c = Connection::adopt(paths_, pcb, handshake, options, path, resolved, from, this);
+    if (c == nullptr) pcb->abandon(false);
     return c;
 }
 

@@ -6,9 +6,7 @@
 
 #include <cstdint>
 
-struct tcp_hdr;
-struct tcp_pcb;
-struct vma_lwip_parameters;
+#include "libvma/tcp/lwip/types.h"
 
 namespace vma::tcp {
 
@@ -22,9 +20,9 @@ class Opening {
     // An active open: makes the PCB and sends the SYN. 0 or ENOBUFS.
     int start() noexcept;
     // A PCB that lwIP made of a SYN, whose answer has been sent already.
-    void adopt(tcp_pcb* pcb, const Handshake& handshake) noexcept;
+    void adopt(lwip::Pcb* pcb, const Handshake& handshake) noexcept;
     // Both ends sent a SYN (RFC 9293 section 3.5, figure 7).
-    void simultaneous_open(const tcp_hdr& header, unsigned option_bytes) noexcept;
+    void simultaneous_open(const lwip::ReceivedHeader& header, unsigned option_bytes) noexcept;
     // A SYN came again, or the timer says so: this end's is repeated.
     void repeat() noexcept;
     // The peer has acknowledged this end's SYN. Called by lwIP.
@@ -48,10 +46,10 @@ class Opening {
         return static_cast<std::uint32_t>(now / 1'000'000) + ts_offset_;
     }
     // What lwIP reads of this connection.
-    inline struct vma_lwip_parameters parameters() const noexcept;
+    inline lwip::Parameters parameters() const noexcept;
 
   private:
-    inline struct vma_lwip_parameters negotiated() const noexcept;
+    inline lwip::Parameters negotiated() const noexcept;
 
     Tcb& tcb_;
     std::uint32_t own_window_ = 0;  // what lwIP takes for the full window until the SYN is answered

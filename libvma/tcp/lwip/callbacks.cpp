@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <errno.h>
+#include <netinet/in.h>
 
 #include <algorithm>
 
@@ -7,6 +8,7 @@
 #include "libvma/tcp/handshake/isn.h"
 #include "libvma/tcp/lwip/entry.h"
 #include "libvma/tcp/lwip/piece.h"
+#include "libvma/tcp/lwip/received_header.h"
 #include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
@@ -27,7 +29,7 @@ const lwip::Hooks Callbacks::kHooks{&Callbacks::output, &Callbacks::isn, &Callba
 tcp_pcb_listen Callbacks::g_listener = [] {
     tcp_pcb_listen l{};
     l.state = LISTEN;
-    l.accept = &Callbacks::accepted;
+    l.accept = &Callbacks::established;
     return l;
 }();
 
@@ -43,13 +45,29 @@ std::uint32_t Callbacks::isn(void* tcb, ip4_addr_t, std::uint16_t, ip4_addr_t, s
     return initial_sequence(static_cast<const Tcb*>(tcb)->ends, now_ns());
 }
 
-void Callbacks::install(tcp_pcb* pcb, Tcb& tcb) noexcept {
-    tcp_arg(pcb, &tcb);
-    pcb->recv = &Callbacks::received;
-    pcb->errf = &Callbacks::failed;
-    pcb->sent = nullptr;
-    pcb->poll = nullptr;
-    pcb->listener = &g_listener;
+void Callbacks::install(lwip::Pcb* pcb, Tcb& tcb) noexcept {
+    tcp_pcb* const raw = lwip::Pcb::raw(pcb);
+    tcp_arg(raw, &tcb);
+    raw->recv = &Callbacks::received;
+    raw->errf = &Callbacks::failed;
+    raw->sent = nullptr;
+    raw->poll = nullptr;
+    raw->listener = &g_listener;
+}
+
+lwip::Pcb* Callbacks::make(Tcb& tcb, const lwip::Parameters& parameters) noexcept {
+    lwip::Entry entry(static_cast<tcp_pcb*>(nullptr), kHooks, &tcb, parameters);
+    lwip::Pcb* const pcb = lwip::Pcb::of(tcp_new());
+    if (pcb != nullptr) install(pcb, tcb);
+    return pcb;
+}
+
+bool Callbacks::connect(Tcb& tcb) noexcept {
+    tcp_pcb* const pcb = lwip::Pcb::raw(tcb.pcb);
+    pcb->local_ip.addr = tcb.ends.local_addr;
+    pcb->local_port = ntohs(tcb.ends.local_port);
+    const ip_addr_t to{tcb.ends.remote_addr};
+    return tcp_connect(pcb, &to, ntohs(tcb.ends.remote_port), &Callbacks::established) == ERR_OK;
 }
 
 std::uint8_t window_scale(const Options& options) noexcept {
@@ -76,15 +94,13 @@ err_t Callbacks::inpacket(void* tcb, tcp_pcb* pcb, tcp_hdr* header, std::uint16_
                           std::uint16_t opt1len, std::uint8_t*, pbuf* p) {
     if (pcb->state == LISTEN) return ERR_OK;
     (void)opt1len;
-    return static_cast<Tcb*>(tcb)->acceptance.check(*header, optlen, *lwip::Piece::of(p)) ? ERR_OK : ERR_ABRT;
+    return static_cast<Tcb*>(tcb)->acceptance.check(*lwip::ReceivedHeader::of(header), optlen,
+                                                    *lwip::Piece::of(p))
+               ? ERR_OK
+               : ERR_ABRT;
 }
 
-err_t Callbacks::connected(void* tcb, tcp_pcb*, err_t) {
-    static_cast<Tcb*>(tcb)->opening.established();
-    return ERR_OK;
-}
-
-err_t Callbacks::accepted(void* tcb, tcp_pcb*, err_t) {
+err_t Callbacks::established(void* tcb, tcp_pcb*, err_t) {
     static_cast<Tcb*>(tcb)->opening.established();
     return ERR_OK;
 }
@@ -105,19 +121,54 @@ void Callbacks::failed(void* tcb, err_t error) {
     if (error == ERR_ABRT && t->receiver.processing()) t->shown.fail(ECONNRESET);
     if (error != ERR_RST) return;  // by ourselves, or the regular end
     // The kernel's tcp_reset().
-    switch (t->pcb->state) {
-        case SYN_SENT:
+    switch (t->pcb->state()) {
+        case State::syn_sent:
             t->shown.fail(ECONNREFUSED);
             break;
-        case CLOSE_WAIT:
+        case State::close_wait:
             t->shown.fail(EPIPE);
             break;
-        case TIME_WAIT:
-        case SYN_RCVD:
+        case State::time_wait:
+        case State::syn_recv:
             break;
         default:
             t->shown.fail(ECONNRESET);
     }
 }
 
+namespace lwip {
+namespace {
+
+// What lwIP calls meanwhile. There is nothing to send: the answer has left already.
+constexpr Hooks kMaking{
+    .output = [](void*, pbuf*, ip4_addr_t, ip4_addr_t, std::uint8_t, std::uint8_t) -> err_t {
+        return ERR_OK;
+    },
+    .isn = [](void* handshake, ip4_addr_t, std::uint16_t, ip4_addr_t, std::uint16_t) -> std::uint32_t {
+        return static_cast<const Handshake*>(handshake)->iss;
+    },
+    .transmit = [](void*, tcp_pcb*) -> err_t { return ERR_OK; }};
+
+tcp_pcb_listen listener_at(in_port_t port) noexcept {
+    tcp_pcb_listen pcb{};
+    pcb.state = LISTEN;
+    pcb.prio = TCP_PRIO_NORMAL;
+    pcb.local_port = ntohs(port);
+    pcb.accept = &Callbacks::established;
+    return pcb;
+}
+
+}  // namespace
+
+SynEntry::SynEntry(const Handshake& handshake, const Parameters& parameters) noexcept
+    : handshake_(handshake),
+      listener_(listener_at(handshake.ends.local_port)),
+      entry_(&listener_, kMaking, &handshake_, parameters) {
+    std::uint8_t bytes[kMaxHandshakeBytes];
+    const std::size_t length = write_syn(handshake_, bytes);
+    Piece* syn = Piece::copy_of(bytes, static_cast<std::uint32_t>(length));
+    if (syn != nullptr) entry_.input(syn, handshake_.ends.remote_addr, handshake_.ends.local_addr);
+}
+
+}  // namespace lwip
 }  // namespace vma::tcp

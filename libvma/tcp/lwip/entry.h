@@ -2,7 +2,9 @@
 // A connection's way into lwIP, and lwIP's back.
 #pragma once
 
+#include "libvma/tcp/handshake/syn.h"
 #include "libvma/tcp/lwip/glue.h"
+#include "libvma/tcp/lwip/pcb.h"
 #include "libvma/tcp/tcb_inline.h"
 
 namespace vma::tcp {
@@ -16,11 +18,16 @@ struct Callbacks {
     static err_t transmit(void* tcb, tcp_pcb* pcb);
     static err_t inpacket(void* tcb, tcp_pcb* pcb, tcp_hdr* header, std::uint16_t optlen,
                           std::uint16_t opt1len, std::uint8_t* opt2, pbuf* p);
-    static err_t connected(void* tcb, tcp_pcb* pcb, err_t error);
-    static err_t accepted(void* tcb, tcp_pcb* pcb, err_t error);
+    static err_t established(void* tcb, tcp_pcb* pcb, err_t error);
     static err_t received(void* tcb, tcp_pcb* pcb, pbuf* p, err_t error);
     static void failed(void* tcb, err_t error);
-    static void install(tcp_pcb* pcb, Tcb& tcb) noexcept;
+
+    // Makes the PCB of an active open. Null without memory.
+    static lwip::Pcb* make(Tcb& tcb, const lwip::Parameters& parameters) noexcept;
+    // Queues the SYN; inside lwIP. False: no memory.
+    static bool connect(Tcb& tcb) noexcept;
+    // From here on lwIP's calls for this PCB reach the Tcb.
+    static void install(lwip::Pcb* pcb, Tcb& tcb) noexcept;
 
     static const lwip::Hooks kHooks;
     // PCBs made of SYNs point to it; lwIP wants one to report the end of the handshake to.
@@ -49,20 +56,41 @@ inline lwip::Parameters Opening::parameters() const noexcept {
     return p;
 }
 
+namespace lwip {
+
+// lwIP makes its PCB of a SYN: the way in for a handshake that the library has answered by itself.
+class SynEntry {
+  public:
+    // Enters lwIP as a listener that gets the handshake's SYN once more. An Entry, with an Entry's rules.
+    SynEntry(const Handshake& handshake, const Parameters& parameters) noexcept;
+    SynEntry(const SynEntry&) = delete;
+    SynEntry& operator=(const SynEntry&) = delete;
+
+    // The PCB in state SYN_RCVD, whose SYN-ACK is queued; the caller's. Null without memory.
+    Pcb* made() const noexcept { return Pcb::of(entry_.created()); }
+
+  private:
+    Handshake handshake_;
+    tcp_pcb_listen listener_;
+    Entry entry_;
+};
+
+}  // namespace lwip
+
 template <class F>
 void Tcb::in_lwip(F&& call) noexcept {
     const lwip::Parameters parameters = opening.parameters();
-    tcp_pcb* left;
+    bool alive;
     {
-        lwip::Entry entry(pcb, Callbacks::kHooks, this, parameters);
+        lwip::Entry entry(lwip::Pcb::raw(pcb), Callbacks::kHooks, this, parameters);
         call(entry);
-        left = entry.pcb();
+        alive = entry.pcb() != nullptr;
     }
     if (pcb == nullptr) return;
-    if (left == nullptr)
-        gone();
-    else
+    if (alive)
         queue.freed();
+    else
+        gone();
 }
 
 }  // namespace vma::tcp

@@ -8,6 +8,7 @@
 
 #include "libvma/tcp/lwip/lwip.h"
 #include "libvma/tcp/lwip/piece.h"
+#include "libvma/tcp/lwip/received_header.h"
 #include "libvma/tcp/options.h"
 
 namespace vma::tcp {
@@ -151,8 +152,8 @@ Piece* merged_part(ring::RxBuffer* first, ring::RxBuffer*& list, std::uint64_t& 
     return head;
 }
 
-bool hide_options(tcp_hdr& header, unsigned option_bytes, const Options& wanted) noexcept {
-    auto* options = reinterpret_cast<std::uint8_t*>(&header + 1);
+bool hide_options(lwip::ReceivedHeader& header, unsigned option_bytes, const Options& wanted) noexcept {
+    std::uint8_t* options = header.options();
     for (unsigned at = 0; at < option_bytes && options[at] != 0;) {
         if (options[at] == 1) {
             at++;

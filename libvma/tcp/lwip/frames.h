@@ -4,13 +4,9 @@
 
 #include <cstdint>
 
+#include "libvma/net/frame.h"
 #include "libvma/ring/ring.h"
-
-struct tcp_hdr;
-
-namespace vma::tcp::lwip {
-class Piece;
-}
+#include "libvma/tcp/lwip/types.h"
 
 namespace vma::tcp {
 
@@ -29,6 +25,6 @@ lwip::Piece* merged_part(ring::RxBuffer* first, ring::RxBuffer*& list, std::uint
 
 // Turns options of a SYN that `options` does not want into padding, and cuts off what is malformed: lwIP
 // reads them next. False: something was malformed.
-bool hide_options(tcp_hdr& header, unsigned option_bytes, const Options& options) noexcept;
+bool hide_options(lwip::ReceivedHeader& header, unsigned option_bytes, const Options& options) noexcept;
 
 }  // namespace vma::tcp

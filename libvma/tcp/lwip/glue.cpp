@@ -155,9 +155,7 @@ err_t vma_lwip_output(tcp_pcb* pcb) {
     const Entry* entry = vma::tcp::lwip::t_entry;
     if (entry == nullptr) return ERR_RTE;
     if (tcp_input_pcb == pcb) return ERR_OK;
-    if (const auto transmit = Access::hooks(*entry).transmit)
-        return transmit(Access::connection(*entry), pcb);
-    return vma_lwip_original_output(pcb);
+    return Access::hooks(*entry).transmit(Access::connection(*entry), pcb);
 }
 
 err_t ip4_output_if(pbuf* p, const ip4_addr_t* from, const ip4_addr_t* to, u8_t ttl, u8_t tos, u8_t, netif*) {

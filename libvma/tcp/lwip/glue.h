@@ -26,12 +26,9 @@
 
 #include "libvma/tcp/lwip/input_state.h"
 #include "libvma/tcp/lwip/lwip.h"
+#include "libvma/tcp/lwip/types.h"
 
 namespace vma::tcp::lwip {
-
-class Piece;
-
-using Parameters = struct vma_lwip_parameters;
 
 // What lwIP needs from the connection it is entered for. `connection` is the Entry's. Functions of C++ must
 // not throw.
@@ -44,9 +41,8 @@ struct Hooks {
     // The initial sequence number of a connection; ports in host byte order.
     std::uint32_t (*isn)(void* connection, ip4_addr_t local, std::uint16_t local_port, ip4_addr_t remote,
                          std::uint16_t remote_port);
-    // In place of lwIP's tcp_output(); null: lwIP's own. Not called while a segment for this PCB is being
-    // processed.
-    err_t (*transmit)(void* connection, tcp_pcb* pcb) = nullptr;
+    // In place of lwIP's tcp_output(). Not called while a segment for this PCB is being processed.
+    err_t (*transmit)(void* connection, tcp_pcb* pcb);
     // May drop a segment before lwIP looks at it (anything but ERR_OK). The header's numbers are in host byte
     // order; its options are `optlen` bytes, the first `opt1len` behind it and the others at `opt2`; `p` is
     // at the data. For a listening PCB `pcb` is a tcp_pcb_listen. Null: all pass.

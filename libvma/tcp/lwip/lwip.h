@@ -18,9 +18,6 @@ extern "C" {
    `pcb` is being processed it does nothing, as lwIP's does: the processing ends with a call of it. */
 err_t vma_lwip_output(struct tcp_pcb* pcb);
 
-/* lwIP's own tcp_output(): sends what pcb->unsent and the windows allow, or an ACK that is due. */
-err_t vma_lwip_original_output(struct tcp_pcb* pcb);
-
 #ifdef __cplusplus
 }
 /* Belongs to <netinet/tcp.h>, with another meaning. */

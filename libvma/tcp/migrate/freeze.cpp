@@ -10,7 +10,6 @@
 #include "libvma/tcp/connection.h"
 #include "libvma/tcp/lwip/piece.h"
 #include "libvma/tcp/migrate/handover.h"
-#include "libvma/tcp/send/segment.h"
 #include "libvma/tcp/sequence.h"
 #include "libvma/tcp/tcb_inline.h"
 #include "libvma/tcp/timers/time.h"
@@ -31,7 +30,6 @@ int Freeze::begin(KernelState& out) noexcept {
         out.local.sin_port = tcb_.ends.local_port;
         out.remote.sin_addr.s_addr = tcb_.ends.remote_addr;
         out.remote.sin_port = tcb_.ends.remote_port;
-        if (!tcb_.phase.established || away()) return -EOPNOTSUPP;
         if (!tcb_.phase.established || away()) return -EOPNOTSUPP;
         for (const lwip::Piece* p = tcb_.receiver.queue().first(); p != nullptr; p = p->next())
             if (p->size() != 0) out.receive_queue.push_back({p->data(), p->size()});
@@ -64,52 +62,52 @@ void Freeze::describe_ended(KernelState& out) const {
 
 // Sequence numbers, and the data that is not acknowledged.
 void Freeze::describe_queues(KernelState& out) const {
-    tcp_pcb* const pcb = tcb_.pcb;
+    lwip::Pcb* const pcb = tcb_.pcb;
     // Sequence numbers of data alone: a FIN of ours that was sent, or acknowledged, stands behind
     // data_end_.
     auto without_fin = [&](std::uint32_t seq) {
         return seq_before(tcb_.queue.data_end(), seq) ? tcb_.queue.data_end() : seq;
     };
-    out.snd_una = without_fin(pcb->lastack);
-    out.snd_nxt = without_fin(pcb->snd_nxt);
+    out.snd_una = without_fin(pcb->snd_una());
+    out.snd_nxt = without_fin(pcb->snd_nxt());
     if (!tcb_.phase.write_shut)
         out.own_fin = KernelState::OwnFin::none;
-    else if (seq_before(tcb_.queue.data_end(), pcb->lastack))
+    else if (seq_before(tcb_.queue.data_end(), pcb->snd_una()))
         out.own_fin = KernelState::OwnFin::acknowledged;
-    else if (seq_before(tcb_.queue.data_end(), pcb->snd_nxt))
+    else if (seq_before(tcb_.queue.data_end(), pcb->snd_nxt()))
         out.own_fin = KernelState::OwnFin::sent;
     else
         out.own_fin = KernelState::OwnFin::wanted;
-    for (tcp_seg* list : {pcb->unacked, pcb->unsent}) {
-        for (tcp_seg* seg = list; seg != nullptr; seg = seg->next) {
-            if (seg->len == 0) continue;
-            const std::uint32_t seq = seq_of(seg);
-            const std::uint32_t skip = seq_before(seq, pcb->lastack) ? pcb->lastack - seq : 0;
-            if (skip >= seg->len) continue;
-            out.send_queue.push_back({data_of(seg) + skip, seg->len - skip});
+    for (lwip::Segment* list : {pcb->unacked(), pcb->unsent()}) {
+        for (lwip::Segment* seg = list; seg != nullptr; seg = seg->next()) {
+            if (seg->size() == 0) continue;
+            const std::uint32_t seq = seg->seq();
+            const std::uint32_t skip = seq_before(seq, pcb->snd_una()) ? pcb->snd_una() - seq : 0;
+            if (skip >= seg->size()) continue;
+            out.send_queue.push_back({seg->data() + skip, seg->size() - skip});
         }
     }
     out.peer_fin = tcb_.phase.peer_closed;
-    out.rcv_nxt = pcb->rcv_nxt - (tcb_.phase.peer_closed ? 1 : 0);
-    out.peer_fin_first = pcb->state == CLOSE_WAIT || pcb->state == LAST_ACK;
+    out.rcv_nxt = pcb->rcv_nxt() - (tcb_.phase.peer_closed ? 1 : 0);
+    out.peer_fin_first = pcb->in(State::close_wait) || pcb->in(State::last_ack);
     out.read_shut = tcb_.phase.read_shut;
 }
 
 // What the SYNs have agreed on, the windows, and the clocks.
 void Freeze::describe_terms(KernelState& out) const {
-    tcp_pcb* const pcb = tcb_.pcb;
-    out.mss = pcb->mss;
-    out.window_scaling = (pcb->flags & TF_WND_SCALE) != 0;
-    out.snd_wscale = pcb->snd_scale;
-    out.rcv_wscale = pcb->rcv_scale;
-    out.sack = (pcb->flags & TF_SACK) != 0;
-    out.timestamps = (pcb->flags & TF_TIMESTAMP) != 0;
+    lwip::Pcb* const pcb = tcb_.pcb;
+    out.mss = pcb->mss();
+    out.window_scaling = pcb->window_scaling();
+    out.snd_wscale = pcb->snd_scale();
+    out.rcv_wscale = pcb->rcv_scale();
+    out.sack = pcb->sack();
+    out.timestamps = pcb->timestamps();
     out.ts_value = tcb_.opening.timestamp(now_ns());
-    out.ts_recent = pcb->ts_recent;
-    out.snd_wnd = pcb->snd_wnd;
-    out.snd_wl1 = pcb->snd_wl1;
-    out.max_window = std::max(pcb->snd_wnd_max, pcb->snd_wnd);
-    const std::uint32_t edge = pcb->rcv_ann_right_edge;
+    out.ts_recent = pcb->ts_recent();
+    out.snd_wnd = pcb->snd_wnd();
+    out.snd_wl1 = pcb->snd_wl1();
+    out.max_window = std::max(pcb->max_snd_wnd(), pcb->snd_wnd());
+    const std::uint32_t edge = pcb->announced_edge();
     out.rcv_wup = seq_before(out.rcv_nxt, tcb_.acks.acked_upto()) ? out.rcv_nxt : tcb_.acks.acked_upto();
     out.rcv_wnd = seq_before(out.rcv_wup, edge) ? edge - out.rcv_wup : 0;
     out.srtt_us = tcb_.recovery.rtt().srtt_us();

@@ -9,6 +9,7 @@
 #include "libvma/tcp/connection.h"
 #include "libvma/tcp/lwip/frames.h"
 #include "libvma/tcp/lwip/piece.h"
+#include "libvma/tcp/lwip/received_header.h"
 #include "libvma/tcp/recovery/scoreboard.h"
 #include "libvma/tcp/sequence.h"
 #include "libvma/tcp/tcb_inline.h"
@@ -32,26 +33,25 @@ struct Acceptance::Said {
 
 Acceptance::Acceptance(Tcb& tcb) noexcept : tcb_(tcb), last_rx_ns_(now_ns()) {}
 
-bool Acceptance::check(tcp_hdr& h, unsigned option_bytes, const lwip::Piece& p) noexcept {
+bool Acceptance::check(lwip::ReceivedHeader& h, unsigned option_bytes, const lwip::Piece& p) noexcept {
     Tcb& t = tcb_;
-    tcp_pcb* const pcb = t.pcb;
-    const std::uint8_t flags = TCPH_FLAGS(&h);
-    const std::uint32_t seq = h.seqno, ack = h.ackno;
+    lwip::Pcb* const pcb = t.pcb;
+    const std::uint8_t flags = h.flags();
+    const std::uint32_t seq = h.seq(), ack = h.ack();
     const std::uint32_t length = p.total();
     const std::uint32_t end = seq + length + ((flags & TCP_SYN) != 0) + ((flags & TCP_FIN) != 0);
     // The receiver's own: all has been checked when it came, and its window is old.
     if (t.receiver.replaying()) {
-        pcb->snd_wl1 = seq;
-        pcb->snd_wl2 = ack + 1;
+        pcb->keep_window(seq, ack);
         return true;
     }
     // lwIP reads what a SYN says. The options of all other segments are read here alone.
     if (__builtin_expect((flags & TCP_SYN) != 0, 0)) {
         if (!hide_options(h, option_bytes, t.options)) t.counters.bad_options++;
     } else {
-        vma_lwip_drop_options();
+        lwip::ReceivedHeader::drop_options();
     }
-    if (pcb->state != ESTABLISHED) {
+    if (!pcb->in(State::established)) {
         const Answer answer = check_by_state(h, option_bytes, length);
         if (answer != Answer::open) return answer == Answer::yes;
     }
@@ -59,8 +59,8 @@ bool Acceptance::check(tcp_hdr& h, unsigned option_bytes, const lwip::Piece& p) 
     read_options(h, option_bytes, said);
 
     // PAWS (RFC 7323 section 5.3).
-    if (said.has_stamp && (pcb->flags & TF_TIMESTAMP) && !(flags & TCP_RST) &&
-        seq_before(said.stamp, pcb->ts_recent) && last_rx_ns_ - ts_recent_ns_ < kPawsIdleNs) {
+    if (said.has_stamp && pcb->timestamps() && !(flags & TCP_RST) &&
+        seq_before(said.stamp, pcb->ts_recent()) && last_rx_ns_ - ts_recent_ns_ < kPawsIdleNs) {
         t.counters.paws++;
         challenge();
         return false;
@@ -69,18 +69,18 @@ bool Acceptance::check(tcp_hdr& h, unsigned option_bytes, const lwip::Piece& p) 
 
     // Acceptability (RFC 9293 section 3.10.7.4), with the kernel's tolerance for probes and for ACKs while
     // our window is closed: any overlap of [seq, end] with [last ACK sent, right edge].
-    const std::uint32_t right = pcb->rcv_nxt + pcb->rcv_wnd;
+    const std::uint32_t right = pcb->rcv_nxt() + pcb->rcv_wnd();
     if (seq_before(end, t.acks.acked_upto()) || seq_before(right, seq)) {
         t.counters.unacceptable++;
         if (length != 0 || (flags & TCP_FIN))
-            tcp_ack_now(pcb);  // data again: our ACK got lost
+            pcb->ack_now();  // data again: our ACK got lost
         else if (!(flags & TCP_RST))
             challenge();
         return false;
     }
-    const bool early = seq_before(pcb->rcv_nxt, seq) && (length != 0 || (flags & TCP_FIN) != 0);
+    const bool early = seq_before(pcb->rcv_nxt(), seq) && (length != 0 || (flags & TCP_FIN) != 0);
     if (flags & TCP_RST) {
-        if (seq == pcb->rcv_nxt) return true;
+        if (seq == pcb->rcv_nxt()) return true;
         challenge();  // RFC 5961 section 3
         return false;
     }
@@ -89,11 +89,11 @@ bool Acceptance::check(tcp_hdr& h, unsigned option_bytes, const lwip::Piece& p) 
         return false;
     }
     if (!(flags & TCP_ACK)) return t.counters.unacceptable++, false;
-    if (pcb->state == SYN_RCVD) {
+    if (pcb->in(State::syn_recv)) {
         // Others of this batch may have filled the queue since the listener looked.
         if (t.origin.hold_up()) return false;
         // lwIP checks the ACK, and answers a wrong one with a RST.
-        if (seq_before(pcb->lastack, ack) && seq_at_or_before(ack, pcb->snd_nxt)) {
+        if (seq_before(pcb->snd_una(), ack) && seq_at_or_before(ack, pcb->snd_nxt())) {
             if (length != 0) t.acks.data_received(length);
             if (early) t.receiver.keep_early(seq, p, (flags & TCP_FIN) != 0);
         }
@@ -101,13 +101,14 @@ bool Acceptance::check(tcp_hdr& h, unsigned option_bytes, const lwip::Piece& p) 
         return true;
     }
     // RFC 5961 section 5: an ACK of what was never sent, or older than any window the peer could have seen.
-    if (seq_before(pcb->snd_nxt, ack) || seq_before(ack, pcb->lastack - std::max(pcb->snd_wnd_max, 65535u))) {
+    if (seq_before(pcb->snd_nxt(), ack) ||
+        seq_before(ack, pcb->snd_una() - std::max(pcb->max_snd_wnd(), 65535u))) {
         t.counters.unacceptable++;
         challenge();
         return false;
     }
     if (__builtin_expect((flags & TCP_URG) != 0, 0) && urgent_wanted(h)) return false;
-    if (length != 0 && seq != pcb->rcv_nxt) t.counters.out_of_order++;
+    if (length != 0 && seq != pcb->rcv_nxt()) t.counters.out_of_order++;
 
     take_ack(h, length, said);
     if (length != 0) t.acks.data_received(length);
@@ -116,10 +117,10 @@ bool Acceptance::check(tcp_hdr& h, unsigned option_bytes, const lwip::Piece& p) 
     return true;
 }
 
-[[gnu::always_inline]] inline void Acceptance::read_options(const tcp_hdr& h, unsigned option_bytes,
-                                                            Said& said) noexcept {
+[[gnu::always_inline]] inline void Acceptance::read_options(const lwip::ReceivedHeader& h,
+                                                            unsigned option_bytes, Said& said) noexcept {
     // What is malformed ends the list, as in the kernel.
-    const auto* options = reinterpret_cast<const std::uint8_t*>(&h + 1);
+    const std::uint8_t* options = h.options();
     for (unsigned at = 0; at < option_bytes;) {
         const std::uint8_t kind = options[at];
         if (kind == 0) break;
@@ -154,46 +155,44 @@ bool Acceptance::check(tcp_hdr& h, unsigned option_bytes, const lwip::Piece& p) 
                                                           std::uint32_t end) noexcept {
     const std::uint32_t acked = tcb_.acks.acked_upto();
     if (said.has_stamp && seq_at_or_before(seq, acked) && seq_at_or_before(acked, end))
-        tcb_.pcb->ts_recent = said.stamp;
+        tcb_.pcb->set_ts_recent(said.stamp);
 }
 
 // What the states before and after a connection's life make of a segment. Open: the general rules hold.
-Acceptance::Answer Acceptance::check_by_state(tcp_hdr& h, unsigned option_bytes,
+Acceptance::Answer Acceptance::check_by_state(lwip::ReceivedHeader& h, unsigned option_bytes,
                                               std::uint32_t length) noexcept {
     Tcb& t = tcb_;
-    tcp_pcb* const pcb = t.pcb;
-    const std::uint8_t flags = TCPH_FLAGS(&h);
-    const std::uint32_t seq = h.seqno, ack = h.ackno;
-    const tcp_state state = pcb->state;
-    if (state == SYN_SENT) {
+    lwip::Pcb* const pcb = t.pcb;
+    const std::uint8_t flags = h.flags();
+    const std::uint32_t seq = h.seq(), ack = h.ack();
+    if (pcb->in(State::syn_sent)) {
         if (flags & TCP_RST) {
             // Without an acceptable ACK it is somebody's guess (RFC 9293 section 3.10.7.3).
-            if (!(flags & TCP_ACK) || ack != pcb->snd_nxt) return t.counters.unacceptable++, Answer::no;
+            if (!(flags & TCP_ACK) || ack != pcb->snd_nxt()) return t.counters.unacceptable++, Answer::no;
             return Answer::yes;
         }
         if (!(flags & TCP_ACK) && (flags & TCP_SYN))
             return t.opening.simultaneous_open(h, option_bytes), Answer::no;
         return Answer::yes;
     }
-    if (state == TIME_WAIT) {
+    if (pcb->in(State::time_wait)) {
         if (!(flags & TCP_RST)) return Answer::yes;
         // As in the kernel (net.ipv4.tcp_rfc1337 of 0) it ends the wait; leave() sees to it, lwIP would
         // ignore it.
-        if (seq == pcb->rcv_nxt) t.connection.abandon_soon();
+        if (seq == pcb->rcv_nxt()) t.connection.abandon_soon();
         return Answer::no;
     }
-    if (state == SYN_RCVD) {
-        if ((flags & TCP_SYN) && seq == pcb->rcv_nxt - 1 && !(flags & TCP_ACK)) {
+    if (pcb->in(State::syn_recv)) {
+        if ((flags & TCP_SYN) && seq == pcb->rcv_nxt() - 1 && !(flags & TCP_ACK)) {
             // A SYN again: our SYN-ACK got lost.
             t.opening.repeat();
             return Answer::no;
         }
         if (t.opening.simultaneous() && (flags & (TCP_SYN | TCP_ACK | TCP_FIN)) == (TCP_SYN | TCP_ACK) &&
-            seq == pcb->rcv_nxt - 1 && length == 0) {
+            seq == pcb->rcv_nxt() - 1 && length == 0) {
             // The other half of a simultaneous open: its SYN is known, its ACK counts. With data it is not
             // taken, as in the kernel (lwIP would take the SYN for the first byte): these come again.
-            TCPH_FLAGS_SET(&h, TCP_ACK);
-            h.seqno = pcb->rcv_nxt;
+            h.make_ack(pcb->rcv_nxt());
             return Answer::yes;
         }
     }
@@ -201,19 +200,19 @@ Acceptance::Answer Acceptance::check_by_state(tcp_hdr& h, unsigned option_bytes,
 }
 
 // An acceptable ACK.
-[[gnu::always_inline]] inline void Acceptance::take_ack(const tcp_hdr& h, std::uint32_t length,
+[[gnu::always_inline]] inline void Acceptance::take_ack(const lwip::ReceivedHeader& h, std::uint32_t length,
                                                         const Said& said) noexcept {
     Tcb& t = tcb_;
-    tcp_pcb* const pcb = t.pcb;
-    const std::uint8_t flags = TCPH_FLAGS(&h);
-    const std::uint32_t seq = h.seqno, ack = h.ackno;
+    lwip::Pcb* const pcb = t.pcb;
+    const std::uint8_t flags = h.flags();
+    const std::uint32_t seq = h.seq(), ack = h.ack();
     AckInfo info;
     info.ack = ack;
-    info.window = static_cast<std::uint32_t>(h.wnd) << (pcb->flags & TF_WND_SCALE ? pcb->snd_scale : 0);
+    info.window = static_cast<std::uint32_t>(h.window()) << (pcb->window_scaling() ? pcb->snd_scale() : 0);
     info.data = length != 0 || (flags & TCP_FIN);
     info.blocks = said.blocks;
-    info.block_count = pcb->flags & TF_SACK ? said.block_count : 0;
-    info.echo = said.has_stamp && (pcb->flags & TF_TIMESTAMP) ? said.echo : 0;
+    info.block_count = pcb->sack() ? said.block_count : 0;
+    info.echo = said.has_stamp && pcb->timestamps() ? said.echo : 0;
     t.timers.probe_answered();
     last_ack_rx_ns_ = last_rx_ns_;
     choose_window(seq, ack, info.window);
@@ -226,25 +225,24 @@ Acceptance::Answer Acceptance::check_by_state(tcp_hdr& h, unsigned option_bytes,
 // compares its snd_wl1 and snd_wl2; they are set so that it comes to the same result.
 [[gnu::always_inline]] inline void Acceptance::choose_window(std::uint32_t seq, std::uint32_t ack,
                                                              std::uint32_t window) noexcept {
-    tcp_pcb* const pcb = tcb_.pcb;
-    const bool news =
-        !seq_before(ack, pcb->lastack) && (seq_before(pcb->lastack, ack) || seq_before(window_seq_, seq) ||
-                                           (seq == window_seq_ && (window > pcb->snd_wnd || window == 0)));
+    lwip::Pcb* const pcb = tcb_.pcb;
+    const bool news = !seq_before(ack, pcb->snd_una()) &&
+                      (seq_before(pcb->snd_una(), ack) || seq_before(window_seq_, seq) ||
+                       (seq == window_seq_ && (window > pcb->snd_wnd() || window == 0)));
     if (news) {
         window_seq_ = seq;
-        pcb->snd_wl1 = seq - 1;
+        pcb->take_window(seq);
     } else {
-        pcb->snd_wl1 = seq;
-        pcb->snd_wl2 = ack + 1;
+        pcb->keep_window(seq, ack);
     }
 }
 
 // Does the segment announce urgent data that somebody may want to know of? Then it is not for us.
-bool Acceptance::urgent_wanted(const tcp_hdr& h) noexcept {
-    const std::uint32_t offset = ntohs(h.urgp);
+bool Acceptance::urgent_wanted(const lwip::ReceivedHeader& h) noexcept {
+    const std::uint32_t offset = h.urgent_offset();
     const std::uint32_t urgent =
-        h.seqno + (offset != 0 ? offset - 1 : 0);             // RFC 6093: the kernel takes the byte before
-    if (seq_before(urgent, tcb_.pcb->rcv_nxt)) return false;  // of the past
+        h.seq() + (offset != 0 ? offset - 1 : 0);               // RFC 6093: the kernel takes the byte before
+    if (seq_before(urgent, tcb_.pcb->rcv_nxt())) return false;  // of the past
     if (tcb_.phase.orphan || tcb_.shown.urgent_kept()) return false;
     tcb_.shown.see_urgent();
     if (tcb_.owner != nullptr) tcb_.owner->changed();
@@ -259,7 +257,7 @@ void Acceptance::challenge() noexcept {
     }
     if (challenges_++ >= kChallengesPerSecond) return;
     tcb_.counters.challenge_acks++;
-    tcp_ack_now(tcb_.pcb);
+    tcb_.pcb->ack_now();
 }
 
 // RFC 9293 section 3.10.7.4 and RFC 6191, as the kernel does it: a SYN beyond the old connection's numbers
@@ -268,7 +266,7 @@ bool Acceptance::reopens(const ring::RxBuffer& buffer) const noexcept {
     const net::TcpHeader& h = header_of(buffer);
     if ((h.flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) != TCP_SYN || !tcb_.origin.passive())
         return false;
-    return seq_before(tcb_.pcb->rcv_nxt, ntohl(h.seq));
+    return seq_before(tcb_.pcb->rcv_nxt(), ntohl(h.seq));
 }
 
 void Acceptance::reopen(ring::RxBuffer* buffer) noexcept {
@@ -280,7 +278,7 @@ void Acceptance::reopen(ring::RxBuffer* buffer) noexcept {
     }
     // Beyond any segment of the old connection's that may still be on its way, as the kernel's
     // tcp_timewait_state_process().
-    const std::uint32_t iss = tcb_.pcb->snd_nxt + 65537;
+    const std::uint32_t iss = tcb_.pcb->snd_nxt() + 65537;
     tcb_.abandon(false);
     // The listener's table has no rule of ours to compete with: it answers the SYN now, and the rule that
     // goes is replaced when the handshake is complete.

@@ -7,14 +7,10 @@
 
 #include <cstdint>
 
-struct tcp_hdr;
+#include "libvma/tcp/lwip/types.h"
 
 namespace vma::ring {
 struct RxBuffer;
-}
-
-namespace vma::tcp::lwip {
-class Piece;
 }
 
 namespace vma::tcp {
@@ -26,7 +22,7 @@ class Acceptance {
     explicit Acceptance(Tcb& tcb) noexcept;
 
     // Called by lwIP with the header's numbers in host byte order. False: lwIP is not to see the segment.
-    bool check(tcp_hdr& header, unsigned option_bytes, const lwip::Piece& p) noexcept;
+    bool check(lwip::ReceivedHeader& header, unsigned option_bytes, const lwip::Piece& p) noexcept;
     // The handshake is done: the peer's window came with the segment `window_seq`.
     void start(std::uint32_t window_seq) noexcept {
         window_seq_ = window_seq;
@@ -45,12 +41,12 @@ class Acceptance {
     struct Said;  // by the segment's options
     enum class Answer : std::uint8_t { no, yes, open };
 
-    inline void read_options(const tcp_hdr& header, unsigned option_bytes, Said& said) noexcept;
-    Answer check_by_state(tcp_hdr& header, unsigned option_bytes, std::uint32_t length) noexcept;
+    inline void read_options(const lwip::ReceivedHeader& header, unsigned option_bytes, Said& said) noexcept;
+    Answer check_by_state(lwip::ReceivedHeader& header, unsigned option_bytes, std::uint32_t length) noexcept;
     inline void keep_stamp(const Said& said, std::uint32_t seq, std::uint32_t end) noexcept;
-    inline void take_ack(const tcp_hdr& header, std::uint32_t length, const Said& said) noexcept;
+    inline void take_ack(const lwip::ReceivedHeader& header, std::uint32_t length, const Said& said) noexcept;
     inline void choose_window(std::uint32_t seq, std::uint32_t ack, std::uint32_t window) noexcept;
-    bool urgent_wanted(const tcp_hdr& header) noexcept;
+    bool urgent_wanted(const lwip::ReceivedHeader& header) noexcept;
     void challenge() noexcept;
 
     Tcb& tcb_;

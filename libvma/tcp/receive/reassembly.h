@@ -17,11 +17,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "libvma/tcp/lwip/types.h"
 #include "libvma/tcp/recovery/scoreboard.h"
-
-namespace vma::tcp::lwip {
-class Piece;
-}
 
 namespace vma::tcp {
 

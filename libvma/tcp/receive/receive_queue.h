@@ -15,9 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace vma::tcp::lwip {
-class Piece;
-}
+#include "libvma/tcp/lwip/types.h"
 
 namespace vma::tcp {
 

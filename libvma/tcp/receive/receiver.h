@@ -10,15 +10,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "libvma/tcp/lwip/types.h"
 #include "libvma/tcp/receive/reassembly.h"
 #include "libvma/tcp/receive/receive_queue.h"
 
 namespace vma::ring {
 struct RxBuffer;
-}
-
-namespace vma::tcp::lwip {
-class Piece;
 }
 
 namespace vma::tcp {

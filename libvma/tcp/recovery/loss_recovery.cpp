@@ -8,7 +8,6 @@
 
 #include "libvma/tcp/connection.h"
 #include "libvma/tcp/recovery/segments.h"
-#include "libvma/tcp/send/segment.h"
 #include "libvma/tcp/sequence.h"
 #include "libvma/tcp/tcb_inline.h"
 #include "libvma/tcp/timers/time.h"
@@ -31,7 +30,7 @@ void LossRecovery::start() noexcept {
     congestion_.init(tcb_.options.congestion, tcb_.route.send_mss());
     if (rtt_.backoffs() != 0 && !rtt_.measured()) rtt_.handshake_without_sample();
     retries_ = 0;
-    scoreboard_->init((tcb_.pcb->flags & TF_SACK) != 0, tcb_.route.send_mss(), tcb_.pcb->lastack);
+    scoreboard_->init(tcb_.pcb->sack(), tcb_.route.send_mss(), tcb_.pcb->snd_una());
 }
 
 void LossRecovery::reset() noexcept { scoreboard_->forget(); }
@@ -46,10 +45,10 @@ void LossRecovery::set_algorithm(CongestionAlgorithm algorithm) noexcept {
 }
 
 void LossRecovery::all_lost() noexcept {
-    scoreboard_->on_rto(tcb_.pcb->unacked, tcb_.pcb->lastack, tcb_.pcb->snd_nxt, true);
+    scoreboard_->on_rto(tcb_.pcb->unacked(), tcb_.pcb->snd_una(), tcb_.pcb->snd_nxt(), true);
 }
 
-void LossRecovery::split_sent(tcp_seg* first, tcp_seg* second) noexcept {
+void LossRecovery::split_sent(lwip::Segment* first, lwip::Segment* second) noexcept {
     scoreboard_->on_split(first, second);
 }
 
@@ -58,8 +57,8 @@ bool LossRecovery::recovering() const noexcept { return scoreboard_->phase() != 
 bool LossRecovery::after_timeout() const noexcept { return scoreboard_->phase() == RecoveryPhase::timeout; }
 
 void LossRecovery::on_timeout(std::uint64_t now) noexcept {
-    congestion_.on_rto(tcb_.pcb->snd_nxt - tcb_.pcb->lastack, retries_ == 1, now);
-    scoreboard_->on_rto(tcb_.pcb->unacked, tcb_.pcb->lastack, tcb_.pcb->snd_nxt, true);
+    congestion_.on_rto(tcb_.pcb->snd_nxt() - tcb_.pcb->snd_una(), retries_ == 1, now);
+    scoreboard_->on_rto(tcb_.pcb->unacked(), tcb_.pcb->snd_una(), tcb_.pcb->snd_nxt(), true);
     tcb_.timers.tail_at = 0;
 }
 
@@ -75,19 +74,19 @@ void LossRecovery::sent_again(std::uint32_t end) noexcept {
 
 void LossRecovery::retransmit_lost() noexcept {
     Tcb& t = tcb_;
-    tcp_pcb* const pcb = t.pcb;
+    lwip::Pcb* const pcb = t.pcb;
     const std::uint32_t mss = t.shown.mss();
     for (;;) {
-        tcp_seg* seg = scoreboard_->next_to_retransmit(pcb->unacked);
+        lwip::Segment* seg = scoreboard_->next_to_retransmit(pcb->unacked());
         if (seg == nullptr) return;
         const std::uint32_t flight = pipe();
-        if (flight != 0 && flight + seg->len > congestion_.cwnd()) return;
-        if (seg->len > mss && t.queue.split(seg, mss)) continue;
+        if (flight != 0 && flight + seg->size() > congestion_.cwnd()) return;
+        if (seg->size() > mss && t.queue.split(seg, mss)) continue;
         if (!t.writer.send(seg, true)) {
             t.timers.path_at = now_ns() + kDeviceFullNs;
             return;
         }
-        scoreboard_->on_retransmitted(pcb->unacked, seg, pcb->snd_nxt);
+        scoreboard_->on_retransmitted(pcb->unacked(), seg, pcb->snd_nxt());
     }
 }
 
@@ -98,58 +97,58 @@ void LossRecovery::restart_after_idle(std::uint64_t now) noexcept {
 
 void LossRecovery::schedule_tail_probe(std::uint64_t now) noexcept {
     Tcb& t = tcb_;
-    tcp_pcb* const pcb = t.pcb;
-    if (t.timers.tail_at != 0 && pcb->unacked != nullptr) return;
+    lwip::Pcb* const pcb = t.pcb;
+    if (t.timers.tail_at != 0 && pcb->unacked() != nullptr) return;
     if (!scoreboard_->uses_sack() || recovering() || tail_probed_ || !rtt_.measured() ||
-        pcb->unacked == nullptr) {
+        pcb->unacked() == nullptr) {
         t.timers.tail_at = 0;
         return;
     }
     std::uint64_t wait_us = std::max(2 * rtt_.srtt_us(), kMinProbeUs);
-    if (pcb->unacked->next == nullptr)
+    if (pcb->unacked()->next() == nullptr)
         wait_us = std::max<std::uint64_t>(wait_us, rtt_.srtt_us() * 3 / 2 + kMaxAckDelayUs);
     const std::uint64_t at = now + wait_us * 1000;
     t.timers.tail_at = t.timers.rto_at != 0 && at >= t.timers.rto_at ? 0 : at;
 }
 
 void LossRecovery::tail_loss_probe() noexcept {
-    if (tcb_.pcb->unacked == nullptr || recovering()) return;
+    if (tcb_.pcb->unacked() == nullptr || recovering()) return;
     tail_probed_ = true;
     // New data serves as well, and is not sent for nothing.
-    if (tcb_.pcb->unsent != nullptr && !seq_before(tcb_.pcb->lastack + tcb_.pcb->snd_wnd,
-                                                   seq_of(tcb_.pcb->unsent) + tcb_.pcb->unsent->len)) {
+    if (tcb_.pcb->unsent() != nullptr &&
+        !seq_before(tcb_.pcb->snd_una() + tcb_.pcb->snd_wnd(),
+                    tcb_.pcb->unsent()->seq() + tcb_.pcb->unsent()->size())) {
         tcb_.sender.end_burst();
-        const tcp_seg* before = tcb_.pcb->unsent;
+        const lwip::Segment* before = tcb_.pcb->unsent();
         tcb_.sender.output();
-        if (tcb_.pcb == nullptr || tcb_.pcb->unsent != before) return;
+        if (tcb_.pcb == nullptr || tcb_.pcb->unsent() != before) return;
     }
     const std::uint32_t mss = tcb_.shown.mss();
-    while (tcb_.queue.last_sent() != nullptr && tcb_.queue.last_sent()->len > mss)
+    while (tcb_.queue.last_sent() != nullptr && tcb_.queue.last_sent()->size() > mss)
         if (!tcb_.queue.split(tcb_.queue.last_sent(), mss)) return;
     if (tcb_.queue.last_sent() != nullptr && tcb_.writer.send(tcb_.queue.last_sent(), true)) {
         tcb_.counters.tail_probes++;
-        scoreboard_->on_retransmitted(tcb_.pcb->unacked, tcb_.queue.last_sent(), tcb_.pcb->snd_nxt);
+        scoreboard_->on_retransmitted(tcb_.pcb->unacked(), tcb_.queue.last_sent(), tcb_.pcb->snd_nxt());
     }
 }
 
 // The cumulative part of an ACK. Returns the first segment that it leaves.
-[[gnu::always_inline]] inline tcp_seg* LossRecovery::advance(const AckInfo& info, tcp_seg* head,
-                                                             std::uint64_t now) noexcept {
+[[gnu::always_inline]] inline lwip::Segment* LossRecovery::advance(const AckInfo& info, lwip::Segment* head,
+                                                                   std::uint64_t now) noexcept {
     Tcb& t = tcb_;
-    tcp_pcb* const pcb = t.pcb;
-    const std::uint32_t una = pcb->lastack, flight = pcb->snd_nxt - una;
-    const AckOutcome out = scoreboard_->on_cumulative_ack(head, info.ack, pcb->snd_nxt);
-    const tcp_seg* last = nullptr;
-    while (head != nullptr &&
-           seq_at_or_before(SegmentAccess::seq(head) + SegmentAccess::len(head), info.ack)) {
+    lwip::Pcb* const pcb = t.pcb;
+    const std::uint32_t una = pcb->snd_una(), flight = pcb->snd_nxt() - una;
+    const AckOutcome out = scoreboard_->on_cumulative_ack(head, info.ack, pcb->snd_nxt());
+    const lwip::Segment* last = nullptr;
+    while (head != nullptr && seq_at_or_before(head->end(), info.ack)) {
         last = head;
-        head = head->next;
+        head = head->next();
     }
     // HyStart++ wants to see how the delay grows within a round: a sample with each ACK (RFC 9406
     // section 4.2).
     std::uint32_t newest_us = 0;
-    if (last != nullptr && last->len != 0 && !out.retransmitted) {
-        newest_us = std::max(static_cast<std::uint32_t>(now / 1000) - SegmentAccess::sent_us(last), 1u);
+    if (last != nullptr && last->size() != 0 && !out.retransmitted) {
+        newest_us = std::max(static_cast<std::uint32_t>(now / 1000) - last->sent_us(), 1u);
         congestion_.on_rtt_sample(newest_us);
     }
     std::uint32_t rtt_us = 0;
@@ -176,17 +175,17 @@ void LossRecovery::tail_loss_probe() noexcept {
 
 void LossRecovery::before_ack(const AckInfo& info) noexcept {
     Tcb& t = tcb_;
-    tcp_pcb* const pcb = t.pcb;
+    lwip::Pcb* const pcb = t.pcb;
     if (!t.phase.established) return;
     const std::uint64_t now = t.acceptance.last_rx_ns();
-    const std::uint32_t una = pcb->lastack, flight = pcb->snd_nxt - una;
-    tcp_seg* head = pcb->unacked;
+    const std::uint32_t una = pcb->snd_una(), flight = pcb->snd_nxt() - una;
+    lwip::Segment* head = pcb->unacked();
     const bool advances = seq_before(una, info.ack);
     if (advances) head = advance(info, head, now);
     bool reported = false;
     if (info.block_count != 0) {
         const SackOutcome out = scoreboard_->on_sack(head, std::span(info.blocks, info.block_count), info.ack,
-                                                     advances ? info.ack : una, pcb->snd_nxt);
+                                                     advances ? info.ack : una, pcb->snd_nxt());
         t.counters.dsacks += out.dsacks;
         t.counters.bad_options += out.invalid;
         reported = out.newly_sacked != 0;
@@ -197,12 +196,12 @@ void LossRecovery::before_ack(const AckInfo& info) noexcept {
     }
     // A duplicate ACK (RFC 5681 section 2).
     if (!advances && info.ack == una && !info.data && head != nullptr &&
-        (info.window == pcb->snd_wnd || reported)) {
+        (info.window == pcb->snd_wnd() || reported)) {
         t.counters.dup_acks_in++;
         scoreboard_->on_duplicate_ack(head, una, flight);
     }
     if (scoreboard_->loss_found()) {
-        scoreboard_->enter_recovery(advances ? info.ack : una, pcb->snd_nxt);
+        scoreboard_->enter_recovery(advances ? info.ack : una, pcb->snd_nxt());
         t.counters.fast_recoveries++;
         congestion_.on_loss_event(flight, now);
     }

@@ -16,10 +16,9 @@
 #include <cstdint>
 #include <memory>
 
+#include "libvma/tcp/lwip/types.h"
 #include "libvma/tcp/recovery/congestion.h"
 #include "libvma/tcp/recovery/rtt.h"
-
-struct tcp_seg;
 
 namespace vma::tcp {
 
@@ -63,7 +62,7 @@ class LossRecovery {
     }
     void sent_again(std::uint32_t end) noexcept;
     // A segment under way was cut.
-    void split_sent(tcp_seg* first, tcp_seg* second) noexcept;
+    void split_sent(lwip::Segment* first, lwip::Segment* second) noexcept;
     // Everything under way is lost; the same after a timeout.
     void all_lost() noexcept;
     void on_timeout(std::uint64_t now) noexcept;
@@ -97,7 +96,7 @@ class LossRecovery {
 
   private:
     inline std::uint32_t pipe() const noexcept;  // bytes that are in the network, as far as is known
-    inline tcp_seg* advance(const AckInfo& info, tcp_seg* head, std::uint64_t now) noexcept;
+    inline lwip::Segment* advance(const AckInfo& info, lwip::Segment* head, std::uint64_t now) noexcept;
 
     Tcb& tcb_;
     Congestion congestion_;

@@ -32,14 +32,14 @@ void AckPolicy::data_received(std::uint32_t length) noexcept {
 
 void AckPolicy::acknowledge(std::uint64_t now) noexcept {
     Tcb& t = tcb_;
-    tcp_pcb* const pcb = t.pcb;
-    if (pcb->state == SYN_SENT || pcb->state == SYN_RCVD) return;
-    if (pcb->flags & TF_ACK_NOW) {
+    lwip::Pcb* const pcb = t.pcb;
+    if (pcb->in_handshake()) return;
+    if (pcb->ack_wanted()) {
         t.writer.send_ack();
         return;
     }
     if (due_bytes_ == 0) {
-        tcp_clear_flags(pcb, TF_ACK_DELAY);
+        pcb->drop_delayed_ack();
         t.timers.ack_at = 0;
         return;
     }
@@ -49,7 +49,7 @@ void AckPolicy::acknowledge(std::uint64_t now) noexcept {
     const std::uint32_t segment = std::max(largest_in_, 1u);
     const bool quick = t.options.delayed_ack_ms == 0 || (quick_acks_ != 0 && !pingpong_);
     const bool bulk = bulk_bytes_ > kBulkSegments * segment && t.options.delayed_ack_ms != 0;
-    const std::uint32_t enough = bulk ? std::min(kStretch * segment, pcb->rcv_ann_wnd / 4) : 2 * segment;
+    const std::uint32_t enough = bulk ? std::min(kStretch * segment, pcb->announced_wnd() / 4) : 2 * segment;
     if (due_bytes_ >= enough || (quick && !bulk)) {
         if (quick_acks_ != 0) quick_acks_--;
         t.writer.send_ack();

@@ -11,7 +11,6 @@
 #include "libvma/tcp/connection.h"
 #include "libvma/tcp/lwip/piece.h"
 #include "libvma/tcp/recovery/segments.h"
-#include "libvma/tcp/send/segment.h"
 #include "libvma/tcp/sequence.h"
 #include "libvma/tcp/tcb_inline.h"
 #include "libvma/tcp/timers/time.h"
@@ -38,24 +37,23 @@ void SegmentWriter::use(const Path& path) noexcept {
     net::build_ip_headers(t, IPPROTO_TCP, ip_headers_);
 }
 
-bool SegmentWriter::send(tcp_seg* seg, bool again) noexcept {
+bool SegmentWriter::send(lwip::Segment* seg, bool again) noexcept {
     Tcb& t = tcb_;
-    tcp_pcb* const pcb = t.pcb;
+    lwip::Pcb* const pcb = t.pcb;
     alignas(4) std::uint8_t frame[kRoom + kMaxTcpHeader];
     std::uint8_t* const head = frame + kRoom;
     auto* h = reinterpret_cast<net::TcpHeader*>(head);
-    const std::uint8_t own = TCPH_FLAGS(seg->tcphdr);
+    const std::uint8_t own = seg->control();
     const bool syn = (own & TCP_SYN) != 0;
     h->src_port = t.ends.local_port;
     h->dst_port = t.ends.remote_port;
-    h->seq = seg->tcphdr->seqno;
-    h->ack = pcb->state == SYN_SENT ? 0 : htonl(pcb->rcv_nxt);
+    h->seq = htonl(seg->seq());
+    h->ack = pcb->in(State::syn_sent) ? 0 : htonl(pcb->rcv_nxt());
     std::uint8_t flags = static_cast<std::uint8_t>(own & (TCP_SYN | TCP_FIN));
-    if (pcb->state != SYN_SENT) flags |= TCP_ACK;
-    if (seg->len != 0 && seg->next == nullptr) flags |= TCP_PSH;
+    if (!pcb->in(State::syn_sent)) flags |= TCP_ACK;
+    if (seg->size() != 0 && seg->next() == nullptr) flags |= TCP_PSH;
     h->flags = flags;
-    const std::uint32_t window = syn ? std::min<std::uint32_t>(pcb->rcv_ann_wnd, 0xffff)
-                                     : std::min<std::uint32_t>(RCV_WND_SCALE(pcb, pcb->rcv_ann_wnd), 0xffff);
+    const std::uint32_t window = syn ? std::min(pcb->announced_wnd(), 0xffffu) : pcb->window_field();
     h->window = htons(static_cast<std::uint16_t>(window));
     h->checksum = 0;
     h->urgent = 0;
@@ -63,63 +61,64 @@ bool SegmentWriter::send(tcp_seg* seg, bool again) noexcept {
     const std::size_t length = sizeof *h + put_options(head + sizeof *h, seg, now);
     h->data_offset = static_cast<std::uint8_t>(length / 4 << 4);
 
-    const iovec data{data_of(seg), seg->len};
-    if (transmit(head, length, &data, seg->len != 0, seg->len) != 0) return false;
+    const iovec data{seg->data(), seg->size()};
+    if (transmit(head, length, &data, seg->size() != 0, seg->size()) != 0) return false;
     t.acks.sent();
-    const std::uint32_t end = seq_of(seg) + span_of(seg);
+    const std::uint32_t end = seg->end();
     if (again) {
         t.counters.retransmits++;
         if (t.route.ring() != nullptr) t.route.ring()->note_retransmit();
-        t.counters.bytes_again += seg->len;
+        t.counters.bytes_again += seg->size();
         t.recovery.sent_again(end);
     } else {
-        SegmentAccess::set_sent_us(seg, static_cast<std::uint32_t>(now / 1000));
-        if (seq_before(pcb->snd_nxt, end)) pcb->snd_nxt = end;
+        seg->set_sent_us(static_cast<std::uint32_t>(now / 1000));
+        if (seq_before(pcb->snd_nxt(), end)) pcb->set_snd_nxt(end);
         t.timers.tail_at = 0;
-        t.recovery.sent(end, seg->len != 0, now);
-        if (seg->len != 0 && seg->len < t.shown.mss()) t.sender.small_sent(end);
+        t.recovery.sent(end, seg->size() != 0, now);
+        if (seg->size() != 0 && seg->size() < t.shown.mss()) t.sender.small_sent(end);
     }
     if (syn) t.opening.syn_sent(window, now);
-    if (seg->len != 0) {
+    if (seg->size() != 0) {
         t.acks.data_sent(now);
-        t.counters.bytes_out += seg->len;
+        t.counters.bytes_out += seg->size();
         t.counters.data_segments_out++;
     }
     if (t.timers.rto_at == 0) t.timers.rto_at = now + t.recovery.rto_ns();
     return true;
 }
 
-std::size_t SegmentWriter::put_options(std::uint8_t* at, const tcp_seg* seg, std::uint64_t now) noexcept {
+std::size_t SegmentWriter::put_options(std::uint8_t* at, const lwip::Segment* seg,
+                                       std::uint64_t now) noexcept {
     Tcb& t = tcb_;
-    tcp_pcb* const pcb = t.pcb;
+    lwip::Pcb* const pcb = t.pcb;
     std::uint8_t* const start = at;
     auto word = [&](std::uint32_t v) {
         v = htonl(v);
         std::memcpy(at, &v, 4);
         at += 4;
     };
-    const bool syn = seg != nullptr && (TCPH_FLAGS(seg->tcphdr) & TCP_SYN) != 0;
+    const bool syn = seg != nullptr && seg->syn();
     if (syn) {
         word(0x02040000u | (t.route.wanted_mss() & 0xffff));
-        const bool active = pcb->state == SYN_SENT;
-        if (t.options.sack && (active || (pcb->flags & TF_SACK))) word(0x01010402u);
-        if (t.options.window_scaling && (active || (pcb->flags & TF_WND_SCALE)))
+        const bool active = pcb->in(State::syn_sent);
+        if (t.options.sack && (active || pcb->sack())) word(0x01010402u);
+        if (t.options.window_scaling && (active || pcb->window_scaling()))
             word(0x01030300u | t.opening.own_scale());
-        if (t.options.timestamps && (active || (pcb->flags & TF_TIMESTAMP))) {
+        if (t.options.timestamps && (active || pcb->timestamps())) {
             word(0x0101080au);
             word(t.opening.timestamp(now));
-            word(active ? 0 : pcb->ts_recent);
+            word(active ? 0 : pcb->ts_recent());
         }
         return static_cast<std::size_t>(at - start);
     }
-    if (pcb->flags & TF_TIMESTAMP) {
+    if (pcb->timestamps()) {
         word(0x0101080au);
         word(t.opening.timestamp(now));
-        word(pcb->ts_recent);
+        word(pcb->ts_recent());
     }
-    if (seg == nullptr && (pcb->flags & TF_SACK)) {
+    if (seg == nullptr && pcb->sack()) {
         SackBlock blocks[Reassembly::kMaxBlocks];
-        const std::size_t n = t.receiver.early().blocks(blocks, pcb->flags & TF_TIMESTAMP ? 3 : 4);
+        const std::size_t n = t.receiver.early().blocks(blocks, pcb->timestamps() ? 3 : 4);
         if (n != 0) {
             word(0x01010500u | static_cast<std::uint32_t>(2 + 8 * n));
             for (const SackBlock& block : std::span(blocks, n)) {
@@ -133,17 +132,16 @@ std::size_t SegmentWriter::put_options(std::uint8_t* at, const tcp_seg* seg, std
 
 void SegmentWriter::send_ack(std::uint32_t back) noexcept {
     Tcb& t = tcb_;
-    tcp_pcb* const pcb = t.pcb;
+    lwip::Pcb* const pcb = t.pcb;
     alignas(4) std::uint8_t frame[kRoom + kMaxTcpHeader];
     std::uint8_t* const head = frame + kRoom;
     auto* h = reinterpret_cast<net::TcpHeader*>(head);
     h->src_port = t.ends.local_port;
     h->dst_port = t.ends.remote_port;
-    h->seq = htonl(pcb->snd_nxt - back);
-    h->ack = htonl(pcb->rcv_nxt);
+    h->seq = htonl(pcb->snd_nxt() - back);
+    h->ack = htonl(pcb->rcv_nxt());
     h->flags = TCP_ACK;
-    h->window = htons(
-        static_cast<std::uint16_t>(std::min<std::uint32_t>(RCV_WND_SCALE(pcb, pcb->rcv_ann_wnd), 0xffff)));
+    h->window = htons(static_cast<std::uint16_t>(pcb->window_field()));
     h->checksum = 0;
     h->urgent = 0;
     const std::size_t length = sizeof *h + put_options(head + sizeof *h, nullptr, now_ns());
@@ -163,8 +161,8 @@ void SegmentWriter::send_control(const lwip::Piece& segment) noexcept {
     if (length < sizeof(net::TcpHeader) || length > sizeof frame - kRoom) return;
     segment.copy_to(head, length);
     auto* h = reinterpret_cast<net::TcpHeader*>(head);
-    if (h->flags == TCP_ACK && tcb_.pcb != nullptr && tcb_.pcb->state >= ESTABLISHED) {
-        send_ack(tcb_.pcb->snd_nxt - ntohl(h->seq));  // the same with our options
+    if (h->flags == TCP_ACK && tcb_.pcb != nullptr && tcb_.pcb->synchronized()) {
+        send_ack(tcb_.pcb->snd_nxt() - ntohl(h->seq));  // the same with our options
         return;
     }
     const std::size_t header = std::size_t{h->data_offset} >> 4 << 2;

@@ -9,11 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-struct tcp_seg;
-
-namespace vma::tcp::lwip {
-class Piece;
-}
+#include "libvma/tcp/lwip/types.h"
 
 namespace vma::tcp {
 
@@ -28,7 +24,7 @@ class SegmentWriter {
     void use(const Path& path) noexcept;
     // Sends a segment of the queue with an ACK in it; `again`: it was sent before. False: the device's queue
     // is full, or there is no way.
-    bool send(tcp_seg* segment, bool again) noexcept;
+    bool send(lwip::Segment* segment, bool again) noexcept;
     // Sends an ACK. `back`: how far before SND.NXT it is; 1 makes it a probe, which the peer must answer
     // because it is old.
     void send_ack(std::uint32_t back = 0) noexcept;
@@ -38,7 +34,7 @@ class SegmentWriter {
   private:
     int transmit(std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov, std::size_t count,
                  std::size_t length) noexcept;
-    std::size_t put_options(std::uint8_t* at, const tcp_seg* segment, std::uint64_t now) noexcept;
+    std::size_t put_options(std::uint8_t* at, const lwip::Segment* segment, std::uint64_t now) noexcept;
 
     Tcb& tcb_;
     alignas(8) std::uint8_t ip_headers_[34]{};

@@ -5,18 +5,15 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "libvma/tcp/connection.h"
-#include "libvma/tcp/recovery/segments.h"
-#include "libvma/tcp/send/segment.h"
 #include "libvma/tcp/sequence.h"
 #include "libvma/tcp/tcb_inline.h"
 
 namespace vma::tcp {
 namespace {
 
-constexpr std::uint32_t kMaxSegments = 60'000;  // lwIP counts pbufs in 16 bits
+constexpr std::uint32_t kMaxSegments = 60'000;  // lwIP counts them in 16 bits
 constexpr std::uint32_t kSmallBlock = 448;      // room of a segment for a lone short write
 
 // Copies to segments what the iovecs of one write hold.
@@ -41,47 +38,27 @@ class IovReader {
 }  // namespace
 
 void SendQueue::adopt_syn_ack() noexcept {
-    tcb_.pcb->unacked = unacked_last_ = std::exchange(tcb_.pcb->unsent, nullptr);
-}
-
-tcp_seg* SendQueue::new_segment(std::uint32_t room) noexcept {
-    pbuf* p = pbuf_alloc(PBUF_RAW, static_cast<u16_t>(sizeof(net::TcpHeader) + room), PBUF_RAM);
-    if (p == nullptr) return nullptr;
-    auto* seg = static_cast<tcp_seg*>(memp_malloc(MEMP_TCP_SEG));
-    if (seg == nullptr) {
-        pbuf_free(p);
-        return nullptr;
-    }
-    seg->next = nullptr;
-    seg->p = p;
-    seg->len = 0;
-    seg->flags = 0;
-    seg->tcphdr = static_cast<tcp_hdr*>(p->payload);
-    p->len = p->tot_len = sizeof(net::TcpHeader);
-    seg->tcphdr->src = tcb_.ends.local_port;
-    seg->tcphdr->dest = tcb_.ends.remote_port;
-    TCPH_HDRLEN_FLAGS_SET(seg->tcphdr, 5, TCP_ACK);
-    seg->tcphdr->urgp = 0;
-    return seg;
+    unacked_last_ = tcb_.pcb->unsent();
+    tcb_.pcb->set_unacked(unacked_last_);
+    tcb_.pcb->set_unsent(nullptr);
 }
 
 // Puts an empty segment with room for `size` bytes at the end.
 bool SendQueue::add_segment(std::uint32_t size) noexcept {
-    tcp_pcb* const pcb = tcb_.pcb;
-    if (pcb->snd_queuelen >= kMaxSegments) return false;
-    tcp_seg* seg = new_segment(size);
+    lwip::Pcb* const pcb = tcb_.pcb;
+    if (pcb->segments() >= kMaxSegments) return false;
+    auto* seg = lwip::Segment::make(size, pcb->queue_end(), tcb_.ends.local_port, tcb_.ends.remote_port);
     if (seg == nullptr) return false;
-    seg->tcphdr->seqno = htonl(pcb->snd_lbb);
-    if (pcb->unsent == nullptr) {
-        pcb->unsent = seg;
+    if (pcb->unsent() == nullptr) {
+        pcb->set_unsent(seg);
     } else {
-        tcp_seg* last = tail_;
+        lwip::Segment* last = tail_;
         if (last == nullptr)
-            for (last = pcb->unsent; last->next != nullptr; last = last->next) {
+            for (last = pcb->unsent(); last->next() != nullptr; last = last->next()) {
             }
-        last->next = seg;
+        last->set_next(seg);
     }
-    pcb->snd_queuelen++;
+    pcb->count_segment();
     tail_ = seg;
     tail_room_ = size;
     return true;
@@ -93,43 +70,29 @@ std::size_t SendQueue::append(const iovec* iov, std::size_t length, bool whole) 
     std::size_t done = 0;
     while (done < length) {
         std::uint32_t room =
-            tail_ != nullptr && tail_->len < mss ? std::min(tail_room_, mss - tail_->len) : 0;
+            tail_ != nullptr && tail_->size() < mss ? std::min(tail_room_, mss - tail_->size()) : 0;
         if (room == 0) {
             room = whole || length - done > kSmallBlock ? mss : std::min(kSmallBlock, mss);
             if (!add_segment(room)) break;
         }
         const std::size_t n = std::min<std::size_t>(room, length - done);
-        reader.copy(data_of(tail_) + tail_->len, n);
-        tail_->len = static_cast<u16_t>(tail_->len + n);
-        tail_->p->len = tail_->p->tot_len = static_cast<u16_t>(tail_->p->len + n);
-        tail_room_ -= static_cast<std::uint32_t>(n);
-        tcb_.pcb->snd_lbb += static_cast<std::uint32_t>(n);
+        const auto bytes = static_cast<std::uint32_t>(n);
+        reader.copy(tail_->data() + tail_->size(), n);
+        tail_->grow(bytes);
+        tail_room_ -= bytes;
+        tcb_.pcb->set_queue_end(tcb_.pcb->queue_end() + bytes);
         done += n;
     }
-    data_end_ = tcb_.pcb->snd_lbb;
+    data_end_ = tcb_.pcb->queue_end();
     return done;
 }
 
-bool SendQueue::split(tcp_seg* seg, std::uint32_t length) noexcept {
-    tcp_pcb* const pcb = tcb_.pcb;
-    const bool sent = seq_before(seq_of(seg), pcb->snd_nxt);
-    tcp_seg* rest = new_segment(seg->len - length);
+bool SendQueue::split(lwip::Segment* seg, std::uint32_t length) noexcept {
+    lwip::Pcb* const pcb = tcb_.pcb;
+    const bool sent = seq_before(seg->seq(), pcb->snd_nxt());
+    lwip::Segment* rest = seg->split(length);
     if (rest == nullptr) return false;
-    rest->len = static_cast<u16_t>(seg->len - length);
-    rest->p->len = rest->p->tot_len = static_cast<u16_t>(sizeof(net::TcpHeader) + rest->len);
-    std::memcpy(data_of(rest), data_of(seg) + length, rest->len);
-    rest->tcphdr->seqno = htonl(seq_of(seg) + length);
-    rest->flags = seg->flags;
-    SegmentAccess::set_sent_us(rest, SegmentAccess::sent_us(seg));
-    if (TCPH_FLAGS(seg->tcphdr) & TCP_FIN) {
-        TCPH_SET_FLAG(rest->tcphdr, TCP_FIN);
-        TCPH_FLAGS_SET(seg->tcphdr, TCPH_FLAGS(seg->tcphdr) & ~TCP_FIN);
-    }
-    seg->len = static_cast<u16_t>(length);
-    seg->p->len = seg->p->tot_len = static_cast<u16_t>(sizeof(net::TcpHeader) + length);
-    rest->next = seg->next;
-    seg->next = rest;
-    pcb->snd_queuelen++;
+    pcb->count_segment();
     if (tail_ == seg) {
         tail_ = rest;
         tail_room_ = 0;
@@ -141,10 +104,10 @@ bool SendQueue::split(tcp_seg* seg, std::uint32_t length) noexcept {
 
 void SendQueue::resegment() noexcept {
     const std::uint32_t mss = tcb_.shown.mss();
-    for (tcp_seg* list : {tcb_.pcb->unacked, tcb_.pcb->unsent})
-        for (tcp_seg* seg = list; seg != nullptr; seg = seg->next)
-            if (seg->len > mss && !split(seg, mss)) return;
-    if (tcb_.pcb->unacked != nullptr) tcb_.recovery.all_lost();
+    for (lwip::Segment* list : {tcb_.pcb->unacked(), tcb_.pcb->unsent()})
+        for (lwip::Segment* seg = list; seg != nullptr; seg = seg->next())
+            if (seg->size() > mss && !split(seg, mss)) return;
+    if (tcb_.pcb->unacked() != nullptr) tcb_.recovery.all_lost();
 }
 
 }  // namespace vma::tcp

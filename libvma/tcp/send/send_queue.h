@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-struct tcp_seg;
+#include "libvma/tcp/lwip/types.h"
 
 namespace vma::tcp {
 
@@ -35,13 +35,13 @@ class SendQueue {
     // Appends up to `length` bytes. `whole`: segments have room for what follows soon. Returns how many.
     std::size_t append(const iovec* iov, std::size_t length, bool whole) noexcept;
     // Cuts a segment behind `length` bytes. False: no memory.
-    bool split(tcp_seg* segment, std::uint32_t length) noexcept;
+    bool split(lwip::Segment* segment, std::uint32_t length) noexcept;
     // Cuts what has become too long for the path; what of it is under way is lost for certain.
     void resegment() noexcept;
 
     // The first unsent segment has been sent.
     inline void first_sent() noexcept;
-    tcp_seg* last_sent() const noexcept { return unacked_last_; }
+    lwip::Segment* last_sent() const noexcept { return unacked_last_; }
     // lwIP has freed segments; all of them, in forget().
     inline void freed() noexcept;
     void forget() noexcept {
@@ -50,12 +50,11 @@ class SendQueue {
     }
 
   private:
-    tcp_seg* new_segment(std::uint32_t room) noexcept;
     bool add_segment(std::uint32_t size) noexcept;
 
     Tcb& tcb_;
-    tcp_seg* tail_ = nullptr;  // the last unsent segment if data may be appended to it
-    tcp_seg* unacked_last_ = nullptr;
+    lwip::Segment* tail_ = nullptr;  // the last unsent segment if data may be appended to it
+    lwip::Segment* unacked_last_ = nullptr;
     std::uint32_t tail_room_ = 0;
     std::uint32_t data_end_ = 0;
 };

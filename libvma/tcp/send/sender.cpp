@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "libvma/tcp/connection.h"
-#include "libvma/tcp/send/segment.h"
 #include "libvma/tcp/sequence.h"
 #include "libvma/tcp/tcb_inline.h"
 #include "libvma/tcp/timers/time.h"
@@ -58,7 +57,7 @@ ssize_t Sender::write(const iovec* iov, std::size_t length, bool more, bool quie
     else  // what takes the processor from a bulk sender does not make its messages lone ones
         burst_ -= std::min(burst_, kLoneWrites);
     last_write_ns_.store(now, std::memory_order_relaxed);
-    if (t.pcb->unsent == nullptr && t.pcb->unacked == nullptr) t.recovery.restart_after_idle(now);
+    if (t.pcb->unsent() == nullptr && t.pcb->unacked() == nullptr) t.recovery.restart_after_idle(now);
     more_ = more;
     push_ = false;
     // Pieces of a burst will fill a whole segment, where they are kept back for it.
@@ -87,10 +86,10 @@ inline bool Sender::collect(std::uint64_t now) noexcept {
     return true;
 }
 
-[[gnu::always_inline]] inline bool Sender::keep_back(const tcp_seg* seg) noexcept {
+[[gnu::always_inline]] inline bool Sender::keep_back(const lwip::Segment* seg) noexcept {
     Tcb& t = tcb_;
-    if (seg->next != nullptr || seg->len >= t.shown.mss() || seg->len == 0) return false;
-    if (TCPH_FLAGS(seg->tcphdr) & TCP_FIN) return false;
+    if (seg->next() != nullptr || seg->size() >= t.shown.mss() || seg->size() == 0) return false;
+    if (seg->fin()) return false;
     if (push_) return false;
     if (t.options.cork || more_) {
         const std::uint64_t now = now_ns();
@@ -100,7 +99,7 @@ inline bool Sender::collect(std::uint64_t now) noexcept {
         more_ = false;
         return false;
     }
-    if (!t.options.nodelay && seq_before(t.pcb->lastack, small_end_)) return true;
+    if (!t.options.nodelay && seq_before(t.pcb->snd_una(), small_end_)) return true;
     ring::Ring* ring = t.route.ring();
     if (soon_ && ring->attr().lazy_tx) {
         t.connection.hold(*ring);
@@ -121,7 +120,7 @@ void Sender::output_kept() noexcept {
 
 void Sender::output(std::uint64_t now) noexcept {
     Tcb& t = tcb_;
-    tcp_pcb* const pcb = t.pcb;
+    lwip::Pcb* const pcb = t.pcb;
     if (pcb == nullptr || t.freeze.frozen()) return;
     if (collecting(now)) return t.acks.acknowledge(now);
     collecting_since_ = 0;
@@ -134,26 +133,26 @@ void Sender::output(std::uint64_t now) noexcept {
         t.timers.path_at = 0;
     }
     t.route.expire_mtu(now);
-    const tcp_seg* const first = pcb->unsent;
-    const bool several = t.phase.established && first != nullptr && first->next != nullptr;
+    const lwip::Segment* const first = pcb->unsent();
+    const bool several = t.phase.established && first != nullptr && first->next() != nullptr;
     ring::Ring::Gather gather(several ? t.route.ring() : nullptr);
     if (t.phase.established) t.recovery.retransmit_lost();
     t.recovery.set_app_limited(false);
-    while (pcb->unsent != nullptr && may_leave(pcb->unsent)) {
-        if (!t.writer.send(pcb->unsent, false)) {
+    while (pcb->unsent() != nullptr && may_leave(pcb->unsent())) {
+        if (!t.writer.send(pcb->unsent(), false)) {
             t.timers.path_at = now + kDeviceRetryNs;
             break;
         }
         t.queue.first_sent();
     }
-    if (pcb->unsent == nullptr) {
+    if (pcb->unsent() == nullptr) {
         t.recovery.set_app_limited(true);
         t.timers.cork_at = 0;
     }
     if (t.phase.established) t.recovery.schedule_tail_probe(now);
     // A closed window, and nothing under way whose ACK could open it: probes.
-    if (pcb->unacked == nullptr && pcb->unsent != nullptr && t.phase.established &&
-        seq_before(pcb->lastack + pcb->snd_wnd, seq_of(pcb->unsent) + pcb->unsent->len)) {
+    if (pcb->unacked() == nullptr && pcb->unsent() != nullptr && t.phase.established &&
+        seq_before(pcb->snd_una() + pcb->snd_wnd(), pcb->unsent()->seq() + pcb->unsent()->size())) {
         if (t.timers.probe_at == 0) t.timers.probe_at = now + t.recovery.rto_ns();
     } else {
         t.timers.probe_at = 0;
@@ -163,24 +162,24 @@ void Sender::output(std::uint64_t now) noexcept {
 }
 
 // May the first unsent segment leave? It is cut where only a part of it may.
-[[gnu::always_inline]] inline bool Sender::may_leave(tcp_seg* seg) noexcept {
+[[gnu::always_inline]] inline bool Sender::may_leave(lwip::Segment* seg) noexcept {
     Tcb& t = tcb_;
-    tcp_pcb* const pcb = t.pcb;
-    if (TCPH_FLAGS(seg->tcphdr) & TCP_SYN) return true;
+    lwip::Pcb* const pcb = t.pcb;
+    if (seg->syn()) return true;
     if (!t.phase.established) return false;
     const std::uint32_t mss = t.shown.mss();
-    if (seg->len > mss && !t.queue.split(seg, mss)) return false;
-    const std::uint32_t seq = seq_of(seg), edge = pcb->lastack + pcb->snd_wnd;
-    if (seq_before(edge, seq + seg->len)) {
+    if (seg->size() > mss && !t.queue.split(seg, mss)) return false;
+    const std::uint32_t seq = seg->seq(), edge = pcb->snd_una() + pcb->snd_wnd();
+    if (seq_before(edge, seq + seg->size())) {
         // Silly window avoidance (RFC 9293 section 3.8.6.2.1): a part only when it is half of the largest
         // window the peer had.
         const std::uint32_t room = seq_before(seq, edge) ? edge - seq : 0;
-        if (room == 0 || room < pcb->snd_wnd_max / 2 || !t.queue.split(seg, room)) {
+        if (room == 0 || room < pcb->max_snd_wnd() / 2 || !t.queue.split(seg, room)) {
             t.recovery.set_app_limited(true);  // the peer's window is the limit, not the congestion window
             return false;
         }
     }
-    if (!t.recovery.room_for(seg->len)) return false;
+    if (!t.recovery.room_for(seg->size())) return false;
     if (!keep_back(seg)) return true;
     t.recovery.set_app_limited(true);
     return false;

@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-struct tcp_seg;
+#include "libvma/tcp/lwip/types.h"
 
 namespace vma::tcp {
 
@@ -59,8 +59,8 @@ class Sender {
   private:
     inline bool collecting(std::uint64_t now) const noexcept;
     inline bool collect(std::uint64_t now) noexcept;
-    inline bool may_leave(tcp_seg* segment) noexcept;
-    inline bool keep_back(const tcp_seg* segment) noexcept;
+    inline bool may_leave(lwip::Segment* segment) noexcept;
+    inline bool keep_back(const lwip::Segment* segment) noexcept;
 
     Tcb& tcb_;
     // What is kept for a super-frame waits this long at most.

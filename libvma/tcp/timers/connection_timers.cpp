@@ -7,7 +7,6 @@
 
 #include "libvma/tcp/connection.h"
 #include "libvma/tcp/lwip/entry.h"
-#include "libvma/tcp/send/segment.h"
 #include "libvma/tcp/sequence.h"
 #include "libvma/tcp/timers/background.h"
 #include "libvma/tcp/timers/time.h"
@@ -88,7 +87,7 @@ void ConnectionTimers::run(std::uint64_t now) noexcept {
     }
     bool send = false;
     if (due(ack_at)) {
-        tcp_ack_now(tcb_.pcb);
+        tcb_.pcb->ack_now();
         tcb_.acks.delay_over();
         send = true;
     }
@@ -109,14 +108,14 @@ void ConnectionTimers::run(std::uint64_t now) noexcept {
 }
 
 void ConnectionTimers::retransmission_timeout(std::uint64_t now) noexcept {
-    if (tcb_.pcb->unacked == nullptr) {
+    if (tcb_.pcb->unacked() == nullptr) {
         // The segment could not be sent at all (no path): it is on the unsent list still.
-        if (tcb_.pcb->unsent == nullptr || tcb_.phase.established) return;
+        if (tcb_.pcb->unsent() == nullptr || tcb_.phase.established) return;
     }
     // A peer that has closed its window over data under way is asked, not lost: such tries are not counted,
     // as in the kernel.
-    const bool closed = tcb_.phase.established && !tcb_.phase.orphan && tcb_.pcb->snd_wnd == 0;
-    const bool syn = tcb_.pcb->state == SYN_SENT && tcb_.opening.sent_ns() != 0;
+    const bool closed = tcb_.phase.established && !tcb_.phase.orphan && tcb_.pcb->snd_wnd() == 0;
+    const bool syn = tcb_.pcb->in(State::syn_sent) && tcb_.opening.sent_ns() != 0;
     tcb_.recovery.timed_out(syn ? tcb_.opening.sent_ns() : now, !closed);
     tcb_.counters.timeouts++;
     if (retried_too_long(now)) {
@@ -135,8 +134,9 @@ void ConnectionTimers::retransmission_timeout(std::uint64_t now) noexcept {
     if (!tcb_.phase.established) {
         tcb_.opening.note_repeated();
         tcb_.recovery.stop_timing();
-        if (tcb_.pcb->unacked != nullptr) {
-            if (tcb_.route.known() || tcb_.route.find() == 0) (void)tcb_.writer.send(tcb_.pcb->unacked, true);
+        if (tcb_.pcb->unacked() != nullptr) {
+            if (tcb_.route.known() || tcb_.route.find() == 0)
+                (void)tcb_.writer.send(tcb_.pcb->unacked(), true);
         } else {
             tcb_.sender.output();
         }
@@ -151,9 +151,9 @@ void ConnectionTimers::retransmission_timeout(std::uint64_t now) noexcept {
 // The peer's window is closed: ask whether it still is (RFC 9293 section 3.8.6.1), with a segment it has
 // already.
 void ConnectionTimers::probe(std::uint64_t now) noexcept {
-    if (tcb_.pcb->unsent == nullptr || tcb_.pcb->unacked != nullptr) return;
-    const std::uint32_t edge = tcb_.pcb->lastack + tcb_.pcb->snd_wnd, seq = seq_of(tcb_.pcb->unsent);
-    if (!seq_before(edge, seq + tcb_.pcb->unsent->len)) {
+    if (tcb_.pcb->unsent() == nullptr || tcb_.pcb->unacked() != nullptr) return;
+    const std::uint32_t edge = tcb_.pcb->snd_una() + tcb_.pcb->snd_wnd(), seq = tcb_.pcb->unsent()->seq();
+    if (!seq_before(edge, seq + tcb_.pcb->unsent()->size())) {
         tcb_.sender.output();
         return;
     }
@@ -173,13 +173,13 @@ void ConnectionTimers::probe(std::uint64_t now) noexcept {
     if (seq_before(seq, edge)) {
         // Some room, too little for silly window avoidance: use it now.
         const std::uint32_t room = edge - seq;
-        tcp_seg* seg = tcb_.pcb->unsent;
+        lwip::Segment* seg = tcb_.pcb->unsent();
         if (tcb_.queue.split(seg, room) && tcb_.writer.send(seg, false)) {
             tcb_.queue.first_sent();
             return;
         }
     } else {
-        tcb_.in_lwip([&](lwip::Entry&) { tcp_keepalive(tcb_.pcb); });
+        tcb_.in_lwip([&](lwip::Entry&) { tcb_.pcb->send_keepalive(); });
         if (tcb_.pcb == nullptr) return;
     }
     probe_at = now + wait;
@@ -189,7 +189,7 @@ void ConnectionTimers::keep_alive(std::uint64_t now) noexcept {
     if (!tcb_.options.keepalive || !tcb_.phase.established || tcb_.phase.in_time_wait) return;
     const std::uint64_t idle = now - tcb_.acceptance.last_rx_ns();
     // Data under way is watched by the retransmission timer.
-    if (tcb_.pcb->unacked != nullptr || (tcb_.pcb->unsent != nullptr && probe_at != 0) ||
+    if (tcb_.pcb->unacked() != nullptr || (tcb_.pcb->unsent() != nullptr && probe_at != 0) ||
         idle < tcb_.options.keep_idle_s * kSecond) {
         keepalives_ = 0;
         keepalive_at =
@@ -205,7 +205,7 @@ void ConnectionTimers::keep_alive(std::uint64_t now) noexcept {
     }
     keepalives_++;
     tcb_.counters.keepalives++;
-    tcb_.in_lwip([&](lwip::Entry&) { tcp_keepalive(tcb_.pcb); });
+    tcb_.in_lwip([&](lwip::Entry&) { tcb_.pcb->send_keepalive(); });
     keepalive_at = now + tcb_.options.keep_interval_s * kSecond;
 }
 
@@ -236,18 +236,18 @@ void ConnectionTimers::start_fin_wait2() noexcept {
 }
 
 bool ConnectionTimers::retried_too_long(std::uint64_t now) const noexcept {
-    tcp_pcb* const pcb = tcb_.pcb;
-    if (pcb->state == SYN_SENT) {
+    lwip::Pcb* const pcb = tcb_.pcb;
+    if (pcb->in(State::syn_sent)) {
         if (tcb_.options.user_timeout_ms != 0 &&
             now - tcb_.recovery.first_retry_ns() >= tcb_.options.user_timeout_ms * kMilli)
             return true;
         return tcb_.recovery.retries() > tcb_.options.syn_retries;
     }
-    if (pcb->state == SYN_RCVD) return tcb_.recovery.retries() > kSynAckRetries;
+    if (pcb->in(State::syn_recv)) return tcb_.recovery.retries() > kSynAckRetries;
     if (tcb_.options.user_timeout_ms != 0)
         return now - tcb_.recovery.first_retry_ns() >= tcb_.options.user_timeout_ms * kMilli;
     // Such probes go on for as long as the peer answers (tcp_rtx_probe0_timed_out() in the kernel).
-    if (pcb->snd_wnd == 0 && !tcb_.phase.orphan)
+    if (pcb->snd_wnd() == 0 && !tcb_.phase.orphan)
         return now - std::max(tcb_.acceptance.last_ack_rx_ns(), tcb_.recovery.first_retry_ns()) > kSilenceNs;
     return tcb_.recovery.retries() > (tcb_.phase.orphan ? kOrphanRetries : tcb_.options.retries2);
 }

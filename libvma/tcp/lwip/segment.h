@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// A segment of the send queue: lwIP's tcp_seg, which lwIP frees when it is acknowledged.
+//
+// Its data lies in one block behind a TCP header of lwIP's, of which sequence number and flags count.
+#pragma once
+
+#include <netinet/in.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "libvma/net/frame.h"
+#include "libvma/tcp/lwip/lwip.h"
+
+namespace vma::tcp::lwip {
+
+class Segment : tcp_seg {
+  public:
+    // For the sources of this folder: the same segment as lwIP knows it.
+    static Segment* of(tcp_seg* segment) noexcept { return static_cast<Segment*>(segment); }
+    static tcp_seg* raw(Segment* segment) noexcept { return segment; }
+
+    // An empty segment with room for `room` bytes of data. Ports in network byte order. Null without memory.
+    static Segment* make(std::uint32_t room, std::uint32_t seq, in_port_t from, in_port_t to) noexcept;
+    // Cuts the segment behind `length` bytes of data. Returns what is cut off, which follows it in the list;
+    // null without memory.
+    Segment* split(std::uint32_t length) noexcept;
+
+    Segment* next() const noexcept { return of(tcp_seg::next); }
+    void set_next(Segment* segment) noexcept { tcp_seg::next = segment; }
+    // Its first sequence number, how many it takes with SYN and FIN, and the one behind it.
+    std::uint32_t seq() const noexcept { return ntohl(tcphdr->seqno); }
+    std::uint32_t span() const noexcept { return TCP_TCPLEN(this); }
+    std::uint32_t end() const noexcept { return seq() + span(); }
+    // TCP_SYN, TCP_FIN and the like.
+    std::uint8_t control() const noexcept { return TCPH_FLAGS(tcphdr); }
+    bool syn() const noexcept { return (control() & TCP_SYN) != 0; }
+    bool fin() const noexcept { return (control() & TCP_FIN) != 0; }
+    void add_ack() noexcept { TCPH_SET_FLAG(tcphdr, TCP_ACK); }
+
+    std::uint8_t* data() const noexcept {
+        return reinterpret_cast<std::uint8_t*>(tcphdr) + sizeof(net::TcpHeader);
+    }
+    std::uint32_t size() const noexcept { return len; }  // bytes of data
+    // `length` bytes have been written behind the data.
+    void grow(std::uint32_t length) noexcept {
+        len = static_cast<std::uint16_t>(len + length);
+        p->len = p->tot_len = static_cast<std::uint16_t>(p->len + length);
+    }
+
+    // Marks for the scoreboard, in three bits of lwIP's flags that are free.
+    static constexpr std::uint8_t kMarks[] = {0x20, 0x40, 0x80};
+    std::uint8_t marks() const noexcept { return flags; }
+    void set_marks(std::uint8_t marks) noexcept { flags = marks; }
+    // When it was sent first, in microseconds that wrap. Kept where lwIP has an acknowledgement number: each
+    // frame gets a fresh one of those, and nothing reads the segment's.
+    std::uint32_t sent_us() const noexcept { return tcphdr->ackno; }
+    void set_sent_us(std::uint32_t us) noexcept { tcphdr->ackno = us; }
+};
+static_assert(sizeof(Segment) == sizeof(tcp_seg) && std::is_standard_layout_v<Segment> &&
+              std::is_trivial_v<Segment>);
+
+inline Segment* Segment::make(std::uint32_t room, std::uint32_t seq, in_port_t from, in_port_t to) noexcept {
+    pbuf* block = pbuf_alloc(PBUF_RAW, static_cast<u16_t>(sizeof(net::TcpHeader) + room), PBUF_RAM);
+    if (block == nullptr) return nullptr;
+    Segment* made = of(static_cast<tcp_seg*>(memp_malloc(MEMP_TCP_SEG)));
+    if (made == nullptr) {
+        pbuf_free(block);
+        return nullptr;
+    }
+    made->set_next(nullptr);
+    made->p = block;
+    made->len = 0;
+    made->flags = 0;
+    made->tcphdr = static_cast<tcp_hdr*>(block->payload);
+    block->len = block->tot_len = sizeof(net::TcpHeader);
+    made->tcphdr->src = from;
+    made->tcphdr->dest = to;
+    made->tcphdr->seqno = htonl(seq);
+    TCPH_HDRLEN_FLAGS_SET(made->tcphdr, 5, TCP_ACK);
+    made->tcphdr->urgp = 0;
+    return made;
+}
+
+inline Segment* Segment::split(std::uint32_t length) noexcept {
+    const std::uint32_t left = size() - length;
+    Segment* rest = make(left, seq() + length, tcphdr->src, tcphdr->dest);
+    if (rest == nullptr) return nullptr;
+    std::memcpy(rest->data(), data() + length, left);
+    rest->grow(left);
+    rest->flags = flags;
+    rest->set_sent_us(sent_us());
+    if (fin()) {
+        TCPH_SET_FLAG(rest->tcphdr, TCP_FIN);
+        TCPH_FLAGS_SET(tcphdr, control() & ~TCP_FIN);
+    }
+    len = static_cast<u16_t>(length);
+    p->len = p->tot_len = static_cast<u16_t>(sizeof(net::TcpHeader) + length);
+    rest->set_next(next());
+    set_next(rest);
+    return rest;
+}
+
+}  // namespace vma::tcp::lwip
