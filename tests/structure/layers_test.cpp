@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -46,6 +47,11 @@ constexpr std::array<Neighbours, 14> kInside = {{
     {"verbs/mlx5", {}},
     {"verbs/xdp", {}},
 }};
+// lwIP's sources are built and called in one folder. Others know its blocks by the classes of that folder
+// (pcb.h, segment.h, piece.h, received_header.h).
+constexpr std::string_view kLwip = "libvma/tcp/lwip";
+constexpr std::array<std::string_view, 6> kLwipNames = {"tcp_pcb", "pbuf",  "tcp_seg",
+                                                        "tcp_hdr", "err_t", "vma_lwip_"};
 // The tracer reads the clock as the library does.
 constexpr std::string_view kTracing = "tools/vma_trace";
 
@@ -124,6 +130,23 @@ std::string objection(const fs::path& folder, std::string_view path) {
     return own == target ? objection_inside(here, there) : "";
 }
 
+// Why a line of the library, outside of kLwip, shows lwIP; empty when it does not.
+std::string lwip_shown(std::string_view line) {
+    const auto path = included(line);
+    if (path && path->starts_with("lwip/")) return "includes lwIP's " + *path;
+    if (path == "libvma/tcp/lwip/lwip.h") return "includes all of lwIP";
+    const auto is_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
+    for (const std::string_view name : kLwipNames) {
+        for (auto at = line.find(name); at != line.npos; at = line.find(name, at + 1)) {
+            const auto end = at + name.size();
+            const bool begins = at == 0 || !is_word(line[at - 1]);
+            const bool ends = name.ends_with('_') || end == line.size() || !is_word(line[end]);
+            if (begins && ends) return "names lwIP's " + std::string(name);
+        }
+    }
+    return "";
+}
+
 bool is_source(const fs::path& path) {
     static constexpr std::array<std::string_view, 6> kExtensions = {".h", ".c", ".cpp", ".def", ".S", ".inc"};
     return std::ranges::find(kExtensions, path.extension().string()) != kExtensions.end();
@@ -173,6 +196,26 @@ TEST(Layers, ToolsShareOnlyLayoutsAndTablesWithTheLibrary) {
     EXPECT_TRUE(found.objections.empty()) << joined(found.objections);
 }
 
+TEST(Layers, OnlyItsFolderShowsLwip) {
+    std::size_t files = 0;
+    std::vector<std::string> objections;
+    for (const auto& entry : fs::recursive_directory_iterator(kTop / "libvma")) {
+        const fs::path relative = fs::relative(entry.path(), kTop);
+        if (!entry.is_regular_file() || !is_source(entry.path())) continue;
+        if (relative.string().starts_with(std::string(kLwip) + "/")) continue;
+        ++files;
+        std::ifstream file(entry.path());
+        std::string line;
+        for (int number = 1; std::getline(file, line); ++number) {
+            const std::string why = lwip_shown(line);
+            if (!why.empty())
+                objections.push_back(relative.string() + ":" + std::to_string(number) + ": " + why);
+        }
+    }
+    EXPECT_GT(files, kLayers.size());
+    EXPECT_TRUE(objections.empty()) << joined(objections);
+}
+
 TEST(Layers, EveryFolderIsALayer) {
     for (const auto& entry : fs::directory_iterator(kTop / "libvma")) {
         if (entry.is_directory()) {
@@ -181,7 +224,17 @@ TEST(Layers, EveryFolderIsALayer) {
     }
 }
 
-// The check itself.
+// The checks themselves.
+TEST(Layers, SeesLwip) {
+    EXPECT_NE(lwip_shown("struct tcp_pcb;"), "");
+    EXPECT_NE(lwip_shown("    pbuf* p = nullptr;"), "");
+    EXPECT_NE(lwip_shown("#include \"lwip/tcp.h\""), "");
+    EXPECT_NE(lwip_shown("#include \"libvma/tcp/lwip/lwip.h\""), "");
+    EXPECT_NE(lwip_shown("vma_lwip_drop_text();"), "");
+    EXPECT_EQ(lwip_shown("#include \"libvma/tcp/lwip/pcb.h\""), "");
+    EXPECT_EQ(lwip_shown("lwip::Pcb* const pcb = tcb_.pcb;"), "");
+    EXPECT_EQ(lwip_shown("std::size_t stopbufs;"), "");
+}
 TEST(Layers, ReadsIncludes) {
     EXPECT_EQ(included("#include \"libvma/os/calls.h\""), "libvma/os/calls.h");
     EXPECT_EQ(included("  #  include  \"calls.h\"  // why"), "calls.h");
