@@ -5,7 +5,6 @@
 #include <linux/kcmp.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -21,10 +20,10 @@
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/fork_renewal.h"
-#include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/never_destroyed.h"
 #include "libvma/runtime/runtime.h"
+#include "libvma/runtime/wake_fd.h"
 #include "libvma/sockets/fd_table.h"
 
 namespace vma::iomux {
@@ -172,10 +171,9 @@ Count* count_of(int fd, bool make) noexcept {
 }
 
 constinit Lock g_kick_lock;
-constinit NeverDestroyed<InternalFd>
-    g_kick_fd;                     // an eventfd that is always readable; g_kick_lock guards its making
-constinit int g_kick_number = -1;  // its number in the sets
-constinit int g_in_sets = 0;       // how many of g_kicks are in sets; guarded by g_kick_lock
+constinit NeverDestroyed<WakeFd> g_kick_fd;  // always readable; g_kick_lock guards its making
+constinit int g_kick_number = -1;            // its number in the sets
+constinit int g_in_sets = 0;                 // how many of g_kicks are in sets; guarded by g_kick_lock
 
 constinit std::atomic<std::uint64_t> g_kicked_at_ns{0};
 
@@ -225,7 +223,7 @@ void kick_one(int epfd) noexcept {
     g_kick_lock.lock();
     if (!*g_kick_fd || g_kick_fd->get() != g_kick_number) {
         close_kick_file();
-        *g_kick_fd = InternalFd(::eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC));
+        *g_kick_fd = WakeFd::make(true);
         g_kick_number = g_kick_fd->get();
     }
     if (*g_kick_fd && count->load(std::memory_order_seq_cst) != 0) {

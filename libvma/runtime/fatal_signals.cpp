@@ -9,7 +9,6 @@
 #include <execinfo.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <sys/eventfd.h>
 #include <ucontext.h>
 
 #include <atomic>
@@ -18,11 +17,11 @@
 #include <string_view>
 
 #include "libvma/os/raw_syscall.h"
-#include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/never_destroyed.h"
 #include "libvma/runtime/runtime.h"
 #include "libvma/runtime/signals.h"
+#include "libvma/runtime/wake_fd.h"
 
 namespace vma::runtime::fatal_signals {
 namespace {
@@ -34,8 +33,8 @@ std::atomic<void (*)() noexcept> g_end{nullptr};
 
 // ---- SIGINT ----
 
-// An eventfd that the internal thread watches. Never destroyed: a signal may come at any time.
-constinit NeverDestroyed<InternalFd> g_wake;
+// The internal thread watches it. Never destroyed: a signal may come at any time.
+constinit NeverDestroyed<WakeFd> g_wake;
 std::atomic<bool> g_watched{false};
 std::atomic<long> g_owner{0};  // process whose internal thread watches
 std::atomic<int> g_interrupts{0};
@@ -46,8 +45,7 @@ bool on_interrupt(int, siginfo_t*, void*, bool program_handles) {
         os::raw_syscall(SYS_getpid) != g_owner.load(std::memory_order_relaxed))
         return true;
     if (g_interrupts.fetch_add(1, std::memory_order_relaxed) != 0) return true;
-    const std::uint64_t one = 1;
-    return os::raw_syscall(SYS_write, g_wake->get(), &one, sizeof one) != sizeof one;
+    return !g_wake->wake();
 }
 
 // Runs on the internal thread.
@@ -59,9 +57,9 @@ void end_by_interrupt() {
 }
 
 void watch_interrupts() noexcept {
-    InternalFd& wake = *g_wake;
+    WakeFd& wake = *g_wake;
     try {
-        wake = InternalFd(static_cast<int>(os::raw_syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK)));
+        wake = WakeFd::make();
         if (!wake) return log::warn("VMA_HANDLE_SIGINTR has no effect: no descriptor");
         g_interrupts.store(0);
         g_owner.store(os::raw_syscall(SYS_getpid));

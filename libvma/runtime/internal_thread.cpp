@@ -20,7 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -37,6 +36,7 @@
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/runtime.h"
+#include "libvma/runtime/wake_fd.h"
 
 namespace vma::runtime {
 namespace {
@@ -66,7 +66,8 @@ struct State {
     Lock lock;
     bool started = false;
     bool failed = false;  // the failure to start the thread has been logged
-    InternalFd events, errors, wake, stat;
+    InternalFd events, errors, stat;
+    WakeFd wake;
     std::vector<Watch> watches;
     std::vector<Tick> ticks;
     Id next_id = kFirst;
@@ -107,11 +108,6 @@ long wait(int set, epoll_event* events, int count, int msec) noexcept {
 int open_epoll() noexcept {
     long fd = os::raw_syscall(SYS_epoll_create1, EPOLL_CLOEXEC);
     return fd < 0 ? -1 : static_cast<int>(fd);
-}
-
-void wake_up(State& s) noexcept {
-    std::uint64_t one = 1;
-    os::raw_syscall(SYS_write, s.wake.get(), &one, sizeof one);
 }
 
 template <class F>
@@ -242,8 +238,7 @@ void* loop(void*) noexcept {
         for (long i = 0; i < n; i++) {
             auto id = static_cast<Id>(events[i].data.u64);
             if (id == kWake) {
-                std::uint64_t count;
-                os::raw_syscall(SYS_read, s.wake.get(), &count, sizeof count);
+                s.wake.clear();
             } else if (id == kErrors) {
                 run_errors(s);
             } else {
@@ -292,8 +287,7 @@ bool ensure_started(State& s) noexcept {
     InternalFd::on_move(watched_number_moved);
     s.events = InternalFd(open_epoll());
     s.errors = InternalFd(open_epoll());
-    long wake = os::raw_syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK);
-    s.wake = InternalFd(wake < 0 ? -1 : static_cast<int>(wake));
+    s.wake = WakeFd::make();
     s.stat = leader::open_stat();
     s.started = s.events && s.errors && s.wake &&
                 control(s.events.get(), EPOLL_CTL_ADD, s.errors.get(), EPOLLIN, kErrors) == 0 &&
@@ -431,7 +425,7 @@ void every(unsigned msec, std::function<bool()> tick) {
     const std::lock_guard hold(s.lock);
     if (ensure_started(s)) {
         s.ticks.push_back({new_id(s), period, clock::monotonic_ns() + period, std::move(shared)});
-        if (!t_internal) wake_up(s);
+        if (!t_internal) s.wake.wake();
     }
 }
 

@@ -10,14 +10,11 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <new>
 
-#include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/region.h"
@@ -122,8 +119,7 @@ Waiter* Waiter::mine() noexcept {
     Waiter* waiter = nullptr;
     if (key_ready()) {
         if (Node* node = take()) {
-            if (!node->waiter.event_)
-                node->waiter.event_ = InternalFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+            if (!node->waiter.event_) node->waiter.event_ = WakeFd::make();
             // A handler may have come here meanwhile and made one: then that is the thread's.
             if (node->waiter.event_ && t_mine == nullptr && pthread_setspecific(g_key, node) == 0)
                 t_mine = &node->waiter;
@@ -136,13 +132,9 @@ Waiter* Waiter::mine() noexcept {
     return waiter;
 }
 
-// Raw system calls: signal() and clear() may run in any thread and in a handler, must not touch errno, and
-// must not be places where a thread is cancelled.
 void Waiter::signal() noexcept {
     if (this == t_mine) return;  // it is awake, and looks at its sockets after whatever it does here
-    if (signalled_.exchange(true, std::memory_order_acq_rel)) return;
-    std::uint64_t one = 1;
-    os::raw_syscall(SYS_write, event_.get(), &one, sizeof one);
+    if (!signalled_.exchange(true, std::memory_order_acq_rel)) event_.wake();
 }
 
 // The flag falls before the count is read: a signal in between writes again and costs one needless wake-up,
@@ -150,8 +142,7 @@ void Waiter::signal() noexcept {
 // raised the flag before an earlier clear() and written after it; the eventfd would stay readable for ever.
 void Waiter::clear() noexcept {
     signalled_.exchange(false, std::memory_order_acq_rel);
-    std::uint64_t count;
-    os::raw_syscall(SYS_read, event_.get(), &count, sizeof count);
+    event_.clear();
 }
 
 void Waiter::reset_in_child() noexcept {

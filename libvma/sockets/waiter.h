@@ -9,7 +9,7 @@
 
 #include <atomic>
 
-#include "libvma/runtime/internal_fd.h"
+#include "libvma/runtime/wake_fd.h"
 
 namespace vma::sockets {
 
@@ -31,7 +31,7 @@ class Waiter {
     Waiter() = default;
 
   private:
-    InternalFd event_;
+    WakeFd event_;
     std::atomic<bool> signalled_{false};
 };
 

@@ -4,18 +4,16 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <sys/eventfd.h>
 
 #include <atomic>
-#include <cstdint>
 #include <exception>
+#include <utility>
 
-#include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/fork_renewal.h"
-#include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/never_destroyed.h"
 #include "libvma/runtime/runtime.h"
+#include "libvma/runtime/wake_fd.h"
 #include "libvma/sockets/fd_table.h"
 
 namespace vma::sockets::urgent {
@@ -23,11 +21,10 @@ namespace {
 
 std::atomic<bool> g_prepared{false};
 std::atomic<bool> g_hung{false};  // the bell is there
-constinit NeverDestroyed<InternalFd> g_bell_fd;
+constinit NeverDestroyed<WakeFd> g_bell_fd;
 
 void look() {
-    std::uint64_t count;
-    os::raw_syscall(SYS_read, g_bell_fd->get(), &count, sizeof count);
+    g_bell_fd->clear();
     g_fds.for_each(0, INT_MAX, [](int fd, const FdObject* object) {
         if (object->kind() != Kind::socket) return;
         if (Ref<Socket> socket = g_fds.socket(fd))
@@ -40,9 +37,9 @@ void look() {
 void prepare() noexcept {
     if (g_prepared.load(std::memory_order_relaxed) || g_prepared.exchange(true)) return;
     int saved = errno;
-    if (const int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); fd >= 0) {
+    if (WakeFd bell = WakeFd::make()) {
         try {
-            *g_bell_fd = InternalFd(fd);
+            *g_bell_fd = std::move(bell);
             runtime::watch(g_bell_fd->get(), look);
             g_hung.store(true, std::memory_order_release);
         } catch (const std::exception&) {
@@ -53,9 +50,7 @@ void prepare() noexcept {
 }
 
 void ring_bell() noexcept {
-    if (!g_hung.load(std::memory_order_acquire)) return;
-    const std::uint64_t one = 1;
-    os::raw_syscall(SYS_write, g_bell_fd->get(), &one, sizeof one);
+    if (g_hung.load(std::memory_order_acquire)) g_bell_fd->wake();
 }
 
 namespace {
