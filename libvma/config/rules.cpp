@@ -17,27 +17,27 @@ bool same_bits(const std::uint8_t* a, const std::uint8_t* b, unsigned bits) noex
 
 }  // namespace
 
-bool Rules::Addresses::matches(Endpoint endpoint) const noexcept {
+bool RuleTable::Addresses::matches(Endpoint endpoint) const noexcept {
     if (family == AF_INET6) return false;
     const std::uint16_t port = ntohs(endpoint.port);
     if (port < low || port > high) return false;
     return same_bits(reinterpret_cast<const std::uint8_t*>(&endpoint.addr), bytes.data(), prefix);
 }
 
-bool Rules::Addresses::covers(const Addresses& other) const noexcept {
+bool RuleTable::Addresses::covers(const Addresses& other) const noexcept {
     if (low > other.low || high < other.high) return false;
     if (family == AF_UNSPEC) return true;
     return family == other.family && prefix <= other.prefix &&
            same_bits(bytes.data(), other.bytes.data(), prefix);
 }
 
-bool Rules::Rule::covers(const Rule& other) const noexcept {
+bool RuleTable::Rule::covers(const Rule& other) const noexcept {
     if (!first.covers(other.first)) return false;
     static constexpr Addresses kAny;
     return !second || second->covers(other.second ? *other.second : kAny);
 }
 
-Verdict Rules::match(Role role, Endpoint first, const Endpoint* second) const {
+Verdict RuleTable::match(Role role, Endpoint first, const Endpoint* second) const {
     for (const Rule& rule : lists_[static_cast<std::size_t>(role)]) {
         if (!rule.first.matches(first)) continue;
         if (rule.second && second != nullptr && !rule.second->matches(*second)) continue;
@@ -52,7 +52,7 @@ Verdict Rules::match(Role role, Endpoint first, const Endpoint* second) const {
     return {};
 }
 
-const std::string* Rules::all_os(Role role) const {
+const std::string* RuleTable::all_os(Role role) const {
     for (const Rule& rule : lists_[static_cast<std::size_t>(role)]) {
         if (rule.first.family == AF_INET6) continue;
         if (rule.transport != Word::os) return nullptr;

@@ -5,7 +5,7 @@
 //   use <transport> <role> <addr>:<ports>[:<addr>:<ports>]
 //   log { destination <stderr|syslog|file <name>> | min-level <number> }
 //
-//   transport   vma, os; * (see Rules::match); sdp and sa are reported and ignored
+//   transport   vma, os; * (see RuleTable::match); sdp and sa are reported and ignored
 //   role        tcp_server, tcp_client, udp_sender, udp_receiver, udp_connect
 //   addr        a.b.c.d[/prefix], [IPv6 address][/prefix] or *             ports   number[-number] or *
 //
@@ -43,23 +43,23 @@ enum class Transport { vma, os };
 // The rules' answer, and the rule that gave it.
 struct Verdict {
     Transport transport = Transport::vma;
-    // "libvma.conf:12: use os udp_sender *:53", or null when no rule fits. The Rules own the text; the
-    // process's own Rules (rules()) are never destroyed.
+    // "libvma.conf:12: use os udp_sender *:53", or null when no rule fits. The RuleTable owns the text; the
+    // process's own (rules()) is never destroyed.
     const std::string* rule = nullptr;
 
     bool os() const noexcept { return transport == Transport::os; }
     const char* text() const noexcept { return rule != nullptr ? rule->c_str() : "no rule"; }
 };
 
-class Rules {
+class RuleTable {
   public:
     // Parses the rules that apply to a program called `program` (no path) with application id `app_id`.
     // Complaints name line and column, "line 3, column 14: ...". `text` may be any bytes. `file` is the name
     // for Verdict::rule. `called` is the name the program was started by, if that is a different one (a link
     // to the program).
-    static Rules parse(std::string_view text, std::string_view program, std::string_view app_id,
-                       Complaints& complaints, std::string_view file = "libvma.conf",
-                       std::string_view called = {});
+    static RuleTable parse(std::string_view text, std::string_view program, std::string_view app_id,
+                           Complaints& complaints, std::string_view file = "libvma.conf",
+                           std::string_view called = {});
 
     // The first rule for `role` that fits, else vma. `first` is the local endpoint of a server or receiver
     // (or the group), and the remote one of a client, sender or connected socket. `second`, the local
@@ -101,7 +101,7 @@ class Rules {
 
 // The process's rules, read on first use from VMA_CONFIG_FILE for this program and VMA_APPLICATION_ID.
 // Complaints go to the log. Without the file there are no rules, so every socket may be offloaded.
-const Rules& rules() noexcept;
+const RuleTable& rules() noexcept;
 
 // rules().match(), with a line in the log. At level info the line appears the first time that a rule leaves a
 // socket to the kernel, at level debug always.

@@ -83,7 +83,7 @@ std::string program_name() {
     return std::string(name);
 }
 
-Rules read_rules() {
+RuleTable read_rules() {
     const Params& params = get();
     const long pid = os::raw_syscall(SYS_getpid);
     char name[PATH_MAX], id[256];
@@ -98,28 +98,28 @@ Rules read_rules() {
     Complaints complaints;
     std::string_view base = name;
     base.remove_prefix(base.rfind('/') + 1);
-    Rules rules = Rules::parse(load(name, params.config_file != Params{}.config_file), program_name(), id,
-                               complaints, base, program_invocation_short_name);
+    RuleTable rules = RuleTable::parse(load(name, params.config_file != Params{}.config_file), program_name(),
+                                       id, complaints, base, program_invocation_short_name);
     for (const std::string& text : complaints) log::once(log::Level::warn, "{}: {}", name, text);
     return rules;
 }
 
 }  // namespace
 
-const Rules& rules() noexcept {
+const RuleTable& rules() noexcept {
     // As config::get(): no lock, the first thread to finish wins, never freed.
-    static constinit std::atomic<const Rules*> known{nullptr};
-    if (const Rules* rules = known.load(std::memory_order_acquire)) return *rules;
-    alignas(Rules) static unsigned char storage[sizeof(Rules)];  // never destroyed
-    static const Rules& none = *new (storage) Rules();
-    std::unique_ptr<const Rules> mine;
+    static constinit std::atomic<const RuleTable*> known{nullptr};
+    if (const RuleTable* rules = known.load(std::memory_order_acquire)) return *rules;
+    alignas(RuleTable) static unsigned char storage[sizeof(RuleTable)];  // never destroyed
+    static const RuleTable& none = *new (storage) RuleTable();
+    std::unique_ptr<const RuleTable> mine;
     try {
-        mine = std::make_unique<const Rules>(read_rules());
+        mine = std::make_unique<const RuleTable>(read_rules());
     } catch (const std::exception&) {
         log::error("no memory for the rules: every socket may be offloaded");
         return none;
     }
-    const Rules* expected = nullptr;
+    const RuleTable* expected = nullptr;
     if (!known.compare_exchange_strong(expected, mine.get(), std::memory_order_acq_rel)) return *expected;
     return *mine.release();
 }

@@ -98,7 +98,7 @@ std::size_t ipv6_length(std::string_view text, std::uint8_t* bytes) {
 
 }  // namespace
 
-class Rules::Parser {
+class RuleTable::Parser {
   public:
     Parser(std::string_view program, std::string_view called, std::string_view app_id, Complaints& complaints,
            std::string_view file)
@@ -108,7 +108,7 @@ class Rules::Parser {
           complaints_(complaints),
           file_(file) {}
 
-    Rules run(std::string_view text) {
+    RuleTable run(std::string_view text) {
         if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // byte order mark of some editors
         if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff")) {
             line_ = 1;
@@ -133,7 +133,7 @@ class Rules::Parser {
         if (app_id_ != kDefaultId && app_id_ != "*" && !id_seen_)
             complaints_.push_back(
                 fmt::format("no application-id has the id {} of VMA_APPLICATION_ID", quoted(app_id_)));
-        Rules rules;
+        RuleTable rules;
         for (Block& block : blocks_) {
             if (!fits(block)) continue;
             rules.lists_ = std::move(block.lists);
@@ -418,8 +418,8 @@ class Rules::Parser {
     bool id_seen_ = false, log_seen_ = false;
 };
 
-Rules Rules::parse(std::string_view text, std::string_view program, std::string_view app_id,
-                   Complaints& complaints, std::string_view file, std::string_view called) {
+RuleTable RuleTable::parse(std::string_view text, std::string_view program, std::string_view app_id,
+                           Complaints& complaints, std::string_view file, std::string_view called) {
     return Parser(program, called, app_id, complaints, file).run(text);
 }
 

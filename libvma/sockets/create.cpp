@@ -32,7 +32,7 @@ const char* kind_name(int domain, int kind) noexcept {
 
 // Why the rules leave every socket of the protocol to the kernel, or null.
 const char* left_by_rules(Protocol protocol) noexcept {
-    const config::Rules& rules = config::rules();
+    const config::RuleTable& rules = config::rules();
     const bool udp = protocol == Protocol::udp;
     const std::string* rule = rules.all_os(udp ? config::Role::udp_receiver : config::Role::tcp_server);
     return rule != nullptr && rules.all_os(udp ? config::Role::udp_sender : config::Role::tcp_client)

@@ -33,7 +33,7 @@ Endpoint at(const char* addr, unsigned port) {
 }
 
 struct Parsed {
-    Rules rules;
+    RuleTable rules;
     Complaints complaints;
     Transport operator()(Role role, Endpoint first) const {
         return rules.match(role, first, nullptr).transport;
@@ -45,7 +45,7 @@ struct Parsed {
 
 Parsed parse(std::string_view text, std::string_view program = "prog", std::string_view id = kNoId) {
     Parsed parsed;
-    parsed.rules = Rules::parse(text, program, id, parsed.complaints);
+    parsed.rules = RuleTable::parse(text, program, id, parsed.complaints);
     return parsed;
 }
 
@@ -570,7 +570,7 @@ TEST(Rules, AnyTransport) {
 
 TEST(Rules, WhichRuleDecided) {
     Parsed p;
-    p.rules = Rules::parse(
+    p.rules = RuleTable::parse(
         "# first\n\n  use  vma\tudp_sender 198.18.0.0/16:*   # why\r\nuse os udp_sender * : 53\nuse os "
         "tcp_client *:*",
         "prog", kNoId, p.complaints, "my.conf");
@@ -651,7 +651,8 @@ TEST(Rules, DocumentedExamples) {
 TEST(Rules, TwoNamesOfAProgram) {
     auto at_port = [](const char* text, unsigned port) {
         Complaints complaints;
-        const Rules rules = Rules::parse(text, "python3.11", kNoId, complaints, "libvma.conf", "python3");
+        const RuleTable rules =
+            RuleTable::parse(text, "python3.11", kNoId, complaints, "libvma.conf", "python3");
         return rules.match(Role::tcp_server, at("198.18.0.1", port), nullptr).transport;
     };
     EXPECT_EQ(at_port("application-id python3 *\nuse os tcp_server *:80\n", 80), kOs);

@@ -11,7 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     fuzz::Exact exact({data, size});
     std::string_view text(reinterpret_cast<const char*>(exact.data()), size);
     Complaints complaints;
-    const Rules rules = Rules::parse(text, "program", "id", complaints);
+    const RuleTable rules = RuleTable::parse(text, "program", "id", complaints);
     for (const auto& complaint : complaints) {
         FUZZ_CHECK(!complaint.empty() && complaint.size() < 1000);
         for (char c : complaint) FUZZ_CHECK(c >= ' ' && c <= '~');
@@ -34,7 +34,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
             const std::string_view named = *alone.rule;
             FUZZ_CHECK(named.starts_with("libvma.conf:") && named.size() < 300);
             Complaints none;
-            const Rules again = Rules::parse(named.substr(named.find(": ") + 2), "program", "*", none);
+            const RuleTable again =
+                RuleTable::parse(named.substr(named.find(": ") + 2), "program", "*", none);
             FUZZ_CHECK(again.match(role, first, nullptr).transport == alone.transport);
             for (const Endpoint& second : endpoints) rules.match(role, first, &second);
         }
