@@ -2,8 +2,6 @@
 // Matches the rules of libvma.conf. rules_parser.cpp parses them, rules_file.cpp reads the file.
 #include "libvma/config/rules.h"
 
-#include <arpa/inet.h>
-
 #include <cstring>
 
 namespace vma::config {
@@ -17,11 +15,13 @@ bool same_bits(const std::uint8_t* a, const std::uint8_t* b, unsigned bits) noex
 
 }  // namespace
 
-bool RuleTable::Addresses::matches(Endpoint endpoint) const noexcept {
-    if (family == AF_INET6) return false;
+bool RuleTable::Addresses::matches(const net::Endpoint& endpoint) const noexcept {
+    if (!same_family(endpoint.address)) return false;
     const std::uint16_t port = ntohs(endpoint.port);
     if (port < low || port > high) return false;
-    return same_bits(reinterpret_cast<const std::uint8_t*>(&endpoint.addr), bytes.data(), prefix);
+    const in6_addr address = endpoint.address.v6();
+    const std::size_t skipped = family == AF_INET ? sizeof address - sizeof(in_addr) : 0;
+    return same_bits(address.s6_addr + skipped, bytes.data(), prefix);
 }
 
 bool RuleTable::Addresses::covers(const Addresses& other) const noexcept {
@@ -37,14 +37,14 @@ bool RuleTable::Rule::covers(const Rule& other) const noexcept {
     return !second || second->covers(other.second ? *other.second : kAny);
 }
 
-Verdict RuleTable::match(Role role, Endpoint first, const Endpoint* second) const {
+Verdict RuleTable::match(Role role, const net::Endpoint& first, const net::Endpoint* second) const {
     for (const Rule& rule : lists_[static_cast<std::size_t>(role)]) {
         if (!rule.first.matches(first)) continue;
         if (rule.second && second != nullptr && !rule.second->matches(*second)) continue;
-        if (rule.second && rule.second->family == AF_INET6) continue;
+        if (rule.second && !rule.second->same_family(first.address)) continue;
         bool os = rule.transport == Word::os;
         if (rule.transport == Word::any) {
-            const bool unicast_receiver = role == Role::udp_receiver && !IN_MULTICAST(ntohl(first.addr));
+            const bool unicast_receiver = role == Role::udp_receiver && !first.address.is_multicast();
             os = role == Role::tcp_client || role == Role::udp_connect || unicast_receiver;
         }
         return {os ? Transport::os : Transport::vma, &rule.text};

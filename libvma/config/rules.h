@@ -13,7 +13,8 @@
 // mistake is reported and skipped; the other lines count. Rules below a wrong application-id are skipped,
 // too, because their program is unknown. Rules before the first application-id belong to the block `* *`;
 // naming a block again continues it. Only the first block that fits the program decides. Blocks and rules
-// that can never decide are reported. IPv6 addresses fit no socket, because IPv6 is not offloaded. `log` is
+// that can never decide are reported. A rule fits addresses of its family only, and the library offloads IPv4
+// only; so IPv6 addresses fit no socket. `log` is
 // accepted for old files and changes nothing (VMA_TRACELEVEL and VMA_LOG_FILE set up the log).
 //
 // docs/configuration.md tells users the same.
@@ -28,14 +29,9 @@
 #include <vector>
 
 #include "libvma/config/params.h"
+#include "libvma/net/address.h"
 
 namespace vma::config {
-
-// Network byte order, as in sockaddr_in.
-struct Endpoint {
-    in_addr_t addr;
-    in_port_t port;
-};
 
 enum class Role { tcp_server, tcp_client, udp_sender, udp_receiver, udp_connect };
 enum class Transport { vma, os };
@@ -66,10 +62,10 @@ class RuleTable {
     // endpoint of a client or connected socket, may be null; then second addresses of rules do not count.
     // Transport * means os for tcp_client, udp_connect and unicast receivers, else vma: VMA has always read
     // it so.
-    Verdict match(Role role, Endpoint first, const Endpoint* second) const;
+    Verdict match(Role role, const net::Endpoint& first, const net::Endpoint* second) const;
 
     // The rule that leaves every endpoint to the kernel for `role`, or null. With such a rule the library
-    // need not look at a socket at all. Ownership as in Verdict::rule.
+    // need not look at a socket of IPv4 at all. Ownership as in Verdict::rule.
     const std::string* all_os(Role role) const;
 
   private:
@@ -79,7 +75,11 @@ class RuleTable {
         std::uint8_t prefix = 0;               // bits that count
         std::array<std::uint8_t, 16> bytes{};  // network order; IPv4: the first four
         std::uint16_t low = 0, high = 65535;   // ports, in the machine's order
-        bool matches(Endpoint endpoint) const noexcept;
+        bool matches(const net::Endpoint& endpoint) const noexcept;
+        // Is `address` one of the family that this names? * names both.
+        bool same_family(const net::Address& address) const noexcept {
+            return family == AF_UNSPEC || (family == AF_INET) == address.is_v4();
+        }
         // Does this fit every endpoint that `other` fits?
         bool covers(const Addresses& other) const noexcept;
         bool everything() const noexcept {
@@ -105,6 +105,6 @@ const RuleTable& rules() noexcept;
 
 // rules().match(), with a line in the log. At level info the line appears the first time that a rule leaves a
 // socket to the kernel, at level debug always.
-Verdict decide(Role role, Endpoint first, const Endpoint* second) noexcept;
+Verdict decide(Role role, const net::Endpoint& first, const net::Endpoint* second) noexcept;
 
 }  // namespace vma::config

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Finds and reads libvma.conf for this process.
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <string.h>
@@ -124,20 +123,15 @@ const RuleTable& rules() noexcept {
     return *mine.release();
 }
 
-Verdict decide(Role role, Endpoint first, const Endpoint* second) noexcept {
+Verdict decide(Role role, const net::Endpoint& first, const net::Endpoint* second) noexcept {
     const Verdict decision = rules().match(role, first, second);
     if (decision.os()) log::once(log::Level::info, "left to the kernel: {}", decision.text());
     if (log::enabled(log::Level::debug)) {
         static constexpr const char* kRoles[] = {"tcp_server", "tcp_client", "udp_sender", "udp_receiver",
                                                  "udp_connect"};
-        char here[INET_ADDRSTRLEN], other[INET_ADDRSTRLEN + 8] = "", text[INET_ADDRSTRLEN];
-        inet_ntop(AF_INET, &first.addr, here, sizeof here);
-        if (second != nullptr) {
-            inet_ntop(AF_INET, &second->addr, text, sizeof text);
-            *fmt::format_to_n(other, sizeof other - 1, ":{}:{}", text, ntohs(second->port)).out = '\0';
-        }
-        log::debug("{} {}:{}{}: {} ({})", kRoles[static_cast<std::size_t>(role)], here, ntohs(first.port),
-                   other, decision.os() ? "os" : "vma", decision.text());
+        const std::string other = second != nullptr ? ":" + second->text() : "";
+        log::debug("{} {}{}: {} ({})", kRoles[static_cast<std::size_t>(role)], first, other,
+                   decision.os() ? "os" : "vma", decision.text());
     }
     return decision;
 }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "libvma/net/address.h"
 #include "libvma/net/checksum.h"
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
@@ -17,12 +18,6 @@ namespace {
 
 constexpr std::size_t kIpAt = sizeof(EthernetHeader), kMaxIpHeader = 60, kMaxPieces = 64;
 constexpr std::uint64_t kReportNs = 10'000'000'000;  // between two lines of the log
-
-// Can a single host have this address? 127/8 does not count.
-bool is_host(in_addr_t address) noexcept {
-    const std::uint32_t a = ntohl(address);
-    return a >> 24 != 0 && a >> 24 != 127 && a >> 28 < 0xe;
-}
 
 }  // namespace
 
@@ -56,7 +51,8 @@ bool KernelPath::give(FramePieces frame, const MacAddress& own) noexcept {
     if (ip.version_ihl >> 4 != 4 || header < sizeof ip || header > total || kIpAt + header > first.size())
         return false;
     if (checksum_fold(checksum_add(first.data() + kIpAt, header, 0)) != 0xffff) return false;
-    if (!is_host(ip.dst) || !is_host(ip.src) || !is_local_ || !is_local_(ip.dst) || is_local_(ip.src))
+    if (!Address(ip.dst).is_unicast() || !Address(ip.src).is_unicast() || !is_local_ || !is_local_(ip.dst) ||
+        is_local_(ip.src))
         return false;
 
     // The kernel would fill in an identification of 0, a different one for each fragment.
@@ -74,9 +70,7 @@ bool KernelPath::give(FramePieces frame, const MacAddress& own) noexcept {
         skip = 0;
     }
     if (left != 0) return false;
-    sockaddr_in to{};
-    to.sin_family = AF_INET;
-    to.sin_addr.s_addr = ip.dst;
+    sockaddr_in to = ipv4_name(ip.dst, 0);
     msghdr message{};
     message.msg_name = &to;
     message.msg_namelen = sizeof to;

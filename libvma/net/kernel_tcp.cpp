@@ -15,8 +15,7 @@
 
 namespace vma::net {
 
-bool KernelTcp::has(in_addr_t local_addr, in_port_t local_port, in_addr_t remote_addr, in_port_t remote_port,
-                    int ifindex) noexcept {
+bool KernelTcp::has(const Endpoints& ends, int ifindex) noexcept {
     if (!socket_) {
         const long fd = os::raw_syscall(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
         if (fd < 0) return false;
@@ -37,10 +36,10 @@ bool KernelTcp::has(in_addr_t local_addr, in_port_t local_port, in_addr_t remote
     request.query.sdiag_protocol = IPPROTO_TCP;
     request.query.idiag_states = ~0u;
     inet_diag_sockid& id = request.query.id;
-    id.idiag_src[0] = local_addr;
-    id.idiag_sport = local_port;
-    id.idiag_dst[0] = remote_addr;
-    id.idiag_dport = remote_port;
+    id.idiag_src[0] = ends.local.address.v4();
+    id.idiag_sport = ends.local.port;
+    id.idiag_dst[0] = ends.remote.address.v4();
+    id.idiag_dport = ends.remote.port;
     id.idiag_if = static_cast<__u32>(ifindex);
     id.idiag_cookie[0] = id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
     sockaddr_nl kernel{};

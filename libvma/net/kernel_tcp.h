@@ -7,19 +7,19 @@
 
 #include <cstdint>
 
+#include "libvma/net/address.h"
 #include "libvma/runtime/internal_fd.h"
 
 namespace vma::net {
 
 class KernelTcp {
   public:
-    // Addresses and ports in network order. `ifindex`: the interface that receives the connection's segments.
+    // Of IPv4. `ifindex`: the interface that receives the connection's segments.
     // True for any state but LISTEN, TIME_WAIT included. False also without an answer (sock_diag(7) is
     // missing or not allowed). Asks in the network namespace of the first call's thread. Two system calls;
     // the first call, and a forked child's first one, makes the socket. Never allocates, errno untouched. One
     // thread at a time.
-    bool has(in_addr_t local_addr, in_port_t local_port, in_addr_t remote_addr, in_port_t remote_port,
-             int ifindex) noexcept;
+    bool has(const Endpoints& ends, int ifindex) noexcept;
 
   private:
     InternalFd socket_;

@@ -184,10 +184,10 @@ class NetlinkView final : public KernelView {
     std::vector<Link> links() const override;
     std::vector<LocalAddress> addresses() const override;
     bool is_local(in_addr_t address, int* ifindex) const override;
-    verbs::SourceFilter sources(int ifindex) const override;
+    SourceFilter sources(int ifindex) const override;
 
   private:
-    bool routed_sources(int ifindex, bool strict, std::vector<verbs::SourcePrefix>& out) const;
+    bool routed_sources(int ifindex, bool strict, std::vector<SourcePrefix>& out) const;
     long setting(const std::string& name) const;
     int read_links(Links& out);
     int read_addresses(Addresses& out);
@@ -641,15 +641,15 @@ bool NetlinkView::is_local(in_addr_t address, int* ifindex) const {
 }
 
 // Follows fib_validate_source() and ip_route_input_slow() of the kernel.
-verbs::SourceFilter NetlinkView::sources(int ifindex) const {
+SourceFilter NetlinkView::sources(int ifindex) const {
     Link own;
-    if (!link(ifindex, own)) return verbs::SourceFilter(std::vector<verbs::SourcePrefix>{});
+    if (!link(ifindex, own)) return SourceFilter(std::vector<SourcePrefix>{});
     const std::lock_guard hold(sources_lock_);
     const long rp_filter = std::max(setting("all/rp_filter"), setting(own.name + "/rp_filter"));
     const bool accept_local = setting("all/accept_local") != 0 || setting(own.name + "/accept_local") != 0;
     routes_matter_.store(rp_filter != 0 || routes_matter_.load(std::memory_order_relaxed),
                          std::memory_order_relaxed);
-    std::vector<verbs::SourcePrefix> prefixes;
+    std::vector<SourcePrefix> prefixes;
     if (rp_filter == 0) {
         prefixes.push_back({0, 0, true});
     } else if (!routed_sources(ifindex, rp_filter == 1, prefixes)) {
@@ -657,7 +657,7 @@ verbs::SourceFilter NetlinkView::sources(int ifindex) const {
     }
     if (!accept_local)
         for (const LocalAddress& a : addresses()) prefixes.push_back({a.address, 32, false});
-    return verbs::SourceFilter(std::move(prefixes));
+    return SourceFilter(std::move(prefixes));
 }
 
 // The number in the file below /proc/sys/net/ipv4/conf; 0 if the file is unreadable. The caller holds
@@ -680,7 +680,7 @@ long NetlinkView::setting(const std::string& name) const {
 
 // Which sources have a route back: in loose mode any route, in strict mode one by this interface. False:
 // unknown.
-bool NetlinkView::routed_sources(int ifindex, bool strict, std::vector<verbs::SourcePrefix>& out) const {
+bool NetlinkView::routed_sources(int ifindex, bool strict, std::vector<SourcePrefix>& out) const {
     constexpr std::size_t kMaxRoutes = 32768;
     if (own_rules_.load(std::memory_order_acquire)) {
         log::once(log::Level::info,

@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "libvma/net/frame.h"
+#include "libvma/net/sources.h"
 #include "libvma/runtime/error.h"
-#include "libvma/verbs/sources.h"
 
 namespace vma::net {
 
@@ -128,7 +128,7 @@ class KernelView {
     // interface's). The kernel may still accept a source that this answer refuses: the answer does not follow
     // policy rules. Some system calls, and the routing table where rp_filter is on; any thread, not in a
     // signal handler.
-    virtual verbs::SourceFilter sources(int) const { return {}; }
+    virtual SourceFilter sources(int) const { return {}; }
 
     // process() calls these after the tables changed, without any lock held. Set them before the first
     // process().

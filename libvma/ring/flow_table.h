@@ -72,7 +72,7 @@ class FlowTable {
     // `entry` may be gone by now: sinks detach while frames are delivered to them.
     void finish_detach(const verbs::FlowSpec& spec, const Entry* entry) noexcept;
     // Where the device steers coarsely; else the device knows the sources.
-    void set_sources(std::unique_ptr<const verbs::SourceFilter>& sources) noexcept { sources_.swap(sources); }
+    void set_sources(std::unique_ptr<const net::SourceFilter>& sources) noexcept { sources_.swap(sources); }
     template <class F>
     void for_each_sink(const verbs::FlowSpec& spec, F&& visit) {
         if (auto it = flows_.find(key_of(spec)); it != flows_.end())
@@ -117,7 +117,7 @@ class FlowTable {
                                               // 3-tuple's tag does not say it all
     Entry* last_ = nullptr;                   // of the frame before: usually this frame's, too
     Key last_key_{};
-    std::unique_ptr<const verbs::SourceFilter> sources_;
+    std::unique_ptr<const net::SourceFilter> sources_;
     std::unordered_map<Key, std::unique_ptr<Entry>, Hash> flows_;
     std::vector<std::uint32_t> free_tags_;
     verbs::Device* device_ = nullptr;

@@ -116,7 +116,7 @@ void Ring::expect_stream(bool more) noexcept {
     rx_.queue().expect_stream(more);
 }
 
-void Ring::set_sources(verbs::SourceFilter sources) {
+void Ring::set_sources(net::SourceFilter sources) {
     if (!device_->attr().coarse_steering) {
         if (auto set = device_->set_sources(sources); !set)
             log::once(log::Level::info,
@@ -124,7 +124,7 @@ void Ring::set_sources(verbs::SourceFilter sources) {
                       set.error().what);
         return;
     }
-    auto fresh = std::make_unique<const verbs::SourceFilter>(std::move(sources));
+    auto fresh = std::make_unique<const net::SourceFilter>(std::move(sources));
     ReceiveLock::Hold hold(rx_.lock());
     rx_.flows().set_sources(fresh);
 }

@@ -98,7 +98,7 @@ class Ring {
     }
     std::uint64_t copied_bytes() const noexcept { return rx_.queue().copied_bytes(); }
     // From which sources frames are taken that only a 3-tuple rule matches. May throw std::bad_alloc.
-    void set_sources(verbs::SourceFilter sources);
+    void set_sources(net::SourceFilter sources);
     // Tells the sinks of `spec`, if there are any.
     void icmp_error(const verbs::FlowSpec& spec, const IcmpError& error) noexcept;
     // How many times this ring was polled: a thread that helps out sees whether another one does.

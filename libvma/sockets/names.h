@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Socket addresses of IPv4 as programs give and get them.
+// How socket calls answer: names of sockets, and errors.
 #pragma once
 
 #include <errno.h>
@@ -8,15 +8,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "libvma/net/address.h"
 #include "libvma/sockets/user_memory.h"
 
 namespace vma::sockets {
-
-// An address of one host that packets travel to: neither 0/8, loopback, multicast, reserved nor broadcast.
-inline bool is_unicast(in_addr_t a) noexcept {
-    const std::uint32_t h = ntohl(a);
-    return (h >> 24) != 0 && (h >> 24) != 127 && (h >> 28) < 0xe;
-}
 
 // -1 with errno, as a system call ends.
 inline int failed(int error) noexcept {
@@ -26,17 +21,14 @@ inline int failed(int error) noexcept {
 
 // What getsockname(2) and accept(2) do with a name: cut to the room, tell the whole length. 0, or -1 with
 // errno.
-inline int copy_name(in_addr_t address, in_port_t port, sockaddr* addr, socklen_t* len) noexcept {
+inline int copy_name(const net::Endpoint& endpoint, sockaddr* addr, socklen_t* len) noexcept {
     if (!UserMemory::writable(len, sizeof *len)) return failed(EFAULT);
     if (static_cast<int>(*len) < 0) return failed(EINVAL);
-    sockaddr_in name{};
-    name.sin_family = AF_INET;
-    name.sin_addr.s_addr = address;
-    name.sin_port = port;
-    const std::size_t n = std::min<std::size_t>(*len, sizeof name);
+    const net::SocketName name(endpoint);
+    const std::size_t n = std::min(*len, name.size());
     if (!UserMemory::writable(addr, n)) return failed(EFAULT);
-    std::memcpy(addr, &name, n);
-    *len = sizeof name;
+    std::memcpy(addr, name.get(), n);
+    *len = name.size();
     return 0;
 }
 

@@ -18,17 +18,17 @@ std::uint32_t limit_mtu(std::uint32_t mtu) noexcept {
     return wanted == 0 ? mtu : std::min(mtu, std::max(wanted, kLeastMtu));
 }
 
-Result<net::Route> PathResolver::route(int protocol, const tcp::Endpoints& ends,
-                                       const tcp::PathOptions& options) {
+Result<net::Route> PathResolver::route(int protocol, const net::Endpoints& ends,
+                                       const net::PathOptions& options) {
     net::RouteQuery query;
-    query.dst = ends.remote_addr;
-    query.src = ends.local_addr;
+    query.dst = ends.remote.address.v4();
+    query.src = ends.local.address.v4();
     query.oif = options.oif;
     query.mark = options.mark;
     query.tos = options.tos;
     query.protocol = static_cast<decltype(query.protocol)>(protocol);
-    query.src_port = ends.local_port;
-    query.dst_port = ends.remote_port;
+    query.src_port = ends.local.port;
+    query.dst_port = ends.remote.port;
     return stack_.view().route(query);
 }
 

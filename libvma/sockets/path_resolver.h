@@ -5,9 +5,10 @@
 
 #include <string>
 
+#include "libvma/net/address.h"
+#include "libvma/net/path_options.h"
 #include "libvma/net/view.h"
 #include "libvma/ring/ring.h"
-#include "libvma/tcp/path.h"
 
 namespace vma::sockets {
 
@@ -21,7 +22,7 @@ class PathResolver {
     explicit PathResolver(Stack& stack) noexcept : stack_(stack) {}
 
     // `protocol`: IPPROTO_*. A local address or port of 0 is not chosen yet. May throw bad_alloc.
-    Result<net::Route> route(int protocol, const tcp::Endpoints& ends, const tcp::PathOptions& options);
+    Result<net::Route> route(int protocol, const net::Endpoints& ends, const net::PathOptions& options);
     // False: there is none, or it is down.
     bool link(const net::Route& route, net::Link& out);
     // The ring of the route's interface, opened if need be. Never waits for Stack::control(), whose holder

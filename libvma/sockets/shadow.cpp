@@ -16,22 +16,22 @@ namespace vma::sockets::shadow {
 namespace {
 
 // What getsockname() or getpeername() puts there.
-sockaddr_in name_by(int (*ask)(int, sockaddr*, socklen_t*), int fd) noexcept {
+net::Endpoint name_by(int (*ask)(int, sockaddr*, socklen_t*), int fd) noexcept {
     sockaddr_in a{};
     socklen_t len = sizeof a;
     int saved = errno;
-    if (ask(fd, reinterpret_cast<sockaddr*>(&a), &len) != 0 || a.sin_family != AF_INET) a = {};
+    const bool known = ask(fd, reinterpret_cast<sockaddr*>(&a), &len) == 0 && a.sin_family == AF_INET;
     errno = saved;
-    return a;
+    return known ? net::Endpoint(a) : net::Endpoint();
 }
 
 }  // namespace
 
-sockaddr_in name_of(int fd) noexcept {
+net::Endpoint name_of(int fd) noexcept {
     return name_by([](int s, sockaddr* a, socklen_t* len) { return os::getsockname(s, a, len); }, fd);
 }
 
-sockaddr_in peer_of(int fd) noexcept {
+net::Endpoint peer_of(int fd) noexcept {
     return name_by([](int s, sockaddr* a, socklen_t* len) { return os::getpeername(s, a, len); }, fd);
 }
 
@@ -41,18 +41,15 @@ std::uint64_t cookie_of(int fd) noexcept {
     return os::raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0 ? cookie : 0;
 }
 
-int bind_to(int fd, in_addr_t addr, in_port_t port) noexcept {
-    sockaddr_in a{};
-    a.sin_family = AF_INET;
-    a.sin_addr.s_addr = addr;
-    a.sin_port = port;
-    return os::bind(fd, reinterpret_cast<const sockaddr*>(&a), sizeof a);
+int bind_to(int fd, const net::Endpoint& name) noexcept {
+    const net::SocketName raw(name);
+    return os::bind(fd, raw.get(), raw.size());
 }
 
-bool bind_address(int fd, in_addr_t addr, bool kept) noexcept {
+bool bind_address(int fd, const net::Address& address, bool kept) noexcept {
     const int off = 0, on = 1;
     os::setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
-    const bool bound = bind_to(fd, addr, 0) == 0;
+    const bool bound = bind_to(fd, {address, 0}) == 0;
     if (!kept) os::setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &off, sizeof off);
     return bound;
 }

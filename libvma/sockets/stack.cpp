@@ -305,8 +305,9 @@ void Stack::bury_dead() noexcept {
     }
 }
 
-bool Stack::may_serve(const net::LocalAddress& a, in_addr_t wanted, int oif, Why& why) {
-    if ((wanted != 0 && a.address != wanted) || !is_unicast(a.address) || (oif != 0 && a.ifindex != oif))
+bool Stack::may_serve(const net::LocalAddress& a, const net::Address& wanted, int oif, Why& why) {
+    if ((!wanted.is_any() && a.address != wanted.v4()) || !net::Address(a.address).is_unicast() ||
+        (oif != 0 && a.ifindex != oif))
         return false;
     net::Link link;
     std::string objection;

@@ -87,7 +87,7 @@ class Stack {
     // Can the library have the frames to the host's address `a`, for a socket bound to `wanted` (INADDR_ANY:
     // 0) and to the interface `oif` (0: any)? If the interface stands against it, and nothing else did before
     // (`why` says foreign_address), `why` tells.
-    bool may_serve(const net::LocalAddress& a, in_addr_t wanted, int oif, Why& why);
+    bool may_serve(const net::LocalAddress& a, const net::Address& wanted, int oif, Why& why);
     // The interface's ring if open_ring() was called for it. Any thread, no lock.
     ring::Ring* ring(int ifindex) const noexcept;
     // Ring::ending() and Ring::drain() of each.

@@ -27,7 +27,8 @@ constexpr int kMaxLooks = 64;  // at a ring that may never be empty
 
 // ---- beginning ----
 
-Connection* Connection::create(PathSource& paths, const Endpoints& ends, const Options& options) noexcept {
+Connection* Connection::create(PathSource& paths, const net::Endpoints& ends,
+                               const Options& options) noexcept {
     try {
         return new Connection(paths, ends, options);
     } catch (...) {
@@ -35,7 +36,7 @@ Connection* Connection::create(PathSource& paths, const Endpoints& ends, const O
     }
 }
 
-Connection::Connection(PathSource& paths, const Endpoints& ends, const Options& options)
+Connection::Connection(PathSource& paths, const net::Endpoints& ends, const Options& options)
     : tcb_(*this, paths, ends, options) {
     g_count.fetch_add(1, std::memory_order_relaxed);
 }

@@ -52,7 +52,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
   public:
     // For an active open; CLOSED, one reference, the caller's. Null without memory. `paths` lives as long as
     // the process.
-    static Connection* create(PathSource& paths, const Endpoints& ends, const Options& options) noexcept;
+    static Connection* create(PathSource& paths, const net::Endpoints& ends, const Options& options) noexcept;
 
     void ref() noexcept { refs_.fetch_add(1, std::memory_order_relaxed); }
     void unref() noexcept;
@@ -121,7 +121,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
         std::uint64_t steps = 0;
     };
     Held held() noexcept;
-    const Endpoints& endpoints() const noexcept { return tcb_.ends; }
+    const net::Endpoints& endpoints() const noexcept { return tcb_.ends; }
     std::uint32_t mss() const noexcept { return tcb_.shown.mss(); }
     CongestionAlgorithm algorithm() noexcept;
     ring::Ring* ring() const noexcept { return ring_.load(std::memory_order_acquire); }
@@ -202,7 +202,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
   private:
     friend class Listener;
 
-    Connection(PathSource& paths, const Endpoints& ends, const Options& options);
+    Connection(PathSource& paths, const net::Endpoints& ends, const Options& options);
     ~Connection() override;
     // For a PCB that lwIP made of a SYN (state SYN_RCVD), whose answer `origin` has sent. `from`: where the
     // peer's segments come in.
@@ -217,8 +217,8 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     int nothing_to_read(std::size_t skip) noexcept;
     void close_locked(bool reset) noexcept;
     verbs::FlowSpec flow() const noexcept {
-        return {IPPROTO_TCP, tcb_.ends.local_addr, tcb_.ends.local_port, tcb_.ends.remote_addr,
-                tcb_.ends.remote_port};
+        return {IPPROTO_TCP, tcb_.ends.local.address.v4(), tcb_.ends.local.port,
+                tcb_.ends.remote.address.v4(), tcb_.ends.remote.port};
     }
 
     std::atomic<std::uint32_t> refs_{1};

@@ -17,7 +17,7 @@ inline constexpr std::uint32_t kTimestampBytes = 12;  // of options in each segm
 // What the program may set (socket options), in the units of the options. A listener's are copied to what it
 // accepts.
 struct Options {
-    PathOptions path;
+    net::PathOptions path;
     bool nodelay = false, cork = false, keepalive = false;
     bool quickack = true;  // TCP_QUICKACK as read: true while not "pingpong"
     bool timestamps = true, sack = true, window_scaling = true;

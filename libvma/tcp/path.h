@@ -7,27 +7,15 @@
 
 #include <cstdint>
 
+#include "libvma/net/address.h"
 #include "libvma/net/frame.h"
+#include "libvma/net/path_options.h"
 
 namespace vma::ring {
 class Ring;
 }
 
 namespace vma::tcp {
-
-// Network byte order.
-struct Endpoints {
-    in_addr_t local_addr = 0, remote_addr = 0;
-    in_port_t local_port = 0, remote_port = 0;
-};
-
-// What of a socket's options decides the way.
-struct PathOptions {
-    int oif = 0;  // SO_BINDTODEVICE
-    std::uint32_t mark = 0;
-    std::uint8_t tos = 0, ttl = 64;
-    bool dont_fragment = true;
-};
 
 struct Path {
     ring::Ring* ring = nullptr;
@@ -44,7 +32,7 @@ class PathSource {
     // 0 and `out`, or an errno: EAGAIN (the neighbour is being asked for, try again soon), EHOSTUNREACH (it
     // does not answer), ENETUNREACH and what else a route look-up says, EOPNOTSUPP (there is a way, but not
     // over a ring). Any thread; callers may hold a connection's lock and a ring's rx_lock.
-    virtual int find(const Endpoints& ends, const PathOptions& options, Path& out) noexcept = 0;
+    virtual int find(const net::Endpoints& ends, const net::PathOptions& options, Path& out) noexcept = 0;
     // Moves when a path found earlier may no longer hold. Cheap.
     virtual std::uint32_t generation() const noexcept = 0;
     // The neighbour answered (forward progress), or is asked for again because it may have gone (a

@@ -59,11 +59,11 @@ void Route::wait(int error, std::uint64_t now) noexcept {
 }
 
 void Route::confirm_stale() noexcept {
-    source_.confirm(path_, tcb_.ends.remote_addr);
+    source_.confirm(path_, tcb_.ends.remote.address.v4());
     path_.stale = false;
 }
 
-void Route::doubt() noexcept { source_.doubt(path_, tcb_.ends.remote_addr); }
+void Route::doubt() noexcept { source_.doubt(path_, tcb_.ends.remote.address.v4()); }
 
 std::uint32_t Route::wanted_mss() const noexcept {
     std::uint32_t mtu = path_.mtu != 0 ? path_.mtu : 1500;

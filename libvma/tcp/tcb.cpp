@@ -7,7 +7,7 @@
 
 namespace vma::tcp {
 
-Tcb::Tcb(Connection& c, PathSource& paths, const Endpoints& e, const Options& o)
+Tcb::Tcb(Connection& c, PathSource& paths, const net::Endpoints& e, const Options& o)
     : connection(c), ends(e), options(o), route(*this, paths) {
     shown.set_limit(queue.limit());
 }

@@ -41,7 +41,7 @@ struct Phase {
 };
 
 struct Tcb {
-    Tcb(Connection& c, PathSource& paths, const Endpoints& e, const Options& o);
+    Tcb(Connection& c, PathSource& paths, const net::Endpoints& e, const Options& o);
     Tcb(const Tcb&) = delete;
     Tcb& operator=(const Tcb&) = delete;
 
@@ -56,7 +56,7 @@ struct Tcb {
     void free_queues() noexcept;
 
     Connection& connection;
-    const Endpoints ends;
+    const net::Endpoints ends;
     lwip::Pcb* pcb = nullptr;
     Owner* owner = nullptr;
     Options options;

@@ -28,8 +28,8 @@
 #include <memory>
 #include <string>
 
+#include "libvma/net/sources.h"
 #include "libvma/runtime/error.h"
-#include "libvma/verbs/sources.h"
 
 namespace vma::verbs {
 
@@ -176,7 +176,7 @@ class Device {
     virtual void link_changed(const MacAddress&, std::uint32_t /*mtu*/) noexcept {}
     // Sets the sources from which 3-tuple rules take frames, where the device's rules can tell (not where
     // coarse_steering). May throw std::bad_alloc.
-    virtual Result<void> set_sources(const SourceFilter&) { return {}; }
+    virtual Result<void> set_sources(const net::SourceFilter&) { return {}; }
     // Counts one reader of arrival_ns() more or less. Without a reader, a device may leave the time out of
     // completions.
     static void want_arrival_times(bool on) noexcept {

@@ -24,12 +24,19 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
+using vma::net::Endpoint;
 
 constexpr Transport kVma = Transport::vma, kOs = Transport::os;
 constexpr const char* kNoId = "VMA_DEFAULT_APPLICATION_ID";
 
 Endpoint at(const char* addr, unsigned port) {
     return {inet_addr(addr), htons(static_cast<std::uint16_t>(port))};
+}
+
+Endpoint at6(const char* addr, unsigned port) {
+    in6_addr raw{};
+    EXPECT_EQ(inet_pton(AF_INET6, addr, &raw), 1) << addr;
+    return {vma::net::Address(raw), htons(static_cast<std::uint16_t>(port))};
 }
 
 struct Parsed {
@@ -433,6 +440,22 @@ TEST(Rules, Ipv6) {
     EXPECT_EQ(p(Role::tcp_client, at("198.18.0.1", 80)), kVma);
     EXPECT_EQ(p(Role::udp_sender, at("198.18.0.1", 80)), kOs);
     EXPECT_NE(p.rules.all_os(Role::udp_sender), nullptr) << "no IPv4 socket fits the rule before";
+    EXPECT_EQ(p(Role::tcp_server, at6("2001:db8:1::5", 1234)), kOs);
+    EXPECT_EQ(p(Role::tcp_server, at6("2001:dba::5", 1234)), kVma);
+    EXPECT_EQ(p(Role::tcp_client, at6("fe80::7", 80), at6("fe80::2", 9)), kOs);
+    EXPECT_EQ(p(Role::udp_sender, at6("fe80::7", 80)), kVma);
+}
+
+TEST(Rules, FamiliesDoNotMix) {
+    Parsed p = parse(
+        "use os tcp_server 0.0.0.0/0:1-100\n"
+        "use os tcp_client *:80:198.18.0.0/16:*\n"
+        "use os udp_receiver *:*\n");
+    EXPECT_EQ(p(Role::tcp_server, at("198.18.0.1", 80)), kOs);
+    EXPECT_EQ(p(Role::tcp_server, at6("2001:db8::1", 80)), kVma);
+    EXPECT_EQ(p(Role::tcp_client, at6("2001:db8::1", 80)), kVma);
+    EXPECT_EQ(p(Role::tcp_client, at("198.18.0.1", 80)), kOs);
+    EXPECT_EQ(p(Role::udp_receiver, at6("2001:db8::1", 80)), kOs) << "* is any address";
 }
 
 TEST(Rules, RulesThatNeverDecide) {

@@ -6,6 +6,7 @@
 #include "tests/fuzz/input.h"
 
 using namespace vma::config;
+using vma::net::Endpoint;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     fuzz::Exact exact({data, size});

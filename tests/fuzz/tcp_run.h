@@ -179,7 +179,7 @@ class Run {
         if (c == nullptr) return;
         for (std::size_t i = actors.size(); i-- > 0;) {
             Actor& a = actors[i];
-            if (a.passive && a.c == nullptr && !a.gone && c->endpoints().remote_port == htons(a.m.my_port)) {
+            if (a.passive && a.c == nullptr && !a.gone && c->endpoints().remote.port == htons(a.m.my_port)) {
                 a.c = c;
                 a.gone = true;  // accepted once
                 return;
@@ -242,7 +242,7 @@ class Run {
         const bool passive = state == 14 || state == 15 || variant & 1;
         Actor& a = add(passive, kRemote, kFirst);
         if (!passive) {
-            a.c = Connection::create(host, {host.address, host.attackers, htons(kLocal), htons(kRemote)},
+            a.c = Connection::create(host, {{host.address, htons(kLocal)}, {host.attackers, htons(kRemote)}},
                                      options);
             FUZZ_CHECK(a.c != nullptr && a.c->connect() == 0);
             hear();

@@ -27,9 +27,9 @@
 namespace fuzz {
 
 using namespace attacker;
+using vma::net::Endpoints;
 using vma::tcp::Background;
 using vma::tcp::Connection;
-using vma::tcp::Endpoints;
 using vma::tcp::KernelState;
 using vma::tcp::Listener;
 using vma::tcp::State;
@@ -53,7 +53,7 @@ class Host final : public vma::tcp::PathSource {
         return host;
     }
 
-    int find(const Endpoints&, const vma::tcp::PathOptions&, vma::tcp::Path& out) noexcept override {
+    int find(const Endpoints&, const vma::net::PathOptions&, vma::tcp::Path& out) noexcept override {
         out.ring = ring_.get();
         out.src_mac = device_->attr().mac;
         out.dst_mac = attacker_->attr().mac;
@@ -144,7 +144,7 @@ class Host final : public vma::tcp::PathSource {
         vma::tcp::set_clock([] { return self_->now(); });
         // The same numbers for each input, whatever the clock says by then.
         vma::tcp::set_sources(
-            [](const Endpoints& ends, std::uint64_t) { return 0xffffe000u + ends.remote_port; },
+            [](const Endpoints& ends, std::uint64_t) { return 0xffffe000u + ends.remote.port; },
             [](const Endpoints&) { return 5000u - static_cast<std::uint32_t>(self_->started_ / kMs); });
         vma::tcp::lwip::abort_on_assertion(true);
         Background::instance().drive_by_hand();

@@ -69,7 +69,7 @@ TEST_P(PeerMss, OfASynAckIsBounded) {
     World w;
     Peer peer(w, *w.b, kTheirs, *w.a, kMine);
     Connection* c =
-        Connection::create(*w.a, {w.a->address, w.b->address, htons(kMine), htons(kTheirs)}, w.options);
+        Connection::create(*w.a, {{w.a->address, htons(kMine)}, {w.b->address, htons(kTheirs)}}, w.options);
     w.opened.push_back(c);
     ASSERT_EQ(c->connect(), 0);
     ASSERT_NO_FATAL_FAILURE(peer.answer(options()));

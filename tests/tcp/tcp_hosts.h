@@ -41,7 +41,7 @@ class Host final : public PathSource {
         ring = std::move(*created);
         mtu = config.mtu;
     }
-    int find(const Endpoints&, const PathOptions&, Path& out) noexcept override {
+    int find(const net::Endpoints&, const net::PathOptions&, Path& out) noexcept override {
         finds++;
         out.ring = ring.get();
         out.src_mac = device->attr().mac;
@@ -104,7 +104,8 @@ class World {
             b->ring->attach({IPPROTO_TCP, b->address, htons(kPort), 0, 0}, listener, ring::Share::latest));
     }
     Connection* connect(in_port_t port = 1000) {
-        Connection* c = Connection::create(*a, {a->address, b->address, htons(port), htons(kPort)}, options);
+        Connection* c =
+            Connection::create(*a, {{a->address, htons(port)}, {b->address, htons(kPort)}}, options);
         EXPECT_EQ(c->connect(), 0);
         opened.push_back(c);
         return c;
@@ -187,11 +188,11 @@ class World {
     }
 
     // Initial sequence numbers and timestamps of all: what they begin with.
-    static std::uint32_t sequence(const Endpoints& ends, std::uint64_t now) {
-        return first_sequence + (ntohs(ends.local_port) == kPort ? 0x40000000u : 0) +
+    static std::uint32_t sequence(const net::Endpoints& ends, std::uint64_t now) {
+        return first_sequence + (ntohs(ends.local.port) == kPort ? 0x40000000u : 0) +
                static_cast<std::uint32_t>(now / 4000);
     }
-    static std::uint32_t offset(const Endpoints&) { return first_timestamp; }
+    static std::uint32_t offset(const net::Endpoints&) { return first_timestamp; }
     static inline std::uint32_t first_sequence = 1000, first_timestamp = 0;
 
     verbs::wire::Wire wire;

@@ -14,9 +14,10 @@
 namespace {
 
 using namespace vma::tcp;
+namespace net = vma::net;
 
 constexpr SecretKey kKey{0x0706050403020100, 0x0f0e0d0c0b0a0908};
-constexpr Endpoints kEnds{0x0100120a, 0x0200120a, 40000, 80};
+constexpr net::Endpoints kEnds{{0x0100120a, 40000}, {0x0200120a, 80}};
 
 // The vectors of the SipHash paper's appendix and of its reference implementation: bytes 0, 1, 2, ... of each
 // length.
@@ -40,14 +41,14 @@ TEST(TcpIsn, ClockTicksEvery64Nanoseconds) {
 TEST(TcpIsn, EveryEndAndTheKeyMatter) {
     std::set<std::uint32_t> seen{initial_sequence(kKey, kEnds, 0)};
     for (int bit = 0; bit < 32; bit++) {
-        Endpoints a = kEnds, b = kEnds, c = kEnds, d = kEnds;
-        a.local_addr ^= 1u << bit;
-        b.remote_addr ^= 1u << bit;
+        net::Endpoints a = kEnds, b = kEnds, c = kEnds, d = kEnds;
+        a.local.address = net::Address(kEnds.local.address.v4() ^ 1u << bit);
+        b.remote.address = net::Address(kEnds.remote.address.v4() ^ 1u << bit);
         EXPECT_TRUE(seen.insert(initial_sequence(kKey, a, 0)).second);
         EXPECT_TRUE(seen.insert(initial_sequence(kKey, b, 0)).second);
         if (bit >= 16) continue;
-        c.local_port ^= static_cast<std::uint16_t>(1u << bit);
-        d.remote_port ^= static_cast<std::uint16_t>(1u << bit);
+        c.local.port ^= static_cast<std::uint16_t>(1u << bit);
+        d.remote.port ^= static_cast<std::uint16_t>(1u << bit);
         EXPECT_TRUE(seen.insert(initial_sequence(kKey, c, 0)).second);
         EXPECT_TRUE(seen.insert(initial_sequence(kKey, d, 0)).second);
     }
@@ -57,14 +58,14 @@ TEST(TcpIsn, EveryEndAndTheKeyMatter) {
 }
 
 TEST(TcpIsn, TimestampOffsetIsTheHostsNotTheConnections) {
-    Endpoints other = kEnds;
-    other.local_port = 40001;
-    other.remote_port = 443;
+    net::Endpoints other = kEnds;
+    other.local.port = 40001;
+    other.remote.port = 443;
     EXPECT_EQ(timestamp_offset(kKey, kEnds), timestamp_offset(kKey, other));
-    other.remote_addr++;
+    other.remote.address = net::Address(kEnds.remote.address.v4() + 1);
     EXPECT_NE(timestamp_offset(kKey, kEnds), timestamp_offset(kKey, other));
     EXPECT_NE(timestamp_offset(kKey, kEnds),
-              initial_sequence(kKey, {kEnds.local_addr, kEnds.remote_addr}, 0));
+              initial_sequence(kKey, {{kEnds.local.address, 0}, {kEnds.remote.address, 0}}, 0));
 }
 
 TEST(TcpIsn, ProcessKeyIsStableAcrossThreads) {

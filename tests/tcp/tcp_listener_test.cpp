@@ -142,7 +142,7 @@ TEST(TcpListener, AFullTableRepeatsLess) {
 // ---- cookies ----
 
 TEST(TcpCookie, HoldsWhatItWasMadeOf) {
-    const Endpoints ends{inet_addr("198.18.0.2"), inet_addr("198.18.0.1"), htons(80), htons(1000)};
+    const net::Endpoints ends{{inet_addr("198.18.0.2"), htons(80)}, {inet_addr("198.18.0.1"), htons(1000)}};
     const std::uint64_t now = 1000 * kSec;
     struct {
         std::uint16_t mss, kept;
@@ -157,12 +157,12 @@ TEST(TcpCookie, HoldsWhatItWasMadeOf) {
         for (int bit = 0; bit < 32; bit++) {
             EXPECT_FALSE(read_cookie(ends, 77, cookie ^ 1u << bit, now)) << bit;
             EXPECT_FALSE(read_cookie(ends, 77 ^ 1u << bit, cookie, now)) << bit;
-            Endpoints other = ends;
-            other.remote_addr ^= 1u << bit;
+            net::Endpoints other = ends;
+            other.remote.address = net::Address(ends.remote.address.v4() ^ 1u << bit);
             EXPECT_FALSE(read_cookie(other, 77, cookie, now)) << bit;
         }
-        Endpoints other = ends;
-        other.remote_port++;
+        net::Endpoints other = ends;
+        other.remote.port++;
         EXPECT_FALSE(read_cookie(other, 77, cookie, now));
     }
     for (const bool sack : {false, true})
@@ -588,9 +588,9 @@ TEST(KernelTcp, KnowsConnectionsOverOneSocket) {
     int fds[64];
     const std::size_t none = InternalFd::list(fds, 64);
     for (int i = 0; i < 100; i++) {
-        EXPECT_TRUE(kernel.has(from.sin_addr.s_addr, from.sin_port, to.sin_addr.s_addr, to.sin_port, 1));
-        EXPECT_FALSE(kernel.has(from.sin_addr.s_addr, from.sin_port, to.sin_addr.s_addr, htons(1), 1));
-        EXPECT_FALSE(kernel.has(to.sin_addr.s_addr, to.sin_port, inet_addr("198.18.0.1"), htons(1), 1))
+        EXPECT_TRUE(kernel.has({net::Endpoint(from), net::Endpoint(to)}, 1));
+        EXPECT_FALSE(kernel.has({net::Endpoint(from), {to.sin_addr.s_addr, htons(1)}}, 1));
+        EXPECT_FALSE(kernel.has({net::Endpoint(to), {inet_addr("198.18.0.1"), htons(1)}}, 1))
             << "that is the listener";
         EXPECT_EQ(InternalFd::list(fds, 64), none + 1);
     }

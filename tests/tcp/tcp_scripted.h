@@ -19,7 +19,8 @@ struct Scripted {
     Connection* c = nullptr;
 
     void start() {
-        c = Connection::create(*w.a, {w.a->address, w.b->address, htons(kMine), htons(kTheirs)}, w.options);
+        c = Connection::create(*w.a, {{w.a->address, htons(kMine)}, {w.b->address, htons(kTheirs)}},
+                               w.options);
         w.opened.push_back(c);
         ASSERT_EQ(c->connect(), 0);
     }

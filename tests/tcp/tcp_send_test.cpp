@@ -280,7 +280,7 @@ TEST(TcpPath, NeighbourThatNeverAnswers) {
 TEST(TcpPath, NoRouteAtAll) {
     World w;
     w.a->error = ENETUNREACH;
-    Connection* c = Connection::create(*w.a, {w.a->address, w.b->address, htons(1), htons(2)}, w.options);
+    Connection* c = Connection::create(*w.a, {{w.a->address, htons(1)}, {w.b->address, htons(2)}}, w.options);
     EXPECT_EQ(c->connect(), -ENETUNREACH);
     EXPECT_EQ(c->state(), State::close);
     c->unref();
@@ -299,9 +299,9 @@ TEST(TcpOpen, SimultaneousOpen) {
         Tap tap(w);
         if (lossy) tap.drop = [](const Tap::Seen& x) { return x.number == 1; };
         Connection* c =
-            Connection::create(*w.a, {w.a->address, w.b->address, htons(7001), htons(7002)}, w.options);
+            Connection::create(*w.a, {{w.a->address, htons(7001)}, {w.b->address, htons(7002)}}, w.options);
         Connection* s =
-            Connection::create(*w.b, {w.b->address, w.a->address, htons(7002), htons(7001)}, w.options);
+            Connection::create(*w.b, {{w.b->address, htons(7002)}, {w.a->address, htons(7001)}}, w.options);
         w.opened = {c, s};
         ASSERT_EQ(c->connect(), 0);
         ASSERT_EQ(s->connect(), 0);

@@ -21,7 +21,7 @@ namespace {
 // What routes the packets of a connection, and who else may bind its port, on the kernel socket that is to
 // end it.
 void set_socket_options(int fd, const tcp::Options& options) noexcept {
-    const tcp::PathOptions& path = options.path;
+    const net::PathOptions& path = options.path;
     auto set = [&](int level, int name, int value) {
         if (value != 0) os::setsockopt(fd, level, name, &value, sizeof value);
     };

@@ -56,25 +56,18 @@ bool take_out(in_port_t port, Offer& out) noexcept {
     return true;
 }
 
-sockaddr_in address(in_addr_t addr, in_port_t port) noexcept {
-    sockaddr_in a{};
-    a.sin_family = AF_INET;
-    a.sin_addr.s_addr = addr;
-    a.sin_port = port;
-    return a;
-}
-
 }  // namespace
 
-Placeholder::Placeholder(in_addr_t listener, in_port_t port) noexcept {
+Placeholder::Placeholder(const net::Endpoint& listener) noexcept {
     InternalFd fd(static_cast<int>(
         std::max(os::raw_syscall(SYS_socket, AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), -1L)));
     if (!fd) return;
-    sockaddr_in own = address(htonl(kSource), 0);
+    sockaddr_in own = net::ipv4_name(htonl(kSource), 0);
     if (os::raw_syscall(SYS_bind, fd.get(), &own, sizeof own) != 0) return;
-    const sockaddr_in to = address(listener != 0 ? listener : htonl(INADDR_LOOPBACK), port);
+    const net::SocketName to(listener.address.is_any() ? net::Endpoint(htonl(INADDR_LOOPBACK), listener.port)
+                                                       : listener);
     g_offered.store(true, std::memory_order_relaxed);
-    const long r = os::raw_syscall(SYS_connect, fd.get(), &to, sizeof to);
+    const long r = os::raw_syscall(SYS_connect, fd.get(), to.get(), to.size());
     if (r != 0 && r != -EINPROGRESS) return;
     pollfd p{fd.get(), POLLOUT, 0};
     timespec limit{0, kPatienceMsec * 1'000'000};

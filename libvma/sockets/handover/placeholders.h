@@ -16,6 +16,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
+#include "libvma/net/address.h"
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/tcp/handshake/listener.h"
@@ -25,7 +26,7 @@ namespace vma::sockets::placeholders {
 // Not accepted yet, before anything is given up for it. Empty when loopback does not lead to the listener.
 class Placeholder {
   public:
-    Placeholder(in_addr_t listener, in_port_t port) noexcept;
+    explicit Placeholder(const net::Endpoint& listener) noexcept;
     explicit operator bool() const noexcept { return static_cast<bool>(ours_); }
     // `connection` is a kernel socket to which nobody else refers. Closed where there is no memory.
     void stands_for(InternalFd connection) noexcept;

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstring>
+#include <mutex>
 
 #include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/lock.h"
@@ -22,7 +23,7 @@ std::array<const Socket*, stats::kGroupBlocks> g_members{};  // by block; null: 
 
 struct Membership {
     enum { none, join, leave } what = none;
-    in_addr_t group = 0, source = 0;  // source 0: any
+    net::Address group, source;  // source 0.0.0.0: any
 };
 
 template <class T>
@@ -32,10 +33,9 @@ bool read(const void* value, unsigned length, T& out) noexcept {
     return true;
 }
 
-in_addr_t address_of(const sockaddr_storage& name) noexcept {
-    sockaddr_in in;
-    std::memcpy(&in, &name, sizeof in);
-    return name.ss_family == AF_INET ? in.sin_addr.s_addr : 0;
+net::Address address_of(const sockaddr_storage& name) noexcept {
+    const auto endpoint = net::Endpoint::of(reinterpret_cast<const sockaddr*>(&name), sizeof name);
+    return endpoint && endpoint->address.is_v4() ? endpoint->address : net::Address();
 }
 
 Membership parse(int name, const void* value, unsigned length) noexcept {
@@ -44,20 +44,22 @@ Membership parse(int name, const void* value, unsigned length) noexcept {
         case IP_ADD_MEMBERSHIP:
         case IP_DROP_MEMBERSHIP:
             if (ip_mreq r; read(value, length, r))
-                m = {name == IP_ADD_MEMBERSHIP ? Membership::join : Membership::leave, r.imr_multiaddr.s_addr,
-                     0};
+                m = {name == IP_ADD_MEMBERSHIP ? Membership::join : Membership::leave,
+                     net::Address(r.imr_multiaddr.s_addr),
+                     {}};
             break;
         case IP_ADD_SOURCE_MEMBERSHIP:
         case IP_DROP_SOURCE_MEMBERSHIP:
             if (ip_mreq_source r; read(value, length, r))
                 m = {name == IP_ADD_SOURCE_MEMBERSHIP ? Membership::join : Membership::leave,
-                     r.imr_multiaddr.s_addr, r.imr_sourceaddr.s_addr};
+                     net::Address(r.imr_multiaddr.s_addr), net::Address(r.imr_sourceaddr.s_addr)};
             break;
         case MCAST_JOIN_GROUP:
         case MCAST_LEAVE_GROUP:
             if (group_req r; read(value, length, r))
-                m = {name == MCAST_JOIN_GROUP ? Membership::join : Membership::leave, address_of(r.gr_group),
-                     0};
+                m = {name == MCAST_JOIN_GROUP ? Membership::join : Membership::leave,
+                     address_of(r.gr_group),
+                     {}};
             break;
         case MCAST_JOIN_SOURCE_GROUP:
         case MCAST_LEAVE_SOURCE_GROUP:
@@ -68,7 +70,7 @@ Membership parse(int name, const void* value, unsigned length) noexcept {
         default:
             break;
     }
-    if (m.group == 0) m.what = Membership::none;
+    if (m.group.is_any()) m.what = Membership::none;
     return m;
 }
 
@@ -84,37 +86,38 @@ bool membership(Socket& socket, int fd, int name, const void* value, unsigned le
     const Membership m = parse(name, value, length);
     stats::StatsMemory* segment = stats::current();
     if (m.what == Membership::none || segment == nullptr || g_lock.owned_by_me()) return false;
-    auto same = [](const stats::Address& a, in_addr_t b) { return std::memcmp(a.bytes, &b, sizeof b) == 0; };
-    g_lock.lock();
+    auto same = [](const stats::Address& a, const net::Address& b) {
+        const in_addr_t word = b.v4();
+        return std::memcmp(a.bytes, &word, sizeof word) == 0;
+    };
+    const std::lock_guard guard(g_lock);
     for (unsigned i = 0; i < stats::kGroupBlocks; i++) {
         stats::GroupBlock& block = segment->group(i);
         if (m.what == Membership::leave) {
             // Leaving a group ends all its sources.
-            const bool source = m.source == 0 || same(block.source, m.source);
+            const bool source = m.source.is_any() || same(block.source, m.source);
             if (g_members[i] == &socket && same(block.group, m.group) && source) release(*segment, i);
         } else if (g_members[i] == nullptr) {
             g_members[i] = &socket;
-            stats::Describe guard(block.sequence);
+            stats::Describe described(block.sequence);
             block.socket_id = socket.socket_counters().id();
             block.fd = fd;
             block.path = static_cast<std::uint32_t>(stats::Path::kernel);
-            put_address(block.group, m.group, 0);
-            put_address(block.source, m.source, 0);
+            put_address(block.group, {m.group, 0});
+            put_address(block.source, {m.source, 0});
             stats::store(block.state, 1);
             break;
         }
     }
-    g_lock.unlock();
     return true;
 }
 
 void forget_memberships(const Socket& socket) noexcept {
     stats::StatsMemory* segment = stats::current();
     if (segment == nullptr || g_lock.owned_by_me()) return;
-    g_lock.lock();
+    const std::lock_guard guard(g_lock);
     for (unsigned i = 0; i < stats::kGroupBlocks; i++)
         if (g_members[i] == &socket) release(*segment, i);
-    g_lock.unlock();
 }
 
 namespace {

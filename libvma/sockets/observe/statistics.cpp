@@ -348,11 +348,18 @@ int number_of(const Socket& socket, int fd) noexcept {
     return found;
 }
 
-void put_address(stats::Address& out, in_addr_t address, in_port_t port) noexcept {
+void put_address(stats::Address& out, const net::Endpoint& endpoint) noexcept {
     stats::Address a{};
-    std::memcpy(a.bytes, &address, sizeof address);
-    a.port = ntohs(port);
-    a.family = address != 0 || port != 0 ? AF_INET : 0;
+    const in_addr_t v4 = endpoint.address.v4();
+    const in6_addr v6 = endpoint.address.v6();
+    if (endpoint.address.is_v4()) {
+        std::memcpy(a.bytes, &v4, sizeof v4);
+        a.family = endpoint != net::Endpoint() ? AF_INET : 0;
+    } else {
+        std::memcpy(a.bytes, &v6, sizeof v6);
+        a.family = AF_INET6;
+    }
+    a.port = ntohs(endpoint.port);
     out = a;
 }
 
@@ -375,11 +382,10 @@ void put_number(stats::SocketBlock& block, int fd) noexcept {
 
 // ---- reasons ----
 
-stats::Reason reason_of_address(in_addr_t address) noexcept {
-    const std::uint32_t host = ntohl(address);
-    if (host >> 24 == 127) return stats::Reason::loopback;
-    if (host >> 28 == 0xe || host == 0xffffffff) return stats::Reason::multicast;
-    return is_unicast(address) ? stats::Reason::none : stats::Reason::foreign_address;
+stats::Reason reason_of_address(const net::Address& address) noexcept {
+    if (address.is_loopback()) return stats::Reason::loopback;
+    if (address.is_multicast() || address == net::Address(INADDR_BROADCAST)) return stats::Reason::multicast;
+    return address.is_unicast() ? stats::Reason::none : stats::Reason::foreign_address;
 }
 
 stats::Reason reason_of_route(const net::Route& route) noexcept {

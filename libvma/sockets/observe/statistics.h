@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "libvma/config/rules.h"
+#include "libvma/net/address.h"
 #include "libvma/net/view.h"
 #include "libvma/ring/ring.h"
 #include "libvma/stats/socket_counters.h"
@@ -64,13 +64,13 @@ int ring_number(const ring::Ring* ring) noexcept;
 int number_of(const Socket& socket, int fd) noexcept;
 
 // Fields of a description. Inside stats::Describe.
-void put_address(stats::Address& out, in_addr_t address, in_port_t port) noexcept;
+void put_address(stats::Address& out, const net::Endpoint& endpoint) noexcept;
 void put_ring(stats::SocketBlock& block, ring::Ring* ring, net::KernelView& view) noexcept;
 // `fd`: a number of the socket, -1: the program has closed it.
 void put_number(stats::SocketBlock& block, int fd) noexcept;
 
 // What an address that is no neighbour's or host's own means for offloading; none for ordinary ones.
-stats::Reason reason_of_address(in_addr_t address) noexcept;
+stats::Reason reason_of_address(const net::Address& address) noexcept;
 stats::Reason reason_of_route(const net::Route& route) noexcept;
 
 // The counters of a connection or a listener (`owner`) when the process's counters were zeroed; zeros if they

@@ -44,14 +44,13 @@ void TcpCore::describe() noexcept {
     stats::Describe guard(block->sequence);
     if (!guard) return;
     if (const tcp::Connection* c = pin.connection) {
-        const tcp::Endpoints& ends = c->endpoints();
         block->tcp_state = static_cast<std::uint32_t>(c->state());
-        statistics::put_address(block->local, ends.local_addr, ends.local_port);
-        statistics::put_address(block->peer, ends.remote_addr, ends.remote_port);
+        statistics::put_address(block->local, c->endpoints().local);
+        statistics::put_address(block->peer, c->endpoints().remote);
         statistics::put_ring(*block, c->ring(), stack_.present_view());
     } else if (phase() == Phase::listening) {
         block->tcp_state = static_cast<std::uint32_t>(tcp::State::listen);
-        statistics::put_address(block->local, name_.listen_addr(), name_.listen_port());
+        statistics::put_address(block->local, name_.listening());
         statistics::put_ring(*block, rules_.first(), stack_.present_view());
     } else {
         block->tcp_state = 0;
@@ -62,19 +61,16 @@ void TcpCore::describe() noexcept {
 namespace {
 
 // What the kernel knows of a socket that is its own: names and state.
-struct KernelSide {
-    sockaddr_in local{}, peer{};
+struct KernelAnswer {
+    net::Endpoints ends;
     std::uint32_t state = 0;
 };
-KernelSide ask_kernel(int fd) noexcept {
-    KernelSide side;
+KernelAnswer ask_kernel(int fd) noexcept {
+    KernelAnswer side;
+    side.ends = {shadow::name_of(fd), shadow::peer_of(fd)};
     int saved = errno;
-    socklen_t len = sizeof side.local;
-    if (os::getsockname(fd, reinterpret_cast<sockaddr*>(&side.local), &len) != 0) side.local = {};
-    len = sizeof side.peer;
-    if (os::getpeername(fd, reinterpret_cast<sockaddr*>(&side.peer), &len) != 0) side.peer = {};
     ::tcp_info info{};
-    len = sizeof info;
+    socklen_t len = sizeof info;
     if (os::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0) side.state = info.tcpi_state;
     errno = saved;
     return side;
@@ -115,15 +111,15 @@ void TcpCore::publish() noexcept {
         put(block->tcp_syn_dropped, now.refused - base.listener.refused);
     }
     const bool kernels = fd >= 0 && pin.connection == nullptr && phase() != Phase::listening;
-    const KernelSide side = kernels ? ask_kernel(fd) : KernelSide{};
+    const KernelAnswer side = kernels ? ask_kernel(fd) : KernelAnswer{};
     stats::Describe guard(block->sequence);
     if (!guard) return;
     statistics::put_number(*block, fd);
     block->blocking = !nonblock_.load(std::memory_order_relaxed);
     if (kernels) {
         block->tcp_state = side.state;
-        statistics::put_address(block->local, side.local.sin_addr.s_addr, side.local.sin_port);
-        statistics::put_address(block->peer, side.peer.sin_addr.s_addr, side.peer.sin_port);
+        statistics::put_address(block->local, side.ends.local);
+        statistics::put_address(block->peer, side.ends.remote);
     }
 }
 

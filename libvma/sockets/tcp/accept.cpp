@@ -75,8 +75,7 @@ int TcpListening::accept_ours(tcp::Listener& listener, sockaddr* addr, socklen_t
         return failed(ENFILE);
     }
     if (addr != nullptr) {
-        const tcp::Endpoints& ends = c->endpoints();
-        if (copy_name(ends.remote_addr, ends.remote_port, addr, len) != 0) {
+        if (copy_name(c->endpoints().remote, addr, len) != 0) {
             const int error = errno;  // the kernel closes the connection, too
             g_fds.remove(fd);
             os::close(fd);

@@ -29,27 +29,26 @@ constexpr int kPortTries = 32;
 // ---- connect ----
 
 // Can the library serve the connection to `to`? Finds its addresses and opens the interface's ring.
-bool TcpConnecting::plan_connect(int fd, const sockaddr_in& to, Plan& plan) noexcept {
+bool TcpConnecting::plan_connect(int fd, const net::Endpoint& to, Plan& plan) noexcept {
     auto left = [&](stats::Reason reason, std::string_view detail = {}) {
         plan.why.reason = reason;
         plan.why.detail = detail;
         return false;
     };
-    if (to.sin_port == 0) return left(stats::Reason::other, "there is no port 0");
-    if (!is_unicast(to.sin_addr.s_addr)) return left(statistics::reason_of_address(to.sin_addr.s_addr));
+    if (to.port == 0) return left(stats::Reason::other, "there is no port 0");
+    if (!to.address.is_unicast()) return left(statistics::reason_of_address(to.address));
     if (!privileges::tcp_may_be_ours())
         return left(stats::Reason::process, "the program has given up CAP_NET_ADMIN");
     try {
-        sockaddr_in local{};
+        net::Endpoint local;
         if (name_.bound()) local = shadow::name_of(fd);
-        const tcp::Endpoints ends{local.sin_addr.s_addr, to.sin_addr.s_addr, local.sin_port, to.sin_port};
-        auto route = PathResolver(stack_).route(IPPROTO_TCP, ends, options_.next().path);
+        auto route = PathResolver(stack_).route(IPPROTO_TCP, {local, to}, options_.next().path);
         if (!route) return left(stats::Reason::no_route);
         if (const stats::Reason reason = statistics::reason_of_route(*route); reason != stats::Reason::none)
             return left(reason);
-        const in_addr_t source = local.sin_addr.s_addr != 0 ? local.sin_addr.s_addr : route->src;
+        if (local.address.is_any()) local.address = net::Address(route->src);
         int owner = 0;
-        if (!is_unicast(source) || !stack_.view().is_local(source, &owner))
+        if (!local.address.is_unicast() || !stack_.view().is_local(local.address.v4(), &owner))
             return left(stats::Reason::foreign_address);
         // Answers come in through the interface that owns the address; only one interface has the
         // connection's rule.
@@ -60,8 +59,7 @@ bool TcpConnecting::plan_connect(int fd, const sockaddr_in& to, Plan& plan) noex
             return left(stats::Reason::foreign_address,
                         "its route and its source are on different interfaces");
         }
-        const config::Endpoint here{source, local.sin_port}, there{to.sin_addr.s_addr, to.sin_port};
-        const config::Verdict decision = config::decide(config::Role::tcp_client, there, &here);
+        const config::Verdict decision = config::decide(config::Role::tcp_client, to, &local);
         plan.why.rule = decision.text();
         if (decision.os()) return left(stats::Reason::rule);
         if (stack_.ring(route->ifindex) == nullptr) {
@@ -69,8 +67,8 @@ bool TcpConnecting::plan_connect(int fd, const sockaddr_in& to, Plan& plan) noex
             plan.why.reason = stats::Reason::no_device;
             if (!control.mine || stack_.open_ring(route->ifindex, &plan.why.detail) == nullptr) return false;
         }
-        plan.ends = {source, to.sin_addr.s_addr, local.sin_port, to.sin_port};
-        plan.autobind = local.sin_port == 0;
+        plan.ends = {local, to};
+        plan.autobind = local.port == 0;
         return true;
     } catch (const std::exception&) {
         plan.why.reason = stats::Reason::no_memory;
@@ -88,7 +86,7 @@ int TcpConnecting::start_connect(int fd, const sockaddr* addr, socklen_t len, bo
     Plan plan;
     int saved = errno;
     if (to.sin_family != AF_INET) return 0;
-    if (!plan_connect(fd, to, plan)) {
+    if (!plan_connect(fd, net::Endpoint(to), plan)) {
         why = std::move(plan.why);
         errno = saved;
         return 0;
@@ -102,8 +100,7 @@ int TcpConnecting::start_connect(int fd, const sockaddr* addr, socklen_t len, bo
     // for this peer.
     int error;
     for (int attempt = 0;; attempt++) {
-        if (plan.autobind && (error = name_.reserve(fd, plan.ends.local_addr, plan.ends.local_port)) != 0)
-            break;
+        if (plan.autobind && (error = name_.reserve(fd, plan.ends.local)) != 0) break;
         tcp::Connection* c = tcp::Connection::create(stack_.paths(), plan.ends, options_.next());
         if (c == nullptr) {
             name_.release(fd);
@@ -272,7 +269,7 @@ int TcpConnecting::disconnect(int fd) noexcept {
 void TcpConnecting::let_go(int fd, bool reset) noexcept {
     tcp::Connection* c = transport_.take_connection();
     if (c == nullptr) return;
-    const tcp::Endpoints c_ends = c->endpoints();
+    const net::Endpoints c_ends = c->endpoints();
     {
         ConnectionScope here(*c);
         c->close(reset);
@@ -280,7 +277,7 @@ void TcpConnecting::let_go(int fd, bool reset) noexcept {
     options_.set_past_mss(c->mss());
     transport_.retire(c);
     // The address that the listener was bound to is the accepted socket's own.
-    name_.leave_connection(fd, c_ends.local_port, accepted_ ? name_.listen_addr() : 0);
+    name_.leave_connection(fd, c_ends.local.port, accepted_ ? name_.listening().address : net::Address());
     accepted_ = false;
     set_phase(Phase::fresh);
     decided({});

@@ -25,11 +25,11 @@ class TcpConnecting : public TcpListening {
 
   private:
     struct Plan {
-        tcp::Endpoints ends;
-        bool autobind = false;  // ends.local_port is to be found yet
+        net::Endpoints ends;
+        bool autobind = false;  // the local port is to be found yet
         Why why;                // where the library is not to serve it
     };
-    bool plan_connect(int fd, const sockaddr_in& to, Plan& plan) noexcept;
+    bool plan_connect(int fd, const net::Endpoint& to, Plan& plan) noexcept;
     int start_connect(int fd, const sockaddr* addr, socklen_t len, bool& ours, Why& why);
     int await_connect(int fd, int under_way);
     void let_go(int fd, bool reset) noexcept;  // of the connection; the phase becomes fresh. state_lock_ held

@@ -40,7 +40,7 @@ TcpSocket* TcpSocket::accepted(void* memory, TcpListening& listener, tcp::Connec
     auto& from = static_cast<TcpSocket&>(listener);
     auto* socket = new (memory) TcpSocket(from.stack_, flags);
     socket->accepted_ = true;
-    socket->name_.set_listening(from.name_.listen_addr(), 0);
+    socket->name_.set_listening({from.name_.listening().address, 0});
     socket->shadow_.trust_from(clock::ticks());
     socket->transport_.set(c);
     socket->phase_.store(Phase::connected, std::memory_order_release);
@@ -113,14 +113,11 @@ int TcpSocket::getsockname(int fd, sockaddr* addr, socklen_t* len) {
     {
         Pin pin(transport_);
         if (pin.connection != nullptr && !name_.rebound()) {
-            const tcp::Endpoints& ends = pin.connection->endpoints();
-            return copy_name(ends.local_addr, ends.local_port, addr, len);
+            return copy_name(pin.connection->endpoints().local, addr, len);
         }
     }
-    in_addr_t past_addr;
-    in_port_t past_port;
-    if (phase() == Phase::fresh && name_.past(fd, past_addr, past_port))
-        return copy_name(past_addr, past_port, addr, len);
+    if (phase() == Phase::fresh)
+        if (const auto past = name_.past(fd)) return copy_name(*past, addr, len);
     return os::getsockname(fd, addr, len);
 }
 
@@ -130,8 +127,7 @@ int TcpSocket::getpeername(int fd, sockaddr* addr, socklen_t* len) {
         if (pin.connection != nullptr) {
             if (over(*pin.connection) || pin.connection->state() == tcp::State::syn_sent)
                 return failed(ENOTCONN);
-            const tcp::Endpoints& ends = pin.connection->endpoints();
-            return copy_name(ends.remote_addr, ends.remote_port, addr, len);
+            return copy_name(pin.connection->endpoints().remote, addr, len);
         }
     }
     return os::getpeername(fd, addr, len);

@@ -39,9 +39,9 @@ std::vector<FlowRules::Rule> TcpListening::wanted_rules(Why& why) {
         return wanted;
     }
     for (const net::LocalAddress& a : stack_.view().addresses()) {
-        if (!stack_.may_serve(a, name_.listen_addr(), options_.next().path.oif, why)) continue;
+        if (!stack_.may_serve(a, name_.listening().address, options_.next().path.oif, why)) continue;
         const config::Verdict decision =
-            config::decide(config::Role::tcp_server, {a.address, name_.listen_port()}, nullptr);
+            config::decide(config::Role::tcp_server, {a.address, name_.listening().port}, nullptr);
         if (decision.os()) {
             why = {stats::Reason::rule, {}, decision.text()};
             continue;
@@ -52,15 +52,15 @@ std::vector<FlowRules::Rule> TcpListening::wanted_rules(Why& why) {
             why.reason = stats::Reason::no_device;
             continue;
         }
-        wanted.push_back({ring, {IPPROTO_TCP, a.address, name_.listen_port(), 0, 0}});
+        wanted.push_back({ring, {IPPROTO_TCP, a.address, name_.listening().port, 0, 0}});
     }
     return wanted;
 }
 
 void TcpListening::set_rules(std::vector<FlowRules::Rule> wanted, Why& why) noexcept {
-    const ring::Share share = !options_.reuseport()      ? ring::Share::latest
-                              : name_.listen_addr() == 0 ? ring::Share::spread_any
-                                                         : ring::Share::spread;
+    const ring::Share share = !options_.reuseport()                ? ring::Share::latest
+                              : name_.listening().address.is_any() ? ring::Share::spread_any
+                                                                   : ring::Share::spread;
     FlowRules::Target target{transport_.listener(), share, "a TCP listener"};
     // The kernel completes handshakes while the program does something else; here the engine has to.
     target.attached = [](ring::Ring& ring) { tcp::Background::instance().started(ring); };
@@ -138,29 +138,25 @@ int TcpListening::listen(int fd, int backlog) {
         return r;
     }
     int saved = errno;
-    sockaddr_in name{};
-    socklen_t len = sizeof name;
-    auto* raw = reinterpret_cast<sockaddr*>(&name);
-    if (os::getsockname(fd, raw, &len) != 0 || name.sin_family != AF_INET) return os::listen(fd, backlog);
-    if (name.sin_port == 0) {
+    net::Endpoint name = shadow::name_of(fd);
+    if (name.port == 0) {
         // listen() of an unbound socket takes a port of its own choice; the rules have to know it before.
-        name.sin_family = AF_INET;
-        if (os::bind(fd, raw, sizeof name) != 0 || os::getsockname(fd, raw, &len) != 0 || name.sin_port == 0)
-            return os::listen(fd, backlog);
+        if (shadow::bind_to(fd, name) == 0) name = shadow::name_of(fd);
+        if (name.port == 0) return os::listen(fd, backlog);
     }
-    if (name.sin_addr.s_addr != 0 && !is_unicast(name.sin_addr.s_addr)) {
-        decided({stats::Path::kernel, statistics::reason_of_address(name.sin_addr.s_addr)});
+    if (!name.address.is_any() && !name.address.is_unicast()) {
+        decided({stats::Path::kernel, statistics::reason_of_address(name.address)});
         return os::listen(fd, backlog);
     }
     icmp::start(stack_);
     tcp::Listener* listener =
-        tcp::Listener::create(stack_.paths(), name.sin_port, options_.next(), clamped(backlog));
+        tcp::Listener::create(stack_.paths(), name.port, options_.next(), clamped(backlog));
     if (listener == nullptr) return os::listen(fd, backlog);
 
     urgent::prepare();
     transport_.release_retired();
     shadow_.learn(fd);
-    name_.set_listening(name.sin_addr.s_addr, name.sin_port);
+    name_.set_listening(name);
     {
         Stack::Control control(stack_);
         transport_.set(listener);
@@ -218,7 +214,7 @@ void TcpListening::suspend_for_good() noexcept {
 void TcpListening::offer_waiting() noexcept {
     Pin pin(transport_);
     while (pin.listener != nullptr && pin.listener->pending() != 0) {
-        placeholders::Placeholder placeholder(name_.listen_addr(), name_.listen_port());
+        placeholders::Placeholder placeholder(name_.listening());
         if (!placeholder) return;
         const int fd = accept_ours(*pin.listener, nullptr, nullptr, SOCK_CLOEXEC);
         if (fd < 0) return;
@@ -289,9 +285,9 @@ void TcpListening::keep_listening_port(int fd) noexcept {
     tcp::Listener* listener = transport_.listener();
     if (!listener->has_connections()) return;
     int saved = errno;
-    const in_port_t port = shadow::name_of(fd).sin_port;
+    const in_port_t port = shadow::name_of(fd).port;
     if (port != 0 && os::shutdown(fd, SHUT_RDWR) == 0) {
-        if (shadow::name_of(fd).sin_port != 0 || shadow::bind_to(fd, name_.listen_addr(), port) == 0)
+        if (shadow::name_of(fd).port != 0 || shadow::bind_to(fd, {name_.listening().address, port}) == 0)
             listener->hold_port(copy_shadow(fd));
     }
     errno = saved;

@@ -20,16 +20,16 @@ void LocalName::note_rebind() noexcept {
     rebound_.store(true, std::memory_order_release);
 }
 
-int LocalName::reserve(int fd, in_addr_t addr, in_port_t& port) noexcept {
+int LocalName::reserve(int fd, net::Endpoint& local) noexcept {
     int off = 0, on = 1;
     if (no_port_) os::setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &off, sizeof off);
-    const int r = shadow::bind_to(fd, addr, 0);
+    const int r = shadow::bind_to(fd, {local.address, 0});
     const int error = errno;
     if (no_port_) os::setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
     if (r != 0) return error == EADDRINUSE ? EADDRNOTAVAIL : error;
-    port = shadow::name_of(fd).sin_port;
+    local.port = shadow::name_of(fd).port;
     autobound_ = true;
-    return port != 0 ? 0 : EADDRNOTAVAIL;
+    return local.port != 0 ? 0 : EADDRNOTAVAIL;
 }
 
 // A socket in state CLOSE keeps its port, but one that stops listening does not; and an address that bind()
@@ -40,24 +40,25 @@ void LocalName::release(int fd) noexcept {
     shadow::dissolve(fd);
     autobound_ = false;
     if (bound_) return;  // the program chose the address, only the port was left to the library
-    shadow::bind_address(fd, INADDR_ANY, no_port_);
+    shadow::bind_address(fd, {}, no_port_);
 }
 
-void LocalName::leave_connection(int fd, in_port_t port, in_addr_t inherited) noexcept {
+void LocalName::leave_connection(int fd, in_port_t port, const net::Address& inherited) noexcept {
     int saved = errno;
     release(fd);
-    if (inherited != 0 && !rebound_.load(std::memory_order_relaxed))
+    if (!inherited.is_any() && !rebound_.load(std::memory_order_relaxed))
         bound_ = shadow::bind_address(fd, inherited, no_port_);
-    last_addr_.store(bound_ ? shadow::name_of(fd).sin_addr.s_addr : 0, std::memory_order_relaxed);
+    last_addr_.store(bound_ ? shadow::name_of(fd).address.v4() : 0, std::memory_order_relaxed);
     last_port_.store(port, std::memory_order_relaxed);
     rebound_.store(false, std::memory_order_relaxed);
     errno = saved;
 }
 
-bool LocalName::past(int fd, in_addr_t& addr, in_port_t& port) const noexcept {
-    port = last_port_.load(std::memory_order_relaxed);
-    addr = last_addr_.load(std::memory_order_relaxed);
-    return port != 0 && shadow::name_of(fd).sin_port == 0;
+std::optional<net::Endpoint> LocalName::past(int fd) const noexcept {
+    const net::Endpoint last(last_addr_.load(std::memory_order_relaxed),
+                             last_port_.load(std::memory_order_relaxed));
+    if (last.port == 0 || shadow::name_of(fd).port != 0) return {};
+    return last;
 }
 
 }  // namespace vma::sockets

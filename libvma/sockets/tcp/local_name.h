@@ -6,9 +6,10 @@
 // forget its number; so does this class. The socket's state lock guards changes.
 #pragma once
 
-#include <netinet/in.h>
-
 #include <atomic>
+#include <optional>
+
+#include "libvma/net/address.h"
 
 namespace vma::sockets {
 
@@ -24,33 +25,29 @@ class LocalName {
     void note_rebind() noexcept;
     bool rebound() const noexcept { return rebound_.load(std::memory_order_acquire); }
 
-    // Reserves an ephemeral port of the address in the kernel, and puts it into `port`. 0 or errno.
-    int reserve(int fd, in_addr_t addr, in_port_t& port) noexcept;
+    // Reserves an ephemeral port of `local`'s address in the kernel, and puts it there. 0 or errno.
+    int reserve(int fd, net::Endpoint& local) noexcept;
     // Gives a reserved port back.
     void release(int fd) noexcept;
     // A connection of port `port` has gone: release(), and what getsockname() tells from here on.
-    // `inherited`: the address of the listener that accepted the connection, which stays; 0: none.
-    void leave_connection(int fd, in_port_t port, in_addr_t inherited) noexcept;
-    // True: the name of the last connection is the answer of getsockname() on `fd`.
-    bool past(int fd, in_addr_t& addr, in_port_t& port) const noexcept;
+    // `inherited`: the address of the listener that accepted the connection, which stays; 0.0.0.0:
+    // none.
+    void leave_connection(int fd, in_port_t port, const net::Address& inherited) noexcept;
+    // The name of the last connection, if that is the answer of getsockname() on `fd`.
+    std::optional<net::Endpoint> past(int fd) const noexcept;
 
     void set_no_port(bool on) noexcept { no_port_ = on; }  // IP_BIND_ADDRESS_NO_PORT
 
-    // The address and port that the socket listens on; of an accepted socket its listener's address.
-    void set_listening(in_addr_t addr, in_port_t port) noexcept {
-        listen_addr_ = addr;
-        listen_port_ = port;
-    }
-    in_addr_t listen_addr() const noexcept { return listen_addr_; }
-    in_port_t listen_port() const noexcept { return listen_port_; }
+    // The name that the socket listens on; of an accepted socket its listener's address.
+    void set_listening(const net::Endpoint& name) noexcept { listening_ = name; }
+    const net::Endpoint& listening() const noexcept { return listening_; }
 
   private:
     bool bound_ = false, autobound_ = false, no_port_ = false;
     std::atomic<bool> rebound_{false};
     std::atomic<in_port_t> last_port_{0};
-    std::atomic<in_addr_t> last_addr_{0};
-    in_addr_t listen_addr_ = 0;
-    in_port_t listen_port_ = 0;
+    std::atomic<in_addr_t> last_addr_{0};  // of IPv4: an atomic of a whole Address would need a lock
+    net::Endpoint listening_;
 };
 
 }  // namespace vma::sockets

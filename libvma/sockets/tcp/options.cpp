@@ -303,14 +303,11 @@ int TcpSocket::get_from_connection(int fd, int level, int name, void* value, soc
         return put(&error, sizeof error, value, len);
     }
     if (level == SOL_SOCKET && name == SO_PEERNAME) {
-        sockaddr_in peer{};
-        peer.sin_family = AF_INET;
-        peer.sin_addr.s_addr = c->endpoints().remote_addr;
-        peer.sin_port = c->endpoints().remote_port;
+        const net::SocketName peer(c->endpoints().remote);
         if (over(*c) || c->state() == tcp::State::syn_sent) return failed(ENOTCONN);
         if (!UserMemory::writable(len, sizeof *len)) return failed(EFAULT);
-        if (*len > sizeof peer) return failed(EINVAL);
-        return put(&peer, sizeof peer, value, len);
+        if (*len > peer.size()) return failed(EINVAL);
+        return put(peer.get(), peer.size(), value, len);
     }
     if (level == IPPROTO_IP && name == IP_MTU) {
         tcp::Path path;

@@ -16,9 +16,10 @@ namespace {
 // often is idle.
 constexpr std::uint64_t kAskAgainNs = 1'000'000'000;
 
-std::uint64_t key_of(const tcp::Endpoints& ends) noexcept {
-    return (std::uint64_t{ends.remote_addr} << 32 | std::uint64_t{ends.remote_port} << 16 | ends.local_port) ^
-           std::uint64_t{ends.local_addr} << 16;
+std::uint64_t key_of(const net::Endpoints& ends) noexcept {
+    return (std::uint64_t{ends.remote.address.v4()} << 32 | std::uint64_t{ends.remote.port} << 16 |
+            ends.local.port) ^
+           std::uint64_t{ends.local.address.v4()} << 16;
 }
 std::size_t slot_of(std::uint64_t key) noexcept { return (key * 0x9e3779b97f4a7c15u) >> 56; }
 
@@ -37,7 +38,7 @@ void TcpPaths::ask(int ifindex, in_addr_t next_hop) noexcept {
     stack_.view().solicit(ifindex, next_hop);
 }
 
-std::uint64_t TcpPaths::waits_since(const tcp::Endpoints& ends) noexcept {
+std::uint64_t TcpPaths::waits_since(const net::Endpoints& ends) noexcept {
     const std::uint64_t key = key_of(ends);
     Asked& slot = waiting_[slot_of(key)];
     if (slot.key.load(std::memory_order_acquire) == key) return slot.at_ns.load(std::memory_order_relaxed);
@@ -46,12 +47,12 @@ std::uint64_t TcpPaths::waits_since(const tcp::Endpoints& ends) noexcept {
     return 0;
 }
 
-void TcpPaths::waits_no_more(const tcp::Endpoints& ends) noexcept {
+void TcpPaths::waits_no_more(const net::Endpoints& ends) noexcept {
     std::uint64_t key = key_of(ends);
     waiting_[slot_of(key)].key.compare_exchange_strong(key, 0, std::memory_order_relaxed);
 }
 
-int TcpPaths::find(const tcp::Endpoints& ends, const tcp::PathOptions& options, tcp::Path& out) noexcept {
+int TcpPaths::find(const net::Endpoints& ends, const net::PathOptions& options, tcp::Path& out) noexcept {
     out = tcp::Path{};
     // Read before asking: a change meanwhile makes the answer outdated at once.
     out.generation = stack_.view().generation();
@@ -68,7 +69,7 @@ int TcpPaths::find(const tcp::Endpoints& ends, const tcp::PathOptions& options, 
     if (out.ring == nullptr) return EOPNOTSUPP;
     out.src_mac = link.mac;
     out.mtu = limit_mtu(PathResolver::mtu(*route, link));
-    out.next_hop = PathResolver::next_hop(*route, ends.remote_addr);
+    out.next_hop = PathResolver::next_hop(*route, ends.remote.address.v4());
     const net::Neighbour next = stack_.view().neighbour(route->ifindex, out.next_hop);
     switch (next.state) {
         case net::Neighbour::State::usable:

@@ -19,7 +19,7 @@ class TcpPaths final : public tcp::PathSource {
   public:
     explicit TcpPaths(Stack& stack) noexcept : stack_(stack) {}
 
-    int find(const tcp::Endpoints& ends, const tcp::PathOptions& options, tcp::Path& out) noexcept override;
+    int find(const net::Endpoints& ends, const net::PathOptions& options, tcp::Path& out) noexcept override;
     std::uint32_t generation() const noexcept override;
     void confirm(const tcp::Path& path, in_addr_t remote) noexcept override;
     void doubt(const tcp::Path& path, in_addr_t remote) noexcept override;
@@ -27,8 +27,8 @@ class TcpPaths final : public tcp::PathSource {
   private:
     void ask(int ifindex, in_addr_t next_hop) noexcept;
     // Since when the connection waits for its neighbour, 0: it did not yet; from now on it does.
-    std::uint64_t waits_since(const tcp::Endpoints& ends) noexcept;
-    void waits_no_more(const tcp::Endpoints& ends) noexcept;
+    std::uint64_t waits_since(const net::Endpoints& ends) noexcept;
+    void waits_no_more(const net::Endpoints& ends) noexcept;
 
     Stack& stack_;
     // When an address was asked for last, by a hash of it: two that share a slot only ask more often.

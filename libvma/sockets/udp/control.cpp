@@ -119,7 +119,7 @@ int UdpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
 
 void UdpSocket::after_autobind(int fd) noexcept {
     Stack::Control control(stack_);
-    if (!control.mine || ends_.local_port != 0) return;
+    if (!control.mine || ends_.local.port != 0) return;
     read_names(fd);
     read_attributes(fd);
     // Only rings that exist, and the one of this route, which resolve() opens: a client need not attach
@@ -321,8 +321,8 @@ void UdpSocket::publish() noexcept {
     if (!guard) return;
     statistics::put_number(*block, fd);
     block->blocking = !nonblock_.load(std::memory_order_relaxed);
-    statistics::put_address(block->local, ends_.local_addr, ends_.local_port);
-    statistics::put_address(block->peer, ends_.remote_addr, ends_.remote_port);
+    statistics::put_address(block->local, ends_.local);
+    statistics::put_address(block->peer, ends_.remote);
     if (closed_.load(std::memory_order_relaxed)) return;  // its rules are gone; the report tells where it was
     statistics::put_ring(*block, rules_.first(), stack_.present_view());
 }

@@ -33,11 +33,12 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
         // Such packets need identifications the kernel hands out.
         if (from.pmtu_discover == IP_PMTUDISC_DONT)
             return leave(stats::Reason::option, "IP_MTU_DISCOVER is IP_PMTUDISC_DONT");
-        const config::Verdict decision = config::decide(config::Role::udp_sender, {d.addr, d.port}, nullptr);
+        const net::Endpoint to(d.addr, d.port);
+        const config::Verdict decision = config::decide(config::Role::udp_sender, to, nullptr);
         d.why.rule = decision.text();
         if (decision.os()) return leave(stats::Reason::rule);
         PathResolver paths(stack);
-        auto route = paths.route(IPPROTO_UDP, {from.src_addr, d.addr, from.src_port, d.port}, from.path);
+        auto route = paths.route(IPPROTO_UDP, {{from.src_addr, from.src_port}, to}, from.path);
         if (!route) return leave(stats::Reason::no_route);
         if (const stats::Reason reason = statistics::reason_of_route(*route); reason != stats::Reason::none)
             return leave(reason);

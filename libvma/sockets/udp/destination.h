@@ -8,9 +8,9 @@
 #include <cstdint>
 
 #include "libvma/net/frame.h"
+#include "libvma/net/path_options.h"
 #include "libvma/ring/ring.h"
 #include "libvma/sockets/observe/statistics.h"
-#include "libvma/tcp/path.h"
 
 namespace vma::sockets {
 
@@ -20,7 +20,7 @@ class Stack;
 struct SendAttributes {
     in_addr_t src_addr = 0;  // bound address, 0: the route's
     in_port_t src_port = 0;  // network order
-    tcp::PathOptions path;   // SO_BINDTODEVICE, SO_MARK, IP_TOS, IP_TTL
+    net::PathOptions path;   // SO_BINDTODEVICE, SO_MARK, IP_TOS, IP_TTL
     int pmtu_discover = 1;   // IP_PMTUDISC_*
 };
 

@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "libvma/config/params.h"
+#include "libvma/net/address.h"
 #include "libvma/os/calls.h"
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/signal_hold.h"
@@ -65,10 +66,7 @@ ssize_t UdpSocket::finish(ring::RxBuffer* b, Receive& r) noexcept {
     if (copied < b->payload_length) msg.msg_flags |= MSG_TRUNC;
     if (r.flags & MSG_CMSG_CLOEXEC) msg.msg_flags |= MSG_CMSG_CLOEXEC;
     if (msg.msg_name != nullptr) {
-        sockaddr_in from{};
-        from.sin_family = AF_INET;
-        from.sin_addr.s_addr = b->src_addr;
-        from.sin_port = b->src_port;
+        const sockaddr_in from = net::ipv4_name(b->src_addr, b->src_port);
         if (!UserMemory::writable(msg.msg_name, std::min<std::size_t>(msg.msg_namelen, sizeof from))) {
             errno = EFAULT;
             return -1;

@@ -8,6 +8,8 @@
 
 #include <cstring>
 
+#include "libvma/net/address.h"
+
 namespace vma::sockets {
 
 void ReceiveControl::want(unsigned wish, bool on) noexcept {
@@ -68,10 +70,7 @@ void ReceiveControl::put(const ring::RxBuffer& b, unsigned wanted, CmsgWriter& o
     }
     if (wanted & recvtos) out.put(IPPROTO_IP, IP_TOS, &b.tos, sizeof b.tos);
     if (wanted & origdst) {
-        sockaddr_in to{};
-        to.sin_family = AF_INET;
-        to.sin_addr.s_addr = b.dst_addr;
-        to.sin_port = b.dst_port;
+        const sockaddr_in to = net::ipv4_name(b.dst_addr, b.dst_port);
         out.put(IPPROTO_IP, IP_ORIGDSTADDR, &to, sizeof to);
     }
 }

@@ -42,8 +42,8 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
     if (const unsigned bits = send_.kernel_sends(); bits != 0)
         return kernel_sends(stats::Reason::option, SendPath::text_of(bits));
     if ((flags & ~kPlainFlags) != 0) return kernel_sends(stats::Reason::flags, "flags of the send call");
-    in_addr_t addr = ends_.remote_addr;
-    in_port_t port = ends_.remote_port;
+    in_addr_t addr = ends_.remote.address.v4();
+    in_port_t port = ends_.remote.port;
     if (name != nullptr) {
         sockaddr_in to;
         if (name_length < sizeof to || name_length > sizeof(sockaddr_storage) ||
@@ -56,7 +56,7 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
     } else if (addr == 0) {
         return false;
     }
-    if (ends_.local_port == 0)
+    if (ends_.local.port == 0)
         return kernel_sends(stats::Reason::not_bound, "the first datagram binds the socket");
     if (!still_mine(fd)) return false;
     for (std::size_t i = 0; i < count; i++)
@@ -114,7 +114,7 @@ void UdpSocket::note_kernel_send(int fd, int flags, ssize_t result) noexcept {
         send_.set_kernel_sends(SendPath::more, true);  // the kernel collects until a send without it
     else if (send_.kernel_sends() & SendPath::more)
         send_.set_kernel_sends(SendPath::more, false);
-    if (ends_.local_port == 0 && !left_) {
+    if (ends_.local.port == 0 && !left_) {
         int saved = errno;
         after_autobind(fd);
         errno = saved;

@@ -9,7 +9,6 @@
 #include "libvma/config/rules.h"
 #include "libvma/os/calls.h"
 #include "libvma/runtime/log.h"
-#include "libvma/sockets/names.h"
 #include "libvma/sockets/path_resolver.h"
 #include "libvma/sockets/shadow.h"
 
@@ -27,16 +26,13 @@ bool UdpSteering::deliver(ring::RxBuffer* b) noexcept {
 
 // ---- names ----
 
-void UdpSteering::read_names(int fd) noexcept {
-    const sockaddr_in local = shadow::name_of(fd), peer = shadow::peer_of(fd);
-    ends_ = {local.sin_addr.s_addr, peer.sin_addr.s_addr, local.sin_port, peer.sin_port};
-}
+void UdpSteering::read_names(int fd) noexcept { ends_ = {shadow::name_of(fd), shadow::peer_of(fd)}; }
 
 void UdpSteering::read_attributes(int fd) noexcept {
     SendAttributes a;
     // A connected or bound socket has a source; one bound to INADDR_ANY takes the route's.
-    a.src_addr = ends_.local_addr;
-    a.src_port = ends_.local_port;
+    a.src_addr = ends_.local.address.v4();
+    a.src_port = ends_.local.port;
     a.path.tos = static_cast<std::uint8_t>(int_option(fd, IPPROTO_IP, IP_TOS, 0));
     a.path.ttl = static_cast<std::uint8_t>(int_option(fd, IPPROTO_IP, IP_TTL, 64));
     a.pmtu_discover = int_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT);
@@ -54,9 +50,9 @@ void UdpSteering::read_attributes(int fd) noexcept {
 
 // ---- rules ----
 
-bool UdpSteering::rule_allows(in_addr_t addr, Why& why) const {
+bool UdpSteering::rule_allows(const net::Address& address, Why& why) const {
     const config::Verdict decision =
-        config::decide(config::Role::udp_receiver, {addr, ends_.local_port}, nullptr);
+        config::decide(config::Role::udp_receiver, {address, ends_.local.port}, nullptr);
     if (decision.os()) why = {stats::Reason::rule, {}, {}};
     why.rule = decision.text();
     return !decision.os();
@@ -78,29 +74,28 @@ ring::Ring* UdpSteering::ring_of(int ifindex, Why& why) {
 // One peer, one local address, the interface of the route there.
 std::vector<FlowRules::Rule> UdpSteering::connected_rules(Why& why) {
     std::vector<FlowRules::Rule> wanted;
-    config::Endpoint local{ends_.local_addr, ends_.local_port}, peer{ends_.remote_addr, ends_.remote_port};
-    if (auto decision = config::decide(config::Role::udp_connect, peer, &local); decision.os()) {
+    if (auto decision = config::decide(config::Role::udp_connect, ends_.remote, &ends_.local);
+        decision.os()) {
         why = {stats::Reason::rule, {}, decision.text()};
         decide_receive(why);
         left_ = true;
         socket_counters_.decided(stats::Direction::tx, why.decision(stats::Path::kernel));
         return wanted;
     }
-    const bool hosts = is_unicast(ends_.local_addr) && is_unicast(ends_.remote_addr);
-    why.reason =
-        statistics::reason_of_address(is_unicast(ends_.local_addr) ? ends_.remote_addr : ends_.local_addr);
-    if (!hosts || !rule_allows(ends_.local_addr, why)) return wanted;
+    const net::Address &local = ends_.local.address, &remote = ends_.remote.address;
+    const bool hosts = local.is_unicast() && remote.is_unicast();
+    why.reason = statistics::reason_of_address(local.is_unicast() ? remote : local);
+    if (!hosts || !rule_allows(local, why)) return wanted;
     auto route = PathResolver(stack_).route(IPPROTO_UDP, ends_, send_.attributes().path);
     why.reason = route ? statistics::reason_of_route(*route) : stats::Reason::no_route;
     if (why.reason != stats::Reason::none) return wanted;
-    const verbs::FlowSpec spec{IPPROTO_UDP, ends_.local_addr, ends_.local_port, ends_.remote_addr,
-                               ends_.remote_port};
+    const verbs::FlowSpec spec{IPPROTO_UDP, local.v4(), ends_.local.port, remote.v4(), ends_.remote.port};
     if (ring::Ring* ring = ring_of(route->ifindex, why)) wanted.push_back({ring, spec});
     // Answers may come in through the interface that owns the address, when that is another one and
     // rp_filter allows it.
     int owner = 0;
-    if (stack_.view().is_local(ends_.local_addr, &owner) && owner != route->ifindex &&
-        stack_.view().sources(owner).accepts(ends_.remote_addr))
+    if (stack_.view().is_local(local.v4(), &owner) && owner != route->ifindex &&
+        stack_.view().sources(owner).accepts(remote.v4()))
         if (ring::Ring* ring = ring_of(owner, why)) wanted.push_back({ring, spec});
     return wanted;
 }
@@ -109,21 +104,21 @@ std::vector<FlowRules::Rule> UdpSteering::wanted_rules(bool only_route, Why& why
     std::vector<FlowRules::Rule> wanted;
     why.reason = stats::Reason::not_bound;
     waits_for_device_ = false;
-    if (left_ || closed_ || ends_.local_port == 0) return wanted;
+    if (left_ || closed_ || ends_.local.port == 0) return wanted;
     if (rules_.empty() && shared()) {
         why = {stats::Reason::process, "a forked child has it, too", {}};
         return wanted;
     }
-    if (ends_.remote_addr != 0) return connected_rules(why);
-    why.reason = statistics::reason_of_address(ends_.local_addr);
-    if (why.reason == stats::Reason::none || ends_.local_addr == 0)
+    if (!ends_.remote.address.is_any()) return connected_rules(why);
+    why.reason = statistics::reason_of_address(ends_.local.address);
+    if (why.reason == stats::Reason::none || ends_.local.address.is_any())
         why.reason = stats::Reason::foreign_address;
     for (const net::LocalAddress& a : stack_.view().addresses()) {
-        if (!stack_.may_serve(a, ends_.local_addr, send_.attributes().path.oif, why)) continue;
-        if (!rule_allows(a.address, why)) continue;
+        if (!stack_.may_serve(a, ends_.local.address, send_.attributes().path.oif, why)) continue;
+        if (!rule_allows(net::Address(a.address), why)) continue;
         ring::Ring* ring = only_route ? stack_.rings().find(a.ifindex) : ring_of(a.ifindex, why);
         if (ring == nullptr) continue;
-        wanted.push_back({ring, {IPPROTO_UDP, a.address, ends_.local_port, 0, 0}});
+        wanted.push_back({ring, {IPPROTO_UDP, a.address, ends_.local.port, 0, 0}});
     }
     return wanted;
 }
@@ -161,8 +156,8 @@ void UdpSteering::update_rules(bool only_route) noexcept {
         std::vector<FlowRules::Rule> wanted = wanted_rules(only_route, why);
         set_rules(std::move(wanted), why);
         decide_receive(why);
-        const bool anywhere = ends_.local_addr == 0 && ends_.remote_addr == 0;
-        if (!closed_ && !left_ && ends_.local_port != 0 && (anywhere || waits_for_device_))
+        const bool anywhere = ends_.local.address.is_any() && ends_.remote.address.is_any();
+        if (!closed_ && !left_ && ends_.local.port != 0 && (anywhere || waits_for_device_))
             rules_.follow(stack_, this);
         else
             rules_.unfollow(stack_, this);

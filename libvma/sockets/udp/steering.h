@@ -9,12 +9,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "libvma/net/address.h"
 #include "libvma/ring/ring.h"
 #include "libvma/sockets/steered_socket.h"
 #include "libvma/sockets/udp/receive_control.h"
 #include "libvma/sockets/udp/receive_queue.h"
 #include "libvma/sockets/udp/send_path.h"
-#include "libvma/tcp/path.h"
 
 namespace vma::sockets {
 
@@ -43,7 +43,7 @@ class UdpSteering : public SteeredSocket, public ring::FrameSink {
     void drop_rules() noexcept;
     void announce_queue() noexcept;  // tells the rings how much this socket may hold
 
-    tcp::Endpoints ends_;            // as the shadow is bound and connected; 0: not
+    net::Endpoints ends_;            // as the shadow is bound and connected; port 0: not
     std::atomic<bool> left_{false};  // left to the kernel for good
     bool bound_explicitly_ = false, reuseport_ = false;
     ReceiveQueue queue_;  // watchers_.lock()
@@ -55,7 +55,7 @@ class UdpSteering : public SteeredSocket, public ring::FrameSink {
                                               Why& why);  // why: if none. May throw bad_alloc
     std::vector<FlowRules::Rule> connected_rules(Why& why);
     ring::Ring* ring_of(int ifindex, Why& why);
-    bool rule_allows(in_addr_t addr, Why& why) const;
+    bool rule_allows(const net::Address& address, Why& why) const;
     void set_rules(std::vector<FlowRules::Rule> wanted, Why& why) noexcept;
     void decide_receive(const Why& why) noexcept;
 

@@ -16,9 +16,9 @@ namespace {
 constexpr std::size_t kFirstBuckets = 256;
 constexpr std::uint64_t kLongestWaitNs = 120 * kSecond;
 
-bool same(const Endpoints& a, const Endpoints& b) noexcept {
-    return a.remote_addr == b.remote_addr && a.remote_port == b.remote_port && a.local_addr == b.local_addr &&
-           a.local_port == b.local_port;
+bool same(const net::Endpoints& a, const net::Endpoints& b) noexcept {
+    return a.remote.address.v4() == b.remote.address.v4() && a.remote.port == b.remote.port &&
+           a.local.address.v4() == b.local.address.v4() && a.local.port == b.local.port;
 }
 
 }  // namespace
@@ -38,16 +38,16 @@ HalfOpenTable::~HalfOpenTable() {
     if (buckets_ != nullptr) lwip::deallocate(buckets_, buckets_count_ * sizeof *buckets_);
 }
 
-std::uint32_t HalfOpenTable::hash_of(const Endpoints& ends) noexcept {
+std::uint32_t HalfOpenTable::hash_of(const net::Endpoints& ends) noexcept {
     struct {
         std::uint32_t local_addr, remote_addr;
         std::uint16_t local_port, remote_port;
-    } const input{ends.local_addr, ends.remote_addr, ends.local_port, ends.remote_port};
+    } const input{ends.local.address.v4(), ends.remote.address.v4(), ends.local.port, ends.remote.port};
     static_assert(sizeof input == 12, "no padding that would be hashed");
     return static_cast<std::uint32_t>(keyed_hash(std::as_bytes(std::span(&input, 1))));
 }
 
-HalfOpen* HalfOpenTable::find(const Endpoints& ends) const noexcept {
+HalfOpen* HalfOpenTable::find(const net::Endpoints& ends) const noexcept {
     if (size_ == 0) return nullptr;
     const std::uint32_t hash = hash_of(ends);
     for (HalfOpen* e = buckets_[hash & (buckets_count_ - 1)]; e != nullptr; e = e->chain_)
@@ -93,7 +93,7 @@ HalfOpen* HalfOpenTable::take() noexcept {
     return new (e) HalfOpen;
 }
 
-HalfOpen* HalfOpenTable::add(const Endpoints& ends) noexcept {
+HalfOpen* HalfOpenTable::add(const net::Endpoints& ends) noexcept {
     if (!grow()) return nullptr;
     HalfOpen* e = take();
     if (e == nullptr) return nullptr;

@@ -60,9 +60,9 @@ class HalfOpenTable {
     HalfOpenTable(const HalfOpenTable&) = delete;
     HalfOpenTable& operator=(const HalfOpenTable&) = delete;
 
-    HalfOpen* find(const Endpoints& ends) const noexcept;
+    HalfOpen* find(const net::Endpoints& ends) const noexcept;
     // A new one, which does not wait yet. Null without memory.
-    HalfOpen* add(const Endpoints& ends) noexcept;
+    HalfOpen* add(const net::Endpoints& ends) noexcept;
     void remove(HalfOpen& entry) noexcept;
     // From now on it waits for as long as it does after so many timeouts: a second, two, four, ... two
     // minutes (RFC 6298).
@@ -93,7 +93,7 @@ class HalfOpenTable {
         std::size_t count = 0;
     };
     struct Block;
-    static std::uint32_t hash_of(const Endpoints& ends) noexcept;
+    static std::uint32_t hash_of(const net::Endpoints& ends) noexcept;
     HalfOpen* take() noexcept;
     bool grow() noexcept;
     void leave_queue(HalfOpen& entry) noexcept;

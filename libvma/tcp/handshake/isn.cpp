@@ -126,23 +126,24 @@ std::uint64_t siphash(const SecretKey& key, std::span<const std::byte> bytes) no
     return s.v0 ^ s.v1 ^ s.v2 ^ s.v3;
 }
 
-std::uint32_t initial_sequence(const SecretKey& key, const Endpoints& ends, std::uint64_t now_ns) noexcept {
-    const IsnInput input{Purpose::sequence, ends.local_addr, ends.remote_addr, ends.local_port,
-                         ends.remote_port};
+std::uint32_t initial_sequence(const SecretKey& key, const net::Endpoints& ends,
+                               std::uint64_t now_ns) noexcept {
+    const IsnInput input{Purpose::sequence, ends.local.address.v4(), ends.remote.address.v4(),
+                         ends.local.port, ends.remote.port};
     return static_cast<std::uint32_t>(hash(key, input)) + static_cast<std::uint32_t>(now_ns / kClockNs);
 }
 
-std::uint32_t timestamp_offset(const SecretKey& key, const Endpoints& ends) noexcept {
+std::uint32_t timestamp_offset(const SecretKey& key, const net::Endpoints& ends) noexcept {
     return static_cast<std::uint32_t>(
-        hash(key, {Purpose::timestamp, ends.local_addr, ends.remote_addr, 0, 0}));
+        hash(key, {Purpose::timestamp, ends.local.address.v4(), ends.remote.address.v4(), 0, 0}));
 }
 
-std::uint32_t initial_sequence(const Endpoints& ends, std::uint64_t now_ns) noexcept {
+std::uint32_t initial_sequence(const net::Endpoints& ends, std::uint64_t now_ns) noexcept {
     if (const auto source = sequence_source.load(std::memory_order_relaxed)) return source(ends, now_ns);
     return initial_sequence(own_key(), ends, now_ns);
 }
 
-std::uint32_t timestamp_offset(const Endpoints& ends) noexcept {
+std::uint32_t timestamp_offset(const net::Endpoints& ends) noexcept {
     if (const auto source = offset_source.load(std::memory_order_relaxed)) return source(ends);
     return timestamp_offset(own_key(), ends);
 }

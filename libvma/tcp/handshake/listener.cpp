@@ -53,7 +53,7 @@ std::uint16_t announced_mss(std::uint32_t mtu, const Options& options) noexcept 
 // A received segment, taken apart.
 struct Listener::Segment {
     explicit Segment(ring::RxBuffer* b) noexcept
-        : buffer(b), ends{b->dst_addr, b->src_addr, b->dst_port, b->src_port}, now(now_ns()) {
+        : buffer(b), ends{{b->dst_addr, b->dst_port}, {b->src_addr, b->src_port}}, now(now_ns()) {
         const auto* at = b->frame + b->l4_offset;
         net::TcpHeader h;
         std::memcpy(&h, at, sizeof h);
@@ -67,7 +67,7 @@ struct Listener::Segment {
     bool is_syn() const noexcept { return (flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN; }
 
     ring::RxBuffer* buffer;
-    Endpoints ends;
+    net::Endpoints ends;
     std::uint64_t now;
     std::uint32_t seq = 0, ack = 0, end = 0;
     std::uint8_t flags = 0;
@@ -536,14 +536,15 @@ bool Listener::on_stray(const Segment& segment) noexcept {
 
 Listener::KernelConnections::Answer Listener::KernelConnections::has(const ring::RxBuffer& segment,
                                                                      std::uint64_t now) noexcept {
-    const Endpoints ends{segment.dst_addr, segment.src_addr, segment.dst_port, segment.src_port};
+    const net::Endpoints ends{{segment.dst_addr, segment.dst_port}, {segment.src_addr, segment.src_port}};
     const std::uint64_t hash =
-        (std::uint64_t{ends.remote_addr} << 32 | std::uint64_t{ends.remote_port} << 16) ^ ends.local_addr;
+        (std::uint64_t{ends.remote.address.v4()} << 32 | std::uint64_t{ends.remote.port} << 16) ^
+        ends.local.address.v4();
     Entry& entry = known_[hash * 0x9e3779b97f4a7c15u >> 56];
     lock_.lock();
-    const bool same = entry.ends.remote_addr == ends.remote_addr &&
-                      entry.ends.remote_port == ends.remote_port &&
-                      entry.ends.local_addr == ends.local_addr && entry.until_ns != 0;
+    const bool same = entry.ends.remote.address.v4() == ends.remote.address.v4() &&
+                      entry.ends.remote.port == ends.remote.port &&
+                      entry.ends.local.address.v4() == ends.local.address.v4() && entry.until_ns != 0;
     if (same && now < entry.until_ns) {
         lock_.unlock();
         return Answer::yes;
@@ -554,8 +555,7 @@ Listener::KernelConnections::Answer Listener::KernelConnections::has(const ring:
     if (ask && !same) entry.asked++;
     bool found = false;
     if (ask) {
-        found = kernel_.has(ends.local_addr, ends.local_port, ends.remote_addr, ends.remote_port,
-                            segment.ring->attr().ifindex);
+        found = kernel_.has(ends, segment.ring->attr().ifindex);
         if (found)
             entry.ends = ends, entry.until_ns = now + kRememberNs;
         else if (same)
@@ -614,7 +614,7 @@ void Listener::send_ack(const Handshake& h, const ReturnPath& way, const Options
          write_ack(h, static_cast<std::uint16_t>(std::min(window, 0xffffu)), stamp, bytes), asked);
 }
 
-void Listener::send(const Endpoints& ends, const ReturnPath& way, const Options& options,
+void Listener::send(const net::Endpoints& ends, const ReturnPath& way, const Options& options,
                     const std::uint8_t* segment, std::size_t length, ring::Ring* asked) noexcept {
     Answer answer;
     answer.asked = asked;
@@ -623,8 +623,8 @@ void Listener::send(const Endpoints& ends, const ReturnPath& way, const Options&
     net::UdpTemplate t;
     t.src_mac = way.src_mac;
     t.dst_mac = way.dst_mac;
-    t.src_addr = ends.local_addr;
-    t.dst_addr = ends.remote_addr;
+    t.src_addr = ends.local.address.v4();
+    t.dst_addr = ends.remote.address.v4();
     t.tos = options.path.tos;
     t.ttl = options.path.ttl;
     t.dont_fragment = options.path.dont_fragment;

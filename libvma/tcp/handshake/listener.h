@@ -111,7 +111,7 @@ class Listener final : public ring::FrameSink {
                       ring::Ring* asked) noexcept;
     void send_ack(const Handshake& handshake, const ReturnPath& way, const Options& options,
                   ring::Ring* asked) noexcept;
-    void send(const Endpoints& ends, const ReturnPath& way, const Options& options,
+    void send(const net::Endpoints& ends, const ReturnPath& way, const Options& options,
               const std::uint8_t* segment, std::size_t length, ring::Ring* asked) noexcept;
 
     // ---- time ----
@@ -144,7 +144,7 @@ class Listener final : public ring::FrameSink {
 
       private:
         struct Entry {
-            Endpoints ends{};
+            net::Endpoints ends{};
             std::uint64_t until_ns = 0;
             std::uint64_t second = 0;  // in which asked questions were asked
             unsigned asked = 0;

@@ -108,7 +108,7 @@ bool read_stamps(std::span<const std::uint8_t> options, Stamps& stamps) noexcept
 
 std::size_t write_syn_ack(const Handshake& h, std::uint16_t mss, std::uint16_t window, std::uint32_t stamp,
                           std::uint8_t* out) noexcept {
-    Writer w(out, h.ends.local_port, h.ends.remote_port);
+    Writer w(out, h.ends.local.port, h.ends.remote.port);
     w.header().seq = htonl(h.iss);
     w.header().ack = htonl(h.irs + 1);
     w.header().flags = kSyn | kAck;
@@ -119,7 +119,7 @@ std::size_t write_syn_ack(const Handshake& h, std::uint16_t mss, std::uint16_t w
 }
 
 std::size_t write_syn(const Handshake& h, std::uint8_t* out) noexcept {
-    Writer w(out, h.ends.remote_port, h.ends.local_port);
+    Writer w(out, h.ends.remote.port, h.ends.local.port);
     w.header().seq = htonl(h.irs);
     w.header().flags = kSyn;
     w.syn_options(h.said.mss, h.said, h.said.scale);
@@ -129,7 +129,7 @@ std::size_t write_syn(const Handshake& h, std::uint8_t* out) noexcept {
 
 std::size_t write_ack(const Handshake& h, std::uint16_t window, std::uint32_t stamp,
                       std::uint8_t* out) noexcept {
-    Writer w(out, h.ends.local_port, h.ends.remote_port);
+    Writer w(out, h.ends.local.port, h.ends.remote.port);
     w.header().seq = htonl(h.iss + 1);
     w.header().ack = htonl(h.irs + 1);
     w.header().flags = kAck;
@@ -138,8 +138,8 @@ std::size_t write_ack(const Handshake& h, std::uint16_t window, std::uint32_t st
     return w.finish();
 }
 
-std::size_t write_reset(const Endpoints& ends, std::uint32_t ack, std::uint8_t* out) noexcept {
-    Writer w(out, ends.local_port, ends.remote_port);
+std::size_t write_reset(const net::Endpoints& ends, std::uint32_t ack, std::uint8_t* out) noexcept {
+    Writer w(out, ends.local.port, ends.remote.port);
     w.header().seq = htonl(ack);
     w.header().flags = kRst;
     return w.finish();

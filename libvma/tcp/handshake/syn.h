@@ -38,7 +38,7 @@ bool read_stamps(std::span<const std::uint8_t> options, Stamps& stamps) noexcept
 // A handshake of which the first two segments have been exchanged, or are about to be: all that a connection
 // is made of later.
 struct Handshake {
-    Endpoints ends;
+    net::Endpoints ends;
     std::uint32_t irs = 0, iss = 0;  // the first sequence numbers: the peer's, ours
     SynOptions said;
     std::uint8_t scale = 0;     // of our window, as announced
@@ -58,6 +58,6 @@ std::size_t write_syn(const Handshake& h, std::uint8_t* out) noexcept;
 std::size_t write_ack(const Handshake& h, std::uint16_t window, std::uint32_t stamp,
                       std::uint8_t* out) noexcept;
 // A RST in answer to a segment that acknowledges `ack`.
-std::size_t write_reset(const Endpoints& ends, std::uint32_t ack, std::uint8_t* out) noexcept;
+std::size_t write_reset(const net::Endpoints& ends, std::uint32_t ack, std::uint8_t* out) noexcept;
 
 }  // namespace vma::tcp

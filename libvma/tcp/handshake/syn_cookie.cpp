@@ -33,24 +33,24 @@ static_assert(sizeof(CookieInput) == 24, "no padding that would be hashed");
 std::uint64_t hash(const CookieInput& input) noexcept {
     return keyed_hash(std::as_bytes(std::span(&input, 1)));
 }
-CookieInput cookie_input_of(const Endpoints& ends, std::uint32_t peer_isn, std::uint64_t period,
+CookieInput cookie_input_of(const net::Endpoints& ends, std::uint32_t peer_isn, std::uint64_t period,
                             std::uint32_t size) noexcept {
-    return {ends.local_addr,
-            ends.remote_addr,
-            ends.local_port,
-            ends.remote_port,
+    return {ends.local.address.v4(),
+            ends.remote.address.v4(),
+            ends.local.port,
+            ends.remote.port,
             peer_isn,
             static_cast<std::uint32_t>(period),
             size};
 }
 // Hides period and size, which would show in the upper bits of all cookies otherwise.
-std::uint32_t mask_of(const Endpoints& ends, std::uint32_t peer_isn) noexcept {
+std::uint32_t mask_of(const net::Endpoints& ends, std::uint32_t peer_isn) noexcept {
     return static_cast<std::uint32_t>(hash(cookie_input_of(ends, 0, 0, ~0u))) + peer_isn;
 }
 
 }  // namespace
 
-std::uint32_t make_cookie(const Endpoints& ends, std::uint32_t peer_isn, std::uint16_t mss,
+std::uint32_t make_cookie(const net::Endpoints& ends, std::uint32_t peer_isn, std::uint16_t mss,
                           std::uint64_t now_ns) noexcept {
     std::uint32_t size = kSizes.size() - 1;
     while (size != 0 && kSizes[size] > mss) size--;
@@ -61,8 +61,8 @@ std::uint32_t make_cookie(const Endpoints& ends, std::uint32_t peer_isn, std::ui
     return (head << kHashBits | proof) + mask_of(ends, peer_isn);
 }
 
-std::optional<std::uint16_t> read_cookie(const Endpoints& ends, std::uint32_t peer_isn, std::uint32_t cookie,
-                                         std::uint64_t now_ns) noexcept {
+std::optional<std::uint16_t> read_cookie(const net::Endpoints& ends, std::uint32_t peer_isn,
+                                         std::uint32_t cookie, std::uint64_t now_ns) noexcept {
     const std::uint32_t plain = cookie - mask_of(ends, peer_isn);
     const std::uint32_t size = plain >> kHashBits & ((1u << kSizeBits) - 1);
     const std::uint64_t now = now_ns / kCookieNs;

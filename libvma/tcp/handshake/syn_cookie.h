@@ -19,12 +19,12 @@ namespace vma::tcp {
 constexpr std::uint64_t kCookieNs = 64ull * 1'000'000'000;
 
 // The sequence number that answers a SYN. `now_ns` of any clock that all calls use.
-std::uint32_t make_cookie(const Endpoints& ends, std::uint32_t peer_isn, std::uint16_t mss,
+std::uint32_t make_cookie(const net::Endpoints& ends, std::uint32_t peer_isn, std::uint16_t mss,
                           std::uint64_t now_ns) noexcept;
 // The segment size that a cookie holds, at most the one it was made of except where that was below 536;
 // nothing: it is none of ours, or too old.
-std::optional<std::uint16_t> read_cookie(const Endpoints& ends, std::uint32_t peer_isn, std::uint32_t cookie,
-                                         std::uint64_t now_ns) noexcept;
+std::optional<std::uint16_t> read_cookie(const net::Endpoints& ends, std::uint32_t peer_isn,
+                                         std::uint32_t cookie, std::uint64_t now_ns) noexcept;
 
 // Our time stamp in the answer: at most 64 ms before `now_ms`, with `said` in its lowest bits.
 std::uint32_t make_cookie_stamp(const SynOptions& said, std::uint32_t now_ms) noexcept;

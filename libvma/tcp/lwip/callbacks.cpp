@@ -64,10 +64,10 @@ lwip::Pcb* Callbacks::make(Tcb& tcb, const lwip::Parameters& parameters) noexcep
 
 bool Callbacks::connect(Tcb& tcb) noexcept {
     tcp_pcb* const pcb = lwip::Pcb::raw(tcb.pcb);
-    pcb->local_ip.addr = tcb.ends.local_addr;
-    pcb->local_port = ntohs(tcb.ends.local_port);
-    const ip_addr_t to{tcb.ends.remote_addr};
-    return tcp_connect(pcb, &to, ntohs(tcb.ends.remote_port), &Callbacks::established) == ERR_OK;
+    pcb->local_ip.addr = tcb.ends.local.address.v4();
+    pcb->local_port = ntohs(tcb.ends.local.port);
+    const ip_addr_t to{tcb.ends.remote.address.v4()};
+    return tcp_connect(pcb, &to, ntohs(tcb.ends.remote.port), &Callbacks::established) == ERR_OK;
 }
 
 std::uint8_t window_scale(const Options& options) noexcept {
@@ -162,12 +162,12 @@ tcp_pcb_listen listener_at(in_port_t port) noexcept {
 
 SynEntry::SynEntry(const Handshake& handshake, const Parameters& parameters) noexcept
     : handshake_(handshake),
-      listener_(listener_at(handshake.ends.local_port)),
+      listener_(listener_at(handshake.ends.local.port)),
       entry_(&listener_, kMaking, &handshake_, parameters) {
     std::uint8_t bytes[kMaxHandshakeBytes];
     const std::size_t length = write_syn(handshake_, bytes);
     Piece* syn = Piece::copy_of(bytes, static_cast<std::uint32_t>(length));
-    if (syn != nullptr) entry_.input(syn, handshake_.ends.remote_addr, handshake_.ends.local_addr);
+    if (syn != nullptr) entry_.input(syn, handshake_.ends.remote.address.v4(), handshake_.ends.local.address.v4());
 }
 
 }  // namespace lwip

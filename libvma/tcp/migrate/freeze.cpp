@@ -25,11 +25,7 @@ constexpr std::uint32_t kMostFrames = 1024;
 int Freeze::begin(KernelState& out) noexcept {
     try {
         out = {};
-        out.local.sin_family = out.remote.sin_family = AF_INET;
-        out.local.sin_addr.s_addr = tcb_.ends.local_addr;
-        out.local.sin_port = tcb_.ends.local_port;
-        out.remote.sin_addr.s_addr = tcb_.ends.remote_addr;
-        out.remote.sin_port = tcb_.ends.remote_port;
+        out.ends = tcb_.ends;
         if (!tcb_.phase.established || away()) return -EOPNOTSUPP;
         for (const lwip::Piece* p = tcb_.receiver.queue().first(); p != nullptr; p = p->next())
             if (p->size() != 0) out.receive_queue.push_back({p->data(), p->size()});

@@ -188,6 +188,12 @@ class Handover {
     }
 
   private:
+    net::Endpoint name() const noexcept {
+        sockaddr_in raw{};
+        socklen_t length = sizeof raw;
+        os::raw_syscall(SYS_getsockname, fd_, &raw, &length);
+        return net::Endpoint(raw);
+    }
     Result<void> install() {
         for (auto step :
              {&Handover::begin, &Handover::connect, &Handover::options, &Handover::received,
@@ -263,22 +269,19 @@ class Handover {
         send_.make_room(total_);
 
         // Repair mode ignores all conflicts, with a listener on this port above all.
-        sockaddr_in bound{};
-        socklen_t length = sizeof bound;
-        os::raw_syscall(SYS_getsockname, fd_, &bound, &length);
-        if (bound.sin_port == 0) {
-            if (long r = os::raw_syscall(SYS_bind, fd_, &s_.local, sizeof s_.local); r < 0)
+        const net::SocketName local(s_.ends.local), remote(s_.ends.remote);
+        const in_port_t bound = name().port;
+        if (bound == 0) {
+            if (long r = os::raw_syscall(SYS_bind, fd_, local.get(), local.size()); r < 0)
                 return refused(r, "bind");
-        } else if (bound.sin_port != s_.local.sin_port) {
+        } else if (bound != s_.ends.local.port) {
             return refused(-EINVAL, "the socket is bound to another port");
         }
-        if (long r = os::raw_syscall(SYS_connect, fd_, &s_.remote, sizeof s_.remote); r < 0)
+        if (long r = os::raw_syscall(SYS_connect, fd_, remote.get(), remote.size()); r < 0)
             return refused(r, "connect");
         connected_ = true;
         // Bound to INADDR_ANY, the routes have chosen the address.
-        length = sizeof bound;
-        os::raw_syscall(SYS_getsockname, fd_, &bound, &length);
-        if (bound.sin_addr.s_addr != s_.local.sin_addr.s_addr)
+        if (name().address != s_.ends.local.address)
             return refused(-EADDRNOTAVAIL, "the routes lead from another address now");
         return {};
     }
@@ -483,11 +486,9 @@ class Handover {
             const bool bound = device[0] != '\0';
             if (!bound || set(fd_, SOL_SOCKET, SO_BINDTODEVICE, none) >= 0) {
                 const Segment segment = make(seq, ack, flags, echo);
-                sockaddr_in to{};
-                to.sin_family = AF_INET;
-                to.sin_addr = s_.local.sin_addr;
+                const net::SocketName to({s_.ends.local.address, 0});
                 done = os::raw_syscall(SYS_sendto, out, segment.data.data(), segment.length, MSG_DONTWAIT,
-                                       &to, sizeof to) > 0;
+                                       to.get(), to.size()) > 0;
                 if (bound) set(fd_, SOL_SOCKET, SO_BINDTODEVICE, device);
             }
         }
@@ -504,8 +505,8 @@ class Handover {
         Segment segment;
         tcphdr tcp{};
         std::size_t tcp_length = sizeof tcp + (s_.timestamps ? 12 : 0);
-        tcp.source = s_.remote.sin_port;
-        tcp.dest = s_.local.sin_port;
+        tcp.source = s_.ends.remote.port;
+        tcp.dest = s_.ends.local.port;
         tcp.seq = htonl(seq);
         tcp.ack_seq = htonl(ack);
         tcp.doff = static_cast<std::uint16_t>(tcp_length / 4) & 15u;
@@ -521,7 +522,7 @@ class Handover {
                                                       htonl(echo)};
             std::memcpy(at + sizeof tcp, option.data(), sizeof option);
         }
-        std::uint64_t sum = net::pseudo_header_sum(s_.remote.sin_addr.s_addr, s_.local.sin_addr.s_addr,
+        std::uint64_t sum = net::pseudo_header_sum(s_.ends.remote.address.v4(), s_.ends.local.address.v4(),
                                                    IPPROTO_TCP, static_cast<std::uint32_t>(tcp_length));
         sum = net::checksum_add(at, tcp_length, sum);
         const auto check = static_cast<std::uint16_t>(~net::checksum_fold(sum));
@@ -531,8 +532,8 @@ class Handover {
         ip.version_ihl = 0x45;
         ip.ttl = 255;  // IP_MINTTL
         ip.protocol = IPPROTO_TCP;
-        ip.src = s_.remote.sin_addr.s_addr;
-        ip.dst = s_.local.sin_addr.s_addr;
+        ip.src = s_.ends.remote.address.v4();
+        ip.dst = s_.ends.local.address.v4();
         segment.length = sizeof ip + tcp_length;
         ip.total_length = htons(static_cast<std::uint16_t>(segment.length));
         std::memcpy(segment.data.data(), &ip, sizeof ip);  // the kernel fills in its checksum

@@ -33,6 +33,7 @@
 #include <functional>
 #include <vector>
 
+#include "libvma/net/address.h"
 #include "libvma/runtime/error.h"
 
 namespace vma::tcp {
@@ -42,7 +43,7 @@ namespace vma::tcp {
 struct KernelState {
     enum class OwnFin : std::uint8_t { none, wanted, sent, acknowledged };
 
-    sockaddr_in local{}, remote{};
+    net::Endpoints ends;
 
     // The queues point to the bytes, which stay the caller's until hand_over() returns or calls `unsteer`.
     // The send queue is all that is not acknowledged: its first byte is snd_una, what lies before snd_nxt was

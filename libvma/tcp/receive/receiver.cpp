@@ -57,7 +57,7 @@ void Receiver::input_segment(lwip::Piece* p, std::uint64_t now) noexcept {
     const bool handshake = pcb->in_handshake();
     if (t.phase.established) trim_to_window(p);
     processing_ = true;
-    t.in_lwip([&](lwip::Entry& entry) { entry.input(p, t.ends.remote_addr, t.ends.local_addr); });
+    t.in_lwip([&](lwip::Entry& entry) { entry.input(p, t.ends.remote.address.v4(), t.ends.local.address.v4()); });
     processing_ = false;
     if (t.pcb == nullptr) return;
     if (pcb->rcv_nxt() != expected && (fin_early_ || !early_.empty())) {
@@ -170,8 +170,8 @@ void Receiver::take_early() noexcept {
     if (tcb_.pcb->rcv_nxt() != fin_at_) return;  // the peer sent data behind its FIN
     early_.clear();
     net::TcpHeader h{};
-    h.src_port = tcb_.ends.remote_port;
-    h.dst_port = tcb_.ends.local_port;
+    h.src_port = tcb_.ends.remote.port;
+    h.dst_port = tcb_.ends.local.port;
     h.seq = htonl(fin_at_);
     h.ack = htonl(tcb_.pcb->snd_una());
     h.data_offset = sizeof h / 4 << 4;
@@ -180,7 +180,7 @@ void Receiver::take_early() noexcept {
     if (p == nullptr) return;                                // the peer sends it again
     if (tcb_.pcb->rcv_wnd() == 0) tcb_.pcb->set_rcv_wnd(1);  // a FIN needs no room
     replaying_ = true;
-    tcb_.in_lwip([&](lwip::Entry& entry) { entry.input(p, tcb_.ends.remote_addr, tcb_.ends.local_addr); });
+    tcb_.in_lwip([&](lwip::Entry& entry) { entry.input(p, tcb_.ends.remote.address.v4(), tcb_.ends.local.address.v4()); });
     replaying_ = false;
 }
 

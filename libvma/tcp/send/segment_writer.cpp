@@ -29,8 +29,8 @@ void SegmentWriter::use(const Path& path) noexcept {
     net::UdpTemplate t;
     t.src_mac = path.src_mac;
     t.dst_mac = path.dst_mac;
-    t.src_addr = tcb_.ends.local_addr;
-    t.dst_addr = tcb_.ends.remote_addr;
+    t.src_addr = tcb_.ends.local.address.v4();
+    t.dst_addr = tcb_.ends.remote.address.v4();
     t.tos = tcb_.options.path.tos;
     t.ttl = tcb_.options.path.ttl;
     t.dont_fragment = tcb_.options.path.dont_fragment;
@@ -45,8 +45,8 @@ bool SegmentWriter::send(lwip::Segment* seg, bool again) noexcept {
     auto* h = reinterpret_cast<net::TcpHeader*>(head);
     const std::uint8_t own = seg->control();
     const bool syn = (own & TCP_SYN) != 0;
-    h->src_port = t.ends.local_port;
-    h->dst_port = t.ends.remote_port;
+    h->src_port = t.ends.local.port;
+    h->dst_port = t.ends.remote.port;
     h->seq = htonl(seg->seq());
     h->ack = pcb->in(State::syn_sent) ? 0 : htonl(pcb->rcv_nxt());
     std::uint8_t flags = static_cast<std::uint8_t>(own & (TCP_SYN | TCP_FIN));
@@ -136,8 +136,8 @@ void SegmentWriter::send_ack(std::uint32_t back) noexcept {
     alignas(4) std::uint8_t frame[kRoom + kMaxTcpHeader];
     std::uint8_t* const head = frame + kRoom;
     auto* h = reinterpret_cast<net::TcpHeader*>(head);
-    h->src_port = t.ends.local_port;
-    h->dst_port = t.ends.remote_port;
+    h->src_port = t.ends.local.port;
+    h->dst_port = t.ends.remote.port;
     h->seq = htonl(pcb->snd_nxt() - back);
     h->ack = htonl(pcb->rcv_nxt());
     h->flags = TCP_ACK;

@@ -47,7 +47,7 @@ void SendQueue::adopt_syn_ack() noexcept {
 bool SendQueue::add_segment(std::uint32_t size) noexcept {
     lwip::Pcb* const pcb = tcb_.pcb;
     if (pcb->segments() >= kMaxSegments) return false;
-    auto* seg = lwip::Segment::make(size, pcb->queue_end(), tcb_.ends.local_port, tcb_.ends.remote_port);
+    auto* seg = lwip::Segment::make(size, pcb->queue_end(), tcb_.ends.local.port, tcb_.ends.remote.port);
     if (seg == nullptr) return false;
     if (pcb->unsent() == nullptr) {
         pcb->set_unsent(seg);

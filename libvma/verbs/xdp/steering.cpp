@@ -151,25 +151,25 @@ Result<void> Steering::write_config() {
     return {};
 }
 
-Result<void> Steering::set_sources(const SourceFilter& sources) {
+Result<void> Steering::set_sources(const net::SourceFilter& sources) {
     std::vector<in_addr_t> refused;
     const bool few = sources.refused_addresses(refused, STEER_MAX_REFUSED);
-    std::vector<SourcePrefix> listed;
+    std::vector<net::SourcePrefix> listed;
     if (!few) listed = sources.accepted_prefixes();
     // The map cannot hold them all: then the kernel gets all frames that match only 3-tuple rules.
     bool full = listed.size() > STEER_MAX_SOURCES;
     if (full) listed.clear();
-    auto key_of = [](const SourcePrefix& p) { return steer_source{p.length, p.address}; };
+    auto key_of = [](const net::SourcePrefix& p) { return steer_source{p.length, p.address}; };
     // Both lists are in order.
-    auto has = [](const std::vector<SourcePrefix>& list, const SourcePrefix& p) {
+    auto has = [](const std::vector<net::SourcePrefix>& list, const net::SourcePrefix& p) {
         return std::binary_search(
-            list.begin(), list.end(), p, [](const SourcePrefix& a, const SourcePrefix& b) {
+            list.begin(), list.end(), p, [](const net::SourcePrefix& a, const net::SourcePrefix& b) {
                 return std::pair(ntohl(a.address), a.length) < std::pair(ntohl(b.address), b.length);
             });
     };
     // Adds new entries before it removes old ones; lookups meanwhile pass the frame to the kernel.
     std::uint32_t value = 1;
-    for (const SourcePrefix& p : listed) {
+    for (const net::SourcePrefix& p : listed) {
         if (has(listed_, p)) continue;
         steer_source key = key_of(p);
         if (long r = update(sources_.get(), &key, &value); r < 0)
@@ -180,7 +180,7 @@ Result<void> Steering::set_sources(const SourceFilter& sources) {
     std::memset(values_.refused, 0, sizeof values_.refused);
     if (few) std::copy(refused.begin(), refused.end(), values_.refused);
     auto written = write_config();
-    for (const SourcePrefix& p : listed_) {
+    for (const net::SourcePrefix& p : listed_) {
         if (has(listed, p)) continue;
         steer_source key = key_of(p);
         erase(sources_.get(), &key);

@@ -26,14 +26,14 @@ class Steering {
 
     Result<void> set_config(const MacAddress& mac, std::uint32_t mtu);
     // 3-tuple rules take frames from these sources only; the others pass to the kernel.
-    Result<void> set_sources(const SourceFilter& sources);
+    Result<void> set_sources(const net::SourceFilter& sources);
     Result<void> set_socket(std::uint32_t slot, std::uint32_t queue, int xsk_fd);
     Result<void> add(const FlowSpec& spec, std::uint32_t slot);
     void remove(const FlowSpec& spec) noexcept;
 
   private:
     Result<void> write_config();
-    std::vector<SourcePrefix> listed_;  // in the map of sources
+    std::vector<net::SourcePrefix> listed_;  // in the map of sources
     steer_config values_{};
     InternalFd program_, link_, xsks_, flows5_, flows3_, config_, sources_;
 };

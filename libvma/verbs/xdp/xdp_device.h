@@ -63,7 +63,9 @@ class XdpDevice final : public SoftwareDevice {
         return held_since_.load(std::memory_order_relaxed);
     }
     void link_changed(const MacAddress& mac, std::uint32_t mtu) noexcept override;
-    Result<void> set_sources(const SourceFilter& sources) override { return steering_.set_sources(sources); }
+    Result<void> set_sources(const net::SourceFilter& sources) override {
+        return steering_.set_sources(sources);
+    }
     std::uint64_t rx_device_drops() noexcept override;
 
   private:

@@ -358,7 +358,7 @@ TEST_F(RingTest, SourcesThatTheKernelRefusesAreNotDelivered) {
     Sink any, connected;
     b.attach(2000, any);
     ASSERT_TRUE(b.ring->attach(b.flow(3000, kA, 1000), &connected, Share::latest));
-    b.ring->set_sources(verbs::SourceFilter({{0, 0, true}, {inet_addr(kB), 32, false}}));
+    b.ring->set_sources(net::SourceFilter({{0, 0, true}, {inet_addr(kB), 32, false}}));
     unsigned refused = 0;
     for (const char* source :
          {"198.18.0.9", "127.0.0.1", kB, "0.0.0.0", "239.1.1.1", "255.255.255.255", "198.18.0.10"}) {
@@ -370,7 +370,7 @@ TEST_F(RingTest, SourcesThatTheKernelRefusesAreNotDelivered) {
     EXPECT_EQ(any.payloads, (std::vector<std::string>{"198.18.0.9", "198.18.0.10"}));
     EXPECT_EQ(b.ring->counters().rx_bad_source, refused += 5);
     // A table with this interface's routes only.
-    b.ring->set_sources(verbs::SourceFilter({{inet_addr("198.19.0.0"), 16, true}}));
+    b.ring->set_sources(net::SourceFilter({{inet_addr("198.19.0.0"), 16, true}}));
     a.send(b, 2000, "no way back");
     a.send(b, 3000, "a connection's peer");
     b.poll();

@@ -190,14 +190,14 @@ std::string peek(int fd, int queue, std::size_t length) {
 Saved tear_out(int fd, int peer) {
     Saved saved;
     KernelState& s = saved.state;
-    socklen_t length = sizeof s.local;
-    EXPECT_EQ(getsockname(fd, any(s.local), &length), 0);
-    sockaddr_in remote{};
+    sockaddr_in local{}, remote{};
+    socklen_t length = sizeof local;
+    EXPECT_EQ(getsockname(fd, any(local), &length), 0);
     length = sizeof remote;
     if (getpeername(fd, any(remote), &length) != 0) {  // it is gone after both FINs
         EXPECT_EQ(getsockname(peer, any(remote), &length), 0);
     }
-    s.remote = remote;
+    s.ends = {net::Endpoint(local), net::Endpoint(remote)};
     const tcp_info now = info(fd);
     set_option(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_ON);
 
@@ -776,7 +776,7 @@ TEST_F(TcpHandover, TheSocketsOwnOptionsStay) {
         set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 77);
         set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 12345);
         set_option(fd, IPPROTO_IP, IP_TOS, 0x10);
-        sockaddr_in self = saved.state.local;
+        sockaddr_in self = net::ipv4_name(saved.state.ends.local.address.v4(), saved.state.ends.local.port);
         ASSERT_EQ(bind(fd, any(self), sizeof self), 0) << strerror(errno);
     });
     EXPECT_EQ(option(a.get(), SOL_SOCKET, SO_REUSEADDR), 1);
@@ -792,7 +792,7 @@ TEST_F(TcpHandover, BoundToAnyAddress) {
     establish(Opening::active);
     converse();
     move([&](int fd) {
-        sockaddr_in self = saved.state.local;
+        sockaddr_in self = net::ipv4_name(saved.state.ends.local.address.v4(), saved.state.ends.local.port);
         self.sin_addr.s_addr = INADDR_ANY;
         ASSERT_EQ(bind(fd, any(self), sizeof self), 0) << strerror(errno);
     });

@@ -190,7 +190,7 @@ TEST_P(TcpThreads, OpenAndClose) {
             for (unsigned i = 0; i < kRounds; i++) {
                 const auto port = static_cast<in_port_t>(10'000 + 2 * i + n);
                 Connection* c = Connection::create(
-                    *w.a, {w.a->address, w.b->address, htons(port), htons(World::kPort)}, w.options);
+                    *w.a, {{w.a->address, htons(port)}, {w.b->address, htons(World::kPort)}}, w.options);
                 if (c->connect() == 0) {
                     while (c->state() == State::syn_sent) std::this_thread::yield();
                     if (send(c, "echo") == 4) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "libvma/verbs/sources.h"
+#include "libvma/net/sources.h"
 
 #include <bit>
 
-namespace vma::verbs {
+#include "libvma/net/address.h"
+
+namespace vma::net {
 namespace {
 
 struct Interval {
@@ -22,8 +24,8 @@ SourceFilter::SourceFilter(std::vector<SourcePrefix> prefixes) {
         const unsigned length = std::min<unsigned>(p.length, 32);
         const std::uint64_t size = std::uint64_t{1} << (32 - length);
         const std::uint64_t first = ntohl(p.address) & ~(size - 1);
-        // No address inside a never_a_source() block is a source.
-        const bool never = never_a_source(htonl(static_cast<std::uint32_t>(first))) &&
+        // No address inside a block that is not unicast is a source.
+        const bool never = !Address(htonl(static_cast<std::uint32_t>(first))).is_unicast() &&
                            length >= (first >= 0xe0000000u ? 3 : 8);
         nested.push_back({first, first + size - 1, static_cast<std::uint8_t>(length), p.accepted && !never});
     }
@@ -80,7 +82,7 @@ bool SourceFilter::refused_addresses(std::vector<in_addr_t>& out, std::size_t mo
         const std::uint64_t end = i + 1 < ranges_.size() ? ranges_[i + 1].first : std::uint64_t{1} << 32;
         for (; at < end; at++) {
             const in_addr_t address = htonl(static_cast<std::uint32_t>(at));
-            if (never_a_source(address)) {
+            if (!Address(address).is_unicast()) {
                 // Goes on to the end of its block; these are whole numbers of /8.
                 at = at >= 0xe0000000u ? 0xffffffffu : at | 0xffffff;
                 continue;
@@ -92,4 +94,4 @@ bool SourceFilter::refused_addresses(std::vector<in_addr_t>& out, std::size_t mo
     return true;
 }
 
-}  // namespace vma::verbs
+}  // namespace vma::net

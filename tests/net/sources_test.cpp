@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // From which addresses packets are taken: prefixes become ranges, and ranges what the XDP program wants.
-#include "libvma/verbs/sources.h"
+#include "libvma/net/sources.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,9 @@
 #include <random>
 #include <string>
 
-namespace vma::verbs {
+#include "libvma/net/address.h"
+
+namespace vma::net {
 namespace {
 
 SourcePrefix prefix(const char* address, unsigned length, bool accepted) {
@@ -17,7 +19,7 @@ SourcePrefix prefix(const char* address, unsigned length, bool accepted) {
 
 // What the longest prefix says, the slow way.
 bool slow(const std::vector<SourcePrefix>& prefixes, in_addr_t address) {
-    if (never_a_source(address)) return false;
+    if (!Address(address).is_unicast()) return false;
     int longest = -1;
     bool accepted = false;
     for (const SourcePrefix& p : prefixes) {
@@ -88,4 +90,4 @@ TEST(SourcesTest, LongestPrefixDecides) {
 }
 
 }  // namespace
-}  // namespace vma::verbs
+}  // namespace vma::net

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace vma::verbs {
+namespace vma::net {
 
 // A prefix, in network order; the longest one that matches an address decides.
 struct SourcePrefix {
@@ -22,13 +22,6 @@ struct SourcePrefix {
     bool accepted = false;
     friend bool operator==(const SourcePrefix&, const SourcePrefix&) = default;
 };
-
-// Addresses that are never a source: this network, loopback, multicast, and the reserved class E with the
-// broadcast address.
-inline bool never_a_source(in_addr_t address) noexcept {
-    const std::uint32_t a = ntohl(address);
-    return a >> 24 == 0 || a >> 24 == 127 || a >= 0xe0000000u;
-}
 
 class SourceFilter {
   public:
@@ -53,7 +46,7 @@ class SourceFilter {
     const std::vector<Range>& ranges() const noexcept { return ranges_; }
     // The accepted ranges as prefixes; no two overlap.
     std::vector<SourcePrefix> accepted_prefixes() const;
-    // The refused addresses beside never_a_source(). False: there are more than `most`.
+    // The refused addresses that are unicast. False: there are more than `most`.
     bool refused_addresses(std::vector<in_addr_t>& out, std::size_t most) const;
     friend bool operator==(const SourceFilter&, const SourceFilter&) = default;
 
@@ -61,4 +54,4 @@ class SourceFilter {
     std::vector<Range> ranges_;
 };
 
-}  // namespace vma::verbs
+}  // namespace vma::net
