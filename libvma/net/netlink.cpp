@@ -3,6 +3,7 @@
 // exists when send() returns, and no function here waits.
 #include "libvma/net/netlink.h"
 
+#include <fmt/format.h>
 #include <netlink/msg.h>
 #include <string.h>
 
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "libvma/os/calls.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/no_cancel.h"
 
 namespace vma::net {
@@ -20,13 +22,13 @@ namespace {
 constexpr std::size_t kDumpBuffer = 64 * 1024;
 constexpr int kDumpAttempts = 8;
 
-// One pass of a dump: 0, an errno value, or EINTR when the table changed meanwhile.
+// One pass of a dump: 0 or -errno; -EINTR when the table changed meanwhile.
 int read_dump(NetlinkSocket& socket, std::span<std::uint8_t> buffer, std::uint32_t sequence,
               const std::function<void(nlmsghdr*)>& each) {
     bool interrupted = false;
     for (;;) {
         ssize_t got = socket.receive(buffer);
-        if (got < 0) return static_cast<int>(-got);
+        if (got < 0) return static_cast<int>(got);
         int left = static_cast<int>(got);
         for (auto* message = reinterpret_cast<nlmsghdr*>(buffer.data()); nlmsg_ok(message, left);
              message = nlmsg_next(message, &left)) {
@@ -36,12 +38,12 @@ int read_dump(NetlinkSocket& socket, std::span<std::uint8_t> buffer, std::uint32
                 int result = 0;  // a dump that failed on the way reports the failure here
                 if (nlmsg_datalen(message) >= static_cast<int>(sizeof result))
                     memcpy(&result, nlmsg_data(message), sizeof result);
-                if (result < 0) return -result;
-                return interrupted ? EINTR : 0;
+                if (result < 0) return result;
+                return interrupted ? -EINTR : 0;
             }
             if (message->nlmsg_type == NLMSG_ERROR) {
-                if (nlmsg_datalen(message) < static_cast<int>(sizeof(nlmsgerr))) return EBADMSG;
-                return -static_cast<const nlmsgerr*>(nlmsg_data(message))->error;
+                if (nlmsg_datalen(message) < static_cast<int>(sizeof(nlmsgerr))) return -EBADMSG;
+                return static_cast<const nlmsgerr*>(nlmsg_data(message))->error;
             }
             each(message);
         }
@@ -63,8 +65,11 @@ Result<NetlinkSocket> NetlinkSocket::open() {
     return socket;
 }
 
-bool NetlinkSocket::join(unsigned group) noexcept {
-    return os::setsockopt(fd(), SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, &group, sizeof group) == 0;
+Result<void> NetlinkSocket::join(unsigned group) {
+    const ErrnoKept kept;
+    if (os::setsockopt(fd(), SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, &group, sizeof group) != 0)
+        return fail(errno, fmt::format("netlink group {}", group));
+    return {};
 }
 
 void NetlinkSocket::enlarge_receive_buffer(int bytes) noexcept {
@@ -74,13 +79,15 @@ void NetlinkSocket::enlarge_receive_buffer(int bytes) noexcept {
     errno = saved;
 }
 
-bool NetlinkSocket::send(const nlmsghdr* message) noexcept {
+int NetlinkSocket::send(const nlmsghdr* message) noexcept {
+    const ErrnoKept kept;
     const runtime::NoCancel hold;
     sockaddr_nl kernel{};
     kernel.nl_family = AF_NETLINK;
     ssize_t sent = os::sendto(fd(), message, message->nlmsg_len, MSG_DONTWAIT | MSG_NOSIGNAL,
                               reinterpret_cast<const sockaddr*>(&kernel), sizeof kernel);
-    return sent == static_cast<ssize_t>(message->nlmsg_len);
+    if (sent < 0) return -errno;
+    return sent == static_cast<ssize_t>(message->nlmsg_len) ? 0 : -EMSGSIZE;
 }
 
 ssize_t NetlinkSocket::receive(std::span<std::uint8_t> buffer) noexcept {
@@ -108,31 +115,33 @@ ssize_t NetlinkSocket::receive(std::span<std::uint8_t> buffer) noexcept {
     }
 }
 
-int NetlinkSocket::dump(int type, const void* header, std::size_t header_length,
-                        const std::function<void()>& restart, const std::function<void(nlmsghdr*)>& each) {
+Result<void> NetlinkSocket::dump(const char* what, int type, const void* header, std::size_t header_length,
+                                 const std::function<void()>& restart,
+                                 const std::function<void(nlmsghdr*)>& each) {
     std::vector<std::uint8_t> buffer(kDumpBuffer);
     std::unique_ptr<nl_msg, void (*)(nl_msg*)> request(nlmsg_alloc_simple(type, NLM_F_REQUEST | NLM_F_DUMP),
                                                        nlmsg_free);
     if (!request || nlmsg_append(request.get(), const_cast<void*>(header), header_length, NLMSG_ALIGNTO) != 0)
-        return ENOMEM;
+        return fail(ENOMEM, what);
     int error = 0;
     for (int attempt = 0; attempt < kDumpAttempts; attempt++) {
         restart();
         nlmsghdr* message = nlmsg_hdr(request.get());
         message->nlmsg_seq = next_sequence();
-        if (!send(message)) return errno;
+        if (const int unsent = send(message); unsent != 0) return fail(-unsent, what);
         error = read_dump(*this, buffer, message->nlmsg_seq, each);
-        if (error == EBUSY) {
+        if (error == -EBUSY) {
             // An abandoned dump is still running: read it to its end, then ask again.
             while (receive(buffer) > 0) {
             }
-        } else if (error != EINTR) {
-            return error;
+        } else if (error != -EINTR) {
+            break;
         }
     }
     // The table changes faster than this function can read it. The last entries are as good as any, and the
     // announcements that follow correct them.
-    return error == EINTR ? 0 : error;
+    if (error != 0 && error != -EINTR) return fail(-error, what);
+    return {};
 }
 
 }  // namespace vma::net

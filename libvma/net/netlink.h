@@ -23,23 +23,23 @@ class NetlinkSocket {
     static Result<NetlinkSocket> open();
 
     int fd() const noexcept { return fd_.get(); }
-    // Joins the multicast group `group` (RTNLGRP_*); false with errno.
-    bool join(unsigned group) noexcept;
+    // Joins the multicast group `group` (RTNLGRP_*).
+    Result<void> join(unsigned group);
     // Asks for a receive buffer of `bytes`, above the system's limit where the process may.
     void enlarge_receive_buffer(int bytes) noexcept;
 
-    // Sends one request. False with errno. Never allocates.
-    bool send(const nlmsghdr* message) noexcept;
+    // Sends one request. 0 or -errno, which stays untouched. Never allocates.
+    int send(const nlmsghdr* message) noexcept;
     // Takes one datagram of the kernel, without waiting. Returns the messages' bytes, or -errno: -EAGAIN when
     // there is none, -ENOBUFS when announcements were lost, -EMSGSIZE when the datagram did not fit `buffer`.
     // Never allocates.
     ssize_t receive(std::span<std::uint8_t> buffer) noexcept;
 
     // Asks for a table (`type` RTM_GET*, with its family header) and calls `each` for every entry. After an
-    // interrupted dump (the table changed meanwhile) calls `restart` and begins again. Returns 0 or an errno
-    // value.
-    int dump(int type, const void* header, std::size_t header_length, const std::function<void()>& restart,
-             const std::function<void(nlmsghdr*)>& each);
+    // interrupted dump (the table changed meanwhile) calls `restart` and begins again. `what` names the table
+    // in an error.
+    Result<void> dump(const char* what, int type, const void* header, std::size_t header_length,
+                      const std::function<void()>& restart, const std::function<void(nlmsghdr*)>& each);
 
     std::uint32_t next_sequence() noexcept { return ++sequence_; }
 

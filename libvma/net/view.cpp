@@ -189,9 +189,9 @@ class NetlinkView final : public KernelView {
   private:
     bool routed_sources(int ifindex, bool strict, std::vector<SourcePrefix>& out) const;
     long setting(const std::string& name) const;
-    int read_links(Links& out);
-    int read_addresses(Addresses& out);
-    int read_neighbours(Neighbours& out);
+    Result<void> read_links(Links& out);
+    Result<void> read_addresses(Addresses& out);
+    Result<void> read_neighbours(Neighbours& out);
     void read_rules();
     Result<Route> ask_route(const RouteQuery& query);
     bool nothing_announced() const noexcept;
@@ -246,23 +246,21 @@ Result<void> NetlinkView::load() {
     announcements_.enlarge_receive_buffer(kAnnouncementBuffer);
     for (unsigned group :
          {RTNLGRP_LINK, RTNLGRP_NEIGH, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV4_RULE})
-        if (!announcements_.join(group)) return fail(errno, fmt::format("netlink group {}", group));
-    int saved = errno;
-    announcements_.join(RTNLGRP_IPV4_NETCONF);  // rp_filter
-    announcements_.join(RTNLGRP_NEXTHOP);       // since Linux 5.3; before, routes had no shared next hops
-    errno = saved;
+        if (auto joined = announcements_.join(group); !joined) return joined;
+    (void)announcements_.join(RTNLGRP_IPV4_NETCONF);  // rp_filter
+    (void)announcements_.join(RTNLGRP_NEXTHOP);  // since Linux 5.3; before, routes had no shared next hops
     buffer_.resize(64 * 1024);
-    if (int error = read_links(links_)) return fail(error, "netlink links");
-    if (int error = read_addresses(addresses_)) return fail(error, "netlink addresses");
-    if (int error = read_neighbours(neighbours_)) return fail(error, "netlink neighbours");
+    if (auto read = read_links(links_); !read) return read;
+    if (auto read = read_addresses(addresses_); !read) return read;
+    if (auto read = read_neighbours(neighbours_); !read) return read;
     read_rules();
     return {};
 }
 
-int NetlinkView::read_links(Links& out) {
+Result<void> NetlinkView::read_links(Links& out) {
     ifinfomsg header{};
     return dumps_.dump(
-        RTM_GETLINK, &header, sizeof header, [&] { out.clear(); },
+        "netlink links", RTM_GETLINK, &header, sizeof header, [&] { out.clear(); },
         [&](nlmsghdr* message) {
             LinkEntry entry;
             if (message->nlmsg_type == RTM_NEWLINK && decode_link(message, entry))
@@ -270,22 +268,22 @@ int NetlinkView::read_links(Links& out) {
         });
 }
 
-int NetlinkView::read_addresses(Addresses& out) {
+Result<void> NetlinkView::read_addresses(Addresses& out) {
     ifaddrmsg header{};
     header.ifa_family = AF_INET;
     return dumps_.dump(
-        RTM_GETADDR, &header, sizeof header, [&] { out.clear(); },
+        "netlink addresses", RTM_GETADDR, &header, sizeof header, [&] { out.clear(); },
         [&](nlmsghdr* message) {
             AddressEntry entry;
             if (message->nlmsg_type == RTM_NEWADDR && decode_address(message, entry)) out.push_back(entry);
         });
 }
 
-int NetlinkView::read_neighbours(Neighbours& out) {
+Result<void> NetlinkView::read_neighbours(Neighbours& out) {
     ndmsg header{};
     header.ndm_family = AF_INET;
     return dumps_.dump(
-        RTM_GETNEIGH, &header, sizeof header, [&] { out.clear(); },
+        "netlink neighbours", RTM_GETNEIGH, &header, sizeof header, [&] { out.clear(); },
         [&](nlmsghdr* message) {
             NeighbourEntry entry;
             if (message->nlmsg_type == RTM_NEWNEIGH && decode_neighbour(message, entry))
@@ -298,8 +296,8 @@ void NetlinkView::read_rules() {
     bool matter = false, own = false;
     fib_rule_hdr header{};
     header.family = AF_INET;
-    const int error = dumps_.dump(
-        RTM_GETRULE, &header, sizeof header, [&] { matter = own = false; },
+    const auto read = dumps_.dump(
+        "netlink rules", RTM_GETRULE, &header, sizeof header, [&] { matter = own = false; },
         [&](nlmsghdr* message) {
             matter |= message->nlmsg_type != RTM_NEWRULE || rule_looks_at_ports(message);
             own |= !rule_is_default(message);
@@ -307,8 +305,8 @@ void NetlinkView::read_rules() {
     int saved = errno;
     const bool policy = os::sysctl("ipv4/fib_multipath_hash_policy", 1) != 0;
     errno = saved;
-    own_rules_.store(own || error != 0, std::memory_order_release);
-    ports_matter_.store(matter || error != 0 || policy, std::memory_order_release);
+    own_rules_.store(own || !read, std::memory_order_release);
+    ports_matter_.store(matter || !read || policy, std::memory_order_release);
 }
 
 void NetlinkView::process() {
@@ -437,8 +435,8 @@ void NetlinkView::apply_neighbour(nlmsghdr* message, Changes& changes) {
 
 void NetlinkView::replace_addresses(Changes& changes) {
     Addresses fresh;
-    if (int error = read_addresses(fresh)) {
-        log::warn("reading the addresses failed: {}", strerror(error));
+    if (auto read = read_addresses(fresh); !read) {
+        log::warn("reading the addresses failed: {}", strerror(read.error().code));
         reload_again_ = true;
         return;
     }
@@ -453,12 +451,13 @@ void NetlinkView::reload(Changes& changes) {
     Addresses addresses;
     Neighbours neighbours;
     changes.any = true;  // routes and rules are not mirrored, so they may have changed
-    int error = read_links(links);
-    if (error == 0) error = read_addresses(addresses);
-    if (error == 0) error = read_neighbours(neighbours);
-    reload_again_ = error != 0;
-    if (error != 0) {
-        log::warn("reading the network tables again failed: {}", strerror(error));
+    auto read = read_links(links);
+    if (read) read = read_addresses(addresses);
+    if (read) read = read_neighbours(neighbours);
+    reload_again_ = !read;
+    if (!read) {
+        log::warn("reading the network tables again failed: {}: {}", read.error().what,
+                  strerror(read.error().code));
         return;
     }
     {
@@ -528,11 +527,7 @@ Result<Route> NetlinkView::ask_route(const RouteQuery& query) {
         if (!section.entered()) return answer;
         const std::uint32_t sequence = queries_.next_sequence();
         RouteRequest request(query, sequence);
-        int saved = errno;
-        if (!queries_.send(request.message())) {
-            errno = saved;
-            return answer;
-        }
+        if (queries_.send(request.message()) != 0) return answer;
         // A message before this query's answer belongs to an earlier query whose answer was not readable
         // then.
         while (message == nullptr) {
@@ -587,10 +582,8 @@ void NetlinkView::solicit(int ifindex, in_addr_t address) noexcept {
     }
     Section section(query_lock_);
     if (!section.entered()) return;
-    int saved = errno;
     // The request asks for no answer. If one comes (EPERM), the next query takes it for an old one.
     queries_.send(UseNeighbour(ifindex, address, queries_.next_sequence()).message());
-    errno = saved;
 }
 
 bool NetlinkView::link(int ifindex, Link& out) const {
@@ -701,8 +694,8 @@ bool NetlinkView::routed_sources(int ifindex, bool strict, std::vector<SourcePre
     bool too_many = false;
     rtmsg header{};
     header.rtm_family = AF_INET;
-    const int error = source_routes_->dump(
-        RTM_GETROUTE, &header, sizeof header, [&] { routes.clear(); },
+    const auto read = source_routes_->dump(
+        "netlink routes", RTM_GETROUTE, &header, sizeof header, [&] { routes.clear(); },
         [&](nlmsghdr* message) {
             RouteEntry r;
             if (!decode_route_entry(message, r)) return;
@@ -725,7 +718,7 @@ bool NetlinkView::routed_sources(int ifindex, bool strict, std::vector<SourcePre
             else if (r.metric < known->second.metric)
                 known->second = {r.metric, ok};
         });
-    if (error != 0 || too_many) {
+    if (!read || too_many) {
         log::once(log::Level::info,
                   "rp_filter is on and the routing table is {}: frames without a connection reach sockets "
                   "through the kernel",

@@ -65,17 +65,17 @@ bool stderr_usable() noexcept {
     return now.st_dev == g_stderr.device && now.st_ino == g_stderr.inode;
 }
 
-// 0 or an errno value.
+// 0 or -errno.
 int open_file() noexcept {
     char name[PATH_MAX];
-    if (!expand_pid(g_file_name, os::raw_syscall(SYS_getpid), name, sizeof name)) return ENAMETOOLONG;
+    if (!expand_pid(g_file_name, os::raw_syscall(SYS_getpid), name, sizeof name)) return -ENAMETOOLONG;
     // Non-blocking, because a FIFO without a reader would stop the program.
     long fd = os::raw_syscall(SYS_openat, AT_FDCWD, static_cast<const char*>(name),
                               O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
-    if (fd < 0) return static_cast<int>(-fd);
+    if (fd < 0) return static_cast<int>(fd);
     int saved = errno;
     file() = InternalFd(static_cast<int>(fd));
-    int error = file() ? 0 : EMFILE;
+    int error = file() ? 0 : -EMFILE;
     errno = saved;
     return error;
 }
@@ -281,7 +281,7 @@ void configure(const Settings& settings) noexcept {
             g_file_name[n++] = '/';
         }
         if (n + settings.file.size() >= sizeof g_file_name) {
-            error = ENAMETOOLONG;
+            error = -ENAMETOOLONG;
         } else {
             memcpy(g_file_name + n, settings.file.data(), settings.file.size());
             g_file_name[n + settings.file.size()] = '\0';
@@ -296,7 +296,7 @@ void configure(const Settings& settings) noexcept {
     set_level(settings.level);
     if (error != 0)
         warn("VMA_LOG_FILE=\"{}\" cannot be opened ({}): the log goes to stderr", settings.file,
-             strerrordesc_np(error));
+             strerrordesc_np(-error));
     errno = saved;
 }
 

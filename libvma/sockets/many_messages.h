@@ -20,12 +20,12 @@ namespace vma::sockets {
 // Bytes that one call moves at most: the kernel's MAX_RW_COUNT.
 inline constexpr std::size_t kMaxTransfer = 0x7ffff000;
 
-// What the kernel says of a message whose vectors it cannot use; 0: it can.
+// What the kernel says of a message whose vectors it cannot use: -errno; 0: it can.
 inline int vectors_error(const msghdr& message) noexcept {
-    if (message.msg_iovlen > IOV_MAX) return EMSGSIZE;
-    if (!UserMemory::readable(message.msg_iov, message.msg_iovlen * sizeof(iovec))) return EFAULT;
+    if (message.msg_iovlen > IOV_MAX) return -EMSGSIZE;
+    if (!UserMemory::readable(message.msg_iov, message.msg_iovlen * sizeof(iovec))) return -EFAULT;
     for (std::size_t i = 0; i < message.msg_iovlen; i++)
-        if (static_cast<ssize_t>(message.msg_iov[i].iov_len) < 0) return EINVAL;
+        if (static_cast<ssize_t>(message.msg_iov[i].iov_len) < 0) return -EINVAL;
     return 0;
 }
 
@@ -58,7 +58,7 @@ int receive_many(mmsghdr* msgs, unsigned count, int flags, timespec* timeout, On
             if (got == 0) return -1;
             // Reported by the next call, as in the kernel.
             if (errno == runtime::kAskKernel) {
-                if (const int error = vectors_error(msgs[got].msg_hdr); error != 0) keep(error);
+                if (const int error = vectors_error(msgs[got].msg_hdr); error != 0) keep(-error);
             } else if (errno != EAGAIN && errno != runtime::kRestart) {
                 keep(errno);
             }

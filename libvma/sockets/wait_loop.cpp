@@ -60,12 +60,12 @@ int Sleep::run(std::uint64_t deadline, const sigset_t* mask) {
     errno = saved;
     woken_ = r > 0;
     if (woken_) watch_.woken();
-    if (r < 0 && error != EINTR) return error;
+    if (r < 0 && error != EINTR) return -error;
     // The library does not count handlers that came past its sigaction(); the first signal adopts them.
-    if (r < 0 && runtime::signals::adopt_new()) return EINTR;
+    if (r < 0 && runtime::signals::adopt_new()) return -EINTR;
     if (r == 0 && deadline != 0 && clock::monotonic_ns() >= deadline) {
         socket_.progress();
-        return EAGAIN;
+        return -EAGAIN;
     }
     return 0;
 }

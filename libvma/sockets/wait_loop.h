@@ -36,8 +36,8 @@ struct Waiting {
         return runtime::pending() || runtime::interruptions() != interruptions ||
                (deadline != 0 && runtime::restarts() != restarts);
     }
-    // errno of a call that is interrupted. With a timeout no call is started anew (signal(7)).
-    int error() const noexcept { return runtime::pending() && deadline == 0 ? runtime::kRestart : EINTR; }
+    // -errno of a call that is interrupted. With a timeout no call is started anew (signal(7)).
+    int error() const noexcept { return runtime::pending() && deadline == 0 ? -runtime::kRestart : -EINTR; }
 
     enum class Next { poll, sleep, interrupted, late };
     // A round of polling has found nothing: what now? `limit`: rounds before a sleep, negative: no sleep.
@@ -72,7 +72,7 @@ class Sleep {
     // Before each run(), and before the last look at the socket: what came before the waiter was in place
     // must not be slept through.
     void arm() noexcept;
-    // Until something may have happened: 0, or an errno; EAGAIN at the deadline. `deadline` as in Waiting.
+    // Until something may have happened: 0, or -errno; -EAGAIN at the deadline. `deadline` as in Waiting.
     // `mask`: the signals that wait.
     int run(std::uint64_t deadline, const sigset_t* mask);
     // After run(): what poll() said of `fd`.

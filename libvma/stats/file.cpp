@@ -36,8 +36,9 @@ class Descriptor {
 
 uid_t my_user() noexcept { return static_cast<uid_t>(os::raw_syscall(SYS_geteuid)); }
 
+// 0 or -errno.
 int status(int directory, const char* name, struct stat& out) noexcept {
-    return static_cast<int>(-os::raw_syscall(SYS_newfstatat, directory, name, &out, AT_SYMLINK_NOFOLLOW));
+    return static_cast<int>(os::raw_syscall(SYS_newfstatat, directory, name, &out, AT_SYMLINK_NOFOLLOW));
 }
 
 Result<int> open_directory(const std::string& directory) {
@@ -62,20 +63,20 @@ Result<int> open_directory(const std::string& directory) {
     return refused(EACCES, objection);
 }
 
-// Renames the finished file to `name`. Returns 0 or an errno value.
+// Renames the finished file to `name`. Returns 0 or -errno.
 int give_name(int directory, const char* temporary, const char* name) noexcept {
     constexpr int kTries = 3;  // another process may make or remove a file of the name meanwhile
-    int error = EEXIST;
-    for (int i = 0; i < kTries && error == EEXIST; i++) {
+    int error = -EEXIST;
+    for (int i = 0; i < kTries && error == -EEXIST; i++) {
         error = static_cast<int>(
-            -os::raw_syscall(SYS_renameat2, directory, temporary, directory, name, RENAME_NOREPLACE));
-        const bool unknown = error == EINVAL || error == ENOSYS;  // a file system without the flag
-        if (error != EEXIST && !unknown) return error;
+            os::raw_syscall(SYS_renameat2, directory, temporary, directory, name, RENAME_NOREPLACE));
+        const bool unknown = error == -EINVAL || error == -ENOSYS;  // a file system without the flag
+        if (error != -EEXIST && !unknown) return error;
         struct stat there {};
         const int missing = status(directory, name, there);
-        if (missing == ENOENT && !unknown) continue;
-        if (missing == 0 && (there.st_uid != my_user() || S_ISDIR(there.st_mode))) return EEXIST;
-        error = static_cast<int>(-os::raw_syscall(SYS_renameat2, directory, temporary, directory, name, 0));
+        if (missing == -ENOENT && !unknown) continue;
+        if (missing == 0 && (there.st_uid != my_user() || S_ISDIR(there.st_mode))) return -EEXIST;
+        error = static_cast<int>(os::raw_syscall(SYS_renameat2, directory, temporary, directory, name, 0));
     }
     return error;
 }
@@ -121,9 +122,9 @@ Result<void*> make_file(const std::string& directory, const std::string& name, s
     } unmap{mapped, size};
     fill(reinterpret_cast<void*>(mapped));
     if (const int named = give_name(dir.get(), temporary.c_str(), name.c_str()); named != 0) {
-        if (named == EEXIST)
-            return fail(named, fmt::format("{}/{} belongs to another user or is no file", directory, name));
-        return refused(named, "cannot get its name");
+        if (named == -EEXIST)
+            return fail(EEXIST, fmt::format("{}/{} belongs to another user or is no file", directory, name));
+        return refused(-named, "cannot get its name");
     }
     unlink.name = nullptr;
     unmap.at = 0;

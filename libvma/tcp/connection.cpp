@@ -76,9 +76,9 @@ int Connection::attach() noexcept {
         if (!added && tcb_.origin.passive())
             log::once(log::Level::warn, "a connection is refused, for it cannot have a flow rule: {}",
                       added.error().what);
-        if (!added) return added.error().code == EEXIST ? EADDRNOTAVAIL : EOPNOTSUPP;
+        if (!added) return added.error().code == EEXIST ? -EADDRNOTAVAIL : -EOPNOTSUPP;
     } catch (...) {
-        return ENOBUFS;
+        return -ENOBUFS;
     }
     attached_ = true;
     ref();  // the rule's; detached() gives it back
@@ -92,7 +92,7 @@ int Connection::connect() noexcept {
     if (!enter()) return -EALREADY;
     int error = tcb_.route.find();
     // The neighbour's address may be unknown yet: the SYN then waits for it, as a packet in the kernel does.
-    if (error == EAGAIN && tcb_.route.ring() != nullptr) error = 0;
+    if (error == -EAGAIN && tcb_.route.ring() != nullptr) error = 0;
     if (error == 0) {
         tcb_.phase.connecting = true;
         // Before the SYN leaves, and without the lock: rings call the connection with their locks held.
@@ -106,7 +106,7 @@ int Connection::connect() noexcept {
         if (tcb_.pcb != nullptr) tcb_.abandon(false);
     }
     leave();
-    return -error;
+    return error;
 }
 
 Connection* Connection::adopt(PathSource& paths, lwip::Pcb* pcb, const Handshake& handshake,

@@ -179,7 +179,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     static void note_moved() noexcept;
 
     // ---- for the connection's own parts, and for the engine ----
-    // Puts the flow rule on the ring: 0 or errno; EADDRNOTAVAIL: the four numbers are in use. May be called
+    // Puts the flow rule on the ring: 0 or -errno; -EADDRNOTAVAIL: the four numbers are in use. May be called
     // with the lock held.
     int attach() noexcept;
     // With the lock held: the connection ends when that is given back; by a RST, or without a word.

@@ -29,8 +29,8 @@ struct Path {
 class PathSource {
   public:
     virtual ~PathSource() = default;
-    // 0 and `out`, or an errno: EAGAIN (the neighbour is being asked for, try again soon), EHOSTUNREACH (it
-    // does not answer), ENETUNREACH and what else a route look-up says, EOPNOTSUPP (there is a way, but not
+    // 0 and `out`, or -errno: -EAGAIN (the neighbour is being asked for, try again soon), -EHOSTUNREACH (it
+    // does not answer), -ENETUNREACH and what else a route look-up says, -EOPNOTSUPP (there is a way, but not
     // over a ring). Any thread; callers may hold a connection's lock and a ring's rx_lock.
     virtual int find(const net::Endpoints& ends, const net::PathOptions& options, Path& out) noexcept = 0;
     // Moves when a path found earlier may no longer hold. Cheap.

@@ -23,11 +23,11 @@ constexpr std::uint64_t kNeighbourRetryNs = 1'000'000, kRouteRetryNs = 20'000'00
 int Route::find() noexcept {
     Path path;
     const int error = source_.find(tcb_.ends, tcb_.options.path, path);
-    if (error != 0 && error != EAGAIN) {
+    if (error != 0 && error != -EAGAIN) {
         known_ = false;
         return error;
     }
-    if (path.ring == nullptr) return error != 0 ? error : EOPNOTSUPP;
+    if (path.ring == nullptr) return error != 0 ? error : -EOPNOTSUPP;
     // The rule stays on the ring where it is: a route over another interface is used for sending only.
     const std::uint32_t mss_before = wanted_mss();
     path_ = path;
@@ -46,10 +46,10 @@ void Route::adopt(const Path& path, bool resolved, ring::Ring& rule_ring) noexce
 
 void Route::wait(int error, std::uint64_t now) noexcept {
     if (tries_++ == 0) tries_since_ns_ = now;
-    const bool asking = error == EAGAIN;
-    soft_error_ = asking ? 0 : error;
+    const bool asking = error == -EAGAIN;
+    soft_error_ = asking ? 0 : -error;
     if (!tcb_.phase.established && (!asking || now - tries_since_ns_ > kNeighbourPatienceNs)) {
-        tcb_.give_up(asking ? EHOSTUNREACH : error);
+        tcb_.give_up(asking ? EHOSTUNREACH : -error);
         return;
     }
     // A neighbour answers in microseconds as a rule; a route that went may come back.

@@ -20,7 +20,7 @@ class Route {
   public:
     Route(Tcb& tcb, PathSource& source) noexcept : tcb_(tcb), source_(source) {}
 
-    // Looks the way up: 0, or an errno of PathSource.
+    // Looks the way up: 0, or -errno of PathSource.
     int find() noexcept;
     // As found by a listener. `resolved`: the neighbour's address is known. `rule_ring`: where the peer's SYN
     // came in; answers may go another way.
@@ -33,7 +33,7 @@ class Route {
     ring::Ring* rule_ring() const noexcept { return rule_ring_ != nullptr ? rule_ring_ : path_.ring; }
     const Path& path() const noexcept { return path_; }
 
-    // No way to the peer at the moment, for `error`: tries again later, or gives up.
+    // No way to the peer at the moment, for `error` (-errno): tries again later, or gives up.
     void wait(int error, std::uint64_t now) noexcept;
     void found() noexcept { tries_ = 0; }
     // The peer has answered; or it has not.

@@ -59,7 +59,7 @@ class Host final : public vma::tcp::PathSource {
         out.dst_mac = attacker_->attr().mac;
         out.mtu = mtu;
         out.generation = generation_;
-        return error;
+        return -error;
     }
     std::uint32_t generation() const noexcept override { return generation_; }
     void changed() { generation_++; }

@@ -48,7 +48,7 @@ class Host final : public PathSource {
         out.dst_mac = peer->device->attr().mac;
         out.mtu = mtu;
         out.generation = generation_;
-        return error;
+        return -error;
     }
     std::uint32_t generation() const noexcept override { return generation_; }
     void changed() { generation_++; }

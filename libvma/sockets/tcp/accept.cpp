@@ -123,8 +123,7 @@ int TcpListening::accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
             if (pin.listener == nullptr || pin.listener->pending() != 0) return true;
             return (ratio == 0 ? w.spins == 0 : w.spins % ratio == 0) && kernel_has_connection(fd);
         });
-        if (error == EAGAIN) return failed(EAGAIN);
-        if (error != 0) return failed(error);
+        if (error != 0) return failed(-error);
         errno = saved;
     }
 }

@@ -76,7 +76,7 @@ bool TcpConnecting::plan_connect(int fd, const net::Endpoint& to, Plan& plan) no
     }
 }
 
-// 0: under way, or errno. !ours: nothing was done, the kernel shall connect.
+// 0: under way, or -errno. !ours: nothing was done, the kernel shall connect.
 int TcpConnecting::start_connect(int fd, const sockaddr* addr, socklen_t len, bool& ours, Why& why) {
     ours = false;
     why = {stats::Reason::other, "not an IPv4 address", {}};
@@ -117,7 +117,7 @@ int TcpConnecting::start_connect(int fd, const sockaddr* addr, socklen_t len, bo
         c->set_owner(this);
         {
             ConnectionScope here(*c);
-            error = -c->connect();
+            error = c->connect();
         }
         if (error == 0) {
             set_phase(Phase::connecting);
@@ -126,12 +126,12 @@ int TcpConnecting::start_connect(int fd, const sockaddr* addr, socklen_t len, bo
             break;
         }
         let_go(fd, false);
-        if (error == EOPNOTSUPP) {
+        if (error == -EOPNOTSUPP) {
             why = {stats::Reason::no_device, "no way over an offloaded interface", {}};
             errno = saved;
             return 0;
         }
-        if (!plan.autobind || error != EADDRNOTAVAIL || attempt == kPortTries) break;
+        if (!plan.autobind || error != -EADDRNOTAVAIL || attempt == kPortTries) break;
     }
     ours = true;
     errno = saved;
@@ -183,7 +183,7 @@ int TcpConnecting::connect(int fd, const sockaddr* addr, socklen_t len) {
     if (const int error = start_connect(fd, addr, len, ours, why); ours) {
         held.now();
         whole.reset();
-        if (error != 0) return failed(error);
+        if (error != 0) return failed(-error);
         const int r = await_connect(fd, EINPROGRESS);
         if (r == 0) errno = saved;
         return r;
@@ -223,8 +223,8 @@ int TcpConnecting::await_connect(int fd, int under_way) {
             if (ConnectionScope::interrupted(*c)) return failed(under_way);
             Waiting w(options_.send_timeout_ns());
             const int error = wait(-1, w, [&] { return !still_connecting(*c); });
-            if (error == EAGAIN) return failed(under_way);
-            if (error != 0) return failed(error);
+            if (error == -EAGAIN) return failed(under_way);
+            if (error != 0) return failed(-error);
         }
     }
     const runtime::NoCancel whole;

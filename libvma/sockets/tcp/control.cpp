@@ -157,9 +157,8 @@ int TcpSocket::shutdown(int fd, int how) {
             ConnectionScope here(*pin.connection);
             const int error = -pin.connection->shutdown(how);
             if (error != EREMOTE) return error == 0 ? 0 : failed(error);
-            int busy = 0;
             remote = true;
-            if (!moved_away(fd, busy) && busy != 0) return failed(busy);
+            if (const int gone = move_away(fd); gone < 0) return failed(-gone);
         }
     }
     if (remote) return shutdown(fd, how);

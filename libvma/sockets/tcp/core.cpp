@@ -77,11 +77,10 @@ bool TcpCore::handover(int fd, LeaveCause why) noexcept {
     return moved;
 }
 
-bool TcpCore::moved_away(int fd, int& error) noexcept {
-    error = state_lock_.owned_by_me() ? EAGAIN : 0;
-    if (error != 0) return false;
+int TcpCore::move_away(int fd) noexcept {
+    if (state_lock_.owned_by_me()) return -EAGAIN;
     if (has_connection()) handover(fd, leave::urgent_data);
-    return !has_connection();
+    return has_connection() ? 0 : 1;
 }
 
 }  // namespace vma::sockets

@@ -91,16 +91,16 @@ class TcpCore : public SteeredSocket, public tcp::Owner {
     bool interrupted_own_code() const noexcept {
         return stack_.control().owned_by_me() || state_lock_.owned_by_me() || interrupted_library_code();
     }
-    // After -EREMOTE of the connection: waits for the handover that is under way, or does it. True: the
-    // kernel answers now; false: the connection is still here, so try again. `error`: neither, in a signal
+    // After -EREMOTE of the connection: waits for the handover that is under way, or does it. 1: the
+    // kernel answers now; 0: the connection is still here, so try again; -EAGAIN: neither, in a signal
     // handler that interrupted the handover.
-    bool moved_away(int fd, int& error) noexcept;
+    int move_away(int fd) noexcept;
 
     unsigned progress(const Pin& pin) const noexcept;
     void flush(const Pin& pin) const noexcept;
     unsigned rings(const Pin& pin, ring::Ring** out, unsigned room) const noexcept;
-    // Polls, then sleeps, until ready() (0), or an errno: EAGAIN at the deadline, EINTR, EBADF when closed
-    // meanwhile. See wait.h.
+    // Polls, then sleeps, until ready() (0), or -errno: -EAGAIN at the deadline, -EINTR, -EBADF when
+    // closed meanwhile. See wait.h.
     template <class F>
     int wait(int fd, Waiting& w, F&& ready);
 

@@ -26,10 +26,10 @@ int LocalName::reserve(int fd, net::Endpoint& local) noexcept {
     const int r = shadow::bind_to(fd, {local.address, 0});
     const int error = errno;
     if (no_port_) os::setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
-    if (r != 0) return error == EADDRINUSE ? EADDRNOTAVAIL : error;
+    if (r != 0) return error == EADDRINUSE ? -EADDRNOTAVAIL : -error;
     local.port = shadow::name_of(fd).port;
     autobound_ = true;
-    return local.port != 0 ? 0 : EADDRNOTAVAIL;
+    return local.port != 0 ? 0 : -EADDRNOTAVAIL;
 }
 
 // A socket in state CLOSE keeps its port, but one that stops listening does not; and an address that bind()

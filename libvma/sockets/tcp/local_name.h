@@ -25,7 +25,7 @@ class LocalName {
     void note_rebind() noexcept;
     bool rebound() const noexcept { return rebound_.load(std::memory_order_acquire); }
 
-    // Reserves an ephemeral port of `local`'s address in the kernel, and puts it there. 0 or errno.
+    // Reserves an ephemeral port of `local`'s address in the kernel, and puts it there. 0 or -errno.
     int reserve(int fd, net::Endpoint& local) noexcept;
     // Gives a reserved port back.
     void release(int fd) noexcept;

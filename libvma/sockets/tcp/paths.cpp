@@ -59,14 +59,14 @@ int TcpPaths::find(const net::Endpoints& ends, const net::PathOptions& options, 
     const runtime::NoCancel whole;
     PathResolver paths(stack_);
     auto route = paths.route(IPPROTO_TCP, ends, options);
-    if (!route) return route.error().code;
-    if (route->kind != net::Route::Kind::unicast) return EOPNOTSUPP;
+    if (!route) return -route.error().code;
+    if (route->kind != net::Route::Kind::unicast) return -EOPNOTSUPP;
     net::Link link;
-    if (!paths.link(*route, link)) return ENETUNREACH;
+    if (!paths.link(*route, link)) return -ENETUNREACH;
     bool busy = false;  // the caller may hold a ring's lock, and control operations take those
     out.ring = paths.ring(*route, busy);
-    if (busy) return EAGAIN;
-    if (out.ring == nullptr) return EOPNOTSUPP;
+    if (busy) return -EAGAIN;
+    if (out.ring == nullptr) return -EOPNOTSUPP;
     out.src_mac = link.mac;
     out.mtu = limit_mtu(PathResolver::mtu(*route, link));
     out.next_hop = PathResolver::next_hop(*route, ends.remote.address.v4());
@@ -80,14 +80,14 @@ int TcpPaths::find(const net::Endpoints& ends, const net::PathOptions& options, 
         case net::Neighbour::State::failed:
             if (const std::uint64_t since = waits_since(ends); since != 0 && next.failed_at_ns > since) {
                 waits_no_more(ends);
-                return EHOSTUNREACH;
+                return -EHOSTUNREACH;
             }
             ask(route->ifindex, out.next_hop);
-            return EAGAIN;
+            return -EAGAIN;
         default:
             waits_since(ends);
             ask(route->ifindex, out.next_hop);
-            return EAGAIN;
+            return -EAGAIN;
     }
 }
 

@@ -123,10 +123,9 @@ ssize_t TcpStream::receive_ours(int fd, IovCursor& at, int flags) {
     // The connection is the kernel's, or about to go there.
     enum class Then { stop, again, leave };
     auto remote = [&]() -> Then {
-        int busy = 0;
         if (got == 0) return Then::leave;
         if (!waits || got >= target || how != 0) return Then::stop;
-        if (!moved_away(fd, busy)) return busy == 0 ? Then::again : Then::stop;
+        if (const int gone = move_away(fd); gone <= 0) return gone == 0 ? Then::again : Then::stop;
         got += rest_from_kernel(fd, at, flags);
         return Then::stop;
     };
@@ -176,7 +175,7 @@ ssize_t TcpStream::receive_ours(int fd, IovCursor& at, int flags) {
         });
         if (error != 0) {
             if (got != 0) break;
-            return -error;
+            return error;
         }
         // Another thread disconnected it, or gave it to the kernel, which knows the answer.
         if (transport_.connection() != c) {
@@ -224,9 +223,9 @@ ssize_t TcpStream::recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* 
     IovCursor at(&iov, 1, iov.iov_len);
     const ssize_t n = receive(fd, at, flags);
     if (n == -EREMOTE) {
-        int busy;
-        if (moved_away(fd, busy)) return kernel();
-        return busy != 0 ? failed(busy) : recvfrom(fd, buf, len, flags, addr, alen);
+        const int gone = move_away(fd);
+        if (gone > 0) return kernel();
+        return gone < 0 ? failed(-gone) : recvfrom(fd, buf, len, flags, addr, alen);
     }
     if (n >= 0 && addr != nullptr) {
         // A stream's data carries no name (recv(2)); the length says so.
@@ -276,9 +275,9 @@ ssize_t TcpStream::recvmsg(int fd, msghdr* msg, int flags) {
     IovCursor at(msg->msg_iov, msg->msg_iovlen, length);
     n = receive(fd, at, flags);
     if (n == -EREMOTE) {
-        int busy;
-        if (moved_away(fd, busy)) return kernel();
-        return busy != 0 ? failed(busy) : recvmsg(fd, msg, flags);
+        const int gone = move_away(fd);
+        if (gone > 0) return kernel();
+        return gone < 0 ? failed(-gone) : recvmsg(fd, msg, flags);
     }
     if (n < 0) return finish(n, flags);
     msg->msg_flags = flags & MSG_CMSG_CLOEXEC;

@@ -76,9 +76,8 @@ ssize_t TcpStream::transmit_ours(int fd, IovCursor& at, int flags) {
     // The connection is the kernel's, or about to go there. False: the caller asks the kernel, for all of
     // it.
     auto remote = [&] {
-        int busy = 0;
         if (sent == 0) return false;
-        if (waits && moved_away(fd, busy)) sent += rest_to_kernel(fd, at, flags);
+        if (waits && move_away(fd) > 0) sent += rest_to_kernel(fd, at, flags);
         return true;
     };
     for (;;) {
@@ -133,7 +132,7 @@ ssize_t TcpStream::transmit_ours(int fd, IovCursor& at, int flags) {
         polled = false;
         if (error != 0) {
             if (sent != 0) break;
-            return -error;
+            return error;
         }
         if (transport_.connection() != c) {
             if (!remote()) return -EREMOTE;
@@ -199,9 +198,9 @@ ssize_t TcpStream::sendto(int fd, const void* buf, size_t len, int flags, const 
     IovCursor at(&iov, 1, iov.iov_len);
     const ssize_t n = transmit(fd, at, flags);
     if (n == -EREMOTE) {
-        int busy;
-        if (moved_away(fd, busy)) return kernel();
-        return busy != 0 ? failed(busy) : sendto(fd, buf, len, flags, addr, alen);
+        const int gone = move_away(fd);
+        if (gone > 0) return kernel();
+        return gone < 0 ? failed(-gone) : sendto(fd, buf, len, flags, addr, alen);
     }
     return finish_send(n, flags);
 }
@@ -221,7 +220,7 @@ ssize_t TcpStream::sendmsg(int fd, const msghdr* msg, int flags) {
         !UserMemory::readable(msg->msg_name,
                               std::min<std::size_t>(msg->msg_namelen, sizeof(sockaddr_storage))))
         return failed(EFAULT);
-    if (const int error = vectors_error(*msg); error != 0) return failed(error);
+    if (const int error = vectors_error(*msg); error != 0) return failed(-error);
     std::size_t length = 0;
     for (std::size_t i = 0; i < msg->msg_iovlen; i++)
         length += std::min(msg->msg_iov[i].iov_len, kMaxTransfer - length);
@@ -237,9 +236,9 @@ ssize_t TcpStream::sendmsg(int fd, const msghdr* msg, int flags) {
     IovCursor at(msg->msg_iov, msg->msg_iovlen, length);
     const ssize_t n = transmit(fd, at, flags);
     if (n == -EREMOTE) {
-        int busy;
-        if (moved_away(fd, busy)) return kernel();
-        return busy != 0 ? failed(busy) : sendmsg(fd, msg, flags);
+        const int gone = move_away(fd);
+        if (gone > 0) return kernel();
+        return gone < 0 ? failed(-gone) : sendmsg(fd, msg, flags);
     }
     return finish_send(n, flags);
 }

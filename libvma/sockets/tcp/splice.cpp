@@ -78,28 +78,28 @@ ssize_t TcpStream::sendfile(int out, int in, off_t* offset, size_t length) {
     int error = 0;
     while (count != 0) {
         const ssize_t n = pread(in, buffer.get(), std::min(count, kChunk), position);
-        if (n < 0) error = errno;
+        if (n < 0) error = -errno;
         if (n <= 0) break;
         iovec iov{buffer.get(), static_cast<std::size_t>(n)};
         IovCursor at(&iov, 1, iov.iov_len);
         count -= static_cast<std::size_t>(n);
         const bool more = count != 0 && position + n < s.st_size;
         const ssize_t sent = transmit(out, at, more ? MSG_MORE : 0);
-        if (sent < 0) error = static_cast<int>(-sent);
+        if (sent < 0) error = static_cast<int>(sent);
         if (sent > 0) position += sent;
         if (sent < n) break;
     }
-    if (position == start && error == EREMOTE) {
-        int busy;
-        if (moved_away(out, busy)) return Socket::sendfile(out, in, offset, wanted);
-        return busy != 0 ? failed(busy) : sendfile(out, in, offset, wanted);
+    if (position == start && error == -EREMOTE) {
+        const int gone = move_away(out);
+        if (gone > 0) return Socket::sendfile(out, in, offset, wanted);
+        return gone < 0 ? failed(-gone) : sendfile(out, in, offset, wanted);
     }
     if (offset != nullptr)
         *offset = position;
     else if (position != start)
         lseek(in, position, SEEK_SET);
     if (position != start) return static_cast<ssize_t>(position - start);
-    return error == 0 ? 0 : finish_send(-error, 0);
+    return error == 0 ? 0 : finish_send(error, 0);
 }
 
 // Only as much is taken from the pipe as there is room for in the send queue, so that nothing is left over
@@ -144,8 +144,8 @@ ssize_t TcpStream::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
                         break;
                     }
                     Waiting w(options_.send_timeout_ns());
-                    if (int e = wait(-1, w, settled)) {
-                        error = -e;
+                    if (const int e = wait(-1, w, settled)) {
+                        error = e;
                         break;
                     }
                 }
@@ -175,10 +175,10 @@ ssize_t TcpStream::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
                 Waiting w(0);
                 wait(-1, w,
                      [&] { return (pin.connection->events() & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0; });
-            } else if (int busy = 0; sent == -EREMOTE && moved_away(out, busy)) {
+            } else if (const int gone = sent == -EREMOTE ? move_away(out) : 0; gone > 0) {
                 if (rest_to_kernel(out, at, more) == 0) error = -EPIPE;
                 break;
-            } else if (sent < 0 && (sent != -EREMOTE || busy != 0)) {
+            } else if (sent < 0 && (sent != -EREMOTE || gone < 0)) {
                 error = sent;
                 break;
             }
@@ -188,10 +188,10 @@ ssize_t TcpStream::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
     }
     if (moved != 0) return static_cast<ssize_t>(moved);
     if (error == -EREMOTE) {
-        int busy;
-        if (moved_away(out, busy))
+        const int gone = move_away(out);
+        if (gone > 0)
             return count_kernel(stats::TrafficPath::tx_os, asked(in, in_offset, out, out_offset, len, flags));
-        return busy != 0 ? failed(busy) : splice_in(in, in_offset, out, out_offset, len, flags);
+        return gone < 0 ? failed(-gone) : splice_in(in, in_offset, out, out_offset, len, flags);
     }
     return error == 0 ? 0 : finish_send(error, 0);
 }
@@ -215,10 +215,10 @@ ssize_t TcpStream::splice_out(int in, off64_t* in_offset, int out, off64_t* out_
         // SPLICE_F_NONBLOCK is about the pipe; the socket has its own flag.
         const ssize_t n = receive(in, at, moved != 0 ? MSG_DONTWAIT : 0);
         if (n == -EREMOTE && moved == 0) {
-            int busy;
-            if (moved_away(in, busy))
+            const int gone = move_away(in);
+            if (gone > 0)
                 return count_kernel(stats::TrafficPath::rx_os, asked(in, nullptr, out, nullptr, len, flags));
-            return busy != 0 ? failed(busy) : splice_out(in, nullptr, out, nullptr, len, flags);
+            return gone < 0 ? failed(-gone) : splice_out(in, nullptr, out, nullptr, len, flags);
         }
         if (n < 0 && moved == 0) return finish(n, 0);
         if (n <= 0) break;

@@ -16,7 +16,7 @@ int TcpCore::wait(int fd, Waiting& w, F&& ready) {
     for (;; pin.look_again()) {
         progress(pin);
         if (ready()) return 0;
-        if (closed()) return EBADF;
+        if (closed()) return -EBADF;
         switch (w.next(limit)) {
             case Waiting::Next::poll:
                 flush(pin);  // what polling has answered must not wait for the flusher
@@ -25,7 +25,7 @@ int TcpCore::wait(int fd, Waiting& w, F&& ready) {
             case Waiting::Next::interrupted:
                 return w.error();
             case Waiting::Next::late:
-                return EAGAIN;
+                return -EAGAIN;
             case Waiting::Next::sleep:
                 break;
         }
@@ -40,7 +40,7 @@ int TcpCore::wait(int fd, Waiting& w, F&& ready) {
             progress(pin);
             if (ready() || closed()) break;
             if (int error = sleep.run(w.deadline, hold.original()))
-                return error == EAGAIN && ready() ? 0 : error;
+                return error == -EAGAIN && ready() ? 0 : error;
         } while (sleep.goes_on());
         w.spins = 0;
     }

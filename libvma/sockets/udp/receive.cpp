@@ -168,7 +168,7 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
                 waiting->pause(time);
                 continue;
             case Waiting::Next::interrupted:
-                errno = waiting->error();
+                errno = -waiting->error();
                 return -1;
             case Waiting::Next::late:
                 return would_block();
@@ -209,12 +209,12 @@ bool UdpSocket::sleep(int fd, std::uint64_t deadline, const sigset_t* mask,
         // A datagram that came before the waiter was in place must not be slept through.
         progress();
         if (done()) return true;
-        if (const int error = sleep.run(deadline, mask); error == EAGAIN) {
+        if (const int error = sleep.run(deadline, mask); error == -EAGAIN) {
             if (queue_.size() != 0) return true;
             would_block();
             return false;
         } else if (error != 0) {
-            errno = error;
+            errno = -error;
             return false;
         }
         if (const short events = sleep.fd_events(); events != 0) {

@@ -462,7 +462,7 @@ bool Listener::open(const Segment& segment, const Handshake& handshake, bool coo
     Path path;
     const int error = paths_.find(handshake.ends, options.path, path);
     Connection* c = nullptr;
-    if ((error == 0 || error == EAGAIN) && path.ring != nullptr)
+    if ((error == 0 || error == -EAGAIN) && path.ring != nullptr)
         c = make(handshake, options, path, error == 0, *segment.buffer->ring);
     lock_.lock();
     HalfOpen* e = table_.find(handshake.ends);  // unless the listener was closed
@@ -580,7 +580,7 @@ bool Listener::find_way(const Segment& segment, const Options& options, bool loo
     if (look_up) {
         Path path;
         const int error = paths_.find(segment.ends, options.path, path);
-        if (error != EAGAIN && (error != 0 || path.ring == nullptr)) return false;
+        if (error != -EAGAIN && (error != 0 || path.ring == nullptr)) return false;
         if (path.mtu != 0) known_mtu_.store(mtu = path.mtu, std::memory_order_relaxed);
         if (error == 0) {
             way.ring = path.ring;

@@ -22,14 +22,14 @@ int Opening::start() noexcept {
     const lwip::Parameters parameters = negotiated();
     own_window_ = parameters.wnd;
     tcb_.pcb = Callbacks::make(tcb_, parameters);
-    if (tcb_.pcb == nullptr) return ENOBUFS;
+    if (tcb_.pcb == nullptr) return -ENOBUFS;
     bool queued = false;
     tcb_.in_lwip([&](lwip::Entry&) { queued = Callbacks::connect(tcb_); });
     if (queued) tcb_.sender.output();
     // What may be sent before the peer has said anything (RFC 9293 section 3.7.1).
     tcb_.shown.set_mss(std::min(tcb_.route.wanted_mss(), 536u) -
                        (tcb_.options.timestamps ? kTimestampBytes : 0));
-    return queued ? 0 : ENOBUFS;
+    return queued ? 0 : -ENOBUFS;
 }
 
 void Opening::adopt(lwip::Pcb* pcb, const Handshake& handshake) noexcept {

@@ -62,7 +62,7 @@ bool SegmentWriter::send(lwip::Segment* seg, bool again) noexcept {
     h->data_offset = static_cast<std::uint8_t>(length / 4 << 4);
 
     const iovec data{seg->data(), seg->size()};
-    if (transmit(head, length, &data, seg->size() != 0, seg->size()) != 0) return false;
+    if (!transmit(head, length, &data, seg->size() != 0, seg->size())) return false;
     t.acks.sent();
     const std::uint32_t end = seg->end();
     if (again) {
@@ -146,7 +146,7 @@ void SegmentWriter::send_ack(std::uint32_t back) noexcept {
     h->urgent = 0;
     const std::size_t length = sizeof *h + put_options(head + sizeof *h, nullptr, now_ns());
     h->data_offset = static_cast<std::uint8_t>(length / 4 << 4);
-    if (transmit(head, length, nullptr, 0, 0) != 0) {
+    if (!transmit(head, length, nullptr, 0, 0)) {
         if (t.timers.path_at == 0)
             t.timers.path_at = now_ns() + kRetryNs;  // the flag stays, so output() comes back to it
         return;
@@ -172,19 +172,17 @@ void SegmentWriter::send_control(const lwip::Piece& segment) noexcept {
 }
 
 // `tcp_header` has kRoom bytes in front of it, for the other headers.
-int SegmentWriter::transmit(std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov,
-                            std::size_t count, std::size_t length) noexcept {
+bool SegmentWriter::transmit(std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov,
+                             std::size_t count, std::size_t length) noexcept {
     Tcb& t = tcb_;
-    if (!t.route.known()) {
-        if (t.route.find() != 0) return EAGAIN;
-    }
+    if (!t.route.known() && t.route.find() != 0) return false;
     std::uint8_t* const headers = tcp_header - sizeof ip_headers_;
     std::memcpy(headers, ip_headers_, sizeof ip_headers_);
     if (!t.options.path.dont_fragment) net::renew_ip_id(headers);
-    const int error =
-        t.route.ring()->send_tcp(headers, sizeof ip_headers_ + header_length, iov, count, length);
-    if (error == 0) t.counters.segments_out++;
-    return error;
+    if (t.route.ring()->send_tcp(headers, sizeof ip_headers_ + header_length, iov, count, length) != 0)
+        return false;
+    t.counters.segments_out++;
+    return true;
 }
 
 }  // namespace vma::tcp

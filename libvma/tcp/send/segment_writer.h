@@ -32,8 +32,8 @@ class SegmentWriter {
     void send_control(const lwip::Piece& segment) noexcept;
 
   private:
-    int transmit(std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov, std::size_t count,
-                 std::size_t length) noexcept;
+    bool transmit(std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov, std::size_t count,
+                  std::size_t length) noexcept;
     std::size_t put_options(std::uint8_t* at, const lwip::Segment* segment, std::uint64_t now) noexcept;
 
     Tcb& tcb_;
