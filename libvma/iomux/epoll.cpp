@@ -12,6 +12,7 @@
 #include "libvma/iomux/wait.h"
 #include "libvma/os/calls.h"
 #include "libvma/runtime/clock.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/region.h"
 
 namespace vma::iomux {
@@ -159,10 +160,9 @@ KernelWait::KernelWait(std::span<const int> sets, const timespec* timeout) noexc
 
 KernelWait::~KernelWait() {
     if (ticket_ == 0) return;
-    int saved = errno;
+    const ErrnoKept kept;
     runtime::Region region;
     sleepers::leave(ticket_);
-    errno = saved;
 }
 
 bool KernelWait::superseded() const noexcept {

@@ -19,6 +19,7 @@
 #include "libvma/os/proc_file.h"
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/never_destroyed.h"
@@ -297,7 +298,7 @@ void await_settled() noexcept {
 }
 
 void kick(std::span<const int> epfds) noexcept {
-    int saved = errno;
+    const ErrnoKept kept;
     g_kicked_at_ns.store(clock::monotonic_ns(), std::memory_order_relaxed);
     g_kicks.fetch_add(1);
     // kick()'s caller put the sets under the numbers before this function reads the counts. A sleeper counts
@@ -305,7 +306,6 @@ void kick(std::span<const int> epfds) noexcept {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     for (int epfd : epfds) kick_one(epfd);
     g_kicks.fetch_sub(1);
-    errno = saved;
 }
 
 namespace {

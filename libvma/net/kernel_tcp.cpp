@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/errno_kept.h"
 
 namespace vma::net {
 
@@ -19,9 +20,8 @@ bool KernelTcp::has(const Endpoints& ends, int ifindex) noexcept {
     if (!socket_) {
         const long fd = os::raw_syscall(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
         if (fd < 0) return false;
-        const int saved = errno;
+        const ErrnoKept kept;
         socket_ = InternalFd(static_cast<int>(fd));
-        errno = saved;
     }
     const int fd = socket_.get();
     struct {

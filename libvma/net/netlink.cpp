@@ -73,10 +73,9 @@ Result<void> NetlinkSocket::join(unsigned group) {
 }
 
 void NetlinkSocket::enlarge_receive_buffer(int bytes) noexcept {
-    int saved = errno;
+    const ErrnoKept kept;
     if (os::setsockopt(fd(), SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof bytes) != 0)
         os::setsockopt(fd(), SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
-    errno = saved;
 }
 
 int NetlinkSocket::send(const nlmsghdr* message) noexcept {

@@ -27,6 +27,7 @@
 #include "libvma/iomux/set_numbers.h"
 #include "libvma/os/calls.h"
 #include "libvma/preload/call_log.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/no_cancel.h"
 #include "libvma/runtime/region.h"
@@ -218,11 +219,10 @@ inline int duplicate(int fd, F&& make, const char* name = __builtin_FUNCTION()) 
     }
     iomux::set_numbers::may_be_set(fd) ? iomux::set_numbers::note(copy) : iomux::set_numbers::forget(copy);
     if (maybe_ours(fd) && !runtime::in_foreign_process()) {
-        int saved = errno;
+        const ErrnoKept kept;
         NotCancelled hold;
         sockets::on_dup(fd, copy);
         log_call(name, fd, copy);
-        errno = saved;
     } else {
         fresh(copy);
     }

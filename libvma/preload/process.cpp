@@ -15,6 +15,7 @@
 #include <atomic>
 
 #include "libvma/preload/guard.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/sockets/handover/shared_sockets.h"
 #include "libvma/sockets/observe/statistics.h"
 #include "libvma/sockets/stack.h"
@@ -29,10 +30,9 @@ namespace vma::preload {
 void flush_all() noexcept {
     sockets::Stack* stack = sockets::Stack::running();
     if (stack == nullptr || table_is_foreign()) return;
-    int saved = errno;
+    const ErrnoKept kept;
     NotCancelled hold;
     stack->flush();
-    errno = saved;
 }
 
 namespace {
@@ -51,10 +51,9 @@ void prepare(sockets::sharing::Before what, bool ends = true) noexcept {
     sockets::sharing::hand_all(what);
     flush_all();
     if (stack == nullptr) return;
-    const int saved = errno;
+    const ErrnoKept kept;
     stack->drain();
     stack->ending(false);
-    errno = saved;
 }
 
 }  // namespace
@@ -115,10 +114,9 @@ int exec(F&& call) noexcept {
         stats::end();
     }
     const int rc = call();
-    int saved = errno;
+    const ErrnoKept kept;
     runtime::Region region;
     stats::resume();
-    errno = saved;
     return rc;
 }
 
@@ -156,9 +154,8 @@ VMA_EXPORT int clone(int (*entry)(void*), void* stack, int flags, void* arg, ...
         CloneStart start{entry, arg};
         runtime::run_fork_prepare();
         int pid = os::clone(clone_child, stack, flags, &start, parent_tid, tls, child_tid);
-        int saved = errno;
+        const ErrnoKept kept;
         runtime::run_fork_parent();
-        errno = saved;
         return pid;
     }
     // A vfork with a stack of its own: the child runs on this thread's TLS while this thread waits.
@@ -180,9 +177,8 @@ VMA_EXPORT int daemon(int nochdir, int noclose) noexcept {
     if (ends) stats::end();
     int rc = os::daemon(nochdir, noclose);
     if (rc != 0 && ends) {
-        int saved = errno;
+        const ErrnoKept kept;
         stats::resume();
-        errno = saved;
     }
     if (rc == 0 && noclose == 0)
         for (int fd = 0; fd <= 2; fd++) fresh(fd);

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/errno_kept.h"
 
 namespace vma {
 namespace {
@@ -63,7 +64,7 @@ int duplicate_from(int fd, int lowest) noexcept {
 void close_quietly(int fd) noexcept { os::raw_syscall(SYS_close, fd); }
 
 int move_high(int fd) noexcept {
-    int saved = errno;
+    const ErrnoKept kept;
     int high = duplicate_from(fd, base_number());
     if (high >= 0) {
         close_quietly(fd);
@@ -71,7 +72,6 @@ int move_high(int fd) noexcept {
     } else {
         os::raw_syscall(SYS_fcntl, fd, F_SETFD, FD_CLOEXEC);
     }
-    errno = saved;
     return fd;
 }
 
@@ -128,11 +128,10 @@ InternalFd& InternalFd::operator=(InternalFd&& other) noexcept {
 
 void InternalFd::reset() noexcept {
     if (live()) {
-        int saved = errno;
+        const ErrnoKept kept;
         g_mirrors[slot_].store(nullptr);
         int fd = g_slots[slot_].exchange(kFree);
         if (fd >= 0) close_quietly(fd);
-        errno = saved;
     }
     slot_ = -1;
 }

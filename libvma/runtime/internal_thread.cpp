@@ -30,6 +30,7 @@
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/cpus.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/error_watch.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/leader.h"
@@ -282,7 +283,7 @@ bool start_thread() noexcept {
 // The caller holds the lock. False when there is no thread.
 bool ensure_started(State& s) noexcept {
     if (s.started) return true;
-    int saved = errno;
+    const ErrnoKept kept;
     install_fork_hooks();
     InternalFd::on_move(watched_number_moved);
     s.events = InternalFd(open_epoll());
@@ -300,7 +301,6 @@ bool ensure_started(State& s) noexcept {
         if (!s.failed) log::error("the internal thread could not be started");
         s.failed = true;
     }
-    errno = saved;
     return s.started;
 }
 

@@ -19,6 +19,7 @@
 
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/never_destroyed.h"
@@ -73,10 +74,9 @@ int open_file() noexcept {
     long fd = os::raw_syscall(SYS_openat, AT_FDCWD, static_cast<const char*>(name),
                               O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
     if (fd < 0) return static_cast<int>(fd);
-    int saved = errno;
+    const ErrnoKept kept;
     file() = InternalFd(static_cast<int>(fd));
     int error = file() ? 0 : -EMFILE;
-    errno = saved;
     return error;
 }
 
@@ -170,11 +170,10 @@ void emit(int fd, Callback callback, Level level, std::string_view text) noexcep
     *out++ = '\n';
     if (callback == nullptr) return put(fd, line, static_cast<std::size_t>(out - line));
     *out = '\0';
-    const int saved = errno;
+    const ErrnoKept kept;
     t_in_callback = true;
     callback(static_cast<int>(level), line);
     t_in_callback = false;
-    errno = saved;
 }
 
 // Texts that write_once() has seen. A slot is taken by one compare-and-swap and never given back.
@@ -269,7 +268,7 @@ void configure(const Settings& settings) noexcept {
     if (!g_stderr.known) remember_stderr();
     runtime::install_fork_hooks();
 
-    int saved = errno;
+    const ErrnoKept kept;
     g_file_state.store(FileState::none);
     file().reset();
     int error = 0;
@@ -297,7 +296,6 @@ void configure(const Settings& settings) noexcept {
     if (error != 0)
         warn("VMA_LOG_FILE=\"{}\" cannot be opened ({}): the log goes to stderr", settings.file,
              strerrordesc_np(-error));
-    errno = saved;
 }
 
 void set_level(Level level) noexcept {

@@ -6,6 +6,7 @@
 
 #include "libvma/os/calls.h"
 #include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/signal_hold.h"
 
 namespace vma::runtime {
@@ -25,7 +26,7 @@ SignalSet change_mask(int how, SignalSet set) noexcept {
 // A handler may never return. So this function reads and clears the thread's state before the handlers run.
 void deliver_deferred() {
     Deferral& t = t_deferral;
-    const int saved = errno;
+    const ErrnoKept kept;
     const SignalSet program = t.program_mask, admitted = t.admit_mask;
     const bool through_mask = t.admitted;
     t.pending = t.admitted = false;
@@ -35,7 +36,6 @@ void deliver_deferred() {
         timespec now{};
         os::raw_syscall(SYS_ppoll, nullptr, 0, &now, &admitted, sizeof admitted);
     }
-    errno = saved;
 }
 
 MaskChange::MaskChange(SignalSet more) noexcept {

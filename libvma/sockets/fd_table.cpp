@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/never_destroyed.h"
 #include "libvma/runtime/region.h"
 
@@ -103,9 +104,8 @@ void FdTable::remove(int fd) noexcept {
     if (object == nullptr) return;
     note(*leaf, index, object, nullptr);
     used_.fetch_sub(1, std::memory_order_relaxed);
-    int saved = errno;
+    const ErrnoKept kept;
     drop(fd, object);
-    errno = saved;
 }
 
 void FdTable::remove_if(int fd, FdObject* object) noexcept {
@@ -118,9 +118,8 @@ void FdTable::remove_if(int fd, FdObject* object) noexcept {
         return;
     note(*leaf, index, object, nullptr);
     used_.fetch_sub(1, std::memory_order_relaxed);
-    int saved = errno;
+    const ErrnoKept kept;
     drop(fd, object);
-    errno = saved;
 }
 
 bool FdTable::close(int fd) noexcept {
@@ -128,18 +127,16 @@ bool FdTable::close(int fd) noexcept {
     if (object == nullptr) return false;
     bool hide = false;
     if (object->kind() == Kind::socket) {
-        int saved = errno;
+        const ErrnoKept kept;
         if (Ref<Socket> s = socket(fd)) {
             if (s->has_one_fd()) s->before_last_close(fd);
             // The kernel's socket could do nothing with a call, and would raise SIGPIPE.
             hide = s->readiness() == Readiness::ours;
         }
-        errno = saved;
     }
-    int saved = errno;
+    const ErrnoKept kept;
     hide = hide && insert(fd, &closing_number());
     if (!hide) remove(fd);
-    errno = saved;
     return hide;
 }
 

@@ -12,6 +12,7 @@
 #include "libvma/net/frame.h"
 #include "libvma/os/calls.h"
 #include "libvma/ring/ring.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/log.h"
@@ -94,12 +95,11 @@ void readable(Stack& stack) noexcept {
 
 void start(Stack& stack) noexcept {
     if (g_started.exchange(true)) return;
-    const int saved = errno;
+    const ErrnoKept kept;
     const int fd = os::socket(AF_INET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_ICMP);
     if (fd < 0) {
         log::once(log::Level::info, "ICMP errors do not reach offloaded TCP connections: no raw socket ({})",
                   std::strerror(errno));
-        errno = saved;
         return;
     }
     icmp_filter filter{~(1u << ICMP_DEST_UNREACH | 1u << ICMP_TIME_EXCEEDED)};
@@ -110,7 +110,6 @@ void start(Stack& stack) noexcept {
     } catch (...) {
         log::once(log::Level::warn, "ICMP errors do not reach offloaded TCP connections: out of memory");
     }
-    errno = saved;
 }
 
 namespace {

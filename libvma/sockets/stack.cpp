@@ -10,6 +10,7 @@
 #include "libvma/os/calls.h"
 #include "libvma/os/raw_syscall.h"
 #include "libvma/ring/tx_flusher.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/fatal_signals.h"
 #include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/log.h"
@@ -105,9 +106,8 @@ __attribute__((constructor)) void hold_locks_over_forks() {
 std::uint64_t netns_of(int fd) noexcept {
     std::uint64_t cookie = 0;
     socklen_t len = sizeof cookie;
-    int saved = errno;
+    const ErrnoKept kept;
     if (os::getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, &cookie, &len) != 0) cookie = 0;
-    errno = saved;
     return cookie;
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "libvma/os/calls.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/handover/shared_sockets.h"
 #include "libvma/sockets/user_memory.h"
@@ -27,10 +28,9 @@ void SteeredSocket::leave_if_shared(int fd) noexcept {
 
 InternalFd SteeredSocket::copy_shadow(int fd) noexcept {
     if (watchers_.watched_by_sets()) {
-        int saved = errno;
+        const ErrnoKept kept;
         g_fds.for_each_set(
             [fd](int set, const FdObject*) { os::epoll_ctl(set, EPOLL_CTL_DEL, fd, nullptr); });
-        errno = saved;
     }
     return InternalFd::copy_of(fd);
 }

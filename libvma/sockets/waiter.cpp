@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <new>
 
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/region.h"
@@ -115,7 +116,7 @@ void WaiterList::give_link(Link* link) noexcept {
 
 Waiter* Waiter::mine() noexcept {
     if (__builtin_expect(t_mine != nullptr, 1)) return t_mine;
-    int saved = errno;
+    const ErrnoKept kept;
     Waiter* waiter = nullptr;
     if (key_ready()) {
         if (Node* node = take()) {
@@ -128,7 +129,6 @@ Waiter* Waiter::mine() noexcept {
             waiter = t_mine;
         }
     }
-    errno = saved;
     return waiter;
 }
 

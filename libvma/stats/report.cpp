@@ -11,6 +11,7 @@
 
 #include "libvma/config/params.h"
 #include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/pid_name.h"
 #include "libvma/stats/counter.h"
 
@@ -166,7 +167,7 @@ bool reports_wanted() noexcept {
 }
 
 void report(const SocketBlock& block) noexcept {
-    int saved = errno;
+    const ErrnoKept kept;
     try {
         const auto lines = report_lines(block);
         if (!config::get().stats_file.empty()) write_file(lines);
@@ -174,7 +175,6 @@ void report(const SocketBlock& block) noexcept {
     } catch (...) {
         // no memory for a report
     }
-    errno = saved;
 }
 
 }  // namespace vma::stats

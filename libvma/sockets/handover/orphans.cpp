@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 
 #include "libvma/os/calls.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/log.h"
 #include "libvma/sockets/stack.h"
 #include "libvma/tcp/connection.h"
@@ -60,12 +61,11 @@ void move_orphan(tcp::Connection& c) noexcept {
 
 void hand_over() noexcept {
     if (Stack::running() == nullptr) return;
-    int saved = errno;
+    const ErrnoKept kept;
     while (tcp::Connection* c = tcp::Background::instance().take_orphan()) {
         move_orphan(*c);
         c->unref();
     }
-    errno = saved;
 }
 
 }  // namespace vma::sockets::orphans

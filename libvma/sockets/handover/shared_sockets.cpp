@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/log.h"
@@ -327,14 +328,13 @@ void before_fork() noexcept {
         return;
     }
     if (runtime::in_foreign_process() || !g_fds.any()) return;
-    int saved = errno;
+    const ErrnoKept kept;
     g_fds.for_each(0, INT_MAX, [](int fd, const FdObject* object) {
         if (auto socket = with_state(fd, object)) socket->before_fork(fd);
     });
     g_fork_lock.lock();
     if (!anything_to_share()) {
         g_fork_lock.unlock();
-        errno = saved;
         return;
     }
     c = {};
@@ -371,7 +371,6 @@ void before_fork() noexcept {
     }
     owner.lock.unlock();
     if (c.theirs < 0) give_up_sharing();
-    errno = saved;
 }
 
 void in_parent() noexcept {
@@ -381,7 +380,7 @@ void in_parent() noexcept {
         c.nested--;
         return;
     }
-    int saved = errno;
+    const ErrnoKept kept;
     c.held = false;
     for (int fd : c.ancestors) close_raw(fd);
     Owner& owner = *g_owner;
@@ -407,7 +406,6 @@ void in_parent() noexcept {
         }
     }
     g_fork_lock.unlock();
-    errno = saved;
 }
 
 // The arena of the child's foreign sockets.
@@ -626,7 +624,7 @@ void open_own_channel() {
 bool has_ancestors() noexcept { return g_ancestor_count != 0; }
 
 int ask_for_connection(in_port_t port) noexcept {
-    const int saved = errno;
+    const ErrnoKept kept;
     int found = -1;
     Deadline deadline;
     for (std::size_t i = 0; i < g_ancestor_count && found < 0; i++) {
@@ -636,7 +634,6 @@ int ask_for_connection(in_port_t port) noexcept {
         question.finish(deadline);
         found = question.connection();
     }
-    errno = saved;
     return found;
 }
 
@@ -684,12 +681,11 @@ void hand_all(Before what) noexcept {
 void complete_sets() noexcept { complete_sets(false); }
 
 void hand_one(int fd, LeaveCause why) noexcept {
-    int saved = errno;
+    const ErrnoKept kept;
     if (runtime::in_vfork_child() || runtime::in_foreign_process())
         hand_from_shared_memory(fd);
     else if (auto object = g_fds.find(fd))
         object->leave_to_kernel(fd, why);
-    errno = saved;
 }
 
 }  // namespace vma::sockets::sharing

@@ -9,6 +9,7 @@
 #include <exception>
 #include <utility>
 
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/never_destroyed.h"
@@ -36,7 +37,7 @@ void look() {
 
 void prepare() noexcept {
     if (g_prepared.load(std::memory_order_relaxed) || g_prepared.exchange(true)) return;
-    int saved = errno;
+    const ErrnoKept kept;
     if (WakeFd bell = WakeFd::make()) {
         try {
             *g_bell_fd = std::move(bell);
@@ -46,7 +47,6 @@ void prepare() noexcept {
             log::once(log::Level::warn, "TCP: urgent data is not noticed between calls: out of memory");
         }
     }
-    errno = saved;
 }
 
 void ring_bell() noexcept {

@@ -4,6 +4,7 @@
 #include <netinet/tcp.h>
 
 #include "libvma/os/calls.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/region.h"
 #include "libvma/sockets/names.h"
 #include "libvma/sockets/shadow.h"
@@ -68,11 +69,10 @@ struct KernelAnswer {
 KernelAnswer ask_kernel(int fd) noexcept {
     KernelAnswer side;
     side.ends = {shadow::name_of(fd), shadow::peer_of(fd)};
-    int saved = errno;
+    const ErrnoKept kept;
     ::tcp_info info{};
     socklen_t len = sizeof info;
     if (os::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0) side.state = info.tcpi_state;
-    errno = saved;
     return side;
 }
 

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "libvma/os/calls.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/no_cancel.h"
@@ -177,7 +178,7 @@ void TcpSocket::leave_to_kernel(int fd, LeaveCause why) noexcept {
         return;
     }
     if (phase() == Phase::kernel || state_lock_.owned_by_me()) return;
-    int saved = errno;
+    const ErrnoKept kept;
     const runtime::NoCancel whole;
     flush();
     let_handshakes_end();
@@ -200,7 +201,6 @@ void TcpSocket::leave_to_kernel(int fd, LeaveCause why) noexcept {
     }
     state_lock_.unlock();
     if (phase() == Phase::listening) offer_waiting();
-    errno = saved;
 }
 
 // A connection that the kernel cannot take over (no CAP_NET_ADMIN, or the handshake is under way) has lost

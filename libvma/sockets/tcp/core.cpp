@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/no_cancel.h"
 #include "libvma/tcp/migrate/handover.h"
@@ -38,7 +39,7 @@ bool TcpCore::handover(int fd, LeaveCause why) noexcept {
     bool moved = phase() == Phase::kernel;  // another thread was faster
     if (c != nullptr && !ConnectionScope::interrupted(*c) && !closing_ &&
         !stuck_.load(std::memory_order_relaxed)) {
-        int saved = errno;
+        const ErrnoKept kept;
         options_.settle(fd);
         tcp::KernelState state;
         const int error = -c->freeze(state);
@@ -71,7 +72,6 @@ bool TcpCore::handover(int fd, LeaveCause why) noexcept {
             stuck_.store(true, std::memory_order_relaxed);
             c->keep_urgent();
         }
-        errno = saved;
     }
     state_lock_.unlock();
     return moved;

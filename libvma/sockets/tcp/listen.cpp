@@ -9,6 +9,7 @@
 
 #include "libvma/config/rules.h"
 #include "libvma/os/calls.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/log.h"
 #include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/handover/placeholders.h"
@@ -179,7 +180,7 @@ int TcpListening::listen(int fd, int backlog) {
 }
 
 void TcpListening::stop_listening() noexcept {
-    int saved = errno;
+    const ErrnoKept kept;
     tcp::Listener* listener = transport_.listener();
     if (listener != nullptr) {
         {
@@ -190,7 +191,6 @@ void TcpListening::stop_listening() noexcept {
     }
     set_phase(Phase::fresh);
     decided({});
-    errno = saved;
 }
 
 // ---- a listener whose connections come to the kernel ----
@@ -284,13 +284,12 @@ bool TcpListening::end_with_last_number(int fd) noexcept {
 void TcpListening::keep_listening_port(int fd) noexcept {
     tcp::Listener* listener = transport_.listener();
     if (!listener->has_connections()) return;
-    int saved = errno;
+    const ErrnoKept kept;
     const in_port_t port = shadow::name_of(fd).port;
     if (port != 0 && os::shutdown(fd, SHUT_RDWR) == 0) {
         if (shadow::name_of(fd).port != 0 || shadow::bind_to(fd, {name_.listening().address, port}) == 0)
             listener->hold_port(copy_shadow(fd));
     }
-    errno = saved;
 }
 
 void TcpListening::bury() noexcept {

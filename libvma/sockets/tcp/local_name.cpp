@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "libvma/os/calls.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/sockets/shadow.h"
 
 namespace vma::sockets {
@@ -44,14 +45,13 @@ void LocalName::release(int fd) noexcept {
 }
 
 void LocalName::leave_connection(int fd, in_port_t port, const net::Address& inherited) noexcept {
-    int saved = errno;
+    const ErrnoKept kept;
     release(fd);
     if (!inherited.is_any() && !rebound_.load(std::memory_order_relaxed))
         bound_ = shadow::bind_address(fd, inherited, no_port_);
     last_addr_.store(bound_ ? shadow::name_of(fd).address.v4() : 0, std::memory_order_relaxed);
     last_port_.store(port, std::memory_order_relaxed);
     rebound_.store(false, std::memory_order_relaxed);
-    errno = saved;
 }
 
 std::optional<net::Endpoint> LocalName::past(int fd) const noexcept {

@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "libvma/os/calls.h"
+#include "libvma/runtime/errno_kept.h"
 
 namespace vma::sockets {
 
@@ -33,12 +34,11 @@ void TcpOptionState::inherit(const TcpOptionState& listener, bool with_list) noe
 
 void TcpOptionState::settle_now(int fd) noexcept {
     if (!has_inherited_.exchange(false)) return;
-    int saved = errno;
+    const ErrnoKept kept;
     for (const OptionLog::Entry& e : inherited_->entries())
         os::setsockopt(fd, e.level, e.name, e.value.data(), static_cast<socklen_t>(e.value.size()));
     const int none = 0;  // the priority is not inherited, but IP_TOS sets it as well
     os::setsockopt(fd, SOL_SOCKET, SO_PRIORITY, &none, sizeof none);
-    errno = saved;
 }
 
 }  // namespace vma::sockets

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "libvma/os/calls.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/lock.h"
@@ -62,7 +63,7 @@ bool look() noexcept {
 
 void keep_port(InternalFd copy, tcp::Connection* connection) noexcept {
     if (g_lock.owned_by_me()) return;
-    int saved = errno;
+    const ErrnoKept kept;
     if (copy) {
         connection->ref();
         g_lock.lock();
@@ -89,7 +90,6 @@ void keep_port(InternalFd copy, tcp::Connection* connection) noexcept {
             }
         }
     }
-    errno = saved;
 }
 
 namespace {

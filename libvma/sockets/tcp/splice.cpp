@@ -11,6 +11,7 @@
 #include <new>
 
 #include "libvma/os/calls.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/sockets/many_messages.h"
 #include "libvma/sockets/names.h"
 #include "libvma/sockets/tcp/stream.h"
@@ -23,18 +24,16 @@ constexpr std::size_t kChunk = 128 << 10;
 
 bool is_pipe(int fd) noexcept {
     struct stat s;
-    int saved = errno;
+    const ErrnoKept kept;
     const bool pipe = fstat(fd, &s) == 0 && S_ISFIFO(s.st_mode);
-    errno = saved;
     return pipe;
 }
 
 // Is the pipe ready for `events` now?
 bool pipe_ready(int fd, short events) noexcept {
     pollfd p{fd, events, 0};
-    int saved = errno;
+    const ErrnoKept kept;
     const bool ready = os::poll(&p, 1, 0) > 0;
-    errno = saved;
     return ready;
 }
 

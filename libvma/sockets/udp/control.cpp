@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "libvma/os/calls.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/error_watch.h"
 #include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/log.h"
@@ -87,7 +88,7 @@ void UdpSocket::watch_errors(int fd) noexcept {
 int UdpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
     int r = os::bind(fd, addr, len);
     if (r != 0 || left_) return r;
-    int saved = errno;
+    const ErrnoKept kept;
     Stack::Control control(stack_);
     if (control.mine) {
         bound_explicitly_ = true;
@@ -96,7 +97,6 @@ int UdpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
         update_rules(false);
     }
     publish();
-    errno = saved;
     return r;
 }
 
@@ -104,7 +104,7 @@ int UdpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
     flush();
     int r = os::connect(fd, addr, len);
     if (left_) return r;
-    int saved = errno;
+    const ErrnoKept kept;
     Stack::Control control(stack_);
     if (control.mine) {
         read_names(fd);
@@ -113,7 +113,6 @@ int UdpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
         if (rules_.any()) watch_errors(fd);
     }
     publish();
-    errno = saved;
     return r;
 }
 
@@ -163,9 +162,8 @@ void UdpSocket::leave_to_kernel(int, LeaveCause why) noexcept {
 // The rules go with the program; and when exec fails, the socket goes on as it was.
 void UdpSocket::before_exec(int fd) noexcept {
     if (shared()) return Socket::before_exec(fd);
-    const int saved = errno;
+    const ErrnoKept kept;
     give_queue_to_kernel();
-    errno = saved;
 }
 
 // The queue of a socket that no other process has ends with the process.
@@ -176,13 +174,12 @@ void UdpSocket::before_process_end(int fd) noexcept {
 // The ring is not to be had any more, so its rules go, and destinations are looked up again.
 void UdpSocket::ring_failed(int fd, ring::Ring&) noexcept {
     if (left_ || closed_) return;
-    int saved = errno;
+    const ErrnoKept kept;
     Stack::Control control(stack_);
     if (control.mine) {
         read_attributes(fd);
         update_rules(!bound_explicitly_);
     }
-    errno = saved;
 }
 
 // ---- options ----
@@ -195,7 +192,7 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
     if (r == 0 && level == IPPROTO_IP && statistics::membership(*this, fd, name, value, len))
         member_.store(true);
     if (r != 0 || left_) return r;
-    int saved = errno;
+    const ErrnoKept kept;
     using Effect = UdpEffect;
     const UdpOptionRow* row = find_udp_option(level, name);
     const Effect effect = row != nullptr ? row->effect : Effect::kernel_all;
@@ -274,7 +271,6 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
             break;
         }
     }
-    errno = saved;
     return r;
 }
 

@@ -12,6 +12,7 @@
 #include "libvma/config/params.h"
 #include "libvma/os/calls.h"
 #include "libvma/runtime/clock.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/region.h"
 #include "libvma/sockets/many_messages.h"
 #include "libvma/sockets/udp/udp_socket.h"
@@ -115,9 +116,8 @@ void UdpSocket::note_kernel_send(int fd, int flags, ssize_t result) noexcept {
     else if (send_.kernel_sends() & SendPath::more)
         send_.set_kernel_sends(SendPath::more, false);
     if (ends_.local.port == 0 && !left_) {
-        int saved = errno;
+        const ErrnoKept kept;
         after_autobind(fd);
-        errno = saved;
     }
 }
 

@@ -12,6 +12,7 @@
 
 #include "libvma/config/params.h"
 #include "libvma/os/calls.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/log.h"
 #include "libvma/tcp/handshake/isn.h"
 #include "libvma/tcp/handshake/syn_cookie.h"
@@ -166,9 +167,8 @@ void Listener::hold_port(InternalFd socket) noexcept {
 void Listener::set_reuse() noexcept {
     if (!held_port_) return;
     const int on = alive_strict_ == 0;
-    int saved = errno;
+    const ErrnoKept kept;
     os::setsockopt(held_port_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    errno = saved;
 }
 
 void Listener::joined(bool reuse) noexcept {
