@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <charconv>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -221,7 +222,7 @@ bool anybody_in(int epfd) noexcept {
 void kick_one(int epfd) noexcept {
     Count* count = count_of(epfd, false);
     if (count == nullptr || count->load(std::memory_order_seq_cst) == 0) return;
-    g_kick_lock.lock();
+    const std::lock_guard guard(g_kick_lock);
     if (!*g_kick_fd || g_kick_fd->get() != g_kick_number) {
         close_kick_file();
         *g_kick_fd = WakeFd::make(true);
@@ -238,7 +239,6 @@ void kick_one(int epfd) noexcept {
         // A thread that left between the two looks at the count found no kick to remove.
         if (!anybody_in(epfd)) end_kick(epfd);
     }
-    g_kick_lock.unlock();
 }
 
 }  // namespace
@@ -279,9 +279,8 @@ void leave(unsigned ticket) noexcept {
         if (!superseded(epfd)) continue;
         kicked = true;
         if (!last) continue;
-        g_kick_lock.lock();
+        const std::lock_guard guard(g_kick_lock);
         if (!anybody_in(epfd)) end_kick(epfd);
-        g_kick_lock.unlock();
     }
     if (kicked) settle();
 }

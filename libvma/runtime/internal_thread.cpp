@@ -336,14 +336,13 @@ void watched_number_moved(int from, int to) noexcept {
     State* known = g_state.load(std::memory_order_acquire);
     if (known == nullptr) return;
     State& s = *known;
-    s.lock.lock();
+    const std::lock_guard guard(s.lock);
     for (Watch& w : s.watches) {
         if (w.fd != from) continue;
         control(s.events.get(), EPOLL_CTL_DEL, from, 0, 0);
         control(s.events.get(), EPOLL_CTL_ADD, to, EPOLLIN, w.id);
         w.fd = to;
     }
-    s.lock.unlock();
 }
 
 }  // namespace

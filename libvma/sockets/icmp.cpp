@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include <cstring>
+#include <mutex>
 
 #include "libvma/net/frame.h"
 #include "libvma/os/calls.h"
@@ -77,9 +78,8 @@ void handle(Stack& stack, const std::uint8_t* packet, std::size_t length) noexce
     error.seq = ntohl(tcp.seq);
     const verbs::FlowSpec flow{IPPROTO_TCP, ip.src, tcp.src, ip.dst, tcp.dst};
     // The rule may be on another ring than the one the error came in by.
-    stack.control().lock();
+    const std::lock_guard guard(stack.control());
     stack.rings().for_each([&](ring::Ring& ring) { ring.icmp_error(flow, error); });
-    stack.control().unlock();
 }
 
 void readable(Stack& stack) noexcept {

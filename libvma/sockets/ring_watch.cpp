@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <mutex>
 #include <new>
 
 #include "libvma/os/raw_syscall.h"
@@ -60,7 +61,7 @@ void RingWatch::enter(unsigned i) noexcept {
         me.leads.store(true, std::memory_order_relaxed);
         return;
     }
-    place->lock.lock();
+    const std::lock_guard guard(place->lock);
     place->sleepers.store(place->sleepers.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     if (place->leader == nullptr) {
         place->leader = &me;
@@ -70,14 +71,13 @@ void RingWatch::enter(unsigned i) noexcept {
         if (me.next != nullptr) me.next->before = &me;
         place->others = &me;
     }
-    place->lock.unlock();
 }
 
 void RingWatch::leave(unsigned i) noexcept {
     Sleeper& me = sleepers_[i];
     Place* place = places_[i];
     if (place == nullptr) return;
-    place->lock.lock();
+    const std::lock_guard guard(place->lock);
     place->sleepers.store(place->sleepers.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
     if (place->leader != &me) {
         (me.before != nullptr ? me.before->next : place->others) = me.next;
@@ -94,7 +94,6 @@ void RingWatch::leave(unsigned i) noexcept {
             os::raw_syscall(SYS_write, heir->waiter->fd(), &kAppointment, sizeof kAppointment);
         }
     }
-    place->lock.unlock();
 }
 
 unsigned RingWatch::arm(pollfd* out) noexcept {

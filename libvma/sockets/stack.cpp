@@ -338,26 +338,23 @@ ring::Ring* Stack::open_ring(int ifindex, std::string* why) noexcept {
 void Stack::listen() {
     view_->listen({.addresses_changed =
                        [this] {
-                           control_.lock();
+                           const std::lock_guard guard(control_);
                            refresh_wildcards();
-                           control_.unlock();
                        },
                    .link_changed =
                        [this](const net::Link& link) {
-                           control_.lock();
+                           const std::lock_guard guard(control_);
                            rings_.link_changed(link);
                            if (link.up) refresh_wildcards();
-                           control_.unlock();
                        },
                    .sources_changed =
                        [this] {
-                           control_.lock();
+                           const std::lock_guard guard(control_);
                            try {
                                rings_.sources_changed();
                            } catch (...) {
                                // No memory: those of before stay.
                            }
-                           control_.unlock();
                        }});
     runtime::watch(view_->fd(), [this] { view_->process(); });
 }

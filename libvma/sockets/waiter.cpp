@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 
 #include <cstddef>
+#include <mutex>
 #include <new>
 
 #include "libvma/runtime/errno_kept.h"
@@ -39,10 +40,9 @@ std::atomic<unsigned> g_key_state{0};  // 0: no key yet, 1: being made, 2: ready
 pthread_key_t g_key;
 
 void give_back(Node* node) noexcept {
-    g_pool_lock.lock();
+    const std::lock_guard guard(g_pool_lock);
     node->next = g_free;
     g_free = node;
-    g_pool_lock.unlock();
 }
 
 extern "C" void vma_waiter_thread_ends(void* waiter) {
@@ -92,7 +92,7 @@ constinit WaiterList::Link* WaiterList::free_links_ = nullptr;  // guarded by g_
 
 // A leaf inside the sockets' locks.
 WaiterList::Link* WaiterList::take_link() noexcept {
-    g_pool_lock.lock();
+    const std::lock_guard guard(g_pool_lock);
     if (free_links_ == nullptr) {
         int saved = errno;
         void* memory = mmap(nullptr, kChunkBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -103,15 +103,13 @@ WaiterList::Link* WaiterList::take_link() noexcept {
     }
     Link* link = free_links_;
     if (link != nullptr) free_links_ = link->next;
-    g_pool_lock.unlock();
     return link;
 }
 
 void WaiterList::give_link(Link* link) noexcept {
-    g_pool_lock.lock();
+    const std::lock_guard guard(g_pool_lock);
     link->next = free_links_;
     free_links_ = link;
-    g_pool_lock.unlock();
 }
 
 Waiter* Waiter::mine() noexcept {

@@ -16,6 +16,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <span>
 #include <utility>
@@ -302,10 +303,9 @@ void watch(std::size_t place, int fd) {
         g_owner->lock.unlock();
         if (serve(now)) return;
         runtime::unwatch_this();
-        g_owner->lock.lock();
+        const std::lock_guard guard(g_owner->lock);
         g_owner->children[place].ours.reset();
         find_newest(*g_owner);
-        g_owner->lock.unlock();
     });
 }
 
@@ -399,10 +399,9 @@ void in_parent() noexcept {
         try {
             watch(c.place, watched);
         } catch (const std::exception&) {
-            owner.lock.lock();
+            const std::lock_guard guard(owner.lock);
             child.ours.reset();
             find_newest(owner);
-            owner.lock.unlock();
         }
     }
     g_fork_lock.unlock();

@@ -3,6 +3,7 @@
 // then.
 #include <pthread.h>
 
+#include <mutex>
 #include <utility>
 
 #include "libvma/runtime/internal_fd.h"
@@ -19,9 +20,8 @@ void TcpSocket::before_last_close(int fd) noexcept {
     leave_if_shared(fd);
     // The internal thread may be handing it over right now, under this number.
     if (state_lock_.owned_by_me()) return;
-    state_lock_.lock();
+    const std::lock_guard guard(state_lock_);
     closing_ = true;
-    state_lock_.unlock();
 }
 
 void TcpSocket::last_number_closed(int fd) noexcept {

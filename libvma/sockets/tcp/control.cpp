@@ -143,9 +143,8 @@ int TcpSocket::shutdown(int fd, int how) {
         const int r = os::shutdown(fd, how);
         // The kernel stops listening for SHUT_RD and SHUT_RDWR.
         if (r == 0 && how != SHUT_WR && phase() == Phase::listening && !state_lock_.owned_by_me()) {
-            state_lock_.lock();
+            const std::lock_guard guard(state_lock_);
             if (phase() == Phase::listening) stop_listening();
-            state_lock_.unlock();
         }
         return r;
     }
@@ -164,10 +163,8 @@ int TcpSocket::shutdown(int fd, int how) {
     }
     if (remote) return shutdown(fd, how);
     if (state_lock_.owned_by_me()) return failed(ENOTCONN);
-    state_lock_.lock();
-    const int r = has_connection() ? disconnect(fd) : 0;
-    state_lock_.unlock();
-    return r;
+    const std::lock_guard guard(state_lock_);
+    return has_connection() ? disconnect(fd) : 0;
 }
 
 // ---- the kernel takes over ----

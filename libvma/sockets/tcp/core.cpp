@@ -2,6 +2,7 @@
 #include "libvma/sockets/tcp/core.h"
 
 #include <cstring>
+#include <mutex>
 
 #include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/log.h"
@@ -34,7 +35,7 @@ bool TcpCore::handover(int fd, LeaveCause why) noexcept {
     if (state_lock_.owned_by_me() || stuck_.load(std::memory_order_relaxed)) return false;
     const runtime::NoCancel whole;
     flush();
-    state_lock_.lock();
+    const std::lock_guard guard(state_lock_);
     tcp::Connection* c = transport_.connection();
     bool moved = phase() == Phase::kernel;  // another thread was faster
     if (c != nullptr && !ConnectionScope::interrupted(*c) && !closing_ &&
@@ -73,7 +74,6 @@ bool TcpCore::handover(int fd, LeaveCause why) noexcept {
             c->keep_urgent();
         }
     }
-    state_lock_.unlock();
     return moved;
 }
 

@@ -254,13 +254,12 @@ void TcpListening::before_fork(int) noexcept {
 // This process accepts itself after all.
 void TcpListening::resume() noexcept {
     if (interrupted_own_code()) return;
-    state_lock_.lock();
+    const std::lock_guard guard(state_lock_);
     if (phase() == Phase::listening && suspended_.exchange(false, std::memory_order_relaxed)) {
         Stack::Control control(stack_);
         transport_.listener()->leave_new_to_kernel(false);
         if (control.mine) add_rules();
     }
-    state_lock_.unlock();
 }
 
 // ---- close ----

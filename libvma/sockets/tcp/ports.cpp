@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include <array>
+#include <mutex>
 #include <new>
 #include <utility>
 
@@ -43,20 +44,17 @@ void release(Kept& kept) noexcept {
 
 void Kept::changed() noexcept {
     if (g_lock.owned_by_me()) return;  // look() will see it
-    g_lock.lock();
+    const std::lock_guard guard(g_lock);
     if (connection != nullptr && connection->state() == tcp::State::close) shadow.reset();
-    g_lock.unlock();
 }
 
 // False: nothing is left to look at.
 bool look() noexcept {
-    g_lock.lock();
+    const std::lock_guard guard(g_lock);
     for (Kept& kept : *g_kept)
         if (kept.connection != nullptr && kept.connection->state() == tcp::State::close) release(kept);
     g_ticking = g_count != 0;
-    const bool more = g_ticking;
-    g_lock.unlock();
-    return more;
+    return g_ticking;
 }
 
 }  // namespace
@@ -84,9 +82,8 @@ void keep_port(InternalFd copy, tcp::Connection* connection) noexcept {
             try {
                 runtime::every(kLookMsec, look);
             } catch (...) {
-                g_lock.lock();
+                const std::lock_guard guard(g_lock);
                 g_ticking = false;  // the next one tries again
-                g_lock.unlock();
             }
         }
     }

@@ -207,18 +207,16 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
         case Effect::queue:
         case Effect::route:
             if (!stack_.control().owned_by_me()) {
-                stack_.control().lock();
+                const std::lock_guard guard(stack_.control());
                 read_attributes(fd);
                 announce_queue();
                 if (effect == Effect::route) update_rules(!bound_explicitly_);
-                stack_.control().unlock();
             }
             break;
         case Effect::errors:
             if (any_byte(value, len) && !stack_.control().owned_by_me()) {
-                stack_.control().lock();
+                const std::lock_guard guard(stack_.control());
                 watch_errors(fd);
-                stack_.control().unlock();
             }
             break;
         case Effect::timeout:
@@ -240,9 +238,8 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
             }
             control_.want(row->bit, on);
             if (!stack_.control().owned_by_me()) {
-                stack_.control().lock();
+                const std::lock_guard guard(stack_.control());
                 control_.count_timestamps(!rules_.empty());
-                stack_.control().unlock();
             }
             break;
         }

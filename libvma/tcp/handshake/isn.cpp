@@ -8,6 +8,7 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <mutex>
 #include <new>
 
 #include "libvma/os/raw_syscall.h"
@@ -97,12 +98,11 @@ SecretKey draw_key() noexcept {
 
 const SecretKey& own_key() noexcept {
     if (!process_key.ready.load(std::memory_order_acquire)) {
-        process_key.lock.lock();
+        const std::lock_guard guard(process_key.lock);
         if (!process_key.ready.load(std::memory_order_relaxed)) {
             process_key.key = draw_key();
             process_key.ready.store(true, std::memory_order_release);
         }
-        process_key.lock.unlock();
     }
     return process_key.key;
 }

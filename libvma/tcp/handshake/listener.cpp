@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <utility>
 #include <vector>
@@ -94,28 +95,25 @@ void Listener::unref() noexcept {
 }
 
 void Listener::set_backlog(unsigned backlog) noexcept {
-    lock_.lock();
+    const std::lock_guard guard(lock_);
     backlog_ = backlog;
-    lock_.unlock();
 }
 
 void Listener::set_owner(Owner* owner) noexcept {
-    lock_.lock();
+    const std::lock_guard guard(lock_);
     owner_ = owner;
-    lock_.unlock();
 }
 
 Connection* Listener::accept() noexcept {
     if (pending_.load(std::memory_order_acquire) == 0) return nullptr;
     if (lock_.owned_by_me()) return nullptr;
-    lock_.lock();
+    const std::lock_guard guard(lock_);
     Connection* c = nullptr;
     if (!ready_.empty()) {
         c = ready_.front();
         ready_.pop_front();
         pending_.store(static_cast<unsigned>(ready_.size()), std::memory_order_release);
     }
-    lock_.unlock();
     return c;
 }
 
@@ -149,19 +147,16 @@ void Listener::close() noexcept {
 // ---- the port ----
 
 bool Listener::has_connections() noexcept {
-    lock_.lock();
-    const bool any = alive_ != 0;
-    lock_.unlock();
-    return any;
+    const std::lock_guard guard(lock_);
+    return alive_ != 0;
 }
 
 void Listener::hold_port(InternalFd socket) noexcept {
-    lock_.lock();
+    const std::lock_guard guard(lock_);
     if (alive_ != 0) {
         held_port_ = std::move(socket);
         set_reuse();
     }
-    lock_.unlock();
 }
 
 void Listener::set_reuse() noexcept {
@@ -172,39 +167,32 @@ void Listener::set_reuse() noexcept {
 }
 
 void Listener::joined(bool reuse) noexcept {
-    lock_.lock();
+    const std::lock_guard guard(lock_);
     alive_++;
     if (!reuse && alive_strict_++ == 0) set_reuse();
-    lock_.unlock();
 }
 
 void Listener::left(bool reuse) noexcept {
-    lock_.lock();
+    InternalFd done;  // closed without the lock
+    const std::lock_guard guard(lock_);
     alive_--;
     if (!reuse && --alive_strict_ == 0) set_reuse();
-    InternalFd done;
     if (alive_ == 0) done = std::move(held_port_);
-    lock_.unlock();
 }
 
 Listener::Counters Listener::counters() noexcept {
-    lock_.lock();
-    Counters c = counters_;
-    lock_.unlock();
-    return c;
+    const std::lock_guard guard(lock_);
+    return counters_;
 }
 
 std::size_t Listener::half_open() noexcept {
-    lock_.lock();
-    const std::size_t n = table_.waiting();
-    lock_.unlock();
-    return n;
+    const std::lock_guard guard(lock_);
+    return table_.waiting();
 }
 
 void Listener::leave_new_to_kernel(bool on) noexcept {
-    lock_.lock();
+    const std::lock_guard guard(lock_);
     leaving_ = on;
-    lock_.unlock();
 }
 
 // ---- limits; with the lock held ----
@@ -647,7 +635,7 @@ void Listener::send(const net::Endpoints& ends, const ReturnPath& way, const Opt
 }
 
 bool Listener::take_answer(const ring::Ring& asked, Answer& answer) noexcept {
-    lock_.lock();
+    const std::lock_guard guard(lock_);
     std::size_t i = 0;
     while (i < answers_.count && answers_.list[i].asked != &asked) i++;
     const bool found = i < answers_.count;
@@ -655,7 +643,6 @@ bool Listener::take_answer(const ring::Ring& asked, Answer& answer) noexcept {
         answer = answers_.list[i];
         answers_.list[i] = answers_.list[--answers_.count];
     }
-    lock_.unlock();
     return found;
 }
 
@@ -763,10 +750,9 @@ bool Listener::completed(Connection& connection) noexcept {
 }
 
 bool Listener::hold_up() noexcept {
-    lock_.lock();
+    const std::lock_guard guard(lock_);
     const bool full_now = ready_.size() > backlog_;
     if (full_now) counters_.overflows++;
-    lock_.unlock();
     return full_now;
 }
 

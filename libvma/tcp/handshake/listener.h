@@ -16,6 +16,7 @@
 
 #include <array>
 #include <deque>
+#include <mutex>
 
 #include "libvma/net/kernel_tcp.h"
 #include "libvma/runtime/internal_fd.h"
@@ -54,9 +55,8 @@ class Listener final : public ring::FrameSink {
     // What new connections inherit.
     template <class F>
     void change(F&& edit) noexcept {
-        lock_.lock();
+        const std::lock_guard guard(lock_);
         edit(options_);
-        lock_.unlock();
     }
     // No more: pending connections are reset, half-open ones forgotten. The rules must be withdrawn by the
     // caller.

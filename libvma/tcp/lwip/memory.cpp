@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <mutex>
 #include <new>
 
 #include "libvma/runtime/fork_renewal.h"
@@ -175,9 +176,8 @@ Block* refill(std::size_t index) noexcept {
         for (const Block* other = block->next; other != nullptr; other = other->next) ++cache.count[index];
         return block;
     }
-    g_shared.lock.lock();
+    const std::lock_guard guard(g_shared.lock);
     Block* block = take_locked(index, &cache.free[index], keep(index) / 2, &cache.count[index]);
-    g_shared.lock.unlock();
     return block;
 }
 
@@ -190,19 +190,17 @@ void spill(std::size_t index, std::uint32_t many) noexcept {
     for (std::uint32_t i = 1; i < many; ++i) last = last->next;
     cache.free[index] = last->next;
     cache.count[index] -= many;
-    g_shared.lock.lock();
+    const std::lock_guard guard(g_shared.lock);
     last->next = g_shared.free[index];
     g_shared.free[index] = first;
-    g_shared.lock.unlock();
 }
 
 // From a signal handler that interrupted this thread in here.
 void* allocate_nested(std::size_t index) noexcept {
     if (g_shared.lock.owned_by_me()) return nullptr;
     std::uint32_t taken = 0;
-    g_shared.lock.lock();
+    const std::lock_guard guard(g_shared.lock);
     Block* block = take_locked(index, nullptr, 0, &taken);
-    g_shared.lock.unlock();
     return block;
 }
 void deallocate_nested(Block* block, std::size_t index) noexcept {

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <utility>
 
 #include "libvma/ring/ring.h"
@@ -59,10 +60,9 @@ class Backlog {
   public:
     // ---- any thread ----
     void add_frames(ring::RxBuffer* first, ring::RxBuffer* last) noexcept {
-        lock_.lock();
+        const std::lock_guard guard(lock_);
         frames_.append(first, last);
         any_frames_.store(true, std::memory_order_seq_cst);
-        lock_.unlock();
     }
     void add_icmp(const ring::IcmpError& error) noexcept {
         lock_.lock();
@@ -93,10 +93,9 @@ class Backlog {
     // ---- the owner of the connection's lock ----
     enum class Close : std::uint8_t { no, orderly, reset };
     ring::RxBuffer* take_frames() noexcept {
-        lock_.lock();
+        const std::lock_guard guard(lock_);
         ring::RxBuffer* list = frames_.take();
         any_frames_.store(false, std::memory_order_relaxed);
-        lock_.unlock();
         return list;
     }
     // Whether there is a wish: then the others below tell which.
@@ -106,10 +105,9 @@ class Backlog {
     bool take_abandon() noexcept { return abandon_.exchange(false); }
     bool take_icmp(ring::IcmpError& out) noexcept {
         if (!any_icmp_.load(std::memory_order_relaxed)) return false;
-        lock_.lock();
+        const std::lock_guard guard(lock_);
         out = icmp_;
         any_icmp_.store(false, std::memory_order_relaxed);
-        lock_.unlock();
         return true;
     }
     Close take_close() noexcept { return close_.exchange(Close::no); }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <mutex>
 #include <new>
 
 #include "libvma/config/params.h"
@@ -26,14 +27,13 @@ Lock g_make_lock;
 
 Background& Background::instance() noexcept {
     if (Background* engine = g_background.load(std::memory_order_acquire)) return *engine;
-    g_make_lock.lock();
+    const std::lock_guard guard(g_make_lock);
     Background* engine = g_background.load(std::memory_order_relaxed);
     if (engine == nullptr) {
         engine = new (g_memory) Background;  // never destroyed: threads outlive static destructors
         engine->wheel_.next_deadline();      // from here on it says when somebody has to wake for a timer
         g_background.store(engine, std::memory_order_release);
     }
-    g_make_lock.unlock();
     return *engine;
 }
 
@@ -72,7 +72,7 @@ void Background::set_timer() noexcept {
     while (timer_state_.load(std::memory_order_acquire) == 1) cpu_relax();
     if (timer_state_.load(std::memory_order_acquire) != 2) return;
     // Two threads may both come here; the one that is late sets what it read late.
-    lock_.lock();
+    const std::lock_guard guard(lock_);
     std::uint64_t next = wheel_.next_deadline();
     // Never more often than the internal thread's other work.
     const config::Params& params = config::get();
@@ -87,7 +87,6 @@ void Background::set_timer() noexcept {
         spec.it_value = {static_cast<time_t>(wait / 1'000'000'000), static_cast<long>(wait % 1'000'000'000)};
     }
     timerfd_settime(timer_fd_.get(), 0, &spec, nullptr);
-    lock_.unlock();
 }
 
 void Background::timer_readable() noexcept {
@@ -118,17 +117,15 @@ void Background::started(ring::Ring& ring) noexcept {
         runtime::every(static_cast<unsigned>(config::get().progress_engine_interval),
                        [this] { return tick(); });
     } catch (const std::bad_alloc&) {
-        lock_.lock();
+        const std::lock_guard guard(lock_);
         ticking_ = false;  // the next connection tries again
-        lock_.unlock();
     }
 }
 
 void Background::stopped(ring::Ring& ring) noexcept {
-    lock_.lock();
+    const std::lock_guard guard(lock_);
     for (Used& u : rings_)
         if (u.ring == &ring && u.connections != 0) u.connections--;
-    lock_.unlock();
 }
 
 bool Background::tick() noexcept {
@@ -155,10 +152,9 @@ bool Background::tick() noexcept {
             done += n;
         }
         poll[i]->flush();
-        lock_.lock();
+        const std::lock_guard guard(lock_);
         for (Used& u : rings_)
             if (u.ring == poll[i]) u.polls_seen = poll[i]->polls();
-        lock_.unlock();
     }
     return true;
 }
@@ -187,20 +183,19 @@ void Background::time_wait_entered(Connection& c) noexcept {
 }
 
 void Background::time_wait_left(Connection& c) noexcept {
-    lock_.lock();
+    const std::lock_guard guard(lock_);
     if (c.links().tw_listed) {
         (c.links().tw_prev != nullptr ? c.links().tw_prev->links().tw_next : tw_first_) = c.links().tw_next;
         (c.links().tw_next != nullptr ? c.links().tw_next->links().tw_prev : tw_last_) = c.links().tw_prev;
         c.links().tw_listed = false;
         tw_count_--;
     }
-    lock_.unlock();
 }
 
 // ---- orphans ----
 
 void Background::orphaned(Connection& c) noexcept {
-    lock_.lock();
+    const std::lock_guard guard(lock_);
     if (!c.links().orphan_listed) {
         c.links().orphan_next = orphans_;
         c.links().orphan_prev = nullptr;
@@ -208,7 +203,6 @@ void Background::orphaned(Connection& c) noexcept {
         orphans_ = &c;
         c.links().orphan_listed = true;
     }
-    lock_.unlock();
 }
 
 void Background::unlist_orphan(Connection& c) noexcept {
@@ -220,21 +214,19 @@ void Background::unlist_orphan(Connection& c) noexcept {
 }
 
 void Background::orphan_left(Connection& c) noexcept {
-    lock_.lock();
+    const std::lock_guard guard(lock_);
     unlist_orphan(c);
-    lock_.unlock();
 }
 
 Connection* Background::take_orphan() noexcept {
     if (lock_.owned_by_me()) return nullptr;
-    lock_.lock();
+    const std::lock_guard guard(lock_);
     Connection* taken = nullptr;
     while (taken == nullptr && orphans_ != nullptr) {
         Connection* c = orphans_;
         unlist_orphan(*c);
         if (c->try_ref()) taken = c;
     }
-    lock_.unlock();
     return taken;
 }
 
