@@ -101,7 +101,7 @@ const Params& internal::read_process() noexcept {
     if (params.cpu_usage_stats != 0) PollTime::enable();
     try {
         runtime::set_internal_thread({params.internal_thread_affinity, params.internal_thread_cpuset,
-                                      static_cast<unsigned>(params.timer_resolution_msec)});
+                                      clock::Msec(params.timer_resolution_msec)});
     } catch (const std::exception&) {  // no memory for some text
     }
     log::start();  // calls get() again, which answers from here on

@@ -149,11 +149,11 @@ KernelWait::KernelWait(std::span<const int> sets, const timespec* timeout) noexc
         if (deadline.infinite()) {
             infinite_ = true;
         } else if (!deadline.zero()) {
-            deadline_ns_ = deadline.at_ns();
+            deadline_ = deadline.at();
         }
     }
     // A thread that does not sleep needs no wake-up.
-    if (!infinite_ && deadline_ns_ == 0) return;
+    if (!infinite_ && deadline_ == clock::Time{}) return;
     runtime::Region region;
     ticket_ = sleepers::enter(sets);
 }
@@ -185,9 +185,8 @@ int without_kicked(int epfd, epoll_event* events, int n) noexcept {
 
 const timespec* KernelWait::remaining(timespec& left) const noexcept {
     if (infinite_) return nullptr;
-    std::uint64_t now = clock::monotonic_ns();
-    std::uint64_t ns = deadline_ns_ > now ? deadline_ns_ - now : 0;
-    left = {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+    const clock::Time now = clock::monotonic();
+    left = clock::to_timespec(deadline_ > now ? deadline_ - now : clock::Nsec::zero());
     return &left;
 }
 

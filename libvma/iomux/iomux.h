@@ -25,6 +25,7 @@
 #include <span>
 
 #include "libvma/os/libc_types.h"
+#include "libvma/runtime/clock.h"
 #include "libvma/runtime/region.h"
 
 namespace vma::iomux {
@@ -76,7 +77,7 @@ class KernelWait {
     std::span<const int> sets_;
     unsigned ticket_ = 0;
     bool infinite_;
-    std::uint64_t deadline_ns_ = 0;
+    clock::Time deadline_;
 };
 
 // EpollSet::without_kicked() of the set under `epfd`.

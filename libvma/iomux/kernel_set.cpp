@@ -177,7 +177,7 @@ constinit NeverDestroyed<WakeFd> g_kick_fd;  // always readable; g_kick_lock gua
 constinit int g_kick_number = -1;            // its number in the sets
 constinit int g_in_sets = 0;                 // how many of g_kicks are in sets; guarded by g_kick_lock
 
-constinit std::atomic<std::uint64_t> g_kicked_at_ns{0};
+constinit std::atomic<clock::Time> g_kicked_at{};
 
 // The sets in which the thread sleeps.
 struct Place {
@@ -286,11 +286,11 @@ void leave(unsigned ticket) noexcept {
 }
 
 void await_settled() noexcept {
-    constexpr std::uint64_t kLongestNs =
-        500'000'000;  // a thread that has not woken up by then is in a handler
+    // A thread that has not woken up by then is in a handler.
+    constexpr std::chrono::milliseconds kLongest{500};
     constexpr unsigned kYields = 50;
     for (unsigned i = 0; g_kicks.load(std::memory_order_seq_cst) > 0; i++) {
-        if (clock::monotonic_ns() - g_kicked_at_ns.load(std::memory_order_relaxed) > kLongestNs) return;
+        if (clock::monotonic() - g_kicked_at.load(std::memory_order_relaxed) > kLongest) return;
         const timespec pause{0, i < kYields ? 0 : 100'000};
         os::raw_syscall(i < kYields ? SYS_sched_yield : SYS_nanosleep, &pause, nullptr);
     }
@@ -298,7 +298,7 @@ void await_settled() noexcept {
 
 void kick(std::span<const int> epfds) noexcept {
     const ErrnoKept kept;
-    g_kicked_at_ns.store(clock::monotonic_ns(), std::memory_order_relaxed);
+    g_kicked_at.store(clock::monotonic(), std::memory_order_relaxed);
     g_kicks.fetch_add(1);
     // kick()'s caller put the sets under the numbers before this function reads the counts. A sleeper counts
     // itself before it looks for a set.

@@ -315,7 +315,7 @@ int select(int nfds, fd_set* r, fd_set* w, fd_set* e, const timespec* timeout, c
         if (deadline.infinite())
             *remaining = *timeout;
         else
-            *remaining = deadline.left();
+            *remaining = clock::to_timespec(deadline.left());
     }
     return finish(n, saved);
 }

@@ -18,43 +18,42 @@
 namespace vma::iomux {
 namespace {
 
-constexpr std::uint64_t kSecond = 1'000'000'000;
 // The longest sleep when no wake-up is certain (no eventfd left, too many sleepers on one set).
-constexpr std::uint64_t kSliceNs = 1'000'000;
+constexpr clock::Nsec kSlice{1'000'000};
 // With a signal mask, a spinning call asks the kernel at least this often: only the kernel knows which
 // signals the mask lets through.
 constexpr std::int64_t kSignalRatio = 100;
 // How often a spinning call checks that it still has an offloaded socket.
 constexpr std::uint64_t kOffloadCheck = 256;
 
-constexpr std::int64_t kUnset = std::numeric_limits<std::int64_t>::min();
-std::atomic<std::int64_t> g_spin_usec{kUnset}, g_spin_ratio{0}, g_skip_os{1};
-std::atomic<bool> g_yield{false}, g_interrupts{true};
-
-timespec to_timespec(std::uint64_t ns) noexcept {
-    return {static_cast<time_t>(ns / kSecond), static_cast<long>(ns % kSecond)};
-}
+constexpr auto kUnset = std::chrono::microseconds::min();
+struct {
+    std::atomic<std::chrono::microseconds> spin{kUnset};
+    std::atomic<std::int64_t> os_ratio{0}, skip_os{1};
+    std::atomic<bool> yield{false}, interrupts{true};
+} g_policy;
 
 }  // namespace
 
 SpinPolicy spin_policy() noexcept {
-    std::int64_t usec = g_spin_usec.load(std::memory_order_acquire);
-    if (__builtin_expect(usec == kUnset, 0)) {
+    std::chrono::microseconds spin = g_policy.spin.load(std::memory_order_acquire);
+    if (__builtin_expect(spin == kUnset, 0)) {
         const auto& params = config::get();
-        set_spin_policy({params.select_poll, params.select_poll_os_ratio, params.select_skip_os,
+        spin = std::chrono::microseconds(params.select_poll);
+        set_spin_policy({spin, params.select_poll_os_ratio, params.select_skip_os,
                          params.select_poll_yield != 0, params.select_cq_irq != 0});
-        usec = params.select_poll;
     }
-    return {usec, g_spin_ratio.load(std::memory_order_relaxed), g_skip_os.load(std::memory_order_relaxed),
-            g_yield.load(std::memory_order_relaxed), g_interrupts.load(std::memory_order_relaxed)};
+    return {spin, g_policy.os_ratio.load(std::memory_order_relaxed),
+            g_policy.skip_os.load(std::memory_order_relaxed), g_policy.yield.load(std::memory_order_relaxed),
+            g_policy.interrupts.load(std::memory_order_relaxed)};
 }
 
 void set_spin_policy(SpinPolicy policy) noexcept {
-    g_spin_ratio.store(policy.os_ratio, std::memory_order_relaxed);
-    g_skip_os.store(policy.skip_os, std::memory_order_relaxed);
-    g_yield.store(policy.yield, std::memory_order_relaxed);
-    g_interrupts.store(policy.interrupts, std::memory_order_relaxed);
-    g_spin_usec.store(policy.usec, std::memory_order_release);
+    g_policy.os_ratio.store(policy.os_ratio, std::memory_order_relaxed);
+    g_policy.skip_os.store(policy.skip_os, std::memory_order_relaxed);
+    g_policy.yield.store(policy.yield, std::memory_order_relaxed);
+    g_policy.interrupts.store(policy.interrupts, std::memory_order_relaxed);
+    g_policy.spin.store(policy.spin, std::memory_order_release);
 }
 
 short events_of_former(int fd, short events) noexcept {
@@ -79,8 +78,7 @@ bool skip_kernel(unsigned& skipped, bool asked) noexcept {
 
 bool Deadline::set(const timespec* timeout) noexcept {
     if (timeout == nullptr) return true;
-    if (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= static_cast<long>(kSecond))
-        return false;
+    if (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1'000'000'000) return false;
     if (timeout->tv_sec == 0 && timeout->tv_nsec == 0) {
         kind_ = zero_;
         return true;
@@ -88,19 +86,16 @@ bool Deadline::set(const timespec* timeout) noexcept {
     // Three centuries count as infinite.
     if (static_cast<std::uint64_t>(timeout->tv_sec) > 9'000'000'000u) return true;
     kind_ = timed_;
-    at_ns_ = clock::monotonic_ns() + static_cast<std::uint64_t>(timeout->tv_sec) * kSecond +
-             static_cast<std::uint64_t>(timeout->tv_nsec);
+    at_ = clock::monotonic() + clock::from_timespec(*timeout);
     return true;
 }
 
-std::uint64_t Deadline::left_ns() const noexcept {
-    if (kind_ == infinite_) return std::numeric_limits<std::uint64_t>::max();
-    if (kind_ == zero_) return 0;
-    std::uint64_t now = clock::monotonic_ns();
-    return at_ns_ > now ? at_ns_ - now : 0;
+clock::Nsec Deadline::left() const noexcept {
+    if (kind_ == infinite_) return clock::Nsec::max();
+    if (kind_ == zero_) return {};
+    const clock::Time now = clock::monotonic();
+    return at_ > now ? at_ - now : clock::Nsec::zero();
 }
-
-timespec Deadline::left() const noexcept { return to_timespec(left_ns()); }
 
 // A kernel call ends with EINTR when a handler has run while the call waited. The library's call notices a
 // handler in three ways. While it spins: by the running counts of handlers. Between the last look at the
@@ -174,14 +169,13 @@ int Wait::look_once(const sigset_t* mask) {
 
 int Wait::run(const timespec* timeout, const sigset_t* mask) {
     const bool timed = PollTime::enabled();
-    const std::uint64_t start = timed ? clock::ticks() : 0;
+    const clock::Ticks start = timed ? clock::Ticks::now() : clock::Ticks();
     const int n = run_uncounted(timeout, mask);
     if (counters_ == nullptr) return n;
     stats::count_call(*counters_, n, offloaded_ready_, came_);
     if (timed) {
-        const std::uint64_t per_usec = clock::ticks_per_usec();
-        stats::add_shared(counters_->waiting_ns, (clock::ticks() - start) * 1000 / per_usec);
-        stats::add_shared(counters_->polling_ns, polling_ticks_ * 1000 / per_usec);
+        stats::add_shared(counters_->waiting_ns, clock::to_nsec(clock::Ticks::now() - start).count());
+        stats::add_shared(counters_->polling_ns, clock::to_nsec(polling_).count());
     }
     return n;
 }
@@ -208,7 +202,7 @@ int Wait::run_uncounted(const timespec* timeout, const sigset_t* mask) {
     for (;;) {
         n = sleep_once(deadline, signals);
         if (n < 0) return n;
-        bool last = deadline.left_ns() == 0;
+        bool last = deadline.left() == clock::Nsec::zero();
         n = look_once(mask);
         if (n != 0 || last) return n;
     }
@@ -217,7 +211,7 @@ int Wait::run_uncounted(const timespec* timeout, const sigset_t* mask) {
 // over: the call ends with the returned value. Otherwise it goes to sleep.
 int Wait::spin(const Deadline& deadline, const Signals& signals, const sigset_t* mask, bool& over) {
     SpinPolicy policy = spin_policy();
-    if (policy.usec == 0 || !sources_.offloaded()) return 0;
+    if (policy.spin.count() == 0 || !sources_.offloaded()) return 0;
     // The kernel's side of offloaded sockets is rarely ready, so the call looks there less often than at the
     // program's other descriptors.
     if (policy.skip_os > 1 && policy.os_ratio > 1 && only_shadows()) policy.os_ratio *= policy.skip_os;
@@ -225,15 +219,17 @@ int Wait::spin(const Deadline& deadline, const Signals& signals, const sigset_t*
         policy.os_ratio = kSignalRatio;
     constexpr std::uint64_t kEver = std::numeric_limits<std::uint64_t>::max();
     std::uint64_t per_usec = clock::ticks_per_usec();
-    std::uint64_t spin_ticks = policy.usec < 0 ? kEver : static_cast<std::uint64_t>(policy.usec) * per_usec;
+    const clock::Ticks longest = policy.spin.count() < 0 ? clock::Ticks::max() : clock::to_ticks(policy.spin);
     // The counter's rate is known to some parts in a thousand: the counter says when to read the clock, and
     // the clock decides.
     auto ticks_left = [&] {
-        std::uint64_t usec = deadline.infinite() ? kEver : deadline.left_ns() / 1000;
-        return usec > kEver / per_usec / 2 ? kEver / 2 : usec * per_usec;
+        const std::uint64_t left =
+            deadline.infinite() ? kEver : deadline.left() / std::chrono::microseconds(1);
+        return clock::Ticks(left > kEver / per_usec / 2 ? kEver / 2 : left * per_usec);
     };
-    std::uint64_t start = clock::ticks(), clock_at = ticks_left();
-    PollTime time(polling_ticks_);
+    const clock::Ticks start = clock::Ticks::now();
+    clock::Ticks clock_at = ticks_left();
+    PollTime time(polling_);
     over = true;
     for (std::uint64_t round = 1;; round++) {
         bool ours = poll_rings();
@@ -250,12 +246,12 @@ int Wait::spin(const Deadline& deadline, const Signals& signals, const sigset_t*
             int n = look(ours ? nullptr : mask, false);
             if (n != 0) return n;
         }
-        std::uint64_t spent = clock::ticks() - start;
+        const clock::Ticks spent = clock::Ticks::now() - start;
         if (spent >= clock_at) {
-            if (deadline.left_ns() == 0) return look_once(mask);
+            if (deadline.left() == clock::Nsec::zero()) return look_once(mask);
             clock_at = spent + ticks_left();
         }
-        if (spent >= spin_ticks) break;
+        if (spent >= longest) break;
         if (round % kOffloadCheck == 0 && !sources_.offloaded()) break;
         time.round();
         sources_.flush();  // frames that polling has answered must not wait for the flusher
@@ -284,10 +280,10 @@ int Wait::sleep_once(const Deadline& deadline, Signals& signals) {
 
     timespec left;
     const timespec* limit = nullptr;
-    std::uint64_t ns = deadline.left_ns();
-    if (!arming.complete()) ns = std::min(ns, kSliceNs);
+    clock::Nsec rest = deadline.left();
+    if (!arming.complete()) rest = std::min(rest, kSlice);
     if (!deadline.infinite() || !arming.complete()) {
-        left = to_timespec(ns);
+        left = clock::to_timespec(rest);
         limit = &left;
     }
     int error = sleep(arming.fds(), limit, signals.sleeping());

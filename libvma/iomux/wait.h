@@ -8,17 +8,18 @@
 
 #include "libvma/iomux/sources.h"
 #include "libvma/os/libc_types.h"
+#include "libvma/runtime/clock.h"
 #include "libvma/stats/mux.h"
 
 namespace vma::iomux {
 
 // VMA_SELECT_*. Only tests set it at run time.
 struct SpinPolicy {
-    std::int64_t usec;         // how long to poll the rings before sleeping; -1 for ever
-    std::int64_t os_ratio;     // look at the kernel once in this many rounds; 0: not while spinning
-    std::int64_t skip_os = 1;  // see skip_kernel()
-    bool yield = false;        // offer the core in each round
-    bool interrupts = true;    // sleep until the rings notify; false: in slices
+    std::chrono::microseconds spin;  // how long to poll the rings before sleeping; -1 for ever
+    std::int64_t os_ratio;           // look at the kernel once in this many rounds; 0: not while spinning
+    std::int64_t skip_os = 1;        // see skip_kernel()
+    bool yield = false;              // offer the core in each round
+    bool interrupts = true;          // sleep until the rings notify; false: in slices
 };
 SpinPolicy spin_policy() noexcept;
 void set_spin_policy(SpinPolicy policy) noexcept;
@@ -30,16 +31,13 @@ class Deadline {
     bool set(const timespec* timeout) noexcept;
     bool infinite() const noexcept { return kind_ == infinite_; }
     bool zero() const noexcept { return kind_ == zero_; }
-    // Nanoseconds left, 0 after the deadline.
-    std::uint64_t left_ns() const noexcept;
-    timespec left() const noexcept;
-    std::uint64_t at_ns() const noexcept {
-        return at_ns_;
-    }  // CLOCK_MONOTONIC; only if neither infinite nor zero
+    // 0 after the deadline.
+    clock::Nsec left() const noexcept;
+    clock::Time at() const noexcept { return at_; }  // only if neither infinite nor zero
 
   private:
     enum { infinite_, zero_, timed_ } kind_ = infinite_;
-    std::uint64_t at_ns_ = 0;
+    clock::Time at_;
 };
 
 // One select, poll or epoll_wait. Functions that return int return a count, or -errno.
@@ -79,7 +77,7 @@ class Wait {
     bool empty_rings();
 
     stats::Arrived came_ = stats::Arrived::there;
-    std::uint64_t polling_ticks_ = 0;  // only with VMA_CPU_USAGE_STATS
+    clock::Ticks polling_;  // only with VMA_CPU_USAGE_STATS
 };
 
 // A result in libc's form; `saved` is errno at entry, which a successful call leaves alone.

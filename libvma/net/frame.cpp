@@ -66,7 +66,7 @@ bool l4_sum_acceptable(FramePieces frame, std::size_t l4_length, const ParsedFra
 }
 
 // The identification for datagrams that a router may fragment (RFC 6864). Its first value is arbitrary.
-std::atomic<std::uint32_t> g_next_id{static_cast<std::uint32_t>(clock::ticks() >> 4)};
+std::atomic<std::uint32_t> g_next_id{static_cast<std::uint32_t>(clock::Ticks::now().count() >> 4)};
 
 std::uint16_t next_id() noexcept {
     return static_cast<std::uint16_t>(g_next_id.fetch_add(1, std::memory_order_relaxed));

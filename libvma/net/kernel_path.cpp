@@ -17,7 +17,7 @@ namespace vma::net {
 namespace {
 
 constexpr std::size_t kIpAt = sizeof(EthernetHeader), kMaxIpHeader = 60, kMaxPieces = 64;
-constexpr std::uint64_t kReportNs = 10'000'000'000;  // between two lines of the log
+constexpr std::chrono::seconds kReportPeriod{10};  // between two lines of the log
 
 }  // namespace
 
@@ -83,10 +83,10 @@ bool KernelPath::give(FramePieces frame, const MacAddress& own) noexcept {
 }
 
 void KernelPath::report(long error) noexcept {
-    const std::uint64_t count = failures_.fetch_add(1, std::memory_order_relaxed) + 1,
-                        now = clock::monotonic_ns();
-    std::uint64_t last = reported_at_.load(std::memory_order_relaxed);
-    if (last != 0 && now - last < kReportNs) return;
+    const std::uint64_t count = failures_.fetch_add(1, std::memory_order_relaxed) + 1;
+    const clock::Time now = clock::monotonic();
+    clock::Time last = reported_at_.load(std::memory_order_relaxed);
+    if (last != clock::Time{} && now - last < kReportPeriod) return;
     if (!reported_at_.compare_exchange_strong(last, now, std::memory_order_relaxed)) return;
     log::warn("{}: the kernel does not take a frame: {} ({} so far)", device_,
               strerrordesc_np(static_cast<int>(error)), count);

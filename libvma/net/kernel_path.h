@@ -26,6 +26,7 @@
 #include <string>
 
 #include "libvma/net/frame.h"
+#include "libvma/runtime/clock.h"
 #include "libvma/runtime/internal_fd.h"
 
 namespace vma::net {
@@ -49,7 +50,7 @@ class KernelPath {
     std::string device_;
     std::function<bool(in_addr_t)> is_local_;
     std::atomic<std::uint64_t> failures_{0};
-    std::atomic<std::uint64_t> reported_at_{0};  // ns
+    std::atomic<clock::Time> reported_at_{};
 };
 
 }  // namespace vma::net

@@ -117,7 +117,7 @@ class UseNeighbour {
 static_assert(sizeof(UseNeighbour) == NLMSG_LENGTH(sizeof(ndmsg)) + RTA_LENGTH(sizeof(in_addr_t)));
 
 // Announcements do not tell that the kernel has learned a path MTU, so remembered routes expire.
-constexpr std::uint64_t kKnownForNs = 1'000'000'000;
+constexpr std::chrono::seconds kKnownFor{1};
 
 // The changes of one process(). The listener gets them when all tables are consistent again.
 struct Changes {
@@ -216,7 +216,7 @@ class NetlinkView final : public KernelView {
         RouteQuery query;
         Route route;
         std::uint32_t generation = 0;  // 0: empty
-        std::uint64_t asked_ns = 0;
+        clock::Time asked_at;
     };
     KnownRoute* known_route(const RouteQuery& query) noexcept;
     Lock route_lock_;
@@ -430,7 +430,7 @@ void NetlinkView::apply_neighbour(nlmsghdr* message, Changes& changes) {
     changes.any |=
         usable(known) != usable(entry.neighbour) || (usable(known) && known.mac != entry.neighbour.mac);
     known = entry.neighbour;
-    if (known.state == Neighbour::State::failed) known.failed_at_ns = clock::monotonic_ns();
+    if (known.state == Neighbour::State::failed) known.failed_at = clock::monotonic();
 }
 
 void NetlinkView::replace_addresses(Changes& changes) {
@@ -498,23 +498,23 @@ NetlinkView::KnownRoute* NetlinkView::known_route(const RouteQuery& q) noexcept 
 
 Result<Route> NetlinkView::route(const RouteQuery& query) {
     if (ports_matter_.load(std::memory_order_acquire)) return ask_route(query);
-    const std::uint32_t now = generation();
-    const std::uint64_t ns = clock::monotonic_ns();
+    const std::uint32_t present = generation();
+    const clock::Time now = clock::monotonic();
     RouteQuery question = query;
     question.src_port = question.dst_port = 0;
     {
         Section section(route_lock_);
         if (section.entered()) {
             const KnownRoute* known = known_route(question);
-            if (known->generation == now && ns - known->asked_ns < kKnownForNs && known->query == question &&
-                nothing_announced())
+            if (known->generation == present && now - known->asked_at < kKnownFor &&
+                known->query == question && nothing_announced())
                 return known->route;
         }
     }
     auto answer = ask_route(query);
     if (!answer) return answer;
     Section section(route_lock_);
-    if (section.entered()) *known_route(question) = {question, *answer, now, ns};
+    if (section.entered()) *known_route(question) = {question, *answer, present, now};
     return answer;
 }
 

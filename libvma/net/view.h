@@ -20,6 +20,7 @@
 
 #include "libvma/net/frame.h"
 #include "libvma/net/sources.h"
+#include "libvma/runtime/clock.h"
 #include "libvma/runtime/error.h"
 
 namespace vma::net {
@@ -74,8 +75,7 @@ struct Neighbour {
     State state = State::none;
     bool stale = false;  // NUD_STALE/DELAY/PROBE: usable, but the kernel wants to see traffic to confirm it
     MacAddress mac{};
-    // CLOCK_MONOTONIC when the failure was announced; 0: before the view listened.
-    std::uint64_t failed_at_ns = 0;
+    clock::Time failed_at;  // when the failure was announced; Time{}: before the view listened
 };
 
 class KernelView {

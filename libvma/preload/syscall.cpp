@@ -82,15 +82,14 @@ template <class F>
 long with_remaining_time(timespec* timeout, F&& wait) {
     if (timeout == nullptr) return wait(nullptr);
     timespec limit = *timeout;
-    std::uint64_t begin = clock::monotonic_ns();
+    const clock::Time begin = clock::monotonic();
     long rc = wait(&limit);
     int saved = errno;
     if (rc >= 0 || saved == EINTR) {
-        std::uint64_t spent = clock::monotonic_ns() - begin;
-        long sec = limit.tv_sec - static_cast<long>(spent / 1'000'000'000);
-        long nsec = limit.tv_nsec - static_cast<long>(spent % 1'000'000'000);
-        if (nsec < 0) sec--, nsec += 1'000'000'000;
-        *timeout = sec < 0 ? timespec{} : timespec{sec, nsec};
+        const timespec spent = clock::to_timespec(clock::monotonic() - begin);
+        timespec left{limit.tv_sec - spent.tv_sec, limit.tv_nsec - spent.tv_nsec};
+        if (left.tv_nsec < 0) left.tv_sec--, left.tv_nsec += 1'000'000'000;
+        *timeout = left.tv_sec < 0 ? timespec{} : left;
     }
     errno = saved;
     return rc;

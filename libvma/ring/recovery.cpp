@@ -61,7 +61,7 @@ void Recovery::fail() noexcept {
     log::error("{}: the device has failed; the kernel serves its sockets from now on", device_->attr().name);
     if (!on_failure_) return device_->give_up_flows();
     try {
-        runtime::every(1, [this] {
+        runtime::every(clock::Msec(1), [this] {
             on_failure_();
             device_->give_up_flows();
             return false;

@@ -135,11 +135,12 @@ void Rings::wait_for(int ifindex) {
 
 // Quickly at first: a process that ends needs milliseconds. A program without this library may stay for ever.
 void Rings::try_again(int ifindex) {
-    static constexpr unsigned kTickMsec = 10, kLongest = 1000;  // ticks
+    static constexpr clock::Msec kTick{10};
+    static constexpr unsigned kLongest = 1000;  // ticks
     struct State {
         unsigned next = 1, wait = 1;
     };
-    runtime::every(kTickMsec, [this, ifindex, state = std::make_shared<State>()] {
+    runtime::every(kTick, [this, ifindex, state = std::make_shared<State>()] {
         if (--state->next != 0) return true;
         state->next = state->wait = std::min(state->wait < 50 ? state->wait + 1 : state->wait * 2, kLongest);
         return on_freed_(ifindex);

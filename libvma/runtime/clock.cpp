@@ -6,10 +6,13 @@
 namespace vma::clock::internal {
 
 std::uint64_t measure_ticks_per_usec() noexcept {
-    std::uint64_t n0 = monotonic_ns(), t0 = ticks(), n1 = n0;
-    while (n1 - n0 < 200'000) n1 = monotonic_ns();
-    std::uint64_t t1 = ticks();
-    const std::uint64_t rate = std::max<std::uint64_t>(1, (t1 - t0) * 1000 / (n1 - n0));
+    constexpr Nsec kEnough{200'000};
+    const Time since = monotonic();
+    const Ticks from = Ticks::now();
+    Time until = since;
+    while (until - since < kEnough) until = monotonic();
+    const Ticks passed = Ticks::now() - from;
+    const std::uint64_t rate = std::max<std::uint64_t>(1, passed.count() * 1000 / (until - since).count());
     ticks_per_usec.store(rate, std::memory_order_relaxed);
     return rate;
 }

@@ -47,6 +47,7 @@ constexpr Id kNobody = 0, kWake = 1, kErrors = 2, kFirst = 16;
 
 // How often the thread looks whether the main thread has exited, and after that, whether only the library's
 // threads remain. A look costs some microseconds.
+constexpr clock::Nsec kMsec{1'000'000};
 constexpr int kLookMsec = 1000, kLookSoonMsec = 50;
 constexpr std::size_t kStack =
     256 * 1024;  // callbacks parse netlink and format log lines; only touched pages count
@@ -59,7 +60,8 @@ struct Watch {
 
 struct Tick {
     Id id;
-    std::uint64_t period_ns, due_ns;
+    clock::Nsec period;
+    clock::Time due;
     std::shared_ptr<std::function<bool()>> call;
 };
 
@@ -153,11 +155,10 @@ void run_errors(State& s) noexcept {
 }
 
 // Rounds up to a multiple of the resolution.
-std::uint64_t round_up(std::uint64_t ns) noexcept {
+clock::Time round_up(clock::Time t) noexcept {
     const InternalThreadSettings* settings = g_settings.load(std::memory_order_acquire);
-    const std::uint64_t step =
-        (settings != nullptr ? settings->resolution_msec : 1) * std::uint64_t{1'000'000};
-    return (ns + step - 1) / step * step;
+    const clock::Nsec step = settings != nullptr ? settings->resolution : clock::Msec(1);
+    return clock::Time((t.time_since_epoch() + step - clock::Nsec(1)) / step * step);
 }
 
 void move_to_cpuset(const std::string& directory) noexcept {
@@ -188,24 +189,26 @@ void settle_down() noexcept {
 // Calls the ticks that are due. Returns milliseconds to the next one, -1 for none.
 int run_ticks(State& s) noexcept {
     for (;;) {
-        std::uint64_t now = clock::monotonic_ns(), next = UINT64_MAX;
+        const clock::Time now = clock::monotonic();
+        clock::Time next = clock::Time::max();
         Id id = kNobody;
         std::shared_ptr<std::function<bool()>> call;
         s.lock.lock();
         for (Tick& tick : s.ticks) {
-            if (tick.due_ns <= now) {
+            if (tick.due <= now) {
                 id = tick.id;
                 call = tick.call;
-                tick.due_ns =
-                    std::max(tick.due_ns + tick.period_ns, now + 1);  // missed periods are not made up for
+                // Missed periods are not made up for.
+                tick.due = std::max(tick.due + tick.period, now + clock::Nsec(1));
                 break;
             }
-            next = std::min(next, round_up(tick.due_ns));
+            next = std::min(next, round_up(tick.due));
         }
         s.lock.unlock();
         if (call == nullptr) {
-            if (next == UINT64_MAX) return -1;
-            return static_cast<int>(std::min<std::uint64_t>((next - now + 999'999) / 1'000'000, INT_MAX));
+            if (next == clock::Time::max()) return -1;
+            return static_cast<int>(
+                std::min<std::uint64_t>((next - now + kMsec - clock::Nsec(1)) / kMsec, INT_MAX));
         }
         bool again = true;
         guarded([&] { again = (*call)(); });
@@ -222,7 +225,7 @@ void* loop(void*) noexcept {
     settle_down();
     State& s = state();
     int look_msec = kLookMsec;
-    std::uint64_t look_ns = 0;
+    clock::Time look{};
     for (;;) {
         int msec = run_ticks(s);
         if (msec < 0 || msec > look_msec) msec = look_msec;
@@ -246,11 +249,11 @@ void* loop(void*) noexcept {
                 run_watch(s, id);
             }
         }
-        if (std::uint64_t now = clock::monotonic_ns(); now >= look_ns) {
+        if (const clock::Time now = clock::monotonic(); now >= look) {
             leader::Threads threads = leader::look(s.stat);
             if (threads == leader::Threads::only_own) exit(0);
             look_msec = threads == leader::Threads::many ? kLookMsec : kLookSoonMsec;
-            look_ns = now + static_cast<std::uint64_t>(look_msec) * 1'000'000;
+            look = now + look_msec * kMsec;
         }
     }
     return nullptr;
@@ -417,13 +420,13 @@ void on_error(void (*handler)(std::uint64_t token)) noexcept {
     g_on_error.store(handler, std::memory_order_release);
 }
 
-void every(unsigned msec, std::function<bool()> tick) {
+void every(clock::Msec between, std::function<bool()> tick) {
     State& s = state();
-    std::uint64_t period = std::max(1u, msec) * std::uint64_t{1'000'000};
+    const clock::Nsec period = std::max(between, clock::Msec(1));
     auto shared = std::make_shared<std::function<bool()>>(std::move(tick));
     const std::lock_guard hold(s.lock);
     if (ensure_started(s)) {
-        s.ticks.push_back({new_id(s), period, clock::monotonic_ns() + period, std::move(shared)});
+        s.ticks.push_back({new_id(s), period, clock::monotonic() + period, std::move(shared)});
         if (!t_internal) s.wake.wake();
     }
 }

@@ -42,7 +42,7 @@ struct Stderr {
     ino_t inode = 0;
 };
 Stderr g_stderr;
-std::uint64_t g_start_ns = 0;
+clock::Time g_started{};
 
 std::atomic<int> g_details{0};
 std::atomic<bool> g_colors{false};
@@ -155,8 +155,8 @@ void emit(int fd, Callback callback, Level level, std::string_view text) noexcep
     if (details >= 1) {
         *out++ = '[';
         if (details >= 3) {
-            std::uint64_t usec = (clock::monotonic_ns() - g_start_ns) / 1000;
-            out = fmt::format_to(out, "time {}.{:03} ", usec / 1000, usec % 1000);
+            const std::uint64_t passed = (clock::monotonic() - g_started) / std::chrono::microseconds(1);
+            out = fmt::format_to(out, "time {}.{:03} ", passed / 1000, passed % 1000);
         }
         if (details >= 2) out = fmt::format_to(out, "pid {} ", os::raw_syscall(SYS_getpid));
         out = fmt::format_to(out, "tid {}] ", os::raw_syscall(SYS_gettid));
@@ -260,7 +260,7 @@ void remember_stderr() noexcept {
     g_stderr.device = now.st_dev;
     g_stderr.inode = now.st_ino;
     g_stderr.known = true;
-    g_start_ns = clock::monotonic_ns();
+    g_started = clock::monotonic();
 }
 
 void configure(const Settings& settings) noexcept {

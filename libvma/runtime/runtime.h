@@ -6,6 +6,8 @@
 #include <functional>
 #include <string>
 
+#include "libvma/runtime/clock.h"
+
 namespace vma::runtime {
 
 // True in a set-uid or set-gid program (AT_SECURE): the library then does nothing at all.
@@ -22,10 +24,10 @@ void enter_vfork() noexcept;
 void leave_vfork() noexcept;
 
 // Settings of the internal thread, given before it starts. affinity: see cpus.h, "-1" for none. cpuset: a
-// directory, or empty. Periodic work shares wake-ups within resolution_msec.
+// directory, or empty. Periodic work shares wake-ups within `resolution`.
 struct InternalThreadSettings {
     std::string affinity = "-1", cpuset;
-    unsigned resolution_msec = 1;
+    clock::Msec resolution{1};
 };
 void set_internal_thread(InternalThreadSettings settings);
 
@@ -62,8 +64,9 @@ void unwatch_this() noexcept;
 // so the handler must recognise a stale token. Watching again replaces the token.
 void watch_errors(int fd, std::uint64_t token) noexcept;
 void on_error(void (*handler)(std::uint64_t token)) noexcept;
-// Calls `tick` on the internal thread about every `msec` milliseconds until it returns false.
-void every(unsigned msec, std::function<bool()> tick);
+// Calls `tick` on the internal thread until it returns false, with about `between` from one call to the next.
+// At least a millisecond.
+void every(clock::Msec between, std::function<bool()> tick);
 
 // A running count of the signals whose handlers, without SA_RESTART, interrupted this thread. A blocking call
 // that spins compares the count with its value at entry: a difference means EINTR.

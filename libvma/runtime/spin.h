@@ -32,39 +32,39 @@ inline void spin_wait(std::uint64_t round) noexcept {
 class PollTime {
   public:
     static void enable() noexcept {
-        began_ = clock::ticks();
+        began_ = clock::Ticks::now();
         enabled_ = true;
     }
     static bool enabled() noexcept { return enabled_; }
     // Share of the time since enable(), in percent of one thread; more than 100 where several threads poll.
     static unsigned per_cent() noexcept {
-        const std::uint64_t all = clock::ticks() - began_;
+        const std::uint64_t all = (clock::Ticks::now() - began_).count();
         return all == 0 ? 0 : static_cast<unsigned>(total_.load(std::memory_order_relaxed) * 100 / all);
     }
 
     PollTime() noexcept = default;
-    // Adds the measured ticks to `also`, too.
-    explicit PollTime(std::uint64_t& also) noexcept : also_(&also) {}
+    // Adds the measured time to `also`, too.
+    explicit PollTime(clock::Ticks& also) noexcept : also_(&also) {}
     ~PollTime() { stop(); }
     // Counts a poll in vain.
     void round() noexcept {
-        if (__builtin_expect(enabled_, 0) && since_ == 0) since_ = clock::ticks();
+        if (__builtin_expect(enabled_, 0) && since_ == clock::Ticks()) since_ = clock::Ticks::now();
     }
     // Called before sleeping.
     void stop() noexcept {
-        if (__builtin_expect(since_ == 0, 1)) return;
-        const std::uint64_t spent = clock::ticks() - since_;
-        total_.fetch_add(spent, std::memory_order_relaxed);
+        if (__builtin_expect(since_ == clock::Ticks(), 1)) return;
+        const clock::Ticks spent = clock::Ticks::now() - since_;
+        total_.fetch_add(spent.count(), std::memory_order_relaxed);
         if (also_ != nullptr) *also_ += spent;
-        since_ = 0;
+        since_ = {};
     }
 
   private:
     static inline bool enabled_ = false;
-    static inline std::uint64_t began_ = 0;
-    static inline std::atomic<std::uint64_t> total_{0};
-    std::uint64_t* also_ = nullptr;
-    std::uint64_t since_ = 0;
+    static inline clock::Ticks began_;
+    static inline std::atomic<std::uint64_t> total_{0};  // Ticks, as a number that threads add to
+    clock::Ticks* also_ = nullptr;
+    clock::Ticks since_;
 };
 
 }  // namespace vma

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
 
 #include "libvma/config/params.h"
 #include "libvma/runtime/clock.h"
@@ -15,17 +14,16 @@ class DrainRate {
   public:
     // Is a poll due? Then it counts as done. Never, unless the parameter is set.
     bool due() noexcept {
-        const auto nsec = static_cast<std::uint64_t>(config::get().rx_cq_drain_rate_nsec);
-        if (nsec == 0) return false;
-        const std::uint64_t now = clock::ticks();
-        if (now - polled_at_.load(std::memory_order_relaxed) < nsec * clock::ticks_per_usec() / 1000)
-            return false;
+        const clock::Nsec period(config::get().rx_cq_drain_rate_nsec);
+        if (period == clock::Nsec::zero()) return false;
+        const clock::Ticks now = clock::Ticks::now();
+        if (now - polled_at_.load(std::memory_order_relaxed) < clock::to_ticks(period)) return false;
         polled_at_.store(now, std::memory_order_relaxed);
         return true;
     }
 
   private:
-    std::atomic<std::uint64_t> polled_at_{0};  // ticks
+    std::atomic<clock::Ticks> polled_at_{};
 };
 
 }  // namespace vma::sockets

@@ -32,14 +32,13 @@ inline int vectors_error(const msghdr& message) noexcept {
 // `one(msghdr*, flags)` receives a message; `keep(error)` has an error reported by the next call.
 template <class One, class Keep>
 int receive_many(mmsghdr* msgs, unsigned count, int flags, timespec* timeout, One&& one, Keep&& keep) {
-    std::uint64_t end = 0;
+    clock::Time end;
     if (timeout != nullptr) {
         if (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1'000'000'000) {
             errno = EINVAL;
             return -1;
         }
-        end = clock::monotonic_ns() + static_cast<std::uint64_t>(timeout->tv_sec) * 1'000'000'000u +
-              static_cast<std::uint64_t>(timeout->tv_nsec);
+        end = clock::monotonic() + clock::from_timespec(*timeout);
     }
     count = std::min<unsigned>(count, IOV_MAX);
     unsigned got = 0;
@@ -68,11 +67,10 @@ int receive_many(mmsghdr* msgs, unsigned count, int flags, timespec* timeout, On
         if (flags & MSG_WAITFORONE) flags |= MSG_DONTWAIT;
         if (timeout != nullptr) {
             // As in the kernel: looked at after each datagram only (see BUGS in recvmmsg(2)).
-            std::uint64_t now = clock::monotonic_ns();
-            std::uint64_t left = now < end ? end - now : 0;
-            timeout->tv_sec = static_cast<time_t>(left / 1'000'000'000);
-            timeout->tv_nsec = static_cast<long>(left % 1'000'000'000);
-            if (left == 0) break;
+            const clock::Time now = clock::monotonic();
+            const clock::Nsec left = now < end ? end - now : clock::Nsec::zero();
+            *timeout = clock::to_timespec(left);
+            if (left == clock::Nsec::zero()) break;
         }
         if (msgs[got - 1].msg_hdr.msg_flags & MSG_OOB) break;
     }

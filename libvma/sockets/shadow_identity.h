@@ -17,23 +17,23 @@ class ShadowIdentity {
     // One system call. False also where the cookie is not known.
     bool is(int fd) const noexcept;
 
-    // The answer of is() holds for a millisecond. `now`: clock::ticks().
-    bool trusted(std::uint64_t now) const noexcept {
-        return now - verified_at_.load(std::memory_order_relaxed) < kTrustUsec * clock::ticks_per_usec();
+    // The answer of is() holds for a millisecond.
+    bool trusted(clock::Ticks now) const noexcept {
+        return now - verified_at_.load(std::memory_order_relaxed) < clock::to_ticks(kTrust);
     }
-    void trust_from(std::uint64_t now) noexcept { verified_at_.store(now, std::memory_order_relaxed); }
+    void trust_from(clock::Ticks now) noexcept { verified_at_.store(now, std::memory_order_relaxed); }
     // is(), and trust from `now` on.
-    bool verify(int fd, std::uint64_t now) noexcept {
+    bool verify(int fd, clock::Ticks now) noexcept {
         trust_from(now);
         learn(fd);
         return is(fd);
     }
 
   private:
-    static constexpr std::uint64_t kTrustUsec = 1000;
+    static constexpr std::chrono::microseconds kTrust{1000};
 
-    std::atomic<std::uint64_t> cookie_{0};       // 0: not known
-    std::atomic<std::uint64_t> verified_at_{0};  // ticks
+    std::atomic<std::uint64_t> cookie_{0};  // 0: not known
+    std::atomic<clock::Ticks> verified_at_{};
 };
 
 }  // namespace vma::sockets

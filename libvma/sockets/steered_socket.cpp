@@ -68,12 +68,11 @@ int SteeredSocket::int_option(int fd, int level, int name, int otherwise) noexce
     return os::getsockopt(fd, level, name, &value, &len) == 0 ? value : otherwise;
 }
 
-std::uint64_t SteeredSocket::timeout_option(int fd, int name) noexcept {
+clock::Nsec SteeredSocket::timeout_option(int fd, int name) noexcept {
     timeval t{};
     socklen_t len = sizeof t;
     os::getsockopt(fd, SOL_SOCKET, name, &t, &len);
-    return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000u +
-           static_cast<std::uint64_t>(t.tv_usec) * 1000u;
+    return clock::from_timespec({t.tv_sec, t.tv_usec * 1000});
 }
 
 }  // namespace vma::sockets

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "libvma/runtime/clock.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/sockets/drain_rate.h"
 #include "libvma/sockets/fd_object.h"
@@ -64,13 +65,13 @@ class SteeredSocket : public Socket, public Steered {
     // The value of an option of type int; `otherwise`: there is none.
     static int int_option(int fd, int level, int name, int otherwise = 0) noexcept;
     // The value of SO_RCVTIMEO or SO_SNDTIMEO (`name`), in nanoseconds; 0: none.
-    static std::uint64_t timeout_option(int fd, int name) noexcept;
+    static clock::Nsec timeout_option(int fd, int name) noexcept;
 
     Stack& stack_;
     const std::uint32_t born_;  // sharing::generation()
     std::atomic<bool> closed_{false}, nonblock_{false};
     std::atomic<int> pending_error_{0};  // for the next call that reports one
-    std::atomic<std::uint64_t> rcvtimeo_ns_{0};
+    std::atomic<clock::Nsec> receive_timeout_{};
     DrainRate drain_rate_;
     ShadowIdentity shadow_;
     FlowRules rules_;

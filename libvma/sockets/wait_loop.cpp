@@ -10,7 +10,7 @@
 namespace vma::sockets {
 namespace {
 
-constexpr std::uint64_t kSliceNs = 1'000'000;  // sleep of a thread that no other thread is sure to wake
+constexpr clock::Nsec kSlice{1'000'000};  // sleep of a thread that no other thread is sure to wake
 
 }  // namespace
 
@@ -45,13 +45,16 @@ void Sleep::arm() noexcept {
     count_ += watch_.arm(fds_ + count_);
 }
 
-int Sleep::run(std::uint64_t deadline, const sigset_t* mask) {
+int Sleep::run(clock::Time deadline, const sigset_t* mask) {
+    const bool timed = deadline != clock::Time{};
     timespec limit{}, *timeout = nullptr;
-    if (deadline != 0 || !sure_to_wake_) {
-        const std::uint64_t now = clock::monotonic_ns();
-        std::uint64_t left = deadline == 0 ? ~std::uint64_t{0} : deadline > now ? deadline - now : 0;
-        if (!sure_to_wake_) left = std::min(left, kSliceNs);
-        limit = {static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
+    if (timed || !sure_to_wake_) {
+        const clock::Time now = clock::monotonic();
+        clock::Nsec left = !timed           ? clock::Nsec::max()
+                           : deadline > now ? deadline - now
+                                            : clock::Nsec::zero();
+        if (!sure_to_wake_) left = std::min(left, kSlice);
+        limit = clock::to_timespec(left);
         timeout = &limit;
     }
     int saved = errno;
@@ -63,7 +66,7 @@ int Sleep::run(std::uint64_t deadline, const sigset_t* mask) {
     if (r < 0 && error != EINTR) return -error;
     // The library does not count handlers that came past its sigaction(); the first signal adopts them.
     if (r < 0 && runtime::signals::adopt_new()) return -EINTR;
-    if (r == 0 && deadline != 0 && clock::monotonic_ns() >= deadline) {
+    if (r == 0 && timed && clock::monotonic() >= deadline) {
         socket_.progress();
         return -EAGAIN;
     }

@@ -27,24 +27,25 @@ namespace vma::sockets {
 
 // The deadline of one call, and the signals that have come since it began.
 struct Waiting {
-    explicit Waiting(std::uint64_t timeout_ns) noexcept  // 0: for ever
-        : deadline(timeout_ns == 0 ? 0 : clock::monotonic_ns() + timeout_ns),
+    explicit Waiting(clock::Nsec timeout) noexcept  // 0: for ever
+        : deadline(timeout == clock::Nsec::zero() ? clock::Time{} : clock::monotonic() + timeout),
           interruptions(runtime::interruptions()),
           restarts(runtime::restarts()) {}
 
+    bool timed() const noexcept { return deadline != clock::Time{}; }
     bool interrupted() const noexcept {
         return runtime::pending() || runtime::interruptions() != interruptions ||
-               (deadline != 0 && runtime::restarts() != restarts);
+               (timed() && runtime::restarts() != restarts);
     }
     // -errno of a call that is interrupted. With a timeout no call is started anew (signal(7)).
-    int error() const noexcept { return runtime::pending() && deadline == 0 ? -runtime::kRestart : -EINTR; }
+    int error() const noexcept { return runtime::pending() && !timed() ? -runtime::kRestart : -EINTR; }
 
     enum class Next { poll, sleep, interrupted, late };
     // A round of polling has found nothing: what now? `limit`: rounds before a sleep, negative: no sleep.
     Next next(std::int64_t limit) noexcept {
         if (interrupted()) return Next::interrupted;
         spins++;
-        if (deadline != 0 && (spins & 63) == 0 && clock::monotonic_ns() >= deadline) return Next::late;
+        if (timed() && (spins & 63) == 0 && clock::monotonic() >= deadline) return Next::late;
         return limit < 0 || spins < static_cast<std::uint64_t>(limit) ? Next::poll : Next::sleep;
     }
     // Between two rounds. A cancellation point now and then, as the kernel's wait is one.
@@ -54,7 +55,7 @@ struct Waiting {
         config::get().rx_poll_yield != 0 ? yield_core() : spin_wait(spins);
     }
 
-    std::uint64_t deadline;  // CLOCK_MONOTONIC, ns; 0: none
+    clock::Time deadline;  // Time{}: none
     std::uint32_t interruptions, restarts;
     std::uint64_t spins = 0;
     bool slept = false;
@@ -74,7 +75,7 @@ class Sleep {
     void arm() noexcept;
     // Until something may have happened: 0, or -errno; -EAGAIN at the deadline. `deadline` as in Waiting.
     // `mask`: the signals that wait.
-    int run(std::uint64_t deadline, const sigset_t* mask);
+    int run(clock::Time deadline, const sigset_t* mask);
     // After run(): what poll() said of `fd`.
     short fd_events() const noexcept { return woken_ && fd_ >= 0 ? fds_[0].revents : short{0}; }
     // After run(): did nothing happen that concerns this thread (RingWatch::sleeps_on)?

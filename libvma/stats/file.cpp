@@ -88,7 +88,8 @@ Result<void*> make_file(const std::string& directory, const std::string& name, s
     auto opened = open_directory(directory);
     if (!opened) return std::unexpected(opened.error());
     const Descriptor dir(*opened);
-    const std::string temporary = fmt::format(".{}.{:x}", name, clock::monotonic_ns());
+    const std::string temporary =
+        fmt::format(".{}.{:x}", name, clock::monotonic().time_since_epoch().count());
     auto refused = [&](int error, std::string_view what) {
         return fail(error, fmt::format("{}/{} {} ({})", directory, name, what, strerrordesc_np(error)));
     };

@@ -15,6 +15,7 @@
 #include "libvma/config/params.h"
 #include "libvma/os/proc_file.h"
 #include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/clock.h"
 #include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/pid_name.h"
@@ -109,10 +110,7 @@ void StatsMemory::fill(void* at, const Settings& settings) noexcept {
     header.file_size = size_;
     header.pid = static_cast<std::uint32_t>(os::raw_syscall(SYS_getpid));
     header.uid = static_cast<std::uint32_t>(os::raw_syscall(SYS_geteuid));
-    timespec now{};
-    clock_gettime(CLOCK_REALTIME, &now);
-    header.started_ns =
-        static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(now.tv_nsec);
+    header.started_ns = static_cast<std::uint64_t>(clock::wall().time_since_epoch().count());
     header.life = static_cast<std::uint32_t>(Life::running);
     header.log_level = static_cast<std::int32_t>(log::level());
     header.log_details = log::details();

@@ -313,7 +313,7 @@ class OurWorld : public World {
 class Spin {
   public:
     Spin(std::int64_t usec, std::int64_t ratio = 10) : old_(iomux::spin_policy()) {
-        iomux::set_spin_policy({usec, ratio});
+        iomux::set_spin_policy({std::chrono::microseconds(usec), ratio});
     }
     ~Spin() { iomux::set_spin_policy(old_); }
 

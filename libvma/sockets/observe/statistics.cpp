@@ -23,7 +23,7 @@
 namespace vma::sockets::statistics {
 namespace {
 
-constexpr unsigned kTickMsec = 1000;  // the internal thread wakes up as often anyway
+constexpr clock::Msec kTick{1000};  // the internal thread wakes up as often anyway
 
 std::array<std::atomic<Socket*>, stats::kMaxSockets> g_sockets{};  // by block
 
@@ -194,11 +194,11 @@ void serve() noexcept {
     if (g_served.exchange(true)) return;
     stats::start_control({&refresh, &zero, &dump});
     try {
-        runtime::every(1, [] {
+        runtime::every(clock::Msec(1), [] {
             stats::sweep();
             return false;
         });
-        runtime::every(kTickMsec, [] {
+        runtime::every(kTick, [] {
             refresh();
             if (Stack* stack = Stack::running(); stack != nullptr && stack->control().try_lock()) {
                 stack->rings().check();

@@ -93,7 +93,7 @@ int TcpListening::accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
     }
     if (!used_.load(std::memory_order_relaxed)) used_.store(true, std::memory_order_relaxed);
     if (suspended_.load(std::memory_order_relaxed)) resume();
-    Waiting w(rcvtimeo_ns_.load(std::memory_order_relaxed));
+    Waiting w(receive_timeout_.load(std::memory_order_relaxed));
     const unsigned ratio = static_cast<unsigned>(config::get().rx_udp_poll_os_ratio);
     int saved = errno;
     for (;;) {

@@ -36,8 +36,7 @@ void TcpSocket::last_number_closed(int fd) noexcept {
             closed_.store(true, std::memory_order_release);
             if (shadow && linger_s > 0 && !handler) {
                 InternalFd port = accepted_ ? InternalFd() : copy_shadow(fd);
-                lingering_ = Lingering{static_cast<std::uint64_t>(linger_s) * 1'000'000'000u, std::move(port),
-                                       nullptr};
+                lingering_ = Lingering{std::chrono::seconds(linger_s), std::move(port), nullptr};
                 if (!linger_later()) linger();
                 keep = false;
             }
@@ -114,7 +113,7 @@ void TcpSocket::linger() noexcept {
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);  // close() is not to be left half done
     c->set_owner(this);
     closed_.store(false, std::memory_order_release);  // for wait()
-    Waiting w(lingering_.ns);
+    Waiting w(lingering_.longest);
     wait(-1, w, [&] { return c->drained(); });
     closed_.store(true, std::memory_order_release);
     c->set_owner(nullptr);

@@ -221,7 +221,7 @@ int TcpConnecting::await_connect(int fd, int under_way) {
         if (still_connecting(*c)) {
             if (nonblock_.load(std::memory_order_relaxed)) return failed(under_way);
             if (ConnectionScope::interrupted(*c)) return failed(under_way);
-            Waiting w(options_.send_timeout_ns());
+            Waiting w(options_.send_timeout());
             const int error = wait(-1, w, [&] { return !still_connecting(*c); });
             if (error == -EAGAIN) return failed(under_way);
             if (error != 0) return failed(-error);

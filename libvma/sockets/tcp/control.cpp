@@ -42,10 +42,11 @@ TcpSocket* TcpSocket::accepted(void* memory, TcpListening& listener, tcp::Connec
     auto* socket = new (memory) TcpSocket(from.stack_, flags);
     socket->accepted_ = true;
     socket->name_.set_listening({from.name_.listening().address, 0});
-    socket->shadow_.trust_from(clock::ticks());
+    socket->shadow_.trust_from(clock::Ticks::now());
     socket->transport_.set(c);
     socket->phase_.store(Phase::connected, std::memory_order_release);
-    socket->rcvtimeo_ns_.store(from.rcvtimeo_ns_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    socket->receive_timeout_.store(from.receive_timeout_.load(std::memory_order_relaxed),
+                                   std::memory_order_relaxed);
     const bool with_list = !from.state_lock_.owned_by_me();
     if (with_list) from.state_lock_.lock();
     socket->options_.inherit(from.options_, with_list);

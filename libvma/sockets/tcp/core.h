@@ -84,7 +84,7 @@ class TcpCore : public SteeredSocket, public tcp::Owner {
     bool overtaken() const noexcept { return !has_fds(); }
     // Does the number still mean this socket? Asked now and then.
     bool still_mine(int fd) noexcept {
-        const std::uint64_t now = clock::ticks();
+        const clock::Ticks now = clock::Ticks::now();
         return shadow_.trusted(now) || shadow_.verify(fd, now);
     }
     // Did a signal handler interrupt this thread while it held a lock that a change of phase needs?

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "libvma/runtime/clock.h"
 #include "libvma/sockets/tcp/inherited_options.h"
 #include "libvma/tcp/connection.h"
 
@@ -31,10 +32,8 @@ class TcpOptionState {
     }
 
     // ---- any thread ----
-    std::uint64_t send_timeout_ns() const noexcept {
-        return send_timeout_ns_.load(std::memory_order_relaxed);
-    }
-    void set_send_timeout_ns(std::uint64_t ns) noexcept { send_timeout_ns_.store(ns); }
+    clock::Nsec send_timeout() const noexcept { return send_timeout_.load(std::memory_order_relaxed); }
+    void set_send_timeout(clock::Nsec timeout) noexcept { send_timeout_.store(timeout); }
     std::uint32_t receive_lowat() const noexcept { return receive_lowat_.load(std::memory_order_relaxed); }
     void set_receive_lowat(std::uint32_t bytes) noexcept { receive_lowat_.store(bytes); }
     int linger_s() const noexcept { return linger_s_.load(std::memory_order_relaxed); }  // -1: off
@@ -57,7 +56,7 @@ class TcpOptionState {
     std::atomic<bool> report_inq_{false};
     bool reuseport_ = false;
     std::atomic<int> linger_s_{-1};
-    std::atomic<std::uint64_t> send_timeout_ns_{0};
+    std::atomic<clock::Nsec> send_timeout_{};
     std::atomic<std::uint32_t> receive_lowat_{1};
     std::atomic<std::uint32_t> past_mss_{0};
 };

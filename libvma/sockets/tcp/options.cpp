@@ -85,11 +85,11 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
         switch (name) {
             case SO_RCVTIMEO:
             case kReceiveTimeoutNew:
-                rcvtimeo_ns_.store(timeout_option(fd, SO_RCVTIMEO));
+                receive_timeout_.store(timeout_option(fd, SO_RCVTIMEO));
                 break;
             case SO_SNDTIMEO:
             case kSendTimeoutNew:
-                options_.set_send_timeout_ns(timeout_option(fd, SO_SNDTIMEO));
+                options_.set_send_timeout(timeout_option(fd, SO_SNDTIMEO));
                 break;
             case SO_REUSEADDR:
                 edit([&](tcp::Options& o) { o.reuse_address = value != 0; });

@@ -14,7 +14,7 @@ namespace {
 
 // The kernel repeats its own question after a second (net.ipv4.neigh.*.retrans_time_ms), so asking it more
 // often is idle.
-constexpr std::uint64_t kAskAgainNs = 1'000'000'000;
+constexpr std::chrono::seconds kAskAgain{1};
 
 std::uint64_t key_of(const net::Endpoints& ends) noexcept {
     return (std::uint64_t{ends.remote.address.v4()} << 32 | std::uint64_t{ends.remote.port} << 16 |
@@ -30,21 +30,21 @@ std::uint32_t TcpPaths::generation() const noexcept { return stack_.present_view
 void TcpPaths::ask(int ifindex, in_addr_t next_hop) noexcept {
     const std::uint64_t key = std::uint64_t{static_cast<std::uint32_t>(ifindex)} << 32 | next_hop;
     Asked& slot = asked_[slot_of(key)];
-    const std::uint64_t now = clock::monotonic_ns();
+    const clock::Time now = clock::monotonic();
     if (slot.key.exchange(key, std::memory_order_relaxed) == key &&
-        now - slot.at_ns.load(std::memory_order_relaxed) < kAskAgainNs)
+        now - slot.at.load(std::memory_order_relaxed) < kAskAgain)
         return;
-    slot.at_ns.store(now, std::memory_order_relaxed);
+    slot.at.store(now, std::memory_order_relaxed);
     stack_.view().solicit(ifindex, next_hop);
 }
 
-std::uint64_t TcpPaths::waits_since(const net::Endpoints& ends) noexcept {
+clock::Time TcpPaths::waits_since(const net::Endpoints& ends) noexcept {
     const std::uint64_t key = key_of(ends);
     Asked& slot = waiting_[slot_of(key)];
-    if (slot.key.load(std::memory_order_acquire) == key) return slot.at_ns.load(std::memory_order_relaxed);
-    slot.at_ns.store(clock::monotonic_ns(), std::memory_order_relaxed);
+    if (slot.key.load(std::memory_order_acquire) == key) return slot.at.load(std::memory_order_relaxed);
+    slot.at.store(clock::monotonic(), std::memory_order_relaxed);
     slot.key.store(key, std::memory_order_release);
-    return 0;
+    return {};
 }
 
 void TcpPaths::waits_no_more(const net::Endpoints& ends) noexcept {
@@ -78,7 +78,8 @@ int TcpPaths::find(const net::Endpoints& ends, const net::PathOptions& options, 
             waits_no_more(ends);
             return 0;
         case net::Neighbour::State::failed:
-            if (const std::uint64_t since = waits_since(ends); since != 0 && next.failed_at_ns > since) {
+            if (const clock::Time since = waits_since(ends);
+                since != clock::Time{} && next.failed_at > since) {
                 waits_no_more(ends);
                 return -EHOSTUNREACH;
             }

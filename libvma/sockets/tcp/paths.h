@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 
+#include "libvma/runtime/clock.h"
 #include "libvma/tcp/path.h"
 
 namespace vma::sockets {
@@ -26,14 +27,15 @@ class TcpPaths final : public tcp::PathSource {
 
   private:
     void ask(int ifindex, in_addr_t next_hop) noexcept;
-    // Since when the connection waits for its neighbour, 0: it did not yet; from now on it does.
-    std::uint64_t waits_since(const net::Endpoints& ends) noexcept;
+    // Since when the connection waits for its neighbour. Time{}: it did not yet; from now on it does.
+    clock::Time waits_since(const net::Endpoints& ends) noexcept;
     void waits_no_more(const net::Endpoints& ends) noexcept;
 
     Stack& stack_;
     // When an address was asked for last, by a hash of it: two that share a slot only ask more often.
     struct Asked {
-        std::atomic<std::uint64_t> key{0}, at_ns{0};
+        std::atomic<std::uint64_t> key{0};
+        std::atomic<clock::Time> at{};
     };
     std::array<Asked, 256> asked_{};
     // Connections that wait for an answer. A failure is the answer for those, and says nothing to later

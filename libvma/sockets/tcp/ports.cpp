@@ -27,7 +27,7 @@ struct Kept final : tcp::Owner {
     void changed() noexcept override;
 };
 constexpr std::size_t kMax = 256;
-constexpr unsigned kLookMsec = 1000;
+constexpr clock::Msec kLookPeriod{1000};
 
 constinit Lock g_lock;
 constinit NeverDestroyed<std::array<Kept, kMax>> g_kept;
@@ -80,7 +80,7 @@ void keep_port(InternalFd copy, tcp::Connection* connection) noexcept {
         place.changed();  // it may have ended meanwhile
         if (start) {
             try {
-                runtime::every(kLookMsec, look);
+                runtime::every(kLookPeriod, look);
             } catch (...) {
                 const std::lock_guard guard(g_lock);
                 g_ticking = false;  // the next one tries again

@@ -167,7 +167,7 @@ ssize_t TcpStream::receive_ours(int fd, IovCursor& at, int flags) {
             if (got != 0) break;
             return -EAGAIN;
         }
-        if (w == nullptr) w = new (waiting_memory) Waiting(rcvtimeo_ns_.load(std::memory_order_relaxed));
+        if (w == nullptr) w = new (waiting_memory) Waiting(receive_timeout_.load(std::memory_order_relaxed));
         const std::size_t have = peek ? got : 0;
         const int error = wait(-1, *w, [&] {
             return c->readable() > have || (c->events() & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0 ||

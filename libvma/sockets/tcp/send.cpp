@@ -125,7 +125,7 @@ ssize_t TcpStream::transmit_ours(int fd, IovCursor& at, int flags) {
             if (sent != 0) break;
             return -EAGAIN;
         }
-        if (w == nullptr) w = new (waiting_memory) Waiting(options_.send_timeout_ns());
+        if (w == nullptr) w = new (waiting_memory) Waiting(options_.send_timeout());
         const int error = wait(-1, *w, [&] {
             return (c->events() & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0 || transport_.connection() != c;
         });

@@ -142,7 +142,7 @@ ssize_t TcpStream::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
                         if (moved == 0) error = -EAGAIN;
                         break;
                     }
-                    Waiting w(options_.send_timeout_ns());
+                    Waiting w(options_.send_timeout());
                     if (const int e = wait(-1, w, settled)) {
                         error = e;
                         break;
@@ -171,7 +171,7 @@ ssize_t TcpStream::splice_in(int in, off64_t* in_offset, int out, off64_t* out_o
             if (sent == -EAGAIN) {
                 Pin pin(transport_);
                 if (pin.connection == nullptr || ConnectionScope::interrupted(*pin.connection)) break;
-                Waiting w(0);
+                Waiting w(clock::Nsec{});
                 wait(-1, w,
                      [&] { return (pin.connection->events() & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0; });
             } else if (const int gone = sent == -EREMOTE ? move_away(out) : 0; gone > 0) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "libvma/runtime/clock.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/sockets/tcp/stream.h"
 
@@ -57,7 +58,7 @@ class TcpSocket final : public TcpStream {
     bool linger_later() noexcept;  // false: this thread does not close later
 
     struct Lingering {
-        std::uint64_t ns = 0;
+        clock::Nsec longest{};
         InternalFd port;            // a copy of the shadow
         TcpSocket* next = nullptr;  // of a LateLinger
     };

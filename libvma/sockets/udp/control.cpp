@@ -220,7 +220,7 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
             }
             break;
         case Effect::timeout:
-            rcvtimeo_ns_.store(timeout_option(fd, SO_RCVTIMEO));
+            receive_timeout_.store(timeout_option(fd, SO_RCVTIMEO));
             break;
         case Effect::receive: {
             bool on = any_byte(value, len);

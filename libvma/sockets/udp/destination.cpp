@@ -14,7 +14,7 @@ namespace {
 // A neighbour the kernel holds for stale is confirmed by its own traffic, which the library bypasses. One
 // datagram through the kernel now and then starts its reachability probe (RFC 4861's NUD, as Linux does it
 // for ARP).
-constexpr std::uint64_t kConfirmUsec = 10'000'000;
+constexpr std::chrono::microseconds kConfirm{10'000'000};
 
 }  // namespace
 
@@ -82,7 +82,7 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
         d.max_payload = std::min(limit_mtu(mtu) - 28, ring->max_udp_payload());
         if (next.stale) {
             d.stale = true;
-            d.confirm_at = clock::ticks() + kConfirmUsec * clock::ticks_per_usec();
+            d.confirm_at = clock::Ticks::now() + clock::to_ticks(kConfirm);
         }
         d.ring = ring;
     } catch (...) {

@@ -10,6 +10,7 @@
 #include "libvma/net/frame.h"
 #include "libvma/net/path_options.h"
 #include "libvma/ring/ring.h"
+#include "libvma/runtime/clock.h"
 #include "libvma/sockets/observe/statistics.h"
 
 namespace vma::sockets {
@@ -34,7 +35,7 @@ struct Destination {
     bool stale = false;             // the kernel wants to see traffic to confirm the neighbour
     std::uint32_t max_payload = 0;  // longer datagrams are fragmented by the kernel
     in_addr_t src_addr = 0;
-    std::uint64_t confirm_at = 0;  // ticks: next datagram through the kernel while `stale`
+    clock::Ticks confirm_at;  // next datagram through the kernel while `stale`
     alignas(8) std::uint8_t headers[net::kUdpHeaders]{};
 };
 

@@ -36,8 +36,7 @@ class KernelSide {
     bool due_at_first(bool waits) const noexcept {
         return sends_.load(std::memory_order_relaxed) != sends_seen_.load(std::memory_order_relaxed) ||
                ((!waits || config::get().rx_udp_poll_os_ratio == 0) &&
-                clock::ticks() - looked_at_.load(std::memory_order_relaxed) >
-                    kLookUsec * clock::ticks_per_usec());
+                clock::Ticks::now() - looked_at_.load(std::memory_order_relaxed) > clock::to_ticks(kLook));
     }
     // A call looks now.
     void looks() noexcept {
@@ -46,11 +45,11 @@ class KernelSide {
         polls_left_.store(ratio(), std::memory_order_relaxed);
     }
     // It has found nothing.
-    void was_empty() noexcept { looked_at_.store(clock::ticks(), std::memory_order_relaxed); }
+    void was_empty() noexcept { looked_at_.store(clock::Ticks::now(), std::memory_order_relaxed); }
 
   private:
-    static constexpr std::uint64_t kLookUsec =
-        10;  // a call that finds nothing looks if the last look is older
+    // A call that finds nothing looks if the last look is older.
+    static constexpr std::chrono::microseconds kLook{10};
     static std::uint32_t ratio() noexcept {
         return static_cast<std::uint32_t>(config::get().rx_udp_poll_os_ratio);
     }
@@ -59,7 +58,7 @@ class KernelSide {
     std::atomic<bool> event_{false};
     std::atomic<std::uint32_t> polls_left_{ratio()};
     std::atomic<std::uint32_t> sends_seen_{0};
-    std::atomic<std::uint64_t> looked_at_{0};  // ticks
+    std::atomic<clock::Ticks> looked_at_{};
 };
 
 }  // namespace vma::sockets

@@ -138,7 +138,7 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
         look |= !rings || woken;
         woken = false;
         if (!waiting) {
-            waiting.emplace(waits ? rcvtimeo_ns_.load(std::memory_order_relaxed) : 0);
+            waiting.emplace(waits ? receive_timeout_.load(std::memory_order_relaxed) : clock::Nsec{});
             look |= kernel_side_.due_at_first(waits);
         }
         if (closed()) {
@@ -199,8 +199,7 @@ void UdpSocket::ShadowEdges::take() noexcept {
     if (set_) os::raw_syscall(SYS_epoll_pwait, set_.get(), &event, 1, 0, nullptr, 8);
 }
 
-bool UdpSocket::sleep(int fd, std::uint64_t deadline, const sigset_t* mask,
-                      std::optional<ShadowEdges>& edges) {
+bool UdpSocket::sleep(int fd, clock::Time deadline, const sigset_t* mask, std::optional<ShadowEdges>& edges) {
     const bool by_edges = edges && edges->fd() >= 0;
     auto done = [this] { return queue_.size() != 0 || closed() || rx_shut_.load(std::memory_order_acquire); };
     Sleep sleep(*this, by_edges ? edges->fd() : fd);

@@ -26,7 +26,7 @@ constexpr int kPlainFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
 }  // namespace
 
 bool UdpSocket::still_mine(int fd) noexcept {
-    const std::uint64_t now = clock::ticks();
+    const clock::Ticks now = clock::Ticks::now();
     if (shadow_.trusted(now)) return true;
     send_.refresh(now);
     return shadow_.verify(fd, now);
@@ -69,8 +69,7 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
     if (d->ring == nullptr) return kernel_sends(d->why.reason, d->why.detail, d->why.rule);
     if (length > d->max_payload) return kernel_sends(stats::Reason::too_long, {});
     if (__builtin_expect(d->stale, 0)) {
-        std::uint64_t now = clock::ticks();
-        if (now > d->confirm_at) {
+        if (clock::Ticks::now() > d->confirm_at) {
             d->generation =
                 0;  // resolved again next time: the kernel may have confirmed the neighbour by then
             return kernel_sends(stats::Reason::neighbour, "a datagram through the kernel confirms it");

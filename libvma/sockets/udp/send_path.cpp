@@ -9,7 +9,7 @@
 namespace vma::sockets {
 namespace {
 
-constexpr std::uint64_t kRefreshUsec = 5'000'000;
+constexpr std::chrono::microseconds kRefresh{5'000'000};
 
 // In the order of SendPath::KernelSends.
 constexpr const char* kKernelSendsTexts[] = {"UDP_CORK is set",
@@ -38,8 +38,8 @@ void SendPath::set_attributes(const SendAttributes& attributes) noexcept {
     version_.fetch_add(1, std::memory_order_release);
 }
 
-void SendPath::refresh(std::uint64_t now) noexcept {
-    if (now - refreshed_at_ <= kRefreshUsec * clock::ticks_per_usec()) return;
+void SendPath::refresh(clock::Ticks now) noexcept {
+    if (now - refreshed_at_.load() <= clock::to_ticks(kRefresh)) return;
     refreshed_at_ = now;
     version_.fetch_add(1, std::memory_order_release);
 }

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "libvma/runtime/clock.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/sockets/stack.h"
 #include "libvma/sockets/udp/destination.h"
@@ -50,8 +51,8 @@ class SendPath {
     // Under Stack::control(). Takes lock().
     void set_attributes(const SendAttributes& attributes) noexcept;
     // Destinations are looked up again now and then, for the kernel does not announce a path MTU that it
-    // learned. `now`: ticks.
-    void refresh(std::uint64_t now) noexcept;
+    // learned.
+    void refresh(clock::Ticks now) noexcept;
     // With lock() held: what is known of the peer, looked up if need be. Null: no memory.
     Destination* destination(Stack& stack, in_addr_t addr, in_port_t port) noexcept {
         const std::uint32_t version = version_.load(std::memory_order_acquire);
@@ -80,8 +81,8 @@ class SendPath {
     std::atomic<std::uint32_t> departures_{0};
     std::atomic<std::uint32_t> version_{1};  // of the attributes
     SendAttributes attributes_;
-    std::atomic<std::uint64_t> refreshed_at_{0};  // ticks
-    Destination* last_ = nullptr;                 // of destinations_
+    std::atomic<clock::Ticks> refreshed_at_{};
+    Destination* last_ = nullptr;  // of destinations_
     std::unordered_map<std::uint64_t, std::unique_ptr<Destination>> destinations_;
 };
 

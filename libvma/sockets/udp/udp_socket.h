@@ -114,7 +114,7 @@ class UdpSocket final : public UdpSteering {
     int count_kernel_receive(int result, const mmsghdr* msgs, int flags) noexcept;
     ssize_t finish(ring::RxBuffer* b, Receive& r) noexcept;
     // Sleeps with signal mask `mask` until something may have come. True: look again; false: errno is set.
-    bool sleep(int fd, std::uint64_t deadline, const sigset_t* mask, std::optional<ShadowEdges>& edges);
+    bool sleep(int fd, clock::Time deadline, const sigset_t* mask, std::optional<ShadowEdges>& edges);
     int would_block() noexcept;                      // -1, EAGAIN, counted
     bool kernel_receives(int flags) const noexcept;  // the call can go to the kernel as it is
 

@@ -114,8 +114,7 @@ void Background::started(ring::Ring& ring) noexcept {
     lock_.unlock();
     if (!start) return;
     try {
-        runtime::every(static_cast<unsigned>(config::get().progress_engine_interval),
-                       [this] { return tick(); });
+        runtime::every(clock::Msec(config::get().progress_engine_interval), [this] { return tick(); });
     } catch (const std::bad_alloc&) {
         const std::lock_guard guard(lock_);
         ticking_ = false;  // the next connection tries again

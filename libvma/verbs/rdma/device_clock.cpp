@@ -11,7 +11,7 @@
 namespace vma::verbs::rdma {
 namespace {
 
-constexpr unsigned kSynchroniseMsec = 1000;
+constexpr clock::Msec kSynchronisePeriod{1000};
 constexpr int kReadings = 5;  // of both clocks; the quickest reading counts
 
 std::uint64_t realtime_ns() noexcept {
@@ -73,7 +73,7 @@ DeviceClock::DeviceClock(ibv_context* context, const HwClock::Attr& attr, const 
     shared_ = std::make_shared<Shared>(wanted, source);
     const Conversion made = clock().conversion();
     if (made != Conversion::system && made != Conversion::ptp) return;
-    runtime::every(kSynchroniseMsec, [shared = std::weak_ptr(shared_)] {
+    runtime::every(kSynchronisePeriod, [shared = std::weak_ptr(shared_)] {
         auto still = shared.lock();
         if (still == nullptr) return false;
         std::lock_guard hold(still->lock);

@@ -146,7 +146,7 @@ void RdmaDevice::on_failure(std::function<void()> call) {
 void RdmaDevice::tell_failure(const std::shared_ptr<Failure>& failure) {
     if (!failure->failed || failure->told || !failure->call) return;
     failure->told = true;
-    runtime::every(1, [failure] {
+    runtime::every(clock::Msec(1), [failure] {
         std::function<void()> call;
         {
             std::lock_guard hold(failure->lock);

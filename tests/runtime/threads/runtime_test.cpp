@@ -209,7 +209,7 @@ TEST(InternalThread, BlocksEverySignal) {
     auto outcome = in_child([] {
         Count called;
         static sigset_t theirs;
-        runtime::every(1, [&] {
+        runtime::every(vma::clock::Msec(1), [&] {
             pthread_sigmask(SIG_SETMASK, nullptr, &theirs);
             called.add();
             return false;
@@ -256,7 +256,7 @@ TEST(InternalThread, UnwatchInsideTheCallback) {
     });
     ASSERT_TRUE(calls.wait());
     Count later;
-    runtime::every(1, [&] {
+    runtime::every(vma::clock::Msec(1), [&] {
         later.add();
         return false;
     });
@@ -296,7 +296,7 @@ TEST(InternalThread, ExceptionOfACallbackIsReported) {
         log::configure({});
         Count again;
         int times = 0;
-        runtime::every(1, [&]() -> bool {
+        runtime::every(vma::clock::Msec(1), [&]() -> bool {
             if (times++ == 0) throw std::runtime_error("odd");
             again.add();
             return false;
@@ -309,12 +309,12 @@ TEST(InternalThread, ExceptionOfACallbackIsReported) {
 TEST(InternalThread, TicksUntilFalse) {
     auto outcome = in_child([] {  // one tick never ends
         Count fast, slow;
-        runtime::every(1, [&] {
+        runtime::every(vma::clock::Msec(1), [&] {
             fast.add();
             return true;
         });
         std::atomic<int> rest{3};
-        runtime::every(2, [&] {
+        runtime::every(vma::clock::Msec(2), [&] {
             slow.add();
             return --rest > 0;
         });
@@ -327,8 +327,8 @@ TEST(InternalThread, TicksUntilFalse) {
 
 TEST(InternalThread, TickMayAddTicks) {
     Count done;
-    runtime::every(1, [&] {
-        runtime::every(1, [&] {
+    runtime::every(vma::clock::Msec(1), [&] {
+        runtime::every(vma::clock::Msec(1), [&] {
             done.add();
             return false;
         });
@@ -408,7 +408,7 @@ TEST(InternalThread, ErrorsOfTheProgramsSockets) {
         socket.fd = -1;
         runtime::watch_errors(receiver, 4);  // not open any more: no more than a debug line
         Count later;
-        runtime::every(1, [&] {
+        runtime::every(vma::clock::Msec(1), [&] {
             later.add();
             return false;
         });
@@ -470,7 +470,7 @@ TEST(InternalThread, ForkWhileEveryThreadIsBusy) {
             pid_t pid = fork();
             if (pid == 0) {
                 Count called;
-                runtime::every(1, [&] {
+                runtime::every(vma::clock::Msec(1), [&] {
                     called.add();
                     return false;
                 });
@@ -491,7 +491,7 @@ TEST(InternalThread, ExitDoesNotHang) {
         auto outcome = in_child([] {
             static InternalFd event(eventfd(1, EFD_NONBLOCK));
             runtime::watch(event.get(), [] {});  // busy for ever, even when exit() has closed the descriptor
-            runtime::every(1, [] { return true; });
+            runtime::every(vma::clock::Msec(1), [] { return true; });
             // Not _exit(): destructors and atexit functions run beside the thread. gtest's own results do not
             // matter.
             fflush(nullptr);
@@ -508,7 +508,7 @@ TEST(InternalThread, PthreadExitOfTheLastThreadEndsTheProcess) {
 #endif
     auto outcome = in_child([] {
         Count started;
-        runtime::every(1000000, [] { return true; });
+        runtime::every(vma::clock::Msec(1000000), [] { return true; });
         pthread_t other;
         pthread_create(
             &other, nullptr,
