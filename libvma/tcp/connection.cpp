@@ -244,7 +244,7 @@ void Connection::hold(ring::Ring& ring) noexcept {
 }
 
 bool Connection::send_held() noexcept {
-    const bool over = tcb_.sender.pausing(now_ns());
+    const bool over = tcb_.sender.pausing(Clock::now());
     backlog_.unhold();
     backlog_.ask_output();
     try_leave();

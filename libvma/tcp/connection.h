@@ -110,7 +110,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     // connection's own code.
     struct Sample {
         Counters counters;
-        std::uint32_t rtt_us = 0, rttvar_us = 0, rto_us = 0;
+        Usec rtt{}, rttvar{}, rto{};
         std::uint32_t cwnd = 0, ssthresh = 0, mss = 0, send_window = 0;  // ssthresh 0: none yet
         std::uint32_t receive_window = 0, send_limit = 0;                // what the queues may hold
     };

@@ -94,9 +94,9 @@ Counters Connection::counters() noexcept {
 bool Connection::sample(Sample& out) noexcept {
     if (!enter()) return false;
     out.counters = tcb_.counters;
-    out.rtt_us = tcb_.recovery.rtt().srtt_us();
-    out.rttvar_us = tcb_.recovery.rtt().rttvar_us();
-    out.rto_us = tcb_.recovery.rtt().rto_us();
+    out.rtt = tcb_.recovery.rtt().srtt();
+    out.rttvar = tcb_.recovery.rtt().rttvar();
+    out.rto = tcb_.recovery.rtt().rto();
     out.cwnd = tcb_.recovery.congestion().cwnd();
     out.ssthresh = tcb_.recovery.congestion().ssthresh() >= Congestion::kNoThreshold
                        ? 0
@@ -123,9 +123,9 @@ void Connection::info(Info& all) noexcept {
     all = {};
     ::tcp_info& out = all.basic;
     if (!enter()) return;
-    const std::uint64_t now = now_ns();
-    auto ms_since = [&](std::uint64_t at) {
-        return at == 0 ? 0u : static_cast<std::uint32_t>((now - at) / 1'000'000);
+    const Time now = Clock::now();
+    auto ms_since = [&](Time at) {
+        return at == kNoTime ? 0u : std::chrono::duration_cast<Msec>(now - at).count();
     };
     const std::uint32_t mss = std::max(tcb_.shown.mss(), 1u);
     out.tcpi_state = static_cast<std::uint8_t>(state());
@@ -135,22 +135,22 @@ void Connection::info(Info& all) noexcept {
     out.tcpi_retransmits = static_cast<std::uint8_t>(std::min(tcb_.recovery.retries(), 255u));
     out.tcpi_probes = static_cast<std::uint8_t>(std::min(tcb_.timers.probes(), 255u));
     out.tcpi_backoff = static_cast<std::uint8_t>(std::min(tcb_.recovery.rtt().backoffs(), 255u));
-    out.tcpi_rto = tcb_.recovery.rtt().rto_us();
-    out.tcpi_ato = tcb_.options.delayed_ack_ms * 1000;
+    out.tcpi_rto = tcb_.recovery.rtt().rto().count();
+    out.tcpi_ato = Usec(tcb_.options.delayed_ack).count();
     out.tcpi_snd_mss = mss;
     out.tcpi_rcv_mss = std::max(tcb_.acks.largest_in(), 536u);
     out.tcpi_advmss = tcb_.route.wanted_mss() - (tcb_.options.timestamps ? kTimestampBytes : 0);
     out.tcpi_pmtu = tcb_.route.mtu();
-    out.tcpi_rtt = tcb_.recovery.rtt().srtt_us();
-    out.tcpi_rttvar = tcb_.recovery.rtt().rttvar_us();
+    out.tcpi_rtt = tcb_.recovery.rtt().srtt().count();
+    out.tcpi_rttvar = tcb_.recovery.rtt().rttvar().count();
     out.tcpi_snd_ssthresh = tcb_.recovery.congestion().ssthresh() >= Congestion::kNoThreshold
                                 ? 0x7fffffff
                                 : tcb_.recovery.congestion().ssthresh() / mss;
     out.tcpi_snd_cwnd = std::max(tcb_.recovery.congestion().cwnd() / mss, 1u);
     out.tcpi_reordering = 3;
-    out.tcpi_last_data_sent = ms_since(tcb_.acks.last_data_tx_ns());
-    out.tcpi_last_data_recv = ms_since(tcb_.acks.last_data_rx_ns());
-    out.tcpi_last_ack_recv = ms_since(tcb_.acceptance.last_ack_rx_ns());
+    out.tcpi_last_data_sent = ms_since(tcb_.acks.last_data_tx());
+    out.tcpi_last_data_recv = ms_since(tcb_.acks.last_data_rx());
+    out.tcpi_last_ack_recv = ms_since(tcb_.acceptance.last_ack_rx());
     out.tcpi_rcv_space = tcb_.options.receive_window;
     out.tcpi_total_retrans = static_cast<std::uint32_t>(tcb_.counters.retransmits);
     if (tcb_.pcb != nullptr) {
@@ -170,7 +170,7 @@ void Connection::info(Info& all) noexcept {
     all.segs_out = static_cast<std::uint32_t>(tcb_.counters.segments_out);
     all.segs_in = static_cast<std::uint32_t>(tcb_.counters.segments_in);
     all.notsent_bytes = static_cast<std::uint32_t>(unsent_bytes());
-    all.min_rtt = tcb_.recovery.rtt().min_rtt_us();
+    all.min_rtt = tcb_.recovery.rtt().min_rtt().count();
     all.data_segs_in = static_cast<std::uint32_t>(tcb_.counters.data_segments_in);
     all.data_segs_out = static_cast<std::uint32_t>(tcb_.counters.data_segments_out);
     all.delivered = all.data_segs_out > out.tcpi_unacked ? all.data_segs_out - out.tcpi_unacked : 0;

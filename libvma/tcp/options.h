@@ -9,24 +9,26 @@
 
 #include "libvma/tcp/path.h"
 #include "libvma/tcp/recovery/congestion.h"
+#include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
 
 inline constexpr std::uint32_t kTimestampBytes = 12;  // of options in each segment
 
-// What the program may set (socket options), in the units of the options. A listener's are copied to what it
+// What the program may set (socket options). A listener's are copied to what it
 // accepts.
 struct Options {
     net::PathOptions path;
     bool nodelay = false, cork = false, keepalive = false;
     bool quickack = true;  // TCP_QUICKACK as read: true while not "pingpong"
     bool timestamps = true, sack = true, window_scaling = true;
-    unsigned keep_idle_s = 7200, keep_interval_s = 75, keep_count = 9;
-    std::uint32_t user_timeout_ms = 0;        // TCP_USER_TIMEOUT, 0: by retransmissions
+    std::chrono::seconds keep_idle{7200}, keep_interval{75};
+    unsigned keep_count = 9;
+    Msec user_timeout{};                      // TCP_USER_TIMEOUT, 0: by retransmissions
     unsigned syn_retries = 6, retries2 = 15;  // TCP_SYNCNT, net.ipv4.tcp_retries2
     unsigned synack_retries = 5;              // TCP_SYNCNT of a listener, net.ipv4.tcp_synack_retries
     unsigned syncookies = 1;           // net.ipv4.tcp_syncookies: never, when the table is full, always
-    int linger2_s = 60;                // TCP_LINGER2: FIN_WAIT_2 of a closed socket; < 0: none
+    std::chrono::seconds linger2{60};  // TCP_LINGER2: FIN_WAIT_2 of a closed socket; < 0: none
     std::uint32_t maxseg = 0;          // TCP_MAXSEG, 0: the path's
     std::uint32_t receive_window = 0;  // bytes of data we let the peer have under way and unread
     std::uint32_t send_buffer =
@@ -34,10 +36,11 @@ struct Options {
     std::uint32_t window_clamp = 0;
     std::uint32_t notsent_lowat = 0xffffffff;
     std::uint32_t receive_lowat = 1;  // SO_RCVLOWAT
-    unsigned defer_accept_s = 0;
+    std::chrono::seconds defer_accept{};
     bool reuse_address = false;  // SO_REUSEADDR: others may bind the port while the connection lives
-    std::uint32_t delayed_ack_ms = 40;
-    unsigned mtu_expires_s = 600;  // net.ipv4.route.mtu_expires: how long what ICMP said of the path holds
+    Msec delayed_ack{40};
+    std::chrono::seconds mtu_expires{
+        600};  // net.ipv4.route.mtu_expires: how long what ICMP said of the path holds
     CongestionAlgorithm congestion = CongestionAlgorithm::cubic;
 };
 

@@ -15,8 +15,8 @@ namespace vma::tcp {
 namespace {
 
 constexpr std::uint32_t kMinSendMss = 48;  // the kernel's net.ipv4.tcp_min_snd_mss
-constexpr std::uint64_t kNeighbourPatienceNs = 3 * kSecond;
-constexpr std::uint64_t kNeighbourRetryNs = 1'000'000, kRouteRetryNs = 20'000'000;
+constexpr Nsec kNeighbourPatience = 3 * kSecond;
+constexpr Nsec kNeighbourRetry{1'000'000}, kRouteRetry{20'000'000};
 
 }  // namespace
 
@@ -44,18 +44,17 @@ void Route::adopt(const Path& path, bool resolved, ring::Ring& rule_ring) noexce
     if (resolved) tcb_.writer.use(path);
 }
 
-void Route::wait(int error, std::uint64_t now) noexcept {
-    if (tries_++ == 0) tries_since_ns_ = now;
+void Route::wait(int error, Time now) noexcept {
+    if (tries_++ == 0) tries_since_ = now;
     const bool asking = error == -EAGAIN;
     soft_error_ = asking ? 0 : -error;
-    if (!tcb_.phase.established && (!asking || now - tries_since_ns_ > kNeighbourPatienceNs)) {
+    if (!tcb_.phase.established && (!asking || now - tries_since_ > kNeighbourPatience)) {
         tcb_.give_up(asking ? EHOSTUNREACH : -error);
         return;
     }
     // A neighbour answers in microseconds as a rule; a route that went may come back.
     const unsigned shift = std::min(tries_, 8u);
-    tcb_.timers.path_at =
-        now + (asking ? kNeighbourRetryNs : kRouteRetryNs) * (std::uint64_t{1} << (shift - 1));
+    tcb_.timers.path_at = now + (asking ? kNeighbourRetry : kRouteRetry) * (std::uint64_t{1} << (shift - 1));
 }
 
 void Route::confirm_stale() noexcept {
@@ -95,7 +94,7 @@ void Route::learn_mtu(std::uint32_t mtu) noexcept {
     mtu = std::max<std::uint32_t>(mtu, 552);  // the kernel's net.ipv4.route.min_pmtu
     if (learnt_mtu_ != 0 && mtu > learnt_mtu_) return;
     // After this time a longer segment tries again, as in the kernel: the path may have become better.
-    learnt_until_ns_ = now_ns() + std::uint64_t{tcb_.options.mtu_expires_s} * 1'000'000'000;
+    learnt_until_ = Clock::now() + tcb_.options.mtu_expires;
     if (mtu == learnt_mtu_) return;
     learnt_mtu_ = mtu;
     if (tcb_.pcb == nullptr || !tcb_.phase.established) return;

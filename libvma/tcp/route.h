@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "libvma/tcp/path.h"
+#include "libvma/tcp/timers/time.h"
 
 namespace vma::ring {
 struct IcmpError;
@@ -34,7 +35,7 @@ class Route {
     const Path& path() const noexcept { return path_; }
 
     // No way to the peer at the moment, for `error` (-errno): tries again later, or gives up.
-    void wait(int error, std::uint64_t now) noexcept;
+    void wait(int error, Time now) noexcept;
     void found() noexcept { tries_ = 0; }
     // The peer has answered; or it has not.
     void confirm() noexcept {
@@ -56,8 +57,8 @@ class Route {
     void mss_changed() noexcept;
     // ICMP says that packets have to be as short as `mtu`; that holds for some minutes.
     void learn_mtu(std::uint32_t mtu) noexcept;
-    void expire_mtu(std::uint64_t now) noexcept {
-        if (learnt_mtu_ != 0 && now >= learnt_until_ns_) forget_mtu();
+    void expire_mtu(Time now) noexcept {
+        if (learnt_mtu_ != 0 && now >= learnt_until_) forget_mtu();
     }
     void icmp_error(const ring::IcmpError& error) noexcept;
 
@@ -70,11 +71,11 @@ class Route {
     Path path_;
     bool known_ = false;
     std::uint32_t learnt_mtu_ = 0;  // by ICMP, 0: none
-    std::uint64_t learnt_until_ns_ = 0;
+    Time learnt_until_;
     ring::Ring* rule_ring_ = nullptr;
     int soft_error_ = 0;
     unsigned tries_ = 0;  // to find the way, without success
-    std::uint64_t tries_since_ns_ = 0;
+    Time tries_since_;
 };
 
 }  // namespace vma::tcp

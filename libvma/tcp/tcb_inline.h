@@ -64,7 +64,7 @@ inline void AckPolicy::sent() noexcept {
     pcb->ack_sent();
     acked_upto_ = pcb->rcv_nxt();
     due_bytes_ = 0;
-    tcb_.timers.ack_at = 0;
+    tcb_.timers.ack_at = kNoTime;
     when_idle_ = false;
 }
 

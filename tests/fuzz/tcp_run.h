@@ -45,7 +45,7 @@ class Run {
         options.window_scaling = !(how & 4);
         window = options.receive_window = how & 8 ? 4096 : how & 16 ? 1 << 20 : 60'000;
         options.nodelay = how & 32;
-        options.user_timeout_ms = how & 64 ? 3000 : 0;
+        options.user_timeout = vma::tcp::Msec(how & 64 ? 3000 : 0);
         options.congestion =
             how & 128 ? vma::tcp::CongestionAlgorithm::newreno : vma::tcp::CongestionAlgorithm::cubic;
         listener = Listener::create(host, htons(kListening), options, more & 1 ? 300 : 4);
@@ -526,10 +526,11 @@ class Run {
                             o.nodelay = op & 16;
                             break;
                         case 2:
-                            o.keepalive = op & 16, o.keep_idle_s = 1, o.keep_interval_s = 1, o.keep_count = 2;
+                            o.keepalive = op & 16, o.keep_idle = o.keep_interval = std::chrono::seconds(1),
+                            o.keep_count = 2;
                             break;
                         case 3:
-                            o.user_timeout_ms = arg * 100u;
+                            o.user_timeout = vma::tcp::Msec(arg * 100u);
                             break;
                         case 4:
                             o.receive_window = 1024u << (op >> 4 & 7);
@@ -544,10 +545,10 @@ class Run {
                             o.congestion = static_cast<vma::tcp::CongestionAlgorithm>(op / 16 % 3);
                             break;
                         case 8:
-                            o.linger2_s = op & 16 ? -1 : 1;
+                            o.linger2 = std::chrono::seconds(op & 16 ? -1 : 1);
                             break;
                         case 9:
-                            o.delayed_ack_ms = op & 16 ? 0 : 40;
+                            o.delayed_ack = vma::tcp::Msec(op & 16 ? 0 : 40);
                             break;
                         case 10:
                             o.send_buffer = op & 16 ? 5000 : 0;

@@ -64,7 +64,7 @@ class Host final : public vma::tcp::PathSource {
     std::uint32_t generation() const noexcept override { return generation_; }
     void changed() { generation_++; }
 
-    std::uint64_t now() const { return kEpoch + wire_.now(); }
+    vma::tcp::Time now() const { return kEpoch + vma::tcp::Nsec(wire_.now()); }
     vma::ring::Ring& ring() { return *ring_; }
 
     // A frame of the attacker's. It is looked at with the next poll().
@@ -89,9 +89,9 @@ class Host final : public vma::tcp::PathSource {
             if (Background::instance().wheel().expire(now()) != 0) continue;
             if (wire_.now() >= end) return;
             std::uint64_t next = end;
-            const std::uint64_t timer = Background::instance().wheel().next_deadline();
+            const vma::tcp::Time timer = Background::instance().wheel().next_deadline();
             if (timer != vma::tcp::TimerWheel::kNever)
-                next = std::min(next, timer > kEpoch ? timer - kEpoch : 0);
+                next = std::min(next, timer > kEpoch ? (timer - kEpoch).count() : 0);
             if (next > wire_.now()) wire_.advance(next - wire_.now());
         }
     }
@@ -130,7 +130,7 @@ class Host final : public vma::tcp::PathSource {
     std::uint32_t mtu = kMtu;
 
   private:
-    static constexpr std::uint64_t kEpoch = 1'000'000'000;
+    static constexpr vma::tcp::Time kEpoch{vma::tcp::kSecond};
 
     static vma::verbs::wire::WireConfig small() {
         vma::verbs::wire::WireConfig config;
@@ -144,8 +144,8 @@ class Host final : public vma::tcp::PathSource {
         vma::tcp::set_clock([] { return self_->now(); });
         // The same numbers for each input, whatever the clock says by then.
         vma::tcp::set_sources(
-            [](const Endpoints& ends, std::uint64_t) { return 0xffffe000u + ends.remote.port; },
-            [](const Endpoints&) { return 5000u - static_cast<std::uint32_t>(self_->started_ / kMs); });
+            [](const Endpoints& ends, vma::tcp::Time) { return 0xffffe000u + ends.remote.port; },
+            [](const Endpoints&) { return 5000u - vma::tcp::milliseconds(self_->started_); });
         vma::tcp::lwip::abort_on_assertion(true);
         Background::instance().drive_by_hand();
         auto device = wire_.connect(small());
@@ -162,7 +162,7 @@ class Host final : public vma::tcp::PathSource {
     std::unique_ptr<vma::verbs::wire::WireDevice> attacker_;
     std::unique_ptr<vma::ring::Ring> ring_;
     std::uint32_t generation_ = 1;
-    std::uint64_t started_ = 0;
+    vma::tcp::Time started_;
     std::size_t used_ = 0;
 };
 

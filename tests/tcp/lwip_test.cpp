@@ -577,9 +577,7 @@ TEST_F(Lwip, ProbesAnswer) {
 }
 
 TEST_F(Lwip, TimestampsAreMillisecondsWithAnOffset) {
-    static std::uint64_t now;
-    now = 5'000'000'000;
-    set_clock([] { return now; });
+    set_clock([] { return Time(5 * kSecond); });
     {
         End client(1), server(2);
         client.parameters.timestamp_offset = 1000;
@@ -796,19 +794,19 @@ TEST(LwipObjects, HaveNoSharedState) {
 #endif
 
 TEST(TcpTime, RunsAndCanBeReplaced) {
-    const auto before = now_ns();
-    EXPECT_GT(before, 0u);
-    std::uint64_t after = before;
-    for (int i = 0; i < 10'000'000 && after - before < 1'000'000; ++i) {
-        const auto next = now_ns();
+    const Time before = Clock::now();
+    EXPECT_GT(before, kNoTime);
+    Time after = before;
+    for (int i = 0; i < 10'000'000 && after - before < Msec(1); ++i) {
+        const Time next = Clock::now();
         ASSERT_GE(next, after);
         after = next;
     }
     EXPECT_GT(after, before);
-    set_clock([]() -> std::uint64_t { return 42; });
-    EXPECT_EQ(now_ns(), 42u);
+    set_clock([] { return Time(Nsec(42)); });
+    EXPECT_EQ(Clock::now(), Time(Nsec(42)));
     set_clock(nullptr);
-    EXPECT_GE(now_ns(), after);
+    EXPECT_GE(Clock::now(), after);
 }
 
 }  // namespace

@@ -467,7 +467,7 @@ TEST(TcpEstablished, TimeoutLearnsThatThePathBecameSlow) {
     EXPECT_EQ(c->counters().timeouts, learning);
     Connection::Sample sample;
     ASSERT_TRUE(c->sample(sample));
-    EXPECT_GE(sample.rtt_us, 500'000u);
+    EXPECT_GE(sample.rtt, Msec(500));
 }
 
 // A path whose queue fills, and no loss: HyStart++ ends slow start (RFC 9406).

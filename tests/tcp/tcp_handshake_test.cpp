@@ -179,7 +179,7 @@ TEST(TcpHandshake, HalfOpenConnectionExpiresWhileItsFramesAreStaged) {
         calls++;
         // As the internal thread does it, between one frame and the next: all retries and their end.
         for (int i = 0; i < 200; i++) {
-            g_epoch += kSec;
+            g_epoch += Nsec(kSec);
             Background::instance().wheel().expire(wire_clock());
         }
     };

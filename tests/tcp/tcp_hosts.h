@@ -27,8 +27,8 @@ namespace vma::tcp::test {
 // The clock of all hosts of a test. Starts late enough that no deadline is 0, and goes on from one World to
 // the next: the process has one timer wheel, for which time never goes back.
 inline verbs::wire::Wire* g_wire = nullptr;
-inline std::uint64_t g_epoch = 1'000'000'000;
-inline std::uint64_t wire_clock() { return g_epoch + (g_wire != nullptr ? g_wire->now() : 0); }
+inline Time g_epoch{kSecond};
+inline Time wire_clock() { return g_epoch + Nsec(g_wire != nullptr ? g_wire->now() : 0); }
 
 class Host final : public PathSource {
   public:
@@ -94,7 +94,7 @@ class World {
         b.reset();
         set_clock(nullptr);
         set_sources(nullptr, nullptr);
-        g_epoch += wire.now() + 1'000'000'000;
+        g_epoch += Nsec(wire.now()) + kSecond;
         g_wire = nullptr;
     }
 
@@ -139,8 +139,9 @@ class World {
     // Time goes on to when something happens by itself, at most to `end`.
     void go_on(std::uint64_t end) {
         std::uint64_t next = end;
-        const std::uint64_t timer = Background::instance().wheel().next_deadline();
-        if (timer != TimerWheel::kNever) next = std::min(next, timer > g_epoch ? timer - g_epoch : 0);
+        const Time timer = Background::instance().wheel().next_deadline();
+        if (timer != TimerWheel::kNever)
+            next = std::min(next, timer > g_epoch ? (timer - g_epoch).count() : 0);
         if (auto due = wire.next_due()) next = std::min(next, *due);
         if (next > wire.now()) wire.advance(next - wire.now());
     }
@@ -188,9 +189,9 @@ class World {
     }
 
     // Initial sequence numbers and timestamps of all: what they begin with.
-    static std::uint32_t sequence(const net::Endpoints& ends, std::uint64_t now) {
+    static std::uint32_t sequence(const net::Endpoints& ends, Time now) {
         return first_sequence + (ntohs(ends.local.port) == kPort ? 0x40000000u : 0) +
-               static_cast<std::uint32_t>(now / 4000);
+               static_cast<std::uint32_t>(now.time_since_epoch() / Nsec(4000));
     }
     static std::uint32_t offset(const net::Endpoints&) { return first_timestamp; }
     static inline std::uint32_t first_sequence = 1000, first_timestamp = 0;

@@ -143,7 +143,7 @@ TEST(TcpListener, AFullTableRepeatsLess) {
 
 TEST(TcpCookie, HoldsWhatItWasMadeOf) {
     const net::Endpoints ends{{inet_addr("198.18.0.2"), htons(80)}, {inet_addr("198.18.0.1"), htons(1000)}};
-    const std::uint64_t now = 1000 * kSec;
+    const Time now(Nsec(1000 * kSec));
     struct {
         std::uint16_t mss, kept;
     } cases[] = {{0, 536},     {1, 536},     {536, 536},   {1219, 536},  {1220, 1220},
@@ -151,9 +151,9 @@ TEST(TcpCookie, HoldsWhatItWasMadeOf) {
     for (const auto& x : cases) {
         const std::uint32_t cookie = make_cookie(ends, 77, x.mss, now);
         EXPECT_EQ(read_cookie(ends, 77, cookie, now), x.kept);
-        EXPECT_EQ(read_cookie(ends, 77, cookie, now + kCookieNs), x.kept);
-        EXPECT_FALSE(read_cookie(ends, 77, cookie, now + 2 * kCookieNs));
-        EXPECT_FALSE(read_cookie(ends, 77, cookie, now - kCookieNs));
+        EXPECT_EQ(read_cookie(ends, 77, cookie, now + kCookieTime), x.kept);
+        EXPECT_FALSE(read_cookie(ends, 77, cookie, now + 2 * kCookieTime));
+        EXPECT_FALSE(read_cookie(ends, 77, cookie, now - kCookieTime));
         for (int bit = 0; bit < 32; bit++) {
             EXPECT_FALSE(read_cookie(ends, 77, cookie ^ 1u << bit, now)) << bit;
             EXPECT_FALSE(read_cookie(ends, 77 ^ 1u << bit, cookie, now)) << bit;
@@ -165,21 +165,22 @@ TEST(TcpCookie, HoldsWhatItWasMadeOf) {
         other.remote.port++;
         EXPECT_FALSE(read_cookie(other, 77, cookie, now));
     }
+    const auto at = [](std::uint64_t ms) { return Time(Nsec(ms * kMs)); };
     for (const bool sack : {false, true})
         for (int scale = -1; scale <= 14; scale++)
-            for (const std::uint32_t ms : {0u, 1u, 63u, 64u, 100'000u, ~0u}) {
+            for (const std::uint64_t ms : {0u, 1u, 63u, 64u, 100'000u, ~0u}) {
                 SynOptions said, got;
                 said.sack = sack;
                 said.has_scale = scale >= 0;
                 said.scale = static_cast<std::uint8_t>(std::max(scale, 0));
-                const std::uint32_t stamp = make_cookie_stamp(said, ms);
-                EXPECT_LT(ms - stamp, 64u) << "never from the future";
-                ASSERT_TRUE(read_cookie_stamp(stamp, ms + 1000, got));
+                const std::uint32_t stamp = make_cookie_stamp(said, at(ms));
+                EXPECT_LT(static_cast<std::uint32_t>(ms) - stamp, 64u) << "never from the future";
+                ASSERT_TRUE(read_cookie_stamp(stamp, at(ms + 1000), got));
                 EXPECT_EQ(got.sack, said.sack);
                 EXPECT_EQ(got.has_scale, said.has_scale);
                 EXPECT_EQ(got.scale, said.scale);
-                EXPECT_FALSE(read_cookie_stamp(stamp, ms + 200'000, got));
-                EXPECT_FALSE(read_cookie_stamp(stamp + 2000, ms + 1000, got));
+                EXPECT_FALSE(read_cookie_stamp(stamp, at(ms + 200'000), got));
+                EXPECT_FALSE(read_cookie_stamp(stamp + 2000, at(ms + 1000), got));
             }
 }
 
@@ -320,7 +321,7 @@ TEST(TcpListener, OldCookiesAreReset) {
     ASSERT_EQ(answers.size(), 1u);
     peer.snd++;
     peer.rcv = answers[0].seq + 1;
-    w.pass(2 * kCookieNs + kSec);
+    w.pass((2 * kCookieTime).count() + kSec);
     peer.put(peer.segment(kAck));
     const auto heard = peer.take();
     ASSERT_EQ(heard.size(), 1u);
@@ -466,7 +467,7 @@ TEST(TcpListener, LeavesNewHandshakesToTheKernel) {
 TEST(TcpListener, DeferredAccept) {
     {
         World w;
-        w.options.defer_accept_s = 3;
+        w.options.defer_accept = std::chrono::seconds(3);
         w.listen();
         Connection* c = w.connect();
         w.pass(500 * kMs);
@@ -481,7 +482,7 @@ TEST(TcpListener, DeferredAccept) {
         expect_streams(w, c, s);
     }
     World w;
-    w.options.defer_accept_s = 3;  // two timeouts: after 1 and 3 s
+    w.options.defer_accept = std::chrono::seconds(3);  // two timeouts: after 1 and 3 s
     w.listen();
     Tap tap(w);
     Connection* c = w.connect();

@@ -52,7 +52,7 @@ TEST(TcpTimer, SynCountAndUserTimeoutEndItEarlier) {
     World w;
     Tap tap(w);
     tap.drop = [](const Tap::Seen&) { return true; };
-    w.options.user_timeout_ms = 5000;
+    w.options.user_timeout = Msec(5000);
     w.listen();
     Connection* c = w.connect();
     ASSERT_TRUE(w.until([&] { return c->state() == State::close; }, 200 * kSec));
@@ -91,7 +91,7 @@ TEST(TcpTimer, RetransmissionsBackOffAndEnd) {
 
 TEST(TcpTimer, UserTimeoutEndsRetransmission) {
     World w;
-    w.options.user_timeout_ms = 3000;
+    w.options.user_timeout = Msec(3000);
     Connection *c = nullptr, *s = nullptr;
     ASSERT_NO_FATAL_FAILURE(w.pair(c, s));
     Tap tap(w);
@@ -107,8 +107,8 @@ TEST(TcpTimer, UserTimeoutEndsRetransmission) {
 TEST(TcpTimer, KeepaliveFindsADeadPeer) {
     World w;
     w.options.keepalive = true;
-    w.options.keep_idle_s = 10;
-    w.options.keep_interval_s = 2;
+    w.options.keep_idle = std::chrono::seconds(10);
+    w.options.keep_interval = std::chrono::seconds(2);
     w.options.keep_count = 3;
     Connection *c = nullptr, *s = nullptr;
     ASSERT_NO_FATAL_FAILURE(w.pair(c, s));
@@ -355,9 +355,9 @@ TEST(TcpTimer, SequenceNumbersAndTimestampsWrap) {
         for (const std::uint32_t before : {1u, 2000u, 100'000u}) {
             SCOPED_TRACE(testing::Message() << server << " " << before);
             World w;
-            const auto now = static_cast<std::uint32_t>(wire_clock() / 4000);
+            const auto now = static_cast<std::uint32_t>(wire_clock().time_since_epoch() / Nsec(4000));
             World::first_sequence = 0u - before - now - (server ? 0x40000000u : 0);
-            World::first_timestamp = 0u - static_cast<std::uint32_t>(wire_clock() / kMs) - 20;
+            World::first_timestamp = 0u - milliseconds(wire_clock()) - 20;
             verbs::wire::Faults faults;
             faults.loss = 0.02;
             faults.delay_ns = kMs;

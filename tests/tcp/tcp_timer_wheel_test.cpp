@@ -16,11 +16,13 @@
 
 namespace {
 
+using vma::tcp::Nsec;
+using vma::tcp::Time;
 using vma::tcp::Timer;
 using vma::tcp::TimerWheel;
 
-constexpr std::uint64_t kMs = 1'000'000, kHour = 3'600'000 * kMs;
-constexpr std::uint64_t kStart = 10'000'000 * kMs;  // a clock is not at 0 when a connection begins
+constexpr Nsec kMs{1'000'000}, kHour = 3'600'000 * kMs;
+constexpr Time kStart{10'000'000 * kMs};  // a clock is not at 0 when a connection begins
 
 struct Probe {
     Timer timer{&Probe::fire};
@@ -43,10 +45,10 @@ TEST(TcpTimerWheel, FiresAtTheMillisecondNotBefore) {
     TimerWheel wheel;
     Probe probe;
     wheel.expire(kStart);
-    wheel.arm(probe.timer, kStart + 5 * kMs + 1);
+    wheel.arm(probe.timer, kStart + 5 * kMs + Nsec(1));
     EXPECT_TRUE(probe.timer.armed());
     EXPECT_EQ(wheel.expire(kStart + 5 * kMs), 0u);
-    EXPECT_EQ(wheel.expire(kStart + 5 * kMs + 1), 0u) << "rounded up, never early";
+    EXPECT_EQ(wheel.expire(kStart + 5 * kMs + Nsec(1)), 0u) << "rounded up, never early";
     EXPECT_EQ(wheel.expire(kStart + 6 * kMs), 1u);
     EXPECT_FALSE(probe.timer.armed());
     EXPECT_EQ(wheel.expire(kStart + kHour), 0u);
@@ -58,10 +60,11 @@ TEST(TcpTimerWheel, EveryDistanceUpToDays) {
         TimerWheel wheel;
         Probe probe;
         wheel.expire(kStart + distance * kMs / 7);
-        const std::uint64_t base = kStart + distance * kMs / 7;
-        wheel.arm(probe.timer, base / kMs * kMs + distance * kMs);
-        EXPECT_EQ(wheel.expire(base / kMs * kMs + (distance - 1) * kMs), 0u) << distance;
-        EXPECT_EQ(wheel.expire(base / kMs * kMs + distance * kMs), 1u) << distance;
+        const Time base =
+            std::chrono::floor<std::chrono::duration<std::uint64_t, std::milli>>(kStart + distance * kMs / 7);
+        wheel.arm(probe.timer, base + distance * kMs);
+        EXPECT_EQ(wheel.expire(base + (distance - 1) * kMs), 0u) << distance;
+        EXPECT_EQ(wheel.expire(base + distance * kMs), 1u) << distance;
     }
 }
 
@@ -71,10 +74,10 @@ TEST(TcpTimerWheel, SleeperFindsADistantDeadlineInFewSteps) {
     wheel.expire(kStart);
     EXPECT_EQ(wheel.next_deadline(), TimerWheel::kNever);
     wheel.arm(probe.timer, kStart + 2 * kHour);
-    std::uint64_t now = kStart;
+    Time now = kStart;
     int looks = 0;
     while (probe.fired == 0) {
-        const std::uint64_t next = wheel.next_deadline();
+        const Time next = wheel.next_deadline();
         ASSERT_NE(next, TimerWheel::kNever);
         ASSERT_GT(next, now);
         ASSERT_LE(next, kStart + 2 * kHour);
@@ -112,7 +115,7 @@ TEST(TcpTimerWheel, MovingLaterWhileLinkedNeitherWakesNorRelinks) {
     EXPECT_EQ(wheel.next_deadline(), TimerWheel::kNever);
     wheel.arm(probe.timer, kStart + 200 * kMs);
     EXPECT_EQ(wakes, 1);
-    const std::uint64_t look = wheel.next_deadline();
+    const Time look = wheel.next_deadline();
     for (std::uint64_t i = 1; i <= 100; i++) {
         wheel.arm(probe.timer, kStart + (200 + i) * kMs);
         wheel.disarm(probe.timer);
@@ -168,7 +171,7 @@ TEST(TcpTimerWheel, PastDeadlineFiresInTheNextExpire) {
     wheel.expire(kStart);
     wheel.arm(probe.timer, kStart - 500 * kMs);
     EXPECT_EQ(wheel.expire(kStart + kMs), 1u);
-    wheel.arm(probe.timer, 0);
+    wheel.arm(probe.timer, Time());
     EXPECT_EQ(wheel.expire(kStart + 2 * kMs), 1u);
 }
 
@@ -176,7 +179,7 @@ TEST(TcpTimerWheel, DeadlineBeyondEverythingDoesNotWrap) {
     TimerWheel wheel;
     Probe probe;
     wheel.expire(kStart);
-    wheel.arm(probe.timer, UINT64_MAX);
+    wheel.arm(probe.timer, Time::max());
     EXPECT_EQ(wheel.expire(kStart + 1000 * kHour), 0u);
     wheel.arm(probe.timer, kStart + 1001 * kHour);
     EXPECT_EQ(wheel.expire(kStart + 1001 * kHour), 1u);
@@ -186,7 +189,7 @@ TEST(TcpTimerWheel, CallbackThatArmsForNowDoesNotHang) {
     TimerWheel wheel;
     Probe probe;
     probe.wheel = &wheel;
-    probe.then = [](Probe& p) { p.wheel->arm(p.timer, 1); };
+    probe.then = [](Probe& p) { p.wheel->arm(p.timer, Time(Nsec(1))); };
     wheel.expire(kStart);
     wheel.arm(probe.timer, kStart + kMs);
     EXPECT_EQ(wheel.expire(kStart + 1000 * kMs), 1u);
@@ -243,8 +246,8 @@ TEST(TcpTimerWheel, AgreesWithAListOfDeadlines) {
         std::vector<std::uint64_t> due(kTimers, 0);  // ms; 0: not armed
         std::vector<int> fired(kTimers, 0);
         for (int i = 0; i < kTimers; i++) probes.push_back(std::make_unique<Probe>());
-        std::uint64_t now = kStart / kMs + random() % 100'000;
-        wheel.expire(now * kMs);
+        std::uint64_t now = kStart.time_since_epoch() / kMs + random() % 100'000;
+        wheel.expire(Time(now * kMs));
         for (int step = 0; step < 4000; step++) {
             const std::size_t i = random() % kTimers;
             switch (random() % 6) {
@@ -252,7 +255,7 @@ TEST(TcpTimerWheel, AgreesWithAListOfDeadlines) {
                 case 1: {
                     const std::uint64_t reach = std::uint64_t{1} << random() % 26;
                     due[i] = now + 1 + random() % reach;
-                    wheel.arm(probes[i]->timer, due[i] * kMs);
+                    wheel.arm(probes[i]->timer, Time(due[i] * kMs));
                     break;
                 }
                 case 2:
@@ -264,20 +267,20 @@ TEST(TcpTimerWheel, AgreesWithAListOfDeadlines) {
                     due[i] = 0;
                     break;
                 case 4: {  // as the sleeper does
-                    const std::uint64_t next = wheel.next_deadline();
+                    const Time next = wheel.next_deadline();
                     for (const std::uint64_t when : due) {
                         if (when != 0) {
-                            ASSERT_LE(next, when * kMs) << "would be slept through";
+                            ASSERT_LE(next, Time(when * kMs)) << "would be slept through";
                         }
                     }
-                    if (next != TimerWheel::kNever && next / kMs - now < 100'000)
-                        now = std::max(now, next / kMs);
+                    if (next != TimerWheel::kNever && next.time_since_epoch() / kMs - now < 100'000)
+                        now = std::max<std::uint64_t>(now, next.time_since_epoch() / kMs);
                     break;
                 }
                 default:
                     now += random() % (std::uint64_t{1} << random() % 18);
             }
-            wheel.expire(now * kMs + random() % kMs);
+            wheel.expire(Time(now * kMs + Nsec(random() % kMs.count())));
             for (int t = 0; t < kTimers; t++) {
                 if (due[t] != 0 && due[t] <= now) {
                     due[t] = 0;
@@ -319,13 +322,14 @@ TEST(TcpTimerWheel, ThreadsArmCancelAndFree) {
         std::atomic<int> fires{0};
     };
     TimerWheel wheel;
-    std::atomic<std::uint64_t> now{kStart};
+    std::atomic<Time> now{kStart};  // written by one thread
     std::atomic<bool> stop{false};
     std::atomic<long> total{0};
     wheel.expire(kStart);
     std::thread clock([&] {
         while (!stop.load()) {
-            wheel.expire(now.fetch_add(kMs / 4) + kMs / 4);
+            now = now.load() + kMs / 4;
+            wheel.expire(now.load());
             wheel.next_deadline();
         }
     });

@@ -94,9 +94,9 @@ void TcpCore::publish() noexcept {
         const statistics::TcpBase base = statistics::base_of(block, c);
 #define VMA_TCP_COUNTER(name, ...) put(block->tcp_##name, s.counters.name - base.connection.name);
 #include "libvma/stats/numbers.def"
-        put(block->tcp_rtt_us, s.rtt_us);
-        put(block->tcp_rttvar_us, s.rttvar_us);
-        put(block->tcp_rto_us, s.rto_us);
+        put(block->tcp_rtt_us, s.rtt.count());
+        put(block->tcp_rttvar_us, s.rttvar.count());
+        put(block->tcp_rto_us, s.rto.count());
         put(block->tcp_cwnd_bytes, s.cwnd);
         put(block->tcp_ssthresh_bytes, s.ssthresh);
         put(block->tcp_mss, s.mss);

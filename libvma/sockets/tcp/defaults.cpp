@@ -38,15 +38,15 @@ tcp::Options read_defaults(int fd) noexcept {
     o.path.tos = static_cast<std::uint8_t>(option(fd, IPPROTO_IP, IP_TOS, 0));
     o.path.ttl = static_cast<std::uint8_t>(option(fd, IPPROTO_IP, IP_TTL, 64));
     o.path.dont_fragment = forbids_fragments(option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT));
-    o.keep_idle_s = static_cast<unsigned>(option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 7200));
-    o.keep_interval_s = static_cast<unsigned>(option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 75));
+    o.keep_idle = std::chrono::seconds(option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 7200));
+    o.keep_interval = std::chrono::seconds(option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 75));
     o.keep_count = static_cast<unsigned>(option(fd, IPPROTO_TCP, TCP_KEEPCNT, 9));
     o.syn_retries = static_cast<unsigned>(option(fd, IPPROTO_TCP, TCP_SYNCNT, 6));
-    o.linger2_s = option(fd, IPPROTO_TCP, TCP_LINGER2, 60);
+    o.linger2 = std::chrono::seconds(option(fd, IPPROTO_TCP, TCP_LINGER2, 60));
     o.synack_retries =
         static_cast<unsigned>(std::clamp<long>(os::sysctl("ipv4/tcp_synack_retries", 5), 0, 255));
     o.syncookies = static_cast<unsigned>(std::clamp<long>(os::sysctl("ipv4/tcp_syncookies", 1), 0, 2));
-    o.mtu_expires_s = static_cast<unsigned>(os::sysctl("ipv4/route/mtu_expires", 600));
+    o.mtu_expires = std::chrono::seconds(os::sysctl("ipv4/route/mtu_expires", 600));
     o.retries2 = static_cast<unsigned>(os::sysctl("ipv4/tcp_retries2", 15));
     o.sack = os::sysctl("ipv4/tcp_sack", 1) != 0;
     o.window_scaling = params.window_scaling == -2 ? os::sysctl("ipv4/tcp_window_scaling", 1) != 0
@@ -54,7 +54,7 @@ tcp::Options read_defaults(int fd) noexcept {
     o.timestamps = params.tcp_timestamp_option == 2 ? os::sysctl("ipv4/tcp_timestamps", 1) != 0
                                                     : params.tcp_timestamp_option == 1;
     o.nodelay = params.tcp_nodelay != 0;
-    o.delayed_ack_ms = params.tcp_quickack != 0 ? 0 : static_cast<std::uint32_t>(params.tcp_delayed_ack_msec);
+    o.delayed_ack = clock::Msec(params.tcp_quickack != 0 ? 0 : params.tcp_delayed_ack_msec);
     long memory[3];
     const long largest = os::read_sysctl("ipv4/tcp_rmem", memory) == 3 ? memory[2] : 6 << 20;
     o.receive_window =

@@ -181,10 +181,10 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
             edit([&](tcp::Options& o) { o.maxseg = number; });
             break;
         case TCP_KEEPIDLE:
-            edit([&](tcp::Options& o) { o.keep_idle_s = number; });
+            edit([&](tcp::Options& o) { o.keep_idle = std::chrono::seconds(number); });
             break;
         case TCP_KEEPINTVL:
-            edit([&](tcp::Options& o) { o.keep_interval_s = number; });
+            edit([&](tcp::Options& o) { o.keep_interval = std::chrono::seconds(number); });
             break;
         case TCP_KEEPCNT:
             edit([&](tcp::Options& o) { o.keep_count = number; });
@@ -193,16 +193,16 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
             edit([&](tcp::Options& o) { o.syn_retries = o.synack_retries = number; });
             break;
         case TCP_LINGER2:
-            edit([&](tcp::Options& o) { o.linger2_s = value; });
+            edit([&](tcp::Options& o) { o.linger2 = std::chrono::seconds(value); });
             break;
         case TCP_DEFER_ACCEPT:
-            edit([&](tcp::Options& o) { o.defer_accept_s = number; });
+            edit([&](tcp::Options& o) { o.defer_accept = std::chrono::seconds(number); });
             break;
         case TCP_WINDOW_CLAMP:
             edit([&](tcp::Options& o) { o.window_clamp = number; });
             break;
         case TCP_USER_TIMEOUT:
-            edit([&](tcp::Options& o) { o.user_timeout_ms = number; });
+            edit([&](tcp::Options& o) { o.user_timeout = clock::Msec(number); });
             break;
         case TCP_NOTSENT_LOWAT:
             edit([&](tcp::Options& o) { o.notsent_lowat = number == 0 ? 0xffffffff : number; });

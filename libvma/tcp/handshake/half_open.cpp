@@ -14,7 +14,7 @@ namespace vma::tcp {
 namespace {
 
 constexpr std::size_t kFirstBuckets = 256;
-constexpr std::uint64_t kLongestWaitNs = 120 * kSecond;
+constexpr Nsec kLongestWait = 120 * kSecond;
 
 bool same(const net::Endpoints& a, const net::Endpoints& b) noexcept {
     return a.remote.address.v4() == b.remote.address.v4() && a.remote.port == b.remote.port &&
@@ -127,10 +127,10 @@ void HalfOpenTable::remove(HalfOpen& entry) noexcept {
     free_ = &entry;
 }
 
-void HalfOpenTable::wait(HalfOpen& e, std::uint64_t now_ns) noexcept {
+void HalfOpenTable::wait(HalfOpen& e, Time now) noexcept {
     leave_queue(e);
     e.queue_ = static_cast<std::uint8_t>(std::min<unsigned>(e.timeouts, kQueues - 1));
-    e.due_ns_ = now_ns + std::min(kSecond << e.queue_, kLongestWaitNs);
+    e.due_ = now + std::min(kSecond * (1u << e.queue_), kLongestWait);
     Queue& q = queues_[e.queue_];
     e.prev_ = q.last;
     (q.last != nullptr ? q.last->next_ : q.first) = &e;
@@ -145,22 +145,22 @@ void HalfOpenTable::open(HalfOpen& e) noexcept {
     e.opening = true;
 }
 
-void HalfOpenTable::close(HalfOpen& e, std::uint64_t now_ns) noexcept {
+void HalfOpenTable::close(HalfOpen& e, Time now) noexcept {
     if (e.opening) opening_--;
     e.opening = false;
-    wait(e, now_ns);
+    wait(e, now);
 }
 
-HalfOpen* HalfOpenTable::due(std::uint64_t now_ns) const noexcept {
+HalfOpen* HalfOpenTable::due(Time now) const noexcept {
     for (const Queue& q : queues_)
-        if (q.first != nullptr && q.first->due_ns_ <= now_ns) return q.first;
+        if (q.first != nullptr && q.first->due_ <= now) return q.first;
     return nullptr;
 }
 
-std::uint64_t HalfOpenTable::next_due() const noexcept {
-    std::uint64_t next = 0;
+Time HalfOpenTable::next_due() const noexcept {
+    Time next;
     for (const Queue& q : queues_)
-        if (q.first != nullptr && (next == 0 || q.first->due_ns_ < next)) next = q.first->due_ns_;
+        if (q.first != nullptr && (next == kNoTime || q.first->due_ < next)) next = q.first->due_;
     return next;
 }
 

@@ -16,6 +16,7 @@
 
 #include "libvma/net/frame.h"
 #include "libvma/tcp/handshake/syn.h"
+#include "libvma/tcp/timers/time.h"
 
 namespace vma::ring {
 class Ring;
@@ -40,7 +41,7 @@ struct HalfOpen {
         false;  // the last ACK has come, and waits for data (TCP_DEFER_ACCEPT) or room in the accept queue
     bool opening = false;              // its connection is being made; it does not wait any more
     Connection* connection = nullptr;  // then: a reference, once there is one
-    std::uint64_t answered_ns = 0;     // when a segment was last answered that it does not accept
+    Time answered_at;                  // when a segment was last answered that it does not accept
 
   private:
     friend class HalfOpenTable;
@@ -50,7 +51,7 @@ struct HalfOpen {
     HalfOpen* chain_ = nullptr;  // of a bucket, or of the free ones
     HalfOpen* next_ = nullptr;   // in its queue
     HalfOpen* prev_ = nullptr;
-    std::uint64_t due_ns_ = 0;
+    Time due_;
 };
 
 class HalfOpenTable {
@@ -66,15 +67,15 @@ class HalfOpenTable {
     void remove(HalfOpen& entry) noexcept;
     // From now on it waits for as long as it does after so many timeouts: a second, two, four, ... two
     // minutes (RFC 6298).
-    void wait(HalfOpen& entry, std::uint64_t now_ns) noexcept;
+    void wait(HalfOpen& entry, Time now) noexcept;
     // It does not wait any more, and is `opening`.
     void open(HalfOpen& entry) noexcept;
     // Puts it back into the state of waiting.
-    void close(HalfOpen& entry, std::uint64_t now_ns) noexcept;
+    void close(HalfOpen& entry, Time now) noexcept;
     // One whose time has come, or null.
-    HalfOpen* due(std::uint64_t now_ns) const noexcept;
-    // When that will be; 0: never.
-    std::uint64_t next_due() const noexcept;
+    HalfOpen* due(Time now) const noexcept;
+    // When that will be; kNoTime: never.
+    Time next_due() const noexcept;
 
     std::size_t waiting() const noexcept { return size_ - opening_; }
     std::size_t opening() const noexcept { return opening_; }

@@ -19,7 +19,7 @@
 namespace vma::tcp {
 namespace {
 
-constexpr std::uint64_t kClockNs = 64;
+constexpr Nsec kClockPeriod{64};
 
 struct SipState {
     std::uint64_t v0, v1, v2, v3;
@@ -86,12 +86,12 @@ SecretKey draw_key() noexcept {
     if (have == sizeof key) return key;
     // A sandbox that forbids getrandom(). The kernel gave the process 16 random bytes when it started; they
     // are the stack protector's too, so only their hash is used, with the time as what differs after a fork.
-    SecretKey seed{0x76'6d'61'2d'74'63'70'31, clock::monotonic_ns()};
+    SecretKey seed{0x76'6d'61'2d'74'63'70'31, clock::monotonic().time_since_epoch().count()};
     std::array<std::byte, 16> start{};
     if (const auto* bytes = reinterpret_cast<const std::byte*>(getauxval(AT_RANDOM)))
         std::memcpy(start.data(), bytes, 16);
     key[0] = siphash(seed, start);
-    seed[0] ^= clock::ticks();
+    seed[0] ^= clock::Ticks::now().count();
     key[1] = siphash(seed, start);
     return key;
 }
@@ -126,11 +126,11 @@ std::uint64_t siphash(const SecretKey& key, std::span<const std::byte> bytes) no
     return s.v0 ^ s.v1 ^ s.v2 ^ s.v3;
 }
 
-std::uint32_t initial_sequence(const SecretKey& key, const net::Endpoints& ends,
-                               std::uint64_t now_ns) noexcept {
+std::uint32_t initial_sequence(const SecretKey& key, const net::Endpoints& ends, Time now) noexcept {
     const IsnInput input{Purpose::sequence, ends.local.address.v4(), ends.remote.address.v4(),
                          ends.local.port, ends.remote.port};
-    return static_cast<std::uint32_t>(hash(key, input)) + static_cast<std::uint32_t>(now_ns / kClockNs);
+    return static_cast<std::uint32_t>(hash(key, input)) +
+           static_cast<std::uint32_t>(now.time_since_epoch() / kClockPeriod);
 }
 
 std::uint32_t timestamp_offset(const SecretKey& key, const net::Endpoints& ends) noexcept {
@@ -138,9 +138,9 @@ std::uint32_t timestamp_offset(const SecretKey& key, const net::Endpoints& ends)
         hash(key, {Purpose::timestamp, ends.local.address.v4(), ends.remote.address.v4(), 0, 0}));
 }
 
-std::uint32_t initial_sequence(const net::Endpoints& ends, std::uint64_t now_ns) noexcept {
-    if (const auto source = sequence_source.load(std::memory_order_relaxed)) return source(ends, now_ns);
-    return initial_sequence(own_key(), ends, now_ns);
+std::uint32_t initial_sequence(const net::Endpoints& ends, Time now) noexcept {
+    if (const auto source = sequence_source.load(std::memory_order_relaxed)) return source(ends, now);
+    return initial_sequence(own_key(), ends, now);
 }
 
 std::uint32_t timestamp_offset(const net::Endpoints& ends) noexcept {

@@ -13,6 +13,7 @@
 #include <span>
 
 #include "libvma/tcp/path.h"
+#include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
 
@@ -22,15 +23,14 @@ using SecretKey = std::array<std::uint64_t, 2>;
 std::uint64_t siphash(const SecretKey& key, std::span<const std::byte> bytes) noexcept;
 
 // The same functions as below, with a key of the caller's.
-std::uint32_t initial_sequence(const SecretKey& key, const net::Endpoints& ends,
-                               std::uint64_t now_ns) noexcept;
+std::uint32_t initial_sequence(const SecretKey& key, const net::Endpoints& ends, Time now) noexcept;
 std::uint32_t timestamp_offset(const SecretKey& key, const net::Endpoints& ends) noexcept;
 
 // RFC 6528: the hash of the endpoints plus a clock. The clock ticks every 64 ns, as the kernel's does: with
 // the 4 us of the RFC a connection of more than 250 KB/s outruns it, and the next one between the same
 // endpoints would begin inside the numbers that the old one has used. It wraps after 275 s, twice the life of
 // a segment. May be called from any thread.
-std::uint32_t initial_sequence(const net::Endpoints& ends, std::uint64_t now_ns) noexcept;
+std::uint32_t initial_sequence(const net::Endpoints& ends, Time now) noexcept;
 
 // What to add to the clock for the timestamps of a connection (RFC 7323 section 5.4), so that they do not
 // tell how long the machine has been up. It depends on the addresses only, as in the kernel, so that
@@ -51,7 +51,7 @@ std::uint16_t ephemeral_port_start(std::uint16_t first, std::uint16_t last) noex
 
 // For tests, which want the same numbers each time, or numbers about to wrap: what initial_sequence() and
 // timestamp_offset() without a key shall return from now on. Null: the regular ones again.
-using SequenceSource = std::uint32_t (*)(const net::Endpoints& ends, std::uint64_t now_ns);
+using SequenceSource = std::uint32_t (*)(const net::Endpoints& ends, Time now);
 using OffsetSource = std::uint32_t (*)(const net::Endpoints& ends);
 void set_sources(SequenceSource sequence, OffsetSource offset) noexcept;
 

@@ -26,20 +26,19 @@
 namespace vma::tcp {
 namespace {
 
-constexpr std::uint64_t kRememberNs = kSecond;
-constexpr unsigned kAskPerSecond = 8;             // of each of the 256 places in KernelConnections
-constexpr unsigned kLookUpsPerSecond = 500;       // of paths; two system calls each, so a millisecond or two
-constexpr std::uint64_t kAnswerNs = 500'000'000;  // the kernel's net.ipv4.tcp_invalid_ratelimit
-constexpr std::size_t kAgainAtOnce = 16;          // SYN-ACKs that one look at the table repeats
-
-std::uint32_t milliseconds(std::uint64_t ns) noexcept { return static_cast<std::uint32_t>(ns / 1'000'000); }
+constexpr Nsec kRemember = kSecond;
+constexpr unsigned kAskPerSecond = 8;        // of each of the 256 places in KernelConnections
+constexpr unsigned kLookUpsPerSecond = 500;  // of paths; two system calls each, so a millisecond or two
+constexpr Nsec kAnswerPeriod = kSecond / 2;  // the kernel's net.ipv4.tcp_invalid_ratelimit
+constexpr std::size_t kAgainAtOnce = 16;     // SYN-ACKs that one look at the table repeats
 
 // After how many timeouts TCP_DEFER_ACCEPT is over (the kernel's secs_to_retrans()).
-unsigned defer_timeouts(unsigned seconds) noexcept {
+unsigned defer_timeouts(std::chrono::seconds time) noexcept {
     unsigned timeouts = 0;
-    for (std::uint64_t period = 0, timeout = 1; period < seconds && timeouts < 255; timeouts++) {
+    std::chrono::seconds period{0}, timeout{1};
+    for (; period < time && timeouts < 255; timeouts++) {
         period += timeout;
-        timeout = std::min<std::uint64_t>(2 * timeout, 120);
+        timeout = std::min(2 * timeout, std::chrono::seconds(120));
     }
     return timeouts;
 }
@@ -55,7 +54,7 @@ std::uint16_t announced_mss(std::uint32_t mtu, const Options& options) noexcept 
 // A received segment, taken apart.
 struct Listener::Segment {
     explicit Segment(ring::RxBuffer* b) noexcept
-        : buffer(b), ends{{b->dst_addr, b->dst_port}, {b->src_addr, b->src_port}}, now(now_ns()) {
+        : buffer(b), ends{{b->dst_addr, b->dst_port}, {b->src_addr, b->src_port}}, now(Clock::now()) {
         const auto* at = b->frame + b->l4_offset;
         net::TcpHeader h;
         std::memcpy(&h, at, sizeof h);
@@ -70,7 +69,7 @@ struct Listener::Segment {
 
     ring::RxBuffer* buffer;
     net::Endpoints ends;
-    std::uint64_t now;
+    Time now;
     std::uint32_t seq = 0, ack = 0, end = 0;
     std::uint8_t flags = 0;
     std::span<const std::uint8_t> options;
@@ -203,7 +202,7 @@ std::size_t Listener::most_half_open() const noexcept {
     return std::clamp<std::size_t>(backlog_, kMinHalfOpen, kMaxHalfOpen);
 }
 
-bool Listener::ThisSecond::one_more(std::uint64_t now, std::int64_t limit) noexcept {
+bool Listener::ThisSecond::one_more(Time now, std::int64_t limit) noexcept {
     if (now - began >= kSecond) {
         began = now;
         count = 0;
@@ -213,7 +212,7 @@ bool Listener::ThisSecond::one_more(std::uint64_t now, std::int64_t limit) noexc
     return true;
 }
 
-bool Listener::within_syn_rate(std::uint64_t now) noexcept {
+bool Listener::within_syn_rate(Time now) noexcept {
     const std::int64_t limit = config::get().tcp_max_syn_rate;
     return limit == 0 || syns_.one_more(now, limit);
 }
@@ -291,7 +290,7 @@ bool Listener::on_syn(const Segment& segment, const std::uint32_t* iss) noexcept
     handshake.irs = segment.seq;
     handshake.said = read_syn_options(segment.options, options);
     handshake.scale = parameters.rcv_scale;
-    handshake.sent_ns = segment.now;
+    handshake.sent_at = segment.now;
 
     bool cookie = false, answer = false, flooded = false;
     lock_.lock();
@@ -308,9 +307,9 @@ bool Listener::on_syn(const Segment& segment, const std::uint32_t* iss) noexcept
         flooded = table_.waiting() >= most_half_open();
         cookie = iss == nullptr && options.syncookies != 0 && (flooded || options.syncookies == 2);
         if (cookie) {
-            if (segment.now - cookies_.sent_ns > 2 * kCookieNs || cookies_.sent_ns == 0)
+            if (segment.now - cookies_.sent_at > 2 * kCookieTime || cookies_.sent_at == kNoTime)
                 cookies_.scale = handshake.scale;
-            cookies_.sent_ns = segment.now;
+            cookies_.sent_at = segment.now;
             handshake.scale = cookies_.scale;
             counters_.cookies_sent++;
             answer = true;
@@ -348,9 +347,9 @@ bool Listener::on_half_open(const Segment& segment, HalfOpen& e) noexcept {
     Stamps stamps;
     const bool stamped = h.said.has_stamps && read_stamps(segment.options, stamps);
     const bool old = stamped && seq_before(stamps.value, h.said.stamp) && !(segment.flags & TCP_RST);
-    const bool may_answer = e.answered_ns == 0 || segment.now - e.answered_ns >= kAnswerNs;
+    const bool may_answer = e.answered_at == kNoTime || segment.now - e.answered_at >= kAnswerPeriod;
     if (segment.is_syn() && segment.seq == h.irs && !old) {
-        if (may_answer) e.answered_ns = segment.now;
+        if (may_answer) e.answered_at = segment.now;
         lock_.unlock();
         return may_answer && on_syn(segment, nullptr);
     }
@@ -364,7 +363,7 @@ bool Listener::on_half_open(const Segment& segment, HalfOpen& e) noexcept {
     const bool wrong_reset = (segment.flags & TCP_RST) && segment.seq != next;
     if (old || outside || wrong_reset || (segment.flags & TCP_SYN)) {
         const bool answer = may_answer && (!(segment.flags & TCP_RST) || !outside);
-        if (answer) e.answered_ns = segment.now;
+        if (answer) e.answered_at = segment.now;
         const Handshake handshake = h;
         const ReturnPath way = e.way;
         const Options options = options_;
@@ -381,7 +380,7 @@ bool Listener::on_half_open(const Segment& segment, HalfOpen& e) noexcept {
         lock_.unlock();
         return false;
     }
-    if (full() || (segment.end == next && e.timeouts < defer_timeouts(options_.defer_accept_s))) {
+    if (full() || (segment.end == next && e.timeouts < defer_timeouts(options_.defer_accept))) {
         if (full()) counters_.overflows++;
         e.acked = true;
         lock_.unlock();
@@ -409,11 +408,10 @@ bool Listener::on_cookie(const Segment& segment) noexcept {
     Stamps stamps;
     lock_.lock();
     const Options options = options_;
-    h.scale = cookies_.sent_ns != 0 ? cookies_.scale : parameters_of(options, *mss, 0).rcv_scale;
+    h.scale = cookies_.sent_at != kNoTime ? cookies_.scale : parameters_of(options, *mss, 0).rcv_scale;
     lock_.unlock();
     if (options.timestamps && read_stamps(segment.options, stamps)) {
-        if (!read_cookie_stamp(stamps.echo - timestamp_offset(segment.ends), milliseconds(segment.now),
-                               h.said))
+        if (!read_cookie_stamp(stamps.echo - timestamp_offset(segment.ends), segment.now, h.said))
             return false;
         if ((h.said.sack && !options.sack) || (h.said.has_scale && !options.window_scaling)) return false;
         h.said.has_stamps = true;
@@ -523,7 +521,7 @@ bool Listener::on_stray(const Segment& segment) noexcept {
 }
 
 Listener::KernelConnections::Answer Listener::KernelConnections::has(const ring::RxBuffer& segment,
-                                                                     std::uint64_t now) noexcept {
+                                                                     Time now) noexcept {
     const net::Endpoints ends{{segment.dst_addr, segment.dst_port}, {segment.src_addr, segment.src_port}};
     const std::uint64_t hash =
         (std::uint64_t{ends.remote.address.v4()} << 32 | std::uint64_t{ends.remote.port} << 16) ^
@@ -532,12 +530,13 @@ Listener::KernelConnections::Answer Listener::KernelConnections::has(const ring:
     lock_.lock();
     const bool same = entry.ends.remote.address.v4() == ends.remote.address.v4() &&
                       entry.ends.remote.port == ends.remote.port &&
-                      entry.ends.local.address.v4() == ends.local.address.v4() && entry.until_ns != 0;
-    if (same && now < entry.until_ns) {
+                      entry.ends.local.address.v4() == ends.local.address.v4() && entry.until != kNoTime;
+    if (same && now < entry.until) {
         lock_.unlock();
         return Answer::yes;
     }
-    if (now / kSecond != entry.second) entry.second = now / kSecond, entry.asked = 0;
+    const std::uint64_t second = now.time_since_epoch() / kSecond;
+    if (second != entry.second) entry.second = second, entry.asked = 0;
     // One that was the kernel's a moment ago is asked about whatever comes from strangers.
     const bool ask = same || entry.asked < kAskPerSecond;
     if (ask && !same) entry.asked++;
@@ -545,9 +544,9 @@ Listener::KernelConnections::Answer Listener::KernelConnections::has(const ring:
     if (ask) {
         found = kernel_.has(ends, segment.ring->attr().ifindex);
         if (found)
-            entry.ends = ends, entry.until_ns = now + kRememberNs;
+            entry.ends = ends, entry.until = now + kRemember;
         else if (same)
-            entry.until_ns = 0;
+            entry.until = kNoTime;
     }
     lock_.unlock();
     return !ask ? Answer::too_many : found ? Answer::yes : Answer::no;
@@ -584,9 +583,9 @@ bool Listener::find_way(const Segment& segment, const Options& options, bool loo
 
 void Listener::send_syn_ack(const Handshake& h, const ReturnPath& way, const Options& options, bool cookie,
                             ring::Ring* asked) noexcept {
-    const std::uint32_t now_ms = milliseconds(now_ns());
+    const Time now = Clock::now();
     const std::uint32_t stamp =
-        (cookie ? make_cookie_stamp(h.said, now_ms) : now_ms) + timestamp_offset(h.ends);
+        (cookie ? make_cookie_stamp(h.said, now) : milliseconds(now)) + timestamp_offset(h.ends);
     const auto window =
         static_cast<std::uint16_t>(std::min<std::uint32_t>(parameters_of(options, way.mss, 0).wnd, 0xffff));
     std::uint8_t bytes[kMaxHandshakeBytes];
@@ -596,7 +595,7 @@ void Listener::send_syn_ack(const Handshake& h, const ReturnPath& way, const Opt
 void Listener::send_ack(const Handshake& h, const ReturnPath& way, const Options& options,
                         ring::Ring* asked) noexcept {
     const std::uint32_t window = parameters_of(options, way.mss, 0).wnd >> (h.said.has_scale ? h.scale : 0);
-    const std::uint32_t stamp = milliseconds(now_ns()) + timestamp_offset(h.ends);
+    const std::uint32_t stamp = milliseconds(Clock::now()) + timestamp_offset(h.ends);
     std::uint8_t bytes[kMaxHandshakeBytes];
     send(h.ends, way, options, bytes,
          write_ack(h, static_cast<std::uint16_t>(std::min(window, 0xffffu)), stamp, bytes), asked);
@@ -661,8 +660,8 @@ void Listener::batch_end(ring::Ring& ring) noexcept {
 
 // With the lock held. Later is found out when it fires.
 void Listener::arm() noexcept {
-    const std::uint64_t next = table_.next_due();
-    if (next == 0 || (armed_for_ != 0 && armed_for_ <= next)) return;
+    const Time next = table_.next_due();
+    if (next == kNoTime || (armed_for_ != kNoTime && armed_for_ <= next)) return;
     armed_for_ = next;
     Background::instance().wheel().arm(timer_, next);
 }
@@ -695,14 +694,14 @@ void Listener::on_timer() noexcept {
     } again[kAgainAtOnce];
     std::size_t count;
     lock_.lock();
-    armed_for_ = 0;
+    armed_for_ = kNoTime;
     lock_.unlock();
     do {
-        const std::uint64_t now = now_ns();
+        const Time now = Clock::now();
         count = 0;
         lock_.lock();
         const Options options = options_;
-        const unsigned defer = defer_timeouts(options.defer_accept_s);
+        const unsigned defer = defer_timeouts(options.defer_accept);
         while (count < kAgainAtOnce) {
             HalfOpen* e = table_.due(now);
             if (e == nullptr) break;

@@ -89,7 +89,7 @@ class Listener final : public ring::FrameSink {
     bool full() const noexcept;  // the accept queue, with those on their way into it
     std::size_t most_half_open() const noexcept;
     unsigned retries_now() const noexcept;
-    bool within_syn_rate(std::uint64_t now) noexcept;
+    bool within_syn_rate(Time now) noexcept;
     void arm() noexcept;
 
     // ---- segments; each takes the buffer, or says false ----
@@ -140,12 +140,12 @@ class Listener final : public ring::FrameSink {
     class KernelConnections {
       public:
         enum class Answer { no, yes, too_many };
-        Answer has(const ring::RxBuffer& segment, std::uint64_t now) noexcept;
+        Answer has(const ring::RxBuffer& segment, Time now) noexcept;
 
       private:
         struct Entry {
             net::Endpoints ends{};
-            std::uint64_t until_ns = 0;
+            Time until;
             std::uint64_t second = 0;  // in which asked questions were asked
             unsigned asked = 0;
         };
@@ -183,19 +183,19 @@ class Listener final : public ring::FrameSink {
     std::size_t alive_ = 0, alive_strict_ = 0;  // connections from here; those without SO_REUSEADDR
     InternalFd held_port_;
     struct ThisSecond {
-        std::uint64_t began = 0;  // ns
+        Time began;
         std::int64_t count = 0;
         // Counts one more, unless that is above `limit` in this second.
-        bool one_more(std::uint64_t now, std::int64_t limit) noexcept;
+        bool one_more(Time now, std::int64_t limit) noexcept;
     };
     ThisSecond syns_;                          // SYNs that were answered
     ThisSecond looks_;                         // look-ups of paths
     std::atomic<std::uint32_t> known_mtu_{0};  // of the last path that was looked up
     struct Cookies {
-        std::uint64_t sent_ns = 0;  // the last cookie; all of a time announce one scale,
-        std::uint8_t scale = 0;     // which the ACK does not bring back
+        Time sent_at;            // the last cookie; all of a time announce one scale,
+        std::uint8_t scale = 0;  // which the ACK does not bring back
     } cookies_;
-    std::uint64_t armed_for_ = 0;
+    Time armed_for_;
     OwnTimer timer_{this};
     Counters counters_;
     KernelConnections kernels_;

@@ -40,10 +40,10 @@ void Opening::adopt(lwip::Pcb* pcb, const Handshake& handshake) noexcept {
     tcb_.queue.adopt_syn_ack();
     pcb->set_snd_nxt(handshake.iss + 1);
     tcb_.acks.sent();
-    sent_ns_ = handshake.sent_ns;
+    sent_at_ = handshake.sent_at;
     repeated_ = handshake.repeated;
     tcb_.counters.segments_out++;
-    tcb_.timers.rto_at = tcb_.acceptance.last_rx_ns() + tcb_.recovery.rto_ns();
+    tcb_.timers.rto_at = tcb_.acceptance.last_rx() + tcb_.recovery.rto();
 }
 
 void Opening::established() noexcept {
@@ -86,8 +86,8 @@ void Opening::repeat() noexcept {
     (void)tcb_.writer.send(tcb_.pcb->unacked(), true);
 }
 
-void Opening::measure(std::uint64_t now) noexcept {
-    if (!repeated_) tcb_.recovery.rtt().sample(static_cast<std::uint32_t>((now - sent_ns_) / 1000), now);
+void Opening::measure(Time now) noexcept {
+    if (!repeated_) tcb_.recovery.rtt().sample(std::chrono::duration_cast<Usec>(now - sent_at_), now);
 }
 
 }  // namespace vma::tcp

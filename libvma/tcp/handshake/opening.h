@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "libvma/tcp/lwip/types.h"
+#include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
 
@@ -29,22 +30,20 @@ class Opening {
     void established() noexcept;
 
     // A SYN with the window `window` leaves at the time `now`.
-    void syn_sent(std::uint32_t window, std::uint64_t now) noexcept {
-        if (sent_ns_ == 0) sent_ns_ = now;
+    void syn_sent(std::uint32_t window, Time now) noexcept {
+        if (sent_at_ == kNoTime) sent_at_ = now;
         if (window > syn_window_) syn_window_ = window;
     }
     void note_repeated() noexcept { repeated_ = true; }
     // The round trip of the SYN, unless it was repeated.
-    void measure(std::uint64_t now) noexcept;
-    std::uint64_t sent_ns() const noexcept { return sent_ns_; }
+    void measure(Time now) noexcept;
+    Time sent_at() const noexcept { return sent_at_; }
     bool simultaneous() const noexcept { return simultaneous_; }
     std::uint8_t own_scale() const noexcept { return own_scale_; }
     bool begun() const noexcept { return own_window_ != 0; }
 
     // The time stamp that a segment sent at `now` carries: one a millisecond.
-    std::uint32_t timestamp(std::uint64_t now) const noexcept {
-        return static_cast<std::uint32_t>(now / 1'000'000) + ts_offset_;
-    }
+    std::uint32_t timestamp(Time now) const noexcept { return milliseconds(now) + ts_offset_; }
     // What lwIP reads of this connection.
     inline lwip::Parameters parameters() const noexcept;
 
@@ -58,7 +57,7 @@ class Opening {
     std::uint8_t own_scale_ = 0;    // of the window, as the SYN announces it; options may change later
     bool simultaneous_ = false;
     bool repeated_ = false;  // so the SYN's round trip is not measured
-    std::uint64_t sent_ns_ = 0;
+    Time sent_at_;
 };
 
 }  // namespace vma::tcp

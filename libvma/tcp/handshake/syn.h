@@ -11,6 +11,7 @@
 #include <span>
 
 #include "libvma/tcp/path.h"
+#include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
 
@@ -41,9 +42,9 @@ struct Handshake {
     net::Endpoints ends;
     std::uint32_t irs = 0, iss = 0;  // the first sequence numbers: the peer's, ours
     SynOptions said;
-    std::uint8_t scale = 0;     // of our window, as announced
-    bool repeated = false;      // our answer left more than once, or nobody knows when
-    std::uint64_t sent_ns = 0;  // when it left
+    std::uint8_t scale = 0;  // of our window, as announced
+    bool repeated = false;   // our answer left more than once, or nobody knows when
+    Time sent_at;            // when it left
 };
 
 constexpr std::size_t kMaxHandshakeBytes = 60;  // a TCP header with all options it can have

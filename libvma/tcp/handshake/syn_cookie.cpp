@@ -19,9 +19,10 @@ constexpr std::uint32_t kHashMask = (1u << kHashBits) - 1, kPeriodMask = (1u << 
 // Bits of a time stamp: four of window scale, of which 15 is none, one for SACK, and one that is 0.
 constexpr unsigned kStampBits = 6;
 constexpr std::uint32_t kStampMask = (1u << kStampBits) - 1, kNoScale = 15, kSackBit = 16;
-constexpr std::uint32_t kStampAgeMs = 2 * kCookieNs / 1'000'000 + (1u << kStampBits);
+constexpr std::uint32_t kStampAge =
+    Msec(2 * kCookieTime / std::chrono::milliseconds(1)).count() + (1u << kStampBits);
 
-std::atomic<std::uint64_t> g_last_sent{0};
+std::atomic<Time> g_last_sent{};
 
 struct CookieInput {
     std::uint32_t local_addr, remote_addr;
@@ -51,10 +52,10 @@ std::uint32_t mask_of(const net::Endpoints& ends, std::uint32_t peer_isn) noexce
 }  // namespace
 
 std::uint32_t make_cookie(const net::Endpoints& ends, std::uint32_t peer_isn, std::uint16_t mss,
-                          std::uint64_t now_ns) noexcept {
+                          Time now) noexcept {
     std::uint32_t size = kSizes.size() - 1;
     while (size != 0 && kSizes[size] > mss) size--;
-    const std::uint64_t period = now_ns / kCookieNs;
+    const std::uint64_t period = now.time_since_epoch() / kCookieTime;
     const auto proof =
         static_cast<std::uint32_t>(hash(cookie_input_of(ends, peer_isn, period, size))) & kHashMask;
     const auto head = static_cast<std::uint32_t>(period & kPeriodMask) << kSizeBits | size;
@@ -62,38 +63,39 @@ std::uint32_t make_cookie(const net::Endpoints& ends, std::uint32_t peer_isn, st
 }
 
 std::optional<std::uint16_t> read_cookie(const net::Endpoints& ends, std::uint32_t peer_isn,
-                                         std::uint32_t cookie, std::uint64_t now_ns) noexcept {
+                                         std::uint32_t cookie, Time now) noexcept {
     const std::uint32_t plain = cookie - mask_of(ends, peer_isn);
     const std::uint32_t size = plain >> kHashBits & ((1u << kSizeBits) - 1);
-    const std::uint64_t now = now_ns / kCookieNs;
+    const std::uint64_t period = now.time_since_epoch() / kCookieTime;
     const std::uint32_t age =
-        (static_cast<std::uint32_t>(now) - (plain >> (kHashBits + kSizeBits))) & kPeriodMask;
-    if (age > 1 || age > now) return std::nullopt;
+        (static_cast<std::uint32_t>(period) - (plain >> (kHashBits + kSizeBits))) & kPeriodMask;
+    if (age > 1 || age > period) return std::nullopt;
     const auto proof =
-        static_cast<std::uint32_t>(hash(cookie_input_of(ends, peer_isn, now - age, size))) & kHashMask;
+        static_cast<std::uint32_t>(hash(cookie_input_of(ends, peer_isn, period - age, size))) & kHashMask;
     if (proof != (plain & kHashMask)) return std::nullopt;
     return kSizes[size];
 }
 
-std::uint32_t make_cookie_stamp(const SynOptions& said, std::uint32_t now_ms) noexcept {
+std::uint32_t make_cookie_stamp(const SynOptions& said, Time now) noexcept {
     const std::uint32_t bits = (said.has_scale ? said.scale : kNoScale) | (said.sack ? kSackBit : 0);
-    const std::uint32_t stamp = (now_ms & ~kStampMask) | bits;
-    return stamp - (static_cast<std::int32_t>(stamp - now_ms) > 0 ? 1u << kStampBits : 0);
+    const std::uint32_t at = milliseconds(now), stamp = (at & ~kStampMask) | bits;
+    return stamp - (static_cast<std::int32_t>(stamp - at) > 0 ? 1u << kStampBits : 0);
 }
 
-bool read_cookie_stamp(std::uint32_t echo, std::uint32_t now_ms, SynOptions& said) noexcept {
-    if (now_ms - echo > kStampAgeMs || (echo & kStampMask & ~(kNoScale | kSackBit)) != 0) return false;
+bool read_cookie_stamp(std::uint32_t echo, Time now, SynOptions& said) noexcept {
+    if (milliseconds(now) - echo > kStampAge || (echo & kStampMask & ~(kNoScale | kSackBit)) != 0)
+        return false;
     said.has_scale = (echo & kNoScale) != kNoScale;
     said.scale = said.has_scale ? static_cast<std::uint8_t>(echo & kNoScale) : 0;
     said.sack = (echo & kSackBit) != 0;
     return true;
 }
 
-void note_cookie_sent(std::uint64_t now_ns) noexcept { g_last_sent.store(now_ns, std::memory_order_relaxed); }
+void note_cookie_sent(Time now) noexcept { g_last_sent.store(now, std::memory_order_relaxed); }
 
-bool cookies_expected(std::uint64_t now_ns) noexcept {
-    const std::uint64_t last = g_last_sent.load(std::memory_order_relaxed);
-    return last != 0 && now_ns - last <= 2 * kCookieNs;
+bool cookies_expected(Time now) noexcept {
+    const Time last = g_last_sent.load(std::memory_order_relaxed);
+    return last != kNoTime && now - last <= 2 * kCookieTime;
 }
 
 }  // namespace vma::tcp

@@ -12,29 +12,30 @@
 #include <optional>
 
 #include "libvma/tcp/handshake/syn.h"
+#include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
 
 // A cookie is good for this long at least, and at most for twice that.
-constexpr std::uint64_t kCookieNs = 64ull * 1'000'000'000;
+constexpr Nsec kCookieTime = 64 * kSecond;
 
-// The sequence number that answers a SYN. `now_ns` of any clock that all calls use.
+// The sequence number that answers a SYN.
 std::uint32_t make_cookie(const net::Endpoints& ends, std::uint32_t peer_isn, std::uint16_t mss,
-                          std::uint64_t now_ns) noexcept;
+                          Time now) noexcept;
 // The segment size that a cookie holds, at most the one it was made of except where that was below 536;
 // nothing: it is none of ours, or too old.
 std::optional<std::uint16_t> read_cookie(const net::Endpoints& ends, std::uint32_t peer_isn,
-                                         std::uint32_t cookie, std::uint64_t now_ns) noexcept;
+                                         std::uint32_t cookie, Time now) noexcept;
 
-// Our time stamp in the answer: at most 64 ms before `now_ms`, with `said` in its lowest bits.
-std::uint32_t make_cookie_stamp(const SynOptions& said, std::uint32_t now_ms) noexcept;
+// Our time stamp in the answer: at most 64 ms before `now`, with `said` in its lowest bits.
+std::uint32_t make_cookie_stamp(const SynOptions& said, Time now) noexcept;
 // Fills in what the peer can do from the time stamp that it echoes (without offset). False: that is none of
 // ours.
-bool read_cookie_stamp(std::uint32_t echo, std::uint32_t now_ms, SynOptions& said) noexcept;
+bool read_cookie_stamp(std::uint32_t echo, Time now, SynOptions& said) noexcept;
 
 // The kernel's synq_overflow: ACKs are only looked at for cookies while some may be on their way. For all
 // listeners of the process, since SO_REUSEPORT may spread a peer's segments anew.
-void note_cookie_sent(std::uint64_t now_ns) noexcept;
-bool cookies_expected(std::uint64_t now_ns) noexcept;
+void note_cookie_sent(Time now) noexcept;
+bool cookies_expected(Time now) noexcept;
 
 }  // namespace vma::tcp

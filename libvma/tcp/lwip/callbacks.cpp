@@ -42,7 +42,7 @@ err_t Callbacks::output(void* tcb, pbuf* p, ip4_addr_t, ip4_addr_t, std::uint8_t
 }
 
 std::uint32_t Callbacks::isn(void* tcb, ip4_addr_t, std::uint16_t, ip4_addr_t, std::uint16_t) {
-    return initial_sequence(static_cast<const Tcb*>(tcb)->ends, now_ns());
+    return initial_sequence(static_cast<const Tcb*>(tcb)->ends, Clock::now());
 }
 
 void Callbacks::install(lwip::Pcb* pcb, Tcb& tcb) noexcept {
@@ -167,7 +167,8 @@ SynEntry::SynEntry(const Handshake& handshake, const Parameters& parameters) noe
     std::uint8_t bytes[kMaxHandshakeBytes];
     const std::size_t length = write_syn(handshake_, bytes);
     Piece* syn = Piece::copy_of(bytes, static_cast<std::uint32_t>(length));
-    if (syn != nullptr) entry_.input(syn, handshake_.ends.remote.address.v4(), handshake_.ends.local.address.v4());
+    if (syn != nullptr)
+        entry_.input(syn, handshake_.ends.remote.address.v4(), handshake_.ends.local.address.v4());
 }
 
 }  // namespace lwip

@@ -47,12 +47,12 @@ struct Access {
 // A signal handler may enter at any instruction of this. It finds t_entry set before anything of the thread's
 // state is changed and until all of it is as before, so it always saves and restores what is there.
 Entry::Entry(tcp_pcb* pcb, const Hooks& hooks, void* connection, const Parameters& parameters) noexcept
-    : outer_(t_entry), pcb_(pcb), hooks_(&hooks), connection_(connection), now_ns_(tcp::now_ns()) {
+    : outer_(t_entry), pcb_(pcb), hooks_(&hooks), connection_(connection), now_(Clock::now()) {
     t_entry = this;
     std::atomic_signal_fence(std::memory_order_seq_cst);
     if (outer_ != nullptr) save();
     vma_lwip_parameters = &parameters;
-    tcp_ticks = static_cast<u32_t>(now_ns_ / 1'000'000);
+    tcp_ticks = milliseconds(now_);
     if (pcb == nullptr) return;
     switch (pcb->state) {
         case CLOSED:
@@ -171,7 +171,7 @@ std::uint32_t vma_lwip_isn(const ip4_addr_t* local, std::uint16_t local_port, co
                                          remote_port);
     std::uint32_t random = 0;
     if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random)
-        random = static_cast<std::uint32_t>(vma::tcp::now_ns());
+        random = static_cast<std::uint32_t>(vma::tcp::Clock::now().time_since_epoch().count());
     return random;
 }
 
@@ -184,7 +184,7 @@ std::int8_t vma_lwip_inpacket(tcp_pcb* pcb, tcp_hdr* header, std::uint16_t optle
 
 // Read for the timestamps option only.
 u32_t sys_now(void) {
-    return static_cast<u32_t>(vma::tcp::now_ns() / 1'000'000) + vma_lwip_parameters->timestamp_offset;
+    return vma::tcp::milliseconds(vma::tcp::Clock::now()) + vma_lwip_parameters->timestamp_offset;
 }
 
 netif* ip4_route(const ip4_addr_t*) { return &vma::tcp::lwip::g_netif; }

@@ -27,6 +27,7 @@
 #include "libvma/tcp/lwip/input_state.h"
 #include "libvma/tcp/lwip/lwip.h"
 #include "libvma/tcp/lwip/types.h"
+#include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp::lwip {
 
@@ -73,8 +74,8 @@ class Entry {
     // may be null afterwards.
     void input(Piece* segment, in_addr_t from, in_addr_t to) noexcept;
 
-    // tcp::now_ns() when the Entry began.
-    std::uint64_t now_ns() const noexcept { return now_ns_; }
+    // When the Entry began.
+    Time now() const noexcept { return now_; }
 
   private:
     friend struct Access;
@@ -97,7 +98,7 @@ class Entry {
     tcp_pcb* pcb_;
     const Hooks* const hooks_;
     void* const connection_;
-    std::uint64_t now_ns_;
+    const Time now_;
     union {
         Saved saved_;
     };

@@ -56,8 +56,8 @@ class Segment : tcp_seg {
     void set_marks(std::uint8_t marks) noexcept { flags = marks; }
     // When it was sent first, in microseconds that wrap. Kept where lwIP has an acknowledgement number: each
     // frame gets a fresh one of those, and nothing reads the segment's.
-    std::uint32_t sent_us() const noexcept { return tcphdr->ackno; }
-    void set_sent_us(std::uint32_t us) noexcept { tcphdr->ackno = us; }
+    Usec sent() const noexcept { return Usec(tcphdr->ackno); }
+    void set_sent(Usec at) noexcept { tcphdr->ackno = at.count(); }
 };
 static_assert(sizeof(Segment) == sizeof(tcp_seg) && std::is_standard_layout_v<Segment> &&
               std::is_trivial_v<Segment>);
@@ -91,7 +91,7 @@ inline Segment* Segment::split(std::uint32_t length) noexcept {
     std::memcpy(rest->data(), data() + length, left);
     rest->grow(left);
     rest->flags = flags;
-    rest->set_sent_us(sent_us());
+    rest->set_sent(sent());
     if (fin()) {
         TCPH_SET_FLAG(rest->tcphdr, TCP_FIN);
         TCPH_FLAGS_SET(tcphdr, control() & ~TCP_FIN);

@@ -98,7 +98,7 @@ void Freeze::describe_terms(KernelState& out) const {
     out.rcv_wscale = pcb->rcv_scale();
     out.sack = pcb->sack();
     out.timestamps = pcb->timestamps();
-    out.ts_value = tcb_.opening.timestamp(now_ns());
+    out.ts_value = tcb_.opening.timestamp(Clock::now());
     out.ts_recent = pcb->ts_recent();
     out.snd_wnd = pcb->snd_wnd();
     out.snd_wl1 = pcb->snd_wl1();
@@ -106,7 +106,7 @@ void Freeze::describe_terms(KernelState& out) const {
     const std::uint32_t edge = pcb->announced_edge();
     out.rcv_wup = seq_before(out.rcv_nxt, tcb_.acks.acked_upto()) ? out.rcv_nxt : tcb_.acks.acked_upto();
     out.rcv_wnd = seq_before(out.rcv_wup, edge) ? edge - out.rcv_wup : 0;
-    out.srtt_us = tcb_.recovery.rtt().srtt_us();
+    out.srtt = tcb_.recovery.rtt().srtt();
 }
 
 void Freeze::finish(bool moved) noexcept {

@@ -178,7 +178,7 @@ class Handover {
     Result<void> run() {
         if (auto ok = check(); !ok) return ok;
         if (s_.over) return install_over();
-        measuring_ = s_.timestamps && s_.srtt_us != 0 &&
+        measuring_ = s_.timestamps && s_.srtt != Usec::zero() &&
                      (total_ != 0 || s_.own_fin == OwnFin::wanted || s_.own_fin == OwnFin::sent);
         auto done = install();
         // Where our own segments do not get through (loopback is down, a packet filter), without a measured
@@ -326,12 +326,13 @@ class Handover {
         const iovec one{&byte, 1};
         Cursor from({&one, 1});
         if (auto ok = push(from, 1, send_, "the send queue"); !ok) return ok;
-        const std::uint32_t trip_ms = std::max(s_.srtt_us / 1000, 1u);
-        const bool played = play(s_.rcv_nxt, s_.snd_una, kAck, own_time() - trip_ms) && delivered([this] {
-                                int waiting = 1;
-                                os::raw_syscall(SYS_ioctl, fd_, SIOCOUTQ, &waiting);
-                                return waiting == 0;
-                            });
+        const Msec trip = std::max(std::chrono::duration_cast<Msec>(s_.srtt), Msec(1));
+        const bool played =
+            play(s_.rcv_nxt, s_.snd_una, kAck, own_time() - trip.count()) && delivered([this] {
+                int waiting = 1;
+                os::raw_syscall(SYS_ioctl, fd_, SIOCOUTQ, &waiting);
+                return waiting == 0;
+            });
         return played ? Result<void>{} : refused(-EIO, "loopback");
     }
 

@@ -23,7 +23,7 @@
 // What the peer sent into the gap comes again by its own timer; what we sent and the peer did not get, by the
 // kernel's. A restored socket has measured no round trip, and its first timeouts take seconds. So where
 // anything may be lost and the connection has time stamps, it is made to measure one: a segment of ours, from
-// "the peer", acknowledges a byte that stands before the send queue and echoes a time srtt_us ago.
+// "the peer", acknowledges a byte that stands before the send queue and echoes a time srtt ago.
 #pragma once
 
 #include <netinet/in.h>
@@ -35,6 +35,7 @@
 
 #include "libvma/net/address.h"
 #include "libvma/runtime/error.h"
+#include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
 
@@ -77,7 +78,7 @@ struct KernelState {
     // Ours: the window announced last, and rcv_nxt at that time.
     std::uint32_t rcv_wnd = 0, rcv_wup = 0;
 
-    std::uint32_t srtt_us = 0;  // smoothed round trip time; 0: not known
+    Usec srtt{};  // smoothed round trip time; 0: not known
 
     // Both sides have ended, or a reset came. The socket ends the same way, and own_fin and the send queue do
     // not matter.

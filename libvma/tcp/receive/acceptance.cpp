@@ -19,8 +19,8 @@ namespace vma::tcp {
 namespace {
 
 constexpr unsigned kChallengesPerSecond = 100;  // RFC 5961 section 7; a connection's own share
-constexpr std::uint64_t kPawsIdleNs = 24ull * 86400 * 1'000'000'000;
-constexpr std::uint64_t kChallengeNs = 1'000'000'000;
+constexpr Nsec kPawsIdle = 24 * 86400 * kSecond;
+constexpr Nsec kChallengePeriod = kSecond;
 
 }  // namespace
 
@@ -31,7 +31,7 @@ struct Acceptance::Said {
     SackBlock blocks[4];
 };
 
-Acceptance::Acceptance(Tcb& tcb) noexcept : tcb_(tcb), last_rx_ns_(now_ns()) {}
+Acceptance::Acceptance(Tcb& tcb) noexcept : tcb_(tcb), last_rx_(Clock::now()) {}
 
 bool Acceptance::check(lwip::ReceivedHeader& h, unsigned option_bytes, const lwip::Piece& p) noexcept {
     Tcb& t = tcb_;
@@ -60,12 +60,12 @@ bool Acceptance::check(lwip::ReceivedHeader& h, unsigned option_bytes, const lwi
 
     // PAWS (RFC 7323 section 5.3).
     if (said.has_stamp && pcb->timestamps() && !(flags & TCP_RST) &&
-        seq_before(said.stamp, pcb->ts_recent()) && last_rx_ns_ - ts_recent_ns_ < kPawsIdleNs) {
+        seq_before(said.stamp, pcb->ts_recent()) && last_rx_ - ts_recent_at_ < kPawsIdle) {
         t.counters.paws++;
         challenge();
         return false;
     }
-    if (said.has_stamp) ts_recent_ns_ = last_rx_ns_;
+    if (said.has_stamp) ts_recent_at_ = last_rx_;
 
     // Acceptability (RFC 9293 section 3.10.7.4), with the kernel's tolerance for probes and for ACKs while
     // our window is closed: any overlap of [seq, end] with [last ACK sent, right edge].
@@ -214,7 +214,7 @@ Acceptance::Answer Acceptance::check_by_state(lwip::ReceivedHeader& h, unsigned 
     info.block_count = pcb->sack() ? said.block_count : 0;
     info.echo = said.has_stamp && pcb->timestamps() ? said.echo : 0;
     t.timers.probe_answered();
-    last_ack_rx_ns_ = last_rx_ns_;
+    last_ack_rx_ = last_rx_;
     choose_window(seq, ack, info.window);
     t.recovery.before_ack(info);
 }
@@ -250,9 +250,9 @@ bool Acceptance::urgent_wanted(const lwip::ReceivedHeader& h) noexcept {
 }
 
 void Acceptance::challenge() noexcept {
-    const std::uint64_t now = last_rx_ns_;
-    if (now - challenges_since_ns_ > kChallengeNs) {
-        challenges_since_ns_ = now;
+    const Time now = last_rx_;
+    if (now - challenges_since_ > kChallengePeriod) {
+        challenges_since_ = now;
         challenges_ = 0;
     }
     if (challenges_++ >= kChallengesPerSecond) return;

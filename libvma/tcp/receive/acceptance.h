@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "libvma/tcp/lwip/types.h"
+#include "libvma/tcp/timers/time.h"
 
 namespace vma::ring {
 struct RxBuffer;
@@ -26,16 +27,16 @@ class Acceptance {
     // The handshake is done: the peer's window came with the segment `window_seq`.
     void start(std::uint32_t window_seq) noexcept {
         window_seq_ = window_seq;
-        last_ack_rx_ns_ = last_rx_ns_;
+        last_ack_rx_ = last_rx_;
     }
     // In TIME_WAIT: does this frame begin a new connection? Then reopen() takes it.
     bool reopens(const ring::RxBuffer& buffer) const noexcept;
     void reopen(ring::RxBuffer* buffer) noexcept;
 
     // A segment has come; when the last one came; and the last acceptable ACK.
-    void arrived(std::uint64_t now) noexcept { last_rx_ns_ = now; }
-    std::uint64_t last_rx_ns() const noexcept { return last_rx_ns_; }
-    std::uint64_t last_ack_rx_ns() const noexcept { return last_ack_rx_ns_; }
+    void arrived(Time now) noexcept { last_rx_ = now; }
+    Time last_rx() const noexcept { return last_rx_; }
+    Time last_ack_rx() const noexcept { return last_ack_rx_; }
 
   private:
     struct Said;  // by the segment's options
@@ -50,12 +51,12 @@ class Acceptance {
     void challenge() noexcept;
 
     Tcb& tcb_;
-    std::uint64_t last_rx_ns_;
-    std::uint64_t last_ack_rx_ns_ = 0;
-    std::uint64_t ts_recent_ns_ = 0;  // when the last time stamp came
-    std::uint32_t window_seq_ = 0;    // SND.WL1: the segment that the peer's window was last taken from
-    unsigned challenges_ = 0;         // ACKs since challenges_since_ns_
-    std::uint64_t challenges_since_ns_ = 0;
+    Time last_rx_;
+    Time last_ack_rx_;
+    Time ts_recent_at_;             // when the last time stamp came
+    std::uint32_t window_seq_ = 0;  // SND.WL1: the segment that the peer's window was last taken from
+    unsigned challenges_ = 0;       // ACKs since challenges_since_
+    Time challenges_since_;
 };
 
 }  // namespace vma::tcp

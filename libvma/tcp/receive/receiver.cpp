@@ -18,7 +18,7 @@
 namespace vma::tcp {
 
 void Receiver::input(ring::RxBuffer* list) noexcept {
-    const std::uint64_t now = now_ns();
+    const Time now = Clock::now();
     const bool merge = config::get().gro_streams_max != 0;
     while (list != nullptr) {
         ring::RxBuffer* first = list;
@@ -47,7 +47,7 @@ void Receiver::input(ring::RxBuffer* list) noexcept {
     if (tcb_.pcb != nullptr) tcb_.sender.output(now);
 }
 
-void Receiver::input_segment(lwip::Piece* p, std::uint64_t now) noexcept {
+void Receiver::input_segment(lwip::Piece* p, Time now) noexcept {
     Tcb& t = tcb_;
     lwip::Pcb* const pcb = t.pcb;
     t.counters.segments_in++;
@@ -57,7 +57,8 @@ void Receiver::input_segment(lwip::Piece* p, std::uint64_t now) noexcept {
     const bool handshake = pcb->in_handshake();
     if (t.phase.established) trim_to_window(p);
     processing_ = true;
-    t.in_lwip([&](lwip::Entry& entry) { entry.input(p, t.ends.remote.address.v4(), t.ends.local.address.v4()); });
+    t.in_lwip(
+        [&](lwip::Entry& entry) { entry.input(p, t.ends.remote.address.v4(), t.ends.local.address.v4()); });
     processing_ = false;
     if (t.pcb == nullptr) return;
     if (pcb->rcv_nxt() != expected && (fin_early_ || !early_.empty())) {
@@ -68,7 +69,7 @@ void Receiver::input_segment(lwip::Piece* p, std::uint64_t now) noexcept {
     if (seq_before(una, pcb->snd_una())) {
         acknowledged(pcb->snd_una() - una, handshake);
     }
-    if (pcb->snd_wnd() != window || t.timers.probes() == 0) t.timers.probe_at = 0;
+    if (pcb->snd_wnd() != window || t.timers.probes() == 0) t.timers.probe_at = kNoTime;
     if (t.phase.orphan && pcb->in(State::fin_wait2)) t.timers.start_fin_wait2();
 }
 
@@ -82,8 +83,8 @@ void Receiver::acknowledged(std::uint32_t bytes, bool handshake) noexcept {
     t.timers.probing_over();
     t.sender.acked(t.pcb->snd_una());
     t.route.clear_soft_error();
-    const std::uint64_t now = t.acceptance.last_rx_ns();
-    t.timers.rto_at = t.pcb->unacked() != nullptr ? now + t.recovery.rto_ns() : 0;
+    const Time now = t.acceptance.last_rx();
+    t.timers.rto_at = t.pcb->unacked() != nullptr ? now + t.recovery.rto() : kNoTime;
     if (handshake) t.opening.measure(now);
     t.route.confirm();
 }
@@ -180,7 +181,9 @@ void Receiver::take_early() noexcept {
     if (p == nullptr) return;                                // the peer sends it again
     if (tcb_.pcb->rcv_wnd() == 0) tcb_.pcb->set_rcv_wnd(1);  // a FIN needs no room
     replaying_ = true;
-    tcb_.in_lwip([&](lwip::Entry& entry) { entry.input(p, tcb_.ends.remote.address.v4(), tcb_.ends.local.address.v4()); });
+    tcb_.in_lwip([&](lwip::Entry& entry) {
+        entry.input(p, tcb_.ends.remote.address.v4(), tcb_.ends.local.address.v4());
+    });
     replaying_ = false;
 }
 

@@ -13,6 +13,7 @@
 #include "libvma/tcp/lwip/types.h"
 #include "libvma/tcp/receive/reassembly.h"
 #include "libvma/tcp/receive/receive_queue.h"
+#include "libvma/tcp/timers/time.h"
 
 namespace vma::ring {
 struct RxBuffer;
@@ -51,7 +52,7 @@ class Receiver {
     void set_scarce(bool scarce) noexcept { scarce_.store(scarce, std::memory_order_relaxed); }
 
   private:
-    void input_segment(lwip::Piece* p, std::uint64_t now) noexcept;
+    void input_segment(lwip::Piece* p, Time now) noexcept;
     void acknowledged(std::uint32_t bytes, bool handshake) noexcept;
     void trim_to_window(lwip::Piece* p) noexcept;
     std::uint32_t capacity() const noexcept;

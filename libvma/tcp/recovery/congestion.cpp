@@ -18,7 +18,8 @@ constexpr double kRenoSlope = 3 * (1 - kBeta) / (1 + kBeta);
 constexpr std::uint32_t kSlowStartLimit = 2;
 constexpr std::uint32_t kHyStartLimit = 8;
 // RFC 9406 section 4.3.
-constexpr std::uint32_t kMinRttThreshUs = 4000, kMaxRttThreshUs = 16000, kMinRttDivisor = 8;
+constexpr Usec kMinRttThresh{4000}, kMaxRttThresh{16000};
+constexpr std::uint32_t kMinRttDivisor = 8;
 constexpr std::uint8_t kRttSamples = 8, kCssRounds = 5;
 constexpr std::uint32_t kCssGrowthDivisor = 4;
 
@@ -71,7 +72,7 @@ void Congestion::set_mss(std::uint32_t mss) noexcept {
         c->w_max *= ratio;
         c->w_est *= ratio;
         c->cwnd_prior *= ratio;
-        c->epoch_start_ns = 0;
+        c->epoch_start = kNoTime;
     }
     // The way back from a recovery that is under way leads to a window of the new segments.
     if (mss < mss_)
@@ -96,24 +97,24 @@ void Congestion::grow(double bytes) noexcept {
     cwnd_ = static_cast<std::uint32_t>(std::min<double>(static_cast<double>(cwnd_) + whole, kUnlimited));
 }
 
-void Congestion::on_rtt_sample(std::uint32_t rtt_us) noexcept {
-    hystart_.this_round_min_us = std::min(hystart_.this_round_min_us, rtt_us);
+void Congestion::on_rtt_sample(Usec rtt) noexcept {
+    hystart_.this_round_min = std::min(hystart_.this_round_min, rtt);
     if (hystart_.samples < UINT8_MAX) hystart_.samples++;
 }
 
-void Congestion::on_ack(std::uint32_t acked, std::uint32_t flight, bool app_limited, std::uint32_t srtt_us,
-                        std::uint64_t now_ns) noexcept {
+void Congestion::on_ack(std::uint32_t acked, std::uint32_t flight, bool app_limited, Usec srtt,
+                        Time now) noexcept {
     untouched_ = false;
-    const std::uint64_t since_last =
-        cubic_.last_ack_ns == 0 || now_ns < cubic_.last_ack_ns ? 0 : now_ns - cubic_.last_ack_ns;
-    cubic_.last_ack_ns = now_ns;
+    const Nsec since_last =
+        cubic_.last_ack == kNoTime || now < cubic_.last_ack ? Nsec::zero() : now - cubic_.last_ack;
+    cubic_.last_ack = now;
     if (acked == 0 || algorithm_ == CongestionAlgorithm::none || phase_ == Phase::recovery) return;
     // A window that is not filled says nothing about the network. In slow start half filled is enough,
     // because the flight that was half of it has by now grown with it (the kernel's rule).
     const bool growing = in_slow_start() ? !app_limited || flight > cwnd_ / 2 : !app_limited;
     if (!growing) {
         // Section 5.8: the curve must not run on while nobody follows it.
-        if (cubic_.epoch_start_ns != 0) cubic_.epoch_start_ns += since_last;
+        if (cubic_.epoch_start != kNoTime) cubic_.epoch_start += since_last;
         if (hystart_on()) hystart_round(acked, flight);
         return;
     }
@@ -122,7 +123,7 @@ void Congestion::on_ack(std::uint32_t acked, std::uint32_t flight, bool app_limi
         return;
     }
     if (algorithm_ == CongestionAlgorithm::cubic)
-        avoid_cubic(acked, srtt_us, now_ns);
+        avoid_cubic(acked, srtt, now);
     else
         avoid_reno(acked);
 }
@@ -142,17 +143,16 @@ void Congestion::slow_start(std::uint32_t acked, std::uint32_t flight) noexcept 
 // RFC 9406 section 4.2: delay that rises from one round to the next ends slow start before loss does.
 void Congestion::hystart_round(std::uint32_t acked, std::uint32_t flight) noexcept {
     HyStart& h = hystart_;
-    if (h.samples >= kRttSamples && h.this_round_min_us != UINT32_MAX) {
-        if (!h.in_css && h.last_round_min_us != UINT32_MAX) {
-            const std::uint32_t thresh =
-                std::clamp(h.last_round_min_us / kMinRttDivisor, kMinRttThreshUs, kMaxRttThreshUs);
-            if (h.this_round_min_us >= h.last_round_min_us + thresh) {
-                h.css_baseline_us = h.this_round_min_us;
+    if (h.samples >= kRttSamples && h.this_round_min != Usec::max()) {
+        if (!h.in_css && h.last_round_min != Usec::max()) {
+            const Usec thresh = std::clamp(h.last_round_min / kMinRttDivisor, kMinRttThresh, kMaxRttThresh);
+            if (h.this_round_min >= h.last_round_min + thresh) {
+                h.css_baseline = h.this_round_min;
                 h.in_css = true;
                 h.css_rounds = 0;
             }
-        } else if (h.in_css && h.this_round_min_us < h.css_baseline_us) {
-            h.css_baseline_us = UINT32_MAX;  // the rise was a burst's own: slow start goes on
+        } else if (h.in_css && h.this_round_min < h.css_baseline) {
+            h.css_baseline = Usec::max();  // the rise was a burst's own: slow start goes on
             h.in_css = false;
         }
     }
@@ -163,8 +163,8 @@ void Congestion::hystart_round(std::uint32_t acked, std::uint32_t flight) noexce
     const bool first = h.round_bytes == 0;
     h.round_bytes = std::max(flight > acked ? flight - acked : 0, 1u);
     if (first) return;  // the flight before the first ACK is no full round
-    h.last_round_min_us = h.this_round_min_us;
-    h.this_round_min_us = UINT32_MAX;
+    h.last_round_min = h.this_round_min;
+    h.this_round_min = Usec::max();
     h.samples = 0;
     if (h.in_css && ++h.css_rounds >= kCssRounds) {
         ssthresh_ = cwnd_;
@@ -182,12 +182,12 @@ void Congestion::avoid_reno(std::uint32_t acked) noexcept {
     cwnd_ = std::min(cwnd_ + mss_, kUnlimited);
 }
 
-void Congestion::avoid_cubic(std::uint32_t acked, std::uint32_t srtt_us, std::uint64_t now_ns) noexcept {
+void Congestion::avoid_cubic(std::uint32_t acked, Usec srtt, Time now) noexcept {
     Cubic& c = cubic_;
     const double mss = mss_;
     const double cwnd = cwnd_ / mss;
-    if (c.epoch_start_ns == 0) {
-        c.epoch_start_ns = std::max<std::uint64_t>(now_ns, 1);
+    if (c.epoch_start == kNoTime) {
+        c.epoch_start = std::max(now, Time(Nsec(1)));
         c.w_est = cwnd;
         if (c.fresh_curve || cwnd >= c.w_max) {
             c.w_max = cwnd;
@@ -198,7 +198,7 @@ void Congestion::avoid_cubic(std::uint32_t acked, std::uint32_t srtt_us, std::ui
         if (c.fresh_curve) c.cwnd_prior = cwnd;
         c.fresh_curve = false;
     }
-    const double t = now_ns > c.epoch_start_ns ? static_cast<double>(now_ns - c.epoch_start_ns) * 1e-9 : 0;
+    const double t = now > c.epoch_start ? static_cast<double>((now - c.epoch_start).count()) * 1e-9 : 0;
     const auto curve = [&](double at) { return kC * (at - c.k) * (at - c.k) * (at - c.k) + c.w_max; };
     const double segments = acked / mss;
 
@@ -209,7 +209,7 @@ void Congestion::avoid_cubic(std::uint32_t acked, std::uint32_t srtt_us, std::ui
         return;
     }
     // Sections 4.2, 4.4, 4.5: towards where the curve will be in one round trip, at most half a window away.
-    const double target = std::clamp(curve(t + srtt_us * 1e-6), cwnd, 1.5 * cwnd);
+    const double target = std::clamp(curve(t + srtt.count() * 1e-6), cwnd, 1.5 * cwnd);
     grow((target - cwnd) / cwnd * segments * mss);
 }
 
@@ -233,7 +233,7 @@ void Congestion::reduce(std::uint32_t flight) noexcept {
         cubic_.w_max = cwnd < cubic_.w_max ? cwnd * (1 + kBeta) / 2 : cwnd;
         cubic_.cwnd_prior = cwnd;
     }
-    cubic_.epoch_start_ns = 0;
+    cubic_.epoch_start = kNoTime;
     cubic_.fresh_curve = false;
     hystart_ = HyStart{};
     ssthresh_ = std::max(static_cast<std::uint32_t>(kept), 2 * mss_);
@@ -241,7 +241,7 @@ void Congestion::reduce(std::uint32_t flight) noexcept {
     fraction_ = 0;
 }
 
-void Congestion::on_loss_event(std::uint32_t flight, std::uint64_t) noexcept {
+void Congestion::on_loss_event(std::uint32_t flight, Time) noexcept {
     if (phase_ != Phase::open) return;
     untouched_ = false;
     save();
@@ -255,14 +255,14 @@ void Congestion::on_recovery_exit() noexcept {
     phase_ = Phase::open;
 }
 
-void Congestion::on_rto(std::uint32_t flight, bool first_time, std::uint64_t) noexcept {
+void Congestion::on_rto(std::uint32_t flight, bool first_time, Time) noexcept {
     untouched_ = false;
     // In a recovery the window of data was paid for when it began (the kernel's rule; RFC 5681 would reduce
     // once more), and the way back leads to before it.
     if (phase_ == Phase::open) save();
     if (first_time && phase_ != Phase::recovery) reduce(flight);
     phase_ = Phase::timeout;
-    cubic_.epoch_start_ns = 0;
+    cubic_.epoch_start = kNoTime;
     cubic_.fresh_curve = true;
     cwnd_ = mss_;
 }
@@ -277,25 +277,24 @@ void Congestion::on_spurious() noexcept {
     cwnd_ = std::max(cwnd_, undo_.cwnd);
     ssthresh_ = std::max(ssthresh_, undo_.ssthresh);
     // Section 4.9. The time on the curve starts anew: what passed in the recovery was not spent growing.
-    const std::uint64_t last_ack_ns = cubic_.last_ack_ns;
-    const std::uint64_t stood_still =
-        last_ack_ns > undo_.cubic.last_ack_ns ? last_ack_ns - undo_.cubic.last_ack_ns : 0;
+    const Time last_ack = cubic_.last_ack;
+    const Nsec stood_still = last_ack > undo_.cubic.last_ack ? last_ack - undo_.cubic.last_ack : Nsec::zero();
     cubic_ = undo_.cubic;
-    cubic_.last_ack_ns = last_ack_ns;
-    if (cubic_.epoch_start_ns != 0) cubic_.epoch_start_ns += stood_still;
+    cubic_.last_ack = last_ack;
+    if (cubic_.epoch_start != kNoTime) cubic_.epoch_start += stood_still;
 }
 
-void Congestion::after_idle(std::uint64_t idle_us, std::uint64_t rto_us) noexcept {
-    if (algorithm_ == CongestionAlgorithm::none || rto_us == 0 || idle_us <= rto_us) return;
+void Congestion::after_idle(Nsec idle, Usec rto) noexcept {
+    if (algorithm_ == CongestionAlgorithm::none || rto == Usec::zero() || idle <= rto) return;
     const std::uint32_t restart = std::min(initial_window(), cwnd_);
     // What the window was remains known as a threshold, so slow start returns to it quickly.
     ssthresh_ = std::max(ssthresh_, cwnd_ / 2 + cwnd_ / 4);
-    const std::uint64_t halvings = std::min<std::uint64_t>((idle_us - 1) / rto_us, 31);
+    const std::uint64_t halvings = std::min<std::uint64_t>((idle - Nsec(1)) / rto, 31);
     cwnd_ = std::max(cwnd_ >> halvings, restart);
     counted_ = 0;
     fraction_ = 0;
-    if (cubic_.epoch_start_ns != 0) {
-        cubic_.epoch_start_ns = 0;
+    if (cubic_.epoch_start != kNoTime) {
+        cubic_.epoch_start = kNoTime;
         cubic_.fresh_curve = true;
     }
     hystart_ = HyStart{};

@@ -8,12 +8,14 @@
 // deflated by partial ones, as RFC 6582 describes it for senders that compare cwnd with everything
 // unacknowledged: it is ssthresh from the first moment of a recovery to its end, with and without SACK.
 //
-// Units: windows in bytes, times in nanoseconds or microseconds as the name says.
+// Windows are in bytes.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string_view>
+
+#include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
 
@@ -60,18 +62,17 @@ class Congestion {
 
     // A round trip was measured (RTT of one segment, not smoothed). Before on_ack() of the same ACK. Only
     // HyStart++ needs it; without samples slow start ends by loss.
-    void on_rtt_sample(std::uint32_t rtt_us) noexcept;
+    void on_rtt_sample(Usec rtt) noexcept;
 
     // An ACK advanced SND.UNA. `acked`: by how many bytes. `flight`: bytes outstanding (SND.NXT - SND.UNA)
-    // before it. `app_limited`: the window was not what held the sender back. `srtt_us`: smoothed round trip,
+    // before it. `app_limited`: the window was not what held the sender back. `srtt`: smoothed round trip,
     // 0 when unknown. During a fast recovery the window does not grow.
-    void on_ack(std::uint32_t acked, std::uint32_t flight, bool app_limited, std::uint32_t srtt_us,
-                std::uint64_t now_ns) noexcept;
+    void on_ack(std::uint32_t acked, std::uint32_t flight, bool app_limited, Usec srtt, Time now) noexcept;
 
     // Loss was found by SACK or duplicate ACKs: fast recovery begins and the window shrinks. `flight` as in
     // on_ack(). Does nothing in a recovery or after a timeout until on_recovery_exit(), so a window of data
     // costs one reduction.
-    void on_loss_event(std::uint32_t flight, std::uint64_t now_ns) noexcept;
+    void on_loss_event(std::uint32_t flight, Time now) noexcept;
 
     // Everything that was outstanding when the recovery began, or the timer expired, is acknowledged.
     void on_recovery_exit() noexcept;
@@ -79,36 +80,36 @@ class Congestion {
     // The retransmission timer expired: one segment, and slow start to the new threshold (RFC 5681 section
     // 3.1). `first_time`: false when it expires again for the same segment, which must not halve the
     // threshold again.
-    void on_rto(std::uint32_t flight, bool first_time, std::uint64_t now_ns) noexcept;
+    void on_rto(std::uint32_t flight, bool first_time, Time now) noexcept;
 
     // The last recovery or timeout was not caused by loss (Eifel, D-SACK, F-RTO): back to the state before.
     // Does nothing when there is nothing to undo.
     void on_spurious() noexcept;
 
-    // To be called before sending when nothing was in flight for `idle_us`: the window decays by half for
+    // To be called before sending when nothing was in flight for `idle`: the window decays by half for
     // each retransmission timeout, down to the restart window (RFC 5681 section 4.1, RFC 2861 as the kernel
     // has it).
-    void after_idle(std::uint64_t idle_us, std::uint64_t rto_us) noexcept;
+    void after_idle(Nsec idle, Usec rto) noexcept;
 
   private:
     enum class Phase : std::uint8_t { open, recovery, timeout };
 
     // RFC 9438's variables; windows in segments.
     struct Cubic {
-        double w_max = 0;                  // where the window was at the last reduction
-        double w_est = 0;                  // what Reno would have by now
-        double cwnd_prior = 0;             // the window before the last reduction
-        double k = 0;                      // seconds until the curve reaches w_max
-        std::uint64_t epoch_start_ns = 0;  // 0: the epoch begins with the next ACK in congestion avoidance
-        std::uint64_t last_ack_ns = 0;
+        double w_max = 0;       // where the window was at the last reduction
+        double w_est = 0;       // what Reno would have by now
+        double cwnd_prior = 0;  // the window before the last reduction
+        double k = 0;           // seconds until the curve reaches w_max
+        Time epoch_start;       // kNoTime: the epoch begins with the next ACK in congestion avoidance
+        Time last_ack;
         bool fresh_curve = true;  // no reduction by loss before this epoch: K is 0 (sections 4.8 and 4.10)
     };
     // RFC 9406's variables. A round ends when what was outstanding at its beginning is acknowledged.
     struct HyStart {
         std::uint32_t round_bytes = 0;  // still to be acknowledged in this round
-        std::uint32_t last_round_min_us = UINT32_MAX;
-        std::uint32_t this_round_min_us = UINT32_MAX;
-        std::uint32_t css_baseline_us = UINT32_MAX;
+        Usec last_round_min = Usec::max();
+        Usec this_round_min = Usec::max();
+        Usec css_baseline = Usec::max();
         std::uint8_t samples = 0;
         std::uint8_t css_rounds = 0;
         bool in_css = false;
@@ -125,7 +126,7 @@ class Congestion {
     void slow_start(std::uint32_t acked, std::uint32_t flight) noexcept;
     void hystart_round(std::uint32_t acked, std::uint32_t flight) noexcept;
     void avoid_reno(std::uint32_t acked) noexcept;
-    void avoid_cubic(std::uint32_t acked, std::uint32_t srtt_us, std::uint64_t now_ns) noexcept;
+    void avoid_cubic(std::uint32_t acked, Usec srtt, Time now) noexcept;
     void grow(double bytes) noexcept;
     std::uint32_t initial_window() const noexcept;
     bool hystart_on() const noexcept {

@@ -15,11 +15,11 @@
 namespace vma::tcp {
 namespace {
 
-constexpr std::uint32_t kMinProbeUs = 10'000;
+constexpr Usec kMinProbe{10'000};
 // A lone segment's ACK may be delayed (RFC 8985 section 7.2: WCDelAckT). Linux delays by 40 ms and more as a
 // rule, so with less, each last segment would be sent twice.
-constexpr std::uint32_t kMaxAckDelayUs = 200'000;
-constexpr std::uint64_t kDeviceFullNs = 1'000'000;  // until the next try
+constexpr Usec kMaxAckDelay{200'000};
+constexpr Msec kDeviceFull{1};  // until the next try
 
 }  // namespace
 
@@ -56,20 +56,20 @@ bool LossRecovery::recovering() const noexcept { return scoreboard_->phase() != 
 
 bool LossRecovery::after_timeout() const noexcept { return scoreboard_->phase() == RecoveryPhase::timeout; }
 
-void LossRecovery::on_timeout(std::uint64_t now) noexcept {
+void LossRecovery::on_timeout(Time now) noexcept {
     congestion_.on_rto(tcb_.pcb->snd_nxt() - tcb_.pcb->snd_una(), retries_ == 1, now);
     scoreboard_->on_rto(tcb_.pcb->unacked(), tcb_.pcb->snd_una(), tcb_.pcb->snd_nxt(), true);
-    tcb_.timers.tail_at = 0;
+    tcb_.timers.tail_at = kNoTime;
 }
 
-void LossRecovery::timed_out(std::uint64_t since, bool counted) noexcept {
-    if (retries_ == 0 && (counted || first_retry_ns_ == 0)) first_retry_ns_ = since;
+void LossRecovery::timed_out(Time since, bool counted) noexcept {
+    if (retries_ == 0 && (counted || first_retry_ == kNoTime)) first_retry_ = since;
     if (counted) retries_++;
 }
 
 void LossRecovery::sent_again(std::uint32_t end) noexcept {
     // Karn: what is sent twice is not timed.
-    if (rtt_start_ns_ != 0 && !seq_before(rtt_seq_, end)) rtt_start_ns_ = 0;
+    if (rtt_start_ != kNoTime && !seq_before(rtt_seq_, end)) rtt_start_ = kNoTime;
 }
 
 void LossRecovery::retransmit_lost() noexcept {
@@ -83,32 +83,31 @@ void LossRecovery::retransmit_lost() noexcept {
         if (flight != 0 && flight + seg->size() > congestion_.cwnd()) return;
         if (seg->size() > mss && t.queue.split(seg, mss)) continue;
         if (!t.writer.send(seg, true)) {
-            t.timers.path_at = now_ns() + kDeviceFullNs;
+            t.timers.path_at = Clock::now() + kDeviceFull;
             return;
         }
         scoreboard_->on_retransmitted(pcb->unacked(), seg, pcb->snd_nxt());
     }
 }
 
-void LossRecovery::restart_after_idle(std::uint64_t now) noexcept {
-    const std::uint64_t last = tcb_.acks.last_data_tx_ns();
-    if (last != 0 && now > last) congestion_.after_idle((now - last) / 1000, rtt_.rto_us());
+void LossRecovery::restart_after_idle(Time now) noexcept {
+    const Time last = tcb_.acks.last_data_tx();
+    if (last != kNoTime && now > last) congestion_.after_idle(now - last, rtt_.rto());
 }
 
-void LossRecovery::schedule_tail_probe(std::uint64_t now) noexcept {
+void LossRecovery::schedule_tail_probe(Time now) noexcept {
     Tcb& t = tcb_;
     lwip::Pcb* const pcb = t.pcb;
-    if (t.timers.tail_at != 0 && pcb->unacked() != nullptr) return;
+    if (t.timers.tail_at != kNoTime && pcb->unacked() != nullptr) return;
     if (!scoreboard_->uses_sack() || recovering() || tail_probed_ || !rtt_.measured() ||
         pcb->unacked() == nullptr) {
-        t.timers.tail_at = 0;
+        t.timers.tail_at = kNoTime;
         return;
     }
-    std::uint64_t wait_us = std::max(2 * rtt_.srtt_us(), kMinProbeUs);
-    if (pcb->unacked()->next() == nullptr)
-        wait_us = std::max<std::uint64_t>(wait_us, rtt_.srtt_us() * 3 / 2 + kMaxAckDelayUs);
-    const std::uint64_t at = now + wait_us * 1000;
-    t.timers.tail_at = t.timers.rto_at != 0 && at >= t.timers.rto_at ? 0 : at;
+    Usec wait = std::max(2 * rtt_.srtt(), kMinProbe);
+    if (pcb->unacked()->next() == nullptr) wait = std::max(wait, rtt_.srtt() * 3 / 2 + kMaxAckDelay);
+    const Time at = now + wait;
+    t.timers.tail_at = t.timers.rto_at != kNoTime && at >= t.timers.rto_at ? kNoTime : at;
 }
 
 void LossRecovery::tail_loss_probe() noexcept {
@@ -134,7 +133,7 @@ void LossRecovery::tail_loss_probe() noexcept {
 
 // The cumulative part of an ACK. Returns the first segment that it leaves.
 [[gnu::always_inline]] inline lwip::Segment* LossRecovery::advance(const AckInfo& info, lwip::Segment* head,
-                                                                   std::uint64_t now) noexcept {
+                                                                   Time now) noexcept {
     Tcb& t = tcb_;
     lwip::Pcb* const pcb = t.pcb;
     const std::uint32_t una = pcb->snd_una(), flight = pcb->snd_nxt() - una;
@@ -146,30 +145,30 @@ void LossRecovery::tail_loss_probe() noexcept {
     }
     // HyStart++ wants to see how the delay grows within a round: a sample with each ACK (RFC 9406
     // section 4.2).
-    std::uint32_t newest_us = 0;
+    Usec newest{};
     if (last != nullptr && last->size() != 0 && !out.retransmitted) {
-        newest_us = std::max(static_cast<std::uint32_t>(now / 1000) - last->sent_us(), 1u);
-        congestion_.on_rtt_sample(newest_us);
+        newest = std::max(microseconds(now) - last->sent(), Usec(1));
+        congestion_.on_rtt_sample(newest);
     }
-    std::uint32_t rtt_us = 0;
-    if (rtt_start_ns_ != 0 && !seq_before(info.ack, rtt_seq_)) {
-        rtt_us = static_cast<std::uint32_t>(std::max<std::uint64_t>((now - rtt_start_ns_) / 1000, 1));
-        rtt_start_ns_ = 0;
+    Usec rtt{};
+    if (rtt_start_ != kNoTime && !seq_before(info.ack, rtt_seq_)) {
+        rtt = std::max(std::chrono::duration_cast<Usec>(now - rtt_start_), Usec(1));
+        rtt_start_ = kNoTime;
     } else if (info.echo != 0 && out.retransmitted) {
         // The time stamp tells which of the transmissions was answered; in milliseconds.
-        const std::uint32_t ms = t.opening.timestamp(now) - info.echo;
-        if (ms < 120'000) rtt_us = std::max(ms, 1u) * 1000;
+        const Msec trip(t.opening.timestamp(now) - info.echo);
+        if (trip < RttEstimator::kMaxRto) rtt = std::max(trip, Msec(1));
     } else if (rtt_.backoffs() != 0) {
-        rtt_us = newest_us;  // the first that is certain ends the backoff
+        rtt = newest;  // the first that is certain ends the backoff
     }
-    if (rtt_us != 0) {
-        rtt_.sample(rtt_us, now);
+    if (rtt != Usec::zero()) {
+        rtt_.sample(rtt, now);
     }
-    congestion_.on_ack(info.ack - una, flight, app_limited_, rtt_.srtt_us(), now);
+    congestion_.on_ack(info.ack - una, flight, app_limited_, rtt_.srtt(), now);
     if (out.recovered) congestion_.on_recovery_exit();
     if (out.reneged) all_lost();
     tail_probed_ = false;
-    t.timers.tail_at = 0;
+    t.timers.tail_at = kNoTime;
     return head;
 }
 
@@ -177,7 +176,7 @@ void LossRecovery::before_ack(const AckInfo& info) noexcept {
     Tcb& t = tcb_;
     lwip::Pcb* const pcb = t.pcb;
     if (!t.phase.established) return;
-    const std::uint64_t now = t.acceptance.last_rx_ns();
+    const Time now = t.acceptance.last_rx();
     const std::uint32_t una = pcb->snd_una(), flight = pcb->snd_nxt() - una;
     lwip::Segment* head = pcb->unacked();
     const bool advances = seq_before(una, info.ack);

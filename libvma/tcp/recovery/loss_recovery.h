@@ -49,14 +49,14 @@ class LossRecovery {
     void retransmit_lost() noexcept;
     // May `length` bytes of new data leave?
     inline bool room_for(std::uint32_t length) const noexcept;
-    void schedule_tail_probe(std::uint64_t now) noexcept;
+    void schedule_tail_probe(Time now) noexcept;
     void tail_loss_probe() noexcept;
     // The program writes after a pause in which nothing was under way.
-    void restart_after_idle(std::uint64_t now) noexcept;
+    void restart_after_idle(Time now) noexcept;
     // A segment that ends at `end` has been sent for the first time; or again.
-    void sent(std::uint32_t end, bool data, std::uint64_t now) noexcept {
-        if (rtt_start_ns_ == 0 && data) {
-            rtt_start_ns_ = now;
+    void sent(std::uint32_t end, bool data, Time now) noexcept {
+        if (rtt_start_ == kNoTime && data) {
+            rtt_start_ = now;
             rtt_seq_ = end;
         }
     }
@@ -65,7 +65,7 @@ class LossRecovery {
     void split_sent(lwip::Segment* first, lwip::Segment* second) noexcept;
     // Everything under way is lost; the same after a timeout.
     void all_lost() noexcept;
-    void on_timeout(std::uint64_t now) noexcept;
+    void on_timeout(Time now) noexcept;
     // Segments have another size, or the program wants another algorithm.
     void set_mss(std::uint32_t mss) noexcept;
     void set_algorithm(CongestionAlgorithm algorithm) noexcept;
@@ -74,20 +74,19 @@ class LossRecovery {
     // ---- timeouts in a row ----
     // The retransmission timer has fired; `since`: when the first try was. Counted unless the peer's window
     // is closed.
-    void timed_out(std::uint64_t since, bool counted) noexcept;
+    void timed_out(Time since, bool counted) noexcept;
     // A closed window is asked for the first time.
-    void probing_since(std::uint64_t now) noexcept { first_retry_ns_ = now; }
+    void probing_since(Time now) noexcept { first_retry_ = now; }
     // The peer has acknowledged something new.
     void answered() noexcept {
         retries_ = 0;
-        first_retry_ns_ = 0;
+        first_retry_ = kNoTime;
     }
-    void stop_timing() noexcept { rtt_start_ns_ = 0; }
+    void stop_timing() noexcept { rtt_start_ = kNoTime; }
     std::uint32_t retries() const noexcept { return retries_; }
-    std::uint64_t first_retry_ns() const noexcept { return first_retry_ns_; }
+    Time first_retry() const noexcept { return first_retry_; }
 
-    // The timeout in nanoseconds.
-    std::uint64_t rto_ns() const noexcept { return std::uint64_t{rtt_.rto_us()} * 1000; }
+    Nsec rto() const noexcept { return rtt_.rto(); }
     RttEstimator& rtt() noexcept { return rtt_; }
     const RttEstimator& rtt() const noexcept { return rtt_; }
     const Congestion& congestion() const noexcept { return congestion_; }
@@ -96,18 +95,18 @@ class LossRecovery {
 
   private:
     inline std::uint32_t pipe() const noexcept;  // bytes that are in the network, as far as is known
-    inline lwip::Segment* advance(const AckInfo& info, lwip::Segment* head, std::uint64_t now) noexcept;
+    inline lwip::Segment* advance(const AckInfo& info, lwip::Segment* head, Time now) noexcept;
 
     Tcb& tcb_;
     Congestion congestion_;
     RttEstimator rtt_;
-    std::uint64_t rtt_start_ns_ = 0;  // 0: no segment is being timed
-    std::uint32_t rtt_seq_ = 0;       // the one that is ends here
-    bool app_limited_ = false;        // the program has written less than might be sent
-    bool tail_probed_ = false;        // since the last ACK
+    Time rtt_start_;             // kNoTime: no segment is being timed
+    std::uint32_t rtt_seq_ = 0;  // the one that is ends here
+    bool app_limited_ = false;   // the program has written less than might be sent
+    bool tail_probed_ = false;   // since the last ACK
     std::unique_ptr<SegmentBoard> scoreboard_;
     std::uint32_t retries_ = 0;  // timeouts in a row
-    std::uint64_t first_retry_ns_ = 0;
+    Time first_retry_;
 };
 
 }  // namespace vma::tcp

@@ -7,9 +7,9 @@
 
 namespace vma::tcp {
 
-void WindowedMin::add(std::uint32_t value, std::uint64_t now_ns) noexcept {
-    const Sample sample{value, now_ns};
-    if (value <= best_[0].value || now_ns - best_[2].at_ns > window_ns_) {
+void WindowedMin::add(Usec value, Time now) noexcept {
+    const Sample sample{value, now};
+    if (value <= best_[0].value || now - best_[2].at > window_) {
         best_[0] = best_[1] = best_[2] = sample;
         return;
     }
@@ -18,28 +18,28 @@ void WindowedMin::add(std::uint32_t value, std::uint64_t now_ns) noexcept {
     else if (value <= best_[2].value)
         best_[2] = sample;
 
-    const std::uint64_t age = now_ns - best_[0].at_ns;
-    if (age > window_ns_) {  // the best is too old: the next ones move up
+    const Nsec age = now - best_[0].at;
+    if (age > window_) {  // the best is too old: the next ones move up
         best_[0] = best_[1];
         best_[1] = best_[2];
         best_[2] = sample;
-        if (now_ns - best_[0].at_ns > window_ns_) {
+        if (now - best_[0].at > window_) {
             best_[0] = best_[1];
             best_[1] = best_[2];
         }
-    } else if (best_[1].at_ns == best_[0].at_ns && age > window_ns_ / 4) {
+    } else if (best_[1].at == best_[0].at && age > window_ / 4) {
         // A quarter passed without a second best: take one from here, so that there is one when the best
         // goes.
         best_[1] = best_[2] = sample;
-    } else if (best_[2].at_ns == best_[1].at_ns && age > window_ns_ / 2) {
+    } else if (best_[2].at == best_[1].at && age > window_ / 2) {
         best_[2] = sample;
     }
 }
 
-void RttEstimator::sample(std::uint32_t rtt_us, std::uint64_t now_ns) noexcept {
-    const std::uint32_t r = std::clamp(rtt_us, 1u, kMaxRtoUs);
-    latest_us_ = r;
-    min_.add(r, now_ns);
+void RttEstimator::sample(Usec rtt, Time now) noexcept {
+    latest_ = std::clamp(rtt, Usec(1), kMaxRto);
+    min_.add(latest_, now);
+    const std::uint32_t r = latest_.count();
     if (!measured_) {
         measured_ = true;
         srtt8_ = r * 8;
@@ -51,7 +51,7 @@ void RttEstimator::sample(std::uint32_t rtt_us, std::uint64_t now_ns) noexcept {
         srtt8_ = static_cast<std::uint32_t>(static_cast<std::int64_t>(srtt8_) + error);
     }
     backoffs_ = 0;
-    base_rto_us_ = std::min(srtt8_ / 8 + std::max(rttvar4_, kMinRtoUs), kMaxRtoUs);
+    base_rto_ = std::min(Usec(srtt8_ / 8) + std::max(Usec(rttvar4_), kMinRto), kMaxRto);
 }
 
 void RttEstimator::backoff() noexcept {
@@ -59,13 +59,13 @@ void RttEstimator::backoff() noexcept {
 }
 
 void RttEstimator::handshake_without_sample() noexcept {
-    if (!measured_) base_rto_us_ = kFallbackRtoUs;
+    if (!measured_) base_rto_ = kFallbackRto;
     backoffs_ = 0;
 }
 
-std::uint32_t RttEstimator::rto_us() const noexcept {
-    const std::uint64_t rto = static_cast<std::uint64_t>(base_rto_us_) << std::min<unsigned>(backoffs_, 16);
-    return static_cast<std::uint32_t>(std::min<std::uint64_t>(rto, kMaxRtoUs));
+Usec RttEstimator::rto() const noexcept {
+    const std::uint64_t rto = std::uint64_t{base_rto_.count()} << std::min<unsigned>(backoffs_, 16);
+    return Usec(static_cast<std::uint32_t>(std::min<std::uint64_t>(rto, kMaxRto.count())));
 }
 
 }  // namespace vma::tcp

@@ -8,37 +8,39 @@
 
 #include <cstdint>
 
+#include "libvma/tcp/timers/time.h"
+
 namespace vma::tcp {
 
 // The smallest value of a sliding window of time, with three candidates instead of all samples (as in BBR and
 // the kernel's win_minmax: the best of the whole window, of what came after it, and of what came after that).
 class WindowedMin {
   public:
-    explicit constexpr WindowedMin(std::uint64_t window_ns) noexcept : window_ns_(window_ns) {}
-    void add(std::uint32_t value, std::uint64_t now_ns) noexcept;
-    std::uint32_t get() const noexcept { return best_[0].value; }  // UINT32_MAX before the first sample
+    explicit constexpr WindowedMin(Nsec window) noexcept : window_(window) {}
+    void add(Usec value, Time now) noexcept;
+    Usec get() const noexcept { return best_[0].value; }  // Usec::max() before the first sample
 
   private:
     struct Sample {
-        std::uint32_t value = UINT32_MAX;
-        std::uint64_t at_ns = 0;
+        Usec value = Usec::max();
+        Time at;
     };
-    std::uint64_t window_ns_;
+    Nsec window_;
     Sample best_[3];
 };
 
 class RttEstimator {
   public:
-    static constexpr std::uint32_t kInitialRtoUs = 1'000'000;  // RFC 6298 section 2.1
-    static constexpr std::uint32_t kMinRtoUs = 200'000;        // the kernel's TCP_RTO_MIN
-    static constexpr std::uint32_t kMaxRtoUs = 120'000'000;    // the kernel's TCP_RTO_MAX
+    static constexpr Usec kInitialRto{1'000'000};  // RFC 6298 section 2.1
+    static constexpr Usec kMinRto{200'000};        // the kernel's TCP_RTO_MIN
+    static constexpr Usec kMaxRto{120'000'000};    // the kernel's TCP_RTO_MAX
     // RFC 6298 section 5.7: for data, when the SYN had to be repeated and nothing was measured.
-    static constexpr std::uint32_t kFallbackRtoUs = 3'000'000;
-    static constexpr std::uint64_t kMinRttWindowNs = 300'000'000'000;  // the kernel's tcp_min_rtt_wlen
+    static constexpr Usec kFallbackRto{3'000'000};
+    static constexpr Nsec kMinRttWindow = 300 * kSecond;  // the kernel's tcp_min_rtt_wlen
 
     // A round trip was measured: on a segment sent once (Karn), or by timestamp. Ends the backoff. 0 counts
     // as 1.
-    void sample(std::uint32_t rtt_us, std::uint64_t now_ns) noexcept;
+    void sample(Usec rtt, Time now) noexcept;
 
     // The retransmission timer expired: the next timeout is twice as long, up to the maximum.
     void backoff() noexcept;
@@ -47,27 +49,27 @@ class RttEstimator {
     // How often backoff() was called since the last sample; tcpi_backoff.
     unsigned backoffs() const noexcept { return backoffs_; }
 
-    // The handshake is done but its SYN or SYN-ACK was repeated, so there is no sample: see kFallbackRtoUs.
+    // The handshake is done but its SYN or SYN-ACK was repeated, so there is no sample: see kFallbackRto.
     void handshake_without_sample() noexcept;
 
-    std::uint32_t rto_us() const noexcept;                              // with backoff; tcpi_rto
-    std::uint32_t srtt_us() const noexcept { return srtt8_ >> 3; }      // 0 before the first sample; tcpi_rtt
-    std::uint32_t rttvar_us() const noexcept { return rttvar4_ >> 2; }  // tcpi_rttvar
-    std::uint32_t latest_us() const noexcept { return latest_us_; }     // the last sample, 0 before
-    // The smallest sample of the last five minutes, UINT32_MAX before the first; tcpi_min_rtt.
-    std::uint32_t min_rtt_us() const noexcept { return min_.get(); }
+    Usec rto() const noexcept;                                    // with backoff; tcpi_rto
+    Usec srtt() const noexcept { return Usec(srtt8_ >> 3); }      // 0 before the first sample; tcpi_rtt
+    Usec rttvar() const noexcept { return Usec(rttvar4_ >> 2); }  // tcpi_rttvar
+    Usec latest() const noexcept { return latest_; }              // the last sample, 0 before
+    // The smallest sample of the last five minutes, Usec::max() before the first; tcpi_min_rtt.
+    Usec min_rtt() const noexcept { return min_.get(); }
     bool measured() const noexcept { return measured_; }
 
   private:
-    // Eight and four times the value, so that the gains 1/8 and 1/4 lose nothing to rounding. A sample is cut
-    // off at the longest timeout, so both fit.
+    // Eight and four times the value in microseconds, so that the gains 1/8 and 1/4 lose nothing to rounding.
+    // A sample is cut off at the longest timeout, so both fit.
     std::uint32_t srtt8_ = 0;
     std::uint32_t rttvar4_ = 0;
-    std::uint32_t base_rto_us_ = kInitialRtoUs;
-    std::uint32_t latest_us_ = 0;
+    Usec base_rto_ = kInitialRto;
+    Usec latest_{};
     std::uint8_t backoffs_ = 0;
     bool measured_ = false;
-    WindowedMin min_{kMinRttWindowNs};
+    WindowedMin min_{kMinRttWindow};
 };
 
 }  // namespace vma::tcp

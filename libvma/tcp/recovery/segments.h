@@ -4,6 +4,7 @@
 
 #include "libvma/tcp/lwip/segment.h"
 #include "libvma/tcp/recovery/scoreboard.h"
+#include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
 

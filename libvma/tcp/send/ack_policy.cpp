@@ -11,7 +11,7 @@ namespace vma::tcp {
 namespace {
 
 constexpr std::uint32_t kStretch = 16;  // segments for one ACK in a stream
-constexpr std::uint32_t kSoonMs = 4;    // such an ACK when nobody polls the ring
+constexpr Msec kSoon{4};                // such an ACK when nobody polls the ring
 
 }  // namespace
 
@@ -22,15 +22,15 @@ void AckPolicy::data_received(std::uint32_t length) noexcept {
     due_bytes_ += length;
     t.counters.bytes_in += length;
     t.counters.data_segments_in++;
-    pingpong_ = last_data_tx_ns_ > last_data_rx_ns_;
+    pingpong_ = last_data_tx_ > last_data_rx_;
     bulk_bytes_ = pingpong_ ? 0 : bulk_bytes_ + std::min(length, 0x7fffffffu - bulk_bytes_);
-    last_data_rx_ns_ = t.acceptance.last_rx_ns();
+    last_data_rx_ = t.acceptance.last_rx();
     largest_in_ = std::max(largest_in_, std::min(length, std::uint32_t{t.route.wanted_mss()}));
     if (bulk_bytes_ > kBulkSegments * std::max(largest_in_, 1u))
         if (ring::Ring* ring = t.connection.ring()) ring->expect_bulk();
 }
 
-void AckPolicy::acknowledge(std::uint64_t now) noexcept {
+void AckPolicy::acknowledge(Time now) noexcept {
     Tcb& t = tcb_;
     lwip::Pcb* const pcb = t.pcb;
     if (pcb->in_handshake()) return;
@@ -40,15 +40,15 @@ void AckPolicy::acknowledge(std::uint64_t now) noexcept {
     }
     if (due_bytes_ == 0) {
         pcb->drop_delayed_ack();
-        t.timers.ack_at = 0;
+        t.timers.ack_at = kNoTime;
         return;
     }
     // RFC 9293 section 3.8.6.3: an ACK for every second segment, at once. In the midst of a stream that costs
     // more frames than it helps anybody, so there it is one for sixteen, or for those of 20 us; receivers
     // that merge segments in hardware have made every sender live with that.
     const std::uint32_t segment = std::max(largest_in_, 1u);
-    const bool quick = t.options.delayed_ack_ms == 0 || (quick_acks_ != 0 && !pingpong_);
-    const bool bulk = bulk_bytes_ > kBulkSegments * segment && t.options.delayed_ack_ms != 0;
+    const bool quick = t.options.delayed_ack == Msec::zero() || (quick_acks_ != 0 && !pingpong_);
+    const bool bulk = bulk_bytes_ > kBulkSegments * segment && t.options.delayed_ack != Msec::zero();
     const std::uint32_t enough = bulk ? std::min(kStretch * segment, pcb->announced_wnd() / 4) : 2 * segment;
     if (due_bytes_ >= enough || (quick && !bulk)) {
         if (quick_acks_ != 0) quick_acks_--;
@@ -57,10 +57,8 @@ void AckPolicy::acknowledge(std::uint64_t now) noexcept {
     }
     const bool soon = due_bytes_ >= 2 * segment;
     when_idle_ = soon;
-    const std::uint64_t at =
-        now + (soon ? std::min(kSoonMs, t.options.delayed_ack_ms) : t.options.delayed_ack_ms) *
-                  std::uint64_t{1'000'000};
-    if (t.timers.ack_at == 0 || at < t.timers.ack_at) t.timers.ack_at = at;
+    const Time at = now + (soon ? std::min(kSoon, t.options.delayed_ack) : t.options.delayed_ack);
+    if (t.timers.ack_at == kNoTime || at < t.timers.ack_at) t.timers.ack_at = at;
 }
 
 bool AckPolicy::quick(bool on) noexcept {

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "libvma/tcp/timers/time.h"
+
 namespace vma::tcp {
 
 struct Tcb;
@@ -17,9 +19,9 @@ class AckPolicy {
 
     // `length` bytes of data have come that will be acknowledged; data has been sent.
     void data_received(std::uint32_t length) noexcept;
-    void data_sent(std::uint64_t now) noexcept { last_data_tx_ns_ = now; }
+    void data_sent(Time now) noexcept { last_data_tx_ = now; }
     // Sends an ACK if one is due and has not gone with data; else sees to its time.
-    void acknowledge(std::uint64_t now) noexcept;
+    void acknowledge(Time now) noexcept;
     // A segment has left, and has acknowledged all there was.
     inline void sent() noexcept;
     // The handshake is done: all before `seq` is acknowledged.
@@ -34,9 +36,9 @@ class AckPolicy {
     // Is the ring to remind the connection, when it is idle, of an ACK that is due soon?
     bool when_idle() const noexcept { return when_idle_; }
     std::uint32_t largest_in() const noexcept { return largest_in_; }
-    // When data came and left last; 0: never.
-    std::uint64_t last_data_rx_ns() const noexcept { return last_data_rx_ns_; }
-    std::uint64_t last_data_tx_ns() const noexcept { return last_data_tx_ns_; }
+    // When data came and left last; kNoTime: never.
+    Time last_data_rx() const noexcept { return last_data_rx_; }
+    Time last_data_tx() const noexcept { return last_data_tx_; }
 
   private:
     static constexpr std::uint32_t kQuickAcks = 16;
@@ -50,7 +52,7 @@ class AckPolicy {
     std::uint32_t bulk_bytes_ = 0;  // received without a pause in which the program sent data
     bool when_idle_ = false;
     bool pingpong_ = false;  // requests and answers alternate: an ACK can wait for the answer
-    std::uint64_t last_data_rx_ns_ = 0, last_data_tx_ns_ = 0;
+    Time last_data_rx_, last_data_tx_;
 };
 
 }  // namespace vma::tcp

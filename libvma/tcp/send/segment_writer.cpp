@@ -18,7 +18,7 @@
 namespace vma::tcp {
 namespace {
 
-constexpr std::uint64_t kRetryNs = 1'000'000;  // after a full device queue
+constexpr Msec kRetry{1};  // after a full device queue
 // In front of a TCP header: link and IP headers, and what aligns the TCP header.
 constexpr std::size_t kRoom = 36;
 constexpr std::size_t kMaxTcpHeader = 60;
@@ -57,7 +57,7 @@ bool SegmentWriter::send(lwip::Segment* seg, bool again) noexcept {
     h->window = htons(static_cast<std::uint16_t>(window));
     h->checksum = 0;
     h->urgent = 0;
-    const std::uint64_t now = now_ns();
+    const Time now = Clock::now();
     const std::size_t length = sizeof *h + put_options(head + sizeof *h, seg, now);
     h->data_offset = static_cast<std::uint8_t>(length / 4 << 4);
 
@@ -71,9 +71,9 @@ bool SegmentWriter::send(lwip::Segment* seg, bool again) noexcept {
         t.counters.bytes_again += seg->size();
         t.recovery.sent_again(end);
     } else {
-        seg->set_sent_us(static_cast<std::uint32_t>(now / 1000));
+        seg->set_sent(microseconds(now));
         if (seq_before(pcb->snd_nxt(), end)) pcb->set_snd_nxt(end);
-        t.timers.tail_at = 0;
+        t.timers.tail_at = kNoTime;
         t.recovery.sent(end, seg->size() != 0, now);
         if (seg->size() != 0 && seg->size() < t.shown.mss()) t.sender.small_sent(end);
     }
@@ -83,12 +83,11 @@ bool SegmentWriter::send(lwip::Segment* seg, bool again) noexcept {
         t.counters.bytes_out += seg->size();
         t.counters.data_segments_out++;
     }
-    if (t.timers.rto_at == 0) t.timers.rto_at = now + t.recovery.rto_ns();
+    if (t.timers.rto_at == kNoTime) t.timers.rto_at = now + t.recovery.rto();
     return true;
 }
 
-std::size_t SegmentWriter::put_options(std::uint8_t* at, const lwip::Segment* seg,
-                                       std::uint64_t now) noexcept {
+std::size_t SegmentWriter::put_options(std::uint8_t* at, const lwip::Segment* seg, Time now) noexcept {
     Tcb& t = tcb_;
     lwip::Pcb* const pcb = t.pcb;
     std::uint8_t* const start = at;
@@ -144,11 +143,11 @@ void SegmentWriter::send_ack(std::uint32_t back) noexcept {
     h->window = htons(static_cast<std::uint16_t>(pcb->window_field()));
     h->checksum = 0;
     h->urgent = 0;
-    const std::size_t length = sizeof *h + put_options(head + sizeof *h, nullptr, now_ns());
+    const std::size_t length = sizeof *h + put_options(head + sizeof *h, nullptr, Clock::now());
     h->data_offset = static_cast<std::uint8_t>(length / 4 << 4);
     if (!transmit(head, length, nullptr, 0, 0)) {
-        if (t.timers.path_at == 0)
-            t.timers.path_at = now_ns() + kRetryNs;  // the flag stays, so output() comes back to it
+        if (t.timers.path_at == kNoTime)
+            t.timers.path_at = Clock::now() + kRetry;  // the flag stays, so output() comes back to it
         return;
     }
     t.acks.sent();

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "libvma/tcp/lwip/types.h"
+#include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
 
@@ -34,7 +35,7 @@ class SegmentWriter {
   private:
     bool transmit(std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov, std::size_t count,
                   std::size_t length) noexcept;
-    std::size_t put_options(std::uint8_t* at, const lwip::Segment* segment, std::uint64_t now) noexcept;
+    std::size_t put_options(std::uint8_t* at, const lwip::Segment* segment, Time now) noexcept;
 
     Tcb& tcb_;
     alignas(8) std::uint8_t ip_headers_[34]{};

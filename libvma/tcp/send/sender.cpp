@@ -19,18 +19,18 @@
 namespace vma::tcp {
 namespace {
 
-constexpr std::uint64_t kBurstNs = 10'000;  // writes closer than this are a burst
+constexpr Nsec kBurst{10'000};  // writes closer than this are a burst
 // The same program may be kept from writing for a while: each such pause takes kLoneWrites off its burst. So
 // a program that writes every 20 us is soon seen as what it is.
-constexpr std::uint64_t kLongPauseNs = 200'000;
+constexpr Nsec kLongPause{200'000};
 constexpr std::uint32_t kLongestBurst = 1024;
 // Such a write shares kicks by itself; its end need not wait for more.
 constexpr std::size_t kLongWrite = 8192;
 // A burst that is longer than this many writes becomes super-frames of up to kSuperFrame bytes, where the
 // device takes them.
 constexpr std::uint32_t kLoneWrites = 16, kSuperFrame = 32 * 1024;
-constexpr std::uint64_t kCorkNs = 200'000'000;       // the kernel's limit for TCP_CORK
-constexpr std::uint64_t kDeviceRetryNs = 1'000'000;  // after a full device queue
+constexpr Msec kCork{200};       // the kernel's limit for TCP_CORK
+constexpr Msec kDeviceRetry{1};  // after a full device queue
 
 }  // namespace
 
@@ -47,16 +47,16 @@ ssize_t Sender::write(const iovec* iov, std::size_t length, bool more, bool quie
         t.shown.refuse_writer();
         return -EAGAIN;
     }
-    const std::uint64_t now = now_ns();
-    const std::uint64_t pause = now - last_write_ns_.load(std::memory_order_relaxed);
-    soon_ = pause < kBurstNs && length < kLongWrite;
-    if (length >= kLongWrite || pause >= kLongPauseNs)
+    const Time now = Clock::now();
+    const Nsec pause = now - last_write_.load(std::memory_order_relaxed);
+    soon_ = pause < kBurst && length < kLongWrite;
+    if (length >= kLongWrite || pause >= kLongPause)
         burst_ = 0;
-    else if (pause < kBurstNs)
+    else if (pause < kBurst)
         burst_ = std::min(burst_ + 1, kLongestBurst);
     else  // what takes the processor from a bulk sender does not make its messages lone ones
         burst_ -= std::min(burst_, kLoneWrites);
-    last_write_ns_.store(now, std::memory_order_relaxed);
+    last_write_.store(now, std::memory_order_relaxed);
     if (t.pcb->unsent() == nullptr && t.pcb->unacked() == nullptr) t.recovery.restart_after_idle(now);
     more_ = more;
     push_ = false;
@@ -69,18 +69,18 @@ ssize_t Sender::write(const iovec* iov, std::size_t length, bool more, bool quie
 }
 
 // Does what is queued wait for more of a long burst, to leave as one super-frame?
-inline bool Sender::collecting(std::uint64_t now) const noexcept {
-    return collecting_since_ != 0 && soon_ && burst_ > kLoneWrites && !push_ &&
-           now - collecting_since_ < kCollectNs && tcb_.queue.unsent() < kSuperFrame;
+inline bool Sender::collecting(Time now) const noexcept {
+    return collecting_since_ != kNoTime && soon_ && burst_ > kLoneWrites && !push_ &&
+           now - collecting_since_ < kCollect && tcb_.queue.unsent() < kSuperFrame;
 }
 
 // After a write: begins to collect, or goes on.
-inline bool Sender::collect(std::uint64_t now) noexcept {
+inline bool Sender::collect(Time now) noexcept {
     Tcb& t = tcb_;
     if (!soon_ || burst_ <= kLoneWrites) return false;
     ring::Ring* ring = t.route.ring();
     if (!t.phase.established || !t.route.holds() || !ring->attr().tso_copies) return false;
-    if (collecting_since_ == 0) collecting_since_ = now;
+    if (collecting_since_ == kNoTime) collecting_since_ = now;
     if (!collecting(now)) return false;
     t.connection.hold(*ring);
     return true;
@@ -92,10 +92,10 @@ inline bool Sender::collect(std::uint64_t now) noexcept {
     if (seg->fin()) return false;
     if (push_) return false;
     if (t.options.cork || more_) {
-        const std::uint64_t now = now_ns();
-        if (t.timers.cork_at == 0) t.timers.cork_at = now + kCorkNs;
+        const Time now = Clock::now();
+        if (t.timers.cork_at == kNoTime) t.timers.cork_at = now + kCork;
         if (now < t.timers.cork_at) return true;
-        t.timers.cork_at = 0;
+        t.timers.cork_at = kNoTime;
         more_ = false;
         return false;
     }
@@ -108,29 +108,29 @@ inline bool Sender::collect(std::uint64_t now) noexcept {
     return false;
 }
 
-void Sender::output() noexcept { output(now_ns()); }
+void Sender::output() noexcept { output(Clock::now()); }
 
 void Sender::output_kept() noexcept {
-    const std::uint64_t now = now_ns();
+    const Time now = Clock::now();
     const std::uint32_t burst = burst_;
     end_burst();
     output(now);
     if (!pausing(now)) burst_ = burst;
 }
 
-void Sender::output(std::uint64_t now) noexcept {
+void Sender::output(Time now) noexcept {
     Tcb& t = tcb_;
     lwip::Pcb* const pcb = t.pcb;
     if (pcb == nullptr || t.freeze.frozen()) return;
     if (collecting(now)) return t.acks.acknowledge(now);
-    collecting_since_ = 0;
+    collecting_since_ = kNoTime;
     if (!t.route.holds()) {
         if (const int error = t.route.find(); error != 0) {
             t.route.wait(error, now);
             return;
         }
         t.route.found();
-        t.timers.path_at = 0;
+        t.timers.path_at = kNoTime;
     }
     t.route.expire_mtu(now);
     const lwip::Segment* const first = pcb->unsent();
@@ -140,22 +140,22 @@ void Sender::output(std::uint64_t now) noexcept {
     t.recovery.set_app_limited(false);
     while (pcb->unsent() != nullptr && may_leave(pcb->unsent())) {
         if (!t.writer.send(pcb->unsent(), false)) {
-            t.timers.path_at = now + kDeviceRetryNs;
+            t.timers.path_at = now + kDeviceRetry;
             break;
         }
         t.queue.first_sent();
     }
     if (pcb->unsent() == nullptr) {
         t.recovery.set_app_limited(true);
-        t.timers.cork_at = 0;
+        t.timers.cork_at = kNoTime;
     }
     if (t.phase.established) t.recovery.schedule_tail_probe(now);
     // A closed window, and nothing under way whose ACK could open it: probes.
     if (pcb->unacked() == nullptr && pcb->unsent() != nullptr && t.phase.established &&
         seq_before(pcb->snd_una() + pcb->snd_wnd(), pcb->unsent()->seq() + pcb->unsent()->size())) {
-        if (t.timers.probe_at == 0) t.timers.probe_at = now + t.recovery.rto_ns();
+        if (t.timers.probe_at == kNoTime) t.timers.probe_at = now + t.recovery.rto();
     } else {
-        t.timers.probe_at = 0;
+        t.timers.probe_at = kNoTime;
         t.timers.probing_over();
     }
     t.acks.acknowledge(now);

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "libvma/tcp/lwip/types.h"
+#include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
 
@@ -25,7 +26,7 @@ class Sender {
     ssize_t write(const iovec* iov, std::size_t length, bool more, bool quiet) noexcept;
     // Sends whatever may be sent now: retransmissions, data, an ACK.
     void output() noexcept;
-    void output(std::uint64_t now) noexcept;
+    void output(Time now) noexcept;
 
     // The same, and nothing waits for more of a burst. The burst goes on if the program goes on.
     void output_kept() noexcept;
@@ -38,13 +39,13 @@ class Sender {
     // The same; and the next write begins a burst, however soon it comes: an answer on a fast wire.
     void program_reads() noexcept {
         end_burst();
-        last_write_ns_.store(0, std::memory_order_relaxed);
+        last_write_.store(kNoTime, std::memory_order_relaxed);
     }
     // Has the program not written for longer than a burst's end may wait, though there was room? Without the
     // connection's lock.
-    bool pausing(std::uint64_t now) const noexcept {
+    bool pausing(Time now) const noexcept {
         return !blocked_.load(std::memory_order_relaxed) &&
-               now - last_write_ns_.load(std::memory_order_relaxed) >= kCollectNs;
+               now - last_write_.load(std::memory_order_relaxed) >= kCollect;
     }
     // What is queued goes with the next output(), though it be corked.
     void push_all() noexcept { push_ = true; }
@@ -57,21 +58,21 @@ class Sender {
     inline void acked(std::uint32_t ack) noexcept;
 
   private:
-    inline bool collecting(std::uint64_t now) const noexcept;
-    inline bool collect(std::uint64_t now) noexcept;
+    inline bool collecting(Time now) const noexcept;
+    inline bool collect(Time now) noexcept;
     inline bool may_leave(lwip::Segment* segment) noexcept;
     inline bool keep_back(const lwip::Segment* segment) noexcept;
 
     Tcb& tcb_;
     // What is kept for a super-frame waits this long at most.
-    static constexpr std::uint64_t kCollectNs = 35'000;
-    std::atomic<std::uint64_t> last_write_ns_{0};
-    std::atomic<bool> blocked_{false};    // the last write found no room
-    std::uint64_t collecting_since_ = 0;  // 0: the queue is not kept for a super-frame
-    std::uint32_t small_end_ = 0;         // end of the last short segment sent (Nagle, Minshall's variant)
-    std::uint32_t burst_ = 0;  // writes since the program last turned to something else, less pauses
-    bool soon_ = false;        // the last write came soon after the one before
-    bool more_ = false;        // the last write said that more follows
+    static constexpr Nsec kCollect{35'000};
+    std::atomic<Time> last_write_{kNoTime};
+    std::atomic<bool> blocked_{false};  // the last write found no room
+    Time collecting_since_ = kNoTime;   // kNoTime: the queue is not kept for a super-frame
+    std::uint32_t small_end_ = 0;       // end of the last short segment sent (Nagle, Minshall's variant)
+    std::uint32_t burst_ = 0;           // writes since the program last turned to something else, less pauses
+    bool soon_ = false;                 // the last write came soon after the one before
+    bool more_ = false;                 // the last write said that more follows
     bool push_ = false;
 };
 

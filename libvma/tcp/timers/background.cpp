@@ -73,18 +73,16 @@ void Background::set_timer() noexcept {
     if (timer_state_.load(std::memory_order_acquire) != 2) return;
     // Two threads may both come here; the one that is late sets what it read late.
     const std::lock_guard guard(lock_);
-    std::uint64_t next = wheel_.next_deadline();
+    Time next = wheel_.next_deadline();
     // Never more often than the internal thread's other work.
     const config::Params& params = config::get();
-    const auto grain =
-        static_cast<std::uint64_t>(std::max(params.tcp_timer_resolution_msec, params.timer_resolution_msec)) *
-        1'000'000;
-    if (next != TimerWheel::kNever && grain > 1'000'000) next = (next + grain - 1) / grain * grain;
+    const Nsec grain = Msec(std::max(params.tcp_timer_resolution_msec, params.timer_resolution_msec));
+    if (next != TimerWheel::kNever && grain > TimerWheel::kTick)
+        next = Time((next.time_since_epoch() + grain - Nsec(1)) / grain * grain);
     itimerspec spec{};
     if (next != TimerWheel::kNever) {
-        const std::uint64_t now = now_ns();
-        const std::uint64_t wait = std::max<std::uint64_t>(next > now ? next - now : 1, 1);
-        spec.it_value = {static_cast<time_t>(wait / 1'000'000'000), static_cast<long>(wait % 1'000'000'000)};
+        const Time now = Clock::now();
+        spec.it_value = clock::to_timespec(next > now ? next - now : Nsec(1));
     }
     timerfd_settime(timer_fd_.get(), 0, &spec, nullptr);
 }
@@ -92,7 +90,7 @@ void Background::set_timer() noexcept {
 void Background::timer_readable() noexcept {
     std::uint64_t expirations;
     (void)!os::read(timer_fd_.get(), &expirations, sizeof expirations);
-    wheel_.expire(now_ns());
+    wheel_.expire(Clock::now());
     set_timer();
 }
 

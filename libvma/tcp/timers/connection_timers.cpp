@@ -14,13 +14,12 @@
 namespace vma::tcp {
 namespace {
 
-constexpr std::uint64_t kMilli = 1'000'000;
-constexpr std::uint64_t kTimeWaitNs = 60 * kSecond;  // the kernel's TCP_TIMEWAIT_LEN
-constexpr std::uint64_t kMaxProbeNs = 120 * kSecond;
-constexpr std::uint64_t kSilenceNs = 240 * kSecond;  // twice the kernel's TCP_RTO_MAX
-constexpr unsigned kOrphanRetries = 8;               // net.ipv4.tcp_orphan_retries, 0 there means this
-constexpr unsigned kSynAckRetries = 5;               // net.ipv4.tcp_synack_retries
-constexpr unsigned kBatchesFirst = 16;               // of received frames, before a timer acts
+constexpr Nsec kTimeWait = 60 * kSecond;  // the kernel's TCP_TIMEWAIT_LEN
+constexpr Nsec kMaxProbe = 120 * kSecond;
+constexpr Nsec kSilence = 240 * kSecond;  // twice the kernel's TCP_RTO_MAX
+constexpr unsigned kOrphanRetries = 8;    // net.ipv4.tcp_orphan_retries, 0 there means this
+constexpr unsigned kSynAckRetries = 5;    // net.ipv4.tcp_synack_retries
+constexpr unsigned kBatchesFirst = 16;    // of received frames, before a timer acts
 
 }  // namespace
 
@@ -37,8 +36,8 @@ void ConnectionTimers::fired(Timer& timer) noexcept {
         for (unsigned i = 0; i < kBatchesFirst && ring->poll() != 0; i++) {
         }
     if (c.enter()) {
-        timers.armed_for_ = 0;
-        timers.run(now_ns());
+        timers.armed_for_ = kNoTime;
+        timers.run(Clock::now());
         c.leave();
     }
     c.unref();
@@ -46,13 +45,13 @@ void ConnectionTimers::fired(Timer& timer) noexcept {
 
 void ConnectionTimers::arm() noexcept {
     Tcb& t = tcb_;
-    std::uint64_t next = 0;
-    auto consider = [&](std::uint64_t at) {
-        if (at != 0 && (next == 0 || at < next)) next = at;
+    Time next;
+    auto consider = [&](Time at) {
+        if (at != kNoTime && (next == kNoTime || at < next)) next = at;
     };
     if (t.pcb != nullptr && !t.freeze.frozen()) {
-        if (t.options.keepalive && t.phase.established && keepalive_at == 0 && !t.phase.in_time_wait)
-            keepalive_at = t.acceptance.last_rx_ns() + t.options.keep_idle_s * kSecond;
+        if (t.options.keepalive && t.phase.established && keepalive_at == kNoTime && !t.phase.in_time_wait)
+            keepalive_at = t.acceptance.last_rx() + t.options.keep_idle;
         consider(rto_at);
         consider(ack_at);
         consider(probe_at);
@@ -62,22 +61,22 @@ void ConnectionTimers::arm() noexcept {
         consider(cork_at);
         consider(tail_at);
     }
-    if (next == 0) {
-        if (armed_for_ != 0) Background::instance().wheel().disarm(timer_);
-        armed_for_ = 0;
+    if (next == kNoTime) {
+        if (armed_for_ != kNoTime) Background::instance().wheel().disarm(timer_);
+        armed_for_ = kNoTime;
         return;
     }
     // Later is found out when it fires; only earlier must be told.
-    if (armed_for_ != 0 && next >= armed_for_) return;
+    if (armed_for_ != kNoTime && next >= armed_for_) return;
     armed_for_ = next;
     Background::instance().wheel().arm(timer_, next);
 }
 
-void ConnectionTimers::run(std::uint64_t now) noexcept {
+void ConnectionTimers::run(Time now) noexcept {
     if (tcb_.pcb == nullptr || tcb_.freeze.frozen()) return;
-    auto due = [&](std::uint64_t& at) {
-        if (at == 0 || at > now) return false;
-        at = 0;
+    auto due = [&](Time& at) {
+        if (at == kNoTime || at > now) return false;
+        at = kNoTime;
         return true;
     };
     if (due(end_at)) {
@@ -91,7 +90,7 @@ void ConnectionTimers::run(std::uint64_t now) noexcept {
         tcb_.acks.delay_over();
         send = true;
     }
-    if (cork_at != 0 && cork_at <= now) send = true;  // output() looks at it
+    if (cork_at != kNoTime && cork_at <= now) send = true;  // output() looks at it
     if (due(path_at)) send = true;
     if (due(rto_at)) {
         retransmission_timeout(now);
@@ -107,7 +106,7 @@ void ConnectionTimers::run(std::uint64_t now) noexcept {
     }
 }
 
-void ConnectionTimers::retransmission_timeout(std::uint64_t now) noexcept {
+void ConnectionTimers::retransmission_timeout(Time now) noexcept {
     if (tcb_.pcb->unacked() == nullptr) {
         // The segment could not be sent at all (no path): it is on the unsent list still.
         if (tcb_.pcb->unsent() == nullptr || tcb_.phase.established) return;
@@ -115,8 +114,8 @@ void ConnectionTimers::retransmission_timeout(std::uint64_t now) noexcept {
     // A peer that has closed its window over data under way is asked, not lost: such tries are not counted,
     // as in the kernel.
     const bool closed = tcb_.phase.established && !tcb_.phase.orphan && tcb_.pcb->snd_wnd() == 0;
-    const bool syn = tcb_.pcb->in(State::syn_sent) && tcb_.opening.sent_ns() != 0;
-    tcb_.recovery.timed_out(syn ? tcb_.opening.sent_ns() : now, !closed);
+    const bool syn = tcb_.pcb->in(State::syn_sent) && tcb_.opening.sent_at() != kNoTime;
+    tcb_.recovery.timed_out(syn ? tcb_.opening.sent_at() : now, !closed);
     tcb_.counters.timeouts++;
     if (retried_too_long(now)) {
         const int soft = tcb_.route.soft_error();
@@ -124,9 +123,9 @@ void ConnectionTimers::retransmission_timeout(std::uint64_t now) noexcept {
         return;
     }
     tcb_.recovery.rtt().backoff();
-    std::uint64_t wait = tcb_.recovery.rto_ns();
-    if (tcb_.options.user_timeout_ms != 0) {
-        const std::uint64_t end = tcb_.recovery.first_retry_ns() + tcb_.options.user_timeout_ms * kMilli;
+    Nsec wait = tcb_.recovery.rto();
+    if (tcb_.options.user_timeout != Msec::zero()) {
+        const Time end = tcb_.recovery.first_retry() + tcb_.options.user_timeout;
         if (end > now && now + wait > end) wait = end - now;
     }
     rto_at = now + wait;
@@ -150,7 +149,7 @@ void ConnectionTimers::retransmission_timeout(std::uint64_t now) noexcept {
 
 // The peer's window is closed: ask whether it still is (RFC 9293 section 3.8.6.1), with a segment it has
 // already.
-void ConnectionTimers::probe(std::uint64_t now) noexcept {
+void ConnectionTimers::probe(Time now) noexcept {
     if (tcb_.pcb->unsent() == nullptr || tcb_.pcb->unacked() != nullptr) return;
     const std::uint32_t edge = tcb_.pcb->snd_una() + tcb_.pcb->snd_wnd(), seq = tcb_.pcb->unsent()->seq();
     if (!seq_before(edge, seq + tcb_.pcb->unsent()->size())) {
@@ -158,8 +157,8 @@ void ConnectionTimers::probe(std::uint64_t now) noexcept {
         return;
     }
     if (probes_ == 0) tcb_.recovery.probing_since(now);
-    if (tcb_.options.user_timeout_ms != 0
-            ? now - tcb_.recovery.first_retry_ns() >= tcb_.options.user_timeout_ms * kMilli
+    if (tcb_.options.user_timeout != Msec::zero()
+            ? now - tcb_.recovery.first_retry() >= tcb_.options.user_timeout
             : unanswered_probes_ >= tcb_.options.retries2 ||
                   (tcb_.phase.orphan && probes_ >= kOrphanRetries)) {
         tcb_.give_up(ETIMEDOUT);
@@ -168,8 +167,7 @@ void ConnectionTimers::probe(std::uint64_t now) noexcept {
     probes_++;
     unanswered_probes_++;
     tcb_.counters.probes++;
-    std::uint64_t wait = tcb_.recovery.rto_ns() << std::min(probes_, 16u);
-    wait = std::min(wait, kMaxProbeNs);
+    const Nsec wait = std::min(tcb_.recovery.rto() * (1u << std::min(probes_, 16u)), kMaxProbe);
     if (seq_before(seq, edge)) {
         // Some room, too little for silly window avoidance: use it now.
         const std::uint32_t room = edge - seq;
@@ -185,19 +183,18 @@ void ConnectionTimers::probe(std::uint64_t now) noexcept {
     probe_at = now + wait;
 }
 
-void ConnectionTimers::keep_alive(std::uint64_t now) noexcept {
+void ConnectionTimers::keep_alive(Time now) noexcept {
     if (!tcb_.options.keepalive || !tcb_.phase.established || tcb_.phase.in_time_wait) return;
-    const std::uint64_t idle = now - tcb_.acceptance.last_rx_ns();
+    const Nsec idle = now - tcb_.acceptance.last_rx();
     // Data under way is watched by the retransmission timer.
-    if (tcb_.pcb->unacked() != nullptr || (tcb_.pcb->unsent() != nullptr && probe_at != 0) ||
-        idle < tcb_.options.keep_idle_s * kSecond) {
+    if (tcb_.pcb->unacked() != nullptr || (tcb_.pcb->unsent() != nullptr && probe_at != kNoTime) ||
+        idle < tcb_.options.keep_idle) {
         keepalives_ = 0;
-        keepalive_at =
-            std::max(tcb_.acceptance.last_rx_ns() + tcb_.options.keep_idle_s * kSecond, now + kMilli);
+        keepalive_at = std::max(tcb_.acceptance.last_rx() + tcb_.options.keep_idle, now + Msec(1));
         return;
     }
-    const bool over = tcb_.options.user_timeout_ms != 0
-                          ? idle >= tcb_.options.user_timeout_ms * kMilli && keepalives_ > 0
+    const bool over = tcb_.options.user_timeout != Msec::zero()
+                          ? idle >= tcb_.options.user_timeout && keepalives_ > 0
                           : keepalives_ >= tcb_.options.keep_count;
     if (over) {
         tcb_.give_up(ETIMEDOUT);
@@ -206,49 +203,49 @@ void ConnectionTimers::keep_alive(std::uint64_t now) noexcept {
     keepalives_++;
     tcb_.counters.keepalives++;
     tcb_.in_lwip([&](lwip::Entry&) { tcb_.pcb->send_keepalive(); });
-    keepalive_at = now + tcb_.options.keep_interval_s * kSecond;
+    keepalive_at = now + tcb_.options.keep_interval;
 }
 
 void ConnectionTimers::keepalive_changed() noexcept {
     // Counted anew from the last segment that came, as the kernel does for TCP_KEEPIDLE.
-    const bool same = timed_keep_idle_s_ == tcb_.options.keep_idle_s;
-    if (tcb_.options.keepalive) timed_keep_idle_s_ = tcb_.options.keep_idle_s;
-    if (!tcb_.options.keepalive || !same) keepalive_at = 0;
+    const bool same = timed_keep_idle_ == tcb_.options.keep_idle;
+    if (tcb_.options.keepalive) timed_keep_idle_ = tcb_.options.keep_idle;
+    if (!tcb_.options.keepalive || !same) keepalive_at = kNoTime;
 }
 
 void ConnectionTimers::enter_time_wait() noexcept {
     tcb_.phase.in_time_wait = true;
-    rto_at = probe_at = keepalive_at = cork_at = tail_at = 0;
+    rto_at = probe_at = keepalive_at = cork_at = tail_at = kNoTime;
     tcb_.queue.forget();
     tcb_.recovery.reset();
-    end_at = now_ns() + kTimeWaitNs;
+    end_at = Clock::now() + kTimeWait;
     if (tcb_.phase.orphan) Background::instance().orphan_left(tcb_.connection);
     Background::instance().time_wait_entered(tcb_.connection);
 }
 
 void ConnectionTimers::start_fin_wait2() noexcept {
-    if (end_at != 0) return;
-    if (tcb_.options.linger2_s < 0) {
+    if (end_at != kNoTime) return;
+    if (tcb_.options.linger2 < std::chrono::seconds::zero()) {
         tcb_.abandon(true);
         return;
     }
-    end_at = now_ns() + static_cast<std::uint64_t>(tcb_.options.linger2_s) * kSecond;
+    end_at = Clock::now() + tcb_.options.linger2;
 }
 
-bool ConnectionTimers::retried_too_long(std::uint64_t now) const noexcept {
+bool ConnectionTimers::retried_too_long(Time now) const noexcept {
     lwip::Pcb* const pcb = tcb_.pcb;
     if (pcb->in(State::syn_sent)) {
-        if (tcb_.options.user_timeout_ms != 0 &&
-            now - tcb_.recovery.first_retry_ns() >= tcb_.options.user_timeout_ms * kMilli)
+        if (tcb_.options.user_timeout != Msec::zero() &&
+            now - tcb_.recovery.first_retry() >= tcb_.options.user_timeout)
             return true;
         return tcb_.recovery.retries() > tcb_.options.syn_retries;
     }
     if (pcb->in(State::syn_recv)) return tcb_.recovery.retries() > kSynAckRetries;
-    if (tcb_.options.user_timeout_ms != 0)
-        return now - tcb_.recovery.first_retry_ns() >= tcb_.options.user_timeout_ms * kMilli;
+    if (tcb_.options.user_timeout != Msec::zero())
+        return now - tcb_.recovery.first_retry() >= tcb_.options.user_timeout;
     // Such probes go on for as long as the peer answers (tcp_rtx_probe0_timed_out() in the kernel).
     if (pcb->snd_wnd() == 0 && !tcb_.phase.orphan)
-        return now - std::max(tcb_.acceptance.last_ack_rx_ns(), tcb_.recovery.first_retry_ns()) > kSilenceNs;
+        return now - std::max(tcb_.acceptance.last_ack_rx(), tcb_.recovery.first_retry()) > kSilence;
     return tcb_.recovery.retries() > (tcb_.phase.orphan ? kOrphanRetries : tcb_.options.retries2);
 }
 

@@ -13,16 +13,16 @@ namespace vma::tcp {
 
 struct Tcb;
 
-// Nanoseconds of now_ns(), 0: none. Whoever knows of a reason sets one; arm() sees to it afterwards.
+// kNoTime: none. Whoever knows of a reason sets one; arm() sees to it afterwards.
 struct Deadlines {
-    std::uint64_t rto_at = 0;    // retransmission
-    std::uint64_t tail_at = 0;   // tail loss probe
-    std::uint64_t ack_at = 0;    // delayed ACK
-    std::uint64_t probe_at = 0;  // of a closed window
-    std::uint64_t keepalive_at = 0;
-    std::uint64_t end_at = 0;   // TIME_WAIT, or FIN_WAIT_2 of a closed socket, is over
-    std::uint64_t path_at = 0;  // another look for a way, or at a device queue that was full
-    std::uint64_t cork_at = 0;  // what is corked goes nevertheless
+    Time rto_at;    // retransmission
+    Time tail_at;   // tail loss probe
+    Time ack_at;    // delayed ACK
+    Time probe_at;  // of a closed window
+    Time keepalive_at;
+    Time end_at;   // TIME_WAIT, or FIN_WAIT_2 of a closed socket, is over
+    Time path_at;  // another look for a way, or at a device queue that was full
+    Time cork_at;  // what is corked goes nevertheless
 };
 
 class ConnectionTimers : public Deadlines {
@@ -50,17 +50,17 @@ class ConnectionTimers : public Deadlines {
     };
 
     static void fired(Timer& timer) noexcept;
-    void run(std::uint64_t now) noexcept;
-    void retransmission_timeout(std::uint64_t now) noexcept;
-    void probe(std::uint64_t now) noexcept;
-    void keep_alive(std::uint64_t now) noexcept;
-    bool retried_too_long(std::uint64_t now) const noexcept;
+    void run(Time now) noexcept;
+    void retransmission_timeout(Time now) noexcept;
+    void probe(Time now) noexcept;
+    void keep_alive(Time now) noexcept;
+    bool retried_too_long(Time now) const noexcept;
 
     Tcb& tcb_;
-    std::uint64_t armed_for_ = 0;
-    unsigned probes_ = 0, keepalives_ = 0;  // in a row
-    unsigned unanswered_probes_ = 0;        // of a closed window
-    unsigned timed_keep_idle_s_ = 0;        // what keepalive_at was computed with
+    Time armed_for_;
+    unsigned probes_ = 0, keepalives_ = 0;    // in a row
+    unsigned unanswered_probes_ = 0;          // of a closed window
+    std::chrono::seconds timed_keep_idle_{};  // what keepalive_at was computed with
     WheelTimer timer_;
 };
 

@@ -9,13 +9,13 @@ namespace vma::tcp {
 
 namespace {
 
-std::atomic<std::uint64_t (*)()> g_clock{nullptr};
+std::atomic<Time (*)()> g_clock{nullptr};
 // Nanoseconds per tick, in units of 2^-32; 0: not known yet.
 std::atomic<std::uint64_t> g_scale{0};
 
 }  // namespace
 
-std::uint64_t now_ns() noexcept {
+Time Clock::now() noexcept {
     if (const auto clock = g_clock.load(std::memory_order_relaxed)) return clock();
     std::uint64_t scale = g_scale.load(std::memory_order_relaxed);
     if (scale == 0) {
@@ -25,9 +25,10 @@ std::uint64_t now_ns() noexcept {
         if (!g_scale.compare_exchange_strong(unknown, scale, std::memory_order_relaxed)) scale = unknown;
     }
     __extension__ using Wide = unsigned __int128;
-    return static_cast<std::uint64_t>((static_cast<Wide>(clock::ticks()) * scale) >> 32) | 1;
+    const Wide scaled = static_cast<Wide>(clock::Ticks::now().count()) * scale;
+    return Time(Nsec(static_cast<std::uint64_t>(scaled >> 32) | 1));
 }
 
-void set_clock(std::uint64_t (*clock)()) noexcept { g_clock.store(clock, std::memory_order_relaxed); }
+void set_clock(Time (*clock)()) noexcept { g_clock.store(clock, std::memory_order_relaxed); }
 
 }  // namespace vma::tcp

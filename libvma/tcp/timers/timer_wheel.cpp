@@ -14,8 +14,9 @@
 namespace vma::tcp {
 namespace {
 
-std::uint64_t tick_at_or_after(std::uint64_t ns) noexcept {
-    return ns / TimerWheel::kTickNs + (ns % TimerWheel::kTickNs != 0);
+std::uint64_t tick_at_or_after(Time t) noexcept {
+    const Nsec since = t.time_since_epoch();
+    return since / TimerWheel::kTick + (since % TimerWheel::kTick != Nsec::zero());
 }
 
 // Connections have their own locks, so a signal handler that interrupts a holder of the wheel's lock may get
@@ -92,8 +93,8 @@ bool TimerWheel::arm_without_lock(Timer& timer, std::uint64_t tick) noexcept {
     return false;
 }
 
-void TimerWheel::arm(Timer& timer, std::uint64_t deadline_ns) noexcept {
-    const std::uint64_t tick = std::min(tick_at_or_after(deadline_ns), Timer::kMaxTick);
+void TimerWheel::arm(Timer& timer, Time deadline) noexcept {
+    const std::uint64_t tick = std::min(tick_at_or_after(deadline), Timer::kMaxTick);
     if (arm_without_lock(timer, tick)) return;
     if (arm_with_lock(timer, tick) && wake_ != nullptr) wake_(wake_argument_);
 }
@@ -145,20 +146,19 @@ bool TimerWheel::run_slot_member(Timer& timer) noexcept {
     std::uint64_t word = timer.word_.load(std::memory_order_acquire);
     for (;;) {
         const bool armed = (word & Timer::kArmed) != 0;
-        const std::uint64_t deadline = Timer::deadline_of(word);
-        const bool later = armed && (deadline > tick_ || timer.slot_ >= kSlots);
-        const std::uint64_t next =
-            later ? Timer::pack(deadline, deadline, word & (Timer::kLinked | Timer::kArmed)) : 0;
+        const std::uint64_t due = Timer::due_of(word);
+        const bool later = armed && (due > tick_ || timer.slot_ >= kSlots);
+        const std::uint64_t next = later ? Timer::pack(due, due, word & (Timer::kLinked | Timer::kArmed)) : 0;
         if (!timer.word_.compare_exchange_weak(word, next, std::memory_order_acq_rel,
                                                std::memory_order_acquire))
             continue;
-        if (later) link(timer, deadline);
+        if (later) link(timer, due);
         return armed && !later;
     }
 }
 
-std::size_t TimerWheel::expire(std::uint64_t now_ns) noexcept {
-    const std::uint64_t now = std::min(now_ns / kTickNs, Timer::kMaxTick);
+std::size_t TimerWheel::expire(Time now) noexcept {
+    const std::uint64_t reached = std::min(now.time_since_epoch() / kTick, Timer::kMaxTick);
     std::size_t fired = 0;
     runtime::Region hold;  // for all of it, callbacks included
     lock_.lock();
@@ -168,10 +168,10 @@ std::size_t TimerWheel::expire(std::uint64_t now_ns) noexcept {
     }
     expiring_ = true;
     sleeping_until_ = 0;
-    expired_ = std::max(expired_, now);
+    expired_ = std::max(expired_, reached);
     firing_thread_ = thread_number();
     Next next;
-    while (first_slot(next) && next.tick <= now) {
+    while (first_slot(next) && next.tick <= reached) {
         tick_ = std::max(tick_, next.tick);
         if (next.slot >= kSlots) {
             // All of it before anything fires: time must not pass what is still in there.
@@ -188,19 +188,19 @@ std::size_t TimerWheel::expire(std::uint64_t now_ns) noexcept {
         firing_.store(nullptr, std::memory_order_release);
         lock_.lock();
     }
-    tick_ = std::max(tick_, now);
+    tick_ = std::max(tick_, reached);
     firing_thread_ = 0;
     expiring_ = false;
     lock_.unlock();
     return fired;
 }
 
-std::uint64_t TimerWheel::next_deadline() noexcept {
+Time TimerWheel::next_deadline() noexcept {
     Guard guard(lock_);
     Next next;
     const bool any = first_slot(next);
     sleeping_until_ = any ? next.tick : UINT64_MAX;
-    return any ? next.tick * kTickNs : kNever;
+    return any ? Time(next.tick * kTick) : kNever;
 }
 
 void TimerWheel::reset_in_child() noexcept {

@@ -15,7 +15,7 @@
 // the callback may free the timer: the wheel does not touch a timer after its callback has begun, unless that
 // arms it again.
 //
-// The wheel has no clock: times are nanoseconds of any monotonic clock, the same in all calls.
+// The wheel does not read the clock: whoever calls it says what the time is.
 #pragma once
 
 #include <array>
@@ -24,6 +24,7 @@
 #include <cstdint>
 
 #include "libvma/runtime/lock.h"
+#include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
 
@@ -51,15 +52,14 @@ class Timer {
     static constexpr unsigned kLagBits = 20, kFlagBits = 2;
     static constexpr std::uint64_t kMaxLag = (1u << kLagBits) - 1;
     static constexpr std::uint64_t kMaxTick = (std::uint64_t{1} << 42) - 1;
-    static constexpr std::uint64_t pack(std::uint64_t deadline, std::uint64_t look,
-                                        std::uint64_t flags) noexcept {
-        return deadline << (kLagBits + kFlagBits) | (deadline - look) << kFlagBits | flags;
+    static constexpr std::uint64_t pack(std::uint64_t due, std::uint64_t look, std::uint64_t flags) noexcept {
+        return due << (kLagBits + kFlagBits) | (due - look) << kFlagBits | flags;
     }
-    static constexpr std::uint64_t deadline_of(std::uint64_t word) noexcept {
+    static constexpr std::uint64_t due_of(std::uint64_t word) noexcept {
         return word >> (kLagBits + kFlagBits);
     }
     static constexpr std::uint64_t look_of(std::uint64_t word) noexcept {
-        return deadline_of(word) - (word >> kFlagBits & kMaxLag);
+        return due_of(word) - (word >> kFlagBits & kMaxLag);
     }
 
     std::atomic<std::uint64_t> word_{0};
@@ -71,8 +71,8 @@ class Timer {
 
 class TimerWheel {
   public:
-    static constexpr std::uint64_t kTickNs = 1'000'000;
-    static constexpr std::uint64_t kNever = UINT64_MAX;
+    static constexpr Nsec kTick{1'000'000};
+    static constexpr Time kNever = Time::max();
     using Wake = void (*)(void*);
 
     // `wake(argument)` is called, outside of the lock and by the thread that arms, when a timer is armed for
@@ -83,10 +83,10 @@ class TimerWheel {
     TimerWheel(const TimerWheel&) = delete;
     TimerWheel& operator=(const TimerWheel&) = delete;
 
-    // The timer fires in the first expire() whose time is at or after `deadline_ns`, rounded up to a
+    // The timer fires in the first expire() whose time is at or after `deadline`, rounded up to a
     // millisecond; a deadline that has passed already, in the one after the last. An armed timer is moved.
     // From any thread, also from callbacks.
-    void arm(Timer& timer, std::uint64_t deadline_ns) noexcept;
+    void arm(Timer& timer, Time deadline) noexcept;
 
     // The timer shall not fire. Never waits and takes no lock; a callback that has begun runs on. The timer's
     // memory must stay until cancel().
@@ -96,15 +96,15 @@ class TimerWheel {
     // file.
     void cancel(Timer& timer) noexcept;
 
-    // Fires what is due at `now_ns`, in the order of the deadlines' milliseconds, each callback outside of
+    // Fires what is due at `now`, in the order of the deadlines' milliseconds, each callback outside of
     // the lock. Returns how many fired. One thread at a time does so: a second one, or a callback, returns 0
     // at once.
-    std::size_t expire(std::uint64_t now_ns) noexcept;
+    std::size_t expire(Time now) noexcept;
 
     // No timer is due before this time; kNever when none is linked. There may be nothing to fire then (the
     // wheel only has to look), and the sleeper asks again after expire(). From then on arming something
     // earlier calls wake().
-    std::uint64_t next_deadline() noexcept;
+    Time next_deadline() noexcept;
 
     // In a forked child, where no thread of the parent's exists: empties the wheel. Timers that were linked
     // are garbage in the child and must be constructed anew before they are armed there.

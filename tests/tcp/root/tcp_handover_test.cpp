@@ -236,7 +236,7 @@ Saved tear_out(int fd, int peer) {
     s.ts_value = static_cast<std::uint32_t>(option(fd, IPPROTO_TCP, TCP_TIMESTAMP));
     s.ts_recent = static_cast<std::uint32_t>(option(peer, IPPROTO_TCP, TCP_TIMESTAMP));
 
-    s.srtt_us = now.tcpi_rtt;
+    s.srtt = Usec(now.tcpi_rtt);
 
     tcp_repair_window window{};
     length = sizeof window;

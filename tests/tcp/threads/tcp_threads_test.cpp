@@ -17,10 +17,8 @@ namespace {
 
 // The wheel's time never goes back, so the real clock continues the wire's.
 std::chrono::steady_clock::time_point g_start;
-std::uint64_t g_base = 0;
-std::uint64_t real_clock() {
-    return g_base + static_cast<std::uint64_t>((std::chrono::steady_clock::now() - g_start).count());
-}
+Time g_base;
+Time real_clock() { return g_base + std::chrono::nanoseconds(std::chrono::steady_clock::now() - g_start); }
 
 #if defined(__SANITIZE_THREAD__)
 constexpr std::size_t kBytes = 300'000;
@@ -69,7 +67,7 @@ TEST_P(TcpThreads, EveryByteOnce) {
     });
     helpers.emplace_back([&] {
         while (!stop) {
-            Background::instance().wheel().expire(now_ns());
+            Background::instance().wheel().expire(Clock::now());
             std::this_thread::sleep_for(std::chrono::microseconds(500));
         }
     });
@@ -134,7 +132,7 @@ TEST_P(TcpThreads, EveryByteOnce) {
     for (auto& t : readers) t.join();
     stop = true;
     for (auto& t : helpers) t.join();
-    w.wire.advance(real_clock() - g_base);
+    w.wire.advance((real_clock() - g_base).count());
     set_clock(&wire_clock);
     w.wire.set_faults(*w.a->device, {});
     w.wire.set_faults(*w.b->device, {});
@@ -148,7 +146,7 @@ TEST_P(TcpThreads, EveryByteOnce) {
 // Connections come and go on all threads at once.
 TEST_P(TcpThreads, OpenAndClose) {
     World w(11);
-    w.options.linger2_s = 1;
+    w.options.linger2 = std::chrono::seconds(1);
     w.listen(64);
     g_base = wire_clock();
     g_start = std::chrono::steady_clock::now();
@@ -166,7 +164,7 @@ TEST_P(TcpThreads, OpenAndClose) {
     });
     helpers.emplace_back([&] {
         while (!stop) {
-            Background::instance().wheel().expire(now_ns());
+            Background::instance().wheel().expire(Clock::now());
             std::this_thread::sleep_for(std::chrono::microseconds(500));
         }
     });
@@ -213,7 +211,7 @@ TEST_P(TcpThreads, OpenAndClose) {
     for (auto& t : clients) t.join();
     stop = true;
     for (auto& t : helpers) t.join();
-    w.wire.advance(real_clock() - g_base);
+    w.wire.advance((real_clock() - g_base).count());
     set_clock(&wire_clock);
     EXPECT_EQ(echoed.load(), 2 * kRounds);
 }
