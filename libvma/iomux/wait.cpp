@@ -218,14 +218,14 @@ int Wait::spin(const Deadline& deadline, const Signals& signals, const sigset_t*
     if (mask != nullptr && (policy.os_ratio == 0 || policy.os_ratio > kSignalRatio))
         policy.os_ratio = kSignalRatio;
     constexpr std::uint64_t kEver = std::numeric_limits<std::uint64_t>::max();
-    std::uint64_t per_usec = clock::ticks_per_usec();
+    const std::uint64_t rate = clock::ticks_per_usec();
     const clock::Ticks longest = policy.spin.count() < 0 ? clock::Ticks::max() : clock::to_ticks(policy.spin);
     // The counter's rate is known to some parts in a thousand: the counter says when to read the clock, and
     // the clock decides.
     auto ticks_left = [&] {
         const std::uint64_t left =
             deadline.infinite() ? kEver : deadline.left() / std::chrono::microseconds(1);
-        return clock::Ticks(left > kEver / per_usec / 2 ? kEver / 2 : left * per_usec);
+        return clock::Ticks(left > kEver / rate / 2 ? kEver / 2 : left * rate);
     };
     const clock::Ticks start = clock::Ticks::now();
     clock::Ticks clock_at = ticks_left();

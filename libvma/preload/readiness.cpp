@@ -53,8 +53,8 @@ bool valid(const timespec* t) noexcept {
 // A timeout in milliseconds as a timespec; null for an infinite one.
 class Milliseconds {
   public:
-    explicit Milliseconds(int msec) noexcept
-        : infinite_(msec < 0), time_{msec / 1000, static_cast<long>(msec % 1000) * 1'000'000} {}
+    explicit Milliseconds(int count) noexcept
+        : infinite_(count < 0), time_{count / 1000, static_cast<long>(count % 1000) * 1'000'000} {}
     const timespec* get() const noexcept { return infinite_ ? nullptr : &time_; }
 
   private:

@@ -48,11 +48,11 @@ unsigned CompletionEvents::woken() noexcept {
     const bool in_device = device_->attr().moderation;
     if (!in_device) {
         moderation_lock_.lock();
-        const std::uint64_t hold = moderation_.hold_ns();
+        const clock::Nsec hold = moderation_.hold();
         moderation_lock_.unlock();
-        if (hold != 0) {
+        if (hold != clock::Nsec::zero()) {
             pollfd channel{channel_->fd, POLLIN, 0};
-            timespec now{0, 0}, pause{0, static_cast<long>(hold)};
+            timespec now{0, 0}, pause = clock::to_timespec(hold);
             if (os::raw_syscall(SYS_ppoll, &channel, 1, &now, nullptr, 8) == 1)
                 os::raw_syscall(SYS_nanosleep, &pause, nullptr);
         }
@@ -66,11 +66,12 @@ unsigned CompletionEvents::woken() noexcept {
         n = static_cast<unsigned>(rx_.frames() - before);
     }
     if (n == 0) return 0;
-    const std::uint64_t now = clock::monotonic_ns();
+    const clock::Time now = clock::monotonic();
     moderation_lock_.lock();
-    const std::uint32_t count = moderation_.count(), period = moderation_.period_usec();
+    const std::uint32_t count = moderation_.count();
+    const clock::Usec period = moderation_.period();
     moderation_.interrupt(rx_.frames(), now);
-    const bool changed = count != moderation_.count() || period != moderation_.period_usec();
+    const bool changed = count != moderation_.count() || period != moderation_.period();
     moderation_lock_.unlock();
     if (changed) moderate_device();
     return n;
@@ -80,7 +81,7 @@ void CompletionEvents::moderate_device() noexcept {
     if (!device_->attr().moderation || recovery_.failed()) return;
     moderation_lock_.lock();
     device_->moderate(cq_, static_cast<std::uint16_t>(std::min(moderation_.count(), 0xffffu)),
-                      static_cast<std::uint16_t>(std::min(moderation_.period_usec(), 0xffffu)));
+                      static_cast<std::uint16_t>(std::min(moderation_.period().count(), 0xffffu)));
     moderation_lock_.unlock();
 }
 
@@ -96,7 +97,7 @@ void CompletionEvents::check() noexcept {
 ModerationCounters CompletionEvents::counters() noexcept {
     moderation_lock_.lock();
     ModerationCounters c{arms_.load(std::memory_order_relaxed), moderation_.received(), rx_.frames(),
-                         moderation_.count(), moderation_.period_usec()};
+                         moderation_.count(), moderation_.period()};
     moderation_lock_.unlock();
     return c;
 }

@@ -68,8 +68,7 @@ bool partial_sums(const net::KernelView& view, net::Link link) {
            name == "vif";  // the last one is Xen's
 }
 
-Result<std::unique_ptr<verbs::Device>> open_xdp(const net::Link& link, bool partial,
-                                                std::uint64_t patience_ns) {
+Result<std::unique_ptr<verbs::Device>> open_xdp(const net::Link& link, bool partial, clock::Nsec patience) {
     if (!name_allowed(link.name)) return fail(ENODEV, kNotNamed);
     verbs::xdp::XdpConfig config;
     config.name = link.name;
@@ -81,7 +80,7 @@ Result<std::unique_ptr<verbs::Device>> open_xdp(const net::Link& link, bool part
     config.rx_entries = static_cast<std::uint32_t>(config::get().rx_wre);
     config.tx_entries = send_entries();
     config.partial_sums = partial;
-    config.patience_ns = patience_ns;
+    config.patience_ns = patience.count();
     auto device = verbs::xdp::XdpDevice::open(std::move(config));
     if (!device) return std::unexpected(device.error());
     return std::move(*device);
@@ -124,8 +123,7 @@ rdma::RdmaConfig rdma_config(const rdma::Port& port, const net::Link& link) {
 
 }  // namespace
 
-std::vector<Candidate> devices_for(const net::KernelView& view, const net::Link& link,
-                                   std::uint64_t patience_ns) {
+std::vector<Candidate> devices_for(const net::KernelView& view, const net::Link& link, clock::Nsec patience) {
     std::vector<Candidate> candidates;
     if (auto port = port_of(view, link)) {
         auto add = [&](bool direct, int only_after) {
@@ -145,8 +143,8 @@ std::vector<Candidate> devices_for(const net::KernelView& view, const net::Link&
     } else if (!port.error().what.empty()) {
         log::debug("no RDMA device for {}: {}", link.name, port.error().what);
     }
-    candidates.push_back({"xdp", 0, [link, patience_ns, partial = partial_sums(view, link)] {
-                              return open_xdp(link, partial, patience_ns);
+    candidates.push_back({"xdp", 0, [link, patience, partial = partial_sums(view, link)] {
+                              return open_xdp(link, partial, patience);
                           }});
     return candidates;
 }

@@ -20,11 +20,11 @@ struct Candidate {
 };
 
 // How long a predecessor that ends may take to let go of an interface.
-inline constexpr std::uint64_t kPatienceNs = 1'000'000'000;
+inline constexpr clock::Nsec kPatience{1'000'000'000};
 
 // In the order in which they are to be tried; the last one is no hardware.
 std::vector<Candidate> devices_for(const net::KernelView& view, const net::Link& link,
-                                   std::uint64_t patience_ns = kPatienceNs);
+                                   clock::Nsec patience = kPatience);
 
 // Is there anything to try at all? `why` says what is wrong with the interface.
 bool has_device(const net::Link& link, std::string& why);

@@ -14,13 +14,17 @@
 
 #include <cstdint>
 
+#include "libvma/runtime/clock.h"
+
 namespace vma::ring {
 
 struct ModerationConfig {
     bool enabled = false;
-    std::uint32_t count = 0, period_usec = 0;          // fixed, where interval_msec is 0
-    std::uint32_t max_count = 0, max_period_usec = 0;  // of what is chosen
-    std::uint32_t interval_msec = 0;
+    std::uint32_t count = 0;  // fixed, where interval is 0; so is the period
+    clock::Usec period{};
+    std::uint32_t max_count = 0;  // of what is chosen
+    clock::Usec max_period{};
+    clock::Msec interval{};
     std::uint32_t rate = 1;  // wake-ups a second to aim at
 };
 
@@ -28,35 +32,38 @@ struct ModerationCounters {
     std::uint64_t requested = 0,
                   received = 0;  // times a thread armed the ring before sleeping, and frames woke it
     std::uint64_t frames = 0;    // taken by the ring
-    std::uint32_t count = 0, period_usec = 0;  // at present
+    std::uint32_t count = 0;     // at present
+    clock::Usec period{};
 };
 
 // Not thread-safe; time and frames come from outside.
 class Moderation {
   public:
     explicit Moderation(const ModerationConfig& config) noexcept : config_(config) {
-        if (!config.enabled || config.interval_msec != 0) return;
+        if (!config.enabled || config.interval != clock::Msec::zero()) return;
         count_ = config.count;
-        period_usec_ = config.period_usec;
+        period_ = config.period;
     }
 
-    // A thread was woken at `now_ns`, when the ring had taken `frames` in all.
-    void interrupt(std::uint64_t frames, std::uint64_t now_ns) noexcept;
+    // A thread was woken at `now`, when the ring had taken `frames` in all.
+    void interrupt(std::uint64_t frames, clock::Time now) noexcept;
     // How long a thread that is woken now is to wait.
-    std::uint64_t hold_ns() const noexcept;
+    clock::Nsec hold() const noexcept;
 
     std::uint32_t count() const noexcept { return count_; }
-    std::uint32_t period_usec() const noexcept { return period_usec_; }
+    clock::Usec period() const noexcept { return period_; }
     std::uint64_t received() const noexcept { return received_; }
 
   private:
     void adapt(std::uint64_t frames_per_second, std::uint64_t interrupts_per_second) noexcept;
 
     const ModerationConfig config_;
-    std::uint32_t count_ = 0, period_usec_ = 0;
+    std::uint32_t count_ = 0;
+    clock::Usec period_{};
     std::uint64_t received_ = 0;
     std::uint64_t frame_rate_ = 0;  // of the last interval
-    std::uint64_t since_ns_ = 0, frames_then_ = 0, received_then_ = 0;
+    clock::Time since_;
+    std::uint64_t frames_then_ = 0, received_then_ = 0;
 };
 
 }  // namespace vma::ring

@@ -25,7 +25,7 @@ void Receiver::open(verbs::Device& device, ibv_qp* qp, ibv_cq* cq, const RingCon
     device_ = &device;
     cq_ = cq;
     partial_sums_ = attr.partial_sums;
-    idle_ticks_ = config.idle_usec * clock::ticks_per_usec();
+    idle_after_ = clock::to_ticks(config.idle);
     is_local_ = config.is_local;
     wc_.resize(std::max(config.batch, 1u));
     batch_.reserve(2 * wc_.size());  // each frame adds one, and one more when its sink hands it on
@@ -164,7 +164,7 @@ void Receiver::handle_frame(RxBuffer* first, const ibv_wc& wc) noexcept {
     if (timestamps_.load(std::memory_order_relaxed) > 0) {
         stamp(*first, wc);
     } else {
-        first->timestamp_ns = 0;
+        first->arrived = {};
     }
     if (!FlowTable::sink_of(*flow, f)->deliver(first)) {
         counters_.rx_refused++;
@@ -173,14 +173,12 @@ void Receiver::handle_frame(RxBuffer* first, const ibv_wc& wc) noexcept {
 }
 
 void Receiver::stamp(RxBuffer& frame, const ibv_wc& wc) const noexcept {
-    frame.device_ns = (wc.wc_flags & verbs::kWcTimestamp) != 0 ? verbs::arrival_ns(wc) : 0;
-    if (frame.device_ns != 0 && device_->attr().arrival_realtime) {
-        frame.timestamp_ns = static_cast<std::int64_t>(frame.device_ns);
-        return;
-    }
-    timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    frame.timestamp_ns = now.tv_sec * 1'000'000'000ll + now.tv_nsec;
+    const clock::Nsec by_device((wc.wc_flags & verbs::kWcTimestamp) != 0 ? verbs::arrival_ns(wc) : 0);
+    frame.arrived_at_device = clock::DeviceTime(by_device);
+    if (by_device != clock::Nsec::zero() && device_->attr().arrival_realtime)
+        frame.arrived = clock::WallTime(by_device);
+    else
+        frame.arrived = clock::wall();
 }
 
 bool Receiver::give(const RxBuffer& frame) noexcept {
@@ -210,7 +208,7 @@ bool Receiver::give_back(const RxBuffer& frame) noexcept {
 // ---- sinks ----
 
 void Receiver::when_idle(FrameSink* sink) noexcept {
-    const std::uint64_t due = clock::ticks() + idle_ticks_;
+    const clock::Ticks due = clock::Ticks::now() + idle_after_;
     if (idle_.empty() || due < idle_due_) idle_due_ = due;
     try {
         idle_.push_back(sink);
@@ -220,7 +218,7 @@ void Receiver::when_idle(FrameSink* sink) noexcept {
 }
 
 void Receiver::serve_idle() noexcept {
-    if (clock::ticks() < idle_due_) return;
+    if (clock::Ticks::now() < idle_due_) return;
     for (std::size_t i = 0; i < idle_.size(); i++) idle_[i]->idle(ring_);
     idle_.clear();
 }

@@ -100,9 +100,9 @@ class Receiver {
     verbs::Device* device_ = nullptr;
     RxBuffer* partial_first_ = nullptr;  // frame whose last piece has not arrived
     RxBuffer* partial_last_ = nullptr;
-    std::uint64_t idle_due_ = 0;    // ticks
-    std::uint64_t idle_ticks_ = 0;  // from when_idle() on
-    net::KernelPath kernel_path_;   // open where the device steers coarsely, and after give_back()
+    clock::Ticks idle_due_;
+    clock::Ticks idle_after_;      // from when_idle() on
+    net::KernelPath kernel_path_;  // open where the device steers coarsely, and after give_back()
     std::function<bool(in_addr_t)> is_local_;
     std::atomic<std::uint64_t> to_kernel_{0};  // frames
     static inline std::atomic<int> timestamps_{0};

@@ -12,7 +12,7 @@ namespace vma::ring {
 namespace {
 
 // More recoveries in this time than recovered_at_ holds: the device has failed.
-constexpr std::uint64_t kStormNs = 1'000'000'000;
+constexpr std::chrono::seconds kStorm{1};
 
 }  // namespace
 
@@ -30,9 +30,9 @@ void Recovery::recover() noexcept {
         postponed_.store(true, std::memory_order_relaxed);
         return noted.settle_error();
     }
-    const std::uint64_t now = clock::monotonic_ns();
-    std::uint64_t& oldest = *std::ranges::min_element(recovered_at_);
-    const bool storm = oldest != 0 && now - oldest < kStormNs;
+    const clock::Time now = clock::monotonic();
+    clock::Time& oldest = *std::ranges::min_element(recovered_at_);
+    const bool storm = oldest != clock::Time{} && now - oldest < kStorm;
     oldest = now;
 
     rx_.queue().suspend();

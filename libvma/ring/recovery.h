@@ -49,9 +49,9 @@ class Recovery {
     verbs::Device* device_ = nullptr;
     ibv_cq* cq_ = nullptr;
     std::function<void()> on_failure_;
-    std::array<std::uint64_t, 4> recovered_at_{};  // ns; the last ones
-    std::uint64_t recoveries_ = 0;                 // the QP was brought back to work
-    std::atomic<bool> postponed_{false};           // recover() could not take TxQueue's lock: check() does it
+    std::array<clock::Time, 4> recovered_at_{};  // the last ones
+    std::uint64_t recoveries_ = 0;               // the QP was brought back to work
+    std::atomic<bool> postponed_{false};         // recover() could not take TxQueue's lock: check() does it
     std::atomic<bool> failed_{false};
 };
 

@@ -75,7 +75,7 @@ class Ring {
     // and sink.
     void at_batch_end(FrameSink* sink) noexcept { rx_.at_batch_end(sink); }
     // With the receive lock held: calls sink->idle() in a poll() that finds nothing and comes
-    // RingConfig::idle_usec or more from now. Not called while no thread polls. A sink that is detached
+    // RingConfig::idle or more from now. Not called while no thread polls. A sink that is detached
     // meanwhile is forgotten.
     void when_idle(FrameSink* sink) noexcept { rx_.when_idle(sink); }
     // Gives the kernel a frame that no sink here wants. The device steers coarsely, or the frame was in the

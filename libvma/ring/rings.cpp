@@ -20,7 +20,7 @@
 namespace vma::ring {
 namespace {
 
-constexpr std::uint64_t kRetryNs = 1'000'000'000;  // a process that held the netdev may have ended
+constexpr std::chrono::seconds kRetryPeriod{1};  // a process that held the netdev may have ended
 
 RingConfig ring_config() {
     const config::Params& p = config::get();
@@ -34,10 +34,10 @@ RingConfig ring_config() {
     ring.warn_ordinary = p.mem_alloc_type == 2;
     ring.moderation = {p.cq_moderation_enable != 0,
                        static_cast<std::uint32_t>(std::min(p.cq_moderation_count, p.rx_wre / 2)),
-                       static_cast<std::uint32_t>(p.cq_moderation_period_usec),
+                       clock::Usec(p.cq_moderation_period_usec),
                        static_cast<std::uint32_t>(std::min(p.cq_aim_max_count, p.rx_wre / 2)),
-                       static_cast<std::uint32_t>(p.cq_aim_max_period_usec),
-                       static_cast<std::uint32_t>(p.cq_aim_interval_msec),
+                       clock::Usec(p.cq_aim_max_period_usec),
+                       clock::Msec(p.cq_aim_interval_msec),
                        static_cast<std::uint32_t>(p.cq_aim_interrupts_rate)};
     return ring;
 }
@@ -85,13 +85,12 @@ Ring* Rings::get(int ifindex, std::string* why) {
     Slot& slot = slots_[ifindex];
     if (slot.ring != nullptr)
         return tell("its device has failed");  // for good: the ring stays, for sockets that still refer to it
-    std::uint64_t now = clock::monotonic_ns();
-    if (slot.retry_at_ns > now) return tell(slot.why);
+    if (slot.retry_at > clock::monotonic()) return tell(slot.why);
     // The first one waits for a predecessor that ends. Later ones are calls of a program that is served by
     // the kernel meanwhile.
-    auto ring = open(link, slot.held ? 0 : kPatienceNs);
+    auto ring = open(link, slot.held ? clock::Nsec::zero() : kPatience);
     if (!ring) {
-        slot.retry_at_ns = clock::monotonic_ns() + kRetryNs;
+        slot.retry_at = clock::monotonic() + kRetryPeriod;
         const int code = ring.error().code;
         slot.held = code == EBUSY;
         if (slot.held && !slot.waiting && on_freed_) wait_for(ifindex);
@@ -154,7 +153,7 @@ bool Rings::retry(int ifindex) {
     slot.holder.reset();
     slot.waiting = slot.ring == nullptr && slot.held;
     if (!slot.waiting) return false;
-    slot.retry_at_ns = 0;
+    slot.retry_at = {};
     if (get(ifindex) != nullptr || !slot.held) return slot.waiting = false;
     // Another process was faster: wait for its end.
     if (verbs::xdp::Holder::ask(ifindex) != verbs::xdp::Holder::State::alive) return true;
@@ -162,9 +161,9 @@ bool Rings::retry(int ifindex) {
     return false;
 }
 
-Result<std::unique_ptr<Ring>> Rings::open(const net::Link& link, std::uint64_t patience_ns) {
+Result<std::unique_ptr<Ring>> Rings::open(const net::Link& link, clock::Nsec patience) {
     Error last;
-    for (const Candidate& candidate : devices_for(view_, link, patience_ns)) {
+    for (const Candidate& candidate : devices_for(view_, link, patience)) {
         if (candidate.only_after != 0 && candidate.only_after != last.code) continue;
         if (last.code != 0)
             log::once(mendable(last.code) ? log::Level::warn : log::Level::info, "{}: {}; {} is tried",
@@ -223,7 +222,7 @@ void Rings::log_counters() {
         add("interrupts_requested", m.requested);
         add("interrupts_received", m.received);
         add("moderation_count", m.count);
-        add("moderation_period_usec", m.period_usec);
+        add("moderation_period_usec", m.period.count());
         for (std::size_t i = 0; i < c.rx_bad.size(); i++)
             add(net::drop_name(static_cast<net::Drop>(i)), c.rx_bad[i]);
         log::debug("counters of {}:{}", slot.ring->attr().name, std::string_view(text.data(), text.size()));

@@ -57,13 +57,13 @@ class Rings {
     void sources_changed();
 
   private:
-    Result<std::unique_ptr<Ring>> open(const net::Link& link, std::uint64_t patience_ns);
+    Result<std::unique_ptr<Ring>> open(const net::Link& link, clock::Nsec patience);
     void wait_for(int ifindex);
     void try_again(int ifindex);
 
     struct Slot {
         std::unique_ptr<Ring> ring;
-        std::uint64_t retry_at_ns = 0;
+        clock::Time retry_at;
         std::string why;                     // there is no ring
         bool held = false, waiting = false;  // by another process; and on_freed_ will be called
         InternalFd holder;                   // hangs up when that process goes

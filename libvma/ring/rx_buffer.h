@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "libvma/runtime/clock.h"
+
 namespace vma::ring {
 
 class Ring;
@@ -27,10 +29,10 @@ struct alignas(64) RxBuffer {
     std::uint8_t tos = 0, ttl = 0;
     bool copied = false;  // not a buffer of the ring: memory of its own, in one piece (Ring::swap_for_copy)
     std::uint32_t drops_before = 0;  // the socket's drop count when this was queued (SO_RXQ_OVFL)
-    // CLOCK_REALTIME on arrival, 0 unless a socket wants arrival times (Ring::want_timestamps).
-    std::int64_t timestamp_ns = 0;
-    // The device's own time of arrival, 0: it has none. Meaningful where timestamp_ns is not 0.
-    std::uint64_t device_ns = 0;
+    // When it arrived; none unless a socket wants arrival times (Ring::want_timestamps).
+    clock::WallTime arrived;
+    // The same by the device's own clock; none if that has no time. Meaningful where `arrived` is set.
+    clock::DeviceTime arrived_at_device;
     std::uint16_t l4_offset = 0;      // of the UDP or TCP header, from the start of the frame
     alignas(8) std::byte user[40]{};  // whatever the sink that holds the buffer needs with it
 

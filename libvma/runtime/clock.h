@@ -34,6 +34,15 @@ using Time = Monotonic::time_point;
 // CLOCK_REALTIME, as in the time stamps of packets. WallTime{} means that there is none.
 using WallTime = std::chrono::sys_time<std::chrono::nanoseconds>;
 
+// The clock of a device, in the time at which a frame arrived there. DeviceTime{} means that there is none.
+struct DeviceClock {
+    using duration = Nsec;
+    using rep = duration::rep;
+    using period = duration::period;
+    static constexpr bool is_steady = false;
+};
+using DeviceTime = std::chrono::time_point<DeviceClock, Nsec>;
+
 // What the kernel takes and gives, with seconds and nanoseconds apart.
 constexpr Nsec from_timespec(const timespec& t) noexcept {
     return Nsec(static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000u +

@@ -47,8 +47,7 @@ constexpr Id kNobody = 0, kWake = 1, kErrors = 2, kFirst = 16;
 
 // How often the thread looks whether the main thread has exited, and after that, whether only the library's
 // threads remain. A look costs some microseconds.
-constexpr clock::Nsec kMsec{1'000'000};
-constexpr int kLookMsec = 1000, kLookSoonMsec = 50;
+constexpr clock::Msec kLookPeriod{1000}, kLookSoon{50};
 constexpr std::size_t kStack =
     256 * 1024;  // callbacks parse netlink and format log lines; only touched pages count
 
@@ -104,8 +103,8 @@ long control(int set, int op, int fd, std::uint32_t events, std::uint64_t data) 
     return os::raw_syscall(SYS_epoll_ctl, set, op, fd, &event);
 }
 
-long wait(int set, epoll_event* events, int count, int msec) noexcept {
-    return os::raw_syscall(SYS_epoll_pwait, set, events, count, msec, nullptr, std::size_t{8});
+long wait(int set, epoll_event* events, int count, clock::Msec longest) noexcept {
+    return os::raw_syscall(SYS_epoll_pwait, set, events, count, longest.count(), nullptr, std::size_t{8});
 }
 
 int open_epoll() noexcept {
@@ -145,7 +144,7 @@ void run_watch(State& s, Id id) noexcept {
 void run_errors(State& s) noexcept {
     epoll_event events[16];
     for (;;) {
-        long n = wait(s.errors.get(), events, 16, 0);
+        long n = wait(s.errors.get(), events, 16, clock::Msec::zero());
         auto handler = g_on_error.load(std::memory_order_acquire);
         for (long i = 0; i < n; i++)
             if ((events[i].events & EPOLLERR) != 0 && handler != nullptr)
@@ -186,8 +185,8 @@ void settle_down() noexcept {
                   settings->affinity);
 }
 
-// Calls the ticks that are due. Returns milliseconds to the next one, -1 for none.
-int run_ticks(State& s) noexcept {
+// Calls the ticks that are due. Returns the time to the next one, `longest` at most.
+clock::Msec run_ticks(State& s, clock::Msec longest) noexcept {
     for (;;) {
         const clock::Time now = clock::monotonic();
         clock::Time next = clock::Time::max();
@@ -206,9 +205,8 @@ int run_ticks(State& s) noexcept {
         }
         s.lock.unlock();
         if (call == nullptr) {
-            if (next == clock::Time::max()) return -1;
-            return static_cast<int>(
-                std::min<std::uint64_t>((next - now + kMsec - clock::Nsec(1)) / kMsec, INT_MAX));
+            const clock::Nsec wait = next - now;
+            return wait < longest ? std::chrono::ceil<clock::Msec>(wait) : longest;
         }
         bool again = true;
         guarded([&] { again = (*call)(); });
@@ -224,13 +222,12 @@ void* loop(void*) noexcept {
     pthread_setname_np(pthread_self(), "vma");
     settle_down();
     State& s = state();
-    int look_msec = kLookMsec;
-    clock::Time look{};
+    clock::Msec between = kLookPeriod;  // looks
+    clock::Time look;
     for (;;) {
-        int msec = run_ticks(s);
-        if (msec < 0 || msec > look_msec) msec = look_msec;
+        const clock::Msec longest = run_ticks(s, between);
         epoll_event events[16];
-        long n = wait(s.events.get(), events, 16, msec);
+        long n = wait(s.events.get(), events, 16, longest);
         if (n < 0 && n != -EINTR) {
             // The program has closed the epoll set with a call that the library does not see. Ticks still
             // work.
@@ -252,8 +249,8 @@ void* loop(void*) noexcept {
         if (const clock::Time now = clock::monotonic(); now >= look) {
             leader::Threads threads = leader::look(s.stat);
             if (threads == leader::Threads::only_own) exit(0);
-            look_msec = threads == leader::Threads::many ? kLookMsec : kLookSoonMsec;
-            look = now + look_msec * kMsec;
+            between = threads == leader::Threads::many ? kLookPeriod : kLookSoon;
+            look = now + between;
         }
     }
     return nullptr;

@@ -24,8 +24,8 @@ constexpr std::string_view kPrefix = kFilePrefix;
 
 bool is_gone(const Header& header) {
     if (os::raw_syscall(SYS_kill, header.pid, 0) == -ESRCH) return true;
-    const std::uint64_t now = start_ticks_of(static_cast<long>(header.pid));
-    return now != 0 && header.start_ticks != 0 && now != header.start_ticks;
+    const std::uint64_t began = start_ticks_of(static_cast<long>(header.pid));
+    return began != 0 && header.start_ticks != 0 && began != header.start_ticks;
 }
 
 // Is `name` in `directory` a statistics file to remove?

@@ -65,9 +65,9 @@ std::uint64_t start_ticks_of(long pid) {
     const std::string text = os::read_proc_file(fmt::format("/proc/{}/stat", pid).c_str(), 4096);
     std::size_t at = text.rfind(')');
     for (int field = 2; field < 22 && at != std::string::npos; field++) at = text.find(' ', at + 1);
-    std::uint64_t ticks = 0;
-    if (at != std::string::npos) std::from_chars(text.data() + at + 1, text.data() + text.size(), ticks);
-    return ticks;
+    std::uint64_t began = 0;
+    if (at != std::string::npos) std::from_chars(text.data() + at + 1, text.data() + text.size(), began);
+    return began;
 }
 
 void forget_segment_in_child() noexcept {

@@ -15,8 +15,7 @@ namespace vma::tcp {
 
 inline constexpr std::uint32_t kTimestampBytes = 12;  // of options in each segment
 
-// What the program may set (socket options). A listener's are copied to what it
-// accepts.
+// What the program may set (socket options). A listener's are copied to what it accepts.
 struct Options {
     net::PathOptions path;
     bool nodelay = false, cork = false, keepalive = false;
@@ -39,8 +38,8 @@ struct Options {
     std::chrono::seconds defer_accept{};
     bool reuse_address = false;  // SO_REUSEADDR: others may bind the port while the connection lives
     Msec delayed_ack{40};
-    std::chrono::seconds mtu_expires{
-        600};  // net.ipv4.route.mtu_expires: how long what ICMP said of the path holds
+    // net.ipv4.route.mtu_expires: how long what ICMP said of the path holds
+    std::chrono::seconds mtu_expires{600};
     CongestionAlgorithm congestion = CongestionAlgorithm::cubic;
 };
 

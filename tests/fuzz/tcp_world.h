@@ -151,7 +151,7 @@ class Host final : public vma::tcp::PathSource {
         auto device = wire_.connect(small());
         device_ = device.get();
         attacker_ = wire_.connect({});
-        auto ring = vma::ring::Ring::create(std::move(device), {.idle_usec = 0, .huge_pages = false});
+        auto ring = vma::ring::Ring::create(std::move(device), {.idle = {}, .huge_pages = false});
         FUZZ_CHECK(ring.has_value());
         ring_ = std::move(*ring);
     }

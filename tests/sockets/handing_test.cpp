@@ -383,7 +383,7 @@ TEST(Handing, AStoppedParentIsWaitedForOnce) {
             sockets.push_back(std::make_unique<Fake>(counts));
             fcntl(sockets.back()->fd(), F_SETFD, 0);
         }
-        sharing::set_answer_limit(200);
+        sharing::set_answer_limit(clock::Msec(200));
         int result[2];
         ASSERT_EQ(pipe(result), 0);
         const pid_t parent = getpid(), child = fork();

@@ -36,7 +36,7 @@ class Host final : public PathSource {
         : address(inet_addr(address)) {
         auto made = wire.connect(config);
         device = made.get();
-        auto created = ring::Ring::create(std::move(made), {.idle_usec = 0, .huge_pages = false});
+        auto created = ring::Ring::create(std::move(made), {.idle = {}, .huge_pages = false});
         if (!created) throw std::runtime_error(created.error().what);
         ring = std::move(*created);
         mtu = config.mtu;

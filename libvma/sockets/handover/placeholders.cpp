@@ -25,7 +25,7 @@ namespace vma::sockets::placeholders {
 namespace {
 
 constexpr in_addr_t kSource = 0x7f564d41;  // 127.86.77.65
-constexpr int kPatienceMsec = 50;          // loopback answers before connect() returns, unless it is busy
+constexpr clock::Msec kPatience{50};       // loopback answers before connect() returns, unless it is busy
 
 struct Offer {
     in_port_t port;
@@ -70,7 +70,7 @@ Placeholder::Placeholder(const net::Endpoint& listener) noexcept {
     const long r = os::raw_syscall(SYS_connect, fd.get(), to.get(), to.size());
     if (r != 0 && r != -EINPROGRESS) return;
     pollfd p{fd.get(), POLLOUT, 0};
-    timespec limit{0, kPatienceMsec * 1'000'000};
+    timespec limit = clock::to_timespec(kPatience);
     if (os::raw_syscall(SYS_ppoll, &p, 1, &limit, nullptr, 0) <= 0 || (p.revents & (POLLERR | POLLHUP)) != 0)
         return;
     // Where the listener has TCP_DEFER_ACCEPT, it wants data first.

@@ -42,8 +42,8 @@ namespace {
 constexpr std::size_t kMaxChildren =
     64;  // channels to children; more share the last one, whose end is then not seen
 constexpr std::size_t kMaxAncestors = 8;  // channels to processes whose sockets we inherited
-constinit std::atomic<long> g_answer_msec{
-    10'000};  // the parent's internal thread answers in microseconds, unless it is stopped
+constinit std::atomic<clock::Msec> g_answer_limit{
+    clock::Msec(10'000)};  // the parent's internal thread answers in microseconds, unless it is stopped
 constexpr std::size_t kRequests = 128;  // in one message
 
 // What a child asks: "put this into the kernel". The object's address and the number are the owner's at the
@@ -484,7 +484,7 @@ class Deadline {
     }
 
   private:
-    timespec left_{g_answer_msec / 1000, g_answer_msec % 1000 * 1'000'000};
+    timespec left_ = clock::to_timespec(g_answer_limit.load());
 };
 
 // Requests to the owner at the other end of a channel. Uses neither malloc nor a lock.
@@ -608,7 +608,7 @@ bool shared_since(std::uint32_t born) noexcept {
     return g_newest_alive.load(std::memory_order_acquire) > born;
 }
 
-void set_answer_limit(long msec) noexcept { g_answer_msec = msec; }
+void set_answer_limit(clock::Msec limit) noexcept { g_answer_limit = limit; }
 
 void open_own_channel() {
     if (*g_own_channel) return;

@@ -31,6 +31,7 @@
 
 #include <cstdint>
 
+#include "libvma/runtime/clock.h"
 #include "libvma/sockets/fd_object.h"
 
 namespace vma::sockets::sharing {
@@ -43,7 +44,7 @@ void start();
 void open_own_channel();
 
 // How long a process waits for all it asks at once; 10 s, unless a test cannot.
-void set_answer_limit(long msec) noexcept;
+void set_answer_limit(clock::Msec limit) noexcept;
 
 // Children forked so far. A socket remembers it when it comes to be, and so knows whom it is shared with.
 std::uint32_t generation() noexcept;

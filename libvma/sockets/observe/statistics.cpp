@@ -83,7 +83,7 @@ void publish_ring(unsigned number, RingSlot& slot) noexcept {
     auto put = [](std::uint64_t& word, std::uint64_t value) { stats::store(word, value); };
     put(block.rules, now.rules);
     put(block.moderation_count, moderation.count);
-    put(block.moderation_period_us, moderation.period_usec);
+    put(block.moderation_period_us, moderation.period.count());
     put(block.tx_free, buffers.tx_free);
     put(block.rx_packets, now.rx_frames - base.rx_frames);
     put(block.rx_bytes, now.rx_bytes - base.rx_bytes);

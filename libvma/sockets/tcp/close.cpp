@@ -26,17 +26,18 @@ void TcpSocket::before_last_close(int fd) noexcept {
 
 void TcpSocket::last_number_closed(int fd) noexcept {
     if (tcp::Connection* c = transport_.connection()) {
-        const int linger_s = options_.linger_s();
+        const std::chrono::seconds time = options_.linger();
+        const bool lingers = time > time.zero();
         const bool handler = ConnectionScope::interrupted(*c);
         // The number may mean another file by now.
-        const bool shadow = (linger_s > 0 || !accepted_) && shadow_.is(fd);
+        const bool shadow = (lingers || !accepted_) && shadow_.is(fd);
         bool keep = !accepted_;
         // Calls of other threads that are under way go on, as in the kernel: the last of them closes.
-        if (transport_.close(linger_s == 0, handler)) {
+        if (transport_.close(time == time.zero(), handler)) {
             closed_.store(true, std::memory_order_release);
-            if (shadow && linger_s > 0 && !handler) {
+            if (shadow && lingers && !handler) {
                 InternalFd port = accepted_ ? InternalFd() : copy_shadow(fd);
-                lingering_ = Lingering{std::chrono::seconds(linger_s), std::move(port), nullptr};
+                lingering_ = Lingering{time, std::move(port), nullptr};
                 if (!linger_later()) linger();
                 keep = false;
             }
@@ -67,7 +68,7 @@ void TcpSocket::before_process_end(int fd) noexcept {
         if (c == nullptr || over(*c)) return;
         // A handshake is not to be completed by the internal thread in the last moments: the kernel refuses
         // it.
-        if (still_connecting(*c) || c->readable() != 0 || options_.linger_s() == 0) {
+        if (still_connecting(*c) || c->readable() != 0 || options_.linger() == std::chrono::seconds::zero()) {
             ConnectionScope here(*c);
             c->close(true);
             return;

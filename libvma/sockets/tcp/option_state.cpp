@@ -25,7 +25,7 @@ bool TcpOptionState::note(int level, int name, const void* value, socklen_t len)
 void TcpOptionState::inherit(const TcpOptionState& listener, bool with_list) noexcept {
     send_timeout_.store(listener.send_timeout(), std::memory_order_relaxed);
     receive_lowat_.store(listener.receive_lowat(), std::memory_order_relaxed);
-    linger_s_.store(listener.linger_s(), std::memory_order_relaxed);
+    linger_.store(listener.linger(), std::memory_order_relaxed);
     report_inq_.store(listener.report_inq(), std::memory_order_relaxed);
     if (!with_list) return;
     inherited_ = listener.set_;

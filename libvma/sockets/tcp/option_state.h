@@ -36,8 +36,9 @@ class TcpOptionState {
     void set_send_timeout(clock::Nsec timeout) noexcept { send_timeout_.store(timeout); }
     std::uint32_t receive_lowat() const noexcept { return receive_lowat_.load(std::memory_order_relaxed); }
     void set_receive_lowat(std::uint32_t bytes) noexcept { receive_lowat_.store(bytes); }
-    int linger_s() const noexcept { return linger_s_.load(std::memory_order_relaxed); }  // -1: off
-    void set_linger_s(int seconds) noexcept { linger_s_.store(seconds); }
+    // SO_LINGER; negative: off.
+    std::chrono::seconds linger() const noexcept { return linger_.load(std::memory_order_relaxed); }
+    void set_linger(std::chrono::seconds time) noexcept { linger_.store(time); }
     bool report_inq() const noexcept { return report_inq_.load(std::memory_order_relaxed); }  // TCP_INQ
     void set_report_inq(bool on) noexcept { report_inq_.store(on); }
     // What TCP_MAXSEG still tells after a connection; 0: nothing.
@@ -55,7 +56,7 @@ class TcpOptionState {
     std::atomic<bool> has_inherited_{false};
     std::atomic<bool> report_inq_{false};
     bool reuseport_ = false;
-    std::atomic<int> linger_s_{-1};
+    std::atomic<std::chrono::seconds> linger_{std::chrono::seconds(-1)};
     std::atomic<clock::Nsec> send_timeout_{};
     std::atomic<std::uint32_t> receive_lowat_{1};
     std::atomic<std::uint32_t> past_mss_{0};

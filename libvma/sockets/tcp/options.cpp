@@ -101,7 +101,7 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
                 struct linger l {};
                 socklen_t len = sizeof l;
                 os::getsockopt(fd, SOL_SOCKET, SO_LINGER, &l, &len);
-                options_.set_linger_s(l.l_onoff != 0 ? std::max(l.l_linger, 0) : -1);
+                options_.set_linger(std::chrono::seconds(l.l_onoff != 0 ? std::max(l.l_linger, 0) : -1));
                 break;
             }
             case SO_KEEPALIVE:

@@ -32,9 +32,9 @@ void ReceiveControl::count_timestamps(bool has_rules) noexcept {
 void ReceiveControl::put(const ring::RxBuffer& b, unsigned wanted, CmsgWriter& out) noexcept {
     // The kernel's order: socket level first, then the IP level by option.
     if (wanted & (timestamp | timestampns | timestamping | timestamping_device)) {
-        timespec when{b.timestamp_ns / 1'000'000'000, b.timestamp_ns % 1'000'000'000};
         // The datagram came before any socket wanted time stamps: as in the kernel, the time is now.
-        if (b.timestamp_ns == 0) clock_gettime(CLOCK_REALTIME, &when);
+        const clock::WallTime arrived = b.arrived != clock::WallTime{} ? b.arrived : clock::wall();
+        const timespec when = clock::to_timespec(arrived.time_since_epoch());
         if (wanted & timestampns) {
             out.put(SOL_SOCKET, SO_TIMESTAMPNS, &when, sizeof when);
         } else if (wanted & timestamp) {
@@ -43,13 +43,13 @@ void ReceiveControl::put(const ring::RxBuffer& b, unsigned wanted, CmsgWriter& o
         }
         // As the kernel, it says what there is: where the device has no time, only the first is set, or there
         // is no message at all.
-        const bool by_device = (wanted & timestamping_device) && b.timestamp_ns != 0 && b.device_ns != 0;
+        const bool by_device = (wanted & timestamping_device) && b.arrived != clock::WallTime{} &&
+                               b.arrived_at_device != clock::DeviceTime{};
         if ((wanted & timestamping) || by_device) {
             scm_timestamping stamps{};
             if (wanted & timestamping) std::memcpy(&stamps.ts[0], &when, sizeof when);
             if (by_device) {
-                const timespec at{static_cast<time_t>(b.device_ns / 1'000'000'000),
-                                  static_cast<long>(b.device_ns % 1'000'000'000)};
+                const timespec at = clock::to_timespec(b.arrived_at_device.time_since_epoch());
                 std::memcpy(&stamps.ts[2], &at, sizeof at);
             }
             out.put(SOL_SOCKET, SO_TIMESTAMPING, &stamps, sizeof stamps);

@@ -20,7 +20,7 @@ constexpr std::uint32_t kHashMask = (1u << kHashBits) - 1, kPeriodMask = (1u << 
 constexpr unsigned kStampBits = 6;
 constexpr std::uint32_t kStampMask = (1u << kStampBits) - 1, kNoScale = 15, kSackBit = 16;
 constexpr std::uint32_t kStampAge =
-    Msec(2 * kCookieTime / std::chrono::milliseconds(1)).count() + (1u << kStampBits);
+    std::chrono::duration_cast<Msec>(2 * kCookieTime).count() + (1u << kStampBits);  // ms
 
 std::atomic<Time> g_last_sent{};
 

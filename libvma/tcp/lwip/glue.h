@@ -87,7 +87,7 @@ class Entry {
         tcp_pcb* time_wait;
         const Parameters* parameters;
         ip_globals ip;
-        std::uint32_t ticks;
+        u32_t ticks;
         std::uint8_t active_changed;
         vma_lwip_input_state input;
     };

@@ -23,7 +23,7 @@
 // What the peer sent into the gap comes again by its own timer; what we sent and the peer did not get, by the
 // kernel's. A restored socket has measured no round trip, and its first timeouts take seconds. So where
 // anything may be lost and the connection has time stamps, it is made to measure one: a segment of ours, from
-// "the peer", acknowledges a byte that stands before the send queue and echoes a time srtt ago.
+// "the peer", acknowledges a byte that stands before the send queue and echoes a time `srtt` ago.
 #pragma once
 
 #include <netinet/in.h>

@@ -145,7 +145,8 @@ void Congestion::hystart_round(std::uint32_t acked, std::uint32_t flight) noexce
     HyStart& h = hystart_;
     if (h.samples >= kRttSamples && h.this_round_min != Usec::max()) {
         if (!h.in_css && h.last_round_min != Usec::max()) {
-            const Usec thresh = std::clamp(h.last_round_min / kMinRttDivisor, kMinRttThresh, kMaxRttThresh);
+            const Usec thresh(std::clamp((h.last_round_min / kMinRttDivisor).count(), kMinRttThresh.count(),
+                                         kMaxRttThresh.count()));
             if (h.this_round_min >= h.last_round_min + thresh) {
                 h.css_baseline = h.this_round_min;
                 h.in_css = true;

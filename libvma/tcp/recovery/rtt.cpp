@@ -37,9 +37,9 @@ void WindowedMin::add(Usec value, Time now) noexcept {
 }
 
 void RttEstimator::sample(Usec rtt, Time now) noexcept {
-    latest_ = std::clamp(rtt, Usec(1), kMaxRto);
+    const std::uint32_t r = std::clamp(rtt.count(), 1u, kMaxRto.count());
+    latest_ = Usec(r);
     min_.add(latest_, now);
-    const std::uint32_t r = latest_.count();
     if (!measured_) {
         measured_ = true;
         srtt8_ = r * 8;
@@ -51,7 +51,7 @@ void RttEstimator::sample(Usec rtt, Time now) noexcept {
         srtt8_ = static_cast<std::uint32_t>(static_cast<std::int64_t>(srtt8_) + error);
     }
     backoffs_ = 0;
-    base_rto_ = std::min(Usec(srtt8_ / 8) + std::max(Usec(rttvar4_), kMinRto), kMaxRto);
+    base_rto_ = Usec(std::min(srtt8_ / 8 + std::max(rttvar4_, kMinRto.count()), kMaxRto.count()));
 }
 
 void RttEstimator::backoff() noexcept {

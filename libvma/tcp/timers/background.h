@@ -71,7 +71,6 @@ class Background {
         ring::Ring* ring;
         std::uint32_t connections = 0;
         std::uint32_t polls_seen = 0;
-        std::uint32_t idle_ticks = 0;
         bool watched = false;  // its channel wakes the internal thread
     };
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "libvma/verbs/rdma/device_clock.h"
 
-#include <time.h>
-
 #include <mutex>
 
+#include "libvma/runtime/clock.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/runtime.h"
 
@@ -14,25 +13,21 @@ namespace {
 constexpr clock::Msec kSynchronisePeriod{1000};
 constexpr int kReadings = 5;  // of both clocks; the quickest reading counts
 
-std::uint64_t realtime_ns() noexcept {
-    timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
-}
-
 std::optional<ClockPair> read_pair(ibv_context* context) noexcept {
     std::optional<ClockPair> best;
     for (int i = 0; i < kReadings; i++) {
         ibv_values_ex values{};
         values.comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
-        const std::uint64_t before = realtime_ns();
+        const clock::WallTime before = clock::wall();
         if (ibv_query_rt_values_ex(context, &values) != 0 || !(values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK))
             return std::nullopt;
-        const std::uint64_t after = realtime_ns();
-        if (after < before || (best && after - before >= best->width_ns)) continue;
+        const clock::WallTime after = clock::wall();
+        const clock::Nsec width = after - before;
+        if (after < before || (best && width.count() >= best->width_ns)) continue;
         const auto ticks =
             static_cast<std::uint64_t>(values.raw_clock.tv_nsec);  // cycles, in spite of the name
-        best = ClockPair{ticks, before + (after - before) / 2, after - before};
+        const clock::Nsec middle = before.time_since_epoch() + width / 2;
+        best = ClockPair{ticks, middle.count(), width.count()};
     }
     return best;
 }

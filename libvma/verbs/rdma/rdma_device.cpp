@@ -427,8 +427,8 @@ std::uint64_t RdmaDevice::drops_in_sysfs() const {
 
 std::uint64_t RdmaDevice::rx_device_drops() noexcept {
     try {
-        const std::uint64_t now = drops_in_sysfs();
-        return now > drops_before_ ? now - drops_before_ : 0;
+        const std::uint64_t drops = drops_in_sysfs();
+        return drops > drops_before_ ? drops - drops_before_ : 0;
     } catch (const std::bad_alloc&) {
         return 0;
     }
