@@ -22,6 +22,7 @@ class Thing final : public Other {
     };
     static constexpr int kMany = 3;
     int a_ = 0, b_{1};
+    std::uint64_t until(std::uint64_t deadline_ns, int known) const;
     std::map<int, std::pair<int, int>> table_;
     std::atomic<bool> flag_{
         false};  // wrapped by the formatter
@@ -72,6 +73,7 @@ class Structure(unittest.TestCase):
         self.assertEqual(figures["arrows between folders"], 1)
         self.assertEqual(figures["pairs of duplicates"], 1)
         self.assertEqual(figures["global variables"], 2)
+        self.assertEqual(figures["times that are plain integers"], 1)
         self.assertEqual(figures["sentences over 25 words in documents"], 1)
         self.assertEqual(figures["lines over 110 columns"], 2)  # the sentence and the code
 
