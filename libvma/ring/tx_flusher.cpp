@@ -105,19 +105,23 @@ LookAtHeld TxFlusher::look(std::uint64_t now, std::uint64_t age) noexcept {
 void TxFlusher::loop() noexcept {
     const std::uint64_t per_usec = clock::ticks_per_usec();
     const std::uint64_t age = verbs::LazyKick::kHoldLimitNs * per_usec / 1000;
+    const std::uint64_t memory = kLongestPauseNs * per_usec / 1000;
     std::uint64_t idle_since = clock::ticks(), pause_ns = verbs::LazyKick::kHoldLimitNs;
+    std::uint64_t sent_at = idle_since - memory;  // when frames had last been sent since the look before
     for (;;) {
         std::uint64_t now = clock::ticks();
         const LookAtHeld found = look(now, age);
+        if (found.goes_on) sent_at = now;
         if (found.due != 0 || found.goes_on) idle_since = now;
-        if (found.goes_on && !found.left)
+        const bool goes_on = now - sent_at < memory;
+        if (goes_on && !found.left)
             pause_ns = std::min(pause_ns + pause_ns / 4, kLongestPauseNs);
         else
             pause_ns = verbs::LazyKick::kHoldLimitNs;
         if (found.due != 0) {
             now = clock::ticks();
             const std::uint64_t until_due = found.due > now ? (found.due - now) * 1000 / per_usec : 1;
-            sleep_ns(std::max<std::uint64_t>(until_due, found.goes_on ? pause_ns : 1));
+            sleep_ns(std::max<std::uint64_t>(until_due, goes_on ? pause_ns : 1));
             continue;
         }
         if (now - idle_since < kIdleNs / 1000 * per_usec) {
