@@ -98,10 +98,6 @@ unsigned WaitTargets::progress() noexcept {
     return taken;
 }
 
-void WaitTargets::woken() noexcept {
-    for (ring::Ring* ring : rings_) ring->woken();
-}
-
 bool WaitTargets::offloaded() const noexcept {
     for (const View& view : views_)
         if (view.set->offloaded()) return true;
@@ -131,10 +127,18 @@ void ArmedWait::arm() {
             waiting_++;
             return true;
         });
-    for (ring::Ring* ring : sources_.rings_) {
-        if (!interrupts_) break;
-        ring->arm();
-        watch(ring->channel_fd());
+    if (interrupts_) {
+        const std::size_t count = sources_.rings_.size();
+        if (count <= sockets::RingWatch::kMost) {
+            rings_.emplace(complete() ? waiter_ : nullptr, sources_.rings_.data(),
+                           static_cast<unsigned>(count));
+            watch_rings();
+        } else {
+            for (ring::Ring* ring : sources_.rings_) {
+                ring->arm();
+                watch(ring->channel_fd());
+            }
+        }
     }
     for (Socket* s : sources_.own_rings_) {
         if (!interrupts_) break;
@@ -146,6 +150,32 @@ void ArmedWait::arm() {
         for (unsigned i = 0; i < n; i++) watch(fds[i]);
     }
     if (waiter_ != nullptr) watch(waiter_->fd());
+}
+
+void ArmedWait::watch_rings() {
+    pollfd channels[sockets::RingWatch::kMost];
+    const unsigned n = rings_->arm(channels);
+    for (unsigned i = 0; i < n; i++) watch(channels[i].fd);
+}
+
+bool ArmedWait::sleeps_on() {
+    if (!rings_) {
+        for (ring::Ring* ring : sources_.rings_) ring->woken();
+        return false;
+    }
+    const unsigned frames = rings_->woken();
+    if (!complete() || sources_.own_rings_.size() != 0) return false;
+    const auto told = rings_->told();
+    if (told == sockets::RingWatch::Told::signalled) return false;
+    // A frame that another thread was quicker to take looks like an event of the kernel's descriptors, which
+    // would be there still.
+    const bool vain = frames == 0 && told == sockets::RingWatch::Told::nothing;
+    vain_ = vain ? vain_ + 1 : 0;
+    if (vain_ > 1) return false;
+    fds_.clear();
+    watch(waiter_->fd());
+    watch_rings();
+    return true;
 }
 
 ArmedWait::~ArmedWait() {

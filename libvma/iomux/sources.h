@@ -8,11 +8,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "libvma/iomux/epoll_set.h"
 #include "libvma/iomux/scratch.h"
 #include "libvma/sockets/fd_table.h"
+#include "libvma/sockets/ring_watch.h"
 #include "libvma/sockets/waiter.h"
 
 namespace vma::iomux {
@@ -31,8 +33,6 @@ class WaitTargets {
     void flush() noexcept;
     // Takes one batch from each ring. Returns the number of frames; at 0, the rings are empty.
     unsigned progress() noexcept;
-    // After a sleep: as progress(), with the rings' moderation of wake-ups.
-    void woken() noexcept;
     // Does any socket take data past the kernel? If none does, spinning is useless.
     bool offloaded() const noexcept;
 
@@ -70,6 +70,9 @@ class ArmedWait {
     ArmedWait& operator=(const ArmedWait&) = delete;
 
     void arm();
+    // After a sleep that was not interrupted: takes the frames of the rings that the thread watches. True: it
+    // was woken for others, so if it has no event it sleeps on; the rings are armed again.
+    bool sleeps_on();
     // False: the thread may miss a change, so the caller sleeps in short slices.
     bool complete() const noexcept { return waiter_ != nullptr && complete_; }
     // The descriptors to watch for reading: the rings' channels, each once, and the waiter.
@@ -77,12 +80,15 @@ class ArmedWait {
 
   private:
     void watch(int fd);
+    void watch_rings();
 
     const WaitTargets& sources_;
     sockets::Waiter* waiter_;
     const bool interrupts_;
     bool complete_;
     std::size_t sets_ = 0, waiting_ = 0, armed_ = 0;  // how far arm() came
+    unsigned vain_ = 0;  // wake-ups in a row for nothing that the library knows of
+    std::optional<sockets::RingWatch> rings_;
     Scratch<int, 32> fds_;
 };
 

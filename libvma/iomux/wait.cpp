@@ -255,7 +255,10 @@ int Wait::spin(const Deadline& deadline, const Signals& signals, const sigset_t*
         if (round % kOffloadCheck == 0 && !sources_.offloaded()) break;
         time.round();
         sources_.flush();  // frames that polling has answered must not wait for the flusher
-        policy.yield ? yield_core() : spin_wait(round);
+        if (policy.yield)
+            yield_core();
+        else if (!spin_or_sleep(round))
+            break;
     }
     over = false;
     return 0;
@@ -275,20 +278,23 @@ int Wait::sleep_once(const Deadline& deadline, Signals& signals) {
     sources_.refresh(true);
     ArmedWait arming(sources_, waiter, spin_policy().interrupts);
     arming.arm();
-    if (sources_.stale()) return 0;
-    if (empty_rings()) return 0;
-
-    timespec left;
-    const timespec* limit = nullptr;
-    clock::Nsec rest = deadline.left();
-    if (!arming.complete()) rest = std::min(rest, kSlice);
-    if (!deadline.infinite() || !arming.complete()) {
-        left = clock::to_timespec(rest);
-        limit = &left;
+    for (;;) {
+        if (sources_.stale()) return 0;
+        if (empty_rings()) return 0;
+        timespec left;
+        const timespec* limit = nullptr;
+        clock::Nsec rest = deadline.left();
+        if (!arming.complete()) rest = std::min(rest, kSlice);
+        if (!deadline.infinite() || !arming.complete()) {
+            left = clock::to_timespec(rest);
+            limit = &left;
+        }
+        spinners::sleeps();
+        const int error = sleep(arming.fds(), limit, signals.sleeping());
+        spinners::leave();
+        if (error != 0) return error;
+        if (!arming.sleeps_on() || deadline.left() == clock::Nsec::zero()) return 0;
     }
-    int error = sleep(arming.fds(), limit, signals.sleeping());
-    if (error == 0) sources_.woken();
-    return error;
 }
 
 }  // namespace vma::iomux

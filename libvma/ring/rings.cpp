@@ -162,6 +162,7 @@ bool Rings::retry(int ifindex) {
 }
 
 Result<std::unique_ptr<Ring>> Rings::open(const net::Link& link, clock::Nsec patience) {
+    spinners::open();
     Error last;
     for (const Candidate& candidate : devices_for(view_, link, patience)) {
         if (candidate.only_after != 0 && candidate.only_after != last.code) continue;

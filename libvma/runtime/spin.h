@@ -13,18 +13,27 @@
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/lock.h"
+#include "libvma/runtime/spinners.h"
 
 namespace vma {
 
 inline void yield_core() noexcept { os::raw_syscall(SYS_sched_yield); }
 
-// `round` counts the loop's polls in vain, from 1.
+// For a thread that waits for another one of the library. `round` counts the loop's polls in vain, from 1.
 inline void spin_wait(std::uint64_t round) noexcept {
     constexpr std::uint64_t kIdleAfter = 2048, kYieldEvery = 512;  // about 60 us and 15 us
     if (round >= kIdleAfter && round % kYieldEvery == 0)
         yield_core();
     else
         cpu_relax();
+}
+
+// For a call of the program that waits, as often as it polled in vain. False: it should sleep, because others
+// need the processor more (spinners.h). The loop has a PollTime, which tells when the wait is over.
+inline bool spin_or_sleep(std::uint64_t round) noexcept {
+    if (__builtin_expect(round % spinners::kLookEvery == 0, 0)) return spinners::look(round);
+    cpu_relax();
+    return true;
 }
 
 // VMA_CPU_USAGE_STATS: how long threads polled, in loops that had found nothing yet. Each loop has one of
@@ -52,6 +61,7 @@ class PollTime {
     }
     // Called before sleeping.
     void stop() noexcept {
+        spinners::leave();
         if (__builtin_expect(since_ == clock::Ticks(), 1)) return;
         const clock::Ticks spent = clock::Ticks::now() - since_;
         total_.fetch_add(spent.count(), std::memory_order_relaxed);

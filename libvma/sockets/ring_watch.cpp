@@ -106,9 +106,11 @@ unsigned RingWatch::arm(pollfd* out) noexcept {
     return n;
 }
 
-void RingWatch::woken() noexcept {
+unsigned RingWatch::woken() noexcept {
+    unsigned frames = 0;
     for (unsigned i = 0; i < count_; i++)
-        if (sleepers_[i].leads.load(std::memory_order_acquire)) rings_[i]->woken();
+        if (sleepers_[i].leads.load(std::memory_order_acquire)) frames += rings_[i]->woken();
+    return frames;
 }
 
 bool RingWatch::sleeps_on(short event) noexcept {
@@ -119,9 +121,13 @@ bool RingWatch::sleeps_on(short event) noexcept {
                 return true;
         return false;
     }
+    return told() != Told::signalled;
+}
+
+RingWatch::Told RingWatch::told() noexcept {
     std::uint64_t count = 0;
     os::raw_syscall(SYS_read, waiter_->fd(), &count, sizeof count);
-    return count % kAppointment == 0;
+    return count == 0 ? Told::nothing : count % kAppointment == 0 ? Told::appointed : Told::signalled;
 }
 
 void RingWatch::reset_in_child() noexcept {

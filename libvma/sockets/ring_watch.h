@@ -32,12 +32,15 @@ class RingWatch {
     // Before each ppoll(): arms the rings it is to watch and puts their channels into `out`, which has room
     // for all. How many. The caller then looks at its sockets for the last time.
     unsigned arm(pollfd* out) noexcept;
-    // After ppoll() found something: Ring::woken() of those rings.
-    void woken() noexcept;
+    // After ppoll() found something: Ring::woken() of those rings. How many frames they had.
+    unsigned woken() noexcept;
     // Was it nothing but frames of other threads' sockets, or an appointment? Then the thread sleeps on, as
     // leader perhaps. A thread that is alone on its rings goes back and polls, as it may be asked to.
     // `event`: what ppoll() said of the waiter.
     bool sleeps_on(short event) noexcept;
+    // The same for a thread that does not know what has woken it: takes what the waiter was told.
+    enum class Told { nothing, appointed, signalled };
+    Told told() noexcept;
 
     // In a forked child: no thread sleeps.
     static void reset_in_child() noexcept;

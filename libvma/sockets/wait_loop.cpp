@@ -58,8 +58,10 @@ int Sleep::run(clock::Time deadline, const sigset_t* mask) {
         timeout = &limit;
     }
     int saved = errno;
+    spinners::sleeps();
     const int r = os::ppoll(fds_, count_, timeout, mask);
     const int error = errno;
+    spinners::leave();
     errno = saved;
     woken_ = r > 0;
     if (woken_) watch_.woken();

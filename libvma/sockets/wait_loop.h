@@ -12,6 +12,7 @@
 #include <signal.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "libvma/config/params.h"
 #include "libvma/runtime/clock.h"
@@ -45,20 +46,27 @@ struct Waiting {
     Next next(std::int64_t limit) noexcept {
         if (interrupted()) return Next::interrupted;
         spins++;
+        if (std::exchange(crowded_, false)) return Next::sleep;
         if (timed() && (spins & 63) == 0 && clock::monotonic() >= deadline) return Next::late;
         return limit < 0 || spins < static_cast<std::uint64_t>(limit) ? Next::poll : Next::sleep;
     }
     // Between two rounds. A cancellation point now and then, as the kernel's wait is one.
-    void pause(PollTime& time) const {
+    void pause(PollTime& time) {
         if ((spins & 1023) == 0) pthread_testcancel();
         time.round();
-        config::get().rx_poll_yield != 0 ? yield_core() : spin_wait(spins);
+        if (config::get().rx_poll_yield != 0)
+            yield_core();
+        else
+            crowded_ = !spin_or_sleep(spins);
     }
 
     clock::Time deadline;  // Time{}: none
     std::uint32_t interruptions, restarts;
     std::uint64_t spins = 0;
     bool slept = false;
+
+  private:
+    bool crowded_ = false;  // others need the processor more
 };
 
 // While it lives, the thread's waiter is on the socket, and the rings notify. Construct it under a

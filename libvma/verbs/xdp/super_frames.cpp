@@ -31,15 +31,28 @@ struct VnetHeader {
 static_assert(sizeof(VnetHeader) == 10);
 constexpr std::uint8_t kNeedsSum = 1, kGsoTcp4 = 1;
 
-bool segments_tcp(int fd, const std::string& name) noexcept {
-    ethtool_value value{.cmd = ETHTOOL_GTSO, .data = 0};
+// Asks the netdev's driver; `question` begins with an ETHTOOL_* command.
+template <class Question>
+bool ask_driver(int fd, const std::string& name, Question& question) noexcept {
     ifreq request{};
     name.copy(request.ifr_name, sizeof request.ifr_name - 1);
-    request.ifr_data = reinterpret_cast<char*>(&value);
-    return os::raw_syscall(SYS_ioctl, fd, SIOCETHTOOL, &request) == 0 && value.data != 0;
+    request.ifr_data = reinterpret_cast<char*>(&question);
+    return os::raw_syscall(SYS_ioctl, fd, SIOCETHTOOL, &request) == 0;
+}
+
+bool segments_tcp(int fd, const std::string& name) noexcept {
+    ethtool_value value{.cmd = ETHTOOL_GTSO, .data = 0};
+    return ask_driver(fd, name, value) && value.data != 0;
 }
 
 }  // namespace
+
+unsigned queues_in_use(const std::string& name) noexcept {
+    const InternalFd fd(os::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    ethtool_channels channels{};
+    channels.cmd = ETHTOOL_GCHANNELS;
+    return fd && ask_driver(fd.get(), name, channels) ? channels.rx_count + channels.combined_count : 0;
+}
 
 Result<void> SuperFrames::open(int ifindex, const std::string& name) {
     // Protocol 0: the socket receives nothing.

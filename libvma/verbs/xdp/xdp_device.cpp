@@ -32,6 +32,8 @@ void pause_msec() noexcept {
 }  // namespace
 
 Result<std::unique_ptr<XdpDevice>> XdpDevice::open(XdpConfig config) {
+    if (const unsigned used = queues_in_use(config.name); used != 0)
+        config.queues = std::min(config.queues, used);
     config.queues = std::clamp(config.queues, 1u, unsigned{STEER_MAX_QUEUES});
     const std::uint64_t deadline = clock::monotonic_ns() + config.patience_ns;
     for (;;) {

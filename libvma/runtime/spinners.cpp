@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/runtime/spinners.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/fork_renewal.h"
+#include "libvma/runtime/spin.h"
+
+namespace vma {
+
+SpinnerTable::Entry* SpinnerTable::claim(std::uint64_t owner, std::size_t hint) noexcept {
+    for (std::size_t i = 0; i < kEntries; i++) {
+        const std::size_t at = (hint + i) % kEntries;
+        Entry& entry = entries_[at];
+        std::uint64_t free = 0;
+        if (entry.owner.load(std::memory_order_relaxed) != 0 ||
+            !entry.owner.compare_exchange_strong(free, owner, std::memory_order_relaxed))
+            continue;
+        std::uint32_t used = used_.load(std::memory_order_relaxed);
+        while (used <= at && !used_.compare_exchange_weak(used, static_cast<std::uint32_t>(at) + 1,
+                                                          std::memory_order_relaxed)) {
+        }
+        return &entry;
+    }
+    return nullptr;
+}
+
+void SpinnerTable::release(Entry& entry, std::uint64_t owner) noexcept {
+    entry.since.store(0, std::memory_order_relaxed);
+    entry.owner.compare_exchange_strong(owner, 0, std::memory_order_relaxed);
+}
+
+SpinAdvice SpinnerTable::advice(const Entry& mine, clock::Ticks now,
+                                const cpu_set_t& allowed) const noexcept {
+    const unsigned processors = std::max(1, CPU_COUNT(&allowed));
+    const std::uint64_t began = mine.since.load(std::memory_order_relaxed);
+    const std::uint64_t fresh = clock::to_ticks(kFresh).count(), busy = clock::to_ticks(kBusySleeper).count();
+    unsigned later = 0, others = 0;
+    const std::size_t used = std::min<std::size_t>(used_.load(std::memory_order_relaxed), kEntries);
+    for (std::size_t i = 0; i < used; i++) {
+        const Entry& entry = entries_[i];
+        if (&entry == &mine || entry.owner.load(std::memory_order_relaxed) == 0) continue;
+        const std::uint64_t since = entry.since.load(std::memory_order_relaxed);
+        const std::uint32_t cpu = entry.cpu.load(std::memory_order_relaxed);
+        if (since == 0 || cpu >= CPU_SETSIZE || !CPU_ISSET(cpu, &allowed)) continue;
+        // Another processor's counter may be a little ahead.
+        const std::uint64_t beat = std::min(entry.beat.load(std::memory_order_relaxed), now.count());
+        const bool asleep = since == kAsleep;
+        if (now.count() - beat >= (asleep ? busy : fresh)) continue;
+        others++;
+        if (!asleep && since > began) later++;
+    }
+    if (later >= processors) return SpinAdvice::sleep;
+    return others >= processors ? SpinAdvice::yield : SpinAdvice::go_on;
+}
+
+void SpinnerTable::sweep() noexcept {
+    const std::size_t used = std::min<std::size_t>(used_.load(std::memory_order_relaxed), kEntries);
+    for (std::size_t i = 0; i < used; i++) {
+        const std::uint64_t owner = entries_[i].owner.load(std::memory_order_relaxed);
+        if (owner != 0 && os::raw_syscall(SYS_tgkill, owner >> 32, owner & 0xffffffffu, 0) == -ESRCH)
+            release(entries_[i], owner);
+    }
+}
+
+namespace spinners {
+namespace {
+
+constexpr clock::Nsec kPreempted{50'000};              // longer than anything but another thread's turn
+constexpr std::chrono::milliseconds kContended{20};    // after that
+constexpr std::chrono::milliseconds kSweepEvery{100};  // while the table is crowded
+// A program may change its processors at any time. What is known of them is asked again after a while, and
+// soon where others seem to need them.
+constexpr std::chrono::milliseconds kAffinityHolds{1000}, kAffinityDoubtful{50};
+constexpr std::uint64_t kIdleAfter = 2048, kOfferEvery = 512;  // polls in vain: about 60 us and 15 us
+
+constinit std::atomic<SpinnerTable*> g_table{nullptr};
+constinit std::atomic<std::uint64_t> g_swept{0};  // ticks
+
+// What a thread knows of itself.
+struct Me {
+    SpinnerTable::Entry* entry = nullptr;
+    std::uint64_t owner = 0;
+    std::size_t hint = 0;
+    clock::Ticks last;             // look
+    clock::Ticks contended_until;  // its processor was taken away
+    clock::Ticks asked;            // for `allowed`
+    cpu_set_t allowed{};
+};
+constinit thread_local Me t_me;
+
+void renew() noexcept {
+    t_me.entry = nullptr;
+    t_me.owner = 0;
+    internal::t_waits = false;
+}
+VMA_RENEW_IN_CHILD(renew);
+
+// False: there is no entry to be had.
+bool enter(SpinnerTable& table, Me& me) noexcept {
+    if (me.entry != nullptr) return true;
+    if (me.owner == 0)
+        me.owner = static_cast<std::uint64_t>(os::raw_syscall(SYS_getpid)) << 32 |
+                   static_cast<std::uint32_t>(os::raw_syscall(SYS_gettid));
+    me.entry = table.claim(me.owner, me.hint);
+    if (me.entry == nullptr) {
+        table.sweep();
+        me.entry = table.claim(me.owner, me.hint);
+    }
+    if (me.entry == nullptr) return false;
+    me.hint = table.index_of(*me.entry);
+    internal::t_waits = true;
+    return true;
+}
+
+void beat(SpinnerTable::Entry& entry, clock::Ticks now) noexcept {
+    entry.beat.store(now.count(), std::memory_order_relaxed);
+    const int cpu = sched_getcpu();
+    entry.cpu.store(cpu < 0 ? 0 : static_cast<std::uint32_t>(cpu), std::memory_order_relaxed);
+}
+
+void ask_processors(Me& me, clock::Ticks now) noexcept {
+    me.asked = now;
+    if (os::raw_syscall(SYS_sched_getaffinity, 0, sizeof me.allowed, &me.allowed) > 0) return;
+    CPU_ZERO(&me.allowed);
+    CPU_SET(0, &me.allowed);
+}
+
+SpinAdvice advice(const SpinnerTable& table, Me& me, clock::Ticks now) noexcept {
+    if (me.asked == clock::Ticks() || now - me.asked >= clock::to_ticks(kAffinityHolds))
+        ask_processors(me, now);
+    const SpinAdvice first = table.advice(*me.entry, now, me.allowed);
+    if (first == SpinAdvice::go_on || now - me.asked < clock::to_ticks(kAffinityDoubtful)) return first;
+    ask_processors(me, now);
+    return table.advice(*me.entry, now, me.allowed);
+}
+
+}  // namespace
+
+void open() noexcept {
+    if (g_table.load(std::memory_order_relaxed) != nullptr) return;
+    char path[64];
+    *fmt::format_to_n(path, sizeof path - 1, "/dev/shm/vma_spinners.{}", os::raw_syscall(SYS_geteuid)).out =
+        0;
+    const long fd =
+        os::raw_syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) return;
+    struct stat file;
+    void* memory = MAP_FAILED;
+    if (fstat(static_cast<int>(fd), &file) == 0 && S_ISREG(file.st_mode) &&
+        file.st_uid == static_cast<uid_t>(os::raw_syscall(SYS_geteuid)) && (file.st_mode & 077) == 0 &&
+        (file.st_size == static_cast<off_t>(sizeof(SpinnerTable)) ||
+         os::raw_syscall(SYS_ftruncate, fd, sizeof(SpinnerTable)) == 0))
+        memory =
+            mmap(nullptr, sizeof(SpinnerTable), PROT_READ | PROT_WRITE, MAP_SHARED, static_cast<int>(fd), 0);
+    os::raw_syscall(SYS_close, fd);
+    if (memory == MAP_FAILED) return;
+    auto* table = static_cast<SpinnerTable*>(memory);  // zeroes are an empty table
+    SpinnerTable* none = nullptr;
+    if (!g_table.compare_exchange_strong(none, table)) munmap(memory, sizeof(SpinnerTable));
+}
+
+bool look(std::uint64_t round) noexcept {
+    const bool idle = round >= kIdleAfter && round % kOfferEvery == 0;
+    SpinnerTable* const table = g_table.load(std::memory_order_acquire);
+    Me& me = t_me;
+    if (table == nullptr || !enter(*table, me)) {
+        idle ? yield_core() : cpu_relax();
+        return true;
+    }
+    const clock::Ticks now = clock::Ticks::now();
+    const std::uint64_t since = me.entry->since.load(std::memory_order_relaxed);
+    if (since == 0 || since == SpinnerTable::kAsleep)
+        me.entry->since.store(now.count(), std::memory_order_relaxed);
+    else if (now - me.last >= clock::to_ticks(kPreempted))
+        me.contended_until = now + clock::to_ticks(kContended);
+    beat(*me.entry, now);
+    switch (advice(*table, me, now)) {
+        case SpinAdvice::sleep:
+            return false;
+        case SpinAdvice::yield:
+            if (now.count() - g_swept.load(std::memory_order_relaxed) >=
+                clock::to_ticks(kSweepEvery).count()) {
+                g_swept.store(now.count(), std::memory_order_relaxed);
+                table->sweep();
+            }
+            yield_core();
+            break;
+        case SpinAdvice::go_on:
+            idle&& now < me.contended_until ? yield_core() : cpu_relax();
+            break;
+    }
+    me.last = clock::Ticks::now();
+    return true;
+}
+
+void sleeps() noexcept {
+    SpinnerTable* const table = g_table.load(std::memory_order_acquire);
+    if (table == nullptr || !enter(*table, t_me)) return;
+    beat(*t_me.entry, clock::Ticks::now());
+    t_me.entry->since.store(SpinnerTable::kAsleep, std::memory_order_relaxed);
+}
+
+void internal::leave() noexcept {
+    t_waits = false;
+    if (t_me.entry != nullptr)
+        if (SpinnerTable* const table = g_table.load(std::memory_order_acquire))
+            table->release(*t_me.entry, t_me.owner);
+    t_me.entry = nullptr;
+}
+
+}  // namespace spinners
+}  // namespace vma
