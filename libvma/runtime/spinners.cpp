@@ -85,15 +85,21 @@ constexpr std::uint64_t kIdleAfter = 2048, kOfferEvery = 512;  // polls in vain:
 constinit std::atomic<SpinnerTable*> g_table{nullptr};
 constinit std::atomic<std::uint64_t> g_swept{0};  // ticks
 
-// What a thread knows of itself.
-struct Me {
-    SpinnerTable::Entry* entry = nullptr;
-    std::uint64_t owner = 0;
-    std::size_t hint = 0;
+// What a thread knows while it has an entry, by the entry's number. Thread-local storage is scarce in a
+// library that a program may open with dlopen().
+struct Known {
+    std::uint64_t owner = 0;       // whose knowledge it is
     clock::Ticks last;             // look
     clock::Ticks contended_until;  // its processor was taken away
     clock::Ticks asked;            // for `allowed`
     cpu_set_t allowed{};
+};
+constinit Known g_known[SpinnerTable::kEntries];
+
+struct Me {
+    SpinnerTable::Entry* entry = nullptr;
+    std::uint64_t owner = 0;
+    std::uint32_t number = 0;  // of the entry, or of the one before
 };
 constinit thread_local Me t_me;
 
@@ -104,21 +110,23 @@ void renew() noexcept {
 }
 VMA_RENEW_IN_CHILD(renew);
 
-// False: there is no entry to be had.
-bool enter(SpinnerTable& table, Me& me) noexcept {
-    if (me.entry != nullptr) return true;
+// Null: there is no entry to be had.
+Known* enter(SpinnerTable& table, Me& me) noexcept {
+    if (me.entry != nullptr) return &g_known[me.number];
     if (me.owner == 0)
         me.owner = static_cast<std::uint64_t>(os::raw_syscall(SYS_getpid)) << 32 |
                    static_cast<std::uint32_t>(os::raw_syscall(SYS_gettid));
-    me.entry = table.claim(me.owner, me.hint);
+    me.entry = table.claim(me.owner, me.number);
     if (me.entry == nullptr) {
         table.sweep();
-        me.entry = table.claim(me.owner, me.hint);
+        me.entry = table.claim(me.owner, me.number);
     }
-    if (me.entry == nullptr) return false;
-    me.hint = table.index_of(*me.entry);
+    if (me.entry == nullptr) return nullptr;
+    me.number = static_cast<std::uint32_t>(table.index_of(*me.entry));
     internal::t_waits = true;
-    return true;
+    Known& known = g_known[me.number];
+    if (known.owner != me.owner) known = {.owner = me.owner};
+    return &known;
 }
 
 void beat(SpinnerTable::Entry& entry, clock::Ticks now) noexcept {
@@ -127,20 +135,21 @@ void beat(SpinnerTable::Entry& entry, clock::Ticks now) noexcept {
     entry.cpu.store(cpu < 0 ? 0 : static_cast<std::uint32_t>(cpu), std::memory_order_relaxed);
 }
 
-void ask_processors(Me& me, clock::Ticks now) noexcept {
-    me.asked = now;
-    if (os::raw_syscall(SYS_sched_getaffinity, 0, sizeof me.allowed, &me.allowed) > 0) return;
-    CPU_ZERO(&me.allowed);
-    CPU_SET(0, &me.allowed);
+void ask_processors(Known& known, clock::Ticks now) noexcept {
+    known.asked = now;
+    if (os::raw_syscall(SYS_sched_getaffinity, 0, sizeof known.allowed, &known.allowed) > 0) return;
+    CPU_ZERO(&known.allowed);
+    CPU_SET(0, &known.allowed);
 }
 
-SpinAdvice advice(const SpinnerTable& table, Me& me, clock::Ticks now) noexcept {
-    if (me.asked == clock::Ticks() || now - me.asked >= clock::to_ticks(kAffinityHolds))
-        ask_processors(me, now);
-    const SpinAdvice first = table.advice(*me.entry, now, me.allowed);
-    if (first == SpinAdvice::go_on || now - me.asked < clock::to_ticks(kAffinityDoubtful)) return first;
-    ask_processors(me, now);
-    return table.advice(*me.entry, now, me.allowed);
+SpinAdvice advice(const SpinnerTable& table, const SpinnerTable::Entry& mine, Known& known,
+                  clock::Ticks now) noexcept {
+    if (known.asked == clock::Ticks() || now - known.asked >= clock::to_ticks(kAffinityHolds))
+        ask_processors(known, now);
+    const SpinAdvice first = table.advice(mine, now, known.allowed);
+    if (first == SpinAdvice::go_on || now - known.asked < clock::to_ticks(kAffinityDoubtful)) return first;
+    ask_processors(known, now);
+    return table.advice(mine, now, known.allowed);
 }
 
 }  // namespace
@@ -172,7 +181,8 @@ bool look(std::uint64_t round) noexcept {
     const bool idle = round >= kIdleAfter && round % kOfferEvery == 0;
     SpinnerTable* const table = g_table.load(std::memory_order_acquire);
     Me& me = t_me;
-    if (table == nullptr || !enter(*table, me)) {
+    Known* const known = table != nullptr ? enter(*table, me) : nullptr;
+    if (known == nullptr) {
         idle ? yield_core() : cpu_relax();
         return true;
     }
@@ -180,10 +190,10 @@ bool look(std::uint64_t round) noexcept {
     const std::uint64_t since = me.entry->since.load(std::memory_order_relaxed);
     if (since == 0 || since == SpinnerTable::kAsleep)
         me.entry->since.store(now.count(), std::memory_order_relaxed);
-    else if (now - me.last >= clock::to_ticks(kPreempted))
-        me.contended_until = now + clock::to_ticks(kContended);
+    else if (now - known->last >= clock::to_ticks(kPreempted))
+        known->contended_until = now + clock::to_ticks(kContended);
     beat(*me.entry, now);
-    switch (advice(*table, me, now)) {
+    switch (advice(*table, *me.entry, *known, now)) {
         case SpinAdvice::sleep:
             return false;
         case SpinAdvice::yield:
@@ -195,16 +205,16 @@ bool look(std::uint64_t round) noexcept {
             yield_core();
             break;
         case SpinAdvice::go_on:
-            idle&& now < me.contended_until ? yield_core() : cpu_relax();
+            idle&& now < known->contended_until ? yield_core() : cpu_relax();
             break;
     }
-    me.last = clock::Ticks::now();
+    known->last = clock::Ticks::now();
     return true;
 }
 
 void sleeps() noexcept {
     SpinnerTable* const table = g_table.load(std::memory_order_acquire);
-    if (table == nullptr || !enter(*table, t_me)) return;
+    if (table == nullptr || enter(*table, t_me) == nullptr) return;
     beat(*t_me.entry, clock::Ticks::now());
     t_me.entry->since.store(SpinnerTable::kAsleep, std::memory_order_relaxed);
 }

@@ -23,6 +23,7 @@ import signal
 import subprocess
 import sys
 
+import suite_first
 import suite_hardware
 import suite_mux
 import suite_stats
@@ -32,11 +33,12 @@ from table import evaluate, table
 from wire import Failure, STOPPING, Wire
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SUITES = {"udp": suite_udp, "tcp": suite_tcp, "mux": suite_mux, "stats": suite_stats,
+SUITES = {"first": suite_first, "udp": suite_udp, "tcp": suite_tcp, "mux": suite_mux, "stats": suite_stats,
           "hardware": suite_hardware}
 ALL = [name for name, suite in SUITES.items() if getattr(suite, "BY_DEFAULT", True)]
-ROUNDS = {"udp": 5, "tcp": 3, "mux": 3, "stats": 5, "hardware": 3}   # TCP has three times as many readings
-QUICK_ROUNDS = {"udp": 2, "tcp": 1, "mux": 1, "stats": 3, "hardware": 1}
+# TCP has three times as many readings as UDP.
+ROUNDS = {"first": 3, "udp": 5, "tcp": 3, "mux": 3, "stats": 5, "hardware": 3}
+QUICK_ROUNDS = {"first": 1, "udp": 2, "tcp": 1, "mux": 1, "stats": 3, "hardware": 1}
 
 
 def check_machine():
@@ -56,7 +58,7 @@ def find_programs(build):
     """(library, programs of tests/bench by name)."""
     library = os.path.join(build, "libvma", "libvma.so")
     programs = {name: os.path.join(build, "tests", "bench", name)
-                for name in ("xsk_raw", "conn_rate", "many_connections", "watch_many")}
+                for name in ("xsk_raw", "conn_rate", "datagrams", "many_connections", "watch_many")}
     simulator = {name: os.path.join(build, "tests", "mlx5_sim", name)
                  for name in ("libmlx5_sim.so", "mlx5_sim_sysfs")}
     for path in (library, *programs.values()):
@@ -90,12 +92,25 @@ def progress(text):
         print(text, file=sys.stderr, flush=True)
 
 
+def print_other_congestion_control(library, options, seconds):
+    """TCP once more, with the other congestion control in wide use on the kernel's side."""
+    other = "bbr" if options.congestion != "bbr" else "cubic"
+    with Wire(library, not options.unpinned, other) as wire:
+        rounds = measure(wire, "TCP with " + other, suite_first.tcp_measurements(wire, seconds),
+                         options.rounds or ROUNDS["first"])
+    print(f"\nkernel TCP with {other}\n")
+    print(table(evaluate(suite_first.tcp_rows(), rounds)))
+
+
 def main():
     parser = argparse.ArgumentParser(prog="demo",
                                      description="Kernel and libvma side by side, on a veth pair.")
+    parser.add_argument("--full", action="store_true",
+                        help="measure everything, and TCP with BBR in a second table "
+                             "(default: one table in two minutes)")
     parser.add_argument("--rounds", type=int,
-                        help="rounds, each measures everything once (default: 5 for UDP, else 3)")
-    parser.add_argument("--seconds", type=int, help="length of one reading (default 2)")
+                        help="rounds, each measures everything once (default 3, with --full 5 for UDP)")
+    parser.add_argument("--seconds", type=int, help="length of one reading (default 1, with --full 2)")
     parser.add_argument("--quick", action="store_true",
                         help="readings of 1 second, 2 rounds for UDP, else 1, unless told otherwise")
     parser.add_argument("--only", choices=SUITES, help="measure only this (hardware: only if asked for)")
@@ -108,9 +123,9 @@ def main():
     parser.add_argument("--json", metavar="FILE", help="write all readings and the table there")
     parser.add_argument("--build", default=os.path.join(REPOSITORY, "build-release"), help="build directory")
     options = parser.parse_args()
-    rounds_of = {name: options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)[name]
-                 for name in ([options.only] if options.only else ALL)}
-    seconds = options.seconds or (1 if options.quick else 2)
+    chosen = [options.only] if options.only else ALL if options.full else ["first"]
+    rounds_of = {name: options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)[name] for name in chosen}
+    seconds = options.seconds or (1 if options.quick or chosen == ["first"] else 2)
     if min(rounds_of.values()) < 1 or seconds < 1:
         parser.error("rounds and seconds must be at least 1")
 
@@ -132,6 +147,8 @@ def main():
           f"medians of rounds of {seconds} s (smallest-largest): "
           + ", ".join(f"{number} for {name.upper()}" for name, number in rounds_of.items()) + "\n")
     print(table(evaluated))
+    if options.full:
+        print_other_congestion_control(library, options, seconds)
     if options.json:
         with open(options.json, "w", encoding="ascii") as file:
             json.dump({"when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),

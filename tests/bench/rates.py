@@ -32,6 +32,9 @@ def rows(wire, seconds, programs):
         "UDP 100 B, 1000/s": (lambda **sides: suite_udp.throughput(wire, seconds, 100, **sides), "received"),
         "UDP 1400 B, 1000/s": (lambda **sides: suite_udp.throughput(wire, seconds, 1400, **sides),
                                "received"),
+        "UDP 100 B, sendmmsg of 32, 1000/s": (
+            lambda **sides: suite_udp.many_at_once(wire, seconds, programs["datagrams"], **sides),
+            "received"),
         **{f"TCP {size} B, 1000/s": (lambda size=size, **sides: suite_tcp.throughput(wire, seconds, size,
                                                                                      **sides), "received")
            for size in (100, 1400, 64000)},

@@ -9,7 +9,7 @@ import wire as ground  # noqa: E402
 from offload import OffloadCheck  # noqa: E402
 from readings import parse_json  # noqa: E402
 
-CONN_RATE, MANY_CONNECTIONS, WATCH_MANY = sys.argv.pop(1), sys.argv.pop(1), sys.argv.pop(1)
+CONN_RATE, MANY_CONNECTIONS, WATCH_MANY, DATAGRAMS = (sys.argv.pop(1) for _ in range(4))
 PORT = "12000"
 
 
@@ -51,6 +51,19 @@ class TcpTools(unittest.TestCase):
         self.assertEqual((result["connections"], served), (300, 300))
         for name in ("one_ready_ns", "many_ready_ns", "one_empty_ns", "many_empty_ns"):
             self.assertGreater(result[name], 0)
+
+    def test_datagrams(self):
+        server = self.wire.start("b", DATAGRAMS, "server", ground.ADDRESS["b"], PORT)
+        self.wire.wait_bound(server, "udp", int(PORT))
+        client = self.wire.start("a", DATAGRAMS, "client", ground.ADDRESS["b"], PORT, "--seconds", "0.2",
+                                 "--batch", "7")
+        sent = parse_json(self.wire.finish(client, 5), "datagrams")["sent"]
+        received = int(self.wire.interrupt(server).split()[1])
+        self.assertGreater(received, 0)
+        self.assertLessEqual(received, sent)
+        with self.assertRaises(ground.Failure) as caught:
+            ground.run(DATAGRAMS, "client", "127.0.0.1", PORT, "--batch", "0")
+        self.assertIn("--batch", str(caught.exception))
 
     def test_errors_are_told(self):
         for program in (CONN_RATE, MANY_CONNECTIONS, WATCH_MANY):

@@ -99,7 +99,8 @@ TEST(TcpSendLazily, ALongBurstLeavesAsSuperFrames) {
         ASSERT_EQ(send(c, message), 1400) << i;
         all += message;
     }
-    EXPECT_EQ(w.a->device->tso_requests() - before, 1u) << "as far as the congestion window goes";
+    EXPECT_GE(w.a->device->tso_requests() - before, 1u);
+    EXPECT_LE(w.a->device->tso_requests() - before, 4u) << "the flusher may have sent some of it";
     ASSERT_TRUE(w.until([&] { return (got += receive(s)).size() == all.size(); }));
     EXPECT_TRUE(got == all);
 

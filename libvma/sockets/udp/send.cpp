@@ -172,7 +172,14 @@ ssize_t UdpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
     return result;
 }
 
+// The frames of one call share kicks: the ring of the peer before is most likely that of these, too.
 int UdpSocket::sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) {
+    ring::Ring* ring = nullptr;
+    if (count > 1 && !send_.lock().owned_by_me()) {
+        const std::lock_guard guard(send_.lock());
+        ring = send_.last_ring();
+    }
+    const ring::Ring::Gather gather(ring);
     return send_many(
         msgs, count, [&](const msghdr* msg) { return sendmsg(fd, msg, flags); },
         [](const msghdr&, std::size_t) { return true; });

