@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "libvma/ring/rx_queue.h"
 
-#include <errno.h>
-
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -112,13 +110,11 @@ void RxQueue::post_free(bool all) noexcept {
         free_.resize(left - wanted);
         posted_ += wanted;
         ibv_recv_wr* bad = nullptr;
-        if (const int error = ibv_post_recv(qp_, wr_.data(), &bad); error != 0) {
+        if (ibv_post_recv(qp_, wr_.data(), &bad) != 0) {
             for (; bad != nullptr; bad = bad->next) {  // the queue is full: keep the rest
                 free_.push_back(static_cast<std::uint32_t>(bad->wr_id));
                 posted_--;
             }
-            // The device has less room than it said: every poll would try again, in vain.
-            if (error == ENOMEM && posted_ != 0) depth_ = max_depth_ = posted_;
             break;
         }
     }

@@ -48,6 +48,7 @@ class Device final : public verbs::SoftwareDevice {
         attr_.tx_checksum = how & 4;
         attr_.max_inline = how & 8 ? 128 : 0;
         attr_.max_tso = how & 16 ? 16000 : 0;
+        attr_.max_tso_sge = attr_.max_send_sge;
         loses = how & 32;
         set_calls({&Device::post_send, &Device::post_recv, &Device::poll_cq, [](ibv_cq*, int) { return 0; }});
     }
