@@ -80,7 +80,6 @@ constexpr std::chrono::milliseconds kSweepEvery{100};  // while the table is cro
 // A program may change its processors at any time. What is known of them is asked again after a while, and
 // soon where others seem to need them.
 constexpr std::chrono::milliseconds kAffinityHolds{1000}, kAffinityDoubtful{50};
-constexpr std::uint64_t kIdleAfter = 2048, kOfferEvery = 512;  // polls in vain: about 60 us and 15 us
 
 constinit std::atomic<SpinnerTable*> g_table{nullptr};
 constinit std::atomic<std::uint64_t> g_swept{0};  // ticks
@@ -178,12 +177,11 @@ void open() noexcept {
 }
 
 bool look(std::uint64_t round) noexcept {
-    const bool idle = round >= kIdleAfter && round % kOfferEvery == 0;
     SpinnerTable* const table = g_table.load(std::memory_order_acquire);
     Me& me = t_me;
     Known* const known = table != nullptr ? enter(*table, me) : nullptr;
     if (known == nullptr) {
-        idle ? yield_core() : cpu_relax();
+        spin_wait(round);
         return true;
     }
     const clock::Ticks now = clock::Ticks::now();
@@ -205,7 +203,10 @@ bool look(std::uint64_t round) noexcept {
             yield_core();
             break;
         case SpinAdvice::go_on:
-            idle&& now < known->contended_until ? yield_core() : cpu_relax();
+            if (now < known->contended_until)
+                spin_wait(round);
+            else
+                cpu_relax();
             break;
     }
     known->last = clock::Ticks::now();

@@ -11,15 +11,12 @@ pinned to a processor each. A ratio above 1 says that AFTER is better; it is tak
 """
 import argparse
 import os
-import signal
-import subprocess
-import sys
 
 import suite_tcp
 import suite_udp
-from demo import check_machine, measure, progress
+from demo import check_machine, measure
 from table import cell, spread
-from wire import Failure, STOPPING, Wire
+from wire import Wire, run_tool
 
 BOTH = {"client_vma": True, "server_vma": True}
 # Name -> (function of wire and seconds, field, less is better)
@@ -64,10 +61,6 @@ def main():
         if not os.path.exists(library):
             parser.error(f"{library} does not exist")
 
-    def stop(*_):
-        raise KeyboardInterrupt
-    for number in STOPPING:
-        signal.signal(number, stop)
     check_machine()
     rows = {name: row for name,
             row in ROWS.items() if not options.only or options.only.lower() in name.lower()}
@@ -90,11 +83,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (Failure, subprocess.TimeoutExpired) as failure:
-        progress("")
-        sys.exit(f"beside.py: {failure}")
-    except KeyboardInterrupt:
-        progress("")
-        sys.exit("beside.py: interrupted")
+    run_tool("beside.py", main)

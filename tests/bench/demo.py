@@ -19,8 +19,6 @@ import json
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 
 import suite_first
@@ -30,7 +28,7 @@ import suite_stats
 import suite_tcp
 import suite_udp
 from table import evaluate, table
-from wire import Failure, STOPPING, Wire
+from wire import Failure, Wire, progress, run_tool
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SUITES = {"first": suite_first, "udp": suite_udp, "tcp": suite_tcp, "mux": suite_mux, "stats": suite_stats,
@@ -85,13 +83,6 @@ def measure(wire, title, measurements, number_of_rounds):
     return rounds
 
 
-def progress(text):
-    if sys.stderr.isatty():
-        print("\r\x1b[K" + text, end="", file=sys.stderr, flush=True)
-    elif text:
-        print(text, file=sys.stderr, flush=True)
-
-
 def print_other_congestion_control(library, options, seconds):
     """TCP once more, with the other congestion control in wide use on the kernel's side."""
     other = "bbr" if options.congestion != "bbr" else "cubic"
@@ -129,10 +120,6 @@ def main():
     if min(rounds_of.values()) < 1 or seconds < 1:
         parser.error("rounds and seconds must be at least 1")
 
-    def stop(*_):
-        raise KeyboardInterrupt
-    for number in STOPPING:
-        signal.signal(number, stop)
     check_machine()
     library, programs = find_programs(options.build)
     rounds, evaluated = {}, []
@@ -159,11 +146,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (Failure, subprocess.TimeoutExpired) as failure:
-        progress("")
-        sys.exit(f"demo: {failure}")
-    except KeyboardInterrupt:
-        progress("")
-        sys.exit("demo: interrupted")
+    run_tool("demo", main)

@@ -11,9 +11,7 @@ import argparse
 import csv
 import json
 import os
-import signal
 import statistics
-import subprocess
 import sys
 import time
 
@@ -21,7 +19,7 @@ from offload import OffloadCheck
 from readings import parse_ping_pong, parse_server, parse_throughput_client
 from suite_tcp import LARGEST
 from table import number
-from wire import ADDRESS, Failure, STOPPING, Wire
+from wire import ADDRESS, Failure, Wire, run_tool
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TOLERANCE = 0.10
@@ -142,10 +140,6 @@ def main():
         if not os.path.exists(path):
             raise Failure(f"{path} is missing: build first")
 
-    def stop(*_):
-        raise KeyboardInterrupt
-    for which in STOPPING:
-        signal.signal(which, stop)
     measurements = [Measurement(transport, one_way, vma) for transport in ("udp", "tcp")
                     if options.only in (None, transport)
                     for one_way in (False, True) for vma in (False, True)]
@@ -163,9 +157,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except (Failure, subprocess.TimeoutExpired) as failure:
-        sys.exit(f"perf_agree: {failure}")
-    except KeyboardInterrupt:
-        sys.exit("perf_agree: interrupted")
+    run_tool("perf_agree", main)

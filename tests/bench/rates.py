@@ -10,15 +10,12 @@ kernel on both sides, inside a round; the table shows medians, with the smallest
 import argparse
 import json
 import os
-import signal
-import subprocess
-import sys
 
 import suite_tcp
 import suite_udp
-from demo import REPOSITORY, check_machine, find_programs, measure, progress
+from demo import REPOSITORY, check_machine, find_programs, measure
 from table import cell, number, spread
-from wire import Failure, STOPPING, Wire
+from wire import Wire, progress, run_tool
 
 SIDES = {"kernel": {}, "both": {"client_vma": True, "server_vma": True}, "sends": {"client_vma": True},
          "receives": {"server_vma": True}}
@@ -79,10 +76,6 @@ def main():
     if min(options.rounds, options.seconds) < 1:
         parser.error("rounds and seconds must be at least 1")
 
-    def stop(*_):
-        raise KeyboardInterrupt
-    for signal_number in STOPPING:
-        signal.signal(signal_number, stop)
     check_machine()
     library, programs = find_programs(options.build)
     with Wire(library, not options.unpinned, options.congestion) as wire:
@@ -105,11 +98,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (Failure, subprocess.TimeoutExpired) as failure:
-        progress("")
-        sys.exit(f"rates.py: {failure}")
-    except KeyboardInterrupt:
-        progress("")
-        sys.exit("rates.py: interrupted")
+    run_tool("rates.py", main)

@@ -29,23 +29,23 @@ def measurements(wire, seconds, _programs):
     return result | tcp_measurements(wire, seconds)
 
 
-def tcp_rows():
-    section = "TCP"
+def rows_of(protocol, sizes):
+    section = protocol.upper()
     for field in ("p50", "p99"):
-        yield row(f"tcp ping-pong {field}", f"ping-pong, 64 bytes, half round trip in us, {field}",
-                  "tcp ping-pong", field, less=True, section=section)
+        yield row(f"{protocol} ping-pong {field}", f"ping-pong, 64 bytes, half round trip in us, {field}",
+                  f"{protocol} ping-pong", field, less=True, section=section)
         section = None
-    for size in TCP_SIZES:
-        yield row(f"tcp {size}", f"one way, {size} bytes, received, 1000 msg/s", f"tcp {size}", "received")
+    for size in sizes:
+        yield row(f"{protocol} {size}", f"one way, {size} bytes, received, 1000 msg/s", f"{protocol} {size}",
+                  "received")
+
+
+def tcp_rows():
+    return rows_of("tcp", TCP_SIZES)
 
 
 def rows():
-    section = "UDP"
-    for field in ("p50", "p99"):
-        yield row(f"udp ping-pong {field}", f"ping-pong, 64 bytes, half round trip in us, {field}",
-                  "udp ping-pong", field, less=True, section=section)
-        section = None
-    yield row("udp 100", "one way, 100 bytes, received, 1000 msg/s", "udp 100", "received")
+    yield from rows_of("udp", (100,))
     yield from tcp_rows()
 
 

@@ -24,6 +24,29 @@ class Failure(Exception):
     """A measurement that could not be made; the text says why."""
 
 
+def progress(text):
+    if sys.stderr.isatty():
+        print("\r\x1b[K" + text, end="", file=sys.stderr, flush=True)
+    elif text:
+        print(text, file=sys.stderr, flush=True)
+
+
+def run_tool(name, main):
+    """Runs main() as a command: it ends in order on a signal, and says in one line what went wrong."""
+    def stop(*_):
+        raise KeyboardInterrupt
+    for number in STOPPING:
+        signal.signal(number, stop)
+    try:
+        sys.exit(main())
+    except (Failure, subprocess.TimeoutExpired) as failure:
+        progress("")
+        sys.exit(f"{name}: {failure}")
+    except KeyboardInterrupt:
+        progress("")
+        sys.exit(f"{name}: interrupted")
+
+
 def die_with_parent():
     """Runs in the child: a killed demo leaves nothing running."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)

@@ -160,6 +160,29 @@ TEST(RingTso, InPlace) {
     EXPECT_EQ(compare(stream(20), {.max_tso = 5000, .tso_copies = true}), 4u);
 }
 
+// Segments of one connection from a to b, each behind the one before.
+class Successive {
+  public:
+    Successive(Host& a, Host& b, std::size_t length) : a_(a), payload_(length, 'x') {
+        net::build_ip_headers({.src_mac = a.device->attr().mac, .dst_mac = b.device->attr().mac}, IPPROTO_TCP,
+                              headers_);
+        headers_[34 + 12] = 5 << 4;
+    }
+    int send() {
+        const std::uint32_t seq = htonl(seq_);
+        std::memcpy(headers_ + 38, &seq, 4);
+        seq_ += static_cast<std::uint32_t>(payload_.size());
+        const iovec iov{payload_.data(), payload_.size()};
+        return a_.ring->send_tcp(headers_, sizeof headers_, &iov, 1, payload_.size());
+    }
+
+  private:
+    Host& a_;
+    std::string payload_;
+    std::uint8_t headers_[54]{};
+    std::uint32_t seq_ = 0;
+};
+
 // What another thread sends meanwhile is not kept: its payload would be gone.
 TEST(RingTso, InPlaceKeepsTheGatherersSegmentsOnly) {
     Wire wire(13);
@@ -167,16 +190,9 @@ TEST(RingTso, InPlaceKeepsTheGatherersSegmentsOnly) {
         b(wire, kB);
     std::size_t frames_seen = 0;
     wire.set_hook([&](const WireDevice&, std::vector<Frame>& frames) { frames_seen += frames.size(); });
-    std::uint8_t headers[54]{};
-    net::build_ip_headers({.src_mac = a.device->attr().mac, .dst_mac = b.device->attr().mac}, IPPROTO_TCP,
-                          headers);
-    headers[34 + 12] = 5 << 4;
-    std::string payload(1000, 'x');
-    iovec iov{payload.data(), payload.size()};
+    Successive segments(a, b, 1000);
     Ring::Gather gather(a.ring.get());
-    std::thread([&] {
-        EXPECT_EQ(a.ring->send_tcp(headers, sizeof headers, &iov, 1, payload.size()), 0);
-    }).join();
+    std::thread([&] { EXPECT_EQ(segments.send(), 0); }).join();
     a.ring->flush();
     EXPECT_EQ(frames_seen, 1u);
 }
@@ -186,20 +202,11 @@ TEST(RingTso, InPlaceWithoutRoomIsLost) {
     Wire wire(14);
     Host a(wire, kA, {.tx_checksum = TxChecksum::complete, .max_tso = 60000, .tso_copies = true}),
         b(wire, kB);
-    std::uint8_t headers[54]{};
-    net::build_ip_headers({.src_mac = a.device->attr().mac, .dst_mac = b.device->attr().mac}, IPPROTO_TCP,
-                          headers);
-    headers[34 + 12] = 5 << 4;
-    std::string payload(1000, 'x');
-    iovec iov{payload.data(), payload.size()};
+    Successive segments(a, b, 1000);
     a.device->refuse_sends(true);
     {
         Ring::Gather gather(a.ring.get());
-        for (std::uint32_t i = 0; i < 3; i++) {
-            const std::uint32_t seq = htonl(i * 1000);
-            std::memcpy(headers + 38, &seq, 4);
-            EXPECT_EQ(a.ring->send_tcp(headers, sizeof headers, &iov, 1, payload.size()), 0);
-        }
+        for (int i = 0; i < 3; i++) EXPECT_EQ(segments.send(), 0);
     }
     a.device->refuse_sends(false);
     EXPECT_EQ(a.ring->counters().tx_lost, 3u);
@@ -213,20 +220,11 @@ TEST(RingTso, MoreThanTheQueueHolds) {
     Host a(wire, kA, {.max_send_wr = 128, .tx_checksum = TxChecksum::complete, .max_tso = 60000}),
         b(wire, kB);
     a.device->hold_completions(true);
-    std::uint8_t headers[54]{};
-    net::build_ip_headers({.src_mac = a.device->attr().mac, .dst_mac = b.device->attr().mac}, IPPROTO_TCP,
-                          headers);
-    headers[34 + 12] = 5 << 4;
-    std::string payload(1400, 'x');
-    iovec iov{payload.data(), payload.size()};
+    Successive segments(a, b, 1400);
     int error = 0;
     {
         Ring::Gather gather(a.ring.get());
-        for (std::uint32_t i = 0; i < 500 && error == 0; i++) {
-            const std::uint32_t seq = htonl(i * 1400);
-            std::memcpy(headers + 38, &seq, 4);
-            error = a.ring->send_tcp(headers, sizeof headers, &iov, 1, payload.size());
-        }
+        for (int i = 0; i < 500 && error == 0; i++) error = segments.send();
     }
     EXPECT_EQ(error, ENOBUFS);
     a.device->hold_completions(false);

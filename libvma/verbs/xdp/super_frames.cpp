@@ -3,19 +3,17 @@
 
 #include <errno.h>
 #include <fmt/format.h>
-#include <linux/ethtool.h>
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
-#include <linux/sockios.h>
-#include <net/if.h>
 #include <netinet/in.h>
-#include <sys/ioctl.h>
 #include <sys/uio.h>
 
 #include <cstring>
 
 #include "libvma/os/calls.h"
 #include "libvma/os/raw_syscall.h"
+#include "libvma/verbs/xdp/ethtool.h"
+#include "libvma/verbs/xdp/xsk.h"
 
 namespace vma::verbs::xdp {
 namespace {
@@ -31,28 +29,7 @@ struct VnetHeader {
 static_assert(sizeof(VnetHeader) == 10);
 constexpr std::uint8_t kNeedsSum = 1, kGsoTcp4 = 1;
 
-// Asks the netdev's driver; `question` begins with an ETHTOOL_* command.
-template <class Question>
-bool ask_driver(int fd, const std::string& name, Question& question) noexcept {
-    ifreq request{};
-    name.copy(request.ifr_name, sizeof request.ifr_name - 1);
-    request.ifr_data = reinterpret_cast<char*>(&question);
-    return os::raw_syscall(SYS_ioctl, fd, SIOCETHTOOL, &request) == 0;
-}
-
-bool segments_tcp(int fd, const std::string& name) noexcept {
-    ethtool_value value{.cmd = ETHTOOL_GTSO, .data = 0};
-    return ask_driver(fd, name, value) && value.data != 0;
-}
-
 }  // namespace
-
-unsigned queues_in_use(const std::string& name) noexcept {
-    const InternalFd fd(os::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    ethtool_channels channels{};
-    channels.cmd = ETHTOOL_GCHANNELS;
-    return fd && ask_driver(fd.get(), name, channels) ? channels.rx_count + channels.combined_count : 0;
-}
 
 Result<void> SuperFrames::open(int ifindex, const std::string& name) {
     // Protocol 0: the socket receives nothing.
@@ -61,9 +38,8 @@ Result<void> SuperFrames::open(int ifindex, const std::string& name) {
     const int on = 1;
     if (os::setsockopt(fd.get(), SOL_PACKET, PACKET_VNET_HDR, &on, sizeof on) != 0)
         return fail(errno, fmt::format("PACKET_VNET_HDR: {}", strerror(errno)));
-    if (!segments_tcp(fd.get(), name)) return fail(EOPNOTSUPP, fmt::format("{} does not segment TCP", name));
-    if (os::setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUFFORCE, &kSendBuffer, sizeof kSendBuffer) != 0)
-        os::setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &kSendBuffer, sizeof kSendBuffer);
+    if (!segments_tcp(name)) return fail(EOPNOTSUPP, fmt::format("{} does not segment TCP", name));
+    set_send_buffer(fd.get(), kSendBuffer);
     socket_ = std::move(fd);
     ifindex_ = ifindex;
     return {};

@@ -18,10 +18,6 @@
 
 namespace vma::verbs::xdp {
 
-// Receive queues of the netdev that are in use now (ethtool: channels). 0: the driver does not say. The
-// kernel's netlink tells only how many were allocated.
-unsigned queues_in_use(const std::string& name) noexcept;
-
 class SuperFrames {
   public:
     static constexpr std::uint32_t kMaxPayload = 65535 - 20 - 20;  // of an IPv4 packet with TCP

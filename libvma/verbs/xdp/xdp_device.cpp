@@ -12,6 +12,7 @@
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/log.h"
+#include "libvma/verbs/xdp/ethtool.h"
 
 namespace vma::verbs::xdp {
 namespace {

@@ -34,6 +34,11 @@ Result<xdp_mmap_offsets> offsets(int fd) {
 
 }  // namespace
 
+void set_send_buffer(int fd, int bytes) noexcept {
+    if (os::setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof bytes) != 0)
+        os::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+}
+
 template <class Entry>
 Result<void> XskRing<Entry>::create(int fd, int option, std::uint64_t page_offset,
                                     const xdp_ring_offset& where, std::uint32_t size) {
@@ -136,8 +141,7 @@ Result<void> Xsk::make_rings(const XskConfig& config) {
         constexpr int kCharge = 8192;  // for a frame, by a wide margin
         const int room =
             static_cast<int>(std::min<std::uint64_t>(std::uint64_t{config.tx_size} * kCharge, 1u << 30));
-        if (os::setsockopt(fd(), SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof room) != 0)
-            os::setsockopt(fd(), SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+        set_send_buffer(fd(), room);
         if (auto r = tx.create(fd(), XDP_TX_RING, XDP_PGOFF_TX_RING, off->tx, config.tx_size); !r) return r;
     }
     return {};

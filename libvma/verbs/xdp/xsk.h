@@ -106,6 +106,9 @@ class XskRing {
     std::size_t map_length_ = 0;
 };
 
+// Of any socket: past the system's limit where the process may, else up to it.
+void set_send_buffer(int fd, int bytes) noexcept;
+
 struct XskConfig {
     int ifindex = 0;
     std::uint32_t queue = 0;
