@@ -22,7 +22,9 @@ SpinnerTable::Entry* SpinnerTable::claim(std::uint64_t owner, std::size_t hint) 
         Entry& entry = entries_[at];
         std::uint64_t free = 0;
         if (entry.owner.load(std::memory_order_relaxed) != 0 ||
-            !entry.owner.compare_exchange_strong(free, owner, std::memory_order_relaxed))
+            // Acquire: what the process knows by the entry's number is handed over with it (see release()).
+            !entry.owner.compare_exchange_strong(free, owner, std::memory_order_acquire,
+                                                 std::memory_order_relaxed))
             continue;
         std::uint32_t used = used_.load(std::memory_order_relaxed);
         while (used <= at && !used_.compare_exchange_weak(used, static_cast<std::uint32_t>(at) + 1,
@@ -35,7 +37,7 @@ SpinnerTable::Entry* SpinnerTable::claim(std::uint64_t owner, std::size_t hint) 
 
 void SpinnerTable::release(Entry& entry, std::uint64_t owner) noexcept {
     entry.since.store(0, std::memory_order_relaxed);
-    entry.owner.compare_exchange_strong(owner, 0, std::memory_order_relaxed);
+    entry.owner.compare_exchange_strong(owner, 0, std::memory_order_release, std::memory_order_relaxed);
 }
 
 SpinAdvice SpinnerTable::advice(const Entry& mine, clock::Ticks now,
