@@ -23,6 +23,7 @@
 #include <functional>
 #include <memory>
 
+#include "libvma/ring/bulk_streams.h"
 #include "libvma/ring/completion_events.h"
 #include "libvma/ring/frame_sink.h"
 #include "libvma/ring/held_senders.h"
@@ -61,10 +62,12 @@ class Ring {
     // A TCP connection more, one fewer. A peer's window does not count whole: few send at the same time, loss
     // is repaired, and each posted buffer is one more that has left the caches when its turn comes.
     void expect_stream(bool more) noexcept;
-    // One of them receives in bulk: a whole window of it may come while no thread polls. Any lock held; the
-    // next poll() that finds frames posts for it. Before that its peer has not so much under way (RFC 5681).
-    // Buffers that are used in turn, but never all at once, only leave the caches.
-    void expect_bulk() noexcept { rx_.queue().expect_bulk(); }
+    // One of them receives in bulk: a whole window of it, in bytes, may come while no thread polls. Any lock
+    // held; the next poll() that finds frames posts for it. Before that its peer has not so much under way
+    // (RFC 5681). Buffers that are used in turn, but never all at once, only leave the caches.
+    void expect_bulk(std::uint32_t window) noexcept { rx_.queue().expect_bulk(window); }
+    // Those that do so at present: they share a window.
+    BulkStreams& bulk_streams() noexcept { return bulk_streams_; }
     // After this no deliver() to `sink` for `spec` is running or will come.
     void detach(const verbs::FlowSpec& spec, FrameSink* sink) noexcept;
     // The same for callers that may hold locks of sinks, or are inside deliver() or batch_end(): now or,
@@ -204,6 +207,7 @@ class Ring {
     ibv_qp* qp_ = nullptr;
     Receiver rx_;
     TxQueue tx_;
+    BulkStreams bulk_streams_;
     Recovery recovery_;
     CompletionEvents events_;
 };

@@ -11,7 +11,6 @@ namespace {
 
 constexpr std::uint32_t kSlack = 64;                           // receives beyond what the sockets expect
 constexpr std::uint32_t kBusyStreams = 16, kStreamBurst = 64;  // connections that count; frames of each
-constexpr std::uint32_t kStreamWindow = 2048;                  // frames of a window of 2 MB
 
 // A copy's block: its descriptor, then the frame with its headers, since give_back() sends the whole.
 std::size_t copy_size(const RxBuffer& frame) noexcept {
@@ -124,7 +123,9 @@ void RxQueue::post_free(bool all) noexcept {
 // Then the queue gets deeper for good.
 void RxQueue::grow_if_behind(std::uint32_t batch) noexcept {
     full_batches_++;
-    if (full_batches_ * std::size_t{batch} < depth_ / 4 || depth_ >= max_depth_) return;
+    // In bulk a window of data at once is no sign of that.
+    const std::uint32_t behind = bulk_posted_ != 0 ? depth_ : depth_ / 4;
+    if (full_batches_ * std::size_t{batch} < behind || depth_ >= max_depth_) return;
     full_batches_ = 0;
     depth_ = std::min(depth_ * 4, max_depth_);
     refill(true);
@@ -141,8 +142,7 @@ void RxQueue::expect_stream(bool more) noexcept {
 }
 
 void RxQueue::deepen() noexcept {
-    const std::int64_t streams =
-        std::min(streams_, kBusyStreams) * kStreamBurst + (bulk_posted_ ? kStreamWindow : 0);
+    const std::int64_t streams = std::min(streams_, kBusyStreams) * kStreamBurst + bulk_posted_;
     const std::int64_t all = expected_ + streams + kSlack;
     const auto wanted = static_cast<std::uint32_t>(std::min<std::int64_t>(max_depth_, all));
     if (wanted <= depth_) return;

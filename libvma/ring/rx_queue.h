@@ -48,7 +48,7 @@ class RxQueue {
     // What was taken has been delivered: posts what is missing.
     void replenish() noexcept {
         if (__builtin_expect(bulk_.load(std::memory_order_relaxed) != bulk_posted_, 0)) {
-            bulk_posted_ = true;
+            bulk_posted_ = bulk_.load(std::memory_order_relaxed);
             deepen();
         }
         const bool shortage = posted_ < low_water();
@@ -87,8 +87,9 @@ class RxQueue {
     void expect(std::int64_t delta) noexcept;
     void expect_stream(bool more) noexcept;
     // Any thread.
-    void expect_bulk() noexcept {
-        if (!bulk_.load(std::memory_order_relaxed)) bulk_.store(true, std::memory_order_relaxed);
+    void expect_bulk(std::uint32_t window) noexcept {
+        const std::uint32_t frames = std::min(window / kBulkFrame, kMostBulk);
+        if (frames > bulk_.load(std::memory_order_relaxed)) bulk_.store(frames, std::memory_order_relaxed);
     }
     // Any thread.
     std::uint64_t copied_bytes() const noexcept { return copied_bytes_.load(std::memory_order_relaxed); }
@@ -115,6 +116,10 @@ class RxQueue {
 
   private:
     static constexpr std::uint32_t kIdlePost = 8;  // receives worth posting while there is nothing else to do
+    // Bytes of a window for each receive: the last chunk of a super-frame, and of each page of it, is not
+    // full.
+    static constexpr std::uint32_t kBulkFrame = 512;
+    static constexpr std::uint32_t kMostBulk = 2048;  // receives
 
     // Buffers that no sink has.
     std::size_t at_hand() const noexcept { return posted_ + free_.size(); }
@@ -143,8 +148,8 @@ class RxQueue {
     std::uint32_t hold_limit_ = 0;    // datagrams that one sink may keep in buffers
     std::uint32_t plenty_ = 0;        // buffers not held by sinks; with fewer, no datagram stays in one
     std::uint32_t full_batches_ = 0;  // polls in a row that found as much as they could take
-    std::atomic<bool> bulk_{false};   // see expect_bulk()
-    bool bulk_posted_ = false;
+    std::atomic<std::uint32_t> bulk_{0};  // receives for expect_bulk()
+    std::uint32_t bulk_posted_ = 0;       // of these
     bool suspended_ = false;
     // What posting touches.
     ibv_qp* qp_ = nullptr;

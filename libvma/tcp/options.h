@@ -30,6 +30,7 @@ struct Options {
     std::chrono::seconds linger2{60};  // TCP_LINGER2: FIN_WAIT_2 of a closed socket; < 0: none
     std::uint32_t maxseg = 0;          // TCP_MAXSEG, 0: the path's
     std::uint32_t receive_window = 0;  // bytes of data we let the peer have under way and unread
+    bool receive_auto = false;         // the window grows with what comes, as the kernel's without SO_RCVBUF
     std::uint32_t send_buffer =
         0;  // bytes of data that may wait to be acknowledged; 0: grows with the window
     std::uint32_t window_clamp = 0;
@@ -41,6 +42,12 @@ struct Options {
     // net.ipv4.route.mtu_expires: how long what ICMP said of the path holds
     std::chrono::seconds mtu_expires{600};
     CongestionAlgorithm congestion = CongestionAlgorithm::cubic;
+
+    // SO_RCVBUF
+    void set_receive_window(std::uint32_t bytes) noexcept {
+        receive_window = bytes;
+        receive_auto = false;
+    }
 };
 
 // What a connection is good for at the moment; for statistics and tests.

@@ -304,6 +304,43 @@ TEST(TcpEstablished, WindowScaleIsTheOneOfTheSyn) {
     }
 }
 
+// Without SO_RCVBUF the window begins small. When the peer sends in bulk over a short path, it becomes what
+// the ring's bulk connections have together, and no segment of the peer's is refused.
+TEST(TcpEstablished, WindowGrowsWithAStream) {
+    for (const bool automatic : {true, false}) {
+        Scripted t;
+        t.w.options.receive_window = 2 << 20;
+        t.w.options.receive_auto = automatic;
+        ASSERT_NO_FATAL_FAILURE(t.establish());
+        const unsigned scale = said(t.peer.syn).scale.value_or(0);
+        std::uint32_t largest = 0, first = 0;
+        auto look = [&] {
+            for (const Segment& s : t.peer.take()) {
+                const std::uint32_t window = std::uint32_t{s.window} << scale;
+                if (first == 0) first = window;
+                largest = std::max(largest, window);
+            }
+        };
+        t.peer.say(kAck, "first");
+        t.w.pass(kSec);
+        look();
+        for (int i = 0; i < 2000; i++) {
+            t.peer.say(kAck, std::string(1400, 'b'));
+            receive(t.c, 1 << 20);
+            look();
+        }
+        EXPECT_EQ(t.c->counters().unacceptable, 0u);
+        EXPECT_EQ(t.c->counters().received, 5u + 2000u * 1400u);
+        if (automatic) {
+            EXPECT_LE(first, 128u << 10);
+            EXPECT_LE(largest, 512u << 10);
+            EXPECT_GE(largest, 500u << 10);
+        } else {
+            EXPECT_GE(largest, 2'000'000u);
+        }
+    }
+}
+
 // SO_RCVBUF of a connection that stands: a larger one is for the peer to use at once, a smaller one takes
 // nothing back.
 TEST(TcpEstablished, ReceiveBufferChangesWhenItIsSet) {

@@ -59,6 +59,7 @@ tcp::Options read_defaults(int fd) noexcept {
     const long largest = os::read_sysctl("ipv4/tcp_rmem", memory) == 3 ? memory[2] : 6 << 20;
     o.receive_window =
         static_cast<std::uint32_t>(std::clamp<long>(largest / 2, kMinWindow, kMaxDefaultWindow));
+    o.receive_auto = true;
     // The largest window that the factor can announce. What scale is announced follows from the window.
     if (params.window_scaling >= 0)
         o.receive_window = std::min(o.receive_window, 0xffffu << params.window_scaling);

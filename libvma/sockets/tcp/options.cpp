@@ -110,7 +110,7 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
             case SO_RCVBUF:
             case SO_RCVBUFFORCE: {
                 const int size = int_option(fd, SOL_SOCKET, SO_RCVBUF);
-                edit([&](tcp::Options& o) { o.receive_window = window_of_receive_buffer(size); });
+                edit([&](tcp::Options& o) { o.set_receive_window(window_of_receive_buffer(size)); });
                 break;
             }
             case SO_SNDBUF:

@@ -59,6 +59,8 @@ void Opening::established() noexcept {
         const std::uint32_t now = negotiated().wnd;
         tcb_.pcb->announce(std::max(std::min(now, most), syn_window_));
     }
+    if (const std::uint32_t limit = tcb_.acks.window_limit(); tcb_.pcb->rcv_wnd() > limit)
+        tcb_.pcb->begin_with_window(limit);
     tcb_.recovery.start();
     tcb_.queue.start(tcb_.pcb->queue_end());
     tcb_.sender.start(tcb_.pcb->queue_end());

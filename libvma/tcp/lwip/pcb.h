@@ -99,6 +99,12 @@ class Pcb : tcp_pcb {
     std::uint32_t announced_wnd() const noexcept { return rcv_ann_wnd; }
     std::uint32_t announced_edge() const noexcept { return rcv_ann_right_edge; }
     void announce(std::uint32_t window) noexcept { tcp_pcb::rcv_wnd = rcv_ann_wnd = window; }
+    // The window when the handshake is done, at least what the SYN could announce. lwIP believes that the SYN
+    // announced more.
+    void begin_with_window(std::uint32_t window) noexcept {
+        announce(window);
+        rcv_ann_right_edge = tcp_pcb::rcv_nxt + std::min(window, 0xffffu);
+    }
     // What a segment's window field holds.
     std::uint32_t window_field() const noexcept {
         return std::min(rcv_ann_wnd >> tcp_pcb::rcv_scale, 0xffffu);

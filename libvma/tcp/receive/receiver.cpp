@@ -207,7 +207,7 @@ void Receiver::peer_finished() noexcept {
 // inside lwIP.
 void Receiver::widen_window() noexcept {
     lwip::Pcb* const pcb = tcb_.pcb;
-    const std::size_t most = capacity(), used = queue_.bytes();
+    const std::size_t most = std::min(capacity(), tcb_.acks.window_limit()), used = queue_.bytes();
     const std::size_t room = std::min<std::size_t>(most > used ? most - used : 0, pcb->largest_rcv_wnd());
     if (room <= pcb->rcv_wnd()) return;
     pcb->widen(static_cast<std::uint32_t>(room));

@@ -11,7 +11,10 @@ namespace vma::tcp {
 namespace {
 
 constexpr std::uint32_t kStretch = 16;  // segments for one ACK in a stream
-constexpr Msec kSoon{4};                // such an ACK when nobody polls the ring
+constexpr Msec kBulkPeriod{128};
+constexpr Usec kShortPath{500};
+constexpr std::uint32_t kFirstWindow = 128u << 10;
+constexpr Msec kSoon{4};  // such an ACK when nobody polls the ring
 
 }  // namespace
 
@@ -26,8 +29,29 @@ void AckPolicy::data_received(std::uint32_t length) noexcept {
     bulk_bytes_ = pingpong_ ? 0 : bulk_bytes_ + std::min(length, 0x7fffffffu - bulk_bytes_);
     last_data_rx_ = t.acceptance.last_rx();
     largest_in_ = std::max(largest_in_, std::min(length, std::uint32_t{t.route.wanted_mss()}));
-    if (bulk_bytes_ > kBulkSegments * std::max(largest_in_, 1u))
-        if (ring::Ring* ring = t.connection.ring()) ring->expect_bulk();
+    if (bulk()) note_bulk();
+}
+
+// The ring posts buffers for a window of data, and counts those that share them.
+void AckPolicy::note_bulk() noexcept {
+    const auto period = static_cast<std::uint32_t>(last_data_rx_.time_since_epoch() / kBulkPeriod);
+    if (period == bulk_period_) return;
+    bulk_period_ = period;
+    if (ring::Ring* ring = tcb_.connection.ring()) {
+        ring->bulk_streams().join(period);
+        ring->expect_bulk(std::min(window_limit(), tcb_.options.receive_window));
+    }
+}
+
+// Unread data leaves the caches, and so do buffers that wait for it. The window begins small, as the kernel's
+// does. On a short path that carries bulk it becomes the connection's share of the ring's buffers; on a long
+// one a share would bound the rate.
+std::uint32_t AckPolicy::window_limit() const noexcept {
+    if (!tcb_.options.receive_auto) return UINT32_MAX;
+    if (!bulk()) return kFirstWindow;
+    if (tcb_.recovery.rtt().srtt() > kShortPath) return UINT32_MAX;
+    ring::Ring* const ring = tcb_.connection.ring();
+    return ring != nullptr ? ring->bulk_streams().share() : UINT32_MAX;
 }
 
 void AckPolicy::acknowledge(Time now) noexcept {
@@ -48,7 +72,7 @@ void AckPolicy::acknowledge(Time now) noexcept {
     // that merge segments in hardware have made every sender live with that.
     const std::uint32_t segment = std::max(largest_in_, 1u);
     const bool quick = t.options.delayed_ack == Msec::zero() || (quick_acks_ != 0 && !pingpong_);
-    const bool bulk = bulk_bytes_ > kBulkSegments * segment && t.options.delayed_ack != Msec::zero();
+    const bool bulk = this->bulk() && t.options.delayed_ack != Msec::zero();
     const std::uint32_t enough = bulk ? std::min(kStretch * segment, pcb->announced_wnd() / 4) : 2 * segment;
     if (due_bytes_ >= enough || (quick && !bulk)) {
         if (quick_acks_ != 0) quick_acks_--;

@@ -35,21 +35,27 @@ class AckPolicy {
     std::uint32_t acked_upto() const noexcept { return acked_upto_; }
     // Is the ring to remind the connection, when it is idle, of an ACK that is due soon?
     bool when_idle() const noexcept { return when_idle_; }
+    // What the window may be for what comes, bytes; UINT32_MAX: what the program's options allow.
+    std::uint32_t window_limit() const noexcept;
     std::uint32_t largest_in() const noexcept { return largest_in_; }
     // When data came and left last; kNoTime: never.
     Time last_data_rx() const noexcept { return last_data_rx_; }
     Time last_data_tx() const noexcept { return last_data_tx_; }
 
   private:
+    bool bulk() const noexcept { return bulk_bytes_ > kBulkSegments * std::max(largest_in_, 1u); }
+    void note_bulk() noexcept;
+
     static constexpr std::uint32_t kQuickAcks = 16;
     static constexpr std::uint32_t kBulkSegments = 64;  // a stream, from here on
 
     Tcb& tcb_;
     std::uint32_t due_bytes_ = 0;  // received since the last ACK left
     std::uint32_t acked_upto_ = 0;
-    std::uint32_t quick_acks_;      // to send without delay, as Linux does when a connection begins
-    std::uint32_t largest_in_ = 0;  // the peer's segments, as seen
-    std::uint32_t bulk_bytes_ = 0;  // received without a pause in which the program sent data
+    std::uint32_t quick_acks_;       // to send without delay, as Linux does when a connection begins
+    std::uint32_t largest_in_ = 0;   // the peer's segments, as seen
+    std::uint32_t bulk_bytes_ = 0;   // received without a pause in which the program sent data
+    std::uint32_t bulk_period_ = 0;  // in which the ring was told of it last
     bool when_idle_ = false;
     bool pingpong_ = false;  // requests and answers alternate: an ACK can wait for the answer
     Time last_data_rx_, last_data_tx_;

@@ -743,7 +743,7 @@ TEST_F(RingTest, BurstToAConnectionWhoseProgramSleeps) {
     b.device->receive_unsteered(tcp_segment(b, pattern(1448)));
     b.poll();
     EXPECT_LT(b.ring->buffer_counts().rx_posted, 256u) << "not before";
-    b.ring->expect_bulk();
+    b.ring->expect_bulk(2 << 20);
     b.device->receive_unsteered(tcp_segment(b, pattern(1448)));
     b.poll();
     tcp.payloads.clear();
