@@ -14,7 +14,8 @@
 
 namespace vma::tcp {
 
-inline constexpr std::uint32_t kMinSendBuffer = 256 * 1024, kMaxSendBuffer = 4 * 1024 * 1024;
+inline constexpr std::uint32_t kMinSendBuffer = 256 * 1024, kMaxSendBuffer = 4 * 1024 * 1024,
+                               kShortSendBuffer = 384 * 1024;  // on a short path
 
 inline std::uint32_t SendQueue::queued() const noexcept {
     const Tcb& t = tcb_;
@@ -32,8 +33,8 @@ inline std::uint32_t SendQueue::unsent() const noexcept {
 
 inline std::uint32_t SendQueue::limit() const noexcept {
     if (tcb_.options.send_buffer != 0) return tcb_.options.send_buffer;
-    return std::clamp(2 * std::min(tcb_.recovery.congestion().cwnd(), kMaxSendBuffer), kMinSendBuffer,
-                      kMaxSendBuffer);
+    const std::uint32_t most = tcb_.recovery.rtt().short_path() ? kShortSendBuffer : kMaxSendBuffer;
+    return std::clamp(2 * std::min(tcb_.recovery.congestion().cwnd(), most), kMinSendBuffer, most);
 }
 
 inline void SendQueue::first_sent() noexcept {

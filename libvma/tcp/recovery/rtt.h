@@ -36,6 +36,7 @@ class RttEstimator {
     static constexpr Usec kMaxRto{120'000'000};    // the kernel's TCP_RTO_MAX
     // RFC 6298 section 5.7: for data, when the SYN had to be repeated and nothing was measured.
     static constexpr Usec kFallbackRto{3'000'000};
+    static constexpr Usec kShortPath{500};
     static constexpr Nsec kMinRttWindow = 300 * kSecond;  // the kernel's tcp_min_rtt_wlen
 
     // A round trip was measured: on a segment sent once (Karn), or by timestamp. Ends the backoff. 0 counts
@@ -59,6 +60,8 @@ class RttEstimator {
     // The smallest sample of the last five minutes, Usec::max() before the first; tcpi_min_rtt.
     Usec min_rtt() const noexcept { return min_.get(); }
     bool measured() const noexcept { return measured_; }
+    // So short a path is filled by less than the caches hold: larger queues only leave them.
+    bool short_path() const noexcept { return min_.get() <= kShortPath; }
 
   private:
     // Eight and four times the value in microseconds, so that the gains 1/8 and 1/4 lose nothing to rounding.

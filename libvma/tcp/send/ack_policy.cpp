@@ -12,7 +12,6 @@ namespace {
 
 constexpr std::uint32_t kStretch = 16;  // segments for one ACK in a stream
 constexpr Msec kBulkPeriod{128};
-constexpr Usec kShortPath{500};
 constexpr std::uint32_t kFirstWindow = 128u << 10;
 constexpr Msec kSoon{4};  // such an ACK when nobody polls the ring
 
@@ -49,7 +48,7 @@ void AckPolicy::note_bulk() noexcept {
 std::uint32_t AckPolicy::window_limit() const noexcept {
     if (!tcb_.options.receive_auto) return UINT32_MAX;
     if (!bulk()) return kFirstWindow;
-    if (tcb_.recovery.rtt().srtt() > kShortPath) return UINT32_MAX;
+    if (!tcb_.recovery.rtt().short_path()) return UINT32_MAX;
     ring::Ring* const ring = tcb_.connection.ring();
     return ring != nullptr ? ring->bulk_streams().share() : UINT32_MAX;
 }
