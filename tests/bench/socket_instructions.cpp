@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What tests/bench/call_cost.py counts: calls of the socket API, from the program's side of the preloaded
+// library down to the queues of the simulated adapter. Counted are the measured_ functions below and what
+// they call. The adapter and the peer run in the same process, and move only between the measured calls, so
+// that a run executes the same instructions each time.
+//
+//   socket_instructions udp|tcp BURST COUNT
+// makes at least COUNT calls of each kind, in rounds: BURST sends of 100 bytes, then BURST receives, and over
+// UDP as many receives that find nothing and waits by epoll. Prints the number of calls of each kind.
+// LD_PRELOAD names the library; SYSFS_PATH has an adapter for the netdev of 198.18.0.1; 198.18.0.2 is a
+// permanent neighbour.
+#include <arpa/inet.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tests/support/attacker/segment.h"
+#include "tests/support/mlx5_sim/sim.h"
+#include "tests/support/wire/udp_frames.h"
+
+namespace {
+
+constexpr const char* kHere = "198.18.0.1";
+constexpr const char* kThere = "198.18.0.2";
+constexpr std::uint16_t kPort = 7, kPeerPort = 12345;
+constexpr attacker::Mac kMac{2, 0, 0, 0, 0, 1}, kPeerMac{2, 0, 0, 0, 0, 2};
+constexpr std::size_t kSize = 100;  // bytes of a message
+constexpr unsigned kTurns = 2000;   // milliseconds until a frame is missing
+
+char message[kSize];
+
+[[noreturn]] void die(const char* what) {
+    std::perror(what);
+    std::exit(1);
+}
+
+sockaddr_in address_of(const char* address, std::uint16_t port) {
+    sockaddr_in name{};
+    name.sin_family = AF_INET;
+    name.sin_port = htons(port);
+    name.sin_addr.s_addr = inet_addr(address);
+    return name;
+}
+const sockaddr* plain(const sockaddr_in& name) { return reinterpret_cast<const sockaddr*>(&name); }
+
+}  // namespace
+
+// Names for --toggle-collect. Each answers how many of its calls did what they should.
+extern "C" {
+[[gnu::noinline]] unsigned measured_sendto(int fd, unsigned count, const sockaddr_in* to) {
+    unsigned good = 0;
+    for (unsigned i = 0; i < count; i++)
+        good += sendto(fd, message, kSize, 0, plain(*to), sizeof *to) == ssize_t{kSize};
+    return good;
+}
+[[gnu::noinline]] unsigned measured_recvfrom(int fd, unsigned count) {
+    unsigned good = 0;
+    for (unsigned i = 0; i < count; i++) {
+        sockaddr_in from;
+        socklen_t length = sizeof from;
+        good +=
+            recvfrom(fd, message, kSize, 0, reinterpret_cast<sockaddr*>(&from), &length) == ssize_t{kSize};
+    }
+    return good;
+}
+[[gnu::noinline]] unsigned measured_nothing(int fd, unsigned count) {
+    unsigned good = 0;
+    for (unsigned i = 0; i < count; i++) good += recv(fd, message, kSize, MSG_DONTWAIT) == -1;
+    return good;
+}
+[[gnu::noinline]] unsigned measured_epoll(int set, unsigned count) {
+    unsigned good = 0;
+    for (unsigned i = 0; i < count; i++) {
+        epoll_event event;
+        good += epoll_wait(set, &event, 1, -1) == 1;
+    }
+    return good;
+}
+[[gnu::noinline]] unsigned measured_send(int fd, unsigned count) {
+    unsigned good = 0;
+    for (unsigned i = 0; i < count; i++) good += send(fd, message, kSize, 0) == ssize_t{kSize};
+    return good;
+}
+[[gnu::noinline]] unsigned measured_recv(int fd, unsigned count) {
+    unsigned good = 0;
+    for (unsigned i = 0; i < count; i++) good += recv(fd, message, kSize, 0) == ssize_t{kSize};
+    return good;
+}
+}
+
+namespace {
+
+mlx5_sim::Nic& adapter() { return mlx5_sim::nic("mlx5_0"); }
+
+void arrives(const std::vector<std::uint8_t>& frame) {
+    if (!adapter().receive(frame)) die("a frame was not steered: the socket is not offloaded");
+}
+
+void all_of(unsigned good, unsigned count, const char* what) {
+    if (good != count) die(what);
+}
+
+// Steps the adapter until `done`; the library's own threads may have to do something for it.
+template <class Done>
+void step_until(Done done, const char* what) {
+    for (unsigned turn = 0; turn < kTurns; turn++) {
+        mlx5_sim::settle();
+        if (done()) return;
+        usleep(1000);
+    }
+    die(what);
+}
+
+unsigned long udp(unsigned burst, unsigned long count) {
+    const int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    if (fd < 0 || bind(fd, plain(address_of(kHere, kPort)), sizeof(sockaddr_in)) != 0) die("bind");
+    const sockaddr_in to = address_of(kThere, kPeerPort);
+    unsigned long left = 0;  // datagrams that left the adapter
+    adapter().on_transmit([&](const mlx5_sim::Frame&) { left++; });
+    const auto frame = udp_frames::make({.src_mac = kPeerMac,
+                                         .dst_mac = kMac,
+                                         .src = kThere,
+                                         .dst = kHere,
+                                         .src_port = kPeerPort,
+                                         .dst_port = kPort,
+                                         .payload = std::string(kSize, 'x')});
+    const int set = epoll_create1(0);
+    epoll_event wanted{.events = EPOLLIN, .data = {}};
+    if (set < 0 || epoll_ctl(set, EPOLL_CTL_ADD, fd, &wanted) != 0) die("epoll_ctl");
+    unsigned long counted = 0;
+    for (; counted < count; counted += burst) {
+        all_of(measured_sendto(fd, burst, &to), burst, "sendto");
+        step_until([&] { return left == counted + burst; }, "a datagram did not leave by the adapter");
+        for (unsigned i = 0; i < burst; i++) arrives(frame);
+        mlx5_sim::settle();
+        all_of(measured_recvfrom(fd, burst), burst, "recvfrom");
+        all_of(measured_nothing(fd, burst), burst, "recv without a datagram");
+        for (unsigned i = 0; i < burst; i++) arrives(frame);
+        mlx5_sim::settle();
+        all_of(measured_epoll(set, burst), burst, "epoll_wait");
+        for (unsigned i = 0; i < burst; i++)
+            if (recv(fd, message, kSize, 0) != ssize_t{kSize}) die("recv");
+    }
+    return counted;
+}
+
+// The peer of a connection: acknowledges what it has seen.
+struct TcpPeer {
+    attacker::Segment reply{
+        .from = inet_addr(kThere), .to = inet_addr(kHere), .from_port = kPeerPort, .seq = 1000};
+    std::uint32_t echo = 0;  // the last time stamp of the other side
+    bool connecting = false;
+
+    void sees(const mlx5_sim::Frame& frame) {
+        const auto segment = attacker::parse(frame);
+        if (!segment || segment->to_port != kPeerPort) return;
+        connecting = connecting || (segment->flags & attacker::kSyn) != 0;
+        reply.to_port = segment->from_port;
+        if (static_cast<std::int32_t>(segment->end() - reply.ack) > 0 || reply.ack == 0)
+            reply.ack = segment->end();
+        if (const auto stamp = attacker::said(*segment).stamp) echo = *stamp;
+    }
+    void sends(std::uint8_t flags, std::string options, std::string payload) {
+        reply.flags = flags;
+        reply.options = std::move(options) + attacker::option::stamps(reply.seq, echo);
+        reply.payload = std::move(payload);
+        arrives(attacker::build(reply, kPeerMac, kMac));
+        reply.seq = reply.end();
+    }
+};
+
+unsigned long tcp(unsigned burst, unsigned long count) {
+    TcpPeer peer;
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), on = 1;
+    if (fd < 0 || setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0) die("socket");
+    // The rules exist before the SYN leaves, so the adapter has its wire from the start.
+    adapter().on_transmit([&](const mlx5_sim::Frame& frame) { peer.sees(frame); });
+    if (connect(fd, plain(address_of(kThere, kPeerPort)), sizeof(sockaddr_in)) == 0 || errno != EINPROGRESS)
+        die("connect");
+    step_until([&] { return peer.connecting; }, "no SYN left by the adapter");
+    using namespace attacker;
+    peer.sends(kSyn | kAck, option::mss(1460) + option::scale(7) + option::sack_allowed(), "");
+    pollfd waits{fd, POLLOUT, 0};
+    step_until([&] { return ::poll(&waits, 1, 0) == 1; }, "the connection is not established");
+    mlx5_sim::settle();
+    const std::uint32_t first = peer.reply.ack;
+    unsigned long counted = 0;
+    for (; counted < count; counted += burst) {
+        all_of(measured_send(fd, burst), burst, "send");
+        const auto end = static_cast<std::uint32_t>((counted + burst) * kSize);
+        step_until([&] { return peer.reply.ack - first == end; }, "bytes did not leave by the adapter");
+        for (unsigned i = 0; i < burst; i++) peer.sends(kAck | kPsh, "", std::string(kSize, 'x'));
+        mlx5_sim::settle();
+        all_of(measured_recv(fd, burst), burst, "recv");
+    }
+    return counted;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const std::string what = argc == 4 ? argv[1] : "";
+    const unsigned long burst = argc == 4 ? std::strtoul(argv[2], nullptr, 10) : 0,
+                        count = argc == 4 ? std::strtoul(argv[3], nullptr, 10) : 0;
+    if ((what != "udp" && what != "tcp") || burst < 1 || burst > 64 || count == 0) {
+        std::fprintf(stderr, "usage: socket_instructions udp|tcp BURST COUNT (BURST 1 to 64)\n");
+        return 2;
+    }
+    const unsigned long counted =
+        what == "udp" ? udp(static_cast<unsigned>(burst), count) : tcp(static_cast<unsigned>(burst), count);
+    std::printf("%lu\n", counted);
+}
