@@ -72,7 +72,7 @@ def is_running(pid):
 class Readings(unittest.TestCase):
     def test_ping_pong(self):
         self.assertEqual(readings.parse_ping_pong(PING_PONG),
-                         {"p50": 38.627, "p99": 66.255, "messages": 16082})
+                         {"p50": 38.627, "p99": 66.255, "messages": 16082, "seconds": 1.001})
 
     def test_ping_pong_without_answers_is_a_failure(self):
         with self.assertRaises(ground.Failure):

@@ -2,19 +2,22 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """rates.py: messages and bytes a second, kernel beside library, with the library on both sides or on one.
 
-    sudo tests/bench/rates.py [--rounds 7] [--seconds 1] [--only TEXT] [--congestion bbr] [--unpinned]
+    sudo tests/bench/rates.py [--rounds 7] [--seconds 1] [--only TEXT] [--congestion bbr] [--unpinned] [--cpu]
 
 Each round measures everything once, every other round in reverse order. A ratio is that of libvma to the
-kernel on both sides, inside a round; the table shows medians, with the smallest and the largest.
+kernel on both sides, inside a round; the table shows medians, with the smallest and the largest. --cpu adds
+what the sending and the receiving program used of a processor for each message that arrived.
 """
 import argparse
 import json
 import os
+import statistics
 
 import suite_tcp
 import suite_udp
+from columns import steps_of, table
 from demo import REPOSITORY, check_machine, find_programs, measure
-from table import cell, number, spread
+from table import number
 from wire import Wire, progress, run_tool
 
 SIDES = {"kernel": {}, "both": {"client_vma": True, "server_vma": True}, "sends": {"client_vma": True},
@@ -43,22 +46,16 @@ def rows(wire, seconds, programs):
     }
 
 
-def ratio(rounds, name, side, field):
-    """Of a side's readings to the kernel's, in each round."""
-    return [r[f"{name}: {side}"][field] / r[f"{name}: kernel"][field] for r in rounds]
-
-
-def table(measured, rounds):
-    """Lines of text."""
+def cpu_table(measured, rounds):
+    """Lines of text: median microseconds of the sending and the receiving program for each message."""
     width = max(map(len, measured))
-    lines = [" " * width + "".join(side.rjust(24) for side in ("kernel", "both", "sends", "receives"))]
-    for name, (_, field) in measured.items():
-        base = spread([r[f"{name}: kernel"][field] for r in rounds])
-        line = name.ljust(width) + cell(base).rjust(24)
-        for side in ("both", "sends", "receives"):
-            own = spread([r[f"{name}: {side}"][field] for r in rounds])["median"]
-            line += f"{number(own)}: {cell(spread(ratio(rounds, name, side, field)))}".rjust(24)
-        lines.append(line)
+    lines = [" " * width + "".join(side.rjust(18) for side in SIDES)]
+    for name in measured:
+        lines.append(name.ljust(width))
+        for side in SIDES:
+            used = [number(statistics.median(r[f"{name}: {side}"]["cpu " + end] for r in rounds))
+                    for end in ("sender", "receiver")]
+            lines[-1] += " + ".join(used).rjust(18)
     return lines
 
 
@@ -72,6 +69,7 @@ def main():
                         help="the kernel's TCP congestion control (default cubic)")
     parser.add_argument("--build", default=os.path.join(REPOSITORY, "build-release"), help="build directory")
     parser.add_argument("--json", metavar="FILE", help="write all readings there")
+    parser.add_argument("--cpu", action="store_true", help="a second table: processor time for each message")
     options = parser.parse_args()
     if min(options.rounds, options.seconds) < 1:
         parser.error("rounds and seconds must be at least 1")
@@ -83,15 +81,17 @@ def main():
                   if (options.only or "").lower() in name.lower()}
         if not chosen:
             parser.error(f"no row's name contains {options.only}")
-        steps = {f"{name}: {side}": lambda call=call, sides=sides: call(**sides)
-                 for name, (call, _) in chosen.items() for side, sides in SIDES.items()}
-        rounds = measure(wire, "rates", steps, options.rounds)
+        rounds = measure(wire, "rates", steps_of(chosen, SIDES), options.rounds)
     progress("")
     placed = "programs not pinned" if options.unpinned else "client and server pinned to a processor each"
     print(f"Linux {os.uname().release}, {os.cpu_count()} CPUs, veth; {placed}; kernel TCP with "
           f"{options.congestion}; medians of {options.rounds} rounds of {options.seconds} s "
           "(smallest-largest)\n")
-    print("\n".join(table(chosen, rounds)))
+    print("\n".join(table(chosen, rounds, SIDES)))
+    if options.cpu:
+        print("\nmicroseconds of a processor for each message (iperf3: 128 KB; a connection), sending and "
+              "receiving program\n")
+        print("\n".join(cpu_table(chosen, rounds)))
     if options.json:
         with open(options.json, "w", encoding="ascii") as file:
             json.dump(rounds, file, indent=1)

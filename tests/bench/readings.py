@@ -7,14 +7,15 @@ from wire import Failure
 
 
 def parse_ping_pong(text):
-    """Output of sockperf's ping-pong client -> {"p50", "p99"} in microseconds (half of the round trip) and
-    messages."""
+    """Output of sockperf's ping-pong client -> {"p50", "p99"} in microseconds (half of the round trip),
+    messages of the whole run, and its seconds."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     percentiles = {m[1]: float(m[2]) for m in re.finditer(r"percentile\s+([0-9.]+)\s*=\s*([0-9.]+)", text)}
-    run = re.search(r"\[Total Run\].*ReceivedMessages=(\d+)", text)
+    run = re.search(r"\[Total Run\] RunTime=([0-9.]+) sec.*ReceivedMessages=(\d+)", text)
     if run is None or "50.000" not in percentiles or "99.000" not in percentiles:
         raise Failure("sockperf's client printed no percentiles:\n" + text[-2000:])
-    return {"p50": percentiles["50.000"], "p99": percentiles["99.000"], "messages": int(run[1])}
+    return {"p50": percentiles["50.000"], "p99": percentiles["99.000"], "messages": int(run[2]),
+            "seconds": float(run[1])}
 
 
 def parse_throughput_client(text):

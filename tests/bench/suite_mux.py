@@ -7,7 +7,7 @@ import time
 
 from offload import OffloadCheck
 from readings import parse_json, parse_ping_pong
-from suite_tcp import Pair, SEGMENTS
+from suite_tcp import PORTS as TCP_PORTS, Pair, SEGMENTS
 from suite_udp import UDP_PORT
 from table import Row
 from wire import ADDRESS
@@ -78,6 +78,26 @@ def idle(wire, seconds, call, vma=True):
         result = (used() - before) / (time.monotonic() - began) * 100
         wire.interrupt(server)
     return {"cpu": result}
+
+
+def round_trips(wire, seconds, threads, sockets=20, client_vma=False, server_vma=False):
+    """Thousands of round trips a second of a sockperf client, one message at a time over each of as many
+    sockets of UDP and of TCP in turn. The server's threads share them; all wait with epoll_wait."""
+    check = OffloadCheck(wire, ["a"] * client_vma + ["b"] * server_vma)
+    ports = [next(TCP_PORTS) for _ in range(sockets)]
+    with tempfile.NamedTemporaryFile("w", suffix=".feed", encoding="ascii") as feed:
+        feed.writelines(f"{kind}:{ADDRESS['b']}:{port}\n" for kind in "UT" for port in ports)
+        feed.flush()
+        options = ["-f", feed.name, "-F", "e"]
+        server = wire.start("b", "sockperf", "sr", *options, "--threads-num", str(threads), vma=server_vma)
+        for protocol in ("udp", "tcp"):
+            for port in ports:
+                wire.wait_bound(server, protocol, port)
+        client = wire.start("a", "sockperf", "pp", *options, "-t", str(seconds), "-m", "64", vma=client_vma)
+        result = parse_ping_pong(wire.finish(client, seconds))
+        wire.interrupt(server)
+    check.verify(result["messages"] / 2)
+    return {"rate": result["messages"] / result["seconds"] / 1e3, "p50": result["p50"], "p99": result["p99"]}
 
 
 def measurements(wire, seconds, programs):

@@ -10,11 +10,12 @@ from offload import OffloadCheck
 from readings import parse_iperf3, parse_json, parse_ping_pong, parse_server, parse_throughput_client
 from suite_udp import run_raw
 from table import Row
-from wire import ADDRESS, Failure
+from wire import ADDRESS, Failure, cpu_each
 
 FRAME = 1400               # bytes of a frame of the raw limit for bulk data
 RAW_PAYLOAD = FRAME - 42   # without its Ethernet, IPv4 and UDP headers
 LARGEST = 65536            # bytes that the kernel moves as one segment at most; it counts that at least
+IPERF3_BLOCK = 131072      # bytes of one write
 AT_ONCE = 16               # short connections under way
 CONNECTIONS = 10_000       # in one process
 # Of a connection that is opened and closed: the kernel counts that at least. A process that ends hands over
@@ -46,7 +47,7 @@ RAW_TARGETS = {key: 0.8 for key in TARGETS if key.startswith("bulk")}
 # libvma's own value at most: KiB for each connection; latency of one among many as a multiple of one alone.
 LIMITS = {"memory client": 4.0, "memory server": 4.0, "crowd": 1.5}
 
-_ports = itertools.count(12000)
+PORTS = itertools.count(12000)
 
 
 def measured(check, count, reading):
@@ -65,19 +66,22 @@ class Pair:
     def __init__(self, wire, client_vma, server_vma, environment=()):
         self.wire, self.environment = wire, environment
         self.client_vma, self.server_vma = client_vma, server_vma
-        self.port = str(next(_ports))
+        self.port = str(next(PORTS))
         self.check = OffloadCheck(wire, ["a"] * client_vma + ["b"] * server_vma, "Tcp")
 
     def serve(self, *command):
-        server = self.wire.start("b", *command, vma=self.server_vma, environment=self.environment)
-        self.wire.wait_bound(server, "tcp", int(self.port))
-        return server
+        self.server = self.wire.start("b", *command, vma=self.server_vma, environment=self.environment)
+        self.wire.wait_bound(self.server, "tcp", int(self.port))
+        return self.server
 
     def ask(self, seconds, *command):
         """Runs the client to its end; its output."""
-        return self.wire.finish(self.wire.start("a", *command, vma=self.client_vma,
-                                                environment=self.environment),
-                                seconds)
+        self.client = self.wire.start("a", *command, vma=self.client_vma, environment=self.environment)
+        return self.wire.finish(self.client, seconds)
+
+    def cpu(self, count):
+        """Both have ended: what each used of a processor for one of `count` messages from the client."""
+        return cpu_each(self.client, self.server, count)
 
 
 def ping_pong(wire, seconds, client_vma=False, server_vma=False, environment=()):
@@ -99,7 +103,8 @@ def throughput(wire, seconds, size, vma=False, client_vma=False, server_vma=Fals
         pair.ask(seconds, "sockperf", "tp", *where, "-t", str(seconds), "-m", str(size)))
     time.sleep(0.1)   # what is queued still counts: it was sent in time
     received = parse_server(wire.interrupt(server))
-    return measured(pair.check, received * size // LARGEST, {"received": received / duration / 1e3})
+    return measured(pair.check, received * size // LARGEST,
+                    {"received": received / duration / 1e3, **pair.cpu(received)})
 
 
 def bulk(wire, seconds, streams, reverse, client_vma=False, server_vma=False):
@@ -111,7 +116,8 @@ def bulk(wire, seconds, streams, reverse, client_vma=False, server_vma=False):
     wire.finish(server)
     if rate <= 0:
         raise Failure("iperf3 moved nothing")
-    return measured(pair.check, rate * 1e9 / 8 * seconds // LARGEST, {"rate": rate})
+    blocks = rate * 1e9 / 8 * seconds / IPERF3_BLOCK
+    return measured(pair.check, blocks * IPERF3_BLOCK // LARGEST, {"rate": rate, **pair.cpu(blocks)})
 
 
 def raw_bulk(wire, seconds, program):
@@ -127,7 +133,8 @@ def short_connections(wire, seconds, program, client_vma=False, server_vma=False
                                  str(seconds),
                                  "--at-once", str(AT_ONCE)), "conn_rate")
     wire.interrupt(server)
-    return measured(pair.check, result["connections"], {"rate": result["per_second"] / 1e3})
+    return measured(pair.check, result["connections"],
+                    {"rate": result["per_second"] / 1e3, **pair.cpu(result["connections"])})
 
 
 def many_connections(wire, program, vma=False):

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """UDP: sockperf on the kernel and on libvma, and what the library costs others on the same device."""
+import contextlib
 import json
 import time
 
 from offload import OffloadCheck
 from readings import parse_iperf3, parse_json, parse_ping_pong, parse_server, parse_throughput_client
 from table import Row
-from wire import ADDRESS, CPU, DEVICE, PATIENCE, run
+from wire import ADDRESS, CPU, DEVICE, PATIENCE, cpu_each, run
 
-UDP_PORT, TCP_PORT = 11111, 5201
+UDP_PORT, TCP_PORT, NEIGHBOUR_PORT = 11111, 5201, 11112
 
 # Row -> least ratio to aim at, from what AF_XDP in copy mode on veth allows (docs/performance.md). None: no
 # aim.
@@ -56,7 +57,8 @@ def throughput(wire, seconds, size=100, vma=False, client_vma=False, server_vma=
     time.sleep(0.1)   # what is queued still counts: it was sent in time
     received = parse_server(wire.interrupt(server))
     check.verify(sent)
-    return {"received": received / duration / 1e3, "sent": sent / duration / 1e3}
+    return {"received": received / duration / 1e3, "sent": sent / duration / 1e3,
+            **cpu_each(client, server, received)}
 
 
 def many_at_once(wire, seconds, program, client_vma=False, server_vma=False):
@@ -70,25 +72,32 @@ def many_at_once(wire, seconds, program, client_vma=False, server_vma=False):
     time.sleep(0.1)   # what is queued still counts: it was sent in time
     received = int(wire.interrupt(server).split()[1])
     check.verify(result["sent"])
-    return {"received": received / result["seconds"] / 1e3, "sent": result["sent"] / result["seconds"] / 1e3}
+    return {"received": received / result["seconds"] / 1e3, "sent": result["sent"] / result["seconds"] / 1e3,
+            **cpu_each(client, server, received)}
+
+
+@contextlib.contextmanager
+def neighbour(wire, sides="b"):
+    """A process with libvma holds the device of each of the sides. It sleeps in recvfrom: the question is
+    what its XDP program costs, not what its spinning costs."""
+    running = [wire.start(side, "sockperf", "sr", "-i", ADDRESS[side], "-p", str(NEIGHBOUR_PORT), vma=True,
+                          environment=["VMA_RX_POLL=1"]) for side in sides]
+    for side, process in zip(sides, running):
+        wire.wait_until(lambda: wire.has_program(side), "the library has attached its XDP program", process)
+    yield
+    for process in running:
+        wire.interrupt(process)
 
 
 def kernel_tcp(wire, seconds, beside=False):
     """iperf3 over the kernel's TCP from a to b, Gbit/s; with `beside` while a process with libvma holds b's
     device."""
-    neighbour = None
-    if beside:
-        # It sleeps in recvfrom: the question is what its XDP program costs, not what its spinning costs.
-        neighbour = wire.start("b", "sockperf", "sr", "-i", ADDRESS["b"], "-p", str(UDP_PORT), vma=True,
-                               environment=["VMA_RX_POLL=1"])
-        wire.wait_until(lambda: wire.has_program("b"), "the library has attached its XDP program", neighbour)
-    server = wire.start("b", "iperf3", "-s", "-1", "-p", str(TCP_PORT), "-B", ADDRESS["b"])
-    wire.wait_bound(server, "tcp", TCP_PORT)
-    client = wire.start("a", "iperf3", "-c", ADDRESS["b"], "-p", str(TCP_PORT), "-t", str(seconds), "-J")
-    rate = parse_iperf3(wire.finish(client, seconds))
-    wire.finish(server)
-    if neighbour is not None:
-        wire.interrupt(neighbour)
+    with neighbour(wire) if beside else contextlib.nullcontext():
+        server = wire.start("b", "iperf3", "-s", "-1", "-p", str(TCP_PORT), "-B", ADDRESS["b"])
+        wire.wait_bound(server, "tcp", TCP_PORT)
+        client = wire.start("a", "iperf3", "-c", ADDRESS["b"], "-p", str(TCP_PORT), "-t", str(seconds), "-J")
+        rate = parse_iperf3(wire.finish(client, seconds))
+        wire.finish(server)
     return {"rate": rate}
 
 

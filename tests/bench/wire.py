@@ -6,6 +6,7 @@ import ipaddress
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -50,6 +51,18 @@ def run_tool(name, main):
 def die_with_parent():
     """Runs in the child: a killed demo leaves nothing running."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def cpu_of_children():
+    """Seconds of a processor, by the programs and by the kernel for them, of all that were waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def cpu_each(sender, receiver, count):
+    """Two finished processes -> microseconds of a processor that each used for one of `count` messages."""
+    return {name: process.cpu * 1e6 / count if count else 0.0
+            for name, process in (("cpu sender", sender), ("cpu receiver", receiver))}
 
 
 def run(*command, timeout=PATIENCE):
@@ -137,7 +150,8 @@ class Wire:
         return process
 
     def finish(self, process, seconds=0.0, may_fail=False):
-        """Waits for a program's end and returns its output."""
+        """Waits for a program's end and returns its output. `process.cpu`: seconds of a processor it used."""
+        before = cpu_of_children()
         try:
             output, _ = process.communicate(timeout=seconds + PATIENCE)
         except subprocess.TimeoutExpired:
@@ -145,6 +159,7 @@ class Wire:
             output, _ = process.communicate()
             raise Failure(f"{process.what}: did not end in time; it printed:\n{output[-2000:]}") from None
         self.running.remove(process)
+        process.cpu = cpu_of_children() - before
         if process.returncode != 0 and not may_fail:
             raise Failure(f"{process.what}: exit status {process.returncode}; it printed:\n{output[-2000:]}")
         return output

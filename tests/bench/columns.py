@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Tables whose rows are measurements and whose columns are circumstances, such as the sides that have the
+library. The first column is what the others are compared with, inside a round."""
+from table import cell, number, spread
+
+WIDTH = 24
+
+
+def steps_of(rows, columns):
+    """Steps for demo.measure(). `rows`: name -> (function, field of its reading, ...); `columns`: name ->
+    arguments of the function. A function that several rows share measures once for all."""
+    return {f"{source_of(rows, name)}: {column}": lambda call=row[0], arguments=arguments: call(**arguments)
+            for name, row in rows.items() for column, arguments in columns.items()}
+
+
+def source_of(rows, name):
+    """The first row with the same function."""
+    return next(other for other, row in rows.items() if row[0] is rows[name][0])
+
+
+def readings(rows, rounds, name, column):
+    """The row's field, in each round."""
+    return [r[f"{source_of(rows, name)}: {column}"][rows[name][1]] for r in rounds]
+
+
+def ratios(rows, rounds, name, column, base):
+    """Of a column's readings to those of `base`, in each round."""
+    return [own / other for own, other in zip(readings(rows, rounds, name, column),
+                                              readings(rows, rounds, name, base))]
+
+
+def table(rows, rounds, columns):
+    """Lines of text: the first column's median with the smallest and the largest, and of each other one the
+    median and the ratios."""
+    base, *others = columns
+    width = max(map(len, rows))
+    lines = [" " * width + "".join(column.rjust(WIDTH) for column in columns)]
+    for name in rows:
+        line = name.ljust(width) + cell(spread(readings(rows, rounds, name, base))).rjust(WIDTH)
+        for column in others:
+            text = number(spread(readings(rows, rounds, name, column))["median"])
+            if all(readings(rows, rounds, name, base)):    # beside nothing there is no ratio
+                text += ": " + cell(spread(ratios(rows, rounds, name, column, base)))
+            line += text.rjust(WIDTH)
+        lines.append(line)
+    return lines

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""conditions.py: what the library does when others want the processors or the device, and beside raw AF_XDP.
+
+    sudo tests/bench/conditions.py threads      a server's threads are more than the processors
+    sudo tests/bench/conditions.py busy         two busy programs run beside a ping-pong
+    sudo tests/bench/conditions.py neighbours   kernel traffic of others on a device that the library holds
+    sudo tests/bench/conditions.py latency      ping-pong beside raw AF_XDP, pinned and not
+
+Each round measures everything once, every other round in reverse order. A ratio is that to the first column,
+inside a round; tables show medians, with the smallest and the largest.
+"""
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+
+import suite_mux
+import suite_tcp
+import suite_udp
+from columns import steps_of, table
+from demo import REPOSITORY, check_machine, find_programs, measure
+from wire import Wire, cpu_of_children, die_with_parent, progress, run_tool
+
+KERNEL, BOTH = {}, {"client_vma": True, "server_vma": True}
+ROUNDS = 5
+THREADS = (1, 2, 4, 10)
+BUSY = 2    # programs
+
+
+@contextlib.contextmanager
+def busy_programs(number):
+    """So many loops that want a processor each, placed by the scheduler. Afterwards the dictionary has their
+    share of all processors in per cent."""
+    result = {}
+    began = time.monotonic()
+    running = [subprocess.Popen([sys.executable, "-S", "-E", "-c", "while True: pass"],
+                                preexec_fn=die_with_parent) for _ in range(number)]
+    try:
+        yield result
+    finally:
+        before = cpu_of_children()
+        for process in running:
+            process.kill()
+            process.wait()
+        used, lasted = cpu_of_children() - before, time.monotonic() - began
+        result["share"] = used / lasted / (os.cpu_count() or 1) * 100
+
+
+def beside_busy(wire, seconds, ping_pong, busy, **sides):
+    """A ping-pong's reading, with the share of the busy programs in per cent of all processors."""
+    with busy_programs(BUSY if busy else 0) as programs:
+        reading = ping_pong(wire, seconds, **sides)
+    return {**reading, **programs}
+
+
+def beside_neighbour(wire, beside, reading):
+    """reading() while a process with the library holds the devices of both sides, or not."""
+    with suite_udp.neighbour(wire, "ab") if beside else contextlib.nullcontext():
+        return reading()
+
+
+def threads(wire, seconds, _programs):
+    def row(number):
+        return (lambda **sides: suite_mux.round_trips(wire, seconds, number, **sides)), "rate"
+    rows = {f"{number} thread{'s' if number > 1 else ''}, 1000/s": row(number) for number in THREADS}
+    return rows, {"kernel": KERNEL, "libvma": BOTH}
+
+
+def busy(wire, seconds, _programs):
+    rows = {}
+    for protocol, suite in (("UDP", suite_udp), ("TCP", suite_tcp)):
+        def call(suite=suite, **arguments):
+            return beside_busy(wire, seconds, suite.ping_pong, **arguments)
+        for field, unit in (("p50", "us"), ("p99", "us"), ("share", "%")):
+            rows[f"{protocol} {field}, {unit}"] = call, field
+    return rows, {"libvma alone": {"busy": False, **BOTH}, "libvma beside two": {"busy": True, **BOTH},
+                  "kernel alone": {"busy": False}, "kernel beside two": {"busy": True}}
+
+
+def neighbours(wire, seconds, _programs):
+    def row(reading, field):
+        return (lambda beside: beside_neighbour(wire, beside, reading)), field
+    rows = {
+        "UDP 100 B, 1000/s": row(lambda: suite_udp.throughput(wire, seconds, 100), "received"),
+        "UDP 1400 B, 1000/s": row(lambda: suite_udp.throughput(wire, seconds, 1400), "received"),
+        "TCP 100 B, 1000/s": row(lambda: suite_tcp.throughput(wire, seconds, 100), "received"),
+        "TCP 1400 B, 1000/s": row(lambda: suite_tcp.throughput(wire, seconds, 1400), "received"),
+        "TCP iperf3, Gbit/s": row(lambda: suite_udp.kernel_tcp(wire, seconds), "rate"),
+    }
+    return rows, {"device alone": {"beside": False}, "held by libvma": {"beside": True}}
+
+
+def latency(wire, seconds, programs):
+    def call(protocol, **sides):
+        if protocol == "raw":
+            return suite_udp.raw(wire, seconds, programs["xsk_raw"], "latency")
+        return {"udp": suite_udp, "tcp": suite_tcp}[protocol].ping_pong(wire, seconds, **sides)
+    rows = {f"64 bytes, {field}, us": (call, field) for field in ("p50", "p99")}
+    return rows, {"raw AF_XDP": {"protocol": "raw"}, "libvma UDP": {"protocol": "udp", **BOTH},
+                  "libvma TCP": {"protocol": "tcp", **BOTH}}
+
+
+# Name -> (function of wire, seconds and programs that gives rows and columns; pinned or not, one table each).
+CONDITIONS = {"threads": (threads, [False]), "busy": (busy, [True]), "neighbours": (neighbours, [True]),
+              "latency": (latency, [True, False])}
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="conditions.py",
+                                     description="The library under conditions that others make.")
+    parser.add_argument("condition", choices=CONDITIONS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--seconds", type=int, default=1, help="length of one reading")
+    parser.add_argument("--congestion", default="cubic", metavar="NAME",
+                        help="the kernel's TCP congestion control (default cubic)")
+    parser.add_argument("--build", default=os.path.join(REPOSITORY, "build-release"), help="build directory")
+    parser.add_argument("--json", metavar="FILE", help="write all readings there")
+    options = parser.parse_args()
+    if min(options.rounds, options.seconds) < 1:
+        parser.error("rounds and seconds must be at least 1")
+
+    check_machine()
+    library, programs = find_programs(options.build)
+    condition, placings = CONDITIONS[options.condition]
+    everything = {}
+    for pinned in placings:
+        with Wire(library, pinned, options.congestion) as wire:
+            rows, columns = condition(wire, options.seconds, programs)
+            rounds = measure(wire, options.condition, steps_of(rows, columns), options.rounds)
+        progress("")
+        placed = "client and server pinned to a processor each" if pinned else "programs not pinned"
+        print(f"Linux {os.uname().release}, {os.cpu_count()} CPUs, veth; {placed}; kernel TCP with "
+              f"{options.congestion}; medians of {options.rounds} rounds of {options.seconds} s "
+              "(smallest-largest)\n")
+        print("\n".join(table(rows, rounds, columns)) + "\n", flush=True)
+        everything["pinned" if pinned else "unpinned"] = rounds
+    if options.json:
+        with open(options.json, "w", encoding="ascii") as file:
+            json.dump(everything, file, indent=1)
+
+
+if __name__ == "__main__":
+    run_tool("conditions.py", main)
