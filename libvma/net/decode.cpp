@@ -6,6 +6,7 @@
 #include <linux/if_arp.h>
 #include <linux/if_ether.h>
 #include <linux/if_link.h>
+#include <linux/in_route.h>
 #include <linux/neighbour.h>
 #include <linux/rtnetlink.h>
 #include <netlink/attr.h>
@@ -197,6 +198,7 @@ bool decode_route(nlmsghdr* message, Route& out) {
             break;
         case RTN_MULTICAST:
             out.kind = Route::Kind::multicast;
+            out.copied_here = (info->rtm_flags & RTCF_LOCAL) != 0;
             break;
         default:
             break;

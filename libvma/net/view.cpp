@@ -497,7 +497,8 @@ NetlinkView::KnownRoute* NetlinkView::known_route(const RouteQuery& q) noexcept 
 }
 
 Result<Route> NetlinkView::route(const RouteQuery& query) {
-    if (ports_matter_.load(std::memory_order_acquire)) return ask_route(query);
+    if (ports_matter_.load(std::memory_order_acquire) || IN_MULTICAST(ntohl(query.dst)))
+        return ask_route(query);
     const std::uint32_t present = generation();
     const clock::Time now = clock::monotonic();
     RouteQuery question = query;

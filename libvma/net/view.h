@@ -6,7 +6,7 @@
 // the kernel (RTM_GETROUTE), because only the kernel knows its policy rules, marks and multipath. Callers
 // cache the answer in their destination entry and drop it when generation() has moved. The class remembers
 // the last answers for up to a second, while the kernel announces nothing and no rule and no multipath looks
-// at ports.
+// at ports. It remembers none about a group, because the kernel does not announce memberships.
 #pragma once
 
 #include <netinet/in.h>
@@ -66,6 +66,9 @@ struct Route {
     in_addr_t gateway = 0;  // 0: on link
     in_addr_t src = 0;      // source address the kernel would use
     std::uint32_t mtu = 0;  // path MTU: the route's metric or learned exception, never above the link's
+    // To a group: this host is a member at the interface, for this source. The kernel gives receivers here a
+    // copy unless IP_MULTICAST_LOOP is off.
+    bool copied_here = false;
 };
 
 struct Neighbour {

@@ -3,14 +3,22 @@
 #include <stdarg.h>
 
 #include "libvma/preload/guard.h"
+#include "libvma/sockets/host_memberships.h"
+#include "libvma/sockets/stack.h"
 
 using namespace vma;
 using namespace vma::preload;
 
 VMA_EXPORT int setsockopt(int fd, int level, int name, const void* value, socklen_t len) noexcept {
+    int result;
     if (auto s = ours(fd))
-        return guarded_nocancel(fd, [&] { return s->setsockopt(fd, level, name, value, len); });
-    return os::setsockopt(fd, level, name, value, len);
+        result = guarded_nocancel(fd, [&] { return s->setsockopt(fd, level, name, value, len); });
+    else
+        result = os::setsockopt(fd, level, name, value, len);
+    // Whatever socket it was: senders to groups have to know.
+    if (result == 0 && level == IPPROTO_IP && sockets::HostMemberships::is_membership(name))
+        if (sockets::Stack* stack = sockets::Stack::running()) stack->memberships().changed();
+    return result;
 }
 
 VMA_EXPORT int getsockopt(int fd, int level, int name, void* value, socklen_t* len) noexcept {

@@ -14,6 +14,7 @@
 #include "libvma/ring/rings.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/no_cancel.h"
+#include "libvma/sockets/host_memberships.h"
 #include "libvma/sockets/tcp/paths.h"
 
 namespace vma::sockets {
@@ -80,6 +81,7 @@ class Stack {
     };
     std::uint64_t netns() const noexcept { return netns_; }
     tcp::PathSource& paths() noexcept { return paths_; }
+    HostMemberships& memberships() noexcept { return memberships_; }
 
     // The interface's ring, opened now if need be; then sockets bound to INADDR_ANY get their rules there.
     // Under control(). `why`: gets the reason where there is none.
@@ -137,6 +139,7 @@ class Stack {
     std::array<OpenRing, 64>
         open_rings_{};  // further interfaces are found by connections that find a free control lock
     std::uint64_t netns_ = 0;
+    HostMemberships memberships_;
 };
 
 // At process exit: what the rings have counted goes to the log, at level debug.

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "libvma/config/params.h"
 #include "libvma/os/calls.h"
 #include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/error_watch.h"
@@ -30,6 +31,10 @@ UdpSocket* UdpSocket::create(Stack& stack, int fd, int type) noexcept {
     auto* socket = new (memory) UdpSocket(stack, fd, type);
     socket->socket_counters_.open(stats::Protocol::udp, fd, SOCK_DGRAM, (type & SOCK_NONBLOCK) == 0);
     statistics::joined(*socket);
+    if (config::get().tx_mc_loopback == 0) {
+        const int off = 0;
+        socket->setsockopt(fd, IPPROTO_IP, IP_MULTICAST_LOOP, &off, sizeof off);
+    }
     return socket;
 }
 
@@ -200,8 +205,15 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
     switch (effect) {
         case Effect::none:
             if (level == SOL_SOCKET && name == SO_REUSEPORT) reuseport_ = any_byte(value, len);
-            if (level == IPPROTO_IP && (name == IP_MULTICAST_IF || name == IP_MULTICAST_LOOP))
-                show_multicast(fd);
+            break;
+        case Effect::group:
+            if (!stack_.control().owned_by_me()) {
+                const std::lock_guard guard(stack_.control());
+                SendAttributes attributes = send_.attributes();
+                attributes.multicast.learn(stack_, fd, name, value, len);
+                send_.set_attributes(attributes);
+            }
+            if (name != IP_MULTICAST_TTL) show_multicast(fd);
             break;
         case Effect::send:
         case Effect::queue:

@@ -16,12 +16,33 @@ namespace {
 // for ARP).
 constexpr std::chrono::microseconds kConfirm{10'000'000};
 
+// What can be said of a group before its route is known. False: the kernel sends, and `d.why` tells.
+bool prepare_group(Stack& stack, const SendAttributes& from, Destination& d) {
+    auto leave = [&](std::string_view why) {
+        d.why.reason = stats::Reason::multicast;
+        d.why.detail = why;
+        return false;
+    };
+    if (from.multicast.ttl == 0) return leave("IP_MULTICAST_TTL is 0");
+    if (!from.multicast.known) return leave("the interface of IP_MULTICAST_IF is not known");
+    // To a VRF the kernel's rules are others.
+    if (net::Link bound; from.path.oif != 0 && stack.view().link(from.path.oif, bound) && bound.kind == "vrf")
+        return leave("the socket is bound to a VRF");
+    if (from.multicast.loops) {
+        // Before the route is asked for: a change meanwhile makes the answer outdated at once.
+        d.members = stack.memberships().version();
+        d.conditional = d.follows_members = true;
+        stack.memberships().follow();
+    }
+    return true;
+}
+
 }  // namespace
 
 void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept {
     const runtime::NoCancel whole;
     d.ring = nullptr;
-    d.stale = false;
+    d.conditional = d.stale = d.follows_members = false;
     // Read before asking: a change meanwhile makes the answer outdated at once.
     d.generation = stack.view().generation();
     auto leave = [&](stats::Reason reason, std::string_view detail = {}) {
@@ -38,13 +59,23 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
         d.why.rule = decision.text();
         if (decision.os()) return leave(stats::Reason::rule);
         PathResolver paths(stack);
-        auto route = paths.route(IPPROTO_UDP, {{from.src_addr, from.src_port}, to}, from.path);
+        const bool group = is_group(d.addr);
+        const GroupPath asked = group ? group_path(from) : GroupPath{from.src_addr, from.path};
+        if (group && !prepare_group(stack, from, d)) return;
+        auto route = paths.route(IPPROTO_UDP, {{asked.src, from.src_port}, to}, asked.path);
         if (!route) return leave(stats::Reason::no_route);
-        if (const stats::Reason reason = statistics::reason_of_route(*route); reason != stats::Reason::none)
+        if (group) {
+            const bool members =
+                stack.memberships().forwards() || stack.memberships().seen(route->ifindex, d.addr);
+            if (const auto why = kernel_sends_group(*route, from.multicast.loops, members); !why.empty())
+                return leave(stats::Reason::multicast, why);
+        } else if (const stats::Reason reason = statistics::reason_of_route(*route);
+                   reason != stats::Reason::none) {
             return leave(reason);
-        if (from.src_addr != 0 && from.src_addr != route->src) {
+        }
+        if (asked.src != 0 && asked.src != route->src) {
             int ifindex;
-            if (!stack.view().is_local(from.src_addr, &ifindex)) return leave(stats::Reason::foreign_address);
+            if (!stack.view().is_local(asked.src, &ifindex)) return leave(stats::Reason::foreign_address);
         }
         // Control operations take the send lock, which the caller holds, so the ring is not waited for: the
         // kernel sends this datagram, and the next one asks again.
@@ -58,7 +89,11 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
             d.why.reason = stats::Reason::no_device;
             return;
         }
-        net::Neighbour next = stack.view().neighbour(route->ifindex, PathResolver::next_hop(*route, d.addr));
+        net::Neighbour next;
+        if (group)
+            next = {.state = net::Neighbour::State::usable, .mac = group_mac(d.addr)};
+        else
+            next = stack.view().neighbour(route->ifindex, PathResolver::next_hop(*route, d.addr));
         if (next.state != net::Neighbour::State::usable) return leave(stats::Reason::neighbour);
 
         net::Link link;
@@ -66,12 +101,12 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
         net::UdpTemplate t;
         t.src_mac = link.mac;
         t.dst_mac = next.mac;
-        t.src_addr = from.src_addr != 0 ? from.src_addr : route->src;
+        t.src_addr = asked.src != 0 ? asked.src : route->src;
         t.dst_addr = d.addr;
         t.src_port = from.src_port;
         t.dst_port = d.port;
-        t.tos = from.path.tos;
-        t.ttl = from.path.ttl;
+        t.tos = asked.path.tos;
+        t.ttl = asked.path.ttl;
         t.dont_fragment = true;
         net::build_udp_headers(t, 0, d.headers);
         d.src_addr = t.src_addr;
@@ -81,7 +116,7 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
                 : PathResolver::mtu(*route, link);
         d.max_payload = std::min(limit_mtu(mtu) - 28, ring->max_udp_payload());
         if (next.stale) {
-            d.stale = true;
+            d.conditional = d.stale = true;
             d.confirm_at = clock::Ticks::now() + clock::to_ticks(kConfirm);
         }
         d.ring = ring;

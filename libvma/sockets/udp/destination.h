@@ -12,6 +12,7 @@
 #include "libvma/ring/ring.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/sockets/observe/statistics.h"
+#include "libvma/sockets/udp/multicast_send.h"
 
 namespace vma::sockets {
 
@@ -23,6 +24,7 @@ struct SendAttributes {
     in_port_t src_port = 0;  // network order
     net::PathOptions path;   // SO_BINDTODEVICE, SO_MARK, IP_TOS, IP_TTL
     int pmtu_discover = 1;   // IP_PMTUDISC_*
+    MulticastOptions multicast;
 };
 
 struct Destination {
@@ -32,7 +34,10 @@ struct Destination {
     std::uint32_t options = 0;     // of the socket's attributes
     ring::Ring* ring = nullptr;    // null: the kernel sends, and `why` says why
     Why why;
-    bool stale = false;             // the kernel wants to see traffic to confirm the neighbour
+    bool conditional = false;      // one of the two below: a datagram looks at more than the ring
+    bool stale = false;            // the kernel wants to see traffic to confirm the neighbour
+    bool follows_members = false;  // a group: right for the version `members` of HostMemberships only
+    std::uint32_t members = 0;
     std::uint32_t max_payload = 0;  // longer datagrams are fragmented by the kernel
     in_addr_t src_addr = 0;
     clock::Ticks confirm_at;  // next datagram through the kernel while `stale`

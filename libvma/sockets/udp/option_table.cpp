@@ -67,9 +67,9 @@ constexpr UdpOptionRow kOptionTable[] = {
     {IPPROTO_IP, IP_RECVERR, Effect::errors, 0},
     {IPPROTO_IP, IP_RECVOPTS, Effect::none, 0},  // datagrams with IP options come through the kernel
     {IPPROTO_IP, IP_RETOPTS, Effect::none, 0},
-    {IPPROTO_IP, IP_MULTICAST_IF, Effect::none, 0},  // multicast is the kernel's business in both directions
-    {IPPROTO_IP, IP_MULTICAST_TTL, Effect::none, 0},
-    {IPPROTO_IP, IP_MULTICAST_LOOP, Effect::none, 0},
+    {IPPROTO_IP, IP_MULTICAST_IF, Effect::group, 0},
+    {IPPROTO_IP, IP_MULTICAST_TTL, Effect::group, 0},
+    {IPPROTO_IP, IP_MULTICAST_LOOP, Effect::group, 0},
     {IPPROTO_IP, IP_MULTICAST_ALL, Effect::none, 0},
     {IPPROTO_IP, IP_ADD_MEMBERSHIP, Effect::none, 0},
     {IPPROTO_IP, IP_DROP_MEMBERSHIP, Effect::none, 0},

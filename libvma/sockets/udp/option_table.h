@@ -9,6 +9,7 @@ enum class UdpEffect {
     none,        // the shadow's business alone
     send,        // read the send attributes again
     route,       // and the rules
+    group,       // how datagrams to a group are sent
     receive,     // read what to report
     queue,       // queue limit
     errors,      // errors come without a connection

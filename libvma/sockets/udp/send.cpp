@@ -66,15 +66,16 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
     const std::lock_guard guard(send_.lock());
     Destination* d = send_.destination(stack_, addr, port);
     if (d == nullptr) return kernel_sends(stats::Reason::no_memory, {});
-    if (d->ring == nullptr) return kernel_sends(d->why.reason, d->why.detail, d->why.rule);
-    if (length > d->max_payload) return kernel_sends(stats::Reason::too_long, {});
-    if (__builtin_expect(d->stale, 0)) {
-        if (clock::Ticks::now() > d->confirm_at) {
+    if (__builtin_expect(d->conditional, 0)) {
+        if (d->stale && clock::Ticks::now() > d->confirm_at) {
             d->generation =
                 0;  // resolved again next time: the kernel may have confirmed the neighbour by then
             return kernel_sends(stats::Reason::neighbour, "a datagram through the kernel confirms it");
         }
+        if (d->follows_members) send_.follow_members(stack_, *d);
     }
+    if (d->ring == nullptr) return kernel_sends(d->why.reason, d->why.detail, d->why.rule);
+    if (length > d->max_payload) return kernel_sends(stats::Reason::too_long, {});
     int error = d->ring->send_udp(d->headers, iov, count, length);
     if (error == EBUSY) return false;
     if (error != 0) {

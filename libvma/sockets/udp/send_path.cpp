@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "libvma/runtime/clock.h"
+#include "libvma/runtime/errno_kept.h"
 
 namespace vma::sockets {
 namespace {
@@ -66,12 +67,15 @@ Destination* SendPath::find(Stack& stack, in_addr_t addr, in_port_t port, std::u
         d = last_ = it->second.get();
     }
     if (d->generation != stack.present_view().generation() || d->options != version) {
-        int saved = errno;
-        resolve(stack, attributes_, *d);
-        errno = saved;
+        resolve_again(stack, *d);
         d->options = version;
     }
     return d;
+}
+
+void SendPath::resolve_again(Stack& stack, Destination& d) noexcept {
+    const ErrnoKept kept;
+    resolve(stack, attributes_, d);
 }
 
 }  // namespace vma::sockets

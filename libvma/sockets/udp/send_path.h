@@ -64,6 +64,13 @@ class SendPath {
         return find(stack, addr, port, version);
     }
 
+    // With lock() held, for a destination of destination() that follows the members of its group: as it is
+    // now.
+    void follow_members(Stack& stack, Destination& d) noexcept {
+        stack.memberships().note_use();
+        if (__builtin_expect(d.members != stack.memberships().version(), 0)) resolve_again(stack, d);
+    }
+
     // With lock() held: the ring of the last destination, or null.
     ring::Ring* last_ring() const noexcept { return last_ != nullptr ? last_->ring : nullptr; }
 
@@ -77,6 +84,7 @@ class SendPath {
     static constexpr std::size_t kMaxDestinations = 1024;
 
     Destination* find(Stack& stack, in_addr_t addr, in_port_t port, std::uint32_t version) noexcept;
+    void resolve_again(Stack& stack, Destination& d) noexcept;
 
     Lock lock_;
     std::atomic<unsigned> kernel_sends_{0};

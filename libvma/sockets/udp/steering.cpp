@@ -31,7 +31,11 @@ void UdpSteering::read_names(int fd) noexcept { ends_ = {shadow::name_of(fd), sh
 void UdpSteering::read_attributes(int fd) noexcept {
     SendAttributes a;
     // A connected or bound socket has a source; one bound to INADDR_ANY takes the route's.
-    a.src_addr = ends_.local.address.v4();
+    // So does one bound to a group, until it is connected: the kernel's answer to a query from a group is an
+    // error.
+    const bool to_group = ends_.local.address.is_multicast() && ends_.remote.address.is_any();
+    a.src_addr = to_group ? 0 : ends_.local.address.v4();
+    a.multicast = send_.attributes().multicast;
     a.src_port = ends_.local.port;
     a.path.tos = static_cast<std::uint8_t>(int_option(fd, IPPROTO_IP, IP_TOS, 0));
     a.path.ttl = static_cast<std::uint8_t>(int_option(fd, IPPROTO_IP, IP_TTL, 64));

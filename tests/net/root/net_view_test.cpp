@@ -415,6 +415,40 @@ TEST_F(NetView, KindsOfRoutes) {
     EXPECT_EQ(route->kind, Route::Kind::other) << "the gateway is an IPv6 address";
 }
 
+// The kernel's own answer to the question whether receivers here get a copy: never an old one.
+TEST_F(NetView, GroupsThatTheHostReceives) {
+    connect_pair("v", "198.18.0.1/24", "198.18.0.2/24");
+    run("ip route add 224.0.0.0/4 dev v");
+    open();
+    const Fd member(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    auto copied = [&](const char* group) {
+        RouteQuery query;
+        query.dst = ip4(group);
+        query.protocol = IPPROTO_UDP;
+        const auto route = view->route(query);
+        EXPECT_TRUE(route && route->kind == Route::Kind::multicast);
+        return route && route->copied_here;
+    };
+    ip_mreq request{{ip4("239.1.2.3")}, {ip4("198.18.0.1")}};
+    for (int round = 0; round < 3; round++) {
+        EXPECT_FALSE(copied("239.1.2.3"));
+        EXPECT_EQ(setsockopt(member.get(), IPPROTO_IP, IP_ADD_MEMBERSHIP, &request, sizeof request), 0);
+        EXPECT_TRUE(copied("239.1.2.3"));
+        EXPECT_FALSE(copied("239.1.2.4"));
+        EXPECT_EQ(setsockopt(member.get(), IPPROTO_IP, IP_DROP_MEMBERSHIP, &request, sizeof request), 0);
+    }
+    EXPECT_TRUE(copied("224.0.0.1")) << "all hosts";
+    // A filter that takes another source only, and one that takes ours.
+    ip_mreq_source source{};
+    source.imr_multiaddr.s_addr = ip4("239.1.2.3");
+    source.imr_interface.s_addr = ip4("198.18.0.1");
+    for (const char* from : {"198.18.0.2", "198.18.0.1"}) {
+        source.imr_sourceaddr.s_addr = ip4(from);
+        EXPECT_EQ(setsockopt(member.get(), IPPROTO_IP, IP_ADD_SOURCE_MEMBERSHIP, &source, sizeof source), 0);
+        EXPECT_EQ(copied("239.1.2.3"), source.imr_sourceaddr.s_addr == ip4("198.18.0.1"));
+    }
+}
+
 TEST_F(NetView, ErrorsAreThoseOfASend) {
     connect_pair("v", "198.18.0.1/24", "198.18.0.2/24");
     run("ip route add unreachable 198.18.32.0/24");

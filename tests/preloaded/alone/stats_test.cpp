@@ -228,10 +228,14 @@ TEST_F(Stats, LoopbackAndGroupsAreTheKernels) {
     const std::uint8_t group[] = {224, 7, 7, 7};
     EXPECT_EQ(memcmp(groups[0].group.bytes, group, 4), 0);
     EXPECT_EQ(groups[0].socket_id, file->socket(SOCK_DGRAM, 5003)->id);
-    EXPECT_EQ(a->ask("send m 224.7.7.9 6000 100 3"), "sent 3");
-    const SocketBlock m = block(SOCK_DGRAM, 5003);
-    EXPECT_EQ(m.tx_reason, static_cast<std::uint16_t>(Reason::multicast));
+    EXPECT_EQ(a->ask("send m 224.7.7.7 6000 100 3"), "sent 3");
+    SocketBlock m = block(SOCK_DGRAM, 5003);
+    EXPECT_EQ(m.tx_reason, static_cast<std::uint16_t>(Reason::multicast)) << "a copy comes back";
     EXPECT_EQ(m.tx_os.packets, 3u);
+    EXPECT_EQ(a->ask("send m 224.7.7.9 6000 100 4"), "sent 4");
+    m = block(SOCK_DGRAM, 5003);
+    EXPECT_EQ(m.tx_reason, static_cast<std::uint16_t>(Reason::none));
+    EXPECT_EQ(m.tx_offload.packets, 4u);
     EXPECT_EQ(a->ask("close m"), "ok");
     ASSERT_TRUE(refresh(*hosts, Host::a, *file));
     EXPECT_TRUE(file->groups().empty());
