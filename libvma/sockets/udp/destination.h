@@ -30,6 +30,7 @@ struct SendAttributes {
 struct Destination {
     in_addr_t addr = 0;
     in_port_t port = 0;
+    PacketInfo info;               // of the call, to a group
     std::uint32_t generation = 0;  // of the view when this was resolved; 0: never
     std::uint32_t options = 0;     // of the socket's attributes
     ring::Ring* ring = nullptr;    // null: the kernel sends, and `why` says why

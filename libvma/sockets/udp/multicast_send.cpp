@@ -6,6 +6,7 @@
 #include "libvma/os/calls.h"
 #include "libvma/sockets/stack.h"
 #include "libvma/sockets/udp/destination.h"
+#include "libvma/sockets/user_memory.h"
 
 namespace vma::sockets {
 namespace {
@@ -62,6 +63,24 @@ void MulticastOptions::learn_interface(Stack& stack, const void* value, socklen_
     } catch (...) {
         // no memory: the kernel sends
     }
+}
+
+bool PacketInfo::read(const msghdr& message) noexcept {
+    cmsghdr header;
+    in_pktinfo value;
+    constexpr std::size_t kLength = CMSG_LEN(sizeof value);
+    // No room for a second one.
+    if (message.msg_controllen < kLength || message.msg_controllen > CMSG_SPACE(sizeof value) ||
+        !UserMemory::readable(message.msg_control, kLength))
+        return false;
+    std::memcpy(&header, message.msg_control, sizeof header);
+    std::memcpy(&value, static_cast<const char*>(message.msg_control) + CMSG_LEN(0), sizeof value);
+    if (header.cmsg_level != IPPROTO_IP || header.cmsg_type != IP_PKTINFO || header.cmsg_len != kLength)
+        return false;
+    ifindex = value.ipi_ifindex;
+    src = value.ipi_spec_dst.s_addr;
+    given = true;
+    return true;
 }
 
 GroupPath group_path(const SendAttributes& from) noexcept {

@@ -47,6 +47,17 @@ struct MulticastOptions {
     void learn_interface(Stack& stack, const void* value, socklen_t length) noexcept;
 };
 
+// IP_PKTINFO of one send call: it takes the place of what is bound.
+struct PacketInfo {
+    int ifindex = 0;    // 0: as without it
+    in_addr_t src = 0;  // 0: as if none were bound
+    bool given = false;
+    friend bool operator==(const PacketInfo&, const PacketInfo&) = default;
+    // Reads the control messages of `message`. False: they are not one IP_PKTINFO and nothing else, or
+    // unreadable.
+    bool read(const msghdr& message) noexcept;
+};
+
 // By which interface and from which address: what is asked for, before the route is known. As udp_sendmsg()
 // of Linux has it: what is bound comes before IP_MULTICAST_IF.
 struct GroupPath {

@@ -15,6 +15,7 @@
 #include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/region.h"
 #include "libvma/sockets/many_messages.h"
+#include "libvma/sockets/udp/multicast_send.h"
 #include "libvma/sockets/udp/udp_socket.h"
 #include "libvma/sockets/user_memory.h"
 
@@ -22,6 +23,7 @@ namespace vma::sockets {
 namespace {
 
 constexpr int kPlainFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
+constexpr const char* kControl = "control messages when sending";
 
 }  // namespace
 
@@ -38,7 +40,8 @@ void UdpSocket::show_kernel_sends() noexcept {
 }
 
 bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size_t length, int flags,
-                          const sockaddr* name, socklen_t name_length, ssize_t& result) {
+                          const sockaddr* name, socklen_t name_length, const PacketInfo* info,
+                          ssize_t& result) {
     if (left_.load(std::memory_order_relaxed) || kernel_side_.has_event()) return false;
     if (const unsigned bits = send_.kernel_sends(); bits != 0)
         return kernel_sends(stats::Reason::option, SendPath::text_of(bits));
@@ -57,6 +60,8 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
     } else if (addr == 0) {
         return false;
     }
+    if (__builtin_expect(info != nullptr, 0) && !is_group(addr))
+        return kernel_sends(stats::Reason::flags, kControl);
     if (ends_.local.port == 0)
         return kernel_sends(stats::Reason::not_bound, "the first datagram binds the socket");
     if (!still_mine(fd)) return false;
@@ -64,7 +69,8 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
         if (!UserMemory::readable(iov[i].iov_base, iov[i].iov_len)) return false;  // the kernel says EFAULT
     if (send_.lock().owned_by_me()) return false;  // a signal handler inside a send on this socket
     const std::lock_guard guard(send_.lock());
-    Destination* d = send_.destination(stack_, addr, port);
+    Destination* d = __builtin_expect(info != nullptr, 0) ? send_.destination_by(stack_, addr, port, *info)
+                                                          : send_.destination(stack_, addr, port);
     if (d == nullptr) return kernel_sends(stats::Reason::no_memory, {});
     if (__builtin_expect(d->conditional, 0)) {
         if (d->stale && clock::Ticks::now() > d->confirm_at) {
@@ -131,7 +137,7 @@ ssize_t UdpSocket::sendto(int fd, const void* buf, size_t len, int flags, const 
                           socklen_t alen) {
     ssize_t result = -1;
     iovec iov{const_cast<void*>(buf), len};
-    if (len <= 65535 && send_fast(fd, &iov, 1, len, flags, addr, alen, result)) return result;
+    if (len <= 65535 && send_fast(fd, &iov, 1, len, flags, addr, alen, nullptr, result)) return result;
     flush();
     kernel_side_.forget_event();
     const int now = dont_wait_here(flags);
@@ -146,8 +152,9 @@ ssize_t UdpSocket::sendto(int fd, const void* buf, size_t len, int flags, const 
 
 ssize_t UdpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
     ssize_t result = -1;
-    if (UserMemory::readable(msg, sizeof *msg) && msg->msg_controllen == 0 && msg->msg_iovlen <= IOV_MAX &&
-        UserMemory::readable(msg->msg_iov, msg->msg_iovlen * sizeof(iovec))) {
+    PacketInfo info;
+    if (UserMemory::readable(msg, sizeof *msg) && (msg->msg_controllen == 0 || info.read(*msg)) &&
+        msg->msg_iovlen <= IOV_MAX && UserMemory::readable(msg->msg_iov, msg->msg_iovlen * sizeof(iovec))) {
         std::size_t length = 0;
         bool plain = true;
         for (std::size_t i = 0; i < msg->msg_iovlen; i++) {
@@ -156,10 +163,11 @@ ssize_t UdpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
         }
         const auto* name = static_cast<const sockaddr*>(msg->msg_name);
         if (plain && length <= 65535 &&
-            send_fast(fd, msg->msg_iov, msg->msg_iovlen, length, flags, name, msg->msg_namelen, result))
+            send_fast(fd, msg->msg_iov, msg->msg_iovlen, length, flags, name, msg->msg_namelen,
+                      info.given ? &info : nullptr, result))
             return result;
     } else if (!left_.load(std::memory_order_relaxed)) {
-        kernel_sends(stats::Reason::flags, "control messages when sending");
+        kernel_sends(stats::Reason::flags, kControl);
     }
     flush();
     kernel_side_.forget_event();

@@ -45,37 +45,66 @@ void SendPath::refresh(clock::Ticks now) noexcept {
     version_.fetch_add(1, std::memory_order_release);
 }
 
+// The entry of `key`, made if need be. Null: no memory. A full map is emptied first.
+template <class Map>
+Destination* SendPath::known(Map& map, const typename Map::key_type& key, in_addr_t addr,
+                             in_port_t port) noexcept {
+    auto it = map.find(key);
+    if (it == map.end()) {
+        try {
+            if (map.size() >= kMaxDestinations) {
+                last_ = last_by_info_ = nullptr;
+                map.clear();
+            }
+            auto fresh = std::make_unique<Destination>();
+            fresh->addr = addr;
+            fresh->port = port;
+            it = map.emplace(key, std::move(fresh)).first;
+        } catch (...) {
+            return nullptr;
+        }
+    }
+    return it->second.get();
+}
+
 Destination* SendPath::find(Stack& stack, in_addr_t addr, in_port_t port, std::uint32_t version) noexcept {
     Destination* d = last_;
     if (d == nullptr || d->addr != addr || d->port != port) {
-        const std::uint64_t key = std::uint64_t{addr} << 16 | port;
-        auto it = destinations_.find(key);
-        if (it == destinations_.end()) {
-            try {
-                if (destinations_.size() >= kMaxDestinations) {
-                    last_ = nullptr;
-                    destinations_.clear();
-                }
-                auto fresh = std::make_unique<Destination>();
-                fresh->addr = addr;
-                fresh->port = port;
-                it = destinations_.emplace(key, std::move(fresh)).first;
-            } catch (...) {
-                return nullptr;
-            }
-        }
-        d = last_ = it->second.get();
+        d = known(destinations_, std::uint64_t{addr} << 16 | port, addr, port);
+        if (d == nullptr) return nullptr;
+        last_ = d;
     }
-    if (d->generation != stack.present_view().generation() || d->options != version) {
-        resolve_again(stack, *d);
-        d->options = version;
+    return current(stack, *d, version);
+}
+
+Destination* SendPath::destination_by(Stack& stack, in_addr_t addr, in_port_t port,
+                                      const PacketInfo& info) noexcept {
+    const std::uint32_t version = version_.load(std::memory_order_acquire);
+    Destination* d = last_by_info_;
+    if (d == nullptr || d->addr != addr || d->port != port || d->info != info) {
+        d = known(by_info_, {addr, port, info.ifindex, info.src}, addr, port);
+        if (d == nullptr) return nullptr;
+        d->info = info;
+        last_by_info_ = d;
     }
-    return d;
+    return current(stack, *d, version);
+}
+
+Destination* SendPath::current(Stack& stack, Destination& d, std::uint32_t version) noexcept {
+    if (d.generation != stack.present_view().generation() || d.options != version) {
+        resolve_again(stack, d);
+        d.options = version;
+    }
+    return &d;
 }
 
 void SendPath::resolve_again(Stack& stack, Destination& d) noexcept {
     const ErrnoKept kept;
-    resolve(stack, attributes_, d);
+    if (!d.info.given) return resolve(stack, attributes_, d);
+    SendAttributes from = attributes_;
+    from.src_addr = d.info.src;
+    if (d.info.ifindex != 0) from.path.oif = d.info.ifindex;
+    resolve(stack, from, d);
 }
 
 }  // namespace vma::sockets

@@ -7,8 +7,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 
 #include "libvma/runtime/clock.h"
@@ -64,8 +66,11 @@ class SendPath {
         return find(stack, addr, port, version);
     }
 
-    // With lock() held, for a destination of destination() that follows the members of its group: as it is
-    // now.
+    // The same for a group and a call with `info`.
+    Destination* destination_by(Stack& stack, in_addr_t addr, in_port_t port,
+                                const PacketInfo& info) noexcept;
+    // With lock() held, for a destination of the two functions above that follows the members of its group:
+    // as it is now.
     void follow_members(Stack& stack, Destination& d) noexcept {
         stack.memberships().note_use();
         if (__builtin_expect(d.members != stack.memberships().version(), 0)) resolve_again(stack, d);
@@ -84,6 +89,9 @@ class SendPath {
     static constexpr std::size_t kMaxDestinations = 1024;
 
     Destination* find(Stack& stack, in_addr_t addr, in_port_t port, std::uint32_t version) noexcept;
+    template <class Map>
+    Destination* known(Map& map, const typename Map::key_type& key, in_addr_t addr, in_port_t port) noexcept;
+    Destination* current(Stack& stack, Destination& d, std::uint32_t version) noexcept;
     void resolve_again(Stack& stack, Destination& d) noexcept;
 
     Lock lock_;
@@ -95,6 +103,9 @@ class SendPath {
     std::atomic<clock::Ticks> refreshed_at_{};
     Destination* last_ = nullptr;  // of destinations_
     std::unordered_map<std::uint64_t, std::unique_ptr<Destination>> destinations_;
+    Destination* last_by_info_ = nullptr;  // of by_info_
+    using InfoKey = std::tuple<in_addr_t, in_port_t, int, in_addr_t>;
+    std::map<InfoKey, std::unique_ptr<Destination>> by_info_;
 };
 
 }  // namespace vma::sockets

@@ -119,9 +119,10 @@ class UdpSocket final : public UdpSteering {
     bool kernel_receives(int flags) const noexcept;  // the call can go to the kernel as it is
 
     // ---- send.cpp ----
-    // Sends over a ring if all is well. False: the kernel has to send (nothing was done).
+    // Sends over a ring if all is well. `info`: of the call, or null. False: the kernel has to send (nothing
+    // was done).
     bool send_fast(int fd, const iovec* iov, std::size_t count, std::size_t length, int flags,
-                   const sockaddr* name, socklen_t name_length, ssize_t& result);
+                   const sockaddr* name, socklen_t name_length, const PacketInfo* info, ssize_t& result);
     void tell_of_room() noexcept;
     bool still_mine(int fd) noexcept;  // asked now and then: libc can close a number unseen
     int dont_wait_here(int flags) const noexcept;

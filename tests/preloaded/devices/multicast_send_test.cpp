@@ -3,6 +3,7 @@
 // sent them, and receivers on the same host that come and go.
 #include <arpa/inet.h>
 #include <linux/if_ether.h>
+#include <linux/mroute.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <netpacket/packet.h>
@@ -277,6 +278,25 @@ TEST_F(MulticastSend, RulesOfTheFile) {
     for (const char* to : {"239.1.2.3 6001", "239.1.3.3 6000"})
         EXPECT_EQ(library->ask(std::string("send s ") + to + " 100 5"), "sent 5");
     EXPECT_EQ(sent_by_kernel() - before, 0);
+}
+
+// A router on this host (mrouted, pimd) gets the copies that receivers would get.
+TEST_F(MulticastSend, RouterOnThisHost) {
+    start();
+    open_sender();
+    EXPECT_TRUE(wait_for_kernel(false));
+    {
+        const On host(*hosts, Host::a);
+        const Fd router(socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_IGMP));
+        const int on = 1;
+        if (setsockopt(router.get(), IPPROTO_IP, MRT_INIT, &on, sizeof on) != 0)
+            GTEST_SKIP() << "the kernel has no multicast routing";
+        EXPECT_TRUE(wait_for_kernel(true)) << "the router is not seen";
+        EXPECT_EQ(library->ask("set s multicast_loop 0"), "ok");
+        EXPECT_TRUE(wait_for_kernel(false)) << "it gets copies only with IP_MULTICAST_LOOP";
+        EXPECT_EQ(library->ask("set s multicast_loop 1"), "ok");
+    }
+    EXPECT_TRUE(wait_for_kernel(false));
 }
 
 TEST_F(MulticastSend, LoopbackParameter) {

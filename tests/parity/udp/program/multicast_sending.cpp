@@ -245,7 +245,7 @@ PARITY_CASE(multicast_send, members_come_and_go, kernel_carries(24)) {
     send("for this source");
 }
 
-PARITY_CASE(multicast_send, packet_info, kernel_carries(9)) {
+PARITY_CASE(multicast_send, packet_info, Traffic::offloaded) {
     members();
     int fd = bound("0.0.0.0", kPort);
     auto send = [&](const char* what, const char* interface, const char* source) {
