@@ -18,6 +18,8 @@ namespace vma::sockets {
 namespace {
 
 constexpr clock::Msec kLook{100};
+constexpr clock::Msec kShort{5};  // for each such time that a look takes, the next one is left out
+constexpr std::uint64_t kMostSkipped = 9;
 constexpr std::size_t kMostText = 4u << 20;  // what is longer is not looked at
 
 // Reads a number of `base` at the beginning of `text`, behind blanks, and removes it. 0: there is none.
@@ -117,6 +119,11 @@ bool HostMemberships::look() {
         changed();
         return false;
     }
+    if (skip_ > 0) {
+        skip_--;
+        return true;
+    }
+    const clock::Time begin = clock::monotonic();
     try {
         std::string igmp, filters, forwarding;
         const bool known = igmp_.read(igmp) && filters_.read(filters);
@@ -134,6 +141,7 @@ bool HostMemberships::look() {
     } catch (...) {
         changed();  // no memory: every sender asks the kernel again
     }
+    skip_ = static_cast<int>(std::min<std::uint64_t>((clock::monotonic() - begin) / kShort, kMostSkipped));
     return true;
 }
 

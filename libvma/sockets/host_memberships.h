@@ -5,7 +5,7 @@
 // The kernel's answer to a route query says it (net::Route::copied_here), and senders keep that answer. This
 // class tells them when it may have changed. A socket of this process changes it by setsockopt(), which is
 // known at once. Sockets of other processes are seen in /proc/net/igmp and mcfilter, which the internal
-// thread reads ten times a second while anybody sends.
+// thread reads ten times a second while anybody sends, and less often where that takes long.
 #pragma once
 
 #include <netinet/in.h>
@@ -67,7 +67,7 @@ class HostMemberships {
 
     std::atomic<std::uint32_t> version_{1};
     std::atomic<bool> following_{false}, used_{false}, forwards_{false};
-    int unused_ = 0;
+    int unused_ = 0, skip_ = 0;  // looks
     File igmp_{"/proc/thread-self/net/igmp"}, filters_{"/proc/thread-self/net/mcfilter"},
         forwarding_{"/proc/sys/net/ipv4/conf/all/mc_forwarding"};
     std::string filter_text_;

@@ -30,7 +30,6 @@ struct SendAttributes {
 struct Destination {
     in_addr_t addr = 0;
     in_port_t port = 0;
-    PacketInfo info;               // of the call, to a group
     std::uint32_t generation = 0;  // of the view when this was resolved; 0: never
     std::uint32_t options = 0;     // of the socket's attributes
     ring::Ring* ring = nullptr;    // null: the kernel sends, and `why` says why
@@ -43,6 +42,7 @@ struct Destination {
     in_addr_t src_addr = 0;
     clock::Ticks confirm_at;  // next datagram through the kernel while `stale`
     alignas(8) std::uint8_t headers[net::kUdpHeaders]{};
+    PacketInfo info;  // of the call, to a group
 };
 
 // Fills `d` (addr and port are set) from the view; opens the interface's ring if there is none yet.

@@ -99,9 +99,9 @@ class SendPath {
     std::atomic<int> room_watched_{0};
     std::atomic<std::uint32_t> departures_{0};
     std::atomic<std::uint32_t> version_{1};  // of the attributes
-    SendAttributes attributes_;
     std::atomic<clock::Ticks> refreshed_at_{};
     Destination* last_ = nullptr;  // of destinations_
+    SendAttributes attributes_;
     std::unordered_map<std::uint64_t, std::unique_ptr<Destination>> destinations_;
     Destination* last_by_info_ = nullptr;  // of by_info_
     using InfoKey = std::tuple<in_addr_t, in_port_t, int, in_addr_t>;
