@@ -87,7 +87,8 @@ class Backlog {
         return !any_frames_.load(std::memory_order_relaxed) && !wish_.load(std::memory_order_relaxed);
     }
     // The ring's list of held senders has the connection: set, and said whether it was; or not any more.
-    // Release and acquire: who took the connection off the list has done with its link before the next adds it.
+    // Release and acquire: who took the connection off the list has done with its link before the next
+    // adds it.
     bool hold() noexcept { return held_.exchange(true, std::memory_order_acquire); }
     void unhold() noexcept { held_.store(false, std::memory_order_release); }
 
