@@ -7,7 +7,8 @@
 //   open ID ADDR PORT [reuseport|reuseaddr|broadcast|gro]...   -> ok PORT
 //   unbound ID                                                  -> ok
 //   connect ID ADDR PORT | close ID | reset                     -> ok
-//   set ID (ttl|tos|rcvbuf|sndbuf|sndtimeo|pmtu|multicast_if) VALUE -> ok           (sndtimeo in ms)
+//   set ID (ttl|tos|rcvbuf|sndbuf|sndtimeo|pmtu) VALUE          -> ok              (sndtimeo in ms)
+//   set ID multicast_(if|ttl|loop|all) VALUE                    -> ok              (if: an address)
 //   join ID GROUP INTERFACE_ADDRESS                             -> ok
 //   send ID ADDR PORT LENGTH [COUNT [SEED [GAP_USEC]]]          -> sent N [error NAME]
 //   fan FIRST_PORT SOURCES PER_SOURCE ADDR PORT LENGTH          -> sent N          (seeds 0, 1, 2...)
@@ -118,6 +119,9 @@ std::string set(Words& in) {
         r = setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     }
     if (what == "pmtu") r = setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &value, sizeof value);
+    if (what == "multicast_ttl") r = setsockopt(fd, IPPROTO_IP, IP_MULTICAST_TTL, &value, sizeof value);
+    if (what == "multicast_loop") r = setsockopt(fd, IPPROTO_IP, IP_MULTICAST_LOOP, &value, sizeof value);
+    if (what == "multicast_all") r = setsockopt(fd, IPPROTO_IP, IP_MULTICAST_ALL, &value, sizeof value);
     if (what == "multicast_if") {
         in_addr address = at(text, 0).sin_addr;
         r = setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &address, sizeof address);
