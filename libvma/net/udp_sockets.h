@@ -18,6 +18,7 @@ struct UdpListener {
     in_addr_t address = 0;     // of IPv4, network order; 0: any. An IPv6 socket may receive IPv4, too.
     int device = 0;            // SO_BINDTODEVICE, 0: any
     std::uint64_t cookie = 0;  // SO_COOKIE
+    friend bool operator==(const UdpListener&, const UdpListener&) = default;
 };
 
 // All such sockets of the calling thread's network namespace. Some hundred microseconds, more with many

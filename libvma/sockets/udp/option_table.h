@@ -11,6 +11,7 @@ enum class UdpEffect {
     route,       // and the rules
     receive,     // read what to report
     queue,       // queue limit
+    groups,      // memberships of groups
     errors,      // errors come without a connection
     timeout,     // SO_RCVTIMEO
     kernel_tx,   // while its value is not 0, the kernel sends
