@@ -48,6 +48,9 @@ class GroupSink final : public ring::FrameSink {
     // From now on `entries` receive; the old ones are in `entries` afterwards. While the rule is attached:
     // with the ring's lock held (Ring::while_quiet).
     void swap(std::vector<Entry>& entries) noexcept { entries_.swap(entries); }
+    void forget(const GroupReceiver& receiver) noexcept {
+        std::erase_if(entries_, [&](const Entry& e) { return e.receiver == &receiver; });
+    }
     const std::vector<Entry>& entries() const noexcept { return entries_; }
 
     bool deliver(ring::RxBuffer* buffer) noexcept override;

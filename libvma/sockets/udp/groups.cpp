@@ -73,7 +73,9 @@ void Groups::place(GroupSocket& socket, in_port_t port) {
 }
 
 void Groups::remove(GroupSocket& socket, bool closed) noexcept {
-    if (!known_.contains(&socket)) return;
+    const auto at = known_.find(&socket);
+    if (at == known_.end()) return;
+    const in_port_t number = at->second;
     if (closed)
         others_.forget(socket.cookie());
     else
@@ -84,13 +86,25 @@ void Groups::remove(GroupSocket& socket, bool closed) noexcept {
         no_memory();
     }
     settle();
+    // It may not be all done: another call is at it, or there is no memory.
+    if (auto port = ports_.find(number); port != ports_.end())
+        for (auto& [key, unit] : port->second.units)
+            if (has(unit->sink.entries(), &socket)) unit->forget(socket);
     std::erase(touched_, &socket);
+}
+
+void Groups::Unit::forget(const GroupSocket& socket) noexcept {
+    if (ring != nullptr)
+        ring->while_quiet([&] { sink.forget(socket); });
+    else
+        sink.forget(socket);
 }
 
 void Groups::reconsider() noexcept {
     no_ring_.clear();
     try {
-        for (const auto& [number, port] : ports_) mark(number, 0);
+        for (const auto& [number, port] : ports_)
+            if (!port.units.empty()) mark(number, 0);
     } catch (...) {
         no_memory();
     }
@@ -142,7 +156,8 @@ void Groups::settle() noexcept {
             evaluate(port, group);
             for (const int ifindex : std::exchange(wanted_rings_, {})) {
                 std::string why;
-                if (stack_.open_ring(ifindex, &why) == nullptr) no_ring_[ifindex] = why;
+                if (stack_.open_ring(ifindex, &why) == nullptr || stack_.rings().find(ifindex) == nullptr)
+                    no_ring_[ifindex] = why;
                 mark(port, group);
             }
         }
@@ -176,8 +191,16 @@ void Groups::evaluate(in_port_t number, in_addr_t group) {
         find_foreign(number, port);
     }
     auto unit = group == 0 ? port.units.begin() : port.units.lower_bound({group, INT_MIN});
-    while (unit != port.units.end() && (group == 0 || unit->first.group == group))
-        unit = evaluate(number, port, unit->first, *unit->second) ? std::next(unit) : port.units.erase(unit);
+    while (unit != port.units.end() && (group == 0 || unit->first.group == group)) {
+        if (!evaluate(number, port, unit->first, *unit->second)) {
+            unit = port.units.erase(unit);
+        } else {
+            for (GroupSocket* s : port.sockets)
+                if (s->listener().memberships.find(unit->first.group, unit->first.ifindex) != nullptr)
+                    s->show_group(unit->first.group, unit->second->why);
+            ++unit;
+        }
+    }
     if (port.sockets.empty() && port.units.empty()) ports_.erase(at);
 }
 

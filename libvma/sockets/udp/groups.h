@@ -41,6 +41,8 @@ class GroupSocket : public GroupReceiver {
     virtual void before_group_frames() noexcept = 0;
     // rings_of() may say something else now.
     virtual void groups_changed() noexcept = 0;
+    // For the statistics: the group comes past the kernel (Reason::none), or not.
+    virtual void show_group(in_addr_t group, const Why& why) noexcept = 0;
 
   protected:
     ~GroupSocket() = default;
@@ -60,6 +62,8 @@ class Groups {
         GroupSink sink;
         ring::Ring* ring = nullptr;  // null: the kernel serves it, and `why` says why
         Why why;
+
+        void forget(const GroupSocket& socket) noexcept;
     };
 
     explicit Groups(Stack& stack) noexcept : stack_(stack), others_(stack) {}

@@ -29,6 +29,9 @@ void OtherReceivers::take(Seen seen) {
     looked_at_ = clock::monotonic();
     if (seen) {
         listeners_ = std::move(*seen);
+        std::erase_if(listeners_, [this](const net::UdpListener& l) {
+            return std::ranges::find(closed_, l.cookie) != closed_.end();
+        });
         std::ranges::stable_sort(listeners_, {}, &net::UdpListener::port);
         blind_.clear();
     } else {
@@ -44,6 +47,7 @@ void OtherReceivers::look(clock::Msec age) {
 }
 
 void OtherReceivers::forget(std::uint64_t cookie) noexcept {
+    closed_[closed_next_++ % closed_.size()] = cookie;
     std::erase_if(listeners_, [&](const net::UdpListener& l) { return l.cookie == cookie; });
 }
 

@@ -5,6 +5,9 @@
 // Under Stack::control(), but see().
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <span>
 #include <string>
@@ -31,7 +34,7 @@ class OtherReceivers {
     void look(clock::Msec age);
     // The next look() looks.
     void outdate() noexcept { looked_at_ = {}; }
-    // The socket is about to be closed.
+    // The socket is about to be closed: it receives no more, though the kernel lists it for a moment.
     void forget(std::uint64_t cookie) noexcept;
 
     // Sockets on the port that may receive multicast, ours among them.
@@ -49,6 +52,9 @@ class OtherReceivers {
     std::string blind_;
     clock::Time looked_at_{};
     std::map<int, bool> forwards_;  // by ifindex
+    // Cookies of sockets that were closed last, in a circle.
+    std::array<std::uint64_t, 256> closed_{};
+    std::size_t closed_next_ = 0;
 };
 
 }  // namespace vma::sockets

@@ -211,6 +211,13 @@ void UdpSteering::groups_changed() noexcept {
     if (rules_.any() || why.reason != stats::Reason::none) decide_receive(why);
 }
 
+void UdpSteering::show_group(in_addr_t group, const Why& why) noexcept {
+    const bool ours = why.reason == stats::Reason::none;
+    statistics::group_served(
+        *this, group, ours ? stats::Path::offloaded : stats::Path::kernel,
+        why.detail.empty() ? ours ? std::string_view() : stats::reason_text(why.reason) : why.detail);
+}
+
 // The socket's names or its device may have changed.
 void UdpSteering::follow_groups() noexcept {
     listener_.ends = left_ || closed_ ? net::Endpoints{} : ends_;
@@ -238,6 +245,7 @@ void UdpSteering::learn_groups(int fd, int name, const void* value, socklen_t le
         lost_track_ = true;
     }
     stack_.groups().update(*this, lost_track_ ? 0 : group);
+    groups_changed();
 }
 
 // The kernel has chosen the interface. The likely ones are asked about first: that of the request, and those

@@ -36,6 +36,7 @@ class UdpSteering : public SteeredSocket, public ring::FrameSink, public GroupSo
     const char* objection() const noexcept final;
     void before_group_frames() noexcept final;
     void groups_changed() noexcept final;
+    void show_group(in_addr_t group, const Why& why) noexcept final;
 
     // Steered
     void refresh_rules() noexcept final { update_rules(!bound_explicitly_); }
