@@ -7,8 +7,6 @@
 
 #include <cstring>
 
-#include "libvma/net/netlink.h"
-
 namespace vma::net {
 namespace {
 
@@ -32,9 +30,7 @@ bool v6_only(const inet_diag_msg& socket, std::size_t length) noexcept {
 
 }  // namespace
 
-Result<std::vector<UdpListener>> udp_listeners() {
-    auto socket = NetlinkSocket::open(NETLINK_SOCK_DIAG);
-    if (!socket) return std::unexpected(socket.error());
+Result<std::vector<UdpListener>> udp_listeners(NetlinkSocket& socket) {
     std::vector<UdpListener> all;
     for (const std::uint8_t family : {AF_INET, AF_INET6}) {
         const std::size_t before = all.size();
@@ -42,7 +38,7 @@ Result<std::vector<UdpListener>> udp_listeners() {
         request.sdiag_family = family;
         request.sdiag_protocol = IPPROTO_UDP;
         request.idiag_states = ~0u;
-        auto dumped = socket->dump(
+        auto dumped = socket.dump(
             "list of UDP sockets", SOCK_DIAG_BY_FAMILY, &request, sizeof request, [&] { all.resize(before); },
             [&](nlmsghdr* message) {
                 inet_diag_msg s;

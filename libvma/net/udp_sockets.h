@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "libvma/net/address.h"
+#include "libvma/net/netlink.h"
 #include "libvma/runtime/error.h"
 
 namespace vma::net {
@@ -21,9 +22,9 @@ struct UdpListener {
     friend bool operator==(const UdpListener&, const UdpListener&) = default;
 };
 
-// All such sockets of the calling thread's network namespace. Some hundred microseconds, more with many
-// sockets; takes no lock. Errors: of socket() and of the kernel, ENOENT where it has no udp_diag. May throw
+// All such sockets of the network namespace of `socket`, which is of NETLINK_SOCK_DIAG. Some hundred
+// microseconds, more with many sockets. Errors: of the kernel, ENOENT where it has no udp_diag. May throw
 // std::bad_alloc.
-Result<std::vector<UdpListener>> udp_listeners();
+Result<std::vector<UdpListener>> udp_listeners(NetlinkSocket& socket);
 
 }  // namespace vma::net

@@ -2,6 +2,7 @@
 #include "libvma/sockets/udp/other_receivers.h"
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include "libvma/os/sysctl.h"
@@ -19,10 +20,17 @@ bool kernel_forwards(const std::string& name) {
 
 }  // namespace
 
-OtherReceivers::Seen OtherReceivers::see() const {
+OtherReceivers::Seen OtherReceivers::see() {
     const ErrnoKept kept;
-    if (!stack_.in_my_namespace()) return fail(EPERM, "the thread is in another network namespace");
-    return net::udp_listeners();
+    if (lock_.owned_by_me()) return fail(EBUSY, "a signal handler interrupted the look");
+    const std::lock_guard guard(lock_);
+    if (!socket_) {
+        if (!stack_.in_my_namespace()) return fail(EPERM, "the thread is in another network namespace");
+        auto opened = net::NetlinkSocket::open(NETLINK_SOCK_DIAG);
+        if (!opened) return std::unexpected(opened.error());
+        socket_.emplace(std::move(*opened));
+    }
+    return net::udp_listeners(*socket_);
 }
 
 void OtherReceivers::take(Seen seen) {

@@ -9,13 +9,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "libvma/net/netlink.h"
 #include "libvma/net/udp_sockets.h"
 #include "libvma/net/view.h"
 #include "libvma/runtime/clock.h"
+#include "libvma/runtime/lock.h"
 
 namespace vma::sockets {
 
@@ -26,8 +29,8 @@ class OtherReceivers {
     explicit OtherReceivers(Stack& stack) noexcept : stack_(stack) {}
 
     using Seen = Result<std::vector<net::UdpListener>>;
-    // Looks now; no lock needed. May throw std::bad_alloc.
-    Seen see() const;
+    // Looks now; any thread, no lock needed. May throw std::bad_alloc.
+    Seen see();
     // What see() saw counts from now on.
     void take(Seen seen);
     // Looks unless the last look is younger.
@@ -48,6 +51,8 @@ class OtherReceivers {
 
   private:
     Stack& stack_;
+    Lock lock_;  // of see(): the socket stays open, since a new descriptor takes a number for a moment
+    std::optional<net::NetlinkSocket> socket_;
     std::vector<net::UdpListener> listeners_;  // in order of ports
     std::string blind_;
     clock::Time looked_at_{};
