@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Receiving multicast past the kernel: who gets a copy, and that nobody else on the host loses one.
 #include <signal.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tests/support/hosts/plain_test.h"
 
@@ -202,6 +205,81 @@ TEST_F(Multicast, TheParameterDecides) {
     join(*a, "s");
     expect_past_the_kernel(50);
     EXPECT_EQ(drained(other, "o"), 0);
+}
+
+// A rule of libvma.conf names the group; others come past the kernel.
+TEST_F(Multicast, RulesAreAskedAtTheJoin) {
+    const std::string file = "/tmp/vma_multicast_rules." + std::to_string(getpid());
+    std::ofstream(file) << "application-id * *\nuse os udp_receiver " << kGroup << ":5000\n";
+    start({"VMA_CONFIG_FILE=" + file});
+    open_any(*a, "s");
+    join(*a, "s");
+    long before = kernel_datagrams(*a);
+    send(20);
+    EXPECT_EQ(drained(*a, "s"), 20);
+    EXPECT_EQ(kernel_datagrams(*a) - before, 20);
+    join(*a, "s", "239.1.2.4");
+    before = kernel_datagrams(*a);
+    send(20, "239.1.2.4");
+    EXPECT_EQ(drained(*a, "s"), 20);
+    EXPECT_EQ(kernel_datagrams(*a) - before, 0);
+    a.reset();
+    unlink(file.c_str());
+}
+
+TEST_F(Multicast, ManySocketsOnOneGroup) {
+    start();
+    open_any(*a, "s");
+    join(*a, "s");
+    for (int i = 0; i < 63; i++) {
+        open_any(*a, "m" + std::to_string(i));
+        join(*a, "m" + std::to_string(i));
+    }
+    expect_past_the_kernel(50);
+    for (int i = 0; i < 63; i++) EXPECT_EQ(drained(*a, "m" + std::to_string(i), 0), 50);
+}
+
+// What the kernel does with an interface without an address, or with another name, the library does, too.
+TEST_F(Multicast, TheAddressGoesAndTheNameChanges) {
+    start();
+    auto heard = [&](Agent& agent) {
+        const std::vector<std::string> address = {"198.18.1.1/24", "dev", "veth1"};
+        open_any(agent, "s");
+        join(agent, "s");
+        std::string counts;
+        auto count = [&] {
+            send(10);
+            counts += std::to_string(drained(agent, "s")) + " ";
+        };
+        count();
+        hosts->ip(Host::a, {"address", "del", address[0], address[1], address[2]});
+        count();
+        hosts->ip(Host::a, {"address", "add", address[0], address[1], address[2]});
+        count();
+        if (!simulated()) {  // its adapter is found by the name
+            hosts->ip(Host::a, {"link", "set", "veth1", "down"});
+            hosts->ip(Host::a, {"link", "set", "veth1", "name", "eth7"});
+            hosts->ip(Host::a, {"link", "set", "eth7", "up"});
+            for (int i = 0; i < 100 && drained(agent, "s", 50) == 0; i++)
+                b->ask("send p " + kGroup + " 5000 100 1 1");
+            drained(agent, "s");
+            count();
+            hosts->ip(Host::a, {"link", "set", "eth7", "down"});
+            hosts->ip(Host::a, {"link", "set", "eth7", "name", "veth1"});
+            hosts->ip(Host::a, {"link", "set", "veth1", "up"});
+            for (int i = 0; i < 100 && drained(agent, "s", 50) == 0; i++)
+                b->ask("send p " + kGroup + " 5000 100 1 1");
+            drained(agent, "s");
+        }
+        agent.ask("close s");
+        return counts;
+    };
+    std::string kernel;
+    {
+        Agent plain(*hosts, Host::a);
+        kernel = heard(plain);
+    }
+    EXPECT_EQ(heard(*a), kernel);
 }
 
 // The kernel takes a dead process's rules.
