@@ -317,8 +317,11 @@ void Groups::switch_off(in_port_t number, const Key& key, Unit& unit) noexcept {
     if (unit.ring == nullptr) return;
     // What is in the device's queue still comes to the sockets.
     unit.ring->detach(spec_of(number, key), &unit.sink);
-    log::debug("{}: {} goes to the kernel again", unit.ring->attr().name,
-               net::Endpoint(key.group, number).text());
+    const GroupSink::Counters c = unit.sink.counters();
+    log::debug(
+        "{}: {} goes to the kernel again: {} frames came, {} of sources that nobody wanted, {} datagrams "
+        "dropped",
+        unit.ring->attr().name, net::Endpoint(key.group, number).text(), c.frames, c.filtered, c.dropped);
     unit.ring = nullptr;
     try {
         touch(unit.sink.entries());

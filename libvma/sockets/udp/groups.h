@@ -80,12 +80,6 @@ class Groups {
     std::vector<ring::Ring*> rings_of(const GroupSocket& socket) const;
     // Why the kernel serves a group that the socket receives; Reason::none: no such group.
     Why why_of(const GroupSocket& socket) const;
-    // Each unit: visit(port, key, unit).
-    template <class F>
-    void for_each(F&& visit) const {
-        for (const auto& [number, port] : ports_)
-            for (const auto& [key, unit] : port.units) visit(number, key, *unit);
-    }
 
   private:
     using Units = std::map<Key, std::unique_ptr<Unit>>;
