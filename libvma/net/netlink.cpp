@@ -52,9 +52,9 @@ int read_dump(NetlinkSocket& socket, std::span<std::uint8_t> buffer, std::uint32
 
 }  // namespace
 
-Result<NetlinkSocket> NetlinkSocket::open() {
+Result<NetlinkSocket> NetlinkSocket::open(int protocol) {
     NetlinkSocket socket;
-    int fd = os::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
+    int fd = os::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, protocol);
     if (fd < 0) return fail(errno, "netlink socket");
     socket.fd_ = InternalFd(fd);
     if (!socket.fd_) return fail(EMFILE, "netlink socket: no descriptor left");

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The library's own NETLINK_ROUTE socket. libnl builds and parses the messages, but not on a socket of libnl.
-// The descriptor has to live among the internal descriptors (runtime/internal_fd.h), and its system calls
-// must bypass the interposed functions. libnl's socket allows neither.
+// The library's own netlink socket: NETLINK_ROUTE, or NETLINK_SOCK_DIAG. libnl builds and parses the
+// messages, but not on a socket of libnl. The descriptor has to live among the internal descriptors
+// (runtime/internal_fd.h), and its system calls must bypass the interposed functions. libnl's socket allows
+// neither.
 #pragma once
 
 #include <linux/netlink.h>
@@ -20,7 +21,7 @@ namespace vma::net {
 class NetlinkSocket {
   public:
     // Opens a socket in the calling thread's network namespace, bound to a port that the kernel picks.
-    static Result<NetlinkSocket> open();
+    static Result<NetlinkSocket> open(int protocol = NETLINK_ROUTE);
 
     int fd() const noexcept { return fd_.get(); }
     // Joins the multicast group `group` (RTNLGRP_*).

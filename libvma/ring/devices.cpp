@@ -113,6 +113,7 @@ rdma::RdmaConfig rdma_config(const rdma::Port& port, const net::Link& link) {
     config.max_inline = static_cast<std::uint32_t>(p.tx_max_inline);
     config.rules.tcp_3t = p.tcp_3t_rules != 0;
     config.rules.udp_3t = p.udp_3t_rules != 0;
+    config.rules.mc_l2_only = p.eth_mc_l2_only_rules != 0;
     config.hw_ts = static_cast<rdma::Conversion>(p.hw_ts_conversion);
     config.fork = p.fork != 0;
     config.direct.blue_flame = p.bf != 0;

@@ -100,6 +100,15 @@ class Ring {
         return rx_.swap_for_copy(frame, queued);
     }
     std::uint64_t copied_bytes() const noexcept { return rx_.queue().copied_bytes(); }
+    // With the receive lock held, in deliver(): one frame for several sinks. begin() of the frame, one
+    // share() for each sink that is to have it, and end(). See RxShares.
+    RxShares& shares() noexcept { return rx_.queue().shares(); }
+    // Runs `change` while no deliver() runs. Not in a signal handler that interrupted the ring.
+    template <class Change>
+    void while_quiet(Change&& change) noexcept {
+        const ReceiveLock::Hold hold(rx_.lock());
+        change();
+    }
     // From which sources frames are taken that only a 3-tuple rule matches. May throw std::bad_alloc.
     void set_sources(net::SourceFilter sources);
     // Tells the sinks of `spec`, if there are any.

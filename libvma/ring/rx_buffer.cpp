@@ -36,7 +36,8 @@ std::size_t RxBuffer::copy_to(const iovec* iov, std::size_t count, std::size_t f
 
 void RxBuffer::release() noexcept {
     RxQueue& home = ring->rx_.queue();
-    if (__builtin_expect(copied, 0)) return home.free_copy(this);
+    if (__builtin_expect(kind != Kind::ring, 0))
+        return kind == Kind::copy ? home.free_copy(this) : home.shares().release(this);
     // A chain becomes a list of single buffers; the whole list is pushed at once.
     RxBuffer* last = this;
     for (RxBuffer* b = this; b != nullptr; b = b->more) {

@@ -27,7 +27,10 @@ struct alignas(64) RxBuffer {
     in_addr_t src_addr = 0, dst_addr = 0;
     in_port_t src_port = 0, dst_port = 0;
     std::uint8_t tos = 0, ttl = 0;
-    bool copied = false;  // not a buffer of the ring: memory of its own, in one piece (Ring::swap_for_copy)
+    // ring: a buffer of the ring. copy: memory of its own, in one piece (Ring::swap_for_copy). share: another
+    // sink has the frame, too (Ring::share).
+    enum class Kind : std::uint8_t { ring, copy, share };
+    Kind kind = Kind::ring;
     std::uint32_t drops_before = 0;  // the socket's drop count when this was queued (SO_RXQ_OVFL)
     // When it arrived; none unless a socket wants arrival times (Ring::want_timestamps).
     clock::WallTime arrived;

@@ -68,14 +68,17 @@ RxBuffer* RxQueue::swap_for_copy(RxBuffer* frame, std::uint64_t queued, std::uin
     if (block == nullptr) return nullptr;
     copied_bytes_.fetch_add(size, std::memory_order_relaxed);
     auto* copy = new (block) RxBuffer(*frame);
-    copy->copied = true;
+    copy->kind = RxBuffer::Kind::copy;
     copy->next = copy->more = nullptr;
     copy->frame = static_cast<std::uint8_t*>(block) + sizeof(RxBuffer);
     copy->length = frame->payload_offset + frame->payload_length;
     std::memcpy(copy->frame, frame->frame, frame->payload_offset);
     iovec to{copy->frame + frame->payload_offset, frame->payload_length};
     frame->copy_to(&to, 1);
-    recycle(frame);
+    if (frame->kind == RxBuffer::Kind::share)
+        shares_.release(frame);
+    else
+        recycle(frame);
     counters.rx_copied++;
     return copy;
 }

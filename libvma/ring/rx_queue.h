@@ -22,6 +22,7 @@
 #include "libvma/ring/ring_config.h"
 #include "libvma/ring/ring_counters.h"
 #include "libvma/ring/rx_buffer.h"
+#include "libvma/ring/rx_shares.h"
 
 namespace vma::ring {
 
@@ -94,6 +95,7 @@ class RxQueue {
     // Any thread.
     std::uint64_t copied_bytes() const noexcept { return copied_bytes_.load(std::memory_order_relaxed); }
     void count(BufferCounts& out) noexcept;
+    RxShares& shares() noexcept { return shares_; }
 
     // ---- for RxBuffer::release(), any thread ----
     // Buffers from `first` to `last`, linked over `next`.
@@ -164,6 +166,7 @@ class RxQueue {
     std::uint64_t max_copied_ = 0;  // bytes
     alignas(64) std::atomic<RxBuffer*> returned_{nullptr};  // released by other threads, not yet taken
     std::atomic<std::uint64_t> copied_bytes_{0};
+    RxShares shares_;
 };
 
 }  // namespace vma::ring

@@ -38,15 +38,25 @@ bool FlowRules::set(std::vector<Rule> wanted, const Target& target, Why& why) no
         if (target.detached != nullptr) target.detached(*rule.ring);
     }
     rules_ = std::move(now);
+    return list_rings();
+}
 
+bool FlowRules::lend(std::vector<ring::Ring*> rings) noexcept {
+    lent_ = std::move(rings);
+    return list_rings();
+}
+
+bool FlowRules::list_rings() noexcept {
     unsigned n = 0;
     bool moved = false;
-    for (const Rule& rule : rules_) {
+    auto add = [&](ring::Ring* ring) {
         bool known = false;
-        for (unsigned i = 0; i < n; i++) known |= &ring(i) == rule.ring;
-        if (known || n == kMaxRings) continue;
-        moved |= rings_[n++].exchange(rule.ring, std::memory_order_relaxed) != rule.ring;
-    }
+        for (unsigned i = 0; i < n; i++) known |= &this->ring(i) == ring;
+        if (known || n == kMaxRings) return;
+        moved |= rings_[n++].exchange(ring, std::memory_order_relaxed) != ring;
+    };
+    for (const Rule& rule : rules_) add(rule.ring);
+    for (ring::Ring* ring : lent_) add(ring);
     moved |= count_.exchange(n, std::memory_order_acq_rel) != n;
     return moved;
 }

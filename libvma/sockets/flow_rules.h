@@ -42,6 +42,9 @@ class FlowRules {
     // others than before, so threads that wait have to wait on these.
     bool set(std::vector<Rule> wanted, const Target& target, Why& why) noexcept;
     bool empty() const noexcept { return rules_.empty(); }
+    // Rings over which the socket receives by the rules of others (Groups), each once. True as for set().
+    bool lend(std::vector<ring::Ring*> rings) noexcept;
+    const std::vector<ring::Ring*>& lent() const noexcept { return lent_; }
     // Does the socket follow the interfaces' addresses (Stack::add_wildcard)? May throw bad_alloc.
     void follow(Stack& stack, Steered* socket);
     void unfollow(Stack& stack, Steered* socket) noexcept;
@@ -90,7 +93,10 @@ class FlowRules {
     }
 
   private:
+    bool list_rings() noexcept;
+
     std::vector<Rule> rules_;
+    std::vector<ring::Ring*> lent_;
     bool follows_ = false;
     std::atomic<unsigned> count_{0};
     std::array<std::atomic<ring::Ring*>, kMaxRings> rings_{};

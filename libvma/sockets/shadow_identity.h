@@ -17,6 +17,8 @@ class ShadowIdentity {
     // One system call. False also where the cookie is not known.
     bool is(int fd) const noexcept;
 
+    std::uint64_t cookie() const noexcept { return cookie_.load(std::memory_order_relaxed); }
+
     // The answer of is() holds for a millisecond.
     bool trusted(clock::Ticks now) const noexcept {
         return now - verified_at_.load(std::memory_order_relaxed) < clock::to_ticks(kTrust);

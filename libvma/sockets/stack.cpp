@@ -256,6 +256,7 @@ bool Stack::device_freed(int ifindex) noexcept {
         if (rings_.find(ifindex) != nullptr) {
             open_ring(ifindex);
             refresh_wildcards();
+            groups_.reconsider();
             view_->outdate();  // what is sent goes another way now
         }
         return again;
@@ -340,12 +341,14 @@ void Stack::listen() {
                        [this] {
                            const std::lock_guard guard(control_);
                            refresh_wildcards();
+                           groups_.reconsider();
                        },
                    .link_changed =
                        [this](const net::Link& link) {
                            const std::lock_guard guard(control_);
                            rings_.link_changed(link);
                            if (link.up) refresh_wildcards();
+                           groups_.reconsider();
                        },
                    .sources_changed =
                        [this] {

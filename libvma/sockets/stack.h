@@ -16,6 +16,7 @@
 #include "libvma/runtime/no_cancel.h"
 #include "libvma/sockets/host_memberships.h"
 #include "libvma/sockets/tcp/paths.h"
+#include "libvma/sockets/udp/groups.h"
 
 namespace vma::sockets {
 
@@ -82,6 +83,10 @@ class Stack {
     std::uint64_t netns() const noexcept { return netns_; }
     tcp::PathSource& paths() noexcept { return paths_; }
     HostMemberships& memberships() noexcept { return memberships_; }
+    // Multicast. Under control().
+    Groups& groups() noexcept { return groups_; }
+    // Is the calling thread in the network namespace of the first socket? Two system calls.
+    bool in_my_namespace() const noexcept;
 
     // The interface's ring, opened now if need be; then sockets bound to INADDR_ANY get their rules there.
     // Under control(). `why`: gets the reason where there is none.
@@ -114,9 +119,8 @@ class Stack {
 
   private:
     explicit Stack(std::unique_ptr<net::KernelView> view)
-        : view_(std::move(view)), rings_(*view_), paths_(*this) {}
+        : view_(std::move(view)), rings_(*view_), paths_(*this), groups_(*this) {}
     void start_use() noexcept;
-    bool in_my_namespace() const noexcept;
     void listen();
     bool device_freed(int ifindex) noexcept;
     void refresh_wildcards() noexcept;
@@ -128,6 +132,7 @@ class Stack {
     ring::Rings rings_;
     Lock control_;
     TcpPaths paths_;
+    Groups groups_;
     std::vector<Steered*> wildcards_;
     std::atomic<Steered*> dead_{nullptr};
     struct OpenRing {

@@ -215,8 +215,9 @@ struct GroupBlock {
     // description
     std::uint64_t socket_id;  // SocketBlock::id, or 0 when that socket has no block
     std::int32_t fd;
-    std::uint32_t path;     // Path of packets sent to the group
+    std::uint32_t path;     // Path by which datagrams to the group come
     Address group, source;  // source: of a source-specific membership
+    char detail[112];       // why the kernel serves it; empty: it does not, or the socket is not bound yet
 };
 
 // The process's value of a parameter.

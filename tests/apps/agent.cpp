@@ -10,6 +10,8 @@
 //   set ID (ttl|tos|rcvbuf|sndbuf|sndtimeo|pmtu) VALUE          -> ok              (sndtimeo in ms)
 //   set ID multicast_(if|ttl|loop|all) VALUE                    -> ok              (if: an address)
 //   join ID GROUP INTERFACE_ADDRESS                             -> ok
+//   leave ID GROUP INTERFACE_ADDRESS                            -> ok
+//   listen_to ID GROUP INTERFACE_ADDRESS SOURCE                 -> ok              (one source of the group)
 //   send ID ADDR PORT LENGTH [COUNT [SEED [GAP_USEC]]]          -> sent N [error NAME]
 //   fan FIRST_PORT SOURCES PER_SOURCE ADDR PORT LENGTH          -> sent N          (seeds 0, 1, 2...)
 //   gso ID ADDR PORT LENGTH SEGMENT                             -> sent BYTES
@@ -129,12 +131,24 @@ std::string set(Words& in) {
     return r == 0 ? "ok" : error();
 }
 
-std::string join(Words& in) {
+std::string join(Words& in, int how = IP_ADD_MEMBERSHIP) {
     int fd = socket_of(in);
     std::string group, interface;
     in >> group >> interface;
     ip_mreq request{at(group, 0).sin_addr, at(interface, 0).sin_addr};
-    return setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &request, sizeof request) == 0 ? "ok" : error();
+    return setsockopt(fd, IPPROTO_IP, how, &request, sizeof request) == 0 ? "ok" : error();
+}
+
+std::string listen_to(Words& in) {
+    int fd = socket_of(in);
+    std::string group, interface, source;
+    in >> group >> interface >> source;
+    ip_mreq_source request{};
+    request.imr_multiaddr = at(group, 0).sin_addr;
+    request.imr_interface = at(interface, 0).sin_addr;
+    request.imr_sourceaddr = at(source, 0).sin_addr;
+    return setsockopt(fd, IPPROTO_IP, IP_ADD_SOURCE_MEMBERSHIP, &request, sizeof request) == 0 ? "ok"
+                                                                                               : error();
 }
 
 std::string send_datagrams(Words& in) {
@@ -414,6 +428,8 @@ std::string run(const std::string& command) {
     if (verb == "open") return open_socket(in);
     if (verb == "set") return set(in);
     if (verb == "join") return join(in);
+    if (verb == "leave") return join(in, IP_DROP_MEMBERSHIP);
+    if (verb == "listen_to") return listen_to(in);
     if (verb == "send") return send_datagrams(in);
     if (verb == "fan") return fan(in);
     if (verb == "gso") return gso(in);

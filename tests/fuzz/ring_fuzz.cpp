@@ -230,7 +230,7 @@ struct Sink final : ring::FrameSink {
         b->release();
     }
     void mark(const ring::RxBuffer& first, Place place) {
-        if (first.copied) return;
+        if (first.kind == ring::RxBuffer::Kind::copy) return;
         for (const ring::RxBuffer* b = &first; b != nullptr; b = b->more) {
             Place& at = device.places[static_cast<std::size_t>(b->frame - memory) / kChunk];
             FUZZ_CHECK(at == (place == Place::sink ? Place::ring : Place::sink));

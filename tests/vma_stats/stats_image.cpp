@@ -233,6 +233,7 @@ Image sample(pid_t pid, std::uint64_t start_ticks) {
     from_source.socket_id = mixed.id;
     from_source.fd = 17;
     from_source.path = kKernel;
+    set_text(from_source.detail, "VMA_MC_OFFLOAD is never");
     from_source.group = address("224.4.1.2", 0);
     from_source.source = address("198.18.1.2", 0);
 

@@ -147,7 +147,7 @@ TEST_F(StatsViews, Groups) {
               "Group                                fd number    served by\n"
               "------------------------------------------------------------\n"
               "[224.4.1.3]                          14           libvma\n"
-              "[224.4.1.2] from 198.18.1.2          17           kernel\n");
+              "[224.4.1.2] from 198.18.1.2          17           kernel (VMA_MC_OFFLOAD is never)\n");
 }
 
 TEST_F(StatsViews, NetstatOfAllProcesses) {
@@ -200,7 +200,10 @@ TEST_F(StatsViews, Explain) {
                   "  No rule of libvma.conf matched.\n"
                   "  Its ring is number 0, on veth1, served by xdp (generic, copy).\n"
                   "  So far libvma carried 140479898 of 140479905 received and 140479902 of 140479912 sent "
-                  "packets.\n"));
+                  "packets.\n"
+                  "  It is a member of 224.4.1.3, which comes through libvma.\n"));
+    EXPECT_THAT(text, HasSubstr("  It is a member of 224.4.1.2, which comes through the kernel: "
+                                "VMA_MC_OFFLOAD is never.\n"));
     EXPECT_THAT(
         text,
         HasSubstr(

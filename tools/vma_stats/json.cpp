@@ -153,7 +153,8 @@ class Writer {
                 {"source", g.source.family != 0 ? Json(host(g.source)) : Json(nullptr)},
                 {"fd", g.fd},
                 {"socket_id", g.socket_id},
-                {"path", path(static_cast<std::uint8_t>(g.path & 0xff))}};
+                {"path", path(static_cast<std::uint8_t>(g.path & 0xff))},
+                {"detail", text(g.detail)}};
     }
 
     static Json parameter(const Row<layout::ParameterBlock>& row) {

@@ -76,6 +76,20 @@ std::string traffic_sentence(const layout::SocketBlock& s) {
                        part(s.tx_offload, s.tx_os), stream ? "bytes" : "packets");
 }
 
+// Which groups come to it, and which of them by the kernel.
+std::string group_sentences(const Snapshot& now, const layout::SocketBlock& s) {
+    std::string out;
+    for (const auto& row : now.groups) {
+        const layout::GroupBlock& g = row.block;
+        if (s.id == 0 || g.socket_id != s.id) continue;
+        const bool ours = static_cast<layout::Path>(g.path & 0xff) == layout::Path::offloaded;
+        const std::string why = text(g.detail);
+        out += fmt::format("  It is a member of {}, which comes through {}{}{}.\n", host(g.group),
+                           ours ? "libvma" : "the kernel", why.empty() ? "" : ": ", why);
+    }
+    return out;
+}
+
 bool interesting(const layout::SocketBlock& s) {
     return static_cast<layout::Path>(s.rx_path) != layout::Path::offloaded ||
            static_cast<layout::Path>(s.tx_path) != layout::Path::offloaded;
@@ -101,7 +115,7 @@ std::string explain_view(const Snapshot& now, const Shape& shape) {
                    direction(s, "sends", s.tx_path, s.tx_reason) + "\n";
         out += "  " + rule_sentence(s) + "\n";
         if (const std::string ring = ring_sentence(now, s); !ring.empty()) out += "  " + ring + "\n";
-        out += "  " + traffic_sentence(s) + "\n";
+        out += "  " + traffic_sentence(s) + "\n" + group_sentences(now, s);
         if (row.torn) out += "  (This changed while it was read; ask again.)\n";
     }
     out +=

@@ -18,8 +18,9 @@ std::string groups_view(const Snapshot& now, const Shape& shape) {
         std::string group = "[" + host(g.group) + "]";
         if (g.source.family != 0) group += " from " + host(g.source);
         const auto way = static_cast<layout::Path>(g.path & 0xff);
-        out += fmt::format("{:<36} {:<12} {}\n", group, g.fd,
-                           way == layout::Path::offloaded ? "libvma" : path(g.path & 0xff));
+        std::string served = way == layout::Path::offloaded ? "libvma" : std::string(path(g.path & 0xff));
+        if (const std::string why = text(g.detail); !why.empty()) served += " (" + why + ")";
+        out += fmt::format("{:<36} {:<12} {}\n", group, g.fd, served);
     }
     return out;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Which multicast groups the process's sockets are members of, as the statistics show it. The kernel serves
-// multicast and keeps the truth; this table only remembers what setsockopt() said yes to.
+// Which multicast groups the process's sockets are members of, as the statistics show it. The kernel keeps
+// the truth; this table only remembers what setsockopt() said yes to, and what Groups decided.
 #include <netinet/in.h>
 
 #include <array>
@@ -105,11 +105,25 @@ bool membership(Socket& socket, int fd, int name, const void* value, unsigned le
             block.path = static_cast<std::uint32_t>(stats::Path::kernel);
             put_address(block.group, {m.group, 0});
             put_address(block.source, {m.source, 0});
+            stats::put_text(block.detail, {});
             stats::store(block.state, 1);
             break;
         }
     }
     return true;
+}
+
+void group_served(const Socket& socket, in_addr_t group, stats::Path path, std::string_view why) noexcept {
+    stats::StatsMemory* segment = stats::current();
+    if (segment == nullptr || g_lock.owned_by_me()) return;
+    const std::lock_guard guard(g_lock);
+    for (unsigned i = 0; i < stats::kGroupBlocks; i++) {
+        stats::GroupBlock& block = segment->group(i);
+        if (g_members[i] != &socket || std::memcmp(block.group.bytes, &group, sizeof group) != 0) continue;
+        stats::Describe described(block.sequence);
+        block.path = static_cast<std::uint32_t>(path);
+        stats::put_text(block.detail, why);
+    }
 }
 
 void forget_memberships(const Socket& socket) noexcept {

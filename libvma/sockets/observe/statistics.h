@@ -84,6 +84,8 @@ void set_base(const stats::SocketBlock* block, const void* owner, const TcpBase&
 
 // setsockopt() of IPPROTO_IP succeeded: a membership more, or fewer. False: the option is none of these.
 bool membership(Socket& socket, int fd, int name, const void* value, unsigned length) noexcept;
+// By which way datagrams to the group come to the socket; `why` the kernel serves it, or nothing.
+void group_served(const Socket& socket, in_addr_t group, stats::Path path, std::string_view why) noexcept;
 // The socket ends.
 void forget_memberships(const Socket& socket) noexcept;
 

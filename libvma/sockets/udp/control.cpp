@@ -2,12 +2,14 @@
 // A UDP socket's life: creation, bind, connect, options, close, and how the socket becomes the kernel's.
 #include <linux/net_tstamp.h>
 #include <sys/ioctl.h>
+#include <time.h>
 
 #include <cstring>
 #include <mutex>
 
 #include "libvma/config/params.h"
 #include "libvma/os/calls.h"
+#include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/error_watch.h"
 #include "libvma/runtime/fork_renewal.h"
@@ -225,6 +227,10 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
                 if (effect == Effect::route) update_rules(!bound_explicitly_);
             }
             break;
+        case Effect::groups:
+            learn_groups(fd, name, value, len);
+            if (name != IP_MULTICAST_ALL) wait_after_join(name);
+            break;
         case Effect::errors:
             if (any_byte(value, len) && !stack_.control().owned_by_me()) {
                 const std::lock_guard guard(stack_.control());
@@ -281,6 +287,16 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
         }
     }
     return r;
+}
+
+// VMA_WAIT_AFTER_JOIN_MSEC: a switch takes its time to send what was joined.
+void UdpSocket::wait_after_join(int name) noexcept {
+    const bool joins = name == IP_ADD_MEMBERSHIP || name == IP_ADD_SOURCE_MEMBERSHIP ||
+                       name == MCAST_JOIN_GROUP || name == MCAST_JOIN_SOURCE_GROUP;
+    const auto wait = std::chrono::milliseconds(config::get().wait_after_join_msec);
+    if (!joins || wait.count() == 0) return;
+    const timespec time = clock::to_timespec(wait);
+    os::raw_syscall(SYS_nanosleep, &time, nullptr);
 }
 
 void UdpSocket::show_multicast(int fd) noexcept {

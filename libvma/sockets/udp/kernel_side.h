@@ -17,16 +17,24 @@ namespace vma::sockets {
 class KernelSide {
   public:
     // The shadow has an error, or is shut down: the next call asks the shadow first.
-    void note_event() noexcept { event_.store(true, std::memory_order_release); }
-    bool has_event() const noexcept { return event_.load(std::memory_order_relaxed); }
+    void note_event() noexcept { due_.fetch_or(kEvent, std::memory_order_release); }
+    bool has_event() const noexcept { return (due_.load(std::memory_order_relaxed) & kEvent) != 0; }
     // The kernel is about to be asked, and tells.
-    void forget_event() noexcept { event_.store(false, std::memory_order_relaxed); }
+    void forget_event() noexcept {
+        if (has_event()) due_.fetch_and(~kEvent, std::memory_order_relaxed);
+    }
+    // What comes past the kernel from now on is younger than what the shadow has: up to `looks` calls read
+    // the shadow first, until it is empty.
+    void note_backlog(std::uint32_t looks) noexcept {
+        forget_backlog();
+        due_.fetch_or(looks & ~kEvent, std::memory_order_release);
+    }
     // A socket of this process sends through the kernel.
     static void note_send() noexcept { sends_.fetch_add(1, std::memory_order_relaxed); }
 
     // Each round of a call: is it time to look?
     bool due() noexcept {
-        if (event_.load(std::memory_order_acquire)) return true;
+        if (due_.load(std::memory_order_acquire) != 0) return true;
         const std::uint32_t left = polls_left_.load(std::memory_order_relaxed);
         if (left == 0) return false;  // VMA_RX_UDP_POLL_OS_RATIO is 0
         polls_left_.store(left - 1, std::memory_order_relaxed);
@@ -40,14 +48,24 @@ class KernelSide {
     }
     // A call looks now.
     void looks() noexcept {
-        forget_event();
+        if (std::uint32_t due = due_.load(std::memory_order_relaxed); due != 0) {
+            // An event counts once. Whoever notes something meanwhile is not overwritten.
+            const std::uint32_t left = due & ~kEvent;
+            due_.compare_exchange_strong(due, left != 0 ? left - 1 : 0, std::memory_order_relaxed);
+        }
         sends_seen_.store(sends_.load(std::memory_order_relaxed), std::memory_order_relaxed);
         polls_left_.store(ratio(), std::memory_order_relaxed);
     }
     // It has found nothing.
-    void was_empty() noexcept { looked_at_.store(clock::Ticks::now(), std::memory_order_relaxed); }
+    void was_empty() noexcept {
+        if (due_.load(std::memory_order_relaxed) != 0) forget_backlog();
+        looked_at_.store(clock::Ticks::now(), std::memory_order_relaxed);
+    }
 
   private:
+    void forget_backlog() noexcept { due_.fetch_and(kEvent, std::memory_order_relaxed); }
+
+    static constexpr std::uint32_t kEvent = 1u << 31;
     // A call that finds nothing looks if the last look is older.
     static constexpr std::chrono::microseconds kLook{10};
     static std::uint32_t ratio() noexcept {
@@ -55,7 +73,7 @@ class KernelSide {
     }
     static inline std::atomic<std::uint32_t> sends_{0};
 
-    std::atomic<bool> event_{false};
+    std::atomic<std::uint32_t> due_{0};  // kEvent, and looks for a backlog
     std::atomic<std::uint32_t> polls_left_{ratio()};
     std::atomic<std::uint32_t> sends_seen_{0};
     std::atomic<clock::Ticks> looked_at_{};

@@ -12,6 +12,7 @@ enum class UdpEffect {
     group,       // how datagrams to a group are sent
     receive,     // read what to report
     queue,       // queue limit
+    groups,      // memberships of groups
     errors,      // errors come without a connection
     timeout,     // SO_RCVTIMEO
     kernel_tx,   // while its value is not 0, the kernel sends

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
 #include "libvma/config/params.h"
 #include "libvma/net/address.h"
@@ -36,16 +37,18 @@ ring::RxBuffer* UdpSocket::pop(bool count) noexcept {
 // In order, and behind what the kernel has got since the rules went: datagrams have no order.
 void UdpSocket::give_queue_to_kernel() noexcept {
     if (watchers_.locked_by_me()) return;
+    ring::RxBuffer* kept = nullptr;
     while (ring::RxBuffer* b = pop(false)) {
         if (b->ring->give_back(*b)) {
             b->release();
             continue;
         }
-        // The library's receive calls still deliver it.
-        const std::lock_guard guard(watchers_.lock());
-        queue_.put_back(b);
-        return;
+        b->next = kept;
+        kept = b;
     }
+    // What the kernel does not take, as datagrams to groups, the library's receive calls still deliver.
+    const std::lock_guard guard(watchers_.lock());
+    while (kept != nullptr) queue_.put_back(std::exchange(kept, kept->next));
 }
 
 // ---- one datagram to the caller ----

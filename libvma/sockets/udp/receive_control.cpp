@@ -9,8 +9,30 @@
 #include <cstring>
 
 #include "libvma/net/address.h"
+#include "libvma/sockets/stack.h"
 
 namespace vma::sockets {
+namespace {
+
+bool group(in_addr_t address) noexcept { return net::Address(address).is_multicast(); }
+
+// What the kernel would send from to the datagram's source, or the interface's first address
+// (fib_compute_spec_dst() of Linux).
+in_addr_t own_address_towards(const ring::RxBuffer& b) noexcept {
+    Stack* stack = Stack::running();
+    if (stack == nullptr) return 0;
+    net::KernelView& view = stack->present_view();
+    if (auto route = view.route({.dst = b.src_addr}); route && route->src != 0) return route->src;
+    try {
+        for (const net::LocalAddress& a : view.addresses())
+            if (a.ifindex == b.ring->attr().ifindex) return a.address;
+    } catch (...) {
+        // No memory: the program does without.
+    }
+    return 0;
+}
+
+}  // namespace
 
 void ReceiveControl::want(unsigned wish, bool on) noexcept {
     constexpr unsigned kPlain = timestamp | timestampns;
@@ -60,7 +82,7 @@ void ReceiveControl::put(const ring::RxBuffer& b, unsigned wanted, CmsgWriter& o
     if (wanted & pktinfo) {
         in_pktinfo info{};
         info.ipi_ifindex = b.ring->attr().ifindex;
-        info.ipi_spec_dst.s_addr = b.dst_addr;
+        info.ipi_spec_dst.s_addr = group(b.dst_addr) ? own_address_towards(b) : b.dst_addr;
         info.ipi_addr.s_addr = b.dst_addr;
         out.put(IPPROTO_IP, IP_PKTINFO, &info, sizeof info);
     }

@@ -13,6 +13,13 @@
 #include "libvma/sockets/shadow.h"
 
 namespace vma::sockets {
+namespace {
+
+// The kernel charges a small datagram about this much of SO_RCVBUF.
+constexpr std::uint64_t kKernelCost = 768;
+constexpr std::uint64_t kMaxLooks = 1u << 20;
+
+}  // namespace
 
 // ---- arrival ----
 
@@ -127,21 +134,27 @@ std::vector<FlowRules::Rule> UdpSteering::wanted_rules(bool only_route, Why& why
     return wanted;
 }
 
-void UdpSteering::set_rules(std::vector<FlowRules::Rule> wanted, Why& why) noexcept {
+// `change` answers whether the rings are others than before.
+template <class Change>
+void UdpSteering::change_rings(Change&& change) noexcept {
     // What was announced to the old rings is announced anew below.
     const std::int64_t announced = std::exchange(announced_, 0);
     if (announced != 0)
         for (unsigned i = 0; i < rules_.count(); i++) rules_.ring(i).expect(-announced);
-    const ring::Share share = reuseport_ ? ring::Share::spread : ring::Share::latest;
-    const bool moved = rules_.set(std::move(wanted), {this, share, "a UDP flow"}, why);
-    control_.count_timestamps(!rules_.empty());
+    const bool moved = change();
+    control_.count_timestamps(rules_.any());
     announce_queue();
     if (moved) watchers_.wake(0);  // waiting threads move to these rings
 }
 
+void UdpSteering::set_rules(std::vector<FlowRules::Rule> wanted, Why& why) noexcept {
+    change_rings([&] {
+        const ring::Share share = reuseport_ ? ring::Share::spread : ring::Share::latest;
+        return rules_.set(std::move(wanted), {this, share, "a UDP flow"}, why);
+    });
+}
+
 void UdpSteering::announce_queue() noexcept {
-    // The kernel charges a small datagram about this much of SO_RCVBUF.
-    constexpr std::uint64_t kKernelCost = 768;
     const auto now = static_cast<std::int64_t>(rules_.any() ? queue_.limit() / kKernelCost : 0);
     if (now == announced_) return;
     for (unsigned i = 0; i < rules_.count(); i++) rules_.ring(i).expect(now - announced_);
@@ -150,6 +163,8 @@ void UdpSteering::announce_queue() noexcept {
 
 void UdpSteering::drop_rules() noexcept {
     rules_.unfollow(stack_, this);
+    stack_.groups().remove(*this, closed_);
+    if (!rules_.lent().empty()) change_rings([this] { return rules_.lend({}); });
     Why why;
     set_rules({}, why);
 }
@@ -159,6 +174,8 @@ void UdpSteering::update_rules(bool only_route) noexcept {
         Why why;
         std::vector<FlowRules::Rule> wanted = wanted_rules(only_route, why);
         set_rules(std::move(wanted), why);
+        follow_groups();
+        if (!rules_.any() && why.reason == stats::Reason::multicast) why = stack_.groups().why_of(*this);
         decide_receive(why);
         const bool anywhere = ends_.local.address.is_any() && ends_.remote.address.is_any();
         if (!closed_ && !left_ && ends_.local.port != 0 && (anywhere || waits_for_device_))
@@ -168,6 +185,99 @@ void UdpSteering::update_rules(bool only_route) noexcept {
     } catch (...) {
         log::once(log::Level::warn, "a UDP socket is served by the kernel: out of memory");
     }
+}
+
+// ---- groups ----
+
+const char* UdpSteering::objection() const noexcept {
+    if (lost_track_) return "a signal handler changed its memberships";
+    return rules_.lent().empty() && shared() ? "a forked child has it, too" : nullptr;
+}
+
+void UdpSteering::before_group_frames() noexcept {
+    // A call reads one datagram of the shadow; its queue holds no more than these.
+    kernel_side_.note_backlog(static_cast<std::uint32_t>(std::min(queue_.limit() / kKernelCost, kMaxLooks)));
+}
+
+void UdpSteering::groups_changed() noexcept {
+    try {
+        std::vector<ring::Ring*> rings = stack_.groups().rings_of(*this);
+        if (rings != rules_.lent()) change_rings([&] { return rules_.lend(std::move(rings)); });
+    } catch (...) {
+        log::once(log::Level::warn, "a UDP socket does not poll for its groups: out of memory");
+    }
+    Why why;
+    try {
+        if (!rules_.any()) why = stack_.groups().why_of(*this);
+    } catch (...) {
+        why.reason = stats::Reason::no_memory;
+    }
+    if (rules_.any() || why.reason != stats::Reason::none) decide_receive(why);
+}
+
+void UdpSteering::show_group(in_addr_t group, const Why& why) noexcept {
+    const bool ours = why.reason == stats::Reason::none;
+    statistics::group_served(
+        *this, group, ours ? stats::Path::offloaded : stats::Path::kernel,
+        why.detail.empty() ? ours ? std::string_view() : stats::reason_text(why.reason) : why.detail);
+}
+
+// The socket's names or its device may have changed.
+void UdpSteering::follow_groups() noexcept {
+    listener_.ends = left_ || closed_ ? net::Endpoints{} : ends_;
+    listener_.device = send_.attributes().path.oif;
+    stack_.groups().update(*this);
+}
+
+void UdpSteering::learn_groups(int fd, int name, const void* value, socklen_t length) noexcept {
+    Stack::Control control(stack_);
+    if (!control.mine) {
+        lost_track_ = true;
+        return;
+    }
+    in_addr_t group = 0;
+    try {
+        if (name == IP_MULTICAST_ALL) {
+            listener_.all = int_option(fd, IPPROTO_IP, IP_MULTICAST_ALL, 1) != 0;
+        } else if (const auto request = GroupRequest::read(name, value, length)) {
+            group = request->group;
+            learn_membership(fd, *request);
+        } else {
+            lost_track_ = true;
+        }
+    } catch (...) {
+        lost_track_ = true;
+    }
+    stack_.groups().update(*this, lost_track_ ? 0 : group);
+    groups_changed();
+}
+
+// The kernel has chosen the interface. The likely ones are asked about first: that of the request, and those
+// where the socket was a member. A join that has changed nothing there was somewhere else.
+void UdpSteering::learn_membership(int fd, const GroupRequest& request) {
+    std::vector<int> candidates;
+    int ifindex = request.ifindex;
+    net::KernelView& view = stack_.view();
+    if (ifindex == 0 && request.interface != 0) view.is_local(request.interface, &ifindex);
+    if (ifindex == 0)
+        if (auto route = view.route({.dst = request.group})) ifindex = route->ifindex;
+    if (ifindex != 0) candidates.push_back(ifindex);
+    for (const Memberships::Entry& e : listener_.memberships.all())
+        if (e.group == request.group && e.ifindex != ifindex) candidates.push_back(e.ifindex);
+    bool changed = false;
+    auto ask = [&](int where) {
+        std::optional<GroupFilter> now = read_group_filter(fd, request.group, where);
+        const GroupFilter* before = listener_.memberships.find(request.group, where);
+        changed |= now ? before == nullptr || *before != *now : before != nullptr;
+        if (now)
+            listener_.memberships.set(request.group, where, std::move(*now));
+        else
+            listener_.memberships.erase(request.group, where);
+    };
+    for (const int where : candidates) ask(where);
+    if (changed) return;
+    for (const net::Link& link : view.links())
+        if (std::ranges::find(candidates, link.ifindex) == candidates.end()) ask(link.ifindex);
 }
 
 // A socket that is left to the kernel knows why already.

@@ -12,13 +12,15 @@
 #include "libvma/net/address.h"
 #include "libvma/ring/ring.h"
 #include "libvma/sockets/steered_socket.h"
+#include "libvma/sockets/udp/groups.h"
+#include "libvma/sockets/udp/kernel_side.h"
 #include "libvma/sockets/udp/receive_control.h"
 #include "libvma/sockets/udp/receive_queue.h"
 #include "libvma/sockets/udp/send_path.h"
 
 namespace vma::sockets {
 
-class UdpSteering : public SteeredSocket, public ring::FrameSink {
+class UdpSteering : public SteeredSocket, public ring::FrameSink, public GroupSocket {
   public:
     // Any that has rules, or may get some from another call.
     bool carries_state() const noexcept final { return !left_ && !closed_; }
@@ -26,6 +28,15 @@ class UdpSteering : public SteeredSocket, public ring::FrameSink {
 
     // ring::FrameSink, with the ring's lock held
     bool deliver(ring::RxBuffer* buffer) noexcept final;
+    bool deliver_group(ring::RxBuffer* buffer) noexcept final { return UdpSteering::deliver(buffer); }
+
+    // GroupSocket
+    const GroupListener& listener() const noexcept final { return listener_; }
+    std::uint64_t cookie() const noexcept final { return shadow_.cookie(); }
+    const char* objection() const noexcept final;
+    void before_group_frames() noexcept final;
+    void groups_changed() noexcept final;
+    void show_group(in_addr_t group, const Why& why) noexcept final;
 
     // Steered
     void refresh_rules() noexcept final { update_rules(!bound_explicitly_); }
@@ -42,6 +53,8 @@ class UdpSteering : public SteeredSocket, public ring::FrameSink {
     void update_rules(bool only_route) noexcept;
     void drop_rules() noexcept;
     void announce_queue() noexcept;  // tells the rings how much this socket may hold
+    // The kernel accepted this option about memberships, or IP_MULTICAST_ALL.
+    void learn_groups(int fd, int name, const void* value, socklen_t length) noexcept;
 
     net::Endpoints ends_;            // as the shadow is bound and connected; port 0: not
     std::atomic<bool> left_{false};  // left to the kernel for good
@@ -49,6 +62,7 @@ class UdpSteering : public SteeredSocket, public ring::FrameSink {
     ReceiveQueue queue_;  // watchers_.lock()
     ReceiveControl control_;
     SendPath send_;
+    KernelSide kernel_side_;
 
   private:
     std::vector<FlowRules::Rule> wanted_rules(bool only_route,
@@ -59,6 +73,13 @@ class UdpSteering : public SteeredSocket, public ring::FrameSink {
     void set_rules(std::vector<FlowRules::Rule> wanted, Why& why) noexcept;
     void decide_receive(const Why& why) noexcept;
 
+    template <class Change>
+    void change_rings(Change&& change) noexcept;
+    void follow_groups() noexcept;
+    void learn_membership(int fd, const GroupRequest& request);
+
+    GroupListener listener_;
+    bool lost_track_ = false;        // a membership that is not in listener_
     bool waits_for_device_ = false;  // another process has it
     std::int64_t announced_ = 0;
 };

@@ -17,7 +17,6 @@
 #include <optional>
 
 #include "libvma/runtime/internal_fd.h"
-#include "libvma/sockets/udp/kernel_side.h"
 #include "libvma/sockets/udp/steering.h"
 #include "libvma/sockets/wait_loop.h"
 
@@ -80,6 +79,7 @@ class UdpSocket final : public UdpSteering {
     // ---- control.cpp ----
     void after_autobind(int fd) noexcept;
     void watch_errors(int fd) noexcept;
+    static void wait_after_join(int name) noexcept;
     // In the statistics:
     void show_multicast(int fd) noexcept;
     void show_kernel_sends() noexcept;
@@ -132,7 +132,6 @@ class UdpSocket final : public UdpSteering {
         return false;
     }
 
-    KernelSide kernel_side_;
     bool errors_watched_ = false;      // Stack::control()
     std::atomic<bool> member_{false};  // has joined a multicast group at some time
     std::atomic<bool> rx_shut_{false};

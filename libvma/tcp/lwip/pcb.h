@@ -100,10 +100,10 @@ class Pcb : tcp_pcb {
     std::uint32_t announced_edge() const noexcept { return rcv_ann_right_edge; }
     void announce(std::uint32_t window) noexcept { tcp_pcb::rcv_wnd = rcv_ann_wnd = window; }
     // The window when the handshake is done, at least what the SYN could announce. lwIP believes that the SYN
-    // announced more.
+    // announced more than this; the next segment tells it, and none leaves for that alone, as in the kernel.
     void begin_with_window(std::uint32_t window) noexcept {
         announce(window);
-        rcv_ann_right_edge = tcp_pcb::rcv_nxt + std::min(window, 0xffffu);
+        rcv_ann_right_edge = tcp_pcb::rcv_nxt + window;
     }
     // What a segment's window field holds.
     std::uint32_t window_field() const noexcept {

@@ -21,7 +21,7 @@ struct RuleOptions {
     std::uint16_t vlan = 0;   // VLAN id of the frames, 0: untagged
     bool tcp_3t = false;      // VMA_TCP_3T_RULES
     bool udp_3t = false;      // VMA_UDP_3T_RULES
-    bool mc_l2_only = false;  // VMA_ETH_MC_L2_ONLY_RULES; multicast is not offloaded so far
+    bool mc_l2_only = false;  // VMA_ETH_MC_L2_ONLY_RULES
 };
 
 // The lower value wins. A frame that matches a rule of each kind follows the narrowest.

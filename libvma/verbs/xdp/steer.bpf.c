@@ -5,8 +5,9 @@
 //
 // The program leaves some frames to the kernel on purpose. Fragments have no ports: the kernel reassembles
 // them, and the shadow receives the datagram. The kernel also gets frames with IP options, for another
-// station, or from a source that the kernel may refuse (martians, rp_filter). UDP super-frames stay with the
-// kernel, too, because only the kernel knows their datagram boundaries.
+// station or with a wrong group's station address, or from a source that the kernel may refuse (martians,
+// rp_filter). UDP super-frames stay with the kernel, too, because only the kernel knows their datagram
+// boundaries.
 #include "steer.h"
 
 #include <bpf/bpf_endian.h>
@@ -90,6 +91,18 @@ static __always_inline int surely_accepted(const struct steer_config* cfg, __be3
     return 1;
 }
 
+// Is the frame for this station? A group's frame carries the address that the group has (RFC 1112, section
+// 6.4). What the kernel loops back to this host carries none, and a generic program sees it.
+static __always_inline int for_this_station(const struct steer_config* cfg, const struct ethhdr* eth,
+                                            const struct iphdr* ip) {
+    const __u16* to = (const __u16*)eth->h_dest;
+    if ((ip->daddr & bpf_htonl(0xf0000000)) != bpf_htonl(0xe0000000))
+        return to[0] == cfg->mac[0] && to[1] == cfg->mac[1] && to[2] == cfg->mac[2];
+    __u32 group = bpf_ntohl(ip->daddr);
+    return to[0] == bpf_htons(0x0100) && to[1] == bpf_htons(0x5e00 | (group >> 16 & 0x7f)) &&
+           to[2] == bpf_htons(group & 0xffff) && ip->ttl != 0;
+}
+
 SEC("xdp.frags")
 int vma_steer(struct xdp_md* ctx) {
     void* data = (void*)(long)ctx->data;
@@ -126,8 +139,7 @@ int vma_steer(struct xdp_md* ctx) {
         if (ip->protocol == IPPROTO_TCP && kernel_has_connection(ctx, &five)) return XDP_PASS;
     }
 
-    __u16* to = (__u16*)eth->h_dest;
-    if (to[0] != cfg->mac[0] || to[1] != cfg->mac[1] || to[2] != cfg->mac[2]) return XDP_PASS;
+    if (!for_this_station(cfg, eth, ip)) return XDP_PASS;
     if (ip->protocol == IPPROTO_UDP && bpf_xdp_get_buff_len(ctx) > cfg->max_udp_frame) return XDP_PASS;
     // Without a socket at this index (its process has just ended) the kernel gets the frame.
     return bpf_redirect_map(&xsks, *slot + ctx->rx_queue_index, XDP_PASS);

@@ -60,7 +60,11 @@ class Walk {
             say("here%s", lengths.c_str());
         }
     }
-    void show_there() const { say("there %s", ask("drain g 200").c_str()); }
+    // Without the order: what changes its way between ring and kernel may overtake (docs/differences.md).
+    void show_there() const {
+        const std::string all = ask("drain g 200");
+        say("there %s", all.substr(0, all.find(" disordered=")).c_str());
+    }
 
   private:
     unsigned below(unsigned limit) { return static_cast<unsigned>(random_() % limit); }
