@@ -6,6 +6,7 @@
     sudo tests/bench/conditions.py busy         two busy programs run beside a ping-pong
     sudo tests/bench/conditions.py neighbours   kernel traffic of others on a device that the library holds
     sudo tests/bench/conditions.py latency      ping-pong beside raw AF_XDP, pinned and not
+    sudo tests/bench/conditions.py groups       ping-pong over a multicast group beside unicast
 
 Each round measures everything once, every other round in reverse order. A ratio is that to the first column,
 inside a round; tables show medians, with the smallest and the largest.
@@ -29,6 +30,7 @@ KERNEL, BOTH = {}, {"client_vma": True, "server_vma": True}
 ROUNDS = 5
 THREADS = (1, 2, 4, 10)
 BUSY = 2    # programs
+GROUP = "239.1.2.3"
 
 
 @contextlib.contextmanager
@@ -104,9 +106,17 @@ def latency(wire, seconds, programs):
                   "libvma TCP": {"protocol": "tcp", **BOTH}}
 
 
+def groups(wire, seconds, _programs):
+    def call(**arguments):
+        return suite_udp.ping_pong(wire, seconds, **arguments)
+    rows = {f"64 bytes, {field}, us": (call, field) for field in ("p50", "p99")}
+    return rows, {"libvma unicast": BOTH, "libvma group": {"group": GROUP, **BOTH},
+                  "kernel unicast": KERNEL, "kernel group": {"group": GROUP, **KERNEL}}
+
+
 # Name -> (function of wire, seconds and programs that gives rows and columns; pinned or not, one table each).
 CONDITIONS = {"threads": (threads, [False]), "busy": (busy, [True]), "neighbours": (neighbours, [True]),
-              "latency": (latency, [True, False])}
+              "latency": (latency, [True, False]), "groups": (groups, [True])}
 
 
 def main():

@@ -26,17 +26,19 @@ TARGETS = {
 RAW_TARGETS = {"both p50": 1.35, "rate": 0.7}
 
 
-def ping_pong(wire, seconds, client_vma=False, server_vma=False, spin=False, environment=()):
-    """sockperf's ping-pong from a to b, 64 bytes."""
+def ping_pong(wire, seconds, client_vma=False, server_vma=False, spin=False, environment=(), group=None):
+    """sockperf's ping-pong from a to b, 64 bytes; with `group` both ways over that group."""
     options = ["--nonblocked"] if spin else []
+    def to(side):
+        if group is None:
+            return ["-i", ADDRESS["b"]]
+        return ["-i", group, "--mc-rx-if", ADDRESS[side], "--mc-tx-if", ADDRESS[side]]
     check = OffloadCheck(wire, ["a"] * client_vma + ["b"] * server_vma)
-    server = wire.start("b", "sockperf", "sr", "-i", ADDRESS["b"], "-p", str(UDP_PORT), *options,
-                        vma=server_vma,
+    server = wire.start("b", "sockperf", "sr", *to("b"), "-p", str(UDP_PORT), *options, vma=server_vma,
                         environment=environment)
     wire.wait_bound(server, "udp", UDP_PORT)
-    client = wire.start("a", "sockperf", "pp", "-i", ADDRESS["b"], "-p", str(UDP_PORT), "-t", str(seconds),
-                        "-m", "64",
-                        *options, vma=client_vma, environment=environment)
+    client = wire.start("a", "sockperf", "pp", *to("a"), "-p", str(UDP_PORT), "-t", str(seconds),
+                        "-m", "64", *options, vma=client_vma, environment=environment)
     result = parse_ping_pong(wire.finish(client, seconds))
     wire.interrupt(server)
     check.verify(result["messages"])

@@ -634,7 +634,7 @@ TCP_CASE(close, user_timeout) {
     at_client([&] { ok(system("ip route add blackhole 198.18.1.1/32")); });
     at_server([&] {
         put(fd, "unheard");
-        show_events_with("timed out", fd, POLLERR);
+        show_events_with("timed out", fd, POLLHUP);
         show_read("recv", fd, 10);
         show_read("recv", fd, 10);
         SHOW("send", send(fd, "x", 1, MSG_NOSIGNAL));
