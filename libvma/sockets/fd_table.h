@@ -62,7 +62,7 @@ class FdTable {
     }
     // The same for a mere look: what is another process's stays that. Another thread may destroy the object
     // meanwhile: its memory stays a pool's, and try_ref() reads only the count, which is 0 then.
-    [[gnu::no_sanitize("vptr")]] Ref<FdObject> hold(int fd) const noexcept {
+    __attribute__((no_sanitize("vptr"))) Ref<FdObject> hold(int fd) const noexcept {
         FdObject* object = peek(fd);
         while (__builtin_expect(object != nullptr, 0)) {
             if (object->try_ref()) {
