@@ -1,9 +1,37 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tables whose rows are measurements and whose columns are circumstances, such as the sides that have the
 library. The first column is what the others are compared with, inside a round."""
+import os
+
+from demo import REPOSITORY
 from table import cell, number, spread
 
 WIDTH = 24
+
+
+def add_options(parser, rounds):
+    """What every command with such tables takes."""
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--seconds", type=int, default=1, help="length of one reading")
+    parser.add_argument("--congestion", default="cubic", metavar="NAME",
+                        help="the kernel's TCP congestion control (default cubic)")
+    parser.add_argument("--build", default=os.path.join(REPOSITORY, "build-release"), help="build directory")
+    parser.add_argument("--json", metavar="FILE", help="write all readings there")
+
+
+def parse_options(parser):
+    options = parser.parse_args()
+    if min(options.rounds, options.seconds) < 1:
+        parser.error("rounds and seconds must be at least 1")
+    return options
+
+
+def heading(options, pinned):
+    """What was measured and how, above a table."""
+    placed = "client and server pinned to a processor each" if pinned else "programs not pinned"
+    return (f"Linux {os.uname().release}, {os.cpu_count()} CPUs, veth; {placed}; kernel TCP with "
+            f"{options.congestion}; medians of {options.rounds} rounds of {options.seconds} s "
+            "(smallest-largest)\n")
 
 
 def steps_of(rows, columns):

@@ -22,8 +22,8 @@ import time
 import suite_mux
 import suite_tcp
 import suite_udp
-from columns import steps_of, table
-from demo import REPOSITORY, check_machine, find_programs, measure
+from columns import add_options, heading, parse_options, steps_of, table
+from demo import check_machine, find_programs, measure
 from wire import Wire, cpu_of_children, die_with_parent, progress, run_tool
 
 KERNEL, BOTH = {}, {"client_vma": True, "server_vma": True}
@@ -123,15 +123,8 @@ def main():
     parser = argparse.ArgumentParser(prog="conditions.py",
                                      description="The library under conditions that others make.")
     parser.add_argument("condition", choices=CONDITIONS)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--seconds", type=int, default=1, help="length of one reading")
-    parser.add_argument("--congestion", default="cubic", metavar="NAME",
-                        help="the kernel's TCP congestion control (default cubic)")
-    parser.add_argument("--build", default=os.path.join(REPOSITORY, "build-release"), help="build directory")
-    parser.add_argument("--json", metavar="FILE", help="write all readings there")
-    options = parser.parse_args()
-    if min(options.rounds, options.seconds) < 1:
-        parser.error("rounds and seconds must be at least 1")
+    add_options(parser, ROUNDS)
+    options = parse_options(parser)
 
     check_machine()
     library, programs = find_programs(options.build)
@@ -142,10 +135,7 @@ def main():
             rows, columns = condition(wire, options.seconds, programs)
             rounds = measure(wire, options.condition, steps_of(rows, columns), options.rounds)
         progress("")
-        placed = "client and server pinned to a processor each" if pinned else "programs not pinned"
-        print(f"Linux {os.uname().release}, {os.cpu_count()} CPUs, veth; {placed}; kernel TCP with "
-              f"{options.congestion}; medians of {options.rounds} rounds of {options.seconds} s "
-              "(smallest-largest)\n")
+        print(heading(options, pinned))
         print("\n".join(table(rows, rounds, columns)) + "\n", flush=True)
         everything["pinned" if pinned else "unpinned"] = rounds
     if options.json:

@@ -10,13 +10,12 @@ what the sending and the receiving program used of a processor for each message 
 """
 import argparse
 import json
-import os
 import statistics
 
 import suite_tcp
 import suite_udp
-from columns import steps_of, table
-from demo import REPOSITORY, check_machine, find_programs, measure
+from columns import add_options, heading, parse_options, steps_of, table
+from demo import check_machine, find_programs, measure
 from table import number
 from wire import Wire, progress, run_tool
 
@@ -61,18 +60,11 @@ def cpu_table(measured, rounds):
 
 def main():
     parser = argparse.ArgumentParser(prog="rates.py", description="Rates, kernel beside libvma.")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=int, default=1, help="length of one reading")
     parser.add_argument("--only", metavar="TEXT", help="rows whose name contains TEXT, in either case")
     parser.add_argument("--unpinned", action="store_true", help="let the scheduler place the programs")
-    parser.add_argument("--congestion", default="cubic", metavar="NAME",
-                        help="the kernel's TCP congestion control (default cubic)")
-    parser.add_argument("--build", default=os.path.join(REPOSITORY, "build-release"), help="build directory")
-    parser.add_argument("--json", metavar="FILE", help="write all readings there")
     parser.add_argument("--cpu", action="store_true", help="a second table: processor time for each message")
-    options = parser.parse_args()
-    if min(options.rounds, options.seconds) < 1:
-        parser.error("rounds and seconds must be at least 1")
+    add_options(parser, 7)
+    options = parse_options(parser)
 
     check_machine()
     library, programs = find_programs(options.build)
@@ -83,10 +75,7 @@ def main():
             parser.error(f"no row's name contains {options.only}")
         rounds = measure(wire, "rates", steps_of(chosen, SIDES), options.rounds)
     progress("")
-    placed = "programs not pinned" if options.unpinned else "client and server pinned to a processor each"
-    print(f"Linux {os.uname().release}, {os.cpu_count()} CPUs, veth; {placed}; kernel TCP with "
-          f"{options.congestion}; medians of {options.rounds} rounds of {options.seconds} s "
-          "(smallest-largest)\n")
+    print(heading(options, not options.unpinned))
     print("\n".join(table(chosen, rounds, SIDES)))
     if options.cpu:
         print("\nmicroseconds of a processor for each message (iperf3: 128 KB; a connection), sending and "

@@ -278,6 +278,14 @@ std::string control_text(const msghdr& m) {
     return s;
 }
 
+void show_lengths(const char* what, int fd) {
+    std::string lengths;
+    char buffer[4000];
+    ssize_t n;
+    while ((n = recv(fd, buffer, sizeof buffer, MSG_DONTWAIT)) >= 0) lengths += " " + std::to_string(n);
+    say("%s:%s %s", what, lengths.c_str(), strerrorname_np(errno));
+}
+
 long show_recv(const char* what, int fd, int flags, size_t room, size_t control_room) {
     std::vector<uint8_t> buffer(room + 1, 0xaa);
     std::vector<char> control(control_room +

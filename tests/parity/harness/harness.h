@@ -111,6 +111,8 @@ bool wait_in(int fd, int msec = 3000);
 void settle();
 // recvmsg with room for everything; prints length, hash, sender, flags and control messages.
 long show_recv(const char* what, int fd, int flags = 0, size_t room = 70000, size_t control = 512);
+// The lengths of all datagrams that are there, and the error that ends them.
+void show_lengths(const char* what, int fd);
 // The control messages of a message, without volatile values.
 std::string control_text(const msghdr& m);
 std::string flags_text(int flags);

@@ -57,15 +57,6 @@ void from(const char* sender, int length, const char* group = kGroup) {
         std::to_string(length));
 }
 
-// All that has come, by length.
-void show_all(const char* what, int fd) {
-    std::string lengths;
-    char buffer[4000];
-    ssize_t n;
-    while ((n = recv(fd, buffer, sizeof buffer, MSG_DONTWAIT)) >= 0) lengths += " " + std::to_string(n);
-    say("%s:%s %s", what, lengths.c_str(), strerrorname_np(errno));
-}
-
 }  // namespace
 
 PARITY_CASE(multicast, any_source, Traffic::offloaded) {
@@ -89,7 +80,7 @@ PARITY_CASE(multicast, any_source, Traffic::offloaded) {
     SHOW("join again", join(fd));
     from("p", 16);
     settle();
-    show_all("after", fd);
+    show_lengths("after", fd);
 }
 
 PARITY_CASE(multicast, bound_addresses, Traffic::offloaded) {
@@ -100,18 +91,18 @@ PARITY_CASE(multicast, bound_addresses, Traffic::offloaded) {
     from("p", 21);
     from("p", 22, kSecondGroup);
     settle();
-    show_all("any", any);
-    show_all("group", group);
-    show_all("other", other);
-    show_all("unicast", unicast);
+    show_lengths("any", any);
+    show_lengths("group", group);
+    show_lengths("other", other);
+    show_lengths("unicast", unicast);
     SHOW("join the second, too", join(any, kSecondGroup));
     from("p", 23, kSecondGroup);
     peer_sends(24);
     settle();
-    show_all("any", any);
-    show_all("group", group);
-    show_all("other", other);
-    show_all("unicast", unicast);
+    show_lengths("any", any);
+    show_lengths("group", group);
+    show_lengths("other", other);
+    show_lengths("unicast", unicast);
 }
 
 // A socket that joined nothing receives what another one joined, unless it says otherwise.
@@ -124,22 +115,22 @@ PARITY_CASE(multicast, without_a_membership, Traffic::offloaded) {
     SHOW("join", join(member));
     from("p", 21);
     settle();
-    show_all("member", member);
-    show_all("free rider", free_rider);
-    show_all("strict", strict);
+    show_lengths("member", member);
+    show_lengths("free rider", free_rider);
+    show_lengths("strict", strict);
     SHOW("strict joins another", join(strict, kSecondGroup));
     from("p", 22);
     from("p", 23, kSecondGroup);
     settle();
-    show_all("member", member);
-    show_all("free rider", free_rider);
-    show_all("strict", strict);
+    show_lengths("member", member);
+    show_lengths("free rider", free_rider);
+    show_lengths("strict", strict);
     SHOW("close", close(member));
     from("p", 24);
     from("p", 25, kSecondGroup);
     settle();
-    show_all("free rider", free_rider);
-    show_all("strict", strict);
+    show_lengths("free rider", free_rider);
+    show_lengths("strict", strict);
 }
 
 PARITY_CASE(multicast, several_sockets, Traffic::offloaded) {
@@ -151,17 +142,17 @@ PARITY_CASE(multicast, several_sockets, Traffic::offloaded) {
         from("p", 31);
         from("p", 32);
         settle();
-        show_all("first", a);
-        show_all("second", b);
+        show_lengths("first", a);
+        show_lengths("second", b);
         SHOW("leave", leave(a));
         from("p", 33);
         settle();
-        show_all("first", a);
-        show_all("second", b);
+        show_lengths("first", a);
+        show_lengths("second", b);
         SHOW("close", close(b));
         from("p", 34);
         settle();
-        show_all("first", a);
+        show_lengths("first", a);
         SHOW("close", close(a));
     }
 }
@@ -173,7 +164,7 @@ PARITY_CASE(multicast, sources, Traffic::offloaded) {
         from("p", 41);
         from("s", 42);
         settle();
-        show_all(what, fd);
+        show_lengths(what, fd);
     };
     SHOW("include", membership(fd, IP_ADD_SOURCE_MEMBERSHIP, kGroup, kHere, kThere));
     both("the first");
@@ -200,9 +191,9 @@ PARITY_CASE(multicast, sources_apart, kernel_carries(4)) {  // as long as one ha
         from("p", 51);
         from("s", 52);
         settle();
-        show_all("first", first);
-        show_all("second", second);
-        show_all("all", all);
+        show_lengths("first", first);
+        show_lengths("second", second);
+        show_lengths("all", all);
         if (round == 0) SHOW("join", join(all));
     }
 }
@@ -218,17 +209,17 @@ PARITY_CASE(multicast, interfaces, Traffic::offloaded) {
     from("p", 61);
     from("l", 62);
     settle();
-    show_all("one", one);
+    show_lengths("one", one);
     show_recv("two", two, MSG_DONTWAIT);
     show_recv("two", two, MSG_DONTWAIT);
-    show_all("device", device);
+    show_lengths("device", device);
     SHOW("leave on link 2", leave(two, kGroup, kHereLink2));
     from("p", 63);
     from("l", 64);
     settle();
-    show_all("one", one);
-    show_all("two", two);
-    show_all("device", device);
+    show_lengths("one", one);
+    show_lengths("two", two);
+    show_lengths("device", device);
 }
 
 // A connected socket takes its peer's only.
@@ -242,7 +233,7 @@ PARITY_CASE(multicast, connected, Traffic::offloaded) {
     from("p", 71);
     from("s", 72);
     settle();
-    show_all("to its address", fd);
+    show_lengths("to its address", fd);
     int group = shared(kGroup);
     SHOW("join", join(group));
     SHOW("connect", connect(group, raw(first), sizeof first));
@@ -250,7 +241,7 @@ PARITY_CASE(multicast, connected, Traffic::offloaded) {
     from("p", 73);
     from("s", 74);
     settle();
-    show_all("to the group", group);
+    show_lengths("to the group", group);
 }
 
 PARITY_CASE(multicast, fragments_and_empty, kernel_carries(2)) {
@@ -259,8 +250,8 @@ PARITY_CASE(multicast, fragments_and_empty, kernel_carries(2)) {
     SHOW("join", join(fd));
     for (int length : {0, 1472, 1473, 4000, 0}) {
         from("p", length);
-        settle();                 // long ones and short ones may leave on two ways
-        show_all("lengths", fd);  // and may come on two
+        settle();                     // long ones and short ones may leave on two ways
+        show_lengths("lengths", fd);  // and may come on two
     }
 }
 

@@ -46,14 +46,6 @@ long to_group(int fd, const void* data, size_t length, const char* group = kGrou
     return sendto(fd, data, length, 0, raw(to), sizeof to);
 }
 
-void show_all(const char* what, int fd) {
-    std::string lengths;
-    char buffer[4000];
-    ssize_t n;
-    while ((n = recv(fd, buffer, sizeof buffer, MSG_DONTWAIT)) >= 0) lengths += " " + std::to_string(n);
-    say("%s:%s %s", what, lengths.c_str(), strerrorname_np(errno));
-}
-
 const char kText[] = "0123456789abcdefghijklmnopqrstuvwxyz";
 
 }  // namespace
@@ -198,7 +190,7 @@ PARITY_CASE(multicast_send, copies_here, kernel_carries(15)) {
                 tell("recv g 100");
                 settle();
                 show_recv("own", receiver, MSG_DONTWAIT);
-                show_all("more", receiver);
+                show_lengths("more", receiver);
             }
         }
         if (member == 1) SHOW("leave", membership(receiver, IP_DROP_MEMBERSHIP, kGroup, kHere));
@@ -216,7 +208,7 @@ PARITY_CASE(multicast_send, members_come_and_go, kernel_carries(24)) {
         SHOW(what, to_group(fd, kText, length + 1));
         arrives(2);
         settle();
-        show_all(what, fd);
+        show_lengths(what, fd);
         length += 2;
     };
     send("no member");
