@@ -12,22 +12,6 @@
 namespace vma::sockets {
 namespace {
 
-constexpr unsigned kPageBits = 12;
-constexpr std::size_t kEntries =
-    32;  // pages remembered for each kind; static thread storage is scarce in a preloaded library
-
-constexpr std::size_t kRanges = 8;  // long buffers, which would not fit there
-
-struct Range {
-    std::uintptr_t first, end;  // pages
-};
-struct Known {
-    std::uintptr_t page[2][kEntries];  // page number + 1
-    Range range[2][kRanges];
-    std::uint8_t oldest[2];  // the next range to be forgotten
-};
-thread_local Known t_known;
-
 constexpr std::size_t kAtOnce = 64;  // pages a system call asks about
 
 // process_vm_readv(2) refuses memory that has no pages of the system, or hides them: a device's,
@@ -47,14 +31,15 @@ constexpr std::size_t kAtOnce = 64;  // pages a system call asks about
 
 // Copies a byte of each page onto itself (written), or into a local byte (read), with the kernel's checks.
 // The bytes are the first ones of the pages [page, end) that are not before `start`.
-bool ask(std::uintptr_t page, std::uintptr_t end, std::uintptr_t start, unsigned kind) noexcept {
+bool ask(std::uintptr_t page, std::uintptr_t end, std::uintptr_t start, unsigned kind,
+         unsigned page_bits) noexcept {
     char byte;
     iovec from[kAtOnce], to[kAtOnce];
     const long pid = os::raw_syscall(SYS_getpid);
     while (page < end) {
         std::size_t n = 0;
         for (; n < kAtOnce && page < end; n++, page++) {
-            const std::uintptr_t address = std::max(page << kPageBits, start);
+            const std::uintptr_t address = std::max(page << page_bits, start);
             from[n] = {reinterpret_cast<void*>(address), 1};
             to[n] = kind == 1 ? from[n] : iovec{&byte, 1};
         }
@@ -67,40 +52,42 @@ bool ask(std::uintptr_t page, std::uintptr_t end, std::uintptr_t start, unsigned
     return true;
 }
 
-bool in_known_range(const Known& known, unsigned kind, std::uintptr_t from, std::uintptr_t end) noexcept {
-    for (const Range& r : known.range[kind])
+}  // namespace
+
+thread_local constinit UserMemory::Known UserMemory::known_{};
+
+bool UserMemory::in_known_range(unsigned kind, std::uintptr_t from, std::uintptr_t end) noexcept {
+    for (const Range& r : known_.range[kind])
         if (from >= r.first && end <= r.end) return true;
     return false;
 }
 
 // Buffers that lie side by side are one range, so that a pool of them needs no more.
-void remember_range(Known& known, unsigned kind, std::uintptr_t from, std::uintptr_t end) noexcept {
-    for (Range& r : known.range[kind]) {
+void UserMemory::remember_range(unsigned kind, std::uintptr_t from, std::uintptr_t end) noexcept {
+    for (Range& r : known_.range[kind]) {
         if (end < r.first || from > r.end) continue;
         r = {std::min(from, r.first), std::max(end, r.end)};
         return;
     }
-    known.range[kind][known.oldest[kind]++ % kRanges] = {from, end};
+    known_.range[kind][known_.oldest[kind]++ % kRanges] = {from, end};
 }
-
-}  // namespace
 
 bool UserMemory::check(const void* start, std::size_t length, unsigned kind) noexcept {
     if (length == 0) return true;
     const auto first = reinterpret_cast<std::uintptr_t>(start);
     if (first + length < first) return false;
     const std::uintptr_t from = first >> kPageBits, end = ((first + length - 1) >> kPageBits) + 1;
-    Known& known = t_known;
     if (end - from > kEntries / 4) {
-        if (in_known_range(known, kind, from, end)) return true;
-        if (!ask(from, end, first, kind)) return false;
-        remember_range(known, kind, from, end);
+        if (in_known_range(kind, from, end)) return true;
+        if (!ask(from, end, first, kind, kPageBits)) return false;
+        remember_range(kind, from, end);
         return true;
     }
     for (std::uintptr_t page = from; page < end; page++) {
-        std::uintptr_t& entry = known.page[kind][page % kEntries];
+        std::uintptr_t& entry = known_.page[kind][page % kEntries];
         if (entry == page + 1) continue;
-        if (!in_known_range(known, kind, page, page + 1) && !ask(page, page + 1, first, kind)) return false;
+        if (!in_known_range(kind, page, page + 1) && !ask(page, page + 1, first, kind, kPageBits))
+            return false;
         entry = page + 1;
     }
     return true;

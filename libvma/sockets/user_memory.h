@@ -15,11 +15,41 @@ namespace vma::sockets {
 class UserMemory {
   public:
     // Can all `length` bytes be read (written)? Some loads when the pages are known, else a system call.
-    static bool readable(const void* start, std::size_t length) noexcept { return check(start, length, 0); }
-    static bool writable(void* start, std::size_t length) noexcept { return check(start, length, 1); }
+    static bool readable(const void* start, std::size_t length) noexcept {
+        return on_known_page(start, length, 0) || check(start, length, 0);
+    }
+    static bool writable(void* start, std::size_t length) noexcept {
+        return on_known_page(start, length, 1) || check(start, length, 1);
+    }
 
   private:
+    static constexpr unsigned kPageBits = 12;
+    // Pages that a thread remembers for reading and for writing; static thread storage is scarce in a
+    // preloaded library.
+    static constexpr std::size_t kEntries = 32;
+    static constexpr std::size_t kRanges = 8;  // long buffers, which would not fit there
+
+    struct Range {
+        std::uintptr_t first, end;  // pages
+    };
+    struct Known {
+        std::uintptr_t page[2][kEntries];  // page number + 1
+        Range range[2][kRanges];
+        std::uint8_t oldest[2];  // the next range to be forgotten
+    };
+
+    // Most buffers of a call lie on one page, which the call before used, too.
+    static bool on_known_page(const void* start, std::size_t length, unsigned kind) noexcept {
+        const auto first = reinterpret_cast<std::uintptr_t>(start);
+        const std::uintptr_t page = first >> kPageBits, before = first & ((1u << kPageBits) - 1);
+        return length - 1 < (1u << kPageBits) - before &&  // neither none nor more than the page has
+               known_.page[kind][page % kEntries] == page + 1;
+    }
     static bool check(const void* start, std::size_t length, unsigned kind) noexcept;
+    static bool in_known_range(unsigned kind, std::uintptr_t from, std::uintptr_t end) noexcept;
+    static void remember_range(unsigned kind, std::uintptr_t from, std::uintptr_t end) noexcept;
+
+    static thread_local constinit Known known_;
 };
 
 }  // namespace vma::sockets

@@ -17,6 +17,8 @@ namespace {
 
 using namespace testing_support;
 
+constexpr long kGreetings = 5;  // the most messages that the client sends first, one to each port
+
 struct Session {
     std::string mode = "pp";               // pp, tp, ul
     std::vector<std::string> both = {};    // options for server and client
@@ -101,6 +103,9 @@ class Sockperf : public testing::Test {
             for (const auto& w : words) line += " " + w;
         SCOPED_TRACE(setup.mode + line + (setup.feed ? " with a feed file" : ""));
         Delivery d = run(setup);
+        // The first message after the greetings opens the device. Where tests beside this one hold the
+        // kernel's lock of interfaces, that can take longer than the whole session.
+        if (d.ran && d.sent <= kGreetings + 1) d = run(setup);
         EXPECT_TRUE(d.ran) << d.text;
         EXPECT_GT(d.received, 0) << d.text;
         EXPECT_GT(d.server_received, 0) << d.text;

@@ -39,6 +39,8 @@ TEST(UserMemory, AsTheProtectionSays) {
     mprotect(m.at(1), kPage, PROT_READ);
     mprotect(m.at(2), kPage, PROT_NONE);
     expect(m.at(0), kPage, true, true);
+    expect(m.at(0) + 100, SIZE_MAX - 99, false, false);  // the end of the address space, and behind it
+    expect(m.at(0) + 100, SIZE_MAX, false, false);
     expect(m.at(1) + 5, 10, true, false);
     expect(m.at(2), 1, false, false);
     expect(m.at(0) + 1, 2 * kPage, false, false);
