@@ -119,7 +119,12 @@ ssize_t TcpStream::receive_ours(int fd, IovCursor& at, int flags) {
         if (ring::Ring* ring = c->ring()) ring->poll();
 
     std::size_t got = 0;
-    bool polled = false;
+    // With nothing to read and nothing to tell the ring comes first: a look at the connection takes its lock.
+    bool polled = c->readable() == 0 && (c->events() & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0;
+    if (polled) {
+        flush();
+        progress();
+    }
     // The connection is the kernel's, or about to go there.
     enum class Then { stop, again, leave };
     auto remote = [&]() -> Then {
