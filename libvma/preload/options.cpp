@@ -4,6 +4,7 @@
 
 #include "libvma/preload/guard.h"
 #include "libvma/sockets/host_memberships.h"
+#include "libvma/sockets/membership_options.h"
 #include "libvma/sockets/stack.h"
 
 using namespace vma;
@@ -11,13 +12,19 @@ using namespace vma::preload;
 
 VMA_EXPORT int setsockopt(int fd, int level, int name, const void* value, socklen_t len) noexcept {
     int result;
-    if (auto s = ours(fd))
+    bool known = false;
+    if (auto s = ours(fd)) {
+        known = true;
         result = guarded_nocancel(fd, [&] { return s->setsockopt(fd, level, name, value, len); });
-    else
+    } else {
         result = os::setsockopt(fd, level, name, value, len);
-    // Whatever socket it was: senders to groups have to know.
-    if (result == 0 && level == IPPROTO_IP && sockets::HostMemberships::is_membership(name))
+    }
+    if (result != 0 || level != IPPROTO_IP) return result;
+    if (const sockets::MembershipOption* option = sockets::find_membership_option(name)) {
+        // Whatever socket it was: senders to groups have to know.
         if (sockets::Stack* stack = sockets::Stack::running()) stack->memberships().changed();
+        if (known && option->change == sockets::MembershipOption::Change::join) sockets::wait_after_join();
+    }
     return result;
 }
 

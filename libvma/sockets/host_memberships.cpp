@@ -33,28 +33,6 @@ std::uint32_t take_number(std::string_view& text, int base) noexcept {
 
 }  // namespace
 
-bool HostMemberships::is_membership(int name) noexcept {
-    switch (name) {
-        case IP_ADD_MEMBERSHIP:
-        case IP_DROP_MEMBERSHIP:
-        case IP_ADD_SOURCE_MEMBERSHIP:
-        case IP_DROP_SOURCE_MEMBERSHIP:
-        case IP_BLOCK_SOURCE:
-        case IP_UNBLOCK_SOURCE:
-        case IP_MSFILTER:
-        case MCAST_JOIN_GROUP:
-        case MCAST_LEAVE_GROUP:
-        case MCAST_JOIN_SOURCE_GROUP:
-        case MCAST_LEAVE_SOURCE_GROUP:
-        case MCAST_BLOCK_SOURCE:
-        case MCAST_UNBLOCK_SOURCE:
-        case MCAST_MSFILTER:
-            return true;
-        default:
-            return false;
-    }
-}
-
 void HostMemberships::follow() noexcept {
     note_use();
     if (following_.load(std::memory_order_acquire) || following_.exchange(true)) return;

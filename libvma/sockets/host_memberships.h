@@ -34,8 +34,6 @@ class HostMemberships {
     std::uint32_t version() const noexcept { return version_.load(std::memory_order_acquire); }
     // A socket of this process has joined or left something.
     void changed() noexcept { version_.fetch_add(1, std::memory_order_acq_rel); }
-    // Is it an option of IPPROTO_IP that joins, leaves or filters?
-    static bool is_membership(int name) noexcept;
 
     // From now on version() also follows other processes, until note_use() was not called for kUnused looks;
     // then version() moves once more. May allocate, and start the internal thread. Any thread.

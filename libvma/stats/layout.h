@@ -216,8 +216,14 @@ struct GroupBlock {
     std::uint64_t socket_id;  // SocketBlock::id, or 0 when that socket has no block
     std::int32_t fd;
     std::uint32_t path;     // Path by which datagrams to the group come
-    Address group, source;  // source: of a source-specific membership
+    Address group, source;  // source: of a source-specific membership; one with several has a block for each
     char detail[112];       // why the kernel serves it; empty: it does not, or the socket is not bound yet
+    std::int32_t ifindex;
+    std::uint32_t reserved;
+    char interface[16];
+    // counters of the membership, the same in all its blocks
+#define VMA_GROUP_NUMBER(member, ...) std::uint64_t member;
+#include "libvma/stats/numbers.def"
 };
 
 // The process's value of a parameter.

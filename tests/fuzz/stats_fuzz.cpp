@@ -74,7 +74,7 @@ void show(const Frame& frame, const Shape& shape, unsigned which) {
         case 2:
             return check(full_view(frame, shape));
         case 3:
-            return check(groups_view(frame.now, shape));
+            return check(groups_view(frame, shape));
         case 4:
             return check(netstat_view({&frame.now}, shape));
         case 5:

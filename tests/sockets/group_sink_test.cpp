@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,16 @@ class GroupSinkTest : public testing::Test {
         return c.rx_total - c.rx_posted - c.rx_free;
     }
 
+    using Counters = std::shared_ptr<stats::GroupCounters>;
+    static Counters counters() { return std::make_shared<stats::GroupCounters>(); }
+    static void expect_counted(const stats::GroupCounters& c, unsigned frames, unsigned filtered,
+                               unsigned dropped, unsigned delivered) {
+        EXPECT_EQ(c.frames, frames);
+        EXPECT_EQ(c.filtered, filtered);
+        EXPECT_EQ(c.dropped, dropped);
+        EXPECT_EQ(c.delivered, delivered);
+    }
+
     struct Receiving {
         explicit Receiving(Wire& wire) : host(wire, kB) {}
         void attach_sink(std::uint16_t port, ring::FrameSink& sink) {
@@ -94,15 +105,18 @@ TEST_F(GroupSinkTest, EachSocketHasTheFrameAndTheLastOneReturnsIt) {
 
 TEST_F(GroupSinkTest, AFullSocketLosesItsOwnOnly) {
     x.limit = 1;
-    receive({{&x}, {&y}});
+    const Counters of_x = counters(), of_y = counters();
+    receive({{&x, {}, of_x}, {&y, {}, of_y}});
     send("first");
     send("second");
     EXPECT_EQ(x.payloads(), std::vector<std::string>{"first"});
     EXPECT_EQ(y.payloads(), (std::vector<std::string>{"first", "second"}));
-    EXPECT_EQ(sink.counters().dropped, 1u);
+    expect_counted(*of_x, 2, 0, 1, 1);
+    expect_counted(*of_y, 2, 0, 0, 2);
     y.limit = 2;
     send("third");
-    EXPECT_EQ(sink.counters().dropped, 3u);
+    expect_counted(*of_x, 3, 0, 2, 1);
+    expect_counted(*of_y, 3, 0, 1, 2);
     x.release_all();
     y.release_all();
     EXPECT_EQ(in_use(), 0u);
@@ -110,15 +124,23 @@ TEST_F(GroupSinkTest, AFullSocketLosesItsOwnOnly) {
 
 TEST_F(GroupSinkTest, SourcesAndPeersAreEachSocketsOwn) {
     const in_addr_t source = inet_addr(kA);
-    receive({{&x, 0, 0, {false, {source}}}, {&y, 0, 0, {true, {source}}}, {&z, source, htons(1), {}}});
+    const Counters of_x = counters(), of_y = counters(), of_z = counters();
+    const GroupSenders no_source{0, 0, {true, {source}}};
+    receive(
+        {{&x, {0, 0, {false, {source}}}, of_x}, {&y, no_source, of_y}, {&z, {source, htons(1), {}}, of_z}});
     send("from a");
     EXPECT_EQ(x.payloads(), std::vector<std::string>{"from a"});
     EXPECT_TRUE(y.held.empty());
     EXPECT_TRUE(z.held.empty());
-    receive({{&y, 0, 0, {true, {source}}}});
+    expect_counted(*of_x, 1, 0, 0, 1);
+    expect_counted(*of_z, 1, 1, 0, 0);
+    receive({{&y, no_source, of_y}});
     send("for nobody");
-    EXPECT_EQ(sink.counters().filtered, 1u);
-    EXPECT_EQ(sink.counters().frames, 2u);
+    expect_counted(*of_y, 2, 2, 0, 0);
+    // One that receives without a membership (IP_MULTICAST_ALL) counts nothing.
+    receive({{&y, no_source}});
+    send("for nobody");
+    expect_counted(*of_y, 2, 2, 0, 0);
     x.release_all();
     EXPECT_EQ(in_use(), 0u);
 }

@@ -8,6 +8,8 @@
 
 #include <cstring>
 
+#include "libvma/sockets/membership_options.h"
+
 namespace vma::sockets {
 namespace {
 
@@ -24,8 +26,9 @@ GroupListener bound_to(const char* address) {
     return s;
 }
 
-bool gets(const GroupListener& s, int ifindex = kOne, const net::Endpoint& from = kSource) {
-    return s.receives(kGroup, kPort, ifindex, from);
+bool gets(const GroupListener& s, int ifindex = kOne, const net::Endpoint& from = kSource,
+          in_addr_t group = kGroup, in_port_t port = kPort) {
+    return s.wants(group, port, ifindex) && s.senders(group, ifindex).include(from.address.v4(), from.port);
 }
 
 TEST(Memberships, OneWhoJoinedReceivesOnThatInterfaceAlone) {
@@ -35,8 +38,8 @@ TEST(Memberships, OneWhoJoinedReceivesOnThatInterfaceAlone) {
     s.memberships.set(kGroup, kOne, {});
     EXPECT_TRUE(gets(s));
     EXPECT_FALSE(gets(s, kTwo));
-    EXPECT_FALSE(s.receives(kGroup, kOther, kOne, kSource));
-    EXPECT_FALSE(s.receives(kAlias, kPort, kOne, kSource));
+    EXPECT_FALSE(gets(s, kOne, kSource, kGroup, kOther));
+    EXPECT_FALSE(gets(s, kOne, kSource, kAlias));
     s.memberships.erase(kGroup, kOne);
     EXPECT_FALSE(gets(s));
 }
@@ -54,7 +57,7 @@ TEST(Memberships, MulticastAllDecidesWhereThereIsNoMembership) {
 TEST(Memberships, TheBoundAddressDecides) {
     GroupListener s = bound_to("239.1.2.3");
     EXPECT_TRUE(gets(s));
-    EXPECT_FALSE(s.receives(kAlias, kPort, kOne, kSource));
+    EXPECT_FALSE(gets(s, kOne, kSource, kAlias));
     // A socket that is bound to an address of the host never receives multicast.
     s = bound_to("198.18.1.1");
     s.memberships.set(kGroup, kOne, {});
@@ -94,7 +97,7 @@ GroupRequest read(int name, const T& value, socklen_t length = sizeof(T)) {
 }
 
 TEST(Memberships, EveryFormOfJoiningIsRead) {
-    using Kind = GroupRequest::Kind;
+    using Change = MembershipOption::Change;
     ip_mreq two{{kGroup}, {ip("198.18.1.1")}};
     GroupRequest r = read(IP_ADD_MEMBERSHIP, two);
     EXPECT_EQ(r.group, kGroup);
@@ -102,7 +105,7 @@ TEST(Memberships, EveryFormOfJoiningIsRead) {
     EXPECT_EQ(r.ifindex, 0);
     ip_mreqn three{{kGroup}, {0}, kTwo};
     r = read(IP_DROP_MEMBERSHIP, three);
-    EXPECT_EQ(r.kind, Kind::leave);
+    EXPECT_EQ(find_membership_option(IP_DROP_MEMBERSHIP)->change, Change::leave);
     EXPECT_EQ(r.ifindex, kTwo);
     EXPECT_EQ(read(IP_ADD_MEMBERSHIP, three, sizeof two).ifindex, 0);
     EXPECT_FALSE(GroupRequest::read(IP_ADD_MEMBERSHIP, &two, 4));
@@ -113,8 +116,8 @@ TEST(Memberships, EveryFormOfJoiningIsRead) {
     source.imr_sourceaddr.s_addr = kSource.address.v4();
     for (int name : {IP_ADD_SOURCE_MEMBERSHIP, IP_DROP_SOURCE_MEMBERSHIP, IP_BLOCK_SOURCE, IP_UNBLOCK_SOURCE})
         EXPECT_EQ(read(name, source).interface, ip("198.18.1.1"));
-    EXPECT_EQ(read(IP_ADD_SOURCE_MEMBERSHIP, source).kind, Kind::join);
-    EXPECT_EQ(read(IP_BLOCK_SOURCE, source).kind, Kind::filter);
+    EXPECT_EQ(find_membership_option(IP_ADD_SOURCE_MEMBERSHIP)->change, Change::join);
+    EXPECT_EQ(find_membership_option(IP_BLOCK_SOURCE)->change, Change::filter);
 
     group_source_req by_index{};
     by_index.gsr_interface = kTwo;
@@ -130,6 +133,14 @@ TEST(Memberships, EveryFormOfJoiningIsRead) {
     EXPECT_FALSE(GroupRequest::read(IP_TTL, &two, sizeof two));
     ip_mreq unicast{{ip("198.18.1.1")}, {0}};
     EXPECT_FALSE(GroupRequest::read(IP_ADD_MEMBERSHIP, &unicast, sizeof unicast));
+}
+
+TEST(Memberships, WhichOptions) {
+    for (const int name : {IP_ADD_MEMBERSHIP, IP_DROP_MEMBERSHIP, IP_ADD_SOURCE_MEMBERSHIP, IP_MSFILTER,
+                           IP_BLOCK_SOURCE, MCAST_JOIN_GROUP, MCAST_LEAVE_SOURCE_GROUP, MCAST_MSFILTER})
+        EXPECT_NE(find_membership_option(name), nullptr) << name;
+    for (const int name : {IP_TTL, IP_MULTICAST_IF, IP_MULTICAST_TTL, IP_MULTICAST_LOOP, IP_MULTICAST_ALL})
+        EXPECT_EQ(find_membership_option(name), nullptr) << name;
 }
 
 TEST(Memberships, TheKernelTellsWhatASocketIsAMemberOf) {

@@ -117,14 +117,6 @@ TEST(KernelSendsGroup, RingOrKernel) {
         EXPECT_NE(kernel_sends_group({.kind = kind}, false, false), "");
 }
 
-TEST(HostMemberships, WhichOptions) {
-    for (const int name : {IP_ADD_MEMBERSHIP, IP_DROP_MEMBERSHIP, IP_ADD_SOURCE_MEMBERSHIP, IP_MSFILTER,
-                           IP_BLOCK_SOURCE, MCAST_JOIN_GROUP, MCAST_LEAVE_SOURCE_GROUP, MCAST_MSFILTER})
-        EXPECT_TRUE(HostMemberships::is_membership(name)) << name;
-    for (const int name : {IP_TTL, IP_MULTICAST_IF, IP_MULTICAST_TTL, IP_MULTICAST_LOOP, IP_MULTICAST_ALL})
-        EXPECT_FALSE(HostMemberships::is_membership(name)) << name;
-}
-
 TEST(HostMemberships, Parse) {
     const auto entries = HostMemberships::parse(
         "Idx\tDevice    : Count Querier\tGroup    Users Timer\tReporter\n"

@@ -125,7 +125,20 @@ TEST(StatsLayout, DocumentIsCurrent) {
 #undef F
 #define F(name) {#name, offsetof(GroupBlock, name)}
     expect(paragraph("GroupBlock", sizeof(GroupBlock),
-                     {F(sequence), F(state), F(socket_id), F(fd), F(path), F(group), F(source), F(detail)}));
+                     {
+                         F(sequence),
+                         F(state),
+                         F(socket_id),
+                         F(fd),
+                         F(path),
+                         F(group),
+                         F(source),
+                         F(detail),
+                         F(ifindex),
+                         F(interface),
+#define VMA_GROUP_NUMBER(member, ...) F(member),
+#include "libvma/stats/numbers.def"
+                     }));
 #undef F
 #define F(name) {#name, offsetof(ParameterBlock, name)}
     expect(paragraph("ParameterBlock", sizeof(ParameterBlock), {F(name), F(value), F(origin)}));

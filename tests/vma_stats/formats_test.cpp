@@ -55,6 +55,9 @@ TEST_F(StatsFormats, JsonHasAllBlocks) {
     EXPECT_EQ(j["muxes"][0]["kind"], "select");
     EXPECT_EQ(j["muxes"][1]["fd"], 9);
     EXPECT_EQ(j["groups"][1]["source"], "198.18.1.2");
+    EXPECT_EQ(j["groups"][0]["interface"], "veth1");
+    EXPECT_EQ(j["groups"][0]["frames"], 1000);
+    EXPECT_EQ(j["groups"][0]["delivered"], 966);
     EXPECT_EQ(j["parameters"][1]["origin"], "environment");
     EXPECT_EQ(j["totals"]["udp"]["rx_offload"]["packets"], 71);
     EXPECT_EQ(j["totals"]["tcp"]["tcp_retransmits"], 75);
@@ -144,6 +147,8 @@ TEST_F(StatsFormats, PrometheusSamples) {
     EXPECT_THAT(
         text, HasSubstr("vma_socket_tcp_rtt_seconds{pid=\"4711\",program=\"sample\",socket=\"103\",fd=\"16\","
                         "protocol=\"TCP\"} 5.7e-05\n"));
+    EXPECT_THAT(text, HasSubstr("vma_group_filtered_frames_total{pid=\"4711\",program=\"sample\","
+                                "group=\"224.4.1.3\",interface=\"veth1\",socket=\"100\",fd=\"14\"} 30\n"));
     EXPECT_THAT(text, HasSubstr("vma_processes 1\n"));
     expect_grammar(text);
     EXPECT_TRUE(promtool_accepts(text));

@@ -228,6 +228,12 @@ Image sample(pid_t pid, std::uint64_t start_ticks) {
     group.fd = 14;
     group.path = kOffloaded;
     group.group = address("224.4.1.3", 0);
+    group.ifindex = 2;
+    set_text(group.interface, "veth1");
+    group.frames = 1000;
+    group.filtered = 30;
+    group.dropped = 4;
+    group.delivered = 966;
     layout::GroupBlock& from_source = image.groups[2];
     from_source.state = 1;
     from_source.socket_id = mixed.id;

@@ -29,6 +29,8 @@ class StatsViews : public testing::Test {
         image.muxes[1].poll_hit += 4;
         image.muxes[1].polling_ns += 1'400'000'000;
         image.rings[0].rx_packets += 20;
+        image.groups[0].frames += 110;
+        image.groups[0].delivered += 110;
         return sampler.next(snapshot_of(image, 12));
     }
     stats_image::Image image = stats_image::sample(4711, 99);
@@ -142,12 +144,23 @@ TEST_F(StatsViews, FullShowsOnlyTheSocketsAskedFor) {
 }
 
 TEST_F(StatsViews, Groups) {
-    EXPECT_EQ(groups_view(frame().now, shape),
-              "VMA Group Membership Information\n"
-              "Group                                fd number    served by\n"
-              "------------------------------------------------------------\n"
-              "[224.4.1.3]                          14           libvma\n"
-              "[224.4.1.2] from 198.18.1.2          17           kernel (VMA_MC_OFFLOAD is never)\n");
+    const std::string text = groups_view(frame(), shape);
+    EXPECT_THAT(text, HasSubstr("VMA Group Membership Information\n"
+                                "Group                                fd number    interface      "
+                                "       frames     filtered      dropped    delivered  served by\n---"));
+    EXPECT_THAT(text, HasSubstr("---\n"
+                                "[224.4.1.3]                          14           veth1          "
+                                "         1000           30            4          966  libvma\n"
+                                "[224.4.1.2] from 198.18.1.2          17                          "
+                                "            0            0            0            0  kernel "
+                                "(VMA_MC_OFFLOAD is never)\n"));
+}
+
+TEST_F(StatsViews, GroupsDeltas) {
+    shape.deltas = true;
+    const std::string text = groups_view(two_seconds(), shape);
+    EXPECT_THAT(text, HasSubstr("     frames/s   filtered/s    dropped/s  delivered/s  served by\n"));
+    EXPECT_THAT(text, HasSubstr("           55            0            0           55  libvma\n"));
 }
 
 TEST_F(StatsViews, NetstatOfAllProcesses) {
@@ -238,7 +251,7 @@ TEST_F(StatsViews, HostileValuesGiveWordsAndPlainText) {
     const Frame first = frame();
     const Frame second = two_seconds();
     std::string all = BasicView(shape, true).report(first) + full_view(first, shape) +
-                      groups_view(first.now, shape) + netstat_view({&first.now}, shape) +
+                      groups_view(first, shape) + netstat_view({&first.now}, shape) +
                       explain_view(first.now, shape);
     shape.deltas = true;
     all += BasicView(shape, true).report(second) + full_view(second, shape);

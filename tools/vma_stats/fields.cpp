@@ -7,6 +7,7 @@
 namespace vma_stats {
 namespace {
 
+using vma::stats::GroupBlock;
 using vma::stats::MuxBlock;
 using vma::stats::PoolBlock;
 using vma::stats::RingBlock;
@@ -64,6 +65,11 @@ constexpr Field kMux[] = {
 #include "libvma/stats/numbers.def"
 };
 
+constexpr Field kGroup[] = {
+#define VMA_GROUP_NUMBER(...) FIELD(GroupBlock, __VA_ARGS__)
+#include "libvma/stats/numbers.def"
+};
+
 }  // namespace
 
 template <>
@@ -85,6 +91,10 @@ std::span<const Field> fields_of<MuxBlock>() {
 template <>
 std::span<const Field> fields_of<TotalsBlock>() {
     return kTotals;
+}
+template <>
+std::span<const Field> fields_of<GroupBlock>() {
+    return kGroup;
 }
 
 const char* drop_name(unsigned drop) {

@@ -35,6 +35,8 @@ template <>
 std::span<const Field> fields_of<vma::stats::MuxBlock>();
 template <>
 std::span<const Field> fields_of<vma::stats::TotalsBlock>();
+template <>
+std::span<const Field> fields_of<vma::stats::GroupBlock>();
 
 template <class Block>
 std::uint64_t get(const Block& block, const Field& field) {

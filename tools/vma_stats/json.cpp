@@ -147,14 +147,18 @@ class Writer {
         return out;
     }
 
-    static Json group(const Row<layout::GroupBlock>& row) {
+    Json group(const Row<layout::GroupBlock>& row) const {
         const layout::GroupBlock& g = row.block;
-        return {{"group", host(g.group)},
-                {"source", g.source.family != 0 ? Json(host(g.source)) : Json(nullptr)},
-                {"fd", g.fd},
-                {"socket_id", g.socket_id},
-                {"path", path(static_cast<std::uint8_t>(g.path & 0xff))},
-                {"detail", text(g.detail)}};
+        Json out = {{"group", host(g.group)},
+                    {"source", g.source.family != 0 ? Json(host(g.source)) : Json(nullptr)},
+                    {"ifindex", g.ifindex},
+                    {"interface", text(g.interface)},
+                    {"fd", g.fd},
+                    {"socket_id", g.socket_id},
+                    {"path", path(static_cast<std::uint8_t>(g.path & 0xff))},
+                    {"detail", text(g.detail)}};
+        numbers(out, g);
+        return out;
     }
 
     static Json parameter(const Row<layout::ParameterBlock>& row) {

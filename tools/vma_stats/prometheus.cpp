@@ -55,6 +55,13 @@ class Exposition {
             return label("mux", std::to_string(row.number)) + "," + label("kind", mux_name(row.block.kind)) +
                    "," + label("fd", row.block.fd >= 0 ? std::to_string(row.block.fd) : "");
         }));
+        // The blocks of a membership's sources have the same labels and numbers: one sample.
+        emit(series(&Snapshot::groups, [](const auto& row) {
+            return label("group", host(row.block.group)) + "," +
+                   label("interface", vma_stats::text(row.block.interface)) + "," +
+                   label("socket", std::to_string(row.block.socket_id)) + "," +
+                   label("fd", std::to_string(row.block.fd));
+        }));
         emit(series(&Snapshot::totals, [](const auto& row) {
             return label("protocol", row.number == layout::kTotalsUdp   ? "UDP"
                                      : row.number == layout::kTotalsTcp ? "TCP"

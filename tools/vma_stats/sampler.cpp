@@ -3,6 +3,8 @@
 #include "tools/vma_stats/sampler.h"
 
 #include <algorithm>
+#include <array>
+#include <tuple>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
@@ -12,14 +14,18 @@
 namespace vma_stats {
 namespace {
 
+using Membership = std::tuple<std::uint64_t, int, std::array<std::uint8_t, 16>>;
+
 // The key that finds a block in both snapshots: sockets and sets of descriptors have an id, a ring its
-// interface, others their place.
+// interface, a membership its socket, group and interface, others their place.
 template <class Block>
-std::uint64_t identity(const Row<Block>& row) {
+auto identity(const Row<Block>& row) {
     if constexpr (std::is_same_v<Block, layout::SocketBlock> || std::is_same_v<Block, layout::MuxBlock>)
         return row.block.id;
     else if constexpr (std::is_same_v<Block, layout::RingBlock>)
         return static_cast<std::uint32_t>(row.block.ifindex);
+    else if constexpr (std::is_same_v<Block, layout::GroupBlock>)
+        return Membership(row.block.socket_id, row.block.ifindex, std::to_array(row.block.group.bytes));
     else
         return 0;
 }
@@ -47,6 +53,7 @@ Snapshot difference(const Snapshot& before, const Snapshot& now) {
     subtract(before.rings, change.rings);
     subtract(before.pools, change.pools);
     subtract(before.muxes, change.muxes);
+    subtract(before.groups, change.groups);
     subtract(before.totals, change.totals);
     return change;
 }

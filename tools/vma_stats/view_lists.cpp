@@ -3,16 +3,20 @@
 #include <fmt/format.h>
 #include <sys/socket.h>
 
+#include "tools/vma_stats/fields.h"
 #include "tools/vma_stats/text.h"
 #include "tools/vma_stats/views.h"
 
 namespace vma_stats {
 
-std::string groups_view(const Snapshot& now, const Shape& shape) {
-    std::string out = "VMA Group Membership Information\n";
-    out += fmt::format("{:<36} {:<12} {}\n", "Group", "fd number", "served by");
-    out.append(60, '-') += '\n';
-    for (const auto& row : now.groups) {
+std::string groups_view(const Frame& frame, const Shape& shape) {
+    std::string out = fmt::format("VMA Group Membership Information\n{:<36} {:<12} {:<15}", "Group",
+                                  "fd number", "interface");
+    for (const Field& field : fields_of<layout::GroupBlock>())
+        out += fmt::format(" {:>12}", std::string(field.name) + (shape.deltas ? "/s" : ""));
+    out += "  served by\n";
+    out.append(110, '-') += '\n';
+    for (const auto& row : frame.shown(shape.deltas).groups) {
         const layout::GroupBlock& g = row.block;
         if (!shape.sockets.contains(g.fd)) continue;
         std::string group = "[" + host(g.group) + "]";
@@ -20,7 +24,12 @@ std::string groups_view(const Snapshot& now, const Shape& shape) {
         const auto way = static_cast<layout::Path>(g.path & 0xff);
         std::string served = way == layout::Path::offloaded ? "libvma" : std::string(path(g.path & 0xff));
         if (const std::string why = text(g.detail); !why.empty()) served += " (" + why + ")";
-        out += fmt::format("{:<36} {:<12} {}\n", group, g.fd, served);
+        out += fmt::format("{:<36} {:<12} {:<15}", group, g.fd, text(g.interface));
+        for (const Field& field : fields_of<layout::GroupBlock>()) {
+            const std::uint64_t value = get(g, field);
+            out += fmt::format(" {:>12}", shape.deltas ? per_second(value, frame.seconds) : value);
+        }
+        out += fmt::format("  {}\n", served);
     }
     return out;
 }

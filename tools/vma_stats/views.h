@@ -45,8 +45,8 @@ class BasicView {
 // View 3: everything about each socket, ring, completion queue, buffer pool.
 std::string full_view(const Frame& frame, const Shape& shape);
 
-// View 4: groups and their members.
-std::string groups_view(const Snapshot& now, const Shape& shape);
+// View 4: groups, their members, and what came for each.
+std::string groups_view(const Frame& frame, const Shape& shape);
 
 // View 5: the sockets of all processes as netstat lists them.
 std::string netstat_view(const std::vector<const Snapshot*>& processes, const Shape& shape);

@@ -128,7 +128,7 @@ class Reports {
             const bool screen = isatty(STDOUT_FILENO) != 0 && o_.cycles != 1;
             return (screen ? "\033[H\033[2J" : "") + full_view(frame, o_.shape);
         }
-        if (o_.view == 4) return groups_view(frame.now, o_.shape);
+        if (o_.view == 4) return groups_view(frame, o_.shape);
         return views_.try_emplace(sample.pid, o_.shape, o_.view == 2).first->second.report(frame);
     }
 

@@ -1,145 +1,161 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Which multicast groups the process's sockets are members of, as the statistics show it. The kernel keeps
-// the truth; this table only remembers what setsockopt() said yes to, and what Groups decided.
+// Which multicast groups the process's UDP sockets are members of, as the statistics show it: a block for
+// each membership, or for each of its sources. The kernel keeps the truth, which UdpSteering asks for.
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <memory>
 #include <mutex>
+#include <new>
+#include <span>
 
 #include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/lock.h"
-#include "libvma/runtime/runtime.h"
+#include "libvma/runtime/never_destroyed.h"
 #include "libvma/sockets/fd_object.h"
 #include "libvma/sockets/observe/statistics.h"
-#include "libvma/sockets/user_memory.h"
 #include "libvma/stats/stats_memory.h"
 
 namespace vma::sockets::statistics {
 namespace {
 
-Lock g_lock;
-std::array<const Socket*, stats::kGroupBlocks> g_members{};  // by block; null: the block is free
+// Whose block it is; no socket: the block is free.
+struct Member {
+    const Socket* socket = nullptr;
+    in_addr_t group = 0, source = 0;  // source 0: any
+    int ifindex = 0;
+    std::shared_ptr<const stats::GroupCounters> counters;
+    stats::GroupCounters base;  // what the counters were when all were zeroed
 
-struct Membership {
-    enum { none, join, leave } what = none;
-    net::Address group, source;  // source 0.0.0.0: any
+    bool is(const Socket& whose, in_addr_t which, int where) const noexcept {
+        return socket == &whose && group == which && ifindex == where;
+    }
 };
+using Members = std::array<Member, stats::kGroupBlocks>;
 
-template <class T>
-bool read(const void* value, unsigned length, T& out) noexcept {
-    if (length < sizeof out || !UserMemory::readable(value, sizeof out)) return false;
-    std::memcpy(&out, value, sizeof out);
-    return true;
-}
+Lock g_lock;
+constinit NeverDestroyed<Members> g_members;  // by block
 
-net::Address address_of(const sockaddr_storage& name) noexcept {
-    const auto endpoint = net::Endpoint::of(reinterpret_cast<const sockaddr*>(&name), sizeof name);
-    return endpoint && endpoint->address.is_v4() ? endpoint->address : net::Address();
-}
-
-Membership parse(int name, const void* value, unsigned length) noexcept {
-    Membership m;
-    switch (name) {
-        case IP_ADD_MEMBERSHIP:
-        case IP_DROP_MEMBERSHIP:
-            if (ip_mreq r; read(value, length, r))
-                m = {name == IP_ADD_MEMBERSHIP ? Membership::join : Membership::leave,
-                     net::Address(r.imr_multiaddr.s_addr),
-                     {}};
-            break;
-        case IP_ADD_SOURCE_MEMBERSHIP:
-        case IP_DROP_SOURCE_MEMBERSHIP:
-            if (ip_mreq_source r; read(value, length, r))
-                m = {name == IP_ADD_SOURCE_MEMBERSHIP ? Membership::join : Membership::leave,
-                     net::Address(r.imr_multiaddr.s_addr), net::Address(r.imr_sourceaddr.s_addr)};
-            break;
-        case MCAST_JOIN_GROUP:
-        case MCAST_LEAVE_GROUP:
-            if (group_req r; read(value, length, r))
-                m = {name == MCAST_JOIN_GROUP ? Membership::join : Membership::leave,
-                     address_of(r.gr_group),
-                     {}};
-            break;
-        case MCAST_JOIN_SOURCE_GROUP:
-        case MCAST_LEAVE_SOURCE_GROUP:
-            if (group_source_req r; read(value, length, r))
-                m = {name == MCAST_JOIN_SOURCE_GROUP ? Membership::join : Membership::leave,
-                     address_of(r.gsr_group), address_of(r.gsr_source)};
-            break;
-        default:
-            break;
-    }
-    if (m.group.is_any()) m.what = Membership::none;
-    return m;
-}
-
-void release(stats::StatsMemory& segment, unsigned i) noexcept {
-    g_members[i] = nullptr;
-    stats::Describe guard(segment.group(i).sequence);
-    stats::store(segment.group(i).state, 0);
-}
-
-}  // namespace
-
-bool membership(Socket& socket, int fd, int name, const void* value, unsigned length) noexcept {
-    const Membership m = parse(name, value, length);
-    stats::StatsMemory* segment = stats::current();
-    if (m.what == Membership::none || segment == nullptr || g_lock.owned_by_me()) return false;
-    auto same = [](const stats::Address& a, const net::Address& b) {
-        const in_addr_t word = b.v4();
-        return std::memcmp(a.bytes, &word, sizeof word) == 0;
-    };
-    const std::lock_guard guard(g_lock);
-    for (unsigned i = 0; i < stats::kGroupBlocks; i++) {
-        stats::GroupBlock& block = segment->group(i);
-        if (m.what == Membership::leave) {
-            // Leaving a group ends all its sources.
-            const bool source = m.source.is_any() || same(block.source, m.source);
-            if (g_members[i] == &socket && same(block.group, m.group) && source) release(*segment, i);
-        } else if (g_members[i] == nullptr) {
-            g_members[i] = &socket;
-            stats::Describe described(block.sequence);
-            block.socket_id = socket.socket_counters().id();
-            block.fd = fd;
-            block.path = static_cast<std::uint32_t>(stats::Path::kernel);
-            put_address(block.group, {m.group, 0});
-            put_address(block.source, {m.source, 0});
-            stats::put_text(block.detail, {});
-            stats::store(block.state, 1);
-            break;
-        }
-    }
-    return true;
-}
-
-void group_served(const Socket& socket, in_addr_t group, stats::Path path, std::string_view why) noexcept {
-    stats::StatsMemory* segment = stats::current();
-    if (segment == nullptr || g_lock.owned_by_me()) return;
-    const std::lock_guard guard(g_lock);
-    for (unsigned i = 0; i < stats::kGroupBlocks; i++) {
-        stats::GroupBlock& block = segment->group(i);
-        if (g_members[i] != &socket || std::memcmp(block.group.bytes, &group, sizeof group) != 0) continue;
-        stats::Describe described(block.sequence);
-        block.path = static_cast<std::uint32_t>(path);
-        stats::put_text(block.detail, why);
-    }
-}
-
-void forget_memberships(const Socket& socket) noexcept {
+// Calls `visit(member, block)` for each block, free ones too, until it answers false.
+template <class F>
+void for_each_block(F&& visit) noexcept {
     stats::StatsMemory* segment = stats::current();
     if (segment == nullptr || g_lock.owned_by_me()) return;
     const std::lock_guard guard(g_lock);
     for (unsigned i = 0; i < stats::kGroupBlocks; i++)
-        if (g_members[i] == &socket) release(*segment, i);
+        if (!visit((*g_members)[i], segment->group(i))) return;
+}
+
+template <class F>
+void for_each_member(F&& visit) noexcept {
+    for_each_block([&](Member& member, stats::GroupBlock& block) {
+        if (member.socket != nullptr) visit(member, block);
+        return true;
+    });
+}
+
+void publish(const Member& member, stats::GroupBlock& block) noexcept {
+#define VMA_GROUP_NUMBER(number, ...) \
+    stats::store(block.number, stats::load(member.counters->number) - member.base.number);
+#include "libvma/stats/numbers.def"
+}
+
+void release(Member& member, stats::GroupBlock& block) noexcept {
+    member = {};
+    stats::Describe guard(block.sequence);
+    stats::store(block.state, 0);
+}
+
+void take(Member& member, stats::GroupBlock& block, Socket& socket, int fd, const GroupMembership& as,
+          in_addr_t source) noexcept {
+    member = {&socket, as.group, source, as.ifindex, as.counters, {}};
+    publish(member, block);
+    stats::Describe described(block.sequence);
+    block.socket_id = socket.socket_counters().id();
+    block.fd = fd;
+    block.path = static_cast<std::uint32_t>(stats::Path::kernel);
+    put_address(block.group, {net::Address(as.group), 0});
+    put_address(block.source, {net::Address(source), 0});
+    stats::put_text(block.detail, {});
+    block.ifindex = as.ifindex;
+    stats::put_text(block.interface, as.interface);
+    stats::store(block.state, 1);
+}
+
+void show_way(stats::GroupBlock& block, stats::Path path, std::string_view why) noexcept {
+    stats::Describe described(block.sequence);
+    block.path = static_cast<std::uint32_t>(path);
+    stats::put_text(block.detail, why);
+}
+
+}  // namespace
+
+void joined_group(Socket& socket, int fd, const GroupMembership& as) noexcept {
+    constexpr in_addr_t kAny[] = {0};
+    const auto sources = as.sources.empty() ? std::span<const in_addr_t>(kAny) : as.sources;
+    std::array<bool, stats::kGroupBlocks> there{};  // by source: it has a block already
+    const std::size_t count = std::min<std::size_t>(sources.size(), there.size());
+    for_each_member([&](Member& member, stats::GroupBlock& block) {
+        if (!member.is(socket, as.group, as.ifindex)) return;
+        const auto known = std::ranges::find(sources.first(count), member.source) - sources.begin();
+        if (static_cast<std::size_t>(known) == count)
+            release(member, block);
+        else
+            there[static_cast<std::size_t>(known)] = true;
+    });
+    std::size_t next = 0;
+    for_each_block([&](Member& member, stats::GroupBlock& block) {
+        while (next < count && there[next]) next++;
+        if (next < count && member.socket == nullptr) take(member, block, socket, fd, as, sources[next++]);
+        return next < count;
+    });
+}
+
+void left_group(const Socket& socket, in_addr_t group, int ifindex) noexcept {
+    for_each_member([&](Member& member, stats::GroupBlock& block) {
+        if (member.is(socket, group, ifindex)) release(member, block);
+    });
+}
+
+void group_served(const Socket& socket, in_addr_t group, int ifindex, stats::Path path,
+                  std::string_view why) noexcept {
+    for_each_member([&](const Member& member, stats::GroupBlock& block) {
+        if (member.is(socket, group, ifindex)) show_way(block, path, why);
+    });
+}
+
+void groups_left(const Socket& socket, std::string_view why) noexcept {
+    for_each_member([&](const Member& member, stats::GroupBlock& block) {
+        if (member.socket == &socket) show_way(block, stats::Path::kernel, why);
+    });
+}
+
+void forget_groups(const Socket& socket) noexcept {
+    for_each_member([&](Member& member, stats::GroupBlock& block) {
+        if (member.socket == &socket) release(member, block);
+    });
+}
+
+void refresh_groups() noexcept {
+    for_each_member([](const Member& member, stats::GroupBlock& block) { publish(member, block); });
+}
+
+void zero_groups() noexcept {
+    for_each_member([](Member& member, stats::GroupBlock&) {
+#define VMA_GROUP_NUMBER(number, ...) member.base.number = stats::load(member.counters->number);
+#include "libvma/stats/numbers.def"
+    });
 }
 
 namespace {
-void forget_all_memberships() noexcept {
+// The parent's counters stay where they are: whoever holds them in this process holds a copy of them.
+void forget_all_groups() noexcept {
     new (&g_lock) Lock;
-    g_members.fill(nullptr);
+    new (&*g_members) Members;
 }
-VMA_RENEW_IN_CHILD(forget_all_memberships);
+VMA_RENEW_IN_CHILD(forget_all_groups);
 }  // namespace
 
 }  // namespace vma::sockets::statistics

@@ -251,6 +251,7 @@ void refresh() noexcept {
     stats::forget_closed_kernel_sockets();
     stats::collect_totals();
     stats::collect_muxes();
+    refresh_groups();
     for_each_ring([](unsigned number, RingSlot& slot) { publish_ring(number, slot); });
     stats::store(segment->header().log_level, static_cast<std::int32_t>(log::level()));
     stats::store(segment->header().log_details, log::details());
@@ -283,6 +284,7 @@ void zero() noexcept {
         for (std::size_t i = 0; i < sizeof(stats::TotalsBlock) / 8; i++) stats::store(words[i], 0);
     }
     stats::zero_muxes();
+    zero_groups();
     stats::store(segment->header().sockets_unseen, 0);
     for_each_ring([](unsigned, RingSlot& slot) {
         ring::Ring& ring = *slot.ring.load(std::memory_order_relaxed);

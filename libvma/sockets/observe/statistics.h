@@ -8,12 +8,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "libvma/net/address.h"
 #include "libvma/net/view.h"
 #include "libvma/ring/ring.h"
+#include "libvma/stats/group_counters.h"
 #include "libvma/stats/socket_counters.h"
 #include "libvma/tcp/handshake/listener.h"
 
@@ -82,12 +85,26 @@ struct TcpBase {
 TcpBase base_of(const stats::SocketBlock* block, const void* owner) noexcept;
 void set_base(const stats::SocketBlock* block, const void* owner, const TcpBase& base) noexcept;
 
-// setsockopt() of IPPROTO_IP succeeded: a membership more, or fewer. False: the option is none of these.
-bool membership(Socket& socket, int fd, int name, const void* value, unsigned length) noexcept;
+struct GroupMembership {
+    in_addr_t group;
+    int ifindex;
+    std::string_view interface;
+    std::span<const in_addr_t> sources;  // those it listens to; none: any, or any but a few
+    std::shared_ptr<const stats::GroupCounters> counters;
+};
+// The socket is a member of the group on the interface, as given; and it is no member any more.
+void joined_group(Socket& socket, int fd, const GroupMembership& as) noexcept;
+void left_group(const Socket& socket, in_addr_t group, int ifindex) noexcept;
 // By which way datagrams to the group come to the socket; `why` the kernel serves it, or nothing.
-void group_served(const Socket& socket, in_addr_t group, stats::Path path, std::string_view why) noexcept;
+void group_served(const Socket& socket, in_addr_t group, int ifindex, stats::Path path,
+                  std::string_view why) noexcept;
+// The kernel serves all groups of the socket from now on.
+void groups_left(const Socket& socket, std::string_view why) noexcept;
 // The socket ends.
-void forget_memberships(const Socket& socket) noexcept;
+void forget_groups(const Socket& socket) noexcept;
+// Parts of refresh() and zero().
+void refresh_groups() noexcept;
+void zero_groups() noexcept;
 
 }  // namespace statistics
 }  // namespace vma::sockets

@@ -2,14 +2,12 @@
 // A UDP socket's life: creation, bind, connect, options, close, and how the socket becomes the kernel's.
 #include <linux/net_tstamp.h>
 #include <sys/ioctl.h>
-#include <time.h>
 
 #include <cstring>
 #include <mutex>
 
 #include "libvma/config/params.h"
 #include "libvma/os/calls.h"
-#include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/error_watch.h"
 #include "libvma/runtime/fork_renewal.h"
@@ -51,7 +49,6 @@ UdpSocket::UdpSocket(Stack& stack, int fd, int type) noexcept : UdpSteering(stac
 
 UdpSocket::~UdpSocket() {
     while (ring::RxBuffer* b = queue_.pop()) b->release();
-    if (member_.load(std::memory_order_relaxed)) statistics::forget_memberships(*this);
     statistics::left(*this);
 }
 
@@ -157,6 +154,7 @@ void UdpSocket::leave_to_kernel(int, LeaveCause why) noexcept {
     log::once(log::Level::info, "a UDP socket is left to the kernel: {}", why.text);
     decided({stats::Path::kernel, why.reason, why.text});
     flush();
+    statistics::groups_left(*this, why.text);
     {
         Stack::Control control(stack_);
         if (control.mine) drop_rules();
@@ -196,13 +194,12 @@ void UdpSocket::ring_failed(int fd, ring::Ring&) noexcept {
 
 int UdpSocket::setsockopt(int fd, int level, int name, const void* value, socklen_t len) {
     int r = os::setsockopt(fd, level, name, value, len);
-    if (r == 0 && level == IPPROTO_IP && statistics::membership(*this, fd, name, value, len))
-        member_.store(true);
-    if (r != 0 || left_) return r;
+    if (r != 0) return r;
     const ErrnoKept kept;
     using Effect = UdpEffect;
     const UdpOptionRow* row = find_udp_option(level, name);
     const Effect effect = row != nullptr ? row->effect : Effect::kernel_all;
+    if (left_ && effect != Effect::groups) return r;
 
     switch (effect) {
         case Effect::none:
@@ -229,7 +226,6 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
             break;
         case Effect::groups:
             learn_groups(fd, name, value, len);
-            if (name != IP_MULTICAST_ALL) wait_after_join(name);
             break;
         case Effect::errors:
             if (any_byte(value, len) && !stack_.control().owned_by_me()) {
@@ -287,16 +283,6 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
         }
     }
     return r;
-}
-
-// VMA_WAIT_AFTER_JOIN_MSEC: a switch takes its time to send what was joined.
-void UdpSocket::wait_after_join(int name) noexcept {
-    const bool joins = name == IP_ADD_MEMBERSHIP || name == IP_ADD_SOURCE_MEMBERSHIP ||
-                       name == MCAST_JOIN_GROUP || name == MCAST_JOIN_SOURCE_GROUP;
-    const auto wait = std::chrono::milliseconds(config::get().wait_after_join_msec);
-    if (!joins || wait.count() == 0) return;
-    const timespec time = clock::to_timespec(wait);
-    os::raw_syscall(SYS_nanosleep, &time, nullptr);
 }
 
 void UdpSocket::show_multicast(int fd) noexcept {

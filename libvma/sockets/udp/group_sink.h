@@ -6,7 +6,7 @@
 // alone wants is handed on as it is.
 #pragma once
 
-#include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "libvma/ring/ring.h"
@@ -27,22 +27,11 @@ class GroupReceiver {
 
 class GroupSink final : public ring::FrameSink {
   public:
-    // A socket, and from whom it takes datagrams; copied from its GroupListener.
+    // A socket, from whom it takes datagrams, and what counts them: its membership, null if it has none.
     struct Entry {
         GroupReceiver* receiver;
-        in_addr_t peer = 0;  // 0: any
-        in_port_t peer_port = 0;
-        GroupFilter filter;
-
-        bool takes(const ring::RxBuffer& b) const noexcept {
-            return (peer == 0 || peer == b.src_addr) && (peer_port == 0 || peer_port == b.src_port) &&
-                   filter.allows(b.src_addr);
-        }
-    };
-    struct Counters {
-        std::uint64_t frames = 0;    // that arrived
-        std::uint64_t filtered = 0;  // that no socket wants from this source
-        std::uint64_t dropped = 0;   // datagrams that a full socket lost
+        GroupSenders senders;
+        std::shared_ptr<stats::GroupCounters> counters;
     };
 
     // From now on `entries` receive; the old ones are in `entries` afterwards. While the rule is attached:
@@ -55,14 +44,8 @@ class GroupSink final : public ring::FrameSink {
 
     bool deliver(ring::RxBuffer* buffer) noexcept override;
 
-    // With the ring's lock held, or nearly right.
-    Counters counters() const noexcept { return counters_; }
-
   private:
-    void give(GroupReceiver& to, ring::RxBuffer* frame) noexcept;
-
     std::vector<Entry> entries_;
-    Counters counters_;
 };
 
 }  // namespace vma::sockets

@@ -197,7 +197,7 @@ void Groups::evaluate(in_port_t number, in_addr_t group) {
         } else {
             for (GroupSocket* s : port.sockets)
                 if (s->listener().memberships.find(unit->first.group, unit->first.ifindex) != nullptr)
-                    s->show_group(unit->first.group, unit->second->why);
+                    s->show_group(unit->first.group, unit->first.ifindex, unit->second->why);
             ++unit;
         }
     }
@@ -212,13 +212,13 @@ bool Groups::evaluate(in_port_t number, Port& port, const Key& key, Unit& unit) 
     for (GroupSocket* s : port.sockets) {
         const GroupListener& l = s->listener();
         if (!l.wants(key.group, number, key.ifindex)) continue;
-        const GroupFilter* filter = l.memberships.find(key.group, key.ifindex);
-        joined |= filter != nullptr;
-        all_sources |= filter != nullptr && filter->allows_all();
-        strangers |= filter == nullptr;
+        const Memberships::Entry* membership = l.memberships.find(key.group, key.ifindex);
+        joined |= membership != nullptr;
+        all_sources |= membership != nullptr && membership->filter.allows_all();
+        strangers |= membership == nullptr;
         if (refused == nullptr) refused = s->objection();
         entries.push_back(
-            {s, l.ends.remote.address.v4(), l.ends.remote.port, filter != nullptr ? *filter : GroupFilter{}});
+            {s, l.senders(key.group, key.ifindex), membership != nullptr ? membership->counters : nullptr});
     }
     if (!joined) {
         switch_off(number, key, unit);
@@ -317,11 +317,8 @@ void Groups::switch_off(in_port_t number, const Key& key, Unit& unit) noexcept {
     if (unit.ring == nullptr) return;
     // What is in the device's queue still comes to the sockets.
     unit.ring->detach(spec_of(number, key), &unit.sink);
-    const GroupSink::Counters c = unit.sink.counters();
-    log::debug(
-        "{}: {} goes to the kernel again: {} frames came, {} of sources that nobody wanted, {} datagrams "
-        "dropped",
-        unit.ring->attr().name, net::Endpoint(key.group, number).text(), c.frames, c.filtered, c.dropped);
+    log::debug("{}: {} goes to the kernel again", unit.ring->attr().name,
+               net::Endpoint(key.group, number).text());
     unit.ring = nullptr;
     try {
         touch(unit.sink.entries());

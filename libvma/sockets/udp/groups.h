@@ -42,7 +42,7 @@ class GroupSocket : public GroupReceiver {
     // rings_of() may say something else now.
     virtual void groups_changed() noexcept = 0;
     // For the statistics: the group comes past the kernel (Reason::none), or not.
-    virtual void show_group(in_addr_t group, const Why& why) noexcept = 0;
+    virtual void show_group(in_addr_t group, int ifindex, const Why& why) noexcept = 0;
 
   protected:
     ~GroupSocket() = default;

@@ -8,6 +8,7 @@
 
 #include "libvma/os/calls.h"
 #include "libvma/runtime/errno_kept.h"
+#include "libvma/sockets/membership_options.h"
 #include "libvma/sockets/user_memory.h"
 
 namespace vma::sockets {
@@ -27,54 +28,25 @@ in_addr_t group_of(const sockaddr_storage& name) noexcept {
     return endpoint && endpoint->address.is_v4() ? endpoint->address.v4() : 0;
 }
 
-// ip_mreq, ip_mreqn and ip_mreq_source begin with the group. ip_msfilter begins with it, and its interface
-// follows.
-std::optional<GroupRequest> read_old_form(GroupRequest::Kind kind, const void* value,
-                                          socklen_t length) noexcept {
-    GroupRequest r{.kind = kind};
-    if (ip_mreqn n; copy(value, length, n)) {
-        r.group = n.imr_multiaddr.s_addr;
-        r.interface = n.imr_address.s_addr;
-        r.ifindex = n.imr_ifindex;
-    } else if (ip_mreq two; copy(value, length, two)) {
-        r.group = two.imr_multiaddr.s_addr;
-        r.interface = two.imr_interface.s_addr;
-    } else {
-        return {};
-    }
-    return r;
+std::optional<GroupRequest> read_mreq(const void* value, socklen_t length) noexcept {
+    if (ip_mreqn n; copy(value, length, n))
+        return GroupRequest{n.imr_multiaddr.s_addr, n.imr_address.s_addr, n.imr_ifindex};
+    if (ip_mreq r; copy(value, length, r))
+        return GroupRequest{r.imr_multiaddr.s_addr, r.imr_interface.s_addr, 0};
+    return {};
 }
 
-template <class Head>
-std::optional<GroupRequest> read_head(GroupRequest::Kind kind, const void* value, socklen_t length) noexcept {
-    // The list of sources behind the head may be shorter than the structure says.
-    if (length < sizeof(Head) || !UserMemory::readable(value, sizeof(Head))) return {};
-    Head head;
-    std::memcpy(&head, value, sizeof head);
-    return head.request(kind);
+std::optional<GroupRequest> read_addresses(const void* value, socklen_t length) noexcept {
+    if (ip_mreq r; copy(value, length, r))
+        return GroupRequest{r.imr_multiaddr.s_addr, r.imr_interface.s_addr, 0};
+    return {};
 }
 
-struct SourceHead {  // ip_mreq_source
-    in_addr group, interface, source;
-    GroupRequest request(GroupRequest::Kind kind) const noexcept {
-        return {.kind = kind, .group = group.s_addr, .interface = interface.s_addr};
-    }
-};
-
-struct FilterHead {  // ip_msfilter without its list
-    in_addr group, interface;
-    GroupRequest request(GroupRequest::Kind kind) const noexcept {
-        return {.kind = kind, .group = group.s_addr, .interface = interface.s_addr};
-    }
-};
-
-struct IndexHead {  // group_req; group_source_req and group_filter begin with it
-    group_req head;
-    GroupRequest request(GroupRequest::Kind kind) const noexcept {
-        return {
-            .kind = kind, .group = group_of(head.gr_group), .ifindex = static_cast<int>(head.gr_interface)};
-    }
-};
+std::optional<GroupRequest> read_index(const void* value, socklen_t length) noexcept {
+    if (group_req r; copy(value, length, r))
+        return GroupRequest{group_of(r.gr_group), 0, static_cast<int>(r.gr_interface)};
+    return {};
+}
 
 bool before(const Memberships::Entry& e, std::pair<in_addr_t, int> key) noexcept {
     return std::pair(e.group, e.ifindex) < key;
@@ -87,41 +59,18 @@ bool GroupFilter::allows(in_addr_t source) const noexcept {
 }
 
 std::optional<GroupRequest> GroupRequest::read(int name, const void* value, socklen_t length) noexcept {
+    const MembershipOption* option = find_membership_option(name);
+    if (option == nullptr) return {};
     std::optional<GroupRequest> r;
-    switch (name) {
-        case IP_ADD_MEMBERSHIP:
-            r = read_old_form(Kind::join, value, length);
+    switch (option->form) {
+        case MembershipOption::Form::mreq:
+            r = read_mreq(value, length);
             break;
-        case IP_DROP_MEMBERSHIP:
-            r = read_old_form(Kind::leave, value, length);
+        case MembershipOption::Form::addresses:
+            r = read_addresses(value, length);
             break;
-        case IP_ADD_SOURCE_MEMBERSHIP:
-            r = read_head<SourceHead>(Kind::join, value, length);
-            break;
-        case IP_DROP_SOURCE_MEMBERSHIP:
-            r = read_head<SourceHead>(Kind::leave, value, length);
-            break;
-        case IP_BLOCK_SOURCE:
-        case IP_UNBLOCK_SOURCE:
-            r = read_head<SourceHead>(Kind::filter, value, length);
-            break;
-        case IP_MSFILTER:
-            r = read_head<FilterHead>(Kind::filter, value, length);
-            break;
-        case MCAST_JOIN_GROUP:
-        case MCAST_JOIN_SOURCE_GROUP:
-            r = read_head<IndexHead>(Kind::join, value, length);
-            break;
-        case MCAST_LEAVE_GROUP:
-        case MCAST_LEAVE_SOURCE_GROUP:
-            r = read_head<IndexHead>(Kind::leave, value, length);
-            break;
-        case MCAST_BLOCK_SOURCE:
-        case MCAST_UNBLOCK_SOURCE:
-        case MCAST_MSFILTER:
-            r = read_head<IndexHead>(Kind::filter, value, length);
-            break;
-        default:
+        case MembershipOption::Form::index:
+            r = read_index(value, length);
             break;
     }
     if (r && !net::Address(r->group).is_multicast()) r.reset();
@@ -135,16 +84,16 @@ void Memberships::set(in_addr_t group, int ifindex, GroupFilter filter) {
     if (at != entries_.end() && at->group == group && at->ifindex == ifindex)
         at->filter = std::move(filter);
     else
-        entries_.insert(at, {group, ifindex, std::move(filter)});
+        entries_.insert(at, {group, ifindex, std::move(filter), std::make_shared<stats::GroupCounters>()});
 }
 
 void Memberships::erase(in_addr_t group, int ifindex) noexcept {
     std::erase_if(entries_, [&](const Entry& e) { return e.group == group && e.ifindex == ifindex; });
 }
 
-const GroupFilter* Memberships::find(in_addr_t group, int ifindex) const noexcept {
+const Memberships::Entry* Memberships::find(in_addr_t group, int ifindex) const noexcept {
     auto at = std::lower_bound(entries_.begin(), entries_.end(), std::pair(group, ifindex), before);
-    return at != entries_.end() && at->group == group && at->ifindex == ifindex ? &at->filter : nullptr;
+    return at != entries_.end() && at->group == group && at->ifindex == ifindex ? &*at : nullptr;
 }
 
 // ---- one socket ----
@@ -152,18 +101,13 @@ const GroupFilter* Memberships::find(in_addr_t group, int ifindex) const noexcep
 bool GroupListener::wants(in_addr_t group, in_port_t port, int ifindex) const noexcept {
     if (!listens() || ends.local.port != port || (device != 0 && device != ifindex)) return false;
     if (!ends.local.address.is_any() && ends.local.address.v4() != group) return false;
-    const GroupFilter* filter = memberships.find(group, ifindex);
-    return filter != nullptr ? filter->exclude || !filter->sources.empty() : all;
+    const Memberships::Entry* joined = memberships.find(group, ifindex);
+    return joined != nullptr ? !joined->filter.allows_none() : all;
 }
 
-bool GroupListener::receives(in_addr_t group, in_port_t port, int ifindex,
-                             const net::Endpoint& source) const noexcept {
-    if (!wants(group, port, ifindex)) return false;
-    const net::Endpoint& peer = ends.remote;
-    if (!peer.address.is_any() && peer.address != source.address) return false;
-    if (peer.port != 0 && peer.port != source.port) return false;
-    const GroupFilter* filter = memberships.find(group, ifindex);
-    return filter == nullptr || filter->allows(source.address.v4());
+GroupSenders GroupListener::senders(in_addr_t group, int ifindex) const {
+    const Memberships::Entry* joined = memberships.find(group, ifindex);
+    return {ends.remote.address.v4(), ends.remote.port, joined != nullptr ? joined->filter : GroupFilter{}};
 }
 
 // ---- the kernel's answer ----

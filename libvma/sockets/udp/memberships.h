@@ -9,10 +9,12 @@
 
 #include <netinet/in.h>
 
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "libvma/net/address.h"
+#include "libvma/stats/group_counters.h"
 
 namespace vma::sockets {
 
@@ -23,13 +25,24 @@ struct GroupFilter {
 
     bool allows(in_addr_t source) const noexcept;
     bool allows_all() const noexcept { return exclude && sources.empty(); }
+    bool allows_none() const noexcept { return !exclude && sources.empty(); }
     friend bool operator==(const GroupFilter&, const GroupFilter&) = default;
+};
+
+// From whom a socket takes datagrams to a group.
+struct GroupSenders {
+    in_addr_t peer = 0;  // of a connected socket, 0: any
+    in_port_t peer_port = 0;
+    GroupFilter filter;
+
+    bool include(in_addr_t address, in_port_t port) const noexcept {
+        return (peer == 0 || peer == address) && (peer_port == 0 || peer_port == port) &&
+               filter.allows(address);
+    }
 };
 
 // Which group a socket option is about, and where.
 struct GroupRequest {
-    enum class Kind { join, leave, filter };
-    Kind kind = Kind::join;
     in_addr_t group = 0;
     in_addr_t interface = 0;  // by its address, 0: not named so
     int ifindex = 0;          // 0: not named so
@@ -44,12 +57,13 @@ class Memberships {
         in_addr_t group;
         int ifindex;
         GroupFilter filter;
+        std::shared_ptr<stats::GroupCounters> counters;
     };
     // The socket is a member of the group on that interface, by this filter. May throw std::bad_alloc.
     void set(in_addr_t group, int ifindex, GroupFilter filter);
     void erase(in_addr_t group, int ifindex) noexcept;
     // Null: the socket is no member there.
-    const GroupFilter* find(in_addr_t group, int ifindex) const noexcept;
+    const Entry* find(in_addr_t group, int ifindex) const noexcept;
     const std::vector<Entry>& all() const noexcept { return entries_; }
 
   private:
@@ -69,9 +83,9 @@ struct GroupListener {
     }
     // Does it receive from some source what arrives by the interface for group:port?
     bool wants(in_addr_t group, in_port_t port, int ifindex) const noexcept;
-    // Does it receive this datagram? The interface must have let it in, see ip_mc_sf_allow() and
-    // __udp_is_mcast_sock() of Linux.
-    bool receives(in_addr_t group, in_port_t port, int ifindex, const net::Endpoint& source) const noexcept;
+    // From whom, if it wants() the group. The interface must have let the datagram in, see ip_mc_sf_allow()
+    // and __udp_is_mcast_sock() of Linux. May throw std::bad_alloc.
+    GroupSenders senders(in_addr_t group, int ifindex) const;
 };
 
 // Is the socket behind `fd` a member of the group on the interface, and by which filter? Asks the kernel

@@ -5,6 +5,7 @@
 #include <netinet/udp.h>
 #include <sys/socket.h>
 
+#include "libvma/sockets/membership_options.h"
 #include "libvma/sockets/udp/receive_control.h"
 #include "libvma/sockets/udp/send_path.h"
 
@@ -71,20 +72,6 @@ constexpr UdpOptionRow kOptionTable[] = {
     {IPPROTO_IP, IP_MULTICAST_TTL, Effect::group, 0},
     {IPPROTO_IP, IP_MULTICAST_LOOP, Effect::group, 0},
     {IPPROTO_IP, IP_MULTICAST_ALL, Effect::groups, 0},
-    {IPPROTO_IP, IP_ADD_MEMBERSHIP, Effect::groups, 0},
-    {IPPROTO_IP, IP_DROP_MEMBERSHIP, Effect::groups, 0},
-    {IPPROTO_IP, IP_ADD_SOURCE_MEMBERSHIP, Effect::groups, 0},
-    {IPPROTO_IP, IP_DROP_SOURCE_MEMBERSHIP, Effect::groups, 0},
-    {IPPROTO_IP, IP_BLOCK_SOURCE, Effect::groups, 0},
-    {IPPROTO_IP, IP_UNBLOCK_SOURCE, Effect::groups, 0},
-    {IPPROTO_IP, IP_MSFILTER, Effect::groups, 0},
-    {IPPROTO_IP, MCAST_JOIN_GROUP, Effect::groups, 0},
-    {IPPROTO_IP, MCAST_LEAVE_GROUP, Effect::groups, 0},
-    {IPPROTO_IP, MCAST_JOIN_SOURCE_GROUP, Effect::groups, 0},
-    {IPPROTO_IP, MCAST_LEAVE_SOURCE_GROUP, Effect::groups, 0},
-    {IPPROTO_IP, MCAST_BLOCK_SOURCE, Effect::groups, 0},
-    {IPPROTO_IP, MCAST_UNBLOCK_SOURCE, Effect::groups, 0},
-    {IPPROTO_IP, MCAST_MSFILTER, Effect::groups, 0},
     {IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, Effect::none, 0},
     {IPPROTO_IP, 51 /* IP_LOCAL_PORT_RANGE */, Effect::none, 0},
     {IPPROTO_IP, IP_MINTTL, Effect::none, 0},  // TCP only
@@ -104,7 +91,8 @@ constexpr UdpOptionRow kOptionTable[] = {
 const UdpOptionRow* find_udp_option(int level, int name) noexcept {
     for (const UdpOptionRow& row : kOptionTable)
         if (row.level == level && row.name == name) return &row;
-    return nullptr;
+    static constexpr UdpOptionRow kMembership{IPPROTO_IP, 0, Effect::groups, 0};
+    return level == IPPROTO_IP && find_membership_option(name) != nullptr ? &kMembership : nullptr;
 }
 
 }  // namespace vma::sockets

@@ -20,7 +20,7 @@ enum class UdpEffect {
 };
 
 struct UdpOptionRow {
-    int level, name;
+    int level, name;  // name 0: any of membership_options.h
     UdpEffect effect;
     unsigned bit;  // of ReceiveControl::Wish or SendPath::KernelSends
 };

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <span>
 #include <utility>
 
 #include "libvma/config/params.h"
@@ -89,6 +90,7 @@ std::vector<FlowRules::Rule> UdpSteering::connected_rules(Why& why) {
         decision.os()) {
         why = {stats::Reason::rule, {}, decision.text()};
         decide_receive(why);
+        statistics::groups_left(*this, why.rule);
         left_ = true;
         socket_counters_.decided(stats::Direction::tx, why.decision(stats::Path::kernel));
         return wanted;
@@ -215,11 +217,15 @@ void UdpSteering::groups_changed() noexcept {
     if (rules_.any() || why.reason != stats::Reason::none) decide_receive(why);
 }
 
-void UdpSteering::show_group(in_addr_t group, const Why& why) noexcept {
+void UdpSteering::show_group(in_addr_t group, int ifindex, const Why& why) noexcept {
     const bool ours = why.reason == stats::Reason::none;
     statistics::group_served(
-        *this, group, ours ? stats::Path::offloaded : stats::Path::kernel,
+        *this, group, ifindex, ours ? stats::Path::offloaded : stats::Path::kernel,
         why.detail.empty() ? ours ? std::string_view() : stats::reason_text(why.reason) : why.detail);
+}
+
+UdpSteering::~UdpSteering() {
+    if (!listener_.memberships.all().empty()) statistics::forget_groups(*this);
 }
 
 // The socket's names or its device may have changed.
@@ -248,6 +254,7 @@ void UdpSteering::learn_groups(int fd, int name, const void* value, socklen_t le
     } catch (...) {
         lost_track_ = true;
     }
+    if (left_) return;  // the statistics alone want to know
     stack_.groups().update(*this, lost_track_ ? 0 : group);
     groups_changed();
 }
@@ -265,19 +272,35 @@ void UdpSteering::learn_membership(int fd, const GroupRequest& request) {
     for (const Memberships::Entry& e : listener_.memberships.all())
         if (e.group == request.group && e.ifindex != ifindex) candidates.push_back(e.ifindex);
     bool changed = false;
-    auto ask = [&](int where) {
-        std::optional<GroupFilter> now = read_group_filter(fd, request.group, where);
-        const GroupFilter* before = listener_.memberships.find(request.group, where);
-        changed |= now ? before == nullptr || *before != *now : before != nullptr;
-        if (now)
-            listener_.memberships.set(request.group, where, std::move(*now));
-        else
-            listener_.memberships.erase(request.group, where);
-    };
-    for (const int where : candidates) ask(where);
+    for (const int where : candidates) changed |= ask_membership(fd, request.group, where);
     if (changed) return;
     for (const net::Link& link : view.links())
-        if (std::ranges::find(candidates, link.ifindex) == candidates.end()) ask(link.ifindex);
+        if (std::ranges::find(candidates, link.ifindex) == candidates.end())
+            ask_membership(fd, request.group, link.ifindex);
+}
+
+// True: the membership is another one than before.
+bool UdpSteering::ask_membership(int fd, in_addr_t group, int ifindex) {
+    Memberships& known = listener_.memberships;
+    std::optional<GroupFilter> now = read_group_filter(fd, group, ifindex);
+    const Memberships::Entry* before = known.find(group, ifindex);
+    if (now ? before != nullptr && before->filter == *now : before == nullptr) return false;
+    if (now) {
+        known.set(group, ifindex, std::move(*now));
+        const Memberships::Entry& entry = *known.find(group, ifindex);
+        net::Link link;
+        stack_.view().link(ifindex, link);
+        std::span<const in_addr_t> sources;
+        if (!entry.filter.exclude) sources = entry.filter.sources;
+        statistics::joined_group(*this, fd, {group, ifindex, link.name, sources, entry.counters});
+        if (left_)
+            statistics::group_served(*this, group, ifindex, stats::Path::kernel,
+                                     "the socket is the kernel's");
+    } else {
+        statistics::left_group(*this, group, ifindex);
+        known.erase(group, ifindex);
+    }
+    return true;
 }
 
 // A socket that is left to the kernel knows why already.

@@ -36,7 +36,7 @@ class UdpSteering : public SteeredSocket, public ring::FrameSink, public GroupSo
     const char* objection() const noexcept final;
     void before_group_frames() noexcept final;
     void groups_changed() noexcept final;
-    void show_group(in_addr_t group, const Why& why) noexcept final;
+    void show_group(in_addr_t group, int ifindex, const Why& why) noexcept final;
 
     // Steered
     void refresh_rules() noexcept final { update_rules(!bound_explicitly_); }
@@ -44,7 +44,7 @@ class UdpSteering : public SteeredSocket, public ring::FrameSink, public GroupSo
 
   protected:
     UdpSteering(Stack& stack, int type) noexcept : SteeredSocket(stack, type) {}
-    ~UdpSteering() override = default;
+    ~UdpSteering() override;
 
     // ---- under Stack::control() ----
     void read_names(int fd) noexcept;       // local and peer address from the shadow
@@ -77,6 +77,7 @@ class UdpSteering : public SteeredSocket, public ring::FrameSink, public GroupSo
     void change_rings(Change&& change) noexcept;
     void follow_groups() noexcept;
     void learn_membership(int fd, const GroupRequest& request);
+    bool ask_membership(int fd, in_addr_t group, int ifindex);
 
     GroupListener listener_;
     bool lost_track_ = false;        // a membership that is not in listener_

@@ -79,7 +79,6 @@ class UdpSocket final : public UdpSteering {
     // ---- control.cpp ----
     void after_autobind(int fd) noexcept;
     void watch_errors(int fd) noexcept;
-    static void wait_after_join(int name) noexcept;
     // In the statistics:
     void show_multicast(int fd) noexcept;
     void show_kernel_sends() noexcept;
@@ -132,8 +131,7 @@ class UdpSocket final : public UdpSteering {
         return false;
     }
 
-    bool errors_watched_ = false;      // Stack::control()
-    std::atomic<bool> member_{false};  // has joined a multicast group at some time
+    bool errors_watched_ = false;  // Stack::control()
     std::atomic<bool> rx_shut_{false};
 };
 

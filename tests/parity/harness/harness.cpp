@@ -108,6 +108,8 @@ sockaddr_in at(const char* address, int port) {
     return a;
 }
 
+in_addr ip4(const char* address) { return at(address, 0).sin_addr; }
+
 int udp(int flags) {
     int fd = socket(AF_INET, SOCK_DGRAM | flags, 0);
     if (fd < 0) {

@@ -95,6 +95,7 @@ void show_peer(const char* what, int fd);  // getpeername
 
 // ---- sockets ----
 sockaddr_in at(const char* address, int port);
+in_addr ip4(const char* address);
 inline const sockaddr* raw(const sockaddr_in& a) { return reinterpret_cast<const sockaddr*>(&a); }
 inline sockaddr* raw(sockaddr_in& a) { return reinterpret_cast<sockaddr*>(&a); }
 int udp(int flags = 0);

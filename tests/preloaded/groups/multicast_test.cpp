@@ -4,63 +4,14 @@
 #include <unistd.h>
 
 #include <fstream>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "tests/support/hosts/plain_test.h"
+#include "tests/preloaded/multicast_fixture.h"
 
 namespace {
 
 using namespace testing_support;
-
-const std::string kGroup = "239.1.2.3", kAlias = "239.129.2.3";  // one Ethernet address
-
-class Multicast : public testing::Test {
-  protected:
-    // a has the library, and b, without it, sends from 198.18.1.2:6000.
-    void start(std::vector<std::string> env = {}, Wire wire = {}) {
-        wire.known_neighbours = true;
-        hosts = std::make_unique<TwoHosts>(wire);
-        a = std::make_unique<Agent>(*hosts, Host::a, with_library(std::move(env)));
-        b = std::make_unique<Agent>(*hosts, Host::b);
-        open_socket(*b, Host::b, 6000, 1, "p");
-        EXPECT_EQ(b->ask("set p multicast_if 198.18.1.2"), "ok");
-    }
-    // A socket on 0.0.0.0:5000 that shares the port.
-    static void open_any(Agent& agent, const std::string& id, const std::string& address = "0.0.0.0") {
-        EXPECT_EQ(agent.ask("open " + id + " " + address + " 5000 reuseaddr"), "ok 5000");
-    }
-    static void join(Agent& agent, const std::string& id, const std::string& group = kGroup) {
-        EXPECT_EQ(agent.ask("join " + id + " " + group + " 198.18.1.1"), "ok");
-    }
-    void send(int count, const std::string& group = kGroup, int port = 5000, int length = 100) {
-        EXPECT_EQ(b->ask("send p " + group + " " + std::to_string(port) + " " + std::to_string(length) + " " +
-                         std::to_string(count) + " 1"),
-                  "sent " + std::to_string(count));
-    }
-    // How many datagrams came, none of them twice.
-    static long drained(Agent& agent, const std::string& id, int idle = 300) {
-        const std::string got = agent.ask("drain " + id + " " + std::to_string(idle));
-        EXPECT_EQ(Agent::value(got, "count"), Agent::value(got, "distinct")) << got;
-        EXPECT_EQ(Agent::value(got, "bad"), 0) << got;
-        return Agent::value(got, "count");
-    }
-    // More than the time in which the library notices another receiver.
-    static void wait_out_the_window(Agent& agent) { agent.ask("sleep 700"); }
-    // `count` datagrams that a's kernel has nothing to do with.
-    void expect_past_the_kernel(int count) {
-        const long before = kernel_datagrams(*a);
-        send(count);
-        EXPECT_EQ(drained(*a, "s"), count);
-        EXPECT_EQ(kernel_datagrams(*a) - before, 0) << a->process().err();
-    }
-    void TearDown() override {
-        if (HasFailure() && a) std::cout << "log of a:\n" << a->process().err();
-    }
-    std::unique_ptr<TwoHosts> hosts;
-    std::unique_ptr<Agent> a, b;
-};
 
 TEST_F(Multicast, ComesPastTheKernel) {
     start();
@@ -227,18 +178,6 @@ TEST_F(Multicast, RulesAreAskedAtTheJoin) {
     unlink(file.c_str());
 }
 
-TEST_F(Multicast, ManySocketsOnOneGroup) {
-    start();
-    open_any(*a, "s");
-    join(*a, "s");
-    for (int i = 0; i < 63; i++) {
-        open_any(*a, "m" + std::to_string(i));
-        join(*a, "m" + std::to_string(i));
-    }
-    expect_past_the_kernel(50);
-    for (int i = 0; i < 63; i++) EXPECT_EQ(drained(*a, "m" + std::to_string(i), 0), 50);
-}
-
 // What the kernel does with an interface without an address, or with another name, the library does, too.
 TEST_F(Multicast, TheAddressGoesAndTheNameChanges) {
     start();
@@ -296,24 +235,6 @@ TEST_F(Multicast, AKilledProcessLeavesNoRule) {
     EXPECT_TRUE(hosts->wait_offloaded(Host::a, false));
     send(50);
     EXPECT_EQ(drained(other, "o"), 50);
-}
-
-TEST_F(Multicast, HundredsOfGroups) {
-    constexpr int kGroups = 300;
-    start();
-    hosts->sysctl(Host::a, {"net.ipv4.igmp_max_memberships=1000"});
-    open_any(*a, "s");
-    a->ask("set s rcvbuf 2000000");
-    auto group = [](int i) { return "239.7." + std::to_string(i / 100) + "." + std::to_string(i % 100); };
-    for (int i = 0; i < kGroups; i++) join(*a, "s", group(i));
-    const long before = kernel_datagrams(*a);
-    for (int i = 0; i < kGroups; i++)
-        EXPECT_EQ(b->ask("send p " + group(i) + " 5000 100 1 " + std::to_string(i)), "sent 1");
-    EXPECT_EQ(drained(*a, "s"), kGroups);
-    EXPECT_EQ(kernel_datagrams(*a) - before, 0);
-    for (int i = 0; i < kGroups; i += 2) EXPECT_EQ(a->ask("leave s " + group(i) + " 198.18.1.1"), "ok");
-    for (int i = 0; i < kGroups; i++) b->ask("send p " + group(i) + " 5000 100 1 " + std::to_string(i));
-    EXPECT_EQ(drained(*a, "s"), kGroups / 2);
 }
 
 TEST_F(Multicast, TheLinkGoesDownAndComesBack) {

@@ -637,6 +637,30 @@ TEST_F(Parameters, FatalSignals) {
     EXPECT_EQ(signal_of(process), SIGINT);
 }
 
+// A join waits for the switches. The program's handlers run meanwhile, as in a sleep of its own.
+TEST_F(Parameters, WaitAfterJoin) {
+    const std::string program = R"(
+import signal
+s = socket.socket(socket.AF_INET, UDP)
+s.bind(('', 5000))
+signal.signal(signal.SIGALRM, lambda *a: None)
+os.set_blocking(1, False)
+signal.set_wakeup_fd(1) # the handler itself writes the signal's number
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+s.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP,
+             socket.inet_aton('239.1.2.3') + socket.inet_aton(HERE))
+print('joined', flush=True)
+time.sleep(20)
+)";
+    for (const bool waits : {true, false}) {
+        RunOptions options{.preload = true};
+        if (waits) options.env = {"VMA_WAIT_AFTER_JOIN_MSEC=60000"};
+        Process process = hosts->run(Host::a, {"python3", "-c", kPrelude + program}, options);
+        EXPECT_TRUE(process.wait_for_out("\x0e")) << process.err();
+        EXPECT_EQ(process.out().find("joined") == std::string::npos, waits) << process.out();
+    }
+}
+
 // Data that the peer has no room for yet: lost when the process dies, unless it ends in good order.
 TEST_F(Parameters, InterruptLosesNoData) {
     const std::string program = R"(

@@ -15,7 +15,6 @@ constexpr const char* kGroup = "239.1.2.3";
 constexpr const char* kSecondGroup = "239.1.2.4";
 constexpr const char* kNowhere = "203.0.113.9";
 
-in_addr ip4(const char* text) { return at(text, 0).sin_addr; }
 int index_of(const char* name) { return static_cast<int>(if_nametoindex(name)); }
 
 template <class T>

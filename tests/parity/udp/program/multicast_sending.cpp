@@ -14,8 +14,6 @@ constexpr const char* kGroup = "239.1.2.3";
 constexpr const char* kSecondGroup = "239.1.2.4";
 constexpr int kGroupPort = 6002;
 
-in_addr ip4(const char* text) { return at(text, 0).sin_addr; }
-
 int membership(int fd, int name, const char* group, const char* interface) {
     const ip_mreq r{ip4(group), ip4(interface)};
     return setsockopt(fd, IPPROTO_IP, name, &r, sizeof r);

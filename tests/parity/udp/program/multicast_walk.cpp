@@ -72,7 +72,6 @@ class Walk {
     T one_of(T (&values)[N]) {
         return values[below(N)];
     }
-    static in_addr ip4(const char* text) { return at(text, 0).sin_addr; }
 
     void membership(int fd, int name) {
         const ip_mreq r{ip4(one_of(kGroups)), ip4(one_of(kInterfaces))};
