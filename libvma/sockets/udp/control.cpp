@@ -198,8 +198,13 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
     int r = os::setsockopt(fd, level, name, value, len);
     if (r == 0 && level == IPPROTO_IP && statistics::membership(*this, fd, name, value, len))
         member_.store(true);
-    if (r != 0 || left_) return r;
+    if (left_) return r;
     const ErrnoKept kept;
+    if (r != 0) {
+        if (level == IPPROTO_IP && GroupRequest::is_about_source(name))
+            learn_groups(fd, name, value, len, false);
+        return r;
+    }
     using Effect = UdpEffect;
     const UdpOptionRow* row = find_udp_option(level, name);
     const Effect effect = row != nullptr ? row->effect : Effect::kernel_all;
@@ -228,7 +233,7 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
             }
             break;
         case Effect::groups:
-            learn_groups(fd, name, value, len);
+            learn_groups(fd, name, value, len, true);
             if (name != IP_MULTICAST_ALL) wait_after_join(name);
             break;
         case Effect::errors:

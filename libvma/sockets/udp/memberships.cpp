@@ -128,6 +128,12 @@ std::optional<GroupRequest> GroupRequest::read(int name, const void* value, sock
     return r;
 }
 
+bool GroupRequest::is_about_source(int name) noexcept {
+    return (name >= IP_UNBLOCK_SOURCE && name <= IP_DROP_SOURCE_MEMBERSHIP) || name == MCAST_BLOCK_SOURCE ||
+           name == MCAST_UNBLOCK_SOURCE || name == MCAST_JOIN_SOURCE_GROUP ||
+           name == MCAST_LEAVE_SOURCE_GROUP;
+}
+
 // ---- memberships ----
 
 void Memberships::set(in_addr_t group, int ifindex, GroupFilter filter) {
