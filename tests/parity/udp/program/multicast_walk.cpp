@@ -307,6 +307,6 @@ Traffic all(unsigned steps) { return kernel_carries(3L * number_of("PARITY_WALK_
 PARITY_CASE(multicast_walk, first, one_process(400)) { walk(1, 1, 400); }
 PARITY_CASE(multicast_walk, second, one_process(400)) { walk(2, 1, 400); }
 PARITY_CASE(multicast_walk, third, one_process(400)) { walk(3, 1, 400); }
-PARITY_CASE(multicast_walk, two_processes, all(100)) { walk(4, 2, 100); }
+PARITY_CASE(multicast_walk, two_processes, all(60)) { walk(4, 2, 60); }
 
 }  // namespace parity
