@@ -17,20 +17,20 @@ namespace {
 using Change = MembershipOption::Change;
 using Form = MembershipOption::Form;
 constexpr MembershipOption kOptions[] = {
-    {IP_ADD_MEMBERSHIP, Change::join, Form::mreq},
-    {IP_DROP_MEMBERSHIP, Change::leave, Form::mreq},
-    {IP_ADD_SOURCE_MEMBERSHIP, Change::join, Form::addresses},
-    {IP_DROP_SOURCE_MEMBERSHIP, Change::leave, Form::addresses},
-    {IP_BLOCK_SOURCE, Change::filter, Form::addresses},
-    {IP_UNBLOCK_SOURCE, Change::filter, Form::addresses},
-    {IP_MSFILTER, Change::filter, Form::addresses},
-    {MCAST_JOIN_GROUP, Change::join, Form::index},
-    {MCAST_LEAVE_GROUP, Change::leave, Form::index},
-    {MCAST_JOIN_SOURCE_GROUP, Change::join, Form::index},
-    {MCAST_LEAVE_SOURCE_GROUP, Change::leave, Form::index},
-    {MCAST_BLOCK_SOURCE, Change::filter, Form::index},
-    {MCAST_UNBLOCK_SOURCE, Change::filter, Form::index},
-    {MCAST_MSFILTER, Change::filter, Form::index},
+    {IP_ADD_MEMBERSHIP, Change::join, Form::mreq, false},
+    {IP_DROP_MEMBERSHIP, Change::leave, Form::mreq, false},
+    {IP_ADD_SOURCE_MEMBERSHIP, Change::join, Form::addresses, true},
+    {IP_DROP_SOURCE_MEMBERSHIP, Change::leave, Form::addresses, true},
+    {IP_BLOCK_SOURCE, Change::filter, Form::addresses, true},
+    {IP_UNBLOCK_SOURCE, Change::filter, Form::addresses, true},
+    {IP_MSFILTER, Change::filter, Form::addresses, false},
+    {MCAST_JOIN_GROUP, Change::join, Form::index, false},
+    {MCAST_LEAVE_GROUP, Change::leave, Form::index, false},
+    {MCAST_JOIN_SOURCE_GROUP, Change::join, Form::index, true},
+    {MCAST_LEAVE_SOURCE_GROUP, Change::leave, Form::index, true},
+    {MCAST_BLOCK_SOURCE, Change::filter, Form::index, true},
+    {MCAST_UNBLOCK_SOURCE, Change::filter, Form::index, true},
+    {MCAST_MSFILTER, Change::filter, Form::index, false},
 };
 
 }  // namespace

@@ -16,6 +16,7 @@ struct MembershipOption {
     int name;
     Change change;
     Form form;
+    bool one_source;  // adds or removes one source
 };
 
 // Null: the option is about something else.

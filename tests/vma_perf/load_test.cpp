@@ -6,6 +6,7 @@
 
 #include <deque>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
@@ -44,7 +45,9 @@ class MemoryLane final : public Lane {
         for (; !in.empty(); ++count) {
             const auto [connection, message] = std::move(in.front());
             in.pop_front();
-            receiver.take({connection, message, nullptr});
+            const unsigned copy = copies.empty() ? 0 : copies.front();
+            if (!copies.empty()) copies.pop_front();
+            receiver.take({connection, message, nullptr, copy});
         }
         return count;
     }
@@ -58,6 +61,7 @@ class MemoryLane final : public Lane {
     std::function<void(unsigned, Message)> wire = [this](unsigned c, Message m) { echo(c, std::move(m)); };
     std::function<void()> on_receive;
     std::deque<std::pair<unsigned, Message>> in;
+    std::deque<unsigned> copies;  // of the sockets, for what stands in `in`
     std::vector<Sent> sent;
     std::vector<Message> answered;
     bool no_place = false, can_answer = true;
@@ -389,6 +393,45 @@ TEST(PerfDrain, Counts) {
     EXPECT_EQ(d.reordered, 1u);
     EXPECT_EQ(d.foreign, 2u);
     EXPECT_TRUE(b.lane.answered.empty());
+}
+
+// Copies of one connection have numbers of their own; connections take the groups in turn.
+TEST(PerfDrain, CountsEachSocketOfAGroup) {
+    Params params;
+    params.throughput = true;
+    params.is_client = false;
+    params.connections = 3;
+    params.sockets.groups = {"239.1.1.1", "239.1.1.2"};
+    params.sockets.group_sockets = 2;
+    MemoryLane lane(3);
+    const RunClock clock;
+    std::atomic<bool> stop{false};
+    Drain drain(lane, params, 0, clock);
+    const auto deliver = [&](std::uint16_t connection, unsigned copy, std::uint64_t sequence) {
+        Message m(64);
+        write_header(m.data(), {64, connection, 0, sequence});
+        lane.in.emplace_back(connection, std::move(m));
+        lane.copies.push_back(copy);
+    };
+    for (const std::uint64_t n : {0, 1, 2}) deliver(0, 0, n);
+    for (const std::uint64_t n : {0, 2, 1, 1}) deliver(0, 1, n);
+    deliver(1, 0, 0);
+    deliver(2, 1, 0);
+    lane.on_receive = [&] { stop = lane.receives > 2; };
+    drain.run(stop);
+    GroupCounts counts(params);
+    drain.add_to(counts);
+    const auto groups = group_results(params, {3, 2, 1}, counts.report());
+    ASSERT_EQ(groups.size(), 2u);
+    EXPECT_EQ(groups[0].sent, 4u);  // of connections 0 and 2
+    EXPECT_EQ(groups[0].sockets[0].messages, 3u);
+    EXPECT_EQ(groups[0].sockets[1].messages, 4u);
+    EXPECT_EQ(groups[0].sum().duplicates, 1u);
+    EXPECT_EQ(groups[0].sum().reordered, 1u);
+    EXPECT_EQ(groups[0].lost(), 1u);
+    EXPECT_EQ(groups[1].sent, 2u);
+    EXPECT_EQ(groups[1].lost(), 3u);
+    EXPECT_EQ(drain.result().received, 9u - 1u);
 }
 
 TEST(PerfDrain, AnswersAsTheyCameAlsoTheWarmUp) {

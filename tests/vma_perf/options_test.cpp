@@ -155,6 +155,20 @@ TEST(PerfOptions, EveryOptionOfARun) {
     EXPECT_EQ(o.label, "mine");
 }
 
+TEST(PerfOptions, GroupsHaveConnectionsAndSockets) {
+    const Params groups = good({"pingpong", "h", "--group", "239.1.1.1,239.1.1.2"}).runs[0];
+    EXPECT_EQ(groups.connections, 2u);
+    EXPECT_EQ(groups.wait, Wait::epoll);
+    const Params one = good({"throughput", "h", "--group", "239.1.1.1", "--group-sockets", "4"}).runs[0];
+    EXPECT_EQ(one.sockets.group_sockets, 4u);
+    EXPECT_EQ(one.connections, 1u);
+    EXPECT_EQ(one.wait, Wait::blocking);
+    EXPECT_EQ(one.server_wait, Wait::epoll);
+    EXPECT_EQ(one.sockets_each(), 1u);  // of the client
+    const Params told = params_from_json(to_json(one));
+    EXPECT_EQ(told.sockets.group_sockets, 4u);
+}
+
 TEST(PerfOptions, WaysToWait) {
     EXPECT_EQ(good({"pingpong", "h", "-c", "3"}).runs[0].wait, Wait::epoll);
     EXPECT_EQ(good({"pingpong", "h", "-c", "3"}).runs[0].server_wait, Wait::epoll);
@@ -268,6 +282,16 @@ TEST(PerfOptions, WrongOnes) {
     expect_wrong({"pingpong", "h", "--send-buffer", "-1"}, "--send-buffer: at least 0");
     expect_wrong({"pingpong", "h", "--receive-buffer", "-1"}, "--receive-buffer: at least 0");
     expect_wrong({"pingpong", "h", "--group", "239.1.1.1", "--group-ttl", "256"}, "--group-ttl: 0 to 255");
+    expect_wrong({"pingpong", "h", "-c", "1", "--group", "239.1.1.1,239.1.1.2"},
+                 "2 groups, so as many --connections are needed");
+    expect_wrong({"throughput", "h", "--group-sockets", "2"}, "nothing without --group");
+    expect_wrong({"throughput", "h", "--group", "239.1.1.1", "--group-sockets", "0"}, "1 to 1024");
+    expect_wrong({"throughput", "h", "--group", "239.1.1.1", "--group-sockets", "1024", "-c", "65"},
+                 "at most 65536");
+    expect_wrong(
+        {"throughput", "h", "--group", "239.1.1.1", "--group-sockets", "2", "--server-wait", "blocking"},
+        "--server-wait blocking");
+    expect_wrong({"pingpong", "h", "--group", "239.1.1.1", "--group-sockets", "2"}, "--group-sockets");
     expect_wrong({"pingpong", "h", "--group", "239.1.1.1", "--group-interface", "eth0"},
                  "eth0 is no IPv4 address");
     expect_wrong({"pingpong", "h", "--stages", "-i", "0"}, "--interval");

@@ -123,6 +123,46 @@ TEST(PerfResult, Summaries) {
     EXPECT_THAT(sizes_table({one_way()}), Not(HasSubstr("p99.9")));
 }
 
+TEST(PerfResult, Groups) {
+    Result r = one_way();
+    r.params.sockets.groups = {"239.1.1.1", "239.1.1.2"};
+    r.params.sockets.group_sockets = 2;
+    r.server["received_per_s"] = 1000.0;
+    r.groups = {{"239.1.1.1", 500, {{500, 0, 0}, {400, 3, 2}}},
+                {"239.1.1.2", 500, {{500, 0, 0}, {500, 0, 0}}}};
+    const nlohmann::json j = to_json(r);
+    EXPECT_EQ(j["lost"], 2 * 1000 - 900);
+    EXPECT_EQ(j["groups"][0]["group"], "239.1.1.1");
+    EXPECT_EQ(j["groups"][0]["lost"], 100);
+    EXPECT_EQ(j["groups"][0]["sockets"][1]["lost"], 100);
+    EXPECT_EQ(j["groups"][0]["sockets"][1]["duplicates"], 3);
+    EXPECT_EQ(j["groups"][0]["sockets"][1]["reordered"], 2);
+    EXPECT_NEAR(j["groups"][1]["received_per_s"].get<double>(), 1000.0 * 1000 / 1900, 1e-9);
+    EXPECT_EQ(j["groups"][1]["lost"], 0);
+    const std::string text = summary(r);
+    EXPECT_THAT(text,
+                HasSubstr("  239.1.1.1               500        900      100           3             2   "
+                          "2 sockets, 211-263/s each\n"));
+    EXPECT_THAT(text, HasSubstr("\n  239.1.1.2 "));
+    EXPECT_FALSE(to_json(one_way()).contains("groups"));
+    // Of many groups those without a fault share a line.
+    for (int i = 3; i <= 40; ++i)
+        r.groups.push_back({"239.1.1." + std::to_string(i), 5, {{5, 0, 0}, {5, 0, 0}}});
+    EXPECT_THAT(summary(r), HasSubstr("  39 groups: everything came, once and in order\n"));
+    EXPECT_THAT(summary(r), HasSubstr("\n  239.1.1.1 "));
+    EXPECT_THAT(summary(r), Not(HasSubstr("\n  239.1.1.2 ")));
+}
+
+TEST(PerfResult, GroupsOfAnotherServer) {
+    Params p;
+    p.sockets.groups = {"239.1.1.1"};
+    const auto one = nlohmann::json::array({{{"received", 1}, {"duplicates", 0}, {"reordered", 0}}});
+    EXPECT_EQ(group_results(p, {1}, nlohmann::json::array({one}))[0].lost(), 0u);
+    EXPECT_TRUE(group_results(Params{}, {1}, nlohmann::json::array()).empty());
+    EXPECT_THROW(group_results(p, {1}, nlohmann::json::array()), Failure);
+    EXPECT_THROW(group_results(p, {1}, nlohmann::json::array({nlohmann::json::array()})), Failure);
+}
+
 TEST(PerfStages, Rows) {
     const StageTable table(50, false, false);
     EXPECT_THAT(table.head(), HasSubstr("50%"));

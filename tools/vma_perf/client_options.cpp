@@ -72,7 +72,7 @@ void add_run_options(CLI::App& app, ClientWords& w, bool throughput) {
         ->capture_default_str();
     w.connections = run(app.add_option("-c,--connections", p.connections,
                                        "Connections (or sockets) of all threads together "
-                                       "(default: one for each thread)"))
+                                       "(default: one for each thread and group)"))
                         ->type_name("NUMBER");
     run(app.add_option(
             "--wait", w.wait,
@@ -113,7 +113,7 @@ void add_socket_options(CLI::App& app, ClientWords& w) {
     socket(app.add_option(
                "--group", s.groups,
                "udp, ud: sends to this multicast group, which the server joins; several: connections take "
-               "them in turn"))
+               "them in turn. The result has loss and order of each"))
         ->type_name("ADDRESS")
         ->delimiter(',')
         ->allow_extra_args(false);
@@ -123,6 +123,11 @@ void add_socket_options(CLI::App& app, ClientWords& w) {
     socket(app.add_option("--group-ttl", s.group_ttl, "Hops that they may take"))
         ->type_name("0-255")
         ->capture_default_str();
+    if (w.params.throughput)
+        socket(app.add_option("--group-sockets", s.group_sockets,
+                              "udp: so many sockets of the server receive each group; each has a copy"))
+            ->type_name("1-1024")
+            ->capture_default_str();
     socket(app.add_flag("--extra-api", s.extra_api, "Receives without a copy, by libvma's extra API"));
 }
 
@@ -244,12 +249,15 @@ ClientOptions finish_client(ClientWords& w) {
     Params p = w.params;
     if (w.iterations->count() != 0 && w.seconds->count() != 0)
         throw Failure(kUsage, "--iterations: does not go together with --time");
-    if (w.connections->count() == 0) p.connections = p.threads;
+    if (w.connections->count() == 0)
+        p.connections = std::max(p.threads, static_cast<unsigned>(p.sockets.groups.size()));
     const TransportType& type = transport(p.transport);
     const bool several = p.connections > p.threads && type.usual_wait == Wait::blocking;
     const Wait usual = several ? Wait::epoll : type.usual_wait;
     p.wait = w.wait.empty() ? usual : wait_from_name(w.wait);
-    p.server_wait = w.server_wait.empty() ? p.wait : wait_from_name(w.server_wait);
+    // A thread of the server blocks on one socket only.
+    const Wait usual_there = p.wait == Wait::blocking && p.sockets.group_sockets > 1 ? Wait::epoll : p.wait;
+    p.server_wait = w.server_wait.empty() ? usual_there : wait_from_name(w.server_wait);
     p.sockets.delay = w.nagle.empty() ? p.throughput : w.nagle == "on";
     if (!w.cpus.empty()) o.cpus = parse_cpus(w.cpus, "--cpus");
     if (!w.server_cpus.empty()) p.server_cpus = parse_cpus(w.server_cpus, "--server-cpus");

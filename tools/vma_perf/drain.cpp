@@ -27,8 +27,9 @@ Drain::Drain(Lane& lane, const Params& params, unsigned thread, const RunClock& 
       verify_(params.verify),
       threads_(params.threads),
       thread_(thread),
+      sockets_each_(params.sockets_each()),
       clock_(clock),
-      trackers_(lane.connections()) {}
+      sockets_(std::size_t{lane.connections()} * sockets_each_) {}
 
 void Drain::run(const std::atomic<bool>& stop) {
     while (!stop.load(std::memory_order_relaxed)) {
@@ -50,19 +51,28 @@ void Drain::take(const Arrival& arrival) {
     }
     if (answers_ && !lane_.answer(arrival)) ++counted_.unanswered;
     if ((header.flags & Header::kWarmUp) != 0) return;
-    switch (trackers_[arrival.connection].note(header.sequence)) {
+    Socket& socket = sockets_[std::size_t{arrival.connection} * sockets_each_ + arrival.copy];
+    switch (socket.tracker.note(header.sequence)) {
         case Tracker::Kind::duplicate:
             ++counted_.duplicates;
+            ++socket.counted.duplicates;
             return;
         case Tracker::Kind::reordered:
             ++counted_.reordered;
+            ++socket.counted.reordered;
             break;
         case Tracker::Kind::in_order:
             break;
     }
     if (verify_ && !has_pattern(arrival.message)) ++counted_.corrupt;
+    ++socket.counted.messages;
     vma::stats::add(counted_.received, 1);
     vma::stats::add(counted_.bytes, arrival.message.size());
+}
+
+void Drain::add_to(GroupCounts& groups) const {
+    for (unsigned i = 0; i < sockets_.size(); ++i)
+        groups.add(i / sockets_each_ * threads_ + thread_, i % sockets_each_, sockets_[i].counted);
 }
 
 }  // namespace vma_perf

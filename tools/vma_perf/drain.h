@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "tools/vma_perf/groups.h"
 #include "tools/vma_perf/load.h"
 #include "tools/vma_perf/tracker.h"
 #include "tools/vma_perf/transport.h"
@@ -40,15 +41,22 @@ class Drain final : private Receiver {
     std::uint64_t bytes() const noexcept { return vma::stats::load(counted_.bytes); }
     // After run().
     Drained result() const noexcept { return counted_; }
+    // The same of each socket.
+    void add_to(GroupCounts& groups) const;
 
   private:
+    struct Socket {
+        Tracker tracker;
+        Received counted;
+    };
+
     void take(const Arrival& arrival) override;
 
     Lane& lane_;
     const bool answers_, verify_;
-    const unsigned threads_, thread_;
+    const unsigned threads_, thread_, sockets_each_;
     const RunClock& clock_;
-    std::vector<Tracker> trackers_;
+    std::vector<Socket> sockets_;
     Drained counted_;
 };
 

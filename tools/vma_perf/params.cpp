@@ -46,6 +46,7 @@ void visit(P& p, Visitor&& visitor) {
     visitor("groups", p.sockets.groups);
     visitor("group_interface", p.sockets.group_interface);
     visitor("group_ttl", p.sockets.group_ttl);
+    visitor("group_sockets", p.sockets.group_sockets);
     visitor("extra_api", p.sockets.extra_api);
     visitor("raw_device", p.raw.device);
     visitor("raw_mode", p.raw.mode);
@@ -74,6 +75,17 @@ Number whole_number(const nlohmann::json& value, const char* name) {
 
 void expect(bool holds, const std::string& text) {
     if (!holds) throw Failure(kUsage, text);
+}
+
+void check_groups(const Params& p) {
+    const SocketParams& s = p.sockets;
+    expect(s.groups.size() <= p.connections,
+           fmt::format("--group: {} groups, so as many --connections are needed", s.groups.size()));
+    expect(s.group_sockets >= 1 && s.group_sockets <= 1024, "--group-sockets: 1 to 1024");
+    expect(s.group_sockets == 1 || !s.groups.empty(), "--group-sockets: nothing without --group");
+    expect(s.group_sockets == 1 || p.throughput,
+           "--group-sockets: for throughput; in a ping-pong each socket would answer");
+    expect(s.group_sockets * p.connections <= 65536, "--group-sockets: at most 65536 with all --connections");
 }
 
 }  // namespace
@@ -147,6 +159,7 @@ void check_params(const Params& p) {
     expect(p.sockets.send_buffer >= 0, "--send-buffer: at least 0 bytes");
     expect(p.sockets.receive_buffer >= 0, "--receive-buffer: at least 0 bytes");
     expect(p.sockets.group_ttl >= 0 && p.sockets.group_ttl <= 255, "--group-ttl: 0 to 255");
+    check_groups(p);
 }
 
 }  // namespace vma_perf

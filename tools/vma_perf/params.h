@@ -22,7 +22,8 @@ struct SocketParams {
     std::vector<std::string> groups;  // udp: multicast groups; connection i uses group i % size
     std::string group_interface;      // address of the interface for them on the client; empty: by route
     int group_ttl = 1;
-    bool extra_api = false;  // zero-copy receive through the library's extra API
+    unsigned group_sockets = 1;  // of the server for each connection; each has a copy
+    bool extra_api = false;      // zero-copy receive through the library's extra API
     friend bool operator==(const SocketParams&, const SocketParams&) = default;
 };
 
@@ -80,6 +81,8 @@ struct Params {
     unsigned lane_connections(unsigned lane) const noexcept {
         return connections / threads + (lane < connections % threads ? 1 : 0);
     }
+    // Sockets that this side has for each connection.
+    unsigned sockets_each() const noexcept { return is_client ? 1 : sockets.group_sockets; }
     friend bool operator==(const Params&, const Params&) = default;
 };
 

@@ -57,6 +57,10 @@ std::uint64_t reported(const Result& r, const char* field) {
 
 std::uint64_t duplicates(const Result& r) { return r.counters.duplicates + reported(r, "duplicates"); }
 std::uint64_t reordered(const Result& r) { return r.counters.reordered + reported(r, "reordered"); }
+double server_rate(const Result& r) {
+    const auto found = r.server.find("received_per_s");
+    return found != r.server.end() && found->is_number() ? found->get<double>() : 0;
+}
 std::uint64_t received(const Result& r) {
     return r.params.throughput ? reported(r, "received") : r.counters.received;
 }
@@ -65,14 +69,14 @@ std::uint64_t received(const Result& r) {
 
 double Result::received_per_s() const {
     if (!params.throughput) return seconds > 0 ? static_cast<double>(counters.received) / seconds : 0;
-    const auto found = server.find("received_per_s");
-    return found != server.end() && found->is_number() ? found->get<double>() : 0;
+    return server_rate(*this);
 }
 
 std::uint64_t Result::lost() const {
     if (!params.throughput) return counters.lost;
     const std::uint64_t arrived = reported(*this, "received");
-    return counters.sent > arrived ? counters.sent - arrived : 0;
+    const std::uint64_t expected = counters.sent * params.sockets.group_sockets;
+    return expected > arrived ? expected - arrived : 0;
 }
 
 std::uint64_t Result::corrupt() const { return counters.corrupt + reported(*this, "corrupt"); }
@@ -121,6 +125,7 @@ nlohmann::json to_json(const Result& r) {
         json["curve"] = curve(r);
         if (r.sent_latency.count() > 0) json["latency_from_sending_us"] = latency_json(r, r.sent_latency);
     }
+    if (!r.groups.empty()) json["groups"] = groups_json(r.groups, server_rate(r));
     if (r.log_dropped > 0) json["log_dropped"] = r.log_dropped;
     return json;
 }
@@ -165,6 +170,7 @@ std::string summary(const Result& r) {
     text += fmt::format("  {} {:.0f} messages/s, {:.2f} MB/s\n",
                         r.params.throughput ? "received by the server:" : "round trips:", r.received_per_s(),
                         r.megabytes_per_s());
+    text += groups_text(r.groups, server_rate(r));
     if (r.params.throughput) return text;
     if (r.latency.count() == 0) return text + "  no answers, so no latencies\n";
     text += fmt::format("  {} in us, {} samples{}\n",

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/vma_perf/groups.h"
 #include "tools/vma_perf/latency.h"
 #include "tools/vma_perf/params.h"
 #include "tools/vma_perf/recorder.h"
@@ -29,6 +30,7 @@ struct Result {
     Distribution latency;                    // ns, whole round trips; with a schedule from when they were due
     Distribution sent_latency;               // the same from when they were sent; only with a schedule
     nlohmann::json server;                   // its report
+    std::vector<GroupResult> groups;         // one for each of --group
     nlohmann::json transport;                // counters of the transport, of the client
     std::vector<Block> blocks;
     std::uint64_t log_dropped = 0;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <thread>
 
 #include "tools/vma_perf/blocks.h"
@@ -44,11 +45,14 @@ class Workers {
     bool failed() const noexcept { return threads_.failed(); }
     // After join().
     void rethrow() const { threads_.rethrow(); }
-    std::uint64_t sent() const {
-        std::uint64_t sum = 0;
-        for (const auto& load : loads_)
-            for (const std::uint64_t n : load->sent()) sum += n;
-        return sum;
+    // On each connection of the run.
+    std::vector<std::uint64_t> sent() const {
+        std::vector<std::uint64_t> all(params_.connections);
+        for (unsigned lane = 0; lane < params_.threads; ++lane) {
+            const std::vector<std::uint64_t> sent = loads_[lane]->sent();
+            for (std::size_t i = 0; i < sent.size(); ++i) all[i * params_.threads + lane] = sent[i];
+        }
+        return all;
     }
     double seconds() const noexcept {
         Span all{INT64_MAX, 0};
@@ -249,7 +253,8 @@ Result run_as_agreed(Control& control, const Params& params, const Place& place,
     workers.rethrow();
     watcher.look(true);
 
-    control.send({{"sent", workers.sent()}});
+    const std::vector<std::uint64_t> sent = workers.sent();
+    control.send({{"sent", std::accumulate(sent.begin(), sent.end(), std::uint64_t{0})}});
     deadline = Clock::now() + kReport;
     while (true) {
         const nlohmann::json message = control.receive(deadline, nullptr);
@@ -259,6 +264,7 @@ Result run_as_agreed(Control& control, const Params& params, const Place& place,
         }
         take_progress(message, watcher);
     }
+    result.groups = group_results(params, sent, result.server.value("groups", nlohmann::json::array()));
     result.transport = session->report();
     result.seconds = workers.seconds();
     result.counters = workers.counters();

@@ -15,6 +15,7 @@
 #include "tools/vma_perf/control.h"
 #include "tools/vma_perf/cpus.h"
 #include "tools/vma_perf/drain.h"
+#include "tools/vma_perf/groups.h"
 #include "tools/vma_perf/result.h"
 #include "tools/vma_perf/sockets/address.h"
 #include "tools/vma_perf/thread_group.h"
@@ -61,6 +62,11 @@ class Threads {
         threads_.rethrow();
         for (const auto& drain : drains_) sum += drain->result();
         return sum;
+    }
+    nlohmann::json groups(const Params& params) const {
+        GroupCounts groups(params);
+        for (const auto& drain : drains_) drain->add_to(groups);
+        return groups.report();
     }
     // So far.
     std::uint64_t received() const noexcept {
@@ -141,10 +147,13 @@ class ServedClient {
         control_.send({{"ready", true}, {"stack", type.stack != nullptr ? type.stack : socket_stack()}});
         const std::uint64_t sent = watch(threads, params, clock);
         // What a reliable transport has accepted does come, if only after retransmissions.
-        drain(threads, sent, type.reliable ? std::chrono::duration<double>(params.timeout) : kQuiet);
+        drain(threads, sent * params.sockets_each(),
+              type.reliable ? std::chrono::duration<double>(params.timeout) : kQuiet);
         threads.join();
         const Drained result = threads.result();
-        control_.send({{"report", report(result, *session)}});
+        nlohmann::json told = report(result, *session);
+        if (!params.sockets.groups.empty()) told["groups"] = threads.groups(params);
+        control_.send({{"report", std::move(told)}});
         log(options_, fmt::format("{}: received {} messages", control_.peer(), result.received));
     }
 

@@ -44,6 +44,7 @@ struct Arrival {
     std::span<const std::byte>
         message;                   // with its Header; datagrams shorter than that are dropped by the lane
     const void* origin = nullptr;  // the transport's own: where answer() sends to
+    unsigned copy = 0;             // of the connection's sockets (Params::sockets_each()) the one that got it
 };
 
 class Receiver {

@@ -13,6 +13,7 @@
 #include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/runtime.h"
+#include "libvma/sockets/membership_options.h"
 #include "libvma/sockets/object_pool.h"
 #include "libvma/sockets/option_value.h"
 #include "libvma/sockets/udp/option_table.h"
@@ -194,8 +195,12 @@ void UdpSocket::ring_failed(int fd, ring::Ring&) noexcept {
 
 int UdpSocket::setsockopt(int fd, int level, int name, const void* value, socklen_t len) {
     int r = os::setsockopt(fd, level, name, value, len);
-    if (r != 0) return r;
     const ErrnoKept kept;
+    if (r != 0) {
+        const MembershipOption* option = level == IPPROTO_IP ? find_membership_option(name) : nullptr;
+        if (option != nullptr && option->one_source) learn_groups(fd, name, value, len, false);
+        return r;
+    }
     using Effect = UdpEffect;
     const UdpOptionRow* row = find_udp_option(level, name);
     const Effect effect = row != nullptr ? row->effect : Effect::kernel_all;
@@ -225,7 +230,7 @@ int UdpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
             }
             break;
         case Effect::groups:
-            learn_groups(fd, name, value, len);
+            learn_groups(fd, name, value, len, true);
             break;
         case Effect::errors:
             if (any_byte(value, len) && !stack_.control().owned_by_me()) {

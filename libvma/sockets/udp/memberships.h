@@ -47,7 +47,7 @@ struct GroupRequest {
     in_addr_t interface = 0;  // by its address, 0: not named so
     int ifindex = 0;          // 0: not named so
 
-    // Of an option of level IPPROTO_IP that the kernel accepted. Nothing: it is none about memberships.
+    // Of an option of level IPPROTO_IP. Nothing: it is none about memberships.
     static std::optional<GroupRequest> read(int name, const void* value, socklen_t length) noexcept;
 };
 

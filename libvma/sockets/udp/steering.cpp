@@ -235,7 +235,8 @@ void UdpSteering::follow_groups() noexcept {
     stack_.groups().update(*this);
 }
 
-void UdpSteering::learn_groups(int fd, int name, const void* value, socklen_t length) noexcept {
+void UdpSteering::learn_groups(int fd, int name, const void* value, socklen_t length,
+                               bool accepted) noexcept {
     Stack::Control control(stack_);
     if (!control.mine) {
         lost_track_ = true;
@@ -248,8 +249,10 @@ void UdpSteering::learn_groups(int fd, int name, const void* value, socklen_t le
         } else if (const auto request = GroupRequest::read(name, value, length)) {
             group = request->group;
             learn_membership(fd, *request);
-        } else {
+        } else if (accepted) {
             lost_track_ = true;
+        } else {
+            return;
         }
     } catch (...) {
         lost_track_ = true;

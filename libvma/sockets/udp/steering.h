@@ -53,8 +53,9 @@ class UdpSteering : public SteeredSocket, public ring::FrameSink, public GroupSo
     void update_rules(bool only_route) noexcept;
     void drop_rules() noexcept;
     void announce_queue() noexcept;  // tells the rings how much this socket may hold
-    // The kernel accepted this option about memberships, or IP_MULTICAST_ALL.
-    void learn_groups(int fd, int name, const void* value, socklen_t length) noexcept;
+    // The kernel accepted this option about memberships, or IP_MULTICAST_ALL; or it refused an option about a
+    // source, which may have turned an empty filter round before that (ip_mc_source() of Linux).
+    void learn_groups(int fd, int name, const void* value, socklen_t length, bool accepted) noexcept;
 
     net::Endpoints ends_;            // as the shadow is bound and connected; port 0: not
     std::atomic<bool> left_{false};  // left to the kernel for good

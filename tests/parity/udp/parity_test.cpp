@@ -64,13 +64,17 @@ class Parity : public testing::TestWithParam<CaseName> {
         return *library_agent_;
     }
 
+    static milliseconds limit() {
+        const char* seconds = getenv("PARITY_SECONDS");
+        return milliseconds(1000 * (seconds != nullptr ? atol(seconds) : 20));
+    }
     static Outcome run(bool library, Agent& agent, std::vector<std::string> env = {}) {
         const KernelReport report;
         RunOptions options{.preload = library,
                            .env = std::move(env),
                            .fds = {{agent.control(), 100}, {report.fd(), KernelReport::kNumber}}};
         Process p = hosts_->run(Host::a, {app("parity"), GetParam().theme + "." + GetParam().name}, options);
-        Outcome r{p.wait(milliseconds(20000))};
+        Outcome r{p.wait(limit())};
         agent.ask("reset");  // both agents live on one host: leave no port taken
         r.kernel_datagrams = report.packets();
         return r;

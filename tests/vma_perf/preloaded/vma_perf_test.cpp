@@ -67,6 +67,20 @@ class VmaPerf : public testing::Test {
                   0u)
             << what;
     }
+    static void expect_whole_groups(const json& r, std::size_t groups, unsigned each, unsigned sockets) {
+        ASSERT_EQ(r.value("groups", json::array()).size(), groups) << r.dump(1);
+        for (const json& group : r["groups"]) {
+            EXPECT_EQ(group["sent"], each) << group;
+            EXPECT_EQ(group["received"], each * sockets) << group;
+            ASSERT_EQ(group["sockets"].size(), sockets);
+            for (const json& socket : group["sockets"]) {
+                EXPECT_EQ(socket["received"], each) << group;
+                EXPECT_EQ(socket["lost"], 0) << group;
+                EXPECT_EQ(socket["duplicates"], 0) << group;
+                EXPECT_EQ(socket["reordered"], 0) << group;
+            }
+        }
+    }
     void expect_failure(const std::string& words, int code, const std::string& text) {
         const Exit exit = client(words);
         EXPECT_EQ(exit.code, code) << words << "\n" << exit.err;
@@ -156,6 +170,25 @@ TEST_F(VmaPerf, SocketOptions) {
                               TwoHosts::address(Host::a),
                           preload),
                    60, "group");
+    }
+}
+
+// Each group's sockets have every message once and in order, by the kernel or past it.
+TEST_F(VmaPerf, GroupsOfSeveralSockets) {
+    for (const bool preload : {false, true}) {
+        start_server(preload);
+        for (const unsigned sockets : {1u, 5u}) {
+            const std::string how = "--group 239.1.1.1,239.1.1.2,239.129.1.1 --warmup 0.02 --group-sockets " +
+                                    std::to_string(sockets);
+            const json r = result("throughput -n 600 -r 6000 --verify " + how, preload);
+            EXPECT_EQ(r.value("received", 0u), 600 * sockets) << r.dump(1);
+            expect_whole_groups(r, 3, 200, sockets);
+        }
+        const json r =
+            result("pingpong -n 300 --threads 2 --group 239.1.1.1,239.1.1.2 --warmup 0.02", preload);
+        expect_all(r, 300, "ping-pong");
+        expect_whole_groups(r, 2, 150, 1);
+        server = Process();
     }
 }
 
@@ -499,6 +532,26 @@ TEST_F(VmaPerfRace, BothStacksInEachRound) {
     EXPECT_EQ(s["rounds"][0]["libvma"].size(), 2u);
     EXPECT_EQ(s["rounds"][0]["libvma"][1]["client"], "libvma");
     EXPECT_EQ(s["rounds"][0]["libvma"][1]["server"], "kernel");
+}
+
+// race fails where the kernel carried the datagrams.
+TEST_F(VmaPerfRace, GroupsPastTheKernel) {
+    if (kSanitized) GTEST_SKIP() << "the preloaded library would need the sanitizer's";
+    for (const Words& words :
+         {Words{"throughput", "--group-sockets", "3", "-r", "5000"}, Words{"pingpong"}}) {
+        Words all{"--rounds", "1", "-q", "--json", scratch.path("r"), "--"};
+        all.insert(all.end(), words.begin(), words.end());
+        all.insert(all.end(), {"-n", "1000", "--group", "239.1.1.1,239.1.1.2"});
+        const Exit exit = race(all);
+        EXPECT_EQ(exit.code, 0) << exit.err;
+        const json round = json::parse(scratch.read("r"))["rounds"][0];
+        EXPECT_EQ(round["libvma"][0]["server"], "libvma");
+        for (const char* stack : {"kernel", "libvma"})
+            for (const json& group : round[stack][0]["groups"]) {
+                EXPECT_GT(group["sent"], 0) << group;
+                EXPECT_EQ(group["lost"], 0) << group;
+            }
+    }
 }
 
 TEST_F(VmaPerfRace, OnGivenProcessorsAndTheServerAlone) {

@@ -38,6 +38,7 @@ void check_rc(const Params& p) {
 
 void check_ud(const Params& p) {
     check_both(p);
+    expect(p.sockets.group_sockets == 1, "--group-sockets: for udp");
     expect(p.rdma.gid_index >= -1 && p.rdma.gid_index <= 65535, "--gid-index: 0 to 65535");
     expect(p.rdma.server_gid_index >= -1 && p.rdma.server_gid_index <= 65535,
            "--server-gid-index: 0 to 65535");

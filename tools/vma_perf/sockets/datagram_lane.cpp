@@ -28,6 +28,7 @@ bool passing(int error) {
 DatagramLane::DatagramLane(std::vector<DatagramConnection> connections, const Params& params,
                            const std::atomic<bool>* stop)
     : connections_(std::move(connections)),
+      sockets_each_(params.sockets_each()),
       waiter_(params.own_wait(), descriptors(connections_)),
       stop_(stop),
       out_(params.max_size),
@@ -74,7 +75,7 @@ std::size_t DatagramLane::receive(Receiver& receiver, bool may_wait) {
         }
         const std::span<const std::byte> message(in_.data(), static_cast<std::size_t>(got));
         if (message.size() < sizeof(Header)) continue;  // of another program
-        receiver.take({number, message, &from});
+        receiver.take({number / sockets_each_, message, &from, number % sockets_each_});
         ++count;
     }
     return count;

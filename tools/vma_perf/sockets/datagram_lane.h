@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A lane of UDP sockets, one for each connection.
+// A lane of UDP sockets: one for each connection, or of a server of groups several. A lane with several does
+// not send.
 #pragma once
 
 #include <netinet/in.h>
@@ -23,7 +24,9 @@ class DatagramLane final : public Lane {
     DatagramLane(std::vector<DatagramConnection> connections, const Params& params,
                  const std::atomic<bool>* stop);
 
-    unsigned connections() const noexcept override { return static_cast<unsigned>(connections_.size()); }
+    unsigned connections() const noexcept override {
+        return static_cast<unsigned>(connections_.size()) / sockets_each_;
+    }
     std::byte* prepare(unsigned /*connection*/) override { return out_.data(); }
     bool send(unsigned connection, std::size_t length, bool more) override;
     bool answer(const Arrival& arrival) override;
@@ -32,7 +35,8 @@ class DatagramLane final : public Lane {
   private:
     bool send_to(unsigned connection, const std::byte* data, std::size_t length, const sockaddr_in& to) const;
 
-    std::vector<DatagramConnection> connections_;
+    std::vector<DatagramConnection> connections_;  // for each connection sockets_each_, one after the other
+    const unsigned sockets_each_;
     Waiter waiter_;
     const std::atomic<bool>* stop_;
     std::vector<std::byte> out_, in_;

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "tools/vma_perf/message.h"
@@ -33,11 +34,11 @@ void set_buffers(int fd, const Params& params) {
         set_option(fd, SOL_SOCKET, SO_RCVBUF, params.sockets.receive_buffer, "--receive-buffer");
 }
 
-// Deals the run's connections out to its lanes.
+// Deals the run's connections, with `each` sockets one after the other, out to its lanes.
 template <class Connection>
-std::vector<std::vector<Connection>> deal(std::vector<Connection> all, unsigned lanes) {
+std::vector<std::vector<Connection>> deal(std::vector<Connection> all, unsigned lanes, unsigned each) {
     std::vector<std::vector<Connection>> dealt(lanes);
-    for (std::size_t c = 0; c < all.size(); ++c) dealt[c % lanes].push_back(std::move(all[c]));
+    for (std::size_t c = 0; c < all.size(); ++c) dealt[c / each % lanes].push_back(std::move(all[c]));
     return dealt;
 }
 
@@ -45,15 +46,16 @@ template <class L, class Connection>
 std::vector<std::unique_ptr<Lane>> make_lanes(std::vector<Connection> all, const Params& params,
                                               const Place& place) {
     std::vector<std::unique_ptr<Lane>> lanes;
-    for (auto& connections : deal(std::move(all), params.threads))
+    for (auto& connections : deal(std::move(all), params.threads, params.sockets_each()))
         lanes.push_back(std::make_unique<L>(std::move(connections), params, place.stop));
     return lanes;
 }
 
 void check(const Params& params) {
-    for (const auto& [wait, threads] :
-         {std::pair{params.wait, "--wait"}, {params.server_wait, "--server-wait"}})
-        if (wait == Wait::blocking && params.connections > params.threads)
+    for (const auto& [wait, sockets, threads] :
+         {std::tuple{params.wait, params.connections, "--wait"},
+          {params.server_wait, params.connections * params.sockets.group_sockets, "--server-wait"}})
+        if (wait == Wait::blocking && sockets > params.threads)
             throw Failure(
                 kUsage,
                 fmt::format("{} blocking: a thread can block on one connection only; as many --threads as "
@@ -83,14 +85,17 @@ class UdpServer final : public SessionOf<ServerSession> {
         std::vector<DatagramConnection> all;
         nlohmann::json ports = nlohmann::json::array();
         for (unsigned c = 0; c < params_.connections; ++c) {
-            DatagramConnection connection;
-            connection.fd = udp_socket(params_, params_.own_wait());
             const std::string group = group_of(c);
-            const sockaddr_in bound =
-                bind_to(connection.fd.get(), make_address(group.empty() ? place_.bind : group, 0));
-            if (!group.empty()) join(connection.fd.get(), group);
-            ports.push_back(port_of(bound));
-            all.push_back(std::move(connection));
+            sockaddr_in name = make_address(group.empty() ? place_.bind : group, 0);
+            for (unsigned copy = 0; copy < params_.sockets_each(); ++copy) {
+                DatagramConnection connection;
+                connection.fd = udp_socket(params_, params_.own_wait());
+                name = copy == 0 ? bind_first(connection.fd.get(), name)
+                                 : bind_beside(connection.fd.get(), name);
+                if (!group.empty()) join(connection.fd.get(), group);
+                all.push_back(std::move(connection));
+            }
+            ports.push_back(port_of(name));
         }
         lanes_ = make_lanes<DatagramLane>(std::move(all), params_, place_);
         return {{"ports", ports}};
@@ -98,6 +103,17 @@ class UdpServer final : public SessionOf<ServerSession> {
     void accept(Clock::time_point) override {}
 
   private:
+    // The first socket of a port shares it only now: an earlier SO_REUSEADDR could give it a port that
+    // another run shares.
+    sockaddr_in bind_first(int fd, const sockaddr_in& name) const {
+        const sockaddr_in bound = bind_to(fd, name);
+        if (params_.sockets_each() > 1) set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR");
+        return bound;
+    }
+    static sockaddr_in bind_beside(int fd, const sockaddr_in& name) {
+        set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR");
+        return bind_to(fd, name);
+    }
     std::string group_of(unsigned c) const {
         const auto& groups = params_.sockets.groups;
         return groups.empty() ? "" : groups[c % groups.size()];

@@ -180,6 +180,29 @@ PARITY_CASE(multicast, sources, Traffic::offloaded) {
 }
 
 // The filter of one socket is not that of another, whatever the host takes in.
+// The kernel turns an empty filter round before it says that there is no such source.
+PARITY_CASE(multicast, refused_sources, Traffic::offloaded) {
+    peers();
+    for (int name : {IP_DROP_SOURCE_MEMBERSHIP, IP_UNBLOCK_SOURCE}) {
+        int fd = bound("0.0.0.0", kPort);
+        SHOW("join", join(fd));
+        from("p", 10);
+        settle();
+        show_lengths("all", fd);
+        SHOW("refused", membership(fd, name, kGroup, kHere, kThere));
+        from("p", 11);
+        settle();
+        show_lengths("none, or all", fd);
+        SHOW("another source", membership(fd, IP_ADD_SOURCE_MEMBERSHIP, kGroup, kHere, kThereSecond));
+        SHOW("a source", membership(fd, IP_BLOCK_SOURCE, kGroup, kHere, kThereSecond));
+        from("p", 12);
+        from("s", 13);
+        settle();
+        show_lengths("by the filter", fd);
+        SHOW("close", close(fd));
+    }
+}
+
 PARITY_CASE(multicast, sources_apart, kernel_carries(4)) {  // as long as one has not joined
     peers();
     int first = shared("0.0.0.0"), second = shared("0.0.0.0"), all = shared("0.0.0.0");

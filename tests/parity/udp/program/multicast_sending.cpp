@@ -195,6 +195,51 @@ PARITY_CASE(multicast_send, copies_here, kernel_carries(15)) {
     }
 }
 
+// Senders and receivers of one process, some of them the kernel's: each receiver has one copy of what either
+// sender sends with IP_MULTICAST_LOOP, and of what comes from the other host.
+PARITY_CASE(multicast_send, copies_between_sockets_of_both_ways, kernel_carries(140)) {
+    members();
+    peer_opens();
+    ask(std::string("set p multicast_if ") + kThere);
+    ask("set p multicast_loop 0");
+    int senders[] = {bound(kHere, kPort), bound(kHere, kPort + 1)};
+    SHOW("the kernel's", fcntl(senders[1], F_SETFL, O_ASYNC));
+    int length = 1;
+    for (bool second_is_the_kernels : {false, true}) {
+        int receivers[3];  // two members, and one that receives what they joined
+        for (int& fd : receivers) {
+            fd = udp();
+            set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+            const sockaddr_in name = at("0.0.0.0", kGroupPort);
+            SHOW("bind", bind(fd, raw(name), sizeof name));
+            set(fd, IPPROTO_IP, IP_RECVTTL, 1);
+            set(fd, IPPROTO_IP, IP_PKTINFO, 1);
+        }
+        if (second_is_the_kernels) SHOW("the kernel's", fcntl(receivers[1], F_SETFL, O_ASYNC));
+        for (int i : {0, 1})
+            SHOW("join", membership(receivers[i], IP_ADD_MEMBERSHIP, kGroup, i == 0 ? kHere : kHereSecond));
+        auto show = [&] {
+            settle();
+            for (int fd : receivers) {
+                show_recv("receiver", fd, MSG_DONTWAIT);
+                show_lengths("more", fd);
+            }
+        };
+        for (int loop : {1, 0})
+            for (int ttl : {0, 1})
+                for (int fd : senders) {
+                    SHOW("loop", set(fd, IPPROTO_IP, IP_MULTICAST_LOOP, loop));
+                    SHOW("ttl", set(fd, IPPROTO_IP, IP_MULTICAST_TTL, ttl));
+                    SHOW("send", to_group(fd, kText, static_cast<size_t>(length++ % 36)));
+                    tell("recv g 100");
+                    show();
+                }
+        peer_sends(40 + length, 1, 1, kGroup, kGroupPort);
+        show();
+        for (int fd : receivers) SHOW("close", close(fd));
+    }
+}
+
 // A socket hears itself, and a membership of any socket counts at once.
 PARITY_CASE(multicast_send, members_come_and_go, kernel_carries(24)) {
     members();
