@@ -1,29 +1,30 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Registers the cases of a GoogleTest executable in groups, each of which ctest runs as one process:
 #
-#   add_grouped_tests(TARGET BY SUITE|THEME [PREFIX text] [WITHOUT theme] [ENVIRONMENT NAME=value ...]
-#     [PROPERTIES name value ...])
+#   add_grouped_tests(TARGET BY SUITE|THEME [PREFIX text] [WITHOUT theme] [ONLY theme]
+#     [ENVIRONMENT NAME=value ...] [PROPERTIES name value ...])
 #
 # gtest_discover_tests() gives each case a process of its own. Where cases are short and share what is
 # expensive to set up (two network namespaces, a sanitizer's start), most of the time goes there.
 #   SUITE   a group is a test suite
 #   THEME   a group is the cases of a suite whose parameter's name begins with the same word:
 #           "SameAsKernel/bind_busy_port" is of the theme "bind"
-# WITHOUT leaves the groups of one theme out.
+# WITHOUT leaves the groups of one theme out, ONLY all others.
 # A group is called PREFIX and then "Suite" or "Suite.theme". What its cases did stands in test-results/ of
 # the build directory, a file in GoogleTest's XML for each group, so a failure is known by its case
 # (tests/summary.py reads them).
 set(GROUP_TESTS_SCRIPT ${CMAKE_CURRENT_LIST_FILE})
 
 function(add_grouped_tests target)
-  cmake_parse_arguments(PARSE_ARGV 1 GROUP "" "BY;PREFIX;WITHOUT" "ENVIRONMENT;PROPERTIES")
+  cmake_parse_arguments(PARSE_ARGV 1 GROUP "" "BY;PREFIX;WITHOUT;ONLY" "ENVIRONMENT;PROPERTIES")
   set(file ${CMAKE_CURRENT_BINARY_DIR}/${target}_${GROUP_PREFIX}groups.cmake)
   # Lists cannot be arguments of a command as they are.
   string(REPLACE ";" "|" properties "${GROUP_PROPERTIES}")
   string(REPLACE ";" "|" environment "${GROUP_ENVIRONMENT}")
   add_custom_command(TARGET ${target} POST_BUILD
     COMMAND ${CMAKE_COMMAND} -D EXECUTABLE=$<TARGET_FILE:${target}> -D BY=${GROUP_BY}
-      -D "PREFIX=${GROUP_PREFIX}" -D "WITHOUT=${GROUP_WITHOUT}" -D "ENVIRONMENT=${environment}"
+      -D "PREFIX=${GROUP_PREFIX}" -D "WITHOUT=${GROUP_WITHOUT}" -D "ONLY=${GROUP_ONLY}"
+      -D "ENVIRONMENT=${environment}"
       -D "PROPERTIES=${properties}" -D RESULTS=${CMAKE_BINARY_DIR}/test-results -D FILE=${file}
       -P ${GROUP_TESTS_SCRIPT}
     BYPRODUCTS ${file} VERBATIM)
@@ -52,7 +53,7 @@ foreach(line IN LISTS lines)
   elseif(line MATCHES "^  ([^ ]+)$")
     set(case ${CMAKE_MATCH_1})
     if(BY STREQUAL THEME AND case MATCHES "^([^/]+)/([^_]+)_")
-      if(WITHOUT STREQUAL CMAKE_MATCH_2)
+      if(WITHOUT STREQUAL CMAKE_MATCH_2 OR (ONLY AND NOT ONLY STREQUAL CMAKE_MATCH_2))
         continue()
       endif()
       set(name ${suite}.${CMAKE_MATCH_2})

@@ -19,6 +19,7 @@ namespace vma::ring {
 namespace {
 
 namespace rdma = verbs::rdma;
+constexpr std::uint32_t kLeastFurther = 1024;  // receive requests of a further ring
 constexpr const char* kNotNamed = "VMA_XDP_INTERFACES does not name it";
 
 bool name_allowed(const std::string& name) {
@@ -68,7 +69,7 @@ bool partial_sums(const net::KernelView& view, net::Link link) {
            name == "vif";  // the last one is Xen's
 }
 
-Result<std::unique_ptr<verbs::Device>> open_xdp(const net::Link& link, bool partial, clock::Nsec patience) {
+Result<std::unique_ptr<verbs::Device>> open_xdp(const net::Link& link, bool partial, const Opening& opening) {
     if (!name_allowed(link.name)) return fail(ENODEV, kNotNamed);
     verbs::xdp::XdpConfig config;
     config.name = link.name;
@@ -80,7 +81,8 @@ Result<std::unique_ptr<verbs::Device>> open_xdp(const net::Link& link, bool part
     config.rx_entries = static_cast<std::uint32_t>(config::get().rx_wre);
     config.tx_entries = send_entries();
     config.partial_sums = partial;
-    config.patience_ns = patience.count();
+    config.rings = opening.rings;
+    config.patience_ns = opening.patience.count();
     auto device = verbs::xdp::XdpDevice::open(std::move(config));
     if (!device) return std::unexpected(device.error());
     return std::move(*device);
@@ -99,8 +101,9 @@ Result<rdma::Port> port_of(const net::KernelView& view, const net::Link& link) {
     return port;
 }
 
-rdma::RdmaConfig rdma_config(const rdma::Port& port, const net::Link& link) {
+rdma::RdmaConfig rdma_config(const rdma::Port& port, const net::Link& link, bool further) {
     const config::Params& p = config::get();
+    const auto rx_entries = static_cast<std::uint32_t>(p.rx_wre);
     rdma::RdmaConfig config;
     config.port = port;
     config.netdev = link.name;
@@ -108,7 +111,7 @@ rdma::RdmaConfig rdma_config(const rdma::Port& port, const net::Link& link) {
     config.mac = link.mac;
     config.mtu = link.mtu;
     config.vlan = link.vlan;
-    config.rx_entries = static_cast<std::uint32_t>(p.rx_wre);
+    config.rx_entries = further ? std::min(rx_entries, std::max(rx_entries / 8, kLeastFurther)) : rx_entries;
     config.tx_entries = send_entries();
     config.max_inline = static_cast<std::uint32_t>(p.tx_max_inline);
     config.rules.tcp_3t = p.tcp_3t_rules != 0;
@@ -124,11 +127,12 @@ rdma::RdmaConfig rdma_config(const rdma::Port& port, const net::Link& link) {
 
 }  // namespace
 
-std::vector<Candidate> devices_for(const net::KernelView& view, const net::Link& link, clock::Nsec patience) {
+std::vector<Candidate> devices_for(const net::KernelView& view, const net::Link& link,
+                                   const Opening& opening) {
     std::vector<Candidate> candidates;
     if (auto port = port_of(view, link)) {
         auto add = [&](bool direct, int only_after) {
-            rdma::RdmaConfig config = rdma_config(*port, link);
+            rdma::RdmaConfig config = rdma_config(*port, link, opening.further);
             config.partial_sums = partial_sums(view, link);
             config.mlx5_direct = direct;
             candidates.push_back(
@@ -144,8 +148,8 @@ std::vector<Candidate> devices_for(const net::KernelView& view, const net::Link&
     } else if (!port.error().what.empty()) {
         log::debug("no RDMA device for {}: {}", link.name, port.error().what);
     }
-    candidates.push_back({"xdp", 0, [link, patience, partial = partial_sums(view, link)] {
-                              return open_xdp(link, partial, patience);
+    candidates.push_back({"xdp", 0, [link, opening, partial = partial_sums(view, link)] {
+                              return open_xdp(link, partial, opening);
                           }});
     return candidates;
 }

@@ -22,9 +22,15 @@ struct Candidate {
 // How long a predecessor that ends may take to let go of an interface.
 inline constexpr clock::Nsec kPatience{1'000'000'000};
 
+struct Opening {
+    clock::Nsec patience = kPatience;
+    unsigned rings = 1;  // that the interface may get: a device that shares memory has it from the beginning
+    bool further = false;  // there is a ring already: this one has an eighth of the buffers
+};
+
 // In the order in which they are to be tried; the last one is no hardware.
 std::vector<Candidate> devices_for(const net::KernelView& view, const net::Link& link,
-                                   clock::Nsec patience = kPatience);
+                                   const Opening& opening = {});
 
 // Is there anything to try at all? `why` says what is wrong with the interface.
 bool has_device(const net::Link& link, std::string& why);

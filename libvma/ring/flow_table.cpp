@@ -12,8 +12,11 @@ constexpr std::size_t kPlaces = 4096;
 }  // namespace
 
 void FlowTable::close() noexcept {
-    for (auto& [key, entry] : flows_)
-        if (entry->flow != nullptr) device_->destroy_flow(entry->flow);
+    for (auto& [key, entry] : flows_) {
+        if (entry->flow == nullptr) continue;
+        device_->destroy_flow(entry->flow);
+        disown(entry->spec);
+    }
     flows_.clear();
     last_ = nullptr;
     tags_.clear();
@@ -89,13 +92,22 @@ Result<void> FlowTable::attach(const verbs::FlowSpec& spec, FrameSink* sink, Sha
     auto entry = std::make_unique<Entry>();
     entry->spec = spec;
     entry->sinks.emplace_back(sink, share);
-    const auto at = flows_.emplace(key_of(spec), std::move(entry)).first;
+    if (owners_ != nullptr && owners_->claim(spec, ring_) != ring_)
+        return std::unexpected(Error{EEXIST, "the flow is another ring's"});
+    std::unordered_map<Key, std::unique_ptr<Entry>, Hash>::iterator at;
+    try {
+        at = flows_.emplace(key_of(spec), std::move(entry)).first;
+    } catch (const std::bad_alloc&) {
+        disown(spec);
+        throw;
+    }
     Entry& placed = *at->second;
     Result<verbs::Flow*> flow = vma::fail(ENODEV, "the device has failed");
     bool tagged = false;
     auto undo = [&] {
         if (tagged) drop_tag(placed);
         flows_.erase(at);
+        disown(spec);
     };
     try {
         const std::uint32_t tag = take_tag(placed);
@@ -128,6 +140,7 @@ FlowTable::Entry* FlowTable::begin_detach(const verbs::FlowSpec& spec, FrameSink
     }
     if (entry.flow != nullptr) device_->destroy_flow(entry.flow);
     entry.flow = nullptr;
+    disown(spec);
     return &entry;
 }
 

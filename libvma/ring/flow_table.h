@@ -23,6 +23,7 @@
 
 #include "libvma/net/frame.h"
 #include "libvma/ring/frame_sink.h"
+#include "libvma/ring/rule_owners.h"
 #include "libvma/verbs/device.h"
 
 namespace vma::ring {
@@ -37,10 +38,12 @@ class FlowTable {
         std::vector<std::pair<FrameSink*, Share>> sinks;  // in order of attachment
     };
 
-    // Rules are those of `qp`. Once.
-    void open(verbs::Device& device, ibv_qp* qp) noexcept {
+    // Rules are those of `qp`. `owners`: of the interface, for `ring`; null where it has one ring only. Once.
+    void open(verbs::Device& device, ibv_qp* qp, RuleOwners* owners, Ring* ring) noexcept {
         device_ = &device;
         qp_ = qp;
+        owners_ = owners;
+        ring_ = ring;
     }
     // Destroys all rules. The device is there still.
     void close() noexcept;
@@ -63,8 +66,8 @@ class FlowTable {
     }
 
     // ---- control ----
-    // Errors: EEXIST, for Share::only; those of Device::create_flow(); ENODEV unless `device_works`. May
-    // throw std::bad_alloc, and nothing has changed then.
+    // Errors: EEXIST, for Share::only, and where another ring has the rule; those of Device::create_flow();
+    // ENODEV unless `device_works`. May throw std::bad_alloc, and nothing has changed then.
     Result<void> attach(const verbs::FlowSpec& spec, FrameSink* sink, Share share, bool device_works);
     // Takes the sink off its flow. If it was the last one, the device's rule is destroyed, so that new frames
     // go to the kernel. The entry stays, for frames in the device's queue, and is returned: finish_detach().
@@ -109,6 +112,9 @@ class FlowTable {
     Entry* search(const Key& key, const net::ParsedFrame& f) noexcept;
     static FrameSink* pick(const Entry& entry, const net::ParsedFrame& f) noexcept;
     std::uint32_t take_tag(Entry& entry);
+    void disown(const verbs::FlowSpec& spec) noexcept {
+        if (owners_ != nullptr) owners_->release(spec, ring_);
+    }
     void drop_tag(Entry& entry) noexcept;
 
     // What a frame touches.
@@ -122,6 +128,8 @@ class FlowTable {
     std::vector<std::uint32_t> free_tags_;
     verbs::Device* device_ = nullptr;
     ibv_qp* qp_ = nullptr;
+    RuleOwners* owners_ = nullptr;
+    Ring* ring_ = nullptr;
     std::uint32_t sinks_ = 0;  // attached
     std::uint64_t tcp_connections_ = 0;
 };

@@ -47,8 +47,12 @@ Result<void> PacketMemory::open(verbs::Device& device, const Config& config) {
     std::uint32_t rx_chunks = config.rx_chunks;
     chunk_size_ = attr.chunk_size;
     tx_chunks_ = config.tx_chunks;
+    const std::span<std::uint8_t> lent = device.send_memory();
+    if (!lent.empty())
+        tx_chunks_ = std::min(tx_chunks_, static_cast<std::uint32_t>(lent.size() / chunk_size_));
     for (;;) {
-        length_ = (std::size_t{rx_chunks} + tx_chunks_) * chunk_size_;
+        const std::uint32_t send = lent.empty() ? tx_chunks_ + attr.further_send : 0;
+        length_ = (std::size_t{rx_chunks} + send) * chunk_size_;
         auto mapped = map_memory(length_, config.huge_pages, config.warn_ordinary);
         if (!mapped) return std::unexpected(mapped.error());
         base_ = *mapped;
@@ -59,7 +63,8 @@ Result<void> PacketMemory::open(verbs::Device& device, const Config& config) {
         }
         munmap(base_, length_);
         base_ = nullptr;
-        if (registered.error().code != ENOBUFS || rx_chunks / 2 < kLeastReceive)
+        // What several rings need does not get less.
+        if (registered.error().code != ENOBUFS || rx_chunks / 2 < kLeastReceive || attr.further_send != 0)
             return std::unexpected(registered.error());
         rx_chunks /= 2;
         tx_chunks_ = std::max(tx_chunks_ / 2, std::min(tx_chunks_, kLeastSend));
@@ -70,6 +75,7 @@ Result<void> PacketMemory::open(verbs::Device& device, const Config& config) {
                   "(ulimit -l unlimited, "
                   "LimitMEMLOCK=infinity in a systemd unit), or give the program CAP_IPC_LOCK",
                   attr.name, length_ / 1024);
+    tx_base_ = lent.empty() ? base_ + std::size_t{rx_chunks} * chunk_size_ : lent.data();
     rx_buffers_.resize(rx_chunks);
     for (std::uint32_t i = 0; i < rx_chunks; i++)
         rx_buffers_[i].frame = base_ + std::size_t{i} * chunk_size_ + attr.rx_offset;

@@ -2,7 +2,8 @@
 // The memory that a device reads and writes packets in: one registered region, and the descriptors of its
 // receive buffers.
 //
-// The region consists of chunks of DeviceAttr::chunk_size bytes: receive chunks first, then send chunks.
+// The region consists of chunks of DeviceAttr::chunk_size bytes: receive chunks first, then send chunks, then
+// the send chunks of further devices (DeviceAttr::further_send). Such a device brings its own send chunks.
 // PacketMemory owns the region, its registration and the descriptors. RxQueue and TxBuffers take chunks and
 // decide which of them are in use. A ring holds its memory apart from its queues, so that rings can share
 // memory later.
@@ -49,13 +50,14 @@ class PacketMemory {
     std::uint32_t tx_chunks() const noexcept { return tx_chunks_; }
     // First byte of the first receive chunk, and of the first send chunk.
     std::uint8_t* rx_base() const noexcept { return base_; }
-    std::uint8_t* tx_base() const noexcept { return base_ + std::size_t{rx_chunks()} * chunk_size_; }
+    std::uint8_t* tx_base() const noexcept { return tx_base_; }
     // Bytes, a power of two.
     std::uint32_t chunk_size() const noexcept { return chunk_size_; }
     std::uint32_t lkey() const noexcept { return mr_->lkey; }
 
   private:
     std::uint8_t* base_ = nullptr;
+    std::uint8_t* tx_base_ = nullptr;
     std::size_t length_ = 0;  // bytes mapped
     ibv_mr* mr_ = nullptr;    // the device's
     std::uint32_t chunk_size_ = 0;

@@ -29,7 +29,7 @@ void Receiver::open(verbs::Device& device, ibv_qp* qp, ibv_cq* cq, const RingCon
     is_local_ = config.is_local;
     wc_.resize(std::max(config.batch, 1u));
     batch_.reserve(2 * wc_.size());  // each frame adds one, and one more when its sink hands it on
-    flows_.open(device, qp);
+    flows_.open(device, qp, config.owners.get(), &ring_);
     // Of a netdev; where the device steers precisely, for what was in its queue when a rule went.
     if (attr.coarse_steering || attr.ifindex != 0) kernel_path_.open(attr.name, is_local_);
 }

@@ -19,13 +19,17 @@ Ring::Ring(std::unique_ptr<verbs::Device> device, const RingConfig& config)
       rx_(*this),
       tx_(rx_.lock()),
       recovery_(rx_, tx_),
-      events_(rx_, recovery_, config.moderation) {}
+      events_(rx_, recovery_, config.moderation),
+      lane_(config.lane),
+      owners_(config.owners) {}
 
 Result<void> Ring::start(const RingConfig& config) {
     const verbs::DeviceAttr& attr = device_->attr();
     const std::uint32_t depth = attr.max_recv_wr;
     // As many buffers again as are posted: what sockets may hold before arriving frames are dropped.
-    const std::uint32_t rx_wanted = std::max(depth, std::min(2 * depth, config.max_rx_buffers));
+    const std::uint32_t own = depth - attr.further_recv;
+    const std::uint32_t rx_wanted =
+        attr.further_recv + std::max(own, std::min(2 * own, config.max_rx_buffers));
     // One datagram takes up to kMaxPieces of them.
     const std::uint32_t tx_wanted =
         std::min(attr.max_send_wr, std::max(config.max_tx_buffers, 4 * TxQueue::kMaxPieces));
@@ -53,7 +57,7 @@ Result<void> Ring::start(const RingConfig& config) {
     const bool short_of_memory = memory_.rx_chunks() != rx_wanted;
     const std::uint32_t room = attr.max_recv_wr;  // create_qp() may have found less
     rx_.queue().open(*this, qp_, memory_, short_of_memory ? std::min(room, memory_.rx_chunks() / 2) : room,
-                     attr.recv_wr_hint, config);
+                     attr.recv_wr_hint, attr.further_recv, config);
     tx_.open(*device_, qp_, *send_cq, memory_, config);
     if (attr.lazy_tx) TxFlusher::instance().add(this);
     events_.open(*device_, *channel, *recv_cq);
@@ -114,6 +118,11 @@ void Ring::expect(std::int64_t delta) noexcept {
 void Ring::expect_stream(bool more) noexcept {
     ReceiveLock::Hold hold(rx_.lock());
     rx_.queue().expect_stream(more);
+}
+
+void Ring::lend(std::uint32_t receives) noexcept {
+    ReceiveLock::Hold hold(rx_.lock());
+    rx_.queue().lend(receives);
 }
 
 void Ring::set_sources(net::SourceFilter sources) {

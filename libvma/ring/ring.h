@@ -49,6 +49,13 @@ class Ring {
 
     const verbs::DeviceAttr& attr() const noexcept { return device_->attr(); }
     verbs::Device& device() noexcept { return *device_; }
+    // Its number among the rings of the interface.
+    unsigned lane() const noexcept { return lane_; }
+    // The ring of the interface that has the rule already, else this one: where a sink for `spec` belongs.
+    Ring& home_of(const verbs::FlowSpec& spec) noexcept {
+        Ring* home = owners_ != nullptr ? owners_->find(spec) : nullptr;
+        return home != nullptr ? *home : *this;
+    }
 
     // ---- receive ----
     // Takes completions, a few batches at most, and delivers the frames. Returns frames handled; 0 also when
@@ -59,6 +66,9 @@ class Ring {
     // The sockets on this ring may hold `delta` datagrams more (fewer): receives are posted for that many, so
     // that a burst which the kernel would queue while the program is busy finds buffers.
     void expect(std::int64_t delta) noexcept;
+    // A further device on this one's takes receives that this ring posts (DeviceAttr::borrowed_recv): posts
+    // as many more, for good.
+    void lend(std::uint32_t receives) noexcept;
     // A TCP connection more, one fewer. A peer's window does not count whole: few send at the same time, loss
     // is repaired, and each posted buffer is one more that has left the caches when its turn comes.
     void expect_stream(bool more) noexcept;
@@ -219,6 +229,8 @@ class Ring {
     BulkStreams bulk_streams_;
     Recovery recovery_;
     CompletionEvents events_;
+    const unsigned lane_;
+    const std::shared_ptr<RuleOwners> owners_;
 };
 
 }  // namespace vma::ring

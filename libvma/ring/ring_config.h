@@ -6,16 +6,20 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "libvma/ring/moderation.h"
+#include "libvma/ring/rule_owners.h"
 
 namespace vma::ring {
 
 class Ring;
 
 struct RingConfig {
-    std::uint32_t batch = 16;       // completions in one poll
-    std::uint32_t post_batch = 64;  // receives posted at a time
+    unsigned lane = 0;                   // its number among the rings of the interface (lanes.h)
+    std::shared_ptr<RuleOwners> owners;  // which of them has which rule; null: there is one ring only
+    std::uint32_t batch = 16;            // completions in one poll
+    std::uint32_t post_batch = 64;       // receives posted at a time
     std::uint32_t max_rx_buffers = 200000;
     std::uint32_t max_tx_buffers = 200000;
     std::uint64_t max_copied = 64u << 20;  // bytes of datagrams that sockets may hold beside the buffers

@@ -20,6 +20,7 @@
 namespace vma::ring {
 namespace {
 
+constexpr rlim_t kDescriptors = 8;               // of a ring, at most
 constexpr std::chrono::seconds kRetryPeriod{1};  // a process that held the netdev may have ended
 
 RingConfig ring_config() {
@@ -61,15 +62,14 @@ bool Rings::eligible(const net::Link& link, std::string& why) {
     return false;
 }
 
-Ring* Rings::find(int ifindex) noexcept {
+Ring* Rings::find(int ifindex, unsigned lane) noexcept {
     auto it = slots_.find(ifindex);
-    return it == slots_.end() || it->second.ring == nullptr || it->second.ring->failed()
-               ? nullptr
-               : it->second.ring.get();
+    Ring* ring = it == slots_.end() ? nullptr : it->second.by_lane[lane];
+    return ring == nullptr || ring->failed() ? nullptr : ring;
 }
 
-Ring* Rings::get(int ifindex, std::string* why) {
-    if (Ring* ring = find(ifindex)) return ring;
+Ring* Rings::get(int ifindex, unsigned lane, std::string* why) {
+    if (Ring* ring = find(ifindex, lane)) return ring;
     net::Link link;
     if (!view_.link(ifindex, link)) return nullptr;
     std::string objection;
@@ -83,12 +83,14 @@ Ring* Rings::get(int ifindex, std::string* why) {
         return tell(objection);
     }
     Slot& slot = slots_[ifindex];
-    if (slot.ring != nullptr)
+    if (slot.by_lane[lane] != nullptr || (!slot.rings.empty() && slot.rings.front()->failed()))
         return tell("its device has failed");  // for good: the ring stays, for sockets that still refer to it
+    if (!slot.rings.empty()) return slot.by_lane[lane] = further(link, slot, lane);
     if (slot.retry_at > clock::monotonic()) return tell(slot.why);
     // The first one waits for a predecessor that ends. Later ones are calls of a program that is served by
     // the kernel meanwhile.
-    auto ring = open(link, slot.held ? clock::Nsec::zero() : kPatience);
+    auto ring = open(link, slot, lane,
+                     {.patience = slot.held ? clock::Nsec::zero() : kPatience, .rings = lanes_.limit()});
     if (!ring) {
         slot.retry_at = clock::monotonic() + kRetryPeriod;
         const int code = ring.error().code;
@@ -106,11 +108,65 @@ Ring* Rings::get(int ifindex, std::string* why) {
         slot.why = ring.error().what;
         return tell(slot.why);
     }
-    slot.ring = std::move(*ring);
+    slot.rings.push_back(std::move(*ring));
+    slot.by_lane[lane] = slot.rings.back().get();
     slot.held = false;
-    slot.ring->set_sources(view_.sources(ifindex));
-    log::info("sockets on {} are offloaded by {}", link.name, slot.ring->attr().name);
-    return slot.ring.get();
+    slot.by_lane[lane]->set_sources(view_.sources(ifindex));
+    log::info("sockets on {} are offloaded by {}", link.name, slot.by_lane[lane]->attr().name);
+    return slot.by_lane[lane];
+}
+
+// ---- further rings of an interface ----
+
+Ring* Rings::further(const net::Link& link, Slot& slot, unsigned lane) {
+    if (slot.full) return least_used(slot);
+    auto ring = open_further(link, slot, lane);
+    if (!ring) {
+        slot.full = true;
+        log::once(log::Level::info, "{} has {} rings and cannot have more: further sockets share them: {}",
+                  link.name, slot.rings.size(), ring.error().what);
+        return least_used(slot);
+    }
+    slot.rings.push_back(std::move(*ring));
+    Ring* made = slot.rings.back().get();
+    made->set_sources(view_.sources(link.ifindex));
+    log::debug("{}: ring {} is for {}", made->attr().name, lane, lanes_.owner(lane));
+    return made;
+}
+
+Ring* Rings::least_used(const Slot& slot) noexcept {
+    Ring* best = nullptr;
+    std::size_t least = 0;
+    for (const auto& ring : slot.rings) {
+        std::size_t users = 0;
+        for (unsigned lane = 0; lane < Lanes::kMost; lane++)
+            if (slot.by_lane[lane] == ring.get()) users += 1 + lanes_.users(lane);
+        if (ring->failed() || (best != nullptr && users >= least)) continue;
+        best = ring.get();
+        least = users;
+    }
+    return best;
+}
+
+Result<std::unique_ptr<Ring>> Rings::open_further(const net::Link& link, const Slot& slot, unsigned lane) {
+    if (slot.owners == nullptr) return fail(EOPNOTSUPP, "its first ring was opened for all");
+    // The descriptors of the process are the program's first of all.
+    rlimit files{};
+    std::size_t count = 0;
+    for_each([&](Ring&) { count++; });
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && (count + 1) * kDescriptors > files.rlim_cur / 8)
+        return fail(EMFILE, fmt::format("open files are limited to {}", files.rlim_cur));
+    Ring& first = *slot.rings.front();
+    if (auto shares = first.device().further(); !shares)
+        return std::unexpected(shares.error());
+    else if (*shares != nullptr) {
+        auto ring = open_on(std::move(*shares), slot, lane);
+        if (ring) first.lend((*ring)->attr().borrowed_recv);
+        return ring;
+    }
+    auto device = devices_for(view_, link, {.further = true})[slot.candidate].open();
+    if (!device) return std::unexpected(device.error());
+    return open_on(std::move(*device), slot, lane);
 }
 
 // Has on_freed_ called when the interface may be free: when the process that has it goes, or now and then, if
@@ -151,20 +207,23 @@ bool Rings::retry(int ifindex) {
     if (found == slots_.end()) return false;
     Slot& slot = found->second;
     slot.holder.reset();
-    slot.waiting = slot.ring == nullptr && slot.held;
+    slot.waiting = slot.rings.empty() && slot.held;
     if (!slot.waiting) return false;
     slot.retry_at = {};
-    if (get(ifindex) != nullptr || !slot.held) return slot.waiting = false;
+    if (get(ifindex, 0) != nullptr || !slot.held) return slot.waiting = false;
     // Another process was faster: wait for its end.
     if (verbs::xdp::Holder::ask(ifindex) != verbs::xdp::Holder::State::alive) return true;
     wait_for(ifindex);
     return false;
 }
 
-Result<std::unique_ptr<Ring>> Rings::open(const net::Link& link, clock::Nsec patience) {
+Result<std::unique_ptr<Ring>> Rings::open(const net::Link& link, Slot& slot, unsigned lane,
+                                          const Opening& opening) {
     spinners::open();
+    if (lanes_.limit() > 1 && slot.owners == nullptr) slot.owners = std::make_shared<RuleOwners>();
     Error last;
-    for (const Candidate& candidate : devices_for(view_, link, patience)) {
+    const std::vector<Candidate> candidates = devices_for(view_, link, opening);
+    for (const Candidate& candidate : candidates) {
         if (candidate.only_after != 0 && candidate.only_after != last.code) continue;
         if (last.code != 0)
             log::once(mendable(last.code) ? log::Level::warn : log::Level::info, "{}: {}; {} is tried",
@@ -174,30 +233,42 @@ Result<std::unique_ptr<Ring>> Rings::open(const net::Link& link, clock::Nsec pat
             last = device.error();
             continue;
         }
-        RingConfig config = ring_config();
-        config.is_local = [this](in_addr_t address) { return view_.is_local(address, nullptr); };
-        config.on_failure = on_failure_;
-        auto made = Ring::create(std::move(*device), config);
+        auto made = open_on(std::move(*device), slot, lane);
         if (!made) {
             last = made.error();
             continue;
         }
-        // Rings are never destroyed while the process lives.
-        if (config::get().internal_thread_arm_cq != 0) {
-            runtime::watch((*made)->channel_fd(), [r = made->get()] { r->channel_ready(); });
-            (*made)->channel_ready();
-        }
+        slot.candidate = static_cast<unsigned>(&candidate - candidates.data());
         return made;
     }
+    // Memory for several rings may be more than may be locked.
+    if (last.code == ENOBUFS && opening.rings > 1) return open(link, slot, lane, {opening.patience});
     return std::unexpected(last);
+}
+
+Result<std::unique_ptr<Ring>> Rings::open_on(std::unique_ptr<verbs::Device> device, const Slot& slot,
+                                             unsigned lane) {
+    RingConfig config = ring_config();
+    config.lane = lane;
+    config.owners = slot.owners;
+    if (slot.owners != nullptr && slot.rings.empty() && device->attr().coarse_steering)
+        slot.owners->leave_out_peers(config::get().tcp_3t_rules != 0, config::get().udp_3t_rules != 0);
+    config.is_local = [this](in_addr_t address) { return view_.is_local(address, nullptr); };
+    config.on_failure = on_failure_;
+    auto made = Ring::create(std::move(device), config);
+    // Rings are never destroyed while the process lives.
+    if (made && config::get().internal_thread_arm_cq != 0) {
+        runtime::watch((*made)->channel_fd(), [r = made->get()] { r->channel_ready(); });
+        (*made)->channel_ready();
+    }
+    return made;
 }
 
 void Rings::log_counters() {
     if (PollTime::enabled()) log::info("polling took {} % of the process's time", PollTime::per_cent());
     if (!log::enabled(log::Level::debug)) return;
-    for (auto& [ifindex, slot] : slots_) {
-        if (slot.ring == nullptr) continue;
-        const RingCounters c = slot.ring->counters();
+    for_each([](Ring& ring) {
+        const RingCounters c = ring.counters();
         fmt::memory_buffer text;
         auto add = [&](std::string_view name, std::uint64_t value) {
             if (value != 0) fmt::format_to(std::back_inserter(text), " {} {}", name, value);
@@ -218,30 +289,36 @@ void Rings::log_counters() {
         add("tx_lost", c.tx_lost);
         add("recoveries", c.recoveries);
         add("tx_no_buffer", c.tx_no_buffer);
-        add("rx_device", slot.ring->device().rx_device_drops());
-        const ModerationCounters m = slot.ring->moderation_counters();
+        add("rx_device", ring.device().rx_device_drops());
+        const ModerationCounters m = ring.moderation_counters();
         add("interrupts_requested", m.requested);
         add("interrupts_received", m.received);
         add("moderation_count", m.count);
         add("moderation_period_usec", m.period.count());
         for (std::size_t i = 0; i < c.rx_bad.size(); i++)
             add(net::drop_name(static_cast<net::Drop>(i)), c.rx_bad[i]);
-        log::debug("counters of {}:{}", slot.ring->attr().name, std::string_view(text.data(), text.size()));
-    }
+        const std::string lane = ring.lane() == 0 ? "" : fmt::format(", ring {}", ring.lane());
+        log::debug("counters of {}{}:{}", ring.attr().name, lane, std::string_view(text.data(), text.size()));
+    });
 }
 
 void Rings::check() noexcept {
-    for (auto& [ifindex, slot] : slots_)
-        if (slot.ring != nullptr && !slot.ring->failed()) slot.ring->check();
+    for_each([](Ring& ring) {
+        if (!ring.failed()) ring.check();
+    });
 }
 
 void Rings::sources_changed() {
-    for (auto& [ifindex, slot] : slots_)
-        if (slot.ring != nullptr && !slot.ring->failed()) slot.ring->set_sources(view_.sources(ifindex));
+    for_each([this](Ring& ring) {
+        if (!ring.failed()) ring.set_sources(view_.sources(ring.attr().ifindex));
+    });
 }
 
 void Rings::link_changed(const net::Link& link) noexcept {
-    if (Ring* ring = find(link.ifindex)) ring->device().link_changed(link.mac, link.mtu);
+    for_each([&](Ring& ring) {
+        if (ring.attr().ifindex == link.ifindex && !ring.failed())
+            ring.device().link_changed(link.mac, link.mtu);
+    });
 }
 
 }  // namespace vma::ring

@@ -21,7 +21,7 @@ std::size_t copy_size(const RxBuffer& frame) noexcept {
 }  // namespace
 
 void RxQueue::open(Ring& ring, ibv_qp* qp, PacketMemory& memory, std::uint32_t max_depth, std::uint32_t hint,
-                   const RingConfig& config) {
+                   std::uint32_t reserve, const RingConfig& config) {
     qp_ = qp;
     buffers_ = memory.rx_buffers();
     base_ = reinterpret_cast<std::uintptr_t>(memory.rx_base());
@@ -39,8 +39,10 @@ void RxQueue::open(Ring& ring, ibv_qp* qp, PacketMemory& memory, std::uint32_t m
     for (std::uint32_t i = total(); i-- > 0;) free_.push_back(i);
     // Together, sockets with unread datagrams leave half of the buffers to all others, and one alone most of
     // that half, too.
-    plenty_ = total() / 2;
-    hold_limit_ = total() / 8;
+    const std::uint32_t own = total() - std::min(reserve, total());
+    plenty_ = total() - own / 2;
+    scarce_ = total() - own / 4 * 3;
+    hold_limit_ = own / 8;
     post_free(true);
 }
 
@@ -144,9 +146,15 @@ void RxQueue::expect_stream(bool more) noexcept {
     if (more && streams_ <= kBusyStreams) deepen();
 }
 
+void RxQueue::lend(std::uint32_t receives) noexcept {
+    lent_ += receives;
+    depth_ = std::min(depth_ + receives, max_depth_);
+    refill(true);
+}
+
 void RxQueue::deepen() noexcept {
     const std::int64_t streams = std::min(streams_, kBusyStreams) * kStreamBurst + bulk_posted_;
-    const std::int64_t all = expected_ + streams + kSlack;
+    const std::int64_t all = expected_ + streams + kSlack + lent_;
     const auto wanted = static_cast<std::uint32_t>(std::min<std::int64_t>(max_depth_, all));
     if (wanted <= depth_) return;
     depth_ = wanted;

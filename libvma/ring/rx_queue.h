@@ -30,9 +30,9 @@ class RxQueue {
   public:
     // Takes the receive chunks of `memory` for `ring`, and posts the first receives to `qp`. `max_depth`:
     // what the device's queue takes. `hint`: receives worth posting as long as little arrives, 0: max_depth.
-    // Once. May throw std::bad_alloc.
+    // `reserve`: buffers for lend(). Once. May throw std::bad_alloc.
     void open(Ring& ring, ibv_qp* qp, PacketMemory& memory, std::uint32_t max_depth, std::uint32_t hint,
-              const RingConfig& config);
+              std::uint32_t reserve, const RingConfig& config);
 
     std::uint32_t total() const noexcept { return static_cast<std::uint32_t>(buffers_.size()); }
     RxBuffer& buffer(std::uint64_t number) noexcept { return buffers_[number]; }
@@ -78,7 +78,7 @@ class RxQueue {
     }
 
     // ---- as in Ring ----
-    bool scarce() const noexcept { return at_hand() < buffers_.size() / 4; }
+    bool scarce() const noexcept { return at_hand() < scarce_; }
     bool should_copy(std::uint32_t held) noexcept {
         return __builtin_expect(held >= hold_limit_ || at_hand() < plenty_, 0) && still_short(held);
     }
@@ -87,6 +87,8 @@ class RxQueue {
                             RxCounters& counters) noexcept;
     void expect(std::int64_t delta) noexcept;
     void expect_stream(bool more) noexcept;
+    // Posts `receives` more for good: others take and return them.
+    void lend(std::uint32_t receives) noexcept;
     // Any thread.
     void expect_bulk(std::uint32_t window) noexcept {
         const std::uint32_t frames = std::min(window / kBulkFrame, kMostBulk);
@@ -149,6 +151,8 @@ class RxQueue {
     std::uint32_t post_batch_ = 1;    // receives posted at a time
     std::uint32_t hold_limit_ = 0;    // datagrams that one sink may keep in buffers
     std::uint32_t plenty_ = 0;        // buffers not held by sinks; with fewer, no datagram stays in one
+    std::uint32_t scarce_ = 0;        // with fewer, connections keep none
+    std::uint32_t lent_ = 0;          // of depth_, for others
     std::uint32_t full_batches_ = 0;  // polls in a row that found as much as they could take
     std::atomic<std::uint32_t> bulk_{0};  // receives for expect_bulk()
     std::uint32_t bulk_posted_ = 0;       // of these

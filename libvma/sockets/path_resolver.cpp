@@ -36,15 +36,16 @@ bool PathResolver::link(const net::Route& route, net::Link& out) {
     return stack_.view().link(route.ifindex, out) && out.up;
 }
 
-ring::Ring* PathResolver::ring(const net::Route& route, bool& busy, std::string* why) noexcept {
+ring::Ring* PathResolver::ring(const net::Route& route, unsigned lane, bool& busy,
+                               std::string* why) noexcept {
     busy = false;
-    if (ring::Ring* known = stack_.ring(route.ifindex))
+    if (ring::Ring* known = stack_.ring(route.ifindex, lane))
         return known;  // of the map only under the control lock
     if (!stack_.control().try_lock()) {
         busy = true;
         return nullptr;
     }
-    ring::Ring* opened = stack_.open_ring(route.ifindex, why);
+    ring::Ring* opened = stack_.open_ring(route.ifindex, lane, why);
     stack_.control().unlock();
     return opened;
 }

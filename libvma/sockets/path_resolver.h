@@ -25,10 +25,10 @@ class PathResolver {
     Result<net::Route> route(int protocol, const net::Endpoints& ends, const net::PathOptions& options);
     // False: there is none, or it is down.
     bool link(const net::Route& route, net::Link& out);
-    // The ring of the route's interface, opened if need be. Never waits for Stack::control(), whose holder
-    // may wait for a lock of the caller: `busy`: it is held, so try again soon. Null
-    // otherwise: there is none, and `why`, if given, tells.
-    ring::Ring* ring(const net::Route& route, bool& busy, std::string* why = nullptr) noexcept;
+    // The ring of the route's interface for a socket of `lane`, opened if need be. Never waits for
+    // Stack::control(), whose holder may wait for a lock of the caller: `busy`: it is held, so try again
+    // soon. Null otherwise: there is none, and `why`, if given, tells.
+    ring::Ring* ring(const net::Route& route, unsigned lane, bool& busy, std::string* why = nullptr) noexcept;
     static in_addr_t next_hop(const net::Route& route, in_addr_t remote) noexcept {
         return route.gateway != 0 ? route.gateway : remote;
     }

@@ -209,10 +209,11 @@ bool Stack::in_my_namespace() const noexcept {
     return mine == netns_;
 }
 
-ring::Ring* Stack::ring(int ifindex) const noexcept {
+ring::Ring* Stack::ring(int ifindex, unsigned lane) const noexcept {
+    const std::uint64_t place = place_of(ifindex, lane);
     for (const OpenRing& entry : open_rings_) {
-        const int known = entry.ifindex.load(std::memory_order_acquire);
-        if (known == ifindex) return entry.ring.load(std::memory_order_relaxed);
+        const std::uint64_t known = entry.place.load(std::memory_order_acquire);
+        if (known == place) return entry.ring.load(std::memory_order_relaxed);
         if (known == 0) break;
     }
     return nullptr;
@@ -221,7 +222,7 @@ ring::Ring* Stack::ring(int ifindex) const noexcept {
 template <class F>
 void Stack::for_each_open(F&& visit) noexcept {
     for (OpenRing& entry : open_rings_) {
-        if (entry.ifindex.load(std::memory_order_acquire) == 0) break;
+        if (entry.place.load(std::memory_order_acquire) == 0) break;
         if (ring::Ring* ring = entry.ring.load(std::memory_order_relaxed)) visit(*ring);
     }
 }
@@ -254,7 +255,7 @@ bool Stack::device_freed(int ifindex) noexcept {
         const bool again = rings_.retry(ifindex);
         // Those that wait for the device are on the list, too (UdpSocket::update_rules).
         if (rings_.find(ifindex) != nullptr) {
-            open_ring(ifindex);
+            open_ring(ifindex, 0);
             refresh_wildcards();
             groups_.reconsider();
             view_->outdate();  // what is sent goes another way now
@@ -279,13 +280,14 @@ void Stack::progress() noexcept {
     });
 }
 
-void Stack::note_ring(int ifindex, ring::Ring* ring) noexcept {
+void Stack::note_ring(int ifindex, unsigned lane, ring::Ring* ring) noexcept {
+    const std::uint64_t place = place_of(ifindex, lane);
     for (OpenRing& entry : open_rings_) {
-        const int known = entry.ifindex.load(std::memory_order_relaxed);
-        if (known == ifindex) return;
+        const std::uint64_t known = entry.place.load(std::memory_order_relaxed);
+        if (known == place) return;
         if (known != 0) continue;
         entry.ring.store(ring, std::memory_order_relaxed);
-        entry.ifindex.store(ifindex, std::memory_order_release);
+        entry.place.store(place, std::memory_order_release);
         return;
     }
 }
@@ -319,15 +321,15 @@ bool Stack::may_serve(const net::LocalAddress& a, const net::Address& wanted, in
     return false;
 }
 
-ring::Ring* Stack::open_ring(int ifindex, std::string* why) noexcept {
-    if (ring::Ring* ring = rings_.find(ifindex)) {
-        note_ring(ifindex, ring);
+ring::Ring* Stack::open_ring(int ifindex, unsigned lane, std::string* why) noexcept {
+    if (ring::Ring* ring = rings_.find(ifindex, lane)) {
+        note_ring(ifindex, lane, ring);
         return ring;
     }
     try {
-        ring::Ring* ring = rings_.get(ifindex, why);
+        ring::Ring* ring = rings_.get(ifindex, lane, why);
         if (ring != nullptr) {
-            note_ring(ifindex, ring);
+            note_ring(ifindex, lane, ring);
             refresh_wildcards();
         }
         return ring;

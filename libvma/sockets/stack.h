@@ -88,15 +88,15 @@ class Stack {
     // Is the calling thread in the network namespace of the first socket? Two system calls.
     bool in_my_namespace() const noexcept;
 
-    // The interface's ring, opened now if need be; then sockets bound to INADDR_ANY get their rules there.
-    // Under control(). `why`: gets the reason where there is none.
-    ring::Ring* open_ring(int ifindex, std::string* why = nullptr) noexcept;
+    // The interface's ring for `lane`, opened now if need be; then sockets bound to INADDR_ANY get their
+    // rules there. Under control(). `why`: gets the reason where there is none.
+    ring::Ring* open_ring(int ifindex, unsigned lane, std::string* why = nullptr) noexcept;
     // Can the library have the frames to the host's address `a`, for a socket bound to `wanted` (INADDR_ANY:
     // 0) and to the interface `oif` (0: any)? If the interface stands against it, and nothing else did before
     // (`why` says foreign_address), `why` tells.
     bool may_serve(const net::LocalAddress& a, const net::Address& wanted, int oif, Why& why);
-    // The interface's ring if open_ring() was called for it. Any thread, no lock.
-    ring::Ring* ring(int ifindex) const noexcept;
+    // The interface's ring for `lane` if open_ring() was called for it. Any thread, no lock.
+    ring::Ring* ring(int ifindex, unsigned lane) const noexcept;
     // Ring::ending() and Ring::drain() of each.
     void ending(bool on) noexcept;
     void drain() noexcept;
@@ -124,7 +124,10 @@ class Stack {
     void listen();
     bool device_freed(int ifindex) noexcept;
     void refresh_wildcards() noexcept;
-    void note_ring(int ifindex, ring::Ring* ring) noexcept;
+    void note_ring(int ifindex, unsigned lane, ring::Ring* ring) noexcept;
+    static std::uint64_t place_of(int ifindex, unsigned lane) noexcept {
+        return std::uint64_t{lane} << 32 | static_cast<std::uint32_t>(ifindex);
+    }
 
     std::unique_ptr<net::KernelView> view_;
     std::atomic<bool> in_use_{false};
@@ -136,13 +139,13 @@ class Stack {
     std::vector<Steered*> wildcards_;
     std::atomic<Steered*> dead_{nullptr};
     struct OpenRing {
-        std::atomic<int> ifindex{0};
+        std::atomic<std::uint64_t> place{0};  // place_of(); 0: free
         std::atomic<ring::Ring*> ring{nullptr};
     };
     template <class F>
     void for_each_open(F&& visit) noexcept;
-    std::array<OpenRing, 64>
-        open_rings_{};  // further interfaces are found by connections that find a free control lock
+    // Further ones are found by connections that find a free control lock.
+    std::array<OpenRing, 4 * ring::Lanes::kMost> open_rings_{};
     std::uint64_t netns_ = 0;
     HostMemberships memberships_;
 };

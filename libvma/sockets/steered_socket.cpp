@@ -18,6 +18,22 @@ namespace vma::sockets {
 SteeredSocket::SteeredSocket(Stack& stack, int type) noexcept
     : stack_(stack), born_(sharing::generation()), nonblock_((type & SOCK_NONBLOCK) != 0) {}
 
+SteeredSocket::~SteeredSocket() {
+    if (const int lane = lane_.load(std::memory_order_relaxed); lane >= 0)
+        stack_.rings().lanes().give_back(static_cast<unsigned>(lane));
+}
+
+unsigned SteeredSocket::lane() noexcept {
+    int known = lane_.load(std::memory_order_relaxed);
+    if (known >= 0) return static_cast<unsigned>(known);
+    ring::Lanes& lanes = stack_.rings().lanes();
+    const unsigned taken = lanes.take();
+    if (lane_.compare_exchange_strong(known, static_cast<int>(taken), std::memory_order_relaxed))
+        return taken;
+    lanes.give_back(taken);  // another thread was faster
+    return static_cast<unsigned>(known);
+}
+
 bool SteeredSocket::shared() const noexcept { return sharing::shared_since(born_); }
 
 void SteeredSocket::leave_if_shared(int fd) noexcept {

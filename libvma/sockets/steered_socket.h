@@ -33,7 +33,7 @@ class SteeredSocket : public Socket, public Steered {
   protected:
     // `type`: of socket(2), with its flags.
     SteeredSocket(Stack& stack, int type) noexcept;
-    ~SteeredSocket() override = default;
+    ~SteeredSocket() override;
 
     // Is a process alive that may have inherited it (sharing::shared_since)?
     bool shared() const noexcept;
@@ -67,9 +67,23 @@ class SteeredSocket : public Socket, public Steered {
     // The value of SO_RCVTIMEO or SO_SNDTIMEO (`name`), in nanoseconds; 0: none.
     static clock::Nsec timeout_option(int fd, int name) noexcept;
 
+    // Which ring of an interface is this socket's, from its first rule on (ring/lanes.h).
+    unsigned lane() noexcept;
+    // Of an accepted socket: that of its listener.
+    void join_lane(const SteeredSocket& listener) noexcept {
+        const int lane = listener.lane_.load(std::memory_order_relaxed);
+        if (lane >= 0) stack_.rings().lanes().join(static_cast<unsigned>(lane));
+        lane_.store(lane, std::memory_order_relaxed);
+    }
+    // The same for frames to the local address.
+    unsigned lane_at(const net::LocalAddress& at) noexcept {
+        return stack_.rings().lanes().of(lane(), at.address);
+    }
+
     Stack& stack_;
     const std::uint32_t born_;  // sharing::generation()
     std::atomic<bool> closed_{false}, nonblock_{false};
+    std::atomic<int> lane_{-1};          // -1: none yet
     std::atomic<int> pending_error_{0};  // for the next call that reports one
     std::atomic<clock::Nsec> receive_timeout_{};
     DrainRate drain_rate_;

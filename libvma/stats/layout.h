@@ -170,13 +170,17 @@ struct RingBlock {
     std::uint32_t state;  // 0 free, 1 in use
     // description
     std::int32_t ifindex;
-    std::uint32_t reserved;
+    std::uint32_t lane;  // its number among the rings of the interface
     char interface[16];
     char device[48];  // "xdp (generic, copy)"
     // gauges and counters
 #define VMA_RING_NUMBER(member, ...) std::uint64_t member;
 #define VMA_RING_DROPS(member) std::uint64_t member[kRingDrops];
 #include "libvma/stats/numbers.def"
+    // description, too
+    std::uint32_t logic;    // VMA_RING_ALLOCATION_LOGIC_*, the greater one
+    std::uint32_t sockets;  // that have the lane
+    char owner[32];         // "thread 4711"
 };
 
 struct PoolBlock {

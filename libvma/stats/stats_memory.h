@@ -19,7 +19,7 @@
 
 namespace vma::stats {
 
-inline constexpr unsigned kMaxSockets = 1024, kRingBlocks = 16, kPoolBlocks = 2 * kRingBlocks;
+inline constexpr unsigned kMaxSockets = 1024, kRingBlocks = 64, kPoolBlocks = 2 * kRingBlocks;
 
 struct Settings {
     unsigned sockets = 100;  // blocks, at most kMaxSockets

@@ -67,9 +67,10 @@ int Connection::attach() noexcept {
         // one.
         const ring::Share share = tcb_.origin.passive() ? ring::Share::latest : ring::Share::only;
         auto added = ring->attach(flow(), this, share);
-        if (!added && added.error().code == EEXIST && !ring->rx_owned_by_me()) {
+        ring::Ring& home = ring->home_of(flow());
+        if (!added && added.error().code == EEXIST && !ring->rx_owned_by_me() && !home.rx_owned_by_me()) {
             // Perhaps the last segment of the old one has come, but nobody has looked.
-            for (int i = 0; i < kMaxLooks && ring->poll() != 0; i++) {
+            for (int i = 0; i < kMaxLooks && home.poll() != 0; i++) {
             }
             added = ring->attach(flow(), this, share);
         }

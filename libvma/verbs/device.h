@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "libvma/net/sources.h"
@@ -84,7 +85,11 @@ struct DeviceAttr {
     std::uint32_t max_send_sge = 1;
     std::uint32_t max_send_wr = 0;
     std::uint32_t max_recv_wr = 0;
-    std::uint32_t recv_wr_hint = 0;  // receives worth posting while few frames arrive; 0: max_recv_wr
+    // Chunks of the registered memory that further() devices use: receives of max_recv_wr that are posted for
+    // them (RxQueue::lend), and send chunks beyond the ring's own, at the end.
+    std::uint32_t further_recv = 0, further_send = 0;
+    std::uint32_t borrowed_recv = 0;  // of a further() device: receives that the first one posts for it
+    std::uint32_t recv_wr_hint = 0;   // receives worth posting while few frames arrive; 0: max_recv_wr
     // Frames from this host (virtual interfaces) may carry the pseudo-header's sum in place of a full one.
     bool partial_sums = false;
     // IBV_SEND_IP_CSUM: the device completes UDP and TCP sums (the field holds the pseudo-header sum).
@@ -129,6 +134,8 @@ class Device {
     // Registers the device's one memory region, before any QP exists. `length` is a multiple of chunk_size,
     // `addr` is aligned to the page size. The memory stays the caller's and must outlive the device.
     virtual Result<ibv_mr*> reg_mr(void* addr, std::size_t length) = 0;
+    // Where the ring's send chunks are; empty: behind the receive chunks that it registers.
+    virtual std::span<std::uint8_t> send_memory() noexcept { return {}; }
     // Makes the completion channel: channel->fd polls readable when a CQ that asked for a notification has a
     // completion.
     virtual Result<ibv_comp_channel*> create_comp_channel() = 0;
@@ -139,6 +146,10 @@ class Device {
     // none).
     virtual Result<Flow*> create_flow(ibv_qp* qp, const FlowSpec& spec, std::uint32_t tag = 0) = 0;
     virtual void destroy_flow(Flow* flow) noexcept = 0;
+
+    // A device with a QP of its own that shares this one's registered memory and rules, and must go before
+    // it. Null: the interface is opened once more instead. Errors: there cannot be another one.
+    virtual Result<std::unique_ptr<Device>> further() { return std::unique_ptr<Device>(); }
 
     // Sends all held-back frames. Same locking as ibv_post_send (the caller serialises).
     virtual void flush(ibv_qp*) noexcept {}

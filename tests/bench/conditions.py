@@ -7,6 +7,7 @@
     sudo tests/bench/conditions.py neighbours   kernel traffic of others on a device that the library holds
     sudo tests/bench/conditions.py latency      ping-pong beside raw AF_XDP, pinned and not
     sudo tests/bench/conditions.py groups       ping-pong over a multicast group beside unicast
+    sudo tests/bench/conditions.py rings        threads with sockets of their own, by ring allocation logic
 
 Each round measures everything once, every other round in reverse order. A ratio is that to the first column,
 inside a round; tables show medians, with the smallest and the largest.
@@ -29,6 +30,8 @@ from wire import Wire, cpu_of_children, die_with_parent, progress, run_tool
 KERNEL, BOTH = {}, {"client_vma": True, "server_vma": True}
 ROUNDS = 5
 THREADS = (1, 2, 4, 10)
+RING_THREADS = (1, 2, 4, 8)
+LOGICS = (0, 10, 20, 31)
 BUSY = 2    # programs
 GROUP = "239.1.2.3"
 
@@ -114,9 +117,22 @@ def groups(wire, seconds, _programs):
                   "kernel unicast": KERNEL, "kernel group": {"group": GROUP, **KERNEL}}
 
 
+def rings(wire, seconds, programs):
+    """vma_perf: each thread has a socket of its own, on both sides."""
+    def row(protocol, number):
+        return (lambda **sides: suite_mux.threads_apart(wire, seconds, programs["vma_perf"], protocol,
+                                                        number, **sides)), "rate"
+    rows = {f"{protocol.upper()} {number} thread{'s' if number > 1 else ''}, 1000/s": row(protocol, number)
+            for protocol in ("udp", "tcp") for number in RING_THREADS}
+    columns = {"kernel": KERNEL}
+    columns.update({f"logic {logic}": {"logic": logic, **BOTH} for logic in LOGICS})
+    return rows, columns
+
+
 # Name -> (function of wire, seconds and programs that gives rows and columns; pinned or not, one table each).
 CONDITIONS = {"threads": (threads, [False]), "busy": (busy, [True]), "neighbours": (neighbours, [True]),
-              "latency": (latency, [True, False]), "groups": (groups, [True])}
+              "latency": (latency, [True, False]), "groups": (groups, [True]),
+              "rings": (rings, [False])}
 
 
 def main():

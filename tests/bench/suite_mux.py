@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Waiting: what epoll_wait costs among many sockets, select and epoll beside recv, sleeping and being
 woken."""
+import csv
 import os
 import tempfile
 import time
@@ -14,6 +15,7 @@ from wire import ADDRESS
 
 CONNECTIONS = 10_000
 CALLS = {"epoll": "e", "select": "s", "poll": "p"}   # sockperf -F; beside recvfrom: r
+CONTROL_PORT = 18600   # of vma_perf
 ASLEEP = ["VMA_RX_POLL=0", "VMA_SELECT_POLL=0"]
 
 # What is aimed at: epoll_wait among 10,000 at most 1.3 times what it costs with one; latency by epoll and
@@ -98,6 +100,22 @@ def round_trips(wire, seconds, threads, sockets=20, client_vma=False, server_vma
         wire.interrupt(server)
     check.verify(result["messages"] / 2)
     return {"rate": result["messages"] / result["seconds"] / 1e3, "p50": result["p50"], "p99": result["p99"]}
+
+
+def threads_apart(wire, seconds, program, protocol, threads, logic=0, client_vma=False, server_vma=False):
+    """Thousands of round trips a second of vma_perf, all threads together. Each thread has a socket of its
+    own on both sides, and waits in recv(). `logic`: VMA_RING_ALLOCATION_LOGIC_RX and _TX."""
+    check = OffloadCheck(wire, ["a"] * client_vma + ["b"] * server_vma)
+    environment = [f"VMA_RING_ALLOCATION_LOGIC_{way}={logic}" for way in ("RX", "TX")]
+    server = wire.start("b", program, "server", "--clients", "1", vma=server_vma, environment=environment)
+    wire.wait_bound(server, "tcp", CONTROL_PORT)
+    text = wire.finish(wire.start("a", program, "pingpong", ADDRESS["b"], "-t", protocol, "-T", str(seconds),
+                                  "-s", "64", "--threads", str(threads), "--csv", vma=client_vma,
+                                  environment=environment), seconds)
+    wire.finish(server)
+    result, = csv.DictReader(text.splitlines()[-2:])   # what comes before is the library's log
+    check.verify(int(result["received"]))
+    return {"rate": float(result["received_per_s"]) / 1e3}
 
 
 def measurements(wire, seconds, programs):

@@ -92,11 +92,15 @@ TEST(StatsLayout, DocumentIsCurrent) {
                          F(sequence),
                          F(state),
                          F(ifindex),
+                         F(lane),
                          F(interface),
                          F(device),
 #define VMA_RING_NUMBER(member, ...) F(member),
 #define VMA_RING_DROPS(member) F(member),
 #include "libvma/stats/numbers.def"
+                         F(logic),
+                         F(sockets),
+                         F(owner),
                      }));
 #undef F
 #define F(name) {#name, offsetof(PoolBlock, name)}

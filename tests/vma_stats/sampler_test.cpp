@@ -115,7 +115,7 @@ TEST(StatsFields, Complete) {
     constexpr std::size_t kRing = offsetof(layout::RingBlock, rules);
     constexpr std::size_t kSpareDrops =
         layout::kRingDrops - static_cast<std::size_t>(layout::RingDrop::count_);
-    expect_complete<layout::RingBlock>(kRing, from(sizeof(layout::RingBlock), kRing) - kSpareDrops);
+    expect_complete<layout::RingBlock>(kRing, from(offsetof(layout::RingBlock, logic), kRing) - kSpareDrops);
     constexpr std::size_t kPool = offsetof(layout::PoolBlock, buffers);
     expect_complete<layout::PoolBlock>(kPool, from(sizeof(layout::PoolBlock), kPool));
     constexpr std::size_t kMux = offsetof(layout::MuxBlock, calls);

@@ -125,7 +125,11 @@ class Writer {
         Json out = {{"number", row.number},
                     {"ifindex", row.block.ifindex},
                     {"interface", text(row.block.interface)},
-                    {"device", text(row.block.device)}};
+                    {"device", text(row.block.device)},
+                    {"lane", row.block.lane},
+                    {"logic", row.block.logic},
+                    {"owner", text(row.block.owner)},
+                    {"sockets", row.block.sockets}};
         numbers(out, row.block);
         return out;
     }

@@ -135,6 +135,9 @@ class FullView {
         out_ += kRule;
         line("RING=[{}]", row.number);
         line("- {} by {}", vma_stats::text(r.interface), vma_stats::text(r.device));
+        if (r.logic != 0)
+            line("- Number {} for {}, allocation logic {}, sockets {}", r.lane, vma_stats::text(r.owner),
+                 r.logic, r.sockets);
         count("Packets count:", r.rx_packets);
         count("Packets bytes:", r.rx_bytes);
         count("Tx packets count:", r.tx_packets);

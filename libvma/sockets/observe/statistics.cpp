@@ -69,7 +69,24 @@ void describe_ring(unsigned number, ring::Ring& ring, net::KernelView& view) noe
     block.ifindex = attr.ifindex;
     stats::put_text(block.interface, known ? link.name : std::string_view{});
     stats::put_text(block.device, attr.name);
+    block.lane = ring.lane();
     stats::publish(block.state, 1);
+}
+
+// A lane has another owner now and then.
+void publish_owner(stats::RingBlock& block, const ring::Lanes& lanes, unsigned lane) noexcept {
+    try {
+        const std::string owner = lanes.owner(lane);
+        const unsigned sockets = lanes.users(lane);
+        if (stats::text_of(block.owner) == owner && block.sockets == sockets) return;
+        stats::Describe guard(block.sequence);
+        if (!guard) return;
+        block.logic = static_cast<std::uint32_t>(lanes.logic());
+        block.sockets = sockets;
+        stats::put_text(block.owner, owner);
+    } catch (...) {
+        // no memory: the one of before stays
+    }
 }
 
 void publish_ring(unsigned number, RingSlot& slot) noexcept {
@@ -162,6 +179,7 @@ void for_each_ring(F&& visit) {
         if (ring::Ring* ring = g_rings[i].ring.load(std::memory_order_acquire)) {
             if (stats::load(stats::current()->ring(i).state) == 0)
                 describe_ring(i, *ring, stack->present_view());
+            publish_owner(stats::current()->ring(i), stack->rings().lanes(), ring->lane());
             visit(i, g_rings[i]);
         }
 }

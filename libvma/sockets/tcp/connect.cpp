@@ -62,10 +62,12 @@ bool TcpConnecting::plan_connect(int fd, const net::Endpoint& to, Plan& plan) no
         const config::Verdict decision = config::decide(config::Role::tcp_client, to, &local);
         plan.why.rule = decision.text();
         if (decision.os()) return left(stats::Reason::rule);
-        if (stack_.ring(route->ifindex) == nullptr) {
+        plan.lane = lane_at({owner, local.address.v4()});
+        if (stack_.ring(route->ifindex, plan.lane) == nullptr) {
             Stack::Control control(stack_);
             plan.why.reason = stats::Reason::no_device;
-            if (!control.mine || stack_.open_ring(route->ifindex, &plan.why.detail) == nullptr) return false;
+            if (!control.mine || stack_.open_ring(route->ifindex, plan.lane, &plan.why.detail) == nullptr)
+                return false;
         }
         plan.ends = {local, to};
         plan.autobind = local.port == 0;
@@ -94,6 +96,7 @@ int TcpConnecting::start_connect(int fd, const sockaddr* addr, socklen_t len, bo
     urgent::prepare();
     shadow_.learn(fd);
     options_.settle(fd);
+    options_.next().path.lane = plan.lane;
     icmp::start(stack_);
     transport_.release_retired();
     // The kernel does not know about connections of the library in TIME_WAIT, so a port it finds may be taken

@@ -27,7 +27,8 @@ class TcpConnecting : public TcpListening {
     struct Plan {
         net::Endpoints ends;
         bool autobind = false;  // the local port is to be found yet
-        Why why;                // where the library is not to serve it
+        unsigned lane = 0;
+        Why why;  // where the library is not to serve it
     };
     bool plan_connect(int fd, const net::Endpoint& to, Plan& plan) noexcept;
     int start_connect(int fd, const sockaddr* addr, socklen_t len, bool& ours, Why& why);

@@ -44,6 +44,7 @@ TcpSocket* TcpSocket::accepted(void* memory, TcpListening& listener, tcp::Connec
     socket->name_.set_listening({from.name_.listening().address, 0});
     socket->shadow_.trust_from(clock::Ticks::now());
     socket->transport_.set(c);
+    socket->join_lane(from);
     socket->phase_.store(Phase::connected, std::memory_order_release);
     socket->receive_timeout_.store(from.receive_timeout_.load(std::memory_order_relaxed),
                                    std::memory_order_relaxed);

@@ -48,12 +48,13 @@ std::vector<FlowRules::Rule> TcpListening::wanted_rules(Why& why) {
             continue;
         }
         why.rule = decision.text();
-        ring::Ring* ring = stack_.open_ring(a.ifindex, &why.detail);
+        ring::Ring* ring = stack_.open_ring(a.ifindex, lane_at(a), &why.detail);
         if (ring == nullptr) {
             why.reason = stats::Reason::no_device;
             continue;
         }
-        wanted.push_back({ring, {IPPROTO_TCP, a.address, name_.listening().port, 0, 0}});
+        const verbs::FlowSpec spec{IPPROTO_TCP, a.address, name_.listening().port, 0, 0};
+        wanted.push_back({&ring->home_of(spec), spec});
     }
     return wanted;
 }

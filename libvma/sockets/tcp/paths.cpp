@@ -64,7 +64,7 @@ int TcpPaths::find(const net::Endpoints& ends, const net::PathOptions& options, 
     net::Link link;
     if (!paths.link(*route, link)) return -ENETUNREACH;
     bool busy = false;  // the caller may hold a ring's lock, and control operations take those
-    out.ring = paths.ring(*route, busy);
+    out.ring = paths.ring(*route, options.lane, busy);
     if (busy) return -EAGAIN;
     if (out.ring == nullptr) return -EOPNOTSUPP;
     out.src_mac = link.mac;

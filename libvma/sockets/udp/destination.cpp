@@ -80,7 +80,9 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
         // Control operations take the send lock, which the caller holds, so the ring is not waited for: the
         // kernel sends this datagram, and the next one asks again.
         bool busy = false;
-        ring::Ring* ring = paths.ring(*route, busy, &d.why.detail);
+        const in_addr_t local = asked.src != 0 ? asked.src : route->src;
+        const unsigned lane = stack.rings().lanes().of(from.path.lane, local);
+        ring::Ring* ring = paths.ring(*route, lane, busy, &d.why.detail);
         if (busy) {
             d.generation = 0;
             return leave(stats::Reason::other, "the rings are being changed at the moment");
@@ -101,7 +103,7 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
         net::UdpTemplate t;
         t.src_mac = link.mac;
         t.dst_mac = next.mac;
-        t.src_addr = asked.src != 0 ? asked.src : route->src;
+        t.src_addr = local;
         t.dst_addr = d.addr;
         t.src_port = from.src_port;
         t.dst_port = d.port;

@@ -156,7 +156,7 @@ void Groups::settle() noexcept {
             evaluate(port, group);
             for (const int ifindex : std::exchange(wanted_rings_, {})) {
                 std::string why;
-                if (stack_.open_ring(ifindex, &why) == nullptr || stack_.rings().find(ifindex) == nullptr)
+                if (stack_.open_ring(ifindex, 0, &why) == nullptr || stack_.rings().find(ifindex) == nullptr)
                     no_ring_[ifindex] = why;
                 mark(port, group);
             }

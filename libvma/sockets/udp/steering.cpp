@@ -45,6 +45,7 @@ void UdpSteering::read_attributes(int fd) noexcept {
     a.src_addr = to_group ? 0 : ends_.local.address.v4();
     a.multicast = send_.attributes().multicast;
     a.src_port = ends_.local.port;
+    if (ends_.local.port != 0) a.path.lane = lane();
     a.path.tos = static_cast<std::uint8_t>(int_option(fd, IPPROTO_IP, IP_TOS, 0));
     a.path.ttl = static_cast<std::uint8_t>(int_option(fd, IPPROTO_IP, IP_TTL, 64));
     a.pmtu_discover = int_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT);
@@ -70,15 +71,15 @@ bool UdpSteering::rule_allows(const net::Address& address, Why& why) const {
     return !decision.os();
 }
 
-ring::Ring* UdpSteering::ring_of(int ifindex, Why& why) {
-    ring::Ring* ring = stack_.rings().get(ifindex, &why.detail);
+// Also notes the ring for senders: the first one would need the control lock, and the kernel sent if it was
+// held.
+ring::Ring* UdpSteering::ring_of(const net::LocalAddress& at, Why& why) {
+    ring::Ring* ring = stack_.rings().get(at.ifindex, lane_at(at), &why.detail);
     if (ring == nullptr) {
         why.reason = stats::Reason::no_device;
-        waits_for_device_ |= stack_.rings().held(ifindex);
+        waits_for_device_ |= stack_.rings().held(at.ifindex);
     } else {
-        // Notes it for senders: the first one would need the control lock, and the kernel sent if it was
-        // held.
-        stack_.open_ring(ifindex);
+        stack_.open_ring(at.ifindex, lane_at(at));
     }
     return ring;
 }
@@ -103,13 +104,15 @@ std::vector<FlowRules::Rule> UdpSteering::connected_rules(Why& why) {
     why.reason = route ? statistics::reason_of_route(*route) : stats::Reason::no_route;
     if (why.reason != stats::Reason::none) return wanted;
     const verbs::FlowSpec spec{IPPROTO_UDP, local.v4(), ends_.local.port, remote.v4(), ends_.remote.port};
-    if (ring::Ring* ring = ring_of(route->ifindex, why)) wanted.push_back({ring, spec});
+    if (ring::Ring* ring = ring_of({route->ifindex, local.v4()}, why))
+        wanted.push_back({&ring->home_of(spec), spec});
     // Answers may come in through the interface that owns the address, when that is another one and
     // rp_filter allows it.
     int owner = 0;
     if (stack_.view().is_local(local.v4(), &owner) && owner != route->ifindex &&
         stack_.view().sources(owner).accepts(remote.v4()))
-        if (ring::Ring* ring = ring_of(owner, why)) wanted.push_back({ring, spec});
+        if (ring::Ring* ring = ring_of({owner, local.v4()}, why))
+            wanted.push_back({&ring->home_of(spec), spec});
     return wanted;
 }
 
@@ -129,9 +132,10 @@ std::vector<FlowRules::Rule> UdpSteering::wanted_rules(bool only_route, Why& why
     for (const net::LocalAddress& a : stack_.view().addresses()) {
         if (!stack_.may_serve(a, ends_.local.address, send_.attributes().path.oif, why)) continue;
         if (!rule_allows(net::Address(a.address), why)) continue;
-        ring::Ring* ring = only_route ? stack_.rings().find(a.ifindex) : ring_of(a.ifindex, why);
+        ring::Ring* ring = only_route ? stack_.rings().find(a.ifindex, lane_at(a)) : ring_of(a, why);
         if (ring == nullptr) continue;
-        wanted.push_back({ring, {IPPROTO_UDP, a.address, ends_.local.port, 0, 0}});
+        const verbs::FlowSpec spec{IPPROTO_UDP, a.address, ends_.local.port, 0, 0};
+        wanted.push_back({&ring->home_of(spec), spec});
     }
     return wanted;
 }

@@ -69,7 +69,7 @@ class UdpSteering : public SteeredSocket, public ring::FrameSink, public GroupSo
     std::vector<FlowRules::Rule> wanted_rules(bool only_route,
                                               Why& why);  // why: if none. May throw bad_alloc
     std::vector<FlowRules::Rule> connected_rules(Why& why);
-    ring::Ring* ring_of(int ifindex, Why& why);
+    ring::Ring* ring_of(const net::LocalAddress& at, Why& why);
     bool rule_allows(const net::Address& address, Why& why) const;
     void set_rules(std::vector<FlowRules::Rule> wanted, Why& why) noexcept;
     void decide_receive(const Why& why) noexcept;

@@ -443,8 +443,9 @@ bool Listener::on_cookie(const Segment& segment) noexcept {
 
 bool Listener::open(const Segment& segment, const Handshake& handshake, bool cookie) noexcept {
     lock_.lock();
-    const Options options = options_;
+    Options options = options_;
     lock_.unlock();
+    options.path.lane = segment.buffer->ring->lane();  // where its frames come in, they go out
     Path path;
     const int error = paths_.find(handshake.ends, options.path, path);
     Connection* c = nullptr;
@@ -566,7 +567,9 @@ bool Listener::find_way(const Segment& segment, const Options& options, bool loo
     std::uint32_t mtu = b.ring->attr().mtu;
     if (look_up) {
         Path path;
-        const int error = paths_.find(segment.ends, options.path, path);
+        net::PathOptions from = options.path;
+        from.lane = b.ring->lane();
+        const int error = paths_.find(segment.ends, from, path);
         if (error != -EAGAIN && (error != 0 || path.ring == nullptr)) return false;
         if (path.mtu != 0) known_mtu_.store(mtu = path.mtu, std::memory_order_relaxed);
         if (error == 0) {

@@ -2,17 +2,18 @@
 #include "libvma/verbs/xdp/xdp_device.h"
 
 #include <fmt/format.h>
-#include <sys/epoll.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <mutex>
 
-#include "libvma/os/calls.h"
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/log.h"
 #include "libvma/verbs/xdp/ethtool.h"
+#include "libvma/verbs/xdp/kernel_age.h"
+#include "libvma/verbs/xdp/xdp_lane.h"
 
 namespace vma::verbs::xdp {
 namespace {
@@ -20,10 +21,10 @@ namespace {
 constexpr std::uint32_t kTxHeadroom = 64;  // metadata needs 24 bytes; a cache line keeps headers aligned
 constexpr std::uint32_t kSmallChunk = 2048, kLargeChunk = 4096;
 constexpr std::uint32_t kFillBatch = 32;  // to one queue before the others have a turn
-constexpr std::uint32_t kSmallDepth =
-    128;  // for each queue, to begin with: the ring asks for more as sockets come
-constexpr std::uint32_t kMaxSendSge = 17;  // MAX_SKB_FRAGS
-constexpr int kKickTries = 8;  // of 32 frames each; if more are needed, the kernel holds the queue up
+// Receives of a further device, on all queues together: a burst for a thread that does something else. And
+// the most that all of them have.
+constexpr std::uint32_t kFurther = 1024, kLeastFurther = 256, kMostFurther = 16384;
+constexpr std::uint32_t kFurtherSends = 512;
 
 void pause_msec() noexcept {
     timespec pause{0, 1'000'000};
@@ -66,10 +67,7 @@ Result<std::unique_ptr<XdpDevice>> XdpDevice::open(XdpConfig config) {
 }
 
 XdpDevice::XdpDevice(XdpConfig config, Steering steering)
-    : config_(std::move(config)),
-      steering_(std::move(steering)),
-      lazy_(LazyKick::kBurstGapNs * clock::ticks_per_usec() / 1000, LazyKick::kLoneFrames,
-            LazyKick::kHoldLimitNs * clock::ticks_per_usec() / 1000) {
+    : config_(std::move(config)), steering_(std::move(steering)) {
     attr_.name = fmt::format("xdp:{} ({})", config_.name, config_.modes.front() == Mode::drv ? "drv" : "skb");
     attr_.ifindex = config_.ifindex;
     attr_.mac = config_.mac;
@@ -81,22 +79,45 @@ XdpDevice::XdpDevice(XdpConfig config, Steering steering)
     attr_.max_send_sge = kMaxSendSge;
     attr_.max_send_wr = std::bit_floor(std::max(64u, config_.tx_entries));
     rx_per_queue_ = std::bit_floor(std::max(256u, config_.rx_entries / config_.queues));
+    fill_per_queue_ = rx_per_queue_;
     attr_.max_recv_wr = rx_per_queue_ * config_.queues;
     attr_.recv_wr_hint = kSmallDepth * config_.queues;
     attr_.level_events = true;
     attr_.partial_sums = config_.partial_sums;
     attr_.lazy_tx = true;
-    if (auto opened = super_.open(config_.ifindex, config_.name); opened) {
-        attr_.max_tso = SuperFrames::kMaxPayload;
-        attr_.max_tso_sge = SuperFrames::kMaxPieces;
-        attr_.tso_copies = true;
-    } else {
-        log::info("{}: TCP segments leave one by one: {}", attr_.name, opened.error().what);
-    }
-    set_calls({&XdpDevice::post_send, &XdpDevice::post_recv, &XdpDevice::poll_cq, &XdpDevice::req_notify_cq});
+    open_super_frames(config_.name);
+    plan_rings();
+    set_calls({&XdpSender::post_send, &XdpDevice::post_recv, &XdpDevice::poll_cq, &XdpDevice::req_notify_cq});
 }
 
-XdpDevice::~XdpDevice() = default;
+// Before 6.15 two XSKs of one queue may both take the same entry of the fill ring in generic mode.
+void XdpDevice::plan_rings() {
+    const std::uint32_t wanted = std::min(rx_per_queue_, std::bit_floor(kFurther / config_.queues));
+    const std::uint32_t each = std::max(kLeastFurther, wanted);
+    const std::uint32_t sends = std::min(kFurtherSends, attr_.max_send_wr);
+    const unsigned most =
+        std::min<unsigned>({config_.rings, STEER_MAX_SLOTS, 1 + kMostFurther / (each * config_.queues)});
+    if (most < 2 || (config_.modes.front() == Mode::skb && !generic_rx_is_locked())) return;
+    shared_ = std::make_unique<SharedPool>(most, each, sends);
+    pool_ = shared_.get();
+    fill_per_queue_ = std::bit_ceil(rx_per_queue_ + (most - 1) * each);
+    attr_.further_recv = (most - 1) * each * config_.queues;
+    attr_.further_send = (most - 1) * sends;
+    attr_.max_recv_wr += attr_.further_recv;
+}
+
+Result<std::unique_ptr<Device>> XdpDevice::further() {
+    if (shared_ == nullptr)
+        return fail(EOPNOTSUPP, generic_rx_is_locked()
+                                    ? "it was opened for one"
+                                    : "several sockets of one queue need Linux 6.15 in generic mode");
+    if (opened_ == shared_->devices())
+        return fail(ENOBUFS, fmt::format("its memory is divided for {}", shared_->devices()));
+    return std::make_unique<XdpLane>(*this, opened_++);
+}
+
+// The sockets go before the program.
+XdpDevice::~XdpDevice() { queues_.clear(); }
 
 Result<ibv_mr*> XdpDevice::reg_mr(void* addr, std::size_t length) {
     if (have_mr_) return fail(EBUSY, "the device has its memory region already");
@@ -109,15 +130,17 @@ Result<ibv_mr*> XdpDevice::reg_mr(void* addr, std::size_t length) {
     queues_.push_back(std::move(first));
     receives_.start(memory_, length, attr_.chunk_size);
     sent_.resize(length, attr_.chunk_size);
+    if (shared_ != nullptr) shared_->laid_out(memory_, length, attr_.chunk_size);
     return fill_mr(addr, length);
 }
 
-// The descriptor is known once the queues are bound.
-Result<ibv_comp_channel*> XdpDevice::create_comp_channel() { return fill_channel(-1); }
-
 Result<ibv_qp*> XdpDevice::create_qp(const ibv_qp_init_attr& init) {
     if (!have_mr_ || have_qp_) return fail(EINVAL, "one memory region first, then one QP");
-    XskConfig xsk{.ifindex = config_.ifindex, .rx_size = rx_per_queue_, .tx_size = attr_.max_send_wr};
+    XskConfig xsk{.ifindex = config_.ifindex,
+                  .rx_size = rx_per_queue_,
+                  .tx_size = attr_.max_send_wr,
+                  .fill_size = fill_per_queue_,
+                  .completion_size = std::bit_ceil(attr_.max_send_wr + attr_.further_send)};
     const bool one_chunk = config_.mtu + 14 + kHeadroom <= attr_.chunk_size;
     const std::vector<std::uint16_t> ways = ways_to_bind(config_.zero_copy, one_chunk);
     for (unsigned q = 0; q < config_.queues; q++) {
@@ -154,19 +177,12 @@ Result<ibv_qp*> XdpDevice::create_qp(const ibv_qp_init_attr& init) {
                                                  strerror(error)));
         if (auto set = steering_.set_socket(0, q, socket.fd()); !set) return std::unexpected(set.error());
     }
-    if (queues_.size() == 1) {
-        queues_.front()->mirror_fd(&channel_.fd);
-    } else {
-        epoll_ = InternalFd(static_cast<int>(os::raw_syscall(SYS_epoll_create1, EPOLL_CLOEXEC)));
-        if (!epoll_) return fail(EMFILE, "epoll_create1");
-        for (auto& queue : queues_) {
-            epoll_event event{.events = EPOLLIN, .data = {}};
-            os::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, queue->fd(), &event);
-        }
-        epoll_.mirror(&channel_.fd);
-    }
+    if (auto opened = open_channel(); !opened) return std::unexpected(opened.error());
+    if (shared_ != nullptr) shared_->set_completions(queues_.front()->completion);
     // There may be fewer queues than were asked for.
-    attr_.max_recv_wr = rx_per_queue_ * static_cast<std::uint32_t>(queues_.size());
+    const auto count = static_cast<std::uint32_t>(queues_.size());
+    if (shared_ != nullptr) attr_.further_recv = (shared_->devices() - 1) * shared_->receives() * count;
+    attr_.max_recv_wr = rx_per_queue_ * count + attr_.further_recv;
     slots_.resize(attr_.max_send_wr);
     return fill_qp(init);
 }
@@ -187,12 +203,6 @@ void XdpDevice::link_changed(const MacAddress& mac, std::uint32_t mtu) noexcept 
     (void)steering_.set_config(mac, mtu);
 }
 
-std::uint64_t XdpDevice::rx_device_drops() noexcept {
-    std::uint64_t sum = 0;
-    for (auto& queue : queues_) sum += queue->rx_drops();
-    return sum;
-}
-
 // ---- receive side ----
 
 // Each queue gets back the buffers that it has used. A round robin would gather the buffers in queues without
@@ -207,8 +217,18 @@ Xsk* XdpDevice::emptiest_queue() noexcept {
 
 int XdpDevice::post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad) {
     auto& d = device_of<XdpDevice>(qp->context);
+    if (__builtin_expect(d.pool_ == nullptr, 1)) return d.post(wr, bad);
+    if (d.pool_->fill_lock().owned_by_me()) {  // in a signal handler
+        *bad = wr;
+        return ENOMEM;
+    }
+    const std::lock_guard guard(d.pool_->fill_lock());
+    return d.post(wr, bad);
+}
+
+int XdpDevice::post(ibv_recv_wr* wr, ibv_recv_wr** bad) noexcept {
     while (wr != nullptr) {
-        Xsk* queue = d.emptiest_queue();
+        Xsk* queue = emptiest_queue();
         if (queue == nullptr) {
             *bad = wr;
             return ENOMEM;
@@ -216,8 +236,8 @@ int XdpDevice::post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad) {
         const std::uint32_t room = std::min(queue->fill.room(kFillBatch), kFillBatch);
         std::uint32_t n = 0;
         for (; wr != nullptr && n < room; wr = wr->next) {
-            std::uint64_t offset = wr->sg_list->addr - reinterpret_cast<std::uintptr_t>(d.memory_);
-            d.receives_.posted(offset, wr->wr_id);
+            std::uint64_t offset = wr->sg_list->addr - reinterpret_cast<std::uintptr_t>(memory_);
+            receives_.posted(offset, wr->wr_id);
             queue->fill.back(n++) = offset;
         }
         queue->fill.submit(n);
@@ -268,117 +288,5 @@ int XdpDevice::poll_cq(ibv_cq* cq, int count, ibv_wc* wc) {
 
 // The XSK is readable exactly while its RX ring is not empty, so there is nothing to arm.
 int XdpDevice::req_notify_cq(ibv_cq*, int) { return 0; }
-
-// ---- send side ----
-
-void XdpDevice::reap() noexcept {
-    XskRing<std::uint64_t>& ring = queues_.front()->completion;
-    std::uint32_t ready = ring.available();
-    if (ready == 0) return;
-    for (std::uint32_t i = 0; i < ready; i++)
-        if (const std::uint64_t slot = sent_.take(ring.front(i)); slot != ChunksAway::kNone)
-            slots_.piece_done(static_cast<std::uint32_t>(slot));
-    ring.release(ready);
-}
-
-int XdpDevice::poll_send(int count, ibv_wc* wc) noexcept {
-    reap();
-    return slots_.poll(count, wc, qp_.qp_num);
-}
-
-int XdpDevice::send_one(const ibv_send_wr& wr) noexcept {
-    Xsk& queue = *queues_.front();
-    const std::uint32_t pieces = static_cast<std::uint32_t>(wr.num_sge);
-    if (pieces == 0 || pieces > (scatter_ ? kMaxSendSge : 1)) return EINVAL;
-    if (slots_.full()) return ENOMEM;  // the caller polls the send CQ first
-    if (queue.tx.room(unsubmitted_ + pieces) < unsubmitted_ + pieces) return ENOMEM;
-    for (std::uint32_t i = 0; i < pieces; i++) {
-        const ibv_sge& sge = wr.sg_list[i];
-        xdp_desc& desc = queue.tx.back(unsubmitted_ + i);
-        desc.addr = sge.addr - reinterpret_cast<std::uintptr_t>(memory_);
-        desc.len = sge.length;
-        desc.options = i + 1 < pieces ? XDP_PKT_CONTD : 0;
-        sent_.give(desc.addr, slots_.next());
-        if (i == 0 && (wr.send_flags & IBV_SEND_IP_CSUM) && attr_.tx_checksum) {
-            auto* frame = reinterpret_cast<std::uint8_t*>(sge.addr);
-            auto* meta = reinterpret_cast<TxMetadata*>(frame - sizeof(TxMetadata));
-            meta->flags = kTxMetadataChecksum;
-            meta->checksum_start = 14 + 20;  // the library's frames have no IP options
-            meta->checksum_offset = frame[14 + 9] == IPPROTO_TCP ? 16 : 6;
-            desc.options |= XDP_TX_METADATA;
-        }
-    }
-    slots_.add(wr);
-    unsubmitted_ += pieces;
-    return 0;
-}
-
-// Frames that were posted before leave before.
-int XdpDevice::send_super(const ibv_send_wr& wr) noexcept {
-    if (unsubmitted_ != 0 || backlog_) submit_and_kick();
-    return super_.send(wr);
-}
-
-void XdpDevice::submit_and_kick() noexcept {
-    Xsk& queue = *queues_.front();
-    if (unsubmitted_ != 0) {
-        queue.tx.submit(unsubmitted_);
-        unsubmitted_ = 0;
-    }
-    // In copy mode the kernel takes at most 32 descriptors a call. It answers EAGAIN when more remain, or
-    // when its completion ring or the socket's send buffer is full. Then the loop takes completions and asks
-    // again.
-    int error = 0;
-    for (int i = 0; i < kKickTries; i++) {
-        error = queue.kick_tx();
-        if (error != EAGAIN && error != EBUSY && error != ENOBUFS) break;
-        reap();
-    }
-    const std::uint64_t now = clock::ticks();
-    lazy_.kicked(now);
-    // Frames that the kernel did not take count as held, so that the flusher asks again. After another error
-    // (the interface is down) the next send or flush asks again.
-    backlog_ = error == EAGAIN || error == EBUSY || error == ENOBUFS;
-    stuck_ = error != 0 && !backlog_;
-    held_since_.store(now, std::memory_order_relaxed);
-    held_.store(backlog_ ? 1 : 0, std::memory_order_relaxed);
-}
-
-int XdpDevice::post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
-    auto& d = device_of<XdpDevice>(qp->context);
-    bool kick = false;
-    int error = 0;
-    for (; wr != nullptr; wr = wr->next) {
-        if (wr->opcode == IBV_WR_TSO) {
-            error = d.send_super(*wr);
-            if (error == 0) continue;
-        } else {
-            error = d.send_one(*wr);
-        }
-        if (error != 0) {
-            *bad = wr;
-            kick = d.unsubmitted_ != 0;  // only sending the held frames makes room
-            break;
-        }
-        kick |= d.lazy_.posted(clock::ticks()) || d.stuck_;
-    }
-    if (kick) {
-        d.submit_and_kick();
-    } else if (d.lazy_.held() != 0 && !d.backlog_ && !d.lazy_.gathering()) {
-        d.held_since_.store(d.lazy_.held_since(), std::memory_order_relaxed);
-        d.held_.store(d.lazy_.held(), std::memory_order_relaxed);
-    }
-    return error;
-}
-
-void XdpDevice::gather(ibv_qp*, bool on) noexcept {
-    lazy_.gather(on);
-    if (!on && unsubmitted_ != 0) submit_and_kick();
-}
-
-void XdpDevice::flush(ibv_qp*) noexcept {
-    if (unsubmitted_ != 0 || backlog_ || stuck_) submit_and_kick();
-    lazy_.end_burst();
-}
 
 }  // namespace vma::verbs::xdp

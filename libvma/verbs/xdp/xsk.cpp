@@ -127,13 +127,18 @@ Result<void> Xsk::make_rings(const XskConfig& config) {
     auto off = offsets(fd());
     if (!off) return std::unexpected(off.error());
     // A queue has its own fill and completion ring even when the umem is shared.
-    std::uint32_t completion_size = config.tx_size != 0 ? config.tx_size : 64;
-    if (auto r = fill.create(fd(), XDP_UMEM_FILL_RING, XDP_UMEM_PGOFF_FILL_RING, off->fr, config.rx_size); !r)
-        return r;
-    if (auto r = completion.create(fd(), XDP_UMEM_COMPLETION_RING, XDP_UMEM_PGOFF_COMPLETION_RING, off->cr,
-                                   completion_size);
-        !r)
-        return r;
+    const std::uint32_t fill_size = config.fill_size != 0 ? config.fill_size : config.rx_size;
+    const std::uint32_t completion_size = config.tx_size == 0           ? 64
+                                          : config.completion_size != 0 ? config.completion_size
+                                                                        : config.tx_size;
+    if (config.own_pool) {
+        if (auto r = fill.create(fd(), XDP_UMEM_FILL_RING, XDP_UMEM_PGOFF_FILL_RING, off->fr, fill_size); !r)
+            return r;
+        if (auto r = completion.create(fd(), XDP_UMEM_COMPLETION_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
+                                       off->cr, completion_size);
+            !r)
+            return r;
+    }
     if (auto r = rx.create(fd(), XDP_RX_RING, XDP_PGOFF_RX_RING, off->rx, config.rx_size); !r) return r;
     if (config.tx_size != 0) {
         // In copy mode the kernel charges each frame on its way to the socket's send buffer, whose default

@@ -112,8 +112,11 @@ void set_send_buffer(int fd, int bytes) noexcept;
 struct XskConfig {
     int ifindex = 0;
     std::uint32_t queue = 0;
-    std::uint32_t rx_size = 0;     // RX and fill ring
-    std::uint32_t tx_size = 0;     // TX and completion ring; 0: this queue only receives
+    std::uint32_t rx_size = 0;          // RX and fill ring
+    std::uint32_t tx_size = 0;          // TX and completion ring; 0: this queue only receives
+    std::uint32_t fill_size = 0;        // 0: rx_size
+    std::uint32_t completion_size = 0;  // 0: tx_size
+    bool own_pool = true;          // false: fill and completion ring are those of the owner on the same queue
     std::uint16_t bind_flags = 0;  // XDP_COPY / XDP_ZEROCOPY, XDP_USE_SG, XDP_USE_NEED_WAKEUP
 };
 

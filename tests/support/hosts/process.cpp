@@ -59,6 +59,9 @@ std::vector<std::string> environment(const RunOptions& options) {
         const auto adapters = adapter_environment(options.netns);
         env.insert(env.end(), adapters.begin(), adapters.end());
     }
+    // A whole suite with several rings on an interface.
+    if (const char* logic = getenv("VMA_TEST_RING_LOGIC"); options.preload && logic != nullptr)
+        env.push_back(std::string("VMA_RING_ALLOCATION_LOGIC_RX=") + logic);
     // Outside the test's own namespaces the library must not attach to the machine's interfaces.
     if (options.preload && options.netns.empty()) env.emplace_back("VMA_XDP_INTERFACES=");
     // Also to programs without the library: see tests/parity/pair/tcp_harness.cpp and

@@ -95,8 +95,9 @@ struct Sink final : ring::FrameSink {
 
 // Opens the device of host a, in the calling thread's namespace.
 Result<std::unique_ptr<XdpDevice>> open_device(Mode mode, unsigned queues, std::uint32_t mtu,
-                                               std::uint32_t rx_entries = 1024) {
+                                               std::uint32_t rx_entries = 1024, unsigned rings = 1) {
     XdpConfig config;
+    config.rings = rings;
     config.name = TwoHosts::interface();
     config.ifindex = static_cast<int>(if_nametoindex(config.name.c_str()));
     config.mac = mac_of(config.name);
@@ -109,8 +110,8 @@ Result<std::unique_ptr<XdpDevice>> open_device(Mode mode, unsigned queues, std::
 }
 
 Result<std::unique_ptr<ring::Ring>> open_ring(Mode mode, unsigned queues, std::uint32_t mtu,
-                                              std::uint32_t rx_entries = 1024) {
-    auto device = open_device(mode, queues, mtu, rx_entries);
+                                              std::uint32_t rx_entries = 1024, unsigned rings = 1) {
+    auto device = open_device(mode, queues, mtu, rx_entries, rings);
     if (!device) return std::unexpected(device.error());
     return ring::Ring::create(std::move(*device), {.huge_pages = false});
 }
@@ -123,7 +124,8 @@ FlowSpec flow(std::uint16_t port, std::uint16_t peer_port = 0) {
 // Host a has the ring and a kernel socket on the same port (the shadow); host b is all kernel.
 class XdpDeviceTest : public testing::TestWithParam<Mode> {
   protected:
-    void start(unsigned queues = 1, std::uint32_t mtu = 1500, std::uint32_t rx_entries = 1024) {
+    void start(unsigned queues = 1, std::uint32_t mtu = 1500, std::uint32_t rx_entries = 1024,
+               unsigned rings = 1) {
         hosts.emplace(
             testing_support::Wire{.queues = static_cast<int>(queues), .mtu = static_cast<int>(mtu)});
         {
@@ -134,9 +136,25 @@ class XdpDeviceTest : public testing::TestWithParam<Mode> {
         On host(*hosts, Host::a);
         own_mac = mac_of(TwoHosts::interface());
         shadow = udp_socket(TwoHosts::address(Host::a), kPort);
-        auto opened = open_ring(GetParam(), queues, mtu, rx_entries);
+        auto opened = open_ring(GetParam(), queues, mtu, rx_entries, rings);
         ASSERT_TRUE(opened) << opened.error().what;
         ring = std::move(*opened);
+    }
+    // A further ring on the same netdev.
+    std::unique_ptr<ring::Ring> another(unsigned lane) {
+        On host(*hosts, Host::a);
+        auto device = ring->device().further();
+        if (!device || *device == nullptr) {
+            ADD_FAILURE() << (device ? "opened anew" : device.error().what);
+            return nullptr;
+        }
+        auto made = ring::Ring::create(std::move(*device), {.lane = lane, .huge_pages = false});
+        if (!made) {
+            ADD_FAILURE() << made.error().what;
+            return nullptr;
+        }
+        ring->lend((*made)->attr().borrowed_recv);
+        return std::move(*made);
     }
     void attach(const FlowSpec& spec, Sink& to) {
         ring->expect(2048);  // what a socket with a large receive buffer announces
@@ -164,7 +182,8 @@ class XdpDeviceTest : public testing::TestWithParam<Mode> {
         }
         return true;
     }
-    int send(const std::string& text) {
+    int send(const std::string& text) { return send(*ring, text); }
+    int send(ring::Ring& from, const std::string& text) {
         std::uint8_t headers[net::kUdpHeaders];
         net::build_udp_headers({.src_mac = own_mac,
                                 .dst_mac = peer_mac,
@@ -174,7 +193,7 @@ class XdpDeviceTest : public testing::TestWithParam<Mode> {
                                 .dst_port = htons(kPeerPort)},
                                0, headers);
         iovec iov{const_cast<char*>(text.data()), text.size()};
-        return ring->send_udp(headers, &iov, 1, text.size());
+        return from.send_udp(headers, &iov, 1, text.size());
     }
 
     std::optional<TwoHosts> hosts;
@@ -401,6 +420,121 @@ TEST_P(XdpDeviceTest, FramesWithoutABufferAreCountedAndItGoesOn) {
     }
     ASSERT_TRUE(poll_until([&] { return sink.payloads.size() == 1000; })) << sink.payloads.size();
     EXPECT_EQ(sink.payloads.back(), "999");
+}
+
+TEST_P(XdpDeviceTest, SeveralRingsOnOneNetdev) {
+    for (const unsigned queues : {1u, 2u}) {
+        start(queues, 1500, 1024, 4);
+        attach(flow(kPort), sink);
+        std::vector<std::unique_ptr<ring::Ring>> rings;
+        Sink sinks[3];
+        for (unsigned i = 0; i < 3; i++) {
+            rings.push_back(another(i + 1));
+            ASSERT_NE(rings.back(), nullptr);
+            const auto port = static_cast<std::uint16_t>(kPort + 1 + i);
+            ASSERT_TRUE(rings[i]->attach(flow(port), &sinks[i], ring::Share::latest));
+        }
+        EXPECT_FALSE(ring->device().further()) << "its memory was divided for four";
+        for (int i = 0; i < 3000; i++) {
+            const auto text = std::to_string(i) + pattern(static_cast<std::size_t>(i % 1400));
+            const int to = i % 4;
+            peer_sends(text, static_cast<std::uint16_t>(kPort + to));
+            Sink& its = to == 0 ? sink : sinks[to - 1];
+            ASSERT_TRUE(poll_until([&] {
+                if (to != 0) rings[static_cast<std::size_t>(to - 1)]->poll();
+                return !its.payloads.empty();
+            })) << i;
+            ASSERT_TRUE(its.payloads == std::vector<std::string>{text}) << i;
+            its.payloads.clear();
+            ASSERT_EQ(send(to == 0 ? *ring : *rings[static_cast<std::size_t>(to - 1)], text), 0);
+            ASSERT_TRUE(receive(peer) == text) << i;
+        }
+        for (auto& each : rings) {
+            EXPECT_GE(each->buffer_counts().tx_free + 64, each->buffer_counts().tx_total);
+            EXPECT_EQ(each->counters().tx_lost, 0u);
+        }
+        EXPECT_EQ(recv(shadow.get(), nullptr, 0, MSG_DONTWAIT), -1) << "the kernel got one";
+        rings.clear();
+        ring.reset();
+    }
+}
+
+// Who leaves its ring unread takes no buffer from the others.
+TEST_P(XdpDeviceTest, AnUnreadRingDoesNotStarveTheOthers) {
+    start(1, 1500, 1024, 3);
+    attach(flow(kPort), sink);
+    auto unread = another(1), other = another(2);
+    Sink its, others;
+    ASSERT_TRUE(unread->attach(flow(kPort + 1), &its, ring::Share::latest));
+    ASSERT_TRUE(other->attach(flow(kPort + 2), &others, ring::Share::latest));
+    constexpr std::size_t kMore = 5000, kEach = 1000;
+    for (std::size_t i = 0; i < kMore; i++) peer_sends(std::to_string(i), kPort + 1);
+    for (std::size_t i = 0; i < kEach; i++) {
+        peer_sends(std::to_string(i));
+        peer_sends(std::to_string(i), kPort + 2);
+        ring->poll();
+        other->poll();
+    }
+    EXPECT_TRUE(poll_until([&] {
+        other->poll();
+        return sink.payloads.size() == kEach && others.payloads.size() == kEach;
+    })) << sink.payloads.size()
+        << " " << others.payloads.size();
+    EXPECT_EQ(others.payloads.back(), std::to_string(kEach - 1));
+    // What its queue could hold has waited; and it goes on.
+    while (unread->poll() != 0) {
+    }
+    EXPECT_GE(its.payloads.size(), 1000u);
+    EXPECT_EQ(its.payloads.size() + unread->device().rx_device_drops(), kMore);
+    its.payloads.clear();
+    peer_sends("again", kPort + 1);
+    EXPECT_TRUE(poll_until([&] { return unread->poll() != 0; }));
+    EXPECT_EQ(its.payloads, std::vector<std::string>{"again"});
+}
+
+// Threads send and receive on rings of their own at a time.
+TEST_P(XdpDeviceTest, RingsOfSeveralThreads) {
+    constexpr unsigned kThreads = 4, kFrames = 4000;
+    start(1, 1500, 1024, kThreads);
+    std::vector<std::unique_ptr<ring::Ring>> rings;
+    for (unsigned i = 1; i < kThreads; i++) rings.push_back(another(i));
+    rings.insert(rings.begin(), std::move(ring));
+    std::vector<Sink> sinks(kThreads);
+    for (unsigned i = 0; i < kThreads; i++)
+        ASSERT_TRUE(
+            rings[i]->attach(flow(static_cast<std::uint16_t>(kPort + i)), &sinks[i], ring::Share::latest));
+    std::thread echo([&] {
+        std::string text(2048, 0);
+        for (unsigned i = 0; i < kThreads * kFrames; i++) {
+            pollfd p{peer.get(), POLLIN, 0};
+            if (poll(&p, 1, 5000 * patience()) != 1) break;
+            const ssize_t n = recv(peer.get(), text.data(), text.size(), 0);
+            const auto to = static_cast<std::uint16_t>(kPort + (text[0] - '0'));
+            if (n > 0) peer_sends(peer, text.substr(0, static_cast<std::size_t>(n)), to);
+        }
+    });
+    std::vector<std::thread> threads;
+    for (unsigned i = 0; i < kThreads; i++)
+        threads.emplace_back([&, i] {
+            const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20) * patience();
+            for (unsigned sent = 0; sinks[i].payloads.size() < kFrames;) {
+                if (sent < kFrames && sent < sinks[i].payloads.size() + 32) {
+                    if (send(*rings[i], std::to_string(i) + "." + std::to_string(sent)) == 0) sent++;
+                } else {
+                    rings[i]->flush();
+                    if (rings[i]->poll() == 0) std::this_thread::yield();
+                }
+                if (std::chrono::steady_clock::now() > end) break;
+            }
+        });
+    for (std::thread& t : threads) t.join();
+    echo.join();
+    for (unsigned i = 0; i < kThreads; i++) {
+        ASSERT_EQ(sinks[i].payloads.size(), kFrames) << i;
+        for (unsigned n = 0; n < kFrames; n++)
+            ASSERT_EQ(sinks[i].payloads[n], std::to_string(i) + "." + std::to_string(n));
+    }
+    while (rings.size() > 1) rings.pop_back();  // the first one last
 }
 
 TEST_P(XdpDeviceTest, InterfaceHasOneHolder) {

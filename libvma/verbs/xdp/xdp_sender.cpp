@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/verbs/xdp/xdp_sender.h"
+
+#include <sys/epoll.h>
+
+#include "libvma/os/calls.h"
+#include "libvma/os/raw_syscall.h"
+#include "libvma/runtime/clock.h"
+#include "libvma/runtime/log.h"
+
+namespace vma::verbs::xdp {
+namespace {
+
+constexpr int kKickTries = 8;  // of 32 frames each; if more are needed, the kernel holds the queue up
+
+}  // namespace
+
+XdpSender::XdpSender() noexcept
+    : lazy_(LazyKick::kBurstGapNs * clock::ticks_per_usec() / 1000, LazyKick::kLoneFrames,
+            LazyKick::kHoldLimitNs * clock::ticks_per_usec() / 1000) {}
+
+void XdpSender::open_super_frames(const std::string& netdev) {
+    if (auto opened = super_.open(attr_.ifindex, netdev); opened) {
+        attr_.max_tso = SuperFrames::kMaxPayload;
+        attr_.max_tso_sge = SuperFrames::kMaxPieces;
+        attr_.tso_copies = true;
+    } else {
+        log::once(log::Level::info, "{}: TCP segments leave one by one: {}", attr_.name, opened.error().what);
+    }
+}
+
+Result<void> XdpSender::open_channel() {
+    if (queues_.size() == 1) {
+        queues_.front()->mirror_fd(&channel_.fd);
+        return {};
+    }
+    epoll_ = InternalFd(static_cast<int>(os::raw_syscall(SYS_epoll_create1, EPOLL_CLOEXEC)));
+    if (!epoll_) return fail(EMFILE, "epoll_create1");
+    for (auto& queue : queues_) {
+        epoll_event event{.events = EPOLLIN, .data = {}};
+        os::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, queue->fd(), &event);
+    }
+    epoll_.mirror(&channel_.fd);
+    return {};
+}
+
+std::uint64_t XdpSender::rx_device_drops() noexcept {
+    std::uint64_t sum = 0;
+    for (auto& queue : queues_) sum += queue->rx_drops();
+    return sum;
+}
+
+void XdpSender::reap() noexcept {
+    const auto done = [this](std::uint64_t offset) {
+        if (const std::uint64_t slot = sent_.take(offset); slot != ChunksAway::kNone)
+            slots_.piece_done(static_cast<std::uint32_t>(slot));
+    };
+    if (__builtin_expect(pool_ != nullptr, 0)) return pool_->take_sent(slot_, done);
+    XskRing<std::uint64_t>& ring = queues_.front()->completion;
+    std::uint32_t ready = ring.available();
+    if (ready == 0) return;
+    for (std::uint32_t i = 0; i < ready; i++) done(ring.front(i));
+    ring.release(ready);
+}
+
+int XdpSender::poll_send(int count, ibv_wc* wc) noexcept {
+    reap();
+    return slots_.poll(count, wc, qp_.qp_num);
+}
+
+int XdpSender::send_one(const ibv_send_wr& wr) noexcept {
+    Xsk& queue = *queues_.front();
+    const std::uint32_t pieces = static_cast<std::uint32_t>(wr.num_sge);
+    if (pieces == 0 || pieces > (scatter_ ? kMaxSendSge : 1)) return EINVAL;
+    if (slots_.full()) return ENOMEM;  // the caller polls the send CQ first
+    if (queue.tx.room(unsubmitted_ + pieces) < unsubmitted_ + pieces) return ENOMEM;
+    for (std::uint32_t i = 0; i < pieces; i++) {
+        const ibv_sge& sge = wr.sg_list[i];
+        xdp_desc& desc = queue.tx.back(unsubmitted_ + i);
+        desc.addr = sge.addr - reinterpret_cast<std::uintptr_t>(memory_);
+        desc.len = sge.length;
+        desc.options = i + 1 < pieces ? XDP_PKT_CONTD : 0;
+        sent_.give(desc.addr, slots_.next());
+        if (i == 0 && (wr.send_flags & IBV_SEND_IP_CSUM) && attr_.tx_checksum) {
+            auto* frame = reinterpret_cast<std::uint8_t*>(sge.addr);
+            auto* meta = reinterpret_cast<TxMetadata*>(frame - sizeof(TxMetadata));
+            meta->flags = kTxMetadataChecksum;
+            meta->checksum_start = 14 + 20;  // the library's frames have no IP options
+            meta->checksum_offset = frame[14 + 9] == IPPROTO_TCP ? 16 : 6;
+            desc.options |= XDP_TX_METADATA;
+        }
+    }
+    slots_.add(wr);
+    unsubmitted_ += pieces;
+    return 0;
+}
+
+// Frames that were posted before leave before.
+int XdpSender::send_super(const ibv_send_wr& wr) noexcept {
+    if (unsubmitted_ != 0 || backlog_) submit_and_kick();
+    return super_.send(wr);
+}
+
+void XdpSender::submit_and_kick() noexcept {
+    Xsk& queue = *queues_.front();
+    if (unsubmitted_ != 0) {
+        queue.tx.submit(unsubmitted_);
+        unsubmitted_ = 0;
+    }
+    // In copy mode the kernel takes at most 32 descriptors a call. It answers EAGAIN when more remain, or
+    // when its completion ring or the socket's send buffer is full. Then the loop takes completions and asks
+    // again.
+    int error = 0;
+    for (int i = 0; i < kKickTries; i++) {
+        error = queue.kick_tx();
+        if (error != EAGAIN && error != EBUSY && error != ENOBUFS) break;
+        reap();
+    }
+    const std::uint64_t now = clock::ticks();
+    lazy_.kicked(now);
+    // Frames that the kernel did not take count as held, so that the flusher asks again. After another error
+    // (the interface is down) the next send or flush asks again.
+    backlog_ = error == EAGAIN || error == EBUSY || error == ENOBUFS;
+    stuck_ = error != 0 && !backlog_;
+    held_since_.store(now, std::memory_order_relaxed);
+    held_.store(backlog_ ? 1 : 0, std::memory_order_relaxed);
+}
+
+int XdpSender::post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
+    auto& d = device_of<XdpSender>(qp->context);
+    bool kick = false;
+    int error = 0;
+    for (; wr != nullptr; wr = wr->next) {
+        if (wr->opcode == IBV_WR_TSO) {
+            error = d.send_super(*wr);
+            if (error == 0) continue;
+        } else {
+            error = d.send_one(*wr);
+        }
+        if (error != 0) {
+            *bad = wr;
+            kick = d.unsubmitted_ != 0;  // only sending the held frames makes room
+            break;
+        }
+        kick |= d.lazy_.posted(clock::ticks()) || d.stuck_;
+    }
+    if (kick) {
+        d.submit_and_kick();
+    } else if (d.lazy_.held() != 0 && !d.backlog_ && !d.lazy_.gathering()) {
+        d.held_since_.store(d.lazy_.held_since(), std::memory_order_relaxed);
+        d.held_.store(d.lazy_.held(), std::memory_order_relaxed);
+    }
+    return error;
+}
+
+void XdpSender::gather(ibv_qp*, bool on) noexcept {
+    lazy_.gather(on);
+    if (!on && unsubmitted_ != 0) submit_and_kick();
+}
+
+void XdpSender::flush(ibv_qp*) noexcept {
+    if (unsubmitted_ != 0 || backlog_ || stuck_) submit_and_kick();
+    lazy_.end_burst();
+}
+
+}  // namespace vma::verbs::xdp

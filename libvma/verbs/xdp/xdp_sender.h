@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What the AF_XDP devices have in common: the XSKs of a netdev's queues, and sending over the first of them.
+//
+// The caller serialises calls on the send side. Frames are sent on the first queue; on the others the device
+// only receives.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "libvma/verbs/lazy_kick.h"
+#include "libvma/verbs/send_slots.h"
+#include "libvma/verbs/software_device.h"
+#include "libvma/verbs/xdp/descriptors.h"
+#include "libvma/verbs/xdp/shared_pool.h"
+#include "libvma/verbs/xdp/super_frames.h"
+#include "libvma/verbs/xdp/xsk.h"
+
+namespace vma::verbs::xdp {
+
+class XdpSender : public SoftwareDevice {
+  public:
+    // The descriptor is known once the queues are bound.
+    Result<ibv_comp_channel*> create_comp_channel() final { return fill_channel(-1); }
+    void flush(ibv_qp* qp) noexcept final;
+    void gather(ibv_qp*, bool on) noexcept final;
+    unsigned tx_held(const ibv_qp*) const noexcept final { return held_.load(std::memory_order_relaxed); }
+    std::uint64_t tx_held_since(const ibv_qp*) const noexcept final {
+        return held_since_.load(std::memory_order_relaxed);
+    }
+    std::uint64_t rx_device_drops() noexcept final;
+
+  protected:
+    static constexpr std::uint32_t kMaxSendSge = 17;  // MAX_SKB_FRAGS
+    // Receives for each queue, to begin with: the ring asks for more as sockets come.
+    static constexpr std::uint32_t kSmallDepth = 128;
+
+    XdpSender() noexcept;
+    // Of create_qp(), when the queues are bound.
+    Result<void> open_channel();
+    // Of the constructor: TSO by a packet socket.
+    void open_super_frames(const std::string& netdev);
+
+    static int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad);
+    int poll_send(int count, ibv_wc* wc) noexcept;
+
+    InternalFd epoll_;                // channel of several queues
+    std::uint8_t* memory_ = nullptr;  // the umem
+    std::vector<std::unique_ptr<Xsk>> queues_;
+    SharedPool* pool_ = nullptr;  // of several devices on the same queues; null: there is one
+    unsigned slot_ = 0;           // this device's number there
+    SendSlots slots_;
+    ChunksAway sent_;      // numbers: places in slots_
+    bool scatter_ = true;  // a frame may have several descriptors
+
+  private:
+    int send_one(const ibv_send_wr& wr) noexcept;
+    int send_super(const ibv_send_wr& wr) noexcept;
+    void submit_and_kick() noexcept;
+    void reap() noexcept;
+
+    SuperFrames super_;
+    bool stuck_ = false;             // unsent descriptors after an error that waiting does not clear
+    bool backlog_ = false;           // the kernel left submitted descriptors in the TX ring
+    std::uint32_t unsubmitted_ = 0;  // TX descriptors written and not yet visible to the kernel
+    LazyKick lazy_;
+    std::atomic<unsigned> held_{0};
+    std::atomic<std::uint64_t> held_since_{0};
+};
+
+}  // namespace vma::verbs::xdp
