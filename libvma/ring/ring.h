@@ -135,6 +135,10 @@ class Ring {
     // The same for a thread that always watches the channel: nothing is counted or moderated.
     void channel_ready() noexcept { events_.channel_ready(); }
     int channel_fd() const noexcept { return events_.channel_fd(); }
+    // Interrupt moderation is this from now on, instead of what the parameters say.
+    void fix_moderation(std::uint32_t count, clock::Usec period) noexcept {
+        events_.fix_moderation(count, period);
+    }
     ModerationCounters moderation_counters() noexcept { return events_.counters(); }
     // Once a second or so, by the internal thread: makes good for an event that did not come, and for a
     // recovery that had to wait.

@@ -6,6 +6,9 @@
 #include <new>
 #include <type_traits>
 
+#include "libvma/ring/ring.h"
+#include "libvma/runtime/log.h"
+
 namespace vma::ring {
 namespace {
 
@@ -59,22 +62,44 @@ bool RxQueue::still_short(std::uint32_t held) noexcept {
     return held >= hold_limit_ || at_hand() < plenty_;
 }
 
+bool RxQueue::lend(std::uint32_t chunks) noexcept {
+    const std::uint32_t before = lent_.fetch_add(chunks, std::memory_order_relaxed);
+    if (__builtin_expect(before + chunks <= total() / kLentShare, 1)) return true;
+    end_loan(chunks);
+    log::once(log::Level::warn,
+              "the program keeps packets of the extra API in a quarter of the buffers of {}: it gets copies "
+              "until it gives packets back",
+              buffers_[0].ring->attr().name);
+    return false;
+}
+
+RxBuffer* RxQueue::copy_of(const RxBuffer& frame) noexcept {
+    return copied_bytes() + copy_size(frame) > max_copied_ ? nullptr : make_copy(frame);
+}
+
+RxBuffer* RxQueue::make_copy(const RxBuffer& frame) noexcept {
+    const std::size_t size = copy_size(frame);
+    void* block = std::aligned_alloc(alignof(RxBuffer), size);
+    if (block == nullptr) return nullptr;
+    copied_bytes_.fetch_add(size, std::memory_order_relaxed);
+    auto* copy = new (block) RxBuffer(frame);
+    copy->kind = RxBuffer::Kind::copy;
+    copy->next = copy->more = nullptr;
+    copy->frame = static_cast<std::uint8_t*>(block) + sizeof(RxBuffer);
+    copy->length = frame.payload_offset + frame.payload_length;
+    std::memcpy(copy->frame, frame.frame, frame.payload_offset);
+    iovec to{copy->frame + frame.payload_offset, frame.payload_length};
+    frame.copy_to(&to, 1);
+    return copy;
+}
+
 RxBuffer* RxQueue::swap_for_copy(RxBuffer* frame, std::uint64_t queued, std::uint32_t sinks,
                                  RxCounters& counters) noexcept {
     const std::size_t size = copy_size(*frame);
     if (copied_bytes() + size > max_copied_ && queued + size > max_copied_ / std::max(sinks, 1u))
         return nullptr;
-    void* block = std::aligned_alloc(alignof(RxBuffer), size);
-    if (block == nullptr) return nullptr;
-    copied_bytes_.fetch_add(size, std::memory_order_relaxed);
-    auto* copy = new (block) RxBuffer(*frame);
-    copy->kind = RxBuffer::Kind::copy;
-    copy->next = copy->more = nullptr;
-    copy->frame = static_cast<std::uint8_t*>(block) + sizeof(RxBuffer);
-    copy->length = frame->payload_offset + frame->payload_length;
-    std::memcpy(copy->frame, frame->frame, frame->payload_offset);
-    iovec to{copy->frame + frame->payload_offset, frame->payload_length};
-    frame->copy_to(&to, 1);
+    RxBuffer* copy = make_copy(*frame);
+    if (copy == nullptr) return nullptr;
     if (frame->kind == RxBuffer::Kind::share)
         shares_.release(frame);
     else

@@ -108,6 +108,14 @@ class RxQueue {
     }
     void free_copy(RxBuffer* copy) noexcept;
 
+    // ---- for RxBuffer::lend(), any thread ----
+    // A quarter of the buffers at most: others receive into the rest. False: there are none left to lend.
+    bool lend(std::uint32_t chunks) noexcept;
+    void end_loan(std::uint32_t chunks) noexcept { lent_.fetch_sub(chunks, std::memory_order_relaxed); }
+    std::uint32_t lent() const noexcept { return lent_.load(std::memory_order_relaxed); }
+    // A copy of the datagram in memory of its own; null: no memory, or copies take up RingConfig::max_copied.
+    RxBuffer* copy_of(const RxBuffer& frame) noexcept;
+
     // ---- for Recovery ----
     // Nothing is posted until resume().
     void suspend() noexcept { suspended_ = true; }
@@ -123,6 +131,9 @@ class RxQueue {
     static constexpr std::uint32_t kBulkFrame = 512;
     static constexpr std::uint32_t kMostBulk = 2048;  // receives
 
+    static constexpr std::uint32_t kLentShare = 4;  // the program may keep this part of the buffers
+
+    RxBuffer* make_copy(const RxBuffer& frame) noexcept;
     // Buffers that no sink has.
     std::size_t at_hand() const noexcept { return posted_ + free_.size(); }
     // Fewer receives in the device than this is a shortage: partial batches are posted, and sinks that kept
@@ -166,6 +177,7 @@ class RxQueue {
     std::uint64_t max_copied_ = 0;  // bytes
     alignas(64) std::atomic<RxBuffer*> returned_{nullptr};  // released by other threads, not yet taken
     std::atomic<std::uint64_t> copied_bytes_{0};
+    std::atomic<std::uint32_t> lent_{0};  // buffers that the program keeps
     RxShares shares_;
 };
 
