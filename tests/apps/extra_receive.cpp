@@ -166,7 +166,7 @@ void udp_starving() {
 void udp_share() {
     std::vector<int> fds;
     std::vector<std::pair<int, void*>> ids;
-    for (int s = 0; s < 24; s++) {
+    for (int s = 0; s < 16; s++) {
         const int fd = udp();
         fds.push_back(fd);
         offloaded(fd, 1000, 9).give_back(fd);
@@ -245,7 +245,7 @@ void tcp_window() {
     CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small) == 0);
     CHECK(connect(fd, raw(there), sizeof there) == 0);
     limit(fd, 100);
-    const std::string sent = made(1 << 20, 6);
+    const std::string sent = made(1 << 19, 6);
     std::thread writer([&] {
         for (std::size_t at = 0; at < sent.size();) {
             const ssize_t n = send(fd, sent.data() + at, sent.size() - at, 0);
@@ -325,7 +325,7 @@ void stress() {
     };
     std::thread one(free_some, 1), two(free_some, 2);
     long held = 0;
-    for (std::uint32_t i = 0; i < 20000; i++) {
+    for (std::uint32_t i = 0; i < 8000; i++) {
         const bool datagram = i % 2 == 0;
         const int from = datagram ? fd : stream;
         const std::size_t length = 1 + i % 1400;
