@@ -3,8 +3,9 @@
  * The extra API: what a program may use beyond sockets when it knows that it may run on libvma.
  *
  * A program asks for the table of functions with vma_get_api(). The answer is NULL when the library is not
- * loaded. It is NULL with this release of the library, too, which serves no function of the table yet. In
- * both cases a program must be able to go on with plain sockets. The layout below is the one that binaries
+ * loaded; the program goes on with plain sockets then. Every function of the table may be called: one that
+ * this release does not have, and whose bit in vma_extra_supported_mask is 0, answers -1 with EOPNOTSUPP.
+ * docs/extra-api.md tells what each function does, and its errors. The layout below is the one that binaries
  * built against libvma 9.3 and later expect; it does not change. There is no version number: compatibility is
  * the order of the members, the bits of vma_extra_supported_mask, and vma_info_t::struct_sz.
  *

@@ -52,6 +52,19 @@ Verdict RuleTable::match(Role role, const net::Endpoint& first, const net::Endpo
     return {};
 }
 
+RuleTable RuleTable::behind(const RuleTable& other) const {
+    RuleTable all = other;
+    for (std::size_t i = 0; i < lists_.size(); i++)
+        all.lists_[i].insert(all.lists_[i].end(), lists_[i].begin(), lists_[i].end());
+    return all;
+}
+
+bool RuleTable::empty() const noexcept {
+    for (const auto& list : lists_)
+        if (!list.empty()) return false;
+    return true;
+}
+
 const std::string* RuleTable::all_os(Role role) const {
     for (const Rule& rule : lists_[static_cast<std::size_t>(role)]) {
         if (rule.first.family == AF_INET6) continue;

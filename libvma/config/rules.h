@@ -30,6 +30,7 @@
 
 #include "libvma/config/params.h"
 #include "libvma/net/address.h"
+#include "libvma/runtime/error.h"
 
 namespace vma::config {
 
@@ -56,6 +57,10 @@ class RuleTable {
     static RuleTable parse(std::string_view text, std::string_view program, std::string_view app_id,
                            Complaints& complaints, std::string_view file = "libvma.conf",
                            std::string_view called = {});
+
+    // The same rules with those of `other` before them.
+    RuleTable behind(const RuleTable& other) const;
+    bool empty() const noexcept;
 
     // The first rule for `role` that fits, else vma. `first` is the local endpoint of a server or receiver
     // (or the group), and the remote one of a client, sender or connected socket. `second`, the local
@@ -102,6 +107,10 @@ class RuleTable {
 // The process's rules, read on first use from VMA_CONFIG_FILE for this program and VMA_APPLICATION_ID.
 // Complaints go to the log. Without the file there are no rules, so every socket may be offloaded.
 const RuleTable& rules() noexcept;
+
+// Puts the rule in `line` before all others, for sockets that ask from now on. Errors: EINVAL and what is
+// wrong with the line.
+Result<void> add_rule(std::string_view line) noexcept;
 
 // rules().match(), with a line in the log. At level info the line appears the first time that a rule leaves a
 // socket to the kernel, at level debug always.

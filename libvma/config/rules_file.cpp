@@ -103,12 +103,13 @@ RuleTable read_rules() {
     return rules;
 }
 
+// As config::get(): no lock, the first thread to finish wins, never freed.
+constinit std::atomic<const RuleTable*> g_rules{nullptr};
+
 }  // namespace
 
 const RuleTable& rules() noexcept {
-    // As config::get(): no lock, the first thread to finish wins, never freed.
-    static constinit std::atomic<const RuleTable*> known{nullptr};
-    if (const RuleTable* rules = known.load(std::memory_order_acquire)) return *rules;
+    if (const RuleTable* rules = g_rules.load(std::memory_order_acquire)) return *rules;
     alignas(RuleTable) static unsigned char storage[sizeof(RuleTable)];  // never destroyed
     static const RuleTable& none = *new (storage) RuleTable();
     std::unique_ptr<const RuleTable> mine;
@@ -119,8 +120,28 @@ const RuleTable& rules() noexcept {
         return none;
     }
     const RuleTable* expected = nullptr;
-    if (!known.compare_exchange_strong(expected, mine.get(), std::memory_order_acq_rel)) return *expected;
+    if (!g_rules.compare_exchange_strong(expected, mine.get(), std::memory_order_acq_rel)) return *expected;
     return *mine.release();
+}
+
+// Tables that were in force stay: verdicts point to the texts of their rules.
+Result<void> add_rule(std::string_view line) noexcept {
+    try {
+        Complaints complaints;
+        const RuleTable added =
+            RuleTable::parse(line, "program", "*", complaints, "add_conf_rule", "program");
+        if (!complaints.empty()) return fail(EINVAL, complaints.front());
+        if (added.empty()) return fail(EINVAL, "there is no rule in it");
+        for (const RuleTable* now = &rules();;) {
+            auto next = std::make_unique<const RuleTable>(now->behind(added));
+            if (g_rules.compare_exchange_strong(now, next.get(), std::memory_order_acq_rel)) {
+                next.release();
+                return {};
+            }
+        }
+    } catch (const std::exception&) {
+        return std::unexpected(Error{ENOMEM, {}});
+    }
 }
 
 Verdict decide(Role role, const net::Endpoint& first, const net::Endpoint* second) noexcept {

@@ -14,6 +14,7 @@
 #include "libvma/runtime/runtime.h"
 #include "libvma/runtime/signal_hold.h"
 #include "libvma/runtime/spin.h"
+#include "libvma/sockets/verdicts.h"
 
 namespace vma::iomux {
 namespace {
@@ -171,7 +172,7 @@ int Wait::run(const timespec* timeout, const sigset_t* mask) {
     const bool timed = PollTime::enabled();
     const clock::Ticks start = timed ? clock::Ticks::now() : clock::Ticks();
     const int n = run_uncounted(timeout, mask);
-    if (counters_ == nullptr) return n;
+    if (counters_ == nullptr || n == -runtime::kAskVerdict) return n;
     stats::count_call(*counters_, n, offloaded_ready_, came_);
     if (timed) {
         stats::add_shared(counters_->waiting_ns, clock::to_nsec(clock::Ticks::now() - start).count());
@@ -183,11 +184,15 @@ int Wait::run(const timespec* timeout, const sigset_t* mask) {
 int Wait::run_uncounted(const timespec* timeout, const sigset_t* mask) {
     Deadline deadline;
     if (!deadline.set(timeout)) return -EINVAL;
+    deadline.resume(sockets::Verdicts::take_deadline());
     const runtime::Admit admit(mask);
     std::uint32_t interruptions = runtime::interruptions(), restarts = runtime::restarts();
     sources_.refresh();
     sources_.flush();
     bool ours = poll_rings();
+    // Once in each call, ready or not: a descriptor that is always ready must not keep callbacks from
+    // running.
+    if (sockets::Verdicts::due_first()) return ask_verdict(deadline);
     int n = look(ours ? nullptr : mask, true);
     if (n != 0 || deadline.zero()) return n;
 
@@ -205,7 +210,14 @@ int Wait::run_uncounted(const timespec* timeout, const sigset_t* mask) {
         bool last = deadline.left() == clock::Nsec::zero();
         n = look_once(mask);
         if (n != 0 || last) return n;
+        if (sockets::Verdicts::due()) return ask_verdict(deadline);
     }
+}
+
+// Callbacks of the program run outside of the library; the call is made again then.
+int Wait::ask_verdict(const Deadline& deadline) noexcept {
+    sockets::Verdicts::keep_deadline(deadline.infinite() || deadline.zero() ? clock::Time{} : deadline.at());
+    return -runtime::kAskVerdict;
 }
 
 // over: the call ends with the returned value. Otherwise it goes to sleep.
@@ -237,6 +249,7 @@ int Wait::spin(const Deadline& deadline, const Signals& signals, const sigset_t*
             const int n = look(nullptr, false);
             return n != 0 ? n : -EINTR;
         }
+        if (!ours && sockets::Verdicts::due()) return ask_verdict(deadline);
         // Checked before the results: a handler that wakes its own thread through a pipe ends the kernel's
         // calls with EINTR.
         if (signals.handler_ran()) return -EINTR;
@@ -280,7 +293,7 @@ int Wait::sleep_once(const Deadline& deadline, Signals& signals) {
     arming.arm();
     for (;;) {
         if (sources_.stale()) return 0;
-        if (empty_rings()) return 0;
+        if (empty_rings() || sockets::Verdicts::due()) return 0;
         timespec left;
         const timespec* limit = nullptr;
         clock::Nsec rest = deadline.left();

@@ -29,6 +29,10 @@ class Deadline {
   public:
     // null: never. False: invalid (the kernel's EINVAL).
     bool set(const timespec* timeout) noexcept;
+    // Of a call that is made again: ends at `at`, unless that is Time{}.
+    void resume(clock::Time at) noexcept {
+        if (kind_ == timed_ && at != clock::Time{}) at_ = at;
+    }
     bool infinite() const noexcept { return kind_ == infinite_; }
     bool zero() const noexcept { return kind_ == zero_; }
     // 0 after the deadline.
@@ -70,6 +74,7 @@ class Wait {
     class Signals;
     int run_uncounted(const timespec* timeout, const sigset_t* mask);
     int look_once(const sigset_t* mask);
+    static int ask_verdict(const Deadline& deadline) noexcept;
     int spin(const Deadline& deadline, const Signals& signals, const sigset_t* mask, bool& over);
     int sleep_once(const Deadline& deadline, Signals& signals);
     // Both take the rings' frames until the library has an event.

@@ -34,6 +34,7 @@
 #include "libvma/runtime/runtime.h"
 #include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/handover/shared_sockets.h"
+#include "libvma/sockets/verdicts.h"
 
 #define VMA_EXPORT extern "C" __attribute__((visibility("default")))
 // A second public name of a wrapper: VMA_ALIAS(__read, read);
@@ -102,6 +103,31 @@ inline int fresh(int fd) noexcept {
     return fd;
 }
 
+// Of a call that ends with kAskVerdict: has the callbacks of the program called, which may throw or jump.
+class Asking {
+  public:
+    Asking() = default;
+    ~Asking() {
+        if (asked_) sockets::Verdicts::call_over();
+    }
+    Asking(const Asking&) = delete;
+    Asking& operator=(const Asking&) = delete;
+    // `before`: errno of the call. False: not here, in the middle of the library.
+    bool run(int before) {
+        if (runtime::in_region()) {
+            errno = EAGAIN;
+            return false;
+        }
+        asked_ = true;
+        sockets::Verdicts::run();
+        errno = before;
+        return true;
+    }
+
+  private:
+    bool asked_ = false;
+};
+
 // Runs library code: std::bad_alloc ends here, as ENOMEM. The library throws only std::exception; other
 // exceptions pass through, above all the unwinding of pthread_cancel.
 template <class F>
@@ -138,10 +164,18 @@ template <class F>
 inline auto cancellation_point(long first, F&& call, const char* name = __builtin_FUNCTION())
     -> decltype(call()) {
     pthread_testcancel();
-    runtime::Region region;
-    const auto result = guarded(std::forward<F>(call));
-    log_call<log::Level::fine>(name, first, result);
-    return result;
+    const int before = errno;
+    for (Asking asking;;) {
+        {
+            runtime::Region region;
+            const auto result = guarded(call);
+            if (__builtin_expect(result >= 0 || errno != runtime::kAskVerdict, 1)) {
+                log_call<log::Level::fine>(name, first, result);
+                return result;
+            }
+        }
+        if (!asking.run(before)) return -1;
+    }
 }
 
 // `answered` of waiting() for one transfer: counts what the kernel did.
@@ -163,7 +197,7 @@ template <class Socket = Ours, log::Level level = log::Level::fine, class F, cla
 inline auto waiting_nocancel(int fd, F&& call, K&& kernel, A&& answered = {},
                              const char* name = __builtin_FUNCTION()) -> decltype(kernel()) {
     const int before = errno;
-    for (;;) {
+    for (Asking asking;;) {
         int error;
         std::uint32_t interruptions;
         {
@@ -181,6 +215,9 @@ inline auto waiting_nocancel(int fd, F&& call, K&& kernel, A&& answered = {},
             errno = before;
             if (runtime::interruptions() == interruptions && !runtime::in_region()) continue;
             error = EINTR;
+        } else if (error == runtime::kAskVerdict) {
+            if (asking.run(before)) continue;
+            error = EAGAIN;
         } else if (error == runtime::kAskKernel) {
             errno = before;
             const auto result = kernel();

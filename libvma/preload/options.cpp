@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Socket options, fcntl and ioctl.
 #include <stdarg.h>
+#include <string.h>
 
+#include "libvma/preload/extra_api.h"
 #include "libvma/preload/guard.h"
 #include "libvma/sockets/host_memberships.h"
 #include "libvma/sockets/membership_options.h"
@@ -12,6 +14,11 @@ using namespace vma::preload;
 
 VMA_EXPORT int setsockopt(int fd, int level, int name, const void* value, socklen_t len) noexcept {
     int result;
+    if (is_extra_option(level, name) && maybe_ours(fd) && !in_vfork_child()) {
+        result = extra_option(name, value, len);
+        if (result < 0) errno = -result;
+        return result < 0 ? -1 : 0;
+    }
     bool known = false;
     if (auto s = ours(fd)) {
         known = true;
@@ -28,7 +35,27 @@ VMA_EXPORT int setsockopt(int fd, int level, int name, const void* value, sockle
     return result;
 }
 
+namespace {
+
+// vma_get_api() and vma_get_api2() of the extra API's headers ask so. Everything else about descriptor -1 is
+// the kernel's.
+void* table_asked_for(int level, int name, const void* value, const socklen_t* len) noexcept {
+    if (level != SOL_SOCKET || value == nullptr || len == nullptr || *len < sizeof(void*)) return nullptr;
+    return name == SO_VMA_GET_API    ? static_cast<void*>(extra_api())
+           : name == SO_VMA_GET_API2 ? static_cast<void*>(extra_api2())
+                                     : nullptr;
+}
+
+}  // namespace
+
 VMA_EXPORT int getsockopt(int fd, int level, int name, void* value, socklen_t* len) noexcept {
+    if (__builtin_expect(fd == -1, 0)) {
+        if (void* const table = table_asked_for(level, name, value, len); table != nullptr) {
+            memcpy(value, &table, sizeof table);
+            *len = sizeof table;
+            return 0;
+        }
+    }
     if (OursToSend s(fd); s)
         return guarded_nocancel(fd, [&] { return s->getsockopt(fd, level, name, value, len); });
     return os::getsockopt(fd, level, name, value, len);

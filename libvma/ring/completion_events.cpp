@@ -77,6 +77,13 @@ unsigned CompletionEvents::woken() noexcept {
     return n;
 }
 
+void CompletionEvents::fix_moderation(std::uint32_t count, clock::Usec period) noexcept {
+    moderation_lock_.lock();
+    moderation_.fix(count, period);
+    moderation_lock_.unlock();
+    moderate_device();
+}
+
 void CompletionEvents::moderate_device() noexcept {
     if (!device_->attr().moderation || recovery_.failed()) return;
     moderation_lock_.lock();

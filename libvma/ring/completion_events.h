@@ -43,6 +43,7 @@ class CompletionEvents {
     unsigned woken() noexcept;
     void channel_ready() noexcept;
     void check() noexcept;
+    void fix_moderation(std::uint32_t count, clock::Usec period) noexcept;
     int channel_fd() const noexcept { return channel_->fd; }
     ModerationCounters counters() noexcept;
 

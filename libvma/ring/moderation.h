@@ -45,6 +45,13 @@ class Moderation {
         period_ = config.period;
     }
 
+    // Holds back from now on what is said, and adapts no more. `count` 0 or `period` 0: nothing.
+    void fix(std::uint32_t count, clock::Usec period) noexcept {
+        config_.enabled = true;
+        config_.interval = {};
+        count_ = count;
+        period_ = period;
+    }
     // A thread was woken at `now`, when the ring had taken `frames` in all.
     void interrupt(std::uint64_t frames, clock::Time now) noexcept;
     // How long a thread that is woken now is to wait.
@@ -57,7 +64,7 @@ class Moderation {
   private:
     void adapt(std::uint64_t frames_per_second, std::uint64_t interrupts_per_second) noexcept;
 
-    const ModerationConfig config_;
+    ModerationConfig config_;
     std::uint32_t count_ = 0;
     clock::Usec period_{};
     std::uint64_t received_ = 0;

@@ -120,9 +120,9 @@ void Ring::expect_stream(bool more) noexcept {
     rx_.queue().expect_stream(more);
 }
 
-void Ring::lend(std::uint32_t receives) noexcept {
+void Ring::post_for_others(std::uint32_t receives) noexcept {
     ReceiveLock::Hold hold(rx_.lock());
-    rx_.queue().lend(receives);
+    rx_.queue().post_for_others(receives);
 }
 
 void Ring::set_sources(net::SourceFilter sources) {

@@ -68,7 +68,7 @@ class Ring {
     void expect(std::int64_t delta) noexcept;
     // A further device on this one's takes receives that this ring posts (DeviceAttr::borrowed_recv): posts
     // as many more, for good.
-    void lend(std::uint32_t receives) noexcept;
+    void post_for_others(std::uint32_t receives) noexcept;
     // A TCP connection more, one fewer. A peer's window does not count whole: few send at the same time, loss
     // is repaired, and each posted buffer is one more that has left the caches when its turn comes.
     void expect_stream(bool more) noexcept;
@@ -145,6 +145,10 @@ class Ring {
     // The same for a thread that always watches the channel: nothing is counted or moderated.
     void channel_ready() noexcept { events_.channel_ready(); }
     int channel_fd() const noexcept { return events_.channel_fd(); }
+    // Interrupt moderation is this from now on, instead of what the parameters say.
+    void fix_moderation(std::uint32_t count, clock::Usec period) noexcept {
+        events_.fix_moderation(count, period);
+    }
     ModerationCounters moderation_counters() noexcept { return events_.counters(); }
     // Once a second or so, by the internal thread: makes good for an event that did not come, and for a
     // recovery that had to wait.

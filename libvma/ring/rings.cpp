@@ -161,7 +161,7 @@ Result<std::unique_ptr<Ring>> Rings::open_further(const net::Link& link, const S
         return std::unexpected(shares.error());
     else if (*shares != nullptr) {
         auto ring = open_on(std::move(*shares), slot, lane);
-        if (ring) first.lend((*ring)->attr().borrowed_recv);
+        if (ring) first.post_for_others((*ring)->attr().borrowed_recv);
         return ring;
     }
     auto device = devices_for(view_, link, {.further = true})[slot.candidate].open();

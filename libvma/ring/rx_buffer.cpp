@@ -34,6 +34,26 @@ std::size_t RxBuffer::copy_to(const iovec* iov, std::size_t count, std::size_t f
     return copied;
 }
 
+std::uint32_t RxBuffer::chunks() const noexcept {
+    if (kind != Kind::ring) return kind == Kind::share ? 1 : 0;
+    std::uint32_t n = 0;
+    for (const RxBuffer* b = this; b != nullptr; b = b->more) n++;
+    return n;
+}
+
+bool RxBuffer::lend(std::uint32_t chunks) noexcept { return chunks == 0 || ring->rx_.queue().lend(chunks); }
+
+void RxBuffer::end_loan(std::uint32_t chunks) noexcept {
+    if (chunks != 0) ring->rx_.queue().end_loan(chunks);
+}
+
+RxBuffer* RxBuffer::lend_datagram() noexcept {
+    if (lend(chunks())) return this;
+    RxBuffer* copy = ring->rx_.queue().copy_of(*this);
+    if (copy != nullptr) release();
+    return copy;
+}
+
 void RxBuffer::release() noexcept {
     RxQueue& home = ring->rx_.queue();
     if (__builtin_expect(kind != Kind::ring, 0))

@@ -43,6 +43,19 @@ struct alignas(64) RxBuffer {
     std::size_t copy_to(const iovec* iov, std::size_t count, std::size_t from = 0) const noexcept;
     // Gives the whole chain back to its ring. Any thread.
     void release() noexcept;
+
+    // ---- what the program itself keeps (the extra API). Any thread ----
+    // The program keeps `chunks` buffers of the ring with this one. False: it has its share of the ring's
+    // buffers (RxQueue::lend), so it needs a copy. Copies count as none, and always may be kept.
+    bool lend(std::uint32_t chunks) noexcept;
+    void end_loan(std::uint32_t chunks) noexcept;
+    // The same for a whole datagram: the one to keep is this one, or a copy of it, and then this one is
+    // released. Null: there is no memory for the copy, and this one stays the caller's.
+    RxBuffer* lend_datagram() noexcept;
+    void end_datagram_loan() noexcept { end_loan(chunks()); }
+
+  private:
+    std::uint32_t chunks() const noexcept;  // of the ring, that this frame keeps
 };
 
 }  // namespace vma::ring

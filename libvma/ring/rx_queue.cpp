@@ -6,6 +6,9 @@
 #include <new>
 #include <type_traits>
 
+#include "libvma/ring/ring.h"
+#include "libvma/runtime/log.h"
+
 namespace vma::ring {
 namespace {
 
@@ -22,18 +25,18 @@ std::size_t copy_size(const RxBuffer& frame) noexcept {
 
 void RxQueue::open(Ring& ring, ibv_qp* qp, PacketMemory& memory, std::uint32_t max_depth, std::uint32_t hint,
                    std::uint32_t reserve, const RingConfig& config) {
-    qp_ = qp;
+    posting_.qp = qp;
     buffers_ = memory.rx_buffers();
-    base_ = reinterpret_cast<std::uintptr_t>(memory.rx_base());
-    chunk_size_ = memory.chunk_size();
-    lkey_ = memory.lkey();
+    posting_.base = reinterpret_cast<std::uintptr_t>(memory.rx_base());
+    posting_.chunk_size = memory.chunk_size();
+    posting_.lkey = memory.lkey();
     max_copied_ = config.max_copied;
     max_depth_ = max_depth;
     depth_ = hint != 0 ? std::min(hint, max_depth_) : max_depth_;
     // A batch may not exceed what can be missing from the queue before that counts as a shortage.
     post_batch_ = std::clamp(config.post_batch, 1u, std::max(low_water(), 1u));
-    wr_.resize(post_batch_);
-    sge_.resize(post_batch_);
+    posting_.requests.resize(post_batch_);
+    posting_.pieces.resize(post_batch_);
     for (RxBuffer& b : buffers_) b.ring = &ring;
     free_.reserve(total());
     for (std::uint32_t i = total(); i-- > 0;) free_.push_back(i);
@@ -61,22 +64,44 @@ bool RxQueue::still_short(std::uint32_t held) noexcept {
     return held >= hold_limit_ || at_hand() < plenty_;
 }
 
+bool RxQueue::lend(std::uint32_t chunks) noexcept {
+    const std::uint32_t before = lent_.fetch_add(chunks, std::memory_order_relaxed);
+    if (__builtin_expect(before + chunks <= total() / kLentShare, 1)) return true;
+    end_loan(chunks);
+    log::once(log::Level::warn,
+              "the program keeps packets of the extra API in a quarter of the buffers of {}: it gets copies "
+              "until it gives packets back",
+              buffers_[0].ring->attr().name);
+    return false;
+}
+
+RxBuffer* RxQueue::copy_of(const RxBuffer& frame) noexcept {
+    return copied_bytes() + copy_size(frame) > max_copied_ ? nullptr : make_copy(frame);
+}
+
+RxBuffer* RxQueue::make_copy(const RxBuffer& frame) noexcept {
+    const std::size_t size = copy_size(frame);
+    void* block = std::aligned_alloc(alignof(RxBuffer), size);
+    if (block == nullptr) return nullptr;
+    copied_bytes_.fetch_add(size, std::memory_order_relaxed);
+    auto* copy = new (block) RxBuffer(frame);
+    copy->kind = RxBuffer::Kind::copy;
+    copy->next = copy->more = nullptr;
+    copy->frame = static_cast<std::uint8_t*>(block) + sizeof(RxBuffer);
+    copy->length = frame.payload_offset + frame.payload_length;
+    std::memcpy(copy->frame, frame.frame, frame.payload_offset);
+    iovec to{copy->frame + frame.payload_offset, frame.payload_length};
+    frame.copy_to(&to, 1);
+    return copy;
+}
+
 RxBuffer* RxQueue::swap_for_copy(RxBuffer* frame, std::uint64_t queued, std::uint32_t sinks,
                                  RxCounters& counters) noexcept {
     const std::size_t size = copy_size(*frame);
     if (copied_bytes() + size > max_copied_ && queued + size > max_copied_ / std::max(sinks, 1u))
         return nullptr;
-    void* block = std::aligned_alloc(alignof(RxBuffer), size);
-    if (block == nullptr) return nullptr;
-    copied_bytes_.fetch_add(size, std::memory_order_relaxed);
-    auto* copy = new (block) RxBuffer(*frame);
-    copy->kind = RxBuffer::Kind::copy;
-    copy->next = copy->more = nullptr;
-    copy->frame = static_cast<std::uint8_t*>(block) + sizeof(RxBuffer);
-    copy->length = frame->payload_offset + frame->payload_length;
-    std::memcpy(copy->frame, frame->frame, frame->payload_offset);
-    iovec to{copy->frame + frame->payload_offset, frame->payload_length};
-    frame->copy_to(&to, 1);
+    RxBuffer* copy = make_copy(*frame);
+    if (copy == nullptr) return nullptr;
     if (frame->kind == RxBuffer::Kind::share)
         shares_.release(frame);
     else
@@ -105,16 +130,17 @@ void RxQueue::post_free(bool all) noexcept {
         if (!all && wanted < post_batch_) break;
         for (std::uint32_t i = 0; i < wanted; i++) {
             const std::uint32_t index = free_[left - 1 - i];
-            sge_[i] = {base_ + std::uintptr_t{index} * chunk_size_, chunk_size_, lkey_};
-            wr_[i].wr_id = index;
-            wr_[i].sg_list = &sge_[i];
-            wr_[i].num_sge = 1;
-            wr_[i].next = i + 1 < wanted ? &wr_[i + 1] : nullptr;
+            posting_.pieces[i] = {posting_.base + std::uintptr_t{index} * posting_.chunk_size,
+                                  posting_.chunk_size, posting_.lkey};
+            posting_.requests[i].wr_id = index;
+            posting_.requests[i].sg_list = &posting_.pieces[i];
+            posting_.requests[i].num_sge = 1;
+            posting_.requests[i].next = i + 1 < wanted ? &posting_.requests[i + 1] : nullptr;
         }
         free_.resize(left - wanted);
         posted_ += wanted;
         ibv_recv_wr* bad = nullptr;
-        if (ibv_post_recv(qp_, wr_.data(), &bad) != 0) {
+        if (ibv_post_recv(posting_.qp, posting_.requests.data(), &bad) != 0) {
             for (; bad != nullptr; bad = bad->next) {  // the queue is full: keep the rest
                 free_.push_back(static_cast<std::uint32_t>(bad->wr_id));
                 posted_--;
@@ -146,15 +172,15 @@ void RxQueue::expect_stream(bool more) noexcept {
     if (more && streams_ <= kBusyStreams) deepen();
 }
 
-void RxQueue::lend(std::uint32_t receives) noexcept {
-    lent_ += receives;
+void RxQueue::post_for_others(std::uint32_t receives) noexcept {
+    for_others_ += receives;
     depth_ = std::min(depth_ + receives, max_depth_);
     refill(true);
 }
 
 void RxQueue::deepen() noexcept {
     const std::int64_t streams = std::min(streams_, kBusyStreams) * kStreamBurst + bulk_posted_;
-    const std::int64_t all = expected_ + streams + kSlack + lent_;
+    const std::int64_t all = expected_ + streams + kSlack + for_others_;
     const auto wanted = static_cast<std::uint32_t>(std::min<std::int64_t>(max_depth_, all));
     if (wanted <= depth_) return;
     depth_ = wanted;

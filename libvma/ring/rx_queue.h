@@ -88,7 +88,7 @@ class RxQueue {
     void expect(std::int64_t delta) noexcept;
     void expect_stream(bool more) noexcept;
     // Posts `receives` more for good: others take and return them.
-    void lend(std::uint32_t receives) noexcept;
+    void post_for_others(std::uint32_t receives) noexcept;
     // Any thread.
     void expect_bulk(std::uint32_t window) noexcept {
         const std::uint32_t frames = std::min(window / kBulkFrame, kMostBulk);
@@ -110,6 +110,14 @@ class RxQueue {
     }
     void free_copy(RxBuffer* copy) noexcept;
 
+    // ---- for RxBuffer::lend(), any thread ----
+    // A quarter of the buffers at most: others receive into the rest. False: there are none left to lend.
+    bool lend(std::uint32_t chunks) noexcept;
+    void end_loan(std::uint32_t chunks) noexcept { lent_.fetch_sub(chunks, std::memory_order_relaxed); }
+    std::uint32_t lent() const noexcept { return lent_.load(std::memory_order_relaxed); }
+    // A copy of the datagram in memory of its own; null: no memory, or copies take up RingConfig::max_copied.
+    RxBuffer* copy_of(const RxBuffer& frame) noexcept;
+
     // ---- for Recovery ----
     // Nothing is posted until resume().
     void suspend() noexcept { suspended_ = true; }
@@ -125,6 +133,9 @@ class RxQueue {
     static constexpr std::uint32_t kBulkFrame = 512;
     static constexpr std::uint32_t kMostBulk = 2048;  // receives
 
+    static constexpr std::uint32_t kLentShare = 4;  // the program may keep this part of the buffers
+
+    RxBuffer* make_copy(const RxBuffer& frame) noexcept;
     // Buffers that no sink has.
     std::size_t at_hand() const noexcept { return posted_ + free_.size(); }
     // Fewer receives in the device than this is a shortage: partial batches are posted, and sinks that kept
@@ -152,24 +163,28 @@ class RxQueue {
     std::uint32_t hold_limit_ = 0;    // datagrams that one sink may keep in buffers
     std::uint32_t plenty_ = 0;        // buffers not held by sinks; with fewer, no datagram stays in one
     std::uint32_t scarce_ = 0;        // with fewer, connections keep none
-    std::uint32_t lent_ = 0;          // of depth_, for others
+    std::uint32_t for_others_ = 0;    // of depth_, see post_for_others()
     std::uint32_t full_batches_ = 0;  // polls in a row that found as much as they could take
     std::atomic<std::uint32_t> bulk_{0};  // receives for expect_bulk()
     std::uint32_t bulk_posted_ = 0;       // of these
     bool suspended_ = false;
     // What posting touches.
-    ibv_qp* qp_ = nullptr;
-    std::vector<ibv_recv_wr> wr_;
-    std::vector<ibv_sge> sge_;
-    std::uintptr_t base_ = 0;  // of the first chunk
-    std::uint32_t chunk_size_ = 0;
-    std::uint32_t lkey_ = 0;
+    struct Posting {
+        ibv_qp* qp = nullptr;
+        std::vector<ibv_recv_wr> requests;
+        std::vector<ibv_sge> pieces;
+        std::uintptr_t base = 0;  // of the first chunk
+        std::uint32_t chunk_size = 0;
+        std::uint32_t lkey = 0;
+    };
+    Posting posting_;
     std::uint32_t max_depth_ = 0;   // what the device's queue takes, and there are buffers for
     std::uint32_t streams_ = 0;     // TCP connections
     std::int64_t expected_ = 0;     // datagrams
     std::uint64_t max_copied_ = 0;  // bytes
     alignas(64) std::atomic<RxBuffer*> returned_{nullptr};  // released by other threads, not yet taken
     std::atomic<std::uint64_t> copied_bytes_{0};
+    std::atomic<std::uint32_t> lent_{0};  // buffers that the program keeps
     RxShares shares_;
 };
 

@@ -30,6 +30,8 @@ namespace vma::runtime {
 // errno values of a call that has to leave the region first; the program never sees them.
 inline constexpr int kRestart =
     85;  // ERESTART: run the handlers; repeat the call, unless one of them interrupts system calls
+inline constexpr int kAskVerdict =
+    4098;  // have callbacks of the program called, then repeat (sockets/verdicts.h)
 inline constexpr int kAskKernel = 4097;  // make the call without the library: it may wait in the kernel
 
 // The kernel's signal set: the first eight bytes of a sigset_t.

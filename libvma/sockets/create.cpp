@@ -10,6 +10,7 @@
 #include "libvma/sockets/observe/statistics.h"
 #include "libvma/sockets/stack.h"
 #include "libvma/sockets/tcp/tcp_socket.h"
+#include "libvma/sockets/thread_offload.h"
 #include "libvma/sockets/udp/udp_socket.h"
 
 namespace vma::sockets {
@@ -69,7 +70,13 @@ void on_socket_created(int fd, int domain, int type, int protocol) noexcept {
         return;
     }
     try {
-        if (Stack* stack = Stack::get(fd)) {
+        if (!thread_offload::wanted()) {
+            log::start();
+            config::print_start();
+            log::once(log::Level::info, "sockets are served by the kernel: {}",
+                      config::get().offloaded_sockets == 0 ? "VMA_OFFLOADED_SOCKETS is 0"
+                                                           : "the program asked for it (thread_offload)");
+        } else if (Stack* stack = Stack::get(fd)) {
             const char* name = wanted == Protocol::udp ? "UDP" : "TCP";
             if (stack->netns() != netns_of(fd)) {
                 log::once(

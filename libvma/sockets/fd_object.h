@@ -251,6 +251,9 @@ class Socket : public FdObject {
         (void)ring;
     }
 
+    // What the extra API may ask of it; null: nothing.
+    virtual class ExtraSocket* extra() noexcept { return nullptr; }
+
     // ---- statistics ----
     stats::SocketCounters& socket_counters() noexcept { return socket_counters_; }
     // Copies gauges and names into the block. Not in a signal handler.

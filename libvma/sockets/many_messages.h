@@ -58,7 +58,7 @@ int receive_many(mmsghdr* msgs, unsigned count, int flags, timespec* timeout, On
             // Reported by the next call, as in the kernel.
             if (errno == runtime::kAskKernel) {
                 if (const int error = vectors_error(msgs[got].msg_hdr); error != 0) keep(-error);
-            } else if (errno != EAGAIN && errno != runtime::kRestart) {
+            } else if (errno != EAGAIN && errno != runtime::kRestart && errno != runtime::kAskVerdict) {
                 keep(errno);
             }
             break;

@@ -142,11 +142,6 @@ Stack* Stack::get(int fd) noexcept {
         }
         log::start();
         config::print_start();
-        if (config::get().offloaded_sockets == 0) {
-            log::once(log::Level::info, "sockets are served by the kernel: VMA_OFFLOADED_SOCKETS is 0");
-            g_state = off;
-            return nullptr;
-        }
         static std::once_flag hooks;
         std::call_once(hooks, [] {
             sharing::start();
@@ -225,6 +220,14 @@ void Stack::for_each_open(F&& visit) noexcept {
         if (entry.place.load(std::memory_order_acquire) == 0) break;
         if (ring::Ring* ring = entry.ring.load(std::memory_order_relaxed)) visit(*ring);
     }
+}
+
+ring::Ring* Stack::ring_of_channel(int fd) noexcept {
+    ring::Ring* found = nullptr;
+    for_each_open([&](ring::Ring& ring) {
+        if (ring.channel_fd() == fd) found = &ring;
+    });
+    return found;
 }
 
 void Stack::flush() noexcept {

@@ -97,6 +97,8 @@ class Stack {
     bool may_serve(const net::LocalAddress& a, const net::Address& wanted, int oif, Why& why);
     // The interface's ring for `lane` if open_ring() was called for it. Any thread, no lock.
     ring::Ring* ring(int ifindex, unsigned lane) const noexcept;
+    // The ring whose channel is `fd`, or null. Any thread.
+    ring::Ring* ring_of_channel(int fd) noexcept;
     // Ring::ending() and Ring::drain() of each.
     void ending(bool on) noexcept;
     void drain() noexcept;

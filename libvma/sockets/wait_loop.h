@@ -23,6 +23,7 @@
 #include "libvma/sockets/fd_object.h"
 #include "libvma/sockets/flow_rules.h"
 #include "libvma/sockets/ring_watch.h"
+#include "libvma/sockets/verdicts.h"
 
 namespace vma::sockets {
 
@@ -33,13 +34,24 @@ struct Waiting {
           interruptions(runtime::interruptions()),
           restarts(runtime::restarts()) {}
 
+    // The call receives: undecided packets of callbacks end it, too (verdicts.h). Then the next try has the
+    // same deadline.
+    void judges(bool on = true) noexcept {
+        judges_ = on;
+        if (const clock::Time kept = Verdicts::take_deadline(); kept != clock::Time{}) deadline = kept;
+    }
     bool timed() const noexcept { return deadline != clock::Time{}; }
     bool interrupted() const noexcept {
-        return runtime::pending() || runtime::interruptions() != interruptions ||
-               (timed() && runtime::restarts() != restarts);
+        return runtime::pending() || (judges_ && Verdicts::due()) ||
+               runtime::interruptions() != interruptions || (timed() && runtime::restarts() != restarts);
     }
     // -errno of a call that is interrupted. With a timeout no call is started anew (signal(7)).
-    int error() const noexcept { return runtime::pending() && !timed() ? -runtime::kRestart : -EINTR; }
+    int error() const noexcept {
+        if (runtime::pending()) return timed() ? -EINTR : -runtime::kRestart;
+        if (!judges_ || !Verdicts::due() || runtime::interruptions() != interruptions) return -EINTR;
+        Verdicts::keep_deadline(deadline);
+        return -runtime::kAskVerdict;
+    }
 
     enum class Next { poll, sleep, interrupted, late };
     // A round of polling has found nothing: what now? `limit`: rounds before a sleep, negative: no sleep.
@@ -67,6 +79,7 @@ struct Waiting {
 
   private:
     bool crowded_ = false;  // others need the processor more
+    bool judges_ = false;
 };
 
 // While it lives, the thread's waiter is on the socket, and the rings notify. Construct it under a

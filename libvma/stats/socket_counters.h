@@ -92,6 +92,25 @@ class SocketCounters {
         if (block_ == nullptr || how == Arrived::there) return;
         add_shared(how == Arrived::polled ? block_->rx_poll_hit : block_->rx_poll_miss, 1);
     }
+    // The extra API: the program keeps a packet more (or one less) of so many bytes.
+    void kept(int packets, std::uint64_t bytes) noexcept {
+        if (block_ == nullptr) return;
+        add_shared(block_->extra_held_packets, static_cast<std::uint64_t>(packets));
+        add_shared(block_->extra_held_bytes, packets > 0 ? bytes : 0 - bytes);
+    }
+    // A send that only warmed the caches.
+    void dummy() noexcept {
+        if (block_ != nullptr) add_shared(block_->tx_dummy, 1);
+    }
+    // Its callback has judged a packet.
+    enum class Judged { dropped, received, held };
+    void judged(Judged verdict) noexcept {
+        if (block_ == nullptr) return;
+        add_shared(verdict == Judged::dropped    ? block_->extra_callback_dropped
+                   : verdict == Judged::received ? block_->extra_callback_received
+                                                 : block_->extra_callback_held,
+                   1);
+    }
     // The caller holds the queue's lock.
     void dropped(std::uint64_t bytes) noexcept {
         if (block_ != nullptr) {

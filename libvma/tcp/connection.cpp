@@ -289,7 +289,7 @@ void Connection::push() noexcept {
 
 // What receive() says when nothing is there behind `skip` bytes.
 int Connection::nothing_to_read(std::size_t skip) noexcept {
-    if (skip != 0) return -EAGAIN;
+    if (skip != 0 || tcb_.receiver.undecided()) return -EAGAIN;
     // The kernel's SOCK_DONE: an error that came later is for SO_ERROR and for writers.
     if (tcb_.phase.fin_seen) return 0;
     if (const int error = tcb_.shown.take_error_locked(); error != 0) return -error;
@@ -356,7 +356,7 @@ void Connection::close(bool reset) noexcept {
 
 void Connection::close_locked(bool reset) noexcept {
     tcb_.phase.orphan = true;
-    const bool unread = tcb_.shown.readable() != 0;
+    const bool unread = tcb_.receiver.queue().bytes() != 0;
     tcb_.free_queues();
     if (tcb_.pcb == nullptr) return;
     tcb_.phase.read_shut = true;

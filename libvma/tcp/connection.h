@@ -76,6 +76,22 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     ssize_t receive(const iovec* iov, std::size_t count, std::size_t length, unsigned flags,
                     std::size_t skip = 0) noexcept;
 
+    // ---- the extra API ----
+    // As receive(), but lends at most `most` pieces of what is there to the program. `undecided`: of what its
+    // callback is to judge; -EAGAIN: there is nothing. Later data is not judged before judged() says so.
+    ssize_t lend(LentData& out, unsigned most, bool undecided) noexcept;
+    // `charge` of what was lent is back.
+    void given_back(std::uint32_t charge) noexcept;
+    // A callback of the program is to judge what comes, or is not any more.
+    void filter(bool on) noexcept;
+    bool undecided() const noexcept { return tcb_.receiver.undecided(); }
+    // It has: `data` becomes readable, and what follows it; null: none of it.
+    void judged(LentData* data) noexcept;
+    void decide_all() noexcept;
+    // The Ethernet, IPv4 and TCP headers of its next segment, without options, lengths and checksums. Puts at
+    // most `room` bytes at `out`; the whole length, or -ENOTCONN.
+    int network_header(void* out, std::size_t room) noexcept;
+
     // ---- end ----
     // SHUT_RD, SHUT_WR, SHUT_RDWR: 0 or -ENOTCONN.
     int shutdown(int how) noexcept;

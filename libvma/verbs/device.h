@@ -86,7 +86,7 @@ struct DeviceAttr {
     std::uint32_t max_send_wr = 0;
     std::uint32_t max_recv_wr = 0;
     // Chunks of the registered memory that further() devices use: receives of max_recv_wr that are posted for
-    // them (RxQueue::lend), and send chunks beyond the ring's own, at the end.
+    // them (RxQueue::post_for_others), and send chunks beyond the ring's own, at the end.
     std::uint32_t further_recv = 0, further_send = 0;
     std::uint32_t borrowed_recv = 0;  // of a further() device: receives that the first one posts for it
     std::uint32_t recv_wr_hint = 0;   // receives worth posting while few frames arrive; 0: max_recv_wr

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 // From the top down; also in docs/architecture/README.md.
 constexpr std::array<std::string_view, 12> kLayers = {
-    "preload", "api", "iomux", "sockets", "tcp", "ring", "verbs", "stats", "config", "net", "runtime", "os"};
+    "api", "preload", "iomux", "sockets", "tcp", "ring", "verbs", "stats", "config", "net", "runtime", "os"};
 // What programs outside the library share with it: the layout of the statistics, and the parameter table.
 constexpr std::array<std::string_view, 2> kShared = {"stats", "config"};
 // And the program that measures the device layer without what stands on it.

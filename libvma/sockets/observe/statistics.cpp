@@ -293,7 +293,8 @@ void zero() noexcept {
             stats::store(ways[way].bytes, 0);
         }
         for (std::uint64_t* word :
-             {&block.rx_poll_hit, &block.rx_poll_miss, &block.ring_migrations, &block.tx_dummy})
+             {&block.rx_poll_hit, &block.rx_poll_miss, &block.ring_migrations, &block.tx_dummy,
+              &block.extra_callback_dropped, &block.extra_callback_received, &block.extra_callback_held})
             stats::store(*word, 0);
     });
     stats::collect_totals();

@@ -16,7 +16,7 @@ ssize_t TcpCore::count(stats::TrafficPath way, ssize_t result) noexcept {
     if (result > 0)
         socket_counters_.moved(way, static_cast<std::uint64_t>(result), false);
     else if (__builtin_expect(result < 0 && result != -EREMOTE && result != -runtime::kRestart &&
-                                  result != -runtime::kAskKernel,
+                                  result != -runtime::kAskKernel && result != -runtime::kAskVerdict,
                               0))
         socket_counters_.result(way, result);
     return result;

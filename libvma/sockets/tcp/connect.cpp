@@ -118,6 +118,8 @@ int TcpConnecting::start_connect(int fd, const sockaddr* addr, socklen_t len, bo
         transport_.set(c);
         phase_.store(Phase::connecting, std::memory_order_release);
         c->set_owner(this);
+        if (const Filter* filter = filter_.load(std::memory_order_acquire); filter != nullptr)
+            c->filter(filter->active());
         {
             ConnectionScope here(*c);
             error = c->connect();

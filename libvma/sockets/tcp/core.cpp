@@ -7,9 +7,12 @@
 #include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/no_cancel.h"
+#include "libvma/sockets/verdicts.h"
 #include "libvma/tcp/migrate/handover.h"
 
 namespace vma::sockets {
+
+TcpCore::~TcpCore() { delete filter_.load(std::memory_order_relaxed); }
 
 tcp::Connection* TcpCore::connection() noexcept {
     Pin pin(transport_);

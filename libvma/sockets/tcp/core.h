@@ -3,7 +3,8 @@
 // the connection moves to the kernel.
 //
 // A TCP socket consists of layers, each a class that knows those below: TcpCore, TcpListening (listen,
-// accept), TcpConnecting (connect), TcpStream (data), TcpSocket (life, names, options, close).
+// accept), TcpConnecting (connect), TcpStream (data), TcpExtra (the extra API), TcpSocket (life, names,
+// options, close).
 //
 // The shadow is never connected while the library serves the connection. It holds the local port, knows the
 // options, and answers what does not depend on the connection. So it is always in a state from which the
@@ -25,6 +26,7 @@
 
 namespace vma::sockets {
 
+class Filter;
 struct Waiting;
 
 class TcpCore : public SteeredSocket, public tcp::Owner {
@@ -64,7 +66,7 @@ class TcpCore : public SteeredSocket, public tcp::Owner {
     enum class Phase : std::uint8_t { fresh, listening, connecting, connected, kernel };
 
     TcpCore(Stack& stack, int type) noexcept : SteeredSocket(stack, type) {}
-    ~TcpCore() override = default;
+    ~TcpCore() override;
 
     Phase phase() const noexcept { return phase_.load(std::memory_order_acquire); }
     void set_phase(Phase phase) noexcept;  // and tells the watchers
@@ -118,6 +120,7 @@ class TcpCore : public SteeredSocket, public tcp::Owner {
     mutable Lock state_lock_;
     LocalName name_;
     TcpOptionState options_;
+    std::atomic<Filter*> filter_{nullptr};                  // the program's callback; stays with the socket
     std::uint32_t in_edges_told_ = 0, out_edges_told_ = 0;  // the lock of the watchers
 };
 

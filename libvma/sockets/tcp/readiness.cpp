@@ -5,6 +5,7 @@
 
 #include "libvma/sockets/handover/urgent.h"
 #include "libvma/sockets/tcp/core.h"
+#include "libvma/sockets/verdicts.h"
 
 namespace vma::sockets {
 
@@ -34,6 +35,8 @@ void TcpCore::changed() noexcept {
     std::uint32_t events = 0;
     tcp::Connection* c = transport_.connection();
     if (c != nullptr && c->urgent_seen()) urgent::ring_bell();
+    if (Filter* filter = filter_.load(std::memory_order_acquire); __builtin_expect(filter != nullptr, 0))
+        if (c != nullptr && c->undecided()) filter->note();
     if (watchers_.locked_by_me()) return;  // this thread changes the list, and looks at the events afterwards
     const std::lock_guard guard(watchers_.lock());
     if (c != nullptr) {
@@ -83,7 +86,7 @@ unsigned TcpCore::progress(const Pin& pin) const noexcept {
         do {
             taken = ring->poll();
             total += taken;
-        } while (taken != 0 && (c->events() & EPOLLIN) == 0 && ++round < kMaxRounds);
+        } while (taken != 0 && (c->events() & EPOLLIN) == 0 && !Verdicts::due() && ++round < kMaxRounds);
         return total;
     }
     return rules_.poll_until([&] { return pin.listener != nullptr && pin.listener->pending() != 0; });

@@ -96,7 +96,8 @@ ssize_t TcpStream::receive_ours(int fd, IovCursor& at, int flags) {
     tcp::Connection* const c = pin.connection;
     if (c == nullptr) return -ENOTCONN;
     if (__builtin_expect(c->urgent_seen(), 0) && !stuck_.load(std::memory_order_relaxed)) return -EREMOTE;
-    const bool peek = (flags & MSG_PEEK) != 0, waits = blocks(flags);
+    const bool peek = (flags & MSG_PEEK) != 0;
+    bool waits = blocks(flags);
     const unsigned how =
         (peek ? tcp::Connection::kPeek : 0u) | ((flags & MSG_TRUNC) ? tcp::Connection::kDiscard : 0u);
     const std::size_t length = at.left();
@@ -168,13 +169,24 @@ ssize_t TcpStream::receive_ours(int fd, IovCursor& at, int flags) {
             flush();
             if (progress() != 0) continue;
         }
+        if (__builtin_expect(c->undecided(), 0) && got != 0) {
+            c->decide_all();  // the rest of what this call waits for
+            if (c->readable() > (peek ? got : 0)) continue;
+        }
+        if (got == 0 && Verdicts::due()) {
+            if (w != nullptr) Verdicts::keep_deadline(w->deadline);
+            return -runtime::kAskVerdict;
+        }
+        waits = waits && !Verdicts::inside(*this);
         if (!waits || ConnectionScope::interrupted(*c)) {
             if (got != 0) break;
             return -EAGAIN;
         }
         if (w == nullptr) w = new (waiting_memory) Waiting(receive_timeout_.load(std::memory_order_relaxed));
+        w->judges(got == 0);
         const std::size_t have = peek ? got : 0;
         const int error = wait(-1, *w, [&] {
+            if (__builtin_expect(c->undecided(), 0) && got != 0) c->decide_all();
             return c->readable() > have || (c->events() & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0 ||
                    transport_.connection() != c;
         });

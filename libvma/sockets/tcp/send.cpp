@@ -172,15 +172,33 @@ ssize_t TcpStream::finish_send(ssize_t result, int flags) noexcept {
     return finish(result, flags);
 }
 
+// Before the kernel gets a send call: 0, or the error of the call.
+int TcpStream::kernel_may_send_now(int fd, int flags) {
+    if (flags & MSG_SYN) return EINVAL;  // a dummy send, which the kernel would make a real one
+    if (phase() != Phase::fresh) return 0;
+    if (flags & MSG_FASTOPEN) leave_to_kernel(fd, leave::fast_open);
+    return phase() == Phase::fresh ? take_pending_error() : 0;
+}
+
+// VMA_SND_FLAGS_DUMMY: a send that only warms the caches.
+ssize_t TcpStream::dummy(std::size_t length) noexcept {
+    {
+        Pin pin(transport_);
+        if (pin.connection == nullptr || still_connecting(*pin.connection)) return failed(EAGAIN);
+        char headers[64];
+        (void)pin.connection->network_header(headers, sizeof headers);
+    }
+    socket_counters_.dummy();
+    return static_cast<ssize_t>(std::min(length, kMaxTransfer));
+}
+
 ssize_t TcpStream::sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr,
                           socklen_t alen) {
     auto kernel = [&] {
         return count_kernel(stats::TrafficPath::tx_os, Socket::sendto(fd, buf, len, flags, addr, alen));
     };
     if (__builtin_expect(!has_connection() || !still_mine(fd), 0)) {
-        if ((flags & MSG_FASTOPEN) && phase() == Phase::fresh) leave_to_kernel(fd, leave::fast_open);
-        if (phase() == Phase::fresh)
-            if (const int error = take_pending_error(); error != 0) return failed(error);
+        if (const int error = kernel_may_send_now(fd, flags); error != 0) return failed(error);
         return kernel();
     }
     if (__builtin_expect(addr != nullptr, 0)) {
@@ -188,6 +206,7 @@ ssize_t TcpStream::sendto(int fd, const void* buf, size_t len, int flags, const 
         if (static_cast<int>(alen) < 0 || alen > sizeof(sockaddr_storage)) return failed(EINVAL);
         if (!UserMemory::readable(addr, alen)) return failed(EFAULT);
     }
+    if (flags & MSG_SYN) return dummy(len);
     if (flags & MSG_FASTOPEN) return failed(phase() == Phase::connecting ? EALREADY : EISCONN);
     if (flags & MSG_OOB) {
         if (const ssize_t n = may_send(fd, flags); n < 0) return finish_send(n, flags);
@@ -209,9 +228,7 @@ ssize_t TcpStream::sendmsg(int fd, const msghdr* msg, int flags) {
     if (!UserMemory::readable(msg, sizeof *msg)) return failed(EFAULT);
     auto kernel = [&] { return count_kernel(stats::TrafficPath::tx_os, Socket::sendmsg(fd, msg, flags)); };
     if (__builtin_expect(!has_connection() || !still_mine(fd), 0)) {
-        if ((flags & MSG_FASTOPEN) && phase() == Phase::fresh) leave_to_kernel(fd, leave::fast_open);
-        if (phase() == Phase::fresh)
-            if (const int error = take_pending_error(); error != 0) return failed(error);
+        if (const int error = kernel_may_send_now(fd, flags); error != 0) return failed(error);
         return kernel();
     }
     // What the kernel finds wrong before it looks at the socket, in its order.
@@ -226,6 +243,7 @@ ssize_t TcpStream::sendmsg(int fd, const msghdr* msg, int flags) {
         length += std::min(msg->msg_iov[i].iov_len, kMaxTransfer - length);
     const Control control = control_of(*msg);
     if (control == Control::invalid) return failed(EINVAL);
+    if (flags & MSG_SYN) return dummy(length);
     if (flags & MSG_FASTOPEN) return failed(phase() == Phase::connecting ? EALREADY : EISCONN);
     if ((flags & MSG_OOB) || control == Control::kernel) {
         if (const ssize_t n = may_send(fd, flags); n < 0) return finish_send(n, flags);

@@ -29,22 +29,26 @@ class TcpStream : public TcpConnecting {
     using TcpConnecting::TcpConnecting;
     ~TcpStream() override = default;
 
+    // Bytes, 0 at the end of the stream, or -errno.
+    ssize_t receive_ours(int fd, IovCursor& at, int flags);
+    // For the program: -1 with errno.
+    static ssize_t finish(ssize_t result, int flags) noexcept;
+
   private:
     // ---- receive.cpp ----
     ssize_t receive(int fd, IovCursor& at, int flags);
-    ssize_t receive_ours(int fd, IovCursor& at, int flags);
     ssize_t receive_urgent(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen);
     ssize_t take(tcp::Connection& c, IovCursor& at, std::size_t left, unsigned flags,
                  std::size_t skip) noexcept;
     // What is left of a call that waits, when the connection was handed over in the middle of it: bytes.
     static std::size_t rest_from_kernel(int fd, IovCursor& at, int flags);
-    // For the program: -1 with errno.
-    static ssize_t finish(ssize_t result, int flags) noexcept;
 
     // ---- send.cpp ----
     ssize_t transmit(int fd, IovCursor& at, int flags);
     ssize_t transmit_ours(int fd, IovCursor& at, int flags);
     ssize_t may_send(int fd, int flags);
+    ssize_t dummy(std::size_t length) noexcept;
+    int kernel_may_send_now(int fd, int flags);
     static std::size_t rest_to_kernel(int fd, IovCursor& at, int flags);
     // For the program: -1 with errno, and SIGPIPE where the kernel raises it.
     static ssize_t finish_send(ssize_t result, int flags) noexcept;

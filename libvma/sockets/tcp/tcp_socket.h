@@ -7,11 +7,11 @@
 
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/internal_fd.h"
-#include "libvma/sockets/tcp/stream.h"
+#include "libvma/sockets/tcp/extra.h"
 
 namespace vma::sockets {
 
-class TcpSocket final : public TcpStream {
+class TcpSocket final : public TcpExtra {
   public:
     // For the kernel socket `fd` just created with these type flags. Null when there is no memory.
     static TcpSocket* create(Stack& stack, int fd, int type) noexcept;
@@ -40,7 +40,7 @@ class TcpSocket final : public TcpStream {
     void recycle() noexcept override;
 
   private:
-    TcpSocket(Stack& stack, int type) noexcept : TcpStream(stack, type) {}
+    TcpSocket(Stack& stack, int type) noexcept : TcpExtra(stack, type) {}
     ~TcpSocket() override;
 
     // ---- control.cpp ----

@@ -38,7 +38,7 @@ int TcpCore::wait(int fd, Waiting& w, F&& ready) {
             sleep.arm();
             pin.look_again();
             progress(pin);
-            if (ready() || closed()) break;
+            if (ready() || closed() || w.interrupted()) break;
             if (int error = sleep.run(w.deadline, hold.original()))
                 return error == -EAGAIN && ready() ? 0 : error;
         } while (sleep.goes_on());

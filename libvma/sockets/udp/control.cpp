@@ -44,12 +44,11 @@ void renew_udp_pool() noexcept { g_udp_pool.reset_in_child(); }
 VMA_RENEW_IN_CHILD(renew_udp_pool);
 }  // namespace
 
-UdpSocket::UdpSocket(Stack& stack, int fd, int type) noexcept : UdpSteering(stack, type) {
-    shadow_.learn(fd);
-}
+UdpSocket::UdpSocket(Stack& stack, int fd, int type) noexcept : UdpExtra(stack, type) { shadow_.learn(fd); }
 
 UdpSocket::~UdpSocket() {
     while (ring::RxBuffer* b = queue_.pop()) b->release();
+    while (ring::RxBuffer* b = undecided_ != nullptr ? undecided_->queue.pop() : nullptr) b->release();
     statistics::left(*this);
 }
 
@@ -160,6 +159,7 @@ void UdpSocket::leave_to_kernel(int, LeaveCause why) noexcept {
         Stack::Control control(stack_);
         if (control.mine) drop_rules();
     }
+    if (undecided_ != nullptr) undecided_->set({}), filter_changed(false);
     // Calls of the kernel's will want what has come already.
     if (why.reason != stats::Reason::option && why.reason != stats::Reason::flags) give_queue_to_kernel();
     errno = saved;

@@ -17,6 +17,7 @@
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/signal_hold.h"
 #include "libvma/sockets/many_messages.h"
+#include "libvma/sockets/names.h"
 #include "libvma/sockets/udp/udp_socket.h"
 #include "libvma/sockets/user_memory.h"
 
@@ -83,6 +84,50 @@ ssize_t UdpSocket::finish(ring::RxBuffer* b, Receive& r) noexcept {
     return static_cast<ssize_t>(r.flags & MSG_TRUNC ? b->payload_length : copied);
 }
 
+// ---- one datagram that the program keeps (the extra API) ----
+
+ssize_t UdpSocket::finish_held(ring::RxBuffer* b, Receive& r) noexcept {
+    const auto bytes = static_cast<ssize_t>(b->payload_length);
+    if (hold(b, r.held->held)) {
+        copy_name(r.held->held.source(), r.held->name, r.held->name_length);
+        return bytes;
+    }
+    const std::lock_guard guard(watchers_.lock());
+    queue_.put_back(b);
+    errno = ENOBUFS;
+    return -1;
+}
+
+// Is there a datagram in the kernel's socket that the program does not want copied?
+bool UdpSocket::refuses_copy(int fd, const Receive& r) noexcept {
+    if (!r.held->force) return false;
+    msghdr nothing{};
+    const int before = errno;
+    const bool there = os::recvmsg(fd, &nothing, MSG_PEEK | MSG_DONTWAIT) >= 0;
+    errno = there ? EIO : before;
+    return there;
+}
+
+ssize_t UdpSocket::receive_held(HeldReceive& receive) {
+    msghdr msg{};
+    if (receive.name != nullptr) {
+        if (!UserMemory::writable(receive.name_length, sizeof *receive.name_length)) {
+            errno = EFAULT;
+            return -1;
+        }
+        msg.msg_name = receive.name;
+        msg.msg_namelen = *receive.name_length;
+    }
+    msg.msg_iov = &receive.copy;
+    msg.msg_iovlen = 1;
+    Receive r{&receive.copy, 1, receive.flags, &msg, &receive};
+    const ssize_t n = this->receive(receive.fd, r);
+    if (n >= 0 && !receive.held && receive.name != nullptr) *receive.name_length = msg.msg_namelen;
+    return n;
+}
+
+// ---- receive ----
+
 bool UdpSocket::kernel_receives(int flags) const noexcept {
     if (offloaded()) return false;
     return left_.load(std::memory_order_relaxed) || (flags & MSG_DONTWAIT) ||
@@ -97,7 +142,7 @@ int UdpSocket::would_block() noexcept {
 
 ssize_t UdpSocket::receive(int fd, Receive& r) {
     const config::Params& params = config::get();
-    const bool waits = blocks(r.flags);
+    bool waits = blocks(r.flags);
     // Other flags mean nothing to a UDP receive, in the kernel neither (MSG_OOB for one). A handler that
     // interrupted the library gets what the kernel has.
     if ((r.flags & MSG_ERRQUEUE) || interrupted_library_code())
@@ -132,16 +177,24 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
                     if (ring::RxBuffer* b = queue_.first()) return finish(b, r);
                 } else if (ring::RxBuffer* b = pop(true)) {
                     socket_counters_.came(came);
+                    if (__builtin_expect(r.held != nullptr, 0)) return finish_held(b, r);
                     ssize_t n = finish(b, r);
                     b->release();
                     return n;
                 }
             }
         }
+        if (Verdicts::due()) {
+            if (waiting) Verdicts::keep_deadline(waiting->deadline);
+            errno = runtime::kAskVerdict;
+            return -1;
+        }
         look |= !rings || woken;
         woken = false;
         if (!waiting) {
             waiting.emplace(waits ? receive_timeout_.load(std::memory_order_relaxed) : clock::Nsec{});
+            waiting->judges();
+            waits = waits && !Verdicts::inside(*this);
             look |= kernel_side_.due_at_first(waits);
         }
         if (closed()) {
@@ -151,6 +204,7 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
         if (look) {
             kernel_side_.looks();
             int saved = errno;
+            if (__builtin_expect(r.held != nullptr, 0) && refuses_copy(fd, r)) return -1;
             ssize_t n = os::recvmsg(fd, r.msg, r.flags | MSG_DONTWAIT);
             if (n >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) {
                 if (n >= 0 && !peek) socket_counters_.came(came);
@@ -204,7 +258,9 @@ void UdpSocket::ShadowEdges::take() noexcept {
 
 bool UdpSocket::sleep(int fd, clock::Time deadline, const sigset_t* mask, std::optional<ShadowEdges>& edges) {
     const bool by_edges = edges && edges->fd() >= 0;
-    auto done = [this] { return queue_.size() != 0 || closed() || rx_shut_.load(std::memory_order_acquire); };
+    auto done = [this] {
+        return queue_.size() != 0 || closed() || rx_shut_.load(std::memory_order_acquire) || Verdicts::due();
+    };
     Sleep sleep(*this, by_edges ? edges->fd() : fd);
     do {
         sleep.arm();

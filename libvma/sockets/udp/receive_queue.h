@@ -25,27 +25,44 @@ class ReceiveQueue {
     // ---- with the lock held ----
     ring::RxBuffer* first() const noexcept { return head_; }
     // Bytes of the datagrams, without what is charged for each.
-    std::uint64_t payload() const noexcept { return bytes_ - std::uint64_t{count()} * kDatagramCost; }
+    std::uint64_t payload() const noexcept { return bytes_ - lent_ - std::uint64_t{count()} * kDatagramCost; }
+    // What the program keeps takes up all room.
+    bool lent_out() const noexcept { return lent_ >= limit(); }
     // Takes over the buffer. False: the queue is full, or no memory; counted as dropped, the buffer stays the
     // caller's.
     bool push(ring::RxBuffer* b, stats::SocketCounters& tally) noexcept {
-        const std::uint64_t cost = b->payload_length + kDatagramCost;
-        if (bytes_ + cost > limit() && head_ != nullptr) return drop(*b, tally);
+        const std::uint64_t cost = cost_of(*b);
+        if (bytes_ + cost > limit() && bytes_ != 0) return drop(*b, tally);
         // What is unread for long must not keep the ring's buffers: others receive into them.
         if (b->ring->should_copy(count())) {
             ring::RxBuffer* copy = b->ring->swap_for_copy(b, bytes_);
             if (copy == nullptr) return drop(*b, tally);
             b = copy;
         }
+        append(b, tally);
+        return true;
+    }
+    // The same whatever the limit is, without the ring's receive lock.
+    void append(ring::RxBuffer* b, stats::SocketCounters& tally) noexcept {
         b->drops_before = drops_;
         b->next = nullptr;
         (tail_ != nullptr ? tail_->next : head_) = b;
         tail_ = b;
-        bytes_ += cost;
+        bytes_ += cost_of(*b);
         size_.store(count() + 1, std::memory_order_release);
         arrivals_.store(arrivals_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
         tally.queued(count(), payload());
-        return true;
+    }
+    // The program keeps datagrams of this cost, which leaves less room for others; or has given them back.
+    void charge(std::uint64_t cost) noexcept { bytes_ += cost, lent_ += cost; }
+    void given_back(std::uint64_t cost) noexcept { bytes_ -= cost, lent_ -= cost; }
+    static std::uint64_t cost_of(const ring::RxBuffer& b) noexcept {
+        return b.payload_length + kDatagramCost;
+    }
+    bool drop(const ring::RxBuffer& b, stats::SocketCounters& tally) noexcept {
+        drops_++;
+        tally.dropped(b.payload_length);
+        return false;
     }
     // The oldest one, the caller's from here on; null: there is none.
     ring::RxBuffer* pop() noexcept {
@@ -73,17 +90,13 @@ class ReceiveQueue {
     static constexpr std::uint64_t kDatagramCost = 256;
 
     std::uint32_t count() const noexcept { return size_.load(std::memory_order_relaxed); }
-    bool drop(const ring::RxBuffer& b, stats::SocketCounters& tally) noexcept {
-        drops_++;
-        tally.dropped(b.payload_length);
-        return false;
-    }
 
     ring::RxBuffer* head_ = nullptr;
     ring::RxBuffer* tail_ = nullptr;
     std::atomic<std::uint32_t> size_{0};
     std::atomic<std::uint32_t> arrivals_{0};
-    std::uint64_t bytes_ = 0;  // with kDatagramCost for each
+    std::uint64_t bytes_ = 0;  // with kDatagramCost for each, and lent_
+    std::uint64_t lent_ = 0;   // of what the program keeps (the extra API)
     std::atomic<std::uint64_t> limit_{212992};
     std::uint32_t drops_ = 0;
 };

@@ -15,6 +15,7 @@
 #include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/region.h"
 #include "libvma/sockets/many_messages.h"
+#include "libvma/sockets/names.h"
 #include "libvma/sockets/udp/multicast_send.h"
 #include "libvma/sockets/udp/udp_socket.h"
 #include "libvma/sockets/user_memory.h"
@@ -23,6 +24,7 @@ namespace vma::sockets {
 namespace {
 
 constexpr int kPlainFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
+constexpr int kDummy = MSG_SYN;  // VMA_SND_FLAGS_DUMMY
 constexpr const char* kControl = "control messages when sending";
 
 }  // namespace
@@ -45,6 +47,17 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
     if (left_.load(std::memory_order_relaxed) || kernel_side_.has_event()) return false;
     if (const unsigned bits = send_.kernel_sends(); bits != 0)
         return kernel_sends(stats::Reason::option, SendPath::text_of(bits));
+    if (__builtin_expect((flags & kDummy) != 0, 0)) {
+        // Everything but the frame: headers, route and neighbour are looked up (warm caches).
+        if (name == nullptr && ends_.remote.port != 0 && ends_.local.port != 0 &&
+            !send_.lock().owned_by_me()) {
+            const std::lock_guard guard(send_.lock());
+            (void)send_.destination(stack_, ends_.remote.address.v4(), ends_.remote.port);
+        }
+        socket_counters_.dummy();
+        result = static_cast<ssize_t>(length);
+        return true;
+    }
     if ((flags & ~kPlainFlags) != 0) return kernel_sends(stats::Reason::flags, "flags of the send call");
     in_addr_t addr = ends_.remote.address.v4();
     in_port_t port = ends_.remote.port;
@@ -138,6 +151,7 @@ ssize_t UdpSocket::sendto(int fd, const void* buf, size_t len, int flags, const 
     ssize_t result = -1;
     iovec iov{const_cast<void*>(buf), len};
     if (len <= 65535 && send_fast(fd, &iov, 1, len, flags, addr, alen, nullptr, result)) return result;
+    if (__builtin_expect((flags & kDummy) != 0, 0)) return failed(EINVAL);  // the kernel would send it
     flush();
     kernel_side_.forget_event();
     const int now = dont_wait_here(flags);
@@ -169,6 +183,7 @@ ssize_t UdpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
     } else if (!left_.load(std::memory_order_relaxed)) {
         kernel_sends(stats::Reason::flags, kControl);
     }
+    if (__builtin_expect((flags & kDummy) != 0, 0)) return failed(EINVAL);  // the kernel would send it
     flush();
     kernel_side_.forget_event();
     const int now = dont_wait_here(flags);

@@ -27,8 +27,20 @@ constexpr std::uint64_t kMaxLooks = 1u << 20;
 bool UdpSteering::deliver(ring::RxBuffer* b) noexcept {
     if (closed()) return false;
     const std::lock_guard guard(watchers_.lock());
+    if (__builtin_expect(undecided_ != nullptr, 0) && undecided_->active()) return deliver_undecided(b);
     if (!queue_.push(b, socket_counters_)) return false;
     watchers_.wake_held(kWakeIn);
+    return true;
+}
+
+// For the program's callback. Both queues together hold less than twice the limit.
+bool UdpSteering::deliver_undecided(ring::RxBuffer* b) noexcept {
+    ReceiveQueue& queue = undecided_->queue;
+    queue.set_limit(queue_.limit());
+    if (queue_.lent_out()) return queue.drop(*b, socket_counters_);
+    if (!queue.push(b, socket_counters_)) return false;
+    undecided_->note();
+    watchers_.wake_held(0);
     return true;
 }
 

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "libvma/net/address.h"
@@ -17,6 +18,7 @@
 #include "libvma/sockets/udp/receive_control.h"
 #include "libvma/sockets/udp/receive_queue.h"
 #include "libvma/sockets/udp/send_path.h"
+#include "libvma/sockets/verdicts.h"
 
 namespace vma::sockets {
 
@@ -61,6 +63,12 @@ class UdpSteering : public SteeredSocket, public ring::FrameSink, public GroupSo
     std::atomic<bool> left_{false};  // left to the kernel for good
     bool bound_explicitly_ = false, reuseport_ = false;
     ReceiveQueue queue_;  // watchers_.lock()
+    // What the program's callback has not judged; made with the first one. watchers_.lock()
+    struct Undecided final : Filter {
+        using Filter::Filter;
+        ReceiveQueue queue;
+    };
+    std::unique_ptr<Undecided> undecided_;
     ReceiveControl control_;
     SendPath send_;
     KernelSide kernel_side_;
@@ -74,6 +82,7 @@ class UdpSteering : public SteeredSocket, public ring::FrameSink, public GroupSo
     void set_rules(std::vector<FlowRules::Rule> wanted, Why& why) noexcept;
     void decide_receive(const Why& why) noexcept;
 
+    bool deliver_undecided(ring::RxBuffer* b) noexcept;
     template <class Change>
     void change_rings(Change&& change) noexcept;
     void follow_groups() noexcept;

@@ -17,12 +17,12 @@
 #include <optional>
 
 #include "libvma/runtime/internal_fd.h"
-#include "libvma/sockets/udp/steering.h"
+#include "libvma/sockets/udp/extra.h"
 #include "libvma/sockets/wait_loop.h"
 
 namespace vma::sockets {
 
-class UdpSocket final : public UdpSteering {
+class UdpSocket final : public UdpExtra {
   public:
     // For the kernel socket `fd` just created with these type flags. Null when there is no memory.
     static UdpSocket* create(Stack& stack, int fd, int type) noexcept;
@@ -55,12 +55,14 @@ class UdpSocket final : public UdpSteering {
         return arrivals() + ((events & kWakeOut) != 0 ? send_.departures() : 0);
     }
     unsigned progress() noexcept override {
-        return rules_.poll_until([this] { return queue_.size() != 0; });
+        return rules_.poll_until([this] { return queue_.size() != 0 || Verdicts::due(); });
     }
     void flush() noexcept override { rules_.flush(); }
     void kernel_error_seen() noexcept override { kernel_side_.note_event(); }
     void watch_room(int members) noexcept override { send_.watch_room(members); }
     void ring_failed(int fd, ring::Ring& ring) noexcept override;
+
+    ssize_t receive_held(HeldReceive& receive) override;
 
     // An error event of the shadow (internal thread): the next call must ask the kernel.
     static void on_shadow_error(std::uint64_t token) noexcept;
@@ -88,7 +90,8 @@ class UdpSocket final : public UdpSteering {
         iovec* iov;
         std::size_t count;
         int flags;
-        msghdr* msg;  // name, control and flags of the result go here
+        msghdr* msg;                  // name, control and flags of the result go here
+        HeldReceive* held = nullptr;  // keep it rather than copy
     };
     // Tells a sleeping call of changes of the shadow alone, which has no data but an error. An unread
     // error queue keeps POLLERR set for ever: a plain poll() would end at once, again and again, where
@@ -107,6 +110,8 @@ class UdpSocket final : public UdpSteering {
     };
     ssize_t receive(int fd, Receive& r);
     ring::RxBuffer* pop(bool count) noexcept;  // count: as received
+    ssize_t finish_held(ring::RxBuffer* b, Receive& r) noexcept;
+    bool refuses_copy(int fd, const Receive& r) noexcept;
     void give_queue_to_kernel() noexcept;
     // The kernel's answer to a receive call, as it is, counted.
     ssize_t count_kernel_receive(ssize_t result, int flags) noexcept;

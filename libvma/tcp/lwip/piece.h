@@ -45,6 +45,12 @@ class Piece : pbuf {
 
     // Is it a block (and not a buffer of the ring)?
     bool is_block() const noexcept { return (flags & PBUF_FLAG_IS_CUSTOM) == 0; }
+    // The buffer of the ring that it lies in; null for a block.
+    ring::RxBuffer* buffer() const noexcept {
+        if (is_block()) return nullptr;
+        auto* at = reinterpret_cast<std::byte*>(const_cast<Piece*>(this)) - offsetof(ring::RxBuffer, user);
+        return reinterpret_cast<ring::RxBuffer*>(at);
+    }
     // How many bytes can be appended to a block.
     std::uint32_t room() const noexcept {
         const auto* end = reinterpret_cast<const std::uint8_t*>(this) + room_of(this);
@@ -69,9 +75,7 @@ class Piece : pbuf {
     // Bytes of memory that the piece keeps.
     std::size_t cost() const noexcept {
         if (is_block()) return room_of(this) + kHeaderBytes;
-        const auto* at = reinterpret_cast<const std::byte*>(this) - offsetof(ring::RxBuffer, user);
-        const auto& buffer = *reinterpret_cast<const ring::RxBuffer*>(at);
-        return sizeof(ring::RxBuffer) + buffer.ring->attr().chunk_size;
+        return sizeof(ring::RxBuffer) + buffer()->ring->attr().chunk_size;
     }
     // Frees a piece that has been taken out of its chain.
     void free() noexcept {

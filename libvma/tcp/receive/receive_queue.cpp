@@ -131,16 +131,38 @@ std::size_t ReceiveQueue::read(const iovec* iov, std::size_t count, std::size_t 
         from = 0;
         p->remove(static_cast<std::uint32_t>(piece));
         if (p->size() != 0) continue;
-        first_ = p->next();
-        if (first_ == nullptr) last_ = nullptr;
-        if (settled_ == nullptr) loose_--;
-        if (settled_ == p) settled_ = nullptr;
-        held_ -= p->cost();
+        unlink_first();
         p->free();
         p = first_;
     }
     if (how.take) bytes_ -= done;
     return done;
+}
+
+Piece* ReceiveQueue::unlink_first() noexcept {
+    Piece* const p = first_;
+    first_ = p->next();
+    if (first_ == nullptr) last_ = nullptr;
+    if (settled_ == nullptr) loose_--;
+    if (settled_ == p) settled_ = nullptr;
+    held_ -= p->cost();
+    return p;
+}
+
+Piece* ReceiveQueue::take_first() noexcept {
+    Piece* const p = unlink_first();
+    bytes_ -= p->size();
+    p->set_next(nullptr);
+    return p;
+}
+
+void ReceiveQueue::put_first(Piece* piece) noexcept {
+    piece->set_next(first_);
+    first_ = piece;
+    if (last_ == nullptr) last_ = piece;
+    if (settled_ == nullptr) loose_++;
+    bytes_ += piece->size();
+    held_ += piece->cost();
 }
 
 void ReceiveQueue::clear() noexcept {

@@ -38,6 +38,10 @@ class ReceiveQueue {
     };
     // Copies to the iovecs, at most `length` bytes. Returns how many.
     std::size_t read(const iovec* iov, std::size_t count, std::size_t length, const How& how) noexcept;
+    // Takes the first piece out, which is the caller's then. Not when it is empty.
+    lwip::Piece* take_first() noexcept;
+    // Undoes take_first().
+    void put_first(lwip::Piece* piece) noexcept;
     void clear() noexcept;
 
     const lwip::Piece* first() const noexcept { return first_; }
@@ -49,6 +53,7 @@ class ReceiveQueue {
   private:
     void settle(std::uint32_t window) noexcept;
     void link(lwip::Piece* piece) noexcept;
+    lwip::Piece* unlink_first() noexcept;
 
     lwip::Piece* first_ = nullptr;
     lwip::Piece* last_ = nullptr;

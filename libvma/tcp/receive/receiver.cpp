@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "libvma/tcp/receive/receiver.h"
 
+#include <errno.h>
 #include <netinet/in.h>
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "libvma/config/params.h"
 #include "libvma/tcp/connection.h"
@@ -99,6 +101,69 @@ std::size_t Receiver::read(const iovec* iov, std::size_t count, std::size_t leng
     return done;
 }
 
+// ---- the extra API ----
+
+void Receiver::show_readable() noexcept { tcb_.shown.set_readable(undecided() ? 0 : queue_.bytes()); }
+
+std::size_t Receiver::lent() noexcept {
+    if (__builtin_expect(lent_ != 0, 0)) lent_ -= returned_.exchange(0, std::memory_order_relaxed);
+    return lent_;
+}
+
+ssize_t Receiver::lend(LentData& out, unsigned most, bool undecided) noexcept {
+    if (undecided != this->undecided()) return 0;
+    unsigned taken = 0;
+    for (; taken < most && queue_.first() != nullptr; taken++) {
+        lwip::Piece* piece = queue_.take_first();
+        if (ring::RxBuffer* buffer = piece->buffer(); buffer != nullptr && !buffer->lend(1)) {
+            lwip::Piece* copy = lwip::Piece::copy_of(piece->data(), piece->size());
+            if (copy == nullptr) {
+                queue_.put_first(piece);
+                break;
+            }
+            piece->free();
+            piece = copy;
+        }
+        out.add(piece);
+    }
+    if (taken == 0) return queue_.first() != nullptr ? -ENOBUFS : 0;
+    lent_ += out.charge_;
+    out.connection_ = &tcb_.connection;
+    tcb_.connection.ref();
+    show_readable();
+    return static_cast<ssize_t>(out.bytes());
+}
+
+void Receiver::judged(LentData* data) noexcept {
+    if (data != nullptr && *data) {
+        lwip::Piece* backwards = nullptr;
+        for (lwip::Piece* p = std::exchange(data->first_, nullptr); p != nullptr;) {
+            lwip::Piece* next = p->next();
+            if (ring::RxBuffer* buffer = p->buffer()) buffer->end_loan(1);
+            p->set_next(backwards);
+            backwards = p;
+            p = next;
+        }
+        while (backwards != nullptr) {
+            lwip::Piece* next = backwards->next();
+            queue_.put_first(backwards);
+            backwards = next;
+        }
+        lent_ -= data->charge_;
+        std::exchange(data->connection_, nullptr)->unref_later();
+        decide_all();
+    } else if (queue_.first() == nullptr) {
+        decide_all();
+    }
+}
+
+void Receiver::decide_all() noexcept {
+    if (!undecided()) return;
+    undecided_.store(false, std::memory_order_relaxed);
+    show_readable();
+    tcb_.shown.wake_readers();
+}
+
 void Receiver::clear() noexcept {
     queue_.clear();
     clear_early();
@@ -191,7 +256,8 @@ void Receiver::received(lwip::Piece* p) noexcept {
     const std::size_t before = queue_.bytes();
     queue_.append(p, scarce_.load(std::memory_order_relaxed), capacity(), early_.held());
     if (queue_.bytes() == before) return;
-    tcb_.shown.set_readable(queue_.bytes());
+    if (__builtin_expect(filtered_, 0) && before == 0) undecided_.store(true, std::memory_order_relaxed);
+    show_readable();
     tcb_.shown.wake_readers();
     widen_window();
 }
@@ -207,7 +273,7 @@ void Receiver::peer_finished() noexcept {
 // inside lwIP.
 void Receiver::widen_window() noexcept {
     lwip::Pcb* const pcb = tcb_.pcb;
-    const std::size_t most = std::min(capacity(), tcb_.acks.window_limit()), used = queue_.bytes();
+    const std::size_t most = std::min(capacity(), tcb_.acks.window_limit()), used = queue_.bytes() + lent();
     const std::size_t room = std::min<std::size_t>(most > used ? most - used : 0, pcb->largest_rcv_wnd());
     if (room <= pcb->rcv_wnd()) return;
     pcb->widen(static_cast<std::uint32_t>(room));

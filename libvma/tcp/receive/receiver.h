@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "libvma/tcp/lwip/types.h"
+#include "libvma/tcp/receive/lent_data.h"
 #include "libvma/tcp/receive/reassembly.h"
 #include "libvma/tcp/receive/receive_queue.h"
 #include "libvma/tcp/timers/time.h"
@@ -32,6 +33,20 @@ class Receiver {
     // Copies to the program, see Connection::receive(). Opens the window for what was taken.
     std::size_t read(const iovec* iov, std::size_t count, std::size_t length,
                      const ReceiveQueue::How& how) noexcept;
+    // ---- the extra API ----
+    // Lends at most `most` pieces to the program: bytes; 0: there are none, or they are not of this kind;
+    // -ENOBUFS: no memory. `undecided`: those that a callback of the program is to judge.
+    ssize_t lend(LentData& out, unsigned most, bool undecided) noexcept;
+    // From now on data that comes while none waits to be read is undecided: not readable.
+    void set_filtered(bool on) noexcept { filtered_ = on; }
+    bool undecided() const noexcept { return undecided_.load(std::memory_order_relaxed); }
+    // A callback has judged what it was lent. `data` (or nothing) becomes readable, and what follows it.
+    void judged(LentData* data) noexcept;
+    // All that is undecided becomes readable.
+    void decide_all() noexcept;
+    // Any thread, without the lock.
+    void given_back(std::uint32_t charge) noexcept { returned_.fetch_add(charge, std::memory_order_relaxed); }
+
     // A segment that acceptance lets pass came too early: lwIP sees it when the gap is filled.
     void keep_early(std::uint32_t seq, const lwip::Piece& p, bool fin) noexcept;
     // Makes the window as large as the program's options allow, and tells the peer if that is worth it.
@@ -58,6 +73,8 @@ class Receiver {
     std::uint32_t capacity() const noexcept;
     void take_early() noexcept;
     void widen_window() noexcept;
+    std::size_t lent() noexcept;
+    void show_readable() noexcept;
 
     Tcb& tcb_;
     ReceiveQueue queue_;        // in sequence
@@ -68,6 +85,10 @@ class Receiver {
     bool fin_room_ = false;     // the window was made one larger for the peer's FIN
     bool processing_ = false;   // a received segment is in lwIP
     std::atomic<bool> scarce_{false};
+    bool filtered_ = false;                   // a callback of the program sees data first
+    std::atomic<bool> undecided_{false};      // it has yet to see what the queue has, or sees it now
+    std::size_t lent_ = 0;                    // of the window, to the program
+    std::atomic<std::uint32_t> returned_{0};  // of that
 };
 
 }  // namespace vma::tcp

@@ -129,6 +129,22 @@ std::size_t SegmentWriter::put_options(std::uint8_t* at, const lwip::Segment* se
     return static_cast<std::size_t>(at - start);
 }
 
+int SegmentWriter::headers(void* out, std::size_t room) const noexcept {
+    if (!tcb_.route.known()) return -ENOTCONN;
+    std::uint8_t all[sizeof ip_headers_ + sizeof(net::TcpHeader)];
+    net::TcpHeader h{};
+    h.src_port = tcb_.ends.local.port;
+    h.dst_port = tcb_.ends.remote.port;
+    h.seq = htonl(tcb_.pcb->snd_nxt());
+    h.ack = htonl(tcb_.pcb->rcv_nxt());
+    h.data_offset = sizeof h / 4 << 4;
+    h.flags = TCP_ACK;
+    std::memcpy(all, ip_headers_, sizeof ip_headers_);
+    std::memcpy(all + sizeof ip_headers_, &h, sizeof h);
+    if (room != 0) std::memcpy(out, all, std::min(room, sizeof all));
+    return sizeof all;
+}
+
 void SegmentWriter::send_ack(std::uint32_t back) noexcept {
     Tcb& t = tcb_;
     lwip::Pcb* const pcb = t.pcb;

@@ -29,6 +29,8 @@ class SegmentWriter {
     // Sends an ACK. `back`: how far before SND.NXT it is; 1 makes it a probe, which the peer must answer
     // because it is old.
     void send_ack(std::uint32_t back = 0) noexcept;
+    // Connection::network_header(), or -ENOTCONN before there is a path.
+    int headers(void* out, std::size_t room) const noexcept;
     // Sends what lwIP has made itself: RST, keep-alive, ACKs of out-of-order segments.
     void send_control(const lwip::Piece& segment) noexcept;
 

@@ -375,6 +375,13 @@ TEST_F(VmaPerf, InterruptedClientsTellWhatTheyHave) {
     }
 }
 
+TEST_F(VmaPerf, ReceivesByTheExtraApi) {
+    start_server(true, {"--clients", "2"});
+    expect_all(result("pingpong -n 200 -s 1400 --extra-api", true), 200, "a datagram at a time");
+    expect_all(result("pingpong -n 200 -c 4 --wait epoll --extra-api", true), 200, "four sockets");
+    EXPECT_EQ(server.wait().code, 0);
+}
+
 TEST_F(VmaPerf, WhatIsNotThere) {
     start_server(false, {"--clients", "3"});
     expect_failure("pingpong --cpus 1023", 7,

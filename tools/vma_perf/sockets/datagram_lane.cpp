@@ -32,7 +32,8 @@ DatagramLane::DatagramLane(std::vector<DatagramConnection> connections, const Pa
       waiter_(params.own_wait(), descriptors(connections_)),
       stop_(stop),
       out_(params.max_size),
-      in_(kMaxDatagram) {}
+      in_(kMaxDatagram),
+      api_(params.sockets.extra_api ? vma_get_api() : nullptr) {}
 
 bool DatagramLane::send_to(unsigned connection, const std::byte* data, std::size_t length,
                            const sockaddr_in& to) const {
@@ -58,25 +59,46 @@ bool DatagramLane::answer(const Arrival& arrival) {
     return true;
 }
 
+ssize_t DatagramLane::receive_one(const DatagramConnection& c, int flags, sockaddr_in& from,
+                                  std::span<const std::byte>& message, vma_packet_t*& held) {
+    socklen_t length = sizeof from;
+    held = nullptr;
+    ssize_t got;
+    if (api_ != nullptr) {
+        got = api_->recvfrom_zcopy(c.fd.get(), in_.data(), in_.size(), &flags, as_sockaddr(from), &length);
+        if (got >= 0 && (flags & MSG_VMA_ZCOPY) != 0) {
+            held = &reinterpret_cast<vma_packets_t*>(in_.data())->pkts[0];
+            const auto* data =
+                held->sz_iov != 0 ? static_cast<const std::byte*>(held->iov[0].iov_base) : nullptr;
+            message = {data, held->sz_iov != 0 ? held->iov[0].iov_len : 0};
+            return got;
+        }
+    } else {
+        got = c.connected ? recv(c.fd.get(), in_.data(), in_.size(), flags)
+                          : recvfrom(c.fd.get(), in_.data(), in_.size(), flags, as_sockaddr(from), &length);
+    }
+    if (got >= 0) message = {in_.data(), static_cast<std::size_t>(got)};
+    return got;
+}
+
 std::size_t DatagramLane::receive(Receiver& receiver, bool may_wait) {
     std::size_t count = 0;
     const int flags = waiter_.receive_flags(may_wait);
     for (const unsigned number : waiter_.ready(may_wait)) {
         const DatagramConnection& c = connections_[number];
         sockaddr_in from;
-        socklen_t from_length = sizeof from;
-        const ssize_t got = c.connected ? recv(c.fd.get(), in_.data(), in_.size(), flags)
-                                        : recvfrom(c.fd.get(), in_.data(), in_.size(), flags,
-                                                   as_sockaddr(from), &from_length);
-        if (got < 0) {
+        std::span<const std::byte> message;
+        vma_packet_t* held;
+        if (receive_one(c, flags, from, message, held) < 0) {
             if (errno == ECONNREFUSED) throw Failure(kPeerEnded, "the other side's UDP port is closed");
             if (!passing(errno)) fail_errno("receiving a datagram");
             continue;
         }
-        const std::span<const std::byte> message(in_.data(), static_cast<std::size_t>(got));
-        if (message.size() < sizeof(Header)) continue;  // of another program
-        receiver.take({number / sockets_each_, message, &from, number % sockets_each_});
-        ++count;
+        if (message.size() >= sizeof(Header)) {  // else of another program
+            receiver.take({number / sockets_each_, message, &from, number % sockets_each_});
+            ++count;
+        }
+        if (held != nullptr) api_->free_packets(c.fd.get(), held, 1);
     }
     return count;
 }

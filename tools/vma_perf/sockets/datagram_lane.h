@@ -5,8 +5,10 @@
 
 #include <netinet/in.h>
 
+#include <span>
 #include <vector>
 
+#include "include/mellanox/vma_extra.h"
 #include "tools/common/fd.h"
 #include "tools/vma_perf/sockets/waiter.h"
 #include "tools/vma_perf/transport.h"
@@ -33,6 +35,10 @@ class DatagramLane final : public Lane {
     std::size_t receive(Receiver& receiver, bool may_wait) override;
 
   private:
+    // One datagram: bytes, or -1 with errno. `message` gets it, and `held` its packet, if the extra API has
+    // it.
+    ssize_t receive_one(const DatagramConnection& c, int flags, sockaddr_in& from,
+                        std::span<const std::byte>& message, vma_packet_t*& held);
     bool send_to(unsigned connection, const std::byte* data, std::size_t length, const sockaddr_in& to) const;
 
     std::vector<DatagramConnection> connections_;  // for each connection sockets_each_, one after the other
@@ -40,6 +46,7 @@ class DatagramLane final : public Lane {
     Waiter waiter_;
     const std::atomic<bool>* stop_;
     std::vector<std::byte> out_, in_;
+    vma_api_t* const api_;  // receives without a copy; null: --extra-api was not asked for
 };
 
 }  // namespace vma_perf::sockets

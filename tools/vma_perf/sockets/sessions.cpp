@@ -61,10 +61,11 @@ void check(const Params& params) {
                 fmt::format("{} blocking: a thread can block on one connection only; as many --threads as "
                             "--connections, or another --wait",
                             threads));
-    // The library's extra API is asked for where there is one; this tree has none yet.
-    if (params.sockets.extra_api)
+    if (!params.sockets.extra_api) return;
+    if (vma_get_api() == nullptr)
         throw Failure(kUnsupported,
                       "--extra-api: the library's extra API with zero-copy receive is not available");
+    if (params.transport != "udp") throw Failure(kUnsupported, "--extra-api: is for udp");
 }
 
 // ---- UDP ----

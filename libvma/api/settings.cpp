@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Calls of the extra API that set something for the process, and socket options.
+#include <string.h>
+
+#include "libvma/api/calls.h"
+#include "libvma/config/rules.h"
+#include "libvma/preload/extra_api.h"
+#include "libvma/runtime/log.h"
+#include "libvma/sockets/observe/statistics.h"
+#include "libvma/sockets/thread_offload.h"
+
+namespace vma::api {
+
+int add_conf_rule(const char* line) noexcept {
+    constexpr std::size_t kLongest = 4096;
+    preload::NotCancelled inside;
+    if (line == nullptr) return answer(-EINVAL);
+    const std::size_t length = strnlen(line, kLongest);
+    if (length == kLongest) return answer(-EINVAL);
+    const auto added = config::add_rule({line, length});
+    if (added) return 0;
+    log::print(log::Level::warn, "add_conf_rule: {}", added.error().what);
+    return answer(-added.error().code);
+}
+
+int thread_offload(int offload, pthread_t thread) noexcept {
+    preload::NotCancelled inside;
+    return answer(sockets::thread_offload::set(thread, offload != 0));
+}
+
+int dump_fd_stats(int fd, int log_level) noexcept {
+    preload::NotCancelled inside;
+    if (fd < 0 || log_level < static_cast<int>(log::Level::none) ||
+        log_level > static_cast<int>(log::Level::fine))
+        return answer(-EINVAL);
+    if (sockets::statistics::dump(fd, log_level) == 0 && fd != 0) return answer(-EINVAL);
+    return 0;
+}
+
+// The allocator of CMSG_VMA_IOCTL_USER_ALLOC would run while the library holds locks, so there is none.
+int ioctl(void*, size_t) noexcept { return answer(-EOPNOTSUPP); }
+
+}  // namespace vma::api
+
+namespace vma::preload {
+
+// EINVAL for a wrong length or an unknown mask, as VMA has it. What a correct one asks for and the library
+// does not do is EOPNOTSUPP.
+int extra_option(int name, const void* value, socklen_t length) noexcept {
+    switch (name) {
+        case SO_VMA_USER_DATA:
+            return length == sizeof(void*) ? -EOPNOTSUPP : -EINVAL;  // of SocketXtreme
+        case SO_VMA_FLOW_TAG:
+            // The library gives its rules tags itself, where the device knows them.
+            return length == sizeof(std::uint32_t) ? 0 : -EINVAL;
+        case SO_VMA_RING_ALLOC_LOGIC: {
+            constexpr std::uint32_t kKnown =
+                VMA_RING_ALLOC_MASK_RING_PROFILE_KEY | VMA_RING_ALLOC_MASK_RING_USER_ID |
+                VMA_RING_ALLOC_MASK_RING_INGRESS | VMA_RING_ALLOC_MASK_RING_ENGRESS;
+            vma_ring_alloc_logic_attr wanted;
+            if (length != sizeof wanted || !sockets::UserMemory::readable(value, length)) return -EINVAL;
+            memcpy(&wanted, value, sizeof wanted);
+            if ((wanted.comp_mask & ~kKnown) != 0 || wanted.comp_mask == 0) return -EINVAL;
+            return wanted.ring_alloc_logic == RING_LOGIC_PER_INTERFACE ? 0 : -EOPNOTSUPP;
+        }
+        case SO_VMA_RING_USER_MEMORY:
+        case SO_VMA_SHUTDOWN_RX:
+            return -EOPNOTSUPP;
+        default:
+            return -ENOPROTOOPT;
+    }
+}
+
+}  // namespace vma::preload

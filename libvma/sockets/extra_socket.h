@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What the extra API (libvma/api) asks of a socket beyond the calls of the kernel: data that the program
+// keeps without copying it, and callbacks that judge what arrives.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "libvma/sockets/held.h"
+
+namespace vma::ring {
+class Ring;
+}
+
+namespace vma::sockets {
+
+class Filter;
+
+// One zero-copy receive.
+struct HeldReceive {
+    int fd;
+    int flags;            // of recvfrom(2)
+    bool force = false;   // fail with EIO rather than copy
+    unsigned pieces = 1;  // at most so many iovecs of a stream
+    // Data that only the kernel's socket has is copied here, and its name there.
+    iovec copy{};
+    sockaddr* name = nullptr;
+    socklen_t* name_length = nullptr;
+    // What it got; empty after a copy, and at the end of a stream.
+    Held held;
+};
+
+class ExtraSocket {
+  public:
+    // Does the library serve it, or will it once it is bound or connected? Any thread.
+    virtual bool serves_extra() const noexcept = 0;
+
+    // Is it a stream? Else it has datagrams.
+    virtual bool stream() const noexcept = 0;
+    // What a receive call would find: datagrams (0 for a stream) and bytes.
+    struct Ready {
+        std::uint32_t packets, bytes;
+    };
+    virtual Ready ready() noexcept = 0;
+
+    // A socket call: bytes, or -1 with errno. ENOBUFS: no memory.
+    virtual ssize_t receive_held(HeldReceive& receive) = 0;
+    // `charge` of what the program kept is back.
+    virtual void given_back(std::uint64_t charge) noexcept = 0;
+
+    // ---- callbacks; see verdicts.h ----
+    // From now on arrivals are undecided until the filter's callback has judged them. Made on first use,
+    // null without memory; it stays with the socket.
+    virtual Filter* make_filter() noexcept = 0;
+    // The filter was set, or unset: the latter makes all that is undecided readable, or leaves that to the
+    // verdict that is under way.
+    virtual void filter_changed(bool on) noexcept = 0;
+    // Takes the next undecided packet out. False: there is none.
+    virtual bool next_undecided(Held& out) noexcept = 0;
+    virtual bool any_undecided() noexcept = 0;
+    // The verdict about what next_undecided() gave. `receive`: it becomes readable. Null: it does not.
+    virtual void apply_verdict(Held* receive) noexcept = 0;
+    virtual void decide_all() noexcept = 0;
+
+    // ---- rings ----
+    // The ring over which the socket sends to `to` (null: to its peer): 0, or -errno; ENODATA: over none.
+    virtual int send_ring(int fd, const sockaddr* to, socklen_t length, ring::Ring*& ring) = 0;
+    // The headers in front of what it sends to its peer. Puts at most `room` bytes at `out`; the length, or
+    // -ENOTCONN where they are not known.
+    virtual int network_header(int fd, void* out, std::size_t room) = 0;
+
+  protected:
+    ~ExtraSocket() = default;
+};
+
+}  // namespace vma::sockets

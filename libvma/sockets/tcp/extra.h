@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The extra API on a TCP socket: data that the program keeps, and its callback.
+#pragma once
+
+#include "libvma/sockets/extra_socket.h"
+#include "libvma/sockets/tcp/stream.h"
+
+namespace vma::sockets {
+
+class TcpExtra : public TcpStream, public ExtraSocket {
+  public:
+    bool serves_extra() const noexcept final {
+        return phase() != Phase::kernel && phase() != Phase::listening;
+    }
+    ExtraSocket* extra() noexcept final { return this; }
+    Ready ready() noexcept final;
+    bool stream() const noexcept final { return true; }
+    ssize_t receive_held(HeldReceive& receive) final;
+    void given_back(std::uint64_t bytes) noexcept final;
+
+    Filter* make_filter() noexcept final;
+    void filter_changed(bool on) noexcept final;
+    bool any_undecided() noexcept final;
+    bool next_undecided(Held& out) noexcept final;
+    void decide_all() noexcept final;
+    void apply_verdict(Held* receive) noexcept final;
+
+    int send_ring(int fd, const sockaddr* to, socklen_t length, ring::Ring*& ring) final;
+    int network_header(int fd, void* out, std::size_t room) final;
+
+  protected:
+    using TcpStream::TcpStream;
+    ~TcpExtra() override = default;
+
+  private:
+    ssize_t receive_lent(HeldReceive& r);
+};
+
+}  // namespace vma::sockets

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "libvma/sockets/udp/extra.h"
+
+#include <errno.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <utility>
+
+namespace vma::sockets {
+
+UdpExtra::Ready UdpExtra::ready() noexcept {
+    const std::lock_guard guard(watchers_.lock());
+    return {queue_.size(), static_cast<std::uint32_t>(queue_.payload())};
+}
+
+// ---- what the program keeps ----
+
+bool UdpExtra::hold(ring::RxBuffer* b, Held& out) noexcept {
+    const std::uint64_t cost = ReceiveQueue::cost_of(*b);
+    b = b->lend_datagram();
+    if (b == nullptr) return false;
+    (void)try_ref();  // the caller has one
+    {
+        const std::lock_guard guard(watchers_.lock());
+        queue_.charge(cost);
+    }
+    out = Held(Ref<Socket>(this), b, cost);
+    socket_counters_.kept(+1, cost);
+    return true;
+}
+
+void UdpExtra::given_back(std::uint64_t charge) noexcept {
+    socket_counters_.kept(-1, charge);
+    const std::lock_guard guard(watchers_.lock());
+    queue_.given_back(charge);
+}
+
+// ---- its callback ----
+
+Filter* UdpExtra::make_filter() noexcept {
+    const std::lock_guard guard(watchers_.lock());
+    if (undecided_ == nullptr) undecided_.reset(new (std::nothrow) Undecided(*this));
+    return undecided_.get();
+}
+
+void UdpExtra::filter_changed(bool on) noexcept {
+    if (!on && !undecided_->judging()) decide_all();
+}
+
+bool UdpExtra::next_undecided(Held& out) noexcept {
+    ring::RxBuffer* b;
+    {
+        const std::lock_guard guard(watchers_.lock());
+        b = undecided_->queue.pop();
+    }
+    if (b == nullptr) return false;
+    if (hold(b, out)) return true;
+    b->release();  // no memory: lost, as in a full queue
+    return false;
+}
+
+void UdpExtra::apply_verdict(Held* receive) noexcept {
+    if (receive == nullptr) return;
+    ring::RxBuffer* b = receive->take_datagram();
+    const std::lock_guard guard(watchers_.lock());
+    queue_.append(b, socket_counters_);
+    watchers_.wake_held(kWakeIn);
+}
+
+void UdpExtra::decide_all() noexcept {
+    const std::lock_guard guard(watchers_.lock());
+    if (undecided_->queue.size() == 0) return;
+    while (ring::RxBuffer* b = undecided_->queue.pop()) queue_.append(b, socket_counters_);
+    watchers_.wake_held(kWakeIn);
+}
+
+// ---- rings ----
+
+int UdpExtra::send_ring(int, const sockaddr* to, socklen_t length, ring::Ring*& ring) {
+    net::Endpoint peer = ends_.remote;
+    if (to != nullptr) {
+        const auto named = net::Endpoint::of(to, length);
+        if (!named || !named->address.is_v4()) return -EINVAL;
+        peer = *named;
+    }
+    if (peer.port == 0 || peer.address.is_any()) return -EINVAL;
+    if (left_ || send_.kernel_sends() != 0 || send_.lock().owned_by_me()) return -ENODATA;
+    const std::lock_guard guard(send_.lock());
+    const Destination* d = send_.destination(stack_, peer.address.v4(), peer.port);
+    ring = d != nullptr ? d->ring : nullptr;
+    return ring != nullptr ? 0 : -ENODATA;
+}
+
+int UdpExtra::network_header(int, void* out, std::size_t room) {
+    const net::Endpoint& peer = ends_.remote;
+    if (peer.address.is_any() || left_ || send_.lock().owned_by_me()) return -ENOTCONN;
+    const std::lock_guard guard(send_.lock());
+    const Destination* d = send_.destination(stack_, peer.address.v4(), peer.port);
+    if (d == nullptr || d->ring == nullptr) return -ENOTCONN;
+    if (room != 0) std::memcpy(out, d->headers, std::min(room, sizeof d->headers));
+    return sizeof d->headers;
+}
+
+}  // namespace vma::sockets

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The extra API on a UDP socket: datagrams that the program keeps, and its callback.
+#pragma once
+
+#include "libvma/sockets/extra_socket.h"
+#include "libvma/sockets/udp/steering.h"
+
+namespace vma::sockets {
+
+class UdpExtra : public UdpSteering, public ExtraSocket {
+  public:
+    ExtraSocket* extra() noexcept final { return this; }
+    bool stream() const noexcept final { return false; }
+    bool serves_extra() const noexcept final { return !left_.load(std::memory_order_relaxed); }
+    Ready ready() noexcept final;
+    void given_back(std::uint64_t charge) noexcept final;
+
+    bool next_undecided(Held& out) noexcept final;
+    void apply_verdict(Held* receive) noexcept final;
+    bool any_undecided() noexcept final { return undecided_->queue.size() != 0; }
+    void decide_all() noexcept final;
+    Filter* make_filter() noexcept final;
+    void filter_changed(bool on) noexcept final;
+
+    int network_header(int fd, void* out, std::size_t room) final;
+    int send_ring(int fd, const sockaddr* to, socklen_t length, ring::Ring*& ring) final;
+
+  protected:
+    using UdpSteering::UdpSteering;
+    ~UdpExtra() override = default;
+
+    // Takes over the datagram for the program. False: no memory, and it stays the caller's.
+    bool hold(ring::RxBuffer* b, Held& out) noexcept;
+};
+
+}  // namespace vma::sockets
