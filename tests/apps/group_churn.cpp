@@ -3,9 +3,9 @@
 //
 //   group_churn GROUP INTERFACE_ADDRESS PORT JOINS
 //
-// Says "ready" once it is a member of GROUP, and goes on when it can read a byte. When all is joined and
-// left, and nothing has come for a while, it says what came and by how much its memory has grown, and waits
-// to be killed.
+// Says "ready" once it is a member of GROUP, and begins with the first datagram. When all is joined and left,
+// and nothing has come for a while, it says what came (of that, how much meanwhile), and by how much its heap
+// has grown. Then it waits to be killed.
 #include <arpa/inet.h>
 #include <malloc.h>
 #include <netinet/in.h>
@@ -53,7 +53,8 @@ long memory_kb() {
 
 struct Received {
     std::atomic<bool> done{false};  // the other thread joins and leaves no more
-    long count = 0, distinct = 0;
+    std::atomic<long> count{0};
+    long distinct = 0;
     std::vector<bool> seen = std::vector<bool>(1u << 16);
 
     void run(int fd) {
@@ -85,11 +86,9 @@ int main(int argc, char** argv) {
     if (setsockopt(stays, IPPROTO_IP, IP_ADD_MEMBERSHIP, &stay, sizeof stay) != 0) return 1;
     printf("ready\n");
     fflush(stdout);
-    char go;
-    if (read(0, &go, 1) != 1) return 1;
-
     Received received;
     std::thread receiver([&] { received.run(stays); });
+    while (received.count == 0) usleep(100);
     long errors = 0, memory = 0;
     auto change = [&](int how, unsigned number) {
         const ip_mreq request{group(number), interface};
@@ -100,11 +99,11 @@ int main(int argc, char** argv) {
         if (i < joins) change(IP_ADD_MEMBERSHIP, i);
         if (i == joins / 5) memory = memory_kb();
     }
-    const long grown = memory_kb() - memory;
+    const long grown = memory_kb() - memory, meanwhile = received.count;
     received.done = true;
     receiver.join();
-    printf("done errors=%ld received=%ld distinct=%ld grown_kb=%ld\n", errors, received.count,
-           received.distinct, grown);
+    printf("done errors=%ld received=%ld meanwhile=%ld distinct=%ld grown_kb=%ld\n", errors,
+           received.count.load(), meanwhile, received.distinct, grown);
     fflush(stdout);
     pause();
 }

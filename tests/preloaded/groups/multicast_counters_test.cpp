@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What the statistics say of groups: in the file, and in view 4, JSON and Prometheus of vma_stats.
+#include <unistd.h>
+
+#include <fstream>
 #include <string>
 
 #include "tests/preloaded/multicast_fixture.h"
@@ -13,8 +16,8 @@ using vma::stats::GroupBlock;
 class MulticastCounters : public Multicast {
   protected:
     // Two sources: "p" is 198.18.1.2, "q" is 198.18.1.102.
-    void SetUp() override {
-        start({}, {.second_address = true});
+    void begin(std::vector<std::string> env = {}) {
+        start(std::move(env), {.second_address = true});
         EXPECT_EQ(b->ask("open q 198.18.1.102 6000"), "ok 6000");
         EXPECT_EQ(b->ask("set q multicast_if 198.18.1.102"), "ok");
         file = std::make_unique<StatsFile>(a->process().pid());
@@ -43,6 +46,7 @@ class MulticastCounters : public Multicast {
 };
 
 TEST_F(MulticastCounters, FramesAreFilteredDroppedOrDelivered) {
+    begin();
     for (const char* id : {"s", "t", "u"}) open_any(*a, id);
     join(*a, "s");
     EXPECT_EQ(a->ask("listen_to t " + kGroup + " 198.18.1.1 198.18.1.2"), "ok");
@@ -89,6 +93,7 @@ TEST_F(MulticastCounters, FramesAreFilteredDroppedOrDelivered) {
 
 // Numbers stay when the way changes, and go with the membership.
 TEST_F(MulticastCounters, OnlyWhatComesPastTheKernelCounts) {
+    begin();
     open_any(*a, "s");
     join(*a, "s");
     expect_past_the_kernel(20);
@@ -114,6 +119,30 @@ TEST_F(MulticastCounters, OnlyWhatComesPastTheKernelCounts) {
     now = groups();
     ASSERT_EQ(now.size(), 1u);
     EXPECT_EQ(numbers(now[0]), "0 0 0 0");
+}
+
+// A socket that is left to the kernel: its groups are listed, with the reason, and so are those that it joins
+// later.
+TEST_F(MulticastCounters, GroupsOfTheKernelsSockets) {
+    const std::string file_name = "/tmp/vma_multicast_counters." + std::to_string(getpid());
+    std::ofstream(file_name) << "application-id * *\nuse os udp_connect *:*\n";
+    begin({"VMA_CONFIG_FILE=" + file_name});
+    open_any(*a, "s");
+    join(*a, "s");
+    expect_past_the_kernel(5);
+    EXPECT_EQ(a->ask("connect s 198.18.1.2 6000"), "ok");
+    join(*a, "s", kAlias);
+    const auto now = groups();
+    ASSERT_EQ(now.size(), 2u);
+    for (const GroupBlock& g : now) EXPECT_EQ(g.path, static_cast<std::uint32_t>(vma::stats::Path::kernel));
+    EXPECT_EQ(numbers(now[0]), "5 0 0 5");
+    EXPECT_NE(std::string(now[0].detail).find("udp_connect"), std::string::npos) << now[0].detail;
+    EXPECT_STREQ(now[1].detail, "the socket is the kernel's");
+    EXPECT_EQ(a->ask("leave s " + kAlias + " 198.18.1.1"), "ok");
+    EXPECT_EQ(groups().size(), 1u);
+    a->ask("close s");
+    EXPECT_TRUE(groups().empty());
+    unlink(file_name.c_str());
 }
 
 }  // namespace
