@@ -8,6 +8,8 @@
     sudo tests/bench/conditions.py latency      ping-pong beside raw AF_XDP, pinned and not
     sudo tests/bench/conditions.py groups       ping-pong over a multicast group beside unicast
     sudo tests/bench/conditions.py rings        threads with sockets of their own, by ring allocation logic
+    sudo tests/bench/conditions.py feed         ping-pong over 100 groups of a feed file, with epoll
+    sudo tests/bench/conditions.py copies       one group that several sockets of a process receive
 
 Each round measures everything once, every other round in reverse order. A ratio is that to the first column,
 inside a round; tables show medians, with the smallest and the largest.
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import time
 
+import suite_multicast
 import suite_mux
 import suite_tcp
 import suite_udp
@@ -33,7 +36,7 @@ THREADS = (1, 2, 4, 10)
 RING_THREADS = (1, 2, 4, 8)
 LOGICS = (0, 10, 20, 31)
 BUSY = 2    # programs
-GROUP = "239.1.2.3"
+SOCKETS = (1, 2, 4, 8, 16)    # of one group
 
 
 @contextlib.contextmanager
@@ -113,8 +116,23 @@ def groups(wire, seconds, _programs):
     def call(**arguments):
         return suite_udp.ping_pong(wire, seconds, **arguments)
     rows = {f"64 bytes, {field}, us": (call, field) for field in ("p50", "p99")}
-    return rows, {"libvma unicast": BOTH, "libvma group": {"group": GROUP, **BOTH},
-                  "kernel unicast": KERNEL, "kernel group": {"group": GROUP, **KERNEL}}
+    return rows, {"libvma unicast": BOTH, "libvma group": {"group": suite_multicast.GROUP, **BOTH},
+                  "kernel unicast": KERNEL, "kernel group": {"group": suite_multicast.GROUP, **KERNEL}}
+
+
+def feed(wire, seconds, _programs):
+    def call(**sides):
+        return suite_multicast.feed(wire, seconds, **sides)
+    rows = {f"{len(suite_multicast.FEED)} groups, {field}, us": (call, field) for field in ("p50", "p99")}
+    return rows, {"kernel": KERNEL, "libvma": BOTH}
+
+
+def copies(wire, seconds, programs):
+    def row(number):
+        return (lambda **sides: suite_multicast.copies(wire, seconds, programs["vma_perf"], number, **sides),
+                "each")
+    rows = {f"{number} socket{'s' if number > 1 else ''}, 1000/s each": row(number) for number in SOCKETS}
+    return rows, {"kernel": KERNEL, "libvma": BOTH}
 
 
 def rings(wire, seconds, programs):
@@ -133,6 +151,7 @@ def rings(wire, seconds, programs):
 CONDITIONS = {"threads": (threads, [False]), "busy": (busy, [True]), "neighbours": (neighbours, [True]),
               "latency": (latency, [True, False]), "groups": (groups, [True]),
               "rings": (rings, [False])}
+              "feed": (feed, [True]), "copies": (copies, [True])}
 
 
 def main():
@@ -144,6 +163,7 @@ def main():
 
     check_machine()
     library, programs = find_programs(options.build)
+    programs["vma_perf"] = os.path.join(options.build, "tools", "vma_perf", "vma_perf")
     condition, placings = CONDITIONS[options.condition]
     everything = {}
     for pinned in placings:

@@ -60,7 +60,7 @@ class Conditions(unittest.TestCase):
     def test_each_has_rows_and_a_column_to_compare_with(self):
         for name, (condition, placings) in conditions.CONDITIONS.items():
             with self.subTest(name):
-                rows, circumstances = condition(None, 1, {"xsk_raw": ""})
+                rows, circumstances = condition(None, 1, {"xsk_raw": "", "vma_perf": ""})
                 self.assertGreater(len(circumstances), 1)
                 self.assertTrue(all(callable(row[0]) for row in rows.values()))
                 self.assertGreater(len(placings), 0)

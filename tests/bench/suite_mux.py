@@ -40,17 +40,21 @@ def watch_many(wire, program, vma=False):
             "offloaded": pair.check.offloaded(result["connections"] * SEGMENTS)}
 
 
-def by_call(wire, seconds, call, client_vma=False, server_vma=False, environment=()):
-    """sockperf's ping-pong over UDP, 64 bytes; both sides wait with `call` (sockperf -F)."""
+def by_call(wire, seconds, call, client_vma=False, server_vma=False, environment=(), groups=()):
+    """sockperf's ping-pong over UDP, 64 bytes; both sides wait with `call` (sockperf -F). With `groups` over
+    these in turn, each with a port and a socket of its own."""
     check = OffloadCheck(wire, ["a"] * client_vma + ["b"] * server_vma)
     with tempfile.NamedTemporaryFile("w", suffix=".feed", encoding="ascii") as feed:
-        feed.write(f"U:{ADDRESS['b']}:{UDP_PORT}\n")
+        feed.writelines(f"U:{address}:{UDP_PORT + number}\n"
+                        for number, address in enumerate(groups or [ADDRESS["b"]]))
         feed.flush()
-        options = ["-f", feed.name, "-F", call]
-        server = wire.start("b", "sockperf", "sr", *options, vma=server_vma, environment=environment)
+        options = {side: ["-f", feed.name, "-F", call] for side in "ab"}
+        for side in options if groups else ():
+            options[side] += ["--mc-rx-if", ADDRESS[side], "--mc-tx-if", ADDRESS[side]]
+        server = wire.start("b", "sockperf", "sr", *options["b"], vma=server_vma, environment=environment)
         wire.wait_bound(server, "udp", UDP_PORT)
-        client = wire.start("a", "sockperf", "pp", *options, "-t", str(seconds), "-m", "64", vma=client_vma,
-                            environment=environment)
+        client = wire.start("a", "sockperf", "pp", *options["a"], "-t", str(seconds), "-m", "64",
+                            vma=client_vma, environment=environment)
         result = parse_ping_pong(wire.finish(client, seconds))
         wire.interrupt(server)
     check.verify(result["messages"])

@@ -188,7 +188,7 @@ void Groups::evaluate(in_port_t number, in_addr_t group) {
         }
     if (any && mode() == automatic) {
         others_.look(kFresh);
-        find_foreign(number, port);
+        if (find_foreign(number, port)) group = 0;  // which concerns the port's other groups, too
     }
     auto unit = group == 0 ? port.units.begin() : port.units.lower_bound({group, INT_MIN});
     while (unit != port.units.end() && (group == 0 || unit->first.group == group)) {
@@ -331,11 +331,12 @@ void Groups::switch_off(in_port_t number, const Key& key, Unit& unit) noexcept {
 
 // ---- who else receives ----
 
-void Groups::find_foreign(in_port_t number, Port& port) const {
-    port.foreign.clear();
+bool Groups::find_foreign(in_port_t number, Port& port) const {
+    std::vector<net::UdpListener> now;
     for (const net::UdpListener& l : others_.at(number))
         if (std::ranges::find(port.sockets, l.cookie, &GroupSocket::cookie) == port.sockets.end())
-            port.foreign.push_back(l);
+            now.push_back(l);
+    return std::exchange(port.foreign, now) != now;
 }
 
 void Groups::keep_looking() noexcept {
@@ -365,9 +366,7 @@ bool Groups::tick() noexcept {
         for (auto& [number, port] : ports_) {
             if (port.units.empty()) continue;
             any = true;
-            const std::vector<net::UdpListener> before = port.foreign;
-            find_foreign(number, port);
-            if (changed || before != port.foreign) mark(number, 0);
+            if (find_foreign(number, port) || changed) mark(number, 0);
         }
         settle();
         return looking_ = any;

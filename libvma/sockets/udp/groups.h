@@ -100,7 +100,8 @@ class Groups {
     void switch_off(in_port_t number, const Key& key, Unit& unit) noexcept;
     void touch(const std::vector<GroupSink::Entry>& entries);
     // ---- who else receives ----
-    void find_foreign(in_port_t number, Port& port) const;
+    // True: they are others than before.
+    bool find_foreign(in_port_t number, Port& port) const;
     void keep_looking() noexcept;
     bool tick() noexcept;
 

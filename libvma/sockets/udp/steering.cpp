@@ -192,14 +192,14 @@ void UdpSteering::update_rules(bool only_route) noexcept {
         Why why;
         std::vector<FlowRules::Rule> wanted = wanted_rules(only_route, why);
         set_rules(std::move(wanted), why);
-        follow_groups();
-        if (!rules_.any() && why.reason == stats::Reason::multicast) why = stack_.groups().why_of(*this);
-        decide_receive(why);
         const bool anywhere = ends_.local.address.is_any() && ends_.remote.address.is_any();
         if (!closed_ && !left_ && ends_.local.port != 0 && (anywhere || waits_for_device_))
             rules_.follow(stack_, this);
         else
             rules_.unfollow(stack_, this);
+        follow_groups();  // last: a ring that this opens brings rules to the socket
+        if (!rules_.any() && why.reason == stats::Reason::multicast) why = stack_.groups().why_of(*this);
+        decide_receive(why);
     } catch (...) {
         log::once(log::Level::warn, "a UDP socket is served by the kernel: out of memory");
     }

@@ -69,6 +69,22 @@ TEST_F(Multicast, ASocketThatComesLaterLosesNothingAfterTheWindow) {
     EXPECT_EQ(drained(other, "o"), 100);
 }
 
+// It is seen when this process joins another group, so before the next look: all groups of the port go.
+TEST_F(Multicast, ASocketThatAJoinFindsLosesNothing) {
+    start();
+    open_any(*a, "s");
+    join(*a, "s");
+    expect_past_the_kernel(10);
+    Agent other(*hosts, Host::a);
+    a->ask("sleep 60");  // what the library has seen is too old for a join
+    open_any(other, "o");
+    join(*a, "s", "239.1.2.4");
+    wait_out_the_window(*a);
+    send(50);
+    EXPECT_EQ(drained(*a, "s"), 50);
+    EXPECT_EQ(drained(other, "o"), 50);
+}
+
 // Rules come and go while datagrams arrive: each comes once.
 TEST_F(Multicast, ChangesOfTheWayLoseNothingAndDoubleNothing) {
     start();

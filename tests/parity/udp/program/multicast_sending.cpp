@@ -172,6 +172,21 @@ PARITY_CASE(multicast_send, unbound, kernel_carries(1)) {
     show_name("name", fd);
 }
 
+// A member that gets its port by its first datagram has the answers past the kernel, but perhaps for the
+// first.
+PARITY_CASE(multicast_send, unbound_member, kernel_carries(2)) {
+    members();
+    int fd = udp();
+    SHOW("interface", egress(fd, kHere));
+    SHOW("join", membership(fd, IP_ADD_MEMBERSHIP, kSecondGroup, kHere));
+    for (int i = 0; i < 3; i++) {
+        post("echo g 1 3000");
+        SHOW("send", to_group(fd, kText, 5));
+        if (wait_in(fd)) show_recv("answer", fd, MSG_DONTWAIT);
+        answer();
+    }
+}
+
 // Copies for members on this host, and the frame on the wire.
 PARITY_CASE(multicast_send, copies_here, kernel_carries(15)) {
     members();
