@@ -173,14 +173,14 @@ void RxQueue::expect_stream(bool more) noexcept {
 }
 
 void RxQueue::post_for_others(std::uint32_t receives) noexcept {
-    for_others_ += receives;
+    expected_ += receives;
     depth_ = std::min(depth_ + receives, max_depth_);
     refill(true);
 }
 
 void RxQueue::deepen() noexcept {
     const std::int64_t streams = std::min(streams_, kBusyStreams) * kStreamBurst + bulk_posted_;
-    const std::int64_t all = expected_ + streams + kSlack + for_others_;
+    const std::int64_t all = expected_ + streams + kSlack;
     const auto wanted = static_cast<std::uint32_t>(std::min<std::int64_t>(max_depth_, all));
     if (wanted <= depth_) return;
     depth_ = wanted;

@@ -163,7 +163,6 @@ class RxQueue {
     std::uint32_t hold_limit_ = 0;    // datagrams that one sink may keep in buffers
     std::uint32_t plenty_ = 0;        // buffers not held by sinks; with fewer, no datagram stays in one
     std::uint32_t scarce_ = 0;        // with fewer, connections keep none
-    std::uint32_t for_others_ = 0;    // of depth_, see post_for_others()
     std::uint32_t full_batches_ = 0;  // polls in a row that found as much as they could take
     std::atomic<std::uint32_t> bulk_{0};  // receives for expect_bulk()
     std::uint32_t bulk_posted_ = 0;       // of these
@@ -180,7 +179,7 @@ class RxQueue {
     Posting posting_;
     std::uint32_t max_depth_ = 0;   // what the device's queue takes, and there are buffers for
     std::uint32_t streams_ = 0;     // TCP connections
-    std::int64_t expected_ = 0;     // datagrams
+    std::int64_t expected_ = 0;     // datagrams, and what others take
     std::uint64_t max_copied_ = 0;  // bytes
     alignas(64) std::atomic<RxBuffer*> returned_{nullptr};  // released by other threads, not yet taken
     std::atomic<std::uint64_t> copied_bytes_{0};

@@ -63,8 +63,7 @@ int Connection::attach() noexcept {
     if (attached_) return 0;
     ring::Ring* ring = tcb_.route.rule_ring();
     try {
-        // Two connections cannot have the same four numbers; a peer may begin anew while we remember the old
-        // one.
+        // Two connections cannot have the same four numbers, but a peer may begin anew.
         const ring::Share share = tcb_.origin.passive() ? ring::Share::latest : ring::Share::only;
         auto added = ring->attach(flow(), this, share);
         ring::Ring& home = ring->home_of(flow());

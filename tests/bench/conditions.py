@@ -150,7 +150,7 @@ def rings(wire, seconds, programs):
 # Name -> (function of wire, seconds and programs that gives rows and columns; pinned or not, one table each).
 CONDITIONS = {"threads": (threads, [False]), "busy": (busy, [True]), "neighbours": (neighbours, [True]),
               "latency": (latency, [True, False]), "groups": (groups, [True]),
-              "rings": (rings, [False])}
+              "rings": (rings, [False]),
               "feed": (feed, [True]), "copies": (copies, [True])}
 
 

@@ -142,6 +142,8 @@ Result<ibv_qp*> XdpDevice::create_qp(const ibv_qp_init_attr& init) {
                   .fill_size = fill_per_queue_,
                   .completion_size = std::bit_ceil(attr_.max_send_wr + attr_.further_send)};
     const bool one_chunk = config_.mtu + 14 + kHeadroom <= attr_.chunk_size;
+    // A process that ends gives its sockets up one after the other, and last of all the queue.
+    const std::uint64_t deadline = std::max(deadline_ns_, clock::monotonic_ns() + config_.patience_ns);
     const std::vector<std::uint16_t> ways = ways_to_bind(config_.zero_copy, one_chunk);
     for (unsigned q = 0; q < config_.queues; q++) {
         if (q != 0) {
@@ -158,7 +160,7 @@ Result<ibv_qp*> XdpDevice::create_qp(const ibv_qp_init_attr& init) {
             // This process's program is attached, so the process that holds the queue is ending: the kernel
             // takes 1 to 300 ms for it.
             while ((error = socket.bind(xsk, q == 0 ? nullptr : queues_.front().get())) == EBUSY &&
-                   clock::monotonic_ns() < deadline_ns_)
+                   clock::monotonic_ns() < deadline)
                 pause_msec();
             if (error == 0 || error == EBUSY || q != 0) break;
         }
