@@ -132,6 +132,16 @@ TEST(Memberships, EveryFormOfJoiningIsRead) {
     EXPECT_FALSE(GroupRequest::read(IP_ADD_MEMBERSHIP, &unicast, sizeof unicast));
 }
 
+TEST(Memberships, OptionsAboutSources) {
+    for (const int name :
+         {IP_ADD_SOURCE_MEMBERSHIP, IP_DROP_SOURCE_MEMBERSHIP, IP_BLOCK_SOURCE, IP_UNBLOCK_SOURCE,
+          MCAST_JOIN_SOURCE_GROUP, MCAST_LEAVE_SOURCE_GROUP, MCAST_BLOCK_SOURCE, MCAST_UNBLOCK_SOURCE})
+        EXPECT_TRUE(GroupRequest::is_about_source(name)) << name;
+    for (const int name : {IP_ADD_MEMBERSHIP, IP_DROP_MEMBERSHIP, MCAST_JOIN_GROUP, MCAST_LEAVE_GROUP,
+                           IP_MSFILTER, MCAST_MSFILTER, IP_MULTICAST_ALL, IP_MULTICAST_TTL})
+        EXPECT_FALSE(GroupRequest::is_about_source(name)) << name;
+}
+
 TEST(Memberships, TheKernelTellsWhatASocketIsAMemberOf) {
     const int fd = socket(AF_INET, SOCK_DGRAM, 0);
     ASSERT_GE(fd, 0);
