@@ -141,6 +141,13 @@ TEST(Memberships, WhichOptions) {
         EXPECT_NE(find_membership_option(name), nullptr) << name;
     for (const int name : {IP_TTL, IP_MULTICAST_IF, IP_MULTICAST_TTL, IP_MULTICAST_LOOP, IP_MULTICAST_ALL})
         EXPECT_EQ(find_membership_option(name), nullptr) << name;
+    for (const int name :
+         {IP_ADD_SOURCE_MEMBERSHIP, IP_DROP_SOURCE_MEMBERSHIP, IP_BLOCK_SOURCE, IP_UNBLOCK_SOURCE,
+          MCAST_JOIN_SOURCE_GROUP, MCAST_LEAVE_SOURCE_GROUP, MCAST_BLOCK_SOURCE, MCAST_UNBLOCK_SOURCE})
+        EXPECT_TRUE(find_membership_option(name)->one_source) << name;
+    for (const int name : {IP_ADD_MEMBERSHIP, IP_DROP_MEMBERSHIP, MCAST_JOIN_GROUP, MCAST_LEAVE_GROUP,
+                           IP_MSFILTER, MCAST_MSFILTER})
+        EXPECT_FALSE(find_membership_option(name)->one_source) << name;
 }
 
 TEST(Memberships, TheKernelTellsWhatASocketIsAMemberOf) {

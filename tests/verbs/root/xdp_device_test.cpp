@@ -153,7 +153,7 @@ class XdpDeviceTest : public testing::TestWithParam<Mode> {
             ADD_FAILURE() << made.error().what;
             return nullptr;
         }
-        ring->lend((*made)->attr().borrowed_recv);
+        ring->post_for_others((*made)->attr().borrowed_recv);
         return std::move(*made);
     }
     void attach(const FlowSpec& spec, Sink& to) {

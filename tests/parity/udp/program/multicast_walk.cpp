@@ -131,6 +131,7 @@ class Walk {
     T one_of(const T (&values)[N]) {
         return values[below(N)];
     }
+    unsigned someone() { return below(processes_.count()); }
 
     void open_receiver(unsigned which, const char* address) {
         const int fd = receivers_[which] = udp();
