@@ -37,10 +37,10 @@ bool PacketTable::Shard::grow() noexcept {
 }
 
 void PacketTable::Shard::free_slot(std::uint32_t index) noexcept {
-    Slot& slot = *at(index);
+    Slot& slot = known(index);
     slot.generation++;
     slot.next = kNone;
-    (last != kNone ? at(last)->next : first) = index;
+    (last != kNone ? known(last).next : first) = index;
     last = index;
 }
 
@@ -50,7 +50,7 @@ void* PacketTable::insert(sockets::Held& packet) noexcept {
     const std::lock_guard guard(shard.lock);
     if (shard.first == kNone && !shard.grow()) return nullptr;
     const std::uint32_t index = shard.first;
-    Slot& slot = *shard.at(index);
+    Slot& slot = shard.known(index);
     shard.first = slot.next;
     if (shard.first == kNone) shard.last = kNone;
     slot.packet = std::move(packet);

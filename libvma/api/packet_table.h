@@ -61,6 +61,8 @@ class PacketTable {
         Slot* at(std::uint32_t index) noexcept {
             return index / kBlock < blocks.size() ? &blocks[index / kBlock][index % kBlock] : nullptr;
         }
+        // Of an index that is in use, or free.
+        Slot& known(std::uint32_t index) noexcept { return blocks[index / kBlock][index % kBlock]; }
         bool grow() noexcept;
         void free_slot(std::uint32_t index) noexcept;
     };

@@ -133,9 +133,9 @@ Result<void> add_rule(std::string_view line) noexcept {
         if (!complaints.empty()) return fail(EINVAL, complaints.front());
         if (added.empty()) return fail(EINVAL, "there is no rule in it");
         for (const RuleTable* now = &rules();;) {
-            auto next = std::make_unique<const RuleTable>(now->behind(added));
+            auto next = std::make_unique<const RuleTable>(now != nullptr ? now->behind(added) : added);
             if (g_rules.compare_exchange_strong(now, next.get(), std::memory_order_acq_rel)) {
-                next.release();
+                (void)next.release();
                 return {};
             }
         }

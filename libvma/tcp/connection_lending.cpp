@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "libvma/tcp/connection.h"
+#include "libvma/tcp/lwip/pcb.h"
 
 namespace vma::tcp {
 

@@ -273,6 +273,19 @@ void udp_leaving() {
     CHECK_FAILS(api->register_recv_callback(fd, &callback, &plan), EINVAL);
 }
 
+// Keeps three, drops two and receives one; vma_stats looks at it then.
+void shown() {
+    const int fd = offloaded();
+    Plan plan;
+    judge(fd, plan, [&](int, const std::string&, vma_info_t*) {
+        return plan.called <= 3 ? VMA_PACKET_HOLD : plan.called <= 5 ? VMA_PACKET_DROP : VMA_PACKET_RECV;
+    });
+    for (std::uint32_t i = 0; i < 6; i++) request(fd, 100, i);
+    CHECK(receive(fd) == made(100, 5));
+    printf("look now\n");
+    pause();
+}
+
 void errors() {
     Plan plan;
     const int plain = socket(AF_UNIX, SOCK_STREAM, 0);
@@ -417,6 +430,7 @@ int main(int argc, char** argv) {
                        {"udp_waiting", udp_waiting},
                        {"udp_inside", udp_inside},
                        {"udp_leaving", udp_leaving},
+                       {"shown", shown},
                        {"errors", errors},
                        {"tcp_verdicts", tcp_verdicts},
                        {"tcp_leaving", tcp_leaving},

@@ -90,6 +90,12 @@ class FullView {
         if (s.rx_poll_hit != 0 || s.rx_poll_miss != 0)
             line("Rx poll: {} / {} ({:.2f}%) [miss/hit]{}", number(s.rx_poll_miss), number(s.rx_poll_hit),
                  percent(s.rx_poll_hit, s.rx_poll_miss), s_);
+        if (s.extra_held_packets != 0)
+            line("Extra API: {} packets held, {} bytes of the receive buffer", s.extra_held_packets,
+                 s.extra_held_bytes);
+        if (s.extra_callback_dropped + s.extra_callback_received + s.extra_callback_held != 0)
+            line("Callback: {} / {} / {} [dropped/received/held]{}", number(s.extra_callback_dropped),
+                 number(s.extra_callback_received), number(s.extra_callback_held), s_);
         if (s.ring_migrations != 0) line("Ring migrations: {}{}", number(s.ring_migrations), s_);
         if ((s.type & 0xf) == SOCK_STREAM) tcp(s);
     }

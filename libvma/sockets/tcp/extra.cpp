@@ -62,9 +62,7 @@ ssize_t TcpExtra::receive_held(HeldReceive& r) {
     auto kernel = [&]() -> ssize_t {
         char byte;
         if (r.force && os::recv(r.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0) return failed(EIO);
-        return count_kernel(
-            stats::TrafficPath::rx_os,
-            Socket::recvfrom(r.fd, r.copy.iov_base, r.copy.iov_len, r.flags, r.name, r.name_length), r.flags);
+        return TcpStream::recvfrom(r.fd, r.copy.iov_base, r.copy.iov_len, r.flags, r.name, r.name_length);
     };
     if (!has_connection()) return kernel();
     const ssize_t n = count(stats::TrafficPath::rx_offload, receive_lent(r));

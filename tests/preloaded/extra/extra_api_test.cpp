@@ -38,10 +38,21 @@ TEST_F(ExtraApi, ReceivesDatagramsWithoutCopying) {
 TEST_F(ExtraApi, BoundsWhatAProgramKeeps) {
     run("extra_receive", {"udp_starving"});
     // A quarter of these is less than the case keeps.
-    const std::string log = run("extra_receive", {"udp_share"}, {"VMA_RX_BUFS=4096"});
+    const std::string log = run("extra_receive", {"udp_share"}, {"VMA_RX_BUFS=4096", "VMA_RX_WRE=1024"});
     EXPECT_NE(log.find("it gets copies until"), std::string::npos) << log;
 }
 TEST_F(ExtraApi, ReceivesStreamsWithoutCopying) { run("extra_receive", {"tcp_content", "tcp_window"}); }
+TEST_F(ExtraApi, StatisticsShowWhatIsKept) {
+    Process peer = hosts.run(Host::b, {app("extra_callback"), "peer", "198.18.1.2"});
+    ASSERT_TRUE(peer.wait_for_out("ready")) << peer.err() << peer.out();
+    Process holder =
+        hosts.run(Host::a, {app("extra_callback"), "shown", "198.18.1.1", "198.18.1.2"}, with_library());
+    ASSERT_TRUE(holder.wait_for_out("look now")) << holder.err() << holder.out();
+    const std::string shown =
+        tool({vma_stats(), "-p", std::to_string(holder.pid()), "-v", "3", "-c", "1", "-i", "0.1"});
+    EXPECT_NE(shown.find("Extra API: 3 packets held, 1068 bytes"), std::string::npos) << shown;
+    EXPECT_NE(shown.find("Callback: 2 / 1 / 3 [dropped/received/held]"), std::string::npos) << shown;
+}
 TEST_F(ExtraApi, TableAndSettings) { run("extra_settings", {"table", "rings", "settings", "dummy", "many"}); }
 TEST_F(ExtraApi, CallbacksJudgeDatagrams) {
     run("extra_callback", {"udp_verdicts", "udp_waiting", "udp_inside", "errors", "threads"});
