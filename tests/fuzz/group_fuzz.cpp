@@ -192,9 +192,9 @@ class Run {
                 const bool wants = l.wants(ip4(kGroups[group]), htons(kPorts[rule / kRules]), kIfindex);
                 FUZZ_CHECK(wants == s.wanted.wants(group, rule / kRules));
                 if (!wants) continue;
-                const GroupFilter* filter = l.memberships.find(ip4(kGroups[group]), kIfindex);
-                entries.push_back({&s, l.ends.remote.address.v4(), l.ends.remote.port,
-                                   filter != nullptr ? *filter : GroupFilter{}});
+                const Memberships::Entry* joined = l.memberships.find(ip4(kGroups[group]), kIfindex);
+                entries.push_back({&s, l.senders(ip4(kGroups[group]), kIfindex),
+                                   joined != nullptr ? joined->counters : nullptr});
             }
             ring_->while_quiet([&] { sinks_[rule].swap(entries); });
         }
@@ -302,8 +302,8 @@ class Run {
         FUZZ_CHECK(
             std::any_of(kGroups, kGroups + kRules, [&](const char* g) { return b.dst_addr == ip4(g); }));
         FUZZ_CHECK(b.dst_port == htons(kPorts[s.wanted.port]));
-        const net::Endpoint from(b.src_addr, b.src_port);
-        FUZZ_CHECK(s.listener.receives(b.dst_addr, b.dst_port, kIfindex, from));
+        FUZZ_CHECK(s.listener.wants(b.dst_addr, b.dst_port, kIfindex));
+        FUZZ_CHECK(s.listener.senders(b.dst_addr, kIfindex).include(b.src_addr, b.src_port));
     }
     void give_back(Socket& s) {
         for (auto n = in_.take<std::uint8_t>() % 8; n != 0 && !s.held.empty(); n--)

@@ -69,12 +69,12 @@ TEST(StatsReader, LongerBlocksAreReadAsFarAsTheyAreKnown) {
 TEST(StatsReader, FieldsThatShorterBlocksLackAreZero) {
     Image shorter = image();
     shorter.longer = -16;
-    shorter.sockets[0].tcp_accept_overflows = shorter.sockets[0].tcp_syn_dropped = 5;
+    shorter.sockets[0].extra_callback_received = shorter.sockets[0].extra_callback_held = 5;
     const Snapshot s = good(MemorySource(shorter.bytes()));
     ASSERT_EQ(s.sockets.size(), 4u);
     EXPECT_EQ(s.sockets[0].block.fd, 14);
-    EXPECT_EQ(s.sockets[0].block.tcp_accept_overflows, 0u);
-    EXPECT_EQ(s.sockets[0].block.tcp_syn_dropped, 0u);
+    EXPECT_EQ(s.sockets[0].block.extra_callback_received, 0u);
+    EXPECT_EQ(s.sockets[0].block.extra_callback_held, 0u);
 }
 
 TEST(StatsReader, RefusesForeignFiles) {
