@@ -26,6 +26,7 @@ using namespace vma;
 using sockets::GroupFilter;
 using sockets::GroupListener;
 using sockets::GroupSink;
+using sockets::Memberships;
 using udp_frames::Bytes;
 
 namespace {
