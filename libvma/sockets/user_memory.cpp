@@ -29,17 +29,20 @@ constexpr std::size_t kAtOnce = 64;  // pages a system call asks about
                            FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_EQ, 0)) != -EFAULT;
 }
 
+}  // namespace
+
+thread_local constinit UserMemory::Known UserMemory::known_{};
+
 // Copies a byte of each page onto itself (written), or into a local byte (read), with the kernel's checks.
 // The bytes are the first ones of the pages [page, end) that are not before `start`.
-bool ask(std::uintptr_t page, std::uintptr_t end, std::uintptr_t start, unsigned kind,
-         unsigned page_bits) noexcept {
+bool UserMemory::ask(std::uintptr_t page, std::uintptr_t end, std::uintptr_t start, unsigned kind) noexcept {
     char byte;
     iovec from[kAtOnce], to[kAtOnce];
     const long pid = os::raw_syscall(SYS_getpid);
     while (page < end) {
         std::size_t n = 0;
         for (; n < kAtOnce && page < end; n++, page++) {
-            const std::uintptr_t address = std::max(page << page_bits, start);
+            const std::uintptr_t address = std::max(page << kPageBits, start);
             from[n] = {reinterpret_cast<void*>(address), 1};
             to[n] = kind == 1 ? from[n] : iovec{&byte, 1};
         }
@@ -51,10 +54,6 @@ bool ask(std::uintptr_t page, std::uintptr_t end, std::uintptr_t start, unsigned
     }
     return true;
 }
-
-}  // namespace
-
-thread_local constinit UserMemory::Known UserMemory::known_{};
 
 bool UserMemory::in_known_range(unsigned kind, std::uintptr_t from, std::uintptr_t end) noexcept {
     for (const Range& r : known_.range[kind])
@@ -79,15 +78,14 @@ bool UserMemory::check(const void* start, std::size_t length, unsigned kind) noe
     const std::uintptr_t from = first >> kPageBits, end = ((first + length - 1) >> kPageBits) + 1;
     if (end - from > kEntries / 4) {
         if (in_known_range(kind, from, end)) return true;
-        if (!ask(from, end, first, kind, kPageBits)) return false;
+        if (!ask(from, end, first, kind)) return false;
         remember_range(kind, from, end);
         return true;
     }
     for (std::uintptr_t page = from; page < end; page++) {
         std::uintptr_t& entry = known_.page[kind][page % kEntries];
         if (entry == page + 1) continue;
-        if (!in_known_range(kind, page, page + 1) && !ask(page, page + 1, first, kind, kPageBits))
-            return false;
+        if (!in_known_range(kind, page, page + 1) && !ask(page, page + 1, first, kind)) return false;
         entry = page + 1;
     }
     return true;

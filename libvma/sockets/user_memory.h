@@ -46,6 +46,7 @@ class UserMemory {
                known_.page[kind][page % kEntries] == page + 1;
     }
     static bool check(const void* start, std::size_t length, unsigned kind) noexcept;
+    static bool ask(std::uintptr_t page, std::uintptr_t end, std::uintptr_t start, unsigned kind) noexcept;
     static bool in_known_range(unsigned kind, std::uintptr_t from, std::uintptr_t end) noexcept;
     static void remember_range(unsigned kind, std::uintptr_t from, std::uintptr_t end) noexcept;
 
