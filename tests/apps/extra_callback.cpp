@@ -203,6 +203,20 @@ void udp_inside() {
 
 jmp_buf g_jump;
 
+// A callback jumps out of poll() or of recv(). The next packet comes all the same.
+void jump_out(int fd, Plan& plan, bool polls) {
+    judge(fd, plan,
+          [](int, const std::string&, vma_info_t*) -> vma_recv_callback_retval_t { longjmp(g_jump, 1); });
+    request(fd, 14, 1);
+    if (setjmp(g_jump) == 0) {
+        polls ? (void)ready(fd, 5000) : (void)receive(fd);
+        CHECK(!"did not jump");
+    }
+    judge(fd, plan, [](int, const std::string&, vma_info_t*) { return VMA_PACKET_RECV; });
+    request(fd, 15, 1);
+    CHECK(receive(fd) == made(15, 1));
+}
+
 // What a callback may do to the call that it interrupts.
 void udp_leaving() {
     int fd = offloaded();
@@ -231,18 +245,7 @@ void udp_leaving() {
     request(fd, 13, 1);
     CHECK(receive(fd).size() == 13);
     // Jumps out of poll() and of recv(), again and again.
-    for (int i = 0; i < 10; i++) {
-        judge(fd, plan,
-              [](int, const std::string&, vma_info_t*) -> vma_recv_callback_retval_t { longjmp(g_jump, 1); });
-        request(fd, 14, 1);
-        if (setjmp(g_jump) == 0) {
-            i % 2 == 0 ? (void)ready(fd, 5000) : (void)receive(fd);
-            CHECK(!"did not jump");
-        }
-        judge(fd, plan, [](int, const std::string&, vma_info_t*) { return VMA_PACKET_RECV; });
-        request(fd, 15, 1);
-        CHECK(receive(fd).size() == 15);
-    }
+    for (int i = 0; i < 10; i++) jump_out(fd, plan, i % 2 == 0);
     // Its thread ends in it.
     judge(fd, plan,
           [](int, const std::string&, vma_info_t*) -> vma_recv_callback_retval_t { pthread_exit(nullptr); });
@@ -365,18 +368,7 @@ void tcp_leaving() {
     });
     request(fd, 10, 1);
     CHECK(receive(fd) == made(10, 1));
-    for (int i = 0; i < 6; i++) {
-        judge(fd, plan,
-              [](int, const std::string&, vma_info_t*) -> vma_recv_callback_retval_t { longjmp(g_jump, 1); });
-        request(fd, 14, 1);
-        if (setjmp(g_jump) == 0) {
-            i % 2 == 0 ? (void)ready(fd, 5000) : (void)receive(fd);
-            CHECK(!"did not jump");
-        }
-        judge(fd, plan, [](int, const std::string&, vma_info_t*) { return VMA_PACKET_RECV; });
-        request(fd, 15, 1);
-        CHECK(receive(fd) == made(15, 1));
-    }
+    for (int i = 0; i < 6; i++) jump_out(fd, plan, i % 2 == 0);
     void* held = nullptr;
     judge(fd, plan, [&](int, const std::string&, vma_info_t* info) {
         held = info->packet_id;

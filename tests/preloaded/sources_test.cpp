@@ -2,8 +2,6 @@
 // Datagrams with a source that a host may refuse: martians, and what rp_filter says. A packet socket on the
 // other host sends them; the program gets with the library what it gets without.
 #include <arpa/inet.h>
-#include <net/if.h>
-#include <netpacket/packet.h>
 #include <sys/socket.h>
 
 #include <cstring>
@@ -42,11 +40,8 @@ class SourcesOnTheWire : public testing::Test {
              "route add 198.19.4.0/24 via 198.18.1.2 metric 5",
              "route add 198.19.4.0/24 via 198.18.2.2 metric 6", "route add unreachable 198.19.5.0/24"});
         On host(*hosts, Host::b);
-        wire = Fd(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0));
-        sockaddr_ll at{};
-        at.sll_family = AF_PACKET;
-        at.sll_ifindex = static_cast<int>(if_nametoindex("veth1"));
-        ASSERT_EQ(bind(wire.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
+        wire = packet_socket("veth1");
+        ASSERT_TRUE(wire);
     }
     void send_from(const std::string& source) const {
         udp_frames::Udp u;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Frames to groups as nobody sends them in good faith. A packet socket on the other host sends them; the
 // program gets with the library what it gets without.
-#include <net/if.h>
-#include <netpacket/packet.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -28,11 +26,8 @@ class MulticastFrames : public testing::Test {
     void SetUp() override {
         hosts = std::make_unique<TwoHosts>(testing_support::Wire{});
         On host(*hosts, Host::b);
-        wire = Fd(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0));
-        sockaddr_ll at{};
-        at.sll_family = AF_PACKET;
-        at.sll_ifindex = static_cast<int>(if_nametoindex("veth1"));
-        ASSERT_EQ(bind(wire.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
+        wire = packet_socket("veth1");
+        ASSERT_TRUE(wire);
     }
     // What the sockets of an agent get of the frames that `sends` puts on the wire; by length.
     template <class Sends>

@@ -4,9 +4,7 @@
 #include <arpa/inet.h>
 #include <linux/if_ether.h>
 #include <linux/mroute.h>
-#include <net/if.h>
 #include <netinet/in.h>
-#include <netpacket/packet.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -42,12 +40,8 @@ class MulticastSend : public testing::Test {
         b->ask("set g rcvbuf 2000000");
         On host(*hosts, Host::b);
         for (int link : {1, 2}) {
-            wire[link - 1] = Fd(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, htons(ETH_P_IP)));
-            sockaddr_ll at{};
-            at.sll_family = AF_PACKET;
-            at.sll_protocol = htons(ETH_P_IP);
-            at.sll_ifindex = static_cast<int>(if_nametoindex(TwoHosts::interface(link).c_str()));
-            ASSERT_EQ(bind(wire[link - 1].get(), reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
+            wire[link - 1] = packet_socket(TwoHosts::interface(link), htons(ETH_P_IP));
+            ASSERT_TRUE(wire[link - 1]);
         }
     }
     void TearDown() override {

@@ -4,9 +4,12 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <net/if.h>
+#include <netpacket/packet.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include <stdexcept>
 
@@ -20,6 +23,16 @@ On::On(const TwoHosts& hosts, Host host) : before_(open("/proc/thread-self/ns/ne
 
 On::~On() {
     if (setns(before_.get(), CLONE_NEWNET) != 0) abort();
+}
+
+Fd packet_socket(const std::string& interface, std::uint16_t protocol) {
+    Fd fd(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, protocol));
+    sockaddr_ll at{};
+    at.sll_family = AF_PACKET;
+    at.sll_protocol = protocol;
+    at.sll_ifindex = static_cast<int>(if_nametoindex(interface.c_str()));
+    if (fd && bind(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0) fd.reset();
+    return fd;
 }
 
 sockaddr_in socket_address(const std::string& ip, std::uint16_t port) {

@@ -25,6 +25,10 @@ class On {
     Fd before_;
 };
 
+// A packet socket on an interface of the host where this thread is, which receives frames of `protocol` (in
+// network byte order; 0: none). Empty when the kernel refuses it.
+Fd packet_socket(const std::string& interface, std::uint16_t protocol = 0);
+
 sockaddr_in socket_address(const std::string& ip, std::uint16_t port);
 
 }  // namespace testing_support
