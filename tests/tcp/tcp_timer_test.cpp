@@ -89,6 +89,29 @@ TEST(TcpTimer, RetransmissionsBackOffAndEnd) {
     }
 }
 
+// What a program has closed holds memory until its data is acknowledged. A peer that answers only after
+// minutes makes the timeout long, but not the number of tries times that timeout.
+TEST(TcpTimer, AClosedSocketOfASlowPeerEndsSoon) {
+    World w;
+    Connection *c = nullptr, *s = nullptr;
+    ASSERT_NO_FATAL_FAILURE(w.pair(c, s));
+    w.wire.set_faults(*w.a->device, {.delay_ns = 100 * kSec});
+    for (int i = 0; i < 4; i++) {
+        ASSERT_EQ(send(c, "late"), 4);
+        w.pass(300 * kSec);
+    }
+    Connection::Sample sample;
+    ASSERT_TRUE(c->sample(sample));
+    EXPECT_EQ(sample.rto, std::chrono::seconds(120));
+    Tap tap(w);
+    tap.drop = [](const Tap::Seen&) { return true; };
+    ASSERT_EQ(send(c, "lost"), 4);
+    w.close(c);
+    const std::uint64_t start = w.wire.now();
+    ASSERT_TRUE(w.until([&] { return Connection::count() == 1; }, 2000 * kSec));
+    EXPECT_LE((w.wire.now() - start) / kSec, 241u);
+}
+
 TEST(TcpTimer, UserTimeoutEndsRetransmission) {
     World w;
     w.options.user_timeout = Msec(3000);

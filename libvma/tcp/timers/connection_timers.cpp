@@ -15,11 +15,26 @@ namespace vma::tcp {
 namespace {
 
 constexpr Nsec kTimeWait = 60 * kSecond;  // the kernel's TCP_TIMEWAIT_LEN
-constexpr Nsec kMaxProbe = 120 * kSecond;
-constexpr Nsec kSilence = 240 * kSecond;  // twice the kernel's TCP_RTO_MAX
-constexpr unsigned kOrphanRetries = 8;    // net.ipv4.tcp_orphan_retries, 0 there means this
-constexpr unsigned kSynAckRetries = 5;    // net.ipv4.tcp_synack_retries
-constexpr unsigned kBatchesFirst = 16;    // of received frames, before a timer acts
+constexpr Nsec kLongestRto = RttEstimator::kMaxRto;
+constexpr Nsec kSilence = 2 * kLongestRto;
+constexpr unsigned kOrphanRetries = 8;  // net.ipv4.tcp_orphan_retries, 0 there means this
+constexpr unsigned kSynAckRetries = 5;  // net.ipv4.tcp_synack_retries
+constexpr unsigned kBatchesFirst = 16;  // of received frames, before a timer acts
+
+// How long the kernel goes on after the first of `retries` retransmissions, whatever the connection's own
+// timeout is: that many doublings of its shortest timeout, each at most its longest (tcp_model_timeout()).
+// One shortest timeout less than there: the kernel's timeouts are longer by up to a clock tick, which adds
+// up.
+constexpr Nsec time_for(unsigned retries) {
+    constexpr Nsec kShortestRto = Msec(200);
+    constexpr unsigned kDoublings = 9;  // then the longest is reached
+    const unsigned doubled = std::min(retries, kDoublings);
+    return kShortestRto * ((2u << doubled) - 2) + kLongestRto * (retries - doubled);
+}
+
+// Of a connection that its program has closed. One that waits as long as possible already gets no further
+// chance (tcp_orphan_retries() in the kernel): a peer must not hold its memory for a quarter of an hour.
+constexpr unsigned orphan_retries(Nsec rto) { return rto < kLongestRto ? kOrphanRetries : 0; }
 
 }  // namespace
 
@@ -147,6 +162,10 @@ void ConnectionTimers::retransmission_timeout(Time now) noexcept {
     tcb_.sender.output();
 }
 
+Nsec ConnectionTimers::probe_interval() const noexcept {
+    return std::min(tcb_.recovery.rto() * (1u << std::min(probes_, 16u)), kLongestRto);
+}
+
 // The peer's window is closed: ask whether it still is (RFC 9293 section 3.8.6.1), with a segment it has
 // already.
 void ConnectionTimers::probe(Time now) noexcept {
@@ -160,14 +179,14 @@ void ConnectionTimers::probe(Time now) noexcept {
     if (tcb_.options.user_timeout != Msec::zero()
             ? now - tcb_.recovery.first_retry() >= tcb_.options.user_timeout
             : unanswered_probes_ >= tcb_.options.retries2 ||
-                  (tcb_.phase.orphan && probes_ >= kOrphanRetries)) {
+                  (tcb_.phase.orphan && probes_ >= orphan_retries(probe_interval()))) {
         tcb_.give_up(ETIMEDOUT);
         return;
     }
     probes_++;
     unanswered_probes_++;
     tcb_.counters.probes++;
-    const Nsec wait = std::min(tcb_.recovery.rto() * (1u << std::min(probes_, 16u)), kMaxProbe);
+    const Nsec wait = probe_interval();
     if (seq_before(seq, edge)) {
         // Some room, too little for silly window avoidance: use it now.
         const std::uint32_t room = edge - seq;
@@ -246,7 +265,8 @@ bool ConnectionTimers::retried_too_long(Time now) const noexcept {
     // Such probes go on for as long as the peer answers (tcp_rtx_probe0_timed_out() in the kernel).
     if (pcb->snd_wnd() == 0 && !tcb_.phase.orphan)
         return now - std::max(tcb_.acceptance.last_ack_rx(), tcb_.recovery.first_retry()) > kSilence;
-    return tcb_.recovery.retries() > (tcb_.phase.orphan ? kOrphanRetries : tcb_.options.retries2);
+    const unsigned allowed = tcb_.phase.orphan ? orphan_retries(tcb_.recovery.rto()) : tcb_.options.retries2;
+    return tcb_.recovery.retries() > 1 && now - tcb_.recovery.first_retry() >= time_for(allowed);
 }
 
 }  // namespace vma::tcp

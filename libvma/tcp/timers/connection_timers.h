@@ -53,6 +53,7 @@ class ConnectionTimers : public Deadlines {
     void run(Time now) noexcept;
     void retransmission_timeout(Time now) noexcept;
     void probe(Time now) noexcept;
+    Nsec probe_interval() const noexcept;
     void keep_alive(Time now) noexcept;
     bool retried_too_long(Time now) const noexcept;
 
