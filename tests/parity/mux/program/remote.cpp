@@ -95,7 +95,8 @@ void tcp_end(How how) {
         show_read("read", fd, 1);
         end.show("end, read");
         shutdown(fd, SHUT_WR);
-        show_with(in, "in", fd, POLLHUP);
+        await_events(fd, POLLHUP);
+        in.show("in", one_shot(how) ? 0 : kLong);
         end.show("end");
         all.show("all");
         none.show("none");

@@ -477,7 +477,7 @@ TCP_PAIR_CASE(close, linger_frees_the_number) {
     count_sigpipe();
     at_left([&] {
         fill(fd);
-        set_linger(fd, true, 2);
+        set_linger(fd, true, 1);
         const int nothing = open("/dev/null", O_WRONLY | O_CLOEXEC);
         long closed = -1;
         std::thread closer([&] { closed = close(fd); });
@@ -508,7 +508,7 @@ TCP_CASE(close, linger_of_dup2) {
     count_sigpipe();
     at_server([&] {
         fill(fd);
-        set_linger(fd, true, 2);
+        set_linger(fd, true, 1);
         const int nothing = open("/dev/null", O_WRONLY | O_CLOEXEC);
         long copied = -1;
         std::thread closer([&] { copied = dup2(nothing, fd); });
