@@ -14,14 +14,16 @@
 // the time is over.
 #pragma once
 
-#include <array>
+#include <chrono>
 #include <deque>
 #include <mutex>
 
-#include "libvma/net/kernel_tcp.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/tcp/connection.h"
+#include "libvma/tcp/handshake/arrived_segment.h"
 #include "libvma/tcp/handshake/half_open.h"
+#include "libvma/tcp/handshake/handshake_answers.h"
+#include "libvma/tcp/handshake/kernel_connections.h"
 
 namespace vma::tcp {
 
@@ -37,7 +39,6 @@ class Listener final : public ring::FrameSink {
     };
     // The most half-open connections a listener keeps, by its backlog; beyond that there are cookies.
     static constexpr std::size_t kMinHalfOpen = 256, kMaxHalfOpen = 4096;
-    static constexpr std::size_t kFrameHeaders = sizeof(net::EthernetHeader) + sizeof(net::Ipv4Header);
 
     // One reference, the caller's; null without memory. `port` in network order. `backlog` as listen(2)'s,
     // already clamped to somaxconn.
@@ -89,30 +90,21 @@ class Listener final : public ring::FrameSink {
     bool full() const noexcept;  // the accept queue, with those on their way into it
     std::size_t most_half_open() const noexcept;
     unsigned retries_now() const noexcept;
+    static unsigned defer_timeouts(std::chrono::seconds time) noexcept;
     bool within_syn_rate(Time now) noexcept;
     void arm() noexcept;
 
     // ---- segments; each takes the buffer, or says false ----
-    struct Segment;
     bool take(ring::RxBuffer* buffer, const std::uint32_t* iss) noexcept;
-    bool on_syn(const Segment& segment, const std::uint32_t* iss) noexcept;
-    bool on_half_open(const Segment& segment, HalfOpen& entry) noexcept;  // with the lock held; lets go of it
-    bool on_cookie(const Segment& segment) noexcept;
-    bool on_stray(const Segment& segment) noexcept;
+    bool on_syn(const ArrivedSegment& segment, const std::uint32_t* iss) noexcept;
+    bool on_half_open(const ArrivedSegment& segment,
+                      HalfOpen& entry) noexcept;  // with the lock held; lets go of it
+    bool on_cookie(const ArrivedSegment& segment) noexcept;
+    bool on_stray(const ArrivedSegment& segment) noexcept;
     // The last ACK of `handshake`, whose entry is opening: makes the connection, which gets the segment.
-    bool open(const Segment& segment, const Handshake& handshake, bool cookie) noexcept;
+    bool open(const ArrivedSegment& segment, const Handshake& handshake, bool cookie) noexcept;
     Connection* make(const Handshake& handshake, const Options& options, const Path& path, bool resolved,
                      ring::Ring& from) noexcept;
-
-    // ---- answers; without the lock ----
-    bool find_way(const Segment& segment, const Options& options, bool look_up, ReturnPath& way) noexcept;
-    // `asked`: the ring whose segment is answered, with whose batch the answer leaves. Null: now.
-    void send_syn_ack(const Handshake& handshake, const ReturnPath& way, const Options& options, bool cookie,
-                      ring::Ring* asked) noexcept;
-    void send_ack(const Handshake& handshake, const ReturnPath& way, const Options& options,
-                  ring::Ring* asked) noexcept;
-    void send(const net::Endpoints& ends, const ReturnPath& way, const Options& options,
-              const std::uint8_t* segment, std::size_t length, ring::Ring* asked) noexcept;
 
     // ---- time ----
     struct OwnTimer : Timer {
@@ -133,36 +125,6 @@ class Listener final : public ring::FrameSink {
     void left(bool reuse) noexcept;
     void set_reuse() noexcept;
 
-    // Connections that the kernel has behind our port: those that were moved, and where the device leaves
-    // their segments to us (attr().coarse_steering) all others. Asking costs two system calls. So a yes is
-    // remembered for a second, should the connection have ended meanwhile, the kernel knows what to answer;
-    // and strangers' segments are asked about some thousand times a second at most.
-    class KernelConnections {
-      public:
-        enum class Answer { no, yes, too_many };
-        Answer has(const ring::RxBuffer& segment, Time now) noexcept;
-
-      private:
-        struct Entry {
-            net::Endpoints ends{};
-            Time until;
-            std::uint64_t second = 0;  // in which asked questions were asked
-            unsigned asked = 0;
-        };
-        std::array<Entry, 256> known_{};
-        Lock lock_;  // several rings have the listener's port
-        net::KernelTcp kernel_;
-    };
-
-    // An answer that waits for the end of its batch.
-    struct Answer {
-        ring::Ring* asked = nullptr;
-        ring::Ring* by = nullptr;
-        std::size_t length = 0;
-        std::array<std::uint8_t, kFrameHeaders + kMaxHandshakeBytes> bytes;
-    };
-    bool take_answer(const ring::Ring& asked, Answer& answer) noexcept;
-
     PathSource& paths_;
     const in_port_t port_;
     std::atomic<std::uint32_t> refs_{1};
@@ -175,10 +137,6 @@ class Listener final : public ring::FrameSink {
     bool closed_ = false, leaving_ = false;
     Owner* owner_ = nullptr;
     HalfOpenTable table_;
-    struct Answers {
-        std::array<Answer, 32> list;
-        std::size_t count = 0;
-    } answers_;
     std::deque<Connection*> ready_;             // references
     std::size_t alive_ = 0, alive_strict_ = 0;  // connections from here; those without SO_REUSEADDR
     InternalFd held_port_;
@@ -188,9 +146,8 @@ class Listener final : public ring::FrameSink {
         // Counts one more, unless that is above `limit` in this second.
         bool one_more(Time now, std::int64_t limit) noexcept;
     };
-    ThisSecond syns_;                          // SYNs that were answered
-    ThisSecond looks_;                         // look-ups of paths
-    std::atomic<std::uint32_t> known_mtu_{0};  // of the last path that was looked up
+    ThisSecond syns_;   // SYNs that were answered
+    ThisSecond looks_;  // look-ups of paths
     struct Cookies {
         Time sent_at;            // the last cookie; all of a time announce one scale,
         std::uint8_t scale = 0;  // which the ACK does not bring back
@@ -199,6 +156,7 @@ class Listener final : public ring::FrameSink {
     OwnTimer timer_{this};
     Counters counters_;
     KernelConnections kernels_;
+    HandshakeAnswers answers_{*this, paths_};
 };
 
 }  // namespace vma::tcp
