@@ -7,6 +7,7 @@
 #include <cstring>
 #include <span>
 
+#include "libvma/net/address.h"
 #include "libvma/net/frame.h"
 #include "libvma/ring/ring.h"
 #include "libvma/tcp/lwip/lwip.h"

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "libvma/tcp/handshake/isn.h"
 #include "libvma/tcp/handshake/listener.h"
 #include "libvma/tcp/handshake/syn_cookie.h"
 #include "libvma/tcp/lwip/entry.h"
