@@ -40,7 +40,7 @@ class ExtraSocket {
     virtual bool serves_extra() const noexcept = 0;
 
     // Is it a stream? Else it has datagrams.
-    virtual bool stream() const noexcept = 0;
+    bool stream() const noexcept { return stream_; }
     // What a receive call would find: datagrams (0 for a stream) and bytes.
     struct Ready {
         std::uint32_t packets, bytes;
@@ -49,7 +49,7 @@ class ExtraSocket {
 
     // A socket call: bytes, or -1 with errno. ENOBUFS: no memory.
     virtual ssize_t receive_held(HeldReceive& receive) = 0;
-    // `charge` of what the program kept is back.
+    // `charge` of what the program kept is back. Any thread, any lock held.
     virtual void given_back(std::uint64_t charge) noexcept = 0;
 
     // ---- callbacks; see verdicts.h ----
@@ -74,7 +74,11 @@ class ExtraSocket {
     virtual int network_header(int fd, void* out, std::size_t room) = 0;
 
   protected:
+    explicit ExtraSocket(bool stream) noexcept : stream_(stream) {}
     ~ExtraSocket() = default;
+
+  private:
+    const bool stream_;
 };
 
 }  // namespace vma::sockets

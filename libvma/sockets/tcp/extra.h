@@ -14,7 +14,6 @@ class TcpExtra : public TcpStream, public ExtraSocket {
     }
     ExtraSocket* extra() noexcept final { return this; }
     Ready ready() noexcept final;
-    bool stream() const noexcept final { return true; }
     ssize_t receive_held(HeldReceive& receive) final;
     void given_back(std::uint64_t bytes) noexcept final;
 
@@ -29,7 +28,7 @@ class TcpExtra : public TcpStream, public ExtraSocket {
     int network_header(int fd, void* out, std::size_t room) final;
 
   protected:
-    using TcpStream::TcpStream;
+    TcpExtra(Stack& stack, int type) noexcept : TcpStream(stack, type), ExtraSocket(true) {}
     ~TcpExtra() override = default;
 
   private:

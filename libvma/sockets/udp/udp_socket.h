@@ -109,7 +109,9 @@ class UdpSocket final : public UdpExtra {
         InternalFd set_;
     };
     ssize_t receive(int fd, Receive& r);
-    ring::RxBuffer* pop(bool count) noexcept;  // count: as received
+    // By ReceiveQueue::pop or pop_lent. count: as received.
+    template <ring::RxBuffer* (ReceiveQueue::*kTake)()>
+    ring::RxBuffer* pop(bool count) noexcept;
     ssize_t finish_held(ring::RxBuffer* b, Receive& r) noexcept;
     bool refuses_copy(int fd, const Receive& r) noexcept;
     void give_queue_to_kernel() noexcept;
