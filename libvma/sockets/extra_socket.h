@@ -52,6 +52,12 @@ class ExtraSocket {
     // `charge` of what the program kept is back. Any thread, any lock held.
     virtual void given_back(std::uint64_t charge) noexcept = 0;
 
+    // Socket calls, of `count` pieces to one peer (null: the connected one). On a UDP socket each piece is a
+    // datagram, and the result is how many were sent; on a stream they are one message, and the result is
+    // bytes. -1 with errno if nothing was sent.
+    virtual int send_pieces(int fd, const iovec* data, unsigned count, int flags, const sockaddr* to,
+                            socklen_t length) = 0;
+
     // ---- callbacks; see verdicts.h ----
     // From now on arrivals are undecided until the filter's callback has judged them. Made on first use,
     // null without memory; it stays with the socket.

@@ -42,6 +42,7 @@ CASES = {
     "receive callback": ("extra", 1, "measured_callback"),
     "receive callback, 32 wait": ("extra", 32, "measured_callback"),
     "UDP sendmany, one of 32": ("extra", 32, "measured_sendmany"),
+    "TCP sendmany, one of 32": ("extra-tcp", 32, "measured_sendmany"),
 }
 ADDRESS, PEER = "198.18.0.1", "198.18.0.2"
 MAC, PEER_MAC = "02:00:00:00:00:01", "02:00:00:00:00:02"

@@ -124,8 +124,9 @@ extern "C" {
 [[gnu::noinline]] unsigned measured_sendmany(int fd, unsigned count, const sockaddr_in* to) {
     static iovec pieces[64];
     for (unsigned i = 0; i < count; i++) pieces[i] = {message, kSize};
-    return static_cast<unsigned>(api2->sendmany(fd, pieces, count, 0, to != nullptr ? plain(*to) : nullptr,
-                                                to != nullptr ? sizeof *to : 0));
+    const int sent = to != nullptr ? api2->sendmany(fd, pieces, count, 0, plain(*to), sizeof *to)
+                                   : api2->sendmany(fd, pieces, count, 0, nullptr, 0) / int{kSize};
+    return static_cast<unsigned>(sent);
 }
 }
 

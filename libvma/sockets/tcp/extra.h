@@ -16,6 +16,8 @@ class TcpExtra : public TcpStream, public ExtraSocket {
     Ready ready() noexcept final;
     ssize_t receive_held(HeldReceive& receive) final;
     void given_back(std::uint64_t bytes) noexcept final;
+    int send_pieces(int fd, const iovec* data, unsigned count, int flags, const sockaddr* to,
+                    socklen_t length) final;
 
     Filter* make_filter() noexcept final;
     void filter_changed(bool on) noexcept final;
