@@ -28,11 +28,15 @@ struct vma_api2_t {
     uint32_t size; /* of the library's table, in bytes */
     uint32_t version;
     /*
-     * Sends `count` datagrams on a UDP socket to one peer (NULL: the connected one), an iovec each. They
-     * share one kick of the device. `flags` as for sendto(2). Returns how many were sent; -1 with errno if
-     * none was: the errors of sendto(2), and EOPNOTSUPP for a stream.
+     * Sends `count` pieces to one peer (NULL: the connected one), 1024 at most in one call. They share the
+     * look-ups, the locks and one kick of the device. `flags` as for sendto(2).
+     *
+     * On a UDP socket each piece is a datagram. Returns how many were sent, the first ones; the next call
+     * finds the error of the one that was not. On a stream the pieces are sent one behind the other, and
+     * fill segments together, as by writev(2). Returns bytes, which are fewer than asked for only where
+     * writev(2) does so. Both: -1 with errno if nothing was sent, with the errors of sendto(2).
      */
-    int (*sendmany)(int fd, const struct iovec* datagrams, unsigned int count, int flags,
+    int (*sendmany)(int fd, const struct iovec* pieces, unsigned int count, int flags,
                     const struct sockaddr* to, socklen_t tolen);
 };
 

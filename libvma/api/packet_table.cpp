@@ -9,11 +9,6 @@
 namespace vma::api {
 namespace {
 
-// An id: a bit that no pointer of a program has, the process (7 bits), the generation (32), shard and index.
-constexpr std::uint64_t kMark = std::uint64_t{1} << 63;
-constexpr unsigned kPlaceBits = 24, kProcessShift = kPlaceBits + 32;
-constexpr std::uint32_t kProcesses = 0x7f;
-
 constinit NeverDestroyed<PacketTable> g_table;
 
 void renew_table() noexcept { g_table->renew(); }
@@ -44,7 +39,7 @@ void PacketTable::Shard::free_slot(std::uint32_t index) noexcept {
     last = index;
 }
 
-void* PacketTable::insert(sockets::Held& packet) noexcept {
+void* PacketTable::insert_slot(sockets::Held& packet) noexcept {
     const unsigned number = thread_number() % kShards;
     Shard& shard = shards_[number];
     const std::lock_guard guard(shard.lock);
@@ -54,21 +49,13 @@ void* PacketTable::insert(sockets::Held& packet) noexcept {
     shard.first = slot.next;
     if (shard.first == kNone) shard.last = kNone;
     slot.packet = std::move(packet);
-    return id_of({number, index, slot.generation});
+    return id_of(0, slot.generation, std::uint64_t{index} << kShardBits | number);
 }
 
-void* PacketTable::id_of(const Place& place) const noexcept {
-    const std::uint64_t id = kMark | std::uint64_t{process_} << kProcessShift |
-                             std::uint64_t{place.generation} << kPlaceBits |
-                             std::uint64_t{place.index} << kShardBits | place.shard;
-    return reinterpret_cast<void*>(id);
-}
-
-PacketTable::Place PacketTable::place_of(const void* id) const noexcept {
-    const auto value = reinterpret_cast<std::uint64_t>(id);
-    if ((value & kMark) == 0 || ((value >> kProcessShift) & kProcesses) != process_) return {kShards, 0, 0};
-    const auto place = static_cast<std::uint32_t>(value & ((1u << kPlaceBits) - 1));
-    return {place % kShards, place >> kShardBits, static_cast<std::uint32_t>(value >> kPlaceBits)};
+PacketTable::Place PacketTable::place_of(std::uint64_t value) const noexcept {
+    if (value == 0) return {kShards, 0, 0};
+    const auto place = static_cast<std::uint32_t>(value & ((std::uint64_t{1} << kPlaceBits) - 1));
+    return {place % kShards, place >> kShardBits, generation_of(value)};
 }
 
 // The packets are the parent's: their memory is not here. What the table took is left as it is.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The packets that the program keeps, by their packet_id.
 //
-// A packet_id is no pointer: it names a place in this table and the packet's generation there. So an id that
-// was freed, or that never was one, is found out, whatever the program passes. The table has a lock for each
-// of some shards, and a thread puts packets into its own one.
+// A packet_id is no pointer: it names a place and the packet's generation there. So an id that was freed, or
+// that never was one, is found out, whatever the program passes. A datagram in a ring's own buffer has its
+// place there (Held), which takes no lock and no memory. All others have one in this table, which has a lock
+// for each of some shards; a thread puts packets into its own one.
 #pragma once
 
 #include <array>
@@ -19,22 +20,32 @@ namespace vma::api {
 
 class PacketTable {
   public:
-    enum class Found { taken, refused, unknown };
+    using Found = sockets::Held::Found;
 
     // The process's own.
     static PacketTable& instance() noexcept;
 
     // Takes over the packet. Null: no memory, and it stays the caller's.
-    void* insert(sockets::Held& packet) noexcept;
+    void* insert(sockets::Held& packet) noexcept {
+        const std::uint64_t place = packet.place();
+        if (__builtin_expect(place == ring::RxBuffer::kNowhere, 0)) return insert_slot(packet);
+        return id_of(kInBuffer, packet.hand_over() >> 1, place);
+    }
     // Takes the packet out, if may(owner) says so. `owner`: its socket, only to compare.
     template <class May>
     Found take(const void* id, sockets::Held& out, May&& may) noexcept {
-        const Place place = place_of(id);
+        const std::uint64_t value = own(id);
+        if ((value & kInBuffer) != 0) {
+            ring::RxBuffer* buffer = ring::RxBuffer::at(value & ((std::uint64_t{1} << kPlaceBits) - 1));
+            return buffer == nullptr ? Found::unknown : take_from(*buffer, value, out, may);
+        }
+        const Place place = place_of(value);
         if (place.shard >= kShards) return Found::unknown;
         Shard& shard = shards_[place.shard];
         const std::lock_guard guard(shard.lock);
         Slot* slot = shard.at(place.index);
-        if (slot == nullptr || slot->generation != place.generation || !slot->packet) return Found::unknown;
+        if (slot == nullptr || (slot->generation & kGenerations) != place.generation || !slot->packet)
+            return Found::unknown;
         if (!may(slot->packet.owner())) return Found::refused;
         out = std::move(slot->packet);
         shard.free_slot(place.index);
@@ -45,6 +56,12 @@ class PacketTable {
     void renew() noexcept;
 
   private:
+    // An id: a bit that no pointer of a program has, the process (7 bits), a bit for places in buffers, the
+    // generation (27), and the place.
+    static constexpr unsigned kPlaceBits = ring::RxBuffer::kPlaceBits, kProcessShift = 56;
+    static constexpr std::uint64_t kMark = std::uint64_t{1} << 63, kInBuffer = std::uint64_t{1} << 55;
+    static constexpr std::uint32_t kProcesses = 0x7f, kGenerations = (1u << 27) - 1;
+
     static constexpr unsigned kShards = 8, kShardBits = 3, kIndexBits = 21, kBlock = 256;
     static constexpr std::uint32_t kNone = ~0u;
 
@@ -70,8 +87,29 @@ class PacketTable {
         unsigned shard;  // kShards: no id
         std::uint32_t index, generation;
     };
-    Place place_of(const void* id) const noexcept;
-    void* id_of(const Place& place) const noexcept;
+    // What an id of this process says; 0: it is none.
+    std::uint64_t own(const void* id) const noexcept {
+        const auto value = reinterpret_cast<std::uint64_t>(id);
+        return value >> kProcessShift == (kMark >> kProcessShift | process_) ? value : 0;
+    }
+    static std::uint32_t generation_of(std::uint64_t value) noexcept {
+        return static_cast<std::uint32_t>(value >> kPlaceBits) & kGenerations;
+    }
+    Place place_of(std::uint64_t value) const noexcept;
+    // `flags`: kInBuffer or 0.
+    void* id_of(std::uint64_t flags, std::uint32_t generation, std::uint64_t place) const noexcept {
+        return reinterpret_cast<void*>(kMark | std::uint64_t{process_} << kProcessShift | flags |
+                                       std::uint64_t{generation & kGenerations} << kPlaceBits | place);
+    }
+    template <class May>
+    static Found take_from(ring::RxBuffer& buffer, std::uint64_t value, sockets::Held& out,
+                           May&& may) noexcept {
+        // The generation is what an odd number of a tenure has above its last bit.
+        const std::uint32_t now = std::atomic_ref(buffer.tenure).load(std::memory_order_acquire);
+        if (((now >> 1) & kGenerations) != generation_of(value)) return Found::unknown;
+        return out.take_back(buffer, now, may);
+    }
+    void* insert_slot(sockets::Held& packet) noexcept;
 
     std::array<Shard, kShards> shards_;
     std::uint32_t process_ = 0;  // tells ids of a child from its parent's

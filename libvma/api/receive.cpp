@@ -20,19 +20,23 @@ constexpr std::size_t kHeads = sizeof(vma_packets_t) + sizeof(vma_packet_t);
 constexpr std::size_t kMostPieces = 1024;
 constexpr int kOwnFlags = MSG_VMA_ZCOPY | MSG_VMA_ZCOPY_FORCE;
 
-// Writes the packet into `buf`, which has room for `room` iovecs. Bytes of these, or -1 with errno.
-int hand_out(HeldReceive& receive, void* buf, unsigned room, int& flags) noexcept {
+// Writes the packet into `buf`, which has room for `room` iovecs, and may be written up to `checked` of them.
+// Bytes of these, or -1 with errno.
+int hand_out(sockets::ExtraSocket& socket, HeldReceive& receive, void* buf, unsigned room, unsigned checked,
+             int& flags) noexcept {
     auto* const packets = static_cast<vma_packets_t*>(buf);
     vma_packet_t& packet = packets->pkts[0];
     iovec* const pieces = packet.iov;
-    const unsigned there = receive.held.iovecs(pieces, room);
+    const unsigned there = receive.held.iovecs(pieces, checked);
     const unsigned count = std::min(there, room);
-    sockets::ExtraSocket* const socket = const_cast<Socket*>(receive.held.owner())->extra();
+    if (__builtin_expect(count > checked, 0)) {  // the datagram is lost then, as of a recvfrom() with EFAULT
+        if (!UserMemory::writable(pieces, count * sizeof *pieces)) return sockets::failed(EFAULT);
+        receive.held.iovecs(pieces, count);
+    }
     void* const id = PacketTable::instance().insert(receive.held);
-    if (id == nullptr) {
-        socket->apply_verdict(&receive.held);  // back into the queue
-        errno = ENOBUFS;
-        return -1;
+    if (__builtin_expect(id == nullptr, 0)) {
+        socket.apply_verdict(&receive.held);  // back into the queue
+        return sockets::failed(ENOBUFS);
     }
     packets->n_packet_num = 1;
     packet.packet_id = id;
@@ -52,7 +56,9 @@ ssize_t receive(Socket& s, int fd, void* buf, std::size_t len, int& flags, socka
     if ((plain & MSG_PEEK) != 0) return sockets::failed(EINVAL);
     if (len < kHeads + (socket->stream() ? sizeof(iovec) : 0)) return sockets::failed(ENOBUFS);
     const std::size_t room = std::min((len - kHeads) / sizeof(iovec), kMostPieces);
-    if (!UserMemory::writable(buf, kHeads + room * sizeof(iovec))) return sockets::failed(EFAULT);
+    // Nearly every datagram has one piece. What is lost by an error of memory is never part of a stream.
+    const std::size_t checked = socket->stream() ? room : std::min<std::size_t>(room, 1);
+    if (!UserMemory::writable(buf, kHeads + checked * sizeof(iovec))) return sockets::failed(EFAULT);
     HeldReceive receive{.fd = fd, .flags = plain};
     receive.force = (flags & MSG_VMA_ZCOPY_FORCE) != 0;
     receive.pieces = static_cast<unsigned>(room);
@@ -62,7 +68,9 @@ ssize_t receive(Socket& s, int fd, void* buf, std::size_t len, int& flags, socka
     const ssize_t n = socket->receive_held(receive);
     if (n < 0) return n;
     flags &= ~MSG_VMA_ZCOPY;
-    if (receive.held) return hand_out(receive, buf, static_cast<unsigned>(room), flags);
+    if (receive.held)
+        return hand_out(*socket, receive, buf, static_cast<unsigned>(room), static_cast<unsigned>(checked),
+                        flags);
     if (n == 0 && socket->stream()) static_cast<vma_packets_t*>(buf)->n_packet_num = 0;
     return n;
 }
@@ -82,32 +90,39 @@ int recvfrom_zcopy(int fd, void* buf, size_t len, int* flags, sockaddr* from, so
         preload::counted(fd, TrafficPath::rx_os, plain)));
 }
 
-// A packet belongs to the socket under `fd`, or to one that is closed: its number may mean something else
-// now.
+namespace {
+
+// Gives one packet back. What `fd` means is only compared, so it takes no reference. A packet belongs to the
+// socket under `fd`, or to one that is closed: its number may mean something else now.
+bool give_back(int fd, const void* id) noexcept {
+    const sockets::FdObject* const mine = preload::in_vfork_child() ? nullptr : preload::g_fds.peek(fd);
+    Held packet;
+    return PacketTable::instance().take(id, packet, [mine](const Socket* owner) {
+        return owner == mine || !owner->has_fds();
+    }) == PacketTable::Found::taken;
+}
+
+// Of packets that were not the socket's.
+int error_of(int fd) noexcept { return preload::ours(fd) ? ENOENT : EINVAL; }
+
+}  // namespace
+
 int free_packets(int fd, vma_packet_t* packets, size_t count) noexcept {
-    preload::NotCancelled inside;
-    auto socket = preload::ours(fd);
-    const Socket* const mine = socket ? &*socket : nullptr;
-    const int other = mine != nullptr ? ENOENT : EINVAL;
+    runtime::Region inside;
     if (packets == nullptr) return answer(-EINVAL);
-    int error = 0;
+    bool all = true;
     auto* at = reinterpret_cast<std::uint8_t*>(packets);
     for (size_t i = 0; i < count; i++) {
         if (!UserMemory::readable(at, sizeof(vma_packet_t))) return answer(-EFAULT);
         vma_packet_t head;
         std::memcpy(&head, at, sizeof head);
-        Held packet;
-        const auto found = PacketTable::instance().take(head.packet_id, packet, [mine](const Socket* owner) {
-            return owner == mine || !owner->has_fds();
-        });
-        if (found != PacketTable::Found::taken) error = other;
-        packet.release();
+        all &= give_back(fd, head.packet_id);
         // Of one packet only the id counts: programs make it up for what a callback has kept.
         if (count == 1) break;
         if (head.sz_iov > kMostPieces) return answer(-EINVAL);
         at += sizeof head + head.sz_iov * sizeof(iovec);
     }
-    return answer(-error);
+    return __builtin_expect(all, 1) ? 0 : answer(-error_of(fd));
 }
 
 }  // namespace vma::api

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // sendmany, and the table that has it.
+#include <algorithm>
+
 #include "libvma/api/calls.h"
 #include "libvma/preload/extra_api.h"
-#include "libvma/ring/ring.h"
 #include "libvma/sockets/names.h"
 #include "mellanox/vma_extra2.h"
 
@@ -12,43 +13,64 @@ namespace {
 using sockets::Socket;
 using stats::TrafficPath;
 
-// Datagrams of one call between two looks at signals.
+// Pieces of one call: the kernel's UIO_MAXIOV, and what lies between two looks at signals.
 constexpr unsigned kAtOnce = 1024;
 
-// How many were sent, or -1 with errno.
-int send_all(Socket& s, int fd, const iovec* datagrams, unsigned count, int flags, const sockaddr* to,
-             socklen_t tolen) {
-    sockets::ExtraSocket* const socket = s.extra();
-    if (socket == nullptr || socket->stream()) return sockets::failed(EOPNOTSUPP);
-    ring::Ring* ring = nullptr;
-    if (count > 1) (void)socket->send_ring(fd, to, tolen, ring);
-    const ring::Ring::Gather gather(ring);
-    unsigned sent = 0;
-    const int before = errno;
-    while (sent < count) {
-        const iovec& datagram = datagrams[sent];
-        if (s.sendto(fd, datagram.iov_base, datagram.iov_len, flags, to, tolen) < 0) break;
-        sent++;
-    }
-    if (sent == 0 && count != 0) return -1;
-    errno = before;
-    return static_cast<int>(sent);
+bool is_stream(int fd) noexcept {
+    int type = 0;
+    socklen_t length = sizeof type;
+    return os::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_STREAM;
 }
 
-int sendmany(int fd, const iovec* datagrams, unsigned count, int flags, const sockaddr* to, socklen_t tolen) {
+// The same by the kernel, which may wait.
+int send_by_kernel(int fd, const iovec* data, unsigned count, int flags, const sockaddr* to,
+                   socklen_t tolen) {
+    msghdr message{};
+    message.msg_name = const_cast<sockaddr*>(to);
+    message.msg_namelen = tolen;
+    message.msg_iov = const_cast<iovec*>(data);
+    if (is_stream(fd)) {
+        message.msg_iovlen = count;
+        return static_cast<int>(os::sendmsg(fd, &message, flags));
+    }
+    constexpr unsigned kRoom = 64;
+    mmsghdr messages[kRoom];
+    message.msg_iovlen = 1;
+    for (unsigned sent = 0;;) {
+        const unsigned run = std::min(count - sent, kRoom);
+        for (unsigned i = 0; i < run; i++) {
+            messages[i].msg_hdr = message;
+            messages[i].msg_hdr.msg_iov = const_cast<iovec*>(data + sent + i);
+        }
+        const int went = os::sendmmsg(fd, messages, run, flags);
+        if (went < 0) return sent != 0 ? static_cast<int>(sent) : -1;
+        sent += static_cast<unsigned>(went);
+        if (static_cast<unsigned>(went) < run || sent == count) return static_cast<int>(sent);
+    }
+}
+
+// What send_by_kernel() did, for the socket's counters.
+void count_kernel(Socket& s, int fd, const iovec* data, int result, int flags) noexcept {
+    sockets::ExtraSocket* const socket = s.extra();
+    if (result < 0 || socket == nullptr || socket->stream())
+        return s.kernel_answered(fd, TrafficPath::tx_os, result, flags);
+    for (int i = 0; i < result; i++)
+        s.kernel_answered(fd, TrafficPath::tx_os, static_cast<ssize_t>(data[i].iov_len), flags);
+}
+
+int sendmany(int fd, const iovec* data, unsigned count, int flags, const sockaddr* to, socklen_t tolen) {
     if (count > kAtOnce) count = kAtOnce;
-    if (!sockets::UserMemory::readable(datagrams, count * sizeof *datagrams)) return sockets::failed(EFAULT);
+    if (!sockets::UserMemory::readable(data, count * sizeof *data)) return sockets::failed(EFAULT);
     if (to != nullptr && !sockets::UserMemory::readable(to, tolen)) return sockets::failed(EFAULT);
     return preload::waiting<preload::OursToSend>(
-        fd, [&](Socket& s) { return send_all(s, fd, datagrams, count, flags, to, tolen); },
-        [&] {  // the kernel's socket: the first one, which may wait
-            if (count == 0) return 0;
-            return os::sendto(fd, datagrams->iov_base, datagrams->iov_len, flags, to, tolen) < 0 ? -1 : 1;
+        fd,
+        [&](Socket& s) -> int {
+            sockets::ExtraSocket* const socket = s.extra();
+            if (socket == nullptr) return sockets::failed(runtime::kAskKernel);
+            return socket->send_pieces(fd, data, count, flags, to, tolen);
         },
-        [&](Socket& s, int n) {
-            const auto bytes = n > 0 ? static_cast<ssize_t>(datagrams->iov_len) : -1;
-            s.kernel_answered(fd, TrafficPath::tx_os, bytes, flags);
-        });
+        [&] { return send_by_kernel(fd, data, count, flags, to, tolen); },
+        [&](Socket& s, int n) { count_kernel(s, fd, data, n, flags); });
 }
 
 constinit vma_api2_t g_api2 = {

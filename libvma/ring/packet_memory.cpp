@@ -83,6 +83,7 @@ Result<void> PacketMemory::open(verbs::Device& device, const Config& config) {
 }
 
 PacketMemory::~PacketMemory() {
+    PacketRegions::remove(number_);
     if (base_ != nullptr) munmap(base_, length_);
 }
 

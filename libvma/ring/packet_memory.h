@@ -19,6 +19,7 @@
 #include <span>
 #include <vector>
 
+#include "libvma/ring/packet_regions.h"
 #include "libvma/ring/rx_buffer.h"
 #include "libvma/runtime/error.h"
 #include "libvma/verbs/device.h"
@@ -54,6 +55,10 @@ class PacketMemory {
     // Bytes, a power of two.
     std::uint32_t chunk_size() const noexcept { return chunk_size_; }
     std::uint32_t lkey() const noexcept { return mr_->lkey; }
+    // Its number among the process's (PacketRegions), from publish() on.
+    unsigned number() const noexcept { return number_; }
+    // The ring is complete: from now on others find the memory by its number. Once.
+    void publish() noexcept { number_ = PacketRegions::add(base_, length_, rx_buffers_); }
 
   private:
     std::uint8_t* base_ = nullptr;
@@ -62,6 +67,7 @@ class PacketMemory {
     ibv_mr* mr_ = nullptr;    // the device's
     std::uint32_t chunk_size_ = 0;
     std::uint32_t tx_chunks_ = 0;
+    unsigned number_ = PacketRegions::kNone;
     std::vector<RxBuffer> rx_buffers_;
 };
 

@@ -163,6 +163,10 @@ class Ring {
                  std::size_t length) noexcept {
         return tx_.send_udp(headers, iov, count, length);
     }
+    // The same for several datagrams, an iovec each. How many were sent; what stopped it, send_udp() tells.
+    unsigned send_udp_many(const std::uint8_t* headers, const iovec* datagrams, unsigned count) noexcept {
+        return tx_.send_udp_many(headers, datagrams, count);
+    }
     // Bytes.
     std::uint32_t max_udp_payload() const noexcept { return tx_.max_udp_payload(); }
     // Sends one TCP segment: `headers` are Ethernet, IPv4 (without options) and TCP with its options. They

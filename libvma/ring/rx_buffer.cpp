@@ -54,17 +54,44 @@ RxBuffer* RxBuffer::lend_datagram() noexcept {
     return copy;
 }
 
-void RxBuffer::release() noexcept {
+void RxBuffer::release_lent() noexcept {
+    if (__builtin_expect(kind == Kind::ring, 1))
+        for (RxBuffer* b = this; b != nullptr; b = b->more) b->lent = true;
+    else
+        end_datagram_loan();
+    release();
+}
+
+std::uint64_t RxBuffer::place() const noexcept {
+    if (kind != Kind::ring) return kNowhere;
+    PacketMemory& memory = ring->memory_;
+    const auto index = static_cast<std::uint64_t>(this - memory.rx_buffers().data());
+    constexpr unsigned kIndexBits = kPlaceBits - 7;
+    static_assert(PacketRegions::kMost == 1u << 7);
+    if (memory.number() == PacketRegions::kNone || index >> kIndexBits != 0) return kNowhere;
+    return std::uint64_t{memory.number()} << kIndexBits | index;
+}
+
+RxBuffer* RxBuffer::at(std::uint64_t place) noexcept {
+    constexpr unsigned kIndexBits = kPlaceBits - 7;
+    return PacketRegions::buffer(static_cast<unsigned>(place >> kIndexBits),
+                                 static_cast<std::uint32_t>(place & ((1u << kIndexBits) - 1)));
+}
+
+[[gnu::noinline]] void RxBuffer::release_other() noexcept {
     RxQueue& home = ring->rx_.queue();
-    if (__builtin_expect(kind != Kind::ring, 0))
-        return kind == Kind::copy ? home.free_copy(this) : home.shares().release(this);
+    kind == Kind::copy ? home.free_copy(this) : home.shares().release(this);
+}
+
+void RxBuffer::release() noexcept {
+    if (__builtin_expect(kind != Kind::ring, 0)) return release_other();
     // A chain becomes a list of single buffers; the whole list is pushed at once.
     RxBuffer* last = this;
     for (RxBuffer* b = this; b != nullptr; b = b->more) {
         b->next = b->more;
         last = b;
     }
-    home.release(this, last);
+    ring->rx_.queue().release(this, last);
 }
 
 }  // namespace vma::ring

@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <sys/uio.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -31,12 +32,14 @@ struct alignas(64) RxBuffer {
     // sink has the frame, too (Ring::share).
     enum class Kind : std::uint8_t { ring, copy, share };
     Kind kind = Kind::ring;
+    bool lent = false;               // released with its loan, which the ring ends (release_lent)
     std::uint32_t drops_before = 0;  // the socket's drop count when this was queued (SO_RXQ_OVFL)
     // When it arrived; none unless a socket wants arrival times (Ring::want_timestamps).
     clock::WallTime arrived;
     // The same by the device's own clock; none if that has no time. Meaningful where `arrived` is set.
     clock::DeviceTime arrived_at_device;
     std::uint16_t l4_offset = 0;      // of the UDP or TCP header, from the start of the frame
+    std::uint32_t tenure = 0;         // of the program: see below
     alignas(8) std::byte user[40]{};  // whatever the sink that holds the buffer needs with it
 
     // Copies up to the iovecs' room from payload byte `from` on. Returns bytes copied.
@@ -53,8 +56,33 @@ struct alignas(64) RxBuffer {
     // released. Null: there is no memory for the copy, and this one stays the caller's.
     RxBuffer* lend_datagram() noexcept;
     void end_datagram_loan() noexcept { end_loan(chunks()); }
+    // release() of a lent datagram. The ring ends the loans of a ring's own buffers when it takes them back,
+    // many at once.
+    void release_lent() noexcept;
+
+    // The program has a datagram in a ring's own buffer, which is found by a number (place(), at()). Each
+    // time is a tenure of its own, so what was given back is told from what was kept anew. Whatever the sink
+    // needs with the datagram lies in `user` then.
+    static constexpr std::uint64_t kNowhere = ~std::uint64_t{0};
+    static constexpr unsigned kPlaceBits = 28;
+    // kNowhere: it has no number.
+    std::uint64_t place() const noexcept;
+    static RxBuffer* at(std::uint64_t place) noexcept;  // null: there is none
+    // The number of the tenure that begins.
+    std::uint32_t begin_tenure() noexcept {
+        std::atomic_ref(tenure).store(tenure + 1, std::memory_order_release);
+        return tenure;
+    }
+    bool in_tenure(std::uint32_t number) noexcept {
+        return (number & 1) != 0 && std::atomic_ref(tenure).load(std::memory_order_acquire) == number;
+    }
+    // The buffer is the caller's; false: another thread was first.
+    bool end_tenure(std::uint32_t number) noexcept {
+        return std::atomic_ref(tenure).compare_exchange_strong(number, number + 1, std::memory_order_acq_rel);
+    }
 
   private:
+    void release_other() noexcept;          // no buffer of the ring
     std::uint32_t chunks() const noexcept;  // of the ring, that this frame keeps
 };
 

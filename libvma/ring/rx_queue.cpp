@@ -52,11 +52,15 @@ void RxQueue::open(Ring& ring, ibv_qp* qp, PacketMemory& memory, std::uint32_t m
 void RxQueue::take_returned() noexcept {
     if (returned_.load(std::memory_order_relaxed) == nullptr) return;
     RxBuffer* list = returned_.exchange(nullptr, std::memory_order_acquire);
+    std::uint32_t loans = 0;
     while (list != nullptr) {
         RxBuffer* next = list->next;
+        loans += list->lent;
+        list->lent = false;
         free_one(list);
         list = next;
     }
+    if (loans != 0) end_loan(loans);
 }
 
 bool RxQueue::still_short(std::uint32_t held) noexcept {

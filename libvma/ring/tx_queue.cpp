@@ -198,6 +198,26 @@ template <class Finish>
 
 namespace {
 
+// Completes the headers of a datagram that was copied to a buffer.
+struct UdpSums {
+    std::size_t length;
+    void operator()(std::uint8_t* frame, std::uint64_t sum, bool offload) const noexcept {
+        net::finish_udp_headers(frame, static_cast<std::uint16_t>(length));
+        auto* ip = reinterpret_cast<const net::Ipv4Header*>(frame + sizeof(net::EthernetHeader));
+        auto* udp =
+            reinterpret_cast<net::UdpHeader*>(frame + sizeof(net::EthernetHeader) + sizeof(net::Ipv4Header));
+        const std::uint32_t udp_length = static_cast<std::uint32_t>(length) + sizeof(net::UdpHeader);
+        std::uint64_t pseudo = net::pseudo_header_sum(ip->src, ip->dst, IPPROTO_UDP, udp_length);
+        if (offload) {
+            udp->checksum = net::checksum_fold(pseudo);
+            return;
+        }
+        sum = net::checksum_add(udp, sizeof *udp, sum + pseudo);
+        std::uint16_t folded = static_cast<std::uint16_t>(~net::checksum_fold(sum));
+        udp->checksum = folded == 0 ? 0xffff : folded;  // 0 would mean "none" (RFC 768)
+    }
+};
+
 // Completes the headers of a TCP segment that was copied to a buffer.
 struct TcpSums {
     std::size_t header_length, length;
@@ -210,23 +230,23 @@ struct TcpSums {
 
 int TxQueue::send_udp(const std::uint8_t* headers, const iovec* iov, std::size_t count,
                       std::size_t length) noexcept {
-    return send_frame(
-        headers, net::kUdpHeaders, iov, count, length,
-        [&](std::uint8_t* frame, std::uint64_t sum, bool offload) {
-            net::finish_udp_headers(frame, static_cast<std::uint16_t>(length));
-            auto* ip = reinterpret_cast<const net::Ipv4Header*>(frame + sizeof(net::EthernetHeader));
-            auto* udp = reinterpret_cast<net::UdpHeader*>(frame + sizeof(net::EthernetHeader) +
-                                                          sizeof(net::Ipv4Header));
-            const std::uint32_t udp_length = static_cast<std::uint32_t>(length) + sizeof(net::UdpHeader);
-            std::uint64_t pseudo = net::pseudo_header_sum(ip->src, ip->dst, IPPROTO_UDP, udp_length);
-            if (offload) {
-                udp->checksum = net::checksum_fold(pseudo);
-                return;
-            }
-            sum = net::checksum_add(udp, sizeof *udp, sum + pseudo);
-            std::uint16_t folded = static_cast<std::uint16_t>(~net::checksum_fold(sum));
-            udp->checksum = folded == 0 ? 0xffff : folded;  // 0 would mean "none" (RFC 768)
-        });
+    return send_frame(headers, net::kUdpHeaders, iov, count, length, UdpSums{length});
+}
+
+unsigned TxQueue::send_udp_many(const std::uint8_t* headers, const iovec* datagrams,
+                                unsigned count) noexcept {
+    if (!lock()) return 0;
+    Hold hold(*this);
+    unsigned sent = 0;
+    for (; sent < count; sent++) {
+        const std::size_t length = datagrams[sent].iov_len;
+        if (post_frame(headers, net::kUdpHeaders, &datagrams[sent], 1, length, UdpSums{length}) != 0) break;
+    }
+    if (__builtin_expect(buffers_.under_way() >= 2 * signal_every_, 0)) {
+        reap();
+        hold.attend();
+    }
+    return sent;
 }
 
 int TxQueue::send_tcp(const std::uint8_t* headers, std::size_t header_length, const iovec* iov,

@@ -56,6 +56,7 @@ class TxQueue {
     // ---- as in Ring, any thread ----
     int send_udp(const std::uint8_t* headers, const iovec* iov, std::size_t count,
                  std::size_t length) noexcept;
+    unsigned send_udp_many(const std::uint8_t* headers, const iovec* datagrams, unsigned count) noexcept;
     int send_tcp(const std::uint8_t* headers, std::size_t header_length, const iovec* iov, std::size_t count,
                  std::size_t length) noexcept;
     std::uint32_t max_udp_payload() const noexcept;

@@ -40,7 +40,7 @@ class ExtraSocket {
     virtual bool serves_extra() const noexcept = 0;
 
     // Is it a stream? Else it has datagrams.
-    virtual bool stream() const noexcept = 0;
+    bool stream() const noexcept { return stream_; }
     // What a receive call would find: datagrams (0 for a stream) and bytes.
     struct Ready {
         std::uint32_t packets, bytes;
@@ -49,8 +49,14 @@ class ExtraSocket {
 
     // A socket call: bytes, or -1 with errno. ENOBUFS: no memory.
     virtual ssize_t receive_held(HeldReceive& receive) = 0;
-    // `charge` of what the program kept is back.
+    // `charge` of what the program kept is back. Any thread, any lock held.
     virtual void given_back(std::uint64_t charge) noexcept = 0;
+
+    // Socket calls, of `count` pieces to one peer (null: the connected one). On a UDP socket each piece is a
+    // datagram, and the result is how many were sent; on a stream they are one message, and the result is
+    // bytes. -1 with errno if nothing was sent.
+    virtual int send_pieces(int fd, const iovec* data, unsigned count, int flags, const sockaddr* to,
+                            socklen_t length) = 0;
 
     // ---- callbacks; see verdicts.h ----
     // From now on arrivals are undecided until the filter's callback has judged them. Made on first use,
@@ -74,7 +80,11 @@ class ExtraSocket {
     virtual int network_header(int fd, void* out, std::size_t room) = 0;
 
   protected:
+    explicit ExtraSocket(bool stream) noexcept : stream_(stream) {}
     ~ExtraSocket() = default;
+
+  private:
+    const bool stream_;
 };
 
 }  // namespace vma::sockets

@@ -41,6 +41,8 @@ class Ref {
     T* get() const noexcept { return p_; }
     T& operator*() const noexcept { return *p_; }
     explicit operator bool() const noexcept { return p_ != nullptr; }
+    // The reference is the caller's.
+    T* release() noexcept { return std::exchange(p_, nullptr); }
 
   private:
     T* p_ = nullptr;

@@ -8,14 +8,19 @@
 
 namespace vma::sockets {
 
-Held& Held::operator=(Held&& other) noexcept {
-    if (this == &other) return *this;
-    release();
+Held::Held(Ref<Socket> owner, ExtraSocket& socket, ring::RxBuffer* datagram, std::uint64_t charge) noexcept
+    : datagram_(datagram), charge_(charge) {
+    if (__builtin_expect(datagram->kind == ring::RxBuffer::Kind::ring, 1))
+        new (datagram->user) Loan{owner.release(), &socket, charge};
+    else
+        owner_ = std::move(owner);
+}
+
+// All but the datagram.
+void Held::take_rest(Held& other) noexcept {
     owner_ = std::move(other.owner_);
-    datagram_ = std::exchange(other.datagram_, nullptr);
     charge_ = other.charge_;
     stream_ = std::move(other.stream_);
-    return *this;
 }
 
 unsigned Held::iovecs(iovec* out, unsigned room) const noexcept {
@@ -46,31 +51,39 @@ net::Endpoint Held::destination() const noexcept {
     return {net::Address(datagram_->dst_addr), datagram_->dst_port};
 }
 
-void Held::release() noexcept {
+void Held::release_loan() noexcept {
+    ring::RxBuffer* const datagram = std::exchange(datagram_, nullptr);
+    const Loan mine = loan(*datagram);
+    datagram->release_lent();
+    mine.socket->given_back(mine.charge);
+    mine.owner->unref();
+}
+
+void Held::release_rest() noexcept {
+    ExtraSocket* const extra = owner_->extra();
     if (datagram_ != nullptr) {
-        ring::RxBuffer* const datagram = std::exchange(datagram_, nullptr);
-        datagram->end_datagram_loan();
-        datagram->release();
-        if (ExtraSocket* extra = owner_->extra()) extra->given_back(charge_);
+        std::exchange(datagram_, nullptr)->release_lent();
+        if (extra != nullptr) extra->given_back(charge_);
     }
     if (stream_) {
         const std::size_t bytes = stream_.bytes();
         stream_.release();
-        if (ExtraSocket* extra = owner_->extra()) extra->given_back(bytes);
+        if (extra != nullptr) extra->given_back(bytes);
     }
     owner_ = {};
-}
-
-void Held::forget() noexcept {
-    datagram_ = nullptr;
-    stream_.forget();
-    new (&owner_) Ref<Socket>();
 }
 
 ring::RxBuffer* Held::take_datagram() noexcept {
     ring::RxBuffer* const datagram = std::exchange(datagram_, nullptr);
     datagram->end_datagram_loan();
-    if (ExtraSocket* extra = owner_->extra()) extra->given_back(charge_);
+    if (owner_) {
+        if (ExtraSocket* extra = owner_->extra()) extra->given_back(charge_);
+        owner_ = {};
+    } else {
+        const Loan mine = loan(*datagram);
+        mine.socket->given_back(mine.charge);
+        mine.owner->unref();
+    }
     return datagram;
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "libvma/os/raw_syscall.h"
+#include "libvma/ring/packet_regions.h"
 
 namespace vma::sockets {
 namespace {
@@ -27,6 +28,12 @@ constexpr std::size_t kAtOnce = 64;  // pages a system call asks about
     std::uint32_t nobody = 0;
     return os::raw_syscall(SYS_futex, &nobody, FUTEX_WAKE_OP_PRIVATE, 0L, 0L, word,
                            FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_EQ, 0)) != -EFAULT;
+}
+
+// A packet that the program keeps (the extra API). It is there as long as the process, but not in a forked
+// child, so nothing is remembered.
+bool in_packet(const void* start, std::size_t length) noexcept {
+    return ring::PacketRegions::hold(start, length);
 }
 
 }  // namespace
@@ -77,7 +84,7 @@ bool UserMemory::check(const void* start, std::size_t length, unsigned kind) noe
     if (first + length < first) return false;
     const std::uintptr_t from = first >> kPageBits, end = ((first + length - 1) >> kPageBits) + 1;
     if (end - from > kEntries / 4) {
-        if (in_known_range(kind, from, end)) return true;
+        if (in_known_range(kind, from, end) || in_packet(start, length)) return true;
         if (!ask(from, end, first, kind)) return false;
         remember_range(kind, from, end);
         return true;
@@ -85,6 +92,7 @@ bool UserMemory::check(const void* start, std::size_t length, unsigned kind) noe
     for (std::uintptr_t page = from; page < end; page++) {
         std::uintptr_t& entry = known_.page[kind][page % kEntries];
         if (entry == page + 1) continue;
+        if (in_packet(start, length)) return true;
         if (!in_known_range(kind, page, page + 1) && !ask(page, page + 1, first, kind)) return false;
         entry = page + 1;
     }

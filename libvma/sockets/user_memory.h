@@ -15,10 +15,10 @@ namespace vma::sockets {
 class UserMemory {
   public:
     // Can all `length` bytes be read (written)? Some loads when the pages are known, else a system call.
-    static bool readable(const void* start, std::size_t length) noexcept {
+    [[gnu::always_inline]] static bool readable(const void* start, std::size_t length) noexcept {
         return on_known_page(start, length, 0) || check(start, length, 0);
     }
-    static bool writable(void* start, std::size_t length) noexcept {
+    [[gnu::always_inline]] static bool writable(void* start, std::size_t length) noexcept {
         return on_known_page(start, length, 1) || check(start, length, 1);
     }
 

@@ -64,14 +64,14 @@ class SocketCounters {
     SocketBlock* block() const noexcept { return block_; }
     std::uint64_t id() const noexcept { return block_ == nullptr ? 0 : load(block_->id); }
 
-    // Counts one packet (a datagram, or a call that moved data of a stream).
-    void moved(TrafficPath way, std::uint64_t bytes, bool held) noexcept {
+    // Counts packets (datagrams, or a call that moved data of a stream).
+    void moved(TrafficPath way, std::uint64_t bytes, bool held, unsigned packets = 1) noexcept {
         Traffic& t = traffic(way);
         if (held && block_ != nullptr) {
-            add(t.packets, 1);
+            add(t.packets, packets);
             add(t.bytes, bytes);
         } else {
-            add_shared(t.packets, 1);
+            add_shared(t.packets, packets);
             add_shared(t.bytes, bytes);
         }
         if (block_ != nullptr)

@@ -38,6 +38,7 @@ namespace extra {
 
 inline vma_api_t* api = nullptr;
 inline std::string own, peer;
+inline long wanted = 0;  // by the command line: how much a case is to do; 0: as it likes
 constexpr int kUdpPort = 6000, kTcpPort = 6001;
 
 inline sockaddr_in at(const std::string& address, int port) {
@@ -163,7 +164,7 @@ inline std::string made(std::size_t length, std::uint32_t seed) {
     }
 }
 
-// program peer OWN | program CASE OWN PEER
+// program peer OWN | program CASE OWN PEER [HOW MUCH]
 inline int run(int argc, char** argv, const std::map<std::string, std::function<void()>>& cases) {
     setvbuf(stdout, nullptr, _IOLBF, 0);
     if (argc < 3) return 2;
@@ -171,6 +172,7 @@ inline int run(int argc, char** argv, const std::map<std::string, std::function<
     if (strcmp(argv[1], "peer") == 0) serve();
     if (argc < 4 || !cases.contains(argv[1])) return 2;
     peer = argv[3];
+    if (argc > 4) wanted = atol(argv[4]);
     api = vma_get_api();
     CHECK(api != nullptr);
     cases.at(argv[1])();

@@ -349,6 +349,74 @@ void stress() {
     close(stream);
 }
 
+// Many datagrams kept, and given back by two threads, each in an order of its own. Each is what was sent.
+void random_order() {
+    constexpr std::uint32_t kBurst = 32;
+    constexpr std::size_t kKept = 96;  // of the 144 that the receive buffer has room for
+    const int fd = udp();
+    offloaded(fd).give_back(fd);
+    limit(fd, 300);
+    std::mutex lock;
+    std::vector<void*> ids;
+    std::atomic<bool> over{false};
+    std::atomic<long> freed{0};
+    auto free_some = [&](unsigned seed) {
+        std::mt19937 random(seed);
+        for (;;) {
+            void* id = nullptr;
+            {
+                const std::lock_guard guard(lock);
+                if (ids.empty() && over) return;
+                if (ids.size() > (over ? 0 : kKept / 2)) {
+                    std::swap(ids[random() % ids.size()], ids.back());
+                    id = ids.back();
+                    ids.pop_back();
+                }
+            }
+            if (id == nullptr) {
+                sched_yield();
+                continue;
+            }
+            CHECK(give_back(fd, id) == 0);
+            freed++;
+        }
+    };
+    std::thread one(free_some, 1), two(free_some, 2);
+    const long most = wanted != 0 ? wanted : 100000;
+    long held = 0, lost = 0;
+    while (held < most) {
+        for (std::uint32_t i = 0; i < kBurst; i++)
+            request(fd, 16 + (static_cast<std::size_t>(held) + i) % 1200, i);
+        for (std::uint32_t i = 0; i < kBurst; i++) {
+            Packet packet;
+            const int n = packet.receive(fd);
+            if (n < 0) {
+                CHECK(errno == EAGAIN);
+                lost += kBurst - i;
+                break;
+            }
+            CHECK(packet.held() && n >= 16 && intact(packet.content()));
+            held++;
+            for (;;) {
+                {
+                    const std::lock_guard guard(lock);
+                    if (ids.size() < kKept) {
+                        ids.push_back(packet.first().packet_id);
+                        break;
+                    }
+                }
+                sched_yield();
+            }
+        }
+    }
+    over = true;
+    one.join();
+    two.join();
+    CHECK(freed == held);
+    CHECK(lost < held / 10);
+    printf("%ld held, %ld lost\n", held, lost);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -362,5 +430,6 @@ int main(int argc, char** argv) {
                        {"tcp_content", tcp_content},
                        {"tcp_window", tcp_window},
                        {"forked", forked},
-                       {"stress", stress}});
+                       {"stress", stress},
+                       {"random_order", random_order}});
 }

@@ -37,6 +37,12 @@ CASES = {
     "TCP send, 32 in a row": ("tcp", 32, "measured_send"),
     "TCP recv": ("tcp", 1, "measured_recv"),
     "TCP recv, 32 wait": ("tcp", 32, "measured_recv"),
+    "zero-copy receive, free": ("extra", 1, "measured_zcopy"),
+    "zero-copy receive, free, 32 wait": ("extra", 32, "measured_zcopy"),
+    "receive callback": ("extra", 1, "measured_callback"),
+    "receive callback, 32 wait": ("extra", 32, "measured_callback"),
+    "UDP sendmany, one of 32": ("extra", 32, "measured_sendmany"),
+    "TCP sendmany, one of 32": ("extra-tcp", 32, "measured_sendmany"),
 }
 ADDRESS, PEER = "198.18.0.1", "198.18.0.2"
 MAC, PEER_MAC = "02:00:00:00:00:01", "02:00:00:00:00:02"

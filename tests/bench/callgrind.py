@@ -13,7 +13,8 @@ import tempfile
 from wire import Failure
 
 # Folders of libvma/, as the table of layers in docs/architecture/README.md has them, and what else there is.
-FOLDERS = ("preload", "iomux", "sockets", "tcp", "ring", "verbs", "stats", "config", "net", "runtime", "os")
+FOLDERS = ("preload", "api", "iomux", "sockets", "tcp", "ring", "verbs", "stats", "config", "net", "runtime",
+           "os")
 LAYERS = (*FOLDERS, "lwip", "libc", "other")
 VALGRIND = "{valgrind}"
 # A line of cost: where (a line number, relative to the last one, or the same), and how much.

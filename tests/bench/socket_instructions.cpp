@@ -4,9 +4,11 @@
 // they call. The adapter and the peer run in the same process, and move only between the measured calls, so
 // that a run executes the same instructions each time.
 //
-//   socket_instructions udp|tcp BURST COUNT
+//   socket_instructions udp|tcp|extra|extra-tcp BURST COUNT
 // makes at least COUNT calls of each kind, in rounds: BURST sends of 100 bytes, then BURST receives, and over
-// UDP as many receives that find nothing and waits by epoll. Prints the number of calls of each kind.
+// UDP as many receives that find nothing and waits by epoll. "extra" uses the extra API in their place: one
+// sendmany(), zero-copy receives, and receives in which a callback judges what has come. Prints the number of
+// calls of each kind.
 // LD_PRELOAD names the library; SYSFS_PATH has an adapter for the netdev of 198.18.0.1; 198.18.0.2 is a
 // permanent neighbour.
 #include <arpa/inet.h>
@@ -22,6 +24,8 @@
 #include <string>
 #include <vector>
 
+#include "include/mellanox/vma_extra.h"
+#include "include/mellanox/vma_extra2.h"
 #include "tests/support/attacker/segment.h"
 #include "tests/support/mlx5_sim/sim.h"
 #include "tests/support/wire/udp_frames.h"
@@ -36,6 +40,9 @@ constexpr std::size_t kSize = 100;  // bytes of a message
 constexpr unsigned kTurns = 2000;   // milliseconds until a frame is missing
 
 char message[kSize];
+vma_api_t* api;
+vma_api2_t* api2;
+unsigned judged;  // packets that the callback has seen
 
 [[noreturn]] void die(const char* what) {
     std::perror(what);
@@ -94,6 +101,33 @@ extern "C" {
     for (unsigned i = 0; i < count; i++) good += recv(fd, message, kSize, 0) == ssize_t{kSize};
     return good;
 }
+[[gnu::noinline]] unsigned measured_zcopy(int fd, unsigned count) {
+    alignas(16) static char buffer[256];
+    unsigned good = 0;
+    for (unsigned i = 0; i < count; i++) {
+        sockaddr_in from;
+        socklen_t length = sizeof from;
+        int flags = 0;
+        good += api->recvfrom_zcopy(fd, buffer, sizeof buffer, &flags, reinterpret_cast<sockaddr*>(&from),
+                                    &length) == int{kSize} &&
+                api->free_packets(fd, reinterpret_cast<vma_packets_t*>(buffer)->pkts, 1) == 0;
+    }
+    return good;
+}
+// A receive for each packet that has come, though the first one may have all of them judged.
+[[gnu::noinline]] unsigned measured_callback(int fd, unsigned count) {
+    judged = 0;
+    while (judged < count)
+        if (recv(fd, message, kSize, MSG_DONTWAIT) != -1) return 0;
+    return judged;
+}
+[[gnu::noinline]] unsigned measured_sendmany(int fd, unsigned count, const sockaddr_in* to) {
+    static iovec pieces[64];
+    for (unsigned i = 0; i < count; i++) pieces[i] = {message, kSize};
+    const int sent = to != nullptr ? api2->sendmany(fd, pieces, count, 0, plain(*to), sizeof *to)
+                                   : api2->sendmany(fd, pieces, count, 0, nullptr, 0) / int{kSize};
+    return static_cast<unsigned>(sent);
+}
 }
 
 namespace {
@@ -119,35 +153,69 @@ void step_until(Done done, const char* what) {
     die(what);
 }
 
-unsigned long udp(unsigned burst, unsigned long count) {
+// A bound UDP socket and its peer.
+struct UdpEnds {
     const int fd = socket(AF_INET, SOCK_DGRAM, 0);
-    if (fd < 0 || bind(fd, plain(address_of(kHere, kPort)), sizeof(sockaddr_in)) != 0) die("bind");
     const sockaddr_in to = address_of(kThere, kPeerPort);
+    const std::vector<std::uint8_t> frame = udp_frames::make({.src_mac = kPeerMac,
+                                                              .dst_mac = kMac,
+                                                              .src = kThere,
+                                                              .dst = kHere,
+                                                              .src_port = kPeerPort,
+                                                              .dst_port = kPort,
+                                                              .payload = std::string(kSize, 'x')});
     unsigned long left = 0;  // datagrams that left the adapter
-    adapter().on_transmit([&](const mlx5_sim::Frame&) { left++; });
-    const auto frame = udp_frames::make({.src_mac = kPeerMac,
-                                         .dst_mac = kMac,
-                                         .src = kThere,
-                                         .dst = kHere,
-                                         .src_port = kPeerPort,
-                                         .dst_port = kPort,
-                                         .payload = std::string(kSize, 'x')});
-    const int set = epoll_create1(0);
+
+    UdpEnds() {
+        if (fd < 0 || bind(fd, plain(address_of(kHere, kPort)), sizeof(sockaddr_in)) != 0) die("bind");
+        adapter().on_transmit([this](const mlx5_sim::Frame&) { left++; });
+    }
+    void arrive(unsigned count) const {
+        for (unsigned i = 0; i < count; i++) arrives(frame);
+        mlx5_sim::settle();
+    }
+    void wait_for(unsigned long count) const {
+        step_until([&] { return left == count; }, "a datagram did not leave by the adapter");
+    }
+};
+
+unsigned long udp(unsigned burst, unsigned long count) {
+    UdpEnds ends;
+    const int fd = ends.fd, set = epoll_create1(0);
     epoll_event wanted{.events = EPOLLIN, .data = {}};
     if (set < 0 || epoll_ctl(set, EPOLL_CTL_ADD, fd, &wanted) != 0) die("epoll_ctl");
     unsigned long counted = 0;
     for (; counted < count; counted += burst) {
-        all_of(measured_sendto(fd, burst, &to), burst, "sendto");
-        step_until([&] { return left == counted + burst; }, "a datagram did not leave by the adapter");
-        for (unsigned i = 0; i < burst; i++) arrives(frame);
-        mlx5_sim::settle();
+        all_of(measured_sendto(fd, burst, &ends.to), burst, "sendto");
+        ends.wait_for(counted + burst);
+        ends.arrive(burst);
         all_of(measured_recvfrom(fd, burst), burst, "recvfrom");
         all_of(measured_nothing(fd, burst), burst, "recv without a datagram");
-        for (unsigned i = 0; i < burst; i++) arrives(frame);
-        mlx5_sim::settle();
+        ends.arrive(burst);
         all_of(measured_epoll(set, burst), burst, "epoll_wait");
         for (unsigned i = 0; i < burst; i++)
             if (recv(fd, message, kSize, 0) != ssize_t{kSize}) die("recv");
+    }
+    return counted;
+}
+
+vma_recv_callback_retval_t judge(int, size_t, iovec[], vma_info_t*, void*) {
+    judged++;
+    return VMA_PACKET_DROP;
+}
+
+unsigned long extra(unsigned burst, unsigned long count) {
+    UdpEnds ends;
+    unsigned long counted = 0;
+    for (; counted < count; counted += burst) {
+        all_of(measured_sendmany(ends.fd, burst, &ends.to), burst, "sendmany");
+        ends.wait_for(counted + burst);
+        ends.arrive(burst);
+        all_of(measured_zcopy(ends.fd, burst), burst, "recvfrom_zcopy");
+        if (api->register_recv_callback(ends.fd, &judge, nullptr) != 0) die("register_recv_callback");
+        ends.arrive(burst);
+        all_of(measured_callback(ends.fd, burst), burst, "a callback");
+        if (api->register_recv_callback(ends.fd, nullptr, nullptr) != 0) die("register_recv_callback");
     }
     return counted;
 }
@@ -177,7 +245,8 @@ struct TcpPeer {
     }
 };
 
-unsigned long tcp(unsigned burst, unsigned long count) {
+// `by_extra`: by functions of the extra API.
+unsigned long tcp(unsigned burst, unsigned long count, bool by_extra) {
     TcpPeer peer;
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), on = 1;
     if (fd < 0 || setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0) die("socket");
@@ -194,7 +263,10 @@ unsigned long tcp(unsigned burst, unsigned long count) {
     const std::uint32_t first = peer.reply.ack;
     unsigned long counted = 0;
     for (; counted < count; counted += burst) {
-        all_of(measured_send(fd, burst), burst, "send");
+        if (by_extra)
+            all_of(measured_sendmany(fd, burst, nullptr), burst, "sendmany");
+        else
+            all_of(measured_send(fd, burst), burst, "send");
         const auto end = static_cast<std::uint32_t>((counted + burst) * kSize);
         step_until([&] { return peer.reply.ack - first == end; }, "bytes did not leave by the adapter");
         for (unsigned i = 0; i < burst; i++) peer.sends(kAck | kPsh, "", std::string(kSize, 'x'));
@@ -210,11 +282,18 @@ int main(int argc, char** argv) {
     const std::string what = argc == 4 ? argv[1] : "";
     const unsigned long burst = argc == 4 ? std::strtoul(argv[2], nullptr, 10) : 0,
                         count = argc == 4 ? std::strtoul(argv[3], nullptr, 10) : 0;
-    if ((what != "udp" && what != "tcp") || burst < 1 || burst > 64 || count == 0) {
-        std::fprintf(stderr, "usage: socket_instructions udp|tcp BURST COUNT (BURST 1 to 64)\n");
+    const bool known = what == "udp" || what == "tcp" || what == "extra" || what == "extra-tcp";
+    if (!known || burst < 1 || burst > 64 || count == 0) {
+        std::fprintf(stderr,
+                     "usage: socket_instructions udp|tcp|extra|extra-tcp BURST COUNT (BURST 1 to 64)\n");
         return 2;
     }
-    const unsigned long counted =
-        what == "udp" ? udp(static_cast<unsigned>(burst), count) : tcp(static_cast<unsigned>(burst), count);
+    api = vma_get_api();
+    api2 = vma_get_api2();
+    if (api == nullptr || api2 == nullptr) die("the library is not loaded");
+    const auto at_once = static_cast<unsigned>(burst);
+    const unsigned long counted = what == "udp"     ? udp(at_once, count)
+                                  : what == "extra" ? extra(at_once, count)
+                                                    : tcp(at_once, count, what == "extra-tcp");
     std::printf("%lu\n", counted);
 }

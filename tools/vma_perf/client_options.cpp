@@ -128,7 +128,11 @@ void add_socket_options(CLI::App& app, ClientWords& w) {
                               "udp: so many sockets of the server receive each group; each has a copy"))
             ->type_name("1-1024")
             ->capture_default_str();
-    socket(app.add_flag("--extra-api", s.extra_api, "Receives without a copy, by libvma's extra API"));
+    socket(
+        app.add_flag("--extra-api{zcopy}", s.extra_api,
+                     "udp: by libvma's extra API: receives without a copy (zcopy, which it means alone), by "
+                     "a callback (callback), or sends each --burst with one call (sendmany)"))
+        ->type_name("[=MODE]");
 }
 
 void add_verbs_options(CLI::App& app, RdmaParams& r) {

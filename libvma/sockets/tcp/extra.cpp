@@ -75,6 +75,17 @@ ssize_t TcpExtra::receive_held(HeldReceive& r) {
     return finish(n, r.flags);
 }
 
+// One gather, so that segments are filled across pieces.
+int TcpExtra::send_pieces(int fd, const iovec* data, unsigned count, int flags, const sockaddr* to,
+                          socklen_t length) {
+    msghdr message{};
+    message.msg_name = const_cast<sockaddr*>(to);
+    message.msg_namelen = length;
+    message.msg_iov = const_cast<iovec*>(data);
+    message.msg_iovlen = count;
+    return static_cast<int>(sendmsg(fd, &message, flags));
+}
+
 // ---- its callback ----
 
 Filter* TcpExtra::make_filter() noexcept {

@@ -14,9 +14,10 @@ class TcpExtra : public TcpStream, public ExtraSocket {
     }
     ExtraSocket* extra() noexcept final { return this; }
     Ready ready() noexcept final;
-    bool stream() const noexcept final { return true; }
     ssize_t receive_held(HeldReceive& receive) final;
     void given_back(std::uint64_t bytes) noexcept final;
+    int send_pieces(int fd, const iovec* data, unsigned count, int flags, const sockaddr* to,
+                    socklen_t length) final;
 
     Filter* make_filter() noexcept final;
     void filter_changed(bool on) noexcept final;
@@ -29,7 +30,7 @@ class TcpExtra : public TcpStream, public ExtraSocket {
     int network_header(int fd, void* out, std::size_t room) final;
 
   protected:
-    using TcpStream::TcpStream;
+    TcpExtra(Stack& stack, int type) noexcept : TcpStream(stack, type), ExtraSocket(true) {}
     ~TcpExtra() override = default;
 
   private:

@@ -326,6 +326,9 @@ void UdpSocket::publish() noexcept {
         const std::lock_guard guard(watchers_.lock());
         stats::store(block->rx_queue_packets, queue_.size());
         stats::store(block->rx_queue_bytes, queue_.payload());
+        const ReceiveQueue::Lent lent = queue_.lent();
+        stats::store(block->extra_held_packets, lent.packets);
+        stats::store(block->extra_held_bytes, lent.bytes);
     }
     stats::store(block->rx_queue_limit, queue_.limit());
     const int fd = statistics::number_of(*this, block->fd);

@@ -23,20 +23,11 @@ bool UdpExtra::hold(ring::RxBuffer* b, Held& out) noexcept {
     b = b->lend_datagram();
     if (b == nullptr) return false;
     (void)try_ref();  // the caller has one
-    {
-        const std::lock_guard guard(watchers_.lock());
-        queue_.charge(cost);
-    }
-    out = Held(Ref<Socket>(this), b, cost);
-    socket_counters_.kept(+1, cost);
+    out = Held(Ref<Socket>(this), *this, b, cost);
     return true;
 }
 
-void UdpExtra::given_back(std::uint64_t charge) noexcept {
-    socket_counters_.kept(-1, charge);
-    const std::lock_guard guard(watchers_.lock());
-    queue_.given_back(charge);
-}
+void UdpExtra::given_back(std::uint64_t charge) noexcept { queue_.given_back(charge); }
 
 // ---- its callback ----
 
@@ -55,9 +46,11 @@ bool UdpExtra::next_undecided(Held& out) noexcept {
     {
         const std::lock_guard guard(watchers_.lock());
         b = undecided_->queue.pop();
+        if (b == nullptr) return false;
+        queue_.charge(ReceiveQueue::cost_of(*b));
     }
-    if (b == nullptr) return false;
     if (hold(b, out)) return true;
+    queue_.given_back(ReceiveQueue::cost_of(*b));
     b->release();  // no memory: lost, as in a full queue
     return false;
 }

@@ -10,7 +10,6 @@ namespace vma::sockets {
 class UdpExtra : public UdpSteering, public ExtraSocket {
   public:
     ExtraSocket* extra() noexcept final { return this; }
-    bool stream() const noexcept final { return false; }
     bool serves_extra() const noexcept final { return !left_.load(std::memory_order_relaxed); }
     Ready ready() noexcept final;
     void given_back(std::uint64_t charge) noexcept final;
@@ -26,10 +25,11 @@ class UdpExtra : public UdpSteering, public ExtraSocket {
     int send_ring(int fd, const sockaddr* to, socklen_t length, ring::Ring*& ring) final;
 
   protected:
-    using UdpSteering::UdpSteering;
+    UdpExtra(Stack& stack, int type) noexcept : UdpSteering(stack, type), ExtraSocket(false) {}
     ~UdpExtra() override = default;
 
-    // Takes over the datagram for the program. False: no memory, and it stays the caller's.
+    // Takes over the datagram for the program, which queue_ has charged for. False: no memory, and it stays
+    // the caller's.
     bool hold(ring::RxBuffer* b, Held& out) noexcept;
 };
 

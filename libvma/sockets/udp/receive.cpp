@@ -25,9 +25,10 @@ namespace vma::sockets {
 
 // ---- the queue ----
 
+template <ring::RxBuffer* (ReceiveQueue::*kTake)()>
 ring::RxBuffer* UdpSocket::pop(bool count) noexcept {
     const std::lock_guard guard(watchers_.lock());
-    ring::RxBuffer* b = queue_.pop();
+    ring::RxBuffer* b = (queue_.*kTake)();
     if (b == nullptr) return nullptr;
     if (count) socket_counters_.moved(stats::TrafficPath::rx_offload, b->payload_length, true);
     // The last one of a socket left to the kernel: from here on its readiness is the kernel's.
@@ -39,7 +40,7 @@ ring::RxBuffer* UdpSocket::pop(bool count) noexcept {
 void UdpSocket::give_queue_to_kernel() noexcept {
     if (watchers_.locked_by_me()) return;
     ring::RxBuffer* kept = nullptr;
-    while (ring::RxBuffer* b = pop(false)) {
+    while (ring::RxBuffer* b = pop<&ReceiveQueue::pop>(false)) {
         if (b->ring->give_back(*b)) {
             b->release();
             continue;
@@ -89,10 +90,11 @@ ssize_t UdpSocket::finish(ring::RxBuffer* b, Receive& r) noexcept {
 ssize_t UdpSocket::finish_held(ring::RxBuffer* b, Receive& r) noexcept {
     const auto bytes = static_cast<ssize_t>(b->payload_length);
     if (hold(b, r.held->held)) {
-        copy_name(r.held->held.source(), r.held->name, r.held->name_length);
+        if (r.held->name != nullptr) copy_name(r.held->held.source(), r.held->name, r.held->name_length);
         return bytes;
     }
     const std::lock_guard guard(watchers_.lock());
+    queue_.given_back(ReceiveQueue::cost_of(*b));
     queue_.put_back(b);
     errno = ENOBUFS;
     return -1;
@@ -175,9 +177,13 @@ ssize_t UdpSocket::receive(int fd, Receive& r) {
                 if (peek) {
                     const std::lock_guard guard(watchers_.lock());
                     if (ring::RxBuffer* b = queue_.first()) return finish(b, r);
-                } else if (ring::RxBuffer* b = pop(true)) {
+                } else if (__builtin_expect(r.held != nullptr, 0)) {
+                    if (ring::RxBuffer* b = pop<&ReceiveQueue::pop_lent>(true)) {
+                        socket_counters_.came(came);
+                        return finish_held(b, r);
+                    }
+                } else if (ring::RxBuffer* b = pop<&ReceiveQueue::pop>(true)) {
                     socket_counters_.came(came);
-                    if (__builtin_expect(r.held != nullptr, 0)) return finish_held(b, r);
                     ssize_t n = finish(b, r);
                     b->release();
                     return n;

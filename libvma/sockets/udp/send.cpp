@@ -6,6 +6,7 @@
 // the same local port, so the peer sees no difference and every errno is the kernel's own.
 #include <limits.h>
 
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 
@@ -41,6 +42,43 @@ void UdpSocket::show_kernel_sends() noexcept {
         kernel_sends(stats::Reason::option, SendPath::text_of(bits));
 }
 
+// Inline, for each datagram comes here.
+[[gnu::always_inline]] inline bool UdpSocket::may_send_fast(int fd, int flags, const sockaddr* name,
+                                                            socklen_t name_length, const PacketInfo* info,
+                                                            in_addr_t& addr, in_port_t& port) {
+    if ((flags & ~kPlainFlags) != 0) return kernel_sends(stats::Reason::flags, "flags of the send call");
+    addr = ends_.remote.address.v4();
+    port = ends_.remote.port;
+    if (name != nullptr) {
+        sockaddr_in to;
+        if (name_length < sizeof to || name_length > sizeof(sockaddr_storage) ||
+            !UserMemory::readable(name, sizeof to))
+            return false;
+        std::memcpy(&to, name, sizeof to);
+        if (to.sin_family != AF_INET || to.sin_port == 0 || to.sin_addr.s_addr == 0) return false;
+        addr = to.sin_addr.s_addr;
+        port = to.sin_port;
+    } else if (addr == 0) {
+        return false;
+    }
+    if (__builtin_expect(info != nullptr, 0) && !is_group(addr))
+        return kernel_sends(stats::Reason::flags, kControl);
+    if (ends_.local.port == 0)
+        return kernel_sends(stats::Reason::not_bound, "the first datagram binds the socket");
+    return still_mine(fd);
+}
+
+// With send_.lock() held.
+[[gnu::always_inline]] inline void UdpSocket::sent_fast(const Destination& d, unsigned datagrams,
+                                                        std::size_t bytes) noexcept {
+    socket_counters_.moved(stats::TrafficPath::tx_offload, bytes, true, datagrams);
+    if (__builtin_expect(
+            !socket_counters_.is(stats::Direction::tx, stats::Path::offloaded, stats::Reason::none), 0))
+        socket_counters_.decided(stats::Direction::tx,
+                                 {stats::Path::offloaded, stats::Reason::none, {}, d.why.rule});
+    if (__builtin_expect(send_.room_watched(), 0)) tell_of_room();
+}
+
 bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size_t length, int flags,
                           const sockaddr* name, socklen_t name_length, const PacketInfo* info,
                           ssize_t& result) {
@@ -58,26 +96,9 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
         result = static_cast<ssize_t>(length);
         return true;
     }
-    if ((flags & ~kPlainFlags) != 0) return kernel_sends(stats::Reason::flags, "flags of the send call");
-    in_addr_t addr = ends_.remote.address.v4();
-    in_port_t port = ends_.remote.port;
-    if (name != nullptr) {
-        sockaddr_in to;
-        if (name_length < sizeof to || name_length > sizeof(sockaddr_storage) ||
-            !UserMemory::readable(name, sizeof to))
-            return false;
-        std::memcpy(&to, name, sizeof to);
-        if (to.sin_family != AF_INET || to.sin_port == 0 || to.sin_addr.s_addr == 0) return false;
-        addr = to.sin_addr.s_addr;
-        port = to.sin_port;
-    } else if (addr == 0) {
-        return false;
-    }
-    if (__builtin_expect(info != nullptr, 0) && !is_group(addr))
-        return kernel_sends(stats::Reason::flags, kControl);
-    if (ends_.local.port == 0)
-        return kernel_sends(stats::Reason::not_bound, "the first datagram binds the socket");
-    if (!still_mine(fd)) return false;
+    in_addr_t addr;
+    in_port_t port;
+    if (!may_send_fast(fd, flags, name, name_length, info, addr, port)) return false;
     for (std::size_t i = 0; i < count; i++)
         if (!UserMemory::readable(iov[i].iov_base, iov[i].iov_len)) return false;  // the kernel says EFAULT
     if (send_.lock().owned_by_me()) return false;  // a signal handler inside a send on this socket
@@ -107,14 +128,54 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
         result = -1;
         return true;
     }
-    socket_counters_.moved(stats::TrafficPath::tx_offload, length, true);
-    if (__builtin_expect(
-            !socket_counters_.is(stats::Direction::tx, stats::Path::offloaded, stats::Reason::none), 0))
-        socket_counters_.decided(stats::Direction::tx,
-                                 {stats::Path::offloaded, stats::Reason::none, {}, d->why.rule});
-    if (__builtin_expect(send_.room_watched(), 0)) tell_of_room();
+    sent_fast(*d, 1, length);
     result = static_cast<ssize_t>(length);
     return true;
+}
+
+// One look at the peer and at the ring's lock for all. What is not ordinary about a datagram, or about the
+// ring, sendto() finds again.
+unsigned UdpSocket::send_run(int fd, const iovec* datagrams, unsigned count, int flags, const sockaddr* name,
+                             socklen_t name_length) {
+    in_addr_t addr;
+    in_port_t port;
+    if (left_.load(std::memory_order_relaxed) || kernel_side_.has_event() || send_.kernel_sends() != 0 ||
+        (flags & ~kPlainFlags) != 0 || !may_send_fast(fd, flags, name, name_length, nullptr, addr, port) ||
+        send_.lock().owned_by_me())
+        return 0;
+    const std::lock_guard guard(send_.lock());
+    Destination* d = send_.destination(stack_, addr, port);
+    if (d == nullptr || d->conditional || d->ring == nullptr) return 0;
+    unsigned good = 0;
+    std::size_t bytes = 0;
+    for (; good < count; good++) {
+        const iovec& one = datagrams[good];
+        if (one.iov_len > d->max_payload || !UserMemory::readable(one.iov_base, one.iov_len)) break;
+    }
+    if (good == 0) return 0;
+    const ring::Ring::Gather gather(good > 1 ? d->ring : nullptr);
+    const unsigned sent = d->ring->send_udp_many(d->headers, datagrams, good);
+    for (unsigned i = 0; i < sent; i++) bytes += datagrams[i].iov_len;
+    if (sent != 0) sent_fast(*d, sent, bytes);
+    return sent;
+}
+
+int UdpSocket::send_pieces(int fd, const iovec* data, unsigned count, int flags, const sockaddr* to,
+                           socklen_t length) {
+    constexpr unsigned kRun = 64;  // others may want the locks
+    unsigned sent = 0;
+    const int before = errno;
+    while (sent < count) {
+        const unsigned run = std::min(count - sent, kRun);
+        const unsigned went = send_run(fd, data + sent, run, flags, to, length);
+        sent += went;
+        if (went == run) continue;
+        if (sendto(fd, data[sent].iov_base, data[sent].iov_len, flags, to, length) < 0) break;
+        sent++;
+    }
+    if (sent == 0 && count != 0) return -1;
+    errno = before;
+    return static_cast<int>(sent);
 }
 
 // The kernel wakes waiters for room whenever a datagram has left (sock_wfree), full or not.

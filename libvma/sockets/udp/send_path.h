@@ -56,7 +56,7 @@ class SendPath {
     // learned.
     void refresh(clock::Ticks now) noexcept;
     // With lock() held: what is known of the peer, looked up if need be. Null: no memory.
-    Destination* destination(Stack& stack, in_addr_t addr, in_port_t port) noexcept {
+    [[gnu::always_inline]] Destination* destination(Stack& stack, in_addr_t addr, in_port_t port) noexcept {
         const std::uint32_t version = version_.load(std::memory_order_acquire);
         Destination* d = last_;
         if (__builtin_expect(d != nullptr && d->addr == addr && d->port == port && d->options == version &&

@@ -63,6 +63,8 @@ class UdpSocket final : public UdpExtra {
     void ring_failed(int fd, ring::Ring& ring) noexcept override;
 
     ssize_t receive_held(HeldReceive& receive) override;
+    int send_pieces(int fd, const iovec* data, unsigned count, int flags, const sockaddr* to,
+                    socklen_t length) override;
 
     // An error event of the shadow (internal thread): the next call must ask the kernel.
     static void on_shadow_error(std::uint64_t token) noexcept;
@@ -109,7 +111,9 @@ class UdpSocket final : public UdpExtra {
         InternalFd set_;
     };
     ssize_t receive(int fd, Receive& r);
-    ring::RxBuffer* pop(bool count) noexcept;  // count: as received
+    // By ReceiveQueue::pop or pop_lent. count: as received.
+    template <ring::RxBuffer* (ReceiveQueue::*kTake)()>
+    ring::RxBuffer* pop(bool count) noexcept;
     ssize_t finish_held(ring::RxBuffer* b, Receive& r) noexcept;
     bool refuses_copy(int fd, const Receive& r) noexcept;
     void give_queue_to_kernel() noexcept;
@@ -123,10 +127,16 @@ class UdpSocket final : public UdpExtra {
     bool kernel_receives(int flags) const noexcept;  // the call can go to the kernel as it is
 
     // ---- send.cpp ----
-    // Sends over a ring if all is well. `info`: of the call, or null. False: the kernel has to send (nothing
-    // was done).
+    // May a ring send to `name` (null: the peer), and which peer is it? `info`: of the call, or null.
+    bool may_send_fast(int fd, int flags, const sockaddr* name, socklen_t name_length, const PacketInfo* info,
+                       in_addr_t& addr, in_port_t& port);
+    // Sends over a ring if all is well. False: the kernel has to send (nothing was done).
     bool send_fast(int fd, const iovec* iov, std::size_t count, std::size_t length, int flags,
                    const sockaddr* name, socklen_t name_length, const PacketInfo* info, ssize_t& result);
+    // Sends datagrams over a ring, while each of them is an ordinary one; returns how many.
+    unsigned send_run(int fd, const iovec* datagrams, unsigned count, int flags, const sockaddr* name,
+                      socklen_t name_length);
+    void sent_fast(const Destination& d, unsigned datagrams, std::size_t bytes) noexcept;
     void tell_of_room() noexcept;
     bool still_mine(int fd) noexcept;  // asked now and then: libc can close a number unseen
     int dont_wait_here(int flags) const noexcept;

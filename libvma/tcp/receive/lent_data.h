@@ -27,7 +27,9 @@ class LentData {
     LentData() = default;
     LentData(LentData&& other) noexcept { *this = std::move(other); }
     LentData& operator=(LentData&& other) noexcept;
-    ~LentData() { release(); }
+    ~LentData() {
+        if (__builtin_expect(first_ != nullptr, 0)) release();
+    }
 
     explicit operator bool() const noexcept { return first_ != nullptr; }
     std::size_t bytes() const noexcept { return bytes_; }

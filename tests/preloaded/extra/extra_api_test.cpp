@@ -59,6 +59,7 @@ TEST_F(ExtraApi, CallbacksJudgeDatagrams) {
 }
 TEST_F(ExtraApi, CallbacksJudgeStreams) { run("extra_callback", {"tcp_verdicts", "tcp_leaving"}); }
 TEST_F(ExtraApi, CallbacksLeaveAsTheyLike) { run("extra_callback", {"udp_leaving"}); }
-TEST_F(ExtraApi, FreesInAnyOrderInTwoThreads) { run("extra_receive", {"stress"}); }
+TEST_F(ExtraApi, FreesInAnyOrderInTwoThreads) { run("extra_receive", {"stress", "random_order"}); }
+TEST_F(ExtraApi, SendsManyWithOneCall) { run("extra_sending", {"datagrams", "stream", "others"}); }
 
 }  // namespace

@@ -376,9 +376,15 @@ TEST_F(VmaPerf, InterruptedClientsTellWhatTheyHave) {
 }
 
 TEST_F(VmaPerf, ReceivesByTheExtraApi) {
-    start_server(true, {"--clients", "2"});
+    start_server(true, {"--clients", "7"});
     expect_all(result("pingpong -n 200 -s 1400 --extra-api", true), 200, "a datagram at a time");
-    expect_all(result("pingpong -n 200 -c 4 --wait epoll --extra-api", true), 200, "four sockets");
+    expect_all(result("pingpong -n 200 -c 4 --wait epoll --extra-api=zcopy", true), 200, "four sockets");
+    expect_all(result("pingpong -n 200 -s 64-1400 --verify --extra-api=callback", true), 200, "a callback");
+    expect_all(result("pingpong -n 200 -c 4 --wait epoll --extra-api=callback", true), 200, "four callbacks");
+    expect_all(result("pingpong -n 200 -b 32 -s 64-1400 --verify --extra-api=sendmany", true), 200, "bursts");
+    expect_all(result("pingpong -n 200 -b 4 -c 3 --wait poll --connected --extra-api=sendmany", true), 200,
+               "bursts of three sockets");
+    expect_all(result("pingpong -n 200 -b 300 --extra-api=sendmany", true), 200, "more than one call takes");
     EXPECT_EQ(server.wait().code, 0);
 }
 

@@ -165,7 +165,8 @@ void check(const Params& params) {
             throw Failure(kUsage, fmt::format("{}: raw polls; only nonblocking", option));
     if (params.raw.mode != "skb" && params.raw.mode != "drv") throw Failure(kUsage, "--xdp-mode: skb or drv");
     const SocketParams& s = params.sockets;
-    if (!s.groups.empty() || s.connected || s.extra_api || s.send_buffer != 0 || s.receive_buffer != 0)
+    if (!s.groups.empty() || s.connected || !s.extra_api.empty() || s.send_buffer != 0 ||
+        s.receive_buffer != 0)
         throw Failure(kUsage,
                       "raw has no sockets: --group, --connected, --send-buffer, --receive-buffer and "
                       "--extra-api are for udp "

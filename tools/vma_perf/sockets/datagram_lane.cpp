@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+
 #include "tools/vma_perf/message.h"
 #include "tools/vma_perf/sockets/address.h"
 #include "tools/vma_perf/sockets/sessions.h"
@@ -23,6 +25,17 @@ bool passing(int error) {
            error == EHOSTUNREACH || error == ENETUNREACH;
 }
 
+constexpr std::size_t kMostInBatch = 256;
+
+void check_error(const char* what) {
+    if (errno == ECONNREFUSED) throw Failure(kPeerEnded, "the other side's UDP port is closed");
+    if (!passing(errno)) fail_errno(what);
+}
+
+vma_api_t* if_mode(const Params& params, const char* mode) {
+    return params.sockets.extra_api == mode ? vma_get_api() : nullptr;
+}
+
 }  // namespace
 
 DatagramLane::DatagramLane(std::vector<DatagramConnection> connections, const Params& params,
@@ -31,9 +44,19 @@ DatagramLane::DatagramLane(std::vector<DatagramConnection> connections, const Pa
       sockets_each_(params.sockets_each()),
       waiter_(params.own_wait(), descriptors(connections_)),
       stop_(stop),
-      out_(params.max_size),
+      out_(params.max_size * (std::min<std::size_t>(params.burst, kMostInBatch) + 1)),
       in_(kMaxDatagram),
-      api_(params.sockets.extra_api ? vma_get_api() : nullptr) {}
+      max_size_(params.max_size),
+      client_(params.is_client),
+      zero_copy_(if_mode(params, "zcopy")),
+      callback_(if_mode(params, "callback")),
+      many_(params.sockets.extra_api == "sendmany" && params.is_client ? vma_get_api2() : nullptr) {
+    if (callback_ == nullptr) return;
+    for (unsigned i = 0; i < connections_.size(); ++i) judges_.push_back({this, i});
+    // A socket of the kernel's has none: its messages come as always.
+    for (Judge& one : judges_)
+        callback_->register_recv_callback(connections_[one.number].fd.get(), &judge, &one);
+}
 
 bool DatagramLane::send_to(unsigned connection, const std::byte* data, std::size_t length,
                            const sockaddr_in& to) const {
@@ -41,13 +64,38 @@ bool DatagramLane::send_to(unsigned connection, const std::byte* data, std::size
     const ssize_t sent = c.connected ? ::send(c.fd.get(), data, length, 0)
                                      : sendto(c.fd.get(), data, length, 0, as_sockaddr(to), sizeof to);
     if (sent >= 0) return true;
-    if (errno == ECONNREFUSED) throw Failure(kPeerEnded, "the other side's UDP port is closed");
-    if (!passing(errno)) fail_errno("sending a datagram");
+    check_error("sending a datagram");
     return false;
 }
 
-bool DatagramLane::send(unsigned connection, std::size_t length, bool /*more*/) {
-    return send_to(connection, out_.data(), length, connections_[connection].peer);
+bool DatagramLane::send(unsigned connection, std::size_t length, bool more) {
+    if (many_ == nullptr) return send_to(connection, out_.data(), length, connections_[connection].peer);
+    if (!batch_.empty() && batch_of_ != connection) {
+        const std::byte* const message = prepare(connection);
+        send_batch();
+        std::copy_n(message, length, prepare(connection));
+    }
+    batch_of_ = connection;
+    batch_.push_back({prepare(connection), length});
+    if (!more || batch_.size() == kMostInBatch) send_batch();
+    return true;
+}
+
+void DatagramLane::send_batch() {
+    const DatagramConnection& c = connections_[batch_of_];
+    std::size_t sent = 0;
+    while (sent < batch_.size() && !stop_->load(std::memory_order_relaxed)) {
+        const int n =
+            many_->sendmany(c.fd.get(), batch_.data() + sent, static_cast<unsigned>(batch_.size() - sent), 0,
+                            c.connected ? nullptr : as_sockaddr(c.peer), c.connected ? 0 : sizeof c.peer);
+        if (n >= 0) {
+            sent += static_cast<std::size_t>(n);
+            continue;
+        }
+        check_error("sending datagrams");
+        waiter_.wait_writable(batch_of_);
+    }
+    batch_.clear();
 }
 
 bool DatagramLane::answer(const Arrival& arrival) {
@@ -64,8 +112,9 @@ ssize_t DatagramLane::receive_one(const DatagramConnection& c, int flags, sockad
     socklen_t length = sizeof from;
     held = nullptr;
     ssize_t got;
-    if (api_ != nullptr) {
-        got = api_->recvfrom_zcopy(c.fd.get(), in_.data(), in_.size(), &flags, as_sockaddr(from), &length);
+    if (zero_copy_ != nullptr) {
+        got = zero_copy_->recvfrom_zcopy(c.fd.get(), in_.data(), in_.size(), &flags, as_sockaddr(from),
+                                         &length);
         if (got >= 0 && (flags & MSG_VMA_ZCOPY) != 0) {
             held = &reinterpret_cast<vma_packets_t*>(in_.data())->pkts[0];
             const auto* data =
@@ -81,7 +130,44 @@ ssize_t DatagramLane::receive_one(const DatagramConnection& c, int flags, sockad
     return got;
 }
 
+bool DatagramLane::take(Receiver& receiver, unsigned number, std::span<const std::byte> message,
+                        const sockaddr_in& from) {
+    if (message.size() < sizeof(Header)) return false;  // of another program
+    receiver.take({number / sockets_each_, message, &from, number % sockets_each_});
+    return true;
+}
+
+vma_recv_callback_retval_t DatagramLane::judge(int, size_t count, iovec* pieces, vma_info_t* info,
+                                               void* context) {
+    const Judge& me = *static_cast<Judge*>(context);
+    DatagramLane& lane = *me.lane;
+    if (lane.judged_for_ == nullptr || count == 0) return VMA_PACKET_RECV;
+    std::span<const std::byte> message(static_cast<const std::byte*>(pieces[0].iov_base), pieces[0].iov_len);
+    if (count > 1) return VMA_PACKET_RECV;  // in pieces: as always
+    lane.judged_ += lane.take(*lane.judged_for_, me.number, message, *info->src);
+    return VMA_PACKET_DROP;
+}
+
+// Messages are taken inside of recv(), which goes on waiting afterwards. That is right for a server; a client
+// has something to do then, so it asks again and again instead of waiting.
+std::size_t DatagramLane::receive_judged(Receiver& receiver, bool may_wait) {
+    judged_for_ = &receiver;
+    judged_ = 0;
+    const auto end = Clock::now() + kTick;
+    std::size_t count = 0;
+    do count += receive_each(receiver, may_wait && !client_);
+    while (client_ && may_wait && count + judged_ == 0 && !stop_->load(std::memory_order_relaxed) &&
+           Clock::now() < end);
+    judged_for_ = nullptr;
+    return count + judged_;
+}
+
 std::size_t DatagramLane::receive(Receiver& receiver, bool may_wait) {
+    if (!batch_.empty()) send_batch();
+    return callback_ != nullptr ? receive_judged(receiver, may_wait) : receive_each(receiver, may_wait);
+}
+
+std::size_t DatagramLane::receive_each(Receiver& receiver, bool may_wait) {
     std::size_t count = 0;
     const int flags = waiter_.receive_flags(may_wait);
     for (const unsigned number : waiter_.ready(may_wait)) {
@@ -90,15 +176,11 @@ std::size_t DatagramLane::receive(Receiver& receiver, bool may_wait) {
         std::span<const std::byte> message;
         vma_packet_t* held;
         if (receive_one(c, flags, from, message, held) < 0) {
-            if (errno == ECONNREFUSED) throw Failure(kPeerEnded, "the other side's UDP port is closed");
-            if (!passing(errno)) fail_errno("receiving a datagram");
+            check_error("receiving a datagram");
             continue;
         }
-        if (message.size() >= sizeof(Header)) {  // else of another program
-            receiver.take({number / sockets_each_, message, &from, number % sockets_each_});
-            ++count;
-        }
-        if (held != nullptr) api_->free_packets(c.fd.get(), held, 1);
+        count += take(receiver, number, message, from);
+        if (held != nullptr) zero_copy_->free_packets(c.fd.get(), held, 1);
     }
     return count;
 }

@@ -61,10 +61,9 @@ void check(const Params& params) {
                 fmt::format("{} blocking: a thread can block on one connection only; as many --threads as "
                             "--connections, or another --wait",
                             threads));
-    if (!params.sockets.extra_api) return;
-    if (vma_get_api() == nullptr)
-        throw Failure(kUnsupported,
-                      "--extra-api: the library's extra API with zero-copy receive is not available");
+    if (params.sockets.extra_api.empty()) return;
+    if (vma_get_api() == nullptr || vma_get_api2() == nullptr)
+        throw Failure(kUnsupported, "--extra-api: the library's extra API is not available");
     if (params.transport != "udp") throw Failure(kUnsupported, "--extra-api: is for udp");
 }
 
