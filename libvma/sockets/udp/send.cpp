@@ -78,6 +78,7 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
     if (ends_.local.port == 0)
         return kernel_sends(stats::Reason::not_bound, "the first datagram binds the socket");
     if (!still_mine(fd)) return false;
+    if (place_.strayed(RingPlace::Way::tx)) move_ring();
     for (std::size_t i = 0; i < count; i++)
         if (!UserMemory::readable(iov[i].iov_base, iov[i].iov_len)) return false;  // the kernel says EFAULT
     if (send_.lock().owned_by_me()) return false;  // a signal handler inside a send on this socket
