@@ -48,4 +48,9 @@ int get_socket_tx_ring_fd(int fd, sockaddr* to, socklen_t tolen) noexcept;
 int get_socket_network_header(int fd, void* header, uint16_t* len) noexcept;
 int vma_modify_ring(vma_modify_ring_attr* attr) noexcept;
 
+// ring_choice.cpp
+int vma_add_ring_profile(vma_ring_type_attr* profile, int* key) noexcept;
+// SO_VMA_RING_ALLOC_LOGIC: 0 or -errno.
+int choose_ring(int fd, const void* value, socklen_t length) noexcept;
+
 }  // namespace vma::api

@@ -46,23 +46,15 @@ namespace vma::preload {
 
 // EINVAL for a wrong length or an unknown mask, as VMA has it. What a correct one asks for and the library
 // does not do is EOPNOTSUPP.
-int extra_option(int name, const void* value, socklen_t length) noexcept {
+int extra_option(int fd, int name, const void* value, socklen_t length) noexcept {
     switch (name) {
         case SO_VMA_USER_DATA:
             return length == sizeof(void*) ? -EOPNOTSUPP : -EINVAL;  // of SocketXtreme
         case SO_VMA_FLOW_TAG:
             // The library gives its rules tags itself, where the device knows them.
             return length == sizeof(std::uint32_t) ? 0 : -EINVAL;
-        case SO_VMA_RING_ALLOC_LOGIC: {
-            constexpr std::uint32_t kKnown =
-                VMA_RING_ALLOC_MASK_RING_PROFILE_KEY | VMA_RING_ALLOC_MASK_RING_USER_ID |
-                VMA_RING_ALLOC_MASK_RING_INGRESS | VMA_RING_ALLOC_MASK_RING_ENGRESS;
-            vma_ring_alloc_logic_attr wanted;
-            if (length != sizeof wanted || !sockets::UserMemory::readable(value, length)) return -EINVAL;
-            memcpy(&wanted, value, sizeof wanted);
-            if ((wanted.comp_mask & ~kKnown) != 0 || wanted.comp_mask == 0) return -EINVAL;
-            return wanted.ring_alloc_logic == RING_LOGIC_PER_INTERFACE ? 0 : -EOPNOTSUPP;
-        }
+        case SO_VMA_RING_ALLOC_LOGIC:
+            return api::choose_ring(fd, value, length);
         case SO_VMA_RING_USER_MEMORY:
         case SO_VMA_SHUTDOWN_RX:
             return -EOPNOTSUPP;

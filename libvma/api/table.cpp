@@ -6,7 +6,7 @@
 namespace vma::api {
 namespace {
 
-// SocketXtreme, registered memory and ring profiles are not there.
+// SocketXtreme and registered memory are not there.
 template <class... Arguments>
 int unsupported(Arguments...) noexcept {
     return answer(-EOPNOTSUPP);
@@ -24,6 +24,7 @@ enum Bit : unsigned {
     has_rings_fds = 11,
     has_tx_ring_fd = 12,
     has_network_header = 13,
+    has_add_ring_profile = 16,
     has_modify_ring = 20,
 };
 template <class... Bits>
@@ -46,15 +47,16 @@ constinit vma_api_t g_api = {
     .socketxtreme_ref_vma_buff = &unsupported<vma_buff_t*>,
     .socketxtreme_free_vma_buff = &unsupported<vma_buff_t*>,
     .dump_fd_stats = &dump_fd_stats,
-    .vma_add_ring_profile = &unsupported<vma_ring_type_attr*, int*>,
+    .vma_add_ring_profile = &vma_add_ring_profile,
     .get_socket_network_header = &get_socket_network_header,
     .get_ring_direct_descriptors = &unsupported<int, vma_mlx_hw_device_data*>,
     .register_memory_on_ring = &unsupported<int, void*, size_t, uint32_t*>,
     .deregister_memory_on_ring = &unsupported<int, void*, size_t>,
     .vma_modify_ring = &vma_modify_ring,
-    .vma_extra_supported_mask = mask(has_register_recv_callback, has_recvfrom_zcopy, has_free_packets,
-                                     has_add_conf_rule, has_thread_offload, has_dump_fd_stats, has_rings_num,
-                                     has_rings_fds, has_tx_ring_fd, has_network_header, has_modify_ring),
+    .vma_extra_supported_mask =
+        mask(has_register_recv_callback, has_recvfrom_zcopy, has_free_packets, has_add_conf_rule,
+             has_thread_offload, has_dump_fd_stats, has_rings_num, has_rings_fds, has_tx_ring_fd,
+             has_network_header, has_add_ring_profile, has_modify_ring),
     .ioctl = &ioctl,
 };
 

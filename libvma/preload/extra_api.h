@@ -15,7 +15,7 @@ vma_api2_t* extra_api2() noexcept;  // the same for SO_VMA_GET_API2
 inline bool is_extra_option(int level, int name) noexcept {
     return __builtin_expect(level == SOL_SOCKET && name >= SO_VMA_USER_DATA && name <= SO_VMA_SHUTDOWN_RX, 0);
 }
-// setsockopt() of SO_VMA_* on a socket of the library: 0 or -errno.
-int extra_option(int name, const void* value, socklen_t length) noexcept;
+// setsockopt() of SO_VMA_* on `fd`, a socket of the library: 0 or -errno.
+int extra_option(int fd, int name, const void* value, socklen_t length) noexcept;
 
 }  // namespace vma::preload

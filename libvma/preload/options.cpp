@@ -15,7 +15,7 @@ using namespace vma::preload;
 VMA_EXPORT int setsockopt(int fd, int level, int name, const void* value, socklen_t len) noexcept {
     int result;
     if (is_extra_option(level, name) && maybe_ours(fd) && !in_vfork_child()) {
-        result = extra_option(name, value, len);
+        result = extra_option(fd, name, value, len);
         if (result < 0) errno = -result;
         return result < 0 ? -1 : 0;
     }

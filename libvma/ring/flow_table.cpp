@@ -127,6 +127,54 @@ Result<void> FlowTable::attach(const verbs::FlowSpec& spec, FrameSink* sink, Sha
     return {};
 }
 
+Result<const FlowTable::Entry*> FlowTable::take(const verbs::FlowSpec& spec, FrameSink* sink, Share share,
+                                                FlowTable& from) {
+    last_ = from.last_ = nullptr;
+    const auto old = from.flows_.find(key_of(spec));
+    if (owners_ == nullptr || old == from.flows_.end() || old->second->flow == nullptr ||
+        old->second->sinks.size() != 1 || old->second->sinks.front().first != sink)
+        return vma::fail(EBUSY, "other sockets have its rule, too");
+    Entry& left = *old->second;
+    auto entry = std::make_unique<Entry>();
+    entry->spec = spec;
+    entry->sinks.emplace_back(sink, share);
+    const auto [at, fresh] = flows_.try_emplace(key_of(spec), std::move(entry));
+    if (!fresh) return vma::fail(EBUSY, "the ring is about to lose such a rule");
+    Entry& placed = *at->second;
+    // First, since it can be undone.
+    if (!owners_->pass(spec, from.ring_, ring_)) {
+        flows_.erase(at);
+        return vma::fail(EBUSY, "other sockets have its rule, too");
+    }
+    Result<verbs::Flow*> flow = vma::fail(ENOMEM, "out of memory");
+    bool tagged = false;
+    try {
+        const std::uint32_t tag = take_tag(placed);
+        tagged = true;
+        flow = device_->take_flow(qp_, *from.device_, left.flow, tag);
+    } catch (const std::bad_alloc&) {
+        // as `flow` says
+    }
+    if (!flow) {
+        owners_->pass(spec, ring_, from.ring_);
+        if (tagged) drop_tag(placed);
+        flows_.erase(at);
+        return std::unexpected(flow.error());
+    }
+    placed.flow = *flow;
+    left.flow = nullptr;
+    sinks_++;
+    from.sinks_--;
+    return &left;
+}
+
+Ring* FlowTable::home_of(const net::ParsedFrame& f) const noexcept {
+    if (owners_ == nullptr || !owners_->any_passed()) return nullptr;
+    Ring* home = owners_->find({f.protocol, f.dst_addr, f.dst_port, f.src_addr, f.src_port});
+    if (home == nullptr) home = owners_->find({f.protocol, f.dst_addr, f.dst_port, 0, 0});
+    return home != ring_ ? home : nullptr;
+}
+
 FlowTable::Entry* FlowTable::begin_detach(const verbs::FlowSpec& spec, FrameSink* sink) noexcept {
     last_ = nullptr;
     auto it = flows_.find(key_of(spec));

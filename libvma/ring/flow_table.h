@@ -72,6 +72,13 @@ class FlowTable {
     // Takes the sink off its flow. If it was the last one, the device's rule is destroyed, so that new frames
     // go to the kernel. The entry stays, for frames in the device's queue, and is returned: finish_detach().
     Entry* begin_detach(const verbs::FlowSpec& spec, FrameSink* sink) noexcept;
+    // Moves the flow of `spec`, which is `sink`'s alone, from `from` here, with the device's rule. `from`
+    // keeps an entry for frames in its device's queue, which is returned: from.finish_detach(). The caller
+    // holds both locks. Errors, after which all is as before: EBUSY where others share the flow or the rule,
+    // those of Device::take_flow(). May throw std::bad_alloc.
+    Result<const Entry*> take(const verbs::FlowSpec& spec, FrameSink* sink, Share share, FlowTable& from);
+    // Where rules move: the ring that has the rule of a frame which has none here. Null: none has.
+    Ring* home_of(const net::ParsedFrame& f) const noexcept;
     // `entry` may be gone by now: sinks detach while frames are delivered to them.
     void finish_detach(const verbs::FlowSpec& spec, const Entry* entry) noexcept;
     // Where the device steers coarsely; else the device knows the sources.

@@ -33,6 +33,7 @@ class ReceiveLock {
     bool try_lock_to_poll() noexcept {
         return waiters_.load(std::memory_order_relaxed) == 0 && lock_.try_lock();
     }
+    bool try_lock_once() noexcept { return lock_.try_lock(); }
     void unlock() noexcept {
         if (__builtin_expect(pending_.load(std::memory_order_relaxed), 0)) run();
         lock_.unlock();

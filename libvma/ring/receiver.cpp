@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "libvma/ring/frame_log.h"
+#include "libvma/ring/ring.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/log.h"
 
@@ -17,6 +18,23 @@ namespace vma::ring {
 namespace {
 
 constexpr unsigned kMaxBatches = 8;  // in one poll()
+// How long frames that found the old rule may be on their way to the old ring, when a flow moves. The kernel
+// hands out what it takes in one turn, 64 frames of a netdev.
+constexpr std::chrono::microseconds kOnTheWay{100};
+constexpr unsigned kMostOnTheWay = 4096;  // batches
+constexpr unsigned kTriesForLate = 2000;
+
+void describe(RxBuffer& first, const net::ParsedFrame& f) noexcept {
+    first.l4_offset = static_cast<std::uint16_t>(f.l4_offset);
+    first.payload_offset = f.payload_offset;
+    first.payload_length = f.payload_length;
+    first.src_addr = f.src_addr;
+    first.dst_addr = f.dst_addr;
+    first.src_port = f.src_port;
+    first.dst_port = f.dst_port;
+    first.tos = f.tos;
+    first.ttl = f.ttl;
+}
 
 }  // namespace
 
@@ -136,6 +154,7 @@ void Receiver::handle_frame(RxBuffer* first, const ibv_wc& wc) noexcept {
     }
     FlowTable::Entry* flow = flows_.find(f, wc);
     if (__builtin_expect(flow == nullptr, 0)) {
+        if (hand_on(first, f)) return;
         if (!give_to_kernel(*first)) counters_.rx_no_socket++;
         queue_.recycle(first);
         return;
@@ -152,15 +171,7 @@ void Receiver::handle_frame(RxBuffer* first, const ibv_wc& wc) noexcept {
         queue_.recycle(first);
         return;
     }
-    first->l4_offset = static_cast<std::uint16_t>(f.l4_offset);
-    first->payload_offset = f.payload_offset;
-    first->payload_length = f.payload_length;
-    first->src_addr = f.src_addr;
-    first->dst_addr = f.dst_addr;
-    first->src_port = f.src_port;
-    first->dst_port = f.dst_port;
-    first->tos = f.tos;
-    first->ttl = f.ttl;
+    describe(*first, f);
     if (timestamps_.load(std::memory_order_relaxed) > 0) {
         stamp(*first, wc);
     } else {
@@ -238,6 +249,57 @@ void Receiver::detach(const verbs::FlowSpec& spec, FrameSink* sink, bool drain) 
     for (int i = 0; drain && batch_.empty() && i < 4096 && poll_locked() != 0; i++) {
     }
     flows_.finish_detach(spec, last);
+}
+
+// ---- flows that move ----
+
+Result<void> Receiver::take(const verbs::FlowSpec& spec, FrameSink* sink, Share share, Receiver& from) {
+    auto left = flows_.take(spec, sink, share, from.flows_);
+    if (!left) return std::unexpected(left.error());
+    const clock::Ticks until = clock::Ticks::now() + clock::to_ticks(kOnTheWay);
+    for (unsigned batches = 0; batches < kMostOnTheWay;) {
+        if (from.poll_locked() != 0)
+            batches++;
+        else if (clock::Ticks::now() > until)
+            break;
+    }
+    if (std::erase(from.idle_, sink) != 0) when_idle(sink);
+    from.flows_.finish_detach(spec, *left);
+    return {};
+}
+
+// A frame that comes out here although its flow has moved: it was on its way for long. True: it is dealt
+// with.
+bool Receiver::hand_on(RxBuffer* first, const net::ParsedFrame& f) noexcept {
+    Ring* home = flows_.home_of(f);
+    if (__builtin_expect(home == nullptr, 1)) return false;
+    describe(*first, f);
+    first->arrived = timestamps_.load(std::memory_order_relaxed) > 0 ? clock::wall() : clock::WallTime();
+    first->arrived_at_device = {};
+    return home->receiver().take_late(first, f, *this);
+}
+
+// The holder of this lock may be waiting for `from`'s in the same way, so this does not wait for long.
+bool Receiver::take_late(RxBuffer* first, const net::ParsedFrame& f, Receiver& from) noexcept {
+    for (unsigned i = 0; !lock_.try_lock_once(); i++) {
+        if (i == kTriesForLate) return false;
+        cpu_relax();
+    }
+    const std::size_t before = from.batch_.size();
+    FlowTable::Entry* flow = flows_.find(f, ibv_wc{});
+    const bool taken = flow != nullptr && FlowTable::sink_of(*flow, f)->deliver(first);
+    // Its sink is this ring's: it may not be called without this lock.
+    while (from.batch_.size() > before) {
+        FrameSink* sink = from.batch_.back();
+        from.batch_.pop_back();
+        sink->batch_end(from.ring_);
+    }
+    if (flow != nullptr && !taken) {
+        from.counters_.rx_refused++;
+        from.queue_.recycle(first);
+    }
+    lock_.unlock();
+    return flow != nullptr;
 }
 
 // ---- for the other parts of the ring ----

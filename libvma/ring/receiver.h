@@ -60,6 +60,9 @@ class Receiver {
     void take_all() noexcept;
     // As Ring::detach_soon() when its time has come.
     void detach(const verbs::FlowSpec& spec, FrameSink* sink, bool drain) noexcept;
+    // Moves a flow from `from`, whose lock the caller holds, too (FlowTable::take). No frame of the flow
+    // comes out of this ring before those that `from` has got.
+    Result<void> take(const verbs::FlowSpec& spec, FrameSink* sink, Share share, Receiver& from);
     void at_batch_end(FrameSink* sink) noexcept { batch_.push_back(sink); }
     void when_idle(FrameSink* sink) noexcept;
     RxBuffer* swap_for_copy(RxBuffer* frame, std::uint64_t queued) noexcept {
@@ -81,6 +84,8 @@ class Receiver {
     void end_batch() noexcept;
     void serve_idle() noexcept;
     bool give(const RxBuffer& frame) noexcept;
+    bool hand_on(RxBuffer* first, const net::ParsedFrame& f) noexcept;
+    bool take_late(RxBuffer* first, const net::ParsedFrame& f, Receiver& from) noexcept;
 
     alignas(64) ReceiveLock lock_;
     // What each poll touches.

@@ -106,6 +106,14 @@ void Ring::detach(const verbs::FlowSpec& spec, FrameSink* sink) noexcept {
     rx_.detach(spec, sink, true);
 }
 
+// Both locks: only here a thread takes two of them, and one thread at a time (the control lock).
+Result<void> Ring::take(const verbs::FlowSpec& spec, FrameSink* sink, Share share, Ring& from) {
+    const ReceiveLock::Hold here(rx_.lock()), there(from.rx_.lock());
+    if (!here.mine || !there.mine) return vma::fail(EBUSY, "a signal handler interrupted the ring");
+    if (failed() || from.failed()) return vma::fail(ENODEV, "the device has failed");
+    return rx_.take(spec, sink, share, from.rx_);
+}
+
 void Ring::detach_soon(const verbs::FlowSpec& spec, FrameSink* sink, bool drain) noexcept {
     rx_.lock().note_detach({spec, sink, drain});
     rx_.lock().attend();

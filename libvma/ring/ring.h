@@ -80,6 +80,11 @@ class Ring {
     BulkStreams& bulk_streams() noexcept { return bulk_streams_; }
     // After this no deliver() to `sink` for `spec` is running or will come.
     void detach(const verbs::FlowSpec& spec, FrameSink* sink) noexcept;
+    // Moves the flow of `spec`, which is attached to `from` for `sink` alone, to this ring: it loses no frame
+    // and none comes early. Takes 100 us, during which neither ring is polled. EBUSY: other sockets share the
+    // flow or its rule; EOPNOTSUPP, and what Device::take_flow() says: it stays. Callers hold the control
+    // lock and none of a ring. May throw std::bad_alloc.
+    Result<void> take(const verbs::FlowSpec& spec, FrameSink* sink, Share share, Ring& from);
     // The same for callers that may hold locks of sinks, or are inside deliver() or batch_end(): now or,
     // where the ring is in use, when its user lets go. sink->detached() tells when. `drain`: what is in the
     // device's queue by then still comes to the sink; otherwise it is for the next sink that has the flow.
@@ -131,6 +136,7 @@ class Ring {
         Receiver::want_timestamps(on);
         verbs::Device::want_arrival_times(on);
     }
+    Receiver& receiver() noexcept { return rx_; }
     bool rx_owned_by_me() const noexcept { return rx_.lock().owned_by_me(); }
 
     // ---- sleep ----
@@ -207,6 +213,11 @@ class Ring {
     // Waits until the device has sent what was posted: some 20 ms at most.
     void drain() noexcept {
         if (!failed()) tx_.drain();
+    }
+    // Sends what this ring holds back, and waits until the device has taken it (hardware: sent it): a frame
+    // of another ring does not overtake it. 20 ms at most.
+    void send_all() noexcept {
+        if (!failed()) tx_.send_all();
     }
     bool tx_owned_by_me() const noexcept { return tx_.owned_by_me(); }
     // Of TCP, for the counters: a segment was sent again.

@@ -5,6 +5,7 @@
 // Locks: one of its own, a leaf. Any thread.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <mutex>
 
@@ -37,6 +38,17 @@ class RuleOwners {
         const auto at = owners_.find(rule_of(spec));
         if (at != owners_.end() && at->second.ring == ring && --at->second.flows == 0) owners_.erase(at);
     }
+    // The rule, which `from` owns, becomes `to`'s. False, and nothing has changed: several flows share it.
+    bool pass(const verbs::FlowSpec& spec, const Ring* from, Ring* to) noexcept {
+        const std::lock_guard guard(lock_);
+        const auto at = owners_.find(rule_of(spec));
+        if (at == owners_.end() || at->second.ring != from || at->second.flows != 1) return false;
+        at->second.ring = to;
+        passed_.store(true, std::memory_order_relaxed);
+        return true;
+    }
+    // Has a rule ever passed to another ring? Frames that were on their way may come out of the old one.
+    bool any_passed() const noexcept { return passed_.load(std::memory_order_relaxed); }
     // Null: none has it.
     Ring* find(const verbs::FlowSpec& spec) const noexcept {
         const std::lock_guard guard(lock_);
@@ -58,6 +70,7 @@ class RuleOwners {
     mutable Lock lock_;
     std::map<verbs::FlowSpec, Owner> owners_;
     bool tcp_3t_ = false, udp_3t_ = false;
+    std::atomic<bool> passed_{false};
 };
 
 }  // namespace vma::ring

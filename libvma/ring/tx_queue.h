@@ -70,6 +70,8 @@ class TxQueue {
     void ending(bool on) noexcept;
     // Waits until the device has sent what was posted: some 20 ms at most.
     void drain() noexcept;
+    // Sends all that is held back, then drains.
+    void send_all() noexcept;
     bool owned_by_me() const noexcept { return lock_.owned_by_me(); }
     void note_retransmit() noexcept { retransmits_.fetch_add(1, std::memory_order_relaxed); }
 

@@ -34,6 +34,13 @@ void TxQueue::drain() noexcept {
     }
 }
 
+void TxQueue::send_all() noexcept {
+    constexpr int kMostFlushes = 64;  // of as many frames as the kernel takes at a time
+    flush_now();
+    for (int i = 0; i < kMostFlushes && device_->tx_held(qp_) != 0; i++) flush_now();
+    drain();
+}
+
 // ---- recovery ----
 
 void TxQueue::stop() noexcept {

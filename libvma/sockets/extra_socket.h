@@ -19,6 +19,7 @@ class Ring;
 namespace vma::sockets {
 
 class Filter;
+struct OwnRing;
 
 // One zero-copy receive.
 struct HeldReceive {
@@ -73,6 +74,8 @@ class ExtraSocket {
     virtual void decide_all() noexcept = 0;
 
     // ---- rings ----
+    // SO_VMA_RING_ALLOC_LOGIC: 0, or -errno; EBUSY: it has a ring already and cannot move.
+    virtual int choose_ring(const OwnRing& own) noexcept = 0;
     // The ring over which the socket sends to `to` (null: to its peer): 0, or -errno; ENODATA: over none.
     virtual int send_ring(int fd, const sockaddr* to, socklen_t length, ring::Ring*& ring) = 0;
     // The headers in front of what it sends to its peer. Puts at most `room` bytes at `out`; the length, or

@@ -41,6 +41,17 @@ bool FlowRules::set(std::vector<Rule> wanted, const Target& target, Why& why) no
     return list_rings();
 }
 
+bool FlowRules::move(Rule& rule, ring::Ring& to, const Target& target, std::string& why) {
+    if (auto taken = to.take(rule.spec, target.sink, target.share, *rule.ring); !taken) {
+        why = std::move(taken.error().what);
+        return false;
+    }
+    if (target.attached != nullptr) target.attached(to);
+    if (target.detached != nullptr) target.detached(*rule.ring);
+    rule.ring = &to;
+    return true;
+}
+
 bool FlowRules::lend(std::vector<ring::Ring*> rings) noexcept {
     lent_ = std::move(rings);
     return list_rings();

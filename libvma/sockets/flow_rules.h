@@ -7,6 +7,7 @@
 
 #include <array>
 #include <atomic>
+#include <string>
 #include <vector>
 
 #include "libvma/ring/ring.h"
@@ -41,6 +42,11 @@ class FlowRules {
     // kernel in between. A rule that cannot be had is the kernel's, and `why` tells. True: the rings are
     // others than before, so threads that wait have to wait on these.
     bool set(std::vector<Rule> wanted, const Target& target, Why& why) noexcept;
+    // Moves each rule to ring_for(rule), if that is another ring (Ring::take). False: none has moved, and
+    // `why` tells. May throw std::bad_alloc.
+    template <class F>
+    bool move(const Target& target, std::string& why, F&& ring_for);
+    const std::vector<Rule>& rules() const noexcept { return rules_; }
     bool empty() const noexcept { return rules_.empty(); }
     // Rings over which the socket receives by the rules of others (Groups), each once. True as for set().
     bool lend(std::vector<ring::Ring*> rings) noexcept;
@@ -93,6 +99,7 @@ class FlowRules {
     }
 
   private:
+    bool move(Rule& rule, ring::Ring& to, const Target& target, std::string& why);
     bool list_rings() noexcept;
 
     std::vector<Rule> rules_;
@@ -101,5 +108,19 @@ class FlowRules {
     std::atomic<unsigned> count_{0};
     std::array<std::atomic<ring::Ring*>, kMaxRings> rings_{};
 };
+
+template <class F>
+bool FlowRules::move(const Target& target, std::string& why, F&& ring_for) {
+    bool one = false, all = true;
+    for (Rule& rule : rules_) {
+        ring::Ring* to = ring_for(rule);
+        if (to == nullptr || to == rule.ring) continue;
+        const bool moved = move(rule, *to, target, why);
+        one |= moved;
+        all &= moved;
+    }
+    list_rings();
+    return one || all;
+}
 
 }  // namespace vma::sockets

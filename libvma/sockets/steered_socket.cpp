@@ -9,6 +9,8 @@
 
 #include "libvma/os/calls.h"
 #include "libvma/runtime/errno_kept.h"
+#include "libvma/runtime/log.h"
+#include "libvma/runtime/no_cancel.h"
 #include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/handover/shared_sockets.h"
 #include "libvma/sockets/user_memory.h"
@@ -16,22 +18,55 @@
 namespace vma::sockets {
 
 SteeredSocket::SteeredSocket(Stack& stack, int type) noexcept
-    : stack_(stack), born_(sharing::generation()), nonblock_((type & SOCK_NONBLOCK) != 0) {}
+    : stack_(stack),
+      born_(sharing::generation()),
+      nonblock_((type & SOCK_NONBLOCK) != 0),
+      place_(stack.rings().lanes()) {}
 
-SteeredSocket::~SteeredSocket() {
-    if (const int lane = lane_.load(std::memory_order_relaxed); lane >= 0)
-        stack_.rings().lanes().give_back(static_cast<unsigned>(lane));
+SteeredSocket::~SteeredSocket() = default;
+
+// With the control lock held, and given back here.
+bool SteeredSocket::move_now() noexcept {
+    const ErrnoKept kept;
+    const unsigned lane = place_.candidate();
+    std::string why;
+    bool moved = false;
+    try {
+        moved = lane == place_.lane() || move_to(lane, why);
+    } catch (...) {
+        why = "out of memory";
+    }
+    if (moved) {
+        if (lane != place_.lane()) socket_counters_.moved_ring();
+        place_.settle(lane);
+    } else {
+        place_.refuse(lane);
+        log::once(log::Level::info, "a socket stays on its ring although another thread uses it: {}", why);
+    }
+    stack_.bury_dead();
+    stack_.control().unlock();
+    return moved;
 }
 
-unsigned SteeredSocket::lane() noexcept {
-    int known = lane_.load(std::memory_order_relaxed);
-    if (known >= 0) return static_cast<unsigned>(known);
-    ring::Lanes& lanes = stack_.rings().lanes();
-    const unsigned taken = lanes.take();
-    if (lane_.compare_exchange_strong(known, static_cast<int>(taken), std::memory_order_relaxed))
-        return taken;
-    lanes.give_back(taken);  // another thread was faster
-    return static_cast<unsigned>(known);
+void SteeredSocket::move_ring() noexcept {
+    if (closed() || shared() || interrupted_library_code()) return;
+    const runtime::NoCancel whole;
+    if (stack_.control().try_lock()) move_now();
+}
+
+int SteeredSocket::choose_lane(const OwnRing& own) noexcept {
+    if (interrupted_library_code() || stack_.control().owned_by_me()) return -EBUSY;
+    const runtime::NoCancel whole;
+    stack_.control().lock();
+    try {
+        place_.choose(own);
+    } catch (...) {
+        stack_.control().unlock();
+        return -ENOMEM;
+    }
+    if (place_.taken()) return move_now() ? 0 : -EBUSY;
+    stack_.control().unlock();
+    return 0;
 }
 
 bool SteeredSocket::shared() const noexcept { return sharing::shared_since(born_); }

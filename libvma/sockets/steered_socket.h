@@ -7,12 +7,14 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
 
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/sockets/drain_rate.h"
 #include "libvma/sockets/fd_object.h"
 #include "libvma/sockets/flow_rules.h"
+#include "libvma/sockets/ring_place.h"
 #include "libvma/sockets/shadow_identity.h"
 #include "libvma/sockets/stack.h"
 #include "libvma/sockets/watchers.h"
@@ -68,22 +70,28 @@ class SteeredSocket : public Socket, public Steered {
     static clock::Nsec timeout_option(int fd, int name) noexcept;
 
     // Which ring of an interface is this socket's, from its first rule on (ring/lanes.h).
-    unsigned lane() noexcept;
+    unsigned lane() noexcept { return place_.lane(); }
     // Of an accepted socket: that of its listener.
-    void join_lane(const SteeredSocket& listener) noexcept {
-        const int lane = listener.lane_.load(std::memory_order_relaxed);
-        if (lane >= 0) stack_.rings().lanes().join(static_cast<unsigned>(lane));
-        lane_.store(lane, std::memory_order_relaxed);
-    }
+    void join_lane(const SteeredSocket& listener) noexcept { place_.join(listener.place_); }
     // The same for frames to the local address.
     unsigned lane_at(const net::LocalAddress& at) noexcept {
         return stack_.rings().lanes().of(lane(), at.address);
     }
 
+    // RingPlace::strayed(): moves the socket to the ring of the calling thread, unless locks are in the way:
+    // then the next call tries again. No lock of the socket or of a ring held.
+    void move_ring() noexcept;
+    // The program chooses how its ring is found: 0 or -errno. Moves the socket if it has one.
+    int choose_lane(const OwnRing& own) noexcept;
+    // Under Stack::control(): flows and sends move to the ring of `lane`. False: nothing has changed, and
+    // `why` tells. May throw std::bad_alloc.
+    virtual bool move_to(unsigned lane, std::string& why) = 0;
+    bool move_now() noexcept;
+
     Stack& stack_;
     const std::uint32_t born_;  // sharing::generation()
     std::atomic<bool> closed_{false}, nonblock_{false};
-    std::atomic<int> lane_{-1};          // -1: none yet
+    RingPlace place_;
     std::atomic<int> pending_error_{0};  // for the next call that reports one
     std::atomic<clock::Nsec> receive_timeout_{};
     DrainRate drain_rate_;

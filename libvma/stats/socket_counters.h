@@ -98,6 +98,10 @@ class SocketCounters {
         add_shared(block_->extra_held_packets, static_cast<std::uint64_t>(packets));
         add_shared(block_->extra_held_bytes, packets > 0 ? bytes : 0 - bytes);
     }
+    // It uses another ring of its interface than before.
+    void moved_ring() noexcept {
+        if (block_ != nullptr) add_shared(block_->ring_migrations, 1);
+    }
     // A send that only warmed the caches.
     void dummy() noexcept {
         if (block_ != nullptr) add_shared(block_->tx_dummy, 1);

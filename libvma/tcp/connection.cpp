@@ -142,8 +142,8 @@ void Connection::leave() noexcept {
         tcb_.shown.update();
         const std::uint32_t unrefs = std::exchange(later_unrefs_, 0);
         // The rule goes when nothing is to come any more.
-        const bool ended = tcb_.pcb == nullptr && attached_ && !detaching_ && !tcb_.freeze.frozen() &&
-                           !tcb_.phase.connecting;
+        const bool ended = tcb_.pcb == nullptr && attached_ && !detaching_ && !moving_ &&
+                           !tcb_.freeze.frozen() && !tcb_.phase.connecting;
         if (ended) detaching_ = true;
         const bool moved = tcb_.freeze.moved();
         lock_.unlock();

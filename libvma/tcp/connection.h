@@ -165,6 +165,12 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     // Packets of the flow may have `mtu` bytes at most.
     void path_mtu(std::uint32_t mtu) noexcept;
 
+    // ---- moving to another ring ----
+    // Its rule and what it sends move to `to`, of the same interface, which is the ring of `lane`. No segment
+    // is lost, and none overtakes another. EAGAIN: it begins, ends, or moves; and as Ring::take(). Callers
+    // hold the control lock. May throw std::bad_alloc.
+    Result<void> move_to(ring::Ring& to, unsigned lane);
+
     // ---- moving to the kernel ----
     // Stops the connection: frames are dropped, timers rest. Fills `out`, whose queues point into this
     // connection. 0; -EOPNOTSUPP in a state that cannot be moved. Then finish_freeze(moved): true ends it
@@ -244,7 +250,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     Backlog backlog_;
     EngineLinks links_;
     // Under lock_.
-    bool attached_ = false, detaching_ = false;
+    bool attached_ = false, detaching_ = false, moving_ = false;
     std::uint32_t later_unrefs_ = 0;
     Tcb tcb_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What a program sets of a connection, asks of it, and how it takes it away.
+// What a program sets of a connection, asks of it, and how it takes it elsewhere.
 #include <errno.h>
 #include <netinet/tcp.h>
 
@@ -195,6 +195,46 @@ void Connection::finish_freeze(bool moved) noexcept {
     if (!enter()) return;
     tcb_.freeze.finish(moved);
     leave();
+}
+
+// ---- another ring ----
+
+// Without the lock, as in connect(): rings call the connection with their locks held. Its end waits
+// meanwhile.
+Result<void> Connection::move_to(ring::Ring& to, unsigned lane) {
+    if (!enter()) return fail(EAGAIN, "a signal handler interrupted it");
+    ring::Ring* const from = ring();
+    const bool may = attached_ && !detaching_ && !moving_ && tcb_.pcb != nullptr && !tcb_.freeze.frozen() &&
+                     tcb_.phase.established;
+    const bool there = from == &to;
+    if (may && !there) moving_ = true;
+    if (may && there) tcb_.options.path.lane = lane;
+    leave();
+    if (!may) return fail(EAGAIN, "it begins or ends");
+    if (there) return {};
+
+    const ring::Share share = tcb_.origin.passive() ? ring::Share::latest : ring::Share::only;
+    Result<void> taken = fail(ENOMEM, "out of memory");
+    try {
+        taken = to.take(flow(), this, share, *from);
+    } catch (const std::bad_alloc&) {
+        // as `taken` says
+    }
+    lock_.lock();
+    moving_ = false;
+    if (taken) {
+        ring_.store(&to, std::memory_order_release);
+        from->send_all();
+        tcb_.options.path.lane = lane;
+        tcb_.route.move(*from, to);
+    }
+    leave();
+    if (!taken) return taken;
+    to.expect_stream(true);
+    from->expect_stream(false);
+    Background::instance().started(to);
+    Background::instance().stopped(*from);
+    return {};
 }
 
 }  // namespace vma::tcp

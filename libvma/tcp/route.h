@@ -26,6 +26,11 @@ class Route {
     // As found by a listener. `resolved`: the neighbour's address is known. `rule_ring`: where the peer's SYN
     // came in; answers may go another way.
     void adopt(const Path& path, bool resolved, ring::Ring& rule_ring) noexcept;
+    // The rule, and what is sent, move from one ring of an interface to another.
+    void move(const ring::Ring& from, ring::Ring& to) noexcept {
+        rule_ring_ = &to;
+        if (path_.ring == &from) path_.ring = &to;
+    }
     bool known() const noexcept { return known_; }
     // Is the way known, and does it still hold?
     bool holds() const noexcept { return known_ && path_.generation == source_.generation(); }

@@ -146,6 +146,14 @@ class Device {
     // none).
     virtual Result<Flow*> create_flow(ibv_qp* qp, const FlowSpec& spec, std::uint32_t tag = 0) = 0;
     virtual void destroy_flow(Flow* flow) noexcept = 0;
+    // Makes the rule `flow` of `from`, a device of the same interface, a rule of `qp`: from one frame on they
+    // come here. No frame goes to both, or to the kernel. `flow` is gone then, and the result is its
+    // successor. Errors, after which all is as before: EOPNOTSUPP, EBUSY where others share the rule, those
+    // of create_flow(). May throw std::bad_alloc.
+    virtual Result<Flow*> take_flow(ibv_qp* qp, Device& from, Flow* flow, std::uint32_t tag) {
+        (void)qp, (void)from, (void)flow, (void)tag;
+        return fail(EOPNOTSUPP, attr_.name + " cannot move rules");
+    }
 
     // A device with a QP of its own that shares this one's registered memory and rules, and must go before
     // it. Null: the interface is opened once more instead. Errors: there cannot be another one.

@@ -5,10 +5,13 @@
 //   ring_logic serve PORT                         echoes UDP and TCP until its input ends
 //   ring_logic talk PEER PORT THREADS SOCKETS MESSAGES
 //                                                 each thread: so many UDP sockets and a TCP connection
+//   ring_logic move PEER PORT THREADS SOCKETS ROUNDS
+//                                                 so many UDP sockets and TCP connections; in each round
+//                                                 another thread has each of them, in the midst of traffic
 //   ring_logic many PEER PORT SOCKETS             so many UDP sockets at a time, one message each
 //   ring_logic shared PEER PORT                   two threads with one port (SO_REUSEPORT), and a forked
 //   child
-// After its work `talk` and `many` say "done" and wait for a line of input, so that a test can look.
+// After its work `talk`, `move` and `many` say "done" and wait for a line of input, so that a test can look.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -19,6 +22,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <barrier>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -124,6 +129,44 @@ void talk(unsigned thread, const sockaddr_in& peer, unsigned sockets, std::uint3
         }
     }
     for (const Talk& t : talks) close(t.fd);
+}
+
+// The sockets change hands while messages are under way. The last round waits for all of them.
+void move(const sockaddr_in& peer, unsigned threads, unsigned sockets, unsigned rounds) {
+    constexpr std::uint32_t kEachRound = 150;  // messages of a socket, each with a send and a receive
+    std::vector<Talk> talks(2 * sockets);
+    for (std::size_t i = 0; i < talks.size(); i++) {
+        talks[i].stream = i % 2 != 0;
+        talks[i].fd = connected(talks[i].stream ? SOCK_STREAM : SOCK_DGRAM, peer);
+    }
+    std::barrier all(static_cast<std::ptrdiff_t>(threads));
+    auto work = [&](unsigned thread) {
+        for (unsigned round = 0; round < rounds; round++) {
+            const std::uint32_t sent = kEachRound * (round + 1);
+            const auto now = [] { return std::chrono::steady_clock::now(); };
+            auto last = now();
+            for (bool busy = true; busy && g_failures == 0;) {
+                busy = false;
+                std::uint32_t before = 0, after = 0;
+                for (unsigned i = thread; i < talks.size(); i += threads) {
+                    const std::uint32_t id = (i + round) % static_cast<unsigned>(talks.size());
+                    Talk& t = talks[id];
+                    before += t.got + t.sent;
+                    if (!take(t, id) || !send_more(t, id, sent)) break;
+                    after += t.got + t.sent;
+                    busy |= t.sent < sent || (round + 1 == rounds && t.got < sent);
+                }
+                if (before != after) last = now();
+                if (now() - last > std::chrono::milliseconds(kPatience)) complain("stands", after);
+            }
+            all.arrive_and_wait();
+        }
+    };
+    std::vector<std::thread> running;
+    for (unsigned i = 0; i < threads; i++) running.emplace_back(work, i);
+    for (std::thread& t : running) t.join();
+    for (std::size_t i = 0; i < talks.size() && g_failures == 0; i++)
+        if (char c; recv(talks[i].fd, &c, 1, MSG_DONTWAIT) >= 0) complain("twice", static_cast<long>(i));
 }
 
 void wait_for_line() {
@@ -242,6 +285,12 @@ int main(int argc, char** argv) {
     const sockaddr_in peer = name(argv[2], std::atoi(argv[3]));
     if (what == "shared") return shared(peer);
     if (what == "many" && argc == 5) return many(peer, static_cast<unsigned>(std::atoi(argv[4])));
+    if (what == "move" && argc == 7) {
+        auto number = [&](int i) { return static_cast<unsigned>(std::atoi(argv[i])); };
+        move(peer, number(4), number(5), number(6));
+        wait_for_line();
+        return g_failures != 0;
+    }
     if (what != "talk" || argc != 7) return 2;
     std::vector<std::thread> threads;
     std::latch all(std::atoi(argv[4]));

@@ -137,6 +137,31 @@ TEST(Lanes, OfAddresses) {
     EXPECT_EQ(lanes.owner(1) == kB || lanes.owner(1) == "shared", true);
 }
 
+// In a process whose sockets share a ring otherwise.
+TEST(Lanes, OfSocketsThatChoose) {
+    Lanes lanes(Logic::interface, 8);
+    EXPECT_EQ(lanes.take(), 0u);
+    const Choice seven{Logic::user_id, 0, 7}, eight{Logic::user_id, 0, 8}, alone{Logic::socket, 0, 0},
+        other{Logic::user_id, 1, 7}, address{Logic::address, 0, 0};
+    lanes.allow(seven);
+    EXPECT_EQ(lanes.limit(), 8u);
+    const unsigned first = lanes.take(&seven);
+    EXPECT_NE(first, 0u) << "lane 0 is everyone's";
+    EXPECT_EQ(lanes.owner(first), "user id 7");
+    EXPECT_EQ(lanes.logic(first), Logic::user_id);
+    EXPECT_NE(lanes.take(&eight), first);
+    EXPECT_EQ(lanes.take(&seven), first);
+    EXPECT_NE(lanes.take(&other), first) << "another profile";
+    EXPECT_NE(lanes.take(&alone), lanes.take(&alone));
+    EXPECT_EQ(lanes.take(), 0u);
+    const unsigned by_address = lanes.take(&address);
+    EXPECT_EQ(by_address, Lanes::kByAddress);
+    EXPECT_EQ(lanes.of(by_address, inet_addr(kA)), lanes.of(by_address, inet_addr(kA)));
+    EXPECT_NE(lanes.of(by_address, inet_addr(kA)), lanes.of(by_address, inet_addr(kB)));
+    lanes.give_back(by_address);
+    EXPECT_EQ(lanes.of(first, inet_addr(kA)), first);
+}
+
 TEST(Lanes, ManyThreadsAtATime) {
     Lanes lanes(Logic::thread, 8);
     std::vector<std::thread> threads;

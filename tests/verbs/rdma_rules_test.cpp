@@ -70,7 +70,7 @@ Parts parts(const FlowSpec& spec, RuleOptions options, std::uint32_t tag = 0) {
 TEST(RdmaRules, FiveTuple) {
     const Parts p = parts(kTcp5, {});
     EXPECT_EQ(p.attr.type, IBV_FLOW_ATTR_NORMAL);
-    EXPECT_EQ(p.attr.priority, 0);
+    EXPECT_EQ(p.attr.priority, 1);
     EXPECT_EQ(p.attr.port, 1);
     EXPECT_EQ(p.attr.num_of_specs, 3);
     EXPECT_EQ(std::memcmp(p.eth.val.dst_mac, kMac.data(), 6), 0);
@@ -89,7 +89,7 @@ TEST(RdmaRules, FiveTuple) {
 
 TEST(RdmaRules, ThreeTupleComesAfterFiveTuples) {
     const Parts p = parts(kUdp3, {});
-    EXPECT_EQ(p.attr.priority, 1);
+    EXPECT_EQ(p.attr.priority, 3);
     EXPECT_EQ(p.l4.type, IBV_FLOW_SPEC_UDP);
     EXPECT_EQ(p.ip.mask.src_ip, 0u);
     EXPECT_EQ(p.l4.mask.src_port, 0);
@@ -112,7 +112,7 @@ TEST(RdmaRules, Multicast) {
     EXPECT_EQ(p.ip.val.dst_ip, kGroup.dst_addr);
     const Parts l2 = parts(kGroup, {.mc_l2_only = true});
     EXPECT_EQ(l2.attr.num_of_specs, 1);
-    EXPECT_EQ(l2.attr.priority, 2);
+    EXPECT_EQ(l2.attr.priority, 5);
     EXPECT_EQ(std::memcmp(l2.eth.val.dst_mac, mac.data(), 6), 0);
     EXPECT_EQ(parts(kUdp3, {.mc_l2_only = true}).attr.num_of_specs, 3) << "unicast is not meant";
 }
@@ -222,6 +222,48 @@ TEST(FlowTable, NewMac) {
     Flow* same = *table.add(kUdp5, 0);
     EXPECT_EQ(adapter.rules.size(), 2u) << "the rule is known by what it was made for";
     for (Flow* flow : {unicast, group, same}) table.remove(flow);
+    EXPECT_TRUE(adapter.rules.empty());
+}
+
+// At no time two QPs have the rule at the same place, and at no time none has.
+TEST(FlowTable, RulesMoveToAnotherQp) {
+    Adapter adapter;
+    const RuleOptions options{.mac = kMac, .udp_3t = true};
+    std::size_t fewest = 9, most = 0;
+    FlowTable::Calls watched = adapter.calls();
+    FlowTable::Calls calls{[&](ibv_flow_attr* attr) {
+                               ibv_flow* made = watched.create(attr);
+                               most = std::max(most, adapter.rules.size());
+                               return made;
+                           },
+                           [&](ibv_flow* flow) {
+                               watched.destroy(flow);
+                               fewest = std::min(fewest, adapter.rules.size());
+                           }};
+    FlowTable from(calls, options, 1, "mlx5_0"), to(calls, options, 1, "mlx5_0");
+    Flow* flow = *from.add(kTcp5, 3);
+    fewest = 9;
+    flow = *to.take(from, flow, 4);
+    EXPECT_EQ(fewest, 1u);
+    EXPECT_EQ(most, 2u);
+    ASSERT_EQ(adapter.rules.size(), 1u);
+    EXPECT_EQ(adapter.rules[0].second.attr.priority, 1) << "it has the ordinary place again";
+    EXPECT_EQ(adapter.rules[0].second.tag.tag_id, 4u);
+    EXPECT_EQ(from.rules(), 0u);
+    flow = *from.take(to, flow, 5);  // and back
+    EXPECT_EQ(to.rules(), 0u);
+    adapter.refuse = ENOMEM;
+    auto refused = to.take(from, flow, 6);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ENOMEM);
+    EXPECT_EQ(adapter.rules.size(), 1u) << "it stays";
+    EXPECT_EQ(from.rules(), 1u);
+    from.remove(flow);
+    Flow *one = *from.add(kUdp3, 0), *other = *from.add(kUdp5, 0);  // they share a rule
+    refused = to.take(from, one, 0);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, EBUSY);
+    for (Flow* each : {one, other}) from.remove(each);
     EXPECT_TRUE(adapter.rules.empty());
 }
 

@@ -80,6 +80,38 @@ bool TcpCore::handover(int fd, LeaveCause why) noexcept {
     return moved;
 }
 
+// ---- another ring ----
+
+void TcpCore::move_connection() noexcept {
+    const tcp::Connection* c = transport_.connection();
+    if (c == nullptr || ConnectionScope::interrupted(*c) || state_lock_.owned_by_me() ||
+        !state_lock_.try_lock())
+        return;
+    if (phase() == Phase::connected) move_ring();
+    state_lock_.unlock();
+}
+
+// A listener stays where it is: its rules are shared with what it will accept.
+bool TcpCore::move_to(unsigned lane, std::string& why) {
+    tcp::Connection* const c = transport_.connection();
+    ring::Ring* const from = c != nullptr ? c->ring() : nullptr;
+    if (from == nullptr) {
+        why = "it has no connection";
+        return false;
+    }
+    const unsigned place = stack_.rings().lanes().of(lane, c->endpoints().local.address.v4());
+    ring::Ring* const to = stack_.open_ring(from->attr().ifindex, place, &why);
+    if (to == nullptr) return false;
+    if (auto moved = c->move_to(*to, place); !moved) {
+        why = std::move(moved.error().what);
+        return false;
+    }
+    options_.next().path.lane = place;
+    describe();
+    watchers_.wake(0);  // waiting threads move to this ring
+    return true;
+}
+
 int TcpCore::move_away(int fd) noexcept {
     if (state_lock_.owned_by_me()) return -EAGAIN;
     if (has_connection()) handover(fd, leave::urgent_data);

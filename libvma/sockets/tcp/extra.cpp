@@ -137,6 +137,12 @@ void TcpExtra::decide_all() noexcept {
 
 // ---- rings ----
 
+int TcpExtra::choose_ring(const OwnRing& own) noexcept {
+    if (interrupted_own_code()) return -EBUSY;
+    const std::lock_guard guard(state_lock_);
+    return choose_lane(own);
+}
+
 int TcpExtra::send_ring(int, const sockaddr*, socklen_t, ring::Ring*& ring) {
     Pin pin(transport_);
     ring = pin.connection != nullptr ? pin.connection->ring() : nullptr;

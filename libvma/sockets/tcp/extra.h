@@ -26,6 +26,7 @@ class TcpExtra : public TcpStream, public ExtraSocket {
     void decide_all() noexcept final;
     void apply_verdict(Held* receive) noexcept final;
 
+    int choose_ring(const OwnRing& own) noexcept final;
     int send_ring(int fd, const sockaddr* to, socklen_t length, ring::Ring*& ring) final;
     int network_header(int fd, void* out, std::size_t room) final;
 

@@ -92,6 +92,7 @@ ssize_t TcpStream::receive(int fd, IovCursor& at, int flags) {
 }
 
 ssize_t TcpStream::receive_ours(int fd, IovCursor& at, int flags) {
+    if (place_.strayed(RingPlace::Way::rx)) move_connection();
     Pin pin(transport_);
     tcp::Connection* const c = pin.connection;
     if (c == nullptr) return -ENOTCONN;

@@ -62,6 +62,7 @@ ssize_t TcpStream::transmit(int fd, IovCursor& at, int flags) {
 }
 
 ssize_t TcpStream::transmit_ours(int fd, IovCursor& at, int flags) {
+    if (place_.strayed(RingPlace::Way::tx)) move_connection();
     Pin pin(transport_);
     tcp::Connection* const c = pin.connection;
     if (c == nullptr) return -EREMOTE;

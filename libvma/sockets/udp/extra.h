@@ -21,6 +21,7 @@ class UdpExtra : public UdpSteering, public ExtraSocket {
     Filter* make_filter() noexcept final;
     void filter_changed(bool on) noexcept final;
 
+    int choose_ring(const OwnRing& own) noexcept final { return choose_lane(own); }
     int network_header(int fd, void* out, std::size_t room) final;
     int send_ring(int fd, const sockaddr* to, socklen_t length, ring::Ring*& ring) final;
 

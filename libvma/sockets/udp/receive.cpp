@@ -144,6 +144,7 @@ int UdpSocket::would_block() noexcept {
 
 ssize_t UdpSocket::receive(int fd, Receive& r) {
     const config::Params& params = config::get();
+    if (place_.strayed(RingPlace::Way::rx)) move_ring();
     bool waits = blocks(r.flags);
     // Other flags mean nothing to a UDP receive, in the kernel neither (MSG_OOB for one). A handler that
     // interrupted the library gets what the kernel has.

@@ -65,7 +65,9 @@ void UdpSocket::show_kernel_sends() noexcept {
         return kernel_sends(stats::Reason::flags, kControl);
     if (ends_.local.port == 0)
         return kernel_sends(stats::Reason::not_bound, "the first datagram binds the socket");
-    return still_mine(fd);
+    if (!still_mine(fd)) return false;
+    if (place_.strayed(RingPlace::Way::tx)) move_ring();
+    return true;
 }
 
 // With send_.lock() held.

@@ -39,6 +39,20 @@ void SendPath::set_attributes(const SendAttributes& attributes) noexcept {
     version_.fetch_add(1, std::memory_order_release);
 }
 
+void SendPath::move_to(unsigned lane) noexcept {
+    const std::lock_guard guard(lock_);
+    ring::Ring* last = nullptr;
+    for (const auto& [key, destination] : destinations_)
+        if (destination->ring != nullptr && destination->ring != last) {
+            last = destination->ring;
+            last->send_all();
+        }
+    for (const auto& [key, destination] : by_info_)
+        if (destination->ring != nullptr) destination->ring->send_all();
+    attributes_.path.lane = lane;
+    version_.fetch_add(1, std::memory_order_release);
+}
+
 void SendPath::refresh(clock::Ticks now) noexcept {
     if (now - refreshed_at_.load() <= clock::to_ticks(kRefresh)) return;
     refreshed_at_ = now;

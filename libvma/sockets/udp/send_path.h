@@ -52,6 +52,8 @@ class SendPath {
     const SendAttributes& attributes() const noexcept { return attributes_; }
     // Under Stack::control(). Takes lock().
     void set_attributes(const SendAttributes& attributes) noexcept;
+    // The same: datagrams leave by the rings of `lane`, and those before them do so earlier.
+    void move_to(unsigned lane) noexcept;
     // Destinations are looked up again now and then, for the kernel does not announce a path MTU that it
     // learned.
     void refresh(clock::Ticks now) noexcept;

@@ -172,6 +172,30 @@ void UdpSteering::set_rules(std::vector<FlowRules::Rule> wanted, Why& why) noexc
     });
 }
 
+// What is queued comes first, then what the old ring still has: Ring::take sees to it. Datagrams to send: the
+// old ring lets go of its own before the first one takes the new way.
+bool UdpSteering::move_to(unsigned lane, std::string& why) {
+    if (left_ || send_.lock().owned_by_me()) {
+        why = "the kernel has it";
+        return false;
+    }
+    auto ring_for = [&](const FlowRules::Rule& rule) {
+        return stack_.open_ring(rule.ring->attr().ifindex,
+                                stack_.rings().lanes().of(lane, rule.spec.dst_addr));
+    };
+    // A ring that is opened now brings sockets new rules, this one, too.
+    const std::vector<FlowRules::Rule> before = rules_.rules();
+    for (const FlowRules::Rule& rule : before) ring_for(rule);
+    bool moved = false;
+    change_rings([&] {
+        const ring::Share share = reuseport_ ? ring::Share::spread : ring::Share::latest;
+        moved = rules_.move({this, share, "a UDP flow"}, why, ring_for);
+        return moved;
+    });
+    if (moved) send_.move_to(lane);
+    return moved;
+}
+
 void UdpSteering::announce_queue() noexcept {
     const auto now = static_cast<std::int64_t>(rules_.any() ? queue_.limit() / kKernelCost : 0);
     if (now == announced_) return;

@@ -40,6 +40,9 @@ class UdpSteering : public SteeredSocket, public ring::FrameSink, public GroupSo
     void groups_changed() noexcept final;
     void show_group(in_addr_t group, int ifindex, const Why& why) noexcept final;
 
+    // SteeredSocket
+    bool move_to(unsigned lane, std::string& why) final;
+
     // Steered
     void refresh_rules() noexcept final { update_rules(!bound_explicitly_); }
     void bury() noexcept final;

@@ -22,14 +22,14 @@ HwRule FlowTable::for_adapter(const HwRule& key) const noexcept {
 }
 
 // Null with errno. Makes the rule without the tag where the device refuses tags.
-ibv_flow* FlowTable::make(const HwRule& key, std::uint32_t tag) {
+ibv_flow* FlowTable::make(const HwRule& key, std::uint32_t tag, bool over) {
     const HwRule rule = for_adapter(key);
     if (tag != 0 && !tags_refused_) {
-        FlowAttr with_tag(rule, port_, tag);
+        FlowAttr with_tag(rule, port_, tag, over);
         if (ibv_flow* made = calls_.create(with_tag.get())) return made;
         if (errno != EINVAL && errno != EOPNOTSUPP) return nullptr;
     }
-    FlowAttr attr(rule, port_, 0);
+    FlowAttr attr(rule, port_, 0, over);
     ibv_flow* made = calls_.create(attr.get());
     if (made != nullptr && tag != 0) tags_refused_ = true;
     return made;
@@ -72,13 +72,41 @@ void FlowTable::remove(Flow* flow) noexcept {
     rules_.erase(at);
 }
 
+Result<Flow*> FlowTable::take(FlowTable& from, Flow* flow, std::uint32_t tag) {
+    auto* const handle = static_cast<Handle*>(flow);
+    const std::scoped_lock both(lock_, from.lock_);
+    if (closed_ || from.closed_) return fail(ENODEV, device_ + " failed");
+    const auto old = from.rules_.find(handle->key);
+    if (old == from.rules_.end() || old->second.users != 1 || old->second.made == nullptr || old->second.over)
+        return fail(EBUSY, "the adapter's rule serves other flows, too");
+    const auto [at, fresh] = rules_.try_emplace(handle->key);
+    if (!fresh) return fail(EBUSY, "the adapter's rule serves other flows, too");
+    Rule& rule = at->second;
+    rule.tag = is_only_for(at->first, flow->spec, options_) ? tag : 0;
+    rule.users = 1;
+    rule.made = make(at->first, rule.tag, true);
+    if (rule.made == nullptr) {
+        const int error = errno;
+        rules_.erase(at);
+        return std::unexpected(flow_error(error, for_adapter(handle->key), device_));
+    }
+    drop(old->second.made);
+    from.rules_.erase(old);
+    if (ibv_flow* settled = make(at->first, rule.tag); settled != nullptr)
+        drop(std::exchange(rule.made, settled));
+    else
+        rule.over = true;
+    if (tags_refused_) rule.tag = 0;
+    return handle;
+}
+
 void FlowTable::set_mac(const MacAddress& mac) noexcept {
     std::lock_guard hold(lock_);
     if (mac == options_.mac) return;
     options_.mac = mac;
     for (auto& [key, rule] : rules_) {
         if (key.dst_mac != MacAddress{} || rule.made == nullptr) continue;
-        ibv_flow* made = make(key, rule.tag);
+        ibv_flow* made = make(key, rule.tag, rule.over);
         if (made == nullptr) {
             log::warn("{}", flow_error(errno, for_adapter(key), device_).what);
             continue;

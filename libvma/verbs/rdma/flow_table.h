@@ -34,6 +34,12 @@ class FlowTable {
     // to lose its tag would be absent for a moment.
     Result<Flow*> add(const FlowSpec& spec, std::uint32_t tag);
     void remove(Flow* flow) noexcept;
+    // Moves the rule `flow` of `from` here (Device::take_flow). EBUSY: other specs share it.
+    //
+    // The adapter would give a frame to both QPs while both had the rule, and to the kernel while neither
+    // had. So the new rule goes before the old one, which then goes, and a rule of the ordinary place
+    // follows.
+    Result<Flow*> take(FlowTable& from, Flow* flow, std::uint32_t tag);
 
     // Makes unicast rules for another MAC, each new rule before the old one goes. A rule that the device
     // refuses keeps its old MAC.
@@ -51,12 +57,13 @@ class FlowTable {
         ibv_flow* made = nullptr;  // null once withdrawn
         unsigned users = 0;
         std::uint32_t tag = 0;
+        bool over = false;  // it has kept the place of a rule that moves
     };
     struct Handle : Flow {
         HwRule key;
     };
     HwRule for_adapter(const HwRule& key) const noexcept;
-    ibv_flow* make(const HwRule& key, std::uint32_t tag);
+    ibv_flow* make(const HwRule& key, std::uint32_t tag, bool over = false);
     void drop(ibv_flow* made) noexcept;
 
     const Calls calls_;

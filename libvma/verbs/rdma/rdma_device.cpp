@@ -418,6 +418,12 @@ void RdmaDevice::destroy_flow(Flow* flow) noexcept {
     flows_->remove(flow);
 }
 
+Result<Flow*> RdmaDevice::take_flow(ibv_qp*, Device& from, Flow* flow, std::uint32_t tag) {
+    ErrnoAndCancelKept calm;
+    // The rings of an interface are all of the same kind (Rings::open_further).
+    return flows_->take(*static_cast<RdmaDevice&>(from).flows_, flow, tag);
+}
+
 std::uint64_t RdmaDevice::drops_in_sysfs() const {
     const std::string text = read_line(drops_file(sysfs_root(), config_.port));
     std::uint64_t drops = 0;

@@ -62,6 +62,7 @@ class RdmaDevice final : public Device {
     Result<ibv_qp*> create_qp(const ibv_qp_init_attr& init) override;
     Result<Flow*> create_flow(ibv_qp* qp, const FlowSpec& spec, std::uint32_t tag = 0) override;
     void destroy_flow(Flow* flow) noexcept override;
+    Result<Flow*> take_flow(ibv_qp* qp, Device& from, Flow* flow, std::uint32_t tag) override;
     bool mark(ibv_qp* qp, std::uint64_t wr_id) noexcept override;
     void consume_events(ibv_comp_channel* channel) noexcept override;
     void moderate(ibv_cq* cq, std::uint16_t count, std::uint16_t period_usec) noexcept override;

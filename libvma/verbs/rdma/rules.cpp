@@ -70,10 +70,10 @@ Spec& FlowAttr::append(ibv_flow_spec_type type) noexcept {
     return *spec;
 }
 
-FlowAttr::FlowAttr(const HwRule& rule, std::uint8_t port, std::uint32_t tag) noexcept {
+FlowAttr::FlowAttr(const HwRule& rule, std::uint8_t port, std::uint32_t tag, bool over) noexcept {
     ibv_flow_attr& attr = *get();
     attr.type = IBV_FLOW_ATTR_NORMAL;
-    attr.priority = static_cast<std::uint16_t>(rule.priority);
+    attr.priority = static_cast<std::uint16_t>(static_cast<unsigned>(rule.priority) - (over ? 1 : 0));
     attr.port = port;
 
     auto& eth = append<ibv_flow_spec_eth>(IBV_FLOW_SPEC_ETH);

@@ -24,8 +24,9 @@ struct RuleOptions {
     bool mc_l2_only = false;  // VMA_ETH_MC_L2_ONLY_RULES
 };
 
-// The lower value wins. A frame that matches a rule of each kind follows the narrowest.
-enum class Priority : std::uint16_t { five_tuple = 0, three_tuple = 1, layer_2 = 2 };
+// The lower value wins. A frame that matches a rule of each kind follows the narrowest. Between two kinds
+// there is room for a rule that moves from one QP to another (FlowTable::take).
+enum class Priority : std::uint16_t { five_tuple = 1, three_tuple = 3, layer_2 = 5 };
 
 struct HwRule {
     MacAddress dst_mac{};
@@ -46,8 +47,8 @@ inline bool is_multicast(in_addr_t address) noexcept { return (ntohl(address) & 
 // ibv_flow_attr and the specs behind it, in one piece.
 class FlowAttr {
   public:
-    // `tag` 0: none.
-    FlowAttr(const HwRule& rule, std::uint8_t port, std::uint32_t tag) noexcept;
+    // `tag` 0: none. `over`: the rule goes before another one for the same frames.
+    FlowAttr(const HwRule& rule, std::uint8_t port, std::uint32_t tag, bool over = false) noexcept;
     ibv_flow_attr* get() noexcept { return reinterpret_cast<ibv_flow_attr*>(bytes_.data()); }
     std::size_t size() const noexcept { return used_; }
 

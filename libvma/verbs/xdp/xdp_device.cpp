@@ -199,6 +199,12 @@ void XdpDevice::destroy_flow(Flow* flow) noexcept {
     delete flow;
 }
 
+// The program's map has one entry for the rule, whichever device it names.
+Result<Flow*> XdpDevice::take_flow(ibv_qp*, Device&, Flow* flow, std::uint32_t) {
+    if (auto moved = steering_.add(flow->spec, 0); !moved) return std::unexpected(moved.error());
+    return flow;
+}
+
 void XdpDevice::link_changed(const MacAddress& mac, std::uint32_t mtu) noexcept {
     attr_.mac = mac;
     attr_.mtu = mtu;

@@ -53,6 +53,7 @@ class XdpDevice final : public XdpSender {
     Result<ibv_qp*> create_qp(const ibv_qp_init_attr& init) override;
     Result<Flow*> create_flow(ibv_qp* qp, const FlowSpec& spec, std::uint32_t tag = 0) override;
     void destroy_flow(Flow* flow) noexcept override;
+    Result<Flow*> take_flow(ibv_qp* qp, Device& from, Flow* flow, std::uint32_t tag) override;
     void link_changed(const MacAddress& mac, std::uint32_t mtu) noexcept override;
     Result<void> set_sources(const net::SourceFilter& sources) override {
         return steering_.set_sources(sources);

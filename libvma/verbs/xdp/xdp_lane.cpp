@@ -70,6 +70,13 @@ void XdpLane::destroy_flow(Flow* flow) noexcept {
     delete flow;
 }
 
+// The program's map has one entry for the rule, whichever device it names.
+Result<Flow*> XdpLane::take_flow(ibv_qp*, Device&, Flow* flow, std::uint32_t) {
+    if (auto moved = first_.steering().add(flow->spec, slot_ * STEER_MAX_QUEUES); !moved)
+        return std::unexpected(moved.error());
+    return flow;
+}
+
 // The first device tells the program.
 void XdpLane::link_changed(const MacAddress& mac, std::uint32_t mtu) noexcept {
     attr_.mac = mac;

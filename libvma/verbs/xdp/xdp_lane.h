@@ -26,6 +26,7 @@ class XdpLane final : public XdpSender {
     Result<ibv_qp*> create_qp(const ibv_qp_init_attr& init) override;
     Result<Flow*> create_flow(ibv_qp* qp, const FlowSpec& spec, std::uint32_t tag = 0) override;
     void destroy_flow(Flow* flow) noexcept override;
+    Result<Flow*> take_flow(ibv_qp* qp, Device& from, Flow* flow, std::uint32_t tag) override;
     void link_changed(const MacAddress& mac, std::uint32_t mtu) noexcept override;
 
   private:
