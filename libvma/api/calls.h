@@ -48,4 +48,10 @@ int get_socket_tx_ring_fd(int fd, sockaddr* to, socklen_t tolen) noexcept;
 int get_socket_network_header(int fd, void* header, uint16_t* len) noexcept;
 int vma_modify_ring(vma_modify_ring_attr* attr) noexcept;
 
+// socketxtreme.cpp
+int socketxtreme_poll(int ring_fd, vma_completion_t* completions, unsigned count, int flags);
+int socketxtreme_free_vma_packets(vma_packet_desc_t* packets, int count) noexcept;
+int socketxtreme_ref_vma_buff(vma_buff_t* buffer) noexcept;
+int socketxtreme_free_vma_buff(vma_buff_t* buffer) noexcept;
+
 }  // namespace vma::api

@@ -16,6 +16,8 @@ inline bool is_extra_option(int level, int name) noexcept {
     return __builtin_expect(level == SOL_SOCKET && name >= SO_VMA_USER_DATA && name <= SO_VMA_SHUTDOWN_RX, 0);
 }
 // setsockopt() of SO_VMA_* on a socket of the library: 0 or -errno.
-int extra_option(int name, const void* value, socklen_t length) noexcept;
+int extra_option(int fd, int name, const void* value, socklen_t length) noexcept;
+// The same for getsockopt().
+int extra_option_value(int fd, int name, void* value, socklen_t* length) noexcept;
 
 }  // namespace vma::preload

@@ -6,9 +6,11 @@
 #include <sys/time.h>
 
 #include <algorithm>
+#include <new>
 
 #include "libvma/os/calls.h"
 #include "libvma/runtime/errno_kept.h"
+#include "libvma/sockets/extreme.h"
 #include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/handover/shared_sockets.h"
 #include "libvma/sockets/user_memory.h"
@@ -32,6 +34,18 @@ unsigned SteeredSocket::lane() noexcept {
         return taken;
     lanes.give_back(taken);  // another thread was faster
     return static_cast<unsigned>(known);
+}
+
+void SteeredSocket::join_extreme(int fd, bool accepted) noexcept {
+    if (__builtin_expect(!ExtremeMember::wanted(), 1)) return;
+    extreme_.reset(new (std::nothrow) ExtremeMember(*this, fd, accepted));
+    if (extreme_ == nullptr) return;
+    (void)watchers_.add(extreme_.get());
+    extreme_->wake(0);
+}
+
+void SteeredSocket::leave_extreme() noexcept {
+    if (extreme_ != nullptr) extreme_->closing();
 }
 
 bool SteeredSocket::shared() const noexcept { return sharing::shared_since(born_); }

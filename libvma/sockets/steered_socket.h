@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/internal_fd.h"
@@ -18,6 +19,8 @@
 #include "libvma/sockets/watchers.h"
 
 namespace vma::sockets {
+
+class ExtremeMember;
 
 class SteeredSocket : public Socket, public Steered {
   public:
@@ -35,6 +38,10 @@ class SteeredSocket : public Socket, public Steered {
     SteeredSocket(Stack& stack, int type) noexcept;
     ~SteeredSocket() override;
 
+    // Of a program that polls rings. `accepted`: see ExtremeMember.
+    void join_extreme(int fd, bool accepted) noexcept;
+    // The last number is about to be closed.
+    void leave_extreme() noexcept;
     // Is a process alive that may have inherited it (sharing::shared_since)?
     bool shared() const noexcept;
     // Of before_last_close(): what is shared with another process goes to the kernel.
@@ -90,6 +97,7 @@ class SteeredSocket : public Socket, public Steered {
     ShadowIdentity shadow_;
     FlowRules rules_;
     mutable Watchers watchers_;
+    std::unique_ptr<ExtremeMember> extreme_;
 };
 
 }  // namespace vma::sockets

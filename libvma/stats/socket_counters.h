@@ -98,6 +98,10 @@ class SocketCounters {
         add_shared(block_->extra_held_packets, static_cast<std::uint64_t>(packets));
         add_shared(block_->extra_held_bytes, packets > 0 ? bytes : 0 - bytes);
     }
+    // Packets that socketxtreme_poll() gave to the program.
+    void polled(std::uint64_t packets) noexcept {
+        if (block_ != nullptr && packets != 0) add_shared(block_->extra_polled_packets, packets);
+    }
     // A send that only warmed the caches.
     void dummy() noexcept {
         if (block_ != nullptr) add_shared(block_->tx_dummy, 1);

@@ -63,6 +63,7 @@ class UdpSocket final : public UdpExtra {
     void ring_failed(int fd, ring::Ring& ring) noexcept override;
 
     ssize_t receive_held(HeldReceive& receive) override;
+    ssize_t take_ready(Held& out, unsigned pieces, std::size_t bytes) noexcept override;
 
     // An error event of the shadow (internal thread): the next call must ask the kernel.
     static void on_shadow_error(std::uint64_t token) noexcept;
