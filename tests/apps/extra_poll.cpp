@@ -351,6 +351,108 @@ void ordinary() {
     poller.event(static_cast<std::uint64_t>(refused), EPOLLERR);
 }
 
+// A connection that the kernel takes over: the program hears of it, and receives by calls.
+void moved() {
+    Poller* poller = nullptr;
+    const int fd = connected(poller);
+    request(fd, 100, 1);
+    CHECK(poller->stream(fd, 100) == made(100, 1));
+    request(fd, 3000, 2);
+    usleep(100000);
+    CHECK(fcntl(fd, F_SETFL, O_NONBLOCK | O_ASYNC) == 0);  // signals are the kernel's business
+    CHECK(api->get_socket_rings_num(fd) == 0);
+    std::string got;
+    auto receive = [&](std::size_t until) {
+        while (got.size() < until) {
+            poller->event(static_cast<std::uint64_t>(fd), EPOLLIN);
+            char bytes[4096];
+            for (ssize_t n; (n = recv(fd, bytes, sizeof bytes, 0)) > 0;)
+                got.append(bytes, static_cast<std::size_t>(n));
+            CHECK(errno == EAGAIN);
+        }
+    };
+    receive(3000);
+    CHECK(got == made(3000, 2));
+    got.clear();
+    request(fd, 500, 3);
+    receive(500);
+    CHECK(got == made(500, 3));
+    CHECK(shutdown(fd, SHUT_WR) == 0);
+    poller->event(static_cast<std::uint64_t>(fd), EPOLLRDHUP);
+}
+
+// Two threads poll one ring: each datagram comes once, to one of them.
+void threads() {
+    std::vector<int> fds;
+    for (int i = 0; i < 4; i++) fds.push_back(udp());
+    const int ring = ring_of(fds[0]);
+    Poller poller(ring);
+    for (const int fd : fds) warm(fd, poller);
+    constexpr std::uint32_t kCount = 4000;
+    std::atomic<std::uint32_t> got{0};
+    std::mutex lock;
+    std::set<std::pair<std::uint64_t, std::string>> seen;
+    std::vector<std::thread> all;
+    for (int t = 0; t < 2; t++)
+        all.emplace_back([&] {
+            while (got < kCount) {
+                vma_completion_t some[8];
+                const int n = api->socketxtreme_poll(ring, some, 8, 0);
+                CHECK(n >= 0);
+                for (int i = 0; i < n; i++) {
+                    CHECK(some[i].events == VMA_SOCKETXTREME_PACKET);
+                    const std::lock_guard guard(lock);
+                    CHECK(seen.emplace(some[i].user_data, bytes_of(some[i].packet)).second);
+                    CHECK(give_back(some[i]) == 0);
+                    got++;
+                }
+            }
+        });
+    for (std::uint32_t i = 0; i < kCount; i++) {
+        request(fds[i % 4], 8 + i % 1000, i);
+        while (i > got + 200) usleep(10);
+    }
+    for (std::thread& one : all) one.join();
+    for (std::uint32_t i = 0; i < kCount; i++)
+        CHECK(seen.contains({static_cast<std::uint64_t>(fds[i % 4]), made(8 + i % 1000, i)}));
+}
+
+// Sockets come and go while another thread polls.
+void churn() {
+    const int fd = udp(), ring = ring_of(fd);
+    std::atomic<bool> over{false};
+    std::atomic<long> packets{0};
+    std::thread poller([&] {
+        while (!over) {
+            vma_completion_t some[16];
+            const int n = api->socketxtreme_poll(ring, some, 16, 0);
+            CHECK(n >= 0);
+            for (int i = 0; i < n; i++) {
+                if ((some[i].events & VMA_SOCKETXTREME_PACKET) == 0) continue;
+                const std::string content = bytes_of(some[i].packet);
+                CHECK(content.size() != 100 || intact(content));  // else of a stream
+                CHECK(give_back(some[i]) == 0);
+                packets++;
+            }
+        }
+    });
+    for (std::uint32_t round = 0; round < 300; round++) {
+        const int datagrams = udp(), stream = round % 4 == 0 ? tcp() : -1;
+        for (std::uint32_t i = 0; i < 5; i++) {
+            request(datagrams, 100, i);
+            if (stream >= 0) request(stream, 16, i);
+        }
+        if (round % 3 == 0) usleep(500);
+        close(datagrams);
+        if (stream >= 0) close(stream);
+    }
+    over = true;
+    poller.join();
+    CHECK(packets > 0);
+    Poller again(ring);
+    warm(fd, again);
+}
+
 // A child has nothing of what its parent keeps, and goes on by itself.
 void forked() {
     const int fd = udp(), ring = ring_of(fd);
@@ -493,6 +595,9 @@ int main(int argc, char** argv) {
                        {"tcp_refused", tcp_refused},
                        {"tcp_window", tcp_window},
                        {"ordinary", ordinary},
+                       {"moved", moved},
+                       {"threads", threads},
+                       {"churn", churn},
                        {"forked", forked},
                        {"callback", callback},
                        {"stress", stress},

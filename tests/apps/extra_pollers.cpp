@@ -5,7 +5,7 @@
 // and their far sides, on the kernel:
 //   feed OWN OTHER    sends to the groups
 //   clients OWN OTHER 20 connections that send at once, and check what comes back
-#include <netinet/tcp.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <thread>
@@ -101,6 +101,15 @@ void echo() {
     const sockaddr_in here = at(own, kEchoPort);
     CHECK(bind(listener, raw(here), sizeof here) == 0 && listen(listener, 64) == 0);
     Poller poller(ring_of(listener));
+    // At first there are numbers for two connections; the others wait.
+    rlimit numbers{};
+    CHECK(getrlimit(RLIMIT_NOFILE, &numbers) == 0);
+    const rlimit few{static_cast<rlim_t>(listener) + 3, numbers.rlim_max};
+    CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
+    std::jthread later([&] {
+        usleep(300000);
+        CHECK(setrlimit(RLIMIT_NOFILE, &numbers) == 0);
+    });
     printf("ready\n");
     std::map<std::uint64_t, Connection> connections;
     int served = 0;

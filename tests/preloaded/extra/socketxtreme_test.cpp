@@ -26,7 +26,8 @@ class SocketXtreme : public ExtraApi {
 TEST_F(SocketXtreme, PollsDatagrams) { poll({"udp_content", "errors", "options", "lifetime"}); }
 TEST_F(SocketXtreme, PollsStreams) { poll({"tcp_stream", "tcp_refused", "tcp_window"}); }
 TEST_F(SocketXtreme, BoundsWhatAProgramKeeps) { poll({"starving"}); }
-TEST_F(SocketXtreme, LeavesOtherSocketsAlone) { poll({"ordinary", "forked", "callback"}); }
+TEST_F(SocketXtreme, LeavesOtherSocketsAlone) { poll({"ordinary", "moved", "forked", "callback"}); }
+TEST_F(SocketXtreme, PollsInSeveralThreads) { poll({"threads", "churn"}); }
 TEST_F(SocketXtreme, FreesInAnyOrderInTwoThreads) { poll({"stress"}); }
 TEST_F(SocketXtreme, ReceivesManyGroups) { converse("groups", "feed"); }
 TEST_F(SocketXtreme, ServesConnectionsWithoutAccept) { converse("echo", "clients"); }
