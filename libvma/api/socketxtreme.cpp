@@ -69,13 +69,14 @@ class Turn {
 
     Next run() noexcept {
         if (!member_.socket().has_fds()) return Next::idle;
-        Next next = events(false);
+        Next next = Next::idle;
+        if (socket_.stream()) next = events(false);
         if (next == Next::idle && socket_.stream()) next = connections();
         if (next == Next::idle)
             next = packets(
                 [&](Held& packet) { return socket_.take_ready(packet, kStreamPieces, kStreamBytes); });
         if (next == Next::idle) next = of_kernel();
-        if (next == Next::idle) next = events(true);
+        if (next == Next::idle && socket_.stream()) next = events(true);
         member_.socket().socket_counters().polled(packets_);
         return next;
     }

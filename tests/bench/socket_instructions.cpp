@@ -4,9 +4,11 @@
 // they call. The adapter and the peer run in the same process, and move only between the measured calls, so
 // that a run executes the same instructions each time.
 //
-//   socket_instructions udp|tcp BURST COUNT
+//   socket_instructions udp|tcp|poll BURST COUNT
 // makes at least COUNT calls of each kind, in rounds: BURST sends of 100 bytes, then BURST receives, and over
-// UDP as many receives that find nothing and waits by epoll. Prints the number of calls of each kind.
+// UDP as many receives that find nothing and waits by epoll. "poll" is a program with VMA_SOCKETXTREME=1: it
+// polls its ring for BURST datagrams and frees each one, and polls as often in vain. Prints the number of
+// calls of each kind.
 // LD_PRELOAD names the library; SYSFS_PATH has an adapter for the netdev of 198.18.0.1; 198.18.0.2 is a
 // permanent neighbour.
 #include <arpa/inet.h>
@@ -22,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "include/mellanox/vma_extra.h"
 #include "tests/support/attacker/segment.h"
 #include "tests/support/mlx5_sim/sim.h"
 #include "tests/support/wire/udp_frames.h"
@@ -84,6 +87,26 @@ extern "C" {
     }
     return good;
 }
+[[gnu::noinline]] unsigned measured_poll(vma_api_t* api, int ring, unsigned count) {
+    unsigned good = 0;
+    for (unsigned turn = 0; good < count && turn < count; turn++) {
+        vma_completion_t some[64];
+        const int n = api->socketxtreme_poll(ring, some, 64, 0);
+        for (int i = 0; i < n; i++) {
+            if (some[i].packet.total_len != kSize) continue;
+            good += api->socketxtreme_free_vma_packets(&some[i].packet, 1) == 0;
+        }
+    }
+    return good;
+}
+[[gnu::noinline]] unsigned measured_poll_nothing(vma_api_t* api, int ring, unsigned count) {
+    unsigned good = 0;
+    for (unsigned i = 0; i < count; i++) {
+        vma_completion_t one;
+        good += api->socketxtreme_poll(ring, &one, 1, 0) == 0;
+    }
+    return good;
+}
 [[gnu::noinline]] unsigned measured_send(int fd, unsigned count) {
     unsigned good = 0;
     for (unsigned i = 0; i < count; i++) good += send(fd, message, kSize, 0) == ssize_t{kSize};
@@ -119,19 +142,45 @@ void step_until(Done done, const char* what) {
     die(what);
 }
 
-unsigned long udp(unsigned burst, unsigned long count) {
+int bound() {
     const int fd = socket(AF_INET, SOCK_DGRAM, 0);
     if (fd < 0 || bind(fd, plain(address_of(kHere, kPort)), sizeof(sockaddr_in)) != 0) die("bind");
+    return fd;
+}
+
+// A datagram to it.
+std::vector<std::uint8_t> datagram() {
+    return udp_frames::make({.src_mac = kPeerMac,
+                             .dst_mac = kMac,
+                             .src = kThere,
+                             .dst = kHere,
+                             .src_port = kPeerPort,
+                             .dst_port = kPort,
+                             .payload = std::string(kSize, 'x')});
+}
+
+unsigned long poll_ring(unsigned burst, unsigned long count) {
+    const int fd = bound();
+    vma_api_t* const api = vma_get_api();
+    int ring = -1;
+    if (api == nullptr || api->get_socket_rings_fds(fd, &ring, 1) != 1) die("no ring");
+    const auto frame = datagram();
+    unsigned long counted = 0;
+    for (; counted < count; counted += burst) {
+        for (unsigned i = 0; i < burst; i++) arrives(frame);
+        mlx5_sim::settle();
+        all_of(measured_poll(api, ring, burst), burst, "socketxtreme_poll");
+        all_of(measured_poll_nothing(api, ring, burst), burst, "socketxtreme_poll without a datagram");
+    }
+    return counted;
+}
+
+unsigned long udp(unsigned burst, unsigned long count) {
+    const int fd = bound();
     const sockaddr_in to = address_of(kThere, kPeerPort);
     unsigned long left = 0;  // datagrams that left the adapter
     adapter().on_transmit([&](const mlx5_sim::Frame&) { left++; });
-    const auto frame = udp_frames::make({.src_mac = kPeerMac,
-                                         .dst_mac = kMac,
-                                         .src = kThere,
-                                         .dst = kHere,
-                                         .src_port = kPeerPort,
-                                         .dst_port = kPort,
-                                         .payload = std::string(kSize, 'x')});
+    const auto frame = datagram();
     const int set = epoll_create1(0);
     epoll_event wanted{.events = EPOLLIN, .data = {}};
     if (set < 0 || epoll_ctl(set, EPOLL_CTL_ADD, fd, &wanted) != 0) die("epoll_ctl");
@@ -210,11 +259,10 @@ int main(int argc, char** argv) {
     const std::string what = argc == 4 ? argv[1] : "";
     const unsigned long burst = argc == 4 ? std::strtoul(argv[2], nullptr, 10) : 0,
                         count = argc == 4 ? std::strtoul(argv[3], nullptr, 10) : 0;
-    if ((what != "udp" && what != "tcp") || burst < 1 || burst > 64 || count == 0) {
-        std::fprintf(stderr, "usage: socket_instructions udp|tcp BURST COUNT (BURST 1 to 64)\n");
+    if ((what != "udp" && what != "tcp" && what != "poll") || burst < 1 || burst > 64 || count == 0) {
+        std::fprintf(stderr, "usage: socket_instructions udp|tcp|poll BURST COUNT (BURST 1 to 64)\n");
         return 2;
     }
-    const unsigned long counted =
-        what == "udp" ? udp(static_cast<unsigned>(burst), count) : tcp(static_cast<unsigned>(burst), count);
-    std::printf("%lu\n", counted);
+    const auto run = what == "udp" ? udp : what == "tcp" ? tcp : poll_ring;
+    std::printf("%lu\n", run(static_cast<unsigned>(burst), count));
 }
