@@ -53,4 +53,10 @@ int vma_add_ring_profile(vma_ring_type_attr* profile, int* key) noexcept;
 // SO_VMA_RING_ALLOC_LOGIC: 0 or -errno.
 int choose_ring(int fd, const void* value, socklen_t length) noexcept;
 
+// socketxtreme.cpp
+int socketxtreme_poll(int ring_fd, vma_completion_t* completions, unsigned count, int flags);
+int socketxtreme_free_vma_packets(vma_packet_desc_t* packets, int count) noexcept;
+int socketxtreme_ref_vma_buff(vma_buff_t* buffer) noexcept;
+int socketxtreme_free_vma_buff(vma_buff_t* buffer) noexcept;
+
 }  // namespace vma::api

@@ -6,6 +6,7 @@
 #include "libvma/config/rules.h"
 #include "libvma/preload/extra_api.h"
 #include "libvma/runtime/log.h"
+#include "libvma/sockets/extreme.h"
 #include "libvma/sockets/observe/statistics.h"
 #include "libvma/sockets/thread_offload.h"
 
@@ -43,24 +44,65 @@ int ioctl(void*, size_t) noexcept { return answer(-EOPNOTSUPP); }
 }  // namespace vma::api
 
 namespace vma::preload {
+namespace {
+
+template <class F>
+int on_extra(int fd, F&& call) noexcept {
+    NotCancelled inside;
+    auto socket = ours(fd);
+    sockets::ExtraSocket* const extra = socket ? socket->extra() : nullptr;
+    return extra != nullptr ? call(*extra) : -EOPNOTSUPP;
+}
+
+// Only in a program that polls rings.
+template <class F>
+int on_member(int fd, F&& call) noexcept {
+    return on_extra(fd, [&](sockets::ExtraSocket& socket) {
+        sockets::ExtremeMember* const member = socket.extreme();
+        return member != nullptr ? call(*member) : -EOPNOTSUPP;
+    });
+}
+
+}  // namespace
 
 // EINVAL for a wrong length or an unknown mask, as VMA has it. What a correct one asks for and the library
 // does not do is EOPNOTSUPP.
 int extra_option(int fd, int name, const void* value, socklen_t length) noexcept {
     switch (name) {
-        case SO_VMA_USER_DATA:
-            return length == sizeof(void*) ? -EOPNOTSUPP : -EINVAL;  // of SocketXtreme
+        case SO_VMA_USER_DATA: {
+            std::uint64_t data;
+            if (length != sizeof data) return -EINVAL;
+            if (!sockets::UserMemory::readable(value, length)) return -EFAULT;
+            memcpy(&data, value, sizeof data);
+            return on_member(fd, [&](sockets::ExtremeMember& member) {
+                member.set_user_data(data);
+                return 0;
+            });
+        }
         case SO_VMA_FLOW_TAG:
             // The library gives its rules tags itself, where the device knows them.
             return length == sizeof(std::uint32_t) ? 0 : -EINVAL;
         case SO_VMA_RING_ALLOC_LOGIC:
             return api::choose_ring(fd, value, length);
-        case SO_VMA_RING_USER_MEMORY:
         case SO_VMA_SHUTDOWN_RX:
+            return on_extra(fd, [](sockets::ExtraSocket& socket) { return socket.shut_rules(); });
+        case SO_VMA_RING_USER_MEMORY:
             return -EOPNOTSUPP;
         default:
             return -ENOPROTOOPT;
     }
+}
+
+int extra_option_value(int fd, int name, void* value, socklen_t* length) noexcept {
+    if (name != SO_VMA_USER_DATA) return -ENOPROTOOPT;
+    if (!sockets::UserMemory::writable(length, sizeof *length)) return -EFAULT;
+    if (*length != sizeof(std::uint64_t)) return -EINVAL;
+    if (!sockets::UserMemory::writable(value, *length)) return -EFAULT;
+    return on_member(fd, [&](sockets::ExtremeMember& member) {
+        const std::uint64_t data = member.user_data();
+        memcpy(value, &data, sizeof data);
+        return 0;
+    });
 }
 
 }  // namespace vma::preload

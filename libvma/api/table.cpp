@@ -2,11 +2,12 @@
 // The table of the extra API, and what answers for functions that this release does not have.
 #include "libvma/api/calls.h"
 #include "libvma/preload/extra_api.h"
+#include "libvma/sockets/extreme.h"
 
 namespace vma::api {
 namespace {
 
-// SocketXtreme and registered memory are not there.
+// Registered memory is not there.
 template <class... Arguments>
 int unsupported(Arguments...) noexcept {
     return answer(-EOPNOTSUPP);
@@ -20,6 +21,10 @@ enum Bit : unsigned {
     has_add_conf_rule = 3,
     has_thread_offload = 4,
     has_dump_fd_stats = 5,
+    has_xtreme_poll = 6,
+    has_xtreme_free_packets = 7,
+    has_xtreme_ref_buff = 8,
+    has_xtreme_free_buff = 9,
     has_rings_num = 10,
     has_rings_fds = 11,
     has_tx_ring_fd = 12,
@@ -32,6 +37,10 @@ constexpr std::uint64_t mask(Bits... bits) noexcept {
     return (... | (std::uint64_t{1} << bits));
 }
 
+// With VMA_SOCKETXTREME.
+constexpr std::uint64_t kExtremeMask =
+    mask(has_xtreme_poll, has_xtreme_free_packets, has_xtreme_ref_buff, has_xtreme_free_buff);
+
 // Not const: the header gives programs a pointer to a plain struct.
 constinit vma_api_t g_api = {
     .register_recv_callback = &register_recv_callback,
@@ -39,13 +48,13 @@ constinit vma_api_t g_api = {
     .free_packets = &free_packets,
     .add_conf_rule = &add_conf_rule,
     .thread_offload = &thread_offload,
-    .socketxtreme_poll = &unsupported<int, vma_completion_t*, unsigned, int>,
+    .socketxtreme_poll = &socketxtreme_poll,
     .get_socket_rings_num = &get_socket_rings_num,
     .get_socket_rings_fds = &get_socket_rings_fds,
     .get_socket_tx_ring_fd = &get_socket_tx_ring_fd,
-    .socketxtreme_free_vma_packets = &unsupported<vma_packet_desc_t*, int>,
-    .socketxtreme_ref_vma_buff = &unsupported<vma_buff_t*>,
-    .socketxtreme_free_vma_buff = &unsupported<vma_buff_t*>,
+    .socketxtreme_free_vma_packets = &socketxtreme_free_vma_packets,
+    .socketxtreme_ref_vma_buff = &socketxtreme_ref_vma_buff,
+    .socketxtreme_free_vma_buff = &socketxtreme_free_vma_buff,
     .dump_fd_stats = &dump_fd_stats,
     .vma_add_ring_profile = &vma_add_ring_profile,
     .get_socket_network_header = &get_socket_network_header,
@@ -65,6 +74,9 @@ constinit vma_api_t g_api = {
 
 namespace vma::preload {
 
-vma_api_t* extra_api() noexcept { return &api::g_api; }
+vma_api_t* extra_api() noexcept {
+    if (sockets::ExtremeMember::wanted()) api::g_api.vma_extra_supported_mask |= api::kExtremeMask;
+    return &api::g_api;
+}
 
 }  // namespace vma::preload

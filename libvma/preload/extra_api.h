@@ -17,5 +17,7 @@ inline bool is_extra_option(int level, int name) noexcept {
 }
 // setsockopt() of SO_VMA_* on `fd`, a socket of the library: 0 or -errno.
 int extra_option(int fd, int name, const void* value, socklen_t length) noexcept;
+// The same for getsockopt().
+int extra_option_value(int fd, int name, void* value, socklen_t* length) noexcept;
 
 }  // namespace vma::preload

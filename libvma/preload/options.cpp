@@ -12,12 +12,20 @@
 using namespace vma;
 using namespace vma::preload;
 
+namespace {
+
+// -1 with errno for a -errno.
+int answer(int result) noexcept {
+    if (result < 0) errno = -result;
+    return result < 0 ? -1 : 0;
+}
+
+}  // namespace
+
 VMA_EXPORT int setsockopt(int fd, int level, int name, const void* value, socklen_t len) noexcept {
     int result;
     if (is_extra_option(level, name) && maybe_ours(fd) && !in_vfork_child()) {
-        result = extra_option(fd, name, value, len);
-        if (result < 0) errno = -result;
-        return result < 0 ? -1 : 0;
+        return answer(extra_option(fd, name, value, len));
     }
     bool known = false;
     if (auto s = ours(fd)) {
@@ -56,6 +64,8 @@ VMA_EXPORT int getsockopt(int fd, int level, int name, void* value, socklen_t* l
             return 0;
         }
     }
+    if (is_extra_option(level, name) && maybe_ours(fd) && !in_vfork_child())
+        return answer(extra_option_value(fd, name, value, len));
     if (OursToSend s(fd); s)
         return guarded_nocancel(fd, [&] { return s->getsockopt(fd, level, name, value, len); });
     return os::getsockopt(fd, level, name, value, len);

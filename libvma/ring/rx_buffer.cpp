@@ -49,10 +49,12 @@ void RxBuffer::end_loan(std::uint32_t chunks) noexcept {
 
 RxBuffer* RxBuffer::lend_datagram() noexcept {
     if (lend(chunks())) return this;
-    RxBuffer* copy = ring->rx_.queue().copy_of(*this);
-    if (copy != nullptr) release();
-    return copy;
+    RxBuffer* copied = copy();
+    if (copied != nullptr) release();
+    return copied;
 }
+
+RxBuffer* RxBuffer::copy() const noexcept { return ring->rx_.queue().copy_of(*this); }
 
 void RxBuffer::release_lent() noexcept {
     if (__builtin_expect(kind == Kind::ring, 1))

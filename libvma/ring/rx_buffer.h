@@ -55,6 +55,8 @@ struct alignas(64) RxBuffer {
     // The same for a whole datagram: the one to keep is this one, or a copy of it, and then this one is
     // released. Null: there is no memory for the copy, and this one stays the caller's.
     RxBuffer* lend_datagram() noexcept;
+    // A copy of it in memory of its own; null: there is none, or copies take up RingConfig::max_copied.
+    RxBuffer* copy() const noexcept;
     void end_datagram_loan() noexcept { end_loan(chunks()); }
     // release() of a lent datagram. The ring ends the loans of a ring's own buffers when it takes them back,
     // many at once.

@@ -18,6 +18,7 @@ class Ring;
 
 namespace vma::sockets {
 
+class ExtremeMember;
 class Filter;
 struct OwnRing;
 
@@ -72,6 +73,19 @@ class ExtraSocket {
     // The verdict about what next_undecided() gave. `receive`: it becomes readable. Null: it does not.
     virtual void apply_verdict(Held* receive) noexcept = 0;
     virtual void decide_all() noexcept = 0;
+
+    // ---- SocketXtreme; see extreme.h ----
+    // Null where the program does not poll rings.
+    virtual ExtremeMember* extreme() noexcept = 0;
+    // Takes what is readable now: a datagram, or at most so much of a stream (one piece at least). Neither
+    // waits nor asks the kernel. Bytes, or -errno; -EAGAIN: nothing is there.
+    virtual ssize_t take_ready(Held& out, unsigned pieces, std::size_t bytes) noexcept = 0;
+    // The same of a datagram that the kernel's socket has: a copy.
+    virtual ssize_t take_from_kernel(int fd, Held& out) noexcept = 0;
+    // Of a listening socket: accepts a connection that waits in the library's queue. Its number, or -errno.
+    virtual int accept_ready(sockaddr_in& from) noexcept = 0;
+    // SO_VMA_SHUTDOWN_RX: frames come to the kernel's socket from now on. 0 or -errno.
+    virtual int shut_rules() noexcept = 0;
 
     // ---- rings ----
     // SO_VMA_RING_ALLOC_LOGIC: 0, or -errno; EBUSY: it has a ring already and cannot move.

@@ -6,11 +6,13 @@
 #include <sys/time.h>
 
 #include <algorithm>
+#include <new>
 
 #include "libvma/os/calls.h"
 #include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/no_cancel.h"
+#include "libvma/sockets/extreme.h"
 #include "libvma/sockets/fd_table.h"
 #include "libvma/sockets/handover/shared_sockets.h"
 #include "libvma/sockets/user_memory.h"
@@ -67,6 +69,18 @@ int SteeredSocket::choose_lane(const OwnRing& own) noexcept {
     if (place_.taken()) return move_now() ? 0 : -EBUSY;
     stack_.control().unlock();
     return 0;
+}
+
+void SteeredSocket::join_extreme(int fd, bool accepted) noexcept {
+    if (__builtin_expect(!ExtremeMember::wanted(), 1)) return;
+    extreme_.reset(new (std::nothrow) ExtremeMember(*this, fd, accepted));
+    if (extreme_ == nullptr) return;
+    (void)watchers_.add(extreme_.get());
+    extreme_->wake(0);
+}
+
+void SteeredSocket::leave_extreme() noexcept {
+    if (extreme_ != nullptr) extreme_->closing();
 }
 
 bool SteeredSocket::shared() const noexcept { return sharing::shared_since(born_); }

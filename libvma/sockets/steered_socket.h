@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "libvma/runtime/clock.h"
@@ -20,6 +21,8 @@
 #include "libvma/sockets/watchers.h"
 
 namespace vma::sockets {
+
+class ExtremeMember;
 
 class SteeredSocket : public Socket, public Steered {
   public:
@@ -37,6 +40,10 @@ class SteeredSocket : public Socket, public Steered {
     SteeredSocket(Stack& stack, int type) noexcept;
     ~SteeredSocket() override;
 
+    // Of a program that polls rings. `accepted`: see ExtremeMember.
+    void join_extreme(int fd, bool accepted) noexcept;
+    // The last number is about to be closed.
+    void leave_extreme() noexcept;
     // Is a process alive that may have inherited it (sharing::shared_since)?
     bool shared() const noexcept;
     // Of before_last_close(): what is shared with another process goes to the kernel.
@@ -98,6 +105,7 @@ class SteeredSocket : public Socket, public Steered {
     ShadowIdentity shadow_;
     FlowRules rules_;
     mutable Watchers watchers_;
+    std::unique_ptr<ExtremeMember> extreme_;
 };
 
 }  // namespace vma::sockets

@@ -102,6 +102,10 @@ class SocketCounters {
     void moved_ring() noexcept {
         if (block_ != nullptr) add_shared(block_->ring_migrations, 1);
     }
+    // Packets that socketxtreme_poll() gave to the program.
+    void polled(std::uint64_t packets) noexcept {
+        if (block_ != nullptr && packets != 0) add_shared(block_->extra_polled_packets, packets);
+    }
     // A send that only warmed the caches.
     void dummy() noexcept {
         if (block_ != nullptr) add_shared(block_->tx_dummy, 1);

@@ -79,7 +79,8 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     // ---- the extra API ----
     // As receive(), but lends at most `most` pieces of what is there to the program. `undecided`: of what its
     // callback is to judge; -EAGAIN: there is nothing. Later data is not judged before judged() says so.
-    ssize_t lend(LentData& out, unsigned most, bool undecided) noexcept;
+    // `bytes`: no more than these, unless the first piece is longer.
+    ssize_t lend(LentData& out, unsigned most, bool undecided, std::size_t bytes = ~std::size_t{0}) noexcept;
     // `charge` of what was lent is back.
     void given_back(std::uint32_t charge) noexcept;
     // A callback of the program is to judge what comes, or is not any more.

@@ -7,14 +7,14 @@
 
 namespace vma::tcp {
 
-ssize_t Connection::lend(LentData& out, unsigned most, bool undecided) noexcept {
+ssize_t Connection::lend(LentData& out, unsigned most, bool undecided, std::size_t bytes) noexcept {
     if (!enter()) return -EWOULDBLOCK;
     ssize_t result;
     if (__builtin_expect(tcb_.freeze.away(), 0)) {
         result = -EREMOTE;
     } else {
         if (!undecided) tcb_.sender.program_reads();
-        result = tcb_.receiver.lend(out, most, undecided);
+        result = tcb_.receiver.lend(out, most, undecided, bytes);
         if (result == 0) result = undecided ? -EAGAIN : nothing_to_read(0);
     }
     leave();

@@ -33,6 +33,9 @@ CASES = {
     "UDP recvfrom, 32 wait": ("udp", 32, "measured_recvfrom"),
     "UDP recv, nothing there": ("udp", 1, "measured_nothing"),
     "UDP epoll_wait": ("udp", 1, "measured_epoll"),
+    "UDP poll and free": ("poll", 1, "measured_poll"),
+    "UDP poll and free, 32 wait": ("poll", 32, "measured_poll"),
+    "UDP poll, nothing there": ("poll", 1, "measured_poll_nothing"),
     "TCP send": ("tcp", 1, "measured_send"),
     "TCP send, 32 in a row": ("tcp", 32, "measured_send"),
     "TCP recv": ("tcp", 1, "measured_recv"),
@@ -83,6 +86,7 @@ def measure(build):
 
         def command(protocol, burst, count):
             return [*namespace, "sh", "-c", NETDEV, "sh", "env", "LD_PRELOAD=" + os.path.realpath(library),
+                    f"VMA_SOCKETXTREME={int(protocol == 'poll')}",
                     callgrind.VALGRIND, program, protocol, str(burst), str(count)]
         return {name: callgrind.per_call(lambda count, p=protocol, b=burst: command(p, b, count), [function],
                                          CALLS, environment(tree))

@@ -4,10 +4,12 @@
 // they call. The adapter and the peer run in the same process, and move only between the measured calls, so
 // that a run executes the same instructions each time.
 //
-//   socket_instructions udp|tcp|extra|extra-tcp BURST COUNT
+//   socket_instructions udp|tcp|extra|extra-tcp|poll BURST COUNT
 // makes at least COUNT calls of each kind, in rounds: BURST sends of 100 bytes, then BURST receives, and over
 // UDP as many receives that find nothing and waits by epoll. "extra" uses the extra API in their place: one
-// sendmany(), zero-copy receives, and receives in which a callback judges what has come. Prints the number of
+// sendmany(), zero-copy receives, and receives in which a callback judges what has come. "poll" is a program
+// with VMA_SOCKETXTREME=1: it polls its ring for BURST datagrams and frees each one, and polls as often in
+// vain. Prints the number of
 // calls of each kind.
 // LD_PRELOAD names the library; SYSFS_PATH has an adapter for the netdev of 198.18.0.1; 198.18.0.2 is a
 // permanent neighbour.
@@ -88,6 +90,26 @@ extern "C" {
     for (unsigned i = 0; i < count; i++) {
         epoll_event event;
         good += epoll_wait(set, &event, 1, -1) == 1;
+    }
+    return good;
+}
+[[gnu::noinline]] unsigned measured_poll(int ring, unsigned count) {
+    unsigned good = 0;
+    for (unsigned turn = 0; good < count && turn < count; turn++) {
+        vma_completion_t some[64];
+        const int n = api->socketxtreme_poll(ring, some, 64, 0);
+        for (int i = 0; i < n; i++) {
+            if (some[i].packet.total_len != kSize) continue;
+            good += api->socketxtreme_free_vma_packets(&some[i].packet, 1) == 0;
+        }
+    }
+    return good;
+}
+[[gnu::noinline]] unsigned measured_poll_nothing(int ring, unsigned count) {
+    unsigned good = 0;
+    for (unsigned i = 0; i < count; i++) {
+        vma_completion_t one;
+        good += api->socketxtreme_poll(ring, &one, 1, 0) == 0;
     }
     return good;
 }
@@ -178,6 +200,19 @@ struct UdpEnds {
         step_until([&] { return left == count; }, "a datagram did not leave by the adapter");
     }
 };
+
+unsigned long poll_ring(unsigned burst, unsigned long count) {
+    UdpEnds ends;
+    int ring = -1;
+    if (api->get_socket_rings_fds(ends.fd, &ring, 1) != 1) die("no ring");
+    unsigned long counted = 0;
+    for (; counted < count; counted += burst) {
+        ends.arrive(burst);
+        all_of(measured_poll(ring, burst), burst, "socketxtreme_poll");
+        all_of(measured_poll_nothing(ring, burst), burst, "socketxtreme_poll without a datagram");
+    }
+    return counted;
+}
 
 unsigned long udp(unsigned burst, unsigned long count) {
     UdpEnds ends;
@@ -282,10 +317,11 @@ int main(int argc, char** argv) {
     const std::string what = argc == 4 ? argv[1] : "";
     const unsigned long burst = argc == 4 ? std::strtoul(argv[2], nullptr, 10) : 0,
                         count = argc == 4 ? std::strtoul(argv[3], nullptr, 10) : 0;
-    const bool known = what == "udp" || what == "tcp" || what == "extra" || what == "extra-tcp";
+    const bool known =
+        what == "udp" || what == "tcp" || what == "extra" || what == "extra-tcp" || what == "poll";
     if (!known || burst < 1 || burst > 64 || count == 0) {
         std::fprintf(stderr,
-                     "usage: socket_instructions udp|tcp|extra|extra-tcp BURST COUNT (BURST 1 to 64)\n");
+                     "usage: socket_instructions udp|tcp|extra|extra-tcp|poll BURST COUNT (BURST 1 to 64)\n");
         return 2;
     }
     api = vma_get_api();
@@ -293,6 +329,7 @@ int main(int argc, char** argv) {
     if (api == nullptr || api2 == nullptr) die("the library is not loaded");
     const auto at_once = static_cast<unsigned>(burst);
     const unsigned long counted = what == "udp"     ? udp(at_once, count)
+                                  : what == "poll"  ? poll_ring(at_once, count)
                                   : what == "extra" ? extra(at_once, count)
                                                     : tcp(at_once, count, what == "extra-tcp");
     std::printf("%lu\n", counted);

@@ -90,6 +90,8 @@ class FullView {
         if (s.rx_poll_hit != 0 || s.rx_poll_miss != 0)
             line("Rx poll: {} / {} ({:.2f}%) [miss/hit]{}", number(s.rx_poll_miss), number(s.rx_poll_hit),
                  percent(s.rx_poll_hit, s.rx_poll_miss), s_);
+        if (s.extra_polled_packets != 0)
+            line("SocketXtreme: {} packets{}", number(s.extra_polled_packets), s_);
         if (s.extra_held_packets != 0)
             line("Extra API: {} packets held, {} bytes of the receive buffer", s.extra_held_packets,
                  s.extra_held_bytes);

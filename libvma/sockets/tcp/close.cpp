@@ -18,6 +18,7 @@ namespace vma::sockets {
 
 void TcpSocket::before_last_close(int fd) noexcept {
     leave_if_shared(fd);
+    leave_extreme();
     // The internal thread may be handing it over right now, under this number.
     if (state_lock_.owned_by_me()) return;
     const std::lock_guard guard(state_lock_);

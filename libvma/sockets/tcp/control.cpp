@@ -31,6 +31,7 @@ TcpSocket* TcpSocket::create(Stack& stack, int fd, int type) noexcept {
     auto* socket = new (memory) TcpSocket(stack, type);
     socket->socket_counters_.open(stats::Protocol::tcp, fd, SOCK_STREAM, (type & SOCK_NONBLOCK) == 0);
     statistics::joined(*socket);
+    socket->join_extreme(fd, false);
     socket->options_.next() = default_tcp_options(fd);
     set_tcp_defaults_on(fd);
     return socket;
@@ -60,6 +61,7 @@ TcpSocket* TcpSocket::accepted(void* memory, TcpListening& listener, tcp::Connec
                      listeners != nullptr ? stats::text_of(listeners->rule) : std::string_view{}});
     socket->describe();
     statistics::joined(*socket);
+    socket->join_extreme(fd, true);
     return socket;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "libvma/os/calls.h"
+#include "libvma/runtime/errno_kept.h"
 #include "libvma/sockets/names.h"
 #include "libvma/sockets/verdicts.h"
 
@@ -55,6 +56,31 @@ ssize_t TcpExtra::receive_lent(HeldReceive& r) {
         const int how = (r.flags & ~(MSG_WAITALL | MSG_TRUNC)) | MSG_PEEK;
         if (const ssize_t n = receive_ours(r.fd, probe, how); n <= 0) return n;
     }
+}
+
+// Errors and the end of the stream are events; see ExtremeMember::take_events().
+ssize_t TcpExtra::take_ready(Held& out, unsigned pieces, std::size_t bytes) noexcept {
+    Pin pin(transport_);
+    tcp::Connection* const c = pin.connection;
+    if (c == nullptr || c->readable() == 0) return -EAGAIN;
+    tcp::LentData data;
+    const ssize_t n = c->lend(data, pieces, false, bytes);
+    if (n <= 0) return n == -ENOBUFS ? n : -EAGAIN;
+    (void)try_ref();  // the caller has one
+    socket_counters_.kept(+1, data.bytes());
+    socket_counters_.moved(stats::TrafficPath::rx_offload, data.bytes(), false);
+    out = Held(Ref<Socket>(this), std::move(data));
+    return n;
+}
+
+int TcpExtra::accept_ready(sockaddr_in& from) noexcept {
+    Pin pin(transport_);
+    if (pin.listener == nullptr) return -EINVAL;
+    if (pin.listener->pending() == 0) return -EAGAIN;
+    socklen_t length = sizeof from;
+    const ErrnoKept kept;
+    const int child = accept_ours(*pin.listener, reinterpret_cast<sockaddr*>(&from), &length, 0);
+    return child >= 0 ? child : -errno;
 }
 
 ssize_t TcpExtra::receive_held(HeldReceive& r) {

@@ -2,6 +2,8 @@
 // The extra API on a TCP socket: data that the program keeps, and its callback.
 #pragma once
 
+#include <errno.h>
+
 #include "libvma/sockets/extra_socket.h"
 #include "libvma/sockets/tcp/stream.h"
 
@@ -27,6 +29,12 @@ class TcpExtra : public TcpStream, public ExtraSocket {
     void apply_verdict(Held* receive) noexcept final;
 
     int choose_ring(const OwnRing& own) noexcept final;
+    ExtremeMember* extreme() noexcept final { return extreme_.get(); }
+    ssize_t take_ready(Held& out, unsigned pieces, std::size_t bytes) noexcept final;
+    ssize_t take_from_kernel(int, Held&) noexcept final { return -EAGAIN; }
+    int accept_ready(sockaddr_in& from) noexcept final;
+    int shut_rules() noexcept final { return -EOPNOTSUPP; }
+
     int send_ring(int fd, const sockaddr* to, socklen_t length, ring::Ring*& ring) final;
     int network_header(int fd, void* out, std::size_t room) final;
 

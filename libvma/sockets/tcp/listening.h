@@ -40,6 +40,8 @@ class TcpListening : public TcpCore {
     // The program closes the last number, `fd`: the rules go, the port stays while connections need it.
     // False: not now, in a handler that interrupted the library; the stack buries it later.
     bool end_with_last_number(int fd) noexcept;
+    // A number for a connection that the listener has accepted, or -1 with errno.
+    int accept_ours(tcp::Listener& listener, sockaddr* addr, socklen_t* len, int flags);
 
   private:
     // ---- listen.cpp ----
@@ -52,7 +54,6 @@ class TcpListening : public TcpCore {
     void resume() noexcept;  // a suspended listener
 
     // ---- accept.cpp ----
-    int accept_ours(tcp::Listener& listener, sockaddr* addr, socklen_t* len, int flags);
     int accept_from_kernel(int fd, sockaddr* addr, socklen_t* len, int flags);
 
     Lock kernel_accept_lock_;

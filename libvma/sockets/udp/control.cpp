@@ -32,6 +32,7 @@ UdpSocket* UdpSocket::create(Stack& stack, int fd, int type) noexcept {
     auto* socket = new (memory) UdpSocket(stack, fd, type);
     socket->socket_counters_.open(stats::Protocol::udp, fd, SOCK_DGRAM, (type & SOCK_NONBLOCK) == 0);
     statistics::joined(*socket);
+    socket->join_extreme(fd, false);
     if (config::get().tx_mc_loopback == 0) {
         const int off = 0;
         socket->setsockopt(fd, IPPROTO_IP, IP_MULTICAST_LOOP, &off, sizeof off);
@@ -61,6 +62,7 @@ void UdpSocket::recycle() noexcept {
 void UdpSocket::before_last_close(int fd) noexcept {
     leave_if_shared(fd);
     if (errors_watched_) runtime::unwatch_errors(fd);
+    leave_extreme();
 }
 
 void UdpSocket::last_fd_closed() noexcept {

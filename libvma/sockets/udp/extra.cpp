@@ -9,7 +9,24 @@
 #include <new>
 #include <utility>
 
+#include "libvma/os/calls.h"
+#include "libvma/runtime/errno_kept.h"
+#include "libvma/runtime/fork_renewal.h"
+
 namespace vma::sockets {
+namespace {
+
+// A datagram of the kernel's, before it is known how long it is.
+struct Scratch {
+    Lock lock;
+    std::uint8_t bytes[65536]{};
+};
+constinit Scratch g_scratch;
+
+void renew_scratch() noexcept { new (&g_scratch.lock) Lock; }
+VMA_RENEW_IN_CHILD(renew_scratch);
+
+}  // namespace
 
 UdpExtra::Ready UdpExtra::ready() noexcept {
     const std::lock_guard guard(watchers_.lock());
@@ -28,6 +45,44 @@ bool UdpExtra::hold(ring::RxBuffer* b, Held& out) noexcept {
 }
 
 void UdpExtra::given_back(std::uint64_t charge) noexcept { queue_.given_back(charge); }
+
+// The kernel's datagrams are few: fragments, and what this host itself sends.
+ssize_t UdpExtra::take_from_kernel(int fd, Held& out) noexcept {
+    ring::Ring* const ring = rules_.first();
+    if (ring == nullptr) return -EAGAIN;
+    {
+        const std::lock_guard guard(watchers_.lock());
+        if (queue_.lent_out()) return -ENOBUFS;
+    }
+    const std::lock_guard guard(g_scratch.lock);
+    const ErrnoKept kept;
+    sockaddr_in from{};
+    socklen_t length = sizeof from;
+    const ssize_t n = os::recvfrom(fd, g_scratch.bytes, sizeof g_scratch.bytes, MSG_DONTWAIT,
+                                   reinterpret_cast<sockaddr*>(&from), &length);
+    if (n < 0) return -errno;
+    socket_counters_.moved(stats::TrafficPath::rx_os, static_cast<std::uint64_t>(n), false);
+    ring::RxBuffer seen;
+    seen.ring = ring;
+    seen.frame = g_scratch.bytes;
+    seen.length = seen.payload_length = static_cast<std::uint32_t>(n);
+    seen.src_addr = from.sin_addr.s_addr;
+    seen.src_port = from.sin_port;
+    seen.dst_addr = ends_.local.address.v4();
+    seen.dst_port = ends_.local.port;
+    ring::RxBuffer* const b = seen.copy();
+    if (b != nullptr && hold(b, out)) return n;
+    if (b != nullptr) b->release();
+    return -ENOBUFS;  // lost, as in a full queue
+}
+
+int UdpExtra::shut_rules() noexcept {
+    Stack::Control control(stack_);
+    if (!control.mine) return -EBUSY;
+    rules_shut_ = true;
+    update_rules(!bound_explicitly_);
+    return 0;
+}
 
 // ---- its callback ----
 

@@ -2,6 +2,8 @@
 // The extra API on a UDP socket: datagrams that the program keeps, and its callback.
 #pragma once
 
+#include <errno.h>
+
 #include "libvma/sockets/extra_socket.h"
 #include "libvma/sockets/udp/steering.h"
 
@@ -22,6 +24,11 @@ class UdpExtra : public UdpSteering, public ExtraSocket {
     void filter_changed(bool on) noexcept final;
 
     int choose_ring(const OwnRing& own) noexcept final { return choose_lane(own); }
+    ExtremeMember* extreme() noexcept final { return extreme_.get(); }
+    ssize_t take_from_kernel(int fd, Held& out) noexcept final;
+    int accept_ready(sockaddr_in&) noexcept final { return -EINVAL; }
+    int shut_rules() noexcept final;
+
     int network_header(int fd, void* out, std::size_t room) final;
     int send_ring(int fd, const sockaddr* to, socklen_t length, ring::Ring*& ring) final;
 

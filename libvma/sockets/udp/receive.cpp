@@ -100,6 +100,17 @@ ssize_t UdpSocket::finish_held(ring::RxBuffer* b, Receive& r) noexcept {
     return -1;
 }
 
+ssize_t UdpSocket::take_ready(Held& out, unsigned, std::size_t) noexcept {
+    if (queue_.size() == 0) return -EAGAIN;
+    ring::RxBuffer* const b = pop(true);
+    if (b == nullptr) return -EAGAIN;
+    const auto bytes = static_cast<ssize_t>(b->payload_length);
+    if (hold(b, out)) return bytes;
+    const std::lock_guard guard(watchers_.lock());
+    queue_.put_back(b);
+    return -ENOBUFS;
+}
+
 // Is there a datagram in the kernel's socket that the program does not want copied?
 bool UdpSocket::refuses_copy(int fd, const Receive& r) noexcept {
     if (!r.held->force) return false;

@@ -133,6 +133,10 @@ std::vector<FlowRules::Rule> UdpSteering::wanted_rules(bool only_route, Why& why
     why.reason = stats::Reason::not_bound;
     waits_for_device_ = false;
     if (left_ || closed_ || ends_.local.port == 0) return wanted;
+    if (rules_shut_) {
+        why = {stats::Reason::other, "SO_VMA_SHUTDOWN_RX", {}};
+        return wanted;
+    }
     if (rules_.empty() && shared()) {
         why = {stats::Reason::process, "a forked child has it, too", {}};
         return wanted;
@@ -270,7 +274,7 @@ UdpSteering::~UdpSteering() {
 
 // The socket's names or its device may have changed.
 void UdpSteering::follow_groups() noexcept {
-    listener_.ends = left_ || closed_ ? net::Endpoints{} : ends_;
+    listener_.ends = left_ || closed_ || rules_shut_ ? net::Endpoints{} : ends_;
     listener_.device = send_.attributes().path.oif;
     stack_.groups().update(*this);
 }

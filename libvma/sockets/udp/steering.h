@@ -65,7 +65,8 @@ class UdpSteering : public SteeredSocket, public ring::FrameSink, public GroupSo
     net::Endpoints ends_;            // as the shadow is bound and connected; port 0: not
     std::atomic<bool> left_{false};  // left to the kernel for good
     bool bound_explicitly_ = false, reuseport_ = false;
-    ReceiveQueue queue_;  // watchers_.lock()
+    bool rules_shut_ = false;  // SO_VMA_SHUTDOWN_RX
+    ReceiveQueue queue_;       // watchers_.lock()
     // What the program's callback has not judged; made with the first one. watchers_.lock()
     struct Undecided final : Filter {
         using Filter::Filter;

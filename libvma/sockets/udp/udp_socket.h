@@ -65,6 +65,7 @@ class UdpSocket final : public UdpExtra {
     ssize_t receive_held(HeldReceive& receive) override;
     int send_pieces(int fd, const iovec* data, unsigned count, int flags, const sockaddr* to,
                     socklen_t length) override;
+    ssize_t take_ready(Held& out, unsigned pieces, std::size_t bytes) noexcept override;
 
     // An error event of the shadow (internal thread): the next call must ask the kernel.
     static void on_shadow_error(std::uint64_t token) noexcept;

@@ -110,10 +110,11 @@ std::size_t Receiver::lent() noexcept {
     return lent_;
 }
 
-ssize_t Receiver::lend(LentData& out, unsigned most, bool undecided) noexcept {
+ssize_t Receiver::lend(LentData& out, unsigned most, bool undecided, std::size_t bytes) noexcept {
     if (undecided != this->undecided()) return 0;
     unsigned taken = 0;
     for (; taken < most && queue_.first() != nullptr; taken++) {
+        if (taken != 0 && out.bytes() + queue_.first()->size() > bytes) break;
         lwip::Piece* piece = queue_.take_first();
         if (ring::RxBuffer* buffer = piece->buffer(); buffer != nullptr && !buffer->lend(1)) {
             lwip::Piece* copy = lwip::Piece::copy_of(piece->data(), piece->size());

@@ -36,7 +36,8 @@ class Receiver {
     // ---- the extra API ----
     // Lends at most `most` pieces to the program: bytes; 0: there are none, or they are not of this kind;
     // -ENOBUFS: no memory. `undecided`: those that a callback of the program is to judge.
-    ssize_t lend(LentData& out, unsigned most, bool undecided) noexcept;
+    // `bytes`: see Connection::lend().
+    ssize_t lend(LentData& out, unsigned most, bool undecided, std::size_t bytes) noexcept;
     // From now on data that comes while none waits to be read is undecided: not readable.
     void set_filtered(bool on) noexcept { filtered_ = on; }
     bool undecided() const noexcept { return undecided_.load(std::memory_order_relaxed); }

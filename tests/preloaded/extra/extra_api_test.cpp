@@ -1,36 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The extra API in a program with the library; the far side is on the kernel. What each case does stands in
 // tests/apps/extra_*.cpp.
-#include "tests/support/hosts/plain_test.h"
+#include "tests/preloaded/extra/fixture.h"
 
 namespace {
 
 using namespace testing_support;
-
-class ExtraApi : public testing::Test {
-  protected:
-    ExtraApi() : hosts({.known_neighbours = true}) {}
-
-    // The log of the last one.
-    std::string run(const std::string& program, const std::vector<std::string>& cases,
-                    std::vector<std::string> env = {}) {
-        Process peer = hosts.run(Host::b, {app(program), "peer", "198.18.1.2"});
-        EXPECT_TRUE(peer.wait_for_out("ready")) << peer.err() << peer.out();
-        std::string log;
-        for (const std::string& name : cases) {
-            const Exit done =
-                hosts.run(Host::a, {app(program), name, "198.18.1.1", "198.18.1.2"}, with_library(env))
-                    .wait(milliseconds(20000) * patience());
-            EXPECT_TRUE(done.ok()) << name << ": " << done.code << (done.timed_out ? " timed out" : "")
-                                   << "\n"
-                                   << done.out << done.err;
-            EXPECT_NE(done.out.find("done"), std::string::npos) << name;
-            log = done.err;
-        }
-        return log;
-    }
-    TwoHosts hosts;
-};
 
 TEST_F(ExtraApi, ReceivesDatagramsWithoutCopying) {
     run("extra_receive", {"udp_content", "udp_errors", "udp_kernel", "udp_lifetime", "forked"});
