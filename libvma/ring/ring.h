@@ -181,6 +181,13 @@ class Ring {
                  std::size_t length) noexcept {
         return tx_.send_tcp(headers, header_length, iov, count, length);
     }
+    // Sends one stretch of payload as segments of `mss` bytes, in one request that the device cuts: only
+    // where it copies payload while posting (DeviceAttr::tso_copies). `headers` are those of the first
+    // segment; PSH and FIN are the last one's. EINVAL: the device takes no such request; else as send_tcp().
+    int send_long_tcp(const std::uint8_t* headers, std::size_t header_length, const iovec& payload,
+                      std::uint32_t mss) noexcept {
+        return tx_.send_long_tcp(headers, header_length, payload, mss);
+    }
     // Has `sender` called when the burst ends: with the next flush(), or when the flusher finds it 50 us old.
     // Only where the device is lazy anyway (attr().lazy_tx). Each hold() brings one send_held().
     void hold(HeldSender* sender) noexcept { tx_.hold(sender); }

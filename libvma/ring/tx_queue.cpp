@@ -309,6 +309,39 @@ void TxQueue::send_gathered() noexcept {
     if (buffers_.under_way() >= 2 * signal_every_) reap();
 }
 
+int TxQueue::send_long_tcp(const std::uint8_t* headers, std::size_t header_length, const iovec& payload,
+                           std::uint32_t mss) noexcept {
+    alignas(8) std::array<std::uint8_t, 14 + 20 + 60> head;
+    if (!tso_.in_place() || !tso_.available() || header_length > head.size()) return EINVAL;
+    const auto length = static_cast<std::uint32_t>(payload.iov_len);
+    std::memcpy(head.data(), headers, header_length);
+    finish_tcp_headers(head.data(), header_length, length, 0, true);
+    ibv_sge piece{reinterpret_cast<std::uintptr_t>(payload.iov_base), length, 0};
+    ibv_send_wr wr{};
+    wr.sg_list = &piece;
+    wr.num_sge = 1;
+    wr.opcode = IBV_WR_TSO;
+    wr.send_flags = IBV_SEND_IP_CSUM;
+    wr.tso.hdr = head.data();
+    wr.tso.hdr_sz = static_cast<std::uint16_t>(header_length);
+    wr.tso.mss = static_cast<std::uint16_t>(mss);
+    if (!lock()) return EBUSY;
+    Hold hold(*this);
+    if (tso_.waiting()) send_gathered();
+    if (post_in_place(wr) != 0) {
+        stats::add(counters_.tx_no_buffer, 1);
+        return ENOBUFS;
+    }
+    if (__builtin_expect(log::enabled(log::Level::finer), 0))
+        log_frame(device_->attr().name, "sends", {head.data(), header_length}, header_length + length,
+                  net::Drop::none);
+    const std::uint32_t segments = (length + mss - 1) / mss;
+    stats::add(counters_.tx_frames, segments);
+    stats::add(counters_.tx_bytes, length + std::uint64_t{segments} * header_length);
+    hold.attend();
+    return 0;
+}
+
 // Posts a request that takes no place in the queue. While the device has no room, it gets a little time.
 int TxQueue::post_in_place(ibv_send_wr& wr) noexcept {
     int error = ENOMEM;

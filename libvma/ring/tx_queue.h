@@ -59,6 +59,8 @@ class TxQueue {
     unsigned send_udp_many(const std::uint8_t* headers, const iovec* datagrams, unsigned count) noexcept;
     int send_tcp(const std::uint8_t* headers, std::size_t header_length, const iovec* iov, std::size_t count,
                  std::size_t length) noexcept;
+    int send_long_tcp(const std::uint8_t* headers, std::size_t header_length, const iovec& payload,
+                      std::uint32_t mss) noexcept;
     std::uint32_t max_udp_payload() const noexcept;
     void hold(HeldSender* sender) noexcept;
     void flush() noexcept {

@@ -161,7 +161,9 @@ void Connection::info(Info& all) noexcept {
             out.tcpi_snd_wscale = tcb_.pcb->snd_scale() & 15u;
             out.tcpi_rcv_wscale = tcb_.pcb->rcv_scale() & 15u;
         }
-        for (const lwip::Segment* s = tcb_.pcb->unacked(); s != nullptr; s = s->next()) out.tcpi_unacked++;
+        const std::uint32_t mss = std::max(tcb_.shown.mss(), 1u);
+        for (const lwip::Segment* s = tcb_.pcb->unacked(); s != nullptr; s = s->next())
+            out.tcpi_unacked += s->size() <= mss ? 1 : (s->size() + mss - 1) / mss;
         all.snd_wnd = tcb_.pcb->snd_wnd();
     }
     all.pacing_rate = all.max_pacing_rate = ~std::uint64_t{0};  // not paced

@@ -43,6 +43,7 @@ inline void SendQueue::first_sent() noexcept {
     pcb->set_unsent(seg->next());
     seg->set_next(nullptr);
     if (tail_ == seg) tail_ = nullptr;
+    if (seg->size() > tcb_.shown.mss()) long_sent_ = true;
     if (pcb->unacked() == nullptr)
         pcb->set_unacked(seg);
     else
@@ -52,7 +53,10 @@ inline void SendQueue::first_sent() noexcept {
 
 inline void SendQueue::freed() noexcept {
     lwip::Pcb* const pcb = tcb_.pcb;
-    if (pcb->unacked() == nullptr) unacked_last_ = nullptr;
+    if (pcb->unacked() == nullptr) {
+        unacked_last_ = nullptr;
+        long_sent_ = false;
+    }
     if (pcb->unsent() == nullptr) tail_ = nullptr;
 }
 
@@ -77,6 +81,20 @@ inline std::uint32_t LossRecovery::pipe() const noexcept {
 inline bool LossRecovery::room_for(std::uint32_t length) const noexcept {
     const std::uint32_t flight = pipe();
     return length == 0 || flight == 0 || flight + length <= congestion_.cwnd();
+}
+
+inline std::uint32_t LossRecovery::room() const noexcept {
+    const std::uint32_t flight = pipe(), cwnd = congestion_.cwnd();
+    return flight < cwnd ? cwnd - flight : 0;
+}
+
+inline void LossRecovery::window_is_full() noexcept {
+    was_full_ = true;
+    full_upto_ = tcb_.pcb->snd_nxt();
+}
+
+inline bool LossRecovery::nothing_missing() const noexcept {
+    return scoreboard_->phase() == RecoveryPhase::open && scoreboard_->sacked_segments() == 0;
 }
 
 }  // namespace vma::tcp

@@ -14,6 +14,8 @@ inline constexpr std::uint16_t kMine = 1000, kTheirs = 2000;
 
 // A Connection of ours on host a, and a scripted peer on host b.
 struct Scripted {
+    explicit Scripted(verbs::wire::WireConfig config = {}) : w(1, config) {}
+
     World w;
     Peer peer{w, *w.b, kTheirs, *w.a, kMine};
     Connection* c = nullptr;

@@ -23,12 +23,6 @@ namespace vma::tcp::lwip {
 
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool kPooled = false;
-#else
-constexpr bool kPooled = true;
-#endif
-
 // A segment is 40 bytes, a control segment with its pbuf 100 to 160, a PCB about 300.
 constexpr std::array<std::uint16_t, 13> kSizes = {32,  48,  64,   96,   128,  192,          256,
                                                   320, 512, 1024, 2048, 3072, kLargestBlock};
@@ -272,6 +266,11 @@ MemoryUse memory_use() noexcept {
     const std::int64_t used = g_used.load(std::memory_order_relaxed) + t_cache.used;
     return {static_cast<std::size_t>(std::max<std::int64_t>(used, 0)),
             g_mapped.load(std::memory_order_relaxed)};
+}
+
+void count_used(std::int64_t bytes) noexcept { g_used.fetch_add(bytes, std::memory_order_relaxed); }
+void count_mapped(std::int64_t bytes) noexcept {
+    g_mapped.fetch_add(static_cast<std::size_t>(bytes), std::memory_order_relaxed);
 }
 
 void flush_thread_cache() noexcept {

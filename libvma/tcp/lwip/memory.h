@@ -9,8 +9,16 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace vma::tcp::lwip {
+
+// Under AddressSanitizer false: each block is a malloc() of its own.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kPooled = false;
+#else
+inline constexpr bool kPooled = true;
+#endif
 
 // A block of at least `size` bytes, aligned to 16; null when there is none (then errno is as it was). Blocks
 // above kLargestBlock come from malloc().
@@ -29,6 +37,9 @@ struct MemoryUse {
     std::size_t mapped;  // bytes taken from the system for blocks of any kind, used or free
 };
 MemoryUse memory_use() noexcept;
+// For blocks of other kinds: counts bytes, which may be negative, with the others.
+void count_used(std::int64_t bytes) noexcept;
+void count_mapped(std::int64_t bytes) noexcept;
 
 // Gives the calling thread's free blocks to all, and its count to memory_use().
 void flush_thread_cache() noexcept;

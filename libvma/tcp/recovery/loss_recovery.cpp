@@ -79,9 +79,9 @@ void LossRecovery::retransmit_lost() noexcept {
     for (;;) {
         lwip::Segment* seg = scoreboard_->next_to_retransmit(pcb->unacked());
         if (seg == nullptr) return;
+        if (seg->size() > mss && t.queue.split(seg, mss)) continue;
         const std::uint32_t flight = pipe();
         if (flight != 0 && flight + seg->size() > congestion_.cwnd()) return;
-        if (seg->size() > mss && t.queue.split(seg, mss)) continue;
         if (!t.writer.send(seg, true)) {
             t.timers.path_at = Clock::now() + kDeviceFull;
             return;
@@ -123,8 +123,8 @@ void LossRecovery::tail_loss_probe() noexcept {
         if (tcb_.pcb == nullptr || tcb_.pcb->unsent() != before) return;
     }
     const std::uint32_t mss = tcb_.shown.mss();
-    while (tcb_.queue.last_sent() != nullptr && tcb_.queue.last_sent()->size() > mss)
-        if (!tcb_.queue.split(tcb_.queue.last_sent(), mss)) return;
+    if (lwip::Segment* const last = tcb_.queue.last_sent(); last != nullptr && last->size() > mss)
+        if (!tcb_.queue.split(last, (last->size() - 1) / mss * mss)) return;
     if (tcb_.queue.last_sent() != nullptr && tcb_.writer.send(tcb_.queue.last_sent(), true)) {
         tcb_.counters.tail_probes++;
         scoreboard_->on_retransmitted(tcb_.pcb->unacked(), tcb_.queue.last_sent(), tcb_.pcb->snd_nxt());
@@ -164,7 +164,8 @@ void LossRecovery::tail_loss_probe() noexcept {
     if (rtt != Usec::zero()) {
         rtt_.sample(rtt, now);
     }
-    congestion_.on_ack(info.ack - una, flight, app_limited_, rtt_.srtt(), now);
+    congestion_.on_ack(info.ack - una, flight, app_limited_ && !was_full_, rtt_.srtt(), now);
+    if (!seq_before(info.ack, full_upto_)) was_full_ = false;
     if (out.recovered) congestion_.on_recovery_exit();
     if (out.reneged) all_lost();
     tail_probed_ = false;
@@ -181,6 +182,11 @@ void LossRecovery::before_ack(const AckInfo& info) noexcept {
     lwip::Segment* head = pcb->unacked();
     const bool advances = seq_before(una, info.ack);
     if (advances) head = advance(info, head, now);
+    // What is acknowledged of a super-frame need not be sent again.
+    if (advances && head != nullptr && head->is_long() && head->marks() == 0 &&
+        seq_before(head->seq(), info.ack))
+        head->trim_front(info.ack - head->seq());
+    if (info.block_count != 0 || (!advances && !info.data)) t.queue.cut_sent();
     bool reported = false;
     if (info.block_count != 0) {
         const SackOutcome out = scoreboard_->on_sack(head, std::span(info.blocks, info.block_count), info.ack,

@@ -49,6 +49,10 @@ class LossRecovery {
     void retransmit_lost() noexcept;
     // May `length` bytes of new data leave?
     inline bool room_for(std::uint32_t length) const noexcept;
+    // Bytes that the congestion window still takes.
+    inline std::uint32_t room() const noexcept;
+    // Has the peer said of nothing that it came after something missing?
+    inline bool nothing_missing() const noexcept;
     void schedule_tail_probe(Time now) noexcept;
     void tail_loss_probe() noexcept;
     // The program writes after a pause in which nothing was under way.
@@ -70,6 +74,9 @@ class LossRecovery {
     void set_mss(std::uint32_t mss) noexcept;
     void set_algorithm(CongestionAlgorithm algorithm) noexcept;
     void set_app_limited(bool limited) noexcept { app_limited_ = limited; }
+    // The congestion window keeps data back: it may grow with the ACKs of what is under way now, though the
+    // program leaves it empty in between (the kernel's rule).
+    inline void window_is_full() noexcept;
 
     // ---- timeouts in a row ----
     // The retransmission timer has fired; `since`: when the first try was. Counted unless the peer's window
@@ -104,6 +111,8 @@ class LossRecovery {
     std::uint32_t rtt_seq_ = 0;  // the one that is ends here
     bool app_limited_ = false;   // the program has written less than might be sent
     bool tail_probed_ = false;   // since the last ACK
+    bool was_full_ = false;      // the congestion window, before full_upto_ was sent
+    std::uint32_t full_upto_ = 0;
     std::unique_ptr<SegmentBoard> scoreboard_;
     std::uint32_t retries_ = 0;  // timeouts in a row
     Time first_retry_;

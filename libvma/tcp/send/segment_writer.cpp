@@ -62,7 +62,8 @@ bool SegmentWriter::send(lwip::Segment* seg, bool again) noexcept {
     h->data_offset = static_cast<std::uint8_t>(length / 4 << 4);
 
     const iovec data{seg->data(), seg->size()};
-    if (!transmit(head, length, &data, seg->size() != 0, seg->size())) return false;
+    const std::uint32_t mss = t.shown.mss(), frames = seg->size() <= mss ? 1 : (seg->size() + mss - 1) / mss;
+    if (!transmit(head, length, &data, seg->size() != 0, seg->size(), frames)) return false;
     t.acks.sent();
     const std::uint32_t end = seg->end();
     if (again) {
@@ -75,13 +76,13 @@ bool SegmentWriter::send(lwip::Segment* seg, bool again) noexcept {
         if (seq_before(pcb->snd_nxt(), end)) pcb->set_snd_nxt(end);
         t.timers.tail_at = kNoTime;
         t.recovery.sent(end, seg->size() != 0, now);
-        if (seg->size() != 0 && seg->size() < t.shown.mss()) t.sender.small_sent(end);
+        if (seg->size() != 0 && seg->size() < frames * mss) t.sender.small_sent(end);
     }
     if (syn) t.opening.syn_sent(window, now);
     if (seg->size() != 0) {
         t.acks.data_sent(now);
         t.counters.bytes_out += seg->size();
-        t.counters.data_segments_out++;
+        t.counters.data_segments_out += frames;
     }
     if (t.timers.rto_at == kNoTime) t.timers.rto_at = now + t.recovery.rto();
     return true;
@@ -188,15 +189,18 @@ void SegmentWriter::send_control(const lwip::Piece& segment) noexcept {
 
 // `tcp_header` has kRoom bytes in front of it, for the other headers.
 bool SegmentWriter::transmit(std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov,
-                             std::size_t count, std::size_t length) noexcept {
+                             std::size_t count, std::size_t length, std::uint32_t frames) noexcept {
     Tcb& t = tcb_;
     if (!t.route.known() && t.route.find() != 0) return false;
     std::uint8_t* const headers = tcp_header - sizeof ip_headers_;
     std::memcpy(headers, ip_headers_, sizeof ip_headers_);
     if (!t.options.path.dont_fragment) net::renew_ip_id(headers);
-    if (t.route.ring()->send_tcp(headers, sizeof ip_headers_ + header_length, iov, count, length) != 0)
-        return false;
-    t.counters.segments_out++;
+    ring::Ring& ring = *t.route.ring();
+    const std::size_t all_headers = sizeof ip_headers_ + header_length;
+    const int error = frames == 1 ? ring.send_tcp(headers, all_headers, iov, count, length)
+                                  : ring.send_long_tcp(headers, all_headers, *iov, t.shown.mss());
+    if (error != 0) return false;
+    t.counters.segments_out += frames;
     return true;
 }
 

@@ -23,8 +23,8 @@ class SegmentWriter {
 
     // From here on frames go this way, with the IP options that the program has set.
     void use(const Path& path) noexcept;
-    // Sends a segment of the queue with an ACK in it; `again`: it was sent before. False: the device's queue
-    // is full, or there is no way.
+    // Sends a segment of the queue with an ACK in it, as a super-frame if it is longer than a frame; `again`:
+    // it was sent before. False: the device's queue is full, or there is no way.
     bool send(lwip::Segment* segment, bool again) noexcept;
     // Sends an ACK. `back`: how far before SND.NXT it is; 1 makes it a probe, which the peer must answer
     // because it is old.
@@ -36,7 +36,7 @@ class SegmentWriter {
 
   private:
     bool transmit(std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov, std::size_t count,
-                  std::size_t length) noexcept;
+                  std::size_t length, std::uint32_t frames = 1) noexcept;
     std::size_t put_options(std::uint8_t* at, const lwip::Segment* segment, Time now) noexcept;
 
     Tcb& tcb_;

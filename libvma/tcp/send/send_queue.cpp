@@ -15,6 +15,9 @@ namespace {
 
 constexpr std::uint32_t kMaxSegments = 60'000;  // lwIP counts them in 16 bits
 constexpr std::uint32_t kSmallBlock = 448;      // room of a segment for a lone short write
+// From here on a write gets blocks of the large kind. So a block is not more than twice what is written, but
+// for the last one of such a write, which waits for the next.
+constexpr std::size_t kVeryLongWrite = 32u << 10;
 
 // Copies to segments what the iovecs of one write hold.
 class IovReader {
@@ -49,6 +52,30 @@ bool SendQueue::add_segment(std::uint32_t size) noexcept {
     if (pcb->segments() >= kMaxSegments) return false;
     auto* seg = lwip::Segment::make(size, pcb->queue_end(), tcb_.ends.local.port, tcb_.ends.remote.port);
     if (seg == nullptr) return false;
+    add(seg, size);
+    return true;
+}
+
+// The same with a long segment, for at most `longest` bytes of whole frames.
+bool SendQueue::add_long_segment(bool large, std::uint32_t longest) noexcept {
+    lwip::Pcb* const pcb = tcb_.pcb;
+    if (pcb->segments() >= kMaxSegments) return false;
+    const std::uint32_t mss = tcb_.shown.mss();
+    std::uint32_t room = std::min(longest, large ? lwip::SendBlock::kLarge : lwip::SendBlock::kSmall);
+    room -= room % mss;
+    if (room < 2 * mss) return false;
+    lwip::SendBlock* block = lwip::SendBlock::make(large);
+    if (block == nullptr) return false;
+    auto* seg = lwip::Segment::make_long(block, block->data(), pcb->queue_end(), tcb_.ends.local.port,
+                                         tcb_.ends.remote.port);
+    block->unref();
+    if (seg == nullptr) return false;
+    add(seg, room);
+    return true;
+}
+
+void SendQueue::add(lwip::Segment* seg, std::uint32_t room) noexcept {
+    lwip::Pcb* const pcb = tcb_.pcb;
     if (pcb->unsent() == nullptr) {
         pcb->set_unsent(seg);
     } else {
@@ -60,17 +87,23 @@ bool SendQueue::add_segment(std::uint32_t size) noexcept {
     }
     pcb->count_segment();
     tail_ = seg;
-    tail_room_ = size;
-    return true;
+    tail_room_ = room;
 }
 
-std::size_t SendQueue::append(const iovec* iov, std::size_t length, bool whole) noexcept {
+std::size_t SendQueue::append(const iovec* iov, std::size_t length, bool whole,
+                              std::uint32_t longest) noexcept {
     const std::uint32_t mss = tcb_.shown.mss();
     IovReader reader(iov);
     std::size_t done = 0;
     while (done < length) {
-        std::uint32_t room =
-            tail_ != nullptr && tail_->size() < mss ? std::min(tail_room_, mss - tail_->size()) : 0;
+        std::uint32_t room = 0;
+        if (tail_ != nullptr && tail_->is_long())
+            room = tail_room_;
+        else if (tail_ != nullptr && tail_->size() < mss)
+            room = std::min(tail_room_, mss - tail_->size());
+        if (room == 0 && longest != 0 && (length >= kVeryLongWrite || length - done >= kLongWrite) &&
+            add_long_segment(length >= kVeryLongWrite, longest))
+            room = tail_room_;
         if (room == 0) {
             room = whole || length - done > kSmallBlock ? mss : std::min(kSmallBlock, mss);
             if (!add_segment(room)) break;
@@ -95,18 +128,31 @@ bool SendQueue::split(lwip::Segment* seg, std::uint32_t length) noexcept {
     pcb->count_segment();
     if (tail_ == seg) {
         tail_ = rest;
-        tail_room_ = 0;
+        if (!rest->is_long()) tail_room_ = 0;  // the block of a long one goes on behind it
     }
     if (unacked_last_ == seg) unacked_last_ = rest;
     if (sent) tcb_.recovery.split_sent(seg, rest);
     return true;
 }
 
+bool SendQueue::tail_takes_more() const noexcept {
+    return tail_ != nullptr && tail_->is_long() && tail_room_ >= tcb_.shown.mss();
+}
+
+bool SendQueue::cut_sent_to(std::uint32_t mss) noexcept {
+    for (lwip::Segment* seg = tcb_.pcb->unacked(); seg != nullptr; seg = seg->next())
+        if (seg->size() > mss && !split(seg, mss)) return false;
+    long_sent_ = false;
+    return true;
+}
+
+void SendQueue::cut_sent() noexcept {
+    if (long_sent_) cut_sent_to(tcb_.shown.mss());
+}
+
 void SendQueue::resegment() noexcept {
     const std::uint32_t mss = tcb_.shown.mss();
-    for (lwip::Segment* list : {tcb_.pcb->unacked(), tcb_.pcb->unsent()})
-        for (lwip::Segment* seg = list; seg != nullptr; seg = seg->next())
-            if (seg->size() > mss && !split(seg, mss)) return;
+    if (!cut_sent_to(mss)) return;
     if (tcb_.pcb->unacked() != nullptr) tcb_.recovery.all_lost();
 }
 

@@ -32,12 +32,20 @@ class SendQueue {
     void start(std::uint32_t seq) noexcept { data_end_ = seq; }
     // The SYN-ACK that lwIP has queued is under way already.
     void adopt_syn_ack() noexcept;
-    // Appends up to `length` bytes. `whole`: segments have room for what follows soon. Returns how many.
-    std::size_t append(const iovec* iov, std::size_t length, bool whole) noexcept;
+    // A write from here on, in bytes, gets long segments, and is no piece of a burst.
+    static constexpr std::size_t kLongWrite = 8u << 10;
+
+    // Appends up to `length` bytes. `whole`: segments have room for what follows soon. `longest`: bytes that
+    // may leave as one super-frame; 0: there are none. Returns how many.
+    std::size_t append(const iovec* iov, std::size_t length, bool whole, std::uint32_t longest) noexcept;
     // Cuts a segment behind `length` bytes. False: no memory.
     bool split(lwip::Segment* segment, std::uint32_t length) noexcept;
     // Cuts what has become too long for the path; what of it is under way is lost for certain.
     void resegment() noexcept;
+    // Cuts what has left as super-frames into frames again: the peer reports frames.
+    void cut_sent() noexcept;
+    // Has the last unsent segment room for another frame?
+    bool tail_takes_more() const noexcept;
 
     // The first unsent segment has been sent.
     inline void first_sent() noexcept;
@@ -51,12 +59,16 @@ class SendQueue {
 
   private:
     bool add_segment(std::uint32_t size) noexcept;
+    bool add_long_segment(bool large, std::uint32_t longest) noexcept;
+    void add(lwip::Segment* segment, std::uint32_t room) noexcept;
+    bool cut_sent_to(std::uint32_t mss) noexcept;
 
     Tcb& tcb_;
     lwip::Segment* tail_ = nullptr;  // the last unsent segment if data may be appended to it
     lwip::Segment* unacked_last_ = nullptr;
     std::uint32_t tail_room_ = 0;
     std::uint32_t data_end_ = 0;
+    bool long_sent_ = false;  // of those under way some may be longer than a frame
 };
 
 }  // namespace vma::tcp

@@ -24,13 +24,12 @@ constexpr Nsec kBurst{10'000};  // writes closer than this are a burst
 // a program that writes every 20 us is soon seen as what it is.
 constexpr Nsec kLongPause{200'000};
 constexpr std::uint32_t kLongestBurst = 1024;
-// Such a write shares kicks by itself; its end need not wait for more.
-constexpr std::size_t kLongWrite = 8192;
 // A burst that is longer than this many writes becomes super-frames of up to kSuperFrame bytes, where the
 // device takes them.
 constexpr std::uint32_t kLoneWrites = 16, kSuperFrame = 32 * 1024;
-constexpr Msec kCork{200};       // the kernel's limit for TCP_CORK
-constexpr Msec kDeviceRetry{1};  // after a full device queue
+constexpr std::uint32_t kLongest = 65535 - 20 - 60;  // bytes of payload in a super-frame: an IPv4 packet
+constexpr Msec kCork{200};                           // the kernel's limit for TCP_CORK
+constexpr Msec kDeviceRetry{1};                      // after a full device queue
 
 }  // namespace
 
@@ -49,8 +48,8 @@ ssize_t Sender::write(const iovec* iov, std::size_t length, bool more, bool quie
     }
     const Time now = Clock::now();
     const Nsec pause = now - last_write_.load(std::memory_order_relaxed);
-    soon_ = pause < kBurst && length < kLongWrite;
-    if (length >= kLongWrite || pause >= kLongPause)
+    soon_ = pause < kBurst && length < SendQueue::kLongWrite;
+    if (length >= SendQueue::kLongWrite || pause >= kLongPause)
         burst_ = 0;
     else if (pause < kBurst)
         burst_ = std::min(burst_ + 1, kLongestBurst);
@@ -62,10 +61,21 @@ ssize_t Sender::write(const iovec* iov, std::size_t length, bool more, bool quie
     push_ = false;
     // Pieces of a burst will fill a whole segment, where they are kept back for it.
     const bool whole = soon_ && t.route.ring()->attr().lazy_tx;
-    const std::size_t done = t.queue.append(iov, std::min(length, room), whole);
+    const bool is_long = length >= SendQueue::kLongWrite;
+    stream_ = is_long && now - long_write_end_ < kBurst;
+    const std::size_t done = t.queue.append(iov, std::min(length, room), whole, is_long ? longest() : 0);
     if (done < length) t.shown.refuse_writer();
     if (!quiet && !collect(now)) output(now);
+    if (is_long) long_write_end_ = Clock::now();
     return done != 0 ? static_cast<ssize_t>(done) : -EAGAIN;
+}
+
+// What may leave as one super-frame, bytes; 0: nothing does.
+std::uint32_t Sender::longest() const noexcept {
+    const Tcb& t = tcb_;
+    if (!t.phase.established || !t.route.holds()) return 0;
+    const verbs::DeviceAttr& attr = t.route.ring()->attr();
+    return attr.tso_copies && attr.tx_checksum ? std::min(attr.max_tso, kLongest) : 0;
 }
 
 // Does what is queued wait for more of a long burst, to leave as one super-frame?
@@ -86,10 +96,10 @@ inline bool Sender::collect(Time now) noexcept {
     return true;
 }
 
+// Does the short end of the segment wait?
 [[gnu::always_inline]] inline bool Sender::keep_back(const lwip::Segment* seg) noexcept {
     Tcb& t = tcb_;
-    if (seg->next() != nullptr || seg->size() >= t.shown.mss() || seg->size() == 0) return false;
-    if (seg->fin()) return false;
+    if (seg->next() != nullptr || seg->fin()) return false;
     if (push_) return false;
     if (t.options.cork || more_) {
         const Time now = Clock::now();
@@ -168,7 +178,8 @@ void Sender::output(Time now) noexcept {
     if (seg->syn()) return true;
     if (!t.phase.established) return false;
     const std::uint32_t mss = t.shown.mss();
-    if (seg->size() > mss && !t.queue.split(seg, mss)) return false;
+    if (seg->size() > mss && !part_may_leave(seg)) return false;
+    if (seg->size() > mss) return true;
     const std::uint32_t seq = seg->seq(), edge = pcb->snd_una() + pcb->snd_wnd();
     if (seq_before(edge, seq + seg->size())) {
         // Silly window avoidance (RFC 9293 section 3.8.6.2.1): a part only when it is half of the largest
@@ -179,10 +190,48 @@ void Sender::output(Time now) noexcept {
             return false;
         }
     }
-    if (!t.recovery.room_for(seg->size())) return false;
-    if (!keep_back(seg)) return true;
+    if (!t.recovery.room_for(seg->size())) {
+        t.recovery.window_is_full();
+        return false;
+    }
+    if (seg->size() >= mss || seg->size() == 0 || !keep_back(seg)) return true;
     t.recovery.set_app_limited(true);
     return false;
+}
+
+// The same for a segment that is longer than a frame. What is still longer afterwards may leave as it is; a
+// single frame is looked at by itself.
+bool Sender::part_may_leave(lwip::Segment* seg) noexcept {
+    Tcb& t = tcb_;
+    lwip::Pcb* const pcb = t.pcb;
+    const std::uint32_t mss = t.shown.mss(), all = seg->size(), seq = seg->seq();
+    const std::uint32_t edge = pcb->snd_una() + pcb->snd_wnd(),
+                        window = seq_before(seq, edge) ? edge - seq : 0;
+    std::uint32_t part = mss;
+    if (t.recovery.nothing_missing()) {
+        const std::uint32_t most = longest() - longest() % mss;
+        part = std::min({all, window, t.recovery.room(), most});
+        if (part < all) part -= part % mss;
+        if (part < window && part < std::min(all, most)) t.recovery.window_is_full();
+        // A larger piece may leave when more is acknowledged. That is sure to come, as most of a window is
+        // under way.
+        const std::uint32_t windows = std::min(pcb->snd_wnd(), t.recovery.congestion().cwnd());
+        if (pcb->unacked() != nullptr && part < all && part < std::min(windows / 4, most)) {
+            if (window < all) t.recovery.set_app_limited(true);
+            return false;
+        }
+    }
+    if (part < all) return t.queue.split(seg, std::max(part, mss));
+    const std::uint32_t end = all % mss;
+    if (end == 0) return true;
+    // A program that goes on to write fills the segment.
+    if (stream_ && !push_ && pcb->unacked() != nullptr && seg->next() == nullptr && !seg->fin() &&
+        t.queue.tail_takes_more()) {
+        t.connection.hold(*t.route.ring());
+        t.recovery.set_app_limited(true);
+        return false;
+    }
+    return !keep_back(seg) || t.queue.split(seg, all - end);
 }
 
 }  // namespace vma::tcp

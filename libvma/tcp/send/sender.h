@@ -34,7 +34,7 @@ class Sender {
     // The program has turned to something else: what was written is complete.
     void end_burst() noexcept {
         burst_ = 0;
-        soon_ = false;
+        soon_ = stream_ = false;
     }
     // The same; and the next write begins a burst, however soon it comes: an answer on a fast wire.
     void program_reads() noexcept {
@@ -61,6 +61,8 @@ class Sender {
     inline bool collecting(Time now) const noexcept;
     inline bool collect(Time now) noexcept;
     inline bool may_leave(lwip::Segment* segment) noexcept;
+    bool part_may_leave(lwip::Segment* segment) noexcept;
+    std::uint32_t longest() const noexcept;
     inline bool keep_back(const lwip::Segment* segment) noexcept;
 
     Tcb& tcb_;
@@ -72,6 +74,8 @@ class Sender {
     std::uint32_t small_end_ = 0;       // end of the last short segment sent (Nagle, Minshall's variant)
     std::uint32_t burst_ = 0;           // writes since the program last turned to something else, less pauses
     bool soon_ = false;                 // the last write came soon after the one before
+    Time long_write_end_ = kNoTime;     // when the last long write was over
+    bool stream_ = false;               // the last write was a long one, and followed another
     bool more_ = false;                 // the last write said that more follows
     bool push_ = false;
 };
