@@ -71,9 +71,15 @@ ssize_t UdpExtra::take_from_kernel(int fd, Held& out) noexcept {
     seen.dst_addr = ends_.local.address.v4();
     seen.dst_port = ends_.local.port;
     ring::RxBuffer* const b = seen.copy();
-    if (b != nullptr && hold(b, out)) return n;
-    if (b != nullptr) b->release();
-    return -ENOBUFS;  // lost, as in a full queue
+    if (b == nullptr) return -ENOBUFS;  // lost, as in a full queue
+    {
+        const std::lock_guard guard(watchers_.lock());
+        queue_.charge(ReceiveQueue::cost_of(*b));
+    }
+    if (hold(b, out)) return n;
+    queue_.given_back(ReceiveQueue::cost_of(*b));
+    b->release();
+    return -ENOBUFS;
 }
 
 int UdpExtra::shut_rules() noexcept {

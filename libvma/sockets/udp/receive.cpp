@@ -87,28 +87,27 @@ ssize_t UdpSocket::finish(ring::RxBuffer* b, Receive& r) noexcept {
 
 // ---- one datagram that the program keeps (the extra API) ----
 
-ssize_t UdpSocket::finish_held(ring::RxBuffer* b, Receive& r) noexcept {
-    const auto bytes = static_cast<ssize_t>(b->payload_length);
-    if (hold(b, r.held->held)) {
-        if (r.held->name != nullptr) copy_name(r.held->held.source(), r.held->name, r.held->name_length);
-        return bytes;
-    }
+bool UdpSocket::keep(ring::RxBuffer* b, Held& out) noexcept {
+    if (hold(b, out)) return true;
     const std::lock_guard guard(watchers_.lock());
     queue_.given_back(ReceiveQueue::cost_of(*b));
     queue_.put_back(b);
-    errno = ENOBUFS;
-    return -1;
+    return false;
+}
+
+ssize_t UdpSocket::finish_held(ring::RxBuffer* b, Receive& r) noexcept {
+    const auto bytes = static_cast<ssize_t>(b->payload_length);
+    if (!keep(b, r.held->held)) return failed(ENOBUFS);
+    if (r.held->name != nullptr) copy_name(r.held->held.source(), r.held->name, r.held->name_length);
+    return bytes;
 }
 
 ssize_t UdpSocket::take_ready(Held& out, unsigned, std::size_t) noexcept {
     if (queue_.size() == 0) return -EAGAIN;
-    ring::RxBuffer* const b = pop(true);
+    ring::RxBuffer* const b = pop<&ReceiveQueue::pop_lent>(true);
     if (b == nullptr) return -EAGAIN;
     const auto bytes = static_cast<ssize_t>(b->payload_length);
-    if (hold(b, out)) return bytes;
-    const std::lock_guard guard(watchers_.lock());
-    queue_.put_back(b);
-    return -ENOBUFS;
+    return keep(b, out) ? bytes : -ENOBUFS;
 }
 
 // Is there a datagram in the kernel's socket that the program does not want copied?

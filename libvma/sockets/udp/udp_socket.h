@@ -115,6 +115,8 @@ class UdpSocket final : public UdpExtra {
     // By ReceiveQueue::pop or pop_lent. count: as received.
     template <ring::RxBuffer* (ReceiveQueue::*kTake)()>
     ring::RxBuffer* pop(bool count) noexcept;
+    // Hands a lent datagram out; back into the queue, and false, when there is no memory.
+    bool keep(ring::RxBuffer* b, Held& out) noexcept;
     ssize_t finish_held(ring::RxBuffer* b, Receive& r) noexcept;
     bool refuses_copy(int fd, const Receive& r) noexcept;
     void give_queue_to_kernel() noexcept;
