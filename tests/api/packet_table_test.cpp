@@ -7,6 +7,8 @@
 #include <random>
 #include <set>
 
+#include "libvma/ring/packet_regions.h"
+
 namespace {
 
 using vma::api::PacketTable;
@@ -25,6 +27,38 @@ TEST(PacketTable, KnowsNoForeignIds) {
         EXPECT_EQ(table.take(reinterpret_cast<void*>(random()), out, kAnybody), PacketTable::Found::unknown);
     int here;
     EXPECT_EQ(table.take(&here, out, kAnybody), PacketTable::Found::unknown);
+}
+
+// The ids of buffers: no other generation, no other place, and none of a buffer that the program does not
+// have.
+TEST(PacketTable, KnowsBuffersByTheirTenure) {
+    PacketTable table;
+    Held out;
+    vma::ring::RxBuffer buffers[4];
+    alignas(64) static std::uint8_t memory[4096];
+    const unsigned number = vma::ring::PacketRegions::add(memory, sizeof memory, buffers);
+    ASSERT_NE(number, vma::ring::PacketRegions::kNone);
+    const auto id = [&](std::uint64_t generation, std::uint64_t index) {
+        return reinterpret_cast<void*>(std::uint64_t{1} << 63 | std::uint64_t{1} << 55 | generation << 28 |
+                                       std::uint64_t{number} << 21 | index);
+    };
+    EXPECT_EQ(table.take(id(0, 1), out, kAnybody), PacketTable::Found::unknown);
+    const std::uint32_t tenure = buffers[1].begin_tenure();
+    EXPECT_TRUE(buffers[1].in_tenure(tenure));
+    for (const unsigned index : {0u, 2u, 3u, 4u, 100u, (1u << 21) - 1})
+        EXPECT_EQ(table.take(id(tenure >> 1, index), out, kAnybody), PacketTable::Found::unknown);
+    EXPECT_EQ(table.take(id((tenure >> 1) + 1, 1), out, kAnybody), PacketTable::Found::unknown);
+    // Another socket's: it stays.
+    const auto nobody = [](const void*) { return false; };
+    EXPECT_EQ(table.take(id(tenure >> 1, 1), out, nobody), PacketTable::Found::refused);
+    EXPECT_TRUE(buffers[1].in_tenure(tenure));
+    EXPECT_TRUE(buffers[1].end_tenure(tenure));
+    EXPECT_FALSE(buffers[1].end_tenure(tenure));
+    EXPECT_EQ(table.take(id(tenure >> 1, 1), out, kAnybody), PacketTable::Found::unknown);
+    EXPECT_TRUE(vma::ring::PacketRegions::hold(memory + 10, 4086));
+    EXPECT_FALSE(vma::ring::PacketRegions::hold(memory + 10, 4087));
+    vma::ring::PacketRegions::remove(number);
+    EXPECT_FALSE(vma::ring::PacketRegions::hold(memory, 1));
 }
 
 }  // namespace
