@@ -78,7 +78,6 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
     if (ends_.local.port == 0)
         return kernel_sends(stats::Reason::not_bound, "the first datagram binds the socket");
     if (!still_mine(fd)) return false;
-    if (place_.strayed(RingPlace::Way::tx)) move_ring();
     for (std::size_t i = 0; i < count; i++)
         if (!UserMemory::readable(iov[i].iov_base, iov[i].iov_len)) return false;  // the kernel says EFAULT
     if (send_.lock().owned_by_me()) return false;  // a signal handler inside a send on this socket
@@ -149,6 +148,7 @@ int UdpSocket::dont_wait_here(int flags) const noexcept {
 
 ssize_t UdpSocket::sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr,
                           socklen_t alen) {
+    if (place_.strayed(RingPlace::Way::tx)) move_ring();
     ssize_t result = -1;
     iovec iov{const_cast<void*>(buf), len};
     if (len <= 65535 && send_fast(fd, &iov, 1, len, flags, addr, alen, nullptr, result)) return result;
@@ -166,6 +166,7 @@ ssize_t UdpSocket::sendto(int fd, const void* buf, size_t len, int flags, const 
 }
 
 ssize_t UdpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
+    if (place_.strayed(RingPlace::Way::tx)) move_ring();
     ssize_t result = -1;
     PacketInfo info;
     if (UserMemory::readable(msg, sizeof *msg) && (msg->msg_controllen == 0 || info.read(*msg)) &&
