@@ -154,6 +154,7 @@ unsigned Lanes::of_address(in_addr_t address) noexcept {
 // the kernel has put them apart.
 unsigned Lanes::quietest_core() const noexcept {
     cpu_set_t allowed;
+    CPU_ZERO(&allowed);  // the kernel fills in only as much as it has
     if (os::raw_syscall(SYS_sched_getaffinity, 0, sizeof allowed, &allowed) <= 0) return CPU_SETSIZE;
     const unsigned here = static_cast<unsigned>(std::max(sched_getcpu(), 0));
     unsigned best = CPU_SETSIZE, least = ~0u;
