@@ -164,6 +164,7 @@ Result<const FlowTable::Entry*> FlowTable::take(const verbs::FlowSpec& spec, Fra
     placed.flow = *flow;
     left.flow = nullptr;
     sinks_++;
+    taken_++;
     from.sinks_--;
     return &left;
 }

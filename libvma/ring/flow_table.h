@@ -92,6 +92,8 @@ class FlowTable {
     std::size_t rules() const noexcept { return flows_.size(); }
     // Connections that had a rule of their own.
     std::uint64_t tcp_connections() const noexcept { return tcp_connections_; }
+    // Flows that came here by take().
+    std::uint64_t taken() const noexcept { return taken_; }
 
   private:
     struct Key {
@@ -138,7 +140,7 @@ class FlowTable {
     RuleOwners* owners_ = nullptr;
     Ring* ring_ = nullptr;
     std::uint32_t sinks_ = 0;  // attached
-    std::uint64_t tcp_connections_ = 0;
+    std::uint64_t tcp_connections_ = 0, taken_ = 0;
 };
 
 }  // namespace vma::ring

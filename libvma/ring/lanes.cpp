@@ -15,13 +15,24 @@
 
 namespace vma::ring {
 
+namespace {
+
+// Memory is set aside for each ring that there may be.
+unsigned processors() noexcept {
+    return static_cast<unsigned>(std::clamp(sysconf(_SC_NPROCESSORS_CONF), 1l, long{Lanes::kMost}));
+}
+
+}  // namespace
+
 thread_local constinit Lanes::Claim Lanes::t_claim;
 thread_local constinit int Lanes::t_core = -1;
 
 Lanes::Lanes(Logic logic, unsigned limit)
     : logic_(logic),
       most_(limit == 0 ? kMost : std::min(limit, kMost)),
-      limit_(logic == Logic::interface ? 1 : most_),
+      limit_(logic == Logic::interface ? 1
+             : logic >= Logic::core    ? std::min(most_, processors())
+                                       : most_),
       cores_(logic >= Logic::core ? CPU_SETSIZE : 0),
       bound_(cores_.size()) {}
 
@@ -143,6 +154,7 @@ unsigned Lanes::of_address(in_addr_t address) noexcept {
 // the kernel has put them apart.
 unsigned Lanes::quietest_core() const noexcept {
     cpu_set_t allowed;
+    CPU_ZERO(&allowed);  // the kernel fills in only as much as it has
     if (os::raw_syscall(SYS_sched_getaffinity, 0, sizeof allowed, &allowed) <= 0) return CPU_SETSIZE;
     const unsigned here = static_cast<unsigned>(std::max(sched_getcpu(), 0));
     unsigned best = CPU_SETSIZE, least = ~0u;

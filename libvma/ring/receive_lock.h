@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <vector>
 
 #include "libvma/ring/frame_sink.h"
@@ -31,7 +32,10 @@ class ReceiveLock {
     // For a loop that polls. It would take the lock again before a waiter can wake up, so false, too, while a
     // thread waits in Hold.
     bool try_lock_to_poll() noexcept {
-        return waiters_.load(std::memory_order_relaxed) == 0 && lock_.try_lock();
+        if (__builtin_expect(waiters_.load(std::memory_order_relaxed) == 0 && lock_.try_lock(), 1))
+            return true;
+        if (!lock_.owned_by_me()) contended();
+        return false;
     }
     bool try_lock_once() noexcept { return lock_.try_lock(); }
     void unlock() noexcept {
@@ -46,6 +50,9 @@ class ReceiveLock {
     // Of a signal handler: it interrupted this thread inside the lock. Of a sink: it is inside deliver().
     bool owned_by_me() const noexcept { return lock_.owned_by_me(); }
 
+    // How often a thread found the lock taken.
+    std::uint64_t waits() const noexcept { return waits_.load(std::memory_order_relaxed); }
+
     // Holds the lock, even against threads that poll without pause. `mine` is false where the thread had the
     // lock before: then nothing is locked or unlocked.
     class Hold {
@@ -53,7 +60,10 @@ class ReceiveLock {
         explicit Hold(ReceiveLock& lock) noexcept : mine(!lock.owned_by_me()), lock_(lock) {
             if (!mine) return;
             lock_.waiters_.fetch_add(1, std::memory_order_relaxed);
-            lock_.lock_.lock();
+            if (!lock_.lock_.try_lock()) {
+                lock_.contended();
+                lock_.lock_.lock();
+            }
             lock_.waiters_.fetch_sub(1, std::memory_order_relaxed);
         }
         ~Hold() {
@@ -86,6 +96,7 @@ class ReceiveLock {
 
   private:
     void run() noexcept;
+    [[gnu::cold]] void contended() noexcept { waits_.fetch_add(1, std::memory_order_relaxed); }
 
     Lock lock_;
     std::atomic<unsigned> waiters_{0};
@@ -94,6 +105,7 @@ class ReceiveLock {
     Ring& ring_;
     Lock work_lock_;  // a leaf
     std::vector<Detach> detaches_;
+    std::atomic<std::uint64_t> waits_{0};
 };
 
 }  // namespace vma::ring

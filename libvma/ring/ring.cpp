@@ -177,6 +177,10 @@ RingCounters Ring::counters() noexcept {
     if (hold.mine) c.rules = rx_.flows().rules();
     c.tcp_connections = rx_.flows().tcp_connections();
     c.recoveries = recovery_.recoveries();
+    c.flows_taken = rx_.flows().taken();
+    c.rx_lock_waits = rx_.lock().waits();
+    c.tx_lock_waits = tx_.lock_waits();
+    c.device_lock_waits = device_->lock_waits();
     tx_.count(c);
     return c;
 }

@@ -35,6 +35,9 @@ struct RingCounters : RxCounters, TxCounters {
     std::uint64_t recoveries = 0;       // the QP was brought back to work
     std::uint64_t tcp_connections = 0;  // had a rule of their own here
     std::uint64_t rules = 0;            // flow rules now
+    std::uint64_t flows_taken = 0;      // flows that moved here from another ring
+    // Times a thread found a lock taken: of receiving, of sending, and of what rings share in the device.
+    std::uint64_t rx_lock_waits = 0, tx_lock_waits = 0, device_lock_waits = 0;
 };
 
 // Where a ring's buffers are. What is in none of these places is held by sinks, or waits in the device's CQ.

@@ -382,7 +382,7 @@ void TxQueue::hold(HeldSender* sender) noexcept {
 void TxQueue::flush_now() noexcept {
     if (lock_.owned_by_me()) return;  // a signal handler inside send_udp()
     if (!held_.empty()) held_.send_all();
-    lock_.lock();
+    lock();
     in_burst_.store(false, std::memory_order_relaxed);
     device_->flush(qp_);
     lock_.unlock();

@@ -80,6 +80,8 @@ class TxQueue {
     // ---- statistics, any thread ----
     void count(TxCounters& out) const noexcept;
     void count(BufferCounts& out) noexcept;
+    // How often a thread found the lock taken.
+    std::uint64_t lock_waits() const noexcept { return lock_waits_.load(std::memory_order_relaxed); }
 
     // ---- for Recovery, with the receive lock held, and not by a thread with this lock ----
     // Stops the device's QP: after this it reads no send buffer.
@@ -111,6 +113,7 @@ class TxQueue {
     bool lock() noexcept {
         if (lock_.try_lock()) return true;
         if (lock_.owned_by_me()) return false;
+        lock_waits_.fetch_add(1, std::memory_order_relaxed);
         lock_.lock();
         return true;
     }
@@ -151,6 +154,7 @@ class TxQueue {
     std::uint32_t signal_most_ = 1;  // signal_every_, but for the process's end
     Tso tso_;
     std::atomic<std::uint64_t> retransmits_{0};
+    std::atomic<std::uint64_t> lock_waits_{0};
     std::uint64_t frames_looked_at_ = 0;  // the flusher's
 };
 

@@ -59,7 +59,7 @@ class RingPlace {
   private:
     static constexpr unsigned kMostDoublings = 16;
 
-    bool calls_elsewhere(Way way) noexcept;
+    [[gnu::noinline]] bool calls_elsewhere(Way way) noexcept;
     void follow() noexcept;
     void leave() noexcept;
 

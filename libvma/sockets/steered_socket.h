@@ -87,7 +87,7 @@ class SteeredSocket : public Socket, public Steered {
 
     // RingPlace::strayed(): moves the socket to the ring of the calling thread, unless locks are in the way:
     // then the next call tries again. No lock of the socket or of a ring held.
-    void move_ring() noexcept;
+    [[gnu::cold, gnu::noinline]] void move_ring() noexcept;
     // The program chooses how its ring is found: 0 or -errno. Moves the socket if it has one.
     int choose_lane(const OwnRing& own) noexcept;
     // Under Stack::control(): flows and sends move to the ring of `lane`. False: nothing has changed, and

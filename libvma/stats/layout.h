@@ -176,11 +176,15 @@ struct RingBlock {
     // gauges and counters
 #define VMA_RING_NUMBER(member, ...) std::uint64_t member;
 #define VMA_RING_DROPS(member) std::uint64_t member[kRingDrops];
+#define VMA_RING_LAST_NUMBER(...)
 #include "libvma/stats/numbers.def"
     // description, too
     std::uint32_t logic;    // VMA_RING_ALLOCATION_LOGIC_*, the greater one
     std::uint32_t sockets;  // that have the lane
     char owner[32];         // "thread 4711"
+    // counters
+#define VMA_RING_LAST_NUMBER(member, ...) std::uint64_t member;
+#include "libvma/stats/numbers.def"
 };
 
 struct PoolBlock {

@@ -207,6 +207,8 @@ class Device {
     // Frames that the device itself dropped on receive since it was opened (no buffer posted, ring full,
     // invalid).
     virtual std::uint64_t rx_device_drops() noexcept { return 0; }
+    // How often a thread found a lock taken that this device shares with further() ones. Any thread.
+    virtual std::uint64_t lock_waits() const noexcept { return 0; }
 
   protected:
     Device() = default;

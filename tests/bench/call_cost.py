@@ -5,6 +5,7 @@
     tests/bench/call_cost.py             prints the table
     tests/bench/call_cost.py --check     exits with 1 if a call takes 10 % more than in call_cost.limits
     tests/bench/call_cost.py --renew     writes that file
+    tests/bench/call_cost.py --logic 20  with a ring for each thread
 
 The library is preloaded into socket_instructions, over the mlx5 data path on the simulated adapter. Callgrind
 counts the calls alone: the adapter and the peer move between them. The figures do not depend on the machine's
@@ -61,17 +62,18 @@ exec "$@"
 """
 
 
-def environment(tree):
-    """Ours, without the settings of the library that it may have."""
+def environment(tree, logic=0):
+    """Ours, without the settings of the library that it may have. `logic`: of VMA_RING_ALLOCATION_LOGIC_*."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VMA_", "MLX5_SIM_"))
             and name != "LD_PRELOAD"}
     # Over the adapter or not at all; no rules of the machine; the internal thread takes no frames away.
     return {**kept, "SYSFS_PATH": tree, "VMA_XDP_INTERFACES": "", "VMA_CONFIG_FILE": "/dev/null",
-            "VMA_TRACELEVEL": "warn", "VMA_PROGRESS_ENGINE_INTERVAL": "0"}
+            "VMA_TRACELEVEL": "warn", "VMA_PROGRESS_ENGINE_INTERVAL": "0",
+            "VMA_RING_ALLOCATION_LOGIC_RX": str(logic), "VMA_RING_ALLOCATION_LOGIC_TX": str(logic)}
 
 
-def measure(build):
-    """Name of a case -> instructions of a call by layer."""
+def measure(build, logic=0):
+    """Name of a case -> instructions of a call by layer. `logic`: see environment()."""
     program, library, sysfs = (os.path.join(build, *path) for path in (
         ("tests", "bench", "socket_instructions"), ("libvma", "libvma.so"),
         ("tests", "mlx5_sim", "mlx5_sim_sysfs")))
@@ -89,7 +91,7 @@ def measure(build):
                     f"VMA_SOCKETXTREME={int(protocol == 'poll')}",
                     callgrind.VALGRIND, program, protocol, str(burst), str(count)]
         return {name: callgrind.per_call(lambda count, p=protocol, b=burst: command(p, b, count), [function],
-                                         CALLS, environment(tree))
+                                         CALLS, environment(tree, logic))
                 for name, (protocol, burst, function) in CASES.items()}
 
 
@@ -149,8 +151,9 @@ def main():
     parser.add_argument("--renew", action="store_true", help="write the figures that --check compares with")
     parser.add_argument("--markdown", action="store_true", help="layers in per cent, as docs/performance.md")
     parser.add_argument("--build", default=os.path.join(REPOSITORY, "build-release"), help="build directory")
+    parser.add_argument("--logic", type=int, default=0, help="ring allocation logic; the limits are of 0")
     options = parser.parse_args()
-    measured = measure(os.path.abspath(options.build))
+    measured = measure(os.path.abspath(options.build), options.logic)
     print("\n".join(shares(measured) if options.markdown else table(measured)))
     if options.renew:
         with open(LIMITS, "w", encoding="ascii") as file:

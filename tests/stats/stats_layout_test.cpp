@@ -97,10 +97,13 @@ TEST(StatsLayout, DocumentIsCurrent) {
                          F(device),
 #define VMA_RING_NUMBER(member, ...) F(member),
 #define VMA_RING_DROPS(member) F(member),
+#define VMA_RING_LAST_NUMBER(...)
 #include "libvma/stats/numbers.def"
                          F(logic),
                          F(sockets),
                          F(owner),
+#define VMA_RING_LAST_NUMBER(member, ...) F(member),
+#include "libvma/stats/numbers.def"
                      }));
 #undef F
 #define F(name) {#name, offsetof(PoolBlock, name)}

@@ -156,6 +156,10 @@ class FullView {
         count_some("Tx lost by errors:", r.tx_lost);
         count_some("Recoveries:", r.recoveries);
         count_some("Given to the kernel:", r.rx_to_kernel);
+        count_some("Flows moved here:", r.migrations);
+        count_some("Receive lock taken:", r.rx_lock_waits);
+        count_some("Send lock taken:", r.tx_lock_waits);
+        count_some("Device's locks taken:", r.device_lock_waits);
         count("Interrupt requests:", r.interrupts_requested);
         count("Interrupt received:", r.interrupts_received);
         level("Moderation frame count:", r.moderation_count);

@@ -78,10 +78,12 @@ void publish_owner(stats::RingBlock& block, const ring::Lanes& lanes, unsigned l
     try {
         const std::string owner = lanes.owner(lane);
         const unsigned sockets = lanes.users(lane);
-        if (stats::text_of(block.owner) == owner && block.sockets == sockets) return;
+        const ring::Logic own = lanes.logic(lane);
+        const auto logic = static_cast<std::uint32_t>(own != ring::Logic::interface ? own : lanes.logic());
+        if (stats::text_of(block.owner) == owner && block.sockets == sockets && block.logic == logic) return;
         stats::Describe guard(block.sequence);
         if (!guard) return;
-        block.logic = static_cast<std::uint32_t>(lanes.logic());
+        block.logic = logic;
         block.sockets = sockets;
         stats::put_text(block.owner, owner);
     } catch (...) {
@@ -112,6 +114,10 @@ void publish_ring(unsigned number, RingSlot& slot) noexcept {
     put(block.tx_lost, now.tx_lost - base.tx_lost);
     put(block.recoveries, now.recoveries - base.recoveries);
     put(block.rx_to_kernel, now.rx_to_kernel - base.rx_to_kernel);
+    put(block.migrations, now.flows_taken - base.flows_taken);
+    put(block.rx_lock_waits, now.rx_lock_waits - base.rx_lock_waits);
+    put(block.tx_lock_waits, now.tx_lock_waits - base.tx_lock_waits);
+    put(block.device_lock_waits, now.device_lock_waits - base.device_lock_waits);
     put(block.interrupts_requested, moderation.requested - slot.moderation_base.requested);
     put(block.interrupts_received, moderation.received - slot.moderation_base.received);
 

@@ -94,7 +94,7 @@ class TcpCore : public SteeredSocket, public tcp::Owner {
         return stack_.control().owned_by_me() || state_lock_.owned_by_me() || interrupted_library_code();
     }
     // SteeredSocket::move_ring(), between changes of phase.
-    [[gnu::cold]] void move_connection() noexcept;
+    [[gnu::cold, gnu::noinline]] void move_connection() noexcept;
     bool move_to(unsigned lane, std::string& why) final;
     // After -EREMOTE of the connection: waits for the handover that is under way, or does it. 1: the
     // kernel answers now; 0: the connection is still here, so try again; -EAGAIN: neither, in a signal

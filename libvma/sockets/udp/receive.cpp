@@ -121,6 +121,7 @@ bool UdpSocket::refuses_copy(int fd, const Receive& r) noexcept {
 }
 
 ssize_t UdpSocket::receive_held(HeldReceive& receive) {
+    if (place_.strayed(RingPlace::Way::rx)) move_ring();
     msghdr msg{};
     if (receive.name != nullptr) {
         if (!UserMemory::writable(receive.name_length, sizeof *receive.name_length)) {
@@ -154,7 +155,6 @@ int UdpSocket::would_block() noexcept {
 
 ssize_t UdpSocket::receive(int fd, Receive& r) {
     const config::Params& params = config::get();
-    if (place_.strayed(RingPlace::Way::rx)) move_ring();
     bool waits = blocks(r.flags);
     // Other flags mean nothing to a UDP receive, in the kernel neither (MSG_OOB for one). A handler that
     // interrupted the library gets what the kernel has.
@@ -325,6 +325,7 @@ int UdpSocket::count_kernel_receive(int result, const mmsghdr* msgs, int flags) 
 // ---- calls ----
 
 ssize_t UdpSocket::recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* addr, socklen_t* alen) {
+    if (place_.strayed(RingPlace::Way::rx)) move_ring();
     if (kernel_receives(flags))
         return count_kernel_receive(Socket::recvfrom(fd, buf, len, flags, addr, alen), flags);
     iovec iov{buf, len};
@@ -351,6 +352,7 @@ ssize_t UdpSocket::recvfrom(int fd, void* buf, size_t len, int flags, sockaddr* 
 }
 
 ssize_t UdpSocket::recvmsg(int fd, msghdr* msg, int flags) {
+    if (place_.strayed(RingPlace::Way::rx)) move_ring();
     if (kernel_receives(flags) || !UserMemory::writable(msg, sizeof *msg) || vectors_error(*msg) != 0 ||
         static_cast<int>(msg->msg_namelen) < 0)
         return count_kernel_receive(Socket::recvmsg(fd, msg, flags), flags);

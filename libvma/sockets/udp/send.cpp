@@ -66,7 +66,6 @@ void UdpSocket::show_kernel_sends() noexcept {
     if (ends_.local.port == 0)
         return kernel_sends(stats::Reason::not_bound, "the first datagram binds the socket");
     if (!still_mine(fd)) return false;
-    if (place_.strayed(RingPlace::Way::tx)) move_ring();
     return true;
 }
 
@@ -165,6 +164,7 @@ unsigned UdpSocket::send_run(int fd, const iovec* datagrams, unsigned count, int
 int UdpSocket::send_pieces(int fd, const iovec* data, unsigned count, int flags, const sockaddr* to,
                            socklen_t length) {
     constexpr unsigned kRun = 64;  // others may want the locks
+    if (place_.strayed(RingPlace::Way::tx)) move_ring();
     unsigned sent = 0;
     const int before = errno;
     while (sent < count) {
@@ -211,6 +211,7 @@ int UdpSocket::dont_wait_here(int flags) const noexcept {
 
 ssize_t UdpSocket::sendto(int fd, const void* buf, size_t len, int flags, const sockaddr* addr,
                           socklen_t alen) {
+    if (place_.strayed(RingPlace::Way::tx)) move_ring();
     ssize_t result = -1;
     iovec iov{const_cast<void*>(buf), len};
     if (len <= 65535 && send_fast(fd, &iov, 1, len, flags, addr, alen, nullptr, result)) return result;
@@ -228,6 +229,7 @@ ssize_t UdpSocket::sendto(int fd, const void* buf, size_t len, int flags, const 
 }
 
 ssize_t UdpSocket::sendmsg(int fd, const msghdr* msg, int flags) {
+    if (place_.strayed(RingPlace::Way::tx)) move_ring();
     ssize_t result = -1;
     PacketInfo info;
     if (UserMemory::readable(msg, sizeof *msg) && (msg->msg_controllen == 0 || info.read(*msg)) &&

@@ -15,14 +15,30 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
 #include "libvma/runtime/lock.h"
 #include "libvma/verbs/xdp/xsk.h"
 
 namespace vma::verbs::xdp {
+
+// Holds a lock that devices share, and counts when it has to wait for it.
+class PoolGuard {
+  public:
+    PoolGuard(Lock& lock, std::atomic<std::uint64_t>& waits) noexcept : lock_(lock) {
+        if (__builtin_expect(lock_.try_lock(), 1)) return;
+        waits.fetch_add(1, std::memory_order_relaxed);
+        lock_.lock();
+    }
+    ~PoolGuard() { lock_.unlock(); }
+    PoolGuard(const PoolGuard&) = delete;
+    PoolGuard& operator=(const PoolGuard&) = delete;
+
+  private:
+    Lock& lock_;
+};
 
 class SharedPool {
   public:
@@ -54,11 +70,11 @@ class SharedPool {
 
     Lock& fill_lock() noexcept { return fill_lock_; }
     void set_completions(XskRing<std::uint64_t>& ring) noexcept { completions_ = &ring; }
-    // Calls done(offset) for each of the device's chunks that were sent.
+    // Calls done(offset) for each of the device's chunks that were sent. `waits`: as of PoolGuard.
     template <class Done>
-    void take_sent(unsigned device, Done&& done) noexcept {
+    void take_sent(unsigned device, std::atomic<std::uint64_t>& waits, Done&& done) noexcept {
         if (sent_lock_.owned_by_me()) return;
-        const std::lock_guard guard(sent_lock_);
+        const PoolGuard guard(sent_lock_, waits);
         for (const std::uint64_t offset : boxes_[device]) done(offset);
         boxes_[device].clear();
         const std::uint32_t ready = completions_->available();

@@ -230,7 +230,7 @@ int XdpDevice::post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad) {
         *bad = wr;
         return ENOMEM;
     }
-    const std::lock_guard guard(d.pool_->fill_lock());
+    const PoolGuard guard(d.pool_->fill_lock(), d.pool_waits_);
     return d.post(wr, bad);
 }
 

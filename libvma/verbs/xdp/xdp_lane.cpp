@@ -120,7 +120,7 @@ void XdpLane::give_back(std::size_t number) noexcept {
     std::vector<std::uint64_t>& chunks = taken_[number];
     if (chunks.empty() || pool_->fill_lock().owned_by_me()) return;
     Xsk& owner = first_.queue(number);
-    const std::lock_guard guard(pool_->fill_lock());
+    const PoolGuard guard(pool_->fill_lock(), pool_waits_);
     const auto wanted = static_cast<std::uint32_t>(chunks.size());
     const std::uint32_t n = std::min(owner.fill.room(wanted), wanted);
     for (std::uint32_t i = 0; i < n; i++) owner.fill.back(i) = chunks[chunks.size() - 1 - i];

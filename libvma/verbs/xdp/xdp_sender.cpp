@@ -55,7 +55,7 @@ void XdpSender::reap() noexcept {
         if (const std::uint64_t slot = sent_.take(offset); slot != ChunksAway::kNone)
             slots_.piece_done(static_cast<std::uint32_t>(slot));
     };
-    if (__builtin_expect(pool_ != nullptr, 0)) return pool_->take_sent(slot_, done);
+    if (__builtin_expect(pool_ != nullptr, 0)) return pool_->take_sent(slot_, pool_waits_, done);
     XskRing<std::uint64_t>& ring = queues_.front()->completion;
     std::uint32_t ready = ring.available();
     if (ready == 0) return;

@@ -29,6 +29,7 @@ class XdpSender : public SoftwareDevice {
         return held_since_.load(std::memory_order_relaxed);
     }
     std::uint64_t rx_device_drops() noexcept final;
+    std::uint64_t lock_waits() const noexcept final { return pool_waits_.load(std::memory_order_relaxed); }
 
   protected:
     static constexpr std::uint32_t kMaxSendSge = 17;  // MAX_SKB_FRAGS
@@ -49,6 +50,7 @@ class XdpSender : public SoftwareDevice {
     std::vector<std::unique_ptr<Xsk>> queues_;
     SharedPool* pool_ = nullptr;  // of several devices on the same queues; null: there is one
     unsigned slot_ = 0;           // this device's number there
+    std::atomic<std::uint64_t> pool_waits_{0};
     SendSlots slots_;
     ChunksAway sent_;      // numbers: places in slots_
     bool scatter_ = true;  // a frame may have several descriptors

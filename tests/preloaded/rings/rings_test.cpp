@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -147,8 +148,11 @@ TEST_F(RingLogic, SocketsMoveInTheMidstOfTraffic) {
               {"VMA_RING_MIGRATION_RATIO_RX=20", "VMA_RING_MIGRATION_RATIO_TX=20"});
         std::uint64_t moves = 0;
         for (const auto& socket : sockets_seen) moves += socket.ring_migrations;
+        std::uint64_t flows = 0;
+        for (const auto& ring : rings) flows += ring.migrations;
         if (std::string(logic) == "20") {
             EXPECT_GE(moves, sockets_seen.size()) << process.err();
+            EXPECT_GE(flows, sockets_seen.size()) << process.err();
         }
         if (std::string(logic) < "20") {
             EXPECT_EQ(moves, 0u) << logic;
@@ -156,6 +160,18 @@ TEST_F(RingLogic, SocketsMoveInTheMidstOfTraffic) {
         EXPECT_EQ(process.err().find("stays on its ring"), std::string::npos) << process.err();
         go_on();
     }
+}
+
+// Each thread has its sockets and its ring, and does not meet the others at locks. It meets the library's own
+// threads, which look at the rings now and then, and lose the processor there.
+TEST_F(RingLogic, ThreadsDoNotMeetAtLocks) {
+    std::map<std::string, std::uint64_t> waits;
+    for (const char* logic : {"0", "20"}) {
+        start(logic, {"talk", "198.18.1.2", "6000", "4", "3", messages(4000)});
+        for (const auto& ring : rings) waits[logic] += ring.rx_lock_waits + ring.tx_lock_waits;
+        go_on();
+    }
+    EXPECT_LT(waits["20"] * 4, waits["0"]);
 }
 
 TEST_F(RingLogic, NoSocketMovesWithARatioOfMinusOne) {
