@@ -388,24 +388,4 @@ void TxQueue::flush_now() noexcept {
     lock_.unlock();
 }
 
-void TxQueue::flush_older(std::uint64_t now, std::uint64_t age, LookAtHeld& look) noexcept {
-    const std::uint64_t frames = stats::load(counters_.tx_frames);
-    if (frames - std::exchange(frames_looked_at_, frames) >= LookAtHeld::kGoesOn) look.goes_on = true;
-    if (!held_.empty()) {
-        const std::uint64_t oldest = held_.since();
-        if (now < oldest + age) return look.at(oldest + age);
-        look.left |= held_.send_all();
-        flush_now();
-        return look.at(now + age);
-    }
-    if (device_->tx_held(qp_) == 0) return;
-    std::uint64_t since = device_->tx_held_since(qp_);
-    if (now < since + age) return look.at(since + age);
-    if (!lock_.try_lock()) return look.at(now + age / 8);  // a sender holds it, and decides itself
-    device_->flush(qp_);
-    lock_.unlock();
-    look.left = true;
-    look.at(now + age);
-}
-
 }  // namespace vma::ring
