@@ -186,7 +186,10 @@ void LossRecovery::before_ack(const AckInfo& info) noexcept {
     if (advances && head != nullptr && head->is_long() && head->marks() == 0 &&
         seq_before(head->seq(), info.ack))
         head->trim_front(info.ack - head->seq());
-    if (info.block_count != 0 || (!advances && !info.data)) t.queue.cut_sent();
+    // An ACK of RFC 5681 section 2; one that opens the window is none.
+    const bool again = !advances && info.ack == una && !info.data;
+    const bool duplicate = again && info.window == pcb->snd_wnd();
+    if (info.block_count != 0 || duplicate) t.queue.cut_sent();
     bool reported = false;
     if (info.block_count != 0) {
         const SackOutcome out = scoreboard_->on_sack(head, std::span(info.blocks, info.block_count), info.ack,
@@ -199,9 +202,7 @@ void LossRecovery::before_ack(const AckInfo& info) noexcept {
             scoreboard_->undo(head);
         }
     }
-    // A duplicate ACK (RFC 5681 section 2).
-    if (!advances && info.ack == una && !info.data && head != nullptr &&
-        (info.window == pcb->snd_wnd() || reported)) {
+    if (head != nullptr && (duplicate || (again && reported))) {
         t.counters.dup_acks_in++;
         scoreboard_->on_duplicate_ack(head, una, flight);
     }
