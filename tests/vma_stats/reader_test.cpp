@@ -5,6 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
+
 #include "tests/vma_stats/memory_source.h"
 #include "tests/vma_stats/stats_image.h"
 #include "tools/vma_stats/text.h"
@@ -67,14 +70,16 @@ TEST(StatsReader, LongerBlocksAreReadAsFarAsTheyAreKnown) {
 }
 
 TEST(StatsReader, FieldsThatShorterBlocksLackAreZero) {
+    constexpr std::size_t kLacks = 16;
     Image shorter = image();
-    shorter.longer = -16;
-    shorter.sockets[0].extra_callback_received = shorter.sockets[0].extra_callback_held = 5;
+    shorter.longer = -static_cast<int>(kLacks);
+    auto* const last = reinterpret_cast<std::byte*>(&shorter.sockets[0] + 1) - kLacks;
+    std::fill_n(last, kLacks, std::byte{5});
     const Snapshot s = good(MemorySource(shorter.bytes()));
     ASSERT_EQ(s.sockets.size(), 4u);
     EXPECT_EQ(s.sockets[0].block.fd, 14);
-    EXPECT_EQ(s.sockets[0].block.extra_callback_received, 0u);
-    EXPECT_EQ(s.sockets[0].block.extra_callback_held, 0u);
+    const auto* const read = reinterpret_cast<const std::byte*>(&s.sockets[0].block + 1) - kLacks;
+    EXPECT_EQ(std::count(read, read + kLacks, std::byte{0}), std::ptrdiff_t{kLacks});
 }
 
 TEST(StatsReader, RefusesForeignFiles) {

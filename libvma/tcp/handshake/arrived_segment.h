@@ -10,7 +10,7 @@
 #include "libvma/net/address.h"
 #include "libvma/net/frame.h"
 #include "libvma/ring/ring.h"
-#include "libvma/tcp/lwip/lwip.h"
+#include "libvma/tcp/lwip/segment.h"
 #include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {

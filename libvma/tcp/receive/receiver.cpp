@@ -152,14 +152,17 @@ void Receiver::judged(LentData* data) noexcept {
         }
         lent_ -= data->charge_;
         std::exchange(data->connection_, nullptr)->unref_later();
-        decide_all();
+        make_readable();  // without a callback, too: lend() has hidden it
     } else if (queue_.first() == nullptr) {
         decide_all();
     }
 }
 
 void Receiver::decide_all() noexcept {
-    if (!undecided()) return;
+    if (undecided()) make_readable();
+}
+
+void Receiver::make_readable() noexcept {
     undecided_.store(false, std::memory_order_relaxed);
     show_readable();
     tcb_.shown.wake_readers();

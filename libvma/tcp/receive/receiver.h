@@ -76,6 +76,7 @@ class Receiver {
     void widen_window() noexcept;
     std::size_t lent() noexcept;
     void show_readable() noexcept;
+    void make_readable() noexcept;  // all that is queued
 
     Tcb& tcb_;
     ReceiveQueue queue_;        // in sequence
