@@ -73,10 +73,11 @@ ExtremeMember* ExtremeList::claim() noexcept {
     if (empty()) return nullptr;
     const std::lock_guard guard(lock_);
     while (ExtremeMember* m = first_) {
-        unlink(*m);
-        // Its object may be about to end: the destructor waits for the lock.
+        // Its object may be about to end: the destructor waits for the lock as long as the member is listed.
+        // Without a reference nothing of the member may be touched once it is not.
         const bool lives = m->socket_.try_ref();
         m->state_.store(ExtremeMember::State::claimed);
+        unlink(*m);
         if (lives) return m;
     }
     return nullptr;
