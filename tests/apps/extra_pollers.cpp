@@ -96,16 +96,16 @@ void send_owed(int fd, Connection& c) {
     }
 }
 
-void echo() {
+// `few`: at first there are numbers for two connections; the others wait.
+void serve(bool few) {
     const int listener = socket(AF_INET, SOCK_STREAM, 0);
     const sockaddr_in here = at(own, kEchoPort);
     CHECK(bind(listener, raw(here), sizeof here) == 0 && listen(listener, 64) == 0);
     Poller poller(ring_of(listener));
-    // At first there are numbers for two connections; the others wait.
     rlimit numbers{};
     CHECK(getrlimit(RLIMIT_NOFILE, &numbers) == 0);
-    const rlimit few{static_cast<rlim_t>(listener) + 3, numbers.rlim_max};
-    CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
+    const rlimit lack{static_cast<rlim_t>(listener) + 3, numbers.rlim_max};
+    if (few) CHECK(setrlimit(RLIMIT_NOFILE, &lack) == 0);
     std::jthread later([&] {
         usleep(300000);
         CHECK(setrlimit(RLIMIT_NOFILE, &numbers) == 0);
@@ -179,8 +179,11 @@ int main(int argc, char** argv) {
     setvbuf(stdout, nullptr, _IOLBF, 0);
     own = argv[2];
     peer = argv[3];
-    const std::map<std::string, void (*)()> cases{
-        {"groups", groups}, {"echo", echo}, {"feed", feed}, {"clients", clients}};
+    const std::map<std::string, void (*)()> cases{{"groups", groups},
+                                                  {"echo", [] { serve(false); }},
+                                                  {"echo_few", [] { serve(true); }},
+                                                  {"feed", feed},
+                                                  {"clients", clients}};
     if (!cases.contains(argv[1])) return 2;
     api = vma_get_api();
     CHECK(api != nullptr || cases.at(argv[1]) == feed || cases.at(argv[1]) == clients);

@@ -209,7 +209,7 @@ void dummy() {
 void many() {
     vma_api2_t* const api2 = vma_get_api2();
     CHECK(api2 != nullptr && VMA_API2_HAS(api2, sendmany));
-    const int fd = udp(), stream = tcp();
+    const int fd = udp();
     CHECK(zero_copy(fd));
     std::vector<std::string> sent;
     std::vector<iovec> datagrams;

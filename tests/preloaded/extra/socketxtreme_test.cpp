@@ -31,6 +31,10 @@ TEST_F(SocketXtreme, PollsInSeveralThreads) { poll({"threads", "churn"}); }
 TEST_F(SocketXtreme, FreesInAnyOrderInTwoThreads) { poll({"stress"}); }
 TEST_F(SocketXtreme, ReceivesManyGroups) { converse("groups", "feed"); }
 TEST_F(SocketXtreme, ServesConnectionsWithoutAccept) { converse("echo", "clients"); }
+TEST_F(SocketXtreme, ServesConnectionsWithFewDescriptors) {
+    // The sanitizer opens a pipe to look at an object, and takes an object for wrong without it.
+    converse(sanitized() ? "echo" : "echo_few", "clients");
+}
 TEST_F(SocketXtreme, IsOffUnlessAskedFor) { run("extra_poll", {"off"}); }
 TEST_F(SocketXtreme, StatisticsShowWhatIsPolled) {
     Process peer = hosts.run(Host::b, {app("extra_poll"), "peer", "198.18.1.2"});
