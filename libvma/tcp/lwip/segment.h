@@ -16,6 +16,7 @@
 #include "libvma/tcp/lwip/lwip.h"
 #include "libvma/tcp/lwip/memory.h"
 #include "libvma/tcp/lwip/send_block.h"
+#include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp::lwip {
 
