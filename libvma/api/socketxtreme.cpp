@@ -69,14 +69,15 @@ class Turn {
 
     Next run() noexcept {
         if (!member_.socket().has_fds()) return Next::idle;
+        const bool stream = socket_.stream();
         Next next = Next::idle;
-        if (socket_.stream()) next = events(false);
-        if (next == Next::idle && socket_.stream()) next = connections();
+        if (stream) next = events(false);
+        if (stream && next == Next::idle) next = connections();
         if (next == Next::idle)
             next = packets(
                 [&](Held& packet) { return socket_.take_ready(packet, kStreamPieces, kStreamBytes); });
         if (next == Next::idle) next = of_kernel();
-        if (next == Next::idle && socket_.stream()) next = events(true);
+        if (stream && next == Next::idle) next = events(true);
         member_.socket().socket_counters().polled(packets_);
         return next;
     }

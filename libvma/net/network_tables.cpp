@@ -19,6 +19,17 @@ bool same(const Link& a, const Link& b) {
 
 bool usable(const Neighbour& n) { return n.state == Neighbour::State::usable; }
 
+// `part` of each entry; nothing when the lock is not to be had.
+template <class Table, class Part>
+auto each_of(const Table& table, Lock& lock, Part&& part) {
+    std::vector<decltype(part(*table.begin()))> result;
+    Section section(lock);
+    if (!section.entered()) return result;
+    result.reserve(table.size());
+    for (const auto& entry : table) result.push_back(part(entry));
+    return result;
+}
+
 }  // namespace
 
 std::uint64_t neighbour_key(int ifindex, in_addr_t address) {
@@ -135,21 +146,11 @@ bool NetworkTables::link(int ifindex, Link& out) const {
 }
 
 std::vector<Link> NetworkTables::links() const {
-    std::vector<Link> result;
-    Section section(table_lock_);
-    if (!section.entered()) return result;
-    result.reserve(links_.size());
-    for (const auto& [ifindex, entry] : links_) result.push_back(entry.link);
-    return result;
+    return each_of(links_, table_lock_, [](const auto& item) { return item.second.link; });
 }
 
 std::vector<LocalAddress> NetworkTables::addresses() const {
-    std::vector<LocalAddress> result;
-    Section section(table_lock_);
-    if (!section.entered()) return result;
-    result.reserve(addresses_.size());
-    for (const auto& entry : addresses_) result.push_back(entry.local);
-    return result;
+    return each_of(addresses_, table_lock_, [](const auto& entry) { return entry.local; });
 }
 
 bool NetworkTables::is_local(in_addr_t address, int* ifindex) const {

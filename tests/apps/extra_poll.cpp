@@ -12,6 +12,8 @@
 #include <set>
 #include <thread>
 
+#include "extra_freeing.h"
+
 namespace {
 
 using namespace extra;
@@ -500,56 +502,21 @@ void stress() {
     Poller poller(ring_of(fd));
     warm(fd, poller);
     const int stream = tcp();
-    std::mutex lock;
-    std::vector<vma_packet_desc_t> packets;
-    std::atomic<bool> over{false};
-    std::atomic<long> freed{0};
-    auto free_some = [&](unsigned seed) {
-        std::mt19937 random(seed);
-        for (;;) {
-            vma_packet_desc_t packet{};
-            {
-                const std::lock_guard guard(lock);
-                if (packets.empty() && over) return;
-                if (packets.size() > (over ? 0u : 20u)) {
-                    std::swap(packets[random() % packets.size()], packets.back());
-                    packet = packets.back();
-                    packets.pop_back();
-                }
-            }
-            if (packet.buff_lst == nullptr) {
-                usleep(10);
-                continue;
-            }
-            CHECK(api->socketxtreme_ref_vma_buff(packet.buff_lst) == 2);
-            CHECK(api->socketxtreme_free_vma_packets(&packet, 1) == 0);
-            CHECK(api->socketxtreme_free_vma_buff(packet.buff_lst) == 0);
-            freed++;
-        }
-    };
-    std::thread one(free_some, 1), two(free_some, 2);
-    long held = 0;
-    for (std::uint32_t i = 0; i < 8000; i++) {
-        const bool datagram = i % 2 == 0;
-        const int from = datagram ? fd : stream;
-        const std::size_t length = 1 + i % 1400;
-        request(from, length, i);
-        for (std::size_t got = 0; got < length;) {
-            vma_completion_t c;
-            CHECK(poller.next(c));
-            if ((c.events & VMA_SOCKETXTREME_PACKET) == 0) continue;
-            CHECK(c.user_data == static_cast<std::uint64_t>(from));
-            if (datagram) CHECK(bytes_of(c.packet) == made(length, i));
-            got += c.packet.total_len;
-            held++;
-            const std::lock_guard guard(lock);
-            packets.push_back(c.packet);
-        }
-    }
-    over = true;
-    one.join();
-    two.join();
-    CHECK(freed == held);
+    FreedByTwo<vma_packet_desc_t> packets(20, SIZE_MAX, [](vma_packet_desc_t& packet) {
+        CHECK(api->socketxtreme_ref_vma_buff(packet.buff_lst) == 2);
+        CHECK(api->socketxtreme_free_vma_packets(&packet, 1) == 0);
+        CHECK(api->socketxtreme_free_vma_buff(packet.buff_lst) == 0);
+    });
+    receive_in_turn(fd, stream, [&](int from, const std::string& content) -> std::size_t {
+        vma_completion_t c;
+        CHECK(poller.next(c));
+        if ((c.events & VMA_SOCKETXTREME_PACKET) == 0) return 0;
+        CHECK(c.user_data == static_cast<std::uint64_t>(from));
+        if (from == fd) CHECK(bytes_of(c.packet) == content);
+        packets.keep(c.packet);
+        return c.packet.total_len;
+    });
+    packets.finish();
 }
 
 // Without VMA_SOCKETXTREME.

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Uses recvfrom_zcopy and free_packets of the extra API. Each case is a function; the far side is
 // "extra_receive peer", on the kernel.
-#include <sys/epoll.h>
 #include <sys/wait.h>
 
-#include <atomic>
-#include <mutex>
 #include <random>
-#include <set>
 #include <thread>
 
 #include "extra_api.h"
+#include "extra_freeing.h"
 
 namespace {
 
@@ -297,54 +294,20 @@ void forked() {
 void stress() {
     const int fd = udp(), stream = tcp();
     offloaded(fd).give_back(fd);
-    std::mutex lock;
-    std::vector<std::pair<int, void*>> ids;
-    std::atomic<bool> over{false};
-    std::atomic<long> freed{0};
-    auto free_some = [&](unsigned seed) {
-        std::mt19937 random(seed);
-        for (;;) {
-            std::pair<int, void*> id{-1, nullptr};
-            {
-                const std::lock_guard guard(lock);
-                if (ids.empty() && over) return;
-                if (ids.size() > (over ? 0u : 20u)) {
-                    std::swap(ids[random() % ids.size()], ids.back());
-                    id = ids.back();
-                    ids.pop_back();
-                }
-            }
-            if (id.second == nullptr) {
-                usleep(10);
-                continue;
-            }
-            CHECK(give_back(id.first, id.second) == 0);
-            CHECK(give_back(id.first, id.second) < 0 && errno == ENOENT);
-            freed++;
-        }
-    };
-    std::thread one(free_some, 1), two(free_some, 2);
-    long held = 0;
-    for (std::uint32_t i = 0; i < 8000; i++) {
-        const bool datagram = i % 2 == 0;
-        const int from = datagram ? fd : stream;
-        const std::size_t length = 1 + i % 1400;
-        request(from, length, i);
-        for (std::size_t got = 0; got < length;) {
-            Packet packet;
-            const int n = packet.receive(from);
-            CHECK(n > 0 && packet.held());
-            if (datagram) CHECK(packet.content() == made(length, i));
-            got += static_cast<std::size_t>(n);
-            held++;
-            const std::lock_guard guard(lock);
-            ids.emplace_back(from, packet.first().packet_id);
-        }
-    }
-    over = true;
-    one.join();
-    two.join();
-    CHECK(freed == held);
+    using Id = std::pair<int, void*>;
+    FreedByTwo<Id> ids(20, SIZE_MAX, [](Id& id) {
+        CHECK(give_back(id.first, id.second) == 0);
+        CHECK(give_back(id.first, id.second) < 0 && errno == ENOENT);
+    });
+    receive_in_turn(fd, stream, [&](int from, const std::string& content) {
+        Packet packet;
+        const int n = packet.receive(from);
+        CHECK(n > 0 && packet.held());
+        if (from == fd) CHECK(packet.content() == content);
+        ids.keep({from, packet.first().packet_id});
+        return static_cast<std::size_t>(n);
+    });
+    ids.finish();
     close(fd);
     close(stream);
 }
@@ -356,37 +319,12 @@ void random_order() {
     const int fd = udp();
     offloaded(fd).give_back(fd);
     limit(fd, 300);
-    std::mutex lock;
-    std::vector<void*> ids;
-    std::atomic<bool> over{false};
-    std::atomic<long> freed{0};
-    auto free_some = [&](unsigned seed) {
-        std::mt19937 random(seed);
-        for (;;) {
-            void* id = nullptr;
-            {
-                const std::lock_guard guard(lock);
-                if (ids.empty() && over) return;
-                if (ids.size() > (over ? 0 : kKept / 2)) {
-                    std::swap(ids[random() % ids.size()], ids.back());
-                    id = ids.back();
-                    ids.pop_back();
-                }
-            }
-            if (id == nullptr) {
-                sched_yield();
-                continue;
-            }
-            CHECK(give_back(fd, id) == 0);
-            freed++;
-        }
-    };
-    std::thread one(free_some, 1), two(free_some, 2);
+    FreedByTwo<void*> ids(kKept / 2, kKept, [fd](void*& id) { CHECK(give_back(fd, id) == 0); });
     const long most = wanted != 0 ? wanted : 100000;
-    long held = 0, lost = 0;
-    while (held < most) {
-        for (std::uint32_t i = 0; i < kBurst; i++)
-            request(fd, 16 + (static_cast<std::size_t>(held) + i) % 1200, i);
+    long lost = 0;
+    while (ids.held() < most) {
+        const auto held = static_cast<std::size_t>(ids.held());
+        for (std::uint32_t i = 0; i < kBurst; i++) request(fd, 16 + (held + i) % 1200, i);
         for (std::uint32_t i = 0; i < kBurst; i++) {
             Packet packet;
             const int n = packet.receive(fd);
@@ -396,23 +334,10 @@ void random_order() {
                 break;
             }
             CHECK(packet.held() && n >= 16 && intact(packet.content()));
-            held++;
-            for (;;) {
-                {
-                    const std::lock_guard guard(lock);
-                    if (ids.size() < kKept) {
-                        ids.push_back(packet.first().packet_id);
-                        break;
-                    }
-                }
-                sched_yield();
-            }
+            ids.keep(packet.first().packet_id);
         }
     }
-    over = true;
-    one.join();
-    two.join();
-    CHECK(freed == held);
+    const long held = ids.finish();
     CHECK(lost < held / 10);
     printf("%ld held, %ld lost\n", held, lost);
 }
