@@ -261,12 +261,16 @@ void Connection::detached(ring::Ring& ring) noexcept {
 
 // ---- data ----
 
+int Connection::error_for_call(unsigned flags) noexcept {
+    return __builtin_expect(flags & kBegun, 0) ? tcb_.shown.error() : tcb_.shown.take_error_locked();
+}
+
 ssize_t Connection::send(const iovec* iov, std::size_t, std::size_t length, unsigned flags) noexcept {
     if (!enter()) return -EWOULDBLOCK;
     ssize_t result;
     if (__builtin_expect(tcb_.freeze.away(), 0))
         result = -EREMOTE;
-    else if (const int error = tcb_.shown.take_error_locked(); error != 0)
+    else if (const int error = error_for_call(flags); error != 0)
         result = -error;
     else if (tcb_.phase.write_shut)
         result = -EPIPE;
@@ -287,11 +291,11 @@ void Connection::push() noexcept {
 }
 
 // What receive() says when nothing is there behind `skip` bytes.
-int Connection::nothing_to_read(std::size_t skip) noexcept {
+int Connection::nothing_to_read(unsigned flags, std::size_t skip) noexcept {
     if (skip != 0 || tcb_.receiver.undecided()) return -EAGAIN;
     // The kernel's SOCK_DONE: an error that came later is for SO_ERROR and for writers.
     if (tcb_.phase.fin_seen) return 0;
-    if (const int error = tcb_.shown.take_error_locked(); error != 0) return -error;
+    if (const int error = error_for_call(flags); error != 0) return -error;
     if (tcb_.phase.peer_closed || tcb_.phase.read_shut) return 0;
     return tcb_.pcb == nullptr && !tcb_.phase.connecting ? -ENOTCONN : -EAGAIN;
 }
@@ -303,7 +307,7 @@ ssize_t Connection::receive(const iovec* iov, std::size_t count, std::size_t len
     if (__builtin_expect(tcb_.freeze.away(), 0)) {
         result = -EREMOTE;
     } else if (tcb_.shown.readable() <= skip) {
-        result = nothing_to_read(skip);
+        result = nothing_to_read(flags, skip);
     } else {
         tcb_.sender.program_reads();
         result = static_cast<ssize_t>(tcb_.receiver.read(

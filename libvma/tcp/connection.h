@@ -64,10 +64,10 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     void set_owner(Owner* owner) noexcept;
 
     // ---- data ----
-    enum : unsigned { kMore = 1, kPeek = 2, kDiscard = 4, kQuiet = 8 };
+    enum : unsigned { kMore = 1, kPeek = 2, kDiscard = 4, kQuiet = 8, kBegun = 16 };
     // Queues what there is room for. -EAGAIN: no room; -EPIPE: shut down for sending; -ENOTCONN; or the
     // pending error. kMore: more follows (MSG_MORE). kQuiet: do not start sending (the caller will call
-    // push()).
+    // push()). kBegun: the program's call has moved bytes already, so the error stays for the next call.
     ssize_t send(const iovec* iov, std::size_t count, std::size_t length, unsigned flags) noexcept;
     void push() noexcept;
     // Copies out what is there (kPeek: and leaves it; kDiscard: copies nothing, MSG_TRUNC). `skip`: bytes to
@@ -237,7 +237,8 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     void serve_backlog() noexcept;
     void take_batch(ring::Ring& ring, ring::RxBuffer* list, ring::RxBuffer* last) noexcept;
     void options_changed() noexcept;
-    int nothing_to_read(std::size_t skip) noexcept;
+    int nothing_to_read(unsigned flags, std::size_t skip) noexcept;
+    int error_for_call(unsigned flags) noexcept;
     void close_locked(bool reset) noexcept;
     verbs::FlowSpec flow() const noexcept {
         return {IPPROTO_TCP, tcb_.ends.local.address.v4(), tcb_.ends.local.port,

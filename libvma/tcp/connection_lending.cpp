@@ -15,7 +15,7 @@ ssize_t Connection::lend(LentData& out, unsigned most, bool undecided, std::size
     } else {
         if (!undecided) tcb_.sender.program_reads();
         result = tcb_.receiver.lend(out, most, undecided, bytes);
-        if (result == 0) result = undecided ? -EAGAIN : nothing_to_read(0);
+        if (result == 0) result = undecided ? -EAGAIN : nothing_to_read(0, 0);
     }
     leave();
     return result;

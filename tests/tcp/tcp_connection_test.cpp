@@ -67,6 +67,23 @@ TEST(TcpConnection, RefusedWithoutListener) {
     EXPECT_EQ(c->state(), State::close);
 }
 
+// As the kernel's calls, which return what they have moved, and leave the error to the next one.
+TEST(TcpConnection, ACallThatHasMovedBytesLeavesTheError) {
+    World w;
+    w.listen();
+    Connection* c = w.connect();
+    w.poll();
+    w.listener->close();
+    w.poll();
+    char byte = 1;
+    iovec iov{&byte, 1};
+    EXPECT_EQ(c->send(&iov, 1, 1, Connection::kBegun), -ECONNRESET);
+    EXPECT_EQ(c->receive(&iov, 1, 1, Connection::kBegun), -ECONNRESET);
+    EXPECT_EQ(c->peek_error(), ECONNRESET);
+    EXPECT_EQ(c->receive(&iov, 1, 1, 0), -ECONNRESET);
+    EXPECT_EQ(c->receive(&iov, 1, 1, 0), 0);
+}
+
 TEST(TcpConnection, LostSynIsRepeated) {
     World w;
     w.listen();

@@ -141,7 +141,8 @@ ssize_t TcpStream::receive_ours(int fd, IovCursor& at, int flags) {
     for (;;) {
         // What was copied is returned before an error is: the error waits for the next call.
         if (got != 0 && c->readable() <= (peek ? got : 0) && c->peek_error() != 0) break;
-        const ssize_t n = take(*c, at, length - got, how, peek ? got : 0);
+        const unsigned begun = got != 0 ? tcp::Connection::kBegun : 0u;
+        const ssize_t n = take(*c, at, length - got, how | begun, peek ? got : 0);
         if (n > 0) {
             got += static_cast<std::size_t>(n);
             // What has come since is for the next call: another thread may have taken some before it, and the

@@ -82,7 +82,6 @@ ssize_t TcpStream::transmit_ours(int fd, IovCursor& at, int flags) {
         return true;
     };
     for (;;) {
-        if (sent != 0 && c->peek_error() != 0) break;  // it waits for the next call
         iovec pieces[IovCursor::kWindow];
         std::size_t bytes;
         const std::size_t count = at.window(pieces, at.left(), bytes);
@@ -94,7 +93,8 @@ ssize_t TcpStream::transmit_ours(int fd, IovCursor& at, int flags) {
         {
             ConnectionScope here(*c);
             // More of this call follows what the window holds.
-            n = c->send(pieces, count, good, good < at.left() ? how | tcp::Connection::kMore : how);
+            const unsigned more = good < at.left() ? tcp::Connection::kMore : 0u;
+            n = c->send(pieces, count, good, how | more | (sent != 0 ? tcp::Connection::kBegun : 0u));
         }
         // The state of the connection goes before that of the memory.
         if (__builtin_expect(n >= 0 && good == 0 && bytes != 0, 0)) return -EFAULT;
