@@ -107,7 +107,7 @@ def table(measured):
 
 def shares(measured):
     """The same in Markdown, with per cent for the layers."""
-    shown = [layer for layer in callgrind.LAYERS if any(row[layer] >= row["all"] / 200
+    shown = [layer for layer in callgrind.LAYERS if any(row[layer] >= row["all"] / 100
                                                         for row in measured.values())]
     lines = ["| Call | all | " + " | ".join(shown) + " |", "|" + "---|" * (len(shown) + 2)]
     for name, row in measured.items():
