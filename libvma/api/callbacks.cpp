@@ -7,12 +7,12 @@
 // its stack then.
 #include <unwind.h>
 
-#include <mutex>
+#include <memory>
 #include <new>
+#include <utility>
 
 #include "libvma/api/calls.h"
 #include "libvma/api/packet_table.h"
-#include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/region.h"
 #include "libvma/sockets/extra_socket.h"
 #include "libvma/sockets/verdicts.h"
@@ -30,56 +30,29 @@ using sockets::Verdicts;
 constexpr unsigned kAtOnce = 256;  // packets before the interrupted call goes on
 constexpr unsigned kPieces = 16;
 
-struct Judgement : Verdicts::Running {
+// In the memory of its filter.
+struct Judgement : sockets::Judging {
     Filter* filter = nullptr;  // with a reference to its socket
     void* packet = nullptr;
     const void* frame = nullptr;  // its caller's canonical frame address
-    std::uint64_t serial = 0;
+    std::uint64_t serial = 0;     // 0: it has ended
     std::size_t count = 0;
     iovec pieces[kPieces];
     sockaddr_in source, destination;
     vma_info_t info;
-    Judgement* next = nullptr;  // unused ones
 };
 
-// Never given back: as many as callbacks ran at the same time.
-struct Unused {
-    Lock lock;
-    Judgement* first = nullptr;
-    std::uint64_t serial = 0;
-};
-constinit Unused g_unused;
-
-void renew_judgements() noexcept { new (&g_unused) Unused; }
-VMA_RENEW_IN_CHILD(renew_judgements);
-
-Judgement* take_judgement() noexcept {
-    const std::lock_guard guard(g_unused.lock);
-    Judgement* j = g_unused.first;
-    if (j != nullptr)
-        g_unused.first = j->next;
-    else
-        j = new (std::nothrow) Judgement;
-    if (j != nullptr) j->serial = ++g_unused.serial;
-    return j;
-}
-
-void give_judgement(Judgement* j) noexcept {
-    const std::lock_guard guard(g_unused.lock);
-    j->serial = 0;
-    j->next = g_unused.first;
-    g_unused.first = j;
-}
+// The last serial of the thread, which alone looks at what it has given one.
+constinit thread_local std::uint64_t t_serial = 0;
 
 sockaddr_in name_of(const net::Endpoint& endpoint) noexcept {
     return net::ipv4_name(endpoint.address.v4(), endpoint.port);
 }
 
-void describe(Judgement& j, const Held& packet, ExtraSocket& socket) noexcept {
+void describe(Judgement& j, const Held& packet, const ExtraSocket::Ready& ready) noexcept {
     j.count = std::min(packet.iovecs(j.pieces, kPieces), kPieces);
     j.source = name_of(packet.source());
     j.destination = name_of(packet.destination());
-    const ExtraSocket::Ready ready = socket.ready();
     j.info = {};
     j.info.struct_sz = sizeof j.info;
     j.info.src = &j.source;
@@ -103,20 +76,21 @@ Judgement* begin(Callback& callback, const void* frame) noexcept {
     while (Filter* filter = Verdicts::claim(callback)) {
         ExtraSocket& socket = *filter->socket().extra();
         Held packet;
-        Judgement* j = socket.next_undecided(packet) ? take_judgement() : nullptr;
-        if (j != nullptr) {
-            describe(*j, packet, socket);
+        ExtraSocket::Ready ready;
+        if (socket.next_undecided(packet, ready)) {
+            auto* const j = static_cast<Judgement*>(&filter->room());
+            describe(*j, packet, ready);
             j->packet = PacketTable::instance().insert(packet);
             if (j->packet != nullptr) {
                 j->info.packet_id = j->packet;
                 j->filter = filter;
                 j->frame = frame;
+                j->serial = ++t_serial;
                 j->socket = &filter->socket();
                 j->outer = Verdicts::running();
                 Verdicts::set_running(j);
                 return j;
             }
-            give_judgement(j);
         }
         // Without memory nobody judges it.
         if (packet) socket.apply_verdict(&packet), socket.decide_all();
@@ -147,7 +121,7 @@ void end(Judgement* j, int verdict) noexcept {
             socket.apply_verdict(&packet);
         }
     }
-    give_judgement(j);
+    j->serial = 0;
     end_claim(filter);
 }
 
@@ -220,6 +194,9 @@ int register_recv_callback(int fd, vma_recv_callback_t callback, void* context) 
         if (!socket.serves_extra()) return -EINVAL;
         Filter* filter = socket.make_filter();
         if (filter == nullptr) return -ENOMEM;
+        std::unique_ptr<sockets::Judging> room(new (std::nothrow) Judgement);
+        if (room == nullptr) return -ENOMEM;
+        filter->give_room(std::move(room));
         Verdicts::set_runner(&run_callbacks);
         filter->set({reinterpret_cast<Callback::Function>(callback), context, fd});
         socket.filter_changed(callback != nullptr);

@@ -63,26 +63,32 @@ inline bool maybe_ours(int fd) noexcept { return __builtin_expect(g_fds.peek(fd)
 // is a Region.
 class Ours {
   public:
-    explicit Ours(int fd, bool sends = false) noexcept(false) {
-        if (__builtin_expect(g_fds.peek(fd) == nullptr, 1) || in_vfork_child()) return;
+    [[gnu::always_inline]] explicit Ours(int fd, bool sends = false) noexcept(false) {
+        sockets::FdObject* const seen = g_fds.peek(fd);
+        if (__builtin_expect(seen == nullptr, 1) || in_vfork_child()) return;
         runtime::enter_region();
-        socket_ = g_fds.socket(fd, sends);
-        if (!socket_) runtime::leave_region();
+        socket_ = g_fds.socket_of(fd, seen);
+        if (__builtin_expect(socket_ == nullptr, 0)) find(fd, sends);
     }
-    ~Ours() noexcept(false) {
-        if (!socket_) return;
-        socket_ = {};
+    [[gnu::always_inline]] ~Ours() noexcept(false) {
+        if (socket_ == nullptr) return;
+        socket_->unref();
         runtime::leave_region();
     }
     Ours(const Ours&) = delete;
     Ours& operator=(const Ours&) = delete;
 
-    explicit operator bool() const noexcept { return static_cast<bool>(socket_); }
-    sockets::Socket* operator->() const noexcept { return socket_.get(); }
+    explicit operator bool() const noexcept { return socket_ != nullptr; }
+    sockets::Socket* operator->() const noexcept { return socket_; }
     sockets::Socket& operator*() const noexcept { return *socket_; }
 
   private:
-    sockets::Ref<sockets::Socket> socket_;
+    [[gnu::noinline]] void find(int fd, bool sends) noexcept(false) {
+        socket_ = g_fds.socket(fd, sends).release();
+        if (socket_ == nullptr) runtime::leave_region();
+    }
+
+    sockets::Socket* socket_ = nullptr;  // with a reference
 };
 inline Ours ours(int fd) { return Ours(fd); }
 

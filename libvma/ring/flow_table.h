@@ -50,7 +50,7 @@ class FlowTable {
 
     // ---- for each frame ----
     // The flow of the frame that `wc` completed; null: no rule here matches it.
-    Entry* find(const net::ParsedFrame& f, const ibv_wc& wc) noexcept {
+    [[gnu::always_inline]] Entry* find(const net::ParsedFrame& f, const ibv_wc& wc) noexcept {
         if ((wc.wc_flags & verbs::kWcFlowTag) != 0)
             if (Entry* entry = by_tag(verbs::flow_tag(wc), f)) return entry;
         const Key key = key_of({f.protocol, f.dst_addr, f.dst_port, f.src_addr, f.src_port});

@@ -38,7 +38,7 @@ class ReceiveLock {
         return false;
     }
     bool try_lock_once() noexcept { return lock_.try_lock(); }
-    void unlock() noexcept {
+    [[gnu::always_inline]] void unlock() noexcept {
         if (__builtin_expect(pending_.load(std::memory_order_relaxed), 0)) run();
         lock_.unlock();
         // What was noted while the lock was still held would wait for the next poll.

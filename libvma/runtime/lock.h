@@ -20,7 +20,7 @@
 namespace vma {
 
 // A number of the calling thread, unique in the process while it lives; never 0, below 2^31.
-inline std::uint32_t thread_number() noexcept {
+[[gnu::always_inline]] inline std::uint32_t thread_number() noexcept {
     static std::atomic<std::uint32_t> next{1};
     static thread_local std::uint32_t mine = 0;
     if (__builtin_expect(mine == 0, 0)) mine = next.fetch_add(1, std::memory_order_relaxed) & 0x7fffffffu;
@@ -54,22 +54,23 @@ class Lock {
     // In a forked child: the child's one thread takes the place of the parent's favourite thread.
     static void reset_in_child() noexcept;
 
-    bool try_lock() noexcept {
+    // Calls of these make up a good part of a data call, and the compiler would not always inline them.
+    [[gnu::always_inline]] bool try_lock() noexcept {
         if (__builtin_expect(favourite() != 0, 0)) return single_try_lock();
         std::uint32_t expected = 0;
         return word_.compare_exchange_strong(expected, thread_number(), std::memory_order_acquire,
                                              std::memory_order_relaxed);
     }
-    void lock() noexcept {
+    [[gnu::always_inline]] void lock() noexcept {
         if (!try_lock()) lock_slow();
     }
-    void unlock() noexcept {
+    [[gnu::always_inline]] void unlock() noexcept {
         if (__builtin_expect(favourite() != 0, 0)) return single_unlock();
         if (word_.exchange(0, std::memory_order_release) & kWaiters) wake();
     }
     // One load of the lock's word, which holds the owner. So the answer is right at any instruction that a
     // signal handler may interrupt.
-    bool owned_by_me() const noexcept {
+    [[gnu::always_inline]] bool owned_by_me() const noexcept {
         return (word_.load(std::memory_order_relaxed) & ~kWaiters) == thread_number() ||
                (__builtin_expect(favourite() != 0, 0) &&
                 other_.load(std::memory_order_relaxed) == thread_number());

@@ -47,8 +47,6 @@ class ExtraSocket {
     struct Ready {
         std::uint32_t packets, bytes;
     };
-    virtual Ready ready() noexcept = 0;
-
     // A socket call: bytes, or -1 with errno. ENOBUFS: no memory.
     virtual ssize_t receive_held(HeldReceive& receive) = 0;
     // `charge` of what the program kept is back. Any thread, any lock held.
@@ -67,8 +65,8 @@ class ExtraSocket {
     // The filter was set, or unset: the latter makes all that is undecided readable, or leaves that to the
     // verdict that is under way.
     virtual void filter_changed(bool on) noexcept = 0;
-    // Takes the next undecided packet out. False: there is none.
-    virtual bool next_undecided(Held& out) noexcept = 0;
+    // Takes the next undecided packet out, and tells what is ready(). False: there is none.
+    virtual bool next_undecided(Held& out, Ready& ready) noexcept = 0;
     virtual bool any_undecided() noexcept = 0;
     // The verdict about what next_undecided() gave. `receive`: it becomes readable. Null: it does not.
     virtual void apply_verdict(Held* receive) noexcept = 0;

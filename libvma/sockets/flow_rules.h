@@ -70,7 +70,7 @@ class FlowRules {
     // Takes what has come, until done() or the rings are empty: one poll takes one batch, and all of it may
     // be other sockets'. "Nothing there" may be said only of an empty ring. Frames taken.
     template <class Done>
-    unsigned poll_until(Done&& done) const noexcept {
+    [[gnu::always_inline]] unsigned poll_until(Done&& done) const noexcept {
         constexpr unsigned kMaxRounds = 1024;
         const unsigned n = count();
         unsigned total = 0, round = 0, taken;

@@ -3,6 +3,7 @@
 
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/lock.h"
@@ -32,17 +33,18 @@ Filter::~Filter() {
     for (Filter* f = g_list.first; f != nullptr && f != this; f = f->next_) before = f;
     (before != nullptr ? before->next_ : g_list.first) = next_;
     if (g_list.last == this) g_list.last = before;
-    Verdicts::listed_.fetch_sub(1, std::memory_order_relaxed);
+    Verdicts::count_listed(-1);
+}
+
+void Filter::give_room(std::unique_ptr<Judging> room) noexcept {
+    const std::lock_guard guard(g_list.lock);
+    if (room_ == nullptr) room_ = std::move(room);
 }
 
 void Filter::set(const Callback& callback) noexcept {
     const std::lock_guard guard(g_list.lock);
-    const bool on = callback.function != nullptr;
-    if (on != active())
-        on ? Verdicts::concerned_.fetch_add(1, std::memory_order_relaxed)
-           : Verdicts::concerned_.fetch_sub(1, std::memory_order_relaxed);
     callback_ = callback;
-    active_.store(on, std::memory_order_release);
+    active_.store(callback.function != nullptr, std::memory_order_release);
 }
 
 bool Filter::judging() noexcept {
@@ -61,10 +63,10 @@ void Verdicts::list(Filter& filter) noexcept {
     filter.next_ = nullptr;
     (g_list.last != nullptr ? g_list.last->next_ : g_list.first) = &filter;
     g_list.last = &filter;
-    listed_.fetch_add(1, std::memory_order_relaxed);
+    count_listed(1);
 }
 
-Filter* Verdicts::claim(Callback& callback) noexcept {
+Filter* Verdicts::claim_listed(Callback& callback) noexcept {
     const std::lock_guard guard(g_list.lock);
     for (;;) {
         Filter* filter = g_list.first;
@@ -72,11 +74,10 @@ Filter* Verdicts::claim(Callback& callback) noexcept {
         g_list.first = filter->next_;
         if (g_list.first == nullptr) g_list.last = nullptr;
         filter->listed_ = false;
-        listed_.fetch_sub(1, std::memory_order_relaxed);
+        count_listed(-1);
         // Its object may be about to end: the destructor waits for the lock.
         if (!filter->active() || !filter->socket_.try_ref()) continue;
         filter->judging_ = true;
-        concerned_.fetch_add(1, std::memory_order_relaxed);
         callback = filter->callback_;
         return filter;
     }
@@ -86,7 +87,6 @@ void Verdicts::done(Filter& filter) noexcept {
     {
         const std::lock_guard guard(g_list.lock);
         filter.judging_ = false;
-        concerned_.fetch_sub(1, std::memory_order_relaxed);
     }
     ExtraSocket* socket = filter.socket_.extra();
     if (!filter.active())
@@ -104,14 +104,14 @@ void Verdicts::run() {
 }
 
 bool Verdicts::inside_any(const Socket& socket) noexcept {
-    for (const Running* r = t_.top; r != nullptr; r = r->outer)
+    for (const Judging* r = t_.top; r != nullptr; r = r->outer)
         if (r->socket == &socket) return true;
     return false;
 }
 
 void Verdicts::renew() noexcept {
     new (&g_list) List;
-    concerned_ = listed_ = 0;
+    listed_ = 0;
     t_ = {};
 }
 

@@ -11,11 +11,12 @@
 // wait for that socket: nothing could come. A callback that never returns (longjmp, the end of its thread) is
 // noticed when its thread asks for verdicts again with a shorter stack; its packet is dropped then.
 //
-// due() is what every waiting call asks; without a callback in the process it is one load.
+// due() is what every waiting call asks; where the process never had a callback it is one load.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 
 #include "libvma/runtime/clock.h"
 #include "libvma/sockets/fd_object.h"
@@ -33,6 +34,13 @@ struct Callback {
     int fd = -1;
 };
 
+// A callback that has not returned. Each filter has the memory for one, as no more run at a time.
+struct Judging {
+    virtual ~Judging() = default;
+    const Socket* socket = nullptr;
+    Judging* outer = nullptr;  // of the same thread
+};
+
 // The callback of one socket. It lives as long as the socket's object.
 class Filter {
   public:
@@ -45,6 +53,11 @@ class Filter {
     bool active() const noexcept { return active_.load(std::memory_order_acquire); }
     // No function: none any more.
     void set(const Callback& callback) noexcept;
+    // The memory for a callback that runs; before set(). It stays with the filter, and later ones are
+    // dropped.
+    void give_room(std::unique_ptr<Judging> room) noexcept;
+    // Of whoever has the filter by Verdicts::claim().
+    Judging& room() noexcept { return *room_; }
     // Has claim() given it out?
     bool judging() noexcept;
     // Something is undecided. Any lock of the socket held.
@@ -56,6 +69,7 @@ class Filter {
     std::atomic<bool> active_{false};
     // Under the lock of the list.
     Callback callback_;
+    std::unique_ptr<Judging> room_;
     Filter* next_ = nullptr;
     bool listed_ = false, judging_ = false;
 };
@@ -64,7 +78,7 @@ class Verdicts {
   public:
     // Must a call that is about to wait end with kAskVerdict?
     static bool due() noexcept {
-        return __builtin_expect(concerned_.load(std::memory_order_relaxed) != 0, 0) &&
+        return __builtin_expect(runner_.load(std::memory_order_relaxed) != nullptr, 0) &&
                (listed_.load(std::memory_order_relaxed) != 0 || (t_.top != nullptr && !t_.looked));
     }
     // The same for a call that has something to return: once in a call.
@@ -94,32 +108,35 @@ class Verdicts {
     static void set_runner(void (*runner)()) noexcept { runner_.store(runner, std::memory_order_release); }
     // The next filter with something undecided, and its callback; its socket has one reference more. Null:
     // there is none. The caller answers by done().
-    static Filter* claim(Callback& callback) noexcept;
+    static Filter* claim(Callback& callback) noexcept {
+        return listed_.load(std::memory_order_relaxed) != 0 ? claim_listed(callback) : nullptr;
+    }
     // Its callback has returned, or never will. Not inside a forked child.
     static void done(Filter& filter) noexcept;
-    // Callbacks of the calling thread that have not returned, innermost first. `owner`: its socket.
-    struct Running {
-        const Socket* socket = nullptr;
-        Running* outer = nullptr;
-    };
-    static Running* running() noexcept { return t_.top; }
-    static void set_running(Running* top) noexcept { t_.top = top; }
+    // Callbacks of the calling thread that have not returned, innermost first.
+    static Judging* running() noexcept { return t_.top; }
+    static void set_running(Judging* top) noexcept { t_.top = top; }
     static void renew() noexcept;
 
   private:
     friend class Filter;
     struct Thread {
-        Running* top;
+        Judging* top;
         bool ran;     // run() in this call
         bool looked;  // run() knows that `top` still runs
         clock::Time deadline;
     };
     static bool inside_any(const Socket& socket) noexcept;
+    // Under the lock of the list.
+    static void count_listed(int change) noexcept {
+        listed_.store(listed_.load(std::memory_order_relaxed) + static_cast<unsigned>(change),
+                      std::memory_order_relaxed);
+    }
     static void list(Filter& filter) noexcept;
+    static Filter* claim_listed(Callback& callback) noexcept;
 
-    static inline constinit std::atomic<unsigned> concerned_{0};  // active filters, and callbacks that run
-    static inline constinit std::atomic<unsigned> listed_{0};
-    static inline constinit std::atomic<void (*)()> runner_{nullptr};
+    static inline constinit std::atomic<void (*)()> runner_{nullptr};  // set with the first filter
+    static inline constinit std::atomic<unsigned> listed_{0};          // changed under the lock of the list
     static inline constinit thread_local Thread t_{};
 };
 

@@ -65,7 +65,8 @@ class SocketCounters {
     std::uint64_t id() const noexcept { return block_ == nullptr ? 0 : load(block_->id); }
 
     // Counts packets (datagrams, or a call that moved data of a stream).
-    void moved(TrafficPath way, std::uint64_t bytes, bool held, unsigned packets = 1) noexcept {
+    [[gnu::always_inline]] void moved(TrafficPath way, std::uint64_t bytes, bool held,
+                                      unsigned packets = 1) noexcept {
         Traffic& t = traffic(way);
         if (held && block_ != nullptr) {
             add(t.packets, packets);
@@ -88,7 +89,7 @@ class SocketCounters {
         else
             failed(way);
     }
-    void came(Arrived how) noexcept {
+    [[gnu::always_inline]] void came(Arrived how) noexcept {
         if (block_ == nullptr || how == Arrived::there) return;
         add_shared(how == Arrived::polled ? block_->rx_poll_hit : block_->rx_poll_miss, 1);
     }

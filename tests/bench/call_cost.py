@@ -107,9 +107,10 @@ def table(measured):
 
 def shares(measured):
     """The same in Markdown, with per cent for the layers."""
-    shown = [layer for layer in callgrind.LAYERS if any(row[layer] >= row["all"] / 200
+    shown = [layer for layer in callgrind.LAYERS if any(row[layer] >= row["all"] / 100
                                                         for row in measured.values())]
-    lines = ["| Call | all | " + " | ".join(shown) + " |", "|" + "---|" * (len(shown) + 2)]
+    # Without spaces the head fits into a line.
+    lines = ["|" + "|".join(("Call", "all", *shown)) + "|", "|" + "---|" * (len(shown) + 2)]
     for name, row in measured.items():
         cells = [f"{row[layer] / row['all'] * 100:.0f}" for layer in shown]
         lines.append(f"| {name} | {row['all']:.0f} | " + " | ".join(cells) + " |")

@@ -19,12 +19,6 @@ constexpr unsigned kMostJudged = 16;  // pieces of one packet for a callback
 
 }  // namespace
 
-TcpExtra::Ready TcpExtra::ready() noexcept {
-    Pin pin(transport_);
-    const std::size_t bytes = pin.connection != nullptr ? pin.connection->readable() : 0;
-    return {0, static_cast<std::uint32_t>(bytes)};
-}
-
 // ---- what the program keeps ----
 
 void TcpExtra::given_back(std::uint64_t bytes) noexcept { socket_counters_.kept(-1, bytes); }
@@ -131,10 +125,11 @@ void TcpExtra::filter_changed(bool on) noexcept {
     if (!on && !filter_.load()->judging()) decide_all();
 }
 
-bool TcpExtra::next_undecided(Held& out) noexcept {
+bool TcpExtra::next_undecided(Held& out, Ready& ready) noexcept {
     Pin pin(transport_);
     tcp::LentData data;
     if (pin.connection == nullptr || pin.connection->lend(data, kMostJudged, true) <= 0) return false;
+    ready = {0, static_cast<std::uint32_t>(pin.connection->readable())};
     (void)try_ref();  // the caller has one
     socket_counters_.kept(+1, data.bytes());
     out = Held(Ref<Socket>(this), std::move(data));

@@ -15,7 +15,6 @@ class TcpExtra : public TcpStream, public ExtraSocket {
         return phase() != Phase::kernel && phase() != Phase::listening;
     }
     ExtraSocket* extra() noexcept final { return this; }
-    Ready ready() noexcept final;
     ssize_t receive_held(HeldReceive& receive) final;
     void given_back(std::uint64_t bytes) noexcept final;
     int send_pieces(int fd, const iovec* data, unsigned count, int flags, const sockaddr* to,
@@ -24,7 +23,7 @@ class TcpExtra : public TcpStream, public ExtraSocket {
     Filter* make_filter() noexcept final;
     void filter_changed(bool on) noexcept final;
     bool any_undecided() noexcept final;
-    bool next_undecided(Held& out) noexcept final;
+    bool next_undecided(Held& out, Ready& ready) noexcept final;
     void decide_all() noexcept final;
     void apply_verdict(Held* receive) noexcept final;
 

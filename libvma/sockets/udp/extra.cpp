@@ -28,11 +28,6 @@ VMA_RENEW_IN_CHILD(renew_scratch);
 
 }  // namespace
 
-UdpExtra::Ready UdpExtra::ready() noexcept {
-    const std::lock_guard guard(watchers_.lock());
-    return {queue_.size(), static_cast<std::uint32_t>(queue_.payload())};
-}
-
 // ---- what the program keeps ----
 
 bool UdpExtra::hold(ring::RxBuffer* b, Held& out) noexcept {
@@ -102,13 +97,14 @@ void UdpExtra::filter_changed(bool on) noexcept {
     if (!on && !undecided_->judging()) decide_all();
 }
 
-bool UdpExtra::next_undecided(Held& out) noexcept {
+bool UdpExtra::next_undecided(Held& out, Ready& ready) noexcept {
     ring::RxBuffer* b;
     {
         const std::lock_guard guard(watchers_.lock());
         b = undecided_->queue.pop();
         if (b == nullptr) return false;
         queue_.charge(ReceiveQueue::cost_of(*b));
+        ready = {queue_.size(), static_cast<std::uint32_t>(queue_.payload())};
     }
     if (hold(b, out)) return true;
     queue_.given_back(ReceiveQueue::cost_of(*b));

@@ -13,10 +13,9 @@ class UdpExtra : public UdpSteering, public ExtraSocket {
   public:
     ExtraSocket* extra() noexcept final { return this; }
     bool serves_extra() const noexcept final { return !left_.load(std::memory_order_relaxed); }
-    Ready ready() noexcept final;
     void given_back(std::uint64_t charge) noexcept final;
 
-    bool next_undecided(Held& out) noexcept final;
+    bool next_undecided(Held& out, Ready& ready) noexcept final;
     void apply_verdict(Held* receive) noexcept final;
     bool any_undecided() noexcept final { return undecided_->queue.size() != 0; }
     void decide_all() noexcept final;

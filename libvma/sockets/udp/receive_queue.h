@@ -42,7 +42,7 @@ class ReceiveQueue {
     }
     // Takes over the buffer. False: the queue is full, or no memory; counted as dropped, the buffer stays the
     // caller's.
-    bool push(ring::RxBuffer* b, stats::SocketCounters& tally) noexcept {
+    [[gnu::always_inline]] bool push(ring::RxBuffer* b, stats::SocketCounters& tally) noexcept {
         const std::uint64_t cost = cost_of(*b);
         if (__builtin_expect(bytes_ + cost > limit(), 0) && !has_room(cost)) return drop(*b, tally);
         // What is unread for long must not keep the ring's buffers: others receive into them.
