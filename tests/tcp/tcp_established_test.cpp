@@ -618,5 +618,38 @@ TEST(TcpEstablished, ConnectionThatCannotBeServedIsReset) {
     EXPECT_EQ(w.accept(), nullptr);
 }
 
+// As the kernel's: a program that reads the end mostly closes, and its FIN acknowledges the peer's.
+TEST(TcpEstablished, TheAckOfAFinWaitsForTheOwnFin) {
+    World w;
+    Connection *c, *s;
+    w.pair(c, s);
+    w.poll();
+    Tap tap(w);
+    ASSERT_EQ(c->shutdown(SHUT_WR), 0);
+    // No further poll: one that finds nothing sends the ACK.
+    for (int i = 0; i < 10 && s->state() != State::close_wait; i++)
+        for (auto* host : {&*w.a, &*w.b})
+            if (s->state() != State::close_wait) host->ring->poll();
+    ASSERT_EQ(s->state(), State::close_wait);
+    EXPECT_EQ(tap.take().size(), 1u) << "the FIN alone";
+    s->shutdown(SHUT_WR);
+    w.poll();
+    const std::vector<Tap::Seen> seen = tap.take();
+    ASSERT_EQ(seen.size(), 2u) << "the other FIN, and its ACK at once";
+    EXPECT_EQ(seen[0].flags & (kFin | kAck), kFin | kAck);
+    EXPECT_EQ(seen[1].flags & (kFin | kAck), kAck);
+    EXPECT_EQ(c->state(), State::time_wait);
+    EXPECT_EQ(c->counters().retransmits, 0u);
+}
+
+TEST(TcpEstablished, AFinIsAcknowledgedInTime) {
+    World w;
+    Connection *c, *s;
+    w.pair(c, s);
+    ASSERT_EQ(c->shutdown(SHUT_WR), 0);
+    EXPECT_TRUE(w.until([&] { return c->state() == State::fin_wait2; }));
+    EXPECT_EQ(c->counters().retransmits, 0u);
+}
+
 }  // namespace
 }  // namespace vma::tcp::test

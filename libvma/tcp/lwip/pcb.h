@@ -111,6 +111,7 @@ class Pcb : tcp_pcb {
     }
     // An ACK is to leave at once.
     void ack_now() noexcept { tcp_ack_now(this); }
+    void drop_ack_now() noexcept { tcp_clear_flags(this, TF_ACK_NOW); }
     bool ack_wanted() const noexcept { return (flags & TF_ACK_NOW) != 0; }
     // lwIP forgets that it owes an ACK.
     void drop_delayed_ack() noexcept { tcp_clear_flags(this, TF_ACK_DELAY); }

@@ -270,7 +270,10 @@ void Receiver::peer_finished() noexcept {
     tcb_.phase.peer_closed = true;
     tcb_.phase.fin_seen = true;
     tcb_.shown.wake_readers();
-    tcb_.pcb->ack_now();
+    if (tcb_.pcb->in(State::close_wait) && !replaying_)
+        tcb_.acks.fin_received();
+    else
+        tcb_.pcb->ack_now();
 }
 
 // Makes our window as large as the capacity allows. Never smaller: the peer may use what it was told. Called

@@ -31,6 +31,12 @@ void AckPolicy::data_received(std::uint32_t length) noexcept {
     if (bulk()) note_bulk();
 }
 
+void AckPolicy::fin_received() noexcept {
+    due_bytes_++;
+    pingpong_ = fin_due_ = true;
+    tcb_.pcb->drop_ack_now();
+}
+
 // The ring posts buffers for a window of data, and counts those that share them.
 void AckPolicy::note_bulk() noexcept {
     const auto period = static_cast<std::uint32_t>(last_data_rx_.time_since_epoch() / kBulkPeriod);
@@ -78,7 +84,8 @@ void AckPolicy::acknowledge(Time now) noexcept {
         t.writer.send_ack();
         return;
     }
-    const bool soon = due_bytes_ >= 2 * segment;
+    // Behind data the peer's probe of its last segment may come within some milliseconds.
+    const bool soon = fin_due_ || due_bytes_ >= 2 * segment;
     when_idle_ = soon;
     const Time at = now + (soon ? std::min(kSoon, t.options.delayed_ack) : t.options.delayed_ack);
     if (t.timers.ack_at == kNoTime || at < t.timers.ack_at) t.timers.ack_at = at;

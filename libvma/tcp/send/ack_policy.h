@@ -20,6 +20,9 @@ class AckPolicy {
     // `length` bytes of data have come that will be acknowledged; data has been sent.
     void data_received(std::uint32_t length) noexcept;
     void data_sent(Time now) noexcept { last_data_tx_ = now; }
+    // The peer's FIN has come in sequence, and this end has not shut the connection. The ACK waits for data
+    // or for this end's FIN, as the kernel's does (tcp_fin()), but for less long.
+    void fin_received() noexcept;
     // Sends an ACK if one is due and has not gone with data; else sees to its time.
     void acknowledge(Time now) noexcept;
     // A segment has left, and has acknowledged all there was.
@@ -57,6 +60,7 @@ class AckPolicy {
     std::uint32_t bulk_bytes_ = 0;   // received without a pause in which the program sent data
     std::uint32_t bulk_period_ = 0;  // in which the ring was told of it last
     bool when_idle_ = false;
+    bool fin_due_ = false;   // the peer's FIN is part of it
     bool pingpong_ = false;  // requests and answers alternate: an ACK can wait for the answer
     Time last_data_rx_, last_data_tx_;
 };

@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 #include <linux/bpf.h>
 #include <linux/if_link.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -95,8 +97,10 @@ Result<Steering> Steering::attach(int ifindex, const std::string& name, Mode mod
     s.flows3_ = InternalFd(loaded->flows3);
     s.config_ = InternalFd(loaded->config);
     s.sources_ = InternalFd(loaded->sources);
-    if (!s.program_ || !s.xsks_ || !s.flows5_ || !s.flows3_ || !s.config_ || !s.sources_)
+    s.counts_fd_ = InternalFd(loaded->counts);
+    if (!s.program_ || !s.xsks_ || !s.flows5_ || !s.flows3_ || !s.config_ || !s.sources_ || !s.counts_fd_)
         return fail(EMFILE, "too many descriptors");
+    if (!s.map_counts()) return fail(ENOMEM, "no memory for the ports of the XDP program");
 
     long link = -EBUSY;
     Program other = Program::unknown;
@@ -197,7 +201,23 @@ Result<void> Steering::set_socket(std::uint32_t slot, std::uint32_t queue, int x
     return {};
 }
 
-Result<void> Steering::add(const FlowSpec& spec, std::uint32_t slot) {
+// A forked child has neither the memory nor the descriptors.
+bool Steering::map_counts() noexcept {
+    void* memory =
+        mmap(nullptr, sizeof(steer_ports), PROT_READ | PROT_WRITE, MAP_SHARED, counts_fd_.get(), 0);
+    if (memory == MAP_FAILED) return false;
+    madvise(memory, sizeof(steer_ports), MADV_DONTFORK);
+    counts_.reset(static_cast<steer_ports*>(memory));
+    return true;
+}
+
+void Steering::Unmap::operator()(steer_ports* counts) const noexcept { munmap(counts, sizeof *counts); }
+
+std::uint32_t& Steering::rules_of(const FlowSpec& spec) const noexcept {
+    return counts_->rules[steer_table(spec.protocol)][spec.dst_port];
+}
+
+Result<void> Steering::write(const FlowSpec& spec, std::uint32_t slot) {
     long r;
     if (spec.is_five_tuple()) {
         steer_five_tuple key = five(spec);
@@ -211,7 +231,22 @@ Result<void> Steering::add(const FlowSpec& spec, std::uint32_t slot) {
     return {};
 }
 
+std::uint32_t Steering::rules_at(const FlowSpec& spec) const noexcept {
+    return std::atomic_ref(rules_of(spec)).load(std::memory_order_relaxed);
+}
+
+// Devices of several rings share the counts, so these change atomically.
+Result<void> Steering::add(const FlowSpec& spec, std::uint32_t slot) {
+    if (!counts_fd_) return fail(EBADF, "the XDP program is the parent process's");
+    std::atomic_ref rules(rules_of(spec));
+    rules.fetch_add(1);
+    auto written = write(spec, slot);
+    if (!written) rules.fetch_sub(1);
+    return written;
+}
+
 void Steering::remove(const FlowSpec& spec) noexcept {
+    if (!counts_fd_) return;
     if (spec.is_five_tuple()) {
         steer_five_tuple key = five(spec);
         erase(flows5_.get(), &key);
@@ -219,6 +254,7 @@ void Steering::remove(const FlowSpec& spec) noexcept {
         steer_three_tuple key = three(spec);
         erase(flows3_.get(), &key);
     }
+    std::atomic_ref(rules_of(spec)).fetch_sub(1);
 }
 
 }  // namespace vma::verbs::xdp

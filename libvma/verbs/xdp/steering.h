@@ -5,6 +5,7 @@
 // process ends, and every flow returns to the kernel.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -28,14 +29,27 @@ class Steering {
     // 3-tuple rules take frames from these sources only; the others pass to the kernel.
     Result<void> set_sources(const net::SourceFilter& sources);
     Result<void> set_socket(std::uint32_t slot, std::uint32_t queue, int xsk_fd);
+    // A rule that is not there yet. Any thread.
     Result<void> add(const FlowSpec& spec, std::uint32_t slot);
+    // A rule that is there gets another slot.
+    Result<void> move(const FlowSpec& spec, std::uint32_t slot) { return write(spec, slot); }
     void remove(const FlowSpec& spec) noexcept;
+    // How many rules there are for this protocol and local port: what the program sees.
+    std::uint32_t rules_at(const FlowSpec& spec) const noexcept;
 
   private:
+    struct Unmap {
+        void operator()(steer_ports* counts) const noexcept;
+    };
+
+    bool map_counts() noexcept;
+    std::uint32_t& rules_of(const FlowSpec& spec) const noexcept;
+    Result<void> write(const FlowSpec& spec, std::uint32_t slot);
     Result<void> write_config();
     std::vector<net::SourcePrefix> listed_;  // in the map of sources
     steer_config values_{};
-    InternalFd program_, link_, xsks_, flows5_, flows3_, config_, sources_;
+    InternalFd program_, link_, xsks_, flows5_, flows3_, config_, sources_, counts_fd_;
+    std::unique_ptr<steer_ports, Unmap> counts_;  // the map's memory
 };
 
 }  // namespace vma::verbs::xdp

@@ -201,7 +201,7 @@ void XdpDevice::destroy_flow(Flow* flow) noexcept {
 
 // The program's map has one entry for the rule, whichever device it names.
 Result<Flow*> XdpDevice::take_flow(ibv_qp*, Device&, Flow* flow, std::uint32_t) {
-    if (auto moved = steering_.add(flow->spec, 0); !moved) return std::unexpected(moved.error());
+    if (auto moved = steering_.move(flow->spec, 0); !moved) return std::unexpected(moved.error());
     return flow;
 }
 

@@ -72,7 +72,7 @@ void XdpLane::destroy_flow(Flow* flow) noexcept {
 
 // The program's map has one entry for the rule, whichever device it names.
 Result<Flow*> XdpLane::take_flow(ibv_qp*, Device&, Flow* flow, std::uint32_t) {
-    if (auto moved = first_.steering().add(flow->spec, slot_ * STEER_MAX_QUEUES); !moved)
+    if (auto moved = first_.steering().move(flow->spec, slot_ * STEER_MAX_QUEUES); !moved)
         return std::unexpected(moved.error());
     return flow;
 }

@@ -259,6 +259,73 @@ TEST_P(XdpDeviceTest, RulesComeAndGo) {
     EXPECT_EQ(connected.payloads.size(), 2u);
 }
 
+// The program counts the rules of a port: each rule works until it goes itself, whatever others of the port
+// do.
+TEST_P(XdpDeviceTest, RulesOfOnePort) {
+    start();
+    Fd other_peer;
+    {
+        On host(*hosts, Host::b);
+        other_peer = udp_socket(TwoHosts::address(Host::b), kPeerPort + 1);
+    }
+    Sink first, second;
+    for (int round = 0; round < 3; round++) {
+        first.payloads.clear();
+        second.payloads.clear();
+        attach(flow(kPort, kPeerPort), first);
+        attach(flow(kPort, kPeerPort + 1), second);
+        peer_sends("one");
+        peer_sends(other_peer, "two");
+        ASSERT_TRUE(poll_until([&] { return !first.payloads.empty() && !second.payloads.empty(); }));
+        ring->detach(flow(kPort, kPeerPort), &first);
+        peer_sends("kernel");
+        EXPECT_EQ(receive(shadow), "kernel");
+        peer_sends(other_peer, "two again");
+        ASSERT_TRUE(poll_until([&] { return second.payloads.size() == 2; }));
+        ring->detach(flow(kPort, kPeerPort + 1), &second);
+        peer_sends(other_peer, "kernel again");
+        EXPECT_EQ(receive(shadow), "kernel again");
+        EXPECT_EQ(first.payloads, std::vector<std::string>{"one"});
+    }
+}
+
+TEST_P(XdpDeviceTest, CountsOfPorts) {
+    hosts.emplace();
+    On host(*hosts, Host::a);
+    const std::string name = TwoHosts::interface();
+    auto steering = Steering::attach(static_cast<int>(if_nametoindex(name.c_str())), name, GetParam(), 0);
+    ASSERT_TRUE(steering) << steering.error().what;
+    const FlowSpec udp = flow(kPort), connected = flow(kPort, kPeerPort);
+    FlowSpec tcp = udp;
+    tcp.protocol = IPPROTO_TCP;
+    EXPECT_EQ(steering->rules_at(udp), 0u);
+    ASSERT_TRUE(steering->add(udp, 0));
+    ASSERT_TRUE(steering->add(connected, 0));
+    EXPECT_EQ(steering->rules_at(udp), 2u);
+    EXPECT_EQ(steering->rules_at(tcp), 0u);
+    ASSERT_TRUE(steering->move(udp, STEER_MAX_QUEUES));
+    EXPECT_EQ(steering->rules_at(udp), 2u);
+    ASSERT_TRUE(steering->add(tcp, 0));
+    EXPECT_EQ(steering->rules_at(tcp), 1u);
+    steering->remove(udp);
+    EXPECT_EQ(steering->rules_at(udp), 1u);
+    steering->remove(connected);
+    EXPECT_EQ(steering->rules_at(udp), 0u);
+    // Many threads, one port.
+    std::vector<std::thread> threads;
+    for (std::uint16_t t = 0; t < 4; t++)
+        threads.emplace_back([&, t] {
+            for (int i = 0; i < 200; i++) {
+                EXPECT_TRUE(steering->add(flow(kPort, kPeerPort + t), 0));
+                EXPECT_GE(steering->rules_at(udp), 1u);
+                steering->remove(flow(kPort, kPeerPort + t));
+            }
+        });
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(steering->rules_at(udp), 0u);
+    EXPECT_EQ(steering->rules_at(tcp), 1u);
+}
+
 TEST_P(XdpDeviceTest, FragmentsAndSegmentsGoToTheKernel) {
     start();
     attach(flow(kPort), sink);
