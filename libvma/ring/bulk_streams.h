@@ -2,8 +2,11 @@
 // How many connections of a ring receive in bulk at the moment.
 //
 // Each of them may have a window of data under way, and each posted buffer is one more that has left the
-// caches when its turn comes. So the ring posts buffers for one window, and they share it. Those that count
-// are those that received in this period of time, or in the one before.
+// caches when its turn comes. So their windows together are bounded. Those that count are those that received
+// in this period of time, or in the one before.
+//
+// On one machine a window of a single super-frame is too small for each: the sender's kernel then has unsent
+// data whenever an ACK comes, and transmits it on the core that sent the ACK, the receiver's.
 #pragma once
 
 #include <algorithm>
@@ -27,15 +30,16 @@ class BulkStreams {
         now_.fetch_add(1, std::memory_order_relaxed);
     }
     // What the window of each may be, bytes.
-    std::uint32_t share() const noexcept { return std::max(kTogether / count(), kLeast); }
+    std::uint32_t share() const noexcept { return std::clamp(kTogether / count(), kLeast, kMost); }
     // At least 1.
     std::uint32_t count() const noexcept {
         return std::max({now_.load(std::memory_order_relaxed), before_.load(std::memory_order_relaxed), 1u});
     }
 
   private:
-    static constexpr std::uint32_t kTogether = 512u << 10;  // fits the buffers of RxQueue::expect_bulk()
-    static constexpr std::uint32_t kLeast = 64u << 10;      // a super-frame
+    static constexpr std::uint32_t kTogether = 2048u << 10;  // fits what RxQueue posts for some connections
+    static constexpr std::uint32_t kMost = 512u << 10;       // fits a second-level cache
+    static constexpr std::uint32_t kLeast = 64u << 10;       // a super-frame
 
     std::atomic<std::uint32_t> period_{0};
     std::atomic<std::uint32_t> now_{0}, before_{0};

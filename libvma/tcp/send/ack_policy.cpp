@@ -10,10 +10,12 @@
 namespace vma::tcp {
 namespace {
 
-constexpr std::uint32_t kStretch = 16;  // segments for one ACK in a stream
+constexpr std::uint32_t kStretch = 16;        // segments for one ACK in a stream
+constexpr std::uint32_t kSharedStretch = 44;  // where several streams share a short path: a super-frame
 constexpr Msec kBulkPeriod{128};
 constexpr std::uint32_t kFirstWindow = 128u << 10;
-constexpr Msec kSoon{4};  // such an ACK when nobody polls the ring
+// Such an ACK when nobody polls the ring.
+constexpr Msec kSoon{4}, kSharedSoon{1};
 
 }  // namespace
 
@@ -74,11 +76,17 @@ void AckPolicy::acknowledge(Time now) noexcept {
     }
     // RFC 9293 section 3.8.6.3: an ACK for every second segment, at once. In the midst of a stream that costs
     // more frames than it helps anybody, so there it is one for sixteen, or for those of 20 us; receivers
-    // that merge segments in hardware have made every sender live with that.
+    // that merge segments in hardware have made every sender live with that. Several streams of one machine
+    // get one for a super-frame: an ACK for less makes the sender's kernel transmit small pieces, on this
+    // core. A lone one is acknowledged in time, and its ACKs open the congestion window.
     const std::uint32_t segment = std::max(largest_in_, 1u);
     const bool quick = t.options.delayed_ack == Msec::zero() || (quick_acks_ != 0 && !pingpong_);
     const bool bulk = this->bulk() && t.options.delayed_ack != Msec::zero();
-    const std::uint32_t enough = bulk ? std::min(kStretch * segment, pcb->announced_wnd() / 4) : 2 * segment;
+    ring::Ring* const ring = t.connection.ring();
+    const bool near =
+        bulk && t.recovery.rtt().short_path() && ring != nullptr && ring->bulk_streams().count() > 1;
+    const std::uint32_t stretch = near ? kSharedStretch : kStretch;
+    const std::uint32_t enough = bulk ? std::min(stretch * segment, pcb->announced_wnd() / 4) : 2 * segment;
     if (due_bytes_ >= enough || (quick && !bulk)) {
         if (quick_acks_ != 0) quick_acks_--;
         t.writer.send_ack();
@@ -87,7 +95,8 @@ void AckPolicy::acknowledge(Time now) noexcept {
     // Behind data the peer's probe of its last segment may come within some milliseconds.
     const bool soon = fin_due_ || due_bytes_ >= 2 * segment;
     when_idle_ = soon;
-    const Time at = now + (soon ? std::min(kSoon, t.options.delayed_ack) : t.options.delayed_ack);
+    const Time at =
+        now + (soon ? std::min(near ? kSharedSoon : kSoon, t.options.delayed_ack) : t.options.delayed_ack);
     if (t.timers.ack_at == kNoTime || at < t.timers.ack_at) t.timers.ack_at = at;
 }
 
