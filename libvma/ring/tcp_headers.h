@@ -33,4 +33,12 @@ inline void finish_tcp_headers(std::uint8_t* frame, std::size_t header_length, s
             static_cast<std::uint16_t>(~net::checksum_fold(net::checksum_add(tcp, tcp_header, sum + pseudo)));
 }
 
+// For TxQueue::post_frame().
+struct TcpSums {
+    std::size_t header_length, length;
+    void operator()(std::uint8_t* frame, std::uint64_t sum, bool offload) const noexcept {
+        finish_tcp_headers(frame, header_length, length, sum, offload);
+    }
+};
+
 }  // namespace vma::ring

@@ -52,9 +52,9 @@ class TxBuffers {
         outstanding_[posted_++ & (outstanding_.size() - 1)] = as_inline ? kNone : chunk;
         return base_ + std::size_t{chunk} * chunk_size_;
     }
-    // The request in the last place is posted inline after all: its buffer is free.
-    void free_last() noexcept {
-        std::uint32_t& chunk = outstanding_[(posted_ - 1) & (outstanding_.size() - 1)];
+    // The request in the last place, or in the last but so many, was posted inline: its buffer is free.
+    void free_last(unsigned back = 1) noexcept {
+        std::uint32_t& chunk = outstanding_[(posted_ - back) & (outstanding_.size() - 1)];
         free_.push_back(chunk);
         chunk = kNone;
     }

@@ -10,6 +10,8 @@
 #include "libvma/ring/frame_log.h"
 #include "libvma/ring/tcp_headers.h"
 #include "libvma/ring/tx_flusher.h"
+#include "libvma/ring/udp_chain.h"
+#include "libvma/ring/udp_headers.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/log.h"
 #include "libvma/stats/counter.h"
@@ -196,38 +198,6 @@ template <class Finish>
     return 0;
 }
 
-namespace {
-
-// Completes the headers of a datagram that was copied to a buffer.
-struct UdpSums {
-    std::size_t length;
-    void operator()(std::uint8_t* frame, std::uint64_t sum, bool offload) const noexcept {
-        net::finish_udp_headers(frame, static_cast<std::uint16_t>(length));
-        auto* ip = reinterpret_cast<const net::Ipv4Header*>(frame + sizeof(net::EthernetHeader));
-        auto* udp =
-            reinterpret_cast<net::UdpHeader*>(frame + sizeof(net::EthernetHeader) + sizeof(net::Ipv4Header));
-        const std::uint32_t udp_length = static_cast<std::uint32_t>(length) + sizeof(net::UdpHeader);
-        std::uint64_t pseudo = net::pseudo_header_sum(ip->src, ip->dst, IPPROTO_UDP, udp_length);
-        if (offload) {
-            udp->checksum = net::checksum_fold(pseudo);
-            return;
-        }
-        sum = net::checksum_add(udp, sizeof *udp, sum + pseudo);
-        std::uint16_t folded = static_cast<std::uint16_t>(~net::checksum_fold(sum));
-        udp->checksum = folded == 0 ? 0xffff : folded;  // 0 would mean "none" (RFC 768)
-    }
-};
-
-// Completes the headers of a TCP segment that was copied to a buffer.
-struct TcpSums {
-    std::size_t header_length, length;
-    void operator()(std::uint8_t* frame, std::uint64_t sum, bool offload) const noexcept {
-        finish_tcp_headers(frame, header_length, length, sum, offload);
-    }
-};
-
-}  // namespace
-
 int TxQueue::send_udp(const std::uint8_t* headers, const iovec* iov, std::size_t count,
                       std::size_t length) noexcept {
     return send_frame(headers, net::kUdpHeaders, iov, count, length, UdpSums{length});
@@ -237,16 +207,48 @@ unsigned TxQueue::send_udp_many(const std::uint8_t* headers, const iovec* datagr
                                 unsigned count) noexcept {
     if (!lock()) return 0;
     Hold hold(*this);
+    if (extras_ && tso_.waiting()) send_gathered();
+    const bool first = gathering_.load(std::memory_order_relaxed) == 0;
+    if (first) device_->gather(qp_, true);
     unsigned sent = 0;
-    for (; sent < count; sent++) {
-        const std::size_t length = datagrams[sent].iov_len;
-        if (post_frame(headers, net::kUdpHeaders, &datagrams[sent], 1, length, UdpSums{length}) != 0) break;
+    while (sent < count) {
+        unsigned went = post_chain(headers, datagrams + sent, std::min(count - sent, UdpChain::kMost));
+        if (went == 0) {
+            const std::size_t length = datagrams[sent].iov_len;
+            went = post_frame(headers, net::kUdpHeaders, &datagrams[sent], 1, length, UdpSums{length}) == 0;
+        }
+        if (went == 0) break;
+        sent += went;
+        if (__builtin_expect(buffers_.under_way() >= 2 * signal_every_, 0)) reap();
     }
-    if (__builtin_expect(buffers_.under_way() >= 2 * signal_every_, 0)) {
-        reap();
-        hold.attend();
-    }
+    if (first) gather_ended();
+    hold.attend();
     return sent;
+}
+
+// Posts datagrams as one list, and returns how many: 0 where the first one needs more than that.
+unsigned TxQueue::post_chain(const std::uint8_t* headers, const iovec* datagrams, unsigned count) noexcept {
+    if (__builtin_expect(log::enabled(log::Level::finer), 0)) return 0;  // one by one, for the log
+    if ((buffers_.free() < count || buffers_.full(count)) && !make_room(count)) return 0;
+    UdpChain chain;
+    const unsigned made = chain.build(buffers_, {offload_from_, max_inline_, signal_every_}, unsignalled_,
+                                      headers, datagrams, count);
+    if (made == 0) return 0;
+    ibv_send_wr* refused = nullptr;
+    const int error = ibv_post_send(qp_, chain.list(), &refused);
+    const unsigned went = __builtin_expect(error == 0, 1) ? made : chain.before(refused);
+    for (unsigned i = 0; i < went; i++) unsignalled_ = chain.asks_for_completion(i) ? 0 : unsignalled_ + 1;
+    stats::add(counters_.tx_frames, went);
+    stats::add(counters_.tx_bytes, chain.bytes(went));
+    chain.posted(buffers_, went, made);
+    if (lazy_ && went != 0) in_burst_.store(true, std::memory_order_relaxed);
+    return went;
+}
+
+// The frames that waited for one another leave, or wait for the next call's. With lock_ held.
+void TxQueue::gather_ended() noexcept {
+    device_->gather(qp_, false);
+    if (lazy_ && device_->tx_held(qp_) != 0) TxFlusher::instance().held();
 }
 
 int TxQueue::send_tcp(const std::uint8_t* headers, std::size_t header_length, const iovec* iov,
@@ -367,7 +369,7 @@ bool TxQueue::gather(int change) noexcept {
     }
     if (now == (change > 0 ? 1 : 0)) {
         if (tso_.waiting()) send_gathered();
-        device_->gather(qp_, change > 0);
+        change > 0 ? device_->gather(qp_, true) : gather_ended();
     }
     hold.attend();
     return true;

@@ -123,6 +123,8 @@ class TxQueue {
     template <class Finish>
     int post_frame(const std::uint8_t* headers, std::size_t header_length, const iovec* iov,
                    std::size_t count, std::size_t length, Finish&& finish) noexcept;
+    unsigned post_chain(const std::uint8_t* headers, const iovec* datagrams, unsigned count) noexcept;
+    void gather_ended() noexcept;
     int post(ibv_send_wr& wr, std::uint32_t pieces) noexcept;
     int post_in_place(ibv_send_wr& wr) noexcept;
     bool post_again(ibv_send_wr& wr, std::uint32_t pieces, int error) noexcept;

@@ -161,8 +161,9 @@ class Device {
 
     // Sends all held-back frames. Same locking as ibv_post_send (the caller serialises).
     virtual void flush(ibv_qp*) noexcept {}
-    // While `on`, posted frames wait for one another (at most LazyKick::kMaxHeld); switching it off sends
-    // them. For callers that post more frames at once. Same locking as ibv_post_send.
+    // While `on`, posted frames wait for one another (at most LazyKick::kMaxHeld). Switching it off sends
+    // them, or holds them back as lazy transmission does where a burst goes on. For callers that post more
+    // frames at once. Same locking as ibv_post_send.
     virtual void gather(ibv_qp*, bool /*on*/) noexcept {}
     // Posts a request that sends no frame: its completion (with `wr_id`) tells that all earlier requests have
     // left. False: the device has no such request, or no room. Same locking as ibv_post_send.

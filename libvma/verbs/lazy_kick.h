@@ -7,7 +7,8 @@
 // at once, so the only frame of a request does, too. Later frames wait for kMaxHeld frames, for a receive
 // call (the ring flushes), or until they are as old as the hold limit. The sender sees their age with its
 // next frame. The flusher thread sees it if there is no next frame. A sender that will post more frames at
-// once calls gather().
+// once calls gather(). What is left when it ends waits only if the burst had begun before: a lone call's
+// frames leave with it.
 //
 // A run of kLongRun frames survives gaps up to four times as long: an interrupt does not turn a bulk sender
 // into a sender of lone frames.
@@ -41,6 +42,7 @@ class LazyKick {
         in_burst_ = true;
         last_ = now;
         if (gathering_) {
+            gathered_++;
             if (held_ == 1) held_since_ = now;
             return held_ >= kMaxHeld;
         }
@@ -58,8 +60,17 @@ class LazyKick {
     // The program turned to receiving: the next frame is a lone one.
     void end_burst() noexcept { in_burst_ = false; }
 
-    // All frames wait, even the first, until gather(false), when the caller kicks.
-    void gather(bool on) noexcept { gathering_ = on; }
+    // All frames wait, even the first, until end_gather().
+    void gather() noexcept {
+        gathering_ = true;
+        gathered_ = 0;
+    }
+    // True: kick what is held now. False: nothing is, or its burst goes on and it waits as other frames do.
+    bool end_gather(std::uint64_t now) noexcept {
+        gathering_ = false;
+        const bool goes_on = in_burst_ && run_ > gathered_ && run_ - gathered_ > lone_frames_;
+        return held_ != 0 && (!goes_on || now - held_since_ >= hold_limit_);
+    }
     bool gathering() const noexcept { return gathering_; }
 
     unsigned held() const noexcept { return held_; }
@@ -70,6 +81,7 @@ class LazyKick {
     unsigned lone_frames_;
     std::uint64_t last_ = 0, held_since_ = 0;
     unsigned held_ = 0, run_ = 0;  // run_: frames of this burst
+    unsigned gathered_ = 0;        // those since gather()
     bool in_burst_ = false, gathering_ = false;
 };
 

@@ -125,6 +125,49 @@ TEST(LazyKick, ALongRunSurvivesAGap) {
     EXPECT_TRUE(post(lazy, now += kGap)) << "a new run is a short one";
 }
 
+// Posts `count` frames as one call does, from `now` on; true: what is left is kicked at its end.
+bool post_together(LazyKick& lazy, std::uint64_t& now, unsigned count) {
+    lazy.gather();
+    for (unsigned i = 0; i < count; i++) post(lazy, ++now);
+    const bool kick = lazy.end_gather(++now);
+    if (kick) lazy.kicked(now);
+    return kick;
+}
+
+TEST(LazyKick, ALoneCallsFramesLeaveWithIt) {
+    LazyKick lazy(kGap);
+    std::uint64_t now = 1000;
+    EXPECT_TRUE(post_together(lazy, now, LazyKick::kLoneFrames + 8)) << "however many they are";
+    now += kGap;
+    EXPECT_TRUE(post_together(lazy, now, LazyKick::kLoneFrames + 8));
+    lazy.end_burst();
+    EXPECT_TRUE(post_together(lazy, now, LazyKick::kLoneFrames + 8)) << "the program received in between";
+}
+
+TEST(LazyKick, CallsThatFollowEachOtherShareKicks) {
+    LazyKick lazy(kGap, 1, 250);
+    std::uint64_t now = 1000;
+    EXPECT_TRUE(post_together(lazy, now, 10));
+    EXPECT_FALSE(post_together(lazy, now, 10));
+    EXPECT_EQ(lazy.held(), 10u);
+    const std::uint64_t oldest = lazy.held_since();
+    EXPECT_FALSE(post_together(lazy, now, 10));
+    EXPECT_EQ(lazy.held(), 20u);
+    EXPECT_FALSE(post_together(lazy, now, LazyKick::kMaxHeld - 10));
+    EXPECT_EQ(lazy.held(), 10u) << "a full batch left in between";
+    EXPECT_GT(lazy.held_since(), oldest);
+}
+
+TEST(LazyKick, ACallSeesThatHeldFramesAreOld) {
+    LazyKick lazy(kGap, 1, 250);
+    std::uint64_t now = 1000;
+    EXPECT_TRUE(post_together(lazy, now, 10));
+    EXPECT_FALSE(post_together(lazy, now, 3));
+    lazy.gather();
+    for (int i = 0; i < 3; i++) EXPECT_FALSE(post(lazy, now += kGap - 1));
+    EXPECT_TRUE(lazy.end_gather(now)) << "the oldest is older than 250";
+}
+
 TEST(LazyKick, PingPongIsNeverHeld) {
     LazyKick lazy(kGap, 1);
     for (std::uint64_t now = 0; now < 1000; now += 3) {

@@ -154,7 +154,6 @@ unsigned UdpSocket::send_run(int fd, const iovec* datagrams, unsigned count, int
         if (one.iov_len > d->max_payload || !UserMemory::readable(one.iov_base, one.iov_len)) break;
     }
     if (good == 0) return 0;
-    const ring::Ring::Gather gather(good > 1 ? d->ring : nullptr);
     const unsigned sent = d->ring->send_udp_many(d->headers, datagrams, good);
     for (unsigned i = 0; i < sent; i++) bytes += datagrams[i].iov_len;
     if (sent != 0) sent_fast(*d, sent, bytes);

@@ -130,6 +130,7 @@ int XdpSender::post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
     auto& d = device_of<XdpSender>(qp->context);
     bool kick = false;
     int error = 0;
+    const auto now = clock::ticks();  // a list is posted at once
     for (; wr != nullptr; wr = wr->next) {
         if (wr->opcode == IBV_WR_TSO) {
             error = d.send_super(*wr);
@@ -142,20 +143,33 @@ int XdpSender::post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
             kick = d.unsubmitted_ != 0;  // only sending the held frames makes room
             break;
         }
-        kick |= d.lazy_.posted(clock::ticks()) || d.stuck_;
+        kick |= d.lazy_.posted(now) || d.stuck_;
+        if (kick && wr->next != nullptr) {  // the kernel takes no more frames at a time
+            d.submit_and_kick();
+            kick = false;
+        }
     }
-    if (kick) {
+    if (kick)
         d.submit_and_kick();
-    } else if (d.lazy_.held() != 0 && !d.backlog_ && !d.lazy_.gathering()) {
-        d.held_since_.store(d.lazy_.held_since(), std::memory_order_relaxed);
-        d.held_.store(d.lazy_.held(), std::memory_order_relaxed);
-    }
+    else if (!d.lazy_.gathering())
+        d.publish_held();
     return error;
 }
 
+// For the flusher.
+void XdpSender::publish_held() noexcept {
+    if (lazy_.held() == 0 || backlog_) return;
+    held_since_.store(lazy_.held_since(), std::memory_order_relaxed);
+    held_.store(lazy_.held(), std::memory_order_relaxed);
+}
+
 void XdpSender::gather(ibv_qp*, bool on) noexcept {
-    lazy_.gather(on);
-    if (!on && unsubmitted_ != 0) submit_and_kick();
+    if (on) return lazy_.gather();
+    const bool kick = lazy_.end_gather(clock::ticks());
+    if (unsubmitted_ != 0 && (kick || backlog_ || stuck_))
+        submit_and_kick();
+    else
+        publish_held();
 }
 
 void XdpSender::flush(ibv_qp*) noexcept {

@@ -59,6 +59,7 @@ class XdpSender : public SoftwareDevice {
     int send_one(const ibv_send_wr& wr) noexcept;
     int send_super(const ibv_send_wr& wr) noexcept;
     void submit_and_kick() noexcept;
+    void publish_held() noexcept;
     void reap() noexcept;
 
     SuperFrames super_;

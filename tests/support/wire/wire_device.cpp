@@ -439,8 +439,10 @@ void WireDevice::flush_locked() {
 
 void WireDevice::gather(ibv_qp*, bool on) noexcept {
     std::lock_guard guard(wire_.mutex_);
-    lazy_.gather(on);
-    if (!on && !unsent_.empty()) kick();
+    if (on)
+        lazy_.gather();
+    else if (lazy_.end_gather(lazy_now()))
+        kick();
     publish_held();
 }
 
