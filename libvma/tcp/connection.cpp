@@ -261,10 +261,6 @@ void Connection::detached(ring::Ring& ring) noexcept {
 
 // ---- data ----
 
-int Connection::error_for_call(unsigned flags) noexcept {
-    return __builtin_expect(flags & kBegun, 0) ? tcb_.shown.error() : tcb_.shown.take_error_locked();
-}
-
 ssize_t Connection::send(const iovec* iov, std::size_t, std::size_t length, unsigned flags) noexcept {
     if (!enter()) return -EWOULDBLOCK;
     ssize_t result;

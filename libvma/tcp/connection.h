@@ -238,7 +238,9 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     void take_batch(ring::Ring& ring, ring::RxBuffer* list, ring::RxBuffer* last) noexcept;
     void options_changed() noexcept;
     int nothing_to_read(unsigned flags, std::size_t skip) noexcept;
-    int error_for_call(unsigned flags) noexcept;
+    int error_for_call(unsigned flags) noexcept {
+        return __builtin_expect(flags & kBegun, 0) ? tcb_.shown.error() : tcb_.shown.take_error_locked();
+    }
     void close_locked(bool reset) noexcept;
     verbs::FlowSpec flow() const noexcept {
         return {IPPROTO_TCP, tcb_.ends.local.address.v4(), tcb_.ends.local.port,
