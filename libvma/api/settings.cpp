@@ -5,6 +5,7 @@
 #include "libvma/api/calls.h"
 #include "libvma/config/rules.h"
 #include "libvma/preload/extra_api.h"
+#include "libvma/ring/lent_memory.h"
 #include "libvma/runtime/log.h"
 #include "libvma/sockets/extreme.h"
 #include "libvma/sockets/observe/statistics.h"
@@ -38,8 +39,40 @@ int dump_fd_stats(int fd, int log_level) noexcept {
     return 0;
 }
 
-// The allocator of CMSG_VMA_IOCTL_USER_ALLOC would run while the library holds locks, so there is none.
-int ioctl(void*, size_t) noexcept { return answer(-EOPNOTSUPP); }
+namespace {
+
+// The program's allocator runs here, in the program's call and with nothing held: it may do anything.
+int take_memory(const vma_cmsg_ioctl_user_alloc_t& from) noexcept {
+    constexpr unsigned kFlags = VMA_IOCTL_USER_ALLOC_TX | VMA_IOCTL_USER_ALLOC_RX;
+    if ((from.flags & kFlags) == 0 || (from.flags & ~kFlags) != 0) return -EINVAL;
+    if (from.memalloc == nullptr || from.memfree == nullptr) return -EINVAL;
+    if (!ring::LentMemory::in_time()) return -EINVAL;
+    const std::size_t bytes = ring::LentMemory::wanted();
+    void* const memory = from.memalloc(bytes);
+    if (memory == nullptr) return -ENOMEM;
+    if (ring::LentMemory::hand_over({static_cast<std::uint8_t*>(memory), bytes})) return 0;
+    from.memfree(memory);
+    return -EINVAL;
+}
+
+}  // namespace
+
+// Clients of VMA 9.3 to 9.8.31 know another function by this slot and its bit. Its second argument is a
+// pointer, which no length is.
+int ioctl(void* cmsg, size_t cmsg_len) noexcept {
+    constexpr std::size_t kLength = CMSG_LEN(sizeof(vma_cmsg_ioctl_user_alloc_t));
+    if (cmsg == nullptr || cmsg_len < kLength || cmsg_len > CMSG_SPACE(sizeof(vma_cmsg_ioctl_user_alloc_t)))
+        return answer(-EINVAL);
+    if (!sockets::UserMemory::readable(cmsg, kLength)) return answer(-EFAULT);
+    cmsghdr header;
+    memcpy(&header, cmsg, sizeof header);
+    if (header.cmsg_level != SOL_SOCKET || header.cmsg_type != CMSG_VMA_IOCTL_USER_ALLOC ||
+        header.cmsg_len != kLength)
+        return answer(-EINVAL);
+    vma_cmsg_ioctl_user_alloc_t message;
+    memcpy(&message, static_cast<const char*>(cmsg) + CMSG_LEN(0), sizeof message);
+    return answer(take_memory(message));
+}
 
 }  // namespace vma::api
 

@@ -31,6 +31,7 @@ enum Bit : unsigned {
     has_network_header = 13,
     has_add_ring_profile = 16,
     has_modify_ring = 20,
+    has_ioctl = 21,
 };
 template <class... Bits>
 constexpr std::uint64_t mask(Bits... bits) noexcept {
@@ -65,7 +66,7 @@ constinit vma_api_t g_api = {
     .vma_extra_supported_mask =
         mask(has_register_recv_callback, has_recvfrom_zcopy, has_free_packets, has_add_conf_rule,
              has_thread_offload, has_dump_fd_stats, has_rings_num, has_rings_fds, has_tx_ring_fd,
-             has_network_header, has_add_ring_profile, has_modify_ring),
+             has_network_header, has_add_ring_profile, has_modify_ring, has_ioctl),
     .ioctl = &ioctl,
 };
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "libvma/ring/lent_memory.h"
 #include "libvma/runtime/log.h"
 
 namespace vma::ring {
@@ -53,16 +54,22 @@ Result<void> PacketMemory::open(verbs::Device& device, const Config& config) {
     for (;;) {
         const std::uint32_t send = lent.empty() ? tx_chunks_ + attr.further_send : 0;
         length_ = (std::size_t{rx_chunks} + send) * chunk_size_;
-        auto mapped = map_memory(length_, config.huge_pages, config.warn_ordinary);
-        if (!mapped) return std::unexpected(mapped.error());
-        base_ = *mapped;
+        if (!programs_) base_ = LentMemory::take(length_);
+        programs_ = base_ != nullptr;
+        if (!programs_) {
+            auto mapped = map_memory(length_, config.huge_pages, config.warn_ordinary);
+            if (!mapped) return std::unexpected(mapped.error());
+            base_ = *mapped;
+        }
         auto registered = device.reg_mr(base_, length_);
         if (registered) {
             mr_ = *registered;
             break;
         }
-        munmap(base_, length_);
-        base_ = nullptr;
+        if (!programs_) {
+            munmap(base_, length_);
+            base_ = nullptr;
+        }
         // What several rings need does not get less.
         if (registered.error().code != ENOBUFS || rx_chunks / 2 < kLeastReceive || attr.further_send != 0)
             return std::unexpected(registered.error());
@@ -84,7 +91,7 @@ Result<void> PacketMemory::open(verbs::Device& device, const Config& config) {
 
 PacketMemory::~PacketMemory() {
     PacketRegions::remove(number_);
-    if (base_ != nullptr) munmap(base_, length_);
+    if (base_ != nullptr && !programs_) munmap(base_, length_);
 }
 
 }  // namespace vma::ring

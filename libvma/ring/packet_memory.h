@@ -35,14 +35,15 @@ class PacketMemory {
     };
 
     PacketMemory() = default;
-    // Unmaps the region. The device that has it registered must be gone.
+    // Unmaps the region, unless it is the program's. The device that has it registered must be gone.
     ~PacketMemory();
     PacketMemory(const PacketMemory&) = delete;
     PacketMemory& operator=(const PacketMemory&) = delete;
 
-    // Maps and registers the region: page aligned, not inherited by forked children. Where the limit on
-    // locked memory is too low there are fewer chunks than asked for; the log says so. Errors: those of
-    // mmap(2) and of Device::reg_mr(). Once.
+    // Maps and registers the region: page aligned, not inherited by forked children. The first one lies in
+    // the program's memory, if there is some (LentMemory). Where the limit on locked memory is too low there
+    // are fewer chunks than asked for; the log says so. Errors: those of mmap(2) and of Device::reg_mr().
+    // Once.
     Result<void> open(verbs::Device& device, const Config& config);
 
     // One descriptor for each receive chunk, in order. Its `frame` is set.
@@ -64,6 +65,7 @@ class PacketMemory {
     std::uint8_t* base_ = nullptr;
     std::uint8_t* tx_base_ = nullptr;
     std::size_t length_ = 0;  // bytes mapped
+    bool programs_ = false;   // they are the program's
     ibv_mr* mr_ = nullptr;    // the device's
     std::uint32_t chunk_size_ = 0;
     std::uint32_t tx_chunks_ = 0;

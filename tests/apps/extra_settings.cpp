@@ -3,6 +3,7 @@
 // function; the far side is "extra_settings peer", on the kernel.
 #include <dlfcn.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 #include <thread>
@@ -41,7 +42,7 @@ void table() {
     CHECK_FAILS(getsockopt(-1, IPPROTO_IP, SO_VMA_GET_API, &same, &length), EBADF);
 
     const std::uint64_t works = bit(0) | bit(1) | bit(2) | bit(3) | bit(4) | bit(5) | bit(10) | bit(11) |
-                                bit(12) | bit(13) | bit(16) | bit(20);
+                                bit(12) | bit(13) | bit(16) | bit(20) | bit(21);
     CHECK(api->vma_extra_supported_mask == works);
     vma_completion_t completion;
     vma_packet_desc_t packets{};
@@ -55,7 +56,88 @@ void table() {
     CHECK_FAILS(api->get_ring_direct_descriptors(3, nullptr), EOPNOTSUPP);
     CHECK_FAILS(api->register_memory_on_ring(3, &key, 4, &memory_key), EOPNOTSUPP);
     CHECK_FAILS(api->deregister_memory_on_ring(3, &key, 4), EOPNOTSUPP);
-    CHECK_FAILS(api->ioctl(&key, sizeof key), EOPNOTSUPP);
+    CHECK_FAILS(api->ioctl(&key, sizeof key), EINVAL);
+}
+
+// ---- the program's memory for packets ----
+
+std::size_t g_asked = 0;
+int g_given = 0, g_freed = 0;
+char* g_memory = nullptr;
+void* give(std::size_t bytes) {
+    g_given++;
+    g_asked = bytes;
+    g_memory = static_cast<char*>(mmap(nullptr, bytes + 4096, PROT_READ | PROT_WRITE,
+                                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    return g_memory + 24;  // as from malloc(3): not where a page begins
+}
+void* give_nothing(std::size_t) { return nullptr; }
+void* give_read_only(std::size_t bytes) {
+    return mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+}
+void free_memory(void*) { g_freed++; }
+
+struct Request {
+    alignas(cmsghdr) char bytes[CMSG_SPACE(sizeof(vma_cmsg_ioctl_user_alloc_t))]{};
+    explicit Request(vma_cmsg_ioctl_user_alloc_t what) {
+        head().cmsg_level = SOL_SOCKET;
+        head().cmsg_type = CMSG_VMA_IOCTL_USER_ALLOC;
+        head().cmsg_len = CMSG_LEN(sizeof what);
+        memcpy(bytes + CMSG_LEN(0), &what, sizeof what);
+    }
+    cmsghdr& head() { return *reinterpret_cast<cmsghdr*>(bytes); }
+    int send() { return api->ioctl(bytes, sizeof bytes); }
+};
+
+void memory_errors() {
+    constexpr std::uint8_t kBoth = VMA_IOCTL_USER_ALLOC_TX | VMA_IOCTL_USER_ALLOC_RX;
+    CHECK_FAILS(api->ioctl(nullptr, 40), EINVAL);
+    CHECK_FAILS(api->ioctl(reinterpret_cast<void*>(4096), sizeof(Request)), EFAULT);
+    for (const vma_cmsg_ioctl_user_alloc_t wrong : {vma_cmsg_ioctl_user_alloc_t{0, give, free_memory},
+                                                    vma_cmsg_ioctl_user_alloc_t{4, give, free_memory},
+                                                    vma_cmsg_ioctl_user_alloc_t{kBoth, nullptr, free_memory},
+                                                    vma_cmsg_ioctl_user_alloc_t{kBoth, give, nullptr}})
+        CHECK_FAILS(Request(wrong).send(), EINVAL);
+    Request message({kBoth, give, free_memory});
+    for (const std::size_t length : {std::size_t{0}, sizeof(cmsghdr), sizeof message.bytes + 1, SIZE_MAX})
+        CHECK_FAILS(api->ioctl(message.bytes, length), EINVAL);
+    message.head().cmsg_len--;
+    CHECK_FAILS(message.send(), EINVAL);
+    Request other({kBoth, give, free_memory});
+    other.head().cmsg_type++;
+    CHECK_FAILS(other.send(), EINVAL);
+    CHECK(g_given == 0);
+    CHECK_FAILS(Request({kBoth, give_nothing, free_memory}).send(), ENOMEM);
+    // Memory that cannot be written is left alone, and the library has its own.
+    CHECK(Request({kBoth, give_read_only, free_memory}).send() == 0);
+    CHECK_FAILS(Request({kBoth, give, free_memory}).send(), EINVAL);  // once
+    CHECK(zero_copy(udp()));
+}
+
+void memory() {
+    Request message({VMA_IOCTL_USER_ALLOC_RX, give, free_memory});
+    CHECK(message.send() == 0 && g_given == 1);
+    const int fd = udp();
+    CHECK(zero_copy(fd));
+    for (std::uint32_t i = 0; i < 20; i++) {
+        request(fd, 1000, i);
+        Packet packet;
+        CHECK(packet.receive(fd) == 1000 && packet.held() && packet.content() == made(1000, i));
+        const auto* const at = static_cast<char*>(packet.first().iov[0].iov_base);
+        CHECK(at >= g_memory && at < g_memory + 24 + g_asked);
+        CHECK(packet.give_back(fd) == 0);
+    }
+    CHECK_FAILS(message.send(), EINVAL);  // too late
+    CHECK(g_given == 1 && g_freed == 0);
+    // A child has none of it, and goes on.
+    const pid_t child = fork();
+    if (child == 0) {
+        zero_copy(udp());  // by which way does not matter
+        _exit(0);
+    }
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(zero_copy(fd));
 }
 
 void rings() {
@@ -258,7 +340,12 @@ void many() {
 }  // namespace
 
 int main(int argc, char** argv) {
-    return extra::run(
-        argc, argv,
-        {{"table", table}, {"rings", rings}, {"settings", settings}, {"dummy", dummy}, {"many", many}});
+    return extra::run(argc, argv,
+                      {{"table", table},
+                       {"memory", memory},
+                       {"memory_errors", memory_errors},
+                       {"rings", rings},
+                       {"settings", settings},
+                       {"dummy", dummy},
+                       {"many", many}});
 }

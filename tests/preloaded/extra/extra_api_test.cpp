@@ -29,6 +29,7 @@ TEST_F(ExtraApi, StatisticsShowWhatIsKept) {
     EXPECT_NE(shown.find("Callback: 2 / 1 / 3 [dropped/received/held]"), std::string::npos) << shown;
 }
 TEST_F(ExtraApi, TableAndSettings) { run("extra_settings", {"table", "rings", "settings", "dummy", "many"}); }
+TEST_F(ExtraApi, TakesTheProgramsMemory) { run("extra_settings", {"memory", "memory_errors"}); }
 TEST_F(ExtraApi, SocketsChooseTheirRings) { run("extra_rings", {"profiles", "mistakes", "users", "shared"}); }
 TEST_F(ExtraApi, CallbacksJudgeDatagrams) {
     run("extra_callback", {"udp_verdicts", "udp_waiting", "udp_inside", "errors", "threads"});
