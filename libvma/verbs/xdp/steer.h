@@ -27,10 +27,10 @@ struct steer_source {
 };
 
 /* How many rules there are for a local port, in network order, by steer_table(). The library counts in its
- * own mapping of this, before it makes a rule and after it has removed one. So a frame to a port without
+ * own mapping of this map, before it makes a rule and after it has removed one. So a frame to a port without
  * rules costs no look into the maps of rules, and a count never misses a rule. */
 struct steer_ports {
-    __u32 rules[2][65536];
+    __u64 rules[2][65536];
 };
 #define steer_table(protocol) ((protocol) == 6 ? 1 : 0) /* TCP, UDP */
 

@@ -52,7 +52,7 @@ constexpr Map kMaps[] = {
     {"config", BPF_MAP_TYPE_ARRAY, 4, sizeof(steer_config), 1, 0, &SteerFds::config},
     {"sources", BPF_MAP_TYPE_LPM_TRIE, sizeof(steer_source), 4, STEER_MAX_SOURCES, BPF_F_NO_PREALLOC,
      &SteerFds::sources},
-    {"counts", BPF_MAP_TYPE_ARRAY, 4, sizeof(steer_ports), 1, BPF_F_MMAPABLE, &SteerFds::counts},
+    {"counts", BPF_MAP_TYPE_ARRAY, 4, 8, sizeof(steer_ports) / 8, BPF_F_MMAPABLE, &SteerFds::counts},
 };
 
 // The sections of the object that the loader needs. The project's own build makes the object, so its form is

@@ -213,7 +213,7 @@ bool Steering::map_counts() noexcept {
 
 void Steering::Unmap::operator()(steer_ports* counts) const noexcept { munmap(counts, sizeof *counts); }
 
-std::uint32_t& Steering::rules_of(const FlowSpec& spec) const noexcept {
+__u64& Steering::rules_of(const FlowSpec& spec) const noexcept {
     return counts_->rules[steer_table(spec.protocol)][spec.dst_port];
 }
 
@@ -231,7 +231,7 @@ Result<void> Steering::write(const FlowSpec& spec, std::uint32_t slot) {
     return {};
 }
 
-std::uint32_t Steering::rules_at(const FlowSpec& spec) const noexcept {
+std::uint64_t Steering::rules_at(const FlowSpec& spec) const noexcept {
     return std::atomic_ref(rules_of(spec)).load(std::memory_order_relaxed);
 }
 

@@ -35,7 +35,7 @@ class Steering {
     Result<void> move(const FlowSpec& spec, std::uint32_t slot) { return write(spec, slot); }
     void remove(const FlowSpec& spec) noexcept;
     // How many rules there are for this protocol and local port: what the program sees.
-    std::uint32_t rules_at(const FlowSpec& spec) const noexcept;
+    std::uint64_t rules_at(const FlowSpec& spec) const noexcept;
 
   private:
     struct Unmap {
@@ -43,7 +43,7 @@ class Steering {
     };
 
     bool map_counts() noexcept;
-    std::uint32_t& rules_of(const FlowSpec& spec) const noexcept;
+    __u64& rules_of(const FlowSpec& spec) const noexcept;
     Result<void> write(const FlowSpec& spec, std::uint32_t slot);
     Result<void> write_config();
     std::vector<net::SourcePrefix> listed_;  // in the map of sources
