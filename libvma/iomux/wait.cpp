@@ -294,6 +294,7 @@ int Wait::sleep_once(const Deadline& deadline, Signals& signals) {
     for (;;) {
         if (sources_.stale()) return 0;
         if (empty_rings() || sockets::Verdicts::due()) return 0;
+        sources_.flush();  // frames that the looks since the last flush have answered
         timespec left;
         const timespec* limit = nullptr;
         clock::Nsec rest = deadline.left();

@@ -31,7 +31,7 @@ inline void spin_wait(std::uint64_t round) noexcept {
 // For a call of the program that waits, as often as it polled in vain. False: it should sleep, because others
 // need the processor more (spinners.h). The loop has a PollTime, which tells when the wait is over.
 inline bool spin_or_sleep(std::uint64_t round) noexcept {
-    if (__builtin_expect(round % spinners::kLookEvery == 0, 0)) return spinners::look(round);
+    if (__builtin_expect((round & spinners::internal::t_look_mask) == 0, 0)) return spinners::look(round);
     cpu_relax();
     return true;
 }

@@ -60,7 +60,7 @@ SpinAdvice SpinnerTable::advice(const Entry& mine, clock::Ticks now,
         others++;
         if (!asleep && since > began) later++;
     }
-    if (later >= processors) return SpinAdvice::sleep;
+    if (later >= kTurns * processors) return SpinAdvice::sleep;
     return others >= processors ? SpinAdvice::yield : SpinAdvice::go_on;
 }
 
@@ -202,9 +202,11 @@ bool look(std::uint64_t round) noexcept {
                 g_swept.store(now.count(), std::memory_order_relaxed);
                 table->sweep();
             }
+            internal::t_look_mask = kLookOften - 1;
             yield_core();
             break;
         case SpinAdvice::go_on:
+            internal::t_look_mask = kLookEvery - 1;
             if (now < known->contended_until)
                 spin_wait(round);
             else

@@ -5,12 +5,12 @@
 // threads than processors the one whose turn it is would wait so long each time. So the threads of all
 // processes of a user that wait in the library stand in one table in shared memory. A thread that polls looks
 // there every few microseconds:
-//   - as many threads as there are processors for it have begun to wait after it: it sleeps. The one that has
-//     waited longest in vain is the one that is least likely to be next;
-//   - more threads wait than there are processors: it offers its processor with each look;
+//   - more threads wait than there are processors: it offers its processor with each look, and looks more
+//     often. Threads that take turns so cost each other less than a wake-up does;
+//   - four times as many threads as there are processors have begun to wait after it: it sleeps. The one that
+//     has waited longest in vain is the one that is least likely to be next;
 //   - the scheduler took its processor away a moment ago, for a program that does not use the library: it
-//   offers
-//     its processor when it has polled in vain for a while.
+//     offers its processor when it has polled in vain for a while.
 // A thread alone on its processor makes no system call.
 //
 // Locks: none. The table is memory that other processes of the user write, too: nothing in it is trusted for
@@ -22,6 +22,7 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 
 #include "libvma/runtime/clock.h"
@@ -34,6 +35,7 @@ enum class SpinAdvice { go_on, yield, sleep };
 class SpinnerTable {
   public:
     static constexpr std::size_t kEntries = 256;
+    static constexpr unsigned kTurns = 4;  // threads that take turns on a processor; more of them sleep
     static constexpr std::chrono::milliseconds kFresh{20};        // older entries of pollers do not count
     static constexpr std::chrono::milliseconds kBusySleeper{10};  // nor do those that sleep for longer
 
@@ -67,8 +69,10 @@ namespace spinners {
 // Finds the user's table, once in a process. Without one, threads count for nothing.
 void open() noexcept;
 
-constexpr std::uint64_t kLookEvery = 128;  // polls in vain, some 4 us
-// What a thread does after `round` polls in vain, a multiple of kLookEvery: it has offered its processor
+// Polls in vain between two looks, some 4 us; some 0.5 us where others want the processor.
+constexpr std::uint32_t kLookEvery = 128, kLookOften = 16;
+static_assert(std::has_single_bit(kLookEvery) && std::has_single_bit(kLookOften));
+// What a thread does after `round` polls in vain, a multiple of kLookOften: it has offered its processor
 // where that was the advice. False: it should sleep.
 bool look(std::uint64_t round) noexcept;
 // The calling thread sleeps in the library from now on.
@@ -76,6 +80,7 @@ void sleeps() noexcept;
 
 namespace internal {
 inline constinit thread_local bool t_waits = false;
+inline constinit thread_local std::uint32_t t_look_mask = kLookEvery - 1;  // of the polls between looks
 void leave() noexcept;
 }  // namespace internal
 

@@ -41,11 +41,12 @@ void Sleep::arm() noexcept {
     count_ = 0;
     if (fd_ >= 0) fds_[count_++] = {fd_, POLLIN, 0};
     if (waiter_ != nullptr) fds_[count_++] = {waiter_->fd(), POLLIN, 0};
-    socket_.flush();
     count_ += watch_.arm(fds_ + count_);
 }
 
 int Sleep::run(clock::Time deadline, const sigset_t* mask) {
+    const int saved = errno;
+    socket_.flush();  // after the last look, which may have answered frames
     const bool timed = deadline != clock::Time{};
     timespec limit{}, *timeout = nullptr;
     if (timed || !sure_to_wake_) {
@@ -57,7 +58,6 @@ int Sleep::run(clock::Time deadline, const sigset_t* mask) {
         limit = clock::to_timespec(left);
         timeout = &limit;
     }
-    int saved = errno;
     spinners::sleeps();
     const int r = os::ppoll(fds_, count_, timeout, mask);
     const int error = errno;

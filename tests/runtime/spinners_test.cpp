@@ -55,15 +55,21 @@ TEST_F(Spinners, AsManyAsThereAreProcessorsGoOn) {
     EXPECT_EQ(advice(second, start + 10), SpinAdvice::go_on);
 }
 
-TEST_F(Spinners, TheOneThatWaitedLongestSleeps) {
+TEST_F(Spinners, OneMoreThanThereAreProcessorsTakesTurns) {
     auto& first = polls(start);
     auto& second = polls(start + 5);
     auto& third = polls(start + 9);
-    EXPECT_EQ(advice(first, start + 10), SpinAdvice::sleep);
-    EXPECT_EQ(advice(second, start + 10), SpinAdvice::yield);
-    EXPECT_EQ(advice(third, start + 10), SpinAdvice::yield);
+    for (auto* entry : {&first, &second, &third}) EXPECT_EQ(advice(*entry, start + 10), SpinAdvice::yield);
     table->release(first, 1);
     EXPECT_EQ(advice(second, start + 10), SpinAdvice::go_on);
+}
+
+TEST_F(Spinners, TheOneThatWaitedLongestSleeps) {
+    auto& first = polls(start);
+    auto& second = polls(start + 5);
+    for (unsigned i = 1; i < Table::kTurns * 2; i++) polls(start + 9);
+    EXPECT_EQ(advice(first, start + 10), SpinAdvice::sleep);
+    EXPECT_EQ(advice(second, start + 10), SpinAdvice::yield);
 }
 
 TEST_F(Spinners, SleepersWantAProcessorSoonOrNotForLong) {
@@ -76,9 +82,9 @@ TEST_F(Spinners, SleepersWantAProcessorSoonOrNotForLong) {
 
 TEST_F(Spinners, WhatIsOldOrElsewhereDoesNotCount) {
     auto& mine = polls(start);
-    for (int i = 0; i < 4; i++) polls(start + 5, 7);
+    for (int i = 0; i < 8; i++) polls(start + 5, 7);
     EXPECT_EQ(advice(mine, start + 10), SpinAdvice::go_on) << "on other processors";
-    for (int i = 0; i < 4; i++) polls(start + 5);
+    for (int i = 0; i < 8; i++) polls(start + 5);
     EXPECT_EQ(advice(mine, start + 10), SpinAdvice::sleep);
     EXPECT_EQ(advice(mine, start + 30 * msec), SpinAdvice::go_on)
         << "left behind by threads that are no more";
