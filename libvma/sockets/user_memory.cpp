@@ -14,6 +14,7 @@ namespace vma::sockets {
 namespace {
 
 constexpr std::size_t kAtOnce = 64;  // pages a system call asks about
+constexpr std::size_t kLong = 8;     // a buffer of more pages is remembered as a range
 
 // process_vm_readv(2) refuses memory that has no pages of the system, or hides them: a device's,
 // memfd_secret(2)'s. There two calls tell that read and write as the processor does, and without effect: a
@@ -83,7 +84,7 @@ bool UserMemory::check(const void* start, std::size_t length, unsigned kind) noe
     const auto first = reinterpret_cast<std::uintptr_t>(start);
     if (first + length < first) return false;
     const std::uintptr_t from = first >> kPageBits, end = ((first + length - 1) >> kPageBits) + 1;
-    if (end - from > kEntries / 4) {
+    if (end - from > kLong) {
         if (in_known_range(kind, from, end) || in_packet(start, length)) return true;
         if (!ask(from, end, first, kind)) return false;
         remember_range(kind, from, end);
@@ -94,6 +95,7 @@ bool UserMemory::check(const void* start, std::size_t length, unsigned kind) noe
         if (entry == page + 1) continue;
         if (in_packet(start, length)) return true;
         if (!in_known_range(kind, page, page + 1) && !ask(page, page + 1, first, kind)) return false;
+        if (entry != 0) remember_range(kind, entry - 1, entry);
         entry = page + 1;
     }
     return true;

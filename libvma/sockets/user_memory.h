@@ -24,10 +24,12 @@ class UserMemory {
 
   private:
     static constexpr unsigned kPageBits = 12;
-    // Pages that a thread remembers for reading and for writing; static thread storage is scarce in a
-    // preloaded library.
-    static constexpr std::size_t kEntries = 32;
-    static constexpr std::size_t kRanges = 8;  // long buffers, which would not fit there
+    // Pages that a thread remembers for reading and for writing. The tables are small because a library that
+    // dlopen(3) loads finds 1,664 bytes of static thread storage at most, for all it has (glibc).
+    static constexpr std::size_t kEntries = 16;
+    // Long buffers, which would not fit there, and pages whose entry another page took: programs like buffers
+    // whose distance is a power of two, and such pages share an entry.
+    static constexpr std::size_t kRanges = 8;
 
     struct Range {
         std::uintptr_t first, end;  // pages

@@ -79,6 +79,23 @@ TEST(PreloadSymbols, ContainsWhatProgramsOfThisKindExpect) {
         EXPECT_TRUE(real.contains(name)) << name;
 }
 
+// A library that dlopen(3) loads gets 1,664 bytes of static thread storage at most (glibc's surplus), and
+// shares them with all others that came so. With more the program cannot load it: "cannot allocate memory in
+// static TLS block".
+TEST(PreloadSymbols, ThreadStorageLeavesRoomForDlopen) {
+    constexpr unsigned long kSurplus = 1664, kOfOthers = 256;
+    std::istringstream in(tool({"readelf", "-lW", library()}));
+    unsigned long size = 0;
+    for (std::string line; std::getline(in, line);) {
+        std::istringstream fields(line);
+        std::string type, offset, address, physical, in_file, in_memory;
+        if (fields >> type >> offset >> address >> physical >> in_file >> in_memory && type == "TLS")
+            size = std::stoul(in_memory, nullptr, 16);
+    }
+    EXPECT_GT(size, 0u);
+    EXPECT_LE(size, kSurplus - kOfOthers);
+}
+
 // Every wrapped name must exist in libc too, or it would be an addition to the program's name space.
 TEST(PreloadSymbols, EachNameIsLibcsOrOurOwn) {
     void* libc = dlopen("libc.so.6", RTLD_NOW);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <thread>
 
 namespace vma::sockets {
 namespace {
@@ -48,6 +49,33 @@ TEST(UserMemory, AsTheProtectionSays) {
     expect(m.at(3), 37 * kPage, true, true);
     expect(nullptr, 1, false, false);
     expect(nullptr, 0, true, true);
+}
+
+// Buffers at a distance of a power of two. What is remembered stays so when the page goes, which shows here
+// that the kernel is not asked again.
+TEST(UserMemory, PagesThatShareAnEntryAreAllRemembered) {
+    Mapping m(129, -1);
+    ASSERT_TRUE(m);
+    std::jthread([&] {  // one that remembers no page of other tests
+        for (std::size_t page : {0, 32, 64, 128}) expect(m.at(page), 100, true, true);
+        mprotect(m.at(0), 129 * kPage, PROT_NONE);
+        for (int i = 0; i < 2; i++)
+            for (std::size_t page : {0, 32, 64, 128}) expect(m.at(page), 100, true, true);
+        expect(m.at(96), 100, false, false);
+    });
+}
+
+// A pool of buffers side by side is one range, however many entries it takes.
+TEST(UserMemory, APoolOfPagesIsRemembered) {
+    constexpr std::size_t kPages = 300;
+    Mapping m(kPages, -1);
+    ASSERT_TRUE(m);
+    std::jthread([&] {
+        for (int i = 0; i < 2; i++)
+            for (std::size_t page = 0; page < kPages; page++) expect(m.at(page), 100, true, true);
+        mprotect(m.at(0), kPages * kPage, PROT_NONE);
+        for (std::size_t page = 0; page < kPages; page++) expect(m.at(page), 100, true, true);
+    });
 }
 
 // process_vm_readv(2) refuses it, the kernel's own copies do not.
