@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The extra API for C++20: what is received frees itself, and a callback ends with its object.
+// The extra API for C++20: what is received frees itself, a send buffer that was not sent gives itself back,
+// and a callback ends with its object.
 #pragma once
 
 #include <array>
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include "vma_extra.h"
+#include "vma_extra2.h"
 
 namespace vma_extra {
 
@@ -88,6 +90,54 @@ class Receiver {
   private:
     vma_api_t* api_;
     int fd_;
+};
+
+// A send buffer, as long as the program has it. Move-only; any thread may send it or destroy it.
+class SendBuffer {
+  public:
+    SendBuffer() = default;
+    // For a peer of `fd` (null: the connected one). Empty, with errno: there is none, and the program sends
+    // as always.
+    SendBuffer(vma_api2_t* api, int fd, const sockaddr* to = nullptr, socklen_t length = 0) noexcept
+        : api_(api) {
+        if (api->get_send_buffers(fd, &buffer_, 1, to, length) != 0) buffer_ = {};
+    }
+    // Takes over one of get_send_buffers().
+    SendBuffer(vma_api2_t* api, const vma_send_buffer_t& buffer) noexcept : api_(api), buffer_(buffer) {}
+    SendBuffer(SendBuffer&& other) noexcept { swap(other); }
+    SendBuffer& operator=(SendBuffer&& other) noexcept {
+        SendBuffer old(std::move(other));
+        swap(old);
+        return *this;
+    }
+    ~SendBuffer() {
+        if (buffer_.id == nullptr) return;
+        const int before = errno;
+        api_->free_send_buffer(buffer_.id);
+        errno = before;
+    }
+
+    explicit operator bool() const noexcept { return buffer_.id != nullptr; }
+    void* id() const noexcept { return buffer_.id; }
+    std::span<std::byte> data() const noexcept {
+        return {static_cast<std::byte*>(buffer_.data), buffer_.size};
+    }
+    // As send(2) and sendto(2), of the first `length` bytes. Empty afterwards if the result is `length`.
+    int send(int fd, std::size_t length, int flags = 0, const sockaddr* to = nullptr,
+             socklen_t to_length = 0) {
+        const int n = api_->send_zcopy(fd, buffer_.id, length, flags, to, to_length);
+        if (n >= 0 && static_cast<std::size_t>(n) == length) buffer_ = {};
+        return n;
+    }
+
+  private:
+    void swap(SendBuffer& other) noexcept {
+        std::swap(api_, other.api_);
+        std::swap(buffer_, other.buffer_);
+    }
+
+    vma_api2_t* api_ = nullptr;
+    vma_send_buffer_t buffer_{};
 };
 
 // Calls `judge(std::span<iovec>, vma_info_t&)` for each packet of a socket, until this object ends.

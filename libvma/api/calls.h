@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The functions of the extra API's table (include/mellanox/vma_extra.h says what each one does), and what
+// The functions of the extra API's table (include/mellanox/vma_extra*.h say what each one does), and what
 // they have in common.
 #pragma once
 
@@ -11,6 +11,7 @@
 #include "libvma/sockets/extra_socket.h"
 #include "libvma/sockets/user_memory.h"
 #include "mellanox/vma_extra.h"
+#include "mellanox/vma_extra2.h"
 
 namespace vma::api {
 
@@ -35,11 +36,18 @@ int register_recv_callback(int fd, vma_recv_callback_t callback, void* context) 
 int recvfrom_zcopy(int fd, void* buf, size_t len, int* flags, sockaddr* from, socklen_t* fromlen);
 int free_packets(int fd, vma_packet_t* packets, size_t count) noexcept;
 
+// send_buffers.cpp
+int get_send_buffers(int fd, vma_send_buffer_t* buffers, unsigned count, const sockaddr* to,
+                     socklen_t tolen) noexcept;
+int send_zcopy(int fd, void* id, size_t length, int flags, const sockaddr* to, socklen_t tolen);
+int free_send_buffer(void* id) noexcept;
+
 // settings.cpp
 int add_conf_rule(const char* line) noexcept;
 int thread_offload(int offload, pthread_t thread) noexcept;
 int dump_fd_stats(int fd, int log_level) noexcept;
 int ioctl(void* cmsg, size_t cmsg_len) noexcept;
+int register_memory(void* addr, size_t* length) noexcept;
 
 // rings.cpp
 int get_socket_rings_num(int fd) noexcept;

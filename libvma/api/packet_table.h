@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The packets that the program keeps, by their packet_id.
+// The packets that the program keeps, by their packet_id, and send buffers that it fills.
 //
 // A packet_id is no pointer: it names a place and the packet's generation there. So an id that was freed, or
 // that never was one, is found out, whatever the program passes. A datagram in a ring's own buffer has its
@@ -21,6 +21,7 @@ namespace vma::api {
 class PacketTable {
   public:
     using Found = sockets::Held::Found;
+    using PacketRegions = ring::PacketRegions;
 
     // The process's own.
     static PacketTable& instance() noexcept;
@@ -28,7 +29,7 @@ class PacketTable {
     // Takes over the packet. Null: no memory, and it stays the caller's.
     void* insert(sockets::Held& packet) noexcept {
         const std::uint64_t place = packet.place();
-        if (__builtin_expect(place == ring::RxBuffer::kNowhere, 0)) return insert_slot(packet);
+        if (__builtin_expect(place == PacketRegions::kNowhere, 0)) return insert_slot(packet);
         return id_of(kInBuffer, packet.hand_over() >> 1, place);
     }
     // Takes the packet out, if may(owner) says so. `owner`: its socket, only to compare.
@@ -36,7 +37,7 @@ class PacketTable {
     Found take(const void* id, sockets::Held& out, May&& may) noexcept {
         const std::uint64_t value = own(id);
         if ((value & kInBuffer) != 0) {
-            ring::RxBuffer* buffer = ring::RxBuffer::at(value & ((std::uint64_t{1} << kPlaceBits) - 1));
+            ring::RxBuffer* buffer = ring::RxBuffer::at(buffer_place(value));
             return buffer == nullptr ? Found::unknown : take_from(*buffer, value, out, may);
         }
         const Place place = place_of(value);
@@ -52,13 +53,32 @@ class PacketTable {
         return Found::taken;
     }
 
+    // ---- send buffers that the program fills: each has its place ----
+    // The program has it from now on. Null: it has no place, and it stays the caller's.
+    void* lend(ring::SendBuffer& buffer) noexcept {
+        const std::uint64_t place = buffer.place();
+        if (place == PacketRegions::kNowhere) return nullptr;
+        return id_of(kInBuffer, buffer.tenure.begin() >> 1, place);
+    }
+    // The buffer is the caller's from now on, and no other call finds it; null: there is none. `tenure`: for
+    // Tenure::resume().
+    ring::SendBuffer* claim(const void* id, std::uint32_t& tenure) noexcept {
+        const std::uint64_t value = own(id);
+        if ((value & kInBuffer) == 0) return nullptr;
+        ring::SendBuffer* const buffer = ring::SendBuffer::at(buffer_place(value));
+        if (buffer == nullptr) return nullptr;
+        tenure = buffer->tenure.now();
+        const bool mine = (tenure & 1) != 0 && same_generation(tenure, value) && buffer->tenure.end(tenure);
+        return mine ? buffer : nullptr;
+    }
+
     // In a forked child: ids of the parent mean nothing there.
     void renew() noexcept;
 
   private:
     // An id: a bit that no pointer of a program has, the process (7 bits), a bit for places in buffers, the
     // generation (27), and the place.
-    static constexpr unsigned kPlaceBits = ring::RxBuffer::kPlaceBits, kProcessShift = 56;
+    static constexpr unsigned kPlaceBits = PacketRegions::kPlaceBits, kProcessShift = 56;
     static constexpr std::uint64_t kMark = std::uint64_t{1} << 63, kInBuffer = std::uint64_t{1} << 55;
     static constexpr std::uint32_t kProcesses = 0x7f, kGenerations = (1u << 27) - 1;
 
@@ -95,6 +115,12 @@ class PacketTable {
     static std::uint32_t generation_of(std::uint64_t value) noexcept {
         return static_cast<std::uint32_t>(value >> kPlaceBits) & kGenerations;
     }
+    static bool same_generation(std::uint32_t tenure, std::uint64_t value) noexcept {
+        return ((tenure >> 1) & kGenerations) == generation_of(value);
+    }
+    static std::uint64_t buffer_place(std::uint64_t value) noexcept {
+        return value & ((std::uint64_t{1} << kPlaceBits) - 1);
+    }
     Place place_of(std::uint64_t value) const noexcept;
     // `flags`: kInBuffer or 0.
     void* id_of(std::uint64_t flags, std::uint32_t generation, std::uint64_t place) const noexcept {
@@ -105,8 +131,8 @@ class PacketTable {
     static Found take_from(ring::RxBuffer& buffer, std::uint64_t value, sockets::Held& out,
                            May&& may) noexcept {
         // The generation is what an odd number of a tenure has above its last bit.
-        const std::uint32_t now = std::atomic_ref(buffer.tenure).load(std::memory_order_acquire);
-        if (((now >> 1) & kGenerations) != generation_of(value)) return Found::unknown;
+        const std::uint32_t now = buffer.tenure.now();
+        if (!same_generation(now, value)) return Found::unknown;
         return out.take_back(buffer, now, may);
     }
     void* insert_slot(sockets::Held& packet) noexcept;

@@ -77,6 +77,10 @@ constinit vma_api2_t g_api2 = {
     .size = sizeof(vma_api2_t),
     .version = VMA_API2_VERSION,
     .sendmany = &sendmany,
+    .get_send_buffers = &get_send_buffers,
+    .send_zcopy = &send_zcopy,
+    .free_send_buffer = &free_send_buffer,
+    .register_memory = &register_memory,
 };
 
 }  // namespace

@@ -57,6 +57,20 @@ int take_memory(const vma_cmsg_ioctl_user_alloc_t& from) noexcept {
 
 }  // namespace
 
+int register_memory(void* addr, size_t* length) noexcept {
+    preload::NotCancelled inside;
+    using sockets::UserMemory;
+    if (!UserMemory::writable(length, sizeof *length)) return answer(-EFAULT);
+    const std::size_t bytes = *length, wanted = ring::LentMemory::wanted();
+    if (!ring::LentMemory::in_time()) return answer(-EBUSY);
+    if (bytes < wanted) {
+        *length = wanted;
+        return answer(-ENOSPC);
+    }
+    if (!UserMemory::writable(addr, bytes)) return answer(-EFAULT);
+    return answer(ring::LentMemory::hand_over({static_cast<std::uint8_t*>(addr), bytes}) ? 0 : -EBUSY);
+}
+
 // Clients of VMA 9.3 to 9.8.31 know another function by this slot and its bit. Its second argument is a
 // pointer, which no length is.
 int ioctl(void* cmsg, size_t cmsg_len) noexcept {

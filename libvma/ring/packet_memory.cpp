@@ -86,6 +86,11 @@ Result<void> PacketMemory::open(verbs::Device& device, const Config& config) {
     rx_buffers_.resize(rx_chunks);
     for (std::uint32_t i = 0; i < rx_chunks; i++)
         rx_buffers_[i].frame = base_ + std::size_t{i} * chunk_size_ + attr.rx_offset;
+    send_buffers_.resize(tx_chunks_);
+    for (std::uint32_t i = 0; i < tx_chunks_; i++) {
+        send_buffers_[i].frame = tx_base_ + std::size_t{i} * chunk_size_ + attr.tx_headroom;
+        send_buffers_[i].room = chunk_size_ - attr.tx_headroom;
+    }
     return {};
 }
 

@@ -21,6 +21,7 @@
 
 #include "libvma/ring/packet_regions.h"
 #include "libvma/ring/rx_buffer.h"
+#include "libvma/ring/send_buffer.h"
 #include "libvma/runtime/error.h"
 #include "libvma/verbs/device.h"
 
@@ -48,6 +49,8 @@ class PacketMemory {
 
     // One descriptor for each receive chunk, in order. Its `frame` is set.
     std::span<RxBuffer> rx_buffers() noexcept { return rx_buffers_; }
+    // The same for send chunks, for Ring::lend_send_buffers(). Their `ring` is set by publish().
+    std::span<SendBuffer> send_buffers() noexcept { return send_buffers_; }
     std::uint32_t rx_chunks() const noexcept { return static_cast<std::uint32_t>(rx_buffers_.size()); }
     std::uint32_t tx_chunks() const noexcept { return tx_chunks_; }
     // First byte of the first receive chunk, and of the first send chunk.
@@ -58,8 +61,11 @@ class PacketMemory {
     std::uint32_t lkey() const noexcept { return mr_->lkey; }
     // Its number among the process's (PacketRegions), from publish() on.
     unsigned number() const noexcept { return number_; }
-    // The ring is complete: from now on others find the memory by its number. Once.
-    void publish() noexcept { number_ = PacketRegions::add(base_, length_, rx_buffers_); }
+    // `ring`, whose memory it is, is complete: from now on others find the memory by its number. Once.
+    void publish(Ring& ring) noexcept {
+        for (SendBuffer& b : send_buffers_) b.ring = &ring;
+        number_ = PacketRegions::add(base_, length_, rx_buffers_, send_buffers_);
+    }
 
   private:
     std::uint8_t* base_ = nullptr;
@@ -71,6 +77,7 @@ class PacketMemory {
     std::uint32_t tx_chunks_ = 0;
     unsigned number_ = PacketRegions::kNone;
     std::vector<RxBuffer> rx_buffers_;
+    std::vector<SendBuffer> send_buffers_;
 };
 
 }  // namespace vma::ring

@@ -173,6 +173,16 @@ class Ring {
     unsigned send_udp_many(const std::uint8_t* headers, const iovec* datagrams, unsigned count) noexcept {
         return tx_.send_udp_many(headers, datagrams, count);
     }
+    // Send buffers for the program to fill (the extra API), `count` of them: 0, or ENOBUFS where the program
+    // would have more than a quarter of the buffers, or EBUSY as above. Each goes one of two ways:
+    int lend_send_buffers(SendBuffer** out, unsigned count) noexcept { return tx_.lend(out, count); }
+    // back unused (0 or EBUSY);
+    int end_loan(SendBuffer& buffer) noexcept { return tx_.end_loan(buffer); }
+    // or to the peer of `headers`, as by send_udp(), with its first `length` bytes. After an error it is
+    // still the program's.
+    int send_lent_udp(const std::uint8_t* headers, SendBuffer& buffer, std::size_t length) noexcept {
+        return tx_.send_lent_udp(headers, buffer, length);
+    }
     // Bytes.
     std::uint32_t max_udp_payload() const noexcept { return tx_.max_udp_payload(); }
     // Sends one TCP segment: `headers` are Ethernet, IPv4 (without options) and TCP with its options. They
@@ -241,6 +251,7 @@ class Ring {
   private:
     friend class ReceiveLock;
     friend struct RxBuffer;
+    friend struct SendBuffer;
 
     Ring(std::unique_ptr<verbs::Device> device, const RingConfig& config);
     Result<void> start(const RingConfig& config);

@@ -65,20 +65,13 @@ void RxBuffer::release_lent() noexcept {
 }
 
 std::uint64_t RxBuffer::place() const noexcept {
-    if (kind != Kind::ring) return kNowhere;
+    if (kind != Kind::ring) return PacketRegions::kNowhere;
     PacketMemory& memory = ring->memory_;
-    const auto index = static_cast<std::uint64_t>(this - memory.rx_buffers().data());
-    constexpr unsigned kIndexBits = kPlaceBits - 7;
-    static_assert(PacketRegions::kMost == 1u << 7);
-    if (memory.number() == PacketRegions::kNone || index >> kIndexBits != 0) return kNowhere;
-    return std::uint64_t{memory.number()} << kIndexBits | index;
+    return PacketRegions::place_of(memory.number(),
+                                   static_cast<std::uint64_t>(this - memory.rx_buffers().data()));
 }
 
-RxBuffer* RxBuffer::at(std::uint64_t place) noexcept {
-    constexpr unsigned kIndexBits = kPlaceBits - 7;
-    return PacketRegions::buffer(static_cast<unsigned>(place >> kIndexBits),
-                                 static_cast<std::uint32_t>(place & ((1u << kIndexBits) - 1)));
-}
+RxBuffer* RxBuffer::at(std::uint64_t place) noexcept { return PacketRegions::buffer(place); }
 
 [[gnu::noinline]] void RxBuffer::release_other() noexcept {
     RxQueue& home = ring->rx_.queue();

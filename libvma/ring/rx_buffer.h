@@ -5,10 +5,10 @@
 #include <netinet/in.h>
 #include <sys/uio.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
+#include "libvma/ring/tenure.h"
 #include "libvma/runtime/clock.h"
 
 namespace vma::ring {
@@ -39,7 +39,7 @@ struct alignas(64) RxBuffer {
     // The same by the device's own clock; none if that has no time. Meaningful where `arrived` is set.
     clock::DeviceTime arrived_at_device;
     std::uint16_t l4_offset = 0;      // of the UDP or TCP header, from the start of the frame
-    std::uint32_t tenure = 0;         // of the program: see below
+    Tenure tenure;                    // of the program: see below
     alignas(8) std::byte user[40]{};  // whatever the sink that holds the buffer needs with it
 
     // Copies up to the iovecs' room from payload byte `from` on. Returns bytes copied.
@@ -62,26 +62,10 @@ struct alignas(64) RxBuffer {
     // many at once.
     void release_lent() noexcept;
 
-    // The program has a datagram in a ring's own buffer, which is found by a number (place(), at()). Each
-    // time is a tenure of its own, so what was given back is told from what was kept anew. Whatever the sink
-    // needs with the datagram lies in `user` then.
-    static constexpr std::uint64_t kNowhere = ~std::uint64_t{0};
-    static constexpr unsigned kPlaceBits = 28;
-    // kNowhere: it has no number.
+    // The program has a datagram in a ring's own buffer, which is found by a number (place(), at()), and has
+    // a tenure. Whatever the sink needs with the datagram lies in `user` then. kNowhere: it has no number.
     std::uint64_t place() const noexcept;
     static RxBuffer* at(std::uint64_t place) noexcept;  // null: there is none
-    // The number of the tenure that begins.
-    std::uint32_t begin_tenure() noexcept {
-        std::atomic_ref(tenure).store(tenure + 1, std::memory_order_release);
-        return tenure;
-    }
-    bool in_tenure(std::uint32_t number) noexcept {
-        return (number & 1) != 0 && std::atomic_ref(tenure).load(std::memory_order_acquire) == number;
-    }
-    // The buffer is the caller's; false: another thread was first.
-    bool end_tenure(std::uint32_t number) noexcept {
-        return std::atomic_ref(tenure).compare_exchange_strong(number, number + 1, std::memory_order_acq_rel);
-    }
 
   private:
     void release_other() noexcept;          // no buffer of the ring

@@ -62,13 +62,36 @@ class TxBuffers {
     void untake(std::uint32_t pieces) noexcept {
         while (pieces-- != 0) give_back(outstanding_[--posted_ & (outstanding_.size() - 1)]);
     }
+
+    // ---- buffers that the program fills (SendBuffer), by the numbers of their chunks ----
+    // Others send from the rest. There must be `n` free buffers.
+    bool may_lend(std::uint32_t n) const noexcept { return lent_ + n <= count_ / kLentShare; }
+    std::uint32_t lend() noexcept {
+        const std::uint32_t chunk = free_.back();
+        free_.pop_back();
+        lent_++;
+        return chunk;
+    }
+    void end_loan(std::uint32_t chunk) noexcept {
+        lent_--;
+        free_.push_back(chunk);
+    }
+    // take() of a lent buffer: it comes back by its completion. There must be a free place.
+    void take_lent(std::uint32_t chunk) noexcept {
+        lent_--;
+        outstanding_[posted_++ & (outstanding_.size() - 1)] = chunk;
+    }
+    // After the untake() of one that was not posted: it is lent again.
+    void lend_again() noexcept { (void)lend(); }
+
     // Everything up to place `upto` is done.
     void done(std::uint64_t upto) noexcept {
         while (reaped_ < upto) give_back(outstanding_[reaped_++ & (outstanding_.size() - 1)]);
     }
 
   private:
-    static constexpr std::uint32_t kNone = ~0u;  // in outstanding_: a place without a buffer
+    static constexpr std::uint32_t kNone = ~0u;     // in outstanding_: a place without a buffer
+    static constexpr std::uint32_t kLentShare = 4;  // the program may have this part of the buffers
 
     void give_back(std::uint32_t chunk) noexcept {
         if (chunk != kNone) free_.push_back(chunk);
@@ -82,6 +105,7 @@ class TxBuffers {
     std::uint32_t chunk_size_ = 0;
     std::uint32_t lkey_ = 0;
     std::uint32_t count_ = 0;
+    std::uint32_t lent_ = 0;  // buffers that the program has
 };
 
 }  // namespace vma::ring

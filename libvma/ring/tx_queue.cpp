@@ -24,7 +24,7 @@ constexpr std::uint32_t kOffloadChecksumFrom = 256;
 
 }  // namespace
 
-void TxQueue::open(verbs::Device& device, ibv_qp* qp, ibv_cq* cq, const PacketMemory& memory,
+void TxQueue::open(verbs::Device& device, ibv_qp* qp, ibv_cq* cq, PacketMemory& memory,
                    const RingConfig& config) {
     const verbs::DeviceAttr& attr = device.attr();
     device_ = &device;
@@ -32,6 +32,7 @@ void TxQueue::open(verbs::Device& device, ibv_qp* qp, ibv_cq* cq, const PacketMe
     cq_ = cq;
     lazy_ = attr.lazy_tx;
     buffers_.open(memory, attr.tx_headroom);
+    sends_ = memory.send_buffers();
     // A device that transmits at once sums for nothing.
     offload_from_ = !attr.tx_checksum ? ~0u : attr.lazy_tx ? kOffloadChecksumFrom : 0;
     max_inline_ = std::min(attr.max_inline, buffers_.room());
@@ -67,10 +68,9 @@ bool TxQueue::reap() noexcept {
     return any;
 }
 
-// Are there `pieces` buffers, and a place in the queue for a request without one? Waits a little. With
-// lock_ held.
-bool TxQueue::make_room(std::uint32_t pieces) noexcept {
-    auto enough = [&] { return buffers_.free() >= pieces && !buffers_.full(pieces); };
+// Are there as many free buffers, and places in the queue? Waits a little. With lock_ held.
+bool TxQueue::make_room(std::uint32_t buffers, std::uint32_t places) noexcept {
+    auto enough = [&] { return buffers_.free() >= buffers && !buffers_.full(places); };
     // Completions exist only for what the kernel has seen, so what is held back goes first.
     for (int i = 0; !enough() && i < 16; i++)
         if (!reap()) device_->flush(qp_);
@@ -105,6 +105,31 @@ bool TxQueue::make_room(std::uint32_t pieces) noexcept {
     buffers_.untake(pieces);
     stats::add(counters_.tx_no_buffer, 1);
     return false;
+}
+
+// Posts a frame that lies in `count` buffers, whose places are the last ones taken. With lock_ held. Inline,
+// for each frame comes here.
+[[gnu::always_inline]] inline int TxQueue::post_built(ibv_sge* pieces, std::uint32_t count,
+                                                      std::size_t header_length, std::size_t frame_length,
+                                                      bool offload, bool as_inline) noexcept {
+    ibv_send_wr wr{};
+    wr.sg_list = pieces;
+    wr.num_sge = static_cast<int>(count);
+    wr.opcode = IBV_WR_SEND;
+    wr.send_flags = offload ? static_cast<unsigned>(IBV_SEND_IP_CSUM) : 0u;
+    if (as_inline) wr.send_flags |= IBV_SEND_INLINE;
+    if (const int error = post(wr, count); error != 0) return error;
+    stats::add(counters_.tx_frames, 1);
+    stats::add(counters_.tx_bytes, frame_length);
+    if (__builtin_expect(log::enabled(log::Level::finer), 0))
+        log_frame(device_->attr().name, "sends",
+                  {reinterpret_cast<const std::uint8_t*>(pieces[0].addr), header_length}, frame_length,
+                  net::Drop::none);
+    if (lazy_) {
+        in_burst_.store(true, std::memory_order_relaxed);
+        if (device_->tx_held(qp_) == 1) TxFlusher::instance().held();
+    }
+    return 0;
 }
 
 template <class Finish>
@@ -179,28 +204,52 @@ template <class Finish>
                   buffers_.lkey()};
     }
     finish(first, sum, offload);
-
-    ibv_send_wr wr{};
-    wr.sg_list = sge;
-    wr.num_sge = static_cast<int>(pieces);
-    wr.opcode = IBV_WR_SEND;
-    wr.send_flags = offload ? static_cast<unsigned>(IBV_SEND_IP_CSUM) : 0u;
-    if (as_inline) wr.send_flags |= IBV_SEND_INLINE;
-    if (const int error = post(wr, pieces); error != 0) return error;
-    stats::add(counters_.tx_frames, 1);
-    stats::add(counters_.tx_bytes, frame_length);
-    if (__builtin_expect(log::enabled(log::Level::finer), 0))
-        log_frame(device_->attr().name, "sends", {first, header_length}, frame_length, net::Drop::none);
-    if (lazy_) {
-        in_burst_.store(true, std::memory_order_relaxed);
-        if (device_->tx_held(qp_) == 1) TxFlusher::instance().held();
-    }
-    return 0;
+    return post_built(sge, pieces, header_length, frame_length, offload, as_inline);
 }
 
 int TxQueue::send_udp(const std::uint8_t* headers, const iovec* iov, std::size_t count,
                       std::size_t length) noexcept {
     return send_frame(headers, net::kUdpHeaders, iov, count, length, UdpSums{length});
+}
+
+int TxQueue::lend(SendBuffer** out, unsigned count) noexcept {
+    if (!lock()) return EBUSY;
+    Hold hold(*this);
+    if (!buffers_.may_lend(count) || !make_room(count, 0)) return ENOBUFS;
+    for (unsigned i = 0; i < count; i++) out[i] = &sends_[buffers_.lend()];
+    hold.attend();
+    return 0;
+}
+
+int TxQueue::end_loan(SendBuffer& buffer) noexcept {
+    if (!lock()) return EBUSY;
+    Hold hold(*this);
+    buffers_.end_loan(static_cast<std::uint32_t>(&buffer - sends_.data()));
+    return 0;
+}
+
+// The headers go in front of the payload that the program has written.
+int TxQueue::send_lent_udp(const std::uint8_t* headers, SendBuffer& buffer, std::size_t length) noexcept {
+    if (!lock()) return EBUSY;
+    Hold hold(*this);
+    if (tso_.waiting()) send_gathered();
+    if (buffers_.full(1) && !make_room(0, 1)) return ENOBUFS;
+    const std::size_t frame_length = net::kUdpHeaders + length;
+    const bool offload = length >= offload_from_, as_inline = frame_length <= max_inline_;
+    std::memcpy(buffer.frame, headers, net::kUdpHeaders);
+    const std::uint64_t sum = offload ? 0 : net::checksum_add(buffer.payload(), length, 0);
+    finish_udp_frame(buffer.frame, length, sum, offload);
+    buffers_.take_lent(static_cast<std::uint32_t>(&buffer - sends_.data()));
+    ibv_sge piece{reinterpret_cast<std::uintptr_t>(buffer.frame), static_cast<std::uint32_t>(frame_length),
+                  buffers_.lkey()};
+    if (post_built(&piece, 1, net::kUdpHeaders, frame_length, offload, as_inline) != 0) {
+        buffers_.lend_again();
+        return ENOBUFS;
+    }
+    if (as_inline) buffers_.free_last();
+    if (buffers_.under_way() >= 2 * signal_every_) reap();
+    hold.attend();
+    return 0;
 }
 
 unsigned TxQueue::send_udp_many(const std::uint8_t* headers, const iovec* datagrams,
@@ -243,12 +292,6 @@ unsigned TxQueue::post_chain(const std::uint8_t* headers, const iovec* datagrams
     chain.posted(buffers_, went, made);
     if (lazy_ && went != 0) in_burst_.store(true, std::memory_order_relaxed);
     return went;
-}
-
-// The frames that waited for one another leave, or wait for the next call's. With lock_ held.
-void TxQueue::gather_ended() noexcept {
-    device_->gather(qp_, false);
-    if (lazy_ && device_->tx_held(qp_) != 0) TxFlusher::instance().held();
 }
 
 int TxQueue::send_tcp(const std::uint8_t* headers, std::size_t header_length, const iovec* iov,
@@ -309,85 +352,6 @@ void TxQueue::send_gathered() noexcept {
     stats::add(counters_.tx_frames, request.segments);
     stats::add(counters_.tx_bytes, request.payload + std::uint64_t{request.segments} * request.header_length);
     if (buffers_.under_way() >= 2 * signal_every_) reap();
-}
-
-int TxQueue::send_long_tcp(const std::uint8_t* headers, std::size_t header_length, const iovec& payload,
-                           std::uint32_t mss) noexcept {
-    alignas(8) std::array<std::uint8_t, 14 + 20 + 60> head;
-    if (!tso_.in_place() || !tso_.available() || header_length > head.size()) return EINVAL;
-    const auto length = static_cast<std::uint32_t>(payload.iov_len);
-    std::memcpy(head.data(), headers, header_length);
-    finish_tcp_headers(head.data(), header_length, length, 0, true);
-    ibv_sge piece{reinterpret_cast<std::uintptr_t>(payload.iov_base), length, 0};
-    ibv_send_wr wr{};
-    wr.sg_list = &piece;
-    wr.num_sge = 1;
-    wr.opcode = IBV_WR_TSO;
-    wr.send_flags = IBV_SEND_IP_CSUM;
-    wr.tso.hdr = head.data();
-    wr.tso.hdr_sz = static_cast<std::uint16_t>(header_length);
-    wr.tso.mss = static_cast<std::uint16_t>(mss);
-    if (!lock()) return EBUSY;
-    Hold hold(*this);
-    if (tso_.waiting()) send_gathered();
-    if (post_in_place(wr) != 0) {
-        stats::add(counters_.tx_no_buffer, 1);
-        return ENOBUFS;
-    }
-    if (__builtin_expect(log::enabled(log::Level::finer), 0))
-        log_frame(device_->attr().name, "sends", {head.data(), header_length}, header_length + length,
-                  net::Drop::none);
-    const std::uint32_t segments = (length + mss - 1) / mss;
-    stats::add(counters_.tx_frames, segments);
-    stats::add(counters_.tx_bytes, length + std::uint64_t{segments} * header_length);
-    hold.attend();
-    return 0;
-}
-
-// Posts a request that takes no place in the queue. While the device has no room, it gets a little time.
-int TxQueue::post_in_place(ibv_send_wr& wr) noexcept {
-    int error = ENOMEM;
-    for (int i = 0; i < 16 && error == ENOMEM; i++) {
-        ibv_send_wr* bad = nullptr;
-        error = ibv_post_send(qp_, &wr, &bad);
-    }
-    return error;
-}
-
-bool TxQueue::gather(int change) noexcept {
-    if ((!lazy_ && !tso_.available()) || lock_.owned_by_me()) return false;
-    lock_.lock();
-    Hold hold(*this);
-    const int now = gathering_.load(std::memory_order_relaxed) + change;
-    gathering_.store(now, std::memory_order_relaxed);
-    const std::uint32_t me = thread_number();
-    if (change > 0 && gatherer_.load(std::memory_order_relaxed) == 0)
-        gatherer_.store(me, std::memory_order_relaxed);
-    else if (change < 0 && gatherer_.load(std::memory_order_relaxed) == me) {
-        if (tso_.waiting()) send_gathered();
-        gatherer_.store(0, std::memory_order_relaxed);
-    }
-    if (now == (change > 0 ? 1 : 0)) {
-        if (tso_.waiting()) send_gathered();
-        change > 0 ? device_->gather(qp_, true) : gather_ended();
-    }
-    hold.attend();
-    return true;
-}
-
-void TxQueue::hold(HeldSender* sender) noexcept {
-    const bool first = held_.add(sender);
-    in_burst_.store(true, std::memory_order_relaxed);
-    if (first) TxFlusher::instance().held();
-}
-
-void TxQueue::flush_now() noexcept {
-    if (lock_.owned_by_me()) return;  // a signal handler inside send_udp()
-    if (!held_.empty()) held_.send_all();
-    lock();
-    in_burst_.store(false, std::memory_order_relaxed);
-    device_->flush(qp_);
-    lock_.unlock();
 }
 
 }  // namespace vma::ring

@@ -16,6 +16,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "libvma/ring/held_senders.h"
 #include "libvma/ring/packet_memory.h"
@@ -50,13 +51,15 @@ class TxQueue {
 
     // Takes the send chunks of `memory`. The device, `qp` and `cq` (send completions) outlive the queue.
     // Once. May throw std::bad_alloc.
-    void open(verbs::Device& device, ibv_qp* qp, ibv_cq* cq, const PacketMemory& memory,
-              const RingConfig& config);
+    void open(verbs::Device& device, ibv_qp* qp, ibv_cq* cq, PacketMemory& memory, const RingConfig& config);
 
     // ---- as in Ring, any thread ----
     int send_udp(const std::uint8_t* headers, const iovec* iov, std::size_t count,
                  std::size_t length) noexcept;
     unsigned send_udp_many(const std::uint8_t* headers, const iovec* datagrams, unsigned count) noexcept;
+    int lend(SendBuffer** out, unsigned count) noexcept;
+    int end_loan(SendBuffer& buffer) noexcept;
+    int send_lent_udp(const std::uint8_t* headers, SendBuffer& buffer, std::size_t length) noexcept;
     int send_tcp(const std::uint8_t* headers, std::size_t header_length, const iovec* iov, std::size_t count,
                  std::size_t length) noexcept;
     int send_long_tcp(const std::uint8_t* headers, std::size_t header_length, const iovec& payload,
@@ -123,12 +126,15 @@ class TxQueue {
     template <class Finish>
     int post_frame(const std::uint8_t* headers, std::size_t header_length, const iovec* iov,
                    std::size_t count, std::size_t length, Finish&& finish) noexcept;
+    int post_built(ibv_sge* pieces, std::uint32_t count, std::size_t header_length, std::size_t frame_length,
+                   bool offload, bool as_inline) noexcept;
     unsigned post_chain(const std::uint8_t* headers, const iovec* datagrams, unsigned count) noexcept;
     void gather_ended() noexcept;
     int post(ibv_send_wr& wr, std::uint32_t pieces) noexcept;
     int post_in_place(ibv_send_wr& wr) noexcept;
     bool post_again(ibv_send_wr& wr, std::uint32_t pieces, int error) noexcept;
-    bool make_room(std::uint32_t pieces) noexcept;
+    bool make_room(std::uint32_t pieces) noexcept { return make_room(pieces, pieces); }
+    bool make_room(std::uint32_t buffers, std::uint32_t places) noexcept;
     bool reap() noexcept;
     bool gather_segment(const std::uint8_t* headers, std::size_t header_length, const iovec* iov,
                         std::size_t count, std::size_t length, int& error) noexcept;
@@ -152,6 +158,7 @@ class TxQueue {
     TxBuffers buffers_;
     TxCounters counters_;  // written with the lock, read without
     HeldSenders held_;     // any thread
+    std::span<SendBuffer> sends_;
     ReceiveLock& rx_lock_;
     std::uint32_t signal_most_ = 1;  // signal_every_, but for the process's end
     Tso tso_;

@@ -14,7 +14,8 @@
 
 namespace vma::ring {
 class Ring;
-}
+struct SendBuffer;
+}  // namespace vma::ring
 
 namespace vma::sockets {
 
@@ -57,6 +58,14 @@ class ExtraSocket {
     // bytes. -1 with errno if nothing was sent.
     virtual int send_pieces(int fd, const iovec* data, unsigned count, int flags, const sockaddr* to,
                             socklen_t length) = 0;
+
+    // Sends a buffer that its ring lent to the program, without a copy: its first `length` bytes, to a peer
+    // as above. False: something is out of the ordinary, nothing was sent, and sendto() has the answer.
+    virtual bool send_lent(int fd, ring::SendBuffer& buffer, std::size_t length, int flags,
+                           const sockaddr* to, socklen_t to_length) {
+        (void)fd, (void)buffer, (void)length, (void)flags, (void)to, (void)to_length;
+        return false;
+    }
 
     // ---- callbacks; see verdicts.h ----
     // From now on arrivals are undecided until the filter's callback has judged them. Made on first use,

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "libvma/net/address.h"
+#include "libvma/ring/packet_regions.h"
 #include "libvma/ring/rx_buffer.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/sockets/fd_table.h"
@@ -76,20 +77,20 @@ class Held {
     // ---- the fast case, by the place of the buffer (RxBuffer::place) ----
     // kNowhere: another case.
     std::uint64_t place() const noexcept {
-        return datagram_ != nullptr && !owner_ ? datagram_->place() : ring::RxBuffer::kNowhere;
+        return datagram_ != nullptr && !owner_ ? datagram_->place() : ring::PacketRegions::kNowhere;
     }
     // The program has it from now on: a tenure of the buffer, whose number is the result.
-    std::uint32_t hand_over() noexcept { return std::exchange(datagram_, nullptr)->begin_tenure(); }
+    std::uint32_t hand_over() noexcept { return std::exchange(datagram_, nullptr)->tenure.begin(); }
     // Takes it back, if may(owner) says so. `owner`: only to compare.
     enum class Found { taken, refused, unknown };
     template <class May>
     Found take_back(ring::RxBuffer& buffer, std::uint32_t tenure, May&& may) noexcept {
-        if (!buffer.in_tenure(tenure)) return Found::unknown;
+        if (!buffer.tenure.is(tenure)) return Found::unknown;
         const Socket* owner = std::atomic_ref(loan(buffer).owner).load(std::memory_order_acquire);
         // Another thread may have been quicker, and then what was read is anything; else it is the owner.
-        if (!buffer.in_tenure(tenure)) return Found::unknown;
+        if (!buffer.tenure.is(tenure)) return Found::unknown;
         if (!may(owner)) return Found::refused;
-        if (!buffer.end_tenure(tenure)) return Found::unknown;
+        if (!buffer.tenure.end(tenure)) return Found::unknown;
         release();
         datagram_ = &buffer;
         return Found::taken;

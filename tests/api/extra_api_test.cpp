@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "mellanox/vma_extra.h"
+#include "mellanox/vma_extra2.h"
 #include "tests/api/layout.h"
 
 extern "C" const size_t* vma_extra_layout_in_c(size_t* count);
@@ -27,6 +28,13 @@ static_assert(offsetof(vma_api_t, socketxtreme_poll) == 40 &&
               offsetof(vma_api_t, get_socket_tx_ring_fd) == 64);
 static_assert(offsetof(vma_api_t, dump_fd_stats) == 96 && offsetof(vma_api_t, vma_modify_ring) == 144);
 static_assert(offsetof(vma_api_t, vma_extra_supported_mask) == 152 && offsetof(vma_api_t, ioctl) == 160);
+// The table of this library grows at its end only.
+static_assert(offsetof(vma_api2_t, size) == 0 && offsetof(vma_api2_t, version) == 4);
+static_assert(offsetof(vma_api2_t, sendmany) == 8 && offsetof(vma_api2_t, get_send_buffers) == 16);
+static_assert(offsetof(vma_api2_t, send_zcopy) == 24 && offsetof(vma_api2_t, free_send_buffer) == 32);
+static_assert(offsetof(vma_api2_t, register_memory) == 40 && sizeof(vma_api2_t) == 48);
+static_assert(sizeof(vma_send_buffer_t) == 24 && offsetof(vma_send_buffer_t, data) == 8);
+static_assert(offsetof(vma_send_buffer_t, size) == 16);
 
 TEST(ExtraApi, LayoutIsThatOfEveryRelease) {
     // By the public facts about the interface, 9.3 to today, x86-64 and aarch64.

@@ -43,17 +43,17 @@ TEST(PacketTable, KnowsBuffersByTheirTenure) {
                                        std::uint64_t{number} << 21 | index);
     };
     EXPECT_EQ(table.take(id(0, 1), out, kAnybody), PacketTable::Found::unknown);
-    const std::uint32_t tenure = buffers[1].begin_tenure();
-    EXPECT_TRUE(buffers[1].in_tenure(tenure));
+    const std::uint32_t tenure = buffers[1].tenure.begin();
+    EXPECT_TRUE(buffers[1].tenure.is(tenure));
     for (const unsigned index : {0u, 2u, 3u, 4u, 100u, (1u << 21) - 1})
         EXPECT_EQ(table.take(id(tenure >> 1, index), out, kAnybody), PacketTable::Found::unknown);
     EXPECT_EQ(table.take(id((tenure >> 1) + 1, 1), out, kAnybody), PacketTable::Found::unknown);
     // Another socket's: it stays.
     const auto nobody = [](const void*) { return false; };
     EXPECT_EQ(table.take(id(tenure >> 1, 1), out, nobody), PacketTable::Found::refused);
-    EXPECT_TRUE(buffers[1].in_tenure(tenure));
-    EXPECT_TRUE(buffers[1].end_tenure(tenure));
-    EXPECT_FALSE(buffers[1].end_tenure(tenure));
+    EXPECT_TRUE(buffers[1].tenure.is(tenure));
+    EXPECT_TRUE(buffers[1].tenure.end(tenure));
+    EXPECT_FALSE(buffers[1].tenure.end(tenure));
     EXPECT_EQ(table.take(id(tenure >> 1, 1), out, kAnybody), PacketTable::Found::unknown);
     EXPECT_TRUE(vma::ring::PacketRegions::hold(memory + 10, 4086));
     EXPECT_FALSE(vma::ring::PacketRegions::hold(memory + 10, 4087));

@@ -13,18 +13,6 @@ namespace {
 
 using namespace extra;
 
-// The first datagrams may come through the kernel; then they are the library's.
-Packet offloaded(int fd, std::size_t length = 100, std::uint32_t seed = 1) {
-    for (int i = 0; i < 50; i++) {
-        request(fd, length, seed);
-        Packet packet;
-        CHECK(packet.receive(fd) >= 0);
-        if (packet.held()) return packet;
-    }
-    CHECK(!"never offloaded");
-    return {};
-}
-
 void udp_content() {
     const int fd = udp();
     Packet first = offloaded(fd);

@@ -31,23 +31,6 @@ struct Pieces {
     std::string joined() const { return std::accumulate(content.begin(), content.end(), std::string()); }
 };
 
-std::string receive(int fd, int flags = 0) {
-    std::string bytes(65536, 0);
-    const ssize_t n = recv(fd, bytes.data(), bytes.size(), flags);
-    CHECK(n >= 0);
-    bytes.resize(static_cast<std::size_t>(n));
-    return bytes;
-}
-
-void warm(int fd) {
-    Packet packet;
-    do {
-        request(fd, 10, 1);
-        CHECK(packet.receive(fd) == 10);
-    } while (!packet.held());
-    CHECK(packet.give_back(fd) == 0);
-}
-
 // Ordinary datagrams, empty ones, and some that only the kernel sends: each arrives whole.
 void datagrams() {
     const int fd = udp();

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A process's first sockets, made by several threads at once. preload_first two: by two threads.
-// preload_first fork: one makes sockets while another forks, and each child makes one of its own.
+// A process's first sockets, made by several threads at once.
+//   preload_first two             two threads make sockets
+//   preload_first fork CHILDREN   one makes sockets while another forks so often; each child makes one, too
 #include <arpa/inet.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -39,7 +41,7 @@ bool two() {
     return good;
 }
 
-bool fork_meanwhile() {
+bool fork_meanwhile(int children) {
     std::atomic<bool> running{false}, stop{false}, good{true};
     std::thread other([&] {
         running = true;
@@ -48,7 +50,7 @@ bool fork_meanwhile() {
     });
     while (!running) {
     }
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < children; i++) {
         const pid_t pid = fork();
         if (pid == 0) {
             alarm(kLongest);
@@ -69,7 +71,8 @@ bool fork_meanwhile() {
 }  // namespace
 
 int main(int argc, char** argv) {
-    if (argc != 2) return 2;
+    const bool forks = argc == 3 && strcmp(argv[1], "fork") == 0;
+    if (!forks && (argc != 2 || strcmp(argv[1], "two") != 0)) return 2;
     alarm(2 * kLongest);
-    return (strcmp(argv[1], "two") == 0 ? two() : fork_meanwhile()) ? 0 : 1;
+    return (forks ? fork_meanwhile(atoi(argv[2])) : two()) ? 0 : 1;
 }

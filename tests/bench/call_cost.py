@@ -47,6 +47,8 @@ CASES = {
     "receive callback, 32 wait": ("extra", 32, "measured_callback"),
     "UDP sendmany, one of 32": ("extra", 32, "measured_sendmany"),
     "TCP sendmany, one of 32": ("extra-tcp", 32, "measured_sendmany"),
+    "UDP sendto of 1400 bytes, 32 in a row": ("buffers", 32, "measured_sendto_long"),
+    "UDP send_zcopy of 1400 bytes, one of 32": ("buffers", 32, "measured_send_zcopy"),
 }
 ADDRESS, PEER = "198.18.0.1", "198.18.0.2"
 MAC, PEER_MAC = "02:00:00:00:00:01", "02:00:00:00:00:02"

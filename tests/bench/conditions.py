@@ -10,6 +10,8 @@
     sudo tests/bench/conditions.py rings        threads with sockets of their own, by ring allocation logic
     sudo tests/bench/conditions.py feed         ping-pong over 100 groups of a feed file, with epoll
     sudo tests/bench/conditions.py copies       one group that several sockets of a process receive
+    sudo tests/bench/conditions.py extra        receiving by the extra API beside recvfrom
+    sudo tests/bench/conditions.py sending      sending by the extra API beside sendto and raw AF_XDP
 
 Each round measures everything once, every other round in reverse order. A ratio is that to the first column,
 inside a round; tables show medians, with the smallest and the largest.
@@ -37,6 +39,7 @@ RING_THREADS = (1, 2, 4, 8)
 LOGICS = (0, 10, 20, 31)
 BUSY = 2    # programs
 SOCKETS = (1, 2, 4, 8, 16)    # of one group
+EXTRA_SIZES = (64, 1400)
 
 
 @contextlib.contextmanager
@@ -147,11 +150,34 @@ def rings(wire, seconds, programs):
     return rows, columns
 
 
+def extra(wire, seconds, programs):
+    rows = {}
+    for size in EXTRA_SIZES:
+        def call(mode, size=size):
+            return suite_mux.extra_api(wire, seconds, programs["vma_perf"], "pingpong", size, mode)
+        rows.update({f"{size} bytes, {field}, us": (call, field) for field in ("p50", "p99")})
+    return rows, {"recvfrom": {"mode": None}, "zcopy": {"mode": "zcopy"}, "callback": {"mode": "callback"}}
+
+
+def sending(wire, seconds, programs):
+    def row(size):
+        def call(mode):
+            if mode == "raw":
+                return suite_udp.raw(wire, seconds, programs["xsk_raw"], "rate", "--payload", str(size))
+            return suite_mux.extra_api(wire, seconds, programs["vma_perf"], "throughput", size, mode,
+                                       burst=32)
+        return call, "sent"
+    rows = {f"{size} bytes, sent, 1000/s": row(size) for size in (100, 1400)}
+    return rows, {"raw AF_XDP": {"mode": "raw"}, "sendto": {"mode": None}, "sendmany": {"mode": "sendmany"},
+                  "send_zcopy": {"mode": "send_zcopy"}}
+
+
 # Name -> (function of wire, seconds and programs that gives rows and columns; pinned or not, one table each).
 CONDITIONS = {"threads": (threads, [False]), "busy": (busy, [True]), "neighbours": (neighbours, [True]),
               "latency": (latency, [True, False]), "groups": (groups, [True]),
               "rings": (rings, [False]),
-              "feed": (feed, [True]), "copies": (copies, [True])}
+              "feed": (feed, [True]), "copies": (copies, [True]), "extra": (extra, [True]),
+              "sending": (sending, [True])}
 
 
 def main():

@@ -42,6 +42,8 @@ constexpr std::size_t kSize = 100;  // bytes of a message
 constexpr unsigned kTurns = 2000;   // milliseconds until a frame is missing
 
 char message[kSize];
+constexpr std::size_t kLong = 1400;  // bytes of a long datagram
+char long_message[kLong];
 vma_api_t* api;
 vma_api2_t* api2;
 unsigned judged;  // packets that the callback has seen
@@ -150,6 +152,21 @@ extern "C" {
                                    : api2->sendmany(fd, pieces, count, 0, nullptr, 0) / int{kSize};
     return static_cast<unsigned>(sent);
 }
+[[gnu::noinline]] unsigned measured_sendto_long(int fd, unsigned count, const sockaddr_in* to) {
+    unsigned good = 0;
+    for (unsigned i = 0; i < count; i++)
+        good += sendto(fd, long_message, kLong, 0, plain(*to), sizeof *to) == ssize_t{kLong};
+    return good;
+}
+// A program writes its message once, for either of the two: that is not part of it.
+[[gnu::noinline]] unsigned measured_send_zcopy(int fd, unsigned count, const sockaddr_in* to) {
+    static vma_send_buffer_t buffers[VMA_SEND_BUFFERS_MOST];
+    if (api2->get_send_buffers(fd, buffers, count, plain(*to), sizeof *to) != 0) return 0;
+    unsigned good = 0;
+    for (unsigned i = 0; i < count; i++)
+        good += api2->send_zcopy(fd, buffers[i].id, kLong, 0, plain(*to), sizeof *to) == int{kLong};
+    return good;
+}
 }
 
 namespace {
@@ -255,6 +272,18 @@ unsigned long extra(unsigned burst, unsigned long count) {
     return counted;
 }
 
+unsigned long buffers(unsigned burst, unsigned long count) {
+    UdpEnds ends;
+    unsigned long counted = 0;
+    for (; counted < count; counted += burst) {
+        all_of(measured_sendto_long(ends.fd, burst, &ends.to), burst, "sendto");
+        ends.wait_for(2 * counted + burst);
+        all_of(measured_send_zcopy(ends.fd, burst, &ends.to), burst, "send_zcopy");
+        ends.wait_for(2 * (counted + burst));
+    }
+    return counted;
+}
+
 // The peer of a connection: acknowledges what it has seen.
 struct TcpPeer {
     attacker::Segment reply{
@@ -317,20 +346,22 @@ int main(int argc, char** argv) {
     const std::string what = argc == 4 ? argv[1] : "";
     const unsigned long burst = argc == 4 ? std::strtoul(argv[2], nullptr, 10) : 0,
                         count = argc == 4 ? std::strtoul(argv[3], nullptr, 10) : 0;
-    const bool known =
-        what == "udp" || what == "tcp" || what == "extra" || what == "extra-tcp" || what == "poll";
+    const bool known = what == "udp" || what == "tcp" || what == "extra" || what == "extra-tcp" ||
+                       what == "poll" || what == "buffers";
     if (!known || burst < 1 || burst > 64 || count == 0) {
-        std::fprintf(stderr,
-                     "usage: socket_instructions udp|tcp|extra|extra-tcp|poll BURST COUNT (BURST 1 to 64)\n");
+        std::fprintf(
+            stderr,
+            "usage: socket_instructions udp|tcp|extra|extra-tcp|poll|buffers BURST COUNT (BURST 1 to 64)\n");
         return 2;
     }
     api = vma_get_api();
     api2 = vma_get_api2();
     if (api == nullptr || api2 == nullptr) die("the library is not loaded");
     const auto at_once = static_cast<unsigned>(burst);
-    const unsigned long counted = what == "udp"     ? udp(at_once, count)
-                                  : what == "poll"  ? poll_ring(at_once, count)
-                                  : what == "extra" ? extra(at_once, count)
-                                                    : tcp(at_once, count, what == "extra-tcp");
+    const unsigned long counted = what == "udp"       ? udp(at_once, count)
+                                  : what == "poll"    ? poll_ring(at_once, count)
+                                  : what == "buffers" ? buffers(at_once, count)
+                                  : what == "extra"   ? extra(at_once, count)
+                                                      : tcp(at_once, count, what == "extra-tcp");
     std::printf("%lu\n", counted);
 }

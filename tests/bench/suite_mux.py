@@ -106,20 +106,35 @@ def round_trips(wire, seconds, threads, sockets=20, client_vma=False, server_vma
     return {"rate": result["messages"] / result["seconds"] / 1e3, "p50": result["p50"], "p99": result["p99"]}
 
 
-def threads_apart(wire, seconds, program, protocol, threads, logic=0, client_vma=False, server_vma=False):
-    """Thousands of round trips a second of vma_perf, all threads together. Each thread has a socket of its
-    own on both sides, and waits in recv(). `logic`: VMA_RING_ALLOCATION_LOGIC_RX and _TX."""
+def perf(wire, seconds, program, command, *options, environment=(), client_vma=False, server_vma=False):
+    """The last line of what vma_perf says of a run: name of a column -> text."""
     check = OffloadCheck(wire, ["a"] * client_vma + ["b"] * server_vma)
-    environment = [f"VMA_RING_ALLOCATION_LOGIC_{way}={logic}" for way in ("RX", "TX")]
     server = wire.start("b", program, "server", "--clients", "1", vma=server_vma, environment=environment)
     wire.wait_bound(server, "tcp", CONTROL_PORT)
-    text = wire.finish(wire.start("a", program, "pingpong", ADDRESS["b"], "-t", protocol, "-T", str(seconds),
-                                  "-s", "64", "--threads", str(threads), "--csv", vma=client_vma,
-                                  environment=environment), seconds)
+    text = wire.finish(wire.start("a", program, command, ADDRESS["b"], "-T", str(seconds), *options, "--csv",
+                                  vma=client_vma, environment=environment), seconds)
     wire.finish(server)
     result, = csv.DictReader(text.splitlines()[-2:])   # what comes before is the library's log
     check.verify(int(result["received"]))
+    return result
+
+
+def threads_apart(wire, seconds, program, protocol, threads, logic=0, **sides):
+    """Thousands of round trips a second of vma_perf, all threads together. Each thread has a socket of its
+    own on both sides, and waits in recv(). `logic`: VMA_RING_ALLOCATION_LOGIC_RX and _TX."""
+    environment = [f"VMA_RING_ALLOCATION_LOGIC_{way}={logic}" for way in ("RX", "TX")]
+    result = perf(wire, seconds, program, "pingpong", "-t", protocol, "-s", "64", "--threads", str(threads),
+                  environment=environment, **sides)
     return {"rate": float(result["received_per_s"]) / 1e3}
+
+
+def extra_api(wire, seconds, program, command, size, mode=None, burst=1):
+    """vma_perf over UDP with the library on both sides; `mode`: of the extra API, see docs/vma_perf.md."""
+    result = perf(wire, seconds, program, command, "-s", str(size), "-b", str(burst),
+                  *([f"--extra-api={mode}"] if mode else []), client_vma=True, server_vma=True)
+    if command == "pingpong":
+        return {name: float(result[name + "_us"]) for name in ("p50", "p99")}
+    return {"sent": float(result["sent"]) / float(result["seconds"]) / 1e3}
 
 
 def measurements(wire, seconds, programs):

@@ -111,9 +111,9 @@ def run_raw(wire, seconds, program, what, *options):
                           timeout=seconds + PATIENCE))
 
 
-def raw(wire, seconds, program, what):
+def raw(wire, seconds, program, what, *options):
     """AF_XDP with nothing on top."""
-    result = run_raw(wire, seconds, program, what)
+    result = run_raw(wire, seconds, program, what, *options)
     if what == "latency":
         return result["half_rtt_us"]
     return {"received": result["received_per_second"] / 1e3, "sent": result["sent_per_second"] / 1e3}

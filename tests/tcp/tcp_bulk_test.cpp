@@ -4,6 +4,10 @@
 // algorithms and not of the machine. The ratio is printed; what is tested is that both arrive.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
 #include "tcp_wiretap.h"
 
 namespace vma::tcp::test {
@@ -64,6 +68,37 @@ TEST(TcpBulk, BuffersForAWindowComeWithAStream) {
     Stream up{.from = c, .to = s, .total = 500'000, .seed = 1};
     EXPECT_TRUE(w.until([&] { return up.send_some(), up.receive_some(), up.done() || up.failed(); }));
     EXPECT_GT(posted(), 2000u);
+}
+
+// ACKs for `segments` at once, on one of `streams` connections that receive in bulk over a short path.
+std::size_t acks_in_bulk(unsigned streams, unsigned segments) {
+    World w(1, {.max_recv_wr = 8192, .recv_wr_hint = 128}, std::chrono::hours(1));
+    std::vector<Stream> all;
+    for (unsigned i = 0; i < streams; i++) {
+        Connection *c = nullptr, *s = nullptr;
+        w.pair(c, s);
+        if (testing::Test::HasFatalFailure()) return 0;
+        all.push_back({.from = c, .to = s, .total = 400'000, .seed = i, .write = 1448});
+    }
+    EXPECT_TRUE(w.until([&] {
+        for (Stream& s : all) s.send_some(), s.receive_some();
+        return std::ranges::all_of(all, [](const Stream& s) { return s.done() || s.failed(); });
+    }));
+    w.pass(60 * kMs);  // the ACK of the last segments
+    Tap tap(w);
+    Stream& s = all[0];
+    s.total += segments * 1448u;
+    s.send_some();
+    w.poll();
+    EXPECT_EQ(s.to->readable(), segments * 1448u);
+    return static_cast<std::size_t>(std::ranges::count(tap.seen, false, &Tap::Seen::from_a));
+}
+
+// The sender's kernel transmits on the core that acknowledges, and in small pieces if an ACK opens little.
+TEST(TcpBulk, StreamsThatShareAShortPathAcknowledgeASuperFrame) {
+    EXPECT_GE(acks_in_bulk(1, 40), 1u);
+    EXPECT_EQ(acks_in_bulk(2, 40), 0u);
+    EXPECT_EQ(acks_in_bulk(2, 60), 1u);
 }
 
 }  // namespace

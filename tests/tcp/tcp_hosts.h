@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "libvma/ring/ring.h"
+#include "libvma/runtime/clock.h"
 #include "libvma/tcp/connection.h"
 #include "libvma/tcp/handshake/isn.h"
 #include "libvma/tcp/handshake/listener.h"
@@ -32,11 +33,12 @@ inline Time wire_clock() { return g_epoch + Nsec(g_wire != nullptr ? g_wire->now
 
 class Host final : public PathSource {
   public:
-    Host(verbs::wire::Wire& wire, const char* address, verbs::wire::WireConfig config = {})
+    Host(verbs::wire::Wire& wire, const char* address, verbs::wire::WireConfig config = {},
+         clock::Usec idle = {})
         : address(inet_addr(address)) {
         auto made = wire.connect(config);
         device = made.get();
-        auto created = ring::Ring::create(std::move(made), {.idle = {}, .huge_pages = false});
+        auto created = ring::Ring::create(std::move(made), {.idle = idle, .huge_pages = false});
         if (!created) throw std::runtime_error(created.error().what);
         ring = std::move(*created);
         mtu = config.mtu;
@@ -70,14 +72,17 @@ class World {
   public:
     static constexpr in_port_t kPort = 80;
 
-    explicit World(std::uint64_t seed = 1, verbs::wire::WireConfig config = {}) : wire(seed) {
+    // `idle`: of the rings (RingConfig::idle), in the machine's time. 0: an ACK that can wait leaves when a
+    // poll finds nothing.
+    explicit World(std::uint64_t seed = 1, verbs::wire::WireConfig config = {}, clock::Usec idle = {})
+        : wire(seed) {
         g_wire = &wire;
         set_clock(&wire_clock);
         set_sources(&sequence, &offset);
         lwip::abort_on_assertion(true);
         Background::instance().drive_by_hand();
-        a = std::make_unique<Host>(wire, "198.18.0.1", config);
-        b = std::make_unique<Host>(wire, "198.18.0.2", config);
+        a = std::make_unique<Host>(wire, "198.18.0.1", config, idle);
+        b = std::make_unique<Host>(wire, "198.18.0.2", config, idle);
         a->peer = b.get();
         b->peer = a.get();
         options.receive_window = 1 << 20;

@@ -264,10 +264,11 @@ TEST(PerfOptions, WrongOnes) {
     expect_wrong({"pingpong", "h", "--group", "239.1.1.1", "--connected"}, "--connected");
     expect_wrong({"pingpong", "h", "--group", "239.1.1.1", "-t", "tcp"}, "--group: multicast is UDP's");
     expect_wrong({"pingpong", "h", "--connected", "-t", "tcp"}, "--connected");
-    for (const char* mode :
-         {"--extra-api", "--extra-api=zcopy", "--extra-api=callback", "--extra-api=sendmany"})
+    for (const char* mode : {"--extra-api", "--extra-api=zcopy", "--extra-api=callback",
+                             "--extra-api=sendmany", "--extra-api=send_zcopy"})
         expect_wrong({"pingpong", "h", mode}, "--extra-api", kUnsupported);
-    expect_wrong({"pingpong", "h", "--extra-api=other"}, "--extra-api: zcopy, callback or sendmany");
+    expect_wrong({"pingpong", "h", "--extra-api=other"},
+                 "--extra-api: zcopy, callback, sendmany or send_zcopy");
     expect_wrong({"pingpong", "h", "-t", "raw", "--threads", "2"}, "--threads: raw");
     expect_wrong({"pingpong", "h", "-t", "raw", "--wait", "epoll"}, "--wait: raw polls");
     expect_wrong({"pingpong", "h", "-t", "raw", "--connected"}, "raw has no sockets");

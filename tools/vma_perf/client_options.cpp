@@ -131,7 +131,8 @@ void add_socket_options(CLI::App& app, ClientWords& w) {
     socket(
         app.add_flag("--extra-api{zcopy}", s.extra_api,
                      "udp: by libvma's extra API: receives without a copy (zcopy, which it means alone), by "
-                     "a callback (callback), or sends each --burst with one call (sendmany)"))
+                     "a callback (callback), sends each --burst with one call (sendmany), or from send "
+                     "buffers (send_zcopy)"))
         ->type_name("[=MODE]");
 }
 

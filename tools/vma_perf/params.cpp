@@ -160,8 +160,9 @@ void check_params(const Params& p) {
     expect(p.sockets.receive_buffer >= 0, "--receive-buffer: at least 0 bytes");
     expect(p.sockets.group_ttl >= 0 && p.sockets.group_ttl <= 255, "--group-ttl: 0 to 255");
     const std::string& extra = p.sockets.extra_api;
-    expect(extra.empty() || extra == "zcopy" || extra == "callback" || extra == "sendmany",
-           "--extra-api: zcopy, callback or sendmany");
+    expect(extra.empty() || extra == "zcopy" || extra == "callback" || extra == "sendmany" ||
+               extra == "send_zcopy",
+           "--extra-api: zcopy, callback, sendmany or send_zcopy");
     check_groups(p);
 }
 

@@ -23,7 +23,8 @@ struct SocketParams {
     std::string group_interface;      // address of the interface for them on the client; empty: by route
     int group_ttl = 1;
     unsigned group_sockets = 1;  // of the server for each connection; each has a copy
-    std::string extra_api;  // the library's: "zcopy", "callback" to receive, "sendmany" to send; empty: none
+    // The library's: "zcopy", "callback" to receive, "sendmany", "send_zcopy" to send; empty: none.
+    std::string extra_api;
     friend bool operator==(const SocketParams&, const SocketParams&) = default;
 };
 

@@ -134,10 +134,10 @@ bool UdpSocket::send_fast(int fd, const iovec* iov, std::size_t count, std::size
     return true;
 }
 
-// One look at the peer and at the ring's lock for all. What is not ordinary about a datagram, or about the
-// ring, sendto() finds again.
-unsigned UdpSocket::send_run(int fd, const iovec* datagrams, unsigned count, int flags, const sockaddr* name,
-                             socklen_t name_length) {
+// What is out of the ordinary, sendto() finds again.
+template <class Post>
+unsigned UdpSocket::send_ordinary(int fd, int flags, const sockaddr* name, socklen_t name_length,
+                                  Post&& post) {
     in_addr_t addr;
     in_port_t port;
     if (left_.load(std::memory_order_relaxed) || kernel_side_.has_event() || send_.kernel_sends() != 0 ||
@@ -147,17 +147,38 @@ unsigned UdpSocket::send_run(int fd, const iovec* datagrams, unsigned count, int
     const std::lock_guard guard(send_.lock());
     Destination* d = send_.destination(stack_, addr, port);
     if (d == nullptr || d->conditional || d->ring == nullptr) return 0;
-    unsigned good = 0;
-    std::size_t bytes = 0;
-    for (; good < count; good++) {
-        const iovec& one = datagrams[good];
-        if (one.iov_len > d->max_payload || !UserMemory::readable(one.iov_base, one.iov_len)) break;
-    }
-    if (good == 0) return 0;
-    const unsigned sent = d->ring->send_udp_many(d->headers, datagrams, good);
-    for (unsigned i = 0; i < sent; i++) bytes += datagrams[i].iov_len;
-    if (sent != 0) sent_fast(*d, sent, bytes);
-    return sent;
+    return post(*d);
+}
+
+// One look at the peer and at the ring's lock for all.
+unsigned UdpSocket::send_run(int fd, const iovec* datagrams, unsigned count, int flags, const sockaddr* name,
+                             socklen_t name_length) {
+    return send_ordinary(fd, flags, name, name_length, [&](const Destination& d) {
+        unsigned good = 0;
+        std::size_t bytes = 0;
+        for (; good < count; good++) {
+            const iovec& one = datagrams[good];
+            if (one.iov_len > d.max_payload || !UserMemory::readable(one.iov_base, one.iov_len)) break;
+        }
+        if (good == 0) return 0u;
+        const unsigned sent = d.ring->send_udp_many(d.headers, datagrams, good);
+        for (unsigned i = 0; i < sent; i++) bytes += datagrams[i].iov_len;
+        if (sent != 0) sent_fast(d, sent, bytes);
+        return sent;
+    });
+}
+
+// A ring sends only from memory of its own.
+bool UdpSocket::send_lent(int fd, ring::SendBuffer& buffer, std::size_t length, int flags, const sockaddr* to,
+                          socklen_t to_length) {
+    if (place_.strayed(RingPlace::Way::tx)) move_ring();
+    const unsigned sent = send_ordinary(fd, flags, to, to_length, [&](const Destination& d) {
+        if (d.ring != buffer.ring || length > d.max_payload) return 0u;
+        if (d.ring->send_lent_udp(d.headers, buffer, length) != 0) return 0u;
+        sent_fast(d, 1, length);
+        return 1u;
+    });
+    return sent != 0;
 }
 
 int UdpSocket::send_pieces(int fd, const iovec* data, unsigned count, int flags, const sockaddr* to,

@@ -65,6 +65,8 @@ class UdpSocket final : public UdpExtra {
     ssize_t receive_held(HeldReceive& receive) override;
     int send_pieces(int fd, const iovec* data, unsigned count, int flags, const sockaddr* to,
                     socklen_t length) override;
+    bool send_lent(int fd, ring::SendBuffer& buffer, std::size_t length, int flags, const sockaddr* to,
+                   socklen_t to_length) override;
     ssize_t take_ready(Held& out, unsigned pieces, std::size_t bytes) noexcept override;
 
     // An error event of the shadow (internal thread): the next call must ask the kernel.
@@ -136,6 +138,10 @@ class UdpSocket final : public UdpExtra {
     // Sends over a ring if all is well. False: the kernel has to send (nothing was done).
     bool send_fast(int fd, const iovec* iov, std::size_t count, std::size_t length, int flags,
                    const sockaddr* name, socklen_t name_length, const PacketInfo* info, ssize_t& result);
+    // Calls post(Destination&) with send_.lock() held, if neither the socket, the call nor the peer has
+    // anything out of the ordinary. Its result, or 0.
+    template <class Post>
+    unsigned send_ordinary(int fd, int flags, const sockaddr* name, socklen_t name_length, Post&& post);
     // Sends datagrams over a ring, while each of them is an ordinary one; returns how many.
     unsigned send_run(int fd, const iovec* datagrams, unsigned count, int flags, const sockaddr* name,
                       socklen_t name_length);

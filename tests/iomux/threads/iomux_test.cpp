@@ -497,6 +497,25 @@ TEST_P(IomuxSleep, NothingIsLostBeforeTheSleep) {
     EXPECT_TRUE(s->no_waiters());
 }
 
+// The peer waits for a frame that the thread's last look has answered and the device holds back: it leaves
+// before the sleep.
+TEST_P(IomuxSleep, WhatTheLastLookAnsweredIsFlushed) {
+    FakeSocket* s = w.fakes[a];
+    std::thread peer;
+    std::atomic<bool> over{false};
+    s->when_armed = [&] {
+        peer = std::thread([&, before = s->flushes.load()] {
+            while (s->flushes == before && !over) std::this_thread::sleep_for(1ms);
+            if (s->flushes != before) w.deliver(a);
+        });
+    };
+    const timespec t = msec(10'000);
+    EXPECT_EQ(wait(&t), 1);
+    over = true;
+    ASSERT_TRUE(peer.joinable());
+    peer.join();
+}
+
 TEST_P(IomuxWait, MaskHoldsForTheWholeCall) {
     install(0);
     sigset_t usr1, empty, old;

@@ -37,6 +37,16 @@ TEST_F(ExtraApi, CallbacksJudgeDatagrams) {
 TEST_F(ExtraApi, CallbacksJudgeStreams) { run("extra_callback", {"tcp_verdicts", "tcp_leaving"}); }
 TEST_F(ExtraApi, CallbacksLeaveAsTheyLike) { run("extra_callback", {"udp_leaving"}); }
 TEST_F(ExtraApi, FreesInAnyOrderInTwoThreads) { run("extra_receive", {"stress", "random_order"}); }
+TEST_F(ExtraApi, SendsFromTheLibrarysBuffers) {
+    run("extra_buffers", {"datagrams", "mistakes", "lifetime", "stream"});
+}
+// A buffer of another socket's ring is copied.
+TEST_F(ExtraApi, SendsFromBuffersOfSeveralRings) {
+    const std::vector<std::string> own{"VMA_RING_ALLOCATION_LOGIC_RX=10", "VMA_RING_ALLOCATION_LOGIC_TX=10"};
+    run("extra_buffers", {"datagrams", "mistakes", "lifetime", "stream", "quota"}, own);
+}
+TEST_F(ExtraApi, BoundsTheSendBuffersOfAProgram) { run("extra_buffers", {"quota"}); }
+TEST_F(ExtraApi, SendsFromRegisteredMemory) { run("extra_buffers", {"memory"}); }
 TEST_F(ExtraApi, SendsManyWithOneCall) { run("extra_sending", {"datagrams", "stream", "others"}); }
 
 }  // namespace

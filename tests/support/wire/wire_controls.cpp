@@ -121,6 +121,11 @@ void WireDevice::refuse_sends(bool on) {
     refuse_sends_ = on;
 }
 
+void WireDevice::refuse_some_sends(unsigned accepted, unsigned times, int error) {
+    std::lock_guard guard(wire_.mutex_);
+    refusals_ = {accepted, times, error};
+}
+
 void WireDevice::refuse_flows(bool on) {
     std::lock_guard guard(wire_.mutex_);
     refuse_flows_ = on;

@@ -301,9 +301,17 @@ bool WireDevice::valid_send(const ibv_send_wr& wr, std::size_t& length) const {
            ((wr.send_flags & IBV_SEND_INLINE) == 0 || length <= attr_.max_inline);
 }
 
-int WireDevice::send_one(const ibv_send_wr& wr) {
+int WireDevice::refusal() noexcept {
     if (dead_) return EIO;
     if (refuse_sends_ || slots_.full()) return ENOMEM;
+    if (refusals_.times == 0 || refusals_.after-- != 0) return 0;
+    refusals_.after = 0;
+    refusals_.times--;
+    return refusals_.error;
+}
+
+int WireDevice::send_one(const ibv_send_wr& wr) {
+    if (const int error = refusal(); error != 0) return error;
     std::size_t length;
     if (!valid_send(wr, length)) {
         violations_++;

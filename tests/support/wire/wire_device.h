@@ -112,6 +112,8 @@ class WireDevice final : public SoftwareDevice {
     void receive_pieces(const std::vector<Frame>& pieces, bool finished = true);
     // While on, posting a send fails as if the queue were full.
     void refuse_sends(bool on);
+    // After `accepted` requests more, posting fails `times` times with `error`.
+    void refuse_some_sends(unsigned accepted, unsigned times, int error);
     // While on, there is no room for another rule of five numbers.
     void refuse_flows(bool on);
     // While on, frames leave but their completions stay away.
@@ -155,6 +157,7 @@ class WireDevice final : public SoftwareDevice {
 
     // All below want the wire's lock held.
     int send_copying(const ibv_send_wr& wr);
+    int refusal() noexcept;  // 0: the request is not refused
     void transmit_all(std::vector<Frame> frames, bool checksum);
     int send_one(const ibv_send_wr& wr);
     void kick();
@@ -219,6 +222,10 @@ class WireDevice final : public SoftwareDevice {
     LazyKick lazy_;
     std::atomic<unsigned> visible_held_{0};
     std::atomic<std::uint64_t> held_since_{0};
+    struct {
+        unsigned after = 0, times = 0;
+        int error = 0;
+    } refusals_;
     bool refuse_sends_ = false, refuse_flows_ = false, hold_completions_ = false;
     std::uint64_t tx_invalid_ = 0, violations_ = 0;
     std::uint64_t tso_requests_ = 0, inline_requests_ = 0, recoveries_ = 0;

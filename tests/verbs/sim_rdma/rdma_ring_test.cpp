@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Rings over the rdma device: UDP between two of them.
 #include <gmock/gmock.h>
+#include <sys/uio.h>
+
+#include <array>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "libvma/ring/ring.h"
 #include "tests/verbs/sim_rdma/rdma_rig.h"
@@ -38,7 +45,7 @@ struct Host {
         EXPECT_TRUE(
             ring->attach({IPPROTO_UDP, inet_addr(address), htons(port), 0, 0}, &sink, ring::Share::latest));
     }
-    int send(const Host& to, std::uint16_t port, const std::string& payload) {
+    std::array<std::uint8_t, net::kUdpHeaders> headers(const Host& to, std::uint16_t port) const {
         std::array<std::uint8_t, net::kUdpHeaders> headers;
         net::build_udp_headers({.src_mac = ring->attr().mac,
                                 .dst_mac = to.ring->attr().mac,
@@ -47,10 +54,21 @@ struct Host {
                                 .src_port = htons(1000),
                                 .dst_port = htons(port)},
                                0, headers.data());
+        return headers;
+    }
+    int send(const Host& to, std::uint16_t port, const std::string& payload) {
         iovec iov{const_cast<char*>(payload.data()), payload.size()};
-        const int error = ring->send_udp(headers.data(), &iov, 1, payload.size());
+        const int error = ring->send_udp(headers(to, port).data(), &iov, 1, payload.size());
         mlx5_sim::settle();
         return error;
+    }
+    unsigned send_many(const Host& to, std::uint16_t port, std::vector<std::string>& payloads) {
+        std::vector<iovec> datagrams;
+        for (std::string& p : payloads) datagrams.push_back({p.data(), p.size()});
+        const unsigned sent = ring->send_udp_many(headers(to, port).data(), datagrams.data(),
+                                                  static_cast<unsigned>(datagrams.size()));
+        mlx5_sim::settle();
+        return sent;
     }
     void poll() {
         for (int idle = 0; idle < 2;) idle = ring->poll() == 0 ? idle + 1 : 0;
@@ -92,6 +110,28 @@ TEST_P(RdmaRing, OnAVlan) {
         b.poll();
     }
     EXPECT_EQ(sink.payloads, sent);
+}
+
+// Short ones go inline, long ones from buffers, in one list.
+TEST_P(RdmaRing, Lists) {
+    for (const std::uint16_t vlan : {0, 9}) {
+        RdmaConfig first = config(kA), second = config(kB);
+        first.vlan = second.vlan = vlan;
+        Host a(first, kIpA), b(second, kIpB);
+        Sink sink;
+        b.attach(2000, sink);
+        EXPECT_GT(a.ring->attr().max_inline, net::kUdpHeaders);
+        for (unsigned round = 0; round < 40; round++) {
+            sink.payloads.clear();
+            std::vector<std::string> payloads;
+            for (std::size_t i = 0; i < 50; i++)
+                payloads.push_back(udp_frames::pattern(i % 2 * 37 * i % 1473 + i % 5, round));
+            ASSERT_EQ(a.send_many(b, 2000, payloads), payloads.size()) << vlan;
+            b.poll();
+            EXPECT_EQ(sink.payloads, payloads) << vlan;
+        }
+        EXPECT_EQ(a.ring->counters().tx_frames, 40u * 50u);
+    }
 }
 
 }  // namespace

@@ -376,7 +376,7 @@ TEST_F(VmaPerf, InterruptedClientsTellWhatTheyHave) {
 }
 
 TEST_F(VmaPerf, ReceivesByTheExtraApi) {
-    start_server(true, {"--clients", "7"});
+    start_server(true, {"--clients", "9"});
     expect_all(result("pingpong -n 200 -s 1400 --extra-api", true), 200, "a datagram at a time");
     expect_all(result("pingpong -n 200 -c 4 --wait epoll --extra-api=zcopy", true), 200, "four sockets");
     expect_all(result("pingpong -n 200 -s 64-1400 --verify --extra-api=callback", true), 200, "a callback");
@@ -385,6 +385,9 @@ TEST_F(VmaPerf, ReceivesByTheExtraApi) {
     expect_all(result("pingpong -n 200 -b 4 -c 3 --wait poll --connected --extra-api=sendmany", true), 200,
                "bursts of three sockets");
     expect_all(result("pingpong -n 200 -b 300 --extra-api=sendmany", true), 200, "more than one call takes");
+    expect_all(result("pingpong -n 2000 -s 64-1400 --verify --extra-api=send_zcopy", true), 2000, "buffers");
+    expect_all(result("pingpong -n 200 -c 3 -s 9000 --connected --extra-api=send_zcopy", true), 200,
+               "too long for buffers");
     EXPECT_EQ(server.wait().code, 0);
 }
 

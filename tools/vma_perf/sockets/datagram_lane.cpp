@@ -36,7 +36,15 @@ vma_api_t* if_mode(const Params& params, const char* mode) {
     return params.sockets.extra_api == mode ? vma_get_api() : nullptr;
 }
 
+vma_api2_t* if_client_mode(const Params& params, const char* mode) {
+    return params.sockets.extra_api == mode && params.is_client ? vma_get_api2() : nullptr;
+}
+
 }  // namespace
+
+DatagramLane::~DatagramLane() {
+    for (const vma_send_buffer_t& buffer : buffers_) lent_->free_send_buffer(buffer.id);
+}
 
 DatagramLane::DatagramLane(std::vector<DatagramConnection> connections, const Params& params,
                            const std::atomic<bool>* stop)
@@ -50,7 +58,8 @@ DatagramLane::DatagramLane(std::vector<DatagramConnection> connections, const Pa
       client_(params.is_client),
       zero_copy_(if_mode(params, "zcopy")),
       callback_(if_mode(params, "callback")),
-      many_(params.sockets.extra_api == "sendmany" && params.is_client ? vma_get_api2() : nullptr) {
+      many_(if_client_mode(params, "sendmany")),
+      lent_(if_client_mode(params, "send_zcopy")) {
     if (callback_ == nullptr) return;
     for (unsigned i = 0; i < connections_.size(); ++i) judges_.push_back({this, i});
     // A socket of the kernel's has none: its messages come as always.
@@ -68,7 +77,36 @@ bool DatagramLane::send_to(unsigned connection, const std::byte* data, std::size
     return false;
 }
 
+// A peer that only the kernel reaches has none: its messages go as always.
+bool DatagramLane::has_buffer(unsigned connection) {
+    constexpr unsigned kAtOnce = 32;
+    if (!buffers_.empty()) return true;
+    const DatagramConnection& c = connections_[connection];
+    buffers_.resize(kAtOnce);
+    const bool got = lent_->get_send_buffers(c.fd.get(), buffers_.data(), kAtOnce,
+                                             c.connected ? nullptr : as_sockaddr(c.peer),
+                                             c.connected ? 0 : sizeof c.peer) == 0;
+    if (got && buffers_.front().size >= max_size_) return true;
+    if (got)
+        for (const vma_send_buffer_t& buffer : buffers_) lent_->free_send_buffer(buffer.id);
+    buffers_.clear();
+    return false;
+}
+
+bool DatagramLane::send_lent(unsigned connection, std::size_t length) {
+    const DatagramConnection& c = connections_[connection];
+    if (lent_->send_zcopy(c.fd.get(), buffers_.back().id, length, 0,
+                          c.connected ? nullptr : as_sockaddr(c.peer),
+                          c.connected ? 0 : sizeof c.peer) >= 0) {
+        buffers_.pop_back();
+        return true;
+    }
+    check_error("sending a datagram");
+    return false;
+}
+
 bool DatagramLane::send(unsigned connection, std::size_t length, bool more) {
+    if (!buffers_.empty()) return send_lent(connection, length);
     if (many_ == nullptr) return send_to(connection, out_.data(), length, connections_[connection].peer);
     if (!batch_.empty() && batch_of_ != connection) {
         const std::byte* const message = prepare(connection);

@@ -26,11 +26,15 @@ class DatagramLane final : public Lane {
   public:
     DatagramLane(std::vector<DatagramConnection> connections, const Params& params,
                  const std::atomic<bool>* stop);
+    ~DatagramLane() override;
 
     unsigned connections() const noexcept override {
         return static_cast<unsigned>(connections_.size()) / sockets_each_;
     }
-    std::byte* prepare(unsigned /*connection*/) override { return out_.data() + batch_.size() * max_size_; }
+    std::byte* prepare(unsigned connection) override {
+        if (lent_ != nullptr && has_buffer(connection)) return static_cast<std::byte*>(buffers_.back().data);
+        return out_.data() + batch_.size() * max_size_;
+    }
     bool send(unsigned connection, std::size_t length, bool more) override;
     bool answer(const Arrival& arrival) override;
     std::size_t receive(Receiver& receiver, bool may_wait) override;
@@ -48,6 +52,9 @@ class DatagramLane final : public Lane {
     // Once, or until a message has come.
     std::size_t receive_judged(Receiver& receiver, bool may_wait);
     std::size_t receive_each(Receiver& receiver, bool may_wait);
+    // Is there a send buffer with room for the longest message?
+    bool has_buffer(unsigned connection);
+    bool send_lent(unsigned connection, std::size_t length);
     // Sends what send() has collected. Waits for room, until the run ends.
     void send_batch();
     // One datagram: bytes, or -1 with errno. `message` gets it, and `held` its packet, if the extra API has
@@ -67,11 +74,13 @@ class DatagramLane final : public Lane {
     vma_api_t* const zero_copy_;
     vma_api_t* const callback_;
     vma_api2_t* const many_;
-    std::vector<Judge> judges_;       // of the callbacks, by socket
-    Receiver* judged_for_ = nullptr;  // receive() is running
-    std::size_t judged_ = 0;          // messages that callbacks have taken in it
-    std::vector<iovec> batch_;        // collected by send()
-    unsigned batch_of_ = 0;           // their connection
+    vma_api2_t* const lent_;
+    std::vector<vma_send_buffer_t> buffers_;  // that the library has lent; the last one is the next message
+    std::vector<Judge> judges_;               // of the callbacks, by socket
+    Receiver* judged_for_ = nullptr;          // receive() is running
+    std::size_t judged_ = 0;                  // messages that callbacks have taken in it
+    std::vector<iovec> batch_;                // collected by send()
+    unsigned batch_of_ = 0;                   // their connection
 };
 
 }  // namespace vma_perf::sockets
