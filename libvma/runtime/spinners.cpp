@@ -93,6 +93,7 @@ struct Known {
     clock::Ticks last;             // look
     clock::Ticks contended_until;  // its processor was taken away
     clock::Ticks asked;            // for `allowed`
+    Turns turns;
     cpu_set_t allowed{};
 };
 constinit Known g_known[SpinnerTable::kEntries];
@@ -202,9 +203,12 @@ bool look(std::uint64_t round) noexcept {
                 g_swept.store(now.count(), std::memory_order_relaxed);
                 table->sweep();
             }
+            if (known->turns.long_at(now)) return false;
             internal::t_look_mask = kLookOften - 1;
             yield_core();
-            break;
+            known->last = clock::Ticks::now();
+            known->turns.gave(now, known->last);
+            return !known->turns.long_at(known->last);
         case SpinAdvice::go_on:
             internal::t_look_mask = kLookEvery - 1;
             if (now < known->contended_until)

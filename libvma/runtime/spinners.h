@@ -9,6 +9,8 @@
 //     often. Threads that take turns so cost each other less than a wake-up does;
 //   - four times as many threads as there are processors have begun to wait after it: it sleeps. The one that
 //     has waited longest in vain is the one that is least likely to be next;
+//   - such an offer took a millisecond, so a thread that does not wait in the library works there: it sleeps,
+//     now and for a while. Else it would look once in a time slice, and miss what it waits for;
 //   - the scheduler took its processor away a moment ago, for a program that does not use the library: it
 //     offers its processor when it has polled in vain for a while.
 // A thread alone on its processor makes no system call.
@@ -62,6 +64,20 @@ class SpinnerTable {
   private:
     std::atomic<std::uint32_t> used_{0};  // entries from here on were never in use
     std::array<Entry, kEntries> entries_;
+};
+
+// What a thread has seen of the turns that it gave to others.
+class Turns {
+  public:
+    static constexpr std::chrono::milliseconds kLong{1};    // longer than all turns of threads that poll
+    static constexpr std::chrono::milliseconds kHolds{20};  // after a long one
+    void gave(clock::Ticks from, clock::Ticks to) noexcept {
+        if (to - from >= clock::to_ticks(kLong)) long_until_ = to + clock::to_ticks(kHolds);
+    }
+    bool long_at(clock::Ticks now) const noexcept { return now < long_until_; }
+
+  private:
+    clock::Ticks long_until_;
 };
 
 namespace spinners {

@@ -90,6 +90,18 @@ TEST_F(Spinners, WhatIsOldOrElsewhereDoesNotCount) {
         << "left behind by threads that are no more";
 }
 
+// A program's own work keeps the processor for a time slice. A thread that yields to it looks once in each.
+TEST_F(Spinners, WhoGetsItsTurnLateSleepsForAWhile) {
+    Turns turns;
+    EXPECT_FALSE(turns.long_at(clock::Ticks(start)));
+    turns.gave(clock::Ticks(start), clock::Ticks(start + msec / 2));
+    EXPECT_FALSE(turns.long_at(clock::Ticks(start + msec / 2))) << "threads that poll took it";
+    turns.gave(clock::Ticks(start), clock::Ticks(start + 3 * msec));
+    EXPECT_TRUE(turns.long_at(clock::Ticks(start + 3 * msec)));
+    EXPECT_TRUE(turns.long_at(clock::Ticks(start + 22 * msec)));
+    EXPECT_FALSE(turns.long_at(clock::Ticks(start + 24 * msec)));
+}
+
 TEST_F(Spinners, GarbageIsHarmless) {
     auto& mine = polls(start);
     for (int i = 0; i < 300; i++) {
