@@ -8,6 +8,7 @@
 
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
+#include "libvma/runtime/wakes_held.h"
 
 namespace vma::ring {
 
@@ -24,6 +25,7 @@ void CompletionEvents::arm() noexcept {
         ibv_req_notify_cq(cq_, 0);
         return;
     }
+    const WakesHeld wakes;
     ReceiveLock::Hold hold(rx_.lock());
     ibv_req_notify_cq(cq_, 0);
     armed_.store(true, std::memory_order_relaxed);
@@ -36,6 +38,7 @@ void CompletionEvents::channel_ready() noexcept {
         rx_.poll();
         return;
     }
+    const WakesHeld wakes;
     ReceiveLock::Hold hold(rx_.lock());
     if (!hold.mine) return;
     device_->consume_events(channel_);

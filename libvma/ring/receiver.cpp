@@ -13,6 +13,7 @@
 #include "libvma/ring/ring.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/runtime/log.h"
+#include "libvma/runtime/wakes_held.h"
 
 namespace vma::ring {
 namespace {
@@ -53,6 +54,7 @@ void Receiver::open(verbs::Device& device, ibv_qp* qp, ibv_cq* cq, const RingCon
 }
 
 unsigned Receiver::poll() noexcept {
+    const WakesHeld wakes;
     if (!lock_.try_lock_to_poll()) return 0;
     polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     // A program that only writes polls once a call: the ACKs of one call's segments must not pile up.

@@ -60,7 +60,7 @@ SpinAdvice SpinnerTable::advice(const Entry& mine, clock::Ticks now,
         others++;
         if (!asleep && since > began) later++;
     }
-    if (later >= kTurns * processors) return SpinAdvice::sleep;
+    if (others >= kTurns * processors && later >= processors) return SpinAdvice::sleep;
     return others >= processors ? SpinAdvice::yield : SpinAdvice::go_on;
 }
 

@@ -7,8 +7,9 @@
 // there every few microseconds:
 //   - more threads wait than there are processors: it offers its processor with each look, and looks more
 //     often. Threads that take turns so cost each other less than a wake-up does;
-//   - four times as many threads as there are processors have begun to wait after it: it sleeps. The one that
-//     has waited longest in vain is the one that is least likely to be next;
+//   - four times as many threads as there are processors wait beside it: it sleeps, unless it is one of those
+//     that began last, as many as there are processors. Who has waited longest in vain is least likely to be
+//     next;
 //   - such an offer took a millisecond, so a thread that does not wait in the library works there: it sleeps,
 //     now and for a while. Else it would look once in a time slice, and miss what it waits for;
 //   - the scheduler took its processor away a moment ago, for a program that does not use the library: it
@@ -37,7 +38,7 @@ enum class SpinAdvice { go_on, yield, sleep };
 class SpinnerTable {
   public:
     static constexpr std::size_t kEntries = 256;
-    static constexpr unsigned kTurns = 4;  // threads that take turns on a processor; more of them sleep
+    static constexpr unsigned kTurns = 4;  // threads on a processor that all take turns; of more, most sleep
     static constexpr std::chrono::milliseconds kFresh{20};        // older entries of pollers do not count
     static constexpr std::chrono::milliseconds kBusySleeper{10};  // nor do those that sleep for longer
 
@@ -85,8 +86,8 @@ namespace spinners {
 // Finds the user's table, once in a process. Without one, threads count for nothing.
 void open() noexcept;
 
-// Polls in vain between two looks, some 4 us; some 0.5 us where others want the processor.
-constexpr std::uint32_t kLookEvery = 128, kLookOften = 16;
+// Polls in vain between two looks, some 4 us; where others want the processor, some 0.1 us.
+constexpr std::uint32_t kLookEvery = 128, kLookOften = 4;
 static_assert(std::has_single_bit(kLookEvery) && std::has_single_bit(kLookOften));
 // What a thread does after `round` polls in vain, a multiple of kLookOften: it has offered its processor
 // where that was the advice. False: it should sleep.

@@ -28,9 +28,10 @@ class WakeFd {
 
     // Makes the descriptor readable, or not. Raw system calls: any thread and any handler may call these,
     // errno stays, and neither is a cancellation point. False: there is no descriptor.
-    bool wake() const noexcept {
+    bool wake() const noexcept { return wake(fd_.get()); }
+    static bool wake(int fd) noexcept {
         const std::uint64_t one = 1;
-        return os::raw_syscall(SYS_write, fd_.get(), &one, sizeof one) == sizeof one;
+        return os::raw_syscall(SYS_write, fd, &one, sizeof one) == sizeof one;
     }
     void clear() const noexcept {
         std::uint64_t count;

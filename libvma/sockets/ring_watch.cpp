@@ -77,7 +77,7 @@ void RingWatch::leave(unsigned i) noexcept {
     Sleeper& me = sleepers_[i];
     Place* place = places_[i];
     if (place == nullptr) return;
-    const std::lock_guard guard(place->lock);
+    std::unique_lock guard(place->lock);
     place->sleepers.store(place->sleepers.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
     if (place->leader != &me) {
         (me.before != nullptr ? me.before->next : place->others) = me.next;
@@ -90,8 +90,11 @@ void RingWatch::leave(unsigned i) noexcept {
             if (heir->next != nullptr) heir->next->before = nullptr;
             heir->next = nullptr;
             heir->leads.store(true, std::memory_order_release);
-            // Under the lock, so that the heir is still there.
-            os::raw_syscall(SYS_write, heir->waiter->fd(), &kAppointment, sizeof kAppointment);
+            // Without the lock, which the heir may want next. If it has left meanwhile, it has appointed
+            // another one, and its waiter is woken for nothing.
+            const int fd = heir->waiter->fd();
+            guard.unlock();
+            os::raw_syscall(SYS_write, fd, &kAppointment, sizeof kAppointment);
         }
     }
 }

@@ -20,6 +20,7 @@
 #include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/lock.h"
 #include "libvma/runtime/region.h"
+#include "libvma/runtime/wakes_held.h"
 
 namespace vma::sockets {
 namespace {
@@ -132,7 +133,7 @@ Waiter* Waiter::mine() noexcept {
 
 void Waiter::signal() noexcept {
     if (this == t_mine) return;  // it is awake, and looks at its sockets after whatever it does here
-    if (!signalled_.exchange(true, std::memory_order_acq_rel)) event_.wake();
+    if (!signalled_.exchange(true, std::memory_order_acq_rel)) WakesHeld::wake(event_.get());
 }
 
 // The flag falls before the count is read: a signal in between writes again and costs one needless wake-up,

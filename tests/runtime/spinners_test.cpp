@@ -64,12 +64,15 @@ TEST_F(Spinners, OneMoreThanThereAreProcessorsTakesTurns) {
     EXPECT_EQ(advice(second, start + 10), SpinAdvice::go_on);
 }
 
-TEST_F(Spinners, TheOneThatWaitedLongestSleeps) {
-    auto& first = polls(start);
-    auto& second = polls(start + 5);
-    for (unsigned i = 1; i < Table::kTurns * 2; i++) polls(start + 9);
-    EXPECT_EQ(advice(first, start + 10), SpinAdvice::sleep);
-    EXPECT_EQ(advice(second, start + 10), SpinAdvice::yield);
+TEST_F(Spinners, OfACrowdAsManyAsThereAreProcessorsStayAwake) {
+    std::vector<Table::Entry*> all;
+    for (unsigned i = 0; i < Table::kTurns * 2; i++) all.push_back(&polls(start + i));
+    for (auto* entry : all) EXPECT_EQ(advice(*entry, start + 20), SpinAdvice::yield);
+    all.push_back(&polls(start + 19));
+    for (auto* entry : all) {
+        const bool late = entry == all.back() || entry == all[all.size() - 2];
+        EXPECT_EQ(advice(*entry, start + 20), late ? SpinAdvice::yield : SpinAdvice::sleep);
+    }
 }
 
 TEST_F(Spinners, SleepersWantAProcessorSoonOrNotForLong) {
