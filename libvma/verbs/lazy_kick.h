@@ -23,7 +23,7 @@ class LazyKick {
     static constexpr unsigned kMaxHeld = 32;  // the kernel transmits as many in one sendto() (max_tx_budget)
     // Frames of a burst that still leave at once. An event loop that answers some connections is no bulk
     // sender. Its held frames would keep the flusher awake, whose timer costs more than the kicks.
-    static constexpr unsigned kLoneFrames = 16;
+    static constexpr unsigned kLoneFrames = 64;
     static constexpr unsigned kLongRun = 256;
     static constexpr std::uint64_t kBurstGapNs =
         2000;  // half a round trip on the fastest wire; a kick is about 600 ns

@@ -17,6 +17,7 @@ namespace {
 constexpr Nsec kTimeWait = 60 * kSecond;  // the kernel's TCP_TIMEWAIT_LEN
 constexpr Nsec kLongestRto = RttEstimator::kMaxRto;
 constexpr Nsec kSilence = 2 * kLongestRto;
+constexpr Nsec kMuchLater = kSecond;
 constexpr unsigned kOrphanRetries = 8;  // net.ipv4.tcp_orphan_retries, 0 there means this
 constexpr unsigned kSynAckRetries = 5;  // net.ipv4.tcp_synack_retries
 constexpr unsigned kBatchesFirst = 16;  // of received frames, before a timer acts
@@ -81,8 +82,9 @@ void ConnectionTimers::arm() noexcept {
         armed_for_ = kNoTime;
         return;
     }
-    // Later is found out when it fires; only earlier must be told.
-    if (armed_for_ != kNoTime && next >= armed_for_) return;
+    // Later is found out when it fires; only earlier must be told. Much later is told, too: at a TIME_WAIT
+    // the wheel then need not call the connection for a delayed ACK that is no more.
+    if (armed_for_ != kNoTime && next >= armed_for_ && next - armed_for_ < kMuchLater) return;
     armed_for_ = next;
     Background::instance().wheel().arm(timer_, next);
 }
