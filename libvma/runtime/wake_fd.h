@@ -28,10 +28,10 @@ class WakeFd {
 
     // Makes the descriptor readable, or not. Raw system calls: any thread and any handler may call these,
     // errno stays, and neither is a cancellation point. False: there is no descriptor.
+    // `count` is what the next reader of the descriptor finds more.
     bool wake() const noexcept { return wake(fd_.get()); }
-    static bool wake(int fd) noexcept {
-        const std::uint64_t one = 1;
-        return os::raw_syscall(SYS_write, fd, &one, sizeof one) == sizeof one;
+    static bool wake(int fd, std::uint64_t count = 1) noexcept {
+        return os::raw_syscall(SYS_write, fd, &count, sizeof count) == sizeof count;
     }
     void clear() const noexcept {
         std::uint64_t count;

@@ -9,6 +9,7 @@
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/fork_renewal.h"
 #include "libvma/runtime/lock.h"
+#include "libvma/runtime/wake_fd.h"
 
 namespace vma::sockets {
 namespace {
@@ -94,7 +95,7 @@ void RingWatch::leave(unsigned i) noexcept {
             // another one, and its waiter is woken for nothing.
             const int fd = heir->waiter->fd();
             guard.unlock();
-            os::raw_syscall(SYS_write, fd, &kAppointment, sizeof kAppointment);
+            WakeFd::wake(fd, kAppointment);
         }
     }
 }

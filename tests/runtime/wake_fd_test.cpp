@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A WakeFd is readable between wake() and clear(), and neither call touches errno; nor does a scope with an
-// ErrnoKept.
+// ErrnoKept. Wake-ups that are held wait until the thread that causes them has no lock any more.
 #include "libvma/runtime/wake_fd.h"
 
 #include <errno.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <array>
+#include <optional>
+#include <thread>
 #include <utility>
 
 #include "libvma/runtime/errno_kept.h"
+#include "libvma/runtime/wakes_held.h"
 
 namespace vma {
 namespace {
@@ -42,6 +46,50 @@ TEST(WakeFd, KeepsErrno) {
     none.clear();
     some.clear();
     EXPECT_EQ(errno, E2BIG);
+}
+
+TEST(WakesHeld, WithoutAHolderAWakeUpComesAtOnce) {
+    const WakeFd event = WakeFd::make();
+    EXPECT_FALSE(readable(event));
+    WakesHeld::wake(event.get());
+    EXPECT_TRUE(readable(event));
+}
+
+TEST(WakesHeld, TheOutermostOneDecides) {
+    const WakeFd event = WakeFd::make();
+    std::optional<WakesHeld> outer(std::in_place);
+    {
+        const WakesHeld inner;
+        WakesHeld::wake(event.get());
+    }
+    EXPECT_FALSE(readable(event));
+    outer.reset();
+    EXPECT_TRUE(readable(event));
+    event.clear();
+    WakesHeld::wake(event.get());
+    EXPECT_TRUE(readable(event)) << "the holder is gone";
+}
+
+TEST(WakesHeld, ManyAreWokenOnce) {
+    std::array<WakeFd, 40> events;
+    for (WakeFd& event : events) event = WakeFd::make();
+    {
+        const WakesHeld held;
+        for (const WakeFd& event : events) WakesHeld::wake(event.get());
+    }
+    for (const WakeFd& event : events) {
+        EXPECT_TRUE(readable(event));
+        std::uint64_t count = 0;
+        EXPECT_EQ(read(event.get(), &count, sizeof count), 8);
+        EXPECT_EQ(count, 1u);
+    }
+}
+
+TEST(WakesHeld, OtherThreadsWakeAtOnce) {
+    const WakeFd event = WakeFd::make();
+    const WakesHeld held;
+    std::thread([&] { WakesHeld::wake(event.get()); }).join();
+    EXPECT_TRUE(readable(event));
 }
 
 TEST(ErrnoKept, PutsItBack) {
