@@ -59,7 +59,6 @@ def find_programs(build):
                 for name in ("xsk_raw", "conn_rate", "datagrams", "many_connections", "watch_many")}
     simulator = {name: os.path.join(build, "tests", "mlx5_sim", name)
                  for name in ("libmlx5_sim.so", "mlx5_sim_sysfs")}
-    programs["vma_perf"] = os.path.join(build, "tools", "vma_perf", "vma_perf")
     for path in (library, *programs.values()):
         if not os.path.exists(path):
             raise Failure(f"{path} is missing: build first, or start this as ./demo")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The demo must read what the programs print, take ratios inside a round, and leave nothing behind."""
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import unittest.mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import beside  # noqa: E402
+import demo  # noqa: E402
 import offload  # noqa: E402
 import readings  # noqa: E402
 import suite_hardware  # noqa: E402
@@ -170,6 +172,17 @@ class Beside(unittest.TestCase):
             with self.subTest(name):
                 self.assertTrue(callable(function) or callable(beside.ROWS[function][0]))
                 self.assertEqual(less, field != "received")
+
+
+class Programs(unittest.TestCase):
+    def test_the_demo_builds_all_that_it_measures_with(self):
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "CMakeLists.txt"),
+                  encoding="ascii") as file:
+            built = re.search(r"add_dependencies\(demo_programs ([^)]*)\)", file.read()).group(1).split()
+        with unittest.mock.patch("os.path.exists", return_value=True):
+            library, programs = demo.find_programs("/build")
+        wanted = {re.sub(r"^lib|\.so$", "", os.path.basename(path)) for path in (library, *programs.values())}
+        self.assertEqual(set(built), wanted)
 
 
 @unittest.skipUnless(os.geteuid() == 0, "network namespaces need root")
