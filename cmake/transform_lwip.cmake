@@ -5,7 +5,7 @@
 #   itself;
 # - the table of the addresses of those variables, which then is no constant, becomes an expression;
 # - lwIP's own tcp_output() gets another name, so that calls of it come to us.
-# And three lines that are wrong, or would be with our options.
+# And four lines that are wrong, or would be with our options.
 #
 # Each pattern must occur exactly once, else the configuration stops and names it: a different lwIP is never
 # built by luck. Files are rewritten only when they change.
@@ -101,6 +101,11 @@ function(transform_lwip from to)
   if (optidx >= tcphdr_optlen) {
     return 0;
   }")
+      # An ACK at the edge of a closed window is in order. Were it answered, two closed windows would exchange
+      # ACKs for ever.
+      _lwip_replace(${file}
+        "if (!TCP_SEQ_BETWEEN(seqno, pcb->rcv_nxt, pcb->rcv_nxt + pcb->rcv_wnd - 1)) {"
+        "if (tcplen > 0 && !TCP_SEQ_BETWEEN(seqno, pcb->rcv_nxt, pcb->rcv_nxt + pcb->rcv_wnd - 1)) {")
     elseif(file STREQUAL "core/ipv4/ip4_addr.c")
       _lwip_replace(${file} "static char str[IP4ADDR_STRLEN_MAX];"
         "static __thread char str[IP4ADDR_STRLEN_MAX];")

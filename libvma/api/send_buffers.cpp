@@ -55,7 +55,9 @@ int lend(ring::Ring& ring, vma_send_buffer_t* out, unsigned count) noexcept {
         out[named] = {id, got[named]->payload(), got[named]->payload_room()};
     }
     if (named == count) return 0;
-    // Too many rings, or too many buffers: there are no numbers left, for the first one either.
+    // Too many rings, or too many buffers: there are no numbers left. What has one is taken back with it.
+    for (unsigned i = 0; i < named; i++)
+        if (Claim buffer(out[i].id); buffer) (void)buffer.give_back();
     for (unsigned i = named; i < count; i++) ring.end_loan(*got[i]);
     return -ENOBUFS;
 }

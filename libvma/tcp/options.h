@@ -27,6 +27,7 @@ struct Options {
     unsigned syn_retries = 6, retries2 = 15;  // TCP_SYNCNT, net.ipv4.tcp_retries2
     unsigned synack_retries = 5;              // TCP_SYNCNT of a listener, net.ipv4.tcp_synack_retries
     unsigned syncookies = 1;           // net.ipv4.tcp_syncookies: never, when the table is full, always
+    Msec invalid_ratelimit{500};       // net.ipv4.tcp_invalid_ratelimit: between ACKs of what is not taken
     std::chrono::seconds linger2{60};  // TCP_LINGER2: FIN_WAIT_2 of a closed socket; < 0: none
     std::uint32_t maxseg = 0;          // TCP_MAXSEG, 0: the path's
     std::uint32_t receive_window = 0;  // bytes of data we let the peer have under way and unread

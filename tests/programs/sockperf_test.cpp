@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <sstream>
 
 #include "tests/support/hosts/two_hosts.h"
@@ -34,6 +35,15 @@ struct Delivery {
     long server_received = -1;
     std::string text;
 };
+
+// Frames that the processors' queues have dropped, of all hosts of this machine.
+long dropped_by_backlog() {
+    std::ifstream file("/proc/net/softnet_stat");
+    long sum = 0;
+    for (std::string line, processed, dropped; std::getline(file, line);)
+        if (std::istringstream(line) >> processed >> dropped) sum += std::stol(dropped, nullptr, 16);
+    return sum;
+}
 
 // The number behind the last `label` in `text`, -1 without it.
 long number_after(const std::string& text, const std::string& label) {
@@ -71,6 +81,7 @@ class Sockperf : public testing::Test {
         append(client_line, setup.both);
         append(client_line, setup.client);
 
+        const long before = dropped_by_backlog();
         RunOptions options{.preload = setup.preload};
         Process server = hosts->run(Host::b, server_line, options);
         EXPECT_TRUE(server.wait_for_out("[SERVER] listen on:") && server.wait_for_out("Warmup stage"))
@@ -85,7 +96,10 @@ class Sockperf : public testing::Test {
         Exit end = server.wait();
 
         Delivery d;
-        d.text = "client:\n" + client.out + client.err + "server:\n" + end.out + end.err;
+        d.text =
+            "client:\n" + client.out + client.err + "server:\n" + end.out + end.err +
+            "frames that the machine's backlog dropped: " + std::to_string(dropped_by_backlog() - before) +
+            "\n";
         d.ran = client.ok() && !end.timed_out && end.signal == 0 && end.code == 0;
         d.sent = number_after(client.out, setup.mode == "tp" ? "Total of " : "SentMessages=");
         d.received = number_after(client.out, "ReceivedMessages=");

@@ -12,10 +12,6 @@
 #include "libvma/tcp/migrate/handover.h"
 #include "libvma/tcp/timers/background.h"
 
-#ifndef SO_BINDTOIFINDEX
-#define SO_BINDTOIFINDEX 62
-#endif
-
 namespace vma::sockets::orphans {
 namespace {
 

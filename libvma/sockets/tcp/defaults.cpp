@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
@@ -47,6 +48,8 @@ tcp::Options read_defaults(int fd) noexcept {
         static_cast<unsigned>(std::clamp<long>(os::sysctl("ipv4/tcp_synack_retries", 5), 0, 255));
     o.syncookies = static_cast<unsigned>(std::clamp<long>(os::sysctl("ipv4/tcp_syncookies", 1), 0, 2));
     o.mtu_expires = std::chrono::seconds(os::sysctl("ipv4/route/mtu_expires", 600));
+    o.invalid_ratelimit =
+        clock::Msec(std::clamp<long>(os::sysctl("ipv4/tcp_invalid_ratelimit", 500), 0, INT_MAX));
     o.retries2 = static_cast<unsigned>(os::sysctl("ipv4/tcp_retries2", 15));
     o.sack = os::sysctl("ipv4/tcp_sack", 1) != 0;
     o.window_scaling = params.window_scaling == -2 ? os::sysctl("ipv4/tcp_window_scaling", 1) != 0

@@ -9,8 +9,8 @@
 #include "libvma/tcp/migrate/handover.h"
 
 #include <errno.h>
+#include <linux/capability.h>
 #include <linux/sockios.h>
-#include <net/if.h>
 #include <netinet/ip.h>
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
@@ -31,16 +31,6 @@
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/never_destroyed.h"
-
-#ifndef SO_BUF_LOCK
-#define SO_BUF_LOCK 72
-#endif
-#ifndef SO_NETNS_COOKIE
-#define SO_NETNS_COOKIE 71
-#endif
-#ifndef TCP_FASTOPEN_CONNECT
-#define TCP_FASTOPEN_CONNECT 30
-#endif
 
 namespace vma::tcp {
 namespace {
@@ -159,6 +149,14 @@ class Buffer {
     bool known_ = false, chosen_ = false;
 };
 
+// May this thread take a socket off the interface that it is bound to?
+bool may_unbind() noexcept {
+    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+    std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> data{};
+    return os::raw_syscall(SYS_capget, &header, data.data()) >= 0 &&
+           (data[0].effective & 1u << CAP_NET_RAW) != 0;
+}
+
 int kernel_state(int fd) noexcept {
     tcp_info info{};
     return get(fd, IPPROTO_TCP, TCP_INFO, info) < 0 ? -1 : info.tcpi_state;
@@ -208,17 +206,24 @@ class Handover {
 
     // A connection that a reset has just ended is what a program sees of one that has ended in any way.
     Result<void> install_over() {
-        for (auto step : {&Handover::begin, &Handover::connect, &Handover::options, &Handover::received,
-                          &Handover::end}) {
+        for (auto step : {&Handover::begin, &Handover::connect, &Handover::seclude, &Handover::options,
+                          &Handover::received, &Handover::end}) {
             if (auto ok = (this->*step)(); !ok) {
                 undo();
                 return ok;
             }
         }
         unsteer_();
-        repair(TCP_REPAIR_OFF_NO_WP);
-        receive_.restore(true);
-        send_.restore(false);
+        release(true);
+        return {};
+    }
+
+    // The connection has been over for long, and its numbers are made up. So the socket must neither hear its
+    // peer nor acknowledge the FIN to it: the peer's kernel would answer each such ACK, and the socket would
+    // answer back. On the loopback interface the socket meets nobody but play().
+    Result<void> seclude() {
+        own_interface_ = bound_interface();
+        secluded_ = may_unbind() && bind_to_interface(kLoopback) >= 0;
         return {};
     }
 
@@ -402,8 +407,14 @@ class Handover {
             int error;
             get(fd_, SOL_SOCKET, SO_ERROR, error);
         }
+        release(false);
+    }
+
+    // Leaves repair mode, and takes back what was for the time of the move. `grown`: see Buffer::restore().
+    void release(bool grown) noexcept {
+        if (std::exchange(secluded_, false)) bind_to_interface(own_interface_);
         repair(TCP_REPAIR_OFF_NO_WP);
-        receive_.restore(false);
+        receive_.restore(grown);
         send_.restore(false);
     }
 
@@ -417,6 +428,13 @@ class Handover {
         return r;
     }
     long queue(int which) const noexcept { return set(fd_, IPPROTO_TCP, TCP_REPAIR_QUEUE, which); }
+    // The interface that the socket is bound to; 0: none.
+    int bound_interface() const noexcept {
+        int index = 0;
+        get(fd_, SOL_SOCKET, SO_BINDTOIFINDEX, index);
+        return index;
+    }
+    long bind_to_interface(int index) const noexcept { return set(fd_, SOL_SOCKET, SO_BINDTOIFINDEX, index); }
 
     Result<void> window(std::uint32_t snd_wnd) {
         // A window announced with the acknowledgement of a FIN began one further.
@@ -474,23 +492,17 @@ class Handover {
     }
 
     // Gives the kernel's socket a segment from the peer, over loopback. It finds the socket by its four
-    // numbers; were it bound to a device, it would not, and the kernel would send a reset. No `echo`: no
-    // round trip time is taken. False when nothing was sent.
+    // numbers; were it bound to another interface, it would not, and the kernel would send a reset. No
+    // `echo`: no round trip time is taken. False when nothing was sent.
     bool play(std::uint32_t seq, std::uint32_t ack, std::uint8_t flags, std::uint32_t echo = 0) noexcept {
         int out = std::atomic_ref(g_raw_number).load(std::memory_order_relaxed), made = -1;
         if (out < 0 || !same_network(out, fd_)) out = made = static_cast<int>(std::max(raw_socket(), -1L));
         bool done = false;
         if (out >= 0 && same_network(out, fd_)) {
-            std::array<char, IFNAMSIZ> device{}, none{};
-            socklen_t length = device.size();
-            os::raw_syscall(SYS_getsockopt, fd_, SOL_SOCKET, SO_BINDTODEVICE, device.data(), &length);
-            const bool bound = device[0] != '\0';
-            if (!bound || set(fd_, SOL_SOCKET, SO_BINDTODEVICE, none) >= 0) {
-                const Segment segment = make(seq, ack, flags, echo);
-                const net::SocketName to({s_.ends.local.address, 0});
-                done = os::raw_syscall(SYS_sendto, out, segment.data.data(), segment.length, MSG_DONTWAIT,
-                                       to.get(), to.size()) > 0;
-                if (bound) set(fd_, SOL_SOCKET, SO_BINDTODEVICE, device);
+            const int interface = secluded_ ? 0 : bound_interface();
+            if (interface == 0 || bind_to_interface(0) >= 0) {
+                done = send_by_loopback(out, make(seq, ack, flags, echo));
+                if (interface != 0) bind_to_interface(interface);
             }
         }
         if (made >= 0) os::raw_syscall(SYS_close, made);
@@ -501,6 +513,20 @@ class Handover {
         std::array<std::uint8_t, sizeof(net::Ipv4Header) + 20 + 12> data{};
         std::size_t length = 0;
     };
+    // By the routes it would come as if from the interface that has the address. A secluded socket does not
+    // hear that.
+    bool send_by_loopback(int out, Segment segment) const noexcept {
+        const net::SocketName to({s_.ends.local.address, 0});
+        iovec all{segment.data.data(), segment.length};
+        alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(in_pktinfo))> route{};
+        msghdr message{const_cast<sockaddr*>(to.get()), to.size(), &all, 1, route.data(), route.size(), 0};
+        const cmsghdr head{CMSG_LEN(sizeof(in_pktinfo)), IPPROTO_IP, IP_PKTINFO};
+        const in_pktinfo info{kLoopback, {}, {}};
+        std::memcpy(route.data(), &head, sizeof head);
+        std::memcpy(CMSG_DATA(CMSG_FIRSTHDR(&message)), &info, sizeof info);
+        if (!secluded_) message.msg_controllen = 0;
+        return os::raw_syscall(SYS_sendmsg, out, &message, MSG_DONTWAIT) > 0;
+    }
     Segment make(std::uint32_t seq, std::uint32_t ack, std::uint8_t flags,
                  std::uint32_t echo) const noexcept {
         Segment segment;
@@ -542,6 +568,7 @@ class Handover {
     }
 
     static constexpr unsigned kMaxScale = 14;  // RFC 7323
+    static constexpr int kLoopback = 1;        // the index of that interface, in each network namespace
     static constexpr std::uint8_t kFin = 1, kRst = 4, kAck = 16;
 
     const int fd_;
@@ -552,7 +579,8 @@ class Handover {
     Buffer send_{fd_, SO_SNDBUF, SO_SNDBUFFORCE};
     Buffer receive_{fd_, SO_RCVBUF, SO_RCVBUFFORCE};
     int reuse_ = 0;
-    bool measuring_ = false, connected_ = false;
+    int own_interface_ = 0;  // while secluded_: what the program has bound the socket to
+    bool measuring_ = false, connected_ = false, secluded_ = false;
 };
 
 }  // namespace

@@ -80,8 +80,8 @@ struct KernelState {
 
     Usec srtt{};  // smoothed round trip time; 0: not known
 
-    // Both sides have ended, or a reset came. The socket ends the same way, and own_fin and the send queue do
-    // not matter.
+    // Both sides have ended, or a reset came. The socket ends the same way, and the peer hears nothing of it.
+    // Of the numbers, own_fin and the send queue nothing matters.
     bool over = false;
     int error = 0;  // which the program has not been told yet; that of a reset is meant, whatever it is
 };

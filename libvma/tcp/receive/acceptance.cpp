@@ -18,9 +18,7 @@
 namespace vma::tcp {
 namespace {
 
-constexpr unsigned kChallengesPerSecond = 100;  // RFC 5961 section 7; a connection's own share
 constexpr Nsec kPawsIdle = 24 * 86400 * kSecond;
-constexpr Nsec kChallengePeriod = kSecond;
 
 }  // namespace
 
@@ -62,7 +60,7 @@ bool Acceptance::check(lwip::ReceivedHeader& h, unsigned option_bytes, const lwi
     if (said.has_stamp && pcb->timestamps() && !(flags & TCP_RST) &&
         seq_before(said.stamp, pcb->ts_recent()) && last_rx_ - ts_recent_at_ < kPawsIdle) {
         t.counters.paws++;
-        challenge();
+        refuse(flags, length);
         return false;
     }
     if (said.has_stamp) ts_recent_at_ = last_rx_;
@@ -72,10 +70,7 @@ bool Acceptance::check(lwip::ReceivedHeader& h, unsigned option_bytes, const lwi
     const std::uint32_t right = pcb->rcv_nxt() + pcb->rcv_wnd();
     if (seq_before(end, t.acks.acked_upto()) || seq_before(right, seq)) {
         t.counters.unacceptable++;
-        if (length != 0 || (flags & TCP_FIN))
-            pcb->ack_now();  // data again: our ACK got lost
-        else if (!(flags & TCP_RST))
-            challenge();
+        if (!(flags & TCP_RST)) refuse(flags, length);
         return false;
     }
     const bool early = seq_before(pcb->rcv_nxt(), seq) && (length != 0 || (flags & TCP_FIN) != 0);
@@ -249,13 +244,20 @@ bool Acceptance::urgent_wanted(const lwip::ReceivedHeader& h) noexcept {
     return true;
 }
 
+// Tells the sender of a segment that is not taken what is wanted. Data comes again when an ACK got lost, and
+// is never an answer to one.
+void Acceptance::refuse(std::uint8_t flags, std::uint32_t length) noexcept {
+    if ((length != 0 || (flags & TCP_FIN)) && !(flags & TCP_SYN))
+        tcb_.pcb->ack_now();
+    else
+        challenge();
+}
+
+// An ACK that may itself be refused, and answered. So there is one in a while, as in the kernel
+// (tcp_oow_rate_limited()): else two ends that disagree, or two victims of one liar, would go on for ever.
 void Acceptance::challenge() noexcept {
-    const Time now = last_rx_;
-    if (now - challenges_since_ > kChallengePeriod) {
-        challenges_since_ = now;
-        challenges_ = 0;
-    }
-    if (challenges_++ >= kChallengesPerSecond) return;
+    if (challenged_at_ != kNoTime && last_rx_ - challenged_at_ < tcb_.options.invalid_ratelimit) return;
+    challenged_at_ = last_rx_;
     tcb_.counters.challenge_acks++;
     tcb_.pcb->ack_now();
 }

@@ -48,6 +48,7 @@ class Acceptance {
     inline void take_ack(const lwip::ReceivedHeader& header, std::uint32_t length, const Said& said) noexcept;
     inline void choose_window(std::uint32_t seq, std::uint32_t ack, std::uint32_t window) noexcept;
     bool urgent_wanted(const lwip::ReceivedHeader& header) noexcept;
+    void refuse(std::uint8_t flags, std::uint32_t length) noexcept;
     void challenge() noexcept;
 
     Tcb& tcb_;
@@ -55,8 +56,7 @@ class Acceptance {
     Time last_ack_rx_;
     Time ts_recent_at_;             // when the last time stamp came
     std::uint32_t window_seq_ = 0;  // SND.WL1: the segment that the peer's window was last taken from
-    unsigned challenges_ = 0;       // ACKs since challenges_since_
-    Time challenges_since_;
+    Time challenged_at_;            // when challenge() sent its last ACK; kNoTime: never
 };
 
 }  // namespace vma::tcp

@@ -32,6 +32,7 @@
 #include "libvma/tcp/migrate/handover.h"
 #include "libvma/verbs/xdp/xdp_device.h"
 #include "tests/support/hosts/on_host.h"
+#include "tests/support/hosts/process.h"
 
 #ifndef SO_BUF_LOCK
 #define SO_BUF_LOCK 72
@@ -258,8 +259,8 @@ class TcpHandover : public testing::Test {
 
     void SetUp() override { hosts.emplace(); }
     void TearDown() override {
-        EXPECT_EQ(resets(Host::a), 0) << "host a answered with a reset";
-        EXPECT_EQ(resets(Host::b), 0) << "host b was surprised";
+        EXPECT_EQ(segments(Host::a, "OutRsts"), 0) << "host a answered with a reset";
+        EXPECT_EQ(segments(Host::b, "OutRsts"), 0) << "host b was surprised";
     }
 
     void sysctl(const std::string& name, int value) {
@@ -271,8 +272,8 @@ class TcpHandover : public testing::Test {
         }
     }
 
-    // OutRsts: which field that is stands in the line above.
-    long resets(Host host) {
+    // A counter of the host's TCP: which field that is stands in the line above.
+    long segments(Host host, const std::string& which) {
         On there(*hosts, host);
         std::ifstream file("/proc/thread-self/net/snmp");
         std::string name, value, names, values;
@@ -280,7 +281,7 @@ class TcpHandover : public testing::Test {
             if (line.starts_with("Tcp:")) (names.empty() ? names : values) = line;
         std::istringstream n(names), v(values);
         while (n >> name && v >> value)
-            if (name == "OutRsts") return std::stol(value);
+            if (name == which) return std::stol(value);
         return -1;
     }
 
@@ -742,6 +743,59 @@ TEST_F(TcpHandover, ReadingWasShut) {
     ASSERT_TRUE(ends(a.get()));
     ASSERT_EQ(up.write(a.get(), 5000), 5000u);
     ASSERT_TRUE(up.read_all(b.get()));
+}
+
+// Of a connection that is over the kernel's socket has what the program may still ask for. Its numbers are
+// made up, so the peer, whose kernel would answer them, must not hear of it: not even where the segments on
+// loopback are late.
+TEST_F(TcpHandover, WhatIsOverSaysNothingToThePeer) {
+    for (const bool late : {false, true}) {
+        SCOPED_TRACE(late);
+        up = {1};
+        down = {2};
+        establish(Opening::passive);
+        ASSERT_EQ(down.write(b.get(), 5000), 5000u);
+        ASSERT_EQ(shutdown(b.get(), SHUT_WR), 0);
+        ASSERT_TRUE(eventually([&] { return state_of(b.get()) == TCP_FIN_WAIT2; }));
+        saved = tear_out(a.get(), b.get());
+        a.reset();
+        {
+            On there(*hosts, Host::a);
+            a = tcp_socket();
+        }
+        int interface = 0;
+        {
+            On there(*hosts, Host::a);
+            interface = static_cast<int>(if_nametoindex(TwoHosts::interface().c_str()));
+        }
+        set_option(a.get(), SOL_SOCKET, SO_BINDTOIFINDEX, interface);
+        KernelState& s = saved.state;
+        s.over = true;
+        s.snd_una = s.snd_nxt = 1;
+        s.rcv_nxt = s.rcv_wup = s.snd_wl1 = 5001;
+        s.rcv_wnd = s.snd_wnd = s.max_window = 0xffff;
+        s.timestamps = false;
+        // The second segment, a reset, comes some ticks of the kernel's clock after the first one, a FIN.
+        const auto queue = [&](std::vector<std::string> how) {
+            how.insert(how.begin(), {"tc", "-n", hosts->netns(Host::a), "qdisc"});
+            how.insert(how.begin() + 5, {"dev", "lo", "root"});
+            testing_support::tool(how);
+        };
+        if (late) queue({"add", "tbf", "rate", "40kbit", "burst", "64", "limit", "2000"});
+        const long before = segments(Host::b, "InSegs");
+        install([] {});
+        EXPECT_EQ(segments(Host::b, "InSegs"), before);
+        if (late) queue({"del"});
+        EXPECT_EQ(state_of(a.get()), TCP_CLOSE);
+        EXPECT_EQ(option(a.get(), SOL_SOCKET, SO_ERROR), 0);
+        EXPECT_EQ(option(a.get(), SOL_SOCKET, SO_BINDTOIFINDEX), interface);
+        ASSERT_TRUE(down.read_all(a.get()));
+        ASSERT_TRUE(ends(a.get()));
+        EXPECT_EQ(state_of(b.get()), TCP_FIN_WAIT2);
+        a.reset();
+        b.reset();
+        listener.reset();
+    }
 }
 
 // Without loopback the kernel cannot be shown segments of the past: less exact, but nothing is lost.
