@@ -33,6 +33,7 @@ constexpr std::uint32_t wanted_events(std::uint32_t events) noexcept {
 struct EpollEntry final : sockets::ReadyHook {
     explicit EpollEntry(EpollSet& owner) noexcept : set(owner) {}
     void wake(std::uint32_t what) noexcept override;
+    bool in_kernel_set() const noexcept override { return !removed.load(std::memory_order_relaxed); }
 
     EpollSet& set;
     int fd = -1;  // the number at EPOLL_CTL_ADD; number and file identify a member
@@ -41,11 +42,12 @@ struct EpollEntry final : sockets::ReadyHook {
     std::uint64_t data = 0;
     sockets::Readiness mode = sockets::Readiness::kernel;  // as of the last resync()
     bool fired = false;                                    // one-shot and reported: silent until MOD
-    bool removed = false;   // not in the kernel's set: Readiness::ours, or one-shot and fired by the library
-    bool fresh = true;      // added or modified: an edge even without new data
-    bool walked = false;    // cannot report changes: always on the active list
-    bool own_rings = true;  // its rings are unknown: the call polls the socket itself
-    bool asking = false;    // counted in EpollSet::asking_
+    // Not in the kernel's set: Readiness::ours, or one-shot and fired by the library.
+    std::atomic<bool> removed{false};
+    bool fresh = true;          // added or modified: an edge even without new data
+    bool walked = false;        // cannot report changes: always on the active list
+    bool own_rings = true;      // its rings are unknown: the call polls the socket itself
+    bool asking = false;        // counted in EpollSet::asking_
     bool room_watched = false;  // Socket::watch_room() was called
     bool dead = false;          // left the set, but its hook is still in place
     std::uint32_t reported_edges = 0;

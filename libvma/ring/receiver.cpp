@@ -237,6 +237,8 @@ void Receiver::serve_idle() noexcept {
 }
 
 void Receiver::end_batch() noexcept {
+    // What several sinks send now, such as ACKs, shares a kick.
+    const Ring::Gather together(batch_.size() > 1 ? &ring_ : nullptr, false);
     // A sink may ask again while it is served (it handed a frame to another one).
     for (std::size_t i = 0; i < batch_.size(); i++) batch_[i]->batch_end(ring_);
     batch_.clear();

@@ -203,19 +203,20 @@ class Ring {
     void hold(HeldSender* sender) noexcept { tx_.hold(sender); }
     // While one of these lives, frames wait for one another where the device is lazy: the sender has more
     // than one. Where the device has TSO, TCP segments of a connection that follow one another become one
-    // request.
+    // request. Unless `keeps`: then frames of several senders share a kick, and each sender's are posted.
     class Gather {
       public:
-        explicit Gather(Ring* ring) noexcept
-            : ring_(ring != nullptr && ring->tx_.gather(+1) ? ring : nullptr) {}
+        explicit Gather(Ring* ring, bool keeps = true) noexcept
+            : ring_(ring != nullptr && ring->tx_.gather(+1, keeps) ? ring : nullptr), keeps_(keeps) {}
         ~Gather() {
-            if (ring_ != nullptr) ring_->tx_.gather(-1);
+            if (ring_ != nullptr) ring_->tx_.gather(-1, keeps_);
         }
         Gather(const Gather&) = delete;
         Gather& operator=(const Gather&) = delete;
 
       private:
         Ring* ring_;
+        bool keeps_;
     };
     // The program turned to receiving: sends what the device holds back, and the next frame is not part of a
     // burst. Costs a load when nothing was sent since the last time.

@@ -71,7 +71,7 @@ class TxQueue {
     }
     void flush_older(std::uint64_t now, std::uint64_t age, LookAtHeld& look) noexcept;
     // One Gather object more (+1), one fewer (-1). False: there is nothing to gather.
-    bool gather(int change) noexcept;
+    bool gather(int change, bool keeps) noexcept;
     void ending(bool on) noexcept;
     // Waits until the device has sent what was posted: some 20 ms at most.
     void drain() noexcept;

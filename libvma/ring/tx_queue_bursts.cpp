@@ -61,16 +61,16 @@ int TxQueue::post_in_place(ibv_send_wr& wr) noexcept {
     return error;
 }
 
-bool TxQueue::gather(int change) noexcept {
-    if ((!lazy_ && !tso_.available()) || lock_.owned_by_me()) return false;
+bool TxQueue::gather(int change, bool keeps) noexcept {
+    if ((!lazy_ && !(keeps && tso_.available())) || lock_.owned_by_me()) return false;
     lock_.lock();
     Hold hold(*this);
     const int now = gathering_.load(std::memory_order_relaxed) + change;
     gathering_.store(now, std::memory_order_relaxed);
     const std::uint32_t me = thread_number();
-    if (change > 0 && gatherer_.load(std::memory_order_relaxed) == 0)
+    if (keeps && change > 0 && gatherer_.load(std::memory_order_relaxed) == 0)
         gatherer_.store(me, std::memory_order_relaxed);
-    else if (change < 0 && gatherer_.load(std::memory_order_relaxed) == me) {
+    else if (keeps && change < 0 && gatherer_.load(std::memory_order_relaxed) == me) {
         if (tso_.waiting()) send_gathered();
         gatherer_.store(0, std::memory_order_relaxed);
     }

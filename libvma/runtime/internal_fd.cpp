@@ -41,11 +41,13 @@ void prepare() noexcept {
 // The library's numbers begin here: above those that programs use (select() ends at 1024, shells use 255),
 // and low enough for a small RLIMIT_NOFILE. They are not at the top, because the kernel's descriptor table
 // grows with the highest number.
+constexpr int kUsualBase = 1100;
+
 int base_number() noexcept {
     rlimit limit{};
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 3;
     auto cur = std::min<rlim_t>(limit.rlim_cur, 1 << 20);
-    if (cur > 1536) return 1100;
+    if (cur > 1536) return kUsualBase;
     return static_cast<int>(cur / 2);
 }
 
@@ -61,11 +63,23 @@ int duplicate_from(int fd, int lowest) noexcept {
     if (copy < 0) errno = static_cast<int>(-copy);
     return copy < 0 ? -1 : static_cast<int>(copy);
 }
+
+// A copy among the library's numbers. It asks for the limit only where the usual numbers have not worked.
+int duplicate_high(int fd) noexcept {
+    static constinit std::atomic<bool> usual{false};
+    if (usual.load(std::memory_order_relaxed)) {
+        const int copy = duplicate_from(fd, kUsualBase);
+        if (copy >= 0) return copy;
+    }
+    const int base = base_number();
+    usual.store(base == kUsualBase, std::memory_order_relaxed);
+    return duplicate_from(fd, base);
+}
 void close_quietly(int fd) noexcept { os::raw_syscall(SYS_close, fd); }
 
 int move_high(int fd) noexcept {
     const ErrnoKept kept;
-    int high = duplicate_from(fd, base_number());
+    int high = duplicate_high(fd);
     if (high >= 0) {
         close_quietly(fd);
         fd = high;
@@ -90,7 +104,7 @@ InternalFd::InternalFd(int fd) noexcept {
 InternalFd InternalFd::copy_of(int fd) noexcept {
     prepare();
     InternalFd copy;
-    const int high = duplicate_from(fd, base_number());
+    const int high = duplicate_high(fd);
     if (high >= 0) copy.enter(high);
     return copy;
 }

@@ -32,6 +32,8 @@ class ReadyHook {
     // last descriptor was closed. Called with the socket's lock held, in any thread, also in signal handlers:
     // takes leaf locks at most, never calls the socket.
     virtual void wake(std::uint32_t events) noexcept = 0;
+    // Is the socket in the kernel's set of this hook, as far as the hook knows? Any thread.
+    virtual bool in_kernel_set() const noexcept { return false; }
 
   protected:
     ~ReadyHook() = default;
@@ -45,7 +47,11 @@ class ReadyHook {
 // The hooks of one socket; guarded by the socket's lock.
 class ReadyHooks {
   public:
-    bool empty() const noexcept { return first_ == nullptr; }
+    bool in_kernel_sets() const noexcept {
+        const ReadyHook* hook = first_;
+        while (hook != nullptr && !hook->in_kernel_set()) hook = hook->next_;
+        return hook != nullptr;
+    }
     void add(ReadyHook* hook) noexcept {
         hook->next_ = first_;
         hook->link_ = &first_;

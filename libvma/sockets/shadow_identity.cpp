@@ -6,8 +6,9 @@
 namespace vma::sockets {
 
 void ShadowIdentity::learn(int fd) noexcept {
-    if (cookie_.load(std::memory_order_relaxed) == 0)
-        cookie_.store(shadow::cookie_of(fd), std::memory_order_relaxed);
+    if (cookie_.load(std::memory_order_relaxed) != 0) return;
+    trust_from(clock::Ticks::now());
+    cookie_.store(shadow::cookie_of(fd), std::memory_order_relaxed);
 }
 
 bool ShadowIdentity::is(int fd) const noexcept {

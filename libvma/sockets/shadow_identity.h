@@ -12,7 +12,8 @@ namespace vma::sockets {
 
 class ShadowIdentity {
   public:
-    // Asks for the cookie of `fd`, a number of the shadow, unless it is known.
+    // Asks for the cookie of `fd`, a number of the shadow, unless it is known. Trust begins with the
+    // question.
     void learn(int fd) noexcept;
     // One system call. False also where the cookie is not known.
     bool is(int fd) const noexcept;
@@ -27,8 +28,9 @@ class ShadowIdentity {
     // is(), and trust from `now` on.
     bool verify(int fd, clock::Ticks now) noexcept {
         trust_from(now);
+        if (cookie() != 0) return is(fd);
         learn(fd);
-        return is(fd);
+        return cookie() != 0;
     }
 
   private:

@@ -92,7 +92,7 @@ void SteeredSocket::leave_if_shared(int fd) noexcept {
 }
 
 InternalFd SteeredSocket::copy_shadow(int fd) noexcept {
-    if (watchers_.watched_by_sets()) {
+    if (watchers_.in_kernel_sets()) {
         const ErrnoKept kept;
         g_fds.for_each_set(
             [fd](int set, const FdObject*) { os::epoll_ctl(set, EPOLL_CTL_DEL, fd, nullptr); });

@@ -37,10 +37,10 @@ bool Watchers::remove(ReadyHook* hook) noexcept {
     return true;
 }
 
-bool Watchers::watched_by_sets() noexcept {
+bool Watchers::in_kernel_sets() noexcept {
     if (locked_by_me()) return true;
     const std::lock_guard guard(lock_);
-    return !hooks_.empty();
+    return hooks_.in_kernel_sets();
 }
 
 }  // namespace vma::sockets

@@ -36,8 +36,8 @@ class Watchers {
     void remove(Waiter* waiter) noexcept;
     bool add(ReadyHook* hook) noexcept;
     bool remove(ReadyHook* hook) noexcept;
-    // May an epoll set watch the socket?
-    bool watched_by_sets() noexcept;
+    // May the kernel's part of an epoll set have the socket?
+    bool in_kernel_sets() noexcept;
 
   private:
     Lock lock_;

@@ -4,6 +4,8 @@
 
 #include <poll.h>
 
+#include <set>
+
 #include "libvma/sockets/ready_hook.h"
 #include "tests/iomux/iomux_worlds.h"
 
@@ -34,12 +36,14 @@ class Told : public vma::sockets::Socket {
         std::lock_guard guard(lock_);
         if (silent) return false;
         hooks_.add(hook);
+        subscribed_.insert(hook);
         return true;
     }
     bool unsubscribe(vma::sockets::ReadyHook* hook) noexcept override {
         std::lock_guard guard(lock_);
         if (busy) return false;
         hooks_.remove(hook);
+        subscribed_.erase(hook);
         return true;
     }
     unsigned rings(vma::ring::Ring**, unsigned) const noexcept override { return 0; }
@@ -60,7 +64,7 @@ class Told : public vma::sockets::Socket {
     }
     bool alone() {
         std::lock_guard guard(lock_);
-        return waiters_.empty() && hooks_.empty();
+        return waiters_.empty() && subscribed_.empty();
     }
 
     std::atomic<Readiness> mode{Readiness::kernel};
@@ -79,6 +83,7 @@ class Told : public vma::sockets::Socket {
     std::atomic<unsigned> in_{0}, out_{0}, all_{0};
     vma::sockets::WaiterList waiters_;
     vma::sockets::ReadyHooks hooks_;
+    std::set<const vma::sockets::ReadyHook*> subscribed_;
 };
 
 // What is true is set by hand.

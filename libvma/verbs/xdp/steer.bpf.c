@@ -32,6 +32,15 @@ struct {
     __type(value, __u64);
 } counts SEC(".maps");
 
+// An element for each bucket: without CAP_PERFMON the verifier refuses an index into one value.
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, STEER_BUCKETS);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __type(key, __u32);
+    __type(value, struct steer_bucket);
+} rules SEC(".maps");
+
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
     __uint(max_entries, STEER_MAX_FLOWS);
@@ -67,6 +76,47 @@ struct ports {
     __be16 src;
     __be16 dst;
 };
+
+// The slot + 1 of a rule in the mapped table, or 0.
+static __always_inline __u32 slot_in_table(const struct steer_config* cfg, struct steer_key key) {
+    __u64 hash = steer_hash(cfg->seeds, key);
+    __u32 place = steer_bucket_of(hash);
+    const struct steer_bucket* bucket = bpf_map_lookup_elem(&rules, &place);
+    if (!bucket) return 0;
+#pragma unroll
+    for (int i = 0; i < STEER_WAYS; i++) {
+        __u64 mark = *(const volatile __u64*)&bucket->mark[i];
+        if (mark >> 32 == steer_tag_of(hash) && bucket->addresses[i] == key.addresses &&
+            bucket->ports[i] == key.ports && (__u32)mark)
+            return mark;
+    }
+    return 0;
+}
+
+// The slot + 1 of the rule for exactly this peer, or 0. `counted`: see steer_ports.
+static __always_inline __u32 slot_of_five(const struct steer_config* cfg, const struct steer_five_tuple* five,
+                                          __u64 counted) {
+    __u32 found = slot_in_table(cfg, steer_key_of(STEER_FIVE, five->src_addr, five->dst_addr, five->src_port,
+                                                  five->dst_port, five->protocol));
+    if (found || counted < STEER_HASHED) return found;
+    const __u32* slot = bpf_map_lookup_elem(&flows5, five);
+    return slot ? *slot + 1 : 0;
+}
+
+// The same for any peer.
+static __always_inline __u32 slot_of_three(const struct steer_config* cfg,
+                                           const struct steer_five_tuple* five, __u64 counted) {
+    __u32 found =
+        slot_in_table(cfg, steer_key_of(STEER_THREE, 0, five->dst_addr, 0, five->dst_port, five->protocol));
+    if (found || counted < STEER_HASHED) return found;
+    struct steer_three_tuple three = {
+        .dst_addr = five->dst_addr,
+        .dst_port = five->dst_port,
+        .protocol = five->protocol,
+    };
+    const __u32* slot = bpf_map_lookup_elem(&flows3, &three);
+    return slot ? *slot + 1 : 0;
+}
 
 // A listener's rule also matches frames of connections. A connection that the library has handed over to the
 // kernel, behind the same port, must stay with the kernel.
@@ -123,10 +173,12 @@ int vma_steer(struct xdp_md* ctx) {
     if (ip->protocol != IPPROTO_UDP && ip->protocol != IPPROTO_TCP) return XDP_PASS;
     if (ip->frag_off & bpf_htons(0x3fff)) return XDP_PASS;  // MF or an offset
 
-    /* An element for each port: without CAP_PERFMON the verifier refuses an index into one value. */
+    /* An element for each port, for the same reason as above. */
     __u32 place = steer_table(ip->protocol) << 16 | ports->dst;
-    const __u64* rules = bpf_map_lookup_elem(&counts, &place);
-    if (!rules || !*rules) return XDP_PASS;
+    const __u64* count = bpf_map_lookup_elem(&counts, &place);
+    if (!count) return XDP_PASS;
+    __u64 counted = *(const volatile __u64*)count;
+    if (!counted) return XDP_PASS;
 
     struct steer_five_tuple five = {
         .src_addr = ip->saddr,
@@ -138,16 +190,11 @@ int vma_steer(struct xdp_md* ctx) {
     __u32 zero = 0;
     struct steer_config* cfg = bpf_map_lookup_elem(&config, &zero);
     if (!cfg) return XDP_PASS;
-    __u32* slot = bpf_map_lookup_elem(&flows5, &five);
-    if (!slot) {
+    __u32 found = slot_of_five(cfg, &five, counted);
+    if (!found) {
         // The library checked the peer of a 5-tuple rule when it made the rule.
-        struct steer_three_tuple three = {
-            .dst_addr = ip->daddr,
-            .dst_port = ports->dst,
-            .protocol = ip->protocol,
-        };
-        slot = bpf_map_lookup_elem(&flows3, &three);
-        if (!slot) return XDP_PASS;
+        found = slot_of_three(cfg, &five, counted);
+        if (!found) return XDP_PASS;
         if (!surely_accepted(cfg, ip->saddr)) return XDP_PASS;
         if (ip->protocol == IPPROTO_TCP && kernel_has_connection(ctx, &five)) return XDP_PASS;
     }
@@ -155,7 +202,7 @@ int vma_steer(struct xdp_md* ctx) {
     if (!for_this_station(cfg, eth, ip)) return XDP_PASS;
     if (ip->protocol == IPPROTO_UDP && bpf_xdp_get_buff_len(ctx) > cfg->max_udp_frame) return XDP_PASS;
     // Without a socket at this index (its process has just ended) the kernel gets the frame.
-    return bpf_redirect_map(&xsks, *slot + ctx->rx_queue_index, XDP_PASS);
+    return bpf_redirect_map(&xsks, found - 1 + ctx->rx_queue_index, XDP_PASS);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

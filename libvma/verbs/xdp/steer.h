@@ -28,11 +28,53 @@ struct steer_source {
 
 /* How many rules there are for a local port, in network order, by steer_table(). The library counts in its
  * own mapping of this map, before it makes a rule and after it has removed one. So a frame to a port without
- * rules costs no look into the maps of rules, and a count never misses a rule. */
+ * rules costs no look into the maps of rules, and a count never misses a rule. The upper 32 bits count those
+ * of them that are in the hash maps. */
 struct steer_ports {
     __u64 rules[2][65536];
 };
 #define steer_table(protocol) ((protocol) == 6 ? 1 : 0) /* TCP, UDP */
+#define STEER_HASHED ((__u64)1 << 32)
+
+/* The rules of both kinds, which the library writes in its own mapping of this map, so that a rule costs no
+ * system call. A rule lies in the bucket that the hash of its key says. One that finds its bucket full is in
+ * a hash map instead.
+ *
+ * The mark is written last, and removed first: a tag of the key in the upper half, slot + 1 in the lower one.
+ * A lower half of 0 is no rule. While an entry changes hands, the program may read one half of the old key
+ * and one of the new key. It takes that for a third key only if the tag fits, which is once in 2^32 races. */
+#define STEER_BUCKET_BITS 13
+#define STEER_BUCKETS (1 << STEER_BUCKET_BITS)
+#define STEER_WAYS 5
+struct steer_bucket {
+    __u64 mark[STEER_WAYS];
+    __u64 addresses[STEER_WAYS];
+    __u64 ports[STEER_WAYS];
+    __u64 unused;
+};
+
+/* A key in two words; a 3-tuple has no source. */
+struct steer_key {
+    __u64 addresses, ports;
+};
+#define STEER_FIVE 1
+#define STEER_THREE 2
+#define steer_key_of(kind, src, dst, sport, dport, protocol)                                       \
+    ((struct steer_key){(__u64)(src) | (__u64)(dst) << 32, (__u64)(sport) | (__u64)(dport) << 16 | \
+                                                               (__u64)(protocol) << 32 |           \
+                                                               (__u64)(kind) << 40})
+
+/* Peers choose their ports. So the hash depends on a secret, and they cannot fill one bucket. It is NH (RFC
+ * 4418) over two pairs of words, then a multiplication that makes its upper bits depend on all others. */
+#define STEER_SEEDS 3
+static inline __attribute__((always_inline)) __u64 steer_hash(const __u64* seeds, struct steer_key key) {
+    __u64 addresses =
+        (__u64)(__u32)(key.addresses + seeds[0]) * (__u32)((key.addresses >> 32) + (seeds[0] >> 32));
+    __u64 ports = (__u64)(__u32)(key.ports + seeds[1]) * (__u32)((key.ports >> 32) + (seeds[1] >> 32));
+    return (addresses + ports) * (seeds[2] | 1);
+}
+#define steer_bucket_of(hash) ((__u32)((hash) >> (64 - STEER_BUCKET_BITS)))
+#define steer_tag_of(hash) ((hash) << STEER_BUCKET_BITS >> 32)
 
 #define STEER_MAX_REFUSED 16
 #define STEER_MAX_SOURCES 65536
@@ -45,6 +87,7 @@ struct steer_config {
     /* Longer UDP frames are super-frames (UDP_SEGMENT): only the kernel can split them. */
     __u32 max_udp_frame;
     __u32 refused[STEER_MAX_REFUSED]; /* unused ones are 0, which is never a source */
+    __u64 seeds[STEER_SEEDS];         /* of steer_hash() */
 };
 
 /* A rule's value is a slot; the socket for a frame is at index slot + receive queue. Each process gets its

@@ -53,6 +53,7 @@ constexpr Map kMaps[] = {
     {"sources", BPF_MAP_TYPE_LPM_TRIE, sizeof(steer_source), 4, STEER_MAX_SOURCES, BPF_F_NO_PREALLOC,
      &SteerFds::sources},
     {"counts", BPF_MAP_TYPE_ARRAY, 4, 8, sizeof(steer_ports) / 8, BPF_F_MMAPABLE, &SteerFds::counts},
+    {"rules", BPF_MAP_TYPE_ARRAY, 4, sizeof(steer_bucket), STEER_BUCKETS, BPF_F_MMAPABLE, &SteerFds::rules},
 };
 
 // The sections of the object that the loader needs. The project's own build makes the object, so its form is
@@ -103,7 +104,7 @@ std::string explain(const char* what, int error) {
 Result<SteerFds> load_steer() {
     Object object;
     if (!object.read()) return fail(ENOEXEC, "cannot load the XDP program: its object is malformed");
-    SteerFds fds{-1, -1, -1, -1, -1, -1, -1};
+    SteerFds fds{-1, -1, -1, -1, -1, -1, -1, -1};
     auto give_up = [&](const char* what, int error) {
         for (const Map& map : kMaps)
             if (fds.*map.fd >= 0) os::raw_syscall(SYS_close, fds.*map.fd);

@@ -12,10 +12,10 @@ namespace vma::verbs::xdp {
 long bpf(int command, bpf_attr& attr) noexcept;
 
 struct SteerFds {
-    int program, xsks, flows5, flows3, config, sources, counts;
+    int program, xsks, flows5, flows3, config, sources, counts, rules;
 };
 
-// Returns seven descriptors for the caller to close, or none and the reason.
+// Returns eight descriptors for the caller to close, or none and the reason.
 Result<SteerFds> load_steer();
 
 }  // namespace vma::verbs::xdp

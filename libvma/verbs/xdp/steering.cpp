@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <linux/bpf.h>
 #include <linux/if_link.h>
-#include <sys/mman.h>
 #include <time.h>
 
 #include <algorithm>
@@ -25,8 +24,9 @@ namespace {
 // another tool's stays. A process without CAP_SYS_ADMIN cannot tell which it is.
 constexpr std::uint64_t kOurs = 1'000'000'000, kForeign = 20'000'000, kUnknown = 200'000'000;
 
-long update(int map, const void* key, const void* value) noexcept {
+long update(int map, const void* key, const void* value, std::uint64_t how = BPF_ANY) noexcept {
     bpf_attr attr{};
+    attr.flags = how;
     attr.map_fd = static_cast<std::uint32_t>(map);
     attr.key = reinterpret_cast<std::uintptr_t>(key);
     attr.value = reinterpret_cast<std::uintptr_t>(value);
@@ -98,9 +98,13 @@ Result<Steering> Steering::attach(int ifindex, const std::string& name, Mode mod
     s.config_ = InternalFd(loaded->config);
     s.sources_ = InternalFd(loaded->sources);
     s.counts_fd_ = InternalFd(loaded->counts);
-    if (!s.program_ || !s.xsks_ || !s.flows5_ || !s.flows3_ || !s.config_ || !s.sources_ || !s.counts_fd_)
+    s.rules_fd_ = InternalFd(loaded->rules);
+    if (!s.program_ || !s.xsks_ || !s.flows5_ || !s.flows3_ || !s.config_ || !s.sources_ || !s.counts_fd_ ||
+        !s.rules_fd_)
         return fail(EMFILE, "too many descriptors");
-    if (!s.map_counts()) return fail(ENOMEM, "no memory for the ports of the XDP program");
+    if (!s.counts_.map(s.counts_fd_.get()) || !s.rules_.map(s.rules_fd_.get()))
+        return fail(ENOMEM, "no memory for the rules of the XDP program");
+    std::ranges::copy(s.rules_.seeds(), s.values_.seeds);
 
     long link = -EBUSY;
     Program other = Program::unknown;
@@ -201,30 +205,18 @@ Result<void> Steering::set_socket(std::uint32_t slot, std::uint32_t queue, int x
     return {};
 }
 
-// A forked child has neither the memory nor the descriptors.
-bool Steering::map_counts() noexcept {
-    void* memory =
-        mmap(nullptr, sizeof(steer_ports), PROT_READ | PROT_WRITE, MAP_SHARED, counts_fd_.get(), 0);
-    if (memory == MAP_FAILED) return false;
-    madvise(memory, sizeof(steer_ports), MADV_DONTFORK);
-    counts_.reset(static_cast<steer_ports*>(memory));
-    return true;
+__u64& Steering::count_of(const FlowSpec& spec) const noexcept {
+    return (*counts_).rules[steer_table(spec.protocol)][spec.dst_port];
 }
 
-void Steering::Unmap::operator()(steer_ports* counts) const noexcept { munmap(counts, sizeof *counts); }
-
-__u64& Steering::rules_of(const FlowSpec& spec) const noexcept {
-    return counts_->rules[steer_table(spec.protocol)][spec.dst_port];
-}
-
-Result<void> Steering::write(const FlowSpec& spec, std::uint32_t slot) {
+Result<void> Steering::write_hashed(const FlowSpec& spec, std::uint32_t slot, std::uint64_t how) const {
     long r;
     if (spec.is_five_tuple()) {
         steer_five_tuple key = five(spec);
-        r = update(flows5_.get(), &key, &slot);
+        r = update(flows5_.get(), &key, &slot, how);
     } else {
         steer_three_tuple key = three(spec);
-        r = update(flows3_.get(), &key, &slot);
+        r = update(flows3_.get(), &key, &slot, how);
     }
     if (r < 0)
         return fail(static_cast<int>(-r), fmt::format("flow rule: {}", strerror(static_cast<int>(-r))));
@@ -232,21 +224,35 @@ Result<void> Steering::write(const FlowSpec& spec, std::uint32_t slot) {
 }
 
 std::uint64_t Steering::rules_at(const FlowSpec& spec) const noexcept {
-    return std::atomic_ref(rules_of(spec)).load(std::memory_order_relaxed);
+    return std::atomic_ref(count_of(spec)).load(std::memory_order_relaxed) % STEER_HASHED;
 }
 
-// Devices of several rings share the counts, so these change atomically.
+// Devices of several rings share the counts, so these change atomically. A forked child has neither the
+// memory nor the descriptors.
 Result<void> Steering::add(const FlowSpec& spec, std::uint32_t slot) {
     if (!counts_fd_) return fail(EBADF, "the XDP program is the parent process's");
-    std::atomic_ref rules(rules_of(spec));
-    rules.fetch_add(1);
-    auto written = write(spec, slot);
-    if (!written) rules.fetch_sub(1);
+    std::atomic_ref count(count_of(spec));
+    count.fetch_add(1);
+    if (rules_.add(spec, slot)) return {};
+    count.fetch_add(STEER_HASHED);
+    auto written = write_hashed(spec, slot, BPF_ANY);
+    if (!written) count.fetch_sub(STEER_HASHED + 1);
     return written;
+}
+
+Result<void> Steering::move(const FlowSpec& spec, std::uint32_t slot) {
+    if (!counts_fd_) return fail(EBADF, "the XDP program is the parent process's");
+    if (rules_.move(spec, slot)) return {};
+    return write_hashed(spec, slot, BPF_EXIST);
 }
 
 void Steering::remove(const FlowSpec& spec) noexcept {
     if (!counts_fd_) return;
+    std::atomic_ref count(count_of(spec));
+    if (rules_.remove(spec)) {
+        count.fetch_sub(1);
+        return;
+    }
     if (spec.is_five_tuple()) {
         steer_five_tuple key = five(spec);
         erase(flows5_.get(), &key);
@@ -254,7 +260,7 @@ void Steering::remove(const FlowSpec& spec) noexcept {
         steer_three_tuple key = three(spec);
         erase(flows3_.get(), &key);
     }
-    std::atomic_ref(rules_of(spec)).fetch_sub(1);
+    count.fetch_sub(STEER_HASHED + 1);
 }
 
 }  // namespace vma::verbs::xdp

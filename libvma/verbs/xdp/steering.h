@@ -5,13 +5,13 @@
 // process ends, and every flow returns to the kernel.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/verbs/device.h"
 #include "libvma/verbs/xdp/steer.h"
+#include "libvma/verbs/xdp/steer_rules.h"
 
 namespace vma::verbs::xdp {
 
@@ -32,24 +32,20 @@ class Steering {
     // A rule that is not there yet. Any thread.
     Result<void> add(const FlowSpec& spec, std::uint32_t slot);
     // A rule that is there gets another slot.
-    Result<void> move(const FlowSpec& spec, std::uint32_t slot) { return write(spec, slot); }
+    Result<void> move(const FlowSpec& spec, std::uint32_t slot);
     void remove(const FlowSpec& spec) noexcept;
     // How many rules there are for this protocol and local port: what the program sees.
     std::uint64_t rules_at(const FlowSpec& spec) const noexcept;
 
   private:
-    struct Unmap {
-        void operator()(steer_ports* counts) const noexcept;
-    };
-
-    bool map_counts() noexcept;
-    __u64& rules_of(const FlowSpec& spec) const noexcept;
-    Result<void> write(const FlowSpec& spec, std::uint32_t slot);
+    __u64& count_of(const FlowSpec& spec) const noexcept;
+    Result<void> write_hashed(const FlowSpec& spec, std::uint32_t slot, std::uint64_t how) const;
     Result<void> write_config();
     std::vector<net::SourcePrefix> listed_;  // in the map of sources
     steer_config values_{};
-    InternalFd program_, link_, xsks_, flows5_, flows3_, config_, sources_, counts_fd_;
-    std::unique_ptr<steer_ports, Unmap> counts_;  // the map's memory
+    InternalFd program_, link_, xsks_, flows5_, flows3_, config_, sources_, counts_fd_, rules_fd_;
+    MappedArray<steer_ports> counts_;
+    SteerRules rules_;  // all rules but those whose bucket was full, which are in the hash maps
 };
 
 }  // namespace vma::verbs::xdp

@@ -1029,6 +1029,42 @@ TEST_F(RingTest, ReceivingSendsWhatIsHeldBack) {
     EXPECT_EQ(sink.payloads, (std::vector<std::string>{"first", "second", "third", "fourth"}));
 }
 
+// What sinks send when a batch of frames is over, as connections send ACKs, leaves together.
+TEST_F(RingTest, AnswersOfOneBatchShareAKick) {
+    Host a(wire, kA), b(wire, kB, {.lazy_tx = LazyTx::fake_clock});
+    struct Answering final : FrameSink {
+        Answering(Host& from, const Host& to) : from(from), to(to) {}
+        bool deliver(RxBuffer* buffer) noexcept override {
+            from.ring->at_batch_end(this);
+            buffer->release();
+            return true;
+        }
+        void batch_end(Ring&) noexcept override {
+            EXPECT_EQ(from.send(to, 1000, "answer"), 0);
+            held = from.device->held();
+        }
+        Host& from;
+        const Host& to;
+        unsigned held = 0;
+    } first(b, a), second(b, a);
+    Sink home;
+    a.attach(1000, home);
+    b.attach(2000, first);
+    b.attach(2001, second);
+    a.send(b, 2000, "alone");
+    b.ring->poll();
+    EXPECT_EQ(first.held, 0u);
+    b.ring->flush();
+    a.send(b, 2000, "one");
+    a.send(b, 2001, "another");
+    b.ring->poll();
+    EXPECT_EQ(first.held, 1u);
+    EXPECT_EQ(second.held, 2u);
+    EXPECT_EQ(b.device->held(), 0u);
+    a.poll();
+    EXPECT_EQ(home.payloads.size(), 3u);
+}
+
 TEST_F(RingTest, BurstLongerThanTheSendQueue) {
     Host a(wire, kA, {.max_send_wr = 16, .lazy_tx = LazyTx::fake_clock}), b(wire, kB);
     Sink sink;

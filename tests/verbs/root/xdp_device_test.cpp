@@ -326,6 +326,29 @@ TEST_P(XdpDeviceTest, CountsOfPorts) {
     EXPECT_EQ(steering->rules_at(tcp), 1u);
 }
 
+// So many rules that hundreds of them find their bucket in the mapped table full: those are in a hash map,
+// and work as well.
+TEST_P(XdpDeviceTest, RulesBeyondTheirBuckets) {
+    start();
+    constexpr std::uint16_t kRules = 30000, kFirst = 2001, kAsked = 500;
+    for (std::uint16_t i = 0; i < kRules; i++)
+        attach(flow(static_cast<std::uint16_t>(kFirst + i), kPeerPort), sink);
+    for (std::uint16_t i = 0; i < kAsked; i++) peer_sends("mine", static_cast<std::uint16_t>(kFirst + i));
+    EXPECT_TRUE(poll_until([&] { return sink.payloads.size() == kAsked; })) << sink.payloads.size();
+    for (std::uint16_t i = 0; i < kRules; i++)
+        ring->detach(flow(static_cast<std::uint16_t>(kFirst + i), kPeerPort), &sink);
+    Fd first;
+    {
+        On host(*hosts, Host::a);
+        first = udp_socket(TwoHosts::address(Host::a), kFirst);
+    }
+    peer_sends("kernel", kFirst);
+    EXPECT_EQ(receive(first), "kernel");
+    attach(flow(kFirst, kPeerPort), sink);
+    peer_sends("mine again", kFirst);
+    EXPECT_TRUE(poll_until([&] { return sink.payloads.size() == kAsked + 1; }));
+}
+
 TEST_P(XdpDeviceTest, FragmentsAndSegmentsGoToTheKernel) {
     start();
     attach(flow(kPort), sink);
