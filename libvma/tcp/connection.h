@@ -184,6 +184,9 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     // cannot be moved, so urgent data is a part of the stream from now on.
     bool urgent_seen() const noexcept { return tcb_.shown.urgent_seen(); }
     void keep_urgent() noexcept { tcb_.shown.keep_urgent(); }
+    // It has moved so much that the kernel should have it (BulkRun). keep_bulk(): it stays all the same.
+    bool bulk_seen() const noexcept { return tcb_.shown.bulk_seen(); }
+    void keep_bulk() noexcept { tcb_.shown.keep_bulk(); }
 
     // ring::FrameSink
     bool deliver(ring::RxBuffer* buffer) noexcept override;

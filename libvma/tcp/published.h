@@ -45,6 +45,8 @@ class Published {
     std::uint32_t unsent() const noexcept { return unsent_.load(std::memory_order_acquire); }
     std::uint32_t limit() const noexcept { return limit_.load(std::memory_order_acquire); }
     bool urgent_seen() const noexcept { return urgent_seen_.load(std::memory_order_relaxed); }
+    bool bulk_seen() const noexcept { return bulk_.load(std::memory_order_relaxed) == Bulk::seen; }
+    void keep_bulk() noexcept { bulk_.store(Bulk::kept, std::memory_order_relaxed); }
     bool urgent_kept() const noexcept { return urgent_kept_.load(std::memory_order_relaxed); }
     void keep_urgent() noexcept { urgent_kept_.store(true, std::memory_order_relaxed); }
     // Takes the pending error; 0: none.
@@ -63,6 +65,11 @@ class Published {
     void set_mss(std::uint32_t bytes) noexcept { mss_.store(bytes, std::memory_order_relaxed); }
     void set_limit(std::uint32_t bytes) noexcept { limit_.store(bytes, std::memory_order_release); }
     void see_urgent() noexcept { urgent_seen_.store(true, std::memory_order_release); }
+    // The kernel would move faster what is to come.
+    void see_bulk() noexcept {
+        if (bulk_.load(std::memory_order_relaxed) == Bulk::none)
+            bulk_.store(Bulk::seen, std::memory_order_relaxed);
+    }
     // A wake-up for readers, for writers, or for both, with the next update().
     void wake_readers() noexcept { in_wake_++; }
     void wake_writers() noexcept { out_wake_++; }
@@ -77,6 +84,8 @@ class Published {
     inline void publish(std::uint32_t now) noexcept;
     inline std::uint32_t compute_events(std::uint32_t used, std::uint32_t limit) const noexcept;
 
+    enum class Bulk : std::uint8_t { none, seen, kept };
+
     Tcb& tcb_;
     std::atomic<State> state_{State::close};
     std::atomic<std::uint32_t> events_{0};
@@ -84,6 +93,7 @@ class Published {
     mutable std::atomic<bool> room_wanted_{false};  // events_asked() said that there is no room
     bool no_space_ = false;
     std::atomic<bool> urgent_seen_{false}, urgent_kept_{false};
+    std::atomic<Bulk> bulk_{Bulk::none};
     std::atomic<std::size_t> readable_{0};
     std::atomic<std::uint32_t> mss_{536};
     std::atomic<int> error_{0};

@@ -104,6 +104,8 @@ struct DeviceAttr {
     // Such a request takes its payload from anywhere and copies it, takes no place in the send queue, and has
     // no completion. Its headers have the lengths and the pseudo-header's sum of the whole.
     bool tso_copies = false;
+    // The kernel moves long runs of data faster: it passes them on whole, and this device copies them.
+    bool kernel_moves_bulk = false;
     std::uint32_t flow_tags = 0;    // largest tag for create_flow(), 0: none
     bool arrival_times = false;     // the device sets kWcTimestamp
     bool arrival_realtime = false;  // the times are CLOCK_REALTIME's

@@ -7,6 +7,7 @@
 #include "libvma/runtime/errno_kept.h"
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/no_cancel.h"
+#include "libvma/sockets/extreme.h"
 #include "libvma/sockets/verdicts.h"
 #include "libvma/tcp/migrate/handover.h"
 
@@ -22,9 +23,15 @@ tcp::Connection* TcpCore::connection() noexcept {
 
 const LeaveCause* TcpCore::leaving() const noexcept {
     Pin pin(transport_);
-    const bool due =
-        pin.connection != nullptr && pin.connection->urgent_seen() && !stuck_.load(std::memory_order_relaxed);
-    return due ? &leave::urgent_data : nullptr;
+    return pin.connection != nullptr ? leaving(*pin.connection) : nullptr;
+}
+
+const LeaveCause* TcpCore::leaving(const tcp::Connection& c) const noexcept {
+    if (stuck_.load(std::memory_order_relaxed)) return nullptr;
+    if (c.urgent_seen()) return &leave::urgent_data;
+    // The extra API has no packets of a kernel's socket.
+    const bool plain = filter_.load(std::memory_order_relaxed) == nullptr && !ExtremeMember::wanted();
+    return c.bulk_seen() && plain ? &leave::bulk : nullptr;
 }
 
 // ---- the kernel takes over ----
@@ -72,6 +79,8 @@ bool TcpCore::handover(int fd, LeaveCause why) noexcept {
             transport_.retire(transport_.take_connection());
             set_phase(Phase::kernel);
             decided({stats::Path::kernel, why.reason, why.text});
+        } else if (why.reason == stats::Reason::bulk) {
+            c->keep_bulk();
         } else {
             stuck_.store(true, std::memory_order_relaxed);
             c->keep_urgent();
@@ -114,7 +123,8 @@ bool TcpCore::move_to(unsigned lane, std::string& why) {
 
 int TcpCore::move_away(int fd) noexcept {
     if (state_lock_.owned_by_me()) return -EAGAIN;
-    if (has_connection()) handover(fd, leave::urgent_data);
+    const LeaveCause* const why = leaving();
+    if (has_connection()) handover(fd, why != nullptr ? *why : leave::urgent_data);
     return has_connection() ? 0 : 1;
 }
 

@@ -36,6 +36,8 @@ class TcpCore : public SteeredSocket, public tcp::Owner {
         return p != Phase::fresh && p != Phase::kernel;
     }
     const LeaveCause* leaving() const noexcept final;
+    // The same for a call that has the connection.
+    const LeaveCause* leaving(const tcp::Connection& c) const noexcept;
     void kernel_answered(int fd, stats::TrafficPath way, ssize_t result, int flags) noexcept final;
 
     bool offloaded() const noexcept final { return readiness() != Readiness::kernel; }

@@ -65,7 +65,7 @@ ssize_t TcpStream::transmit_ours(int fd, IovCursor& at, int flags) {
     if (place_.strayed(RingPlace::Way::tx)) move_connection();
     Pin pin(transport_);
     tcp::Connection* const c = pin.connection;
-    if (c == nullptr) return -EREMOTE;
+    if (c == nullptr || (__builtin_expect(c->bulk_seen(), 0) && leaving(*c) == &leave::bulk)) return -EREMOTE;
     const bool waits = blocks(flags);
     const unsigned how = (flags & MSG_MORE) ? tcp::Connection::kMore : 0u;
     const std::size_t length = at.left();

@@ -15,9 +15,6 @@ namespace {
 
 constexpr std::uint32_t kMaxSegments = 60'000;  // lwIP counts them in 16 bits
 constexpr std::uint32_t kSmallBlock = 448;      // room of a segment for a lone short write
-// From here on a write gets blocks of the large kind. So a block is not more than twice what is written, but
-// for the last one of such a write, which waits for the next.
-constexpr std::size_t kVeryLongWrite = 32u << 10;
 
 // Copies to segments what the iovecs of one write hold.
 class IovReader {

@@ -34,6 +34,9 @@ class SendQueue {
     void adopt_syn_ack() noexcept;
     // A write from here on, in bytes, gets long segments, and is no piece of a burst.
     static constexpr std::size_t kLongWrite = 8u << 10;
+    // From here on a write gets blocks of the large kind. So a block is not more than twice what is written,
+    // but for the last one of such a write, which waits for the next.
+    static constexpr std::size_t kVeryLongWrite = 32u << 10;
 
     // Appends up to `length` bytes. `whole`: segments have room for what follows soon. `longest`: bytes that
     // may leave as one super-frame; 0: there are none. Returns how many.

@@ -67,6 +67,9 @@ ssize_t Sender::write(const iovec* iov, std::size_t length, bool more, bool quie
     if (done < length) t.shown.refuse_writer();
     if (!quiet && !collect(now)) output(now);
     if (is_long) long_write_end_ = Clock::now();
+    if (length >= SendQueue::kVeryLongWrite && t.route.holds() && t.route.ring()->attr().kernel_moves_bulk &&
+        bulk_.add(done, now))
+        t.shown.see_bulk();
     return done != 0 ? static_cast<ssize_t>(done) : -EAGAIN;
 }
 

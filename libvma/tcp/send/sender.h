@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "libvma/tcp/bulk_run.h"
 #include "libvma/tcp/lwip/types.h"
 #include "libvma/tcp/timers/time.h"
 
@@ -78,6 +79,7 @@ class Sender {
     bool stream_ = false;               // the last write was a long one, and followed another
     bool more_ = false;                 // the last write said that more follows
     bool push_ = false;
+    BulkRun bulk_;  // of very long writes
 };
 
 }  // namespace vma::tcp

@@ -86,6 +86,7 @@ XdpDevice::XdpDevice(XdpConfig config, Steering steering)
     attr_.partial_sums = config_.partial_sums;
     attr_.lazy_tx = true;
     open_super_frames(config_.name);
+    attr_.kernel_moves_bulk = attr_.tso_copies && config_.modes.front() == Mode::skb;
     plan_rings();
     set_calls({&XdpSender::post_send, &XdpDevice::post_recv, &XdpDevice::poll_cq, &XdpDevice::req_notify_cq});
 }

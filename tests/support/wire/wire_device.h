@@ -65,6 +65,7 @@ struct WireConfig {
     std::uint32_t max_inline = 0;
     std::uint32_t max_tso = 0;
     bool tso_copies = false;
+    bool kernel_moves_bulk = false;
     bool moderation = false;
     bool coarse_steering = false;
     bool partial_sums = true;

@@ -87,6 +87,34 @@ TCP_PAIR_CASE(stream, bulk) {
     }
 }
 
+// So much that the library leaves the rest to the kernel, in the midst of it.
+TCP_KERNEL_PAIR_CASE(stream, bulk_for_long, 1'000'000) {
+    int fd = connection();
+    constexpr size_t kLength = 131'072;
+    constexpr uint32_t kWrites = 1'200;
+    long good = 0;
+    for (uint32_t i = 0; i < kWrites; i++) {
+        auto data = bytes(kLength, i % 8);
+        std::vector<uint8_t> got(kLength);
+        if (left()) good += send(fd, data.data(), kLength, 0) == static_cast<long>(kLength);
+        if (!left())
+            good += recv(fd, got.data(), kLength, MSG_WAITALL) == static_cast<long>(kLength) && got == data;
+    }
+    say("good %ld", good);
+    sync();
+    // It goes on as before.
+    at_left([&] { put(fd, "small"); });
+    at_right([&] {
+        show_read("recv", fd, 100);
+        put(fd, "too");
+    });
+    at_left([&] {
+        show_read("recv", fd, 100);
+        shutdown(fd, SHUT_WR);
+    });
+    at_right([&] { show_read("end", fd, 100); });
+}
+
 TCP_PAIR_CASE(stream, no_message_boundaries) {
     int fd = connection();
     at_left([&] {

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Which connections the kernel should have because they move so much: BulkRun, and who asks it.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "libvma/tcp/bulk_run.h"
+#include "tcp_wiretap.h"
+
+namespace vma::tcp::test {
+namespace {
+
+constexpr std::uint64_t kMs = 1'000'000;
+
+verbs::wire::WireConfig wire_config(bool kernel_moves_bulk = true) {
+    return {.max_recv_wr = 8192,
+            .tx_checksum = verbs::wire::TxChecksum::complete,
+            .lazy_tx = verbs::wire::LazyTx::fake_clock,
+            .max_tso = 65495,
+            .tso_copies = true,
+            .kernel_moves_bulk = kernel_moves_bulk};
+}
+
+TEST(BulkRun, IsLongAfterSixtyFourMegabytes) {
+    BulkRun run;
+    const Time start{kSecond};
+    for (unsigned i = 0; i < 63; i++) ASSERT_FALSE(run.add(1 << 20, start + i * Msec(5)));
+    EXPECT_TRUE(run.add(1 << 20, start + 64 * Msec(5)));
+}
+
+TEST(BulkRun, EndsWithAPauseOrASlowPeriod) {
+    BulkRun paused, slow;
+    const Time start{kSecond};
+    for (unsigned i = 0; i < 200; i++) {
+        // 20 MiB, and a pause; 8 KiB a millisecond.
+        ASSERT_FALSE(paused.add(20 << 20, start + i * Msec(200)));
+        ASSERT_FALSE(slow.add(8 << 10, start + i * Msec(1)));
+    }
+    // A run that began in a pause's end counts from there.
+    for (unsigned i = 0; i < 63; i++) ASSERT_FALSE(slow.add(1 << 20, start + Msec(1000) + i * Msec(1)));
+    EXPECT_TRUE(slow.add(1 << 20, start + Msec(1070)));
+}
+
+struct Pair {
+    explicit Pair(bool kernel_moves_bulk = true) : w(1, wire_config(kernel_moves_bulk)) { w.pair(c, s); }
+    // Moves `megabytes` more in writes of `write` bytes; `pause` ns pass behind each megabyte.
+    void move(unsigned megabytes, std::size_t write, std::uint64_t pause) {
+        const std::string data(write, 'b');
+        std::string sink(1 << 20, '\0');
+        for (unsigned i = 0; i < megabytes; i++) {
+            for (std::size_t sent = 0; sent < 1 << 20;) {
+                const ssize_t n = send(c, data);
+                if (n > 0) sent += static_cast<std::size_t>(n);
+                w.poll();
+                iovec to{sink.data(), sink.size()};
+                while (s->receive(&to, 1, sink.size(), 0) > 0) {
+                }
+                w.poll();
+            }
+            w.pass(pause);
+        }
+    }
+
+    World w;
+    Connection *c = nullptr, *s = nullptr;
+};
+
+TEST(TcpBulkRun, ASenderOfLongWritesIsSeen) {
+    Pair t;
+    t.move(60, 131'072, 5 * kMs);
+    EXPECT_FALSE(t.c->bulk_seen());
+    t.move(8, 131'072, 5 * kMs);
+    EXPECT_TRUE(t.c->bulk_seen());
+    EXPECT_FALSE(t.s->bulk_seen()) << "what is received does not count";
+    t.c->keep_bulk();
+    t.move(8, 131'072, 5 * kMs);
+    EXPECT_FALSE(t.c->bulk_seen()) << "it cannot be moved, and is not asked again";
+}
+
+TEST(TcpBulkRun, OthersAreNot) {
+    {
+        Pair shorter;
+        shorter.move(80, 16'384, kMs);
+        EXPECT_FALSE(shorter.c->bulk_seen());
+    }
+    {
+        Pair slow;
+        slow.move(80, 131'072, 20 * kMs);
+        EXPECT_FALSE(slow.c->bulk_seen());
+    }
+    Pair elsewhere(false);
+    elsewhere.move(80, 131'072, kMs);
+    EXPECT_FALSE(elsewhere.c->bulk_seen()) << "the device copies nothing more than the kernel";
+}
+
+}  // namespace
+}  // namespace vma::tcp::test
