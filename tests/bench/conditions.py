@@ -101,6 +101,7 @@ def neighbours(wire, seconds, _programs):
         "TCP 100 B, 1000/s": row(lambda: suite_tcp.throughput(wire, seconds, 100), "received"),
         "TCP 1400 B, 1000/s": row(lambda: suite_tcp.throughput(wire, seconds, 1400), "received"),
         "TCP iperf3, Gbit/s": row(lambda: suite_udp.kernel_tcp(wire, seconds), "rate"),
+        "TCP iperf3, 8 streams, Gbit/s": row(lambda: suite_tcp.bulk(wire, seconds, 8, False), "rate"),
     }
     return rows, {"device alone": {"beside": False}, "held by libvma": {"beside": True}}
 

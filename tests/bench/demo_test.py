@@ -178,7 +178,7 @@ class Programs(unittest.TestCase):
     def test_the_demo_builds_all_that_it_measures_with(self):
         with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "CMakeLists.txt"),
                   encoding="ascii") as file:
-            built = re.search(r"add_dependencies\(demo_programs ([^)]*)\)", file.read()).group(1).split()
+            built = re.search(r"add_dependencies\(demo_programs\s([^)]*)\)", file.read()).group(1).split()
         with unittest.mock.patch("os.path.exists", return_value=True):
             library, programs = demo.find_programs("/build")
         wanted = {re.sub(r"^lib|\.so$", "", os.path.basename(path)) for path in (library, *programs.values())}

@@ -238,6 +238,24 @@ TEST(TcpEstablished, AGapThatIsFilledIsAcknowledgedAtOnce) {
     }
 }
 
+// Nagle cuts writes of 1400 bytes into segments of two sizes. A sender that has two of them under way, such
+// as BBR at a small window, waited for the delayed ACK, since together they are less than two full ones.
+TEST(TcpEstablished, MoreThanASegmentIsAcknowledgedWhenTheRingIsIdle) {
+    Scripted t;
+    t.w.options.quickack = false;
+    ASSERT_NO_FATAL_FAILURE(t.establish());
+    t.peer.say(kAck, std::string(1448, 'f'));
+    t.w.pass(kSec);
+    EXPECT_EQ(t.peer.take().size(), 1u);
+    t.peer.say(kAck, std::string(1400, 'g'));
+    EXPECT_EQ(t.peer.take().size(), 0u) << "one waits";
+    const Segment second = t.peer.segment(kAck, std::string(1448, 'h'));
+    t.peer.put(second);
+    const auto answers = t.peer.take();  // no time passes
+    ASSERT_EQ(answers.size(), 1u);
+    EXPECT_EQ(answers[0].ack, second.end());
+}
+
 TEST(TcpEstablished, DataWithTheLastAckOfTheHandshakeIsAcknowledged) {
     for (bool in_order : {true, false}) {
         World w;

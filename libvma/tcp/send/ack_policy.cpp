@@ -92,8 +92,10 @@ void AckPolicy::acknowledge(Time now) noexcept {
         t.writer.send_ack();
         return;
     }
-    // Behind data the peer's probe of its last segment may come within some milliseconds.
-    const bool soon = fin_due_ || due_bytes_ >= 2 * segment;
+    // Behind data the peer's probe of its last segment may come within some milliseconds. As in the kernel,
+    // two segments need not both be full ones: Nagle and a writer of 1400 bytes make them of two sizes, and a
+    // sender with no more than that under way would wait for the delayed ACK.
+    const bool soon = fin_due_ || due_bytes_ > segment;
     when_idle_ = soon;
     const Time at =
         now + (soon ? std::min(near ? kSharedSoon : kSoon, t.options.delayed_ack) : t.options.delayed_ack);
