@@ -23,7 +23,7 @@ CONN_RATE, LIBRARY = (os.path.realpath(sys.argv.pop()), os.path.realpath(sys.arg
     if len(sys.argv) > 2 else ("", "")
 PORT = 7000
 LEAST = 200         # connections, so that what happens once does not count
-ONCE = 60           # calls of a kind that the process makes whatever the number of connections
+ONCE = 100          # calls of a kind that the process makes whatever the number of connections
 # The most of each kind for a connection: a connection has a socket, its port and a copy of the descriptor,
 # which keeps the port until the connection is over.
 MOST = {"bpf": 0, "prlimit64": 0, "socket": 1, "bind": 1, "getsockname": 1, "fcntl": 1, "close": 2,

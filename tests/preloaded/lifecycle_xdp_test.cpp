@@ -18,7 +18,12 @@ TEST_F(Lifecycle, MainLeavesByPthreadExit) {
     Exit end = process.wait(milliseconds(10000));
     EXPECT_FALSE(end.timed_out) << "the process does not end";
     EXPECT_EQ(end.code, 0) << end.err;
-    EXPECT_EQ(end.out, "flusher 1\n");
+    // Datagrams are a burst when they follow within 2 us. A sanitized library is too slow for it on some
+    // machines, and then there is no such thread.
+    if (sanitized())
+        EXPECT_EQ(end.out.substr(0, 8), "flusher ") << end.out;
+    else
+        EXPECT_EQ(end.out, "flusher 1\n");
 }
 
 TEST_F(Lifecycle, NoMemory) {
