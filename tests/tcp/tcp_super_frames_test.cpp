@@ -20,7 +20,10 @@ const verbs::wire::WireConfig kSuperFrames{.tx_checksum = verbs::wire::TxChecksu
                                            .tso_copies = true};
 
 struct Pair {
-    explicit Pair(std::uint64_t seed = 1) : w(seed, kSuperFrames) { w.pair(c, s); }
+    explicit Pair(std::uint64_t seed = 1, const verbs::wire::WireConfig& config = kSuperFrames)
+        : w(seed, config) {
+        w.pair(c, s);
+    }
 
     // Moves `total` bytes from c to s, and looks at each.
     void move(std::uint64_t total, std::size_t write) {
@@ -45,6 +48,21 @@ TEST(TcpSuperFrames, LongWritesLeaveWhole) {
     EXPECT_GE(frames, (16u << 20) / kMss) << "the counters are of frames, as the peer sees them";
     EXPECT_LE(frames, (16u << 20) / kMss * 11 / 10);
     EXPECT_EQ(p.c->counters().retransmits, 0u);
+}
+
+// Where sending takes longer than the gap that ends a burst, a program that writes on and on is in a burst all
+// the same, and so it is after it had to wait for room.
+TEST(TcpSuperFrames, SlowDeviceDoesNotEndABurst) {
+    for (const std::uint64_t kick_ns : {0u, 50'000u, 190'000u}) {
+        verbs::wire::WireConfig slow = kSuperFrames;
+        slow.kick_ns = kick_ns;
+        Pair p(1, slow);
+        p.move(4 << 20, 1400);  // opens the windows
+        const std::uint64_t before = p.super_frames();
+        p.move(4 << 20, 1400);
+        EXPECT_GE(p.super_frames() - before, (4u << 20) / 32768) << kick_ns;
+        EXPECT_LE(p.super_frames() - before, (4u << 20) / 16384) << kick_ns;
+    }
 }
 
 TEST(TcpSuperFrames, WritesOfManySizes) {

@@ -8,7 +8,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -104,6 +106,23 @@ TEST_F(SteerRulesTest, ManyFitAndMakeRoom) {
     }
     for (const steer_bucket& bucket : *table)
         for (const __u64 mark : bucket.mark) EXPECT_EQ(mark, 0u);
+}
+
+// That does not hang on the secret.
+TEST_F(SteerRulesTest, HashSpreadsWhateverTheSecret) {
+    std::mt19937_64 random(1);
+    for (int table = 0; table < 300; table++) {
+        const std::array<__u64, STEER_SEEDS> seeds = {random(), random(), random()};
+        std::vector<int> in_bucket(STEER_BUCKETS);
+        int refused = 0;
+        for (unsigned i = 1; i <= STEER_BUCKETS; i++) {
+            const FlowSpec s = connection(static_cast<std::uint16_t>(i));
+            const steer_key key =
+                steer_key_of(STEER_FIVE, s.src_addr, s.dst_addr, s.src_port, s.dst_port, s.protocol);
+            refused += in_bucket[steer_bucket_of(steer_hash(seeds.data(), key))]++ >= STEER_WAYS;
+        }
+        ASSERT_LT(refused, STEER_BUCKETS / 100) << "table " << table;
+    }
 }
 
 TEST_F(SteerRulesTest, FullBucketRefusesOneMore) {

@@ -41,13 +41,15 @@ ssize_t Sender::write(const iovec* iov, std::size_t length, bool more, bool quie
     const std::size_t segment = std::min<std::size_t>(length, t.shown.mss());
     const std::size_t room = used < limit ? std::max<std::size_t>(limit - used, segment) : 0;
     if (length == 0) return 0;
+    const bool waited = blocked_.load(std::memory_order_relaxed);
     blocked_.store(room == 0, std::memory_order_relaxed);
     if (room == 0) {
         t.shown.refuse_writer();
         return -EAGAIN;
     }
     const Time now = Clock::now();
-    const Nsec pause = now - last_write_.load(std::memory_order_relaxed);
+    // A program that waited for room would have written sooner.
+    const Nsec pause = waited ? Nsec{0} : now - last_write_.load(std::memory_order_relaxed);
     soon_ = pause < kBurst && length < SendQueue::kLongWrite;
     if (length >= SendQueue::kLongWrite || pause >= kLongPause)
         burst_ = 0;
@@ -65,7 +67,11 @@ ssize_t Sender::write(const iovec* iov, std::size_t length, bool more, bool quie
     stream_ = is_long && now - long_write_end_ < kBurst;
     const std::size_t done = t.queue.append(iov, std::min(length, room), whole, is_long ? longest() : 0);
     if (done < length) t.shown.refuse_writer();
-    if (!quiet && !collect(now)) output(now);
+    if (!quiet && !collect(now)) {
+        output(now);
+        // What sending took is no pause of the program.
+        if (burst_ != 0) last_write_.store(Clock::now(), std::memory_order_relaxed);
+    }
     if (is_long) long_write_end_ = Clock::now();
     if (length >= SendQueue::kVeryLongWrite && t.route.holds() && t.route.ring()->attr().kernel_moves_bulk &&
         bulk_.add(done, now))

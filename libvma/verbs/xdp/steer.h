@@ -65,13 +65,16 @@ struct steer_key {
                                                                (__u64)(kind) << 40})
 
 /* Peers choose their ports. So the hash depends on a secret, and they cannot fill one bucket. It is NH (RFC
- * 4418) over two pairs of words, then a multiplication that makes its upper bits depend on all others. */
+ * 4418) over two pairs of words, then a multiplication that makes its upper bits depend on all others. The
+ * ports of one peer follow one another: without the shift their sums are multiples of one number, which can
+ * meet. */
 #define STEER_SEEDS 3
 static inline __attribute__((always_inline)) __u64 steer_hash(const __u64* seeds, struct steer_key key) {
     __u64 addresses =
         (__u64)(__u32)(key.addresses + seeds[0]) * (__u32)((key.addresses >> 32) + (seeds[0] >> 32));
     __u64 ports = (__u64)(__u32)(key.ports + seeds[1]) * (__u32)((key.ports >> 32) + (seeds[1] >> 32));
-    return (addresses + ports) * (seeds[2] | 1);
+    __u64 sum = addresses + ports;
+    return (sum ^ sum >> 32) * (seeds[2] | 1);
 }
 #define steer_bucket_of(hash) ((__u32)((hash) >> (64 - STEER_BUCKET_BITS)))
 #define steer_tag_of(hash) ((hash) << STEER_BUCKET_BITS >> 32)

@@ -406,6 +406,7 @@ int WireDevice::send_copying(const ibv_send_wr& wr) {
     if (!unsent_.empty()) kick();
     tso_requests_++;
     transmit_all(cut_segments({header, header + wr.tso.hdr_sz}, payload, wr.tso.mss), true);
+    wire_.now_.fetch_add(config_.kick_ns, std::memory_order_relaxed);
     return 0;
 }
 
@@ -425,6 +426,7 @@ void WireDevice::kick() {
         sent_.push_back(std::move(send));
     }
     unsent_.clear();
+    wire_.now_.fetch_add(config_.kick_ns, std::memory_order_relaxed);
     lazy_.kicked(lazy_now());
     if (!hold_completions_) complete_sent();
 }

@@ -113,9 +113,9 @@ int datagram(int offset);
 
 // Runs `f` in another thread a little later.
 template <class F>
-std::thread soon(F&& f) {
-    return std::thread([f = std::forward<F>(f)] {
-        usleep(1500);
+std::thread soon(F&& f, useconds_t delay_us = 1500) {
+    return std::thread([f = std::forward<F>(f), delay_us] {
+        usleep(delay_us);
         f();
     });
 }
