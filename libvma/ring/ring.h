@@ -25,6 +25,7 @@
 
 #include "libvma/ring/bulk_streams.h"
 #include "libvma/ring/completion_events.h"
+#include "libvma/ring/first_writes.h"
 #include "libvma/ring/frame_sink.h"
 #include "libvma/ring/held_senders.h"
 #include "libvma/ring/moderation.h"
@@ -78,6 +79,8 @@ class Ring {
     void expect_bulk(std::uint32_t window) noexcept { rx_.queue().expect_bulk(window); }
     // Those that do so at present: they share a window.
     BulkStreams& bulk_streams() noexcept { return bulk_streams_; }
+    // Of those that this process opens.
+    FirstWrites& first_writes() noexcept { return first_writes_; }
     // After this no deliver() to `sink` for `spec` is running or will come.
     void detach(const verbs::FlowSpec& spec, FrameSink* sink) noexcept;
     // Moves the flow of `spec`, which is attached to `from` for `sink` alone, to this ring: it loses no frame
@@ -265,6 +268,7 @@ class Ring {
     Receiver rx_;
     TxQueue tx_;
     BulkStreams bulk_streams_;
+    FirstWrites first_writes_;
     Recovery recovery_;
     CompletionEvents events_;
     const unsigned lane_;

@@ -227,7 +227,7 @@ void Connection::idle(ring::Ring&) noexcept {
     staged_.idle_asked = false;
     if (!lock_.try_lock()) return;  // its owner, or the timer
     ref();
-    if (tcb_.pcb != nullptr && tcb_.acks.when_idle()) tcb_.writer.send_ack();
+    tcb_.acks.idle();
     leave();
     unref();
 }

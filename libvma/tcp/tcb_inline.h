@@ -70,7 +70,7 @@ inline void AckPolicy::sent() noexcept {
     acked_upto_ = pcb->rcv_nxt();
     due_bytes_ = 0;
     tcb_.timers.ack_at = kNoTime;
-    when_idle_ = fin_due_ = false;
+    when_idle_ = fin_due_ = open_due_ = false;
 }
 
 inline std::uint32_t LossRecovery::pipe() const noexcept {

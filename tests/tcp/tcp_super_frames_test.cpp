@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "libvma/ring/tx_flusher.h"
 #include "tcp_scripted.h"
 #include "tcp_wiretap.h"
 
@@ -50,13 +51,16 @@ TEST(TcpSuperFrames, LongWritesLeaveWhole) {
     EXPECT_EQ(p.c->counters().retransmits, 0u);
 }
 
-// Where sending takes longer than the gap that ends a burst, a program that writes on and on is in a burst all
-// the same, and so it is after it had to wait for room.
+// Where sending takes longer than the gap that ends a burst, a program that writes on and on is in a burst
+// all the same, and so it is after it had to wait for room.
 TEST(TcpSuperFrames, SlowDeviceDoesNotEndABurst) {
     for (const std::uint64_t kick_ns : {0u, 50'000u, 190'000u}) {
         verbs::wire::WireConfig slow = kSuperFrames;
         slow.kick_ns = kick_ns;
         Pair p(1, slow);
+        // By the wire's clock alone: the flusher thread goes by the machine's.
+        ring::TxFlusher::instance().remove(p.w.a->ring.get());
+        ring::TxFlusher::instance().remove(p.w.b->ring.get());
         p.move(4 << 20, 1400);  // opens the windows
         const std::uint64_t before = p.super_frames();
         p.move(4 << 20, 1400);

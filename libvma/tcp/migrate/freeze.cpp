@@ -27,6 +27,7 @@ int Freeze::begin(KernelState& out) noexcept {
         out = {};
         out.ends = tcb_.ends;
         if (!tcb_.phase.established || away()) return -EOPNOTSUPP;
+        tcb_.acks.settle();
         for (const lwip::Piece* p = tcb_.receiver.queue().first(); p != nullptr; p = p->next())
             if (p->size() != 0) out.receive_queue.push_back({p->data(), p->size()});
         if (tcb_.pcb == nullptr || tcb_.phase.in_time_wait) {

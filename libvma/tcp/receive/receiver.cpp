@@ -88,6 +88,7 @@ void Receiver::acknowledged(std::uint32_t bytes, bool handshake) noexcept {
     const Time now = t.acceptance.last_rx();
     t.timers.rto_at = t.pcb->unacked() != nullptr ? now + t.recovery.rto() : kNoTime;
     if (handshake) t.opening.measure(now);
+    if (handshake && !t.origin.passive()) t.acks.opened(now);
     t.route.confirm();
 }
 

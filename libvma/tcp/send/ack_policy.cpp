@@ -16,6 +16,7 @@ constexpr Msec kBulkPeriod{128};
 constexpr std::uint32_t kFirstWindow = 128u << 10;
 // Such an ACK when nobody polls the ring.
 constexpr Msec kSoon{4}, kSharedSoon{1};
+constexpr Msec kOpeningAck{1};  // what the first data may take
 
 }  // namespace
 
@@ -37,6 +38,33 @@ void AckPolicy::fin_received() noexcept {
     due_bytes_++;
     pingpong_ = fin_due_ = true;
     tcb_.pcb->drop_ack_now();
+}
+
+void AckPolicy::opened(Time now) noexcept {
+    Tcb& t = tcb_;
+    opened_at_ = now;
+    ring::Ring* const ring = t.connection.ring();
+    if (ring == nullptr || !ring->first_writes().expected() || !t.pcb->in(State::established)) return;
+    due_bytes_++;
+    pingpong_ = open_due_ = true;
+    t.pcb->drop_ack_now();
+}
+
+// Or it is known that the first write is not the first thing that happens.
+void AckPolicy::first_written(Time now) noexcept {
+    if (ring::Ring* const ring = tcb_.connection.ring())
+        ring->first_writes().add(now - opened_at_ < kOpeningAck && last_data_rx_ == kNoTime);
+    opened_at_ = kNoTime;
+}
+
+void AckPolicy::idle() noexcept {
+    if (!when_idle_ || tcb_.pcb == nullptr) return;
+    if (open_due_ && opened_at_ != kNoTime) first_written(Time::max());
+    tcb_.writer.send_ack();
+}
+
+void AckPolicy::settle() noexcept {
+    if (open_due_ && tcb_.pcb != nullptr) tcb_.writer.send_ack();
 }
 
 // The ring posts buffers for a window of data, and counts those that share them.
@@ -95,10 +123,10 @@ void AckPolicy::acknowledge(Time now) noexcept {
     // Behind data the peer's probe of its last segment may come within some milliseconds. As in the kernel,
     // two segments need not both be full ones: Nagle and a writer of 1400 bytes make them of two sizes, and a
     // sender with no more than that under way would wait for the delayed ACK.
-    const bool soon = fin_due_ || due_bytes_ > segment;
+    const bool soon = fin_due_ || open_due_ || due_bytes_ > segment;
     when_idle_ = soon;
-    const Time at =
-        now + (soon ? std::min(near ? kSharedSoon : kSoon, t.options.delayed_ack) : t.options.delayed_ack);
+    const Msec delay = open_due_ ? kOpeningAck : near ? kSharedSoon : kSoon;
+    const Time at = now + (soon ? std::min(delay, t.options.delayed_ack) : t.options.delayed_ack);
     if (t.timers.ack_at == kNoTime || at < t.timers.ack_at) t.timers.ack_at = at;
 }
 
@@ -109,6 +137,7 @@ bool AckPolicy::quick(bool on) noexcept {
 
 void AckPolicy::delay_over() noexcept {
     if (!tcb_.options.quickack) quick_acks_ = 0;
+    if (open_due_ && opened_at_ != kNoTime) first_written(Time::max());
 }
 
 }  // namespace vma::tcp

@@ -23,6 +23,17 @@ class AckPolicy {
     // The peer's FIN has come in sequence, and this end has not shut the connection. The ACK waits for data
     // or for this end's FIN, as the kernel's does (tcp_fin()), but for less long.
     void fin_received() noexcept;
+    // The peer has answered this end's SYN. The ACK waits for the first data, where those of other
+    // connections came at once.
+    void opened(Time now) noexcept;
+    // The program writes.
+    void written(Time now) noexcept {
+        if (__builtin_expect(opened_at_ != kNoTime, 0)) first_written(now);
+    }
+    // A poll of the ring has found nothing: an ACK that waits for that leaves.
+    void idle() noexcept;
+    // The connection is about to be another's: an ACK that ends the handshake leaves.
+    void settle() noexcept;
     // Sends an ACK if one is due and has not gone with data; else sees to its time.
     void acknowledge(Time now) noexcept;
     // A segment has left, and has acknowledged all there was.
@@ -48,6 +59,7 @@ class AckPolicy {
   private:
     bool bulk() const noexcept { return bulk_bytes_ > kBulkSegments * std::max(largest_in_, 1u); }
     void note_bulk() noexcept;
+    void first_written(Time now) noexcept;
 
     static constexpr std::uint32_t kQuickAcks = 16;
     static constexpr std::uint32_t kBulkSegments = 64;  // a stream, from here on
@@ -61,8 +73,10 @@ class AckPolicy {
     std::uint32_t bulk_period_ = 0;  // in which the ring was told of it last
     bool when_idle_ = false;
     bool fin_due_ = false;   // the peer's FIN is part of it
+    bool open_due_ = false;  // it ends the handshake
     bool pingpong_ = false;  // requests and answers alternate: an ACK can wait for the answer
     Time last_data_rx_, last_data_tx_;
+    Time opened_at_ = kNoTime;  // kNoTime: the program has written, or the peer opened the connection
 };
 
 }  // namespace vma::tcp

@@ -58,6 +58,7 @@ ssize_t Sender::write(const iovec* iov, std::size_t length, bool more, bool quie
     else  // what takes the processor from a bulk sender does not make its messages lone ones
         burst_ -= std::min(burst_, kLoneWrites);
     last_write_.store(now, std::memory_order_relaxed);
+    t.acks.written(now);
     if (t.pcb->unsent() == nullptr && t.pcb->unacked() == nullptr) t.recovery.restart_after_idle(now);
     more_ = more;
     push_ = false;
