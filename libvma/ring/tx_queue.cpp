@@ -31,6 +31,7 @@ void TxQueue::open(verbs::Device& device, ibv_qp* qp, ibv_cq* cq, PacketMemory& 
     qp_ = qp;
     cq_ = cq;
     lazy_ = attr.lazy_tx;
+    if (lazy_) device.leave_kicks();
     buffers_.open(memory, attr.tx_headroom);
     sends_ = memory.send_buffers();
     // A device that transmits at once sums for nothing.

@@ -98,7 +98,7 @@ class TxQueue {
     struct Hold {
         explicit Hold(TxQueue& q) noexcept : queue(&q) {}
         ~Hold() {
-            if (queue != nullptr) queue->lock_.unlock();
+            if (queue != nullptr) queue->let_go();
         }
         Hold(const Hold&) = delete;
         Hold& operator=(const Hold&) = delete;
@@ -107,7 +107,7 @@ class TxQueue {
             if (__builtin_expect(!queue->rx_lock_.error_noted(), 1)) return;
             TxQueue* q = queue;
             queue = nullptr;
-            q->lock_.unlock();
+            q->let_go();
             q->rx_lock_.attend();
         }
         TxQueue* queue;
@@ -120,6 +120,13 @@ class TxQueue {
         lock_.lock();
         return true;
     }
+    // Unlocks, and then does what the device left to do without the lock.
+    void let_go() noexcept {
+        const bool kick = device_->take_kick();
+        lock_.unlock();
+        if (kick && !device_->kick(qp_)) kick_with_lock();
+    }
+    void kick_with_lock() noexcept;
     template <class Finish>
     int send_frame(const std::uint8_t* headers, std::size_t header_length, const iovec* iov,
                    std::size_t count, std::size_t length, Finish&& finish) noexcept;

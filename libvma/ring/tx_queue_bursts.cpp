@@ -88,6 +88,12 @@ void TxQueue::hold(HeldSender* sender) noexcept {
     if (first) TxFlusher::instance().held();
 }
 
+void TxQueue::kick_with_lock() noexcept {
+    lock_.lock();
+    device_->kick_again(qp_);
+    lock_.unlock();
+}
+
 void TxQueue::flush_now() noexcept {
     if (lock_.owned_by_me()) return;  // a signal handler inside send_udp()
     if (!held_.empty()) held_.send_all();

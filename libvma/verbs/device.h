@@ -28,6 +28,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "libvma/net/sources.h"
 #include "libvma/runtime/error.h"
@@ -163,6 +164,14 @@ class Device {
 
     // Sends all held-back frames. Same locking as ibv_post_send (the caller serialises).
     virtual void flush(ibv_qp*) noexcept {}
+    // From now on ibv_post_send() may leave the kick of a lone frame to its caller.
+    void leave_kicks() noexcept { leaves_kicks_ = true; }
+    // True: it has done so, and the caller calls kick() as soon as it has let go of the lock that serialises
+    // ibv_post_send(). Same locking.
+    bool take_kick() noexcept { return std::exchange(kick_left_, false); }
+    // Any thread, no lock. False: it failed, and the caller calls kick_again() with the lock.
+    virtual bool kick(ibv_qp*) noexcept { return true; }
+    virtual void kick_again(ibv_qp*) noexcept {}
     // While `on`, posted frames wait for one another (at most LazyKick::kMaxHeld). Switching it off sends
     // them, or holds them back as lazy transmission does where a burst goes on. For callers that post more
     // frames at once. Same locking as ibv_post_send.
@@ -217,6 +226,8 @@ class Device {
     Device() = default;
     DeviceAttr attr_;
     ibv_context context_{};
+    bool leaves_kicks_ = false;
+    bool kick_left_ = false;
 
   private:
     static inline std::atomic<int> arrival_times_wanted_{0};

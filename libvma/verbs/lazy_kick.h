@@ -57,6 +57,10 @@ class LazyKick {
         held_ = 0;
         last_ = now;
     }
+    // The same for a kick that another thread may have made meanwhile, up to `end`.
+    void kick_ended(std::uint64_t end) noexcept {
+        if (static_cast<std::int64_t>(end - last_) > 0) last_ = end;
+    }
     // The program turned to receiving: the next frame is a lone one.
     void end_burst() noexcept { in_burst_ = false; }
 

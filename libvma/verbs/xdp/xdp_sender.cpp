@@ -13,6 +13,9 @@ namespace {
 
 constexpr int kKickTries = 8;  // of 32 frames each; if more are needed, the kernel holds the queue up
 
+// Does the kernel ask to be asked again?
+bool is_backlog(int error) noexcept { return error == EAGAIN || error == EBUSY || error == ENOBUFS; }
+
 }  // namespace
 
 XdpSender::XdpSender() noexcept
@@ -101,36 +104,55 @@ int XdpSender::send_super(const ibv_send_wr& wr) noexcept {
     return super_.send(wr);
 }
 
+void XdpSender::submit() noexcept {
+    if (unsubmitted_ == 0) return;
+    queues_.front()->tx.submit(unsubmitted_);
+    unsubmitted_ = 0;
+}
+
 void XdpSender::submit_and_kick() noexcept {
     Xsk& queue = *queues_.front();
-    if (unsubmitted_ != 0) {
-        queue.tx.submit(unsubmitted_);
-        unsubmitted_ = 0;
-    }
+    submit();
     // In copy mode the kernel takes at most 32 descriptors a call. It answers EAGAIN when more remain, or
     // when its completion ring or the socket's send buffer is full. Then the loop takes completions and asks
     // again.
     int error = 0;
     for (int i = 0; i < kKickTries; i++) {
         error = queue.kick_tx();
-        if (error != EAGAIN && error != EBUSY && error != ENOBUFS) break;
+        if (!is_backlog(error)) break;
         reap();
     }
     const std::uint64_t now = clock::ticks();
     lazy_.kicked(now);
     // Frames that the kernel did not take count as held, so that the flusher asks again. After another error
     // (the interface is down) the next send or flush asks again.
-    backlog_ = error == EAGAIN || error == EBUSY || error == ENOBUFS;
+    backlog_ = is_backlog(error);
     stuck_ = error != 0 && !backlog_;
     held_since_.store(now, std::memory_order_relaxed);
     held_.store(backlog_ ? 1 : 0, std::memory_order_relaxed);
 }
 
+// Submits what is posted, for kick().
+void XdpSender::leave_kick() noexcept {
+    submit();
+    held_.store(0, std::memory_order_relaxed);
+    kick_left_ = true;
+}
+
+bool XdpSender::kick(ibv_qp*) noexcept {
+    Xsk& queue = *queues_.front();
+    const int error = queue.kick_tx();
+    kick_ended_.store(clock::ticks(), std::memory_order_relaxed);
+    return error == 0;
+}
+
 int XdpSender::post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
     auto& d = device_of<XdpSender>(qp->context);
+    const bool alone = wr->next == nullptr && d.leaves_kicks_ && !d.lazy_.gathering();
     bool kick = false;
     int error = 0;
     const auto now = clock::ticks();  // a list is posted at once
+    d.lazy_.kick_ended(d.kick_ended_.load(std::memory_order_relaxed));
     for (; wr != nullptr; wr = wr->next) {
         if (wr->opcode == IBV_WR_TSO) {
             error = d.send_super(*wr);
@@ -149,7 +171,10 @@ int XdpSender::post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
             kick = false;
         }
     }
-    if (kick)
+    if (kick && alone && error == 0 && !d.stuck_ && !d.backlog_) {
+        d.lazy_.kicked(now);
+        d.leave_kick();
+    } else if (kick)
         d.submit_and_kick();
     else if (!d.lazy_.gathering())
         d.publish_held();

@@ -23,6 +23,8 @@ class XdpSender : public SoftwareDevice {
     // The descriptor is known once the queues are bound.
     Result<ibv_comp_channel*> create_comp_channel() final { return fill_channel(-1); }
     void flush(ibv_qp* qp) noexcept final;
+    bool kick(ibv_qp*) noexcept final;
+    void kick_again(ibv_qp*) noexcept final { submit_and_kick(); }
     void gather(ibv_qp*, bool on) noexcept final;
     unsigned tx_held(const ibv_qp*) const noexcept final { return held_.load(std::memory_order_relaxed); }
     std::uint64_t tx_held_since(const ibv_qp*) const noexcept final {
@@ -59,6 +61,8 @@ class XdpSender : public SoftwareDevice {
     int send_one(const ibv_send_wr& wr) noexcept;
     int send_super(const ibv_send_wr& wr) noexcept;
     void submit_and_kick() noexcept;
+    void submit() noexcept;
+    void leave_kick() noexcept;
     void publish_held() noexcept;
     void reap() noexcept;
 
@@ -66,6 +70,7 @@ class XdpSender : public SoftwareDevice {
     bool stuck_ = false;             // unsent descriptors after an error that waiting does not clear
     bool backlog_ = false;           // the kernel left submitted descriptors in the TX ring
     std::uint32_t unsubmitted_ = 0;  // TX descriptors written and not yet visible to the kernel
+    std::atomic<std::uint64_t> kick_ended_{0};  // ticks, of kick()
     LazyKick lazy_;
     std::atomic<unsigned> held_{0};
     std::atomic<std::uint64_t> held_since_{0};

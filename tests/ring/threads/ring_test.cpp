@@ -929,6 +929,48 @@ TEST_F(RingTest, ManySendersShareARing) {
     a.expect_no_leak();
 }
 
+// A kick takes longer than all else that a sender does. The second thread would wait for ever.
+TEST_F(RingTest, KickHoldsUpNoOtherSender) {
+    Host a(wire, kA, {.lazy_tx = LazyTx::fake_clock}), b(wire, kB);
+    Sink sink;
+    b.attach(2000, sink);
+    std::atomic<int> kicks{0};
+    std::atomic<bool> in_kick{false}, second_sent{false};
+    a.device->leave_kicks_to([&] {
+        if (kicks++ != 0) return true;
+        in_kick = true;
+        for (int i = 0; i < 10'000 && !second_sent; i++)
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        return true;
+    });
+    std::thread first([&] { EXPECT_EQ(a.send(b, 2000, "first"), 0); });
+    while (!in_kick) std::this_thread::yield();
+    wire.advance(2 * verbs::LazyKick::kBurstGapNs);  // it is no burst
+    EXPECT_EQ(a.send(b, 2000, "second"), 0);
+    second_sent = true;
+    first.join();
+    b.poll();
+    EXPECT_EQ(sink.payloads, (std::vector<std::string>{"first", "second"}));
+    EXPECT_EQ(kicks, 2);
+    a.expect_no_leak();
+}
+
+TEST_F(RingTest, FailedKickIsMadeAgainWithTheLock) {
+    Host a(wire, kA, {.lazy_tx = LazyTx::fake_clock}), b(wire, kB);
+    Sink sink;
+    b.attach(2000, sink);
+    int kicks = 0;
+    a.device->leave_kicks_to([&] { return ++kicks % 2 == 0; });
+    for (int i = 0; i < 4; i++) {
+        EXPECT_EQ(a.send(b, 2000, std::to_string(i)), 0);
+        b.poll();
+        EXPECT_EQ(sink.payloads.size(), static_cast<std::size_t>(i) + 1);
+        a.ring->flush();  // the next one is a lone one, too
+    }
+    EXPECT_EQ(kicks, 4);
+    a.expect_no_leak();
+}
+
 TEST_F(RingTest, HundredThousandFramesOverABadWire) {
     const WireConfig config{.mtu = 4000, .max_send_wr = 256, .max_recv_wr = 512};
     Host a(wire, kA, config), b(wire, kB, config);

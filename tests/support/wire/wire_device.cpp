@@ -355,6 +355,7 @@ std::vector<Frame> WireDevice::frames_of(const PostedSend& send) const {
 int WireDevice::post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
     auto& d = device_of<WireDevice>(qp->context);
     std::lock_guard guard(d.wire_.mutex_);
+    const bool alone = wr->next == nullptr && d.leaves_kicks_ && d.kick_hook_ && !d.lazy_.gathering();
     bool kick = false;
     int error = 0;
     for (; wr != nullptr; wr = wr->next) {
@@ -373,6 +374,8 @@ int WireDevice::post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
     }
     if (d.stopped_)
         d.break_qp();
+    else if (kick && alone && error == 0)
+        d.kick_left_ = true;
     else if (kick)
         d.kick();
     d.publish_held();
@@ -440,6 +443,18 @@ void WireDevice::complete_sent() {
         if (send.pieces.empty()) slots_.piece_done(send.slot);
     }
     sent_.clear();
+}
+
+bool WireDevice::kick(ibv_qp* qp) noexcept {
+    if (!kick_hook_()) return false;
+    kick_again(qp);
+    return true;
+}
+
+void WireDevice::kick_again(ibv_qp*) noexcept {
+    std::lock_guard guard(wire_.mutex_);
+    kick();
+    publish_held();
 }
 
 void WireDevice::flush_locked() {

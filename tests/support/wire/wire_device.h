@@ -85,6 +85,8 @@ class WireDevice final : public SoftwareDevice {
     void destroy_flow(Flow* flow) noexcept override;
     void flush(ibv_qp* qp) noexcept override;
     void gather(ibv_qp*, bool on) noexcept override;
+    bool kick(ibv_qp*) noexcept override;
+    void kick_again(ibv_qp*) noexcept override;
     unsigned tx_held(const ibv_qp*) const noexcept override {
         return visible_held_.load(std::memory_order_relaxed);
     }
@@ -117,6 +119,9 @@ class WireDevice final : public SoftwareDevice {
     void refuse_sends(bool on);
     // After `accepted` requests more, posting fails `times` times with `error`.
     void refuse_some_sends(unsigned accepted, unsigned times, int error);
+    // From now on the kick of a lone frame is the caller's, where it takes that upon itself. It calls `hook`
+    // first, without a lock. False: the kick fails.
+    void leave_kicks_to(std::function<bool()> hook) { kick_hook_ = std::move(hook); }
     // While on, there is no room for another rule of five numbers.
     void refuse_flows(bool on);
     // While on, frames leave but their completions stay away.
@@ -239,6 +244,7 @@ class WireDevice final : public SoftwareDevice {
     std::deque<ibv_wc> send_errors_;  // completions of requests that failed or were flushed
     std::atomic<bool> dead_{false};
     std::function<void()> on_failure_;
+    std::function<bool()> kick_hook_;
 };
 
 }  // namespace vma::verbs::wire
