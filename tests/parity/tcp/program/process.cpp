@@ -819,7 +819,8 @@ TCP_KERNEL_PAIR_CASE(process, closed_by_exec, 4300) {
 }
 
 // A daemon gives up root while it has a connection; what it has queued arrives, and so does what comes later.
-TCP_KERNEL_PAIR_CASE(process, privileges_given_up, 4400) {
+// That is some 4400 packets of the kernel's, with more ACKs where the machine is busy.
+TCP_KERNEL_PAIR_CASE(process, privileges_given_up, 5000) {
     int report[2], listener = -1;
     long total = 0;
     ok(pipe(report));
