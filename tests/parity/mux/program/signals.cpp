@@ -119,8 +119,9 @@ void one(How how, const Company& friends) {
         pthread_sigmask(SIG_SETMASK, &old, nullptr);
         scenario("%s: blocked by the call only", name_of(how));
         g_handled = 0;
-        std::thread other = soon([&] { pthread_kill(self, SIGUSR1); });
-        w.show("blocked", kSome, &usr1);
+        // The call has to begin before, on a busy machine, too.
+        std::thread other = soon([&] { pthread_kill(self, SIGUSR1); }, 20'000);
+        w.show("blocked", 60 * kMsec, &usr1);
         other.join();
         say("handled afterwards %d", g_handled);
     }
