@@ -45,11 +45,12 @@ class SteerRulesTest : public testing::Test {
         }
         return slot;
     }
-    std::uint32_t found(const FlowSpec& s) const {
-        return found(s.is_five_tuple() ? steer_key_of(STEER_FIVE, s.src_addr, s.dst_addr, s.src_port,
-                                                      s.dst_port, s.protocol)
-                                       : steer_key_of(STEER_THREE, 0, s.dst_addr, 0, s.dst_port, s.protocol));
+    static steer_key key_of(const FlowSpec& s) {
+        return s.is_five_tuple()
+                   ? steer_key_of(STEER_FIVE, s.src_addr, s.dst_addr, s.src_port, s.dst_port, s.protocol)
+                   : steer_key_of(STEER_THREE, 0, s.dst_addr, 0, s.dst_port, s.protocol);
     }
+    std::uint32_t found(const FlowSpec& s) const { return found(key_of(s)); }
 
     static FlowSpec connection(std::uint16_t peer_port, std::uint16_t port = 80) {
         return {IPPROTO_TCP, inet_addr("198.18.0.1"), htons(port), inet_addr("198.18.0.2"), htons(peer_port)};
@@ -116,9 +117,7 @@ TEST_F(SteerRulesTest, HashSpreadsWhateverTheSecret) {
         std::vector<int> in_bucket(STEER_BUCKETS);
         int refused = 0;
         for (unsigned i = 1; i <= STEER_BUCKETS; i++) {
-            const FlowSpec s = connection(static_cast<std::uint16_t>(i));
-            const steer_key key =
-                steer_key_of(STEER_FIVE, s.src_addr, s.dst_addr, s.src_port, s.dst_port, s.protocol);
+            const steer_key key = key_of(connection(static_cast<std::uint16_t>(i)));
             refused += in_bucket[steer_bucket_of(steer_hash(seeds.data(), key))]++ >= STEER_WAYS;
         }
         ASSERT_LT(refused, STEER_BUCKETS / 100) << "table " << table;
@@ -127,9 +126,7 @@ TEST_F(SteerRulesTest, HashSpreadsWhateverTheSecret) {
 
 TEST_F(SteerRulesTest, FullBucketRefusesOneMore) {
     const auto bucket = [&](const FlowSpec& s) {
-        return steer_bucket_of(
-            steer_hash(rules.seeds().data(),
-                       steer_key_of(STEER_FIVE, s.src_addr, s.dst_addr, s.src_port, s.dst_port, s.protocol)));
+        return steer_bucket_of(steer_hash(rules.seeds().data(), key_of(s)));
     };
     const std::uint32_t place = bucket(connection(1, 1));
     std::vector<FlowSpec> same;

@@ -50,16 +50,20 @@ void AckPolicy::opened(Time now) noexcept {
     t.pcb->drop_ack_now();
 }
 
-// Or it is known that the first write is not the first thing that happens.
 void AckPolicy::first_written(Time now) noexcept {
-    if (ring::Ring* const ring = tcb_.connection.ring())
-        ring->first_writes().add(now - opened_at_ < kOpeningAck && last_data_rx_ == kNoTime);
+    judge_opening(now - opened_at_ < kOpeningAck && last_data_rx_ == kNoTime);
+}
+
+// The first write has come `in_time`, or it is known that it does not.
+void AckPolicy::judge_opening(bool in_time) noexcept {
+    if (opened_at_ == kNoTime) return;
+    if (ring::Ring* const ring = tcb_.connection.ring()) ring->first_writes().add(in_time);
     opened_at_ = kNoTime;
 }
 
 void AckPolicy::idle() noexcept {
     if (!when_idle_ || tcb_.pcb == nullptr) return;
-    if (open_due_ && opened_at_ != kNoTime) first_written(Time::max());
+    if (open_due_) judge_opening(false);
     tcb_.writer.send_ack();
 }
 
@@ -137,7 +141,7 @@ bool AckPolicy::quick(bool on) noexcept {
 
 void AckPolicy::delay_over() noexcept {
     if (!tcb_.options.quickack) quick_acks_ = 0;
-    if (open_due_ && opened_at_ != kNoTime) first_written(Time::max());
+    if (open_due_) judge_opening(false);
 }
 
 }  // namespace vma::tcp

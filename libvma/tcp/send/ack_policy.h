@@ -60,6 +60,7 @@ class AckPolicy {
     bool bulk() const noexcept { return bulk_bytes_ > kBulkSegments * std::max(largest_in_, 1u); }
     void note_bulk() noexcept;
     void first_written(Time now) noexcept;
+    void judge_opening(bool in_time) noexcept;
 
     static constexpr std::uint32_t kQuickAcks = 16;
     static constexpr std::uint32_t kBulkSegments = 64;  // a stream, from here on

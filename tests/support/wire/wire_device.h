@@ -53,8 +53,8 @@ struct WireConfig {
     TxChecksum tx_checksum = TxChecksum::none;
     LazyTx lazy_tx = LazyTx::off;
     std::uint64_t burst_gap_ns = LazyKick::kBurstGapNs;  // longer, and even a slow test's frames are a burst
-    std::uint64_t kick_ns =
-        0;  // by the wire's clock, what a kick or a super-frame takes of the sender's time
+    // By the wire's clock, what a kick or a super-frame takes of the sender's time.
+    std::uint64_t kick_ns = 0;
     // What hardware can do; see DeviceAttr.
     int ifindex = 0;
     bool events =

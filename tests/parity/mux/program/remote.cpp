@@ -469,7 +469,7 @@ TCP_PAIR_CASE(tcp, reset) {
 }
 // To fill a socket takes long.
 constexpr How kSome[] = {How::select, How::ppoll, How::level, How::one_shot, How::nested};
-TCP_KERNEL_CASE(tcp, full, 14) {
+TCP_KERNEL_CASE(tcp, full, 7) {
     for (How how : kSome) tcp_full(how);
 }
 TCP_CASE(tcp, full_wakes) {
