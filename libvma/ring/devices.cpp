@@ -81,6 +81,7 @@ Result<std::unique_ptr<verbs::Device>> open_xdp(const net::Link& link, bool part
     config.rx_entries = static_cast<std::uint32_t>(config::get().rx_wre);
     config.tx_entries = send_entries();
     config.partial_sums = partial;
+    config.inside = link.kind == "veth";
     config.rings = opening.rings;
     config.patience_ns = opening.patience.count();
     auto device = verbs::xdp::XdpDevice::open(std::move(config));

@@ -44,6 +44,7 @@ void Receiver::open(verbs::Device& device, ibv_qp* qp, ibv_cq* cq, const RingCon
     device_ = &device;
     cq_ = cq;
     partial_sums_ = attr.partial_sums;
+    room_ = attr.chunk_size - attr.rx_offset;
     idle_after_ = clock::to_ticks(config.idle);
     is_local_ = config.is_local;
     wc_.resize(std::max(config.batch, 1u));
@@ -125,22 +126,24 @@ void Receiver::lose_pieces() noexcept {
     pieces_ = kMaxPieces + 1;
 }
 
+net::Drop Receiver::parse(RxBuffer& first, bool good, net::ParsedFrame& f) const noexcept {
+    if (__builtin_expect(first.more == nullptr, 1))
+        return net::parse(std::span<const std::uint8_t>(first.frame, first.length), good, f, partial_sums_);
+    std::span<const std::uint8_t> pieces[kMaxPieces];
+    std::size_t n = 0;
+    for (RxBuffer* b = &first; b != nullptr && n < kMaxPieces; b = b->more)
+        pieces[n++] = {b->frame, b->length};
+    return net::parse(net::FramePieces(pieces, n), good, f, partial_sums_);
+}
+
 void Receiver::handle_frame(RxBuffer* first, const ibv_wc& wc) noexcept {
     const bool good = (wc.wc_flags & IBV_WC_IP_CSUM_OK) != 0;
     net::ParsedFrame f;
-    net::Drop drop;
-    if (__builtin_expect(first->more == nullptr, 1)) {
-        counters_.rx_bytes += first->length;
-        drop = net::parse(std::span<const std::uint8_t>(first->frame, first->length), good, f, partial_sums_);
-    } else {
-        std::span<const std::uint8_t> pieces[kMaxPieces];
-        std::size_t n = 0;
-        for (RxBuffer* b = first; b != nullptr && n < kMaxPieces; b = b->more) {
-            pieces[n++] = {b->frame, b->length};
-            counters_.rx_bytes += b->length;
-        }
-        drop = net::parse(net::FramePieces(pieces, n), good, f, partial_sums_);
-    }
+    net::Drop drop = parse(*first, good, f);
+    std::uint32_t datagram_length = 0;
+    if (__builtin_expect(drop == net::Drop::bad_ethertype, 0) && (datagram_length = take_mark(*first)) != 0)
+        drop = parse(*first, good, f);
+    for (const RxBuffer* b = first; b != nullptr; b = b->more) counters_.rx_bytes += b->length;
     counters_.rx_frames++;
     if (__builtin_expect(log::enabled(log::Level::finer), 0)) {
         std::size_t length = 0;
@@ -154,6 +157,13 @@ void Receiver::handle_frame(RxBuffer* first, const ibv_wc& wc) noexcept {
         queue_.recycle(first);
         return;
     }
+    if (__builtin_expect(datagram_length != 0, 0) && f.protocol == IPPROTO_UDP &&
+        f.payload_length > datagram_length)
+        return split(first, f, wc, datagram_length);
+    to_sink(first, f, wc);
+}
+
+void Receiver::to_sink(RxBuffer* first, const net::ParsedFrame& f, const ibv_wc& wc) noexcept {
     FlowTable::Entry* flow = flows_.find(f, wc);
     if (__builtin_expect(flow == nullptr, 0)) {
         if (hand_on(first, f)) return;

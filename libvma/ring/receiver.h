@@ -78,6 +78,12 @@ class Receiver {
 
     unsigned poll_locked() noexcept;
     void handle_frame(RxBuffer* first, const ibv_wc& wc) noexcept;
+    net::Drop parse(RxBuffer& first, bool good, net::ParsedFrame& f) const noexcept;
+    std::uint32_t take_mark(RxBuffer& first) const noexcept;
+    void split(RxBuffer* first, const net::ParsedFrame& f, const ibv_wc& wc,
+               std::uint32_t datagram_length) noexcept;
+    RxBuffer* cut(const RxBuffer& whole, std::size_t from, std::uint32_t length) noexcept;
+    void to_sink(RxBuffer* first, const net::ParsedFrame& f, const ibv_wc& wc) noexcept;
     RxBuffer* add_piece(RxBuffer* piece, bool more) noexcept;
     void lose_pieces() noexcept;
     void stamp(RxBuffer& frame, const ibv_wc& wc) const noexcept;
@@ -93,6 +99,7 @@ class Receiver {
     std::vector<ibv_wc> wc_;         // room for a batch
     std::vector<FrameSink*> batch_;  // sinks that want batch_end()
     std::vector<FrameSink*> idle_;   // sinks that want idle()
+    std::uint32_t room_ = 0;         // bytes of a frame in one buffer
     std::uint32_t pieces_ = 0;       // of the unfinished frame; above kMaxPieces the rest of it is dropped
     bool partial_sums_ = false;      // the device's attribute
     std::atomic<std::uint32_t> polls_{0};

@@ -77,6 +77,16 @@ class RxQueue {
         }
     }
 
+    // A free buffer, for a copy. Null: too few are left.
+    RxBuffer* take() noexcept {
+        if (exhausted()) return nullptr;
+        if (free_.empty()) take_returned();
+        if (free_.empty()) return nullptr;
+        RxBuffer* b = &buffers_[free_.back()];
+        free_.pop_back();
+        return b;
+    }
+
     // ---- as in Ring ----
     bool scarce() const noexcept { return at_hand() < scarce_; }
     bool should_copy(std::uint32_t held) noexcept {

@@ -95,6 +95,10 @@ struct DeviceAttr {
     bool partial_sums = false;
     // IBV_SEND_IP_CSUM: the device completes UDP and TCP sums (the field holds the pseudo-header sum).
     bool tx_checksum = false;
+    // The Ethernet type of super-frames of UDP datagrams, 0: there are none. In such a frame, which is an
+    // IPv4 frame otherwise, the UDP checksum field says how many bytes of payload the datagrams have, but for
+    // the last one (host's byte order).
+    std::uint16_t datagrams_type = 0;
     bool rx_checksum = false;  // the device sets IBV_WC_IP_CSUM_OK on good frames
     bool lazy_tx = false;      // the device may hold frames back until flush()
     // Frames up to this length may be posted with IBV_SEND_INLINE: their buffers are free at once.

@@ -25,6 +25,7 @@ using namespace vma;
 namespace {
 
 constexpr std::uint32_t kChunk = 2048, kOffset = 256, kReceives = 128, kSends = 64;
+constexpr std::uint16_t kDatagramsType = 0x88b5;
 constexpr std::size_t kRxBuffers = 2 * kReceives;  // the ring takes as many again as may be posted
 
 // Who has a receive buffer.
@@ -48,6 +49,7 @@ class Device final : public verbs::SoftwareDevice {
         attr_.tx_checksum = how & 4;
         attr_.max_inline = how & 8 ? 128 : 0;
         attr_.max_tso = how & 16 ? 16000 : 0;
+        attr_.datagrams_type = how & 64 ? kDatagramsType : 0;
         attr_.max_tso_sge = attr_.max_send_sge;
         loses = how & 32;
         set_calls({&Device::post_send, &Device::post_recv, &Device::poll_cq, [](ibv_cq*, int) { return 0; }});
@@ -365,6 +367,12 @@ class Run {
         const auto length = in.take<std::uint16_t>(), cut = in.take<std::uint16_t>();
         std::vector<std::uint8_t> bytes =
             frame(op & 1, 1000u + (length & 1), length % (op & 16 ? 9000u : 1500u));
+        if (device->attr().datagrams_type != 0 && (op & 1) && (length & 2)) {  // a super-frame of datagrams
+            bytes[12] = kDatagramsType >> 8;
+            bytes[13] = kDatagramsType & 0xff;
+            const std::uint16_t each = cut % 2000;
+            memcpy(&bytes[40], &each, sizeof each);
+        }
         if (op & 8) {  // its headers lie
             const auto at = in.take<std::uint8_t>();
             bytes[at % bytes.size()] = in.take<std::uint8_t>();

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "libvma/ring/ring.h"
+#include "libvma/ring/tx_flusher.h"
 #include "libvma/runtime/clock.h"
 #include "libvma/tcp/connection.h"
 #include "libvma/tcp/handshake/isn.h"
@@ -41,6 +42,8 @@ class Host final : public PathSource {
         auto created = ring::Ring::create(std::move(made), {.idle = idle, .huge_pages = false});
         if (!created) throw std::runtime_error(created.error().what);
         ring = std::move(*created);
+        // The flusher thread goes by the machine's clock.
+        if (config.lazy_tx == verbs::wire::LazyTx::fake_clock) ring::TxFlusher::instance().remove(ring.get());
         mtu = config.mtu;
     }
     int find(const net::Endpoints&, const net::PathOptions&, Path& out) noexcept override {

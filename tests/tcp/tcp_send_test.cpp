@@ -100,7 +100,7 @@ TEST(TcpSendLazily, ALongBurstLeavesAsSuperFrames) {
         all += message;
     }
     EXPECT_GE(w.a->device->tso_requests() - before, 1u);
-    EXPECT_LE(w.a->device->tso_requests() - before, 4u) << "the flusher may have sent some of it";
+    EXPECT_LE(w.a->device->tso_requests() - before, 4u) << "they leave together";
     ASSERT_TRUE(w.until([&] { return (got += receive(s)).size() == all.size(); }));
     EXPECT_TRUE(got == all);
 

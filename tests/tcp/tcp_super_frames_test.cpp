@@ -5,7 +5,6 @@
 
 #include <string>
 
-#include "libvma/ring/tx_flusher.h"
 #include "tcp_scripted.h"
 #include "tcp_wiretap.h"
 
@@ -58,9 +57,6 @@ TEST(TcpSuperFrames, SlowDeviceDoesNotEndABurst) {
         verbs::wire::WireConfig slow = kSuperFrames;
         slow.kick_ns = kick_ns;
         Pair p(1, slow);
-        // By the wire's clock alone: the flusher thread goes by the machine's.
-        ring::TxFlusher::instance().remove(p.w.a->ring.get());
-        ring::TxFlusher::instance().remove(p.w.b->ring.get());
         p.move(4 << 20, 1400);  // opens the windows
         const std::uint64_t before = p.super_frames();
         p.move(4 << 20, 1400);

@@ -6,16 +6,20 @@
 // The program leaves some frames to the kernel on purpose. Fragments have no ports: the kernel reassembles
 // them, and the shadow receives the datagram. The kernel also gets frames with IP options, for another
 // station or with a wrong group's station address, or from a source that the kernel may refuse (martians,
-// rp_filter). UDP super-frames stay with the kernel, too, because only the kernel knows their datagram
-// boundaries.
+// rp_filter). UDP super-frames (UDP_SEGMENT) have no sign of their datagrams' boundaries in them. There are
+// two programs: vma_steer leaves such frames to the kernel, too. vma_steer_split reads the boundaries from
+// the kernel's own description of the frame, and marks it (STEER_DATAGRAMS). It needs CAP_PERFMON and generic
+// mode, where a frame has such a description.
 #include "steer.h"
 
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
 #include <linux/ip.h>
+#include <linux/udp.h>
 
 struct {
     __uint(type, BPF_MAP_TYPE_XSKMAP);
@@ -161,8 +165,45 @@ static __always_inline int for_this_station(const struct steer_config* cfg, cons
            to[2] == bpf_htons(group & 0xffff) && ip->ttl != 0;
 }
 
-SEC("xdp.frags")
-int vma_steer(struct xdp_md* ctx) {
+// The parts of the kernel's structures that the program reads. The kernel says where they are (CO-RE).
+struct xdp_buff {
+    void* data_hard_start;
+    __u32 frame_sz;
+} __attribute__((preserve_access_index));
+struct skb_shared_info {
+    __u16 gso_size;
+    __u32 gso_type;
+} __attribute__((preserve_access_index));
+#define GSO_UDP_L4 (1 << 17) /* SKB_GSO_UDP_L4, of an enumeration without a name */
+#define CACHE_LINE 64
+
+// Bytes of payload of a super-frame's datagrams; 0: it is none. A super-frame has the pseudo header's sum
+// only, so most frames of other senders cost no look at the kernel's description.
+static __always_inline __u16 datagram_length(struct xdp_md* ctx, const struct iphdr* ip,
+                                             const struct udphdr* udp) {
+    __u64 sum = (__u64)ip->saddr + ip->daddr + bpf_htons(IPPROTO_UDP) + udp->len;
+    sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+    sum = (sum & 0xffff) + (sum >> 16);
+    sum = (sum & 0xffff) + (sum >> 16);
+    if (sum != udp->check) return 0;
+
+    const struct xdp_buff* buff = (const void*)ctx;
+    __u64 from_start[4];  // of xdp_buff, from data_hard_start on
+    if (bpf_core_read(from_start, sizeof from_start, &buff->data_hard_start)) return 0;
+    __u32 between = bpf_core_field_offset(struct xdp_buff, frame_sz) -
+                    bpf_core_field_offset(struct xdp_buff, data_hard_start);
+    __u32 room = *(__u32*)((char*)from_start + between);
+    // As the kernel's xdp_data_hard_end().
+    __u32 at_end = (bpf_core_type_size(struct skb_shared_info) + CACHE_LINE - 1) & ~(CACHE_LINE - 1);
+    const struct skb_shared_info* shared = (void*)from_start[0] + room - at_end;
+    __u16 size = 0;
+    if (bpf_core_read(&size, sizeof size, &shared->gso_size) || !size) return 0;
+    __u32 type = 0;
+    if (bpf_core_read(&type, sizeof type, &shared->gso_type)) return 0;
+    return type & GSO_UDP_L4 ? size : 0;
+}
+
+static __always_inline int steer(struct xdp_md* ctx, int splits) {
     void* data = (void*)(long)ctx->data;
     void* end = (void*)(long)ctx->data_end;
     struct ethhdr* eth = data;
@@ -200,9 +241,25 @@ int vma_steer(struct xdp_md* ctx) {
     }
 
     if (!for_this_station(cfg, eth, ip)) return XDP_PASS;
-    if (ip->protocol == IPPROTO_UDP && bpf_xdp_get_buff_len(ctx) > cfg->max_udp_frame) return XDP_PASS;
+    struct udphdr* udp = (void*)(ip + 1);
+    __u16 each = 0;
+    if (ip->protocol == IPPROTO_UDP) {
+        if (splits && (void*)(udp + 1) <= end) each = datagram_length(ctx, ip, udp);
+        if (!each && bpf_xdp_get_buff_len(ctx) > cfg->max_udp_frame) return XDP_PASS;
+    }
     // Without a socket at this index (its process has just ended) the kernel gets the frame.
-    return bpf_redirect_map(&xsks, found - 1 + ctx->rx_queue_index, XDP_PASS);
+    long action = bpf_redirect_map(&xsks, found - 1 + ctx->rx_queue_index, XDP_PASS);
+    if (each && action == XDP_REDIRECT) {
+        eth->h_proto = bpf_htons(STEER_DATAGRAMS);
+        udp->check = each;
+    }
+    return action;
 }
+
+SEC("xdp.frags")
+int vma_steer(struct xdp_md* ctx) { return steer(ctx, 0); }
+
+SEC("xdp.frags/split")
+int vma_steer_split(struct xdp_md* ctx) { return steer(ctx, 1); }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -87,11 +87,16 @@ struct steer_config {
     __u16 mac[3];
     /* Not 0: 3-tuple rules take frames from the sources in the map only; 0: from all but `refused`. */
     __u16 listed_sources_only;
-    /* Longer UDP frames are super-frames (UDP_SEGMENT): only the kernel can split them. */
+    /* Longer UDP frames are super-frames (UDP_SEGMENT). */
     __u32 max_udp_frame;
     __u32 refused[STEER_MAX_REFUSED]; /* unused ones are 0, which is never a source */
     __u64 seeds[STEER_SEEDS];         /* of steer_hash() */
 };
+
+/* The Ethernet type of a super-frame that the program has marked (IEEE 802: for local experiments). Its UDP
+ * checksum field says, in the host's byte order, how many bytes of payload the datagrams have, but for the
+ * last one. No other frame with this type reaches a socket. */
+#define STEER_DATAGRAMS 0x88b5
 
 /* A rule's value is a slot; the socket for a frame is at index slot + receive queue. Each process gets its
  * own slot. */

@@ -13,9 +13,11 @@ long bpf(int command, bpf_attr& attr) noexcept;
 
 struct SteerFds {
     int program, xsks, flows5, flows3, config, sources, counts, rules;
+    bool splits;  // the program marks super-frames of datagrams (STEER_DATAGRAMS)
 };
 
-// Returns eight descriptors for the caller to close, or none and the reason.
-Result<SteerFds> load_steer();
+// Returns eight descriptors for the caller to close, or none and the reason. `split`: a program that splits
+// is wanted; it needs CAP_PERFMON, too, and Linux 5.17.
+Result<SteerFds> load_steer(bool split);
 
 }  // namespace vma::verbs::xdp

@@ -88,9 +88,10 @@ steer_three_tuple three(const FlowSpec& s) noexcept {
 
 Result<Steering> Steering::attach(int ifindex, const std::string& name, Mode mode,
                                   std::uint64_t deadline_ns) {
-    auto loaded = load_steer();
+    auto loaded = load_steer(mode == Mode::skb);  // a native driver's frames have no description
     if (!loaded) return std::unexpected(loaded.error());
     Steering s;
+    s.splits_ = loaded->splits;
     s.program_ = InternalFd(loaded->program);
     s.xsks_ = InternalFd(loaded->xsks);
     s.flows5_ = InternalFd(loaded->flows5);

@@ -37,6 +37,9 @@ class Steering {
     // How many rules there are for this protocol and local port: what the program sees.
     std::uint64_t rules_at(const FlowSpec& spec) const noexcept;
 
+    // The program marks super-frames of datagrams (STEER_DATAGRAMS).
+    bool splits() const noexcept { return splits_; }
+
   private:
     __u64& count_of(const FlowSpec& spec) const noexcept;
     Result<void> write_hashed(const FlowSpec& spec, std::uint32_t slot, std::uint64_t how) const;
@@ -45,6 +48,7 @@ class Steering {
     steer_config values_{};
     InternalFd program_, link_, xsks_, flows5_, flows3_, config_, sources_, counts_fd_, rules_fd_;
     MappedArray<steer_ports> counts_;
+    bool splits_ = false;
     SteerRules rules_;  // all rules but those whose bucket was full, which are in the hash maps
 };
 

@@ -85,7 +85,8 @@ XdpDevice::XdpDevice(XdpConfig config, Steering steering)
     attr_.level_events = true;
     attr_.partial_sums = config_.partial_sums;
     attr_.lazy_tx = true;
-    open_super_frames(config_.name);
+    if (steering_.splits()) attr_.datagrams_type = STEER_DATAGRAMS;
+    open_super_frames(config_.name, config_.inside);
     attr_.kernel_moves_bulk = attr_.tso_copies && config_.modes.front() == Mode::skb;
     plan_rings();
     set_calls({&XdpSender::post_send, &XdpDevice::post_recv, &XdpDevice::poll_cq, &XdpDevice::req_notify_cq});

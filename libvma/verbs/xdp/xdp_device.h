@@ -36,7 +36,9 @@ struct XdpConfig {
     std::uint32_t tx_entries = 2048;
     bool zero_copy = true;     // try it first in drv mode
     bool partial_sums = true;  // DeviceAttr::partial_sums
-    unsigned rings = 1;        // devices on the netdev, this one and further(); there may be fewer
+    // The netdev has no queues of hardware, and its peer is in this machine's kernel (veth).
+    bool inside = false;
+    unsigned rings = 1;  // devices on the netdev, this one and further(); there may be fewer
     // How long an ending process may take to release the netdev.
     std::uint64_t patience_ns = 1'000'000'000;
 };
@@ -67,6 +69,7 @@ class XdpDevice final : public XdpSender {
     std::size_t queues() const noexcept { return queues_.size(); }
     Xsk& queue(std::size_t number) noexcept { return *queues_[number]; }
     bool scatters() const noexcept { return scatter_; }
+    bool inside() const noexcept { return config_.inside; }
     static int req_notify_cq(ibv_cq* cq, int solicited_only);
 
   private:

@@ -20,7 +20,7 @@ XdpLane::XdpLane(XdpDevice& first, unsigned slot) : first_(first) {
     attr_.borrowed_recv = attr_.max_recv_wr;
     scatter_ = first.scatters();
     memory_ = pool_->memory();
-    open_super_frames(first.netdev());
+    open_super_frames(first.netdev(), first.inside());
     set_calls({&XdpSender::post_send, &XdpLane::post_recv, &XdpLane::poll_cq, &XdpDevice::req_notify_cq});
 }
 

@@ -3,6 +3,9 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
+#include <array>
+
 #include "libvma/os/calls.h"
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
@@ -22,8 +25,8 @@ XdpSender::XdpSender() noexcept
     : lazy_(LazyKick::kBurstGapNs * clock::ticks_per_usec() / 1000, LazyKick::kLoneFrames,
             LazyKick::kHoldLimitNs * clock::ticks_per_usec() / 1000) {}
 
-void XdpSender::open_super_frames(const std::string& netdev) {
-    if (auto opened = super_.open(attr_.ifindex, netdev); opened) {
+void XdpSender::open_super_frames(const std::string& netdev, bool datagrams) {
+    if (auto opened = super_.open(attr_.ifindex, netdev, datagrams); opened) {
         attr_.max_tso = SuperFrames::kMaxPayload;
         attr_.max_tso_sge = SuperFrames::kMaxPieces;
         attr_.tso_copies = true;
@@ -110,17 +113,70 @@ void XdpSender::submit() noexcept {
     unsubmitted_ = 0;
 }
 
-void XdpSender::submit_and_kick() noexcept {
-    Xsk& queue = *queues_.front();
-    submit();
-    // In copy mode the kernel takes at most 32 descriptors a call. It answers EAGAIN when more remain, or
-    // when its completion ring or the socket's send buffer is full. Then the loop takes completions and asks
-    // again.
+// In copy mode the kernel takes at most 32 descriptors a call. It answers EAGAIN when more remain, or when
+// its completion ring or the socket's send buffer is full. Then the loop takes completions and asks again.
+int XdpSender::kick_tx() noexcept {
     int error = 0;
     for (int i = 0; i < kKickTries; i++) {
-        error = queue.kick_tx();
+        error = queues_.front()->kick_tx();
         if (!is_backlog(error)) break;
         reap();
+    }
+    return error;
+}
+
+// Fills `run` with the frames from the first'th unsubmitted one on.
+void XdpSender::find_run(std::uint32_t first, DatagramRun& run, std::span<iovec> frames) noexcept {
+    XskRing<xdp_desc>& tx = queues_.front()->tx;
+    run.clear();
+    if (first != 0 && (tx.back(first - 1).options & XDP_PKT_CONTD) != 0) return;
+    for (std::uint32_t i = first; i < unsubmitted_; i++) {
+        const xdp_desc& desc = tx.back(i);
+        std::uint8_t* frame = memory_ + desc.addr;
+        const std::size_t n = run.count();
+        if ((desc.options & XDP_PKT_CONTD) != 0 || !run.add({frame, desc.len})) return;
+        frames[n] = {frame, desc.len};
+    }
+}
+
+// Sends runs of datagrams as super-frames, and what is posted in front of each run before it. The rest stays
+// unsubmitted, and so does everything from an error on. True: something was sent.
+bool XdpSender::send_runs() noexcept {
+    bool sent = false;
+    XskRing<xdp_desc>& tx = queues_.front()->tx;
+    DatagramRun run;
+    std::array<iovec, DatagramRun::kMost> frames;
+    std::uint32_t before = 0;
+    while (unsubmitted_ - before >= DatagramRun::kFewest && super_.takes_datagrams()) {
+        find_run(before, run, frames);
+        const auto n = static_cast<std::uint32_t>(run.count());
+        if (n < DatagramRun::kFewest) {
+            before += std::max(n, 1u);
+            continue;
+        }
+        if (before != 0) {
+            tx.submit(before);
+            unsubmitted_ -= before;
+            before = 0;
+            sent = true;
+            if (kick_tx() != 0) return sent;
+        }
+        if (!super_.send(run, {frames.data(), n})) return sent;
+        sent = true;
+        for (std::uint32_t i = 0; i < n; i++)
+            slots_.piece_done(static_cast<std::uint32_t>(sent_.take(tx.back(i).addr)));
+        unsubmitted_ -= n;
+        for (std::uint32_t i = 0; i < unsubmitted_; i++) tx.back(i) = tx.back(i + n);
+    }
+    return sent;
+}
+
+void XdpSender::submit_and_kick() noexcept {
+    const bool sent = !backlog_ && !stuck_ && send_runs();
+    int error = 0;
+    if (!sent || unsubmitted_ != 0) {
+        submit();
+        error = kick_tx();
     }
     const std::uint64_t now = clock::ticks();
     lazy_.kicked(now);
@@ -134,9 +190,9 @@ void XdpSender::submit_and_kick() noexcept {
 
 // Submits what is posted, for kick().
 void XdpSender::leave_kick() noexcept {
+    kick_left_ = unsubmitted_ != 0;
     submit();
     held_.store(0, std::memory_order_relaxed);
-    kick_left_ = true;
 }
 
 bool XdpSender::kick(ibv_qp*) noexcept {
@@ -172,7 +228,7 @@ int XdpSender::post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
         }
     }
     if (kick && alone && error == 0 && !d.stuck_ && !d.backlog_) {
-        d.lazy_.kicked(now);
+        d.lazy_.kicked(d.send_runs() ? clock::ticks() : now);
         d.leave_kick();
     } else if (kick)
         d.submit_and_kick();

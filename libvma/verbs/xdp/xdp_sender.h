@@ -41,8 +41,8 @@ class XdpSender : public SoftwareDevice {
     XdpSender() noexcept;
     // Of create_qp(), when the queues are bound.
     Result<void> open_channel();
-    // Of the constructor: TSO by a packet socket.
-    void open_super_frames(const std::string& netdev);
+    // Of the constructor: TSO by a packet socket, and super-frames of datagrams.
+    void open_super_frames(const std::string& netdev, bool datagrams);
 
     static int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad);
     int poll_send(int count, ibv_wc* wc) noexcept;
@@ -61,6 +61,9 @@ class XdpSender : public SoftwareDevice {
     int send_one(const ibv_send_wr& wr) noexcept;
     int send_super(const ibv_send_wr& wr) noexcept;
     void submit_and_kick() noexcept;
+    int kick_tx() noexcept;
+    void find_run(std::uint32_t first, DatagramRun& run, std::span<iovec> frames) noexcept;
+    bool send_runs() noexcept;
     void submit() noexcept;
     void leave_kick() noexcept;
     void publish_held() noexcept;

@@ -53,6 +53,7 @@ WireDevice::WireDevice(Wire& wire, const WireConfig& config)
     attr_.tx_checksum = config.tx_checksum != TxChecksum::none;
     attr_.level_events = !config.events;
     attr_.rx_checksum = config.rx_checksum;
+    attr_.datagrams_type = config.datagrams_type;
     attr_.flow_tags = config.flow_tags;
     attr_.arrival_times = config.arrival_times;
     attr_.arrival_realtime = config.arrival_realtime;

@@ -60,6 +60,7 @@ struct WireConfig {
     bool events =
         false;  // one event for each ibv_req_notify_cq(), as verbs have it; else the channel tells the level
     bool rx_checksum = false;
+    std::uint16_t datagrams_type = 0;
     std::uint32_t flow_tags = 0;
     bool arrival_times = false;     // the wire's clock, from arrival_base_ns on
     bool arrival_realtime = false;  // only says so

@@ -6,6 +6,10 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/capability.h>
+#include <linux/ethtool.h>
+#include <linux/if_ether.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <netinet/udp.h>
 #include <poll.h>
@@ -13,6 +17,7 @@
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -68,6 +73,51 @@ std::string pattern(std::size_t length, unsigned seed = 0) {
     return text;
 }
 
+// This thread's capabilities without some, until it goes.
+class WithoutCapabilities {
+  public:
+    explicit WithoutCapabilities(std::initializer_list<int> which) {
+        syscall(SYS_capget, &head_, before_);
+        __user_cap_data_struct now[2] = {before_[0], before_[1]};
+        for (const int capability : which) now[capability / 32].effective &= ~(1u << capability % 32);
+        if (syscall(SYS_capset, &head_, now) != 0) throw std::runtime_error("capset");
+    }
+    ~WithoutCapabilities() { syscall(SYS_capset, &head_, before_); }
+    WithoutCapabilities(const WithoutCapabilities&) = delete;
+    WithoutCapabilities& operator=(const WithoutCapabilities&) = delete;
+
+  private:
+    __user_cap_header_struct head_{_LINUX_CAPABILITY_VERSION_3, 0};
+    __user_cap_data_struct before_[2]{};
+};
+
+// What `ethtool -K interface feature off` does.
+void switch_off(const std::string& interface, const std::string& feature) {
+    constexpr std::uint32_t kMost = 256;
+    Fd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    const auto ask = [&](void* question) {
+        ifreq request{};
+        std::strncpy(request.ifr_name, interface.c_str(), sizeof request.ifr_name - 1);
+        request.ifr_data = static_cast<char*>(question);
+        if (ioctl(fd.get(), SIOCETHTOOL, &request) < 0)
+            throw std::runtime_error("SIOCETHTOOL: " + feature + ": " + strerror(errno));
+    };
+    // Each of these ends in an array.
+    std::vector<std::uint64_t> names(sizeof(ethtool_gstrings) + kMost * ETH_GSTRING_LEN);
+    auto* list = reinterpret_cast<ethtool_gstrings*>(names.data());
+    list->cmd = ETHTOOL_GSTRINGS;
+    list->string_set = ETH_SS_FEATURES;
+    ask(list);
+    std::vector<std::uint64_t> blocks(sizeof(ethtool_sfeatures) + kMost);
+    auto* change = reinterpret_cast<ethtool_sfeatures*>(blocks.data());
+    change->cmd = ETHTOOL_SFEATURES;
+    change->size = (list->len + 31) / 32;
+    for (std::uint32_t i = 0; i < list->len; i++)
+        if (feature == reinterpret_cast<const char*>(&list->data[i * ETH_GSTRING_LEN]))
+            change->features[i / 32].valid = 1u << i % 32;
+    ask(change);
+}
+
 // A datagram from a kernel socket, or nothing for five seconds.
 std::optional<std::string> receive(const Fd& fd) {
     pollfd p{fd.get(), POLLIN, 0};
@@ -106,6 +156,7 @@ Result<std::unique_ptr<XdpDevice>> open_device(Mode mode, unsigned queues, std::
     config.modes = {mode};
     config.rx_entries = rx_entries;
     config.tx_entries = 512;
+    config.inside = true;
     return XdpDevice::open(std::move(config));
 }
 
@@ -183,14 +234,14 @@ class XdpDeviceTest : public testing::TestWithParam<Mode> {
         return true;
     }
     int send(const std::string& text) { return send(*ring, text); }
-    int send(ring::Ring& from, const std::string& text) {
+    int send(ring::Ring& from, const std::string& text, std::uint16_t port = kPeerPort) {
         std::uint8_t headers[net::kUdpHeaders];
         net::build_udp_headers({.src_mac = own_mac,
                                 .dst_mac = peer_mac,
                                 .src_addr = inet_addr(TwoHosts::address(Host::a).c_str()),
                                 .dst_addr = inet_addr(TwoHosts::address(Host::b).c_str()),
                                 .src_port = htons(kPort),
-                                .dst_port = htons(kPeerPort)},
+                                .dst_port = htons(port)},
                                0, headers);
         iovec iov{const_cast<char*>(text.data()), text.size()};
         return from.send_udp(headers, &iov, 1, text.size());
@@ -347,6 +398,140 @@ TEST_P(XdpDeviceTest, RulesBeyondTheirBuckets) {
     attach(flow(kFirst, kPeerPort), sink);
     peer_sends("mine again", kFirst);
     EXPECT_TRUE(poll_until([&] { return sink.payloads.size() == kAsked + 1; }));
+}
+
+// Payloads of a peer's super-frame of `total` bytes, cut at `segment`.
+std::vector<std::string> segments(const std::string& text, std::size_t segment) {
+    std::vector<std::string> out;
+    for (std::size_t at = 0; at < text.size(); at += segment) out.push_back(text.substr(at, segment));
+    return out;
+}
+
+// A peer's super-frame of datagrams arrives as these, whatever their lengths and the buffers' are.
+TEST_P(XdpDeviceTest, SuperFramesOfDatagramsAreSplit) {
+    if (GetParam() == Mode::drv) return;  // a native driver's frames are not described
+    for (const std::uint32_t mtu : {1500u, 9000u}) {
+        start(1, mtu);
+        attach(flow(kPort), sink);
+        for (const auto& [total, segment] : {std::pair{4500, 1000},
+                                             {2000, 100},
+                                             {1600, 1472},
+                                             {1601, 1},
+                                             {40000, 1472},
+                                             {44, 11},
+                                             {60000, 8000}}) {
+            if (segment + 28u > mtu) continue;
+            const std::string text = pattern(std::min<std::size_t>(total, 64u * segment));
+            sink.payloads.clear();
+            ASSERT_EQ(setsockopt(peer.get(), SOL_UDP, UDP_SEGMENT, &segment, sizeof segment), 0);
+            peer_sends(text);
+            const auto wanted = segments(text, static_cast<std::size_t>(segment));
+            EXPECT_TRUE(poll_until([&] { return sink.payloads.size() == wanted.size(); }))
+                << total << " by " << segment << ": " << sink.payloads.size();
+            EXPECT_TRUE(sink.payloads == wanted) << total << " by " << segment;
+        }
+        const ring::RingCounters counters = ring->counters();
+        for (std::uint64_t bad : counters.rx_bad) EXPECT_EQ(bad, 0u);
+        ring.reset();
+        hosts.reset();
+    }
+}
+
+// Without this right the kernel gets super-frames, whole, and cuts them.
+TEST_P(XdpDeviceTest, WithoutCapPerfmon) {
+    hosts.emplace();
+    {
+        On host(*hosts, Host::b);
+        peer = udp_socket(TwoHosts::address(Host::b), kPeerPort);
+    }
+    {
+        On host(*hosts, Host::a);
+        shadow = udp_socket(TwoHosts::address(Host::a), kPort);
+        const WithoutCapabilities fewer({CAP_PERFMON, CAP_SYS_ADMIN});
+        auto opened = open_ring(GetParam(), 1, 1500);
+        ASSERT_TRUE(opened) << opened.error().what;
+        ring = std::move(*opened);
+    }
+    attach(flow(kPort), sink);
+    peer_sends("one datagram");
+    EXPECT_TRUE(poll_until([&] { return sink.payloads.size() == 1; }));
+    if (GetParam() == Mode::drv) return;  // the far end cuts super-frames itself
+    const int segment = 1000;
+    ASSERT_EQ(setsockopt(peer.get(), SOL_UDP, UDP_SEGMENT, &segment, sizeof segment), 0);
+    peer_sends(pattern(4500));
+    for (const std::string& wanted : segments(pattern(4500), 1000)) EXPECT_TRUE(receive(shadow) == wanted);
+    EXPECT_EQ(ring->poll(), 0u);
+}
+
+// Bursts of datagrams leave as super-frames where they can: fewer frames, the same datagrams in their order.
+TEST_P(XdpDeviceTest, BurstsOfDatagramsLeaveAsSuperFrames) {
+    start();
+    Fd tap, other;
+    {
+        On host(*hosts, Host::b);
+        tap = Fd(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, htons(ETH_P_IP)));
+        int room = 64 << 20;
+        setsockopt(tap.get(), SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room);
+        other = udp_socket(TwoHosts::address(Host::b), kPeerPort + 1);
+    }
+    const auto frames = [&] {
+        std::vector<std::uint8_t> frame(65536);
+        std::size_t n = 0, longest = 0;
+        for (ssize_t got; (got = recv(tap.get(), frame.data(), frame.size(), 0)) > 0; n++)
+            longest = std::max(longest, static_cast<std::size_t>(got));
+        return std::pair(n, longest);
+    };
+    const auto burst = [&](std::size_t count, auto length_of) {
+        std::vector<std::string> wanted;
+        frames();
+        {
+            const ring::Ring::Gather together(ring.get(), false);
+            for (std::size_t i = 0; i < count; i++) {
+                wanted.push_back(pattern(length_of(i), static_cast<unsigned>(i)));
+                EXPECT_EQ(send(wanted.back()), 0);
+            }
+        }
+        ring->flush();
+        for (std::size_t i = 0; i < count; i++) EXPECT_TRUE(receive(peer) == wanted[i]) << i;
+        return frames();
+    };
+    for (const std::size_t length : {1u, 100u, 255u, 256u, 1472u}) {
+        const auto [n, longest] = burst(320, [=](std::size_t) { return length; });
+        if (GetParam() == Mode::skb) {
+            EXPECT_EQ(n, 10u) << length;
+        }
+        EXPECT_LE(longest, 32 * length + net::kUdpHeaders);
+    }
+    // A shorter datagram ends a frame; longer ones, empty ones and those of others are not part of it.
+    burst(320, [](std::size_t i) { return i % 7 == 6 ? 50u : 100u; });
+    burst(320, [](std::size_t i) { return i % 50; });
+    burst(320, [](std::size_t i) { return i % 11 == 0 ? 0u : 700u; });
+    for (int i = 0; i < 64; i++) {
+        const std::uint16_t port = i % 13 < 6 ? kPeerPort : kPeerPort + 1;
+        ASSERT_EQ(send(*ring, "number " + std::to_string(i), port), 0);
+    }
+    ring->flush();
+    for (int i = 0; i < 64; i++) EXPECT_EQ(receive(i % 13 < 6 ? peer : other), "number " + std::to_string(i));
+    // All send buffers come back.
+    ring->send_all();
+    EXPECT_GE(ring->buffer_counts().tx_free + 128, ring->buffer_counts().tx_total);
+}
+
+// Without the netdev's help each datagram is a frame again.
+TEST_P(XdpDeviceTest, NetdevStopsSegmenting) {
+    start();
+    const auto all_arrive = [&] {
+        const ring::Ring::Gather together(ring.get(), false);
+        for (int i = 0; i < 500; i++) EXPECT_EQ(send("number " + std::to_string(i)), 0);
+        ring->flush();
+        for (int i = 0; i < 500; i++) EXPECT_EQ(receive(peer), "number " + std::to_string(i));
+    };
+    all_arrive();
+    {
+        On host(*hosts, Host::a);
+        switch_off(TwoHosts::interface(), "tx-udp-segmentation");
+    }
+    all_arrive();
 }
 
 TEST_P(XdpDeviceTest, FragmentsAndSegmentsGoToTheKernel) {

@@ -180,7 +180,7 @@ PARITY_CASE(error, queue_refuses_next_send, kernel_carries(3)) {
         SHOW("IP_RECVERR", set(fd, IPPROTO_IP, IP_RECVERR, 1));
         // The library is told of the error by a thread of its own, which may be late.
         ssize_t n = 0;
-        for (int i = 0; i < 20 && n >= 0; i++) {
+        for (int i = 0; i < 200 && n >= 0; i++) {
             n = sendto(fd, "x", 1, 0, with_connect ? nullptr : raw(a), sizeof a);
             const int error = errno;
             if (n < 0) say("a send %s", strerrorname_np(error));
