@@ -63,7 +63,6 @@ TEST(DatagramRun, OneFlow) {
 
 TEST(DatagramRun, WhatBeginsNone) {
     const std::function<void(Bytes&)> bad[] = {
-        [](Bytes& f) { f[0] = 1; },              // a group's
         [](Bytes& f) { put16(f, 12, 0x86dd); },  // no IPv4
         [](Bytes& f) { f[kIp] = 0x46; },         // IP options
         [](Bytes& f) { f[kProtocol] = IPPROTO_TCP; },
@@ -79,6 +78,12 @@ TEST(DatagramRun, WhatBeginsNone) {
         bad[i](frame);
         EXPECT_EQ(run_of({frame, datagram(100)}), 0u) << i;
     }
+}
+
+TEST(DatagramRun, ToAGroup) {
+    Bytes frame = datagram(100);
+    frame[0] = 1;
+    EXPECT_EQ(run_of({frame, frame, frame, datagram(100)}), 3u);
 }
 
 TEST(DatagramRun, Limits) {

@@ -15,7 +15,7 @@ const net::Ipv4Header& ip_of(const std::uint8_t* frame) noexcept {
 }
 
 bool may_begin(std::span<const std::uint8_t> frame) noexcept {
-    if (frame.size() <= net::kUdpHeaders || (frame[0] & 1) != 0) return false;
+    if (frame.size() <= net::kUdpHeaders) return false;
     const auto& ethernet = *reinterpret_cast<const net::EthernetHeader*>(frame.data());
     const net::Ipv4Header& ip = ip_of(frame.data());
     return ethernet.type == htons(net::kEthertypeIpv4) && ip.version_ihl == 0x45 &&

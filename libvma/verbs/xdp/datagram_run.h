@@ -19,7 +19,7 @@ class DatagramRun {
     static constexpr std::size_t kMost = 64;   // UDP_MAX_SEGMENTS of Linux 4.18
 
     // Does the run go on with `frame`? The run keeps a reference to the first frame. False: the frame is no
-    // unicast UDP datagram that must not be fragmented, or it does not fit to the others.
+    // UDP datagram that must not be fragmented, or it does not fit to the others.
     bool add(std::span<const std::uint8_t> frame) noexcept;
     void clear() noexcept { count_ = 0; }
 

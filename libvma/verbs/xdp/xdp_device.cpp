@@ -85,7 +85,12 @@ XdpDevice::XdpDevice(XdpConfig config, Steering steering)
     attr_.level_events = true;
     attr_.partial_sums = config_.partial_sums;
     attr_.lazy_tx = true;
-    if (steering_.splits()) attr_.datagrams_type = STEER_DATAGRAMS;
+    if (steering_.splits())
+        attr_.datagrams_type = STEER_DATAGRAMS;
+    else if (config_.modes.front() == Mode::skb)
+        log::once(log::Level::debug,
+                  "{}: the kernel gets super-frames of datagrams: CAP_PERFMON and Linux 5.17 spare that",
+                  attr_.name);
     open_super_frames(config_.name, config_.inside);
     attr_.kernel_moves_bulk = attr_.tso_copies && config_.modes.front() == Mode::skb;
     plan_rings();

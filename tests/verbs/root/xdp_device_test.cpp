@@ -235,11 +235,15 @@ class XdpDeviceTest : public testing::TestWithParam<Mode> {
     }
     int send(const std::string& text) { return send(*ring, text); }
     int send(ring::Ring& from, const std::string& text, std::uint16_t port = kPeerPort) {
+        return send(from, text, port, peer_mac, TwoHosts::address(Host::b));
+    }
+    int send(ring::Ring& from, const std::string& text, std::uint16_t port, const MacAddress& mac,
+             const std::string& address) {
         std::uint8_t headers[net::kUdpHeaders];
         net::build_udp_headers({.src_mac = own_mac,
-                                .dst_mac = peer_mac,
+                                .dst_mac = mac,
                                 .src_addr = inet_addr(TwoHosts::address(Host::a).c_str()),
-                                .dst_addr = inet_addr(TwoHosts::address(Host::b).c_str()),
+                                .dst_addr = inet_addr(address.c_str()),
                                 .src_port = htons(kPort),
                                 .dst_port = htons(port)},
                                0, headers);
@@ -515,6 +519,59 @@ TEST_P(XdpDeviceTest, BurstsOfDatagramsLeaveAsSuperFrames) {
     // All send buffers come back.
     ring->send_all();
     EXPECT_GE(ring->buffer_counts().tx_free + 128, ring->buffer_counts().tx_total);
+}
+
+// Each member of a group gets the datagrams, on the kernel and past it.
+TEST_P(XdpDeviceTest, SuperFramesToAGroup) {
+    start();
+    const std::string group = "239.1.2.3";
+    const MacAddress mac{0x01, 0x00, 0x5e, 1, 2, 3};
+    constexpr std::uint16_t kGroupPort = 7000;
+    const auto member = [&](Host host) {
+        On there(*hosts, host);
+        Fd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+        const int on = 1, room = 64 << 20;
+        setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+        setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room);
+        const sockaddr_in own = socket_address(group, kGroupPort);
+        EXPECT_EQ(bind(fd.get(), reinterpret_cast<const sockaddr*>(&own), sizeof own), 0);
+        const ip_mreqn wanted{.imr_multiaddr = own.sin_addr,
+                              .imr_address = {},
+                              .imr_ifindex = static_cast<int>(if_nametoindex(TwoHosts::interface().c_str()))};
+        EXPECT_EQ(setsockopt(fd.get(), IPPROTO_IP, IP_ADD_MEMBERSHIP, &wanted, sizeof wanted), 0);
+        return fd;
+    };
+    const Fd one = member(Host::b), two = member(Host::b), here = member(Host::a);
+    std::vector<std::string> wanted;
+    {
+        const ring::Ring::Gather together(ring.get(), false);
+        for (unsigned i = 0; i < 100; i++) {
+            wanted.push_back(pattern(500, i));
+            ASSERT_EQ(send(*ring, wanted.back(), kGroupPort, mac, group), 0);
+        }
+    }
+    ring->flush();
+    for (const std::string& text : wanted) {
+        ASSERT_TRUE(receive(one) == text);
+        ASSERT_TRUE(receive(two) == text);
+    }
+    if (GetParam() == Mode::drv) return;  // a native driver's frames are not described
+    attach({IPPROTO_UDP, inet_addr(group.c_str()), htons(kGroupPort), 0, 0}, sink);
+    const int segment = 500;
+    {
+        On there(*hosts, Host::b);
+        ASSERT_EQ(setsockopt(peer.get(), SOL_UDP, UDP_SEGMENT, &segment, sizeof segment), 0);
+        const ip_mreqn from{.imr_multiaddr = {},
+                            .imr_address = {},
+                            .imr_ifindex = static_cast<int>(if_nametoindex(TwoHosts::interface().c_str()))};
+        ASSERT_EQ(setsockopt(peer.get(), IPPROTO_IP, IP_MULTICAST_IF, &from, sizeof from), 0);
+        const sockaddr_in to = socket_address(group, kGroupPort);
+        ASSERT_EQ(sendto(peer.get(), pattern(9900).data(), 9900, 0, reinterpret_cast<const sockaddr*>(&to),
+                         sizeof to),
+                  9900);
+    }
+    EXPECT_TRUE(poll_until([&] { return sink.payloads.size() == 20; })) << sink.payloads.size();
+    EXPECT_TRUE(sink.payloads == segments(pattern(9900), 500));
 }
 
 // Without the netdev's help each datagram is a frame again.
