@@ -114,8 +114,8 @@ TEST_P(MulticastPrograms, Iperf) {
     hosts->ip(Host::b, {"route", "add", "224.0.0.0/4", "dev", "veth1"});
     Process server = hosts->run(Host::b, {"iperf", "-s", "-u", "-B", "239.1.2.3%veth1", "-f", "k", "-i", "0"},
                                 at(Host::b));
-    // It joins when it has said so, and opens the device for that: its kernel socket holds only a part of what
-    // comes meanwhile.
+    // It joins when it has said so, and opens the device for that. Its kernel socket holds only a part of
+    // what comes meanwhile.
     ASSERT_TRUE(server.wait_for_out("Joining multicast")) << server.out() << server.err();
     ASSERT_TRUE(!GetParam().server || server.wait_for_err("are offloaded")) << server.err();
     const long sent_before = sent_by_kernel(Host::a), received_before = received_by_kernel(Host::b);
