@@ -145,7 +145,7 @@ PairOutcome PairParity::run(bool library_at_server, bool library_at_client,
     ends[1].reset();
     PairOutcome o;
     o.server.exit = server.wait(limit_);
-    o.client.exit = client.wait(milliseconds(5000));
+    o.client.exit = client.wait(limit_);
     PairSide* sides[2] = {&o.server, &o.client};
     for (int i = 0; i < 2; i++) sides[i]->kernel_segments = reports[i].packets();
     return o;

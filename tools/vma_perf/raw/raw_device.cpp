@@ -90,8 +90,10 @@ RawDevice::RawDevice(const Netdev& netdev, const std::string& mode) {
     config.modes = {mode == "drv" ? vma::verbs::xdp::Mode::drv : vma::verbs::xdp::Mode::skb};
     config.rx_entries = kReceives;
     config.tx_entries = kSends;
-    // A server's run before this one may be about to close its device.
-    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    // A server's run before this one may be about to close its device. A busy kernel takes seconds for that.
+    constexpr std::chrono::seconds kPatience{5};
+    config.patience_ns = std::chrono::nanoseconds(kPatience).count();
+    const auto limit = std::chrono::steady_clock::now() + kPatience;
     auto device = vma::verbs::xdp::XdpDevice::open(config);
     while (!device && device.error().code == EBUSY && std::chrono::steady_clock::now() < limit) {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
