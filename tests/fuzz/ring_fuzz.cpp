@@ -428,8 +428,10 @@ class Run {
     void finish() {
         device->takes = device->takes_sends = ~0u;
         for (const auto& s : sinks) s->refuses = true;
-        // A frame that is unfinished ends.
+        // A frame that is unfinished ends. Its end needs a buffer, which sinks may have.
         for (int i = 0; i < 3; i++) {
+            for (const auto& s : sinks)
+                while (!s->held.empty()) s->give_back(s->held.size() - 1);
             while (ring->poll() != 0) {
             }
             (void)ring->poll();
@@ -439,7 +441,6 @@ class Run {
         }
         while (device->sends() != 0) device->complete_send(IBV_WC_SUCCESS);
         for (const auto& s : sinks) {
-            while (!s->held.empty()) s->give_back(s->held.size() - 1);
             if (s->attached) ring->detach(s->spec, s.get());
         }
         (void)ring->buffer_counts();
