@@ -25,6 +25,14 @@ constexpr std::chrono::microseconds kOnTheWay{100};
 constexpr unsigned kMostOnTheWay = 4096;  // batches
 constexpr unsigned kTriesForLate = 2000;
 
+// The chain from `first` on, as far as `out` has room.
+net::FramePieces pieces_of(const RxBuffer& first, std::span<std::span<const std::uint8_t>> out) noexcept {
+    std::size_t n = 0;
+    for (const RxBuffer* b = &first; b != nullptr && n < out.size(); b = b->more)
+        out[n++] = {b->frame, b->length};
+    return out.first(n);
+}
+
 void describe(RxBuffer& first, const net::ParsedFrame& f) noexcept {
     first.l4_offset = static_cast<std::uint16_t>(f.l4_offset);
     first.payload_offset = f.payload_offset;
@@ -130,10 +138,7 @@ net::Drop Receiver::parse(RxBuffer& first, bool good, net::ParsedFrame& f) const
     if (__builtin_expect(first.more == nullptr, 1))
         return net::parse(std::span<const std::uint8_t>(first.frame, first.length), good, f, partial_sums_);
     std::span<const std::uint8_t> pieces[kMaxPieces];
-    std::size_t n = 0;
-    for (RxBuffer* b = &first; b != nullptr && n < kMaxPieces; b = b->more)
-        pieces[n++] = {b->frame, b->length};
-    return net::parse(net::FramePieces(pieces, n), good, f, partial_sums_);
+    return net::parse(pieces_of(first, pieces), good, f, partial_sums_);
 }
 
 void Receiver::handle_frame(RxBuffer* first, const ibv_wc& wc) noexcept {
@@ -205,13 +210,11 @@ void Receiver::stamp(RxBuffer& frame, const ibv_wc& wc) const noexcept {
 }
 
 bool Receiver::give(const RxBuffer& frame) noexcept {
-    std::span<const std::uint8_t> pieces[kMaxPieces];
-    std::size_t n = 0;
-    for (const RxBuffer* b = &frame; b != nullptr && n < kMaxPieces; b = b->more)
-        pieces[n++] = {b->frame, b->length};
+    std::span<const std::uint8_t> room[kMaxPieces];
+    const net::FramePieces pieces = pieces_of(frame, room);
     // The kernel would not believe a sum that is not complete of a packet that comes by this way.
-    if (partial_sums_) net::complete_sum({frame.frame, frame.length}, net::FramePieces(pieces, n));
-    return kernel_path_.give(net::FramePieces(pieces, n), device_->attr().mac);
+    if (partial_sums_) net::complete_sum({frame.frame, frame.length}, pieces);
+    return kernel_path_.give(pieces, device_->attr().mac);
 }
 
 bool Receiver::give_to_kernel(const RxBuffer& frame) noexcept {

@@ -239,7 +239,7 @@ int TxQueue::send_lent_udp(const std::uint8_t* headers, SendBuffer& buffer, std:
     const bool offload = length >= offload_from_, as_inline = frame_length <= max_inline_;
     std::memcpy(buffer.frame, headers, net::kUdpHeaders);
     const std::uint64_t sum = offload ? 0 : net::checksum_add(buffer.payload(), length, 0);
-    finish_udp_frame(buffer.frame, length, sum, offload);
+    net::finish_udp_frame(buffer.frame, length, sum, offload);
     buffers_.take_lent(static_cast<std::uint32_t>(&buffer - sends_.data()));
     ibv_sge piece{reinterpret_cast<std::uintptr_t>(buffer.frame), static_cast<std::uint32_t>(frame_length),
                   buffers_.lkey()};

@@ -5,7 +5,7 @@
 
 #include "libvma/net/checksum.h"
 #include "libvma/net/frame.h"
-#include "libvma/ring/udp_headers.h"
+#include "libvma/net/udp_headers.h"
 
 namespace vma::ring {
 
@@ -25,7 +25,7 @@ unsigned UdpChain::build(TxBuffers& buffers, const Way& way, std::uint32_t unsig
             std::memcpy(payload, datagrams[made].iov_base, length);
         else
             sum = net::checksum_copy(payload, datagrams[made].iov_base, length, 0);
-        finish_udp_frame(frame, length, sum, offload);
+        net::finish_udp_frame(frame, length, sum, offload);
 
         const auto bytes = static_cast<std::uint32_t>(net::kUdpHeaders + length);
         pieces_[made] = {reinterpret_cast<std::uintptr_t>(frame), bytes, buffers.lkey()};

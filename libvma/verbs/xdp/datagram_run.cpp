@@ -3,21 +3,17 @@
 
 #include <cstring>
 
-#include "libvma/net/checksum.h"
+#include "libvma/net/udp_headers.h"
 
 namespace vma::verbs::xdp {
 namespace {
 
 constexpr std::uint32_t kMostPayload = 65535 - 20 - 8;
 
-const net::Ipv4Header& ip_of(const std::uint8_t* frame) noexcept {
-    return *reinterpret_cast<const net::Ipv4Header*>(frame + sizeof(net::EthernetHeader));
-}
-
 bool may_begin(std::span<const std::uint8_t> frame) noexcept {
     if (frame.size() <= net::kUdpHeaders) return false;
     const auto& ethernet = *reinterpret_cast<const net::EthernetHeader*>(frame.data());
-    const net::Ipv4Header& ip = ip_of(frame.data());
+    const auto& ip = *reinterpret_cast<const net::Ipv4Header*>(frame.data() + sizeof ethernet);
     return ethernet.type == htons(net::kEthertypeIpv4) && ip.version_ihl == 0x45 &&
            ip.protocol == IPPROTO_UDP && ip.fragment == htons(net::kDontFragment) &&
            ntohs(ip.total_length) == frame.size() - sizeof(net::EthernetHeader);
@@ -55,12 +51,7 @@ bool DatagramRun::add(std::span<const std::uint8_t> frame) noexcept {
 
 void DatagramRun::headers(std::uint8_t* out) const noexcept {
     std::memcpy(out, first_, net::kUdpHeaders);
-    net::finish_udp_headers(out, static_cast<std::uint16_t>(payload_));
-    auto* udp =
-        reinterpret_cast<net::UdpHeader*>(out + sizeof(net::EthernetHeader) + sizeof(net::Ipv4Header));
-    const net::Ipv4Header& ip = ip_of(out);
-    udp->checksum = net::checksum_fold(
-        net::pseudo_header_sum(ip.src, ip.dst, IPPROTO_UDP, payload_ + sizeof(net::UdpHeader)));
+    net::finish_udp_frame(out, payload_, 0, true);
 }
 
 }  // namespace vma::verbs::xdp

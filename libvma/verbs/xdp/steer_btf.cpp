@@ -47,7 +47,7 @@ bool SteerTypes::read(std::span<const char> btf, std::span<const char> ext,
     btf_header header;
     std::memcpy(&header, btf.data(), sizeof header);
     texts_ = std::size_t{header.hdr_len} + header.str_off;
-    if (texts_ + header.str_len != btf.size() || !lay_out_sections()) return false;
+    if (texts_ + header.str_len != btf.size() || !lay_out_sections(header)) return false;
     ExtHeader parts;
     std::memcpy(&parts, ext.data(), sizeof parts);
     const auto part = [&](std::uint32_t at, std::uint32_t length) {
@@ -60,9 +60,7 @@ bool SteerTypes::read(std::span<const char> btf, std::span<const char> ext,
 
 // clang leaves the sizes of sections and the places of their variables open. The kernel wants some: the
 // program uses none of them.
-bool SteerTypes::lay_out_sections() noexcept {
-    btf_header header;
-    std::memcpy(&header, types_.data(), sizeof header);
+bool SteerTypes::lay_out_sections(const btf_header& header) noexcept {
     std::size_t at = std::size_t{header.hdr_len} + header.type_off;
     const std::size_t end = at + header.type_len;
     if (end > types_.size()) return false;

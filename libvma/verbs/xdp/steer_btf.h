@@ -28,7 +28,7 @@ class SteerTypes {
         const char* first = nullptr;
         std::uint32_t count = 0, size = 0;  // size: bytes of one
     };
-    bool lay_out_sections() noexcept;
+    bool lay_out_sections(const btf_header& header) noexcept;
     std::string_view text(std::uint32_t offset) const noexcept;
     bool find(std::span<const char> infos, std::string_view section, Records& out) const noexcept;
 

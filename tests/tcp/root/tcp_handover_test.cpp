@@ -14,7 +14,6 @@
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -31,6 +30,7 @@
 #include "libvma/ring/ring.h"
 #include "libvma/tcp/migrate/handover.h"
 #include "libvma/verbs/xdp/xdp_device.h"
+#include "tests/support/capabilities.h"
 #include "tests/support/hosts/on_host.h"
 #include "tests/support/hosts/process.h"
 
@@ -46,6 +46,7 @@ using testing_support::Host;
 using testing_support::On;
 using testing_support::patience;
 using testing_support::TwoHosts;
+using testing_support::WithoutCapabilities;
 using OwnFin = KernelState::OwnFin;
 
 constexpr std::uint16_t kPort = 7000;
@@ -979,16 +980,10 @@ TEST_F(TcpHandoverRefused, WithoutCapability) {
     set_option(a.get(), SOL_SOCKET, SO_REUSEADDR, 1);
     std::thread([&] {  // capabilities are a thread's own
         On there(*hosts, Host::a);
-        __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-        __user_cap_data_struct data[2]{}, all[2]{};
-        ASSERT_EQ(syscall(SYS_capget, &header, all), 0);
-        data[0] = all[0], data[1] = all[1];
-        data[0].effective &= ~(1u << CAP_NET_ADMIN);
-        ASSERT_EQ(syscall(SYS_capset, &header, data), 0);
+        const WithoutCapabilities fewer({CAP_NET_ADMIN});
         auto moved = hand_over(a.get(), saved.state, [] { ADD_FAILURE(); });
         EXPECT_FALSE(moved);
         EXPECT_EQ(moved.error().code, EPERM);
-        ASSERT_EQ(syscall(SYS_capset, &header, all), 0);  // to come home
     })
         .join();
     expect_untouched(a.get());

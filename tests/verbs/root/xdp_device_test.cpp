@@ -17,7 +17,6 @@
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -32,6 +31,7 @@
 #include <vector>
 
 #include "libvma/ring/ring.h"
+#include "tests/support/capabilities.h"
 #include "tests/support/hosts/on_host.h"
 
 namespace vma::verbs::xdp {
@@ -43,6 +43,7 @@ using testing_support::On;
 using testing_support::patience;
 using testing_support::socket_address;
 using testing_support::TwoHosts;
+using testing_support::WithoutCapabilities;
 
 constexpr std::uint16_t kPort = 2000, kPeerPort = 1000;
 
@@ -72,24 +73,6 @@ std::string pattern(std::size_t length, unsigned seed = 0) {
     for (char& c : text) c = static_cast<char>((state = state * 1664525u + 1013904223u) >> 24);
     return text;
 }
-
-// This thread's capabilities without some, until it goes.
-class WithoutCapabilities {
-  public:
-    explicit WithoutCapabilities(std::initializer_list<int> which) {
-        syscall(SYS_capget, &head_, before_);
-        __user_cap_data_struct now[2] = {before_[0], before_[1]};
-        for (const int capability : which) now[capability / 32].effective &= ~(1u << capability % 32);
-        if (syscall(SYS_capset, &head_, now) != 0) throw std::runtime_error("capset");
-    }
-    ~WithoutCapabilities() { syscall(SYS_capset, &head_, before_); }
-    WithoutCapabilities(const WithoutCapabilities&) = delete;
-    WithoutCapabilities& operator=(const WithoutCapabilities&) = delete;
-
-  private:
-    __user_cap_header_struct head_{_LINUX_CAPABILITY_VERSION_3, 0};
-    __user_cap_data_struct before_[2]{};
-};
 
 // By these the XDP program finds the kernel's description of a super-frame.
 bool kernel_has_types() { return access("/sys/kernel/btf/vmlinux", R_OK) == 0; }
@@ -178,10 +161,9 @@ FlowSpec flow(std::uint16_t port, std::uint16_t peer_port = 0) {
 // Host a has the ring and a kernel socket on the same port (the shadow); host b is all kernel.
 class XdpDeviceTest : public testing::TestWithParam<Mode> {
   protected:
-    void start(unsigned queues = 1, std::uint32_t mtu = 1500, std::uint32_t rx_entries = 1024,
-               unsigned rings = 1) {
-        hosts.emplace(
-            testing_support::Wire{.queues = static_cast<int>(queues), .mtu = static_cast<int>(mtu)});
+    // All but the ring.
+    void make_hosts(const testing_support::Wire& wire = {}) {
+        hosts.emplace(wire);
         {
             On host(*hosts, Host::b);
             peer_mac = mac_of(TwoHosts::interface());
@@ -190,6 +172,11 @@ class XdpDeviceTest : public testing::TestWithParam<Mode> {
         On host(*hosts, Host::a);
         own_mac = mac_of(TwoHosts::interface());
         shadow = udp_socket(TwoHosts::address(Host::a), kPort);
+    }
+    void start(unsigned queues = 1, std::uint32_t mtu = 1500, std::uint32_t rx_entries = 1024,
+               unsigned rings = 1) {
+        make_hosts({.queues = static_cast<int>(queues), .mtu = static_cast<int>(mtu)});
+        On host(*hosts, Host::a);
         auto opened = open_ring(GetParam(), queues, mtu, rx_entries, rings);
         ASSERT_TRUE(opened) << opened.error().what;
         ring = std::move(*opened);
@@ -447,14 +434,9 @@ TEST_P(XdpDeviceTest, SuperFramesOfDatagramsAreSplit) {
 
 // Without this right the kernel gets super-frames, whole, and cuts them.
 TEST_P(XdpDeviceTest, WithoutCapPerfmon) {
-    hosts.emplace();
-    {
-        On host(*hosts, Host::b);
-        peer = udp_socket(TwoHosts::address(Host::b), kPeerPort);
-    }
+    make_hosts();
     {
         On host(*hosts, Host::a);
-        shadow = udp_socket(TwoHosts::address(Host::a), kPort);
         const WithoutCapabilities fewer({CAP_PERFMON, CAP_SYS_ADMIN});
         auto opened = open_ring(GetParam(), 1, 1500);
         ASSERT_TRUE(opened) << opened.error().what;
@@ -608,8 +590,9 @@ TEST_P(XdpDeviceTest, FragmentsAndSegmentsGoToTheKernel) {
     setsockopt(peer.get(), SOL_UDP, UDP_SEGMENT, &segment, sizeof segment);
     // Whether the far end splits it before the wire is its device's business; each datagram arrives once, on
     // one side.
-    std::multiset<std::string> wanted, got;
-    for (std::size_t at = 0; at < 4500; at += 1000) wanted.insert(pattern(4500).substr(at, 1000));
+    const std::vector<std::string> all = segments(pattern(4500), 1000);
+    const std::multiset<std::string> wanted(all.begin(), all.end());
+    std::multiset<std::string> got;
     ASSERT_TRUE(poll_until([&] {
         std::string text(2000, '\0');
         ssize_t n = recv(shadow.get(), text.data(), text.size(), MSG_DONTWAIT);
@@ -886,13 +869,8 @@ TEST_P(XdpDeviceTest, InterfaceHasOneHolder) {
 }
 
 TEST_P(XdpDeviceTest, KilledProcessLeavesNothingBehind) {
-    hosts.emplace();
-    {
-        On host(*hosts, Host::b);
-        peer = udp_socket(TwoHosts::address(Host::b), kPeerPort);
-    }
+    make_hosts();
     On host(*hosts, Host::a);
-    shadow = udp_socket(TwoHosts::address(Host::a), kPort);
     auto holder = hosts->run(Host::a, [mode = GetParam()] {
         Sink own;
         auto opened = open_ring(mode, 1, 1500);
