@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "libvma/config/params.h"
+#include "libvma/ring/lent_memory.h"
 #include "libvma/runtime/log.h"
 #include "libvma/verbs/rdma/discovery.h"
 #include "libvma/verbs/rdma/rdma_device.h"
@@ -43,9 +44,12 @@ std::vector<verbs::xdp::Mode> modes_for(const net::Link& link) {
     const std::string& mode = config::get().xdp_mode;
     if (mode == "drv") return {Mode::drv};
     if (mode == "skb") return {Mode::skb};
+    if (mode == "tc") return {Mode::tc};
     if (mode != "auto")
-        log::once(log::Level::warn, "VMA_XDP_MODE=\"{}\" is not auto, drv or skb: auto is used", mode);
-    if (link.kind == "veth") return {Mode::skb};
+        log::once(log::Level::warn, "VMA_XDP_MODE=\"{}\" is not auto, drv, skb or tc: auto is used", mode);
+    // The program's own memory cannot be the tcx program's.
+    if (link.kind == "veth" && LentMemory::there()) return {Mode::skb};
+    if (link.kind == "veth") return {Mode::tc, Mode::skb};
     return {Mode::drv, Mode::skb};
 }
 

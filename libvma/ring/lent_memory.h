@@ -20,6 +20,8 @@ class LentMemory {
     static bool in_time() noexcept { return state_.load(std::memory_order_acquire) == State::none; }
     // The memory stays the library's until the process ends. False: too late; it stays the program's.
     static bool hand_over(std::span<std::uint8_t> memory) noexcept;
+    // The next ring's memory will be the program's.
+    static bool there() noexcept { return state_.load(std::memory_order_acquire) == State::there; }
     // For the first ring: `length` bytes from a page's first one, not inherited by forked children. Null:
     // there is none, it is too small (the log says so), or it cannot be written. From then on it is too late.
     static std::uint8_t* take(std::size_t length) noexcept;

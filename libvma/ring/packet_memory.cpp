@@ -61,6 +61,7 @@ Result<void> PacketMemory::open(verbs::Device& device, const Config& config) {
             if (!mapped) return std::unexpected(mapped.error());
             base_ = *mapped;
         }
+        if (auto backed = device.back(base_, length_); !backed) return std::unexpected(backed.error());
         auto registered = device.reg_mr(base_, length_);
         if (registered) {
             mr_ = *registered;

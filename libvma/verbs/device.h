@@ -141,6 +141,12 @@ class Device {
     // Registers the device's one memory region, before any QP exists. `length` is a multiple of chunk_size,
     // `addr` is aligned to the page size. The memory stays the caller's and must outlive the device.
     virtual Result<ibv_mr*> reg_mr(void* addr, std::size_t length) = 0;
+    // Puts the device's own memory in place of the caller's mapping, whose content is lost, where the device
+    // needs that. Before reg_mr() of the same region. Errors: those of bpf(2) and mmap(2).
+    virtual Result<void> back(void* memory, std::size_t length) {
+        (void)memory, (void)length;
+        return {};
+    }
     // Where the ring's send chunks are; empty: behind the receive chunks that it registers.
     virtual std::span<std::uint8_t> send_memory() noexcept { return {}; }
     // Makes the completion channel: channel->fd polls readable when a CQ that asked for a notification has a

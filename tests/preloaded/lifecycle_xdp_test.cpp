@@ -104,9 +104,13 @@ TEST_F(Lifecycle, ForeignXdpProgramStays) {
     for (const char* mode : {"xdpgeneric", "xdpdrv"}) {
         SCOPED_TRACE(mode);
         hosts->ip(Host::a, {"link", "set", "dev", "veth1", mode, "obj", object, "sec", "xdp"});
-        auto agent = program();
+        auto agent = program(true, {"env", "VMA_XDP_MODE=skb"});
         talks(*agent);
         expect_reason(*agent, "a foreign XDP program is attached");
+        EXPECT_TRUE(agent->finish().ok());
+        // What it passes reaches a tcx program.
+        agent = program();
+        talks_offloaded(*agent);
         EXPECT_TRUE(agent->finish().ok());
         EXPECT_TRUE(hosts->offloaded(Host::a)) << "the foreign program is gone";
         hosts->ip(Host::a, {"link", "set", "dev", "veth1", mode, "off"});

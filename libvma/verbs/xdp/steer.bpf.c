@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The XDP program. It sends IPv4 UDP and TCP frames that match a flow rule to the rule's AF_XDP socket, and
-// passes all others to the kernel. It is the software counterpart of a bifurcated NIC's flow steering, so it
-// must never drop a frame.
+// The programs that steer. An XDP program sends IPv4 UDP and TCP frames that match a flow rule to the rule's
+// AF_XDP socket, and passes all others to the kernel. It is the software counterpart of a bifurcated NIC's
+// flow steering, so it must never drop a frame. The tcx program does the same where the kernel has a frame
+// as an skb anyway (veth): it copies the frame to the rule's ring itself. Generic XDP copies such a frame
+// twice.
 //
 // The program leaves some frames to the kernel on purpose. Fragments have no ports: the kernel reassembles
 // them, and the shadow receives the datagram. The kernel also gets frames with IP options, for another
@@ -124,7 +126,7 @@ static __always_inline __u32 slot_of_three(const struct steer_config* cfg,
 
 // A listener's rule also matches frames of connections. A connection that the library has handed over to the
 // kernel, behind the same port, must stay with the kernel.
-static __always_inline int kernel_has_connection(struct xdp_md* ctx, const struct steer_five_tuple* five) {
+static __always_inline int kernel_has_connection(void* ctx, const struct steer_five_tuple* five) {
     struct bpf_sock_tuple tuple = {};
     tuple.ipv4.saddr = five->src_addr;
     tuple.ipv4.daddr = five->dst_addr;
@@ -203,23 +205,22 @@ static __always_inline __u16 datagram_length(struct xdp_md* ctx, const struct ip
     return type & GSO_UDP_L4 ? size : 0;
 }
 
-static __always_inline int steer(struct xdp_md* ctx, int splits) {
-    void* data = (void*)(long)ctx->data;
-    void* end = (void*)(long)ctx->data_end;
-    struct ethhdr* eth = data;
-    struct iphdr* ip = (void*)(eth + 1);
-    struct ports* ports = (void*)(ip + 1);
-    if ((void*)(ports + 1) > end) return XDP_PASS;
-    if (eth->h_proto != bpf_htons(ETH_P_IP) || ip->version != 4 || ip->ihl != 5) return XDP_PASS;
-    if (ip->protocol != IPPROTO_UDP && ip->protocol != IPPROTO_TCP) return XDP_PASS;
-    if (ip->frag_off & bpf_htons(0x3fff)) return XDP_PASS;  // MF or an offset
+// The index + 1 of the frame's rule's slot, 0: the frame is the kernel's. `ctx`: the program's.
+static __always_inline __u32 rule_of(void* ctx, const struct steer_config* cfg, const struct ethhdr* eth,
+                                     const void* end) {
+    const struct iphdr* ip = (const void*)(eth + 1);
+    const struct ports* ports = (const void*)(ip + 1);
+    if ((const void*)(ports + 1) > end) return 0;
+    if (eth->h_proto != bpf_htons(ETH_P_IP) || ip->version != 4 || ip->ihl != 5) return 0;
+    if (ip->protocol != IPPROTO_UDP && ip->protocol != IPPROTO_TCP) return 0;
+    if (ip->frag_off & bpf_htons(0x3fff)) return 0;  // MF or an offset
 
     /* An element for each port, for the same reason as above. */
     __u32 place = steer_table(ip->protocol) << 16 | ports->dst;
     const __u64* count = bpf_map_lookup_elem(&counts, &place);
-    if (!count) return XDP_PASS;
+    if (!count) return 0;
     __u64 counted = *(const volatile __u64*)count;
-    if (!counted) return XDP_PASS;
+    if (!counted) return 0;
 
     struct steer_five_tuple five = {
         .src_addr = ip->saddr,
@@ -228,20 +229,29 @@ static __always_inline int steer(struct xdp_md* ctx, int splits) {
         .dst_port = ports->dst,
         .protocol = ip->protocol,
     };
-    __u32 zero = 0;
-    struct steer_config* cfg = bpf_map_lookup_elem(&config, &zero);
-    if (!cfg) return XDP_PASS;
     __u32 found = slot_of_five(cfg, &five, counted);
     if (!found) {
         // The library checked the peer of a 5-tuple rule when it made the rule.
         found = slot_of_three(cfg, &five, counted);
-        if (!found) return XDP_PASS;
-        if (!surely_accepted(cfg, ip->saddr)) return XDP_PASS;
-        if (ip->protocol == IPPROTO_TCP && kernel_has_connection(ctx, &five)) return XDP_PASS;
+        if (!found) return 0;
+        if (!surely_accepted(cfg, ip->saddr)) return 0;
+        if (ip->protocol == IPPROTO_TCP && kernel_has_connection(ctx, &five)) return 0;
     }
+    return for_this_station(cfg, eth, ip) ? found : 0;
+}
 
-    if (!for_this_station(cfg, eth, ip)) return XDP_PASS;
+static __always_inline int steer(struct xdp_md* ctx, int splits) {
+    void* end = (void*)(long)ctx->data_end;
+    struct ethhdr* eth = (void*)(long)ctx->data;
+    struct iphdr* ip = (void*)(eth + 1);
     struct udphdr* udp = (void*)(ip + 1);
+    if ((void*)(&udp->len) > end) return XDP_PASS;
+    __u32 zero = 0;
+    struct steer_config* cfg = bpf_map_lookup_elem(&config, &zero);
+    if (!cfg) return XDP_PASS;
+    __u32 found = rule_of(ctx, cfg, eth, end);
+    if (!found) return XDP_PASS;
+
     __u16 each = 0;
     if (ip->protocol == IPPROTO_UDP) {
         if (splits && (void*)(udp + 1) <= end) each = datagram_length(ctx, ip, udp);
@@ -261,5 +271,7 @@ int vma_steer(struct xdp_md* ctx) { return steer(ctx, 0); }
 
 SEC("xdp.frags/split")
 int vma_steer_split(struct xdp_md* ctx) { return steer(ctx, 1); }
+
+#include "steer_copy.bpf.h"
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -105,4 +105,40 @@ struct steer_config {
 #define STEER_MAX_XSKS (STEER_MAX_QUEUES * STEER_MAX_SLOTS)
 #define STEER_MAX_FLOWS 65536
 
+/* ---- receiving by the tcx program ---- */
+
+/* What user space and the program share of a ring; each writes one index. Both run freely. */
+struct steer_ring {
+    __u32 producer;
+    __u32 unused1[15];
+    __u32 consumer;
+    __u32 flags; /* as of an XSK's ring: none */
+    __u32 unused2[14];
+    __u32 first; /* the ring's first entry in its map */
+    __u32 mask;  /* entries - 1; 0: there is no such ring */
+    __u32 armed; /* the next frame wakes whoever polls the slot's descriptor */
+    __u32 unused3;
+    __u64 dropped; /* frames that found the ring full, or no posted chunk */
+    __u32 unused4[10];
+    __u32 seen; /* the program's alone: user space's index when the program last had to look */
+    __u32 unused5[15];
+};
+/* A ring of received frames for each slot; behind these the ring of posted chunks, which all share. */
+#define STEER_POSTED STEER_MAX_SLOTS
+#define STEER_RINGS (STEER_MAX_SLOTS + 1)
+
+/* As struct xdp_desc. */
+struct steer_received {
+    __u64 address;
+    __u32 length;
+    __u32 options; /* STEER_CONTINUED: the frame goes on in the next one */
+};
+#define STEER_CONTINUED 1
+
+/* Bytes of a chunk, and where the frame begins in it. */
+#define STEER_CHUNK 2048
+#define STEER_HEADROOM 256
+#define STEER_ROOM (STEER_CHUNK - STEER_HEADROOM)
+#define STEER_MOST_CHUNKS 40 /* of a frame: 64 KiB and its headers */
+
 #endif

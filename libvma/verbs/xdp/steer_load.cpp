@@ -9,11 +9,13 @@
 #include <errno.h>
 #include <fmt/format.h>
 #include <linux/bpf.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "libvma/os/raw_syscall.h"
@@ -35,7 +37,8 @@ long bpf(int command, bpf_attr& attr) noexcept {
 
 namespace {
 
-constexpr std::string_view kProgram = "vma_steer", kSection = "xdp.frags", kSplitSection = "xdp.frags/split";
+constexpr std::string_view kProgram = "vma_steer", kSection = "xdp.frags", kSplitSection = "xdp.frags/split",
+                           kCopySection = "tcx";
 
 struct Map {
     std::string_view name;
@@ -43,7 +46,7 @@ struct Map {
     std::uint32_t key, value, entries, flags;
     int SteerFds::*fd;
 };
-// The maps of steer.bpf.c.
+// The maps of steer.bpf.c that all programs have.
 constexpr Map kMaps[] = {
     {"xsks", BPF_MAP_TYPE_XSKMAP, 4, 4, STEER_MAX_XSKS, 0, &SteerFds::xsks},
     {"flows5", BPF_MAP_TYPE_HASH, sizeof(steer_five_tuple), 4, STEER_MAX_FLOWS, BPF_F_NO_PREALLOC,
@@ -56,6 +59,19 @@ constexpr Map kMaps[] = {
     {"counts", BPF_MAP_TYPE_ARRAY, 4, 8, sizeof(steer_ports) / 8, BPF_F_MMAPABLE, &SteerFds::counts},
     {"rules", BPF_MAP_TYPE_ARRAY, 4, sizeof(steer_bucket), STEER_BUCKETS, BPF_F_MMAPABLE, &SteerFds::rules},
 };
+
+// The number of a map by its name, or -1.
+using MapNumbers = std::vector<std::pair<std::string_view, int>>;
+int number_of(const MapNumbers& maps, std::string_view name) noexcept {
+    for (const auto& [known, number] : maps)
+        if (known == name) return number;
+    return -1;
+}
+MapNumbers numbers_of(const SteerFds& fds) {
+    MapNumbers numbers;
+    for (const Map& map : kMaps) numbers.emplace_back(map.name, fds.*map.fd);
+    return numbers;
+}
 
 // The sections of the object that the loader needs. The project's own build makes the object, so its form is
 // known.
@@ -116,25 +132,26 @@ long load_program(bpf_attr& attr) noexcept {
 }
 
 // Loads the object's program, which uses these maps. Returns its descriptor, or a negative errno value.
-long load(const Object& object, const SteerFds& maps, const SteerTypes* types) {
+long load(const Object& object, const MapNumbers& maps, const SteerTypes* types,
+          bpf_prog_type type = BPF_PROG_TYPE_XDP) {
     std::vector<bpf_insn> program(object.program.begin(), object.program.end());
     for (const Elf64_Rel& r : object.relocations) {
         const std::string_view name = object.names + object.symbols[ELF64_R_SYM(r.r_info)].st_name;
         bpf_insn& load = program[r.r_offset / sizeof(bpf_insn)];
-        for (const Map& map : kMaps) {
-            if (map.name != name) continue;
-            load.src_reg = BPF_PSEUDO_MAP_FD;
-            load.imm = maps.*map.fd;
-        }
-        if (load.src_reg != BPF_PSEUDO_MAP_FD) return -ENOEXEC;  // a map that is not known
+        const int number = number_of(maps, name);
+        if (number < 0) return -ENOEXEC;  // a map that is not known
+        load.src_reg = BPF_PSEUDO_MAP_FD;
+        load.imm = number;
     }
     bpf_attr attr{};
-    attr.prog_type = BPF_PROG_TYPE_XDP;
-    attr.expected_attach_type = BPF_XDP;
+    attr.prog_type = type;
     attr.insns = reinterpret_cast<std::uintptr_t>(program.data());
     attr.insn_cnt = static_cast<std::uint32_t>(program.size());
     attr.license = reinterpret_cast<std::uintptr_t>("Dual BSD/GPL");
-    attr.prog_flags = BPF_F_XDP_HAS_FRAGS;
+    if (type == BPF_PROG_TYPE_XDP) {
+        attr.expected_attach_type = BPF_XDP;
+        attr.prog_flags = BPF_F_XDP_HAS_FRAGS;
+    }
     set_name(attr.prog_name, kProgram);
     if (types == nullptr) return load_program(attr);
     bpf_attr about{};
@@ -154,37 +171,139 @@ long load_splitting(const SteerFds& maps) {
     SteerTypes types;
     if (!object.read(kSplitSection) || !types.read(object.types, object.more_types, kSplitSection))
         return -ENOEXEC;
-    return load(object, maps, &types);
+    return load(object, numbers_of(maps), &types);
+}
+
+// A map, by its descriptor or a negative errno. `inner`: of a map of maps, one of its kind.
+long make_map(std::string_view name, bpf_map_type type, std::uint32_t key, std::uint32_t value,
+              std::uint32_t entries, std::uint32_t flags, int inner = 0) noexcept {
+    bpf_attr attr{};
+    attr.map_type = type;
+    attr.key_size = key;
+    attr.value_size = value;
+    attr.max_entries = entries;
+    attr.map_flags = flags;
+    attr.inner_map_fd = static_cast<std::uint32_t>(inner);
+    set_name(attr.map_name, name);
+    return bpf(BPF_MAP_CREATE, attr);
+}
+
+// Descriptors that go when the block ends.
+class Closing {
+  public:
+    explicit Closing(long fd) noexcept : fd_(fd) {}
+    ~Closing() {
+        if (fd_ >= 0) os::raw_syscall(SYS_close, fd_);
+    }
+    Closing(const Closing&) = delete;
+    Closing& operator=(const Closing&) = delete;
+    int get() const noexcept { return static_cast<int>(fd_); }
+
+  private:
+    long fd_;
+};
+
+void close_all(const SteerFds& fds) noexcept {
+    for (const Map& map : kMaps)
+        if (fds.*map.fd >= 0) os::raw_syscall(SYS_close, fds.*map.fd);
+}
+
+// The maps that all programs have; `program` and `splits` are unset.
+Result<SteerFds> make_maps() {
+    SteerFds fds{-1, -1, -1, -1, -1, -1, -1, -1, false};
+    for (const Map& map : kMaps) {
+        const long fd = make_map(map.name, map.type, map.key, map.value, map.entries, map.flags);
+        if (fd < 0) {
+            close_all(fds);
+            return fail(static_cast<int>(-fd), explain(map.name.data(), static_cast<int>(-fd)));
+        }
+        fds.*map.fd = static_cast<int>(fd);
+    }
+    return fds;
+}
+
+// The tcx program's own maps. 0, or a negative errno; `busy` is for the program alone.
+long make_copy_maps(CopyMaps& out, const Closing& busy) {
+    if (busy.get() < 0) return busy.get();
+    const Closing chunks(make_chunks(1)), wake(make_wake());
+    if (chunks.get() < 0) return chunks.get();
+    if (wake.get() < 0) return wake.get();
+    long error = 0;
+    const auto make = [&](InternalFd& to, std::string_view name, bpf_map_type type, std::uint32_t value,
+                          std::uint32_t entries, std::uint32_t flags, int inner = 0) {
+        if (error != 0) return;
+        const long fd = make_map(name, type, 4, value, entries, flags, inner);
+        if (fd >= 0) to = InternalFd(static_cast<int>(fd));
+        error = fd < 0 ? fd : to ? 0 : -EMFILE;
+    };
+    make(out.rings, "rings", BPF_MAP_TYPE_ARRAY, sizeof(steer_ring), STEER_RINGS, BPF_F_MMAPABLE);
+    make(out.posted, "posted", BPF_MAP_TYPE_ARRAY, 8, out.sizes.posted, BPF_F_MMAPABLE);
+    make(out.received, "received", BPF_MAP_TYPE_ARRAY, sizeof(steer_received), out.sizes.received,
+         BPF_F_MMAPABLE);
+    make(out.memory, "memory", BPF_MAP_TYPE_ARRAY_OF_MAPS, 4, 1, 0, chunks.get());
+    make(out.wakes, "wakes", BPF_MAP_TYPE_ARRAY_OF_MAPS, 4, STEER_MAX_SLOTS, 0, wake.get());
+    return error;
 }
 
 }  // namespace
 
+long make_chunks(std::size_t count) noexcept {
+    return make_map("chunks", BPF_MAP_TYPE_ARRAY, 4, STEER_CHUNK, static_cast<std::uint32_t>(count),
+                    BPF_F_MMAPABLE | BPF_F_INNER_MAP);
+}
+
+long make_wake() noexcept {
+    return make_map("wake", BPF_MAP_TYPE_RINGBUF, 0, 0, static_cast<std::uint32_t>(getpagesize()), 0);
+}
+
+long put_map(int maps, std::uint32_t index, int map) noexcept {
+    bpf_attr attr{};
+    attr.map_fd = static_cast<std::uint32_t>(maps);
+    attr.key = reinterpret_cast<std::uintptr_t>(&index);
+    attr.value = reinterpret_cast<std::uintptr_t>(&map);
+    return bpf(BPF_MAP_UPDATE_ELEM, attr);
+}
+
 Result<SteerFds> load_steer(bool split) {
     Object object;
     if (!object.read(kSection)) return fail(ENOEXEC, "cannot load the XDP program: its object is malformed");
-    SteerFds fds{-1, -1, -1, -1, -1, -1, -1, -1, false};
-    auto give_up = [&](const char* what, int error) {
-        for (const Map& map : kMaps)
-            if (fds.*map.fd >= 0) os::raw_syscall(SYS_close, fds.*map.fd);
-        return fail(error, explain(what, error));
-    };
-    for (const Map& map : kMaps) {
-        bpf_attr attr{};
-        attr.map_type = map.type;
-        attr.key_size = map.key;
-        attr.value_size = map.value;
-        attr.max_entries = map.entries;
-        attr.map_flags = map.flags;
-        set_name(attr.map_name, map.name);
-        const long fd = bpf(BPF_MAP_CREATE, attr);
-        if (fd < 0) return give_up(map.name.data(), static_cast<int>(-fd));
-        fds.*map.fd = static_cast<int>(fd);
+    auto fds = make_maps();
+    if (!fds) return fds;
+    long fd = split ? load_splitting(*fds) : -EOPNOTSUPP;
+    fds->splits = fd >= 0;
+    if (fd < 0) fd = load(object, numbers_of(*fds), nullptr);
+    if (fd < 0) {
+        close_all(*fds);
+        return fail(static_cast<int>(-fd), explain("the verifier refuses it", static_cast<int>(-fd)));
     }
-    long fd = split ? load_splitting(fds) : -EOPNOTSUPP;
-    fds.splits = fd >= 0;
-    if (fd < 0) fd = load(object, fds, nullptr);
-    if (fd < 0) return give_up("the verifier refuses it", static_cast<int>(-fd));
-    fds.program = static_cast<int>(fd);
+    fds->program = static_cast<int>(fd);
+    return fds;
+}
+
+Result<SteerFds> load_steer_copy(CopyMaps& copies) {
+    Object object;
+    if (!object.read(kCopySection))
+        return fail(ENOEXEC, "cannot load the tcx program: its object is malformed");
+    auto fds = make_maps();
+    if (!fds) return fds;
+    const Closing busy(make_map("busy", BPF_MAP_TYPE_ARRAY, 4, 4, 1, 0));
+    long fd = make_copy_maps(copies, busy);
+    if (fd >= 0) {
+        MapNumbers maps = numbers_of(*fds);
+        maps.insert(maps.end(), {{"rings", copies.rings.get()},
+                                 {"posted", copies.posted.get()},
+                                 {"received", copies.received.get()},
+                                 {"memory", copies.memory.get()},
+                                 {"wakes", copies.wakes.get()},
+                                 {"busy", busy.get()}});
+        fd = load(object, maps, nullptr, BPF_PROG_TYPE_SCHED_CLS);
+    }
+    if (fd < 0) {
+        close_all(*fds);
+        return fail(static_cast<int>(-fd), explain("the tcx program", static_cast<int>(-fd)));
+    }
+    fds->program = static_cast<int>(fd);
+    fds->splits = true;
     return fds;
 }
 

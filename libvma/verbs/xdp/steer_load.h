@@ -1,15 +1,29 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Loads the XDP program and its maps, with no more privileges than these need: CAP_BPF and CAP_NET_ADMIN.
+// Loads the XDP program or the tcx program, and its maps, with no more privileges than these need: CAP_BPF
+// and CAP_NET_ADMIN.
 #pragma once
 
 #include <linux/bpf.h>
 
+#include <cstddef>
+#include <cstdint>
+
 #include "libvma/runtime/error.h"
+#include "libvma/runtime/internal_fd.h"
 
 namespace vma::verbs::xdp {
 
 // bpf(2): returns its result, or a negative errno.
 long bpf(int command, bpf_attr& attr) noexcept;
+
+// What the tcx program has of its own. `sizes`: entries, powers of two but for `received`.
+struct CopySizes {
+    std::uint32_t posted = 0, received = 0;
+};
+struct CopyMaps {
+    CopySizes sizes;
+    InternalFd rings, posted, received, memory, wakes;
+};
 
 struct SteerFds {
     int program, xsks, flows5, flows3, config, sources, counts, rules;
@@ -19,5 +33,14 @@ struct SteerFds {
 // Returns eight descriptors for the caller to close, or none and the reason. `split`: a program that splits
 // is wanted; it needs CAP_PERFMON, too, and Linux 5.17.
 Result<SteerFds> load_steer(bool split);
+// The same for the tcx program, whose own maps `copies` gets (its `sizes` are set).
+Result<SteerFds> load_steer_copy(CopyMaps& copies);
+
+// Maps for those of the tcx program that hold maps: `count` chunks, which user space may map, and the
+// ring buffer of a slot. A descriptor, or a negative errno.
+long make_chunks(std::size_t count) noexcept;
+long make_wake() noexcept;
+// Puts a map into a map of maps. 0, or a negative errno.
+long put_map(int maps, std::uint32_t index, int map) noexcept;
 
 }  // namespace vma::verbs::xdp

@@ -20,6 +20,9 @@
 namespace vma::verbs::xdp {
 namespace {
 
+// BPF_TCX_INGRESS: newer than Debian 12's headers (Linux 6.6).
+constexpr auto kTcxIngress = 46;
+
 // How long attach() waits for a program of an unknown process. A program of this library goes any moment,
 // another tool's stays. A process without CAP_SYS_ADMIN cannot tell which it is.
 constexpr std::uint64_t kOurs = 1'000'000'000, kForeign = 20'000'000, kUnknown = 200'000'000;
@@ -86,26 +89,43 @@ steer_three_tuple three(const FlowSpec& s) noexcept {
 
 }  // namespace
 
-Result<Steering> Steering::attach(int ifindex, const std::string& name, Mode mode,
-                                  std::uint64_t deadline_ns) {
-    auto loaded = load_steer(mode == Mode::skb);  // a native driver's frames have no description
+const char* name_of(Mode mode) noexcept {
+    switch (mode) {
+        case Mode::drv:
+            return "drv";
+        case Mode::skb:
+            return "skb";
+        case Mode::tc:
+            break;
+    }
+    return "tc";
+}
+
+Result<void> Steering::adopt(const SteerFds& loaded) {
+    splits_ = loaded.splits;
+    program_ = InternalFd(loaded.program);
+    xsks_ = InternalFd(loaded.xsks);
+    flows5_ = InternalFd(loaded.flows5);
+    flows3_ = InternalFd(loaded.flows3);
+    config_ = InternalFd(loaded.config);
+    sources_ = InternalFd(loaded.sources);
+    counts_fd_ = InternalFd(loaded.counts);
+    rules_fd_ = InternalFd(loaded.rules);
+    if (!program_ || !xsks_ || !flows5_ || !flows3_ || !config_ || !sources_ || !counts_fd_ || !rules_fd_)
+        return fail(EMFILE, "too many descriptors");
+    if (!counts_.map(counts_fd_.get()) || !rules_.map(rules_fd_.get()))
+        return fail(ENOMEM, "no memory for the rules of the XDP program");
+    std::ranges::copy(rules_.seeds(), values_.seeds);
+    return {};
+}
+
+Result<Steering> Steering::attach(int ifindex, const std::string& name, Mode mode, std::uint64_t deadline_ns,
+                                  CopyMaps& copies) {
+    // A native driver's frames have no description that tells of datagrams.
+    auto loaded = mode == Mode::tc ? load_steer_copy(copies) : load_steer(mode == Mode::skb);
     if (!loaded) return std::unexpected(loaded.error());
     Steering s;
-    s.splits_ = loaded->splits;
-    s.program_ = InternalFd(loaded->program);
-    s.xsks_ = InternalFd(loaded->xsks);
-    s.flows5_ = InternalFd(loaded->flows5);
-    s.flows3_ = InternalFd(loaded->flows3);
-    s.config_ = InternalFd(loaded->config);
-    s.sources_ = InternalFd(loaded->sources);
-    s.counts_fd_ = InternalFd(loaded->counts);
-    s.rules_fd_ = InternalFd(loaded->rules);
-    if (!s.program_ || !s.xsks_ || !s.flows5_ || !s.flows3_ || !s.config_ || !s.sources_ || !s.counts_fd_ ||
-        !s.rules_fd_)
-        return fail(EMFILE, "too many descriptors");
-    if (!s.counts_.map(s.counts_fd_.get()) || !s.rules_.map(s.rules_fd_.get()))
-        return fail(ENOMEM, "no memory for the rules of the XDP program");
-    std::ranges::copy(s.rules_.seeds(), s.values_.seeds);
+    if (auto adopted = s.adopt(*loaded); !adopted) return std::unexpected(adopted.error());
 
     long link = -EBUSY;
     Program other = Program::unknown;
@@ -114,8 +134,9 @@ Result<Steering> Steering::attach(int ifindex, const std::string& name, Mode mod
         bpf_attr attr{};
         attr.link_create.prog_fd = static_cast<std::uint32_t>(s.program_.get());
         attr.link_create.target_ifindex = static_cast<std::uint32_t>(ifindex);
-        attr.link_create.attach_type = BPF_XDP;
-        attr.link_create.flags = mode == Mode::drv ? XDP_FLAGS_DRV_MODE : XDP_FLAGS_SKB_MODE;
+        attr.link_create.attach_type = mode == Mode::tc ? kTcxIngress : BPF_XDP;
+        if (mode != Mode::tc)
+            attr.link_create.flags = mode == Mode::drv ? XDP_FLAGS_DRV_MODE : XDP_FLAGS_SKB_MODE;
         link = bpf(BPF_LINK_CREATE, attr);
         if (link != -EBUSY && link != -EEXIST) break;
         // A process that ends gives up its name first and its program a little later. A process that has the
@@ -138,9 +159,8 @@ Result<Steering> Steering::attach(int ifindex, const std::string& name, Mode mod
                 ? fmt::format("another libvma process holds {}, or a foreign XDP program is attached", name)
                 : fmt::format("a foreign XDP program is attached to {}", name));
     if (link < 0)
-        return fail(static_cast<int>(-link),
-                    fmt::format("cannot attach an XDP program to {} ({} mode): {}", name,
-                                mode == Mode::drv ? "drv" : "skb", strerror(static_cast<int>(-link))));
+        return fail(static_cast<int>(-link), fmt::format("cannot attach a program to {} ({} mode): {}", name,
+                                                         name_of(mode), strerror(static_cast<int>(-link))));
     s.link_ = InternalFd(static_cast<int>(link));
     if (!s.link_) return fail(EMFILE, "too many descriptors");
     return s;

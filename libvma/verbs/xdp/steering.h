@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The XDP program on one netdev and its maps: attach, flow rules, sockets.
+// The program on one netdev and its maps: attach, flow rules, sockets.
 //
 // The program is attached by a bpf_link that only this process holds. So the kernel detaches it however the
 // process ends, and every flow returns to the kernel.
@@ -11,19 +11,23 @@
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/verbs/device.h"
 #include "libvma/verbs/xdp/steer.h"
+#include "libvma/verbs/xdp/steer_load.h"
 #include "libvma/verbs/xdp/steer_rules.h"
 
 namespace vma::verbs::xdp {
 
-enum class Mode { drv, skb };
+// By a driver's XDP, by generic XDP, or by tcx: the program copies the frames itself (CopyRings).
+enum class Mode { drv, skb, tc };
+const char* name_of(Mode mode) noexcept;
 
 class Steering {
   public:
     // Loads the program and attaches it. EBUSY: another program is attached (the message tells whose). A
     // process that has just ended may still hold the netdev. So attach() waits until `deadline_ns`
     // (CLOCK_MONOTONIC) while no process has announced itself as the holder.
-    static Result<Steering> attach(int ifindex, const std::string& name, Mode mode,
-                                   std::uint64_t deadline_ns);
+    // `copies`: what Mode::tc needs; it gets the program's maps.
+    static Result<Steering> attach(int ifindex, const std::string& name, Mode mode, std::uint64_t deadline_ns,
+                                   CopyMaps& copies);
 
     Result<void> set_config(const MacAddress& mac, std::uint32_t mtu);
     // 3-tuple rules take frames from these sources only; the others pass to the kernel.
@@ -41,6 +45,7 @@ class Steering {
     bool splits() const noexcept { return splits_; }
 
   private:
+    Result<void> adopt(const SteerFds& loaded);
     __u64& count_of(const FlowSpec& spec) const noexcept;
     Result<void> write_hashed(const FlowSpec& spec, std::uint32_t slot, std::uint64_t how) const;
     Result<void> write_config();

@@ -25,6 +25,8 @@ constexpr std::uint32_t kFillBatch = 32;  // to one queue before the others have
 // the most that all of them have.
 constexpr std::uint32_t kFurther = 1024, kLeastFurther = 256, kMostFurther = 16384;
 constexpr std::uint32_t kFurtherSends = 512;
+// Of the fill ring that an XSK has to have, although it only sends.
+constexpr std::uint32_t kUnusedRing = 64;
 
 void pause_msec() noexcept {
     timespec pause{0, 1'000'000};
@@ -32,6 +34,27 @@ void pause_msec() noexcept {
 }
 
 }  // namespace
+
+// How many receives each device has, on each queue; `further` of them for one that shares the netdev.
+struct XdpDevice::Plan {
+    std::uint32_t queues, first, further;
+    unsigned devices = 1;
+
+    Plan(const XdpConfig& config, Mode mode)
+        // The tcx program takes the frames of all queues to one ring.
+        : queues(mode == Mode::tc ? 1 : config.queues),
+          first(std::bit_floor(std::max(256u, config.rx_entries / queues))),
+          further(std::max(kLeastFurther, std::min(first, std::bit_floor(kFurther / queues)))) {
+        // Before 6.15 two XSKs of one queue may both take the same entry of the fill ring in generic mode.
+        if (mode != Mode::skb || generic_rx_is_locked())
+            devices = std::clamp(std::min(config.rings, 1 + kMostFurther / (further * queues)), 1u,
+                                 unsigned{STEER_MAX_SLOTS});
+    }
+    // Entries of a queue's ring of received frames, of all devices.
+    std::uint32_t received() const noexcept { return first + (devices - 1) * further; }
+    // Of its fill ring.
+    std::uint32_t posted() const noexcept { return devices == 1 ? first : std::bit_ceil(received()); }
+};
 
 Result<std::unique_ptr<XdpDevice>> XdpDevice::open(XdpConfig config) {
     if (const unsigned used = queues_in_use(config.name); used != 0)
@@ -48,17 +71,35 @@ Result<std::unique_ptr<XdpDevice>> XdpDevice::open(XdpConfig config) {
     }
     Error last{ENODEV, "no XDP mode to try"};
     for (Mode mode : config.modes) {
-        auto steering = Steering::attach(config.ifindex, config.name, mode, deadline);
+        CopyMaps maps;
+        if (mode == Mode::tc) {
+            // A frame has as many descriptors when it is sent.
+            if (config.mtu > (kMaxSendSge - 1) * std::size_t{STEER_ROOM}) continue;
+            const Plan plan(config, mode);
+            maps.sizes = {.posted = plan.posted(), .received = plan.received()};
+        }
+        auto steering = Steering::attach(config.ifindex, config.name, mode, deadline, maps);
         if (!steering) {
             last = steering.error();
+            if (mode == Mode::tc) {
+                log::once(log::Level::debug, "{}: {}", config.name, last.what);
+                continue;
+            }
             if (last.code == EBUSY || last.code == EPERM || last.code == EACCES) break;
             continue;
+        }
+        std::unique_ptr<CopyRings> copies;
+        if (mode == Mode::tc) {
+            auto made = CopyRings::make(std::move(maps));
+            if (!made) return std::unexpected(made.error());
+            copies = std::move(*made);
         }
         auto configured = steering->set_config(config.mac, config.mtu);
         if (!configured) return std::unexpected(configured.error());
         config.zero_copy = config.zero_copy && mode == Mode::drv;
         config.modes = {mode};
-        auto device = std::unique_ptr<XdpDevice>(new XdpDevice(std::move(config), std::move(*steering)));
+        auto device = std::unique_ptr<XdpDevice>(
+            new XdpDevice(std::move(config), std::move(*steering), std::move(copies)));
         device->deadline_ns_ = deadline;
         device->name_ = Holder::announce(device->config_.ifindex);
         return device;
@@ -66,50 +107,48 @@ Result<std::unique_ptr<XdpDevice>> XdpDevice::open(XdpConfig config) {
     return std::unexpected(last);
 }
 
-XdpDevice::XdpDevice(XdpConfig config, Steering steering)
-    : config_(std::move(config)), steering_(std::move(steering)) {
-    attr_.name = fmt::format("xdp:{} ({})", config_.name, config_.modes.front() == Mode::drv ? "drv" : "skb");
+XdpDevice::XdpDevice(XdpConfig config, Steering steering, std::unique_ptr<CopyRings> copies)
+    : config_(std::move(config)), rings_(std::move(copies)), steering_(std::move(steering)) {
+    copies_ = rings_.get();
+    const Plan plan(config_, mode());
+    config_.queues = plan.queues;
+    attr_.name = fmt::format("xdp:{} ({})", config_.name, name_of(mode()));
     attr_.ifindex = config_.ifindex;
     attr_.mac = config_.mac;
     attr_.mtu = config_.mtu;
     // A small chunk holds a whole frame of an ordinary Ethernet; larger frames come in several large ones.
-    attr_.chunk_size = config_.mtu + 14 + kHeadroom <= kSmallChunk ? kSmallChunk : kLargeChunk;
+    attr_.chunk_size =
+        copies_ != nullptr || config_.mtu + 14 + kHeadroom <= kSmallChunk ? kSmallChunk : kLargeChunk;
     attr_.rx_offset = kHeadroom;
     attr_.tx_headroom = kTxHeadroom;
     attr_.max_send_sge = kMaxSendSge;
     attr_.max_send_wr = std::bit_floor(std::max(64u, config_.tx_entries));
-    rx_per_queue_ = std::bit_floor(std::max(256u, config_.rx_entries / config_.queues));
-    fill_per_queue_ = rx_per_queue_;
+    rx_per_queue_ = plan.first;
+    fill_per_queue_ = plan.posted();
     attr_.max_recv_wr = rx_per_queue_ * config_.queues;
     attr_.recv_wr_hint = kSmallDepth * config_.queues;
-    attr_.level_events = true;
+    attr_.level_events = copies_ == nullptr;
     attr_.partial_sums = config_.partial_sums;
     attr_.lazy_tx = true;
     if (steering_.splits())
         attr_.datagrams_type = STEER_DATAGRAMS;
-    else if (config_.modes.front() == Mode::skb)
+    else if (mode() == Mode::skb)
         log::once(log::Level::debug,
                   "{}: the kernel gets super-frames of datagrams: CAP_PERFMON and Linux 5.17 spare that",
                   attr_.name);
     open_super_frames(config_.name, config_.inside);
-    attr_.kernel_moves_bulk = attr_.tso_copies && config_.modes.front() == Mode::skb;
-    plan_rings();
-    set_calls({&XdpSender::post_send, &XdpDevice::post_recv, &XdpDevice::poll_cq, &XdpDevice::req_notify_cq});
+    attr_.kernel_moves_bulk = attr_.tso_copies && mode() != Mode::drv;
+    share(plan);
+    set_calls({&XdpSender::post_send, &XdpDevice::post_recv, &XdpDevice::poll_cq, &XdpSender::req_notify_cq});
 }
 
-// Before 6.15 two XSKs of one queue may both take the same entry of the fill ring in generic mode.
-void XdpDevice::plan_rings() {
-    const std::uint32_t wanted = std::min(rx_per_queue_, std::bit_floor(kFurther / config_.queues));
-    const std::uint32_t each = std::max(kLeastFurther, wanted);
+void XdpDevice::share(const Plan& plan) {
+    if (plan.devices < 2) return;
     const std::uint32_t sends = std::min(kFurtherSends, attr_.max_send_wr);
-    const unsigned most =
-        std::min<unsigned>({config_.rings, STEER_MAX_SLOTS, 1 + kMostFurther / (each * config_.queues)});
-    if (most < 2 || (config_.modes.front() == Mode::skb && !generic_rx_is_locked())) return;
-    shared_ = std::make_unique<SharedPool>(most, each, sends);
+    shared_ = std::make_unique<SharedPool>(plan.devices, plan.further, sends);
     pool_ = shared_.get();
-    fill_per_queue_ = std::bit_ceil(rx_per_queue_ + (most - 1) * each);
-    attr_.further_recv = (most - 1) * each * config_.queues;
-    attr_.further_send = (most - 1) * sends;
+    attr_.further_recv = (plan.devices - 1) * plan.further * config_.queues;
+    attr_.further_send = (plan.devices - 1) * sends;
     attr_.max_recv_wr += attr_.further_recv;
 }
 
@@ -125,6 +164,10 @@ Result<std::unique_ptr<Device>> XdpDevice::further() {
 
 // The sockets go before the program.
 XdpDevice::~XdpDevice() { queues_.clear(); }
+
+Result<void> XdpDevice::back(void* memory, std::size_t length) {
+    return copies_ != nullptr ? copies_->back(memory, length) : Result<void>();
+}
 
 Result<ibv_mr*> XdpDevice::reg_mr(void* addr, std::size_t length) {
     if (have_mr_) return fail(EBUSY, "the device has its memory region already");
@@ -143,15 +186,17 @@ Result<ibv_mr*> XdpDevice::reg_mr(void* addr, std::size_t length) {
 
 Result<ibv_qp*> XdpDevice::create_qp(const ibv_qp_init_attr& init) {
     if (!have_mr_ || have_qp_) return fail(EINVAL, "one memory region first, then one QP");
+    const bool copies = copies_ != nullptr;
     XskConfig xsk{.ifindex = config_.ifindex,
-                  .rx_size = rx_per_queue_,
+                  .rx_size = copies ? 0 : rx_per_queue_,
                   .tx_size = attr_.max_send_wr,
-                  .fill_size = fill_per_queue_,
+                  .fill_size = copies ? kUnusedRing : fill_per_queue_,
                   .completion_size = std::bit_ceil(attr_.max_send_wr + attr_.further_send)};
     const bool one_chunk = config_.mtu + 14 + kHeadroom <= attr_.chunk_size;
     // A process that ends gives its sockets up one after the other, and last of all the queue.
     const std::uint64_t deadline = std::max(deadline_ns_, clock::monotonic_ns() + config_.patience_ns);
     const std::vector<std::uint16_t> ways = ways_to_bind(config_.zero_copy, one_chunk);
+    if (copies) copies_->use_posted(queues_.front()->fill);
     for (unsigned q = 0; q < config_.queues; q++) {
         if (q != 0) {
             queues_.push_back(std::make_unique<Xsk>());
@@ -184,7 +229,9 @@ Result<ibv_qp*> XdpDevice::create_qp(const ibv_qp_init_attr& init) {
                                    ? fmt::format("another process holds queue {} of {}", q, config_.name)
                                    : fmt::format("cannot bind to queue {} of {}: {}", q, config_.name,
                                                  strerror(error)));
-        if (auto set = steering_.set_socket(0, q, socket.fd()); !set) return std::unexpected(set.error());
+        auto set =
+            copies ? copies_->open(0, socket.rx, 0, rx_per_queue_) : steering_.set_socket(0, q, socket.fd());
+        if (!set) return std::unexpected(set.error());
     }
     if (auto opened = open_channel(); !opened) return std::unexpected(opened.error());
     if (shared_ != nullptr) shared_->set_completions(queues_.front()->completion);
@@ -300,8 +347,5 @@ int XdpDevice::poll_cq(ibv_cq* cq, int count, ibv_wc* wc) {
     auto& d = device_of<XdpDevice>(cq->context);
     return cq == &d.recv_cq_ ? d.poll_recv(count, wc) : d.poll_send(count, wc);
 }
-
-// The XSK is readable exactly while its RX ring is not empty, so there is nothing to arm.
-int XdpDevice::req_notify_cq(ibv_cq*, int) { return 0; }
 
 }  // namespace vma::verbs::xdp

@@ -51,6 +51,7 @@ class XdpDevice final : public XdpSender {
     static Result<std::unique_ptr<XdpDevice>> open(XdpConfig config);
     ~XdpDevice() override;
 
+    Result<void> back(void* memory, std::size_t length) override;
     Result<ibv_mr*> reg_mr(void* addr, std::size_t length) override;
     Result<ibv_qp*> create_qp(const ibv_qp_init_attr& init) override;
     Result<Flow*> create_flow(ibv_qp* qp, const FlowSpec& spec, std::uint32_t tag = 0) override;
@@ -65,26 +66,33 @@ class XdpDevice final : public XdpSender {
     // ---- for further devices ----
     SharedPool* pool() noexcept { return pool_; }
     Steering& steering() noexcept { return steering_; }
+    CopyRings* copies() noexcept { return copies_; }
     const std::string& netdev() const noexcept { return config_.name; }
     std::size_t queues() const noexcept { return queues_.size(); }
     Xsk& queue(std::size_t number) noexcept { return *queues_[number]; }
+    // Entries of the ring of received frames that devices before number `slot` have.
+    std::uint32_t receives_before(unsigned slot) const noexcept {
+        return rx_per_queue_ + (slot - 1) * pool_->receives();
+    }
     bool scatters() const noexcept { return scatter_; }
     bool inside() const noexcept { return config_.inside; }
-    static int req_notify_cq(ibv_cq* cq, int solicited_only);
 
   private:
-    XdpDevice(XdpConfig config, Steering steering);
+    XdpDevice(XdpConfig config, Steering steering, std::unique_ptr<CopyRings> copies);
 
     static int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad);
     static int poll_cq(ibv_cq* cq, int count, ibv_wc* wc);
 
-    void plan_rings();
+    struct Plan;
+    void share(const Plan& plan);
+    Mode mode() const noexcept { return config_.modes.front(); }
     int post(ibv_recv_wr* wr, ibv_recv_wr** bad) noexcept;
     Xsk* emptiest_queue() noexcept;
     int poll_recv(int count, ibv_wc* wc) noexcept;
     void wake_drivers() noexcept;
 
     XdpConfig config_;
+    std::unique_ptr<CopyRings> rings_;  // copies_
     Steering steering_;
     InternalFd name_;                // announces that this process holds the netdev
     std::uint64_t deadline_ns_ = 0;  // of the opening, CLOCK_MONOTONIC

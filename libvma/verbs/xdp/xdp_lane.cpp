@@ -11,6 +11,7 @@ namespace vma::verbs::xdp {
 
 XdpLane::XdpLane(XdpDevice& first, unsigned slot) : first_(first) {
     pool_ = first.pool();
+    copies_ = first.copies();
     slot_ = slot;
     attr_ = first.attr();
     attr_.further_recv = attr_.further_send = 0;
@@ -21,7 +22,11 @@ XdpLane::XdpLane(XdpDevice& first, unsigned slot) : first_(first) {
     scatter_ = first.scatters();
     memory_ = pool_->memory();
     open_super_frames(first.netdev(), first.inside());
-    set_calls({&XdpSender::post_send, &XdpLane::post_recv, &XdpLane::poll_cq, &XdpDevice::req_notify_cq});
+    set_calls({&XdpSender::post_send, &XdpLane::post_recv, &XdpLane::poll_cq, &XdpSender::req_notify_cq});
+}
+
+XdpLane::~XdpLane() {
+    if (copies_ != nullptr) copies_->close(slot_);
 }
 
 // Nothing to register: the memory is the ring's alone.
@@ -43,7 +48,7 @@ Result<ibv_qp*> XdpLane::create_qp(const ibv_qp_init_attr& init) {
         if (auto opened = queue.open(); !opened) return std::unexpected(opened.error());
         const XskConfig config{.ifindex = attr_.ifindex,
                                .queue = q,
-                               .rx_size = pool_->receives(),
+                               .rx_size = copies_ != nullptr ? 0 : pool_->receives(),
                                .tx_size = q == 0 ? attr_.max_send_wr : 0,
                                .own_pool = false};
         if (auto made = queue.make_rings(config); !made) return std::unexpected(made.error());
@@ -51,8 +56,10 @@ Result<ibv_qp*> XdpLane::create_qp(const ibv_qp_init_attr& init) {
             return fail(error, fmt::format("cannot bind another socket to queue {} of {}: {}", q,
                                            first_.netdev(), strerror(error)));
         taken_.emplace_back().reserve(pool_->receives());
-        if (auto set = first_.steering().set_socket(slot_ * STEER_MAX_QUEUES, q, queue.fd()); !set)
-            return std::unexpected(set.error());
+        auto set = copies_ != nullptr
+                       ? copies_->open(slot_, queue.rx, first_.receives_before(slot_), pool_->receives())
+                       : first_.steering().set_socket(slot_ * STEER_MAX_QUEUES, q, queue.fd());
+        if (!set) return std::unexpected(set.error());
     }
     if (auto opened = open_channel(); !opened) return std::unexpected(opened.error());
     slots_.resize(attr_.max_send_wr);

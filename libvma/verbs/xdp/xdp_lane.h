@@ -20,6 +20,8 @@ class XdpLane final : public XdpSender {
     // Number `slot` of the devices that share `first`, which outlives it.
     XdpLane(XdpDevice& first, unsigned slot);
 
+    ~XdpLane() override;
+
     Result<ibv_mr*> reg_mr(void* addr, std::size_t length) override;
     std::span<std::uint8_t> send_memory() noexcept override;
     // EINVAL, and what bind(2) says.

@@ -36,6 +36,10 @@ void XdpSender::open_super_frames(const std::string& netdev, bool datagrams) {
 }
 
 Result<void> XdpSender::open_channel() {
+    if (copies_ != nullptr) {
+        copies_->descriptor(slot_).mirror(&channel_.fd);
+        return {};
+    }
     if (queues_.size() == 1) {
         queues_.front()->mirror_fd(&channel_.fd);
         return {};
@@ -50,7 +54,19 @@ Result<void> XdpSender::open_channel() {
     return {};
 }
 
+// An XSK is readable exactly while its RX ring is not empty, so there is nothing to arm.
+int XdpSender::req_notify_cq(ibv_cq* cq, int) {
+    auto& d = device_of<XdpSender>(cq->context);
+    if (d.copies_ != nullptr && cq == &d.recv_cq_) d.copies_->arm(d.slot_);
+    return 0;
+}
+
+void XdpSender::consume_events(ibv_comp_channel*) noexcept {
+    if (copies_ != nullptr) copies_->consume(slot_);
+}
+
 std::uint64_t XdpSender::rx_device_drops() noexcept {
+    if (copies_ != nullptr) return copies_->dropped(slot_);
     std::uint64_t sum = 0;
     for (auto& queue : queues_) sum += queue->rx_drops();
     return sum;

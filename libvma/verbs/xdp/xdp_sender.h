@@ -11,6 +11,7 @@
 #include "libvma/verbs/lazy_kick.h"
 #include "libvma/verbs/send_slots.h"
 #include "libvma/verbs/software_device.h"
+#include "libvma/verbs/xdp/copy_rings.h"
 #include "libvma/verbs/xdp/descriptors.h"
 #include "libvma/verbs/xdp/shared_pool.h"
 #include "libvma/verbs/xdp/super_frames.h"
@@ -30,6 +31,7 @@ class XdpSender : public SoftwareDevice {
     std::uint64_t tx_held_since(const ibv_qp*) const noexcept final {
         return held_since_.load(std::memory_order_relaxed);
     }
+    void consume_events(ibv_comp_channel*) noexcept final;
     std::uint64_t rx_device_drops() noexcept final;
     std::uint64_t lock_waits() const noexcept final { return pool_waits_.load(std::memory_order_relaxed); }
 
@@ -41,6 +43,7 @@ class XdpSender : public SoftwareDevice {
     XdpSender() noexcept;
     // Of create_qp(), when the queues are bound.
     Result<void> open_channel();
+    static int req_notify_cq(ibv_cq* cq, int solicited_only);
     // Of the constructor: TSO by a packet socket, and super-frames of datagrams.
     void open_super_frames(const std::string& netdev, bool datagrams);
 
@@ -50,8 +53,9 @@ class XdpSender : public SoftwareDevice {
     InternalFd epoll_;                // channel of several queues
     std::uint8_t* memory_ = nullptr;  // the umem
     std::vector<std::unique_ptr<Xsk>> queues_;
-    SharedPool* pool_ = nullptr;  // of several devices on the same queues; null: there is one
-    unsigned slot_ = 0;           // this device's number there
+    CopyRings* copies_ = nullptr;  // null: the XSKs receive
+    SharedPool* pool_ = nullptr;   // of several devices on the same queues; null: there is one
+    unsigned slot_ = 0;            // this device's number there
     std::atomic<std::uint64_t> pool_waits_{0};
     SendSlots slots_;
     ChunksAway sent_;      // numbers: places in slots_

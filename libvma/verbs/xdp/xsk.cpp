@@ -131,15 +131,20 @@ Result<void> Xsk::make_rings(const XskConfig& config) {
     const std::uint32_t completion_size = config.tx_size == 0           ? 64
                                           : config.completion_size != 0 ? config.completion_size
                                                                         : config.tx_size;
+    // Of an XSK that only sends, `fill` is the caller's: see CopyRings.
+    XskRing<std::uint64_t> unused;
+    XskRing<std::uint64_t>& fill_ring = config.rx_size != 0 ? fill : unused;
     if (config.own_pool) {
-        if (auto r = fill.create(fd(), XDP_UMEM_FILL_RING, XDP_UMEM_PGOFF_FILL_RING, off->fr, fill_size); !r)
+        if (auto r = fill_ring.create(fd(), XDP_UMEM_FILL_RING, XDP_UMEM_PGOFF_FILL_RING, off->fr, fill_size);
+            !r)
             return r;
         if (auto r = completion.create(fd(), XDP_UMEM_COMPLETION_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
                                        off->cr, completion_size);
             !r)
             return r;
     }
-    if (auto r = rx.create(fd(), XDP_RX_RING, XDP_PGOFF_RX_RING, off->rx, config.rx_size); !r) return r;
+    if (config.rx_size != 0)
+        if (auto r = rx.create(fd(), XDP_RX_RING, XDP_PGOFF_RX_RING, off->rx, config.rx_size); !r) return r;
     if (config.tx_size != 0) {
         // In copy mode the kernel charges each frame on its way to the socket's send buffer, whose default
         // size holds some 200 frames.

@@ -112,7 +112,7 @@ void set_send_buffer(int fd, int bytes) noexcept;
 struct XskConfig {
     int ifindex = 0;
     std::uint32_t queue = 0;
-    std::uint32_t rx_size = 0;          // RX and fill ring
+    std::uint32_t rx_size = 0;          // RX and fill ring; 0: there is no RX ring
     std::uint32_t tx_size = 0;          // TX and completion ring; 0: this queue only receives
     std::uint32_t fill_size = 0;        // 0: rx_size
     std::uint32_t completion_size = 0;  // 0: tx_size

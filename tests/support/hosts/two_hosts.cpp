@@ -168,7 +168,8 @@ void TwoHosts::sysctl(Host host, const std::vector<std::string>& settings) const
 }
 
 bool TwoHosts::offloaded(Host host, int link) const {
-    return shows_offloading(ip(host, {"-d", "link", "show"}), interface(link));
+    return shows_offloading(ip(host, {"-d", "link", "show"}), interface(link)) ||
+           has_tcx_program(netns(host), interface(link));
 }
 
 bool TwoHosts::wait_offloaded(Host host, bool wanted, int link, milliseconds limit) const {

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The tcx program, which receives by copy (CopyRings). The end of steer.bpf.c, whose rules it follows.
+
+// What `memory` and `wakes` hold are maps of their own: a slot's chunks, and the ring
+// buffer by which its reader wakes.
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, STEER_RINGS);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __type(key, __u32);
+    __type(value, struct steer_ring);
+} rings SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __type(key, __u32);
+    __type(value, __u64);
+} posted SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __type(key, __u32);
+    __type(value, struct steer_received);
+} received SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, __u32);
+} memory SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+    __uint(max_entries, STEER_MAX_SLOTS);
+    __type(key, __u32);
+    __type(value, __u32);
+} wakes SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, __u32);
+} busy SEC(".maps");
+
+#define TCX_NEXT -1 /* of the kernel's enumeration: the kernel gets the frame */
+#define TCX_DROP 2  /* it is taken */
+#define WAITS 96    /* looks at a lock, 30 us and more: its owner copies one frame */
+#define PAUSES 12   /* calls between two looks */
+
+// Copies the frame to the chunks that are posted, from `taken` on. False: it does not fit.
+static __always_inline int copy_frame(struct __sk_buff* skb, const struct steer_ring* ring, __u32 at,
+                                      const struct steer_ring* free, __u32 taken, __u16 each) {
+    __u32 length = skb->len, zero = 0;
+    void* chunks = bpf_map_lookup_elem(&memory, &zero);
+    if (!chunks) return 0;
+    for (__u32 i = 0; i < STEER_MOST_CHUNKS; i++) {
+        __u32 from = i * STEER_ROOM;
+        if (from >= length) return 1;
+        __u32 place = (taken + i) & free->mask;
+        const __u64* offset = bpf_map_lookup_elem(&posted, &place);
+        if (!offset) return 0;
+        __u32 number = *offset / STEER_CHUNK;
+        char* to = bpf_map_lookup_elem(chunks, &number);
+        if (!to) return 0;
+        __u32 part = length - from;
+        if (part > STEER_ROOM) part = STEER_ROOM;
+        if (part == 0 || bpf_skb_load_bytes(skb, from, to + STEER_HEADROOM, part)) return 0;
+        if (each && i == 0) {
+            struct ethhdr* eth = (void*)(to + STEER_HEADROOM);
+            struct udphdr* udp = (void*)((char*)(eth + 1) + sizeof(struct iphdr));
+            eth->h_proto = bpf_htons(STEER_DATAGRAMS);
+            udp->check = each;
+        }
+        place = ring->first + ((at + i) & ring->mask);
+        struct steer_received* out = bpf_map_lookup_elem(&received, &place);
+        if (!out) return 0;
+        out->address = (__u64)number * STEER_CHUNK + STEER_HEADROOM;
+        out->length = part;
+        out->options = from + part < length ? STEER_CONTINUED : 0;
+    }
+    return 0;
+}
+
+// Takes the frame for this slot's ring. The kernel runs the program on several processors at once.
+static __always_inline int take(struct __sk_buff* skb, __u32 slot, __u16 each) {
+    __u32 zero = 0, number = STEER_POSTED;
+    struct steer_ring* ring = bpf_map_lookup_elem(&rings, &slot);
+    struct steer_ring* free = bpf_map_lookup_elem(&rings, &number);
+    __u32* lock = bpf_map_lookup_elem(&busy, &zero);
+    if (!ring || !free || !lock || !ring->mask) return TCX_NEXT;
+    __u32 wanted = (skb->len + STEER_ROOM - 1) / STEER_ROOM;
+
+    int mine = 0;
+    // No loop: the verifier follows a processor that guesses the end of one wrongly, and never ends.
+#pragma unroll
+    for (int i = 0; i < WAITS; i++) {
+        if (__sync_val_compare_and_swap(lock, 0, 1) == 0) {
+            mine = 1;
+            break;
+        }
+#pragma unroll
+        for (int pause = 0; pause < PAUSES; pause++) bpf_ktime_get_ns();
+    }
+    if (!mine) {
+        __sync_fetch_and_add(&ring->dropped, 1);
+        return TCX_DROP;
+    }
+    __u32 at = ring->producer, taken = free->consumer;
+    // Each look at user space's index costs a cache line's way between processors.
+    if (free->seen - taken < wanted) free->seen = *(volatile __u32*)&free->producer;
+    if (at - ring->seen + wanted > ring->mask + 1) ring->seen = *(volatile __u32*)&ring->consumer;
+    int fits = free->seen - taken >= wanted && at - ring->seen + wanted <= ring->mask + 1 &&
+               copy_frame(skb, ring, at, free, taken, each);
+    if (fits) {
+        // x86 keeps the order of stores.
+        *(volatile __u32*)&free->consumer = taken + wanted;
+        *(volatile __u32*)&ring->producer = at + wanted;
+    } else {
+        __sync_fetch_and_add(&ring->dropped, 1);
+    }
+    // A full barrier: the producer is visible before `armed` is read. The reader does the opposite.
+    __sync_lock_test_and_set(lock, 0);
+    if (*(volatile __u32*)&ring->armed && __sync_lock_test_and_set(&ring->armed, 0)) {
+        void* wake = bpf_map_lookup_elem(&wakes, &slot);
+        if (wake) bpf_ringbuf_output(wake, &zero, sizeof zero, BPF_RB_FORCE_WAKEUP);
+    }
+    return TCX_DROP;
+}
+
+SEC("tcx")
+int vma_steer_copy(struct __sk_buff* skb) {
+    // The kernel has taken a VLAN's tag off the frame.
+    if (skb->vlan_present) return TCX_NEXT;
+    const __u32 headers = sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct udphdr);
+    if ((void*)(long)skb->data + headers > (void*)(long)skb->data_end) bpf_skb_pull_data(skb, headers);
+    void* end = (void*)(long)skb->data_end;
+    struct ethhdr* eth = (void*)(long)skb->data;
+    struct iphdr* ip = (void*)(eth + 1);
+    struct udphdr* udp = (void*)(ip + 1);
+    if ((void*)(udp + 1) > end) return TCX_NEXT;
+    __u32 zero = 0;
+    struct steer_config* cfg = bpf_map_lookup_elem(&config, &zero);
+    if (!cfg) return TCX_NEXT;
+    __u32 found = rule_of(skb, cfg, eth, end);
+    if (!found) return TCX_NEXT;
+    __u16 each = 0;
+    if (ip->protocol == IPPROTO_UDP) {
+        each = skb->gso_segs > 1 ? skb->gso_size : 0;
+        if (!each && skb->len > cfg->max_udp_frame) return TCX_NEXT;
+    }
+    return take(skb, (found - 1) / STEER_MAX_QUEUES, each);
+}
