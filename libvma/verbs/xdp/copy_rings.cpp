@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-#include "libvma/os/raw_syscall.h"
+#include "libvma/verbs/xdp/descriptors.h"
 
 namespace vma::verbs::xdp {
 namespace {
@@ -18,41 +18,20 @@ std::atomic_ref<std::uint64_t> position(const MapMemory& page) noexcept {
     return std::atomic_ref(*page.as<std::uint64_t>());
 }
 
-std::uint64_t distance(const void* from, const void* to) noexcept {
-    return reinterpret_cast<std::uintptr_t>(to) - reinterpret_cast<std::uintptr_t>(from);
+// Where XskRing finds the parts of a ring whose entries lie elsewhere.
+xdp_ring_offset parts_of(const steer_ring& ring, const void* entries) noexcept {
+    return {.producer = offsetof(steer_ring, producer),
+            .consumer = offsetof(steer_ring, consumer),
+            .desc = reinterpret_cast<std::uintptr_t>(entries) - reinterpret_cast<std::uintptr_t>(&ring),
+            .flags = offsetof(steer_ring, flags)};
 }
+
+static_assert(STEER_HEADROOM == kHeadroom);
 
 }  // namespace
 
-MapMemory::MapMemory(MapMemory&& other) noexcept
-    : memory_(std::exchange(other.memory_, nullptr)), length_(other.length_) {}
-
-MapMemory& MapMemory::operator=(MapMemory&& other) noexcept {
-    std::swap(memory_, other.memory_);
-    std::swap(length_, other.length_);
-    return *this;
-}
-
-MapMemory::~MapMemory() {
-    if (memory_ != nullptr) munmap(memory_, length_);
-}
-
-bool MapMemory::map(int fd, std::size_t length, bool write, std::size_t offset) noexcept {
-    void* memory = mmap(nullptr, length, write ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd,
-                        static_cast<off_t>(offset));
-    if (memory == MAP_FAILED) return false;
-    madvise(memory, length, MADV_DONTFORK);
-    memory_ = memory;
-    length_ = length;
-    return true;
-}
-
 CopyRings::CopyRings(CopyMaps maps) noexcept
     : sizes_(maps.sizes), memory_map_(std::move(maps.memory)), wakes_map_(std::move(maps.wakes)) {}
-
-CopyRings::~CopyRings() {
-    for (unsigned slot = 0; slot < STEER_MAX_SLOTS; slot++) close(slot);
-}
 
 Result<std::unique_ptr<CopyRings>> CopyRings::make(CopyMaps maps) {
     const InternalFd rings = std::move(maps.rings), posted = std::move(maps.posted),
@@ -60,7 +39,7 @@ Result<std::unique_ptr<CopyRings>> CopyRings::make(CopyMaps maps) {
     std::unique_ptr<CopyRings> made(new CopyRings(std::move(maps)));
     if (!made->rings_.map(rings.get(), sizeof(steer_ring) * STEER_RINGS) ||
         !made->posted_.map(posted.get(), sizeof(std::uint64_t) * made->sizes_.posted) ||
-        !made->received_.map(received.get(), sizeof(steer_received) * made->sizes_.received)) {
+        !made->received_.map(received.get(), sizeof(xdp_desc) * made->sizes_.received)) {
         const int error = errno;
         return fail(error, fmt::format("mmap of the tcx program's rings: {}", strerror(error)));
     }
@@ -77,7 +56,9 @@ Result<void> CopyRings::back(void* memory, std::size_t length) {
     if (mmap(memory, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, map.get(), 0) == MAP_FAILED)
         return fail(errno, fmt::format("mmap of {} KiB of a map: {}", length / 1024, strerror(errno)));
     madvise(memory, length, MADV_DONTFORK);
-    if (const long r = put_map(memory_map_.get(), 0, map.get()); r < 0)
+    const std::uint32_t only = 0;
+    const int number = map.get();
+    if (const long r = update_map(memory_map_.get(), &only, &number); r < 0)
         return fail(static_cast<int>(-r),
                     fmt::format("the tcx program's memory: {}", strerror(static_cast<int>(-r))));
     return {};
@@ -85,12 +66,7 @@ Result<void> CopyRings::back(void* memory, std::size_t length) {
 
 void CopyRings::use_posted(XskRing<std::uint64_t>& fill) noexcept {
     steer_ring& shared = ring(STEER_POSTED);
-    fill.use(&shared,
-             {.producer = offsetof(steer_ring, producer),
-              .consumer = offsetof(steer_ring, consumer),
-              .desc = distance(&shared, posted_.as<void>()),
-              .flags = offsetof(steer_ring, flags)},
-             sizes_.posted);
+    fill.use(&shared, parts_of(shared, posted_.as<void>()), sizes_.posted);
     std::atomic_ref(shared.mask).store(sizes_.posted - 1, std::memory_order_release);
 }
 
@@ -103,17 +79,13 @@ Result<void> CopyRings::open(unsigned slot, XskRing<xdp_desc>& rx, std::uint32_t
     if (fd >= 0 &&
         (!wake.consumer.map(wake.fd.get(), page) || !wake.producer.map(wake.fd.get(), page, false, page)))
         fd = -errno;
-    if (fd >= 0) fd = put_map(wakes_map_.get(), slot, wake.fd.get());
+    const int number = wake.fd.get();
+    if (fd >= 0) fd = update_map(wakes_map_.get(), &slot, &number);
     if (fd < 0)
         return fail(static_cast<int>(-fd),
                     fmt::format("the tcx program's wake-ups: {}", strerror(static_cast<int>(-fd))));
     steer_ring& shared = ring(slot);
-    rx.use(&shared,
-           {.producer = offsetof(steer_ring, producer),
-            .consumer = offsetof(steer_ring, consumer),
-            .desc = distance(&shared, received_.as<steer_received>() + first),
-            .flags = offsetof(steer_ring, flags)},
-           size);
+    rx.use(&shared, parts_of(shared, received_.as<xdp_desc>() + first), size);
     shared.first = first;
     std::atomic_ref(shared.mask).store(size - 1, std::memory_order_release);
     return {};

@@ -16,36 +16,17 @@
 
 #include "libvma/runtime/error.h"
 #include "libvma/runtime/internal_fd.h"
+#include "libvma/verbs/xdp/map_memory.h"
 #include "libvma/verbs/xdp/steer.h"
 #include "libvma/verbs/xdp/steer_load.h"
 #include "libvma/verbs/xdp/xsk.h"
 
 namespace vma::verbs::xdp {
 
-// Shared memory of a map. A forked child has it no more.
-class MapMemory {
-  public:
-    MapMemory() = default;
-    MapMemory(MapMemory&& other) noexcept;
-    MapMemory& operator=(MapMemory&& other) noexcept;
-    ~MapMemory();
-    // False: errno says why. `write`: else it is only read.
-    bool map(int fd, std::size_t length, bool write = true, std::size_t offset = 0) noexcept;
-    template <class T>
-    T* as() const noexcept {
-        return static_cast<T*>(memory_);
-    }
-
-  private:
-    void* memory_ = nullptr;
-    std::size_t length_ = 0;
-};
-
 class CopyRings {
   public:
     // Maps the rings that the program has. Closes the descriptors.
     static Result<std::unique_ptr<CopyRings>> make(CopyMaps maps);
-    ~CopyRings();
 
     // Puts the program's memory in place of what is mapped at [memory, memory + length): page aligned, and
     // `length` a multiple of STEER_CHUNK. Its content is lost.

@@ -19,6 +19,7 @@
 #include <bpf/bpf_helpers.h>
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
+#include <linux/if_xdp.h>
 #include <linux/in.h>
 #include <linux/ip.h>
 #include <linux/udp.h>
@@ -205,9 +206,10 @@ static __always_inline __u16 datagram_length(struct xdp_md* ctx, const struct ip
     return type & GSO_UDP_L4 ? size : 0;
 }
 
-// The index + 1 of the frame's rule's slot, 0: the frame is the kernel's. `ctx`: the program's.
-static __always_inline __u32 rule_of(void* ctx, const struct steer_config* cfg, const struct ethhdr* eth,
-                                     const void* end) {
+// The index + 1 of the frame's rule's slot, 0: the frame is the kernel's. `ctx`: the program's. A rule
+// gives the configuration, too; frames to ports without rules do not cost that look.
+static __always_inline __u32 rule_of(void* ctx, const struct ethhdr* eth, const void* end,
+                                     const struct steer_config** cfg_out) {
     const struct iphdr* ip = (const void*)(eth + 1);
     const struct ports* ports = (const void*)(ip + 1);
     if ((const void*)(ports + 1) > end) return 0;
@@ -229,6 +231,10 @@ static __always_inline __u32 rule_of(void* ctx, const struct steer_config* cfg, 
         .dst_port = ports->dst,
         .protocol = ip->protocol,
     };
+    __u32 zero = 0;
+    const struct steer_config* cfg = bpf_map_lookup_elem(&config, &zero);
+    if (!cfg) return 0;
+    *cfg_out = cfg;
     __u32 found = slot_of_five(cfg, &five, counted);
     if (!found) {
         // The library checked the peer of a 5-tuple rule when it made the rule.
@@ -246,10 +252,8 @@ static __always_inline int steer(struct xdp_md* ctx, int splits) {
     struct iphdr* ip = (void*)(eth + 1);
     struct udphdr* udp = (void*)(ip + 1);
     if ((void*)(&udp->len) > end) return XDP_PASS;
-    __u32 zero = 0;
-    struct steer_config* cfg = bpf_map_lookup_elem(&config, &zero);
-    if (!cfg) return XDP_PASS;
-    __u32 found = rule_of(ctx, cfg, eth, end);
+    const struct steer_config* cfg = 0;
+    __u32 found = rule_of(ctx, eth, end, &cfg);
     if (!found) return XDP_PASS;
 
     __u16 each = 0;

@@ -127,12 +127,7 @@ struct steer_ring {
 #define STEER_POSTED STEER_MAX_SLOTS
 #define STEER_RINGS (STEER_MAX_SLOTS + 1)
 
-/* As struct xdp_desc. */
-struct steer_received {
-    __u64 address;
-    __u32 length;
-    __u32 options; /* STEER_CONTINUED: the frame goes on in the next one */
-};
+/* A received frame is a struct xdp_desc. XDP_PKT_CONTD is newer than Debian 12's headers. */
 #define STEER_CONTINUED 1
 
 /* Bytes of a chunk, and where the frame begins in it. */

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The tcx program, which receives by copy (CopyRings). The end of steer.bpf.c, whose rules it follows.
 
-// What `memory` and `wakes` hold are maps of their own: a slot's chunks, and the ring
-// buffer by which its reader wakes.
+// What `memory` and `wakes` hold are maps of their own: the chunks, and for each slot the ring buffer by
+// which its reader wakes.
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(max_entries, STEER_RINGS);
@@ -24,7 +24,7 @@ struct {
     __uint(max_entries, 1);
     __uint(map_flags, BPF_F_MMAPABLE);
     __type(key, __u32);
-    __type(value, struct steer_received);
+    __type(value, struct xdp_desc);
 } received SEC(".maps");
 
 struct {
@@ -61,7 +61,6 @@ static __always_inline int copy_frame(struct __sk_buff* skb, const struct steer_
     if (!chunks) return 0;
     for (__u32 i = 0; i < STEER_MOST_CHUNKS; i++) {
         __u32 from = i * STEER_ROOM;
-        if (from >= length) return 1;
         __u32 place = (taken + i) & free->mask;
         const __u64* offset = bpf_map_lookup_elem(&posted, &place);
         if (!offset) return 0;
@@ -69,7 +68,8 @@ static __always_inline int copy_frame(struct __sk_buff* skb, const struct steer_
         char* to = bpf_map_lookup_elem(chunks, &number);
         if (!to) return 0;
         __u32 part = length - from;
-        if (part > STEER_ROOM) part = STEER_ROOM;
+        int last = part <= STEER_ROOM;
+        if (!last) part = STEER_ROOM;
         if (part == 0 || bpf_skb_load_bytes(skb, from, to + STEER_HEADROOM, part)) return 0;
         if (each && i == 0) {
             struct ethhdr* eth = (void*)(to + STEER_HEADROOM);
@@ -78,11 +78,14 @@ static __always_inline int copy_frame(struct __sk_buff* skb, const struct steer_
             udp->check = each;
         }
         place = ring->first + ((at + i) & ring->mask);
-        struct steer_received* out = bpf_map_lookup_elem(&received, &place);
+        struct xdp_desc* out = bpf_map_lookup_elem(&received, &place);
         if (!out) return 0;
-        out->address = (__u64)number * STEER_CHUNK + STEER_HEADROOM;
-        out->length = part;
-        out->options = from + part < length ? STEER_CONTINUED : 0;
+        out->addr = (__u64)number * STEER_CHUNK + STEER_HEADROOM;
+        out->len = part;
+        out->options = last ? 0 : STEER_CONTINUED;
+        // Here, not by the next turn's beginning: the verifier need not follow a short part into the next
+        // turn.
+        if (last) return 1;
     }
     return 0;
 }
@@ -144,10 +147,8 @@ int vma_steer_copy(struct __sk_buff* skb) {
     struct iphdr* ip = (void*)(eth + 1);
     struct udphdr* udp = (void*)(ip + 1);
     if ((void*)(udp + 1) > end) return TCX_NEXT;
-    __u32 zero = 0;
-    struct steer_config* cfg = bpf_map_lookup_elem(&config, &zero);
-    if (!cfg) return TCX_NEXT;
-    __u32 found = rule_of(skb, cfg, eth, end);
+    const struct steer_config* cfg = 0;
+    __u32 found = rule_of(skb, eth, end, &cfg);
     if (!found) return TCX_NEXT;
     __u16 each = 0;
     if (ip->protocol == IPPROTO_UDP) {

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fmt/format.h>
 #include <linux/bpf.h>
+#include <linux/if_xdp.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -188,21 +189,6 @@ long make_map(std::string_view name, bpf_map_type type, std::uint32_t key, std::
     return bpf(BPF_MAP_CREATE, attr);
 }
 
-// Descriptors that go when the block ends.
-class Closing {
-  public:
-    explicit Closing(long fd) noexcept : fd_(fd) {}
-    ~Closing() {
-        if (fd_ >= 0) os::raw_syscall(SYS_close, fd_);
-    }
-    Closing(const Closing&) = delete;
-    Closing& operator=(const Closing&) = delete;
-    int get() const noexcept { return static_cast<int>(fd_); }
-
-  private:
-    long fd_;
-};
-
 void close_all(const SteerFds& fds) noexcept {
     for (const Map& map : kMaps)
         if (fds.*map.fd >= 0) os::raw_syscall(SYS_close, fds.*map.fd);
@@ -222,27 +208,49 @@ Result<SteerFds> make_maps() {
     return fds;
 }
 
+// Gives the descriptor, or negative errno, to its owner. 0, or a negative errno.
+long own(long fd, InternalFd& owner) noexcept {
+    if (fd < 0) return fd;
+    owner = InternalFd(static_cast<int>(fd));
+    return owner ? 0 : -EMFILE;
+}
+
 // The tcx program's own maps. 0, or a negative errno; `busy` is for the program alone.
-long make_copy_maps(CopyMaps& out, const Closing& busy) {
-    if (busy.get() < 0) return busy.get();
-    const Closing chunks(make_chunks(1)), wake(make_wake());
-    if (chunks.get() < 0) return chunks.get();
-    if (wake.get() < 0) return wake.get();
-    long error = 0;
-    const auto make = [&](InternalFd& to, std::string_view name, bpf_map_type type, std::uint32_t value,
-                          std::uint32_t entries, std::uint32_t flags, int inner = 0) {
-        if (error != 0) return;
-        const long fd = make_map(name, type, 4, value, entries, flags, inner);
-        if (fd >= 0) to = InternalFd(static_cast<int>(fd));
-        error = fd < 0 ? fd : to ? 0 : -EMFILE;
+long make_copy_maps(CopyMaps& out, InternalFd& busy) {
+    InternalFd chunks, wake;
+    if (const long error = own(make_chunks(1), chunks); error != 0) return error;
+    if (const long error = own(make_wake(), wake); error != 0) return error;
+    const struct {
+        InternalFd& owner;
+        const char* name;
+        bpf_map_type type;
+        std::uint32_t value, entries, flags;
+        int inner;
+    } maps[] = {
+        {out.rings, "rings", BPF_MAP_TYPE_ARRAY, sizeof(steer_ring), STEER_RINGS, BPF_F_MMAPABLE, 0},
+        {out.posted, "posted", BPF_MAP_TYPE_ARRAY, 8, out.sizes.posted, BPF_F_MMAPABLE, 0},
+        {out.received, "received", BPF_MAP_TYPE_ARRAY, sizeof(xdp_desc), out.sizes.received, BPF_F_MMAPABLE,
+         0},
+        {out.memory, "memory", BPF_MAP_TYPE_ARRAY_OF_MAPS, 4, 1, 0, chunks.get()},
+        {out.wakes, "wakes", BPF_MAP_TYPE_ARRAY_OF_MAPS, 4, STEER_MAX_SLOTS, 0, wake.get()},
+        {busy, "busy", BPF_MAP_TYPE_ARRAY, 4, 1, 0, 0},
     };
-    make(out.rings, "rings", BPF_MAP_TYPE_ARRAY, sizeof(steer_ring), STEER_RINGS, BPF_F_MMAPABLE);
-    make(out.posted, "posted", BPF_MAP_TYPE_ARRAY, 8, out.sizes.posted, BPF_F_MMAPABLE);
-    make(out.received, "received", BPF_MAP_TYPE_ARRAY, sizeof(steer_received), out.sizes.received,
-         BPF_F_MMAPABLE);
-    make(out.memory, "memory", BPF_MAP_TYPE_ARRAY_OF_MAPS, 4, 1, 0, chunks.get());
-    make(out.wakes, "wakes", BPF_MAP_TYPE_ARRAY_OF_MAPS, 4, STEER_MAX_SLOTS, 0, wake.get());
-    return error;
+    for (const auto& m : maps)
+        if (const long error =
+                own(make_map(m.name, m.type, 4, m.value, m.entries, m.flags, m.inner), m.owner);
+            error != 0)
+            return error;
+    return 0;
+}
+
+// What a loader returns: `program` is its descriptor, or why there is none.
+Result<SteerFds> loaded(SteerFds& fds, long program, const char* what) {
+    if (program < 0) {
+        close_all(fds);
+        return fail(static_cast<int>(-program), explain(what, static_cast<int>(-program)));
+    }
+    fds.program = static_cast<int>(program);
+    return fds;
 }
 
 }  // namespace
@@ -256,11 +264,12 @@ long make_wake() noexcept {
     return make_map("wake", BPF_MAP_TYPE_RINGBUF, 0, 0, static_cast<std::uint32_t>(getpagesize()), 0);
 }
 
-long put_map(int maps, std::uint32_t index, int map) noexcept {
+long update_map(int map, const void* key, const void* value, std::uint64_t how) noexcept {
     bpf_attr attr{};
-    attr.map_fd = static_cast<std::uint32_t>(maps);
-    attr.key = reinterpret_cast<std::uintptr_t>(&index);
-    attr.value = reinterpret_cast<std::uintptr_t>(&map);
+    attr.flags = how;
+    attr.map_fd = static_cast<std::uint32_t>(map);
+    attr.key = reinterpret_cast<std::uintptr_t>(key);
+    attr.value = reinterpret_cast<std::uintptr_t>(value);
     return bpf(BPF_MAP_UPDATE_ELEM, attr);
 }
 
@@ -272,12 +281,7 @@ Result<SteerFds> load_steer(bool split) {
     long fd = split ? load_splitting(*fds) : -EOPNOTSUPP;
     fds->splits = fd >= 0;
     if (fd < 0) fd = load(object, numbers_of(*fds), nullptr);
-    if (fd < 0) {
-        close_all(*fds);
-        return fail(static_cast<int>(-fd), explain("the verifier refuses it", static_cast<int>(-fd)));
-    }
-    fds->program = static_cast<int>(fd);
-    return fds;
+    return loaded(*fds, fd, "the verifier refuses it");
 }
 
 Result<SteerFds> load_steer_copy(CopyMaps& copies) {
@@ -286,7 +290,7 @@ Result<SteerFds> load_steer_copy(CopyMaps& copies) {
         return fail(ENOEXEC, "cannot load the tcx program: its object is malformed");
     auto fds = make_maps();
     if (!fds) return fds;
-    const Closing busy(make_map("busy", BPF_MAP_TYPE_ARRAY, 4, 4, 1, 0));
+    InternalFd busy;
     long fd = make_copy_maps(copies, busy);
     if (fd >= 0) {
         MapNumbers maps = numbers_of(*fds);
@@ -298,13 +302,8 @@ Result<SteerFds> load_steer_copy(CopyMaps& copies) {
                                  {"busy", busy.get()}});
         fd = load(object, maps, nullptr, BPF_PROG_TYPE_SCHED_CLS);
     }
-    if (fd < 0) {
-        close_all(*fds);
-        return fail(static_cast<int>(-fd), explain("the tcx program", static_cast<int>(-fd)));
-    }
-    fds->program = static_cast<int>(fd);
     fds->splits = true;
-    return fds;
+    return loaded(*fds, fd, "the tcx program");
 }
 
 }  // namespace vma::verbs::xdp

@@ -40,7 +40,8 @@ Result<SteerFds> load_steer_copy(CopyMaps& copies);
 // ring buffer of a slot. A descriptor, or a negative errno.
 long make_chunks(std::size_t count) noexcept;
 long make_wake() noexcept;
-// Puts a map into a map of maps. 0, or a negative errno.
-long put_map(int maps, std::uint32_t index, int map) noexcept;
+// Writes an element of a map: of a map of maps, a map's descriptor. 0, or a negative errno. `how`: BPF_ANY
+// or what else bpf(2) has.
+long update_map(int map, const void* key, const void* value, std::uint64_t how = BPF_ANY) noexcept;
 
 }  // namespace vma::verbs::xdp

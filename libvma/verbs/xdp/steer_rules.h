@@ -4,36 +4,15 @@
 #pragma once
 
 #include <linux/types.h>
-#include <sys/mman.h>
 
 #include <array>
 #include <cstdint>
-#include <memory>
 
 #include "libvma/verbs/device.h"
+#include "libvma/verbs/xdp/map_memory.h"
 #include "libvma/verbs/xdp/steer.h"
 
 namespace vma::verbs::xdp {
-
-// The memory of a map with BPF_F_MMAPABLE. A forked child has it no more.
-template <class T>
-class MappedArray {
-  public:
-    bool map(int fd) noexcept {
-        void* memory = mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        if (memory == MAP_FAILED) return false;
-        madvise(memory, sizeof(T), MADV_DONTFORK);
-        memory_.reset(static_cast<T*>(memory));
-        return true;
-    }
-    T& operator*() const noexcept { return *memory_; }
-
-  private:
-    struct Unmap {
-        void operator()(T* memory) const noexcept { munmap(memory, sizeof(T)); }
-    };
-    std::unique_ptr<T, Unmap> memory_;
-};
 
 class SteerRules {
   public:

@@ -27,15 +27,6 @@ constexpr auto kTcxIngress = 46;
 // another tool's stays. A process without CAP_SYS_ADMIN cannot tell which it is.
 constexpr std::uint64_t kOurs = 1'000'000'000, kForeign = 20'000'000, kUnknown = 200'000'000;
 
-long update(int map, const void* key, const void* value, std::uint64_t how = BPF_ANY) noexcept {
-    bpf_attr attr{};
-    attr.flags = how;
-    attr.map_fd = static_cast<std::uint32_t>(map);
-    attr.key = reinterpret_cast<std::uintptr_t>(key);
-    attr.value = reinterpret_cast<std::uintptr_t>(value);
-    return bpf(BPF_MAP_UPDATE_ELEM, attr);
-}
-
 void erase(int map, const void* key) noexcept {
     bpf_attr attr{};
     attr.map_fd = static_cast<std::uint32_t>(map);
@@ -174,7 +165,7 @@ Result<void> Steering::set_config(const MacAddress& mac, std::uint32_t mtu) {
 
 Result<void> Steering::write_config() {
     std::uint32_t key = 0;
-    if (long r = update(config_.get(), &key, &values_); r < 0)
+    if (long r = update_map(config_.get(), &key, &values_); r < 0)
         return fail(static_cast<int>(-r),
                     fmt::format("XDP program's configuration: {}", strerror(static_cast<int>(-r))));
     return {};
@@ -201,7 +192,7 @@ Result<void> Steering::set_sources(const net::SourceFilter& sources) {
     for (const net::SourcePrefix& p : listed) {
         if (has(listed_, p)) continue;
         steer_source key = key_of(p);
-        if (long r = update(sources_.get(), &key, &value); r < 0)
+        if (long r = update_map(sources_.get(), &key, &value); r < 0)
             return fail(static_cast<int>(-r),
                         fmt::format("XDP program's sources: {}", strerror(static_cast<int>(-r))));
     }
@@ -221,7 +212,7 @@ Result<void> Steering::set_sources(const net::SourceFilter& sources) {
 
 Result<void> Steering::set_socket(std::uint32_t slot, std::uint32_t queue, int xsk_fd) {
     std::uint32_t key = slot + queue, value = static_cast<std::uint32_t>(xsk_fd);
-    if (long r = update(xsks_.get(), &key, &value); r < 0)
+    if (long r = update_map(xsks_.get(), &key, &value); r < 0)
         return fail(static_cast<int>(-r), fmt::format("XDP socket map: {}", strerror(static_cast<int>(-r))));
     return {};
 }
@@ -234,10 +225,10 @@ Result<void> Steering::write_hashed(const FlowSpec& spec, std::uint32_t slot, st
     long r;
     if (spec.is_five_tuple()) {
         steer_five_tuple key = five(spec);
-        r = update(flows5_.get(), &key, &slot, how);
+        r = update_map(flows5_.get(), &key, &slot, how);
     } else {
         steer_three_tuple key = three(spec);
-        r = update(flows3_.get(), &key, &slot, how);
+        r = update_map(flows3_.get(), &key, &slot, how);
     }
     if (r < 0)
         return fail(static_cast<int>(-r), fmt::format("flow rule: {}", strerror(static_cast<int>(-r))));

@@ -19,7 +19,7 @@ namespace vma::verbs::xdp {
 namespace {
 
 constexpr std::uint32_t kTxHeadroom = 64;  // metadata needs 24 bytes; a cache line keeps headers aligned
-constexpr std::uint32_t kSmallChunk = 2048, kLargeChunk = 4096;
+constexpr std::uint32_t kSmallChunk = STEER_CHUNK, kLargeChunk = 4096;
 constexpr std::uint32_t kFillBatch = 32;  // to one queue before the others have a turn
 // Receives of a further device, on all queues together: a burst for a thread that does something else. And
 // the most that all of them have.

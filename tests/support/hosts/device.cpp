@@ -2,10 +2,8 @@
 // See device.h.
 #include "device.h"
 
-#include <fcntl.h>
 #include <linux/bpf.h>
 #include <net/if.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -14,7 +12,6 @@
 #include <sstream>
 #include <stdexcept>
 #include <string_view>
-#include <thread>
 
 #include "process.h"
 
@@ -91,20 +88,12 @@ bool shows_offloading(const std::string& links, const std::string& interface) {
     return false;
 }
 
-bool has_tcx_program(const std::string& netns, const std::string& interface) {
+bool has_tcx_program(const std::string& interface) {
     constexpr auto kTcxIngress = 46;  // BPF_TCX_INGRESS, Linux 6.6
-    bool found = false;
-    // A thread's namespace is its own.
-    std::thread asks([&] {
-        const Fd space(open(("/run/netns/" + netns).c_str(), O_RDONLY | O_CLOEXEC));
-        if (setns(space.get(), CLONE_NEWNET) != 0) return;
-        bpf_attr attr{};
-        attr.query.target_fd = if_nametoindex(interface.c_str());
-        attr.query.attach_type = kTcxIngress;
-        found = syscall(SYS_bpf, BPF_PROG_QUERY, &attr, sizeof attr) == 0 && attr.query.prog_cnt != 0;
-    });
-    asks.join();
-    return found;
+    bpf_attr attr{};
+    attr.query.target_fd = if_nametoindex(interface.c_str());
+    attr.query.attach_type = kTcxIngress;
+    return syscall(SYS_bpf, BPF_PROG_QUERY, &attr, sizeof attr) == 0 && attr.query.prog_cnt != 0;
 }
 
 }  // namespace testing_support

@@ -36,7 +36,8 @@ std::string adapter_preload(const std::string& netns);
 // Does the library use the interface now, judged by what `ip -d link show` says of the namespace's
 // interfaces?
 bool shows_offloading(const std::string& links, const std::string& interface);
-// Does a tcx program take frames of the interface? `ip link` does not show it.
-bool has_tcx_program(const std::string& netns, const std::string& interface);
+// Does a tcx program take frames of the interface, on the host where this thread is? `ip link` does not show
+// it.
+bool has_tcx_program(const std::string& interface);
 
 }  // namespace testing_support

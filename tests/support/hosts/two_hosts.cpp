@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "device.h"
+#include "on_host.h"
 
 namespace testing_support {
 namespace {
@@ -168,8 +169,9 @@ void TwoHosts::sysctl(Host host, const std::vector<std::string>& settings) const
 }
 
 bool TwoHosts::offloaded(Host host, int link) const {
-    return shows_offloading(ip(host, {"-d", "link", "show"}), interface(link)) ||
-           has_tcx_program(netns(host), interface(link));
+    if (shows_offloading(ip(host, {"-d", "link", "show"}), interface(link))) return true;
+    const On there(*this, host);
+    return has_tcx_program(interface(link));
 }
 
 bool TwoHosts::wait_offloaded(Host host, bool wanted, int link, milliseconds limit) const {
