@@ -16,6 +16,9 @@ class BulkRun {
   public:
     // Bytes of a run, from which on it is long. What is shorter is over before it matters.
     static constexpr std::uint64_t kLong = 64u << 20;
+    // Payload bytes from which on a received frame counts. The kernel's bulk comes in frames of 60,000 and
+    // more, short writes in shorter ones; with those the library is faster.
+    static constexpr std::uint32_t kLongFrame = 48u << 10;
     // Bytes of each period, with fewer of which the run is over: some 0.7 Gbit/s.
     static constexpr std::uint64_t kLeast = 8u << 20;
     static constexpr Msec kPeriod{100};

@@ -111,6 +111,8 @@ struct DeviceAttr {
     bool tso_copies = false;
     // The kernel moves long runs of data faster: it passes them on whole, and this device copies them.
     bool kernel_moves_bulk = false;
+    // Also what is received: the kernel's frames do not suffer from this device's program.
+    bool kernel_receives_bulk = false;
     std::uint32_t flow_tags = 0;    // largest tag for create_flow(), 0: none
     bool arrival_times = false;     // the device sets kWcTimestamp
     bool arrival_realtime = false;  // the times are CLOCK_REALTIME's

@@ -261,6 +261,32 @@ void tcp_window() {
     CHECK(got == sent);
 }
 
+// A socket whose packets are lent stays with the library, however much it moves: the kernel lends nothing.
+void tcp_bulk() {
+    const int fd = tcp();
+    const std::string block = made(131072, 9);
+    constexpr std::size_t kBlocks = 640;  // 80 MiB
+    std::thread writer([&] {
+        for (std::size_t i = 0; i < kBlocks; i++)
+            CHECK(send(fd, block.data(), block.size(), 0) == static_cast<ssize_t>(block.size()));
+    });
+    for (std::size_t got = 0; got < kBlocks * block.size();) {
+        Packet packet;
+        const int n = packet.receive(fd, MSG_VMA_ZCOPY_FORCE);
+        CHECK(n > 0 && packet.held());
+        const std::string content = packet.content();
+        for (std::size_t i = 0; i < content.size();) {
+            const std::size_t at = (got + i) % block.size(),
+                              length = std::min(content.size() - i, block.size() - at);
+            CHECK(content.compare(i, length, block, at, length) == 0);
+            i += length;
+        }
+        got += content.size();
+        CHECK(packet.give_back(fd) == 0);
+    }
+    writer.join();
+}
+
 // ---- both ----
 
 // A child has nothing of what its parent keeps.
@@ -342,6 +368,7 @@ int main(int argc, char** argv) {
                        {"udp_share", udp_share},
                        {"tcp_content", tcp_content},
                        {"tcp_window", tcp_window},
+                       {"tcp_bulk", tcp_bulk},
                        {"forked", forked},
                        {"stress", stress},
                        {"random_order", random_order}});

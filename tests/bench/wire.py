@@ -18,6 +18,13 @@ DEVICE = {"a": "veth0", "b": "veth1"}        # in their namespaces
 # A processor each: unpinned, the scheduler puts both on one or wakes a sleeping one.
 CPU = {"a": 0, "b": 1}
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Prints how many tcx programs a netdev has; Debian 12's bpftool does not know them. 46: BPF_TCX_INGRESS.
+COUNT_TCX = """
+import ctypes, socket
+count = ctypes.c_uint32(0)
+ctypes.CDLL("libbpf.so.1").bpf_prog_query(socket.if_nametoindex("%s"), 46, 0, None, None, ctypes.byref(count))
+print(count.value)
+"""
 PATIENCE = 10.0                              # seconds a program may take longer than it was asked to
 
 
@@ -196,7 +203,9 @@ class Wire:
         return json.loads(run("ip", "-n", self.name[side], "-j", "link", "show", "dev", DEVICE[side]))[0]
 
     def has_program(self, side):
-        return "xdp" in self.link(side)
+        """Whether a program takes frames from the device: by XDP or, on a veth device, by tcx."""
+        return "xdp" in self.link(side) or self.inside(
+            side, sys.executable, "-S", "-E", "-c", COUNT_TCX % DEVICE[side]).strip() not in ("", "0")
 
     def congestion_control(self):
         """What a connection from a to b begins with."""

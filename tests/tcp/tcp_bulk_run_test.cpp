@@ -12,13 +12,17 @@ namespace {
 
 constexpr std::uint64_t kMs = 1'000'000;
 
-verbs::wire::WireConfig wire_config(bool kernel_moves_bulk = true) {
+enum class Kernel { moves_nothing, sends, receives };
+
+verbs::wire::WireConfig wire_config(Kernel kernel) {
     return {.max_recv_wr = 8192,
             .tx_checksum = verbs::wire::TxChecksum::complete,
             .lazy_tx = verbs::wire::LazyTx::fake_clock,
             .max_tso = 65495,
             .tso_copies = true,
-            .kernel_moves_bulk = kernel_moves_bulk};
+            .super_frames = true,
+            .kernel_moves_bulk = kernel == Kernel::sends,
+            .kernel_receives_bulk = kernel == Kernel::receives};
 }
 
 TEST(BulkRun, IsLongAfterSixtyFourMegabytes) {
@@ -42,7 +46,7 @@ TEST(BulkRun, EndsWithAPauseOrASlowPeriod) {
 }
 
 struct Pair {
-    explicit Pair(bool kernel_moves_bulk = true) : w(1, wire_config(kernel_moves_bulk)) { w.pair(c, s); }
+    explicit Pair(Kernel kernel = Kernel::sends) : w(1, wire_config(kernel)) { w.pair(c, s); }
     // Moves `megabytes` more in writes of `write` bytes; `pause` ns pass behind each megabyte.
     void move(unsigned megabytes, std::size_t write, std::uint64_t pause) {
         const std::string data(write, 'b');
@@ -71,7 +75,7 @@ TEST(TcpBulkRun, ASenderOfLongWritesIsSeen) {
     EXPECT_FALSE(t.c->bulk_seen());
     t.move(8, 131'072, 5 * kMs);
     EXPECT_TRUE(t.c->bulk_seen());
-    EXPECT_FALSE(t.s->bulk_seen()) << "what is received does not count";
+    EXPECT_FALSE(t.s->bulk_seen()) << "with this device what is received does not count";
     t.c->keep_bulk();
     t.move(8, 131'072, 5 * kMs);
     EXPECT_FALSE(t.c->bulk_seen()) << "it cannot be moved, and is not asked again";
@@ -88,9 +92,26 @@ TEST(TcpBulkRun, OthersAreNot) {
         slow.move(80, 131'072, 20 * kMs);
         EXPECT_FALSE(slow.c->bulk_seen());
     }
-    Pair elsewhere(false);
+    Pair elsewhere(Kernel::moves_nothing);
     elsewhere.move(80, 131'072, kMs);
     EXPECT_FALSE(elsewhere.c->bulk_seen()) << "the device copies nothing more than the kernel";
+    EXPECT_FALSE(elsewhere.s->bulk_seen());
+}
+
+TEST(TcpBulkRun, AReceiverOfLongFramesIsSeen) {
+    Pair t(Kernel::receives);
+    t.move(60, 131'072, 5 * kMs);
+    EXPECT_FALSE(t.s->bulk_seen());
+    t.move(16, 131'072, 5 * kMs);
+    EXPECT_TRUE(t.s->bulk_seen());
+    EXPECT_FALSE(t.c->bulk_seen()) << "with this device what is sent does not count";
+}
+
+// Those of a sender of short writes, which the library receives faster than the kernel.
+TEST(TcpBulkRun, AReceiverOfShorterFramesIsNot) {
+    Pair t(Kernel::receives);
+    t.move(120, 16'384, kMs);
+    EXPECT_FALSE(t.s->bulk_seen());
 }
 
 }  // namespace

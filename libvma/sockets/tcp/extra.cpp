@@ -32,6 +32,7 @@ ssize_t TcpExtra::receive_lent(HeldReceive& r) {
             Pin pin(transport_);
             tcp::Connection* const c = pin.connection;
             if (c == nullptr) return -ENOTCONN;
+            c->keep_bulk();  // the kernel lends nothing
             tcp::LentData data;
             ssize_t n = -EAGAIN;
             if (c->readable() != 0) {

@@ -96,7 +96,7 @@ ssize_t TcpStream::receive_ours(int fd, IovCursor& at, int flags) {
     Pin pin(transport_);
     tcp::Connection* const c = pin.connection;
     if (c == nullptr) return -ENOTCONN;
-    if (__builtin_expect(c->urgent_seen(), 0) && !stuck_.load(std::memory_order_relaxed)) return -EREMOTE;
+    if (__builtin_expect(c->urgent_seen() || c->bulk_seen(), 0) && leaving(*c) != nullptr) return -EREMOTE;
     const bool peek = (flags & MSG_PEEK) != 0;
     bool waits = blocks(flags);
     const unsigned how =

@@ -41,6 +41,9 @@ void Receiver::input(ring::RxBuffer* list) noexcept {
             tcb_.acceptance.reopen(first);
             continue;
         }
+        if (first->payload_length >= BulkRun::kLongFrame && first->ring->attr().kernel_receives_bulk &&
+            bulk_.add(first->payload_length, now))
+            tcb_.shown.see_bulk();
         // Without SACK a sender counts the duplicate ACKs, one for each segment behind a gap.
         const bool counted = !tcb_.pcb->sack() && ntohl(header_of(*first).seq) != tcb_.pcb->rcv_nxt();
         lwip::Piece* p = merge && !counted ? merged_part(first, list, tcb_.counters.merged) : tcp_part(first);

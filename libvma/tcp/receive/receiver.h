@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "libvma/tcp/bulk_run.h"
 #include "libvma/tcp/lwip/types.h"
 #include "libvma/tcp/receive/lent_data.h"
 #include "libvma/tcp/receive/reassembly.h"
@@ -86,6 +87,7 @@ class Receiver {
     bool replaying_ = false;    // lwIP is given that FIN again
     bool fin_room_ = false;     // the window was made one larger for the peer's FIN
     bool processing_ = false;   // a received segment is in lwIP
+    BulkRun bulk_;              // of long frames
     std::atomic<bool> scarce_{false};
     bool filtered_ = false;                   // a callback of the program sees data first
     std::atomic<bool> undecided_{false};      // it has yet to see what the queue has, or sees it now

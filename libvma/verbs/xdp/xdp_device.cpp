@@ -138,6 +138,7 @@ XdpDevice::XdpDevice(XdpConfig config, Steering steering, std::unique_ptr<CopyRi
                   attr_.name);
     open_super_frames(config_.name, config_.inside);
     attr_.kernel_moves_bulk = attr_.tso_copies && mode() != Mode::drv;
+    attr_.kernel_receives_bulk = attr_.kernel_moves_bulk && copies_ != nullptr;
     share(plan);
     set_calls({&XdpSender::post_send, &XdpDevice::post_recv, &XdpDevice::poll_cq, &XdpSender::req_notify_cq});
 }

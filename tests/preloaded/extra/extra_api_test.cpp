@@ -17,6 +17,7 @@ TEST_F(ExtraApi, BoundsWhatAProgramKeeps) {
     EXPECT_NE(log.find("it gets copies until"), std::string::npos) << log;
 }
 TEST_F(ExtraApi, ReceivesStreamsWithoutCopying) { run("extra_receive", {"tcp_content", "tcp_window"}); }
+TEST_F(ExtraApi, LentStreamsStayWithTheLibrary) { run("extra_receive", {"tcp_bulk"}); }
 TEST_F(ExtraApi, StatisticsShowWhatIsKept) {
     Process peer = hosts.run(Host::b, {app("extra_callback"), "peer", "198.18.1.2"});
     ASSERT_TRUE(peer.wait_for_out("ready")) << peer.err() << peer.out();

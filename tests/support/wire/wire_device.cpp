@@ -62,6 +62,7 @@ WireDevice::WireDevice(Wire& wire, const WireConfig& config)
     attr_.max_tso_sge = config.tso_copies ? 64 : config.max_send_sge;
     attr_.tso_copies = config.tso_copies;
     attr_.kernel_moves_bulk = config.kernel_moves_bulk;
+    attr_.kernel_receives_bulk = config.kernel_receives_bulk;
     attr_.moderation = config.moderation;
     attr_.coarse_steering = config.coarse_steering;
     attr_.ifindex = config.ifindex;
@@ -409,7 +410,14 @@ int WireDevice::send_copying(const ibv_send_wr& wr) {
     }
     if (!unsent_.empty()) kick();
     tso_requests_++;
-    transmit_all(cut_segments({header, header + wr.tso.hdr_sz}, payload, wr.tso.mss), true);
+    Frame head(header, header + wr.tso.hdr_sz);
+    if (config_.super_frames) {
+        head.insert(head.end(), payload.begin(), payload.end());
+        complete_sums(head);
+        wire_.transmit(*this, std::move(head));
+    } else {
+        transmit_all(cut_segments(head, payload, wr.tso.mss), true);
+    }
     wire_.now_.fetch_add(config_.kick_ns, std::memory_order_relaxed);
     return 0;
 }

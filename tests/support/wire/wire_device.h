@@ -68,7 +68,9 @@ struct WireConfig {
     std::uint32_t max_inline = 0;
     std::uint32_t max_tso = 0;
     bool tso_copies = false;
+    bool super_frames = false;  // what tso_copies takes arrives whole, as over a veth device
     bool kernel_moves_bulk = false;
+    bool kernel_receives_bulk = false;
     bool moderation = false;
     bool coarse_steering = false;
     bool partial_sums = true;
