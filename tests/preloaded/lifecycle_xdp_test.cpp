@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Coming and going over AF_XDP: threads that only AF_XDP needs, an interface that another process holds or
 // that carries another XDP program, and what permissions suffice.
+#include <linux/bpf.h>
+#include <net/if.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "lifecycle_fixture.h"
+#include "tests/support/hosts/on_host.h"
 
 namespace {
 
@@ -119,6 +126,39 @@ TEST_F(Lifecycle, ForeignXdpProgramStays) {
     std::filesystem::remove_all(dir);
     auto agent = program();
     talks_offloaded(*agent);
+}
+
+// A tcx program with the library's name that takes every frame, as that of a process that is ending. A link
+// with it on host a, or nothing where the kernel has no tcx.
+Fd predecessor(const TwoHosts& hosts) {
+    const bpf_insn insns[] = {{BPF_ALU64 | BPF_MOV | BPF_K, 0, 0, 0, 2 /* TCX_DROP */},
+                              {BPF_JMP | BPF_EXIT, 0, 0, 0, 0}};
+    bpf_attr load{};
+    load.prog_type = BPF_PROG_TYPE_SCHED_CLS;
+    load.insns = reinterpret_cast<std::uintptr_t>(insns);
+    load.insn_cnt = std::size(insns);
+    load.license = reinterpret_cast<std::uintptr_t>("Dual BSD/GPL");
+    std::strcpy(load.prog_name, "vma_steer_copy");
+    const Fd program(static_cast<int>(syscall(SYS_bpf, BPF_PROG_LOAD, &load, sizeof load)));
+    const On there(hosts, Host::a);
+    bpf_attr link{};
+    link.link_create.prog_fd = static_cast<__u32>(program.get());
+    link.link_create.target_ifindex = if_nametoindex("veth1");
+    link.link_create.attach_type = static_cast<__u32>(kTcxIngress);
+    return Fd(static_cast<int>(syscall(SYS_bpf, BPF_LINK_CREATE, &link, sizeof link)));
+}
+
+// The program of a process that is ending would swallow its successor's datagrams: so the successor waits.
+TEST_F(Lifecycle, WaitsForThePredecessorsTcxProgram) {
+    Fd before = predecessor(*hosts);
+    ASSERT_TRUE(before) << "this kernel has no tcx";
+    std::thread ends([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        before.reset();
+    });
+    auto agent = program();
+    talks_offloaded(*agent);
+    ends.join();
 }
 
 }  // namespace

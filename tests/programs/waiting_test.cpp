@@ -105,7 +105,9 @@ class Waiting : public HostsTest {
         EXPECT_TRUE(peer.ok()) << peer.err;
         Exit end = program.wait();
         EXPECT_TRUE(end.ok()) << end.out << end.err;
-        if (library) EXPECT_NE(end.err.find("are offloaded by"), std::string::npos) << end.err;
+        if (library) {
+            EXPECT_NE(end.err.find("are offloaded by"), std::string::npos) << end.err;
+        }
         const std::size_t at = end.out.find("slept ");
         return at == std::string::npos ? -1 : atol(end.out.c_str() + at + 6);
     }

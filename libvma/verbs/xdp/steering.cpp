@@ -23,7 +23,7 @@ namespace {
 // BPF_TCX_INGRESS: newer than Debian 12's headers (Linux 6.6).
 constexpr auto kTcxIngress = 46;
 
-// How long attach() waits for a program of an unknown process. A program of this library goes any moment,
+// How long attach() waits for a program of another process. A program of this library goes any moment,
 // another tool's stays. A process without CAP_SYS_ADMIN cannot tell which it is.
 constexpr std::uint64_t kOurs = 1'000'000'000, kForeign = 20'000'000, kUnknown = 200'000'000;
 
@@ -34,36 +34,80 @@ void erase(int map, const void* key) noexcept {
     bpf(BPF_MAP_DELETE_ELEM, attr);
 }
 
-// Has another process loaded a program with this library's name? Names the likely holder of a netdev for the
-// log.
 enum class Program { ours, foreign, unknown };
-Program attached_program(int own_program) noexcept {
-    bpf_attr attr{};
+
+std::uint64_t patience(Program other) noexcept {
+    return other == Program::ours ? kOurs : other == Program::foreign ? kForeign : kUnknown;
+}
+
+bpf_prog_info info_of(int program) noexcept {
     bpf_prog_info info{};
-    attr.info.bpf_fd = static_cast<std::uint32_t>(own_program);
+    bpf_attr attr{};
+    attr.info.bpf_fd = static_cast<std::uint32_t>(program);
     attr.info.info_len = sizeof info;
     attr.info.info = reinterpret_cast<std::uintptr_t>(&info);
-    std::uint32_t own_id = bpf(BPF_OBJ_GET_INFO_BY_FD, attr) == 0 ? info.id : 0;
+    if (bpf(BPF_OBJ_GET_INFO_BY_FD, attr) != 0) info = {};
+    return info;
+}
+
+// Whose is the program with this id? One that has gone is foreign.
+Program owner_of(std::uint32_t id, const char* own_name) noexcept {
+    bpf_attr attr{};
+    attr.prog_id = id;
+    const long fd = bpf(BPF_PROG_GET_FD_BY_ID, attr);
+    if (fd < 0) return fd == -EPERM ? Program::unknown : Program::foreign;
+    const bool same = std::strcmp(info_of(static_cast<int>(fd)).name, own_name) == 0;
+    os::raw_syscall(SYS_close, fd);
+    return same ? Program::ours : Program::foreign;
+}
+
+// Has another process loaded a program with this library's name? Names the likely holder of a netdev for the
+// log.
+Program attached_program(int own_program) noexcept {
+    const std::uint32_t own_id = info_of(own_program).id;
     std::uint32_t id = 0;
     for (;;) {
-        attr = {};
+        bpf_attr attr{};
         attr.start_id = id;
         if (const long r = bpf(BPF_PROG_GET_NEXT_ID, attr); r != 0)
             return r == -EPERM ? Program::unknown : Program::foreign;
         id = attr.next_id;
-        if (id == own_id) continue;
-        attr = {};
-        attr.prog_id = id;
-        long fd = bpf(BPF_PROG_GET_FD_BY_ID, attr);
-        if (fd < 0) continue;
-        info = {};
-        attr = {};
-        attr.info.bpf_fd = static_cast<std::uint32_t>(fd);
-        attr.info.info_len = sizeof info;
-        attr.info.info = reinterpret_cast<std::uintptr_t>(&info);
-        bool same = bpf(BPF_OBJ_GET_INFO_BY_FD, attr) == 0 && std::strcmp(info.name, "vma_steer") == 0;
-        os::raw_syscall(SYS_close, fd);
-        if (same) return Program::ours;
+        if (id != own_id && owner_of(id, "vma_steer") == Program::ours) return Program::ours;
+    }
+}
+
+// Whose tcx programs does the netdev have? Foreign ones do not matter.
+Program tcx_programs(int ifindex) noexcept {
+    std::uint32_t ids[64]{};  // the kernel's limit
+    bpf_attr attr{};
+    attr.query.target_fd = static_cast<std::uint32_t>(ifindex);
+    attr.query.attach_type = kTcxIngress;
+    attr.query.prog_ids = reinterpret_cast<std::uintptr_t>(ids);
+    attr.query.prog_cnt = std::size(ids);
+    if (bpf(BPF_PROG_QUERY, attr) != 0) return Program::foreign;
+    Program worst = Program::foreign;
+    for (std::uint32_t i = 0; i < std::min<std::size_t>(attr.query.prog_cnt, std::size(ids)); i++) {
+        const Program one = owner_of(ids[i], "vma_steer_copy");
+        if (one == Program::ours) return one;
+        if (one == Program::unknown) worst = one;
+    }
+    return worst;
+}
+
+void pause() noexcept {
+    timespec time{0, 1'000'000};
+    os::raw_syscall(SYS_nanosleep, &time, 0);
+}
+
+// A netdev may have several tcx programs, and the first one takes a frame. That of a process that is ending
+// would swallow the frames of the next one with the same ports.
+void await_predecessor(int ifindex, std::uint64_t deadline_ns) noexcept {
+    const std::uint64_t began = clock::monotonic_ns();
+    for (;;) {
+        const Program other = tcx_programs(ifindex);
+        if (other == Program::foreign || Holder::ask(ifindex) == Holder::State::alive) return;
+        if (clock::monotonic_ns() >= std::min(deadline_ns, began + patience(other))) return;
+        pause();
     }
 }
 
@@ -118,6 +162,7 @@ Result<Steering> Steering::attach(int ifindex, const std::string& name, Mode mod
     Steering s;
     if (auto adopted = s.adopt(*loaded); !adopted) return std::unexpected(adopted.error());
 
+    if (mode == Mode::tc) await_predecessor(ifindex, deadline_ns);
     long link = -EBUSY;
     Program other = Program::unknown;
     std::uint64_t until = deadline_ns;
@@ -135,13 +180,10 @@ Result<Steering> Steering::attach(int ifindex, const std::string& name, Mode mod
         const std::uint64_t now = clock::monotonic_ns();
         if (first) {
             other = attached_program(s.program_.get());
-            until = std::min(deadline_ns, now + (other == Program::ours      ? kOurs
-                                                 : other == Program::foreign ? kForeign
-                                                                             : kUnknown));
+            until = std::min(deadline_ns, now + patience(other));
         }
         if (now >= until || Holder::ask(ifindex) == Holder::State::alive) break;
-        timespec pause{0, 1'000'000};
-        os::raw_syscall(SYS_nanosleep, &pause, 0);
+        pause();
     }
     if (link == -EBUSY || link == -EEXIST)
         return fail(

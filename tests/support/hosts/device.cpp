@@ -89,7 +89,6 @@ bool shows_offloading(const std::string& links, const std::string& interface) {
 }
 
 bool has_tcx_program(const std::string& interface) {
-    constexpr auto kTcxIngress = 46;  // BPF_TCX_INGRESS, Linux 6.6
     bpf_attr attr{};
     attr.query.target_fd = if_nametoindex(interface.c_str());
     attr.query.attach_type = kTcxIngress;

@@ -36,6 +36,7 @@ std::string adapter_preload(const std::string& netns);
 // Does the library use the interface now, judged by what `ip -d link show` says of the namespace's
 // interfaces?
 bool shows_offloading(const std::string& links, const std::string& interface);
+inline constexpr auto kTcxIngress = 46;  // BPF_TCX_INGRESS, Linux 6.6
 // Does a tcx program take frames of the interface, on the host where this thread is? `ip link` does not show
 // it.
 bool has_tcx_program(const std::string& interface);
