@@ -138,7 +138,7 @@ Fd predecessor(const TwoHosts& hosts) {
     load.insns = reinterpret_cast<std::uintptr_t>(insns);
     load.insn_cnt = std::size(insns);
     load.license = reinterpret_cast<std::uintptr_t>("Dual BSD/GPL");
-    std::strcpy(load.prog_name, "vma_steer_copy");
+    std::strcpy(load.prog_name, "vma_steer");
     const Fd program(static_cast<int>(syscall(SYS_bpf, BPF_PROG_LOAD, &load, sizeof load)));
     const On there(hosts, Host::a);
     bpf_attr link{};

@@ -38,8 +38,7 @@ long bpf(int command, bpf_attr& attr) noexcept {
 
 namespace {
 
-constexpr std::string_view kProgram = "vma_steer", kSection = "xdp.frags", kSplitSection = "xdp.frags/split",
-                           kCopySection = "tcx";
+constexpr std::string_view kSection = "xdp.frags", kSplitSection = "xdp.frags/split", kCopySection = "tcx";
 
 struct Map {
     std::string_view name;
@@ -153,7 +152,7 @@ long load(const Object& object, const MapNumbers& maps, const SteerTypes* types,
         attr.expected_attach_type = BPF_XDP;
         attr.prog_flags = BPF_F_XDP_HAS_FRAGS;
     }
-    set_name(attr.prog_name, kProgram);
+    set_name(attr.prog_name, kProgramName);
     if (types == nullptr) return load_program(attr);
     bpf_attr about{};
     about.btf = reinterpret_cast<std::uintptr_t>(types->types().data());

@@ -7,11 +7,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "libvma/runtime/error.h"
 #include "libvma/runtime/internal_fd.h"
 
 namespace vma::verbs::xdp {
+
+// The programs' name.
+inline constexpr std::string_view kProgramName = "vma_steer";
 
 // bpf(2): returns its result, or a negative errno.
 long bpf(int command, bpf_attr& attr) noexcept;

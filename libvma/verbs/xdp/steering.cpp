@@ -51,12 +51,12 @@ bpf_prog_info info_of(int program) noexcept {
 }
 
 // Whose is the program with this id? One that has gone is foreign.
-Program owner_of(std::uint32_t id, const char* own_name) noexcept {
+Program owner_of(std::uint32_t id) noexcept {
     bpf_attr attr{};
     attr.prog_id = id;
     const long fd = bpf(BPF_PROG_GET_FD_BY_ID, attr);
     if (fd < 0) return fd == -EPERM ? Program::unknown : Program::foreign;
-    const bool same = std::strcmp(info_of(static_cast<int>(fd)).name, own_name) == 0;
+    const bool same = info_of(static_cast<int>(fd)).name == kProgramName;
     os::raw_syscall(SYS_close, fd);
     return same ? Program::ours : Program::foreign;
 }
@@ -72,7 +72,7 @@ Program attached_program(int own_program) noexcept {
         if (const long r = bpf(BPF_PROG_GET_NEXT_ID, attr); r != 0)
             return r == -EPERM ? Program::unknown : Program::foreign;
         id = attr.next_id;
-        if (id != own_id && owner_of(id, "vma_steer") == Program::ours) return Program::ours;
+        if (id != own_id && owner_of(id) == Program::ours) return Program::ours;
     }
 }
 
@@ -87,7 +87,7 @@ Program tcx_programs(int ifindex) noexcept {
     if (bpf(BPF_PROG_QUERY, attr) != 0) return Program::foreign;
     Program worst = Program::foreign;
     for (std::uint32_t i = 0; i < std::min<std::size_t>(attr.query.prog_cnt, std::size(ids)); i++) {
-        const Program one = owner_of(ids[i], "vma_steer_copy");
+        const Program one = owner_of(ids[i]);
         if (one == Program::ours) return one;
         if (one == Program::unknown) worst = one;
     }
@@ -101,12 +101,12 @@ void pause() noexcept {
 
 // A netdev may have several tcx programs, and the first one takes a frame. That of a process that is ending
 // would swallow the frames of the next one with the same ports.
-void await_predecessor(int ifindex, std::uint64_t deadline_ns) noexcept {
-    const std::uint64_t began = clock::monotonic_ns();
+void await_predecessor(int ifindex) noexcept {
+    const auto began = clock::monotonic_ns();
     for (;;) {
         const Program other = tcx_programs(ifindex);
         if (other == Program::foreign || Holder::ask(ifindex) == Holder::State::alive) return;
-        if (clock::monotonic_ns() >= std::min(deadline_ns, began + patience(other))) return;
+        if (clock::monotonic_ns() - began >= patience(other)) return;
         pause();
     }
 }
@@ -162,7 +162,7 @@ Result<Steering> Steering::attach(int ifindex, const std::string& name, Mode mod
     Steering s;
     if (auto adopted = s.adopt(*loaded); !adopted) return std::unexpected(adopted.error());
 
-    if (mode == Mode::tc) await_predecessor(ifindex, deadline_ns);
+    if (mode == Mode::tc) await_predecessor(ifindex);
     long link = -EBUSY;
     Program other = Program::unknown;
     std::uint64_t until = deadline_ns;
