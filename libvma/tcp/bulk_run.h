@@ -6,6 +6,7 @@
 // (DeviceAttr::kernel_moves_bulk).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "libvma/tcp/timers/time.h"
@@ -14,7 +15,8 @@ namespace vma::tcp {
 
 class BulkRun {
   public:
-    // Bytes of a run, from which on it is long. What is shorter is over before it matters.
+    // Bytes of a run, from which on it is long. What is shorter is over before it matters. Connections that
+    // run together share it.
     static constexpr std::uint64_t kLong = 64u << 20;
     // Payload bytes from which on a received frame counts. The kernel's bulk comes in frames of 60,000 and
     // more, short writes in shorter ones; with those the library is faster.
@@ -23,8 +25,8 @@ class BulkRun {
     static constexpr std::uint64_t kLeast = 8u << 20;
     static constexpr Msec kPeriod{100};
 
-    // `bytes` have moved at `now`. Is the run a long one?
-    bool add(std::uint64_t bytes, Time now) noexcept {
+    // `bytes` have moved at `now`, while `together` connections run. Is the run a long one?
+    bool add(std::uint64_t bytes, Time now, std::uint32_t together = 1) noexcept {
         if (now - since_ >= kPeriod) {
             if (now - since_ >= 2 * kPeriod || in_period_ < kLeast) run_ = 0;
             in_period_ = 0;
@@ -32,7 +34,7 @@ class BulkRun {
         }
         in_period_ += bytes;
         run_ += bytes;
-        return run_ >= kLong;
+        return run_ >= std::max(kLong / together, kLeast);
     }
 
   private:

@@ -45,6 +45,15 @@ TEST(BulkRun, EndsWithAPauseOrASlowPeriod) {
     EXPECT_TRUE(slow.add(1 << 20, start + Msec(1070)));
 }
 
+TEST(BulkRun, ThoseTogetherShareTheBytes) {
+    BulkRun run, one_of_many;
+    const Time start{kSecond};
+    for (unsigned i = 0; i < 15; i++) ASSERT_FALSE(run.add(1 << 20, start + i * Msec(5), 4));
+    EXPECT_TRUE(run.add(1 << 20, start + 16 * Msec(5), 4));
+    for (unsigned i = 0; i < 7; i++) ASSERT_FALSE(one_of_many.add(1 << 20, start + i * Msec(5), 1000));
+    EXPECT_TRUE(one_of_many.add(1 << 20, start + 8 * Msec(5), 1000));
+}
+
 struct Pair {
     explicit Pair(Kernel kernel = Kernel::sends) : w(1, wire_config(kernel)) { w.pair(c, s); }
     // Moves `megabytes` more in writes of `write` bytes; `pause` ns pass behind each megabyte.
