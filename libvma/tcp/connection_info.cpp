@@ -185,6 +185,33 @@ void Connection::info(Info& all) noexcept {
 
 // ---- moving to the kernel ----
 
+void Connection::begin_silence() noexcept {
+    constexpr Usec kSilence{200}, kLongest{2000};
+    constexpr int kMostPolls = 20'000;  // whatever the clock says
+    if (!enter()) return;
+    tcb_.acks.hold(true);
+    leave();
+    ring::Ring* const ring = this->ring();
+    if (ring == nullptr) return;
+    const Time began = Clock::now();
+    Time now = began;
+    for (int i = 0; i < kMostPolls && now - began < kLongest; i++) {
+        ring->poll();
+        now = Clock::now();
+        if (!enter()) return;
+        const Time last = std::max(began, tcb_.acks.last_data_rx());
+        leave();
+        if (now - last >= kSilence) return;
+    }
+}
+
+void Connection::end_silence() noexcept {
+    if (!enter()) return;
+    tcb_.acks.hold(false);
+    if (tcb_.pcb != nullptr) tcb_.sender.output();
+    leave();
+}
+
 int Connection::freeze(KernelState& out) noexcept {
     if (!enter()) return -EOPNOTSUPP;
     const int result = tcb_.freeze.begin(out);

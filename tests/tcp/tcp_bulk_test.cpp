@@ -101,5 +101,28 @@ TEST(TcpBulk, StreamsThatShareAShortPathAcknowledgeASuperFrame) {
     EXPECT_EQ(acks_in_bulk(2, 60), 1u);
 }
 
+// Before the kernel takes over: all that is under way is taken, and the peer hears nothing of it.
+TEST(TcpBulk, SilenceTakesWhatIsUnderWay) {
+    World w(1, {.max_recv_wr = 8192, .recv_wr_hint = 128}, std::chrono::hours(1));
+    Connection *c = nullptr, *s = nullptr;
+    ASSERT_NO_FATAL_FAILURE(w.pair(c, s));
+    Stream stream{.from = c, .to = s, .total = 400'000, .write = 1448};
+    ASSERT_TRUE(w.until([&] { return stream.send_some(), stream.receive_some(), stream.done(); }));
+    w.pass(60 * kMs);
+    Tap tap(w);
+    stream.total += 20 * 1448u;
+    stream.send_some();
+    s->begin_silence();
+    EXPECT_EQ(s->readable(), 20 * 1448u);
+    w.pass(8 * kMs);  // longer than an ACK may wait, and shorter than the peer's probe
+    auto from_s = [&] { return std::ranges::count(tap.seen, false, &Tap::Seen::from_a); };
+    EXPECT_EQ(from_s(), 0);
+    s->end_silence();
+    w.poll();
+    EXPECT_EQ(from_s(), 1);
+    EXPECT_EQ(c->unacked_bytes(), 0u);
+    EXPECT_TRUE(w.until([&] { return stream.receive_some(), stream.done(); }));
+}
+
 }  // namespace
 }  // namespace vma::tcp::test

@@ -52,6 +52,8 @@ bool TcpCore::handover(int fd, LeaveCause why) noexcept {
         !stuck_.load(std::memory_order_relaxed)) {
         const ErrnoKept kept;
         options_.settle(fd);
+        const bool bulk = why.reason == stats::Reason::bulk;
+        if (bulk) c->begin_silence();
         tcp::KernelState state;
         const int error = -c->freeze(state);
         if (error == 0) {
@@ -79,8 +81,9 @@ bool TcpCore::handover(int fd, LeaveCause why) noexcept {
             transport_.retire(transport_.take_connection());
             set_phase(Phase::kernel);
             decided({stats::Path::kernel, why.reason, why.text});
-        } else if (why.reason == stats::Reason::bulk) {
+        } else if (bulk) {
             c->keep_bulk();
+            c->end_silence();
         } else {
             stuck_.store(true, std::memory_order_relaxed);
             c->keep_urgent();

@@ -62,7 +62,7 @@ void AckPolicy::judge_opening(bool in_time) noexcept {
 }
 
 void AckPolicy::idle() noexcept {
-    if (!when_idle_ || tcb_.pcb == nullptr) return;
+    if (!when_idle_ || held_ || tcb_.pcb == nullptr) return;
     if (open_due_) judge_opening(false);
     tcb_.writer.send_ack();
 }
@@ -96,7 +96,7 @@ std::uint32_t AckPolicy::window_limit() const noexcept {
 void AckPolicy::acknowledge(Time now) noexcept {
     Tcb& t = tcb_;
     lwip::Pcb* const pcb = t.pcb;
-    if (pcb->in_handshake()) return;
+    if (pcb->in_handshake() || __builtin_expect(held_, 0)) return;
     if (pcb->ack_wanted()) {
         t.writer.send_ack();
         return;

@@ -34,6 +34,8 @@ class AckPolicy {
     void idle() noexcept;
     // The connection is about to be another's: an ACK that ends the handshake leaves.
     void settle() noexcept;
+    // From now on nothing is acknowledged but by data; or no longer so.
+    void hold(bool on) noexcept { held_ = on; }
     // Sends an ACK if one is due and has not gone with data; else sees to its time.
     void acknowledge(Time now) noexcept;
     // A segment has left, and has acknowledged all there was.
@@ -72,6 +74,7 @@ class AckPolicy {
     std::uint32_t largest_in_ = 0;   // the peer's segments, as seen
     std::uint32_t bulk_bytes_ = 0;   // received without a pause in which the program sent data
     std::uint32_t bulk_period_ = 0;  // in which the ring was told of it last
+    bool held_ = false;
     bool when_idle_ = false;
     bool fin_due_ = false;   // the peer's FIN is part of it
     bool open_due_ = false;  // it ends the handshake
