@@ -34,7 +34,7 @@ class AckPolicy {
     void idle() noexcept;
     // The connection is about to be another's: an ACK that ends the handshake leaves.
     void settle() noexcept;
-    // From now on nothing is acknowledged but by data; or no longer so.
+    // From now on no ACK leaves but with data, and for what came behind a gap; or no longer so.
     void hold(bool on) noexcept { held_ = on; }
     // Sends an ACK if one is due and has not gone with data; else sees to its time.
     void acknowledge(Time now) noexcept;
