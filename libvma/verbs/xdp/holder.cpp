@@ -47,17 +47,21 @@ bool ending(pid_t pid) noexcept {
 
 }  // namespace
 
-InternalFd Holder::announce(int ifindex) noexcept {
+Result<InternalFd> Holder::announce(int ifindex) noexcept {
     const int saved = errno;
     sockaddr_un name;
     const socklen_t length = name_of(ifindex, name);
     const int fd = os::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     InternalFd own;
     if (fd >= 0) own = InternalFd(fd);
-    if (own && (os::bind(own.get(), reinterpret_cast<const sockaddr*>(&name), length) != 0 ||
-                os::listen(own.get(), kWaiting) != 0))
+    bool taken = false;
+    if (own && os::bind(own.get(), reinterpret_cast<const sockaddr*>(&name), length) != 0) {
+        taken = errno == EADDRINUSE;
         own.reset();
+    }
+    if (own && os::listen(own.get(), kWaiting) != 0) own.reset();
     errno = saved;
+    if (taken) return fail(EBUSY, "another process has the name");
     return own;
 }
 

@@ -13,7 +13,6 @@
 
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
-#include "libvma/verbs/xdp/holder.h"
 #include "libvma/verbs/xdp/steer.h"
 #include "libvma/verbs/xdp/steer_load.h"
 
@@ -105,8 +104,7 @@ void await_predecessor(int ifindex) noexcept {
     const auto began = clock::monotonic_ns();
     for (;;) {
         const Program other = tcx_programs(ifindex);
-        if (other == Program::foreign || Holder::ask(ifindex) == Holder::State::alive) return;
-        if (clock::monotonic_ns() - began >= patience(other)) return;
+        if (other == Program::foreign || clock::monotonic_ns() - began >= patience(other)) return;
         pause();
     }
 }
@@ -175,14 +173,13 @@ Result<Steering> Steering::attach(int ifindex, const std::string& name, Mode mod
             attr.link_create.flags = mode == Mode::drv ? XDP_FLAGS_DRV_MODE : XDP_FLAGS_SKB_MODE;
         link = bpf(BPF_LINK_CREATE, attr);
         if (link != -EBUSY && link != -EEXIST) break;
-        // A process that ends gives up its name first and its program a little later. A process that has the
-        // name now was faster.
+        // A process that ends gives up its name first and its program a little later.
         const std::uint64_t now = clock::monotonic_ns();
         if (first) {
             other = attached_program(s.program_.get());
             until = std::min(deadline_ns, now + patience(other));
         }
-        if (now >= until || Holder::ask(ifindex) == Holder::State::alive) break;
+        if (now >= until) break;
         pause();
     }
     if (link == -EBUSY || link == -EEXIST)

@@ -61,10 +61,10 @@ Result<std::unique_ptr<XdpDevice>> XdpDevice::open(XdpConfig config) {
         config.queues = std::min(config.queues, used);
     config.queues = std::clamp(config.queues, 1u, unsigned{STEER_MAX_QUEUES});
     const std::uint64_t deadline = clock::monotonic_ns() + config.patience_ns;
-    for (;;) {
+    auto announced = Holder::announce(config.ifindex);
+    for (; !announced; announced = Holder::announce(config.ifindex)) {
         pid_t pid = 0;
         const Holder::State holder = Holder::ask(config.ifindex, nullptr, &pid);
-        if (holder == Holder::State::nobody) break;
         if (holder == Holder::State::alive || clock::monotonic_ns() >= deadline)
             return fail(EBUSY, fmt::format("another libvma process holds {}: process {}", config.name, pid));
         pause_msec();
@@ -101,7 +101,7 @@ Result<std::unique_ptr<XdpDevice>> XdpDevice::open(XdpConfig config) {
         auto device = std::unique_ptr<XdpDevice>(
             new XdpDevice(std::move(config), std::move(*steering), std::move(copies)));
         device->deadline_ns_ = deadline;
-        device->name_ = Holder::announce(device->config_.ifindex);
+        device->name_ = std::move(*announced);
         return device;
     }
     return std::unexpected(last);

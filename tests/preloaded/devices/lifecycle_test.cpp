@@ -52,6 +52,30 @@ TEST_F(Lifecycle, FirstSocketOfManyThreads) {
                         "wait for ever";
 }
 
+// Of programs that start at once one gets the interface, although it may have several tcx programs. The
+// others know at once whose it is.
+TEST_F(Lifecycle, OneOfManyHoldsTheInterface) {
+    if (simulated()) return;  // each has an adapter of its own
+    constexpr int kPrograms = 6;
+    for (int round = 0; round < 5; round++) {
+        std::vector<std::unique_ptr<Agent>> agents;
+        for (int i = 0; i < kPrograms; i++)
+            agents.push_back(std::make_unique<Agent>(*hosts, Host::a, with_library()));
+        for (int i = 0; i < kPrograms; i++)
+            agents[static_cast<std::size_t>(i)]->post("open s 198.18.1.1 " + std::to_string(5000 + i));
+        int offloaded = 0;
+        for (auto& agent : agents) {
+            EXPECT_TRUE(agent->answer().starts_with("ok"));
+            EXPECT_TRUE(agent->process().wait_for_err("sockets on veth1 are ", milliseconds(2000)));
+            if (agent->process().err().find("are offloaded by") != std::string::npos)
+                offloaded++;
+            else
+                expect_reason(*agent, "another libvma process holds veth1");
+        }
+        EXPECT_EQ(offloaded, 1);
+    }
+}
+
 TEST_F(Lifecycle, KilledInTheMiddle) {
     for (int round = 0; round < 3; round++) {
         auto agent = program();
