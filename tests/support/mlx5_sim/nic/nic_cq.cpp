@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <utility>
 
 #include "tests/support/mlx5_sim/nic/nic_state.h"
 
@@ -111,9 +112,11 @@ void Nic::State::arm(Cq& cq, std::uint32_t word) {
         return;
     }
     if (sequence != cq.sequence) {
-        // Armed before the last event was read: it is still waiting to be. But not for ever.
+        // Armed before the last event was read: it is still waiting to be. Who finds completions each time
+        // need not read it; who finds none has to.
         ++counters.stale_arms;
         constexpr std::uint32_t kPatience = 16;
+        if (index != std::exchange(cq.stale_index, index)) cq.stale_run = 0;
         if (sequence != ((cq.sequence + 3) & 3) || ++cq.stale_run == kPatience)
             violation(fmt::format("{}: armed with the sequence number {}, the adapter expects {}", name(cq),
                                   sequence, cq.sequence));
