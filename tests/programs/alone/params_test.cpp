@@ -552,6 +552,7 @@ for i in range(21):
     for port in (500, 5000):
         a.sendto(b'%d' % i, (HERE, port))
         assert a.recv(100) == b'%d' % i
+    if i == 0: time.sleep(0.3) # on a busy machine the library hears late that the neighbour is known
 )";
     EXPECT_LE(run(program, {}, peer).number(), 2);
 }
