@@ -102,9 +102,9 @@ bool Nic::State::complete(std::uint32_t cqn, const Completion& c) {
 }
 
 void Nic::State::arm(Cq& cq, std::uint32_t word) {
-    cq.arm_record = word;
-    cq.silent_since.reset();
     const std::uint32_t sequence = word >> 28 & 3, index = word & kIndexMask;
+    const bool moved = index != (std::exchange(cq.arm_record, word) & kIndexMask);
+    cq.silent_since.reset();
     if (behind(cq.producer & kIndexMask, index)) {
         violation(
             fmt::format("{}: armed with the consumer index {:#x}, but the last completion is before {:#x}",
@@ -116,7 +116,7 @@ void Nic::State::arm(Cq& cq, std::uint32_t word) {
         // need not read it; who finds none has to.
         ++counters.stale_arms;
         constexpr std::uint32_t kPatience = 16;
-        if (index != std::exchange(cq.stale_index, index)) cq.stale_run = 0;
+        if (moved) cq.stale_run = 0;
         if (sequence != ((cq.sequence + 3) & 3) || ++cq.stale_run == kPatience)
             violation(fmt::format("{}: armed with the sequence number {}, the adapter expects {}", name(cq),
                                   sequence, cq.sequence));

@@ -44,7 +44,6 @@ struct Cq {
     bool armed = false, solicited_only = false;
     std::uint32_t arm_record = 0;               // as last acted upon
     std::uint32_t stale_run = 0;                // stale arms since the last event, with one consumer index
-    std::uint32_t stale_index = 0;              // that one
     std::optional<std::uint64_t> silent_since;  // the record moved, its page did not ring
     // Completions not yet reported, for moderation.
     std::uint32_t unreported = 0;
