@@ -161,4 +161,20 @@ TEST_F(Lifecycle, WaitsForThePredecessorsTcxProgram) {
     ends.join();
 }
 
+// As if the host had stopped the processor that copies a frame: datagrams come by the kernel meanwhile.
+TEST_F(Lifecycle, DatagramsComeByTheKernelWhileTheTcxProgramIsLocked) {
+    auto agent = program();
+    talks_offloaded(*agent);
+    const auto set_lock = [&](std::uint32_t value) {
+        const On there(*hosts, Host::a);
+        ASSERT_TRUE(set_tcx_value("veth1", "busy", value)) << "no tcx program";
+    };
+    const long before = kernel_datagrams(*agent);
+    set_lock(1);
+    talks(*agent);
+    EXPECT_GE(kernel_datagrams(*agent) - before, 20);
+    set_lock(0);
+    talks_offloaded(*agent);
+}
+
 }  // namespace

@@ -90,8 +90,10 @@ static __always_inline int copy_frame(struct __sk_buff* skb, const struct steer_
     return 0;
 }
 
-// Takes the frame for this slot's ring. The kernel runs the program on several processors at once.
-static __always_inline int take(struct __sk_buff* skb, __u32 slot, __u16 each) {
+// Takes the frame for this slot's ring. The kernel runs the program on several processors at once. A host may
+// stop the processor that has the lock. Nobody sends a datagram again, so its socket in the kernel gets it
+// then; a TCP segment is lost, for the kernel has no such connection.
+static __always_inline int take(struct __sk_buff* skb, __u32 slot, __u16 each, int is_udp) {
     __u32 zero = 0, number = STEER_POSTED;
     struct steer_ring* ring = bpf_map_lookup_elem(&rings, &slot);
     struct steer_ring* free = bpf_map_lookup_elem(&rings, &number);
@@ -111,6 +113,7 @@ static __always_inline int take(struct __sk_buff* skb, __u32 slot, __u16 each) {
         for (int pause = 0; pause < PAUSES; pause++) bpf_ktime_get_ns();
     }
     if (!mine) {
+        if (is_udp) return TCX_NEXT;
         __sync_fetch_and_add(&ring->dropped, 1);
         return TCX_DROP;
     }
@@ -151,9 +154,10 @@ int vma_steer_copy(struct __sk_buff* skb) {
     __u32 found = rule_of(skb, eth, end, &cfg);
     if (!found) return TCX_NEXT;
     __u16 each = 0;
-    if (ip->protocol == IPPROTO_UDP) {
+    const int is_udp = ip->protocol == IPPROTO_UDP;
+    if (is_udp) {
         each = skb->gso_segs > 1 ? skb->gso_size : 0;
         if (!each && skb->len > cfg->max_udp_frame) return TCX_NEXT;
     }
-    return take(skb, (found - 1) / STEER_MAX_QUEUES, each);
+    return take(skb, (found - 1) / STEER_MAX_QUEUES, each, is_udp);
 }

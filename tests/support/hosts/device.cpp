@@ -8,6 +8,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <cstdint>
 #include <filesystem>
 #include <sstream>
 #include <stdexcept>
@@ -93,6 +96,50 @@ bool has_tcx_program(const std::string& interface) {
     attr.query.target_fd = if_nametoindex(interface.c_str());
     attr.query.attach_type = kTcxIngress;
     return syscall(SYS_bpf, BPF_PROG_QUERY, &attr, sizeof attr) == 0 && attr.query.prog_cnt != 0;
+}
+
+bool set_tcx_value(const std::string& interface, const std::string& name, std::uint32_t value) {
+    const auto bpf = [](int command, bpf_attr attr) {
+        return static_cast<int>(syscall(SYS_bpf, command, &attr, sizeof attr));
+    };
+    const auto address = [](auto& what) { return reinterpret_cast<std::uintptr_t>(&what); };
+    const auto describe = [&](const Fd& fd, auto& info) {
+        bpf_attr attr{};
+        attr.info.bpf_fd = static_cast<std::uint32_t>(fd.get());
+        attr.info.info_len = sizeof info;
+        attr.info.info = address(info);
+        return bpf(BPF_OBJ_GET_INFO_BY_FD, attr) == 0;
+    };
+    std::array<std::uint32_t, 16> programs{};
+    bpf_attr query{};
+    query.query.target_fd = if_nametoindex(interface.c_str());
+    query.query.attach_type = kTcxIngress;
+    query.query.prog_ids = address(programs);
+    query.query.prog_cnt = programs.size();
+    if (bpf(BPF_PROG_QUERY, query) != 0) return false;
+    for (const std::uint32_t id : programs) {
+        bpf_attr by_id{};
+        by_id.prog_id = id;
+        const Fd program(id == 0 ? -1 : bpf(BPF_PROG_GET_FD_BY_ID, by_id));
+        std::array<std::uint32_t, 64> maps{};
+        bpf_prog_info info{};
+        info.nr_map_ids = maps.size();
+        info.map_ids = address(maps);
+        if (program.get() < 0 || !describe(program, info)) continue;
+        for (std::size_t i = 0; i < std::min<std::size_t>(info.nr_map_ids, maps.size()); i++) {
+            by_id.map_id = maps[i];
+            const Fd map(bpf(BPF_MAP_GET_FD_BY_ID, by_id));
+            bpf_map_info found{};
+            if (!describe(map, found) || name != found.name) continue;
+            std::uint32_t key = 0;
+            bpf_attr update{};
+            update.map_fd = static_cast<std::uint32_t>(map.get());
+            update.key = address(key);
+            update.value = address(value);
+            return bpf(BPF_MAP_UPDATE_ELEM, update) == 0;
+        }
+    }
+    return false;
 }
 
 }  // namespace testing_support

@@ -8,6 +8,7 @@
 // simulator, too.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,5 +41,7 @@ inline constexpr auto kTcxIngress = 46;  // BPF_TCX_INGRESS, Linux 6.6
 // Does a tcx program take frames of the interface, on the host where this thread is? `ip link` does not show
 // it.
 bool has_tcx_program(const std::string& interface);
+// Sets the first value of such a program's map `name`. False: there is none.
+bool set_tcx_value(const std::string& interface, const std::string& name, std::uint32_t value);
 
 }  // namespace testing_support

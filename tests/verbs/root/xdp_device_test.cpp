@@ -31,9 +31,11 @@
 #include <thread>
 #include <vector>
 
+#include "libvma/net/frame.h"
 #include "libvma/net/udp_headers.h"
 #include "libvma/ring/ring.h"
 #include "tests/support/capabilities.h"
+#include "tests/support/hosts/device.h"
 #include "tests/support/hosts/on_host.h"
 
 namespace vma::verbs::xdp {
@@ -201,7 +203,6 @@ class XdpDeviceTest : public testing::TestWithParam<Mode> {
     }
     void attach(const FlowSpec& spec, Sink& to) {
         ring->expect(2048);  // what a socket with a large receive buffer announces
-        ring->expect(2048);  // what a socket with a large receive buffer announces
         auto attached = ring->attach(spec, &to, ring::Share::latest);
         ASSERT_TRUE(attached) << attached.error().what;
     }
@@ -241,6 +242,13 @@ class XdpDeviceTest : public testing::TestWithParam<Mode> {
                                0, headers);
         iovec iov{const_cast<char*>(text.data()), text.size()};
         return from.send_udp(headers, &iov, 1, text.size());
+    }
+
+    // Datagrams that the kernel has got join those of the ring.
+    void take_from_kernel() {
+        std::string text(2000, '\0');
+        for (ssize_t n; (n = recv(shadow.get(), text.data(), text.size(), MSG_DONTWAIT)) >= 0;)
+            sink.payloads.emplace_back(text, 0, static_cast<std::size_t>(n));
     }
 
     std::optional<TwoHosts> hosts;
@@ -644,6 +652,8 @@ TEST_P(XdpDeviceTest, SendersOnSeveralProcessors) {
         });
     }
     EXPECT_TRUE(poll_until([&] {
+        // A frame that found the rings' lock taken for long is the kernel's.
+        if (sink.payloads.size() == received.load()) take_from_kernel();
         received = sink.payloads.size();
         return received == kSenders * kEach;
     })) << received;
@@ -657,6 +667,41 @@ TEST_P(XdpDeviceTest, SendersOnSeveralProcessors) {
         ASSERT_EQ(text, std::to_string(s) + " " + std::to_string(i) + " " + pattern(i % 1400, i));
     }
     EXPECT_EQ(ring->device().rx_device_drops(), 0u);
+}
+
+// A host that stops the processor which has the lock loses no datagram. TCP sends its segment again.
+TEST_P(XdpDeviceTest, ALockHeldForLongLosesNoDatagram) {
+    if (GetParam() != Mode::tc) return;  // without the program's own rings there is no lock
+    start();
+    attach(flow(kPort), sink);
+    FlowSpec stream = flow(kPort, kPeerPort);
+    stream.protocol = IPPROTO_TCP;
+    attach(stream, sink);
+    const auto set_lock = [&](std::uint32_t value) {
+        On host(*hosts, Host::a);
+        ASSERT_TRUE(testing_support::set_tcx_value(TwoHosts::interface(), "busy", value));
+    };
+    set_lock(1);
+    peer_sends("meanwhile");
+    {
+        On host(*hosts, Host::b);
+        const Fd raw(socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_TCP));
+        net::TcpHeader segment{};
+        segment.src_port = htons(kPeerPort);
+        segment.dst_port = htons(kPort);
+        segment.data_offset = sizeof segment / 4 << 4;
+        segment.flags = 0x10;
+        const sockaddr_in to = socket_address(TwoHosts::address(Host::a), 0);
+        ASSERT_EQ(
+            sendto(raw.get(), &segment, sizeof segment, 0, reinterpret_cast<const sockaddr*>(&to), sizeof to),
+            static_cast<ssize_t>(sizeof segment));
+    }
+    EXPECT_EQ(receive(shadow), "meanwhile");
+    EXPECT_EQ(ring->device().rx_device_drops(), 1u) << "the segment";
+    set_lock(0);
+    peer_sends("afterwards");
+    EXPECT_TRUE(poll_until([&] { return !sink.payloads.empty(); }));
+    EXPECT_EQ(sink.payloads, std::vector<std::string>{"afterwards"});
 }
 
 // A frame with a VLAN's tag is not for the interface itself.
