@@ -44,8 +44,9 @@ class Opening {
 
     // The time stamp that a segment sent at `now` carries: one a millisecond.
     std::uint32_t timestamp(Time now) const noexcept { return milliseconds(now) + ts_offset_; }
-    // What lwIP reads of this connection.
+    // What lwIP reads of this connection; and of that the full window alone.
     inline lwip::Parameters parameters() const noexcept;
+    inline std::uint32_t full_window() const noexcept;
 
   private:
     inline lwip::Parameters negotiated() const noexcept;

@@ -12,16 +12,6 @@
 #include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
-namespace {
-
-// Bytes of data that the program gives the peer room for.
-std::uint32_t full_window(const Options& options) noexcept {
-    std::uint32_t window = std::max(options.receive_window != 0 ? options.receive_window : 65535u, 536u);
-    if (options.window_clamp != 0) window = std::min(window, options.window_clamp);
-    return options.window_scaling ? window : std::min(window, 65535u);
-}
-
-}  // namespace
 
 const lwip::Hooks Callbacks::kHooks{&Callbacks::output, &Callbacks::isn, &Callbacks::transmit,
                                     &Callbacks::inpacket};
@@ -71,7 +61,7 @@ bool Callbacks::connect(Tcb& tcb) noexcept {
 }
 
 std::uint8_t window_scale(const Options& options) noexcept {
-    const std::uint32_t window = full_window(options);
+    const std::uint32_t window = program_window(options);
     std::uint8_t scale = 0;
     while (scale < 14 && (window >> scale) > 0xffff) scale++;
     return scale;
@@ -82,7 +72,7 @@ lwip::Parameters parameters_of(const Options& options, std::uint8_t scale, std::
     lwip::Parameters p{};
     p.mss = static_cast<std::uint16_t>(mss);
     p.rcv_scale = scale;
-    p.wnd = std::min(full_window(options), 0xffffu << scale);
+    p.wnd = std::min(program_window(options), 0xffffu << scale);
     p.snd_buf = 0x7fffffff;
     p.wnd_update_threshold = 0x7fffffff;  // Receiver::open_window() decides
     p.ooseq_bytes = p.wnd;

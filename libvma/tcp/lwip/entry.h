@@ -37,6 +37,12 @@ struct Callbacks {
 // How far the window of such a connection has to be shifted in segments (RFC 7323). The SYN announces it once
 // and for all.
 std::uint8_t window_scale(const Options& options) noexcept;
+// Bytes of data that the program gives the peer room for.
+inline std::uint32_t program_window(const Options& options) noexcept {
+    std::uint32_t window = std::max(options.receive_window != 0 ? options.receive_window : 65535u, 536u);
+    if (options.window_clamp != 0) window = std::min(window, options.window_clamp);
+    return options.window_scaling ? window : std::min(window, 65535u);
+}
 // Window, segment size and the like as lwIP reads them. The window is no larger than `scale` can tell.
 lwip::Parameters parameters_of(const Options& options, std::uint8_t scale, std::uint32_t mss,
                                std::uint32_t timestamp_offset) noexcept;
@@ -50,9 +56,14 @@ inline lwip::Parameters Opening::negotiated() const noexcept {
     return parameters_of(tcb_.options, own_scale_, tcb_.route.wanted_mss(), ts_offset_);
 }
 
+inline std::uint32_t Opening::full_window() const noexcept {
+    if (own_window_ != 0 && !tcb_.phase.established) return own_window_;
+    return std::min(program_window(tcb_.options), 0xffffu << own_scale_);
+}
+
 inline lwip::Parameters Opening::parameters() const noexcept {
     lwip::Parameters p = negotiated();
-    if (own_window_ != 0 && !tcb_.phase.established) p.wnd = own_window_;
+    p.wnd = full_window();
     return p;
 }
 

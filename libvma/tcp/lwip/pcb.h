@@ -14,6 +14,7 @@
 #include "libvma/tcp/lwip/lwip.h"
 #include "libvma/tcp/lwip/segment.h"
 #include "libvma/tcp/lwip/types.h"
+#include "libvma/tcp/sequence.h"
 #include "libvma/tcp/state.h"
 
 namespace vma::tcp::lwip {
@@ -46,6 +47,9 @@ class Pcb : tcp_pcb {
     bool synchronized() const noexcept { return tcp_pcb::state >= ESTABLISHED; }
     // The peer's FIN has been received: CLOSE_WAIT and all that follows.
     bool peer_finished() const noexcept { return tcp_pcb::state >= CLOSE_WAIT; }
+
+    // Does nothing of lwIP's stand in the way of header prediction? ESTABLISHED, and data is welcome.
+    bool predicts() const noexcept { return in(State::established) && (flags & (TF_RXCLOSED | TF_RTO)) == 0; }
 
     // ---- what the SYNs agreed on ----
     bool sack() const noexcept { return (flags & TF_SACK) != 0; }
@@ -87,6 +91,20 @@ class Pcb : tcp_pcb {
     // How many there are in both lists; the owner of the lists counts one more.
     std::uint32_t segments() const noexcept { return snd_queuelen; }
     void count_segment() noexcept { snd_queuelen++; }
+    // As lwIP takes an ACK of the segment `seq`, behind take_window() or keep_window(). `ack` lies in
+    // [snd_una, snd_nxt], `window` is scaled. Frees what is acknowledged.
+    void acknowledged(std::uint32_t seq, std::uint32_t ack, std::uint32_t window) noexcept {
+        if (seq_before(tcp_pcb::snd_wl1, seq)) {
+            tcp_pcb::snd_wnd = window;
+            snd_wnd_max = std::max(snd_wnd_max, window);
+            tcp_pcb::snd_wl1 = seq;
+            snd_wl2 = ack;
+        }
+        if (!seq_before(lastack, ack)) return;
+        lastack = ack;
+        free_acknowledged(tcp_pcb::unacked);
+        free_acknowledged(tcp_pcb::unsent);
+    }
     // The sequence number behind all of them. lwIP gives it to the FIN.
     std::uint32_t queue_end() const noexcept { return snd_lbb; }
     void set_queue_end(std::uint32_t seq) noexcept { snd_lbb = seq; }
@@ -104,6 +122,20 @@ class Pcb : tcp_pcb {
     void begin_with_window(std::uint32_t window) noexcept {
         announce(window);
         rcv_ann_right_edge = tcp_pcb::rcv_nxt + window;
+    }
+    // The largest window that the SYNs allow, of `full` bytes that the program does (Opening::full_window()).
+    std::uint32_t largest_rcv_wnd(std::uint32_t full) const noexcept {
+        return window_scaling() ? full : std::min(full, 0xffffu);
+    }
+    void widen(std::uint32_t window, std::uint32_t full) noexcept {
+        tcp_pcb::rcv_wnd = window;
+        announce_edge(full);
+    }
+    // `bytes` have been received that lwIP has not seen.
+    void received(std::uint32_t bytes, std::uint32_t full) noexcept {
+        tcp_pcb::rcv_nxt += bytes;
+        tcp_pcb::rcv_wnd -= std::min(bytes, tcp_pcb::rcv_wnd);
+        announce_edge(full);
     }
     // What a segment's window field holds.
     std::uint32_t window_field() const noexcept {
@@ -137,24 +169,35 @@ class Pcb : tcp_pcb {
     }
 
     // ---- inside lwIP ----
-    // The largest window that the parameters and the SYNs allow.
-    std::uint32_t largest_rcv_wnd() const noexcept { return TCP_WND_MAX(this); }
-    void widen(std::uint32_t window) noexcept {
-        tcp_pcb::rcv_wnd = window;
-        tcp_update_rcv_ann_wnd(this);
-    }
-    // `bytes` have been received that lwIP has not seen.
-    void received(std::uint32_t bytes) noexcept {
-        tcp_pcb::rcv_nxt += bytes;
-        tcp_pcb::rcv_wnd -= std::min(bytes, tcp_pcb::rcv_wnd);
-        tcp_update_rcv_ann_wnd(this);
-    }
     // Queues a FIN and goes on to the next state. May free the PCB.
     void shut_write() noexcept { tcp_shutdown(this, 0, 1); }
     // Sends a segment that the peer must answer because it is old.
     void send_keepalive() noexcept { tcp_keepalive(this); }
     // Frees the PCB. `reset`: with a RST to the peer where the state asks for one.
     void abandon(bool reset) noexcept { tcp_abandon(this, reset); }
+
+  private:
+    // Silly window avoidance of the receiver (RFC 9293 section 3.8.6.2.2): the announced edge moves by a
+    // segment or half of the full window, and never back. As lwIP does it.
+    void announce_edge(std::uint32_t full) noexcept {
+        const std::uint32_t edge = tcp_pcb::rcv_nxt + tcp_pcb::rcv_wnd;
+        const std::uint32_t worth = std::min<std::uint32_t>(full / 2, tcp_pcb::mss);
+        if (!seq_before(edge, rcv_ann_right_edge + worth))
+            rcv_ann_wnd = tcp_pcb::rcv_wnd;
+        else if (seq_before(rcv_ann_right_edge, tcp_pcb::rcv_nxt))
+            rcv_ann_wnd = 0;
+        else
+            rcv_ann_wnd = rcv_ann_right_edge - tcp_pcb::rcv_nxt;
+    }
+    // A segment is a single pbuf, and counts as that.
+    void free_acknowledged(tcp_seg*& list) noexcept {
+        while (list != nullptr && seq_at_or_before(Segment::of(list)->end(), lastack)) {
+            tcp_seg* const first = list;
+            list = first->next;
+            snd_queuelen--;
+            tcp_seg_free(first);
+        }
+    }
 };
 // What lwIP made is a Pcb, too: the class adds nothing.
 static_assert(sizeof(Pcb) == sizeof(tcp_pcb) && std::is_standard_layout_v<Pcb> && std::is_trivial_v<Pcb>);

@@ -61,6 +61,12 @@ class Piece : pbuf {
         std::memcpy(data() + len, bytes, length);
         len = tot_len = static_cast<u16_t>(len + length);
     }
+    // Takes the header, `length` bytes which this piece has, off the front of a segment's chain.
+    void remove_header(std::uint32_t length) noexcept {
+        payload = data() + length;
+        len = static_cast<u16_t>(len - length);
+        tot_len = static_cast<u16_t>(tot_len - length);
+    }
     // Takes `length` bytes off the front.
     void remove(std::uint32_t length) noexcept {
         payload = data() + length;
@@ -77,6 +83,8 @@ class Piece : pbuf {
         if (is_block()) return room_of(this) + kHeaderBytes;
         return sizeof(ring::RxBuffer) + buffer()->ring->attr().chunk_size;
     }
+    // Frees a segment's chain.
+    void free_chain() noexcept { pbuf_free(this); }
     // Frees a piece that has been taken out of its chain.
     void free() noexcept {
         pbuf::next = nullptr;

@@ -20,6 +20,12 @@ namespace {
 
 constexpr Nsec kPawsIdle = 24 * 86400 * kSecond;
 
+std::uint32_t word_at(const std::uint8_t* option) noexcept {
+    std::uint32_t v;
+    std::memcpy(&v, option, sizeof v);
+    return ntohl(v);
+}
+
 }  // namespace
 
 struct Acceptance::Said {
@@ -105,9 +111,40 @@ bool Acceptance::check(lwip::ReceivedHeader& h, unsigned option_bytes, const lwi
     if (__builtin_expect((flags & TCP_URG) != 0, 0) && urgent_wanted(h)) return false;
     if (length != 0 && seq != pcb->rcv_nxt()) t.counters.out_of_order++;
 
-    take_ack(h, length, said);
+    take_ack(seq, ack, h.window(), length != 0 || (flags & TCP_FIN) != 0, said);
     if (length != 0) t.acks.data_received(length);
     if (early) t.receiver.keep_early(seq, p, (flags & TCP_FIN) != 0);
+    keep_stamp(said, seq, end);
+    return true;
+}
+
+// The order and the results are those of check().
+bool Acceptance::take_expected(const net::TcpHeader& h, unsigned option_bytes,
+                               std::uint32_t length) noexcept {
+    Tcb& t = tcb_;
+    lwip::Pcb* const pcb = t.pcb;
+    const std::uint32_t seq = ntohl(h.seq), ack = ntohl(h.ack), end = seq + length;
+    if ((h.flags & ~TCP_PSH) != TCP_ACK || !pcb->predicts() || seq != pcb->rcv_nxt() ||
+        length > pcb->rcv_wnd())
+        return false;
+    if (seq_before(ack, pcb->snd_una()) || seq_before(pcb->snd_nxt(), ack) ||
+        seq_before(end, t.acks.acked_upto()))
+        return false;
+    Said said;
+    if (option_bytes != 0) {
+        // RFC 7323 appendix A recommends this layout, and everybody has it.
+        constexpr std::uint8_t kStampHead[] = {1, 1, 8, 10};
+        const auto* options = reinterpret_cast<const std::uint8_t*>(&h + 1);
+        if (option_bytes != kTimestampBytes || std::memcmp(options, kStampHead, sizeof kStampHead) != 0)
+            return false;
+        said.has_stamp = true;
+        said.stamp = word_at(options + 4);
+        said.echo = word_at(options + 8);
+        if (pcb->timestamps() && seq_before(said.stamp, pcb->ts_recent())) return false;
+        ts_recent_at_ = last_rx_;
+    }
+    pcb->acknowledged(seq, ack, take_ack(seq, ack, ntohs(h.window), length != 0, said));
+    if (length != 0) t.acks.data_received(length);
     keep_stamp(said, seq, end);
     return true;
 }
@@ -128,11 +165,7 @@ bool Acceptance::check(lwip::ReceivedHeader& h, unsigned option_bytes, const lwi
             break;
         }
         const unsigned size = options[at + 1];
-        auto word = [&](unsigned offset) {
-            std::uint32_t v;
-            std::memcpy(&v, options + at + offset, 4);
-            return ntohl(v);
-        };
+        auto word = [&](unsigned offset) { return word_at(options + at + offset); };
         if (kind == 8 && size == 10) {
             said.has_stamp = true;
             said.stamp = word(2);
@@ -194,17 +227,16 @@ Acceptance::Answer Acceptance::check_by_state(lwip::ReceivedHeader& h, unsigned 
     return Answer::open;
 }
 
-// An acceptable ACK.
-[[gnu::always_inline]] inline void Acceptance::take_ack(const lwip::ReceivedHeader& h, std::uint32_t length,
-                                                        const Said& said) noexcept {
+// An acceptable ACK. Returns the window in bytes.
+[[gnu::always_inline]] inline std::uint32_t Acceptance::take_ack(std::uint32_t seq, std::uint32_t ack,
+                                                                 std::uint16_t window, bool data,
+                                                                 const Said& said) noexcept {
     Tcb& t = tcb_;
     lwip::Pcb* const pcb = t.pcb;
-    const std::uint8_t flags = h.flags();
-    const std::uint32_t seq = h.seq(), ack = h.ack();
     AckInfo info;
     info.ack = ack;
-    info.window = static_cast<std::uint32_t>(h.window()) << (pcb->window_scaling() ? pcb->snd_scale() : 0);
-    info.data = length != 0 || (flags & TCP_FIN);
+    info.window = std::uint32_t{window} << (pcb->window_scaling() ? pcb->snd_scale() : 0);
+    info.data = data;
     info.blocks = said.blocks;
     info.block_count = pcb->sack() ? said.block_count : 0;
     info.echo = said.has_stamp && pcb->timestamps() ? said.echo : 0;
@@ -212,6 +244,7 @@ Acceptance::Answer Acceptance::check_by_state(lwip::ReceivedHeader& h, unsigned 
     last_ack_rx_ = last_rx_;
     choose_window(seq, ack, info.window);
     t.recovery.before_ack(info);
+    return info.window;
 }
 
 // Whether this segment's window is news. As in the kernel, and unlike RFC 9293, any segment that acknowledges

@@ -10,6 +10,9 @@
 #include "libvma/tcp/lwip/types.h"
 #include "libvma/tcp/timers/time.h"
 
+namespace vma::net {
+struct TcpHeader;
+}
 namespace vma::ring {
 struct RxBuffer;
 }
@@ -24,6 +27,10 @@ class Acceptance {
 
     // Called by lwIP with the header's numbers in host byte order. False: lwIP is not to see the segment.
     bool check(lwip::ReceivedHeader& header, unsigned option_bytes, const lwip::Piece& p) noexcept;
+    // The same in front of nothing, for a segment of the common kind: in ESTABLISHED, an ACK with or without
+    // data, next in sequence and within the window, with no option but a time stamp. Takes its ACK and its
+    // window. False: it is another one, and nothing has changed. `length`: bytes of data.
+    bool take_expected(const net::TcpHeader& header, unsigned option_bytes, std::uint32_t length) noexcept;
     // The handshake is done: the peer's window came with the segment `window_seq`.
     void start(std::uint32_t window_seq) noexcept {
         window_seq_ = window_seq;
@@ -45,7 +52,8 @@ class Acceptance {
     inline void read_options(const lwip::ReceivedHeader& header, unsigned option_bytes, Said& said) noexcept;
     Answer check_by_state(lwip::ReceivedHeader& header, unsigned option_bytes, std::uint32_t length) noexcept;
     inline void keep_stamp(const Said& said, std::uint32_t seq, std::uint32_t end) noexcept;
-    inline void take_ack(const lwip::ReceivedHeader& header, std::uint32_t length, const Said& said) noexcept;
+    inline std::uint32_t take_ack(std::uint32_t seq, std::uint32_t ack, std::uint16_t window, bool data,
+                                  const Said& said) noexcept;
     inline void choose_window(std::uint32_t seq, std::uint32_t ack, std::uint32_t window) noexcept;
     bool urgent_wanted(const lwip::ReceivedHeader& header) noexcept;
     void refuse(std::uint8_t flags, std::uint32_t length) noexcept;

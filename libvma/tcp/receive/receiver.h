@@ -70,6 +70,8 @@ class Receiver {
 
   private:
     void input_segment(lwip::Piece* p, Time now) noexcept;
+    inline bool take_expected(lwip::Piece* p) noexcept;
+    void through_lwip(lwip::Piece* p) noexcept;
     void acknowledged(std::uint32_t bytes, bool handshake) noexcept;
     void trim_to_window(lwip::Piece* p) noexcept;
     std::uint32_t capacity() const noexcept;

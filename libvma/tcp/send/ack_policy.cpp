@@ -30,7 +30,7 @@ void AckPolicy::data_received(std::uint32_t length) noexcept {
     pingpong_ = last_data_tx_ > last_data_rx_;
     bulk_bytes_ = pingpong_ ? 0 : bulk_bytes_ + std::min(length, 0x7fffffffu - bulk_bytes_);
     last_data_rx_ = t.acceptance.last_rx();
-    largest_in_ = std::max(largest_in_, std::min(length, std::uint32_t{t.route.wanted_mss()}));
+    if (length > largest_in_) largest_in_ = std::max(largest_in_, std::min(length, t.route.wanted_mss()));
     if (bulk()) note_bulk();
 }
 
