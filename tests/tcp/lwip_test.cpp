@@ -75,13 +75,13 @@ struct Received {
         auto* received = new Received{{}, std::make_unique<std::uint8_t[]>(segment.bytes.size())};
         std::ranges::copy(segment.bytes, received->bytes.get());
         ++alive;
-        return lwip::received(
-            received->storage,
-            [](pbuf* p) {
-                delete reinterpret_cast<Received*>(p);
-                --alive;
-            },
-            received->bytes.get(), static_cast<std::uint16_t>(segment.bytes.size()));
+        received->storage.custom_free_function = [](pbuf* p) {
+            delete reinterpret_cast<Received*>(p);
+            --alive;
+        };
+        const auto length = static_cast<std::uint16_t>(segment.bytes.size());
+        return pbuf_alloced_custom(PBUF_RAW, length, PBUF_REF, &received->storage, received->bytes.get(),
+                                   length);
     }
 };
 std::atomic<int> Received::alive{0};

@@ -51,7 +51,9 @@ Piece* copy_of(ring::RxBuffer* first, std::uint32_t from, std::uint32_t end) noe
 // each buffer.
 Piece* chain_of(ring::RxBuffer* first, std::uint32_t from) noexcept {
     const std::uint32_t end =
-        first->payload_offset + first->payload_length;  // Ethernet may have padded the frame
+        first->payload_offset + first->payload_length;                 // Ethernet may have padded the frame
+    if (first->more == nullptr && first->length >= end && end > from)  // as nearly always
+        return Piece::of_buffer(first, from, end - from);
     const std::uint32_t header_end = first->payload_offset;
     // Options beyond the first buffer: no device that is known splits frames there.
     if (first->length < header_end) return copy_of(first, from, end);

@@ -104,15 +104,6 @@ class Entry {
     };
 };
 
-// A pbuf for received bytes that lie in the caller's memory. `storage` is part of what the caller keeps about
-// them and is not to be touched until `free` has been called with &storage.pbuf, on whatever thread lets go
-// of the last reference.
-inline pbuf* received(pbuf_custom& storage, void (*free)(pbuf*), void* payload,
-                      std::uint16_t length) noexcept {
-    storage.custom_free_function = free;
-    return pbuf_alloced_custom(PBUF_RAW, length, PBUF_REF, &storage, payload, length);
-}
-
 // Assertions of lwIP that failed: each is a bug, logged once. Tests let them end the process.
 std::uint64_t failed_assertions() noexcept;
 void abort_on_assertion(bool yes) noexcept;

@@ -41,9 +41,12 @@ constexpr auto kClassOf = [] {
 constexpr std::size_t class_of(std::size_t size) noexcept { return kClassOf[(size + kStep - 1) / kStep]; }
 
 // How many free blocks of a class a thread keeps at most; half of them change hands at a time.
-constexpr std::uint32_t keep(std::size_t index) noexcept {
-    return std::clamp<std::uint32_t>(16384 / kSizes[index], 8, 64);
-}
+constexpr auto kKeep = [] {
+    std::array<std::uint32_t, kClasses> table{};
+    for (std::size_t index = 0; index < kClasses; ++index)
+        table[index] = std::clamp<std::uint32_t>(16384 / kSizes[index], 8, 64);
+    return table;
+}();
 
 struct Block {
     Block* next;
@@ -171,7 +174,7 @@ Block* refill(std::size_t index) noexcept {
         return block;
     }
     const std::lock_guard guard(g_shared.lock);
-    Block* block = take_locked(index, &cache.free[index], keep(index) / 2, &cache.count[index]);
+    Block* block = take_locked(index, &cache.free[index], kKeep[index] / 2, &cache.count[index]);
     return block;
 }
 
@@ -258,7 +261,7 @@ void deallocate(void* memory, std::size_t size) noexcept {
     if (!cache.registered) register_thread();
     block->next = cache.free[index];
     cache.free[index] = block;
-    if (++cache.count[index] > keep(index)) spill(index, keep(index) / 2);
+    if (++cache.count[index] > kKeep[index]) spill(index, kKeep[index] / 2);
     count(-static_cast<std::int64_t>(kSizes[index]));
 }
 

@@ -192,10 +192,10 @@ class Pcb : tcp_pcb {
     // A segment is a single pbuf, and counts as that.
     void free_acknowledged(tcp_seg*& list) noexcept {
         while (list != nullptr && seq_at_or_before(Segment::of(list)->end(), lastack)) {
-            tcp_seg* const first = list;
-            list = first->next;
+            Segment* const first = Segment::of(list);
+            list = Segment::raw(first->next());
             snd_queuelen--;
-            tcp_seg_free(first);
+            first->free();
         }
     }
 };

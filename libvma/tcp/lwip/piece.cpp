@@ -11,13 +11,8 @@ namespace {
 static_assert(kHeaderBytes + LWIP_MEM_ALIGN_SIZE(sizeof(pbuf)) == Piece::kOverhead);
 static_assert(sizeof(pbuf_custom) <= sizeof(ring::RxBuffer::user));
 
-// The last reference to a buffer's piece is gone.
-void release_buffer(pbuf* p) {
-    auto* storage = reinterpret_cast<std::byte*>(p);
-    auto* buffer = reinterpret_cast<ring::RxBuffer*>(storage - offsetof(ring::RxBuffer, user));
-    buffer->more = nullptr;
-    buffer->release();
-}
+// lwIP frees a buffer's piece.
+void release_buffer(pbuf* p) { Piece::of(p)->free(); }
 
 }  // namespace
 
@@ -34,8 +29,17 @@ Piece* Piece::copy_of(const void* data, std::uint32_t length) noexcept {
 }
 
 Piece* Piece::of_buffer(ring::RxBuffer* buffer, std::uint32_t offset, std::uint32_t length) noexcept {
-    auto* storage = new (buffer->user) pbuf_custom{};
-    return of(received(*storage, &release_buffer, buffer->frame + offset, static_cast<u16_t>(length)));
+    const auto bytes = static_cast<u16_t>(length);
+    auto* made = new (buffer->user) pbuf_custom{.pbuf = {.next = nullptr,
+                                                         .payload = buffer->frame + offset,
+                                                         .tot_len = bytes,
+                                                         .len = bytes,
+                                                         .type_internal = PBUF_REF,
+                                                         .flags = PBUF_FLAG_IS_CUSTOM,
+                                                         .ref = 1,
+                                                         .if_idx = NETIF_NO_INDEX},
+                                                .custom_free_function = &release_buffer};
+    return of(&made->pbuf);
 }
 
 }  // namespace vma::tcp::lwip

@@ -85,8 +85,13 @@ class Piece : pbuf {
     }
     // Frees a segment's chain.
     void free_chain() noexcept { pbuf_free(this); }
-    // Frees a piece that has been taken out of its chain.
+    // Frees a piece that has been taken out of its chain. There is one reference to each.
     void free() noexcept {
+        if (ring::RxBuffer* const from = buffer(); from != nullptr) {
+            from->more = nullptr;
+            from->release();
+            return;
+        }
         pbuf::next = nullptr;
         tot_len = len;
         pbuf_free(this);

@@ -43,6 +43,9 @@ class Segment : tcp_seg {
         tcphdr->seqno = htonl(seq() + length);
     }
 
+    // Frees it. There is one reference to its data.
+    inline void free() noexcept;
+
     Segment* next() const noexcept { return of(tcp_seg::next); }
     void set_next(Segment* segment) noexcept { tcp_seg::next = segment; }
     // Its first sequence number, how many it takes with SYN and FIN, and the one behind it.
@@ -95,6 +98,14 @@ inline void free_long_part(pbuf* piece) noexcept {
     auto* part = reinterpret_cast<LongPart*>(piece);
     part->block->unref();
     deallocate(part, sizeof *part);
+}
+
+inline void Segment::free() noexcept {
+    if (is_long())
+        free_long_part(p);
+    else
+        mem_free(p);
+    deallocate(static_cast<tcp_seg*>(this), sizeof(tcp_seg));
 }
 
 inline SendBlock* Segment::block() const noexcept { return reinterpret_cast<LongPart*>(p)->block; }

@@ -310,10 +310,11 @@ void Receiver::peer_finished() noexcept {
 void Receiver::widen_window() noexcept {
     lwip::Pcb* const pcb = tcb_.pcb;
     const std::size_t most = std::min(capacity(), tcb_.acks.window_limit()), used = queue_.bytes() + lent();
-    const std::uint32_t full = tcb_.opening.full_window();
-    const std::size_t room = std::min<std::size_t>(most > used ? most - used : 0, pcb->largest_rcv_wnd(full));
+    const std::size_t room = most > used ? most - used : 0;
     if (room <= pcb->rcv_wnd()) return;
-    pcb->widen(static_cast<std::uint32_t>(room), full);
+    const std::uint32_t full = tcb_.opening.full_window();
+    const auto window = static_cast<std::uint32_t>(std::min<std::size_t>(room, pcb->largest_rcv_wnd(full)));
+    if (window > pcb->rcv_wnd()) pcb->widen(window, full);
 }
 
 void Receiver::open_window() noexcept {
