@@ -2,6 +2,9 @@
 // A connection's way into lwIP, and lwIP's back.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+
 #include "libvma/tcp/handshake/syn.h"
 #include "libvma/tcp/lwip/glue.h"
 #include "libvma/tcp/lwip/pcb.h"
