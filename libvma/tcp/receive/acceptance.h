@@ -27,9 +27,9 @@ class Acceptance {
 
     // Called by lwIP with the header's numbers in host byte order. False: lwIP is not to see the segment.
     bool check(lwip::ReceivedHeader& header, unsigned option_bytes, const lwip::Piece& p) noexcept;
-    // The same in front of nothing, for a segment of the common kind: in ESTABLISHED, an ACK with or without
-    // data, next in sequence and within the window, with no option but a time stamp. Takes its ACK and its
-    // window. False: it is another one, and nothing has changed. `length`: bytes of data.
+    // Header prediction: does without lwIP for the segment that is expected. That is, in ESTABLISHED, an ACK
+    // with or without data, next in sequence and within the window, with no option but a time stamp. Takes
+    // its ACK and its window. False: it is another one, and nothing has changed. `length`: bytes of data.
     bool take_expected(const net::TcpHeader& header, unsigned option_bytes, std::uint32_t length) noexcept;
     // The handshake is done: the peer's window came with the segment `window_seq`.
     void start(std::uint32_t window_seq) noexcept {
