@@ -2,7 +2,6 @@
 // What header prediction does to lwIP's control block, beside what lwIP itself does.
 #include <gtest/gtest.h>
 
-#include <random>
 #include <sstream>
 
 #include "libvma/tcp/lwip/glue.h"
@@ -12,11 +11,6 @@
 
 namespace vma::tcp::test {
 namespace {
-
-using Random = std::mt19937;
-std::uint32_t below(Random& random, std::uint32_t limit) {
-    return std::uniform_int_distribution<std::uint32_t>(0, limit - 1)(random);
-}
 
 constexpr lwip::Parameters kParameters{.mss = 1460,
                                        .rcv_scale = 7,

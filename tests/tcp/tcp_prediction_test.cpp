@@ -4,18 +4,12 @@
 // both ways can be compared.
 #include <gtest/gtest.h>
 
-#include <random>
 #include <sstream>
 
 #include "tcp_scripted.h"
 
 namespace vma::tcp::test {
 namespace {
-
-using Random = std::mt19937;
-std::uint32_t below(Random& random, std::uint32_t limit) {
-    return std::uniform_int_distribution<std::uint32_t>(0, limit - 1)(random);
-}
 
 // The same, in an order that nobody uses: not expected.
 std::string unusual(const std::string& options) {

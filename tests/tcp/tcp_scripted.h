@@ -2,10 +2,17 @@
 // A Connection whose peer says exactly what a test tells it to.
 #pragma once
 
+#include <random>
+
 #include "libvma/tcp/lwip/memory.h"
 #include "tcp_wiretap.h"
 
 namespace vma::tcp::test {
+
+using Random = std::mt19937;
+inline std::uint32_t below(Random& random, std::uint32_t limit) {
+    return std::uniform_int_distribution<std::uint32_t>(0, limit - 1)(random);
+}
 
 // Bytes of lwIP's blocks in use.
 inline std::int64_t memory_used() { return static_cast<std::int64_t>(lwip::memory_use().used); }

@@ -9,7 +9,6 @@
 #include "libvma/tcp/lwip/lwip.h"
 #include "libvma/tcp/lwip/piece.h"
 #include "libvma/tcp/lwip/received_header.h"
-#include "libvma/tcp/options.h"
 
 namespace vma::tcp {
 namespace {
@@ -50,9 +49,10 @@ Piece* copy_of(ring::RxBuffer* first, std::uint32_t from, std::uint32_t end) noe
 // The TCP part of a frame (from `skip` bytes behind the start of its header on) as a chain of pieces, one for
 // each buffer.
 Piece* chain_of(ring::RxBuffer* first, std::uint32_t from) noexcept {
-    const std::uint32_t end =
-        first->payload_offset + first->payload_length;                 // Ethernet may have padded the frame
-    if (first->more == nullptr && first->length >= end && end > from)  // as nearly always
+    // Ethernet may have padded the frame.
+    const std::uint32_t end = first->payload_offset + first->payload_length;
+    // Nearly always it is in one buffer.
+    if (first->more == nullptr && first->length >= end && end > from)
         return Piece::of_buffer(first, from, end - from);
     const std::uint32_t header_end = first->payload_offset;
     // Options beyond the first buffer: no device that is known splits frames there.
@@ -86,9 +86,8 @@ Piece* chain_of(ring::RxBuffer* first, std::uint32_t from) noexcept {
 }
 
 bool plain_options(const net::TcpHeader& h, unsigned length) noexcept {
-    if (length == 20) return true;
-    const auto* o = reinterpret_cast<const std::uint8_t*>(&h + 1);
-    return length == 32 && o[0] == 1 && o[1] == 1 && o[2] == 8 && o[3] == 10;
+    return length == sizeof h ||
+           usual_stamp(reinterpret_cast<const std::uint8_t*>(&h + 1), length - sizeof h);
 }
 
 bool merges(const ring::RxBuffer& a, const ring::RxBuffer& b, std::uint32_t next_seq) noexcept {

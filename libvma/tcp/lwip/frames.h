@@ -7,13 +7,18 @@
 #include "libvma/net/frame.h"
 #include "libvma/ring/ring.h"
 #include "libvma/tcp/lwip/types.h"
+#include "libvma/tcp/options.h"
 
 namespace vma::tcp {
 
-struct Options;
-
 inline const net::TcpHeader& header_of(const ring::RxBuffer& b) noexcept {
     return *reinterpret_cast<const net::TcpHeader*>(b.frame + b.l4_offset);
+}
+
+// Are a segment's options a time stamp in the layout of RFC 7323 appendix A, which everybody has?
+inline bool usual_stamp(const std::uint8_t* options, std::uint32_t bytes) noexcept {
+    return bytes == kTimestampBytes && options[0] == 1 && options[1] == 1 && options[2] == 8 &&
+           options[3] == 10;
 }
 
 // The TCP part of a received frame as a chain of pieces, one for each buffer; takes the buffer. Null without

@@ -132,11 +132,8 @@ bool Acceptance::take_expected(const net::TcpHeader& h, unsigned option_bytes,
         return false;
     Said said;
     if (option_bytes != 0) {
-        // RFC 7323 appendix A recommends this layout, and everybody has it.
-        constexpr std::uint8_t kStampHead[] = {1, 1, 8, 10};
         const auto* options = reinterpret_cast<const std::uint8_t*>(&h + 1);
-        if (option_bytes != kTimestampBytes || std::memcmp(options, kStampHead, sizeof kStampHead) != 0)
-            return false;
+        if (!usual_stamp(options, option_bytes)) return false;
         said.has_stamp = true;
         said.stamp = word_at(options + 4);
         said.echo = word_at(options + 8);
