@@ -258,14 +258,14 @@ void Receiver::end_batch() noexcept {
 }
 
 void Receiver::detach(const verbs::FlowSpec& spec, FrameSink* sink, bool drain) noexcept {
-    std::erase(idle_, sink);
-    const FlowTable::Entry* last = flows_.begin_detach(spec, sink);
-    if (last == nullptr) return;
-    // What is in the queue already is delivered. Not from within a batch: the completions it took are being
-    // handed out.
-    for (int i = 0; drain && batch_.empty() && i < 4096 && poll_locked() != 0; i++) {
+    if (const FlowTable::Entry* last = flows_.begin_detach(spec, sink); last != nullptr) {
+        // What is in the queue already is delivered. Not from within a batch: the completions it took are
+        // being handed out.
+        for (int i = 0; drain && batch_.empty() && i < 4096 && poll_locked() != 0; i++) {
+        }
+        flows_.finish_detach(spec, last);
     }
-    flows_.finish_detach(spec, last);
+    std::erase(idle_, sink);  // at the end: what has just come may have made it ask once more
 }
 
 // ---- flows that move ----

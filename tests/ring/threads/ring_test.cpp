@@ -473,6 +473,32 @@ TEST_F(RingTest, FramesAlreadyInTheRingReachTheSocketBeforeDetachReturns) {
     b.expect_no_leak();
 }
 
+// As a connection does whose last frames make it owe an ACK.
+TEST_F(RingTest, WhoAsksForIdleWhileItIsDetachedIsNotCalledLater) {
+    constexpr std::chrono::milliseconds kIdle{5};
+    Host a(wire, kA), b(wire, kB, {}, {.idle = kIdle, .huge_pages = false});
+    struct Asking final : FrameSink {
+        bool deliver(RxBuffer* buffer) noexcept override {
+            buffer->ring->when_idle(this);
+            buffer->release();
+            return true;
+        }
+        void idle(Ring&) noexcept override { called++; }
+        int called = 0;
+    } sink, other;
+    b.attach(2000, sink);
+    b.attach(2001, other);
+    a.send(b, 2000, "in the queue");
+    a.send(b, 2001, "in the queue");
+    b.ring->detach(b.flow(2000), &sink);
+    const int until_then = sink.called;  // by a slow machine
+    std::this_thread::sleep_for(2 * kIdle);
+    b.poll();
+    EXPECT_EQ(sink.called, until_then);
+    EXPECT_EQ(other.called, 1);
+    b.ring->detach(b.flow(2001), &other);
+}
+
 TEST_F(RingTest, DetachWhileAnotherThreadSendsAndPolls) {
     Host a(wire, kA), b(wire, kB);
     std::atomic<bool> stop{false};
