@@ -15,16 +15,12 @@ the functions that have a share of the library's samples in one of them, the lar
 import argparse
 import os
 import re
-import subprocess
-import sys
 import tempfile
 import time
 
-from demo import check_machine, find_programs
+from demo import REPOSITORY, check_machine, find_programs
 from wire import ADDRESS, PATIENCE, Failure, Wire, progress, run, run_tool
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-REPOSITORY = os.path.dirname(os.path.dirname(HERE))
 SCRIPT = os.path.join(REPOSITORY, "libvma", "hot_functions.ld")
 SECTION = ".text.vma_hot"
 SHARE = 0.0002      # of the samples of a pair of programs; less is what happens once
@@ -67,20 +63,19 @@ def chosen(profiles):
 
 def missing(library, names):
     """Those that are not functions of the library."""
-    printed = subprocess.run(["nm", library], capture_output=True, text=True, check=True).stdout
-    there = set(re.findall(r" [tTwW] (\S+)$", printed, re.MULTILINE))
+    there = set(re.findall(r" [tTwW] (\S+)$", run("nm", library), re.MULTILINE))
     return [name for name in names if name not in there]
 
 
 def programs_of(built):
     """What runs: (its protocol, server, client). The client's time is left out."""
-    where, named = [ADDRESS["b"], str(PORT)], ["-i", ADDRESS["b"], "-p", str(PORT)]
+    where, sockperf_where = [ADDRESS["b"], str(PORT)], ["-i", ADDRESS["b"], "-p", str(PORT)]
     yield "tcp", [built["conn_rate"], "server", *where], \
         [built["conn_rate"], "client", *where, "--at-once", "16", "--seconds"]
     for protocol, options in (("udp", []), ("tcp", ["--tcp"])):
         for ask in (["ping-pong", "-m", "64"], ["throughput", "-m", "100"], ["throughput", "-m", "1400"]):
-            yield protocol, ["sockperf", "server", *named, *options], \
-                ["sockperf", *ask, *named, *options, "-t"]
+            yield protocol, ["sockperf", "server", *sockperf_where, *options], \
+                ["sockperf", *ask, *sockperf_where, *options, "-t"]
 
 
 def profile(wire, scratch, protocol, serve, ask):
@@ -139,5 +134,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.dont_write_bytecode = True
     run_tool("hot_functions.py", main)

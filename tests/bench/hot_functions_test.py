@@ -6,12 +6,12 @@
 """
 import os
 import re
-import subprocess
 import sys
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import hot_functions  # noqa: E402
+from wire import run  # noqa: E402
 
 BUILD = sys.argv.pop() if len(sys.argv) > 1 else ""
 
@@ -34,8 +34,7 @@ class Library(unittest.TestCase):
         self.assertEqual(hot_functions.check(BUILD), 0, "hot_functions.py --renew writes a new one")
 
     def test_they_lie_side_by_side(self):
-        printed = subprocess.run(["readelf", "-SW", os.path.join(BUILD, "libvma", "libvma.so")],
-                                 capture_output=True, text=True, check=True).stdout
+        printed = run("readelf", "-SW", os.path.join(BUILD, "libvma", "libvma.so"))
         found = re.search(re.escape(hot_functions.SECTION) + r" +PROGBITS +\w+ \w+ (\w+)", printed)
         self.assertIsNotNone(found, "the linker was not asked to")
         self.assertGreater(int(found[1], 16), 100_000)
