@@ -110,6 +110,12 @@ class Run {
     static bool over(const Actor& a) {
         return a.c == nullptr || a.c->state() == State::close || a.c->state() == State::time_wait;
     }
+    // Once a connection is over, a SYN begins another, which acknowledges numbers of its own. Its first
+    // acknowledgement is of the SYN, unless the device refused the answer to that.
+    bool acknowledges_anew(const Actor& a, std::uint32_t ack) const {
+        if (!a.begun_again || !has_refused) return a.begun_again == ack;
+        return !before(ack, *a.begun_again) && !before(a.sent_end, ack);
+    }
     void hear(Actor& a, const Segment& s) {
         Model& m = a.m;
         if (s.flags & kSyn && !m.heard_syn) a.right_edge += s.end();
@@ -120,8 +126,7 @@ class Run {
         }
         if (s.flags & kAck) {
             FUZZ_CHECK(!before(a.sent_end, s.ack));
-            // Once a connection is over, a SYN begins another, which acknowledges numbers of its own.
-            const bool anew = a.passive && a.begun_again == s.ack && over(a);
+            const bool anew = a.passive && over(a) && acknowledges_anew(a, s.ack);
             if (a.acknowledged && !anew && !(s.flags & kSyn)) FUZZ_CHECK(!before(s.ack, a.last_ack));
             a.last_ack = s.ack;
             a.acknowledged = true;
@@ -500,6 +505,7 @@ class Run {
             case 12:
                 if (op & 16) {
                     host.refuse_sends(refusing = op & 32);
+                    has_refused |= refusing;
                 } else if (op & 32) {
                     host.error = op & 64 ? arg % 3 == 0 ? EAGAIN : EHOSTUNREACH : 0;
                     host.changed();
@@ -677,7 +683,7 @@ class Run {
     std::vector<Actor> actors;
     static inline std::vector<char> buffer = std::vector<char>(1 << 17);
     std::uint32_t window = 0;
-    bool refusing = false;
+    bool refusing = false, has_refused = false;
 };
 
 }  // namespace fuzz
