@@ -16,6 +16,10 @@ struct IcmpError {
     std::uint32_t seq = 0;
 };
 
+// How long a sink waits for a ring without frames: RingConfig::idle, or what a program may need that has
+// other events at hand.
+enum class Idle : unsigned char { soon, later };
+
 // The receiver of a flow's frames. Each method is called with the ring's receive lock held.
 class FrameSink {
   public:
@@ -26,7 +30,7 @@ class FrameSink {
     // The batch is over in which deliver() called Ring::at_batch_end(this). It may send.
     virtual void batch_end(Ring& ring) noexcept { (void)ring; }
     // The time of Ring::when_idle() has come. It may send.
-    virtual void idle(Ring& ring) noexcept { (void)ring; }
+    virtual void idle(Ring& ring, Idle when) noexcept { (void)ring, (void)when; }
     // See Ring::icmp_error().
     virtual void icmp_error(Ring& ring, const IcmpError& error) noexcept { (void)ring, (void)error; }
     // After Ring::detach_soon(): no deliver() will come for that flow.

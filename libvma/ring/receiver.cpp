@@ -24,6 +24,8 @@ constexpr unsigned kMaxBatches = 8;  // in one poll()
 constexpr std::chrono::microseconds kOnTheWay{100};
 constexpr unsigned kMostOnTheWay = 4096;  // batches
 constexpr unsigned kTriesForLate = 2000;
+// What a program that has many events at hand may need until it comes to the one of a sink.
+constexpr std::chrono::milliseconds kProgramsTurn{2};
 
 // The chain from `first` on, as far as `out` has room.
 net::FramePieces pieces_of(const RxBuffer& first, std::span<std::span<const std::uint8_t>> out) noexcept {
@@ -53,7 +55,7 @@ void Receiver::open(verbs::Device& device, ibv_qp* qp, ibv_cq* cq, const RingCon
     cq_ = cq;
     partial_sums_ = attr.partial_sums;
     room_ = attr.chunk_size - attr.rx_offset;
-    idle_after_ = clock::to_ticks(config.idle);
+    idle_.set_waits(config.idle, config.idle == clock::Usec::zero() ? clock::Usec{} : kProgramsTurn);
     is_local_ = config.is_local;
     wc_.resize(std::max(config.batch, 1u));
     batch_.reserve(2 * wc_.size());  // each frame adds one, and one more when its sink hands it on
@@ -82,7 +84,7 @@ unsigned Receiver::poll_locked() noexcept {
     int n = ibv_poll_cq(cq_, static_cast<int>(wc_.size()), wc_.data());
     if (n <= 0) {
         queue_.replenish_idle();
-        if (__builtin_expect(!idle_.empty(), 0)) serve_idle();
+        if (__builtin_expect(!idle_.empty(), 0)) idle_.serve(ring_);
         return 0;
     }
     queue_.taken(static_cast<std::uint32_t>(n), static_cast<std::size_t>(n) == wc_.size());
@@ -233,22 +235,6 @@ bool Receiver::give_back(const RxBuffer& frame) noexcept {
 
 // ---- sinks ----
 
-void Receiver::when_idle(FrameSink* sink) noexcept {
-    const clock::Ticks due = clock::Ticks::now() + idle_after_;
-    if (idle_.empty() || due < idle_due_) idle_due_ = due;
-    try {
-        idle_.push_back(sink);
-    } catch (...) {
-        // No memory: its timer does it.
-    }
-}
-
-void Receiver::serve_idle() noexcept {
-    if (clock::Ticks::now() < idle_due_) return;
-    for (std::size_t i = 0; i < idle_.size(); i++) idle_[i]->idle(ring_);
-    idle_.clear();
-}
-
 void Receiver::end_batch() noexcept {
     // What several sinks send now, such as ACKs, shares a kick.
     const Ring::Gather together(batch_.size() > 1 ? &ring_ : nullptr, false);
@@ -265,7 +251,7 @@ void Receiver::detach(const verbs::FlowSpec& spec, FrameSink* sink, bool drain) 
         }
         flows_.finish_detach(spec, last);
     }
-    std::erase(idle_, sink);  // at the end: what has just come may have made it ask once more
+    idle_.remove(sink);  // at the end: what has just come may have made it ask once more
 }
 
 // ---- flows that move ----
@@ -280,7 +266,7 @@ Result<void> Receiver::take(const verbs::FlowSpec& spec, FrameSink* sink, Share 
         else if (clock::Ticks::now() > until)
             break;
     }
-    if (std::erase(from.idle_, sink) != 0) when_idle(sink);
+    idle_.move(sink, from.idle_);
     from.flows_.finish_detach(spec, *left);
     return {};
 }

@@ -20,6 +20,7 @@
 #include "libvma/net/kernel_path.h"
 #include "libvma/ring/flow_table.h"
 #include "libvma/ring/frame_sink.h"
+#include "libvma/ring/idle_sinks.h"
 #include "libvma/ring/receive_lock.h"
 #include "libvma/ring/ring_config.h"
 #include "libvma/ring/ring_counters.h"
@@ -64,7 +65,7 @@ class Receiver {
     // comes out of this ring before those that `from` has got.
     Result<void> take(const verbs::FlowSpec& spec, FrameSink* sink, Share share, Receiver& from);
     void at_batch_end(FrameSink* sink) noexcept { batch_.push_back(sink); }
-    void when_idle(FrameSink* sink) noexcept;
+    void when_idle(FrameSink* sink, Idle when) noexcept { idle_.add(sink, when); }
     RxBuffer* swap_for_copy(RxBuffer* frame, std::uint64_t queued) noexcept {
         return queue_.swap_for_copy(frame, queued, flows_.sinks(), counters_);
     }
@@ -88,7 +89,6 @@ class Receiver {
     void lose_pieces() noexcept;
     void stamp(RxBuffer& frame, const ibv_wc& wc) const noexcept;
     void end_batch() noexcept;
-    void serve_idle() noexcept;
     bool give(const RxBuffer& frame) noexcept;
     bool hand_on(RxBuffer* first, const net::ParsedFrame& f) noexcept;
     bool take_late(RxBuffer* first, const net::ParsedFrame& f, Receiver& from) noexcept;
@@ -98,10 +98,10 @@ class Receiver {
     ibv_cq* cq_ = nullptr;
     std::vector<ibv_wc> wc_;         // room for a batch
     std::vector<FrameSink*> batch_;  // sinks that want batch_end()
-    std::vector<FrameSink*> idle_;   // sinks that want idle()
-    std::uint32_t room_ = 0;         // bytes of a frame in one buffer
-    std::uint32_t pieces_ = 0;       // of the unfinished frame; above kMaxPieces the rest of it is dropped
-    bool partial_sums_ = false;      // the device's attribute
+    IdleSinks idle_;
+    std::uint32_t room_ = 0;     // bytes of a frame in one buffer
+    std::uint32_t pieces_ = 0;   // of the unfinished frame; above kMaxPieces the rest of it is dropped
+    bool partial_sums_ = false;  // the device's attribute
     std::atomic<std::uint32_t> polls_{0};
     std::atomic<std::uint64_t> frames_{0};
     RxQueue queue_;
@@ -112,8 +112,6 @@ class Receiver {
     verbs::Device* device_ = nullptr;
     RxBuffer* partial_first_ = nullptr;  // frame whose last piece has not arrived
     RxBuffer* partial_last_ = nullptr;
-    clock::Ticks idle_due_;
-    clock::Ticks idle_after_;      // from when_idle() on
     net::KernelPath kernel_path_;  // open where the device steers coarsely, and after give_back()
     std::function<bool(in_addr_t)> is_local_;
     std::atomic<std::uint64_t> to_kernel_{0};  // frames

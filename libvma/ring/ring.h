@@ -95,10 +95,10 @@ class Ring {
     // For deliver(): calls sink->batch_end() when the frames of this poll have been handed out. Once a batch
     // and sink.
     void at_batch_end(FrameSink* sink) noexcept { rx_.at_batch_end(sink); }
-    // With the receive lock held: calls sink->idle() in a poll() that finds nothing and comes
-    // RingConfig::idle or more from now. Not called while no thread polls. A sink that is detached
-    // meanwhile is forgotten.
-    void when_idle(FrameSink* sink) noexcept { rx_.when_idle(sink); }
+    // With the receive lock held: calls sink->idle() in a poll() that finds nothing and comes late enough.
+    // Not called while no thread polls. A sink that is detached meanwhile is forgotten. Once for each `when`
+    // until then.
+    void when_idle(FrameSink* sink, Idle when) noexcept { rx_.when_idle(sink, when); }
     // Gives the kernel a frame that no sink here wants. The device steers coarsely, or the frame was in the
     // queue already when its rule went. The buffer stays the caller's. False: the kernel did not take it.
     bool give_to_kernel(const RxBuffer& frame) noexcept { return rx_.give_to_kernel(frame); }

@@ -210,9 +210,9 @@ void Connection::take_batch(ring::Ring& ring, ring::RxBuffer* list, ring::RxBuff
     if (lock_.try_lock()) {
         if (!backlog_.any_frames()) {
             tcb_.receiver.input(list);
-            if (tcb_.acks.when_idle() && !staged_.idle_asked && attached_) {
-                staged_.idle_asked = true;
-                ring.when_idle(this);
+            if (tcb_.acks.when_idle() && attached_) {
+                const ring::Idle when = tcb_.acks.idle_wait();
+                if (!std::exchange(staged_.asked(when), true)) ring.when_idle(this, when);
             }
             leave();
             return;
@@ -223,8 +223,8 @@ void Connection::take_batch(ring::Ring& ring, ring::RxBuffer* list, ring::RxBuff
     try_leave();
 }
 
-void Connection::idle(ring::Ring&) noexcept {
-    staged_.idle_asked = false;
+void Connection::idle(ring::Ring&, ring::Idle when) noexcept {
+    staged_.asked(when) = false;
     if (!lock_.try_lock()) return;  // its owner, or the timer
     ref();
     tcb_.acks.idle();

@@ -196,7 +196,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     // ring::FrameSink
     bool deliver(ring::RxBuffer* buffer) noexcept override;
     void batch_end(ring::Ring& ring) noexcept override;
-    void idle(ring::Ring& ring) noexcept override;
+    void idle(ring::Ring& ring, ring::Idle when) noexcept override;
     void icmp_error(ring::Ring& ring, const ring::IcmpError& error) noexcept override;
     void detached(ring::Ring& ring) noexcept override;
     // ring::HeldSender

@@ -67,7 +67,7 @@ TEST(TcpFirstWrite, DoesNotWaitForLong) {
     o.open_and_write(16);
     Connection* c = o.open();
     EXPECT_EQ(o.acks(), 0);
-    o.w.pass(2 * kMs);
+    o.w.pass(5 * kMs);
     EXPECT_EQ(o.acks(), 1);
     ASSERT_NE(o.w.accept(), nullptr);
     // That was the end of the run.

@@ -3,6 +3,7 @@
 // lock's owner.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -49,8 +50,11 @@ class FrameList {
 // The connection's part in the running batch of its ring. Under that ring's rx_lock.
 struct Staging {
     FrameList frames;
-    bool in_batch = false;    // the ring's list for batch_end() has the connection; a reference
-    bool idle_asked = false;  // the ring has been told of an ACK that is due soon
+    bool in_batch = false;  // the ring's list for batch_end() has the connection; a reference
+    std::array<bool, 2> idle_asked{};
+
+    // Has the ring been told of an ACK that waits for it?
+    bool& asked(ring::Idle when) noexcept { return idle_asked[static_cast<unsigned>(when)]; }
 };
 
 // What waits for the owner of the connection's lock. Any thread adds to it, without that lock; who has added

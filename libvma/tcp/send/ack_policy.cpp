@@ -16,7 +16,7 @@ constexpr Msec kBulkPeriod{128};
 constexpr std::uint32_t kFirstWindow = 128u << 10;
 // Such an ACK when nobody polls the ring.
 constexpr Msec kSoon{4}, kSharedSoon{1};
-constexpr Msec kOpeningAck{1};  // what the first data may take
+constexpr Msec kFirstWrite{2};  // this end may take for it after the handshake
 
 }  // namespace
 
@@ -51,7 +51,7 @@ void AckPolicy::opened(Time now) noexcept {
 }
 
 void AckPolicy::first_written(Time now) noexcept {
-    judge_opening(now - opened_at_ < kOpeningAck && last_data_rx_ == kNoTime);
+    judge_opening(now - opened_at_ < kFirstWrite && last_data_rx_ == kNoTime);
 }
 
 // The first write has come `in_time`, or it is known that it does not.
@@ -129,7 +129,7 @@ void AckPolicy::acknowledge(Time now) noexcept {
     // sender with no more than that under way would wait for the delayed ACK.
     const bool soon = fin_due_ || open_due_ || due_bytes_ > segment;
     when_idle_ = soon;
-    const Msec delay = open_due_ ? kOpeningAck : near ? kSharedSoon : kSoon;
+    const Msec delay = near ? kSharedSoon : kSoon;
     const Time at = now + (soon ? std::min(delay, t.options.delayed_ack) : t.options.delayed_ack);
     if (t.timers.ack_at == kNoTime || at < t.timers.ack_at) t.timers.ack_at = at;
 }

@@ -72,7 +72,7 @@ void Background::set_timer() noexcept {
     while (timer_state_.load(std::memory_order_acquire) == 1) cpu_relax();
     if (timer_state_.load(std::memory_order_acquire) != 2) return;
     // Two threads may both come here; the one that is late sets what it read late.
-    const std::lock_guard guard(lock_);
+    const std::lock_guard guard(timer_lock_);
     Time next = wheel_.next_deadline();
     // Never more often than the internal thread's other work.
     const config::Params& params = config::get();

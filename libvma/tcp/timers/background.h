@@ -76,7 +76,8 @@ class Background {
 
     TimerWheel wheel_{&Background::wake, this};
     std::atomic<bool> by_hand_{false};
-    Lock lock_;  // a leaf: nothing is called with it held
+    Lock lock_;        // a leaf: nothing is called with it held
+    Lock timer_lock_;  // of the timer descriptor; before the wheel's
     std::vector<Used> rings_;
     bool ticking_ = false;
     InternalFd timer_fd_;

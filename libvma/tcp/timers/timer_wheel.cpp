@@ -157,6 +157,17 @@ bool TimerWheel::run_slot_member(Timer& timer) noexcept {
     }
 }
 
+// Takes disarmed timers out of a slot whose time has not come, so that nobody wakes for them. Those that are
+// due later go to their slot. True: the slot is empty now.
+bool TimerWheel::tidied(unsigned slot) noexcept {
+    while (Timer* const timer = slots_[slot]) {
+        const std::uint64_t word = timer->word_.load(std::memory_order_acquire);
+        if ((word & Timer::kArmed) != 0 && Timer::due_of(word) == Timer::look_of(word)) return false;
+        run_slot_member(*timer);
+    }
+    return true;
+}
+
 std::size_t TimerWheel::expire(Time now) noexcept {
     const std::uint64_t reached = std::min(now.time_since_epoch() / kTick, Timer::kMaxTick);
     std::size_t fired = 0;
@@ -198,7 +209,9 @@ std::size_t TimerWheel::expire(Time now) noexcept {
 Time TimerWheel::next_deadline() noexcept {
     Guard guard(lock_);
     Next next;
-    const bool any = first_slot(next);
+    bool any;
+    while ((any = first_slot(next)) && !expiring_ && tidied(next.slot)) {
+    }
     sleeping_until_ = any ? next.tick : UINT64_MAX;
     return any ? Time(next.tick * kTick) : kNever;
 }

@@ -6,7 +6,7 @@
 // tick at which the wheel will look at it, and to move the deadline, or to disarm, is one compare-and-swap on
 // that word as long as the look does not come too late. A look that comes too early finds the true deadline
 // and puts the timer there. Only arming an idle timer, or for earlier than the wheel looks, takes the lock.
-// The price: a disarmed timer stays linked until the wheel's next look at it, so its memory may only go after
+// The price: a disarmed timer stays linked until the next look at it, so its memory may only go after
 // cancel().
 //
 // Who may free a timer: after cancel() has returned, whoever knows that nobody arms it any more. cancel()
@@ -125,6 +125,7 @@ class TimerWheel {
     void unlink(Timer& timer) noexcept;
     bool first_slot(Next& next) const noexcept;
     bool run_slot_member(Timer& timer) noexcept;
+    bool tidied(unsigned slot) noexcept;
     bool arm_without_lock(Timer& timer, std::uint64_t tick) noexcept;
     bool arm_with_lock(Timer& timer, std::uint64_t tick) noexcept;
 

@@ -479,11 +479,11 @@ TEST_F(RingTest, WhoAsksForIdleWhileItIsDetachedIsNotCalledLater) {
     Host a(wire, kA), b(wire, kB, {}, {.idle = kIdle, .huge_pages = false});
     struct Asking final : FrameSink {
         bool deliver(RxBuffer* buffer) noexcept override {
-            buffer->ring->when_idle(this);
+            buffer->ring->when_idle(this, Idle::soon);
             buffer->release();
             return true;
         }
-        void idle(Ring&) noexcept override { called++; }
+        void idle(Ring&, Idle) noexcept override { called++; }
         int called = 0;
     } sink, other;
     b.attach(2000, sink);
