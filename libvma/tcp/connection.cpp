@@ -211,7 +211,7 @@ void Connection::take_batch(ring::Ring& ring, ring::RxBuffer* list, ring::RxBuff
         if (!backlog_.any_frames()) {
             tcb_.receiver.input(list);
             if (tcb_.acks.when_idle() && attached_) {
-                const ring::Idle when = tcb_.acks.idle_wait();
+                const auto when = tcb_.acks.waits_for_program() ? ring::Idle::later : ring::Idle::soon;
                 if (!std::exchange(staged_.asked(when), true)) ring.when_idle(this, when);
             }
             leave();

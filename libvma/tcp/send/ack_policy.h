@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "libvma/ring/frame_sink.h"
 #include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
@@ -54,9 +53,7 @@ class AckPolicy {
     bool when_idle() const noexcept { return when_idle_; }
     // The program's data or FIN is about to take the ACK along. One that has many events at hand polls the
     // ring before it comes to this connection.
-    ring::Idle idle_wait() const noexcept {
-        return open_due_ || fin_due_ ? ring::Idle::later : ring::Idle::soon;
-    }
+    bool waits_for_program() const noexcept { return open_due_ || fin_due_; }
     // What the window may be for what comes, bytes; UINT32_MAX: what the program's options allow.
     std::uint32_t window_limit() const noexcept;
     std::uint32_t largest_in() const noexcept { return largest_in_; }
