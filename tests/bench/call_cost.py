@@ -19,11 +19,9 @@ import sys
 import tempfile
 
 import callgrind
-from wire import Failure, run_tool
+from wire import REPOSITORY, Failure, run_tool
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-REPOSITORY = os.path.dirname(os.path.dirname(HERE))
-LIMITS = os.path.join(HERE, "call_cost.limits")
+LIMITS = os.path.join(REPOSITORY, "tests", "bench", "call_cost.limits")
 GROWTH = 1.1
 CALLS = 512
 # What is counted -> protocol, calls in a row, function of socket_instructions.

@@ -3,8 +3,8 @@
 library. The first column is what the others are compared with, inside a round."""
 import os
 
-from demo import REPOSITORY
 from table import cell, number, spread
+from wire import REPOSITORY
 
 WIDTH = 24
 

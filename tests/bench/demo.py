@@ -28,9 +28,8 @@ import suite_stats
 import suite_tcp
 import suite_udp
 from table import evaluate, table
-from wire import Failure, Wire, progress, run_tool
+from wire import REPOSITORY, Failure, Wire, progress, run_tool
 
-REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SUITES = {"first": suite_first, "udp": suite_udp, "tcp": suite_tcp, "mux": suite_mux, "stats": suite_stats,
           "hardware": suite_hardware}
 ALL = [name for name, suite in SUITES.items() if getattr(suite, "BY_DEFAULT", True)]

@@ -18,8 +18,8 @@ import re
 import tempfile
 import time
 
-from demo import REPOSITORY, check_machine, find_programs
-from wire import ADDRESS, PATIENCE, Failure, Wire, progress, run, run_tool
+from demo import check_machine, find_programs
+from wire import ADDRESS, PATIENCE, REPOSITORY, Failure, Wire, progress, run, run_tool
 
 SCRIPT = os.path.join(REPOSITORY, "libvma", "hot_functions.ld")
 SECTION = ".text.vma_hot"

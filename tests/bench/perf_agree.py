@@ -19,9 +19,8 @@ from offload import OffloadCheck
 from readings import parse_ping_pong, parse_server, parse_throughput_client
 from suite_tcp import LARGEST
 from table import number
-from wire import ADDRESS, Failure, Wire, run_tool
+from wire import ADDRESS, REPOSITORY, Failure, Wire, run_tool
 
-REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TOLERANCE = 0.10
 PING_SIZE, ONE_WAY_SIZE = 64, 100
 PORT = 11111

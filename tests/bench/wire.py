@@ -13,6 +13,7 @@ import sys
 import time
 
 PREFIX = "vmademo"                           # of the namespaces' names; the process id follows
+REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ADDRESS = {"a": "198.18.7.1", "b": "198.18.7.2"}
 DEVICE = {"a": "veth0", "b": "veth1"}        # in their namespaces
 # A processor each: unpinned, the scheduler puts both on one or wakes a sleeping one.
