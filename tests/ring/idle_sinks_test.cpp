@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <vector>
 
 #include "libvma/ring/ring.h"
 
@@ -76,6 +77,35 @@ TEST_F(IdleSinksTest, RemovedIsForgotten) {
     EXPECT_EQ(b.soon, 1);
     EXPECT_EQ(b.later, 1);
     EXPECT_TRUE(sinks.empty());
+}
+
+TEST_F(IdleSinksTest, ManyComeInOrderAndAgain) {
+    sinks.set_waits(kNow, kNever);
+    std::vector<Waits> many(1000);
+    for (int round = 1; round <= 3; round++) {
+        for (Waits& w : many) sinks.add(&w, Idle::soon);
+        for (Waits& w : many) sinks.add(&w, Idle::later);
+        for (std::size_t i = 0; i < many.size(); i += 3) sinks.remove(&many[i]);
+        serve();
+        for (std::size_t i = 0; i < many.size(); i++) ASSERT_EQ(many[i].soon, i % 3 == 0 ? 0 : round) << i;
+    }
+    for (Waits& w : many) sinks.remove(&w);
+    EXPECT_TRUE(sinks.empty());
+}
+
+// Each asks anew while others wait still.
+TEST_F(IdleSinksTest, AskingInTurnLosesNobody) {
+    sinks.set_waits(kNow, kNever);
+    std::vector<Waits> many(7);
+    for (Waits& w : many) {
+        w.sinks = &sinks;
+        w.again = true;
+        sinks.add(&w, Idle::soon);
+    }
+    for (int round = 1; round <= 100; round++) {
+        serve();
+        for (Waits& w : many) ASSERT_EQ(w.soon, round);
+    }
 }
 
 // As a connection that ends while it sends.
