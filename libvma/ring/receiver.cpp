@@ -24,8 +24,8 @@ constexpr unsigned kMaxBatches = 8;  // in one poll()
 constexpr std::chrono::microseconds kOnTheWay{100};
 constexpr unsigned kMostOnTheWay = 4096;  // batches
 constexpr unsigned kTriesForLate = 2000;
-// What a program that has many events at hand may need until it comes to the one of a sink.
-constexpr std::chrono::milliseconds kProgramsTurn{2};
+// Times RingConfig::idle: what a program that has many events at hand may need until it comes to a sink's.
+constexpr unsigned kProgramsTurn = 100;
 
 // The chain from `first` on, as far as `out` has room.
 net::FramePieces pieces_of(const RxBuffer& first, std::span<std::span<const std::uint8_t>> out) noexcept {
@@ -55,7 +55,7 @@ void Receiver::open(verbs::Device& device, ibv_qp* qp, ibv_cq* cq, const RingCon
     cq_ = cq;
     partial_sums_ = attr.partial_sums;
     room_ = attr.chunk_size - attr.rx_offset;
-    idle_.set_waits(config.idle, config.idle == clock::Usec::zero() ? clock::Usec{} : kProgramsTurn);
+    idle_.set_waits(config.idle, kProgramsTurn * config.idle);
     is_local_ = config.is_local;
     wc_.resize(std::max(config.batch, 1u));
     batch_.reserve(2 * wc_.size());  // each frame adds one, and one more when its sink hands it on

@@ -25,7 +25,8 @@ struct RingConfig {
     std::uint64_t max_copied = 64u << 20;  // bytes of datagrams that sockets may hold beside the buffers
     // Send requests that share a completion, at most; twice as many send buffers stay warm.
     std::uint32_t signal_every = 32;
-    // From when_idle() on; 0 makes what happens independent of how fast it happens.
+    // From when_idle() on, where it is soon; later is a hundred times as long. 0 makes what happens
+    // independent of how fast it happens.
     clock::Usec idle{20};
     bool huge_pages = true;
     bool warn_ordinary = false;  // log it when the host has not enough huge pages

@@ -19,7 +19,7 @@ import sys
 import tempfile
 
 import callgrind
-from wire import REPOSITORY, Failure, run_tool
+from wire import REPOSITORY, Failure, add_build_option, run_tool
 
 LIMITS = os.path.join(REPOSITORY, "tests", "bench", "call_cost.limits")
 GROWTH = 1.1
@@ -151,7 +151,7 @@ def main():
     parser.add_argument("--check", action="store_true", help="fail if a call takes 10 %% more than it did")
     parser.add_argument("--renew", action="store_true", help="write the figures that --check compares with")
     parser.add_argument("--markdown", action="store_true", help="layers in per cent, as docs/performance.md")
-    parser.add_argument("--build", default=os.path.join(REPOSITORY, "build-release"), help="build directory")
+    add_build_option(parser)
     parser.add_argument("--logic", type=int, default=0, help="ring allocation logic; the limits are of 0")
     options = parser.parse_args()
     measured = measure(os.path.abspath(options.build), options.logic)

@@ -4,7 +4,7 @@ library. The first column is what the others are compared with, inside a round."
 import os
 
 from table import cell, number, spread
-from wire import REPOSITORY
+from wire import add_build_option
 
 WIDTH = 24
 
@@ -15,7 +15,7 @@ def add_options(parser, rounds):
     parser.add_argument("--seconds", type=int, default=1, help="length of one reading")
     parser.add_argument("--congestion", default="cubic", metavar="NAME",
                         help="the kernel's TCP congestion control (default cubic)")
-    parser.add_argument("--build", default=os.path.join(REPOSITORY, "build-release"), help="build directory")
+    add_build_option(parser)
     parser.add_argument("--json", metavar="FILE", help="write all readings there")
 
 

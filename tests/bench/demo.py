@@ -28,7 +28,7 @@ import suite_stats
 import suite_tcp
 import suite_udp
 from table import evaluate, table
-from wire import REPOSITORY, Failure, Wire, progress, run_tool
+from wire import Failure, Wire, add_build_option, progress, run_tool
 
 SUITES = {"first": suite_first, "udp": suite_udp, "tcp": suite_tcp, "mux": suite_mux, "stats": suite_stats,
           "hardware": suite_hardware}
@@ -111,7 +111,7 @@ def main():
                         help="the kernel's TCP congestion control "
                              "(default cubic; bbr is the other one in wide use)")
     parser.add_argument("--json", metavar="FILE", help="write all readings and the table there")
-    parser.add_argument("--build", default=os.path.join(REPOSITORY, "build-release"), help="build directory")
+    add_build_option(parser)
     options = parser.parse_args()
     chosen = [options.only] if options.only else ALL if options.full else ["first"]
     rounds_of = {name: options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)[name] for name in chosen}

@@ -19,7 +19,7 @@ import tempfile
 import time
 
 from demo import check_machine, find_programs
-from wire import ADDRESS, PATIENCE, REPOSITORY, Failure, Wire, progress, run, run_tool
+from wire import ADDRESS, PATIENCE, REPOSITORY, Failure, Wire, add_build_option, progress, run, run_tool
 
 SCRIPT = os.path.join(REPOSITORY, "libvma", "hot_functions.ld")
 SECTION = ".text.vma_hot"
@@ -123,7 +123,7 @@ def check(build):
 def main():
     parser = argparse.ArgumentParser(prog="hot_functions.py",
                                      description="The functions that lie side by side in libvma.so.")
-    parser.add_argument("--build", default=os.path.join(REPOSITORY, "build-release"), metavar="DIR")
+    add_build_option(parser)
     parser.add_argument("--renew", action="store_true", help="measure, and write libvma/hot_functions.ld")
     options = parser.parse_args()
     if options.renew:

@@ -19,7 +19,7 @@ from offload import OffloadCheck
 from readings import parse_ping_pong, parse_server, parse_throughput_client
 from suite_tcp import LARGEST
 from table import number
-from wire import ADDRESS, REPOSITORY, Failure, Wire, run_tool
+from wire import ADDRESS, Failure, Wire, add_build_option, run_tool
 
 TOLERANCE = 0.10
 PING_SIZE, ONE_WAY_SIZE = 64, 100
@@ -127,7 +127,7 @@ def main():
     parser.add_argument("--seconds", type=int, default=2, help="length of one reading")
     parser.add_argument("--only", choices=("udp", "tcp"))
     parser.add_argument("--json", metavar="FILE", help="write all readings there")
-    parser.add_argument("--build", default=os.path.join(REPOSITORY, "build-release"), help="build directory")
+    add_build_option(parser)
     options = parser.parse_args()
     if options.rounds < 1 or options.seconds < 1:
         parser.error("rounds and seconds must be at least 1")

@@ -56,6 +56,11 @@ def run_tool(name, main):
         sys.exit(f"{name}: interrupted")
 
 
+def add_build_option(parser):
+    """--build of a command line (argparse): where the library and the programs are."""
+    parser.add_argument("--build", default=os.path.join(REPOSITORY, "build-release"), help="build directory")
+
+
 def die_with_parent():
     """Runs in the child: a killed demo leaves nothing running."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)

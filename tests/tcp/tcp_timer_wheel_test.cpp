@@ -41,6 +41,12 @@ struct Probe {
 };
 static_assert(offsetof(Probe, timer) == 0);
 
+// A wheel that counts how often it wakes its sleeper.
+struct CountedWheel {
+    int wakes = 0;
+    TimerWheel wheel{[](void* count) { ++*static_cast<int*>(count); }, &wakes};
+};
+
 TEST(TcpTimerWheel, FiresAtTheMillisecondNotBefore) {
     TimerWheel wheel;
     Probe probe;
@@ -108,8 +114,8 @@ TEST(TcpTimerWheel, MovesLaterAndEarlier) {
 }
 
 TEST(TcpTimerWheel, MovingLaterWhileLinkedNeitherWakesNorRelinks) {
-    int wakes = 0;
-    TimerWheel wheel([](void* count) { ++*static_cast<int*>(count); }, &wakes);
+    CountedWheel counted;
+    auto& [wakes, wheel] = counted;
     Probe probe;
     wheel.expire(kStart);
     EXPECT_EQ(wheel.next_deadline(), TimerWheel::kNever);
@@ -128,8 +134,8 @@ TEST(TcpTimerWheel, MovingLaterWhileLinkedNeitherWakesNorRelinks) {
 }
 
 TEST(TcpTimerWheel, WakesOnlyForEarlierThanTheSleeperWaitsFor) {
-    int wakes = 0;
-    TimerWheel wheel([](void* count) { ++*static_cast<int*>(count); }, &wakes);
+    CountedWheel counted;
+    auto& [wakes, wheel] = counted;
     Probe a, b, c, d;
     wheel.expire(kStart);
     wheel.arm(a.timer, kStart + 50 * kMs);
@@ -166,8 +172,8 @@ TEST(TcpTimerWheel, DisarmedAndCancelledDoNotFire) {
 }
 
 TEST(TcpTimerWheel, NobodyWakesForWhatIsDisarmedOrMoved) {
-    int wakes = 0;
-    TimerWheel wheel([](void* count) { ++*static_cast<int*>(count); }, &wakes);
+    CountedWheel counted;
+    auto& [wakes, wheel] = counted;
     Probe a, b, c;
     wheel.expire(kStart);
     wheel.arm(a.timer, kStart + 1 * kMs);
