@@ -103,15 +103,14 @@ class Wire:
     def __enter__(self):
         remove_stale()
         try:
-            for side in "ab":
+            for side in self.name:
                 run("ip", "netns", "add", self.name[side])
                 # Neighbour discovery and router solicitations would only be noise.
                 self.inside(side, "sh", "-c", "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6 || true")
                 # Many short connections: the usual 28,000 ports run out, and the kernel searches long before
                 # they do.
                 self.inside(side, "sh", "-c", "echo 1024 65535 > /proc/sys/net/ipv4/ip_local_port_range")
-            run("ip", "link", "add", DEVICE["a"], "netns", self.name["a"], "type", "veth",
-                "peer", "name", DEVICE["b"], "netns", self.name["b"])
+            self.join()
             for side in "ab":
                 run("ip", "-n", self.name[side], "addr", "add", ADDRESS[side] + "/24", "dev", DEVICE[side])
                 run("ip", "-n", self.name[side], "link", "set", "lo", "up")
@@ -129,6 +128,11 @@ class Wire:
             raise
         return self
 
+    def join(self):
+        """Makes the devices of both sides."""
+        run("ip", "link", "add", DEVICE["a"], "netns", self.name["a"], "type", "veth",
+            "peer", "name", DEVICE["b"], "netns", self.name["b"])
+
     def __exit__(self, *_):
         # A second Ctrl-C must not leave the rest in place.
         handlers = {number: signal.signal(number, signal.SIG_IGN) for number in STOPPING}
@@ -139,7 +143,7 @@ class Wire:
             process.stdout.close()
         for directory in self.kept:
             directory.cleanup()
-        for side in "ab":
+        for side in self.name:
             subprocess.run(["ip", "netns", "del", self.name[side]], stderr=subprocess.DEVNULL, check=False)
         for number, handler in handlers.items():
             signal.signal(number, handler)
@@ -154,7 +158,7 @@ class Wire:
             prefix += ["env", "LD_PRELOAD=" + self.library, "VMA_TRACELEVEL=warn", *environment]
         def prepare():
             die_with_parent()
-            if self.pinned:
+            if self.pinned and side in CPU:
                 os.sched_setaffinity(0, {CPU[side]})
         process = subprocess.Popen([*prefix, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, text=True, preexec_fn=prepare)
@@ -228,6 +232,6 @@ class Wire:
 def remove_stale():
     """Namespaces of demos that were killed."""
     for line in run("ip", "netns", "list").splitlines():
-        found = re.match(PREFIX + r"(\d+)[ab]\b", line)
+        found = re.match(PREFIX + r"(\d+)[abm]\b", line)
         if found and not os.path.exists("/proc/" + found[1]):
             subprocess.run(["ip", "netns", "del", found[0]], stderr=subprocess.DEVNULL, check=False)
