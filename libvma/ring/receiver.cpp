@@ -282,20 +282,27 @@ bool Receiver::hand_on(RxBuffer* first, const net::ParsedFrame& f) noexcept {
     return home->receiver().take_late(first, f, *this);
 }
 
-// The holder of this lock may be waiting for `from`'s in the same way, so this does not wait for long.
+// The holder of this lock may be waiting for `from`'s in the same way, so this does not wait for long. A
+// segment is lost then, and its peer repeats it: the kernel would reset a connection that it does not know.
 bool Receiver::take_late(RxBuffer* first, const net::ParsedFrame& f, Receiver& from) noexcept {
     for (unsigned i = 0; !lock_.try_lock_once(); i++) {
-        if (i == kTriesForLate) return false;
+        if (i == kTriesForLate) {
+            if (f.protocol != IPPROTO_TCP) return false;
+            from.counters_.rx_refused++;
+            from.queue_.recycle(first);
+            return true;
+        }
         cpu_relax();
     }
     const std::size_t before = from.batch_.size();
     FlowTable::Entry* flow = flows_.find(f, ibv_wc{});
     const bool taken = flow != nullptr && FlowTable::sink_of(*flow, f)->deliver(first);
-    // Its sink is this ring's: it may not be called without this lock.
+    // Its sink is this ring's. It may not be called without this lock, and what it asks of a ring it asks of
+    // this one: detach() looks nowhere else.
     while (from.batch_.size() > before) {
         FrameSink* sink = from.batch_.back();
         from.batch_.pop_back();
-        sink->batch_end(from.ring_);
+        sink->batch_end(ring_);
     }
     if (flow != nullptr && !taken) {
         from.counters_.rx_refused++;
