@@ -4,11 +4,13 @@
 //
 // Asking costs two system calls. So a yes is remembered for a second: should the connection have ended
 // meanwhile, the kernel knows what to answer. The kernel is asked about strangers' segments some thousand
-// times a second at most. Any thread may ask.
+// times a second at most, and about each connection that it had before once a second. Any thread may ask.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <unordered_map>
 
 #include "libvma/net/kernel_tcp.h"
 #include "libvma/ring/ring.h"
@@ -24,14 +26,25 @@ class KernelConnections {
     Answer has(const ring::RxBuffer& segment, Time now) noexcept;
 
   private:
-    struct Entry {
-        net::Endpoints ends{};
-        Time until;
-        std::uint64_t second = 0;  // in which asked questions were asked
-        unsigned asked = 0;
+    struct Key {
+        in_addr_t remote, local;
+        in_port_t remote_port, local_port;
+        friend bool operator==(const Key&, const Key&) = default;
     };
-    std::array<Entry, 256> known_{};
-    Lock lock_;  // several rings have the listener's port
+    struct Hash {  // keyed: a stranger does not choose whose questions its segments use up
+        std::size_t operator()(const Key& key) const noexcept;
+    };
+    struct Asked {
+        std::uint64_t second = 0;
+        unsigned questions = 0;  // in it
+    };
+    bool may_ask(std::size_t hash, Time now) noexcept;
+    void remember(const Key& key, Time now) noexcept;
+
+    std::unordered_map<Key, Time, Hash> known_;  // until when: connections that the kernel had
+    std::size_t sweep_at_ = 256;                 // entries, at which those that are over go
+    std::array<Asked, 256> asked_{};             // about strangers' segments
+    Lock lock_;                                  // several rings have the listener's port
     net::KernelTcp kernel_;
 };
 
