@@ -90,8 +90,8 @@ EpollSet::Entry& EpollSet::put(int fd, Ref<FdObject>&& object, std::uint32_t eve
     e.walked = socket == nullptr || !socket->subscribe(&e);
     if (e.walked) census_.walked++;
     count_asking(e, true);
-    active_.add(e);
     resync(e);
+    activate(e);
     if (e.walked || e.own_rings) changed();
     return e;
 }
@@ -399,8 +399,17 @@ void EpollSet::modify(Entry& e, const epoll_event& event) {
     // Stored before the look at the member's state that follows, see EpollEntry::wake.
     e.interest.store(wanted_events(e.events), std::memory_order_seq_cst);
     bool listed = e.active;
-    active_.add(e);
+    activate(e);
     announce(e, listed);
+}
+
+// A member that was added or changed comes on the active list if it is ready, as in the kernel. Otherwise its
+// next change brings it there, so members are reported in the order in which they become ready.
+void EpollSet::activate(Entry& e) noexcept {
+    if (e.walked || edge(e) != 0)
+        active_.add(e);
+    else if ((e.events & EPOLLET) != 0 && !e.active)
+        looked_at(e);
 }
 
 // After a member was added or changed: wakes the waiters if the member is ready, as the kernel does. For a

@@ -186,6 +186,7 @@ class EpollSet final : public sockets::FdObject {
     void unuse_data(std::uint64_t data, Entry* ours) noexcept;
     void changed() noexcept;       // waiting calls have to visit other members now
     void wake_waiters() noexcept;  // also without lock_
+    void activate(Entry& e) noexcept;
     void announce(Entry& e, bool listed) noexcept;
 
     // The members' state in the kernel's set, and their rings.

@@ -163,6 +163,22 @@ TEST(TcpHandshake, HalfOpenConnectionGoesWhileItsFramesAreStaged) {
     EXPECT_EQ(w.listener->pending(), 0u);
 }
 
+// Whoever connects first is accepted first: the answers leave in the order of the SYNs, however many one
+// batch has.
+TEST(TcpHandshake, SynsAreAnsweredInTheirOrder) {
+    for (const std::uint32_t burst : {2u, 5u, 31u, 32u, 33u, 100u, 200u}) {
+        World w;
+        w.listen(256);
+        for (std::uint32_t i = 0; i < burst; i++) put_frame(w, syn_from(w, i));
+        w.poll();
+        std::vector<std::uint32_t> order;
+        for (const Frame& f : w.a->device->take_kernel_frames())
+            if (auto s = parse(f); s && s->flags == (kSyn | kAck)) order.push_back(s->ack - 77'001);
+        ASSERT_EQ(order.size(), burst);
+        EXPECT_TRUE(std::ranges::is_sorted(order)) << burst;
+    }
+}
+
 // A frame of another flow, behind the half-open connection's in the same batch, while whose delivery the
 // connection ends.
 TEST(TcpHandshake, HalfOpenConnectionExpiresWhileItsFramesAreStaged) {

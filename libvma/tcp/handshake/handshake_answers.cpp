@@ -87,31 +87,40 @@ void HandshakeAnswers::send(const net::Endpoints& ends, const ReturnPath& way, c
     net::build_ip_headers(t, IPPROTO_TCP, answer.bytes.data());
     std::memcpy(answer.bytes.data() + kFrameHeaders, segment, length);
     if (asked != nullptr) {
-        lock_.lock();
-        const bool room = count_ < list_.size();
-        bool first = true;
-        for (std::size_t i = 0; i < count_; i++) first &= list_[i].asked != asked;
-        if (room) list_[count_++] = answer;
-        lock_.unlock();
-        if (room && first) {
+        bool first = false;
+        if (!keep(answer, first)) {
+            send_batch(*asked);  // the earlier ones leave earlier
+            if (!keep(answer, first)) asked = nullptr;
+        }
+        if (first) {
             listener_.ref();  // until its batch_end()
             asked->at_batch_end(&listener_);
         }
-        if (room) return;
     }
-    (void)answer.by->send_tcp(answer.bytes.data(), answer.length, nullptr, 0, 0);
+    if (asked == nullptr) (void)answer.by->send_tcp(answer.bytes.data(), answer.length, nullptr, 0, 0);
 }
 
+// Puts the answer on the list. `first`: it is its ring's only one there. False: the list is full.
+bool HandshakeAnswers::keep(const Answer& answer, bool& first) noexcept {
+    const std::lock_guard guard(lock_);
+    if (count_ == list_.size()) return false;
+    first = std::none_of(list_.begin(), list_.begin() + count_,
+                         [&](const Answer& other) { return other.asked == answer.asked; });
+    list_[count_++] = answer;
+    return true;
+}
+
+// In the order of arrival: who has connected first is accepted first. A place in the middle stays empty until
+// those behind it are, too.
 bool HandshakeAnswers::take(const ring::Ring& asked, Answer& answer) noexcept {
     const std::lock_guard guard(lock_);
-    std::size_t i = 0;
-    while (i < count_ && list_[i].asked != &asked) i++;
-    const bool found = i < count_;
-    if (found) {
-        answer = list_[i];
-        list_[i] = list_[--count_];
-    }
-    return found;
+    const auto end = list_.begin() + count_;
+    const auto found = std::find_if(list_.begin(), end, [&](const Answer& a) { return a.asked == &asked; });
+    if (found == end) return false;
+    answer = *found;
+    found->asked = nullptr;
+    while (count_ != 0 && list_[count_ - 1].asked == nullptr) count_--;
+    return true;
 }
 
 // The answers to a batch's segments share a kick.

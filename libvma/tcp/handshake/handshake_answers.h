@@ -40,13 +40,14 @@ class HandshakeAnswers {
   private:
     static constexpr std::size_t kFrameHeaders = sizeof(net::EthernetHeader) + sizeof(net::Ipv4Header);
 
-    // An answer that waits for the end of its batch.
+    // An answer that waits for the end of its batch. `asked` is null where it has left.
     struct Answer {
         ring::Ring* asked = nullptr;
         ring::Ring* by = nullptr;
         std::size_t length = 0;
         std::array<std::uint8_t, kFrameHeaders + kMaxHandshakeBytes> bytes;
     };
+    bool keep(const Answer& answer, bool& first) noexcept;
     bool take(const ring::Ring& asked, Answer& answer) noexcept;
 
     Listener& listener_;

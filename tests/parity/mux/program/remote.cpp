@@ -452,8 +452,77 @@ void connect_ready(How how, bool refused) {
         });
 }
 
+// Members are reported in the order in which they became ready, from the first look on.
+void tcp_order(uint32_t mode, int offset) {
+    constexpr int kMembers = 5;
+    scenario("order of reports, mode %x", mode);
+    std::vector<int> fds;
+    int listener = -1, set = -1;
+    auto at = [&](int i) { return fds[static_cast<size_t>(i)]; };
+    at_right([&] { listener = listening(offset); });
+    at_left([&] {
+        for (int i = 0; i < kMembers; i++) fds.push_back(connecting(there(), port(offset)));
+    });
+    at_right([&] {
+        for (int i = 0; i < kMembers; i++) fds.push_back(accepted(listener));
+        close(listener);
+    });
+    at_left([&] {
+        set = epoll_create1(0);
+        for (int i = 0; i < kMembers; i++) epoll_add(set, at(i), EPOLLIN | mode, static_cast<uint64_t>(i));
+    });
+    auto arrive = [&](std::initializer_list<int> order) {
+        for (int i : order) {
+            at_right([&] { put(at(i), "x"); });
+            at_left([&] { await_bytes(at(i), 1); });
+        }
+    };
+    auto show = [&](const char* what, int room) {
+        at_left([&] {
+            epoll_event got[kMembers];
+            const int n = epoll_wait(set, got, room, 0);
+            std::string text;
+            for (int i = 0; i < n; i++) text += " " + std::to_string(got[i].data.u64);
+            say("%s: %d%s", what, n, text.c_str());
+        });
+    };
+    auto read_all = [&] {
+        at_left([&] {
+            char b[8];
+            for (int fd : fds) (void)!recv(fd, b, sizeof b, MSG_DONTWAIT);
+        });
+    };
+    arrive({3, 0, 4, 1, 2});
+    show("first look", kMembers);
+    show("again", kMembers);
+    read_all();
+    at_left([&] {
+        for (int i = 0; i < kMembers; i++) epoll_mod(set, at(i), EPOLLIN | mode, static_cast<uint64_t>(i));
+    });
+    arrive({4, 2, 0});
+    show("changed", kMembers);
+    arrive({1, 3});
+    show("two more", kMembers);
+    // Ready already when they are added, in the order of adding.
+    at_left([&] {
+        for (int i = 0; i < kMembers; i++) epoll_del(set, at(i));
+        for (int i : {2, 4, 1, 3, 0}) epoll_add(set, at(i), EPOLLIN | mode, static_cast<uint64_t>(i));
+    });
+    show("added ready", 2);
+    show("the next", 2);
+    show("all", kMembers);
+    read_all();
+    for (int fd : fds) close(fd);
+    at_left([&] { close(set); });
+}
+
 }  // namespace
 
+TCP_PAIR_CASE(tcp, order) {
+    int offset = left() == server() ? 7 : 11;
+    for (const uint32_t mode : {0u, static_cast<uint32_t>(EPOLLET), static_cast<uint32_t>(EPOLLONESHOT)})
+        tcp_order(mode, offset++);
+}
 TCP_PAIR_CASE(tcp, data) {
     for (How how : kHows) tcp_data(how);
 }

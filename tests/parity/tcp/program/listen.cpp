@@ -26,6 +26,36 @@ TCP_CASE(listen, accepted_descriptor_flags) {
     }
 }
 
+// Connections are accepted in the order of their SYNs, however close these follow one another.
+TCP_CASE(listen, order_of_connects) {
+    constexpr int kRound = 12;
+    int listener = -1;
+    at_server([&] { listener = listening(0, nullptr, 64); });
+    for (int round = 0; round < 3; round++) {
+        std::vector<int> fds;
+        at_client([&] {
+            sockaddr_in to = at(there(), port());
+            for (int i = 0; i < kRound; i++) {
+                fds.push_back(stream());
+                nonblocking(fds.back());
+            }
+            for (int fd : fds) (void)connect(fd, raw(to), sizeof to);
+            for (int i = 0; i < kRound; i++) {
+                await_events(fds[static_cast<size_t>(i)], POLLOUT);
+                put(fds[static_cast<size_t>(i)], std::string(1, static_cast<char>('a' + i)).c_str());
+            }
+        });
+        at_server([&] {
+            for (int i = 0; i < kRound; i++) {
+                fds.push_back(accepted(listener));
+                await_readable(fds.back());
+                show_read("accepted", fds.back(), 1);
+            }
+        });
+        for (int fd : fds) close(fd);
+    }
+}
+
 TCP_CASE(listen, accept4_bad_flags) {
     int listener = -1, fd = -1;
     at_server([&] { listener = listening(); });
