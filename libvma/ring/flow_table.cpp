@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <new>
 
+#include "libvma/ring/live_flows.h"
+
 namespace vma::ring {
 namespace {
 
@@ -15,6 +17,7 @@ void FlowTable::close() noexcept {
     for (auto& [key, entry] : flows_) {
         if (entry->flow == nullptr) continue;
         device_->destroy_flow(entry->flow);
+        live_flows::remove(entry->spec);
         disown(entry->spec);
     }
     flows_.clear();
@@ -122,6 +125,7 @@ Result<void> FlowTable::attach(const verbs::FlowSpec& spec, FrameSink* sink, Sha
         return std::unexpected(flow.error());
     }
     placed.flow = *flow;
+    live_flows::add(spec);
     sinks_++;
     if (spec.protocol == IPPROTO_TCP && spec.src_addr != 0) tcp_connections_++;
     return {};
@@ -187,7 +191,10 @@ FlowTable::Entry* FlowTable::begin_detach(const verbs::FlowSpec& spec, FrameSink
         std::erase_if(entry.sinks, is_sink);
         return nullptr;
     }
-    if (entry.flow != nullptr) device_->destroy_flow(entry.flow);
+    if (entry.flow != nullptr) {
+        device_->destroy_flow(entry.flow);
+        live_flows::remove(spec);
+    }
     entry.flow = nullptr;
     disown(spec);
     return &entry;

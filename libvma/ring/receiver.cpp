@@ -22,7 +22,6 @@ constexpr unsigned kMaxBatches = 8;  // in one poll()
 // How long frames that found the old rule may be on their way to the old ring, when a flow moves. The kernel
 // hands out what it takes in one turn, 64 frames of a netdev.
 constexpr std::chrono::microseconds kOnTheWay{100};
-constexpr unsigned kMostOnTheWay = 4096;  // batches
 constexpr unsigned kTriesForLate = 2000;
 // Times RingConfig::idle: what a program that has many events at hand may need until it comes to a sink's.
 constexpr unsigned kProgramsTurn = 100;
@@ -247,7 +246,11 @@ void Receiver::detach(const verbs::FlowSpec& spec, FrameSink* sink, bool drain) 
     if (const FlowTable::Entry* last = flows_.begin_detach(spec, sink); last != nullptr) {
         // What is in the queue already is delivered. Not from within a batch: the completions it took are
         // being handed out.
-        for (int i = 0; drain && batch_.empty() && i < 4096 && poll_locked() != 0; i++) {
+        // A peer that goes on sending meanwhile sends to the kernel: no more than is there already.
+        for (std::size_t left = drain && batch_.empty() ? queue_.posted() : 0; left != 0;) {
+            const std::size_t taken = poll_locked();
+            if (taken == 0) break;
+            left -= std::min(left, taken);
         }
         flows_.finish_detach(spec, last);
     }
@@ -259,12 +262,12 @@ void Receiver::detach(const verbs::FlowSpec& spec, FrameSink* sink, bool drain) 
 Result<void> Receiver::take(const verbs::FlowSpec& spec, FrameSink* sink, Share share, Receiver& from) {
     auto left = flows_.take(spec, sink, share, from.flows_);
     if (!left) return std::unexpected(left.error());
+    // Not longer than what was there needs, however much comes for other flows.
     const clock::Ticks until = clock::Ticks::now() + clock::to_ticks(kOnTheWay);
-    for (unsigned batches = 0; batches < kMostOnTheWay;) {
-        if (from.poll_locked() != 0)
-            batches++;
-        else if (clock::Ticks::now() > until)
-            break;
+    for (std::size_t left = from.queue_.posted();;) {
+        const std::size_t taken = from.poll_locked();
+        left -= std::min(left, taken);
+        if ((taken == 0 || left == 0) && clock::Ticks::now() > until) break;
     }
     idle_.move(sink, from.idle_);
     from.flows_.finish_detach(spec, *left);

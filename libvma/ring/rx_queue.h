@@ -68,6 +68,8 @@ class RxQueue {
         take_returned();
         return at_hand() < low_water();
     }
+    // Receives in the device: no more frames than these can wait there.
+    std::uint32_t posted() const noexcept { return posted_; }
     // A chain that no sink has is free again.
     void recycle(RxBuffer* chain) noexcept {
         while (chain != nullptr) {

@@ -19,6 +19,7 @@
 #include "libvma/runtime/log.h"
 #include "libvma/runtime/never_destroyed.h"
 #include "libvma/runtime/runtime.h"
+#include "libvma/sockets/icmp_gate.h"
 #include "libvma/sockets/stack.h"
 
 namespace vma::sockets::icmp {
@@ -26,6 +27,7 @@ namespace {
 
 std::atomic<bool> g_started{false};
 constinit NeverDestroyed<InternalFd> g_socket;
+constinit NeverDestroyed<IcmpGate> g_gate;  // the internal thread's
 
 // The kernel's table of what an "unreachable" means to a socket (net/ipv4/icmp.c has the same in RFC 1122
 // section 3.2.2.1).
@@ -77,6 +79,7 @@ void handle(Stack& stack, const std::uint8_t* packet, std::size_t length) noexce
     error.mtu = h.type == ICMP_DEST_UNREACH && h.code == ICMP_FRAG_NEEDED ? ntohs(h.un.frag.mtu) : 0;
     error.seq = ntohl(tcp.seq);
     const verbs::FlowSpec flow{IPPROTO_TCP, ip.src, tcp.src, ip.dst, tcp.dst};
+    if (!g_gate->admits(flow, clock::monotonic())) return;
     // The rule may be on another ring than the one the error came in by.
     const std::lock_guard guard(stack.control());
     stack.rings().for_each([&](ring::Ring& ring) { ring.icmp_error(flow, error); });
