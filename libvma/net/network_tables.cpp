@@ -71,12 +71,12 @@ void NetworkTables::apply_neighbour(nlmsghdr* message, Changes& changes) {
     if (message->nlmsg_type == RTM_DELNEIGH) {
         auto known = neighbours_.find(key);
         if (known == neighbours_.end()) return;
-        changes.any |= usable(known->second);
+        changes.neighbours |= usable(known->second);
         neighbours_.erase(known);
         return;
     }
     Neighbour& known = neighbours_[key];
-    changes.any |=
+    changes.neighbours |=
         usable(known) != usable(entry.neighbour) || (usable(known) && known.mac != entry.neighbour.mac);
     known = entry.neighbour;
     if (known.state == Neighbour::State::failed) known.failed_at = clock::monotonic();

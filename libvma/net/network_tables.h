@@ -26,7 +26,8 @@ std::uint64_t neighbour_key(int ifindex, in_addr_t address);
 
 // The changes of one process(). The listener gets them when all tables are consistent again.
 struct Changes {
-    bool any = false;  // moves the generation
+    bool any = false;         // moves the generation, and that of routes
+    bool neighbours = false;  // moves the generation
     bool addresses = false;
     bool reread_addresses = false;
     bool reread_rules = false;

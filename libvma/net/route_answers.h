@@ -19,8 +19,8 @@ class RouteAnswers {
     Result<void> open();
     // The kernel's answer, without the interface's MTU. Error: the errno that a send would get.
     Result<Route> ask(const RouteQuery& query);
-    // The answer to `question` (whose ports are 0) that was remembered at `generation`, for up to a second:
-    // announcements do not tell all. False: none.
+    // The answer to `question` (whose ports are 0) that was remembered at `generation` (of routes), for up to
+    // a second: announcements do not tell all. False: none.
     bool recall(const RouteQuery& question, std::uint32_t generation, Route& out) noexcept;
     // `generation`: read, and not 0, before the kernel was asked, at `asked_at`.
     void remember(const RouteQuery& question, const Route& answer, std::uint32_t generation,

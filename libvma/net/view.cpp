@@ -178,8 +178,8 @@ void NetlinkView::process() {
     const bool sources =
         !complete || changes.sources || changes.addresses || (changes.routes && sources_.matter());
     if (sources && listener_.sources_changed) listener_.sources_changed();
+    if (changes.any || changes.neighbours) move(changes.any);
     if (!changes.any) return;
-    generation_.fetch_add(1, std::memory_order_acq_rel);
     if (listener_.link_changed)
         for (const auto& [ifindex, link] : changes.links) listener_.link_changed(link);
     if (changes.addresses && listener_.addresses_changed) listener_.addresses_changed();
@@ -279,7 +279,7 @@ bool NetlinkView::nothing_announced() const noexcept {
 Result<Route> NetlinkView::route(const RouteQuery& query) {
     if (ports_matter_.load(std::memory_order_acquire) || IN_MULTICAST(ntohl(query.dst)))
         return ask_route(query);
-    const std::uint32_t present = generation();
+    const std::uint32_t present = routes_generation();
     const clock::Time now = clock::monotonic();
     RouteQuery question = query;
     question.src_port = question.dst_port = 0;

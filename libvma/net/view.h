@@ -102,9 +102,12 @@ class KernelView {
     // Counts every change of links, addresses, routes or rules, and of a neighbour's address or usability.
     // Relaxed read.
     std::uint32_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
+    // The same without changes of neighbours, which any host of the link can bring about by ARP: what the
+    // kernel said of a route holds while this stands, and the neighbour is looked up in the table.
+    std::uint32_t routes_generation() const noexcept { return routes_.load(std::memory_order_acquire); }
     // Makes every value derived from the view stale, because something else that the value depends on
     // changed.
-    void outdate() noexcept { generation_.fetch_add(1, std::memory_order_acq_rel); }
+    void outdate() noexcept { move(true); }
 
     // What the kernel would do with a packet. Error: the errno that a send would get (ENETUNREACH,
     // EHOSTUNREACH, EACCES, EINVAL...). One to three system calls; any thread. Never allocates. The answer is
@@ -143,7 +146,12 @@ class KernelView {
     void listen(Listener listener) { listener_ = std::move(listener); }
 
   protected:
-    std::atomic<std::uint32_t> generation_{1};
+    void move(bool routes) noexcept {
+        if (routes) routes_.fetch_add(1, std::memory_order_acq_rel);
+        generation_.fetch_add(1, std::memory_order_acq_rel);
+    }
+
+    std::atomic<std::uint32_t> generation_{1}, routes_{1};
     Listener listener_;
 };
 

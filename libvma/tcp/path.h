@@ -22,8 +22,11 @@ struct Path {
     net::MacAddress src_mac{}, dst_mac{};
     std::uint32_t mtu = 0;         // of the route, at most the link's
     std::uint32_t generation = 0;  // of PathSource when this was found
+    std::uint32_t routes = 0;      // the same without the neighbours; 0: not known
+    net::PathOptions asked;        // with these it was found
     bool stale = false;            // the neighbour entry wants to be confirmed
     in_addr_t next_hop = 0;        // whose link address dst_mac is
+    int ifindex = 0;               // the interface of both
 };
 
 class PathSource {
@@ -31,7 +34,8 @@ class PathSource {
     virtual ~PathSource() = default;
     // 0 and `out`, or -errno: -EAGAIN (the neighbour is being asked for, try again soon), -EHOSTUNREACH (it
     // does not answer), -ENETUNREACH and what else a route look-up says, -EOPNOTSUPP (there is a way, but not
-    // over a ring). Any thread; callers may hold a connection's lock and a ring's rx_lock.
+    // over a ring). `out` may be what was found for these ends before: the kernel is not asked again while
+    // only neighbours have changed. Any thread; callers may hold a connection's lock and a ring's rx_lock.
     virtual int find(const net::Endpoints& ends, const net::PathOptions& options, Path& out) noexcept = 0;
     // Moves when a path found earlier may no longer hold. Cheap.
     virtual std::uint32_t generation() const noexcept = 0;

@@ -21,7 +21,7 @@ constexpr Nsec kNeighbourRetry{1'000'000}, kRouteRetry{20'000'000};
 }  // namespace
 
 int Route::find() noexcept {
-    Path path;
+    Path path = path_;
     const int error = source_.find(tcb_.ends, tcb_.options.path, path);
     if (error != 0 && error != -EAGAIN) {
         known_ = false;

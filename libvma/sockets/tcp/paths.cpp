@@ -53,10 +53,24 @@ void TcpPaths::waits_no_more(const net::Endpoints& ends) noexcept {
 }
 
 int TcpPaths::find(const net::Endpoints& ends, const net::PathOptions& options, tcp::Path& out) noexcept {
-    out = tcp::Path{};
     // Read before asking: a change meanwhile makes the answer outdated at once.
-    out.generation = stack_.view().generation();
+    const std::uint32_t generation = stack_.view().generation(), routes = stack_.view().routes_generation();
     const runtime::NoCancel whole;
+    const net::PathOptions& asked = out.asked;
+    const bool holds = out.ring != nullptr && out.routes == routes && asked.oif == options.oif &&
+                       asked.mark == options.mark && asked.tos == options.tos && asked.lane == options.lane;
+    if (!holds) {
+        out = tcp::Path{};
+        if (const int error = find_route(ends, options, out); error != 0) return error;
+        out.routes = routes;
+        out.asked = options;
+    }
+    out.generation = generation;
+    return find_neighbour(ends, out);
+}
+
+int TcpPaths::find_route(const net::Endpoints& ends, const net::PathOptions& options,
+                         tcp::Path& out) noexcept {
     PathResolver paths(stack_);
     auto route = paths.route(IPPROTO_TCP, ends, options);
     if (!route) return -route.error().code;
@@ -69,8 +83,13 @@ int TcpPaths::find(const net::Endpoints& ends, const net::PathOptions& options, 
     if (out.ring == nullptr) return -EOPNOTSUPP;
     out.src_mac = link.mac;
     out.mtu = limit_mtu(PathResolver::mtu(*route, link));
+    out.ifindex = route->ifindex;
     out.next_hop = PathResolver::next_hop(*route, ends.remote.address.v4());
-    const net::Neighbour next = stack_.view().neighbour(route->ifindex, out.next_hop);
+    return 0;
+}
+
+int TcpPaths::find_neighbour(const net::Endpoints& ends, tcp::Path& out) noexcept {
+    const net::Neighbour next = stack_.view().neighbour(out.ifindex, out.next_hop);
     switch (next.state) {
         case net::Neighbour::State::usable:
             out.dst_mac = next.mac;
@@ -83,11 +102,11 @@ int TcpPaths::find(const net::Endpoints& ends, const net::PathOptions& options, 
                 waits_no_more(ends);
                 return -EHOSTUNREACH;
             }
-            ask(route->ifindex, out.next_hop);
+            ask(out.ifindex, out.next_hop);
             return -EAGAIN;
         default:
             waits_since(ends);
-            ask(route->ifindex, out.next_hop);
+            ask(out.ifindex, out.next_hop);
             return -EAGAIN;
     }
 }

@@ -26,6 +26,9 @@ class TcpPaths final : public tcp::PathSource {
     void doubt(const tcp::Path& path, in_addr_t remote) noexcept override;
 
   private:
+    // The two halves of find(): ring, addresses and MTU as the kernel's route has them; and the link address.
+    int find_route(const net::Endpoints& ends, const net::PathOptions& options, tcp::Path& out) noexcept;
+    int find_neighbour(const net::Endpoints& ends, tcp::Path& out) noexcept;
     void ask(int ifindex, in_addr_t next_hop) noexcept;
     // Since when the connection waits for its neighbour. Time{}: it did not yet; from now on it does.
     clock::Time waits_since(const net::Endpoints& ends) noexcept;

@@ -2,6 +2,7 @@
 #include "libvma/sockets/udp/destination.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "libvma/config/rules.h"
 #include "libvma/runtime/clock.h"
@@ -37,14 +38,21 @@ bool prepare_group(Stack& stack, const SendAttributes& from, Destination& d) {
     return true;
 }
 
+void confirm_later(Destination& d) noexcept {
+    d.conditional = d.stale = true;
+    d.confirm_at = clock::Ticks::now() + clock::to_ticks(kConfirm);
+}
+
 }  // namespace
 
 void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept {
     const runtime::NoCancel whole;
     d.ring = nullptr;
+    d.next_hop = 0;
     d.conditional = d.stale = d.follows_members = false;
     // Read before asking: a change meanwhile makes the answer outdated at once.
     d.generation = stack.view().generation();
+    d.routes = stack.view().routes_generation();
     auto leave = [&](stats::Reason reason, std::string_view detail = {}) {
         d.why.reason = reason;
         d.why.detail = detail;
@@ -96,6 +104,8 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
             next = {.state = net::Neighbour::State::usable, .mac = group_mac(d.addr)};
         else
             next = stack.view().neighbour(route->ifindex, PathResolver::next_hop(*route, d.addr));
+        if (!group) d.next_hop = PathResolver::next_hop(*route, d.addr);
+        d.ifindex = route->ifindex;
         if (next.state != net::Neighbour::State::usable) return leave(stats::Reason::neighbour);
 
         net::Link link;
@@ -117,15 +127,27 @@ void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept 
                 ? link.mtu
                 : PathResolver::mtu(*route, link);
         d.max_payload = std::min(limit_mtu(mtu) - 28, ring->max_udp_payload());
-        if (next.stale) {
-            d.conditional = d.stale = true;
-            d.confirm_at = clock::Ticks::now() + clock::to_ticks(kConfirm);
-        }
+        if (next.stale) confirm_later(d);
         d.ring = ring;
     } catch (...) {
         d.ring = nullptr;  // no memory: the kernel sends
         d.why.reason = stats::Reason::no_memory;
     }
+}
+
+bool follow_neighbour(Stack& stack, Destination& d) noexcept {
+    const std::uint32_t generation = stack.view().generation();
+    if (d.ring == nullptr || d.next_hop == 0 || d.routes != stack.view().routes_generation()) return false;
+    const net::Neighbour next = stack.view().neighbour(d.ifindex, d.next_hop);
+    if (next.state != net::Neighbour::State::usable) return false;
+    std::memcpy(d.headers, next.mac.data(), next.mac.size());
+    // One that was to be confirmed already is not given more time.
+    if (!next.stale)
+        d.conditional = d.stale = false;
+    else if (!d.stale)
+        confirm_later(d);
+    d.generation = generation;
+    return true;
 }
 
 }  // namespace vma::sockets

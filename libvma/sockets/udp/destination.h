@@ -31,6 +31,7 @@ struct Destination {
     in_addr_t addr = 0;
     in_port_t port = 0;
     std::uint32_t generation = 0;  // of the view when this was resolved; 0: never
+    std::uint32_t routes = 0;      // the same without the neighbours
     std::uint32_t options = 0;     // of the socket's attributes
     ring::Ring* ring = nullptr;    // null: the kernel sends, and `why` says why
     Why why;
@@ -40,6 +41,8 @@ struct Destination {
     std::uint32_t members = 0;
     std::uint32_t max_payload = 0;  // longer datagrams are fragmented by the kernel
     in_addr_t src_addr = 0;
+    int ifindex = 0;          // of the ring
+    in_addr_t next_hop = 0;   // whose link address is in the headers; 0: none's
     clock::Ticks confirm_at;  // next datagram through the kernel while `stale`
     alignas(8) std::uint8_t headers[net::kUdpHeaders]{};
     PacketInfo info;  // of the call, to a group
@@ -47,5 +50,7 @@ struct Destination {
 
 // Fills `d` (addr and port are set) from the view; opens the interface's ring if there is none yet.
 void resolve(Stack& stack, const SendAttributes& from, Destination& d) noexcept;
+// The same where nothing but neighbours has changed: the kernel is not asked. False: it is to be resolved.
+bool follow_neighbour(Stack& stack, Destination& d) noexcept;
 
 }  // namespace vma::sockets

@@ -106,7 +106,7 @@ Destination* SendPath::destination_by(Stack& stack, in_addr_t addr, in_port_t po
 
 Destination* SendPath::current(Stack& stack, Destination& d, std::uint32_t version) noexcept {
     if (d.generation != stack.present_view().generation() || d.options != version) {
-        resolve_again(stack, d);
+        if (d.options != version || !follow_neighbour(stack, d)) resolve_again(stack, d);
         d.options = version;
     }
     return &d;

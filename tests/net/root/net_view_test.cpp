@@ -744,6 +744,7 @@ TEST_F(NetView, Neighbours) {
     };
     auto state = [&] { return view->neighbour(v, peer_address).state; };
     auto generation = view->generation();
+    const auto routes = view->routes_generation();
     send(peer_address);
     ASSERT_TRUE(settle([&] { return state() == Neighbour::State::usable; }));
     EXPECT_NE(view->generation(), generation);
@@ -767,6 +768,7 @@ TEST_F(NetView, Neighbours) {
     run("ip neigh del 198.18.0.2 dev v");
     ASSERT_TRUE(settle([&] { return state() != Neighbour::State::usable; }));
     EXPECT_NE(view->generation(), generation);
+    EXPECT_EQ(view->routes_generation(), routes) << "what hosts say by ARP makes nobody ask for routes";
 
     // Nobody answers for this one.
     quiet();
@@ -779,6 +781,9 @@ TEST_F(NetView, Neighbours) {
     run("ip neigh add 198.18.0.88 lladdr 02:00:00:00:00:88 dev v nud permanent");
     ASSERT_TRUE(
         settle([&] { return view->neighbour(v, ip4("198.18.0.88")).state == Neighbour::State::usable; }));
+    EXPECT_EQ(view->routes_generation(), routes);
+    run("ip route add 203.0.113.0/24 via 198.18.0.2");
+    ASSERT_TRUE(settle([&] { return view->routes_generation() != routes; }));
     run("ip link del v");
     ASSERT_TRUE(
         settle([&] { return view->neighbour(v, ip4("198.18.0.88")).state == Neighbour::State::none; }));
