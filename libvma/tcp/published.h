@@ -76,6 +76,8 @@ class Published {
     void wake_all() noexcept { in_wake_++, out_wake_++; }
     // A send() was told that there is no room: it wants to hear when there is.
     void refuse_writer() noexcept { no_space_ = true; }
+    // What waits to be acknowledged now: the count that stands if a segment ends the connection.
+    void note_queued(std::uint32_t bytes) noexcept { queued_.store(bytes, std::memory_order_release); }
     // Shows what has changed, tells the owner, and arms the timer. The lock's owner calls it before it lets
     // go.
     void update() noexcept;

@@ -223,6 +223,7 @@ int TcpConnecting::await_connect(int fd, int under_way) {
         if (c == nullptr) return failed(ECONNABORTED);
         // The kernel's first answer is this one, however quick the peer's.
         if (under_way == EINPROGRESS && nonblock_.load(std::memory_order_relaxed)) return failed(under_way);
+        look(*c);
         if (still_connecting(*c)) {
             if (nonblock_.load(std::memory_order_relaxed)) return failed(under_way);
             if (ConnectionScope::interrupted(*c)) return failed(under_way);

@@ -130,6 +130,7 @@ int TcpSocket::getpeername(int fd, sockaddr* addr, socklen_t* len) {
     {
         Pin pin(transport_);
         if (pin.connection != nullptr) {
+            look(*pin.connection);
             if (over(*pin.connection) || pin.connection->state() == tcp::State::syn_sent)
                 return failed(ENOTCONN);
             return copy_name(pin.connection->endpoints().remote, addr, len);
@@ -156,6 +157,7 @@ int TcpSocket::shutdown(int fd, int how) {
     {
         Pin pin(transport_);
         if (pin.connection == nullptr) return failed(ENOTCONN);
+        look(*pin.connection);
         if (over(*pin.connection)) return failed(ENOTCONN);
         if (pin.connection->state() != tcp::State::syn_sent) {
             ConnectionScope here(*pin.connection);

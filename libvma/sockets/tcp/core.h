@@ -104,6 +104,9 @@ class TcpCore : public SteeredSocket, public tcp::Owner {
     int move_away(int fd) noexcept;
 
     unsigned progress(const Pin& pin) const noexcept;
+    // Before a call that does not wait, and answers from the connection's state: what has arrived counts, as
+    // it does in the kernel. One poll, and none while another thread polls.
+    static void look(const tcp::Connection& c) noexcept;
     void flush(const Pin& pin) const noexcept;
     unsigned rings(const Pin& pin, ring::Ring** out, unsigned room) const noexcept;
     // Polls, then sleeps, until ready() (0), or -errno: -EAGAIN at the deadline, -EINTR, -EBADF when

@@ -296,6 +296,7 @@ int TcpSocket::get_from_connection(int fd, int level, int name, void* value, soc
         known = false;
         return 0;
     }
+    if ((level == SOL_SOCKET && name == SO_ERROR) || (level == IPPROTO_TCP && name == TCP_INFO)) look(*c);
     ConnectionScope here(*c);
     if (level == SOL_SOCKET && name == SO_ERROR) {
         int error = take_pending_error();
@@ -303,8 +304,8 @@ int TcpSocket::get_from_connection(int fd, int level, int name, void* value, soc
         return put(&error, sizeof error, value, len);
     }
     if (level == SOL_SOCKET && name == SO_PEERNAME) {
+        // Unlike getpeername(), this knows the peer of a connection that is over, or begins.
         const net::SocketName peer(c->endpoints().remote);
-        if (over(*c) || c->state() == tcp::State::syn_sent) return failed(ENOTCONN);
         if (!UserMemory::writable(len, sizeof *len)) return failed(EFAULT);
         if (*len > peer.size()) return failed(EINVAL);
         return put(peer.get(), peer.size(), value, len);
@@ -365,15 +366,15 @@ int TcpSocket::ioctl(int fd, unsigned long request, void* arg) {
             switch (request) {
                 case FIONREAD:  // SIOCINQ
                     flush();
-                    if (c->readable() == 0) progress();
+                    look(*c);
                     answer = young ? 0 : c->readable();
                     break;
                 case SIOCOUTQ:
-                    if (c->unacked_bytes() != 0) progress();
+                    look(*c);
                     answer = young ? 0 : c->unacked_bytes();
                     break;
                 case SIOCOUTQNSD:
-                    if (c->unsent_bytes() != 0) progress();
+                    look(*c);
                     answer = young ? 0 : c->unsent_bytes();
                     break;
                 case SIOCATMARK:

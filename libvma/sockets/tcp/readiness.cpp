@@ -92,6 +92,10 @@ unsigned TcpCore::progress(const Pin& pin) const noexcept {
     return rules_.poll_until([&] { return pin.listener != nullptr && pin.listener->pending() != 0; });
 }
 
+void TcpCore::look(const tcp::Connection& c) noexcept {
+    if (ring::Ring* const ring = c.ring()) ring->poll();
+}
+
 void TcpCore::flush(const Pin& pin) const noexcept {
     if (pin.connection == nullptr) return rules_.flush();
     if (ring::Ring* ring = pin.connection->ring()) ring->flush();

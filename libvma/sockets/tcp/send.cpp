@@ -73,7 +73,10 @@ ssize_t TcpStream::transmit_ours(int fd, IovCursor& at, int flags) {
     alignas(Waiting) std::byte waiting_memory[sizeof(Waiting)];
     Waiting* w = nullptr;
     bool polled = false;
-    if (config::get().rx_poll_on_tx_tcp != 0) progress();
+    if (config::get().rx_poll_on_tx_tcp != 0)
+        progress();
+    else if (look_is_due())
+        look(*c);
     // The connection is the kernel's, or about to go there. False: the caller asks the kernel, for all of
     // it.
     auto remote = [&] {

@@ -5,6 +5,9 @@
 // then the call is repeated on the shadow.
 #pragma once
 
+#include <atomic>
+
+#include "libvma/runtime/clock.h"
 #include "libvma/sockets/iov_cursor.h"
 #include "libvma/sockets/tcp/connecting.h"
 
@@ -47,11 +50,22 @@ class TcpStream : public TcpConnecting {
     ssize_t transmit(int fd, IovCursor& at, int flags);
     ssize_t transmit_ours(int fd, IovCursor& at, int flags);
     ssize_t may_send(int fd, int flags);
+    // Does the first write after a pause look at the ring (core.h)? Writes in a row do not: they look when
+    // there is no room.
+    bool look_is_due() noexcept {
+        const clock::Ticks now = clock::Ticks::now(), before = wrote_at_.load(std::memory_order_relaxed);
+        wrote_at_.store(now, std::memory_order_relaxed);
+        return now - before > clock::to_ticks(kPause);
+    }
     ssize_t dummy(std::size_t length) noexcept;
     int kernel_may_send_now(int fd, int flags);
     static std::size_t rest_to_kernel(int fd, IovCursor& at, int flags);
     // For the program: -1 with errno, and SIGPIPE where the kernel raises it.
     static ssize_t finish_send(ssize_t result, int flags) noexcept;
+
+    static constexpr clock::Usec kPause{50};
+    // Of this socket's last write. Two threads may look once more, or once less.
+    std::atomic<clock::Ticks> wrote_at_{};
 };
 
 }  // namespace vma::sockets

@@ -99,7 +99,10 @@ void Receiver::input_segment(lwip::Piece* p, Time now) noexcept {
 void Receiver::through_lwip(lwip::Piece* p) noexcept {
     Tcb& t = tcb_;
     t.pcb->rest();
-    if (t.phase.established) trim_to_window(p);
+    if (t.phase.established) {
+        t.shown.note_queued(t.queue.queued());  // an ACK of the same batch counts, though a RST follows
+        trim_to_window(p);
+    }
     processing_ = true;
     t.in_lwip(
         [&](lwip::Entry& entry) { entry.input(p, t.ends.remote.address.v4(), t.ends.local.address.v4()); });
