@@ -48,11 +48,11 @@ class Address {
         return is_v4() ? host(v4()) >> 28 == 0xe : host(words_[0]) >> 24 == 0xff;
     }
     // An address of one host that packets travel to. That leaves out the unspecified ones, loopback and
-    // multicast; of IPv4 also 0/8 and what lies above multicast, with the broadcast address.
+    // multicast; of IPv4 also the broadcast address. As in the kernel, 0/8 and 240/4 are ordinary otherwise.
     constexpr bool is_unicast() const noexcept {
         if (!is_v4()) return !is_any() && !is_loopback() && !is_multicast();
         const std::uint32_t a = host(v4());
-        return a >> 24 != 0 && a >> 24 != 127 && a >> 28 < 0xe;
+        return a != 0 && a >> 24 != 127 && a >> 28 != 0xe && a != 0xffffffff;
     }
 
     // As inet_ntop(3) writes it: "198.18.0.1", "2001:db8::1".

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "libvma/net/sources.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "libvma/net/address.h"
@@ -14,19 +15,29 @@ struct Interval {
     bool accepted;
 };
 
+// What is not unicast: the unspecified address, loopback, groups, broadcast.
+struct Block {
+    std::uint32_t first;
+    std::uint8_t length;
+    std::uint32_t last() const noexcept {
+        return first | static_cast<std::uint32_t>((std::uint64_t{1} << (32 - length)) - 1);
+    }
+};
+constexpr Block kNever[] = {{0, 32}, {127u << 24, 8}, {0xe0000000u, 4}, {0xffffffffu, 32}};
+
 }  // namespace
 
 SourceFilter::SourceFilter(std::vector<SourcePrefix> prefixes) {
-    for (const auto& [address, length] : {std::pair{0u, 8}, {127u << 24, 8}, {0xe0000000u, 3}})
-        prefixes.push_back({htonl(address), static_cast<std::uint8_t>(length), false});
+    for (const Block& block : kNever) prefixes.push_back({htonl(block.first), block.length, false});
     std::vector<Interval> nested;
     for (const SourcePrefix& p : prefixes) {
         const unsigned length = std::min<unsigned>(p.length, 32);
         const std::uint64_t size = std::uint64_t{1} << (32 - length);
         const std::uint64_t first = ntohl(p.address) & ~(size - 1);
         // No address inside a block that is not unicast is a source.
-        const bool never = !Address(htonl(static_cast<std::uint32_t>(first))).is_unicast() &&
-                           length >= (first >= 0xe0000000u ? 3 : 8);
+        const bool never = std::ranges::any_of(kNever, [&](const Block& block) {
+            return first >= block.first && first + size - 1 <= block.last();
+        });
         nested.push_back({first, first + size - 1, static_cast<std::uint8_t>(length), p.accepted && !never});
     }
     // Sorts outer intervals before those inside; of equal ones the last given comes last.
@@ -83,8 +94,8 @@ bool SourceFilter::refused_addresses(std::vector<in_addr_t>& out, std::size_t mo
         for (; at < end; at++) {
             const in_addr_t address = htonl(static_cast<std::uint32_t>(at));
             if (!Address(address).is_unicast()) {
-                // Goes on to the end of its block; these are whole numbers of /8.
-                at = at >= 0xe0000000u ? 0xffffffffu : at | 0xffffff;
+                for (const Block& block : kNever)
+                    if (at >= block.first && at <= block.last()) at = block.last();
                 continue;
             }
             if (out.size() == most) return false;

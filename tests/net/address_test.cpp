@@ -35,9 +35,10 @@ TEST(Address, FamiliesAreTold) {
 }
 
 TEST(Address, Unicast) {
-    for (const char* yes : {"198.18.1.1", "10.0.0.1", "1.0.0.0", "223.255.255.254"})
+    for (const char* yes : {"198.18.1.1", "10.0.0.1", "1.0.0.0", "223.255.255.254", "0.0.0.1", "0.1.2.3",
+                            "240.0.0.1", "255.255.255.254"})
         EXPECT_TRUE(v4(yes).is_unicast()) << yes;
-    for (const char* no : {"0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255"})
+    for (const char* no : {"0.0.0.0", "127.0.0.1", "224.0.0.1", "239.255.255.255", "255.255.255.255"})
         EXPECT_FALSE(v4(no).is_unicast()) << no;
     for (const char* yes : {"2001:db8::1", "fe80::1", "fd00::1", "::2", "::ffff:10.0.0.1"})
         EXPECT_TRUE(v6(yes).is_unicast()) << yes;

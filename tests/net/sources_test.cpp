@@ -33,11 +33,15 @@ bool slow(const std::vector<SourcePrefix>& prefixes, in_addr_t address) {
 
 TEST(SourcesTest, WhatIsNeverASourceIsRefused) {
     const SourceFilter all;
-    for (const char* address : {"0.0.0.0", "0.1.2.3", "127.0.0.1", "127.255.255.255", "224.0.0.1",
-                                "239.1.1.1", "240.0.0.1", "255.255.255.255"})
+    for (const char* address : {"0.0.0.0", "127.0.0.0", "127.0.0.1", "127.255.255.255", "224.0.0.0",
+                                "224.0.0.1", "239.1.1.1", "239.255.255.255", "255.255.255.255"})
         EXPECT_FALSE(all.accepts(inet_addr(address))) << address;
-    for (const char* address : {"1.0.0.0", "126.255.255.255", "128.0.0.0", "198.18.1.1", "223.255.255.255"})
+    for (const char* address : {"0.0.0.1", "0.1.2.3", "1.0.0.0", "126.255.255.255", "128.0.0.0", "198.18.1.1",
+                                "223.255.255.255", "240.0.0.0", "240.0.0.1", "255.255.255.254"})
         EXPECT_TRUE(all.accepts(inet_addr(address))) << address;
+    EXPECT_TRUE(SourceFilter({prefix("224.0.0.0", 3, true)}).accepts(inet_addr("240.1.2.3")));
+    EXPECT_FALSE(SourceFilter({prefix("224.0.0.0", 3, true)}).accepts(inet_addr("239.1.2.3")));
+    EXPECT_FALSE(SourceFilter({prefix("255.255.255.255", 32, true)}).accepts(inet_addr("255.255.255.255")));
     EXPECT_FALSE(SourceFilter({prefix("127.0.0.0", 8, true)}).accepts(inet_addr("127.0.0.1")));
     EXPECT_FALSE(SourceFilter({prefix("224.0.0.0", 4, true)}).accepts(inet_addr("224.0.0.1")));
     EXPECT_TRUE(SourceFilter({prefix("0.0.0.0", 4, true)}).accepts(inet_addr("1.2.3.4")));

@@ -22,6 +22,7 @@
 #include <linux/if_xdp.h>
 #include <linux/in.h>
 #include <linux/ip.h>
+#include <linux/tcp.h>
 #include <linux/udp.h>
 
 struct {
@@ -145,7 +146,7 @@ static __always_inline int kernel_has_connection(void* ctx, const struct steer_f
 // socket on the same port.
 static __always_inline int surely_accepted(const struct steer_config* cfg, __be32 source) {
     __u32 address = bpf_ntohl(source);
-    if (address >> 24 == 0 || address >> 24 == 127 || address >= 0xe0000000) return 0;
+    if (address == 0 || address >> 24 == 127 || address >> 28 == 0xe || address == 0xffffffff) return 0;
     if (cfg->listed_sources_only) {
         struct steer_source key = {.prefix = 32, .address = source};
         return bpf_map_lookup_elem(&sources, &key) != 0;
