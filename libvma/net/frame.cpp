@@ -168,6 +168,17 @@ Drop parse(FramePieces frame, bool checksum_good, ParsedFrame& out, bool partial
     return Drop::none;
 }
 
+std::size_t remove_priority_tag(std::span<std::uint8_t> first) noexcept {
+    constexpr std::size_t kAddresses = 12, kTag = 4;
+    constexpr std::uint16_t kTagged = 0x8100, kVlanId = 0x0fff;
+    std::uint16_t tag[2];
+    if (first.size() < sizeof(EthernetHeader) + kTag) return first.size();
+    memcpy(tag, first.data() + kAddresses, sizeof tag);
+    if (tag[0] != htons(kTagged) || (tag[1] & htons(kVlanId)) != 0) return first.size();
+    memmove(first.data() + kAddresses, first.data() + kAddresses + kTag, first.size() - kAddresses - kTag);
+    return first.size() - kTag;
+}
+
 void complete_sum(std::span<std::uint8_t> first, FramePieces frame) noexcept {
     ParsedFrame f;
     if (parse(frame, true, f) != Drop::none) return;

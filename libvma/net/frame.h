@@ -94,6 +94,11 @@ inline Drop parse(std::span<const std::uint8_t> frame, bool checksum_good, Parse
     return parse(FramePieces(&frame, 1), checksum_good, out, partial_sums);
 }
 
+// Takes the tag out of a frame that has a priority tag (IEEE 802.1Q: VLAN 0), which belongs to the untagged
+// interface: the bytes behind it move. The result is the first piece's new length; the same one: nothing was
+// done.
+std::size_t remove_priority_tag(std::span<std::uint8_t> first) noexcept;
+
 // Turns the partial checksum (see parse()) of a UDP or TCP frame that parse() accepted into a full one.
 // `first` is the frame's first piece again, writable.
 void complete_sum(std::span<std::uint8_t> first, FramePieces frame) noexcept;

@@ -142,12 +142,20 @@ net::Drop Receiver::parse(RxBuffer& first, bool good, net::ParsedFrame& f) const
     return net::parse(pieces_of(first, pieces), good, f, partial_sums_);
 }
 
+// Rules of hardware also match frames with a tag. The kernel gives a priority tag's frame to the untagged
+// interface, and other tags' frames to the VLAN's interface or to nobody.
+bool Receiver::untag(RxBuffer& first) noexcept {
+    const auto left = static_cast<std::uint32_t>(net::remove_priority_tag({first.frame, first.length}));
+    return std::exchange(first.length, left) != left;
+}
+
 void Receiver::handle_frame(RxBuffer* first, const ibv_wc& wc) noexcept {
     const bool good = (wc.wc_flags & IBV_WC_IP_CSUM_OK) != 0;
     net::ParsedFrame f;
     net::Drop drop = parse(*first, good, f);
     std::uint32_t datagram_length = 0;
-    if (__builtin_expect(drop == net::Drop::bad_ethertype, 0) && (datagram_length = take_mark(*first)) != 0)
+    if (__builtin_expect(drop == net::Drop::bad_ethertype, 0) &&
+        ((datagram_length = take_mark(*first)) != 0 || untag(*first)))
         drop = parse(*first, good, f);
     for (const RxBuffer* b = first; b != nullptr; b = b->more) counters_.rx_bytes += b->length;
     counters_.rx_frames++;

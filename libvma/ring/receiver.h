@@ -81,6 +81,7 @@ class Receiver {
     void handle_frame(RxBuffer* first, const ibv_wc& wc) noexcept;
     net::Drop parse(RxBuffer& first, bool good, net::ParsedFrame& f) const noexcept;
     std::uint32_t take_mark(RxBuffer& first) const noexcept;
+    static bool untag(RxBuffer& first) noexcept;  // true: the frame had a priority tag, and parses anew
     void split(RxBuffer* first, const net::ParsedFrame& f, const ibv_wc& wc,
                std::uint32_t datagram_length) noexcept;
     RxBuffer* cut(const RxBuffer& whole, std::size_t from, std::uint32_t length) noexcept;

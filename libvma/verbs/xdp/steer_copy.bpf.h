@@ -141,8 +141,8 @@ static __always_inline int take(struct __sk_buff* skb, __u32 slot, __u16 each, i
 
 SEC("tcx")
 int vma_steer_copy(struct __sk_buff* skb) {
-    // The kernel has taken a VLAN's tag off the frame.
-    if (skb->vlan_present) return TCX_NEXT;
+    // The kernel has taken the tag off the frame. VLAN 0 is a priority tag, which belongs to this interface.
+    if (skb->vlan_present && (skb->vlan_tci & 0xfff) != 0) return TCX_NEXT;
     const __u32 headers = sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct udphdr);
     if ((void*)(long)skb->data + headers > (void*)(long)skb->data_end) bpf_skb_pull_data(skb, headers);
     void* end = (void*)(long)skb->data_end;
