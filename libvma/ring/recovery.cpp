@@ -16,11 +16,20 @@ constexpr std::chrono::seconds kStorm{1};
 
 }  // namespace
 
-void Recovery::open(verbs::Device& device, ibv_cq* receive_cq, std::function<void()> on_failure) {
+void Recovery::open(verbs::Device& device, ibv_qp* qp, ibv_cq* receive_cq, std::function<void()> on_failure) {
     device_ = &device;
+    qp_ = qp;
     cq_ = receive_cq;
     on_failure_ = std::move(on_failure);
     device.on_failure([this] { fail(); });
+    device.on_qp_failure([this] { qp_failed(); });
+}
+
+// Completions that tell of the same failure may have been dealt with before this event was read. The lock
+// keeps a recovery away while the device is asked.
+void Recovery::qp_failed() noexcept {
+    const ReceiveLock::Hold hold(rx_.lock());
+    if (!failed() && device_->stopped(qp_)) rx_.lock().note_error();
 }
 
 void Recovery::recover() noexcept {

@@ -7,6 +7,9 @@
 // more, whether its completion was seen or not. Frames that were to be sent are lost, as on any network;
 // receives are posted anew.
 //
+// A QP may also stop without any completion. Then an asynchronous event of the device tells, and the internal
+// thread recovers in the same way.
+//
 // A device that needs this again and again, or dies, has failed: RingConfig::on_failure is called.
 //
 // Locks: the receive lock guards this, except where "any thread" is said.
@@ -31,7 +34,7 @@ class Recovery {
 
     // `on_failure` is called once, from the internal thread, when the device has failed; then the device
     // gives up its flow rules. Once. May throw std::bad_alloc.
-    void open(verbs::Device& device, ibv_cq* receive_cq, std::function<void()> on_failure);
+    void open(verbs::Device& device, ibv_qp* qp, ibv_cq* receive_cq, std::function<void()> on_failure);
 
     // With the receive lock held, and no batch under way: deals with the error noted.
     void recover() noexcept;
@@ -44,9 +47,12 @@ class Recovery {
     void check() noexcept;
 
   private:
+    void qp_failed() noexcept;
+
     Receiver& rx_;
     TxQueue& tx_;
     verbs::Device* device_ = nullptr;
+    ibv_qp* qp_ = nullptr;
     ibv_cq* cq_ = nullptr;
     std::function<void()> on_failure_;
     std::array<clock::Time, 4> recovered_at_{};  // the last ones

@@ -64,7 +64,7 @@ Result<void> Ring::start(const RingConfig& config) {
     events_.open(*device_, *channel, *recv_cq);
     std::function<void()> on_failure;
     if (config.on_failure) on_failure = [this, tell = config.on_failure] { tell(*this); };
-    recovery_.open(*device_, *recv_cq, std::move(on_failure));
+    recovery_.open(*device_, qp_, *recv_cq, std::move(on_failure));
     return {};
 }
 

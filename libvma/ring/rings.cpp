@@ -255,6 +255,7 @@ Result<std::unique_ptr<Ring>> Rings::open_on(std::unique_ptr<verbs::Device> devi
         slot.owners->leave_out_peers(config::get().tcp_3t_rules != 0, config::get().udp_3t_rules != 0);
     config.is_local = [this](in_addr_t address) { return view_.is_local(address, nullptr); };
     config.on_failure = on_failure_;
+    if (on_freed_) device->on_rule_freed([this, ifindex = device->attr().ifindex] { on_freed_(ifindex); });
     auto made = Ring::create(std::move(device), config);
     // Rings are never destroyed while the process lives.
     if (made && config::get().internal_thread_arm_cq != 0) {

@@ -32,8 +32,9 @@ class Rings {
     Ring* find(int ifindex, unsigned lane = 0) noexcept;
     // What to do when the device of a ring fails (RingConfig::on_failure). Before the first get().
     void on_failure(std::function<void(Ring&)> tell) { on_failure_ = std::move(tell); }
-    // `tell` is called when another process that had the interface may have let go of it. It calls retry()
-    // and returns what retry() says. Internal thread, no lock held. Before the first get().
+    // `tell` is called when another process that had the interface, or a rule of the adapter, may have let go
+    // of it. It calls retry() and returns what retry() says. Internal thread, no lock held. Before the first
+    // get().
     void on_freed(std::function<bool(int ifindex)> tell) { on_freed_ = std::move(tell); }
     // get() of an interface that another process had. True: that process still has it, and on_freed() comes
     // again. Callers serialise, as of get().

@@ -14,6 +14,7 @@ bool FlowRules::set(std::vector<Rule> wanted, const Target& target, Why& why) no
         return std::find(list.begin(), list.end(), rule) != list.end();
     };
     std::vector<Rule> now;
+    held_ = false;
     try {
         now.reserve(wanted.size());  // what is attached is noted
         for (const Rule& rule : wanted) {
@@ -22,6 +23,11 @@ bool FlowRules::set(std::vector<Rule> wanted, const Target& target, Why& why) no
             } else if (auto added = rule.ring->attach(rule.spec, target.sink, target.share); added) {
                 if (target.attached != nullptr) target.attached(*rule.ring);
                 now.push_back(rule);
+            } else if (added.error().code == EBUSY) {
+                held_ = true;
+                why = {stats::Reason::process, added.error().what, {}};
+                log::once(log::Level::info, "{} on {} is served by the kernel: {}", target.name,
+                          rule.ring->attr().name, added.error().what);
             } else {
                 why = {stats::Reason::no_room, added.error().what, {}};
                 log::once(log::Level::warn, "{} on {} is served by the kernel: {}", target.name,

@@ -42,6 +42,8 @@ class FlowRules {
     // kernel in between. A rule that cannot be had is the kernel's, and `why` tells. True: the rings are
     // others than before, so threads that wait have to wait on these.
     bool set(std::vector<Rule> wanted, const Target& target, Why& why) noexcept;
+    // Has another process had one of the rules that the last set() wanted? Then Stack::device_freed() comes.
+    bool held() const noexcept { return held_; }
     // Moves each rule to ring_for(rule), if that is another ring (Ring::take). False: none has moved, and
     // `why` tells. May throw std::bad_alloc.
     template <class F>
@@ -104,7 +106,7 @@ class FlowRules {
 
     std::vector<Rule> rules_;
     std::vector<ring::Ring*> lent_;
-    bool follows_ = false;
+    bool follows_ = false, held_ = false;
     std::atomic<unsigned> count_{0};
     std::array<std::atomic<ring::Ring*>, kMaxRings> rings_{};
 };

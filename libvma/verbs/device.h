@@ -208,10 +208,18 @@ class Device {
     // without a completion by then never complete. It posts receives anew afterwards, and holds the locks of
     // both sides. False: the device is lost, see failed().
     virtual bool recover(ibv_qp*) noexcept { return true; }
+    // Has the QP stopped, as far as the device tells? Such a QP may have no completion that says so.
+    // Serialised with recover().
+    virtual bool stopped(ibv_qp*) noexcept { return false; }
+    // `call` is made when an asynchronous event says that the QP failed. Internal thread, no lock held.
+    virtual void on_qp_failure(std::function<void()> /*call*/) {}
     // The device died or was taken away (asynchronous event), and no call works any more. Any thread. The
     // internal thread calls on_failure()'s function once.
     virtual bool failed() const noexcept { return false; }
     virtual void on_failure(std::function<void()>) {}
+    // create_flow() answers EBUSY for a rule that another process has. The internal thread calls this
+    // function, with no lock held, when such a rule may be free.
+    virtual void on_rule_freed(std::function<void()> /*call*/) {}
     // Removes the flow rules of a failed device, so that the kernel gets the frames that still arrive. Call
     // it when the kernel knows the device's sockets: the kernel resets connections that it does not know.
     virtual void give_up_flows() noexcept {}

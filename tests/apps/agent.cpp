@@ -20,7 +20,7 @@
 //   bad= echo ID COUNT MSEC                                          -> echoed N ping ID ADDR PORT LENGTH
 //   COUNT MSEC                         -> answered N cycles COUNT PORT -> ok usage -> fds= rss_kb= udp -> in=
 //   out=        (the kernel's UDP counters) sleep MSEC                                                  -> ok
-//   listen ID ADDR PORT [BACKLOG]                               -> ok PORT
+//   listen ID ADDR PORT [BACKLOG [reuseport]]                   -> ok PORT
 //   accept ID NEW_ID MSEC                                       -> ok | timeout
 //   dial ID ADDR PORT [OWN_ADDR OWN_PORT]                       -> ok              (a TCP connection)
 //   talk ID LENGTH COUNT | answer ID LENGTH COUNT               -> talked N | answered N
@@ -329,9 +329,10 @@ std::string usage() {
 }
 
 // Opens and binds a TCP socket; -1 with errno.
-int tcp_socket(const sockaddr_in& own) {
+int tcp_socket(const sockaddr_in& own, bool reuseport = false) {
     int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (reuseport) setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on);
     if (bind(fd, raw(own), sizeof own) == 0) return fd;
     close(fd);
     return -1;
@@ -348,8 +349,11 @@ std::string listen_socket(Words& in) {
     std::string id;
     in >> id;
     sockaddr_in own = read_address(in);
-    int fd = tcp_socket(own), backlog = 16;
+    int backlog = 16;
+    std::string option;
     if (int given = 0; in >> given) backlog = given;
+    in >> option;
+    const int fd = tcp_socket(own, option == "reuseport");
     if (fd >= 0 && listen(fd, backlog) != 0) return error();
     std::string answer = keep(id, fd);
     return answer == "ok" ? answer + " " + std::to_string(ntohs(own.sin_port)) : answer;

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What a FlowSpec becomes for an adapter, byte by byte, and how specs share rules.
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -265,6 +269,62 @@ TEST(FlowTable, RulesMoveToAnotherQp) {
     EXPECT_EQ(refused.error().code, EBUSY);
     for (Flow* each : {one, other}) from.remove(each);
     EXPECT_TRUE(adapter.rules.empty());
+}
+
+// Processes share what an adapter copies on purpose, and what only one of them can have.
+TEST(FlowTable, ClaimsOfRules) {
+    const auto claim = [](const FlowSpec& spec, RuleOptions options = {}, std::uint8_t port = 1) {
+        return claim_of(hw_rule(spec, options), port);
+    };
+    EXPECT_EQ(claim(kGroup), 0u);
+    EXPECT_EQ(claim(kGroup, {.mc_l2_only = true}), 0u);
+    EXPECT_EQ(claim(kTcp5), 0u);
+    EXPECT_EQ(claim(kTcp5, {.tcp_3t = true}), claim(kTcp3)) << "the listener's rule takes its frames";
+    EXPECT_EQ(claim(kUdp5, {.udp_3t = true}), claim(kUdp3));
+    FlowSpec other = kUdp3;
+    other.dst_port = htons(7001);
+    std::vector<std::uint64_t> claims = {
+        claim(kUdp3),       claim(kUdp5), claim(kTcp3), claim(other), claim(kUdp3, {.vlan = 5}),
+        claim(kUdp3, {}, 2)};
+    for (std::uint64_t each : claims) EXPECT_NE(each, 0u);
+    std::sort(claims.begin(), claims.end());
+    EXPECT_EQ(std::adjacent_find(claims.begin(), claims.end()), claims.end());
+    EXPECT_EQ(claim(kUdp3, {.mac = kMac}), claim(kUdp3)) << "a new MAC is no new rule";
+}
+
+// Two processes with the adapter open. Where rules leave out the peer, the second one has a rule for its peer
+// alone, which goes before the port's.
+TEST(FlowTable, RulesOfTwoProcesses) {
+    const int one_fd = memfd_create("device", MFD_CLOEXEC);
+    const int other_fd = open(("/proc/self/fd/" + std::to_string(one_fd)).c_str(), O_RDWR | O_CLOEXEC);
+    RuleClaims one_claims(one_fd), other_claims(other_fd);
+    Adapter adapter;
+    const RuleOptions options{.mac = kMac, .tcp_3t = true, .udp_3t = true};
+    FlowTable one(adapter.calls(), options, 1, "mlx5_0", &one_claims),
+        other(adapter.calls(), options, 1, "mlx5_0", &other_claims);
+    for (const auto& [three, five] : {std::pair{kUdp3, kUdp5}, {kTcp3, kTcp5}}) {
+        Flow* port = *one.add(three, 0);
+        auto refused = other.add(three, 0);
+        ASSERT_FALSE(refused);
+        EXPECT_EQ(refused.error().code, EBUSY);
+        EXPECT_EQ(adapter.rules.size(), 1u);
+        Flow* peer = *other.add(five, 0);
+        ASSERT_EQ(adapter.rules.size(), 2u);
+        EXPECT_EQ(adapter.rules[1].second.attr.priority, 1);
+        EXPECT_EQ(adapter.rules[1].second.ip.val.src_ip, five.src_addr);
+        Flow* same = *other.add(five, 0);
+        EXPECT_EQ(adapter.rules.size(), 2u);
+        other.remove(same);
+        other.remove(peer);
+        one.remove(port);
+        EXPECT_TRUE(adapter.rules.empty());
+        other.remove(*other.add(three, 0));
+    }
+    Flow* group = *one.add(kGroup, 0);
+    other.remove(*other.add(kGroup, 0));
+    one.remove(group);
+    EXPECT_TRUE(adapter.rules.empty());
+    for (const int fd : {one_fd, other_fd}) close(fd);
 }
 
 TEST(FlowTable, Withdrawn) {

@@ -221,7 +221,7 @@ void UdpSteering::update_rules(bool only_route) noexcept {
         std::vector<FlowRules::Rule> wanted = wanted_rules(only_route, why);
         set_rules(std::move(wanted), why);
         const bool anywhere = ends_.local.address.is_any() && ends_.remote.address.is_any();
-        if (!closed_ && !left_ && ends_.local.port != 0 && (anywhere || waits_for_device_))
+        if (!closed_ && !left_ && ends_.local.port != 0 && (anywhere || waits_for_device_ || rules_.held()))
             rules_.follow(stack_, this);
         else
             rules_.unfollow(stack_, this);

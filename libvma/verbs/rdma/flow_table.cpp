@@ -2,6 +2,7 @@
 #include "libvma/verbs/rdma/flow_table.h"
 
 #include <mutex>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -9,8 +10,9 @@
 
 namespace vma::verbs::rdma {
 
-FlowTable::FlowTable(Calls calls, RuleOptions options, std::uint8_t port, std::string device)
-    : calls_(std::move(calls)), options_(options), port_(port), device_(std::move(device)) {}
+FlowTable::FlowTable(Calls calls, RuleOptions options, std::uint8_t port, std::string device,
+                     RuleClaims* claims)
+    : calls_(std::move(calls)), options_(options), port_(port), device_(std::move(device)), claims_(claims) {}
 
 FlowTable::~FlowTable() { withdraw(); }
 
@@ -39,6 +41,19 @@ void FlowTable::drop(ibv_flow* made) noexcept {
     if (made != nullptr) calls_.destroy(made);
 }
 
+bool FlowTable::claim(const HwRule& key, Rule& rule) const noexcept {
+    if (claims_ == nullptr) return true;
+    if (!claims_->claim(claim_of(key, port_))) return false;
+    rule.claimed = claims_;
+    return true;
+}
+
+// First the rule, then the claim: the next process's rule comes after this one's.
+void FlowTable::drop(const HwRule& key, Rule& rule) noexcept {
+    drop(std::exchange(rule.made, nullptr));
+    if (RuleClaims* claims = std::exchange(rule.claimed, nullptr)) claims->release(claim_of(key, port_));
+}
+
 Result<Flow*> FlowTable::add(const FlowSpec& spec, std::uint32_t tag) {
     std::lock_guard hold(lock_);
     if (closed_) return fail(ENODEV, device_ + " failed");
@@ -47,6 +62,21 @@ Result<Flow*> FlowTable::add(const FlowSpec& spec, std::uint32_t tag) {
     handle->key = hw_rule(spec, options_);
     if (!is_multicast(spec.dst_addr)) handle->key.dst_mac = {};
     auto [at, fresh] = rules_.try_emplace(handle->key);
+    if (fresh && !claim(at->first, at->second)) {
+        rules_.erase(at);
+        // Another process has the port's rule. One for the peer alone goes before it.
+        RuleOptions narrow = options_;
+        narrow.tcp_3t = narrow.udp_3t = false;
+        HwRule own = hw_rule(spec, narrow);
+        own.dst_mac = {};
+        const bool wider = own != handle->key;
+        handle->key = own;
+        std::tie(at, fresh) = rules_.try_emplace(own);
+        if (fresh && (!wider || !claim(at->first, at->second))) {
+            rules_.erase(at);
+            return fail(EBUSY, "another process has a socket on the same port, and the adapter's rule");
+        }
+    }
     const HwRule& key = at->first;
     Rule& rule = at->second;
     if (fresh) {
@@ -56,7 +86,10 @@ Result<Flow*> FlowTable::add(const FlowSpec& spec, std::uint32_t tag) {
     }
     if (rule.made == nullptr) {
         const int error = errno;
-        if (fresh) rules_.erase(at);
+        if (fresh) {
+            drop(key, rule);
+            rules_.erase(at);
+        }
         return std::unexpected(flow_error(error, for_adapter(handle->key), device_));
     }
     rule.users++;
@@ -68,7 +101,7 @@ void FlowTable::remove(Flow* flow) noexcept {
     std::lock_guard hold(lock_);
     auto at = rules_.find(handle->key);
     if (at == rules_.end() || --at->second.users != 0) return;
-    drop(at->second.made);
+    drop(at->first, at->second);
     rules_.erase(at);
 }
 
@@ -90,6 +123,7 @@ Result<Flow*> FlowTable::take(FlowTable& from, Flow* flow, std::uint32_t tag) {
         rules_.erase(at);
         return std::unexpected(flow_error(error, for_adapter(handle->key), device_));
     }
+    rule.claimed = old->second.claimed;
     drop(old->second.made);
     from.rules_.erase(old);
     if (ibv_flow* settled = make(at->first, rule.tag); settled != nullptr)
@@ -123,7 +157,7 @@ void FlowTable::close() noexcept {
 void FlowTable::withdraw() noexcept {
     std::lock_guard hold(lock_);
     closed_ = true;
-    for (auto& [key, rule] : rules_) drop(std::exchange(rule.made, nullptr));
+    for (auto& [key, rule] : rules_) drop(key, rule);
 }
 
 void FlowTable::forget() noexcept {

@@ -3,6 +3,8 @@
 // users.
 //
 // Rules name the netdev's MAC, so a new MAC replaces all of them.
+//
+// A rule that another process has is not made (rule_claims.h).
 #pragma once
 
 #include <functional>
@@ -11,6 +13,7 @@
 #include <string>
 
 #include "libvma/runtime/lock.h"
+#include "libvma/verbs/rdma/rule_claims.h"
 #include "libvma/verbs/rdma/rules.h"
 
 namespace vma::verbs::rdma {
@@ -23,15 +26,16 @@ class FlowTable {
         std::function<ibv_flow*(ibv_flow_attr*)> create;
         std::function<void(ibv_flow*)> destroy;
     };
-    // `device`: for messages.
-    FlowTable(Calls calls, RuleOptions options, std::uint8_t port, std::string device);
+    // `device`: for messages. `claims`: null, where no other process has the device.
+    FlowTable(Calls calls, RuleOptions options, std::uint8_t port, std::string device,
+              RuleClaims* claims = nullptr);
     ~FlowTable();
     FlowTable(const FlowTable&) = delete;
     FlowTable& operator=(const FlowTable&) = delete;
 
     // The caller returns the handle to remove(). The rule gets the tag where it can only ever serve this
     // spec, and where the device takes tags. The adapter cannot change an existing rule, so a rule that had
-    // to lose its tag would be absent for a moment.
+    // to lose its tag would be absent for a moment. EBUSY: another process has the rule.
     Result<Flow*> add(const FlowSpec& spec, std::uint32_t tag);
     void remove(Flow* flow) noexcept;
     // Moves the rule `flow` of `from` here (Device::take_flow). EBUSY: other specs share it.
@@ -57,7 +61,8 @@ class FlowTable {
         ibv_flow* made = nullptr;  // null once withdrawn
         unsigned users = 0;
         std::uint32_t tag = 0;
-        bool over = false;  // it has kept the place of a rule that moves
+        bool over = false;              // it has kept the place of a rule that moves
+        RuleClaims* claimed = nullptr;  // by which this process has it
     };
     struct Handle : Flow {
         HwRule key;
@@ -65,11 +70,14 @@ class FlowTable {
     HwRule for_adapter(const HwRule& key) const noexcept;
     ibv_flow* make(const HwRule& key, std::uint32_t tag, bool over = false);
     void drop(ibv_flow* made) noexcept;
+    bool claim(const HwRule& key, Rule& rule) const noexcept;
+    void drop(const HwRule& key, Rule& rule) noexcept;  // with its claim
 
     const Calls calls_;
     RuleOptions options_;
     const std::uint8_t port_;
     const std::string device_;
+    RuleClaims* const claims_;
     // A leaf lock; add() and remove() run on any thread, the others on the internal thread.
     mutable Lock lock_;
     std::map<HwRule, Rule> rules_;  // unicast keys have no MAC, because the MAC changes

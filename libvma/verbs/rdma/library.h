@@ -16,27 +16,28 @@
 namespace vma::verbs::rdma {
 
 // One row is a function: member, symbol, version of the ABI at compile time.
-#define VMA_VERBS_FUNCTIONS(row)                                                                             \
-    row(get_device_list, ibv_get_device_list, "IBVERBS_1.1") row(free_device_list, ibv_free_device_list,     \
-                                                                 "IBVERBS_1.1")                              \
-        row(get_device_name, ibv_get_device_name, "IBVERBS_1.1") row(                                        \
-            open_device, ibv_open_device, "IBVERBS_1.1") row(close_device, ibv_close_device, "IBVERBS_1.1")  \
-            row(query_device_1, ibv_query_device, "IBVERBS_1.1")                                             \
-                row(query_port_1, ibv_query_port, "IBVERBS_1.1") row(alloc_pd, ibv_alloc_pd, "IBVERBS_1.1")  \
-                    row(dealloc_pd, ibv_dealloc_pd, "IBVERBS_1.1") row(reg_mr, ibv_reg_mr, "IBVERBS_1.1")    \
-                        row(dereg_mr, ibv_dereg_mr, "IBVERBS_1.1")                                           \
-                            row(create_comp_channel, ibv_create_comp_channel, "IBVERBS_1.0")                 \
-                                row(destroy_comp_channel, ibv_destroy_comp_channel, "IBVERBS_1.0") row(      \
-                                    create_cq, ibv_create_cq, "IBVERBS_1.1") row(destroy_cq, ibv_destroy_cq, \
-                                                                                 "IBVERBS_1.1")              \
-                                    row(get_cq_event, ibv_get_cq_event, "IBVERBS_1.1") row(                  \
-                                        ack_cq_events, ibv_ack_cq_events, "IBVERBS_1.1")                     \
-                                        row(create_qp, ibv_create_qp, "IBVERBS_1.1") row(                    \
-                                            modify_qp, ibv_modify_qp, "IBVERBS_1.1")                         \
-                                            row(destroy_qp, ibv_destroy_qp, "IBVERBS_1.1") row(              \
-                                                get_async_event, ibv_get_async_event, "IBVERBS_1.1")         \
-                                                row(ack_async_event, ibv_ack_async_event, "IBVERBS_1.1")     \
-                                                    row(event_type_str, ibv_event_type_str, "IBVERBS_1.1")   \
+#define VMA_VERBS_FUNCTIONS(row)                                                                            \
+    row(get_device_list, ibv_get_device_list, "IBVERBS_1.1") row(free_device_list, ibv_free_device_list,    \
+                                                                 "IBVERBS_1.1")                             \
+        row(get_device_name, ibv_get_device_name, "IBVERBS_1.1") row(                                       \
+            open_device, ibv_open_device, "IBVERBS_1.1") row(close_device, ibv_close_device, "IBVERBS_1.1") \
+            row(query_device_1, ibv_query_device, "IBVERBS_1.1")                                            \
+                row(query_port_1, ibv_query_port, "IBVERBS_1.1") row(alloc_pd, ibv_alloc_pd, "IBVERBS_1.1") \
+                    row(dealloc_pd, ibv_dealloc_pd, "IBVERBS_1.1") row(reg_mr, ibv_reg_mr, "IBVERBS_1.1")   \
+                        row(dereg_mr, ibv_dereg_mr, "IBVERBS_1.1") row(                                     \
+                            create_comp_channel, ibv_create_comp_channel, "IBVERBS_1.0")                    \
+                            row(destroy_comp_channel, ibv_destroy_comp_channel, "IBVERBS_1.0") row(         \
+                                create_cq, ibv_create_cq, "IBVERBS_1.1")                                    \
+                                row(destroy_cq, ibv_destroy_cq, "IBVERBS_1.1") row(                         \
+                                    get_cq_event, ibv_get_cq_event, "IBVERBS_1.1")                          \
+                                    row(ack_cq_events, ibv_ack_cq_events, "IBVERBS_1.1") row(               \
+                                        create_qp, ibv_create_qp, "IBVERBS_1.1")                            \
+                                        row(modify_qp, ibv_modify_qp, "IBVERBS_1.1") row(                   \
+                                            destroy_qp, ibv_destroy_qp, "IBVERBS_1.1")                      \
+                                            row(query_qp, ibv_query_qp, "IBVERBS_1.1") row(                 \
+                                                get_async_event, ibv_get_async_event, "IBVERBS_1.1")        \
+                                                row(ack_async_event, ibv_ack_async_event, "IBVERBS_1.1")    \
+                                                    row(event_type_str, ibv_event_type_str, "IBVERBS_1.1")  \
                                                         row(fork_init, ibv_fork_init, "IBVERBS_1.1")
 
 #define VMA_MLX5_FUNCTIONS(row)                                                                   \

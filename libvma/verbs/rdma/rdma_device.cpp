@@ -94,6 +94,7 @@ RdmaDevice::RdmaDevice(RdmaConfig config, const Verbs& verbs, ibv_context* conte
     config_.rules.vlan = config_.vlan;
     hide(real_->cmd_fd, cmd_fd_);
     hide(real_->async_fd, async_fd_);
+    claims_ = std::make_unique<RuleClaims>(real_->cmd_fd);
 }
 
 RdmaDevice::~RdmaDevice() {
@@ -101,6 +102,7 @@ RdmaDevice::~RdmaDevice() {
         // Destroying these would free objects of the parent, or of its provider.
         if (flows_) flows_->forget();
         (void)flows_.release();
+        (void)claims_.release();
         (void)clock_.release();
         (void)direct_.release();
         return;
@@ -113,9 +115,10 @@ void RdmaDevice::destroy() noexcept {
     if (watching_) runtime::unwatch(async_fd_.get());
     {
         std::lock_guard hold(failure_->lock);
-        failure_->call = nullptr;
+        failure_->call = failure_->qp_call = nullptr;
     }
     flows_.reset();
+    claims_.reset();
     if (qp_ != nullptr) verbs_.destroy_qp(qp_);
     direct_.reset();
     if (recv_cq_ != nullptr) verbs_.destroy_cq(recv_cq_);
@@ -402,7 +405,8 @@ Result<ibv_qp*> RdmaDevice::create_qp(const ibv_qp_init_attr& wanted) {
         [this](ibv_flow_attr* attr) { return ibv_create_flow(qp_, attr); },
         [](ibv_flow* flow) { (void)ibv_destroy_flow(flow); },
     };
-    flows_ = std::make_unique<FlowTable>(std::move(calls), config_.rules, config_.port.port, device);
+    flows_ = std::make_unique<FlowTable>(std::move(calls), config_.rules, config_.port.port, device,
+                                         claims_.get());
     if (!vlan_) return facades_.qp;
     attr_.max_inline -= std::min(attr_.max_inline, VlanLayer::kTag);
     return vlan_->wrap_qp(facades_.qp, wanted.cap.max_recv_wr);

@@ -17,6 +17,7 @@
 #include <memory>
 #include <string>
 
+#include "libvma/runtime/clock.h"
 #include "libvma/runtime/internal_fd.h"
 #include "libvma/verbs/device.h"
 #include "libvma/verbs/mlx5/direct.h"
@@ -68,9 +69,12 @@ class RdmaDevice final : public Device {
     void moderate(ibv_cq* cq, std::uint16_t count, std::uint16_t period_usec) noexcept override;
     void stop(ibv_qp* qp) noexcept override;
     bool recover(ibv_qp* qp) noexcept override;
+    bool stopped(ibv_qp* qp) noexcept override;
+    void on_qp_failure(std::function<void()> call) override;
     bool failed() const noexcept override { return failed_.load(std::memory_order_acquire); }
     void on_failure(std::function<void()> call) override;
     void give_up_flows() noexcept override;
+    void on_rule_freed(std::function<void()> call) override { claims_->on_freed(std::move(call)); }
     void link_changed(const MacAddress& mac, std::uint32_t mtu) noexcept override;
     // Of the whole RDMA device: frames of all QPs and processes without a posted receive. 0 where sysfs does
     // not tell.
@@ -119,15 +123,17 @@ class RdmaDevice final : public Device {
         ibv_qp* qp = nullptr;
     } facades_;
 
+    std::unique_ptr<RuleClaims> claims_;
     std::unique_ptr<FlowTable> flows_;
     std::uint64_t largest_tso_ = 0;  // the device's limit, before the QP is made
     ibv_cq_moderation_caps moderation_{};
     std::uint64_t drops_before_ = 0;
     bool watching_ = false;
+    clock::Time recovered_at_;  // the last time
     std::atomic<bool> failed_{false};
     struct Failure {
         Lock lock;  // a leaf
-        std::function<void()> call;
+        std::function<void()> call, qp_call;
         bool failed = false, told = false;
     };
     std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();  // shared with the internal thread

@@ -75,7 +75,25 @@ bool RdmaDevice::recover(ibv_qp*) noexcept {
     }
     if (direct_) direct_->reset(facades_.qp);
     if (vlan_) vlan_->reset();
+    recovered_at_ = clock::monotonic();
     return true;
+}
+
+// A driver may not learn that one side of a raw QP has stopped, and show the state that it gave the QP last.
+// So a working state convinces only where a recovery may have been the answer to the event.
+bool RdmaDevice::stopped(ibv_qp*) noexcept {
+    constexpr clock::Msec kEventIsLate{100};
+    ErrnoAndCancelKept calm;
+    if (failed()) return false;
+    ibv_qp_attr attr{};
+    ibv_qp_init_attr init{};
+    if (verbs_.query_qp(qp_, &attr, IBV_QP_STATE, &init) == 0 && attr.qp_state != IBV_QPS_RTS) return true;
+    return recovered_at_ == clock::Time{} || clock::monotonic() - recovered_at_ > kEventIsLate;
+}
+
+void RdmaDevice::on_qp_failure(std::function<void()> call) {
+    std::lock_guard hold(failure_->lock);
+    failure_->qp_call = std::move(call);
 }
 
 // ---- asynchronous events ----
@@ -98,6 +116,7 @@ void RdmaDevice::async_event() noexcept {
         return;
     }
     const char* name = verbs_.event_type_str(event.event_type);
+    std::function<void()> qp_call;
     switch (event.event_type) {
         case IBV_EVENT_DEVICE_FATAL:
             fail_device("the adapter reports a fatal error");
@@ -108,10 +127,13 @@ void RdmaDevice::async_event() noexcept {
             break;
         case IBV_EVENT_QP_FATAL:
         case IBV_EVENT_QP_REQ_ERR:
-        case IBV_EVENT_QP_ACCESS_ERR:
-            // Completions with an error arrive as well, and tell the ring.
+        case IBV_EVENT_QP_ACCESS_ERR: {
+            // Completions with an error may arrive as well, and tell the ring, or may not.
             log::once(log::Level::warn, "{}: {}", attr_.name, name);
+            std::lock_guard hold(failure_->lock);
+            qp_call = failure_->qp_call;
             break;
+        }
         case IBV_EVENT_PORT_ERR:
         case IBV_EVENT_PORT_ACTIVE:
             // The netdev's carrier follows, and the library reacts to that.
@@ -121,6 +143,7 @@ void RdmaDevice::async_event() noexcept {
             break;
     }
     verbs_.ack_async_event(&event);
+    if (qp_call) qp_call();
 }
 
 void RdmaDevice::fail_device(const std::string& why) noexcept {

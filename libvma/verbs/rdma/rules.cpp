@@ -54,6 +54,20 @@ HwRule hw_rule(const FlowSpec& spec, const RuleOptions& options) noexcept {
     return rule;
 }
 
+std::uint64_t claim_of(const HwRule& rule, std::uint8_t port) noexcept {
+    const FlowSpec& m = rule.match;
+    if (rule.priority == Priority::layer_2 || is_multicast(m.dst_addr) ||
+        (m.protocol == IPPROTO_TCP && m.is_five_tuple()))
+        return 0;
+    constexpr std::uint64_t kPrime = 0x100000001b3, kBasis = 0xcbf29ce484222325;  // FNV-1a
+    std::uint64_t hash = kBasis;
+    for (const std::uint64_t part :
+         {std::uint64_t{port}, std::uint64_t{rule.vlan}, std::uint64_t{m.protocol}, std::uint64_t{m.dst_addr},
+          std::uint64_t{m.dst_port}, std::uint64_t{m.src_addr}, std::uint64_t{m.src_port}})
+        for (unsigned shift = 0; shift < 32; shift += 8) hash = (hash ^ (part >> shift & 0xff)) * kPrime;
+    return hash == 0 ? 1 : hash;
+}
+
 bool is_only_for(const HwRule& rule, const FlowSpec& spec, const RuleOptions& options) noexcept {
     const bool three_tuple = spec.protocol == IPPROTO_TCP ? options.tcp_3t : options.udp_3t;
     return rule.priority != Priority::layer_2 && !three_tuple;

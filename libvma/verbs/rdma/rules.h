@@ -37,6 +37,9 @@ struct HwRule {
 };
 
 HwRule hw_rule(const FlowSpec& spec, const RuleOptions& options) noexcept;
+// The rule as a number for RuleClaims; 0 where several processes may have it: all get a group's frames, and a
+// connection's four numbers are one process's.
+std::uint64_t claim_of(const HwRule& rule, std::uint8_t port) noexcept;
 // Can no other spec have the same rule, `hw_rule(spec, options)`?
 bool is_only_for(const HwRule& rule, const FlowSpec& spec, const RuleOptions& options) noexcept;
 

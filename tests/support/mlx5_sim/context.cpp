@@ -1,19 +1,41 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tests/support/mlx5_sim/context.h"
 
+#include <fcntl.h>
 #include <infiniband/verbs.h>
+#include <pthread.h>
 #include <rdma/mlx5-abi.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
+#include "tests/support/mlx5_sim/own_calls.h"
 #include "tests/support/mlx5_sim/uverbs.h"
 
 namespace mlx5_sim {
+namespace {
+
+constexpr int kFirstLockFile = 500;  // out of the way of the program's own descriptors
+
+// A forked child has its own number of each, but the same open file. It closes them, as a program closes its
+// device files.
+std::vector<int>& lock_files() {
+    static auto* const files = [] {
+        pthread_atfork(nullptr, nullptr, [] {
+            for (const int fd : lock_files()) own_call(SYS_close, fd);
+            lock_files().clear();
+        });
+        return new std::vector<int>;
+    }();
+    return *files;
+}
+
+}  // namespace
 
 Device::Device(Identity who) : identity(std::move(who)), nic(kPageBytes) {
     nic.set_clock([this] { return clock.ticks(); }, kClockKHz / 1000);
@@ -33,11 +55,25 @@ Context::~Context() {
     while (!cqs.empty()) destroy_cq(*this, cqs.first());
     while (!mrs.empty()) destroy_mr(*this, mrs.first());
     std::erase(device.contexts, this);
+    if (std::erase(lock_files(), lock_fd) != 0) own_call(SYS_close, lock_fd);
     if (device.contexts.empty()) engine.run([this] { device.wire.reset(); });
     if (pages == nullptr) return;
     for (std::uint32_t i = 0; i < uars; ++i) device.nic.remove_uar(first_uar + i);
     device.clock.detach(pages + uars * kPageBytes);
     ::munmap(pages, (uars + 2) * kPageBytes);
+}
+
+int Context::lock(int command, void* argument) {
+    if (lock_fd < 0) {
+        const std::string file = sysfs_path() + "/class/infiniband/" + device.identity.ibdev + "/node_type";
+        const auto fd = static_cast<int>(own_call(SYS_openat, AT_FDCWD, file.c_str(), O_RDWR | O_CLOEXEC));
+        if (fd < 0) return -1;
+        lock_fd = static_cast<int>(own_call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, kFirstLockFile));
+        own_call(SYS_close, fd);
+        if (lock_fd < 0) return -1;
+        lock_files().push_back(lock_fd);
+    }
+    return static_cast<int>(own_call(SYS_fcntl, lock_fd, command, argument));
 }
 
 bool Context::make_pages(int fd, std::uint32_t count) {

@@ -99,6 +99,10 @@ class Table {
         }
         return nullptr;
     }
+    template <class Seen>
+    void for_each(Seen seen) {
+        for (auto& [handle, object] : objects_) seen(object);
+    }
     void erase(std::uint32_t handle) { objects_.erase(handle); }
     std::uint32_t first() const { return objects_.empty() ? ~0u : objects_.begin()->first; }
     bool empty() const { return objects_.empty(); }
@@ -122,6 +126,9 @@ struct Context {
     // protection bits and length.
     off_t page_offset(off_t offset, std::size_t length, int protection) const;
 
+    // fcntl() with F_OFD_SETLK or F_OFD_GETLK on the device's file.
+    int lock(int command, void* argument);
+
     // Ends the completion channels that neither the program nor a CQ has any more.
     void drop_unused_channels();
 
@@ -130,6 +137,7 @@ struct Context {
     ino_t inode = 0;
     dev_t dev = 0;
     bool has_ucontext = false;
+    int lock_fd = -1;  // of the file that stands for the device's, once something was locked
     std::byte* pages = nullptr;
     std::uint32_t uars = 0, first_uar = 0;
     std::uint32_t low_latency_bfregs = 0;

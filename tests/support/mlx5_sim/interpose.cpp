@@ -53,6 +53,7 @@ class Next {
 constinit Next<int(const char*, int, ...)> next_open{"open"};
 constinit Next<int(int, unsigned long, ...)> next_ioctl{"ioctl"};
 constinit Next<int(int)> next_close{"close"};
+constinit Next<int(int, int, ...)> next_fcntl{"fcntl"};
 constinit Next<int(const char*, struct stat*)> next_stat{"stat"};
 constinit Next<int(int, struct stat*)> next_fstat{"fstat"};
 constinit Next<void*(void*, size_t, int, int, int, off_t)> next_mmap{"mmap"};
@@ -142,6 +143,22 @@ int verbs_ioctl(int fd, void* argument) {
     return -1;
 }
 
+// A device file is one file, whose locks all processes see; a memfd is one process's. So the file in the tree
+// that names the device has them.
+int lock_file(int fd, int command, void* argument) {
+    struct stat status {};
+    Simulator* const simulator = is_ours(fd, &status) ? Simulator::existing() : nullptr;
+    if (simulator == nullptr || simulator->minor_of(status.st_dev, status.st_ino) < 0)
+        return next_fcntl(fd, command, argument);
+    const std::lock_guard lock(simulator->control);
+    mlx5_sim::Context* const context = simulator->find(status.st_dev, status.st_ino);
+    if (context == nullptr) {
+        errno = EBADF;
+        return -1;
+    }
+    return context->lock(command, argument);
+}
+
 }  // namespace
 
 extern "C" {
@@ -185,6 +202,23 @@ int ioctl(int fd, unsigned long request, ...) noexcept {
     va_end(arguments);
     if (request == RDMA_VERBS_IOCTL) return verbs_ioctl(fd, argument);
     return next_ioctl(fd, request, argument);
+}
+
+int fcntl(int fd, int command, ...) {
+    va_list arguments;
+    va_start(arguments, command);
+    void* const argument = va_arg(arguments, void*);
+    va_end(arguments);
+    if (command == F_OFD_SETLK || command == F_OFD_GETLK) return lock_file(fd, command, argument);
+    return next_fcntl(fd, command, argument);
+}
+int fcntl64(int fd, int command, ...) {
+    va_list arguments;
+    va_start(arguments, command);
+    void* const argument = va_arg(arguments, void*);
+    va_end(arguments);
+    if (command == F_OFD_SETLK || command == F_OFD_GETLK) return lock_file(fd, command, argument);
+    return next_fcntl(fd, command, argument);
 }
 
 void* mmap(void* address, size_t length, int protection, int flags, int fd, off_t offset) noexcept {

@@ -80,6 +80,26 @@ void fail_qp(const std::string& ibdev, std::uint32_t qpn) {
     }
 }
 
+void fail_qps(const std::string& ibdev) {
+    const std::lock_guard lock(Simulator::get().control);
+    Device& device = device_of(ibdev);
+    for (Context* const context : device.contexts)
+        context->qps.for_each([&](const QpObject& qp) {
+            device.nic.modify_qp(qp.qpn, QpState::error);
+            context->async->post(qp.user_handle, IBV_EVENT_QP_FATAL);
+        });
+}
+
+void silence_qps(const std::string& ibdev) {
+    const std::lock_guard lock(Simulator::get().control);
+    Device& device = device_of(ibdev);
+    for (Context* const context : device.contexts)
+        context->qps.for_each([&](const QpObject& qp) {
+            device.nic.silence_qp(qp.qpn);
+            context->async->post(qp.user_handle, IBV_EVENT_QP_FATAL);
+        });
+}
+
 void fail_cq(const std::string& ibdev, std::uint32_t cqn) {
     const std::lock_guard lock(Simulator::get().control);
     for (Context* const context : device_of(ibdev).contexts) {

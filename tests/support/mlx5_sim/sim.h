@@ -13,6 +13,8 @@
 //   netdev that is its wire is
 //                     lost for 0.2 s; then the driver has the adapter working again, and the netdev is the
 //                     kernel's alone
+//   MLX5_SIM_COPIES   over a netdev: of a frame each process with a rule for it gets a copy, as adapters do
+//                     where the rules are equal. Without it the first process has it
 //   MLX5_SIM_COUNTERS  a file: when the process exits, a line is appended for each adapter, "mlx5_0 sent 5
 //   doorbells 3 ..."
 // With neither a wire nor a thread nothing moves by itself: a test connects the wire (nic().on_transmit(), or
@@ -49,6 +51,9 @@ void set_port(const std::string& ibdev, bool active);  // IBV_EVENT_PORT_ACTIVE,
 void fail_device(
     const std::string& ibdev);  // IBV_EVENT_DEVICE_FATAL; nothing moves any more, commands answer EIO
 void fail_qp(const std::string& ibdev, std::uint32_t qpn);  // IBV_EVENT_QP_FATAL, and the QP goes to error
+void fail_qps(const std::string& ibdev);                    // fail_qp() of all
+// All QPs of the adapter stop without a completion, and IBV_EVENT_QP_FATAL is all that tells.
+void silence_qps(const std::string& ibdev);
 void fail_cq(const std::string& ibdev, std::uint32_t cqn);  // IBV_EVENT_CQ_ERR
 // As if an administrator had repaired it: commands work again. Objects of before stay as they are.
 void repair_device(const std::string& ibdev);

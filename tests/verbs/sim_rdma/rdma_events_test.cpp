@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -314,6 +315,55 @@ TEST_P(RdmaEvents, ForkedChildLeavesItAlone) {
     EXPECT_EQ(status, 0);
     arrive("after the child's end");
     EXPECT_EQ(b->receive().size(), 1u);
+}
+
+// An adapter copies a frame to each QP with its rule. So one process at a time has a rule.
+TEST_P(RdmaEvents, ARuleIsOneProcesss) {
+    vma::runtime::install_fork_hooks();
+    int ready[2], word[2];
+    ASSERT_EQ(pipe(ready), 0);
+    ASSERT_EQ(pipe(word), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        auto b = std::make_unique<Rig>(config(kB));
+        b->rule(three_tuple());
+        char byte = 1;
+        (void)!write(ready[1], &byte, 1);
+        (void)!read(word[0], &byte, 1);
+        b->drop(b->flows.front());
+        (void)!write(ready[1], &byte, 1);
+        (void)!read(word[0], &byte, 1);
+        b->rule(three_tuple());
+        (void)!write(ready[1], &byte, 1);
+        for (;;) pause();
+    }
+    char byte;
+    ASSERT_EQ(read(ready[0], &byte, 1), 1);
+    {
+        Rig b(config(kB));
+        std::atomic<int> freed{0};
+        b.device->on_rule_freed([&] { freed++; });
+        const auto refused = [&] {
+            auto made = b.device->create_flow(b.qp, three_tuple());
+            if (made) b.device->destroy_flow(*made);
+            return !made && made.error().code == EBUSY;
+        };
+        EXPECT_TRUE(refused());
+        b.drop(b.rule(five_tuple()));
+        b.drop(b.rule(three_tuple(2001)));
+        ASSERT_EQ(write(word[1], &byte, 1), 1);  // the other process lets go of it
+        ASSERT_EQ(read(ready[0], &byte, 1), 1);
+        EXPECT_TRUE(eventually([&] { return freed == 1; }));
+        EXPECT_FALSE(refused());
+        ASSERT_EQ(write(word[1], &byte, 1), 1);  // and takes it again
+        ASSERT_EQ(read(ready[0], &byte, 1), 1);
+        EXPECT_TRUE(refused());
+        kill(child, SIGKILL);
+        EXPECT_TRUE(eventually([&] { return freed == 2; }));
+        EXPECT_FALSE(refused());
+    }
+    EXPECT_EQ(waitpid(child, nullptr, 0), child);
+    for (const int fd : {ready[0], ready[1], word[0], word[1]}) close(fd);
 }
 
 TEST_P(RdmaEvents, ErrnoIsKept) {

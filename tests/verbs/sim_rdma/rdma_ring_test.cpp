@@ -4,9 +4,11 @@
 #include <sys/uio.h>
 
 #include <array>
+#include <chrono>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "libvma/ring/ring.h"
@@ -132,6 +134,104 @@ TEST_P(RdmaRing, Lists) {
         }
         EXPECT_EQ(a.ring->counters().tx_frames, 40u * 50u);
     }
+}
+
+// An adapter's rule without a VLAN matches frames with any tag. A priority tag says no VLAN.
+TEST_P(RdmaRing, PriorityTagsAreUntagged) {
+    Host b(config(kB), kIpB);
+    Sink sink;
+    b.attach(2000, sink);
+    std::vector<std::string> sent;
+    for (std::size_t length : {0, 1, 17, 18, 100, 1400, 1472}) {
+        for (const std::uint8_t priority : {0, 1, 5, 7}) {
+            sent.push_back(udp_frames::pattern(length, priority));
+            udp_frames::Bytes frame = udp(sent.back());
+            frame.insert(frame.begin() + 12, {0x81, 0, static_cast<std::uint8_t>(priority << 5), 0});
+            ASSERT_TRUE(mlx5_sim::nic(kB).receive(frame));
+            b.poll();
+            for (const std::uint16_t id : {1, 100, 4095}) {  // of these, nobody is told
+                frame[14] = static_cast<std::uint8_t>(priority << 5 | id >> 8);
+                frame[15] = static_cast<std::uint8_t>(id);
+                ASSERT_TRUE(mlx5_sim::nic(kB).receive(frame));
+                b.poll();
+            }
+        }
+    }
+    EXPECT_EQ(sink.payloads, sent);
+    // Two tags, a tag of a provider's bridge, and nothing behind the tag.
+    for (const udp_frames::Bytes& tag :
+         {udp_frames::Bytes{0x81, 0, 0, 0, 0x81, 0, 0, 0}, udp_frames::Bytes{0x88, 0xa8, 0, 0}}) {
+        udp_frames::Bytes frame = udp("not for us");
+        frame.insert(frame.begin() + 12, tag.begin(), tag.end());
+        mlx5_sim::nic(kB).receive(frame);
+        b.poll();
+    }
+    EXPECT_EQ(sink.payloads, sent);
+}
+
+bool eventually(auto&& true_at_last) {
+    for (int i = 0; i < 5000; i++) {
+        if (true_at_last()) return true;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return false;
+}
+
+// The specification lets an adapter stop a QP and say so by an event alone.
+TEST_P(RdmaRing, QpThatFailsWithoutCompletionsComesBack) {
+    for (const std::uint16_t vlan : {0, 9}) {
+        RdmaConfig first = config(kA), second = config(kB);
+        first.vlan = second.vlan = vlan;
+        Host a(first, kIpA), b(second, kIpB);
+        Sink at_a, at_b;
+        a.attach(3000, at_a);
+        b.attach(2000, at_b);
+        for (std::uint64_t round = 1; round <= 3; round++) {
+            for (Host* failing : {&a, &b}) {
+                if (round == 2) a.send(b, 2000, "may get lost");
+                mlx5_sim::silence_qps(failing == &a ? kA : kB);
+                ASSERT_TRUE(eventually([&] { return failing->ring->counters().recoveries == round; }))
+                    << round;
+                a.poll();
+                b.poll();
+                at_a.payloads.clear();
+                at_b.payloads.clear();
+                for (int i = 0; i < 100; i++) {
+                    ASSERT_EQ(a.send(b, 2000, "there"), 0);
+                    b.poll();
+                    ASSERT_EQ(b.send(a, 3000, "back"), 0);
+                    a.poll();
+                }
+                EXPECT_EQ(at_b.payloads.size(), 100u);
+                EXPECT_EQ(at_a.payloads.size(), 100u);
+            }
+        }
+        EXPECT_FALSE(a.ring->failed());
+        EXPECT_FALSE(b.ring->failed());
+    }
+}
+
+// Completions and the event tell of one failure, which the ring mends once.
+TEST_P(RdmaRing, QpThatFailsWithCompletionsIsMendedOnce) {
+    Host a(config(kA), kIpA), b(config(kB), kIpB);
+    Sink sink;
+    b.attach(2000, sink);
+    for (std::uint64_t round = 1; round <= 3; round++) {
+        mlx5_sim::fail_qps(kB);
+        mlx5_sim::settle();
+        ASSERT_TRUE(eventually([&] {
+            b.poll();
+            return b.ring->counters().recoveries >= round;
+        }));
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));  // a second recovery would come here
+        b.poll();
+        EXPECT_EQ(b.ring->counters().recoveries, round);
+        sink.payloads.clear();
+        ASSERT_EQ(a.send(b, 2000, "there"), 0);
+        b.poll();
+        EXPECT_THAT(sink.payloads, ElementsAre("there"));
+    }
+    EXPECT_FALSE(b.ring->failed());
 }
 
 }  // namespace

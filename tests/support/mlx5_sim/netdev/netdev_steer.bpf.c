@@ -93,7 +93,7 @@ int take(struct __sk_buff* skb) {
         bpf_loop(rules->count, try_rule, &search, 0);
         if (!search.found) return TCX_NEXT;
     }
-    if (!(key.fields.dst_mac[0] & 1)) return bpf_redirect(rules->tap, 0);
+    if (!(key.fields.dst_mac[0] & 1) && !rules->copies) return bpf_redirect(rules->tap, 0);
     bpf_clone_redirect(skb, rules->tap, 0);
     skb->mark = NETDEV_STEER_TAKEN;
     return TCX_NEXT;

@@ -37,10 +37,10 @@ struct netdev_steer_table {
     __u32 netdev;   /* interface indices */
     __u32 tap;
     __u32 returned; /* skb->mark of frames that come back from the tap */
-    __u32 reserved;
+    __u32 copies;   /* every process with a rule for a frame gets it; else the first one alone */
     struct netdev_steer_rule rules[NETDEV_STEER_MAX_RULES];
 };
-/* skb->mark of a frame to a group of which somebody has a copy: not for the kernel. */
+/* skb->mark of a frame of which somebody has a copy: not for the kernel. */
 #define NETDEV_STEER_TAKEN 0x6d35ffffu
 #define NETDEV_STEER_RETURNED 0x6d350000u /* and the tap's index */
 

@@ -20,6 +20,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <set>
 
@@ -187,6 +188,7 @@ std::string NetdevWire::open(const std::string& netdev) {
         table_->netdev = ifindex;
         table_->tap = tap_index;
         table_->returned = NETDEV_STEER_RETURNED | (tap_index & 0x7fff);
+        table_->copies = std::getenv("MLX5_SIM_COPIES") != nullptr;
     }
     // A device is ready when frames come: so the netdev's are last.
     for (const auto& [program, where, flags] : {std::tuple{fds.give, tap_index, kAfter},

@@ -278,6 +278,14 @@ void Nic::modify_qp(std::uint32_t qpn, QpState to) {
     state_->flush_receives(qp);
 }
 
+void Nic::silence_qp(std::uint32_t qpn) {
+    const std::lock_guard lock(state_->mutex);
+    const auto found = state_->qps.find(qpn);
+    if (found == state_->qps.end()) return;
+    found->second.state = QpState::error;
+    found->second.dead_send = found->second.dead_recv = true;
+}
+
 QpState Nic::qp_state(std::uint32_t qpn) const {
     const std::lock_guard lock(state_->mutex);
     const auto found = state_->qps.find(qpn);

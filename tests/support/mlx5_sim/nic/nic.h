@@ -144,6 +144,8 @@ class Nic {
     void modify_qp(std::uint32_t qpn,
                    QpState state);  // to error: everything posted is flushed; to reset: queues are forgotten
     QpState qp_state(std::uint32_t qpn) const;
+    // The QP goes to error and completes nothing any more, until it was reset.
+    void silence_qp(std::uint32_t qpn);
     void destroy_qp(std::uint32_t qpn);
     std::uint64_t create_rule(const Rule& rule);  // a handle
     void destroy_rule(std::uint64_t handle);
