@@ -77,11 +77,12 @@ class Ground {
         wire_ = std::make_unique<RawWire>(hosts_);
         program_ = std::make_unique<Program>(hosts_, library, scripts.size());
     }
-    void begin(std::vector<Outcome>& outcomes) {
-        outcomes.resize(scripts_.size());
+    void begin() {
+        outcomes_.resize(scripts_.size());
         for (std::size_t i = 0; i < scripts_.size(); i++)
-            threads_.emplace_back(
-                [this, i, &outcomes] { outcomes[i] = run(*scripts_[i], i, *program_, *wire_); });
+            threads_.emplace_back([this, i] {
+                outcomes_[i] = {scripts_[i], run(*scripts_[i], i, *program_, *wire_)};
+            });
     }
     // What speaks against the run as a whole; empty when nothing does.
     std::string end() {
@@ -90,14 +91,17 @@ class Ground {
         for (const Script* script : scripts_) allowed += script->kernel_segments;
         const long carried = program_->end();
         log_ = program_->log();
-        if (carried < 0) return "the program did not end well";
+        const std::string who = library_ ? "library: " : "kernel: ";
+        if (carried < 0) return who + "the program did not end well";
         if (library_ && carried > allowed)
-            return "the kernel carried " + std::to_string(carried) + " segments; expected are at most " +
-                   std::to_string(allowed);
+            return who + "the kernel carried " + std::to_string(carried) +
+                   " segments; expected are at most " + std::to_string(allowed);
         if (!library_ && carried == 0) return "the kernel's counter counts nothing";
         return "";
     }
     const std::string& log() const { return log_; }
+    bool library() const { return library_; }
+    std::vector<std::pair<const Script*, Outcome>>& outcomes() { return outcomes_; }
 
   private:
     const std::vector<const Script*> scripts_;
@@ -106,6 +110,7 @@ class Ground {
     std::unique_ptr<RawWire> wire_;
     std::unique_ptr<Program> program_;
     std::vector<std::thread> threads_;
+    std::vector<std::pair<const Script*, Outcome>> outcomes_;
     std::string log_;
 };
 
@@ -132,54 +137,53 @@ class PacketScripts : public testing::TestWithParam<const Script*> {
     }
 
     static void run_chosen();
-    // Runs scripts of one set of settings, with the kernel and with the library.
-    static void run_group(const std::vector<const Script*>& scripts);
-
+    // Waits for the scripts, and keeps what they brought.
+    static void end(Ground& ground);
     static inline std::map<const Script*, Both> outcomes_;
-    static inline std::string why_, log_;  // what went wrong for all
+    static inline std::string why_;  // what went wrong for all
 };
 
-void PacketScripts::run_group(const std::vector<const Script*>& scripts) {
-    const char* often = getenv("SCRIPT_KERNEL_ONLY");
-    const int kernel_runs = often != nullptr ? std::max(1, atoi(often)) : 1;
-    for (int i = 0; i < kernel_runs; i++) {
-        std::vector<Outcome> outcomes[2];
-        std::unique_ptr<Ground> grounds[2];
-        for (int library : {0, 1}) {
-            if (library == 1 && often != nullptr) continue;
-            grounds[library] = std::make_unique<Ground>(scripts, library == 1);
-        }
-        for (int library : {0, 1})
-            if (grounds[library]) grounds[library]->begin(outcomes[library]);
-        for (int library : {0, 1}) {
-            if (!grounds[library]) continue;
-            const std::string wrong = grounds[library]->end();
-            if (!wrong.empty()) why_ += (library ? "library: " : "kernel: ") + wrong + "\n";
-            if (library == 1) log_ += grounds[library]->log();
-        }
-        for (std::size_t s = 0; s < scripts.size(); s++) {
-            outcomes_[scripts[s]].kernel.push_back(std::move(outcomes[0][s]));
-            if (often == nullptr) outcomes_[scripts[s]].library = std::move(outcomes[1][s]);
-        }
-    }
-}
-
-void PacketScripts::run_chosen() {
-    std::map<std::vector<std::string>, std::vector<std::vector<const Script*>>> groups;
+// The chosen scripts, by the settings that they want; never too many together.
+std::vector<std::vector<const Script*>> chosen() {
+    std::map<std::vector<std::string>, std::vector<const Script*>> by_settings;
     const auto& suite = *testing::UnitTest::GetInstance()->current_test_suite();
     for (int i = 0; i < suite.total_test_count(); i++) {
         const testing::TestInfo& test = *suite.GetTestInfo(i);
         if (!test.should_run()) continue;
-        const std::string name = std::string(test.name()).substr(std::string(test.name()).find('/') + 1);
-        for (const Script& script : scripts_there()) {
-            if (script.id() != name) continue;
-            auto& parts = groups[script.sysctls];
-            if (parts.empty() || parts.back().size() == kTogether) parts.emplace_back();
-            parts.back().push_back(&script);
-        }
+        const std::string name = test.name();
+        for (const Script& script : scripts_there())
+            if (name.ends_with("/" + script.id())) by_settings[script.sysctls].push_back(&script);
     }
-    for (const auto& [sysctls, parts] : groups)
-        for (const auto& part : parts) run_group(part);
+    std::vector<std::vector<const Script*>> groups;
+    for (const auto& [settings, all] : by_settings)
+        for (std::size_t at = 0; at < all.size(); at += kTogether)
+            groups.emplace_back(
+                all.begin() + static_cast<std::ptrdiff_t>(at),
+                all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), at + kTogether)));
+    return groups;
+}
+
+void PacketScripts::run_chosen() {
+    const char* often = getenv("SCRIPT_KERNEL_ONLY");
+    const auto groups = chosen();
+    for (int i = 0; i < (often != nullptr ? std::max(1, atoi(often)) : 1); i++) {
+        std::vector<std::unique_ptr<Ground>> grounds;
+        for (const auto& group : groups)
+            for (bool library : {false, true})
+                if (!library || often == nullptr) grounds.push_back(std::make_unique<Ground>(group, library));
+        for (auto& ground : grounds) ground->begin();
+        for (auto& ground : grounds) end(*ground);
+    }
+}
+
+void PacketScripts::end(Ground& ground) {
+    if (const std::string wrong = ground.end(); !wrong.empty()) why_ += wrong + "\n" + ground.log();
+    for (auto& [script, outcome] : ground.outcomes()) {
+        if (ground.library())
+            outcomes_[script].library = std::move(outcome);
+        else
+            outcomes_[script].kernel.push_back(std::move(outcome));
+    }
 }
 
 void show(const Script& script, const char* who, const Outcome& outcome) {
@@ -200,7 +204,8 @@ void expect_passed(const Script& script, const std::string& who, const Outcome& 
 }
 
 TEST_P(PacketScripts, SameAsKernel) {
-    EXPECT_EQ(why_, "") << log_;
+    // Once: it concerns no script more than others.
+    EXPECT_EQ(std::exchange(why_, ""), "");
     const Script& script = *GetParam();
     const Both& both = outcomes_[&script];
     ASSERT_FALSE(both.kernel.empty()) << "the script did not run";

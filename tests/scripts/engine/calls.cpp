@@ -13,25 +13,23 @@ namespace scripts {
 
 using namespace testing_support;
 
-namespace {
-constexpr int kFirstSocket = 600;
-}
-
 Program::Program(const TwoHosts& hosts, bool with_library, std::size_t scripts) {
     RunOptions options{.preload = with_library};
     // Scripts wait more than they work: nothing is gained by spinning, and processors are few.
     if (with_library) options.env = {"VMA_SELECT_POLL=0", "VMA_RX_POLL=0", "VMA_TRACELEVEL=info"};
     std::vector<Fd> theirs;
+    std::vector<std::string> argv = {app("script_calls")};
     for (std::size_t i = 0; i < scripts; i++) {
         int pair[2];
         if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
             throw std::runtime_error("socketpair failed");
         ends_.emplace_back(pair[0]);
         theirs.emplace_back(pair[1]);
-        options.fds.emplace_back(pair[1], kFirstSocket + static_cast<int>(i));
+        // It keeps its number, which is nobody else's.
+        options.fds.emplace_back(pair[1], pair[1]);
+        argv.push_back(std::to_string(pair[1]));
     }
-    process_ = hosts.run(
-        Host::b, {app("script_calls"), std::to_string(kFirstSocket), std::to_string(scripts)}, options);
+    process_ = hosts.run(Host::b, argv, options);
     if (!process_.wait_for_out("ready")) throw std::runtime_error("the program does not start: " + log());
 }
 

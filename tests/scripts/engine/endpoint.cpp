@@ -54,7 +54,7 @@ attacker::Segment Endpoint::send(const Pattern& p) {
     if (!p.no_stamp && (p.stamp || (stamps() && (p.flags & (kSyn | kRst)) == 0))) {
         const Stamp stamp = p.stamp.value_or(Stamp{});
         const std::uint32_t value = stamp.value.value_or(clock_ + 1);
-        if (static_cast<std::int32_t>(value - clock_) > 0 && !stamp.value) clock_ = value;
+        if (static_cast<std::int32_t>(value - clock_) > 0) clock_ = value;
         s.options += attacker::option::stamps(kFirstStamp + value, p.flags & kAck ? echo(stamp) : 0);
     }
     if (!p.sacks.empty()) {

@@ -51,12 +51,9 @@ class Run {
         try {
             program_.ask(who_, "begin " + peer_address(who_) + " " + std::to_string(port()));
             for (const Step& s : script_.steps) step(s);
-            if (const auto more = mailbox_.next(now() + 20ms)) {
-                heard(*more, "");
-                throw Difference("one segment too many");
-            }
+            if (more(now() + 20ms, nullptr)) throw Difference("one segment too many");
             o.passed = true;
-        } catch (const Difference& e) {
+        } catch (const std::runtime_error& e) {
             line("*", e.what());
             rest();
         }
@@ -76,7 +73,7 @@ class Run {
     }
     // What comes after the difference helps who reads it.
     void rest() {
-        while (const auto more = mailbox_.next(now() + 300ms)) heard(*more, "");
+        while (const auto more = mailbox_.next(now() + 300ms)) heard(*more);
     }
 
     Endpoint& endpoint(int number) {
@@ -93,13 +90,28 @@ class Run {
         return number == 1 ? direction : "@" + std::to_string(number) + " " + direction;
     }
 
-    // Takes a segment of the program's into account, and writes it down. Returns the peer's endpoint.
-    int heard(const Heard& h, const std::string& note) {
+    // Takes a segment of the program's into account, and writes it down.
+    void heard(const Heard& h) {
         const int number = h.segment.to_port - kPeerPort;
         Endpoint& e = endpoint(number);
         e.hear(h.segment);
-        line(mark(number, ">"), e.text(h.segment, h.ecn, false) + note, h.when);
-        return number;
+        line(mark(number, ">"), e.text(h.segment, h.ecn, false), h.when);
+    }
+
+    std::string difference(const Step& s, const Heard& h) {
+        const int number = h.segment.to_port - kPeerPort;
+        return number != s.endpoint ? "endpoint" : endpoint(number).difference(s.pattern, h.segment, h.ecn);
+    }
+    // The next segment, but none that may come again, unless it is the expected one.
+    std::optional<Heard> more(WallTime limit, const Step* expected) {
+        for (;;) {
+            auto h = mailbox_.next(limit);
+            if (!h) return {};
+            heard(*h);
+            if (again_ == nullptr || !difference(*again_, *h).empty() ||
+                (expected != nullptr && difference(*expected, *h).empty()))
+                return h;
+        }
     }
 
     void step(const Step& s) {
@@ -158,22 +170,18 @@ class Run {
     }
 
     void expect(const Step& s) {
-        const auto h = mailbox_.next(now() + kPatience + span(s.least));
+        const auto h = more(now() + kPatience + span(s.least), &s);
         if (!h) throw Difference("nothing came; line " + at(s));
-        const int number = heard(*h, "");
-        const std::string what =
-            number != s.endpoint ? "endpoint" : endpoint(number).difference(s.pattern, h->segment, h->ecn);
+        const std::string what = difference(s, *h);
         if (!what.empty()) throw Difference(what + " differs; line " + at(s));
-        if (h->when - last_ < span(s.least)) throw Difference("too early; line " + at(s));
+        again_ = s.again ? &s : nullptr;
+        if (s.least > 0 && h->when - last_ < span(s.least)) throw Difference("too early; line " + at(s));
         if (s.most > 0 && h->when - last_ > span(s.most) + 150ms) throw Difference("too late; line " + at(s));
         last_ = h->when;
     }
 
     void nothing(const Step& s) {
-        if (const auto h = mailbox_.next(now() + span(s.least))) {
-            heard(*h, "");
-            throw Difference("a segment came; line " + at(s));
-        }
+        if (more(now() + span(s.least), nullptr)) throw Difference("a segment came; line " + at(s));
         line("", "nothing");
     }
 
@@ -205,7 +213,8 @@ class Run {
     RawWire& wire_;
     const in_addr_t peer_;
     const WallTime begin_;
-    WallTime last_;  // of the last segment
+    WallTime last_;                // of the last segment
+    const Step* again_ = nullptr;  // what may come again
     Mailbox mailbox_;
     std::map<int, Endpoint> endpoints_;
     std::string transcript_;

@@ -160,7 +160,8 @@ std::vector<Step> steps(const std::string& line) {
     s.text = line;
     if (words.peek()[0] == '@') s.endpoint = static_cast<int>(number(words.take().substr(1)));
     const std::string first = words.take();
-    if (first == "<" || first == ">") {
+    if (first == "<" || first == ">" || first == ">*") {
+        s.again = first == ">*";
         s.kind = first == "<" ? Step::Kind::send : Step::Kind::expect;
         if (first == "<" && words.take_if("icmp")) {
             s.kind = Step::Kind::icmp;
@@ -220,20 +221,26 @@ bool head(Script& s, const std::string& line) {
 }
 
 // The lines that "passive OPTIONS" and "active OPTIONS" stand for: a handshake, in which the program's socket
-// is called c and the peer offers OPTIONS.
+// is called c and the peer offers OPTIONS. Before them may stand "rtt S", the round trip that the program
+// measures, and "window N" of the ACK that ends a passive handshake.
 std::vector<std::string> handshake(const std::string& line) {
     Words words(line);
     const std::string how = words.take();
-    std::string offer = words.rest(), answer = " mss";
+    // Long enough for calls on a busy machine to come before a segment is repeated.
+    std::string wait = "+0.2 ", window, answer = " mss";
+    if (words.take_if("rtt")) wait = "+" + words.take() + " ";
+    if (words.take_if("window")) window = " win " + words.take();
+    std::string offer = words.rest();
     if (offer.empty()) offer = "mss 1000 sackOK wscale 7";
     Words offered(offer);
     while (offered.more())
         if (const std::string word = offered.take(); word == "sackOK" || word == "TS" || word == "wscale")
             answer += " " + word;
     if (how == "passive")
-        return {"listen l", "< S 0 " + offer, "> S. 0 ack 1" + answer, "< . 1 ack 1", "accept l c = 1"};
-    return {"connect c = EINPROGRESS", "> S 0 mss sackOK TS wscale", "< S. 0 ack 1 " + offer, "> . 1 ack 1",
-            "error c = 0"};
+        return {"listen l", "< S 0 " + offer, "> S. 0 ack 1" + answer, "< " + wait + ". 1 ack 1" + window,
+                "accept l c = 1"};
+    return {"connect c = EINPROGRESS", "> S 0 mss sackOK TS wscale", "< " + wait + "S. 0 ack 1 " + offer,
+            "> . 1 ack 1", "error c = 0"};
 }
 
 void add_line(std::vector<Script>& scripts, const std::string& theme, std::string line, int at) {

@@ -57,6 +57,7 @@ struct Step {
     Pattern pattern;                    // send, expect
     double least = 0;                   // expect: seconds since the segment before; nothing, sleep: seconds
     double most = 0;                    // expect: 0 is "as long as it takes"
+    bool again = false;                 // expect: it may come again before the next one
     std::string call;                   // to the program; icmp: its kind
     std::string want;                   // what the call returns, with a comparison in front
     std::uint32_t number = 0, seq = 0;  // icmp: MTU and what it quotes; renumber: by how much

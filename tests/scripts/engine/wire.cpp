@@ -78,8 +78,10 @@ WallTime RawWire::send(in_addr_t from, const attacker::Frame& frame) {
     const WallTime when = now();
     if (const auto found = mailboxes_.find(from); found != mailboxes_.end())
         found->second->record(when, frame);
-    for (int tries = 0; ::send(socket_.get(), frame.data(), frame.size(), 0) < 0 && tries < 100; tries++)
+    for (int tries = 0; ::send(socket_.get(), frame.data(), frame.size(), 0) < 0; tries++) {
+        if (tries > 100 || errno == EMSGSIZE) throw std::runtime_error("cannot send a frame");
         usleep(1000);
+    }
     return when;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The program of packet scripts: script_calls FIRST COUNT has COUNT sockets from descriptor FIRST on, by
-// which scripts ask for socket calls, a line each, and get the answer: a value, or errno's name. All its
-// sockets are non-blocking and in one epoll set: who waits is the script. Content sent is determined by its
-// place in the stream; content received must be so.
+// The program of packet scripts: script_calls DESCRIPTOR... has a socket at each descriptor, by which a
+// script asks for socket calls, a line each, and gets the answer: a value, or errno's name. All sockets of
+// the program are non-blocking and in one epoll set: who waits is the script. Content sent is determined by
+// its place in the stream; content received must be so.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -262,11 +262,10 @@ long kernel_segments() {
 }  // namespace
 
 int main(int argc, char** argv) {
-    if (argc != 3) return 2;
-    const int first = atoi(argv[1]), count = atoi(argv[2]);
     std::map<int, Script> scripts;
     g_epoll = epoll_create1(EPOLL_CLOEXEC);
-    for (int fd = first; fd < first + count; fd++) {
+    for (int i = 1; i < argc; i++) {
+        const int fd = atoi(argv[i]);
         scripts[fd].control = fd;
         epoll_event e{EPOLLIN, {.fd = fd}};
         epoll_ctl(g_epoll, EPOLL_CTL_ADD, fd, &e);
