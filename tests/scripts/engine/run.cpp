@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include <algorithm>
 #include <map>
 #include <stdexcept>
 #include <thread>
@@ -20,8 +21,8 @@ namespace {
 
 // How long something may take on a busy machine.
 constexpr auto kPatience = 4s;
-// Between two questions for what a call returns in the end.
-constexpr auto kPause = 3ms;
+// Between two questions for what a call returns in the end: longer each time.
+constexpr auto kFirstPause = 2ms, kLongestPause = 50ms;
 constexpr int kFirstPort = 10000;
 
 std::chrono::nanoseconds span(double seconds) {
@@ -140,14 +141,14 @@ class Run {
                               verb == "peer" || verb == "name" || verb == "error";
         const WallTime limit = now() + kPatience;
         std::string answer;
-        for (;;) {
+        for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
             answer = program_.ask(who_, s.call);
             if (as_wanted(s.want, answer)) break;
             const bool again =
                 question ? verb != "error" || answer == "0"
                          : answer == "EAGAIN" && (verb == "accept" || verb == "recv" || verb == "send");
             if (!again || now() > limit || answer.starts_with("no ")) break;
-            std::this_thread::sleep_for(kPause);
+            std::this_thread::sleep_for(pause);
         }
         line("", s.call + " = " + answer);
         if (!as_wanted(s.want, answer)) throw Difference("line " + at(s));
