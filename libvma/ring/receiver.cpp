@@ -240,6 +240,34 @@ bool Receiver::give_back(const RxBuffer& frame) noexcept {
     return kernel_path_ && give(frame);
 }
 
+bool Receiver::take_stray(std::span<std::uint8_t> frame, const net::ParsedFrame& f, bool own_rule) noexcept {
+    const WakesHeld wakes;
+    const ReceiveLock::Hold hold(lock_);
+    FlowTable::Entry* flow = flows_.find(f, ibv_wc{});
+    if (flow == nullptr || (own_rule && !flow->spec.is_five_tuple()) || !flows_.accepts(*flow, f.src_addr))
+        return false;
+    // As for this station, by whatever interface it came.
+    std::ranges::copy(device_->attr().mac, frame.begin());
+    RxBuffer whole;
+    whole.ring = &ring_;
+    whole.frame = frame.data();
+    whole.length = static_cast<std::uint32_t>(frame.size());
+    describe(whole, f);
+    if (timestamps_.load(std::memory_order_relaxed) > 0) whole.arrived = clock::wall();
+    RxBuffer* copy = queue_.copy_of(whole);
+    if (copy == nullptr) {
+        counters_.rx_no_buffer++;
+        return true;
+    }
+    counters_.rx_strays++;
+    if (!FlowTable::sink_of(*flow, f)->deliver(copy)) {
+        counters_.rx_refused++;
+        copy->release();
+    }
+    end_batch();
+    return true;
+}
+
 // ---- sinks ----
 
 void Receiver::end_batch() noexcept {

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "libvma/net/frame.h"
@@ -51,6 +52,8 @@ class Receiver {
     std::uint64_t frames() const noexcept { return frames_.load(std::memory_order_relaxed); }
     bool give_to_kernel(const RxBuffer& frame) noexcept;
     bool give_back(const RxBuffer& frame) noexcept;  // takes the lock
+    // As Ring::take_stray(); takes the lock.
+    bool take_stray(std::span<std::uint8_t> frame, const net::ParsedFrame& parsed, bool own_rule) noexcept;
     // One socket more, one fewer of the process wants arrival times.
     static void want_timestamps(bool on) noexcept {
         timestamps_.fetch_add(on ? 1 : -1, std::memory_order_relaxed);

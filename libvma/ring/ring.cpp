@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "libvma/ring/strays/stray_segments.h"
 #include "libvma/ring/tx_flusher.h"
 #include "libvma/runtime/log.h"
 
@@ -22,7 +23,8 @@ Ring::Ring(std::unique_ptr<verbs::Device> device, const RingConfig& config)
       recovery_(rx_, tx_),
       events_(rx_, recovery_, config.moderation),
       lane_(config.lane),
-      owners_(config.owners) {}
+      owners_(config.owners),
+      strays_(config.strays) {}
 
 Result<void> Ring::start(const RingConfig& config) {
     const verbs::DeviceAttr& attr = device_->attr();
@@ -150,6 +152,14 @@ void Ring::set_sources(net::SourceFilter sources) {
 void Ring::icmp_error(const verbs::FlowSpec& spec, const IcmpError& error) noexcept {
     ReceiveLock::Hold hold(rx_.lock());
     rx_.flows().for_each_sink(spec, [&](FrameSink& sink) { sink.icmp_error(*this, error); });
+}
+
+void Ring::want_strays(const verbs::FlowSpec& spec) noexcept {
+    if (strays_ != nullptr) strays_->want(spec);
+}
+
+void Ring::drop_strays(const verbs::FlowSpec& spec) noexcept {
+    if (strays_ != nullptr) strays_->drop(spec);
 }
 
 // ---- state ----

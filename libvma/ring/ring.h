@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 
 #include "libvma/ring/bulk_streams.h"
 #include "libvma/ring/completion_events.h"
@@ -131,6 +132,14 @@ class Ring {
     void set_sources(net::SourceFilter sources);
     // Tells the sinks of `spec`, if there are any.
     void icmp_error(const verbs::FlowSpec& spec, const IcmpError& error) noexcept;
+    // A connection's segments that reach the kernel come here, too, until drop_strays(). Any lock held.
+    void want_strays(const verbs::FlowSpec& spec) noexcept;
+    void drop_strays(const verbs::FlowSpec& spec) noexcept;
+    // Such a segment: gives a copy to the sink of its flow. `own_rule`: not to that of a rule for all peers.
+    // False: there is no such sink.
+    bool take_stray(std::span<std::uint8_t> frame, const net::ParsedFrame& parsed, bool own_rule) noexcept {
+        return rx_.take_stray(frame, parsed, own_rule);
+    }
     // How many times this ring was polled: a thread that helps out sees whether another one does.
     std::uint32_t polls() const noexcept { return rx_.polls(); }
     // One socket more, one fewer of the process wants arrival times; while there are any, all rings take
@@ -273,6 +282,7 @@ class Ring {
     CompletionEvents events_;
     const unsigned lane_;
     const std::shared_ptr<RuleOwners> owners_;
+    StraySegments* const strays_;
 };
 
 }  // namespace vma::ring

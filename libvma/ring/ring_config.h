@@ -14,10 +14,12 @@
 namespace vma::ring {
 
 class Ring;
+class StraySegments;
 
 struct RingConfig {
     unsigned lane = 0;                   // its number among the rings of the interface (lanes.h)
     std::shared_ptr<RuleOwners> owners;  // which of them has which rule; null: there is one ring only
+    StraySegments* strays = nullptr;     // of the process; null: there are none
     std::uint32_t batch = 16;            // completions in one poll
     std::uint32_t post_batch = 64;       // receives posted at a time
     std::uint32_t max_rx_buffers = 200000;

@@ -18,6 +18,7 @@ struct RxCounters {
     std::uint64_t rx_bad_source = 0;   // the kernel would not have taken it either: martians, rp_filter
     std::uint64_t rx_refused = 0;      // the socket's queue was full
     std::uint64_t rx_to_kernel = 0;    // no socket here, given to the kernel (DeviceAttr::coarse_steering)
+    std::uint64_t rx_strays = 0;       // TCP segments that came by the kernel (StraySegments)
     std::uint64_t rx_error = 0;        // completions with an error status, without those of flushed requests
     std::uint64_t rx_drained_max = 0;  // most frames taken by one poll, since reset_drained_max()
     std::array<std::uint64_t, static_cast<std::size_t>(net::Drop::count_)> rx_bad{};  // by net::Drop

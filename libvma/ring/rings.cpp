@@ -251,6 +251,7 @@ Result<std::unique_ptr<Ring>> Rings::open_on(std::unique_ptr<verbs::Device> devi
     RingConfig config = ring_config();
     config.lane = lane;
     config.owners = slot.owners;
+    config.strays = &strays_;
     if (slot.owners != nullptr && slot.rings.empty() && device->attr().coarse_steering)
         slot.owners->leave_out_peers(config::get().tcp_3t_rules != 0, config::get().udp_3t_rules != 0);
     config.is_local = [this](in_addr_t address) { return view_.is_local(address, nullptr); };
@@ -285,6 +286,7 @@ void Rings::log_counters() {
         add("rx_bad_source", c.rx_bad_source);
         add("rx_socket_full", c.rx_refused);
         add("rx_to_kernel", c.rx_to_kernel);
+        add("rx_strays", c.rx_strays);
         add("rx_error", c.rx_error);
         add("tx_error", c.tx_error);
         add("tx_lost", c.tx_lost);

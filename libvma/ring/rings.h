@@ -16,6 +16,7 @@
 #include "libvma/ring/devices.h"
 #include "libvma/ring/lanes.h"
 #include "libvma/ring/ring.h"
+#include "libvma/ring/strays/stray_segments.h"
 #include "libvma/runtime/internal_fd.h"
 
 namespace vma::ring {
@@ -25,6 +26,7 @@ class Rings {
     explicit Rings(net::KernelView& view) : view_(view), lanes_(Lanes::configured()) {}
 
     Lanes& lanes() noexcept { return lanes_; }
+    StraySegments& strays() noexcept { return strays_; }
     // The ring of an interface for a lane, or null; then the reason has been logged once, and is put into
     // `why`. Callers serialise.
     Ring* get(int ifindex, unsigned lane, std::string* why = nullptr);
@@ -86,6 +88,7 @@ class Rings {
 
     net::KernelView& view_;
     Lanes lanes_;
+    StraySegments strays_;
     std::function<void(Ring&)> on_failure_;
     std::function<bool(int)> on_freed_;
     std::map<int, Slot> slots_;

@@ -41,10 +41,12 @@ std::uint32_t RxBuffer::chunks() const noexcept {
     return n;
 }
 
-bool RxBuffer::lend(std::uint32_t chunks) noexcept { return chunks == 0 || ring->rx_.queue().lend(chunks); }
+bool RxBuffer::lend(std::uint32_t chunks) noexcept {
+    return chunks == 0 || kind == Kind::copy || ring->rx_.queue().lend(chunks);
+}
 
 void RxBuffer::end_loan(std::uint32_t chunks) noexcept {
-    if (chunks != 0) ring->rx_.queue().end_loan(chunks);
+    if (chunks != 0 && kind != Kind::copy) ring->rx_.queue().end_loan(chunks);
 }
 
 RxBuffer* RxBuffer::lend_datagram() noexcept {

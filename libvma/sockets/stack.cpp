@@ -283,6 +283,29 @@ void Stack::progress() noexcept {
     });
 }
 
+// Without this the kernel resets a connection whose segment it gets.
+void Stack::open_strays() noexcept {
+    const ErrnoKept kept;
+    if (!in_my_namespace() || strays_asked_.exchange(true)) return;
+    auto to_ring = [this](std::span<std::uint8_t> frame, const net::ParsedFrame& parsed) {
+        bool taken = false;
+        for (const bool own_rule : {true, false})
+            for_each_open([&](ring::Ring& ring) {
+                if (!taken) taken = ring.take_stray(frame, parsed, own_rule);
+            });
+    };
+    try {
+        if (auto opened = rings_.strays().open(to_ring); !opened)
+            log::info(
+                "the kernel will reset an offloaded TCP connection when it gets one of its segments (IP "
+                "options, "
+                "fragments, other interfaces), for they cannot be taken back: {}",
+                opened.error().what);
+    } catch (const std::bad_alloc&) {
+        log::info("TCP segments that reach the kernel are not taken back: out of memory");
+    }
+}
+
 void Stack::note_ring(int ifindex, unsigned lane, ring::Ring* ring) noexcept {
     const std::uint64_t place = place_of(ifindex, lane);
     for (OpenRing& entry : open_rings_) {

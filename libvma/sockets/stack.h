@@ -104,6 +104,11 @@ class Stack {
     void drain() noexcept;
     // The device of `ring` works no more: its sockets become the kernel's. Internal thread, no lock held.
     void ring_failed(ring::Ring& ring) noexcept;
+    // TCP is to be offloaded: from now on its segments that reach the kernel come to the rings
+    // (ring/strays). Any lock held but that of a ring; does something once.
+    void take_strays() noexcept {
+        if (__builtin_expect(!strays_asked_.load(std::memory_order_relaxed), 0)) open_strays();
+    }
     // Takes in what has arrived on any of them: for answers that depend on connections without a running
     // call.
     void progress() noexcept;
@@ -123,6 +128,7 @@ class Stack {
     explicit Stack(std::unique_ptr<net::KernelView> view)
         : view_(std::move(view)), rings_(*view_), paths_(*this), groups_(*this) {}
     void start_use() noexcept;
+    void open_strays() noexcept;
     void listen();
     bool device_freed(int ifindex) noexcept;
     void refresh_wildcards() noexcept;
@@ -132,7 +138,7 @@ class Stack {
     }
 
     std::unique_ptr<net::KernelView> view_;
-    std::atomic<bool> in_use_{false};
+    std::atomic<bool> in_use_{false}, strays_asked_{false};
     Lock use_lock_;  // held while that is made true
     ring::Rings rings_;
     Lock control_;

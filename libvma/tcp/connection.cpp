@@ -81,6 +81,7 @@ int Connection::attach() noexcept {
         return -ENOBUFS;
     }
     attached_ = true;
+    ring->want_strays(flow());
     ref();  // the rule's; detached() gives it back
     ring_.store(ring, std::memory_order_release);
     ring->expect_stream(true);
@@ -144,7 +145,10 @@ void Connection::leave() noexcept {
         // The rule goes when nothing is to come any more.
         const bool ended = tcb_.pcb == nullptr && attached_ && !detaching_ && !moving_ &&
                            !tcb_.freeze.frozen() && !tcb_.phase.connecting;
-        if (ended) detaching_ = true;
+        if (ended) {
+            detaching_ = true;
+            ring()->drop_strays(flow());  // what is given to the kernel now must not come back
+        }
         const bool moved = tcb_.freeze.moved();
         lock_.unlock();
         std::atomic_thread_fence(std::memory_order_seq_cst);

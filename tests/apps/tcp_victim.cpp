@@ -4,6 +4,7 @@
 //   tcp_victim serve PORT             echoes what it gets, on as many connections as come, until SIGTERM
 //   tcp_victim connect ADDRESS PORT   connects, writes, reads, closes; again and again, four at a time, until
 //   SIGTERM
+//   tcp_victim once ADDRESS PORT      connects once, and echoes what it gets after its first bytes
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -92,7 +93,8 @@ void start(const char* address, int port) {
 
 int main(int argc, char** argv) {
     const bool serves = argc == 3 && strcmp(argv[1], "serve") == 0;
-    if (!serves && !(argc == 4 && strcmp(argv[1], "connect") == 0)) return 2;
+    const bool once = argc == 4 && strcmp(argv[1], "once") == 0;
+    if (!serves && !once && !(argc == 4 && strcmp(argv[1], "connect") == 0)) return 2;
     struct sigaction action {};
     action.sa_handler = [](int) { g_end = 1; };
     sigaction(SIGTERM, &action, nullptr);
@@ -101,8 +103,9 @@ int main(int argc, char** argv) {
     if (serves) watch(listener, EPOLLIN);
     puts("ready");
     fflush(stdout);
+    if (once) start(argv[2], atoi(argv[3]));
     while (!g_end) {
-        while (!serves && g_connections.size() < 4) {
+        while (!serves && !once && g_connections.size() < 4) {
             const std::size_t before = g_connections.size();
             start(argv[2], atoi(argv[3]));
             if (g_connections.size() == before) break;
@@ -121,7 +124,7 @@ int main(int argc, char** argv) {
             }
         }
         // A client that hears nothing gives up after a while.
-        if (!serves && n == 0)
+        if (!serves && !once && n == 0)
             while (!g_connections.empty()) drop(g_connections.begin()->first);
     }
     printf("ended with %zu connections\n", g_connections.size());

@@ -19,8 +19,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // From the top down; also in docs/architecture/README.md.
-constexpr std::array<std::string_view, 12> kLayers = {
-    "api", "preload", "iomux", "sockets", "tcp", "ring", "verbs", "stats", "config", "net", "runtime", "os"};
+constexpr std::array<std::string_view, 13> kLayers = {"api",  "preload", "iomux", "sockets", "tcp",
+                                                      "ring", "verbs",   "stats", "config",  "net",
+                                                      "bpf",  "runtime", "os"};
 // What programs outside the library share with it: the layout of the statistics, and the parameter table.
 constexpr std::array<std::string_view, 2> kShared = {"stats", "config"};
 // And the program that measures the device layer without what stands on it.
@@ -31,7 +32,7 @@ struct Neighbours {
     std::string_view folder;
     std::array<std::string_view, 4> may_include;
 };
-constexpr std::array<Neighbours, 14> kInside = {{
+constexpr std::array<Neighbours, 15> kInside = {{
     {"sockets/udp", {"handover", "observe"}},
     {"sockets/tcp", {"handover", "observe"}},
     {"sockets/handover", {"tcp"}},
@@ -43,6 +44,7 @@ constexpr std::array<Neighbours, 14> kInside = {{
     {"tcp/handshake", {"timers", "lwip", "receive"}},
     {"tcp/timers", {"handshake", "lwip", "send"}},
     {"tcp/lwip", {"timers", "handshake"}},
+    {"ring/strays", {}},
     {"verbs/rdma", {"mlx5"}},
     {"verbs/mlx5", {}},
     {"verbs/xdp", {}},

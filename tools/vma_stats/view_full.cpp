@@ -156,6 +156,7 @@ class FullView {
         count_some("Tx lost by errors:", r.tx_lost);
         count_some("Recoveries:", r.recoveries);
         count_some("Given to the kernel:", r.rx_to_kernel);
+        count_some("By way of the kernel:", r.rx_strays);
         count_some("Flows moved here:", r.migrations);
         count_some("Receive lock taken:", r.rx_lock_waits);
         count_some("Send lock taken:", r.tx_lock_waits);

@@ -114,6 +114,7 @@ void publish_ring(unsigned number, RingSlot& slot) noexcept {
     put(block.tx_lost, now.tx_lost - base.tx_lost);
     put(block.recoveries, now.recoveries - base.recoveries);
     put(block.rx_to_kernel, now.rx_to_kernel - base.rx_to_kernel);
+    put(block.rx_strays, now.rx_strays - base.rx_strays);
     put(block.migrations, now.flows_taken - base.flows_taken);
     put(block.rx_lock_waits, now.rx_lock_waits - base.rx_lock_waits);
     put(block.tx_lock_waits, now.tx_lock_waits - base.tx_lock_waits);

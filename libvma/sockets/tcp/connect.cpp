@@ -69,6 +69,7 @@ bool TcpConnecting::plan_connect(int fd, const net::Endpoint& to, Plan& plan) no
             if (!control.mine || stack_.open_ring(route->ifindex, plan.lane, &plan.why.detail) == nullptr)
                 return false;
         }
+        stack_.take_strays();
         plan.ends = {local, to};
         plan.autobind = local.port == 0;
         return true;

@@ -53,6 +53,7 @@ std::vector<FlowRules::Rule> TcpListening::wanted_rules(Why& why) {
             why.reason = stats::Reason::no_device;
             continue;
         }
+        stack_.take_strays();
         const verbs::FlowSpec spec{IPPROTO_TCP, a.address, name_.listening().port, 0, 0};
         wanted.push_back({&ring->home_of(spec), spec});
     }

@@ -6,6 +6,7 @@
 #include <new>
 #include <span>
 
+#include "libvma/ring/ring.h"
 #include "libvma/tcp/handshake/isn.h"
 #include "libvma/tcp/lwip/memory.h"
 #include "libvma/tcp/timers/time.h"
@@ -19,6 +20,11 @@ constexpr Nsec kLongestWait = 120 * kSecond;
 bool same(const net::Endpoints& a, const net::Endpoints& b) noexcept {
     return a.remote.address.v4() == b.remote.address.v4() && a.remote.port == b.remote.port &&
            a.local.address.v4() == b.local.address.v4() && a.local.port == b.local.port;
+}
+
+verbs::FlowSpec flow_of(const net::Endpoints& ends) noexcept {
+    return {IPPROTO_TCP, ends.local.address.v4(), ends.local.port, ends.remote.address.v4(),
+            ends.remote.port};
 }
 
 }  // namespace
@@ -116,7 +122,13 @@ void HalfOpenTable::leave_queue(HalfOpen& e) noexcept {
     q.count--;
 }
 
+void HalfOpenTable::want_strays(HalfOpen& entry, ring::Ring& ring) noexcept {
+    ring.want_strays(flow_of(entry.handshake.ends));
+    entry.strays_by = &ring;
+}
+
 void HalfOpenTable::remove(HalfOpen& entry) noexcept {
+    if (entry.strays_by != nullptr) entry.strays_by->drop_strays(flow_of(entry.handshake.ends));
     leave_queue(entry);
     HalfOpen** at = &buckets_[entry.hash_ & (buckets_count_ - 1)];
     while (*at != &entry) at = &(*at)->chain_;

@@ -41,6 +41,7 @@ struct HalfOpen {
         false;  // the last ACK has come, and waits for data (TCP_DEFER_ACCEPT) or room in the accept queue
     bool opening = false;              // its connection is being made; it does not wait any more
     Connection* connection = nullptr;  // then: a reference, once there is one
+    ring::Ring* strays_by = nullptr;   // it is on this ring's list of connections (Ring::want_strays)
     Time answered_at;                  // when a segment was last answered that it does not accept
 
   private:
@@ -65,6 +66,8 @@ class HalfOpenTable {
     // A new one, which does not wait yet. Null without memory.
     HalfOpen* add(const net::Endpoints& ends) noexcept;
     void remove(HalfOpen& entry) noexcept;
+    // Its segments that reach the kernel are wanted by `ring`, as long as it is here.
+    static void want_strays(HalfOpen& entry, ring::Ring& ring) noexcept;
     // From now on it waits for as long as it does after so many timeouts: a second, two, four, ... two
     // minutes (RFC 6298).
     void wait(HalfOpen& entry, Time now) noexcept;

@@ -122,6 +122,7 @@ bool Listener::on_syn(const ArrivedSegment& segment, const std::uint32_t* iss) n
             handshake.iss = iss != nullptr ? *iss : initial_sequence(segment.ends, segment.now);
             made->handshake = handshake;
             made->way = way;
+            HalfOpenTable::want_strays(*made, *segment.buffer->ring);
             table_.wait(*made, segment.now);
             arm();
             answer = true;

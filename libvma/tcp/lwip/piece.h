@@ -6,6 +6,7 @@
 // ring is 2 KiB and more, whatever it holds. The queues of received data bound the sum of these.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -81,7 +82,8 @@ class Piece : pbuf {
     // Bytes of memory that the piece keeps.
     std::size_t cost() const noexcept {
         if (is_block()) return room_of(this) + kHeaderBytes;
-        return sizeof(ring::RxBuffer) + buffer()->ring->attr().chunk_size;
+        const ring::RxBuffer& from = *buffer();  // of a stray segment it may be longer than the ring's
+        return sizeof(ring::RxBuffer) + std::max(from.ring->attr().chunk_size, from.length);
     }
     // Frees a segment's chain.
     void free_chain() noexcept { pbuf_free(this); }

@@ -14,14 +14,16 @@
 #include <cstdint>
 #include <memory>
 
+#include "libvma/bpf/map_memory.h"
 #include "libvma/runtime/error.h"
 #include "libvma/runtime/internal_fd.h"
-#include "libvma/verbs/xdp/map_memory.h"
 #include "libvma/verbs/xdp/steer.h"
 #include "libvma/verbs/xdp/steer_load.h"
 #include "libvma/verbs/xdp/xsk.h"
 
 namespace vma::verbs::xdp {
+
+using vma::bpf::MapMemory;
 
 class CopyRings {
   public:

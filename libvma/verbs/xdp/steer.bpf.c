@@ -262,6 +262,8 @@ static __always_inline int steer(struct xdp_md* ctx, int splits) {
         if (splits && (void*)(udp + 1) <= end) each = datagram_length(ctx, ip, udp);
         if (!each && bpf_xdp_get_buff_len(ctx) > cfg->max_udp_frame) return XDP_PASS;
     }
+    // Further queues have no socket: the next index is another slot's.
+    if (ctx->rx_queue_index >= STEER_MAX_QUEUES) return XDP_PASS;
     // Without a socket at this index (its process has just ended) the kernel gets the frame.
     long action = bpf_redirect_map(&xsks, found - 1 + ctx->rx_queue_index, XDP_PASS);
     if (each && action == XDP_REDIRECT) {

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The few functions of libbpf that one program with a few maps needs. This code makes the maps, writes their
-// numbers into the instructions that clang left open (relocations), and loads the program. So neither libbpf
-// nor libelf is part of the library. A light skeleton would do the same by a program of type SYSCALL. That
-// costs milliseconds, and the verifier accepts such a program only with CAP_PERFMON, too.
+// A light skeleton would do the same by a program of type SYSCALL. That costs milliseconds, and the verifier
+// accepts such a program only with CAP_PERFMON, too.
 #include "libvma/verbs/xdp/steer_load.h"
 
-#include <elf.h>
 #include <errno.h>
 #include <fmt/format.h>
 #include <linux/bpf.h>
@@ -28,13 +25,9 @@
 #define BPF_F_XDP_HAS_FRAGS (1U << 5)
 #endif
 
-extern "C" const char vma_steer_object[], vma_steer_object_end[];
+extern "C" const char vma_steer_object[];
 
 namespace vma::verbs::xdp {
-
-long bpf(int command, bpf_attr& attr) noexcept {
-    return os::raw_syscall(SYS_bpf, command, &attr, sizeof attr);
-}
 
 namespace {
 
@@ -60,59 +53,14 @@ constexpr Map kMaps[] = {
     {"rules", BPF_MAP_TYPE_ARRAY, 4, sizeof(steer_bucket), STEER_BUCKETS, BPF_F_MMAPABLE, &SteerFds::rules},
 };
 
-// The number of a map by its name, or -1.
-using MapNumbers = std::vector<std::pair<std::string_view, int>>;
-int number_of(const MapNumbers& maps, std::string_view name) noexcept {
-    for (const auto& [known, number] : maps)
-        if (known == name) return number;
-    return -1;
-}
+using vma::bpf::make_map;
+using vma::bpf::MapNumbers;
+using vma::bpf::Object;
+
 MapNumbers numbers_of(const SteerFds& fds) {
     MapNumbers numbers;
     for (const Map& map : kMaps) numbers.emplace_back(map.name, fds.*map.fd);
     return numbers;
-}
-
-// The sections of the object that the loader needs. The project's own build makes the object, so its form is
-// known.
-struct Object {
-    std::span<const bpf_insn> program;
-    std::span<const Elf64_Rel> relocations;
-    std::span<const Elf64_Sym> symbols;
-    std::span<const char> types, more_types;
-    const char* names = nullptr;
-
-    // `section`: of the program.
-    bool read(std::string_view section) noexcept {
-        const char* base = vma_steer_object;
-        const auto& header = *reinterpret_cast<const Elf64_Ehdr*>(base);
-        const auto* sections = reinterpret_cast<const Elf64_Shdr*>(base + header.e_shoff);
-        const char* section_names = base + sections[header.e_shstrndx].sh_offset;
-        for (unsigned i = 0; i < header.e_shnum; i++) {
-            const Elf64_Shdr& s = sections[i];
-            const std::string_view name = section_names + s.sh_name;
-            if (name == section)
-                program = {reinterpret_cast<const bpf_insn*>(base + s.sh_offset),
-                           s.sh_size / sizeof(bpf_insn)};
-            else if (name.starts_with(".rel") && name.substr(4) == section)
-                relocations = {reinterpret_cast<const Elf64_Rel*>(base + s.sh_offset),
-                               s.sh_size / sizeof(Elf64_Rel)};
-            else if (name == ".BTF")
-                types = {base + s.sh_offset, s.sh_size};
-            else if (name == ".BTF.ext")
-                more_types = {base + s.sh_offset, s.sh_size};
-            else if (s.sh_type == SHT_SYMTAB) {
-                symbols = {reinterpret_cast<const Elf64_Sym*>(base + s.sh_offset),
-                           s.sh_size / sizeof(Elf64_Sym)};
-                names = base + sections[s.sh_link].sh_offset;
-            }
-        }
-        return !program.empty() && !relocations.empty() && names != nullptr;
-    }
-};
-
-void set_name(char* to, std::string_view name) noexcept {
-    std::memcpy(to, name.data(), std::min<std::size_t>(name.size(), 15));
 }
 
 std::string explain(const char* what, int error) {
@@ -122,45 +70,24 @@ std::string explain(const char* what, int error) {
     return fmt::format("cannot load the XDP program: {}: {}", what, strerror(error));
 }
 
-// The verifier gives up with EAGAIN when a signal comes. The library then defers the handler and blocks
-// signals, so a retry succeeds.
-long load_program(bpf_attr& attr) noexcept {
-    constexpr int kLoads = 5;
-    long fd = bpf(BPF_PROG_LOAD, attr);
-    for (int i = 1; i < kLoads && fd == -EAGAIN; i++) fd = bpf(BPF_PROG_LOAD, attr);
-    return fd;
-}
-
 // Loads the object's program, which uses these maps. Returns its descriptor, or a negative errno value.
 long load(const Object& object, const MapNumbers& maps, const SteerTypes* types,
           bpf_prog_type type = BPF_PROG_TYPE_XDP) {
-    std::vector<bpf_insn> program(object.program.begin(), object.program.end());
-    for (const Elf64_Rel& r : object.relocations) {
-        const std::string_view name = object.names + object.symbols[ELF64_R_SYM(r.r_info)].st_name;
-        bpf_insn& load = program[r.r_offset / sizeof(bpf_insn)];
-        const int number = number_of(maps, name);
-        if (number < 0) return -ENOEXEC;  // a map that is not known
-        load.src_reg = BPF_PSEUDO_MAP_FD;
-        load.imm = number;
-    }
     bpf_attr attr{};
     attr.prog_type = type;
-    attr.insns = reinterpret_cast<std::uintptr_t>(program.data());
-    attr.insn_cnt = static_cast<std::uint32_t>(program.size());
-    attr.license = reinterpret_cast<std::uintptr_t>("Dual BSD/GPL");
     if (type == BPF_PROG_TYPE_XDP) {
         attr.expected_attach_type = BPF_XDP;
         attr.prog_flags = BPF_F_XDP_HAS_FRAGS;
     }
-    set_name(attr.prog_name, kProgramName);
-    if (types == nullptr) return load_program(attr);
+    vma::bpf::set_name(attr.prog_name, kProgramName);
+    if (types == nullptr) return vma::bpf::load(object, maps, attr);
     bpf_attr about{};
     about.btf = reinterpret_cast<std::uintptr_t>(types->types().data());
     about.btf_size = static_cast<std::uint32_t>(types->types().size());
     const long btf = bpf(BPF_BTF_LOAD, about);
     if (btf < 0) return btf;
     types->describe(attr, static_cast<int>(btf));
-    const long fd = load_program(attr);
+    const long fd = vma::bpf::load(object, maps, attr);
     os::raw_syscall(SYS_close, btf);
     return fd;
 }
@@ -169,23 +96,10 @@ long load(const Object& object, const MapNumbers& maps, const SteerTypes* types,
 long load_splitting(const SteerFds& maps) {
     Object object;
     SteerTypes types;
-    if (!object.read(kSplitSection) || !types.read(object.types, object.more_types, kSplitSection))
+    if (!object.read(vma_steer_object, kSplitSection) ||
+        !types.read(object.types, object.more_types, kSplitSection))
         return -ENOEXEC;
     return load(object, numbers_of(maps), &types);
-}
-
-// A map, by its descriptor or a negative errno. `inner`: of a map of maps, one of its kind.
-long make_map(std::string_view name, bpf_map_type type, std::uint32_t key, std::uint32_t value,
-              std::uint32_t entries, std::uint32_t flags, int inner = 0) noexcept {
-    bpf_attr attr{};
-    attr.map_type = type;
-    attr.key_size = key;
-    attr.value_size = value;
-    attr.max_entries = entries;
-    attr.map_flags = flags;
-    attr.inner_map_fd = static_cast<std::uint32_t>(inner);
-    set_name(attr.map_name, name);
-    return bpf(BPF_MAP_CREATE, attr);
 }
 
 void close_all(const SteerFds& fds) noexcept {
@@ -263,18 +177,10 @@ long make_wake() noexcept {
     return make_map("wake", BPF_MAP_TYPE_RINGBUF, 0, 0, static_cast<std::uint32_t>(getpagesize()), 0);
 }
 
-long update_map(int map, const void* key, const void* value, std::uint64_t how) noexcept {
-    bpf_attr attr{};
-    attr.flags = how;
-    attr.map_fd = static_cast<std::uint32_t>(map);
-    attr.key = reinterpret_cast<std::uintptr_t>(key);
-    attr.value = reinterpret_cast<std::uintptr_t>(value);
-    return bpf(BPF_MAP_UPDATE_ELEM, attr);
-}
-
 Result<SteerFds> load_steer(bool split) {
     Object object;
-    if (!object.read(kSection)) return fail(ENOEXEC, "cannot load the XDP program: its object is malformed");
+    if (!object.read(vma_steer_object, kSection))
+        return fail(ENOEXEC, "cannot load the XDP program: its object is malformed");
     auto fds = make_maps();
     if (!fds) return fds;
     long fd = split ? load_splitting(*fds) : -EOPNOTSUPP;
@@ -285,7 +191,7 @@ Result<SteerFds> load_steer(bool split) {
 
 Result<SteerFds> load_steer_copy(CopyMaps& copies) {
     Object object;
-    if (!object.read(kCopySection))
+    if (!object.read(vma_steer_object, kCopySection))
         return fail(ENOEXEC, "cannot load the tcx program: its object is malformed");
     auto fds = make_maps();
     if (!fds) return fds;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "libvma/bpf/object.h"
 #include "libvma/runtime/error.h"
 #include "libvma/runtime/internal_fd.h"
 
@@ -17,8 +18,8 @@ namespace vma::verbs::xdp {
 // The programs' name.
 inline constexpr std::string_view kProgramName = "vma_steer";
 
-// bpf(2): returns its result, or a negative errno.
-long bpf(int command, bpf_attr& attr) noexcept;
+using vma::bpf::bpf;
+using vma::bpf::update_map;
 
 // What the tcx program has of its own. `sizes`: entries, powers of two but for `received`.
 struct CopySizes {
@@ -44,8 +45,5 @@ Result<SteerFds> load_steer_copy(CopyMaps& copies);
 // ring buffer of a slot. A descriptor, or a negative errno.
 long make_chunks(std::size_t count) noexcept;
 long make_wake() noexcept;
-// Writes an element of a map: of a map of maps, a map's descriptor. 0, or a negative errno. `how`: BPF_ANY
-// or what else bpf(2) has.
-long update_map(int map, const void* key, const void* value, std::uint64_t how = BPF_ANY) noexcept;
 
 }  // namespace vma::verbs::xdp

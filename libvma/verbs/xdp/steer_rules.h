@@ -8,11 +8,13 @@
 #include <array>
 #include <cstdint>
 
+#include "libvma/bpf/map_memory.h"
 #include "libvma/verbs/device.h"
-#include "libvma/verbs/xdp/map_memory.h"
 #include "libvma/verbs/xdp/steer.h"
 
 namespace vma::verbs::xdp {
+
+using vma::bpf::MappedArray;
 
 class SteerRules {
   public:

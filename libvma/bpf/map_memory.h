@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <utility>
 
-namespace vma::verbs::xdp {
+namespace vma::bpf {
 
 // A forked child has it no more.
 class MapMemory {
@@ -54,4 +54,4 @@ class MappedArray {
     MapMemory memory_;
 };
 
-}  // namespace vma::verbs::xdp
+}  // namespace vma::bpf

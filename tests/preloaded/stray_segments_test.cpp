@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Segments of offloaded connections that reach the kernel. Each cause, with the program as a server and as a
+// client, on the kernel and on the library: the peer gets every byte and no reset.
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
+#include <net/if.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "tests/support/attacker/raw_peer.h"
+#include "tests/support/hosts/plain_test.h"
+
+namespace {
+
+using namespace testing_support;
+using attacker::RawPeer;
+using attacker::Way;
+
+constexpr std::uint16_t kPort = 4567;
+constexpr std::size_t kBytes = 1200;  // of a segment
+using attacker::kAck, attacker::kFin, attacker::kPsh, attacker::kRst;
+
+// What a peer saw, said on standard output; the process ends with 0 when all went well.
+int verdict(bool ok, const char* what, const RawPeer& peer, const RawPeer::End& end) {
+    if (!ok || peer.resets() != 0)
+        printf("failed: %s; resets %u, heard %zu bytes, acked %u of %u, fin %d\n", what, peer.resets(),
+               end.heard.size(), end.acked - end.first - 1, end.highest - end.first - 1, end.their_fin);
+    fflush(stdout);
+    return ok && peer.resets() == 0 ? 0 : 1;
+}
+
+// Data by this way, thrice; the program echoes it. Then an end by this way.
+int converse(RawPeer& peer, RawPeer::End& end, Way way, std::size_t heard_before) {
+    for (int i = 0; i < 3; i++) {
+        const std::size_t want = end.heard.size() + kBytes;
+        const std::string sent = end.content(end.snd, kBytes);
+        peer.say(end, kAck | kPsh, kBytes, way);
+        if (!peer.hear_for(5000, [&] { return end.heard.size() >= want || end.resets != 0; }))
+            return verdict(false, "an echo of data", peer, end);
+        if (end.heard.substr(want - kBytes) != sent) return verdict(false, "other bytes", peer, end);
+    }
+    if (end.heard.size() != heard_before + 3 * kBytes) return verdict(false, "its length", peer, end);
+    // An ACK alone, and what the program must not see: data that came before.
+    peer.say(end, kAck, 0, way);
+    attacker::Segment again = end.segment(kAck | kPsh);
+    again.seq -= kBytes;
+    again.payload = end.content(again.seq, kBytes);
+    peer.send(attacker::build(again, RawPeer::kMac, peer.theirs()), way);
+    peer.say(end, kFin | kAck, 0, way);
+    if (!peer.hear_for(5000, [&] { return end.their_fin || end.resets != 0; }))
+        return verdict(false, "the program's end", peer, end);
+    peer.say(end, kAck, 0, way);
+    // The connection is over. What comes now finds a server in no state, and a client in none either, since
+    // this end closed first: it is a stranger's, and a reset answers it, as from the kernel. So nothing more.
+    return verdict(end.heard.size() == heard_before + 3 * kBytes, "its length at the end", peer, end);
+}
+
+struct Wired {
+    RawPeer peer{"veth1", "198.18.1.2"}, other{"veth2", "198.18.2.2"};
+    Wired() { peer.detour = &other; }
+};
+
+int as_client(Way way, bool stamps, std::uint16_t port) try {
+    Wired wired;
+    RawPeer& peer = wired.peer;
+    RawPeer::End end;
+    if (!peer.open(end, port, kPort, stamps, way)) return verdict(false, "a SYN-ACK", peer, end);
+    return converse(peer, end, way, 0);
+} catch (const std::exception& e) {
+    return printf("%s\n", e.what()), 2;
+}
+
+int as_server(Way way, bool stamps) try {
+    Wired wired;
+    RawPeer& peer = wired.peer;
+    RawPeer::End end;
+    if (!peer.accept(end, kPort, stamps, way)) return verdict(false, "a handshake", peer, end);
+    constexpr std::size_t kFirst = 4000;  // what the program says first
+    if (!peer.hear_for(5000, [&] { return end.heard.size() >= kFirst; }))
+        return verdict(false, "the first bytes", peer, end);
+    return converse(peer, end, way, kFirst);
+} catch (const std::exception& e) {
+    return printf("%s\n", e.what()), 2;
+}
+
+// A reset by this way ends the connection: the server says how many it has at its end.
+int as_client_that_resets(Way way, std::uint16_t port) try {
+    Wired wired;
+    RawPeer& peer = wired.peer;
+    RawPeer::End end;
+    if (!peer.open(end, port, kPort, true, way)) return verdict(false, "a SYN-ACK", peer, end);
+    peer.say(end, kAck | kPsh, kBytes, way);
+    if (!peer.hear_for(5000, [&] { return end.heard.size() >= kBytes; }))
+        return verdict(false, "an echo", peer, end);
+    peer.hear_for(100);
+    peer.say(end, kRst, 0, way);
+    peer.hear_for(300);
+    return verdict(true, "", peer, end);
+} catch (const std::exception& e) {
+    return printf("%s\n", e.what()), 2;
+}
+
+struct Case {
+    Way way;
+    bool stamps;
+};
+void PrintTo(const Case& c, std::ostream* out) {
+    *out << attacker::name_of(c.way) << (c.stamps ? "_stamps" : "");
+}
+
+class StraySegments : public testing::TestWithParam<Case> {
+  protected:
+    static RunOptions options(bool library) {
+        return library ? with_library({"VMA_TRACELEVEL=debug"}) : RunOptions{};
+    }
+    Process program(bool library, std::vector<std::string> arguments) {
+        arguments.insert(arguments.begin(), app("tcp_victim"));
+        Process victim = hosts.run(Host::b, arguments, options(library));
+        EXPECT_TRUE(victim.wait_for_out("ready", milliseconds(10000) * patience())) << victim.err();
+        return victim;
+    }
+    // Each program hears of a connection of its own.
+    static std::uint16_t port_of(bool library) { return library ? 20001 : 20000; }
+    // What matters of a log at level debug.
+    static std::string briefly(const std::string& log) {
+        std::string out;
+        std::istringstream lines(log);
+        for (std::string line; std::getline(lines, line);)
+            if (line.find("DEBUG") == line.npos && line.find("INFO") == line.npos) out += line + "\n";
+        return out + log.substr(log.size() - std::min<std::size_t>(log.size(), 300));
+    }
+    void expect_well(std::function<int()> peer, Process& victim, bool library) {
+        const Exit told = hosts.run(Host::a, std::move(peer)).wait(milliseconds(60000) * patience());
+        victim.kill(SIGTERM);
+        const Exit end = victim.wait(milliseconds(20000) * patience());
+        EXPECT_EQ(told.code, 0) << (library ? "library: " : "kernel: ") << told.out << told.err
+                                << briefly(end.err);
+        EXPECT_TRUE(end.ok()) << end.code << " " << end.signal << briefly(end.err);
+        // A program on an skb does not see the tag, so it takes the frame.
+        if (library && GetParam().way != Way::priority_tag) {
+            EXPECT_NE(end.err.find(" rx_strays "), end.err.npos) << briefly(end.err);
+        }
+        ended = end.out;
+    }
+    // The kernel takes segments by any interface.
+    void SetUp() override {
+        hosts.sysctl(Host::b, {"net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.veth1.rp_filter=0",
+                               "net.ipv4.conf.veth2.rp_filter=0"});
+    }
+    TwoHosts hosts{Wire{.links = 2}};
+    std::string ended;
+};
+
+TEST_P(StraySegments, ReachAServer) {
+    for (const bool library : {false, true}) {
+        Process victim = program(library, {"serve", std::to_string(kPort)});
+        expect_well([=, c = GetParam()] { return as_client(c.way, c.stamps, port_of(library)); }, victim,
+                    library);
+        EXPECT_NE(ended.find("ended with 0 connections"), ended.npos) << ended;
+    }
+}
+
+TEST_P(StraySegments, ReachAClient) {
+    for (const bool library : {false, true}) {
+        Process victim = program(library, {"once", "198.18.1.60", std::to_string(kPort)});
+        expect_well([c = GetParam()] { return as_server(c.way, c.stamps); }, victim, library);
+    }
+}
+
+TEST_P(StraySegments, ResetAServer) {
+    for (const bool library : {false, true}) {
+        Process victim = program(library, {"serve", std::to_string(kPort)});
+        expect_well([=, c = GetParam()] { return as_client_that_resets(c.way, port_of(library)); }, victim,
+                    library);
+        EXPECT_NE(ended.find("ended with 0 connections"), ended.npos) << ended;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, StraySegments,
+                         testing::Values(Case{Way::nops, true}, Case{Way::nops, false},
+                                         Case{Way::record_route, true}, Case{Way::router_alert, false},
+                                         Case{Way::fragments, false}, Case{Way::fragments_reversed, true},
+                                         Case{Way::eighths, true}, Case{Way::nop_fragments, true},
+                                         Case{Way::priority_tag, true}, Case{Way::other_interface, true}),
+                         [](const auto& info) {
+                             return std::string(attacker::name_of(info.param.way)) +
+                                    (info.param.stamps ? "_stamps" : "");
+                         });
+
+// ---- a receive queue that is not the ring's ----
+
+// How many receive and transmit queues veth1 uses (ethtool -L).
+int set_queues(unsigned count) {
+    ethtool_channels channels{};
+    channels.cmd = ETHTOOL_GCHANNELS;
+    ifreq request{};
+    strcpy(request.ifr_name, "veth1");
+    request.ifr_data = reinterpret_cast<char*>(&channels);
+    const Fd fd(socket(AF_INET, SOCK_DGRAM, 0));
+    if (ioctl(fd.get(), SIOCETHTOOL, &request) != 0) return 1;
+    channels.cmd = ETHTOOL_SCHANNELS;
+    channels.rx_count = channels.tx_count = count;
+    return ioctl(fd.get(), SIOCETHTOOL, &request) != 0;
+}
+
+struct Queues {
+    const char* name;
+    int made;
+    unsigned before, after;
+    const char* mode;
+    bool strays;  // some arrive by a queue without a socket
+};
+void PrintTo(const Queues& q, std::ostream* out) { *out << q.name; }
+
+class FurtherQueues : public testing::TestWithParam<Queues> {
+  protected:
+    int use(Host host, unsigned count) {
+        return hosts.run(host, [=] { return set_queues(count); }).wait().code;
+    }
+    Process honest(Host from, int connections, long bytes) {
+        return hosts.run(from, {app("tcp_attacker"), "honest", TwoHosts::address(Host::b),
+                                std::to_string(kPort), std::to_string(connections), std::to_string(bytes)});
+    }
+    TwoHosts hosts{Wire{.queues = GetParam().made}};
+};
+
+// Connections of many peers, which the queues share, before and after the change.
+TEST_P(FurtherQueues, LoseNoConnection) {
+    const Queues& q = GetParam();
+    for (const Host host : {Host::a, Host::b}) ASSERT_EQ(use(host, q.before), 0);
+    Process victim = hosts.run(Host::b, {app("tcp_victim"), "serve", std::to_string(kPort)},
+                               with_library({std::string("VMA_XDP_MODE=") + q.mode, "VMA_TRACELEVEL=debug"}));
+    ASSERT_TRUE(victim.wait_for_out("ready", milliseconds(10000) * patience())) << victim.err();
+    Process before = honest(Host::a, 12, 3'000'000);
+    if (q.after != q.before) {
+        for (const Host host : {Host::b, Host::a}) ASSERT_EQ(use(host, q.after), 0);
+    }
+    Process after = honest(Host::a, 12, 300'000);
+    for (Process* one : {&before, &after}) {
+        const Exit end = one->wait(milliseconds(60000) * patience());
+        EXPECT_TRUE(end.ok()) << end.code << (end.timed_out ? " timed out\n" : "\n") << end.out << end.err;
+    }
+    EXPECT_TRUE(hosts.offloaded(Host::b));
+    victim.kill(SIGTERM);
+    const Exit end = victim.wait(milliseconds(20000) * patience());
+    EXPECT_TRUE(end.ok()) << end.code << " " << end.signal;
+    if (q.strays) {
+        EXPECT_NE(end.err.find(" rx_strays "), end.err.npos) << end.err.substr(end.err.size() - 300);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, FurtherQueues,
+                         testing::Values(Queues{"native_1_to_4", 4, 1, 4, "drv", true},
+                                         Queues{"generic_1_to_4", 4, 1, 4, "skb", false},
+                                         Queues{"native_96", 96, 96, 96, "drv", true},
+                                         Queues{"generic_96", 96, 96, 96, "skb", false}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// ---- the silent listener and its end ----
+
+class SilentListener : public testing::Test {
+  protected:
+    // Port of each listening socket on 127.86.77.66.
+    std::vector<int> ports() {
+        std::vector<int> found;
+        const Exit listed = hosts.run(Host::b, {"cat", "/proc/net/tcp"}).wait();
+        for (std::size_t at = 0; (at = listed.out.find("424D567F:", at)) != listed.out.npos; at += 9)
+            found.push_back(std::stoi(listed.out.substr(at + 9, 4), nullptr, 16));
+        return found;
+    }
+    Process server(int port) {
+        Process made = hosts.run(Host::b, {app("tcp_victim"), "serve", std::to_string(port)}, with_library());
+        EXPECT_TRUE(made.wait_for_out("ready", milliseconds(10000) * patience())) << made.err();
+        return made;
+    }
+    // What connect() says, and whether a connection of a peer works.
+    int dial(int port) {
+        return hosts
+            .run(Host::b,
+                 [port] {
+                     const Fd fd(socket(AF_INET, SOCK_STREAM, 0));
+                     sockaddr_in to{};
+                     to.sin_family = AF_INET;
+                     to.sin_port = htons(static_cast<in_port_t>(port));
+                     to.sin_addr.s_addr = inet_addr("127.86.77.66");
+                     return connect(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof to) == 0 ? 0 : errno;
+                 })
+            .wait(milliseconds(5000))
+            .code;
+    }
+    bool serves(int port) {
+        return hosts
+            .run(Host::a, {app("tcp_attacker"), "honest", TwoHosts::address(Host::b), std::to_string(port),
+                           "3", "10000"})
+            .wait(milliseconds(20000) * patience())
+            .ok();
+    }
+    TwoHosts hosts;
+};
+
+TEST_F(SilentListener, RefusesWhoConnects) {
+    Process victim = server(kPort);
+    const std::vector<int> listed = ports();
+    ASSERT_EQ(listed.size(), 1u);
+    EXPECT_EQ(dial(listed[0]), ECONNREFUSED);
+    EXPECT_TRUE(serves(kPort));
+}
+
+TEST_F(SilentListener, GoesWithAKilledProcess) {
+    for (int i = 0; i < 3; i++) {
+        Process victim = server(kPort);
+        EXPECT_TRUE(serves(kPort));
+        EXPECT_EQ(ports().size(), 1u);
+        victim.kill(SIGKILL);
+        victim.wait();
+        EXPECT_TRUE(ports().empty());
+    }
+    // On the kernel alone the port works, too.
+    Process victim = hosts.run(Host::b, {app("tcp_victim"), "serve", std::to_string(kPort)});
+    ASSERT_TRUE(victim.wait_for_out("ready", milliseconds(10000) * patience()));
+    EXPECT_TRUE(serves(kPort));
+}
+
+}  // namespace
