@@ -358,6 +358,7 @@ void Connection::close(bool reset) noexcept {
 }
 
 void Connection::close_locked(bool reset) noexcept {
+    keep_urgent_locked();
     tcb_.phase.orphan = true;
     const bool unread = tcb_.receiver.queue().bytes() != 0;
     tcb_.free_queues();
@@ -380,19 +381,6 @@ void Connection::close_locked(bool reset) noexcept {
         }
         if (tcb_.pcb != nullptr && tcb_.pcb->in(State::fin_wait2)) tcb_.timers.start_fin_wait2();
         if (tcb_.pcb != nullptr) Background::instance().orphaned(*this);
-    }
-}
-
-bool Connection::drained() const noexcept {
-    switch (state()) {
-        case State::fin_wait1:
-        case State::closing:
-        case State::last_ack:
-        case State::established:
-        case State::close_wait:
-            return false;
-        default:
-            return true;
     }
 }
 

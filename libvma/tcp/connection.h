@@ -184,11 +184,11 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     // here. Some 0.2 ms, 2 at most. end_silence(): it goes on here.
     void begin_silence() noexcept;
     void end_silence() noexcept;
-    // Urgent data was sent by the peer: only the kernel serves that. The segments with it are dropped, so
-    // that the peer repeats them to whoever serves the connection then; the owner is told. keep_urgent(): it
-    // cannot be moved, so urgent data is a part of the stream from now on.
+    // Urgent data was sent by the peer: only the kernel serves that. The segments with it and behind it wait,
+    // so that the kernel gets them behind the connection; the owner is told. keep_urgent(): it cannot be
+    // moved, so urgent data is a part of the stream from now on.
     bool urgent_seen() const noexcept { return tcb_.shown.urgent_seen(); }
-    void keep_urgent() noexcept { tcb_.shown.keep_urgent(); }
+    void keep_urgent() noexcept;
     // It has moved so much that the kernel should have it (BulkRun). keep_bulk(): it stays all the same.
     bool bulk_seen() const noexcept { return tcb_.shown.bulk_seen(); }
     void keep_bulk() noexcept { tcb_.shown.keep_bulk(); }
@@ -250,6 +250,7 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
         return __builtin_expect(flags & kBegun, 0) ? tcb_.shown.error() : tcb_.shown.take_error_locked();
     }
     void close_locked(bool reset) noexcept;
+    void keep_urgent_locked() noexcept;
     verbs::FlowSpec flow() const noexcept {
         return {IPPROTO_TCP, tcb_.ends.local.address.v4(), tcb_.ends.local.port,
                 tcb_.ends.remote.address.v4(), tcb_.ends.remote.port};

@@ -212,6 +212,32 @@ void Connection::end_silence() noexcept {
     leave();
 }
 
+bool Connection::drained() const noexcept {
+    switch (state()) {
+        case State::fin_wait1:
+        case State::closing:
+        case State::last_ack:
+        case State::established:
+        case State::close_wait:
+            return false;
+        default:
+            return true;
+    }
+}
+
+// With the lock held.
+void Connection::keep_urgent_locked() noexcept {
+    tcb_.shown.keep_urgent();
+    tcb_.freeze.await_no_more();
+}
+
+void Connection::keep_urgent() noexcept {
+    const bool mine = enter();
+    if (!mine) return tcb_.shown.keep_urgent();
+    keep_urgent_locked();
+    leave();
+}
+
 int Connection::freeze(KernelState& out) noexcept {
     if (!enter()) return -EOPNOTSUPP;
     const int result = tcb_.freeze.begin(out);

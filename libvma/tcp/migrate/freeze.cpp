@@ -112,9 +112,9 @@ void Freeze::describe_terms(KernelState& out) const {
 
 void Freeze::finish(bool moved) noexcept {
     frozen_ = false;
-    ring::RxBuffer* waiting = std::exchange(first_, nullptr);
-    last_ = nullptr;
-    frames_ = 0;
+    ring::RxBuffer* waiting = nullptr;
+    if (moved) awaiting_ = false;
+    if (!awaiting_) waiting = take_all();
     if (moved) {
         moved_ = true;
         tcb_.owner = nullptr;
@@ -129,8 +129,32 @@ void Freeze::finish(bool moved) noexcept {
     if (waiting != nullptr) tcb_.receiver.input(waiting);
 }
 
+Freeze::~Freeze() {
+    for (ring::RxBuffer* buffer = take_all(); buffer != nullptr;) {
+        ring::RxBuffer* next = std::exchange(buffer->next, nullptr);
+        buffer->release();
+        buffer = next;
+    }
+}
+
+ring::RxBuffer* Freeze::take_all() noexcept {
+    last_ = nullptr;
+    frames_ = 0;
+    return std::exchange(first_, nullptr);
+}
+
+void Freeze::await_move(ring::RxBuffer* first) noexcept {
+    awaiting_ = true;
+    take_frame(first);
+}
+
+void Freeze::await_no_more() noexcept {
+    if (!std::exchange(awaiting_, false) || away()) return;
+    if (ring::RxBuffer* waiting = take_all(); waiting != nullptr) tcb_.receiver.input(waiting);
+}
+
 void Freeze::take_frame(ring::RxBuffer* buffer) noexcept {
-    if (frozen_ && frames_ < kMostFrames) {
+    if ((frozen_ || awaiting_) && frames_ < kMostFrames) {
         buffer->next = nullptr;
         (last_ != nullptr ? last_->next : first_) = buffer;
         last_ = buffer;

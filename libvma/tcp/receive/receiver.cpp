@@ -26,7 +26,7 @@ void Receiver::input(ring::RxBuffer* list) noexcept {
         ring::RxBuffer* first = list;
         list = first->next;
         first->next = nullptr;
-        if (__builtin_expect(tcb_.freeze.away(), 0)) {
+        if (__builtin_expect(tcb_.freeze.takes_frames(), 0)) {
             tcb_.freeze.take_frame(first);
             continue;
         }
@@ -46,10 +46,27 @@ void Receiver::input(ring::RxBuffer* list) noexcept {
             tcb_.shown.see_bulk();
         // Without SACK a sender counts the duplicate ACKs, one for each segment behind a gap.
         const bool counted = !tcb_.pcb->sack() && ntohl(header_of(*first).seq) != tcb_.pcb->rcv_nxt();
+        if (__builtin_expect((header_of(*first).flags & TCP_URG) != 0, 0)) {
+            input_urgent(first, now);
+            continue;
+        }
         lwip::Piece* p = merge && !counted ? merged_part(first, list, tcb_.counters.merged) : tcp_part(first);
         if (p != nullptr) input_segment(p, now);
     }
     if (tcb_.pcb != nullptr) tcb_.sender.output(now);
+}
+
+// Such a segment may be the kernel's, and checking it changes its header. So a copy is kept until that is
+// known.
+void Receiver::input_urgent(ring::RxBuffer* frame, Time now) noexcept {
+    const bool known = tcb_.shown.urgent_seen();
+    ring::RxBuffer* copy = known ? nullptr : frame->copy();
+    if (lwip::Piece* p = tcp_part(frame); p != nullptr) input_segment(p, now);
+    if (copy == nullptr) return;
+    if (tcb_.pcb != nullptr && tcb_.shown.urgent_seen())
+        tcb_.freeze.await_move(copy);
+    else
+        copy->release();
 }
 
 void Receiver::input_segment(lwip::Piece* p, Time now) noexcept {

@@ -70,6 +70,7 @@ class Receiver {
 
   private:
     void input_segment(lwip::Piece* p, Time now) noexcept;
+    void input_urgent(ring::RxBuffer* frame, Time now) noexcept;
     inline bool take_expected(lwip::Piece* p) noexcept;
     void through_lwip(lwip::Piece* p) noexcept;
     void acknowledged(std::uint32_t bytes, bool handshake) noexcept;
