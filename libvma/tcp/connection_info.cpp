@@ -7,6 +7,7 @@
 
 #include "libvma/tcp/connection.h"
 #include "libvma/tcp/lwip/entry.h"
+#include "libvma/tcp/recovery/segments.h"
 #include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
@@ -128,10 +129,13 @@ void Connection::info(Info& all) noexcept {
         return at == kNoTime ? 0u : std::chrono::duration_cast<Msec>(now - at).count();
     };
     const std::uint32_t mss = std::max(tcb_.shown.mss(), 1u);
+    const SegmentBoard& board = tcb_.recovery.scoreboard();
     out.tcpi_state = static_cast<std::uint8_t>(state());
-    out.tcpi_ca_state = tcb_.recovery.after_timeout() ? TCP_CA_Loss
-                        : tcb_.recovery.recovering()  ? TCP_CA_Recovery
-                                                      : TCP_CA_Open;
+    out.tcpi_ca_state = tcb_.recovery.after_timeout()  ? TCP_CA_Loss
+                        : tcb_.recovery.recovering()   ? TCP_CA_Recovery
+                        : tcb_.recovery.reducing()     ? TCP_CA_CWR
+                        : board.sacked_segments() != 0 ? TCP_CA_Disorder
+                                                       : TCP_CA_Open;
     out.tcpi_retransmits = static_cast<std::uint8_t>(std::min(tcb_.recovery.retries(), 255u));
     out.tcpi_probes = static_cast<std::uint8_t>(std::min(tcb_.timers.probes(), 255u));
     out.tcpi_backoff = static_cast<std::uint8_t>(std::min(tcb_.recovery.rtt().backoffs(), 255u));
@@ -147,7 +151,11 @@ void Connection::info(Info& all) noexcept {
                                 ? 0x7fffffff
                                 : tcb_.recovery.congestion().ssthresh() / mss;
     out.tcpi_snd_cwnd = std::max(tcb_.recovery.congestion().cwnd() / mss, 1u);
-    out.tcpi_reordering = 3;
+    out.tcpi_reordering = tcb_.recovery.rack().reordering();
+    all.reord_seen = tcb_.recovery.rack().reordering_seen();
+    out.tcpi_sacked = board.sacked_segments();
+    out.tcpi_lost = board.lost_segments();
+    out.tcpi_retrans = board.retrans_segments();
     out.tcpi_last_data_sent = ms_since(tcb_.acks.last_data_tx());
     out.tcpi_last_data_recv = ms_since(tcb_.acks.last_data_rx());
     out.tcpi_last_ack_recv = ms_since(tcb_.acceptance.last_ack_rx());

@@ -43,6 +43,7 @@ struct Options {
     // net.ipv4.route.mtu_expires: how long what ICMP said of the path holds
     std::chrono::seconds mtu_expires{600};
     CongestionAlgorithm congestion = CongestionAlgorithm::cubic;
+    bool slow_start_after_idle = true;  // net.ipv4.tcp_slow_start_after_idle
 
     // SO_RCVBUF
     void set_receive_window(std::uint32_t bytes) noexcept {

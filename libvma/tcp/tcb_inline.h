@@ -43,7 +43,10 @@ inline void SendQueue::first_sent() noexcept {
     pcb->set_unsent(seg->next());
     seg->set_next(nullptr);
     if (tail_ == seg) tail_ = nullptr;
-    if (seg->size() > tcb_.shown.mss()) long_sent_ = true;
+    if (seg->size() > tcb_.shown.mss() && first_long_ == nullptr) {
+        first_long_ = seg;
+        long_seq_ = seg->seq();
+    }
     if (pcb->unacked() == nullptr)
         pcb->set_unacked(seg);
     else
@@ -53,9 +56,10 @@ inline void SendQueue::first_sent() noexcept {
 
 inline void SendQueue::freed() noexcept {
     lwip::Pcb* const pcb = tcb_.pcb;
-    if (pcb->unacked() == nullptr) {
-        unacked_last_ = nullptr;
-        long_sent_ = false;
+    if (pcb->unacked() == nullptr) unacked_last_ = nullptr;
+    if (first_long_ != nullptr && seq_before(long_seq_, pcb->snd_una())) {
+        first_long_ = pcb->unacked();
+        long_seq_ = pcb->snd_una();
     }
     if (pcb->unsent() == nullptr) tail_ = nullptr;
 }
@@ -88,9 +92,35 @@ inline std::uint32_t LossRecovery::room() const noexcept {
     return flight < cwnd ? cwnd - flight : 0;
 }
 
-inline void LossRecovery::window_is_full() noexcept {
-    was_full_ = true;
-    full_upto_ = tcb_.pcb->snd_nxt();
+inline Nsec LossRecovery::wait_after_ack() const noexcept {
+    constexpr Msec kReneged{10};
+    return __builtin_expect(reneged_, 0) ? std::max<Nsec>(rtt_.srtt() / 2, kReneged) : rtt_.rto();
+}
+
+inline void LossRecovery::validate_window(bool limited, Time now) noexcept {
+    lwip::Pcb* const pcb = tcb_.pcb;
+    const std::uint32_t out = pcb->snd_nxt() - pcb->snd_una();
+    usage_.sent(limited || pipe() >= congestion_.cwnd(), out, pcb->snd_una(), pcb->snd_nxt());
+    if (usage_.limited(congestion_.cwnd(), congestion_.in_slow_start()))
+        usage_.full(now);
+    else if (usage_.starves(out, now, rtt_.rto()) && scoreboard_->calm() &&
+             tcb_.options.slow_start_after_idle)
+        congestion_.not_filled(usage_.less(congestion_.cwnd(), congestion_.initial_window(), now));
+}
+
+inline void LossRecovery::begin_reduction() noexcept {
+    const std::uint32_t before = congestion_.cwnd();
+    prr_.begin(before, congestion_.begin_reduction());
+    probe_.forget();
+}
+
+inline bool LossRecovery::congestion_signalled() noexcept {
+    if (reducing_ || recovering()) return false;
+    begin_reduction();
+    congestion_.keep_reduction();
+    reducing_ = true;
+    reduced_upto_ = tcb_.pcb->snd_nxt();
+    return true;
 }
 
 inline bool LossRecovery::nothing_missing() const noexcept {

@@ -36,8 +36,14 @@ void round_trip(Congestion& c, Time& now, Nsec rtt) {
     const std::uint32_t acks = std::max(window / (2 * kMss), 1u);
     for (std::uint32_t i = 0; i < acks; i++) {
         now += rtt / acks;
-        c.on_ack(std::min(window, 2 * kMss), c.cwnd(), false, std::chrono::duration_cast<Usec>(rtt), now);
+        c.on_ack(std::min(window, 2 * kMss), true, now);
     }
+}
+
+// A recovery from its beginning to its end.
+void lose(Congestion& c) {
+    c.begin_reduction();
+    c.end_reduction();
 }
 
 TEST(TcpCongestion, Names) {
@@ -66,7 +72,7 @@ TEST(TcpCongestion, StartsWithTenSegments) {
 
 TEST(TcpCongestion, SmallerSegmentsShrinkTheWindowInProportion) {
     Congestion c = make(newreno);
-    c.on_ack(2 * kMss, 10 * kMss, false, Usec(1000), Time(kMs));
+    c.on_ack(2 * kMss, true, Time(kMs));
     EXPECT_EQ(c.cwnd(), 12 * kMss);
     c.set_mss(kMss / 2);
     EXPECT_EQ(c.cwnd(), 6 * kMss);
@@ -74,128 +80,84 @@ TEST(TcpCongestion, SmallerSegmentsShrinkTheWindowInProportion) {
     EXPECT_EQ(c.cwnd(), 6 * kMss);
 }
 
-// Segments become shorter in a recovery that turns out to be needless: it ends, and the window is the one of
-// before.
+// Segments become shorter in a recovery that turns out to be needless: the window is the one of before.
 TEST(TcpCongestion, SmallerSegmentsInARecoveryCanBeUndone) {
     Congestion c = make(cubic);
-    c.on_ack(10 * kMss, 10 * kMss, false, Usec(1000), Time(kMs));
+    c.on_ack(10 * kMss, true, Time(kMs));
     const std::uint32_t before = c.cwnd();
-    c.on_loss_event(before, Time(2 * kMs));
+    lose(c);
     c.set_mss(kMss / 2);
     c.on_spurious();
-    EXPECT_FALSE(c.in_recovery());
     EXPECT_EQ(c.cwnd(), before / 2);
-    // What cannot be undone, for the algorithm changed meanwhile, ends all the same.
-    c.on_loss_event(c.cwnd(), Time(3 * kMs));
+    // What cannot be undone, for the algorithm changed meanwhile, stays.
+    lose(c);
+    const std::uint32_t reduced = c.cwnd();
     c.change(newreno);
     c.on_spurious();
-    EXPECT_FALSE(c.in_recovery());
-    const std::uint32_t window = c.cwnd();
-    for (int i = 0; i < 100; i++)
-        c.on_ack(window, window, false, Usec(1000), Time((4 + static_cast<unsigned>(i)) * kMs));
-    EXPECT_GT(c.cwnd(), window);
+    EXPECT_EQ(c.cwnd(), reduced);
 }
 
-TEST(TcpCongestion, SlowStartCountsBytesUpToALimit) {
-    Congestion reno = make(newreno);
-    reno.on_ack(100, 10 * kMss, false, Usec(1000), Time(kMs));
-    EXPECT_EQ(reno.cwnd(), 10 * kMss + 100) << "split ACKs gain nothing";
-    reno.on_ack(9 * kMss, 10 * kMss, false, Usec(1000), Time(kMs));
-    EXPECT_EQ(reno.cwnd(), 12 * kMss + 100) << "two segments for one ACK";
-    Congestion with_hystart = make(cubic);
-    with_hystart.on_ack(9 * kMss, 10 * kMss, false, Usec(1000), Time(kMs));
-    EXPECT_EQ(with_hystart.cwnd(), 18 * kMss) << "RFC 9406: eight";
+TEST(TcpCongestion, SlowStartCountsWhatHasArrived) {
+    for (const CongestionAlgorithm a : {newreno, cubic}) {
+        Congestion c = make(a);
+        c.on_ack(100, true, Time(kMs));
+        EXPECT_EQ(c.cwnd(), 10 * kMss + 100) << "split ACKs gain nothing";
+        c.on_ack(9 * kMss, true, Time(kMs));
+        EXPECT_EQ(c.cwnd(), 19 * kMss + 100) << "all of one ACK, as in the kernel";
+    }
 }
 
 TEST(TcpCongestion, AWindowThatIsNotFilledDoesNotGrow) {
     for (const CongestionAlgorithm a : {newreno, cubic}) {
         Congestion c = make(a);
-        c.on_ack(kMss, 2 * kMss, true, Usec(1000), Time(kMs));
+        for (std::uint64_t i = 0; i < 1000; i++) c.on_ack(kMss, false, Time((3 + i) * kMs));
         EXPECT_EQ(c.cwnd(), 10 * kMss);
-        c.on_ack(kMss, 6 * kMss, true, Usec(1000), Time(kMs));
-        EXPECT_EQ(c.cwnd(), 11 * kMss) << "half filled is enough in slow start";
-        c.on_loss_event(11 * kMss, Time(2 * kMs));
-        c.on_recovery_exit();
-        const std::uint32_t before = c.cwnd();
-        for (std::uint64_t i = 0; i < 1000; i++)
-            c.on_ack(kMss, before, true, Usec(1000), Time((3 + i) * kMs));
-        EXPECT_EQ(c.cwnd(), before);
+        c.not_filled(20 * kMss);
+        EXPECT_EQ(c.cwnd(), 10 * kMss);
+        c.not_filled(4 * kMss);
+        EXPECT_EQ(c.cwnd(), 4 * kMss);
+        EXPECT_EQ(c.ssthresh(), Congestion::kNoThreshold);
     }
 }
 
 TEST(TcpCongestion, RenoGrowsASegmentForAWindow) {
     Congestion c = make(newreno);
-    c.on_loss_event(10 * kMss, Time());
-    c.on_recovery_exit();
+    lose(c);
     ASSERT_EQ(c.cwnd(), 5 * kMss);
-    for (int i = 0; i < 4; i++) c.on_ack(kMss, 5 * kMss, false, Usec(1000), Time(kMs));
+    for (int i = 0; i < 4; i++) c.on_ack(kMss, true, Time(kMs));
     EXPECT_EQ(c.cwnd(), 5 * kMss);
-    c.on_ack(kMss, 5 * kMss, false, Usec(1000), Time(kMs));
+    c.on_ack(kMss, true, Time(kMs));
     EXPECT_EQ(c.cwnd(), 6 * kMss);
-    c.on_ack(1'000'000'000, 6 * kMss, false, Usec(1000), Time(kMs));
-    EXPECT_EQ(c.cwnd(), 7 * kMss) << "an ACK never adds more than a segment, nor saves up";
-    c.on_ack(1, 7 * kMss, false, Usec(1000), Time(kMs));
-    EXPECT_LE(c.cwnd(), 8 * kMss);
 }
 
-TEST(TcpCongestion, ReducesOnceForAWindow) {
-    for (const auto& [algorithm, kept] : {std::pair{newreno, 0.5}, std::pair{cubic, 0.7}}) {
+TEST(TcpCongestion, KeepsItsShare) {
+    for (const auto& [algorithm, kept] : {std::pair{newreno, 5u}, std::pair{cubic, 7u}}) {
         Congestion c = make(algorithm);
-        c.on_loss_event(10 * kMss, Time());
-        const auto expected = static_cast<std::uint32_t>(10 * kMss * kept);
-        EXPECT_TRUE(c.in_recovery());
-        EXPECT_EQ(c.ssthresh(), expected);
-        EXPECT_EQ(c.cwnd(), expected);
-        c.on_loss_event(10 * kMss, Time());
-        c.on_ack(5 * kMss, 10 * kMss, false, Usec(1000), Time(kMs));
-        EXPECT_EQ(c.cwnd(), expected) << "neither twice nor growing meanwhile";
-        c.on_recovery_exit();
-        EXPECT_FALSE(c.in_recovery());
-        EXPECT_EQ(c.cwnd(), expected);
-        c.on_loss_event(expected, Time());
-        EXPECT_LT(c.ssthresh(), expected);
+        EXPECT_EQ(c.begin_reduction(), kept * kMss);
+        EXPECT_EQ(c.ssthresh(), kept * kMss) << "whole segments";
+        EXPECT_EQ(c.cwnd(), 10 * kMss) << "PRR leads there";
+        c.set_window(8 * kMss);
+        EXPECT_EQ(c.cwnd(), 8 * kMss);
+        c.end_reduction();
+        EXPECT_EQ(c.cwnd(), kept * kMss);
+        for (int i = 0; i < 10; i++) lose(c);
+        EXPECT_EQ(c.cwnd(), 2 * kMss) << "never less";
     }
 }
 
-TEST(TcpCongestion, NeverBelowTwoSegmentsAndMoreInFlightThanTheWindowDoesNotCount) {
+TEST(TcpCongestion, TimeoutStartsOverWithASegmentMoreThanIsOnItsWay) {
     Congestion c = make(newreno);
-    c.on_loss_event(100 * kMss, Time());
-    EXPECT_EQ(c.ssthresh(), 5 * kMss);
-    c.on_recovery_exit();
-    for (int i = 0; i < 10; i++) {
-        c.on_loss_event(1, Time());
-        c.on_recovery_exit();
-    }
-    EXPECT_EQ(c.cwnd(), 2 * kMss);
-}
-
-TEST(TcpCongestion, TimeoutStartsOverWithOneSegment) {
-    Congestion c = make(newreno);
-    c.on_rto(10 * kMss, true, Time());
+    c.on_rto(0, true);
     EXPECT_EQ(c.cwnd(), kMss);
     EXPECT_EQ(c.ssthresh(), 5 * kMss);
-    c.on_rto(kMss, false, Time());
+    c.on_rto(2 * kMss, false);
+    EXPECT_EQ(c.cwnd(), 3 * kMss);
     EXPECT_EQ(c.ssthresh(), 5 * kMss) << "the same segment again";
-    c.on_loss_event(kMss, Time());
-    EXPECT_EQ(c.cwnd(), kMss) << "what duplicate ACKs tell now is about the time before";
-    c.on_ack(10 * kMss, kMss, false, Usec(1000), Time(kMs));
-    EXPECT_EQ(c.cwnd(), 2 * kMss) << "slow start, one segment for an ACK (RFC 3465)";
-    c.on_recovery_exit();
-    EXPECT_EQ(c.cwnd(), 2 * kMss) << "and no jump at its end";
-    c.on_ack(4 * kMss, 2 * kMss, false, Usec(1000), Time(kMs));
-    c.on_ack(4 * kMss, 4 * kMss, false, Usec(1000), Time(kMs));
-    EXPECT_EQ(c.cwnd(), 5 * kMss) << "up to the threshold";
+    c.on_ack(kMss, true, Time(kMs));
+    EXPECT_EQ(c.cwnd(), 4 * kMss);
+    c.on_ack(4 * kMss, true, Time(kMs));
+    EXPECT_EQ(c.cwnd(), 5 * kMss) << "up to the threshold, and the rest counts for avoidance";
     EXPECT_FALSE(c.in_slow_start());
-}
-
-TEST(TcpCongestion, TimeoutInARecoveryDoesNotReduceTwice) {
-    Congestion c = make(newreno);
-    c.on_loss_event(10 * kMss, Time());
-    c.on_rto(5 * kMss, true, Time());
-    EXPECT_EQ(c.ssthresh(), 5 * kMss);
-    EXPECT_EQ(c.cwnd(), kMss);
-    c.on_spurious();
-    EXPECT_EQ(c.cwnd(), 10 * kMss) << "back to before the recovery";
 }
 
 TEST(TcpCongestion, SpuriousIsUndoneOnce) {
@@ -204,47 +166,54 @@ TEST(TcpCongestion, SpuriousIsUndoneOnce) {
         Time now(kMs);
         round_trip(c, now, 10 * kMs);
         const std::uint32_t cwnd = c.cwnd(), ssthresh = c.ssthresh();
-        c.on_rto(cwnd, true, now);
+        c.on_rto(0, true);
         EXPECT_EQ(c.cwnd(), kMss);
         c.on_spurious();
         EXPECT_EQ(c.cwnd(), cwnd);
         EXPECT_EQ(c.ssthresh(), ssthresh);
-        EXPECT_FALSE(c.in_recovery());
-        c.on_loss_event(cwnd, now);
+        lose(c);
+        c.on_rto(0, false);
+        c.on_spurious();
+        EXPECT_EQ(c.cwnd(), cwnd) << "a timeout in a recovery leads back to before it";
+        lose(c);
         const std::uint32_t reduced = c.cwnd();
-        c.on_spurious();
-        c.on_spurious();
-        EXPECT_EQ(c.cwnd(), cwnd);
         EXPECT_LT(reduced, cwnd);
+        c.keep_reduction();
+        c.on_spurious();
+        EXPECT_EQ(c.cwnd(), reduced);
     }
 }
 
 TEST(TcpCongestion, IdleHalvesTheWindowForEachTimeout) {
     Congestion c = make(newreno);
-    for (int i = 0; i < 35; i++) c.on_ack(2 * kMss, c.cwnd(), false, Usec(1000), Time(kMs));
+    c.on_ack(70 * kMss, true, Time(kMs));
     ASSERT_EQ(c.cwnd(), 80 * kMss);
-    c.after_idle(std::chrono::microseconds(200'000), Usec(200'000));
+    const auto after = [&](std::uint64_t us, bool slow_start = true) {
+        c.after_idle(std::chrono::microseconds(us), Usec(200'000), slow_start);
+    };
+    after(200'000);
     EXPECT_EQ(c.cwnd(), 80 * kMss);
-    c.after_idle(std::chrono::microseconds(300'000), Usec(200'000));
+    after(300'000, false);
+    EXPECT_EQ(c.cwnd(), 80 * kMss) << "net.ipv4.tcp_slow_start_after_idle is 0";
+    after(300'000);
     EXPECT_EQ(c.cwnd(), 40 * kMss);
     EXPECT_EQ(c.ssthresh(), Congestion::kNoThreshold);
-    c.after_idle(std::chrono::microseconds(3'600'000'000), Usec(200'000));
+    after(3'600'000'000);
     EXPECT_EQ(c.cwnd(), 10 * kMss) << "the restart window";
-    c.on_loss_event(10 * kMss, Time());
-    c.on_recovery_exit();
-    c.after_idle(std::chrono::microseconds(3'600'000'000), Usec(200'000));
+    lose(c);
+    after(3'600'000'000);
     EXPECT_EQ(c.cwnd(), 5 * kMss) << "never larger than it was";
 }
 
 TEST(TcpCongestion, NoneHasNoWindow) {
     Congestion c = make(none);
-    c.on_loss_event(10 * kMss, Time());
-    c.on_rto(10 * kMss, true, Time());
-    c.after_idle(std::chrono::microseconds(1'000'000'000), Usec(1));
-    c.on_ack(kMss, kMss, false, Usec(1000), Time(kMs));
+    lose(c);
+    c.on_rto(10 * kMss, true);
+    c.after_idle(std::chrono::microseconds(1'000'000'000), Usec(1), true);
+    c.on_ack(kMss, true, Time(kMs));
     EXPECT_EQ(c.cwnd(), Congestion::kUnlimited);
     c.change(newreno);
-    EXPECT_LE(c.cwnd(), 10 * kMss);
+    EXPECT_LE(c.cwnd(), 11 * kMss);
     EXPECT_GE(c.cwnd(), kMss);
 }
 
@@ -262,13 +231,10 @@ TEST(TcpCongestion, AWindowGrowsToTheLargestAndNoFurther) {
     for (const CongestionAlgorithm a : {newreno, cubic}) {
         Congestion c;
         c.init(a, 65535, 1u << 29);
-        for (std::uint64_t i = 0; i < 20000; i++)
-            c.on_ack(1u << 20, c.cwnd(), false, Usec(1000), Time(i * kMs));
+        for (std::uint64_t i = 0; i < 20000; i++) c.on_ack(1u << 20, true, Time(i * kMs));
         EXPECT_EQ(c.cwnd(), Congestion::kUnlimited);
-        c.on_loss_event(UINT32_MAX, Time());
-        c.on_recovery_exit();
-        for (std::uint64_t i = 0; i < 20000; i++)
-            c.on_ack(UINT32_MAX, c.cwnd(), false, Usec::max(), Time((20000 + i) * 1000 * kMs));
+        lose(c);
+        for (std::uint64_t i = 0; i < 20000; i++) c.on_ack(UINT32_MAX, true, Time((20000 + i) * 1000 * kMs));
         EXPECT_LE(c.cwnd(), Congestion::kUnlimited);
     }
 }
@@ -277,8 +243,7 @@ TEST(TcpCongestion, AWindowGrowsToTheLargestAndNoFurther) {
 TEST(TcpCubic, FollowsTheCurve) {
     Congestion c;
     c.init(cubic, kMss, 2000 * kMss);
-    c.on_loss_event(2000 * kMss, Time());
-    c.on_recovery_exit();
+    lose(c);
     EXPECT_EQ(c.cwnd(), 1400 * kMss);
     constexpr Nsec kRtt = 100 * kMs;
     Time now(kMs);
@@ -314,8 +279,7 @@ TEST(TcpCubic, IsAtLeastRenoOnAShortPath) {
             round_trip(x, t, kMs);
             sum += x.cwnd();
             if (x.cwnd() < 40 * kMss) continue;
-            x.on_loss_event(x.cwnd(), t);
-            x.on_recovery_exit();
+            lose(x);
         }
         return sum / rounds / kMss;
     };
@@ -328,10 +292,8 @@ TEST(TcpCubic, GivesWayWhenTheWindowShrinks) {
     c.init(cubic, kMss, 1000 * kMss);
     Time now(kMs);
     // After the second loss below the first one, the plateau lies below where the loss was: at 0.85 of it.
-    c.on_loss_event(1000 * kMss, now);
-    c.on_recovery_exit();
-    c.on_loss_event(700 * kMss, now);
-    c.on_recovery_exit();
+    lose(c);
+    lose(c);
     const double plateau = 700 * 0.85;
     const double k = std::cbrt((plateau - 490) / 0.4);
     const Time start = now;
@@ -343,57 +305,109 @@ TEST(TcpCubic, TheCurveWaitsWhileNothingIsSent) {
     Congestion c, steady;
     for (Congestion* x : {&c, &steady}) {
         x->init(cubic, kMss, 500 * kMss);
-        x->on_loss_event(500 * kMss, Time());
-        x->on_recovery_exit();
+        lose(*x);
     }
     Time now(kMs), steady_now(kMs);
     for (int i = 0; i < 20; i++) {
         round_trip(c, now, 50 * kMs);
         round_trip(steady, steady_now, 50 * kMs);
     }
-    for (int i = 0; i < 1000; i++) {  // ten seconds in which the program hardly sends
-        now += 10 * kMs;
-        c.on_ack(100, 100, true, Usec(50'000), now);
-    }
+    now += 10'000 * kMs;
+    c.after_idle(10'000 * kMs, Usec(20'000'000), true);
     round_trip(c, now, 50 * kMs);
     round_trip(steady, steady_now, 50 * kMs);
     EXPECT_NEAR(c.cwnd() / double{kMss}, steady.cwnd() / double{kMss}, 3);
 }
 
+// Slow start that HyStart has ended goes on by a twentieth for each window, before any loss has shown a
+// plateau.
+TEST(TcpCubic, GrowsByATwentiethBeforeTheFirstLoss) {
+    Congestion c;
+    c.init(cubic, kMss, 400 * kMss);
+    Time now(kMs);
+    c.begin_reduction();
+    c.on_rto(300 * kMss, false);  // forgets the plateau
+    const std::uint32_t before = c.cwnd();
+    round_trip(c, now, 10 * kMs);
+    EXPECT_NEAR(c.cwnd() / static_cast<double>(before), 1.05, 0.005);
+}
+
+// ---- HyStart ----
+
+struct Path {
+    Congestion c = make(cubic);
+    std::uint32_t una = 0xfffff000u, nxt = una;
+    Time now{kSecondLater};
+    static constexpr Nsec kSecondLater{1'000'000'000};
+
+    // One ACK of a segment, `rtt` after it was sent.
+    void ack(Usec rtt, Usec srtt) {
+        una += kMss;
+        c.on_rtt_sample(rtt, una, nxt, srtt, now);
+        c.on_ack(kMss, true, now);
+    }
+};
+
 // A path whose queue fills: the delay ends slow start before anything is lost.
 TEST(TcpCubic, RisingDelayEndsSlowStart) {
-    Congestion c = make(cubic);
-    Time now(kMs);
+    Path p;
     constexpr std::uint32_t kPath = 200 * kMss;  // what fits on the path without a queue
-    int rounds = 0;
-    for (; rounds < 40 && c.in_slow_start(); rounds++) {
-        const std::uint32_t window = c.cwnd() / kMss * kMss;
+    for (int rounds = 0; rounds < 40 && p.c.in_slow_start(); rounds++) {
+        const std::uint32_t window = p.c.cwnd() / kMss * kMss;
+        p.nxt = p.una + window;
         const Usec rtt(40'000 + (window > kPath ? (window - kPath) / kMss * 200 : 0));
-        for (std::uint32_t done = 0; done < window; done += kMss) {
-            c.on_rtt_sample(rtt);
-            c.on_ack(kMss, window, false, rtt, now);
-        }
-        now += rtt;
+        p.now += rtt;
+        for (std::uint32_t done = 0; done < window; done += kMss) p.ack(rtt, rtt);
     }
-    EXPECT_FALSE(c.in_slow_start());
-    EXPECT_GT(c.cwnd(), kPath);
-    EXPECT_LT(c.cwnd(), 5 * kPath) << "without it the window would double until something is lost";
-    EXPECT_EQ(c.ssthresh(), c.cwnd());
+    EXPECT_FALSE(p.c.in_slow_start());
+    EXPECT_GT(p.c.cwnd(), kPath);
+    EXPECT_LT(p.c.cwnd(), 5 * kPath) << "without it the window would double until something is lost";
+    EXPECT_LE(p.c.ssthresh(), p.c.cwnd());
 }
 
 TEST(TcpCubic, SteadyDelayDoesNot) {
-    Congestion c = make(cubic);
-    Time now(kMs);
+    Path p;
     for (int rounds = 0; rounds < 10; rounds++) {
-        const std::uint32_t window = c.cwnd() / kMss * kMss;
-        for (std::uint32_t done = 0; done < window; done += kMss) {
-            c.on_rtt_sample(Usec(10'000 + (done / kMss) % 7 * 300));
-            c.on_ack(kMss, window, false, Usec(10'000), now);
-        }
-        now += 10 * kMs;
+        const std::uint32_t window = p.c.cwnd() / kMss * kMss;
+        p.nxt = p.una + window;
+        p.now += 10 * kMs;
+        for (std::uint32_t done = 0; done < window; done += kMss)
+            p.ack(Usec(10'000 + (done / kMss) % 7 * 300), Usec(10'000));
     }
-    EXPECT_TRUE(c.in_slow_start());
-    EXPECT_GT(c.cwnd(), 5000 * kMss);
+    EXPECT_TRUE(p.c.in_slow_start());
+    EXPECT_GT(p.c.cwnd(), 5000 * kMss);
+}
+
+// ACKs that follow one another for half of the shortest round trip: the window fills the path.
+TEST(TcpCubic, AnAckTrainOfHalfARoundTripEndsSlowStart) {
+    for (const unsigned gap_us : {100u, 2'500u}) {
+        Path p;
+        for (int rounds = 0; rounds < 8 && p.c.in_slow_start(); rounds++) {
+            const std::uint32_t window = p.c.cwnd() / kMss * kMss;
+            p.nxt = p.una + window;
+            p.now += 20 * kMs;
+            for (std::uint32_t done = 0; done < window; done += kMss) {
+                p.now += Usec(gap_us);
+                p.ack(Usec(20'000), Usec(20'000));
+            }
+        }
+        EXPECT_EQ(p.c.in_slow_start(), gap_us > 2'000) << "ACKs further apart are no train";
+        if (gap_us == 100) {
+            // 10.5 ms at 100 us each: within the round of 160 segments.
+            EXPECT_GT(p.c.cwnd(), 160 * kMss);
+            EXPECT_LT(p.c.cwnd(), 320 * kMss);
+        }
+    }
+}
+
+TEST(TcpCubic, HyStartDoesNotActBelowSixteenSegments) {
+    Path p;
+    p.nxt = p.una + 10 * kMss;
+    for (int i = 0; i < 5; i++) {
+        p.now += Usec(1'900);
+        p.ack(Usec(2'000 + static_cast<unsigned>(i) * 20'000), Usec(2'000));
+    }
+    EXPECT_TRUE(p.c.in_slow_start());
 }
 
 }  // namespace

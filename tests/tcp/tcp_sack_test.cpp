@@ -14,24 +14,29 @@
 namespace {
 
 using vma::tcp::AckOutcome;
+using vma::tcp::LossOutcome;
+using vma::tcp::Rack;
 using vma::tcp::RecoveryPhase;
 using vma::tcp::SackBlock;
 using vma::tcp::SackOutcome;
 using vma::tcp::seq_at_or_before;
 using vma::tcp::seq_before;
+using vma::tcp::Usec;
 
 struct Seg {
     Seg* next = nullptr;
     std::uint32_t seq = 0;
     std::uint32_t len = 0;
     std::uint8_t flags = 0x07;  // bits of somebody else's, which must stay
+    std::uint32_t sent = 0;     // microseconds
 };
 
 long g_steps = 0;  // segments walked to
 
 struct ListAccess {
     using Segment = Seg;
-    static constexpr std::uint8_t kSacked = 0x20, kLost = 0x40, kRetransmitted = 0x80;
+    static constexpr std::uint8_t kSacked = 0x20, kLost = 0x40, kRetransmitted = 0x80, kResent = 0x10;
+    static Usec sent(const Seg* s) { return Usec(s->sent); }
     static Seg* next(const Seg* s) {
         g_steps++;
         return s->next;
@@ -40,13 +45,13 @@ struct ListAccess {
     static std::uint32_t len(const Seg* s) { return s->len; }
     static std::uint8_t flags(const Seg* s) { return s->flags; }
     static void set_flags(Seg* s, std::uint8_t flags) {
-        EXPECT_EQ(flags & 0x1f, s->flags & 0x1f);
+        EXPECT_EQ(flags & 0x0f, s->flags & 0x0f);
         s->flags = flags;
     }
 };
 using Board = vma::tcp::Scoreboard<ListAccess>;
 constexpr std::uint8_t kSacked = ListAccess::kSacked, kLost = ListAccess::kLost,
-                       kRetransmitted = ListAccess::kRetransmitted;
+                       kRetransmitted = ListAccess::kRetransmitted, kResent = ListAccess::kResent;
 constexpr std::uint32_t kMss = 1000;
 
 // A sender's list of unacknowledged segments.
@@ -57,9 +62,11 @@ struct Flight {
     ~Flight() {
         for (Seg* s : segments) delete s;
     }
+    // Each microsecond a segment leaves.
     void send(int count, std::uint32_t len = kMss) {
         for (int i = 0; i < count; i++) {
             auto* s = new Seg{nullptr, nxt, len};
+            s->sent = ++now;
             if (!segments.empty()) segments.back()->next = s;
             segments.push_back(s);
             nxt += len;
@@ -71,8 +78,15 @@ struct Flight {
     // The n-th segment's first sequence number, counted from the beginning of everything in flight.
     std::uint32_t at(int n) { return n < static_cast<int>(segments.size()) ? segments[n]->seq : nxt; }
     SackBlock block(int from, int to) { return {at(from), at(to)}; }
+    auto delivered() {
+        return [this](const Seg* s, std::uint8_t flags) {
+            rack.delivered(Usec(s->sent), s->seq + s->len, (flags & kResent) != 0, Usec(now), min_rtt);
+        };
+    }
     AckOutcome ack(std::uint32_t to) {
-        const AckOutcome out = board.on_cumulative_ack(head(), to, nxt);
+        now++;
+        Seg* next = nullptr;
+        const AckOutcome out = board.on_cumulative_ack(head(), to, next, delivered());
         una = to;
         while (!segments.empty() && seq_at_or_before(segments.front()->seq + segments.front()->len, una)) {
             std::memset(static_cast<void*>(segments.front()), 0xee,
@@ -80,12 +94,42 @@ struct Flight {
             delete segments.front();
             segments.pop_front();
         }
+        EXPECT_EQ(next, head());
         return out;
     }
-    SackOutcome sack(std::vector<SackBlock> blocks) { return board.on_sack(head(), blocks, una, una, nxt); }
-    void resend(Seg* s) { board.on_retransmitted(head(), s, nxt); }
-    void rto(bool drop = true) { board.on_rto(head(), una, nxt, drop); }
+    SackOutcome sack(const std::vector<SackBlock>& blocks) {
+        now++;
+        return board.on_sack(head(), blocks, una, una, nxt, delivered());
+    }
+    // What RACK finds, with the kernel's window.
+    LossOutcome find() {
+        if (!rack.take_advanced()) return {};
+        const Usec window =
+            rack.window(min_rtt, Usec(1000), board.phase() != RecoveryPhase::open, board.sacked_segments());
+        const LossOutcome out = board.find_lost(head(), rack, window, Usec(now));
+        if (out.more) rack.look_again();
+        return out;
+    }
+    std::uint32_t sack_and_find(const std::vector<SackBlock>& blocks) {
+        sack(blocks);
+        return find().lost;
+    }
+    void recover() {
+        board.begin_undo(una, 0);
+        board.enter_recovery(nxt);
+    }
+    void resend(Seg* s) {
+        s->sent = ++now;
+        board.on_retransmitted(s);
+    }
+    void rto(bool all = false) {
+        board.on_rto(head(), nxt, rack, Usec(now), all);
+        board.begin_undo(una, 0);
+    }
 
+    Rack rack;
+    std::uint32_t now = 0xffffff00u;  // microseconds
+    Usec min_rtt{1};
     Board board;
     std::deque<Seg*> segments;
     std::uint32_t una, nxt;
@@ -93,19 +137,18 @@ struct Flight {
 
 TEST(TcpSack, ThreeReportedSegmentsShowALoss) {
     Flight f;
+    f.min_rtt = Usec(1000);
     f.send(10);
     EXPECT_EQ(f.pipe(), 10 * kMss);
     EXPECT_EQ(f.sack({f.block(1, 2)}).newly_sacked, kMss);
-    EXPECT_EQ(f.sack({f.block(1, 3)}).newly_sacked, kMss);
-    EXPECT_FALSE(f.board.loss_found());
+    EXPECT_NE(f.find().wait, Usec(0)) << "a quarter of a round trip later";
+    EXPECT_EQ(f.sack_and_find({f.block(1, 3)}), 0u);
     EXPECT_EQ(f.pipe(), 8 * kMss) << "room for limited transmit";
-    const SackOutcome out = f.sack({f.block(1, 4)});
-    EXPECT_EQ(out.newly_lost, kMss);
-    EXPECT_TRUE(f.board.loss_found());
+    EXPECT_EQ(f.sack_and_find({f.block(1, 4)}), kMss) << "at once, while no reordering was seen";
+    EXPECT_EQ(f.board.lost_segments(), 1u);
     EXPECT_EQ(f.pipe(), 6 * kMss);
     EXPECT_EQ(f.board.highest_sacked(f.una), f.at(4));
-    f.board.enter_recovery(f.una, f.nxt);
-    EXPECT_FALSE(f.board.loss_found());
+    f.recover();
     Seg* again = f.board.next_to_retransmit(f.head());
     ASSERT_EQ(again, f.head());
     f.resend(again);
@@ -113,25 +156,46 @@ TEST(TcpSack, ThreeReportedSegmentsShowALoss) {
     EXPECT_EQ(f.board.retrans_bytes(), kMss);
     EXPECT_EQ(f.board.next_to_retransmit(f.head()), nullptr);
     const AckOutcome partial = f.ack(f.at(4));
-    EXPECT_TRUE(partial.partial);
+    EXPECT_FALSE(partial.recovered);
     EXPECT_TRUE(partial.retransmitted);
     EXPECT_EQ(partial.bytes, 4 * kMss);
     EXPECT_EQ(partial.delivered, kMss);
     EXPECT_EQ(f.pipe(), 6 * kMss);
     const AckOutcome last = f.ack(f.nxt);
     EXPECT_TRUE(last.recovered);
-    EXPECT_EQ(f.board.phase(), RecoveryPhase::open);
+    EXPECT_EQ(last.was, RecoveryPhase::recovery);
+    EXPECT_TRUE(f.board.calm());
     EXPECT_EQ(f.board.sacked_bytes() + f.board.lost_bytes() + f.board.retrans_bytes(), 0u);
 }
 
-TEST(TcpSack, BytesCountToo) {
+// The reordering window is over before three segments were reported.
+TEST(TcpSack, TimeShowsALoss) {
     Flight f;
-    f.send(2, 100);
-    f.send(2, 1500);  // larger than the MSS has become
-    f.sack({f.block(2, 3)});
-    EXPECT_EQ(f.board.lost_bytes(), 0u);
-    f.sack({f.block(2, 4)});
-    EXPECT_EQ(f.board.lost_bytes(), 200u) << "more than two segments' bytes are above";
+    f.min_rtt = Usec(1000);
+    f.send(4);
+    f.now += 1000;
+    EXPECT_EQ(f.sack_and_find({f.block(3, 4)}), 0u);
+    f.now += 300;
+    f.rack.look_again();
+    EXPECT_EQ(f.find().lost, 3 * kMss) << "all that was sent before";
+}
+
+TEST(TcpSack, ReorderingIsMeasuredAndMakesPatient) {
+    Flight f;
+    f.min_rtt = Usec(400);
+    f.send(20);
+    f.sack({f.block(9, 10)});
+    SackOutcome out = f.sack({f.block(2, 3), f.block(9, 10)});
+    EXPECT_EQ(out.reordered, 8 * kMss);
+    f.rack.reordered(out.reordered, kMss);
+    EXPECT_EQ(f.rack.reordering(), 8u);
+    f.sack({f.block(10, 14)});
+    EXPECT_EQ(f.find().lost, 0u) << "three are not enough any more";
+    out = f.sack({f.block(1, 3), f.block(9, 14)});
+    EXPECT_EQ(out.reordered, 13 * kMss);
+    EXPECT_FALSE(out.original) << "beyond the recovery point";
+    const AckOutcome acked = f.ack(f.at(4));
+    EXPECT_EQ(acked.reordered, 14 * kMss);
 }
 
 TEST(TcpSack, OnlyWholeSegmentsAreSacked) {
@@ -189,7 +253,7 @@ TEST(TcpSack, AnOvertakenAckReportsNoDuplicates) {
     const SackBlock old_block = f.block(2, 4);
     f.ack(f.at(5));
     const std::vector<SackBlock> blocks{old_block};
-    const SackOutcome out = f.board.on_sack(f.head(), blocks, old_ack, f.una, f.nxt);
+    const SackOutcome out = f.board.on_sack(f.head(), blocks, old_ack, f.una, f.nxt, f.delivered());
     EXPECT_EQ(out.dsacks, 0u);
     EXPECT_EQ(out.invalid, 0u) << "late, not wrong";
     EXPECT_EQ(out.newly_sacked, 0u);
@@ -198,8 +262,8 @@ TEST(TcpSack, AnOvertakenAckReportsNoDuplicates) {
 TEST(TcpSack, DuplicatesOfAllRetransmissionsMeanItWasSpurious) {
     Flight f;
     f.send(10);
-    f.sack({f.block(2, 5)});
-    f.board.enter_recovery(f.una, f.nxt);
+    f.sack_and_find({f.block(2, 5)});
+    f.recover();
     for (int i = 0; i < 2; i++) f.resend(f.board.next_to_retransmit(f.head()));
     EXPECT_EQ(f.board.next_to_retransmit(f.head()), nullptr);
     EXPECT_FALSE(f.board.all_retransmissions_needless());
@@ -209,8 +273,8 @@ TEST(TcpSack, DuplicatesOfAllRetransmissionsMeanItWasSpurious) {
     EXPECT_FALSE(f.board.all_retransmissions_needless());
     f.sack({{start + kMss, start + 2 * kMss}});
     EXPECT_TRUE(f.board.all_retransmissions_needless());
-    EXPECT_FALSE(f.board.all_retransmissions_needless()) << "says so once";
     f.board.undo(f.head());
+    EXPECT_FALSE(f.board.all_retransmissions_needless());
     EXPECT_EQ(f.board.phase(), RecoveryPhase::open);
     EXPECT_EQ(f.pipe(), 4 * kMss);
 }
@@ -218,83 +282,92 @@ TEST(TcpSack, DuplicatesOfAllRetransmissionsMeanItWasSpurious) {
 TEST(TcpSack, ALostRetransmissionIsFound) {
     Flight f;
     f.send(10);
-    f.sack({f.block(1, 4)});
-    f.board.enter_recovery(f.una, f.nxt);
+    f.sack_and_find({f.block(1, 4)});
+    f.recover();
     f.resend(f.board.next_to_retransmit(f.head()));
-    f.sack({f.block(1, 10)});
+    f.sack_and_find({f.block(1, 10)});
     EXPECT_EQ(f.board.next_to_retransmit(f.head()), nullptr) << "all of that had been sent before it";
     f.send(3);
-    f.sack({f.block(1, 12)});
-    EXPECT_EQ(f.board.next_to_retransmit(f.head()), nullptr);
-    EXPECT_EQ(f.sack({f.block(1, 13)}).newly_lost, kMss);
+    f.sack({f.block(1, 11)});
+    const LossOutcome out = f.find();
+    EXPECT_EQ(out.lost, kMss) << "one that was sent after it has arrived";
+    EXPECT_TRUE(out.retransmission);
     EXPECT_EQ(f.board.next_to_retransmit(f.head()), f.head());
-    EXPECT_EQ(f.pipe(), 0u);
+    EXPECT_EQ(f.pipe(), 2 * kMss);
 }
 
-TEST(TcpSack, RescuesWhatIsBelowTheHighestReportWhenIdle) {
+// Retransmissions of which some are lost twice: each is found once a later one has arrived, whatever their
+// order.
+TEST(TcpSack, LostRetransmissionsAreFoundInAnyOrder) {
     Flight f;
-    f.send(8);
-    f.sack({f.block(1, 4), f.block(6, 7)});
-    EXPECT_EQ(f.board.next_to_rescue(f.head()), nullptr) << "not in a recovery";
-    f.board.enter_recovery(f.una, f.nxt);
-    f.resend(f.board.next_to_retransmit(f.head()));
-    EXPECT_EQ(f.board.next_to_retransmit(f.head()), nullptr);
-    for (int n : {4, 5}) {
-        Seg* s = f.board.next_to_rescue(f.head());
-        ASSERT_NE(s, nullptr);
-        EXPECT_EQ(s->seq, f.at(n));
-        f.resend(s);
-    }
-    EXPECT_EQ(f.board.next_to_rescue(f.head()), nullptr);
-    EXPECT_EQ(f.pipe(), 8 * kMss - 4 * kMss - kMss + 3 * kMss);
+    f.send(20);
+    f.sack_and_find({f.block(10, 20)});
+    f.recover();
+    EXPECT_EQ(f.board.lost_segments(), 10u);
+    for (int i = 0; i < 10; i++) f.resend(f.board.next_to_retransmit(f.head()));
+    EXPECT_EQ(f.sack_and_find({f.block(2, 3)}), 2 * kMss);
+    f.resend(f.segments[0]);
+    f.resend(f.segments[1]);
+    EXPECT_EQ(f.sack_and_find({f.block(5, 6)}), 2 * kMss) << "3 and 4; 0 and 1 are younger";
+    EXPECT_EQ(f.sack_and_find({f.block(9, 20)}), 3 * kMss) << "6, 7, 8";
+    EXPECT_EQ(f.sack_and_find({f.block(1, 2)}), kMss) << "and 0 for the second time";
+    EXPECT_EQ(f.board.next_to_retransmit(f.head()), f.head());
 }
 
-TEST(TcpSack, TimeoutMarksEverythingAndForgetsReports) {
+TEST(TcpSack, TimeoutMarksWhatIsNotReported) {
     Flight f;
     f.send(6);
-    f.sack({f.block(2, 3), f.block(4, 5)});
-    f.resend(f.head());
+    f.sack_and_find({f.block(2, 3), f.block(4, 5)});
+    f.now += 100;
     f.rto();
     EXPECT_EQ(f.board.phase(), RecoveryPhase::timeout);
     EXPECT_EQ(f.pipe(), 0u);
-    EXPECT_EQ(f.board.lost_segments(), 6u);
-    EXPECT_EQ(f.board.sacked_bytes(), 0u);
-    for (int i = 0; i < 3; i++) {
+    EXPECT_EQ(f.board.lost_segments(), 4u);
+    EXPECT_EQ(f.board.sacked_bytes(), 2 * kMss);
+    for (const std::size_t i : {0u, 1u, 3u}) {
         Seg* s = f.board.next_to_retransmit(f.head());
-        ASSERT_EQ(s, f.segments[static_cast<std::size_t>(i)]);
+        ASSERT_EQ(s, f.segments[i]);
         f.resend(s);
     }
-    EXPECT_EQ(f.sack({f.block(4, 5)}).newly_sacked, kMss) << "the same report again counts again";
     EXPECT_TRUE(f.ack(f.at(3)).retransmitted);
     EXPECT_EQ(f.board.phase(), RecoveryPhase::timeout);
     EXPECT_TRUE(f.ack(f.nxt).recovered);
+    EXPECT_TRUE(f.board.calm());
 }
 
-TEST(TcpSack, TimeoutMayKeepReports) {
+TEST(TcpSack, TimeoutLeavesWhatWasJustSent) {
     Flight f;
-    f.send(6);
-    f.sack({f.block(2, 3), f.block(4, 5)});
-    f.rto(false);
-    EXPECT_EQ(f.board.sacked_bytes(), 2 * kMss);
-    EXPECT_EQ(f.board.lost_bytes(), 4 * kMss);
+    f.send(4);
+    f.now += 500;
+    f.sack({f.block(1, 2)});  // a round trip of 500 us
+    f.send(2);
+    f.now += 100;
+    f.rto();
+    EXPECT_EQ(f.board.lost_segments(), 3u);
+    EXPECT_EQ(f.pipe(), 2 * kMss);
+    f.rto(true);
+    EXPECT_EQ(f.board.lost_segments(), 5u) << "the path cannot have carried any of it";
     EXPECT_EQ(f.pipe(), 0u);
-    f.ack(f.nxt);
-    EXPECT_EQ(f.board.sacked_bytes(), 0u);
 }
 
-TEST(TcpSack, RenegingIsSeen) {
+TEST(TcpSack, RenegingIsSeenAndVoidsReportsAtTheTimeout) {
     Flight f;
     f.send(6);
     f.sack({f.block(1, 3)});
     EXPECT_TRUE(f.ack(f.at(1)).reneged);
+    EXPECT_EQ(f.board.sacked_bytes(), 2 * kMss);
+    f.now += 100;
     f.rto();
+    EXPECT_EQ(f.board.sacked_bytes(), 0u);
+    EXPECT_EQ(f.board.lost_segments(), 5u);
     EXPECT_EQ(f.board.next_to_retransmit(f.head()), f.head());
+    EXPECT_EQ(f.sack({f.block(1, 2)}).newly_sacked, kMss) << "the same report again counts again";
 }
 
 TEST(TcpSack, SplitSegmentsKeepTheirMarks) {
     Flight f;
     f.send(6);
-    f.sack({f.block(2, 5)});
+    f.sack_and_find({f.block(2, 5)});
     Seg* first = f.segments[0];
     auto* second = new Seg{first->next, first->seq + 400, 600};
     first->len = 400;
@@ -303,7 +376,7 @@ TEST(TcpSack, SplitSegmentsKeepTheirMarks) {
     f.board.on_split(first, second);
     EXPECT_EQ(f.board.lost_segments(), 3u);
     EXPECT_EQ(f.board.lost_bytes(), 2 * kMss);
-    f.board.enter_recovery(f.una, f.nxt);
+    f.recover();
     f.resend(f.board.next_to_retransmit(f.head()));
     EXPECT_EQ(f.board.next_to_retransmit(f.head()), second);
     f.ack(f.nxt);
@@ -318,15 +391,14 @@ TEST(TcpReno, ThirdDuplicateStartsARecoveryAndPartialAcksContinueIt) {
     EXPECT_EQ(f.pipe(), 8 * kMss) << "limited transmit: one segment for each";
     f.send(2);
     EXPECT_TRUE(f.board.on_duplicate_ack(f.head(), f.una, f.outstanding()));
-    EXPECT_TRUE(f.board.loss_found());
-    f.board.enter_recovery(f.una, f.nxt);
+    f.recover();
     ASSERT_EQ(f.board.next_to_retransmit(f.head()), f.head());
     f.resend(f.head());
     EXPECT_EQ(f.pipe(), 12 * kMss - 3 * kMss - kMss + kMss);
     for (int i = 0; i < 20; i++) EXPECT_FALSE(f.board.on_duplicate_ack(f.head(), f.una, f.outstanding()));
     EXPECT_EQ(f.pipe(), kMss) << "no more can have arrived than was sent";
     const AckOutcome out = f.ack(f.at(4));  // the fifth is missing too
-    EXPECT_TRUE(out.partial);
+    EXPECT_FALSE(out.recovered);
     ASSERT_EQ(f.board.next_to_retransmit(f.head()), f.head());
     f.resend(f.head());
     EXPECT_EQ(f.board.next_to_retransmit(f.head()), nullptr);
@@ -352,27 +424,21 @@ TEST(TcpReno, EchoesAfterARecoveryStartNoOther) {
 // The definitions, computed anew over all segments each time.
 struct Model {
     struct Entry {
-        std::uint32_t seq, len;
-        bool sacked = false, timed_out = false, retrans = false;
+        std::uint32_t seq, len, sent;
+        bool sacked = false, lost = false, retrans = false, resent = false;
     };
     std::deque<Entry> entries;
-    bool head_again = false;
-    std::uint32_t head_again_nxt = 0;
 
-    // For each segment, whether it is lost.
-    std::vector<bool> lost() const {
-        std::vector<bool> result(entries.size());
-        unsigned segments = 0;
-        std::uint64_t bytes = 0;
-        for (std::size_t i = entries.size(); i-- > 0;) {
-            const Entry& e = entries[i];
-            result[i] = !e.sacked && (e.timed_out || segments >= 3 || bytes > 2 * kMss);
-            if (e.sacked) {
-                segments++;
-                bytes += e.len;
-            }
+    // What RACK says of all segments (RFC 8985 section 6.2 step 5).
+    void find(const Rack& rack, Usec window, std::uint32_t now) {
+        for (Entry& e : entries) {
+            if (e.sacked || (e.lost && !e.retrans)) continue;
+            if (!rack.overtaken(Usec(e.sent), e.seq + e.len) ||
+                rack.remaining(Usec(e.sent), window, Usec(now)) > 0)
+                continue;
+            e.lost = true;
+            e.retrans = false;
         }
-        return result;
     }
     std::uint32_t highest(std::uint32_t una) const {
         for (std::size_t i = entries.size(); i-- > 0;)
@@ -440,13 +506,12 @@ TEST(TcpSack, AgreesWithTheDefinitionsOverRandomTransfers) {
             std::uint64_t sacked = 0, lost = 0, retrans = 0;
             std::size_t first_to_send = SIZE_MAX;
             ASSERT_EQ(model.entries.size(), f.segments.size());
-            const std::vector<bool> all_lost = model.lost();
             for (std::size_t i = 0; i < model.entries.size(); i++) {
                 const Model::Entry& e = model.entries[i];
-                const bool is_lost = all_lost[i];
+                const bool is_lost = e.lost;
                 if (e.sacked) sacked += e.len;
                 if (is_lost) lost += e.len;
-                if (!e.sacked && e.retrans) retrans += e.len;
+                if (e.retrans) retrans += e.len;
                 if (is_lost && !e.retrans && first_to_send == SIZE_MAX) first_to_send = i;
                 const std::uint8_t flags = f.segments[i]->flags;
                 ASSERT_EQ((flags & kSacked) != 0, e.sacked)
@@ -466,11 +531,8 @@ TEST(TcpSack, AgreesWithTheDefinitionsOverRandomTransfers) {
             Seg* s = f.segments[i];
             f.resend(s);
             Model::Entry& e = model.entries[i];
-            if (!e.sacked) e.retrans = true;
-            if (i == 0) {
-                model.head_again = true;
-                model.head_again_nxt = f.nxt;
-            }
+            e.retrans = e.resent = true;
+            e.sent = s->sent;
             network.push_back({s->seq, s->len});
         };
         for (int step = 0; step < 2000; step++) {
@@ -481,8 +543,8 @@ TEST(TcpSack, AgreesWithTheDefinitionsOverRandomTransfers) {
                     for (unsigned n = random() % 12; n > 0; n--) {
                         const std::uint32_t len = random() % 4 == 0 ? 1 + random() % kMss : kMss;
                         network.push_back({f.nxt, len});
-                        model.entries.push_back({f.nxt, len});
                         f.send(1, len);
+                        model.entries.push_back({f.nxt - len, len, f.now});
                     }
                     break;
                 }
@@ -523,10 +585,6 @@ TEST(TcpSack, AgreesWithTheDefinitionsOverRandomTransfers) {
                             ASSERT_EQ(out.segments, gone);
                             ASSERT_EQ(out.recovered,
                                       before != RecoveryPhase::open && !seq_before(a.ack, point));
-                            if (gone != 0) {
-                                model.head_again = !model.entries.empty() && model.entries[0].retrans;
-                                model.head_again_nxt = f.nxt;
-                            }
                         }
                         // What the blocks say, by the definitions.
                         std::uint64_t newly = 0;
@@ -543,44 +601,50 @@ TEST(TcpSack, AgreesWithTheDefinitionsOverRandomTransfers) {
                                 if (!e.sacked && seq_at_or_before(block.left, e.seq) &&
                                     seq_at_or_before(e.seq + e.len, block.right)) {
                                     e.sacked = true;
+                                    e.lost = e.retrans = false;
                                     newly += e.len;
                                 }
                         }
-                        if (newly != 0 && model.head_again && !model.entries.empty()) {
-                            Model::Entry& h = model.entries[0];
-                            const std::uint32_t high = model.highest(f.una);
-                            if (h.retrans && model.lost()[0] && seq_before(model.head_again_nxt, high) &&
-                                high - model.head_again_nxt > 2 * kMss) {
-                                h.retrans = false;
-                                model.head_again = false;
-                            }
-                        }
-                        const SackOutcome out = f.board.on_sack(f.head(), a.blocks, a.ack, f.una, f.nxt);
+                        const SackOutcome out =
+                            f.board.on_sack(f.head(), a.blocks, a.ack, f.una, f.nxt, f.delivered());
                         ASSERT_EQ(out.newly_sacked, newly) << "seed " << seed << " step " << step;
                         ASSERT_EQ(out.invalid, 0u);
                         ASSERT_EQ(f.board.dsacks(), dsacks);
+                        if (out.reordered != 0) f.rack.reordered(out.reordered, kMss);
+                        if (f.rack.take_advanced()) {
+                            const Usec window =
+                                f.rack.window(f.min_rtt, Usec(1000), f.board.phase() != RecoveryPhase::open,
+                                              f.board.sacked_segments());
+                            const LossOutcome found =
+                                f.board.find_lost(f.head(), f.rack, window, Usec(f.now));
+                            ASSERT_FALSE(found.more);
+                            model.find(f.rack, window, f.now);
+                        }
                         check(step);
                     }
                     break;
                 }
                 default:
+                    f.now += random() % 50;
                     if (random() % 60 == 0 && !f.segments.empty()) {
-                        const bool drop = random() % 2 == 0;
-                        f.rto(drop);
+                        const bool all = random() % 2 == 0;
+                        f.rto(all);
+                        const bool reneged = model.entries[0].sacked;
                         for (Model::Entry& e : model.entries) {
-                            if (drop) e.sacked = false;
-                            if (!e.sacked) {
-                                e.timed_out = true;
-                                e.retrans = false;
-                            }
+                            if (reneged) e.sacked = false;
+                            if (e.sacked) continue;
+                            if (!reneged && !all && &e != &model.entries[0] &&
+                                f.rack.remaining(Usec(e.sent), Usec(0), Usec(f.now)) > 0)
+                                continue;
+                            e.lost = true;
+                            e.retrans = false;
                         }
-                        model.head_again = false;
                     }
             }
-            if (f.board.loss_found() && random() % 2 == 0) f.board.enter_recovery(f.una, f.nxt);
+            if (f.board.phase() == RecoveryPhase::open && f.board.lost_segments() != 0 && random() % 2 == 0)
+                f.recover();
             for (unsigned n = random() % 3; n > 0; n--) {
                 Seg* s = f.board.next_to_retransmit(f.head());
-                if (s == nullptr && random() % 4 == 0) s = f.board.next_to_rescue(f.head());
                 if (s == nullptr) break;
                 for (std::size_t i = 0; i < f.segments.size(); i++)
                     if (f.segments[i] == s) {
@@ -613,12 +677,13 @@ TEST(TcpSack, ALargeWindowWithLossCostsAFewStepsForEachAck) {
             auto blocks = receiver.arrive(packet.left, packet.right - packet.left);
             if (blocks.size() > 3) blocks.resize(3);  // beside timestamps
             if (receiver.next != f.una) f.ack(receiver.next);
-            f.board.on_sack(f.head(), blocks, receiver.next, f.una, f.nxt);
+            f.board.on_sack(f.head(), blocks, receiver.next, f.una, f.nxt, f.delivered());
+            f.find();
             acks++;
         };
         for (const SackBlock& packet : arriving) {
             arrive(packet);
-            if (f.board.loss_found()) f.board.enter_recovery(f.una, f.nxt);
+            if (f.board.phase() == RecoveryPhase::open && f.board.lost_segments() != 0) f.recover();
         }
         // The first retransmission is lost again, so the others fill holes far behind SND.UNA.
         bool first = true;
@@ -631,6 +696,72 @@ TEST(TcpSack, ALargeWindowWithLossCostsAFewStepsForEachAck) {
         EXPECT_GT(f.board.retrans_segments() + (f.segments.empty() ? 1u : 0u), 0u);
         EXPECT_LE(g_steps, 12 * (acks + kCount)) << "acks " << acks;
     }
+}
+
+// A peer may report what it likes, in any order. However many segments are under way, one ACK makes the
+// sender pass a bounded number of them, and what it reports is believed all the same, after a few more ACKs.
+TEST(TcpSack, ReportsThatJumpAboutCostABoundedWalk) {
+    constexpr int kCount = 60'000;
+    constexpr long kBound = Board::kMostSteps + 64;
+    Flight f;
+    f.send(kCount, 48);
+    long most = 0;
+    const auto costs = [&](auto&& call) {
+        g_steps = 0;
+        call();
+        most = std::max(most, g_steps);
+    };
+    std::mt19937 random(5);
+    for (int i = 0; i < 2000; i++) {
+        // One far to the right, one far to the left, two anywhere; of single bytes, of parts, of whole
+        // segments.
+        const auto any = [&](int from, int to) {
+            const int n = from + static_cast<int>(random() % static_cast<unsigned>(to - from));
+            const std::uint32_t cut = i % 3 == 0 ? 1 : 0;
+            return SackBlock{f.at(n) + cut, f.at(n + 1)};
+        };
+        const std::vector<SackBlock> blocks{any(kCount - 100, kCount), any(1, 100), any(100, kCount),
+                                            any(100, kCount)};
+        costs([&] { f.sack(blocks); });
+        costs([&] { f.find(); });
+        if (f.board.phase() == RecoveryPhase::open && f.board.lost_segments() != 0) f.recover();
+    }
+    EXPECT_LE(most, 4 * kBound) << "for four blocks";
+    // The same report again and again is marked in the end.
+    most = 0;
+    const Seg* last = f.segments[kCount - 3];
+    for (int i = 0; i < 100 && !(last->flags & kSacked); i++)
+        costs([&] { f.sack({f.block(kCount - 3, kCount - 2)}); });
+    EXPECT_TRUE(last->flags & kSacked);
+    EXPECT_LE(most, kBound);
+}
+
+// The same for the look for what to send again, and for what of that is lost.
+TEST(TcpSack, TheLooksForWhatIsLostAreBounded) {
+    constexpr int kCount = 60'000;
+    Flight f;
+    f.send(kCount, 48);
+    f.now += 100;
+    f.rto();
+    for (int i = 0; i < kCount; i++)
+        if (i != kCount - 1000) f.resend(f.segments[static_cast<std::size_t>(i)]);
+    long most = 0;
+    Seg* found = nullptr;
+    for (int i = 0; i < 100 && found == nullptr; i++) {
+        g_steps = 0;
+        found = f.board.next_to_retransmit(f.head());
+        most = std::max(most, g_steps);
+    }
+    EXPECT_EQ(found, f.segments[kCount - 1000]) << "in the end";
+    f.resend(found);
+    f.resend(f.segments[7]);
+    for (int i = 0; i < 200; i++) {
+        g_steps = 0;
+        f.sack({f.block(kCount - 1000 + i % 2 * 500, kCount - 999 + i)});
+        f.find();
+        most = std::max(most, g_steps - f.board.kMostSteps);
+    }
+    EXPECT_LE(most, Board::kMostSteps + 600);
 }
 
 }  // namespace

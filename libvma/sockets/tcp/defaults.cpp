@@ -52,6 +52,7 @@ tcp::Options read_defaults(int fd) noexcept {
         clock::Msec(std::clamp<long>(os::sysctl("ipv4/tcp_invalid_ratelimit", 500), 0, INT_MAX));
     o.retries2 = static_cast<unsigned>(os::sysctl("ipv4/tcp_retries2", 15));
     o.sack = os::sysctl("ipv4/tcp_sack", 1) != 0;
+    o.slow_start_after_idle = os::sysctl("ipv4/tcp_slow_start_after_idle", 1) != 0;
     o.window_scaling = params.window_scaling == -2 ? os::sysctl("ipv4/tcp_window_scaling", 1) != 0
                                                    : params.window_scaling >= 0;
     o.timestamps = params.tcp_timestamp_option == 2 ? os::sysctl("ipv4/tcp_timestamps", 1) != 0

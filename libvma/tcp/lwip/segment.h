@@ -69,12 +69,13 @@ class Segment : tcp_seg {
         p->len = p->tot_len = static_cast<std::uint16_t>(p->len + length);
     }
 
-    // Marks for the scoreboard, in three bits of lwIP's flags that are free.
-    static constexpr std::uint8_t kMarks[] = {0x20, 0x40, 0x80};
+    // Marks for the scoreboard, in bits of lwIP's flags that are free. The fourth says of a SYN that it
+    // offers SACK; a SYN has no marks.
+    static constexpr std::uint8_t kMarks[] = {0x20, 0x40, 0x80, 0x10};
     std::uint8_t marks() const noexcept { return flags; }
     void set_marks(std::uint8_t marks) noexcept { flags = marks; }
-    // When it was sent first, in microseconds that wrap. Kept where lwIP has an acknowledgement number: each
-    // frame gets a fresh one of those, and nothing reads the segment's.
+    // When it was sent for the last time, in microseconds that wrap. Kept where lwIP has an acknowledgement
+    // number: each frame gets a fresh one of those, and nothing reads the segment's.
     Usec sent() const noexcept { return Usec(tcphdr->ackno); }
     void set_sent(Usec at) noexcept { tcphdr->ackno = at.count(); }
 

@@ -137,7 +137,7 @@ void Receiver::acknowledged(std::uint32_t bytes, bool handshake) noexcept {
     t.sender.acked(t.pcb->snd_una());
     t.route.clear_soft_error();
     const Time now = t.acceptance.last_rx();
-    t.timers.rto_at = t.pcb->unacked() != nullptr ? now + t.recovery.rto() : kNoTime;
+    t.timers.rto_at = t.pcb->unacked() != nullptr ? now + t.recovery.wait_after_ack() : kNoTime;
     if (handshake) t.opening.measure(now);
     if (handshake && !t.origin.passive()) t.acks.opened(now);
     t.route.confirm();

@@ -3,12 +3,12 @@
 //
 // One type holds all algorithms, because a program changes the algorithm of a live connection
 // (TCP_CONGESTION) and because a switch over an enum costs less per ACK than a virtual call. Loss recovery is
-// not here: the scoreboard (scoreboard.h) tells what is lost and how much is on its way (pipe); a connection
-// sends while pipe is below cwnd. So the window itself never has to be inflated by duplicate ACKs and
-// deflated by partial ones, as RFC 6582 describes it for senders that compare cwnd with everything
-// unacknowledged: it is ssthresh from the first moment of a recovery to its end, with and without SACK.
+// not here: the scoreboard (scoreboard.h) tells how much is on its way (pipe), RACK (rack.h) what is lost,
+// and PRR (prr.h) what the window is while it shrinks. A connection sends while pipe is below cwnd. So the
+// window never has to be inflated by duplicate ACKs and deflated by partial ones, as RFC 6582 describes it.
 //
-// Windows are in bytes.
+// The rules are those of the kernel (tcp_cubic.c, tcp_cong.c): what slow start and CUBIC add, when HyStart
+// ends slow start, what a loss and a pause leave. Windows are in bytes there where the kernel has segments.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace vma::tcp {
 
 enum class CongestionAlgorithm : std::uint8_t {
     newreno,  // RFC 5681 with byte counting (RFC 3465)
-    cubic,    // RFC 9438, slow start left by HyStart++ (RFC 9406)
+    cubic,    // RFC 9438, slow start left by HyStart
     none,     // no congestion window: the peer's window alone limits, for networks that do not lose
 };
 
@@ -58,83 +58,73 @@ class Congestion {
     }
     std::uint32_t ssthresh() const noexcept { return ssthresh_; }
     bool in_slow_start() const noexcept { return cwnd_ < ssthresh_; }
-    bool in_recovery() const noexcept { return phase_ == Phase::recovery; }
-
-    // A round trip was measured (RTT of one segment, not smoothed). Before on_ack() of the same ACK. Only
-    // HyStart++ needs it; without samples slow start ends by loss.
-    void on_rtt_sample(Usec rtt) noexcept;
-
-    // An ACK advanced SND.UNA. `acked`: by how many bytes. `flight`: bytes outstanding (SND.NXT - SND.UNA)
-    // before it. `app_limited`: the window was not what held the sender back. `srtt`: smoothed round trip,
-    // 0 when unknown. During a fast recovery the window does not grow.
-    void on_ack(std::uint32_t acked, std::uint32_t flight, bool app_limited, Usec srtt, Time now) noexcept;
-
-    // Loss was found by SACK or duplicate ACKs: fast recovery begins and the window shrinks. `flight` as in
-    // on_ack(). Does nothing in a recovery or after a timeout until on_recovery_exit(), so a window of data
-    // costs one reduction.
-    void on_loss_event(std::uint32_t flight, Time now) noexcept;
-
-    // Everything that was outstanding when the recovery began, or the timer expired, is acknowledged.
-    void on_recovery_exit() noexcept;
-
-    // The retransmission timer expired: one segment, and slow start to the new threshold (RFC 5681 section
-    // 3.1). `first_time`: false when it expires again for the same segment, which must not halve the
-    // threshold again.
-    void on_rto(std::uint32_t flight, bool first_time, Time now) noexcept;
-
-    // The last recovery or timeout was not caused by loss (Eifel, D-SACK, F-RTO): back to the state before.
-    // Does nothing when there is nothing to undo.
-    void on_spurious() noexcept;
-
-    // To be called before sending when nothing was in flight for `idle`: the window decays by half for
-    // each retransmission timeout, down to the restart window (RFC 5681 section 4.1, RFC 2861 as the kernel
-    // has it).
-    void after_idle(Nsec idle, Usec rto) noexcept;
-
-  private:
-    enum class Phase : std::uint8_t { open, recovery, timeout };
-
-    // RFC 9438's variables; windows in segments.
-    struct Cubic {
-        double w_max = 0;       // where the window was at the last reduction
-        double w_est = 0;       // what Reno would have by now
-        double cwnd_prior = 0;  // the window before the last reduction
-        double k = 0;           // seconds until the curve reaches w_max
-        Time epoch_start;       // kNoTime: the epoch begins with the next ACK in congestion avoidance
-        Time last_ack;
-        bool fresh_curve = true;  // no reduction by loss before this epoch: K is 0 (sections 4.8 and 4.10)
-    };
-    // RFC 9406's variables. A round ends when what was outstanding at its beginning is acknowledged.
-    struct HyStart {
-        std::uint32_t round_bytes = 0;  // still to be acknowledged in this round
-        Usec last_round_min = Usec::max();
-        Usec this_round_min = Usec::max();
-        Usec css_baseline = Usec::max();
-        std::uint8_t samples = 0;
-        std::uint8_t css_rounds = 0;
-        bool in_css = false;
-    };
-    struct Undo {
-        bool valid = false;
-        std::uint32_t cwnd = 0;
-        std::uint32_t ssthresh = 0;
-        Cubic cubic;
-    };
-
-    void save() noexcept;
-    void reduce(std::uint32_t flight) noexcept;
-    void slow_start(std::uint32_t acked, std::uint32_t flight) noexcept;
-    void hystart_round(std::uint32_t acked, std::uint32_t flight) noexcept;
-    void avoid_reno(std::uint32_t acked) noexcept;
-    void avoid_cubic(std::uint32_t acked, Usec srtt, Time now) noexcept;
-    void grow(double bytes) noexcept;
-    std::uint32_t initial_window() const noexcept;
-    bool hystart_on() const noexcept {
-        return algorithm_ == CongestionAlgorithm::cubic && ssthresh_ == kNoThreshold;
+    std::uint32_t initial_window() const noexcept {
+        return initial_ != 0 ? initial_ : kInitialSegments * mss_;
     }
 
+    // A round trip was measured (RTT of one segment, not smoothed), by an ACK of what was sent once. Before
+    // on_ack() of the same ACK. `una`, `nxt`: SND.UNA after the ACK, SND.NXT; `srtt`: smoothed round trip.
+    // For HyStart: an ACK train, or a delay that rises, ends slow start before loss does.
+    void on_rtt_sample(Usec rtt, std::uint32_t una, std::uint32_t nxt, Usec srtt, Time now) noexcept {
+        if (algorithm_ == CongestionAlgorithm::cubic) hystart(rtt, una, nxt, srtt, now);
+    }
+
+    // An ACK advanced SND.UNA, and no reduction is under way: the window may grow. `acked`: bytes that have
+    // arrived, as the ACK says. `limited`: the window is what holds the sender back.
+    void on_ack(std::uint32_t acked, bool limited, Time now) noexcept;
+
+    // The window is to shrink, for a loss or a mark of congestion. Returns the new threshold; PRR leads there
+    // by set_window().
+    std::uint32_t begin_reduction() noexcept;
+    void set_window(std::uint32_t bytes) noexcept { cwnd_ = std::min(std::max(bytes, mss_), kUnlimited); }
+    // The reduction is over: the window is the threshold.
+    void end_reduction() noexcept { cwnd_ = std::min(ssthresh_, kUnlimited); }
+
+    // The retransmission timer expired: a segment more than what is on its way, and slow start to the new
+    // threshold (RFC 5681 section 3.1). `pipe`: bytes on their way. `reduce`: not reduced for these losses
+    // yet.
+    void on_rto(std::uint32_t pipe, bool reduce) noexcept;
+
+    // The last reduction was not caused by loss (Eifel, D-SACK, F-RTO): back to the window before.
+    // Does nothing when there is nothing to undo.
+    void on_spurious() noexcept;
+    // From here on there is nothing to undo.
+    void keep_reduction() noexcept { prior_window_ = 0; }
+
+    // To be called before sending when nothing was in flight for `idle`. The window decays by half for each
+    // retransmission timeout, down to the restart window (RFC 5681 section 4.1, RFC 2861 as the kernel has
+    // it); not so without `slow_start` (net.ipv4.tcp_slow_start_after_idle).
+    void after_idle(Nsec idle, Usec rto, bool slow_start) noexcept;
+    // The program has not filled the window for long: it is `bytes` from now on.
+    void not_filled(std::uint32_t bytes) noexcept;
+
+  private:
+    // Windows in segments.
+    struct Cubic {
+        double w_max = 0;   // where the window was at the last reduction; 0: there was none
+        double origin = 0;  // where the curve is flat
+        double k = 0;       // seconds until then
+        double reno = 0;    // what Reno would have by now
+        Usec delay_min{};   // the shortest round trip; 0: none
+        Time epoch;         // when the curve began; kNoTime: with the next ACK in congestion avoidance
+    };
+    // A round ends when what was outstanding at its beginning is acknowledged.
+    struct HyStart {
+        std::uint32_t end = 0;  // of the round
+        Time began, last_ack;
+        Usec least = Usec::max();  // round trip in this round
+        std::uint8_t samples = 0;
+        bool found = false;  // slow start has ended by it
+    };
+
+    void hystart(Usec rtt, std::uint32_t una, std::uint32_t nxt, Usec srtt, Time now) noexcept;
+    std::uint32_t slow_start(std::uint32_t acked) noexcept;
+    void avoid_reno(std::uint32_t acked) noexcept;
+    void avoid_cubic(std::uint32_t acked, Time now) noexcept;
+    void grow(double bytes) noexcept;
+    std::uint32_t current_threshold() const noexcept;
+
     CongestionAlgorithm algorithm_ = CongestionAlgorithm::newreno;
-    Phase phase_ = Phase::open;
     bool untouched_ = true;      // no ACK, no loss yet
     std::uint32_t mss_ = 536;    // what a host must assume (RFC 9293 section 3.7.1)
     std::uint32_t initial_ = 0;  // as given to init(); 0: ten segments
@@ -144,7 +134,7 @@ class Congestion {
     double fraction_ = 0;        // of a byte of window
     Cubic cubic_;
     HyStart hystart_;
-    Undo undo_;
+    std::uint32_t prior_window_ = 0, prior_threshold_ = 0;  // of the last reduction; 0: nothing to undo
 };
 
 }  // namespace vma::tcp

@@ -1,17 +1,24 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What of the data in flight has arrived, what is lost, and what to send again: the scoreboard of RFC 6675,
-// and for a peer without SACK what NewReno (RFC 6582) makes of duplicate ACKs.
+// What of the data in flight has arrived, what is lost, and what to send again: the scoreboard of RFC 2018
+// and RFC 6675, on which RACK (rack.h) finds what is lost; and for a peer without SACK what NewReno (RFC
+// 6582) makes of duplicate ACKs.
 //
 // The marks live in the segments, which belong to somebody else (lwIP's list of unacknowledged segments): a
 // list in the order of sequence numbers that one can only walk forwards. Walking all of it for every ACK
-// would be quadratic in the window, so sums are kept as marks change and four pointers into the list say
-// where work left off:
+// would be quadratic in the window, so sums are kept as marks change and pointers into the list say where
+// work left off:
 //   highest_   the last segment reported by SACK; new reports usually begin there
 //   cursor_    the last one found elsewhere, where retransmissions fill holes one after the other
-//   edge_      everything before it is sacked or lost; with the count of what is sacked from it on
+//   edge_      everything before it is sacked, lost, or sent again
+//   again_     nothing before it was sent again and is on its way
 //   resend_    nothing before it needs to be sent again
-// A block that the previous ACK carried already is not looked at again. So a segment is passed about once by
-// each pointer; only a peer whose reports jump about makes one ACK cost a walk through the list.
+// What was sent once lies in the order of its times, so RACK looks from edge_ on until a segment is too
+// young. Retransmissions lie in that order, too, until one is lost and leaves behind later ones; from then on
+// RACK looks at all of them, but only when the oldest may be due. A block that the previous ACK carried
+// already is not looked at again. So a segment is passed about once by each pointer. A peer whose reports
+// jump about would make each ACK cost a walk through the list; so an ACK has kMostSteps segments to pass that
+// it does not change. What it reports beyond that is left to later ACKs, for which the walk goes on where it
+// ended: reports are advice, and a segment that is not marked costs at most a needless retransmission.
 //
 // The counts treat a segment as one: sacked when all of it is, acknowledged when all of it is. Whoever
 // changes the list must tell: on_cumulative_ack() before segments go from its front, on_split() after one has
@@ -24,7 +31,9 @@
 #include <cstdint>
 #include <span>
 
+#include "libvma/tcp/recovery/rack.h"
 #include "libvma/tcp/sequence.h"
+#include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
 
@@ -37,39 +46,58 @@ struct SackBlock {
 
 // What an ACK's SACK option changed.
 struct SackOutcome {
-    std::uint32_t newly_sacked = 0;  // bytes
-    std::uint32_t newly_lost = 0;    // bytes, also of retransmissions that were lost themselves
-    unsigned dsacks = 0;             // blocks that report duplicates (RFC 2883): 0 or 1
-    unsigned invalid = 0;            // blocks that were ignored
+    std::uint32_t newly_sacked = 0;   // bytes
+    unsigned dsacks = 0;              // blocks that report duplicates (RFC 2883): 0 or 1
+    std::uint32_t duplicate_end = 0;  // where that ends
+    unsigned invalid = 0;             // blocks that were ignored
+    // How far before the end of what had been reported a segment lies that was sent once and arrived now:
+    // bytes.
+    std::uint32_t reordered = 0;
+    bool original = false;  // one of them was sent once, before recovery_point()
 };
+
+enum class RecoveryPhase : std::uint8_t { open, recovery, timeout };
 
 // What a cumulative ACK covered.
 struct AckOutcome {
     std::uint32_t bytes = 0;      // of whole segments
     std::uint32_t delivered = 0;  // of these, what no SACK had reported
     unsigned segments = 0;
-    bool retransmitted = false;  // one of them was sent more than once: no round trip may be measured (Karn)
-    bool recovered = false;      // ended the recovery, or the time after a timeout
-    bool partial = false;        // within a recovery, not its end
-    bool reneged = false;        // the peer had reported the next segment and yet does not acknowledge it
+    bool retransmitted = false;   // one of them was sent more than once: no round trip may be measured (Karn)
+    bool recovered = false;       // ended the recovery, or the time after a timeout
+    bool reneged = false;         // the peer had reported the next segment and yet does not acknowledge it
+    std::uint32_t reordered = 0;  // as in SackOutcome
+    bool original = false;        // as there
+    RecoveryPhase was = RecoveryPhase::open;  // before it
 };
 
-enum class RecoveryPhase : std::uint8_t { open, recovery, timeout };
+// What RACK made of an ACK, or of the time that has passed.
+struct LossOutcome {
+    std::uint32_t lost = 0;       // bytes
+    bool retransmission = false;  // some of them had been sent again
+    bool more = false;            // not all could be looked at
+    Usec wait{};                  // until more may be lost; 0: nothing is waited for
+};
 
 // `Access` says how to reach a segment:
 //   using Segment = ...;
 //   static Segment* next(const Segment*);           // nullptr after the last
 //   static std::uint32_t seq(const Segment*);       // first sequence number, host byte order
 //   static std::uint32_t len(const Segment*);       // sequence numbers it takes, with SYN and FIN; not 0
+//   static Usec sent(const Segment*);               // when it was sent for the last time
 //   static std::uint8_t flags(const Segment*);
-//   static void set_flags(Segment*, std::uint8_t);  // only the three bits below are changed
-//   static constexpr std::uint8_t kSacked, kLost, kRetransmitted;
+//   static void set_flags(Segment*, std::uint8_t);  // only the four bits below are changed
+//   static constexpr std::uint8_t kSacked, kLost;
+//   static constexpr std::uint8_t kRetransmitted;   // sent again, and that is on its way or has arrived
+//   static constexpr std::uint8_t kResent;          // was ever sent again
 // `head` is always the first unacknowledged segment, nullptr when there is none.
 template <class Access>
 class Scoreboard {
   public:
     using Segment = typename Access::Segment;
     static constexpr unsigned kDupThresh = 3;  // RFC 5681, RFC 6675
+    // Segments that one ACK, or one look for what to send again, may pass without a change.
+    static constexpr unsigned kMostSteps = 1024;
 
     // `sack`: whether both sides offered SACK. `mss`: bytes of a full segment. `first`: the initial sequence
     // number.
@@ -113,30 +141,43 @@ class Scoreboard {
     // What SND.UNA must reach for the recovery to end.
     std::uint32_t recovery_point() const noexcept { return recovery_point_; }
 
-    // True when something is lost and no recovery is under way: the moment for enter_recovery() and
-    // Congestion::on_loss_event().
-    bool loss_found() const noexcept { return phase_ == RecoveryPhase::open && counts_.lost_segments != 0; }
-
-    void enter_recovery(std::uint32_t una, std::uint32_t nxt) noexcept {
-        phase_ = RecoveryPhase::recovery;
-        recovery_point_ = nxt;
-        begin_undo(una);
+    // Nothing is missing, and nothing was.
+    bool calm() const noexcept {
+        return phase_ == RecoveryPhase::open &&
+               (counts_.sacked_segments | counts_.lost_segments | counts_.retrans_segments | dupacks_) == 0;
     }
 
-    // Takes an acceptable ACK's SACK blocks, in their order, after on_cumulative_ack() and the freeing that
-    // follows. `ack`: the ACK's own acknowledgement number, before SND.UNA when it was overtaken; `una`,
-    // `nxt`: SND.UNA and SND.NXT. Blocks that no receiver may send are ignored and counted.
+    void enter_recovery(std::uint32_t nxt) noexcept {
+        phase_ = RecoveryPhase::recovery;
+        recovery_point_ = nxt;
+    }
+    // After a timeout new data is sent, to see whether it was spurious (F-RTO).
+    void move_recovery_point(std::uint32_t nxt) noexcept { recovery_point_ = nxt; }
+
+    // Takes an acceptable ACK's SACK blocks, in their order, after on_cumulative_ack(). `ack`: the ACK's own
+    // acknowledgement number, before SND.UNA when it was overtaken; `una`, `nxt`: SND.UNA and SND.NXT. Blocks
+    // that no receiver may send are ignored and counted. delivered(segment, flags) hears of each segment that
+    // is reported for the first time.
+    template <class Delivered>
     SackOutcome on_sack(Segment* head, std::span<const SackBlock> blocks, std::uint32_t ack,
-                        std::uint32_t una, std::uint32_t nxt) noexcept {
+                        std::uint32_t una, std::uint32_t nxt, Delivered&& delivered) noexcept {
         SackOutcome out;
         if (!sack_) return out;
         blocks = blocks.first(std::min(blocks.size(), kMaxBlocks));
         SackBlock seen[kMaxBlocks];
         std::size_t seen_count = 0;
+        steps_left_ = kMostSteps;
+        const std::uint32_t top = highest_sacked(una);
+        const auto mark = [&](Segment* segment) {
+            const std::uint8_t flags = Access::flags(segment);
+            if (!(flags & Access::kResent)) note_original(segment, top, out);
+            delivered(segment, flags);
+        };
         for (std::size_t i = 0; i < blocks.size(); i++) {
             const SackBlock block = blocks[i];
             if (i == 0 && is_dsack(blocks, ack, nxt)) {
                 out.dsacks++;
+                out.duplicate_end = block.right;
                 note_dsack(block);
                 continue;
             }
@@ -148,16 +189,26 @@ class Scoreboard {
                 if (!late) out.invalid++;  // late: of an ACK that was overtaken, and acknowledged since
                 continue;
             }
-            out.newly_sacked += mark_new_parts(head, block);
-            seen[seen_count++] = block;
+            out.newly_sacked += mark_new_parts(head, block, mark);
+            if (steps_left_ != 0) seen[seen_count++] = block;
         }
         std::copy_n(seen, seen_count, cache_);
         cached_ = static_cast<std::uint8_t>(seen_count);
         invalid_ += out.invalid;
-        if (out.newly_sacked != 0) {
-            out.newly_lost += advance_edge(head);
-            out.newly_lost += find_lost_retransmission(head);
-        }
+        return out;
+    }
+
+    // What is lost by now (RACK), with SACK: what was sent before something that has arrived, and long enough
+    // ago. At most kMostSteps segments are passed; the next call goes on.
+    LossOutcome find_lost(Segment* head, const Rack& rack, Usec window, Usec now) noexcept {
+        LossOutcome out;
+        unsigned steps = kMostSteps;
+        find_lost_originals(head, rack, window, now, steps, out);
+        out.more = steps == 0;
+        steps = std::min(steps, kMostAgain);
+        if (counts_.retrans_segments != 0) find_lost_again(head, rack, window, now, steps, out);
+        out.more = out.more || steps == 0;
+        if (out.more) out.wait = std::max(out.wait, Usec(1));
         return out;
     }
 
@@ -179,47 +230,42 @@ class Scoreboard {
     }
 
     // SND.UNA moves to `una`. Called before the segments that this acknowledges are freed; their counts go.
-    // `nxt`: SND.NXT.
-    AckOutcome on_cumulative_ack(Segment* head, std::uint32_t una, std::uint32_t nxt) noexcept {
+    // delivered(segment, flags) hears of each that no SACK had reported. `next` becomes the first segment
+    // that stays.
+    template <class Delivered>
+    [[gnu::always_inline]] AckOutcome on_cumulative_ack(Segment* head, std::uint32_t una, Segment*& next,
+                                                        Delivered&& delivered) noexcept {
         AckOutcome out;
+        out.was = phase_;
         Segment* segment = head;
-        const bool hole_first = head != nullptr;
         const std::uint32_t first_len = head == nullptr ? 0 : Access::len(head);
+        const bool plain = highest_ == nullptr && phase_ == RecoveryPhase::open;
+        const std::uint32_t top = highest_ != nullptr ? end(highest_) : una - kMaxWindow;
         for (; segment != nullptr && seq_at_or_before(end(segment), una); segment = Access::next(segment)) {
             const std::uint8_t flags = Access::flags(segment);
             const std::uint32_t len = Access::len(segment);
             out.bytes += len;
             out.segments++;
-            if (flags & Access::kSacked) {
-                // Before the edge they were taken off its counts when it passed.
-                if (edge_ == nullptr || edge_ == segment || edge_passed_by_ack_) take_from_edge(len);
-            } else {
+            if (!(flags & Access::kSacked)) {
                 out.delivered += len;
+                if (flags & Access::kResent)
+                    out.retransmitted = true;
+                else if (!plain)
+                    note_original(segment, top, out);
+                delivered(segment, flags);
             }
-            // A timeout takes the mark off, and so does finding a retransmission lost.
-            if ((flags & (Access::kRetransmitted | Access::kLost)) || phase_ == RecoveryPhase::timeout)
-                out.retransmitted = true;
-            uncount(flags, len);
-            if (segment == edge_) edge_passed_by_ack_ = true;
-            if (segment == highest_) highest_ = nullptr;
-            if (segment == cursor_) cursor_ = nullptr;
-            if (segment == resend_) resend_ = nullptr;
-            if (segment == rescue_) rescue_ = nullptr;
+            if (flags & kAnyMark) uncount(flags, len);
         }
-        if (edge_passed_by_ack_) {
-            edge_ = nullptr;  // from here on: the first segment
-            edge_passed_by_ack_ = false;
-        }
+        next = segment;
+        if (out.segments != 0) drop_pointers(una);
         drop_old_cache(una);
-        if (out.segments != 0) {
-            if (!sack_ && hole_first) {
-                // The hole and what had arrived behind it.
-                const std::uint32_t behind = out.bytes - std::min(out.bytes, first_len);
-                counts_.reno_bytes -= std::min(counts_.reno_bytes, behind);
-                if (phase_ != RecoveryPhase::recovery) counts_.reno_bytes = 0;
-                dupacks_ = phase_ == RecoveryPhase::recovery ? counts_.reno_bytes / mss_ : 0;
-            }
-            head_sent_again(segment, nxt);
+        if (out.segments != 0 && !sack_) {
+            // The hole and what had arrived behind it.
+            const std::uint32_t behind = out.bytes - std::min(out.bytes, first_len);
+            out.delivered = std::max(out.bytes - std::min(out.bytes, counts_.reno_bytes), first_len);
+            counts_.reno_bytes -= std::min(counts_.reno_bytes, behind);
+            if (phase_ != RecoveryPhase::recovery) counts_.reno_bytes = 0;
+            dupacks_ = phase_ == RecoveryPhase::recovery ? counts_.reno_bytes / mss_ : 0;
         }
         if (phase_ != RecoveryPhase::open) {
             if (!seq_before(una, recovery_point_)) {
@@ -229,7 +275,6 @@ class Scoreboard {
                 counts_.reno_bytes = 0;
                 out.recovered = true;
             } else if (out.segments != 0) {
-                out.partial = true;
                 // RFC 6582 section 3.2 step 3: what begins now is missing too.
                 if (!sack_ && phase_ == RecoveryPhase::recovery && segment != nullptr) mark_lost(segment);
             }
@@ -248,110 +293,114 @@ class Scoreboard {
         if (counts_.lost_segments == counts_.lost_retrans_segments) return nullptr;
         Segment* segment = resend_ == nullptr ? head : resend_;
         constexpr std::uint8_t mask = Access::kLost | Access::kRetransmitted | Access::kSacked;
-        while (segment != nullptr && (Access::flags(segment) & mask) != Access::kLost)
+        unsigned steps = 0;
+        while (segment != nullptr && (Access::flags(segment) & mask) != Access::kLost) {
             segment = Access::next(segment);
+            if (++steps == kMostSteps) break;
+        }
         resend_ = segment;
-        return segment;
+        return steps < kMostSteps ? segment : nullptr;
     }
 
-    // When nothing is known to be lost and there is no new data to send: a segment below the highest reported
-    // one that is neither reported nor sent again (RFC 6675 section 4, NextSeg rule 3). For use in a recovery
-    // only.
-    Segment* next_to_rescue(Segment* head) noexcept {
-        if (phase_ != RecoveryPhase::recovery || highest_ == nullptr) return nullptr;
-        constexpr std::uint8_t mask = Access::kRetransmitted | Access::kSacked;
-        Segment* segment = edge_ == nullptr ? head : edge_;
-        if (rescue_ != nullptr && seq_before(Access::seq(segment), Access::seq(rescue_))) segment = rescue_;
-        while (segment != nullptr && seq_before(Access::seq(segment), Access::seq(highest_)) &&
-               (Access::flags(segment) & mask) != 0)
-            segment = Access::next(segment);
-        if (segment == nullptr || !seq_before(Access::seq(segment), Access::seq(highest_))) return nullptr;
-        rescue_ = segment;
-        return segment;
-    }
-
-    // `segment` was sent again, for whatever reason, when SND.NXT was `nxt`. (Sent more than once: it is
-    // enough to call this each time.)
-    void on_retransmitted(Segment* head, Segment* segment, std::uint32_t nxt) noexcept {
+    // `segment`, which is lost, was sent again.
+    void on_retransmitted(Segment* segment) noexcept {
         const std::uint8_t flags = Access::flags(segment);
         const std::uint32_t len = Access::len(segment);
         undo_bytes_ += len;
         undo_possible_ = true;
-        if (!(flags & (Access::kSacked | Access::kRetransmitted))) {
-            Access::set_flags(segment, flags | Access::kRetransmitted);
-            counts_.retrans_bytes += len;
-            counts_.retrans_segments++;
-            if (flags & Access::kLost) counts_.lost_retrans_segments++;
+        Access::set_flags(segment, flags | Access::kRetransmitted | Access::kResent);
+        if (flags & (Access::kSacked | Access::kRetransmitted)) return;
+        if (counts_.retrans_segments == 0) {
+            again_.scan = nullptr;
+            again_.first = segment;
+            again_.end = end(segment);
+            again_.mixed = false;
+        } else if (seq_before(Access::seq(segment), again_.end)) {
+            if (!again_.mixed) again_.oldest_known = false;
+            again_.mixed = true;
+            if (again_.first != nullptr && seq_before(Access::seq(segment), Access::seq(again_.first)))
+                again_.first = segment;
+        } else {
+            again_.end = end(segment);
         }
-        if (segment == head) {
-            head_again_ = true;
-            head_again_nxt_ = nxt;
-        }
+        counts_.retrans_bytes += len;
+        counts_.retrans_segments++;
+        if (flags & Access::kLost) counts_.lost_retrans_segments++;
+    }
+    // `segment`, which may have arrived, was sent again as a tail loss probe. Nothing counts it, but a round
+    // trip must not be measured by it.
+    void on_probed(Segment* segment) noexcept {
+        Access::set_flags(segment, Access::flags(segment) | Access::kResent);
     }
 
-    // The retransmission timer expired: everything not reported by SACK is lost, and what was sent again is
-    // lost as well. `drop_sacked`: forget the reports too, as the peer may have thrown that data away (RFC
-    // 2018 section 8).
-    void on_rto(Segment* head, std::uint32_t una, std::uint32_t nxt, bool drop_sacked = true) noexcept {
-        const bool first = phase_ == RecoveryPhase::open;
-        forget_sums(drop_sacked);
+    // The retransmission timer expired: what is not reported by SACK is lost, and what was sent again is lost
+    // as well. Not so what was sent less than a round trip ago, but for the first segment, or with `all`. A
+    // first segment that was reported shows that the peer has thrown data away (RFC 2018 section 8): then the
+    // reports are void.
+    void on_rto(Segment* head, std::uint32_t nxt, const Rack& rack, Usec now, bool all) noexcept {
+        const bool reneged = head != nullptr && (Access::flags(head) & Access::kSacked) != 0;
+        if (reneged || !sack_) forget_reports();
         for (Segment* segment = head; segment != nullptr; segment = Access::next(segment)) {
             std::uint8_t flags = Access::flags(segment);
-            if (drop_sacked) flags &= ~Access::kSacked;
-            if (!(flags & Access::kSacked)) {
-                flags = (flags & ~Access::kRetransmitted) | Access::kLost;
-                counts_.lost_bytes += Access::len(segment);
-                counts_.lost_segments++;
-            } else {
-                edge_bytes_ += Access::len(segment);
-                edge_segments_++;
-            }
+            if (reneged)
+                flags &= static_cast<std::uint8_t>(~Access::kSacked);
+            else if (flags & Access::kSacked)
+                continue;
+            else if (!all && sack_ && segment != head &&
+                     rack.remaining(Access::sent(segment), Usec(0), now) > 0)
+                continue;
+            uncount(Access::flags(segment) & static_cast<std::uint8_t>(~Access::kSacked),
+                    Access::len(segment));
+            flags = static_cast<std::uint8_t>(flags & ~Access::kRetransmitted) | Access::kLost;
+            counts_.lost_bytes += Access::len(segment);
+            counts_.lost_segments++;
             Access::set_flags(segment, flags);
         }
-        if (drop_sacked) cached_ = 0;
+        edge_ = resend_ = again_.first = again_.scan = nullptr;
         phase_ = RecoveryPhase::timeout;
         recovery_point_ = nxt;
-        // From within a recovery the way back leads to before it, so all that was sent again since then
-        // counts.
-        if (first) begin_undo(una);
     }
+
+    // From here on what is sent again can turn out to have been needless. `una`: SND.UNA; `probed`: bytes of
+    // a tail loss probe on its way. Retransmissions under way count, since they may be reported later.
+    void begin_undo(std::uint32_t una, std::uint32_t probed) noexcept {
+        undo_from_ = una;
+        undo_bytes_ = counts_.retrans_bytes + probed;
+        undo_possible_ = undo_bytes_ != 0;
+        undo_armed_ = true;
+    }
+    bool undo_armed() const noexcept { return undo_armed_; }
 
     // True when the peer has reported (RFC 2883) every byte sent again since the recovery or timeout began as
-    // a duplicate: nothing was lost, and Congestion::on_spurious() is due. Says so once.
-    bool all_retransmissions_needless() noexcept {
-        if (!undo_possible_ || undo_bytes_ != 0) return false;
-        undo_possible_ = false;
-        return true;
+    // a duplicate: nothing was lost, and undo() is due.
+    bool all_retransmissions_needless() const noexcept {
+        return undo_armed_ && undo_possible_ && undo_bytes_ == 0;
     }
 
-    // The recovery or timeout was spurious: nothing is lost any more and the phase is open again. What is
-    // below the edge will not be found lost by SACK again, as it is just that which was found wrongly; a
-    // timeout remains.
+    // The recovery or timeout was spurious: nothing is lost any more, and the phase is open.
     void undo(Segment* head) noexcept {
-        for (Segment* segment = head; segment != nullptr; segment = Access::next(segment)) {
+        for (Segment* segment = head; segment != nullptr && counts_.lost_segments != 0;
+             segment = Access::next(segment)) {
             const std::uint8_t flags = Access::flags(segment);
-            if (flags & Access::kLost) Access::set_flags(segment, flags & ~Access::kLost);
+            if (!(flags & Access::kLost)) continue;
+            Access::set_flags(segment, flags & static_cast<std::uint8_t>(~Access::kLost));
+            counts_.lost_segments--;
         }
         counts_.lost_bytes = 0;
         counts_.lost_segments = counts_.lost_retrans_segments = 0;
-        resend_ = nullptr;
+        edge_ = resend_ = nullptr;
+        undo_armed_ = undo_possible_ = false;
         phase_ = RecoveryPhase::open;
         dupacks_ = 0;
         counts_.reno_bytes = 0;
-        undo_possible_ = false;
-        head_again_ = false;
     }
 
     // `first` was cut and `second`, now following it, is its rest: that gets the same marks.
     void on_split(Segment* first, Segment* second) noexcept {
         const std::uint8_t flags = Access::flags(first);
-        constexpr std::uint8_t mask = Access::kSacked | Access::kLost | Access::kRetransmitted;
-        Access::set_flags(second, (Access::flags(second) & ~mask) | (flags & mask));
-        if (flags & Access::kSacked) {
-            counts_.sacked_segments++;
-            if (edge_ == nullptr || seq_at_or_before(Access::seq(edge_), Access::seq(first)))
-                edge_segments_++;
-        }
+        Access::set_flags(second,
+                          static_cast<std::uint8_t>(Access::flags(second) & ~kAnyMark) | (flags & kAnyMark));
+        if (flags & Access::kSacked) counts_.sacked_segments++;
         if (flags & Access::kLost) counts_.lost_segments++;
         if (!(flags & Access::kSacked) && (flags & Access::kRetransmitted)) {
             counts_.retrans_segments++;
@@ -363,16 +412,22 @@ class Scoreboard {
 
     // All segments go at once, or are handed to somebody else.
     void forget() noexcept {
-        forget_sums(true);
-        cached_ = 0;
-        dupacks_ = 0;
+        counts_ = {};
+        forget_reports();
+        edge_ = resend_ = again_.first = again_.scan = nullptr;
         phase_ = RecoveryPhase::open;
-        undo_possible_ = false;
+        undo_armed_ = undo_possible_ = false;
     }
 
   private:
+    // Behind the first segment that may yet be lost so many are asked how long that takes; beyond them a
+    // longer time is good enough.
+    static constexpr unsigned kLookAhead = 64;
+    static constexpr unsigned kMostAgain = 256;            // segments that a look at retransmissions passes
     static constexpr std::uint32_t kMaxWindow = 1u << 30;  // RFC 7323 section 2.3
     static constexpr std::size_t kMaxBlocks = 4;           // what fits into 40 bytes of options
+    static constexpr std::uint8_t kAnyMark =
+        Access::kSacked | Access::kLost | Access::kRetransmitted | Access::kResent;
 
     static std::uint32_t end(const Segment* segment) noexcept {
         return Access::seq(segment) + Access::len(segment);
@@ -398,18 +453,21 @@ class Scoreboard {
             undo_bytes_ -= std::min(undo_bytes_, block.right - block.left);
     }
 
-    void begin_undo(std::uint32_t una) noexcept {
-        undo_from_ = una;
-        undo_bytes_ = 0;
-        undo_possible_ = false;
+    // A segment that was sent once has arrived; `top`: the end of what had been reported before.
+    template <class Outcome>
+    void note_original(const Segment* segment, std::uint32_t top, Outcome& out) noexcept {
+        if (seq_before(Access::seq(segment), top))
+            out.reordered = std::max(out.reordered, top - Access::seq(segment));
+        if (seq_at_or_before(end(segment), recovery_point_)) out.original = true;
     }
 
     // The part of `block` that the last ACK did not carry. What it did carry is marked: all its segments
     // existed then.
-    std::uint32_t mark_new_parts(Segment* head, const SackBlock& block) noexcept {
+    template <class Mark>
+    std::uint32_t mark_new_parts(Segment* head, const SackBlock& block, Mark& mark) noexcept {
         std::uint32_t marked = 0;
         std::uint32_t from = block.left;
-        while (seq_before(from, block.right)) {
+        while (seq_before(from, block.right) && steps_left_ != 0) {
             std::uint32_t to = block.right;
             std::uint32_t skip_to = from;
             for (std::size_t i = 0; i < cached_; i++) {
@@ -424,7 +482,7 @@ class Scoreboard {
                 from = skip_to;
                 continue;
             }
-            marked += mark_range(head, from, to, block);
+            marked += mark_range(head, from, to, block, mark);
             from = to;
         }
         return marked;
@@ -432,42 +490,43 @@ class Scoreboard {
 
     // Marks the segments that touch [from, to) and lie in `block` as a whole: one may lie across the border
     // of what the last ACK reported.
-    std::uint32_t mark_range(Segment* head, std::uint32_t from, std::uint32_t to,
-                             const SackBlock& block) noexcept {
-        Segment* start = head;
+    template <class Mark>
+    std::uint32_t mark_range(Segment* head, std::uint32_t from, std::uint32_t to, const SackBlock& block,
+                             Mark& mark) noexcept {
+        Segment* segment = head;
+        if (cursor_ != nullptr && seq_at_or_before(Access::seq(cursor_), from)) segment = cursor_;
         bool at_highest = false;
-        if (cursor_ != nullptr && seq_at_or_before(Access::seq(cursor_), from)) start = cursor_;
-        if (highest_ != nullptr && seq_at_or_before(Access::seq(highest_), from)) {
-            start = highest_;
+        if (highest_ != nullptr && seq_at_or_before(Access::seq(highest_), from) &&
+            !seq_before(Access::seq(highest_), Access::seq(segment))) {
+            segment = highest_;
             at_highest = true;
         }
-        while (start != nullptr && seq_at_or_before(end(start), from)) start = Access::next(start);
         std::uint32_t marked = 0;
-        Segment* last = start;
-        for (Segment* segment = start; segment != nullptr && seq_before(Access::seq(segment), to);
-             segment = Access::next(segment)) {
+        Segment* last = segment;
+        for (; segment != nullptr && seq_before(Access::seq(segment), to); segment = Access::next(segment)) {
             last = segment;
-            if (seq_before(Access::seq(segment), block.left) || seq_before(block.right, end(segment)))
-                continue;
-            marked += mark_sacked(segment);
+            const bool whole = seq_at_or_before(block.left, Access::seq(segment)) &&
+                               seq_at_or_before(end(segment), block.right);
+            const std::uint32_t bytes = whole ? mark_sacked(segment, mark) : 0;
+            marked += bytes;
+            if (bytes == 0 && --steps_left_ == 0) break;
         }
-        if (!at_highest && last != nullptr) cursor_ = last;
+        if (last != nullptr && (!at_highest || steps_left_ == 0)) cursor_ = last;
         return marked;
     }
 
-    std::uint32_t mark_sacked(Segment* segment) noexcept {
+    template <class Mark>
+    std::uint32_t mark_sacked(Segment* segment, Mark& mark) noexcept {
         const std::uint8_t flags = Access::flags(segment);
         if (flags & Access::kSacked) return 0;
+        mark(segment);
         const std::uint32_t len = Access::len(segment);
         uncount(flags, len);
-        // The mark of a retransmission stays, for Karn; it does not count any more.
-        Access::set_flags(segment, (flags & ~Access::kLost) | Access::kSacked);
+        Access::set_flags(
+            segment,
+            static_cast<std::uint8_t>(flags & ~(Access::kLost | Access::kRetransmitted)) | Access::kSacked);
         counts_.sacked_bytes += len;
         counts_.sacked_segments++;
-        if (edge_ == nullptr || seq_at_or_before(Access::seq(edge_), Access::seq(segment))) {
-            edge_bytes_ += len;
-            edge_segments_++;
-        }
         if (highest_ == nullptr || seq_before(Access::seq(highest_), Access::seq(segment)))
             highest_ = segment;
         return len;
@@ -502,56 +561,95 @@ class Scoreboard {
         return Access::len(segment);
     }
 
-    void take_from_edge(std::uint32_t len) noexcept {
-        edge_bytes_ -= len;
-        edge_segments_--;
-    }
-
-    // IsLost of RFC 6675 for all segments at once: enough is reported above it. What counts as enough is
-    // reported above every earlier segment as well, so there is one edge, and it only moves up.
-    std::uint32_t advance_edge(Segment* head) noexcept {
-        std::uint32_t marked = 0;
+    // What was sent once lies in the order of its times.
+    void find_lost_originals(Segment* head, const Rack& rack, Usec window, Usec now, unsigned& steps,
+                             LossOutcome& out) noexcept {
         Segment* segment = edge_ == nullptr ? head : edge_;
-        while (segment != nullptr) {
-            const bool sacked = (Access::flags(segment) & Access::kSacked) != 0;
-            const std::uint32_t len = Access::len(segment);
-            const unsigned segments_above = edge_segments_ - (sacked ? 1 : 0);
-            const std::uint32_t bytes_above = edge_bytes_ - (sacked ? len : 0);
-            if (segments_above < kDupThresh && bytes_above <= (kDupThresh - 1) * mss_) break;
-            if (sacked)
-                take_from_edge(len);
-            else
-                marked += mark_lost(segment);
-            segment = Access::next(segment);
+        Segment* first_kept = nullptr;
+        Segment* last = nullptr;  // at the end of the list the edge stays there: more may follow
+        unsigned ahead = kLookAhead;
+        for (; segment != nullptr && steps != 0; segment = Access::next(segment)) {
+            if (first_kept != nullptr && ahead-- == 0) {
+                out.wait = std::max(out.wait, rack.longest(window, now));
+                break;
+            }
+            last = segment;
+            constexpr std::uint8_t known = Access::kSacked | Access::kLost | Access::kRetransmitted;
+            if (Access::flags(segment) & known) {
+                steps--;
+                continue;
+            }
+            const Usec sent = Access::sent(segment);
+            if (!rack.overtaken(sent, end(segment))) break;
+            const std::int64_t wait = rack.remaining(sent, window, now);
+            steps--;
+            if (wait <= 0) {
+                out.lost += mark_lost(segment);
+                continue;
+            }
+            if (first_kept == nullptr) first_kept = segment;
+            out.wait = std::max(out.wait, Usec(static_cast<std::uint32_t>(wait)));
         }
-        edge_ = segment;
-        return marked;
+        edge_ = first_kept != nullptr ? first_kept : segment != nullptr ? segment : last;
     }
 
-    // The first segment has been sent again, and data that was sent only after that has arrived, by enough to
-    // rule out reordering: then that retransmission is lost as well. Only a timeout would find out otherwise.
-    std::uint32_t find_lost_retransmission(Segment* head) noexcept {
-        if (!head_again_ || head == nullptr || highest_ == nullptr) return 0;
-        constexpr std::uint8_t both = Access::kLost | Access::kRetransmitted;
-        const std::uint8_t flags = Access::flags(head);
-        if ((flags & (both | Access::kSacked)) != both) return 0;
-        const std::uint32_t reached = end(highest_);
-        if (!seq_before(head_again_nxt_, reached) || reached - head_again_nxt_ <= (kDupThresh - 1) * mss_)
-            return 0;
-        Access::set_flags(head, flags & ~Access::kRetransmitted);
-        counts_.retrans_bytes -= Access::len(head);
-        counts_.retrans_segments--;
-        counts_.lost_retrans_segments--;
-        resend_ = nullptr;
-        head_again_ = false;
-        return Access::len(head);
+    // Retransmissions lie in the order of their times until one is sent a second time.
+    void find_lost_again(Segment* head, const Rack& rack, Usec window, Usec now, unsigned& steps,
+                         LossOutcome& out) noexcept {
+        if (again_.mixed && again_.oldest_known && !rack.overtaken(again_.oldest, again_.oldest_end)) return;
+        constexpr std::uint8_t mask = Access::kRetransmitted | Access::kSacked;
+        const bool whole = again_.scan == nullptr;
+        Segment* segment = !whole ? again_.scan : again_.first != nullptr ? again_.first : head;
+        bool first = whole;
+        again_.scan = nullptr;
+        again_.oldest_known = false;
+        for (; segment != nullptr && seq_before(Access::seq(segment), again_.end);
+             segment = Access::next(segment)) {
+            if (steps == 0) {  // the rest is for the next ACK
+                again_.scan = segment;
+                again_.oldest_known = false;
+                return;
+            }
+            steps--;
+            if ((Access::flags(segment) & mask) != Access::kRetransmitted) continue;
+            const Usec sent = Access::sent(segment);
+            const bool overtaken = rack.overtaken(sent, end(segment));
+            const std::int64_t wait = overtaken ? rack.remaining(sent, window, now) : 0;
+            if (overtaken && wait <= 0) {
+                out.lost += lose_again(segment);
+                out.retransmission = true;
+                continue;
+            }
+            if (first) again_.first = segment;
+            first = false;
+            if (overtaken) out.wait = std::max(out.wait, Usec(static_cast<std::uint32_t>(wait)));
+            if (!overtaken && !again_.mixed) return;
+            if (!again_.oldest_known || static_cast<std::int32_t>((sent - again_.oldest).count()) < 0) {
+                again_.oldest = sent;
+                again_.oldest_end = end(segment);
+                again_.oldest_known = true;
+            }
+        }
+        if (!whole) again_.oldest_known = false;
     }
 
-    // When a segment became the first one after it had been sent again, it is not known when exactly that
-    // was; at the latest now.
-    void head_sent_again(Segment* head, std::uint32_t nxt) noexcept {
-        head_again_ = head != nullptr && (Access::flags(head) & Access::kRetransmitted) != 0;
-        head_again_nxt_ = nxt;
+    // A retransmission is lost: it is to be sent once more.
+    std::uint32_t lose_again(Segment* segment) noexcept {
+        const std::uint8_t flags = Access::flags(segment);
+        const std::uint32_t len = Access::len(segment);
+        uncount(flags, len);
+        Access::set_flags(segment,
+                          static_cast<std::uint8_t>(flags & ~Access::kRetransmitted) | Access::kLost);
+        counts_.lost_bytes += len;
+        counts_.lost_segments++;
+        if (resend_ != nullptr && seq_before(Access::seq(segment), Access::seq(resend_))) resend_ = segment;
+        return len;
+    }
+
+    // Segments up to `una` are about to go.
+    void drop_pointers(std::uint32_t una) noexcept {
+        for (Segment** p : {&highest_, &cursor_, &edge_, &resend_, &again_.first, &again_.scan})
+            if (*p != nullptr && seq_before(Access::seq(*p), una)) *p = nullptr;
     }
 
     void drop_old_cache(std::uint32_t una) noexcept {
@@ -561,15 +659,10 @@ class Scoreboard {
         cached_ = kept;
     }
 
-    void forget_sums(bool drop_sacked) noexcept {
-        counts_.lost_bytes = counts_.retrans_bytes = counts_.reno_bytes = edge_bytes_ = 0;
-        counts_.lost_segments = counts_.retrans_segments = counts_.lost_retrans_segments = dupacks_ =
-            edge_segments_ = 0;
-        edge_ = resend_ = rescue_ = nullptr;
-        head_again_ = false;
-        if (!drop_sacked) return;
-        counts_.sacked_bytes = 0;
-        counts_.sacked_segments = 0;
+    void forget_reports() noexcept {
+        counts_.sacked_bytes = counts_.sacked_segments = counts_.reno_bytes = 0;
+        dupacks_ = 0;
+        cached_ = 0;
         highest_ = cursor_ = nullptr;
     }
 
@@ -577,27 +670,30 @@ class Scoreboard {
     Segment* cursor_ = nullptr;
     Segment* edge_ = nullptr;    // nullptr: the first segment
     Segment* resend_ = nullptr;  // nullptr: the first segment
-    Segment* rescue_ = nullptr;  // from the edge to here next_to_rescue() has nothing to offer
-    std::uint32_t mss_ = 536;
     struct Counts {
         std::uint32_t sacked_bytes = 0, lost_bytes = 0, retrans_bytes = 0, reno_bytes = 0;
         std::uint32_t sacked_segments = 0, lost_segments = 0, retrans_segments = 0;
         std::uint32_t lost_retrans_segments = 0;  // lost and sent again
     } counts_;
-    std::uint32_t edge_bytes_ = 0, edge_segments_ = 0;  // sacked at or after the edge
+    struct Again {                 // retransmissions under way
+        Segment* first = nullptr;  // nullptr: the first segment
+        Segment* scan = nullptr;   // where the look at them goes on; nullptr: at `first`
+        std::uint32_t end = 0, oldest_end = 0;
+        Usec oldest{};
+        bool mixed = false, oldest_known = false;
+    } again_;
+    std::uint32_t mss_ = 536;
     std::uint32_t dupacks_ = 0;
+    unsigned steps_left_ = kMostSteps;  // of the ACK that is looked at
     std::uint32_t recovery_point_ = 0;
     std::uint32_t undo_from_ = 0, undo_bytes_ = 0;
-    std::uint32_t head_again_nxt_ = 0;
     SackBlock cache_[kMaxBlocks];
     std::uint64_t dsacks_ = 0, invalid_ = 0;
     std::uint8_t cached_ = 0;
     RecoveryPhase phase_ = RecoveryPhase::open;
     bool sack_ = false;
     bool guarded_ = false;  // no cumulative ACK yet beyond the end of the last recovery
-    bool undo_possible_ = false;
-    bool head_again_ = false;
-    bool edge_passed_by_ack_ = false;
+    bool undo_armed_ = false, undo_possible_ = false;
 };
 
 }  // namespace vma::tcp

@@ -66,16 +66,16 @@ bool SegmentWriter::send(lwip::Segment* seg, bool again) noexcept {
     if (!transmit(head, length, &data, seg->size() != 0, seg->size(), frames)) return false;
     t.acks.sent();
     const std::uint32_t end = seg->end();
+    seg->set_sent(microseconds(now));
     if (again) {
         t.counters.retransmits++;
         if (t.route.ring() != nullptr) t.route.ring()->note_retransmit();
         t.counters.bytes_again += seg->size();
-        t.recovery.sent_again(end);
+        t.recovery.sent_again(end, seg->size(), now);
     } else {
-        seg->set_sent(microseconds(now));
         if (seq_before(pcb->snd_nxt(), end)) pcb->set_snd_nxt(end);
         t.timers.tail_at = kNoTime;
-        t.recovery.sent(end, seg->size() != 0, now);
+        t.recovery.sent(end, seg->size(), now);
         if (seg->size() != 0 && seg->size() < frames * mss) t.sender.small_sent(end);
     }
     if (syn) t.opening.syn_sent(window, now);

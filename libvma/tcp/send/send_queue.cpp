@@ -136,20 +136,20 @@ bool SendQueue::tail_takes_more() const noexcept {
     return tail_ != nullptr && tail_->is_long() && tail_room_ >= tcb_.shown.mss();
 }
 
-bool SendQueue::cut_sent_to(std::uint32_t mss) noexcept {
-    for (lwip::Segment* seg = tcb_.pcb->unacked(); seg != nullptr; seg = seg->next())
-        if (seg->size() > mss && !split(seg, mss)) return false;
-    long_sent_ = false;
+bool SendQueue::cut_from(lwip::Segment* segment, std::uint32_t mss) noexcept {
+    for (; segment != nullptr; segment = segment->next())
+        if (segment->size() > mss && !split(segment, mss)) return false;
+    first_long_ = nullptr;
     return true;
 }
 
 void SendQueue::cut_sent() noexcept {
-    if (long_sent_) cut_sent_to(tcb_.shown.mss());
+    if (first_long_ != nullptr) cut_from(first_long_, tcb_.shown.mss());
 }
 
 void SendQueue::resegment() noexcept {
     const std::uint32_t mss = tcb_.shown.mss();
-    if (!cut_sent_to(mss)) return;
+    if (!cut_from(tcb_.pcb->unacked(), mss)) return;
     if (tcb_.pcb->unacked() != nullptr) tcb_.recovery.all_lost();
 }
 

@@ -56,7 +56,7 @@ class SendQueue {
     // lwIP has freed segments; all of them, in forget().
     inline void freed() noexcept;
     void forget() noexcept {
-        tail_ = unacked_last_ = nullptr;
+        tail_ = unacked_last_ = first_long_ = nullptr;
         tail_room_ = 0;
     }
 
@@ -64,14 +64,17 @@ class SendQueue {
     bool add_segment(std::uint32_t size) noexcept;
     bool add_long_segment(bool large, std::uint32_t longest) noexcept;
     void add(lwip::Segment* segment, std::uint32_t room) noexcept;
-    bool cut_sent_to(std::uint32_t mss) noexcept;
+    bool cut_from(lwip::Segment* segment, std::uint32_t mss) noexcept;
 
     Tcb& tcb_;
     lwip::Segment* tail_ = nullptr;  // the last unsent segment if data may be appended to it
     lwip::Segment* unacked_last_ = nullptr;
     std::uint32_t tail_room_ = 0;
     std::uint32_t data_end_ = 0;
-    bool long_sent_ = false;  // of those under way some may be longer than a frame
+    // Of those under way none before it is longer than a frame, and it began with this number. So a peer that
+    // makes the sender cut after each super-frame does not make it walk through all that is under way.
+    lwip::Segment* first_long_ = nullptr;
+    std::uint32_t long_seq_ = 0;
 };
 
 }  // namespace vma::tcp

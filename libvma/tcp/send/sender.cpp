@@ -157,7 +157,7 @@ void Sender::output(Time now) noexcept {
     const bool several = t.phase.established && first != nullptr && first->next() != nullptr;
     ring::Ring::Gather gather(several ? t.route.ring() : nullptr);
     if (t.phase.established) t.recovery.retransmit_lost();
-    t.recovery.set_app_limited(false);
+    cwnd_full_ = false;
     while (pcb->unsent() != nullptr && may_leave(pcb->unsent())) {
         if (!t.writer.send(pcb->unsent(), false)) {
             t.timers.path_at = now + kDeviceRetry;
@@ -165,11 +165,11 @@ void Sender::output(Time now) noexcept {
         }
         t.queue.first_sent();
     }
-    if (pcb->unsent() == nullptr) {
-        t.recovery.set_app_limited(true);
-        t.timers.cork_at = kNoTime;
+    if (pcb->unsent() == nullptr) t.timers.cork_at = kNoTime;
+    if (t.phase.established) {
+        if (pcb->unsent() != first || cwnd_full_) t.recovery.validate_window(cwnd_full_, now);
+        t.recovery.schedule_tail_probe(now);
     }
-    if (t.phase.established) t.recovery.schedule_tail_probe(now);
     // A closed window, and nothing under way whose ACK could open it: probes.
     if (pcb->unacked() == nullptr && pcb->unsent() != nullptr && t.phase.established &&
         seq_before(pcb->snd_una() + pcb->snd_wnd(), pcb->unsent()->seq() + pcb->unsent()->size())) {
@@ -196,17 +196,14 @@ void Sender::output(Time now) noexcept {
         // window the peer had.
         const std::uint32_t room = seq_before(seq, edge) ? edge - seq : 0;
         if (room == 0 || room < pcb->max_snd_wnd() / 2 || !t.queue.split(seg, room)) {
-            t.recovery.set_app_limited(true);  // the peer's window is the limit, not the congestion window
             return false;
         }
     }
     if (!t.recovery.room_for(seg->size())) {
-        t.recovery.window_is_full();
+        cwnd_full_ = true;
         return false;
     }
-    if (seg->size() >= mss || seg->size() == 0 || !keep_back(seg)) return true;
-    t.recovery.set_app_limited(true);
-    return false;
+    return seg->size() >= mss || seg->size() == 0 || !keep_back(seg);
 }
 
 // The same for a segment that is longer than a frame. What is still longer afterwards may leave as it is; a
@@ -222,14 +219,11 @@ bool Sender::part_may_leave(lwip::Segment* seg) noexcept {
         const std::uint32_t most = longest() - longest() % mss;
         part = std::min({all, window, t.recovery.room(), most});
         if (part < all) part -= part % mss;
-        if (part < window && part < std::min(all, most)) t.recovery.window_is_full();
+        if (part < window && part < std::min(all, most)) cwnd_full_ = true;
         // A larger piece may leave when more is acknowledged. That is sure to come, as most of a window is
         // under way.
         const std::uint32_t windows = std::min(pcb->snd_wnd(), t.recovery.congestion().cwnd());
-        if (pcb->unacked() != nullptr && part < all && part < std::min(windows / 4, most)) {
-            if (window < all) t.recovery.set_app_limited(true);
-            return false;
-        }
+        if (pcb->unacked() != nullptr && part < all && part < std::min(windows / 4, most)) return false;
     }
     if (part < all) return t.queue.split(seg, std::max(part, mss));
     const std::uint32_t end = all % mss;
@@ -238,7 +232,6 @@ bool Sender::part_may_leave(lwip::Segment* seg) noexcept {
     if (stream_ && !push_ && pcb->unacked() != nullptr && seg->next() == nullptr && !seg->fin() &&
         t.queue.tail_takes_more()) {
         t.connection.hold(*t.route.ring());
-        t.recovery.set_app_limited(true);
         return false;
     }
     return !keep_back(seg) || t.queue.split(seg, all - end);

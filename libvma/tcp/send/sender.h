@@ -79,7 +79,8 @@ class Sender {
     bool stream_ = false;               // the last write was a long one, and followed another
     bool more_ = false;                 // the last write said that more follows
     bool push_ = false;
-    BulkRun bulk_;  // of very long writes
+    bool cwnd_full_ = false;  // the congestion window kept data back when output() was called last
+    BulkRun bulk_;            // of very long writes
 };
 
 }  // namespace vma::tcp

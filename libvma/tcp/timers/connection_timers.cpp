@@ -76,6 +76,7 @@ void ConnectionTimers::arm() noexcept {
         consider(path_at);
         consider(cork_at);
         consider(tail_at);
+        consider(reorder_at);
     }
     if (next == kNoTime) {
         if (armed_for_ != kNoTime) Background::instance().wheel().disarm(timer_);
@@ -109,12 +110,11 @@ void ConnectionTimers::run(Time now) noexcept {
     }
     if (cork_at != kNoTime && cork_at <= now) send = true;  // output() looks at it
     if (due(path_at)) send = true;
-    if (due(rto_at)) {
-        retransmission_timeout(now);
-        if (tcb_.pcb == nullptr) return;
-    } else if (due(tail_at)) {
-        tcb_.recovery.tail_loss_probe();
-    }
+    if (due(reorder_at)) tcb_.recovery.reordering_timeout(now);
+    // A probe puts the timeout off; where both are due, it comes first.
+    if (due(tail_at)) tcb_.recovery.tail_loss_probe(now);
+    if (due(rto_at)) retransmission_timeout(now);
+    if (tcb_.pcb == nullptr) return;
     if (due(probe_at)) probe(now);
     if (tcb_.pcb != nullptr && due(keepalive_at)) keep_alive(now);
     if (tcb_.pcb != nullptr && send) {
@@ -236,7 +236,7 @@ void ConnectionTimers::keepalive_changed() noexcept {
 
 void ConnectionTimers::enter_time_wait() noexcept {
     tcb_.phase.in_time_wait = true;
-    rto_at = probe_at = keepalive_at = cork_at = tail_at = kNoTime;
+    rto_at = probe_at = keepalive_at = cork_at = tail_at = reorder_at = kNoTime;
     tcb_.queue.forget();
     tcb_.recovery.reset();
     end_at = Clock::now() + kTimeWait;

@@ -15,10 +15,11 @@ struct Tcb;
 
 // kNoTime: none. Whoever knows of a reason sets one; arm() sees to it afterwards.
 struct Deadlines {
-    Time rto_at;    // retransmission
-    Time tail_at;   // tail loss probe
-    Time ack_at;    // delayed ACK
-    Time probe_at;  // of a closed window
+    Time rto_at;      // retransmission
+    Time tail_at;     // tail loss probe
+    Time reorder_at;  // what was overtaken is lost
+    Time ack_at;      // delayed ACK
+    Time probe_at;    // of a closed window
     Time keepalive_at;
     Time end_at;   // TIME_WAIT, or FIN_WAIT_2 of a closed socket, is over
     Time path_at;  // another look for a way, or at a device queue that was full
