@@ -47,13 +47,15 @@ Result<InternalFd> packet_socket(bool direct) {
 }  // namespace
 
 Result<void> SuperFrames::open(int ifindex, const std::string& name, bool datagrams) {
-    auto fd = packet_socket(false);
-    if (!fd) return std::unexpected(fd.error());
+    auto direct = packet_socket(true);
+    if (!direct) return std::unexpected(direct.error());
     if (!segments_tcp(name)) return fail(EOPNOTSUPP, fmt::format("{} does not segment TCP", name));
-    socket_ = std::move(*fd);
+    auto queued = packet_socket(false);
+    if (!queued) return std::unexpected(queued.error());
+    direct_ = std::move(*direct);
+    queued_ = std::move(*queued);
     ifindex_ = ifindex;
-    if (!datagrams) return {};
-    if (auto second = packet_socket(true); second) datagrams_ = std::move(*second);
+    datagrams_ = datagrams;
     return {};
 }
 
@@ -71,7 +73,9 @@ int SuperFrames::send(const ibv_send_wr& wr) const noexcept {
     iov[1] = {wr.tso.hdr, wr.tso.hdr_sz};
     for (int i = 0; i < wr.num_sge; i++)
         iov[2 + i] = {reinterpret_cast<void*>(wr.sg_list[i].addr), wr.sg_list[i].length};
-    const long sent = send_message(socket_.get(), {iov, static_cast<std::size_t>(2 + wr.num_sge)});
+    const std::span pieces(iov, static_cast<std::size_t>(2 + wr.num_sge));
+    long sent = send_message(direct_.get(), pieces);
+    if (__builtin_expect(sent == -ENOBUFS, 0)) sent = send_message(queued_.get(), pieces);
     if (sent >= 0) return 0;
     return sent == -EAGAIN || sent == -ENOBUFS ? ENOMEM : static_cast<int>(-sent);
 }
@@ -95,7 +99,7 @@ bool SuperFrames::send(const DatagramRun& run, std::span<const iovec> frames) no
     for (std::size_t i = 0; i < frames.size(); i++)
         iov[2 + i] = {static_cast<std::uint8_t*>(frames[i].iov_base) + net::kUdpHeaders,
                       frames[i].iov_len - net::kUdpHeaders};
-    if (send_message(datagrams_.get(), {iov, 2 + frames.size()}) >= 0) return true;
+    if (send_message(direct_.get(), {iov, 2 + frames.size()}) >= 0) return true;
     pause_ = kPause;
     return false;
 }
