@@ -90,16 +90,75 @@ static __always_inline int copy_frame(struct __sk_buff* skb, const struct steer_
     return 0;
 }
 
+// The checksum of a header with one more 16-bit word in it (RFC 1624); as the kernel's csum_fold().
+static __always_inline __u16 folded(__u64 sum) {
+    sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+    sum = (sum & 0xffff) + (sum >> 16);
+    return (sum & 0xffff) + (sum >> 16);
+}
+
+// Bytes of the headers of a TCP frame of more than 64 KiB (BIG TCP), which has a length of 0 in its IP
+// header; 0: it is none. Only the kernel makes such frames.
+static __always_inline __u32 headers_of_big(struct __sk_buff* skb, const struct iphdr* ip) {
+    struct tcphdr tcp;
+    if (ip->tot_len || ip->protocol != IPPROTO_TCP || skb->gso_segs < 2) return 0;
+    if (bpf_skb_load_bytes(skb, sizeof(struct ethhdr) + sizeof *ip, &tcp, sizeof tcp)) return 0;
+    const __u32 headers = sizeof(struct ethhdr) + sizeof *ip + tcp.doff * 4;
+    return tcp.doff >= 5 && skb->len > headers ? headers : 0;
+}
+
+// Copies such a frame as segments of a chunk each. Their sums are as partial as the frame's own.
+static __always_inline int copy_segments(struct __sk_buff* skb, const struct steer_ring* ring, __u32 at,
+                                         const struct steer_ring* free, __u32 taken, __u32 headers) {
+    __u32 zero = 0, payload = skb->len - headers;
+    void* chunks = bpf_map_lookup_elem(&memory, &zero);
+    if (!chunks || headers > STEER_MOST_HEADERS) return 0;
+    for (__u32 i = 0; i < STEER_MOST_SEGMENTS; i++) {
+        __u32 from = i * STEER_SEGMENT;
+        __u32 place = (taken + i) & free->mask;
+        const __u64* offset = bpf_map_lookup_elem(&posted, &place);
+        if (!offset) return 0;
+        __u32 number = *offset / STEER_CHUNK;
+        char* to = bpf_map_lookup_elem(chunks, &number);
+        if (!to) return 0;
+        __u32 part = payload - from;
+        int last = part <= STEER_SEGMENT;
+        if (!last) part = STEER_SEGMENT;
+        if (part == 0 || bpf_skb_load_bytes(skb, 0, to + STEER_HEADROOM, STEER_MOST_HEADERS) ||
+            bpf_skb_load_bytes(skb, headers + from, to + STEER_HEADROOM + headers, part))
+            return 0;
+        struct iphdr* ip = (void*)(to + STEER_HEADROOM + sizeof(struct ethhdr));
+        struct tcphdr* tcp = (void*)(ip + 1);
+        __u32 length = headers - sizeof(struct ethhdr) + part;
+        ip->tot_len = bpf_htons(length);
+        ip->check = ~folded((__u64)(__u16)~ip->check + ip->tot_len);
+        tcp->seq = bpf_htonl(bpf_ntohl(tcp->seq) + from);
+        if (i) tcp->cwr = 0;
+        if (!last) tcp->fin = tcp->psh = 0;
+        tcp->check =
+            folded((__u64)ip->saddr + ip->daddr + bpf_htons(IPPROTO_TCP) + bpf_htons(length - sizeof *ip));
+        place = ring->first + ((at + i) & ring->mask);
+        struct xdp_desc* out = bpf_map_lookup_elem(&received, &place);
+        if (!out) return 0;
+        out->addr = (__u64)number * STEER_CHUNK + STEER_HEADROOM;
+        out->len = headers + part;
+        out->options = 0;
+        if (last) return 1;
+    }
+    return 0;
+}
+
 // Takes the frame for this slot's ring. The kernel runs the program on several processors at once. A host may
 // stop the processor that has the lock. Nobody sends a datagram again, so its socket in the kernel gets it
 // then; a TCP segment is lost, for the kernel has no such connection.
-static __always_inline int take(struct __sk_buff* skb, __u32 slot, __u16 each, int is_udp) {
+static __always_inline int take(struct __sk_buff* skb, __u32 slot, __u16 each, __u32 big, int is_udp) {
     __u32 zero = 0, number = STEER_POSTED;
     struct steer_ring* ring = bpf_map_lookup_elem(&rings, &slot);
     struct steer_ring* free = bpf_map_lookup_elem(&rings, &number);
     __u32* lock = bpf_map_lookup_elem(&busy, &zero);
     if (!ring || !free || !lock || !ring->mask) return TCX_NEXT;
-    __u32 wanted = (skb->len + STEER_ROOM - 1) / STEER_ROOM;
+    __u32 wanted =
+        big ? (skb->len - big + STEER_SEGMENT - 1) / STEER_SEGMENT : (skb->len + STEER_ROOM - 1) / STEER_ROOM;
 
     int mine = 0;
     // No loop: the verifier follows a processor that guesses the end of one wrongly, and never ends.
@@ -121,8 +180,9 @@ static __always_inline int take(struct __sk_buff* skb, __u32 slot, __u16 each, i
     // Each look at user space's index costs a cache line's way between processors.
     if (free->seen - taken < wanted) free->seen = *(volatile __u32*)&free->producer;
     if (at - ring->seen + wanted > ring->mask + 1) ring->seen = *(volatile __u32*)&ring->consumer;
-    int fits = free->seen - taken >= wanted && at - ring->seen + wanted <= ring->mask + 1 &&
-               copy_frame(skb, ring, at, free, taken, each);
+    int fits =
+        free->seen - taken >= wanted && at - ring->seen + wanted <= ring->mask + 1 &&
+        (big ? copy_segments(skb, ring, at, free, taken, big) : copy_frame(skb, ring, at, free, taken, each));
     if (fits) {
         // x86 keeps the order of stores.
         *(volatile __u32*)&free->consumer = taken + wanted;
@@ -154,10 +214,11 @@ int vma_steer_copy(struct __sk_buff* skb) {
     __u32 found = rule_of(skb, eth, end, &cfg);
     if (!found) return TCX_NEXT;
     __u16 each = 0;
+    __u32 big = skb->len > STEER_MOST_FRAME ? headers_of_big(skb, ip) : 0;
     const int is_udp = ip->protocol == IPPROTO_UDP;
     if (is_udp) {
         each = skb->gso_segs > 1 ? skb->gso_size : 0;
         if (!each && skb->len > cfg->max_udp_frame) return TCX_NEXT;
     }
-    return take(skb, (found - 1) / STEER_MAX_QUEUES, each, is_udp);
+    return take(skb, (found - 1) / STEER_MAX_QUEUES, each, big, is_udp);
 }
