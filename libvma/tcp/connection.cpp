@@ -13,6 +13,7 @@
 #include "libvma/tcp/handshake/isn.h"
 #include "libvma/tcp/handshake/syn.h"
 #include "libvma/tcp/lwip/entry.h"
+#include "libvma/tcp/memory_bound.h"
 #include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
@@ -381,6 +382,7 @@ void Connection::close_locked(bool reset) noexcept {
         }
         if (tcb_.pcb != nullptr && tcb_.pcb->in(State::fin_wait2)) tcb_.timers.start_fin_wait2();
         if (tcb_.pcb != nullptr) Background::instance().orphaned(*this);
+        if (tcb_.pcb != nullptr && memory_bound::orphan_must_go(tcb_, 0)) tcb_.abandon(true);
     }
 }
 

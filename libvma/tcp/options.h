@@ -26,6 +26,7 @@ struct Options {
     Msec user_timeout{};                      // TCP_USER_TIMEOUT, 0: by retransmissions
     unsigned syn_retries = 6, retries2 = 15;  // TCP_SYNCNT, net.ipv4.tcp_retries2
     unsigned synack_retries = 5;              // TCP_SYNCNT of a listener, net.ipv4.tcp_synack_retries
+    unsigned orphan_retries = 0;              // net.ipv4.tcp_orphan_retries
     unsigned syncookies = 1;           // net.ipv4.tcp_syncookies: never, when the table is full, always
     Msec invalid_ratelimit{500};       // net.ipv4.tcp_invalid_ratelimit: between ACKs of what is not taken
     std::chrono::seconds linger2{60};  // TCP_LINGER2: FIN_WAIT_2 of a closed socket; < 0: none

@@ -6,12 +6,14 @@
 #include "libvma/tcp/connection.h"
 #include "libvma/tcp/recovery/segments.h"
 #include "libvma/tcp/tcb_inline.h"
+#include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
 namespace {
 
 constexpr std::uint32_t kInEvents =
     EPOLLIN | EPOLLRDNORM | EPOLLRDBAND | EPOLLRDHUP | EPOLLPRI | EPOLLHUP | EPOLLERR;
+constexpr Msec kLookForMemory{200};
 
 }  // namespace
 
@@ -46,7 +48,18 @@ void Published::update() noexcept {
         state_.store(State::close, std::memory_order_release);
     }
     publish(compute_events(used, limit));
+    if (__builtin_expect(memory_bound::scarce(), 0)) look_for_memory();
     t.timers.arm();
+}
+
+// A writer that has no room for want of memory is told by nothing of the connection's when there is some: the
+// kernel's writer looks again within 200 ms, too.
+void Published::look_for_memory() noexcept {
+    Tcb& t = tcb_;
+    if (t.pcb == nullptr || !t.phase.established || t.phase.write_shut || t.phase.orphan ||
+        (events() & EPOLLOUT) != 0 || t.queue.limit() == t.queue.full_limit() || t.timers.path_at != kNoTime)
+        return;
+    t.timers.path_at = Clock::now() + kLookForMemory;
 }
 
 [[gnu::always_inline]] inline void Published::publish(std::uint32_t now) noexcept {

@@ -83,6 +83,7 @@ class Published {
     void update() noexcept;
 
   private:
+    [[gnu::cold]] void look_for_memory() noexcept;
     inline void publish(std::uint32_t now) noexcept;
     inline std::uint32_t compute_events(std::uint32_t used, std::uint32_t limit) const noexcept;
 

@@ -8,6 +8,7 @@
 
 #include "libvma/tcp/lwip/pcb.h"
 #include "libvma/tcp/lwip/segment.h"
+#include "libvma/tcp/memory_bound.h"
 #include "libvma/tcp/recovery/segments.h"
 #include "libvma/tcp/sequence.h"
 #include "libvma/tcp/tcb.h"
@@ -32,6 +33,11 @@ inline std::uint32_t SendQueue::unsent() const noexcept {
 }
 
 inline std::uint32_t SendQueue::limit() const noexcept {
+    const std::uint32_t limit = full_limit();
+    return __builtin_expect(memory_bound::scarce(), 0) ? memory_bound::send_limit(limit) : limit;
+}
+
+inline std::uint32_t SendQueue::full_limit() const noexcept {
     if (tcb_.options.send_buffer != 0) return tcb_.options.send_buffer;
     const std::uint32_t most = tcb_.recovery.rtt().short_path() ? kShortSendBuffer : kMaxSendBuffer;
     return std::clamp(2 * std::min(tcb_.recovery.congestion().cwnd(), most), kMinSendBuffer, most);

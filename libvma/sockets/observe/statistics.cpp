@@ -19,6 +19,7 @@
 #include "libvma/stats/mux.h"
 #include "libvma/stats/report.h"
 #include "libvma/stats/stats_memory.h"
+#include "libvma/tcp/memory_bound.h"
 
 namespace vma::sockets::statistics {
 namespace {
@@ -269,12 +270,28 @@ void report_all() noexcept {
 
 // ---- commands ----
 
+namespace {
+
+tcp::memory_bound::Counts g_memory_base{};  // at the last zero()
+
+void publish_memory(stats::StatsMemory& segment) noexcept {
+    const tcp::memory_bound::Counts now = tcp::memory_bound::counts();
+    stats::TotalsBlock& totals = segment.totals(stats::kTotalsTcp);
+    stats::store(totals.tcp_memory_bytes, now.bytes);
+    stats::store(totals.tcp_memory_pressures, now.pressures - g_memory_base.pressures);
+    stats::store(totals.tcp_memory_drops, now.dropped_segments - g_memory_base.dropped_segments);
+    stats::store(totals.tcp_orphans_reset, now.reset_orphans - g_memory_base.reset_orphans);
+}
+
+}  // namespace
+
 void refresh() noexcept {
     stats::StatsMemory* segment = stats::current();
     if (segment == nullptr) return;
     for_each_socket([](Socket& socket, stats::SocketBlock&) { socket.publish(); });
     stats::forget_closed_kernel_sockets();
     stats::collect_totals();
+    publish_memory(*segment);
     stats::collect_muxes();
     refresh_groups();
     for_each_ring([](unsigned number, RingSlot& slot) { publish_ring(number, slot); });
@@ -309,6 +326,7 @@ void zero() noexcept {
         auto* words = reinterpret_cast<std::uint64_t*>(&segment->totals(p));
         for (std::size_t i = 0; i < sizeof(stats::TotalsBlock) / 8; i++) stats::store(words[i], 0);
     }
+    g_memory_base = tcp::memory_bound::counts();
     stats::zero_muxes();
     zero_groups();
     stats::store(segment->header().sockets_unseen, 0);

@@ -17,6 +17,7 @@
 #include "libvma/config/params.h"
 #include "libvma/os/calls.h"
 #include "libvma/os/sysctl.h"
+#include "libvma/tcp/memory_bound.h"
 #include "libvma/tcp/recovery/congestion.h"
 
 namespace vma::sockets {
@@ -51,6 +52,8 @@ tcp::Options read_defaults(int fd) noexcept {
     o.invalid_ratelimit =
         clock::Msec(std::clamp<long>(os::sysctl("ipv4/tcp_invalid_ratelimit", 500), 0, INT_MAX));
     o.retries2 = static_cast<unsigned>(os::sysctl("ipv4/tcp_retries2", 15));
+    o.orphan_retries =
+        static_cast<unsigned>(std::clamp<long>(os::sysctl("ipv4/tcp_orphan_retries", 0), 0, 255));
     o.sack = os::sysctl("ipv4/tcp_sack", 1) != 0;
     o.slow_start_after_idle = os::sysctl("ipv4/tcp_slow_start_after_idle", 1) != 0;
     o.window_scaling = params.window_scaling == -2 ? os::sysctl("ipv4/tcp_window_scaling", 1) != 0
@@ -100,6 +103,7 @@ tcp::Options default_tcp_options(int fd) noexcept {
     const tcp::Options* options = known.load(std::memory_order_acquire);
     if (options != nullptr) return *options;
     const int saved = errno;
+    tcp::memory_bound::set(static_cast<std::size_t>(config::get().tcp_mem));
     const tcp::Options fresh = read_defaults(fd);
     const auto* const mine = new (std::nothrow) tcp::Options(fresh);
     errno = saved;

@@ -64,6 +64,29 @@ constinit Shared g_shared;
 constinit std::atomic<std::int64_t> g_used{0};
 constinit std::atomic<std::size_t> g_mapped{0};
 
+constexpr std::int64_t kNoBound = INT64_MAX;
+struct Bounds {
+    std::atomic<std::int64_t> low{kNoBound}, pressure{kNoBound}, high{kNoBound};
+    std::atomic<std::uint64_t> pressures{0};
+};
+constinit Bounds g_bounds;
+
+// Threads that use memory at the same time may leave the level of either; the next of them corrects it.
+void use(std::int64_t bytes) noexcept {
+    const std::int64_t all = g_used.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+    const MemoryLevel before = memory_level();
+    MemoryLevel level = std::min(before, MemoryLevel::pressure);
+    if (all > g_bounds.high.load(std::memory_order_relaxed))
+        level = MemoryLevel::over;
+    else if (all > g_bounds.pressure.load(std::memory_order_relaxed))
+        level = MemoryLevel::pressure;
+    else if (all <= g_bounds.low.load(std::memory_order_relaxed))
+        level = MemoryLevel::none;
+    if (__builtin_expect(level == before, 1)) return;
+    internal::g_level.store(level, std::memory_order_relaxed);
+    if (before == MemoryLevel::none) g_bounds.pressures.fetch_add(1, std::memory_order_relaxed);
+}
+
 // The calling thread's. A signal handler may interrupt it anywhere and come here itself: it then finds
 // `busy`, leaves the lists alone and uses the shared ones, or `returned`.
 struct Cache {
@@ -99,7 +122,7 @@ void count(std::int64_t bytes) noexcept {
     Cache& cache = t_cache;
     cache.used += bytes;
     if (cache.used < kCountStep && cache.used > -kCountStep) return;
-    g_used.fetch_add(cache.used, std::memory_order_relaxed);
+    use(cache.used);
     cache.used = 0;
 }
 
@@ -141,7 +164,12 @@ Block* take_locked(std::size_t index, Block** list, std::uint32_t more, std::uin
 
 // The child's only thread is the one that forked; another may have held the lock, with the lists half
 // changed.
-void forget_in_child() noexcept { new (&g_shared) Shared(); }
+// What the parent's connections have is not the child's to count.
+void forget_in_child() noexcept {
+    new (&g_shared) Shared();
+    g_used = t_cache.used = 0;
+    internal::g_level = MemoryLevel::none;
+}
 VMA_RENEW_IN_CHILD(forget_in_child);
 
 void flush_at_exit(void*) noexcept {
@@ -217,7 +245,7 @@ void* allocate(std::size_t size) noexcept {
             errno = before;
             return nullptr;
         }
-        g_used.fetch_add(static_cast<std::int64_t>(size), std::memory_order_relaxed);
+        use(static_cast<std::int64_t>(size));
         g_mapped.fetch_add(size, std::memory_order_relaxed);
         return block;
     }
@@ -225,7 +253,7 @@ void* allocate(std::size_t size) noexcept {
     const Busy busy;
     if (busy.nested()) {
         void* block = allocate_nested(index);
-        if (block != nullptr) g_used.fetch_add(kSizes[index], std::memory_order_relaxed);
+        if (block != nullptr) use(kSizes[index]);
         return block;
     }
     Cache& cache = t_cache;
@@ -244,7 +272,7 @@ void* allocate(std::size_t size) noexcept {
 void deallocate(void* memory, std::size_t size) noexcept {
     if (memory == nullptr) return;
     if (!kPooled || size > kLargestBlock) {
-        g_used.fetch_sub(static_cast<std::int64_t>(size), std::memory_order_relaxed);
+        use(-static_cast<std::int64_t>(size));
         g_mapped.fetch_sub(size, std::memory_order_relaxed);
         std::free(memory);
         return;
@@ -254,7 +282,7 @@ void deallocate(void* memory, std::size_t size) noexcept {
     const Busy busy;
     if (busy.nested()) {
         deallocate_nested(block, index);
-        g_used.fetch_sub(kSizes[index], std::memory_order_relaxed);
+        use(-std::int64_t{kSizes[index]});
         return;
     }
     Cache& cache = t_cache;
@@ -271,7 +299,18 @@ MemoryUse memory_use() noexcept {
             g_mapped.load(std::memory_order_relaxed)};
 }
 
-void count_used(std::int64_t bytes) noexcept { g_used.fetch_add(bytes, std::memory_order_relaxed); }
+void set_bounds(std::size_t low, std::size_t pressure, std::size_t high) noexcept {
+    g_bounds.low = static_cast<std::int64_t>(low);
+    g_bounds.pressure = static_cast<std::int64_t>(pressure);
+    g_bounds.high = static_cast<std::int64_t>(high);
+    use(0);
+}
+std::size_t memory_bound() noexcept {
+    return static_cast<std::size_t>(g_bounds.high.load(std::memory_order_relaxed));
+}
+std::uint64_t memory_pressures() noexcept { return g_bounds.pressures.load(std::memory_order_relaxed); }
+
+void count_used(std::int64_t bytes) noexcept { use(bytes); }
 void count_mapped(std::int64_t bytes) noexcept {
     g_mapped.fetch_add(static_cast<std::size_t>(bytes), std::memory_order_relaxed);
 }
@@ -292,7 +331,7 @@ void flush_thread_cache() noexcept {
         }
         spill(index, cache.count[index]);
     }
-    g_used.fetch_add(cache.used, std::memory_order_relaxed);
+    use(cache.used);
     cache.used = 0;
 }
 

@@ -8,6 +8,7 @@
 // ends. Under AddressSanitizer every block is a malloc() of its own, so that it sees wrong accesses.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -37,6 +38,18 @@ struct MemoryUse {
     std::size_t mapped;  // bytes taken from the system for blocks of any kind, used or free
 };
 MemoryUse memory_use() noexcept;
+
+// How near all of it is to its bounds (the kernel's tcp_mem). Until set_bounds() there are none. `pressure`
+// begins above the second bound, and ends at the first; `over`: above the third.
+enum class MemoryLevel : std::uint8_t { none, pressure, over };
+void set_bounds(std::size_t low, std::size_t pressure, std::size_t high) noexcept;
+namespace internal {
+inline constinit std::atomic<MemoryLevel> g_level{MemoryLevel::none};
+}
+inline MemoryLevel memory_level() noexcept { return internal::g_level.load(std::memory_order_relaxed); }
+std::size_t memory_bound() noexcept;        // the third
+std::uint64_t memory_pressures() noexcept;  // how often it began
+
 // For blocks of other kinds: counts bytes, which may be negative, with the others.
 void count_used(std::int64_t bytes) noexcept;
 void count_mapped(std::int64_t bytes) noexcept;

@@ -14,6 +14,7 @@
 #include "libvma/tcp/lwip/frames.h"
 #include "libvma/tcp/lwip/piece.h"
 #include "libvma/tcp/lwip/received_header.h"
+#include "libvma/tcp/memory_bound.h"
 #include "libvma/tcp/sequence.h"
 #include "libvma/tcp/timers/time.h"
 
@@ -76,6 +77,7 @@ void Receiver::input_segment(lwip::Piece* p, Time now) noexcept {
     t.acceptance.arrived(now);
     const std::uint32_t una = pcb->snd_una(), window = pcb->snd_wnd(), expected = pcb->rcv_nxt();
     const bool handshake = pcb->in_handshake();
+    if (__builtin_expect(memory_bound::scarce() || starved_, 0)) save_memory(*p);
     if (!take_expected(p)) through_lwip(p);
     if (t.pcb == nullptr) return;
     if (pcb->rcv_nxt() != expected && (fin_early_ || !early_.empty())) {
@@ -252,6 +254,30 @@ void Receiver::trim_to_window(lwip::Piece* p) noexcept {
     p->shorten(header + (right - seq));
 }
 
+// As the kernel's tcp_data_queue(): while memory is out, a connection with unread data gets no more, and
+// tells the peer that its window is closed. What was out of sequence goes first. The peer probes, and so
+// learns when there is memory again.
+void Receiver::save_memory(lwip::Piece& p) noexcept {
+    lwip::Pcb* const pcb = tcb_.pcb;
+    if (!tcb_.phase.established || pcb->in(State::time_wait)) return;
+    if (!memory_bound::over()) {
+        if (std::exchange(starved_, false)) open_window();
+        return;
+    }
+    clear_early();
+    if (queue_.bytes() == 0 || p.size() < sizeof(net::TcpHeader)) return;
+    auto& h = *reinterpret_cast<net::TcpHeader*>(p.data());
+    const std::uint32_t header = std::uint32_t{h.data_offset} >> 4 << 2;
+    if (header < sizeof h || header > p.size() || header == p.total() || (h.flags & (TCP_SYN | TCP_RST)))
+        return;
+    memory_bound::note_drop();
+    h.flags &= static_cast<std::uint8_t>(~TCP_FIN);
+    p.shorten(header);
+    starved_ = true;
+    pcb->announce(0);
+    pcb->ack_now();
+}
+
 // What the receive queue may hold. A smaller TCP_WINDOW_CLAMP bounds the window, not this.
 std::uint32_t Receiver::capacity() const noexcept {
     return std::max(tcb_.options.receive_window != 0 ? tcb_.options.receive_window : 65535u, 536u);
@@ -263,7 +289,10 @@ void Receiver::keep_early(std::uint32_t seq, const lwip::Piece& p, bool fin) noe
     // After the FIN, or when nobody can read it any more, it is of no use.
     if (!tcb_.pcb->peer_finished() && !tcb_.pcb->refuses_data()) {
         const std::uint32_t length = p.total();
-        const bool whole = length == 0 || early_.keep(seq, &p, length, capacity());
+        const bool scarce =
+            __builtin_expect(memory_bound::scarce(), 0) && early_.held() >= memory_bound::early_limit();
+        if (scarce && length != 0) memory_bound::note_drop();
+        const bool whole = length == 0 || (!scarce && early_.keep(seq, &p, length, capacity()));
         if (fin && whole && !fin_early_) {
             fin_early_ = true;
             fin_at_ = seq + length;
@@ -326,11 +355,19 @@ void Receiver::peer_finished() noexcept {
         tcb_.pcb->ack_now();
 }
 
+// As the kernel's __tcp_select_window(): under pressure a window opens by some segments only while much is
+// unread.
+std::size_t Receiver::scarce_room(std::size_t room) const noexcept {
+    if (starved_) return 0;
+    return room >= capacity() / 2 ? room : std::min<std::size_t>(room, 4 * tcb_.route.wanted_mss());
+}
+
 // Makes our window as large as the capacity allows. Never smaller: the peer may use what it was told.
 void Receiver::widen_window() noexcept {
     lwip::Pcb* const pcb = tcb_.pcb;
     const std::size_t most = std::min(capacity(), tcb_.acks.window_limit()), used = queue_.bytes() + lent();
-    const std::size_t room = most > used ? most - used : 0;
+    std::size_t room = most > used ? most - used : 0;
+    if (__builtin_expect(memory_bound::scarce() || starved_, 0)) room = scarce_room(room);
     if (room <= pcb->rcv_wnd()) return;
     const std::uint32_t full = tcb_.opening.full_window();
     const auto window = static_cast<std::uint32_t>(std::min<std::size_t>(room, pcb->largest_rcv_wnd(full)));
@@ -338,6 +375,7 @@ void Receiver::widen_window() noexcept {
 }
 
 void Receiver::open_window() noexcept {
+    if (__builtin_expect(starved_, 0) && (queue_.bytes() == 0 || !memory_bound::over())) starved_ = false;
     widen_window();
     lwip::Pcb* const pcb = tcb_.pcb;
     // Tell the peer when what it may send has at least doubled, by a segment or more (RFC 9293

@@ -78,6 +78,8 @@ class Receiver {
     std::uint32_t capacity() const noexcept;
     void take_early() noexcept;
     void widen_window() noexcept;
+    [[gnu::cold]] void save_memory(lwip::Piece& p) noexcept;
+    [[gnu::cold]] std::size_t scarce_room(std::size_t room) const noexcept;
     std::size_t lent() noexcept;
     void show_readable() noexcept;
     void make_readable() noexcept;  // all that is queued
@@ -90,6 +92,7 @@ class Receiver {
     bool replaying_ = false;    // lwIP is given that FIN again
     bool fin_room_ = false;     // the window was made one larger for the peer's FIN
     bool processing_ = false;   // a received segment is in lwIP
+    bool starved_ = false;      // for want of memory the window was closed over what the peer has sent
     BulkRun bulk_;              // of long frames
     std::atomic<bool> scarce_{false};
     bool filtered_ = false;                   // a callback of the program sees data first

@@ -25,6 +25,7 @@ class SendQueue {
     inline std::uint32_t queued() const noexcept;
     inline std::uint32_t unsent() const noexcept;
     inline std::uint32_t limit() const noexcept;
+    inline std::uint32_t full_limit() const noexcept;  // the same while memory is not scarce
     // Sequence number behind the last byte written.
     std::uint32_t data_end() const noexcept { return data_end_; }
 

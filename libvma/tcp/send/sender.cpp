@@ -84,6 +84,7 @@ ssize_t Sender::write(const iovec* iov, std::size_t length, bool more, bool quie
 std::uint32_t Sender::longest() const noexcept {
     const Tcb& t = tcb_;
     if (!t.phase.established || !t.route.holds()) return 0;
+    if (__builtin_expect(memory_bound::over(), 0)) return 0;  // a block has more room than a write may take
     const verbs::DeviceAttr& attr = t.route.ring()->attr();
     return attr.tso_copies && attr.tx_checksum ? std::min(attr.max_tso, kLongest) : 0;
 }

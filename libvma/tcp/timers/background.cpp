@@ -198,6 +198,7 @@ void Background::orphaned(Connection& c) noexcept {
         c.links().orphan_prev = nullptr;
         if (orphans_ != nullptr) orphans_->links().orphan_prev = &c;
         orphans_ = &c;
+        orphan_count_.fetch_add(1, std::memory_order_relaxed);
         c.links().orphan_listed = true;
     }
 }
@@ -207,6 +208,7 @@ void Background::unlist_orphan(Connection& c) noexcept {
     (c.links().orphan_prev != nullptr ? c.links().orphan_prev->links().orphan_next : orphans_) =
         c.links().orphan_next;
     if (c.links().orphan_next != nullptr) c.links().orphan_next->links().orphan_prev = c.links().orphan_prev;
+    orphan_count_.fetch_sub(1, std::memory_order_relaxed);
     c.links().orphan_listed = false;
 }
 

@@ -52,6 +52,7 @@ class Background {
     // Called with the connection's lock held.
     void orphaned(Connection& connection) noexcept;
     void orphan_left(Connection& connection) noexcept;
+    std::size_t orphans() const noexcept { return orphan_count_.load(std::memory_order_relaxed); }
     // Takes one off the list, with a reference for the caller; null: none is left, or this is a signal
     // handler inside here.
     Connection* take_orphan() noexcept;
@@ -86,6 +87,7 @@ class Background {
     Connection* tw_last_ = nullptr;
     std::size_t tw_count_ = 0;
     Connection* orphans_ = nullptr;
+    std::atomic<std::size_t> orphan_count_{0};
 };
 
 }  // namespace vma::tcp

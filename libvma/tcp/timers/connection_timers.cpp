@@ -7,6 +7,7 @@
 
 #include "libvma/tcp/connection.h"
 #include "libvma/tcp/lwip/entry.h"
+#include "libvma/tcp/memory_bound.h"
 #include "libvma/tcp/sequence.h"
 #include "libvma/tcp/timers/background.h"
 #include "libvma/tcp/timers/time.h"
@@ -18,7 +19,7 @@ constexpr Nsec kTimeWait = 60 * kSecond;  // the kernel's TCP_TIMEWAIT_LEN
 constexpr Nsec kLongestRto = RttEstimator::kMaxRto;
 constexpr Nsec kSilence = 2 * kLongestRto;
 constexpr Nsec kMuchLater = kSecond;
-constexpr unsigned kOrphanRetries = 8;  // net.ipv4.tcp_orphan_retries, 0 there means this
+constexpr unsigned kOrphanRetries = 8;  // where net.ipv4.tcp_orphan_retries is 0
 constexpr unsigned kSynAckRetries = 5;  // net.ipv4.tcp_synack_retries
 constexpr unsigned kBatchesFirst = 16;  // of received frames, before a timer acts
 
@@ -35,7 +36,19 @@ constexpr Nsec time_for(unsigned retries) {
 
 // Of a connection that its program has closed. One that waits as long as possible already gets no further
 // chance (tcp_orphan_retries() in the kernel): a peer must not hold its memory for a quarter of an hour.
-constexpr unsigned orphan_retries(Nsec rto) { return rto < kLongestRto ? kOrphanRetries : 0; }
+unsigned orphan_retries(const Tcb& t, Nsec rto) noexcept {
+    const bool alive = rto < kLongestRto;
+    const unsigned retries = t.route.soft_error() != 0 && !alive ? 0 : t.options.orphan_retries;
+    return retries == 0 && alive ? kOrphanRetries : retries;
+}
+
+// As the kernel's tcp_out_of_resources(): of a peer that says nothing for long, and one that a router calls
+// unreachable, half as many are borne.
+bool must_go(const Tcb& t, Time now) noexcept {
+    if (!t.phase.orphan) return false;
+    const unsigned silent = now - t.acceptance.last_rx() > kSilence ? 1 : 0;
+    return memory_bound::orphan_must_go(t, silent + (t.route.soft_error() != 0 ? 1 : 0));
+}
 
 }  // namespace
 
@@ -134,6 +147,10 @@ void ConnectionTimers::retransmission_timeout(Time now) noexcept {
     const bool syn = tcb_.pcb->in(State::syn_sent) && tcb_.opening.sent_at() != kNoTime;
     tcb_.recovery.timed_out(syn ? tcb_.opening.sent_at() : now, !closed);
     tcb_.counters.timeouts++;
+    if (must_go(tcb_, now)) {
+        tcb_.abandon(true);
+        return;
+    }
     if (retried_too_long(now)) {
         const int soft = tcb_.route.soft_error();
         tcb_.give_up(soft != 0 ? soft : ETIMEDOUT);
@@ -181,8 +198,12 @@ void ConnectionTimers::probe(Time now) noexcept {
     if (tcb_.options.user_timeout != Msec::zero()
             ? now - tcb_.recovery.first_retry() >= tcb_.options.user_timeout
             : unanswered_probes_ >= tcb_.options.retries2 ||
-                  (tcb_.phase.orphan && probes_ >= orphan_retries(probe_interval()))) {
+                  (tcb_.phase.orphan && probes_ >= orphan_retries(tcb_, probe_interval()))) {
         tcb_.give_up(ETIMEDOUT);
+        return;
+    }
+    if (must_go(tcb_, now)) {
+        tcb_.abandon(true);
         return;
     }
     probes_++;
@@ -267,7 +288,8 @@ bool ConnectionTimers::retried_too_long(Time now) const noexcept {
     // Such probes go on for as long as the peer answers (tcp_rtx_probe0_timed_out() in the kernel).
     if (pcb->snd_wnd() == 0 && !tcb_.phase.orphan)
         return now - std::max(tcb_.acceptance.last_ack_rx(), tcb_.recovery.first_retry()) > kSilence;
-    const unsigned allowed = tcb_.phase.orphan ? orphan_retries(tcb_.recovery.rto()) : tcb_.options.retries2;
+    const unsigned allowed =
+        tcb_.phase.orphan ? orphan_retries(tcb_, tcb_.recovery.rto()) : tcb_.options.retries2;
     return tcb_.recovery.retries() > 1 && now - tcb_.recovery.first_retry() >= time_for(allowed);
 }
 
