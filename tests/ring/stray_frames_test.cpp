@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "libvma/net/checksum.h"
 #include "libvma/ring/strays/stray_segments.h"
 #include "tests/support/attacker/segment.h"
 

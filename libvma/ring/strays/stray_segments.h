@@ -34,7 +34,7 @@ class StraySegments {
     Result<void> open(Sink sink);
 
     // Segments of this connection are wanted from now on, until drop(). Any thread, any lock held. Without
-    // open(), or where there are some 30,000 connections, nothing happens.
+    // open(), or where there are some 25,000 connections, nothing happens.
     void want(const verbs::FlowSpec& spec) noexcept {
         if (opened()) tuples_.add(spec);
     }

@@ -16,8 +16,8 @@ struct stray_tuple {
     __u32 users;
 };
 
-/* A tuple lies in one of two buckets that its hash names, in the emptier one. So the table can be filled to
- * nine tenths. */
+/* A tuple lies in one of two buckets that its hash names, in the emptier one. So some
+ * three quarters of the table can be filled. */
 #define STRAYS_BUCKET_BITS 12
 #define STRAYS_BUCKETS (1 << STRAYS_BUCKET_BITS)
 #define STRAYS_WAYS 8
