@@ -129,12 +129,12 @@ class RdmaDevice final : public Device {
     ibv_cq_moderation_caps moderation_{};
     std::uint64_t drops_before_ = 0;
     bool watching_ = false;
-    clock::Time recovered_at_;  // the last time
     std::atomic<bool> failed_{false};
     struct Failure {
         Lock lock;  // a leaf
         std::function<void()> call, qp_call;
         bool failed = false, told = false;
+        clock::Time recovered_at;  // the QP, the last time; under the ring's receive lock
     };
     std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();  // shared with the internal thread
 };

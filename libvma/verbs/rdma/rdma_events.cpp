@@ -75,7 +75,7 @@ bool RdmaDevice::recover(ibv_qp*) noexcept {
     }
     if (direct_) direct_->reset(facades_.qp);
     if (vlan_) vlan_->reset();
-    recovered_at_ = clock::monotonic();
+    failure_->recovered_at = clock::monotonic();
     return true;
 }
 
@@ -88,7 +88,8 @@ bool RdmaDevice::stopped(ibv_qp*) noexcept {
     ibv_qp_attr attr{};
     ibv_qp_init_attr init{};
     if (verbs_.query_qp(qp_, &attr, IBV_QP_STATE, &init) == 0 && attr.qp_state != IBV_QPS_RTS) return true;
-    return recovered_at_ == clock::Time{} || clock::monotonic() - recovered_at_ > kEventIsLate;
+    return failure_->recovered_at == clock::Time{} ||
+           clock::monotonic() - failure_->recovered_at > kEventIsLate;
 }
 
 void RdmaDevice::on_qp_failure(std::function<void()> call) {

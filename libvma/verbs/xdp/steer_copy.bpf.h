@@ -53,6 +53,28 @@ struct {
 #define WAITS 96    /* looks at a lock, 30 us and more: its owner copies one frame */
 #define PAUSES 12   /* calls between two looks */
 
+// The chunk that was posted as the `index`th, and its number; null: there is none.
+static __always_inline char* posted_chunk(void* chunks, const struct steer_ring* free, __u32 index,
+                                          __u32* number) {
+    __u32 place = index & free->mask;
+    const __u64* offset = bpf_map_lookup_elem(&posted, &place);
+    if (!offset) return 0;
+    *number = *offset / STEER_CHUNK;
+    return bpf_map_lookup_elem(chunks, number);
+}
+
+// Writes the `index`th descriptor of the ring. False: it has no place.
+static __always_inline int give(const struct steer_ring* ring, __u32 index, __u32 number, __u32 length,
+                                __u32 options) {
+    __u32 place = ring->first + (index & ring->mask);
+    struct xdp_desc* out = bpf_map_lookup_elem(&received, &place);
+    if (!out) return 0;
+    out->addr = (__u64)number * STEER_CHUNK + STEER_HEADROOM;
+    out->len = length;
+    out->options = options;
+    return 1;
+}
+
 // Copies the frame to the chunks that are posted, from `taken` on. False: it does not fit.
 static __always_inline int copy_frame(struct __sk_buff* skb, const struct steer_ring* ring, __u32 at,
                                       const struct steer_ring* free, __u32 taken, __u16 each) {
@@ -61,11 +83,8 @@ static __always_inline int copy_frame(struct __sk_buff* skb, const struct steer_
     if (!chunks) return 0;
     for (__u32 i = 0; i < STEER_MOST_CHUNKS; i++) {
         __u32 from = i * STEER_ROOM;
-        __u32 place = (taken + i) & free->mask;
-        const __u64* offset = bpf_map_lookup_elem(&posted, &place);
-        if (!offset) return 0;
-        __u32 number = *offset / STEER_CHUNK;
-        char* to = bpf_map_lookup_elem(chunks, &number);
+        __u32 number = 0;
+        char* to = posted_chunk(chunks, free, taken + i, &number);
         if (!to) return 0;
         __u32 part = length - from;
         int last = part <= STEER_ROOM;
@@ -77,12 +96,7 @@ static __always_inline int copy_frame(struct __sk_buff* skb, const struct steer_
             eth->h_proto = bpf_htons(STEER_DATAGRAMS);
             udp->check = each;
         }
-        place = ring->first + ((at + i) & ring->mask);
-        struct xdp_desc* out = bpf_map_lookup_elem(&received, &place);
-        if (!out) return 0;
-        out->addr = (__u64)number * STEER_CHUNK + STEER_HEADROOM;
-        out->len = part;
-        out->options = last ? 0 : STEER_CONTINUED;
+        if (!give(ring, at + i, number, part, last ? 0 : STEER_CONTINUED)) return 0;
         // Here, not by the next turn's beginning: the verifier need not follow a short part into the next
         // turn.
         if (last) return 1;
@@ -115,11 +129,8 @@ static __always_inline int copy_segments(struct __sk_buff* skb, const struct ste
     if (!chunks || headers > STEER_MOST_HEADERS) return 0;
     for (__u32 i = 0; i < STEER_MOST_SEGMENTS; i++) {
         __u32 from = i * STEER_SEGMENT;
-        __u32 place = (taken + i) & free->mask;
-        const __u64* offset = bpf_map_lookup_elem(&posted, &place);
-        if (!offset) return 0;
-        __u32 number = *offset / STEER_CHUNK;
-        char* to = bpf_map_lookup_elem(chunks, &number);
+        __u32 number = 0;
+        char* to = posted_chunk(chunks, free, taken + i, &number);
         if (!to) return 0;
         __u32 part = payload - from;
         int last = part <= STEER_SEGMENT;
@@ -137,12 +148,7 @@ static __always_inline int copy_segments(struct __sk_buff* skb, const struct ste
         if (!last) tcp->fin = tcp->psh = 0;
         tcp->check =
             folded((__u64)ip->saddr + ip->daddr + bpf_htons(IPPROTO_TCP) + bpf_htons(length - sizeof *ip));
-        place = ring->first + ((at + i) & ring->mask);
-        struct xdp_desc* out = bpf_map_lookup_elem(&received, &place);
-        if (!out) return 0;
-        out->addr = (__u64)number * STEER_CHUNK + STEER_HEADROOM;
-        out->len = headers + part;
-        out->options = 0;
+        if (!give(ring, at + i, number, headers + part, 0)) return 0;
         if (last) return 1;
     }
     return 0;
