@@ -280,7 +280,9 @@ ssize_t Connection::send(const iovec* iov, std::size_t, std::size_t length, unsi
     else if (!tcb_.phase.established)
         result = -EAGAIN;
     else
-        result = tcb_.sender.write(iov, length, (flags & kMore) != 0, (flags & kQuiet) != 0);
+        result = tcb_.sender.write(
+            iov, length,
+            {.more = (flags & kMore) != 0, .record = (flags & kRecord) != 0, .quiet = (flags & kQuiet) != 0});
     leave();
     return result;
 }

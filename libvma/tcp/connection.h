@@ -64,10 +64,11 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     void set_owner(Owner* owner) noexcept;
 
     // ---- data ----
-    enum : unsigned { kMore = 1, kPeek = 2, kDiscard = 4, kQuiet = 8, kBegun = 16 };
+    enum : unsigned { kMore = 1, kPeek = 2, kDiscard = 4, kQuiet = 8, kBegun = 16, kRecord = 32 };
     // Queues what there is room for. -EAGAIN: no room; -EPIPE: shut down for sending; -ENOTCONN; or the
-    // pending error. kMore: more follows (MSG_MORE). kQuiet: do not start sending (the caller will call
-    // push()). kBegun: the program's call has moved bytes already, so the error stays for the next call.
+    // pending error. kMore: more follows (MSG_MORE). kRecord: a record ends here (MSG_EOR). kQuiet: do not
+    // start sending (the caller will call push()). kBegun: the program's call has moved bytes already, so the
+    // error stays for the next call.
     ssize_t send(const iovec* iov, std::size_t count, std::size_t length, unsigned flags) noexcept;
     void push() noexcept;
     // Copies out what is there (kPeek: and leaves it; kDiscard: copies nothing, MSG_TRUNC). `skip`: bytes to

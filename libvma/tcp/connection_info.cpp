@@ -72,8 +72,11 @@ void Connection::path_mtu(std::uint32_t mtu) noexcept {
 CongestionAlgorithm Connection::algorithm() noexcept { return options().congestion; }
 
 int Connection::take_error() noexcept {
-    const int error = tcb_.shown.take_error();
-    if (error != 0 && enter()) leave();  // EPOLLERR goes
+    int error = tcb_.shown.take_error();
+    if (!enter()) return error;
+    // As the kernel's sk_err_soft: what ICMP said of an established connection, which goes on.
+    if (error == 0) error = tcb_.route.take_soft_error();
+    leave();  // EPOLLERR goes
     return error;
 }
 
@@ -137,13 +140,15 @@ void Connection::info(Info& all) noexcept {
                         : board.sacked_segments() != 0 ? TCP_CA_Disorder
                                                        : TCP_CA_Open;
     out.tcpi_retransmits = static_cast<std::uint8_t>(std::min(tcb_.recovery.retries(), 255u));
-    out.tcpi_probes = static_cast<std::uint8_t>(std::min(tcb_.timers.probes(), 255u));
+    out.tcpi_probes = static_cast<std::uint8_t>(std::min(tcb_.timers.unanswered_probes(), 255u));
     out.tcpi_backoff = static_cast<std::uint8_t>(std::min(tcb_.recovery.rtt().backoffs(), 255u));
     out.tcpi_rto = tcb_.recovery.rtt().rto().count();
     out.tcpi_ato = Usec(tcb_.options.delayed_ack).count();
     out.tcpi_snd_mss = mss;
     out.tcpi_rcv_mss = std::max(tcb_.acks.largest_in(), 536u);
-    out.tcpi_advmss = tcb_.route.wanted_mss() - (tcb_.options.timestamps ? kTimestampBytes : 0);
+    const bool stamped =
+        tcb_.pcb != nullptr && tcb_.phase.established ? tcb_.pcb->timestamps() : tcb_.options.timestamps;
+    out.tcpi_advmss = tcb_.route.wanted_mss() - (stamped ? kTimestampBytes : 0);
     out.tcpi_pmtu = tcb_.route.mtu();
     out.tcpi_rtt = tcb_.recovery.rtt().srtt().count();
     out.tcpi_rttvar = tcb_.recovery.rtt().rttvar().count();
@@ -156,8 +161,9 @@ void Connection::info(Info& all) noexcept {
     out.tcpi_sacked = board.sacked_segments();
     out.tcpi_lost = board.lost_segments();
     out.tcpi_retrans = board.retrans_segments();
-    out.tcpi_last_data_sent = ms_since(tcb_.acks.last_data_tx());
-    out.tcpi_last_data_recv = ms_since(tcb_.acks.last_data_rx());
+    // Before the first data they count from the handshake.
+    out.tcpi_last_data_sent = ms_since(std::max(tcb_.acks.last_data_tx(), tcb_.opening.done_at()));
+    out.tcpi_last_data_recv = ms_since(std::max(tcb_.acks.last_data_rx(), tcb_.opening.done_at()));
     out.tcpi_last_ack_recv = ms_since(tcb_.acceptance.last_ack_rx());
     out.tcpi_rcv_space = tcb_.options.receive_window;
     out.tcpi_total_retrans = static_cast<std::uint32_t>(tcb_.counters.retransmits);
@@ -183,7 +189,13 @@ void Connection::info(Info& all) noexcept {
     all.min_rtt = tcb_.recovery.rtt().min_rtt().count();
     all.data_segs_in = static_cast<std::uint32_t>(tcb_.counters.data_segments_in);
     all.data_segs_out = static_cast<std::uint32_t>(tcb_.counters.data_segments_out);
-    all.delivered = all.data_segs_out > out.tcpi_unacked ? all.data_segs_out - out.tcpi_unacked : 0;
+    // The SYN counts.
+    all.delivered = (all.data_segs_out > out.tcpi_unacked ? all.data_segs_out - out.tcpi_unacked : 0) +
+                    (tcb_.phase.established ? 1 : 0);
+    auto usec = [](Nsec t) { return static_cast<std::uint64_t>(t / Nsec(1000)); };
+    all.busy_time = usec(tcb_.send_times.busy(now));
+    all.rwnd_limited = usec(tcb_.send_times.of(SendTimes::Why::window, now));
+    all.sndbuf_limited = usec(tcb_.send_times.of(SendTimes::Why::buffer, now));
     all.bytes_sent = tcb_.counters.bytes_out;
     all.bytes_retrans = tcb_.counters.bytes_again;
     all.dsack_dups = static_cast<std::uint32_t>(tcb_.counters.dsacks);

@@ -15,6 +15,8 @@ namespace vma::tcp {
 
 inline constexpr std::uint32_t kTimestampBytes = 12;  // of options in each segment
 
+inline constexpr std::uint32_t kNoLowat = 0xffffffff;
+
 // What the program may set (socket options). A listener's are copied to what it accepts.
 struct Options {
     net::PathOptions path;
@@ -23,11 +25,13 @@ struct Options {
     bool timestamps = true, sack = true, window_scaling = true;
     std::chrono::seconds keep_idle{7200}, keep_interval{75};
     unsigned keep_count = 9;
-    Msec user_timeout{};                      // TCP_USER_TIMEOUT, 0: by retransmissions
-    unsigned syn_retries = 6, retries2 = 15;  // TCP_SYNCNT, net.ipv4.tcp_retries2
-    unsigned synack_retries = 5;              // TCP_SYNCNT of a listener, net.ipv4.tcp_synack_retries
-    unsigned orphan_retries = 0;              // net.ipv4.tcp_orphan_retries
-    unsigned syncookies = 1;           // net.ipv4.tcp_syncookies: never, when the table is full, always
+    Msec user_timeout{};                   // TCP_USER_TIMEOUT, 0: by retransmissions
+    unsigned syn_retries = 6;              // TCP_SYNCNT
+    unsigned retries1 = 3, retries2 = 15;  // net.ipv4.tcp_retries1, tcp_retries2
+    unsigned syn_linear_timeouts = 0;      // net.ipv4.tcp_syn_linear_timeouts
+    unsigned synack_retries = 5;           // TCP_SYNCNT of a listener, net.ipv4.tcp_synack_retries
+    unsigned orphan_retries = 0;           // net.ipv4.tcp_orphan_retries
+    unsigned syncookies = 1;               // net.ipv4.tcp_syncookies: never, when the table is full, always
     Msec invalid_ratelimit{500};       // net.ipv4.tcp_invalid_ratelimit: between ACKs of what is not taken
     std::chrono::seconds linger2{60};  // TCP_LINGER2: FIN_WAIT_2 of a closed socket; < 0: none
     std::uint32_t maxseg = 0;          // TCP_MAXSEG, 0: the path's
@@ -36,16 +40,27 @@ struct Options {
     std::uint32_t send_buffer =
         0;  // bytes of data that may wait to be acknowledged; 0: grows with the window
     std::uint32_t window_clamp = 0;
-    std::uint32_t notsent_lowat = 0xffffffff;
+    // TCP_NOTSENT_LOWAT, 0: not set; and net.ipv4.tcp_notsent_lowat
+    std::uint32_t notsent_lowat = 0, notsent_default = kNoLowat;
     std::uint32_t receive_lowat = 1;  // SO_RCVLOWAT
     std::chrono::seconds defer_accept{};
     bool reuse_address = false;  // SO_REUSEADDR: others may bind the port while the connection lives
     Msec delayed_ack{40};
     // net.ipv4.route.mtu_expires: how long what ICMP said of the path holds
     std::chrono::seconds mtu_expires{600};
+    bool never_cut = false;        // IP_PMTUDISC_DO: not even behind a router that asks for tiny packets
+    std::uint32_t min_pmtu = 552;  // net.ipv4.route.min_pmtu: ICMP cannot say less
+    // net.ipv4.tcp_mtu_probing: never, behind a black hole, always; the size it begins with, and the least
+    unsigned mtu_probing = 0;
+    std::uint32_t base_mss = 1024, mtu_probe_floor = 48;
+    std::uint32_t settings = 0;  // of which reading of the system's settings; 0: of none
     CongestionAlgorithm congestion = CongestionAlgorithm::cubic;
     bool slow_start_after_idle = true;  // net.ipv4.tcp_slow_start_after_idle
 
+    // Bytes not sent that stop a writer; kNoLowat: none.
+    std::uint32_t unsent_limit() const noexcept {
+        return notsent_lowat != 0 ? notsent_lowat : notsent_default;
+    }
     // SO_RCVBUF
     void set_receive_window(std::uint32_t bytes) noexcept {
         receive_window = bytes;

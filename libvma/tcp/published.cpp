@@ -47,6 +47,9 @@ void Published::update() noexcept {
     } else {
         state_.store(State::close, std::memory_order_release);
     }
+    // What changes the reason has a time already: a segment has come, or left, or was written.
+    t.send_times.turn(t.sender.waits_for(no_space_),
+                      std::max({t.acceptance.last_rx(), t.acks.last_data_tx(), t.sender.last_write()}));
     publish(compute_events(used, limit));
     if (__builtin_expect(memory_bound::scarce(), 0)) look_for_memory();
     t.timers.arm();
@@ -99,8 +102,9 @@ void Published::look_for_memory() noexcept {
             mask |= EPOLLOUT | EPOLLWRNORM;
         } else {
             const bool room = used <= limit && limit - used >= used / 2;
-            const bool few_unsent =
-                t.options.notsent_lowat == 0xffffffff || unsent() < t.options.notsent_lowat || unsent() == 0;
+            // Less than half of the limit: it is worth the while to wake a writer.
+            const std::uint32_t lowat = t.options.unsent_limit();
+            const bool few_unsent = lowat == kNoLowat || unsent() == 0 || unsent() <= (lowat - 1) / 2;
             if (room && few_unsent) mask |= EPOLLOUT | EPOLLWRNORM;
         }
     }

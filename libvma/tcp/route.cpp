@@ -91,12 +91,16 @@ void Route::mss_changed() noexcept {
 }
 
 void Route::learn_mtu(std::uint32_t mtu) noexcept {
-    mtu = std::max<std::uint32_t>(mtu, 552);  // the kernel's net.ipv4.route.min_pmtu
+    // Shorter ones are not believed; a router may cut those that are as short.
+    const bool cuts = mtu < tcb_.options.min_pmtu;
+    mtu = std::max(mtu, tcb_.options.min_pmtu);
     if (learnt_mtu_ != 0 && mtu > learnt_mtu_) return;
     // After this time a longer segment tries again, as in the kernel: the path may have become better.
     learnt_until_ = Clock::now() + tcb_.options.mtu_expires;
     if (mtu == learnt_mtu_) return;
     learnt_mtu_ = mtu;
+    may_be_cut_ = cuts;
+    if (known_) tcb_.writer.use(path_);
     if (tcb_.pcb == nullptr || !tcb_.phase.established) return;
     const std::uint32_t before = tcb_.shown.mss();
     mss_changed();
@@ -108,6 +112,8 @@ void Route::learn_mtu(std::uint32_t mtu) noexcept {
 
 void Route::forget_mtu() noexcept {
     learnt_mtu_ = 0;
+    may_be_cut_ = false;
+    if (known_) tcb_.writer.use(path_);
     mss_changed();
 }
 
@@ -117,7 +123,7 @@ void Route::icmp_error(const ring::IcmpError& error) noexcept {
     if (tcb_.pcb == nullptr || tcb_.freeze.frozen() || tcb_.phase.in_time_wait) return;
     if (seq_before(error.seq, tcb_.pcb->snd_una()) || seq_before(tcb_.pcb->snd_nxt(), error.seq)) return;
     if (error.error == EMSGSIZE) {
-        learn_mtu(error.mtu != 0 ? error.mtu : 576);
+        learn_mtu(error.mtu);
     } else if (tcb_.pcb->in(State::syn_sent) || tcb_.pcb->in(State::syn_recv)) {
         tcb_.give_up(error.error);
     } else {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "libvma/tcp/path.h"
 #include "libvma/tcp/timers/time.h"
@@ -50,6 +51,7 @@ class Route {
     // Why retransmissions fail, as far as anybody has said; 0: unknown.
     int soft_error() const noexcept { return soft_error_; }
     void clear_soft_error() noexcept { soft_error_ = 0; }
+    int take_soft_error() noexcept { return std::exchange(soft_error_, 0); }
 
     // Bytes of data in a segment as the path and the program allow; the same with the peer's word, and
     // without the options of each segment; and what the path takes with headers.
@@ -65,6 +67,8 @@ class Route {
     void expire_mtu(Time now) noexcept {
         if (learnt_mtu_ != 0 && now >= learnt_until_) forget_mtu();
     }
+    // Routers may cut what this end sends (no DF).
+    bool may_be_cut() const noexcept { return may_be_cut_; }
     void icmp_error(const ring::IcmpError& error) noexcept;
 
   private:
@@ -76,6 +80,7 @@ class Route {
     Path path_;
     bool known_ = false;
     std::uint32_t learnt_mtu_ = 0;  // by ICMP, 0: none
+    bool may_be_cut_ = false;       // it was too short to be believed
     Time learnt_until_;
     ring::Ring* rule_ring_ = nullptr;
     int soft_error_ = 0;

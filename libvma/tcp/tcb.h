@@ -22,6 +22,7 @@
 #include "libvma/tcp/send/ack_policy.h"
 #include "libvma/tcp/send/segment_writer.h"
 #include "libvma/tcp/send/send_queue.h"
+#include "libvma/tcp/send/send_times.h"
 #include "libvma/tcp/send/sender.h"
 #include "libvma/tcp/timers/connection_timers.h"
 
@@ -67,6 +68,7 @@ struct Tcb {
     SegmentWriter writer{*this};
     SendQueue queue{*this};
     Sender sender{*this};
+    SendTimes send_times;
     AckPolicy acks{*this};
     Receiver receiver{*this};
     Acceptance acceptance{*this};

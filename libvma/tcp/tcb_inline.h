@@ -74,6 +74,19 @@ inline void Sender::acked(std::uint32_t ack) noexcept {
     if (!seq_before(ack, small_end_)) small_end_ = ack;  // so it never gets so old that it seems new
 }
 
+inline SendTimes::Why Sender::waits_for(bool no_room) const noexcept {
+    const lwip::Pcb* const pcb = tcb_.pcb;
+    if (pcb == nullptr || !tcb_.phase.established) return SendTimes::Why::nothing;
+    const lwip::Segment* const first = pcb->unsent();
+    if (first == nullptr) {
+        if (pcb->unacked() == nullptr) return SendTimes::Why::nothing;
+        return no_room ? SendTimes::Why::buffer : SendTimes::Why::network;
+    }
+    const std::uint32_t end = first->seq() + std::min(first->size(), tcb_.shown.mss());
+    return seq_before(pcb->snd_una() + pcb->snd_wnd(), end) ? SendTimes::Why::window
+                                                            : SendTimes::Why::network;
+}
+
 inline void AckPolicy::sent() noexcept {
     lwip::Pcb* const pcb = tcb_.pcb;
     pcb->ack_sent();

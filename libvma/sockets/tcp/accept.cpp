@@ -96,6 +96,7 @@ int TcpListening::accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
     Waiting w(receive_timeout_.load(std::memory_order_relaxed));
     const unsigned ratio = static_cast<unsigned>(config::get().rx_udp_poll_os_ratio);
     int saved = errno;
+    if (Pin pin(transport_); pin.listener != nullptr) follow(fd, *pin.listener);
     for (;;) {
         if (phase() != Phase::listening) return Socket::accept4(fd, addr, len, flags);  // EINVAL
         {

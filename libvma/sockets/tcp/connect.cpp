@@ -17,6 +17,7 @@
 #include "libvma/sockets/path_resolver.h"
 #include "libvma/sockets/shadow.h"
 #include "libvma/sockets/tcp/connecting.h"
+#include "libvma/sockets/tcp/defaults.h"
 #include "libvma/sockets/tcp/wait.h"
 
 namespace vma::sockets {
@@ -98,6 +99,7 @@ int TcpConnecting::start_connect(int fd, const sockaddr* addr, socklen_t len, bo
     shadow_.learn(fd);
     options_.settle(fd);
     options_.next().path.lane = plan.lane;
+    (void)follow_settings(fd, options_.next());
     icmp::start(stack_);
     transport_.release_retired();
     // The kernel does not know about connections of the library in TIME_WAIT, so a port it finds may be taken

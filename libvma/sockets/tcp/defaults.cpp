@@ -17,6 +17,8 @@
 #include "libvma/config/params.h"
 #include "libvma/os/calls.h"
 #include "libvma/os/sysctl.h"
+#include "libvma/runtime/errno_kept.h"
+#include "libvma/sockets/tcp/system_settings.h"
 #include "libvma/tcp/memory_bound.h"
 #include "libvma/tcp/recovery/congestion.h"
 
@@ -34,32 +36,45 @@ int option(int fd, int level, int name, int otherwise) noexcept {
     return os::getsockopt(fd, level, name, &value, &len) == 0 ? value : otherwise;
 }
 
+// What the system, or the socket, has that the kernel looks at when it needs it.
+void take_settings(int fd, const SystemSettings& system, tcp::Options& o) noexcept {
+    const config::Params& params = config::get();
+    auto count = [](long value, long most) { return static_cast<unsigned>(std::clamp(value, 0l, most)); };
+    o.keep_idle = std::chrono::seconds(option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 7200));
+    o.keep_interval = std::chrono::seconds(option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 75));
+    o.keep_count = static_cast<unsigned>(option(fd, IPPROTO_TCP, TCP_KEEPCNT, 9));
+    o.syn_retries = static_cast<unsigned>(option(fd, IPPROTO_TCP, TCP_SYNCNT, 6));
+    o.linger2 = std::chrono::seconds(option(fd, IPPROTO_TCP, TCP_LINGER2, 60));
+    // TCP_SYNCNT of a listener sets both.
+    o.synack_retries =
+        o.syn_retries != count(system.syn_retries, 255) ? o.syn_retries : count(system.synack_retries, 255);
+    o.syn_linear_timeouts = count(system.syn_linear_timeouts, 127);
+    o.syncookies = count(system.syncookies, 2);
+    o.mtu_expires = std::chrono::seconds(system.mtu_expires);
+    o.min_pmtu = count(system.min_pmtu, 0xffff);
+    o.mtu_probing = count(system.mtu_probing, 2);
+    o.base_mss = count(system.base_mss, 0xffff);
+    o.mtu_probe_floor = count(system.mtu_probe_floor, 0xffff);
+    o.invalid_ratelimit = clock::Msec(count(system.invalid_ratelimit, INT_MAX));
+    o.retries1 = count(system.retries1, 255);
+    o.retries2 = count(system.retries2, INT_MAX);
+    o.orphan_retries = count(system.orphan_retries, 255);
+    o.sack = system.sack != 0;
+    o.slow_start_after_idle = system.slow_start_after_idle != 0;
+    o.window_scaling = params.window_scaling == -2 ? system.window_scaling != 0 : params.window_scaling >= 0;
+    o.timestamps =
+        params.tcp_timestamp_option == 2 ? system.timestamps != 0 : params.tcp_timestamp_option == 1;
+    o.notsent_default = count(system.notsent_lowat, tcp::kNoLowat);
+}
+
 tcp::Options read_defaults(int fd) noexcept {
     tcp::Options o;
     const config::Params& params = config::get();
     o.path.tos = static_cast<std::uint8_t>(option(fd, IPPROTO_IP, IP_TOS, 0));
     o.path.ttl = static_cast<std::uint8_t>(option(fd, IPPROTO_IP, IP_TTL, 64));
     o.path.dont_fragment = forbids_fragments(option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT));
-    o.keep_idle = std::chrono::seconds(option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 7200));
-    o.keep_interval = std::chrono::seconds(option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 75));
-    o.keep_count = static_cast<unsigned>(option(fd, IPPROTO_TCP, TCP_KEEPCNT, 9));
-    o.syn_retries = static_cast<unsigned>(option(fd, IPPROTO_TCP, TCP_SYNCNT, 6));
-    o.linger2 = std::chrono::seconds(option(fd, IPPROTO_TCP, TCP_LINGER2, 60));
-    o.synack_retries =
-        static_cast<unsigned>(std::clamp<long>(os::sysctl("ipv4/tcp_synack_retries", 5), 0, 255));
-    o.syncookies = static_cast<unsigned>(std::clamp<long>(os::sysctl("ipv4/tcp_syncookies", 1), 0, 2));
-    o.mtu_expires = std::chrono::seconds(os::sysctl("ipv4/route/mtu_expires", 600));
-    o.invalid_ratelimit =
-        clock::Msec(std::clamp<long>(os::sysctl("ipv4/tcp_invalid_ratelimit", 500), 0, INT_MAX));
-    o.retries2 = static_cast<unsigned>(os::sysctl("ipv4/tcp_retries2", 15));
-    o.orphan_retries =
-        static_cast<unsigned>(std::clamp<long>(os::sysctl("ipv4/tcp_orphan_retries", 0), 0, 255));
-    o.sack = os::sysctl("ipv4/tcp_sack", 1) != 0;
-    o.slow_start_after_idle = os::sysctl("ipv4/tcp_slow_start_after_idle", 1) != 0;
-    o.window_scaling = params.window_scaling == -2 ? os::sysctl("ipv4/tcp_window_scaling", 1) != 0
-                                                   : params.window_scaling >= 0;
-    o.timestamps = params.tcp_timestamp_option == 2 ? os::sysctl("ipv4/tcp_timestamps", 1) != 0
-                                                    : params.tcp_timestamp_option == 1;
+    o.settings = settings_number();
+    take_settings(fd, system_settings(), o);
     o.nodelay = params.tcp_nodelay != 0;
     o.delayed_ack = clock::Msec(params.tcp_quickack != 0 ? 0 : params.tcp_delayed_ack_msec);
     long memory[3];
@@ -101,16 +116,27 @@ tcp::Options default_tcp_options(int fd) noexcept {
     // thread that it has interrupted. Who comes second reads them once more.
     static constinit std::atomic<const tcp::Options*> known{nullptr};
     const tcp::Options* options = known.load(std::memory_order_acquire);
-    if (options != nullptr) return *options;
-    const int saved = errno;
-    tcp::memory_bound::set(static_cast<std::size_t>(config::get().tcp_mem));
-    const tcp::Options fresh = read_defaults(fd);
-    const auto* const mine = new (std::nothrow) tcp::Options(fresh);
-    errno = saved;
-    if (mine == nullptr) return fresh;  // the next socket tries again
-    if (known.compare_exchange_strong(options, mine, std::memory_order_acq_rel)) return *mine;
-    delete mine;
-    return *options;
+    const ErrnoKept kept;
+    if (options == nullptr) {
+        tcp::memory_bound::set(static_cast<std::size_t>(config::get().tcp_mem));
+        const tcp::Options fresh = read_defaults(fd);
+        const auto* const mine = new (std::nothrow) tcp::Options(fresh);
+        if (mine == nullptr) return fresh;  // the next socket tries again
+        if (known.compare_exchange_strong(options, mine, std::memory_order_acq_rel)) return *mine;
+        delete mine;
+    }
+    tcp::Options all = *options;
+    follow_settings(fd, all);
+    return all;
+}
+
+bool follow_settings(int fd, tcp::Options& options) noexcept {
+    const std::uint32_t number = settings_number();
+    if (__builtin_expect(number == options.settings, 1)) return false;
+    const ErrnoKept kept;
+    take_settings(fd, system_settings(), options);
+    options.settings = number;
+    return true;
 }
 
 void set_tcp_defaults_on(int fd) noexcept {
@@ -128,15 +154,8 @@ void set_tcp_defaults_on(int fd) noexcept {
 }
 
 unsigned somaxconn() noexcept {
-    constexpr unsigned kUnknown = ~0u;
-    static constinit std::atomic<unsigned> known{kUnknown};
-    unsigned value = known.load(std::memory_order_relaxed);
-    if (value != kUnknown) return value;
-    const int saved = errno;
-    value = static_cast<unsigned>(std::clamp<long>(os::sysctl("core/somaxconn", 4096), 0, 1 << 20));
-    errno = saved;
-    known.store(value, std::memory_order_relaxed);
-    return value;
+    (void)settings_number();
+    return static_cast<unsigned>(std::clamp<long>(system_settings().somaxconn, 0, 1 << 20));
 }
 
 // For TCP the kernel sets DF with these two only (ip_dont_fragment), not with IP_PMTUDISC_PROBE and what

@@ -121,6 +121,14 @@ std::uint32_t TcpListening::ready_events() const noexcept {
 
 // ---- listen ----
 
+// What connections get that come from now on.
+void TcpListening::follow(int fd, tcp::Listener& listener) noexcept {
+    if (!state_lock_.try_lock()) return;  // the next accept() does it
+    if (follow_settings(fd, options_.next()))
+        listener.change([fd](tcp::Options& o) { (void)follow_settings(fd, o); });
+    state_lock_.unlock();
+}
+
 int TcpListening::listen(int fd, int backlog) {
     if (phase() == Phase::fresh && shared()) leave_to_kernel(fd, leave::forked_child_has_it);
     if (phase() == Phase::kernel) return os::listen(fd, backlog);
@@ -152,6 +160,7 @@ int TcpListening::listen(int fd, int backlog) {
         return os::listen(fd, backlog);
     }
     icmp::start(stack_);
+    (void)follow_settings(fd, options_.next());
     tcp::Listener* listener =
         tcp::Listener::create(stack_.paths(), name.port, options_.next(), clamped(backlog));
     if (listener == nullptr) return os::listen(fd, backlog);

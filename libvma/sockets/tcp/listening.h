@@ -51,7 +51,8 @@ class TcpListening : public TcpCore {
     void drop_rules() noexcept;
     void end_listener() noexcept;
     void keep_listening_port(int fd) noexcept;
-    void resume() noexcept;  // a suspended listener
+    void resume() noexcept;                                 // a suspended listener
+    void follow(int fd, tcp::Listener& listener) noexcept;  // the system's settings
 
     // ---- accept.cpp ----
     int accept_from_kernel(int fd, sockaddr* addr, socklen_t* len, int flags);

@@ -154,7 +154,10 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
                 edit([&](tcp::Options& o) { o.path.ttl = static_cast<std::uint8_t>(value); });
                 break;
             case IP_MTU_DISCOVER:
-                edit([&](tcp::Options& o) { o.path.dont_fragment = forbids_fragments(value); });
+                edit([&](tcp::Options& o) {
+                    o.path.dont_fragment = forbids_fragments(value);
+                    o.never_cut = value == IP_PMTUDISC_DO;
+                });
                 break;
             case IP_BIND_ADDRESS_NO_PORT:
                 name_.set_no_port(value != 0);
@@ -205,7 +208,7 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
             edit([&](tcp::Options& o) { o.user_timeout = clock::Msec(number); });
             break;
         case TCP_NOTSENT_LOWAT:
-            edit([&](tcp::Options& o) { o.notsent_lowat = number == 0 ? 0xffffffff : number; });
+            edit([&](tcp::Options& o) { o.notsent_lowat = number; });
             break;
         case TCP_INQ:
             options_.set_report_inq(value != 0);

@@ -68,6 +68,7 @@ ssize_t TcpStream::transmit_ours(int fd, IovCursor& at, int flags) {
     if (c == nullptr || (__builtin_expect(c->bulk_seen(), 0) && leaving(*c) == &leave::bulk)) return -EREMOTE;
     const bool waits = blocks(flags);
     const unsigned how = (flags & MSG_MORE) ? tcp::Connection::kMore : 0u;
+    const unsigned record = (flags & MSG_EOR) ? tcp::Connection::kRecord : 0u;
     const std::size_t length = at.left();
     std::size_t sent = 0;
     alignas(Waiting) std::byte waiting_memory[sizeof(Waiting)];
@@ -96,7 +97,8 @@ ssize_t TcpStream::transmit_ours(int fd, IovCursor& at, int flags) {
         {
             ConnectionScope here(*c);
             // More of this call follows what the window holds.
-            const unsigned more = good < at.left() ? tcp::Connection::kMore : 0u;
+            const bool last = good == at.left();
+            const unsigned more = last ? record : tcp::Connection::kMore;
             n = c->send(pieces, count, good, how | more | (sent != 0 ? tcp::Connection::kBegun : 0u));
         }
         // The state of the connection goes before that of the memory.

@@ -162,7 +162,8 @@ bool Listener::on_half_open(const ArrivedSegment& segment, HalfOpen& e) noexcept
         lock_.unlock();
         return on_cookie(segment) || on_stray(segment);
     }
-    const std::uint32_t window = parameters_of(options_, e.way.mss, 0).wnd;
+    // As our SYN-ACK has announced it.
+    const std::uint32_t window = std::min(parameters_of(options_, e.way.mss, 0).wnd, 0xffffu);
     const bool outside = seq_before(segment.end, next) || seq_before(next + window, segment.seq);
     const bool wrong_reset = (segment.flags & TCP_RST) && segment.seq != next;
     if (old || outside || wrong_reset || (segment.flags & TCP_SYN)) {

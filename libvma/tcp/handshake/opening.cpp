@@ -49,6 +49,7 @@ void Opening::adopt(lwip::Pcb* pcb, const Handshake& handshake) noexcept {
 void Opening::established() noexcept {
     tcb_.phase.connecting = false;
     tcb_.phase.established = true;
+    done_at_ = tcb_.acceptance.last_rx();
     tcb_.shown.set_mss(tcb_.route.send_mss());
     tcb_.acks.start(tcb_.pcb->rcv_nxt());
     // As the kernel's tcp_init_wl(): the window came with the peer's SYN, or with the ACK behind it.

@@ -38,6 +38,7 @@ class Opening {
     // The round trip of the SYN, unless it was repeated.
     void measure(Time now) noexcept;
     Time sent_at() const noexcept { return sent_at_; }
+    Time done_at() const noexcept { return done_at_; }  // of the handshake; kNoTime: it is not
     bool simultaneous() const noexcept { return simultaneous_; }
     std::uint8_t own_scale() const noexcept { return own_scale_; }
     bool begun() const noexcept { return own_window_ != 0; }
@@ -58,7 +59,7 @@ class Opening {
     std::uint8_t own_scale_ = 0;    // of the window, as the SYN announces it; options may change later
     bool simultaneous_ = false;
     bool repeated_ = false;  // so the SYN's round trip is not measured
-    Time sent_at_;
+    Time sent_at_, done_at_;
 };
 
 }  // namespace vma::tcp

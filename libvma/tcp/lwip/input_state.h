@@ -34,6 +34,8 @@ void vma_lwip_restore_input(const struct vma_lwip_input_state* state);
 void vma_lwip_drop_text(void);
 /* The same of its options: lwIP reads none. */
 void vma_lwip_drop_options(void);
+/* lwIP shall take the segment at hand for one that begins at `seq`. */
+void vma_lwip_begin_at(u32_t seq);
 
 #ifdef __cplusplus
 }

@@ -32,6 +32,8 @@ class ReceivedHeader : tcp_hdr {
 
     // lwIP shall see neither data nor FIN in the segment, only what it acknowledges.
     static void drop_text() noexcept { vma_lwip_drop_text(); }
+    // lwIP shall take the segment for one that begins at `seq`.
+    static void begin_at(std::uint32_t seq) noexcept { vma_lwip_begin_at(seq); }
     // lwIP shall read no options.
     static void drop_options() noexcept { vma_lwip_drop_options(); }
 };

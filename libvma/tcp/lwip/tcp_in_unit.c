@@ -24,6 +24,7 @@ void vma_lwip_save_input(struct vma_lwip_input_state* state) {
 
 void vma_lwip_drop_text(void) { tcplen = 0; }
 void vma_lwip_drop_options(void) { tcphdr_optlen = 0; }
+void vma_lwip_begin_at(u32_t seq) { seqno = tcphdr->seqno = seq; }
 
 void vma_lwip_restore_input(const struct vma_lwip_input_state* state) {
     inseg = state->inseg;

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "libvma/tcp/connection.h"
+#include "libvma/tcp/handshake/syn.h"
 #include "libvma/tcp/lwip/frames.h"
 #include "libvma/tcp/lwip/piece.h"
 #include "libvma/tcp/lwip/received_header.h"
@@ -19,11 +21,19 @@ namespace vma::tcp {
 namespace {
 
 constexpr Nsec kPawsIdle = 24 * 86400 * kSecond;
+constexpr Msec kSynAgain{8};  // the kernel's TCP_TIMEOUT_MIN: two clock ticks
 
 std::uint32_t word_at(const std::uint8_t* option) noexcept {
     std::uint32_t v;
     std::memcpy(&v, option, sizeof v);
     return ntohl(v);
+}
+
+std::span<const std::uint8_t> options_of(const ring::RxBuffer& b) noexcept {
+    const std::uint32_t from = b.l4_offset + sizeof(net::TcpHeader),
+                        to = std::min(b.payload_offset, b.length);
+    if (from >= to) return {};
+    return {b.frame + from, to - from};
 }
 
 }  // namespace
@@ -44,6 +54,8 @@ bool Acceptance::check(lwip::ReceivedHeader& h, unsigned option_bytes, const lwi
     const std::uint32_t seq = h.seq(), ack = h.ack();
     const std::uint32_t length = p.total();
     const std::uint32_t end = seq + length + ((flags & TCP_SYN) != 0) + ((flags & TCP_FIN) != 0);
+    seg_ack_ = ack;
+    has_ack_ = (flags & TCP_ACK) != 0;
     // The receiver's own: all has been checked when it came, and its window is old.
     if (t.receiver.replaying()) {
         pcb->keep_window(seq, ack);
@@ -82,6 +94,7 @@ bool Acceptance::check(lwip::ReceivedHeader& h, unsigned option_bytes, const lwi
     const bool early = seq_before(pcb->rcv_nxt(), seq) && (length != 0 || (flags & TCP_FIN) != 0);
     if (flags & TCP_RST) {
         if (seq == pcb->rcv_nxt()) return true;
+        if (ends_early_data(seq)) return lwip::ReceivedHeader::begin_at(pcb->rcv_nxt()), true;
         challenge();  // RFC 5961 section 3
         return false;
     }
@@ -101,9 +114,8 @@ bool Acceptance::check(lwip::ReceivedHeader& h, unsigned option_bytes, const lwi
         keep_stamp(said, seq, end);
         return true;
     }
-    // RFC 5961 section 5: an ACK of what was never sent, or older than any window the peer could have seen.
-    if (seq_before(pcb->snd_nxt(), ack) ||
-        seq_before(ack, pcb->snd_una() - std::max(pcb->max_snd_wnd(), 65535u))) {
+    // RFC 5961 section 5.2.
+    if (seq_before(pcb->snd_nxt(), ack) || too_old(ack)) {
         t.counters.unacceptable++;
         challenge();
         return false;
@@ -112,6 +124,11 @@ bool Acceptance::check(lwip::ReceivedHeader& h, unsigned option_bytes, const lwi
     if (length != 0 && seq != pcb->rcv_nxt()) t.counters.out_of_order++;
 
     take_ack(seq, ack, h.window(), length != 0 || (flags & TCP_FIN) != 0, said);
+    // What comes behind the peer's FIN is not data, and is not answered, as in the kernel.
+    if (length != 0 && pcb->peer_finished() && !seq_before(seq, pcb->rcv_nxt())) {
+        lwip::ReceivedHeader::drop_text();
+        return true;
+    }
     if (length != 0) t.acks.data_received(length);
     if (early) t.receiver.keep_early(seq, p, (flags & TCP_FIN) != 0);
     keep_stamp(said, seq, end);
@@ -189,24 +206,12 @@ Acceptance::Answer Acceptance::check_by_state(lwip::ReceivedHeader& h, unsigned 
     Tcb& t = tcb_;
     lwip::Pcb* const pcb = t.pcb;
     const std::uint8_t flags = h.flags();
-    const std::uint32_t seq = h.seq(), ack = h.ack();
-    if (pcb->in(State::syn_sent)) {
-        if (flags & TCP_RST) {
-            // Without an acceptable ACK it is somebody's guess (RFC 9293 section 3.10.7.3).
-            if (!(flags & TCP_ACK) || ack != pcb->snd_nxt()) return t.counters.unacceptable++, Answer::no;
-            return Answer::yes;
-        }
-        if (!(flags & TCP_ACK) && (flags & TCP_SYN))
-            return t.opening.simultaneous_open(h, option_bytes), Answer::no;
-        return Answer::yes;
-    }
-    if (pcb->in(State::time_wait)) {
-        if (!(flags & TCP_RST)) return Answer::yes;
-        // As in the kernel (net.ipv4.tcp_rfc1337 of 0) it ends the wait; leave() sees to it, lwIP would
-        // ignore it.
-        if (seq == pcb->rcv_nxt()) t.connection.abandon_soon();
-        return Answer::no;
-    }
+    const std::uint32_t seq = h.seq();
+    if (pcb->in(State::syn_sent)) return check_syn_sent(h, option_bytes);
+    if (pcb->in(State::time_wait)) return check_time_wait(h, option_bytes, length), Answer::no;
+    // Who has closed may not know that its FIN has arrived.
+    if ((flags & TCP_RST) && pcb->peer_finished() && seq == pcb->rcv_nxt() - 1)
+        return lwip::ReceivedHeader::begin_at(pcb->rcv_nxt()), Answer::yes;
     if (pcb->in(State::syn_recv)) {
         if ((flags & TCP_SYN) && seq == pcb->rcv_nxt() - 1 && !(flags & TCP_ACK)) {
             // A SYN again: our SYN-ACK got lost.
@@ -224,6 +229,78 @@ Acceptance::Answer Acceptance::check_by_state(lwip::ReceivedHeader& h, unsigned 
     return Answer::open;
 }
 
+// RFC 9293 section 3.10.7.3, as the kernel's tcp_rcv_synsent_state_process() does it.
+Acceptance::Answer Acceptance::check_syn_sent(lwip::ReceivedHeader& h, unsigned option_bytes) noexcept {
+    Tcb& t = tcb_;
+    const std::uint8_t flags = h.flags();
+    if (!(flags & TCP_ACK)) {
+        if (flags & TCP_RST)
+            t.counters.unacceptable++;  // somebody's guess
+        else if (flags & TCP_SYN)
+            t.opening.simultaneous_open(h, option_bytes);
+        return Answer::no;
+    }
+    Said said;
+    read_options(h, option_bytes, said);
+    const bool acceptable = h.ack() == t.pcb->snd_nxt();
+    // Perhaps an answer to an earlier connection of the same numbers. The RST ends that; our SYN then meets
+    // nothing in its way.
+    if (!acceptable && t.recovery.retries() == 0) t.timers.rto_at = last_rx_ + kSynAgain;
+    const std::uint32_t first = t.opening.timestamp(t.opening.sent_at());
+    const bool foreign = said.has_stamp && said.echo != 0 && t.options.timestamps &&
+                         said.echo - first > t.opening.timestamp(last_rx_) - first;
+    if (!acceptable || foreign) {
+        t.counters.unacceptable++;
+        if (!(flags & TCP_RST)) t.writer.refuse(h.ack());
+        return Answer::no;
+    }
+    return (flags & (TCP_SYN | TCP_RST)) != 0 ? Answer::yes : Answer::no;
+}
+
+// As the kernel's tcp_timewait_state_process() with net.ipv4.tcp_rfc1337 of 0; SYNs that begin anew have been
+// seen by reopens(). lwIP knows less of it, and gets nothing.
+void Acceptance::check_time_wait(const lwip::ReceivedHeader& h, unsigned option_bytes,
+                                 std::uint32_t length) noexcept {
+    Tcb& t = tcb_;
+    const std::uint8_t flags = h.flags();
+    Said said;
+    read_options(h, option_bytes, said);
+    const bool stamped = said.has_stamp && t.pcb->timestamps();
+    const bool old = stamped && seq_before(said.stamp, t.pcb->ts_recent());
+    const bool reset = (flags & TCP_RST) != 0;
+    const bool bare = length == 0 && (flags & (TCP_SYN | TCP_FIN)) == 0;
+    if (!old && h.seq() == t.pcb->rcv_nxt() && (bare || reset)) {
+        if (stamped) t.pcb->set_ts_recent(said.stamp);
+        reset ? t.connection.abandon_soon() : t.timers.time_wait_again();
+        return;
+    }
+    if (reset) return;
+    if (old || (flags & TCP_ACK)) t.timers.time_wait_again();
+    refuse(flags, length);
+}
+
+// Is `seq` the end of the data out of sequence? A RST there is the peer's: the segments before it are under
+// way (as in the kernel's tcp_validate_incoming()).
+bool Acceptance::ends_early_data(std::uint32_t seq) const noexcept {
+    if (!tcb_.pcb->sack() || tcb_.receiver.early().empty()) return false;
+    SackBlock blocks[Reassembly::kMaxBlocks];
+    const std::size_t n = tcb_.receiver.early().blocks(blocks, Reassembly::kMaxBlocks);
+    std::uint32_t end = tcb_.pcb->rcv_nxt();
+    for (const SackBlock& block : std::span(blocks, n))
+        if (seq_before(end, block.right)) end = block.right;
+    return n != 0 && seq == end;
+}
+
+// Older than any window that the peer can have seen, or than all that it has acknowledged (RFC 5961 section
+// 5.2)?
+bool Acceptance::too_old(std::uint32_t ack) const noexcept {
+    const auto most =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(tcb_.pcb->max_snd_wnd(), tcb_.counters.acked));
+    return seq_before(ack, tcb_.pcb->snd_una() - most);
+}
+
+Time Acceptance::last_heard() const noexcept { return std::max(last_ack_rx_, tcb_.acks.last_data_rx()); }
+
 // An acceptable ACK. Returns the window in bytes.
 [[gnu::always_inline]] inline std::uint32_t Acceptance::take_ack(std::uint32_t seq, std::uint32_t ack,
                                                                  std::uint16_t window, bool data,
@@ -238,7 +315,8 @@ Acceptance::Answer Acceptance::check_by_state(lwip::ReceivedHeader& h, unsigned 
     info.block_count = pcb->sack() ? said.block_count : 0;
     info.echo = said.has_stamp && pcb->timestamps() ? said.echo : 0;
     t.timers.probe_answered();
-    last_ack_rx_ = last_rx_;
+    if (!seq_before(ack, pcb->snd_una())) last_ack_rx_ = last_rx_;
+    if (!data || seq_before(pcb->snd_una(), ack)) t.sender.more_is_late();
     choose_window(seq, ack, info.window);
     t.recovery.before_ack(info);
     return info.window;
@@ -296,9 +374,12 @@ void Acceptance::challenge() noexcept {
 // begins anew.
 bool Acceptance::reopens(const ring::RxBuffer& buffer) const noexcept {
     const net::TcpHeader& h = header_of(buffer);
-    if ((h.flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) != TCP_SYN || !tcb_.origin.passive())
-        return false;
-    return seq_before(tcb_.pcb->rcv_nxt(), ntohl(h.seq));
+    if ((h.flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_SYN || !tcb_.origin.passive()) return false;
+    const lwip::Pcb& pcb = *tcb_.pcb;
+    Stamps stamps;
+    const bool stamped = pcb.timestamps() && read_stamps(options_of(buffer), stamps);
+    if (stamped && seq_before(stamps.value, pcb.ts_recent())) return false;
+    return seq_before(pcb.rcv_nxt(), ntohl(h.seq)) || (stamped && stamps.value != pcb.ts_recent());
 }
 
 void Acceptance::reopen(ring::RxBuffer* buffer) noexcept {

@@ -44,6 +44,13 @@ class Acceptance {
     void arrived(Time now) noexcept { last_rx_ = now; }
     Time last_rx() const noexcept { return last_rx_; }
     Time last_ack_rx() const noexcept { return last_ack_rx_; }
+    // When the peer has last shown that it is there: by data or an ACK that was taken. What is refused may be
+    // anybody's.
+    Time last_heard() const noexcept;
+
+    // Of the segment that lwIP processes: has it an ACK, and what does that acknowledge?
+    bool has_ack() const noexcept { return has_ack_; }
+    std::uint32_t seg_ack() const noexcept { return seg_ack_; }
 
   private:
     struct Said;  // by the segment's options
@@ -51,6 +58,11 @@ class Acceptance {
 
     inline void read_options(const lwip::ReceivedHeader& header, unsigned option_bytes, Said& said) noexcept;
     Answer check_by_state(lwip::ReceivedHeader& header, unsigned option_bytes, std::uint32_t length) noexcept;
+    Answer check_syn_sent(lwip::ReceivedHeader& header, unsigned option_bytes) noexcept;
+    void check_time_wait(const lwip::ReceivedHeader& header, unsigned option_bytes,
+                         std::uint32_t length) noexcept;
+    bool ends_early_data(std::uint32_t seq) const noexcept;
+    bool too_old(std::uint32_t ack) const noexcept;
     inline void keep_stamp(const Said& said, std::uint32_t seq, std::uint32_t end) noexcept;
     inline std::uint32_t take_ack(std::uint32_t seq, std::uint32_t ack, std::uint16_t window, bool data,
                                   const Said& said) noexcept;
@@ -64,7 +76,9 @@ class Acceptance {
     Time last_ack_rx_;
     Time ts_recent_at_;             // when the last time stamp came
     std::uint32_t window_seq_ = 0;  // SND.WL1: the segment that the peer's window was last taken from
-    Time challenged_at_;            // when challenge() sent its last ACK; kNoTime: never
+    std::uint32_t seg_ack_ = 0;     // SEG.ACK
+    bool has_ack_ = false;
+    Time challenged_at_;  // when challenge() sent its last ACK; kNoTime: never
 };
 
 }  // namespace vma::tcp

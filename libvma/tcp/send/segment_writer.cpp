@@ -9,6 +9,7 @@
 #include <span>
 
 #include "libvma/tcp/connection.h"
+#include "libvma/tcp/handshake/syn.h"
 #include "libvma/tcp/lwip/piece.h"
 #include "libvma/tcp/recovery/segments.h"
 #include "libvma/tcp/sequence.h"
@@ -33,8 +34,12 @@ void SegmentWriter::use(const Path& path) noexcept {
     t.dst_addr = tcb_.ends.remote.address.v4();
     t.tos = tcb_.options.path.tos;
     t.ttl = tcb_.options.path.ttl;
-    t.dont_fragment = tcb_.options.path.dont_fragment;
+    t.dont_fragment = forbids_fragments();
     net::build_ip_headers(t, IPPROTO_TCP, ip_headers_);
+}
+
+bool SegmentWriter::forbids_fragments() const noexcept {
+    return tcb_.options.path.dont_fragment && (!tcb_.route.may_be_cut() || tcb_.options.never_cut);
 }
 
 bool SegmentWriter::send(lwip::Segment* seg, bool again) noexcept {
@@ -177,6 +182,12 @@ void SegmentWriter::send_control(const lwip::Piece& segment) noexcept {
     if (length < sizeof(net::TcpHeader) || length > sizeof frame - kRoom) return;
     segment.copy_to(head, length);
     auto* h = reinterpret_cast<net::TcpHeader*>(head);
+    if ((h->flags & TCP_RST) && tcb_.pcb != nullptr) {
+        if (!tcb_.receiver.processing()) return send_reset();
+        if (tcb_.acceptance.has_ack()) return refuse(tcb_.acceptance.seg_ack());
+        h->seq = 0;
+        h->window = 0;
+    }
     if (h->flags == TCP_ACK && tcb_.pcb != nullptr && tcb_.pcb->synchronized()) {
         send_ack(tcb_.pcb->snd_nxt() - ntohl(h->seq));  // the same with our options
         return;
@@ -187,6 +198,35 @@ void SegmentWriter::send_control(const lwip::Piece& segment) noexcept {
     (void)transmit(head, header, &data, data.iov_len != 0, data.iov_len);
 }
 
+void SegmentWriter::refuse(std::uint32_t ack) noexcept {
+    alignas(4) std::uint8_t frame[kRoom + kMaxHandshakeBytes];
+    (void)transmit(frame + kRoom, write_reset(tcb_.ends, ack, frame + kRoom), nullptr, 0, 0);
+}
+
+// The program ends the connection. What the peer needs to believe it is in the segment: the numbers, and a
+// time stamp.
+void SegmentWriter::send_reset() noexcept {
+    lwip::Pcb* const pcb = tcb_.pcb;
+    alignas(4) std::uint8_t frame[kRoom + kMaxTcpHeader]{};
+    std::uint8_t* const head = frame + kRoom;
+    auto* h = reinterpret_cast<net::TcpHeader*>(head);
+    h->src_port = tcb_.ends.local.port;
+    h->dst_port = tcb_.ends.remote.port;
+    h->seq = htonl(pcb->snd_nxt());
+    h->ack = htonl(pcb->rcv_nxt());
+    h->flags = TCP_RST | TCP_ACK;
+    h->window = htons(static_cast<std::uint16_t>(pcb->window_field()));
+    std::size_t length = sizeof *h;
+    if (pcb->timestamps()) {
+        const std::uint32_t stamps[] = {htonl(0x0101080au), htonl(tcb_.opening.timestamp(Clock::now())),
+                                        htonl(pcb->ts_recent())};
+        std::memcpy(head + length, stamps, sizeof stamps);
+        length += sizeof stamps;
+    }
+    h->data_offset = static_cast<std::uint8_t>(length / 4 << 4);
+    (void)transmit(head, length, nullptr, 0, 0);
+}
+
 // `tcp_header` has kRoom bytes in front of it, for the other headers.
 bool SegmentWriter::transmit(std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov,
                              std::size_t count, std::size_t length, std::uint32_t frames) noexcept {
@@ -194,7 +234,7 @@ bool SegmentWriter::transmit(std::uint8_t* tcp_header, std::size_t header_length
     if (!t.route.known() && t.route.find() != 0) return false;
     std::uint8_t* const headers = tcp_header - sizeof ip_headers_;
     std::memcpy(headers, ip_headers_, sizeof ip_headers_);
-    if (!t.options.path.dont_fragment) net::renew_ip_id(headers);
+    if (!forbids_fragments()) net::renew_ip_id(headers);
     ring::Ring& ring = *t.route.ring();
     const std::size_t all_headers = sizeof ip_headers_ + header_length;
     const int error = frames == 1 ? ring.send_tcp(headers, all_headers, iov, count, length)

@@ -33,8 +33,12 @@ class SegmentWriter {
     int headers(void* out, std::size_t room) const noexcept;
     // Sends what lwIP has made itself: RST, keep-alive, ACKs of out-of-order segments.
     void send_control(const lwip::Piece& segment) noexcept;
+    // A RST in answer to a segment that acknowledges `ack` (RFC 9293 section 3.10.7.1).
+    void refuse(std::uint32_t ack) noexcept;
 
   private:
+    void send_reset() noexcept;
+    bool forbids_fragments() const noexcept;
     bool transmit(std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov, std::size_t count,
                   std::size_t length, std::uint32_t frames = 1) noexcept;
     std::size_t put_options(std::uint8_t* at, const lwip::Segment* segment, Time now) noexcept;

@@ -42,6 +42,8 @@ class SendQueue {
     // Appends up to `length` bytes. `whole`: segments have room for what follows soon. `longest`: bytes that
     // may leave as one super-frame; 0: there are none. Returns how many.
     std::size_t append(const iovec* iov, std::size_t length, bool whole, std::uint32_t longest) noexcept;
+    // What follows gets a segment of its own.
+    void end_record() noexcept { tail_room_ = 0; }
     // Cuts a segment behind `length` bytes. False: no memory.
     bool split(lwip::Segment* segment, std::uint32_t length) noexcept;
     // Cuts what has become too long for the path; what of it is under way is lost for certain.

@@ -33,14 +33,19 @@ constexpr Msec kDeviceRetry{1};                      // after a full device queu
 
 }  // namespace
 
-ssize_t Sender::write(const iovec* iov, std::size_t length, bool more, bool quiet) noexcept {
+ssize_t Sender::write(const iovec* iov, std::size_t length, How how) noexcept {
     Tcb& t = tcb_;
     const std::uint32_t used = t.queue.queued(), limit = t.queue.limit();
     // As the kernel does, the last write that begins within the limit may go beyond it by a segment: so short
     // writes of several threads are not torn apart.
     const std::size_t segment = std::min<std::size_t>(length, t.shown.mss());
-    const std::size_t room = used < limit ? std::max<std::size_t>(limit - used, segment) : 0;
+    std::size_t room = used < limit ? std::max<std::size_t>(limit - used, segment) : 0;
     if (length == 0) return 0;
+    const bool limited = t.options.unsent_limit() != kNoLowat;
+    const std::uint32_t begin = t.pcb->queue_end();
+    if (__builtin_expect(limited, 0))
+        room = std::min<std::size_t>(
+            room, unsent_limit_.room(t.options.unsent_limit(), unsent_goal(), t.queue.unsent(), begin));
     const bool waited = blocked_.load(std::memory_order_relaxed);
     blocked_.store(room == 0, std::memory_order_relaxed);
     if (room == 0) {
@@ -60,15 +65,19 @@ ssize_t Sender::write(const iovec* iov, std::size_t length, bool more, bool quie
     last_write_.store(now, std::memory_order_relaxed);
     t.acks.written(now);
     if (t.pcb->unsent() == nullptr && t.pcb->unacked() == nullptr) t.recovery.restart_after_idle(now);
-    more_ = more;
+    more_ = how.more;
     push_ = false;
-    // Pieces of a burst will fill a whole segment, where they are kept back for it.
-    const bool whole = soon_ && t.route.ring()->attr().lazy_tx;
+    // More will fill a whole segment: behind a cork, or in a burst whose pieces are kept back for it.
+    const bool whole = more_ || t.options.cork || (soon_ && t.route.ring()->attr().lazy_tx);
     const bool is_long = length >= SendQueue::kLongWrite;
     stream_ = is_long && now - long_write_end_ < kBurst;
     const std::size_t done = t.queue.append(iov, std::min(length, room), whole, is_long ? longest() : 0);
     if (done < length) t.shown.refuse_writer();
-    if (!quiet && !collect(now)) {
+    if (__builtin_expect(limited, 0))
+        unsent_limit_.wrote(unsent_goal(), t.queue.unsent() - static_cast<std::uint32_t>(done), begin,
+                            static_cast<std::uint32_t>(done));
+    if (__builtin_expect(how.record && done == length, 0)) t.queue.end_record();
+    if (!how.quiet && !collect(now)) {
         output(now);
         // What sending took is no pause of the program.
         if (burst_ != 0) last_write_.store(Clock::now(), std::memory_order_relaxed);
@@ -78,6 +87,15 @@ ssize_t Sender::write(const iovec* iov, std::size_t length, bool more, bool quie
         bulk_.add(done, now))
         t.shown.see_bulk();
     return done != 0 ? static_cast<ssize_t>(done) : -EAGAIN;
+}
+
+// As large as the kernel makes a buffer of its write queue (tcp_xmit_size_goal()): whole segments, at most
+// half of the peer's largest window, and 64 KB with headers.
+std::uint32_t Sender::unsent_goal() const noexcept {
+    constexpr std::uint32_t kMost = 65536 - 321, kSmallWindow = 536;
+    const std::uint32_t mss = tcb_.shown.mss(), window = tcb_.pcb->max_snd_wnd();
+    const std::uint32_t most = std::min(kMost, window > kSmallWindow ? window / 2 : window);
+    return std::max(mss, most - most % mss);
 }
 
 // What may leave as one super-frame, bytes; 0: nothing does.

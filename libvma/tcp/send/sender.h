@@ -12,6 +12,8 @@
 
 #include "libvma/tcp/bulk_run.h"
 #include "libvma/tcp/lwip/types.h"
+#include "libvma/tcp/send/send_times.h"
+#include "libvma/tcp/send/unsent_limit.h"
 #include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
@@ -22,9 +24,13 @@ class Sender {
   public:
     explicit Sender(Tcb& tcb) noexcept : tcb_(tcb) {}
 
-    // Queues what there is room for and sends what may leave. `more`: the program says that more follows.
-    // `quiet`: the caller calls output() later. Bytes, or -EAGAIN.
-    ssize_t write(const iovec* iov, std::size_t length, bool more, bool quiet) noexcept;
+    // What a write is like: the program says that more follows (MSG_MORE), or that a record ends here
+    // (MSG_EOR), which no segment shares with the next; the caller calls output() later.
+    struct How {
+        bool more = false, record = false, quiet = false;
+    };
+    // Queues what there is room for and sends what may leave. Bytes, or -EAGAIN.
+    ssize_t write(const iovec* iov, std::size_t length, How how) noexcept;
     // Sends whatever may be sent now: retransmissions, data, an ACK.
     void output() noexcept;
     void output(Time now) noexcept;
@@ -48,6 +54,11 @@ class Sender {
         return !blocked_.load(std::memory_order_relaxed) &&
                now - last_write_.load(std::memory_order_relaxed) >= kCollect;
     }
+    // The peer has acknowledged something: what waits for more (MSG_MORE) waits no longer, as in the kernel.
+    void more_is_late() noexcept { more_ = false; }
+    Time last_write() const noexcept { return last_write_.load(std::memory_order_relaxed); }
+    // What keeps data from leaving? `no_room`: the program has more, but the send buffer is full.
+    inline SendTimes::Why waits_for(bool no_room) const noexcept;
     // What is queued goes with the next output(), though it be corked.
     void push_all() noexcept { push_ = true; }
 
@@ -65,6 +76,7 @@ class Sender {
     bool part_may_leave(lwip::Segment* segment) noexcept;
     std::uint32_t longest() const noexcept;
     inline bool keep_back(const lwip::Segment* segment) noexcept;
+    std::uint32_t unsent_goal() const noexcept;
 
     Tcb& tcb_;
     // What is kept for a super-frame waits this long at most.
@@ -81,6 +93,7 @@ class Sender {
     bool push_ = false;
     bool cwnd_full_ = false;  // the congestion window kept data back when output() was called last
     BulkRun bulk_;            // of very long writes
+    UnsentLimit unsent_limit_;
 };
 
 }  // namespace vma::tcp

@@ -34,6 +34,13 @@ constexpr Nsec time_for(unsigned retries) {
     return kShortestRto * ((2u << doubled) - 2) + kLongestRto * (retries - doubled);
 }
 
+// The same for a SYN, whose shortest timeout is a second.
+constexpr Nsec time_for_syn(unsigned retries) {
+    constexpr unsigned kDoublings = 6;
+    const unsigned doubled = std::min(retries, kDoublings);
+    return kSecond * ((2u << doubled) - 1) + kLongestRto * (retries - doubled);
+}
+
 // Of a connection that its program has closed. One that waits as long as possible already gets no further
 // chance (tcp_orphan_retries() in the kernel): a peer must not hold its memory for a quarter of an hour.
 unsigned orphan_retries(const Tcb& t, Nsec rto) noexcept {
@@ -80,7 +87,7 @@ void ConnectionTimers::arm() noexcept {
     };
     if (t.pcb != nullptr && !t.freeze.frozen()) {
         if (t.options.keepalive && t.phase.established && keepalive_at == kNoTime && !t.phase.in_time_wait)
-            keepalive_at = t.acceptance.last_rx() + t.options.keep_idle;
+            keepalive_at = t.acceptance.last_heard() + t.options.keep_idle;
         consider(rto_at);
         consider(ack_at);
         consider(probe_at);
@@ -156,7 +163,8 @@ void ConnectionTimers::retransmission_timeout(Time now) noexcept {
         tcb_.give_up(soft != 0 ? soft : ETIMEDOUT);
         return;
     }
-    tcb_.recovery.rtt().backoff();
+    // The first SYNs come in even steps (net.ipv4.tcp_syn_linear_timeouts).
+    if (!syn || tcb_.recovery.retries() > tcb_.options.syn_linear_timeouts) tcb_.recovery.rtt().backoff();
     Nsec wait = tcb_.recovery.rto();
     if (tcb_.options.user_timeout != Msec::zero()) {
         const Time end = tcb_.recovery.first_retry() + tcb_.options.user_timeout;
@@ -227,12 +235,12 @@ void ConnectionTimers::probe(Time now) noexcept {
 
 void ConnectionTimers::keep_alive(Time now) noexcept {
     if (!tcb_.options.keepalive || !tcb_.phase.established || tcb_.phase.in_time_wait) return;
-    const Nsec idle = now - tcb_.acceptance.last_rx();
+    const Nsec idle = now - tcb_.acceptance.last_heard();
     // Data under way is watched by the retransmission timer.
     if (tcb_.pcb->unacked() != nullptr || (tcb_.pcb->unsent() != nullptr && probe_at != kNoTime) ||
         idle < tcb_.options.keep_idle) {
         keepalives_ = 0;
-        keepalive_at = std::max(tcb_.acceptance.last_rx() + tcb_.options.keep_idle, now + Msec(1));
+        keepalive_at = std::max(tcb_.acceptance.last_heard() + tcb_.options.keep_idle, now + Msec(1));
         return;
     }
     const bool over = tcb_.options.user_timeout != Msec::zero()
@@ -265,6 +273,8 @@ void ConnectionTimers::enter_time_wait() noexcept {
     Background::instance().time_wait_entered(tcb_.connection);
 }
 
+void ConnectionTimers::time_wait_again() noexcept { end_at = tcb_.acceptance.last_rx() + kTimeWait; }
+
 void ConnectionTimers::start_fin_wait2() noexcept {
     if (end_at != kNoTime) return;
     if (tcb_.options.linger2 < std::chrono::seconds::zero()) {
@@ -280,7 +290,11 @@ bool ConnectionTimers::retried_too_long(Time now) const noexcept {
         if (tcb_.options.user_timeout != Msec::zero() &&
             now - tcb_.recovery.first_retry() >= tcb_.options.user_timeout)
             return true;
-        return tcb_.recovery.retries() > tcb_.options.syn_retries;
+        // The kernel's tcp_write_timeout().
+        const unsigned sent_again = tcb_.recovery.retries() - 1;
+        const unsigned most = tcb_.options.syn_retries;
+        return sent_again >= most + tcb_.options.syn_linear_timeouts ||
+               (sent_again != 0 && now - tcb_.recovery.first_retry() >= time_for_syn(most));
     }
     if (pcb->in(State::syn_recv)) return tcb_.recovery.retries() > kSynAckRetries;
     if (tcb_.options.user_timeout != Msec::zero())

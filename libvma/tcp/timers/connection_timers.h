@@ -36,11 +36,13 @@ class ConnectionTimers : public Deadlines {
     void cancel() noexcept;
 
     void enter_time_wait() noexcept;
+    void time_wait_again() noexcept;  // it begins anew
     void start_fin_wait2() noexcept;
     // The peer has answered a probe; has acknowledged data; the window is open.
     void probe_answered() noexcept { unanswered_probes_ = 0; }
     void probing_over() noexcept { probes_ = 0; }
     unsigned probes() const noexcept { return probes_; }
+    unsigned unanswered_probes() const noexcept { return unanswered_probes_; }
     // The program has set SO_KEEPALIVE or TCP_KEEPIDLE.
     void keepalive_changed() noexcept;
 

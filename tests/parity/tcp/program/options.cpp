@@ -623,4 +623,81 @@ TCP_PAIR_CASE(option, notsent_low_water) {
     at_right([&] {});
 }
 
+// Writes stop at the limit, though the send buffer has room for more.
+TCP_PAIR_CASE(option, notsent_low_water_stops_writes) {
+    constexpr int kLimit = 16384, kBuffer = 65160;  // the kernel fills a buffer that it has begun
+    int fd = connection();
+    at_left([&] {
+        set(fd, SOL_SOCKET, SO_SNDBUF, 2 << 20);
+        set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kLimit);
+        int unsent = 0;
+        const std::string text(4096, 'x');
+        for (int quiet = 0; quiet < 20;) {  // until the peer takes no more
+            if (send(fd, text.data(), text.size(), MSG_DONTWAIT) > 0)
+                quiet = 0;
+            else
+                quiet++, usleep(10'000);
+        }
+        ioctl(fd, SIOCOUTQNSD, &unsent);
+        say("at least the limit: %d, at most a buffer more: %d", unsent >= kLimit, unsent < kLimit + kBuffer);
+        show_events("full", fd);
+    });
+}
+
+// The system's settings are those of the moment when a connection begins.
+TCP_CASE(option, settings_of_each_connection) {
+    auto setting = [](const char* name, const char* value) {
+        const std::string path = std::string("/proc/sys/net/ipv4/") + name;
+        const int fd = open(path.c_str(), O_WRONLY);
+        if (write(fd, value, strlen(value)) < 0) say("%s: %s", name, strerrorname_np(errno));
+        close(fd);
+        usleep(20'000);
+    };
+    auto show = [](const char* what, int fd) {
+        tcp_info i{};
+        socklen_t length = sizeof i;
+        getsockopt(fd, IPPROTO_TCP, TCP_INFO, &i, &length);
+        say("%s: options %x", what, i.tcpi_options & 7);
+    };
+    int listener = -1;
+    at_server([&] { listener = listening(); });
+    auto round = [&](const char* what) {
+        int fd = -1;
+        at_client([&] { fd = connecting(there(), port()); });
+        at_server([&] { fd = accepted(listener); });
+        show(what, fd);
+        close(fd);
+        sync();
+    };
+    round("at first");
+    at_client([&] { setting("tcp_timestamps", "0"); });
+    round("client without time stamps");
+    at_client([&] { setting("tcp_sack", "0"); });
+    int late = -1;
+    at_client([&] {
+        late = stream();
+        setting("tcp_window_scaling", "0");
+        sockaddr_in to = at(there(), port());
+        SHOW("connect", connect(late, raw(to), sizeof to));
+        show("socket made before", late);
+    });
+    at_server([&] {
+        late = accepted(listener);
+        show("nothing agreed", late);
+    });
+    close(late);
+    at_client([&] {
+        for (const char* name : {"tcp_timestamps", "tcp_sack", "tcp_window_scaling"}) setting(name, "1");
+    });
+    round("at last");
+    at_server([&] {
+        setting("tcp_keepalive_time", "1234");
+        const int fd = stream();
+        say("keepalive %d", get(fd, IPPROTO_TCP, TCP_KEEPIDLE));
+        setting("tcp_keepalive_time", "7200");
+        say("keepalive %d", get(fd, IPPROTO_TCP, TCP_KEEPIDLE));
+        close(fd);
+    });
+}
+
 }  // namespace parity::tcp
