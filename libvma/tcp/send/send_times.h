@@ -19,7 +19,7 @@ class SendTimes {
     // From `now` on, if the reason is another one.
     void turn(Why why, Time now) noexcept {
         if (why == why_) return;
-        if (why_ != Why::nothing) times_[static_cast<std::size_t>(why_)] += now - since_;
+        if (why_ != Why::nothing && now > since_) times_[static_cast<std::size_t>(why_)] += now - since_;
         why_ = why;
         since_ = now;
     }
