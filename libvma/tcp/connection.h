@@ -118,7 +118,8 @@ class Connection final : public ring::FrameSink, public ring::HeldSender {
     // Takes the pending error (SO_ERROR); 0: none.
     int take_error() noexcept;
     int peek_error() const noexcept { return tcb_.shown.error(); }
-    std::size_t readable() const noexcept { return tcb_.shown.readable(); }  // FIONREAD
+    std::size_t readable() const noexcept { return tcb_.shown.readable(); }
+    std::size_t told() const noexcept { return tcb_.shown.told(); }  // FIONREAD
     // SIOCOUTQ: not yet acknowledged, sent or not; SIOCOUTQNSD: not sent.
     std::size_t unacked_bytes() const noexcept { return tcb_.shown.queued(); }
     std::size_t unsent_bytes() const noexcept { return tcb_.shown.unsent(); }

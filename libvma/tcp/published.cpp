@@ -27,6 +27,7 @@ std::uint32_t Published::edges(std::uint32_t interest) const noexcept {
 void Published::update() noexcept {
     Tcb& t = tcb_;
     if (t.freeze.moved()) {  // what was shown last stays true until the owner shows the kernel's socket
+        tell();
         t.timers.arm();
         return;
     }
@@ -52,6 +53,7 @@ void Published::update() noexcept {
                       std::max({t.acceptance.last_rx(), t.acks.last_data_tx(), t.sender.last_write()}));
     publish(compute_events(used, limit));
     if (__builtin_expect(memory_bound::scarce(), 0)) look_for_memory();
+    tell();
     t.timers.arm();
 }
 

@@ -36,6 +36,9 @@ class Published {
     std::uint32_t edges(std::uint32_t interest) const noexcept;
     // Bytes that the program can read.
     std::size_t readable() const noexcept { return readable_.load(std::memory_order_acquire); }
+    // The same for FIONREAD: counted when all that their arrival tells has been told. The kernel's ioctl
+    // waits for the socket's lock.
+    std::size_t told() const noexcept { return told_.load(std::memory_order_acquire); }
     // The largest segment to send, in bytes of data.
     std::uint32_t mss() const noexcept { return mss_.load(std::memory_order_relaxed); }
     // The pending error; 0: none.
@@ -84,6 +87,9 @@ class Published {
 
   private:
     [[gnu::cold]] void look_for_memory() noexcept;
+    void tell() noexcept {
+        told_.store(readable_.load(std::memory_order_relaxed), std::memory_order_release);
+    }
     inline void publish(std::uint32_t now) noexcept;
     inline std::uint32_t compute_events(std::uint32_t used, std::uint32_t limit) const noexcept;
 
@@ -97,7 +103,7 @@ class Published {
     bool no_space_ = false;
     std::atomic<bool> urgent_seen_{false}, urgent_kept_{false};
     std::atomic<Bulk> bulk_{Bulk::none};
-    std::atomic<std::size_t> readable_{0};
+    std::atomic<std::size_t> readable_{0}, told_{0};
     std::atomic<std::uint32_t> mss_{536};
     std::atomic<int> error_{0};
     std::atomic<std::uint32_t> queued_{0}, unsent_{0}, limit_{0};

@@ -370,7 +370,7 @@ int TcpSocket::ioctl(int fd, unsigned long request, void* arg) {
                 case FIONREAD:  // SIOCINQ
                     flush();
                     look(*c);
-                    answer = young ? 0 : c->readable();
+                    answer = young ? 0 : c->told();
                     break;
                 case SIOCOUTQ:
                     look(*c);
