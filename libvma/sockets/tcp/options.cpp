@@ -154,10 +154,8 @@ void TcpSocket::apply(int fd, int level, int name) noexcept {
                 edit([&](tcp::Options& o) { o.path.ttl = static_cast<std::uint8_t>(value); });
                 break;
             case IP_MTU_DISCOVER:
-                edit([&](tcp::Options& o) {
-                    o.path.dont_fragment = forbids_fragments(value);
-                    o.never_cut = value == IP_PMTUDISC_DO;
-                });
+                edit([&](tcp::Options& o) { o.never_cut = value == IP_PMTUDISC_DO; });
+                edit([&](tcp::Options& o) { o.path.dont_fragment = forbids_fragments(value); });
                 break;
             case IP_BIND_ADDRESS_NO_PORT:
                 name_.set_no_port(value != 0);

@@ -243,8 +243,7 @@ Acceptance::Answer Acceptance::check_syn_sent(lwip::ReceivedHeader& h, unsigned 
     Said said;
     read_options(h, option_bytes, said);
     const bool acceptable = h.ack() == t.pcb->snd_nxt();
-    // Perhaps an answer to an earlier connection of the same numbers. The RST ends that; our SYN then meets
-    // nothing in its way.
+    // Perhaps it answers an earlier connection of the same numbers, which the RST ends.
     if (!acceptable && t.recovery.retries() == 0) t.timers.rto_at = last_rx_ + kSynAgain;
     const std::uint32_t first = t.opening.timestamp(t.opening.sent_at());
     const bool foreign = said.has_stamp && said.echo != 0 && t.options.timestamps &&
@@ -257,8 +256,7 @@ Acceptance::Answer Acceptance::check_syn_sent(lwip::ReceivedHeader& h, unsigned 
     return (flags & (TCP_SYN | TCP_RST)) != 0 ? Answer::yes : Answer::no;
 }
 
-// As the kernel's tcp_timewait_state_process() with net.ipv4.tcp_rfc1337 of 0; SYNs that begin anew have been
-// seen by reopens(). lwIP knows less of it, and gets nothing.
+// As the kernel's tcp_timewait_state_process() with net.ipv4.tcp_rfc1337 of 0. reopens() has seen SYNs.
 void Acceptance::check_time_wait(const lwip::ReceivedHeader& h, unsigned option_bytes,
                                  std::uint32_t length) noexcept {
     Tcb& t = tcb_;
