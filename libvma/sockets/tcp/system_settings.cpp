@@ -40,7 +40,7 @@ std::uint32_t settings_number() noexcept {
         g_known = fresh;
         g_number.store(++known, std::memory_order_release);
     }
-    g_fresh_until.store(now + kFresh, std::memory_order_relaxed);
+    g_fresh_until.store(now + kSettingsFresh, std::memory_order_relaxed);
     g_busy.store(false, std::memory_order_release);
     return known;
 }
