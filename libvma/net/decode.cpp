@@ -89,6 +89,7 @@ constexpr auto kRoutePolicy = [] {
 constexpr auto kMetricsPolicy = [] {
     std::array<nla_policy, RTAX_MAX + 1> p{};
     p[RTAX_MTU].type = NLA_U32;
+    p[RTAX_FEATURES].type = NLA_U32;
     return p;
 }();
 
@@ -211,9 +212,11 @@ bool decode_route(nlmsghdr* message, Route& out) {
     if (attributes[RTA_METRICS]) {
         std::array<nlattr*, RTAX_MAX + 1> metrics;
         if (nla_parse_nested(metrics.data(), RTAX_MAX, attributes[RTA_METRICS],
-                             const_cast<nla_policy*>(kMetricsPolicy.data())) == 0 &&
-            metrics[RTAX_MTU])
-            out.mtu = nla_get_u32(metrics[RTAX_MTU]);
+                             const_cast<nla_policy*>(kMetricsPolicy.data())) == 0) {
+            if (metrics[RTAX_MTU]) out.mtu = nla_get_u32(metrics[RTAX_MTU]);
+            if (metrics[RTAX_FEATURES])
+                out.ecn = (nla_get_u32(metrics[RTAX_FEATURES]) & RTAX_FEATURE_ECN) != 0;
+        }
     }
     return true;
 }

@@ -65,6 +65,7 @@ struct Route {
     int ifindex = 0;        // outgoing interface
     in_addr_t gateway = 0;  // 0: on link
     in_addr_t src = 0;      // source address the kernel would use
+    bool ecn = false;       // its feature: to ask for explicit congestion notification
     std::uint32_t mtu = 0;  // path MTU: the route's metric or learned exception, never above the link's
     // To a group: this host is a member at the interface, for this source. The kernel gives receivers here a
     // copy unless IP_MULTICAST_LOOP is off.

@@ -170,6 +170,8 @@ void Connection::info(Info& all) noexcept {
     if (tcb_.pcb != nullptr) {
         if (tcb_.pcb->timestamps()) out.tcpi_options |= TCPI_OPT_TIMESTAMPS;
         if (tcb_.pcb->sack()) out.tcpi_options |= TCPI_OPT_SACK;
+        if (tcb_.ecn.on()) out.tcpi_options |= TCPI_OPT_ECN;
+        if (tcb_.ecn.seen()) out.tcpi_options |= TCPI_OPT_ECN_SEEN;
         if (tcb_.pcb->window_scaling()) {
             out.tcpi_options |= TCPI_OPT_WSCALE;
             out.tcpi_snd_wscale = tcb_.pcb->snd_scale() & 15u;
@@ -196,6 +198,7 @@ void Connection::info(Info& all) noexcept {
     all.busy_time = usec(tcb_.send_times.busy(now));
     all.rwnd_limited = usec(tcb_.send_times.of(SendTimes::Why::window, now));
     all.sndbuf_limited = usec(tcb_.send_times.of(SendTimes::Why::buffer, now));
+    all.delivered_ce = static_cast<std::uint32_t>((tcb_.counters.delivered_marked + mss - 1) / mss);
     all.bytes_sent = tcb_.counters.bytes_out;
     all.bytes_retrans = tcb_.counters.bytes_again;
     all.dsack_dups = static_cast<std::uint32_t>(tcb_.counters.dsacks);

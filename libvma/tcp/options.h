@@ -32,6 +32,8 @@ struct Options {
     unsigned synack_retries = 5;           // TCP_SYNCNT of a listener, net.ipv4.tcp_synack_retries
     unsigned orphan_retries = 0;           // net.ipv4.tcp_orphan_retries
     unsigned syncookies = 1;               // net.ipv4.tcp_syncookies: never, when the table is full, always
+    // net.ipv4.tcp_ecn and tcp_ecn_fallback (ecn.h)
+    bool ecn_asks = false, ecn_answers = true, ecn_fallback = true;
     Msec invalid_ratelimit{500};       // net.ipv4.tcp_invalid_ratelimit: between ACKs of what is not taken
     std::chrono::seconds linger2{60};  // TCP_LINGER2: FIN_WAIT_2 of a closed socket; < 0: none
     std::uint32_t maxseg = 0;          // TCP_MAXSEG, 0: the path's
@@ -79,6 +81,7 @@ struct Counters {
     std::uint64_t merged = 0;  // received frames that shared a pass through the state machine
     // As TCP_INFO counts: sequence numbers, each once, and what was sent again.
     std::uint64_t acked = 0, received = 0, bytes_again = 0, data_segments_in = 0, data_segments_out = 0;
+    std::uint64_t delivered_marked = 0;  // bytes acknowledged by segments that echo congestion
 };
 
 // What getsockopt(TCP_INFO) tells: the kernel's struct tcp_info (linux/tcp.h), of which the C library's

@@ -24,6 +24,7 @@ struct Path {
     std::uint32_t generation = 0;  // of PathSource when this was found
     std::uint32_t routes = 0;      // the same without the neighbours; 0: not known
     net::PathOptions asked;        // with these it was found
+    bool ecn = false;              // the route's feature: as net.ipv4.tcp_ecn of 1, for this one
     bool stale = false;            // the neighbour entry wants to be confirmed
     in_addr_t next_hop = 0;        // whose link address dst_mac is
     int ifindex = 0;               // the interface of both

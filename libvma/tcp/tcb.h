@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "libvma/tcp/ecn.h"
 #include "libvma/tcp/handshake/opening.h"
 #include "libvma/tcp/handshake/origin.h"
 #include "libvma/tcp/lwip/types.h"
@@ -62,6 +63,7 @@ struct Tcb {
     Owner* owner = nullptr;
     Options options;
     Phase phase;
+    Ecn ecn;
     Published shown{*this};
     Freeze freeze{*this};
     Route route;

@@ -130,6 +130,7 @@ inline void LossRecovery::validate_window(bool limited, Time now) noexcept {
 inline void LossRecovery::begin_reduction() noexcept {
     const std::uint32_t before = congestion_.cwnd();
     prr_.begin(before, congestion_.begin_reduction());
+    tcb_.ecn.reduced();
     probe_.forget();
 }
 

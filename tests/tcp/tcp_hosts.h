@@ -52,6 +52,7 @@ class Host final : public PathSource {
         out.src_mac = device->attr().mac;
         out.dst_mac = peer->device->attr().mac;
         out.mtu = mtu;
+        out.ecn = ecn;
         out.generation = generation_;
         return -error;
     }
@@ -63,6 +64,7 @@ class Host final : public PathSource {
     std::unique_ptr<ring::Ring> ring;
     Host* peer = nullptr;
     std::uint32_t mtu = 1500;
+    bool ecn = false;  // the route's feature
     int error = 0;
     std::atomic<unsigned> finds{0};  // look-ups of a path
 

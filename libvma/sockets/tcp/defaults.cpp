@@ -50,6 +50,10 @@ void take_settings(int fd, const SystemSettings& system, tcp::Options& o) noexce
         o.syn_retries != count(system.syn_retries, 255) ? o.syn_retries : count(system.synack_retries, 255);
     o.syn_linear_timeouts = count(system.syn_linear_timeouts, 127);
     o.syncookies = count(system.syncookies, 2);
+    // From 3 on the kernel may speak accurate ECN; the library gives RFC 3168's form.
+    o.ecn_asks = system.ecn == 1 || system.ecn == 3 || system.ecn == 4;
+    o.ecn_answers = system.ecn != 0;
+    o.ecn_fallback = system.ecn_fallback != 0;
     o.mtu_expires = std::chrono::seconds(system.mtu_expires);
     o.min_pmtu = count(system.min_pmtu, 0xffff);
     o.mtu_probing = count(system.mtu_probing, 2);

@@ -82,6 +82,7 @@ int TcpPaths::find_route(const net::Endpoints& ends, const net::PathOptions& opt
     if (busy) return -EAGAIN;
     if (out.ring == nullptr) return -EOPNOTSUPP;
     out.src_mac = link.mac;
+    out.ecn = route->ecn;
     out.mtu = limit_mtu(PathResolver::mtu(*route, link));
     out.ifindex = route->ifindex;
     out.next_hop = PathResolver::next_hop(*route, ends.remote.address.v4());

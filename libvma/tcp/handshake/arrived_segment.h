@@ -25,6 +25,7 @@ struct ArrivedSegment {
         seq = ntohl(h.seq);
         ack = ntohl(h.ack);
         flags = h.flags;
+        reserved = h.data_offset & 15;
         end = seq + b->payload_length + ((flags & TCP_SYN) != 0) + ((flags & TCP_FIN) != 0);
         const std::uint32_t from = b->l4_offset + sizeof h, to = std::min(b->payload_offset, b->length);
         if (from < to) options = {at + sizeof h, to - from};
@@ -35,7 +36,7 @@ struct ArrivedSegment {
     net::Endpoints ends;
     Time now;
     std::uint32_t seq = 0, ack = 0, end = 0;
-    std::uint8_t flags = 0;
+    std::uint8_t flags = 0, reserved = 0;
     std::span<const std::uint8_t> options;
 };
 

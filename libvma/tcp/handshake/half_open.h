@@ -31,6 +31,7 @@ struct ReturnPath {
     ring::Ring* ring = nullptr;
     net::MacAddress src_mac{}, dst_mac{};
     std::uint16_t mss = 0;  // what we announce there
+    bool ecn = false;       // the route's feature
 };
 
 struct HalfOpen {

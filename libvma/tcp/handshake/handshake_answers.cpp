@@ -7,6 +7,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "libvma/tcp/ecn.h"
 #include "libvma/tcp/handshake/isn.h"
 #include "libvma/tcp/handshake/listener.h"
 #include "libvma/tcp/handshake/syn_cookie.h"
@@ -37,6 +38,7 @@ bool HandshakeAnswers::find_way(const ArrivedSegment& segment, const Options& op
         from.lane = b.ring->lane();
         const int error = paths_.find(segment.ends, from, path);
         if (error != -EAGAIN && (error != 0 || path.ring == nullptr)) return false;
+        way.ecn = path.ecn;
         if (path.mtu != 0) known_mtu_.store(mtu = path.mtu, std::memory_order_relaxed);
         if (error == 0) {
             way.ring = path.ring;
@@ -81,7 +83,7 @@ void HandshakeAnswers::send(const net::Endpoints& ends, const ReturnPath& way, c
     t.dst_mac = way.dst_mac;
     t.src_addr = ends.local.address.v4();
     t.dst_addr = ends.remote.address.v4();
-    t.tos = options.path.tos;
+    t.tos = options.path.tos & static_cast<std::uint8_t>(~Ecn::kIpBits);
     t.ttl = options.path.ttl;
     t.dont_fragment = options.path.dont_fragment;
     net::build_ip_headers(t, IPPROTO_TCP, answer.bytes.data());

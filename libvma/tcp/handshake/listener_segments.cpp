@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "libvma/runtime/log.h"
+#include "libvma/tcp/ecn.h"
 #include "libvma/tcp/handshake/isn.h"
 #include "libvma/tcp/handshake/listener.h"
 #include "libvma/tcp/handshake/syn_cookie.h"
@@ -92,6 +93,8 @@ bool Listener::on_syn(const ArrivedSegment& segment, const std::uint32_t* iss) n
     handshake.ends = segment.ends;
     handshake.irs = segment.seq;
     handshake.said = read_syn_options(segment.options, options);
+    handshake.said.ecn =
+        (options.ecn_answers || way.ecn) && Ecn::asked(segment.flags, segment.reserved, segment.buffer->tos);
     handshake.scale = parameters.rcv_scale;
     handshake.sent_at = segment.now;
 
@@ -134,7 +137,8 @@ bool Listener::on_syn(const ArrivedSegment& segment, const std::uint32_t* iss) n
                   cookie ? "sending cookies" : "dropping them, since net.ipv4.tcp_syncookies is 0");
     if (!answer) return false;
     if (cookie) {
-        if (!handshake.said.has_stamps) handshake.said.has_scale = handshake.said.sack = false;
+        if (!handshake.said.has_stamps)
+            handshake.said.has_scale = handshake.said.sack = handshake.said.ecn = false;
         handshake.iss = make_cookie(segment.ends, segment.seq, handshake.said.mss, segment.now);
         note_cookie_sent(segment.now);
     }
@@ -219,6 +223,7 @@ bool Listener::on_cookie(const ArrivedSegment& segment) noexcept {
         if (!read_cookie_stamp(stamps.echo - timestamp_offset(segment.ends), segment.now, h.said))
             return false;
         if ((h.said.sack && !options.sack) || (h.said.has_scale && !options.window_scaling)) return false;
+        h.said.ecn &= options.ecn_answers;
         h.said.has_stamps = true;
         h.said.stamp = stamps.value;
     }

@@ -35,6 +35,7 @@ int Opening::start() noexcept {
 void Opening::adopt(lwip::Pcb* pcb, const Handshake& handshake) noexcept {
     tcb_.pcb = pcb;
     own_scale_ = pcb->rcv_scale();
+    tcb_.ecn.begin(handshake.said.ecn);
     tcb_.shown.set_state(State::syn_recv);
     Callbacks::install(pcb, tcb_);
     tcb_.queue.adopt_syn_ack();
@@ -80,6 +81,7 @@ void Opening::simultaneous_open(const lwip::ReceivedHeader& h, unsigned option_b
     pcb->open_simultaneously(said, h.seq(), h.window(), tcb_.route.wanted_mss(), negotiated());
     tcb_.acks.start(pcb->rcv_nxt());
     simultaneous_ = true;
+    tcb_.ecn.met(h.ecn_flags());
     (void)tcb_.writer.send(pcb->unacked(), true);
 }
 

@@ -8,6 +8,7 @@
 
 #include "libvma/net/frame.h"
 #include "libvma/tcp/connection.h"
+#include "libvma/tcp/ecn.h"
 
 namespace vma::tcp {
 namespace {
@@ -111,7 +112,7 @@ std::size_t write_syn_ack(const Handshake& h, std::uint16_t mss, std::uint16_t w
     Writer w(out, h.ends.local.port, h.ends.remote.port);
     w.header().seq = htonl(h.iss);
     w.header().ack = htonl(h.irs + 1);
-    w.header().flags = kSyn | kAck;
+    w.header().flags = kSyn | kAck | (h.said.ecn ? Ecn::kEcho : 0);
     w.header().window = htons(window);
     w.syn_options(mss, h.said, h.scale);
     if (h.said.has_stamps) w.stamps(stamp, h.said.stamp);

@@ -27,6 +27,7 @@ struct SynOptions {
     std::uint16_t mss = 0;   // 0: not said
     std::uint8_t scale = 0;  // 0 to 14
     bool has_scale = false, sack = false, has_stamps = false;
+    bool ecn = false;         // by flags, not an option (ecn.h)
     std::uint32_t stamp = 0;  // the peer's clock
 };
 

@@ -16,9 +16,9 @@ constexpr unsigned kHashBits = 24, kSizeBits = 2, kPeriodBits = 6;
 static_assert(kHashBits + kSizeBits + kPeriodBits == 32 && kSizes.size() == 1u << kSizeBits);
 constexpr std::uint32_t kHashMask = (1u << kHashBits) - 1, kPeriodMask = (1u << kPeriodBits) - 1;
 
-// Bits of a time stamp: four of window scale, of which 15 is none, one for SACK, and one that is 0.
+// Bits of a time stamp: four of window scale, of which 15 is none, one for SACK, and one for ECN.
 constexpr unsigned kStampBits = 6;
-constexpr std::uint32_t kStampMask = (1u << kStampBits) - 1, kNoScale = 15, kSackBit = 16;
+constexpr std::uint32_t kStampMask = (1u << kStampBits) - 1, kNoScale = 15, kSackBit = 16, kEcnBit = 32;
 constexpr std::uint32_t kStampAge =
     std::chrono::duration_cast<Msec>(2 * kCookieTime).count() + (1u << kStampBits);  // ms
 
@@ -77,17 +77,18 @@ std::optional<std::uint16_t> read_cookie(const net::Endpoints& ends, std::uint32
 }
 
 std::uint32_t make_cookie_stamp(const SynOptions& said, Time now) noexcept {
-    const std::uint32_t bits = (said.has_scale ? said.scale : kNoScale) | (said.sack ? kSackBit : 0);
+    const std::uint32_t bits =
+        (said.has_scale ? said.scale : kNoScale) | (said.sack ? kSackBit : 0) | (said.ecn ? kEcnBit : 0);
     const std::uint32_t at = milliseconds(now), stamp = (at & ~kStampMask) | bits;
     return stamp - (static_cast<std::int32_t>(stamp - at) > 0 ? 1u << kStampBits : 0);
 }
 
 bool read_cookie_stamp(std::uint32_t echo, Time now, SynOptions& said) noexcept {
-    if (milliseconds(now) - echo > kStampAge || (echo & kStampMask & ~(kNoScale | kSackBit)) != 0)
-        return false;
+    if (milliseconds(now) - echo > kStampAge) return false;
     said.has_scale = (echo & kNoScale) != kNoScale;
     said.scale = said.has_scale ? static_cast<std::uint8_t>(echo & kNoScale) : 0;
     said.sack = (echo & kSackBit) != 0;
+    said.ecn = (echo & kEcnBit) != 0;
     return true;
 }
 

@@ -5,7 +5,7 @@
 // Our sequence number holds which of four segment sizes the peer takes, and a minute's number, under 24 bits
 // of a keyed hash of both, the endpoints and the peer's sequence number: one guess in 2^29 is right, as with
 // the kernel's. Where the peer has time stamps, the lowest bits of ours hold its window scale and whether it
-// takes SACK, else it gets neither, as from the kernel.
+// takes SACK and ECN, else it gets none of these, as from the kernel.
 #pragma once
 
 #include <cstdint>

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "libvma/tcp/ecn.h"
 #include "libvma/tcp/lwip/lwip.h"
 #include "libvma/tcp/lwip/piece.h"
 #include "libvma/tcp/lwip/received_header.h"
@@ -94,6 +95,7 @@ bool merges(const ring::RxBuffer& a, const ring::RxBuffer& b, std::uint32_t next
     const unsigned length_a = a.payload_offset - a.l4_offset, length_b = b.payload_offset - b.l4_offset;
     if (length_a != length_b || b.payload_length == 0 || a.payload_length == 0) return false;
     if (a.length < a.payload_offset || b.length < b.payload_offset) return false;
+    if (((a.tos ^ b.tos) & Ecn::kIpBits) != 0) return false;
     const net::TcpHeader &x = header_of(a), &y = header_of(b);
     constexpr std::uint8_t kPush = TCP_PSH;
     if ((x.flags & ~kPush) != TCP_ACK || (y.flags & ~kPush) != TCP_ACK) return false;

@@ -20,6 +20,10 @@ class ReceivedHeader : tcp_hdr {
     std::uint32_t ack() const noexcept { return ackno; }
     std::uint16_t window() const noexcept { return wnd; }  // not scaled
     std::uint8_t flags() const noexcept { return TCPH_FLAGS(this); }
+    // TCP's two flags that lwIP does not know (ecn.h).
+    std::uint8_t ecn_flags() const noexcept {
+        return static_cast<std::uint8_t>(ntohs(_hdrlen_rsvd_flags) & 0xc0);
+    }
     std::uint16_t urgent_offset() const noexcept { return ntohs(urgp); }
     // Where the options begin.
     const std::uint8_t* options() const noexcept { return reinterpret_cast<const std::uint8_t*>(this + 1); }

@@ -108,7 +108,7 @@ bool Acceptance::check(lwip::ReceivedHeader& h, unsigned option_bytes, const lwi
         if (t.origin.hold_up()) return false;
         // lwIP checks the ACK, and answers a wrong one with a RST.
         if (seq_before(pcb->snd_una(), ack) && seq_at_or_before(ack, pcb->snd_nxt())) {
-            if (length != 0) t.acks.data_received(length);
+            if (length != 0) take_data(length, end);
             if (early) t.receiver.keep_early(seq, p, (flags & TCP_FIN) != 0);
         }
         keep_stamp(said, seq, end);
@@ -123,13 +123,13 @@ bool Acceptance::check(lwip::ReceivedHeader& h, unsigned option_bytes, const lwi
     if (__builtin_expect((flags & TCP_URG) != 0, 0) && urgent_wanted(h)) return false;
     if (length != 0 && seq != pcb->rcv_nxt()) t.counters.out_of_order++;
 
-    take_ack(seq, ack, h.window(), length != 0 || (flags & TCP_FIN) != 0, said);
+    take_ack(seq, ack, h.window(), length != 0 || (flags & TCP_FIN) != 0, said, h.ecn_flags());
     // What comes behind the peer's FIN is not data, and is not answered, as in the kernel.
     if (length != 0 && pcb->peer_finished() && !seq_before(seq, pcb->rcv_nxt())) {
         lwip::ReceivedHeader::drop_text();
         return true;
     }
-    if (length != 0) t.acks.data_received(length);
+    if (length != 0) take_data(length, end);
     if (early) t.receiver.keep_early(seq, p, (flags & TCP_FIN) != 0);
     keep_stamp(said, seq, end);
     return true;
@@ -157,8 +157,8 @@ bool Acceptance::take_expected(const net::TcpHeader& h, unsigned option_bytes,
         if (pcb->timestamps() && seq_before(said.stamp, pcb->ts_recent())) return false;
         ts_recent_at_ = last_rx_;
     }
-    pcb->acknowledged(seq, ack, take_ack(seq, ack, ntohs(h.window), length != 0, said));
-    if (length != 0) t.acks.data_received(length);
+    pcb->acknowledged(seq, ack, take_ack(seq, ack, ntohs(h.window), length != 0, said, 0));
+    if (length != 0) take_data(length, end);
     keep_stamp(said, seq, end);
     return true;
 }
@@ -253,6 +253,7 @@ Acceptance::Answer Acceptance::check_syn_sent(lwip::ReceivedHeader& h, unsigned 
         if (!(flags & TCP_RST)) t.writer.refuse(h.ack());
         return Answer::no;
     }
+    if ((flags & (TCP_SYN | TCP_RST)) == TCP_SYN) t.ecn.answered(h.ecn_flags());
     return (flags & (TCP_SYN | TCP_RST)) != 0 ? Answer::yes : Answer::no;
 }
 
@@ -302,7 +303,8 @@ Time Acceptance::last_heard() const noexcept { return std::max(last_ack_rx_, tcb
 // An acceptable ACK. Returns the window in bytes.
 [[gnu::always_inline]] inline std::uint32_t Acceptance::take_ack(std::uint32_t seq, std::uint32_t ack,
                                                                  std::uint16_t window, bool data,
-                                                                 const Said& said) noexcept {
+                                                                 const Said& said,
+                                                                 std::uint8_t ecn_flags) noexcept {
     Tcb& t = tcb_;
     lwip::Pcb* const pcb = t.pcb;
     AckInfo info;
@@ -312,12 +314,30 @@ Time Acceptance::last_heard() const noexcept { return std::max(last_ack_rx_, tcb
     info.blocks = said.blocks;
     info.block_count = pcb->sack() ? said.block_count : 0;
     info.echo = said.has_stamp && pcb->timestamps() ? said.echo : 0;
+    bool echoed = false;  // where nothing is under way it says nothing, as in the kernel
+    if (ecn_flags != 0 && t.ecn.on()) {
+        echoed = (ecn_flags & Ecn::kEcho) != 0 && pcb->snd_nxt() != pcb->snd_una();
+        if (echoed && seq_before(pcb->snd_una(), ack)) t.counters.delivered_marked += ack - pcb->snd_una();
+        if ((ecn_flags & Ecn::kReduced) != 0) {
+            t.ecn.take_reduced();
+            if (data) pcb->ack_now();  // the peer's window may be a single segment
+        }
+    }
     t.timers.probe_answered();
     if (!seq_before(ack, pcb->snd_una())) last_ack_rx_ = last_rx_;
     if (!data || seq_before(pcb->snd_una(), ack)) t.sender.more_is_late();
     choose_window(seq, ack, info.window);
     t.recovery.before_ack(info);
+    if (echoed) (void)t.recovery.congestion_signalled();
     return info.window;
+}
+
+// New data, though perhaps behind a gap.
+[[gnu::always_inline]] inline void Acceptance::take_data(std::uint32_t length, std::uint32_t end) noexcept {
+    Tcb& t = tcb_;
+    t.acks.data_received(length);
+    if (__builtin_expect(t.ecn.on(), 0) && seq_before(t.pcb->rcv_nxt(), end) && t.ecn.take_data())
+        t.pcb->ack_now();
 }
 
 // Whether this segment's window is news. As in the kernel, and unlike RFC 9293, any segment that acknowledges

@@ -65,7 +65,8 @@ class Acceptance {
     bool too_old(std::uint32_t ack) const noexcept;
     inline void keep_stamp(const Said& said, std::uint32_t seq, std::uint32_t end) noexcept;
     inline std::uint32_t take_ack(std::uint32_t seq, std::uint32_t ack, std::uint16_t window, bool data,
-                                  const Said& said) noexcept;
+                                  const Said& said, std::uint8_t ecn_flags) noexcept;
+    inline void take_data(std::uint32_t length, std::uint32_t end) noexcept;
     inline void choose_window(std::uint32_t seq, std::uint32_t ack, std::uint32_t window) noexcept;
     bool urgent_wanted(const lwip::ReceivedHeader& header) noexcept;
     void refuse(std::uint8_t flags, std::uint32_t length) noexcept;

@@ -47,6 +47,7 @@ void Receiver::input(ring::RxBuffer* list) noexcept {
             tcb_.shown.see_bulk();
         // Without SACK a sender counts the duplicate ACKs, one for each segment behind a gap.
         const bool counted = !tcb_.pcb->sack() && ntohl(header_of(*first).seq) != tcb_.pcb->rcv_nxt();
+        tcb_.ecn.arriving(first->tos);
         if (__builtin_expect((header_of(*first).flags & TCP_URG) != 0, 0)) {
             input_urgent(first, now);
             continue;

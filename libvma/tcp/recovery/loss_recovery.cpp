@@ -65,6 +65,7 @@ void LossRecovery::on_timeout(Time now) noexcept {
     const std::uint32_t probed = probe_.under_way() ? tcb_.shown.mss() : 0;
     scoreboard_->on_rto(pcb->unacked(), pcb->snd_nxt(), rack_, microseconds(now), false);
     congestion_.on_rto(pipe(), reduce);
+    tcb_.ecn.reduced();
     if (reduce) {
         scoreboard_->begin_undo(pcb->snd_una(), probed);
         stamped_ = false;
@@ -352,6 +353,7 @@ bool LossRecovery::try_undo(const AckInfo& info, lwip::Segment* head, const AckO
     if (!(needless || forward || (delayed && !partial))) return false;
     if (needless && !acked.recovered && !recovering()) rack_.undone_by_duplicates();
     congestion_.on_spurious();
+    tcb_.ecn.withdraw();
     scoreboard_->undo(head);
     rack_.look_again();
     return true;

@@ -23,6 +23,7 @@ constexpr Msec kRetry{1};  // after a full device queue
 // In front of a TCP header: link and IP headers, and what aligns the TCP header.
 constexpr std::size_t kRoom = 36;
 constexpr std::size_t kMaxTcpHeader = 60;
+constexpr std::size_t kTosAt = 15;  // in the frame
 
 }  // namespace
 
@@ -32,7 +33,7 @@ void SegmentWriter::use(const Path& path) noexcept {
     t.dst_mac = path.dst_mac;
     t.src_addr = tcb_.ends.local.address.v4();
     t.dst_addr = tcb_.ends.remote.address.v4();
-    t.tos = tcb_.options.path.tos;
+    t.tos = tcb_.options.path.tos & static_cast<std::uint8_t>(~Ecn::kIpBits);
     t.ttl = tcb_.options.path.ttl;
     t.dont_fragment = forbids_fragments();
     net::build_ip_headers(t, IPPROTO_TCP, ip_headers_);
@@ -57,6 +58,15 @@ bool SegmentWriter::send(lwip::Segment* seg, bool again) noexcept {
     std::uint8_t flags = static_cast<std::uint8_t>(own & (TCP_SYN | TCP_FIN));
     if (!pcb->in(State::syn_sent)) flags |= TCP_ACK;
     if (seg->size() != 0 && seg->next() == nullptr) flags |= TCP_PSH;
+    std::uint8_t ecn = 0;  // IP's bits
+    if (syn) {
+        flags |= pcb->in(State::syn_sent)
+                     ? t.ecn.syn(t.options.ecn_asks || t.route.path().ecn, again, t.options.ecn_fallback)
+                     : t.ecn.syn_ack();
+    } else if (__builtin_expect(t.ecn.on(), 0)) {
+        if (!again && seg->size() != 0) ecn = Ecn::kCapable0;
+        flags |= t.ecn.segment(ecn != 0);
+    }
     h->flags = flags;
     const std::uint32_t window = syn ? std::min(pcb->announced_wnd(), 0xffffu) : pcb->window_field();
     h->window = htons(static_cast<std::uint16_t>(window));
@@ -68,7 +78,10 @@ bool SegmentWriter::send(lwip::Segment* seg, bool again) noexcept {
 
     const iovec data{seg->data(), seg->size()};
     const std::uint32_t mss = t.shown.mss(), frames = seg->size() <= mss ? 1 : (seg->size() + mss - 1) / mss;
-    if (!transmit(head, length, &data, seg->size() != 0, seg->size(), frames)) return false;
+    if (!transmit(head, length, &data, seg->size() != 0, seg->size(), frames, ecn)) {
+        if (!syn && (flags & Ecn::kReduced) != 0) t.ecn.reduced();  // it is yet to be told
+        return false;
+    }
     t.acks.sent();
     const std::uint32_t end = seg->end();
     seg->set_sent(microseconds(now));
@@ -161,7 +174,7 @@ void SegmentWriter::send_ack(std::uint32_t back) noexcept {
     h->dst_port = t.ends.remote.port;
     h->seq = htonl(pcb->snd_nxt() - back);
     h->ack = htonl(pcb->rcv_nxt());
-    h->flags = TCP_ACK;
+    h->flags = TCP_ACK | t.ecn.segment(false);
     h->window = htons(static_cast<std::uint16_t>(pcb->window_field()));
     h->checksum = 0;
     h->urgent = 0;
@@ -194,6 +207,8 @@ void SegmentWriter::send_control(const lwip::Piece& segment) noexcept {
     }
     const std::size_t header = std::size_t{h->data_offset} >> 4 << 2;
     if (header < sizeof(net::TcpHeader) || header > length) return;
+    if ((h->flags & TCP_RST) && tcb_.pcb != nullptr && tcb_.pcb->synchronized())
+        h->flags |= tcb_.ecn.segment(false);
     const iovec data{head + header, length - header};
     (void)transmit(head, header, &data, data.iov_len != 0, data.iov_len);
 }
@@ -229,11 +244,13 @@ void SegmentWriter::send_reset() noexcept {
 
 // `tcp_header` has kRoom bytes in front of it, for the other headers.
 bool SegmentWriter::transmit(std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov,
-                             std::size_t count, std::size_t length, std::uint32_t frames) noexcept {
+                             std::size_t count, std::size_t length, std::uint32_t frames,
+                             std::uint8_t ecn) noexcept {
     Tcb& t = tcb_;
     if (!t.route.known() && t.route.find() != 0) return false;
     std::uint8_t* const headers = tcp_header - sizeof ip_headers_;
     std::memcpy(headers, ip_headers_, sizeof ip_headers_);
+    headers[kTosAt] |= ecn;
     if (!forbids_fragments()) net::renew_ip_id(headers);
     ring::Ring& ring = *t.route.ring();
     const std::size_t all_headers = sizeof ip_headers_ + header_length;

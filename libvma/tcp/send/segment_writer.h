@@ -40,7 +40,7 @@ class SegmentWriter {
     void send_reset() noexcept;
     bool forbids_fragments() const noexcept;
     bool transmit(std::uint8_t* tcp_header, std::size_t header_length, const iovec* iov, std::size_t count,
-                  std::size_t length, std::uint32_t frames = 1) noexcept;
+                  std::size_t length, std::uint32_t frames = 1, std::uint8_t ecn = 0) noexcept;
     std::size_t put_options(std::uint8_t* at, const lwip::Segment* segment, Time now) noexcept;
 
     Tcb& tcb_;

@@ -234,7 +234,7 @@ bool Sender::part_may_leave(lwip::Segment* seg) noexcept {
     const std::uint32_t edge = pcb->snd_una() + pcb->snd_wnd(),
                         window = seq_before(seq, edge) ? edge - seq : 0;
     std::uint32_t part = mss;
-    if (t.recovery.nothing_missing()) {
+    if (t.recovery.nothing_missing() && !t.ecn.tells_reduced()) {
         const std::uint32_t most = longest() - longest() % mss;
         part = std::min({all, window, t.recovery.room(), most});
         if (part < all) part -= part % mss;

@@ -22,7 +22,16 @@ namespace attacker {
 using Frame = std::vector<std::uint8_t>;
 using Mac = std::array<std::uint8_t, 6>;
 
-enum Flag : std::uint8_t { kFin = 1, kSyn = 2, kRst = 4, kPsh = 8, kAck = 16, kUrg = 32 };
+enum Flag : std::uint8_t {
+    kFin = 1,
+    kSyn = 2,
+    kRst = 4,
+    kPsh = 8,
+    kAck = 16,
+    kUrg = 32,
+    kEce = 64,
+    kCwr = 128
+};
 
 struct Segment {
     in_addr_t from = 0, to = 0;
@@ -30,7 +39,8 @@ struct Segment {
     std::uint32_t seq = 0, ack = 0;
     std::uint8_t flags = 0;
     std::uint16_t window = 65535, urgent = 0;
-    std::string options;  // a multiple of 4 bytes
+    std::uint8_t tos = 0, reserved = 0;  // IP's type of service; the bits behind TCP's data offset
+    std::string options;                 // a multiple of 4 bytes
     std::string payload;
 
     std::uint32_t end() const {
@@ -139,12 +149,18 @@ inline Frame packet(in_addr_t from, in_addr_t to, std::uint8_t protocol, std::si
 inline Frame build(const Segment& s, const Mac& source, const Mac& target) {
     const std::size_t header = kTcp + s.options.size(), length = header + s.payload.size();
     Frame frame = packet(s.from, s.to, IPPROTO_TCP, length, source, target);
+    if (s.tos != 0) {
+        std::uint8_t* ip = &frame[kEthernet];
+        ip[1] = s.tos;
+        put16(ip + 10, 0);
+        put16(ip + 10, checksum(ip, kIp));
+    }
     std::uint8_t* tcp = &frame[kEthernet + kIp];
     put16(tcp, s.from_port);
     put16(tcp + 2, s.to_port);
     put32(tcp + 4, s.seq);
     put32(tcp + 8, s.ack);
-    tcp[12] = static_cast<std::uint8_t>(header / 4 << 4);
+    tcp[12] = static_cast<std::uint8_t>(header / 4 << 4 | s.reserved);
     tcp[13] = s.flags;
     put16(tcp + 14, s.window);
     put16(tcp + 18, s.urgent);
@@ -175,6 +191,8 @@ inline std::optional<Segment> parse(std::span<const std::uint8_t> frame) {
     s.seq = get32(tcp + 4);
     s.ack = get32(tcp + 8);
     s.flags = tcp[13];
+    s.tos = ip[1];
+    s.reserved = tcp[12] & 15;
     s.window = static_cast<std::uint16_t>(get16(tcp + 14));
     s.urgent = static_cast<std::uint16_t>(get16(tcp + 18));
     s.options.assign(tcp + kTcp, tcp + header);
