@@ -314,10 +314,11 @@ Time Acceptance::last_heard() const noexcept { return std::max(last_ack_rx_, tcb
     info.blocks = said.blocks;
     info.block_count = pcb->sack() ? said.block_count : 0;
     info.echo = said.has_stamp && pcb->timestamps() ? said.echo : 0;
-    bool echoed = false;  // where nothing is under way it says nothing, as in the kernel
     if (ecn_flags != 0 && t.ecn.on()) {
-        echoed = (ecn_flags & Ecn::kEcho) != 0 && pcb->snd_nxt() != pcb->snd_una();
-        if (echoed && seq_before(pcb->snd_una(), ack)) t.counters.delivered_marked += ack - pcb->snd_una();
+        // Where nothing is under way it says nothing, as in the kernel.
+        info.ecn_echo = (ecn_flags & Ecn::kEcho) != 0 && pcb->snd_nxt() != pcb->snd_una();
+        if (info.ecn_echo && seq_before(pcb->snd_una(), ack))
+            t.counters.delivered_marked += ack - pcb->snd_una();
         if ((ecn_flags & Ecn::kReduced) != 0) {
             t.ecn.take_reduced();
             if (data) pcb->ack_now();  // the peer's window may be a single segment
@@ -328,7 +329,6 @@ Time Acceptance::last_heard() const noexcept { return std::max(last_ack_rx_, tcb
     if (!data || seq_before(pcb->snd_una(), ack)) t.sender.more_is_late();
     choose_window(seq, ack, info.window);
     t.recovery.before_ack(info);
-    if (echoed) (void)t.recovery.congestion_signalled();
     return info.window;
 }
 

@@ -243,7 +243,7 @@ void LossRecovery::before_ack(const AckInfo& info) noexcept {
         head->trim_front(info.ack - head->seq());
     // An ACK of RFC 5681 section 2; one that opens the window is none.
     const bool duplicate = !advances && info.ack == una && !info.data && info.window == pcb->snd_wnd();
-    if (__builtin_expect(!calm || info.block_count != 0 || duplicate, 0)) {
+    if (__builtin_expect(!calm || info.block_count != 0 || duplicate || info.ecn_echo, 0)) {
         judge(info, head, acked, duplicate, now);
         return;
     }
@@ -304,6 +304,7 @@ void LossRecovery::judge(const AckInfo& info, lwip::Segment* head, const AckOutc
         (phase == RecoveryPhase::timeout && again))
         enter_recovery(una);
 
+    if (info.ecn_echo) (void)congestion_signalled();
     if (scoreboard_->phase() == RecoveryPhase::recovery || reducing_) {
         if (delivered != 0)
             congestion_.set_window(

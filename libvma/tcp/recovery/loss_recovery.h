@@ -36,6 +36,7 @@ struct Tcb;
 struct AckInfo {
     std::uint32_t ack = 0, window = 0;
     bool data = false;
+    bool ecn_echo = false;  // the network has marked what is under way
     const SackBlock* blocks = nullptr;
     unsigned block_count = 0;
     std::uint32_t echo = 0;  // time stamp that came back, 0: none
