@@ -75,7 +75,7 @@ int Connection::take_error() noexcept {
     int error = tcb_.shown.take_error();
     if (!enter()) return error;
     // As the kernel's sk_err_soft: what ICMP said of an established connection, which goes on.
-    if (error == 0) error = tcb_.route.take_soft_error();
+    if (error == 0 && tcb_.phase.established) error = tcb_.route.take_soft_error();
     leave();  // EPOLLERR goes
     return error;
 }
