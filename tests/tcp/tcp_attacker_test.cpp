@@ -123,6 +123,12 @@ std::int64_t memory_used() {
 
 // ---- options ----
 
+// A time stamp that returns one which was never sent: such a SYN-ACK is refused, as by the kernel.
+bool foreign_echo(const std::string& options) {
+    return options.size() >= 10 && options.starts_with("\x08\x0a") &&
+           options.substr(6, 4) != std::string(4, '\0');
+}
+
 TEST(TcpAttacker, EachLengthOfEachOptionInASynAck) {
     std::vector<std::string> all = attacker::extreme_sizes();
     const auto lengths = attacker::all_lengths();
@@ -134,6 +140,10 @@ TEST(TcpAttacker, EachLengthOfEachOptionInASynAck) {
         Attack t;
         ASSERT_NO_FATAL_FAILURE(t.start());
         t.answer(o.substr(0, 40));
+        if (foreign_echo(o)) {
+            EXPECT_EQ(t.c->state(), State::syn_sent);
+            continue;
+        }
         ASSERT_EQ(t.c->state(), State::established);
         EXPECT_LE(t.c->mss(), 1460u);
         EXPECT_GE(t.c->mss(), 32u);
