@@ -64,6 +64,8 @@ class ShortConnections(unittest.TestCase):
                 calls = count_calls(file.read())
             check.verify(5 * made)
         self.assertGreater(made, LEAST)
+        # The system's settings are read once in 10 ms, from files that strace makes slow: no connection's.
+        calls["close"] -= calls["openat"]
         for name, most in MOST.items():
             self.assertLessEqual(calls[name], ONCE + most * (made + 16), f"{name}: {calls}")
 
