@@ -114,7 +114,7 @@ TEST(TcpBulk, SilenceTakesWhatIsUnderWay) {
     stream.send_some();
     s->begin_silence();
     EXPECT_EQ(s->readable(), 20 * 1448u);
-    w.pass(6 * kMs);  // longer than an ACK may wait, and shorter than the peer's probe
+    w.pass(2 * kMs);  // longer than a stream's ACK waits, and shorter than the peer's probe
     auto from_s = [&] { return std::ranges::count(tap.seen, false, &Tap::Seen::from_a); };
     EXPECT_EQ(from_s(), 0);
     s->end_silence();
