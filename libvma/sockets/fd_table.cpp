@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/errno_kept.h"
@@ -47,10 +48,14 @@ class ClosingNumber final : public Socket {
     void recycle() noexcept override {}
 
   private:
+    // The closing thread gives the connection's rules back before it tells the kernel, so it may take its
+    // time, above all where it waits for a processor. It ends in every case: it runs no code of the program.
     int look_again(int fd) const noexcept {
-        constexpr int kRounds = 10000;  // the closing thread has only a system call to make
-        for (int i = 0; i < kRounds && g_fds.peek(fd) == this; i++) os::raw_syscall(SYS_sched_yield);
-        errno = g_fds.peek(fd) == this ? EBADF : runtime::kRestart;
+        constexpr int kYields = 100;
+        constexpr timespec kPause{0, 50'000};
+        for (int i = 0; g_fds.peek(fd) == this && !runtime::pending(); i++)
+            os::raw_syscall(i < kYields ? SYS_sched_yield : SYS_nanosleep, &kPause, nullptr);
+        errno = runtime::kRestart;
         return -1;
     }
 };

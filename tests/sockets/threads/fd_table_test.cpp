@@ -5,9 +5,12 @@
 #include <limits.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <thread>
 #include <vector>
+
+#include "libvma/runtime/region.h"
 
 namespace {
 
@@ -111,6 +114,36 @@ TEST_F(FdTableTest, RemovingLeavesErrnoAlone) {
     errno = ENOTTY;
     table->remove(3);
     EXPECT_EQ(errno, ENOTTY);
+}
+
+// Its kernel's socket must not be seen between the library's close and the kernel's.
+class Hidden : public Socket {
+  public:
+    Readiness readiness() const noexcept override { return Readiness::ours; }
+
+  protected:
+    void recycle() noexcept override {}
+};
+
+TEST(ClosingNumber, ACallWaitsForTheKernelHoweverLongThatTakes) {
+    Hidden socket;
+    constexpr int kFd = 700;
+    ASSERT_TRUE(g_fds.insert(kFd, &socket));
+    ASSERT_TRUE(g_fds.close(kFd));
+    ASSERT_TRUE(FdTable::is_closing(g_fds.peek(kFd)));
+    std::atomic<bool> kernel_knows{false};
+    std::thread closing([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        kernel_knows = true;
+        g_fds.closed(kFd);
+    });
+    const auto found = g_fds.socket(kFd);
+    ASSERT_TRUE(found);
+    errno = 0;
+    EXPECT_EQ(found->sendto(kFd, "x", 1, 0, nullptr, 0), -1);
+    EXPECT_EQ(errno, vma::runtime::kRestart) << "what the number means now is the next look's";
+    EXPECT_TRUE(kernel_knows);
+    closing.join();
 }
 
 TEST_F(FdTableTest, OnlySocketsAreSockets) {
