@@ -30,14 +30,20 @@ class TcpProcess : public HostsTest, public ::testing::WithParamInterface<Case> 
   protected:
     Seen run(bool preload) {
         const std::string name = GetParam().name, address = TwoHosts::address(Host::b);
-        int ends[2];
+        int ends[2], more[2];
         EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
-        Fd input(ends[0]), end(ends[1]);
+        EXPECT_EQ(pipe2(more, O_CLOEXEC), 0);
+        Fd input(ends[0]), end(ends[1]), peers_input(more[0]), go_on(more[1]);
         RunOptions options{.preload = preload, .fds = {{input.get(), 0}}};
         if (preload) options.env = {"VMA_TRACELEVEL=debug", "VMA_LOG_FILE=" + scratch->path("log-%d")};
         Server server(hosts->run(Host::b, {app("tcp_processes"), "serve", name, address, "7000"}, options));
         EXPECT_TRUE(server.wait_listening(7000)) << server.process().out();
-        Process peer = hosts->run(Host::a, {app("tcp_processes"), "peer", name, address, "7000"});
+        Process peer = hosts->run(Host::a, {app("tcp_processes"), "peer", name, address, "7000"},
+                                  {.fds = {{peers_input.get(), 0}}});
+        if (name == "restart") {
+            EXPECT_TRUE(server.process().wait_for_out("listens again\n"));
+            go_on.reset();
+        }
         if (name == "many-exit") {
             EXPECT_TRUE(peer.wait_for_out("connected\n"));
             end.reset();
