@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A server that says what it reads of one connection, and where the urgent mark stands.
 //
-//   urgent_reader PORT WAIT_MSEC [inline] [late]
+//   urgent_reader PORT at_once|told [inline] [late]
 //
-// It accepts, waits, and reads to the end or the first error, 64 bytes at most in a call. `inline`:
-// SO_OOBINLINE. `late`: it accepts after the wait. Bytes are told by number and sum, not by call: where one
-// call ends depends on what has come.
+// It accepts, and reads to the end or the first error, 64 bytes at most in a call: at once, or when its
+// stdin says so. `inline`: SO_OOBINLINE. `late`: that comes before it accepts. Bytes are told by number and
+// sum, not by call: where one call ends depends on what has come.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <linux/sockios.h>
@@ -18,6 +18,17 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+namespace {
+
+void connected(bool wait) {
+    puts("connected");
+    fflush(stdout);
+    pollfd p{STDIN_FILENO, POLLIN, 0};
+    if (wait) poll(&p, 1, -1);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
     if (argc < 3) return 2;
     bool inlined = false, late = false;
@@ -25,7 +36,8 @@ int main(int argc, char** argv) {
         inlined |= strcmp(argv[i], "inline") == 0;
         late |= strcmp(argv[i], "late") == 0;
     }
-    const int wait = atoi(argv[2]), one = 1;
+    const bool told_when = strcmp(argv[2], "told") == 0;
+    const int one = 1;
     const int listener = socket(AF_INET, SOCK_STREAM, 0);
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (inlined) setsockopt(listener, SOL_SOCKET, SO_OOBINLINE, &one, sizeof one);
@@ -39,11 +51,11 @@ int main(int argc, char** argv) {
     if (late) {
         pollfd p{listener, POLLIN, 0};
         poll(&p, 1, 10000);
-        usleep(static_cast<useconds_t>(wait) * 1000);
+        connected(told_when);
     }
     const int fd = accept(listener, nullptr, nullptr);
     if (fd < 0) return 1;
-    if (!late) usleep(static_cast<useconds_t>(wait) * 1000);
+    if (!late) connected(told_when);
     long bytes = 0;
     unsigned sum = 0, in_vain = 0;
     bool told = false;
