@@ -44,6 +44,9 @@ class SharedPort : public Lifecycle {
     // A conversation, until the kernel has no part in it. What comes while a process ends may be lost.
     bool becomes_offloaded(Agent& agent) {
         for (int i = 0; i < 100 * patience(); i++) {
+            // What comes late would be answered for this round's datagrams, and so would all that follows.
+            peer->ask("drain s 10");
+            agent.ask("drain s 10");
             const long before = kernel_datagrams(agent);
             peer->post("echo s 20 500");
             const bool all = agent.ask("ping s 198.18.1.2 6000 100 20 500") == "answered 20";
