@@ -27,7 +27,7 @@ using sockets::Filter;
 using sockets::Held;
 using sockets::Verdicts;
 
-constexpr unsigned kAtOnce = 256;  // packets before the interrupted call goes on
+constexpr unsigned kMostPackets = 256;  // packets before the interrupted call goes on
 constexpr unsigned kPieces = 16;
 
 // In the memory of its filter.
@@ -174,7 +174,7 @@ class Ending {
         runtime::Region region;
         forget_abandoned(frame);
     }
-    for (unsigned i = 0; i < kAtOnce; i++) {
+    for (unsigned i = 0; i < kMostPackets; i++) {
         Callback callback;
         Judgement* j;
         {

@@ -72,8 +72,8 @@ def environment(tree, logic=0):
             "VMA_RING_ALLOCATION_LOGIC_RX": str(logic), "VMA_RING_ALLOCATION_LOGIC_TX": str(logic)}
 
 
-def measure(build, logic=0):
-    """Name of a case -> instructions of a call by layer. `logic`: see environment()."""
+def measure(build, logic=0, layers=True):
+    """Name of a case -> instructions of a call by layer, or only "all". `logic`: see environment()."""
     program, library, sysfs = (os.path.join(build, *path) for path in (
         ("tests", "bench", "socket_instructions"), ("libvma", "libvma.so"),
         ("tests", "mlx5_sim", "mlx5_sim_sysfs")))
@@ -90,14 +90,24 @@ def measure(build, logic=0):
             return [*namespace, "sh", "-c", NETDEV, "sh", "env", "LD_PRELOAD=" + os.path.realpath(library),
                     f"VMA_SOCKETXTREME={int(protocol == 'poll')}",
                     callgrind.VALGRIND, program, protocol, str(burst), str(count)]
-        return {name: callgrind.per_call(lambda count, p=protocol, b=burst: command(p, b, count), [function],
-                                         CALLS, environment(tree, logic))
-                for name, (protocol, burst, function) in CASES.items()}
+
+        def counted(count_by, run, functions):
+            return count_by(lambda count: command(*run, count), functions, CALLS, environment(tree, logic))
+        if layers:
+            return {name: counted(callgrind.per_call, run, [function])
+                    for name, (*run, function) in CASES.items()}
+        result = {}
+        for run in dict.fromkeys(tuple(run) for *run, _ in CASES.values()):
+            names = {function: name for name, (*of, function) in CASES.items() if tuple(of) == run}
+            for function, instructions in counted(callgrind.all_per_call, run, list(names)).items():
+                result[names[function]] = {"all": instructions}
+        return {name: result[name] for name in CASES}
 
 
 def table(measured):
     """Lines of text: a row for each case, a column for each layer that has a part in one."""
-    shown = [layer for layer in callgrind.LAYERS if any(round(row[layer]) for row in measured.values())]
+    shown = [layer for layer in callgrind.LAYERS
+             if any(round(row.get(layer, 0)) for row in measured.values())]
     width = max(map(len, measured))
     lines = [" " * width + "".join(name.rjust(9) for name in ("all", *shown))]
     for name, row in measured.items():
@@ -154,7 +164,8 @@ def main():
     add_build_option(parser)
     parser.add_argument("--logic", type=int, default=0, help="ring allocation logic; the limits are of 0")
     options = parser.parse_args()
-    measured = measure(os.path.abspath(options.build), options.logic)
+    # A check does without the layers: a run serves several cases then.
+    measured = measure(os.path.abspath(options.build), options.logic, layers=not options.check)
     print("\n".join(shares(measured) if options.markdown else table(measured)))
     if options.renew:
         with open(LIMITS, "w", encoding="ascii") as file:

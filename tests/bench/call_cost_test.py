@@ -76,6 +76,13 @@ class Callgrind(unittest.TestCase):
         with self.assertRaises(ground.Failure):
             callgrind.total("events: Ir\n")
 
+    def test_a_function_with_what_it_calls(self):
+        self.assertEqual(callgrind.inclusive(FILE, "measured_send"), 1160)
+        self.assertEqual(callgrind.inclusive(FILE, "sendto"), 10 + 20 + 5 + 6 + 1 + 40 + 8)
+        self.assertEqual(callgrind.inclusive(FILE, "memcpy"), 40)
+        with self.assertRaises(ground.Failure):
+            callgrind.inclusive(FILE, "measured_recv")
+
     def test_layers_of_files(self):
         for path, layer in (("/home/x/libvma/libvma/tcp/send/sender.cpp", "tcp"),
                             ("/home/x/libvma/tests/bench/first.cpp", None),

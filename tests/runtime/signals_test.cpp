@@ -466,9 +466,9 @@ TEST_F(Signals, OurFunctionHandedBackIsNotPutBehindItself) {
     EXPECT_TRUE(outcome.passed());
 }
 
-std::atomic<long> g_calls[2];
-void first(int) { g_calls[0]++; }
-void second(int) { g_calls[1]++; }
+std::atomic<long> g_handled[2];
+void first(int) { g_handled[0]++; }
+void second(int) { g_handled[1]++; }
 
 TEST_F(Signals, ChangingWhileSignalsArrive) {
     auto outcome = in_child([] {
@@ -491,10 +491,10 @@ TEST_F(Signals, ChangingWhileSignalsArrive) {
             if (i == 1000) signals::start();
             raise(SIGUSR1);
         }
-        EXPECT_EQ(g_calls[0] + g_calls[1], kSignals);
+        EXPECT_EQ(g_handled[0] + g_handled[1], kSignals);
         stop = true;
         for (auto& thread : threads) thread.join();
-        g_calls[0] = g_calls[1] = 0;
+        g_handled[0] = g_handled[1] = 0;
         auto before = vma::runtime::interruptions() + vma::runtime::restarts();
         for (int i = 0; i < 100; i++) raise(SIGUSR1);
         EXPECT_EQ(vma::runtime::interruptions() + vma::runtime::restarts(), before + 100);
@@ -505,7 +505,7 @@ TEST_F(Signals, ChangingWhileSignalsArrive) {
 void calls_us(int) {
     struct sigaction action = make(calls_us, SA_NODEFER);
     signals::sigaction(SIGUSR1, &action, nullptr);
-    g_calls[0]++;
+    g_handled[0]++;
 }
 
 TEST_F(Signals, HandlerThatInstallsItself) {
@@ -521,7 +521,7 @@ TEST_F(Signals, HandlerThatInstallsItself) {
         for (int i = 0; i < 2000; i++) signals::sigaction(SIGUSR1, &action, nullptr);
         sender.join();
         raise(SIGUSR1);
-        EXPECT_GT(g_calls[0], 0);
+        EXPECT_GT(g_handled[0], 0);
     });
     EXPECT_TRUE(outcome.passed());
 }

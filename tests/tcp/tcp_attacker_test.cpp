@@ -14,9 +14,6 @@ namespace {
 
 using attacker::Model;
 
-constexpr std::uint64_t kMs = 1'000'000, kSec = 1'000 * kMs;
-constexpr std::uint16_t kMine = 1000, kTheirs = 2000;
-
 // A Connection of ours on host a, and the attacker on host b.
 struct Attack {
     World w;

@@ -10,8 +10,6 @@
 namespace vma::tcp::test {
 namespace {
 
-constexpr std::uint64_t kMs = 1'000'000;
-
 enum class Kernel { moves_nothing, sends, receives };
 
 verbs::wire::WireConfig wire_config(Kernel kernel) {

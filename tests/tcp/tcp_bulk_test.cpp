@@ -13,8 +13,6 @@
 namespace vma::tcp::test {
 namespace {
 
-constexpr std::uint64_t kMs = 1'000'000, kSec = 1'000 * kMs;
-
 // Megabytes a second.
 double throughput(std::uint64_t seed, CongestionAlgorithm algorithm, bool sack, std::uint64_t bytes) {
     World w(seed);

@@ -10,7 +10,6 @@
 namespace vma::tcp::test {
 namespace {
 
-constexpr std::uint64_t kMs = 1'000'000, kSec = 1000 * kMs;
 constexpr std::uint8_t kBoth = kEce | kCwr, kNot = 0, kEct1 = 1, kEct0 = 2, kCe = 3;
 constexpr std::uint8_t kAe = 1;  // of accurate ECN, among the reserved bits
 

@@ -10,8 +10,6 @@
 namespace vma::tcp::test {
 namespace {
 
-constexpr std::uint64_t kMs = 1'000'000, kSec = 1'000 * kMs;
-
 // ---- memory that a peer can make us keep ----
 
 // Takes all it gets and gives nothing back.

@@ -8,7 +8,6 @@
 namespace vma::tcp::test {
 namespace {
 
-constexpr std::uint64_t kMs = 1'000'000;
 constexpr clock::Usec kNeverIdle{3'600'000'000};
 
 struct Opens {

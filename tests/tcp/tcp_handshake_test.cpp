@@ -8,9 +8,6 @@
 namespace vma::tcp::test {
 namespace {
 
-constexpr std::uint64_t kMs = 1'000'000, kSec = 1'000 * kMs;
-constexpr std::uint16_t kMine = 1000, kTheirs = 2000;
-
 // ---- the peer's segment size ----
 
 // Writes `length` bytes and plays the receiver. Returns what came; `largest` is the longest segment.

@@ -9,8 +9,6 @@
 namespace vma::tcp::test {
 namespace {
 
-constexpr std::uint64_t kMs = 1'000'000, kSec = 1'000 * kMs;
-
 // ---- RST ----
 
 TEST(TcpHostile, ResetInSynSentCountsOnlyWithTheRightAck) {

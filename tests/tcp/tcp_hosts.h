@@ -26,6 +26,9 @@
 
 namespace vma::tcp::test {
 
+inline constexpr std::uint64_t kUs = 1'000, kMs = 1'000 * kUs, kSec = 1'000 * kMs;  // in nanoseconds
+inline constexpr std::uint16_t kMine = 1000, kTheirs = 2000;                        // ports
+
 // The clock of all hosts of a test. Starts late enough that no deadline is 0, and goes on from one World to
 // the next: the process has one timer wheel, for which time never goes back.
 inline verbs::wire::Wire* g_wire = nullptr;

@@ -9,8 +9,6 @@
 namespace vma::tcp::test {
 namespace {
 
-constexpr std::uint64_t kMs = 1'000'000, kSec = 1'000 * kMs;
-
 const std::string kPlain = option::mss(1460) + option::sack_allowed() + option::scale(7);
 const std::string kStamped = kPlain + option::stamps(100, 0);
 

@@ -14,8 +14,6 @@
 namespace vma::tcp::test {
 namespace {
 
-constexpr std::uint64_t kUs = 1'000, kMs = 1'000 * kUs, kSec = 1'000 * kMs;
-
 // A SYN from anybody.
 void put_syn(World& w, verbs::wire::Random& random) {
     Segment s;

@@ -9,8 +9,6 @@
 namespace vma::tcp::test {
 namespace {
 
-constexpr std::uint64_t kMs = 1'000'000, kSec = 1'000 * kMs;
-
 enum class Order { client_first, server_first, simultaneous, half_close };
 constexpr const char* kOrderNames[] = {"client first", "server first", "simultaneous", "half close"};
 

@@ -14,7 +14,6 @@
 namespace vma::tcp::test {
 namespace {
 
-constexpr std::uint64_t kMs = 1'000'000, kSec = 1'000 * kMs;
 constexpr std::size_t kMiB = 1u << 20;
 
 // Memory that others use.

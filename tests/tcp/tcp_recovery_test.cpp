@@ -11,7 +11,6 @@
 namespace vma::tcp::test {
 namespace {
 
-constexpr std::uint64_t kMs = 1'000'000;
 constexpr std::uint32_t kMss = 1000;
 
 using Blocks = std::vector<std::pair<std::uint32_t, std::uint32_t>>;

@@ -17,8 +17,6 @@ inline std::uint32_t below(Random& random, std::uint32_t limit) {
 // Bytes of lwIP's blocks in use.
 inline std::int64_t memory_used() { return static_cast<std::int64_t>(lwip::memory_use().used); }
 
-inline constexpr std::uint16_t kMine = 1000, kTheirs = 2000;
-
 // A Connection of ours on host a, and a scripted peer on host b.
 struct Scripted {
     explicit Scripted(verbs::wire::WireConfig config = {}) : w(1, config) {}

@@ -8,8 +8,6 @@
 namespace vma::tcp::test {
 namespace {
 
-constexpr std::uint64_t kMs = 1'000'000, kSec = 1'000 * kMs;
-
 std::vector<std::size_t> sizes(const Tap& tap) {
     std::vector<std::size_t> out;
     for (const auto& s : tap.seen)

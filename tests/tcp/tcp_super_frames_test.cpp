@@ -11,7 +11,6 @@
 namespace vma::tcp::test {
 namespace {
 
-constexpr std::uint64_t kMs = 1'000'000, kSec = 1'000 * kMs;
 constexpr std::uint32_t kMss = 1460 - 12;  // with time stamps
 
 const verbs::wire::WireConfig kSuperFrames{.tx_checksum = verbs::wire::TxChecksum::complete,

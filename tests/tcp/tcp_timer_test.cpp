@@ -8,8 +8,6 @@
 namespace vma::tcp::test {
 namespace {
 
-constexpr std::uint64_t kMs = 1'000'000, kSec = 1'000 * kMs;
-
 std::vector<std::uint64_t> times_ms(const std::vector<Tap::Seen>& seen, bool from_a) {
     std::vector<std::uint64_t> out;
     for (const auto& s : seen)

@@ -18,7 +18,7 @@ namespace {
 using namespace vma::verbs;
 using namespace vma::verbs::rdma;
 
-constexpr MacAddress kMac = {0x02, 0x11, 0x22, 0x33, 0x44, 0x55};
+constexpr MacAddress kOwnMac = {0x02, 0x11, 0x22, 0x33, 0x44, 0x55};
 in_addr_t ip(const char* text) { return inet_addr(text); }
 
 const FlowSpec kUdp3{IPPROTO_UDP, ip("198.18.0.1"), htons(7000), 0, 0};
@@ -65,7 +65,7 @@ struct Parts {
     }
 };
 Parts parts(const FlowSpec& spec, RuleOptions options, std::uint32_t tag = 0) {
-    options.mac = kMac;
+    options.mac = kOwnMac;
     FlowAttr attr(hw_rule(spec, options), 1, tag);
     EXPECT_EQ(attr.size(), attr.get()->size);
     return Parts(attr.get());
@@ -77,7 +77,7 @@ TEST(RdmaRules, FiveTuple) {
     EXPECT_EQ(p.attr.priority, 1);
     EXPECT_EQ(p.attr.port, 1);
     EXPECT_EQ(p.attr.num_of_specs, 3);
-    EXPECT_EQ(std::memcmp(p.eth.val.dst_mac, kMac.data(), 6), 0);
+    EXPECT_EQ(std::memcmp(p.eth.val.dst_mac, kOwnMac.data(), 6), 0);
     EXPECT_EQ(std::memcmp(p.eth.mask.dst_mac, "\xff\xff\xff\xff\xff\xff", 6), 0);
     EXPECT_EQ(p.eth.mask.vlan_tag, 0);
     EXPECT_EQ(p.eth.mask.ether_type, 0);
@@ -137,7 +137,7 @@ TEST(RdmaRules, ThreeTupleParameters) {
 }
 
 TEST(RdmaRules, ErrorsSayWhatToDo) {
-    const HwRule rule = hw_rule(kTcp5, {.mac = kMac});
+    const HwRule rule = hw_rule(kTcp5, {.mac = kOwnMac});
     EXPECT_NE(flow_error(EPERM, rule, "mlx5_0").what.find("CAP_NET_RAW"), std::string::npos);
     EXPECT_NE(flow_error(ENOMEM, rule, "mlx5_0").what.find("VMA_TCP_3T_RULES"), std::string::npos);
     EXPECT_NE(flow_error(EOPNOTSUPP, rule, "mlx4_0").what.find("flow steering"), std::string::npos);
@@ -171,7 +171,7 @@ struct Adapter {
 
 TEST(FlowTable, SharedRulesAreCountedAndNeverAbsent) {
     Adapter adapter;
-    FlowTable table(adapter.calls(), {.mac = kMac, .tcp_3t = true}, 1, "mlx5_0");
+    FlowTable table(adapter.calls(), {.mac = kOwnMac, .tcp_3t = true}, 1, "mlx5_0");
     Flow* listener = *table.add(kTcp3, 5);
     ASSERT_EQ(adapter.rules.size(), 1u);
     EXPECT_EQ(adapter.rules[0].second.tag.tag_id, 0u)
@@ -191,7 +191,7 @@ TEST(FlowTable, SharedRulesAreCountedAndNeverAbsent) {
 TEST(FlowTable, TagsOnlyWhereTaken) {
     Adapter adapter;
     adapter.takes_tags = false;
-    FlowTable table(adapter.calls(), {.mac = kMac}, 1, "mlx4_0");
+    FlowTable table(adapter.calls(), {.mac = kOwnMac}, 1, "mlx4_0");
     Flow* flow = *table.add(kUdp5, 9);
     ASSERT_EQ(adapter.rules.size(), 1u);
     EXPECT_EQ(adapter.rules[0].second.tag.tag_id, 0u);
@@ -200,7 +200,7 @@ TEST(FlowTable, TagsOnlyWhereTaken) {
 
 TEST(FlowTable, Refusal) {
     Adapter adapter;
-    FlowTable table(adapter.calls(), {.mac = kMac}, 1, "mlx5_0");
+    FlowTable table(adapter.calls(), {.mac = kOwnMac}, 1, "mlx5_0");
     adapter.refuse = ENOMEM;
     auto refused = table.add(kUdp3, 0);
     ASSERT_FALSE(refused);
@@ -211,14 +211,14 @@ TEST(FlowTable, Refusal) {
 
 TEST(FlowTable, NewMac) {
     Adapter adapter;
-    FlowTable table(adapter.calls(), {.mac = kMac}, 1, "mlx5_0");
+    FlowTable table(adapter.calls(), {.mac = kOwnMac}, 1, "mlx5_0");
     Flow* unicast = *table.add(kUdp5, 0);
     Flow* group = *table.add(kGroup, 0);
     const MacAddress next = {2, 0, 0, 0, 0, 9};
     adapter.refuse = ENOMEM;
     table.set_mac(next);
     ASSERT_EQ(adapter.rules.size(), 2u) << "what cannot be made anew stays";
-    table.set_mac(kMac);
+    table.set_mac(kOwnMac);
     table.set_mac(next);
     ASSERT_EQ(adapter.rules.size(), 2u);
     EXPECT_EQ(std::memcmp(adapter.rules[1].second.eth.val.dst_mac, next.data(), 6), 0);
@@ -232,7 +232,7 @@ TEST(FlowTable, NewMac) {
 // At no time two QPs have the rule at the same place, and at no time none has.
 TEST(FlowTable, RulesMoveToAnotherQp) {
     Adapter adapter;
-    const RuleOptions options{.mac = kMac, .udp_3t = true};
+    const RuleOptions options{.mac = kOwnMac, .udp_3t = true};
     std::size_t fewest = 9, most = 0;
     FlowTable::Calls watched = adapter.calls();
     FlowTable::Calls calls{[&](ibv_flow_attr* attr) {
@@ -289,7 +289,7 @@ TEST(FlowTable, ClaimsOfRules) {
     for (std::uint64_t each : claims) EXPECT_NE(each, 0u);
     std::sort(claims.begin(), claims.end());
     EXPECT_EQ(std::adjacent_find(claims.begin(), claims.end()), claims.end());
-    EXPECT_EQ(claim(kUdp3, {.mac = kMac}), claim(kUdp3)) << "a new MAC is no new rule";
+    EXPECT_EQ(claim(kUdp3, {.mac = kOwnMac}), claim(kUdp3)) << "a new MAC is no new rule";
 }
 
 // Two processes with the adapter open. Where rules leave out the peer, the second one has a rule for its peer
@@ -299,7 +299,7 @@ TEST(FlowTable, RulesOfTwoProcesses) {
     const int other_fd = open(("/proc/self/fd/" + std::to_string(one_fd)).c_str(), O_RDWR | O_CLOEXEC);
     RuleClaims one_claims(one_fd), other_claims(other_fd);
     Adapter adapter;
-    const RuleOptions options{.mac = kMac, .tcp_3t = true, .udp_3t = true};
+    const RuleOptions options{.mac = kOwnMac, .tcp_3t = true, .udp_3t = true};
     FlowTable one(adapter.calls(), options, 1, "mlx5_0", &one_claims),
         other(adapter.calls(), options, 1, "mlx5_0", &other_claims);
     for (const auto& [three, five] : {std::pair{kUdp3, kUdp5}, {kTcp3, kTcp5}}) {
@@ -329,7 +329,7 @@ TEST(FlowTable, RulesOfTwoProcesses) {
 
 TEST(FlowTable, Withdrawn) {
     Adapter adapter;
-    FlowTable table(adapter.calls(), {.mac = kMac}, 1, "mlx5_0");
+    FlowTable table(adapter.calls(), {.mac = kOwnMac}, 1, "mlx5_0");
     Flow* flow = *table.add(kUdp5, 0);
     table.withdraw();
     EXPECT_TRUE(adapter.rules.empty());

@@ -75,6 +75,7 @@ class Request {
 };
 
 inline constexpr std::uint32_t kMaxModerationUsec = 0xfff;
+inline constexpr std::uint32_t kMaxSge = 30;  // of a work request
 
 // The ioctl, with Simulator::control held.
 int uverbs_ioctl(Context& context, int fd, void* header);

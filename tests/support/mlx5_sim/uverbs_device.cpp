@@ -21,7 +21,6 @@ constexpr std::uint32_t kMaxBfRegs = 512;
 constexpr std::uint32_t kBfRegsPerUar = 2;
 constexpr std::uint32_t kMaxDescriptorBytes = 512;  // of one work request
 constexpr std::uint32_t kMaxWr = 1 << 15;
-constexpr std::uint32_t kMaxSge = 30;
 constexpr std::uint32_t kMaxTso = 256 * 1024;
 constexpr std::uint32_t kRawPacket = 1u << IBV_QPT_RAW_PACKET;
 

@@ -12,7 +12,6 @@ namespace mlx5_sim {
 namespace {
 
 constexpr std::uint32_t kMaxEntries = 1 << 15;
-constexpr std::uint32_t kMaxSge = 30;
 
 // A doorbell register for a new QP, chosen as the kernel does: one of the low-latency ones if there is a free
 // one, else the least used of the shared ones; the first of all has no BlueFlame and is the last resort.

@@ -10,12 +10,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr std::uint8_t kSums = MLX5_ETH_WQE_L3_CSUM | MLX5_ETH_WQE_L4_CSUM;
-
-std::span<const std::uint8_t> head(const Frame& frame, std::size_t bytes) {
-    return std::span(frame).first(bytes);
-}
-
 Wqe good(Rig& rig) {
     const Frame frame = make_frame();
     std::copy(frame.begin() + 18, frame.end(), rig.arena.begin());

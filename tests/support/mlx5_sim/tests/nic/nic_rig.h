@@ -16,6 +16,13 @@
 
 namespace mlx5_sim {
 
+inline constexpr std::uint8_t kSums = MLX5_ETH_WQE_L3_CSUM | MLX5_ETH_WQE_L4_CSUM;
+
+// The first `bytes` of a frame.
+inline std::span<const std::uint8_t> head(const Frame& frame, std::size_t bytes) {
+    return std::span(frame).first(bytes);
+}
+
 // A send request, before it is put into a queue.
 class Wqe {
   public:

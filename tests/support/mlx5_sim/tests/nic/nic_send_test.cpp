@@ -9,11 +9,6 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr std::uint8_t kSums = MLX5_ETH_WQE_L3_CSUM | MLX5_ETH_WQE_L4_CSUM;
-
-std::span<const std::uint8_t> head(const Frame& frame, std::size_t bytes) {
-    return std::span(frame).first(bytes);
-}
 std::span<const std::uint8_t> tail(const Frame& frame, std::size_t from) {
     return std::span(frame).subspan(from);
 }
