@@ -43,6 +43,8 @@ RingConfig ring_config() {
     return ring;
 }
 
+constexpr int kMostGone = 4;  // interfaces that have gone, with rings, and may come back
+
 // What the operator can mend.
 bool mendable(int code) { return code == EPERM || code == EACCES || code == ENOBUFS; }
 
@@ -205,6 +207,18 @@ void Rings::try_again(int ifindex) {
 bool Rings::retry(int ifindex) {
     auto found = slots_.find(ifindex);
     if (found == slots_.end()) return false;
+    if (!found->second.rings.empty() && found->second.rings.front()->failed()) {
+        // The interface is gone. It may come back, or another one with its number. Sockets still refer to the
+        // rings, so these stay, with their memory: hence a limit. An adapter is no better when opened again.
+        const int last = std::min(slots_.begin()->first, 0);
+        if (last <= -kMostGone || found->second.rings.front()->attr().coarse_steering) return false;
+        auto node = slots_.extract(found);
+        node.key() = last - 1;  // no interface has this number
+        slots_.insert(std::move(node));
+        net::Link link;
+        if (view_.link(ifindex, link) && link.up) get(ifindex, 0);
+        return false;
+    }
     Slot& slot = found->second;
     slot.holder.reset();
     slot.waiting = slot.rings.empty() && slot.held;

@@ -246,10 +246,7 @@ void Stack::ring_failed(ring::Ring& ring) noexcept {
     for (OpenRing& entry : open_rings_)
         if (entry.ring.load(std::memory_order_relaxed) == &ring)
             entry.ring.store(nullptr, std::memory_order_release);
-    g_fds.for_each(0, INT_MAX, [&](int fd, const FdObject*) {
-        if (Ref<Socket> socket = g_fds.socket(fd)) socket->ring_failed(fd, ring);
-    });
-    orphans::hand_over();
+    orphans::leave(*this, ring);
 }
 
 bool Stack::device_freed(int ifindex) noexcept {
@@ -310,8 +307,8 @@ void Stack::note_ring(int ifindex, unsigned lane, ring::Ring* ring) noexcept {
     const std::uint64_t place = place_of(ifindex, lane);
     for (OpenRing& entry : open_rings_) {
         const std::uint64_t known = entry.place.load(std::memory_order_relaxed);
-        if (known == place) return;
-        if (known != 0) continue;
+        if (known != 0 && known != place) continue;
+        if (known == place && entry.ring.load(std::memory_order_relaxed) != nullptr) return;
         entry.ring.store(ring, std::memory_order_relaxed);
         entry.place.store(place, std::memory_order_release);
         return;

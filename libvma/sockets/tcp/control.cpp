@@ -12,6 +12,7 @@
 #include "libvma/sockets/handover/urgent.h"
 #include "libvma/sockets/names.h"
 #include "libvma/sockets/object_pool.h"
+#include "libvma/sockets/path_resolver.h"
 #include "libvma/sockets/tcp/defaults.h"
 #include "libvma/sockets/tcp/ports.h"
 #include "libvma/sockets/tcp/tcp_socket.h"
@@ -206,8 +207,24 @@ void TcpSocket::leave_to_kernel(int fd, LeaveCause why) noexcept {
     if (phase() == Phase::listening) offer_waiting();
 }
 
+namespace {
+
+// Could the kernel send what the connection sends, from its address?
+bool has_way(Stack& stack, tcp::Connection& c) noexcept {
+    try {
+        const net::Endpoints ends = c.endpoints();
+        return stack.view().is_local(ends.local.address.v4(), nullptr) &&
+               PathResolver(stack).route(IPPROTO_TCP, ends, c.options().path).has_value();
+    } catch (...) {
+        return true;  // no memory
+    }
+}
+
+}  // namespace
+
 // A connection that the kernel cannot take over (no CAP_NET_ADMIN, or the handshake is under way) has lost
-// its path for good.
+// its path for good. One without address or route stays as it is: TCP_REPAIR needs both, and so would the
+// kernel. orphans::leave asks again.
 void TcpSocket::ring_failed(int fd, ring::Ring& ring) noexcept {
     if (phase() == Phase::listening) {
         Stack::Control control(stack_);
@@ -217,6 +234,7 @@ void TcpSocket::ring_failed(int fd, ring::Ring& ring) noexcept {
     {
         Pin pin(transport_);
         if (pin.connection == nullptr || pin.connection->ring() != &ring || over(*pin.connection)) return;
+        if (!still_connecting(*pin.connection) && !has_way(stack_, *pin.connection)) return;
     }
     if (handover(fd, leave::device_failed)) return;
     Pin pin(transport_);

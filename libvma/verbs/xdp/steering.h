@@ -38,6 +38,8 @@ class Steering {
     // A rule that is there gets another slot.
     Result<void> move(const FlowSpec& spec, std::uint32_t slot);
     void remove(const FlowSpec& spec) noexcept;
+    // Takes the program off the netdev, for good.
+    void detach() noexcept { link_.reset(); }
     // How many rules there are for this protocol and local port: what the program sees.
     std::uint64_t rules_at(const FlowSpec& spec) const noexcept;
 

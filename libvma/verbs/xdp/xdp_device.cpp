@@ -261,9 +261,18 @@ Result<Flow*> XdpDevice::take_flow(ibv_qp*, Device&, Flow* flow, std::uint32_t) 
 }
 
 void XdpDevice::link_changed(const MacAddress& mac, std::uint32_t mtu) noexcept {
+    if (is_gone()) return;
     attr_.mac = mac;
     attr_.mtu = mtu;
     (void)steering_.set_config(mac, mtu);
+}
+
+// A program stays on a netdev that moves, and would take frames of another namespace.
+void XdpDevice::give_up_flows() noexcept {
+    if (!failed()) return;
+    steering_.detach();
+    name_.reset();
+    if (on_freed_) on_freed_();
 }
 
 // ---- receive side ----

@@ -58,6 +58,9 @@ class XdpDevice final : public XdpSender {
     void destroy_flow(Flow* flow) noexcept override;
     Result<Flow*> take_flow(ibv_qp* qp, Device& from, Flow* flow, std::uint32_t tag) override;
     void link_changed(const MacAddress& mac, std::uint32_t mtu) noexcept override;
+    void on_rule_freed(std::function<void()> call) override { on_freed_ = std::move(call); }
+    // Takes the program off the netdev, which may have come back, and tells so: it can be opened again.
+    void give_up_flows() noexcept override;
     Result<void> set_sources(const net::SourceFilter& sources) override {
         return steering_.set_sources(sources);
     }
@@ -94,6 +97,7 @@ class XdpDevice final : public XdpSender {
     XdpConfig config_;
     std::unique_ptr<CopyRings> rings_;  // copies_
     Steering steering_;
+    std::function<void()> on_freed_;
     InternalFd name_;                // announces that this process holds the netdev
     std::uint64_t deadline_ns_ = 0;  // of the opening, CLOCK_MONOTONIC
     std::uint32_t rx_per_queue_ = 0, fill_per_queue_ = 0;

@@ -86,6 +86,7 @@ Result<Flow*> XdpLane::take_flow(ibv_qp*, Device&, Flow* flow, std::uint32_t) {
 
 // The first device tells the program.
 void XdpLane::link_changed(const MacAddress& mac, std::uint32_t mtu) noexcept {
+    if (is_gone()) return;
     attr_.mac = mac;
     attr_.mtu = mtu;
 }

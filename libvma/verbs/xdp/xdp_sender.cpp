@@ -72,6 +72,16 @@ std::uint64_t XdpSender::rx_device_drops() noexcept {
     return sum;
 }
 
+// The kernel unbinds an XSK when its netdev leaves the namespace. Of one that is down it says ENETDOWN.
+bool XdpSender::is_gone() noexcept {
+    if (failed()) return true;
+    if (queues_.empty() || queues_.front()->kick_tx() != ENXIO) return false;
+    gone_.store(true, std::memory_order_release);
+    log::info("{}: the interface is gone", attr_.name);
+    if (on_gone_) on_gone_();
+    return true;
+}
+
 void XdpSender::reap() noexcept {
     const auto done = [this](std::uint64_t offset) {
         if (const std::uint64_t slot = sent_.take(offset); slot != ChunksAway::kNone)

@@ -5,6 +5,8 @@
 // only receives.
 #pragma once
 
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -34,6 +36,8 @@ class XdpSender : public SoftwareDevice {
     void consume_events(ibv_comp_channel*) noexcept final;
     std::uint64_t rx_device_drops() noexcept final;
     std::uint64_t lock_waits() const noexcept final { return pool_waits_.load(std::memory_order_relaxed); }
+    bool failed() const noexcept final { return gone_.load(std::memory_order_acquire); }
+    void on_failure(std::function<void()> call) final { on_gone_ = std::move(call); }
 
   protected:
     static constexpr std::uint32_t kMaxSendSge = 17;  // MAX_SKB_FRAGS
@@ -49,6 +53,9 @@ class XdpSender : public SoftwareDevice {
 
     static int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad);
     int poll_send(int count, ibv_wc* wc) noexcept;
+    // Has the netdev been removed, or moved to another network namespace? Its XSKs never work again, though
+    // it comes back. Then the device has failed.
+    bool is_gone() noexcept;
 
     InternalFd epoll_;                // channel of several queues
     std::uint8_t* memory_ = nullptr;  // the umem
@@ -74,6 +81,8 @@ class XdpSender : public SoftwareDevice {
     void reap() noexcept;
 
     SuperFrames super_;
+    std::function<void()> on_gone_;
+    std::atomic<bool> gone_{false};
     bool stuck_ = false;             // unsent descriptors after an error that waiting does not clear
     bool backlog_ = false;           // the kernel left submitted descriptors in the TX ring
     std::uint32_t unsubmitted_ = 0;  // TX descriptors written and not yet visible to the kernel
