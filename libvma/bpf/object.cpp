@@ -11,7 +11,9 @@
 namespace vma::bpf {
 namespace {
 
-// The number of a map by its name, or -1.
+constexpr std::uint8_t kCall = BPF_JMP | BPF_CALL;
+
+// The number of a map or function by its name, or -1.
 int number_of(const MapNumbers& maps, std::string_view name) noexcept {
     for (const auto& [known, number] : maps)
         if (known == name) return number;
@@ -79,11 +81,11 @@ long load(const Object& object, const MapNumbers& maps, bpf_attr& attr) {
     std::vector<bpf_insn> program(object.program.begin(), object.program.end());
     for (const Elf64_Rel& r : object.relocations) {
         const std::string_view name = object.names + object.symbols[ELF64_R_SYM(r.r_info)].st_name;
-        bpf_insn& load = program[r.r_offset / sizeof(bpf_insn)];
+        bpf_insn& user = program[r.r_offset / sizeof(bpf_insn)];
         const int number = number_of(maps, name);
         if (number < 0) return -ENOEXEC;
-        load.src_reg = BPF_PSEUDO_MAP_FD;
-        load.imm = number;
+        user.src_reg = user.code == kCall ? BPF_PSEUDO_KFUNC_CALL : BPF_PSEUDO_MAP_FD;
+        user.imm = number;
     }
     attr.insns = reinterpret_cast<std::uintptr_t>(program.data());
     attr.insn_cnt = static_cast<std::uint32_t>(program.size());

@@ -27,7 +27,7 @@ long make_map(std::string_view name, bpf_map_type type, std::uint32_t key, std::
 // or what else bpf(2) has.
 long update_map(int map, const void* key, const void* value, std::uint64_t how = BPF_ANY) noexcept;
 
-// The number of a map by its name in the source.
+// The number of a map, or of a function of the kernel (kernel_functions.h), by its name in the source.
 using MapNumbers = std::vector<std::pair<std::string_view, int>>;
 
 // The sections of an object that the loader needs. The project's own build makes the objects, so their form
@@ -46,8 +46,9 @@ struct Object {
 // Puts a program's name, or a map's, into an attribute.
 void set_name(char* to, std::string_view name) noexcept;
 
-// Loads the program, which uses these maps. `attr` says all but the instructions and the licence. Returns its
-// descriptor, or a negative errno; ENOEXEC: the program uses another map. May throw std::bad_alloc.
+// Loads the program, which uses these maps and functions. `attr` says all but the instructions and the
+// licence. Returns its descriptor, or a negative errno; ENOEXEC: the program uses another one. May throw
+// std::bad_alloc.
 long load(const Object& object, const MapNumbers& maps, bpf_attr& attr);
 
 }  // namespace vma::bpf

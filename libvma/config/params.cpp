@@ -101,8 +101,8 @@ std::string_view fault_of(const Parameter& row, std::string_view text) noexcept 
     if (row.text == &Params::tracelevel && !log::parse_level(text)) return "is not a log level";
     if (row.text == &Params::internal_thread_affinity && text != "-1")
         if (cpu_set_t cpus; !parse_cpus(text, cpus)) return "is no set of processors";
-    if (row.text == &Params::xdp_mode && text != "auto" && text != "drv" && text != "skb")
-        return "is none of auto, drv, skb";
+    if (row.text == &Params::xdp_mode && text != "auto" && text != "drv" && text != "skb" && text != "tc")
+        return "is none of auto, drv, skb, tc";
     if (row.text == &Params::spec && find_preset(text) == nullptr) return "is not a preset";
     return {};
 }

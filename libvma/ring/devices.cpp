@@ -38,7 +38,8 @@ bool name_allowed(const std::string& name) {
 }
 
 // Generic mode is faster on veth and spares everyone else on it: a native program there makes the peer stop
-// sending super-frames. A NIC's native mode avoids an skb per frame, and only it has zero copy.
+// sending super-frames. A NIC's native mode avoids an skb per frame, and only it has zero copy. Generic XDP
+// is the last choice: it does not see the tag of a VLAN that the kernel has taken off a frame.
 std::vector<verbs::xdp::Mode> modes_for(const net::Link& link) {
     using verbs::xdp::Mode;
     const std::string& mode = config::get().xdp_mode;
@@ -47,10 +48,12 @@ std::vector<verbs::xdp::Mode> modes_for(const net::Link& link) {
     if (mode == "tc") return {Mode::tc};
     if (mode != "auto")
         log::once(log::Level::warn, "VMA_XDP_MODE=\"{}\" is not auto, drv, skb or tc: auto is used", mode);
+    std::vector<Mode> modes;
+    if (link.kind != "veth") modes.push_back(Mode::drv);
     // The program's own memory cannot be the tcx program's.
-    if (link.kind == "veth" && LentMemory::there()) return {Mode::skb};
-    if (link.kind == "veth") return {Mode::tc, Mode::skb};
-    return {Mode::drv, Mode::skb};
+    if (!LentMemory::there()) modes.push_back(Mode::tc);
+    modes.push_back(Mode::skb);
+    return modes;
 }
 
 std::uint32_t send_entries() {

@@ -217,6 +217,11 @@ TEST(Params, WordsAreChecked) {
     reading = read_with({{"VMA_XDP_MODE", "native"}});
     EXPECT_EQ(reading.params.xdp_mode, "auto");
     EXPECT_EQ(reading.complaints.size(), 1u);
+    for (const char* mode : {"auto", "drv", "skb", "tc"}) {
+        reading = read_with({{"VMA_XDP_MODE", mode}});
+        EXPECT_EQ(reading.params.xdp_mode, mode);
+        EXPECT_THAT(reading.complaints, IsEmpty());
+    }
 }
 
 TEST(Params, UnknownNames) {

@@ -133,19 +133,8 @@ TEST_F(Lifecycle, ForeignXdpProgramStays) {
 Fd predecessor(const TwoHosts& hosts) {
     const bpf_insn insns[] = {{BPF_ALU64 | BPF_MOV | BPF_K, 0, 0, 0, 2 /* TCX_DROP */},
                               {BPF_JMP | BPF_EXIT, 0, 0, 0, 0}};
-    bpf_attr load{};
-    load.prog_type = BPF_PROG_TYPE_SCHED_CLS;
-    load.insns = reinterpret_cast<std::uintptr_t>(insns);
-    load.insn_cnt = std::size(insns);
-    load.license = reinterpret_cast<std::uintptr_t>("Dual BSD/GPL");
-    std::strcpy(load.prog_name, "vma_steer");
-    const Fd program(static_cast<int>(syscall(SYS_bpf, BPF_PROG_LOAD, &load, sizeof load)));
     const On there(hosts, Host::a);
-    bpf_attr link{};
-    link.link_create.prog_fd = static_cast<__u32>(program.get());
-    link.link_create.target_ifindex = if_nametoindex("veth1");
-    link.link_create.attach_type = static_cast<__u32>(kTcxIngress);
-    return Fd(static_cast<int>(syscall(SYS_bpf, BPF_LINK_CREATE, &link, sizeof link)));
+    return tcx_program("veth1", Tcx::ingress, insns, "vma_steer");
 }
 
 // The program of a process that is ending would swallow its successor's datagrams: so the successor waits.

@@ -12,6 +12,10 @@
 // two programs: vma_steer leaves such frames to the kernel, too. vma_steer_split reads the boundaries from
 // the kernel's own description of the frame, and marks it (STEER_DATAGRAMS). It needs CAP_PERFMON and generic
 // mode, where a frame has such a description.
+//
+// The driver, or a veth device's peer, may have taken a VLAN's tag off a frame and keep it beside the frame.
+// Such a frame looks untagged, but belongs to the VLAN's interface or to nobody. vma_steer_tags asks the
+// driver (Linux 6.8; the program is loaded for one device), and the tcx program reads it. Generic XDP cannot.
 #include "steer.h"
 
 #include <bpf/bpf_core_read.h>
@@ -247,7 +251,17 @@ static __always_inline __u32 rule_of(void* ctx, const struct ethhdr* eth, const 
     return for_this_station(cfg, eth, ip) ? found : 0;
 }
 
-static __always_inline int steer(struct xdp_md* ctx, int splits) {
+extern int bpf_xdp_metadata_rx_vlan_tag(const struct xdp_md* ctx, __be16* protocol, __u16* tag) __ksym;
+
+// Is the frame one of a VLAN, by a tag that it carries no more? VLAN 0 is a priority tag, which belongs to
+// this interface.
+static __always_inline int of_vlan(const struct xdp_md* ctx) {
+    __be16 protocol = 0;
+    __u16 tag = 0;
+    return bpf_xdp_metadata_rx_vlan_tag(ctx, &protocol, &tag) == 0 && (tag & 0xfff) != 0;
+}
+
+static __always_inline int steer(struct xdp_md* ctx, int splits, int asks_tag) {
     void* end = (void*)(long)ctx->data_end;
     struct ethhdr* eth = (void*)(long)ctx->data;
     struct iphdr* ip = (void*)(eth + 1);
@@ -256,6 +270,7 @@ static __always_inline int steer(struct xdp_md* ctx, int splits) {
     const struct steer_config* cfg = 0;
     __u32 found = rule_of(ctx, eth, end, &cfg);
     if (!found) return XDP_PASS;
+    if (asks_tag && of_vlan(ctx)) return XDP_PASS;
 
     __u16 each = 0;
     if (ip->protocol == IPPROTO_UDP) {
@@ -274,10 +289,13 @@ static __always_inline int steer(struct xdp_md* ctx, int splits) {
 }
 
 SEC("xdp.frags")
-int vma_steer(struct xdp_md* ctx) { return steer(ctx, 0); }
+int vma_steer(struct xdp_md* ctx) { return steer(ctx, 0, 0); }
+
+SEC("xdp.frags/tags")
+int vma_steer_tags(struct xdp_md* ctx) { return steer(ctx, 0, 1); }
 
 SEC("xdp.frags/split")
-int vma_steer_split(struct xdp_md* ctx) { return steer(ctx, 1); }
+int vma_steer_split(struct xdp_md* ctx) { return steer(ctx, 1, 0); }
 
 #include "steer_copy.bpf.h"
 

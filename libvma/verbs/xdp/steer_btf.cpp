@@ -3,6 +3,8 @@
 
 #include <cstring>
 
+#include "libvma/bpf/kernel_functions.h"
+
 namespace vma::verbs::xdp {
 namespace {
 
@@ -14,29 +16,7 @@ struct ExtHeader {
     std::uint32_t functions_at, functions_length, lines_at, lines_length, relocations_at, relocations_length;
 };
 
-// Bytes behind a type's head.
-std::size_t bytes_behind(const btf_type& type) noexcept {
-    const std::size_t members = BTF_INFO_VLEN(type.info);
-    switch (BTF_INFO_KIND(type.info)) {
-        case BTF_KIND_INT:
-            return sizeof(std::uint32_t);
-        case BTF_KIND_VAR:
-            return sizeof(btf_var);
-        case BTF_KIND_ARRAY:
-            return sizeof(btf_array);
-        case BTF_KIND_STRUCT:
-        case BTF_KIND_UNION:
-            return members * sizeof(btf_member);
-        case BTF_KIND_ENUM:
-            return members * sizeof(btf_enum);
-        case BTF_KIND_FUNC_PROTO:
-            return members * sizeof(btf_param);
-        case BTF_KIND_DATASEC:
-            return members * sizeof(btf_var_secinfo);
-        default:
-            return 0;
-    }
-}
+using vma::bpf::bytes_behind;
 
 }  // namespace
 

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "libvma/bpf/kernel_functions.h"
 #include "libvma/os/raw_syscall.h"
 #include "libvma/verbs/xdp/steer.h"
 #include "libvma/verbs/xdp/steer_btf.h"
@@ -24,6 +25,10 @@
 #ifndef BPF_F_XDP_HAS_FRAGS
 #define BPF_F_XDP_HAS_FRAGS (1U << 5)
 #endif
+// The same (Linux 6.3).
+#ifndef BPF_F_XDP_DEV_BOUND_ONLY
+#define BPF_F_XDP_DEV_BOUND_ONLY (1U << 6)
+#endif
 
 extern "C" const char vma_steer_object[];
 
@@ -31,7 +36,9 @@ namespace vma::verbs::xdp {
 
 namespace {
 
-constexpr std::string_view kSection = "xdp.frags", kSplitSection = "xdp.frags/split", kCopySection = "tcx";
+constexpr std::string_view kSection = "xdp.frags", kSplitSection = "xdp.frags/split",
+                           kTagsSection = "xdp.frags/tags", kCopySection = "tcx";
+constexpr std::string_view kTagFunction = "bpf_xdp_metadata_rx_vlan_tag";
 
 struct Map {
     std::string_view name;
@@ -71,13 +78,15 @@ std::string explain(const char* what, int error) {
 }
 
 // Loads the object's program, which uses these maps. Returns its descriptor, or a negative errno value.
+// `bound_to`: the only device for it, or 0.
 long load(const Object& object, const MapNumbers& maps, const SteerTypes* types,
-          bpf_prog_type type = BPF_PROG_TYPE_XDP) {
+          bpf_prog_type type = BPF_PROG_TYPE_XDP, int bound_to = 0) {
     bpf_attr attr{};
     attr.prog_type = type;
     if (type == BPF_PROG_TYPE_XDP) {
         attr.expected_attach_type = BPF_XDP;
-        attr.prog_flags = BPF_F_XDP_HAS_FRAGS;
+        attr.prog_flags = BPF_F_XDP_HAS_FRAGS | (bound_to != 0 ? BPF_F_XDP_DEV_BOUND_ONLY : 0);
+        attr.prog_ifindex = static_cast<std::uint32_t>(bound_to);
     }
     vma::bpf::set_name(attr.prog_name, kProgramName);
     if (types == nullptr) return vma::bpf::load(object, maps, attr);
@@ -100,6 +109,17 @@ long load_splitting(const SteerFds& maps) {
         !types.read(object.types, object.more_types, kSplitSection))
         return -ENOEXEC;
     return load(object, numbers_of(maps), &types);
+}
+
+// The program that asks for tags. Negative: this kernel has none, or refuses it.
+long load_asking_tags(const SteerFds& maps, int ifindex) {
+    Object object;
+    if (!object.read(vma_steer_object, kTagsSection)) return -ENOEXEC;
+    const long function = vma::bpf::kernel_function(kTagFunction);
+    if (function < 0) return -EOPNOTSUPP;
+    MapNumbers numbers = numbers_of(maps);
+    numbers.emplace_back(kTagFunction, static_cast<int>(function));
+    return load(object, numbers, nullptr, BPF_PROG_TYPE_XDP, ifindex);
 }
 
 void close_all(const SteerFds& fds) noexcept {
@@ -177,13 +197,15 @@ long make_wake() noexcept {
     return make_map("wake", BPF_MAP_TYPE_RINGBUF, 0, 0, static_cast<std::uint32_t>(getpagesize()), 0);
 }
 
-Result<SteerFds> load_steer(bool split) {
+Result<SteerFds> load_steer(Steer which, int ifindex) {
     Object object;
     if (!object.read(vma_steer_object, kSection))
         return fail(ENOEXEC, "cannot load the XDP program: its object is malformed");
     auto fds = make_maps();
     if (!fds) return fds;
-    long fd = split ? load_splitting(*fds) : -EOPNOTSUPP;
+    if (which == Steer::tags)
+        return loaded(*fds, load_asking_tags(*fds, ifindex), "a program that asks for VLAN tags");
+    long fd = which == Steer::splits ? load_splitting(*fds) : -EOPNOTSUPP;
     fds->splits = fd >= 0;
     if (fd < 0) fd = load(object, numbers_of(*fds), nullptr);
     return loaded(*fds, fd, "the verifier refuses it");

@@ -35,9 +35,13 @@ struct SteerFds {
     bool splits;  // the program marks super-frames of datagrams (STEER_DATAGRAMS)
 };
 
-// Returns eight descriptors for the caller to close, or none and the reason. `split`: a program that splits
-// is wanted; it needs CAP_PERFMON, too, and Linux 5.17.
-Result<SteerFds> load_steer(bool split);
+// Which XDP program. `splits` needs CAP_PERFMON, too, and Linux 5.17; load_steer() may fall back to `plain`.
+// `tags` needs Linux 6.8, and a native driver: it asks the device for the tag of a VLAN.
+enum class Steer { plain, splits, tags };
+
+// Returns eight descriptors for the caller to close, or none and the reason. `ifindex`: of Steer::tags, the
+// only device that the program can be attached to.
+Result<SteerFds> load_steer(Steer which, int ifindex = 0);
 // The same for the tcx program, whose own maps `copies` gets (its `sizes` are set).
 Result<SteerFds> load_steer_copy(CopyMaps& copies);
 

@@ -13,6 +13,7 @@
 
 #include "libvma/os/raw_syscall.h"
 #include "libvma/runtime/clock.h"
+#include "libvma/runtime/log.h"
 #include "libvma/verbs/xdp/steer.h"
 #include "libvma/verbs/xdp/steer_load.h"
 
@@ -154,8 +155,15 @@ Result<void> Steering::adopt(const SteerFds& loaded) {
 
 Result<Steering> Steering::attach(int ifindex, const std::string& name, Mode mode, std::uint64_t deadline_ns,
                                   CopyMaps& copies) {
-    // A native driver's frames have no description that tells of datagrams.
-    auto loaded = mode == Mode::tc ? load_steer_copy(copies) : load_steer(mode == Mode::skb);
+    // A native driver's frames have no description that tells of datagrams, a generic program's none of tags.
+    auto loaded = mode == Mode::tc ? load_steer_copy(copies)
+                                   : load_steer(mode == Mode::drv ? Steer::tags : Steer::splits, ifindex);
+    if (!loaded && mode == Mode::drv) {
+        log::once(log::Level::debug,
+                  "{}: frames of VLANs whose tag the driver takes off count as untagged: {}", name,
+                  loaded.error().what);
+        loaded = load_steer(Steer::plain);
+    }
     if (!loaded) return std::unexpected(loaded.error());
     Steering s;
     if (auto adopted = s.adopt(*loaded); !adopted) return std::unexpected(adopted.error());

@@ -10,8 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <stdexcept>
+
+#include "device.h"
 
 namespace testing_support {
 
@@ -33,6 +37,22 @@ Fd packet_socket(const std::string& interface, std::uint16_t protocol) {
     at.sll_ifindex = static_cast<int>(if_nametoindex(interface.c_str()));
     if (fd && bind(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0) fd.reset();
     return fd;
+}
+
+Fd tcx_program(const std::string& interface, Tcx where, std::span<const bpf_insn> program, const char* name) {
+    constexpr int kTcxEgress = kTcxIngress + 1;  // BPF_TCX_EGRESS
+    bpf_attr load{};
+    load.prog_type = BPF_PROG_TYPE_SCHED_CLS;
+    load.insns = reinterpret_cast<std::uintptr_t>(program.data());
+    load.insn_cnt = static_cast<__u32>(program.size());
+    load.license = reinterpret_cast<std::uintptr_t>("Dual BSD/GPL");
+    strncpy(load.prog_name, name, sizeof load.prog_name - 1);
+    const Fd loaded(static_cast<int>(syscall(SYS_bpf, BPF_PROG_LOAD, &load, sizeof load)));
+    bpf_attr link{};
+    link.link_create.prog_fd = static_cast<__u32>(loaded.get());
+    link.link_create.target_ifindex = if_nametoindex(interface.c_str());
+    link.link_create.attach_type = static_cast<__u32>(where == Tcx::ingress ? kTcxIngress : kTcxEgress);
+    return Fd(static_cast<int>(syscall(SYS_bpf, BPF_LINK_CREATE, &link, sizeof link)));
 }
 
 sockaddr_in socket_address(const std::string& ip, std::uint16_t port) {

@@ -3,9 +3,11 @@
 // there.
 #pragma once
 
+#include <linux/bpf.h>
 #include <netinet/in.h>
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "two_hosts.h"
@@ -28,6 +30,12 @@ class On {
 // A packet socket on an interface of the host where this thread is, which receives frames of `protocol` (in
 // network byte order; 0: none). Empty when the kernel refuses it.
 Fd packet_socket(const std::string& interface, std::uint16_t protocol = 0);
+
+// A tcx program on an interface of the host where this thread is. It is there as long as the descriptor;
+// empty when the kernel refuses it. `name`: of the program.
+enum class Tcx { ingress, egress };
+Fd tcx_program(const std::string& interface, Tcx where, std::span<const bpf_insn> program,
+               const char* name = "");
 
 sockaddr_in socket_address(const std::string& ip, std::uint16_t port);
 
