@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "libvma/config/params.h"
+#include "libvma/net/vlan_priorities.h"
 #include "libvma/ring/lent_memory.h"
 #include "libvma/runtime/log.h"
 #include "libvma/verbs/rdma/discovery.h"
@@ -119,6 +120,7 @@ rdma::RdmaConfig rdma_config(const rdma::Port& port, const net::Link& link, bool
     config.mac = link.mac;
     config.mtu = link.mtu;
     config.vlan = link.vlan;
+    if (link.vlan != 0) config.priorities = net::vlan_priorities(link.ifindex);
     config.rx_entries = further ? std::min(rx_entries, std::max(rx_entries / 8, kLeastFurther)) : rx_entries;
     config.tx_entries = send_entries();
     config.max_inline = static_cast<std::uint32_t>(p.tx_max_inline);

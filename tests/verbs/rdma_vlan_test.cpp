@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -124,6 +125,55 @@ TEST_F(Vlan, TagsWhatIsSent) {
     EXPECT_EQ(frame.sge.length, 22u) << "the caller's request is as it was";
     EXPECT_EQ(frame.sge.addr, reinterpret_cast<std::uintptr_t>(frame.memory.data() + 64));
     EXPECT_EQ(qp->qp_num, 42u);
+}
+
+// An IPv4 header's beginning behind the addresses.
+std::string ipv4(int tos) {
+    return kAddresses + std::string("\x08\x00\x45", 3) + static_cast<char>(tos) + "rest";
+}
+
+struct VlanPriority : Vlan {
+    VlanPriority() {
+        vma::net::VlanPriorities map;
+        map.map(6, 5);
+        map.map(2, 1);
+        prioritising.emplace(300, map);
+        prioritising->wrap_recv_cq(&below.cq);
+        qp = prioritising->wrap_qp(&below.qp, 5);
+    }
+    // The third byte of the tag that the frame gets.
+    int tag_of(const std::string& text) {
+        Frame frame(text);
+        ibv_send_wr* bad = nullptr;
+        EXPECT_EQ(ibv_post_send(qp, &frame.wr, &bad), 0);
+        const std::string sent = below.sent.back();
+        EXPECT_EQ(sent.substr(0, 14), kAddresses + kTag.substr(0, 2));
+        EXPECT_EQ(sent.substr(15), kTag.substr(3) + text.substr(12)) << "nothing else is changed";
+        return static_cast<unsigned char>(sent[14]);
+    }
+    std::optional<VlanLayer> prioritising;
+};
+
+TEST_F(VlanPriority, FollowsTheTosByte) {
+    EXPECT_EQ(tag_of(ipv4(0)), 0x01);
+    EXPECT_EQ(tag_of(ipv4(0x10)), 0xa1);
+    EXPECT_EQ(tag_of(ipv4(0xb2)), 0xa1) << "with other bits, and ECN";
+    EXPECT_EQ(tag_of(ipv4(0x08)), 0x21);
+    EXPECT_EQ(tag_of(ipv4(0x18)), 0x01) << "no entry";
+    EXPECT_EQ(tag_of(ipv4(0)), 0x01) << "each frame has its own";
+    EXPECT_EQ(tag_of(kAddresses + std::string("\x08\x06\x00\x10", 4)), 0x01) << "ARP";
+    EXPECT_EQ(tag_of(kAddresses + std::string("\x08\x00\x45", 3)), 0x01) << "its header is elsewhere";
+}
+
+TEST_F(VlanPriority, OfLargeSends) {
+    Frame payload("payload");
+    std::string header = ipv4(0x10) + std::string(36, 'h');
+    payload.wr.opcode = IBV_WR_TSO;
+    payload.wr.tso.hdr = header.data();
+    payload.wr.tso.hdr_sz = static_cast<std::uint16_t>(header.size());
+    ibv_send_wr* bad = nullptr;
+    ASSERT_EQ(ibv_post_send(qp, &payload.wr, &bad), 0);
+    EXPECT_EQ(below.headers[0], kAddresses + std::string("\x81\x00\xa1\x2c", 4) + header.substr(12));
 }
 
 TEST_F(Vlan, ChainsAndRefusals) {

@@ -152,7 +152,7 @@ Result<void> RdmaDevice::start() {
     open_direct();
     attr_.name = fmt::format("{}:{}/{} ({})", direct_ ? "mlx5" : "rdma", config_.port.device,
                              config_.port.port, config_.netdev);
-    if (config_.vlan != 0) vlan_ = std::make_unique<VlanLayer>(config_.vlan);
+    if (config_.vlan != 0) vlan_ = std::make_unique<VlanLayer>(config_.vlan, config_.priorities);
     drops_before_ = drops_in_sysfs();
     context_ = *real_;
     watch_async_events();

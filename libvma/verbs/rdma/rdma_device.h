@@ -37,6 +37,7 @@ struct RdmaConfig {
     MacAddress mac{};
     std::uint32_t mtu = 1500;
     std::uint16_t vlan = 0;                               // its VLAN id, or 0
+    net::VlanPriorities priorities;                       // of the VLAN's frames
     std::uint32_t rx_entries = 16000, tx_entries = 2048;  // VMA_RX_WRE, VMA_TX_WRE
     std::uint32_t max_inline = 204;                       // VMA_TX_MAX_INLINE
     RuleOptions rules;                      // open() fills in MAC and VLAN from the members above

@@ -11,7 +11,9 @@ namespace {
 
 constexpr std::size_t kAddresses = 12;  // destination and source: the tag comes behind them (IEEE 802.1Q)
 constexpr std::uint8_t kTpid[2] = {0x81, 0x00};  // tag protocol identifier
-constexpr std::size_t kBatch = 16;               // requests tagged at a time
+constexpr std::uint8_t kIpv4[2] = {0x08, 0x00};
+constexpr std::size_t kType = kAddresses, kTos = kAddresses + 3;  // in an untagged frame
+constexpr std::size_t kBatch = 16;                                // requests tagged at a time
 
 template <class T>
 T* pointer(std::uint64_t address) noexcept {
@@ -20,8 +22,10 @@ T* pointer(std::uint64_t address) noexcept {
 
 }  // namespace
 
-VlanLayer::VlanLayer(std::uint16_t id) noexcept
-    : tag_{kTpid[0], kTpid[1], static_cast<std::uint8_t>(id >> 8), static_cast<std::uint8_t>(id)} {
+VlanLayer::VlanLayer(std::uint16_t id, const net::VlanPriorities& priorities) noexcept
+    : tag_{kTpid[0], kTpid[1], static_cast<std::uint8_t>(id >> 8), static_cast<std::uint8_t>(id)},
+      priorities_(priorities),
+      prioritises_(priorities.any()) {
     context_.abi_compat = this;
     context_.cmd_fd = context_.async_fd = -1;
     context_.ops.post_send = &VlanLayer::post_send;
@@ -54,14 +58,22 @@ ibv_qp* VlanLayer::wrap_qp(ibv_qp* below, std::uint32_t max_recv_wr) {
 
 // ---- send ----
 
+// Writes the tag into its place in the frame, of which `length` bytes lie here, the tag counted.
+void VlanLayer::write_tag(std::uint8_t* frame, std::size_t length) const noexcept {
+    std::memcpy(frame + kAddresses, tag_, kTag);
+    if (!prioritises_ || length <= kTos + kTag) return;
+    if (std::memcmp(frame + kType + kTag, kIpv4, sizeof kIpv4) != 0) return;
+    frame[kAddresses + 2] |= static_cast<std::uint8_t>(priorities_.pcp(frame[kTos + kTag]) << 5);
+}
+
 void VlanLayer::insert(ibv_send_wr& wr, std::uint8_t* tso_header) noexcept {
     if (wr.opcode == IBV_WR_TSO) {
         const auto* header = static_cast<const std::uint8_t*>(wr.tso.hdr);
         std::memcpy(tso_header, header, kAddresses);
-        std::memcpy(tso_header + kAddresses, tag_, kTag);
         std::memcpy(tso_header + kAddresses + kTag, header + kAddresses, wr.tso.hdr_sz - kAddresses);
         wr.tso.hdr = tso_header;
         wr.tso.hdr_sz = static_cast<std::uint16_t>(wr.tso.hdr_sz + kTag);
+        write_tag(tso_header, wr.tso.hdr_sz);
         return;
     }
     ibv_sge& first = wr.sg_list[0];
@@ -69,7 +81,7 @@ void VlanLayer::insert(ibv_send_wr& wr, std::uint8_t* tso_header) noexcept {
     first.length += kTag;
     auto* frame = pointer<std::uint8_t>(first.addr);
     std::memmove(frame, frame + kTag, kAddresses);
-    std::memcpy(frame + kAddresses, tag_, kTag);
+    write_tag(frame, first.length);
 }
 
 // Restores the request, which is the caller's: the caller may post a refused request again.

@@ -2,8 +2,9 @@
 // A VLAN on a device: its users see untagged frames, the wire tagged ones.
 //
 // A layer of facades over a QP and its receive CQ, which may be facades themselves. The functions in its
-// ibv_context insert the 802.1Q tag (priority 0) into sent frames, in place in their buffer. They take the
-// tag out of received frames. Either way they move twelve bytes of Ethernet addresses.
+// ibv_context insert the 802.1Q tag into sent frames, in place in their buffer. They take the tag out of
+// received frames. Either way they move twelve bytes of Ethernet addresses. The priority bits of a sent tag
+// follow from the TOS byte, by the map of the VLAN's interface.
 //
 // Sending uses kTag bytes in front of a frame. A received frame begins kTag bytes into its buffer, which
 // needs room for as many bytes more than the frame.
@@ -11,8 +12,11 @@
 
 #include <infiniband/verbs.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
+
+#include "libvma/net/vlan_priorities.h"
 
 namespace vma::verbs::rdma {
 
@@ -22,7 +26,7 @@ class VlanLayer {
     static constexpr std::uint32_t kLongestHeader = 128;  // bytes of wr.tso.hdr, untagged
 
     // `id`: 1 to 4094.
-    explicit VlanLayer(std::uint16_t id) noexcept;
+    explicit VlanLayer(std::uint16_t id, const net::VlanPriorities& priorities = {}) noexcept;
     VlanLayer(const VlanLayer&) = delete;
     VlanLayer& operator=(const VlanLayer&) = delete;
 
@@ -42,6 +46,7 @@ class VlanLayer {
     static int poll_recv(ibv_cq* cq, int count, ibv_wc* wc);
     static int arm(ibv_cq* cq, int solicited_only);
 
+    void write_tag(std::uint8_t* frame, std::size_t length) const noexcept;
     void insert(ibv_send_wr& wr, std::uint8_t* tso_header) noexcept;
     void undo(ibv_send_wr& wr, void* tso_header, bool sent) noexcept;
     void remove(std::uint8_t* buffer, std::uint32_t room, ibv_wc& wc) const noexcept;
@@ -51,6 +56,8 @@ class VlanLayer {
         std::uint32_t length;
     };
     std::uint8_t tag_[kTag];
+    net::VlanPriorities priorities_;
+    bool prioritises_;  // priorities_.any()
     ibv_context context_{};
     ibv_cq recv_cq_{};
     ibv_qp qp_{};
