@@ -70,6 +70,39 @@ TEST_F(Neighbours, PeerChangesItsMac) {
     expect_offloaded();
 }
 
+// The peer says its new address by asking for this host's, as it does when it sends something. Datagrams
+// after what it sent reach it, as on the kernel, and a connection goes on.
+TEST_F(Neighbours, PeerAsksFromItsNewMac) {
+    for (const bool preload : {false, true}) {
+        SCOPED_TRACE(preload ? "library" : "kernel");
+        start();
+        if (!preload) a = std::make_unique<Agent>(*hosts, Host::a);
+        open_socket(*a, Host::a, 5000);
+        open_socket(*b, Host::b, 6000);
+        expect_conversation(*a, *b, "198.18.1.2");
+        EXPECT_EQ(b->ask("listen l 198.18.1.2 7000"), "ok 7000");
+        EXPECT_EQ(a->ask("dial c 198.18.1.2 7000"), "ok");
+        EXPECT_EQ(b->ask("accept l c 3000"), "ok");
+        if (preload) expect_offloaded();
+        for (const char* mac : {"02:00:00:00:00:77", "02:00:00:00:00:78", "02:00:00:00:00:79"}) {
+            SCOPED_TRACE(mac);
+            hosts->ip(Host::b, {"link", "set", "dev", "veth1", "address", mac});
+            EXPECT_EQ(b->ask("send s 198.18.1.1 5000 50 1"), "sent 1");
+            EXPECT_EQ(Agent::value(a->ask("recv s 3000"), "len"), 50);
+            // The library hears of the change a moment after the kernel has made it.
+            long arrived = 0;
+            for (int round = 0; round < (preload ? 20 : 1) && arrived != 7; round++) {
+                EXPECT_EQ(a->ask("send s 198.18.1.2 6000 100 7 0 1000"), "sent 7");
+                arrived = Agent::value(b->ask("drain s 100"), "count");
+            }
+            EXPECT_EQ(arrived, 7);
+            b->post("answer c 100 20");
+            EXPECT_EQ(a->ask("talk c 100 20"), "talked 20");
+            EXPECT_EQ(b->answer(), "answered 20");
+        }
+    }
+}
+
 TEST_F(Neighbours, EntryIsFlushed) {
     start();
     open_socket(*a, Host::a, 5000);
