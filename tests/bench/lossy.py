@@ -14,13 +14,13 @@ kernel, inside a round; the table shows medians, with the smallest and the large
 import argparse
 import collections
 import json
-import os
 
 from columns import add_options, heading, parse_options, ratios, steps_of, table
 from demo import check_machine, measure
 from lossy_wire import LossyWire
 from offload import OffloadCheck
-from readings import parse_iperf3, parse_json
+from readings import parse_iperf3
+from request_times import find_programs, request_times, serve_requests
 from suite_tcp import PORTS
 from table import aim, spread
 from wire import ADDRESS, Failure, progress, run_tool
@@ -76,14 +76,11 @@ class Bench:
         return {"rate": rate}, rate * 1e6 / 8 * self.seconds / MSS
 
     def requests(self, port, client_vma, server_vma):
-        """Time of a request in ms. The answers are the data, so the server is the one that sends, on a."""
-        server = self.wire.start("a", self.program, "server", ADDRESS["a"], port, vma=client_vma)
-        self.wire.wait_bound(server, "tcp", int(port))
-        client = self.wire.start("b", self.program, "client", ADDRESS["a"], port, "--count", str(REQUESTS),
-                                 "--bytes", str(ANSWER), "--at-once", str(AT_ONCE), vma=server_vma)
-        result = parse_json(self.wire.finish(client, 60), "requests")
+        """Time of a request in ms."""
+        server, _ = serve_requests(self.wire, self.program, client_vma, port)
+        times, requests = request_times(self.wire, self.program, port, REQUESTS, ANSWER, AT_ONCE, server_vma)
         self.wire.interrupt(server)
-        return {name: us / 1e3 for name, us in result["us"].items()}, result["requests"] * ANSWER / MSS
+        return times, requests * ANSWER / MSS
 
 
 def rows(bench):
@@ -99,15 +96,6 @@ def rows(bench):
     return result
 
 
-def find_programs(build):
-    paths = [os.path.join(build, "libvma", "libvma.so"),
-             *(os.path.join(build, "tests", "bench", name) for name in ("relay", "requests"))]
-    for path in paths:
-        if not os.path.exists(path):
-            raise Failure(f"{path} is missing: build first")
-    return [os.path.realpath(path) for path in paths]
-
-
 def main():
     parser = argparse.ArgumentParser(prog="lossy.py", description="TCP on a bad wire, kernel beside libvma.")
     parser.add_argument("--only", metavar="TEXT", help="rows whose name contains TEXT, in either case")
@@ -121,7 +109,7 @@ def main():
         columns["libvma both"] = {"client_vma": True, "server_vma": True}
 
     check_machine()
-    library, relay, requests = find_programs(options.build)
+    library, relay, requests = find_programs(options.build, "relay", "requests")
     with LossyWire(library, relay, not options.unpinned, options.congestion) as wire:
         chosen = {name: row for name, row in rows(Bench(wire, options.seconds, requests)).items()
                   if (options.only or "").lower() in name.lower()}
