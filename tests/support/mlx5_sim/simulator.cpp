@@ -235,12 +235,30 @@ int Simulator::connect(Device& device) {
     return ENODEV;
 }
 
+namespace {
+
+// MLX5_SIM_RULES_FIRST
+bool rules_go_first() {
+    static const bool value = std::getenv("MLX5_SIM_RULES_FIRST") != nullptr;
+    return value;
+}
+constexpr std::chrono::milliseconds kTellsLate{50};
+
+}  // namespace
+
 bool Simulator::turn() {
     bool busy = false;
     for (const auto& slot : devices_) {
         Device* const device = slot;
         if (device == nullptr) break;
         if (device->dead) {
+            if (rules_go_first() && device->failed_at &&
+                std::chrono::steady_clock::now() - *device->failed_at > kTellsLate) {
+                if (const std::unique_lock lock(control, std::try_to_lock); lock) {
+                    device->failed_at.reset();
+                    fail(*device);
+                }
+            }
             if (device->wire != nullptr && device->failed_at &&
                 std::chrono::steady_clock::now() - *device->failed_at > kRecovery)
                 device->wire.reset();
@@ -269,7 +287,12 @@ void Simulator::fail(Device& device) {
 bool Simulator::fails_now(Device& device) {
     const std::unique_lock lock(control, std::try_to_lock);
     if (!lock) return false;
-    fail(device);
+    if (rules_go_first()) {
+        device.dead = true;
+        device.wire.reset();
+    } else {
+        fail(device);
+    }
     device.failed_at = std::chrono::steady_clock::now();
     return true;
 }
