@@ -32,52 +32,11 @@
 #include <span>
 
 #include "libvma/tcp/recovery/rack.h"
+#include "libvma/tcp/recovery/sack.h"
 #include "libvma/tcp/sequence.h"
 #include "libvma/tcp/timers/time.h"
 
 namespace vma::tcp {
-
-// A block of a SACK option (RFC 2018): [left, right) in host byte order.
-struct SackBlock {
-    std::uint32_t left = 0;
-    std::uint32_t right = 0;
-    friend bool operator==(const SackBlock&, const SackBlock&) = default;
-};
-
-// What an ACK's SACK option changed.
-struct SackOutcome {
-    std::uint32_t newly_sacked = 0;   // bytes
-    unsigned dsacks = 0;              // blocks that report duplicates (RFC 2883): 0 or 1
-    std::uint32_t duplicate_end = 0;  // where that ends
-    unsigned invalid = 0;             // blocks that were ignored
-    // How far before the end of what had been reported a segment lies that was sent once and arrived now:
-    // bytes.
-    std::uint32_t reordered = 0;
-    bool original = false;  // one of them was sent once, before recovery_point()
-};
-
-enum class RecoveryPhase : std::uint8_t { open, recovery, timeout };
-
-// What a cumulative ACK covered.
-struct AckOutcome {
-    std::uint32_t bytes = 0;      // of whole segments
-    std::uint32_t delivered = 0;  // of these, what no SACK had reported
-    unsigned segments = 0;
-    bool retransmitted = false;   // one of them was sent more than once: no round trip may be measured (Karn)
-    bool recovered = false;       // ended the recovery, or the time after a timeout
-    bool reneged = false;         // the peer had reported the next segment and yet does not acknowledge it
-    std::uint32_t reordered = 0;  // as in SackOutcome
-    bool original = false;        // as there
-    RecoveryPhase was = RecoveryPhase::open;  // before it
-};
-
-// What RACK made of an ACK, or of the time that has passed.
-struct LossOutcome {
-    std::uint32_t lost = 0;       // bytes
-    bool retransmission = false;  // some of them had been sent again
-    bool more = false;            // not all could be looked at
-    Usec wait{};                  // until more may be lost; 0: nothing is waited for
-};
 
 // `Access` says how to reach a segment:
 //   using Segment = ...;
@@ -160,74 +119,15 @@ class Scoreboard {
     // is reported for the first time.
     template <class Delivered>
     SackOutcome on_sack(Segment* head, std::span<const SackBlock> blocks, std::uint32_t ack,
-                        std::uint32_t una, std::uint32_t nxt, Delivered&& delivered) noexcept {
-        SackOutcome out;
-        if (!sack_) return out;
-        blocks = blocks.first(std::min(blocks.size(), kMaxBlocks));
-        SackBlock seen[kMaxBlocks];
-        std::size_t seen_count = 0;
-        steps_left_ = kMostSteps;
-        const std::uint32_t top = highest_sacked(una);
-        const auto mark = [&](Segment* segment) {
-            const std::uint8_t flags = Access::flags(segment);
-            if (!(flags & Access::kResent)) note_original(segment, top, out);
-            delivered(segment, flags);
-        };
-        for (std::size_t i = 0; i < blocks.size(); i++) {
-            const SackBlock block = blocks[i];
-            if (i == 0 && is_dsack(blocks, ack, nxt)) {
-                out.dsacks++;
-                out.duplicate_end = block.right;
-                note_dsack(block);
-                continue;
-            }
-            // A block that begins at SND.UNA would have been acknowledged.
-            if (!seq_before(block.left, block.right) || !seq_before(una, block.left) ||
-                seq_before(nxt, block.right)) {
-                const bool late = seq_before(ack, block.left) && seq_before(block.left, block.right) &&
-                                  seq_at_or_before(block.right, una) && una - block.left <= kMaxWindow;
-                if (!late) out.invalid++;  // late: of an ACK that was overtaken, and acknowledged since
-                continue;
-            }
-            out.newly_sacked += mark_new_parts(head, block, mark);
-            if (steps_left_ != 0) seen[seen_count++] = block;
-        }
-        std::copy_n(seen, seen_count, cache_);
-        cached_ = static_cast<std::uint8_t>(seen_count);
-        invalid_ += out.invalid;
-        return out;
-    }
+                        std::uint32_t una, std::uint32_t nxt, Delivered&& delivered) noexcept;
 
     // What is lost by now (RACK), with SACK: what was sent before something that has arrived, and long enough
     // ago. At most kMostSteps segments are passed; the next call goes on.
-    LossOutcome find_lost(Segment* head, const Rack& rack, Usec window, Usec now) noexcept {
-        LossOutcome out;
-        unsigned steps = kMostSteps;
-        find_lost_originals(head, rack, window, now, steps, out);
-        out.more = steps == 0;
-        steps = std::min(steps, kMostAgain);
-        if (counts_.retrans_segments != 0) find_lost_again(head, rack, window, now, steps, out);
-        out.more = out.more || steps == 0;
-        if (out.more) out.wait = std::max(out.wait, Usec(1));
-        return out;
-    }
+    LossOutcome find_lost(Segment* head, const Rack& rack, Usec window, Usec now) noexcept;
 
     // A duplicate ACK (RFC 5681 section 2) of a peer without SACK. True when it is the one that shows a loss:
     // the first segment is now marked lost.
-    bool on_duplicate_ack(Segment* head, std::uint32_t una, std::uint32_t outstanding) noexcept {
-        if (sack_ || head == nullptr) return false;
-        // After a timeout, and at the very end of a recovery, duplicates are echoes of what was sent
-        // needlessly (RFC 6582 section 3.2 step 1).
-        if (phase_ == RecoveryPhase::timeout ||
-            (phase_ == RecoveryPhase::open && guarded_ && una == recovery_point_))
-            return false;
-        dupacks_++;
-        // All but the first segment may have arrived, not more.
-        const std::uint32_t rest = outstanding > Access::len(head) ? outstanding - Access::len(head) : 0;
-        counts_.reno_bytes = std::min(counts_.reno_bytes + mss_, rest);
-        if (phase_ != RecoveryPhase::open || dupacks_ != kDupThresh) return false;
-        return mark_lost(head) != 0;
-    }
+    bool on_duplicate_ack(Segment* head, std::uint32_t una, std::uint32_t outstanding) noexcept;
 
     // SND.UNA moves to `una`. Called before the segments that this acknowledges are freed; their counts go.
     // delivered(segment, flags) hears of each that no SACK had reported. `next` becomes the first segment
@@ -337,29 +237,7 @@ class Scoreboard {
     // as well. Not so what was sent less than a round trip ago, but for the first segment, or with `all`. A
     // first segment that was reported shows that the peer has thrown data away (RFC 2018 section 8): then the
     // reports are void.
-    void on_rto(Segment* head, std::uint32_t nxt, const Rack& rack, Usec now, bool all) noexcept {
-        const bool reneged = head != nullptr && (Access::flags(head) & Access::kSacked) != 0;
-        if (reneged || !sack_) forget_reports();
-        for (Segment* segment = head; segment != nullptr; segment = Access::next(segment)) {
-            std::uint8_t flags = Access::flags(segment);
-            if (reneged)
-                flags &= static_cast<std::uint8_t>(~Access::kSacked);
-            else if (flags & Access::kSacked)
-                continue;
-            else if (!all && sack_ && segment != head &&
-                     rack.remaining(Access::sent(segment), Usec(0), now) > 0)
-                continue;
-            uncount(Access::flags(segment) & static_cast<std::uint8_t>(~Access::kSacked),
-                    Access::len(segment));
-            flags = static_cast<std::uint8_t>(flags & ~Access::kRetransmitted) | Access::kLost;
-            counts_.lost_bytes += Access::len(segment);
-            counts_.lost_segments++;
-            Access::set_flags(segment, flags);
-        }
-        edge_ = resend_ = again_.first = again_.scan = nullptr;
-        phase_ = RecoveryPhase::timeout;
-        recovery_point_ = nxt;
-    }
+    void on_rto(Segment* head, std::uint32_t nxt, const Rack& rack, Usec now, bool all) noexcept;
 
     // From here on what is sent again can turn out to have been needless. `una`: SND.UNA; `probed`: bytes of
     // a tail loss probe on its way. Retransmissions under way count, since they may be reported later.
@@ -378,37 +256,10 @@ class Scoreboard {
     }
 
     // The recovery or timeout was spurious: nothing is lost any more, and the phase is open.
-    void undo(Segment* head) noexcept {
-        for (Segment* segment = head; segment != nullptr && counts_.lost_segments != 0;
-             segment = Access::next(segment)) {
-            const std::uint8_t flags = Access::flags(segment);
-            if (!(flags & Access::kLost)) continue;
-            Access::set_flags(segment, flags & static_cast<std::uint8_t>(~Access::kLost));
-            counts_.lost_segments--;
-        }
-        counts_.lost_bytes = 0;
-        counts_.lost_segments = counts_.lost_retrans_segments = 0;
-        edge_ = resend_ = nullptr;
-        undo_armed_ = undo_possible_ = false;
-        phase_ = RecoveryPhase::open;
-        dupacks_ = 0;
-        counts_.reno_bytes = 0;
-    }
+    void undo(Segment* head) noexcept;
 
     // `first` was cut and `second`, now following it, is its rest: that gets the same marks.
-    void on_split(Segment* first, Segment* second) noexcept {
-        const std::uint8_t flags = Access::flags(first);
-        Access::set_flags(second,
-                          static_cast<std::uint8_t>(Access::flags(second) & ~kAnyMark) | (flags & kAnyMark));
-        if (flags & Access::kSacked) counts_.sacked_segments++;
-        if (flags & Access::kLost) counts_.lost_segments++;
-        if (!(flags & Access::kSacked) && (flags & Access::kRetransmitted)) {
-            counts_.retrans_segments++;
-            if (flags & Access::kLost) counts_.lost_retrans_segments++;
-        }
-        if (highest_ == first) highest_ = second;
-        cached_ = 0;  // a piece of what a block covered in part may be covered now
-    }
+    void on_split(Segment* first, Segment* second) noexcept;
 
     // All segments go at once, or are handed to somebody else.
     void forget() noexcept {
@@ -433,104 +284,22 @@ class Scoreboard {
         return Access::seq(segment) + Access::len(segment);
     }
 
-    // RFC 2883: only the first block, below the ACK's own number (an overtaken ACK's ordinary blocks lie
-    // below SND.UNA as well) or within the second block.
-    static bool is_dsack(std::span<const SackBlock> blocks, std::uint32_t ack, std::uint32_t nxt) noexcept {
-        const SackBlock a = blocks[0];
-        if (!seq_before(a.left, a.right)) return false;
-        // No window reaches back further than the largest one.
-        if (seq_at_or_before(a.right, ack)) return ack - a.left <= kMaxWindow;
-        if (blocks.size() < 2) return false;
-        const SackBlock b = blocks[1];
-        return seq_at_or_before(b.left, a.left) && seq_at_or_before(a.right, b.right) &&
-               seq_at_or_before(a.right, nxt) && seq_before(ack, b.left);
-    }
+    static bool is_dsack(std::span<const SackBlock> blocks, std::uint32_t ack, std::uint32_t nxt) noexcept;
 
-    void note_dsack(const SackBlock& block) noexcept {
-        dsacks_++;
-        // Duplicates of older data say nothing about this recovery.
-        if (undo_possible_ && !seq_before(block.left, undo_from_))
-            undo_bytes_ -= std::min(undo_bytes_, block.right - block.left);
-    }
+    void note_dsack(const SackBlock& block) noexcept;
 
-    // A segment that was sent once has arrived; `top`: the end of what had been reported before.
     template <class Outcome>
-    void note_original(const Segment* segment, std::uint32_t top, Outcome& out) noexcept {
-        if (seq_before(Access::seq(segment), top))
-            out.reordered = std::max(out.reordered, top - Access::seq(segment));
-        if (seq_at_or_before(end(segment), recovery_point_)) out.original = true;
-    }
+    void note_original(const Segment* segment, std::uint32_t top, Outcome& out) noexcept;
 
-    // The part of `block` that the last ACK did not carry. What it did carry is marked: all its segments
-    // existed then.
     template <class Mark>
-    std::uint32_t mark_new_parts(Segment* head, const SackBlock& block, Mark& mark) noexcept {
-        std::uint32_t marked = 0;
-        std::uint32_t from = block.left;
-        while (seq_before(from, block.right) && steps_left_ != 0) {
-            std::uint32_t to = block.right;
-            std::uint32_t skip_to = from;
-            for (std::size_t i = 0; i < cached_; i++) {
-                const SackBlock& old = cache_[i];
-                if (seq_at_or_before(old.left, from)) {
-                    if (seq_before(from, old.right)) skip_to = seq_max(skip_to, old.right);
-                } else if (seq_before(old.left, to)) {
-                    to = old.left;
-                }
-            }
-            if (skip_to != from) {
-                from = skip_to;
-                continue;
-            }
-            marked += mark_range(head, from, to, block, mark);
-            from = to;
-        }
-        return marked;
-    }
+    std::uint32_t mark_new_parts(Segment* head, const SackBlock& block, Mark& mark) noexcept;
 
-    // Marks the segments that touch [from, to) and lie in `block` as a whole: one may lie across the border
-    // of what the last ACK reported.
     template <class Mark>
     std::uint32_t mark_range(Segment* head, std::uint32_t from, std::uint32_t to, const SackBlock& block,
-                             Mark& mark) noexcept {
-        Segment* segment = head;
-        if (cursor_ != nullptr && seq_at_or_before(Access::seq(cursor_), from)) segment = cursor_;
-        bool at_highest = false;
-        if (highest_ != nullptr && seq_at_or_before(Access::seq(highest_), from) &&
-            !seq_before(Access::seq(highest_), Access::seq(segment))) {
-            segment = highest_;
-            at_highest = true;
-        }
-        std::uint32_t marked = 0;
-        Segment* last = segment;
-        for (; segment != nullptr && seq_before(Access::seq(segment), to); segment = Access::next(segment)) {
-            last = segment;
-            const bool whole = seq_at_or_before(block.left, Access::seq(segment)) &&
-                               seq_at_or_before(end(segment), block.right);
-            const std::uint32_t bytes = whole ? mark_sacked(segment, mark) : 0;
-            marked += bytes;
-            if (bytes == 0 && --steps_left_ == 0) break;
-        }
-        if (last != nullptr && (!at_highest || steps_left_ == 0)) cursor_ = last;
-        return marked;
-    }
+                             Mark& mark) noexcept;
 
     template <class Mark>
-    std::uint32_t mark_sacked(Segment* segment, Mark& mark) noexcept {
-        const std::uint8_t flags = Access::flags(segment);
-        if (flags & Access::kSacked) return 0;
-        mark(segment);
-        const std::uint32_t len = Access::len(segment);
-        uncount(flags, len);
-        Access::set_flags(
-            segment,
-            static_cast<std::uint8_t>(flags & ~(Access::kLost | Access::kRetransmitted)) | Access::kSacked);
-        counts_.sacked_bytes += len;
-        counts_.sacked_segments++;
-        if (highest_ == nullptr || seq_before(Access::seq(highest_), Access::seq(segment)))
-            highest_ = segment;
-        return len;
-    }
+    std::uint32_t mark_sacked(Segment* segment, Mark& mark) noexcept;
 
     // Takes a segment out of the sums.
     void uncount(std::uint8_t flags, std::uint32_t len) noexcept {
@@ -550,101 +319,15 @@ class Scoreboard {
         }
     }
 
-    std::uint32_t mark_lost(Segment* segment) noexcept {
-        const std::uint8_t flags = Access::flags(segment);
-        if (flags & (Access::kLost | Access::kSacked)) return 0;
-        Access::set_flags(segment, flags | Access::kLost);
-        counts_.lost_bytes += Access::len(segment);
-        counts_.lost_segments++;
-        if (flags & Access::kRetransmitted) counts_.lost_retrans_segments++;
-        if (resend_ != nullptr && seq_before(Access::seq(segment), Access::seq(resend_))) resend_ = segment;
-        return Access::len(segment);
-    }
+    std::uint32_t mark_lost(Segment* segment) noexcept;
 
-    // What was sent once lies in the order of its times.
     void find_lost_originals(Segment* head, const Rack& rack, Usec window, Usec now, unsigned& steps,
-                             LossOutcome& out) noexcept {
-        Segment* segment = edge_ == nullptr ? head : edge_;
-        Segment* first_kept = nullptr;
-        Segment* last = nullptr;  // at the end of the list the edge stays there: more may follow
-        unsigned ahead = kLookAhead;
-        for (; segment != nullptr && steps != 0; segment = Access::next(segment)) {
-            if (first_kept != nullptr && ahead-- == 0) {
-                out.wait = std::max(out.wait, rack.longest(window, now));
-                break;
-            }
-            last = segment;
-            constexpr std::uint8_t known = Access::kSacked | Access::kLost | Access::kRetransmitted;
-            if (Access::flags(segment) & known) {
-                steps--;
-                continue;
-            }
-            const Usec sent = Access::sent(segment);
-            if (!rack.overtaken(sent, end(segment))) break;
-            const std::int64_t wait = rack.remaining(sent, window, now);
-            steps--;
-            if (wait <= 0) {
-                out.lost += mark_lost(segment);
-                continue;
-            }
-            if (first_kept == nullptr) first_kept = segment;
-            out.wait = std::max(out.wait, Usec(static_cast<std::uint32_t>(wait)));
-        }
-        edge_ = first_kept != nullptr ? first_kept : segment != nullptr ? segment : last;
-    }
+                             LossOutcome& out) noexcept;
 
-    // Retransmissions lie in the order of their times until one is sent a second time.
     void find_lost_again(Segment* head, const Rack& rack, Usec window, Usec now, unsigned& steps,
-                         LossOutcome& out) noexcept {
-        if (again_.mixed && again_.oldest_known && !rack.overtaken(again_.oldest, again_.oldest_end)) return;
-        constexpr std::uint8_t mask = Access::kRetransmitted | Access::kSacked;
-        const bool whole = again_.scan == nullptr;
-        Segment* segment = !whole ? again_.scan : again_.first != nullptr ? again_.first : head;
-        bool first = whole;
-        again_.scan = nullptr;
-        again_.oldest_known = false;
-        for (; segment != nullptr && seq_before(Access::seq(segment), again_.end);
-             segment = Access::next(segment)) {
-            if (steps == 0) {  // the rest is for the next ACK
-                again_.scan = segment;
-                again_.oldest_known = false;
-                return;
-            }
-            steps--;
-            if ((Access::flags(segment) & mask) != Access::kRetransmitted) continue;
-            const Usec sent = Access::sent(segment);
-            const bool overtaken = rack.overtaken(sent, end(segment));
-            const std::int64_t wait = overtaken ? rack.remaining(sent, window, now) : 0;
-            if (overtaken && wait <= 0) {
-                out.lost += lose_again(segment);
-                out.retransmission = true;
-                continue;
-            }
-            if (first) again_.first = segment;
-            first = false;
-            if (overtaken) out.wait = std::max(out.wait, Usec(static_cast<std::uint32_t>(wait)));
-            if (!overtaken && !again_.mixed) return;
-            if (!again_.oldest_known || static_cast<std::int32_t>((sent - again_.oldest).count()) < 0) {
-                again_.oldest = sent;
-                again_.oldest_end = end(segment);
-                again_.oldest_known = true;
-            }
-        }
-        if (!whole) again_.oldest_known = false;
-    }
+                         LossOutcome& out) noexcept;
 
-    // A retransmission is lost: it is to be sent once more.
-    std::uint32_t lose_again(Segment* segment) noexcept {
-        const std::uint8_t flags = Access::flags(segment);
-        const std::uint32_t len = Access::len(segment);
-        uncount(flags, len);
-        Access::set_flags(segment,
-                          static_cast<std::uint8_t>(flags & ~Access::kRetransmitted) | Access::kLost);
-        counts_.lost_bytes += len;
-        counts_.lost_segments++;
-        if (resend_ != nullptr && seq_before(Access::seq(segment), Access::seq(resend_))) resend_ = segment;
-        return len;
-    }
+    std::uint32_t lose_again(Segment* segment) noexcept;
 
     // Segments up to `una` are about to go.
     void drop_pointers(std::uint32_t una) noexcept {
@@ -697,3 +380,6 @@ class Scoreboard {
 };
 
 }  // namespace vma::tcp
+
+#include "libvma/tcp/recovery/scoreboard_loss.h"
+#include "libvma/tcp/recovery/scoreboard_reports.h"
