@@ -82,7 +82,7 @@ int Connection::take_error() noexcept {
 
 void Connection::lose_path(int error) noexcept {
     if (!enter()) return;
-    if (tcb_.pcb != nullptr && !tcb_.freeze.frozen() && !tcb_.phase.in_time_wait) tcb_.give_up(error);
+    if (tcb_.pcb != nullptr && !tcb_.freeze.frozen() && !tcb_.phase.in_time_wait) tcb_.give_up(error, true);
     leave();
 }
 
@@ -141,7 +141,9 @@ void Connection::info(Info& all) noexcept {
                                                        : TCP_CA_Open;
     out.tcpi_retransmits = static_cast<std::uint8_t>(std::min(tcb_.recovery.retries(), 255u));
     out.tcpi_probes = static_cast<std::uint8_t>(std::min(tcb_.timers.unanswered_probes(), 255u));
-    out.tcpi_backoff = static_cast<std::uint8_t>(std::min(tcb_.recovery.rtt().backoffs(), 255u));
+    const unsigned probes = std::min(tcb_.timers.probes(), tcb_.options.retries2);
+    out.tcpi_backoff =
+        static_cast<std::uint8_t>(std::min(probes != 0 ? probes : tcb_.recovery.rtt().backoffs(), 255u));
     out.tcpi_rto = tcb_.recovery.rtt().rto().count();
     out.tcpi_ato = Usec(tcb_.options.delayed_ack).count();
     out.tcpi_snd_mss = mss;

@@ -49,7 +49,7 @@ void Route::wait(int error, Time now) noexcept {
     const bool asking = error == -EAGAIN;
     soft_error_ = asking ? 0 : -error;
     if (!tcb_.phase.established && (!asking || now - tries_since_ > kNeighbourPatience)) {
-        tcb_.give_up(asking ? EHOSTUNREACH : -error);
+        tcb_.give_up(asking ? EHOSTUNREACH : -error, false);
         return;
     }
     // A neighbour answers in microseconds as a rule; a route that went may come back.
@@ -74,7 +74,7 @@ std::uint32_t Route::wanted_mss() const noexcept {
 
 // As the kernel's tcp_mtu_to_mss(): what the peer asks for is raised to kMinSendMss, and our options take
 // their room of that.
-std::uint32_t Route::send_mss() const noexcept {
+std::uint32_t Route::path_mss() const noexcept {
     static_assert(kMinSendMss > kTimestampBytes);
     std::uint32_t mss = wanted_mss();
     if (tcb_.pcb != nullptr) mss = std::min<std::uint32_t>(mss, tcb_.pcb->mss());
@@ -82,9 +82,37 @@ std::uint32_t Route::send_mss() const noexcept {
     return tcb_.pcb != nullptr && tcb_.pcb->timestamps() ? mss - kTimestampBytes : mss;
 }
 
+// At most half of the largest window that the peer has shown, as the kernel's tcp_bound_to_half_wnd(): a
+// segment need not wait for the ACK of the one before.
+std::uint32_t Route::window_bound() const noexcept {
+    constexpr std::uint32_t kSmall = 536, kLeastPacket = 68, kTcpHeader = 20;
+    const std::uint32_t window = tcb_.pcb != nullptr ? tcb_.pcb->max_snd_wnd() : 0;
+    if (window == 0) return UINT32_MAX;
+    const std::uint32_t headers = kTcpHeader + (tcb_.pcb->timestamps() ? kTimestampBytes : 0);
+    return std::max(window > kSmall ? window / 2 : window, kLeastPacket - headers);
+}
+
+std::uint32_t Route::send_mss() const noexcept {
+    const std::uint32_t mss = std::min(path_mss(), window_bound());
+    return hole_mss_ != 0 ? std::min(mss, hole_mss_) : mss;
+}
+
+// The kernel's tcp_mtu_probing(). That looks for longer segments again; here they stay short.
+void Route::suspect_black_hole() noexcept {
+    const Options& o = tcb_.options;
+    if (o.mtu_probing == 0) return;
+    if (hole_mss_ == 0)
+        hole_mss_ = o.base_mss;
+    else
+        hole_mss_ = std::max(std::min(o.base_mss, hole_mss_ / 2), o.mtu_probe_floor);
+    hole_mss_ = std::max(hole_mss_, kMinSendMss);
+    mss_changed();
+}
+
 void Route::mss_changed() noexcept {
     if (!tcb_.phase.established) return;
     const std::uint32_t mss = send_mss();
+    bounded_ = window_bound() < path_mss();
     if (mss == tcb_.shown.mss()) return;
     tcb_.shown.set_mss(mss);
     tcb_.recovery.set_mss(mss);
@@ -125,7 +153,7 @@ void Route::icmp_error(const ring::IcmpError& error) noexcept {
     if (error.error == EMSGSIZE) {
         learn_mtu(error.mtu);
     } else if (tcb_.pcb->in(State::syn_sent) || tcb_.pcb->in(State::syn_recv)) {
-        tcb_.give_up(error.error);
+        tcb_.give_up(error.error, false);
     } else {
         soft_error_ = error.error;
     }

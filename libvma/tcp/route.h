@@ -53,8 +53,8 @@ class Route {
     void clear_soft_error() noexcept { soft_error_ = 0; }
     int take_soft_error() noexcept { return std::exchange(soft_error_, 0); }
 
-    // Bytes of data in a segment as the path and the program allow; the same with the peer's word, and
-    // without the options of each segment; and what the path takes with headers.
+    // Bytes of data in a segment as the path and the program allow; the same with the peer's word and
+    // windows, and without the options of each segment; and what the path takes with headers.
     std::uint32_t wanted_mss() const noexcept;
     std::uint32_t send_mss() const noexcept;
     std::uint32_t mtu() const noexcept {
@@ -62,6 +62,11 @@ class Route {
     }
     // The path, or the program, allows segments of another size.
     void mss_changed() noexcept;
+    // A larger window of the peer's may change that.
+    inline bool bound_by_window() const noexcept;
+    // Retransmissions are in vain: perhaps segments are too long, and nobody says so (RFC 4821). They become
+    // shorter.
+    void suspect_black_hole() noexcept;
     // ICMP says that packets have to be as short as `mtu`; that holds for some minutes.
     void learn_mtu(std::uint32_t mtu) noexcept;
     void expire_mtu(Time now) noexcept {
@@ -74,6 +79,8 @@ class Route {
   private:
     void confirm_stale() noexcept;
     void forget_mtu() noexcept;
+    std::uint32_t path_mss() const noexcept;
+    std::uint32_t window_bound() const noexcept;
 
     Tcb& tcb_;
     PathSource& source_;
@@ -81,6 +88,8 @@ class Route {
     bool known_ = false;
     std::uint32_t learnt_mtu_ = 0;  // by ICMP, 0: none
     bool may_be_cut_ = false;       // it was too short to be believed
+    bool bounded_ = false;          // the peer's window is what bounds a segment
+    std::uint32_t hole_mss_ = 0;    // bytes of data that may get through a black hole, 0: none is suspected
     Time learnt_until_;
     ring::Ring* rule_ring_ = nullptr;
     int soft_error_ = 0;

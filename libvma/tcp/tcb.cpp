@@ -33,9 +33,9 @@ void Tcb::gone() noexcept {
     if (phase.orphan) free_queues();
 }
 
-void Tcb::give_up(int error) noexcept {
+void Tcb::give_up(int error, bool reset) noexcept {
     if (!phase.orphan) shown.fail(error);
-    abandon(!pcb->in_handshake());
+    abandon(reset && !pcb->in_handshake());
 }
 
 void Tcb::free_queues() noexcept {

@@ -52,8 +52,9 @@ struct Tcb {
     void in_lwip(F&& call) noexcept;
     // Frees the PCB. `reset`: with a RST to the peer where the state asks for one.
     void abandon(bool reset) noexcept;
-    // Ends the connection with `error` for the program, if it has not closed it.
-    void give_up(int error) noexcept;
+    // Ends the connection with `error` for the program, if it has not closed it. `reset`: the peer is told,
+    // once there is a connection.
+    void give_up(int error, bool reset) noexcept;
     // Frees what was received and not read.
     void free_queues() noexcept;
 

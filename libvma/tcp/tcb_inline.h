@@ -43,6 +43,10 @@ inline std::uint32_t SendQueue::full_limit() const noexcept {
     return std::clamp(2 * std::min(tcb_.recovery.congestion().cwnd(), most), kMinSendBuffer, most);
 }
 
+inline bool Route::bound_by_window() const noexcept {
+    return bounded_ || tcb_.pcb->max_snd_wnd() / 2 <= tcb_.shown.mss();
+}
+
 inline void SendQueue::first_sent() noexcept {
     lwip::Pcb* const pcb = tcb_.pcb;
     lwip::Segment* seg = pcb->unsent();

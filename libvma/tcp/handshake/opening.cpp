@@ -51,6 +51,7 @@ void Opening::established() noexcept {
     tcb_.phase.connecting = false;
     tcb_.phase.established = true;
     done_at_ = tcb_.acceptance.last_rx();
+    if (tcb_.origin.passive()) tcb_.pcb->forget_snd_wnd();  // the segment at hand tells it
     tcb_.shown.set_mss(tcb_.route.send_mss());
     tcb_.acks.start(tcb_.pcb->rcv_nxt());
     // As the kernel's tcp_init_wl(): the window came with the peer's SYN, or with the ACK behind it.

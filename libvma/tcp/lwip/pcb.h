@@ -75,6 +75,8 @@ class Pcb : tcp_pcb {
     std::uint32_t snd_wnd() const noexcept { return tcp_pcb::snd_wnd; }
     // The largest window that the peer has had.
     std::uint32_t max_snd_wnd() const noexcept { return snd_wnd_max; }
+    // That of the SYN does not count, as it is not scaled.
+    void forget_snd_wnd() noexcept { snd_wnd_max = 0; }
     std::uint32_t snd_wl1() const noexcept { return tcp_pcb::snd_wl1; }
     // lwIP takes the window of the segment at hand, or keeps the one it has: it compares these.
     void take_window(std::uint32_t seq) noexcept { tcp_pcb::snd_wl1 = seq - 1; }

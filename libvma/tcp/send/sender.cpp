@@ -191,7 +191,7 @@ void Sender::output(Time now) noexcept {
     }
     // A closed window, and nothing under way whose ACK could open it: probes.
     if (pcb->unacked() == nullptr && pcb->unsent() != nullptr && t.phase.established &&
-        seq_before(pcb->snd_una() + pcb->snd_wnd(), pcb->unsent()->seq() + pcb->unsent()->size())) {
+        seq_before(pcb->snd_una() + pcb->snd_wnd(), pcb->unsent()->end())) {
         if (t.timers.probe_at == kNoTime) t.timers.probe_at = now + t.recovery.rto();
     } else {
         t.timers.probe_at = kNoTime;
@@ -210,7 +210,7 @@ void Sender::output(Time now) noexcept {
     if (seg->size() > mss && !part_may_leave(seg)) return false;
     if (seg->size() > mss) return true;
     const std::uint32_t seq = seg->seq(), edge = pcb->snd_una() + pcb->snd_wnd();
-    if (seq_before(edge, seq + seg->size())) {
+    if (seq_before(edge, seg->end())) {  // a FIN needs room, too
         // Silly window avoidance (RFC 9293 section 3.8.6.2.1): a part only when it is half of the largest
         // window the peer had.
         const std::uint32_t room = seq_before(seq, edge) ? edge - seq : 0;

@@ -160,9 +160,11 @@ void ConnectionTimers::retransmission_timeout(Time now) noexcept {
     }
     if (retried_too_long(now)) {
         const int soft = tcb_.route.soft_error();
-        tcb_.give_up(soft != 0 ? soft : ETIMEDOUT);
+        tcb_.give_up(soft != 0 ? soft : ETIMEDOUT, false);
         return;
     }
+    if (tcb_.phase.established && !closed && retried_for(tcb_.options.retries1, now))
+        tcb_.route.suspect_black_hole();
     // The first SYNs come in even steps (net.ipv4.tcp_syn_linear_timeouts).
     if (!syn || tcb_.recovery.retries() > tcb_.options.syn_linear_timeouts) tcb_.recovery.rtt().backoff();
     Nsec wait = tcb_.recovery.rto();
@@ -198,7 +200,7 @@ Nsec ConnectionTimers::probe_interval() const noexcept {
 void ConnectionTimers::probe(Time now) noexcept {
     if (tcb_.pcb->unsent() == nullptr || tcb_.pcb->unacked() != nullptr) return;
     const std::uint32_t edge = tcb_.pcb->snd_una() + tcb_.pcb->snd_wnd(), seq = tcb_.pcb->unsent()->seq();
-    if (!seq_before(edge, seq + tcb_.pcb->unsent()->size())) {
+    if (!seq_before(edge, tcb_.pcb->unsent()->end())) {
         tcb_.sender.output();
         return;
     }
@@ -207,7 +209,7 @@ void ConnectionTimers::probe(Time now) noexcept {
             ? now - tcb_.recovery.first_retry() >= tcb_.options.user_timeout
             : unanswered_probes_ >= tcb_.options.retries2 ||
                   (tcb_.phase.orphan && probes_ >= orphan_retries(tcb_, probe_interval()))) {
-        tcb_.give_up(ETIMEDOUT);
+        tcb_.give_up(ETIMEDOUT, false);
         return;
     }
     if (must_go(tcb_, now)) {
@@ -247,7 +249,7 @@ void ConnectionTimers::keep_alive(Time now) noexcept {
                           ? idle >= tcb_.options.user_timeout && keepalives_ > 0
                           : keepalives_ >= tcb_.options.keep_count;
     if (over) {
-        tcb_.give_up(ETIMEDOUT);
+        tcb_.give_up(ETIMEDOUT, true);
         return;
     }
     keepalives_++;
@@ -282,6 +284,12 @@ void ConnectionTimers::start_fin_wait2() noexcept {
         return;
     }
     end_at = Clock::now() + tcb_.options.linger2;
+}
+
+// The kernel's retransmits_timed_out().
+bool ConnectionTimers::retried_for(unsigned retries, Time now) const noexcept {
+    return tcb_.recovery.retries() > 1 &&
+           now - tcb_.recovery.first_retry() >= time_for(retries) + RttEstimator::kMinRto;
 }
 
 bool ConnectionTimers::retried_too_long(Time now) const noexcept {

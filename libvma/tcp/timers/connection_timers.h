@@ -59,6 +59,8 @@ class ConnectionTimers : public Deadlines {
     Nsec probe_interval() const noexcept;
     void keep_alive(Time now) noexcept;
     bool retried_too_long(Time now) const noexcept;
+    // Are retransmissions in vain for as long as `retries` of them take at least?
+    bool retried_for(unsigned retries, Time now) const noexcept;
 
     Tcb& tcb_;
     Time armed_for_;
