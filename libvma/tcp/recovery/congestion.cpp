@@ -206,11 +206,12 @@ void Congestion::on_rto(std::uint32_t pipe, bool reduce) noexcept {
     hystart_ = {};
 }
 
-void Congestion::on_spurious() noexcept {
-    if (prior_window_ == 0) return;
+bool Congestion::on_spurious() noexcept {
+    if (prior_window_ == 0) return false;
     cwnd_ = std::max(cwnd_, prior_window_);
     ssthresh_ = std::max(ssthresh_, prior_threshold_);
     prior_window_ = 0;
+    return true;
 }
 
 void Congestion::after_idle(Nsec idle, Usec rto, bool slow_start) noexcept {

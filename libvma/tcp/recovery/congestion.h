@@ -86,8 +86,8 @@ class Congestion {
     void on_rto(std::uint32_t pipe, bool reduce) noexcept;
 
     // The last reduction was not caused by loss (Eifel, D-SACK, F-RTO): back to the window before.
-    // Does nothing when there is nothing to undo.
-    void on_spurious() noexcept;
+    // False: there is nothing to undo.
+    bool on_spurious() noexcept;
     // From here on there is nothing to undo.
     void keep_reduction() noexcept { prior_window_ = 0; }
 

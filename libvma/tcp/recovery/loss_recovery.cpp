@@ -263,6 +263,7 @@ void LossRecovery::judge(const AckInfo& info, lwip::Segment* head, const AckOutc
     const std::uint32_t mss = t.shown.mss();
     lost_now_ = 0;
     new_first_ = false;
+    if (info.ecn_echo) congestion_.keep_reduction();  // the network is congested, whatever was lost
     if (info.block_count != 0 || duplicate) t.queue.cut_sent();
     SackOutcome reported;
     if (info.block_count != 0) reported = take_reports(info, head, una, now);
@@ -304,7 +305,7 @@ void LossRecovery::judge(const AckInfo& info, lwip::Segment* head, const AckOutc
         (phase == RecoveryPhase::timeout && again))
         enter_recovery(una);
 
-    if (info.ecn_echo) (void)congestion_signalled();
+    if (info.ecn_echo && !congestion_signalled()) congestion_.keep_reduction();
     if (scoreboard_->phase() == RecoveryPhase::recovery || reducing_) {
         if (delivered != 0)
             congestion_.set_window(
@@ -353,8 +354,7 @@ bool LossRecovery::try_undo(const AckInfo& info, lwip::Segment* head, const AckO
         scoreboard_->phase() == RecoveryPhase::recovery && scoreboard_->retrans_segments() != 0;
     if (!(needless || forward || (delayed && !partial))) return false;
     if (needless && !acked.recovered && !recovering()) rack_.undone_by_duplicates();
-    congestion_.on_spurious();
-    tcb_.ecn.withdraw();
+    if (congestion_.on_spurious()) tcb_.ecn.withdraw();
     scoreboard_->undo(head);
     rack_.look_again();
     return true;
