@@ -282,6 +282,19 @@ int TcpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
 }
 
 // What only the connection knows. `known` says whether this is one of these.
+// The kernel's word of the shadow, whose queue holds connections as well as the library's.
+int TcpSocket::listener_info(int fd, const Pin& pin, void* value, socklen_t* len) {
+    progress(pin);
+    alignas(tcp::Info) std::byte all[512]{};
+    socklen_t size = sizeof all;
+    if (os::getsockopt(fd, IPPROTO_TCP, TCP_INFO, all, &size) != 0) return -1;
+    ::tcp_info info;
+    std::memcpy(&info, all, sizeof info);
+    info.tcpi_unacked += pin.listener->pending();
+    std::memcpy(all, &info, sizeof info);
+    return put(all, size, value, len);
+}
+
 int TcpSocket::get_from_connection(int fd, int level, int name, void* value, socklen_t* len, bool& known) {
     Pin pin(transport_);
     known = true;
@@ -294,6 +307,8 @@ int TcpSocket::get_from_connection(int fd, int level, int name, void* value, soc
             level == IPPROTO_TCP && name == TCP_MAXSEG && mss != 0 && phase() == Phase::fresh &&
             options_.next().maxseg == 0)
             return put(&mss, sizeof mss, value, len);
+        if (pin.listener != nullptr && level == IPPROTO_TCP && name == TCP_INFO)
+            return listener_info(fd, pin, value, len);
         known = false;
         return 0;
     }

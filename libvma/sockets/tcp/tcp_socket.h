@@ -50,6 +50,7 @@ class TcpSocket final : public TcpExtra {
     void apply(int fd, int level, int name) noexcept;  // takes over what the shadow now has
     template <class F>
     void edit_options(F&& edit) noexcept;
+    int listener_info(int fd, const Pin& pin, void* value, socklen_t* len);
     int get_from_connection(int fd, int level, int name, void* value, socklen_t* len, bool& known);
 
     // ---- close.cpp ----

@@ -155,6 +155,10 @@ bool Listener::on_half_open(const ArrivedSegment& segment, HalfOpen& e) noexcept
     Stamps stamps;
     const bool stamped = h.said.has_stamps && read_stamps(segment.options, stamps);
     const bool old = stamped && seq_before(stamps.value, h.said.stamp) && !(segment.flags & TCP_RST);
+    // Its echo is of no SYN-ACK of ours.
+    const std::uint32_t offset = timestamp_offset(segment.ends), first = milliseconds(h.sent_at) + offset;
+    const bool foreign =
+        stamped && stamps.echo != 0 && stamps.echo - first > milliseconds(Clock::now()) + offset - first;
     const bool may_answer = e.answered_at == kNoTime || segment.now - e.answered_at >= kAnswerPeriod;
     if (segment.is_syn() && segment.seq == h.irs && !old) {
         if (may_answer) e.answered_at = segment.now;
@@ -170,8 +174,8 @@ bool Listener::on_half_open(const ArrivedSegment& segment, HalfOpen& e) noexcept
     const std::uint32_t window = std::min(parameters_of(options_, e.way.mss, 0).wnd, 0xffffu);
     const bool outside = seq_before(segment.end, next) || seq_before(next + window, segment.seq);
     const bool wrong_reset = (segment.flags & TCP_RST) && segment.seq != next;
-    if (old || outside || wrong_reset || (segment.flags & TCP_SYN)) {
-        const bool answer = may_answer && (!(segment.flags & TCP_RST) || !outside);
+    if (old || foreign || outside || wrong_reset || (segment.flags & TCP_SYN)) {
+        const bool answer = may_answer && (!(segment.flags & TCP_RST) || !(outside || foreign));
         if (answer) e.answered_at = segment.now;
         const Handshake handshake = h;
         const ReturnPath way = e.way;
