@@ -23,6 +23,7 @@ struct Options {
     bool nodelay = false, cork = false, keepalive = false;
     bool quickack = true;  // TCP_QUICKACK as read: true while not "pingpong"
     bool timestamps = true, sack = true, window_scaling = true;
+    bool dsack = true;  // net.ipv4.tcp_dsack: what came twice is reported (RFC 2883)
     std::chrono::seconds keep_idle{7200}, keep_interval{75};
     unsigned keep_count = 9;
     Msec user_timeout{};                   // TCP_USER_TIMEOUT, 0: by retransmissions

@@ -14,5 +14,8 @@ constexpr bool seq_at_or_before(std::uint32_t a, std::uint32_t b) noexcept { ret
 constexpr std::uint32_t seq_max(std::uint32_t a, std::uint32_t b) noexcept {
     return seq_before(a, b) ? b : a;
 }
+constexpr std::uint32_t seq_min(std::uint32_t a, std::uint32_t b) noexcept {
+    return seq_before(a, b) ? a : b;
+}
 
 }  // namespace vma::tcp

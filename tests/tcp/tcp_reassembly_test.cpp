@@ -58,7 +58,8 @@ bool keep(Reassembly& r, std::uint32_t seq, std::uint32_t length, std::uint32_t 
 // Takes from `next` on and checks each byte. Returns how many.
 std::uint32_t take(Reassembly& r, std::uint32_t next) {
     std::uint32_t bytes = 0, seen = 0;
-    Piece* p = r.take(next, bytes);
+    SackBlock twice;
+    Piece* p = r.take(next, bytes, twice);
     for (const Piece* q = p; q != nullptr; q = q->next())
         for (unsigned i = 0; i < q->size(); i++) {
             if (q->data()[i] != byte_of(next + seen)) ADD_FAILURE() << "byte " << seen;
@@ -75,6 +76,46 @@ std::vector<std::pair<std::uint32_t, std::uint32_t>> blocks_of(const Reassembly&
     return out;
 }
 using Blocks = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
+
+TEST(TcpReassembly, KnowsWhatCameTwice) {
+    Reassembly r;
+    const auto known = [&](std::uint32_t left, std::uint32_t right) {
+        const SackBlock b = r.known(left, right);
+        return std::pair(b.left, b.right);
+    };
+    using Block = std::pair<std::uint32_t, std::uint32_t>;
+    EXPECT_EQ(known(100, 200), Block(0, 0));
+    EXPECT_TRUE(keep(r, 100, 100));
+    EXPECT_TRUE(keep(r, 300, 100));
+    EXPECT_EQ(known(100, 200), Block(100, 200));
+    EXPECT_EQ(known(150, 160), Block(150, 160));
+    EXPECT_EQ(known(50, 150), Block(100, 150));
+    EXPECT_EQ(known(150, 500), Block(150, 200)) << "the first stretch";
+    EXPECT_EQ(known(200, 310), Block(300, 310)) << "what touches is no part of it";
+    EXPECT_EQ(known(200, 300), Block(0, 0));
+    EXPECT_EQ(known(400, 500), Block(0, 0));
+}
+
+TEST(TcpReassembly, AFinIsReportedLikeAByte) {
+    Reassembly r;
+    r.keep_fin(500);
+    EXPECT_FALSE(r.empty());
+    EXPECT_EQ(blocks_of(r), (Blocks{{500, 501}}));
+    EXPECT_EQ(r.known(500, 501), (SackBlock{500, 501}));
+    EXPECT_TRUE(keep(r, 100, 100));
+    EXPECT_EQ(blocks_of(r), (Blocks{{100, 200}, {500, 501}}));
+    EXPECT_TRUE(keep(r, 400, 100));
+    EXPECT_EQ(blocks_of(r), (Blocks{{400, 501}, {100, 200}}));
+    EXPECT_EQ(r.known(450, 501), (SackBlock{450, 501}));
+    EXPECT_EQ(take(r, 100), 100u);
+    EXPECT_EQ(blocks_of(r), (Blocks{{400, 501}}));
+    EXPECT_EQ(take(r, 400), 100u);
+    EXPECT_TRUE(r.has_fin());
+    EXPECT_EQ(r.fin_at(), 500u);
+    r.clear();
+    EXPECT_TRUE(r.empty());
+    EXPECT_TRUE(blocks_of(r).empty());
+}
 
 TEST(TcpReassembly, JoinsWhatTouches) {
     Reassembly r;

@@ -64,6 +64,7 @@ void take_settings(int fd, const SystemSettings& system, tcp::Options& o) noexce
     o.retries2 = count(system.retries2, INT_MAX);
     o.orphan_retries = count(system.orphan_retries, 255);
     o.sack = system.sack != 0;
+    o.dsack = system.dsack != 0;
     o.slow_start_after_idle = system.slow_start_after_idle != 0;
     o.window_scaling = params.window_scaling == -2 ? system.window_scaling != 0 : params.window_scaling >= 0;
     o.timestamps =

@@ -12,7 +12,7 @@
 #include "libvma/tcp/lwip/frames.h"
 #include "libvma/tcp/lwip/piece.h"
 #include "libvma/tcp/lwip/received_header.h"
-#include "libvma/tcp/recovery/scoreboard.h"
+#include "libvma/tcp/recovery/sack.h"
 #include "libvma/tcp/sequence.h"
 #include "libvma/tcp/tcb_inline.h"
 #include "libvma/tcp/timers/time.h"
@@ -70,9 +70,14 @@ bool Acceptance::check(lwip::ReceivedHeader& h, unsigned option_bytes, const lwi
     // PAWS (RFC 7323 section 5.3).
     if (said.has_stamp && pcb->timestamps() && !(flags & TCP_RST) &&
         seq_before(said.stamp, pcb->ts_recent()) && last_rx_ - ts_recent_at_ < kPawsIdle) {
-        t.counters.paws++;
-        refuse(flags, length);
-        return false;
+        const bool bare = length == 0 && (flags & (TCP_SYN | TCP_FIN | TCP_ACK)) == TCP_ACK;
+        if (!bare || !old_stamp_counts(h, said.stamp)) {
+            t.counters.paws++;
+            // Old ACKs are common, and nothing answers them.
+            if (!bare || !seq_before(seq, pcb->rcv_nxt())) refuse(flags, length, seq);
+            return false;
+        }
+        said.has_stamp = false;
     }
     if (said.has_stamp) ts_recent_at_ = last_rx_;
 
@@ -81,7 +86,7 @@ bool Acceptance::check(lwip::ReceivedHeader& h, unsigned option_bytes, const lwi
     const std::uint32_t right = pcb->rcv_nxt() + pcb->rcv_wnd();
     if (seq_before(end, t.acks.acked_upto()) || seq_before(right, seq)) {
         t.counters.unacceptable++;
-        if (!(flags & TCP_RST)) refuse(flags, length);
+        if (!(flags & TCP_RST)) refuse(flags, length, seq);
         return false;
     }
     const bool early = seq_before(pcb->rcv_nxt(), seq) && (length != 0 || (flags & TCP_FIN) != 0);
@@ -114,7 +119,7 @@ bool Acceptance::check(lwip::ReceivedHeader& h, unsigned option_bytes, const lwi
         return false;
     }
     if (__builtin_expect((flags & TCP_URG) != 0, 0) && urgent_wanted(h)) return false;
-    if (length != 0 && seq != pcb->rcv_nxt()) t.counters.out_of_order++;
+    if (early) t.counters.out_of_order++;
 
     take_ack(seq, ack, h.window(), length != 0 || (flags & TCP_FIN) != 0, said, h.ecn_flags());
     // What comes behind the peer's FIN is not data, and is not answered, as in the kernel.
@@ -122,6 +127,7 @@ bool Acceptance::check(lwip::ReceivedHeader& h, unsigned option_bytes, const lwi
         lwip::ReceivedHeader::drop_text();
         return true;
     }
+    if (seq_before(seq, pcb->rcv_nxt()) && seq != end) t.receiver.note_old(seq, end);
     if (length != 0) take_data(length, end);
     if (early) t.receiver.keep_early(seq, p, (flags & TCP_FIN) != 0);
     keep_stamp(said, seq, end);
@@ -268,7 +274,7 @@ void Acceptance::check_time_wait(const lwip::ReceivedHeader& h, unsigned option_
     }
     if (reset) return;
     if (old || (flags & TCP_ACK)) t.timers.time_wait_again();
-    refuse(flags, length);
+    refuse(flags, length, h.seq());
 }
 
 // Is `seq` the end of the data out of sequence? A RST there is the peer's: the segments before it are under
@@ -281,14 +287,6 @@ bool Acceptance::ends_early_data(std::uint32_t seq) const noexcept {
     for (const SackBlock& block : std::span(blocks, n))
         if (seq_before(end, block.right)) end = block.right;
     return n != 0 && seq == end;
-}
-
-// Older than any window that the peer can have seen, or than all that it has acknowledged (RFC 5961 section
-// 5.2)?
-bool Acceptance::too_old(std::uint32_t ack) const noexcept {
-    const auto most =
-        static_cast<std::uint32_t>(std::min<std::uint64_t>(tcb_.pcb->max_snd_wnd(), tcb_.counters.acked));
-    return seq_before(ack, tcb_.pcb->snd_una() - most);
 }
 
 Time Acceptance::last_heard() const noexcept { return std::max(last_ack_rx_, tcb_.acks.last_data_rx()); }
@@ -349,36 +347,6 @@ Time Acceptance::last_heard() const noexcept { return std::max(last_ack_rx_, tcb
     } else {
         pcb->keep_window(seq, ack);
     }
-}
-
-// Does the segment announce urgent data that somebody may want to know of? Then it is not for us.
-bool Acceptance::urgent_wanted(const lwip::ReceivedHeader& h) noexcept {
-    const std::uint32_t offset = h.urgent_offset();
-    const std::uint32_t urgent =
-        h.seq() + (offset != 0 ? offset - 1 : 0);               // RFC 6093: the kernel takes the byte before
-    if (seq_before(urgent, tcb_.pcb->rcv_nxt())) return false;  // of the past
-    if (tcb_.phase.orphan || tcb_.shown.urgent_kept()) return false;
-    tcb_.shown.see_urgent();
-    if (tcb_.owner != nullptr) tcb_.owner->changed();
-    return true;
-}
-
-// Tells the sender of a segment that is not taken what is wanted. Data comes again when an ACK got lost, and
-// is never an answer to one.
-void Acceptance::refuse(std::uint8_t flags, std::uint32_t length) noexcept {
-    if ((length != 0 || (flags & TCP_FIN)) && !(flags & TCP_SYN))
-        tcb_.pcb->ack_now();
-    else
-        challenge();
-}
-
-// An ACK that may itself be refused, and answered. So there is one in a while, as in the kernel
-// (tcp_oow_rate_limited()): else two ends that disagree, or two victims of one liar, would go on for ever.
-void Acceptance::challenge() noexcept {
-    if (challenged_at_ != kNoTime && last_rx_ - challenged_at_ < tcb_.options.invalid_ratelimit) return;
-    challenged_at_ = last_rx_;
-    tcb_.counters.challenge_acks++;
-    tcb_.pcb->ack_now();
 }
 
 }  // namespace vma::tcp

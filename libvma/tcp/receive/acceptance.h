@@ -69,7 +69,8 @@ class Acceptance {
     inline void take_data(std::uint32_t length, std::uint32_t end) noexcept;
     inline void choose_window(std::uint32_t seq, std::uint32_t ack, std::uint32_t window) noexcept;
     bool urgent_wanted(const lwip::ReceivedHeader& header) noexcept;
-    void refuse(std::uint8_t flags, std::uint32_t length) noexcept;
+    void refuse(std::uint8_t flags, std::uint32_t length, std::uint32_t seq) noexcept;
+    bool old_stamp_counts(const lwip::ReceivedHeader& header, std::uint32_t stamp) const noexcept;
     void challenge() noexcept;
 
     Tcb& tcb_;

@@ -48,6 +48,9 @@ struct Reassembly::Reader {
 // The first run that ends at `seq` or behind it.
 std::size_t Reassembly::find(std::uint32_t seq) noexcept {
     std::size_t low = 0, high = count_;
+    // Nearly all comes at an end.
+    if (count_ != 0 && seq_before(runs_[count_ - 1].right, seq)) return steps_++, count_;
+    if (count_ != 0 && !seq_before(runs_[0].right, seq)) return steps_++, 0;
     while (low < high) {
         const std::size_t middle = (low + high) / 2;
         steps_++;
@@ -170,17 +173,33 @@ bool Reassembly::keep(std::uint32_t seq, const Piece* chain, std::uint32_t lengt
         erase(at, 1);
         return false;
     }
-    report(run);
+    report({run.left, reported_end(run)});
     return whole;
 }
 
-void Reassembly::report(const Run& run) noexcept {
+void Reassembly::keep_fin(std::uint32_t seq) noexcept {
+    if (!fin_) fin_at_ = seq;
+    fin_ = true;
+    const std::size_t at = find(fin_at_);
+    const bool behind_data = at != count_ && runs_[at].right == fin_at_;
+    report({behind_data ? runs_[at].left : fin_at_, fin_at_ + 1});
+}
+
+SackBlock Reassembly::known(std::uint32_t left, std::uint32_t right) noexcept {
+    for (std::size_t i = find(left); i < count_ && seq_before(runs_[i].left, right); i++)
+        if (const std::uint32_t end = reported_end(runs_[i]); seq_before(left, end))
+            return {seq_max(left, runs_[i].left), seq_min(right, end)};
+    const bool fin = fin_ && !seq_before(fin_at_, left) && seq_before(fin_at_, right);
+    return fin ? SackBlock{fin_at_, fin_at_ + 1} : SackBlock{};
+}
+
+void Reassembly::report(SackBlock block) noexcept {
     SackBlock now[kMaxBlocks];
     std::size_t n = 0;
-    now[n++] = {run.left, run.right};
+    now[n++] = block;
     for (std::size_t i = 0; i < recent_count_ && n < kMaxBlocks; i++) {
         const SackBlock& b = recent_[i];
-        if (seq_before(b.right, run.left) || seq_before(run.right, b.left)) now[n++] = b;
+        if (seq_before(b.right, block.left) || seq_before(block.right, b.left)) now[n++] = b;
     }
     std::copy_n(now, n, recent_);
     recent_count_ = n;
@@ -192,14 +211,16 @@ std::size_t Reassembly::blocks(SackBlock* out, std::size_t most) const noexcept 
     return n;
 }
 
-Piece* Reassembly::take(std::uint32_t next, std::uint32_t& bytes) noexcept {
+Piece* Reassembly::take(std::uint32_t next, std::uint32_t& bytes, SackBlock& twice) noexcept {
     bytes = 0;
+    twice = {};
     Piece* chain = nullptr;
     std::size_t gone = 0;
     for (; gone < count_ && !seq_before(next, runs_[gone].left) && chain == nullptr; gone++) {
         Run& run = runs_[gone];
         bytes_ -= run.right - run.left;
         std::uint32_t old = std::min(next - run.left, run.right - run.left);
+        if (gone == 0) twice = {run.left, run.left + old};
         bytes = run.right - run.left - old;
         chain = run.first;
         while (chain != nullptr && old >= chain->size()) {
@@ -219,11 +240,17 @@ Piece* Reassembly::take(std::uint32_t next, std::uint32_t& bytes) noexcept {
     for (std::size_t i = 0; i < recent_count_; i++)
         if (seq_before(reached, recent_[i].right)) recent_[n++] = recent_[i];
     recent_count_ = n;
-    if (count_ == 0) clear();
+    if (count_ == 0) release();
     return chain;
 }
 
 void Reassembly::clear() noexcept {
+    release();
+    fin_ = false;
+    recent_count_ = 0;
+}
+
+void Reassembly::release() noexcept {
     for (std::size_t i = 0; i < count_; i++) {
         for (Piece* p = runs_[i].first; p != nullptr;) {
             Piece* next = p->next();
@@ -235,7 +262,6 @@ void Reassembly::clear() noexcept {
     runs_ = nullptr;
     count_ = capacity_ = array_bytes_ = 0;
     bytes_ = held_ = 0;
-    recent_count_ = 0;
 }
 
 }  // namespace vma::tcp

@@ -18,7 +18,7 @@
 #include <cstdint>
 
 #include "libvma/tcp/lwip/types.h"
-#include "libvma/tcp/recovery/scoreboard.h"
+#include "libvma/tcp/recovery/sack.h"
 
 namespace vma::tcp {
 
@@ -37,16 +37,23 @@ class Reassembly {
     bool keep(std::uint32_t seq, const lwip::Piece* chain, std::uint32_t length,
               std::uint32_t window) noexcept;
     // The data from `next` on, as far as it has no gap: a chain of `bytes` bytes that is the caller's from
-    // now on, or null. What lies before `next` is forgotten.
-    lwip::Piece* take(std::uint32_t next, std::uint32_t& bytes) noexcept;
+    // now on, or null. What lies before `next` is forgotten; the first stretch of that is `twice`.
+    lwip::Piece* take(std::uint32_t next, std::uint32_t& bytes, SackBlock& twice) noexcept;
+    // The peer's FIN has the number `seq`. It is reported like a byte.
+    void keep_fin(std::uint32_t seq) noexcept;
+    bool has_fin() const noexcept { return fin_; }
+    void drop_fin() noexcept { fin_ = false; }
+    std::uint32_t fin_at() const noexcept { return fin_at_; }
     void clear() noexcept;
 
-    bool empty() const noexcept { return count_ == 0; }
+    bool empty() const noexcept { return count_ == 0 && !fin_; }
     std::size_t runs() const noexcept { return count_; }
     std::size_t bytes() const noexcept { return bytes_; }
     std::size_t held() const noexcept { return held_; }  // bytes of memory
     // The blocks for a SACK option, the one that changed last first (RFC 2018 section 4). Returns how many.
     std::size_t blocks(SackBlock* out, std::size_t most) const noexcept;
+    // What of [left, right) is known already: the first stretch of it, or an empty block.
+    SackBlock known(std::uint32_t left, std::uint32_t right) noexcept;
     // Runs and pieces looked at, ever; for tests.
     std::uint64_t steps() const noexcept { return steps_; }
 
@@ -62,7 +69,11 @@ class Reassembly {
     bool insert(std::size_t at, std::uint32_t seq, std::uint32_t window) noexcept;
     void erase(std::size_t at, std::size_t how_many) noexcept;
     bool fill(Run& run, Reader& from, std::uint32_t bytes, std::uint32_t window) noexcept;
-    void report(const Run& run) noexcept;
+    std::uint32_t reported_end(const Run& run) const noexcept {
+        return run.right + (fin_ && run.right == fin_at_ ? 1 : 0);
+    }
+    void report(SackBlock block) noexcept;
+    void release() noexcept;
     bool drop_last(std::uint32_t behind) noexcept;
     bool fits(std::size_t more_memory, std::size_t more_bytes, std::uint32_t window) const noexcept;
 
@@ -70,6 +81,8 @@ class Reassembly {
     std::size_t count_ = 0, capacity_ = 0, array_bytes_ = 0;
     std::size_t bytes_ = 0, held_ = 0;
     std::uint64_t steps_ = 0;
+    std::uint32_t fin_at_ = 0;  // if fin_
+    bool fin_ = false;
     SackBlock recent_[kMaxBlocks];
     std::size_t recent_count_ = 0;
 };

@@ -81,7 +81,7 @@ void Receiver::input_segment(lwip::Piece* p, Time now) noexcept {
     if (__builtin_expect(memory_bound::scarce() || starved_, 0)) save_memory(*p);
     if (!take_expected(p)) through_lwip(p);
     if (t.pcb == nullptr) return;
-    if (pcb->rcv_nxt() != expected && (fin_early_ || !early_.empty())) {
+    if (pcb->rcv_nxt() != expected && !early_.empty()) {
         take_early();
         if (t.pcb == nullptr) return;
     }
@@ -89,7 +89,11 @@ void Receiver::input_segment(lwip::Piece* p, Time now) noexcept {
     if (seq_before(una, pcb->snd_una())) {
         acknowledged(pcb->snd_una() - una, handshake);
     }
-    if (pcb->snd_wnd() != window || t.timers.probes() == 0) t.timers.probe_at = kNoTime;
+    if (pcb->snd_wnd() != window || handshake) {
+        if (__builtin_expect(t.route.bound_by_window(), 0)) t.route.mss_changed();
+        t.timers.probe_at = kNoTime;
+    }
+    if (t.timers.probes() == 0) t.timers.probe_at = kNoTime;
     if (t.phase.orphan && pcb->in(State::fin_wait2)) t.timers.start_fin_wait2();
 }
 
@@ -228,11 +232,6 @@ void Receiver::clear() noexcept {
     clear_early();
 }
 
-void Receiver::clear_early() noexcept {
-    early_.clear();
-    fin_early_ = false;
-}
-
 // Cuts off what lies beyond our window. lwIP does so only for some segments; others would make its window
 // negative. A FIN needs no room, as in the kernel: else the end of a stream that just fills the window would
 // wait for a retransmission.
@@ -282,58 +281,6 @@ void Receiver::save_memory(lwip::Piece& p) noexcept {
 // What the receive queue may hold. A smaller TCP_WINDOW_CLAMP bounds the window, not this.
 std::uint32_t Receiver::capacity() const noexcept {
     return std::max(tcb_.options.receive_window != 0 ? tcb_.options.receive_window : 65535u, 536u);
-}
-
-// Data, or a FIN, behind a gap. lwIP will not see it before the gap is filled. The ACK goes at once (RFC 5681
-// section 4.2): a peer without SACK counts them.
-void Receiver::keep_early(std::uint32_t seq, const lwip::Piece& p, bool fin) noexcept {
-    // After the FIN, or when nobody can read it any more, it is of no use.
-    if (!tcb_.pcb->peer_finished() && !tcb_.pcb->refuses_data()) {
-        const std::uint32_t length = p.total();
-        const bool scarce =
-            __builtin_expect(memory_bound::scarce(), 0) && early_.held() >= memory_bound::early_limit();
-        if (scarce && length != 0) memory_bound::note_drop();
-        const bool whole = length == 0 || (!scarce && early_.keep(seq, &p, length, capacity()));
-        if (fin && whole && !fin_early_) {
-            fin_early_ = true;
-            fin_at_ = seq + length;
-        }
-    }
-    lwip::ReceivedHeader::drop_text();
-    if (!tcb_.pcb->in(State::syn_recv)) tcb_.writer.send_ack();
-}
-
-// Data came in sequence: what lay behind the gap may follow now.
-void Receiver::take_early() noexcept {
-    if (tcb_.pcb->peer_finished()) {  // the peer's FIN came in sequence: there was nothing behind it
-        clear_early();
-        return;
-    }
-    tcb_.pcb->ack_now();  // RFC 5681 section 4.2: a gap is filled, wholly or in part
-    std::uint32_t bytes = 0;
-    if (lwip::Piece* chain = early_.take(tcb_.pcb->rcv_nxt(), bytes); chain != nullptr) {
-        tcb_.pcb->received(bytes, tcb_.opening.full_window());
-        received(chain);
-    }
-    if (!fin_early_ || seq_before(tcb_.pcb->rcv_nxt(), fin_at_)) return;
-    fin_early_ = false;
-    if (tcb_.pcb->rcv_nxt() != fin_at_) return;  // the peer sent data behind its FIN
-    early_.clear();
-    net::TcpHeader h{};
-    h.src_port = tcb_.ends.remote.port;
-    h.dst_port = tcb_.ends.local.port;
-    h.seq = htonl(fin_at_);
-    h.ack = htonl(tcb_.pcb->snd_una());
-    h.data_offset = sizeof h / 4 << 4;
-    h.flags = TCP_ACK | TCP_FIN;
-    lwip::Piece* p = lwip::Piece::copy_of(&h, sizeof h);
-    if (p == nullptr) return;                                // the peer sends it again
-    if (tcb_.pcb->rcv_wnd() == 0) tcb_.pcb->set_rcv_wnd(1);  // a FIN needs no room
-    replaying_ = true;
-    tcb_.in_lwip([&](lwip::Entry& entry) {
-        entry.input(p, tcb_.ends.remote.address.v4(), tcb_.ends.local.address.v4());
-    });
-    replaying_ = false;
 }
 
 void Receiver::received(lwip::Piece* p) noexcept {

@@ -12,6 +12,7 @@
 
 #include "libvma/tcp/bulk_run.h"
 #include "libvma/tcp/lwip/types.h"
+#include "libvma/tcp/receive/duplicate.h"
 #include "libvma/tcp/receive/lent_data.h"
 #include "libvma/tcp/receive/reassembly.h"
 #include "libvma/tcp/receive/receive_queue.h"
@@ -63,6 +64,11 @@ class Receiver {
 
     const ReceiveQueue& queue() const noexcept { return queue_; }
     const Reassembly& early() const noexcept { return early_; }
+    // A segment that is, or would be, [left, right) has come; what of it lies before RCV.NXT came twice.
+    void note_old(std::uint32_t left, std::uint32_t right) noexcept;
+    Duplicate& duplicate() noexcept { return duplicate_; }
+    // The blocks of a SACK option: what came twice, then what came early. Returns how many.
+    std::size_t sack_blocks(SackBlock* out, std::size_t most) const noexcept;
     bool replaying() const noexcept { return replaying_; }
     bool processing() const noexcept { return processing_; }
     // The ring wants its buffers back. May be called without the lock.
@@ -77,6 +83,7 @@ class Receiver {
     void trim_to_window(lwip::Piece* p) noexcept;
     std::uint32_t capacity() const noexcept;
     void take_early() noexcept;
+    bool tells_duplicates() const noexcept;
     void widen_window() noexcept;
     [[gnu::cold]] void save_memory(lwip::Piece& p) noexcept;
     [[gnu::cold]] std::size_t scarce_room(std::size_t room) const noexcept;
@@ -85,15 +92,14 @@ class Receiver {
     void make_readable() noexcept;  // all that is queued
 
     Tcb& tcb_;
-    ReceiveQueue queue_;        // in sequence
-    Reassembly early_;          // out of it
-    std::uint32_t fin_at_ = 0;  // the peer's FIN has this number, if fin_early_
-    bool fin_early_ = false;    // it came before data that is missing
-    bool replaying_ = false;    // lwIP is given that FIN again
-    bool fin_room_ = false;     // the window was made one larger for the peer's FIN
-    bool processing_ = false;   // a received segment is in lwIP
-    bool starved_ = false;      // for want of memory the window was closed over what the peer has sent
-    BulkRun bulk_;              // of long frames
+    ReceiveQueue queue_;       // in sequence
+    Reassembly early_;         // out of it
+    Duplicate duplicate_;      // what the peer is to hear of that came twice
+    bool replaying_ = false;   // lwIP is given the peer's FIN again
+    bool fin_room_ = false;    // the window was made one larger for the peer's FIN
+    bool processing_ = false;  // a received segment is in lwIP
+    bool starved_ = false;     // for want of memory the window was closed over what the peer has sent
+    BulkRun bulk_;             // of long frames
     std::atomic<bool> scarce_{false};
     bool filtered_ = false;                   // a callback of the program sees data first
     std::atomic<bool> undecided_{false};      // it has yet to see what the queue has, or sees it now

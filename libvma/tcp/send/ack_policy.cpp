@@ -97,7 +97,8 @@ void AckPolicy::acknowledge(Time now) noexcept {
     Tcb& t = tcb_;
     lwip::Pcb* const pcb = t.pcb;
     if (pcb->in_handshake() || __builtin_expect(held_, 0)) return;
-    if (pcb->ack_wanted()) {
+    // Data does not tell what came twice.
+    if (pcb->ack_wanted() || __builtin_expect(t.receiver.duplicate().due(), 0)) {
         t.writer.send_ack();
         return;
     }

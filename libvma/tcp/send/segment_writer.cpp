@@ -136,7 +136,7 @@ std::size_t SegmentWriter::put_options(std::uint8_t* at, const lwip::Segment* se
     }
     if (seg == nullptr && pcb->sack()) {
         SackBlock blocks[Reassembly::kMaxBlocks];
-        const std::size_t n = t.receiver.early().blocks(blocks, pcb->timestamps() ? 3 : 4);
+        const std::size_t n = t.receiver.sack_blocks(blocks, pcb->timestamps() ? 3 : 4);
         if (n != 0) {
             word(0x01010500u | static_cast<std::uint32_t>(2 + 8 * n));
             for (const SackBlock& block : std::span(blocks, n)) {
@@ -185,6 +185,7 @@ void SegmentWriter::send_ack(std::uint32_t back) noexcept {
             t.timers.path_at = Clock::now() + kRetry;  // the flag stays, so output() comes back to it
         return;
     }
+    t.receiver.duplicate().told();
     t.acks.sent();
 }
 
