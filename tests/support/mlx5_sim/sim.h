@@ -13,8 +13,8 @@
 //   netdev that is its wire is
 //                     lost for 0.2 s; then the driver has the adapter working again, and the netdev is the
 //                     kernel's alone
-//   MLX5_SIM_RULES_FIRST  when it fails so, the netdev is the kernel's alone at once, and the event comes 50 ms
-//                     after
+//   MLX5_SIM_RULES_FIRST  when it fails so, the netdev is the kernel's alone at once, and the event comes
+//                     50 ms after
 //   MLX5_SIM_COPIES   over a netdev: of a frame each process with a rule for it gets a copy, as adapters do
 //                     where the rules are equal. Without it the first process has it
 //   MLX5_SIM_COUNTERS  a file: when the process exits, a line is appended for each adapter, "mlx5_0 sent 5
