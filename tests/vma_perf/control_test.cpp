@@ -34,7 +34,7 @@ std::string framed(const std::string& text) {
     return std::string(reinterpret_cast<const char*>(&length), 4) + text;
 }
 
-Clock::time_point soon() { return Clock::now() + 200ms; }
+Clock::time_point shortly() { return Clock::now() + 200ms; }
 
 template <class Do>
 void expect_failure(Status status, const std::string& text, Do&& what) {
@@ -58,13 +58,13 @@ TEST(PerfControl, BothSidesOfTheSameVersion) {
     EXPECT_EQ(a.expect("x", Clock::now() + 5s, nullptr).get<std::string>().size(), 100000u);
     b.send({{"n", 1}});
     b.send({{"n", 2}});
-    EXPECT_EQ(a.receive(soon(), nullptr)["n"], 1);
+    EXPECT_EQ(a.receive(shortly(), nullptr)["n"], 1);
     EXPECT_EQ(a.look().value()["n"], 2);
     b.send(error_message(Failure(kUnsupported, "no such thing")));
-    expect_failure(kUnsupported, "a: no such thing", [&] { a.receive(soon(), nullptr); });
+    expect_failure(kUnsupported, "a: no such thing", [&] { a.receive(shortly(), nullptr); });
     b.send({{"other", 1}});
-    expect_failure(kVersion, "where \"x\" was expected", [&] { a.expect("x", soon(), nullptr); });
-    expect_failure(kPeerEnded, "a does not answer", [&] { a.receive(soon(), nullptr); });
+    expect_failure(kVersion, "where \"x\" was expected", [&] { a.expect("x", shortly(), nullptr); });
+    expect_failure(kPeerEnded, "a does not answer", [&] { a.receive(shortly(), nullptr); });
     const std::atomic<bool> stop{true};
     expect_failure(kInterrupted, "interrupted", [&] { a.receive(Clock::now() + 5s, &stop); });
 }
@@ -74,7 +74,7 @@ TEST(PerfControl, OtherVersionsAndStrangers) {
         Pair pair;
         pair.say(bytes);
         Control control(std::move(pair.ours), "host");
-        expect_failure(status, text, [&] { control.hello(soon(), nullptr); });
+        expect_failure(status, text, [&] { control.hello(shortly(), nullptr); });
     };
     hello_after(kMagic + framed(R"({"protocol":2,"version":"9.9"})"), kVersion,
                 "host is vma_perf 9.9 with protocol 2, this is");
@@ -94,12 +94,12 @@ TEST(PerfControl, TheOtherSideEnds) {
     Pair pair;
     pair.theirs = tools::Fd();
     Control control(std::move(pair.ours), "host");
-    expect_failure(kPeerEnded, "host ended", [&] { control.hello(soon(), nullptr); });
+    expect_failure(kPeerEnded, "host ended", [&] { control.hello(shortly(), nullptr); });
     Pair half;
     half.say(std::string(kMagic) + std::string("\0\0\0\x20{", 5));
     half.theirs = tools::Fd();
     Control other(std::move(half.ours), "host");
-    expect_failure(kPeerEnded, "host", [&] { other.hello(soon(), nullptr); });
+    expect_failure(kPeerEnded, "host", [&] { other.hello(shortly(), nullptr); });
 }
 
 }  // namespace

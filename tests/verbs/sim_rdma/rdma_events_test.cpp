@@ -31,15 +31,6 @@ void arrive(const std::string& payload) {
     EXPECT_TRUE(mlx5_sim::nic(kB).receive(udp(payload)));
     mlx5_sim::settle();
 }
-// Waits for the internal thread.
-template <class F>
-bool eventually(F&& true_at_last) {
-    for (int i = 0; i < 5000; i++) {
-        if (true_at_last()) return true;
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return false;
-}
 std::vector<int> descriptors() {
     std::vector<int> all;
     DIR* folder = opendir("/proc/self/fd");

@@ -5,9 +5,11 @@
 #include <gmock/gmock.h>
 #include <sys/mman.h>
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "libvma/verbs/rdma/rdma_device.h"
@@ -25,6 +27,15 @@ using vma::verbs::rdma::RdmaDevice;
 inline constexpr char kA[] = "mlx5_0", kB[] = "mlx5_1";
 inline constexpr MacAddress kMacA = {2, 0, 0, 0, 0, 1}, kMacB = {2, 0, 0, 0, 0, 2};
 inline constexpr char kIpA[] = "198.18.0.1", kIpB[] = "198.18.0.2";
+
+// Waits for the internal thread.
+bool eventually(auto&& true_at_last) {
+    for (int i = 0; i < 5000; i++) {
+        if (true_at_last()) return true;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return false;
+}
 
 // Without what a wire puts behind short frames.
 inline Bytes without_padding(Bytes frame) {

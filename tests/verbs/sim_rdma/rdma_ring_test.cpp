@@ -169,14 +169,6 @@ TEST_P(RdmaRing, PriorityTagsAreUntagged) {
     EXPECT_EQ(sink.payloads, sent);
 }
 
-bool eventually(auto&& true_at_last) {
-    for (int i = 0; i < 5000; i++) {
-        if (true_at_last()) return true;
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return false;
-}
-
 // The specification lets an adapter stop a QP and say so by an event alone.
 TEST_P(RdmaRing, QpThatFailsWithoutCompletionsComesBack) {
     for (const std::uint16_t vlan : {0, 9}) {
