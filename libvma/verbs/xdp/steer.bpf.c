@@ -251,14 +251,23 @@ static __always_inline __u32 rule_of(void* ctx, const struct ethhdr* eth, const 
     return for_this_station(cfg, eth, ip) ? found : 0;
 }
 
-extern int bpf_xdp_metadata_rx_vlan_tag(const struct xdp_md* ctx, __be16* protocol, __u16* tag) __ksym;
-
 // Is the frame one of a VLAN, by a tag that it carries no more? VLAN 0 is a priority tag, which belongs to
 // this interface.
 static __always_inline int of_vlan(const struct xdp_md* ctx) {
     __be16 protocol = 0;
     __u16 tag = 0;
-    return bpf_xdp_metadata_rx_vlan_tag(ctx, &protocol, &tag) == 0 && (tag & 0xfff) != 0;
+    int error;
+    // A declaration of the function would be in the types, which the kernel would refuse as they are.
+    asm volatile(
+        "r1 = %[ctx]\n"
+        "r2 = %[protocol]\n"
+        "r3 = %[tag]\n"
+        "call bpf_xdp_metadata_rx_vlan_tag\n"
+        "%[error] = r0"
+        : [error] "=r"(error)
+        : [ctx] "r"(ctx), [protocol] "r"(&protocol), [tag] "r"(&tag)
+        : "r0", "r1", "r2", "r3", "r4", "r5", "memory");
+    return error == 0 && (tag & 0xfff) != 0;
 }
 
 static __always_inline int steer(struct xdp_md* ctx, int splits, int asks_tag) {
