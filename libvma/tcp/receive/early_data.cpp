@@ -20,7 +20,9 @@ bool Receiver::tells_duplicates() const noexcept {
 }
 
 void Receiver::note_old(std::uint32_t left, std::uint32_t right) noexcept {
-    if (tells_duplicates()) duplicate_.set({left, seq_min(right, tcb_.pcb->rcv_nxt())});
+    constexpr std::uint32_t kLargestWindow = 1u << 30;  // RFC 7323: what is older was never sent twice
+    const std::uint32_t next = tcb_.pcb->rcv_nxt();
+    if (tells_duplicates() && next - left <= kLargestWindow) duplicate_.set({left, seq_min(right, next)});
 }
 
 std::size_t Receiver::sack_blocks(SackBlock* out, std::size_t most) const noexcept {
