@@ -14,6 +14,7 @@
 #include "libvma/os/raw_syscall.h"
 
 namespace vma::bpf {
+
 std::size_t bytes_behind(const btf_type& type) noexcept {
     const std::size_t members = BTF_INFO_VLEN(type.info);
     switch (BTF_INFO_KIND(type.info)) {
@@ -74,9 +75,11 @@ long kernel_function(std::string_view name) {
     constexpr std::size_t kStep = 1 << 20, kMost = 64 << 20;
     std::vector<char> types;
     std::size_t length = 0;
-    for (long got = 1; got > 0 && length<kMost; length += got> 0 ? static_cast<std::size_t>(got) : 0) {
+    long got = 1;
+    while (got > 0 && length < kMost) {
         types.resize(length + kStep);
         got = os::raw_syscall(SYS_read, file, types.data() + length, kStep);
+        if (got > 0) length += static_cast<std::size_t>(got);
     }
     os::raw_syscall(SYS_close, file);
     return function_in({types.data(), length}, name);

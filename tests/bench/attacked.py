@@ -12,11 +12,10 @@ kernel, inside a round; the table shows medians, with the smallest and the large
 """
 import argparse
 import contextlib
-import json
 import os
 import sys
 
-from columns import add_options, heading, parse_options, ratios, steps_of, table
+from columns import add_options, choose, heading, parse_options, ratios, steps_of, table, write_readings
 from demo import check_machine, measure
 from offload import OffloadCheck
 from readings import parse_json
@@ -79,9 +78,7 @@ def main():
         for name, kind in ATTACKS.items():
             call = reading(wire, requests, kind, options.rate)
             rows.update({f"{name}, {field}, ms": (call, field) for field in ("p50", "p99")})
-        chosen = {name: row for name, row in rows.items() if (options.only or "").lower() in name.lower()}
-        if not chosen:
-            parser.error(f"no row's name contains {options.only}")
+        chosen = choose(parser, options, rows)
         rounds = measure(wire, "attacked", steps_of(chosen, columns), options.rounds)
     progress("")
     print(heading(options, not options.unpinned))
@@ -91,9 +88,7 @@ def main():
         if "p99" in name:
             line += "   " + aim(*AIM, spread(ratios(chosen, rounds, name, "libvma", "kernel"))["median"])
         print(line)
-    if options.json:
-        with open(options.json, "w", encoding="ascii") as file:
-            json.dump(rounds, file, indent=1)
+    write_readings(options, rounds)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ load, so a test runs --check. Needs valgrind and, without root, the right to mak
 process has a network namespace of its own, which goes with it.
 """
 import argparse
+import collections
 import os
 import subprocess
 import sys
@@ -100,14 +101,13 @@ def measure(build, logic=0, layers=True):
         for run in dict.fromkeys(tuple(run) for *run, _ in CASES.values()):
             names = {function: name for name, (*of, function) in CASES.items() if tuple(of) == run}
             for function, instructions in counted(callgrind.all_per_call, run, list(names)).items():
-                result[names[function]] = {"all": instructions}
+                result[names[function]] = collections.Counter(all=instructions)
         return {name: result[name] for name in CASES}
 
 
 def table(measured):
     """Lines of text: a row for each case, a column for each layer that has a part in one."""
-    shown = [layer for layer in callgrind.LAYERS
-             if any(round(row.get(layer, 0)) for row in measured.values())]
+    shown = [layer for layer in callgrind.LAYERS if any(round(row[layer]) for row in measured.values())]
     width = max(map(len, measured))
     lines = [" " * width + "".join(name.rjust(9) for name in ("all", *shown))]
     for name, row in measured.items():

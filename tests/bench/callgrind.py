@@ -39,26 +39,28 @@ def run(command, functions, environment=None, timeout=300):
 
 
 def per_call(command, functions, count, environment=None):
-    """Instructions for each call: a counter by layer, and the same in all under "all". `command(count)` runs
-    at least `count` calls, and prints their number as its last word. What the first call of a function costs
-    (the dynamic linker) is left out: two runs of different length are subtracted."""
-    runs = {}
-    for number in (count, 2 * count):
-        printed, text = run(command(number), functions, environment)
-        runs[int(printed.split()[-1])] = collections.Counter(all=total(text)) + by_layer(text)
-    (few, least), (many, most) = sorted(runs.items())
-    return collections.Counter({key: (most[key] - least[key]) / (many - few) for key in most})
+    """Instructions for each call: a counter by layer, and the same in all under "all"."""
+    return added(command, functions, count, environment,
+                 lambda text: collections.Counter(all=total(text)) + by_layer(text))
 
 
 def all_per_call(command, functions, count, environment=None):
     """Function -> the same in all, of several functions that one program calls: the runs are shared, so
     layers are not told apart."""
+    return added(command, functions, count, environment,
+                 lambda text: collections.Counter({name: inclusive(text, name) for name in functions}))
+
+
+def added(command, functions, count, environment, counted):
+    """What one call more adds to the counter that `counted` makes of callgrind's file. `command(count)` runs
+    at least `count` calls, and prints their number as its last word. What the first call of a function costs
+    (the dynamic linker) is left out: two runs of different length are subtracted."""
     runs = {}
     for number in (count, 2 * count):
         printed, text = run(command(number), functions, environment)
-        runs[int(printed.split()[-1])] = text
+        runs[int(printed.split()[-1])] = counted(text)
     (few, least), (many, most) = sorted(runs.items())
-    return {name: (inclusive(most, name) - inclusive(least, name)) / (many - few) for name in functions}
+    return collections.Counter({key: (most[key] - least[key]) / (many - few) for key in most})
 
 
 def inclusive(text, function):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tables whose rows are measurements and whose columns are circumstances, such as the sides that have the
 library. The first column is what the others are compared with, inside a round."""
+import json
 import os
 
 from table import cell, number, spread
@@ -24,6 +25,21 @@ def parse_options(parser):
     if min(options.rounds, options.seconds) < 1:
         parser.error("rounds and seconds must be at least 1")
     return options
+
+
+def choose(parser, options, rows):
+    """The rows that --only asks for."""
+    chosen = {name: row for name, row in rows.items() if (options.only or "").lower() in name.lower()}
+    if not chosen:
+        parser.error(f"no row's name contains {options.only}")
+    return chosen
+
+
+def write_readings(options, rounds):
+    """What --json asks for."""
+    if options.json:
+        with open(options.json, "w", encoding="ascii") as file:
+            json.dump(rounds, file, indent=1)
 
 
 def heading(options, pinned):

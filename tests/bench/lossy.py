@@ -13,9 +13,8 @@ kernel, inside a round; the table shows medians, with the smallest and the large
 """
 import argparse
 import collections
-import json
 
-from columns import add_options, heading, parse_options, ratios, steps_of, table
+from columns import add_options, choose, heading, parse_options, ratios, steps_of, table, write_readings
 from demo import check_machine, measure
 from lossy_wire import LossyWire
 from offload import OffloadCheck
@@ -111,10 +110,7 @@ def main():
     check_machine()
     library, relay, requests = find_programs(options.build, "relay", "requests")
     with LossyWire(library, relay, not options.unpinned, options.congestion) as wire:
-        chosen = {name: row for name, row in rows(Bench(wire, options.seconds, requests)).items()
-                  if (options.only or "").lower() in name.lower()}
-        if not chosen:
-            parser.error(f"no row's name contains {options.only}")
+        chosen = choose(parser, options, rows(Bench(wire, options.seconds, requests)))
         rounds = measure(wire, "lossy", steps_of(chosen, columns), options.rounds)
     progress("")
     print(heading(options, not options.unpinned))
@@ -125,9 +121,7 @@ def main():
             reached = spread(ratios(chosen, rounds, name, "libvma sends", "kernel"))["median"]
             line += "   " + aim(*chosen[name][2], reached)
         print(line)
-    if options.json:
-        with open(options.json, "w", encoding="ascii") as file:
-            json.dump(rounds, file, indent=1)
+    write_readings(options, rounds)
 
 
 if __name__ == "__main__":

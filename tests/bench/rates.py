@@ -9,12 +9,11 @@ kernel on both sides, inside a round; the table shows medians, with the smallest
 what the sending and the receiving program used of a processor for each message that arrived.
 """
 import argparse
-import json
 import statistics
 
 import suite_tcp
 import suite_udp
-from columns import add_options, heading, parse_options, steps_of, table
+from columns import add_options, choose, heading, parse_options, steps_of, table, write_readings
 from demo import check_machine, find_programs, measure
 from table import number
 from wire import Wire, progress, run_tool
@@ -69,10 +68,7 @@ def main():
     check_machine()
     library, programs = find_programs(options.build)
     with Wire(library, not options.unpinned, options.congestion) as wire:
-        chosen = {name: row for name, row in rows(wire, options.seconds, programs).items()
-                  if (options.only or "").lower() in name.lower()}
-        if not chosen:
-            parser.error(f"no row's name contains {options.only}")
+        chosen = choose(parser, options, rows(wire, options.seconds, programs))
         rounds = measure(wire, "rates", steps_of(chosen, SIDES), options.rounds)
     progress("")
     print(heading(options, not options.unpinned))
@@ -81,9 +77,7 @@ def main():
         print("\nmicroseconds of a processor for each message (iperf3: 128 KB; a connection), sending and "
               "receiving program\n")
         print("\n".join(cpu_table(chosen, rounds)))
-    if options.json:
-        with open(options.json, "w", encoding="ascii") as file:
-            json.dump(rounds, file, indent=1)
+    write_readings(options, rounds)
 
 
 if __name__ == "__main__":

@@ -281,7 +281,6 @@ int TcpSocket::setsockopt(int fd, int level, int name, const void* value, sockle
     return result == 0 ? 0 : failed(result);
 }
 
-// What only the connection knows. `known` says whether this is one of these.
 // The kernel's word of the shadow, whose queue holds connections as well as the library's.
 int TcpSocket::listener_info(int fd, const Pin& pin, void* value, socklen_t* len) {
     progress(pin);
@@ -295,6 +294,7 @@ int TcpSocket::listener_info(int fd, const Pin& pin, void* value, socklen_t* len
     return put(all, size, value, len);
 }
 
+// What only the connection knows. `known` says whether this is one of these.
 int TcpSocket::get_from_connection(int fd, int level, int name, void* value, socklen_t* len, bool& known) {
     Pin pin(transport_);
     known = true;
